@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_ARENA_H
+#define UCKPT_ARENA_H
+
+#include <stddef.h>
+
+/*
+ * A bump allocator: everything parsed from one file lives in one arena and
+ * dies with it.  Zero initialised (with `limit` set) it is empty and valid.
+ * Not thread-safe.
+ */
+struct arena {
+	struct arena_block *head;
+	size_t used;  /* bytes handed out and block overhead */
+	size_t limit; /* most that `used` may reach; 0 means no limit */
+};
+
+/* `size` bytes, 16-aligned and zeroed; NULL when memory or the limit is
+ * exhausted. */
+void *arena_alloc(struct arena *a, size_t size);
+
+/* A NUL-terminated copy of `len` bytes. */
+char *arena_strndup(struct arena *a, const char *s, size_t len);
+
+/*
+ * Make room for `want` elements of `elem` bytes in an array of which `n` are
+ * in use and `*cap` allocated.  Returns the array (moved when it had to grow,
+ * the old copy stays in the arena) or NULL.
+ */
+void *arena_grow(struct arena *a, void *array, size_t n, size_t *cap,
+		 size_t want, size_t elem);
+
+void arena_done(struct arena *a);
+
+#endif

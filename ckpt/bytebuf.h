@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_BYTEBUF_H
+#define UCKPT_BYTEBUF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * A growing byte string for what we emit (pickles, zip records).  Zero
+ * initialised it is empty and valid.  When memory runs out `failed` is set
+ * and later additions do nothing, so a writer checks once, at its end.
+ */
+struct bytebuf {
+	uint8_t *data;
+	size_t len;
+	size_t cap;
+	bool failed;
+};
+
+/* Have room for `len` more bytes, so that adding them moves nothing. */
+void bytebuf_reserve(struct bytebuf *b, size_t len);
+
+void bytebuf_add(struct bytebuf *b, const void *p, size_t len);
+void bytebuf_add_fill(struct bytebuf *b, uint8_t byte, size_t len);
+void bytebuf_add_u8(struct bytebuf *b, uint8_t v);
+void bytebuf_add_le16(struct bytebuf *b, uint16_t v);
+void bytebuf_add_le32(struct bytebuf *b, uint32_t v);
+void bytebuf_add_le64(struct bytebuf *b, uint64_t v);
+
+/* Free the bytes and leave an empty buffer. */
+void bytebuf_done(struct bytebuf *b);
+
+#endif

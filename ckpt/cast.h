@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_CAST_H
+#define UCKPT_CAST_H
+
+#include <stddef.h>
+
+#include "ckpt/tensor.h"
+
+/* Elements that callers convert at once. */
+#define CAST_BATCH 1024
+
+/*
+ * `n` elements of type `from`, little-endian at `in` (any alignment), to
+ * float32 as torch's Tensor.float() does: exact where float32 can hold the
+ * value, rounded to nearest even where not.  `from` must be a real type.
+ */
+void cast_to_float(enum dtype from, const void *in, float *out, size_t n);
+
+#endif

@@ -1,0 +1,544 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Names and shapes, from a model-states file.
+ *
+ * `param_shapes` lists, per flat group, the optimizer's parameters in the
+ * order of their flat buffer (DeepSpeed engine.py _get_zero_param_shapes):
+ * that order is what the offsets in the shards follow, also when
+ * round_robin_gradients shuffled it.  For stages 1 and 2 the converter adds an
+ * fp32.pt for everything else in `module`: frozen parameters, tied aliases,
+ * buffers (ds_to_universal.py main, "parameters that have not received a
+ * gradient").
+ */
+#include "ckpt/catalogue.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/checked.h"
+#include "ckpt/ckdir.h"
+#include "ckpt/errmsg.h"
+#include "ckpt/names.h"
+#include "ckpt/ptfile.h"
+#include "ckpt/value.h"
+
+#define PARAMS_MAX (1u << 22)
+#define GROUPS_MAX (1u << 16) /* far above any run's number of sub-groups */
+#define WARNING_MAX 300
+
+struct loader {
+	struct catalogue *c;
+	const struct ptfile *pt;
+	const char *file;
+	struct errmsg *err;
+};
+
+static int fail_nomem(const struct loader *l)
+{
+	return errmsg_set(l->err, -ENOMEM, "%s: out of memory", l->file);
+}
+
+static int warn(const struct loader *l, const char *fmt, const char *name,
+		const char *why)
+{
+	struct catalogue *const c = l->c;
+	char text[WARNING_MAX];
+	void *grown;
+
+	snprintf(text, sizeof(text), fmt, name, why);
+	grown = arena_grow(&c->arena, c->warnings, c->nwarnings,
+			   &c->warnings_cap, c->nwarnings + 1,
+			   sizeof(*c->warnings));
+	if (!grown)
+		return fail_nomem(l);
+	c->warnings = grown;
+	c->warnings[c->nwarnings] =
+		arena_strndup(&c->arena, text, strlen(text));
+	return c->warnings[c->nwarnings++] ? 0 : fail_nomem(l);
+}
+
+/* A parameter's name becomes a directory's, beside optimizer_state.pt. */
+static bool is_file_name(const struct value *v)
+{
+	return value_is_cstr(v) && v->str.len > 0 && v->str.len <= NAME_MAX &&
+	       !strchr(v->str.p, '/') && strcmp(v->str.p, ".") != 0 &&
+	       strcmp(v->str.p, "..") != 0 &&
+	       strcmp(v->str.p, "optimizer_state.pt") != 0;
+}
+
+static uint64_t *copy_dims(const struct loader *l, const uint64_t *dims,
+			   unsigned n)
+{
+	uint64_t *const to = arena_alloc(&l->c->arena, n * sizeof(*to) + 1);
+
+	if (to)
+		memcpy(to, dims, n * sizeof(*to));
+	return to;
+}
+
+static struct param *add_param(const struct loader *l, const char *name,
+			       size_t len)
+{
+	struct param *const p = &l->c->params[l->c->nparams];
+
+	*p = (struct param){ .name = arena_strndup(&l->c->arena, name, len) };
+	if (!p->name)
+		return NULL;
+	l->c->nparams++;
+	return p;
+}
+
+/* --- parameters of the optimizer ----------------------------------------- */
+
+static int set_shape(const struct loader *l, struct param *p,
+		     const struct value *shape)
+{
+	const struct value_seq *const dims = value_items(shape);
+	uint64_t d[TENSOR_DIMS_MAX];
+
+	if (!dims || dims->n > TENSOR_DIMS_MAX)
+		return errmsg_set(l->err, -EBADMSG,
+				  "%s: param_shapes: %s: no shape but %s",
+				  l->file, p->name, value_kind_name(shape));
+	p->numel = 1;
+	for (size_t i = 0; i < dims->n; i++) {
+		int64_t n;
+
+		if (!value_get_int(dims->v[i], &n) || n < 0 ||
+		    !checked_mul(p->numel, (uint64_t)n, &p->numel) ||
+		    p->numel > INT64_MAX / 16)
+			return errmsg_set(l->err, -EBADMSG,
+					  "%s: param_shapes: %s: impossible"
+					  " dimension %zu", l->file, p->name, i);
+		d[i] = (uint64_t)n;
+	}
+	p->ndim = (unsigned)dims->n;
+	p->shape = copy_dims(l, d, p->ndim);
+	return p->shape ? 0 : fail_nomem(l);
+}
+
+static int load_group(const struct loader *l, const struct value_dict *shapes,
+		      uint32_t group)
+{
+	for (size_t i = 0; i < shapes->n; i++) {
+		const struct value *const name = shapes->v[i].key;
+		struct param *p;
+		int rc;
+
+		if (!is_file_name(name))
+			return errmsg_set(l->err, -ENOTSUP,
+					  "%s: param_shapes: '%.100s' cannot be"
+					  " a directory's name", l->file,
+					  value_is_cstr(name) ? name->str.p :
+								"?");
+		p = add_param(l, name->str.p, name->str.len);
+		if (!p)
+			return fail_nomem(l);
+		p->group = group;
+		p->index = (uint32_t)i;
+		rc = set_shape(l, p, shapes->v[i].val);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static const struct value_seq *group_list(const struct value *param_shapes,
+					  struct value_seq *single,
+					  struct value **slot)
+{
+	const struct value_seq *const list = value_items(param_shapes);
+
+	if (list || !value_pairs(param_shapes))
+		return list;
+	/* Before October 2021 it was one dict, for the only group. */
+	*slot = (struct value *)param_shapes;
+	*single = (struct value_seq){ .v = slot, .n = 1 };
+	return single;
+}
+
+static int load_groups(const struct loader *l)
+{
+	const struct value *const v = value_find(l->pt->root, "param_shapes");
+	struct catalogue *const c = l->c;
+	struct value_seq single;
+	struct value *slot;
+	const struct value_seq *const list = group_list(v, &single, &slot);
+	const struct value_dict *const module =
+		value_pairs(value_find(l->pt->root, "module"));
+	size_t total = module ? module->n : 0;
+
+	if (!list)
+		return errmsg_set(l->err, -EBADMSG,
+				  "%s: no param_shapes in it: not the model"
+				  " states of a ZeRO run", l->file);
+	if (list->n > GROUPS_MAX)
+		return errmsg_set(l->err, -E2BIG, "%s: %zu parameter groups",
+				  l->file, list->n);
+	for (size_t g = 0; g < list->n; g++) {
+		const struct value_dict *const d = value_pairs(list->v[g]);
+
+		if (!d)
+			return errmsg_set(l->err, -EBADMSG,
+					  "%s: param_shapes[%zu] is a %s",
+					  l->file, g,
+					  value_kind_name(list->v[g]));
+		total += d->n;
+	}
+	if (total > PARAMS_MAX)
+		return errmsg_set(l->err, -E2BIG, "%s: %zu parameters",
+				  l->file, total);
+	c->params = arena_alloc(&c->arena, (total + 1) * sizeof(*c->params));
+	c->groups = arena_alloc(&c->arena, (list->n + 1) * sizeof(*c->groups));
+	if (!c->params || !c->groups)
+		return fail_nomem(l);
+	c->ngroups = list->n;
+	for (size_t g = 0; g < list->n; g++) {
+		const int rc = load_group(l, value_pairs(list->v[g]),
+					  (uint32_t)g);
+
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	const struct param *const x = a, *const y = b;
+
+	return strcmp(x->name, y->name);
+}
+
+static int sort_params(const struct loader *l)
+{
+	struct catalogue *const c = l->c;
+
+	qsort(c->params, c->nparams, sizeof(*c->params), by_name);
+	for (size_t i = 0; i + 1 < c->nparams; i++)
+		if (strcmp(c->params[i].name, c->params[i + 1].name) == 0)
+			return errmsg_set(l->err, -EBADMSG,
+					  "%s: param_shapes: %s is there twice",
+					  l->file, c->params[i].name);
+	return 0;
+}
+
+/* --- tensors that only the module has ------------------------------------- */
+
+static int set_module_tensor(const struct loader *l, struct param *p,
+			     const struct tensor *t, uint64_t storage)
+{
+	struct module_tensor *const m = arena_alloc(&l->c->arena, sizeof(*m));
+
+	if (!m)
+		return fail_nomem(l);
+	*m = (struct module_tensor){
+		.dtype = t->dtype,
+		.requires_grad = t->requires_grad,
+		.ndim = t->ndim,
+		.shape = copy_dims(l, t->shape, t->ndim),
+		.stride = copy_dims(l, t->stride, t->ndim),
+		.numel = t->numel,
+		.storage = storage,
+		.storage_offset = t->storage_offset,
+		.storage_numel = t->storage_numel,
+	};
+	if (!m->shape || !m->stride)
+		return fail_nomem(l);
+	p->module = m;
+	p->ndim = m->ndim;
+	p->shape = m->shape;
+	p->numel = m->numel;
+	return 0;
+}
+
+static bool can_become_float(const struct tensor *t)
+{
+	return t->dtype != DTYPE_C64 && t->dtype != DTYPE_C128 &&
+	       t->dtype != DTYPE_OTHER && tensor_is_dense(t);
+}
+
+static int load_module_tensor(const struct loader *l, const struct value *name,
+			      const struct value *v)
+{
+	struct tensor t;
+	struct param *p;
+	uint64_t storage;
+	int rc;
+
+	if (!is_file_name(name) || !tensor_is(v))
+		return warn(l, "module: %s: left out: %s",
+			    value_is_cstr(name) ? name->str.p : "?",
+			    tensor_is(v) ? "cannot be a directory's name" :
+					   "not a tensor");
+	rc = ptfile_tensor(l->pt, v, name->str.p, &t, &storage, l->err);
+	if (rc == -ENOTSUP || (!rc && !can_become_float(&t)))
+		return warn(l, "module: %s: left out: %s", name->str.p,
+			    "no dense real tensor");
+	if (rc)
+		return rc;
+	p = add_param(l, name->str.p, name->str.len);
+	return p ? set_module_tensor(l, p, &t, storage) : fail_nomem(l);
+}
+
+/* Parameters without elements get no slice of a flat group (stages 1, 2):
+ * forget them, the module has them. */
+static void drop_empty_params(struct catalogue *c)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < c->nparams; i++)
+		if (c->params[i].numel)
+			c->params[kept++] = c->params[i];
+	c->nparams = kept;
+}
+
+static int load_module(const struct loader *l)
+{
+	const struct value *const v = value_find(l->pt->root, "module");
+	const struct value_dict *const module = value_pairs(v);
+	struct catalogue *const c = l->c;
+
+	if (!module)
+		return errmsg_set(l->err, -ENOTSUP,
+				  "%s: no module in it: pipeline parallel"
+				  " checkpoints are not supported yet", l->file);
+
+	const size_t owned = c->nparams;
+
+	for (size_t i = 0; i < module->n; i++) {
+		const struct param key = {
+			.name = value_is_cstr(module->v[i].key) ?
+					module->v[i].key->str.p :
+					""
+		};
+		int rc;
+
+		if (bsearch(&key, c->params, owned, sizeof(key), by_name))
+			continue;
+		rc = load_module_tensor(l, module->v[i].key, module->v[i].val);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+/* --- rules and facts ------------------------------------------------------ */
+
+static int match_rules(const struct loader *l, struct merge_rules *rules)
+{
+	struct catalogue *const c = l->c;
+	size_t pos = 0, cap = 0;
+	const char *text;
+
+	for (size_t i = 0; i < c->nparams; i++) {
+		struct param *const p = &c->params[i];
+		struct errmsg why;
+		int rc;
+
+		if (p->module)
+			continue;
+		rc = merge_match(rules, p->name, p->shape, p->ndim, &p->merge,
+				 &why);
+		if (rc)
+			return errmsg_set(l->err, rc, "%s: %s", l->file,
+					  why.text);
+	}
+	while ((text = merge_next_unused(rules, &pos))) {
+		void *const grown = arena_grow(&c->arena, c->unused,
+					       c->nunused, &cap,
+					       c->nunused + 1,
+					       sizeof(*c->unused));
+
+		if (!grown)
+			return fail_nomem(l);
+		c->unused = grown;
+		c->unused[c->nunused] =
+			arena_strndup(&c->arena, text, strlen(text));
+		if (!c->unused[c->nunused++])
+			return fail_nomem(l);
+	}
+	return 0;
+}
+
+static int load_rules(const struct loader *l)
+{
+	const struct value *const info = value_find(l->pt->root, KEY_UC_INFO);
+	struct merge_rules *rules;
+	int rc;
+
+	l->c->has_uc_info = value_pairs(info) != NULL;
+	/* ZeRO-3 without tensor parallelism never looks at the patterns. */
+	if (l->c->zero3)
+		return 0;
+	rc = merge_rules_new(info, l->file, &rules, l->err);
+	if (rc)
+		return rc;
+	rc = match_rules(l, rules);
+	merge_rules_free(rules);
+	return rc;
+}
+
+static int64_t find_int(const struct value *v, const char *key)
+{
+	int64_t i;
+
+	return value_get_int(value_find(v, key), &i) ? i : -1;
+}
+
+static int load_facts(const struct loader *l)
+{
+	const struct value *const root = l->pt->root;
+	const struct value *const version = value_find(root, KEY_DS_VERSION);
+	const struct value *const zero =
+		value_find_path(root, KEY_DS_CONFIG, "zero_optimization", NULL);
+	const struct value *const robin =
+		value_find(zero, "round_robin_gradients");
+	struct catalogue *const c = l->c;
+
+	c->stage = find_int(zero, "stage");
+	c->global_steps = find_int(root, "global_steps");
+	c->dp_world_size = find_int(root, "dp_world_size");
+	c->module_dtype = DTYPE_OTHER;
+	c->round_robin = robin && robin->kind == VALUE_BOOL && robin->b;
+	c->ds_version = arena_strndup(
+		&c->arena, value_is_cstr(version) ? version->str.p : "",
+		value_is_cstr(version) ? version->str.len : 0);
+	return c->ds_version ? 0 : fail_nomem(l);
+}
+
+/* The groups' lists of parameters, once these have their final places. */
+static int index_groups(const struct loader *l)
+{
+	struct catalogue *const c = l->c;
+
+	for (size_t i = 0; i < c->nparams; i++)
+		if (!c->params[i].module)
+			c->groups[c->params[i].group].n++;
+	for (size_t g = 0; g < c->ngroups; g++) {
+		c->groups[g].params =
+			arena_alloc(&c->arena, (c->groups[g].n + 1) *
+						       sizeof(struct param *));
+		if (!c->groups[g].params)
+			return fail_nomem(l);
+	}
+	for (size_t i = 0; i < c->nparams; i++) {
+		const struct param *const p = &c->params[i];
+
+		if (!p->module)
+			c->groups[p->group].params[p->index] = p;
+	}
+	return 0;
+}
+
+/* Positions within each group, counted over the parameters that remain. */
+static int by_place(const void *a, const void *b)
+{
+	const struct param *const x = a, *const y = b;
+
+	if (x->group != y->group)
+		return x->group < y->group ? -1 : 1;
+	return x->index < y->index ? -1 : x->index > y->index;
+}
+
+static void renumber(struct catalogue *c)
+{
+	qsort(c->params, c->nparams, sizeof(*c->params), by_place);
+	for (size_t i = 0; i < c->nparams; i++)
+		c->params[i].index =
+			i == 0 || c->params[i - 1].group != c->params[i].group ?
+				0 :
+				c->params[i - 1].index + 1;
+}
+
+/* The type in which the model computes: that of the first tensor which the
+ * module has for a parameter of the optimizer.  Called while these are the
+ * only ones, and sorted. */
+static void find_module_dtype(const struct loader *l)
+{
+	const struct value_dict *const module =
+		value_pairs(value_find(l->pt->root, "module"));
+
+	for (size_t i = 0; module && i < module->n; i++) {
+		const struct value *const name = module->v[i].key;
+		struct tensor t;
+
+		if (!value_is_cstr(name) || !tensor_is(module->v[i].val) ||
+		    !catalogue_find(l->c, name->str.p) ||
+		    tensor_from_value(module->v[i].val, "module", &t, NULL))
+			continue;
+		l->c->module_dtype = t.dtype;
+		break;
+	}
+}
+
+static int check_root(const struct loader *l)
+{
+	if (!value_pairs(l->pt->root))
+		return errmsg_set(l->err, -EBADMSG,
+				  "%s: expected a dict, found %s", l->file,
+				  value_kind_name(l->pt->root));
+	return 0;
+}
+
+static int load(const struct loader *l)
+{
+	int rc = check_root(l);
+
+	if (!rc)
+		rc = load_facts(l);
+	if (!rc)
+		rc = load_groups(l);
+	if (rc)
+		return rc;
+	if (!l->c->zero3) {
+		drop_empty_params(l->c);
+		renumber(l->c);
+	}
+	rc = sort_params(l);
+	if (!rc)
+		find_module_dtype(l);
+	if (!rc && !l->c->zero3)
+		rc = load_module(l);
+	if (!rc)
+		rc = sort_params(l);
+	if (!rc)
+		rc = load_rules(l);
+	return rc ? rc : index_groups(l);
+}
+
+int catalogue_load(struct catalogue *c, const struct ckdir *dir,
+		   struct errmsg *err)
+{
+	const struct ckfile *const f = &dir->model[0];
+	struct loader l = { .c = c, .file = f->path, .err = err };
+	struct ptfile pt;
+	int rc;
+
+	*c = (struct catalogue){ .zero3 = dir->zero3 };
+	rc = ckdir_open_file(f, &pt, err);
+	if (rc)
+		return rc;
+	l.pt = &pt;
+	rc = load(&l);
+	ptfile_close(&pt);
+	if (rc)
+		catalogue_done(c);
+	return rc;
+}
+
+void catalogue_done(struct catalogue *c)
+{
+	arena_done(&c->arena);
+	*c = (struct catalogue){ 0 };
+}
+
+const struct param *catalogue_find(const struct catalogue *c, const char *name)
+{
+	const struct param key = { .name = name };
+
+	return bsearch(&key, c->params, c->nparams, sizeof(key), by_name);
+}

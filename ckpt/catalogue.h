@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_CATALOGUE_H
+#define UCKPT_CATALOGUE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/arena.h"
+#include "ckpt/merge.h"
+#include "ckpt/tensor.h"
+
+struct ckdir;
+struct errmsg;
+
+/* A tensor of the `module` dict in the model-states file. */
+struct module_tensor {
+	enum dtype dtype;
+	bool requires_grad;
+	unsigned ndim;
+	const uint64_t *shape;
+	const uint64_t *stride;
+	uint64_t numel;
+	uint64_t storage;	 /* file offset of the storage's element 0 */
+	uint64_t storage_offset; /* elements */
+	uint64_t storage_numel;
+};
+
+struct param {
+	const char *name;
+	unsigned ndim;
+	const uint64_t *shape;
+	uint64_t numel;
+	struct merge merge;
+	/* A parameter that the optimizer owns lies in a flat group ... */
+	uint32_t group;
+	uint32_t index; /* in the group's order */
+	/* ... others (frozen, tied aliases, buffers) only in the module. */
+	const struct module_tensor *module;
+};
+
+/* Parameters in the order of a flat group (ZeRO-3: a sub-group). */
+struct param_group {
+	const struct param **params;
+	size_t n;
+};
+
+/*
+ * What the model-states file of one rank tells: every parameter's name, shape
+ * and place in the order of flat groups.  No optimizer shard has been opened.
+ * Immutable after catalogue_load.
+ */
+struct catalogue {
+	struct arena arena;
+	struct param *params; /* sorted by name */
+	size_t nparams;
+	struct param_group *groups;
+	size_t ngroups;
+	bool zero3;
+	bool round_robin; /* ds_config says round_robin_gradients */
+	bool has_uc_info;
+	const char *ds_version; /* "" if unknown */
+	int64_t stage;		/* by ds_config; -1 if it does not say */
+	int64_t global_steps;	/* -1 if it does not say */
+	int64_t dp_world_size;	/* -1 if it does not say */
+	enum dtype module_dtype; /* the model's own; DTYPE_OTHER if unknown */
+	const char **unused; /* patterns that match no parameter */
+	size_t nunused;
+	const char **warnings; /* what was left out, and why */
+	size_t nwarnings;
+	size_t warnings_cap;
+};
+
+/* Read the catalogue of a scanned directory.  Messages name the file. */
+int catalogue_load(struct catalogue *c, const struct ckdir *dir,
+		   struct errmsg *err);
+void catalogue_done(struct catalogue *c);
+
+/* The parameter called `name`, or NULL. */
+const struct param *catalogue_find(const struct catalogue *c,
+				   const char *name);
+
+#endif

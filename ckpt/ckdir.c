@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From a directory to a grid of ranks.
+ *
+ * Only the directory itself is read, not what lies below it: DeepSpeed's own
+ * converter walks recursively and counts stray copies as ranks.
+ */
+#include "ckpt/ckdir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "ckpt/errmsg.h"
+#include "ckpt/ptfile.h"
+
+struct list {
+	struct ckfile *v;
+	size_t n, cap;
+};
+
+static int list_add(struct list *l, const char *dir, const char *name,
+		    struct ckname id, const struct stat *st)
+{
+	if (l->n == l->cap) {
+		const size_t cap = l->cap ? l->cap * 2 : 16;
+		void *const grown = realloc(l->v, cap * sizeof(*l->v));
+
+		if (!grown)
+			return -ENOMEM;
+		l->v = grown;
+		l->cap = cap;
+	}
+
+	struct ckfile *const f = &l->v[l->n];
+	const size_t dlen = strlen(dir), nlen = strlen(name);
+
+	*f = (struct ckfile){ .path = malloc(dlen + nlen + 2), .id = id,
+			      .mtime_s = st->st_mtim.tv_sec,
+			      .mode = st->st_mode & 0777 };
+	if (!f->path)
+		return -ENOMEM;
+	memcpy(f->path, dir, dlen);
+	f->path[dlen] = '/';
+	memcpy(f->path + dlen + 1, name, nlen + 1);
+	f->name = f->path + dlen + 1;
+	fileid_from_stat(st, &f->file);
+	l->n++;
+	return 0;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+	const struct ckfile *const x = a, *const y = b;
+
+	if (x->id.mp != y->id.mp)
+		return x->id.mp < y->id.mp ? -1 : 1;
+	if (x->id.dp != y->id.dp)
+		return x->id.dp < y->id.dp ? -1 : 1;
+	return strcmp(x->name, y->name);
+}
+
+static int scan_names(struct ckdir *d, struct list *optim, struct list *model,
+		      struct list *model3, struct errmsg *err)
+{
+	DIR *const dir = opendir(d->path);
+	const struct dirent *e;
+	struct stat own;
+	int rc = 0;
+
+	if (!dir)
+		return errmsg_set(err, -errno, "%s: cannot open: %s", d->path,
+				  strerror(errno));
+	if (fstat(dirfd(dir), &own) == 0)
+		d->mode = own.st_mode & 0777;
+	while (!rc && (errno = 0, e = readdir(dir))) {
+		const struct ckname id = names_parse(e->d_name);
+		struct stat st;
+		struct list *to;
+
+		d->nlayer += id.kind == CKFILE_LAYER;
+		d->nexpert += id.kind == CKFILE_EXPERT;
+		to = id.kind == CKFILE_OPTIM  ? optim :
+		     id.kind == CKFILE_MODEL  ? model :
+		     id.kind == CKFILE_MODEL3 ? model3 :
+						NULL;
+		if (!to)
+			continue;
+		if (fstatat(dirfd(dir), e->d_name, &st, 0) < 0)
+			rc = errmsg_set(err, -errno, "%s/%s: cannot stat: %s",
+					d->path, e->d_name, strerror(errno));
+		else if (list_add(to, d->path, e->d_name, id, &st))
+			rc = errmsg_set(err, -ENOMEM, "%s: out of memory",
+					d->path);
+	}
+	if (!rc && errno)
+		rc = errmsg_set(err, -errno, "%s: cannot list: %s", d->path,
+				strerror(errno));
+	closedir(dir);
+	return rc;
+}
+
+/* Are the files those of all (mp, dp) of an mp x dp grid, once each? */
+static int check_grid(const struct ckdir *d, const struct ckfile *v, size_t n,
+		      unsigned mp, unsigned dp, const char *what,
+		      struct errmsg *err)
+{
+	size_t i = 0;
+
+	for (unsigned m = 0; m < mp; m++)
+		for (unsigned r = 0; r < dp; r++, i++) {
+			if (i < n && v[i].id.mp == m && v[i].id.dp == r)
+				continue;
+			if (i > 0 && i < n && v[i].id.mp == v[i - 1].id.mp &&
+			    v[i].id.dp == v[i - 1].id.dp)
+				return errmsg_set(err, -EBADMSG,
+						  "%s: is there twice: %s and"
+						  " %s", d->path, v[i - 1].name,
+						  v[i].name);
+			return errmsg_set(err, -EBADMSG,
+					  "%s: the %s of data-parallel rank %u,"
+					  " model-parallel rank %u is missing"
+					  " (%zu files found)", d->path, what,
+					  r, m, n);
+		}
+	return 0;
+}
+
+static int fail_not_zero(const struct ckdir *d, size_t nmodel,
+			 struct errmsg *err)
+{
+	if (nmodel)
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: no *_optim_states.pt files: a checkpoint"
+				  " without ZeRO (stage 0), or one whose"
+				  " optimizer shards are missing", d->path);
+	return errmsg_set(err, -ENOENT,
+			  "%s: no DeepSpeed checkpoint here", d->path);
+}
+
+static int build_grid(struct ckdir *d, struct list *optim, struct list *model,
+		      struct list *model3, struct errmsg *err)
+{
+	int rc;
+
+	if (d->nexpert)
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: mixture-of-experts checkpoints are not"
+				  " supported yet", d->path);
+	if (optim->n == 0)
+		return fail_not_zero(d, model->n + model3->n, err);
+	d->zero3 = model3->n > 0;
+	if (d->zero3 && model->n)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: model states of ZeRO-3 (%s) and of other"
+				  " stages (%s) side by side", d->path,
+				  model3->v[0].name, model->v[0].name);
+
+	struct list *const states = d->zero3 ? model3 : model;
+
+	if (states->n == 0)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: no *_model_states.pt file: it is missing",
+				  d->path);
+	qsort(optim->v, optim->n, sizeof(*optim->v), by_rank);
+	qsort(states->v, states->n, sizeof(*states->v), by_rank);
+	for (size_t i = 0; i < optim->n; i++) {
+		if (optim->v[i].id.dp >= d->dp_degree)
+			d->dp_degree = optim->v[i].id.dp + 1;
+		if (optim->v[i].id.mp >= d->mp_degree)
+			d->mp_degree = optim->v[i].id.mp + 1;
+	}
+	rc = check_grid(d, optim->v, optim->n, d->mp_degree, d->dp_degree,
+			"optimizer shard", err);
+	if (!rc)
+		rc = check_grid(d, states->v, states->n, d->mp_degree,
+				d->zero3 ? d->dp_degree : 1,
+				"model-states file", err);
+	if (rc)
+		return rc;
+	if (optim->n != (size_t)d->mp_degree * d->dp_degree ||
+	    states->n != (size_t)d->mp_degree * (d->zero3 ? d->dp_degree : 1))
+		return errmsg_set(err, -EBADMSG,
+				  "%s: %zu optimizer shards and %zu model-states"
+				  " files do not form a grid of ranks", d->path,
+				  optim->n, states->n);
+	return 0;
+}
+
+static void list_done(struct list *l)
+{
+	for (size_t i = 0; i < l->n; i++)
+		free(l->v[i].path);
+	free(l->v);
+	*l = (struct list){ 0 };
+}
+
+int ckdir_scan(struct ckdir *d, const char *path, struct errmsg *err)
+{
+	struct list optim = { 0 }, model = { 0 }, model3 = { 0 };
+	const char *slash;
+	int rc;
+
+	*d = (struct ckdir){ .path = strdup(path) };
+	if (!d->path)
+		return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+	for (size_t n = strlen(d->path); n > 1 && d->path[n - 1] == '/'; n--)
+		d->path[n - 1] = '\0';
+	slash = strrchr(d->path, '/');
+	d->tag = strdup(slash && slash[1] ? slash + 1 : d->path);
+	rc = d->tag ? scan_names(d, &optim, &model, &model3, err) :
+		      errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+	if (!rc)
+		rc = build_grid(d, &optim, &model, &model3, err);
+	if (rc) {
+		list_done(&optim);
+		list_done(&model);
+		list_done(&model3);
+		ckdir_done(d);
+		return rc;
+	}
+	d->optim = optim.v;
+	d->noptim = optim.n;
+	d->model = d->zero3 ? model3.v : model.v;
+	d->nmodel = d->zero3 ? model3.n : model.n;
+	list_done(d->zero3 ? &model : &model3);
+	return 0;
+}
+
+void ckdir_done(struct ckdir *d)
+{
+	struct list optim = { .v = d->optim, .n = d->noptim };
+	struct list model = { .v = d->model, .n = d->nmodel };
+
+	list_done(&optim);
+	list_done(&model);
+	free(d->path);
+	free(d->tag);
+	*d = (struct ckdir){ 0 };
+}
+
+int ckdir_open_file(const struct ckfile *f, struct ptfile *pt,
+		    struct errmsg *err)
+{
+	struct source src;
+	int rc = source_open(&src, f->path, err);
+
+	if (rc)
+		return rc;
+	if (fileid_equal(&src.id, &f->file))
+		return ptfile_open_source(pt, &src, err);
+	rc = fileid_report_change(f->path, &f->file, &src.id, err);
+	source_close(&src);
+	return rc;
+}
+
+static bool has_file(const char *path, bool (*wanted)(enum ckfile_kind))
+{
+	DIR *const dir = opendir(path);
+	const struct dirent *e;
+	bool found = false;
+
+	if (!dir)
+		return false;
+	while (!found && (e = readdir(dir)))
+		found = wanted(names_parse(e->d_name).kind);
+	closedir(dir);
+	return found;
+}
+
+static bool is_any(enum ckfile_kind kind)
+{
+	return kind != CKFILE_OTHER;
+}
+
+static bool is_optim(enum ckfile_kind kind)
+{
+	return kind == CKFILE_OPTIM;
+}
+
+bool ckdir_is_tag(const char *path)
+{
+	return has_file(path, is_any);
+}
+
+bool ckdir_is_zero_tag(const char *path)
+{
+	return has_file(path, is_optim);
+}

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ucckpt convert: the universal tree on a disk, for machines without FUSE.
+ *
+ * Takes the options of DeepSpeed's ds_to_universal.py, so that it can stand in
+ * for it in scripts.  What differs: the output appears whole or not at all
+ * (outdir.h), there is no scratch copy of the checkpoint, and a checkpoint
+ * without universal_checkpoint_info needs no switch.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/cmd.h"
+#include "ckpt/errmsg.h"
+#include "ckpt/outdir.h"
+#include "ckpt/parallel.h"
+#include "ckpt/plan.h"
+#include "ckpt/progress.h"
+#include "ckpt/resolve.h"
+#include "ckpt/tags.h"
+#include "ckpt/treewrite.h"
+
+#define WORKERS_MAX 4096
+#define POINTER_FILE "latest_universal"
+
+struct convert {
+	const char *in;
+	const char *out;
+	unsigned readers; /* of shards at once; 0: one per processor */
+	unsigned writers; /* of files at once; 0: one per processor */
+	bool lenient;
+	bool keep_temp;
+	struct plan_options plan;
+};
+
+static volatile sig_atomic_t caught;
+
+static void catch(int sig)
+{
+	caught = sig;
+}
+
+/* From here on a signal ends the work in good order, and a file size limit is
+ * an error like any other. */
+static void set_signals(void)
+{
+	const struct sigaction stop = { .sa_handler = catch };
+	const struct sigaction ignore = { .sa_handler = SIG_IGN };
+	static const int stops[] = { SIGINT, SIGTERM, SIGHUP };
+
+	for (size_t i = 0; i < sizeof(stops) / sizeof(*stops); i++) {
+		struct sigaction old;
+
+		/* nohup(1) and shells' background jobs ignore some. */
+		if (sigaction(stops[i], NULL, &old) == 0 &&
+		    old.sa_handler != SIG_IGN)
+			sigaction(stops[i], &stop, NULL);
+	}
+	sigaction(SIGXFSZ, &ignore, NULL);
+	sigaction(SIGPIPE, &ignore, NULL);
+}
+
+static bool on_progress(void *ctx, uint64_t bytes)
+{
+	progress_add(ctx, bytes);
+	return !caught;
+}
+
+/* Patterns that match nothing mean that the wrong rules are applied. */
+static int check_patterns(const struct convert *c, struct plan *p)
+{
+	const struct catalogue *const cat = &plan_resolve(p)->cat;
+
+	for (size_t i = 0; i < cat->nunused; i++)
+		cmd_say("%s: %s of universal_checkpoint_info matches no"
+			" parameter: %s", plan_resolve(p)->dir.model[0].path,
+			c->lenient ? "warning: a pattern" : "a pattern",
+			cat->unused[i]);
+	if (!cat->nunused || c->lenient)
+		return CMD_OK;
+	cmd_say("nothing was written; --no_strict ignores such patterns");
+	return CMD_FAILED;
+}
+
+static int write_tree(const struct convert *c, struct plan *p, uint64_t bytes,
+		      double *seconds, struct errmsg *err)
+{
+	struct progress progress;
+	const struct treewrite_options how = {
+		.shown = c->out,
+		.width = c->writers ? c->writers : parallel_width(),
+		.progress = on_progress,
+		.ctx = &progress,
+	};
+	struct outdir out;
+	int rc = outdir_open(&out, c->out, err);
+
+	if (rc)
+		return rc;
+	progress_init(&progress, bytes);
+	rc = treewrite_save(p, out.fd, &how, err);
+	if (!rc && caught)
+		rc = -EINTR;
+	if (!rc)
+		rc = outdir_commit(&out, POINTER_FILE, err);
+	outdir_close(&out);
+	*seconds = progress_seconds(&progress);
+	progress_done(&progress);
+	return rc;
+}
+
+static int fail(const struct convert *c, int rc, const struct errmsg *err)
+{
+	if (rc == -EINTR && caught)
+		cmd_say("%s: interrupted by %s; nothing was left there",
+			c->out, strsignal(caught));
+	else
+		cmd_say("%s", err->text);
+	return CMD_FAILED;
+}
+
+static int convert_plan(const struct convert *c, struct plan *p)
+{
+	struct errmsg err = { "" };
+	uint64_t files, bytes;
+	char size[CMD_SIZE_LEN], rate[CMD_SIZE_LEN];
+	double seconds;
+	int rc = check_patterns(c, p);
+
+	if (rc != CMD_OK)
+		return rc;
+	plan_resolve(p)->readers = c->readers;
+	rc = plan_totals(p, &files, &bytes, &err);
+	if (!rc)
+		rc = write_tree(c, p, bytes, &seconds, &err);
+	if (rc)
+		return fail(c, rc, &err);
+	printf("%s: %" PRIu64 " files, %s, in %.1f s (%s/s)\n", c->out, files,
+	       cmd_size(bytes, size), seconds,
+	       cmd_size((uint64_t)((double)bytes / (seconds + 1e-9)), rate));
+	return CMD_OK;
+}
+
+static int convert(const struct convert *c)
+{
+	enum tags_choice choice;
+	struct errmsg err = { "" };
+	struct plan *p = NULL;
+	char *dir = NULL;
+	int rc = tags_choose(c->in, &dir, &choice, &err);
+
+	if (!rc)
+		rc = plan_open(dir, &c->plan, &p, &err);
+	if (rc) {
+		free(dir);
+		return fail(c, rc, &err);
+	}
+	if (choice != TAGS_ITSELF)
+		cmd_say("converting %s", dir);
+	if (c->keep_temp)
+		cmd_say("--keep_temp_folder: nothing to keep, no temporary"
+			" copy is made");
+	set_signals();
+	rc = convert_plan(c, p);
+	plan_close(p);
+	free(dir);
+	return rc;
+}
+
+/* --- command line ---------------------------------------------------------- */
+
+enum option_code {
+	OPT_INPUT = 256,
+	OPT_OUTPUT,
+	OPT_READERS,
+	OPT_WRITERS,
+	OPT_KEEP_TEMP,
+	OPT_NO_STRICT,
+	OPT_INJECT,
+	OPT_CRC,
+};
+
+static const struct option options[] = {
+	{ "input_folder", required_argument, NULL, OPT_INPUT },
+	{ "output_folder", required_argument, NULL, OPT_OUTPUT },
+	{ "num_extract_workers", required_argument, NULL, OPT_READERS },
+	{ "num_merge_workers", required_argument, NULL, OPT_WRITERS },
+	{ "keep_temp_folder", no_argument, NULL, OPT_KEEP_TEMP },
+	{ "no_strict", no_argument, NULL, OPT_NO_STRICT },
+	{ "inject_missing_state", no_argument, NULL, OPT_INJECT },
+	{ "crc", required_argument, NULL, OPT_CRC },
+	{ "help", no_argument, NULL, 'h' },
+	{ 0 },
+};
+
+static void print_help(void)
+{
+	puts("usage: ucckpt convert [OPTION]... INPUT OUTPUT\n"
+	     "\n"
+	     "Write the universal checkpoint of the ZeRO checkpoint in INPUT (a"
+	     " tag's\n"
+	     "directory, or a run's: then its newest tag) to the new directory"
+	     " OUTPUT, and\n"
+	     "the file latest_universal beside it.\n"
+	     "\n"
+	     "      --input_folder DIR       the same as INPUT\n"
+	     "      --output_folder DIR      the same as OUTPUT\n"
+	     "      --num_extract_workers N  shards read at once"
+	     " (default: processors)\n"
+	     "      --num_merge_workers N    files written at once"
+	     " (default: processors)\n"
+	     "      --no_strict              accept patterns that match no"
+	     " parameter\n"
+	     "      --crc exact|zero         checksums in .pt files: computed"
+	     " (default), or\n"
+	     "                               left zero\n"
+	     "      --keep_temp_folder       accepted; there is none\n"
+	     "      --inject_missing_state   accepted; always done\n"
+	     "  -h, --help                   print this");
+}
+
+static bool parse_workers(const char *text, unsigned *out)
+{
+	char *end;
+	unsigned long n;
+
+	errno = 0;
+	n = strtoul(text, &end, 10);
+	if (errno || *end || *text < '0' || *text > '9' || n < 1 ||
+	    n > WORKERS_MAX)
+		return false;
+	*out = (unsigned)n;
+	return true;
+}
+
+static bool parse_crc(const char *text, bool *zero)
+{
+	*zero = strcmp(text, "zero") == 0;
+	return *zero || strcmp(text, "exact") == 0;
+}
+
+/* CMD_OK, or what cmd_usage returned. */
+static int set_option(struct convert *c, char **argv, int code)
+{
+	switch (code) {
+	case OPT_INPUT: c->in = optarg; break;
+	case OPT_OUTPUT: c->out = optarg; break;
+	case OPT_KEEP_TEMP: c->keep_temp = true; break;
+	case OPT_NO_STRICT: c->lenient = true; break;
+	case OPT_INJECT: break;
+	case OPT_READERS:
+	case OPT_WRITERS:
+		if (!parse_workers(optarg, code == OPT_READERS ? &c->readers :
+								 &c->writers))
+			return cmd_usage(argv[0], "'%s' is no number of workers"
+					 " (1 to %d)", optarg, WORKERS_MAX);
+		break;
+	case OPT_CRC:
+		if (!parse_crc(optarg, &c->plan.crc_zero))
+			return cmd_usage(argv[0], "--crc is 'exact' or 'zero',"
+					 " not '%s'", optarg);
+		break;
+	default: return cmd_bad_option(argv, code);
+	}
+	return CMD_OK;
+}
+
+int cmd_convert(int argc, char **argv)
+{
+	struct convert c = { 0 };
+	int code, rc;
+
+	while ((code = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
+		if (code == 'h') {
+			print_help();
+			return CMD_OK;
+		}
+		rc = set_option(&c, argv, code);
+		if (rc != CMD_OK)
+			return rc;
+	}
+	if (!c.in && optind < argc)
+		c.in = argv[optind++];
+	if (!c.out && optind < argc)
+		c.out = argv[optind++];
+	if (!c.in || !c.out)
+		return cmd_usage(argv[0], "expected INPUT and OUTPUT");
+	if (optind < argc)
+		return cmd_usage(argv[0], "'%s' is one argument too many",
+				 argv[optind]);
+	return convert(&c);
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_CONTENT_H
+#define UCKPT_CONTENT_H
+
+#include "ckpt/extent.h"
+#include "ckpt/ptwrite.h"
+
+struct errmsg;
+struct param;
+struct resolve;
+struct shard;
+
+/* What a universal .pt file consists of. */
+struct content {
+	struct ptwrite w;
+	struct extent_map *storages;
+	size_t nstorages;
+};
+
+void content_done(struct content *c);
+
+/*
+ * The files of a parameter: slot 0 is fp32.pt, slot i the i-th optimizer
+ * state of its group.
+ */
+#define CONTENT_SLOTS 16
+
+/* The stem of the file in `slot` ("exp_avg"), or NULL if there is none. */
+const char *content_name(const struct resolve *r, const struct shard *profile,
+			 const struct param *p, unsigned slot);
+
+/*
+ * The content of a parameter's file.  Without `extents` only what is needed
+ * to know the size is filled in, and no shard but rank 0's is opened.
+ */
+int content_of_param(struct resolve *r, const struct param *p, unsigned slot,
+		     bool extents, struct content *out, struct errmsg *err);
+
+/* zero/optimizer_state.pt.  Its extents refer to shard 0. */
+int content_of_optimizer(struct resolve *r, struct content *out,
+			 struct errmsg *err);
+
+#endif

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * zero/optimizer_state.pt: what the optimizer keeps beside its states, of
+ * rank 0, as DeepSpeed 0.19.8 writes it (ds_to_universal.py
+ * _save_optimizer_state, _save_optimizer_state_stage3; zero_checkpoint.py
+ * _clear_group_paddings, _update_partition_count).
+ *
+ *   stages 1, 2	the shard's dict without the sharded states; paddings
+ *			cleared; partition counts set; param_groups at the end
+ *   stage 3		the whole dict, flat tensors included; the same at the
+ *			end
+ *
+ * The objects inside, whatever their classes, are written again as they were
+ * read.
+ */
+#include "ckpt/content.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/arena.h"
+#include "ckpt/bytebuf.h"
+#include "ckpt/errmsg.h"
+#include "ckpt/names.h"
+#include "ckpt/pickle.h"
+#include "ckpt/ptfile.h"
+#include "ckpt/resolve.h"
+#include "ckpt/value.h"
+
+#define PREFIX "optimizer_state"
+
+static bool is_sharded(const struct value *key)
+{
+	return value_is_str(key, KEY_BASE_OPTIMIZER_STATE) ||
+	       value_is_str(key, KEY_PARAM_SLICE_MAPPINGS) ||
+	       value_is_str(key, KEY_FP32_GROUPS);
+}
+
+/* A new list of as many items as `like`, each the number `i`. */
+static struct value *list_of_int(struct arena *a, const struct value *like,
+				 int64_t i)
+{
+	const struct value_seq *const items = value_items(like);
+	struct value *const list = value_new(a, VALUE_LIST);
+	bool ok = list;
+
+	for (size_t k = 0; ok && k < items->n; k++)
+		ok = value_seq_add(a, &list->seq, value_new_int(a, i));
+	return ok ? list : NULL;
+}
+
+static struct value *replaced(struct arena *a, const struct value *key,
+			      struct value *v, unsigned ranks)
+{
+	const struct value_seq *const items = value_items(v);
+
+	if (!items || items->n == 0)
+		return v;
+	if (value_is_str(key, KEY_GROUP_PADDINGS))
+		return list_of_int(a, v, 0);
+	if (value_is_str(key, KEY_PARTITION_COUNT))
+		return list_of_int(a, v, ranks);
+	return v;
+}
+
+/*
+ * An elastic checkpoint records no param_groups.  The loader walks saved and
+ * own groups together and updates its own from the saved ones, so empty dicts
+ * make it load every group and keep its hyperparameters.
+ */
+static struct value *empty_groups(struct arena *a, size_t n)
+{
+	struct value *const list = value_new(a, VALUE_LIST);
+	bool ok = list;
+
+	for (size_t g = 0; ok && g < n; g++)
+		ok = value_seq_add(a, &list->seq, value_new(a, VALUE_DICT));
+	return ok ? list : NULL;
+}
+
+static struct value *build_root(const struct resolve *r, struct arena *a,
+				const struct value *dict)
+{
+	const bool zero3 = r->cat.zero3;
+	const struct value_dict *const from = value_pairs(dict);
+	struct value *const root = value_new(a, VALUE_DICT);
+	struct value *groups = value_find_path(
+		dict,
+		zero3 ? KEY_OPTIMIZER_STATE_DICT : KEY_BASE_OPTIMIZER_STATE,
+		KEY_PARAM_GROUPS, NULL);
+	bool ok = root;
+
+	for (size_t i = 0; ok && i < from->n; i++) {
+		const struct value_pair *const p = &from->v[i];
+
+		if (zero3)
+			ok = value_dict_add(a, &root->dict, p->key, p->val);
+		else if (!is_sharded(p->key))
+			ok = value_dict_add(a, &root->dict, p->key,
+					    replaced(a, p->key, p->val,
+						     r->dir.dp_degree));
+	}
+	if (!groups)
+		groups = empty_groups(a, r->cat.ngroups);
+	ok = ok && value_dict_add(a, &root->dict,
+				  value_new_str(a, KEY_PARAM_GROUPS), groups);
+	return ok ? root : NULL;
+}
+
+/* Where the storages of the pickle lie in the shard. */
+static int map_storages(const struct ptfile *pt,
+			const struct pickle_storages *s, struct extent_map *out,
+			uint64_t *len, struct errmsg *err)
+{
+	for (size_t i = 0; i < s->n; i++) {
+		enum dtype dtype;
+		const char *key;
+		uint64_t numel, at;
+		int rc;
+
+		rc = tensor_storage(s->pid[i], pt->src.name, &dtype, &key,
+				    &numel, err);
+		if (rc)
+			return rc;
+		if (numel > INT64_MAX / 16)
+			return errmsg_set(err, -EBADMSG,
+					  "%s: storage of %llu elements",
+					  pt->src.name,
+					  (unsigned long long)numel);
+		len[i] = numel * dtype_size(dtype);
+		rc = ptfile_storage(pt, key, len[i], &at, err);
+		if (rc)
+			return rc;
+		if (!extent_add(&out[i], EXTENT_SHARD, len[i], 0, at, dtype))
+			return errmsg_set(err, -ENOMEM, "%s: out of memory",
+					  pt->src.name);
+	}
+	return 0;
+}
+
+static int build(const struct resolve *r, const struct ptfile *pt,
+		 struct content *out, struct errmsg *err)
+{
+	const struct value *const dict =
+		value_find(pt->root, KEY_OPTIMIZER_STATE_DICT);
+	struct pickle_storages s = { 0 };
+	struct bytebuf pickle = { 0 };
+	struct arena a = { 0 };
+	struct value *const root = build_root(r, &a, dict);
+	uint64_t *len = NULL;
+	int rc = root ? pickle_dump(root, &pickle, &s, err) : -ENOMEM;
+
+	*out = (struct content){ 0 };
+	if (!rc) {
+		out->storages = calloc(s.n + 1, sizeof(*out->storages));
+		out->nstorages = s.n;
+		len = calloc(s.n + 1, sizeof(*len));
+		rc = out->storages && len ?
+			     map_storages(pt, &s, out->storages, len, err) :
+			     -ENOMEM;
+	}
+	if (!rc)
+		rc = ptwrite_init(&out->w, PREFIX, &pickle, len, s.n, err);
+	if (rc)
+		content_done(out);
+	if (rc == -ENOMEM)
+		errmsg_set(err, rc, "%s: out of memory", pt->src.name);
+	pickle_storages_done(&s);
+	bytebuf_done(&pickle);
+	arena_done(&a);
+	free(len);
+	return rc;
+}
+
+int content_of_optimizer(struct resolve *r, struct content *out,
+			 struct errmsg *err)
+{
+	const struct shard *profile;
+	struct ptfile pt;
+	int rc;
+
+	/* Checks that it is an optimizer shard of this checkpoint. */
+	rc = resolve_profile(r, &profile, err);
+	if (!rc)
+		rc = ckdir_open_file(&r->dir.optim[0], &pt, err);
+	if (rc)
+		return rc;
+	rc = build(r, &pt, out, err);
+	ptfile_close(&pt);
+	return rc;
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_EXTENT_H
+#define UCKPT_EXTENT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/tensor.h"
+
+/* Where a run of a virtual file's bytes comes from. */
+enum extent_kind {
+	EXTENT_LITERAL, /* bytes that we made: headers, pickle, trailer */
+	EXTENT_SHARD,	/* bytes of a shard as they are */
+	EXTENT_CAST,	/* elements of a shard, converted to float32 */
+};
+
+struct extent {
+	uint64_t start; /* in the virtual file */
+	enum extent_kind kind;
+	enum dtype dtype;  /* EXTENT_CAST: of the elements in the shard */
+	uint32_t shard;	   /* which one; 0 for literals */
+	uint64_t from;	   /* byte offset of the source run */
+};
+
+/*
+ * A virtual file as ordered, gap-free extents.  v[n] is a sentinel whose
+ * start is the file's size, so extent i is v[i].start .. v[i + 1].start.
+ * Zero initialised it is empty and valid.  Immutable once built.
+ */
+struct extent_map {
+	struct extent *v;
+	size_t n;
+	size_t cap;
+};
+
+/* Append `len` bytes; runs that continue the last one are merged into it.
+ * False when memory runs out. */
+bool extent_add(struct extent_map *m, enum extent_kind kind, uint64_t len,
+		uint32_t shard, uint64_t from, enum dtype dtype);
+
+uint64_t extent_size(const struct extent_map *m);
+
+/* Index of the extent holding byte `off`, which must be below the size
+ * (asserted).  O(log n). */
+size_t extent_find(const struct extent_map *m, uint64_t off);
+
+void extent_done(struct extent_map *m);
+
+#endif

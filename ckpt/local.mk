@@ -1,0 +1,58 @@
+# Understands checkpoints; knows nothing of FUSE or GPUs.  The list is in
+# dependency order: a file may include only what stands above it
+# (tests/layers.sh).
+
+noinst_LIBRARIES += %D%/libuckpt.a
+%C%_libuckpt_a_SOURCES = \
+	%D%/errmsg.h %D%/errmsg.c \
+	%D%/checked.h \
+	%D%/bytes.h \
+	%D%/bytebuf.h %D%/bytebuf.c \
+	%D%/arena.h %D%/arena.c \
+	%D%/parallel.h %D%/parallel.c \
+	%D%/value.h %D%/value.c \
+	%D%/tensor.h %D%/tensor.c \
+	%D%/cast.h %D%/cast.c \
+	%D%/source.h %D%/source.c \
+	%D%/zip.h %D%/zip_read.c \
+	%D%/hostile.h %D%/hostile.c \
+	%D%/memo.h %D%/memo.c \
+	%D%/pickle.h %D%/pickle_read.c %D%/pickle_write.c \
+	%D%/ptfile.h %D%/ptfile.c \
+	%D%/namehash.h %D%/namehash.c \
+	%D%/ptwrite.h %D%/ptwrite.c \
+	%D%/names.h %D%/names.c \
+	%D%/ckdir.h %D%/ckdir.c \
+	%D%/tags.h %D%/tags.c \
+	%D%/merge.h %D%/merge.c \
+	%D%/catalogue.h %D%/catalogue.c \
+	%D%/partition.h %D%/partition.c \
+	%D%/shard.h %D%/shard.c %D%/shard_zero12.c %D%/shard_zero3.c \
+	%D%/extent.h %D%/extent.c \
+	%D%/resolve.h %D%/resolve.c \
+	%D%/shardcache.h %D%/shardcache.c \
+	%D%/content.h %D%/content.c %D%/content_optimizer.c \
+	%D%/vfile.h %D%/vfile.c \
+	%D%/plan.h %D%/plan.c %D%/plan_json.c \
+	%D%/treewrite.h %D%/treewrite.c \
+	%D%/outdir.h %D%/outdir.c
+
+# Installed: what a program needs to ask a mounted file where its bytes lie.
+ucfsincludedir = $(includedir)/ucfs
+ucfsinclude_HEADERS = %D%/ucfs_ioctl.h
+
+ckpt_libs = %D%/libuckpt.a \
+	$(CJSON_LIBS) $(ZLIB_LIBS) $(LIBDEFLATE_LIBS) $(PCRE2_LIBS)
+
+bin_PROGRAMS += ucckpt
+ucckpt_SOURCES = \
+	%D%/cmd.h %D%/cmd.c \
+	%D%/progress.h %D%/progress.c \
+	%D%/cmd_info.h %D%/cmd_info.c \
+	%D%/cmd_info_survey.c \
+	%D%/cmd_info_text.c \
+	%D%/cmd_info_json.c \
+	%D%/cmd_convert.c \
+	%D%/cmd_extents.c \
+	%D%/main.c
+ucckpt_LDADD = $(ckpt_libs)

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_MERGE_H
+#define UCKPT_MERGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct errmsg;
+struct value;
+
+/* How the tensor-parallel slices of a parameter make up the whole, and hence
+ * what its universal files say beside the tensor. */
+enum merge_rule {
+	MERGE_CAT,	      /* one after the other along `dim` */
+	MERGE_REPLICATED,     /* all the same: the first */
+	MERGE_AVERAGE,	      /* their mean */
+	MERGE_TWO_SUB_PARAMS, /* all first halves, then all second halves */
+};
+
+struct merge {
+	enum merge_rule rule;
+	unsigned dim;		/* of MERGE_CAT */
+	bool vocab;		/* rows beyond vocab_rows are padding */
+	uint64_t vocab_rows;
+};
+
+const char *merge_rule_name(enum merge_rule rule);
+
+/*
+ * The pattern lists of a checkpoint's `universal_checkpoint_info`, compiled.
+ * `file` names the file they come from.  A missing or NULL `info` (Hugging
+ * Face Trainer, Accelerate) gives rules that concatenate everything.
+ */
+struct merge_rules;
+int merge_rules_new(const struct value *info, const char *file,
+		    struct merge_rules **out, struct errmsg *err);
+void merge_rules_free(struct merge_rules *r);
+
+/* The rule for a parameter.  -EBADMSG if the lists contradict themselves,
+ * -ENOTSUP for rules that are not implemented yet.  Records which patterns
+ * matched. */
+int merge_match(struct merge_rules *r, const char *name, const uint64_t *shape,
+		unsigned ndim, struct merge *out, struct errmsg *err);
+
+/* The pattern after the `*pos`-th that no parameter has matched, or NULL. */
+const char *merge_next_unused(const struct merge_rules *r, size_t *pos);
+
+#endif

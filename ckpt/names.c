@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The names of checkpoint files: deepspeed/runtime/engine.py
+ * (_get_ckpt_name, _get_zero_ckpt_name) and checkpoint/constants.py.  Numbers
+ * are parsed as numbers: DeepSpeed sorts some of these names as strings and
+ * goes wrong from 100 ranks on.
+ */
+#include "ckpt/names.h"
+
+#include <ctype.h>
+#include <string.h>
+
+/* Skip `text` at `*s`, if it is there. */
+static bool skip(const char **s, const char *text)
+{
+	const size_t n = strlen(text);
+
+	if (strncmp(*s, text, n) != 0)
+		return false;
+	*s += n;
+	return true;
+}
+
+static bool skip_number(const char **s, unsigned *out)
+{
+	unsigned v = 0;
+
+	if (!isdigit((unsigned char)**s))
+		return false;
+	while (isdigit((unsigned char)**s)) {
+		v = v * 10 + (unsigned)(*(*s)++ - '0');
+		if (v > NAMES_RANK_MAX)
+			return false;
+	}
+	*out = v;
+	return true;
+}
+
+static bool ends_with(const char *s, const char *tail)
+{
+	const size_t n = strlen(s), t = strlen(tail);
+
+	return n >= t && strcmp(s + n - t, tail) == 0;
+}
+
+struct ckname names_parse(const char *name)
+{
+	struct ckname r = { .kind = CKFILE_OTHER };
+	const char *s = name;
+	unsigned dp, mp;
+
+	if (skip(&s, "mp_rank_") && skip_number(&s, &mp) &&
+	    strcmp(s, "_model_states.pt") == 0)
+		return (struct ckname){ CKFILE_MODEL, 0, mp };
+	s = name;
+	if (!skip(&s, "bf16_"))
+		skip(&s, "fp16_");
+	if (skip(&s, "zero_pp_rank_") && skip_number(&s, &dp) &&
+	    skip(&s, "_mp_rank_") && skip_number(&s, &mp)) {
+		/* The oldest files lack the underscore before "optim". */
+		if (strcmp(s, "_optim_states.pt") == 0 ||
+		    strcmp(s, "optim_states.pt") == 0)
+			return (struct ckname){ CKFILE_OPTIM, dp, mp };
+		if (strcmp(s, "_model_states.pt") == 0)
+			return (struct ckname){ CKFILE_MODEL3, dp, mp };
+	}
+	if (strncmp(name, "layer_", 6) == 0 &&
+	    ends_with(name, "model_states.pt"))
+		r.kind = strstr(name, "_expert_") ? CKFILE_EXPERT :
+						    CKFILE_LAYER;
+	else if (strncmp(name, "exp", 3) == 0 &&
+		 (ends_with(name, "model_states.pt") ||
+		  ends_with(name, "optim_states.pt")))
+		r.kind = CKFILE_EXPERT;
+	return r;
+}

@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Output that is complete or absent.
+ *
+ *     PARENT/NAME.tmp-XXXXXX/         filled
+ *     PARENT/POINTER.tmp-XXXXXX       written
+ *     PARENT/NAME/                    the first renamed
+ *     PARENT/POINTER                  the second renamed
+ *
+ * Both temporaries are complete before the first rename, so that what can
+ * fail (space, quota) fails while there is nothing to see.  If NAME is a
+ * symbolic link to an empty directory, the directory it leads to is replaced;
+ * the pointer belongs beside the link, where its readers look for both.
+ */
+#include "ckpt/outdir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt/errmsg.h"
+
+#define TMP_SUFFIX ".tmp-XXXXXX"
+#define WALK_FDS_MAX 16
+
+static int fail_nomem(const char *path, struct errmsg *err)
+{
+	return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+}
+
+static int fail(const char *path, const char *what, struct errmsg *err)
+{
+	return errmsg_set(err, -errno, "%s: %s: %s", path, what,
+			  strerror(errno));
+}
+
+/* What files and directories are made with. */
+static mode_t mode_of_new(mode_t all)
+{
+	const mode_t mask = umask(0);
+
+	umask(mask);
+	return all & ~mask;
+}
+
+/* --- begin ----------------------------------------------------------------- */
+
+static int split(struct outdir *o, const char *path, struct errmsg *err)
+{
+	size_t n = strlen(path);
+	const char *slash;
+
+	while (n > 1 && path[n - 1] == '/')
+		n--;
+	slash = memrchr(path, '/', n);
+	o->final = strndup(path, n);
+	o->name = slash ? strndup(slash + 1, n - (size_t)(slash + 1 - path)) :
+			  strndup(path, n);
+	o->parent = !slash	  ? strdup(".") :
+		    slash == path ? strdup("/") :
+				    strndup(path, (size_t)(slash - path));
+	if (!o->final || !o->name || !o->parent)
+		return fail_nomem(path, err);
+	if (!*o->name || strcmp(o->name, ".") == 0 ||
+	    strcmp(o->name, "..") == 0)
+		return errmsg_set(err, -EINVAL,
+				  "'%s' is no name that a new directory could"
+				  " have", path);
+	return 0;
+}
+
+/* Make the missing directories above `o->final`. */
+static int make_parents(struct outdir *o, struct errmsg *err)
+{
+	char *const path = o->final;
+	int rc = 0;
+
+	for (char *p = strchr(path + 1, '/'); p && !rc; p = strchr(p + 1, '/')) {
+		*p = '\0';
+		if (mkdir(path, 0777) == 0)
+			o->made = o->made ? o->made : (size_t)(p - path);
+		else if (errno != EEXIST)
+			rc = fail(path, "cannot create", err);
+		*p = '/';
+	}
+	return rc;
+}
+
+/* Take away again those of them that are empty. */
+static void unmake_parents(struct outdir *o)
+{
+	while (o->made) {
+		char *const slash = strrchr(o->final, '/');
+
+		if (!slash || (size_t)(slash - o->final) < o->made)
+			break;
+		*slash = '\0';
+		if (rmdir(o->final) < 0)
+			break;
+	}
+	o->made = 0;
+}
+
+static int follow_link(struct outdir *o, struct errmsg *err)
+{
+	char *const real = realpath(o->final, NULL);
+
+	if (!real)
+		return fail(o->final, "cannot follow", err);
+	free(o->final);
+	o->final = real;
+	return 0;
+}
+
+/* Is `path` the root of a mounted file system?  It cannot be replaced. */
+static bool is_mount_point(const char *path, const struct stat *st)
+{
+	struct stat above;
+	char *up;
+	bool is = false;
+
+	if (asprintf(&up, "%s/..", path) < 0)
+		return false;
+	if (stat(up, &above) == 0)
+		is = above.st_dev != st->st_dev || above.st_ino == st->st_ino;
+	free(up);
+	return is;
+}
+
+/* What is there already must be an empty directory, which will give way. */
+static int check_free(struct outdir *o, struct errmsg *err)
+{
+	struct stat st;
+	int rc = 0;
+
+	if (lstat(o->final, &st) < 0)
+		return errno == ENOENT ? 0 : fail(o->final, "cannot stat", err);
+	if (S_ISLNK(st.st_mode)) {
+		rc = follow_link(o, err);
+		if (!rc && stat(o->final, &st) < 0)
+			rc = fail(o->final, "cannot stat", err);
+	}
+	if (rc)
+		return rc;
+	if (!S_ISDIR(st.st_mode))
+		return errmsg_set(err, -EEXIST, "%s: exists", o->final);
+	if (is_mount_point(o->final, &st))
+		return errmsg_set(err, -EBUSY,
+				  "%s: is a mount point: name a new directory"
+				  " in it", o->final);
+
+	/* Whether it is empty the rename will find out, but late. */
+	struct dirent **entries;
+	const int n = scandir(o->final, &entries, NULL, NULL);
+
+	if (n < 0)
+		return fail(o->final, "cannot list", err);
+	for (int i = 0; i < n; i++)
+		free(entries[i]);
+	free(entries);
+	return n <= 2 ? 0 :
+			errmsg_set(err, -EEXIST, "%s: exists and is not empty",
+				   o->final);
+}
+
+static int make_tmp(struct outdir *o, struct errmsg *err)
+{
+	char *tmp;
+
+	if (asprintf(&tmp, "%s" TMP_SUFFIX, o->final) < 0)
+		return fail_nomem(o->final, err);
+	if (!mkdtemp(tmp)) {
+		const int rc = fail(tmp, "cannot create", err);
+
+		free(tmp);
+		return rc;
+	}
+	o->tmp = tmp;
+	o->fd = open(tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (o->fd < 0)
+		return fail(tmp, "cannot open", err);
+	/* mkdtemp keeps others out. */
+	if (fchmod(o->fd, mode_of_new(0777)) < 0)
+		return fail(tmp, "cannot set the mode", err);
+	return 0;
+}
+
+int outdir_open(struct outdir *o, const char *path, struct errmsg *err)
+{
+	int rc;
+
+	*o = (struct outdir){ .fd = -1 };
+	rc = split(o, path, err);
+	if (!rc)
+		rc = check_free(o, err);
+	if (!rc)
+		rc = make_parents(o, err);
+	if (!rc)
+		rc = make_tmp(o, err);
+	if (rc)
+		outdir_close(o);
+	return rc;
+}
+
+/* --- commit ---------------------------------------------------------------- */
+
+static int sync_dir(const char *path, struct errmsg *err)
+{
+	const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int rc = 0;
+
+	/* Some file systems cannot sync a directory, and say EINVAL. */
+	if (fd < 0 || (fsync(fd) < 0 && errno != EINVAL))
+		rc = fail(path, "cannot sync", err);
+	if (fd >= 0)
+		close(fd);
+	return rc;
+}
+
+/* Write `text` to a new file; `tmp` ends in XXXXXX. */
+static int write_text(char *tmp, const char *text, struct errmsg *err)
+{
+	const size_t n = strlen(text);
+	const int fd = mkostemp(tmp, O_CLOEXEC);
+	int rc = 0;
+
+	if (fd < 0)
+		return fail(tmp, "cannot create", err);
+	errno = EIO; /* of a short write */
+	if (write(fd, text, n) != (ssize_t)n ||
+	    fchmod(fd, mode_of_new(0666)) < 0 || fsync(fd) < 0)
+		rc = fail(tmp, "cannot write", err);
+	if (close(fd) < 0 && !rc)
+		rc = fail(tmp, "cannot write", err);
+	if (rc)
+		unlink(tmp);
+	return rc;
+}
+
+static int rename_dir(struct outdir *o, struct errmsg *err)
+{
+	if (rename(o->tmp, o->final) < 0)
+		return fail(o->final, "cannot rename to", err);
+	free(o->tmp);
+	o->tmp = NULL;
+	o->made = 0;
+	return 0;
+}
+
+static int sync_names(const struct outdir *o, struct errmsg *err)
+{
+	char *above;
+	int rc;
+
+	if (asprintf(&above, "%s/..", o->final) < 0)
+		return fail_nomem(o->final, err);
+	rc = sync_dir(above, err);
+	free(above);
+	/* Another one if the name was a symbolic link. */
+	return rc ? rc : sync_dir(o->parent, err);
+}
+
+static int commit_with_pointer(struct outdir *o, const char *to, char *tmp,
+			       struct errmsg *err)
+{
+	int rc = write_text(tmp, o->name, err);
+
+	if (rc)
+		return rc;
+	rc = rename_dir(o, err);
+	if (!rc && rename(tmp, to) < 0)
+		rc = fail(to, "cannot rename to", err);
+	if (rc)
+		unlink(tmp);
+	return rc;
+}
+
+int outdir_commit(struct outdir *o, const char *pointer, struct errmsg *err)
+{
+	char *to = NULL, *tmp = NULL;
+	int rc;
+
+	if (!pointer) {
+		rc = rename_dir(o, err);
+	} else if (asprintf(&to, "%s/%s", o->parent, pointer) < 0) {
+		return fail_nomem(pointer, err);
+	} else if (asprintf(&tmp, "%s" TMP_SUFFIX, to) < 0) {
+		tmp = NULL;
+		rc = fail_nomem(pointer, err);
+	} else {
+		rc = commit_with_pointer(o, to, tmp, err);
+	}
+	free(tmp);
+	free(to);
+	return rc ? rc : sync_names(o, err);
+}
+
+/* --- end ------------------------------------------------------------------- */
+
+static int remove_entry(const char *path, const struct stat *st, int type,
+			struct FTW *ftw)
+{
+	(void)st;
+	(void)type;
+	(void)ftw;
+	remove(path); /* as much as can be removed */
+	return 0;
+}
+
+void outdir_close(struct outdir *o)
+{
+	if (o->fd >= 0)
+		close(o->fd);
+	if (o->tmp)
+		nftw(o->tmp, remove_entry, WALK_FDS_MAX,
+		     FTW_DEPTH | FTW_PHYS);
+	if (o->final)
+		unmake_parents(o);
+	free(o->tmp);
+	free(o->final);
+	free(o->name);
+	free(o->parent);
+	*o = (struct outdir){ .fd = -1 };
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_PICKLE_H
+#define UCKPT_PICKLE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/bytes.h"
+
+struct arena;
+struct bytebuf;
+struct errmsg;
+struct value;
+
+/*
+ * Limits.  Real files come nowhere near them: the largest data.pkl that
+ * DeepSpeed writes (100,000 parameters) has some 40 MB and nests 12 deep.
+ */
+#define PICKLE_BYTES_MAX (1u << 30)	    /* of data.pkl */
+#define PICKLE_STACK_MAX (1u << 22)	    /* values on the stack */
+#define PICKLE_MARKS_MAX 1024		    /* open marks */
+#define PICKLE_DEPTH_MAX 500		    /* containers within containers */
+#define PICKLE_MEMORY_PER_BYTE 128	    /* arena bytes per input byte */
+#define PICKLE_MEMORY_MAX (UINT64_C(4) << 30) /* arena bytes in all */
+
+/*
+ * Read a pickle into a graph of values in `a`.  Nothing is executed; what
+ * cannot be represented as data is refused with its position.  Strings are
+ * copied: `bytes` may go away afterwards.  `name` is for messages.
+ * -EBADMSG malformed or hostile, -ENOTSUP an opcode that we do not read,
+ * -E2BIG over a limit, -ENOMEM.
+ */
+int pickle_load(struct span bytes, const char *name, struct arena *a,
+		struct value **root, struct errmsg *err);
+
+/* The storages of a pickle in first-visit order, as torch numbers them. */
+struct pickle_storages {
+	const struct value **pid; /* VALUE_STORAGE nodes; owned */
+	size_t n;
+	size_t cap;
+};
+
+void pickle_storages_done(struct pickle_storages *s);
+
+/*
+ * Write `root` as torch.save would: protocol 2, CPython's choice of opcodes
+ * and memo numbers, storages renumbered from 0 in the order in which they are
+ * met and located on the CPU.  They are appended to `storages`.
+ * -E2BIG when nested deeper than any pickle that pickle_load accepts, -ENOMEM.
+ */
+int pickle_dump(const struct value *root, struct bytebuf *out,
+		struct pickle_storages *storages, struct errmsg *err);
+
+#endif

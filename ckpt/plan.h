@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_PLAN_H
+#define UCKPT_PLAN_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/bytebuf.h"
+
+struct errmsg;
+struct resolve;
+struct shardcache;
+struct vfile;
+
+/*
+ * The universal tree of one ZeRO tag: what ds_to_universal.py would have
+ * written, without anything being written.
+ *
+ *     /                     PLAN_ROOT
+ *     /zero/                PLAN_ZERO
+ *     /zero/<param>/fp32.pt, exp_avg.pt, ...
+ *     /zero/optimizer_state.pt
+ *     /mp_rank_00_model_states.pt, ...
+ *
+ * Nodes are numbers that follow from their place in the catalogue, the same
+ * for the plan's life and below PLAN_NODE_END.  Thread-safe after plan_open.
+ */
+struct plan;
+
+#define PLAN_ROOT UINT64_C(0)
+#define PLAN_ZERO UINT64_C(1)
+#define PLAN_NODE_END (UINT64_C(1) << 40)
+
+struct plan_options {
+	bool crc_zero; /* leave checksums zero instead of computing them */
+};
+
+/*
+ * Plan the tree of a tag directory.  Opens one model-states file, no
+ * optimizer shard.  Errors are those of a checkpoint that cannot be served,
+ * with one message that names the file: -ENOENT, -ENOTSUP, -EBADMSG, -EIO,
+ * -E2BIG, -ENOMEM or what the system said.
+ */
+int plan_open(const char *path, const struct plan_options *options,
+	      struct plan **out, struct errmsg *err);
+void plan_close(struct plan *p);
+
+struct plan_stat {
+	bool is_dir;
+	unsigned nlink;
+	unsigned mode; /* permissions: who may read the shards, and no writing */
+	uint64_t size; /* 0 for directories */
+	int64_t mtime_s;
+};
+
+struct plan_entry {
+	uint64_t node;
+	char name[NAME_MAX + 1];
+};
+
+/* -ENOENT if there is no such entry; other errors come from shards. */
+int plan_lookup(struct plan *p, uint64_t dir, const char *name,
+		uint64_t *node, struct errmsg *err);
+
+/*
+ * The entries of a directory, one per call: begin with `*pos` 0.  Returns 1
+ * and an entry, 0 after the last one, or an error.
+ */
+int plan_next(struct plan *p, uint64_t dir, uint64_t *pos,
+	      struct plan_entry *out, struct errmsg *err);
+
+/* Is the node a directory?  By its number alone. */
+bool plan_is_dir(uint64_t node);
+
+int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,
+	      struct errmsg *err);
+
+/* Open a file of the tree.  It must be freed before the plan is closed. */
+int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
+		   struct errmsg *err);
+
+/* For reports: the tag, what it was planned from, and its shards in the
+ * numbering of extents. */
+const char *plan_tag(const struct plan *p);
+struct resolve *plan_resolve(struct plan *p);
+struct shardcache *plan_shards(struct plan *p);
+
+/* Files in the tree and their bytes. */
+int plan_totals(struct plan *p, uint64_t *files, uint64_t *bytes,
+		struct errmsg *err);
+
+/* The plan as JSON: each parameter, its files, and the runs of shards that
+ * they are made of.  Reads all shards' maps. */
+int plan_json(struct plan *p, struct bytebuf *out, struct errmsg *err);
+
+#endif

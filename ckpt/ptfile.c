@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * torch.save's container as torch.load sees it: torch/serialization.py
+ * decides by the first four bytes whether it is a zip file, unpickles
+ * <prefix>/data.pkl and finds each storage in <prefix>/data/<key>.
+ */
+#include "ckpt/ptfile.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/checked.h"
+#include "ckpt/errmsg.h"
+#include "ckpt/pickle.h"
+#include "ckpt/value.h"
+
+#define BYTEORDER_MAX 16
+
+/* The pickled magic number that opens a file of torch < 1.6. */
+static const uint8_t legacy_magic[] = { 0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc,
+					0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8,
+					0x50, 0x19, 0x2e };
+
+static int check_magic(const struct source *src, struct errmsg *err)
+{
+	uint8_t head[sizeof(legacy_magic)] = { 0 };
+	const size_t n = src->size < sizeof(head) ? (size_t)src->size :
+						    sizeof(head);
+	int rc;
+
+	if (src->size == 0)
+		return errmsg_set(err, -EBADMSG, "%s: empty file", src->name);
+	rc = source_read(src, head, n, 0, err);
+	if (rc)
+		return rc;
+	if (memcmp(head, "PK\3\4", 4) == 0)
+		return 0;
+	if (memcmp(head, legacy_magic, sizeof(head)) == 0)
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: torch's container from before 1.6"
+				  " (checkpoint_serialization: false) is not"
+				  " supported yet", src->name);
+	return errmsg_set(err, -EBADMSG, "%s: not a file of torch.save",
+			  src->name);
+}
+
+/* A whole small member. */
+static int read_member(const struct ptfile *pt, const struct zip_entry *e,
+		       uint8_t *buf, struct errmsg *err)
+{
+	uint64_t at;
+	int rc = zip_locate(&pt->zip, e, &at, err);
+
+	return rc ? rc : source_read(&pt->src, buf, (size_t)e->size, at, err);
+}
+
+static int check_byteorder(const struct ptfile *pt, struct errmsg *err)
+{
+	const struct zip_entry *const e = zip_find(&pt->zip, "byteorder");
+	uint8_t text[BYTEORDER_MAX];
+	int rc;
+
+	if (!e)
+		return 0; /* before torch 2.1; always little */
+	if (e->size > sizeof(text))
+		return errmsg_set(err, -EBADMSG, "%s: byteorder of %llu bytes",
+				  pt->src.name, (unsigned long long)e->size);
+	rc = read_member(pt, e, text, err);
+	if (rc)
+		return rc;
+	if (e->size == 6 && memcmp(text, "little", 6) == 0)
+		return 0;
+	return errmsg_set(err, -ENOTSUP,
+			  "%s: written on a big-endian machine", pt->src.name);
+}
+
+static int load_root(struct ptfile *pt, struct errmsg *err)
+{
+	const struct zip_entry *const e = zip_find(&pt->zip, "data.pkl");
+	uint8_t *buf;
+	int rc;
+
+	if (!e)
+		return errmsg_set(err, -EBADMSG, "%s: no data.pkl in it",
+				  pt->src.name);
+	if (e->size > PICKLE_BYTES_MAX)
+		return errmsg_set(err, -E2BIG, "%s: data.pkl of %llu bytes",
+				  pt->src.name, (unsigned long long)e->size);
+	buf = malloc((size_t)e->size + 1);
+	if (!buf)
+		return errmsg_set(err, -ENOMEM, "%s: out of memory",
+				  pt->src.name);
+	rc = read_member(pt, e, buf, err);
+	if (!rc)
+		rc = pickle_load((struct span){ buf, (size_t)e->size },
+				 pt->src.name, &pt->arena, &pt->root, err);
+	free(buf);
+	return rc;
+}
+
+int ptfile_open_source(struct ptfile *pt, const struct source *src,
+		       struct errmsg *err)
+{
+	int rc;
+
+	*pt = (struct ptfile){ .src = *src };
+	rc = check_magic(&pt->src, err);
+	if (!rc)
+		rc = zip_open(&pt->zip, &pt->src, err);
+	if (!rc)
+		rc = check_byteorder(pt, err);
+	if (!rc)
+		rc = load_root(pt, err);
+	if (rc)
+		ptfile_close(pt);
+	return rc;
+}
+
+int ptfile_open(struct ptfile *pt, const char *path, struct errmsg *err)
+{
+	struct source src;
+	const int rc = source_open(&src, path, err);
+
+	return rc ? rc : ptfile_open_source(pt, &src, err);
+}
+
+void ptfile_close(struct ptfile *pt)
+{
+	zip_close(&pt->zip);
+	arena_done(&pt->arena);
+	source_close(&pt->src);
+	pt->root = NULL;
+}
+
+int ptfile_storage(const struct ptfile *pt, const char *key, uint64_t bytes,
+		   uint64_t *offset, struct errmsg *err)
+{
+	char member[64];
+	const int n = snprintf(member, sizeof(member), "data/%s", key);
+	const struct zip_entry *const e = n < (int)sizeof(member) ?
+						  zip_find(&pt->zip, member) :
+						  NULL;
+
+	if (!e)
+		return errmsg_set(err, -EBADMSG, "%s: storage data/%.40s is"
+				  " missing", pt->src.name, key);
+	if (e->size < bytes)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: storage %s has %llu bytes, its tensors"
+				  " need %llu", pt->src.name, member,
+				  (unsigned long long)e->size,
+				  (unsigned long long)bytes);
+	return zip_locate(&pt->zip, e, offset, err);
+}
+
+int ptfile_tensor(const struct ptfile *pt, const struct value *v,
+		  const char *name, struct tensor *t, uint64_t *storage,
+		  struct errmsg *err)
+{
+	struct errmsg why = { "" };
+	uint64_t bytes;
+	int rc;
+
+	rc = tensor_from_value(v, name, t, &why);
+	if (rc)
+		return errmsg_set(err, rc, "%s: %s", pt->src.name, why.text);
+	if (!checked_mul(t->storage_numel, dtype_size(t->dtype), &bytes))
+		return errmsg_set(err, -EBADMSG, "%s: %s: storage of %llu"
+				  " elements", pt->src.name, name,
+				  (unsigned long long)t->storage_numel);
+	return ptfile_storage(pt, t->storage_key, bytes, storage, err);
+}

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Optimizer shards of ZeRO stages 1 and 2 (and of BF16_Optimizer, whose files
+ * are alike): deepspeed/runtime/zero/stage_1_and_2.py state_dict.
+ *
+ *   base_optimizer_state: {state: {g: {step, exp_avg, ...}}, param_groups}
+ *                         or, with elastic_checkpoint, a list of the {...}
+ *   single_partition_of_fp32_groups[g]: the rank's partition, mostly without
+ *                         the padding at the group's end
+ *   param_alignment_paddings[g][i], param_slice_mappings[g][name]
+ *
+ * Offsets follow from param_shapes and the alignment paddings.  The recorded
+ * param_slice_mappings are computed from another order when
+ * round_robin_gradients is on, so they only serve as a check; DeepSpeed's
+ * converter, which believes them, scrambles such checkpoints.
+ */
+#include "ckpt/shard.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/errmsg.h"
+#include "ckpt/names.h"
+#include "ckpt/value.h"
+
+static int fail_nomem(const struct shard_reader *r)
+{
+	return errmsg_set(r->err, -ENOMEM, "%s: out of memory", r->file);
+}
+
+/* --- layout ---------------------------------------------------------------- */
+
+static bool is_all_zero(const struct value_seq *v)
+{
+	int64_t i;
+
+	for (size_t k = 0; k < v->n; k++)
+		if (!value_get_int(v->v[k], &i) || i != 0)
+			return false;
+	return true;
+}
+
+/* The alignment padding after each parameter of group g: NULL if there is
+ * none recorded (then there is none). */
+static int read_paddings(const struct shard_reader *r, size_t g, size_t n,
+			 uint64_t **out)
+{
+	const struct value_seq *const all =
+		value_items(value_find(r->dict, "param_alignment_paddings"));
+	const struct value_seq *const v =
+		all && g < all->n ? value_items(all->v[g]) : NULL;
+	uint64_t *pad;
+
+	*out = NULL;
+	if (!v)
+		return 0;
+	/* The list may count parameters without elements, which have no place
+	 * in the group; when all is zero that makes no difference. */
+	if (v->n != n && is_all_zero(v))
+		return 0;
+	if (v->n != n)
+		return errmsg_set(r->err, -EBADMSG,
+				  "%s: param_alignment_paddings[%zu] has %zu"
+				  " entries for %zu parameters", r->file, g,
+				  v->n, n);
+	pad = malloc((n + 1) * sizeof(*pad));
+	if (!pad)
+		return fail_nomem(r);
+	for (size_t i = 0; i < n; i++) {
+		int64_t p;
+
+		if (!value_get_int(v->v[i], &p) || p < 0) {
+			free(pad);
+			return errmsg_set(r->err, -EBADMSG,
+					  "%s: param_alignment_paddings[%zu]"
+					  "[%zu] is not a count", r->file, g,
+					  i);
+		}
+		pad[i] = (uint64_t)p;
+	}
+	*out = pad;
+	return 0;
+}
+
+static int build_partition(const struct shard_reader *r, size_t g,
+			   const uint64_t *numel, struct partition *out)
+{
+	const size_t n = r->c->groups[g].n;
+	uint64_t *padding = NULL;
+	int rc = read_paddings(r, g, n, &padding);
+
+	if (rc)
+		return rc;
+	rc = partition_init_zero12(out, numel, padding, n, r->layout->ranks);
+	free(padding);
+	return rc ? errmsg_set(r->err, rc, "%s: group %zu: %s", r->file, g,
+			       strerror(-rc)) :
+		    0;
+}
+
+/* --- checks ---------------------------------------------------------------- */
+
+static int check_partition_count(const struct shard_reader *r, size_t g)
+{
+	const struct value_seq *const v =
+		value_items(value_find(r->dict, KEY_PARTITION_COUNT));
+	int64_t count;
+
+	if (!v || g >= v->n || !value_get_int(v->v[g], &count) ||
+	    count == r->layout->ranks)
+		return 0;
+	return errmsg_set(r->err, -EBADMSG,
+			  "%s: group %zu is partitioned over %" PRId64
+			  " ranks, but there are %u optimizer shards", r->file,
+			  g, count, r->layout->ranks);
+}
+
+/* Position of `name` in the group's order, searching from `from` on. */
+static size_t find_in_group(const struct param_group *group, const char *name,
+			    size_t from)
+{
+	for (size_t i = from; i < group->n; i++)
+		if (strcmp(group->params[i]->name, name) == 0)
+			return i;
+	return group->n;
+}
+
+/* Names of `m` that follow another order than param_shapes, or that do not
+ * belong there, mean that the mapping was made from another layout. */
+static bool is_other_order(const struct param_group *group,
+			   const struct value_dict *m)
+{
+	size_t at = 0;
+
+	for (size_t i = 0; i < m->n; i++) {
+		if (!value_is_cstr(m->v[i].key))
+			return true;
+		at = find_in_group(group, m->v[i].key->str.p, at);
+		if (at == group->n)
+			return true;
+	}
+	return false;
+}
+
+static bool is_fragment(const struct value *v, const struct fragment *f)
+{
+	const struct value *const state =
+		v->kind == VALUE_NEWOBJ || v->kind == VALUE_REDUCE ?
+			v->obj->state :
+			NULL;
+	int64_t start, numel;
+
+	return value_get_int(value_find(state, "start"), &start) &&
+	       value_get_int(value_find(state, "numel"), &numel) &&
+	       start >= 0 && numel >= 0 && (uint64_t)start == f->start &&
+	       (uint64_t)numel == f->numel;
+}
+
+/* The first parameter of which the mapping says something else than the
+ * layout, or NULL. */
+static const char *find_contradiction(const struct shard_reader *r, size_t g,
+				      const struct value_dict *m)
+{
+	const struct param_group *const group = &r->c->groups[g];
+	size_t k = 0;
+
+	for (size_t i = 0; i < group->n; i++) {
+		const struct fragment f = partition_fragment(
+			&r->layout->groups[g], i, r->s->rank);
+
+		if (!f.numel)
+			continue;
+		if (k == m->n ||
+		    !value_is_str(m->v[k].key, group->params[i]->name) ||
+		    !is_fragment(m->v[k].val, &f))
+			return group->params[i]->name;
+		k++;
+	}
+	return k == m->n ? NULL : "a parameter of another rank";
+}
+
+static int check_mapping(const struct shard_reader *r, size_t g)
+{
+	const struct value_seq *const all =
+		value_items(value_find(r->dict, KEY_PARAM_SLICE_MAPPINGS));
+	const struct value_dict *const m =
+		all && g < all->n ? value_pairs(all->v[g]) : NULL;
+	const char *name;
+
+	if (!m)
+		return 0; /* before DeepSpeed 0.7 */
+	name = find_contradiction(r, g, m);
+	if (!name)
+		return 0;
+	if (r->c->round_robin || is_other_order(&r->c->groups[g], m)) {
+		r->s->mapping_ignored = true;
+		return 0;
+	}
+	return errmsg_set(r->err, -EBADMSG,
+			  "%s: group %zu: param_slice_mappings and param_shapes"
+			  " disagree on where %.100s lies", r->file, g, name);
+}
+
+/* --- groups ---------------------------------------------------------------- */
+
+static const struct value *group_states(const struct shard_reader *r, size_t g)
+{
+	const struct value *const base =
+		value_find(r->dict, KEY_BASE_OPTIMIZER_STATE);
+	const struct value_seq *const list = value_items(base);
+
+	if (list) /* elastic_checkpoint */
+		return g < list->n ? list->v[g] : NULL;
+	return shard_find_group_state(value_find(base, "state"), g);
+}
+
+static int read_group(const struct shard_reader *r, size_t g,
+		      const struct value *fp32)
+{
+	const struct partition *const p = &r->layout->groups[g];
+	const uint64_t filled = partition_filled(p, r->s->rank);
+	struct shard_group *const group = &r->s->groups[g];
+	int rc;
+
+	rc = check_partition_count(r, g);
+	if (!rc)
+		rc = shard_read_flat(r, fp32, KEY_FP32_GROUPS, g, &group->fp32);
+	if (rc)
+		return rc;
+	if (group->fp32.numel != filled && group->fp32.numel != p->size)
+		return errmsg_set(r->err, -EBADMSG,
+				  "%s: group %zu: the fp32 partition has %" PRIu64
+				  " elements, expected %" PRIu64 " or, padded,"
+				  " %" PRIu64, r->file, g, group->fp32.numel,
+				  filled, p->size);
+	rc = shard_read_states(r, g, group_states(r, g), filled, p->size);
+	return rc ? rc : check_mapping(r, g);
+}
+
+int shard_read_zero12(struct shard_reader *r)
+{
+	const struct value_seq *const fp32 =
+		value_items(value_find(r->dict, KEY_FP32_GROUPS));
+	int rc;
+
+	if (!fp32 || fp32->n != r->c->ngroups)
+		return errmsg_set(r->err, -EBADMSG,
+				  "%s: " KEY_FP32_GROUPS " holds %zu groups,"
+				  " param_shapes %zu", r->file,
+				  fp32 ? fp32->n : 0, r->c->ngroups);
+	rc = shard_build_layout(r, build_partition);
+	for (size_t g = 0; !rc && g < r->c->ngroups; g++)
+		rc = read_group(r, g, fp32->v[g]);
+	return rc;
+}

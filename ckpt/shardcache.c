@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Open shards.
+ *
+ * A checkpoint may have tens of thousands of shard files, more than a process
+ * may hold open, so they are opened when first read and the least recently
+ * used ones that nobody is reading are closed again.  Each is identified by
+ * what fstat said when the tree was planned; a file that differs is never
+ * read, since its bytes would be mixed into tensors that another file began.
+ */
+#include "ckpt/shardcache.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ckpt/errmsg.h"
+
+#define CHECK_INTERVAL_NS INT64_C(100000000)
+
+struct entry {
+	char *path;	  /* immutable */
+	struct fileid id; /* immutable */
+	/* Protected by shardcache.lock: */
+	const uint8_t *p;
+	int fd; /* -1: closed */
+	unsigned users;
+	uint64_t last_use;
+	int64_t checked_ns;
+};
+
+struct shardcache {
+	pthread_mutex_t lock;
+	struct entry *v; /* immutable array */
+	size_t n, cap;
+	size_t nopen;	/* protected by lock */
+	uint64_t clock; /* protected by lock */
+	size_t open_max;
+};
+
+static size_t open_limit(void)
+{
+	struct rlimit rl;
+
+	if (getrlimit(RLIMIT_NOFILE, &rl) < 0)
+		return 64;
+	/* The other half is for directories, clients' needs and luck. */
+	if (rl.rlim_cur / 2 < SHARDCACHE_OPEN_MAX)
+		return rl.rlim_cur / 2 ? (size_t)rl.rlim_cur / 2 : 1;
+	return SHARDCACHE_OPEN_MAX;
+}
+
+struct shardcache *shardcache_new(void)
+{
+	struct shardcache *const c = calloc(1, sizeof(*c));
+
+	if (!c)
+		return NULL;
+	pthread_mutex_init(&c->lock, NULL);
+	c->open_max = open_limit();
+	return c;
+}
+
+static void close_entry(struct shardcache *c, struct entry *e)
+{
+	munmap((void *)e->p, (size_t)e->id.size);
+	close(e->fd);
+	e->fd = -1;
+	e->p = NULL;
+	c->nopen--;
+}
+
+void shardcache_free(struct shardcache *c)
+{
+	if (!c)
+		return;
+	for (size_t i = 0; i < c->n; i++) {
+		if (c->v[i].fd >= 0)
+			close_entry(c, &c->v[i]);
+		free(c->v[i].path);
+	}
+	free(c->v);
+	pthread_mutex_destroy(&c->lock);
+	free(c);
+}
+
+int64_t shardcache_add(struct shardcache *c, const char *path,
+		       const struct fileid *id)
+{
+	if (c->n == c->cap) {
+		const size_t cap = c->cap ? c->cap * 2 : 16;
+		void *const grown = realloc(c->v, cap * sizeof(*c->v));
+
+		if (!grown)
+			return -1;
+		c->v = grown;
+		c->cap = cap;
+	}
+	c->v[c->n] = (struct entry){ .path = strdup(path), .id = *id,
+				     .fd = -1 };
+	return c->v[c->n].path ? (int64_t)c->n++ : -1;
+}
+
+size_t shardcache_count(const struct shardcache *c)
+{
+	return c->n;
+}
+
+const char *shardcache_path(const struct shardcache *c, uint32_t shard)
+{
+	return c->v[shard].path;
+}
+
+const struct fileid *shardcache_id(const struct shardcache *c, uint32_t shard)
+{
+	return &c->v[shard].id;
+}
+
+static int check_fd(const struct entry *e, int fd, struct errmsg *err)
+{
+	struct fileid now;
+	struct stat st;
+
+	if (fstat(fd, &st) < 0)
+		return errmsg_set(err, -EIO, "%s: cannot stat: %s", e->path,
+				  strerror(errno));
+	fileid_from_stat(&st, &now);
+	return fileid_equal(&now, &e->id) ?
+		       0 :
+		       fileid_report_change(e->path, &e->id, &now, err);
+}
+
+/* Close the least recently used shard that nobody uses.  Called with the lock
+ * held, rarely: only when the limit is reached. */
+static void evict(struct shardcache *c)
+{
+	struct entry *oldest = NULL;
+
+	for (size_t i = 0; i < c->n; i++) {
+		struct entry *const e = &c->v[i];
+
+		if (e->fd >= 0 && e->users == 0 &&
+		    (!oldest || e->last_use < oldest->last_use))
+			oldest = e;
+	}
+	if (oldest)
+		close_entry(c, oldest);
+}
+
+/* Called with the lock held. */
+static int open_entry(struct shardcache *c, struct entry *e,
+		      struct errmsg *err)
+{
+	void *p;
+	int fd, rc;
+
+	if (c->nopen >= c->open_max)
+		evict(c);
+	fd = open(e->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return errmsg_set(err, -EIO, "%s: cannot open: %s", e->path,
+				  strerror(errno));
+	rc = check_fd(e, fd, err);
+	if (rc)
+		goto fail;
+	p = mmap(NULL, (size_t)e->id.size, PROT_READ, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED) {
+		rc = errmsg_set(err, -EIO, "%s: cannot map: %s", e->path,
+				strerror(errno));
+		goto fail;
+	}
+	e->fd = fd;
+	e->p = p;
+	c->nopen++;
+	return 0;
+fail:
+	close(fd);
+	return rc;
+}
+
+int shardcache_get(struct shardcache *c, uint32_t shard, struct shard_map *out,
+		   struct errmsg *err)
+{
+	struct entry *const e = &c->v[shard];
+	bool fresh = false;
+	int rc = 0;
+
+	pthread_mutex_lock(&c->lock);
+	if (e->fd < 0) {
+		rc = open_entry(c, e, err);
+		fresh = true;
+	}
+	if (!rc) {
+		e->users++;
+		e->last_use = ++c->clock;
+		*out = (struct shard_map){ .p = e->p, .fd = e->fd };
+	}
+	pthread_mutex_unlock(&c->lock);
+	if (rc || fresh)
+		return rc;
+	rc = check_fd(e, out->fd, err);
+	if (rc)
+		shardcache_put(c, shard);
+	return rc;
+}
+
+void shardcache_put(struct shardcache *c, uint32_t shard)
+{
+	pthread_mutex_lock(&c->lock);
+	c->v[shard].users--;
+	pthread_mutex_unlock(&c->lock);
+}
+
+int shardcache_check_path(struct shardcache *c, uint32_t shard,
+			  struct errmsg *err)
+{
+	struct entry *const e = &c->v[shard];
+	struct timespec ts;
+	struct fileid now;
+	struct stat st;
+	bool due;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
+
+	const int64_t t = ts.tv_sec * INT64_C(1000000000) + ts.tv_nsec;
+
+	pthread_mutex_lock(&c->lock);
+	due = t - e->checked_ns >= CHECK_INTERVAL_NS || e->checked_ns == 0;
+	pthread_mutex_unlock(&c->lock);
+	if (!due)
+		return 0;
+	if (stat(e->path, &st) < 0)
+		return errmsg_set(err, -EIO, "%s: is gone: %s", e->path,
+				  strerror(errno));
+	fileid_from_stat(&st, &now);
+	if (!fileid_equal(&now, &e->id))
+		return fileid_report_change(e->path, &e->id, &now, err);
+	pthread_mutex_lock(&c->lock);
+	e->checked_ns = t;
+	pthread_mutex_unlock(&c->lock);
+	return 0;
+}

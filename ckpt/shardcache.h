@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_SHARDCACHE_H
+#define UCKPT_SHARDCACHE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/source.h"
+
+struct errmsg;
+
+/* Shards open (and mapped) at once, at most; less if the process may not have
+ * that many descriptors. */
+#define SHARDCACHE_OPEN_MAX 2048
+
+/*
+ * The shard files of one checkpoint, opened and mapped on demand, a bounded
+ * number at a time.  Thread-safe.  No lock is held across I/O other than
+ * opening a file.
+ */
+struct shardcache;
+
+struct shardcache *shardcache_new(void);
+void shardcache_free(struct shardcache *c);
+
+/* Add a shard by path (copied) and the identity it had when it was planned.
+ * Not thread-safe: done before the first use.  -1 when memory runs out,
+ * else its number. */
+int64_t shardcache_add(struct shardcache *c, const char *path,
+		       const struct fileid *id);
+
+size_t shardcache_count(const struct shardcache *c);
+const char *shardcache_path(const struct shardcache *c, uint32_t shard);
+const struct fileid *shardcache_id(const struct shardcache *c, uint32_t shard);
+
+/* A shard in use: stays open and mapped until it is put back. */
+struct shard_map {
+	const uint8_t *p; /* the whole file, read-only, shared */
+	int fd;
+};
+
+/*
+ * Use a shard.  Checks that the open file is still what was planned: -EIO if
+ * it was truncated or written to.  The mapping may be handed to the kernel
+ * (writev), which answers EFAULT if the file shrinks meanwhile; user code
+ * that touched it would get SIGBUS then, and reads through `fd` instead.
+ */
+int shardcache_get(struct shardcache *c, uint32_t shard, struct shard_map *out,
+		   struct errmsg *err);
+void shardcache_put(struct shardcache *c, uint32_t shard);
+
+/* Check that the path still leads to the planned file: -EIO if it was
+ * replaced.  Looks at most every 100 ms. */
+int shardcache_check_path(struct shardcache *c, uint32_t shard,
+			  struct errmsg *err);
+
+#endif

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_TAGS_H
+#define UCKPT_TAGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct errmsg;
+
+/* A directory of a run directory that holds a ZeRO checkpoint. */
+struct tag {
+	char *name;
+	int64_t step; /* of a name "global_step<N>"; -1 for other names */
+	int64_t mtime_ns;
+};
+
+/* Why a tag was chosen. */
+enum tags_choice {
+	TAGS_ITSELF, /* the path given is a tag directory */
+	TAGS_LATEST, /* `latest` names it */
+	TAGS_STEP,   /* it has the highest global_step number */
+	TAGS_MTIME,  /* it was changed last; none has a number */
+	TAGS_NONE,   /* there is no ZeRO tag */
+};
+
+/* The ZeRO tags of a run directory, the newest first. */
+struct tag_list {
+	struct tag *v;
+	size_t n;
+	size_t cap;
+	enum tags_choice choice; /* why v[0] is the newest, or TAGS_NONE */
+	char *latest;		 /* the name that `latest` holds, or NULL */
+};
+
+/* List the tags of `dir`, which may have none.  Errors: -ENOMEM, or what the
+ * system said when the directory was listed. */
+int tags_list(const char *dir, struct tag_list *out, struct errmsg *err);
+void tags_done(struct tag_list *t);
+
+/* Is there a ZeRO tag in a directory of `dir`, or in one of theirs? */
+bool tags_exist_below(const char *dir);
+
+/*
+ * The tag directory that `path` means: itself, or the newest tag of the run
+ * directory that it is.  Without any the result is the directory to complain
+ * about (`path`, or what `latest` names in it) and the choice TAGS_NONE.  The
+ * caller frees `*out`.
+ */
+int tags_choose(const char *path, char **out, enum tags_choice *choice,
+		struct errmsg *err);
+
+#endif

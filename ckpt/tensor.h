@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_TENSOR_H
+#define UCKPT_TENSOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct arena;
+struct errmsg;
+struct value;
+
+#define TENSOR_DIMS_MAX 64 /* torch's own limit */
+
+enum dtype {
+	DTYPE_F64,
+	DTYPE_F32,
+	DTYPE_F16,
+	DTYPE_BF16,
+	DTYPE_I64,
+	DTYPE_I32,
+	DTYPE_I16,
+	DTYPE_I8,
+	DTYPE_U8,
+	DTYPE_BOOL,
+	DTYPE_C64,
+	DTYPE_C128,
+	DTYPE_OTHER, /* one that we can carry but not name: 1 byte items */
+};
+
+size_t dtype_size(enum dtype d);
+const char *dtype_name(enum dtype d); /* torch's spelling: "bfloat16" */
+
+/* The class in module torch that tags such a storage ("FloatStorage"). */
+const char *dtype_storage_class(enum dtype d);
+
+/*
+ * A torch tensor as its pickle describes it: a strided view of a storage.
+ * Offsets, sizes and strides count elements.
+ */
+struct tensor {
+	enum dtype dtype;
+	unsigned ndim;
+	uint64_t shape[TENSOR_DIMS_MAX];
+	uint64_t stride[TENSOR_DIMS_MAX];
+	uint64_t numel;
+	uint64_t storage_offset;
+	uint64_t storage_numel;
+	const char *storage_key; /* of member data/<key>; borrowed */
+	bool requires_grad;
+};
+
+/* Is `v` (may be NULL) any of the forms in which torch pickles a tensor? */
+bool tensor_is(const struct value *v);
+
+/*
+ * Read the description out of `v` and check that the view lies within its
+ * storage.  `name` names the tensor in messages.  -ENOTSUP for tensors that
+ * have no plain strided form (quantised, sparse, distributed), -EBADMSG for
+ * what no torch writes.
+ */
+int tensor_from_value(const struct value *v, const char *name,
+		      struct tensor *out, struct errmsg *err);
+
+/*
+ * The storage type behind a persistent id `('storage', type, key, location,
+ * numel)`.  Errors as tensor_from_value.
+ */
+int tensor_storage(const struct value *pid, const char *name,
+		   enum dtype *dtype, const char **key, uint64_t *numel,
+		   struct errmsg *err);
+
+/* The value that torch pickles for `t`, its storage under key "0"; NULL when
+ * the arena is exhausted. */
+struct value *tensor_to_value(struct arena *a, const struct tensor *t);
+
+/* Fill in a contiguous tensor that owns its storage. */
+void tensor_init(struct tensor *t, enum dtype dtype, const uint64_t *shape,
+		 unsigned ndim, bool requires_grad);
+
+/* Row-major without gaps.  Dimensions of size 1 and empty tensors do not
+ * constrain. */
+bool tensor_is_contiguous(const struct tensor *t);
+
+/* Does the view cover [storage_offset, storage_offset + numel) of its storage
+ * exactly, each element once, in whatever order of dimensions? */
+bool tensor_is_dense(const struct tensor *t);
+
+#endif

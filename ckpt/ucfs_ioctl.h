@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where the bytes of a file in a ucfs mount lie.
+ *
+ * A reader who wants more than FUSE can give asks an open file for its
+ * extents and reads the shards itself.  Open the file (read-only will do),
+ * then:
+ *
+ *     struct ucfs_extents x = { .version = UCFS_EXTENTS_VERSION };
+ *     do {
+ *             ioctl(fd, UCFS_IOC_EXTENTS, &x);
+ *             ... x.extent[0 .. x.count - 1] ...
+ *             x.start = x.next;
+ *     } while (x.count);
+ *
+ * Extents come in order, without gaps.  The source of one is a number; what
+ * file that is UCFS_IOC_SOURCE tells:
+ *
+ *     struct ucfs_source s = { .version = UCFS_EXTENTS_VERSION, .source = n };
+ *     ioctl(fd, UCFS_IOC_SOURCE, &s);
+ *
+ * Check the identity against fstat() of the file that you open: if it
+ * differs, the shard was replaced and must not be read.  Paths are absolute,
+ * as the server sees them.
+ *
+ * Errors: EINVAL for a version that the server does not know, ENOENT for a
+ * source that is none, ENOTTY if the file is not in a ucfs mount (or is in
+ * one, but is no file of a checkpoint).
+ */
+#ifndef UCFS_IOCTL_H
+#define UCFS_IOCTL_H
+
+#include <stdint.h>
+#include <sys/ioctl.h>
+
+#define UCFS_EXTENTS_VERSION 1u
+
+enum ucfs_extent_kind {
+	UCFS_EXTENT_LITERAL = 0, /* made by ucfs: read it from this file */
+	UCFS_EXTENT_SOURCE = 1,	 /* bytes of a source file as they are */
+	UCFS_EXTENT_CAST = 2,	 /* converted from a source: read this file */
+};
+
+struct ucfs_extent {
+	uint64_t offset;	/* in this file */
+	uint64_t length;	/* bytes */
+	uint64_t source_offset; /* of the first byte, in the source */
+	uint32_t kind;		/* enum ucfs_extent_kind */
+	uint32_t source;	/* for UCFS_IOC_SOURCE; 0 for literals */
+};
+
+/* An ioctl carries at most 16 KiB. */
+#define UCFS_EXTENTS_MAX 500
+
+struct ucfs_extents {
+	uint32_t version; /* in: UCFS_EXTENTS_VERSION */
+	uint32_t count;	  /* out: extents filled in; 0 at the end of the file */
+	uint64_t start;	  /* in: offset of the first byte of interest */
+	uint64_t next;	  /* out: `start` for the next call */
+	uint64_t size;	  /* out: of the file */
+	struct ucfs_extent extent[UCFS_EXTENTS_MAX];
+};
+
+#define UCFS_SOURCE_PATH_MAX 4096
+
+struct ucfs_source {
+	uint32_t version; /* in: UCFS_EXTENTS_VERSION */
+	uint32_t source;  /* in */
+	uint64_t dev;	  /* out: identity, as struct stat has it */
+	uint64_t ino;
+	uint64_t size;
+	int64_t mtime_ns;
+	char path[UCFS_SOURCE_PATH_MAX]; /* out: absolute, NUL-terminated */
+};
+
+#define UCFS_IOC_EXTENTS _IOWR('U', 0x75, struct ucfs_extents)
+#define UCFS_IOC_SOURCE _IOWR('U', 0x76, struct ucfs_source)
+
+#endif

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_VALUE_H
+#define UCKPT_VALUE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct arena;
+
+/*
+ * Python values as data.  A pickle is read into a graph of these and nothing
+ * in it is ever called: a global is a pair of names, a reduction is a node
+ * that remembers its callable and arguments, so that unknown objects can be
+ * written out again exactly as they came in.
+ *
+ * Nodes may be shared and lists, dicts and objects may even form cycles, as
+ * in Python; identity of nodes is identity of objects.
+ */
+enum value_kind {
+	VALUE_NONE,
+	VALUE_BOOL,
+	VALUE_INT,    /* fits int64_t */
+	VALUE_BIGINT, /* little-endian two's complement in `str` */
+	VALUE_FLOAT,
+	VALUE_STR,   /* UTF-8 with surrogates passed through, in `str` */
+	VALUE_BYTES, /* in `str` */
+	VALUE_TUPLE, /* in `seq` */
+	VALUE_LIST,  /* in `seq` */
+	VALUE_DICT,  /* in `dict`, insertion order */
+	VALUE_GLOBAL,
+	VALUE_REDUCE,  /* callable(*args), in `obj` */
+	VALUE_NEWOBJ,  /* cls.__new__(cls, *args), in `obj` */
+	VALUE_STORAGE, /* persistent id, in `pid`: a torch storage */
+};
+
+struct value;
+
+struct value_pair {
+	struct value *key;
+	struct value *val;
+};
+
+struct value_str {
+	const char *p; /* NUL-terminated, but may contain NULs */
+	size_t len;
+};
+
+struct value_seq {
+	struct value **v;
+	size_t n;
+	size_t cap;
+};
+
+struct value_dict {
+	struct value_pair *v;
+	size_t n;
+	size_t cap;
+};
+
+struct value_obj {
+	struct value *callable;
+	struct value *args;
+	struct value *state;     /* from BUILD, or NULL */
+	struct value_seq items;  /* appended after construction */
+	struct value_dict pairs; /* set after construction (OrderedDict) */
+};
+
+struct value {
+	enum value_kind kind;
+	uint32_t depth; /* of nesting below, as known when it was built */
+	union {
+		bool b;
+		int64_t i;
+		double f;
+		struct value_str str;
+		struct value_seq seq;
+		struct value_dict dict;
+		struct {
+			const char *module;
+			const char *name;
+		} global;
+		struct value_obj *obj;
+		struct value *pid;
+	};
+};
+
+/* Constructors: NULL when the arena is exhausted.  Strings are borrowed, not
+ * copied: they must outlive the arena's values. */
+struct value *value_new(struct arena *a, enum value_kind kind);
+struct value *value_new_int(struct arena *a, int64_t i);
+struct value *value_new_bool(struct arena *a, bool b);
+struct value *value_new_str(struct arena *a, const char *s);
+struct value *value_new_global(struct arena *a, const char *module,
+			       const char *name);
+struct value *value_new_reduce(struct arena *a, struct value *callable,
+			       struct value *args);
+
+/* Append to a TUPLE or LIST; false when the arena is exhausted. */
+bool value_seq_add(struct arena *a, struct value_seq *seq, struct value *v);
+bool value_dict_add(struct arena *a, struct value_dict *dict,
+		    struct value *key, struct value *val);
+
+/* The pairs of a dict or of an object filled like one (OrderedDict); NULL if
+ * `v` is neither, or NULL itself. */
+const struct value_dict *value_pairs(const struct value *v);
+
+/* The elements of a tuple or list, or of a `torch.Size`; NULL otherwise. */
+const struct value_seq *value_items(const struct value *v);
+
+/* The value under string key `key`: the last one if it is there twice, as in
+ * Python.  NULL if absent or if `v` has no pairs.  O(n). */
+struct value *value_find(const struct value *v, const char *key);
+
+/* value_find along a path of keys, ending with NULL. */
+struct value *value_find_path(const struct value *v, ...)
+	__attribute__((sentinel));
+
+bool value_is_str(const struct value *v, const char *s);
+bool value_is_global(const struct value *v, const char *module,
+		     const char *name);
+
+/* Is `v` a string that can be used as a C string (no NUL inside)? */
+bool value_is_cstr(const struct value *v);
+
+/*
+ * An integer that may come as an int, a bool or as an enum member
+ * (`ZeroStageEnum(2)`, which newer DeepSpeed writes where older ones wrote 2).
+ * False if `v` (may be NULL) is none of them.
+ */
+bool value_get_int(const struct value *v, int64_t *out);
+
+/* A short name of the kind, for messages: "dict", "str", ... */
+const char *value_kind_name(const struct value *v);
+
+#endif

@@ -1,0 +1,654 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading virtual files.
+ *
+ *   literal 0 | storage 0 | literal 1 | ... | storage n-1 | literal n
+ *   `early'                 `late': hold checksums of storages
+ *
+ * Two ways to the same bytes: vfile_map for a kernel that can take them from
+ * mapped shards, vfile_read for everybody else.  All user code reads shards
+ * with pread, so that a shard that shrinks is an error and not a signal.
+ *
+ * Checksums: known ones are kept with the plan (vfile_crc), so each is
+ * computed once however often the file is opened.  Who needs one that is
+ * missing computes it with all cores; others who need it meanwhile wait on
+ * the file's lock (each handle has its own, so two handles may at worst both
+ * compute it, with the same result).
+ */
+#include "ckpt/vfile.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <libdeflate.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "ckpt/cast.h"
+#include "ckpt/errmsg.h"
+#include "ckpt/parallel.h"
+#include "ckpt/shardcache.h"
+
+/* Bytes summed at once: stays in the second-level cache. */
+#define SUM_CHUNK (256u << 10)
+
+/* Below this one thread sums faster than two start. */
+#define SUM_PARALLEL_MIN (4u << 20)
+
+/* Pieces smaller than this cost the kernel more as an iovec than as a copy. */
+#define IOV_PIECE_MIN 2048
+
+struct vfile {
+	struct shardcache *shards;
+	struct extent_map map;
+	struct ptwrite w; /* of a .pt file */
+	size_t nstorages;
+	vfile_crc *crc; /* NULL: zero checksums, or none at all */
+
+	pthread_mutex_t lock;	/* protects the four below */
+	struct bytebuf literal; /* all literals, end to end */
+	size_t sum_storage;	/* being summed in passing; nstorages: none */
+	uint64_t sum_next;	/* its next byte wanted */
+	uint32_t sum;		/* of its bytes before that */
+
+	size_t early;	   /* bytes of `literal' that need no checksum */
+	atomic_bool ready; /* the late literals are rendered */
+	_Atomic uint64_t mapped; /* all bytes below have been, in sequence */
+};
+
+static struct vfile *new_vfile(struct errmsg *err)
+{
+	struct vfile *const f = calloc(1, sizeof(*f));
+
+	if (!f) {
+		errmsg_set(err, -ENOMEM, "out of memory");
+		return NULL;
+	}
+	pthread_mutex_init(&f->lock, NULL);
+	atomic_init(&f->ready, true);
+	return f;
+}
+
+void vfile_free(struct vfile *f)
+{
+	if (!f)
+		return;
+	extent_done(&f->map);
+	ptwrite_done(&f->w);
+	bytebuf_done(&f->literal);
+	pthread_mutex_destroy(&f->lock);
+	free(f);
+}
+
+struct vfile *vfile_new_verbatim(struct shardcache *c, uint32_t shard,
+				 struct errmsg *err)
+{
+	struct vfile *const f = new_vfile(err);
+
+	if (!f)
+		return NULL;
+	f->shards = c;
+	if (extent_add(&f->map, EXTENT_SHARD, shardcache_id(c, shard)->size,
+		       shard, 0, DTYPE_U8))
+		return f;
+	errmsg_set(err, -ENOMEM, "out of memory");
+	vfile_free(f);
+	return NULL;
+}
+
+struct vfile *vfile_new_bytes(struct bytebuf *bytes, struct errmsg *err)
+{
+	struct vfile *const f = new_vfile(err);
+
+	if (!f)
+		return NULL;
+	if (!extent_add(&f->map, EXTENT_LITERAL, bytes->len, 0, 0, DTYPE_U8)) {
+		errmsg_set(err, -ENOMEM, "out of memory");
+		vfile_free(f);
+		return NULL;
+	}
+	f->literal = *bytes;
+	f->early = bytes->len;
+	*bytes = (struct bytebuf){ 0 };
+	return f;
+}
+
+/* `storage' is the next one to be summed in passing; empty ones are known. */
+static void begin_sum(struct vfile *f, size_t storage)
+{
+	while (storage < f->nstorages && f->w.len[storage] == 0)
+		atomic_store(&f->crc[storage++], VFILE_CRC_KNOWN);
+	f->sum_storage = storage;
+	f->sum = 0;
+	f->sum_next = storage < f->nstorages ? f->w.offset[storage] :
+					       UINT64_MAX;
+}
+
+static bool add_storage(struct extent_map *to, const struct extent_map *from)
+{
+	for (size_t i = 0; i < from->n; i++) {
+		const struct extent *const e = &from->v[i];
+
+		if (!extent_add(to, e->kind, e[1].start - e->start, e->shard,
+				e->from, e->dtype))
+			return false;
+	}
+	return true;
+}
+
+struct vfile *vfile_new_pt(struct shardcache *c, struct ptwrite *w,
+			   const struct extent_map *storages, vfile_crc *crc,
+			   struct errmsg *err)
+{
+	struct vfile *const f = new_vfile(err);
+	uint64_t at = 0;
+	bool ok = true;
+
+	if (!f)
+		return NULL;
+	for (size_t i = 0; ok && i <= w->n; i++) {
+		const uint64_t len = ptwrite_literal_len(w, i);
+
+		ok = extent_add(&f->map, EXTENT_LITERAL, len, 0, at, DTYPE_U8);
+		at += len;
+		if (!ok || i == w->n)
+			break;
+		assert(extent_size(&storages[i]) == w->len[i]);
+		ok = add_storage(&f->map, &storages[i]);
+	}
+	/* Readers hold pointers to early literals while late ones are added,
+	 * so the bytes must not move. */
+	bytebuf_reserve(&f->literal, (size_t)at);
+	/* A file without checksums, or without storages, is ready at once. */
+	for (size_t i = 0; ok && i <= w->n; i++) {
+		ok = ptwrite_literal(w, i, crc ? (const uint32_t[1]){ 0 } : NULL,
+				     &f->literal, err) == 0;
+		if (i == 0)
+			f->early = f->literal.len;
+		if (crc && w->n)
+			break;
+	}
+	if (!ok) {
+		errmsg_set(err, -ENOMEM, "%s.pt: out of memory", w->prefix);
+		vfile_free(f);
+		return NULL;
+	}
+	assert(extent_size(&f->map) == w->size);
+	f->shards = c;
+	f->crc = crc;
+	f->nstorages = w->n;
+	f->w = *w;
+	*w = (struct ptwrite){ 0 };
+	if (crc && f->nstorages) {
+		atomic_store(&f->ready, false);
+		begin_sum(f, 0);
+	} else {
+		f->early = f->literal.len;
+	}
+	return f;
+}
+
+uint64_t vfile_size(const struct vfile *f)
+{
+	return extent_size(&f->map);
+}
+
+const struct extent_map *vfile_extents(const struct vfile *f)
+{
+	return &f->map;
+}
+
+int vfile_check(struct vfile *f, struct errmsg *err)
+{
+	uint32_t last = UINT32_MAX;
+
+	for (size_t i = 0; i < f->map.n; i++) {
+		const struct extent *const e = &f->map.v[i];
+
+		if (e->kind == EXTENT_LITERAL || e->shard == last)
+			continue;
+		last = e->shard;
+
+		const int rc = shardcache_check_path(f->shards, last, err);
+
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+/* --- reading into memory --------------------------------------------------- */
+
+static int read_shard(struct vfile *f, uint32_t shard, void *buf, size_t len,
+		      uint64_t off, struct errmsg *err)
+{
+	struct shard_map m;
+	uint8_t *to = buf;
+	int rc = shardcache_get(f->shards, shard, &m, err);
+
+	if (rc)
+		return rc;
+	while (len) {
+		const ssize_t n = pread(m.fd, to, len, (off_t)off);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0) {
+			rc = errmsg_set(err, -EIO, "%s: read at %llu: %s",
+					shardcache_path(f->shards, shard),
+					(unsigned long long)off,
+					n < 0 ? strerror(errno) : "truncated");
+			break;
+		}
+		to += n;
+		off += (uint64_t)n;
+		len -= (size_t)n;
+	}
+	shardcache_put(f->shards, shard);
+	return rc;
+}
+
+/* Bytes [skip, skip + len) of a cast extent: whole elements are converted,
+ * the wanted bytes copied out. */
+static int read_cast(struct vfile *f, const struct extent *e, uint64_t skip,
+		     void *buf, size_t len, struct errmsg *err)
+{
+	const size_t item = dtype_size(e->dtype);
+	uint8_t raw[CAST_BATCH * 8], *to = buf;
+	float out[CAST_BATCH];
+
+	while (len) {
+		const uint64_t first = skip / sizeof(float);
+		const size_t lead = (size_t)(skip % sizeof(float));
+		size_t count = (lead + len + sizeof(float) - 1) / sizeof(float);
+		int rc;
+
+		if (count > CAST_BATCH)
+			count = CAST_BATCH;
+		rc = read_shard(f, e->shard, raw, count * item,
+				e->from + first * item, err);
+		if (rc)
+			return rc;
+		cast_to_float(e->dtype, raw, out, count);
+
+		size_t n = count * sizeof(float) - lead;
+
+		if (n > len)
+			n = len;
+		memcpy(to, (const uint8_t *)out + lead, n);
+		to += n;
+		skip += n;
+		len -= n;
+	}
+	return 0;
+}
+
+static int prepare_literals(struct vfile *f, struct errmsg *err);
+
+static int read_extent(struct vfile *f, const struct extent *e, uint64_t skip,
+		       void *buf, size_t len, struct errmsg *err)
+{
+	int rc;
+
+	switch (e->kind) {
+	case EXTENT_SHARD:
+		return read_shard(f, e->shard, buf, len, e->from + skip, err);
+	case EXTENT_CAST: return read_cast(f, e, skip, buf, len, err);
+	case EXTENT_LITERAL: break;
+	}
+	if (e->from + skip + len > f->early) {
+		rc = prepare_literals(f, err);
+		if (rc)
+			return rc;
+	}
+	memcpy(buf, f->literal.data + e->from + skip, len);
+	return 0;
+}
+
+static size_t clamp(const struct vfile *f, size_t len, uint64_t off)
+{
+	const uint64_t size = vfile_size(f);
+
+	if (off >= size)
+		return 0;
+	return len < size - off ? len : (size_t)(size - off);
+}
+
+/* Read exactly [off, off + len), which lies within the file. */
+static int read_exact(struct vfile *f, void *buf, size_t len, uint64_t off,
+		      struct errmsg *err)
+{
+	uint8_t *to = buf;
+
+	if (len == 0)
+		return 0;
+	for (size_t i = extent_find(&f->map, off); len; i++) {
+		const struct extent *const e = &f->map.v[i];
+		const uint64_t left = e[1].start - off;
+		const size_t n = len < left ? len : (size_t)left;
+		const int rc = read_extent(f, e, off - e->start, to, n, err);
+
+		if (rc)
+			return rc;
+		to += n;
+		off += n;
+		len -= n;
+	}
+	return 0;
+}
+
+int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off,
+		   struct errmsg *err)
+{
+	const size_t n = clamp(f, len, off);
+	const int rc = read_exact(f, buf, n, off, err);
+
+	return rc ? rc : (int64_t)n;
+}
+
+/* --- checksums ------------------------------------------------------------- */
+
+/* Extend `*crc` by the file's bytes [off, off + len). */
+static int sum_range(struct vfile *f, uint64_t off, uint64_t len,
+		     uint32_t *crc, struct errmsg *err)
+{
+	uint8_t *const buf = malloc(SUM_CHUNK);
+	int rc = buf ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+
+	while (!rc && len) {
+		const size_t n = len < SUM_CHUNK ? (size_t)len : SUM_CHUNK;
+
+		rc = read_exact(f, buf, n, off, err);
+		if (!rc)
+			*crc = libdeflate_crc32(*crc, buf, n);
+		off += n;
+		len -= n;
+	}
+	free(buf);
+	return rc;
+}
+
+struct summing {
+	struct vfile *f;
+	uint64_t off, len, piece;
+	struct {
+		uint32_t crc;
+		struct errmsg err;
+	} *v;
+};
+
+static uint64_t piece_len(const struct summing *s, size_t i)
+{
+	const uint64_t at = i * s->piece;
+
+	return s->len - at < s->piece ? s->len - at : s->piece;
+}
+
+static int sum_piece(void *ctx, size_t i)
+{
+	struct summing *const s = ctx;
+
+	return sum_range(s->f, s->off + i * s->piece, piece_len(s, i),
+			 &s->v[i].crc, &s->v[i].err);
+}
+
+/* The sum of storage `i', going on from what was summed in passing.  Called
+ * with the lock held. */
+static int sum_storage(struct vfile *f, size_t i, uint32_t *crc,
+		       struct errmsg *err)
+{
+	const bool begun = i == f->sum_storage;
+	const uint64_t end = f->w.offset[i] + f->w.len[i];
+	struct summing s = { .f = f, .off = begun ? f->sum_next :
+						    f->w.offset[i] };
+	unsigned width;
+	size_t n;
+	int rc;
+
+	*crc = begun ? f->sum : 0;
+	s.len = end - s.off;
+	width = s.len < SUM_PARALLEL_MIN ? 1 : parallel_width();
+	if (width == 1)
+		return sum_range(f, s.off, s.len, crc, err);
+	s.piece = (s.len + width - 1) / width;
+	n = (size_t)((s.len + s.piece - 1) / s.piece);
+	s.v = calloc(n, sizeof(*s.v));
+	if (!s.v)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	rc = parallel_for(n, width, sum_piece, &s);
+	for (size_t k = 0; k < n; k++) {
+		if (rc && s.v[k].err.text[0] && err)
+			*err = s.v[k].err;
+		*crc = (uint32_t)crc32_combine(*crc, s.v[k].crc,
+					       (z_off_t)piece_len(&s, k));
+	}
+	free(s.v);
+	return rc;
+}
+
+/* Render what follows the first storage.  Called with the lock held. */
+static int render_late(struct vfile *f, struct errmsg *err)
+{
+	uint32_t *const crc = calloc(f->nstorages, sizeof(*crc));
+	int rc = crc ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+
+	for (size_t i = 0; !rc && i < f->nstorages; i++) {
+		const uint64_t known = atomic_load(&f->crc[i]);
+
+		if (known & VFILE_CRC_KNOWN) {
+			crc[i] = (uint32_t)known;
+			continue;
+		}
+		rc = sum_storage(f, i, &crc[i], err);
+		if (!rc)
+			atomic_store(&f->crc[i], VFILE_CRC_KNOWN | crc[i]);
+	}
+	for (size_t i = 1; !rc && i <= f->nstorages; i++)
+		rc = ptwrite_literal(&f->w, i, crc, &f->literal, err);
+	free(crc);
+	if (rc) /* try again at the next read */
+		f->literal.len = f->early;
+	else
+		atomic_store(&f->ready, true);
+	return rc;
+}
+
+static int prepare_literals(struct vfile *f, struct errmsg *err)
+{
+	int rc = 0;
+
+	if (atomic_load(&f->ready))
+		return 0;
+	pthread_mutex_lock(&f->lock);
+	if (!atomic_load(&f->ready))
+		rc = render_late(f, err);
+	pthread_mutex_unlock(&f->lock);
+	return rc;
+}
+
+/* Does [off, off + len) hold bytes that continue the sum?  `*n` of them, from
+ * sum_next.  Called with the lock held. */
+static bool continues_sum(const struct vfile *f, size_t len, uint64_t off,
+			  size_t *n)
+{
+	const size_t i = f->sum_storage;
+	uint64_t end = off + len;
+
+	if (atomic_load(&f->ready) || i == f->nstorages ||
+	    off > f->sum_next || end <= f->sum_next)
+		return false;
+	if (end > f->w.offset[i] + f->w.len[i])
+		end = f->w.offset[i] + f->w.len[i];
+	*n = (size_t)(end - f->sum_next);
+	return true;
+}
+
+/* `n` more bytes have been summed.  Called with the lock held. */
+static void advance_sum(struct vfile *f, size_t n)
+{
+	const size_t i = f->sum_storage;
+
+	f->sum_next += n;
+	if (f->sum_next < f->w.offset[i] + f->w.len[i])
+		return;
+	atomic_store(&f->crc[i], VFILE_CRC_KNOWN | f->sum);
+	begin_sum(f, i + 1);
+}
+
+/* Sum what has been mapped since.  Called with the lock held; false if there
+ * was nothing, or it cannot be read (whoever wants the data will see why). */
+static bool catch_up(struct vfile *f)
+{
+	const uint64_t to = atomic_load(&f->mapped);
+	struct errmsg ignored;
+	size_t n;
+
+	if (to <= f->sum_next ||
+	    !continues_sum(f, (size_t)(to - f->sum_next), f->sum_next, &n))
+		return false;
+	if (sum_range(f, f->sum_next, n, &f->sum, &ignored)) {
+		f->sum_storage = f->nstorages;
+		return false;
+	}
+	advance_sum(f, n);
+	return true;
+}
+
+void vfile_sum_behind(struct vfile *f)
+{
+	bool more = true;
+
+	/* Files with several storages are few, and read by their trailers. */
+	if (atomic_load(&f->ready) || f->nstorages != 1 ||
+	    atomic_load(&f->crc[0]) & VFILE_CRC_KNOWN)
+		return;
+	/* One thread sums; the others are free to answer the reader, and
+	 * leave their bytes to it, or at worst to the next one. */
+	while (more && pthread_mutex_trylock(&f->lock) == 0) {
+		more = catch_up(f);
+		pthread_mutex_unlock(&f->lock);
+	}
+}
+
+void vfile_sum(struct vfile *f, const void *buf, size_t len, uint64_t off)
+{
+	const uint8_t *const p = buf;
+	size_t n;
+
+	if (atomic_load(&f->ready))
+		return;
+	pthread_mutex_lock(&f->lock);
+	while (continues_sum(f, len, off, &n)) {
+		f->sum = libdeflate_crc32(f->sum, p + (f->sum_next - off), n);
+		advance_sum(f, n);
+	}
+	pthread_mutex_unlock(&f->lock);
+}
+
+/* --- mapping --------------------------------------------------------------- */
+
+void vfile_unmap(struct vfile *f, struct vfile_window *w)
+{
+	while (w->nshards)
+		shardcache_put(f->shards, w->shards[--w->nshards]);
+	free(w->bounce);
+	w->bounce = NULL;
+}
+
+static int map_shard(struct vfile *f, uint32_t shard, struct vfile_window *w,
+		     const uint8_t **p, struct errmsg *err)
+{
+	struct shard_map m;
+	const int rc = shardcache_get(f->shards, shard, &m, err);
+
+	if (rc)
+		return rc;
+	w->shards[w->nshards++] = shard;
+	*p = m.p;
+	return 0;
+}
+
+/* Is the window made of few enough, large enough pieces to be mapped? */
+static bool can_map(const struct vfile *f, size_t first, size_t len,
+		    uint64_t off)
+{
+	const uint64_t end = off + len;
+	size_t n = 0;
+
+	for (size_t i = first; i < f->map.n && f->map.v[i].start < end; i++) {
+		if (f->map.v[i].kind == EXTENT_CAST || ++n > VFILE_IOV_MAX)
+			return false;
+	}
+	return n <= 2 || len / n >= IOV_PIECE_MIN;
+}
+
+static int map_pieces(struct vfile *f, size_t i, uint64_t off,
+		      struct vfile_window *w, struct errmsg *err)
+{
+	size_t left = w->len;
+
+	for (; left; i++) {
+		const struct extent *const e = &f->map.v[i];
+		const uint64_t rest = e[1].start - off, skip = off - e->start;
+		const size_t n = left < rest ? left : (size_t)rest;
+		const uint8_t *p;
+		int rc = 0;
+
+		if (e->kind == EXTENT_SHARD) {
+			rc = map_shard(f, e->shard, w, &p, err);
+		} else {
+			if (e->from + skip + n > f->early)
+				rc = prepare_literals(f, err);
+			p = f->literal.data;
+		}
+		if (rc)
+			return rc;
+		w->iov[w->n++] = (struct iovec){
+			.iov_base = (void *)(p + e->from + skip),
+			.iov_len = n,
+		};
+		off += n;
+		left -= n;
+	}
+	return 0;
+}
+
+/* Move the end of what has been mapped in sequence. */
+static void note_mapped(struct vfile *f, size_t len, uint64_t off)
+{
+	uint64_t to = atomic_load(&f->mapped);
+
+	while (off <= to && to < off + len &&
+	       !atomic_compare_exchange_weak(&f->mapped, &to, off + len))
+		;
+}
+
+int vfile_map(struct vfile *f, size_t len, uint64_t off,
+	      struct vfile_window *w, struct errmsg *err)
+{
+	int rc;
+
+	w->n = w->nshards = 0;
+	w->bounce = NULL;
+	w->len = clamp(f, len, off);
+	if (w->len == 0)
+		return 0;
+
+	const size_t first = extent_find(&f->map, off);
+
+	if (can_map(f, first, w->len, off)) {
+		rc = map_pieces(f, first, off, w, err);
+	} else {
+		w->bounce = malloc(w->len);
+		rc = w->bounce ? read_exact(f, w->bounce, w->len, off, err) :
+				 errmsg_set(err, -ENOMEM, "out of memory");
+		w->iov[0] = (struct iovec){ w->bounce, w->len };
+		w->n = 1;
+	}
+	if (rc)
+		vfile_unmap(f, w);
+	else
+		note_mapped(f, w->len, off);
+	return rc;
+}

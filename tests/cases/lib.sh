@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+# What the mounted cases share.  A case sources this first; it gets
+#
+#   $good           real checkpoints and their digests (good/README.md)
+#   $tmp            a directory of its own, removed at the end
+#   mount_fg SRC    mounts SRC on $tmp/mnt, the server's lines in $tmp/log
+#   unmount         and waits for the server to be gone, checking how it went
+#   check/fail      say what is expected
+#
+# Variables that a case may read: top_srcdir, top_builddir (from `make check`).
+
+set -u
+good=${top_srcdir:?}/tests/good
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/ucfs-case.XXXXXX")
+failures=0
+server=
+
+skip() {
+	echo "skipped: $*"
+	exit 77
+}
+
+# shellcheck disable=SC2317 # called by the trap
+cleanup() {
+	if [ -n "$server" ]; then
+		fusermount3 -u -z "$tmp/mnt" 2>/dev/null
+		kill "$server" 2>/dev/null
+		wait "$server" 2>/dev/null
+	fi
+	rm -rf "$tmp"
+}
+trap cleanup EXIT
+
+fail() {
+	echo "FAILED: $*"
+	failures=$((failures + 1))
+}
+
+# check "what is promised" COMMAND...
+check() {
+	what=$1
+	shift
+	"$@" || fail "$what ($*)"
+}
+
+finish() {
+	[ "$failures" -eq 0 ] || echo "$failures promises broken"
+	[ "$failures" -eq 0 ]
+	exit
+}
+
+require_fuse() {
+	[ -c /dev/fuse ] || skip "no /dev/fuse"
+	[ -r /dev/fuse ] && [ -w /dev/fuse ] || skip "no access to /dev/fuse"
+	command -v fusermount3 >/dev/null || skip "no fusermount3"
+}
+
+require() {
+	command -v "$1" >/dev/null || skip "no $1"
+}
+
+# Mounts in the foreground of a background job, so that its lines can be read.
+mount_fg() {
+	mkdir -p "$tmp/mnt"
+	ucfs "$1" "$tmp/mnt" -f "${@:2}" 2>"$tmp/log" &
+	server=$!
+	for _ in $(seq 200); do
+		mountpoint -q "$tmp/mnt" && return 0
+		kill -0 "$server" 2>/dev/null || break
+		sleep 0.05
+	done
+	fail "mount of $1: $(cat "$tmp/log")"
+	server=
+	return 1
+}
+
+# A server that is told to leave must exit with 0; sanitizers that found
+# something make it exit with another status.
+unmount() {
+	local status
+	for _ in $(seq 100); do
+		fusermount3 -u "$tmp/mnt" 2>/dev/null && break
+		sleep 0.05
+	done
+	wait "$server"
+	status=$?
+	server=
+	[ "$status" -eq 0 ] || fail "the server exited with $status: $(cat "$tmp/log")"
+	grep -q -E 'ERROR: AddressSanitizer|runtime error|WARNING: ThreadSanitizer' "$tmp/log" &&
+		fail "a sanitizer complained: $(cat "$tmp/log")"
+	if mountpoint -q "$tmp/mnt"; then
+		fail "$tmp/mnt is still mounted"
+	fi
+}
+
+# The directory of a case's tag, by its digests file.
+tag_of() {
+	sed -n 's/^tag //p' "$good/$1.digests"
+}

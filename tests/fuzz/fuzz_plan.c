@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A whole checkpoint of arbitrary pickles: planned, listed, read from end to
+ * end.  The zip containers around them are sound (fuzz_zip and fuzz_ptfile
+ * look at those), so that what is mutated is what the plan is made of.
+ *
+ *   byte 0    bit 0: ZeRO-3, bit 1: two ranks, bit 2: zero checksums
+ *   then      data.pkl of the model states, of optimizer shard 0, of shard 1,
+ *             with SEPARATOR between them; a missing shard 1 equals shard 0
+ *
+ * Storages are the same in all files: numbered from 0, STORAGE_LEN bytes.
+ */
+#include <assert.h>
+#include <limits.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/bytebuf.h"
+#include "ckpt/bytes.h"
+#include "ckpt/errmsg.h"
+#include "ckpt/plan.h"
+#include "tests/mkckpt.h"
+#include "tests/mkpt.h"
+#include "tests/walk.h"
+
+#define SEPARATOR "\xfe#cut#"
+#define STORAGES 12
+#define STORAGE_LEN 2048
+
+enum { FLAG_ZERO3 = 1, FLAG_TWO_RANKS = 2, FLAG_NO_SUMS = 4 };
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static struct mkpt storages;
+static char *dirs[4]; /* by stage and number of ranks */
+
+static void remove_dirs(void)
+{
+	for (size_t i = 0; i < sizeof(dirs) / sizeof(*dirs); i++)
+		if (dirs[i])
+			mkckpt_free_dir(dirs[i]);
+	mkpt_done(&storages);
+}
+
+static void set_up(void)
+{
+	uint8_t bytes[STORAGE_LEN];
+
+	for (size_t i = 0; i < sizeof(bytes); i++)
+		bytes[i] = (uint8_t)(i * 31);
+	for (size_t i = 0; i < STORAGES; i++)
+		mkpt_add_storage(&storages, bytes, sizeof(bytes));
+	for (size_t i = 0; i < sizeof(dirs) / sizeof(*dirs); i++)
+		dirs[i] = mkckpt_new_dir();
+	atexit(remove_dirs);
+}
+
+/* The bytes up to the next separator, which is skipped. */
+static struct span next_part(struct span *rest)
+{
+	const size_t n = sizeof(SEPARATOR) - 1;
+	const uint8_t *const cut = memmem(rest->p, rest->len, SEPARATOR, n);
+	struct span part = *rest;
+
+	if (!cut) {
+		*rest = (struct span){ rest->p + rest->len, 0 };
+		return part;
+	}
+	part.len = (size_t)(cut - rest->p);
+	*rest = (struct span){ cut + n, rest->len - part.len - n };
+	return part;
+}
+
+static void save(const struct mkckpt *c, const char *dir,
+		 enum mkckpt_file kind, unsigned rank, struct span pickle)
+{
+	struct bytebuf b = { 0 };
+	char path[PATH_MAX];
+
+	mkckpt_path(c, dir, kind, rank, path);
+	mkpt_emit_pickle(&storages, pickle, "archive", &b);
+	mkpt_save(path, b.data, b.len);
+	bytebuf_done(&b);
+}
+
+static void save_all(const struct mkckpt *c, const char *dir, struct span rest)
+{
+	const struct span model = next_part(&rest);
+	const struct span shard = next_part(&rest);
+
+	save(c, dir, MKCKPT_MODEL, 0, model);
+	save(c, dir, MKCKPT_OPTIM, 0, shard);
+	if (c->ranks == 1)
+		return;
+	save(c, dir, MKCKPT_OPTIM, 1, rest.len ? rest : shard);
+	if (c->stage == 3)
+		save(c, dir, MKCKPT_MODEL, 1, model);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct errmsg err = { "" };
+	struct plan *p = NULL;
+	int rc;
+
+	if (!dirs[0])
+		set_up();
+	if (size == 0)
+		return 0;
+
+	const struct mkckpt c = {
+		.stage = data[0] & FLAG_ZERO3 ? 3 : 2,
+		.ranks = data[0] & FLAG_TWO_RANKS ? 2 : 1,
+	};
+	const struct plan_options options = {
+		.crc_zero = data[0] & FLAG_NO_SUMS,
+	};
+	const char *const dir = dirs[data[0] & (FLAG_ZERO3 | FLAG_TWO_RANKS)];
+
+	save_all(&c, dir, (struct span){ data + 1, size - 1 });
+	rc = plan_open(dir, &options, &p, &err);
+	if (!rc)
+		rc = walk_plan(p, &err);
+	plan_close(p);
+	if (rc == WALK_BROKEN)
+		fprintf(stderr, "%s\n", err.text);
+	assert(rc != WALK_BROKEN);
+	assert(rc == 0 || *err.text);
+	return 0;
+}

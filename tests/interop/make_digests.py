@@ -1,0 +1,284 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Make tests/good/ out of a collection of real DeepSpeed checkpoints.
+
+    make_digests.py COLLECTION OUTPUT
+
+COLLECTION holds one directory per case, as DeepSpeed left it after four steps
+(`latest`, `global_step4/`), with the tree that DeepSpeed's own converter made
+of it (`global_step4_universal/`; for old releases also
+`global_step4_universal_ds0.19.8/`, the same checkpoint converted by 0.19.8),
+and `manifest.json`: for each case its recipe and, for each parameter, the
+shape and the SHA-256 of the true tensors, gathered from the training
+processes themselves before they saved.
+
+For each case of CASES and REFUSED the checkpoint is copied to OUTPUT/<case>/
+and what must come out of it is written to OUTPUT/<case>.digests; README.md
+in the output describes that format.  A converter's file becomes a `file`
+line only if the tensor in it is the true one: this is decided here, from the
+bytes, not from somebody's verdict.  Needs nothing but the standard library.
+"""
+
+import hashlib
+import io
+import json
+import math
+import os
+import pickle
+import re
+import shutil
+import sys
+import zipfile
+
+TAG = "global_step4"
+
+# Plain data parallelism: one model rank, ZeRO 1 to 3, any release.
+CASES = re.compile(r"((old[0-9.]+_)?z[123]_.*"
+                   r"|dsuc_gpt2_z3_offload_dp4|meg_tp1_dp2_z1_bf16)$")
+
+# Checkpoints that cannot be served, or not yet: what is told by ("open" the
+# names and the model states, "shards" only the optimizer's), and why.
+REFUSED = {
+    "z0_fp32_dp2": ("open", "no ZeRO: there are no optimizer shards"),
+    "z0_fp16_dp2": ("open", "no ZeRO: there are no optimizer shards"),
+    "meg_tp2_dp2_z1_fp32": ("open", "tensor parallel"),
+    "pp2_dp2_z1_bf16": ("open", "pipeline parallel"),
+    "sp2_dp2_z3": ("shards", "half of the shards were overwritten while saving"),
+}
+
+# What the Hugging Face Trainer leaves around a checkpoint.
+TRAINER_FROM = "z1_no_ucinfo_dp2"
+TRAINER_FILES = {
+    "config.json": {
+        "architectures": ["TinyForCausalLM"],
+        "model_type": "tiny",
+        "hidden_size": 6,
+        "num_hidden_layers": 2,
+        "torch_dtype": "float32",
+    },
+    "trainer_state.json": {
+        "best_metric": None,
+        "best_model_checkpoint": None,
+        "epoch": 1.0,
+        "global_step": 4,
+        "is_local_process_zero": True,
+        "is_world_process_zero": True,
+        "log_history": [{"epoch": 1.0, "loss": 2.75, "step": 4}],
+        "max_steps": 4,
+        "num_train_epochs": 1,
+    },
+}
+
+
+def sha256(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+def read_bytes(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+class Tensor:
+    """A strided view of a storage: what a pickled tensor says of itself."""
+
+    def __init__(self, storage, offset, shape, stride, *_):
+        self.key, self.kind = storage
+        self.itemsize = ITEMSIZES[self.kind]
+        self.offset = offset
+        self.shape = shape
+        self.stride = stride
+
+    def is_contiguous(self):
+        expect = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.stride)):
+            if size != 1 and stride != expect:
+                return False
+            expect *= size
+        return True
+
+    def slice(self):
+        first = self.offset * self.itemsize
+        return slice(first, first + math.prod(self.shape) * self.itemsize)
+
+
+class Inert:
+    """Any object that we do not look into."""
+
+    def __init__(self, *_):
+        pass
+
+    def __setstate__(self, state):
+        pass
+
+
+ITEMSIZES = {"DoubleStorage": 8, "LongStorage": 8, "FloatStorage": 4,
+             "IntStorage": 4, "HalfStorage": 2, "BFloat16Storage": 2,
+             "ShortStorage": 2, "CharStorage": 1, "ByteStorage": 1,
+             "BoolStorage": 1}
+
+
+class Unpickler(pickle.Unpickler):
+    def find_class(self, module, name):
+        if name in ITEMSIZES:
+            return name
+        if name == "_rebuild_tensor_v2":
+            return Tensor
+        if (module, name) == ("collections", "OrderedDict"):
+            return dict
+        return Inert
+
+    def persistent_load(self, pid):
+        _, kind, key, _, _ = pid
+        return key, kind
+
+
+def widen(bf16):
+    """bfloat16 as float32: the same upper half, a lower half of zeros."""
+    wide = bytearray(2 * len(bf16))
+    wide[2::4] = bf16[0::2]
+    wide[3::4] = bf16[1::2]
+    return bytes(wide)
+
+
+def tensor_bytes(path):
+    """The one tensor that a universal parameter file holds, as float32."""
+    with zipfile.ZipFile(path) as z:
+        stem = z.namelist()[0].split("/")[0]
+        obj = Unpickler(io.BytesIO(z.read(stem + "/data.pkl"))).load()
+        tensor = obj["param"] if isinstance(obj, dict) else obj
+        if not tensor.is_contiguous():
+            sys.exit(path + ": the tensor is not contiguous")
+        data = z.read(f"{stem}/data/{tensor.key}")[tensor.slice()]
+        return widen(data) if tensor.kind == "BFloat16Storage" else data
+
+
+def tree_files(top):
+    """Every file below `top`, as a path relative to it, sorted."""
+    found = []
+    for folder, _, names in os.walk(top):
+        found += [os.path.relpath(os.path.join(folder, n), top) for n in names]
+    return sorted(found)
+
+
+def truths(case):
+    """(param, state) -> digest of the true tensor, trained parameters only."""
+    out = {}
+    for name, param in case["params"].items():
+        if param["frozen"]:
+            continue
+        for state, value in param.items():
+            if state != "lp" and re.fullmatch("[0-9a-f]{64}", str(value)):
+                out[name, state] = value
+    return out
+
+
+def reference_tree(case_dir):
+    """The converter's best attempt, or None; and whether it is whole."""
+    for name in TAG + "_universal_ds0.19.8", TAG + "_universal":
+        tree = os.path.join(case_dir, name)
+        if os.path.isdir(tree):
+            names = os.listdir(tree)
+            return tree, any(n.endswith("_model_states.pt") for n in names)
+    return None, False
+
+
+def file_lines(tree, truth):
+    """One line per file of the converter's tree.  Where the tensor in it is
+    not the true one, only its existence counts."""
+    for path in tree_files(tree):
+        full = os.path.join(tree, path)
+        match = re.fullmatch(r"zero/(.+)/([^/]+)\.pt", path)
+        expected = truth.get(match.groups()) if match else None
+        if expected and sha256(tensor_bytes(full)) != expected:
+            yield f"exists {path}"
+            continue
+        data = read_bytes(full)
+        yield f"file {path} {len(data)} {sha256(data)}"
+
+
+def shape_text(shape):
+    return "x".join(map(str, shape)) or "-"
+
+
+def digest_lines(case, case_dir):
+    truth = truths(case)
+    for name, param in sorted(case["params"].items()):
+        if not param["frozen"]:
+            yield f"shape {name} {shape_text(param['shape'])}"
+    for (name, state), digest in sorted(truth.items()):
+        yield f"truth {name} {state} {digest}"
+    tree, whole = reference_tree(case_dir)
+    if tree:
+        yield from file_lines(tree, truth)
+    if whole:
+        yield "complete"
+
+
+def write_digests(output, name, tag, about, lines):
+    with open(os.path.join(output, name + ".digests"), "w") as f:
+        f.write(f"# {about}\ntag {tag}\n")
+        f.writelines(line + "\n" for line in lines)
+
+
+def copy_plain(source, target):
+    """Copy files and directories with ordinary modes."""
+    if os.path.isdir(source):
+        os.makedirs(target, mode=0o755, exist_ok=True)
+        for name in sorted(os.listdir(source)):
+            copy_plain(os.path.join(source, name), os.path.join(target, name))
+    else:
+        shutil.copyfile(source, target)
+        os.chmod(target, 0o644)
+
+
+def copy_checkpoint(case_dir, target):
+    os.makedirs(target, mode=0o755, exist_ok=True)
+    for name in "latest", TAG:
+        copy_plain(os.path.join(case_dir, name), os.path.join(target, name))
+
+
+def make_trainer(collection, output, case):
+    folder = os.path.join(output, "hf_trainer", "checkpoint-4")
+    case_dir = os.path.join(collection, TRAINER_FROM)
+    copy_checkpoint(case_dir, folder)
+    for name, content in TRAINER_FILES.items():
+        with open(os.path.join(folder, name), "w") as f:
+            json.dump(content, f, indent=2)
+            f.write("\n")
+    write_digests(output, "hf_trainer", f"checkpoint-4/{TAG}", about(case),
+                  digest_lines(case, case_dir))
+
+
+def about(case):
+    ranks = "rank" if case["world"] == 1 else "ranks"
+    return f"DeepSpeed {case['deepspeed']}, {case['world']} {ranks}"
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    collection, output = sys.argv[1:]
+    os.umask(0o022)
+    os.makedirs(output, exist_ok=True)
+    with open(os.path.join(collection, "manifest.json")) as f:
+        manifest = json.load(f)
+
+    for name, case in manifest.items():
+        case_dir = os.path.join(collection, name)
+        remark = about(case)
+        if CASES.match(name):
+            lines = digest_lines(case, case_dir)
+        elif name in REFUSED:
+            when, why = REFUSED[name]
+            lines = [f"refuse {when}"]
+            remark += "; " + why
+        else:
+            continue
+        copy_checkpoint(case_dir, os.path.join(output, name))
+        write_digests(output, name, TAG, remark, lines)
+    make_trainer(collection, output, manifest[TRAINER_FROM])
+
+
+if __name__ == "__main__":
+    main()

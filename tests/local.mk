@@ -1,0 +1,85 @@
+# `make check`: unit tests, mounted cases, and the rules of the house.  To add
+# a unit, write tests/test_NAME.c and name it in unit_tests; to add a case,
+# name its script in scripts.  Exit status 77 means skipped.
+
+unit_tests = \
+	%D%/test_zip \
+	%D%/test_pickle \
+	%D%/test_namehash \
+	%D%/test_ptwrite \
+	%D%/test_partition \
+	%D%/test_bad \
+	%D%/test_good
+
+scripts = \
+	%D%/layers.sh \
+	%D%/headers.sh \
+	%D%/cases/ucckpt_info.sh \
+	%D%/cases/ucckpt_convert.sh \
+	%D%/cases/ucckpt_convert_fail.sh
+
+
+# Fuzz targets, one fuzz/fuzz_NAME.c each; --enable-fuzz builds them instead
+# of the unit tests.  Otherwise each is linked into a program that runs it on
+# its corpus, fuzz/corpus/NAME.
+fuzz_targets = \
+	%D%/fuzz/fuzz_zip \
+	%D%/fuzz/fuzz_pickle \
+	%D%/fuzz/fuzz_ptfile \
+	%D%/fuzz/fuzz_plan
+
+replays = \
+	%D%/fuzz/replay_zip \
+	%D%/fuzz/replay_pickle \
+	%D%/fuzz/replay_ptfile \
+	%D%/fuzz/replay_plan
+%C%_fuzz_replay_zip_SOURCES = %D%/fuzz/replay.c %D%/fuzz/fuzz_zip.c
+%C%_fuzz_replay_pickle_SOURCES = %D%/fuzz/replay.c %D%/fuzz/fuzz_pickle.c
+%C%_fuzz_replay_ptfile_SOURCES = %D%/fuzz/replay.c %D%/fuzz/fuzz_ptfile.c
+%C%_fuzz_replay_plan_SOURCES = %D%/fuzz/replay.c %D%/fuzz/fuzz_plan.c
+
+# Makes and reads checkpoints for tests; built when one of them is.
+EXTRA_LIBRARIES = %D%/libmk.a
+%C%_libmk_a_SOURCES = \
+	%D%/mkpt.h %D%/mkpt.c \
+	%D%/mkckpt.h %D%/mkckpt.c \
+	%D%/walk.h %D%/walk.c
+
+LDADD = %D%/libmk.a $(ckpt_libs) $(CMOCKA_LIBS) $(NETTLE_LIBS)
+if ENABLE_FUZZ
+noinst_PROGRAMS += $(fuzz_targets)
+LDADD += $(LIB_FUZZING_ENGINE)
+else
+check_PROGRAMS += $(replays)
+TESTS += $(replays)
+if HAVE_TEST_LIBS
+check_PROGRAMS += $(unit_tests)
+TESTS += $(unit_tests)
+endif
+endif
+TESTS += $(scripts)
+
+TEST_EXTENSIONS = .sh
+AM_TESTS_ENVIRONMENT = \
+	top_srcdir='$(abs_top_srcdir)'; export top_srcdir; \
+	top_builddir='$(abs_top_builddir)'; export top_builddir; \
+	CC='$(CC)'; export CC; \
+	CPPFLAGS='$(AM_CPPFLAGS) $(CPPFLAGS)'; export CPPFLAGS; \
+	PATH='$(abs_top_builddir)':"$$PATH"; export PATH;
+
+# Data and helpers that `make dist` would not find by itself.
+EXTRA_DIST += $(scripts) \
+	%D%/good %D%/bad %D%/cases %D%/interop \
+	%D%/fuzz/corpus %D%/fuzz/seed.sh %D%/fuzz/pickle.dict
+
+# Longer runs that are not part of `make check`: speed, and comparison with
+# other programs (these may need Python).
+bench interop: all
+	@$(AM_TESTS_ENVIRONMENT) rc=0; \
+	for s in '$(abs_top_srcdir)'/tests/$@/*.sh; do \
+		test -f "$$s" || continue; \
+		echo "== $${s##*/}"; \
+		"$$s"; st=$$?; \
+		test $$st -eq 0 || test $$st -eq 77 || rc=1; \
+	done; exit $$rc
+.PHONY: bench interop

@@ -1,0 +1,686 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checkpoint directories for tests.  How parameters are laid out and cut is
+ * done here the slow way, element by element into real buffers, and shares
+ * nothing with ckpt/partition.c, whose results are compared with it.
+ */
+#include "tests/mkckpt.h"
+
+#include <ftw.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/errmsg.h"
+#include "ckpt/plan.h"
+#include "ckpt/ptfile.h"
+#include "ckpt/vfile.h"
+
+#define DS_VERSION "0.19.8"
+#define NONE SIZE_MAX
+#define PADDING_BITS 0x7fdead77u /* a NaN */
+
+const char *const mkckpt_state_names[MKCKPT_STATES] = { "fp32", "exp_avg",
+							"exp_avg_sq" };
+
+static void die(const char *what)
+{
+	perror(what);
+	abort();
+}
+
+static void *must(void *p)
+{
+	if (!p)
+		die("out of memory");
+	return p;
+}
+
+static uint64_t numel_of(const uint64_t *shape, unsigned ndim)
+{
+	uint64_t n = 1;
+
+	for (unsigned i = 0; i < ndim; i++)
+		n *= shape[i];
+	return n;
+}
+
+static uint64_t param_numel(const struct mkckpt_param *p)
+{
+	return numel_of(p->shape, p->ndim);
+}
+
+uint32_t mkckpt_element(const struct mkckpt *c, size_t param, unsigned state,
+			uint64_t i)
+{
+	uint64_t h = c->seed + param * MKCKPT_STATES + state;
+
+	h = (h * UINT64_C(0x9e3779b97f4a7c15)) + i;
+	h = (h ^ h >> 31) * UINT64_C(0xbf58476d1ce4e5b9);
+	return (uint32_t)(h >> 32);
+}
+
+/* --- one flat group --------------------------------------------------------- */
+
+/* A group of stages 1, 2: which element of which parameter lies where. */
+struct flat_group {
+	size_t *params; /* numbers, in flat order */
+	uint64_t *pad;	/* after each */
+	size_t n;
+	size_t *owner;	 /* of each element: a parameter or NONE */
+	uint64_t *index; /* in it */
+	uint64_t used, len, part;
+};
+
+static void order_params(const struct mkckpt *c, size_t g, bool round_robin,
+			 struct flat_group *f)
+{
+	const unsigned buckets = round_robin ? c->ranks : 1;
+
+	f->params = must(calloc(c->nparams + 1, sizeof(*f->params)));
+	f->pad = must(calloc(c->nparams + 1, sizeof(*f->pad)));
+	f->n = 0;
+	for (unsigned b = 0; b < buckets; b++) {
+		unsigned k = 0;
+
+		for (size_t i = 0; i < c->nparams; i++)
+			if (c->params[i].group == g && k++ % buckets == b)
+				f->params[f->n++] = i;
+	}
+}
+
+static void put(struct flat_group *f, size_t owner, uint64_t index)
+{
+	const size_t n = f->len + 1;
+
+	if ((n & (n - 1)) == 0 || n == 1) {
+		f->owner = must(realloc(f->owner, 2 * n * sizeof(*f->owner)));
+		f->index = must(realloc(f->index, 2 * n * sizeof(*f->index)));
+	}
+	f->owner[f->len] = owner;
+	f->index[f->len++] = index;
+}
+
+static struct flat_group flatten(const struct mkckpt *c, size_t g,
+				 bool round_robin)
+{
+	struct flat_group f = { 0 };
+
+	order_params(c, g, round_robin, &f);
+	for (size_t i = 0; i < f.n; i++) {
+		const uint64_t n = param_numel(&c->params[f.params[i]]);
+
+		for (uint64_t k = 0; k < n; k++)
+			put(&f, f.params[i], k);
+		f.used = f.len;
+		while (i + 1 < f.n && c->align && f.len % c->align) {
+			put(&f, NONE, 0);
+			f.pad[i]++;
+		}
+	}
+	while (f.len % (2 * c->ranks))
+		put(&f, NONE, 0);
+	f.part = f.len / c->ranks;
+	return f;
+}
+
+static void flat_done(struct flat_group *f)
+{
+	free(f->params);
+	free(f->pad);
+	free(f->owner);
+	free(f->index);
+}
+
+/* The elements of a rank's partition. */
+static uint32_t *flat_elements(const struct mkckpt *c,
+			       const struct flat_group *f, unsigned rank,
+			       unsigned state)
+{
+	uint32_t *const v = must(calloc(f->part + 1, sizeof(*v)));
+
+	for (uint64_t i = 0; i < f->part; i++) {
+		const uint64_t at = rank * f->part + i;
+
+		v[i] = f->owner[at] == NONE ?
+			       PADDING_BITS :
+			       mkckpt_element(c, f->owner[at], state,
+					      f->index[at]);
+	}
+	return v;
+}
+
+/* How many elements at the end of a rank's partition are the tail's padding. */
+static uint64_t tail_padding(const struct flat_group *f, unsigned rank)
+{
+	uint64_t n = 0;
+
+	while (n < f->part && rank * f->part + f->part - n > f->used)
+		n++;
+	return n;
+}
+
+/* {name: fragment_address} of what a rank holds. */
+static struct value *slice_mapping(struct mkpt *m, const struct mkckpt *c,
+				   const struct flat_group *f, unsigned rank)
+{
+	struct value *const dict = mkpt_ordered_dict(m);
+
+	for (size_t i = 0; i < f->n; i++) {
+		struct value *const state = mkpt_dict(m);
+		uint64_t start = 0, numel = 0;
+
+		for (uint64_t k = f->part; k-- > 0;)
+			if (f->owner[rank * f->part + k] == f->params[i]) {
+				start = k;
+				numel++;
+			}
+		if (!numel)
+			continue;
+		mkpt_set(m, state, "numel", mkpt_int(m, (int64_t)numel));
+		mkpt_set(m, state, "start", mkpt_int(m, (int64_t)start));
+		mkpt_set(m, dict, c->params[f->params[i]].name,
+			 mkpt_object(m, "deepspeed.utils.tensor_fragment",
+				     "fragment_address", state));
+	}
+	return dict;
+}
+
+/* --- files -------------------------------------------------------------------- */
+
+static struct value *stage_value(struct mkpt *m, int stage)
+{
+	return mkpt_reduce(m,
+			   mkpt_global(m, "deepspeed.runtime.zero.config",
+				       "ZeroStageEnum"),
+			   mkpt_tuple(m, 1, mkpt_int(m, stage)));
+}
+
+static struct value *loss_scaler(struct mkpt *m)
+{
+	struct value *const state = mkpt_dict(m);
+
+	mkpt_set(m, state, "cur_scale", mkpt_float(m, 1.0));
+	mkpt_set(m, state, "dynamic", mkpt_bool(m, false));
+	return mkpt_object(m, "deepspeed.runtime.fp16.loss_scaler",
+			   "LossScaler", state);
+}
+
+static struct value *param_groups(struct mkpt *m, const struct mkckpt *c)
+{
+	struct value *const list = mkpt_list(m);
+
+	for (size_t g = 0; g < c->ngroups; g++) {
+		struct value *const d = mkpt_dict(m);
+		struct value *const ids = mkpt_list(m);
+
+		mkpt_add(m, ids, mkpt_int(m, (int64_t)g));
+		mkpt_set(m, d, "lr", mkpt_float(m, 0.01));
+		mkpt_set(m, d, "betas",
+			 mkpt_tuple(m, 2, mkpt_float(m, 0.9),
+				    mkpt_float(m, 0.999)));
+		mkpt_set(m, d, "params", ids);
+		mkpt_add(m, list, d);
+	}
+	return list;
+}
+
+static struct value *group_state(struct mkpt *m, uint32_t *const *v,
+				 uint64_t numel)
+{
+	struct value *const d = mkpt_dict(m);
+	const float step = 4;
+
+	mkpt_set(m, d, "step", mkpt_tensor(m, DTYPE_F32, NULL, 0, &step));
+	for (unsigned s = 1; s < MKCKPT_STATES; s++)
+		mkpt_set(m, d, mkckpt_state_names[s],
+			 mkpt_flat(m, DTYPE_F32, numel, numel, false, v[s]));
+	return d;
+}
+
+static struct value *optimizer_dict(struct mkpt *m, const struct mkckpt *c,
+				    struct value *state)
+{
+	struct value *const d = mkpt_dict(m);
+
+	mkpt_set(m, d, "state", state);
+	mkpt_set(m, d, "param_groups", param_groups(m, c));
+	return d;
+}
+
+static struct value *make_zero12(struct mkpt *m, const struct mkckpt *c,
+				 unsigned rank)
+{
+	struct value *const d = mkpt_dict(m), *const state = mkpt_dict(m);
+	struct value *const fp32 = mkpt_list(m), *const pad = mkpt_list(m);
+	struct value *const align = mkpt_list(m), *const count = mkpt_list(m);
+	struct value *const maps = mkpt_list(m);
+
+	for (size_t g = 0; g < c->ngroups; g++) {
+		struct flat_group f = flatten(c, g, c->round_robin);
+		struct flat_group natural = flatten(c, g, false);
+		const uint64_t tail = tail_padding(&f, rank);
+		struct value *const pads = mkpt_list(m);
+		uint32_t *v[MKCKPT_STATES];
+
+		for (unsigned s = 0; s < MKCKPT_STATES; s++)
+			v[s] = flat_elements(c, &f, rank, s);
+		mkpt_set_key(m, state, mkpt_int(m, (int64_t)g),
+			     group_state(m, v, f.part));
+		mkpt_add(m, fp32,
+			 mkpt_flat(m, DTYPE_F32,
+				   f.part - (c->padded ? 0 : tail), f.part,
+				   true, v[0]));
+		mkpt_add(m, pad, mkpt_int(m, (int64_t)tail));
+		for (size_t i = 0; i < f.n; i++)
+			mkpt_add(m, pads, mkpt_int(m, (int64_t)f.pad[i]));
+		mkpt_add(m, align, pads);
+		mkpt_add(m, count, mkpt_int(m, c->ranks));
+		mkpt_add(m, maps,
+			 slice_mapping(m, c, c->align ? &f : &natural, rank));
+		for (unsigned s = 0; s < MKCKPT_STATES; s++)
+			free(v[s]);
+		flat_done(&f);
+		flat_done(&natural);
+	}
+	mkpt_set(m, d, "loss_scaler", loss_scaler(m));
+	mkpt_set(m, d, "overflow", mkpt_bool(m, false));
+	mkpt_set(m, d, "base_optimizer_state", optimizer_dict(m, c, state));
+	mkpt_set(m, d, "single_partition_of_fp32_groups", fp32);
+	mkpt_set(m, d, "zero_stage", stage_value(m, c->stage));
+	mkpt_set(m, d, "group_paddings", pad);
+	mkpt_set(m, d, "param_alignment_paddings", align);
+	mkpt_set(m, d, "partition_count", count);
+	mkpt_set(m, d, "ds_version", mkpt_str(m, DS_VERSION));
+	mkpt_set(m, d, "param_slice_mappings", maps);
+	return d;
+}
+
+/* A rank's slots of a sub-group, one parameter after the other. */
+static uint32_t *slots(const struct mkckpt *c, size_t g, unsigned rank,
+		       unsigned state, uint64_t *len)
+{
+	uint32_t *v = must(calloc(1, sizeof(*v)));
+
+	*len = 0;
+	for (size_t i = 0; i < c->nparams; i++) {
+		const uint64_t n = param_numel(&c->params[i]);
+		const uint64_t q = (n + c->ranks - 1) / c->ranks;
+
+		if (c->params[i].group != g)
+			continue;
+		v = must(realloc(v, (*len + q + 1) * sizeof(*v)));
+		for (uint64_t k = rank * q; k < (rank + 1) * q; k++)
+			v[(*len)++] = k < n ? mkckpt_element(c, i, state, k) :
+					      PADDING_BITS;
+	}
+	return v;
+}
+
+/* Tensors with attributes are wrapped once more; ZeRO-3's are. */
+static struct value *with_attribute(struct mkpt *m, struct value *tensor)
+{
+	struct value *const state = mkpt_dict(m);
+
+	mkpt_set(m, state, "ds_id", mkpt_str(m, "0_0"));
+	return mkpt_reduce(m,
+			   mkpt_global(m, "torch._tensor",
+				       "_rebuild_from_type_v2"),
+			   mkpt_tuple(m, 4, tensor->obj->callable,
+				      mkpt_global(m, "torch", "Tensor"),
+				      tensor->obj->args, state));
+}
+
+static struct value *make_zero3(struct mkpt *m, const struct mkckpt *c,
+				unsigned rank)
+{
+	struct value *const d = mkpt_dict(m), *const state = mkpt_dict(m);
+	struct value *const fp32 = mkpt_list(m);
+
+	for (size_t g = 0; g < c->ngroups; g++) {
+		uint32_t *v[MKCKPT_STATES];
+		uint64_t len = 0;
+
+		for (unsigned s = 0; s < MKCKPT_STATES; s++)
+			v[s] = slots(c, g, rank, s, &len);
+		mkpt_set_key(m, state, mkpt_int(m, (int64_t)g),
+			     group_state(m, v, len));
+		mkpt_add(m, fp32,
+			 with_attribute(m, mkpt_flat(m, DTYPE_F32, len, len,
+						     true, v[0])));
+		for (unsigned s = 0; s < MKCKPT_STATES; s++)
+			free(v[s]);
+	}
+	mkpt_set(m, d, "zero_stage", stage_value(m, 3));
+	mkpt_set(m, d, "loss_scaler", loss_scaler(m));
+	mkpt_set(m, d, "overflow", mkpt_bool(m, false));
+	mkpt_set(m, d, "partition_count", mkpt_int(m, c->ranks));
+	mkpt_set(m, d, "optimizer_state_dict", optimizer_dict(m, c, state));
+	mkpt_set(m, d, "fp32_flat_groups", fp32);
+	return d;
+}
+
+static struct value *ds_config(struct mkpt *m, const struct mkckpt *c)
+{
+	struct value *const config = mkpt_dict(m), *const zero = mkpt_dict(m);
+
+	mkpt_set(m, zero, "stage", mkpt_int(m, c->stage));
+	mkpt_set(m, zero, "round_robin_gradients",
+		 mkpt_bool(m, c->round_robin));
+	mkpt_set(m, config, "zero_optimization", zero);
+	return config;
+}
+
+static struct value *param_shapes(struct mkpt *m, const struct mkckpt *c)
+{
+	struct value *const list = mkpt_list(m);
+
+	for (size_t g = 0; g < c->ngroups; g++) {
+		struct value *const d = mkpt_ordered_dict(m);
+		struct flat_group f = { 0 };
+
+		order_params(c, g, c->round_robin && c->stage < 3, &f);
+		for (size_t i = 0; i < f.n; i++) {
+			const struct mkckpt_param *const p =
+				&c->params[f.params[i]];
+
+			mkpt_set(m, d, p->name,
+				 mkpt_size(m, p->shape, p->ndim));
+		}
+		flat_done(&f);
+		mkpt_add(m, list, d);
+	}
+	return list;
+}
+
+/* Element i of an extra tensor, in its type. */
+static void put_number(enum dtype dtype, uint8_t *to, uint64_t i)
+{
+	const unsigned n = i % 100;
+	const double d = n;
+	const float f = (float)n;
+	const int64_t wide = n;
+	uint32_t bits;
+
+	memcpy(&bits, &f, sizeof(bits));
+	switch (dtype) {
+	case DTYPE_F64: memcpy(to, &d, sizeof(d)); break;
+	case DTYPE_F32: memcpy(to, &f, sizeof(f)); break;
+	case DTYPE_BF16:
+		to[0] = (uint8_t)(bits >> 16);
+		to[1] = (uint8_t)(bits >> 24);
+		break;
+	default: memcpy(to, &wide, dtype_size(dtype)); break;
+	}
+}
+
+static struct value *make_module(struct mkpt *m, const struct mkckpt *c)
+{
+	struct value *const d = mkpt_ordered_dict(m);
+	const uint64_t none = 0;
+
+	for (size_t i = 0; i < c->nparams; i++) {
+		const struct mkckpt_param *const p = &c->params[i];
+		const bool empty = c->stage == 3;
+		void *const zeros = must(calloc(param_numel(p) + 1, 2));
+
+		mkpt_set(m, d, p->name,
+			 mkpt_tensor(m, DTYPE_BF16, empty ? &none : p->shape,
+				     empty ? 1 : p->ndim, zeros));
+		free(zeros);
+	}
+	for (size_t i = 0; i < c->nextras; i++) {
+		const struct mkckpt_extra *const e = &c->extras[i];
+		const uint64_t n = numel_of(e->shape, e->ndim);
+		const size_t item = dtype_size(e->dtype);
+		uint8_t *const v = must(calloc(n + 1, item));
+
+		for (uint64_t k = 0; k < n; k++)
+			put_number(e->dtype, v + k * item, k);
+		mkpt_set(m, d, e->name,
+			 mkpt_tensor(m, e->dtype, e->shape, e->ndim, v));
+		free(v);
+	}
+	return d;
+}
+
+static struct value *make_model(struct mkpt *m, const struct mkckpt *c)
+{
+	struct value *const root = mkpt_dict(m);
+
+	mkpt_set(m, root, "module", make_module(m, c));
+	mkpt_set(m, root, "buffer_names", mkpt_list(m));
+	mkpt_set(m, root, "optimizer", mkpt_none(m));
+	mkpt_set(m, root, "param_shapes", param_shapes(m, c));
+	mkpt_set(m, root, "frozen_param_shapes", mkpt_none(m));
+	mkpt_set(m, root, "shared_params", mkpt_dict(m));
+	mkpt_set(m, root, "global_steps", mkpt_int(m, 4));
+	mkpt_set(m, root, "dp_world_size", mkpt_int(m, c->ranks));
+	mkpt_set(m, root, "mp_world_size", mkpt_int(m, 1));
+	mkpt_set(m, root, "ds_config", ds_config(m, c));
+	mkpt_set(m, root, "ds_version", mkpt_str(m, DS_VERSION));
+	mkpt_set(m, root, "universal_checkpoint_info", mkpt_dict(m));
+	return root;
+}
+
+static struct value *make_optim(struct mkpt *m, const struct mkckpt *c,
+				unsigned rank)
+{
+	struct value *const root = mkpt_dict(m);
+
+	mkpt_set(m, root, "optimizer_state_dict",
+		 c->stage == 3 ? make_zero3(m, c, rank) :
+				 make_zero12(m, c, rank));
+	mkpt_set(m, root, "ds_config", ds_config(m, c));
+	mkpt_set(m, root, "ds_version", mkpt_str(m, DS_VERSION));
+	return root;
+}
+
+void mkckpt_path(const struct mkckpt *c, const char *dir,
+		 enum mkckpt_file kind, unsigned rank, char *out)
+{
+	const char *const bf16 = c->bf16 ? "bf16_" : "";
+
+	if (kind == MKCKPT_OPTIM)
+		snprintf(out, PATH_MAX,
+			 "%s/%szero_pp_rank_%u_mp_rank_00_optim_states.pt", dir,
+			 bf16, rank);
+	else if (c->stage == 3)
+		snprintf(out, PATH_MAX,
+			 "%s/zero_pp_rank_%u_mp_rank_00_model_states.pt", dir,
+			 rank);
+	else
+		snprintf(out, PATH_MAX, "%s/mp_rank_00_model_states.pt", dir);
+}
+
+static void write_one(const struct mkckpt *c, const char *dir,
+		      enum mkckpt_file kind, unsigned rank)
+{
+	struct mkpt m = { 0 };
+	struct value *const root = kind == MKCKPT_MODEL ?
+					   make_model(&m, c) :
+					   make_optim(&m, c, rank);
+	struct bytebuf file = { 0 };
+	char path[PATH_MAX];
+
+	if (c->edit)
+		c->edit(&m, root, kind, rank, c->ctx);
+	mkpt_emit(&m, root, "archive", &file);
+	mkckpt_path(c, dir, kind, rank, path);
+	mkpt_save(path, file.data, file.len);
+	bytebuf_done(&file);
+	mkpt_done(&m);
+}
+
+void mkckpt_write(const struct mkckpt *c, const char *dir)
+{
+	for (unsigned r = 0; r < c->ranks; r++) {
+		write_one(c, dir, MKCKPT_OPTIM, r);
+		if (r == 0 || c->stage == 3)
+			write_one(c, dir, MKCKPT_MODEL, r);
+	}
+}
+
+/* --- reading back --------------------------------------------------------------- */
+
+/* What a file of the plan holds, opened as torch would. */
+struct reading {
+	struct bytebuf bytes;
+	struct ptfile pt;
+	struct tensor t;
+	const uint8_t *data; /* of element 0 of the storage */
+};
+
+static int read_all(struct plan *p, uint64_t node, struct bytebuf *out,
+		    struct errmsg *err)
+{
+	struct plan_stat st;
+	struct vfile *f;
+	int64_t got;
+	int rc = plan_stat(p, node, &st, err);
+
+	if (!rc)
+		rc = plan_file_open(p, node, &f, err);
+	if (rc)
+		return rc;
+	out->data = must(malloc(st.size + 1));
+	out->cap = st.size + 1;
+	got = vfile_read(f, out->data, st.size + 1, 0, err);
+	out->len = got < 0 ? 0 : (size_t)got;
+	vfile_free(f);
+	if (got >= 0 && (uint64_t)got != st.size)
+		return errmsg_set(err, -1, "size is not what stat said");
+	return got < 0 ? (int)got : 0;
+}
+
+static int open_tensor(struct plan *p, const char *param, const char *state,
+		       struct reading *r, struct errmsg *err)
+{
+	const struct value *v;
+	char name[64];
+	struct source src;
+	uint64_t node, at;
+	int rc;
+
+	snprintf(name, sizeof(name), "%s.pt", state);
+	rc = plan_lookup(p, PLAN_ZERO, param, &node, err);
+	if (!rc)
+		rc = plan_lookup(p, node, name, &node, err);
+	if (!rc)
+		rc = read_all(p, node, &r->bytes, err);
+	if (rc)
+		return rc;
+	source_init_span(&src, name,
+			 (struct span){ r->bytes.data, r->bytes.len });
+	rc = ptfile_open_source(&r->pt, &src, err);
+	if (rc)
+		return rc;
+	v = value_find(r->pt.root, "param");
+	rc = ptfile_tensor(&r->pt, v ? v : r->pt.root, "tensor", &r->t, &at,
+			   err);
+	if (!rc)
+		r->data = r->bytes.data + at;
+	return rc;
+}
+
+static bool check_state(const struct mkckpt *c, struct plan *p, size_t i,
+			unsigned s, char *why, size_t why_len)
+{
+	const struct mkckpt_param *const param = &c->params[i];
+	const uint64_t n = param_numel(param);
+	struct reading r = { .pt.src.fd = -1 };
+	struct errmsg err = { "" };
+	bool ok = false;
+
+	if (open_tensor(p, param->name, mkckpt_state_names[s], &r, &err))
+		goto out;
+	errmsg_set(&err, 0, "wrong type or size");
+	if (r.t.dtype != DTYPE_F32 || r.t.numel != n)
+		goto out;
+	ok = true;
+	for (uint64_t k = 0; ok && k < n; k++) {
+		const uint32_t got = get_le32(r.data + 4 * k);
+		const uint32_t expected = mkckpt_element(c, i, s, k);
+
+		ok = got == expected;
+		if (!ok)
+			errmsg_set(&err, 0, "element %llu is %08x, expected %08x",
+				   (unsigned long long)k, got, expected);
+	}
+out:
+	if (!ok)
+		snprintf(why, why_len, "%s/%s: %s", param->name,
+			 mkckpt_state_names[s], err.text);
+	ptfile_close(&r.pt);
+	bytebuf_done(&r.bytes);
+	return ok;
+}
+
+static bool check_extra(const struct mkckpt *c, struct plan *p, size_t i,
+			char *why, size_t why_len)
+{
+	const struct mkckpt_extra *const e = &c->extras[i];
+	struct reading r = { .pt.src.fd = -1 };
+	struct errmsg err = { "wrong elements" };
+	bool ok = !open_tensor(p, e->name, "fp32", &r, &err);
+
+	ok = ok && r.t.dtype == DTYPE_F32 &&
+	     r.t.numel == numel_of(e->shape, e->ndim);
+	for (uint64_t k = 0; ok && k < r.t.numel; k++) {
+		const uint32_t bits = get_le32(r.data + 4 * k);
+		float f;
+
+		memcpy(&f, &bits, sizeof(f));
+		ok = f == (float)(k % 100);
+	}
+	if (!ok)
+		snprintf(why, why_len, "%s: %s", e->name, err.text);
+	ptfile_close(&r.pt);
+	bytebuf_done(&r.bytes);
+	return ok;
+}
+
+bool mkckpt_check(const struct mkckpt *c, struct plan *p, char *why,
+		  size_t why_len)
+{
+	for (size_t i = 0; i < c->nparams; i++)
+		/* Parameters without elements have no slice in stages 1, 2. */
+		for (unsigned s = 0; s < MKCKPT_STATES; s++)
+			if ((c->stage == 3 || param_numel(&c->params[i])) &&
+			    !check_state(c, p, i, s, why, why_len))
+				return false;
+	for (size_t i = 0; c->stage < 3 && i < c->nextras; i++)
+		if (!check_extra(c, p, i, why, why_len))
+			return false;
+	return true;
+}
+
+/* --- directories ------------------------------------------------------------------ */
+
+char *mkckpt_new_dir(void)
+{
+	const char *const tmp = getenv("TMPDIR");
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), "%s/ucfs-test-XXXXXX", tmp ? tmp : "/tmp");
+	if (!mkdtemp(path))
+		die(path);
+	return must(strdup(path));
+}
+
+static int remove_one(const char *path, const struct stat *st, int type,
+		      struct FTW *ftw)
+{
+	(void)st;
+	(void)type;
+	(void)ftw;
+	return remove(path);
+}
+
+void mkckpt_free_dir(char *dir)
+{
+	nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+	free(dir);
+}

@@ -1,0 +1,491 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Real checkpoints against what DeepSpeed makes of them: every line of every
+ * digests file in tests/good (its README.md explains them) is held against
+ * the planned tree.  One line of output per check that fails.
+ *
+ *     test_good [DIRECTORY [CASE]...]
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <nettle/sha2.h>
+
+#include "ckpt/bytes.h"
+#include "ckpt/errmsg.h"
+#include "ckpt/plan.h"
+#include "ckpt/ptfile.h"
+#include "ckpt/source.h"
+#include "ckpt/tensor.h"
+#include "ckpt/value.h"
+#include "ckpt/vfile.h"
+
+#define HEX_LEN (2 * SHA256_DIGEST_SIZE)
+#define FIELDS_MAX 5
+#define PATH_LEN 1024
+
+/* One case: its digests file, split, and the plan made of its checkpoint. */
+struct good {
+	const char *name;
+	char *text;
+	struct line {
+		char *field[FIELDS_MAX]; /* "" when absent */
+	} * lines;
+	size_t nlines;
+	struct plan *plan;
+	unsigned failures;
+	unsigned checks;
+};
+
+static __attribute__((format(printf, 2, 3))) void fail(struct good *g,
+						       const char *fmt, ...)
+{
+	va_list ap;
+
+	printf("%s: ", g->name);
+	va_start(ap, fmt);
+	vprintf(fmt, ap);
+	va_end(ap);
+	putchar('\n');
+	g->failures++;
+}
+
+static void die(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static void *xrealloc(void *p, size_t size)
+{
+	p = realloc(p, size);
+	if (!p)
+		die("realloc");
+	return p;
+}
+
+static void hex_digest(const void *bytes, size_t len, char out[HEX_LEN + 1])
+{
+	uint8_t digest[SHA256_DIGEST_SIZE];
+	struct sha256_ctx ctx;
+
+	sha256_init(&ctx);
+	sha256_update(&ctx, len, bytes);
+	sha256_digest(&ctx, sizeof(digest), digest);
+	for (size_t i = 0; i < sizeof(digest); i++)
+		sprintf(out + 2 * i, "%02x", digest[i]);
+}
+
+/* The whole file as a string. */
+static char *load_text(const char *path)
+{
+	FILE *const f = fopen(path, "r");
+	char *text = NULL;
+	size_t len = 0;
+
+	if (!f)
+		die(path);
+	do {
+		text = xrealloc(text, len + 65536);
+		len += fread(text + len, 1, 65535, f);
+	} while (!feof(f) && !ferror(f));
+	if (ferror(f))
+		die(path);
+	fclose(f);
+	text[len] = '\0';
+	return text;
+}
+
+static void good_load(struct good *g, const char *path)
+{
+	char *rest, *line, *word;
+
+	g->text = rest = load_text(path);
+	while ((line = strsep(&rest, "\n"))) {
+		struct line *l;
+		size_t n = 0;
+
+		if (!*line || *line == '#')
+			continue;
+		g->lines =
+			xrealloc(g->lines, (g->nlines + 1) * sizeof(*g->lines));
+		l = &g->lines[g->nlines++];
+		while (n < FIELDS_MAX && (word = strsep(&line, " ")))
+			l->field[n++] = word;
+		while (n < FIELDS_MAX)
+			l->field[n++] = "";
+	}
+}
+
+static bool line_is(const struct line *l, const char *keyword)
+{
+	return strcmp(l->field[0], keyword) == 0;
+}
+
+static const struct line *good_find(const struct good *g, const char *keyword)
+{
+	for (size_t i = 0; i < g->nlines; i++)
+		if (line_is(&g->lines[i], keyword))
+			return &g->lines[i];
+	return NULL;
+}
+
+/* The node at a path of the tree, by one lookup per component. */
+static int find_node(struct good *g, const char *path, uint64_t *node)
+{
+	struct errmsg err = { "" };
+	char copy[PATH_LEN], *rest = copy, *name;
+	int rc = 0;
+
+	snprintf(copy, sizeof(copy), "%s", path);
+	*node = PLAN_ROOT;
+	while (!rc && (name = strsep(&rest, "/")))
+		rc = plan_lookup(g->plan, *node, name, node, &err);
+	if (rc)
+		fail(g, "%s: lookup: %s (%s)", path, strerror(-rc), err.text);
+	return rc;
+}
+
+static uint64_t next_random(uint64_t *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 7;
+	*state ^= *state << 17;
+	return *state;
+}
+
+/* Read the file once more, in pieces of random lengths in random places, and
+ * to its end from one of them; compare with `whole`. */
+static void check_pieces(struct good *g, const char *path, struct vfile *f,
+			 struct span whole)
+{
+	uint64_t seed = 88172645463325252u + whole.len;
+	uint8_t *const piece = xrealloc(NULL, whole.len + 1);
+
+	for (unsigned i = 0; i < 40; i++) {
+		const uint64_t off = next_random(&seed) % (whole.len + 1);
+		const size_t left = whole.len - off;
+		const size_t want = 1 + next_random(&seed) % whole.len;
+		const size_t expect = want < left ? want : left;
+		struct errmsg err = { "" };
+		const int64_t got = vfile_read(f, piece, want, off, &err);
+
+		if (got != (int64_t)expect ||
+		    memcmp(piece, whole.p + off, expect)) {
+			fail(g, "%s: %zu bytes at %llu: %lld, expected %zu (%s)",
+			     path, want, (unsigned long long)off,
+			     (long long)got, expect, err.text);
+			break;
+		}
+	}
+	free(piece);
+}
+
+/* The whole content in memory, which the caller frees; .p is NULL after a
+ * failure, which has been told.  The size comes before the file is opened. */
+static struct span read_file(struct good *g, const char *path)
+{
+	struct errmsg err = { "" };
+	struct vfile *f = NULL;
+	struct plan_stat st;
+	uint8_t *bytes = NULL;
+	uint64_t node;
+	int64_t got;
+
+	if (find_node(g, path, &node))
+		return (struct span){ NULL, 0 };
+	if (plan_stat(g->plan, node, &st, &err) || st.is_dir || !st.size ||
+	    plan_file_open(g->plan, node, &f, &err)) {
+		fail(g, "%s: not a file that opens (%s)", path, err.text);
+		return (struct span){ NULL, 0 };
+	}
+	bytes = xrealloc(NULL, st.size + 1);
+	got = vfile_read(f, bytes, st.size + 1, 0, &err);
+	if (got != (int64_t)st.size) {
+		fail(g, "%s: size %llu, read %lld (%s)", path,
+		     (unsigned long long)st.size, (long long)got, err.text);
+		free(bytes);
+		bytes = NULL;
+	} else {
+		check_pieces(g, path, f, (struct span){ bytes, st.size });
+	}
+	vfile_free(f);
+	return (struct span){ bytes, bytes ? st.size : 0 };
+}
+
+/* file <path> <bytes> <sha256> */
+static void check_file(struct good *g, const struct line *l)
+{
+	const char *const path = l->field[1];
+	const struct span bytes = read_file(g, path);
+	char hex[HEX_LEN + 1];
+
+	if (!bytes.p)
+		return;
+	hex_digest(bytes.p, bytes.len, hex);
+	if (bytes.len != strtoull(l->field[2], NULL, 10))
+		fail(g, "%s: %zu bytes, expected %s", path, bytes.len,
+		     l->field[2]);
+	else if (strcmp(hex, l->field[3]))
+		fail(g, "%s: right size, other bytes (%.12s..)", path, hex);
+	free((void *)bytes.p);
+}
+
+/* exists <path> */
+static void check_exists(struct good *g, const struct line *l)
+{
+	free((void *)read_file(g, l->field[1]).p);
+}
+
+/* Digest of the elements of a contiguous tensor as float32. */
+static void hex_elements(const struct tensor *t, const uint8_t *storage,
+			 char hex[HEX_LEN + 1])
+{
+	const uint8_t *const first =
+		storage + t->storage_offset * dtype_size(t->dtype);
+	uint8_t *wide;
+
+	if (t->dtype != DTYPE_BF16) {
+		hex_digest(first, t->numel * dtype_size(t->dtype), hex);
+		return;
+	}
+	wide = xrealloc(NULL, 4 * t->numel + 1);
+	for (uint64_t i = 0; i < t->numel; i++) {
+		memset(wide + 4 * i, 0, 2);
+		memcpy(wide + 4 * i + 2, first + 2 * i, 2);
+	}
+	hex_digest(wide, 4 * t->numel, hex);
+	free(wide);
+}
+
+/* Stage 3 stores a parameter flat; all others in its shape. */
+static void check_shape(struct good *g, const char *param, const char *path,
+			const struct tensor *t, bool may_be_flat)
+{
+	char text[256] = "-";
+	size_t len = 0;
+
+	for (unsigned i = 0; i < t->ndim && len < sizeof(text); i++)
+		len += (size_t)snprintf(text + len, sizeof(text) - len,
+					"%s%llu", i ? "x" : "",
+					(unsigned long long)t->shape[i]);
+	for (size_t i = 0; i < g->nlines; i++) {
+		const struct line *const l = &g->lines[i];
+
+		if (line_is(l, "shape") && !strcmp(l->field[1], param) &&
+		    strcmp(l->field[2], text) && !(may_be_flat && t->ndim == 1))
+			fail(g, "%s: shape %s, expected %s", path, text,
+			     l->field[2]);
+	}
+}
+
+/* truth <param> <state> <sha256>: what torch would load from the file. */
+static void check_truth(struct good *g, const struct line *l)
+{
+	struct errmsg err = { "" };
+	char path[PATH_LEN], hex[HEX_LEN + 1];
+	const struct value *v;
+	struct source src;
+	struct ptfile pt;
+	struct span bytes;
+	struct tensor t;
+	uint64_t storage;
+
+	snprintf(path, sizeof(path), "zero/%s/%s.pt", l->field[1], l->field[2]);
+	bytes = read_file(g, path);
+	if (!bytes.p)
+		return;
+	source_init_span(&src, path, bytes);
+	if (ptfile_open_source(&pt, &src, &err)) {
+		fail(g, "%s", err.text);
+		goto out;
+	}
+	v = value_find(pt.root, "param");
+	if (!v)
+		v = pt.root;
+	if (ptfile_tensor(&pt, v, path, &t, &storage, &err)) {
+		fail(g, "%s", err.text);
+	} else if (!tensor_is_contiguous(&t)) {
+		fail(g, "%s: the tensor has gaps", path);
+	} else {
+		check_shape(g, l->field[1], path, &t, v == pt.root);
+		hex_elements(&t, bytes.p + storage, hex);
+		if (strcmp(hex, l->field[3]))
+			fail(g, "%s: other values (%.12s..)", path, hex);
+	}
+	ptfile_close(&pt);
+out:
+	free((void *)bytes.p);
+}
+
+/* Every file below `dir` (at `path`, with a slash at its end) has its line;
+ * returns how many there are.  The tree is three levels deep. */
+static size_t check_known(struct good *g, uint64_t dir, const char *path)
+{
+	struct errmsg err = { "" };
+	struct plan_entry e;
+	uint64_t pos = 0;
+	size_t files = 0;
+	int rc;
+
+	while ((rc = plan_next(g->plan, dir, &pos, &e, &err)) > 0) {
+		char full[PATH_LEN];
+		struct plan_stat st;
+		bool known = false;
+
+		snprintf(full, sizeof(full), "%s%s", path, e.name);
+		if (plan_stat(g->plan, e.node, &st, &err)) {
+			fail(g, "%s: stat: %s", full, err.text);
+			continue;
+		}
+		if (st.is_dir) {
+			strncat(full, "/", sizeof(full) - strlen(full) - 1);
+			files += check_known(g, e.node, full);
+			continue;
+		}
+		files++;
+		for (size_t i = 0; i < g->nlines && !known; i++)
+			known = (line_is(&g->lines[i], "file") ||
+				 line_is(&g->lines[i], "exists")) &&
+				!strcmp(g->lines[i].field[1], full);
+		if (!known)
+			fail(g, "%s: should not be there", full);
+	}
+	if (rc)
+		fail(g, "%s: listing: %s (%s)", path, strerror(-rc), err.text);
+	return files;
+}
+
+/* complete: the lines' files, all listed, and no others. */
+static void check_complete(struct good *g, const struct line *l)
+{
+	const size_t listed = check_known(g, PLAN_ROOT, "");
+	uint64_t files = 0, bytes = 0;
+	struct errmsg err = { "" };
+	size_t expected = 0;
+
+	(void)l;
+	for (size_t i = 0; i < g->nlines; i++)
+		expected += line_is(&g->lines[i], "file") ||
+			    line_is(&g->lines[i], "exists");
+	if (listed != expected)
+		fail(g, "%zu files are listed, expected %zu", listed, expected);
+	if (plan_totals(g->plan, &files, &bytes, &err))
+		fail(g, "totals: %s", err.text);
+	else if (files != expected)
+		fail(g, "totals say %llu files, expected %zu",
+		     (unsigned long long)files, expected);
+}
+
+/* refuse open | shards: not before the optimizer shards are looked at. */
+static void check_refused(struct good *g, int rc, bool late, struct errmsg *err)
+{
+	uint64_t files, bytes;
+
+	if (!rc && late)
+		rc = plan_totals(g->plan, &files, &bytes, err);
+	if (!rc)
+		fail(g, "should be refused");
+	else if (!strstr(err->text, g->name))
+		fail(g, "refused without telling which file: \"%s\" (%s)",
+		     err->text, strerror(-rc));
+}
+
+static void check_open(struct good *g, const char *dir)
+{
+	static const struct {
+		const char *keyword;
+		void (*check)(struct good *g, const struct line *l);
+	} checks[] = {
+		{ "truth", check_truth },
+		{ "file", check_file },
+		{ "exists", check_exists },
+		{ "complete", check_complete },
+	};
+	const struct line *const tag = good_find(g, "tag");
+	const struct line *const refuse = good_find(g, "refuse");
+	const struct plan_options options = { .crc_zero = false };
+	struct errmsg err = { "" };
+	char path[PATH_LEN];
+	int rc;
+
+	snprintf(path, sizeof(path), "%s/%s/%s", dir, g->name,
+		 tag ? tag->field[1] : "");
+	rc = plan_open(path, &options, &g->plan, &err);
+	g->checks++;
+	if (refuse)
+		check_refused(g, rc, !strcmp(refuse->field[1], "shards"), &err);
+	else if (rc)
+		fail(g, "does not open: %s (%s)", err.text, strerror(-rc));
+
+	for (size_t i = 0; !refuse && !rc && i < g->nlines; i++)
+		for (size_t k = 0; k < sizeof(checks) / sizeof(*checks); k++)
+			if (line_is(&g->lines[i], checks[k].keyword)) {
+				checks[k].check(g, &g->lines[i]);
+				g->checks++;
+			}
+	plan_close(g->plan);
+}
+
+static unsigned check_case(const char *dir, const char *name, unsigned *checks)
+{
+	struct good g = { .name = name };
+	char path[PATH_LEN];
+
+	snprintf(path, sizeof(path), "%s/%s.digests", dir, name);
+	good_load(&g, path);
+	check_open(&g, dir);
+	free(g.lines);
+	free(g.text);
+	*checks += g.checks;
+	return g.failures;
+}
+
+static int is_digests(const struct dirent *d)
+{
+	const size_t len = strlen(d->d_name);
+
+	return len > 8 && !strcmp(d->d_name + len - 8, ".digests");
+}
+
+/* Every case of the directory, in order. */
+static unsigned check_all(const char *dir, unsigned *checks)
+{
+	struct dirent **entries;
+	unsigned failures = 0;
+	const int n = scandir(dir, &entries, is_digests, alphasort);
+
+	if (n < 0)
+		die(dir);
+	for (int i = 0; i < n; i++) {
+		entries[i]->d_name[strlen(entries[i]->d_name) - 8] = '\0';
+		failures += check_case(dir, entries[i]->d_name, checks);
+		free(entries[i]);
+	}
+	free(entries);
+	return failures;
+}
+
+int main(int argc, char **argv)
+{
+	const char *const srcdir = getenv("top_srcdir");
+	unsigned failures = 0, checks = 0;
+	char dir[PATH_LEN];
+
+	snprintf(dir, sizeof(dir), "%s/tests/good", srcdir ? srcdir : ".");
+	if (argc > 1)
+		snprintf(dir, sizeof(dir), "%s", argv[1]);
+	if (argc > 2)
+		for (int i = 2; i < argc; i++)
+			failures += check_case(dir, argv[i], &checks);
+	else
+		failures = check_all(dir, &checks);
+	printf("%u checks, %u failures\n", checks, failures);
+	return failures || !checks;
+}
