@@ -141,6 +141,17 @@ static int fail_not_zero(const struct ckdir *d, size_t nmodel,
 			  "%s: no DeepSpeed checkpoint here", d->path);
 }
 
+/* The grid has to hold every rank that left a file of either kind. */
+static void widen(struct ckdir *d, const struct list *l)
+{
+	for (size_t i = 0; i < l->n; i++) {
+		if (l->v[i].id.dp >= d->dp_degree)
+			d->dp_degree = l->v[i].id.dp + 1;
+		if (l->v[i].id.mp >= d->mp_degree)
+			d->mp_degree = l->v[i].id.mp + 1;
+	}
+}
+
 static int build_grid(struct ckdir *d, struct list *optim, struct list *model,
 		      struct list *model3, struct errmsg *err)
 {
@@ -167,12 +178,8 @@ static int build_grid(struct ckdir *d, struct list *optim, struct list *model,
 				  d->path);
 	qsort(optim->v, optim->n, sizeof(*optim->v), by_rank);
 	qsort(states->v, states->n, sizeof(*states->v), by_rank);
-	for (size_t i = 0; i < optim->n; i++) {
-		if (optim->v[i].id.dp >= d->dp_degree)
-			d->dp_degree = optim->v[i].id.dp + 1;
-		if (optim->v[i].id.mp >= d->mp_degree)
-			d->mp_degree = optim->v[i].id.mp + 1;
-	}
+	widen(d, optim);
+	widen(d, states);
 	rc = check_grid(d, optim->v, optim->n, d->mp_degree, d->dp_degree,
 			"optimizer shard", err);
 	if (!rc)
