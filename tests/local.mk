@@ -14,10 +14,16 @@ unit_tests = \
 scripts = \
 	%D%/layers.sh \
 	%D%/headers.sh \
+	%D%/cases/mount_tree.sh \
+	%D%/cases/mount_run.sh \
+	%D%/cases/mount_tools.sh \
+	%D%/cases/mount_errors.sh \
+	%D%/cases/mount_lifecycle.sh \
+	%D%/cases/mount_valgrind.sh \
 	%D%/cases/ucckpt_info.sh \
 	%D%/cases/ucckpt_convert.sh \
-	%D%/cases/ucckpt_convert_fail.sh
-
+	%D%/cases/ucckpt_convert_fail.sh \
+	%D%/cases/ucckpt_extents.sh
 
 # Fuzz targets, one fuzz/fuzz_NAME.c each; --enable-fuzz builds them instead
 # of the unit tests.  Otherwise each is linked into a program that runs it on
@@ -66,6 +72,9 @@ AM_TESTS_ENVIRONMENT = \
 	CC='$(CC)'; export CC; \
 	CPPFLAGS='$(AM_CPPFLAGS) $(CPPFLAGS)'; export CPPFLAGS; \
 	PATH='$(abs_top_builddir)':"$$PATH"; export PATH;
+
+# What cases/mount_tools.sh maps files with.
+check_PROGRAMS += %D%/mapcmp
 
 # Data and helpers that `make dist` would not find by itself.
 EXTRA_DIST += $(scripts) \

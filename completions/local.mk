@@ -1,0 +1,6 @@
+# What bash knows about the programs' arguments.
+
+bashcompdir = $(datadir)/bash-completion/completions
+dist_bashcomp_DATA = \
+	%D%/ucckpt \
+	%D%/ucfs

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What we want of the kernel's FUSE, and how to get it through an older
+ * libfuse.
+ *
+ * Files are opened with direct I/O: requests are as large as the reader's, and
+ * bytes go from the mapped shards into the reader's buffer without passing
+ * through FUSE's page cache, which costs several times the copy.  Private
+ * mappings of such files work anyway; shared ones (Python's mmap, numpy,
+ * safetensors) only with FUSE_DIRECT_IO_ALLOW_MMAP.  libfuse 3.14 (Debian 12)
+ * cannot ask for it, so its INIT reply is completed on its way out.
+ */
+#include "fs/kernel.h"
+
+#include <errno.h>
+#include <fuse_lowlevel.h>
+#include <linux/fuse.h>
+#include <stdbool.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#ifndef FUSE_INIT_EXT
+#define FUSE_INIT_EXT (1u << 30)
+#endif
+
+/* include/uapi/linux/fuse.h: bit 36 of the flags, bit 4 of the second word. */
+#define FLAGS2_DIRECT_IO_ALLOW_MMAP (1u << 4)
+
+void kernel_init(struct fuse_conn_info *conn)
+{
+	/* Attributes of views never change; those of the run's own files are
+	 * asked for again every second. */
+	conn->want &= ~(unsigned)FUSE_CAP_AUTO_INVAL_DATA;
+	/* Always with attributes: listings of views cost nothing, and a bare
+	 * READDIR makes ls -l ask for each name. */
+	conn->want &= ~(unsigned)FUSE_CAP_READDIRPLUS_AUTO;
+	conn->want |= conn->capable &
+		      (FUSE_CAP_READDIRPLUS | FUSE_CAP_ASYNC_READ |
+		       FUSE_CAP_ASYNC_DIO | FUSE_CAP_PARALLEL_DIROPS);
+	/* Splicing copies more than it saves here. */
+	conn->want &= ~(unsigned)(FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE |
+				  FUSE_CAP_SPLICE_MOVE);
+#ifdef FUSE_CAP_DIRECT_IO_ALLOW_MMAP
+	conn->want |= conn->capable & FUSE_CAP_DIRECT_IO_ALLOW_MMAP;
+#endif
+}
+
+#ifdef FUSE_CAP_DIRECT_IO_ALLOW_MMAP
+
+int kernel_extend(struct fuse_session *se)
+{
+	(void)se;
+	return 0;
+}
+
+#else
+
+/* The INIT reply is the first message of its length. */
+static ssize_t send_completed(int fd, struct iovec *iov, int count,
+			      void *userdata)
+{
+	static bool done; /* INIT is answered before other threads start */
+
+	(void)userdata;
+	if (!done && count == 2 &&
+	    iov[1].iov_len == sizeof(struct fuse_init_out)) {
+		struct fuse_init_out *const out = iov[1].iov_base;
+
+		out->flags |= FUSE_INIT_EXT;
+		out->flags2 |= FLAGS2_DIRECT_IO_ALLOW_MMAP;
+		done = true;
+	}
+	const ssize_t n = writev(fd, iov, count);
+
+	/* A shard that shrank under its mapping; op_read says so.  libfuse
+	 * would print a line of its own for anything but ENOENT. */
+	if (n < 0 && errno == EFAULT)
+		errno = ENOENT;
+	return n;
+}
+
+static ssize_t receive(int fd, void *buf, size_t len, void *userdata)
+{
+	(void)userdata;
+	return read(fd, buf, len);
+}
+
+int kernel_extend(struct fuse_session *se)
+{
+	static const struct fuse_custom_io io = { .writev = send_completed,
+						  .read = receive };
+
+	return fuse_session_custom_io(se, &io, fuse_session_fd(se)) == 0 ? 0 :
+									   -1;
+}
+
+#endif

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ucfs: mounts a DeepSpeed ZeRO checkpoint as a universal checkpoint.
+ *
+ * The way through the house, in the order in which a byte travels:
+ *
+ *   options	what is to be mounted where
+ *   tree	what the mount shows: a run's own files, and views of its tags
+ *   (ckpt/)	a view's plan, its files as extents of shards
+ *   ops	the kernel's requests, answered from mapped shards
+ *
+ * Everything that can be wrong with a source is found before the process goes
+ * to the background, so that the mount command itself fails.
+ */
+#include <errno.h>
+#include <fuse_lowlevel.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "ckpt/errmsg.h"
+#include "ckpt/parallel.h"
+#include "fs/kernel.h"
+#include "fs/log.h"
+#include "fs/ops.h"
+#include "fs/options.h"
+#include "fs/tree.h"
+
+#define THREADS_MIN 2
+
+/* Shards are held open as long as the limit allows. */
+static void raise_file_limit(void)
+{
+	struct rlimit rl;
+
+	if (getrlimit(RLIMIT_NOFILE, &rl) == 0) {
+		rl.rlim_cur = rl.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &rl);
+	}
+}
+
+/* Answer requests until unmounted or told to stop. */
+static int serve(struct fuse_session *se)
+{
+	const unsigned width = parallel_width();
+	const unsigned threads = width < THREADS_MIN ? THREADS_MIN : width;
+	struct fuse_loop_config *const config = fuse_loop_cfg_create();
+	int rc;
+
+	if (!config)
+		return -ENOMEM;
+	fuse_loop_cfg_set_max_threads(config, threads);
+	fuse_loop_cfg_set_idle_threads(config, threads);
+	fuse_loop_cfg_set_clone_fd(config, 0);
+	rc = fuse_session_loop_mt(se, config);
+	fuse_loop_cfg_destroy(config);
+	/* A positive number is the signal that stopped it. */
+	return rc > 0 ? 0 : rc;
+}
+
+static int mount_and_serve(const struct options *o, struct fuse_session *se)
+{
+	int rc = 1;
+
+	if (fuse_set_signal_handlers(se))
+		return 1;
+	if (fuse_session_mount(se, o->mountpoint))
+		goto out_signals;
+	if (kernel_extend(se))
+		log_warning("shared mappings of files will not work");
+	if (fuse_daemonize(o->foreground))
+		goto out_mount;
+	if (!o->foreground)
+		log_to_syslog();
+	rc = serve(se) ? 1 : 0;
+out_mount:
+	fuse_session_unmount(se);
+out_signals:
+	fuse_remove_signal_handlers(se);
+	return rc;
+}
+
+static int run(const struct options *o, struct fuse_args *args)
+{
+	struct errmsg err = { "" };
+	struct fuse_session *se;
+	struct tree *tree;
+	int rc = 1;
+
+	raise_file_limit();
+	if (tree_open(o, &tree, &err)) {
+		fprintf(stderr, "ucfs: %s\n", err.text);
+		return 1;
+	}
+	if (o->fake) {
+		tree_close(tree);
+		return 0;
+	}
+	se = fuse_session_new(args, &ops, sizeof(ops), tree);
+	if (se) {
+		rc = mount_and_serve(o, se);
+		fuse_session_destroy(se);
+	}
+	tree_close(tree);
+	return rc;
+}
+
+int main(int argc, char **argv)
+{
+	struct fuse_args args;
+	struct options o;
+	int rc = 1;
+
+	if (options_parse(&o, argc, argv, &args) == 0) {
+		rc = 0;
+		if (o.help)
+			options_print_help();
+		else if (o.version)
+			printf("ucfs %s (libfuse %s)\n", PACKAGE_VERSION,
+			       fuse_pkgversion());
+		else
+			rc = run(&o, &args);
+	}
+	fuse_opt_free_args(&args);
+	options_done(&o);
+	return rc;
+}

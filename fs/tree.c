@@ -1,0 +1,488 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The namespace of a mount: names, attributes, files.  (Listing directories
+ * is in tree_dir.c.)
+ *
+ * In a directory of a run, a tag's view stands beside the tag under the name
+ * <tag>_universal.  If something of that name is really there (a conversion
+ * from earlier), it is shown and the view is not: files are never hidden.
+ * latest_universal is the exception; a real one would name an older
+ * conversion.  .ucfs can be looked up but is not listed, so that a copy of
+ * the tree is the tree.
+ */
+#include "fs/tree.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/bytebuf.h"
+#include "ckpt/ckdir.h"
+#include "ckpt/errmsg.h"
+#include "ckpt/plan.h"
+#include "ckpt/shardcache.h"
+#include "ckpt/tags.h"
+#include "ckpt/vfile.h"
+#include "fs/log.h"
+#include "fs/options.h"
+#include "fs/reals.h"
+#include "fs/tree_ino.h"
+#include "fs/views.h"
+
+#define FOREVER 1e9	      /* for what cannot change */
+#define A_MOMENT 1.0	      /* for what may */
+#define BLOCK_SIZE (1u << 20) /* what cp and Python then read at once */
+
+/* --- opening ---------------------------------------------------------------- */
+
+/* A run can be served if one of its tags can: the newest, if possible. */
+static int open_tags(struct tree *t, const struct tag_list *tags,
+		     struct errmsg *err)
+{
+	struct errmsg newest = { "" };
+	int rc = -ENOENT;
+
+	for (size_t i = 0; i < tags->n && rc; i++) {
+		struct errmsg why = { "out of memory" };
+		struct plan *plan;
+		size_t view;
+		char *path;
+
+		if (asprintf(&path, "%s/%s", t->o->source, tags->v[i].name) < 0)
+			return errmsg_set(err, -ENOMEM, "out of memory");
+		rc = views_add(t->views, path, TREE_ROOT, &view);
+		free(path);
+		if (!rc)
+			rc = views_plan(t->views, view, &plan, &why);
+		if (i == 0)
+			newest = why;
+		/* The others can still be of use. */
+		if (!rc && i > 0)
+			log_warning("%s", newest.text);
+	}
+	if (rc && err)
+		*err = newest;
+	return rc;
+}
+
+static int open_run(struct tree *t, struct errmsg *err)
+{
+	const char *const source = t->o->source;
+	struct tag_list tags;
+	uint64_t index;
+	int rc = reals_add(t->reals, source, 0, &index);
+
+	if (rc)
+		return errmsg_set(err, rc, "out of memory");
+	rc = tags_list(source, &tags, err);
+	if (rc)
+		return rc;
+	if (tags.n)
+		rc = open_tags(t, &tags, err);
+	else if (!tags_exist_below(source))
+		rc = errmsg_set(err, -ENOENT,
+				"%s: no DeepSpeed checkpoint here: neither"
+				" *_optim_states.pt files nor directories that"
+				" hold some", source);
+	tags_done(&tags);
+	return rc;
+}
+
+static int open_tag(struct tree *t, struct errmsg *err)
+{
+	struct plan *plan;
+	size_t view;
+	const int rc = views_add(t->views, t->o->source, TREE_ROOT, &view);
+
+	return rc ? errmsg_set(err, rc, "out of memory") :
+		    views_plan(t->views, view, &plan, err);
+}
+
+int tree_open(const struct options *o, struct tree **out, struct errmsg *err)
+{
+	struct tree *const t = calloc(1, sizeof(*t));
+	int rc;
+
+	if (!t)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	t->o = o;
+	t->reals = reals_new();
+	t->views = views_new(&o->plan);
+	if (!t->reals || !t->views) {
+		rc = errmsg_set(err, -ENOMEM, "out of memory");
+	} else if (stat(o->source, &t->source) < 0) {
+		rc = errmsg_set(err, -errno, "%s: %s", o->source,
+				strerror(errno));
+	} else {
+		t->is_tag = ckdir_is_tag(o->source);
+		rc = t->is_tag ? open_tag(t, err) : open_run(t, err);
+	}
+	if (rc)
+		tree_close(t);
+	else
+		*out = t;
+	return rc;
+}
+
+void tree_close(struct tree *t)
+{
+	if (!t)
+		return;
+	views_free(t->views);
+	reals_free(t->reals);
+	free(t);
+}
+
+/* --- attributes ------------------------------------------------------------- */
+
+static void set_owner(const struct tree *t, struct stat *st)
+{
+	if (t->o->has_uid)
+		st->st_uid = t->o->uid;
+	if (t->o->has_gid)
+		st->st_gid = t->o->gid;
+}
+
+/* Something that is on no disk. */
+static void make_up(const struct tree *t, uint64_t ino, mode_t mode,
+		    uint64_t size, unsigned nlink, int64_t mtime_s,
+		    struct stat *st)
+{
+	*st = (struct stat){
+		.st_ino = ino,
+		.st_mode = mode,
+		.st_nlink = nlink,
+		.st_uid = t->source.st_uid,
+		.st_gid = t->source.st_gid,
+		.st_size = (off_t)size,
+		.st_blksize = BLOCK_SIZE,
+		.st_blocks = (blkcnt_t)((size + 511) / 512),
+	};
+	st->st_mtim.tv_sec = st->st_ctim.tv_sec = st->st_atim.tv_sec = mtime_s;
+	set_owner(t, st);
+}
+
+static int stat_real(struct tree *t, uint64_t index, struct tree_attr *out)
+{
+	const char *const path = reals_path(t->reals, index, NULL);
+
+	if (!path)
+		return -ENOENT;
+	if (lstat(path, &out->st) < 0)
+		return -errno;
+	out->st.st_ino = ino_of_real(t, index);
+	out->st.st_mode &= (mode_t)~0222;
+	out->st.st_blksize = BLOCK_SIZE;
+	set_owner(t, &out->st);
+	out->timeout = A_MOMENT;
+	return 0;
+}
+
+static int stat_view(struct tree *t, size_t view, uint64_t node,
+		     struct tree_attr *out, struct errmsg *err)
+{
+	struct plan_stat st;
+	struct plan *p;
+	int rc = views_plan(t->views, view, &p, err);
+
+	if (!rc)
+		rc = plan_stat(p, node, &st, err);
+	if (rc)
+		return rc;
+	make_up(t, ino_of_view(t, view, node),
+		(st.is_dir ? S_IFDIR : S_IFREG) | st.mode, st.size, st.nlink,
+		st.mtime_s, &out->st);
+	out->timeout = FOREVER;
+	return 0;
+}
+
+/* What latest_universal in the real directory says: the view of its newest
+ * tag.  -ENOENT if it has none. */
+static int latest_text(struct tree *t, uint64_t index, char *text, size_t size)
+{
+	const char *const dir = reals_path(t->reals, index, NULL);
+	struct tag_list tags;
+	int rc = dir ? tags_list(dir, &tags, NULL) : -ENOENT;
+
+	if (rc)
+		return rc;
+	if (tags.n == 0)
+		rc = -ENOENT;
+	else
+		snprintf(text, size, "%s" VIEW_SUFFIX, tags.v[0].name);
+	tags_done(&tags);
+	return rc;
+}
+
+static int stat_latest(struct tree *t, uint64_t index, struct tree_attr *out)
+{
+	char text[NAME_MAX + sizeof(VIEW_SUFFIX)];
+	const int rc = latest_text(t, index, text, sizeof(text));
+
+	if (rc)
+		return rc;
+	make_up(t, INO_LATEST | index, S_IFREG | 0444, strlen(text), 1,
+		t->source.st_mtim.tv_sec, &out->st);
+	out->timeout = A_MOMENT;
+	return 0;
+}
+
+static int control_json(struct tree *t, size_t view, struct bytebuf *out,
+			struct errmsg *err)
+{
+	struct plan *p;
+	const int rc = views_plan(t->views, view, &p, err);
+
+	return rc ? rc : plan_json(p, out, err);
+}
+
+static int stat_control(struct tree *t, uint64_t ino, struct tree_attr *out,
+			struct errmsg *err)
+{
+	const bool is_dir = ino < INO_CONTROL_PLAN0;
+	struct bytebuf text = { 0 };
+	int rc = 0;
+
+	if (!is_dir)
+		rc = control_json(t, (size_t)(ino - INO_CONTROL_PLAN0), &text,
+				  err);
+	make_up(t, ino, is_dir ? S_IFDIR | 0555 : S_IFREG | 0444, text.len,
+		ino == INO_CONTROL ? 3 : is_dir ? 2 : 1,
+		t->source.st_mtim.tv_sec, &out->st);
+	out->timeout = is_dir ? A_MOMENT : FOREVER;
+	bytebuf_done(&text);
+	return rc;
+}
+
+int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out,
+		 struct errmsg *err)
+{
+	const struct tree_node n = ino_parse(t, ino);
+
+	switch (n.kind) {
+	case NODE_REAL: return stat_real(t, n.index, out);
+	case NODE_VIEW: return stat_view(t, n.view, n.index, out, err);
+	case NODE_LATEST: return stat_latest(t, n.index, out);
+	case NODE_CONTROL: return stat_control(t, ino, out, err);
+	}
+	return -ENOENT;
+}
+
+/* --- names ------------------------------------------------------------------ */
+
+/* "<tag>_universal" in a directory where <tag> is a ZeRO tag: the view's
+ * number.  -ENOENT if it is no such name. */
+static int find_view(struct tree *t, const char *dir, uint64_t dir_ino,
+		     const char *name, size_t *view)
+{
+	const size_t n = strlen(name), s = strlen(VIEW_SUFFIX);
+	char *path;
+	int rc = -ENOENT;
+
+	if (n <= s || strcmp(name + n - s, VIEW_SUFFIX) != 0)
+		return -ENOENT;
+	if (asprintf(&path, "%s/%.*s", dir, (int)(n - s), name) < 0)
+		return -ENOMEM;
+	if (ckdir_is_zero_tag(path))
+		rc = views_add(t->views, path, dir_ino, view);
+	free(path);
+	return rc;
+}
+
+static int lookup_in_real(struct tree *t, uint64_t index, const char *name,
+			  uint64_t *ino)
+{
+	const char *const dir = reals_path(t->reals, index, NULL);
+	char text[NAME_MAX + sizeof(VIEW_SUFFIX)];
+	struct stat st;
+	uint64_t child;
+	size_t view;
+	char *path;
+	int rc;
+
+	if (!dir)
+		return -ENOENT;
+	if (strcmp(name, LATEST_NAME) == 0 &&
+	    latest_text(t, index, text, sizeof(text)) == 0) {
+		*ino = INO_LATEST | index;
+		return 0;
+	}
+	if (asprintf(&path, "%s/%s", dir, name) < 0)
+		return -ENOMEM;
+	rc = lstat(path, &st) < 0 ? -errno : 0;
+	if (!rc) {
+		rc = reals_add(t->reals, path, index, &child);
+		if (!rc)
+			*ino = ino_of_real(t, child);
+	} else if (rc == -ENOENT) {
+		rc = find_view(t, dir, ino_of_real(t, index), name, &view);
+		if (!rc)
+			*ino = ino_of_view(t, view, PLAN_ROOT);
+	}
+	free(path);
+	return rc;
+}
+
+void tree_control_name(struct tree *t, size_t view, char name[NAME_MAX + 1])
+{
+	const char *path = views_path(t->views, view);
+	const size_t n = strlen(t->o->source);
+
+	/* A tag further down goes by its path: checkpoint-4+global_step4. */
+	if (strncmp(path, t->o->source, n) == 0 && path[n] == '/')
+		path += n + 1;
+	else if (strrchr(path, '/'))
+		path = strrchr(path, '/') + 1;
+	snprintf(name, NAME_MAX + 1, "%.*s.json", NAME_MAX - 5, path);
+	for (char *c = name; *c; c++)
+		if (*c == '/')
+			*c = '+';
+}
+
+static int lookup_in_control(struct tree *t, uint64_t dir, const char *name,
+			     uint64_t *ino)
+{
+	const size_t n = views_count(t->views);
+	char own[NAME_MAX + 1];
+
+	if (dir == INO_CONTROL && strcmp(name, PLANS_NAME) == 0) {
+		*ino = INO_CONTROL_PLANS;
+		return 0;
+	}
+	for (size_t i = 0; dir == INO_CONTROL_PLANS && i < n; i++) {
+		tree_control_name(t, i, own);
+		if (strcmp(own, name) == 0) {
+			*ino = INO_CONTROL_PLAN0 + i;
+			return 0;
+		}
+	}
+	return -ENOENT;
+}
+
+static int lookup_in_view(struct tree *t, size_t view, uint64_t node,
+			  const char *name, uint64_t *ino, struct errmsg *err)
+{
+	struct plan *p;
+	uint64_t child;
+	int rc = views_plan(t->views, view, &p, err);
+
+	if (!rc)
+		rc = plan_lookup(p, node, name, &child, err);
+	if (!rc)
+		*ino = ino_of_view(t, view, child);
+	return rc;
+}
+
+int tree_lookup(struct tree *t, uint64_t dir, const char *name,
+		struct tree_attr *out, double *timeout, struct errmsg *err)
+{
+	const struct tree_node n = ino_parse(t, dir);
+	uint64_t ino = 0;
+	int rc = -ENOENT;
+
+	*timeout = n.kind == NODE_VIEW ? FOREVER : A_MOMENT;
+	if (dir == TREE_ROOT && strcmp(name, CONTROL_NAME) == 0) {
+		ino = INO_CONTROL;
+		rc = 0;
+	} else if (n.kind == NODE_REAL) {
+		rc = lookup_in_real(t, n.index, name, &ino);
+	} else if (n.kind == NODE_VIEW) {
+		rc = lookup_in_view(t, n.view, n.index, name, &ino, err);
+	} else if (n.kind == NODE_CONTROL) {
+		rc = lookup_in_control(t, dir, name, &ino);
+	}
+	return rc ? rc : tree_getattr(t, ino, out, err);
+}
+
+int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size)
+{
+	const struct tree_node n = ino_parse(t, ino);
+	const char *path;
+	ssize_t len;
+
+	if (n.kind != NODE_REAL)
+		return -EINVAL;
+	path = reals_path(t->reals, n.index, NULL);
+	len = path ? readlink(path, buf, size) : -1;
+	return len < 0 ? (path ? -errno : -ENOENT) : (int)len;
+}
+
+/* --- files ------------------------------------------------------------------- */
+
+static int open_bytes(struct bytebuf *text, int rc, struct tree_file *out,
+		      struct errmsg *err)
+{
+	if (!rc && !(out->v = vfile_new_bytes(text, err)))
+		rc = -ENOMEM;
+	bytebuf_done(text);
+	return rc;
+}
+
+static int open_real(struct tree *t, uint64_t index, struct tree_file *out)
+{
+	const char *const path = reals_path(t->reals, index, NULL);
+
+	if (!path)
+		return -ENOENT;
+	/* A FIFO's open would wait for its writer. */
+	out->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	return out->fd < 0 ? -errno : 0;
+}
+
+int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
+		   struct errmsg *err)
+{
+	const struct tree_node n = ino_parse(t, ino);
+	char text[NAME_MAX + sizeof(VIEW_SUFFIX)];
+	struct bytebuf bytes = { 0 };
+	int rc;
+
+	*out = (struct tree_file){ .fd = -1 };
+	switch (n.kind) {
+	case NODE_REAL: return open_real(t, n.index, out);
+	case NODE_VIEW:
+		rc = views_plan(t->views, n.view, &out->plan, err);
+		return rc ? rc : plan_file_open(out->plan, n.index, &out->v,
+						err);
+	case NODE_LATEST:
+		rc = latest_text(t, n.index, text, sizeof(text));
+		if (!rc)
+			bytebuf_add(&bytes, text, strlen(text));
+		return open_bytes(&bytes, rc, out, err);
+	case NODE_CONTROL:
+		if (ino < INO_CONTROL_PLAN0)
+			return -EISDIR;
+		rc = control_json(t, (size_t)(ino - INO_CONTROL_PLAN0), &bytes,
+				  err);
+		return open_bytes(&bytes, rc, out, err);
+	}
+	return -ENOENT;
+}
+
+void tree_file_close(struct tree_file *f)
+{
+	vfile_free(f->v);
+	if (f->fd >= 0)
+		close(f->fd);
+}
+
+/* --- the whole ---------------------------------------------------------------- */
+
+void tree_totals(struct tree *t, uint64_t *bytes, uint64_t *files)
+{
+	const size_t n = views_count(t->views);
+
+	*bytes = *files = 0;
+	for (size_t v = 0; v < n; v++) {
+		struct plan *const p = views_plan_if_made(t->views, v);
+		const struct shardcache *const c = p ? plan_shards(p) : NULL;
+		const size_t shards = c ? shardcache_count(c) : 0;
+
+		for (size_t i = 0; i < shards; i++)
+			*bytes += shardcache_id(c, (uint32_t)i)->size;
+		*files += shards;
+	}
+}

@@ -1,0 +1,3 @@
+dist_man1_MANS = \
+	%D%/ucfs.1 \
+	%D%/ucckpt.1

@@ -1,0 +1,86 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The mount of a run: tags as they are, a view beside each, latest_universal,
+# tags that appear later, what Hugging Face's Trainer leaves.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/lib.sh"
+require_fuse
+
+run=$tmp/run
+mkdir "$run"
+cp -r "$good/z1_fp32_dp2/global_step4" "$run/global_step4"
+printf global_step4 >"$run/latest"
+echo '{}' >"$run/config.json"
+mkdir -p "$run/logs/deep"
+echo hello >"$run/logs/deep/a.txt"
+ln -s a.txt "$run/logs/deep/link"
+mnt=$tmp/mnt
+
+mount_fg "$run" || finish
+check "a tag is shown as it is" diff -r "$run/global_step4" "$mnt/global_step4"
+check "other files too" diff -r "$run/logs" "$mnt/logs"
+check "a link stays one" test "$(readlink "$mnt/logs/deep/link")" = a.txt
+check "a view stands beside the tag" test -f "$mnt/global_step4_universal/zero/cube/fp32.pt"
+check "latest_universal names it" test "$(cat "$mnt/latest_universal")" = global_step4_universal
+check "latest_universal ends without a newline" test "$(stat -c %s "$mnt/latest_universal")" = 22
+check "the listing has these names" test "$(ls "$mnt" | tr '\n' ' ')" = \
+	"config.json global_step4 global_step4_universal latest latest_universal logs "
+
+# Tags that appear while mounted.
+cp -r "$good/z3_fp32_dp2/global_step4" "$run/global_step12"
+printf global_step12 >"$run/latest"
+sleep 1.2
+check "a new tag appears" test -d "$mnt/global_step12"
+check "with its view" test -f "$mnt/global_step12_universal/zero/cube/fp32.pt"
+check "and is listed" grep -q global_step12_universal <(ls "$mnt")
+check "latest_universal follows" test "$(cat "$mnt/latest_universal")" = global_step12_universal
+
+# One that is still being written fails, and works when it is there.
+mkdir "$run/global_step20"
+cp "$good/z1_fp32_dp2/global_step4"/zero_pp_rank_0* "$run/global_step20"
+sleep 1.2
+check "a half-written tag is an error" test ! -e "$mnt/global_step20_universal/zero"
+cp "$good/z1_fp32_dp2/global_step4"/* "$run/global_step20"
+sleep 2.2
+check "until it is complete" test -f "$mnt/global_step20_universal/zero/cube/fp32.pt"
+
+# A conversion from earlier is not hidden.
+mkdir -p "$run/global_step4b_universal"
+cp -r "$good/z1_fp32_dp2/global_step4" "$run/global_step4b"
+echo old >"$run/global_step4b_universal/note"
+sleep 1.2
+check "a real directory wins over a view" test "$(cat "$mnt/global_step4b_universal/note")" = old
+
+# Where there are no tags, a real latest_universal is a file like others.
+mkdir "$run/converted"
+echo x >"$run/converted/latest_universal"
+check "latest_universal of somebody else is listed" test "$(ls "$mnt/converted")" = latest_universal
+check "and is itself" test "$(cat "$mnt/converted/latest_universal")" = x
+
+# The plan, for people and scripts; not in listings, so that copies are clean.
+check ".ucfs is not listed" test -z "$(ls -A "$mnt" | grep ucfs)"
+check "the plan names its shards" grep -q '"shards":\[' "$mnt/.ucfs/plan/global_step4.json"
+check "its size is known before" test "$(stat -c %s "$mnt/.ucfs/plan/global_step4.json")" = \
+	"$(wc -c <"$mnt/.ucfs/plan/global_step4.json")"
+unmount
+
+# A newest tag that is damaged does not hide the others.
+rm "$run/global_step12"/*rank_1*optim* && printf global_step12 >"$run/latest"
+mount_fg "$run" || finish
+check "the damaged tag is named" grep -q 'global_step12.*missing' "$tmp/log"
+check "others are served" test -f "$mnt/global_step4_universal/zero/cube/fp32.pt"
+check "it is not" test ! -e "$mnt/global_step12_universal/zero"
+unmount
+
+# Hugging Face's Trainer: checkpoint-4/{config.json,global_step4,latest}.
+mount_fg "$good/hf_trainer/checkpoint-4" || finish
+check "a Trainer checkpoint has a view" test -f "$mnt/global_step4_universal/zero/cube/fp32.pt"
+check "beside its own files" test -f "$mnt/config.json"
+unmount
+mount_fg "$good/hf_trainer" || finish
+check "so has its output directory" test -f \
+	"$mnt/checkpoint-4/global_step4_universal/zero/cube/fp32.pt"
+check "and a latest_universal there" test \
+	"$(cat "$mnt/checkpoint-4/latest_universal")" = global_step4_universal
+unmount
+finish
