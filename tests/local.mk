@@ -76,9 +76,13 @@ AM_TESTS_ENVIRONMENT = \
 # What cases/mount_tools.sh maps files with.
 check_PROGRAMS += %D%/mapcmp
 
+# What the demonstration shows tensors with.
+noinst_PROGRAMS += %D%/tensor_stats
+%C%_tensor_stats_LDADD = $(ckpt_libs) -lm
+
 # Data and helpers that `make dist` would not find by itself.
 EXTRA_DIST += $(scripts) \
-	%D%/good %D%/bad %D%/cases %D%/interop \
+	%D%/demo.sh %D%/good %D%/bad %D%/cases %D%/interop \
 	%D%/fuzz/corpus %D%/fuzz/seed.sh %D%/fuzz/pickle.dict
 
 # Longer runs that are not part of `make check`: speed, and comparison with

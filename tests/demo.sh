@@ -1,0 +1,140 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# usage: tests/demo.sh BUILDDIR
+#
+# Shows the programs at work on a small GPT-2 that DeepSpeed trained and saved
+# with ZeRO-3 on four ranks, and checks what they show.  Where there is no
+# FUSE, the tree is converted instead of mounted.
+set -euo pipefail
+
+if [ $# -ne 1 ] || [ ! -x "$1/ucckpt" ]; then
+	sed -n '4s/^# //p' "$0" >&2
+	exit 2
+fi
+build=$(cd "$1" && pwd)
+good=$(cd "$(dirname "$0")/good" && pwd)
+readonly build good
+readonly case=dsuc_gpt2_z3_offload_dp4
+readonly tag=global_step4
+readonly tensor=zero/transformer.wte.weight/fp32.pt
+PATH=$build:$build/tests:$PATH
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/ucfs-demo.XXXXXX")
+trap clean_up EXIT
+trap 'exit 1' INT TERM HUP
+
+clean_up()
+{
+	# Only what is no mount any more is removed.
+	if is_mounted && ! fusermount3 -u "$work/mnt"; then
+		fusermount3 -uz "$work/mnt" || return
+	fi
+	rm -rf "$work"
+}
+
+is_mounted()
+{
+	grep -qF " $work/mnt " /proc/self/mounts
+}
+
+step()
+{
+	printf '\n# %s\n' "$*"
+}
+
+# Print a command, then run it.
+run()
+{
+	printf '$ %s\n' "$*"
+	"$@"
+}
+
+# The first lines of a long output.
+shorten()
+{
+	awk -v max="$1" 'NR <= max
+		END { if (NR > max) printf "... %d more lines\n", NR - max }'
+}
+
+fail()
+{
+	printf 'demo: %s\n' "$*" >&2
+	exit 1
+}
+
+# What can be shown of the tree in directory $1, mounted or converted.
+show_tree()
+{
+	local tree=$1/${tag}_universal
+
+	step "One directory for each parameter, one file for each state:"
+	run ls -lR "$tree" | shorten 24
+
+	step "The file that names the newest universal checkpoint:"
+	run cat "$1/latest_universal"
+	echo
+
+	step "The files are the archives that torch.save writes, checksums and all:"
+	run unzip -t "$tree/$tensor"
+
+	step "A tensor, gathered from four ranks:"
+	run tensor_stats "$tree/$tensor"
+
+	step "Every file equals the one that DeepSpeed's own converter wrote:"
+	check_digests "$tree"
+}
+
+# tests/good/README.md tells what the lines of a digests file say.
+check_digests()
+{
+	awk -v dir="$1" '$1 == "file" { print $4 "  " dir "/" $2 }' \
+		"$good/$case.digests" >digests
+	[ -s digests ] || fail "no digests for $case"
+	run sha256sum --check --quiet digests
+	printf '%d files are equal\n' "$(wc -l <digests)"
+}
+
+cd "$work"
+step "A run directory as DeepSpeed leaves it (real, but small):"
+mkdir run mnt
+cp -r "$good/$case/." run
+chmod -R u+w run
+run ls run "run/$tag"
+
+step "What is it, and is it whole?"
+run ucckpt info run | shorten 14
+
+if [ -r /dev/fuse ] && [ -w /dev/fuse ] && command -v fusermount3 >/dev/null
+then
+	step "Mount it.  Nothing is converted, nothing is written:"
+	run ucfs run mnt
+	run ls -l mnt
+
+	show_tree mnt
+
+	step "Where its bytes lie, for readers that want to go around FUSE:"
+	run ucckpt extents "mnt/${tag}_universal/$tensor"
+
+	step "Copy a file out, and compare (cmp says nothing: they are equal):"
+	run cp "mnt/${tag}_universal/$tensor" copy.pt
+	run cmp "mnt/${tag}_universal/$tensor" copy.pt
+
+	step "Write the whole tree to a disk, and compare (nor does diff):"
+	run ucckpt convert run "out/${tag}_universal"
+	run diff -r "mnt/${tag}_universal" "out/${tag}_universal"
+
+	step "Unmount:"
+	run fusermount3 -u mnt
+	if is_mounted; then
+		fail "still mounted"
+	fi
+else
+	step "No FUSE here: /dev/fuse or fusermount3 is missing, or not for this user."
+	step "The same tree, converted to a disk instead of mounted:"
+	run ucckpt convert run "out/${tag}_universal"
+
+	show_tree out
+fi
+
+step "That was all; the manuals are ucfs(1) and ucckpt(1)."
