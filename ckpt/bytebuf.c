@@ -27,7 +27,7 @@ void bytebuf_reserve(struct bytebuf *b, size_t len)
 static uint8_t *extend(struct bytebuf *b, size_t len)
 {
 	bytebuf_reserve(b, len);
-	if (b->failed)
+	if (b->failed || len == 0)
 		return NULL;
 	b->len += len;
 	return b->data + b->len - len;

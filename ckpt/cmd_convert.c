@@ -11,6 +11,7 @@
 #include <getopt.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +40,7 @@ struct convert {
 	struct plan_options plan;
 };
 
-static volatile sig_atomic_t caught;
+static atomic_int caught; /* written by the handler, read by all threads */
 
 static void catch(int sig)
 {

@@ -592,7 +592,7 @@ static int map_pieces(struct vfile *f, size_t i, uint64_t off,
 		const struct extent *const e = &f->map.v[i];
 		const uint64_t rest = e[1].start - off, skip = off - e->start;
 		const size_t n = left < rest ? left : (size_t)rest;
-		const uint8_t *p;
+		const uint8_t *p = NULL;
 		int rc = 0;
 
 		if (e->kind == EXTENT_SHARD) {

@@ -88,9 +88,9 @@ void vfile_unmap(struct vfile *f, struct vfile_window *w);
 void vfile_sum_behind(struct vfile *f);
 
 /*
- * The same for a reader who has bytes [off, off + len) in `buf`, and for all storages
- * of the file: who reads them one after the other, the trailer last, reads
- * every byte once.
+ * The same for a reader who has bytes [off, off + len) in `buf`, and for all
+ * storages of the file: who reads them one after the other, the trailer last,
+ * reads every byte once.
  */
 void vfile_sum(struct vfile *f, const void *buf, size_t len, uint64_t off);
 

@@ -42,6 +42,20 @@ cp "$tag"/zero* "$tmp/damaged/"
 refused "$tmp/damaged" "mp_rank_00_model_states.pt: .*truncated"
 check "a bad option is named" grep -q 'crc=no' <(ucfs "$tag" "$mnt" -o crc=no 2>&1)
 check "a missing mount point is named" grep -q "$tmp/no" <(ucfs "$tag" "$tmp/no" 2>&1)
+# Mounting does not open optimizer shards: bad ones are found when needed.
+rm -rf "$tmp/damaged"
+cp -r "$tag" "$tmp/damaged"
+for f in "$tmp"/damaged/zero*; do
+	echo garbage >"$f"
+done
+if mount_fg "$tmp/damaged"; then
+	check "the parameters are listed" test -d "$mnt/zero/ln_f.bias"
+	check "the model states are served" cmp "$tag/mp_rank_00_model_states.pt" "$mnt/mp_rank_00_model_states.pt"
+	check "states are an error" grep -q 'Input/output error' <(ls "$mnt/zero/ln_f.bias" 2>&1)
+	check "with a line that names the shard" grep -q 'rank_0.*not a file of torch.save' "$tmp/log"
+	unmount
+fi
+
 mkdir "$tmp/run"
 cp -r "$tag" "$tmp/run"
 mkdir "$tmp/run/mnt"

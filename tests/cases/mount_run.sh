@@ -51,6 +51,12 @@ echo old >"$run/global_step4b_universal/note"
 sleep 1.2
 check "a real directory wins over a view" test "$(cat "$mnt/global_step4b_universal/note")" = old
 
+# Accelerate calls its tag pytorch_model, Lightning checkpoint.
+cp -r "$good/z1_no_ucinfo_dp2/global_step4" "$run/pytorch_model"
+sleep 1.2
+check "a tag is known by its files, not its name" test -f "$mnt/pytorch_model_universal/zero/cube/fp32.pt"
+rm -r "$run/pytorch_model"
+
 # Where there are no tags, a real latest_universal is a file like others.
 mkdir "$run/converted"
 echo x >"$run/converted/latest_universal"
