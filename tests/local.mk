@@ -3,13 +3,28 @@
 # name its script in scripts.  Exit status 77 means skipped.
 
 unit_tests = \
+	%D%/test_tensor \
+	%D%/test_cast \
 	%D%/test_zip \
 	%D%/test_pickle \
+	%D%/test_pickle_write \
 	%D%/test_namehash \
 	%D%/test_ptwrite \
+	%D%/test_names \
+	%D%/test_merge \
 	%D%/test_partition \
+	%D%/test_extent \
+	%D%/test_shardcache \
+	%D%/test_vfile \
+	%D%/test_plan \
 	%D%/test_bad \
 	%D%/test_good
+%C%_test_bad_SOURCES = \
+	%D%/test_bad.c \
+	%D%/bad.h \
+	%D%/bad_files.c \
+	%D%/bad_model.c \
+	%D%/bad_optim.c
 
 scripts = \
 	%D%/layers.sh \
@@ -48,7 +63,7 @@ replays = \
 EXTRA_LIBRARIES = %D%/libmk.a
 %C%_libmk_a_SOURCES = \
 	%D%/mkpt.h %D%/mkpt.c \
-	%D%/mkckpt.h %D%/mkckpt.c \
+	%D%/mkckpt.h %D%/mkckpt.c %D%/mkckpt_check.c \
 	%D%/walk.h %D%/walk.c
 
 LDADD = %D%/libmk.a $(ckpt_libs) $(CMOCKA_LIBS) $(NETTLE_LIBS)
@@ -82,7 +97,7 @@ noinst_PROGRAMS += %D%/tensor_stats
 
 # Data and helpers that `make dist` would not find by itself.
 EXTRA_DIST += $(scripts) \
-	%D%/demo.sh %D%/good %D%/bad %D%/cases %D%/interop \
+	%D%/demo.sh %D%/good %D%/bad %D%/cases %D%/interop %D%/bench \
 	%D%/fuzz/corpus %D%/fuzz/seed.sh %D%/fuzz/pickle.dict
 
 # Longer runs that are not part of `make check`: speed, and comparison with

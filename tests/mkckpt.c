@@ -57,14 +57,14 @@ uint32_t mkckpt_element(const struct mkckpt *c, size_t param, unsigned state,
 	return (uint32_t)(h >> 32);
 }
 
-/* --- one flat group --------------------------------------------------------- */
+/* --- one flat group ------------------------------------------------------ */
 
 /* A group of stages 1, 2: which element of which parameter lies where. */
 struct flat_group {
 	size_t *params; /* numbers, in flat order */
-	uint64_t *pad;	/* after each */
+	uint64_t *pad;  /* after each */
 	size_t n;
-	size_t *owner;	 /* of each element: a parameter or NONE */
+	size_t *owner;   /* of each element: a parameter or NONE */
 	uint64_t *index; /* in it */
 	uint64_t used, len, part;
 };
@@ -139,10 +139,10 @@ static uint32_t *flat_elements(const struct mkckpt *c,
 	for (uint64_t i = 0; i < f->part; i++) {
 		const uint64_t at = rank * f->part + i;
 
-		v[i] = f->owner[at] == NONE ?
-			       PADDING_BITS :
-			       mkckpt_element(c, f->owner[at], state,
-					      f->index[at]);
+		v[i] = f->owner[at] == NONE
+			       ? PADDING_BITS
+			       : mkckpt_element(c, f->owner[at], state,
+						f->index[at]);
 	}
 	return v;
 }
@@ -183,7 +183,7 @@ static struct value *slice_mapping(struct mkpt *m, const struct mkckpt *c,
 	return dict;
 }
 
-/* --- files -------------------------------------------------------------------- */
+/* --- files --------------------------------------------------------------- */
 
 static struct value *stage_value(struct mkpt *m, int stage)
 {
@@ -265,9 +265,8 @@ static struct value *make_zero12(struct mkpt *m, const struct mkckpt *c,
 		mkpt_set_key(m, state, mkpt_int(m, (int64_t)g),
 			     group_state(m, v, f.part));
 		mkpt_add(m, fp32,
-			 mkpt_flat(m, DTYPE_F32,
-				   f.part - (c->padded ? 0 : tail), f.part,
-				   true, v[0]));
+			 mkpt_flat(m, DTYPE_F32, f.part - (c->padded ? 0 : tail),
+				   f.part, true, v[0]));
 		mkpt_add(m, pad, mkpt_int(m, (int64_t)tail));
 		for (size_t i = 0; i < f.n; i++)
 			mkpt_add(m, pads, mkpt_int(m, (int64_t)f.pad[i]));
@@ -308,8 +307,8 @@ static uint32_t *slots(const struct mkckpt *c, size_t g, unsigned rank,
 			continue;
 		v = must(realloc(v, (*len + q + 1) * sizeof(*v)));
 		for (uint64_t k = rank * q; k < (rank + 1) * q; k++)
-			v[(*len)++] = k < n ? mkckpt_element(c, i, state, k) :
-					      PADDING_BITS;
+			v[(*len)++] = k < n ? mkckpt_element(c, i, state, k)
+					    : PADDING_BITS;
 	}
 	return v;
 }
@@ -320,12 +319,11 @@ static struct value *with_attribute(struct mkpt *m, struct value *tensor)
 	struct value *const state = mkpt_dict(m);
 
 	mkpt_set(m, state, "ds_id", mkpt_str(m, "0_0"));
-	return mkpt_reduce(m,
-			   mkpt_global(m, "torch._tensor",
-				       "_rebuild_from_type_v2"),
-			   mkpt_tuple(m, 4, tensor->obj->callable,
-				      mkpt_global(m, "torch", "Tensor"),
-				      tensor->obj->args, state));
+	return mkpt_reduce(
+		m, mkpt_global(m, "torch._tensor", "_rebuild_from_type_v2"),
+		mkpt_tuple(m, 4, tensor->obj->callable,
+			   mkpt_global(m, "torch", "Tensor"), tensor->obj->args,
+			   state));
 }
 
 static struct value *make_zero3(struct mkpt *m, const struct mkckpt *c,
@@ -362,8 +360,7 @@ static struct value *ds_config(struct mkpt *m, const struct mkckpt *c)
 	struct value *const config = mkpt_dict(m), *const zero = mkpt_dict(m);
 
 	mkpt_set(m, zero, "stage", mkpt_int(m, c->stage));
-	mkpt_set(m, zero, "round_robin_gradients",
-		 mkpt_bool(m, c->round_robin));
+	mkpt_set(m, zero, "round_robin_gradients", mkpt_bool(m, c->round_robin));
 	mkpt_set(m, config, "zero_optimization", zero);
 	return config;
 }
@@ -381,8 +378,7 @@ static struct value *param_shapes(struct mkpt *m, const struct mkckpt *c)
 			const struct mkckpt_param *const p =
 				&c->params[f.params[i]];
 
-			mkpt_set(m, d, p->name,
-				 mkpt_size(m, p->shape, p->ndim));
+			mkpt_set(m, d, p->name, mkpt_size(m, p->shape, p->ndim));
 		}
 		flat_done(&f);
 		mkpt_add(m, list, d);
@@ -401,13 +397,19 @@ static void put_number(enum dtype dtype, uint8_t *to, uint64_t i)
 
 	memcpy(&bits, &f, sizeof(bits));
 	switch (dtype) {
-	case DTYPE_F64: memcpy(to, &d, sizeof(d)); break;
-	case DTYPE_F32: memcpy(to, &f, sizeof(f)); break;
+	case DTYPE_F64:
+		memcpy(to, &d, sizeof(d));
+		break;
+	case DTYPE_F32:
+		memcpy(to, &f, sizeof(f));
+		break;
 	case DTYPE_BF16:
 		to[0] = (uint8_t)(bits >> 16);
 		to[1] = (uint8_t)(bits >> 24);
 		break;
-	default: memcpy(to, &wide, dtype_size(dtype)); break;
+	default:
+		memcpy(to, &wide, dtype_size(dtype));
+		break;
 	}
 }
 
@@ -466,15 +468,15 @@ static struct value *make_optim(struct mkpt *m, const struct mkckpt *c,
 	struct value *const root = mkpt_dict(m);
 
 	mkpt_set(m, root, "optimizer_state_dict",
-		 c->stage == 3 ? make_zero3(m, c, rank) :
-				 make_zero12(m, c, rank));
+		 c->stage == 3 ? make_zero3(m, c, rank)
+			       : make_zero12(m, c, rank));
 	mkpt_set(m, root, "ds_config", ds_config(m, c));
 	mkpt_set(m, root, "ds_version", mkpt_str(m, DS_VERSION));
 	return root;
 }
 
-void mkckpt_path(const struct mkckpt *c, const char *dir,
-		 enum mkckpt_file kind, unsigned rank, char *out)
+void mkckpt_path(const struct mkckpt *c, const char *dir, enum mkckpt_file kind,
+		 unsigned rank, char *out)
 {
 	const char *const bf16 = c->bf16 ? "bf16_" : "";
 
@@ -494,9 +496,9 @@ static void write_one(const struct mkckpt *c, const char *dir,
 		      enum mkckpt_file kind, unsigned rank)
 {
 	struct mkpt m = { 0 };
-	struct value *const root = kind == MKCKPT_MODEL ?
-					   make_model(&m, c) :
-					   make_optim(&m, c, rank);
+	struct value *const root = kind == MKCKPT_MODEL
+					   ? make_model(&m, c)
+					   : make_optim(&m, c, rank);
 	struct bytebuf file = { 0 };
 	char path[PATH_MAX];
 
@@ -518,7 +520,7 @@ void mkckpt_write(const struct mkckpt *c, const char *dir)
 	}
 }
 
-/* --- directories ------------------------------------------------------------------ */
+/* --- directories --------------------------------------------------------- */
 
 char *mkckpt_new_dir(void)
 {

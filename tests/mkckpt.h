@@ -43,11 +43,11 @@ struct mkckpt {
 	size_t ngroups;
 	const struct mkckpt_extra *extras;
 	size_t nextras;
-	unsigned align;	  /* stages 1, 2: parameters begin at multiples of it */
+	unsigned align;   /* stages 1, 2: parameters begin at multiples of it */
 	bool round_robin; /* stages 1, 2: round_robin_gradients */
-	bool padded;	  /* stages 1, 2: fp32 partitions keep their padding */
-	bool bf16;	  /* file names begin with bf16_ */
-	uint64_t seed;	  /* of the elements */
+	bool padded;      /* stages 1, 2: fp32 partitions keep their padding */
+	bool bf16;        /* file names begin with bf16_ */
+	uint64_t seed;    /* of the elements */
 
 	/* Called with each file's root before it is written; the chance to
 	 * damage it. */
@@ -69,8 +69,8 @@ uint32_t mkckpt_element(const struct mkckpt *c, size_t param, unsigned state,
 void mkckpt_write(const struct mkckpt *c, const char *dir);
 
 /* Path of one of them, in `out` (PATH_MAX bytes). */
-void mkckpt_path(const struct mkckpt *c, const char *dir,
-		 enum mkckpt_file kind, unsigned rank, char *out);
+void mkckpt_path(const struct mkckpt *c, const char *dir, enum mkckpt_file kind,
+		 unsigned rank, char *out);
 
 /* Do all files of the plan hold the right elements?  If not, `why` tells. */
 bool mkckpt_check(const struct mkckpt *c, struct plan *p, char *why,

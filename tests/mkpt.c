@@ -102,8 +102,8 @@ struct value *mkpt_reduce(struct mkpt *m, struct value *callable,
 struct value *mkpt_object(struct mkpt *m, const char *module, const char *name,
 			  struct value *state)
 {
-	struct value *const v = mkpt_reduce(m, mkpt_global(m, module, name),
-					    mkpt_tuple(m, 0));
+	struct value *const v =
+		mkpt_reduce(m, mkpt_global(m, module, name), mkpt_tuple(m, 0));
 
 	v->kind = VALUE_NEWOBJ;
 	v->obj->state = state;
@@ -136,10 +136,10 @@ static bool same_key(const struct value *a, const struct value *b)
 {
 	if (a->kind != b->kind)
 		return false;
-	return a->kind == VALUE_INT ? a->i == b->i :
-				      a->str.len == b->str.len &&
-					      !memcmp(a->str.p, b->str.p,
-						      a->str.len);
+	return a->kind == VALUE_INT
+		       ? a->i == b->i
+		       : a->str.len == b->str.len &&
+				 !memcmp(a->str.p, b->str.p, a->str.len);
 }
 
 void mkpt_set_key(struct mkpt *m, struct value *dict, struct value *key,
@@ -171,11 +171,11 @@ const char *mkpt_add_storage(struct mkpt *m, const void *bytes, uint64_t len)
 {
 	char key[24];
 
-	m->storages = must(realloc(m->storages, (m->nstorages + 1) *
-							sizeof(*m->storages)));
-	m->storages[m->nstorages] = (struct mkpt_storage){
-		.bytes = must(malloc(len + 1)), .len = len
-	};
+	m->storages = must(realloc(m->storages,
+				   (m->nstorages + 1) * sizeof(*m->storages)));
+	m->storages[m->nstorages] =
+		(struct mkpt_storage){ .bytes = must(malloc(len + 1)),
+				       .len = len };
 	if (len)
 		memcpy(m->storages[m->nstorages].bytes, bytes, len);
 	snprintf(key, sizeof(key), "%zu", m->nstorages++);
@@ -194,22 +194,19 @@ struct value *mkpt_tensor(struct mkpt *m, enum dtype dtype,
 }
 
 struct value *mkpt_flat(struct mkpt *m, enum dtype dtype, uint64_t numel,
-			uint64_t capacity, bool requires_grad,
-			const void *bytes)
+			uint64_t capacity, bool requires_grad, const void *bytes)
 {
 	struct tensor t;
 
 	tensor_init(&t, dtype, &numel, 1, requires_grad);
 	t.storage_numel = capacity;
-	t.storage_key =
-		mkpt_add_storage(m, bytes, capacity * dtype_size(dtype));
+	t.storage_key = mkpt_add_storage(m, bytes, capacity * dtype_size(dtype));
 	return must(tensor_to_value(&m->arena, &t));
 }
 
 /* Lay `pickle` and the storages numbered `order[n]` out as a file. */
 static void emit(const struct mkpt *m, const size_t *order, size_t n,
-		 struct bytebuf *pickle, const char *prefix,
-		 struct bytebuf *out)
+		 struct bytebuf *pickle, const char *prefix, struct bytebuf *out)
 {
 	uint64_t *const len = must(calloc(n + 1, sizeof(*len)));
 	uint32_t *const crc = must(calloc(n + 1, sizeof(*crc)));

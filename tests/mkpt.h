@@ -21,7 +21,7 @@ struct mkpt {
 	struct mkpt_storage {
 		uint8_t *bytes; /* owned */
 		uint64_t len;
-	} *storages; /* their keys are their numbers */
+	} * storages; /* their keys are their numbers */
 	size_t nstorages;
 };
 

@@ -36,7 +36,7 @@
 
 static const struct mkckpt_param params[] = {
 	{ "emb.weight", 2, { 11, 7 }, 0 }, { "l1.weight", 2, { 7, 5 }, 0 },
-	{ "l1.bias", 1, { 5 }, 0 },	   { "l2.weight", 2, { 5, 7 }, 1 },
+	{ "l1.bias", 1, { 5 }, 0 },        { "l2.weight", 2, { 5, 7 }, 1 },
 	{ "l2.bias", 1, { 7 }, 1 },
 };
 
@@ -173,7 +173,7 @@ static void defects_of_optimizer_shards_are_told(void **state)
 	check_table(bad_optim, bad_optim_n);
 }
 
-/* --- lengths, permissions ---------------------------------------------------------------- */
+/* --- lengths, permissions ------------------------------------------------ */
 
 static void check_truncated(const struct mkckpt *c, const char *dir,
 			    enum mkckpt_file kind, unsigned rank,
@@ -186,10 +186,9 @@ static void check_truncated(const struct mkckpt *c, const char *dir,
 	whole = mkpt_load(path);
 	for (size_t n = 0; n < whole.len;
 	     n += n < 64 ? 1 + n / 8 : 1 + whole.len / 37) {
-		const char *const expect =
-			n == 0 ? "empty file" :
-			n < 4  ? "not a file of torch.save" :
-				 "truncated?";
+		const char *const expect = n == 0  ? "empty file"
+					   : n < 4 ? "not a file of torch.save"
+						   : "truncated?";
 		char name[64];
 
 		mkpt_save(path, whole.data, n);
@@ -272,7 +271,7 @@ static void strings_in_the_module_are_left_out(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/* --- tests/bad ------------------------------------------------------------------------------ */
+/* --- tests/bad ----------------------------------------------------------- */
 
 /* The file of a case, as a .pt file: pickles are put into one. */
 static struct bytebuf load_case(const char *path)
@@ -361,13 +360,11 @@ int main(void)
 				       forget_failures),
 		cmocka_unit_test_setup(defects_of_optimizer_shards_are_told,
 				       forget_failures),
-		cmocka_unit_test_setup(truncated_files_are_told,
-				       forget_failures),
+		cmocka_unit_test_setup(truncated_files_are_told, forget_failures),
 		cmocka_unit_test_setup(unreadable_files_are_told,
 				       forget_failures),
 		cmocka_unit_test(strings_in_the_module_are_left_out),
-		cmocka_unit_test_setup(each_file_is_refused,
-				       forget_failures),
+		cmocka_unit_test_setup(each_file_is_refused, forget_failures),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

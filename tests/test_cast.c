@@ -23,8 +23,8 @@ static double value_of(unsigned bits, int exponent_bits, int fraction_bits)
 {
 	const int bias = (1 << (exponent_bits - 1)) - 1;
 	const int fraction = (int)(bits & ((1u << fraction_bits) - 1));
-	const int exponent = (int)(bits >> fraction_bits) &
-			     ((1 << exponent_bits) - 1);
+	const int exponent =
+		(int)(bits >> fraction_bits) & ((1 << exponent_bits) - 1);
 	const double sign = bits >> 15 ? -1 : 1;
 
 	if (exponent == (1 << exponent_bits) - 1)
@@ -103,8 +103,8 @@ static void doubles_round_to_nearest_even(void **state)
 		{ 0.0, 0.0f },
 		{ -0.0, -0.0f },
 		{ 0.1, 0.1f },
-		{ 1 + 0x1p-24, 1.0f },		      /* half: to even */
-		{ 1 + 0x3p-24, 1 + 0x1p-22f },	      /* half: to even */
+		{ 1 + 0x1p-24, 1.0f },                   /* half: to even */
+		{ 1 + 0x3p-24, 1 + 0x1p-22f },           /* half: to even */
 		{ 1 + 0x1p-24 + 0x1p-50, 1 + 0x1p-23f }, /* above half */
 		{ 0x1p-149, 0x1p-149f },
 		{ 0x1p-150, 0.0f },

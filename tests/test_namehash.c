@@ -119,8 +119,8 @@ static void ids_of_real_files_are_met(void **state)
 	/* The hash table behind it was rehashed at least once. */
 	assert_true(sizes >= 5);
 	assert_true(most > 13);
-	print_message("%zu different numbers of storages, %zu at most\n",
-		      sizes, most);
+	print_message("%zu different numbers of storages, %zu at most\n", sizes,
+		      most);
 }
 
 /* The table's growth: each number differs from the one before. */

@@ -50,8 +50,7 @@ static void names_tell_kind_and_ranks(void **state)
 		{ "layer_1_expert_2_mp_rank_00_model_states.pt", CKFILE_EXPERT,
 		  0, 0 },
 		{ "expert_2_mp_rank_00_model_states.pt", CKFILE_EXPERT, 0, 0 },
-		{ "expp_rank_0_mp_rank_00_optim_states.pt", CKFILE_EXPERT, 0,
-		  0 },
+		{ "expp_rank_0_mp_rank_00_optim_states.pt", CKFILE_EXPERT, 0, 0 },
 		/* none of them */
 		{ "", CKFILE_OTHER, 0, 0 },
 		{ "latest", CKFILE_OTHER, 0, 0 },
@@ -82,7 +81,7 @@ static void names_tell_kind_and_ranks(void **state)
 	}
 }
 
-/* --- directories ---------------------------------------------------------------- */
+/* --- directories --------------------------------------------------------- */
 
 static void touch(const char *dir, const char *fmt, unsigned dp, unsigned mp)
 {

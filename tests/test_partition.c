@@ -21,7 +21,7 @@
 #define PARAMS_MAX 12
 #define NUMEL_MAX 400
 
-/* --- worked examples ---------------------------------------------------------- */
+/* --- worked examples ----------------------------------------------------- */
 
 struct piece {
 	size_t param;
@@ -49,19 +49,18 @@ static const uint64_t model[] = { 77, 35, 5, 5, 5, 35, 7, 77 };
 static void stage_2_on_two_ranks(void **state)
 {
 	static const struct piece pieces[] = {
-		{ 0, 0, { 0, 0, 77 } },	  { 0, 1, { 0, 0, 0 } },
-		{ 1, 0, { 77, 0, 35 } },  { 2, 0, { 112, 0, 5 } },
-		{ 3, 0, { 117, 0, 5 } },  { 4, 0, { 122, 0, 2 } },
-		{ 4, 1, { 0, 2, 3 } },	  { 5, 0, { 0, 0, 0 } },
-		{ 5, 1, { 3, 0, 35 } },	  { 6, 1, { 38, 0, 7 } },
+		{ 0, 0, { 0, 0, 77 } },  { 0, 1, { 0, 0, 0 } },
+		{ 1, 0, { 77, 0, 35 } }, { 2, 0, { 112, 0, 5 } },
+		{ 3, 0, { 117, 0, 5 } }, { 4, 0, { 122, 0, 2 } },
+		{ 4, 1, { 0, 2, 3 } },   { 5, 0, { 0, 0, 0 } },
+		{ 5, 1, { 3, 0, 35 } },  { 6, 1, { 38, 0, 7 } },
 		{ 7, 1, { 45, 0, 77 } },
 	};
 	struct partition p;
 
 	(void)state;
-	assert_int_equal(partition_init_zero12(&p, model, NULL, COUNT(model),
-					       2),
-			 0);
+	assert_int_equal(
+		partition_init_zero12(&p, model, NULL, COUNT(model), 2), 0);
 	assert_int_equal(p.used, 246);
 	assert_int_equal(p.size, 124);
 	assert_int_equal(partition_filled(&p, 0), 124);
@@ -78,9 +77,8 @@ static void stage_2_round_robin(void **state)
 	struct partition p;
 
 	(void)state;
-	assert_int_equal(partition_init_zero12(&p, numel, NULL, COUNT(numel),
-					       2),
-			 0);
+	assert_int_equal(
+		partition_init_zero12(&p, numel, NULL, COUNT(numel), 2), 0);
 	assert_memory_equal(p.start, start, sizeof(start));
 	partition_done(&p);
 }
@@ -90,16 +88,15 @@ static void stage_1_with_alignment(void **state)
 {
 	static const uint64_t padding[] = { 3, 5, 3, 3, 3, 5, 1, 0 };
 	static const struct piece pieces[] = {
-		{ 0, 0, { 0, 0, 68 } },	 { 0, 1, { 0, 68, 9 } },
+		{ 0, 0, { 0, 0, 68 } },  { 0, 1, { 0, 68, 9 } },
 		{ 1, 1, { 12, 0, 35 } }, { 2, 1, { 52, 0, 5 } },
 		{ 3, 1, { 60, 0, 5 } },
 	};
 	struct partition p;
 
 	(void)state;
-	assert_int_equal(partition_init_zero12(&p, model, padding,
-					       COUNT(model), 4),
-			 0);
+	assert_int_equal(
+		partition_init_zero12(&p, model, padding, COUNT(model), 4), 0);
 	assert_int_equal(p.start[1], 80);
 	assert_int_equal(p.start[2], 120);
 	assert_int_equal(p.start[3], 128);
@@ -209,7 +206,7 @@ static void sums_that_overflow_are_refused(void **state)
 	partition_done(&p);
 }
 
-/* --- random groups ------------------------------------------------------------------ */
+/* --- random groups ------------------------------------------------------- */
 
 static uint64_t next_random(uint64_t *s)
 {
@@ -223,9 +220,12 @@ static uint64_t next_random(uint64_t *s)
 static uint64_t random_numel(uint64_t *s)
 {
 	switch (next_random(s) % 4) {
-	case 0: return next_random(s) % 3;
-	case 1: return next_random(s) % 20;
-	default: return next_random(s) % NUMEL_MAX;
+	case 0:
+		return next_random(s) % 3;
+	case 1:
+		return next_random(s) % 20;
+	default:
+		return next_random(s) % NUMEL_MAX;
 	}
 }
 
@@ -271,11 +271,11 @@ static void check_random(uint64_t seed)
 		numel[i] = random_numel(&s);
 		padding[i] = next_random(&s) % 8;
 	}
-	assert_int_equal(
-		zero3 ? partition_init_zero3(&p, numel, n, ranks) :
-			partition_init_zero12(&p, numel, padded ? padding : NULL,
-					      n, ranks),
-		0);
+	assert_int_equal(zero3 ? partition_init_zero3(&p, numel, n, ranks)
+			       : partition_init_zero12(&p, numel,
+						       padded ? padding : NULL,
+						       n, ranks),
+			 0);
 	if (!zero3) {
 		assert_int_equal(p.size % 2, 0);
 		assert_true(p.size * ranks >= p.used);

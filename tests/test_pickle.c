@@ -21,9 +21,12 @@
 #define COUNT(a) (sizeof(a) / sizeof(*(a)))
 
 /* A string literal with its NULs; two adjacent ones end hex escapes. */
-#define BYTES(s) { (const uint8_t *)(s), sizeof(s) - 1 }
+#define BYTES(s)                                    \
+	{                                           \
+		(const uint8_t *)(s), sizeof(s) - 1 \
+	}
 
-/* --- a value as text ------------------------------------------------------ */
+/* --- a value as text ----------------------------------------------------- */
 
 struct text {
 	char s[1024];
@@ -101,15 +104,25 @@ static void show_object(struct text *t, const struct value *v)
 static void show(struct text *t, const struct value *v)
 {
 	switch (v->kind) {
-	case VALUE_NONE: say(t, "None"); break;
-	case VALUE_BOOL: say(t, v->b ? "True" : "False"); break;
-	case VALUE_INT: say(t, "%lld", (long long)v->i); break;
+	case VALUE_NONE:
+		say(t, "None");
+		break;
+	case VALUE_BOOL:
+		say(t, v->b ? "True" : "False");
+		break;
+	case VALUE_INT:
+		say(t, "%lld", (long long)v->i);
+		break;
 	case VALUE_BIGINT:
 		say(t, "big");
 		say_bytes(t, &v->str);
 		break;
-	case VALUE_FLOAT: say(t, "%.17g", v->f); break;
-	case VALUE_STR: say_bytes(t, &v->str); break;
+	case VALUE_FLOAT:
+		say(t, "%.17g", v->f);
+		break;
+	case VALUE_STR:
+		say_bytes(t, &v->str);
+		break;
 	case VALUE_BYTES:
 		say(t, "b");
 		say_bytes(t, &v->str);
@@ -133,7 +146,9 @@ static void show(struct text *t, const struct value *v)
 		say(t, "%s.%s", v->global.module, v->global.name);
 		break;
 	case VALUE_REDUCE:
-	case VALUE_NEWOBJ: show_object(t, v); break;
+	case VALUE_NEWOBJ:
+		show_object(t, v);
+		break;
 	case VALUE_STORAGE:
 		say(t, "storage");
 		show(t, v->pid);
@@ -141,7 +156,7 @@ static void show(struct text *t, const struct value *v)
 	}
 }
 
-/* --- opcodes ---------------------------------------------------------------- */
+/* --- opcodes ------------------------------------------------------------- */
 
 static void each_opcode_builds_its_value(void **state)
 {
@@ -161,8 +176,7 @@ static void each_opcode_builds_its_value(void **state)
 		{ BYTES("\x8a\x00."), "0" },
 		{ BYTES("\x8a\x01\xff."), "-1" },
 		{ BYTES("\x8a\x05\0\0\0\x80\0."), "2147483648" },
-		{ BYTES("\x8a\x08\0\0\0\0\0\0\0\x80."),
-		  "-9223372036854775808" },
+		{ BYTES("\x8a\x08\0\0\0\0\0\0\0\x80."), "-9223372036854775808" },
 		{ BYTES("\x8a\x09\0\0\0\0\0\0\0\x80\0."),
 		  "big'\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x80\\x00'" },
 		{ BYTES("\x8b\x02\0\0\0\x01\x02."), "513" },
@@ -266,12 +280,9 @@ static void hostile_and_damaged_are_refused(void **state)
 			"c__builtin__\neval\n."),
 		  -EBADMSG, "+0x2: refusing global __builtin__.eval" },
 		{ BYTES("cbuiltins\nexec\n."), -EBADMSG, "builtins.exec" },
-		{ BYTES("c__builtin__\n__import__\n."), -EBADMSG,
-		  "__import__" },
-		{ BYTES("csubprocess\nPopen\n."), -EBADMSG,
-		  "subprocess.Popen" },
-		{ BYTES("\x8c\x02os\x8c\x06system\x93."), -EBADMSG,
-		  "os.system" },
+		{ BYTES("c__builtin__\n__import__\n."), -EBADMSG, "__import__" },
+		{ BYTES("csubprocess\nPopen\n."), -EBADMSG, "subprocess.Popen" },
+		{ BYTES("\x8c\x02os\x8c\x06system\x93."), -EBADMSG, "os.system" },
 		{ BYTES("crunpy\n_run_code\n."), -EBADMSG, "runpy" },
 		/* Opcodes of protocols 0 and 1, and unknown ones. */
 		{ BYTES("I5\n."), -ENOTSUP, "opcode 0x49" },
@@ -312,8 +323,7 @@ static void hostile_and_damaged_are_refused(void **state)
 		{ BYTES("\x8e\xff\xff\xff\xff\xff\xff\xff\x7f."), -EBADMSG,
 		  "ends inside" },
 		{ BYTES("\x8b\xff\xff\xff\xff."), -EBADMSG, "ends inside" },
-		{ BYTES("Nr\xff\xff\xff\xff."), -E2BIG,
-		  "memo index 4294967295" },
+		{ BYTES("Nr\xff\xff\xff\xff."), -E2BIG, "memo index 4294967295" },
 		{ BYTES("Nq\xff."), -E2BIG, "memo index 255" },
 		{ BYTES("h\0."), -EBADMSG, "memo 0 was never stored" },
 		{ BYTES("Nq\1h\0."), -EBADMSG, "memo 0 was never stored" },

@@ -51,14 +51,13 @@ static void lay_out(struct ptwrite *w, const char *prefix, size_t pickle_len,
 	assert_null(pickle.data);
 }
 
-/* --- layouts that torch was seen to write ----------------------------------- */
+/* --- layouts that torch was seen to write -------------------------------- */
 
 /* {'a': 5 floats, 'b': 6 bf16, 'n': 3} saved as a.pt by torch 2.15. */
 static void small_file_has_torchs_offsets(void **state)
 {
 	static const uint64_t len[] = { 20, 12 };
-	static const uint64_t header[] = { 0,	340, 465, 594,
-					   662, 740, 860, 978 };
+	static const uint64_t header[] = { 0, 340, 465, 594, 662, 740, 860, 978 };
 	struct ptwrite w;
 
 	(void)state;
@@ -93,12 +92,12 @@ static void universal_files_have_torchs_sizes(void **state)
 	}
 }
 
-/* --- arithmetic ----------------------------------------------------------------- */
+/* --- arithmetic ---------------------------------------------------------- */
 
 struct expected {
-	uint64_t at;	    /* end of the last record */
+	uint64_t at;        /* end of the last record */
 	uint64_t directory; /* bytes of directory entries so far */
-	uint64_t data;	    /* of the last record */
+	uint64_t data;      /* of the last record */
 };
 
 /* One record as torch's writer pads it. */
@@ -199,8 +198,7 @@ static void big_records_have_zip64_fields(void **state)
 	/* Before data/1: 16-byte field, compressed size left zero. */
 	assert_int_equal(ptwrite_literal(&w, 1, crc, &b, NULL), 0);
 	p = b.data + 16 + 30 + strlen("b/data/1");
-	assert_memory_equal(p,
-			    "\1\0\x10\0\x90\1\0\0\1\0\0\0\0\0\0\0\0\0\0\0FB",
+	assert_memory_equal(p, "\1\0\x10\0\x90\1\0\0\1\0\0\0\0\0\0\0\0\0\0\0FB",
 			    22);
 	/* After it: a 24-byte descriptor; data/2 gets its offset. */
 	b.len = 0;
@@ -290,8 +288,7 @@ static void sizes_that_overflow_are_refused(void **state)
 		struct errmsg err = { "" };
 		struct ptwrite w;
 
-		assert_int_equal(ptwrite_init(&w, "x", &pickle, lens[i], 2,
-					      &err),
+		assert_int_equal(ptwrite_init(&w, "x", &pickle, lens[i], 2, &err),
 				 -EFBIG);
 		assert_string_equal(err.text, "x.pt: too large");
 		assert_non_null(pickle.data); /* still ours */
@@ -299,7 +296,7 @@ static void sizes_that_overflow_are_refused(void **state)
 	}
 }
 
-/* --- checksums -------------------------------------------------------------------- */
+/* --- checksums ----------------------------------------------------------- */
 
 /* Every checksum field of a small file, zero or not. */
 static void without_sums_all_fields_are_zero(void **state)
@@ -333,8 +330,7 @@ static void without_sums_all_fields_are_zero(void **state)
 				 libdeflate_crc32(0, with.data + at, e->size));
 		/* and the descriptor after it */
 		assert_memory_equal(with.data + at + e->size, "PK\7\x8", 4);
-		assert_int_equal(get_le32(with.data + at + e->size + 4),
-				 e->crc);
+		assert_int_equal(get_le32(with.data + at + e->size + 4), e->crc);
 		assert_int_equal(get_le32(without.data + at + e->size + 4), 0);
 	}
 	zip_close(&zip);
@@ -348,7 +344,7 @@ static void without_sums_all_fields_are_zero(void **state)
 	ptwrite_done(&w);
 }
 
-/* --- real files -------------------------------------------------------------------- */
+/* --- real files ---------------------------------------------------------- */
 
 static struct span member(const struct ptfile *pt, const struct bytebuf *file,
 			  const char *name)

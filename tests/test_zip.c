@@ -31,7 +31,7 @@ struct member {
 	size_t name_len;
 	uint64_t size, csize, header;
 	uint16_t method, flags;
-	bool zip64;	     /* sizes and offset go to the extra field */
+	bool zip64;          /* sizes and offset go to the extra field */
 	const char *comment; /* NULL: none */
 };
 
@@ -48,9 +48,11 @@ struct archive {
 
 static struct archive archive_new(void)
 {
-	return (struct archive){ .count = UINT64_MAX, .size = UINT64_MAX,
+	return (struct archive){ .count = UINT64_MAX,
+				 .size = UINT64_MAX,
 				 .offset = UINT64_MAX,
-				 .end64_at = UINT64_MAX, .comment = "" };
+				 .end64_at = UINT64_MAX,
+				 .comment = "" };
 }
 
 static struct member *add(struct archive *a, const char *name, const char *data)
@@ -59,8 +61,11 @@ static struct member *add(struct archive *a, const char *name, const char *data)
 	struct member *const m = &a->m[a->n++];
 
 	assert_true(a->n <= MEMBERS_MAX);
-	*m = (struct member){ .name = name, .name_len = name_len, .size = len,
-			      .csize = len, .header = a->b.len };
+	*m = (struct member){ .name = name,
+			      .name_len = name_len,
+			      .size = len,
+			      .csize = len,
+			      .header = a->b.len };
 	bytebuf_add_le32(&a->b, 0x04034b50);
 	bytebuf_add_fill(&a->b, 0, 22);
 	bytebuf_add_le16(&a->b, (uint16_t)name_len);
@@ -180,7 +185,7 @@ static void check_refused(struct archive *a, int rc, const char *says)
 	bytebuf_done(&a->b);
 }
 
-/* --- good ones --------------------------------------------------------------- */
+/* --- good ones ----------------------------------------------------------- */
 
 static void check_member(const struct opened *o, const char *name,
 			 const char *data)
@@ -289,7 +294,7 @@ static void longest_comment_is_skipped(void **state)
 	free(comment);
 }
 
-/* --- bad ones ----------------------------------------------------------------- */
+/* --- bad ones ------------------------------------------------------------ */
 
 static void every_truncation_is_refused(void **state)
 {
@@ -356,7 +361,8 @@ static void lying_members_are_refused(void **state)
 		unsigned width;
 		bool zip64;
 	} cases[] = {
-#define FIELD(f, v) offsetof(struct member, f), (v), sizeof(((struct member *)0)->f)
+#define FIELD(f, v) \
+	offsetof(struct member, f), (v), sizeof(((struct member *)0)->f)
 		{ "data/0: 11 bytes", FIELD(size, 11), false },
 		{ "do not fit", FIELD(csize, 9), false },
 		{ "data/0 is compressed", FIELD(method, 8), false },
@@ -509,7 +515,7 @@ static void zip64_field_must_hold_what_is_asked_of_it(void **state)
 	bytebuf_done(&a.b);
 }
 
-/* --- local headers ------------------------------------------------------------- */
+/* --- local headers ------------------------------------------------------- */
 
 static void local_header_must_agree(void **state)
 {
@@ -519,10 +525,10 @@ static void local_header_must_agree(void **state)
 		const char *says;
 	} cases[] = {
 		{ 0, 'X', "no local header of member data/0" },
-		{ 26, 7, "no local header" },	/* name length */
+		{ 26, 7, "no local header" },   /* name length */
 		{ 30, 'q', "no local header" }, /* prefix */
 		{ 37, '1', "no local header" }, /* name */
-		{ 28, 6, "run into" },		/* extra length */
+		{ 28, 6, "run into" },          /* extra length */
 		{ 29, 255, "run into" },
 	};
 
@@ -561,9 +567,9 @@ static void local_extra_may_not_push_data_into_the_next(void **state)
 	finish(&a);
 	open_bytes(&o, a.b.data, a.b.len);
 	assert_int_equal(o.rc, 0);
-	assert_int_equal(zip_locate(&o.zip, zip_find(&o.zip, "data.pkl"), &at,
-				    &err),
-			 -EBADMSG);
+	assert_int_equal(
+		zip_locate(&o.zip, zip_find(&o.zip, "data.pkl"), &at, &err),
+		-EBADMSG);
 	assert_non_null(strstr(err.text, "run into what follows"));
 	opened_done(&o);
 	bytebuf_done(&a.b);

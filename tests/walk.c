@@ -72,9 +72,9 @@ static int walk_file(struct plan *p, const struct plan_entry *e,
 
 	if (rc)
 		return rc;
-	rc = vfile_size(f) == st->size ?
-		     read_file(f, e->name, err) :
-		     broken(err, "not of the size that stat tells", e->name);
+	rc = vfile_size(f) == st->size
+		     ? read_file(f, e->name, err)
+		     : broken(err, "not of the size that stat tells", e->name);
 	vfile_free(f);
 	return rc;
 }
@@ -95,8 +95,8 @@ static int walk_entry(struct plan *p, uint64_t dir, const struct plan_entry *e,
 		return broken(err, "node number out of range", e->name);
 	rc = plan_lookup(p, dir, e->name, &node, err);
 	if (rc)
-		return rc == -ENOENT ? broken(err, "listed, not found", e->name) :
-				       rc;
+		return rc == -ENOENT ? broken(err, "listed, not found", e->name)
+				     : rc;
 	if (node != e->node)
 		return broken(err, "listed under another number", e->name);
 	rc = plan_stat(p, node, &st, err);
@@ -118,9 +118,9 @@ static int walk_dir(struct plan *p, uint64_t dir, struct errmsg *err)
 	}
 	if (rc)
 		return rc;
-	return plan_lookup(p, dir, "no such name", &node, err) == -ENOENT ?
-		       0 :
-		       broken(err, "finds what is not there", "no such name");
+	return plan_lookup(p, dir, "no such name", &node, err) == -ENOENT
+		       ? 0
+		       : broken(err, "finds what is not there", "no such name");
 }
 
 int walk_plan(struct plan *p, struct errmsg *err)

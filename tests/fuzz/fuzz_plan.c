@@ -74,8 +74,8 @@ static struct span next_part(struct span *rest)
 	return part;
 }
 
-static void save(const struct mkckpt *c, const char *dir,
-		 enum mkckpt_file kind, unsigned rank, struct span pickle)
+static void save(const struct mkckpt *c, const char *dir, enum mkckpt_file kind,
+		 unsigned rank, struct span pickle)
 {
 	struct bytebuf b = { 0 };
 	char path[PATH_MAX];

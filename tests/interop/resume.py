@@ -1,0 +1,433 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Resume training from a mount as from a converted checkpoint.
+
+    resume.py SCRATCH [CASE...]
+
+For each case a small model is trained by DeepSpeed on some ranks and saved.
+Training then goes on for one more step, on the same data, four times over:
+
+  uninterrupted   on the same ranks, in the same processes
+  converter       on other ranks, from the tree that ds_to_universal wrote
+  mount, latest   on those ranks, from a mount; the tag from latest_universal
+  mount, tag      the same with the tag given
+
+What the last three have after loading (parameters, master weights, optimizer
+states, steps, hyperparameters, schedule, client state) and after the step
+must be equal bit for bit.  The uninterrupted run adds gradients up in another
+order where the number of ranks differs, so there it is a tolerance, and
+equality where it does not.
+"""
+
+import collections
+import filecmp
+import importlib
+import json
+import math
+import multiprocessing
+import multiprocessing.connection
+import os
+import subprocess
+import sys
+
+os.environ["DS_ACCELERATOR"] = "cpu"
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+
+import torch
+import deepspeed
+
+# A faster all-reduce that DeepSpeed would compile first.
+importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None
+
+Case = collections.namedtuple("Case", "name stage dtype before after trainer")
+
+
+def cases():
+    for stage in 1, 2, 3:
+        for before, after in (4, 2), (2, 4), (2, 2):
+            yield Case(f"z{stage}_fp32_{before}to{after}", stage, "fp32",
+                       before, after, False)
+    for stage in 1, 2, 3:
+        yield Case(f"z{stage}_bf16_4to2", stage, "bf16", 4, 2, False)
+    # As the Hugging Face Trainer leaves it: a level deeper, and without
+    # universal_checkpoint_info.
+    for stage in 2, 3:
+        yield Case(f"trainer_z{stage}_fp32_2to4", stage, "fp32", 2, 4, True)
+
+
+STEPS = 4
+TAG = f"global_step{STEPS}"
+ROWS = 8  # of a batch; each rank gets the same number of them
+TOKENS = 5
+VOCAB = 31
+WIDTH = 97  # odd, so that nothing divides evenly among ranks
+INNER = 33
+LR = 5e-3
+DECAY = 0.1
+
+# Largest difference to the uninterrupted run when the number of ranks is
+# another.  The gradients then differ by roundings, 2^-24 or 2^-9 of them, and
+# Adam scales both alike; LR bounds what a step can do.
+TOLERANCE = {"fp32": 1e-6, "bf16": LR / 5}
+
+STATES = "fp32", "exp_avg", "exp_avg_sq"
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(VOCAB, WIDTH)
+        self.norm = torch.nn.LayerNorm(WIDTH)
+        self.up = torch.nn.Linear(WIDTH, INNER)
+        self.down = torch.nn.Linear(INNER, WIDTH)
+        self.scale = torch.nn.Parameter(torch.ones(1))
+        self.head = torch.nn.Linear(WIDTH, VOCAB)
+
+    def forward(self, tokens, targets):
+        x = self.embed(tokens)
+        x = x + self.down(torch.tanh(self.up(self.norm(x)))) * self.scale
+        return torch.nn.functional.cross_entropy(
+            self.head(x).float().flatten(0, 1), targets.flatten())
+
+
+def groups_of(model):
+    """Matrices decay, the rest does not."""
+    split = [p for p in model.parameters() if p.dim() > 1], \
+            [p for p in model.parameters() if p.dim() <= 1]
+    return [{"params": params, "weight_decay": decay}
+            for params, decay in zip(split, (DECAY, 0.0))]
+
+
+def new_engine(case, world, universal):
+    torch.manual_seed(7)
+    model = Model()
+    config = {
+        "train_micro_batch_size_per_gpu": ROWS // world,
+        "gradient_accumulation_steps": 1,
+        "steps_per_print": 10 ** 6,
+        "zero_optimization": {"stage": case.stage},
+        "bf16": {"enabled": case.dtype == "bf16"},
+        "optimizer": {"type": "AdamW",
+                      "params": {"lr": LR, "torch_adam": True}},
+        "scheduler": {"type": "WarmupLR",
+                      "params": {"warmup_min_lr": 0, "warmup_max_lr": LR,
+                                 "warmup_num_steps": 2 * STEPS,
+                                 "warmup_type": "linear"}},
+        "checkpoint": {"load_universal": universal},
+    }
+    return deepspeed.initialize(model=model, config=config,
+                                model_parameters=groups_of(model))[0]
+
+
+def train_step(engine, rank, world):
+    """One step on the data of this step; the loss of all rows."""
+    chance = torch.Generator().manual_seed(100 + engine.global_steps)
+    batch = torch.randint(0, VOCAB, (2, ROWS, TOKENS), generator=chance)
+    tokens, targets = batch[:, rank::world]
+    loss = engine(tokens, targets)
+    engine.backward(loss)
+    engine.step()
+    total = loss.detach().clone()
+    torch.distributed.all_reduce(total)
+    return total.item() / world
+
+
+# What an engine has, put together over its ranks.
+
+
+def local_parts(engine, stage):
+    """This rank's share, per flat buffer: the parameters in it, in order,
+    the buffer of each state, and the step."""
+    zero = engine.optimizer
+    if stage == 3:
+        pairs = zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat)
+    else:
+        pairs = zip(zero.bit16_groups, zero.single_partition_of_fp32_groups)
+    for params, flat in pairs:
+        state = zero.optimizer.state[flat]
+        buffers = {"fp32": flat.detach().clone()}
+        buffers.update({key: state[key].clone() for key in STATES[1:]})
+        yield params, buffers, state["step"]
+
+
+def cut_concatenated(sizes, shares):
+    """ZeRO 1 and 2: one vector, cut anywhere between the ranks."""
+    return torch.cat(shares)[:sum(sizes)].split(sizes)
+
+
+def cut_each(sizes, shares):
+    """ZeRO 3: each parameter dealt out by itself, in equal pieces."""
+    world, start = len(shares), 0
+    for size in sizes:
+        piece = math.ceil(size / world)
+        yield torch.cat([s[start:start + piece] for s in shares])[:size]
+        start += piece
+
+
+def whole_states(engine, stage, world):
+    """(parameter, state) -> tensor, on every rank."""
+    out = {}
+    cut = cut_each if stage == 3 else cut_concatenated
+    names = {p: n for n, p in engine.module.named_parameters()}
+    for params, buffers, step in local_parts(engine, stage):
+        sizes = [getattr(p, "ds_numel", p.numel()) for p in params]
+        for state, buffer in buffers.items():
+            shares = [None] * world
+            torch.distributed.all_gather_object(shares, buffer)
+            for p, tensor in zip(params, cut(sizes, shares)):
+                out[names[p], state] = tensor.clone()
+        for p in params:
+            out[names[p], "step"] = torch.as_tensor(step).clone()
+    with deepspeed.zero.GatheredParameters(list(names), enabled=stage == 3):
+        for p, name in names.items():
+            out[name, "module"] = p.detach().clone()
+    return out
+
+
+def hyperparameters(engine):
+    return [{k: v for k, v in sorted(g.items()) if k != "params"}
+            for g in engine.optimizer.optimizer.param_groups]
+
+
+def snapshot(engine, case, world, **more):
+    return {"states": whole_states(engine, case.stage, world),
+            "hyperparameters": repr(hyperparameters(engine)),
+            "schedule": repr(engine.lr_scheduler.state_dict()),
+            "global_steps": engine.global_steps, **more}
+
+
+# What the ranks do.
+
+
+def train(rank, case, run_dir, out):
+    world = case.before
+    engine = new_engine(case, world, universal=False)
+    for _ in range(STEPS):
+        train_step(engine, rank, world)
+    client = {} if case.trainer else {"universal_checkpoint_info": {},
+                                      "iteration": STEPS}
+    engine.save_checkpoint(run_dir, tag=TAG, client_state=client)
+    loss = train_step(engine, rank, world)
+    stepped = snapshot(engine, case, world, loss=loss)
+    if rank == 0:
+        torch.save({"stepped": stepped}, out)
+
+
+def mend_loaded(engine):
+    """Two things that DeepSpeed's ZeRO 3 loader does wherever it loads from,
+    and without which a run with several groups would go on differently: it
+    gives all groups the hyperparameters of the first, and all flat buffers
+    one and the same step, which each of them then counts up."""
+    optimizer = engine.optimizer.optimizer
+    for group, decay in zip(optimizer.param_groups, (DECAY, 0.0)):
+        group["weight_decay"] = decay
+    for state in optimizer.state.values():
+        state["step"] = state["step"].clone()
+
+
+def resume(rank, case, load_dir, tag, out):
+    world = case.after
+    engine = new_engine(case, world, universal=True)
+    path, client = engine.load_checkpoint(load_dir, tag=tag)
+    if path is None:
+        raise RuntimeError("nothing was loaded")
+    loaded = snapshot(engine, case, world, client=repr(client))
+    if case.stage == 3:
+        mend_loaded(engine)
+    loss = train_step(engine, rank, world)
+    stepped = snapshot(engine, case, world, loss=loss)
+    if rank == 0:
+        torch.save({"loaded": loaded, "stepped": stepped}, out)
+
+
+def rank_main(rank, world, what, meet, log, args):
+    with open(log, "a", encoding="utf-8") as f:
+        os.dup2(f.fileno(), 1)
+        os.dup2(f.fileno(), 2)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank),
+                      WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1",
+                      MASTER_PORT="0")
+    torch.set_num_threads(1)
+    deepspeed.init_distributed("gloo", init_method="file://" + meet,
+                               rank=rank, world_size=world)
+    what(rank, *args)
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def on_ranks(world, what, log, *args):
+    """Call what(rank, *args) in `world` processes; they are forks, because
+    importing DeepSpeed takes longer than all else here."""
+    fork = multiprocessing.get_context("fork")
+    meet = log + ".meet"
+    ranks = [fork.Process(target=rank_main,
+                          args=(r, world, what, meet, log, args))
+             for r in range(world)]
+    for r in ranks:
+        r.start()
+    try:
+        running = ranks
+        while running:
+            multiprocessing.connection.wait([r.sentinel for r in running])
+            # One that failed leaves the others waiting for it.
+            if any(r.exitcode for r in ranks):
+                raise RuntimeError("a rank failed: " + tail(log))
+            running = [r for r in running if r.exitcode is None]
+    finally:
+        for r in ranks:
+            r.kill()
+            r.join()
+
+
+def tail(path):
+    with open(path, encoding="utf-8", errors="replace") as f:
+        return path + ":\n" + "".join(f.readlines()[-25:])
+
+
+# The two ways to a universal checkpoint.
+
+
+def convert(tag_dir, tree, inject, log):
+    command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal",
+               "--input_folder", tag_dir, "--output_folder", tree]
+    if inject:
+        command.append("--inject_missing_state")
+    with open(log, "w", encoding="utf-8") as f:
+        if subprocess.run(command, stdout=f, stderr=f).returncode:
+            raise RuntimeError("ds_to_universal failed: " + tail(log))
+
+
+class Mount:
+    def __init__(self, source, where):
+        self.source, self.where = source, where
+
+    def __enter__(self):
+        os.mkdir(self.where)
+        subprocess.run(["ucfs", self.source, self.where], check=True)
+        return self.where
+
+    def __exit__(self, *_):
+        subprocess.run(["fusermount3", "-u", self.where], check=True)
+
+
+# Comparison.
+
+
+def same_tree(a, b):
+    """Every file of either is in both, with the same bytes."""
+    listing = [sorted((os.path.relpath(folder, top), sorted(files))
+                      for folder, _, files in os.walk(top)) for top in (a, b)]
+    return listing[0] == listing[1] and all(
+        filecmp.cmp(os.path.join(a, folder, name),
+                    os.path.join(b, folder, name), shallow=False)
+        for folder, files in listing[0] for name in files)
+
+
+def bits(tensor):
+    return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+def differences(a, b):
+    """What differs between two snapshots, by name."""
+    found = [key for key in a if key != "states" and a[key] != b[key]]
+    if list(a["states"]) != list(b["states"]):
+        return found + ["names"]
+    for key, x in a["states"].items():
+        y = b["states"][key]
+        if (x.dtype != y.dtype or x.shape != y.shape
+                or not torch.equal(bits(x), bits(y))):
+            found.append(".".join(key))
+    return found
+
+
+def distance(a, b):
+    """The largest difference of any element of any state; without bfloat16
+    weights, which are the master weights rounded."""
+    return max((x.double() - b["states"][key].double()).abs().max().item()
+               for key, x in a["states"].items() if x.dtype == torch.float32)
+
+
+def run_case(case, top):
+    """Train, convert, mount, resume: all that `compare` says of it."""
+    os.mkdir(top)
+    run = os.path.join(top, "run")
+    place = "checkpoint-4" if case.trainer else "."
+    run_dir = os.path.normpath(os.path.join(run, place))
+    os.makedirs(run_dir)
+    if case.trainer:
+        for name in "config.json", "trainer_state.json":
+            with open(os.path.join(run_dir, name), "w", encoding="utf-8") as f:
+                json.dump({"global_step": STEPS}, f)
+
+    def log(name):
+        return os.path.join(top, name + ".log")
+
+    def result(name):
+        return os.path.join(top, name + ".pt")
+
+    on_ranks(case.before, train, log("train"), case, run_dir, result("train"))
+    tag_dir = os.path.join(run_dir, TAG)
+    converted = os.path.join(top, "converted")
+    tree = os.path.join(converted, TAG + "_universal")
+    convert(tag_dir, tree, case.trainer and case.stage < 3, log("convert"))
+
+    with Mount(run, os.path.join(top, "mount")) as mount:
+        mounted = os.path.normpath(os.path.join(mount, place))
+        identical = same_tree(tree, os.path.join(mounted, TAG + "_universal"))
+        for name, load_dir, tag in (("converter", converted, None),
+                                    ("latest", mounted, None),
+                                    ("tag", mounted, TAG + "_universal")):
+            on_ranks(case.after, resume, log(name), case, load_dir, tag,
+                     result(name))
+    return compare(case, identical,
+                   {name: torch.load(result(name), weights_only=False)
+                    for name in ("train", "converter", "latest", "tag")})
+
+
+def compare(case, identical, results):
+    """What is not as it should be, the number of tensors compared, the
+    distance to the uninterrupted run, and the losses of it and the mount."""
+    reference = results["converter"]
+    found = [f"{name}, {moment}: {what}"
+             for name in ("latest", "tag")
+             for moment in ("loaded", "stepped")
+             for what in differences(reference[moment], results[name][moment])]
+    far = distance(results["train"]["stepped"], results["latest"]["stepped"])
+    allowed = 0 if case.before == case.after else TOLERANCE[case.dtype]
+    if not distance(reference["loaded"], reference["stepped"]) > 0:
+        found.append("the step changed nothing")
+    if not far <= allowed:  # also if not a number
+        found.append(f"uninterrupted: differs by {far}, more than {allowed}")
+    if not identical:
+        found.append("the trees differ")
+    loss = [results[n]["stepped"]["loss"] for n in ("train", "latest")]
+    return found, len(reference["stepped"]["states"]), far, loss
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    scratch, wanted = sys.argv[1], sys.argv[2:]
+    unknown = set(wanted) - {case.name for case in cases()}
+    if unknown:
+        sys.exit(f"no such case: {', '.join(sorted(unknown))}")
+    print(f"DeepSpeed {deepspeed.__version__}, torch {torch.__version__}")
+    print(f"{'case':22}{'as expected':>13}{'tensors':>9}"
+          f"{'to uninterrupted':>18}   loss of both")
+    failed = 0
+    for case in cases():
+        if wanted and case.name not in wanted:
+            continue
+        found, tensors, far, loss = run_case(
+            case, os.path.join(scratch, case.name))
+        print(f"{case.name:22}{'no' if found else 'yes':>13}{tensors:9}"
+              f"{far:18.2g}   {loss[0]:.7f} {loss[1]:.7f}", flush=True)
+        for what in found:
+            print("  " + what, flush=True)
+        failed += bool(found)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
