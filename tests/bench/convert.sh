@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Getting a universal tree onto a disk: DeepSpeed's converter, cp -r from a
+# mount, ucckpt convert.  UCFS_DEEPSPEED_PYTHON names a Python that has
+# DeepSpeed.
+. "${BASH_SOURCE%/*}/lib.sh"
+[ -n "${UCFS_DEEPSPEED_PYTHON:-}" ] || skip "UCFS_DEEPSPEED_PYTHON is not set"
+"$UCFS_DEEPSPEED_PYTHON" -c 'import deepspeed' >/dev/null 2>&1 ||
+	skip "$UCFS_DEEPSPEED_PYTHON has no DeepSpeed"
+begin
+room "$dest" 3 || skip "no room for a conversion in $dest"
+ucckpt=$(command -v ucckpt || true)
+[ -z "$ucckpt" ] || "$ucckpt" convert --help >/dev/null 2>&1 || ucckpt=
+
+by_deepspeed() {
+	"$UCFS_DEEPSPEED_PYTHON" -m deepspeed.checkpoint.ds_to_universal \
+		--input_folder "$source/$tag" --output_folder "$dest/ds" \
+		--inject_missing_state >"$work/log" 2>&1 ||
+		{ cat "$work/log"; exit 1; }
+}
+by_copy() {
+	mount_as crc=exact
+	cp -r "$view" "$dest/cp"
+}
+by_ucckpt() {
+	"$ucckpt" convert --input_folder "$source/$tag" \
+		--output_folder "$dest/uc" >"$work/log" 2>&1 ||
+		{ cat "$work/log"; exit 1; }
+}
+
+# Each result goes before the next is made, so that none finds less memory
+# than another.
+finish() {
+	add "$1.bytes" "$(du -sb "$dest/$1" | cut -f1)"
+	chmod -R u+w "$dest"
+	rm -rf "${dest:?}/$1"
+}
+
+warm
+for ((i = 0; i < rounds; i++)); do
+	timed ds by_deepspeed
+	finish ds
+	timed cp by_copy
+	unmount
+	finish cp
+	if [ -n "$ucckpt" ]; then
+		timed uc by_ucckpt
+		finish uc
+	fi
+done
+
+header convert
+row destination "$(stat -f -c %T "$dest")"
+row_of "ds_to_universal.py" ds ms "$(median ds.bytes) bytes"
+row_of "mount, cp -r" cp ms "$(median cp.bytes) bytes"
+row "  times as fast" "$(ratio "$(median ds)" "$(median cp)")"
+if [ -n "$ucckpt" ]; then
+	row_of "ucckpt convert" uc ms "$(median uc.bytes) bytes"
+	row "  times as fast" "$(ratio "$(median ds)" "$(median uc)")"
+fi

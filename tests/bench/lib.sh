@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+#
+# Shared by the benchmarks: sourced, not run.  (Run it and it does nothing.)
+#
+# UCFS_BENCH_DIR	a run directory that DeepSpeed wrote, with one or more
+#			gigabytes of ZeRO checkpoint in its newest tag;
+#			tests/interop/make_bench.py makes one
+# UCFS_BENCH_ROUNDS	rounds of each measurement (5)
+# UCFS_BENCH_DEST	directory that copies are written to (/dev/shm if it is
+#			there); needs three times the checkpoint's size
+# UCFS_BENCH_TMP	directory on a disk for the converted copy (TMPDIR,
+#			else /tmp); needs twice the checkpoint's size
+#
+# What is compared is measured in turns, in one run, and told as a ratio of
+# medians: on a machine with other things to do only that repeats.
+
+[ "${BASH_SOURCE[0]}" != "$0" ] || exit 77
+set -eu -o pipefail
+export LC_ALL=C
+
+rounds=${UCFS_BENCH_ROUNDS:-5}
+work=
+mnt=
+server=
+
+skip() {
+	echo "skipped: $*"
+	exit 77
+}
+
+unmount() {
+	local i
+
+	mountpoint -q "$mnt" || return 0
+	for i in 1 2 3 4 5 6 7 8 9 10; do
+		if [ "$(id -u)" = 0 ]; then
+			umount "$mnt" 2>/dev/null && break
+		else
+			fusermount3 -u "$mnt" 2>/dev/null && break
+		fi
+		sleep 0.1
+	done
+	[ -z "$server" ] || wait "$server" || true
+	server=
+}
+
+cleanup() {
+	[ -z "$mnt" ] || unmount
+	[ -z "$work" ] || { chmod -R u+w "$work" && rm -rf "$work"; }
+	[ -z "${dest:-}" ] || { chmod -R u+w "$dest" && rm -rf "$dest"; }
+}
+
+# Everything that all benchmarks need: the checkpoint in $source, its tag's
+# view in $view once mounted, directories $work (disk), $dest and $mnt.
+begin() {
+	local dest_in=${UCFS_BENCH_DEST:-}
+
+	[ -n "${UCFS_BENCH_DIR:-}" ] || skip "UCFS_BENCH_DIR is not set; for a" \
+		"checkpoint: python3 tests/interop/make_bench.py --stage 1 DIR" \
+		"(takes PyTorch, transformers and DeepSpeed)"
+	[ -f "$UCFS_BENCH_DIR/latest" ] ||
+		skip "UCFS_BENCH_DIR=$UCFS_BENCH_DIR: no run directory"
+	[ -w /dev/fuse ] || skip "/dev/fuse cannot be used"
+	[ "$(id -u)" = 0 ] || command -v fusermount3 >/dev/null ||
+		skip "no fusermount3, and not root"
+	command -v ucfs >/dev/null || skip "ucfs is not built"
+	source=$(realpath "$UCFS_BENCH_DIR")
+	tag=$(cat "$source/latest")
+	if [ -z "$dest_in" ]; then
+		dest_in=${TMPDIR:-/tmp}
+		[ ! -w /dev/shm ] || dest_in=/dev/shm
+	fi
+	trap cleanup EXIT
+	trap 'exit 1' INT TERM HUP
+	work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX")
+	dest=$(mktemp -d "$dest_in/ucfs-bench.XXXXXX")
+	mnt=$work/mnt
+	view=$mnt/${tag}_universal
+	mkdir "$mnt"
+	need_helper
+}
+
+need_helper() {
+	${CC:-cc} -O2 -std=gnu11 -D_GNU_SOURCE -pthread -I"${top_srcdir:-.}" \
+		-o "$work/readfile" "${top_srcdir:-.}/tests/bench/readfile.c" ||
+		skip "readfile.c cannot be compiled"
+}
+
+# mount_as OPTIONS: serve $source at $mnt, the server's process in $server.
+mount_as() {
+	ucfs "$source" "$mnt" -f -o "$1" &
+	server=$!
+	until mountpoint -q "$mnt"; do
+		kill -0 "$server" 2>/dev/null || { server=; return 1; }
+		sleep 0.01
+	done
+}
+
+# room DIR FACTOR: is there room for FACTOR checkpoints?
+room() {
+	local -r have=$(df --output=avail -B1 "$1" | tail -n 1)
+	local -r size=$(du -sb "$source/$tag" | cut -f1)
+
+	[ "$have" -gt $((size * $2)) ]
+}
+
+# The checkpoint in the page cache, and out of it.
+warm() { cat "$source/$tag"/* >/dev/null; }
+cold() {
+	local f
+
+	sync
+	for f in "$source/$tag"/*; do
+		dd if="$f" iflag=nocache count=0 status=none
+	done
+}
+
+# now: microseconds.  timed NAME COMMAND...: appends milliseconds to the
+# series NAME.
+now() { echo "${EPOCHREALTIME/[.,]/}"; }
+timed() {
+	local -r series=$1 t=$(now)
+
+	shift
+	"$@"
+	add "$series" "$(awk -v a="$t" -v b="$(now)" \
+		'BEGIN { printf "%.2f", (b - a) / 1000 }')"
+}
+
+# Series of numbers, one file each.
+add() { echo "$2" >>"$work/series.$1"; }
+series() { sort -g "$work/series.$1"; }
+median() {
+	series "$1" | awk '{ v[NR] = $1 }
+		END { printf "%.11g\n", (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'
+}
+spread() {
+	echo "$(series "$1" | sed -n 1p)..$(series "$1" | tail -n 1)"
+}
+ratio() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.2f", a / b }'; }
+
+# A field of /proc/PID/FILE, such as write_bytes of io or RssAnon of status.
+proc() { awk -v k="$3:" '$1 == k { print $2 }' "/proc/$1/$2"; }
+
+# Tables: `row WHAT MEDIAN SPREAD [NOTE]'.
+header() {
+	printf '%s: %s, %s, %d rounds, load average %s\n' "$1" \
+		"$(basename "$source")" \
+		"$(du -sh --apparent-size "$source/$tag" | cut -f1)" "$rounds" \
+		"$(cut -d' ' -f1 /proc/loadavg)"
+	printf '%-44s %12s %20s  %s\n' '' median 'min..max' note
+}
+row() { printf '%-44s %12s %20s  %s\n' "$1" "$2" "${3:-}" "${4:-}"; }
+row_of() { row "$1 ($3)" "$(median "$2")" "$(spread "$2")" "${4:-}"; }
+
+# bar WHAT VALUE OP LIMIT: told, not enforced; a loaded machine is no defect.
+bar() {
+	printf '%-44s %12s %20s  %s\n' "$1" "$2" "bar $3 $4" \
+		"$(awk -v a="$2" -v b="$4" -v op="$3" 'BEGIN {
+			ok = op == "<" ? a < b : a >= b
+			print ok ? "ok" : "MISSED" }')"
+}
