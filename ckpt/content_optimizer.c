@@ -108,6 +108,17 @@ static struct value *build_root(const struct resolve *r, struct arena *a,
 	return ok ? root : NULL;
 }
 
+/* pickle_dump, with messages that name the shard. */
+static int dump(const struct ptfile *pt, const struct value *root,
+		struct bytebuf *pickle, struct pickle_storages *s,
+		struct errmsg *err)
+{
+	struct errmsg why = { "" };
+	const int rc = pickle_dump(root, pickle, s, &why);
+
+	return rc ? errmsg_set(err, rc, "%s: %s", pt->src.name, why.text) : 0;
+}
+
 /* Where the storages of the pickle lie in the shard. */
 static int map_storages(const struct ptfile *pt,
 			const struct pickle_storages *s, struct extent_map *out,
@@ -149,7 +160,7 @@ static int build(const struct resolve *r, const struct ptfile *pt,
 	struct arena a = { 0 };
 	struct value *const root = build_root(r, &a, dict);
 	uint64_t *len = NULL;
-	int rc = root ? pickle_dump(root, &pickle, &s, err) : -ENOMEM;
+	int rc = root ? dump(pt, root, &pickle, &s, err) : -ENOMEM;
 
 	*out = (struct content){ 0 };
 	if (!rc) {

@@ -28,12 +28,17 @@ struct memo_interned {
 	struct memo_entry entry;
 };
 
+/* Interned objects, at most: a pickle has a few dozen, storages included. */
+#define MEMO_INTERNED_MAX (1 << 18)
+
 /* Zero initialised it is empty and valid. */
 struct memo {
 	struct memo_slot *slots; /* open addressing, a power of two */
 	size_t nslots, used;
-	struct memo_interned *interned; /* few: searched one by one */
+	struct memo_interned *interned; /* in the order in which they came */
 	size_t ninterned, cap;
+	uint32_t *names; /* numbers in `interned` + 1, by hash; 0: free */
+	size_t nnames;	 /* a power of two */
 };
 
 bool memo_find(const struct memo *m, const void *object, uint32_t *index);
@@ -44,10 +49,14 @@ bool memo_add(struct memo *m, const void *object, uint32_t index);
 /*
  * The entry of the class b in module a or, if `a` is NULL, of the string b,
  * which has `len` bytes; it is made if there is none.  Strings are borrowed.
- * Valid until the next call; NULL when memory runs out.
+ * Valid until the next call; NULL when memory runs out or there are
+ * MEMO_INTERNED_MAX already.
  */
 struct memo_entry *memo_intern(struct memo *m, const char *a, const char *b,
 			       size_t len);
+
+/* The number of an entry of memo_intern: they are counted from 0. */
+size_t memo_number(const struct memo *m, const struct memo_entry *e);
 
 void memo_done(struct memo *m);
 

@@ -45,8 +45,9 @@ void pickle_storages_done(struct pickle_storages *s);
 /*
  * Write `root` as torch.save would: protocol 2, CPython's choice of opcodes
  * and memo numbers, storages renumbered from 0 in the order in which they are
- * met and located on the CPU.  They are appended to `storages`.
- * -E2BIG when nested deeper than any pickle that pickle_load accepts, -ENOMEM.
+ * met and located on the CPU.  They are put into `storages`, which is empty.
+ * -E2BIG when larger or nested deeper than any pickle that pickle_load
+ * accepts, or over a limit of its own, -ENOTSUP, -ENOMEM.
  */
 int pickle_dump(const struct value *root, struct bytebuf *out,
 		struct pickle_storages *storages, struct errmsg *err);

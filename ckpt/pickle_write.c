@@ -16,6 +16,7 @@
  */
 #include "ckpt/pickle.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,8 +39,7 @@ struct writer {
 	struct pickle_storages *storages;
 	struct errmsg *err;
 	struct memo memo;
-	struct memo_entry *keys; /* each storage's key; parallel to storages */
-	size_t keys_cap;
+	struct memo keys; /* of storages, numbered as these */
 	uint32_t next; /* memo index */
 	unsigned depth;
 };
@@ -49,6 +49,15 @@ static int save(struct writer *w, const struct value *v);
 static int fail_nomem(struct writer *w)
 {
 	return errmsg_set(w->err, -ENOMEM, "out of memory while pickling");
+}
+
+static int fail_intern(struct writer *w, const struct memo *m)
+{
+	if (m->ninterned < MEMO_INTERNED_MAX)
+		return fail_nomem(w);
+	return errmsg_set(w->err, -E2BIG,
+			  "more than %d classes, attributes or storages to"
+			  " pickle", MEMO_INTERNED_MAX);
 }
 
 /* --- memo --------------------------------------------------------------- */
@@ -105,7 +114,7 @@ static int save_interned(struct writer *w, const char *p, size_t len)
 	struct memo_entry *const e = memo_intern(&w->memo, NULL, p, len);
 
 	if (!e)
-		return fail_nomem(w);
+		return fail_intern(w, &w->memo);
 	if (e->written) {
 		emit_get(w, e->index);
 		return 0;
@@ -187,7 +196,7 @@ static int save_global(struct writer *w, const char *module, const char *name)
 		memo_intern(&w->memo, module, name, strlen(name));
 
 	if (!e)
-		return fail_nomem(w);
+		return fail_intern(w, &w->memo);
 	if (e->written) {
 		emit_get(w, e->index);
 		return 0;
@@ -378,13 +387,15 @@ static int save_object(struct writer *w, const struct value *v)
 static int number_storage(struct writer *w, const struct value *v, size_t *out)
 {
 	struct pickle_storages *const s = w->storages;
-	const char *const key = v->pid->seq.v[2]->str.p;
+	const struct value_str *const key = &v->pid->seq.v[2]->str;
+	const struct memo_entry *const e =
+		memo_intern(&w->keys, NULL, key->p, key->len);
 
-	for (size_t i = s->n; i-- > 0;)
-		if (strcmp(s->pid[i]->pid->seq.v[2]->str.p, key) == 0) {
-			*out = i;
-			return 0;
-		}
+	if (!e)
+		return fail_intern(w, &w->keys);
+	*out = memo_number(&w->keys, e);
+	if (*out < s->n)
+		return 0;
 	if (s->n == s->cap) {
 		const size_t cap = s->cap ? s->cap * 2 : 16;
 		void *const pids = realloc(s->pid, cap * sizeof(*s->pid));
@@ -394,17 +405,7 @@ static int number_storage(struct writer *w, const struct value *v, size_t *out)
 		s->pid = pids;
 		s->cap = cap;
 	}
-	if (s->n >= w->keys_cap) {
-		void *const keys = realloc(w->keys, s->cap * sizeof(*w->keys));
-
-		if (!keys)
-			return fail_nomem(w);
-		w->keys = keys;
-		w->keys_cap = s->cap;
-	}
-	w->keys[s->n].written = false;
-	s->pid[s->n] = v;
-	*out = s->n++;
+	s->pid[s->n++] = v;
 	return 0;
 }
 
@@ -413,17 +414,18 @@ static int save_storage_key(struct writer *w, size_t number)
 	/* Digits 0..9 are strings of one character; longer keys live in
 	 * torch's table and are the same object at each visit. */
 	static const char digits[] = "0123456789";
+	struct memo_entry *const e = &w->keys.interned[number].entry;
 	char key[24];
 	const int len = snprintf(key, sizeof(key), "%zu", number);
 
 	if (len == 1)
 		return save_interned(w, digits + number, 1);
-	if (w->keys[number].written) {
-		emit_get(w, w->keys[number].index);
+	if (e->written) {
+		emit_get(w, e->index);
 		return 0;
 	}
 	emit_text(w, key, (size_t)len);
-	memoize_entry(w, &w->keys[number]);
+	memoize_entry(w, e);
 	return 0;
 }
 
@@ -501,6 +503,11 @@ static int save(struct writer *w, const struct value *v)
 		return errmsg_set(w->err, -E2BIG,
 				  "objects nested more than %d deep",
 				  DUMP_DEPTH_MAX);
+	/* A long integer is written again at each reference, as in CPython. */
+	if (w->out->len > PICKLE_BYTES_MAX)
+		return errmsg_set(w->err, -E2BIG,
+				  "pickle of more than %u bytes",
+				  PICKLE_BYTES_MAX);
 	rc = save_kind(w, v);
 	w->depth--;
 	return rc;
@@ -518,12 +525,13 @@ int pickle_dump(const struct value *root, struct bytebuf *out,
 	struct writer w = { .out = out, .storages = storages, .err = err };
 	int rc;
 
+	assert(storages->n == 0);
 	bytebuf_add(out, "\x80\x02", 2);
 	rc = save(&w, root);
 	bytebuf_add_u8(out, '.');
 	if (!rc && out->failed)
 		rc = fail_nomem(&w);
 	memo_done(&w.memo);
-	free(w.keys);
+	memo_done(&w.keys);
 	return rc;
 }

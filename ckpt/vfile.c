@@ -9,53 +9,23 @@
  * mapped shards, vfile_read for everybody else.  All user code reads shards
  * with pread, so that a shard that shrinks is an error and not a signal.
  *
- * Checksums: known ones are kept with the plan (vfile_crc), so each is
- * computed once however often the file is opened.  Who needs one that is
- * missing computes it with all cores; others who need it meanwhile wait on
- * the file's lock (each handle has its own, so two handles may at worst both
- * compute it, with the same result).
+ * Checksums are in vfile_sum.c.
  */
 #include "ckpt/vfile.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <libdeflate.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include "ckpt/cast.h"
 #include "ckpt/errmsg.h"
-#include "ckpt/parallel.h"
 #include "ckpt/shardcache.h"
-
-/* Bytes summed at once: stays in the second-level cache. */
-#define SUM_CHUNK (256u << 10)
-
-/* Below this one thread sums faster than two start. */
-#define SUM_PARALLEL_MIN (4u << 20)
+#include "ckpt/vfile_impl.h"
 
 /* Pieces smaller than this cost the kernel more as an iovec than as a copy. */
 #define IOV_PIECE_MIN 2048
-
-struct vfile {
-	struct shardcache *shards;
-	struct extent_map map;
-	struct ptwrite w; /* of a .pt file */
-	size_t nstorages;
-	vfile_crc *crc; /* NULL: zero checksums, or none at all */
-
-	pthread_mutex_t lock;	/* protects the four below */
-	struct bytebuf literal; /* all literals, end to end */
-	size_t sum_storage;	/* being summed in passing; nstorages: none */
-	uint64_t sum_next;	/* its next byte wanted */
-	uint32_t sum;		/* of its bytes before that */
-
-	size_t early;	   /* bytes of `literal' that need no checksum */
-	atomic_bool ready; /* the late literals are rendered */
-	_Atomic uint64_t mapped; /* all bytes below have been, in sequence */
-};
 
 static struct vfile *new_vfile(struct errmsg *err)
 {
@@ -112,17 +82,6 @@ struct vfile *vfile_new_bytes(struct bytebuf *bytes, struct errmsg *err)
 	f->early = bytes->len;
 	*bytes = (struct bytebuf){ 0 };
 	return f;
-}
-
-/* `storage' is the next one to be summed in passing; empty ones are known. */
-static void begin_sum(struct vfile *f, size_t storage)
-{
-	while (storage < f->nstorages && f->w.len[storage] == 0)
-		atomic_store(&f->crc[storage++], VFILE_CRC_KNOWN);
-	f->sum_storage = storage;
-	f->sum = 0;
-	f->sum_next = storage < f->nstorages ? f->w.offset[storage] :
-					       UINT64_MAX;
 }
 
 static bool add_storage(struct extent_map *to, const struct extent_map *from)
@@ -182,7 +141,7 @@ struct vfile *vfile_new_pt(struct shardcache *c, struct ptwrite *w,
 	*w = (struct ptwrite){ 0 };
 	if (crc && f->nstorages) {
 		atomic_store(&f->ready, false);
-		begin_sum(f, 0);
+		vfile_begin_sum(f, 0);
 	} else {
 		f->early = f->literal.len;
 	}
@@ -284,8 +243,6 @@ static int read_cast(struct vfile *f, const struct extent *e, uint64_t skip,
 	return 0;
 }
 
-static int prepare_literals(struct vfile *f, struct errmsg *err);
-
 static int read_extent(struct vfile *f, const struct extent *e, uint64_t skip,
 		       void *buf, size_t len, struct errmsg *err)
 {
@@ -298,7 +255,7 @@ static int read_extent(struct vfile *f, const struct extent *e, uint64_t skip,
 	case EXTENT_LITERAL: break;
 	}
 	if (e->from + skip + len > f->early) {
-		rc = prepare_literals(f, err);
+		rc = vfile_prepare(f, err);
 		if (rc)
 			return rc;
 	}
@@ -315,9 +272,8 @@ static size_t clamp(const struct vfile *f, size_t len, uint64_t off)
 	return len < size - off ? len : (size_t)(size - off);
 }
 
-/* Read exactly [off, off + len), which lies within the file. */
-static int read_exact(struct vfile *f, void *buf, size_t len, uint64_t off,
-		      struct errmsg *err)
+int vfile_read_exact(struct vfile *f, void *buf, size_t len, uint64_t off,
+		     struct errmsg *err)
 {
 	uint8_t *to = buf;
 
@@ -342,208 +298,9 @@ int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off,
 		   struct errmsg *err)
 {
 	const size_t n = clamp(f, len, off);
-	const int rc = read_exact(f, buf, n, off, err);
+	const int rc = vfile_read_exact(f, buf, n, off, err);
 
 	return rc ? rc : (int64_t)n;
-}
-
-/* --- checksums ------------------------------------------------------------- */
-
-/* Extend `*crc` by the file's bytes [off, off + len). */
-static int sum_range(struct vfile *f, uint64_t off, uint64_t len,
-		     uint32_t *crc, struct errmsg *err)
-{
-	uint8_t *const buf = malloc(SUM_CHUNK);
-	int rc = buf ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
-
-	while (!rc && len) {
-		const size_t n = len < SUM_CHUNK ? (size_t)len : SUM_CHUNK;
-
-		rc = read_exact(f, buf, n, off, err);
-		if (!rc)
-			*crc = libdeflate_crc32(*crc, buf, n);
-		off += n;
-		len -= n;
-	}
-	free(buf);
-	return rc;
-}
-
-struct summing {
-	struct vfile *f;
-	uint64_t off, len, piece;
-	struct {
-		uint32_t crc;
-		struct errmsg err;
-	} *v;
-};
-
-static uint64_t piece_len(const struct summing *s, size_t i)
-{
-	const uint64_t at = i * s->piece;
-
-	return s->len - at < s->piece ? s->len - at : s->piece;
-}
-
-static int sum_piece(void *ctx, size_t i)
-{
-	struct summing *const s = ctx;
-
-	return sum_range(s->f, s->off + i * s->piece, piece_len(s, i),
-			 &s->v[i].crc, &s->v[i].err);
-}
-
-/* The sum of storage `i', going on from what was summed in passing.  Called
- * with the lock held. */
-static int sum_storage(struct vfile *f, size_t i, uint32_t *crc,
-		       struct errmsg *err)
-{
-	const bool begun = i == f->sum_storage;
-	const uint64_t end = f->w.offset[i] + f->w.len[i];
-	struct summing s = { .f = f, .off = begun ? f->sum_next :
-						    f->w.offset[i] };
-	unsigned width;
-	size_t n;
-	int rc;
-
-	*crc = begun ? f->sum : 0;
-	s.len = end - s.off;
-	width = s.len < SUM_PARALLEL_MIN ? 1 : parallel_width();
-	if (width == 1)
-		return sum_range(f, s.off, s.len, crc, err);
-	s.piece = (s.len + width - 1) / width;
-	n = (size_t)((s.len + s.piece - 1) / s.piece);
-	s.v = calloc(n, sizeof(*s.v));
-	if (!s.v)
-		return errmsg_set(err, -ENOMEM, "out of memory");
-	rc = parallel_for(n, width, sum_piece, &s);
-	for (size_t k = 0; k < n; k++) {
-		if (rc && s.v[k].err.text[0] && err)
-			*err = s.v[k].err;
-		*crc = (uint32_t)crc32_combine(*crc, s.v[k].crc,
-					       (z_off_t)piece_len(&s, k));
-	}
-	free(s.v);
-	return rc;
-}
-
-/* Render what follows the first storage.  Called with the lock held. */
-static int render_late(struct vfile *f, struct errmsg *err)
-{
-	uint32_t *const crc = calloc(f->nstorages, sizeof(*crc));
-	int rc = crc ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
-
-	for (size_t i = 0; !rc && i < f->nstorages; i++) {
-		const uint64_t known = atomic_load(&f->crc[i]);
-
-		if (known & VFILE_CRC_KNOWN) {
-			crc[i] = (uint32_t)known;
-			continue;
-		}
-		rc = sum_storage(f, i, &crc[i], err);
-		if (!rc)
-			atomic_store(&f->crc[i], VFILE_CRC_KNOWN | crc[i]);
-	}
-	for (size_t i = 1; !rc && i <= f->nstorages; i++)
-		rc = ptwrite_literal(&f->w, i, crc, &f->literal, err);
-	free(crc);
-	if (rc) /* try again at the next read */
-		f->literal.len = f->early;
-	else
-		atomic_store(&f->ready, true);
-	return rc;
-}
-
-static int prepare_literals(struct vfile *f, struct errmsg *err)
-{
-	int rc = 0;
-
-	if (atomic_load(&f->ready))
-		return 0;
-	pthread_mutex_lock(&f->lock);
-	if (!atomic_load(&f->ready))
-		rc = render_late(f, err);
-	pthread_mutex_unlock(&f->lock);
-	return rc;
-}
-
-/* Does [off, off + len) hold bytes that continue the sum?  `*n` of them, from
- * sum_next.  Called with the lock held. */
-static bool continues_sum(const struct vfile *f, size_t len, uint64_t off,
-			  size_t *n)
-{
-	const size_t i = f->sum_storage;
-	uint64_t end = off + len;
-
-	if (atomic_load(&f->ready) || i == f->nstorages ||
-	    off > f->sum_next || end <= f->sum_next)
-		return false;
-	if (end > f->w.offset[i] + f->w.len[i])
-		end = f->w.offset[i] + f->w.len[i];
-	*n = (size_t)(end - f->sum_next);
-	return true;
-}
-
-/* `n` more bytes have been summed.  Called with the lock held. */
-static void advance_sum(struct vfile *f, size_t n)
-{
-	const size_t i = f->sum_storage;
-
-	f->sum_next += n;
-	if (f->sum_next < f->w.offset[i] + f->w.len[i])
-		return;
-	atomic_store(&f->crc[i], VFILE_CRC_KNOWN | f->sum);
-	begin_sum(f, i + 1);
-}
-
-/* Sum what has been mapped since.  Called with the lock held; false if there
- * was nothing, or it cannot be read (whoever wants the data will see why). */
-static bool catch_up(struct vfile *f)
-{
-	const uint64_t to = atomic_load(&f->mapped);
-	struct errmsg ignored;
-	size_t n;
-
-	if (to <= f->sum_next ||
-	    !continues_sum(f, (size_t)(to - f->sum_next), f->sum_next, &n))
-		return false;
-	if (sum_range(f, f->sum_next, n, &f->sum, &ignored)) {
-		f->sum_storage = f->nstorages;
-		return false;
-	}
-	advance_sum(f, n);
-	return true;
-}
-
-void vfile_sum_behind(struct vfile *f)
-{
-	bool more = true;
-
-	/* Files with several storages are few, and read by their trailers. */
-	if (atomic_load(&f->ready) || f->nstorages != 1 ||
-	    atomic_load(&f->crc[0]) & VFILE_CRC_KNOWN)
-		return;
-	/* One thread sums; the others are free to answer the reader, and
-	 * leave their bytes to it, or at worst to the next one. */
-	while (more && pthread_mutex_trylock(&f->lock) == 0) {
-		more = catch_up(f);
-		pthread_mutex_unlock(&f->lock);
-	}
-}
-
-void vfile_sum(struct vfile *f, const void *buf, size_t len, uint64_t off)
-{
-	const uint8_t *const p = buf;
-	size_t n;
-
-	if (atomic_load(&f->ready))
-		return;
-	pthread_mutex_lock(&f->lock);
-	while (continues_sum(f, len, off, &n)) {
-		f->sum = libdeflate_crc32(f->sum, p + (f->sum_next - off), n);
-		advance_sum(f, n);
-	}
-	pthread_mutex_unlock(&f->lock);
 }
 
 /* --- mapping --------------------------------------------------------------- */
@@ -599,7 +356,7 @@ static int map_pieces(struct vfile *f, size_t i, uint64_t off,
 			rc = map_shard(f, e->shard, w, &p, err);
 		} else {
 			if (e->from + skip + n > f->early)
-				rc = prepare_literals(f, err);
+				rc = vfile_prepare(f, err);
 			p = f->literal.data;
 		}
 		if (rc)
@@ -641,7 +398,7 @@ int vfile_map(struct vfile *f, size_t len, uint64_t off,
 		rc = map_pieces(f, first, off, w, err);
 	} else {
 		w->bounce = malloc(w->len);
-		rc = w->bounce ? read_exact(f, w->bounce, w->len, off, err) :
+		rc = w->bounce ? vfile_read_exact(f, w->bounce, w->len, off, err) :
 				 errmsg_set(err, -ENOMEM, "out of memory");
 		w->iov[0] = (struct iovec){ w->bounce, w->len };
 		w->n = 1;

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_VFILE_IMPL_H
+#define UCKPT_VFILE_IMPL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/vfile.h"
+
+/* What vfile.c (bytes) and vfile_sum.c (their checksums) share. */
+struct vfile {
+	struct shardcache *shards;
+	struct extent_map map;
+	struct ptwrite w; /* of a .pt file */
+	size_t nstorages;
+	vfile_crc *crc; /* NULL: zero checksums, or none at all */
+
+	pthread_mutex_t lock;	/* protects the four below */
+	struct bytebuf literal; /* all literals, end to end */
+	size_t sum_storage;	/* being summed in passing; nstorages: none */
+	uint64_t sum_next;	/* its next byte wanted */
+	uint32_t sum;		/* of its bytes before that */
+
+	size_t early;	   /* bytes of `literal' that need no checksum */
+	atomic_bool ready; /* the late literals are rendered */
+	_Atomic uint64_t mapped; /* all bytes below have been, in sequence */
+};
+
+/* Read exactly [off, off + len), which lies within the file. */
+int vfile_read_exact(struct vfile *f, void *buf, size_t len, uint64_t off,
+		     struct errmsg *err);
+
+/* The next storage to be summed in passing; nstorages: none. */
+void vfile_begin_sum(struct vfile *f, size_t storage);
+
+/* Make sure that the late literals are there. */
+int vfile_prepare(struct vfile *f, struct errmsg *err);
+
+#endif

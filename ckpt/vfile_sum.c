@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checksums of virtual files: what the last literal waits for.
+ *
+ * Known ones are kept with the plan (vfile_crc), so each is computed once
+ * however often the file is opened.  There are two ways to come by one: in
+ * passing, while a reader goes through the file from front to back, and at
+ * once, with all cores, when somebody reads the trailer first (torch.load
+ * does).  The second goes on from where the first has come to.
+ *
+ * Who needs a sum that is missing waits on the file's lock while it is
+ * computed.  Each handle has its own, so two handles may at worst both compute
+ * one, with the same result.
+ */
+#include "ckpt/vfile.h"
+
+#include <errno.h>
+#include <libdeflate.h>
+#include <stdlib.h>
+#include <zlib.h>
+
+#include "ckpt/errmsg.h"
+#include "ckpt/parallel.h"
+#include "ckpt/vfile_impl.h"
+
+/* Bytes summed at once: stays in the second-level cache. */
+#define SUM_CHUNK (256u << 10)
+
+/* Below this one thread sums faster than two start. */
+#define SUM_PARALLEL_MIN (4u << 20)
+
+/* Empty storages have a sum that is known. */
+void vfile_begin_sum(struct vfile *f, size_t storage)
+{
+	while (storage < f->nstorages && f->w.len[storage] == 0)
+		atomic_store(&f->crc[storage++], VFILE_CRC_KNOWN);
+	f->sum_storage = storage;
+	f->sum = 0;
+	f->sum_next = storage < f->nstorages ? f->w.offset[storage] :
+					       UINT64_MAX;
+}
+
+/* Extend `*crc` by the file's bytes [off, off + len). */
+static int sum_range(struct vfile *f, uint64_t off, uint64_t len,
+		     uint32_t *crc, struct errmsg *err)
+{
+	uint8_t *const buf = malloc(SUM_CHUNK);
+	int rc = buf ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+
+	while (!rc && len) {
+		const size_t n = len < SUM_CHUNK ? (size_t)len : SUM_CHUNK;
+
+		rc = vfile_read_exact(f, buf, n, off, err);
+		if (!rc)
+			*crc = libdeflate_crc32(*crc, buf, n);
+		off += n;
+		len -= n;
+	}
+	free(buf);
+	return rc;
+}
+
+struct summing {
+	struct vfile *f;
+	uint64_t off, len, piece;
+	struct {
+		uint32_t crc;
+		struct errmsg err;
+	} *v;
+};
+
+static uint64_t piece_len(const struct summing *s, size_t i)
+{
+	const uint64_t at = i * s->piece;
+
+	return s->len - at < s->piece ? s->len - at : s->piece;
+}
+
+static int sum_piece(void *ctx, size_t i)
+{
+	struct summing *const s = ctx;
+
+	return sum_range(s->f, s->off + i * s->piece, piece_len(s, i),
+			 &s->v[i].crc, &s->v[i].err);
+}
+
+/* The sum of storage `i', going on from what was summed in passing.  Called
+ * with the lock held. */
+static int sum_storage(struct vfile *f, size_t i, uint32_t *crc,
+		       struct errmsg *err)
+{
+	const bool begun = i == f->sum_storage;
+	const uint64_t end = f->w.offset[i] + f->w.len[i];
+	struct summing s = { .f = f, .off = begun ? f->sum_next :
+						    f->w.offset[i] };
+	unsigned width;
+	size_t n;
+	int rc;
+
+	*crc = begun ? f->sum : 0;
+	s.len = end - s.off;
+	width = s.len < SUM_PARALLEL_MIN ? 1 : parallel_width();
+	if (width == 1)
+		return sum_range(f, s.off, s.len, crc, err);
+	s.piece = (s.len + width - 1) / width;
+	n = (size_t)((s.len + s.piece - 1) / s.piece);
+	s.v = calloc(n, sizeof(*s.v));
+	if (!s.v)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	rc = parallel_for(n, width, sum_piece, &s);
+	for (size_t k = 0; k < n; k++) {
+		if (rc && s.v[k].err.text[0] && err)
+			*err = s.v[k].err;
+		*crc = (uint32_t)crc32_combine(*crc, s.v[k].crc,
+					       (z_off_t)piece_len(&s, k));
+	}
+	free(s.v);
+	return rc;
+}
+
+/* Render what follows the first storage.  Called with the lock held. */
+static int render_late(struct vfile *f, struct errmsg *err)
+{
+	uint32_t *const crc = calloc(f->nstorages, sizeof(*crc));
+	int rc = crc ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+
+	for (size_t i = 0; !rc && i < f->nstorages; i++) {
+		const uint64_t known = atomic_load(&f->crc[i]);
+
+		if (known & VFILE_CRC_KNOWN) {
+			crc[i] = (uint32_t)known;
+			continue;
+		}
+		rc = sum_storage(f, i, &crc[i], err);
+		if (!rc)
+			atomic_store(&f->crc[i], VFILE_CRC_KNOWN | crc[i]);
+	}
+	for (size_t i = 1; !rc && i <= f->nstorages; i++)
+		rc = ptwrite_literal(&f->w, i, crc, &f->literal, err);
+	free(crc);
+	if (rc) /* try again at the next read */
+		f->literal.len = f->early;
+	else
+		atomic_store(&f->ready, true);
+	return rc;
+}
+
+int vfile_prepare(struct vfile *f, struct errmsg *err)
+{
+	int rc = 0;
+
+	if (atomic_load(&f->ready))
+		return 0;
+	pthread_mutex_lock(&f->lock);
+	if (!atomic_load(&f->ready))
+		rc = render_late(f, err);
+	pthread_mutex_unlock(&f->lock);
+	return rc;
+}
+
+/* Does [off, off + len) hold bytes that continue the sum?  `*n` of them, from
+ * sum_next.  Called with the lock held. */
+static bool continues_sum(const struct vfile *f, size_t len, uint64_t off,
+			  size_t *n)
+{
+	const size_t i = f->sum_storage;
+	uint64_t end = off + len;
+
+	if (atomic_load(&f->ready) || i == f->nstorages ||
+	    off > f->sum_next || end <= f->sum_next)
+		return false;
+	if (end > f->w.offset[i] + f->w.len[i])
+		end = f->w.offset[i] + f->w.len[i];
+	*n = (size_t)(end - f->sum_next);
+	return true;
+}
+
+/* `n` more bytes have been summed.  Called with the lock held. */
+static void advance_sum(struct vfile *f, size_t n)
+{
+	const size_t i = f->sum_storage;
+
+	f->sum_next += n;
+	if (f->sum_next < f->w.offset[i] + f->w.len[i])
+		return;
+	atomic_store(&f->crc[i], VFILE_CRC_KNOWN | f->sum);
+	vfile_begin_sum(f, i + 1);
+}
+
+/* Sum what has been mapped since.  Called with the lock held; false if there
+ * was nothing, or it cannot be read (whoever wants the data will see why). */
+static bool catch_up(struct vfile *f)
+{
+	const uint64_t to = atomic_load(&f->mapped);
+	struct errmsg ignored;
+	size_t n;
+
+	if (to <= f->sum_next ||
+	    !continues_sum(f, (size_t)(to - f->sum_next), f->sum_next, &n))
+		return false;
+	if (sum_range(f, f->sum_next, n, &f->sum, &ignored)) {
+		f->sum_storage = f->nstorages;
+		return false;
+	}
+	advance_sum(f, n);
+	return true;
+}
+
+void vfile_sum_behind(struct vfile *f)
+{
+	bool more = true;
+
+	/* Files with several storages are few, and read by their trailers. */
+	if (atomic_load(&f->ready) || f->nstorages != 1 ||
+	    atomic_load(&f->crc[0]) & VFILE_CRC_KNOWN)
+		return;
+	/* One thread sums; the others are free to answer the reader, and
+	 * leave their bytes to it, or at worst to the next one. */
+	while (more && pthread_mutex_trylock(&f->lock) == 0) {
+		more = catch_up(f);
+		pthread_mutex_unlock(&f->lock);
+	}
+}
+
+void vfile_sum(struct vfile *f, const void *buf, size_t len, uint64_t off)
+{
+	const uint8_t *const p = buf;
+	size_t n;
+
+	if (atomic_load(&f->ready))
+		return;
+	pthread_mutex_lock(&f->lock);
+	while (continues_sum(f, len, off, &n)) {
+		f->sum = libdeflate_crc32(f->sum, p + (f->sum_next - off), n);
+		advance_sum(f, n);
+	}
+	pthread_mutex_unlock(&f->lock);
+}
