@@ -278,6 +278,25 @@ static void break_directory(const struct mkckpt *c, const char *dir)
 	replace_bytes(path, "PK\1\2", "PK\1X");
 }
 
+/* A string becomes a bytes object: what was read cannot be written again into
+ * optimizer_state.pt. */
+static void make_bytes(const struct mkckpt *c, const char *dir)
+{
+	static const char name[] = "cur_scale";
+	char path[PATH_MAX];
+	struct bytebuf b;
+	uint8_t *at;
+
+	mkckpt_path(c, dir, MKCKPT_OPTIM, 0, path);
+	b = mkpt_load(path);
+	at = memmem(b.data, b.len, name, sizeof(name) - 1);
+	assert_non_null(at);
+	assert_int_equal(at[-5], 'X');
+	at[-5] = 'B';
+	mkpt_save(path, b.data, b.len);
+	bytebuf_done(&b);
+}
+
 #define FILES(name, stages, damage, file, expect)                          \
 	{                                                                  \
 #name, stages, expect, file, MKCKPT_OPTIM, 0, NULL, damage \
@@ -326,6 +345,8 @@ const struct bad bad_files[] = {
 	      "storage data/1 is missing"),
 	FILES(pickle missing, STAGES_ALL, lose_pickle, SHARD_1,
 	      "no data.pkl in it"),
+	FILES(bytes object, STAGES_ALL, make_bytes, SHARD_0,
+	      "bytes objects have no protocol 2 form"),
 	FILES(zip directory damaged, STAGES_ALL, break_directory, SHARD_1,
 	      "entry 0 is malformed"),
 };

@@ -284,6 +284,39 @@ static void dump_refuses_bottomless_nesting(void **state)
 	mkpt_done(&m);
 }
 
+/* Distinct classes and storages are bounded, and take no time in proportion
+ * to the square of their number: the test would not end. */
+static void dump_refuses_too_many_names_and_storages(void **state)
+{
+	struct mkpt m = { 0 };
+	struct value *const names = mkpt_list(&m), *const list = mkpt_list(&m);
+	struct pickle_storages s = { 0 };
+	struct bytebuf out = { 0 };
+	struct errmsg err = { "" };
+
+	(void)state;
+	for (int i = 0; i < 300000; i++) {
+		struct value *const pid = value_new(&m.arena, VALUE_STORAGE);
+		char text[16], *name;
+
+		snprintf(text, sizeof(text), "%d", i);
+		name = arena_strndup(&m.arena, text, strlen(text));
+		pid->pid = mkpt_tuple(&m, 5, mkpt_str(&m, "storage"),
+				      mkpt_global(&m, "torch", "X"),
+				      mkpt_str(&m, name), mkpt_str(&m, "cpu"),
+				      mkpt_int(&m, 1));
+		mkpt_add(&m, names, mkpt_global(&m, "m", name));
+		mkpt_add(&m, list, pid);
+	}
+	assert_int_equal(pickle_dump(names, &out, &s, &err), -E2BIG);
+	assert_non_null(strstr(err.text, "more than 262144 classes"));
+	assert_int_equal(pickle_dump(list, &out, &s, &err), -E2BIG);
+	assert_non_null(strstr(err.text, "more than 262144 classes"));
+	pickle_storages_done(&s);
+	bytebuf_done(&out);
+	mkpt_done(&m);
+}
+
 /* --- real files ---------------------------------------------------------- */
 
 static struct bytebuf read_pickle(const struct ptfile *pt)
@@ -369,6 +402,7 @@ int main(void)
 		cmocka_unit_test(memo_indices_above_255_use_the_long_form),
 		cmocka_unit_test(storages_are_numbered_as_they_are_met),
 		cmocka_unit_test(dump_refuses_bottomless_nesting),
+		cmocka_unit_test(dump_refuses_too_many_names_and_storages),
 		cmocka_unit_test(real_files_come_out_unchanged),
 	};
 

@@ -118,9 +118,10 @@ static int walk_dir(struct plan *p, uint64_t dir, struct errmsg *err)
 	}
 	if (rc)
 		return rc;
-	return plan_lookup(p, dir, "no such name", &node, err) == -ENOENT
+	/* A slash is in no name, so that no checkpoint can have this one. */
+	return plan_lookup(p, dir, "no/such", &node, err) == -ENOENT
 		       ? 0
-		       : broken(err, "finds what is not there", "no such name");
+		       : broken(err, "finds what is not there", "no/such");
 }
 
 int walk_plan(struct plan *p, struct errmsg *err)
