@@ -65,6 +65,7 @@ EXTRA_LIBRARIES = %D%/libmk.a
 	%D%/mkpt.h %D%/mkpt.c \
 	%D%/mkckpt.h %D%/mkckpt.c %D%/mkckpt_check.c \
 	%D%/walk.h %D%/walk.c
+CLEANFILES += %D%/libmk.a
 
 LDADD = %D%/libmk.a $(ckpt_libs) $(CMOCKA_LIBS) $(NETTLE_LIBS)
 if ENABLE_FUZZ
