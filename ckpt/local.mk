@@ -18,6 +18,7 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/hostile.h %D%/hostile.c \
 	%D%/memo.h %D%/memo.c \
 	%D%/pickle.h %D%/pickle_read.c %D%/pickle_write.c \
+	%D%/legacy.h %D%/legacy_read.c \
 	%D%/ptfile.h %D%/ptfile.c \
 	%D%/namehash.h %D%/namehash.c \
 	%D%/ptwrite.h %D%/ptwrite.c \

@@ -6,11 +6,11 @@
 #include <stdint.h>
 
 #include "ckpt/bytes.h"
+#include "ckpt/value.h"
 
 struct arena;
 struct bytebuf;
 struct errmsg;
-struct value;
 
 /*
  * Limits.  Real files come nowhere near them: the largest data.pkl that
@@ -32,6 +32,24 @@ struct value;
  */
 int pickle_load(struct span bytes, const char *name, struct arena *a,
 		struct value **root, struct errmsg *err);
+
+/*
+ * One pickle of a chain of them, as torch's files have that are not zip files:
+ * where it ends is known when it has been read.  Its persistent ids have the
+ * six fields of those files (legacy_read.c), and may be those of classes.
+ */
+struct pickle_part {
+	const char *file; /* given, like the next: for messages */
+	const char *part;
+	struct value *root;
+	struct value_seq storages; /* VALUE_STORAGE nodes as they were met */
+	size_t len;		   /* bytes, STOP included */
+};
+
+/* pickle_load of the pickle that `bytes` begin with.  Also -ENODATA: they end
+ * before it does. */
+int pickle_load_part(struct span bytes, struct arena *a,
+		     struct pickle_part *part, struct errmsg *err);
 
 /* The storages of a pickle in first-visit order, as torch numbers them. */
 struct pickle_storages {

@@ -9,7 +9,8 @@
  *   GLOBAL 'my.pkg Scheduler' ->  node {module, name}
  *   REDUCE                    ->  node {callable, args}
  *   BUILD                     ->  node.state = ...
- *   BINPERSID                 ->  node for a storage, its tuple checked
+ *   BINPERSID                 ->  node for a storage, its tuple checked;
+ *                                 in files older than zip also for a class
  *
  * It is a loop over opcodes, never recursive, and everything that input
  * drives has a limit (pickle.h).  Opcode semantics: CPython pickletools.py.
@@ -30,7 +31,8 @@ struct machine {
 	struct span in;
 	size_t pos; /* of the next byte */
 	size_t op;  /* of the opcode being executed */
-	const char *name;
+	const char *file, *part;
+	struct value_seq *storages; /* of a pickle_part, or NULL */
 	struct arena *a;
 	struct errmsg *err;
 
@@ -43,8 +45,8 @@ struct machine {
 	size_t memo_cap;
 };
 
-#define FAIL(m, rc, fmt, ...)                                           \
-	errmsg_set((m)->err, rc, "%s: data.pkl+0x%zx: " fmt, (m)->name, \
+#define FAIL(m, rc, fmt, ...)                                              \
+	errmsg_set((m)->err, rc, "%s: %s+0x%zx: " fmt, (m)->file, (m)->part, \
 		   (m)->op __VA_OPT__(, ) __VA_ARGS__)
 
 static int fail_nomem(struct machine *m)
@@ -64,7 +66,7 @@ static const uint8_t *take(struct machine *m, uint64_t n)
 
 static int fail_short(struct machine *m)
 {
-	return FAIL(m, -EBADMSG, "pickle ends inside opcode 0x%02x",
+	return FAIL(m, -ENODATA, "pickle ends inside opcode 0x%02x",
 		    m->in.p[m->op]);
 }
 
@@ -163,10 +165,10 @@ static int memo_put(struct machine *m, uint64_t index)
 	if (!v)
 		return fail_underflow(m);
 	/* Each entry costs its writer at least one byte, so an index beyond
-	 * the length of the pickle is an attempt to make us allocate. */
-	if (index >= m->in.len)
-		return FAIL(m, -E2BIG, "memo index %" PRIu64 " in a pickle of"
-			    " %zu bytes", index, m->in.len);
+	 * their number is an attempt to make us allocate. */
+	if (index >= m->pos)
+		return FAIL(m, -E2BIG, "memo index %" PRIu64 " after %zu bytes",
+			    index, m->pos);
 	if (index >= m->memo_cap) {
 		size_t cap = m->memo_cap ? m->memo_cap : 256;
 
@@ -437,6 +439,23 @@ static int op_build(struct machine *m)
 }
 
 /* ('storage', class, key, location, numel); torch/serialization.py. */
+static bool is_storage_id(const struct value *id, size_t fields)
+{
+	return id->kind == VALUE_TUPLE && id->seq.n == fields &&
+	       value_is_str(id->seq.v[0], "storage") &&
+	       id->seq.v[1]->kind == VALUE_GLOBAL &&
+	       value_is_cstr(id->seq.v[2]) && value_is_cstr(id->seq.v[3]) &&
+	       id->seq.v[4]->kind == VALUE_INT && id->seq.v[4]->i >= 0;
+}
+
+/* ('module', class, file, source): stands for the class. */
+static bool is_class_id(const struct value *id)
+{
+	return id->kind == VALUE_TUPLE && id->seq.n == 4 &&
+	       value_is_str(id->seq.v[0], "module") &&
+	       id->seq.v[1]->kind == VALUE_GLOBAL;
+}
+
 static int op_persid(struct machine *m)
 {
 	struct value *const id = pop(m);
@@ -444,16 +463,16 @@ static int op_persid(struct machine *m)
 
 	if (!id)
 		return fail_underflow(m);
-	if (id->kind != VALUE_TUPLE || id->seq.n < 5 ||
-	    !value_is_str(id->seq.v[0], "storage") ||
-	    id->seq.v[1]->kind != VALUE_GLOBAL ||
-	    !value_is_cstr(id->seq.v[2]) || !value_is_cstr(id->seq.v[3]) ||
-	    id->seq.v[4]->kind != VALUE_INT || id->seq.v[4]->i < 0)
+	if (m->storages && is_class_id(id))
+		return push(m, id->seq.v[1]);
+	if (!is_storage_id(id, m->storages ? 6 : 5))
 		return FAIL(m, -EBADMSG, "persistent id is not a storage's");
 	v = value_new(m->a, VALUE_STORAGE);
 	if (!v)
 		return fail_nomem(m);
 	v->pid = id;
+	if (m->storages && !value_seq_add(m->a, m->storages, v))
+		return fail_nomem(m);
 	return push(m, v);
 }
 
@@ -602,35 +621,67 @@ static int run(struct machine *m, struct value **root)
 			return rc;
 	}
 	m->op = m->pos;
-	return FAIL(m, -EBADMSG, "pickle ends without STOP");
+	return FAIL(m, -ENODATA, "pickle ends without STOP");
+}
+
+/* Run `m`, whose input, arena and names are set. */
+static int run_bounded(struct machine *m, struct value **root)
+{
+	const size_t limit = m->a->limit;
+	const uint64_t want = (uint64_t)m->in.len * PICKLE_MEMORY_PER_BYTE +
+			      65536;
+	int rc;
+
+	if (m->in.len > PICKLE_BYTES_MAX)
+		return FAIL(m, -E2BIG, "pickle of %zu bytes", m->in.len);
+	m->a->limit = m->a->used + (size_t)(want < PICKLE_MEMORY_MAX ?
+						    want :
+						    PICKLE_MEMORY_MAX);
+	rc = run(m, root);
+	m->a->limit = limit;
+	return rc;
+}
+
+static void machine_free(struct machine *m)
+{
+	free(m->stack);
+	free(m->memo);
+	free(m);
 }
 
 int pickle_load(struct span bytes, const char *name, struct arena *a,
 		struct value **root, struct errmsg *err)
 {
 	struct machine *const m = calloc(1, sizeof(*m));
-	const size_t limit = a->limit;
 	int rc;
 
 	if (!m)
 		return errmsg_set(err, -ENOMEM, "%s: out of memory", name);
-	*m = (struct machine){ .in = bytes, .name = name, .a = a, .err = err };
-	if (bytes.len > PICKLE_BYTES_MAX) {
-		rc = FAIL(m, -E2BIG, "pickle of %zu bytes", bytes.len);
-		goto out;
+	*m = (struct machine){ .in = bytes, .file = name, .part = "data.pkl",
+			       .a = a, .err = err };
+	rc = run_bounded(m, root);
+	machine_free(m);
+	return rc == -ENODATA ? -EBADMSG : rc;
+}
+
+int pickle_load_part(struct span bytes, struct arena *a,
+		     struct pickle_part *part, struct errmsg *err)
+{
+	struct machine *const m = calloc(1, sizeof(*m));
+	struct value_seq storages = { 0 };
+	int rc;
+
+	if (!m)
+		return errmsg_set(err, -ENOMEM, "%s: out of memory",
+				  part->file);
+	*m = (struct machine){ .in = bytes, .file = part->file,
+			       .part = part->part, .storages = &storages,
+			       .a = a, .err = err };
+	rc = run_bounded(m, &part->root);
+	if (!rc) {
+		part->storages = storages;
+		part->len = m->pos;
 	}
-
-	const uint64_t want = (uint64_t)bytes.len * PICKLE_MEMORY_PER_BYTE +
-			      65536;
-
-	a->limit = a->used + (size_t)(want < PICKLE_MEMORY_MAX ?
-					      want :
-					      PICKLE_MEMORY_MAX);
-	rc = run(m, root);
-	a->limit = limit;
-out:
-	free(m->stack);
-	free(m->memo);
-	free(m);
+	machine_free(m);
 	return rc;
 }

@@ -2,7 +2,8 @@
 /*
  * torch.save's container as torch.load sees it: torch/serialization.py
  * decides by the first four bytes whether it is a zip file, unpickles
- * <prefix>/data.pkl and finds each storage in <prefix>/data/<key>.
+ * <prefix>/data.pkl and finds each storage in <prefix>/data/<key>.  Any other
+ * file it takes for a chain of pickles (legacy_read.c).
  */
 #include "ckpt/ptfile.h"
 
@@ -18,14 +19,10 @@
 
 #define BYTEORDER_MAX 16
 
-/* The pickled magic number that opens a file of torch < 1.6. */
-static const uint8_t legacy_magic[] = { 0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc,
-					0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8,
-					0x50, 0x19, 0x2e };
-
-static int check_magic(const struct source *src, struct errmsg *err)
+static int check_magic(const struct source *src, bool *is_zip,
+		       struct errmsg *err)
 {
-	uint8_t head[sizeof(legacy_magic)] = { 0 };
+	uint8_t head[4] = { 0 };
 	const size_t n = src->size < sizeof(head) ? (size_t)src->size :
 						    sizeof(head);
 	int rc;
@@ -35,13 +32,9 @@ static int check_magic(const struct source *src, struct errmsg *err)
 	rc = source_read(src, head, n, 0, err);
 	if (rc)
 		return rc;
-	if (memcmp(head, "PK\3\4", 4) == 0)
+	*is_zip = memcmp(head, "PK\3\4", 4) == 0;
+	if (*is_zip || head[0] == LEGACY_FIRST_BYTE)
 		return 0;
-	if (memcmp(head, legacy_magic, sizeof(head)) == 0)
-		return errmsg_set(err, -ENOTSUP,
-				  "%s: torch's container from before 1.6"
-				  " (checkpoint_serialization: false) is not"
-				  " supported yet", src->name);
 	return errmsg_set(err, -EBADMSG, "%s: not a file of torch.save",
 			  src->name);
 }
@@ -100,19 +93,26 @@ static int load_root(struct ptfile *pt, struct errmsg *err)
 	return rc;
 }
 
+static int open_zip(struct ptfile *pt, struct errmsg *err)
+{
+	int rc = zip_open(&pt->zip, &pt->src, err);
+
+	if (!rc)
+		rc = check_byteorder(pt, err);
+	return rc ? rc : load_root(pt, err);
+}
+
 int ptfile_open_source(struct ptfile *pt, const struct source *src,
 		       struct errmsg *err)
 {
 	int rc;
 
 	*pt = (struct ptfile){ .src = *src };
-	rc = check_magic(&pt->src, err);
+	rc = check_magic(&pt->src, &pt->is_zip, err);
 	if (!rc)
-		rc = zip_open(&pt->zip, &pt->src, err);
-	if (!rc)
-		rc = check_byteorder(pt, err);
-	if (!rc)
-		rc = load_root(pt, err);
+		rc = pt->is_zip ? open_zip(pt, err) :
+				  legacy_open(&pt->legacy, &pt->src, &pt->arena,
+					      &pt->root, err);
 	if (rc)
 		ptfile_close(pt);
 	return rc;
@@ -129,30 +129,62 @@ int ptfile_open(struct ptfile *pt, const char *path, struct errmsg *err)
 void ptfile_close(struct ptfile *pt)
 {
 	zip_close(&pt->zip);
+	legacy_close(&pt->legacy);
 	arena_done(&pt->arena);
 	source_close(&pt->src);
 	pt->root = NULL;
 }
 
-int ptfile_storage(const struct ptfile *pt, const char *key, uint64_t bytes,
-		   uint64_t *offset, struct errmsg *err)
+static int check_storage(const struct ptfile *pt, const char *key,
+			 uint64_t has, uint64_t needs, struct errmsg *err)
+{
+	if (has >= needs)
+		return 0;
+	return errmsg_set(err, -EBADMSG,
+			  "%s: storage %s%.40s has %llu bytes, its tensors"
+			  " need %llu", pt->src.name,
+			  pt->is_zip ? "data/" : "", key,
+			  (unsigned long long)has, (unsigned long long)needs);
+}
+
+static int fail_missing(const struct ptfile *pt, const char *key,
+			struct errmsg *err)
+{
+	return errmsg_set(err, -EBADMSG, "%s: storage %s%.40s is missing",
+			  pt->src.name, pt->is_zip ? "data/" : "", key);
+}
+
+static int zip_storage(const struct ptfile *pt, const char *key, uint64_t bytes,
+		       uint64_t *offset, struct errmsg *err)
 {
 	char member[64];
 	const int n = snprintf(member, sizeof(member), "data/%s", key);
 	const struct zip_entry *const e = n < (int)sizeof(member) ?
 						  zip_find(&pt->zip, member) :
 						  NULL;
+	int rc;
 
 	if (!e)
-		return errmsg_set(err, -EBADMSG, "%s: storage data/%.40s is"
-				  " missing", pt->src.name, key);
-	if (e->size < bytes)
-		return errmsg_set(err, -EBADMSG,
-				  "%s: storage %s has %llu bytes, its tensors"
-				  " need %llu", pt->src.name, member,
-				  (unsigned long long)e->size,
-				  (unsigned long long)bytes);
-	return zip_locate(&pt->zip, e, offset, err);
+		return fail_missing(pt, key, err);
+	rc = check_storage(pt, key, e->size, bytes, err);
+	return rc ? rc : zip_locate(&pt->zip, e, offset, err);
+}
+
+int ptfile_storage(const struct ptfile *pt, const char *key, uint64_t bytes,
+		   uint64_t *offset, struct errmsg *err)
+{
+	const struct legacy_storage *s;
+	int rc;
+
+	if (pt->is_zip)
+		return zip_storage(pt, key, bytes, offset, err);
+	s = legacy_find(&pt->legacy, key);
+	if (!s)
+		return fail_missing(pt, key, err);
+	rc = check_storage(pt, key, s->len, bytes, err);
+	if (!rc)
+		*offset = s->off;
+	return rc;
 }
 
 int ptfile_tensor(const struct ptfile *pt, const struct value *v,

@@ -2,9 +2,11 @@
 #ifndef UCKPT_PTFILE_H
 #define UCKPT_PTFILE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "ckpt/arena.h"
+#include "ckpt/legacy.h"
 #include "ckpt/source.h"
 #include "ckpt/tensor.h"
 #include "ckpt/zip.h"
@@ -14,20 +16,23 @@ struct value;
 
 /*
  * A file that torch.save wrote, opened for reading: its object as a graph of
- * values, and where the bytes of its storages lie.  Tensor data is not
- * touched.  Not thread-safe while opening; read-only afterwards.
+ * values, and where the bytes of its storages lie.  Which of torch's two
+ * containers it has makes no difference to what is found in it.  Tensor data
+ * is not touched.  Not thread-safe while opening; read-only afterwards.
  */
 struct ptfile {
 	struct source src;
-	struct zip zip;
+	bool is_zip;
+	struct zip zip;	      /* empty in the other container */
+	struct legacy legacy; /* empty in a zip file */
 	struct arena arena; /* owns `root` */
 	struct value *root;
 };
 
 /*
  * Open `path` (borrowed: must outlive the ptfile), or take over an open
- * source.  Messages name the file.  -ENOTSUP for containers that torch wrote
- * before 1.6 and for big-endian ones.  On failure nothing needs closing.
+ * source.  Messages name the file.  -ENOTSUP for big-endian files.  On failure
+ * nothing needs closing.
  */
 int ptfile_open(struct ptfile *pt, const char *path, struct errmsg *err);
 int ptfile_open_source(struct ptfile *pt, const struct source *src,

@@ -334,7 +334,9 @@ const struct zip_entry *zip_find(const struct zip *z, const char *name)
 {
 	const struct zip_entry key = { .name = name };
 
-	return bsearch(&key, z->entries, z->n, sizeof(*z->entries), by_name);
+	return z->n ? bsearch(&key, z->entries, z->n, sizeof(*z->entries),
+			      by_name) :
+		      NULL;
 }
 
 int zip_locate(const struct zip *z, const struct zip_entry *e,

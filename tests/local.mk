@@ -8,6 +8,7 @@ unit_tests = \
 	%D%/test_zip \
 	%D%/test_pickle \
 	%D%/test_pickle_write \
+	%D%/test_legacy \
 	%D%/test_namehash \
 	%D%/test_ptwrite \
 	%D%/test_names \

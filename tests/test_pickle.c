@@ -377,6 +377,9 @@ static void hostile_and_damaged_are_refused(void **state)
 		{ BYTES("(X\x07\0\0\0storagectorch\nX\nX\x01\0\0\0"
 			"0X\x03\0\0\0cpuJ\xff\xff\xff\xfftQ."),
 		  -EBADMSG, "not a storage's" },
+		{ BYTES("(X\x07\0\0\0storagectorch\nX\nX\x01\0\0\0"
+			"0X\x03\0\0\0cpuK\x05NtQ."),
+		  -EBADMSG, "not a storage's" },
 	};
 
 	(void)state;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A whole .pt file of arbitrary bytes: zip directory, pickle, and every
- * tensor and storage that its values describe must lie within the file.
+ * A whole .pt file of arbitrary bytes, in either of torch's containers: zip
+ * directory or chain of pickles; and every tensor and storage that its values
+ * describe must lie within the file.
  */
 #include <assert.h>
 #include <stddef.h>

@@ -22,10 +22,14 @@ for dir in "$top"/tests/good/*/global_step*; do
 
 	for f in "$dir"/*_0_*optim_states.pt "$dir"/mp_rank_00_model_states.pt \
 		"$dir"/zero_pp_rank_0_mp_rank_00_model_states.pt; do
-		if [ ! -f "$f" ] || [ "$(head -c 2 "$f")" != PK ]; then
+		if [ ! -f "$f" ]; then
 			continue
 		fi
 		name=$case_name-$(basename "$f" .pt)
+		if [ "$(head -c 2 "$f")" != PK ]; then
+			cp "$f" "$out/ptfile/$name"
+			continue
+		fi
 		pickle_of "$f" >"$out/pickle/$name"
 		if [ "$(wc -c <"$f")" -le $size_max ]; then
 			cp "$f" "$out/ptfile/$name"
