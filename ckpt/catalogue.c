@@ -33,6 +33,7 @@ struct loader {
 	struct catalogue *c;
 	const struct ptfile *pt;
 	const char *file;
+	size_t nlayer; /* pipeline layer files beside it */
 	struct errmsg *err;
 };
 
@@ -79,21 +80,22 @@ static uint64_t *copy_dims(const struct loader *l, const uint64_t *dims,
 	return to;
 }
 
-static struct param *add_param(const struct loader *l, const char *name,
+static struct slice *add_slice(const struct loader *l, const char *name,
 			       size_t len)
 {
-	struct param *const p = &l->c->params[l->c->nparams];
+	struct slice *const p = &l->c->slices[l->c->nslices];
 
-	*p = (struct param){ .name = arena_strndup(&l->c->arena, name, len) };
+	*p = (struct slice){ .name = arena_strndup(&l->c->arena, name, len),
+			     .mp = l->c->mp };
 	if (!p->name)
 		return NULL;
-	l->c->nparams++;
+	l->c->nslices++;
 	return p;
 }
 
 /* --- parameters of the optimizer ----------------------------------------- */
 
-static int set_shape(const struct loader *l, struct param *p,
+static int set_shape(const struct loader *l, struct slice *p,
 		     const struct value *shape)
 {
 	const struct value_seq *const dims = value_items(shape);
@@ -125,7 +127,7 @@ static int load_group(const struct loader *l, const struct value_dict *shapes,
 {
 	for (size_t i = 0; i < shapes->n; i++) {
 		const struct value *const name = shapes->v[i].key;
-		struct param *p;
+		struct slice *p;
 		int rc;
 
 		if (!is_file_name(name))
@@ -134,7 +136,7 @@ static int load_group(const struct loader *l, const struct value_dict *shapes,
 					  " a directory's name", l->file,
 					  value_is_cstr(name) ? name->str.p :
 								"?");
-		p = add_param(l, name->str.p, name->str.len);
+		p = add_slice(l, name->str.p, name->str.len);
 		if (!p)
 			return fail_nomem(l);
 		p->group = group;
@@ -191,9 +193,9 @@ static int load_groups(const struct loader *l)
 	if (total > PARAMS_MAX)
 		return errmsg_set(l->err, -E2BIG, "%s: %zu parameters",
 				  l->file, total);
-	c->params = arena_alloc(&c->arena, (total + 1) * sizeof(*c->params));
+	c->slices = arena_alloc(&c->arena, (total + 1) * sizeof(*c->slices));
 	c->groups = arena_alloc(&c->arena, (list->n + 1) * sizeof(*c->groups));
-	if (!c->params || !c->groups)
+	if (!c->slices || !c->groups)
 		return fail_nomem(l);
 	c->ngroups = list->n;
 	for (size_t g = 0; g < list->n; g++) {
@@ -208,27 +210,27 @@ static int load_groups(const struct loader *l)
 
 static int by_name(const void *a, const void *b)
 {
-	const struct param *const x = a, *const y = b;
+	const struct slice *const x = a, *const y = b;
 
 	return strcmp(x->name, y->name);
 }
 
-static int sort_params(const struct loader *l)
+static int sort_slices(const struct loader *l)
 {
 	struct catalogue *const c = l->c;
 
-	qsort(c->params, c->nparams, sizeof(*c->params), by_name);
-	for (size_t i = 0; i + 1 < c->nparams; i++)
-		if (strcmp(c->params[i].name, c->params[i + 1].name) == 0)
+	qsort(c->slices, c->nslices, sizeof(*c->slices), by_name);
+	for (size_t i = 0; i + 1 < c->nslices; i++)
+		if (strcmp(c->slices[i].name, c->slices[i + 1].name) == 0)
 			return errmsg_set(l->err, -EBADMSG,
 					  "%s: param_shapes: %s is there twice",
-					  l->file, c->params[i].name);
+					  l->file, c->slices[i].name);
 	return 0;
 }
 
 /* --- tensors that only the module has ------------------------------------- */
 
-static int set_module_tensor(const struct loader *l, struct param *p,
+static int set_module_tensor(const struct loader *l, struct slice *p,
 			     const struct tensor *t, uint64_t storage)
 {
 	struct module_tensor *const m = arena_alloc(&l->c->arena, sizeof(*m));
@@ -265,7 +267,7 @@ static int load_module_tensor(const struct loader *l, const struct value *name,
 			      const struct value *v)
 {
 	struct tensor t;
-	struct param *p;
+	struct slice *p;
 	uint64_t storage;
 	int rc;
 
@@ -280,20 +282,20 @@ static int load_module_tensor(const struct loader *l, const struct value *name,
 			    "no dense real tensor");
 	if (rc)
 		return rc;
-	p = add_param(l, name->str.p, name->str.len);
+	p = add_slice(l, name->str.p, name->str.len);
 	return p ? set_module_tensor(l, p, &t, storage) : fail_nomem(l);
 }
 
 /* Parameters without elements get no slice of a flat group (stages 1, 2):
  * forget them, the module has them. */
-static void drop_empty_params(struct catalogue *c)
+static void drop_empty_slices(struct catalogue *c)
 {
 	size_t kept = 0;
 
-	for (size_t i = 0; i < c->nparams; i++)
-		if (c->params[i].numel)
-			c->params[kept++] = c->params[i];
-	c->nparams = kept;
+	for (size_t i = 0; i < c->nslices; i++)
+		if (c->slices[i].numel)
+			c->slices[kept++] = c->slices[i];
+	c->nslices = kept;
 }
 
 static int load_module(const struct loader *l)
@@ -302,22 +304,26 @@ static int load_module(const struct loader *l)
 	const struct value_dict *const module = value_pairs(v);
 	struct catalogue *const c = l->c;
 
+	/* Of a pipeline stage it is None: the layers have files of their own,
+	 * which the converter leaves alone. */
 	if (!module)
-		return errmsg_set(l->err, -ENOTSUP,
-				  "%s: no module in it: pipeline parallel"
-				  " checkpoints are not supported yet", l->file);
+		return l->nlayer ? 0 :
+				   errmsg_set(l->err, -EBADMSG,
+					      "%s: no module in it, and no"
+					      " layer_* files of a pipeline"
+					      " beside it", l->file);
 
-	const size_t owned = c->nparams;
+	const size_t owned = c->nslices;
 
 	for (size_t i = 0; i < module->n; i++) {
-		const struct param key = {
+		const struct slice key = {
 			.name = value_is_cstr(module->v[i].key) ?
 					module->v[i].key->str.p :
 					""
 		};
 		int rc;
 
-		if (bsearch(&key, c->params, owned, sizeof(key), by_name))
+		if (bsearch(&key, c->slices, owned, sizeof(key), by_name))
 			continue;
 		rc = load_module_tensor(l, module->v[i].key, module->v[i].val);
 		if (rc)
@@ -328,58 +334,12 @@ static int load_module(const struct loader *l)
 
 /* --- rules and facts ------------------------------------------------------ */
 
-static int match_rules(const struct loader *l, struct merge_rules *rules)
-{
-	struct catalogue *const c = l->c;
-	size_t pos = 0, cap = 0;
-	const char *text;
-
-	for (size_t i = 0; i < c->nparams; i++) {
-		struct param *const p = &c->params[i];
-		struct errmsg why;
-		int rc;
-
-		if (p->module)
-			continue;
-		rc = merge_match(rules, p->name, p->shape, p->ndim, &p->merge,
-				 &why);
-		if (rc)
-			return errmsg_set(l->err, rc, "%s: %s", l->file,
-					  why.text);
-	}
-	while ((text = merge_next_unused(rules, &pos))) {
-		void *const grown = arena_grow(&c->arena, c->unused,
-					       c->nunused, &cap,
-					       c->nunused + 1,
-					       sizeof(*c->unused));
-
-		if (!grown)
-			return fail_nomem(l);
-		c->unused = grown;
-		c->unused[c->nunused] =
-			arena_strndup(&c->arena, text, strlen(text));
-		if (!c->unused[c->nunused++])
-			return fail_nomem(l);
-	}
-	return 0;
-}
-
 static int load_rules(const struct loader *l)
 {
 	const struct value *const info = value_find(l->pt->root, KEY_UC_INFO);
-	struct merge_rules *rules;
-	int rc;
 
 	l->c->has_uc_info = value_pairs(info) != NULL;
-	/* ZeRO-3 without tensor parallelism never looks at the patterns. */
-	if (l->c->zero3)
-		return 0;
-	rc = merge_rules_new(info, l->file, &rules, l->err);
-	if (rc)
-		return rc;
-	rc = match_rules(l, rules);
-	merge_rules_free(rules);
-	return rc;
+	return merge_rules_new(info, l->file, &l->c->rules, l->err);
 }
 
 static int64_t find_int(const struct value *v, const char *key)
@@ -388,7 +348,6 @@ static int64_t find_int(const struct value *v, const char *key)
 
 	return value_get_int(value_find(v, key), &i) ? i : -1;
 }
-
 static int load_facts(const struct loader *l)
 {
 	const struct value *const root = l->pt->root;
@@ -402,6 +361,10 @@ static int load_facts(const struct loader *l)
 	c->stage = find_int(zero, "stage");
 	c->global_steps = find_int(root, "global_steps");
 	c->dp_world_size = find_int(root, "dp_world_size");
+	c->tp_degree = find_int(value_find(root, "checkpoint_parallel_dimensions"),
+				"tp_degree");
+	c->pp_degree = find_int(value_find(root, "checkpoint_parallel_dimensions"),
+				"pp_degree");
 	c->module_dtype = DTYPE_OTHER;
 	c->round_robin = robin && robin->kind == VALUE_BOOL && robin->b;
 	c->ds_version = arena_strndup(
@@ -415,21 +378,21 @@ static int index_groups(const struct loader *l)
 {
 	struct catalogue *const c = l->c;
 
-	for (size_t i = 0; i < c->nparams; i++)
-		if (!c->params[i].module)
-			c->groups[c->params[i].group].n++;
+	for (size_t i = 0; i < c->nslices; i++)
+		if (!c->slices[i].module)
+			c->groups[c->slices[i].group].n++;
 	for (size_t g = 0; g < c->ngroups; g++) {
-		c->groups[g].params =
+		c->groups[g].slices =
 			arena_alloc(&c->arena, (c->groups[g].n + 1) *
-						       sizeof(struct param *));
-		if (!c->groups[g].params)
+						       sizeof(struct slice *));
+		if (!c->groups[g].slices)
 			return fail_nomem(l);
 	}
-	for (size_t i = 0; i < c->nparams; i++) {
-		const struct param *const p = &c->params[i];
+	for (size_t i = 0; i < c->nslices; i++) {
+		const struct slice *const p = &c->slices[i];
 
 		if (!p->module)
-			c->groups[p->group].params[p->index] = p;
+			c->groups[p->group].slices[p->index] = p;
 	}
 	return 0;
 }
@@ -437,7 +400,7 @@ static int index_groups(const struct loader *l)
 /* Positions within each group, counted over the parameters that remain. */
 static int by_place(const void *a, const void *b)
 {
-	const struct param *const x = a, *const y = b;
+	const struct slice *const x = a, *const y = b;
 
 	if (x->group != y->group)
 		return x->group < y->group ? -1 : 1;
@@ -446,12 +409,12 @@ static int by_place(const void *a, const void *b)
 
 static void renumber(struct catalogue *c)
 {
-	qsort(c->params, c->nparams, sizeof(*c->params), by_place);
-	for (size_t i = 0; i < c->nparams; i++)
-		c->params[i].index =
-			i == 0 || c->params[i - 1].group != c->params[i].group ?
+	qsort(c->slices, c->nslices, sizeof(*c->slices), by_place);
+	for (size_t i = 0; i < c->nslices; i++)
+		c->slices[i].index =
+			i == 0 || c->slices[i - 1].group != c->slices[i].group ?
 				0 :
-				c->params[i - 1].index + 1;
+				c->slices[i - 1].index + 1;
 }
 
 /* The type in which the model computes: that of the first tensor which the
@@ -495,30 +458,33 @@ static int load(const struct loader *l)
 	if (rc)
 		return rc;
 	if (!l->c->zero3) {
-		drop_empty_params(l->c);
+		drop_empty_slices(l->c);
 		renumber(l->c);
 	}
-	rc = sort_params(l);
+	rc = sort_slices(l);
 	if (!rc)
 		find_module_dtype(l);
 	if (!rc && !l->c->zero3)
 		rc = load_module(l);
 	if (!rc)
-		rc = sort_params(l);
+		rc = sort_slices(l);
 	if (!rc)
 		rc = load_rules(l);
 	return rc ? rc : index_groups(l);
 }
 
-int catalogue_load(struct catalogue *c, const struct ckdir *dir,
+int catalogue_load(struct catalogue *c, const struct ckdir *dir, unsigned mp,
 		   struct errmsg *err)
 {
-	const struct ckfile *const f = &dir->model[0];
-	struct loader l = { .c = c, .file = f->path, .err = err };
+	/* The first of the rank's files will do: they agree. */
+	const struct ckfile *const f =
+		&dir->model[(size_t)mp * (dir->zero3 ? dir->dp_degree : 1)];
+	struct loader l = { .c = c, .file = f->path,
+			    .nlayer = dir->nlayer, .err = err };
 	struct ptfile pt;
 	int rc;
 
-	*c = (struct catalogue){ .zero3 = dir->zero3 };
+	*c = (struct catalogue){ .zero3 = dir->zero3, .mp = mp };
 	rc = ckdir_open_file(f, &pt, err);
 	if (rc)
 		return rc;
@@ -532,13 +498,14 @@ int catalogue_load(struct catalogue *c, const struct ckdir *dir,
 
 void catalogue_done(struct catalogue *c)
 {
+	merge_rules_free(c->rules);
 	arena_done(&c->arena);
 	*c = (struct catalogue){ 0 };
 }
 
-const struct param *catalogue_find(const struct catalogue *c, const char *name)
+const struct slice *catalogue_find(const struct catalogue *c, const char *name)
 {
-	const struct param key = { .name = name };
+	const struct slice key = { .name = name };
 
-	return bsearch(&key, c->params, c->nparams, sizeof(key), by_name);
+	return bsearch(&key, c->slices, c->nslices, sizeof(key), by_name);
 }

@@ -26,22 +26,26 @@ struct module_tensor {
 	uint64_t storage_numel;
 };
 
-struct param {
+/*
+ * A parameter as one model-parallel rank has it: whole without tensor
+ * parallelism, else this rank's slice.
+ */
+struct slice {
 	const char *name;
 	unsigned ndim;
 	const uint64_t *shape;
 	uint64_t numel;
-	struct merge merge;
-	/* A parameter that the optimizer owns lies in a flat group ... */
+	unsigned mp; /* the rank */
+	/* What the optimizer owns lies in a flat group ... */
 	uint32_t group;
 	uint32_t index; /* in the group's order */
 	/* ... others (frozen, tied aliases, buffers) only in the module. */
 	const struct module_tensor *module;
 };
 
-/* Parameters in the order of a flat group (ZeRO-3: a sub-group). */
-struct param_group {
-	const struct param **params;
+/* Slices in the order of a flat group (ZeRO-3: a sub-group). */
+struct slice_group {
+	const struct slice **slices;
 	size_t n;
 };
 
@@ -52,9 +56,10 @@ struct param_group {
  */
 struct catalogue {
 	struct arena arena;
-	struct param *params; /* sorted by name */
-	size_t nparams;
-	struct param_group *groups;
+	unsigned mp;
+	struct slice *slices; /* sorted by name */
+	size_t nslices;
+	struct slice_group *groups;
 	size_t ngroups;
 	bool zero3;
 	bool round_robin; /* ds_config says round_robin_gradients */
@@ -64,20 +69,23 @@ struct catalogue {
 	int64_t global_steps;	/* -1 if it does not say */
 	int64_t dp_world_size;	/* -1 if it does not say */
 	enum dtype module_dtype; /* the model's own; DTYPE_OTHER if unknown */
-	const char **unused; /* patterns that match no parameter */
-	size_t nunused;
+	struct merge_rules *rules; /* of its universal_checkpoint_info */
+	int64_t tp_degree, pp_degree; /* -1 if it does not say */
 	const char **warnings; /* what was left out, and why */
 	size_t nwarnings;
 	size_t warnings_cap;
 };
 
-/* Read the catalogue of a scanned directory.  Messages name the file. */
-int catalogue_load(struct catalogue *c, const struct ckdir *dir,
+/*
+ * Read the catalogue of model-parallel rank `mp` of a scanned directory.
+ * Messages name the file.
+ */
+int catalogue_load(struct catalogue *c, const struct ckdir *dir, unsigned mp,
 		   struct errmsg *err);
 void catalogue_done(struct catalogue *c);
 
-/* The parameter called `name`, or NULL. */
-const struct param *catalogue_find(const struct catalogue *c,
+/* The slice of the parameter called `name`, or NULL. */
+const struct slice *catalogue_find(const struct catalogue *c,
 				   const char *name);
 
 #endif

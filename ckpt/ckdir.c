@@ -82,6 +82,7 @@ static int scan_names(struct ckdir *d, struct list *optim, struct list *model,
 		struct list *to;
 
 		d->nlayer += id.kind == CKFILE_LAYER;
+		d->nlayer1 += id.kind == CKFILE_LAYER && id.layer == 1;
 		d->nexpert += id.kind == CKFILE_EXPERT;
 		to = id.kind == CKFILE_OPTIM  ? optim :
 		     id.kind == CKFILE_MODEL  ? model :

@@ -38,6 +38,7 @@ struct ckdir {
 	unsigned mp_degree; /* tensor times pipeline parallel */
 	bool zero3;	    /* model states are per data-parallel rank */
 	size_t nlayer;	    /* pipeline layer files */
+	unsigned nlayer1;   /* of them, of layer 1 */
 	size_t nexpert;
 };
 

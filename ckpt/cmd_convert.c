@@ -76,14 +76,14 @@ static bool on_progress(void *ctx, uint64_t bytes)
 /* Patterns that match nothing mean that the wrong rules are applied. */
 static int check_patterns(const struct convert *c, struct plan *p)
 {
-	const struct catalogue *const cat = &plan_resolve(p)->cat;
+	const struct model *const m = &plan_resolve(p)->model;
 
-	for (size_t i = 0; i < cat->nunused; i++)
+	for (size_t i = 0; i < m->nunused; i++)
 		cmd_say("%s: %s of universal_checkpoint_info matches no"
 			" parameter: %s", plan_resolve(p)->dir.model[0].path,
 			c->lenient ? "warning: a pattern" : "a pattern",
-			cat->unused[i]);
-	if (!cat->nunused || c->lenient)
+			m->unused[i]);
+	if (!m->nunused || c->lenient)
 		return CMD_OK;
 	cmd_say("nothing was written; --no_strict ignores such patterns");
 	return CMD_FAILED;
@@ -185,6 +185,7 @@ enum option_code {
 	OPT_NO_STRICT,
 	OPT_INJECT,
 	OPT_CRC,
+	OPT_DIALECT,
 };
 
 static const struct option options[] = {
@@ -196,6 +197,7 @@ static const struct option options[] = {
 	{ "no_strict", no_argument, NULL, OPT_NO_STRICT },
 	{ "inject_missing_state", no_argument, NULL, OPT_INJECT },
 	{ "crc", required_argument, NULL, OPT_CRC },
+	{ "dialect", required_argument, NULL, OPT_DIALECT },
 	{ "help", no_argument, NULL, 'h' },
 	{ 0 },
 };
@@ -221,6 +223,9 @@ static void print_help(void)
 	     "      --crc exact|zero         checksums in .pt files: computed"
 	     " (default), or\n"
 	     "                               left zero\n"
+	     "      --dialect own|any        a tree for the stage it was saved"
+	     " with\n"
+	     "                               (default), or for any stage\n"
 	     "      --keep_temp_folder       accepted; there is none\n"
 	     "      --inject_missing_state   accepted; always done\n"
 	     "  -h, --help                   print this");
@@ -240,10 +245,12 @@ static bool parse_workers(const char *text, unsigned *out)
 	return true;
 }
 
-static bool parse_crc(const char *text, bool *zero)
+/* `text` is one of two words: is it the second? */
+static bool parse_choice(const char *text, const char *first,
+			 const char *second, bool *is_second)
 {
-	*zero = strcmp(text, "zero") == 0;
-	return *zero || strcmp(text, "exact") == 0;
+	*is_second = strcmp(text, second) == 0;
+	return *is_second || strcmp(text, first) == 0;
 }
 
 /* CMD_OK, or what cmd_usage returned. */
@@ -263,8 +270,14 @@ static int set_option(struct convert *c, char **argv, int code)
 					 " (1 to %d)", optarg, WORKERS_MAX);
 		break;
 	case OPT_CRC:
-		if (!parse_crc(optarg, &c->plan.crc_zero))
+		if (!parse_choice(optarg, "exact", "zero",
+				  &c->plan.crc_zero))
 			return cmd_usage(argv[0], "--crc is 'exact' or 'zero',"
+					 " not '%s'", optarg);
+		break;
+	case OPT_DIALECT:
+		if (!parse_choice(optarg, "own", "any", &c->plan.any_stage))
+			return cmd_usage(argv[0], "--dialect is 'own' or 'any',"
 					 " not '%s'", optarg);
 		break;
 	default: return cmd_bad_option(argv, code);

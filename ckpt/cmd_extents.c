@@ -115,13 +115,18 @@ static const struct ucfs_source *find_source(const struct listing *l,
 	return NULL;
 }
 
+static bool has_source(const struct ucfs_extent *e)
+{
+	return e->kind == UCFS_EXTENT_SOURCE || e->kind == UCFS_EXTENT_CAST;
+}
+
 static int read_sources(struct listing *l)
 {
 	for (size_t i = 0; i < l->n; i++) {
 		const struct ucfs_extent *const e = &l->v[i];
 		struct ucfs_source *s;
 
-		if (e->kind == UCFS_EXTENT_LITERAL ||
+		if (!has_source(e) ||
 		    find_source(l, e->source))
 			continue;
 		if (!grow(&l->sources, sizeof(*s), l->nsources,
@@ -145,6 +150,7 @@ static const char *kind_name(uint32_t kind)
 	case UCFS_EXTENT_LITERAL: return "literal";
 	case UCFS_EXTENT_SOURCE: return "source";
 	case UCFS_EXTENT_CAST: return "cast";
+	case UCFS_EXTENT_GATHER: return "gather";
 	}
 	return "unknown";
 }
@@ -159,7 +165,7 @@ static int print_text(const struct listing *l)
 
 		printf("%14" PRIu64 " %14" PRIu64 "  %-7s ", e->offset,
 		       e->length, kind_name(e->kind));
-		if (e->kind == UCFS_EXTENT_LITERAL || !s) {
+		if (!has_source(e) || !s) {
 			printf("%14s  -", "-");
 		} else {
 			printf("%14" PRIu64 "  ", e->source_offset);
@@ -190,7 +196,7 @@ static cJSON *extent_json(const struct ucfs_extent *e)
 	cmd_json_add_int(o, "offset", (int64_t)e->offset);
 	cmd_json_add_int(o, "length", (int64_t)e->length);
 	cJSON_AddStringToObject(o, "kind", kind_name(e->kind));
-	if (e->kind != UCFS_EXTENT_LITERAL) {
+	if (has_source(e)) {
 		cmd_json_add_int(o, "source", e->source);
 		cmd_json_add_int(o, "source_offset",
 				 (int64_t)e->source_offset);

@@ -32,14 +32,6 @@ static void add_known(cJSON *o, const char *key, int64_t value)
 		cmd_json_add_int(o, key, value);
 }
 
-static void add_lines(cJSON *o, const char *key, const struct info_lines *l)
-{
-	cJSON *const list = cJSON_AddArrayToObject(o, key);
-
-	for (size_t i = 0; i < l->n; i++)
-		cJSON_AddItemToArray(list, cJSON_CreateString(l->v[i]));
-}
-
 static cJSON *state_json(const struct shard_state *st)
 {
 	cJSON *const o = cJSON_CreateObject();
@@ -54,7 +46,7 @@ static cJSON *state_json(const struct shard_state *st)
 	return o;
 }
 
-static cJSON *group_json(const struct param_group *pg,
+static cJSON *group_json(const struct slice_group *pg,
 			 const struct shard_group *sg)
 {
 	cJSON *const o = cJSON_CreateObject();
@@ -62,7 +54,7 @@ static cJSON *group_json(const struct param_group *pg,
 	cJSON *list;
 
 	for (size_t i = 0; i < pg->n; i++)
-		elements += pg->params[i]->numel;
+		elements += pg->slices[i]->numel;
 	cmd_json_add_int(o, "parameters", (int64_t)pg->n);
 	cmd_json_add_int(o, "elements", (int64_t)elements);
 	if (!sg)
@@ -89,13 +81,13 @@ static cJSON *param_json(const struct param *p)
 	if (p->module)
 		cJSON_AddNullToObject(o, "group");
 	else
-		cmd_json_add_int(o, "group", p->group);
+		cmd_json_add_int(o, "group", p->first->group);
 	return o;
 }
 
 static void add_origin(cJSON *root, const struct resolve *r)
 {
-	const struct catalogue *const c = &r->cat;
+	const struct catalogue *const c = r->model.cats;
 
 	if (*c->ds_version)
 		cJSON_AddStringToObject(root, "ds_version", c->ds_version);
@@ -105,6 +97,8 @@ static void add_origin(cJSON *root, const struct resolve *r)
 	add_known(root, "global_step", c->global_steps);
 	cmd_json_add_int(root, "dp_degree", r->dir.dp_degree);
 	cmd_json_add_int(root, "mp_degree", r->dir.mp_degree);
+	cmd_json_add_int(root, "tp_degree", r->model.tp);
+	cmd_json_add_int(root, "pp_degree", r->model.pp);
 	if (c->module_dtype == DTYPE_OTHER)
 		cJSON_AddNullToObject(root, "module_dtype");
 	else
@@ -113,8 +107,9 @@ static void add_origin(cJSON *root, const struct resolve *r)
 }
 
 static void add_contents(cJSON *root, const struct info *info,
-			 const struct catalogue *c)
+			 const struct model *m)
 {
+	const struct catalogue *const c = m->cats;
 	cJSON *o = cJSON_AddObjectToObject(root, "parameters");
 
 	cmd_json_add_int(o, "count", (int64_t)info->params);
@@ -133,8 +128,8 @@ static void add_contents(cJSON *root, const struct info *info,
 		cmd_json_add_int(o, "bytes", (int64_t)info->bytes);
 	}
 	o = cJSON_AddArrayToObject(root, "table");
-	for (size_t i = 0; i < c->nparams; i++)
-		cJSON_AddItemToArray(o, param_json(&c->params[i]));
+	for (size_t i = 0; i < m->nparams; i++)
+		cJSON_AddItemToArray(o, param_json(&m->params[i]));
 }
 
 cJSON *info_to_json(const struct info *info)
@@ -149,9 +144,9 @@ cJSON *info_to_json(const struct info *info)
 		const struct resolve *const r = plan_resolve(info->plan);
 
 		add_origin(root, r);
-		add_contents(root, info, &r->cat);
+		add_contents(root, info, &r->model);
 	}
-	add_lines(root, "warnings", &info->warnings);
-	add_lines(root, "problems", &info->problems);
+	lines_add_json(&info->warnings, root, "warnings");
+	lines_add_json(&info->problems, root, "problems");
 	return root;
 }

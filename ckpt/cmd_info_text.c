@@ -11,6 +11,7 @@
 #include "ckpt/cmd_info.h"
 #include "ckpt/plan.h"
 #include "ckpt/resolve.h"
+#include "ckpt/survey.h"
 
 #define LABEL_LEN 16
 #define SHAPE_LEN (TENSOR_DIMS_MAX * 21)
@@ -26,12 +27,14 @@ static void print_checkpoint(const struct info *info)
 	print_label("checkpoint");
 	cmd_put(info->dir);
 	if (info->choice != TAGS_ITSELF)
-		printf(" (%s)", info_choice_text(info->choice));
+		printf(" (%s)", survey_choice_text(info->choice));
 	putchar('\n');
 }
 
-static void print_origin(const struct catalogue *c, const struct ckdir *d)
+static void print_origin(const struct model *m, const struct ckdir *d)
 {
+	const struct catalogue *const c = m->cats;
+
 	print_label("written by");
 	fputs("DeepSpeed ", stdout);
 	cmd_put(*c->ds_version ? c->ds_version : "of unknown version");
@@ -42,8 +45,8 @@ static void print_origin(const struct catalogue *c, const struct ckdir *d)
 	else
 		puts(c->zero3 ? "3" : "1 or 2");
 	print_label("ranks");
-	printf("%u data-parallel, %u model-parallel\n", d->dp_degree,
-	       d->mp_degree);
+	printf("%u data-parallel, %u tensor-parallel, %u pipeline stages\n",
+	       d->dp_degree, m->tp, m->pp);
 	print_label("global step");
 	if (c->global_steps >= 0)
 		printf("%" PRId64 "\n", c->global_steps);
@@ -146,11 +149,11 @@ static void print_param(const struct param *p, int width)
 	if (p->module)
 		printf("%6s", "module");
 	else
-		printf("%6u", p->group);
+		printf("%6u", p->first->group);
 	printf("  %14" PRIu64 "\n", p->numel);
 }
 
-static void print_params(const struct catalogue *c)
+static void print_params(const struct model *c)
 {
 	int width = (int)strlen("parameter");
 
@@ -169,19 +172,10 @@ static void print_params(const struct catalogue *c)
 
 /* --- the end --------------------------------------------------------------- */
 
-static void print_lines(const char *kind, const struct info_lines *l)
-{
-	for (size_t i = 0; i < l->n; i++) {
-		printf("%s: ", kind);
-		cmd_put(l->v[i]);
-		putchar('\n');
-	}
-}
-
 static void print_verdict(const struct info *info)
 {
-	print_lines("warning", &info->warnings);
-	print_lines("problem", &info->problems);
+	lines_print(&info->warnings, "warning");
+	lines_print(&info->problems, "problem");
 	if (!info->problems.n)
 		puts(info->quick ? "no problems found, at a quick look" :
 				   "no problems found");
@@ -194,12 +188,12 @@ void info_print_text(const struct info *info)
 
 	print_checkpoint(info);
 	if (r) {
-		print_origin(&r->cat, &r->dir);
-		print_types(info, &r->cat);
+		print_origin(&r->model, &r->dir);
+		print_types(info, r->model.cats);
 		print_counts(info);
-		print_groups(info, &r->cat);
+		print_groups(info, r->model.cats);
 		print_tree(info);
-		print_params(&r->cat);
+		print_params(&r->model);
 	}
 	putchar('\n');
 	print_verdict(info);

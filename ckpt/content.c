@@ -7,6 +7,8 @@
  *		   keys by merge rule (merge_tp_slices)
  *   stage 3	   a bare 1-D tensor (merge_zero3_slices)
  *   step	   the bare object that the shard holds; stages 1 and 2 only
+ *   any stage	   as stages 1 and 2, whatever the checkpoint is of: stage 3
+ *		   loads these, too
  *   not owned by the optimizer
  *		   {param: the module's tensor.float()}; a float32 tensor stays
  *		   the view that it was, with all of its storage
@@ -21,6 +23,8 @@
 #include "ckpt/arena.h"
 #include "ckpt/bytebuf.h"
 #include "ckpt/errmsg.h"
+#include "ckpt/gather.h"
+#include "ckpt/geometry.h"
 #include "ckpt/pickle.h"
 #include "ckpt/resolve.h"
 #include "ckpt/value.h"
@@ -31,39 +35,81 @@ void content_done(struct content *c)
 		extent_done(&c->storages[i]);
 	free(c->storages);
 	ptwrite_done(&c->w);
+	gather_free(c->gather);
 	c->storages = NULL;
+	c->gather = NULL;
 }
 
-static const struct shard_state *find_state(const struct shard *profile,
-					    const struct param *p,
-					    unsigned slot)
-{
-	const struct shard_group *const g = &profile->groups[p->group];
-
-	assert(slot >= 1);
-	return slot <= g->nstates ? &g->states[slot - 1] : NULL;
-}
-
-const char *content_name(const struct resolve *r, const struct shard *profile,
-			 const struct param *p, unsigned slot)
+const char *content_name(const struct resolve *r,
+			 const struct shard_group *g, const struct param *p,
+			 unsigned slot)
 {
 	const struct shard_state *st;
 
 	if (slot == 0)
 		return "fp32";
-	if (p->module)
+	if (p->module || slot > g->nstates)
 		return NULL;
-	st = find_state(profile, p, slot);
+	st = &g->states[slot - 1];
 	/* A stage 3 tree has no file for a state that is no tensor: its
 	 * loader takes the step from optimizer_state.pt. */
-	return st && (st->kind == STATE_FLAT || !r->cat.zero3) ? st->name :
-								 NULL;
+	return st->kind == STATE_FLAT || !r->model.cats[0].zero3 ||
+			       r->any_stage ?
+		       st->name :
+		       NULL;
 }
 
 static bool set(struct arena *a, struct value *dict, const char *key,
 		struct value *v)
 {
 	return value_dict_add(a, &dict->dict, value_new_str(a, key), v);
+}
+
+/* The shape of sub-parameters as newer files write it: equal parts that an
+ * older one only counted are spelled out. */
+static struct value *spell_out(struct arena *a, const struct param *p,
+			       const struct value_seq *shape, int64_t dim)
+{
+	const struct value *const spec = shape->v[dim];
+	struct value *const parts = value_new(a, VALUE_TUPLE);
+	struct value *const out = value_new(a, VALUE_TUPLE);
+	bool ok = parts && out;
+
+	for (int64_t i = 0; ok && i < spec->i; i++)
+		ok = value_seq_add(a, &parts->seq,
+				   value_new_int(a, (int64_t)p->shape[dim] /
+							    spec->i));
+	for (size_t i = 0; ok && i < shape->n; i++)
+		ok = value_seq_add(a, &out->seq,
+				   (int64_t)i == dim ? parts : shape->v[i]);
+	return ok ? out : NULL;
+}
+
+/* checkpoint/universal_checkpoint.py, class SubparamShape. */
+static struct value *sub_param_shape(struct arena *a, const struct param *p)
+{
+	const struct value *const spec = p->merge.spec;
+	struct value *shape = value_find(spec, "shape");
+	struct value *const dim = value_find(spec, "partition_dim");
+	struct value *const none = value_new(a, VALUE_TUPLE);
+	struct value *const state = value_new(a, VALUE_DICT);
+	struct value *const cls = value_new_global(
+		a, "deepspeed.checkpoint.universal_checkpoint",
+		"SubparamShape");
+	struct value *const object =
+		cls && none ? value_new_reduce(a, cls, none) : NULL;
+
+	if (!object || !state)
+		return NULL;
+	if (!p->merge.widths && value_items(shape)->v[dim->i]->kind == VALUE_INT)
+		shape = spell_out(a, p, value_items(shape), dim->i);
+	object->kind = VALUE_NEWOBJ;
+	object->obj->state = state;
+	return set(a, state, "patterns", value_find(spec, "patterns")) &&
+			       set(a, state, "shape", shape) &&
+			       set(a, state, "partition_dim", dim) ?
+		       object :
+		       NULL;
 }
 
 /* The dict around a parameter's tensor. */
@@ -79,6 +125,8 @@ static struct value *wrap_tensor(struct arena *a, const struct param *p,
 	if (ok && !p->module && m->rule == MERGE_TWO_SUB_PARAMS)
 		ok = set(a, dict, "cat_dim", value_new_int(a, 0)) &&
 		     set(a, dict, "param_n_sub_params", value_new_int(a, 2));
+	if (ok && m->rule == MERGE_SUB_PARAMS)
+		ok = set(a, dict, "sub_param_shape", sub_param_shape(a, p));
 	if (ok && m->vocab) {
 		/* The converter saves the slice as a view: the padding rows
 		 * stay in the storage. */
@@ -119,28 +167,94 @@ static int lay_out(struct content *c, const char *prefix,
 
 /* --- states of the optimizer's parameters --------------------------------- */
 
-static int state_file(struct resolve *r, const struct param *p, unsigned slot,
-		      const char *name, const struct flat *flat, bool extents,
+/* The sources of a storage: each slice's extents. */
+static int slice_maps(struct resolve *r, const struct param *p,
+		      const char *state, enum dtype dtype,
+		      struct extent_map *maps, struct errmsg *err)
+{
+	int rc = 0;
+
+	for (unsigned t = 0; !rc && t < r->model.tp; t++)
+		if (p->slices[t])
+			rc = resolve_slice(r, p->slices[t], state, dtype,
+					   &maps[t], err);
+	return rc;
+}
+
+/* One row is a list of runs; more are a gather. */
+static int add_merged(struct content *c, struct geometry *g, enum dtype dtype,
+		      struct extent_map **maps)
+{
+	const uint64_t item = dtype_size(dtype);
+	struct extent_map *const to = &c->storages[0];
+	bool ok = true;
+
+	if (g->rows == 1 && !g->mean) {
+		for (size_t i = 0; ok && i < g->nsegs; i++)
+			ok = extent_add_range(to, &(*maps)[g->segs[i].source],
+					      g->segs[i].from * item,
+					      g->segs[i].len * item);
+		return ok ? 0 : -ENOMEM;
+	}
+	if (!extent_add(to, EXTENT_GATHER, g->numel * item, 0, 0, dtype))
+		return -ENOMEM;
+	c->gather = gather_new(g, dtype, *maps);
+	if (!c->gather)
+		return -ENOMEM;
+	*maps = NULL;
+	return 0;
+}
+
+static int merge_extents(struct resolve *r, const struct param *p,
+			 const char *state, enum dtype dtype,
+			 struct content *c, struct errmsg *err)
+{
+	struct extent_map *maps = calloc(r->model.tp, sizeof(*maps));
+	struct geometry g;
+	int rc;
+
+	if (!maps)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	rc = model_geometry(&r->model, p, &g, err);
+	if (!rc) {
+		rc = slice_maps(r, p, state, dtype, maps, err);
+		if (!rc && g.mean && dtype != DTYPE_F32)
+			rc = errmsg_set(err, -ENOTSUP,
+					"parameter %s: the mean of %s tensors"
+					" is not supported", p->name,
+					dtype_name(dtype));
+		if (!rc && (rc = add_merged(c, &g, dtype, &maps)))
+			errmsg_set(err, rc, "out of memory");
+		geometry_done(&g);
+	}
+	for (unsigned t = 0; maps && t < r->model.tp; t++)
+		extent_done(&maps[t]);
+	free(maps);
+	return rc;
+}
+
+static int state_file(struct resolve *r, const struct param *p,
+		      const char *state, const struct flat *flat, bool extents,
 		      struct content *out, struct errmsg *err)
 {
 	const uint64_t len = p->numel * dtype_size(flat->dtype);
+	const bool bare = model_is_flat(&r->model) && !r->any_stage;
 	struct arena a = { 0 };
 	struct tensor t;
 	int rc;
 
-	if (r->cat.zero3)
+	if (bare)
 		tensor_init(&t, flat->dtype, &p->numel, 1,
 			    flat->requires_grad);
 	else
 		tensor_init(&t, flat->dtype, p->shape, p->ndim,
 			    flat->requires_grad);
-	rc = lay_out(out, name,
-		     r->cat.zero3 ? tensor_to_value(&a, &t) :
-				    wrap_tensor(&a, p, &t),
+	rc = lay_out(out, state ? state : "fp32",
+		     bare ? tensor_to_value(&a, &t) : wrap_tensor(&a, p, &t),
 		     &len, 1, err);
 	arena_done(&a);
 	if (!rc && extents) {
-		rc = resolve_extents(r, p, slot, &out->storages[0], err);
+		rc = merge_extents(r, p, state, flat->dtype, out, err);
 		if (rc)
 			content_done(out);
 	}
@@ -148,8 +262,8 @@ static int state_file(struct resolve *r, const struct param *p, unsigned slot,
 }
 
 /* A state that belongs to the whole group: step. */
-static int scalar_file(const struct shard_state *st, struct content *out,
-		       struct errmsg *err)
+static int scalar_file(const struct shard_state *st, uint32_t shard,
+		       struct content *out, struct errmsg *err)
 {
 	const bool tensor = st->kind == STATE_TENSOR;
 	const uint64_t len = tensor ? dtype_size(st->flat.dtype) : 0;
@@ -172,7 +286,7 @@ static int scalar_file(const struct shard_state *st, struct content *out,
 	rc = lay_out(out, st->name, root, &len, tensor, err);
 	arena_done(&a);
 	if (!rc && tensor &&
-	    !extent_add(&out->storages[0], EXTENT_SHARD, len, 0,
+	    !extent_add(&out->storages[0], EXTENT_SHARD, len, shard,
 			st->flat.offset, st->flat.dtype)) {
 		content_done(out);
 		rc = errmsg_set(err, -ENOMEM, "step.pt: out of memory");
@@ -190,8 +304,8 @@ static int module_file(const struct resolve *r, const struct param *p,
 	const uint64_t item = dtype_size(m->dtype);
 	const uint64_t numel = cast ? m->numel : m->storage_numel;
 	const uint64_t len = numel * sizeof(float);
-	/* The first model-states file follows the optimizer shards. */
-	const uint32_t shard = (uint32_t)r->dir.noptim;
+	/* Model-states files follow the optimizer shards. */
+	const uint32_t shard = (uint32_t)r->dir.noptim + p->module_mp;
 	struct tensor t = {
 		.dtype = DTYPE_F32,
 		.ndim = m->ndim,
@@ -222,22 +336,21 @@ static int module_file(const struct resolve *r, const struct param *p,
 int content_of_param(struct resolve *r, const struct param *p, unsigned slot,
 		     bool extents, struct content *out, struct errmsg *err)
 {
-	const struct shard *profile;
+	const struct shard_group *g;
 	const struct shard_state *st;
 	int rc;
 
 	if (p->module)
 		return module_file(r, p, out, err);
-	rc = resolve_profile(r, &profile, err);
+	rc = resolve_group(r, p, &g, err);
 	if (rc)
 		return rc;
 	if (slot == 0)
-		return state_file(r, p, 0, "fp32",
-				  &profile->groups[p->group].fp32, extents,
-				  out, err);
-	st = find_state(profile, p, slot);
-	assert(st);
+		return state_file(r, p, NULL, &g->fp32, extents, out, err);
+	assert(slot <= g->nstates);
+	st = &g->states[slot - 1];
 	if (st->kind != STATE_FLAT)
-		return scalar_file(st, out, err);
-	return state_file(r, p, slot, st->name, &st->flat, extents, out, err);
+		return scalar_file(st, p->first->mp * r->dir.dp_degree, out,
+				   err);
+	return state_file(r, p, st->name, &st->flat, extents, out, err);
 }

@@ -6,15 +6,17 @@
 #include "ckpt/ptwrite.h"
 
 struct errmsg;
+struct gather;
 struct param;
 struct resolve;
-struct shard;
+struct shard_group;
 
 /* What a universal .pt file consists of. */
 struct content {
 	struct ptwrite w;
 	struct extent_map *storages;
 	size_t nstorages;
+	struct gather *gather; /* what EXTENT_GATHER refers to, or NULL */
 };
 
 void content_done(struct content *c);
@@ -25,9 +27,11 @@ void content_done(struct content *c);
  */
 #define CONTENT_SLOTS 16
 
-/* The stem of the file in `slot` ("exp_avg"), or NULL if there is none. */
-const char *content_name(const struct resolve *r, const struct shard *profile,
-			 const struct param *p, unsigned slot);
+/* The stem of the file in `slot` ("exp_avg"), or NULL if there is none.  `g`
+ * is the parameter's group, NULL for one that the optimizer does not own. */
+const char *content_name(const struct resolve *r,
+			 const struct shard_group *g, const struct param *p,
+			 unsigned slot);
 
 /*
  * The content of a parameter's file.  Without `extents` only what is needed

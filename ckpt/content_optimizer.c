@@ -10,6 +10,9 @@
  *   stage 3		the whole dict, flat tensors included; the same at the
  *			end
  *
+ *   any stage		what stages 1 and 2 have, and for stage 3's loader
+ *			optimizer_state_dict: {state: {0: {step}}, param_groups}
+ *
  * The objects inside, whatever their classes, are written again as they were
  * read.
  */
@@ -26,15 +29,23 @@
 #include "ckpt/pickle.h"
 #include "ckpt/ptfile.h"
 #include "ckpt/resolve.h"
+#include "ckpt/shard.h"
 #include "ckpt/value.h"
 
 #define PREFIX "optimizer_state"
 
 static bool is_sharded(const struct value *key)
 {
-	return value_is_str(key, KEY_BASE_OPTIMIZER_STATE) ||
-	       value_is_str(key, KEY_PARAM_SLICE_MAPPINGS) ||
-	       value_is_str(key, KEY_FP32_GROUPS);
+	static const char *const keys[] = {
+		KEY_BASE_OPTIMIZER_STATE, KEY_PARAM_SLICE_MAPPINGS,
+		KEY_FP32_GROUPS,	  KEY_FP32_FLAT_GROUPS,
+		KEY_OPTIMIZER_STATE_DICT,
+	};
+
+	for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++)
+		if (value_is_str(key, keys[i]))
+			return true;
+	return false;
 }
 
 /* A new list of as many items as `like`, each the number `i`. */
@@ -79,10 +90,54 @@ static struct value *empty_groups(struct arena *a, size_t n)
 	return ok ? list : NULL;
 }
 
-static struct value *build_root(const struct resolve *r, struct arena *a,
-				const struct value *dict)
+static bool set(struct arena *a, struct value *dict, const char *key,
+		struct value *v)
 {
-	const bool zero3 = r->cat.zero3;
+	return value_dict_add(a, &dict->dict, value_new_str(a, key), v);
+}
+
+/* The step, as the first group has it; none is no step. */
+static struct value *find_step(const struct resolve *r,
+			       const struct value *dict)
+{
+	const struct value *const base = value_find(
+		dict, r->model.cats[0].zero3 ? KEY_OPTIMIZER_STATE_DICT :
+					       KEY_BASE_OPTIMIZER_STATE);
+	const struct value_seq *const elastic = value_items(base);
+	const struct value *const first =
+		elastic && elastic->n ?
+			elastic->v[0] :
+			shard_find_group_state(value_find(base, "state"), 0);
+
+	return value_find(first, "step");
+}
+
+/* What stage 3's loader looks for: deepspeed/runtime/zero/stage3.py
+ * load_hp_checkpoint_state_from_checkpoint_dir_stage3. */
+static struct value *stage3_state(const struct resolve *r, struct arena *a,
+				  const struct value *dict,
+				  struct value *groups)
+{
+	struct value *const out = value_new(a, VALUE_DICT);
+	struct value *const state = value_new(a, VALUE_DICT);
+	struct value *const first = value_new(a, VALUE_DICT);
+	struct value *const step = find_step(r, dict);
+	bool ok = out && state && first;
+
+	if (ok && step)
+		ok = set(a, first, "step", step);
+	ok = ok &&
+	     value_dict_add(a, &state->dict, value_new_int(a, 0), first) &&
+	     set(a, out, "state", state) &&
+	     set(a, out, KEY_PARAM_GROUPS, groups);
+	return ok ? out : NULL;
+}
+
+static struct value *build_root(const struct resolve *r, struct arena *a,
+				const struct value *dict,
+				const struct value *version)
+{
+	const bool zero3 = r->model.cats[0].zero3;
 	const struct value_dict *const from = value_pairs(dict);
 	struct value *const root = value_new(a, VALUE_DICT);
 	struct value *groups = value_find_path(
@@ -94,7 +149,7 @@ static struct value *build_root(const struct resolve *r, struct arena *a,
 	for (size_t i = 0; ok && i < from->n; i++) {
 		const struct value_pair *const p = &from->v[i];
 
-		if (zero3)
+		if (zero3 && !r->any_stage)
 			ok = value_dict_add(a, &root->dict, p->key, p->val);
 		else if (!is_sharded(p->key))
 			ok = value_dict_add(a, &root->dict, p->key,
@@ -102,9 +157,15 @@ static struct value *build_root(const struct resolve *r, struct arena *a,
 						     r->dir.dp_degree));
 	}
 	if (!groups)
-		groups = empty_groups(a, r->cat.ngroups);
-	ok = ok && value_dict_add(a, &root->dict,
-				  value_new_str(a, KEY_PARAM_GROUPS), groups);
+		groups = empty_groups(a, r->model.cats[0].ngroups);
+	if (r->any_stage)
+		ok = ok && set(a, root, KEY_OPTIMIZER_STATE_DICT,
+			       stage3_state(r, a, dict, groups));
+	/* Stages 1 and 2 want a version here; stage 3 keeps it outside. */
+	if (ok && r->any_stage && zero3 && version &&
+	    !value_find(root, KEY_DS_VERSION))
+		ok = set(a, root, KEY_DS_VERSION, (struct value *)version);
+	ok = ok && set(a, root, KEY_PARAM_GROUPS, groups);
 	return ok ? root : NULL;
 }
 
@@ -158,7 +219,8 @@ static int build(const struct resolve *r, const struct ptfile *pt,
 	struct pickle_storages s = { 0 };
 	struct bytebuf pickle = { 0 };
 	struct arena a = { 0 };
-	struct value *const root = build_root(r, &a, dict);
+	struct value *const root = build_root(r, &a, dict,
+			value_find(pt->root, KEY_DS_VERSION));
 	uint64_t *len = NULL;
 	int rc = root ? dump(pt, root, &pickle, &s, err) : -ENOMEM;
 
@@ -192,7 +254,7 @@ int content_of_optimizer(struct resolve *r, struct content *out,
 	int rc;
 
 	/* Checks that it is an optimizer shard of this checkpoint. */
-	rc = resolve_profile(r, &profile, err);
+	rc = resolve_profile(r, 0, &profile, err);
 	if (!rc)
 		rc = ckdir_open_file(&r->dir.optim[0], &pt, err);
 	if (rc)

@@ -53,6 +53,28 @@ bool extent_add(struct extent_map *m, enum extent_kind kind, uint64_t len,
 	return true;
 }
 
+bool extent_add_range(struct extent_map *m, const struct extent_map *from,
+		      uint64_t off, uint64_t len)
+{
+	bool ok = true;
+
+	if (len == 0)
+		return true;
+	assert(off + len <= extent_size(from));
+	for (size_t i = extent_find(from, off); ok && len; i++) {
+		const struct extent *const e = &from->v[i];
+		const uint64_t left = e[1].start - off;
+		const uint64_t n = len < left ? len : left;
+
+		assert(e->kind != EXTENT_CAST);
+		ok = extent_add(m, e->kind, n, e->shard,
+				e->from + (off - e->start), e->dtype);
+		off += n;
+		len -= n;
+	}
+	return ok;
+}
+
 uint64_t extent_size(const struct extent_map *m)
 {
 	return m->n ? m->v[m->n].start : 0;

@@ -13,6 +13,7 @@ enum extent_kind {
 	EXTENT_LITERAL, /* bytes that we made: headers, pickle, trailer */
 	EXTENT_SHARD,	/* bytes of a shard as they are */
 	EXTENT_CAST,	/* elements of a shard, converted to float32 */
+	EXTENT_GATHER,	/* put together from several shards; see gather.h */
 };
 
 struct extent {
@@ -20,7 +21,7 @@ struct extent {
 	enum extent_kind kind;
 	enum dtype dtype;  /* EXTENT_CAST: of the elements in the shard */
 	uint32_t shard;	   /* which one; 0 for literals */
-	uint64_t from;	   /* byte offset of the source run */
+	uint64_t from;	   /* byte offset of the source run, or in the gather */
 };
 
 /*
@@ -38,6 +39,11 @@ struct extent_map {
  * False when memory runs out. */
 bool extent_add(struct extent_map *m, enum extent_kind kind, uint64_t len,
 		uint32_t shard, uint64_t from, enum dtype dtype);
+
+/* Append bytes [off, off + len) of another map, which must have them
+ * (asserted) and must not hold casts. */
+bool extent_add_range(struct extent_map *m, const struct extent_map *from,
+		      uint64_t off, uint64_t len);
 
 uint64_t extent_size(const struct extent_map *m);
 

@@ -27,9 +27,12 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/tags.h %D%/tags.c \
 	%D%/merge.h %D%/merge.c \
 	%D%/catalogue.h %D%/catalogue.c \
+	%D%/geometry.h %D%/geometry_impl.h %D%/geometry.c %D%/geometry_affine.c \
+	%D%/model.h %D%/model.c \
 	%D%/partition.h %D%/partition.c \
 	%D%/shard.h %D%/shard.c %D%/shard_zero12.c %D%/shard_zero3.c \
 	%D%/extent.h %D%/extent.c \
+	%D%/gather.h %D%/gather.c \
 	%D%/resolve.h %D%/resolve.c \
 	%D%/shardcache.h %D%/shardcache.c \
 	%D%/content.h %D%/content.c %D%/content_optimizer.c \
@@ -49,8 +52,9 @@ bin_PROGRAMS += ucckpt
 ucckpt_SOURCES = \
 	%D%/cmd.h %D%/cmd.c \
 	%D%/progress.h %D%/progress.c \
+	%D%/lines.h %D%/lines.c \
+	%D%/survey.h %D%/survey.c \
 	%D%/cmd_info.h %D%/cmd_info.c \
-	%D%/cmd_info_survey.c \
 	%D%/cmd_info_text.c \
 	%D%/cmd_info_json.c \
 	%D%/cmd_convert.c \

@@ -17,11 +17,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/arena.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/value.h"
 
 #define PATTERNS_MAX 4096
 #define PATTERN_LEN_MAX 4096
+
+/* Memory for the copy of what the lists say: what is shared in the file is
+ * not in the copy, so a small file could ask for any amount. */
+#define INFO_MEMORY_MAX (256u << 20)
 
 /* Steps that one match may take: far beyond what matching a parameter name
  * needs, and soon reached by a pattern made to explode. */
@@ -33,6 +38,7 @@ enum list {
 	LIST_TWO_SUB_PARAMS,
 	LIST_ROW_PARALLEL,
 	LIST_VOCABULARY,
+	LIST_PIPELINE,
 	LIST_SUB_PARAMS,
 	LIST_AFFINE,
 };
@@ -43,19 +49,23 @@ static const char *const list_keys[] = {
 	[LIST_TWO_SUB_PARAMS] = "parameter_with_2_sub_params_cat_dim_0",
 	[LIST_ROW_PARALLEL] = "parameter_with_row_parallelism_patterns",
 	[LIST_VOCABULARY] = "vocabulary_parameter_patterns",
+	[LIST_PIPELINE] = "pipeline_replicated_parameter_patterns",
 };
 
 struct pattern {
 	enum list list;
 	char *text;
 	pcre2_code *code;
+	const struct value *spec; /* of the lists that have one */
 	bool used;
 };
 
 struct merge_rules {
 	struct pattern *v;
 	size_t n;
-	int64_t vocab_rows; /* original_vocab_size, or -1 */
+	struct arena arena;	  /* owns what specs point to */
+	const struct value *info; /* NULL: there is none */
+	int64_t vocab_rows;	  /* original_vocab_size, or -1 */
 	pcre2_match_data *match;
 	pcre2_match_context *limits;
 };
@@ -67,14 +77,16 @@ const char *merge_rule_name(enum merge_rule rule)
 		[MERGE_REPLICATED] = "replicated",
 		[MERGE_AVERAGE] = "average",
 		[MERGE_TWO_SUB_PARAMS] = "two_sub_params",
+		[MERGE_SUB_PARAMS] = "sub_params",
+		[MERGE_AFFINE] = "affine",
 	};
 
 	return names[rule];
 }
 
 static int add_pattern(struct merge_rules *r, enum list list,
-		       const struct value *v, const char *file,
-		       struct errmsg *err)
+		       const struct value *v, const struct value *spec,
+		       const char *file, struct errmsg *err)
 {
 	PCRE2_UCHAR why[128];
 	PCRE2_SIZE at;
@@ -93,6 +105,7 @@ static int add_pattern(struct merge_rules *r, enum list list,
 	r->v = grown;
 	r->v[r->n] = (struct pattern){
 		.list = list,
+		.spec = spec,
 		.text = strdup(v->str.p),
 		.code = pcre2_compile((PCRE2_SPTR)v->str.p, v->str.len,
 				      PCRE2_UTF | PCRE2_ANCHORED, &code, &at,
@@ -109,8 +122,8 @@ static int add_pattern(struct merge_rules *r, enum list list,
 }
 
 static int add_list(struct merge_rules *r, enum list list,
-		    const struct value *v, const char *file,
-		    struct errmsg *err)
+		    const struct value *v, const struct value *spec,
+		    const char *file, struct errmsg *err)
 {
 	const struct value_seq *const items = value_items(v);
 
@@ -122,7 +135,7 @@ static int add_list(struct merge_rules *r, enum list list,
 				  " list of patterns, found %s", file,
 				  value_kind_name(v));
 	for (size_t i = 0; i < items->n; i++) {
-		const int rc = add_pattern(r, list, items->v[i], file, err);
+		const int rc = add_pattern(r, list, items->v[i], spec, file, err);
 
 		if (rc)
 			return rc;
@@ -130,23 +143,47 @@ static int add_list(struct merge_rules *r, enum list list,
 	return 0;
 }
 
-/* The two forms that are not plain lists; their patterns are kept so that a
- * parameter that needs them is refused by name. */
-static int add_structured(struct merge_rules *r, const struct value *info,
-			  const char *file, struct errmsg *err)
+/* The two forms that are not plain lists. */
+static int add_structured(struct merge_rules *r, const char *file,
+			  struct errmsg *err)
 {
 	const struct value_seq *const subs =
-		value_items(value_find(info, "parameter_with_sub_params"));
+		value_items(value_find(r->info, "parameter_with_sub_params"));
 	const struct value_dict *const affine = value_pairs(
-		value_find_path(info, "affine_map", "params", NULL));
+		value_find_path(r->info, "affine_map", "params", NULL));
 	int rc = 0;
 
 	for (size_t i = 0; !rc && subs && i < subs->n; i++)
 		rc = add_list(r, LIST_SUB_PARAMS,
-			      value_find(subs->v[i], "patterns"), file, err);
+			      value_find(subs->v[i], "patterns"), subs->v[i],
+			      file, err);
 	for (size_t i = 0; !rc && affine && i < affine->n; i++)
-		rc = add_pattern(r, LIST_AFFINE, affine->v[i].key, file, err);
+		rc = add_pattern(r, LIST_AFFINE, affine->v[i].key,
+				 affine->v[i].val, file, err);
 	return rc;
+}
+
+/* What the author of the checkpoint, or its version, rules out. */
+static int check_info(const struct merge_rules *r, const char *file,
+		      struct errmsg *err)
+{
+	const struct value_dict *const refused = value_pairs(
+		value_find(r->info, "autotp_unsupported_parameter_patterns"));
+	int64_t version;
+
+	if (refused && refused->n)
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: universal_checkpoint_info says that"
+				  " parameters '%.100s' cannot be converted",
+				  file, value_is_cstr(refused->v[0].key) ?
+						refused->v[0].key->str.p :
+						"?");
+	if (value_get_int(value_find_path(r->info, "affine_map", "version",
+					  NULL), &version) && version > 1)
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: affine maps of version %lld: only 1 is"
+				  " known", file, (long long)version);
+	return 0;
 }
 
 int merge_rules_new(const struct value *info, const char *file,
@@ -165,13 +202,26 @@ int merge_rules_new(const struct value *info, const char *file,
 		return errmsg_set(err, -ENOMEM, "%s: out of memory", file);
 	}
 	pcre2_set_match_limit(r->limits, MATCH_LIMIT);
-	r->vocab_rows = value_get_int(value_find(info, "original_vocab_size"),
+	r->arena.limit = INFO_MEMORY_MAX;
+	if (value_pairs(info)) {
+		r->info = value_copy(&r->arena, info);
+		if (!r->info)
+			rc = errmsg_set(err, -E2BIG,
+					"%s: universal_checkpoint_info is"
+					" nested too deeply or too large",
+					file);
+	}
+	r->vocab_rows = value_get_int(value_find(r->info,
+						 "original_vocab_size"),
 				      &rows) && rows >= 0 ? rows : -1;
-	for (int l = 0; !rc && l <= LIST_VOCABULARY; l++)
-		rc = add_list(r, (enum list)l, value_find(info, list_keys[l]),
-			      file, err);
 	if (!rc)
-		rc = add_structured(r, info, file, err);
+		rc = check_info(r, file, err);
+	for (int l = 0; !rc && l <= LIST_PIPELINE; l++)
+		rc = add_list(r, (enum list)l,
+			      value_find(r->info, list_keys[l]), NULL, file,
+			      err);
+	if (!rc)
+		rc = add_structured(r, file, err);
 	if (rc)
 		merge_rules_free(r);
 	else
@@ -188,14 +238,18 @@ void merge_rules_free(struct merge_rules *r)
 		pcre2_code_free(r->v[i].code);
 	}
 	free(r->v);
+	arena_done(&r->arena);
 	pcre2_match_data_free(r->match);
 	pcre2_match_context_free(r->limits);
 	free(r);
 }
 
-/* Does exactly one pattern of `list` match?  Then 1; 0 if none does. */
+/*
+ * Does exactly one pattern of `list` match?  Then 1, and which; 0 if none
+ * does.  (Of sub-parameters, the converter takes the first that matches.)
+ */
 static int match_list(struct merge_rules *r, enum list list, const char *name,
-		      struct errmsg *err)
+		      const struct pattern **hit, struct errmsg *err)
 {
 	const struct pattern *first = NULL;
 
@@ -215,6 +269,9 @@ static int match_list(struct merge_rules *r, enum list list, const char *name,
 					  " be matched (error %d)", name,
 					  p->text, rc);
 		p->used = true;
+		if (first &&
+		    (list == LIST_SUB_PARAMS || list == LIST_PIPELINE))
+			continue;
 		if (first)
 			return errmsg_set(err, -EBADMSG,
 					  "parameter %s: matches two patterns:"
@@ -222,33 +279,63 @@ static int match_list(struct merge_rules *r, enum list list, const char *name,
 					  first->text, p->text);
 		first = p;
 	}
+	if (hit)
+		*hit = first;
 	return first != NULL;
 }
 
 static int match_vocab(struct merge_rules *r, const char *name,
-		       const uint64_t *shape, unsigned ndim, struct merge *m,
-		       struct errmsg *err)
+		       struct merge *m, struct errmsg *err)
 {
-	const int hit = match_list(r, LIST_VOCABULARY, name, err);
+	const int hit = match_list(r, LIST_VOCABULARY, name, NULL, err);
 
 	if (hit <= 0)
 		return hit;
-	if (ndim != 2 || r->vocab_rows < 0)
+	if (r->vocab_rows < 0)
 		return errmsg_set(err, -EBADMSG,
 				  "parameter %s: is a vocabulary parameter, but"
-				  " has %u dimensions and original_vocab_size is"
-				  " %s", name, ndim,
-				  r->vocab_rows < 0 ? "missing" : "there");
+				  " original_vocab_size is missing", name);
 	m->vocab = true;
-	/* Python's slice [:n] stops at the last row. */
-	m->vocab_rows = (uint64_t)r->vocab_rows < shape[0] ?
-				(uint64_t)r->vocab_rows :
-				shape[0];
+	m->vocab_rows = (uint64_t)r->vocab_rows;
 	return 0;
 }
 
-int merge_match(struct merge_rules *r, const char *name, const uint64_t *shape,
-		unsigned ndim, struct merge *out, struct errmsg *err)
+/* The lists that a map or sub-parameters supersede count as used. */
+static int consume_lists(struct merge_rules *r, const char *name,
+			 struct errmsg *err)
+{
+	int hit = 0;
+
+	for (int l = LIST_REPLICATED; hit >= 0 && l <= LIST_ROW_PARALLEL; l++)
+		hit = match_list(r, (enum list)l, name, NULL, err);
+	return hit < 0 ? hit : 0;
+}
+
+/* From version 0.4 on, the widths of the shards are recorded; before, they
+ * were always equal. */
+static int set_sub_params(const struct merge_rules *r, const char *name,
+			  const struct pattern *p, struct merge *m,
+			  struct errmsg *err)
+{
+	const struct value *const version =
+		value_find(r->info, "universal_checkpoint_version");
+
+	m->rule = MERGE_SUB_PARAMS;
+	m->spec = p->spec;
+	if (!version || version->kind != VALUE_FLOAT || version->f < 0.4)
+		return 0;
+	m->widths = value_find(value_find(r->info, "sub_param_shard_widths"),
+			       p->text);
+	if (m->widths)
+		return 0;
+	return errmsg_set(err, -EBADMSG,
+			  "parameter %s: sub_param_shard_widths says nothing of"
+			  " its pattern '%.100s'", name, p->text);
+}
+
+/* The rule of the first list, in the converter's order, that knows the name. */
+static int match_rule(struct merge_rules *r, const char *name, struct merge *m,
+		      struct errmsg *err)
 {
 	static const struct {
 		enum list list;
@@ -258,33 +345,50 @@ int merge_match(struct merge_rules *r, const char *name, const uint64_t *shape,
 		{ LIST_AVERAGE, MERGE_AVERAGE },
 		{ LIST_TWO_SUB_PARAMS, MERGE_TWO_SUB_PARAMS },
 	};
-	struct merge m = { .rule = MERGE_CAT };
-	int hit = 0;
+	const struct pattern *affine = NULL, *sub = NULL;
+	int hit = match_list(r, LIST_AFFINE, name, &affine, err);
 
-	for (int l = LIST_SUB_PARAMS; l <= LIST_AFFINE; l++) {
-		hit = match_list(r, (enum list)l, name, err);
-		if (hit)
-			return hit < 0 ? hit :
-					 errmsg_set(err, -ENOTSUP,
-						    "parameter %s: sub-parameter"
-						    " shapes and affine maps are"
-						    " not supported yet", name);
-	}
-	for (size_t i = 0; !hit && i < sizeof(order) / sizeof(*order); i++) {
-		hit = match_list(r, order[i].list, name, err);
-		if (hit > 0)
-			m.rule = order[i].rule;
-	}
-	if (!hit) {
-		hit = match_list(r, LIST_ROW_PARALLEL, name, err);
-		m.dim = hit > 0;
-	}
 	if (hit >= 0)
-		hit = match_vocab(r, name, shape, ndim, &m, err);
+		hit = match_list(r, LIST_SUB_PARAMS, name, &sub, err);
 	if (hit < 0)
 		return hit;
-	*out = m;
-	return 0;
+	if (affine) {
+		m->rule = MERGE_AFFINE;
+		m->spec = affine->spec;
+		return consume_lists(r, name, err);
+	}
+	for (size_t i = 0; i < sizeof(order) / sizeof(*order); i++) {
+		hit = match_list(r, order[i].list, name, NULL, err);
+		if (hit > 0)
+			m->rule = order[i].rule;
+		if (hit)
+			return hit < 0 ? hit : 0;
+	}
+	if (sub)
+		return set_sub_params(r, name, sub, m, err);
+	hit = match_list(r, LIST_ROW_PARALLEL, name, NULL, err);
+	m->dim = hit > 0;
+	return hit < 0 ? hit : 0;
+}
+
+int merge_match(struct merge_rules *r, const char *name, struct merge *out,
+		struct errmsg *err)
+{
+	struct merge m = { .rule = MERGE_CAT };
+	int rc = match_rule(r, name, &m, err);
+
+	if (!rc)
+		rc = match_vocab(r, name, &m, err);
+	if (!rc)
+		*out = m;
+	return rc;
+}
+
+int merge_is_pipeline_replica(struct merge_rules *r, const char *name,
+			      struct errmsg *err)
+{
+	/* Of this list any number may match (any() in the converter). */
+	return match_list(r, LIST_PIPELINE, name, NULL, err);
 }
 
 const char *merge_next_unused(const struct merge_rules *r, size_t *pos)
@@ -292,7 +396,8 @@ const char *merge_next_unused(const struct merge_rules *r, size_t *pos)
 	while (*pos < r->n) {
 		const struct pattern *const p = &r->v[(*pos)++];
 
-		if (!p->used && p->list != LIST_AFFINE)
+		if (!p->used && p->list != LIST_AFFINE &&
+		    p->list != LIST_PIPELINE)
 			return p->text;
 	}
 	return NULL;

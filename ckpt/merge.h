@@ -16,12 +16,16 @@ enum merge_rule {
 	MERGE_REPLICATED,     /* all the same: the first */
 	MERGE_AVERAGE,	      /* their mean */
 	MERGE_TWO_SUB_PARAMS, /* all first halves, then all second halves */
+	MERGE_SUB_PARAMS,     /* several parameters in one, each cut by itself */
+	MERGE_AFFINE,	      /* pieces at places that a map tells */
 };
 
 struct merge {
 	enum merge_rule rule;
-	unsigned dim;		/* of MERGE_CAT */
-	bool vocab;		/* rows beyond vocab_rows are padding */
+	unsigned dim;		     /* of MERGE_CAT */
+	const struct value *spec;    /* SUB_PARAMS: its dict; AFFINE: its map */
+	const struct value *widths;  /* SUB_PARAMS: of the shards, or NULL */
+	bool vocab;		     /* rows beyond vocab_rows are padding */
 	uint64_t vocab_rows;
 };
 
@@ -37,11 +41,18 @@ int merge_rules_new(const struct value *info, const char *file,
 		    struct merge_rules **out, struct errmsg *err);
 void merge_rules_free(struct merge_rules *r);
 
-/* The rule for a parameter.  -EBADMSG if the lists contradict themselves,
- * -ENOTSUP for rules that are not implemented yet.  Records which patterns
- * matched. */
-int merge_match(struct merge_rules *r, const char *name, const uint64_t *shape,
-		unsigned ndim, struct merge *out, struct errmsg *err);
+/*
+ * The rule for a parameter.  -EBADMSG if the lists contradict themselves.
+ * Records which patterns matched.  What the result points to lives as long as
+ * the rules.
+ */
+int merge_match(struct merge_rules *r, const char *name, struct merge *out,
+		struct errmsg *err);
+
+/* Is it a parameter that pipeline stages after the first only repeat?  1, 0
+ * or an error. */
+int merge_is_pipeline_replica(struct merge_rules *r, const char *name,
+			      struct errmsg *err);
 
 /* The pattern after the `*pos`-th that no parameter has matched, or NULL. */
 const char *merge_next_unused(const struct merge_rules *r, size_t *pos);

@@ -51,7 +51,7 @@ struct ckname names_parse(const char *name)
 
 	if (skip(&s, "mp_rank_") && skip_number(&s, &mp) &&
 	    strcmp(s, "_model_states.pt") == 0)
-		return (struct ckname){ CKFILE_MODEL, 0, mp };
+		return (struct ckname){ CKFILE_MODEL, 0, mp, 0 };
 	s = name;
 	if (!skip(&s, "bf16_"))
 		skip(&s, "fp16_");
@@ -60,11 +60,12 @@ struct ckname names_parse(const char *name)
 		/* The oldest files lack the underscore before "optim". */
 		if (strcmp(s, "_optim_states.pt") == 0 ||
 		    strcmp(s, "optim_states.pt") == 0)
-			return (struct ckname){ CKFILE_OPTIM, dp, mp };
+			return (struct ckname){ CKFILE_OPTIM, dp, mp, 0 };
 		if (strcmp(s, "_model_states.pt") == 0)
-			return (struct ckname){ CKFILE_MODEL3, dp, mp };
+			return (struct ckname){ CKFILE_MODEL3, dp, mp, 0 };
 	}
-	if (strncmp(name, "layer_", 6) == 0 &&
+	s = name;
+	if (skip(&s, "layer_") && skip_number(&s, &r.layer) &&
 	    ends_with(name, "model_states.pt"))
 		r.kind = strstr(name, "_expert_") ? CKFILE_EXPERT :
 						    CKFILE_LAYER;

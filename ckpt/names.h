@@ -18,6 +18,7 @@ struct ckname {
 	enum ckfile_kind kind;
 	unsigned dp; /* data-parallel rank; "pp" in the name is historical */
 	unsigned mp; /* model-parallel rank: pipeline stage * tp + tensor rank */
+	unsigned layer; /* of CKFILE_LAYER */
 };
 
 /* Ranks above this are no ranks. */

@@ -7,7 +7,8 @@
  *   0                         the root
  *   1                         zero/
  *   2                         zero/optimizer_state.pt
- *   16 + i                    model-states file i
+ *   16 + i                    model-states file i; after them, in a tree for
+ *				 any stage, the first ranks' by another name
  *   2^32 + 32 * i             directory of parameter i (in order of names)
  *   2^32 + 32 * i + 1 + slot  its file in that slot
  *
@@ -20,6 +21,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,9 +75,10 @@ int plan_open(const char *path, const struct plan_options *options,
 		free(p);
 		return rc;
 	}
+	p->r.any_stage = options->any_stage;
 	pthread_mutex_init(&p->lock, NULL);
 	p->shards = shardcache_new();
-	p->crc = calloc(p->r.cat.nparams * CONTENT_SLOTS + 1, sizeof(*p->crc));
+	p->crc = calloc(p->r.model.nparams * CONTENT_SLOTS + 1, sizeof(*p->crc));
 	if (!p->shards || !p->crc ||
 	    add_shards(p, p->r.dir.optim, p->r.dir.noptim) ||
 	    add_shards(p, p->r.dir.model, p->r.dir.nmodel)) {
@@ -119,7 +122,7 @@ static bool is_param(const struct plan *p, uint64_t node, size_t *index,
 		     unsigned *slot)
 {
 	if (node < NODE_PARAM ||
-	    (node - NODE_PARAM) / PARAM_STRIDE >= p->r.cat.nparams)
+	    (node - NODE_PARAM) / PARAM_STRIDE >= p->r.model.nparams)
 		return false;
 	*index = (size_t)((node - NODE_PARAM) / PARAM_STRIDE);
 	*slot = (unsigned)((node - NODE_PARAM) % PARAM_STRIDE);
@@ -131,11 +134,22 @@ static uint64_t param_node(size_t index)
 	return NODE_PARAM + (uint64_t)index * PARAM_STRIDE;
 }
 
+/* The names by which engines of the other stages look for model states. */
+static size_t naliases(const struct plan *p)
+{
+	return p->options.any_stage ? p->r.dir.mp_degree : 0;
+}
+
+/* The model-states file of a node. */
 static bool is_model(const struct plan *p, uint64_t node, size_t *index)
 {
-	if (node < NODE_MODEL || node - NODE_MODEL >= p->r.dir.nmodel)
+	const struct ckdir *const d = &p->r.dir;
+
+	if (node < NODE_MODEL || node - NODE_MODEL >= d->nmodel + naliases(p))
 		return false;
 	*index = (size_t)(node - NODE_MODEL);
+	if (*index >= d->nmodel)
+		*index = (*index - d->nmodel) * (d->zero3 ? d->dp_degree : 1);
 	return true;
 }
 
@@ -145,12 +159,12 @@ bool plan_is_dir(uint64_t node)
 	       (node >= NODE_PARAM && (node - NODE_PARAM) % PARAM_STRIDE == 0);
 }
 
-/* Which states a parameter has is in rank 0's shard, unless it has none. */
-static int get_profile(struct plan *p, const struct param *param,
-		       const struct shard **out, struct errmsg *err)
+/* Which states a parameter has is in its group, unless it has none. */
+static int get_group(struct plan *p, const struct param *param,
+		     const struct shard_group **out, struct errmsg *err)
 {
 	*out = NULL;
-	return param->module ? 0 : resolve_profile(&p->r, out, err);
+	return param->module ? 0 : resolve_group(&p->r, param, out, err);
 }
 
 /* --- directories ------------------------------------------------------------ */
@@ -170,14 +184,21 @@ static int set_entry(struct plan_entry *e, uint64_t node, const char *name,
 static int next_in_root(const struct plan *p, uint64_t *pos,
 			struct plan_entry *out)
 {
+	const struct ckdir *const d = &p->r.dir;
 	const uint64_t i = (*pos)++;
+	char name[64];
 
 	if (i == 0)
 		return set_entry(out, PLAN_ZERO, "zero", "");
-	if (i > p->r.dir.nmodel)
+	if (i <= d->nmodel)
+		return set_entry(out, NODE_MODEL + i - 1, d->model[i - 1].name,
+				 "");
+	if (i > d->nmodel + naliases(p))
 		return 0;
-	return set_entry(out, NODE_MODEL + i - 1, p->r.dir.model[i - 1].name,
-			 "");
+	snprintf(name, sizeof(name), "%smp_rank_%02u_model_states",
+		 d->zero3 ? "" : "zero_pp_rank_0_",
+		 (unsigned)(i - d->nmodel - 1));
+	return set_entry(out, NODE_MODEL + i - 1, name, ".pt");
 }
 
 static int next_in_zero(const struct plan *p, uint64_t *pos,
@@ -187,25 +208,25 @@ static int next_in_zero(const struct plan *p, uint64_t *pos,
 
 	if (i == 0)
 		return set_entry(out, NODE_OPTIMIZER, OPTIMIZER_FILE, "");
-	if (i > p->r.cat.nparams)
+	if (i > p->r.model.nparams)
 		return 0;
 	return set_entry(out, param_node((size_t)i - 1),
-			 p->r.cat.params[i - 1].name, "");
+			 p->r.model.params[i - 1].name, "");
 }
 
 static int next_in_param(struct plan *p, size_t index, uint64_t *pos,
 			 struct plan_entry *out, struct errmsg *err)
 {
-	const struct param *const param = &p->r.cat.params[index];
-	const struct shard *profile;
-	const int rc = get_profile(p, param, &profile, err);
+	const struct param *const param = &p->r.model.params[index];
+	const struct shard_group *group;
+	const int rc = get_group(p, param, &group, err);
 
 	if (rc)
 		return rc;
 	while (*pos < CONTENT_SLOTS) {
 		const unsigned slot = (unsigned)(*pos)++;
 		const char *const name =
-			content_name(&p->r, profile, param, slot);
+			content_name(&p->r, group, param, slot);
 
 		if (name)
 			return set_entry(out, param_node(index) + 1 + slot,
@@ -255,10 +276,10 @@ int plan_lookup(struct plan *p, uint64_t dir, const char *name,
 		*node = NODE_OPTIMIZER;
 		return 0;
 	}
-	param = catalogue_find(&p->r.cat, name);
+	param = model_find(&p->r.model, name);
 	if (!param)
 		return -ENOENT;
-	*node = param_node((size_t)(param - p->r.cat.params));
+	*node = param_node((size_t)(param - p->r.model.params));
 	return 0;
 }
 
@@ -289,7 +310,7 @@ static int know_optimizer(struct plan *p, const struct content *c,
 static int get_content(struct plan *p, uint64_t node, bool extents,
 		       struct content *c, vfile_crc **crc, struct errmsg *err)
 {
-	const struct shard *profile;
+	const struct shard_group *group;
 	const struct param *param;
 	size_t index;
 	unsigned slot;
@@ -307,12 +328,12 @@ static int get_content(struct plan *p, uint64_t node, bool extents,
 	}
 	if (!is_param(p, node, &index, &slot) || slot == 0)
 		return errmsg_set(err, -EISDIR, "is a directory");
-	param = &p->r.cat.params[index];
-	rc = get_profile(p, param, &profile, err);
+	param = &p->r.model.params[index];
+	rc = get_group(p, param, &group, err);
 	if (rc)
 		return rc;
 	if (slot > CONTENT_SLOTS ||
-	    !content_name(&p->r, profile, param, slot - 1))
+	    !content_name(&p->r, group, param, slot - 1))
 		return errmsg_set(err, -ENOENT, "no such file");
 	*crc = &p->crc[index * CONTENT_SLOTS + slot - 1];
 	return content_of_param(&p->r, param, slot - 1, extents, c, err);
@@ -350,7 +371,7 @@ int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 		out->mode = dir->mode & 0555;
 		out->nlink = node == PLAN_ROOT ? 3 :
 			     node == PLAN_ZERO ?
-						 2 + (unsigned)p->r.cat.nparams :
+						 2 + (unsigned)p->r.model.nparams :
 						 2;
 		return 0;
 	}
@@ -379,7 +400,7 @@ int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
 		rc = get_content(p, node, true, &c, &crc, err);
 		if (rc)
 			return rc;
-		f = vfile_new_pt(p->shards, &c.w, c.storages,
+		f = vfile_new_pt(p->shards, &c.w, c.storages, &c.gather,
 				 p->options.crc_zero ? NULL : crc, err);
 		content_done(&c);
 	}

@@ -35,6 +35,9 @@ struct plan;
 
 struct plan_options {
 	bool crc_zero; /* leave checksums zero instead of computing them */
+	/* Not the converter's own tree, which only engines of the same stage
+	 * load, but one that those of every stage do. */
+	bool any_stage;
 };
 
 /*

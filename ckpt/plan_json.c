@@ -44,8 +44,11 @@ static cJSON *run_json(const struct extent *e)
 	cJSON_AddItemToArray(run, cJSON_CreateNumber((double)e->start));
 	cJSON_AddItemToArray(run,
 			     cJSON_CreateNumber((double)(e[1].start - e->start)));
-	if (e->kind == EXTENT_LITERAL) {
-		cJSON_AddItemToArray(run, cJSON_CreateString("literal"));
+	if (e->kind == EXTENT_LITERAL || e->kind == EXTENT_GATHER) {
+		cJSON_AddItemToArray(run, cJSON_CreateString(
+						  e->kind == EXTENT_LITERAL ?
+							  "literal" :
+							  "gather"));
 		return run;
 	}
 	cJSON_AddItemToArray(run, cJSON_CreateNumber(e->shard));
@@ -99,7 +102,7 @@ static int param_json(struct plan *p, const struct plan_entry *e,
 		      struct bytebuf *out, struct errmsg *err)
 {
 	const struct param *const param =
-		catalogue_find(&plan_resolve(p)->cat, e->name);
+		model_find(&plan_resolve(p)->model, e->name);
 	cJSON *const o = cJSON_CreateObject();
 	cJSON *shape;
 	int rc;
@@ -114,9 +117,9 @@ static int param_json(struct plan *p, const struct plan_entry *e,
 		cJSON_AddStringToObject(o, "dtype",
 					dtype_name(param->module->dtype));
 	} else {
-		const struct shard *profile;
+		const struct shard_group *group;
 
-		rc = resolve_profile(plan_resolve(p), &profile, err);
+		rc = resolve_group(plan_resolve(p), param, &group, err);
 		if (rc) {
 			cJSON_Delete(o);
 			return rc;
@@ -125,8 +128,8 @@ static int param_json(struct plan *p, const struct plan_entry *e,
 					merge_rule_name(param->merge.rule));
 		cJSON_AddStringToObject(
 			o, "dtype",
-			dtype_name(profile->groups[param->group].fp32.dtype));
-		cJSON_AddNumberToObject(o, "group", param->group);
+			dtype_name(group->fp32.dtype));
+		cJSON_AddNumberToObject(o, "group", param->first->group);
 	}
 	rc = files_json(p, e->node, cJSON_AddObjectToObject(o, "files"), err);
 	add_json(out, o);

@@ -21,26 +21,16 @@
 static int check_degrees(const struct resolve *r, struct errmsg *err)
 {
 	const struct ckdir *const d = &r->dir;
+	const int64_t world = r->model.cats[0].dp_world_size;
 
-	if (d->nlayer)
-		return errmsg_set(err, -ENOTSUP,
-				  "%s: pipeline-parallel checkpoints (layer_*"
-				  " files) are not supported yet", d->path);
-	if (d->mp_degree > 1)
-		return errmsg_set(err, -ENOTSUP,
-				  "%s: model-parallel checkpoints (%u mp ranks)"
-				  " are not supported yet", d->path,
-				  d->mp_degree);
 	/* With the last ranks' files gone the grid still looks complete. */
-	if (r->cat.dp_world_size > 0 &&
-	    (uint64_t)r->cat.dp_world_size > d->dp_degree)
+	if (world > 0 && (uint64_t)world > d->dp_degree)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: the optimizer shards of data-parallel"
 				  " ranks %u to %lld are missing: %s says"
 				  " dp_world_size %lld", d->path, d->dp_degree,
-				  (long long)r->cat.dp_world_size - 1,
-				  d->model[0].name,
-				  (long long)r->cat.dp_world_size);
+				  (long long)world - 1, d->model[0].name,
+				  (long long)world);
 	return 0;
 }
 
@@ -52,17 +42,19 @@ int resolve_init(struct resolve *r, const char *path, struct errmsg *err)
 	pthread_mutex_init(&r->lock, NULL);
 	rc = ckdir_scan(&r->dir, path, err);
 	if (!rc)
-		rc = catalogue_load(&r->cat, &r->dir, err);
+		rc = model_load(&r->model, &r->dir, err);
 	if (!rc)
 		rc = check_degrees(r, err);
 	if (!rc) {
-		r->layout.ranks = r->dir.dp_degree;
-		r->shards = calloc(r->dir.dp_degree, sizeof(*r->shards));
-		r->loaded = calloc(r->dir.dp_degree, sizeof(*r->loaded));
-		if (!r->shards || !r->loaded)
+		r->shards = calloc(r->dir.noptim, sizeof(*r->shards));
+		r->loaded = calloc(r->dir.noptim, sizeof(*r->loaded));
+		r->layouts = calloc(r->dir.mp_degree, sizeof(*r->layouts));
+		if (!r->shards || !r->loaded || !r->layouts)
 			rc = errmsg_set(err, -ENOMEM, "%s: out of memory",
 					path);
 	}
+	for (unsigned i = 0; !rc && i < r->dir.mp_degree; i++)
+		r->layouts[i].ranks = r->dir.dp_degree;
 	if (rc)
 		resolve_done(r);
 	return rc;
@@ -70,13 +62,15 @@ int resolve_init(struct resolve *r, const char *path, struct errmsg *err)
 
 void resolve_done(struct resolve *r)
 {
-	for (unsigned i = 0; r->loaded && i < r->dir.dp_degree; i++)
+	for (size_t i = 0; r->loaded && i < r->dir.noptim; i++)
 		if (atomic_load(&r->loaded[i]))
 			shard_done(&r->shards[i]);
+	for (unsigned i = 0; r->layouts && i < r->dir.mp_degree; i++)
+		layout_done(&r->layouts[i]);
 	free(r->shards);
 	free(r->loaded);
-	layout_done(&r->layout);
-	catalogue_done(&r->cat);
+	free(r->layouts);
+	model_done(&r->model);
 	ckdir_done(&r->dir);
 	pthread_mutex_destroy(&r->lock);
 }
@@ -87,20 +81,24 @@ struct loading {
 	struct errmsg *err; /* of each */
 };
 
-static int load_one(struct resolve *r, unsigned rank, struct errmsg *err)
+/* Shard number `i`; the first of its model-parallel rank has been read, if it
+ * is not the one. */
+static int load_one(struct resolve *r, unsigned i, struct errmsg *err)
 {
-	struct shard *const s = &r->shards[rank];
-	int rc = shard_load(s, &r->dir.optim[rank], rank, &r->cat, &r->layout,
-			    err);
+	const unsigned mp = i / r->dir.dp_degree, rank = i % r->dir.dp_degree;
+	struct shard *const s = &r->shards[i];
+	int rc = shard_load(s, &r->dir.optim[i], rank, &r->model.cats[mp],
+			    &r->layouts[mp], err);
 
 	if (rc == 0 && rank) {
-		rc = shard_check_equal(&r->shards[0], r->dir.optim[0].path, s,
-				       r->dir.optim[rank].name, err);
+		rc = shard_check_equal(&r->shards[i - rank],
+				       r->dir.optim[i - rank].path, s,
+				       r->dir.optim[i].name, err);
 		if (rc)
 			shard_done(s);
 	}
 	if (!rc)
-		atomic_store(&r->loaded[rank], true);
+		atomic_store(&r->loaded[i], true);
 	return rc;
 }
 
@@ -145,65 +143,95 @@ out:
 	return rc;
 }
 
-int resolve_shards(struct resolve *r, unsigned first, unsigned end,
-		   struct errmsg *err)
+int resolve_shards(struct resolve *r, unsigned mp, unsigned first,
+		   unsigned end, struct errmsg *err)
 {
-	bool all = atomic_load(&r->loaded[0]);
+	const unsigned base = mp * r->dir.dp_degree;
+	bool all = atomic_load(&r->loaded[base]);
 	int rc = 0;
 
 	for (unsigned i = first; all && i < end; i++)
-		all = atomic_load(&r->loaded[i]);
+		all = atomic_load(&r->loaded[base + i]);
 	if (all)
 		return 0;
 	pthread_mutex_lock(&r->lock);
-	if (!atomic_load(&r->loaded[0])) {
-		rc = load_one(r, 0, err);
+	if (!atomic_load(&r->loaded[base])) {
+		rc = load_one(r, base, err);
 		if (rc)
-			layout_done(&r->layout);
+			layout_done(&r->layouts[mp]);
 	}
 	if (!rc && first < end)
-		rc = load_missing(r, first, end, err);
+		rc = load_missing(r, base + first, base + end, err);
 	pthread_mutex_unlock(&r->lock);
 	return rc;
 }
 
-int resolve_profile(struct resolve *r, const struct shard **out,
+int resolve_profile(struct resolve *r, unsigned mp, const struct shard **out,
 		    struct errmsg *err)
 {
-	const int rc = resolve_shards(r, 0, 1, err);
+	const int rc = resolve_shards(r, mp, 0, 1, err);
 
 	if (!rc)
-		*out = &r->shards[0];
+		*out = &r->shards[mp * r->dir.dp_degree];
 	return rc;
 }
 
-int resolve_extents(struct resolve *r, const struct param *p, unsigned state,
-		    struct extent_map *out, struct errmsg *err)
+int resolve_group(struct resolve *r, const struct param *p,
+		  const struct shard_group **out, struct errmsg *err)
 {
-	const struct partition *part;
-	unsigned first, end;
-	int rc = resolve_shards(r, 0, 1, err);
+	const struct shard *profile;
+	int rc;
 
 	assert(!p->module);
+	rc = resolve_profile(r, p->first->mp, &profile, err);
+	if (!rc)
+		*out = &profile->groups[p->first->group];
+	return rc;
+}
+
+static const struct flat *find_flat(const struct shard_group *g,
+				    const char *state)
+{
+	for (size_t i = 0; state && i < g->nstates; i++)
+		if (strcmp(g->states[i].name, state) == 0)
+			return g->states[i].kind == STATE_FLAT ?
+				       &g->states[i].flat :
+				       NULL;
+	return state ? NULL : &g->fp32;
+}
+
+int resolve_slice(struct resolve *r, const struct slice *s, const char *state,
+		  enum dtype dtype, struct extent_map *out,
+		  struct errmsg *err)
+{
+	const unsigned base = s->mp * r->dir.dp_degree;
+	const struct partition *part;
+	unsigned first, end;
+	int rc = resolve_shards(r, s->mp, 0, 1, err);
+
 	if (rc)
 		return rc;
-	part = &r->layout.groups[p->group];
-	partition_ranks(part, p->index, &first, &end);
-	rc = resolve_shards(r, first, end, err);
+	part = &r->layouts[s->mp].groups[s->group];
+	partition_ranks(part, s->index, &first, &end);
+	rc = resolve_shards(r, s->mp, first, end, err);
 	for (unsigned i = first; !rc && i < end; i++) {
-		const struct shard_group *const g =
-			&r->shards[i].groups[p->group];
 		const struct flat *const flat =
-			state ? &g->states[state - 1].flat : &g->fp32;
+			find_flat(&r->shards[base + i].groups[s->group], state);
 		const struct fragment f =
-			partition_fragment(part, p->index, i);
-		const size_t item = dtype_size(flat->dtype);
+			partition_fragment(part, s->index, i);
+		const size_t item = dtype_size(dtype);
 
+		if (!flat || flat->dtype != dtype)
+			return errmsg_set(err, -EBADMSG,
+					  "%s: %s of parameter %s is missing or"
+					  " of another type than on other"
+					  " ranks", r->dir.optim[base + i].path,
+					  state ? state : "fp32", s->name);
 		assert(f.start + f.numel <= flat->numel);
-		if (!extent_add(out, EXTENT_SHARD, f.numel * item, i,
-				flat->offset + f.start * item, flat->dtype))
+		if (!extent_add(out, EXTENT_SHARD, f.numel * item, base + i,
+				flat->offset + f.start * item, dtype))
 			rc = errmsg_set(err, -ENOMEM, "%s: out of memory",
-					p->name);
+					s->name);
 	}
 	return rc;
 }

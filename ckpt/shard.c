@@ -42,14 +42,14 @@ int shard_build_layout(const struct shard_reader *r,
 		return fail_nomem(r);
 	l->ngroups = r->c->ngroups;
 	for (size_t g = 0; g < l->ngroups; g++) {
-		const struct param_group *const group = &r->c->groups[g];
+		const struct slice_group *const group = &r->c->groups[g];
 		uint64_t *const numel = malloc((group->n + 1) * sizeof(*numel));
 		int rc;
 
 		if (!numel)
 			return fail_nomem(r);
 		for (size_t i = 0; i < group->n; i++)
-			numel[i] = group->params[i]->numel;
+			numel[i] = group->slices[i]->numel;
 		rc = build(r, g, numel, &l->groups[g]);
 		free(numel);
 		if (rc)
@@ -294,7 +294,7 @@ void shard_done(struct shard *s)
 	*s = (struct shard){ 0 };
 }
 
-static bool same_state(const struct shard_state *a,
+bool shard_state_equal(const struct shard_state *a,
 		       const struct shard_state *b)
 {
 	if (strcmp(a->name, b->name) != 0 || a->kind != b->kind)
@@ -325,7 +325,7 @@ int shard_check_equal(const struct shard *a, const char *a_name,
 					  " optimizer states in group %zu",
 					  a_name, b_name, g);
 		for (size_t i = 0; i < x->nstates; i++)
-			if (!same_state(&x->states[i], &y->states[i]))
+			if (!shard_state_equal(&x->states[i], &y->states[i]))
 				return errmsg_set(err, -EBADMSG,
 						  "%s and %s differ in %s of"
 						  " group %zu: not of one step?",

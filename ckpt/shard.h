@@ -79,6 +79,10 @@ int shard_load(struct shard *s, const struct ckfile *file, unsigned rank,
 	       struct errmsg *err);
 void shard_done(struct shard *s);
 
+/* Are two states the same but for the elements of parameters? */
+bool shard_state_equal(const struct shard_state *a,
+		       const struct shard_state *b);
+
 /* Do two ranks agree on states, types and steps?  -EBADMSG if not. */
 int shard_check_equal(const struct shard *a, const char *a_name,
 		      const struct shard *b, const char *b_name,

@@ -118,18 +118,18 @@ static int check_partition_count(const struct shard_reader *r, size_t g)
 }
 
 /* Position of `name` in the group's order, searching from `from` on. */
-static size_t find_in_group(const struct param_group *group, const char *name,
+static size_t find_in_group(const struct slice_group *group, const char *name,
 			    size_t from)
 {
 	for (size_t i = from; i < group->n; i++)
-		if (strcmp(group->params[i]->name, name) == 0)
+		if (strcmp(group->slices[i]->name, name) == 0)
 			return i;
 	return group->n;
 }
 
 /* Names of `m` that follow another order than param_shapes, or that do not
  * belong there, mean that the mapping was made from another layout. */
-static bool is_other_order(const struct param_group *group,
+static bool is_other_order(const struct slice_group *group,
 			   const struct value_dict *m)
 {
 	size_t at = 0;
@@ -163,7 +163,7 @@ static bool is_fragment(const struct value *v, const struct fragment *f)
 static const char *find_contradiction(const struct shard_reader *r, size_t g,
 				      const struct value_dict *m)
 {
-	const struct param_group *const group = &r->c->groups[g];
+	const struct slice_group *const group = &r->c->groups[g];
 	size_t k = 0;
 
 	for (size_t i = 0; i < group->n; i++) {
@@ -173,9 +173,9 @@ static const char *find_contradiction(const struct shard_reader *r, size_t g,
 		if (!f.numel)
 			continue;
 		if (k == m->n ||
-		    !value_is_str(m->v[k].key, group->params[i]->name) ||
+		    !value_is_str(m->v[k].key, group->slices[i]->name) ||
 		    !is_fragment(m->v[k].val, &f))
-			return group->params[i]->name;
+			return group->slices[i]->name;
 		k++;
 	}
 	return k == m->n ? NULL : "a parameter of another rank";

@@ -39,6 +39,7 @@ enum ucfs_extent_kind {
 	UCFS_EXTENT_LITERAL = 0, /* made by ucfs: read it from this file */
 	UCFS_EXTENT_SOURCE = 1,	 /* bytes of a source file as they are */
 	UCFS_EXTENT_CAST = 2,	 /* converted from a source: read this file */
+	UCFS_EXTENT_GATHER = 3,	 /* woven from many sources: read this file */
 };
 
 struct ucfs_extent {

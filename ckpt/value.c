@@ -73,6 +73,88 @@ struct value *value_new_reduce(struct arena *a, struct value *callable,
 	return v;
 }
 
+#define COPY_DEPTH_MAX 100
+
+static struct value *copy(struct arena *a, const struct value *v, int depth);
+
+static bool copy_seq(struct arena *a, const struct value_seq *from,
+		     struct value_seq *to, int depth)
+{
+	bool ok = true;
+
+	for (size_t i = 0; ok && i < from->n; i++)
+		ok = value_seq_add(a, to, copy(a, from->v[i], depth));
+	return ok;
+}
+
+static bool copy_dict(struct arena *a, const struct value_dict *from,
+		      struct value_dict *to, int depth)
+{
+	bool ok = true;
+
+	for (size_t i = 0; ok && i < from->n; i++)
+		ok = value_dict_add(a, to, copy(a, from->v[i].key, depth),
+				    copy(a, from->v[i].val, depth));
+	return ok;
+}
+
+static bool copy_obj(struct arena *a, const struct value_obj *from,
+		     struct value *to, int depth)
+{
+	struct value_obj *const o = arena_alloc(a, sizeof(*o));
+
+	if (!o)
+		return false;
+	to->obj = o;
+	o->callable = copy(a, from->callable, depth);
+	o->args = copy(a, from->args, depth);
+	o->state = from->state ? copy(a, from->state, depth) : NULL;
+	return o->callable && o->args && (o->state || !from->state) &&
+	       copy_seq(a, &from->items, &o->items, depth) &&
+	       copy_dict(a, &from->pairs, &o->pairs, depth);
+}
+
+static struct value *copy(struct arena *a, const struct value *v, int depth)
+{
+	struct value *const c = value_new(a, v->kind);
+	bool ok = c && depth < COPY_DEPTH_MAX;
+
+	if (!ok)
+		return NULL;
+	switch (v->kind) {
+	case VALUE_NONE: break;
+	case VALUE_BOOL: c->b = v->b; break;
+	case VALUE_INT: c->i = v->i; break;
+	case VALUE_FLOAT: c->f = v->f; break;
+	case VALUE_STR:
+	case VALUE_BYTES:
+	case VALUE_BIGINT:
+		c->str.p = arena_strndup(a, v->str.p, v->str.len);
+		c->str.len = v->str.len;
+		ok = c->str.p;
+		break;
+	case VALUE_TUPLE:
+	case VALUE_LIST: ok = copy_seq(a, &v->seq, &c->seq, depth + 1); break;
+	case VALUE_DICT: ok = copy_dict(a, &v->dict, &c->dict, depth + 1); break;
+	case VALUE_GLOBAL:
+		c->global.module = arena_strndup(a, v->global.module,
+						 strlen(v->global.module));
+		c->global.name = arena_strndup(a, v->global.name,
+					       strlen(v->global.name));
+		ok = c->global.module && c->global.name;
+		break;
+	case VALUE_REDUCE:
+	case VALUE_NEWOBJ: ok = copy_obj(a, v->obj, c, depth + 1); break;
+	case VALUE_STORAGE: c->pid = copy(a, v->pid, depth + 1); ok = c->pid;
+	}
+	return ok ? c : NULL;
+}
+
+struct value *value_copy(struct arena *a, const struct value *v)
+{
+	return copy(a, v, 0);
+}
+
 bool value_seq_add(struct arena *a, struct value_seq *seq, struct value *v)
 {
 	void *const grown = arena_grow(a, seq->v, seq->n, &seq->cap,

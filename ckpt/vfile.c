@@ -21,11 +21,15 @@
 
 #include "ckpt/cast.h"
 #include "ckpt/errmsg.h"
+#include "ckpt/gather.h"
 #include "ckpt/shardcache.h"
 #include "ckpt/vfile_impl.h"
 
 /* Pieces smaller than this cost the kernel more as an iovec than as a copy. */
 #define IOV_PIECE_MIN 2048
+
+/* Shards of a window among which one that comes back is looked for. */
+#define MAPS_LOOKED_AT 32
 
 static struct vfile *new_vfile(struct errmsg *err)
 {
@@ -46,6 +50,7 @@ void vfile_free(struct vfile *f)
 		return;
 	extent_done(&f->map);
 	ptwrite_done(&f->w);
+	gather_free(f->gather);
 	bytebuf_done(&f->literal);
 	pthread_mutex_destroy(&f->lock);
 	free(f);
@@ -97,7 +102,8 @@ static bool add_storage(struct extent_map *to, const struct extent_map *from)
 }
 
 struct vfile *vfile_new_pt(struct shardcache *c, struct ptwrite *w,
-			   const struct extent_map *storages, vfile_crc *crc,
+			   const struct extent_map *storages,
+			   struct gather **gather, vfile_crc *crc,
 			   struct errmsg *err)
 {
 	struct vfile *const f = new_vfile(err);
@@ -139,6 +145,8 @@ struct vfile *vfile_new_pt(struct shardcache *c, struct ptwrite *w,
 	f->nstorages = w->n;
 	f->w = *w;
 	*w = (struct ptwrite){ 0 };
+	f->gather = *gather;
+	*gather = NULL;
 	if (crc && f->nstorages) {
 		atomic_store(&f->ready, false);
 		vfile_begin_sum(f, 0);
@@ -158,23 +166,33 @@ const struct extent_map *vfile_extents(const struct vfile *f)
 	return &f->map;
 }
 
-int vfile_check(struct vfile *f, struct errmsg *err)
+static int check_map(struct vfile *f, const struct extent_map *m,
+		     struct errmsg *err)
 {
 	uint32_t last = UINT32_MAX;
 
-	for (size_t i = 0; i < f->map.n; i++) {
-		const struct extent *const e = &f->map.v[i];
+	for (size_t i = 0; i < m->n; i++) {
+		const struct extent *const e = &m->v[i];
+		int rc;
 
-		if (e->kind == EXTENT_LITERAL || e->shard == last)
+		if ((e->kind != EXTENT_SHARD && e->kind != EXTENT_CAST) ||
+		    e->shard == last)
 			continue;
 		last = e->shard;
-
-		const int rc = shardcache_check_path(f->shards, last, err);
-
+		rc = shardcache_check_path(f->shards, last, err);
 		if (rc)
 			return rc;
 	}
 	return 0;
+}
+
+int vfile_check(struct vfile *f, struct errmsg *err)
+{
+	int rc = check_map(f, &f->map, err);
+
+	for (size_t t = 0; !rc && f->gather && t < f->gather->nsources; t++)
+		rc = check_map(f, &f->gather->sources[t], err);
+	return rc;
 }
 
 /* --- reading into memory --------------------------------------------------- */
@@ -243,6 +261,29 @@ static int read_cast(struct vfile *f, const struct extent *e, uint64_t skip,
 	return 0;
 }
 
+/* Bytes of a map that has nothing but shards; for gather_read. */
+static int read_map(void *ctx, const struct extent_map *m, void *buf,
+		    size_t len, uint64_t off, struct errmsg *err)
+{
+	struct vfile *const f = ctx;
+	uint8_t *to = buf;
+
+	for (size_t i = len ? extent_find(m, off) : 0; len; i++) {
+		const struct extent *const e = &m->v[i];
+		const uint64_t left = e[1].start - off;
+		const size_t n = len < left ? len : (size_t)left;
+		const int rc = read_shard(f, e->shard, to, n,
+					  e->from + (off - e->start), err);
+
+		if (rc)
+			return rc;
+		to += n;
+		off += n;
+		len -= n;
+	}
+	return 0;
+}
+
 static int read_extent(struct vfile *f, const struct extent *e, uint64_t skip,
 		       void *buf, size_t len, struct errmsg *err)
 {
@@ -252,6 +293,9 @@ static int read_extent(struct vfile *f, const struct extent *e, uint64_t skip,
 	case EXTENT_SHARD:
 		return read_shard(f, e->shard, buf, len, e->from + skip, err);
 	case EXTENT_CAST: return read_cast(f, e, skip, buf, len, err);
+	case EXTENT_GATHER:
+		return gather_read(f->gather, read_map, f, buf, len,
+				   e->from + skip, err);
 	case EXTENT_LITERAL: break;
 	}
 	if (e->from + skip + len > f->early) {
@@ -307,8 +351,8 @@ int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off,
 
 void vfile_unmap(struct vfile *f, struct vfile_window *w)
 {
-	while (w->nshards)
-		shardcache_put(f->shards, w->shards[--w->nshards]);
+	while (w->nmaps)
+		shardcache_put(f->shards, w->maps[--w->nmaps].shard);
 	free(w->bounce);
 	w->bounce = NULL;
 }
@@ -317,12 +361,62 @@ static int map_shard(struct vfile *f, uint32_t shard, struct vfile_window *w,
 		     const uint8_t **p, struct errmsg *err)
 {
 	struct shard_map m;
-	const int rc = shardcache_get(f->shards, shard, &m, err);
+	int rc;
 
+	/* A gather comes back to the same few shards. */
+	for (int i = w->nmaps; i > 0 && i > w->nmaps - MAPS_LOOKED_AT; i--)
+		if (w->maps[i - 1].shard == shard) {
+			*p = w->maps[i - 1].p;
+			return 0;
+		}
+	rc = shardcache_get(f->shards, shard, &m, err);
 	if (rc)
 		return rc;
-	w->shards[w->nshards++] = shard;
+	w->maps[w->nmaps].shard = shard;
+	w->maps[w->nmaps++].p = m.p;
 	*p = m.p;
+	return 0;
+}
+
+static int add_piece(struct vfile_window *w, const uint8_t *p, size_t n)
+{
+	if (w->n == VFILE_IOV_MAX)
+		return -E2BIG;
+	w->iov[w->n++] = (struct iovec){ .iov_base = (void *)p, .iov_len = n };
+	return 0;
+}
+
+struct mapping {
+	struct vfile *f;
+	struct vfile_window *w;
+	struct errmsg *err;
+};
+
+/* One run of a gather; for gather_walk. */
+static int map_run(void *ctx, const struct extent_map *m, uint64_t from,
+		   size_t n, size_t at)
+{
+	const struct mapping *const x = ctx;
+
+	(void)at; /* runs come in order */
+	for (size_t i = extent_find(m, from); n; i++) {
+		const struct extent *const e = &m->v[i];
+		const uint64_t rest = e[1].start - from;
+		const size_t len = n < rest ? n : (size_t)rest;
+		const uint8_t *p = NULL;
+		int rc;
+
+		if (x->w->nmaps == VFILE_IOV_MAX)
+			return -E2BIG;
+		rc = map_shard(x->f, e->shard, x->w, &p, x->err);
+		if (!rc)
+			rc = add_piece(x->w, p + e->from + (from - e->start),
+				       len);
+		if (rc)
+			return rc;
+		from += len;
+		n -= len;
+	}
 	return 0;
 }
 
@@ -334,7 +428,8 @@ static bool can_map(const struct vfile *f, size_t first, size_t len,
 	size_t n = 0;
 
 	for (size_t i = first; i < f->map.n && f->map.v[i].start < end; i++) {
-		if (f->map.v[i].kind == EXTENT_CAST || ++n > VFILE_IOV_MAX)
+		if (f->map.v[i].kind == EXTENT_CAST ||
+		    f->map.v[i].kind == EXTENT_GATHER || ++n > VFILE_IOV_MAX)
 			return false;
 	}
 	return n <= 2 || len / n >= IOV_PIECE_MIN;
@@ -343,6 +438,7 @@ static bool can_map(const struct vfile *f, size_t first, size_t len,
 static int map_pieces(struct vfile *f, size_t i, uint64_t off,
 		      struct vfile_window *w, struct errmsg *err)
 {
+	struct mapping x = { .f = f, .w = w, .err = err };
 	size_t left = w->len;
 
 	for (; left; i++) {
@@ -352,19 +448,20 @@ static int map_pieces(struct vfile *f, size_t i, uint64_t off,
 		const uint8_t *p = NULL;
 		int rc = 0;
 
-		if (e->kind == EXTENT_SHARD) {
+		if (e->kind == EXTENT_GATHER) {
+			rc = gather_walk(f->gather, map_run, &x, n,
+					 e->from + skip);
+		} else if (e->kind == EXTENT_SHARD) {
 			rc = map_shard(f, e->shard, w, &p, err);
 		} else {
 			if (e->from + skip + n > f->early)
 				rc = vfile_prepare(f, err);
 			p = f->literal.data;
 		}
+		if (!rc && e->kind != EXTENT_GATHER)
+			rc = add_piece(w, p + e->from + skip, n);
 		if (rc)
 			return rc;
-		w->iov[w->n++] = (struct iovec){
-			.iov_base = (void *)(p + e->from + skip),
-			.iov_len = n,
-		};
 		off += n;
 		left -= n;
 	}
@@ -384,9 +481,9 @@ static void note_mapped(struct vfile *f, size_t len, uint64_t off)
 int vfile_map(struct vfile *f, size_t len, uint64_t off,
 	      struct vfile_window *w, struct errmsg *err)
 {
-	int rc;
+	int rc = -E2BIG;
 
-	w->n = w->nshards = 0;
+	w->n = w->nmaps = 0;
 	w->bounce = NULL;
 	w->len = clamp(f, len, off);
 	if (w->len == 0)
@@ -394,9 +491,10 @@ int vfile_map(struct vfile *f, size_t len, uint64_t off,
 
 	const size_t first = extent_find(&f->map, off);
 
-	if (can_map(f, first, w->len, off)) {
+	if (can_map(f, first, w->len, off))
 		rc = map_pieces(f, first, off, w, err);
-	} else {
+	if (rc == -E2BIG) { /* more pieces than were counted on */
+		vfile_unmap(f, w);
 		w->bounce = malloc(w->len);
 		rc = w->bounce ? vfile_read_exact(f, w->bounce, w->len, off, err) :
 				 errmsg_set(err, -ENOMEM, "out of memory");

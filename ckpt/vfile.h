@@ -13,6 +13,7 @@
 #include "ckpt/ptwrite.h"
 
 struct errmsg;
+struct gather;
 struct shardcache;
 
 /*
@@ -41,10 +42,12 @@ struct vfile *vfile_new_bytes(struct bytebuf *bytes, struct errmsg *err);
  * A file of torch.save.  `storages[i]` maps storage i of `w`, with extents of
  * shards only and of exactly its length (asserted); they are copied.
  * `crc[n]` must outlive the file; NULL for files without checksums.  Takes
- * over `w`, on success only.
+ * over `w` and `*gather` (which extents may refer to; NULL if none does), on
+ * success only.
  */
 struct vfile *vfile_new_pt(struct shardcache *c, struct ptwrite *w,
-			   const struct extent_map *storages, vfile_crc *crc,
+			   const struct extent_map *storages,
+			   struct gather **gather, vfile_crc *crc,
 			   struct errmsg *err);
 void vfile_free(struct vfile *f);
 
@@ -70,8 +73,11 @@ struct vfile_window {
 	struct iovec iov[VFILE_IOV_MAX];
 	int n;
 	size_t len;
-	uint32_t shards[VFILE_IOV_MAX]; /* in use until vfile_unmap */
-	int nshards;
+	struct {
+		uint32_t shard;
+		const uint8_t *p;
+	} maps[VFILE_IOV_MAX]; /* in use until vfile_unmap */
+	int nmaps;
 	void *bounce; /* what had to be copied */
 };
 

@@ -14,6 +14,7 @@ struct vfile {
 	struct shardcache *shards;
 	struct extent_map map;
 	struct ptwrite w; /* of a .pt file */
+	struct gather *gather; /* what EXTENT_GATHER refers to */
 	size_t nstorages;
 	vfile_crc *crc; /* NULL: zero checksums, or none at all */
 

@@ -27,6 +27,7 @@ enum key {
 	KEY_FOREGROUND,
 	KEY_DEBUG,
 	KEY_CRC,
+	KEY_DIALECT,
 	KEY_UID,
 	KEY_GID,
 };
@@ -40,6 +41,7 @@ static const struct fuse_opt table[] = {
 	FUSE_OPT_KEY("-d", KEY_DEBUG),
 	FUSE_OPT_KEY("debug", KEY_DEBUG),
 	FUSE_OPT_KEY("crc=%s", KEY_CRC),
+	FUSE_OPT_KEY("dialect=%s", KEY_DIALECT),
 	FUSE_OPT_KEY("uid=%s", KEY_UID),
 	FUSE_OPT_KEY("gid=%s", KEY_GID),
 	/* The mount is read-only whatever is asked for. */
@@ -86,6 +88,8 @@ void options_print_help(void)
 	       "    -o OPT[,OPT...]   mount options:\n"
 	       "        crc=exact|zero    checksums in .pt files: computed\n"
 	       "                          (default), or zero as torch can\n"
+	       "        dialect=own|any   a tree that loads into the stage it\n"
+	       "                          was saved with (default), or into any\n"
 	       "        uid=N, gid=N      owner of all files (default: of the\n"
 	       "                          run's own files their owner, of views\n"
 	       "                          the owner of SOURCE)\n"
@@ -124,6 +128,17 @@ static int parse_crc(struct options *o, const char *arg)
 	return -1;
 }
 
+static int parse_dialect(struct options *o, const char *arg)
+{
+	const char *const text = strchr(arg, '=') + 1;
+
+	o->plan.any_stage = strcmp(text, "any") == 0;
+	if (o->plan.any_stage || strcmp(text, "own") == 0)
+		return 0;
+	fprintf(stderr, "ucfs: dialect=%s: must be own or any\n", text);
+	return -1;
+}
+
 static int take_operand(struct options *o, const char *arg)
 {
 	if (!o->source) {
@@ -151,6 +166,7 @@ static int take(void *data, const char *arg, int key, struct fuse_args *args)
 	case KEY_FOREGROUND: o->foreground = true; return 0;
 	case KEY_DEBUG: o->debug = o->foreground = true; return 1;
 	case KEY_CRC: return parse_crc(o, arg);
+	case KEY_DIALECT: return parse_dialect(o, arg);
 	case KEY_UID: o->has_uid = true; return parse_id(arg, "uid", &o->uid);
 	case KEY_GID: o->has_gid = true; return parse_id(arg, "gid", &o->gid);
 	case KEY_RW:

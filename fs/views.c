@@ -131,16 +131,18 @@ uint64_t views_parent(struct views *v, size_t index)
 
 static void log_warnings(struct plan *p, const char *path)
 {
-	const struct catalogue *const c = &plan_resolve(p)->cat;
+	const struct resolve *const r = plan_resolve(p);
+	const struct catalogue *const c = r->model.cats;
 
 	if (c->round_robin)
 		log_warning("%s: round_robin_gradients was on: tensors are"
 			    " taken in the order of param_shapes", path);
-	for (size_t i = 0; i < c->nwarnings; i++)
-		log_warning("%s: %s", path, c->warnings[i]);
-	for (size_t i = 0; i < c->nunused; i++)
+	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++)
+		for (size_t i = 0; i < c[mp].nwarnings; i++)
+			log_warning("%s: %s", path, c[mp].warnings[i]);
+	for (size_t i = 0; i < r->model.nunused; i++)
 		log_warning("%s: pattern '%s' matches no parameter", path,
-			    c->unused[i]);
+			    r->model.unused[i]);
 }
 
 /* Called with the lock held. */

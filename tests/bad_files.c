@@ -115,39 +115,12 @@ static void add_other_model(const struct mkckpt *c, const char *dir)
 			   : "zero_pp_rank_0_mp_rank_00_model_states.pt");
 }
 
-static void add_tensor_parallel(const struct mkckpt *c, const char *dir)
-{
-	char from[PATH_MAX], name[NAME_MAX];
-
-	for (unsigned r = 0; r < c->ranks; r++) {
-		mkckpt_path(c, dir, MKCKPT_OPTIM, r, from);
-		snprintf(name, sizeof(name),
-			 "zero_pp_rank_%u_mp_rank_01_optim_states.pt", r);
-		copy(from, dir, name);
-		if (c->stage < 3 && r)
-			continue;
-		mkckpt_path(c, dir, MKCKPT_MODEL, r, from);
-		snprintf(name, sizeof(name),
-			 c->stage < 3
-				 ? "mp_rank_01_model_states.pt"
-				 : "zero_pp_rank_%u_mp_rank_01_model_states.pt",
-			 r);
-		copy(from, dir, name);
-	}
-}
-
 static void add_half_of_tensor_parallel(const struct mkckpt *c, const char *dir)
 {
 	char from[PATH_MAX];
 
 	mkckpt_path(c, dir, MKCKPT_OPTIM, 0, from);
 	copy(from, dir, "zero_pp_rank_0_mp_rank_01_optim_states.pt");
-}
-
-static void add_layer(const struct mkckpt *c, const char *dir)
-{
-	(void)c;
-	touch(dir, "layer_00-model_states.pt");
 }
 
 static void add_expert(const struct mkckpt *c, const char *dir)
@@ -322,11 +295,8 @@ const struct bad bad_files[] = {
 	      "is there twice"),
 	FILES(two kinds of model states, STAGES_ALL, add_other_model,
 	      DIRECTORY, "side by side"),
-	FILES(tensor parallel, STAGES_ALL, add_tensor_parallel, DIRECTORY,
-	      "model-parallel checkpoints (2 mp ranks)"),
 	FILES(tensor parallel in part, STAGES_ALL, add_half_of_tensor_parallel,
 	      DIRECTORY, "rank 1, model-parallel rank 1 is missing"),
-	FILES(pipeline parallel, STAGES_12, add_layer, DIRECTORY, "pipeline"),
 	FILES(experts, STAGES_ALL, add_expert, DIRECTORY,
 	      "mixture-of-experts"),
 	FILES(dangling link, STAGES_ALL, make_dangling, SHARD_1, "cannot stat"),

@@ -205,7 +205,7 @@ const struct bad bad_model[] = {
 	MODEL_(exploding_pattern, STAGES_12, "cannot be matched"),
 	MODEL_(vocabulary_of_unknown_size, STAGES_12,
 	       "original_vocab_size is missing"),
-	MODEL_(sub_params, STAGES_12, "l1.bias: sub-parameter"),
+	MODEL_(sub_params, STAGES_12, "l1.bias: its sub-parameters do not fit"),
 	MODEL_(module_out_of_bounds, STAGES_12,
 	       "frozen: tensor reaches element 12 of a storage of 12"),
 	MODEL_(module_storage_lies, STAGES_12, "its tensors need 2000"),

@@ -13,11 +13,14 @@ unit_tests = \
 	%D%/test_ptwrite \
 	%D%/test_names \
 	%D%/test_merge \
+	%D%/test_geometry \
 	%D%/test_partition \
 	%D%/test_extent \
+	%D%/test_gather \
 	%D%/test_shardcache \
 	%D%/test_vfile \
 	%D%/test_plan \
+	%D%/test_model \
 	%D%/test_bad \
 	%D%/test_good
 %C%_test_bad_SOURCES = \

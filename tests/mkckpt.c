@@ -52,6 +52,8 @@ uint32_t mkckpt_element(const struct mkckpt *c, size_t param, unsigned state,
 {
 	uint64_t h = c->seed + param * MKCKPT_STATES + state;
 
+	if (c->element)
+		return c->element(c, param, state, i);
 	h = (h * UINT64_C(0x9e3779b97f4a7c15)) + i;
 	h = (h ^ h >> 31) * UINT64_C(0xbf58476d1ce4e5b9);
 	return (uint32_t)(h >> 32);
@@ -443,8 +445,19 @@ static struct value *make_module(struct mkpt *m, const struct mkckpt *c)
 	return d;
 }
 
+/* As DeepSpeed records them since 2026. */
+static struct value *dimensions(struct mkpt *m, const struct mkckpt *c)
+{
+	struct value *const d = mkpt_dict(m);
+
+	mkpt_set(m, d, "tp_degree", mkpt_int(m, c->tp));
+	mkpt_set(m, d, "pp_degree", mkpt_int(m, c->pp));
+	return d;
+}
+
 static struct value *make_model(struct mkpt *m, const struct mkckpt *c)
 {
+	const unsigned mp_degree = c->tp && c->pp ? c->tp * c->pp : 1;
 	struct value *const root = mkpt_dict(m);
 
 	mkpt_set(m, root, "module", make_module(m, c));
@@ -455,7 +468,10 @@ static struct value *make_model(struct mkpt *m, const struct mkckpt *c)
 	mkpt_set(m, root, "shared_params", mkpt_dict(m));
 	mkpt_set(m, root, "global_steps", mkpt_int(m, 4));
 	mkpt_set(m, root, "dp_world_size", mkpt_int(m, c->ranks));
-	mkpt_set(m, root, "mp_world_size", mkpt_int(m, 1));
+	mkpt_set(m, root, "mp_world_size", mkpt_int(m, mp_degree));
+	if (c->tp && c->pp)
+		mkpt_set(m, root, "checkpoint_parallel_dimensions",
+			 dimensions(m, c));
 	mkpt_set(m, root, "ds_config", ds_config(m, c));
 	mkpt_set(m, root, "ds_version", mkpt_str(m, DS_VERSION));
 	mkpt_set(m, root, "universal_checkpoint_info", mkpt_dict(m));
@@ -482,14 +498,15 @@ void mkckpt_path(const struct mkckpt *c, const char *dir, enum mkckpt_file kind,
 
 	if (kind == MKCKPT_OPTIM)
 		snprintf(out, PATH_MAX,
-			 "%s/%szero_pp_rank_%u_mp_rank_00_optim_states.pt", dir,
-			 bf16, rank);
+			 "%s/%szero_pp_rank_%u_mp_rank_%02u_optim_states.pt",
+			 dir, bf16, rank, c->mp);
 	else if (c->stage == 3)
 		snprintf(out, PATH_MAX,
-			 "%s/zero_pp_rank_%u_mp_rank_00_model_states.pt", dir,
-			 rank);
+			 "%s/zero_pp_rank_%u_mp_rank_%02u_model_states.pt",
+			 dir, rank, c->mp);
 	else
-		snprintf(out, PATH_MAX, "%s/mp_rank_00_model_states.pt", dir);
+		snprintf(out, PATH_MAX, "%s/mp_rank_%02u_model_states.pt", dir,
+			 c->mp);
 }
 
 static void write_one(const struct mkckpt *c, const char *dir,

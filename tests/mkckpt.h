@@ -49,8 +49,15 @@ struct mkckpt {
 	bool bf16;        /* file names begin with bf16_ */
 	uint64_t seed;    /* of the elements */
 
+	/* With model parallelism: one of these for each rank, all written to
+	 * one directory.  The degrees are recorded unless 0. */
+	unsigned mp, tp, pp;
+	/* Elements that are not those of the seed, or NULL. */
+	uint32_t (*element)(const struct mkckpt *c, size_t param,
+			    unsigned state, uint64_t i);
+
 	/* Called with each file's root before it is written; the chance to
-	 * damage it. */
+	 * add to it or to damage it. */
 	void (*edit)(struct mkpt *m, struct value *root, enum mkckpt_file kind,
 		     unsigned rank, void *ctx);
 	void *ctx;

@@ -25,6 +25,8 @@
 #define TWO "parameter_with_2_sub_params_cat_dim_0"
 #define ROW "parameter_with_row_parallelism_patterns"
 #define VOCAB "vocabulary_parameter_patterns"
+#define PIPELINE "pipeline_replicated_parameter_patterns"
+#define SUB "parameter_with_sub_params"
 
 /* One list of patterns. */
 struct entry {
@@ -45,8 +47,6 @@ static struct value *make_info(struct mkpt *m, const struct entry *v, size_t n)
 	}
 	return info;
 }
-
-static const uint64_t shape[] = { 100, 8 };
 
 static struct merge_rules *rules(const struct value *info)
 {
@@ -128,7 +128,7 @@ static void lists_decide_in_the_converters_order(void **state)
 		struct errmsg err = { "" };
 		struct merge out;
 
-		if (merge_match(r, cases[i].name, shape, 2, &out, &err))
+		if (merge_match(r, cases[i].name, &out, &err))
 			fail_msg("case %zu: %s", i, err.text);
 		if (out.rule != cases[i].rule || out.dim != cases[i].dim ||
 		    out.vocab)
@@ -153,7 +153,7 @@ static void without_lists_everything_is_concatenated(void **state)
 		struct merge out;
 		size_t pos = 0;
 
-		assert_int_equal(merge_match(r, "w", shape, 2, &out, NULL), 0);
+		assert_int_equal(merge_match(r, "w", &out, NULL), 0);
 		assert_int_equal(out.rule, MERGE_CAT);
 		assert_null(merge_next_unused(r, &pos));
 		merge_rules_free(r);
@@ -163,34 +163,66 @@ static void without_lists_everything_is_concatenated(void **state)
 
 static void vocabularies_are_cut_to_their_size(void **state)
 {
+	static const int64_t sizes[] = { 90, 128, 0, INT64_MAX };
+	/* Beside the rule, whichever that is. */
 	static const struct {
-		int64_t size;
-		uint64_t rows;
-	} cases[] = { { 90, 90 }, { 100, 100 }, { 128, 100 }, { 0, 0 } };
-	static const struct entry list = { VOCAB, { "emb" } };
+		struct entry lists[2];
+		enum merge_rule rule;
+	} cases[] = {
+		{ { { VOCAB, { "emb" } } }, MERGE_CAT },
+		{ { { VOCAB, { "emb" } }, { REPLICATED, { "emb" } } },
+		  MERGE_REPLICATED },
+		{ { { VOCAB, { "emb" } }, { ROW, { "emb" } } }, MERGE_CAT },
+	};
 
 	(void)state;
-	for (size_t i = 0; i < COUNT(cases); i++) {
+	for (size_t i = 0; i < COUNT(cases) * COUNT(sizes); i++) {
+		const int64_t size = sizes[i % COUNT(sizes)];
+		const size_t k = i / COUNT(sizes);
 		struct mkpt m = { 0 };
-		struct value *const info = make_info(&m, &list, 1);
+		struct value *const info = make_info(&m, cases[k].lists, 2);
 		struct merge_rules *r;
 		struct merge out;
 
-		mkpt_set(&m, info, "original_vocab_size",
-			 mkpt_int(&m, cases[i].size));
+		mkpt_set(&m, info, "original_vocab_size", mkpt_int(&m, size));
 		r = rules(info);
-		assert_int_equal(merge_match(r, "emb.w", shape, 2, &out, NULL),
-				 0);
+		assert_int_equal(merge_match(r, "emb.w", &out, NULL), 0);
+		assert_int_equal(out.rule, cases[k].rule);
 		assert_true(out.vocab);
-		assert_int_equal(out.vocab_rows, cases[i].rows);
-		assert_int_equal(merge_match(r, "w", shape, 2, &out, NULL), 0);
+		assert_int_equal(out.vocab_rows, size);
+		assert_int_equal(merge_match(r, "w", &out, NULL), 0);
 		assert_false(out.vocab);
-		/* Rows of something that has none. */
-		assert_int_equal(merge_match(r, "emb.b", shape, 1, &out, NULL),
-				 -EBADMSG);
 		merge_rules_free(r);
 		mkpt_done(&m);
 	}
+}
+
+/* A size that is none is as good as missing. */
+static void vocabularies_need_their_size(void **state)
+{
+	static const struct entry list = { VOCAB, { "emb" } };
+	struct mkpt m = { 0 };
+	struct value *const sizes[] = { NULL, mkpt_none(&m), mkpt_int(&m, -1),
+					mkpt_float(&m, 90.0),
+					mkpt_str(&m, "90") };
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(sizes); i++) {
+		struct value *const info = make_info(&m, &list, 1);
+		struct errmsg err = { "" };
+		struct merge_rules *r;
+		struct merge out;
+
+		mkpt_set(&m, info, "original_vocab_size", sizes[i]);
+		r = rules(info);
+		assert_int_equal(merge_match(r, "emb.w", &out, &err), -EBADMSG);
+		assert_non_null(strstr(err.text, "parameter emb.w: is a "
+						 "vocabulary parameter, but "
+						 "original_vocab_size"));
+		assert_int_equal(merge_match(r, "w", &out, NULL), 0);
+		merge_rules_free(r);
+	}
+	mkpt_done(&m);
 }
 
 static void unused_patterns_are_listed(void **state)
@@ -205,8 +237,8 @@ static void unused_patterns_are_listed(void **state)
 	size_t pos = 0;
 
 	(void)state;
-	assert_int_equal(merge_match(r, "a", shape, 2, &out, NULL), 0);
-	assert_int_equal(merge_match(r, "b", shape, 2, &out, NULL), 0);
+	assert_int_equal(merge_match(r, "a", &out, NULL), 0);
+	assert_int_equal(merge_match(r, "b", &out, NULL), 0);
 	assert_string_equal(merge_next_unused(r, &pos), "never");
 	assert_string_equal(merge_next_unused(r, &pos), "nor this");
 	assert_null(merge_next_unused(r, &pos));
@@ -238,7 +270,7 @@ static void contradictions_are_told(void **state)
 		struct errmsg err = { "" };
 		struct merge out;
 
-		assert_int_equal(merge_match(r, "w", shape, 2, &out, &err),
+		assert_int_equal(merge_match(r, "w", &out, &err),
 				 -EBADMSG);
 		assert_non_null(strstr(err.text, cases[i].says));
 		merge_rules_free(r);
@@ -316,7 +348,7 @@ static void exploding_patterns_are_bounded(void **state)
 		int rc;
 
 		r = rules(make_info(&m, &list, 1));
-		rc = merge_match(r, name, shape, 2, &out, &err);
+		rc = merge_match(r, name, &out, &err);
 		if (rc)
 			assert_non_null(strstr(err.text, "cannot be matched"));
 		merge_rules_free(r);
@@ -324,25 +356,415 @@ static void exploding_patterns_are_bounded(void **state)
 	}
 }
 
-static void rules_to_come_are_refused_by_name(void **state)
+/* --- sub-parameters ------------------------------------------------------- */
+
+/* {patterns, shape: ((8, 2, 2), 6), partition_dim: 0} */
+static struct value *sub_params(struct mkpt *m, const char *a, const char *b)
+{
+	struct value *const d = mkpt_dict(m), *const patterns = mkpt_list(m);
+	struct value *const sizes = mkpt_tuple(m, 3, mkpt_int(m, 8),
+					       mkpt_int(m, 2), mkpt_int(m, 2));
+
+	mkpt_add(m, patterns, mkpt_str(m, a));
+	if (b)
+		mkpt_add(m, patterns, mkpt_str(m, b));
+	mkpt_set(m, d, "patterns", patterns);
+	mkpt_set(m, d, "shape", mkpt_tuple(m, 2, sizes, mkpt_int(m, 6)));
+	mkpt_set(m, d, "partition_dim", mkpt_int(m, 0));
+	return d;
+}
+
+/* `first`, then one for "q". */
+static struct value *sub_params_info(struct mkpt *m, struct value *first)
+{
+	struct value *const info = mkpt_dict(m), *const list = mkpt_list(m);
+
+	mkpt_add(m, list, first);
+	mkpt_add(m, list, sub_params(m, "q", NULL));
+	mkpt_set(m, info, SUB, list);
+	return info;
+}
+
+static void sub_params_bring_their_dict(void **state)
+{
+	static const char *const names[] = { "qkv.weight", "qkv.bias" };
+	struct mkpt m = { 0 };
+	struct value *const info = sub_params_info(
+		&m, sub_params(&m, "qkv.weight", "qkv.bias"));
+	struct merge_rules *const r = rules(info);
+	struct merge out;
+	int64_t dim;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(names); i++) {
+		const struct value_seq *shape;
+
+		/* "q" matches too, but the first that does is taken. */
+		assert_int_equal(merge_match(r, names[i], &out, NULL), 0);
+		assert_int_equal(out.rule, MERGE_SUB_PARAMS);
+		assert_non_null(out.spec);
+		assert_null(out.widths); /* no version: before 0.4 */
+		shape = value_items(value_find(out.spec, "shape"));
+		assert_non_null(shape);
+		assert_int_equal(shape->n, 2);
+		assert_true(value_get_int(value_find(out.spec, "partition_dim"),
+					  &dim));
+		assert_int_equal(value_items(value_find(out.spec, "patterns"))
+					 ->n,
+				 2);
+	}
+	assert_int_equal(merge_match(r, "q.weight", &out, NULL), 0);
+	assert_int_equal(value_items(value_find(out.spec, "patterns"))->n, 1);
+	assert_int_equal(merge_match(r, "w", &out, NULL), 0);
+	assert_int_equal(out.rule, MERGE_CAT);
+	merge_rules_free(r);
+	mkpt_done(&m);
+}
+
+/* Rules outlive the file that they were read from. */
+static void specs_are_copies(void **state)
 {
 	struct mkpt m = { 0 };
-	struct value *const info = mkpt_dict(&m), *const map = mkpt_dict(&m);
-	struct value *const affine = mkpt_dict(&m);
+	struct merge_rules *const r = rules(
+		sub_params_info(&m, sub_params(&m, "qkv", NULL)));
+	struct merge out;
+	int64_t dim = -1;
+
+	(void)state;
+	mkpt_done(&m);
+	assert_int_equal(merge_match(r, "qkv", &out, NULL), 0);
+	assert_true(value_get_int(value_find(out.spec, "partition_dim"), &dim));
+	assert_int_equal(dim, 0);
+	assert_int_equal(merge_match(r, "q", &out, NULL), 0);
+	merge_rules_free(r);
+}
+
+static void sub_params_come_after_the_plain_lists(void **state)
+{
+	static const struct {
+		const char *list;
+		enum merge_rule rule;
+	} cases[] = {
+		{ REPLICATED, MERGE_REPLICATED },
+		{ AVERAGE, MERGE_AVERAGE },
+		{ TWO, MERGE_TWO_SUB_PARAMS },
+		{ ROW, MERGE_SUB_PARAMS },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct mkpt m = { 0 };
+		struct value *const info = sub_params_info(
+			&m, sub_params(&m, "qkv", NULL));
+		struct value *const list = mkpt_list(&m);
+		struct merge_rules *r;
+		struct merge out;
+
+		mkpt_add(&m, list, mkpt_str(&m, "qkv"));
+		mkpt_set(&m, info, cases[i].list, list);
+		r = rules(info);
+		assert_int_equal(merge_match(r, "qkv", &out, NULL), 0);
+		assert_int_equal(out.rule, cases[i].rule);
+		assert_int_equal(out.dim, 0);
+		merge_rules_free(r);
+		mkpt_done(&m);
+	}
+}
+
+/* Of files that ought to record how wide the shards are. */
+static void new_sub_params_need_widths(void **state)
+{
+	static const struct {
+		double version; /* 0: none */
+		const char *key;
+		int rc;
+		bool widths;
+	} cases[] = {
+		{ 0, NULL, 0, false },
+		{ 0.2, NULL, 0, false },
+		{ 0.2, "qkv", 0, false },
+		{ 0.4, "qkv", 0, true },
+		{ 0.5, "qkv", 0, true },
+		{ 0.4, NULL, -EBADMSG, false },
+		{ 0.4, "qk", -EBADMSG, false },
+		{ 1.0, "other", -EBADMSG, false },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct mkpt m = { 0 };
+		struct value *const info = sub_params_info(
+			&m, sub_params(&m, "qkv", NULL));
+		struct value *const widths = mkpt_dict(&m);
+		struct errmsg err = { "" };
+		struct merge_rules *r;
+		struct merge out = { .rule = MERGE_CAT };
+		int rc;
+
+		if (cases[i].version > 0)
+			mkpt_set(&m, info, "universal_checkpoint_version",
+				 mkpt_float(&m, cases[i].version));
+		if (cases[i].key) {
+			mkpt_set(&m, widths, cases[i].key, mkpt_list(&m));
+			mkpt_set(&m, info, "sub_param_shard_widths", widths);
+		}
+		r = rules(info);
+		rc = merge_match(r, "qkv", &out, &err);
+		if (rc != cases[i].rc || !!out.widths != cases[i].widths)
+			fail_msg("case %zu: %d, %s", i, rc, err.text);
+		if (rc) {
+			/* Written only on success. */
+			assert_int_equal(out.rule, MERGE_CAT);
+			assert_non_null(strstr(err.text,
+					       "parameter qkv: "
+					       "sub_param_shard_widths"));
+			assert_non_null(strstr(err.text, "'qkv'"));
+		}
+		merge_rules_free(r);
+		mkpt_done(&m);
+	}
+}
+
+/* --- affine maps ----------------------------------------------------------- */
+
+/* {version: 1, params: {a: {...}, b: {...}}} beside `lists` */
+static struct value *affine_info(struct mkpt *m, int64_t version, const char *a,
+				 const char *b)
+{
+	struct value *const info = mkpt_dict(m), *const map = mkpt_dict(m);
+	struct value *const params = mkpt_dict(m);
+
+	mkpt_set(m, params, a, mkpt_dict(m));
+	if (b)
+		mkpt_set(m, params, b, mkpt_dict(m));
+	if (version)
+		mkpt_set(m, map, "version", mkpt_int(m, version));
+	mkpt_set(m, map, "params", params);
+	mkpt_set(m, info, "affine_map", map);
+	return info;
+}
+
+static void affine_maps_have_priority_and_consume_lists(void **state)
+{
+	static const char *const lists[] = { REPLICATED, AVERAGE, TWO, ROW };
+	struct mkpt m = { 0 };
+	struct value *const info = affine_info(&m, 1, "^h\\.0\\.w$", NULL);
+	struct value *const subs = mkpt_list(&m);
+	struct merge_rules *r;
+	struct merge out;
+	size_t pos = 0;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(lists); i++) {
+		struct value *const l = mkpt_list(&m);
+
+		mkpt_add(&m, l, mkpt_str(&m, "h.0"));
+		mkpt_set(&m, info, lists[i], l);
+	}
+	mkpt_add(&m, subs, sub_params(&m, "h.0", NULL));
+	mkpt_set(&m, info, SUB, subs);
+	r = rules(info);
+	assert_int_equal(merge_match(r, "h.0.w", &out, NULL), 0);
+	assert_int_equal(out.rule, MERGE_AFFINE);
+	assert_non_null(value_pairs(out.spec));
+	assert_null(merge_next_unused(r, &pos));
+	/* Anchored on both sides as AutoTP writes it: the lists decide. */
+	assert_int_equal(merge_match(r, "h.0.wx", &out, NULL), 0);
+	assert_int_equal(out.rule, MERGE_REPLICATED);
+	merge_rules_free(r);
+	mkpt_done(&m);
+}
+
+static void two_affine_maps_are_a_contradiction(void **state)
+{
+	struct mkpt m = { 0 };
+	struct merge_rules *const r = rules(affine_info(&m, 1, "w", "w.*"));
 	struct errmsg err = { "" };
+	struct merge out;
+
+	(void)state;
+	assert_int_equal(merge_match(r, "w", &out, &err), -EBADMSG);
+	assert_non_null(strstr(err.text, "two patterns: 'w' and 'w.*'"));
+	merge_rules_free(r);
+	mkpt_done(&m);
+}
+
+static void affine_vocabularies_are_cut_too(void **state)
+{
+	struct mkpt m = { 0 };
+	struct value *const info = affine_info(&m, 1, "emb", NULL);
+	struct value *const list = mkpt_list(&m);
 	struct merge_rules *r;
 	struct merge out;
 
 	(void)state;
-	mkpt_set(&m, map, "h\\.0", mkpt_dict(&m));
-	mkpt_set(&m, affine, "params", map);
-	mkpt_set(&m, info, "affine_map", affine);
+	mkpt_add(&m, list, mkpt_str(&m, "emb"));
+	mkpt_set(&m, info, VOCAB, list);
+	mkpt_set(&m, info, "original_vocab_size", mkpt_int(&m, 90));
 	r = rules(info);
-	assert_int_equal(merge_match(r, "h.0.w", shape, 2, &out, &err),
-			 -ENOTSUP);
-	assert_non_null(strstr(err.text, "parameter h.0.w"));
-	assert_int_equal(merge_match(r, "h.1.w", shape, 2, &out, &err), 0);
+	assert_int_equal(merge_match(r, "emb", &out, NULL), 0);
+	assert_int_equal(out.rule, MERGE_AFFINE);
+	assert_true(out.vocab);
+	assert_int_equal(out.vocab_rows, 90);
 	merge_rules_free(r);
+	mkpt_done(&m);
+}
+
+static void affine_maps_of_the_future_are_refused(void **state)
+{
+	static const struct {
+		int64_t version;
+		int rc;
+	} cases[] = { { 0, 0 }, { 1, 0 }, { 2, -ENOTSUP }, { 99, -ENOTSUP } };
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct mkpt m = { 0 };
+		struct merge_rules *r = NULL;
+		struct errmsg err = { "" };
+		const int rc = merge_rules_new(
+			affine_info(&m, cases[i].version, "w", NULL), "f", &r,
+			&err);
+
+		assert_int_equal(rc, cases[i].rc);
+		assert_true(!r == !!rc);
+		if (rc)
+			assert_non_null(strstr(err.text, "f: affine maps of "
+							 "version"));
+		merge_rules_free(r);
+		mkpt_done(&m);
+	}
+}
+
+static void what_its_author_rules_out_is_refused(void **state)
+{
+	struct mkpt m = { 0 };
+	struct value *const info = mkpt_dict(&m), *const refused = mkpt_dict(&m);
+	struct merge_rules *r = NULL;
+	struct errmsg err = { "" };
+
+	(void)state;
+	mkpt_set(&m, info, "autotp_unsupported_parameter_patterns", refused);
+	merge_rules_free(rules(info)); /* empty: nothing is refused */
+	mkpt_set(&m, refused, "^qkv\\.w$", mkpt_str(&m, "interleaved"));
+	assert_int_equal(merge_rules_new(info, "f", &r, &err), -ENOTSUP);
+	assert_null(r);
+	assert_non_null(strstr(err.text, "f: universal_checkpoint_info"));
+	assert_non_null(strstr(err.text, "'^qkv\\.w$'"));
+	mkpt_done(&m);
+}
+
+/* --- pipeline --------------------------------------------------------------- */
+
+static void pipeline_replicas_match_any_pattern(void **state)
+{
+	static const struct entry lists[] = {
+		{ PIPELINE, { "emb", "emb.w", "never" } },
+		{ ROW, { "w" } },
+	};
+	struct mkpt m = { 0 };
+	struct merge_rules *const r = rules(make_info(&m, lists, 2));
+	struct merge out;
+	size_t pos = 0;
+
+	(void)state;
+	/* Two patterns: no contradiction here. */
+	assert_int_equal(merge_is_pipeline_replica(r, "emb.w", NULL), 1);
+	assert_int_equal(merge_is_pipeline_replica(r, "emb.b", NULL), 1);
+	assert_int_equal(merge_is_pipeline_replica(r, "h.emb", NULL), 0);
+	/* It is no rule of merging. */
+	assert_int_equal(merge_match(r, "emb.w", &out, NULL), 0);
+	assert_int_equal(out.rule, MERGE_CAT);
+	assert_int_equal(merge_match(r, "w", &out, NULL), 0);
+	/* One that no parameter needs is no mistake. */
+	assert_null(merge_next_unused(r, &pos));
+	merge_rules_free(r);
+	mkpt_done(&m);
+}
+
+/* --- damage ------------------------------------------------------------------ */
+
+/* Anything may stand where the structured lists are. */
+static void odd_structures_are_refused_or_passed_over(void **state)
+{
+	static const char *const keys[] = {
+		SUB, "affine_map", "sub_param_shard_widths",
+		"autotp_unsupported_parameter_patterns",
+		"universal_checkpoint_version",
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(keys) * 7; i++) {
+		struct mkpt m = { 0 };
+		struct value *const info = mkpt_dict(&m);
+		struct value *const inner = mkpt_dict(&m);
+		struct value *const list = mkpt_list(&m);
+		struct value *const odd[] = {
+			mkpt_none(&m),
+			mkpt_int(&m, -1),
+			mkpt_str(&m, "x"),
+			list,
+			inner,
+			mkpt_tuple(&m, 1, inner),
+			mkpt_tuple(&m, 2, mkpt_none(&m), list),
+		};
+		struct errmsg err = { "" };
+		struct merge_rules *r = NULL;
+		struct merge out;
+		int rc;
+
+		mkpt_add(&m, list, mkpt_int(&m, 3));
+		mkpt_set_key(&m, inner, mkpt_int(&m, 5), mkpt_int(&m, 5));
+		mkpt_set(&m, inner, "patterns", mkpt_int(&m, 5));
+		mkpt_set(&m, inner, "params", mkpt_tuple(&m, 0));
+		mkpt_set(&m, info, keys[i / 7], odd[i % 7]);
+		rc = merge_rules_new(info, "f", &r, &err);
+		if (rc) {
+			assert_null(r);
+			assert_true(rc == -EBADMSG || rc == -ENOTSUP);
+			assert_int_equal(strncmp(err.text, "f: ", 3), 0);
+		} else {
+			assert_int_equal(merge_match(r, "w", &out, NULL), 0);
+			assert_int_equal(out.rule, MERGE_CAT);
+		}
+		merge_rules_free(r);
+		mkpt_done(&m);
+	}
+}
+
+static void deep_infos_are_refused(void **state)
+{
+	struct mkpt m = { 0 };
+	struct value *const info = mkpt_dict(&m);
+	struct value *v = mkpt_list(&m);
+	struct merge_rules *r = NULL;
+	struct errmsg err = { "" };
+
+	(void)state;
+	for (int i = 0; i < 200; i++)
+		v = mkpt_tuple(&m, 1, v);
+	mkpt_set(&m, info, "x", v);
+	assert_int_equal(merge_rules_new(info, "f", &r, &err), -E2BIG);
+	assert_null(r);
+	assert_non_null(strstr(err.text, "nested too deeply"));
+	mkpt_done(&m);
+}
+
+/* What a few bytes of pickle make of 2^60 lists must not be copied out. */
+static void shared_infos_are_bounded(void **state)
+{
+	struct mkpt m = { 0 };
+	struct value *const info = mkpt_dict(&m);
+	struct value *v = mkpt_list(&m);
+	struct merge_rules *r = NULL;
+	struct errmsg err = { "" };
+
+	(void)state;
+	for (int i = 0; i < 60; i++)
+		v = mkpt_tuple(&m, 2, v, v);
+	mkpt_set(&m, info, "x", v);
+	assert_int_equal(merge_rules_new(info, "f", &r, &err), -E2BIG);
+	assert_null(r);
 	mkpt_done(&m);
 }
 
@@ -352,12 +774,25 @@ int main(void)
 		cmocka_unit_test(lists_decide_in_the_converters_order),
 		cmocka_unit_test(without_lists_everything_is_concatenated),
 		cmocka_unit_test(vocabularies_are_cut_to_their_size),
+		cmocka_unit_test(vocabularies_need_their_size),
 		cmocka_unit_test(unused_patterns_are_listed),
 		cmocka_unit_test(contradictions_are_told),
 		cmocka_unit_test(bad_patterns_are_told),
 		cmocka_unit_test(lists_of_other_things_are_told),
 		cmocka_unit_test(exploding_patterns_are_bounded),
-		cmocka_unit_test(rules_to_come_are_refused_by_name),
+		cmocka_unit_test(sub_params_bring_their_dict),
+		cmocka_unit_test(specs_are_copies),
+		cmocka_unit_test(sub_params_come_after_the_plain_lists),
+		cmocka_unit_test(new_sub_params_need_widths),
+		cmocka_unit_test(affine_maps_have_priority_and_consume_lists),
+		cmocka_unit_test(two_affine_maps_are_a_contradiction),
+		cmocka_unit_test(affine_vocabularies_are_cut_too),
+		cmocka_unit_test(affine_maps_of_the_future_are_refused),
+		cmocka_unit_test(what_its_author_rules_out_is_refused),
+		cmocka_unit_test(pipeline_replicas_match_any_pattern),
+		cmocka_unit_test(odd_structures_are_refused_or_passed_over),
+		cmocka_unit_test(deep_infos_are_refused),
+		cmocka_unit_test(shared_infos_are_bounded),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -147,7 +147,8 @@ static void make(const struct fixture *f, struct made *m, size_t n, bool sums,
 	bytebuf_add(&pickle, "N.", 2);
 	assert_int_equal(ptwrite_init(&w, "x", &pickle, len, n, NULL), 0);
 	put_together(m, &w, data, sums);
-	m->f = vfile_new_pt(f->c, &w, maps, sums ? m->crc : NULL, NULL);
+	m->f = vfile_new_pt(f->c, &w, maps, &(struct gather *){ NULL },
+			    sums ? m->crc : NULL, NULL);
 	assert_non_null(m->f);
 	assert_int_equal(vfile_size(m->f), m->size);
 	for (size_t i = 0; i < n; i++) {
@@ -554,7 +555,7 @@ static void large_storages_are_summed_in_parallel(void **state)
 	extent_add(&map, EXTENT_SHARD, len, 0, 0, DTYPE_F32);
 	bytebuf_add(&pickle, "N.", 2);
 	assert_int_equal(ptwrite_init(&w, "x", &pickle, &storage, 1, NULL), 0);
-	f = vfile_new_pt(c, &w, &map, &crc, NULL);
+	f = vfile_new_pt(c, &w, &map, &(struct gather *){ NULL }, &crc, NULL);
 	assert_int_equal(vfile_read(f, &last, 1, vfile_size(f) - 1, NULL), 1);
 	assert_true(atomic_load(&crc) ==
 		    (VFILE_CRC_KNOWN | libdeflate_crc32(0, bytes, len)));

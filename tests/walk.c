@@ -133,5 +133,7 @@ int walk_plan(struct plan *p, struct errmsg *err)
 	if (!rc)
 		rc = plan_totals(p, &files, &bytes, err);
 	/* Ranks that hold padding only have not been looked at yet. */
-	return rc ? rc : resolve_shards(r, 0, r->dir.dp_degree, err);
+	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)
+		rc = resolve_shards(r, mp, 0, r->dir.dp_degree, err);
+	return rc;
 }

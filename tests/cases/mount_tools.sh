@@ -77,6 +77,24 @@ check "the tensor (120 bytes from 768 on) is the same" cmp \
 	<(tail -c +769 "$tmp/copy/zero/cube/exp_avg.pt" | head -c 120)
 unmount
 
+# A tree for engines of any stage, whatever it was saved with.
+for name2 in z1_groups2_dp2 z3_groups2_dp2 meg_tp2_dp2_z1_fp32; do
+	mount_fg "$good/$name2/$(tag_of $name2)" -o dialect=any || finish
+	check "$name2: model states under stage 1's name" test -f "$mnt/mp_rank_00_model_states.pt"
+	check "$name2: and stage 3's" test -f "$mnt/zero_pp_rank_0_mp_rank_00_model_states.pt"
+	check "$name2: which are the same" cmp "$mnt/mp_rank_00_model_states.pt" \
+		"$mnt/zero_pp_rank_0_mp_rank_00_model_states.pt"
+	check "$name2: every parameter has a step" test \
+		"$(find "$mnt/zero" -name step.pt | wc -l)" = "$(find "$mnt/zero" -name exp_avg.pt | wc -l)"
+	check "$name2: every file can be read" tar -C "$mnt" -cf "$tmp/any.tar" .
+	check "$name2: the optimizer's file is small" test "$(stat -c %s "$mnt/zero/optimizer_state.pt")" -lt 8192
+	rm -rf "$tmp/out"
+	check "$name2: ucckpt converts to the same" ucckpt convert --dialect any \
+		"$good/$name2/$(tag_of $name2)" "$tmp/out/tree"
+	check "$name2: indeed" diff -r "$mnt" "$tmp/out/tree"
+	unmount
+done
+
 cp -r "$good/$name/$(tag_of $name)" "$tmp/private"
 chmod 0600 "$tmp/private"/*
 mount_fg "$tmp/private" || finish

@@ -28,7 +28,7 @@ problems() {
 
 info 0 "$good/z1_fp32_dp2/global_step4"
 says "checkpoint $good/z1_fp32_dp2/global_step4" "written by DeepSpeed 0.19.8" \
-	"ZeRO stage 1" "ranks 2 data-parallel, 1 model-parallel" "global step 4" \
+	"ZeRO stage 1" "ranks 2 data-parallel, 1 tensor-parallel, 1 pipeline stages" "global step 4" \
 	"master weights float32" "module float32" \
 	"parameters 17 of the optimizer, 486 elements" \
 	"group 0 17 parameters, float32; step 4 (float32 tensor), exp_avg float32, exp_avg_sq float32" \

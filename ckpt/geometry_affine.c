@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Affine maps (universal checkpoints of AutoTP): DeepSpeed 0.19.8,
+ * checkpoint/affine.py.  A map lists pieces; a piece is a box of `shape` that
+ * lies in the whole at source = [offset, strides] and in a rank's slice at
+ * dest = [offset, strides]:
+ *
+ *   whole[so + sum i_a * ss_a] = slice[do + sum i_a * ds_a]
+ *
+ * A box that several ranks have (`locations`) is read from the first.  When
+ * the outermost dimension of all boxes steps through the whole and through
+ * their slices in rows, one row is laid out and repeated; else every run is
+ * listed.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/checked.h"
+#include "ckpt/errmsg.h"
+#include "ckpt/geometry_impl.h"
+#include "ckpt/value.h"
+
+struct piece {
+	uint32_t source; /* rank */
+	unsigned ndim;
+	uint64_t shape[TENSOR_DIMS_MAX];
+	uint64_t so, ss[TENSOR_DIMS_MAX];
+	uint64_t from, ds[TENSOR_DIMS_MAX];
+	uint64_t numel;
+};
+
+struct pieces {
+	struct piece *v;
+	size_t n, cap;
+};
+
+static bool get_counts(const struct value *v, uint64_t *out, size_t *n)
+{
+	const struct value_seq *const s = value_items(v);
+
+	if (!s || s->n > TENSOR_DIMS_MAX)
+		return false;
+	for (size_t i = 0; i < s->n; i++) {
+		int64_t k;
+
+		if (!value_get_int(s->v[i], &k) || k < 0)
+			return false;
+		out[i] = (uint64_t)k;
+	}
+	*n = s->n;
+	return true;
+}
+
+/* [offset, strides] */
+static bool get_place(const struct value *v, uint64_t *offset,
+		      uint64_t *strides, size_t ndim)
+{
+	const struct value_seq *const s = value_items(v);
+	int64_t at;
+	size_t n;
+
+	if (!s || s->n != 2 || !value_get_int(s->v[0], &at) || at < 0 ||
+	    !get_counts(s->v[1], strides, &n) || n != ndim)
+		return false;
+	*offset = (uint64_t)at;
+	return true;
+}
+
+/* Does the box lie within `size` elements? */
+static bool box_fits(const struct piece *p, uint64_t at,
+		     const uint64_t *strides, uint64_t size)
+{
+	uint64_t last = at;
+
+	for (unsigned i = 0; i < p->ndim; i++) {
+		uint64_t reach;
+
+		if (!checked_mul(p->shape[i] - 1, strides[i], &reach) ||
+		    !checked_add(last, reach, &last))
+			return false;
+	}
+	return last < size;
+}
+
+/* Is rank `r` the first that has the box? */
+static bool is_first_holder(const struct value *v, uint32_t r)
+{
+	const struct value_seq *const s =
+		value_items(value_find(v, "locations"));
+	int64_t first;
+
+	return !s || s->n == 0 ||
+	       (value_get_int(s->v[0], &first) && first == (int64_t)r);
+}
+
+static bool is_scaled(const struct value *v)
+{
+	const struct value *const scale = value_find(v, "scale");
+
+	if (!scale || scale->kind == VALUE_NONE)
+		return false;
+	return !(scale->kind == VALUE_FLOAT && scale->f == 1.0) &&
+	       !(scale->kind == VALUE_INT && scale->i == 1);
+}
+
+static int add_piece(struct pieces *l, const struct geometry *g,
+		     const char *name, const struct value *v, uint32_t rank,
+		     uint64_t slice_numel, struct errmsg *err)
+{
+	struct piece p = { .source = rank, .numel = 1 };
+	size_t ndim;
+
+	if (is_scaled(v))
+		return errmsg_set(err, -ENOTSUP,
+				  "parameter %s: scaled pieces of an affine map"
+				  " are not supported yet", name);
+	if (!get_counts(value_find(v, "shape"), p.shape, &ndim) ||
+	    !get_place(value_find(v, "source"), &p.so, p.ss, ndim) ||
+	    !get_place(value_find(v, "dest"), &p.from, p.ds, ndim))
+		goto bad;
+	p.ndim = (unsigned)ndim;
+	for (unsigned i = 0; i < p.ndim; i++)
+		if (!checked_mul(p.numel, p.shape[i], &p.numel))
+			goto bad;
+	if (p.numel == 0 || !is_first_holder(v, rank))
+		return 0;
+	if (!box_fits(&p, p.so, p.ss, g->numel) ||
+	    !box_fits(&p, p.from, p.ds, slice_numel))
+		goto bad;
+	if (l->n == l->cap) {
+		const size_t cap = l->cap ? l->cap * 2 : 8;
+		void *const grown = realloc(l->v, cap * sizeof(*l->v));
+
+		if (!grown)
+			return -ENOMEM;
+		l->v = grown;
+		l->cap = cap;
+	}
+	l->v[l->n++] = p;
+	return 0;
+bad:
+	return errmsg_set(err, -EBADMSG,
+			  "parameter %s: a piece of its affine map lies outside"
+			  " of it or of the slice of rank %u", name, rank);
+}
+
+static int read_pieces(struct pieces *l, const struct geometry *g,
+		       const struct value *map, const char *name,
+		       const struct geometry_slice *s, size_t n,
+		       struct errmsg *err)
+{
+	const struct value_dict *const ranks =
+		value_pairs(value_find(map, "ranks"));
+	int rc = 0;
+
+	if (!ranks)
+		return errmsg_set(err, -EBADMSG,
+				  "parameter %s: its affine map has no ranks",
+				  name);
+	for (size_t i = 0; !rc && i < ranks->n; i++) {
+		const struct value_seq *const pieces = value_items(
+			value_find(ranks->v[i].val, "pieces"));
+		int64_t r;
+
+		if (!pieces || !value_get_int(ranks->v[i].key, &r) || r < 0 ||
+		    (uint64_t)r >= n)
+			return errmsg_set(err, -EBADMSG,
+					  "parameter %s: its affine map is of"
+					  " other ranks than the %zu here",
+					  name, n);
+		for (size_t k = 0; !rc && k < pieces->n; k++)
+			rc = add_piece(l, g, name, pieces->v[k], (uint32_t)r,
+				       s[r].present ? s[r].numel : 0, err);
+	}
+	return rc;
+}
+
+/* Do all boxes step through the whole, and through their slices, in the same
+ * rows?  Then one row. */
+static bool find_rows(struct geometry *g, const struct pieces *l,
+		      const struct geometry_slice *s)
+{
+	const struct piece *const first = l->v;
+
+	if (l->n == 0 || first->ndim < 2 || first->shape[0] < 2)
+		return false;
+	g->rows = first->shape[0];
+	g->row_len = first->ss[0];
+	for (size_t i = 0; i < l->n; i++) {
+		const struct piece *const p = &l->v[i];
+		uint64_t inner = p->so, from = p->from, taken;
+
+		if (p->ndim != first->ndim || p->shape[0] != g->rows ||
+		    p->ss[0] != g->row_len)
+			return false;
+		for (unsigned a = 1; a < p->ndim; a++) {
+			inner += (p->shape[a] - 1) * p->ss[a];
+			from += (p->shape[a] - 1) * p->ds[a];
+		}
+		if (inner >= g->row_len || from >= p->ds[0])
+			return false;
+		/* The slice must have the last row whole, too. */
+		if (!checked_mul(g->rows, p->ds[0], &taken) ||
+		    taken > s[p->source].numel)
+			return false;
+		if (g->stride[p->source] && g->stride[p->source] != p->ds[0])
+			return false;
+		g->stride[p->source] = p->ds[0];
+	}
+	return g->rows * g->row_len == g->numel;
+}
+
+/* The runs of box p from dimension `dim` on. */
+static int add_runs(struct geometry *g, const struct piece *p, unsigned dim)
+{
+	uint64_t index[TENSOR_DIMS_MAX] = { 0 }, run = 1;
+	unsigned inner = p->ndim;
+
+	/* Dimensions that are dense on both sides make up one run. */
+	while (inner > dim && p->ss[inner - 1] == run &&
+	       p->ds[inner - 1] == run)
+		run *= p->shape[--inner];
+	for (;;) {
+		uint64_t at = p->so, from = p->from;
+		unsigned a = inner;
+
+		for (unsigned i = dim; i < inner; i++) {
+			at += index[i] * p->ss[i];
+			from += index[i] * p->ds[i];
+		}
+		if (geometry_add(g, at, run, p->source, from))
+			return -ENOMEM;
+		while (a > dim && ++index[a - 1] == p->shape[a - 1])
+			index[--a] = 0;
+		if (a == dim)
+			return 0;
+	}
+}
+
+static int by_place(const void *a, const void *b)
+{
+	const struct geometry_segment *const x = a, *const y = b;
+
+	return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* Sorted, the runs must follow each other without gap or overlap. */
+static int check_cover(const struct geometry *g, const char *name,
+		       struct errmsg *err)
+{
+	uint64_t at = 0;
+	size_t i;
+
+	if (g->nsegs)
+		qsort(g->segs, g->nsegs, sizeof(*g->segs), by_place);
+	for (i = 0; i < g->nsegs && g->segs[i].at == at; i++)
+		at += g->segs[i].len;
+	if (i == g->nsegs && at == g->row_len)
+		return 0;
+	return errmsg_set(err, -EBADMSG,
+			  "parameter %s: the pieces of its affine map overlap"
+			  " or leave elements out", name);
+}
+
+int geometry_affine(struct geometry *g, const struct value *map,
+		    const char *name, const struct geometry_slice *s, size_t n,
+		    struct errmsg *err)
+{
+	uint64_t shape[TENSOR_DIMS_MAX];
+	struct pieces l = { 0 };
+	unsigned dim = 1;
+	size_t ndim;
+	int rc;
+
+	if (!get_counts(value_find(map, "logical_shape"), shape, &ndim))
+		return errmsg_set(err, -EBADMSG,
+				  "parameter %s: its affine map has no shape",
+				  name);
+	rc = geometry_set_shape(g, name, shape, (unsigned)ndim, err);
+	if (!rc)
+		rc = read_pieces(&l, g, map, name, s, n, err);
+	if (!rc && !find_rows(g, &l, s)) {
+		g->rows = 1;
+		g->row_len = g->numel;
+		memset(g->stride, 0, n * sizeof(*g->stride));
+		dim = 0;
+	}
+	for (size_t i = 0; !rc && i < l.n; i++)
+		rc = add_runs(g, &l.v[i], dim);
+	free(l.v);
+	return rc ? rc : check_cover(g, name, err);
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_GEOMETRY_IMPL_H
+#define UCKPT_GEOMETRY_IMPL_H
+
+#include "ckpt/geometry.h"
+
+struct value;
+
+/* What geometry.c and geometry_affine.c share. */
+
+/* Append a segment.  -ENOMEM, also when there are too many. */
+int geometry_add(struct geometry *g, uint64_t at, uint64_t len,
+		 uint32_t source, uint64_t from);
+
+int geometry_set_shape(struct geometry *g, const char *name,
+		       const uint64_t *shape, unsigned ndim,
+		       struct errmsg *err);
+
+/* The rule of an affine map. */
+int geometry_affine(struct geometry *g, const struct value *map,
+		    const char *name, const struct geometry_slice *s, size_t n,
+		    struct errmsg *err);
+
+#endif

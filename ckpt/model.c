@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From the ranks' catalogues to the model: which ranks hold a parameter, and
+ * by what rule their slices make up the whole (DeepSpeed 0.19.8,
+ * ds_to_universal.py main, extract_zero_shards, merge_tp_slices).
+ *
+ * The rules come from the first model-states file, as in the converter.
+ */
+#include "ckpt/model.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/ckdir.h"
+#include "ckpt/errmsg.h"
+#include "ckpt/geometry.h"
+
+struct builder {
+	struct model *m;
+	const struct ckdir *dir;
+	struct merge_rules *rules;
+	struct errmsg *err;
+};
+
+static int fail_nomem(const struct builder *b)
+{
+	return errmsg_set(b->err, -ENOMEM, "%s: out of memory", b->dir->path);
+}
+
+static int by_name(const void *a, const void *b)
+{
+	const struct param *const x = a, *const y = b;
+
+	return strcmp(x->name, y->name);
+}
+
+/* --- degrees ----------------------------------------------------------------- */
+
+/* Recorded since 2026; before, the files of layer 1 tell: one for each
+ * tensor-parallel rank, none without pipeline. */
+static int find_degrees(const struct builder *b)
+{
+	const struct catalogue *const c = &b->m->cats[0];
+	const unsigned mp = b->dir->mp_degree;
+
+	b->m->tp = mp;
+	if (c->tp_degree > 0 && c->pp_degree > 0 &&
+	    c->tp_degree * c->pp_degree == mp)
+		b->m->tp = (unsigned)c->tp_degree;
+	else if (b->dir->nlayer1)
+		b->m->tp = b->dir->nlayer1;
+	if (mp % b->m->tp)
+		return errmsg_set(b->err, -EBADMSG,
+				  "%s: %u model-parallel ranks cannot be of"
+				  " tensor-parallel degree %u", b->dir->path,
+				  mp, b->m->tp);
+	b->m->pp = mp / b->m->tp;
+	if (b->m->pp > 1 && b->dir->zero3)
+		return errmsg_set(b->err, -ENOTSUP,
+				  "%s: ZeRO-3 with pipeline parallelism",
+				  b->dir->path);
+	return 0;
+}
+
+/* --- parameters of the optimizer --------------------------------------------- */
+
+static struct param *find_among(struct param *v, size_t n, const char *name)
+{
+	const struct param key = { .name = name };
+
+	return bsearch(&key, v, n, sizeof(key), by_name);
+}
+
+static int add_slice(const struct builder *b, size_t sorted,
+		     const struct slice *s)
+{
+	struct model *const m = b->m;
+	struct param *p = find_among(m->params, sorted, s->name);
+
+	if (!p) {
+		p = &m->params[m->nparams++];
+		*p = (struct param){ .name = s->name };
+		p->slices = arena_alloc(&m->arena,
+					m->tp * sizeof(*p->slices));
+		if (!p->slices)
+			return fail_nomem(b);
+	}
+	/* A later stage that repeats a parameter is not asked. */
+	if (p->first && p->first->mp / m->tp != s->mp / m->tp)
+		return 0;
+	p->slices[s->mp % m->tp] = s;
+	if (!p->first)
+		p->first = s;
+	return 0;
+}
+
+static int add_owned(const struct builder *b, const struct catalogue *c)
+{
+	const size_t sorted = b->m->nparams;
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < c->nslices; i++) {
+		const struct slice *const s = &c->slices[i];
+		int replica = 0;
+
+		if (s->module)
+			continue;
+		if (c->mp >= b->m->tp)
+			replica = merge_is_pipeline_replica(b->rules, s->name,
+							    b->err);
+		rc = replica < 0 ? replica : replica ? 0 :
+						       add_slice(b, sorted, s);
+	}
+	if (!rc && b->m->nparams)
+		qsort(b->m->params, b->m->nparams, sizeof(*b->m->params),
+		      by_name);
+	return rc;
+}
+
+/* The first rank that has it shows its tensor, as in the converter. */
+static int add_modules(const struct builder *b, const struct catalogue *c)
+{
+	const size_t sorted = b->m->nparams;
+
+	for (size_t i = 0; i < c->nslices; i++) {
+		const struct slice *const s = &c->slices[i];
+
+		if (!s->module ||
+		    find_among(b->m->params, sorted, s->name))
+			continue;
+		b->m->params[b->m->nparams++] = (struct param){
+			.name = s->name,
+			.ndim = s->ndim,
+			.shape = s->shape,
+			.numel = s->numel,
+			.module = s->module,
+			.module_mp = c->mp,
+		};
+	}
+	if (b->m->nparams)
+		qsort(b->m->params, b->m->nparams, sizeof(*b->m->params),
+		      by_name);
+	return 0;
+}
+
+static int collect(const struct builder *b)
+{
+	struct model *const m = b->m;
+	const unsigned mp = b->dir->mp_degree;
+	size_t total = 0;
+	int rc = 0;
+
+	for (unsigned i = 0; i < mp; i++)
+		total += m->cats[i].nslices;
+	m->params = arena_alloc(&m->arena, (total + 1) * sizeof(*m->params));
+	if (!m->params)
+		return fail_nomem(b);
+	for (unsigned i = 0; !rc && i < mp; i++)
+		rc = add_owned(b, &m->cats[i]);
+	for (unsigned i = 0; !rc && i < mp; i++)
+		rc = add_modules(b, &m->cats[i]);
+	return rc;
+}
+
+/* --- rules and shapes --------------------------------------------------------- */
+
+bool model_is_flat(const struct model *m)
+{
+	return m->cats[0].zero3 && m->tp == 1;
+}
+
+int model_geometry(const struct model *m, const struct param *p,
+		   struct geometry *g, struct errmsg *err)
+{
+	struct geometry_slice *const s = calloc(m->tp, sizeof(*s));
+	size_t n = m->tp;
+	int rc;
+
+	if (!s)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	for (unsigned t = 0; t < m->tp; t++)
+		if (p->slices[t])
+			s[t] = (struct geometry_slice){
+				true, p->slices[t]->ndim, p->slices[t]->shape,
+				p->slices[t]->numel
+			};
+	rc = geometry_init(g, &p->merge, p->name, s, n, err);
+	free(s);
+	return rc;
+}
+
+/* The shape that files show: of ZeRO-3 alone it is not even used. */
+static int set_shape(const struct builder *b, struct param *p)
+{
+	struct geometry g;
+	uint64_t *shape;
+	int rc = model_geometry(b->m, p, &g, b->err);
+
+	if (rc)
+		return rc;
+	shape = arena_alloc(&b->m->arena, g.ndim * sizeof(*shape) + 1);
+	if (!shape) {
+		geometry_done(&g);
+		return fail_nomem(b);
+	}
+	memcpy(shape, g.shape, g.ndim * sizeof(*shape));
+	p->shape = shape;
+	p->ndim = g.ndim;
+	p->numel = g.numel;
+	geometry_done(&g);
+	if (!p->merge.vocab)
+		return 0;
+	if (p->ndim != 2)
+		return errmsg_set(b->err, -EBADMSG,
+				  "parameter %s: is a vocabulary parameter of"
+				  " %u dimensions", p->name, p->ndim);
+	/* Python's slice [:n] stops at the last row. */
+	if (p->merge.vocab_rows > shape[0])
+		p->merge.vocab_rows = shape[0];
+	return 0;
+}
+
+static int match_rules(const struct builder *b)
+{
+	struct model *const m = b->m;
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < m->nparams; i++) {
+		struct param *const p = &m->params[i];
+
+		if (p->module)
+			continue;
+		/* ZeRO-3 by itself never looks at the patterns. */
+		if (!model_is_flat(m))
+			rc = merge_match(b->rules, p->name, &p->merge,
+					 b->err);
+		if (!rc)
+			rc = set_shape(b, p);
+	}
+	return rc;
+}
+
+static int list_unused(const struct builder *b)
+{
+	struct model *const m = b->m;
+	size_t pos = 0, cap = 0;
+	const char *text;
+
+	if (model_is_flat(m))
+		return 0;
+	while ((text = merge_next_unused(b->rules, &pos))) {
+		void *const grown = arena_grow(&m->arena, m->unused,
+					       m->nunused, &cap,
+					       m->nunused + 1,
+					       sizeof(*m->unused));
+
+		if (!grown)
+			return fail_nomem(b);
+		m->unused = grown;
+		m->unused[m->nunused] =
+			arena_strndup(&m->arena, text, strlen(text));
+		if (!m->unused[m->nunused++])
+			return fail_nomem(b);
+	}
+	return 0;
+}
+
+static int load_catalogues(const struct builder *b)
+{
+	struct model *const m = b->m;
+	const unsigned mp = b->dir->mp_degree;
+	int rc = 0;
+
+	m->cats = arena_alloc(&m->arena, mp * sizeof(*m->cats));
+	if (!m->cats)
+		return fail_nomem(b);
+	for (unsigned i = 0; !rc && i < mp; i++)
+		rc = catalogue_load(&m->cats[i], b->dir, i, b->err);
+	return rc;
+}
+
+int model_load(struct model *m, const struct ckdir *dir, struct errmsg *err)
+{
+	struct errmsg why = { "" };
+	struct builder b = { .m = m, .dir = dir, .err = err };
+	int rc;
+
+	*m = (struct model){ .tp = dir->mp_degree, .pp = 1 };
+	rc = load_catalogues(&b);
+	if (!rc)
+		rc = find_degrees(&b);
+	if (!rc) {
+		/* What follows names parameters: put the file before it. */
+		b.err = &why;
+		b.rules = m->cats[0].rules;
+		rc = collect(&b);
+		if (!rc)
+			rc = match_rules(&b);
+		if (!rc)
+			rc = list_unused(&b);
+		if (rc)
+			errmsg_set(err, rc, "%s: %s", dir->model[0].path,
+				   why.text);
+	}
+	if (rc) {
+		m->tp = dir->mp_degree;
+		m->pp = 1;
+		model_done(m);
+	}
+	return rc;
+}
+
+void model_done(struct model *m)
+{
+	for (unsigned i = 0; m->cats && i < m->tp * m->pp; i++)
+		catalogue_done(&m->cats[i]);
+	arena_done(&m->arena);
+	*m = (struct model){ 0 };
+}
+
+const struct param *model_find(const struct model *m, const char *name)
+{
+	return find_among(m->params, m->nparams, name);
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_MODEL_H
+#define UCKPT_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/arena.h"
+#include "ckpt/catalogue.h"
+#include "ckpt/merge.h"
+
+struct ckdir;
+struct errmsg;
+struct geometry;
+
+/* A parameter of the whole model. */
+struct param {
+	const char *name;
+	unsigned ndim; /* the shape that its universal files show */
+	const uint64_t *shape;
+	uint64_t numel;
+	struct merge merge;
+	/* What the optimizer owns: the slice of each tensor-parallel rank of
+	 * its pipeline stage, NULL where a rank has none ... */
+	const struct slice **slices;
+	const struct slice *first; /* of them that is not NULL */
+	/* ... others only in a module: of this rank. */
+	const struct module_tensor *module;
+	unsigned module_mp;
+};
+
+/*
+ * The catalogues of all model-parallel ranks, put together: model-parallel
+ * rank mp is tensor-parallel rank mp % tp of pipeline stage mp / tp.
+ * Immutable after model_load.
+ */
+struct model {
+	struct arena arena;
+	struct catalogue *cats; /* of each model-parallel rank */
+	unsigned tp, pp;
+	struct param *params; /* sorted by name */
+	size_t nparams;
+	const char **unused; /* patterns that match no parameter */
+	size_t nunused;
+};
+
+/* Read all catalogues of a scanned directory.  -ENOTSUP for layouts that
+ * cannot be served, with the parameter's name. */
+int model_load(struct model *m, const struct ckdir *dir, struct errmsg *err);
+void model_done(struct model *m);
+
+/* The parameter called `name`, or NULL. */
+const struct param *model_find(const struct model *m, const char *name);
+
+/* How the parameter is made of its slices. */
+int model_geometry(const struct model *m, const struct param *p,
+		   struct geometry *g, struct errmsg *err);
+
+/* Do files hold bare 1-D tensors?  So ZeRO-3's without tensor parallelism. */
+bool model_is_flat(const struct model *m);
+
+#endif
