@@ -17,6 +17,7 @@ enum cmd_exit {
 };
 
 int cmd_info(int argc, char **argv);
+int cmd_check(int argc, char **argv);
 int cmd_convert(int argc, char **argv);
 int cmd_extents(int argc, char **argv);
 

@@ -57,6 +57,10 @@ ucckpt_SOURCES = \
 	%D%/cmd_info.h %D%/cmd_info.c \
 	%D%/cmd_info_text.c \
 	%D%/cmd_info_json.c \
+	%D%/cmd_check.h %D%/cmd_check.c \
+	%D%/cmd_check_files.c \
+	%D%/cmd_check_ranks.c \
+	%D%/cmd_check_replicas.c \
 	%D%/cmd_convert.c \
 	%D%/cmd_extents.c \
 	%D%/main.c

@@ -3,6 +3,7 @@
  * ucckpt: what can be done with a checkpoint without mounting it.
  *
  *     info	what it is, and what is wrong with it	cmd_info.c
+ *     check	prove it whole before it is relied on	cmd_check.c
  *     convert	write its universal tree to a disk	cmd_convert.c
  *     extents	where a mounted file's bytes lie	cmd_extents.c
  */
@@ -18,6 +19,7 @@ static const struct {
 	const char *summary;
 } commands[] = {
 	{ "info", cmd_info, "tell what a checkpoint is, and what is wrong" },
+	{ "check", cmd_check, "prove a checkpoint whole" },
 	{ "convert", cmd_convert, "write its universal tree to a directory" },
 	{ "extents", cmd_extents, "tell where a mounted file's bytes lie" },
 };

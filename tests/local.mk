@@ -40,6 +40,7 @@ scripts = \
 	%D%/cases/mount_lifecycle.sh \
 	%D%/cases/mount_valgrind.sh \
 	%D%/cases/ucckpt_info.sh \
+	%D%/cases/ucckpt_check.sh \
 	%D%/cases/ucckpt_convert.sh \
 	%D%/cases/ucckpt_convert_fail.sh \
 	%D%/cases/ucckpt_extents.sh

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_CMD_CHECK_H
+#define UCKPT_CMD_CHECK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/lines.h"
+#include "ckpt/tags.h"
+
+struct plan;
+struct progress;
+struct slice;
+
+/* A file that a rank wrote. */
+struct check_file {
+	char *path;
+	uint64_t size;
+	bool is_zip;
+	bool summed; /* its zip directory holds checksums */
+	struct lines problems;
+};
+
+/* Two slices that must hold the same, by tensor or pipeline parallelism. */
+struct check_pair {
+	const struct slice *a, *b;
+	bool stages; /* of two pipeline stages */
+	struct lines problems;
+};
+
+/* What `ucckpt check` has found out. */
+struct check {
+	char *dir; /* the tag's directory */
+	enum tags_choice choice;
+	bool data; /* read tensors too */
+
+	struct plan *plan; /* NULL: it cannot be served */
+	bool *whole;	   /* of each model-parallel rank: all shards read */
+
+	struct check_file *files;
+	size_t nfiles;
+	struct check_pair *pairs;
+	size_t npairs;
+	uint64_t bytes;	 /* of files */
+	uint64_t opened; /* files of the universal tree */
+	struct progress *progress;
+
+	struct lines notes, warnings, problems;
+};
+
+/*
+ * The parts of a check.  Each adds to the notes and problems; none stops at a
+ * problem.
+ */
+
+/* List the files of the tag, and check their directories and members' headers:
+ * nothing of them is read but these. */
+void check_files(struct check *c);
+
+/* With tensors: every member against its checksum. */
+void check_sums(struct check *c);
+
+void check_files_done(struct check *c);
+
+/* All ranks together: their states, their fragments, and each file of the
+ * universal tree. */
+void check_ranks(struct check *c);
+
+/* List the pairs; returns how many bytes comparing them reads. */
+uint64_t check_list_pairs(struct check *c);
+
+/* With tensors: are they the same? */
+void check_pairs(struct check *c);
+
+#endif
