@@ -103,7 +103,7 @@ noinst_PROGRAMS += %D%/tensor_stats
 
 # Data and helpers that `make dist` would not find by itself.
 EXTRA_DIST += $(scripts) \
-	%D%/demo.sh %D%/good %D%/bad %D%/cases %D%/interop %D%/bench \
+	%D%/demo.sh %D%/good %D%/bad %D%/cases/lib.sh %D%/interop %D%/bench \
 	%D%/fuzz/corpus %D%/fuzz/seed.sh %D%/fuzz/pickle.dict
 
 # Longer runs that are not part of `make check`: speed, and comparison with
