@@ -59,12 +59,6 @@ const char *content_name(const struct resolve *r,
 		       NULL;
 }
 
-static bool set(struct arena *a, struct value *dict, const char *key,
-		struct value *v)
-{
-	return value_dict_add(a, &dict->dict, value_new_str(a, key), v);
-}
-
 /* The shape of sub-parameters as newer files write it: equal parts that an
  * older one only counted are spelled out. */
 static struct value *spell_out(struct arena *a, const struct param *p,
@@ -105,9 +99,10 @@ static struct value *sub_param_shape(struct arena *a, const struct param *p)
 		shape = spell_out(a, p, value_items(shape), dim->i);
 	object->kind = VALUE_NEWOBJ;
 	object->obj->state = state;
-	return set(a, state, "patterns", value_find(spec, "patterns")) &&
-			       set(a, state, "shape", shape) &&
-			       set(a, state, "partition_dim", dim) ?
+	return value_dict_set(a, state, "patterns",
+			      value_find(spec, "patterns")) &&
+			       value_dict_set(a, state, "shape", shape) &&
+			       value_dict_set(a, state, "partition_dim", dim) ?
 		       object :
 		       NULL;
 }
@@ -121,20 +116,24 @@ static struct value *wrap_tensor(struct arena *a, const struct param *p,
 	bool ok = dict;
 
 	if (ok && !p->module && m->rule == MERGE_CAT)
-		ok = set(a, dict, "cat_dim", value_new_int(a, m->dim));
+		ok = value_dict_set(a, dict, "cat_dim",
+				    value_new_int(a, m->dim));
 	if (ok && !p->module && m->rule == MERGE_TWO_SUB_PARAMS)
-		ok = set(a, dict, "cat_dim", value_new_int(a, 0)) &&
-		     set(a, dict, "param_n_sub_params", value_new_int(a, 2));
+		ok = value_dict_set(a, dict, "cat_dim", value_new_int(a, 0)) &&
+		     value_dict_set(a, dict, "param_n_sub_params",
+				    value_new_int(a, 2));
 	if (ok && m->rule == MERGE_SUB_PARAMS)
-		ok = set(a, dict, "sub_param_shape", sub_param_shape(a, p));
+		ok = value_dict_set(a, dict, "sub_param_shape",
+				    sub_param_shape(a, p));
 	if (ok && m->vocab) {
 		/* The converter saves the slice as a view: the padding rows
 		 * stay in the storage. */
-		ok = set(a, dict, "vocab_tensor", value_new_bool(a, true));
+		ok = value_dict_set(a, dict, "vocab_tensor",
+				    value_new_bool(a, true));
 		t->shape[0] = m->vocab_rows;
 	}
 	if (ok)
-		ok = set(a, dict, "param", tensor_to_value(a, t));
+		ok = value_dict_set(a, dict, "param", tensor_to_value(a, t));
 	return ok ? dict : NULL;
 }
 

@@ -90,12 +90,6 @@ static struct value *empty_groups(struct arena *a, size_t n)
 	return ok ? list : NULL;
 }
 
-static bool set(struct arena *a, struct value *dict, const char *key,
-		struct value *v)
-{
-	return value_dict_add(a, &dict->dict, value_new_str(a, key), v);
-}
-
 /* The step, as the first group has it; none is no step. */
 static struct value *find_step(const struct resolve *r,
 			       const struct value *dict)
@@ -125,11 +119,11 @@ static struct value *stage3_state(const struct resolve *r, struct arena *a,
 	bool ok = out && state && first;
 
 	if (ok && step)
-		ok = set(a, first, "step", step);
+		ok = value_dict_set(a, first, "step", step);
 	ok = ok &&
 	     value_dict_add(a, &state->dict, value_new_int(a, 0), first) &&
-	     set(a, out, "state", state) &&
-	     set(a, out, KEY_PARAM_GROUPS, groups);
+	     value_dict_set(a, out, "state", state) &&
+	     value_dict_set(a, out, KEY_PARAM_GROUPS, groups);
 	return ok ? out : NULL;
 }
 
@@ -159,13 +153,14 @@ static struct value *build_root(const struct resolve *r, struct arena *a,
 	if (!groups)
 		groups = empty_groups(a, r->model.cats[0].ngroups);
 	if (r->any_stage)
-		ok = ok && set(a, root, KEY_OPTIMIZER_STATE_DICT,
-			       stage3_state(r, a, dict, groups));
+		ok = ok && value_dict_set(a, root, KEY_OPTIMIZER_STATE_DICT,
+					  stage3_state(r, a, dict, groups));
 	/* Stages 1 and 2 want a version here; stage 3 keeps it outside. */
 	if (ok && r->any_stage && zero3 && version &&
 	    !value_find(root, KEY_DS_VERSION))
-		ok = set(a, root, KEY_DS_VERSION, (struct value *)version);
-	ok = ok && set(a, root, KEY_PARAM_GROUPS, groups);
+		ok = value_dict_set(a, root, KEY_DS_VERSION,
+				    (struct value *)version);
+	ok = ok && value_dict_set(a, root, KEY_PARAM_GROUPS, groups);
 	return ok ? root : NULL;
 }
 

@@ -72,6 +72,13 @@ static struct param *find_among(struct param *v, size_t n, const char *name)
 	return bsearch(&key, v, n, sizeof(key), by_name);
 }
 
+/* Between ranks: within one, names differ. */
+static void sort_params(struct model *m)
+{
+	if (m->nparams)
+		qsort(m->params, m->nparams, sizeof(*m->params), by_name);
+}
+
 static int add_slice(const struct builder *b, size_t sorted,
 		     const struct slice *s)
 {
@@ -112,14 +119,13 @@ static int add_owned(const struct builder *b, const struct catalogue *c)
 		rc = replica < 0 ? replica : replica ? 0 :
 						       add_slice(b, sorted, s);
 	}
-	if (!rc && b->m->nparams)
-		qsort(b->m->params, b->m->nparams, sizeof(*b->m->params),
-		      by_name);
+	if (!rc)
+		sort_params(b->m);
 	return rc;
 }
 
 /* The first rank that has it shows its tensor, as in the converter. */
-static int add_modules(const struct builder *b, const struct catalogue *c)
+static void add_modules(const struct builder *b, const struct catalogue *c)
 {
 	const size_t sorted = b->m->nparams;
 
@@ -138,10 +144,7 @@ static int add_modules(const struct builder *b, const struct catalogue *c)
 			.module_mp = c->mp,
 		};
 	}
-	if (b->m->nparams)
-		qsort(b->m->params, b->m->nparams, sizeof(*b->m->params),
-		      by_name);
-	return 0;
+	sort_params(b->m);
 }
 
 static int collect(const struct builder *b)
@@ -159,7 +162,7 @@ static int collect(const struct builder *b)
 	for (unsigned i = 0; !rc && i < mp; i++)
 		rc = add_owned(b, &m->cats[i]);
 	for (unsigned i = 0; !rc && i < mp; i++)
-		rc = add_modules(b, &m->cats[i]);
+		add_modules(b, &m->cats[i]);
 	return rc;
 }
 

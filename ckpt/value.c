@@ -180,6 +180,12 @@ bool value_dict_add(struct arena *a, struct value_dict *dict,
 	return true;
 }
 
+bool value_dict_set(struct arena *a, struct value *dict, const char *key,
+		    struct value *val)
+{
+	return value_dict_add(a, &dict->dict, value_new_str(a, key), val);
+}
+
 const struct value_dict *value_pairs(const struct value *v)
 {
 	if (v && v->kind == VALUE_DICT)

@@ -105,6 +105,10 @@ bool value_seq_add(struct arena *a, struct value_seq *seq, struct value *v);
 bool value_dict_add(struct arena *a, struct value_dict *dict,
 		    struct value *key, struct value *val);
 
+/* The same to a DICT, under a string, which is borrowed. */
+bool value_dict_set(struct arena *a, struct value *dict, const char *key,
+		    struct value *val);
+
 /* The pairs of a dict or of an object filled like one (OrderedDict); NULL if
  * `v` is neither, or NULL itself. */
 const struct value_dict *value_pairs(const struct value *v);
