@@ -69,6 +69,7 @@ EXTRA_LIBRARIES = %D%/libmk.a
 %C%_libmk_a_SOURCES = \
 	%D%/mkpt.h %D%/mkpt.c \
 	%D%/mkckpt.h %D%/mkckpt.c %D%/mkckpt_check.c \
+	%D%/realfiles.h %D%/realfiles.c \
 	%D%/walk.h %D%/walk.c
 CLEANFILES += %D%/libmk.a
 
