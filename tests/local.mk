@@ -45,6 +45,11 @@ scripts = \
 	%D%/cases/ucckpt_convert_fail.sh \
 	%D%/cases/ucckpt_extents.sh
 
+# Units of the trainer.
+train_tests = \
+	%D%/test_gpt2
+%C%_test_gpt2_LDADD = $(train_libs) $(CMOCKA_LIBS)
+
 # Fuzz targets, one fuzz/fuzz_NAME.c each; --enable-fuzz builds them instead
 # of the unit tests.  Otherwise each is linked into a program that runs it on
 # its corpus, fuzz/corpus/NAME.
@@ -83,6 +88,10 @@ TESTS += $(replays)
 if HAVE_TEST_LIBS
 check_PROGRAMS += $(unit_tests)
 TESTS += $(unit_tests)
+if BUILD_TRAIN
+check_PROGRAMS += $(train_tests)
+TESTS += $(train_tests)
+endif
 endif
 endif
 TESTS += $(scripts)

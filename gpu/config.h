@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCTRAIN_CONFIG_H
+#define UCTRAIN_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/tensor.h"
+#include "gpu/gpt2.h"
+
+struct errmsg;
+
+enum optimizer_kind { OPTIMIZER_ADAM, OPTIMIZER_ADAMW };
+
+/* Where an optimizer keeps its step count, and as what: the kinds of Adam
+ * differ in it, and a checkpoint has to be continued as it was begun. */
+enum optimizer_flavor {
+	OPTIMIZER_TORCH,	 /* per parameter, a 0-d float32 tensor */
+	OPTIMIZER_DEEPSPEED_CPU, /* per parameter, an int */
+	OPTIMIZER_APEX,		 /* per parameter group */
+};
+
+struct optimizer_config {
+	enum optimizer_kind kind;
+	enum optimizer_flavor flavor;
+	double lr, beta1, beta2, eps, weight_decay;
+};
+
+enum schedule_kind { SCHEDULE_CONSTANT, SCHEDULE_WARMUP, SCHEDULE_COSINE };
+
+struct schedule_config {
+	enum schedule_kind kind;
+	double min_lr;	    /* where warm-up begins and cosine ends */
+	uint64_t warmup;    /* steps */
+	uint64_t total;	    /* steps, of the cosine */
+};
+
+struct scaler_config {
+	double initial; /* 0: static scale 1 */
+	bool dynamic;
+	uint64_t window, hysteresis;
+	double minimum;
+};
+
+enum device_kind { DEVICE_CPU, DEVICE_CUDA };
+
+/*
+ * What a run is to do: flags, over a DeepSpeed JSON configuration, over
+ * defaults.  Strings are owned.
+ */
+struct config {
+	struct gpt2_config model;
+	unsigned seq_length; /* at most n_positions */
+	enum dtype dtype;    /* DTYPE_F32, DTYPE_BF16, DTYPE_F16 */
+	unsigned zero_stage;
+	enum device_kind device;
+
+	/* batch = micro_batch * accumulation * ranks */
+	unsigned batch, micro_batch, accumulation;
+	uint64_t steps;
+	uint64_t seed;
+	bool deterministic;
+	struct optimizer_config optimizer;
+	struct schedule_config schedule;
+	struct scaler_config scaler;
+	double gradient_clipping; /* 0: none */
+
+	char *data;		 /* tokens.h says what it may be */
+	bool data_repeat;	 /* synthetic: one batch again and again */
+	uint64_t valid_interval; /* 0: no validation */
+
+	char *checkpoint_dir; /* NULL: nothing is saved */
+	char *checkpoint_tag; /* to resume from; NULL: the newest */
+	uint64_t checkpoint_interval;
+	unsigned keep_last; /* 0: all */
+	bool resume;
+	bool universal;
+	bool no_load_optimizer_states;
+	bool ignore_missing_optim;
+
+	char *run_name;
+	char *log_dir;
+	char *deepspeed_json; /* text of the configuration, or NULL */
+};
+
+/*
+ * Read the command line for a run on `ranks` ranks.  Returns 0; 1 if it has
+ * been answered already (--help, --version: printed); or a negative errno with
+ * one message.  Unknown keys of the JSON file are told on stderr if `verbose`.
+ */
+int config_parse(struct config *c, int argc, char **argv, unsigned ranks,
+		 bool verbose, struct errmsg *err);
+void config_done(struct config *c);
+
+#endif

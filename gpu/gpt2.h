@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCTRAIN_GPT2_H
+#define UCTRAIN_GPT2_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct errmsg;
+
+/*
+ * GPT-2 as Hugging Face's GPT2LMHeadModel: its sizes, and its parameters by
+ * name in the order of torch's model.parameters(), which is that of
+ * DeepSpeed's flat group.  The head is tied to the token embedding and is no
+ * parameter of its own.
+ */
+struct gpt2_config {
+	unsigned n_layer;
+	unsigned n_head;
+	unsigned n_embd;
+	unsigned vocab_size;
+	unsigned n_positions;
+	float layer_norm_epsilon;
+	float dropout; /* of embeddings, attention weights and residuals */
+};
+
+#define GPT2_NAME_MAX 48
+
+struct gpt2_param {
+	char name[GPT2_NAME_MAX];
+	unsigned ndim;
+	uint64_t shape[2];
+	uint64_t numel;
+	uint64_t start; /* elements of the unit before it */
+	unsigned unit;
+};
+
+/*
+ * Parameters that are needed together and, in ZeRO-3, gathered together: the
+ * embeddings, each block, the last norm.  Units are in the order of
+ * parameters, too.
+ */
+struct gpt2_unit {
+	size_t first, n; /* parameters */
+	uint64_t numel;
+};
+
+struct gpt2 {
+	struct gpt2_config config;
+	struct gpt2_param *params;
+	size_t nparams;
+	struct gpt2_unit *units; /* n_layer + 2 */
+	size_t nunits;
+	uint64_t numel;
+};
+
+#define GPT2_UNIT_EMBED 0u
+#define GPT2_UNIT_BLOCK(layer) (1u + (layer))
+
+/* Parameters of a unit, by their place in it. */
+enum gpt2_embed { GPT2_WTE, GPT2_WPE, GPT2_EMBED_PARAMS };
+enum gpt2_block {
+	GPT2_LN_1_WEIGHT,
+	GPT2_LN_1_BIAS,
+	GPT2_C_ATTN_WEIGHT, /* Conv1D: [in, out], like the other weights */
+	GPT2_C_ATTN_BIAS,
+	GPT2_ATTN_PROJ_WEIGHT,
+	GPT2_ATTN_PROJ_BIAS,
+	GPT2_LN_2_WEIGHT,
+	GPT2_LN_2_BIAS,
+	GPT2_C_FC_WEIGHT,
+	GPT2_C_FC_BIAS,
+	GPT2_MLP_PROJ_WEIGHT,
+	GPT2_MLP_PROJ_BIAS,
+	GPT2_BLOCK_PARAMS,
+};
+enum gpt2_last { GPT2_LN_F_WEIGHT, GPT2_LN_F_BIAS, GPT2_LAST_PARAMS };
+
+/* Fill in the sizes that are known by a name ("gpt2", "gpt2-medium", ...);
+ * -ENOENT, with the names there are, if it is none. */
+int gpt2_preset(const char *name, struct gpt2_config *c, struct errmsg *err);
+
+/* -EINVAL, with the reason, for sizes that no model can have; -ENOMEM. */
+int gpt2_init(struct gpt2 *m, const struct gpt2_config *c, struct errmsg *err);
+void gpt2_done(struct gpt2 *m);
+
+/* The unit after all blocks. */
+unsigned gpt2_unit_last(const struct gpt2 *m);
+
+#endif

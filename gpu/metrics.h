@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCTRAIN_METRICS_H
+#define UCTRAIN_METRICS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct errmsg;
+
+/* What is known after a step, and told by rank 0. */
+struct metrics_step {
+	uint64_t step; /* from 1 */
+	double loss;   /* mean over ranks and micro-batches, before the update */
+	double lr;
+	double grad_norm;  /* before clipping */
+	double loss_scale; /* fp16 */
+	bool skipped;	   /* fp16: gradients overflowed, nothing updated */
+	double tokens_per_second;
+	uint64_t memory;   /* bytes, the largest resident set of a rank */
+	bool has_valid;
+	double valid_loss;
+};
+
+/*
+ * A run's figures: a line (or a progress bar) on the terminal, and under
+ * LOG_DIR/RUN_NAME a CSV (columns step and loss first) and a TensorBoard
+ * event file.  A run that resumes at step N continues the CSV: what it had
+ * after N is replaced.
+ */
+struct metrics;
+
+int metrics_open(struct metrics **out, const char *log_dir,
+		 const char *run_name, uint64_t first_step, uint64_t last_step,
+		 struct errmsg *err);
+int metrics_add(struct metrics *m, const struct metrics_step *s,
+		struct errmsg *err);
+int metrics_close(struct metrics *m, struct errmsg *err);
+
+#endif

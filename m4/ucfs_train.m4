@@ -1,0 +1,23 @@
+# UCFS_TRAIN
+# What uctrain needs: MPI for its ranks, a BLAS for its products, OpenMP.  It
+# is built when all are there; --with-train makes their absence an error.
+# Sets have_train (text for the summary).
+AC_DEFUN([UCFS_TRAIN],
+[AC_ARG_WITH([train],
+   [AS_HELP_STRING([--with-train],
+      [build the training runtime @<:@default=if MPI and BLAS are found@:>@])],
+   [], [with_train=check])
+
+have_train=no
+AS_IF([test "x$with_train" != xno],
+  [ucfs_optional_missing=
+   UCFS_OPTIONAL([MPI], [ompi-c], [libopenmpi-dev])
+   UCFS_OPTIONAL([BLAS], [openblas], [libopenblas-openmp-dev])
+   AC_OPENMP
+   AS_IF([test "x$have_MPI$have_BLAS" = xyesyes],
+     [have_train="Open MPI $version_MPI, OpenBLAS $version_BLAS"],
+     [test "x$with_train" != xcheck],
+     [AC_MSG_ERROR([--with-train was given; it needs$ucfs_optional_missing])],
+     [have_train="no (install$ucfs_optional_missing)"])])
+AS_CASE([$have_train], [no*], [ucfs_build_train=no], [ucfs_build_train=yes])
+AM_CONDITIONAL([BUILD_TRAIN], [test "x$ucfs_build_train" = xyes])])
