@@ -20,7 +20,9 @@ struct errmsg;
  *     p -= step_size * m / (sqrt(v) / denom + eps)
  */
 struct backend_adam {
-	float beta1, beta2, eps;
+	/* Doubles: 1 - beta2 in float has lost four of its digits. */
+	double beta1, beta2;
+	float eps;
 	float grad_scale; /* clipping, loss scale */
 	float l2;	  /* Adam's weight decay: part of the gradient */
 	float decay;	  /* AdamW's: 1 - lr * weight_decay */
@@ -52,7 +54,7 @@ struct backend_ops {
 	void *(*alloc)(struct backend *b, size_t bytes);
 	void (*free)(struct backend *b, void *p);
 	void (*to_device)(struct backend *b, void *dst, const void *src,
-			  size_t bytes);
+			  size_t bytes); /* src has been read on return */
 	void (*to_host)(struct backend *b, void *dst, const void *src,
 			size_t bytes); /* has happened on return */
 	void (*zero)(struct backend *b, void *p, size_t bytes);

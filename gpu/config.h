@@ -27,15 +27,26 @@ struct optimizer_config {
 	double lr, beta1, beta2, eps, weight_decay;
 };
 
-enum schedule_kind { SCHEDULE_CONSTANT, SCHEDULE_WARMUP, SCHEDULE_COSINE };
+/* After warming up: lr, or on to the last step along a cosine or a line.
+ * WARMUP, COSINE and LINEAR are DeepSpeed's WarmupLR, WarmupCosineLR and
+ * WarmupDecayLR. */
+enum schedule_kind {
+	SCHEDULE_CONSTANT,
+	SCHEDULE_WARMUP,
+	SCHEDULE_COSINE,
+	SCHEDULE_LINEAR, /* to 0; only a DeepSpeed configuration asks for it */
+};
 
 struct schedule_config {
 	enum schedule_kind kind;
-	double min_lr;	    /* where warm-up begins and cosine ends */
-	uint64_t warmup;    /* steps */
-	uint64_t total;	    /* steps, of the cosine */
+	double start_lr; /* where warm-up begins */
+	double min_lr;	 /* where cosine ends */
+	uint64_t warmup; /* steps */
+	uint64_t total;	 /* steps, warm-up included, of cosine and line */
+	bool log_warmup; /* by the logarithm of the step, not linearly */
 };
 
+/* Of fp16's loss; all zero with other types. */
 struct scaler_config {
 	double initial; /* 0: static scale 1 */
 	bool dynamic;

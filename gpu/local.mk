@@ -7,9 +7,14 @@ endif
 	%D%/gpt2.h %D%/gpt2.c \
 	%D%/backend.h \
 	%D%/network.h \
-	%D%/comm.h \
 	%D%/config.h \
-	%D%/zero.h \
+	%D%/comm.h %D%/pieces.h %D%/comm_mpi.c \
+	%D%/optimizer.h %D%/optimizer.c \
+	%D%/schedule.h %D%/schedule.c \
+	%D%/scaler.h %D%/scaler.c \
+	%D%/initial.h %D%/initial.c \
+	%D%/zero.h %D%/zero_impl.h \
+	%D%/zero.c %D%/zero_move.c %D%/zero_weights.c \
 	%D%/tokens.h \
 	%D%/metrics.h
 

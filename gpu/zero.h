@@ -33,20 +33,24 @@ struct zero {
 	struct backend *backend;
 	unsigned stage;
 	struct partition partition; /* of one rank in stage 0 */
-	uint64_t local; /* elements of this rank's partition */
+	unsigned part;              /* of it, that this rank keeps */
+	uint64_t local; /* elements of this part, padding included */
 	/* On the device, `local` elements each. */
 	float *master, *exp_avg, *exp_avg_sq;
 	struct optimizer_config optimizer;
-	uint64_t step; /* updates done */
+	uint64_t step;   /* updates done */
+	uint64_t memory; /* bytes of the device that are taken */
 	struct zero_impl *impl;
 };
 
+/* -ENOMEM with the number of bytes, or what the backend says.  All ranks get
+ * the same result. */
 int zero_init(struct zero *z, const struct gpt2 *model, struct comm *comm,
 	      struct backend *b, unsigned stage,
 	      const struct optimizer_config *optimizer, struct errmsg *err);
 void zero_done(struct zero *z);
 
-/* The part of parameter i that this rank keeps: places in `master`. */
+/* What this rank keeps of parameter i: places in `master`. */
 struct fragment zero_fragment(const struct zero *z, size_t i);
 
 /* Masters as Hugging Face initialises GPT-2, from a seed; the same on any
@@ -59,16 +63,20 @@ int zero_publish(struct zero *z, struct errmsg *err);
 /* What the network gets its weights from. */
 struct network_weights zero_weights(struct zero *z);
 
+/* The model's weights as an lp buffer in the partition's order, this rank's
+ * part of them in stage 3. */
+const void *zero_model(const struct zero *z, uint64_t *numel);
+
 struct zero_update {
 	double lr;
-	double clip;	   /* largest global norm; 0: no limit */
+	double clip;       /* largest global norm; 0: no limit */
 	double grad_scale; /* that gradients were made with: loss scale */
 	double grad_norm;  /* out: global, unscaled, before clipping */
-	bool overflow;	   /* out: it was not finite; nothing was updated */
+	bool overflow;     /* out: it was not finite; nothing was updated */
 };
 
-/* Sum gradients over ranks (as far as that has not happened), clip, update,
- * publish, and begin with gradients of zero. */
+/* Average gradients over ranks (as far as that has not happened), clip, update,
+ * publish, and begin with gradients of zero.  All ranks get the same result. */
 int zero_update(struct zero *z, struct zero_update *u, struct errmsg *err);
 
 #endif

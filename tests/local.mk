@@ -43,12 +43,28 @@ scripts = \
 	%D%/cases/ucckpt_check.sh \
 	%D%/cases/ucckpt_convert.sh \
 	%D%/cases/ucckpt_convert_fail.sh \
-	%D%/cases/ucckpt_extents.sh
+	%D%/cases/ucckpt_extents.sh \
+	%D%/cases/train_zero.sh
 
 # Units of the trainer.
 train_tests = \
-	%D%/test_gpt2
+	%D%/test_gpt2 \
+	%D%/test_optimizer \
+	%D%/test_initial
 %C%_test_gpt2_LDADD = $(train_libs) $(CMOCKA_LIBS)
+%C%_test_initial_LDADD = $(train_libs) $(CMOCKA_LIBS)
+%C%_test_optimizer_SOURCES = \
+	%D%/test_optimizer.c \
+	%D%/hostbackend.h %D%/hostbackend.c
+%C%_test_optimizer_LDADD = $(train_libs) $(CMOCKA_LIBS)
+
+# What cases run on several ranks.
+train_programs = \
+	%D%/ranks_zero
+%C%_ranks_zero_SOURCES = \
+	%D%/ranks_zero.c \
+	%D%/hostbackend.h %D%/hostbackend.c
+%C%_ranks_zero_LDADD = $(train_libs)
 
 # Fuzz targets, one fuzz/fuzz_NAME.c each; --enable-fuzz builds them instead
 # of the unit tests.  Otherwise each is linked into a program that runs it on
@@ -104,6 +120,10 @@ AM_TESTS_ENVIRONMENT = \
 	CPPFLAGS='$(AM_CPPFLAGS) $(CPPFLAGS)'; export CPPFLAGS; \
 	PATH='$(abs_top_builddir)':"$$PATH"; export PATH;
 
+if BUILD_TRAIN
+check_PROGRAMS += $(train_programs)
+endif
+
 # What cases/mount_tools.sh maps files with.
 check_PROGRAMS += %D%/mapcmp
 
@@ -113,7 +133,8 @@ noinst_PROGRAMS += %D%/tensor_stats
 
 # Data and helpers that `make dist` would not find by itself.
 EXTRA_DIST += $(scripts) \
-	%D%/demo.sh %D%/good %D%/bad %D%/cases/lib.sh %D%/interop %D%/bench \
+	%D%/demo.sh %D%/good %D%/bad %D%/cases/lib.sh \
+	%D%/cases/mpi.sh %D%/mpi.supp %D%/interop %D%/bench \
 	%D%/fuzz/corpus %D%/fuzz/seed.sh %D%/fuzz/pickle.dict
 
 # Longer runs that are not part of `make check`: speed, and comparison with

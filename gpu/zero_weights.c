@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the network sees of ZeRO: weights that come and go, and a place for
+ * gradients.  Up to stage 2 weights are there, up to stage 1 gradients are,
+ * and a unit is a part of them.  Otherwise a unit has buffers of its own for
+ * as long as it is needed.
+ */
+#include "gpu/zero_impl.h"
+
+/* Stage 3: each parameter is cut by itself. */
+static void set_pieces_of(struct zero *z, size_t param)
+{
+	for (unsigned r = 0; r < z->comm->size; r++)
+		z->impl->pieces[r] =
+			partition_fragment(&z->partition, param, r).numel;
+}
+
+/* Stage 2: what each rank keeps of a stretch of the group. */
+static void set_pieces_within(struct zero *z, uint64_t start, uint64_t numel)
+{
+	const uint64_t part = z->local, end = start + numel;
+
+	for (unsigned r = 0; r < z->comm->size; r++) {
+		const uint64_t lo = r * part > start ? r * part : start;
+		const uint64_t hi = (r + 1) * part < end ? (r + 1) * part : end;
+
+		z->impl->pieces[r] = lo < hi ? hi - lo : 0;
+	}
+}
+
+static void gather_unit(struct zero *z, const struct gpt2_unit *unit,
+			uint8_t *weights)
+{
+	const size_t size = z->backend->lp_size;
+	const uint8_t *own = z->impl->weights;
+
+	for (size_t i = unit->first; i < unit->first + unit->n; i++) {
+		set_pieces_of(z, i);
+		zero_gather(z, own + z->partition.start[i] * size,
+			    weights + z->model->params[i].start * size);
+	}
+}
+
+static const void *acquire(void *ctx, unsigned unit, struct errmsg *err)
+{
+	struct zero *z = ctx;
+	const struct gpt2_unit *shape = &z->model->units[unit];
+	struct zero_unit *u = &z->impl->units[unit];
+
+	if (z->stage < 3)
+		return (uint8_t *)z->impl->weights +
+		       zero_unit_start(z, unit) * z->backend->lp_size;
+	if (u->users++)
+		return u->weights;
+	u->weights = zero_alloc(z, shape->numel, z->backend->lp_size, err);
+	if (!u->weights) {
+		u->users = 0;
+		return NULL;
+	}
+	gather_unit(z, shape, u->weights);
+	return u->weights;
+}
+
+static void release(void *ctx, unsigned unit)
+{
+	struct zero *z = ctx;
+	struct zero_unit *u = &z->impl->units[unit];
+
+	if (z->stage < 3 || --u->users)
+		return;
+	zero_free(z, u->weights, z->model->units[unit].numel,
+		  z->backend->lp_size);
+	u->weights = NULL;
+}
+
+static float *gradient(void *ctx, unsigned unit, struct errmsg *err)
+{
+	struct zero *z = ctx;
+	struct zero_unit *u = &z->impl->units[unit];
+
+	if (z->stage < 2)
+		return z->impl->gradient + zero_unit_start(z, unit);
+	u->gradient = zero_alloc(z, z->model->units[unit].numel,
+				 sizeof(*u->gradient), err);
+	return u->gradient;
+}
+
+static void reduce_unit(struct zero *z, const struct gpt2_unit *unit,
+			const float *from)
+{
+	const uint64_t start = z->partition.start[unit->first];
+	const uint64_t part = z->part * z->local;
+	float *to = z->impl->gradient;
+
+	if (z->stage == 2) {
+		set_pieces_within(z, start, unit->numel);
+		if (start > part && z->impl->pieces[z->part])
+			to += start - part;
+		zero_reduce(z, from, to, true);
+		return;
+	}
+	for (size_t i = unit->first; i < unit->first + unit->n; i++) {
+		set_pieces_of(z, i);
+		zero_reduce(z, from + z->model->params[i].start,
+			    to + z->partition.start[i], true);
+	}
+}
+
+static int complete(void *ctx, unsigned unit, struct errmsg *err)
+{
+	struct zero *z = ctx;
+	const struct gpt2_unit *shape = &z->model->units[unit];
+	struct zero_unit *u = &z->impl->units[unit];
+
+	(void)err;
+	if (z->stage < 2)
+		return 0;
+	reduce_unit(z, shape, u->gradient);
+	zero_free(z, u->gradient, shape->numel, sizeof(*u->gradient));
+	u->gradient = NULL;
+	return 0;
+}
+
+struct network_weights zero_weights(struct zero *z)
+{
+	return (struct network_weights){
+		.ctx = z,
+		.acquire = acquire,
+		.release = release,
+		.gradient = gradient,
+		.complete = complete,
+	};
+}

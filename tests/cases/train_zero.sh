@@ -1,0 +1,21 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Ranks and ZeRO: whatever the stage and however many ranks, the same
+# gradients make the same model (ranks_zero.c).
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=tests/cases/mpi.sh
+. "$(dirname "$0")/mpi.sh"
+require_mpi
+
+program=$top_builddir/tests/ranks_zero
+[ -x "$program" ] || skip "the trainer was not built"
+
+check "without mpirun" "$program" >"$tmp/0"
+check "all stages were tried" test "$(wc -l <"$tmp/0")" -eq 4
+check "and agree" test "$(sed 's/.*: //' "$tmp/0" | sort -u | wc -l)" -eq 1
+for n in 1 2 3 4; do
+	check "on $n ranks" mpirun -n "$n" "$program" >"$tmp/$n"
+	check "on $n ranks as without mpirun" cmp "$tmp/0" "$tmp/$n"
+done
+finish
