@@ -6,7 +6,10 @@ endif
 %C%_libuctrain_a_SOURCES = \
 	%D%/gpt2.h %D%/gpt2.c \
 	%D%/backend.h \
-	%D%/network.h \
+	%D%/cpu.h %D%/cpu_math.h \
+	%D%/cpu_norm.c %D%/cpu_linear.c %D%/cpu_attention.c \
+	%D%/cpu_classify.c %D%/cpu_optimizer.c %D%/backend_cpu.c \
+	%D%/network.h %D%/network.c \
 	%D%/config.h \
 	%D%/comm.h %D%/pieces.h %D%/comm_mpi.c \
 	%D%/optimizer.h %D%/optimizer.c \
@@ -22,4 +25,5 @@ endif
 %C%_libuctrain_a_CPPFLAGS = $(AM_CPPFLAGS) $(BLAS_CFLAGS) $(MPI_CFLAGS)
 %C%_libuctrain_a_CFLAGS = -O3 $(AM_CFLAGS) $(OPENMP_CFLAGS)
 
-train_libs = %D%/libuctrain.a $(ckpt_libs) $(BLAS_LIBS) $(MPI_LIBS) -lm
+train_libs = %D%/libuctrain.a $(ckpt_libs) $(BLAS_LIBS) $(MPI_LIBS) \
+	$(OPENMP_CFLAGS) -lm

@@ -50,9 +50,11 @@ scripts = \
 train_tests = \
 	%D%/test_gpt2 \
 	%D%/test_optimizer \
-	%D%/test_initial
+	%D%/test_initial \
+	%D%/test_network
 %C%_test_gpt2_LDADD = $(train_libs) $(CMOCKA_LIBS)
 %C%_test_initial_LDADD = $(train_libs) $(CMOCKA_LIBS)
+%C%_test_network_LDADD = $(train_libs) $(CMOCKA_LIBS)
 %C%_test_optimizer_SOURCES = \
 	%D%/test_optimizer.c \
 	%D%/hostbackend.h %D%/hostbackend.c
@@ -133,7 +135,7 @@ noinst_PROGRAMS += %D%/tensor_stats
 
 # Data and helpers that `make dist` would not find by itself.
 EXTRA_DIST += $(scripts) \
-	%D%/demo.sh %D%/good %D%/bad %D%/cases/lib.sh \
+	%D%/demo.sh %D%/numbers %D%/good %D%/bad %D%/cases/lib.sh \
 	%D%/cases/mpi.sh %D%/mpi.supp %D%/interop %D%/bench \
 	%D%/fuzz/corpus %D%/fuzz/seed.sh %D%/fuzz/pickle.dict
 

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCTRAIN_CPU_H
+#define UCTRAIN_CPU_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gpu/backend.h"
+
+/*
+ * The parts of the CPU backend.  lp buffers are float32 there, too; what an
+ * operation writes into one is rounded to what the model's type can hold.
+ */
+struct cpu {
+	struct backend base;
+	unsigned threads;
+	/* Grown on first use and kept: what operations need for themselves. */
+	void *scratch;
+	size_t scratch_len;
+	int failed; /* what sync tells; -ENOMEM, or 0 */
+};
+
+/* At least `bytes` of scratch memory, or NULL, which sync will tell. */
+void *cpu_scratch(struct cpu *c, size_t bytes);
+
+/* Round n elements, on this thread, to what the model's type can hold. */
+void cpu_round_to(enum dtype dtype, float *x, size_t n);
+
+/* backend_ops of the same names. */
+void cpu_norm(struct backend *b, void *out, float *stats, const void *in,
+	      const void *weight, const void *bias, size_t rows, size_t c,
+	      float eps);
+void cpu_norm_grad(struct backend *b, void *din, float *dweight, float *dbias,
+		   const void *dout, const void *in, const float *stats,
+		   const void *weight, size_t rows, size_t c);
+void cpu_linear(struct backend *b, void *out, void *pre, const void *in,
+		const void *w, const void *bias, const void *residual,
+		size_t rows, size_t ic, size_t oc);
+void cpu_linear_grad(struct backend *b, void *din, float *dw, float *dbias,
+		     const void *dout, const void *in, const void *pre,
+		     const void *w, size_t rows, size_t ic, size_t oc);
+void cpu_attention(struct backend *b, void *out, float *stats, const void *qkv,
+		   size_t batch, size_t seq, size_t heads, size_t c, float drop,
+		   uint64_t seed);
+void cpu_attention_grad(struct backend *b, void *dqkv, const void *dout,
+			const void *out, const float *stats, const void *qkv,
+			size_t batch, size_t seq, size_t heads, size_t c,
+			float drop, uint64_t seed);
+void cpu_classify(struct backend *b, double *loss, void *din, float *dwte,
+		  const void *in, const void *wte, const int32_t *targets,
+		  size_t rows, size_t c, size_t vocab, float scale);
+void cpu_sum_squares(struct backend *b, double *sum, const float *x, size_t n);
+void cpu_scale(struct backend *b, float *x, float factor, size_t n);
+void cpu_accumulate(struct backend *b, float *dst, const float *src, size_t n);
+void cpu_adam(struct backend *b, const struct backend_adam *a, float *p,
+	      float *exp_avg, float *exp_avg_sq, const float *grad, size_t n);
+
+#endif

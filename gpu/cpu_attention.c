@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Causal attention, a head at a time, a block of queries at a time: the
+ * weights of a block are made, used and forgotten; the way back makes them
+ * again from the logarithm of each row's sum.
+ *
+ * Rows of qkv are those of c_attn's output: queries, keys and values of all
+ * heads, 3 * c wide.
+ */
+#include <cblas.h>
+#include <math.h>
+#include <string.h>
+
+#include "gpu/cpu.h"
+#include "gpu/cpu_math.h"
+
+#define QUERIES ((size_t)64) /* of a block */
+
+/* One head of one row of the batch. */
+struct head {
+	const float *q, *k, *v; /* rows `pitch` apart */
+	size_t seq, width, pitch;
+	float scale;
+	float drop;
+	uint64_t seed;
+	enum dtype dtype;
+};
+
+static struct head head_of(const struct backend *b, const float *qkv,
+			   size_t batch, size_t h, size_t seq, size_t heads,
+			   size_t c, float drop, uint64_t seed)
+{
+	const size_t width = c / heads;
+	const float *const base = qkv + batch * seq * 3 * c + h * width;
+
+	return (struct head){
+		.q = base,
+		.k = base + c,
+		.v = base + 2 * c,
+		.seq = seq,
+		.width = width,
+		.pitch = 3 * c,
+		.scale = 1.0f / sqrtf((float)width),
+		.drop = drop,
+		.seed = seed + (batch * heads + h) * seq * seq,
+		.dtype = b->dtype,
+	};
+}
+
+/* out = a * b' or a * b of m x n results, `inner` summed. */
+static void product(bool b_transposed, size_t m, size_t n, size_t inner,
+		    float alpha, const float *a, size_t lda, const float *b,
+		    size_t ldb, float beta, float *out, size_t ldo)
+{
+	cblas_sgemm(CblasRowMajor, CblasNoTrans,
+		    b_transposed ? CblasTrans : CblasNoTrans, (int)m, (int)n,
+		    (int)inner, alpha, a, (int)lda, b, (int)ldb, beta, out,
+		    (int)ldo);
+}
+
+/* out += a' * b */
+static void product_back(size_t m, size_t n, size_t inner, const float *a,
+			 size_t lda, const float *b, size_t ldb, float beta,
+			 float *out, size_t ldo)
+{
+	cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)m, (int)n,
+		    (int)inner, 1, a, (int)lda, b, (int)ldb, beta, out,
+		    (int)ldo);
+}
+
+/* The weights of a query from its scores of the first `n` keys.  Returns the
+ * logarithm of the sum of their exponentials. */
+CPU_CLONES static float softmax_row(float *x, size_t n)
+{
+	float top = -INFINITY, sum = 0;
+	size_t i;
+
+#pragma omp simd reduction(max : top)
+	for (i = 0; i < n; i++)
+		top = x[i] > top ? x[i] : top;
+#pragma omp simd reduction(+ : sum)
+	for (i = 0; i < n; i++) {
+		x[i] = cpu_exp(x[i] - top);
+		sum += x[i];
+	}
+	for (i = 0; i < n; i++)
+		x[i] /= sum;
+	return top + logf(sum);
+}
+
+CPU_CLONES static void weights_again(float *x, size_t n, float log_sum)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		x[i] = cpu_exp(x[i] - log_sum);
+}
+
+/* Drop weights of query `q`; the gradient of a weight is dropped with it. */
+CPU_CLONES static void drop_row(float *x, size_t n, float drop, uint64_t seed)
+{
+	const uint32_t limit = (uint32_t)(drop * 4294967296.0);
+	const float keep = 1.0f / (1.0f - drop);
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		x[i] = cpu_hash(seed, i) < limit ? 0 : x[i] * keep;
+}
+
+/* Scores of queries [q, q + n) against the first q + n keys. */
+static void scores(const struct head *h, size_t q, size_t n, float *out,
+		   size_t ldo)
+{
+	product(true, n, q + n, h->width, h->scale, h->q + q * h->pitch,
+		h->pitch, h->k, h->pitch, 0, out, ldo);
+}
+
+static void attend(const struct head *h, float *out, size_t out_pitch,
+		   float *stats, float *w)
+{
+	size_t q, i;
+
+	for (q = 0; q < h->seq; q += QUERIES) {
+		const size_t n = h->seq - q < QUERIES ? h->seq - q : QUERIES;
+		const size_t keys = q + n;
+
+		scores(h, q, n, w, h->seq);
+		for (i = 0; i < n; i++) {
+			float *const row = w + i * h->seq;
+
+			stats[q + i] = softmax_row(row, q + i + 1);
+			if (h->drop > 0)
+				drop_row(row, q + i + 1, h->drop,
+					 h->seed + (q + i) * h->seq);
+			memset(row + q + i + 1, 0,
+			       (keys - q - i - 1) * sizeof(*row));
+		}
+		product(false, n, h->width, keys, 1, w, h->seq, h->v, h->pitch,
+			0, out + q * out_pitch, out_pitch);
+		for (i = 0; i < n; i++)
+			cpu_round_to(h->dtype, out + (q + i) * out_pitch,
+				     h->width);
+	}
+}
+
+void cpu_attention(struct backend *b, void *out, float *stats, const void *qkv,
+		   size_t batch, size_t seq, size_t heads, size_t c, float drop,
+		   uint64_t seed)
+{
+	struct cpu *const cpu = (struct cpu *)b;
+	const size_t each = QUERIES * seq, parts = cpu->threads;
+	float *const scratch = cpu_scratch(cpu, parts * each * sizeof(float));
+	size_t t;
+
+	if (!scratch)
+		return;
+#pragma omp parallel for schedule(static, 1)
+	for (t = 0; t < parts; t++) {
+		const size_t all = batch * heads;
+		size_t i;
+
+		for (i = all * t / parts; i < all * (t + 1) / parts; i++) {
+			const struct head h =
+				head_of(b, qkv, i / heads, i % heads, seq,
+					heads, c, drop, seed);
+
+			attend(&h,
+			       (float *)out + i / heads * seq * c +
+				       i % heads * h.width,
+			       c, stats + i * seq, scratch + t * each);
+		}
+	}
+}
+
+/* d = p * (d - delta) * scale, the way back through softmax and scaling. */
+CPU_CLONES static void softmax_row_grad(float *d, const float *p, size_t n,
+					float delta, float scale)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		d[i] = p[i] * (d[i] - delta) * scale;
+}
+
+CPU_CLONES static float dot(const float *a, const float *b, size_t n)
+{
+	float sum = 0;
+	size_t i;
+
+#pragma omp simd reduction(+ : sum)
+	for (i = 0; i < n; i++)
+		sum += a[i] * b[i];
+	return sum;
+}
+
+/* Where the gradient of a head goes, and what it comes from. */
+struct head_grad {
+	float *dq, *dk, *dv;     /* as in struct head */
+	const float *out, *dout; /* rows `pitch` apart */
+	size_t pitch;
+};
+
+/* Gradients of the scores of queries [q, q + n), from the weights `p`; what
+ * was dropped of them is dropped in `p` on return. */
+static void scores_grad(const struct head *h, const struct head_grad *g,
+			size_t q, size_t n, const float *stats, float *p,
+			float *d)
+{
+	const size_t keys = q + n;
+	size_t i;
+
+	scores(h, q, n, p, h->seq);
+	product(true, n, keys, h->width, 1, g->dout + q * g->pitch, g->pitch,
+		h->v, h->pitch, 0, d, h->seq);
+	for (i = 0; i < n; i++) {
+		const size_t valid = q + i + 1, row = q + i;
+		float *const pr = p + i * h->seq, *const dr = d + i * h->seq;
+
+		weights_again(pr, valid, stats[row]);
+		if (h->drop > 0)
+			drop_row(dr, valid, h->drop, h->seed + row * h->seq);
+		softmax_row_grad(dr, pr, valid,
+				 dot(g->out + row * g->pitch,
+				     g->dout + row * g->pitch, h->width),
+				 h->scale);
+		if (h->drop > 0)
+			drop_row(pr, valid, h->drop, h->seed + row * h->seq);
+		memset(pr + valid, 0, (keys - valid) * sizeof(*pr));
+		memset(dr + valid, 0, (keys - valid) * sizeof(*dr));
+	}
+}
+
+/* Blocks from the last to the first: the last one sees all keys, so that it
+ * can write their gradients and the others add to them. */
+static void attend_grad(const struct head *h, const struct head_grad *g,
+			const float *stats, float *scratch)
+{
+	float *const p = scratch, *const d = scratch + QUERIES * h->seq;
+	size_t q = (h->seq - 1) / QUERIES * QUERIES, i;
+	float beta = 0;
+
+	for (;; q -= QUERIES) {
+		const size_t n = h->seq - q < QUERIES ? h->seq - q : QUERIES;
+		const size_t keys = q + n;
+
+		scores_grad(h, g, q, n, stats, p, d);
+		product(false, n, h->width, keys, 1, d, h->seq, h->k, h->pitch,
+			0, g->dq + q * h->pitch, h->pitch);
+		product_back(keys, h->width, n, d, h->seq, h->q + q * h->pitch,
+			     h->pitch, beta, g->dk, h->pitch);
+		product_back(keys, h->width, n, p, h->seq,
+			     g->dout + q * g->pitch, g->pitch, beta, g->dv,
+			     h->pitch);
+		beta = 1;
+		if (q == 0)
+			break;
+	}
+	for (i = 0; i < h->seq; i++) {
+		cpu_round_to(h->dtype, g->dq + i * h->pitch, h->width);
+		cpu_round_to(h->dtype, g->dk + i * h->pitch, h->width);
+		cpu_round_to(h->dtype, g->dv + i * h->pitch, h->width);
+	}
+}
+
+void cpu_attention_grad(struct backend *b, void *dqkv, const void *dout,
+			const void *out, const float *stats, const void *qkv,
+			size_t batch, size_t seq, size_t heads, size_t c,
+			float drop, uint64_t seed)
+{
+	struct cpu *const cpu = (struct cpu *)b;
+	const size_t each = 2 * QUERIES * seq, parts = cpu->threads;
+	float *const scratch = cpu_scratch(cpu, parts * each * sizeof(float));
+	size_t t;
+
+	if (!scratch)
+		return;
+#pragma omp parallel for schedule(static, 1)
+	for (t = 0; t < parts; t++) {
+		const size_t all = batch * heads;
+		size_t i;
+
+		for (i = all * t / parts; i < all * (t + 1) / parts; i++) {
+			const struct head h =
+				head_of(b, qkv, i / heads, i % heads, seq,
+					heads, c, drop, seed);
+			const size_t row = i / heads * seq;
+			const size_t at = i % heads * h.width;
+			float *const dq = (float *)dqkv + row * 3 * c + at;
+			const struct head_grad g = {
+				.dq = dq,
+				.dk = dq + c,
+				.dv = dq + 2 * c,
+				.out = (const float *)out + row * c + at,
+				.dout = (const float *)dout + row * c + at,
+				.pitch = c,
+			};
+
+			attend_grad(&h, &g, stats + i * seq, scratch + t * each);
+		}
+	}
+}
