@@ -2,7 +2,7 @@
 /*
  * Output that is complete or absent.
  *
- *     PARENT/NAME.tmp-XXXXXX/         filled
+ *     PARENT/.NAME.tmp-XXXXXX/        filled
  *     PARENT/POINTER.tmp-XXXXXX       written
  *     PARENT/NAME/                    the first renamed
  *     PARENT/POINTER                  the second renamed
@@ -11,6 +11,9 @@
  * fail (space, quota) fails while there is nothing to see.  If NAME is a
  * symbolic link to an empty directory, the directory it leads to is replaced;
  * the pointer belongs beside the link, where its readers look for both.
+ *
+ * The temporary's name begins with a dot, so that it is not taken for a
+ * checkpoint (tags.c).
  */
 #include "ckpt/outdir.h"
 
@@ -158,8 +161,11 @@ static int check_free(struct outdir *o, struct errmsg *err)
 
 	/* Whether it is empty the rename will find out, but late. */
 	struct dirent **entries;
-	const int n = scandir(o->final, &entries, NULL, NULL);
+	int n;
 
+	if (o->replace)
+		return 0;
+	n = scandir(o->final, &entries, NULL, NULL);
 	if (n < 0)
 		return fail(o->final, "cannot list", err);
 	for (int i = 0; i < n; i++)
@@ -172,9 +178,12 @@ static int check_free(struct outdir *o, struct errmsg *err)
 
 static int make_tmp(struct outdir *o, struct errmsg *err)
 {
+	const char *const slash = strrchr(o->final, '/');
+	const int above = slash ? (int)(slash + 1 - o->final) : 0;
 	char *tmp;
 
-	if (asprintf(&tmp, "%s" TMP_SUFFIX, o->final) < 0)
+	if (asprintf(&tmp, "%.*s.%s" TMP_SUFFIX, above, o->final,
+		     o->final + above) < 0)
 		return fail_nomem(o->final, err);
 	if (!mkdtemp(tmp)) {
 		const int rc = fail(tmp, "cannot create", err);
@@ -192,11 +201,12 @@ static int make_tmp(struct outdir *o, struct errmsg *err)
 	return 0;
 }
 
-int outdir_open(struct outdir *o, const char *path, struct errmsg *err)
+static int begin(struct outdir *o, const char *path, bool replace,
+		 struct errmsg *err)
 {
 	int rc;
 
-	*o = (struct outdir){ .fd = -1 };
+	*o = (struct outdir){ .fd = -1, .replace = replace };
 	rc = split(o, path, err);
 	if (!rc)
 		rc = check_free(o, err);
@@ -207,6 +217,16 @@ int outdir_open(struct outdir *o, const char *path, struct errmsg *err)
 	if (rc)
 		outdir_close(o);
 	return rc;
+}
+
+int outdir_open(struct outdir *o, const char *path, struct errmsg *err)
+{
+	return begin(o, path, false, err);
+}
+
+int outdir_open_over(struct outdir *o, const char *path, struct errmsg *err)
+{
+	return begin(o, path, true, err);
 }
 
 /* --- commit ---------------------------------------------------------------- */
@@ -246,10 +266,15 @@ static int write_text(char *tmp, const char *text, struct errmsg *err)
 
 static int rename_dir(struct outdir *o, struct errmsg *err)
 {
-	if (rename(o->tmp, o->final) < 0)
+	if (rename(o->tmp, o->final) == 0) {
+		free(o->tmp);
+		o->tmp = NULL;
+	} else if (!o->replace || (errno != EEXIST && errno != ENOTEMPTY)) {
 		return fail(o->final, "cannot rename to", err);
-	free(o->tmp);
-	o->tmp = NULL;
+	} else if (renameat2(AT_FDCWD, o->tmp, AT_FDCWD, o->final,
+			     RENAME_EXCHANGE) < 0) {
+		return fail(o->final, "cannot replace", err);
+	} /* now the temporary is what was there before, and will be removed */
 	o->made = 0;
 	return 0;
 }

@@ -2,6 +2,7 @@
 #ifndef UCKPT_OUTDIR_H
 #define UCKPT_OUTDIR_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct errmsg;
@@ -17,6 +18,7 @@ struct outdir {
 	char *final; /* where it goes; a symbolic link has been followed */
 	char *tmp;   /* where it is now; NULL: nothing there to remove */
 	char *parent; /* of what the caller asked for */
+	bool replace; /* what is there already */
 	size_t made; /* length of the first directory of `final` that we made */
 };
 
@@ -26,6 +28,10 @@ struct outdir {
  * names that cannot be renamed to, or what the system said.
  */
 int outdir_open(struct outdir *o, const char *path, struct errmsg *err);
+
+/* The same, but a directory that is there already gives way when the new one
+ * takes its place, at once. */
+int outdir_open_over(struct outdir *o, const char *path, struct errmsg *err);
 
 /*
  * Give the directory its name, and write that name into the file `pointer`

@@ -18,6 +18,10 @@ endif
 	%D%/initial.h %D%/initial.c \
 	%D%/zero.h %D%/zero_impl.h \
 	%D%/zero.c %D%/zero_move.c %D%/zero_weights.c \
+	%D%/ptsave.h %D%/ptsave.c \
+	%D%/dsconfig.h %D%/dsconfig.c \
+	%D%/save.h %D%/save_impl.h \
+	%D%/save.c %D%/save_model.c %D%/save_shard.c \
 	%D%/tokens.h \
 	%D%/metrics.h
 

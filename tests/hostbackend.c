@@ -53,9 +53,24 @@ static void accumulate(struct backend *b, float *dst, const float *src, size_t n
 		dst[i] += src[i];
 }
 
-static void round_float(struct backend *b, void *dst, const float *src, size_t n)
+static float round_bf16(float x)
 {
-	copy(b, dst, src, n * sizeof(*src));
+	uint32_t bits;
+
+	memcpy(&bits, &x, sizeof(bits));
+	bits += 0x7fff + (bits >> 16 & 1);
+	bits &= 0xffff0000;
+	memcpy(&x, &bits, sizeof(x));
+	return x;
+}
+
+static void round_weights(struct backend *b, void *dst, const float *src,
+			  size_t n)
+{
+	float *out = dst;
+
+	for (size_t i = 0; i < n; i++)
+		out[i] = b->dtype == DTYPE_BF16 ? round_bf16(src[i]) : src[i];
 }
 
 static void adam(struct backend *b, const struct backend_adam *a, float *p,
@@ -75,7 +90,7 @@ static void adam(struct backend *b, const struct backend_adam *a, float *p,
 	}
 }
 
-struct backend *hostbackend(void)
+struct backend *hostbackend(enum dtype dtype)
 {
 	static const struct backend_ops ops = {
 		.sync = sync_host,
@@ -86,14 +101,14 @@ struct backend *hostbackend(void)
 		.zero = zero,
 		.sum_squares = sum_squares,
 		.accumulate = accumulate,
-		.round = round_float,
+		.round = round_weights,
 		.adam = adam,
 	};
 	static struct backend host = { .ops = &ops,
 				       .name = "host",
-				       .dtype = DTYPE_F32,
 				       .lp_size = sizeof(float),
 				       .deterministic = true };
 
+	host.dtype = dtype;
 	return &host;
 }

@@ -2,9 +2,12 @@
 #ifndef TESTS_HOSTBACKEND_H
 #define TESTS_HOSTBACKEND_H
 
+#include "ckpt/tensor.h"
+
 struct backend;
 
-/* A backend with the operations that ZeRO needs and no others, in plain C. */
-struct backend *hostbackend(void);
+/* A backend with the operations that ZeRO needs and no others, in plain C;
+ * bfloat16 is kept in floats.  There is one, and it has one type. */
+struct backend *hostbackend(enum dtype dtype);
 
 #endif

@@ -44,7 +44,8 @@ scripts = \
 	%D%/cases/ucckpt_convert.sh \
 	%D%/cases/ucckpt_convert_fail.sh \
 	%D%/cases/ucckpt_extents.sh \
-	%D%/cases/train_zero.sh
+	%D%/cases/train_zero.sh \
+	%D%/cases/train_save.sh
 
 # Units of the trainer.
 train_tests = \
@@ -62,7 +63,12 @@ train_tests = \
 
 # What cases run on several ranks.
 train_programs = \
-	%D%/ranks_zero
+	%D%/ranks_zero \
+	%D%/ranks_checkpoint
+%C%_ranks_checkpoint_SOURCES = \
+	%D%/ranks_checkpoint.c \
+	%D%/hostbackend.h %D%/hostbackend.c
+%C%_ranks_checkpoint_LDADD = $(train_libs)
 %C%_ranks_zero_SOURCES = \
 	%D%/ranks_zero.c \
 	%D%/hostbackend.h %D%/hostbackend.c

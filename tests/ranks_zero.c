@@ -322,7 +322,7 @@ static void all_stages(struct comm *c, struct backend *b)
 int main(int argc, char **argv)
 {
 	struct errmsg err = { "" };
-	struct backend *b = hostbackend();
+	struct backend *b = hostbackend(DTYPE_F32);
 	struct comm c;
 	double failed;
 

@@ -46,7 +46,7 @@ static void updates_of_torch(void **state)
 		    { 0.4705677330493927f, -1.220907211303711f,
 		      2.9699900150299072f } } },
 	};
-	struct backend *b = hostbackend();
+	struct backend *b = hostbackend(DTYPE_F32);
 
 	(void)state;
 	for (size_t k = 0; k < COUNT(runs); k++) {

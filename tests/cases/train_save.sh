@@ -1,0 +1,68 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Checkpoints are saved whole or not at all (ranks_checkpoint.c trains).
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=tests/cases/mpi.sh
+. "$(dirname "$0")/mpi.sh"
+require_mpi
+
+program=$top_builddir/tests/ranks_checkpoint
+[ -x "$program" ] || skip "the trainer was not built"
+
+run() {
+	local n=$1
+	shift
+	mpirun -n "$n" "$program" "$@"
+}
+
+# What stage 0 saves is no ZeRO checkpoint; others can be checked.
+for stage in 1 2 3; do
+	for dtype in fp32 bf16; do
+		for n in 1 2 3; do
+			dir=$tmp/z$stage-$dtype-$n
+			check "$dir" run $n stage=$stage dtype=$dtype save="$dir" >/dev/null
+			check "$dir: whole" ucckpt check --data "$dir/global_step3" >/dev/null
+			check "$dir: latest" test "$(cat "$dir/latest")" = global_step3
+		done
+	done
+done
+check "files are named as DeepSpeed does, fp32" test "$(cd "$tmp/z2-fp32-2" && echo ./*/*)" = \
+	"./global_step3/mp_rank_00_model_states.pt\
+ ./global_step3/zero_pp_rank_0_mp_rank_00_optim_states.pt\
+ ./global_step3/zero_pp_rank_1_mp_rank_00_optim_states.pt"
+check "files are named as DeepSpeed does, ZeRO-3 and bf16" test "$(cd "$tmp/z3-bf16-1" && echo ./*/*)" = \
+	"./global_step3/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt\
+ ./global_step3/zero_pp_rank_0_mp_rank_00_model_states.pt"
+
+# Any kind of Adam, learning rates and loss scales are found again.
+dir=$tmp/kinds
+for flavor in 0 1 2; do
+	check "flavor $flavor" run 2 flavor=$flavor schedule=$flavor dynamic=yes \
+		json='{ "zero_optimization": { "stage": 0 }, "a": [1, 2.5, "x", null] }' \
+		steps=$((flavor + 1)) save="$dir" >/dev/null
+	check "flavor $flavor: whole" ucckpt check --data "$dir" >/dev/null
+done
+
+# Old checkpoints go when a new one is there; others do not.
+mkdir "$dir/global_step2_universal"
+check "keep two" run 2 steps=4 keep=2 save="$dir" >/dev/null
+check "two are kept" test "$(cd "$dir" && echo *)" = \
+	"global_step2_universal global_step3 global_step4 latest"
+check "an earlier step again" run 2 steps=3 keep=2 save="$dir" >/dev/null
+check "later ones stay" test "$(cd "$dir" && echo *)" = \
+	"global_step2_universal global_step3 global_step4 latest"
+check "the newest is what was saved last" test "$(cat "$dir/latest")" = global_step3
+
+# The disk is full: files may not grow beyond 8 KiB.
+before=$(cd "$dir" && find . -type f -exec cksum {} + | sort)
+run 2 steps=3 save="$dir" keep=1 largest=8192 >"$tmp/full" 2>&1 &&
+	fail "a save on a full disk succeeded"
+check "it says so" grep -q "step 3 was not saved, those before it remain: .*too large" "$tmp/full"
+check "nothing has changed" test "$before" = "$(cd "$dir" && find . -type f -exec cksum {} + | sort)"
+
+# A directory that cannot be written.
+touch "$tmp/file"
+run 2 save="$tmp/file" >"$tmp/no" 2>&1 && fail "a file was taken for a directory"
+check "it is named" grep -q "$tmp/file" "$tmp/no"
+finish

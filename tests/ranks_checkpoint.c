@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A training run that needs no network: gradients are known.  Run by mpirun on
+ * any number of ranks, it saves and resumes as uctrain does, and prints what
+ * its state is at the end, so that two runs can be compared.
+ *
+ *     ranks_checkpoint KEY=VALUE ...
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "ckpt/errmsg.h"
+#include "gpu/backend.h"
+#include "gpu/comm.h"
+#include "gpu/config.h"
+#include "gpu/gpt2.h"
+#include "gpu/save.h"
+#include "gpu/scaler.h"
+#include "gpu/schedule.h"
+#include "gpu/zero.h"
+#include "tests/hostbackend.h"
+
+struct run {
+	struct config config;
+	struct comm comm;
+	struct gpt2 model;
+	struct zero zero;
+	struct scaler scaler;
+	uint64_t step, skipped;
+	unsigned largest; /* file, in bytes, that may be written; 0: any */
+};
+
+/* --- the command line ------------------------------------------------------ */
+
+static void set_defaults(struct config *c)
+{
+	*c = (struct config){
+		.model = { .n_layer = 2,
+			   .n_head = 2,
+			   .n_embd = 6,
+			   .vocab_size = 11,
+			   .n_positions = 5 },
+		.dtype = DTYPE_F32,
+		.zero_stage = 1,
+		.batch = 24,
+		.micro_batch = 2,
+		.accumulation = 1,
+		.steps = 3,
+		.seed = 7,
+		.optimizer = { .kind = OPTIMIZER_ADAMW,
+			       .lr = 0.01,
+			       .beta1 = 0.9,
+			       .beta2 = 0.999,
+			       .eps = 1e-8,
+			       .weight_decay = 0.01 },
+		.gradient_clipping = 1,
+	};
+}
+
+static int set_key(struct run *r, const char *key, char *value)
+{
+	struct config *c = &r->config;
+	const struct {
+		const char *key;
+		unsigned *number;
+		bool *flag;
+		char **text;
+	} keys[] = {
+		{ "stage", .number = &c->zero_stage },
+		{ "layers", .number = &c->model.n_layer },
+		{ "width", .number = &c->model.n_embd },
+		{ "vocab", .number = &c->model.vocab_size },
+		{ "positions", .number = &c->model.n_positions },
+		{ "keep", .number = &c->keep_last },
+		{ "kind", .number = (unsigned *)&c->optimizer.kind },
+		{ "flavor", .number = (unsigned *)&c->optimizer.flavor },
+		{ "schedule", .number = (unsigned *)&c->schedule.kind },
+		{ "largest", .number = &r->largest },
+		{ "dynamic", .flag = &c->scaler.dynamic },
+		{ "save", .text = &c->checkpoint_dir },
+		{ "json", .text = &c->deepspeed_json },
+	};
+
+	for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++) {
+		if (strcmp(key, keys[i].key) != 0)
+			continue;
+		if (keys[i].number)
+			*keys[i].number = (unsigned)strtoul(value, NULL, 10);
+		if (keys[i].flag)
+			*keys[i].flag = strcmp(value, "yes") == 0;
+		if (keys[i].text)
+			*keys[i].text = value;
+		return 0;
+	}
+	if (strcmp(key, "steps") == 0)
+		c->steps = strtoull(value, NULL, 10);
+	else if (strcmp(key, "dtype") == 0)
+		c->dtype = strcmp(value, "bf16") ? DTYPE_F32 : DTYPE_BF16;
+	else
+		return -EINVAL;
+	return 0;
+}
+
+static int parse(struct run *r, int argc, char **argv)
+{
+	struct config *c = &r->config;
+
+	set_defaults(c);
+	for (int i = 1; i < argc; i++) {
+		char *value = strchr(argv[i], '=');
+
+		if (!value)
+			return -EINVAL;
+		*value++ = '\0';
+		if (set_key(r, argv[i], value))
+			return -EINVAL;
+	}
+	c->schedule.warmup = 2;
+	c->scaler.initial = c->scaler.dynamic ? 256 : 0;
+	c->scaler.window = 2;
+	c->scaler.hysteresis = 2;
+	c->scaler.minimum = 1;
+	return 0;
+}
+
+/* --- the run --------------------------------------------------------------- */
+
+/* The gradient of element e of the model in a step. */
+static float known_gradient(uint64_t step, uint64_t e)
+{
+	return (float)((int)((e * 7 + step * 3) % 23) - 11) / 64;
+}
+
+/* Every rank has the same gradient, so that the average is it. */
+static void add_gradients(struct run *r)
+{
+	const struct network_weights w = zero_weights(&r->zero);
+	uint64_t start = 0;
+
+	for (unsigned u = 0; u < r->model.nunits; u++) {
+		const uint64_t n = r->model.units[u].numel;
+		float *g = w.gradient(w.ctx, u, NULL);
+
+		for (uint64_t i = 0; i < n; i++)
+			g[i] += known_gradient(r->step, start + i) *
+				(float)r->scaler.scale;
+		w.complete(w.ctx, u, NULL);
+		start += n;
+	}
+}
+
+static int train(struct run *r, struct errmsg *err)
+{
+	const struct config *c = &r->config;
+	int rc = 0;
+
+	while (r->step < c->steps && !rc) {
+		struct zero_update u = { .lr = schedule_lr(&c->schedule,
+							   c->optimizer.lr,
+							   r->zero.step + 1),
+					 .clip = c->gradient_clipping,
+					 .grad_scale = r->scaler.scale };
+
+		add_gradients(r);
+		rc = zero_update(&r->zero, &u, err);
+		r->step++;
+		r->skipped += u.overflow;
+		if (!rc)
+			rc = scaler_update(&r->scaler, u.overflow, err);
+	}
+	return rc;
+}
+
+static int save(struct run *r, struct errmsg *err)
+{
+	const struct save_options o = { .dir = r->config.checkpoint_dir,
+					.keep_last = r->config.keep_last,
+					.config = &r->config,
+					.scaler = &r->scaler,
+					.step = r->step,
+					.skipped = r->skipped };
+
+	if (r->largest) {
+		signal(SIGXFSZ, SIG_IGN);
+		setrlimit(RLIMIT_FSIZE,
+			  &(struct rlimit){ r->largest, r->largest });
+	}
+	return o.dir ? save_checkpoint(&r->zero, &o, err) : 0;
+}
+
+static int begin(struct run *r, struct errmsg *err)
+{
+	scaler_init(&r->scaler, &r->config.scaler);
+	return zero_init_weights(&r->zero, r->config.seed, err);
+}
+
+/* --- what it came to ------------------------------------------------------- */
+
+static uint64_t digest(uint64_t h, const float *x, size_t n)
+{
+	const uint8_t *p = (const uint8_t *)x;
+
+	for (size_t i = 0; i < n * sizeof(*x); i++)
+		h = (h ^ p[i]) * UINT64_C(0x100000001b3);
+	return h;
+}
+
+/* Of a buffer of the partition, in the order of the model. */
+static uint64_t collect(struct run *r, const float *part)
+{
+	uint64_t h = UINT64_C(0xcbf29ce484222325);
+
+	for (size_t i = 0; i < r->model.nparams; i++) {
+		const struct fragment f = zero_fragment(&r->zero, i);
+		const uint64_t n = r->model.params[i].numel;
+		float *x = calloc(n, sizeof(*x));
+
+		memcpy(x + f.first, part + f.start, f.numel * sizeof(*x));
+		if (r->zero.stage)
+			comm_sum_float(&r->comm, x, n);
+		h = digest(h, x, n);
+		free(x);
+	}
+	return h;
+}
+
+static void report(struct run *r)
+{
+	const uint64_t fp32 = collect(r, r->zero.master);
+	const uint64_t exp_avg = collect(r, r->zero.exp_avg);
+	const uint64_t exp_avg_sq = collect(r, r->zero.exp_avg_sq);
+
+	if (r->comm.rank == 0)
+		printf("step %" PRIu64 " updates %" PRIu64 " fp32 %016" PRIx64
+		       " exp_avg %016" PRIx64 " exp_avg_sq %016" PRIx64
+		       " flavor %d scale %g\n",
+		       r->step, r->zero.step, fp32, exp_avg, exp_avg_sq,
+		       r->zero.optimizer.flavor, r->scaler.scale);
+}
+
+static int run(struct run *r, struct errmsg *err)
+{
+	const struct config *c = &r->config;
+	int rc = gpt2_init(&r->model, &c->model, err);
+
+	if (!rc)
+		rc = zero_init(&r->zero, &r->model, &r->comm,
+			       hostbackend(c->dtype), c->zero_stage,
+			       &c->optimizer, err);
+	if (!rc)
+		rc = begin(r, err);
+	if (!rc)
+		rc = train(r, err);
+	if (!rc)
+		report(r);
+	return rc ? rc : save(r, err);
+}
+
+int main(int argc, char **argv)
+{
+	struct errmsg err = { "" };
+	static struct run r;
+	int rc = comm_init(&r.comm, &argc, &argv, &err);
+
+	if (!rc)
+		rc = parse(&r, argc, argv);
+	if (!rc)
+		rc = run(&r, &err);
+	if (rc && r.comm.rank == 0)
+		fprintf(stderr, "ranks_checkpoint: %s (%s)\n", err.text,
+			strerror(-rc));
+	zero_done(&r.zero);
+	gpt2_done(&r.model);
+	comm_done(&r.comm);
+	return rc != 0;
+}
