@@ -16,9 +16,9 @@ enum optimizer_kind { OPTIMIZER_ADAM, OPTIMIZER_ADAMW };
 /* Where an optimizer keeps its step count, and as what: the kinds of Adam
  * differ in it, and a checkpoint has to be continued as it was begun. */
 enum optimizer_flavor {
-	OPTIMIZER_TORCH,	 /* per parameter, a 0-d float32 tensor */
+	OPTIMIZER_TORCH,         /* per parameter, a 0-d float32 tensor */
 	OPTIMIZER_DEEPSPEED_CPU, /* per parameter, an int */
-	OPTIMIZER_APEX,		 /* per parameter group */
+	OPTIMIZER_APEX,          /* per parameter group */
 };
 
 struct optimizer_config {
@@ -77,28 +77,29 @@ struct config {
 	struct scaler_config scaler;
 	double gradient_clipping; /* 0: none */
 
-	char *data;		 /* tokens.h says what it may be */
-	bool data_repeat;	 /* synthetic: one batch again and again */
+	char *data;              /* tokens.h says what it may be */
 	uint64_t valid_interval; /* 0: no validation */
 
-	char *checkpoint_dir; /* NULL: nothing is saved */
+	char *checkpoint_dir;         /* NULL: nothing is saved */
+	uint64_t checkpoint_interval; /* 0: after the last step only */
+	unsigned keep_last;           /* 0: all */
+	char *resume_dir;     /* NULL: a new run; --resume without DIR is
+			   * checkpoint_dir */
 	char *checkpoint_tag; /* to resume from; NULL: the newest */
-	uint64_t checkpoint_interval;
-	unsigned keep_last; /* 0: all */
-	bool resume;
-	bool universal;
+	bool universal;       /* resume from a universal checkpoint */
 	bool no_load_optimizer_states;
 	bool ignore_missing_optim;
 
-	char *run_name;
+	char *run_name; /* fit for the name of a directory */
 	char *log_dir;
 	char *deepspeed_json; /* text of the configuration, or NULL */
 };
 
 /*
- * Read the command line for a run on `ranks` ranks.  Returns 0; 1 if it has
- * been answered already (--help, --version: printed); or a negative errno with
- * one message.  Unknown keys of the JSON file are told on stderr if `verbose`.
+ * Read the command line for a run on `ranks` ranks.  Returns 0; 1 if it asks
+ * for --help or --version, which are printed if `verbose`; or a negative errno
+ * with one message.  Unknown keys of the JSON file are told on stderr if
+ * `verbose`.  After anything but 0 there is nothing to be freed.
  */
 int config_parse(struct config *c, int argc, char **argv, unsigned ranks,
 		 bool verbose, struct errmsg *err);

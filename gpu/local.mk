@@ -10,7 +10,9 @@ endif
 	%D%/cpu_norm.c %D%/cpu_linear.c %D%/cpu_attention.c \
 	%D%/cpu_classify.c %D%/cpu_optimizer.c %D%/backend_cpu.c \
 	%D%/network.h %D%/network.c \
-	%D%/config.h \
+	%D%/flags.h %D%/flags.c \
+	%D%/dskeys.h %D%/dskeys.c \
+	%D%/config.h %D%/config_impl.h %D%/config.c %D%/config_json.c \
 	%D%/comm.h %D%/pieces.h %D%/comm_mpi.c \
 	%D%/optimizer.h %D%/optimizer.c \
 	%D%/schedule.h %D%/schedule.c \
@@ -22,12 +24,14 @@ endif
 	%D%/dsconfig.h %D%/dsconfig.c \
 	%D%/save.h %D%/save_impl.h \
 	%D%/save.c %D%/save_model.c %D%/save_shard.c \
-	%D%/tokens.h \
+	%D%/rng.h %D%/rng.c \
+	%D%/tokens.h %D%/tokens_impl.h %D%/tokens.c %D%/tokens_random.c \
+	%D%/tokens_file.c %D%/tokens_index.c \
 	%D%/metrics.h
 
 # The one part of the tree whose loops are worth vectors and threads.
 %C%_libuctrain_a_CPPFLAGS = $(AM_CPPFLAGS) $(BLAS_CFLAGS) $(MPI_CFLAGS)
 %C%_libuctrain_a_CFLAGS = -O3 $(AM_CFLAGS) $(OPENMP_CFLAGS)
 
-train_libs = %D%/libuctrain.a $(ckpt_libs) $(BLAS_LIBS) $(MPI_LIBS) \
+train_libs = %D%/libuctrain.a $(ckpt_libs) $(CJSON_LIBS) $(BLAS_LIBS) $(MPI_LIBS) \
 	$(OPENMP_CFLAGS) -lm

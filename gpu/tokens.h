@@ -15,10 +15,13 @@ struct errmsg;
  *
  *     synthetic            torch.randint under torch.manual_seed(seed): one
  *                          batch, again every step, as the DSUC demo does
- *     synthetic:fresh      new rows in every step
- *     PREFIX               PREFIX.bin and PREFIX.idx: Megatron's indexed data
- *     FILE.u16, FILE.i32   rows of `seq` little-endian tokens
- *     FILE.txt, other      a text; its bytes are the tokens
+ *     synthetic:fresh      the same generator goes on: new rows in every step
+ *     FILE.u16, FILE.i32   little-endian tokens
+ *     PREFIX               PREFIX.bin and PREFIX.idx: Megatron's indexed
+ *                          data, its documents end to end
+ *     FILE, of another name   a text; its bytes are the tokens
+ *
+ * Files are cut into rows of `seq` tokens; what is left over is not used.
  */
 struct tokens;
 
@@ -26,17 +29,21 @@ struct tokens_options {
 	const char *source;
 	unsigned batch, seq, vocab;
 	uint64_t seed;
-	bool repeat; /* synthetic: one batch again and again */
-	double held_out; /* the part of the rows, at the end, for validation */
+	/* The part of a file's rows, at its end, that is kept for validation,
+	 * 0 to less than 1.  If not 0, at least one row is.  Of synthetic data
+	 * it is one batch, from the next seed. */
+	double held_out;
 };
 
-/* -EINVAL, -ENOENT, -ERANGE for a token that the model has not, ... */
+/* -EINVAL or -EBADMSG for files that are not what they should be, or what the
+ * system said.  `o` is copied, but for the name of the source. */
 int tokens_open(struct tokens **out, const struct tokens_options *o,
 		struct errmsg *err);
 void tokens_close(struct tokens *t);
 
 /* Row `row` (from 0, of the whole run): seq tokens.  `valid` asks for the
- * rows that are held out. */
+ * rows that are held out, of which there are some.  -ERANGE for a token that
+ * the model has not.  Rows are best asked for in order.  Not thread-safe. */
 int tokens_row(struct tokens *t, bool valid, uint64_t row, int32_t *out,
 	       struct errmsg *err);
 

@@ -52,14 +52,21 @@ train_tests = \
 	%D%/test_gpt2 \
 	%D%/test_optimizer \
 	%D%/test_initial \
-	%D%/test_network
-%C%_test_gpt2_LDADD = $(train_libs) $(CMOCKA_LIBS)
-%C%_test_initial_LDADD = $(train_libs) $(CMOCKA_LIBS)
-%C%_test_network_LDADD = $(train_libs) $(CMOCKA_LIBS)
+	%D%/test_network \
+	%D%/test_rng \
+	%D%/test_config \
+	%D%/test_tokens
+train_ldadd = %D%/libmk.a $(train_libs) $(CMOCKA_LIBS) $(NETTLE_LIBS)
+%C%_test_gpt2_LDADD = $(train_ldadd)
+%C%_test_rng_LDADD = $(train_ldadd)
+%C%_test_config_LDADD = $(train_ldadd)
+%C%_test_tokens_LDADD = $(train_ldadd)
+%C%_test_initial_LDADD = $(train_ldadd)
+%C%_test_network_LDADD = $(train_ldadd)
 %C%_test_optimizer_SOURCES = \
 	%D%/test_optimizer.c \
 	%D%/hostbackend.h %D%/hostbackend.c
-%C%_test_optimizer_LDADD = $(train_libs) $(CMOCKA_LIBS)
+%C%_test_optimizer_LDADD = $(train_ldadd)
 
 # What cases run on several ranks.
 train_programs = \
