@@ -27,7 +27,10 @@ endif
 	%D%/rng.h %D%/rng.c \
 	%D%/tokens.h %D%/tokens_impl.h %D%/tokens.c %D%/tokens_random.c \
 	%D%/tokens_file.c %D%/tokens_index.c \
-	%D%/metrics.h
+	%D%/csvlog.h %D%/csvlog.c \
+	%D%/tfrecord.h %D%/tfrecord.c \
+	%D%/tbevents.h %D%/tbevents_write.c %D%/tbevents_read.c \
+	%D%/metrics.h %D%/metrics.c
 
 # The one part of the tree whose loops are worth vectors and threads.
 %C%_libuctrain_a_CPPFLAGS = $(AM_CPPFLAGS) $(BLAS_CFLAGS) $(MPI_CFLAGS)

@@ -55,12 +55,16 @@ train_tests = \
 	%D%/test_network \
 	%D%/test_rng \
 	%D%/test_config \
-	%D%/test_tokens
+	%D%/test_tokens \
+	%D%/test_tbevents \
+	%D%/test_metrics
 train_ldadd = %D%/libmk.a $(train_libs) $(CMOCKA_LIBS) $(NETTLE_LIBS)
 %C%_test_gpt2_LDADD = $(train_ldadd)
 %C%_test_rng_LDADD = $(train_ldadd)
 %C%_test_config_LDADD = $(train_ldadd)
 %C%_test_tokens_LDADD = $(train_ldadd)
+%C%_test_tbevents_LDADD = $(train_ldadd)
+%C%_test_metrics_LDADD = $(train_ldadd)
 %C%_test_initial_LDADD = $(train_ldadd)
 %C%_test_network_LDADD = $(train_ldadd)
 %C%_test_optimizer_SOURCES = \
