@@ -3,4 +3,5 @@
 bashcompdir = $(datadir)/bash-completion/completions
 dist_bashcomp_DATA = \
 	%D%/ucckpt \
-	%D%/ucfs
+	%D%/ucfs \
+	%D%/ucplot

@@ -27,6 +27,7 @@ endif
 	%D%/rng.h %D%/rng.c \
 	%D%/tokens.h %D%/tokens_impl.h %D%/tokens.c %D%/tokens_random.c \
 	%D%/tokens_file.c %D%/tokens_index.c \
+	%D%/decimal.h %D%/decimal.c \
 	%D%/csvlog.h %D%/csvlog.c \
 	%D%/tfrecord.h %D%/tfrecord.c \
 	%D%/tbevents.h %D%/tbevents_write.c %D%/tbevents_read.c \
@@ -38,3 +39,14 @@ endif
 
 train_libs = %D%/libuctrain.a $(ckpt_libs) $(CJSON_LIBS) $(BLAS_LIBS) $(MPI_LIBS) \
 	$(OPENMP_CFLAGS) -lm
+
+# Draws what was logged; needs nothing of the trainer's.
+bin_PROGRAMS += ucplot
+ucplot_SOURCES = \
+	%D%/decimal.h %D%/decimal.c \
+	%D%/tfrecord.h %D%/tfrecord.c \
+	%D%/tbevents.h %D%/tbevents_read.c \
+	%D%/metrics.h \
+	%D%/plot.h %D%/plot_run.c %D%/plot_csv.c %D%/plot_draw.c \
+	%D%/plot_main.c
+ucplot_LDADD = $(ckpt_libs)

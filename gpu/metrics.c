@@ -20,12 +20,12 @@
 
 #include "ckpt/errmsg.h"
 #include "gpu/csvlog.h"
+#include "gpu/decimal.h"
 #include "gpu/tbevents.h"
 
 #define HEADER \
 	"step,loss,lr,grad_norm,tokens_per_second,memory,loss_scale,valid_loss"
 #define ROW_LEN 256
-#define NUMBER_LEN 32
 #define BAR_LEN 18
 
 struct metrics {
@@ -160,31 +160,20 @@ static void draw_bar(struct metrics *m, const struct metrics_step *s)
 
 /* --- files ----------------------------------------------------------------- */
 
-/* The shortest decimal that is read back as the same number. */
-static const char *exact(double v, char buf[NUMBER_LEN])
-{
-	for (int digits = 15; digits <= 17; digits++) {
-		snprintf(buf, NUMBER_LEN, "%.*g", digits, v);
-		if (strtod(buf, NULL) == v)
-			break;
-	}
-	return buf;
-}
-
 static int add_row(struct metrics *m, const struct metrics_step *s,
 		   struct errmsg *err)
 {
 	const double columns[] = { s->loss,           s->lr,
 				   s->grad_norm,      s->tokens_per_second,
 				   (double)s->memory, s->loss_scale };
-	char row[ROW_LEN], number[NUMBER_LEN];
+	char row[ROW_LEN], number[DECIMAL_LEN];
 	int n = snprintf(row, sizeof(row), "%" PRIu64, s->step);
 
 	for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++)
 		n += snprintf(row + n, sizeof(row) - (size_t)n, ",%s",
-			      exact(columns[i], number));
+			      decimal(columns[i], number));
 	snprintf(row + n, sizeof(row) - (size_t)n, ",%s",
-		 s->has_valid ? exact(s->valid_loss, number) : "");
+		 s->has_valid ? decimal(s->valid_loss, number) : "");
 	return csvlog_add(m->csv, row, err);
 }
 

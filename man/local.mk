@@ -1,3 +1,4 @@
 dist_man1_MANS = \
 	%D%/ucfs.1 \
-	%D%/ucckpt.1
+	%D%/ucckpt.1 \
+	%D%/ucplot.1

@@ -44,6 +44,7 @@ scripts = \
 	%D%/cases/ucckpt_convert.sh \
 	%D%/cases/ucckpt_convert_fail.sh \
 	%D%/cases/ucckpt_extents.sh \
+	%D%/cases/ucplot.sh \
 	%D%/cases/train_zero.sh \
 	%D%/cases/train_save.sh
 
@@ -152,7 +153,7 @@ noinst_PROGRAMS += %D%/tensor_stats
 
 # Data and helpers that `make dist` would not find by itself.
 EXTRA_DIST += $(scripts) \
-	%D%/demo.sh %D%/numbers %D%/good %D%/bad %D%/cases/lib.sh \
+	%D%/demo.sh %D%/numbers %D%/good %D%/bad %D%/events %D%/cases/lib.sh \
 	%D%/cases/mpi.sh %D%/mpi.supp %D%/interop %D%/bench \
 	%D%/fuzz/corpus %D%/fuzz/seed.sh %D%/fuzz/pickle.dict
 
