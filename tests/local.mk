@@ -93,17 +93,28 @@ fuzz_targets = \
 	%D%/fuzz/fuzz_zip \
 	%D%/fuzz/fuzz_pickle \
 	%D%/fuzz/fuzz_ptfile \
-	%D%/fuzz/fuzz_plan
+	%D%/fuzz/fuzz_plan \
+	%D%/fuzz/fuzz_events \
+	%D%/fuzz/fuzz_index
+events_sources = gpu/tfrecord.c gpu/tbevents_read.c
+%C%_fuzz_fuzz_events_SOURCES = %D%/fuzz/fuzz_events.c $(events_sources)
+%C%_fuzz_fuzz_index_SOURCES = %D%/fuzz/fuzz_index.c gpu/tokens_index.c
 
 replays = \
 	%D%/fuzz/replay_zip \
 	%D%/fuzz/replay_pickle \
 	%D%/fuzz/replay_ptfile \
-	%D%/fuzz/replay_plan
+	%D%/fuzz/replay_plan \
+	%D%/fuzz/replay_events \
+	%D%/fuzz/replay_index
 %C%_fuzz_replay_zip_SOURCES = %D%/fuzz/replay.c %D%/fuzz/fuzz_zip.c
 %C%_fuzz_replay_pickle_SOURCES = %D%/fuzz/replay.c %D%/fuzz/fuzz_pickle.c
 %C%_fuzz_replay_ptfile_SOURCES = %D%/fuzz/replay.c %D%/fuzz/fuzz_ptfile.c
 %C%_fuzz_replay_plan_SOURCES = %D%/fuzz/replay.c %D%/fuzz/fuzz_plan.c
+%C%_fuzz_replay_events_SOURCES = \
+	%D%/fuzz/replay.c %D%/fuzz/fuzz_events.c $(events_sources)
+%C%_fuzz_replay_index_SOURCES = \
+	%D%/fuzz/replay.c %D%/fuzz/fuzz_index.c gpu/tokens_index.c
 
 # Makes and reads checkpoints for tests; built when one of them is.
 EXTRA_LIBRARIES = %D%/libmk.a

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * TensorBoard's event files on arbitrary bytes: tags lie within the file, and
+ * what is told of a file that was cut is what was told of the whole.
+ *
+ * Checksums would keep a fuzzer out, so the input is the content of records:
+ * each byte pair is a length, then come as many bytes.
+ */
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "ckpt/bytebuf.h"
+#include "ckpt/bytes.h"
+#include "ckpt/errmsg.h"
+#include "ckpt/source.h"
+#include "gpu/tbevents.h"
+#include "gpu/tfrecord.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* A digest of what was told, in order. */
+struct told {
+	uint64_t sum, calls;
+};
+
+static int note(void *ctx, const char *tag, size_t tag_len, uint64_t step,
+		double value)
+{
+	struct told *const t = ctx;
+
+	for (size_t i = 0; tag && i < tag_len; i++)
+		t->sum = t->sum * 31 + (uint8_t)tag[i];
+	t->sum = t->sum * 31 + step;
+	t->calls += value == value;
+	return 0;
+}
+
+static void add_record(struct bytebuf *b, const uint8_t *p, size_t len)
+{
+	const size_t at = b->len;
+
+	bytebuf_add_le64(b, len);
+	bytebuf_add_le32(b, tfrecord_crc(b->data + at, 8));
+	bytebuf_add(b, p, len);
+	bytebuf_add_le32(b, tfrecord_crc(p, len));
+}
+
+static int tell(const struct bytebuf *b, struct told *t)
+{
+	struct errmsg err = { "" };
+	struct source src;
+	int rc;
+
+	source_init_span(&src, "fuzz", (struct span){ b->data, b->len });
+	rc = tbevents_read(&src, note, t, &err);
+	assert(rc == 0 || *err.text);
+	return rc;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct bytebuf b = { 0 };
+	struct told whole = { 0 }, cut = { 0 };
+
+	bytebuf_reserve(&b, 64);
+	while (size >= 2) {
+		const size_t want = get_le16(data);
+		const size_t len = want < size - 2 ? want : size - 2;
+
+		add_record(&b, data + 2, len);
+		data += 2 + len;
+		size -= 2 + len;
+	}
+	assert(!b.failed);
+	if (b.len && tell(&b, &whole) == 0) {
+		/* A byte of a last record more is not told. */
+		bytebuf_add_u8(&b, 0);
+		assert(tell(&b, &cut) == 0);
+		assert(cut.sum == whole.sum && cut.calls == whole.calls);
+	}
+	bytebuf_done(&b);
+	return 0;
+}
