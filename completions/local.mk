@@ -5,3 +5,6 @@ dist_bashcomp_DATA = \
 	%D%/ucckpt \
 	%D%/ucfs \
 	%D%/ucplot
+if BUILD_TRAIN
+dist_bashcomp_DATA += %D%/uctrain
+endif

@@ -34,7 +34,7 @@ enum schedule_kind {
 	SCHEDULE_CONSTANT,
 	SCHEDULE_WARMUP,
 	SCHEDULE_COSINE,
-	SCHEDULE_LINEAR, /* to 0; only a DeepSpeed configuration asks for it */
+	SCHEDULE_LINEAR, /* to start_lr; only a DeepSpeed configuration asks for it */
 };
 
 struct schedule_config {
