@@ -189,12 +189,10 @@ static void cpu_embed_grad(struct backend *b, float *dwte, float *dwpe,
 CPU_CLONES static void drop_block(float *x, size_t n, float drop, uint64_t seed,
 				  size_t first)
 {
-	const uint32_t limit = (uint32_t)(drop * 4294967296.0);
-	const float keep = 1.0f / (1.0f - drop);
 	size_t i;
 
 	for (i = 0; i < n; i++)
-		x[i] = cpu_hash(seed, first + i) < limit ? 0 : x[i] * keep;
+		x[i] = cpu_drop(x[i], cpu_random(seed, first + i), drop);
 }
 
 static void cpu_dropout(struct backend *b, void *p, size_t n, float drop,

@@ -42,7 +42,7 @@ static struct head head_of(const struct backend *b, const float *qkv,
 		.pitch = 3 * c,
 		.scale = 1.0f / sqrtf((float)width),
 		.drop = drop,
-		.seed = seed + (batch * heads + h) * seq * seq,
+		.seed = cpu_random(seed, batch * heads + h),
 		.dtype = b->dtype,
 	};
 }
@@ -96,15 +96,20 @@ CPU_CLONES static void weights_again(float *x, size_t n, float log_sum)
 		x[i] = cpu_exp(x[i] - log_sum);
 }
 
-/* Drop weights of query `q`; the gradient of a weight is dropped with it. */
-CPU_CLONES static void drop_row(float *x, size_t n, float drop, uint64_t seed)
+CPU_CLONES static void drop_elements(float *x, size_t n, float drop,
+				     uint64_t seed)
 {
-	const uint32_t limit = (uint32_t)(drop * 4294967296.0);
-	const float keep = 1.0f / (1.0f - drop);
 	size_t i;
 
 	for (i = 0; i < n; i++)
-		x[i] = cpu_hash(seed, i) < limit ? 0 : x[i] * keep;
+		x[i] = cpu_drop(x[i], cpu_random(seed, i), drop);
+}
+
+/* Drop weights of query `q`; the gradient of a weight is dropped with it. */
+static void drop_row(const struct head *h, float *x, size_t q)
+{
+	if (h->drop > 0)
+		drop_elements(x, q + 1, h->drop, cpu_random(h->seed, q));
 }
 
 /* Scores of queries [q, q + n) against the first q + n keys. */
@@ -129,9 +134,7 @@ static void attend(const struct head *h, float *out, size_t out_pitch,
 			float *const row = w + i * h->seq;
 
 			stats[q + i] = softmax_row(row, q + i + 1);
-			if (h->drop > 0)
-				drop_row(row, q + i + 1, h->drop,
-					 h->seed + (q + i) * h->seq);
+			drop_row(h, row, q + i);
 			memset(row + q + i + 1, 0,
 			       (keys - q - i - 1) * sizeof(*row));
 		}
@@ -217,14 +220,12 @@ static void scores_grad(const struct head *h, const struct head_grad *g,
 		float *const pr = p + i * h->seq, *const dr = d + i * h->seq;
 
 		weights_again(pr, valid, stats[row]);
-		if (h->drop > 0)
-			drop_row(dr, valid, h->drop, h->seed + row * h->seq);
+		drop_row(h, dr, row);
 		softmax_row_grad(dr, pr, valid,
 				 dot(g->out + row * g->pitch,
 				     g->dout + row * g->pitch, h->width),
 				 h->scale);
-		if (h->drop > 0)
-			drop_row(pr, valid, h->drop, h->seed + row * h->seq);
+		drop_row(h, pr, row);
 		memset(pr + valid, 0, (keys - valid) * sizeof(*pr));
 		memset(dr + valid, 0, (keys - valid) * sizeof(*dr));
 	}

@@ -10,9 +10,10 @@
 #include "gpu/cpu.h"
 #include "gpu/cpu_math.h"
 
-/* Rows whose logits are there at once, and the bytes they may take. */
+/* Rows whose logits are there at once, and the bytes they may take.  Each
+ * product has to arrange all of `wte` anew, which many rows make up for. */
 #define ROWS_MAX ((size_t)256)
-#define LOGITS_BYTES ((size_t)24 << 20)
+#define LOGITS_BYTES ((size_t)64 << 20)
 
 /* The cross entropy of a row against `target`; its logits become e^(x - max)
  * and *sum their sum. */

@@ -13,10 +13,10 @@
 /*
  * A loop over elements is compiled for several generations of processors, and
  * the best that there is taken when the program starts.  Sanitizers run before
- * that choice can be made.
+ * that choice can be made; clang does not know these generations here.
  */
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && \
-	!defined(__SANITIZE_THREAD__)
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && \
+	!defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define CPU_CLONES                                                            \
 	__attribute__((                                                       \
 		target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), \
@@ -25,11 +25,11 @@
 #define CPU_CLONES
 #endif
 
-static inline float cpu_from_bits(int32_t i)
+static inline float cpu_from_bits(uint32_t u)
 {
 	float f;
 
-	memcpy(&f, &i, sizeof(f));
+	memcpy(&f, &u, sizeof(f));
 	return f;
 }
 
@@ -49,10 +49,12 @@ static inline uint32_t cpu_to_bits(float f)
  */
 static inline float cpu_exp(float x)
 {
-	const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds */
+	/* 1.5 * 2^23: adding it rounds, and leaves n in the lowest bits. */
+	const float magic = 12582912.0f;
 	const float top = x > 88.3f ? 88.3f : x;
 	const float y = top < -87.3f ? -87.3f : top;
-	const float n = (y * 1.44269504f + magic) - magic;
+	const float shifted = y * 1.44269504f + magic;
+	const float n = shifted - magic;
 	const float r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
 	float p = 1.0f / 5040;
 
@@ -62,7 +64,7 @@ static inline float cpu_exp(float x)
 	p = p * r + 1.0f / 6;
 	p = p * r + 0.5f;
 	p = p * r * r + r + 1.0f;
-	p *= cpu_from_bits(((int32_t)n + 127) * (1 << 23));
+	p *= cpu_from_bits((cpu_to_bits(shifted) << 23) + 0x3f800000u);
 	return top < -87.3f ? 0.0f : p;
 }
 
@@ -96,7 +98,7 @@ static inline float cpu_round_bf16(float x)
 	const uint32_t u = cpu_to_bits(x);
 	const uint32_t r = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u;
 
-	return x != x ? x : cpu_from_bits((int32_t)r);
+	return x != x ? x : cpu_from_bits(r);
 }
 
 /*
@@ -107,25 +109,33 @@ static inline float cpu_round_bf16(float x)
 static inline float cpu_round_f16(float x)
 {
 	const uint32_t sign = cpu_to_bits(x) & 0x80000000u;
-	const float a = cpu_from_bits((int32_t)(cpu_to_bits(x) & 0x7fffffffu));
+	const float a = cpu_from_bits(cpu_to_bits(x) & 0x7fffffffu);
 	const uint32_t e = cpu_to_bits(a) & 0x7f800000u;
 	const uint32_t least = 113u << 23; /* of 2^-14 */
-	const float step =
-		cpu_from_bits((int32_t)((e > least ? e : least) + (13u << 23)));
+	const float step = cpu_from_bits((e > least ? e : least) + (13u << 23));
 	const float r = (a + step) - step;
 	const float y = a >= 65520.0f ? __builtin_inff() : r;
 
-	return x != x ? x : cpu_from_bits((int32_t)(cpu_to_bits(y) | sign));
+	return x != x ? x : cpu_from_bits(cpu_to_bits(y) | sign);
 }
 
-/* A number from 0 to 2^32 - 1 that hangs on every bit of both. */
-static inline uint32_t cpu_hash(uint64_t seed, uint64_t i)
+/* The i-th random number of a seed (splitmix64).  Seeds of sequences that
+ * belong together must be far apart: let them be such numbers themselves. */
+static inline uint64_t cpu_random(uint64_t seed, uint64_t i)
 {
 	uint64_t x = seed + i * UINT64_C(0x9e3779b97f4a7c15);
 
 	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
 	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-	return (uint32_t)(x >> 32);
+	return x ^ x >> 31;
+}
+
+/* What dropout makes of an element that its random number belongs to. */
+static inline float cpu_drop(float x, uint64_t random, float drop)
+{
+	const float r = (float)(int32_t)(random >> 40) * 0x1p-24f;
+
+	return r < drop ? 0 : x * (1.0f / (1.0f - drop));
 }
 
 #endif

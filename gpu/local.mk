@@ -35,7 +35,7 @@ endif
 
 # The one part of the tree whose loops are worth vectors and threads.
 %C%_libuctrain_a_CPPFLAGS = $(AM_CPPFLAGS) $(BLAS_CFLAGS) $(MPI_CFLAGS)
-%C%_libuctrain_a_CFLAGS = -O3 $(AM_CFLAGS) $(OPENMP_CFLAGS)
+%C%_libuctrain_a_CFLAGS = $(AM_CFLAGS) $(VECTOR_CFLAGS) $(OPENMP_CFLAGS)
 
 train_libs = %D%/libuctrain.a $(ckpt_libs) $(CJSON_LIBS) $(BLAS_LIBS) $(MPI_LIBS) \
 	$(OPENMP_CFLAGS) -lm

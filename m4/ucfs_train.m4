@@ -21,3 +21,21 @@ AS_IF([test "x$with_train" != xno],
      [have_train="no (install$ucfs_optional_missing)"])])
 AS_CASE([$have_train], [no*], [ucfs_build_train=no], [ucfs_build_train=yes])
 AM_CONDITIONAL([BUILD_TRAIN], [test "x$ucfs_build_train" = xyes])])
+
+# UCFS_VECTOR_FLAGS
+# VECTOR_CFLAGS: what lets loops of arithmetic become vectors from -O2 on.  An
+# -O3 of ours would not last, CFLAGS comes after it.
+AC_DEFUN([UCFS_VECTOR_FLAGS],
+[VECTOR_CFLAGS=
+for ucfs_flag in -fno-math-errno -fno-trapping-math -ftree-vectorize \
+                 -fvect-cost-model=dynamic; do
+  AC_MSG_CHECKING([whether $CC accepts $ucfs_flag])
+  ucfs_save_CFLAGS=$CFLAGS
+  CFLAGS="$CFLAGS -Werror $ucfs_flag"
+  AC_COMPILE_IFELSE([AC_LANG_PROGRAM()],
+    [AC_MSG_RESULT([yes])
+     VECTOR_CFLAGS="$VECTOR_CFLAGS $ucfs_flag"],
+    [AC_MSG_RESULT([no])])
+  CFLAGS=$ucfs_save_CFLAGS
+done
+AC_SUBST([VECTOR_CFLAGS])])

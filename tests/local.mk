@@ -67,6 +67,9 @@ train_ldadd = %D%/libmk.a $(train_libs) $(CMOCKA_LIBS) $(NETTLE_LIBS)
 %C%_test_tbevents_LDADD = $(train_ldadd)
 %C%_test_metrics_LDADD = $(train_ldadd)
 %C%_test_initial_LDADD = $(train_ldadd)
+%C%_test_network_SOURCES = \
+	%D%/test_network.c \
+	%D%/whole.h %D%/whole.c
 %C%_test_network_LDADD = $(train_ldadd)
 %C%_test_optimizer_SOURCES = \
 	%D%/test_optimizer.c \
@@ -85,6 +88,14 @@ train_programs = \
 	%D%/ranks_zero.c \
 	%D%/hostbackend.h %D%/hostbackend.c
 %C%_ranks_zero_LDADD = $(train_libs)
+
+# What `make bench` measures training steps with.
+train_bench = %D%/bench/trainstep
+%C%_bench_trainstep_SOURCES = \
+	%D%/bench/trainstep.c \
+	%D%/whole.h %D%/whole.c
+%C%_bench_trainstep_LDADD = $(train_libs)
+%C%_bench_trainstep_CPPFLAGS = $(AM_CPPFLAGS) $(BLAS_CFLAGS)
 
 # Fuzz targets, one fuzz/fuzz_NAME.c each; --enable-fuzz builds them instead
 # of the unit tests.  Otherwise each is linked into a program that runs it on
@@ -153,6 +164,7 @@ AM_TESTS_ENVIRONMENT = \
 
 if BUILD_TRAIN
 check_PROGRAMS += $(train_programs)
+noinst_PROGRAMS += $(train_bench)
 endif
 
 # What cases/mount_tools.sh maps files with.

@@ -20,118 +20,39 @@
 #include "ckpt/ptfile.h"
 #include "ckpt/source.h"
 #include "ckpt/value.h"
-#include "gpu/backend.h"
-#include "gpu/gpt2.h"
-#include "gpu/network.h"
+#include "tests/whole.h"
 
-/* A model in one piece: the units of parameters end to end. */
-struct whole {
-	struct gpt2 model;
-	struct backend *b;
-	struct network *net;
-	float *weights, *grads;
-	int32_t *tokens;
-	size_t batch, seq;
-	unsigned acquired; /* and not released */
-};
-
-static uint64_t unit_start(const struct gpt2 *m, unsigned unit)
-{
-	uint64_t at = 0;
-	unsigned u;
-
-	for (u = 0; u < unit; u++)
-		at += m->units[u].numel;
-	return at;
-}
-
-static const void *acquire(void *ctx, unsigned unit, struct errmsg *err)
-{
-	struct whole *w = ctx;
-
-	(void)err;
-	w->acquired++;
-	return w->weights + unit_start(&w->model, unit);
-}
-
-static void release(void *ctx, unsigned unit)
-{
-	struct whole *w = ctx;
-
-	(void)unit;
-	w->acquired--;
-}
-
-static float *gradient(void *ctx, unsigned unit, struct errmsg *err)
-{
-	struct whole *w = ctx;
-
-	(void)err;
-	return w->grads + unit_start(&w->model, unit);
-}
-
-static int complete(void *ctx, unsigned unit, struct errmsg *err)
-{
-	(void)ctx;
-	(void)unit;
-	(void)err;
-	return 0;
-}
-
-static struct network_weights weights_of(struct whole *w)
-{
-	return (struct network_weights){ w, acquire, release, gradient,
-					 complete };
-}
-
-static void whole_init(struct whole *w, const struct gpt2_config *c,
-		       size_t batch, size_t seq, enum dtype dtype,
-		       unsigned threads)
+static void begin(struct whole *w, const struct gpt2_config *c, size_t batch,
+		  size_t seq, enum dtype dtype, unsigned threads)
 {
 	struct errmsg err = { "" };
 
-	*w = (struct whole){ .batch = batch, .seq = seq };
-	assert_int_equal(gpt2_init(&w->model, c, &err), 0);
-	assert_int_equal(backend_cpu_new(&w->b, dtype, threads, true, &err), 0);
-	assert_int_equal(
-		network_new(&w->net, &w->model, w->b, batch, seq, &err), 0);
-	w->weights = calloc(w->model.numel, sizeof(float));
-	w->grads = calloc(w->model.numel, sizeof(float));
-	w->tokens = calloc(batch * seq, sizeof(int32_t));
-	assert_non_null(w->weights);
-	assert_non_null(w->grads);
-	assert_non_null(w->tokens);
+	if (whole_init(w, c, batch, seq, dtype, threads, &err))
+		fail_msg("%s", err.text);
 }
 
-static void whole_done(struct whole *w)
+static void end(struct whole *w)
 {
 	assert_int_equal(w->acquired, 0);
-	network_free(w->net);
-	w->b->ops->destroy(w->b);
-	gpt2_done(&w->model);
-	free(w->weights);
-	free(w->grads);
-	free(w->tokens);
+	whole_done(w);
 }
 
 static double train(struct whole *w, float scale)
 {
-	const struct network_weights weights = weights_of(w);
 	struct errmsg err = { "" };
 	double loss = NAN;
 
-	if (network_train(w->net, &weights, w->tokens, scale, 7, &loss, &err))
+	if (whole_train(w, scale, 7, &loss, &err))
 		fail_msg("%s", err.text);
 	return loss;
 }
 
 static double evaluate(struct whole *w)
 {
-	const struct network_weights weights = weights_of(w);
 	struct errmsg err = { "" };
 	double loss = NAN;
 
-	if (network_evaluate(w->net, &weights, w->tokens, &loss, &err))
+	if (whole_evaluate(w, &loss, &err))
 		fail_msg("%s", err.text);
 	return loss;
 }
@@ -207,7 +128,7 @@ static const struct value *load_model(struct whole *w, size_t i,
 	float *at;
 	size_t p;
 
-	whole_init(w, &c, size_of(model, 5), size_of(model, 6), dtype, threads);
+	begin(w, &c, size_of(model, 5), size_of(model, 6), dtype, threads);
 	at = w->weights;
 	for (p = 0; p < w->model.nparams; p++) {
 		const struct gpt2_param *param = &w->model.params[p];
@@ -275,7 +196,7 @@ static void loss_and_gradient_are_pytorchs(void **state)
 			assert_true(fabs(train(&w, scale) - want) < 2e-6);
 			compare_gradients(&w, model, scale);
 			assert_true(fabs(evaluate(&w) - want) < 2e-6);
-			whole_done(&w);
+			end(&w);
 		}
 }
 
@@ -306,7 +227,7 @@ static void sixteen_bits_are_close_to_pytorchs(void **state)
 			if (fabs(got - want) > types[t].tolerance * want)
 				fail_msg("%s of model %zu is %g, not %g",
 					 types[t].key, i, got, want);
-			whole_done(&w);
+			end(&w);
 		}
 }
 
@@ -367,7 +288,7 @@ static void gradient_is_the_slope_of_the_loss(void **state)
 			double want = 0, got, norm = 0;
 
 			c.dropout = drops[d];
-			whole_init(&w, &c, 2, 9, DTYPE_F32, 2);
+			begin(&w, &c, 2, 9, DTYPE_F32, 2);
 			fill(&w, seed);
 			train(&w, 1);
 			direction = malloc(w.model.numel * sizeof(float));
@@ -383,7 +304,7 @@ static void gradient_is_the_slope_of_the_loss(void **state)
 				fail_msg("dropout %g: slope %g, gradient %g",
 					 (double)c.dropout, got, want);
 			free(direction);
-			whole_done(&w);
+			end(&w);
 		}
 }
 
@@ -394,7 +315,7 @@ static void gradients_are_added(void **state)
 	size_t i;
 
 	(void)state;
-	whole_init(&w, &config, 3, 5, DTYPE_F32, 2);
+	begin(&w, &config, 3, 5, DTYPE_F32, 2);
 	fill(&w, 3);
 	train(&w, 1);
 	once = malloc(w.model.numel * sizeof(float));
@@ -405,7 +326,7 @@ static void gradients_are_added(void **state)
 		assert_true(fabs(w.grads[i] - 2 * once[i]) <=
 			    1e-5 * fabs(once[i]) + 1e-7);
 	free(once);
-	whole_done(&w);
+	end(&w);
 }
 
 static void runs_are_equal_bit_for_bit(void **state)
@@ -418,14 +339,14 @@ static void runs_are_equal_bit_for_bit(void **state)
 		struct gpt2_config c = config;
 
 		c.dropout = 0.1f;
-		whole_init(&w[i], &c, 3, 9, DTYPE_F32, 2);
+		begin(&w[i], &c, 3, 9, DTYPE_F32, 2);
 		fill(&w[i], 5);
 		train(&w[i], 1);
 	}
 	assert_memory_equal(w[0].grads, w[1].grads,
 			    w[0].model.numel * sizeof(float));
-	whole_done(&w[0]);
-	whole_done(&w[1]);
+	end(&w[0]);
+	end(&w[1]);
 }
 
 int main(void)
