@@ -24,6 +24,11 @@ endif
 	%D%/dsconfig.h %D%/dsconfig.c \
 	%D%/save.h %D%/save_impl.h \
 	%D%/save.c %D%/save_model.c %D%/save_shard.c \
+	%D%/origin.h %D%/origin.c \
+	%D%/load_tensor.h %D%/load_tensor.c \
+	%D%/load.h %D%/load_impl.h \
+	%D%/load.c %D%/load_find.c %D%/load_facts.c \
+	%D%/load_zero.c %D%/load_whole.c %D%/load_universal.c \
 	%D%/rng.h %D%/rng.c \
 	%D%/tokens.h %D%/tokens_impl.h %D%/tokens.c %D%/tokens_random.c \
 	%D%/tokens_file.c %D%/tokens_index.c \

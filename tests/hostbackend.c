@@ -70,7 +70,9 @@ static void round_weights(struct backend *b, void *dst, const float *src,
 	float *out = dst;
 
 	for (size_t i = 0; i < n; i++)
-		out[i] = b->dtype == DTYPE_BF16 ? round_bf16(src[i]) : src[i];
+		out[i] = b->dtype == DTYPE_BF16  ? round_bf16(src[i])
+			 : b->dtype == DTYPE_F16 ? (float)(_Float16)src[i]
+						 : src[i];
 }
 
 static void adam(struct backend *b, const struct backend_adam *a, float *p,

@@ -7,7 +7,7 @@
 struct backend;
 
 /* A backend with the operations that ZeRO needs and no others, in plain C;
- * bfloat16 is kept in floats.  There is one, and it has one type. */
+ * types of 16 bits are kept in floats.  There is one, and it has one type. */
 struct backend *hostbackend(enum dtype dtype);
 
 #endif

@@ -46,7 +46,9 @@ scripts = \
 	%D%/cases/ucckpt_extents.sh \
 	%D%/cases/ucplot.sh \
 	%D%/cases/train_zero.sh \
-	%D%/cases/train_save.sh
+	%D%/cases/train_save.sh \
+	%D%/cases/train_load.sh \
+	%D%/cases/train_mount.sh
 
 # Units of the trainer.
 train_tests = \

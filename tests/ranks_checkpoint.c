@@ -19,6 +19,7 @@
 #include "gpu/comm.h"
 #include "gpu/config.h"
 #include "gpu/gpt2.h"
+#include "gpu/load.h"
 #include "gpu/save.h"
 #include "gpu/scaler.h"
 #include "gpu/schedule.h"
@@ -32,6 +33,7 @@ struct run {
 	struct zero zero;
 	struct scaler scaler;
 	uint64_t step, skipped;
+	struct load_options load;
 	unsigned largest; /* file, in bytes, that may be written; 0: any */
 };
 
@@ -82,6 +84,11 @@ static int set_key(struct run *r, const char *key, char *value)
 		{ "schedule", .number = (unsigned *)&c->schedule.kind },
 		{ "largest", .number = &r->largest },
 		{ "dynamic", .flag = &c->scaler.dynamic },
+		{ "load", .text = (char **)&r->load.dir },
+		{ "tag", .text = (char **)&r->load.tag },
+		{ "universal", .flag = &r->load.universal },
+		{ "no_optimizer", .flag = &r->load.no_optimizer },
+		{ "ignore_missing", .flag = &r->load.ignore_missing },
 		{ "save", .text = &c->checkpoint_dir },
 		{ "json", .text = &c->deepspeed_json },
 	};
@@ -100,7 +107,9 @@ static int set_key(struct run *r, const char *key, char *value)
 	if (strcmp(key, "steps") == 0)
 		c->steps = strtoull(value, NULL, 10);
 	else if (strcmp(key, "dtype") == 0)
-		c->dtype = strcmp(value, "bf16") ? DTYPE_F32 : DTYPE_BF16;
+		c->dtype = !strcmp(value, "bf16")   ? DTYPE_BF16
+			   : !strcmp(value, "fp16") ? DTYPE_F16
+						    : DTYPE_F32;
 	else
 		return -EINVAL;
 	return 0;
@@ -121,6 +130,7 @@ static int parse(struct run *r, int argc, char **argv)
 			return -EINVAL;
 	}
 	c->schedule.warmup = 2;
+	c->schedule.total = 8;
 	c->scaler.initial = c->scaler.dynamic ? 256 : 0;
 	c->scaler.window = 2;
 	c->scaler.hysteresis = 2;
@@ -193,9 +203,30 @@ static int save(struct run *r, struct errmsg *err)
 	return o.dir ? save_checkpoint(&r->zero, &o, err) : 0;
 }
 
+static int resume(struct run *r, struct errmsg *err)
+{
+	struct load_result got;
+	int rc = load_checkpoint(&r->zero, &r->load, &got, err);
+
+	if (rc)
+		return rc;
+	r->step = got.step;
+	r->skipped = got.skipped;
+	if (got.has_scaler)
+		r->scaler = got.scaler;
+	if (got.missing && r->comm.rank == 0)
+		printf("%" PRIu64 " missing: %s\n", got.missing, got.first.text);
+	fprintf(stderr,
+		"rank %u: %" PRIu64 " bytes, %" PRIu64 " past the mount\n",
+		r->comm.rank, got.bytes, got.direct);
+	return 0;
+}
+
 static int begin(struct run *r, struct errmsg *err)
 {
 	scaler_init(&r->scaler, &r->config.scaler);
+	if (r->load.dir)
+		return resume(r, err);
 	return zero_init_weights(&r->zero, r->config.seed, err);
 }
 

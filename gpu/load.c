@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Resuming.  A checkpoint is a source of parameters' elements by name; what
+ * this rank keeps of each is fetched, so that how the ranks that saved had cut
+ * them makes no difference.
+ */
+#include "gpu/load.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/ckdir.h"
+#include "gpu/backend.h"
+#include "gpu/comm.h"
+#include "gpu/gpt2.h"
+#include "gpu/load_impl.h"
+#include "gpu/zero.h"
+
+#define PIECE_ELEMENTS ((size_t)1 << 18)
+
+struct load {
+	struct zero *z;
+	const struct load_options *o;
+	struct load_result *got;
+	struct load_facts facts;
+	struct load_source *source;
+	float *piece; /* PIECE_ELEMENTS */
+	struct errmsg *err;
+};
+
+/* --- one tensor ------------------------------------------------------------ */
+
+static int other_model(const struct load *l, const struct gpt2_param *p)
+{
+	const struct tensor *t = &l->source->tensor;
+	char shape[64], mine[64];
+
+	if (t->ndim == 2)
+		snprintf(shape, sizeof(shape), "%" PRIu64 " x %" PRIu64,
+			 t->shape[0], t->shape[1]);
+	else
+		snprintf(shape, sizeof(shape), "%" PRIu64 " elements", t->numel);
+	snprintf(mine, sizeof(mine),
+		 p->ndim == 2 ? "%" PRIu64 " x %" PRIu64 : "%" PRIu64,
+		 p->shape[0], p->shape[1]);
+	return errmsg_set(
+		l->err, -EINVAL,
+		"%s: is of another model: %s has %s, and this model's %s",
+		l->source->path, p->name, shape, mine);
+}
+
+/* The token embedding may be padded, here or there: rows that only one of
+ * them has are no words. */
+static bool fits_padded(const struct load *l, const struct gpt2_param *p)
+{
+	const struct tensor *t = &l->source->tensor;
+	const uint64_t width = p->shape[1], rows = t->numel / width;
+
+	if (p != &l->z->model->params[GPT2_WTE] || t->numel % width ||
+	    (t->ndim > 1 && t->shape[1] != width))
+		return false;
+	return rows <= p->shape[0] || (l->facts.original_vocab &&
+				       l->facts.original_vocab <= p->shape[0]);
+}
+
+/* Is the tensor that is being read one of `p`?  Flat ones tell their number of
+ * elements only. */
+static int check_shape(const struct load *l, const struct gpt2_param *p)
+{
+	const struct tensor *t = &l->source->tensor;
+	bool same = t->numel == p->numel;
+
+	if (t->ndim > 1)
+		same = t->ndim == p->ndim && t->shape[0] == p->shape[0] &&
+		       t->shape[1] == p->shape[1];
+	return same || fits_padded(l, p) ? 0 : other_model(l, p);
+}
+
+/* This rank's fragment of it, into its place in `part`; elements that the
+ * checkpoint has not are zero. */
+static int read_fragment(struct load *l, const struct fragment *f, float *part)
+{
+	struct load_source *s = l->source;
+	struct backend *b = l->z->backend;
+	const uint64_t have = s->tensor.numel;
+	int rc = 0;
+
+	for (uint64_t at = 0; at < f->numel && !rc; at += PIECE_ELEMENTS) {
+		const uint64_t left = f->numel - at, first = f->first + at;
+		const size_t n = left < PIECE_ELEMENTS ? left : PIECE_ELEMENTS;
+		const uint64_t there = first < have ? have - first : 0;
+		const size_t some = there < n ? there : n;
+
+		if (some)
+			rc = s->ops->read(s, first, some, l->piece, l->err);
+		memset(l->piece + some, 0, (n - some) * sizeof(*l->piece));
+		if (!rc)
+			b->ops->to_device(b, part + f->start + at, l->piece,
+					  n * sizeof(*l->piece));
+	}
+	return rc;
+}
+
+/* The tensor is not there: `rc`, and the message says what. */
+static int take_missing(struct load *l, const char *state, int rc)
+{
+	if (!state)
+		return -EINVAL; /* it is the checkpoint of another model */
+	if (!l->o->ignore_missing)
+		return rc;
+	if (!l->got->missing++)
+		l->got->first = *l->err;
+	return 0;
+}
+
+static int load_tensor(struct load *l, size_t i, const char *state, float *part)
+{
+	const struct gpt2_param *p = &l->z->model->params[i];
+	const struct fragment f = zero_fragment(l->z, i);
+	int rc;
+
+	if (!f.numel)
+		return 0;
+	rc = l->source->ops->begin(l->source, p->name, state, l->err);
+	if (rc == -ENOENT)
+		return take_missing(l, state, rc);
+	if (!rc)
+		rc = check_shape(l, p);
+	if (!rc)
+		rc = read_fragment(l, &f, part);
+	l->source->ops->end(l->source);
+	return rc;
+}
+
+/* --- all of them ----------------------------------------------------------- */
+
+static int see_param(void *ctx, const char *param)
+{
+	const struct load *l = ctx;
+	const struct gpt2 *m = l->z->model;
+
+	for (size_t i = 0; i < m->nparams; i++)
+		if (strcmp(m->params[i].name, param) == 0)
+			return 0;
+	return errmsg_set(l->err, -EINVAL,
+			  "%s: is of another model: this one has no %s",
+			  l->source->path, param);
+}
+
+static int load_tensors(struct load *l)
+{
+	struct zero *z = l->z;
+	const struct {
+		const char *name;
+		float *part;
+	} states[] = { { "exp_avg", z->exp_avg },
+		       { "exp_avg_sq", z->exp_avg_sq } };
+	int rc = 0;
+
+	if (z->comm->rank == 0)
+		rc = l->source->ops->each(l->source, see_param, l, l->err);
+	for (size_t i = 0; i < z->model->nparams && !rc; i++) {
+		rc = load_tensor(l, i, NULL, z->master);
+		for (size_t k = 0; k < 2 && !rc && !l->o->no_optimizer; k++)
+			rc = load_tensor(l, i, states[k].name, states[k].part);
+	}
+	return rc;
+}
+
+/* --- the checkpoint -------------------------------------------------------- */
+
+static int open_source(struct load *l)
+{
+	const char *path = l->got->path;
+
+	if (l->o->universal)
+		return load_open_universal(&l->source, path, l->err);
+	if (ckdir_is_zero_tag(path))
+		return load_open_zero(&l->source, path, l->z->comm->size,
+				      l->err);
+	return load_open_whole(&l->source, path, l->err);
+}
+
+/* Rank 0 finds the checkpoint, so that all take the same one. */
+static int find(struct load *l)
+{
+	struct comm *c = l->z->comm;
+	int rc = 0;
+
+	if (c->rank == 0) {
+		rc = load_find(l->o, l->got->path, l->err);
+		if (!rc)
+			rc = load_facts(l->o, l->got->path, &l->facts, l->err);
+	}
+	rc = comm_agree(c, rc, l->err);
+	if (rc)
+		return rc;
+	comm_broadcast(c, l->got->path, sizeof(l->got->path), 0);
+	comm_broadcast(c, &l->facts, sizeof(l->facts), 0);
+	return 0;
+}
+
+static void take_facts(struct load *l)
+{
+	const struct load_facts *f = &l->facts;
+
+	l->got->step = f->step;
+	l->got->skipped = f->skipped;
+	l->got->has_scaler = f->has_scaler && l->z->backend->dtype == DTYPE_F16;
+	l->got->scaler = f->scaler;
+	if (!f->has_updates)
+		return;
+	l->z->step = f->updates;
+	l->z->optimizer.flavor = (enum optimizer_flavor)f->flavor;
+}
+
+/* How many states are missing on all ranks, and the first of them. */
+static void sum_missing(struct load *l)
+{
+	struct comm *c = l->z->comm;
+	double n = (double)l->got->missing;
+
+	comm_agree(c, l->got->missing ? -ENOENT : 0, &l->got->first);
+	comm_sum_double(c, &n, 1);
+	l->got->missing = (uint64_t)n;
+}
+
+static int load_all(struct load *l)
+{
+	int rc = open_source(l);
+
+	if (!rc) {
+		l->piece = malloc(PIECE_ELEMENTS * sizeof(*l->piece));
+		rc = l->piece ? load_tensors(l)
+			      : errmsg_set(l->err, -ENOMEM, "out of memory");
+		l->got->bytes = l->source->bytes;
+		l->got->direct = l->source->direct;
+		l->source->ops->close(l->source);
+		free(l->piece);
+	}
+	return comm_agree(l->z->comm, rc, l->err);
+}
+
+int load_checkpoint(struct zero *z, const struct load_options *o,
+		    struct load_result *got, struct errmsg *err)
+{
+	struct load l = { .z = z, .o = o, .got = got, .err = err };
+	int rc;
+
+	*got = (struct load_result){ 0 };
+	rc = find(&l);
+	if (!rc)
+		rc = load_all(&l);
+	if (rc)
+		return rc;
+	take_facts(&l);
+	sum_missing(&l);
+	return zero_publish(z, err);
+}

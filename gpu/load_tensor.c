@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parts of tensors in files of torch.save. */
+#include "gpu/load_tensor.h"
+
+#include <errno.h>
+#include <stdbool.h>
+
+#include "ckpt/cast.h"
+#include "ckpt/errmsg.h"
+#include "ckpt/ptfile.h"
+#include "ckpt/value.h"
+
+static bool is_real(enum dtype d)
+{
+	return d != DTYPE_C64 && d != DTYPE_C128 && d != DTYPE_OTHER;
+}
+
+int load_tensor_at(const struct ptfile *pt, const struct value *v,
+		   const char *name, struct tensor *t, uint64_t *at,
+		   struct errmsg *err)
+{
+	int rc = ptfile_tensor(pt, v, name, t, at, err);
+
+	if (rc)
+		return rc;
+	if (!tensor_is_contiguous(t) || !is_real(t->dtype))
+		return errmsg_set(
+			err, -ENOTSUP,
+			"%s: %s is not contiguous, or no tensor of real numbers",
+			pt->src.name, name);
+	*at += t->storage_offset * dtype_size(t->dtype);
+	return 0;
+}
+
+int load_tensor_read(const struct source *src, const struct tensor *t,
+		     uint64_t at, uint64_t first, size_t n, float *out,
+		     struct errmsg *err)
+{
+	const size_t size = dtype_size(t->dtype);
+	uint8_t raw[CAST_BATCH * sizeof(double)];
+	int rc = 0;
+
+	if (t->dtype == DTYPE_F32)
+		return source_read(src, out, n * size, at + first * size, err);
+	while (n && !rc) {
+		const size_t some = n < CAST_BATCH ? n : CAST_BATCH;
+
+		rc = source_read(src, raw, some * size, at + first * size, err);
+		if (!rc)
+			cast_to_float(t->dtype, raw, out, some);
+		first += some;
+		out += some;
+		n -= some;
+	}
+	return rc;
+}

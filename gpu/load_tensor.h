@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCTRAIN_LOAD_TENSOR_H
+#define UCTRAIN_LOAD_TENSOR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct errmsg;
+struct ptfile;
+struct source;
+struct tensor;
+struct value;
+
+/* Find a tensor in a file, which must be contiguous and of real numbers; *at
+ * is the offset of its element 0 in the file. */
+int load_tensor_at(const struct ptfile *pt, const struct value *v,
+		   const char *name, struct tensor *t, uint64_t *at,
+		   struct errmsg *err);
+
+/* Elements [first, first + n) of it, as float32. */
+int load_tensor_read(const struct source *src, const struct tensor *t,
+		     uint64_t at, uint64_t first, size_t n, float *out,
+		     struct errmsg *err);
+
+#endif

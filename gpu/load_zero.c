@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ZeRO shards as a source.  libuckpt finds the extents of any parameter in
+ * them, whatever groups the run had made of its parameters; of a checkpoint
+ * that was cut as we cut, they lie in this rank's own shard.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/cast.h"
+#include "ckpt/extent.h"
+#include "ckpt/resolve.h"
+#include "ckpt/shardcache.h"
+#include "gpu/load_impl.h"
+
+struct zero_source {
+	struct load_source s;
+	struct resolve r;
+	struct shardcache *shards;
+	struct extent_map map; /* of the tensor that is being read */
+};
+
+static struct zero_source *of(struct load_source *s)
+{
+	return (struct zero_source *)s;
+}
+
+static const struct shard_state *find_state(const struct shard_group *g,
+					    const char *name)
+{
+	for (size_t i = 0; i < g->nstates; i++)
+		if (strcmp(g->states[i].name, name) == 0 &&
+		    g->states[i].kind == STATE_FLAT)
+			return &g->states[i];
+	return NULL;
+}
+
+static int begin(struct load_source *s, const char *name, const char *state,
+		 struct errmsg *err)
+{
+	struct zero_source *z = of(s);
+	const struct param *p = model_find(&z->r.model, name);
+	const struct shard_group *group;
+	const struct shard_state *found = NULL;
+	enum dtype dtype;
+	int rc;
+
+	if (!p || !p->first)
+		return errmsg_set(err, -ENOENT, "%s: has no parameter %s",
+				  s->path, name);
+	rc = resolve_group(&z->r, p, &group, err);
+	if (rc)
+		return rc;
+	if (state && !(found = find_state(group, state)))
+		return errmsg_set(err, -ENOENT, "%s: has no %s of %s", s->path,
+				  state, name);
+	dtype = found ? found->flat.dtype : group->fp32.dtype;
+	tensor_init(&s->tensor, dtype, p->shape, p->ndim, false);
+	return resolve_slice(&z->r, p->first, state, dtype, &z->map, err);
+}
+
+/* Bytes [at, at + n) of the tensor. */
+static int read_bytes(struct zero_source *z, uint64_t at, size_t n,
+		      uint8_t *out, struct errmsg *err)
+{
+	int rc = 0;
+
+	while (n && !rc) {
+		const struct extent *e = &z->map.v[extent_find(&z->map, at)];
+		const uint64_t left = e[1].start - at;
+		const size_t len = left < n ? left : n;
+		const uint64_t from = e->from + (at - e->start);
+		struct source src = {
+			.name = shardcache_path(z->shards, e->shard),
+			.size = shardcache_id(z->shards, e->shard)->size,
+		};
+		struct shard_map open;
+
+		rc = shardcache_get(z->shards, e->shard, &open, err);
+		if (rc)
+			break;
+		src.fd = open.fd;
+		rc = source_read(&src, out, len, from, err);
+		shardcache_put(z->shards, e->shard);
+		out += len;
+		at += len;
+		n -= len;
+	}
+	return rc;
+}
+
+static int read_elements(struct load_source *s, uint64_t first, size_t n,
+			 float *out, struct errmsg *err)
+{
+	const size_t size = dtype_size(s->tensor.dtype);
+	uint8_t *raw = s->tensor.dtype == DTYPE_F32 ? (uint8_t *)out
+						    : malloc(n * size);
+	int rc;
+
+	if (!raw)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	rc = read_bytes(of(s), first * size, n * size, raw, err);
+	if (raw != (uint8_t *)out) {
+		if (!rc)
+			cast_to_float(s->tensor.dtype, raw, out, n);
+		free(raw);
+	}
+	s->bytes += n * size;
+	return rc;
+}
+
+static void end(struct load_source *s)
+{
+	extent_done(&of(s)->map);
+	of(s)->map = (struct extent_map){ 0 };
+}
+
+static int each(struct load_source *s, int (*see)(void *ctx, const char *param),
+		void *ctx, struct errmsg *err)
+{
+	const struct model *m = &of(s)->r.model;
+	int rc = 0;
+
+	(void)err;
+	for (size_t i = 0; i < m->nparams && !rc; i++)
+		if (m->params[i].first)
+			rc = see(ctx, m->params[i].name);
+	return rc;
+}
+
+static void close_source(struct load_source *s)
+{
+	struct zero_source *z = of(s);
+
+	extent_done(&z->map);
+	resolve_done(&z->r);
+	shardcache_free(z->shards);
+	free(z);
+}
+
+static int check_ranks(const struct ckdir *dir, unsigned ranks,
+		       struct errmsg *err)
+{
+	if (dir->mp_degree != 1)
+		return errmsg_set(
+			err, -EINVAL,
+			"%s: was saved by %u model-parallel ranks; mount it with ucfs and resume with --universal_checkpoint",
+			dir->path, dir->mp_degree);
+	if (dir->dp_degree != ranks)
+		return errmsg_set(
+			err, -EINVAL,
+			"%s: was saved by %u ranks, and this run has %u; mount it with ucfs and resume with --universal_checkpoint",
+			dir->path, dir->dp_degree, ranks);
+	return 0;
+}
+
+static int add_shards(struct zero_source *z, struct errmsg *err)
+{
+	const struct ckdir *dir = &z->r.dir;
+
+	z->shards = shardcache_new();
+	for (size_t i = 0; z->shards && i < dir->noptim; i++)
+		if (shardcache_add(z->shards, dir->optim[i].path,
+				   &dir->optim[i].file) < 0)
+			return errmsg_set(err, -ENOMEM, "out of memory");
+	return z->shards ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+}
+
+int load_open_zero(struct load_source **out, const char *path, unsigned ranks,
+		   struct errmsg *err)
+{
+	static const struct load_ops ops = { .begin = begin,
+					     .read = read_elements,
+					     .end = end,
+					     .each = each,
+					     .close = close_source };
+	struct zero_source *z = calloc(1, sizeof(*z));
+	int rc;
+
+	if (!z)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	z->s = (struct load_source){ .ops = &ops, .path = path };
+	rc = resolve_init(&z->r, path, err);
+	if (rc) {
+		free(z);
+		return rc;
+	}
+	rc = check_ranks(&z->r.dir, ranks, err);
+	if (!rc)
+		rc = add_shards(z, err);
+	if (rc)
+		close_source(&z->s);
+	else
+		*out = &z->s;
+	return rc;
+}

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Past the mount.  A mount of ucfs tells where each run of a file's bytes
+ * lies; reading them there saves the way through the kernel and the server
+ * and back, and a rank that needs a part of a tensor asks only the shards
+ * that have it.
+ *
+ * A shard is opened once, and compared with what the mount knows of it.  One
+ * that cannot be opened here (another machine's path, another user's file) is
+ * read through the mount.
+ */
+#include "gpu/origin.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/errmsg.h"
+#include "ckpt/source.h"
+#include "ckpt/ucfs_ioctl.h"
+
+struct origin_file {
+	uint32_t number;
+	char *path;
+	int fd; /* -1: cannot be opened here */
+	struct fileid id;
+};
+
+int origin_begin(struct origin *o, int fd, struct errmsg *err)
+{
+	o->fd = fd;
+	if (!o->extents)
+		o->extents = malloc(sizeof(*o->extents));
+	if (!o->extents)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	o->extents->count = 0;
+	return 0;
+}
+
+/* Is the shard behind `f` the one that the mount has planned with? */
+static int check(const struct origin_file *f, const struct ucfs_source *s,
+		 struct errmsg *err)
+{
+	const struct fileid was = { .dev = s->dev,
+				    .ino = s->ino,
+				    .size = s->size,
+				    .mtime_ns = s->mtime_ns };
+
+	if (fileid_equal(&f->id, &was))
+		return 0;
+	return fileid_report_change(f->path, &was, &f->id, err);
+}
+
+static struct origin_file *add_file(struct origin *o, uint32_t number,
+				    const char *path)
+{
+	struct origin_file *grown =
+		realloc(o->files, (o->nfiles + 1) * sizeof(*grown));
+	struct origin_file *f;
+	struct stat st;
+
+	if (!grown)
+		return NULL;
+	o->files = grown;
+	f = &grown[o->nfiles];
+	*f = (struct origin_file){ .number = number, .path = strdup(path) };
+	if (!f->path)
+		return NULL;
+	f->fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (f->fd >= 0 && fstat(f->fd, &st) < 0) {
+		close(f->fd);
+		f->fd = -1;
+	}
+	if (f->fd >= 0)
+		fileid_from_stat(&st, &f->id);
+	o->nfiles++;
+	return f;
+}
+
+/* The shard with a number in the mount; a run that is mounted has several
+ * checkpoints, whose numbers are their own, so the path tells them apart. */
+static int find_file(struct origin *o, uint32_t number,
+		     const struct origin_file **out, struct errmsg *err)
+{
+	struct ucfs_source *s = calloc(1, sizeof(*s));
+	struct origin_file *f = NULL;
+	int rc = 0;
+
+	if (!s)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	s->version = UCFS_EXTENTS_VERSION;
+	s->source = number;
+	if (ioctl(o->fd, UCFS_IOC_SOURCE, s) == 0) {
+		for (size_t i = 0; i < o->nfiles && !f; i++)
+			if (o->files[i].number == number &&
+			    strcmp(o->files[i].path, s->path) == 0)
+				f = &o->files[i];
+		if (!f && !(f = add_file(o, number, s->path)))
+			rc = errmsg_set(err, -ENOMEM, "out of memory");
+		else if (f->fd >= 0)
+			rc = check(f, s, err);
+	}
+	free(s);
+	*out = f && f->fd >= 0 ? f : NULL;
+	return rc;
+}
+
+/* The extent that has byte `off`; NULL if the mount does not tell. */
+static const struct ucfs_extent *find_extent(struct origin *o, uint64_t off)
+{
+	struct ucfs_extents *x = o->extents;
+
+	for (int asked = 0; asked < 2; asked++) {
+		for (uint32_t i = 0; i < x->count; i++)
+			if (off >= x->extent[i].offset &&
+			    off - x->extent[i].offset < x->extent[i].length)
+				return &x->extent[i];
+		x->version = UCFS_EXTENTS_VERSION;
+		x->start = off;
+		if (ioctl(o->fd, UCFS_IOC_EXTENTS, x) < 0 ||
+		    x->count > UCFS_EXTENTS_MAX)
+			x->count = 0;
+		if (!x->count)
+			break;
+	}
+	return NULL;
+}
+
+static int read_shard(struct origin *o, const struct origin_file *f, void *buf,
+		      size_t len, uint64_t off, struct errmsg *err)
+{
+	const struct source shard = { .name = f->path,
+				      .size = f->id.size,
+				      .fd = f->fd };
+
+	o->direct += len;
+	return source_read(&shard, buf, len, off, err);
+}
+
+int origin_read(struct origin *o, const struct source *file, void *buf,
+		size_t len, uint64_t off, struct errmsg *err)
+{
+	uint8_t *to = buf;
+	int rc = 0;
+
+	while (len && !rc) {
+		const struct ucfs_extent *e = find_extent(o, off);
+		const struct origin_file *f = NULL;
+		size_t n = len;
+
+		if (e && e->offset + e->length - off < n)
+			n = e->offset + e->length - off;
+		if (e && e->kind == UCFS_EXTENT_SOURCE)
+			rc = find_file(o, e->source, &f, err);
+		if (rc)
+			break;
+		rc = f ? read_shard(o, f, to, n,
+				    e->source_offset + (off - e->offset), err)
+		       : source_read(file, to, n, off, err);
+		to += n;
+		off += n;
+		len -= n;
+	}
+	return rc;
+}
+
+void origin_done(struct origin *o)
+{
+	for (size_t i = 0; i < o->nfiles; i++) {
+		free(o->files[i].path);
+		if (o->files[i].fd >= 0)
+			close(o->files[i].fd);
+	}
+	free(o->files);
+	free(o->extents);
+	*o = (struct origin){ 0 };
+}
