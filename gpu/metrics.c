@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * On a terminal, one line is drawn anew:
+ * On a terminal, one line is drawn anew, with the time that is left:
  *
- *     37% [==========        ] step 37/100  loss 4.1234  ...  eta 0:42
+ *     37% [==========        ] 0:42  step 37/100  loss 4.1234  lr ...
  *
  * Elsewhere, each step is a line.
  */
@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -27,6 +28,7 @@
 	"step,loss,lr,grad_norm,tokens_per_second,memory,loss_scale,valid_loss"
 #define ROW_LEN 256
 #define BAR_LEN 18
+#define LINE_LEN 256
 
 struct metrics {
 	uint64_t first_step, last_step;
@@ -128,19 +130,21 @@ int metrics_close(struct metrics *m, struct errmsg *err)
 
 /* --- the terminal ---------------------------------------------------------- */
 
-static void print_figures(const struct metrics *m, const struct metrics_step *s)
+static void put_figures(FILE *f, const struct metrics *m,
+			const struct metrics_step *s)
 {
-	printf("step %" PRIu64 "/%" PRIu64 "  loss %.4f", s->step, m->last_step,
-	       s->loss);
+	fprintf(f, "step %" PRIu64 "/%" PRIu64 "  loss %.4f", s->step,
+		m->last_step, s->loss);
 	if (s->has_valid)
-		printf("  valid %.4f", s->valid_loss);
-	printf("  lr %.3e  norm %.4g  %.0f tokens/s  %.0f MiB", s->lr,
-	       s->grad_norm, s->tokens_per_second, (double)s->memory / 0x1p20);
+		fprintf(f, "  valid %.4f", s->valid_loss);
+	fprintf(f, "  lr %.3e  norm %.4g  %.0f tokens/s  %.0f MiB", s->lr,
+		s->grad_norm, s->tokens_per_second, (double)s->memory / 0x1p20);
 	if (s->skipped)
-		printf("  skipped, loss scale %g", s->loss_scale);
+		fprintf(f, "  skipped, loss scale %g", s->loss_scale);
 }
 
-static void draw_bar(struct metrics *m, const struct metrics_step *s)
+static void put_bar(FILE *f, const struct metrics *m,
+		    const struct metrics_step *s)
 {
 	const double part = (double)s->step / (double)m->last_step;
 	const double each =
@@ -151,10 +155,27 @@ static void draw_bar(struct metrics *m, const struct metrics_step *s)
 	for (int i = 0; i < BAR_LEN; i++)
 		bar[i] = i < (int)(part * BAR_LEN) ? '=' : ' ';
 	bar[BAR_LEN] = '\0';
-	printf("\r%3d%% [%s] ", (int)(part * 100), bar);
-	print_figures(m, s);
-	printf("  eta %.0f:%02.0f\033[K", floor(left / 60),
-	       floor(fmod(left, 60)));
+	fprintf(f, "%3d%% [%s] %.0f:%02.0f  ", (int)(part * 100), bar,
+		floor(left / 60), floor(fmod(left, 60)));
+}
+
+/* Draw the line anew; one that is wider than the terminal could not be drawn
+ * over. */
+static void draw(struct metrics *m, const struct metrics_step *s)
+{
+	struct winsize size = { 0 };
+	char line[LINE_LEN] = "";
+	FILE *const f = fmemopen(line, sizeof(line), "w");
+	int width = LINE_LEN;
+
+	if (!f)
+		return;
+	put_bar(f, m, s);
+	put_figures(f, m, s);
+	fclose(f);
+	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1)
+		width = size.ws_col - 1;
+	printf("\r%.*s\033[K", width, line);
 	m->drawn = true;
 }
 
@@ -201,9 +222,9 @@ int metrics_add(struct metrics *m, const struct metrics_step *s,
 	int rc = 0;
 
 	if (m->bar) {
-		draw_bar(m, s);
+		draw(m, s);
 	} else {
-		print_figures(m, s);
+		put_figures(stdout, m, s);
 		putchar('\n');
 	}
 	fflush(stdout);
