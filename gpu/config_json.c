@@ -224,36 +224,45 @@ static int apply_dtype(struct config *c, const struct json *j,
 	return 0;
 }
 
-/* DeepSpeed's Adam is AdamW unless adam_w_mode is false; which of its kinds
- * it takes decides how a step is counted. */
+/* Which of its kinds of Adam DeepSpeed takes decides how a step is counted. */
+static enum optimizer_flavor flavor_of(const struct json *j)
+{
+	const char *const device = j->text[DS_OFFLOAD_DEVICE];
+
+	if (is_true(j, DS_TORCH_ADAM))
+		return OPTIMIZER_TORCH;
+	if (is_true(j, DS_CPU_OFFLOAD) ||
+	    (device && strcmp(device, "none") != 0))
+		return OPTIMIZER_DEEPSPEED_CPU;
+	return OPTIMIZER_APEX;
+}
+
+/* DeepSpeed's Adam is AdamW unless adam_w_mode is false.  An optimizer that is
+ * named has its own defaults: torch's AdamW decays, the others do not. */
 static int apply_optimizer(struct config *c, const struct json *j,
 			   struct errmsg *err)
 {
 	struct optimizer_config *const o = &c->optimizer;
 	const char *const type = j->text[DS_OPTIMIZER];
-	const char *const device = j->text[DS_OFFLOAD_DEVICE];
 
+	if (type && strcasecmp(type, "adam") != 0 &&
+	    strcasecmp(type, "adamw") != 0)
+		return bad_json(j, "optimizer.type", "Adam or AdamW", err);
+	if (type) {
+		const bool decoupled = strcasecmp(type, "adamw") == 0 ||
+				       number_or(j, DS_ADAM_W_MODE, 1) != 0;
+
+		o->kind = decoupled ? OPTIMIZER_ADAMW : OPTIMIZER_ADAM;
+		o->flavor = flavor_of(j);
+		o->lr = 1e-3;
+		o->weight_decay =
+			decoupled && o->flavor == OPTIMIZER_TORCH ? 0.01 : 0;
+	}
 	o->lr = number_or(j, DS_LR, o->lr);
 	o->beta1 = number_or(j, DS_BETA1, o->beta1);
 	o->beta2 = number_or(j, DS_BETA2, o->beta2);
 	o->eps = number_or(j, DS_EPS, o->eps);
 	o->weight_decay = number_or(j, DS_DECAY, o->weight_decay);
-	if (!type)
-		return 0;
-	if (strcasecmp(type, "adam") != 0 && strcasecmp(type, "adamw") != 0)
-		return bad_json(j, "optimizer.type", "Adam or AdamW", err);
-	o->kind = strcasecmp(type, "adamw") == 0 ||
-				  number_or(j, DS_ADAM_W_MODE, 1) != 0
-			  ? OPTIMIZER_ADAMW
-			  : OPTIMIZER_ADAM;
-	o->weight_decay = number_or(j, DS_DECAY, 0);
-	if (is_true(j, DS_TORCH_ADAM))
-		o->flavor = OPTIMIZER_TORCH;
-	else if (is_true(j, DS_CPU_OFFLOAD) ||
-		 (device && strcmp(device, "none") != 0))
-		o->flavor = OPTIMIZER_DEEPSPEED_CPU;
-	else
-		o->flavor = OPTIMIZER_APEX;
 	return 0;
 }
 

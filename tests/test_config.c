@@ -379,16 +379,25 @@ static void deepspeeds_kinds_of_adam(void **state)
 		const char *json;
 		enum optimizer_kind kind;
 		enum optimizer_flavor flavor;
+		double lr, weight_decay;
 	} cases[] = {
-		{ "{}", OPTIMIZER_ADAMW, OPTIMIZER_TORCH },
+		{ "{}", OPTIMIZER_ADAMW, OPTIMIZER_TORCH, 5e-4, 0.01 },
 		{ "{\"optimizer\": {\"type\": \"Adam\"}}", OPTIMIZER_ADAMW,
-		  OPTIMIZER_APEX },
+		  OPTIMIZER_APEX, 1e-3, 0 },
 		{ "{\"optimizer\": {\"type\": \"Adam\","
-		  "\"params\": {\"adam_w_mode\": false}}}",
-		  OPTIMIZER_ADAM, OPTIMIZER_APEX },
+		  "\"params\": {\"adam_w_mode\": false, \"lr\": 0.5}}}",
+		  OPTIMIZER_ADAM, OPTIMIZER_APEX, 0.5, 0 },
 		{ "{\"optimizer\": {\"type\": \"adamw\","
 		  "\"params\": {\"torch_adam\": true}}}",
-		  OPTIMIZER_ADAMW, OPTIMIZER_TORCH },
+		  OPTIMIZER_ADAMW, OPTIMIZER_TORCH, 1e-3, 0.01 },
+		{ "{\"optimizer\": {\"type\": \"AdamW\","
+		  "\"params\": {\"weight_decay\": 0.25}},"
+		  "\"zero_optimization\": {\"cpu_offload\": true}}",
+		  OPTIMIZER_ADAMW, OPTIMIZER_DEEPSPEED_CPU, 1e-3, 0.25 },
+		{ "{\"optimizer\": {\"type\": \"AdamW\"},"
+		  "\"zero_optimization\": {\"offload_optimizer\":"
+		  "{\"device\": \"none\"}}}",
+		  OPTIMIZER_ADAMW, OPTIMIZER_APEX, 1e-3, 0 },
 	};
 
 	(void)state;
@@ -398,6 +407,8 @@ static void deepspeeds_kinds_of_adam(void **state)
 		must_parse(&c, with_json(cases[i].json, ""), 1);
 		assert_int_equal(c.optimizer.kind, cases[i].kind);
 		assert_int_equal(c.optimizer.flavor, cases[i].flavor);
+		assert_true(c.optimizer.lr == cases[i].lr);
+		assert_true(c.optimizer.weight_decay == cases[i].weight_decay);
 		config_done(&c);
 	}
 }

@@ -66,8 +66,7 @@ static void skipping_is_drawing(void **state)
 /* Around the borders of the state's 624 words. */
 static void skips_add_up(void **state)
 {
-	static const uint64_t parts[] = { 0,   1,   622, 623, 624,
-					  625, 1248, 5000 };
+	static const uint64_t parts[] = { 0, 1, 622, 623, 624, 625, 1248, 5000 };
 	const size_t n = sizeof(parts) / sizeof(parts[0]);
 
 	(void)state;
