@@ -149,8 +149,8 @@ struct backend {
 	bool deterministic;
 };
 
-/* `threads` 0: as many as there are processors for this rank.  -ENOTSUP for
- * types that the backend has not. */
+/* `threads` 0: as many as OpenMP says.  -ENOTSUP for types that the backend has
+ * not. */
 int backend_cpu_new(struct backend **out, enum dtype dtype, unsigned threads,
 		    bool deterministic, struct errmsg *err);
 

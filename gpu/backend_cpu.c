@@ -11,7 +11,6 @@
 #include <sys/mman.h>
 
 #include "ckpt/errmsg.h"
-#include "ckpt/parallel.h"
 #include "gpu/cpu.h"
 #include "gpu/cpu_math.h"
 
@@ -270,7 +269,7 @@ int backend_cpu_new(struct backend **out, enum dtype dtype, unsigned threads,
 		.lp_size = sizeof(float),
 		.deterministic = deterministic,
 	};
-	c->threads = threads ? threads : parallel_width();
+	c->threads = threads ? threads : (unsigned)omp_get_max_threads();
 	omp_set_num_threads((int)c->threads);
 	openblas_set_num_threads((int)c->threads);
 	*out = &c->base;

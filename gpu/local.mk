@@ -36,11 +36,19 @@ endif
 	%D%/csvlog.h %D%/csvlog.c \
 	%D%/tfrecord.h %D%/tfrecord.c \
 	%D%/tbevents.h %D%/tbevents_write.c %D%/tbevents_read.c \
-	%D%/metrics.h %D%/metrics.c
+	%D%/metrics.h %D%/metrics.c \
+	%D%/stop.h %D%/stop.c \
+	%D%/train.h %D%/train.c
 
 # The one part of the tree whose loops are worth vectors and threads.
 %C%_libuctrain_a_CPPFLAGS = $(AM_CPPFLAGS) $(BLAS_CFLAGS) $(MPI_CFLAGS)
 %C%_libuctrain_a_CFLAGS = $(AM_CFLAGS) $(VECTOR_CFLAGS) $(OPENMP_CFLAGS)
+
+if BUILD_TRAIN
+bin_PROGRAMS += uctrain
+endif
+uctrain_SOURCES = %D%/main.c
+uctrain_LDADD = $(train_libs)
 
 train_libs = %D%/libuctrain.a $(ckpt_libs) $(CJSON_LIBS) $(BLAS_LIBS) $(MPI_LIBS) \
 	$(OPENMP_CFLAGS) -lm

@@ -38,6 +38,12 @@ is_mounted()
 	grep -qF " $work/mnt " /proc/self/mounts
 }
 
+can_mount()
+{
+	[ -r /dev/fuse ] && [ -w /dev/fuse ] &&
+		command -v fusermount3 >/dev/null
+}
+
 step()
 {
 	printf '\n# %s\n' "$*"
@@ -105,8 +111,7 @@ run ls run "run/$tag"
 step "What is it, and is it whole?"
 run ucckpt info run | shorten 14
 
-if [ -r /dev/fuse ] && [ -w /dev/fuse ] && command -v fusermount3 >/dev/null
-then
+if can_mount; then
 	step "Mount it.  Nothing is converted, nothing is written:"
 	run ucfs run mnt
 	run ls -l mnt
@@ -137,4 +142,71 @@ else
 	show_tree out
 fi
 
-step "That was all; the manuals are ucfs(1) and ucckpt(1)."
+# The story that the mount is for: train on four ranks, go on with two.
+train_and_resume()
+{
+	local shape=(--n_layer 2 --n_head 4 --n_embd 64 --vocab_size 512
+		--n_positions 64 --seq_length 64 --train_batch_size 16
+		--train_micro_batch_size_per_gpu 4 --lr 2e-3 --zero_stage 3)
+	local logs=(--log_dir "$work/logs" --checkpoint_dir) from
+
+	# Open MPI wants to be told about root and about few processors.
+	export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+	export OMPI_MCA_rmaps_base_oversubscribe=1 OMP_NUM_THREADS=1
+
+	step "Train a GPT-2 on four ranks with ZeRO-3, saving half-way:"
+	run mpirun -n 4 uctrain "${shape[@]}" --steps 60 --run_name four_ranks \
+		--checkpoint_interval 30 "${logs[@]}" "$work/trained" | shorten 6
+	run ls "$work/trained/global_step30"
+
+	if can_mount; then
+		step "Mount it, and go on with two ranks from step 30:"
+		run ucfs "$work/trained" mnt
+		from=mnt
+	else
+		step "Convert it, and go on with two ranks from step 30:"
+		run ucckpt convert "$work/trained/global_step30" \
+			"conv/global_step30_universal"
+		from=conv
+	fi
+	run mpirun -n 2 uctrain "${shape[@]}" --steps 60 \
+		--run_name two_ranks_resumed --resume --universal_checkpoint \
+		--checkpoint_tag global_step30_universal "${logs[@]}" "$from" |
+		shorten 6
+	if is_mounted; then
+		run fusermount3 -u mnt
+	fi
+
+	step "The losses of both, step by step:"
+	compare_losses "$work/logs/four_ranks" "$work/logs/two_ranks_resumed"
+	if command -v gnuplot >/dev/null; then
+		run ucplot "$work/logs/four_ranks" \
+			"$work/logs/two_ranks_resumed" --png -o "$build/demo"
+	fi
+}
+
+# The largest difference of the losses of runs $1 and $2.
+compare_losses()
+{
+	awk -F, '
+	FNR == 1 { file++; next }
+	file == 1 { loss[$1] = $2; next }
+	{
+		d = $2 - loss[$1]
+		d = d < 0 ? -d : d
+		max = d > max ? d : max
+		n++
+	}
+	END {
+		printf "%d steps, at most %.2g apart\n", n, max
+		exit n != 30 || max > 2e-5
+	}' "$1"/*.csv "$2"/*.csv
+}
+
+if command -v uctrain >/dev/null && command -v mpirun >/dev/null; then
+	train_and_resume
+else
+	step "No uctrain or no mpirun here: training is not shown."
+fi
+
+step "That was all; the manuals are ucfs(1), ucckpt(1), uctrain(1) and ucplot(1)."

@@ -45,6 +45,11 @@ scripts = \
 	%D%/cases/ucckpt_convert_fail.sh \
 	%D%/cases/ucckpt_extents.sh \
 	%D%/cases/ucplot.sh \
+	%D%/cases/train_resume.sh \
+	%D%/cases/train_accumulate.sh \
+	%D%/cases/train_reshape.sh \
+	%D%/cases/train_deepspeed.sh \
+	%D%/cases/train_errors.sh \
 	%D%/cases/train_zero.sh \
 	%D%/cases/train_save.sh \
 	%D%/cases/train_load.sh \
@@ -179,7 +184,7 @@ noinst_PROGRAMS += %D%/tensor_stats
 # Data and helpers that `make dist` would not find by itself.
 EXTRA_DIST += $(scripts) \
 	%D%/demo.sh %D%/numbers %D%/good %D%/bad %D%/events %D%/cases/lib.sh \
-	%D%/cases/mpi.sh %D%/mpi.supp %D%/interop %D%/bench \
+	%D%/cases/mpi.sh %D%/cases/train_lib.sh %D%/mpi.supp %D%/interop %D%/bench \
 	%D%/fuzz/corpus %D%/fuzz/seed.sh %D%/fuzz/pickle.dict
 
 # Longer runs that are not part of `make check`: speed, and comparison with

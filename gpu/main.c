@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* uctrain: all ranks read the same command line; rank 0 speaks for them. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ckpt/errmsg.h"
+#include "gpu/comm.h"
+#include "gpu/config.h"
+#include "gpu/stop.h"
+#include "gpu/train.h"
+
+static int run(struct comm *comm, int argc, char **argv)
+{
+	struct config c;
+	struct errmsg err = { "" };
+	int rc = config_parse(&c, argc, argv, comm->size, comm->rank == 0, &err);
+
+	if (rc == 1)
+		return EXIT_SUCCESS;
+	if (!rc) {
+		rc = train_run(&c, comm, &err);
+		config_done(&c);
+	}
+	if (rc && comm->rank == 0)
+		fprintf(stderr, "uctrain: %s\n", err.text);
+	return rc ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+int main(int argc, char **argv)
+{
+	struct comm comm;
+	struct errmsg err = { "" };
+	int status;
+
+	if (comm_init(&comm, &argc, &argv, &err)) {
+		fprintf(stderr, "uctrain: %s\n", err.text);
+		return EXIT_FAILURE;
+	}
+	stop_on_signals();
+	status = run(&comm, argc, argv);
+	comm_done(&comm);
+	return status;
+}

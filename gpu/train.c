@@ -1,0 +1,458 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The loop: rows to micro-batches, micro-batches to one gradient, the gradient
+ * to an update.  All ranks take the same decisions: what one of them finds out
+ * alone (a signal, a failed read) is agreed upon before it is acted upon.
+ */
+#include "gpu/train.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ckpt/errmsg.h"
+#include "ckpt/parallel.h"
+#include "gpu/backend.h"
+#include "gpu/comm.h"
+#include "gpu/config.h"
+#include "gpu/load.h"
+#include "gpu/metrics.h"
+#include "gpu/network.h"
+#include "gpu/save.h"
+#include "gpu/scaler.h"
+#include "gpu/schedule.h"
+#include "gpu/stop.h"
+#include "gpu/tokens.h"
+#include "gpu/zero.h"
+
+/* Batches that one validation takes at most. */
+#define VALID_BATCHES_MAX 16
+
+/* The part of the data that is kept for it. */
+#define HELD_OUT 0.1
+
+struct run {
+	const struct config *config;
+	struct comm *comm;
+	struct gpt2 model;
+	struct backend *backend;
+	struct zero zero;
+	struct network_weights weights;
+	struct network *network;
+	struct tokens *tokens;
+	struct scaler scaler;
+	struct metrics *metrics; /* of rank 0 */
+	int32_t *rows;           /* of one micro-batch */
+	uint64_t step;           /* done, skipped ones among them */
+	uint64_t skipped;
+	uint64_t saved; /* the step of the last checkpoint; 0: none */
+	bool saves;     /* there is a directory that can be written */
+};
+
+static double seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static uint64_t resident_bytes(void)
+{
+	struct rusage u;
+
+	getrusage(RUSAGE_SELF, &u);
+	return (uint64_t)u.ru_maxrss * 1024;
+}
+
+/* A number that differs with every micro-batch of every rank and step: the
+ * finaliser of splitmix64 over their concatenation. */
+static uint64_t dropout_seed(const struct run *r, unsigned micro)
+{
+	uint64_t x = r->config->seed * UINT64_C(0x9e3779b97f4a7c15) +
+		     ((r->step << 20 | micro) * r->comm->size + r->comm->rank);
+
+	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+	return x ^ x >> 31;
+}
+
+/* The rows of this rank's micro-batch `micro` of batch `batch` (from 0). */
+static int read_rows(struct run *r, bool valid, uint64_t batch, unsigned micro,
+		     struct errmsg *err)
+{
+	const struct config *c = r->config;
+	unsigned i;
+	int rc;
+
+	for (i = 0; i < c->micro_batch; i++) {
+		uint64_t mine = (uint64_t)micro * c->micro_batch + i;
+		uint64_t row =
+			batch * c->batch + mine * r->comm->size + r->comm->rank;
+
+		rc = tokens_row(r->tokens, valid, row,
+				r->rows + (size_t)i * c->seq_length, err);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+/* Gradients of the whole batch; *loss is its mean over all ranks. */
+static int accumulate(struct run *r, double *loss, struct errmsg *err)
+{
+	const struct config *c = r->config;
+	double sum = 0, one;
+	unsigned i;
+	int rc = 0;
+
+	/* Each micro-batch counts for its part of the rank's, as if it had been
+	 * one large batch; ranks are averaged when they are summed. */
+	float scale = (float)(r->scaler.scale / c->accumulation);
+
+	for (i = 0; i < c->accumulation && !rc; i++) {
+		rc = comm_agree(r->comm, read_rows(r, false, r->step, i, err),
+				err);
+		if (!rc)
+			rc = network_train(r->network, &r->weights, r->rows,
+					   scale, dropout_seed(r, i), &one, err);
+		if (!rc)
+			sum += one;
+	}
+	if (rc)
+		return rc;
+	comm_sum_double(r->comm, &sum, 1);
+	*loss = sum / c->accumulation / r->comm->size;
+	return 0;
+}
+
+static int validate(struct run *r, double *loss, struct errmsg *err)
+{
+	const struct config *c = r->config;
+	uint64_t batches = tokens_valid_rows(r->tokens) / c->batch, b;
+	double sum = 0, one;
+	unsigned i;
+	int rc;
+
+	if (batches > VALID_BATCHES_MAX)
+		batches = VALID_BATCHES_MAX;
+	for (b = 0; b < batches; b++)
+		for (i = 0; i < c->accumulation; i++) {
+			rc = comm_agree(r->comm, read_rows(r, true, b, i, err),
+					err);
+			if (!rc)
+				rc = network_evaluate(r->network, &r->weights,
+						      r->rows, &one, err);
+			if (rc)
+				return rc;
+			sum += one;
+		}
+	comm_sum_double(r->comm, &sum, 1);
+	*loss = sum / (double)batches / c->accumulation / r->comm->size;
+	return 0;
+}
+
+/* One update.  Fills in all of `m` but what is measured around it. */
+static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
+{
+	const struct config *c = r->config;
+	struct zero_update u = {
+		.lr = schedule_lr(&c->schedule, c->optimizer.lr, r->zero.step),
+		.clip = c->gradient_clipping,
+		.grad_scale = r->scaler.scale,
+	};
+	int rc = accumulate(r, &m->loss, err);
+
+	if (rc)
+		return rc;
+	r->step++;
+	m->step = r->step;
+	if (!isfinite(m->loss))
+		return errmsg_set(err, -EDOM,
+				  "the loss of step %" PRIu64 " is %f: stopped; "
+				  "nothing was saved after step %" PRIu64,
+				  r->step, m->loss, r->saved);
+	rc = zero_update(&r->zero, &u, err);
+	if (rc)
+		return rc;
+	if (u.overflow && !r->config->scaler.dynamic)
+		return errmsg_set(err, -EDOM,
+				  "the gradient of step %" PRIu64 " is not "
+				  "finite: stopped; nothing was saved after "
+				  "step %" PRIu64,
+				  r->step, r->saved);
+	r->skipped += u.overflow;
+	m->lr = u.lr;
+	m->grad_norm = u.grad_norm;
+	m->loss_scale = u.grad_scale;
+	m->skipped = u.overflow;
+	return scaler_update(&r->scaler, u.overflow, err);
+}
+
+static int save(struct run *r, struct errmsg *err)
+{
+	const struct config *c = r->config;
+	const struct save_options o = {
+		.dir = c->checkpoint_dir,
+		.keep_last = c->keep_last,
+		.config = c,
+		.scaler = &r->scaler,
+		.step = r->step,
+		.skipped = r->skipped,
+	};
+	int rc = save_checkpoint(&r->zero, &o, err);
+
+	if (!rc)
+		r->saved = r->step;
+	return rc;
+}
+
+/* Has any rank been told to stop? */
+static bool all_stop(struct run *r)
+{
+	double asked = stop_requested();
+
+	comm_sum_double(r->comm, &asked, 1);
+	return asked > 0;
+}
+
+/* Is there something to do every `interval` steps, now? */
+static bool due(uint64_t step, uint64_t interval)
+{
+	return interval && step % interval == 0;
+}
+
+static int report(struct run *r, struct metrics_step *m, double begun,
+		  struct errmsg *err)
+{
+	const struct config *c = r->config;
+	double memory = (double)resident_bytes();
+
+	comm_max_double(r->comm, &memory, 1);
+	m->tokens_per_second =
+		(double)c->batch * c->seq_length / (seconds() - begun);
+	m->memory = (uint64_t)memory;
+	return comm_agree(
+		r->comm, r->metrics ? metrics_add(r->metrics, m, err) : 0, err);
+}
+
+static int train_steps(struct run *r, struct errmsg *err)
+{
+	const struct config *c = r->config;
+	bool stop = false;
+	int rc = 0;
+
+	while (!rc && !stop && r->step < c->steps) {
+		struct metrics_step m = { 0 };
+		double begun = seconds();
+
+		rc = train_step(r, &m, err);
+		if (!rc && due(r->step, c->valid_interval)) {
+			m.has_valid = true;
+			rc = validate(r, &m.valid_loss, err);
+		}
+		if (!rc)
+			rc = report(r, &m, begun, err);
+		stop = !rc && all_stop(r);
+		if (!rc && r->saves &&
+		    (stop || r->step == c->steps ||
+		     due(r->step, c->checkpoint_interval)))
+			rc = save(r, err);
+	}
+	return rc;
+}
+
+/* What was read, and what was not there. */
+static void tell_resumed(const struct run *r, const struct load_result *got)
+{
+	double bytes[2] = { (double)got->bytes, (double)got->direct };
+
+	comm_sum_double(r->comm, bytes, 2);
+	if (r->comm->rank != 0)
+		return;
+	fprintf(stderr,
+		"uctrain: resumed from %s at step %" PRIu64 ": %.1f MB "
+		"of tensors were read by all ranks, %.1f MB of them straight "
+		"from shards\n",
+		got->path, got->step, bytes[0] / 1e6, bytes[1] / 1e6);
+	if (got->missing)
+		fprintf(stderr,
+			"uctrain: %" PRIu64 " optimizer states begin "
+			"from zero: %s\n",
+			got->missing, got->first.text);
+}
+
+static int resume(struct run *r, struct errmsg *err)
+{
+	const struct config *c = r->config;
+	const struct load_options o = {
+		.dir = c->resume_dir,
+		.tag = c->checkpoint_tag,
+		.universal = c->universal,
+		.no_optimizer = c->no_load_optimizer_states,
+		.ignore_missing = c->ignore_missing_optim,
+	};
+	struct load_result got;
+	int rc = load_checkpoint(&r->zero, &o, &got, err);
+
+	if (rc)
+		return rc;
+	r->step = r->saved = got.step;
+	r->skipped = got.skipped;
+	if (got.has_scaler && c->scaler.dynamic)
+		r->scaler = got.scaler;
+	tell_resumed(r, &got);
+	return 0;
+}
+
+/*
+ * Threads for this rank's work: what OMP_NUM_THREADS says, or its share of the
+ * processors.  A rank that mpirun bound to some of them has those to itself.
+ */
+static unsigned threads_of_rank(const struct comm *comm)
+{
+	unsigned width = parallel_width();
+
+	if (getenv("OMP_NUM_THREADS"))
+		return 0;
+	if ((long)width == sysconf(_SC_NPROCESSORS_ONLN))
+		width /= comm->local_size;
+	return width ? width : 1;
+}
+
+static int open_backend(struct run *r, struct errmsg *err)
+{
+	const struct config *c = r->config;
+
+	if (c->device == DEVICE_CUDA)
+		return errmsg_set(err, -ENOTSUP,
+				  "--device cuda: this uctrain was built "
+				  "without CUDA");
+	return backend_cpu_new(&r->backend, c->dtype, threads_of_rank(r->comm),
+			       c->deterministic, err);
+}
+
+static int check_held_out(const struct run *r, struct errmsg *err)
+{
+	const uint64_t rows = tokens_valid_rows(r->tokens);
+
+	if (!r->config->valid_interval || rows >= r->config->batch)
+		return 0;
+	return errmsg_set(err, -EINVAL,
+			  "--valid_interval: %s leaves %" PRIu64 " rows for "
+			  "validation, less than a batch of %u",
+			  r->config->data, rows, r->config->batch);
+}
+
+/* Everything that a rank needs and that may fail on it alone. */
+static int open_parts(struct run *r, struct errmsg *err)
+{
+	const struct config *c = r->config;
+	const struct tokens_options t = {
+		.source = c->data,
+		.batch = c->batch,
+		.seq = c->seq_length,
+		.vocab = c->model.vocab_size,
+		.seed = c->seed,
+		.held_out = c->valid_interval ? HELD_OUT : 0,
+	};
+	int rc = gpt2_init(&r->model, &c->model, err);
+
+	if (!rc)
+		rc = open_backend(r, err);
+	if (!rc)
+		rc = network_new(&r->network, &r->model, r->backend,
+				 c->micro_batch, c->seq_length, err);
+	if (!rc)
+		rc = tokens_open(&r->tokens, &t, err);
+	if (!rc)
+		rc = check_held_out(r, err);
+	if (rc)
+		return rc;
+	r->rows = calloc((size_t)c->micro_batch * c->seq_length,
+			 sizeof(*r->rows));
+	if (!r->rows)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	scaler_init(&r->scaler, &c->scaler);
+	return 0;
+}
+
+/* What ranks do together: cut the state, and fill it in. */
+static int open_state(struct run *r, struct errmsg *err)
+{
+	const struct config *c = r->config;
+	int rc = zero_init(&r->zero, &r->model, r->comm, r->backend,
+			   c->zero_stage, &c->optimizer, err);
+
+	if (rc)
+		return rc;
+	r->weights = zero_weights(&r->zero);
+	if (c->resume_dir)
+		return resume(r, err);
+	rc = zero_init_weights(&r->zero, c->seed, err);
+	return rc ? rc : zero_publish(&r->zero, err);
+}
+
+static int open_metrics(struct run *r, struct errmsg *err)
+{
+	const struct config *c = r->config;
+	const struct metrics_options o = {
+		.log_dir = c->log_dir,
+		.run_name = c->run_name,
+		.first_step = r->step + 1,
+		.last_step = c->steps,
+	};
+	int rc = 0;
+
+	if (r->comm->rank == 0)
+		rc = metrics_open(&r->metrics, &o, err);
+	return comm_agree(r->comm, rc, err);
+}
+
+/* The directory of checkpoints may be a mount that a run is resumed from. */
+static void see_where_to_save(struct run *r)
+{
+	const char *const dir = r->config->checkpoint_dir;
+	struct statvfs st;
+
+	r->saves = dir && !(statvfs(dir, &st) == 0 && st.f_flag & ST_RDONLY);
+	if (dir && !r->saves && r->comm->rank == 0)
+		fprintf(stderr,
+			"uctrain: %s is read-only: nothing will be "
+			"saved\n",
+			dir);
+}
+
+static void run_close(struct run *r)
+{
+	zero_done(&r->zero);
+	tokens_close(r->tokens);
+	network_free(r->network);
+	if (r->backend)
+		r->backend->ops->destroy(r->backend);
+	gpt2_done(&r->model);
+	free(r->rows);
+}
+
+int train_run(const struct config *c, struct comm *comm, struct errmsg *err)
+{
+	struct run r = { .config = c, .comm = comm };
+	int rc = comm_agree(comm, open_parts(&r, err), err), end;
+
+	see_where_to_save(&r);
+	if (!rc)
+		rc = open_state(&r, err);
+	if (!rc)
+		rc = open_metrics(&r, err);
+	if (!rc)
+		rc = train_steps(&r, err);
+	end = metrics_close(r.metrics, rc ? NULL : err);
+	run_close(&r);
+	return rc ? rc : comm_agree(comm, end, err);
+}

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+# What the cases of the trainer share, on top of lib.sh.
+#
+#   train N NAME FLAG...   runs uctrain on N ranks as run NAME; its words are in
+#                          $tmp/NAME.log, its figures in $tmp/logs/NAME
+#   losses NAME            "step loss" per line
+#   apart A B FIRST        the largest difference of two runs' losses over the
+#                          steps from FIRST that both have; "none" if there are
+#                          no such steps
+#   within LIMIT NUMBER    is it a number, and at most LIMIT?
+
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# shellcheck source=tests/cases/mpi.sh
+. "$(dirname "$0")/mpi.sh"
+
+require_train() {
+	command -v uctrain >/dev/null || skip "uctrain was not built"
+	require_mpi
+}
+
+# A model that trains in milliseconds and still has everything.
+# shellcheck disable=SC2034 # read by the cases
+tiny=(--n_layer 2 --n_head 2 --n_embd 32 --vocab_size 256 --n_positions 32
+	--seq_length 32 --lr 5e-3 --weight_decay 0.01 --gradient_clipping 1
+	--optimizer AdamW --seed 42)
+
+try_train() {
+	local n=$1 name=$2
+	shift 2
+	timeout 120 mpirun -n "$n" uctrain --run_name "$name" --log_dir "$tmp/logs" "$@" \
+		>"$tmp/$name.log" 2>&1 </dev/null
+}
+
+train() {
+	try_train "$@" || fail "uctrain ${*:2} on $1 ranks: $(tail -n 5 "$tmp/$2.log")"
+}
+
+losses() {
+	awk -F, 'NR > 1 && $2 != "" { print $1, $2 }' "$tmp/logs/$1"/*.csv
+}
+
+apart() {
+	awk -v first="$3" '
+	FNR == NR { a[$1] = $2; next }
+	$1 >= first && $1 in a {
+		d = $2 - a[$1]
+		if (d < 0)
+			d = -d
+		if (d > max || !n)
+			max = d
+		n++
+	}
+	END { print n ? max : "none" }' <(losses "$1") <(losses "$2")
+}
+
+within() {
+	awk -v limit="$1" -v x="$2" \
+		'BEGIN { exit !(x ~ /^[0-9.e+-]+$/ && x + 0 <= limit + 0) }'
+}

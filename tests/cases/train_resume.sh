@@ -1,0 +1,43 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# A run that was saved half-way and resumed on as many ranks goes on as if it
+# had not been interrupted: from the shards, and from the mounted tree.
+# shellcheck source=tests/cases/train_lib.sh
+. "$(dirname "$0")/train_lib.sh"
+require_train
+require_fuse
+
+flags=("${tiny[@]}" --train_batch_size 16 --train_micro_batch_size_per_gpu 4
+	--deterministic)
+
+# resume STAGE DTYPE: "equal" asks for the same bits.
+resume() {
+	local stage=$1 dtype=$2 run=$tmp/z$1_$2 name=z$1_$2
+	local f=("${flags[@]}" --zero_stage "$stage" --dtype "$dtype")
+
+	train 4 "$name" "${f[@]}" --steps 200 --checkpoint_dir "$run" \
+		--checkpoint_interval 100
+	check "$name: latest names the newest" test "$(cat "$run/latest")" = global_step200
+	check "$name: check finds it whole" ucckpt check --data "$run/global_step100"
+	train 4 "$name-zero" "${f[@]}" --steps 200 --resume="$run" \
+		--checkpoint_tag global_step100
+	check "$name: resuming at 100 goes on with 101" \
+		test "$(losses "$name-zero" | head -n 1 | cut -d' ' -f1)" = 101
+	check "$name: from shards, bit for bit" \
+		within 0 "$(apart "$name" "$name-zero" 101)"
+
+	mount_fg "$run" || return
+	train 4 "$name-mount" "${f[@]}" --steps 200 --resume \
+		--universal_checkpoint --checkpoint_dir "$tmp/mnt" \
+		--checkpoint_tag global_step100_universal
+	unmount
+	check "$name: from the mount, bit for bit" \
+		within 0 "$(apart "$name" "$name-mount" 101)"
+}
+
+for stage in 1 2 3; do
+	resume "$stage" fp32
+done
+resume 1 bf16
+resume 3 fp16
+finish
