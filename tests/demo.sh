@@ -63,6 +63,13 @@ shorten()
 		END { if (NR > max) printf "... %d more lines\n", NR - max }'
 }
 
+# The last lines of a trainer, which mpirun makes believe that it is on a
+# terminal and has a progress bar to draw.
+last_steps()
+{
+	tr '\r' '\n' | tail -n 3 | sed 's/\x1b\[K//'
+}
+
 fail()
 {
 	printf 'demo: %s\n' "$*" >&2
@@ -156,7 +163,7 @@ train_and_resume()
 
 	step "Train a GPT-2 on four ranks with ZeRO-3, saving half-way:"
 	run mpirun -n 4 uctrain "${shape[@]}" --steps 60 --run_name four_ranks \
-		--checkpoint_interval 30 "${logs[@]}" "$work/trained" | shorten 6
+		--checkpoint_interval 30 "${logs[@]}" "$work/trained" | last_steps
 	run ls "$work/trained/global_step30"
 
 	if can_mount; then
@@ -172,7 +179,7 @@ train_and_resume()
 	run mpirun -n 2 uctrain "${shape[@]}" --steps 60 \
 		--run_name two_ranks_resumed --resume --universal_checkpoint \
 		--checkpoint_tag global_step30_universal "${logs[@]}" "$from" |
-		shorten 6
+		last_steps
 	if is_mounted; then
 		run fusermount3 -u mnt
 	fi
@@ -182,6 +189,7 @@ train_and_resume()
 	if command -v gnuplot >/dev/null; then
 		run ucplot "$work/logs/four_ranks" \
 			"$work/logs/two_ranks_resumed" --png -o "$build/demo"
+		run ls "$build"/demo*.png
 	fi
 }
 
