@@ -89,6 +89,11 @@ int plan_open(const char *path, const struct plan_options *options,
 	return 0;
 }
 
+int plan_check(struct plan *p, struct errmsg *err)
+{
+	return resolve_profiles(&p->r, err);
+}
+
 void plan_close(struct plan *p)
 {
 	if (!p)

@@ -81,8 +81,8 @@ struct loading {
 	struct errmsg *err; /* of each */
 };
 
-/* Shard number `i`; the first of its model-parallel rank has been read, if it
- * is not the one. */
+/* Shard number `i`: the first of its model-parallel rank, or that one has been
+ * read. */
 static int load_one(struct resolve *r, unsigned i, struct errmsg *err)
 {
 	const unsigned mp = i / r->dir.dp_degree, rank = i % r->dir.dp_degree;
@@ -99,6 +99,8 @@ static int load_one(struct resolve *r, unsigned i, struct errmsg *err)
 	}
 	if (!rc)
 		atomic_store(&r->loaded[i], true);
+	else if (rank == 0)
+		layout_done(&r->layouts[mp]);
 	return rc;
 }
 
@@ -109,9 +111,9 @@ static int load_indexed(void *ctx, size_t i)
 	return load_one(l->r, l->ranks[i], &l->err[i]);
 }
 
-/* Called with the lock held. */
+/* Shards first, first + step, ... below `end`.  Called with the lock held. */
 static int load_missing(struct resolve *r, unsigned first, unsigned end,
-			struct errmsg *err)
+			unsigned step, struct errmsg *err)
 {
 	struct loading l = {
 		.r = r,
@@ -126,7 +128,7 @@ static int load_missing(struct resolve *r, unsigned first, unsigned end,
 				r->dir.path);
 		goto out;
 	}
-	for (unsigned i = first; i < end; i++)
+	for (unsigned i = first; i < end; i += step)
 		if (!atomic_load(&r->loaded[i]))
 			l.ranks[n++] = i;
 	rc = parallel_for(n, r->readers ? r->readers : parallel_width(),
@@ -155,13 +157,20 @@ int resolve_shards(struct resolve *r, unsigned mp, unsigned first,
 	if (all)
 		return 0;
 	pthread_mutex_lock(&r->lock);
-	if (!atomic_load(&r->loaded[base])) {
+	if (!atomic_load(&r->loaded[base]))
 		rc = load_one(r, base, err);
-		if (rc)
-			layout_done(&r->layouts[mp]);
-	}
 	if (!rc && first < end)
-		rc = load_missing(r, base + first, base + end, err);
+		rc = load_missing(r, base + first, base + end, 1, err);
+	pthread_mutex_unlock(&r->lock);
+	return rc;
+}
+
+int resolve_profiles(struct resolve *r, struct errmsg *err)
+{
+	int rc;
+
+	pthread_mutex_lock(&r->lock);
+	rc = load_missing(r, 0, (unsigned)r->dir.noptim, r->dir.dp_degree, err);
 	pthread_mutex_unlock(&r->lock);
 	return rc;
 }

@@ -44,6 +44,10 @@ void resolve_done(struct resolve *r);
 int resolve_shards(struct resolve *r, unsigned mp, unsigned first,
 		   unsigned end, struct errmsg *err);
 
+/* Make sure that the profiles of all model-parallel ranks are there, read in
+ * parallel. */
+int resolve_profiles(struct resolve *r, struct errmsg *err);
+
 /* What the first shard of a model-parallel rank holds: which states there
  * are, of which types. */
 int resolve_profile(struct resolve *r, unsigned mp, const struct shard **out,

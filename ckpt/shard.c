@@ -58,6 +58,13 @@ int shard_build_layout(const struct shard_reader *r,
 	return 0;
 }
 
+const char *shard_group_name(const struct shard_reader *r, size_t g)
+{
+	const struct slice_group *const group = &r->c->groups[g];
+
+	return group->n ? group->slices[0]->name : "no parameter";
+}
+
 int shard_read_flat(const struct shard_reader *r, const struct value *v,
 		    const char *what, size_t g, struct flat *out)
 {
@@ -106,9 +113,10 @@ static int read_state_tensor(const struct shard_reader *r, size_t g,
 		return rc;
 	if (st->flat.numel < need || st->flat.numel > most)
 		return errmsg_set(r->err, -EBADMSG,
-				  "%s: %s of group %zu has %" PRIu64
-				  " elements, expected %" PRIu64 "%s", r->file,
-				  st->name, g, st->flat.numel, need,
+				  "%s: %s of group %zu (%.100s, ...) has %"
+				  PRIu64 " elements, expected %" PRIu64 "%s",
+				  r->file, st->name, g,
+				  shard_group_name(r, g), st->flat.numel, need,
 				  st->flat.numel ? "" :
 						   " (offloaded to NVMe?)");
 	return 0;

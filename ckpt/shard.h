@@ -115,6 +115,9 @@ int shard_build_layout(const struct shard_reader *r,
 				    const uint64_t *numel,
 				    struct partition *out));
 
+/* The first parameter of group g, which tells people more than its number. */
+const char *shard_group_name(const struct shard_reader *r, size_t g);
+
 /* Read a flat tensor; `what` and `g` are for messages. */
 int shard_read_flat(const struct shard_reader *r, const struct value *v,
 		    const char *what, size_t g, struct flat *out);

@@ -231,9 +231,10 @@ static int read_group(const struct shard_reader *r, size_t g,
 		return rc;
 	if (group->fp32.numel != filled && group->fp32.numel != p->size)
 		return errmsg_set(r->err, -EBADMSG,
-				  "%s: group %zu: the fp32 partition has %" PRIu64
-				  " elements, expected %" PRIu64 " or, padded,"
-				  " %" PRIu64, r->file, g, group->fp32.numel,
+				  "%s: group %zu (%.100s, ...): the fp32 partition has %"
+				  PRIu64 " elements, expected %" PRIu64 " or,"
+				  " padded, %" PRIu64, r->file, g,
+				  shard_group_name(r, g), group->fp32.numel,
 				  filled, p->size);
 	rc = shard_read_states(r, g, group_states(r, g), filled, p->size);
 	return rc ? rc : check_mapping(r, g);

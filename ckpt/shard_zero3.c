@@ -71,11 +71,12 @@ int shard_read_zero3(struct shard_reader *r)
 				     flat);
 		if (!rc && flat->numel != size)
 			rc = errmsg_set(r->err, -EBADMSG,
-					"%s: sub-group %zu has %" PRIu64
+					"%s: sub-group %zu (%.100s, ...) has %" PRIu64
 					" elements on this rank, its parameters"
 					" need %" PRIu64 ": was it partitioned"
 					" over another number of ranks (sequence"
-					" parallel)?", r->file, g, flat->numel,
+					" parallel)?", r->file, g,
+					shard_group_name(r, g), flat->numel,
 					size);
 		if (!rc)
 			rc = shard_read_states(

@@ -255,7 +255,8 @@ const struct bad bad_optim[] = {
 	SHARD(fewer_groups, 1, STAGES_ALL, "groups, param_shapes 2"),
 	SHARD(short_fp32, 1, STAGES_ALL, "9 elements"),
 	SHARD(short_state, 1, STAGES_ALL,
-	      "exp_avg of group 1 has 9 elements, expected"),
+	      "exp_avg of group 1 (l2.weight, ...) has 9 elements,"
+	      " expected"),
 	SHARD(empty_state, 1, STAGES_ALL, "(offloaded to NVMe?)"),
 	SHARD(state_of_text, 1, STAGES_ALL, "state exp_avg of group 1 is a str"),
 	SHARD(state_with_slash, 0, STAGES_ALL, "no usable name"),
