@@ -21,6 +21,7 @@ unit_tests = \
 	%D%/test_vfile \
 	%D%/test_plan \
 	%D%/test_model \
+	%D%/test_property \
 	%D%/test_bad \
 	%D%/test_good
 %C%_test_bad_SOURCES = \
@@ -69,6 +70,7 @@ EXTRA_LIBRARIES = %D%/libmk.a
 %C%_libmk_a_SOURCES = \
 	%D%/mkpt.h %D%/mkpt.c \
 	%D%/mkckpt.h %D%/mkckpt.c %D%/mkckpt_check.c \
+	%D%/world.h %D%/world.c %D%/world_info.c \
 	%D%/realfiles.h %D%/realfiles.c \
 	%D%/walk.h %D%/walk.c
 CLEANFILES += %D%/libmk.a

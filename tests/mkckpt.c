@@ -415,6 +415,23 @@ static void put_number(enum dtype dtype, uint8_t *to, uint64_t i)
 	}
 }
 
+static struct value *extra_tensor(struct mkpt *m, const struct mkckpt_extra *e)
+{
+	const uint64_t n = numel_of(e->shape, e->ndim) + 2 * e->spare;
+	const size_t item = dtype_size(e->dtype);
+	uint8_t *const v = must(calloc(n + 1, item));
+	struct tensor t;
+
+	for (uint64_t k = 0; k < n; k++)
+		put_number(e->dtype, v + k * item, e->first + k);
+	tensor_init(&t, e->dtype, e->shape, e->ndim, false);
+	t.storage_offset = e->spare;
+	t.storage_numel = n;
+	t.storage_key = mkpt_add_storage(m, v, n * item);
+	free(v);
+	return must(tensor_to_value(&m->arena, &t));
+}
+
 static struct value *make_module(struct mkpt *m, const struct mkckpt *c)
 {
 	struct value *const d = mkpt_ordered_dict(m);
@@ -430,18 +447,9 @@ static struct value *make_module(struct mkpt *m, const struct mkckpt *c)
 				     empty ? 1 : p->ndim, zeros));
 		free(zeros);
 	}
-	for (size_t i = 0; i < c->nextras; i++) {
-		const struct mkckpt_extra *const e = &c->extras[i];
-		const uint64_t n = numel_of(e->shape, e->ndim);
-		const size_t item = dtype_size(e->dtype);
-		uint8_t *const v = must(calloc(n + 1, item));
-
-		for (uint64_t k = 0; k < n; k++)
-			put_number(e->dtype, v + k * item, k);
-		mkpt_set(m, d, e->name,
-			 mkpt_tensor(m, e->dtype, e->shape, e->ndim, v));
-		free(v);
-	}
+	for (size_t i = 0; i < c->nextras; i++)
+		mkpt_set(m, d, c->extras[i].name,
+			 extra_tensor(m, &c->extras[i]));
 	return d;
 }
 

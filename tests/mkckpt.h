@@ -20,12 +20,14 @@ struct mkckpt_param {
 };
 
 /* A tensor that only the module has (stages 1 and 2): its element i is the
- * number i % 100. */
+ * number (first + i) % 100.  Its storage goes on so for `spare` elements
+ * before and behind it. */
 struct mkckpt_extra {
 	const char *name;
 	enum dtype dtype;
 	unsigned ndim;
 	uint64_t shape[4];
+	uint64_t first, spare;
 };
 
 enum mkckpt_file { MKCKPT_MODEL, MKCKPT_OPTIM };

@@ -41,8 +41,8 @@ static const struct mkckpt_param params[] = {
 };
 
 static const struct mkckpt_extra extras[] = {
-	{ "frozen", DTYPE_BF16, 2, { 3, 4 } },
-	{ "steps", DTYPE_I64, 0, { 0 } },
+	{ .name = "frozen", .dtype = DTYPE_BF16, .ndim = 2, .shape = { 3, 4 } },
+	{ .name = "steps", .dtype = DTYPE_I64 },
 };
 
 static struct mkckpt good(int stage)

@@ -39,8 +39,8 @@ static const struct mkckpt_param params[] = {
 };
 
 static const struct mkckpt_extra extras[] = {
-	{ "buffer", DTYPE_I64, 1, { 3 } },
-	{ "frozen", DTYPE_F32, 2, { 2, 2 } },
+	{ .name = "buffer", .dtype = DTYPE_I64, .ndim = 1, .shape = { 3 } },
+	{ .name = "frozen", .dtype = DTYPE_F32, .ndim = 2, .shape = { 2, 2 } },
 };
 
 static struct mkckpt small(int stage)
