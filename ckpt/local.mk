@@ -17,7 +17,9 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/zip.h %D%/zip_read.c \
 	%D%/hostile.h %D%/hostile.c \
 	%D%/memo.h %D%/memo.c \
-	%D%/pickle.h %D%/pickle_read.c %D%/pickle_write.c \
+	%D%/pickle.h \
+	%D%/pickle_machine.h %D%/pickle_machine.c \
+	%D%/pickle_op.c %D%/pickle_read.c %D%/pickle_write.c \
 	%D%/legacy.h %D%/legacy_read.c \
 	%D%/ptfile.h %D%/ptfile.c \
 	%D%/namehash.h %D%/namehash.c \
