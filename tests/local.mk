@@ -9,11 +9,15 @@ unit_tests = \
 	%D%/test_pickle \
 	%D%/test_pickle_write \
 	%D%/test_legacy \
+	%D%/test_legacy_bad \
 	%D%/test_namehash \
 	%D%/test_ptwrite \
 	%D%/test_names \
 	%D%/test_merge \
+	%D%/test_merge_parts \
 	%D%/test_geometry \
+	%D%/test_geometry_bad \
+	%D%/test_geometry_random \
 	%D%/test_partition \
 	%D%/test_extent \
 	%D%/test_gather \
@@ -24,12 +28,24 @@ unit_tests = \
 	%D%/test_property \
 	%D%/test_bad \
 	%D%/test_good
+%C%_test_legacy_SOURCES = %D%/test_legacy.c $(mklegacy)
+%C%_test_legacy_bad_SOURCES = %D%/test_legacy_bad.c $(mklegacy)
+%C%_test_merge_SOURCES = %D%/test_merge.c $(rules)
+%C%_test_merge_parts_SOURCES = %D%/test_merge_parts.c $(rules)
+%C%_test_geometry_SOURCES = %D%/test_geometry.c $(slices)
+%C%_test_geometry_bad_SOURCES = %D%/test_geometry_bad.c $(slices)
+%C%_test_geometry_random_SOURCES = %D%/test_geometry_random.c $(slices)
 %C%_test_bad_SOURCES = \
 	%D%/test_bad.c \
 	%D%/bad.h \
 	%D%/bad_files.c \
 	%D%/bad_model.c \
 	%D%/bad_optim.c
+
+# What several of them share.
+mklegacy = %D%/mklegacy.h %D%/mklegacy.c
+rules = %D%/rules.h %D%/rules.c
+slices = %D%/slices.h %D%/slices.c
 
 scripts = \
 	%D%/layers.sh \
