@@ -59,13 +59,13 @@ static bool is_short(const struct shard_group *g, uint64_t end)
 	return false;
 }
 
-static void tile_rank(const struct tiling *t, unsigned rank,
+static void tile_part(const struct tiling *t, unsigned part,
 		      const struct shard_group *g)
 {
 	uint64_t end = 0;
 
 	for (size_t i = 0; i < t->part->n; i++) {
-		const struct fragment f = partition_fragment(t->part, i, rank);
+		const struct fragment f = partition_fragment(t->part, i, part);
 		const char *const name = t->slices->slices[i]->name;
 
 		if (!f.numel)
@@ -90,9 +90,13 @@ static void tile_rank(const struct tiling *t, unsigned rank,
 	}
 }
 
+/* The group, or the one of those of experts, that `which` of the ranks'
+ * spread is about. */
 static void check_group(struct check *c, const struct resolve *r, unsigned mp,
-			size_t g)
+			size_t g, unsigned which)
 {
+	const struct spread *const spread = &r->layouts[mp].spread[g];
+	const size_t base = (size_t)mp * r->dir.dp_degree;
 	struct tiling t = { .c = c,
 			    .part = &r->layouts[mp].groups[g],
 			    .slices = &r->model.cats[mp].groups[g] };
@@ -105,9 +109,11 @@ static void check_group(struct check *c, const struct resolve *r, unsigned mp,
 		free(t.covered);
 		return;
 	}
-	for (unsigned rank = 0; rank < r->dir.dp_degree; rank++) {
-		t.path = r->dir.optim[(size_t)mp * r->dir.dp_degree + rank].path;
-		tile_rank(&t, rank, &get_shard(r, mp, rank)->groups[g]);
+	for (unsigned part = 0; part < spread->ranks; part++) {
+		const unsigned rank = spread_rank(spread, which, part);
+
+		t.path = r->dir.optim[base + rank].path;
+		tile_part(&t, part, &get_shard(r, mp, rank)->groups[g]);
 	}
 	for (size_t i = 0; i < t.part->n; i++)
 		if (t.covered[i] != t.slices->slices[i]->numel)
@@ -117,6 +123,15 @@ static void check_group(struct check *c, const struct resolve *r, unsigned mp,
 				  t.slices->slices[i]->name, t.covered[i],
 				  t.slices->slices[i]->numel);
 	free(t.covered);
+}
+
+static void check_groups(struct check *c, const struct resolve *r, unsigned mp)
+{
+	const struct layout *const l = &r->layouts[mp];
+
+	for (size_t g = 0; g < l->ngroups; g++)
+		for (unsigned i = 0; i < l->spread[g].degree; i++)
+			check_group(c, r, mp, g, i);
 }
 
 /* --- states between model-parallel ranks -------------------------------------- */
@@ -248,7 +263,7 @@ static bool has_shards(const struct check *c, const char *name)
 	const struct resolve *const r = plan_resolve(c->plan);
 	const struct param *const p = model_find(&r->model, name);
 
-	for (unsigned t = 0; p && !p->module && t < r->model.tp; t++)
+	for (unsigned t = 0; p && !p->module && t < p->nslices; t++)
 		if (p->slices[t] && !c->whole[p->slices[t]->mp])
 			return false;
 	return true;
@@ -315,9 +330,8 @@ void check_ranks(struct check *c)
 	}
 	find_whole(c, r);
 	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++)
-		for (size_t g = 0; c->whole[mp] && g < r->layouts[mp].ngroups;
-		     g++)
-			check_group(c, r, mp, g);
+		if (c->whole[mp])
+			check_groups(c, r, mp);
 	check_states(c, r);
 	check_tree(c);
 }

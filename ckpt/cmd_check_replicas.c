@@ -77,7 +77,7 @@ static uint64_t add_param(struct check *c, const struct model *m,
 {
 	uint64_t bytes = 0;
 
-	for (unsigned t = 0; t < m->tp; t++) {
+	for (unsigned t = 0; t < p->nslices; t++) {
 		const struct slice *const s = p->slices[t];
 
 		if (!s)

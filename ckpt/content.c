@@ -6,6 +6,8 @@
  *   stages 1, 2   {cat_dim: 0, param: tensor of the full shape}; the other
  *		   keys by merge rule (merge_tp_slices)
  *   stage 3	   a bare 1-D tensor (merge_zero3_slices)
+ *   AutoEP	   {param, cat_dim: 0, is_expert_param, ep_num_experts} for
+ *		   experts, in all stages (autoep_universal.py)
  *   step	   the bare object that the shard holds; stages 1 and 2 only
  *   any stage	   as stages 1 and 2, whatever the checkpoint is of: stage 3
  *		   loads these, too
@@ -23,6 +25,7 @@
 #include "ckpt/arena.h"
 #include "ckpt/bytebuf.h"
 #include "ckpt/errmsg.h"
+#include "ckpt/experts.h"
 #include "ckpt/gather.h"
 #include "ckpt/geometry.h"
 #include "ckpt/pickle.h"
@@ -134,6 +137,12 @@ static struct value *wrap_tensor(struct arena *a, const struct param *p,
 	}
 	if (ok)
 		ok = value_dict_set(a, dict, "param", tensor_to_value(a, t));
+	if (ok && m->rule == MERGE_EXPERTS)
+		ok = value_dict_set(a, dict, "cat_dim", value_new_int(a, 0)) &&
+		     value_dict_set(a, dict, "is_expert_param",
+				    value_new_bool(a, true)) &&
+		     value_dict_set(a, dict, "ep_num_experts",
+				    value_new_int(a, m->experts->n));
 	return ok ? dict : NULL;
 }
 
@@ -173,7 +182,7 @@ static int slice_maps(struct resolve *r, const struct param *p,
 {
 	int rc = 0;
 
-	for (unsigned t = 0; !rc && t < r->model.tp; t++)
+	for (unsigned t = 0; !rc && t < p->nslices; t++)
 		if (p->slices[t])
 			rc = resolve_slice(r, p->slices[t], state, dtype,
 					   &maps[t], err);
@@ -208,13 +217,13 @@ static int merge_extents(struct resolve *r, const struct param *p,
 			 const char *state, enum dtype dtype,
 			 struct content *c, struct errmsg *err)
 {
-	struct extent_map *maps = calloc(r->model.tp, sizeof(*maps));
+	struct extent_map *maps = calloc(p->nslices, sizeof(*maps));
 	struct geometry g;
 	int rc;
 
 	if (!maps)
 		return errmsg_set(err, -ENOMEM, "out of memory");
-	rc = model_geometry(&r->model, p, &g, err);
+	rc = model_geometry(p, &g, err);
 	if (!rc) {
 		rc = slice_maps(r, p, state, dtype, maps, err);
 		if (!rc && g.mean && dtype != DTYPE_F32)
@@ -226,7 +235,7 @@ static int merge_extents(struct resolve *r, const struct param *p,
 			errmsg_set(err, rc, "out of memory");
 		geometry_done(&g);
 	}
-	for (unsigned t = 0; maps && t < r->model.tp; t++)
+	for (unsigned t = 0; maps && t < p->nslices; t++)
 		extent_done(&maps[t]);
 	free(maps);
 	return rc;
@@ -237,7 +246,8 @@ static int state_file(struct resolve *r, const struct param *p,
 		      struct content *out, struct errmsg *err)
 {
 	const uint64_t len = p->numel * dtype_size(flat->dtype);
-	const bool bare = model_is_flat(&r->model) && !r->any_stage;
+	const bool bare = model_is_flat(&r->model) && !r->any_stage &&
+			  p->merge.rule != MERGE_EXPERTS;
 	struct arena a = { 0 };
 	struct tensor t;
 	int rc;
@@ -303,8 +313,8 @@ static int module_file(const struct resolve *r, const struct param *p,
 	const uint64_t item = dtype_size(m->dtype);
 	const uint64_t numel = cast ? m->numel : m->storage_numel;
 	const uint64_t len = numel * sizeof(float);
-	/* Model-states files follow the optimizer shards. */
-	const uint32_t shard = (uint32_t)r->dir.noptim + p->module_mp;
+	/* Model-states and expert files follow the optimizer shards. */
+	const uint32_t shard = (uint32_t)r->dir.noptim + m->file;
 	struct tensor t = {
 		.dtype = DTYPE_F32,
 		.ndim = m->ndim,

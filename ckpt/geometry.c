@@ -10,6 +10,7 @@
  *				the checkpoint records
  *   affine map			pieces {shape, place in the whole, place in the
  *				slice}; see geometry_affine.c
+ *   experts			see geometry_experts.c
  */
 #include "ckpt/geometry.h"
 
@@ -392,6 +393,8 @@ static int apply(struct geometry *g, const struct merge *m, const char *name,
 	switch (m->rule) {
 	case MERGE_AFFINE:
 		return geometry_affine(g, m->spec, name, s, n, err);
+	case MERGE_EXPERTS:
+		return geometry_experts(g, m->experts, name, s, n, err);
 	case MERGE_SUB_PARAMS: return sub_params(g, m, name, s, n, err);
 	case MERGE_REPLICATED:
 	case MERGE_AVERAGE:

@@ -11,7 +11,7 @@
 struct errmsg;
 struct merge;
 
-/* The slice of one tensor-parallel rank. */
+/* The slice of one tensor-parallel, or expert-parallel, rank. */
 struct geometry_slice {
 	bool present; /* false: the rank has none of the parameter */
 	unsigned ndim;
@@ -50,7 +50,7 @@ struct geometry {
 #define GEOMETRY_SEGMENTS_MAX (1u << 22)
 
 /*
- * Apply a rule to the slices of `n` tensor-parallel ranks.  `name` is for
+ * Apply a rule to the slices of `n` ranks.  `name` is for
  * messages.  -EBADMSG if shapes and rule do not agree, or leave an element of
  * the output open; -ENOTSUP for scaled pieces.
  */

@@ -27,9 +27,12 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/names.h %D%/names.c \
 	%D%/ckdir.h %D%/ckdir.c \
 	%D%/tags.h %D%/tags.c \
+	%D%/experts.h %D%/experts.c \
 	%D%/merge.h %D%/merge.c \
-	%D%/catalogue.h %D%/catalogue.c \
+	%D%/catalogue.h %D%/catalogue_impl.h %D%/catalogue.c \
+	%D%/catalogue_module.c %D%/catalogue_experts.c \
 	%D%/geometry.h %D%/geometry_impl.h %D%/geometry.c %D%/geometry_affine.c \
+	%D%/geometry_experts.c \
 	%D%/model.h %D%/model.c \
 	%D%/partition.h %D%/partition.c \
 	%D%/shard.h %D%/shard.c %D%/shard_zero12.c %D%/shard_zero3.c \

@@ -22,17 +22,19 @@ struct param {
 	uint64_t numel;
 	struct merge merge;
 	/* What the optimizer owns: the slice of each tensor-parallel rank of
-	 * its pipeline stage, NULL where a rank has none ... */
+	 * its pipeline stage, NULL where a rank has none; of experts that are
+	 * fused, of each expert-parallel rank ... */
 	const struct slice **slices;
+	unsigned nslices;
 	const struct slice *first; /* of them that is not NULL */
-	/* ... others only in a module: of this rank. */
+	/* ... others only in a module, or an expert's file. */
 	const struct module_tensor *module;
-	unsigned module_mp;
 };
 
 /*
  * The catalogues of all model-parallel ranks, put together: model-parallel
  * rank mp is tensor-parallel rank mp % tp of pipeline stage mp / tp.
+ * Parameters of native experts are called as in the whole model.
  * Immutable after model_load.
  */
 struct model {
@@ -54,8 +56,8 @@ void model_done(struct model *m);
 const struct param *model_find(const struct model *m, const char *name);
 
 /* How the parameter is made of its slices. */
-int model_geometry(const struct model *m, const struct param *p,
-		   struct geometry *g, struct errmsg *err);
+int model_geometry(const struct param *p, struct geometry *g,
+		   struct errmsg *err);
 
 /* Do files hold bare 1-D tensors?  So ZeRO-3's without tensor parallelism. */
 bool model_is_flat(const struct model *m);

@@ -17,6 +17,23 @@
 /* nccl_start_alignment_factor */
 #define ALIGNMENT_PER_RANK 2
 
+unsigned spread_rank(const struct spread *s, unsigned which, unsigned part)
+{
+	return s->data_first ? which * s->ranks + part :
+			       part * s->degree + which;
+}
+
+unsigned spread_step(const struct spread *s)
+{
+	return s->data_first ? 1 : s->degree;
+}
+
+unsigned spread_part(const struct spread *s, unsigned rank, unsigned *which)
+{
+	*which = s->data_first ? rank / s->ranks : rank % s->degree;
+	return s->data_first ? rank % s->ranks : rank / s->degree;
+}
+
 static int init(struct partition *p, const uint64_t *numel, size_t n,
 		unsigned ranks, bool zero3)
 {

@@ -7,8 +7,32 @@
 #include <stdint.h>
 
 /*
- * How ZeRO cuts one flat group over `ranks` data-parallel ranks.  All numbers
- * are elements.
+ * Which ranks hold a group.  A dense group is cut over all data-parallel
+ * ranks.  A group of experts is there `degree` times, with different experts
+ * in it, and each is cut over some of the ranks.  These are every degree-th,
+ * or, with `data_first`, consecutive ones:
+ *
+ *     4 ranks, degree 2	ranks of the first	ranks of the second
+ *     otherwise		0, 2			1, 3
+ *     data_first		0, 1			2, 3
+ */
+struct spread {
+	unsigned ranks; /* that one of the groups is cut over */
+	unsigned degree;
+	bool data_first;
+};
+
+/* The data-parallel rank that holds part `part` of group `which`. */
+unsigned spread_rank(const struct spread *s, unsigned which, unsigned part);
+
+/* From the rank of a part to that of the next. */
+unsigned spread_step(const struct spread *s);
+
+/* The part that a data-parallel rank holds, and of which of the groups. */
+unsigned spread_part(const struct spread *s, unsigned rank, unsigned *which);
+
+/*
+ * How ZeRO cuts one flat group over `ranks` ranks.  All numbers are elements.
  *
  * Stages 1 and 2: the parameters are laid end to end (with alignment padding
  * between them if the run asked for it), the whole is padded to a multiple of

@@ -81,7 +81,8 @@ int plan_open(const char *path, const struct plan_options *options,
 	p->crc = calloc(p->r.model.nparams * CONTENT_SLOTS + 1, sizeof(*p->crc));
 	if (!p->shards || !p->crc ||
 	    add_shards(p, p->r.dir.optim, p->r.dir.noptim) ||
-	    add_shards(p, p->r.dir.model, p->r.dir.nmodel)) {
+	    add_shards(p, p->r.dir.model, p->r.dir.nmodel) ||
+	    add_shards(p, p->r.dir.expert, p->r.dir.nexpert)) {
 		plan_close(p);
 		return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
 	}

@@ -146,13 +146,13 @@ out:
 }
 
 int resolve_shards(struct resolve *r, unsigned mp, unsigned first,
-		   unsigned end, struct errmsg *err)
+		   unsigned end, unsigned step, struct errmsg *err)
 {
 	const unsigned base = mp * r->dir.dp_degree;
 	bool all = atomic_load(&r->loaded[base]);
 	int rc = 0;
 
-	for (unsigned i = first; all && i < end; i++)
+	for (unsigned i = first; all && i < end; i += step)
 		all = atomic_load(&r->loaded[base + i]);
 	if (all)
 		return 0;
@@ -160,7 +160,7 @@ int resolve_shards(struct resolve *r, unsigned mp, unsigned first,
 	if (!atomic_load(&r->loaded[base]))
 		rc = load_one(r, base, err);
 	if (!rc && first < end)
-		rc = load_missing(r, base + first, base + end, 1, err);
+		rc = load_missing(r, base + first, base + end, step, err);
 	pthread_mutex_unlock(&r->lock);
 	return rc;
 }
@@ -178,7 +178,7 @@ int resolve_profiles(struct resolve *r, struct errmsg *err)
 int resolve_profile(struct resolve *r, unsigned mp, const struct shard **out,
 		    struct errmsg *err)
 {
-	const int rc = resolve_shards(r, mp, 0, 1, err);
+	const int rc = resolve_shards(r, mp, 0, 1, 1, err);
 
 	if (!rc)
 		*out = &r->shards[mp * r->dir.dp_degree];
@@ -209,23 +209,38 @@ static const struct flat *find_flat(const struct shard_group *g,
 	return state ? NULL : &g->fp32;
 }
 
+/* The shards that hold parts [first, end) of a slice. */
+static int load_parts(struct resolve *r, const struct slice *s,
+		      const struct spread *spread, unsigned first,
+		      unsigned end, struct errmsg *err)
+{
+	if (first == end)
+		return 0;
+	return resolve_shards(r, s->mp, spread_rank(spread, s->ep, first),
+			      spread_rank(spread, s->ep, end - 1) + 1,
+			      spread_step(spread), err);
+}
+
 int resolve_slice(struct resolve *r, const struct slice *s, const char *state,
 		  enum dtype dtype, struct extent_map *out,
 		  struct errmsg *err)
 {
 	const unsigned base = s->mp * r->dir.dp_degree;
 	const struct partition *part;
+	const struct spread *spread;
 	unsigned first, end;
-	int rc = resolve_shards(r, s->mp, 0, 1, err);
+	int rc = resolve_shards(r, s->mp, 0, 1, 1, err);
 
 	if (rc)
 		return rc;
 	part = &r->layouts[s->mp].groups[s->group];
+	spread = &r->layouts[s->mp].spread[s->group];
 	partition_ranks(part, s->index, &first, &end);
-	rc = resolve_shards(r, s->mp, first, end, err);
+	rc = load_parts(r, s, spread, first, end, err);
 	for (unsigned i = first; !rc && i < end; i++) {
+		const unsigned shard = base + spread_rank(spread, s->ep, i);
 		const struct flat *const flat =
-			find_flat(&r->shards[base + i].groups[s->group], state);
+			find_flat(&r->shards[shard].groups[s->group], state);
 		const struct fragment f =
 			partition_fragment(part, s->index, i);
 		const size_t item = dtype_size(dtype);
@@ -234,10 +249,10 @@ int resolve_slice(struct resolve *r, const struct slice *s, const char *state,
 			return errmsg_set(err, -EBADMSG,
 					  "%s: %s of parameter %s is missing or"
 					  " of another type than on other"
-					  " ranks", r->dir.optim[base + i].path,
+					  " ranks", r->dir.optim[shard].path,
 					  state ? state : "fp32", s->name);
 		assert(f.start + f.numel <= flat->numel);
-		if (!extent_add(out, EXTENT_SHARD, f.numel * item, base + i,
+		if (!extent_add(out, EXTENT_SHARD, f.numel * item, shard,
 				flat->offset + f.start * item, dtype))
 			rc = errmsg_set(err, -ENOMEM, "%s: out of memory",
 					s->name);

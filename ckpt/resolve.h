@@ -38,11 +38,11 @@ struct resolve {
 int resolve_init(struct resolve *r, const char *path, struct errmsg *err);
 void resolve_done(struct resolve *r);
 
-/* Make sure that the maps of data-parallel ranks [first, end) of a
- * model-parallel rank are there, rank 0's among them; several are read in
- * parallel. */
+/* Make sure that the maps of every `step`-th of the data-parallel ranks
+ * [first, end) of a model-parallel rank are there, and rank 0's; several are
+ * read in parallel. */
 int resolve_shards(struct resolve *r, unsigned mp, unsigned first,
-		   unsigned end, struct errmsg *err);
+		   unsigned end, unsigned step, struct errmsg *err);
 
 /* Make sure that the profiles of all model-parallel ranks are there, read in
  * parallel. */

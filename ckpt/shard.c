@@ -38,7 +38,8 @@ int shard_build_layout(const struct shard_reader *r,
 	if (l->groups)
 		return 0;
 	l->groups = calloc(r->c->ngroups + 1, sizeof(*l->groups));
-	if (!l->groups)
+	l->spread = calloc(r->c->ngroups + 1, sizeof(*l->spread));
+	if (!l->groups || !l->spread)
 		return fail_nomem(r);
 	l->ngroups = r->c->ngroups;
 	for (size_t g = 0; g < l->ngroups; g++) {
@@ -50,6 +51,12 @@ int shard_build_layout(const struct shard_reader *r,
 			return fail_nomem(r);
 		for (size_t i = 0; i < group->n; i++)
 			numel[i] = group->slices[i]->numel;
+		/* The catalogue has seen to it that this leaves no rest. */
+		l->spread[g] = (struct spread){
+			.ranks = l->ranks / group->degree,
+			.degree = group->degree,
+			.data_first = r->c->experts.data_first,
+		};
 		rc = build(r, g, numel, &l->groups[g]);
 		free(numel);
 		if (rc)
@@ -63,6 +70,13 @@ const char *shard_group_name(const struct shard_reader *r, size_t g)
 	const struct slice_group *const group = &r->c->groups[g];
 
 	return group->n ? group->slices[0]->name : "no parameter";
+}
+
+unsigned shard_part(const struct shard_reader *r, size_t g)
+{
+	unsigned which;
+
+	return spread_part(&r->layout->spread[g], r->s->rank, &which);
 }
 
 int shard_read_flat(const struct shard_reader *r, const struct value *v,
@@ -348,6 +362,8 @@ void layout_done(struct layout *l)
 	for (size_t g = 0; l->groups && g < l->ngroups; g++)
 		partition_done(&l->groups[g]);
 	free(l->groups);
+	free(l->spread);
 	l->groups = NULL;
+	l->spread = NULL;
 	l->ngroups = 0;
 }

@@ -18,6 +18,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -93,7 +94,8 @@ static int build_partition(const struct shard_reader *r, size_t g,
 
 	if (rc)
 		return rc;
-	rc = partition_init_zero12(out, numel, padding, n, r->layout->ranks);
+	rc = partition_init_zero12(out, numel, padding, n,
+				   r->layout->spread[g].ranks);
 	free(padding);
 	return rc ? errmsg_set(r->err, rc, "%s: group %zu: %s", r->file, g,
 			       strerror(-rc)) :
@@ -109,12 +111,41 @@ static int check_partition_count(const struct shard_reader *r, size_t g)
 	int64_t count;
 
 	if (!v || g >= v->n || !value_get_int(v->v[g], &count) ||
-	    count == r->layout->ranks)
+	    count == r->layout->spread[g].ranks)
 		return 0;
 	return errmsg_set(r->err, -EBADMSG,
 			  "%s: group %zu is partitioned over %" PRId64
-			  " ranks, but there are %u optimizer shards", r->file,
-			  g, count, r->layout->ranks);
+			  " ranks, but there are %u optimizer shards of it",
+			  r->file, g, count, r->layout->spread[g].ranks);
+}
+
+/*
+ * Groups of experts are marked, and named after the number of ranks that share
+ * the experts (DeepSpeed moe/utils.py); it must be what the names of the
+ * parameters and the number of experts say.
+ */
+static int check_expert_group(const struct shard_reader *r, size_t g)
+{
+	const struct slice_group *const group = &r->c->groups[g];
+	const struct value *const base =
+		value_find(r->dict, KEY_BASE_OPTIMIZER_STATE);
+	const struct value_seq *const all =
+		value_items(value_find(base, KEY_PARAM_GROUPS));
+	const struct value *const v = all && g < all->n ? all->v[g] : NULL;
+	const struct value *const moe = value_find(v, "moe");
+	const bool marked = moe && moe->kind == VALUE_BOOL && moe->b;
+	char name[32];
+
+	if (!v)
+		return 0; /* elastic_checkpoint has none */
+	snprintf(name, sizeof(name), "ep_size_%u", group->degree);
+	if (marked ? value_is_str(value_find(v, "name"), name) :
+		     group->degree == 1)
+		return 0;
+	return errmsg_set(r->err, -EBADMSG,
+			  "%s: param_groups[%zu] is not the group of experts"
+			  " (%s) that holds %.100s", r->file, g, name,
+			  shard_group_name(r, g));
 }
 
 /* Position of `name` in the group's order, searching from `from` on. */
@@ -164,11 +195,12 @@ static const char *find_contradiction(const struct shard_reader *r, size_t g,
 				      const struct value_dict *m)
 {
 	const struct slice_group *const group = &r->c->groups[g];
+	const unsigned part = shard_part(r, g);
 	size_t k = 0;
 
 	for (size_t i = 0; i < group->n; i++) {
 		const struct fragment f = partition_fragment(
-			&r->layout->groups[g], i, r->s->rank);
+			&r->layout->groups[g], i, part);
 
 		if (!f.numel)
 			continue;
@@ -220,11 +252,13 @@ static int read_group(const struct shard_reader *r, size_t g,
 		      const struct value *fp32)
 {
 	const struct partition *const p = &r->layout->groups[g];
-	const uint64_t filled = partition_filled(p, r->s->rank);
+	const uint64_t filled = partition_filled(p, shard_part(r, g));
 	struct shard_group *const group = &r->s->groups[g];
 	int rc;
 
 	rc = check_partition_count(r, g);
+	if (!rc)
+		rc = check_expert_group(r, g);
 	if (!rc)
 		rc = shard_read_flat(r, fp32, KEY_FP32_GROUPS, g, &group->fp32);
 	if (rc)

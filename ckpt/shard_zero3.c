@@ -23,7 +23,7 @@ static int build_partition(const struct shard_reader *r, size_t g,
 			   const uint64_t *numel, struct partition *out)
 {
 	const int rc = partition_init_zero3(out, numel, r->c->groups[g].n,
-					    r->layout->ranks);
+					    r->layout->spread[g].ranks);
 
 	return rc ? errmsg_set(r->err, rc, "%s: sub-group %zu: %s", r->file, g,
 			       strerror(-rc)) :
@@ -40,11 +40,51 @@ static int check_partition_count(const struct shard_reader *r)
 				  "%s: partitioned over %" PRId64 " ranks, but"
 				  " there are %u optimizer shards", r->file,
 				  count, r->layout->ranks);
-	if (value_find(r->dict, "ds_zero_partition_groups"))
-		return errmsg_set(r->err, -ENOTSUP,
-				  "%s: partition groups of experts (AutoEP) are"
-				  " not supported yet", r->file);
 	return 0;
+}
+
+/* --- experts -------------------------------------------------------------- */
+
+/* The ranks over which a sub-group was cut, as the file lists them. */
+static bool are_ranks(const struct value *v, const struct spread *s,
+		      unsigned which)
+{
+	const struct value_seq *const list = value_items(v);
+	int64_t rank;
+
+	if (!list || list->n != s->ranks)
+		return false;
+	for (unsigned i = 0; i < s->ranks; i++)
+		if (!value_get_int(list->v[i], &rank) ||
+		    rank != spread_rank(s, which, i))
+			return false;
+	return true;
+}
+
+/* AutoEP: ds_zero_partition_groups[sg] = {partition_count, partition_rank,
+ * partition_ranks, ...}.  Without it every sub-group is cut over all ranks. */
+static int check_partition_group(const struct shard_reader *r, size_t g)
+{
+	const struct spread *const s = &r->layout->spread[g];
+	const struct value_seq *const all =
+		value_items(value_find(r->dict, "ds_zero_partition_groups"));
+	const struct value *const v = all && g < all->n ? all->v[g] : NULL;
+	int64_t count, rank;
+	unsigned which;
+
+	if (!all && s->degree == 1)
+		return 0;
+	if (value_get_int(value_find(v, "partition_count"), &count) &&
+	    value_get_int(value_find(v, "partition_rank"), &rank) &&
+	    count == s->ranks &&
+	    rank == spread_part(s, r->s->rank, &which) &&
+	    are_ranks(value_find(v, "partition_ranks"), s, which))
+		return 0;
+	return errmsg_set(r->err, -EBADMSG,
+			  "%s: ds_zero_partition_groups does not tell that"
+			  " sub-group %zu (%.100s) is cut over %u ranks, one in"
+			  " %u", r->file, g,
+			  shard_group_name(r, g), s->ranks, spread_step(s));
 }
 
 int shard_read_zero3(struct shard_reader *r)
@@ -67,7 +107,9 @@ int shard_read_zero3(struct shard_reader *r)
 		const uint64_t size = r->layout->groups[g].size;
 		struct flat *const flat = &r->s->groups[g].fp32;
 
-		rc = shard_read_flat(r, fp32->v[g], KEY_FP32_FLAT_GROUPS, g,
+		rc = check_partition_group(r, g);
+		if (!rc)
+			rc = shard_read_flat(r, fp32->v[g], KEY_FP32_FLAT_GROUPS, g,
 				     flat);
 		if (!rc && flat->numel != size)
 			rc = errmsg_set(r->err, -EBADMSG,

@@ -238,7 +238,7 @@ static int check_shard(struct resolve *r, unsigned i, struct errmsg *err)
 
 	if (!atomic_load(&r->loaded[i - rank]))
 		return check_alone(r, i, err);
-	return resolve_shards(r, mp, rank, rank + 1, err);
+	return resolve_shards(r, mp, rank, rank + 1, 1, err);
 }
 
 /* Is a model-states file of the same version and step as the first? */
@@ -278,7 +278,8 @@ static int check_model(const struct resolve *r, const struct ckfile *f,
 	return rc;
 }
 
-/* Optimizer shard i, or model-states file i - noptim. */
+/* Optimizer shard i, or one of the model-states files that follow, or of the
+ * experts' that follow these. */
 static int check_file(void *ctx, size_t i)
 {
 	struct checking *const c = ctx;
@@ -286,15 +287,19 @@ static int check_file(void *ctx, size_t i)
 
 	if (i < d->noptim)
 		check_shard(c->r, (unsigned)i, &c->err[i]);
-	else
+	else if (i < d->noptim + d->nmodel)
 		check_model(c->r, &d->model[i - d->noptim], &c->err[i]);
+	else
+		catalogue_check_expert(&c->r->model.cats[0],
+				       &d->expert[i - d->noptim - d->nmodel],
+				       &c->err[i]);
 	return 0; /* go on with the others */
 }
 
 void survey_files(struct plan *plan, struct lines *problems)
 {
 	struct resolve *const r = plan_resolve(plan);
-	const size_t n = r->dir.noptim + r->dir.nmodel;
+	const size_t n = r->dir.noptim + r->dir.nmodel + r->dir.nexpert;
 	struct checking c = { .r = r, .err = calloc(n, sizeof(*c.err)) };
 
 	if (!c.err) {
@@ -303,7 +308,7 @@ void survey_files(struct plan *plan, struct lines *problems)
 	}
 	/* The parallel way to what is below, if all are well. */
 	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++)
-		resolve_shards(r, mp, 0, r->dir.dp_degree, NULL);
+		resolve_shards(r, mp, 0, r->dir.dp_degree, 1, NULL);
 	parallel_for(n, parallel_width(), check_file, &c);
 	for (size_t i = 0; i < n; i++)
 		lines_add_new(problems, c.err[i].text);

@@ -276,6 +276,6 @@ const struct bad bad_optim[] = {
 	SHARD(paddings_of_text, 0, STAGES_12, "[0][1] is not a count"),
 	SHARD(paddings_too_few, 0, STAGES_12, "2 entries for 3 parameters"),
 	SHARD(paddings_too_large, 0, STAGES_12, "group 0: Value too large"),
-	SHARD(expert_groups, 1, STAGE(3), "AutoEP"),
+	SHARD(expert_groups, 1, STAGE(3), "does not tell that sub-group 0"),
 };
 const size_t bad_optim_n = COUNT(bad_optim);

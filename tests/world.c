@@ -285,6 +285,7 @@ static void add_rule(struct mkpt *m, struct value *dict,
 	case MERGE_REPLICATED:
 	case MERGE_AVERAGE:
 	case MERGE_AFFINE:
+	case MERGE_EXPERTS: /* not in these worlds */
 		break;
 	}
 }

@@ -33,11 +33,12 @@ import zipfile
 TAG = "global_step4"
 
 # What can be served: data, tensor (Megatron's and AutoTP) and pipeline
-# parallelism, ZeRO 1 to 3, any release.
+# parallelism, mixtures of experts, ZeRO 1 to 3, any release.
 CASES = re.compile(r"((old[0-9.]+_)?(z[123]|meg|pp2)_.*|autotp.*|sp2_dp1_z1"
-                   r"|pp2_tp2.*|dsuc_gpt2_z3_offload_dp4)$")
+                   r"|pp2_tp2.*|dsuc_gpt2_z3_offload_dp4"
+                   r"|moe_ep[12]_dp2_z[12].*)$")
 
-# Checkpoints that cannot be served, or not yet: what is told by ("open" the
+# Checkpoints that cannot be served: what is told by ("open" the
 # names and the model states, "shards" only the optimizer's), and why.
 REFUSED = {
     "z0_fp32_dp2": ("open", "no ZeRO: there are no optimizer shards"),
@@ -45,8 +46,7 @@ REFUSED = {
     "pp2_dp2_z0_fp32": ("open", "no ZeRO: there are no optimizer shards"),
     "meg_tp2_dp2_z1_uc02_uneven": ("open", "an uneven division that version"
                                    " 0.2 did not record"),
-    "moe_ep1_dp2_z2_bf16": ("open", "mixture of experts, not yet"),
-    "moe_ep2_dp2_z1": ("open", "mixture of experts, not yet"),
+    "moe_ep2_dp2_z0": ("open", "no ZeRO: there are no optimizer shards"),
     "sp2_dp2_z3": ("shards", "half of the shards were overwritten while saving"),
 }
 
