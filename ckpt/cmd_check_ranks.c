@@ -10,7 +10,6 @@
  */
 #include <inttypes.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,10 +20,10 @@
 #include "ckpt/resolve.h"
 #include "ckpt/vfile.h"
 
-static const struct shard *get_shard(const struct resolve *r, unsigned mp,
-				     unsigned rank)
+static const struct ckfile *shard_file(const struct resolve *r, unsigned mp,
+				       unsigned rank)
 {
-	return &r->shards[(size_t)mp * r->dir.dp_degree + rank];
+	return &r->dir.optim[resolve_number(r, mp, rank)];
 }
 
 static void find_whole(struct check *c, const struct resolve *r)
@@ -32,8 +31,7 @@ static void find_whole(struct check *c, const struct resolve *r)
 	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++) {
 		c->whole[mp] = true;
 		for (unsigned i = 0; i < r->dir.dp_degree; i++)
-			c->whole[mp] &= atomic_load(
-				&r->loaded[(size_t)mp * r->dir.dp_degree + i]);
+			c->whole[mp] &= resolve_shard(r, mp, i) != NULL;
 	}
 }
 
@@ -96,7 +94,6 @@ static void check_group(struct check *c, const struct resolve *r, unsigned mp,
 			size_t g, unsigned which)
 {
 	const struct spread *const spread = &r->layouts[mp].spread[g];
-	const size_t base = (size_t)mp * r->dir.dp_degree;
 	struct tiling t = { .c = c,
 			    .part = &r->layouts[mp].groups[g],
 			    .slices = &r->model.cats[mp].groups[g] };
@@ -112,8 +109,8 @@ static void check_group(struct check *c, const struct resolve *r, unsigned mp,
 	for (unsigned part = 0; part < spread->ranks; part++) {
 		const unsigned rank = spread_rank(spread, which, part);
 
-		t.path = r->dir.optim[base + rank].path;
-		tile_part(&t, part, &get_shard(r, mp, rank)->groups[g]);
+		t.path = shard_file(r, mp, rank)->path;
+		tile_part(&t, part, &resolve_shard(r, mp, rank)->groups[g]);
 	}
 	for (size_t i = 0; i < t.part->n; i++)
 		if (t.covered[i] != t.slices->slices[i]->numel)
@@ -141,8 +138,6 @@ static void compare_steps(struct check *c, const struct resolve *r,
 			  unsigned mp, const struct shard_state *a,
 			  const struct shard_group *other)
 {
-	const unsigned dp = r->dir.dp_degree;
-
 	for (size_t i = 0; i < other->nstates; i++) {
 		const struct shard_state *const b = &other->states[i];
 		struct errmsg err;
@@ -151,8 +146,8 @@ static void compare_steps(struct check *c, const struct resolve *r,
 		    shard_state_equal(a, b))
 			continue;
 		errmsg_set(&err, 0, "%s and %s differ in %s: not of one step?",
-			   r->dir.optim[0].path,
-			   r->dir.optim[(size_t)mp * dp].name, a->name);
+			   r->dir.optim[0].path, shard_file(r, mp, 0)->name,
+			   a->name);
 		lines_add_new(&c->problems, err.text);
 	}
 }
@@ -160,8 +155,8 @@ static void compare_steps(struct check *c, const struct resolve *r,
 static void compare_stages(struct check *c, const struct resolve *r,
 			   unsigned mp)
 {
-	const struct shard *const a = get_shard(r, 0, 0);
-	const struct shard *const b = get_shard(r, mp, 0);
+	const struct shard *const a = resolve_shard(r, 0, 0);
+	const struct shard *const b = resolve_shard(r, mp, 0);
 
 	for (size_t g = 0; g < a->ngroups && g < b->ngroups; g++)
 		for (size_t i = 0; i < a->groups[g].nstates; i++)
@@ -172,12 +167,12 @@ static void compare_stages(struct check *c, const struct resolve *r,
 /* Within a model-parallel rank, shards were compared when they were read. */
 static void check_states(struct check *c, const struct resolve *r)
 {
-	const unsigned tp = r->model.tp, dp = r->dir.dp_degree;
+	const unsigned tp = r->model.tp;
 
 	for (unsigned mp = 1; mp < r->dir.mp_degree; mp++) {
 		const unsigned first = mp - mp % tp;
-		const struct shard *const a = get_shard(r, first, 0);
-		const struct shard *const b = get_shard(r, mp, 0);
+		const struct shard *const a = resolve_shard(r, first, 0);
+		const struct shard *const b = resolve_shard(r, mp, 0);
 		struct errmsg err = { "" };
 
 		if (!c->whole[mp] || !c->whole[first])
@@ -190,13 +185,13 @@ static void check_states(struct check *c, const struct resolve *r)
 		if (a->ngroups != b->ngroups)
 			lines_add(&c->problems,
 				  "%s has %zu groups, %s %zu",
-				  r->dir.optim[(size_t)first * dp].path,
+				  shard_file(r, first, 0)->path,
 				  a->ngroups,
-				  r->dir.optim[(size_t)mp * dp].name,
+				  shard_file(r, mp, 0)->name,
 				  b->ngroups);
 		else if (shard_check_equal(
-				 a, r->dir.optim[(size_t)first * dp].path, b,
-				 r->dir.optim[(size_t)mp * dp].name, &err))
+				 a, shard_file(r, first, 0)->path, b,
+				 shard_file(r, mp, 0)->name, &err))
 			lines_add_new(&c->problems, err.text);
 	}
 }

@@ -31,7 +31,7 @@
 static const struct shard_group *group_of(const struct resolve *r,
 					  const struct slice *s)
 {
-	return &r->shards[(size_t)s->mp * r->dir.dp_degree].groups[s->group];
+	return &resolve_shard(r, s->mp, 0)->groups[s->group];
 }
 
 /* An element's bytes, of the master weight and all states together. */

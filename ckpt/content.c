@@ -359,7 +359,7 @@ int content_of_param(struct resolve *r, const struct param *p, unsigned slot,
 	assert(slot <= g->nstates);
 	st = &g->states[slot - 1];
 	if (st->kind != STATE_FLAT)
-		return scalar_file(st, p->first->mp * r->dir.dp_degree, out,
-				   err);
+		return scalar_file(st, resolve_number(r, p->first->mp, 0),
+				   out, err);
 	return state_file(r, p, st->name, &st->flat, extents, out, err);
 }

@@ -75,6 +75,19 @@ void resolve_done(struct resolve *r)
 	pthread_mutex_destroy(&r->lock);
 }
 
+unsigned resolve_number(const struct resolve *r, unsigned mp, unsigned rank)
+{
+	return mp * r->dir.dp_degree + rank;
+}
+
+const struct shard *resolve_shard(const struct resolve *r, unsigned mp,
+				  unsigned rank)
+{
+	const unsigned i = resolve_number(r, mp, rank);
+
+	return atomic_load(&r->loaded[i]) ? &r->shards[i] : NULL;
+}
+
 struct loading {
 	struct resolve *r;
 	unsigned *ranks;
@@ -148,12 +161,12 @@ out:
 int resolve_shards(struct resolve *r, unsigned mp, unsigned first,
 		   unsigned end, unsigned step, struct errmsg *err)
 {
-	const unsigned base = mp * r->dir.dp_degree;
-	bool all = atomic_load(&r->loaded[base]);
+	const unsigned base = resolve_number(r, mp, 0);
+	bool all = resolve_shard(r, mp, 0);
 	int rc = 0;
 
 	for (unsigned i = first; all && i < end; i += step)
-		all = atomic_load(&r->loaded[base + i]);
+		all = resolve_shard(r, mp, i);
 	if (all)
 		return 0;
 	pthread_mutex_lock(&r->lock);
@@ -181,7 +194,7 @@ int resolve_profile(struct resolve *r, unsigned mp, const struct shard **out,
 	const int rc = resolve_shards(r, mp, 0, 1, 1, err);
 
 	if (!rc)
-		*out = &r->shards[mp * r->dir.dp_degree];
+		*out = resolve_shard(r, mp, 0);
 	return rc;
 }
 
@@ -225,7 +238,6 @@ int resolve_slice(struct resolve *r, const struct slice *s, const char *state,
 		  enum dtype dtype, struct extent_map *out,
 		  struct errmsg *err)
 {
-	const unsigned base = s->mp * r->dir.dp_degree;
 	const struct partition *part;
 	const struct spread *spread;
 	unsigned first, end;
@@ -238,9 +250,10 @@ int resolve_slice(struct resolve *r, const struct slice *s, const char *state,
 	partition_ranks(part, s->index, &first, &end);
 	rc = load_parts(r, s, spread, first, end, err);
 	for (unsigned i = first; !rc && i < end; i++) {
-		const unsigned shard = base + spread_rank(spread, s->ep, i);
-		const struct flat *const flat =
-			find_flat(&r->shards[shard].groups[s->group], state);
+		const unsigned rank = spread_rank(spread, s->ep, i);
+		const unsigned number = resolve_number(r, s->mp, rank);
+		const struct flat *const flat = find_flat(
+			&resolve_shard(r, s->mp, rank)->groups[s->group], state);
 		const struct fragment f =
 			partition_fragment(part, s->index, i);
 		const size_t item = dtype_size(dtype);
@@ -249,10 +262,10 @@ int resolve_slice(struct resolve *r, const struct slice *s, const char *state,
 			return errmsg_set(err, -EBADMSG,
 					  "%s: %s of parameter %s is missing or"
 					  " of another type than on other"
-					  " ranks", r->dir.optim[shard].path,
+					  " ranks", r->dir.optim[number].path,
 					  state ? state : "fp32", s->name);
 		assert(f.start + f.numel <= flat->numel);
-		if (!extent_add(out, EXTENT_SHARD, f.numel * item, shard,
+		if (!extent_add(out, EXTENT_SHARD, f.numel * item, number,
 				flat->offset + f.start * item, dtype))
 			rc = errmsg_set(err, -ENOMEM, "%s: out of memory",
 					s->name);

@@ -57,6 +57,11 @@ int resolve_profile(struct resolve *r, unsigned mp, const struct shard **out,
 int resolve_group(struct resolve *r, const struct param *p,
 		  const struct shard_group **out, struct errmsg *err);
 
+/* The number of a rank's shard; its map, or NULL while it has not been read. */
+unsigned resolve_number(const struct resolve *r, unsigned mp, unsigned rank);
+const struct shard *resolve_shard(const struct resolve *r, unsigned mp,
+				  unsigned rank);
+
 /*
  * Append the extents of a slice: of its master weights (`state` is NULL) or
  * of the optimizer state of that name, in element order, gathered from all

@@ -236,7 +236,7 @@ static int check_shard(struct resolve *r, unsigned i, struct errmsg *err)
 {
 	const unsigned mp = i / r->dir.dp_degree, rank = i % r->dir.dp_degree;
 
-	if (!atomic_load(&r->loaded[i - rank]))
+	if (!resolve_shard(r, mp, 0))
 		return check_alone(r, i, err);
 	return resolve_shards(r, mp, rank, rank + 1, 1, err);
 }
@@ -329,7 +329,7 @@ void survey_warnings(struct plan *plan, struct lines *warnings)
 		lines_add(warnings,
 			  "a pattern of universal_checkpoint_info matches no"
 			  " parameter: %s", m->unused[i]);
-	if (atomic_load(&r->loaded[0]) && r->shards[0].mapping_ignored)
+	if (resolve_shard(r, 0, 0) && resolve_shard(r, 0, 0)->mapping_ignored)
 		lines_add(warnings,
 			  "param_slice_mappings are wrong%s: parameters are"
 			  " placed in the order of param_shapes instead",
