@@ -38,7 +38,8 @@ static void check_plan(struct check *c)
 			survey_missing(c->dir, &c->problems);
 		return;
 	}
-	survey_files(c->plan, &c->problems);
+	survey_shards(c->plan, &c->problems);
+	survey_experts(c->plan, &c->problems);
 	check_ranks(c);
 	survey_warnings(c->plan, &c->warnings);
 }
@@ -53,7 +54,7 @@ static void check_data(struct check *c)
 		bytes += check_list_pairs(c);
 	progress_init(&progress, bytes);
 	c->progress = &progress;
-	check_sums(c);
+	check_files(c);
 	check_pairs(c);
 	progress_done(&progress);
 	c->progress = NULL;
@@ -140,10 +141,12 @@ static int check(struct check *c, const char *path, bool json)
 		return CMD_FAILED;
 	}
 	survey_choice(path, c->choice, &c->warnings);
-	check_files(c);
+	check_list_files(c);
 	check_plan(c);
 	if (c->data)
 		check_data(c);
+	else
+		check_files(c);
 	if (json)
 		rc = print_json(c);
 	else

@@ -54,12 +54,12 @@ struct check {
  * problem.
  */
 
-/* List the files of the tag, and check their directories and members' headers:
- * nothing of them is read but these. */
-void check_files(struct check *c);
+void check_list_files(struct check *c);
 
-/* With tensors: every member against its checksum. */
-void check_sums(struct check *c);
+/* The files by themselves: their directories, members' headers, and what the
+ * plan cannot know of model-states files; with tensors, every member against
+ * its checksum. */
+void check_files(struct check *c);
 
 void check_files_done(struct check *c);
 

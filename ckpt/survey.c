@@ -212,6 +212,7 @@ void survey_missing(const char *dir, struct lines *problems)
 /* --- files of a checkpoint that can be planned ------------------------------- */
 
 struct checking {
+	struct plan *plan;
 	struct resolve *r;
 	struct errmsg *err; /* of each file */
 };
@@ -241,10 +242,47 @@ static int check_shard(struct resolve *r, unsigned i, struct errmsg *err)
 	return resolve_shards(r, mp, rank, rank + 1, 1, err);
 }
 
-/* Is a model-states file of the same version and step as the first? */
-static int check_facts(const struct resolve *r, const struct ckfile *f,
-		       const struct value *root, struct errmsg *err)
+static int check_shard_indexed(void *ctx, size_t i)
 {
+	struct checking *const c = ctx;
+
+	check_shard(c->r, (unsigned)i, &c->err[i]);
+	return 0; /* go on with the others */
+}
+
+/* `check` each of `n` files. */
+static void check_each(struct plan *plan, size_t n,
+		       int (*check)(void *ctx, size_t i),
+		       struct lines *problems)
+{
+	struct checking c = { .plan = plan,
+			      .r = plan_resolve(plan),
+			      .err = calloc(n + 1, sizeof(*c.err)) };
+
+	if (!c.err) {
+		lines_add(problems, "out of memory");
+		return;
+	}
+	parallel_for(n, parallel_width(), check, &c);
+	for (size_t i = 0; i < n; i++)
+		lines_add_new(problems, c.err[i].text);
+	free(c.err);
+}
+
+void survey_shards(struct plan *plan, struct lines *problems)
+{
+	struct resolve *const r = plan_resolve(plan);
+
+	/* The parallel way to what is below, if all are well. */
+	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++)
+		resolve_shards(r, mp, 0, r->dir.dp_degree, 1, NULL);
+	check_each(plan, r->dir.noptim, check_shard_indexed, problems);
+}
+
+int survey_facts(struct plan *plan, const char *path, const struct value *root,
+		 struct errmsg *err)
+{
+	const struct resolve *const r = plan_resolve(plan);
 	const struct catalogue *const c = &r->model.cats[0];
 	const struct value *const version = value_find(root, KEY_DS_VERSION);
 	int64_t step;
@@ -253,66 +291,49 @@ static int check_facts(const struct resolve *r, const struct ckfile *f,
 	    c->global_steps >= 0 && step != c->global_steps)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: is of global step %" PRId64 ", %s of %"
-				  PRId64 ": not one checkpoint", f->path, step,
+				  PRId64 ": not one checkpoint", path, step,
 				  r->dir.model[0].name, c->global_steps);
 	if (value_is_cstr(version) && *c->ds_version &&
 	    strcmp(version->str.p, c->ds_version) != 0)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: was written by DeepSpeed %.20s, %s by"
-				  " %.20s: not one checkpoint", f->path,
+				  " %.20s: not one checkpoint", path,
 				  version->str.p, r->dir.model[0].name,
 				  c->ds_version);
 	return 0;
 }
 
-static int check_model(const struct resolve *r, const struct ckfile *f,
-		       struct errmsg *err)
-{
-	struct ptfile pt;
-	int rc = ckdir_open_file(f, &pt, err);
-
-	if (rc)
-		return rc;
-	rc = check_facts(r, f, pt.root, err);
-	ptfile_close(&pt);
-	return rc;
-}
-
-/* Optimizer shard i, or one of the model-states files that follow, or of the
- * experts' that follow these. */
-static int check_file(void *ctx, size_t i)
+static int check_model(void *ctx, size_t i)
 {
 	struct checking *const c = ctx;
-	const struct ckdir *const d = &c->r->dir;
+	const struct ckfile *const f = &c->r->dir.model[i];
+	struct ptfile pt;
 
-	if (i < d->noptim)
-		check_shard(c->r, (unsigned)i, &c->err[i]);
-	else if (i < d->noptim + d->nmodel)
-		check_model(c->r, &d->model[i - d->noptim], &c->err[i]);
-	else
-		catalogue_check_expert(&c->r->model.cats[0],
-				       &d->expert[i - d->noptim - d->nmodel],
-				       &c->err[i]);
-	return 0; /* go on with the others */
+	if (ckdir_open_file(f, &pt, &c->err[i]))
+		return 0;
+	survey_facts(c->plan, f->path, pt.root, &c->err[i]);
+	ptfile_close(&pt);
+	return 0;
 }
 
-void survey_files(struct plan *plan, struct lines *problems)
+void survey_models(struct plan *plan, struct lines *problems)
 {
-	struct resolve *const r = plan_resolve(plan);
-	const size_t n = r->dir.noptim + r->dir.nmodel + r->dir.nexpert;
-	struct checking c = { .r = r, .err = calloc(n, sizeof(*c.err)) };
+	check_each(plan, plan_resolve(plan)->dir.nmodel, check_model, problems);
+}
 
-	if (!c.err) {
-		lines_add(problems, "out of memory");
-		return;
-	}
-	/* The parallel way to what is below, if all are well. */
-	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++)
-		resolve_shards(r, mp, 0, r->dir.dp_degree, 1, NULL);
-	parallel_for(n, parallel_width(), check_file, &c);
-	for (size_t i = 0; i < n; i++)
-		lines_add_new(problems, c.err[i].text);
-	free(c.err);
+static int check_expert(void *ctx, size_t i)
+{
+	struct checking *const c = ctx;
+
+	catalogue_check_expert(&c->r->model.cats[0], &c->r->dir.expert[i],
+			       &c->err[i]);
+	return 0;
+}
+
+void survey_experts(struct plan *plan, struct lines *problems)
+{
+	check_each(plan, plan_resolve(plan)->dir.nexpert, check_expert,
+		   problems);
 }
 
 /* --- what is only odd -------------------------------------------------------- */

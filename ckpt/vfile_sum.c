@@ -17,17 +17,11 @@
 #include <errno.h>
 #include <libdeflate.h>
 #include <stdlib.h>
-#include <zlib.h>
 
+#include "ckpt/checksum.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/parallel.h"
 #include "ckpt/vfile_impl.h"
-
-/* Bytes summed at once: stays in the second-level cache. */
-#define SUM_CHUNK (256u << 10)
-
-/* Below this one thread sums faster than two start. */
-#define SUM_PARALLEL_MIN (4u << 20)
 
 /* Empty storages have a sum that is known. */
 void vfile_begin_sum(struct vfile *f, size_t storage)
@@ -40,48 +34,22 @@ void vfile_begin_sum(struct vfile *f, size_t storage)
 					       UINT64_MAX;
 }
 
+static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off,
+		      struct errmsg *err)
+{
+	return vfile_read_exact(ctx, buf, len, off, err);
+}
+
 /* Extend `*crc` by the file's bytes [off, off + len). */
 static int sum_range(struct vfile *f, uint64_t off, uint64_t len,
-		     uint32_t *crc, struct errmsg *err)
+		     unsigned width, uint32_t *crc, struct errmsg *err)
 {
-	uint8_t *const buf = malloc(SUM_CHUNK);
-	int rc = buf ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+	struct checksum sum = { .off = off, .len = len, .crc = *crc };
+	const int rc = checksum_ranges(&sum, 1, width, read_bytes, f, err);
 
-	while (!rc && len) {
-		const size_t n = len < SUM_CHUNK ? (size_t)len : SUM_CHUNK;
-
-		rc = vfile_read_exact(f, buf, n, off, err);
-		if (!rc)
-			*crc = libdeflate_crc32(*crc, buf, n);
-		off += n;
-		len -= n;
-	}
-	free(buf);
+	if (!rc)
+		*crc = sum.crc;
 	return rc;
-}
-
-struct summing {
-	struct vfile *f;
-	uint64_t off, len, piece;
-	struct {
-		uint32_t crc;
-		struct errmsg err;
-	} *v;
-};
-
-static uint64_t piece_len(const struct summing *s, size_t i)
-{
-	const uint64_t at = i * s->piece;
-
-	return s->len - at < s->piece ? s->len - at : s->piece;
-}
-
-static int sum_piece(void *ctx, size_t i)
-{
-	struct summing *const s = ctx;
-
-	return sum_range(s->f, s->off + i * s->piece, piece_len(s, i),
-			 &s->v[i].crc, &s->v[i].err);
 }
 
 /* The sum of storage `i', going on from what was summed in passing.  Called
@@ -91,31 +59,10 @@ static int sum_storage(struct vfile *f, size_t i, uint32_t *crc,
 {
 	const bool begun = i == f->sum_storage;
 	const uint64_t end = f->w.offset[i] + f->w.len[i];
-	struct summing s = { .f = f, .off = begun ? f->sum_next :
-						    f->w.offset[i] };
-	unsigned width;
-	size_t n;
-	int rc;
+	const uint64_t off = begun ? f->sum_next : f->w.offset[i];
 
 	*crc = begun ? f->sum : 0;
-	s.len = end - s.off;
-	width = s.len < SUM_PARALLEL_MIN ? 1 : parallel_width();
-	if (width == 1)
-		return sum_range(f, s.off, s.len, crc, err);
-	s.piece = (s.len + width - 1) / width;
-	n = (size_t)((s.len + s.piece - 1) / s.piece);
-	s.v = calloc(n, sizeof(*s.v));
-	if (!s.v)
-		return errmsg_set(err, -ENOMEM, "out of memory");
-	rc = parallel_for(n, width, sum_piece, &s);
-	for (size_t k = 0; k < n; k++) {
-		if (rc && s.v[k].err.text[0] && err)
-			*err = s.v[k].err;
-		*crc = (uint32_t)crc32_combine(*crc, s.v[k].crc,
-					       (z_off_t)piece_len(&s, k));
-	}
-	free(s.v);
-	return rc;
+	return sum_range(f, off, end - off, parallel_width(), crc, err);
 }
 
 /* Render what follows the first storage.  Called with the lock held. */
@@ -198,7 +145,7 @@ static bool catch_up(struct vfile *f)
 	if (to <= f->sum_next ||
 	    !continues_sum(f, (size_t)(to - f->sum_next), f->sum_next, &n))
 		return false;
-	if (sum_range(f, f->sum_next, n, &f->sum, &ignored)) {
+	if (sum_range(f, f->sum_next, n, 1, &f->sum, &ignored)) {
 		f->sum_storage = f->nstorages;
 		return false;
 	}

@@ -3,6 +3,7 @@
 # name its script in scripts.  Exit status 77 means skipped.
 
 unit_tests = \
+	%D%/test_checksum \
 	%D%/test_tensor \
 	%D%/test_cast \
 	%D%/test_zip \
