@@ -31,16 +31,18 @@ struct summing {
 static int sum_piece(const struct summing *s, struct checksum *p,
 		     struct errmsg *err)
 {
-	uint8_t *const buf = malloc(READ_CHUNK);
-	int rc = buf ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+	uint8_t *const buf = p->into ? NULL : malloc(READ_CHUNK);
+	int rc = p->into || buf ? 0 :
+				  errmsg_set(err, -ENOMEM, "out of memory");
 
 	for (uint64_t done = 0; !rc && done < p->len;) {
 		const uint64_t left = p->len - done;
 		const size_t n = left < READ_CHUNK ? (size_t)left : READ_CHUNK;
+		uint8_t *const to = p->into ? p->into + done : buf;
 
-		rc = s->read(s->ctx, buf, n, p->off + done, err);
-		if (!rc)
-			p->crc = libdeflate_crc32(p->crc, buf, n);
+		rc = s->read(s->ctx, to, n, p->off + done, err);
+		if (!rc && !p->unsummed)
+			p->crc = libdeflate_crc32(p->crc, to, n);
 		done += n;
 	}
 	free(buf);
@@ -92,6 +94,8 @@ static void cut(struct summing *s, const struct checksum *v, size_t n,
 				.off = v[i].off + at,
 				.len = left < piece ? left : piece,
 				.crc = at ? 0 : v[i].crc,
+				.into = v[i].into ? v[i].into + at : NULL,
+				.unsummed = v[i].unsummed,
 			};
 		}
 }
@@ -102,11 +106,12 @@ static void combine(const struct checksum *piece, struct checksum *v, size_t n)
 		const uint64_t end = v[i].off + v[i].len;
 
 		for (uint64_t at = v[i].off; at < end; piece++) {
-			v[i].crc = at == v[i].off ?
-					   piece->crc :
-					   (uint32_t)crc32_combine(
-						   v[i].crc, piece->crc,
-						   (z_off_t)piece->len);
+			if (at == v[i].off)
+				v[i].crc = piece->crc;
+			else if (!v[i].unsummed)
+				v[i].crc = (uint32_t)crc32_combine(
+					v[i].crc, piece->crc,
+					(z_off_t)piece->len);
 			at += piece->len;
 		}
 	}

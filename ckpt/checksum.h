@@ -2,16 +2,22 @@
 #ifndef UCKPT_CHECKSUM_H
 #define UCKPT_CHECKSUM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct errmsg;
 
-/* A range of bytes, and its CRC-32: on entry that of what comes before it, 0
- * if that is nothing. */
+/*
+ * A range of bytes, and its CRC-32: on entry that of what comes before it, 0
+ * if that is nothing.  Who wants the bytes, too, says where they shall go; and
+ * may want them alone, when their sum is known.
+ */
 struct checksum {
 	uint64_t off, len;
 	uint32_t crc;
+	uint8_t *into; /* room for `len`, or NULL */
+	bool unsummed;
 };
 
 /* Read `len` bytes at `off`; 0 or a negative errno.  Called by several threads

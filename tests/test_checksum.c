@@ -61,10 +61,16 @@ static int free_memory(void **state)
 static void ranges_have_the_sums_of_their_bytes(void **state)
 {
 	static const struct checksum ranges[] = {
-		{ 0, 0, 0 },	       { 5, 0, 77 },	     { 0, 1, 0 },
-		{ 17, 100, 0 },	       { 17, 100, 1234567 }, { 3, 2 * MIB, 0 },
-		{ 3, 2 * MIB - 1, 0 }, { 3, 2 * MIB + 1, 9 },
-		{ 100, 40 * MIB, 0 },  { 200, 33 * MIB + 7, 5 },
+		{ .off = 0, .len = 0, .crc = 0 },
+		{ .off = 5, .len = 0, .crc = 77 },
+		{ .off = 0, .len = 1, .crc = 0 },
+		{ .off = 17, .len = 100, .crc = 0 },
+		{ .off = 17, .len = 100, .crc = 1234567 },
+		{ .off = 3, .len = 2 * MIB, .crc = 0 },
+		{ .off = 3, .len = 2 * MIB - 1, .crc = 0 },
+		{ .off = 3, .len = 2 * MIB + 1, .crc = 9 },
+		{ .off = 100, .len = 40 * MIB, .crc = 0 },
+		{ .off = 200, .len = 33 * MIB + 7, .crc = 5 },
 	};
 	const struct memory *const m = *state;
 
@@ -90,6 +96,31 @@ static void ranges_have_the_sums_of_their_bytes(void **state)
 				 libdeflate_crc32(0, m->bytes + v[8].off,
 						  v[8].len));
 	}
+}
+
+/* The same read brings the bytes, with and without their sum. */
+static void bytes_are_left_where_they_are_wanted(void **state)
+{
+	const struct memory *const m = *state;
+	uint8_t *const into = malloc(20 * MIB);
+
+	for (unsigned width = 1; width <= 3; width++) {
+		struct checksum v[] = {
+			{ .off = 9, .len = 7 * MIB, .into = into },
+			{ .off = 7 * MIB + 9, .len = 13 * MIB, .crc = 3,
+			  .into = into + 7 * MIB, .unsummed = true },
+		};
+
+		memset(into, 0, 20 * MIB);
+		assert_int_equal(checksum_ranges(v, 2, width, read_memory,
+						 *state, NULL),
+				 0);
+		assert_memory_equal(into, m->bytes + 9, 20 * MIB);
+		assert_int_equal(v[0].crc,
+				 libdeflate_crc32(0, m->bytes + 9, 7 * MIB));
+		assert_int_equal(v[1].crc, 3);
+	}
+	free(into);
 }
 
 static void nothing_has_no_sum(void **state)
@@ -123,6 +154,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(ranges_have_the_sums_of_their_bytes),
+		cmocka_unit_test(bytes_are_left_where_they_are_wanted),
 		cmocka_unit_test(nothing_has_no_sum),
 		cmocka_unit_test(what_cannot_be_read_is_told),
 	};
