@@ -57,6 +57,7 @@ scripts = \
 	%D%/cases/mount_errors.sh \
 	%D%/cases/mount_lifecycle.sh \
 	%D%/cases/mount_valgrind.sh \
+	%D%/cases/man_layouts.sh \
 	%D%/cases/ucckpt_info.sh \
 	%D%/cases/ucckpt_check.sh \
 	%D%/cases/ucckpt_convert.sh \
