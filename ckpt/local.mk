@@ -14,6 +14,7 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/value.h %D%/value.c \
 	%D%/tensor.h %D%/tensor.c \
 	%D%/cast.h %D%/cast.c \
+	%D%/arith.h %D%/arith.c \
 	%D%/source.h %D%/source.c \
 	%D%/zip.h %D%/zip_read.c \
 	%D%/hostile.h %D%/hostile.c \

@@ -6,6 +6,7 @@ unit_tests = \
 	%D%/test_checksum \
 	%D%/test_tensor \
 	%D%/test_cast \
+	%D%/test_arith \
 	%D%/test_zip \
 	%D%/test_pickle \
 	%D%/test_pickle_write \
@@ -124,7 +125,7 @@ noinst_PROGRAMS += %D%/tensor_stats
 
 # Data and helpers that `make dist` would not find by itself.
 EXTRA_DIST += $(scripts) \
-	%D%/demo.sh %D%/good %D%/bad %D%/cases/lib.sh %D%/interop %D%/bench \
+	%D%/demo.sh %D%/arith.expect %D%/good %D%/bad %D%/cases/lib.sh %D%/interop %D%/bench \
 	%D%/fuzz/corpus %D%/fuzz/seed.sh %D%/fuzz/pickle.dict
 
 # Longer runs that are not part of `make check`: speed, and comparison with
