@@ -19,10 +19,12 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/arena.h"
+#include "ckpt/arith.h"
 #include "ckpt/bytebuf.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/experts.h"
@@ -189,15 +191,88 @@ static int slice_maps(struct resolve *r, const struct param *p,
 	return rc;
 }
 
-/* One row is a list of runs; more are a gather. */
+/*
+ * How often a scaled piece's scale is in a state: scaling a parameter by s
+ * scales its gradient by 1/s, so Adam's first moment has the inverse and the
+ * second its square (checkpoint/affine.py, SCALE_POWER_BY_STATE).
+ */
+static bool find_power(const char *state, int *power)
+{
+	*power = !state			      ? 1 :
+		 strcmp(state, "exp_avg") == 0    ? -1 :
+		 strcmp(state, "exp_avg_sq") == 0 ? -2 :
+						    0;
+	return *power != 0;
+}
+
+/* Can a state be computed, if need be? */
+static int check_computed(const struct param *p, const struct geometry *g,
+			  const char *state, enum dtype dtype,
+			  struct errmsg *err)
+{
+	int power;
+
+	if (!g->mean && !g->nscales)
+		return 0;
+	if (!arith_knows(dtype))
+		return errmsg_set(err, -ENOTSUP,
+				  "parameter %s: the mean of %s tensors, or"
+				  " scaled pieces of them, are not supported",
+				  p->name, dtype_name(dtype));
+	if (!g->nscales)
+		return 0;
+	if (!find_power(state, &power))
+		return errmsg_set(err, -ENOTSUP,
+				  "parameter %s: its pieces are scaled, and how"
+				  " that scales %s is not known", p->name,
+				  state);
+	for (size_t i = 0; i < g->nscales; i++) {
+		const float by = (float)pow(g->scales[i], power);
+
+		if (!isfinite(by) || by == 0)
+			return errmsg_set(err, -EBADMSG,
+					  "parameter %s: its %s cannot be divided"
+					  " by %g to the power of %d", p->name,
+					  state ? state : "fp32", g->scales[i],
+					  power);
+	}
+	return 0;
+}
+
+int content_check_param(struct resolve *r, const struct param *p,
+			struct errmsg *err)
+{
+	const struct shard_group *group;
+	struct errmsg why = { "" };
+	struct geometry g;
+	int rc;
+
+	if (!p->computed)
+		return 0;
+	rc = resolve_group(r, p, &group, err);
+	if (!rc)
+		rc = model_geometry(p, &g, err);
+	if (rc)
+		return rc;
+	rc = check_computed(p, &g, NULL, group->fp32.dtype, &why);
+	for (size_t i = 0; !rc && i < group->nstates; i++)
+		if (group->states[i].kind == STATE_FLAT)
+			rc = check_computed(p, &g, group->states[i].name,
+					    group->states[i].flat.dtype, &why);
+	geometry_done(&g);
+	return rc ? errmsg_set(err, rc, "%s: %s", r->dir.path, why.text) : 0;
+}
+
+/* One row is a list of runs, unless they are computed; more are a gather. */
 static int add_merged(struct content *c, struct geometry *g, enum dtype dtype,
-		      struct extent_map **maps)
+		      const char *state, struct extent_map **maps)
 {
 	const uint64_t item = dtype_size(dtype);
 	struct extent_map *const to = &c->storages[0];
 	bool ok = true;
+	int power;
 
-	if (g->rows == 1 && !g->mean) {
+	if (g->rows == 1 && !g->mean && !g->nscales) {
 		for (size_t i = 0; ok && i < g->nsegs; i++)
 			ok = extent_add_range(to, &(*maps)[g->segs[i].source],
 					      g->segs[i].from * item,
@@ -206,7 +281,8 @@ static int add_merged(struct content *c, struct geometry *g, enum dtype dtype,
 	}
 	if (!extent_add(to, EXTENT_GATHER, g->numel * item, 0, 0, dtype))
 		return -ENOMEM;
-	c->gather = gather_new(g, dtype, *maps);
+	find_power(state, &power);
+	c->gather = gather_new(g, dtype, power, *maps);
 	if (!c->gather)
 		return -ENOMEM;
 	*maps = NULL;
@@ -226,12 +302,9 @@ static int merge_extents(struct resolve *r, const struct param *p,
 	rc = model_geometry(p, &g, err);
 	if (!rc) {
 		rc = slice_maps(r, p, state, dtype, maps, err);
-		if (!rc && g.mean && dtype != DTYPE_F32)
-			rc = errmsg_set(err, -ENOTSUP,
-					"parameter %s: the mean of %s tensors"
-					" is not supported", p->name,
-					dtype_name(dtype));
-		if (!rc && (rc = add_merged(c, &g, dtype, &maps)))
+		if (!rc)
+			rc = check_computed(p, &g, state, dtype, err);
+		if (!rc && (rc = add_merged(c, &g, dtype, state, &maps)))
 			errmsg_set(err, rc, "out of memory");
 		geometry_done(&g);
 	}

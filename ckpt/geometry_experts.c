@@ -64,8 +64,11 @@ int geometry_experts(struct geometry *g, const struct expert_layer *l,
 		g->stride[i] = s[i].numel;
 	for (unsigned e = 0, run; !rc && e < l->n; e += run) {
 		run = run_length(l, e);
-		rc = geometry_add(g, e * len, run * len, l->places[e].rank,
-				  l->places[e].index * len);
+		rc = geometry_add(g, (struct geometry_segment){
+					     .at = e * len,
+					     .len = run * len,
+					     .from = l->places[e].index * len,
+					     .source = l->places[e].rank });
 	}
 	return rc;
 }

@@ -9,9 +9,9 @@ struct value;
 
 /* What geometry.c shares with the files beside it. */
 
-/* Append a segment.  -ENOMEM, also when there are too many. */
-int geometry_add(struct geometry *g, uint64_t at, uint64_t len,
-		 uint32_t source, uint64_t from);
+/* Append a segment, unless it is empty.  -ENOMEM, also when there are too
+ * many. */
+int geometry_add(struct geometry *g, struct geometry_segment s);
 
 int geometry_set_shape(struct geometry *g, const char *name,
 		       const uint64_t *shape, unsigned ndim,

@@ -21,6 +21,7 @@ struct param {
 	const uint64_t *shape;
 	uint64_t numel;
 	struct merge merge;
+	bool computed; /* of its elements some are: a mean, or scaled */
 	/* What the optimizer owns: the slice of each tensor-parallel rank of
 	 * its pipeline stage, NULL where a rank has none; of experts that are
 	 * fused, of each expert-parallel rank ... */
@@ -45,6 +46,7 @@ struct model {
 	size_t nparams;
 	const char **unused; /* patterns that match no parameter */
 	size_t nunused;
+	const struct param *scaled; /* one of scaled pieces, or NULL */
 };
 
 /* Read all catalogues of a scanned directory.  -ENOTSUP for layouts that

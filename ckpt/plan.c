@@ -92,7 +92,11 @@ int plan_open(const char *path, const struct plan_options *options,
 
 int plan_check(struct plan *p, struct errmsg *err)
 {
-	return resolve_profiles(&p->r, err);
+	int rc = resolve_profiles(&p->r, err);
+
+	for (size_t i = 0; !rc && i < p->r.model.nparams; i++)
+		rc = content_check_param(&p->r, &p->r.model.params[i], err);
+	return rc;
 }
 
 void plan_close(struct plan *p)

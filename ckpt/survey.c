@@ -350,6 +350,11 @@ void survey_warnings(struct plan *plan, struct lines *warnings)
 		lines_add(warnings,
 			  "a pattern of universal_checkpoint_info matches no"
 			  " parameter: %s", m->unused[i]);
+	if (m->scaled)
+		lines_add(warnings,
+			  "pieces of %s are scaled: its moments are converted,"
+			  " but lr and eps would have to be scaled, too",
+			  m->scaled->name);
 	if (resolve_shard(r, 0, 0) && resolve_shard(r, 0, 0)->mapping_ignored)
 		lines_add(warnings,
 			  "param_slice_mappings are wrong%s: parameters are"

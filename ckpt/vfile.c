@@ -426,13 +426,15 @@ struct mapping {
 	struct errmsg *err;
 };
 
-/* One run of a gather; for gather_walk. */
-static int map_run(void *ctx, const struct extent_map *m, uint64_t from,
-		   size_t n, size_t at)
+/* One run of a gather, which come in order; for gather_walk. */
+static int map_run(void *ctx, const struct gather_run *run)
 {
 	const struct mapping *const x = ctx;
+	const struct extent_map *const m =
+		&x->f->gather->sources[run->source];
+	uint64_t from = run->from;
+	size_t n = run->n;
 
-	(void)at; /* runs come in order */
 	for (size_t i = extent_find(m, from); n; i++) {
 		const struct extent *const e = &m->v[i];
 		const uint64_t rest = e[1].start - from;
@@ -459,11 +461,20 @@ static bool can_map(const struct vfile *f, size_t first, size_t len,
 		    uint64_t off)
 {
 	const uint64_t end = off + len;
-	size_t n = 0;
+	uint64_t n = 0;
 
 	for (size_t i = first; i < f->map.n && f->map.v[i].start < end; i++) {
-		if (f->map.v[i].kind == EXTENT_CAST ||
-		    f->map.v[i].kind == EXTENT_GATHER || ++n > VFILE_IOV_MAX)
+		const struct extent *const e = &f->map.v[i];
+		const uint64_t begin = e->start > off ? e->start : off;
+		const uint64_t stop = e[1].start < end ? e[1].start : end;
+
+		if (e->kind == EXTENT_CAST ||
+		    (e->kind == EXTENT_GATHER && !gather_is_plain(f->gather)))
+			return false;
+		n += e->kind == EXTENT_GATHER ?
+			     (stop - begin) / gather_run_len(f->gather) + 1 :
+			     1;
+		if (n > VFILE_IOV_MAX)
 			return false;
 	}
 	return n <= 2 || len / n >= IOV_PIECE_MIN;

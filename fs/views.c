@@ -143,6 +143,10 @@ static void log_warnings(struct plan *p, const char *path)
 	for (size_t i = 0; i < r->model.nunused; i++)
 		log_warning("%s: pattern '%s' matches no parameter", path,
 			    r->model.unused[i]);
+	if (r->model.scaled)
+		log_warning("%s: pieces of %s are scaled: its moments are"
+			    " served, but lr and eps would have to be scaled,"
+			    " too", path, r->model.scaled->name);
 }
 
 /* Called with the lock held. */

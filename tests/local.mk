@@ -27,6 +27,7 @@ unit_tests = \
 	%D%/test_vfile \
 	%D%/test_plan \
 	%D%/test_model \
+	%D%/test_computed \
 	%D%/test_property \
 	%D%/test_bad \
 	%D%/test_good
@@ -121,7 +122,7 @@ check_PROGRAMS += %D%/mapcmp
 
 # What the demonstration shows tensors with.
 noinst_PROGRAMS += %D%/tensor_stats
-%C%_tensor_stats_LDADD = $(ckpt_libs) -lm
+%C%_tensor_stats_LDADD = $(ckpt_libs)
 
 # Data and helpers that `make dist` would not find by itself.
 EXTRA_DIST += $(scripts) \

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rules and slices that do not fit each other are refused, with a reason. */
 #include <errno.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -22,6 +23,8 @@
 
 #define PIECE(shape, source, dest) \
 	"{'shape': " shape ", 'source': " source ", 'dest': " dest "}"
+#define SCALED(scale) \
+	"{'shape': [4], 'source': [0,[1]], 'dest': [0,[1]], 'scale': " scale "}"
 #define ONE_RANK(shape, pieces) \
 	"{'logical_shape': " shape ", 'ranks': {0: {'pieces': [" pieces "]}}}"
 #define HUGE "9223372036854775807"
@@ -258,19 +261,15 @@ static const struct {
 	{ MERGE_AFFINE, 0, "[[4]]",
 	  ONE_RANK("[4]", PIECE("[4]", "[-1,[1]]", "[0,[1]]")), NULL, -EBADMSG,
 	  "lies outside" },
-	/* Arithmetic is not for us. */
-	{ MERGE_AFFINE, 0, "[[4]]",
-	  ONE_RANK("[4]", "{'shape': [4], 'source': [0,[1]],"
-			  " 'dest': [0,[1]], 'scale': 0.5}"),
-	  NULL, -ENOTSUP, "scaled" },
-	{ MERGE_AFFINE, 0, "[[4]]",
-	  ONE_RANK("[4]", "{'shape': [4], 'source': [0,[1]],"
-			  " 'dest': [0,[1]], 'scale': 2}"),
-	  NULL, -ENOTSUP, "scaled" },
-	{ MERGE_AFFINE, 0, "[[4]]",
-	  ONE_RANK("[4]", "{'shape': [4], 'source': [0,[1]],"
-			  " 'dest': [0,[1]], 'scale': 'x'}"),
-	  NULL, -ENOTSUP, "scaled" },
+	/* Scales by which nothing can be divided. */
+	{ MERGE_AFFINE, 0, "[[4]]", ONE_RANK("[4]", SCALED("0")), NULL,
+	  -EBADMSG, "has a scale that nothing" },
+	{ MERGE_AFFINE, 0, "[[4]]", ONE_RANK("[4]", SCALED("0.0")), NULL,
+	  -EBADMSG, "has a scale that nothing" },
+	{ MERGE_AFFINE, 0, "[[4]]", ONE_RANK("[4]", SCALED("'x'")), NULL,
+	  -EBADMSG, "has a scale that nothing" },
+	{ MERGE_AFFINE, 0, "[[4]]", ONE_RANK("[4]", SCALED("[2]")), NULL,
+	  -EBADMSG, "has a scale that nothing" },
 };
 
 static void what_does_not_fit_is_refused(void **state)
@@ -336,11 +335,60 @@ static void runs_beyond_number_are_refused(void **state)
 	}
 }
 
+/* One piece an element, each of a scale of its own. */
+static int init_scales(unsigned n, double first, struct errmsg *err)
+{
+	struct mkpt m = { 0 };
+	struct value *const map = slices_literal(
+		&m, "{'logical_shape': [300], 'ranks': {0: {'pieces': []}}}");
+	struct value *const pieces = value_find(
+		value_find(map, "ranks")->dict.v[0].val, "pieces");
+	const struct merge rule = { .rule = MERGE_AFFINE, .spec = map };
+	struct geometry g;
+	struct slices l;
+	int rc;
+
+	for (unsigned i = 0; i < 300; i++) {
+		struct value *const piece = slices_literal(
+			&m, "{'shape': [], 'source': [0,[]], 'dest': [0,[]]}");
+
+		value_find(piece, "source")->seq.v[0] = mkpt_int(&m, i);
+		value_find(piece, "dest")->seq.v[0] = mkpt_int(&m, i);
+		mkpt_set(&m, piece, "scale", mkpt_float(&m, first + i % n));
+		mkpt_add(&m, pieces, piece);
+	}
+	slices_parse(&l, &m, "[[300]]");
+	rc = geometry_init(&g, &rule, "w", l.v, l.n, err);
+	if (!rc) {
+		assert_int_equal(g.nscales, n + 1);
+		for (unsigned i = 0; i < 300; i++)
+			assert_true(g.scales[g.segs[i].scale] == first + i % n);
+		geometry_done(&g);
+	}
+	mkpt_done(&m);
+	return rc;
+}
+
+static void scales_are_bounded(void **state)
+{
+	struct errmsg err = { "" };
+
+	(void)state;
+	assert_int_equal(init_scales(255, 2, &err), 0);
+	assert_int_equal(init_scales(256, 2, &err), -E2BIG);
+	assert_non_null(strstr(err.text, "parameter w: "));
+	assert_non_null(strstr(err.text, "more than 255 scales"));
+	assert_int_equal(init_scales(1, INFINITY, &err), -EBADMSG);
+	assert_int_equal(init_scales(1, (double)NAN, &err), -EBADMSG);
+	assert_int_equal(init_scales(1, 0, &err), -EBADMSG);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_does_not_fit_is_refused),
 		cmocka_unit_test(runs_beyond_number_are_refused),
+		cmocka_unit_test(scales_are_bounded),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
