@@ -10,6 +10,7 @@
  * tensors that the optimizer does not own.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -297,8 +298,8 @@ static int warn_frozen(const struct catalogue_loader *l,
 	for (size_t i = 0; !rc && i < NFUSED; i++) {
 		char name[EXPERT_NAME_MAX];
 
-		strcpy(name, layer->prefix);
-		strcat(name, fused_names[i]);
+		snprintf(name, sizeof(name), "%s%s", layer->prefix,
+			 fused_names[i]);
 		if (!catalogue_find_among(l->c, owned, name))
 			rc = catalogue_warn(l, "%s: left out: %s", name,
 					    "experts of AutoEP that are not"
@@ -361,6 +362,36 @@ int catalogue_load_experts(const struct catalogue_loader *l)
 	return rc;
 }
 
+/* A native expert's file has no more than its parameters and what was found to
+ * belong to it when the catalogue was made. */
+static int check_keys(const struct catalogue *c, const struct ckfile *f,
+		      const struct ptfile *pt, struct errmsg *err)
+{
+	const struct expert_layer *const layer =
+		&c->experts.layers[f->id.layer];
+	const struct value_dict *const keys = value_pairs(pt->root);
+
+	for (size_t i = 0; i < keys->n; i++) {
+		const struct value *const key = keys->v[i].key;
+		char name[EXPERT_NAME_MAX] = "";
+		unsigned expert;
+		const char *rest;
+
+		if (value_is_cstr(key) && layer->local &&
+		    experts_parse(layer, key->str.p, &expert, &rest) &&
+		    expert == f->id.expert)
+			experts_key(layer, expert % layer->local, rest, name);
+		if (catalogue_find(c, name) ||
+		    (value_is_cstr(key) && catalogue_find(c, key->str.p)))
+			continue;
+		return errmsg_set(err, -EBADMSG,
+				  "%s: has a %.100s, which other experts have"
+				  " not", f->path,
+				  value_is_cstr(key) ? key->str.p : "?");
+	}
+	return 0;
+}
+
 int catalogue_check_expert(const struct catalogue *c, const struct ckfile *f,
 			   struct errmsg *err)
 {
@@ -377,6 +408,8 @@ int catalogue_check_expert(const struct catalogue *c, const struct ckfile *f,
 		    (layer->fused || s->expert == f->id.expert % layer->local))
 			rc = check_slice(s, f->id.expert, &pt, f->path, err);
 	}
+	if (!rc && !layer->fused)
+		rc = check_keys(c, f, &pt, err);
 	ptfile_close(&pt);
 	return rc;
 }

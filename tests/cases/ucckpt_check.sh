@@ -89,6 +89,18 @@ for what in zero_pp_rank_1_mp_rank_00_optim_states.pt:data/1 mp_rank_00_model_st
 	problems 1
 done
 
+# Files of experts that a mount does not open: each has its own expert, whole.
+damaged moe_ep2_dp2_z1
+cp layer_0_expert_3_mp_rank_00_model_states.pt layer_0_expert_2_mp_rank_00_model_states.pt
+truncate -s 2000 layer_0_expert_1_mp_rank_00_model_states.pt
+run_check 1 .
+says "problem: .*/layer_0_expert_1_mp_rank_00_model_states.pt: .*truncated.*" \
+	"problem: .*/layer_0_expert_2_mp_rank_00_model_states.pt: has no .*experts.2.*"
+damaged moe_ep2_dp2_z2_frozen
+cp layer_0_expert_3_mp_rank_00_model_states.pt layer_0_expert_2_mp_rank_00_model_states.pt
+run_check 1 .
+says "problem: .*/layer_0_expert_2_mp_rank_00_model_states.pt: has a .*experts.3.*, which is none of expert 2"
+
 # The container without zip has no sums: its bytes are read, and that is told.
 run_check 0 --data "$good/legacy_z3_fp32_dp2/global_step4"
 says "note: .*/zero_pp_rank_0_mp_rank_00_model_states.pt: no checksums in it.*"
