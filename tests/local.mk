@@ -28,6 +28,7 @@ unit_tests = \
 	%D%/test_plan \
 	%D%/test_model \
 	%D%/test_computed \
+	%D%/test_experts \
 	%D%/test_property \
 	%D%/test_bad \
 	%D%/test_good
@@ -38,9 +39,11 @@ unit_tests = \
 %C%_test_geometry_SOURCES = %D%/test_geometry.c $(slices)
 %C%_test_geometry_bad_SOURCES = %D%/test_geometry_bad.c $(slices)
 %C%_test_geometry_random_SOURCES = %D%/test_geometry_random.c $(slices)
+%C%_test_experts_SOURCES = %D%/test_experts.c $(slices)
 %C%_test_bad_SOURCES = \
 	%D%/test_bad.c \
 	%D%/bad.h \
+	%D%/bad_experts.c \
 	%D%/bad_files.c \
 	%D%/bad_model.c \
 	%D%/bad_optim.c
@@ -89,7 +92,8 @@ replays = \
 EXTRA_LIBRARIES = %D%/libmk.a
 %C%_libmk_a_SOURCES = \
 	%D%/mkpt.h %D%/mkpt.c \
-	%D%/mkckpt.h %D%/mkckpt.c %D%/mkckpt_check.c \
+	%D%/mkckpt.h %D%/mkckpt_impl.h %D%/mkckpt.c %D%/mkckpt_check.c \
+	%D%/mkckpt_model.c %D%/mkckpt_experts.c \
 	%D%/world.h %D%/world.c %D%/world_info.c \
 	%D%/realfiles.h %D%/realfiles.c \
 	%D%/walk.h %D%/walk.c

@@ -297,6 +297,50 @@ static void every_element_is_held_exactly_once(void **state)
 		check_random(seed);
 }
 
+/* --- which ranks ---------------------------------------------------------- */
+
+static void experts_are_spread_over_ranks(void **state)
+{
+	static const struct {
+		struct spread s;
+		unsigned ranks[2][2]; /* of each group, by part */
+	} cases[] = {
+		{ { 2, 2, false }, { { 0, 2 }, { 1, 3 } } },
+		{ { 2, 2, true }, { { 0, 1 }, { 2, 3 } } },
+		{ { 2, 1, false }, { { 0, 1 } } },
+		{ { 1, 2, false }, { { 0 }, { 1 } } },
+		{ { 1, 2, true }, { { 0 }, { 1 } } },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++)
+		for (unsigned g = 0; g < cases[i].s.degree; g++)
+			for (unsigned part = 0; part < cases[i].s.ranks; part++)
+				assert_int_equal(spread_rank(&cases[i].s, g,
+							     part),
+						 cases[i].ranks[g][part]);
+}
+
+static void each_rank_has_one_part_of_one_group(void **state)
+{
+	(void)state;
+	for (unsigned n = 0; n < 2 * 6 * 6; n++) {
+		const struct spread s = { 1 + n % 6, 1 + n / 6 % 6, n >= 36 };
+
+		for (unsigned rank = 0; rank < s.ranks * s.degree; rank++) {
+			unsigned g;
+			const unsigned part = spread_part(&s, rank, &g);
+
+			assert_true(g < s.degree && part < s.ranks);
+			assert_int_equal(spread_rank(&s, g, part), rank);
+			if (part)
+				assert_int_equal(spread_rank(&s, g, part - 1) +
+							 spread_step(&s),
+						 rank);
+		}
+	}
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -309,6 +353,8 @@ int main(void)
 		cmocka_unit_test(nothing_at_all_is_allowed),
 		cmocka_unit_test(sums_that_overflow_are_refused),
 		cmocka_unit_test(every_element_is_held_exactly_once),
+		cmocka_unit_test(experts_are_spread_over_ranks),
+		cmocka_unit_test(each_rank_has_one_part_of_one_group),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
