@@ -3,7 +3,7 @@
 
 A Grid says which rank is where, and is the `mpu` that DeepSpeed asks.  Each
 parameter of a divided model knows which elements of the whole one it holds:
-`positions` has their positions, `whole` the shape.  What is put together from the
+`positions` has them, `whole_shape` the shape.  What is put together from the
 ranks' pieces by these is true whatever a checkpoint says of how the model was
 divided; uc_info() says it in DeepSpeed's words.
 """
@@ -18,7 +18,8 @@ import resume
 VOCAB = 21
 WIDTH = 8
 INNER = 12
-LAYERS = 2
+LAYERS = 1
+BLOCKS = 4  # of a pipeline: the converter divides them by the stages
 
 
 def parts_of(odd):
@@ -251,9 +252,8 @@ def pipeline(grid):
         return deepspeed.pipe.TiedLayerSpec(
             "ends", Embedding, grid, 1, tied_weight_attr="words", **more)
 
-    # The converter divides by the layers of a stage, less the first two.
     blocks = [deepspeed.pipe.LayerSpec(Block, grid, 2 + i)
-              for i in range(2 * LAYERS)]
+              for i in range(BLOCKS)]
     return deepspeed.pipe.PipelineModule(
         layers=[embedding(), *blocks, embedding(forward_fn=Embedding.logits)],
         topology=axes, partition_method="uniform",
@@ -304,7 +304,22 @@ def own_parts(engine, grid, stage):
     parts = [([names[p] for p in params], buffers, numbers)
              for params, buffers, numbers in resume.local_parts(engine, stage)]
     return {"at": (grid.stage, grid.tensor, grid.data), "places": places,
-            "parts": parts}
+            "parts": parts, "whole": whole_momenta(engine, names, parts)}
+
+
+def whole_momenta(engine, names, parts):
+    """Muon keeps the momentum of whole matrices in ZeRO 1 and 2, unless it is
+    offloaded: those of this rank's partition, end to end."""
+    out = {}
+    partitions = getattr(engine.optimizer, "params_in_partition", [])
+    for params, (_, buffers, _) in zip(partitions, parts):
+        whole = [p for p in params if getattr(p, "use_muon", False)]
+        if whole and not engine.zero_cpu_offload():
+            momentum = buffers.pop("momentum_buffer")
+            for p, piece in zip(whole, momentum.split(
+                    [p.numel() for p in whole])):
+                out[names[p], "momentum_buffer"] = piece
+    return out
 
 
 def slices_of(ranks, stage):
@@ -317,6 +332,10 @@ def slices_of(ranks, stage):
         for state in buffers:
             pieces = cut(sizes, [r["parts"][g][1][state] for r in ranks])
             out.update(((n, state), piece) for n, piece in zip(names, pieces))
+    for rank in ranks:
+        for key, whole in rank["whole"].items():
+            if not torch.equal(out.setdefault(key, whole), whole):
+                raise RuntimeError(f"ranks differ in {key}")
     return out
 
 
