@@ -138,7 +138,7 @@ static int load_group(const struct catalogue_loader *l,
 		if (!p)
 			return catalogue_fail_nomem(l);
 		p->group = group;
-		p->index = (uint32_t)i;
+		p->index = p->listed = (uint32_t)i;
 		rc = set_shape(l, p, shapes->v[i].val);
 		if (rc)
 			return rc;
@@ -194,9 +194,10 @@ static int load_groups(const struct catalogue_loader *l)
 		return catalogue_fail_nomem(l);
 	c->ngroups = list->n;
 	for (size_t g = 0; g < list->n; g++) {
-		const int rc = load_group(l, value_pairs(list->v[g]),
-					  (uint32_t)g);
+		const struct value_dict *const shapes = value_pairs(list->v[g]);
+		const int rc = load_group(l, shapes, (uint32_t)g);
 
+		c->groups[g].listed = shapes->n;
 		if (rc)
 			return rc;
 	}

@@ -42,7 +42,8 @@ struct slice {
 	unsigned mp; /* the rank */
 	/* What the optimizer owns lies in a flat group ... */
 	uint32_t group;
-	uint32_t index; /* in the group's order */
+	uint32_t index;	 /* in the group's order */
+	uint32_t listed; /* in param_shapes', which has empty ones, too */
 	/* An expert's: of this layer, as each expert-parallel rank has it; the
 	 * name is that on the rank, see experts.h. */
 	const struct expert_layer *layer;
@@ -57,6 +58,7 @@ struct slice {
 struct slice_group {
 	const struct slice **slices;
 	size_t n;
+	size_t listed; /* in param_shapes */
 	unsigned degree; /* expert-parallel ranks that have a group of their
 			  * own each; 1: none of experts */
 };

@@ -72,9 +72,9 @@ int partition_init_zero12(struct partition *p, const uint64_t *numel,
 		p->start[i] = at;
 		if (!checked_add(at, numel[i], &at))
 			goto overflow;
-		p->used = at;
 		if (padding && !checked_add(at, padding[i], &at))
 			goto overflow;
+		p->used = at;
 	}
 	if (!checked_add(p->used, unit - 1, &total))
 		goto overflow;

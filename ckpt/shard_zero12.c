@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/checked.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/names.h"
 #include "ckpt/ptfile.h"
@@ -44,43 +45,49 @@ static bool is_all_zero(const struct value_seq *v)
 	return true;
 }
 
-/* The alignment padding after each parameter of group g: NULL if there is
- * none recorded (then there is none). */
-static int read_paddings(const struct shard_reader *r, size_t g, size_t n,
+/*
+ * The alignment padding after each parameter of group g: NULL if there is
+ * none recorded (then there is none).
+ *
+ * The list goes with that of param_shapes.  DeepSpeed 0.19 leaves parameters
+ * without elements out of both; where they are in it, what pads the group
+ * after them comes after the last one before them that has a place.
+ */
+static int read_paddings(const struct shard_reader *r, size_t g,
 			 uint64_t **out)
 {
+	const struct slice_group *const group = &r->c->groups[g];
 	const struct value_seq *const all =
 		value_items(value_find(r->dict, "param_alignment_paddings"));
 	const struct value_seq *const v =
 		all && g < all->n ? value_items(all->v[g]) : NULL;
 	uint64_t *pad;
+	size_t at = 0; /* behind the parameter before the entry */
 
 	*out = NULL;
-	if (!v)
+	if (!v || is_all_zero(v))
 		return 0;
-	/* The list may count parameters without elements, which have no place
-	 * in the group; when all is zero that makes no difference. */
-	if (v->n != n && is_all_zero(v))
-		return 0;
-	if (v->n != n)
+	if (v->n != group->listed)
 		return errmsg_set(r->err, -EBADMSG,
 				  "%s: param_alignment_paddings[%zu] has %zu"
 				  " entries for %zu parameters", r->file, g,
-				  v->n, n);
-	pad = malloc((n + 1) * sizeof(*pad));
+				  v->n, group->listed);
+	pad = calloc(group->n + 1, sizeof(*pad));
 	if (!pad)
 		return fail_nomem(r);
-	for (size_t i = 0; i < n; i++) {
+	for (size_t i = 0; i < v->n; i++) {
 		int64_t p;
 
-		if (!value_get_int(v->v[i], &p) || p < 0) {
-			free(pad);
-			return errmsg_set(r->err, -EBADMSG,
-					  "%s: param_alignment_paddings[%zu]"
-					  "[%zu] is not a count", r->file, g,
-					  i);
-		}
-		pad[i] = (uint64_t)p;
+		if (at < group->n && group->slices[at]->listed == i)
+			at++;
+		if (value_get_int(v->v[i], &p) && p >= 0 && (at || !p) &&
+		    (!at || checked_add(pad[at - 1], (uint64_t)p,
+					&pad[at - 1])))
+			continue;
+		free(pad);
+		return errmsg_set(r->err, -EBADMSG,
+				  "%s: param_alignment_paddings[%zu][%zu] is not"
+				  " a count", r->file, g, i);
 	}
 	*out = pad;
 	return 0;
@@ -91,7 +98,7 @@ static int build_partition(const struct shard_reader *r, size_t g,
 {
 	const size_t n = r->c->groups[g].n;
 	uint64_t *padding = NULL;
-	int rc = read_paddings(r, g, n, &padding);
+	int rc = read_paddings(r, g, &padding);
 
 	if (rc)
 		return rc;

@@ -105,6 +105,21 @@ static void stage_1_with_alignment(void **state)
 	partition_done(&p);
 }
 
+/* A parameter without elements behind it makes the last padding count: used
+ * are 5 + 3, a multiple of the unit of one rank, 2. */
+static void padding_at_the_end_is_used(void **state)
+{
+	static const uint64_t numel = 5, padding = 3;
+	struct partition p;
+
+	(void)state;
+	assert_int_equal(partition_init_zero12(&p, &numel, &padding, 1, 1), 0);
+	assert_int_equal(p.used, 8);
+	assert_int_equal(p.size, 8); /* not 6 */
+	assert_int_equal(partition_fragment(&p, 0, 0).numel, 5);
+	partition_done(&p);
+}
+
 /* Ten elements over eight ranks of two: three ranks hold padding only. */
 static void ranks_may_hold_nothing(void **state)
 {
@@ -372,6 +387,7 @@ int main(void)
 		cmocka_unit_test(stage_2_on_two_ranks),
 		cmocka_unit_test(stage_2_round_robin),
 		cmocka_unit_test(stage_1_with_alignment),
+		cmocka_unit_test(padding_at_the_end_is_used),
 		cmocka_unit_test(ranks_may_hold_nothing),
 		cmocka_unit_test(stage_3_on_two_ranks),
 		cmocka_unit_test(whole_parameters_of_a_partition),

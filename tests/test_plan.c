@@ -368,10 +368,6 @@ static uint64_t next_random(uint64_t *s)
 static void random_param(const struct mkckpt *c, struct mkckpt_param *p,
 			 char *name, size_t i, uint64_t *s)
 {
-	/* Aligned groups with parameters of no elements are refused: which
-	 * padding is whose is not known then. */
-	const uint64_t least = c->align != 0;
-
 	snprintf(name, NAME_LEN, "p%zu.w", i);
 	*p = (struct mkckpt_param){
 		.name = name,
@@ -379,7 +375,7 @@ static void random_param(const struct mkckpt *c, struct mkckpt_param *p,
 		.group = (unsigned)(next_random(s) % c->ngroups),
 	};
 	for (unsigned d = 0; d < p->ndim; d++)
-		p->shape[d] = least + next_random(s) % (d ? 5 : 40);
+		p->shape[d] = next_random(s) % (d ? 5 : 40);
 }
 
 static void check_random(uint64_t seed)

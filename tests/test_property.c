@@ -119,9 +119,7 @@ static bool is_whole(const struct world_tensor *t)
 static void make_tensor(struct dice *d, struct world *w, unsigned stage,
 			bool first_of_group)
 {
-	/* Slices without elements and alignment padding do not go together:
-	 * see shard_zero12.c. */
-	const uint64_t least = w->as.align || first_of_group ? 1 : 0;
+	const uint64_t least = first_of_group ? 1 : 0;
 	struct world_tensor *const t = &w->v[w->n];
 
 	*t = (struct world_tensor){ .rule = choose_rule(d), .stage = stage };
