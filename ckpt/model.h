@@ -57,7 +57,12 @@ void model_done(struct model *m);
 /* The parameter called `name`, or NULL. */
 const struct param *model_find(const struct model *m, const char *name);
 
-/* How the parameter is made of its slices. */
+/*
+ * How the parameter is made of its slices.  It is worked out for its shape when
+ * the model is loaded, which shows that rule and slices agree, and again when
+ * one of its files is opened: some microseconds, where keeping it would take
+ * 600 bytes and more of each of a hundred thousand parameters.
+ */
 int model_geometry(const struct param *p, struct geometry *g,
 		   struct errmsg *err);
 
