@@ -129,6 +129,14 @@ static void make_tensor(struct dice *d, struct world *w, unsigned stage,
 			      : 1 + (unsigned)roll(d, WORLD_DIMS_MAX - 1);
 	for (unsigned i = 0; i < t->ndim; i++)
 		t->shape[i] = 1 + roll(d, i ? 6 : 20);
+	/* Long runs are read in other ways than short ones, and those of more
+	 * than 64 KiB in yet another (gather.c). */
+	if (t->ndim > 1 && roll(d, 30) == 0)
+		t->shape[t->ndim - 1] = 200 + roll(d, 800);
+	if (t->ndim > 2 && roll(d, 600) == 0) {
+		t->shape[0] = 1 + roll(d, 3);
+		t->shape[t->ndim - 1] = 16500;
+	}
 	if (!is_whole(t))
 		make_cut(d, w, t, least);
 	else if (t->ndim && !least && roll(d, 6) == 0)
@@ -225,7 +233,7 @@ static void describe(const struct world *w)
 
 #define WRONG (-1000) /* no errno */
 
-/* As the mount does. */
+/* As the mount does, and then sums what has been mapped. */
 static int read_mapped(struct vfile *f, uint8_t *buf, size_t len, uint64_t off,
 		       struct errmsg *err)
 {
@@ -241,7 +249,18 @@ static int read_mapped(struct vfile *f, uint8_t *buf, size_t len, uint64_t off,
 		buf += w.iov[i].iov_len;
 	}
 	vfile_unmap(f, &w);
+	vfile_sum_behind(f);
 	return rc;
+}
+
+/* As the command that converts does, if it reads from front to back. */
+static int read_copied(struct vfile *f, uint8_t *buf, size_t len, uint64_t off,
+		       struct errmsg *err)
+{
+	if (vfile_read(f, buf, len, off, err) != (int64_t)len)
+		return WRONG;
+	vfile_sum(f, buf, len, off);
+	return 0;
 }
 
 /* [from, end) in pieces of any length. */
@@ -257,10 +276,8 @@ static int read_pieces(struct vfile *f, const struct bytebuf *want,
 		n = 1 + roll(d, end - off);
 		if (n > 400 && roll(d, 2))
 			n = 1 + roll(d, 40);
-		if (roll(d, 4) == 0)
-			rc = read_mapped(f, buf, n, off, err);
-		else if (vfile_read(f, buf, n, off, err) != (int64_t)n)
-			rc = WRONG;
+		rc = roll(d, 4) ? read_copied(f, buf, n, off, err) :
+				  read_mapped(f, buf, n, off, err);
 		if (!rc && memcmp(buf, want->data + off, n) != 0)
 			rc = errmsg_set(err, WRONG,
 					"%zu bytes at %llu of %zu"
@@ -274,7 +291,7 @@ static int read_pieces(struct vfile *f, const struct bytebuf *want,
 static int check_bytes(struct vfile *f, const struct bytebuf *want,
 		       struct dice *d, struct errmsg *err)
 {
-	const uint64_t middle = roll(d, want->len);
+	const uint64_t middle = roll(d, 2) ? roll(d, want->len) : 0;
 	uint8_t byte;
 	int rc;
 
