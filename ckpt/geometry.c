@@ -399,7 +399,7 @@ static int apply(struct geometry *g, const struct merge *m, const char *name,
 
 	switch (m->rule) {
 	case MERGE_AFFINE:
-		return geometry_affine(g, m->spec, name, s, n, err);
+		return geometry_affine(g, m->spec, m->holder, name, s, n, err);
 	case MERGE_EXPERTS:
 		return geometry_experts(g, m->experts, name, s, n, err);
 	case MERGE_SUB_PARAMS: return sub_params(g, m, name, s, n, err);
@@ -428,7 +428,7 @@ int geometry_init(struct geometry *g, const struct merge *m, const char *name,
 {
 	int rc = -ENOMEM;
 
-	*g = (struct geometry){ .nsources = n,
+	*g = (struct geometry){ .nsources = n, .holders = 1,
 				.stride = calloc(n, sizeof(*g->stride)) };
 	if (g->stride)
 		rc = apply(g, m, name, slices, n, err);

@@ -43,6 +43,7 @@ struct geometry {
 	 * slice holds what is in the whole times its scale. */
 	double *scales;
 	size_t nscales;
+	size_t holders; /* ranks that have the same piece, at most */
 	uint64_t rows;
 	uint64_t row_len;
 	struct geometry_segment *segs; /* in order of `at`, without gaps */

@@ -7,7 +7,7 @@
  *
  *   whole[so + sum i_a * ss_a] = slice[do + sum i_a * ds_a] / scale
  *
- * A box that several ranks have (`locations`) is read from the first.  When
+ * A box that several ranks have (`locations`) is read from one.  When
  * the outermost dimension of all boxes steps through the whole and through
  * their slices in rows, one row is laid out and repeated; else every run is
  * listed.
@@ -88,15 +88,27 @@ static bool box_fits(const struct piece *p, uint64_t at,
 	return last < size;
 }
 
-/* Is rank `r` the first that has the box? */
-static bool is_first_holder(const struct value *v, uint32_t r)
+/* Ranks that have the box; 0: nobody says. */
+static size_t count_holders(const struct value *v)
 {
 	const struct value_seq *const s =
 		value_items(value_find(v, "locations"));
-	int64_t first;
 
-	return !s || s->n == 0 ||
-	       (value_get_int(s->v[0], &first) && first == (int64_t)r);
+	return s ? s->n : 0;
+}
+
+/* Is it rank `r` that the box is read from?  It is the `holder`-th that has
+ * it, or the first where there are not that many. */
+static bool is_holder(const struct value *v, uint32_t r, size_t holder)
+{
+	const size_t n = count_holders(v);
+	int64_t rank;
+
+	return n == 0 ||
+	       (value_get_int(value_items(value_find(v, "locations"))
+				      ->v[holder < n ? holder : 0],
+			      &rank) &&
+		rank == (int64_t)r);
 }
 
 /* The number of a scale in the geometry's list.  -E2BIG: too many others. */
@@ -149,7 +161,7 @@ static int get_scale(struct geometry *g, const char *name,
 		       rc;
 }
 
-static int add_piece(struct pieces *l, struct geometry *g,
+static int add_piece(struct pieces *l, struct geometry *g, size_t holder,
 		     const char *name, const struct value *v, uint32_t rank,
 		     uint64_t slice_numel, struct errmsg *err)
 {
@@ -165,7 +177,9 @@ static int add_piece(struct pieces *l, struct geometry *g,
 	for (unsigned i = 0; i < p.ndim; i++)
 		if (!checked_mul(p.numel, p.shape[i], &p.numel))
 			goto bad;
-	if (p.numel == 0 || !is_first_holder(v, rank))
+	if (count_holders(v) > g->holders)
+		g->holders = count_holders(v);
+	if (p.numel == 0 || !is_holder(v, rank, holder))
 		return 0;
 	if (!box_fits(&p, p.so, p.ss, g->numel) ||
 	    !box_fits(&p, p.from, p.ds, slice_numel))
@@ -190,7 +204,7 @@ bad:
 			  " of it or of the slice of rank %u", name, rank);
 }
 
-static int read_pieces(struct pieces *l, struct geometry *g,
+static int read_pieces(struct pieces *l, struct geometry *g, size_t holder,
 		       const struct value *map, const char *name,
 		       const struct geometry_slice *s, size_t n,
 		       struct errmsg *err)
@@ -215,7 +229,7 @@ static int read_pieces(struct pieces *l, struct geometry *g,
 					  " other ranks than the %zu here",
 					  name, n);
 		for (size_t k = 0; !rc && k < pieces->n; k++)
-			rc = add_piece(l, g, name, pieces->v[k], (uint32_t)r,
+			rc = add_piece(l, g, holder, name, pieces->v[k], (uint32_t)r,
 				       s[r].present ? s[r].numel : 0, err);
 	}
 	return rc;
@@ -314,7 +328,7 @@ static int check_cover(const struct geometry *g, const char *name,
 }
 
 int geometry_affine(struct geometry *g, const struct value *map,
-		    const char *name, const struct geometry_slice *s, size_t n,
+		    size_t holder, const char *name, const struct geometry_slice *s, size_t n,
 		    struct errmsg *err)
 {
 	uint64_t shape[TENSOR_DIMS_MAX];
@@ -329,7 +343,7 @@ int geometry_affine(struct geometry *g, const struct value *map,
 				  name);
 	rc = geometry_set_shape(g, name, shape, (unsigned)ndim, err);
 	if (!rc)
-		rc = read_pieces(&l, g, map, name, s, n, err);
+		rc = read_pieces(&l, g, holder, map, name, s, n, err);
 	if (!rc && !find_rows(g, &l, s)) {
 		g->rows = 1;
 		g->row_len = g->numel;

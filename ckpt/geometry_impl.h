@@ -17,9 +17,9 @@ int geometry_set_shape(struct geometry *g, const char *name,
 		       const uint64_t *shape, unsigned ndim,
 		       struct errmsg *err);
 
-/* The rule of an affine map. */
+/* The rule of an affine map; `holder` as in struct merge. */
 int geometry_affine(struct geometry *g, const struct value *map,
-		    const char *name, const struct geometry_slice *s, size_t n,
+		    size_t holder, const char *name, const struct geometry_slice *s, size_t n,
 		    struct errmsg *err);
 
 /* All experts of a layer, from each expert-parallel rank's. */

@@ -26,6 +26,8 @@ struct merge {
 	enum merge_rule rule;
 	unsigned dim;		     /* of MERGE_CAT */
 	const struct value *spec;    /* SUB_PARAMS: its dict; AFFINE: its map */
+	size_t holder; /* AFFINE: of pieces that several ranks have, which one
+			* they are read from */
 	const struct value *widths;  /* SUB_PARAMS: of the shards, or NULL */
 	const struct expert_layer *experts; /* EXPERTS: which they are */
 	bool vocab;		     /* rows beyond vocab_rows are padding */

@@ -295,6 +295,7 @@ static int set_shape(const struct builder *b, struct param *p)
 	p->shape = shape;
 	p->ndim = g.ndim;
 	p->numel = g.numel;
+	p->holders = g.holders;
 	p->computed = g.mean || g.nscales;
 	if (g.nscales)
 		b->m->scaled = p;

@@ -21,6 +21,7 @@ struct param {
 	const uint64_t *shape;
 	uint64_t numel;
 	struct merge merge;
+	size_t holders; /* ranks that have the same piece, at most */
 	bool computed; /* of its elements some are: a mean, or scaled */
 	/* What the optimizer owns: the slice of each tensor-parallel rank of
 	 * its pipeline stage, NULL where a rank has none; of experts that are

@@ -55,6 +55,10 @@ struct example {
 	" 1: {'pieces': [{'shape': [4,2], 'source': [4,[6,1]]," \
 	"     'dest': [0,[2,1]], 'locations': [1]}]}}}"
 
+#define BOTH \
+	"{'shape': [2], 'source': [0,[1]], 'dest': [0,[1]]," \
+	" 'locations': [2,0,1]}"
+
 static const struct example examples[] = {
 	{ .what = "row-parallel", .rule = MERGE_CAT, .dim = 1,
 	  .slices = "[[4,3],[4,5]]", .shape = "[4,8]", .rows = 4,
@@ -257,6 +261,41 @@ static void examples_are_laid_out_as_worked_out(void **state)
 	}
 }
 
+/* Pieces that several ranks have, read from each of them in turn; one that
+ * fewer have, from its first. */
+static void copies_are_read_from_any_holder(void **state)
+{
+	static const char *const elements[] = { "2:0-1 0:2", "0:0-1 0:2",
+						"1:0-1 0:2", "2:0-1 0:2" };
+
+	(void)state;
+	for (size_t holder = 0; holder < COUNT(elements); holder++) {
+		struct mkpt m = { 0 };
+		const struct merge rule = {
+			.rule = MERGE_AFFINE,
+			.holder = holder,
+			.spec = slices_literal(
+				&m, "{'logical_shape': [3], 'ranks': {"
+				    "0: {'pieces': [" BOTH
+				    ", {'shape': [1], 'source': [2,[1]],"
+				    "   'dest': [2,[1]], 'locations': [0]}]},"
+				    "1: {'pieces': [" BOTH "]},"
+				    "2: {'pieces': [" BOTH "]}}}"),
+		};
+		struct errmsg err = { "" };
+		struct geometry g;
+		struct slices l;
+
+		slices_parse(&l, &m, "[[3],[2],[2]]");
+		if (geometry_init(&g, &rule, "w", l.v, l.n, &err))
+			fail_msg("holder %zu: %s", holder, err.text);
+		assert_int_equal(g.holders, 3);
+		slices_check(&l, &g, elements[holder], "a copy");
+		geometry_done(&g);
+		mkpt_done(&m);
+	}
+}
+
 static void averages_are_means_of_all(void **state)
 {
 	static const struct merge rule = { .rule = MERGE_AVERAGE };
@@ -305,6 +344,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(examples_are_laid_out_as_worked_out),
+		cmocka_unit_test(copies_are_read_from_any_holder),
 		cmocka_unit_test(averages_are_means_of_all),
 		cmocka_unit_test(large_weights_cost_no_more_than_a_row),
 	};

@@ -151,6 +151,19 @@ done
 run_check 1 --data .
 says "problem: .*: parameter .*: [a-z0-9_]* is not the same on pipeline stages 0 and 1, .*"
 
+# Of a piece that an affine map places on all ranks: the second's, the last's.
+for rank in 01 03; do
+	damaged autotp4_llama_kv2_z1_dp1
+	run_check 0 --data .
+	says "replicas [1-9][0-9]* pairs of slices compared"
+	shard=zero_pp_rank_0_mp_rank_${rank}_optim_states.pt
+	flip "$shard" $(($(start_of "$shard" data/1) + 4 * 5 + 1))
+	run_check 1 --data .
+	says "problem: .*/$shard: member data/1: is damaged: .*" \
+		"problem: .*: parameter model.embed_tokens.weight: exp_avg is not the same on tensor-parallel ranks 0 and ${rank#0}, from element 5 on"
+	problems 2
+done
+
 # Everything that is missing or torn, each once.
 damaged z1_fp32_dp4
 rm zero_pp_rank_1_mp_rank_00_optim_states.pt
