@@ -44,6 +44,9 @@ static const struct fuse_opt table[] = {
 	FUSE_OPT_KEY("dialect=%s", KEY_DIALECT),
 	FUSE_OPT_KEY("uid=%s", KEY_UID),
 	FUSE_OPT_KEY("gid=%s", KEY_GID),
+	/* The converter's flags: a mount does always what they ask for. */
+	FUSE_OPT_KEY("no_strict", KEY_IGNORE),
+	FUSE_OPT_KEY("inject_missing_state", KEY_IGNORE),
 	/* The mount is read-only whatever is asked for. */
 	FUSE_OPT_KEY("rw", KEY_RW),
 	FUSE_OPT_KEY("ro", KEY_RW),

@@ -98,4 +98,17 @@ check "so has its output directory" test -f \
 check "and a latest_universal there" test \
 	"$(cat "$mnt/checkpoint-4/latest_universal")" = global_step4_universal
 unmount
+# The converter's flags: given or not, the views are those of a conversion that
+# has them.
+for flag in no_strict:z1_unused_pattern_strict_dp2 inject_missing_state:z1_no_ucinfo_dp2; do
+	name=${flag#*:} flag=${flag%:*}
+	ucckpt convert "--$flag" "$good/$name" "$tmp/$name" >/dev/null 2>&1 || fail "convert --$flag"
+	for options in crc=exact "$flag"; do
+		mount_fg "$good/$name" -o "$options" || continue
+		check "$name, mounted with $options" diff -r "$tmp/$name" "$mnt/global_step4_universal"
+		[ "$flag" = no_strict ] && check "$options: a warning names the pattern" grep -q 'nomatch' "$tmp/log"
+		unmount
+	done
+done
+
 finish
