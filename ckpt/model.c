@@ -56,9 +56,12 @@ static int find_degrees(const struct builder *b)
 				  " tensor-parallel degree %u", b->dir->path,
 				  mp, b->m->tp);
 	b->m->pp = mp / b->m->tp;
+	/* DeepSpeed's pipeline engine asserts that the stage is below 2
+	 * (runtime/pipe/engine.py): whatever this is, it did not write it. */
 	if (b->m->pp > 1 && b->dir->zero3)
 		return errmsg_set(b->err, -ENOTSUP,
-				  "%s: ZeRO-3 with pipeline parallelism",
+				  "%s: ZeRO-3 with pipeline parallelism, which"
+				  " DeepSpeed does not have",
 				  b->dir->path);
 	return 0;
 }

@@ -103,6 +103,14 @@ static void empty_state(struct mkpt *m, struct value *root)
 	mkpt_set(m, states_of(root, 1), "exp_avg", some_floats(m, 0));
 }
 
+/* As DeepSpeed leaves a sub-group that is on NVMe. */
+static void offloaded(struct mkpt *m, struct value *root)
+{
+	fp32_of(root)->seq.v[1] = some_floats(m, 0);
+	mkpt_set(m, states_of(root, 1), "exp_avg", some_floats(m, 0));
+	mkpt_set(m, states_of(root, 1), "exp_avg_sq", some_floats(m, 0));
+}
+
 static void state_of_text(struct mkpt *m, struct value *root)
 {
 	mkpt_set(m, states_of(root, 1), "exp_avg", mkpt_str(m, "text"));
@@ -258,6 +266,9 @@ const struct bad bad_optim[] = {
 	      "exp_avg of group 1 (l2.weight, ...) has 9 elements,"
 	      " expected"),
 	SHARD(empty_state, 1, STAGES_ALL, "(offloaded to NVMe?)"),
+	SHARD(offloaded, 1, STAGE(3),
+	      "sub-group 1 (l2.weight, ...) has no elements on this rank: it was"
+	      " offloaded to NVMe"),
 	SHARD(state_of_text, 1, STAGES_ALL, "state exp_avg of group 1 is a str"),
 	SHARD(state_with_slash, 0, STAGES_ALL, "no usable name"),
 	SHARD(state_called_fp32, 0, STAGES_ALL, "no usable name"),
