@@ -168,3 +168,27 @@ struct fragment partition_fragment(const struct partition *p, size_t i,
 	f.numel = to - from;
 	return f;
 }
+
+/* Elements of the first i parameters, of those that the rank has a part of:
+ * not more than the group has. */
+static uint64_t whole_before(const struct partition *p, size_t i, unsigned rank)
+{
+	uint64_t sum = 0;
+
+	for (size_t k = 0; k < i; k++)
+		if (partition_fragment(p, k, rank).numel)
+			sum += p->numel[k];
+	return sum;
+}
+
+struct fragment partition_whole(const struct partition *p, size_t i,
+				unsigned rank)
+{
+	return (struct fragment){ .start = whole_before(p, i, rank),
+				  .numel = p->numel[i] };
+}
+
+uint64_t partition_whole_size(const struct partition *p, unsigned rank)
+{
+	return whole_before(p, p->n, rank);
+}

@@ -83,4 +83,15 @@ void partition_ranks(const struct partition *p, size_t i, unsigned *first,
 struct fragment partition_fragment(const struct partition *p, size_t i,
 				   unsigned rank);
 
+/*
+ * Where parameter i lies if `rank` keeps every parameter of its partition
+ * whole, also those of which it has a part only, end to end: Muon's momentum
+ * in stages 1 and 2.  The rank must hold something of it.
+ */
+struct fragment partition_whole(const struct partition *p, size_t i,
+				unsigned rank);
+
+/* How many elements these are together. */
+uint64_t partition_whole_size(const struct partition *p, unsigned rank);
+
 #endif

@@ -241,6 +241,7 @@ int resolve_slice(struct resolve *r, const struct slice *s, const char *state,
 	const struct partition *part;
 	const struct spread *spread;
 	unsigned first, end;
+	bool whole;
 	int rc = resolve_shards(r, s->mp, 0, 1, 1, err);
 
 	if (rc)
@@ -248,6 +249,9 @@ int resolve_slice(struct resolve *r, const struct slice *s, const char *state,
 	part = &r->layouts[s->mp].groups[s->group];
 	spread = &r->layouts[s->mp].spread[s->group];
 	partition_ranks(part, s->index, &first, &end);
+	whole = state && resolve_shard(r, s->mp, 0)->groups[s->group].whole;
+	if (whole && first < end)
+		end = first + 1; /* what the others have are replicas */
 	rc = load_parts(r, s, spread, first, end, err);
 	for (unsigned i = first; !rc && i < end; i++) {
 		const unsigned rank = spread_rank(spread, s->ep, i);
@@ -255,7 +259,8 @@ int resolve_slice(struct resolve *r, const struct slice *s, const char *state,
 		const struct flat *const flat = find_flat(
 			&resolve_shard(r, s->mp, rank)->groups[s->group], state);
 		const struct fragment f =
-			partition_fragment(part, s->index, i);
+			whole ? partition_whole(part, s->index, i) :
+				partition_fragment(part, s->index, i);
 		const size_t item = dtype_size(dtype);
 
 		if (!flat || flat->dtype != dtype)

@@ -48,6 +48,8 @@ struct shard_group {
 	struct flat fp32; /* the master weights */
 	struct shard_state *states;
 	size_t nstates;
+	bool padding; /* the rank holds nothing else of this group */
+	bool whole;   /* STATE_FLAT: whole parameters, see partition_whole */
 };
 
 /* What one rank's optimizer shard holds and where.  Immutable once loaded. */

@@ -25,6 +25,7 @@
 #include "ckpt/checked.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/names.h"
+#include "ckpt/ptfile.h"
 #include "ckpt/value.h"
 
 static int fail_nomem(const struct shard_reader *r)
@@ -255,12 +256,35 @@ static const struct value *group_states(const struct shard_reader *r, size_t g)
 	return shard_find_group_state(value_find(base, "state"), g);
 }
 
+/*
+ * Muon's update needs the momentum of whole matrices.  Each rank keeps that of
+ * every parameter of its partition, end to end (_muon_momentum_buffer); only
+ * when the optimizer is offloaded is it cut like everything else
+ * (_apply_muon_updates_cpu_offload).
+ */
+static bool keeps_whole(const struct shard_reader *r, size_t g)
+{
+	const struct value *const groups = value_find_path(
+		r->dict, KEY_BASE_OPTIMIZER_STATE, KEY_PARAM_GROUPS, NULL);
+	const struct value_seq *const list = value_items(groups);
+	const struct value *const muon =
+		list && g < list->n ? value_find(list->v[g], "use_muon") : NULL;
+	const struct value *const offload =
+		value_find_path(r->pt->root, KEY_DS_CONFIG, "zero_optimization",
+				"offload_optimizer", NULL);
+	const struct value *const device = value_find(offload, "device");
+
+	return muon && muon->kind == VALUE_BOOL && muon->b &&
+	       (!device || value_is_str(device, "none"));
+}
+
 static int read_group(const struct shard_reader *r, size_t g,
 		      const struct value *fp32)
 {
 	const struct partition *const p = &r->layout->groups[g];
 	const uint64_t filled = partition_filled(p, shard_part(r, g));
 	struct shard_group *const group = &r->s->groups[g];
+	uint64_t need = filled, most = p->size;
 	int rc;
 
 	rc = check_partition_count(r, g);
@@ -277,7 +301,11 @@ static int read_group(const struct shard_reader *r, size_t g,
 				  " padded, %" PRIu64, r->file, g,
 				  shard_group_name(r, g), group->fp32.numel,
 				  filled, p->size);
-	rc = shard_read_states(r, g, group_states(r, g), filled, p->size);
+	group->padding = filled == 0;
+	group->whole = keeps_whole(r, g);
+	if (group->whole)
+		need = most = partition_whole_size(p, shard_part(r, g));
+	rc = shard_read_states(r, g, group_states(r, g), need, most);
 	return rc ? rc : check_mapping(r, g);
 }
 

@@ -161,6 +161,31 @@ static void stage_3_on_two_ranks(void **state)
 	partition_done(&p);
 }
 
+/* Each rank keeps what it has a part of whole: of the fifth parameter, which
+ * is cut, both do. */
+static void whole_parameters_of_a_partition(void **state)
+{
+	static const struct piece pieces[] = {
+		{ 0, 0, { 0, 0, 77 } },  { 3, 0, { 117, 0, 5 } },
+		{ 4, 0, { 122, 0, 5 } }, { 4, 1, { 0, 0, 5 } },
+		{ 5, 1, { 5, 0, 35 } },  { 7, 1, { 47, 0, 77 } },
+	};
+	struct partition p;
+
+	(void)state;
+	assert_int_equal(
+		partition_init_zero12(&p, model, NULL, COUNT(model), 2), 0);
+	for (size_t i = 0; i < COUNT(pieces); i++) {
+		const struct fragment f =
+			partition_whole(&p, pieces[i].param, pieces[i].rank);
+
+		assert_memory_equal(&f, &pieces[i].f, sizeof(f));
+	}
+	assert_int_equal(partition_whole_size(&p, 0), 127);
+	assert_int_equal(partition_whole_size(&p, 1), 124);
+	partition_done(&p);
+}
+
 /* Three elements over many ranks: one each for three of them. */
 static void stage_3_parameters_smaller_than_the_world(void **state)
 {
@@ -365,6 +390,7 @@ int main(void)
 		cmocka_unit_test(padding_at_the_end_is_used),
 		cmocka_unit_test(ranks_may_hold_nothing),
 		cmocka_unit_test(stage_3_on_two_ranks),
+		cmocka_unit_test(whole_parameters_of_a_partition),
 		cmocka_unit_test(stage_3_parameters_smaller_than_the_world),
 		cmocka_unit_test(nothing_at_all_is_allowed),
 		cmocka_unit_test(sums_that_overflow_are_refused),
