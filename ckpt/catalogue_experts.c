@@ -338,6 +338,23 @@ static int check_layer(const struct catalogue_loader *l,
 	return rc;
 }
 
+/* DeepSpeed's loader asks for zero/<name> by the names that experts have on a
+ * rank (universal_checkpoint.py), so the ranks after the first get the first's.
+ * Said once: the layers are alike in this. */
+static int warn_loader(const struct catalogue_loader *l)
+{
+	const struct experts *const x = &l->c->experts;
+
+	for (size_t i = 0; i < x->n; i++)
+		if (!x->layers[i].fused && experts_degree(&x->layers[i]) > 1)
+			return catalogue_warn(
+				l, "%s: %s", x->layers[i].prefix,
+				"native experts are right in the tree, but"
+				" DeepSpeed loads them right only with ep_size"
+				" 1");
+	return 0;
+}
+
 int catalogue_load_experts(const struct catalogue_loader *l)
 {
 	struct catalogue *const c = l->c;
@@ -359,7 +376,7 @@ int catalogue_load_experts(const struct catalogue_loader *l)
 	for (size_t i = 0; !rc && i < c->experts.n && !c->zero3; i++)
 		rc = check_layer(l, &c->experts.layers[i], first_file(l, i),
 				 owned);
-	return rc;
+	return rc ? rc : warn_loader(l);
 }
 
 /* A native expert's file has no more than its parameters and what was found to
