@@ -45,6 +45,7 @@ import deepspeed
 import make_digests
 
 STEPS = 4
+TAG = make_digests.TAG
 HIDDEN = 6
 VOCABULARY = 13
 LOCAL_EXPERT = re.compile(r"(.*\.deepspeed_experts\.)(\d+)(\..*)")
@@ -140,7 +141,6 @@ class SparseNet(nn.Module):
 
 
 def make_model(case):
-    torch.manual_seed(4)
     if case.get("autoep"):
         return SparseNet(case.get("layers", 1))
     return MoeNet(case["ep"], case.get("layers", 1))
@@ -275,14 +275,18 @@ def merge_truth(ranks):
 
 # --- running -----------------------------------------------------------------
 
-def work(case, rank, folder):
+def join_ranks(case, rank, rendezvous):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank),
                       WORLD_SIZE=str(case["world"]))
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank,
+        "gloo", init_method=f"file://{rendezvous}", rank=rank,
         world_size=case["world"])
     deepspeed.init_distributed("gloo")
+
+
+def make_engine(case, rank, config, seed):
+    torch.manual_seed(seed)
     model = make_model(case)
     random = torch.Generator().manual_seed(100 + rank)
     for name, param in model.named_parameters():
@@ -291,22 +295,35 @@ def work(case, rank, folder):
             param.data.normal_(generator=random)
             param.requires_grad_(False)
     engine, *_ = deepspeed.initialize(
-        model=model, config=make_config(case),
+        model=model, config=make_config(case) | config,
         model_parameters=[p for p in model.parameters() if p.requires_grad])
+    return engine
+
+
+def gather_truth(case, engine):
+    ranks = [None] * case["world"]
+    torch.distributed.all_gather_object(ranks,
+                                        local_truth(engine, case["stage"]))
+    return merge_truth(ranks)
+
+
+def train(case, rank, folder):
+    """Called in each rank's process."""
+    join_ranks(case, rank, os.path.join(folder, "rendezvous"))
+    engine = make_engine(case, rank, {}, seed=4)
+    random = torch.Generator().manual_seed(100 + rank)
     for _ in range(STEPS):
         ids = torch.randint(0, VOCABULARY, (2, 5), generator=random)
         engine.backward(engine(ids))
         engine.step()
-    ranks = [None] * case["world"]
-    torch.distributed.all_gather_object(ranks,
-                                        local_truth(engine, case["stage"]))
-    engine.save_checkpoint(folder, tag=make_digests.TAG)
+    truth = gather_truth(case, engine)
+    engine.save_checkpoint(folder, tag=TAG)
     if rank == 0:
-        torch.save(merge_truth(ranks), os.path.join(folder, "truth"))
+        torch.save(truth, os.path.join(folder, "truth"))
     torch.distributed.barrier()
 
 
-def worker(case, rank, folder):
+def run_rank(work, case, rank, folder):
     with open(os.path.join(folder, f"log.{rank}"), "w") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
@@ -321,9 +338,10 @@ def worker(case, rank, folder):
         os._exit(code)
 
 
-def train(case, folder):
+def run_ranks(work, case, folder):
+    """work(case, rank, folder) in a process for each rank."""
     fork = multiprocessing.get_context("fork")
-    ranks = [fork.Process(target=worker, args=(case, rank, folder))
+    ranks = [fork.Process(target=run_rank, args=(work, case, rank, folder))
              for rank in range(case["world"])]
     for process in ranks:
         process.start()
@@ -339,8 +357,8 @@ def convert(folder):
     """Run DeepSpeed's converter; what it said if it failed."""
     from deepspeed.checkpoint import ds_to_universal
     args = argparse.Namespace(
-        input_folder=os.path.join(folder, make_digests.TAG),
-        output_folder=os.path.join(folder, make_digests.TAG + "_universal"),
+        input_folder=os.path.join(folder, TAG),
+        output_folder=os.path.join(folder, TAG + "_universal"),
         num_extract_workers=1, num_merge_workers=1, keep_temp_folder=False,
         strict=True, inject_missing_state=True)
     try:
@@ -365,9 +383,9 @@ def digest_lines(folder):
         yield f"shape {name} {make_digests.shape_text(states['fp32'].shape)}"
     for (name, state), value in sorted(truth.items()):
         yield f"truth {name} {state} {value}"
-    tree = os.path.join(folder, make_digests.TAG + "_universal")
+    tree = os.path.join(folder, TAG + "_universal")
     if os.path.isdir(tree):
-        copy_models(os.path.join(folder, make_digests.TAG), tree)
+        copy_models(os.path.join(folder, TAG), tree)
         yield from make_digests.file_lines(tree, truth)
         yield "complete"
 
@@ -388,13 +406,13 @@ def versions(case):
 def make_case(name, output):
     case = CASES[name]
     with tempfile.TemporaryDirectory() as folder:
-        train(case, folder)
+        run_ranks(train, case, folder)
         failure = convert(folder)
         remark = versions(case)
         if failure:
             remark += f"; its converter: {failure}"
         make_digests.copy_checkpoint(folder, os.path.join(output, name))
-        make_digests.write_digests(output, name, make_digests.TAG, remark,
+        make_digests.write_digests(output, name, TAG, remark,
                                    digest_lines(folder))
     print(f"{name}: {failure or 'converted'}", flush=True)
 
