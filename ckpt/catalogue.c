@@ -266,6 +266,7 @@ static int load_facts(const struct catalogue_loader *l)
 	c->stage = find_int(zero, "stage");
 	c->global_steps = find_int(root, "global_steps");
 	c->dp_world_size = find_int(root, "dp_world_size");
+	c->mp_world_size = find_int(root, "mp_world_size");
 	c->tp_degree = find_int(value_find(root, "checkpoint_parallel_dimensions"),
 				"tp_degree");
 	c->pp_degree = find_int(value_find(root, "checkpoint_parallel_dimensions"),

@@ -84,6 +84,7 @@ struct catalogue {
 	int64_t stage;		/* by ds_config; -1 if it does not say */
 	int64_t global_steps;	/* -1 if it does not say */
 	int64_t dp_world_size;	/* -1 if it does not say */
+	int64_t mp_world_size;	/* -1 if it does not say */
 	enum dtype module_dtype; /* the model's own; DTYPE_OTHER if unknown */
 	struct merge_rules *rules; /* of its universal_checkpoint_info */
 	int64_t tp_degree, pp_degree; /* -1 if it does not say */

@@ -37,13 +37,34 @@ static int by_name(const void *a, const void *b)
 
 /* --- degrees ----------------------------------------------------------------- */
 
-/* Recorded since 2026; before, the files of layer 1 tell: one for each
- * tensor-parallel rank, none without pipeline. */
+/* How many model-parallel ranks there were, as far as is recorded. */
+static int64_t recorded_ranks(const struct catalogue *c)
+{
+	int64_t n;
+
+	if (c->tp_degree < 1 || c->pp_degree < 1)
+		return c->mp_world_size;
+	if (__builtin_mul_overflow(c->tp_degree, c->pp_degree, &n))
+		return INT64_MAX;
+	return n > c->mp_world_size ? n : c->mp_world_size;
+}
+
+/* The tensor-parallel degree is recorded since 2026; before, the files of
+ * layer 1 tell: one for each tensor-parallel rank, none without pipeline. */
 static int find_degrees(const struct builder *b)
 {
 	const struct catalogue *const c = &b->m->cats[0];
 	const unsigned mp = b->dir->mp_degree;
+	const int64_t ranks = recorded_ranks(c);
 
+	/* With the last ranks' files gone the grid still looks complete. */
+	if (ranks > mp)
+		return errmsg_set(b->err, -EBADMSG,
+				  "%s: the files of model-parallel ranks %u to"
+				  " %lld are missing: %s says that there were"
+				  " %lld", b->dir->path, mp,
+				  (long long)ranks - 1, b->dir->model[0].name,
+				  (long long)ranks);
 	b->m->tp = mp;
 	if (c->tp_degree > 0 && c->pp_degree > 0 &&
 	    c->tp_degree * c->pp_degree == mp)

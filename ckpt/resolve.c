@@ -178,6 +178,51 @@ int resolve_shards(struct resolve *r, unsigned mp, unsigned first,
 	return rc;
 }
 
+/* Two groups' numbers, such as their steps: the name of one that differs. */
+static const char *find_other_number(const struct shard_group *a,
+				     const struct shard_group *b)
+{
+	for (size_t i = 0; i < a->nstates; i++)
+		for (size_t k = 0; k < b->nstates; k++)
+			if (a->states[i].kind != STATE_FLAT &&
+			    strcmp(a->states[i].name, b->states[k].name) == 0 &&
+			    !shard_state_equal(&a->states[i], &b->states[k]))
+				return a->states[i].name;
+	return NULL;
+}
+
+/* A tensor is put together of slices of several model-parallel ranks: all must
+ * be of one step. */
+static int check_steps(const struct resolve *r, unsigned mp, struct errmsg *err)
+{
+	const struct ckdir *const d = &r->dir;
+	const struct shard *const a = resolve_shard(r, 0, 0);
+	const struct shard *const b = resolve_shard(r, mp, 0);
+	const int64_t first = r->model.cats[0].global_steps;
+	const int64_t step = r->model.cats[mp].global_steps;
+	const struct ckfile *const model =
+		&d->model[(size_t)mp * (d->zero3 ? d->dp_degree : 1)];
+
+	if (first >= 0 && step >= 0 && first != step)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: is of global step %lld, %s of %lld: not"
+				  " one checkpoint", model->path,
+				  (long long)step, d->model[0].name,
+				  (long long)first);
+	for (size_t g = 0; g < a->ngroups && g < b->ngroups; g++) {
+		const char *const name =
+			find_other_number(&a->groups[g], &b->groups[g]);
+
+		if (name)
+			return errmsg_set(err, -EBADMSG,
+					  "%s and %s differ in %s of group %zu:"
+					  " not of one step?", d->optim[0].path,
+					  d->optim[resolve_number(r, mp, 0)].name,
+					  name, g);
+	}
+	return 0;
+}
+
 int resolve_profiles(struct resolve *r, struct errmsg *err)
 {
 	int rc;
@@ -185,6 +230,8 @@ int resolve_profiles(struct resolve *r, struct errmsg *err)
 	pthread_mutex_lock(&r->lock);
 	rc = load_missing(r, 0, (unsigned)r->dir.noptim, r->dir.dp_degree, err);
 	pthread_mutex_unlock(&r->lock);
+	for (unsigned mp = 1; !rc && mp < r->dir.mp_degree; mp++)
+		rc = check_steps(r, mp, err);
 	return rc;
 }
 

@@ -45,7 +45,7 @@ int resolve_shards(struct resolve *r, unsigned mp, unsigned first,
 		   unsigned end, unsigned step, struct errmsg *err);
 
 /* Make sure that the profiles of all model-parallel ranks are there, read in
- * parallel. */
+ * parallel, and all of one step: -EBADMSG if not. */
 int resolve_profiles(struct resolve *r, struct errmsg *err);
 
 /* What the first shard of a model-parallel rank holds: which states there

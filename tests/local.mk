@@ -31,6 +31,7 @@ unit_tests = \
 	%D%/test_experts \
 	%D%/test_property \
 	%D%/test_bad \
+	%D%/test_bad_ranks \
 	%D%/test_good
 %C%_test_legacy_SOURCES = %D%/test_legacy.c $(mklegacy)
 %C%_test_legacy_bad_SOURCES = %D%/test_legacy_bad.c $(mklegacy)
