@@ -5,7 +5,8 @@
  *
  *   num_experts		of each MoE layer, in the order of the model
  *   ds_autoep_layers	a dict for each layer that AutoEP made, or None
- *     moe_layer_id, expert_key_prefix, num_experts, num_local_experts, ep_size
+ *     moe_layer_id, expert_key_prefix, num_experts, num_local_experts,
+ *     ep_size, ep_rank
  *     expert_placement	{version: 1, num_experts, ep_size, ranks:
  *			 [{rank, experts: [...]}]}, since 2026
  *   ds_config.use_data_before_expert_parallelism
@@ -181,6 +182,8 @@ static int read_layer(const struct reader *r, const struct value *entry,
 	if (l->fused)
 		return fail(r, -EBADMSG, "is of the same layer as another");
 	l->fused = true;
+	if (!value_get_int(value_find(entry, "ep_rank"), &l->ep))
+		l->ep = -1;
 	rc = read_number(r, entry, "num_experts", l->n, l->n, &l->n);
 	if (!rc)
 		rc = read_number(r, entry, "num_local_experts", 1, l->n,
@@ -259,6 +262,25 @@ int experts_init(struct experts *x, struct arena *a, const struct value *root,
 	for (; !rc && r.i < value_items(list)->n; r.i++)
 		rc = read_layer(&r, value_items(list)->v[r.i], zero3);
 	return rc;
+}
+
+static bool layers_equal(const struct expert_layer *a,
+			 const struct expert_layer *b)
+{
+	if (a->n != b->n || a->fused != b->fused)
+		return false;
+	return !a->fused ||
+	       (a->local == b->local && strcmp(a->prefix, b->prefix) == 0 &&
+		memcmp(a->places, b->places, a->n * sizeof(*a->places)) == 0);
+}
+
+bool experts_equal(const struct experts *a, const struct experts *b)
+{
+	bool equal = a->n == b->n && a->data_first == b->data_first;
+
+	for (size_t i = 0; equal && i < a->n; i++)
+		equal = layers_equal(&a->layers[i], &b->layers[i]);
+	return equal;
 }
 
 unsigned experts_degree(const struct expert_layer *l)

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct arena;
 struct errmsg;
@@ -29,6 +30,7 @@ struct expert_layer {
 	unsigned n;     /* experts on all ranks */
 	unsigned local; /* on each; native: 0 until the parameters are known */
 	const struct expert_place *places; /* fused: of each expert */
+	int64_t ep; /* fused: the rank that says so; -1 if it does not tell */
 };
 
 /* The MoE layers of a model, by their numbers. */
@@ -54,6 +56,10 @@ struct experts {
  */
 int experts_init(struct experts *x, struct arena *a, const struct value *root,
 		 bool zero3, const char *file, struct errmsg *err);
+
+/* Do two ranks say the same of the experts, but for which of the ranks they
+ * are? */
+bool experts_equal(const struct experts *a, const struct experts *b);
 
 /* How many ranks share the layer's experts. */
 unsigned experts_degree(const struct expert_layer *l);

@@ -279,6 +279,46 @@ void survey_shards(struct plan *plan, struct lines *problems)
 	check_each(plan, r->dir.noptim, check_shard_indexed, problems);
 }
 
+/* Has the rank the experts that its place among the ranks calls for? */
+static int check_ep(const struct resolve *r, const char *path,
+		    const struct expert_layer *l, struct errmsg *err)
+{
+	const unsigned degree = experts_degree(l);
+	const struct spread spread = {
+		.ranks = r->dir.dp_degree / degree,
+		.degree = degree,
+		.data_first = r->model.cats[0].experts.data_first,
+	};
+	const unsigned dp = names_parse(strrchr(path, '/') + 1).dp;
+	unsigned ep;
+
+	spread_part(&spread, dp, &ep);
+	if (!l->fused || l->ep < 0 || l->ep == ep)
+		return 0;
+	return errmsg_set(err, -EBADMSG,
+			  "%s: is of expert-parallel rank %" PRId64 " (%s), but"
+			  " data-parallel rank %u is rank %u of %u", path,
+			  l->ep, l->prefix, dp, ep, degree);
+}
+
+static int check_layers(const struct resolve *r, const char *path,
+			const struct value *root, struct errmsg *err)
+{
+	const struct catalogue *const c = &r->model.cats[0];
+	struct arena a = { 0 };
+	struct experts x;
+	int rc = experts_init(&x, &a, root, c->zero3, path, err);
+
+	if (!rc && !experts_equal(&x, &c->experts))
+		rc = errmsg_set(err, -EBADMSG,
+				"%s: tells of other experts than %s", path,
+				r->dir.model[0].name);
+	for (size_t i = 0; !rc && i < x.n; i++)
+		rc = check_ep(r, path, &x.layers[i], err);
+	arena_done(&a);
+	return rc;
+}
+
 int survey_facts(struct plan *plan, const char *path, const struct value *root,
 		 struct errmsg *err)
 {
@@ -300,7 +340,7 @@ int survey_facts(struct plan *plan, const char *path, const struct value *root,
 				  " %.20s: not one checkpoint", path,
 				  version->str.p, r->dir.model[0].name,
 				  c->ds_version);
-	return 0;
+	return check_layers(r, path, root, err);
 }
 
 static int check_model(void *ctx, size_t i)

@@ -32,8 +32,9 @@ void survey_missing(const char *dir, struct lines *problems);
 void survey_shards(struct plan *plan, struct lines *problems);
 void survey_experts(struct plan *plan, struct lines *problems);
 
-/* Read every model-states file: are all of one DeepSpeed version and step?
- * survey_facts asks that of one, whose object is `root`. */
+/* Read every model-states file: are all of one DeepSpeed version and step, and
+ * do they say the same of experts?  survey_facts asks that of one, whose object
+ * is `root`. */
 void survey_models(struct plan *plan, struct lines *problems);
 int survey_facts(struct plan *plan, const char *path, const struct value *root,
 		 struct errmsg *err);

@@ -101,6 +101,13 @@ cp layer_0_expert_3_mp_rank_00_model_states.pt layer_0_expert_2_mp_rank_00_model
 run_check 1 .
 says "problem: .*/layer_0_expert_2_mp_rank_00_model_states.pt: has a .*experts.3.*, which is none of expert 2"
 
+# A rank of ZeRO-3 says which experts it has.
+damaged autoep2_dp4_z3_bf16
+cp zero_pp_rank_2_mp_rank_00_model_states.pt zero_pp_rank_3_mp_rank_00_model_states.pt
+run_check 1 .
+says "problem: .*_rank_3_.*: is of expert-parallel rank 0 .*, but data-parallel rank 3 is rank 1 of 2"
+problems 1
+
 # The container without zip has no sums: its bytes are read, and that is told.
 run_check 0 --data "$good/legacy_z3_fp32_dp2/global_step4"
 says "note: .*/zero_pp_rank_0_mp_rank_00_model_states.pt: no checksums in it.*"
