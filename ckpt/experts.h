@@ -43,7 +43,7 @@ struct experts {
 };
 
 #define EXPERTS_LAYERS_MAX 65536u
-#define EXPERTS_MAX 1000000u /* in a layer */
+#define EXPERTS_MAX 1000000u /* in all layers together */
 
 /* Longer names of an expert's parameter are not taken for one. */
 #define EXPERT_NAME_MAX 512

@@ -29,7 +29,8 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/names.h %D%/names.c \
 	%D%/ckdir.h %D%/ckdir.c \
 	%D%/tags.h %D%/tags.c \
-	%D%/experts.h %D%/experts.c \
+	%D%/experts.h %D%/experts_impl.h %D%/experts.c \
+	%D%/experts_autoep.c \
 	%D%/merge.h %D%/merge.c \
 	%D%/catalogue.h %D%/catalogue_impl.h %D%/catalogue.c \
 	%D%/catalogue_module.c %D%/catalogue_experts.c \

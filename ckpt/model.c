@@ -265,6 +265,8 @@ static int collect(const struct builder *b)
 
 	for (unsigned i = 0; i < mp; i++)
 		total += count_params(&m->cats[i]);
+	if (total > MODEL_PARAMS_MAX)
+		return errmsg_set(b->err, -E2BIG, "%zu parameters", total);
 	m->params = arena_alloc(&m->arena, (total + 1) * sizeof(*m->params));
 	if (!m->params)
 		return fail_nomem(b);

@@ -50,6 +50,10 @@ struct model {
 	const struct param *scaled; /* one of scaled pieces, or NULL */
 };
 
+/* Parameters that a model may have: those of experts are multiplied by the
+ * ranks that share them. */
+#define MODEL_PARAMS_MAX (1u << 24)
+
 /* Read all catalogues of a scanned directory.  -ENOTSUP for layouts that
  * cannot be served, with the parameter's name. */
 int model_load(struct model *m, const struct ckdir *dir, struct errmsg *err);

@@ -180,6 +180,11 @@ static void count_of_text(struct mkpt *m, struct value *root)
 	value_find(root, "num_experts")->seq.v[0] = mkpt_str(m, "4");
 }
 
+static void too_many_experts(struct mkpt *m, struct value *root)
+{
+	mkpt_add(m, value_find(root, "num_experts"), mkpt_int(m, 999997));
+}
+
 static void third_layer(struct mkpt *m, struct value *root)
 {
 	mkpt_add(m, value_find(root, "num_experts"), mkpt_int(m, 4));
@@ -312,6 +317,29 @@ static void rank_missing(struct mkpt *m, struct value *root)
 		->seq.n--;
 }
 
+/* The map of a rank that has experts 0 and 1, which it has not. */
+static void other_map(struct mkpt *m, struct value *root)
+{
+	struct value *const maps = mkpt_dict(m), *const params = mkpt_dict(m);
+	struct value *const map = mkpt_dict(m), *const ranks = mkpt_dict(m);
+	struct value *const rank = mkpt_dict(m), *const piece = mkpt_dict(m);
+	struct value *const pieces = mkpt_list(m);
+	const uint64_t shape[] = { 2, 2, 3 };
+
+	mkpt_set(m, piece, "shape", mkpt_size(m, shape, 3));
+	mkpt_set(m, piece, "source",
+		 mkpt_tuple(m, 2, mkpt_int(m, 0), mkpt_list(m)));
+	mkpt_set(m, piece, "dest",
+		 mkpt_tuple(m, 2, mkpt_int(m, 0), mkpt_list(m)));
+	mkpt_add(m, pieces, piece);
+	mkpt_set(m, rank, "pieces", pieces);
+	mkpt_set_key(m, ranks, mkpt_int(m, 0), rank);
+	mkpt_set(m, map, "ranks", ranks);
+	mkpt_set(m, params, FUSED ".w1", map);
+	mkpt_set(m, maps, "params", params);
+	mkpt_set(m, autoep(root), "affine_maps", maps);
+}
+
 /* --- optimizer shards ------------------------------------------------------ */
 
 static struct value *dict_of(struct value *root)
@@ -413,6 +441,7 @@ const struct bad bad_experts[] = {
 	STATES(no_counts, STAGES_ALL, "num_experts counts 0 layers"),
 	STATES(more_experts, STAGES_12, "MoE layer 0 has 6 experts"),
 	STATES(count_of_text, STAGES_ALL, "num_experts[0] is no number"),
+	STATES(too_many_experts, STAGES_ALL, "more than 1000000 experts"),
 	STATES(third_layer, STAGES_12, "MoE layer 2 has 4 experts"),
 	STATES(third_layer, STAGE(3), "MoE layer 1 is not of AutoEP"),
 	STATES(uneven, STAGES_12, "cannot be divided"),
@@ -431,6 +460,7 @@ const struct bad bad_experts[] = {
 	STATES(placed_unevenly, STAGES_ALL, "different numbers of experts"),
 	STATES(rank_twice, STAGES_ALL, "or twice"),
 	STATES(rank_missing, STAGES_ALL, "does not list the ranks"),
+	STATES(other_map, STAGES_ALL, "affine_maps place experts elsewhere"),
 
 	/* What contradicts the shards. */
 	{ "other_degree", STAGES_12, "is partitioned over 2 ranks", SHARD_0,
