@@ -206,7 +206,8 @@ def new_engine(case):
     beside = case.tp * case.sp
     grid = parallel.Grid(beside, 1, case.world // beside)
     if case.autotp:
-        model, positions = llama(), positions_of(case)
+        model = parallel.llama()
+        positions = parallel.autotp_positions(case.tp)
     elif case.tp > 1:
         model, more["mpu"] = parallel.TensorModel(grid, case.odd), grid
     else:
@@ -221,8 +222,8 @@ def new_engine(case):
         more["model_parameters"] = params
     engine, *_ = deepspeed.initialize(model=model, config=config_of(case),
                                       **more)
-    for name, p in engine.module.named_parameters() if case.autotp else ():
-        p.positions, p.whole_shape = positions[name]
+    if case.autotp:
+        parallel.set_positions(engine, positions)
     return engine, grid
 
 
@@ -234,28 +235,6 @@ def send_nothing():
         param.partition()
 
     deepspeed.zero.Init._zero_init_param = make_partitioned
-
-
-def llama():
-    import transformers
-
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(
-        vocab_size=VOCAB, hidden_size=8, intermediate_size=6,
-        num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
-        max_position_embeddings=8))
-
-
-def positions_of(case):
-    """Which elements AutoTP gives to this rank: those of a model whose
-    elements are their own positions."""
-    model = llama()
-    for p in model.parameters():
-        p.data = torch.arange(p.numel()).float().view(p.shape)
-    shapes = {n: p.shape for n, p in model.named_parameters()}
-    plain = Case("positions", case.world, 0, tp=case.tp, autotp=True)
-    engine, *_ = deepspeed.initialize(model=model, config=config_of(plain))
-    return {n: (p.detach().long().flatten(), shapes[n])
-            for n, p in engine.module.named_parameters()}
 
 
 def batches(rank, vocab):

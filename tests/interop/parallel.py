@@ -16,6 +16,7 @@ import deepspeed
 import resume
 
 VOCAB = 21
+LLAMA_VOCAB = 7
 WIDTH = 8
 INNER = 12
 LAYERS = 1
@@ -286,6 +287,38 @@ def uc_info(grid, odd=False, pipe=False):
     if pipe:
         info["pipeline_replicated_parameter_patterns"] = [words]
     return info
+
+
+# AutoTP, which divides a model by itself.
+
+
+def llama():
+    import transformers
+
+    torch.manual_seed(7)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=LLAMA_VOCAB, hidden_size=8, intermediate_size=6,
+        num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
+        max_position_embeddings=8))
+
+
+def autotp_positions(tp):
+    """Which elements AutoTP gives to this rank: those of a model whose
+    elements are their own positions."""
+    model = llama()
+    for p in model.parameters():
+        p.data = torch.arange(p.numel()).float().view(p.shape)
+    shapes = {n: p.shape for n, p in model.named_parameters()}
+    engine = deepspeed.initialize(model=model, config={
+        "train_micro_batch_size_per_gpu": 1,
+        "tensor_parallel": {"autotp_size": tp}})[0]
+    return {n: (p.detach().long().flatten(), shapes[n])
+            for n, p in engine.module.named_parameters()}
+
+
+def set_positions(engine, positions):
+    for name, p in engine.module.named_parameters():
+        p.positions, p.whole_shape = positions[name]
 
 
 # What all ranks have, put together.

@@ -7,6 +7,7 @@
 #
 #     resume            the number of data-parallel ranks
 #     resume_parallel   tensor and pipeline parallelism
+#     resume_optimizers the optimizer; a mount only, the converter fails
 #     cross_stage       the stage; there is nothing of the converter's to compare
 #
 #     UCFS_PYTHON=/venv/bin/python resume.sh [SCRIPT [CASE...]]
@@ -56,7 +57,7 @@ if [ $# -gt 0 ]; then
 	exit
 fi
 failed=0
-for script in resume resume_parallel cross_stage; do
+for script in resume resume_parallel resume_optimizers cross_stage; do
 	run "$script" || failed=1
 done
 exit $failed

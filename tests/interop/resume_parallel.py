@@ -4,7 +4,7 @@
 
     resume_parallel.py SCRATCH [CASE...]
 
-As resume.py, for the models of parallel.py: DeepSpeed trains on one
+As resume.py, for the models of parallel.py and for AutoTP: DeepSpeed trains on one
 arrangement of ranks and saves; training goes on for a step in the same
 processes, and on another arrangement from the converter's tree and from a
 mount.  What each rank has after loading and after the step must be equal bit
@@ -41,6 +41,14 @@ CASES = [
          Ranks(2, 1, 2), Ranks(4, 1, 1)),
     Case("tp2dp2_to_tp2dp2_z1", "tensor", 1, "fp32",
          Ranks(2, 1, 2), Ranks(2, 1, 2)),
+    Case("autotp2dp2_to_tp1dp2_z1", "autotp", 1, "fp32",
+         Ranks(2, 1, 2), Ranks(1, 1, 2)),
+    Case("tp1dp2_to_autotp2dp2_z2", "autotp", 2, "fp32",
+         Ranks(1, 1, 2), Ranks(2, 1, 2)),
+    Case("autotp2dp1_to_autotp2dp2_z3", "autotp", 3, "fp32",
+         Ranks(2, 1, 1), Ranks(2, 1, 2)),
+    Case("autotp2dp2_to_tp1dp2_z1_bf16", "autotp", 1, "bf16",
+         Ranks(2, 1, 2), Ranks(1, 1, 2)),
     Case("pp2dp1_to_pp1dp1_z1", "pipe", 1, "fp32",
          Ranks(1, 2, 1), Ranks(1, 1, 1)),
     Case("pp1dp2_to_pp2dp2_z1", "pipe", 1, "fp32",
@@ -53,6 +61,8 @@ CASES = [
          Ranks(1, 1, 2), Ranks(2, 2, 1)),
 ]
 
+MODELS = {"tensor": parallel.TensorModel, "pipe": parallel.pipeline,
+          "autotp": lambda grid: parallel.llama()}
 STEPS = resume.STEPS
 ROWS = 8
 TOKENS = 4
@@ -65,9 +75,9 @@ def world(ranks):
 
 def new_engine(case, ranks, universal):
     grid = parallel.Grid(*ranks)
-    pipe = case.kind == "pipe"
-    model = (parallel.pipeline if pipe else parallel.TensorModel)(grid)
-    micro = MICRO if pipe else 1
+    autotp = case.kind == "autotp" and ranks.tp > 1
+    positions = parallel.autotp_positions(ranks.tp) if autotp else None
+    micro = MICRO if case.kind == "pipe" else 1
     config = {
         "train_micro_batch_size_per_gpu": ROWS // (ranks.dp * micro),
         "gradient_accumulation_steps": micro,
@@ -78,21 +88,27 @@ def new_engine(case, ranks, universal):
                       "params": {"lr": resume.LR, "torch_adam": True}},
         "checkpoint": {"load_universal": universal},
     }
-    more = {} if pipe else {"mpu": grid}
+    if autotp:
+        config["tensor_parallel"] = {"autotp_size": ranks.tp}
+    model = MODELS[case.kind](grid)
     engine = deepspeed.initialize(
         model=model, config=config, model_parameters=model.parameters(),
-        **more)[0]
+        mpu=grid if case.kind == "tensor" else None)[0]
+    if autotp:
+        parallel.set_positions(engine, positions)
     return engine, grid
 
 
-def train_step(engine, grid, pipe):
+def train_step(engine, grid, kind):
     """One step on the data of this step; the loss of all rows."""
     chance = torch.Generator().manual_seed(100 + engine.global_steps)
-    batch = torch.randint(0, parallel.VOCAB, (2, ROWS, TOKENS),
+    words = parallel.LLAMA_VOCAB if kind == "autotp" else parallel.VOCAB
+    batch = torch.randint(0, words, (2, ROWS, TOKENS),
                           generator=chance)[:, grid.data::grid.dp]
-    if pipe:
+    if kind == "pipe":
         return engine.train_batch(map(tuple, batch.chunk(MICRO, 1))).item()
-    loss = engine(*batch)
+    loss = (engine(input_ids=batch[0], labels=batch[1]).loss
+            if kind == "autotp" else engine(*batch))
     engine.backward(loss)
     engine.step()
     total = loss.detach().clone()
@@ -124,13 +140,16 @@ def snapshot(engine, grid, case, **more):
 
 
 def train(rank, case, run_dir, out):
-    pipe = case.kind == "pipe"
     engine, grid = new_engine(case, case.before, universal=False)
     for _ in range(STEPS):
-        train_step(engine, grid, pipe)
-    engine.save_checkpoint(run_dir, tag=resume.TAG, client_state={
-        "universal_checkpoint_info": parallel.uc_info(grid, pipe=pipe)})
-    loss = train_step(engine, grid, pipe)
+        train_step(engine, grid, case.kind)
+    info = "universal_checkpoint_info"
+    if case.kind != "autotp":
+        client = {info: parallel.uc_info(grid, pipe=case.kind == "pipe")}
+    else:  # AutoTP writes it by itself
+        client = {} if grid.tp > 1 else {info: {}}
+    engine.save_checkpoint(run_dir, tag=resume.TAG, client_state=client)
+    loss = train_step(engine, grid, case.kind)
     whole = snapshot(engine, grid, case)[1]
     if rank == 0:
         torch.save({"whole": whole, "loss": loss}, out)
@@ -142,7 +161,7 @@ def go_on(rank, case, load_dir, tag, out):
     if path is None:
         raise RuntimeError("nothing was loaded")
     loaded = snapshot(engine, grid, case, client=repr(client))[0]
-    loss = train_step(engine, grid, case.kind == "pipe")
+    loss = train_step(engine, grid, case.kind)
     stepped, whole = snapshot(engine, grid, case, loss=loss)
     if rank == 0:
         torch.save({"loaded": loaded, "stepped": stepped, "whole": whole,
@@ -193,7 +212,7 @@ def main():
     if unknown:
         sys.exit(f"no such case: {', '.join(sorted(unknown))}")
     print(f"DeepSpeed {deepspeed.__version__}, torch {torch.__version__}")
-    print(f"{'case':26}{'as expected':>13}{'tensors':>9}"
+    print(f"{'case':29}{'as expected':>13}{'tensors':>9}"
           f"{'to uninterrupted':>18}   loss of both")
     failed = 0
     for case in CASES:
@@ -201,7 +220,7 @@ def main():
             continue
         found, tensors, far, loss = run_case(
             case, os.path.join(scratch, case.name))
-        print(f"{case.name:26}{'no' if found else 'yes':>13}{tensors:9}"
+        print(f"{case.name:29}{'no' if found else 'yes':>13}{tensors:9}"
               f"{far:18.2g}   {loss[0]:.7f} {loss[1]:.7f}", flush=True)
         for what in found:
             print("  " + what, flush=True)
