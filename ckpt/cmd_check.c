@@ -41,6 +41,7 @@ static void check_plan(struct check *c)
 	survey_shards(c->plan, &c->problems);
 	survey_experts(c->plan, &c->problems);
 	check_ranks(c);
+	check_layers(c);
 	survey_warnings(c->plan, &c->warnings);
 }
 

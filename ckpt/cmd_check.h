@@ -78,6 +78,9 @@ void check_files_done(struct check *c);
  * universal tree. */
 void check_ranks(struct check *c);
 
+/* Is there a file for each layer of a pipeline? */
+void check_layers(struct check *c);
+
 /* An element's bytes, of the master weight and all states together. */
 uint64_t check_element_bytes(const struct shard_group *g);
 

@@ -70,6 +70,7 @@ ucckpt_SOURCES = \
 	%D%/cmd_check_ranks.c \
 	%D%/cmd_check_replicas.c \
 	%D%/cmd_check_copies.c \
+	%D%/cmd_check_layers.c \
 	%D%/cmd_convert.c \
 	%D%/cmd_extents.c \
 	%D%/main.c

@@ -125,6 +125,19 @@ run_check 1 --data .
 says "problem: .*/$layer: member data/0: is damaged: .*"
 problems 1
 
+damaged pp2_tp2_dp2_z1_bf16
+rm layer_02-model_01-model_states.pt
+truncate -s 700 layer_03-model_00-model_states.pt
+run_check 1 .
+says "problem: .*/layer_03-model_00-model_states.pt: .*" \
+	"problem: .*: the file of layer 2, tensor-parallel rank 1, is missing"
+problems 2
+damaged old0.14.4_pp2_dp2_z1_bf16_tied
+rm layer_03-model_states.pt
+run_check 1 .
+says "problem: .*: the file of layer 3, tensor-parallel rank 0, is missing"
+problems 1
+
 # A replica of a layer norm that is not what the other rank has: its sum is
 # wrong too, unless there is none.
 damaged meg_tp2_dp2_z1_fp32
