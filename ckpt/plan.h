@@ -81,6 +81,18 @@ int plan_lookup(struct plan *p, uint64_t dir, const char *name,
 int plan_next(struct plan *p, uint64_t dir, uint64_t *pos,
 	      struct plan_entry *out, struct errmsg *err);
 
+/* Ways in which loaders go through the files of parameters. */
+enum plan_way {
+	PLAN_WAY_FILES,	 /* all files of a parameter, then the next one's */
+	PLAN_WAY_PARAMS, /* the same file of each parameter */
+	PLAN_WAYS
+};
+
+/* The file that comes after a parameter's file: -ENOENT after the last one, and
+ * after other nodes. */
+int plan_following(struct plan *p, uint64_t node, enum plan_way way,
+		   uint64_t *next, struct errmsg *err);
+
 /* Is the node a directory?  By its number alone. */
 bool plan_is_dir(uint64_t node);
 

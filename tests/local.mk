@@ -30,6 +30,8 @@ unit_tests = \
 	%D%/test_computed \
 	%D%/test_experts \
 	%D%/test_property \
+	%D%/test_order \
+	%D%/test_stats \
 	%D%/test_bad \
 	%D%/test_bad_ranks \
 	%D%/test_good
@@ -41,6 +43,8 @@ unit_tests = \
 %C%_test_geometry_bad_SOURCES = %D%/test_geometry_bad.c $(slices)
 %C%_test_geometry_random_SOURCES = %D%/test_geometry_random.c $(slices)
 %C%_test_experts_SOURCES = %D%/test_experts.c $(slices)
+%C%_test_order_SOURCES = %D%/test_order.c fs/order.c
+%C%_test_stats_SOURCES = %D%/test_stats.c fs/stats.c
 %C%_test_bad_SOURCES = \
 	%D%/test_bad.c \
 	%D%/bad.h \
@@ -61,6 +65,8 @@ scripts = \
 	%D%/cases/mount_run.sh \
 	%D%/cases/mount_tools.sh \
 	%D%/cases/mount_errors.sh \
+	%D%/cases/mount_backed.sh \
+	%D%/cases/mount_mapped.sh \
 	%D%/cases/mount_lifecycle.sh \
 	%D%/cases/mount_valgrind.sh \
 	%D%/cases/man_layouts.sh \
@@ -122,8 +128,11 @@ AM_TESTS_ENVIRONMENT = \
 	CPPFLAGS='$(AM_CPPFLAGS) $(CPPFLAGS)'; export CPPFLAGS; \
 	PATH='$(abs_top_builddir)':"$$PATH"; export PATH;
 
-# What cases/mount_tools.sh maps files with.
-check_PROGRAMS += %D%/mapcmp
+# What cases/mount_tools.sh and cases/mount_mapped.sh map files with.
+check_PROGRAMS += %D%/mapcmp %D%/mapload
+
+# Makes checkpoints of large parameters for cases and benchmarks.
+check_PROGRAMS += %D%/mkrun
 
 # What the demonstration shows tensors with.
 noinst_PROGRAMS += %D%/tensor_stats
