@@ -69,6 +69,7 @@ scripts = \
 	%D%/cases/mount_mapped.sh \
 	%D%/cases/mount_lifecycle.sh \
 	%D%/cases/mount_valgrind.sh \
+	%D%/cases/example_extents.sh \
 	%D%/cases/man_layouts.sh \
 	%D%/cases/ucckpt_info.sh \
 	%D%/cases/ucckpt_check.sh \
