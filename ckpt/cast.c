@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Conversions to float32.  C's own conversions from wider types round to
- * nearest even as torch's do; the two 16-bit formats are unpacked by hand.
+ * Conversions to float32 and back.  C's own conversions from wider types round
+ * to nearest even as torch's do; the two 16-bit formats are packed by hand.
  */
 #include "ckpt/cast.h"
 
@@ -68,4 +68,61 @@ void cast_to_float(enum dtype from, const void *in, float *out, size_t n)
 
 	for (size_t i = 0; i < n; i++)
 		out[i] = element(from, p + i * size);
+}
+
+static uint32_t to_bits(float f)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &f, sizeof(bits));
+	return bits;
+}
+
+/* The upper bits of v, without the lower `n`; rounded to nearest even. */
+static uint32_t round_off(uint32_t v, unsigned n)
+{
+	const uint32_t half = UINT32_C(1) << (n - 1);
+
+	return (v + half - 1 + (v >> n & 1)) >> n;
+}
+
+static uint16_t float_to_bfloat(float f)
+{
+	return f != f ? 0x7fc0 : (uint16_t)round_off(to_bits(f), 16);
+}
+
+static uint16_t float_to_half(float f)
+{
+	const uint32_t bits = to_bits(f), magnitude = bits & 0x7fffffff;
+	const uint16_t sign = bits >> 16 & 0x8000;
+	const unsigned exponent = magnitude >> 23;
+
+	if (f != f)
+		return sign | 0x7e00;
+	if (exponent >= 127 + 16) /* 2^16 and more */
+		return sign | 0x7c00;
+	/* A fraction that is rounded up moves on into the exponent, at the
+	 * upper end to infinity. */
+	if (exponent >= 127 - 14)
+		return (uint16_t)(sign | round_off(magnitude - (112u << 23),
+						   13));
+	/* Subnormals count 2^-24; what is below half of one is zero. */
+	if (exponent < 127 - 25)
+		return sign;
+	return (uint16_t)(sign | round_off((magnitude & 0x7fffff) | 0x800000,
+					   126 - exponent));
+}
+
+void cast_from_float(enum dtype to, const float *in, void *out, size_t n)
+{
+	uint8_t *const p = out;
+
+	assert(to == DTYPE_F16 || to == DTYPE_BF16 || to == DTYPE_F32);
+	for (size_t i = 0; i < n; i++)
+		if (to == DTYPE_F32)
+			put_le32(p + 4 * i, to_bits(in[i]));
+		else
+			put_le16(p + 2 * i, to == DTYPE_F16 ?
+						    float_to_half(in[i]) :
+						    float_to_bfloat(in[i]));
 }

@@ -16,4 +16,8 @@
  */
 void cast_to_float(enum dtype from, const void *in, float *out, size_t n);
 
+/* And back, to float16, bfloat16 or float32: rounded to nearest even, too
+ * large ones to infinity; of a NaN only its being one is kept. */
+void cast_from_float(enum dtype to, const float *in, void *out, size_t n);
+
 #endif

@@ -5,10 +5,7 @@
  * `param_shapes` lists, per flat group, the optimizer's parameters in the
  * order of their flat buffer (DeepSpeed engine.py _get_zero_param_shapes):
  * that order is what the offsets in the shards follow, also when
- * round_robin_gradients shuffled it.  For stages 1 and 2 the converter adds an
- * fp32.pt for everything else in `module`: frozen parameters, tied aliases,
- * buffers (ds_to_universal.py main, "parameters that have not received a
- * gradient").
+ * round_robin_gradients shuffled it.
  */
 #include "ckpt/catalogue.h"
 
@@ -18,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/catalogue_impl.h"
 #include "ckpt/checked.h"
 #include "ckpt/ckdir.h"
 #include "ckpt/errmsg.h"
@@ -29,21 +27,13 @@
 #define GROUPS_MAX (1u << 16) /* far above any run's number of sub-groups */
 #define WARNING_MAX 300
 
-struct loader {
-	struct catalogue *c;
-	const struct ptfile *pt;
-	const char *file;
-	size_t nlayer; /* pipeline layer files beside it */
-	struct errmsg *err;
-};
-
-static int fail_nomem(const struct loader *l)
+int catalogue_fail_nomem(const struct catalogue_loader *l)
 {
 	return errmsg_set(l->err, -ENOMEM, "%s: out of memory", l->file);
 }
 
-static int warn(const struct loader *l, const char *fmt, const char *name,
-		const char *why)
+int catalogue_warn(const struct catalogue_loader *l, const char *fmt,
+		   const char *name, const char *why)
 {
 	struct catalogue *const c = l->c;
 	char text[WARNING_MAX];
@@ -54,15 +44,15 @@ static int warn(const struct loader *l, const char *fmt, const char *name,
 			   &c->warnings_cap, c->nwarnings + 1,
 			   sizeof(*c->warnings));
 	if (!grown)
-		return fail_nomem(l);
+		return catalogue_fail_nomem(l);
 	c->warnings = grown;
 	c->warnings[c->nwarnings] =
 		arena_strndup(&c->arena, text, strlen(text));
-	return c->warnings[c->nwarnings++] ? 0 : fail_nomem(l);
+	return c->warnings[c->nwarnings++] ? 0 : catalogue_fail_nomem(l);
 }
 
 /* A parameter's name becomes a directory's, beside optimizer_state.pt. */
-static bool is_file_name(const struct value *v)
+bool catalogue_is_name(const struct value *v)
 {
 	return value_is_cstr(v) && v->str.len > 0 && v->str.len <= NAME_MAX &&
 	       !strchr(v->str.p, '/') && strcmp(v->str.p, ".") != 0 &&
@@ -70,8 +60,8 @@ static bool is_file_name(const struct value *v)
 	       strcmp(v->str.p, "optimizer_state.pt") != 0;
 }
 
-static uint64_t *copy_dims(const struct loader *l, const uint64_t *dims,
-			   unsigned n)
+uint64_t *catalogue_copy_dims(const struct catalogue_loader *l,
+			      const uint64_t *dims, unsigned n)
 {
 	uint64_t *const to = arena_alloc(&l->c->arena, n * sizeof(*to) + 1);
 
@@ -80,22 +70,30 @@ static uint64_t *copy_dims(const struct loader *l, const uint64_t *dims,
 	return to;
 }
 
-static struct slice *add_slice(const struct loader *l, const char *name,
-			       size_t len)
+struct slice *catalogue_add_slice(const struct catalogue_loader *l,
+				  const char *name, size_t len)
 {
-	struct slice *const p = &l->c->slices[l->c->nslices];
+	struct catalogue *const c = l->c;
+	struct slice *p;
+	void *const grown = arena_grow(&c->arena, c->slices, c->nslices,
+				       &c->slices_cap, c->nslices + 1,
+				       sizeof(*c->slices));
 
-	*p = (struct slice){ .name = arena_strndup(&l->c->arena, name, len),
-			     .mp = l->c->mp };
+	if (!grown)
+		return NULL;
+	c->slices = grown;
+	p = &c->slices[c->nslices];
+	*p = (struct slice){ .name = arena_strndup(&c->arena, name, len),
+			     .mp = c->mp };
 	if (!p->name)
 		return NULL;
-	l->c->nslices++;
+	c->nslices++;
 	return p;
 }
 
 /* --- parameters of the optimizer ----------------------------------------- */
 
-static int set_shape(const struct loader *l, struct slice *p,
+static int set_shape(const struct catalogue_loader *l, struct slice *p,
 		     const struct value *shape)
 {
 	const struct value_seq *const dims = value_items(shape);
@@ -118,29 +116,29 @@ static int set_shape(const struct loader *l, struct slice *p,
 		d[i] = (uint64_t)n;
 	}
 	p->ndim = (unsigned)dims->n;
-	p->shape = copy_dims(l, d, p->ndim);
-	return p->shape ? 0 : fail_nomem(l);
+	p->shape = catalogue_copy_dims(l, d, p->ndim);
+	return p->shape ? 0 : catalogue_fail_nomem(l);
 }
 
-static int load_group(const struct loader *l, const struct value_dict *shapes,
-		      uint32_t group)
+static int load_group(const struct catalogue_loader *l,
+		      const struct value_dict *shapes, uint32_t group)
 {
 	for (size_t i = 0; i < shapes->n; i++) {
 		const struct value *const name = shapes->v[i].key;
 		struct slice *p;
 		int rc;
 
-		if (!is_file_name(name))
+		if (!catalogue_is_name(name))
 			return errmsg_set(l->err, -ENOTSUP,
 					  "%s: param_shapes: '%.100s' cannot be"
 					  " a directory's name", l->file,
 					  value_is_cstr(name) ? name->str.p :
 								"?");
-		p = add_slice(l, name->str.p, name->str.len);
+		p = catalogue_add_slice(l, name->str.p, name->str.len);
 		if (!p)
-			return fail_nomem(l);
+			return catalogue_fail_nomem(l);
 		p->group = group;
-		p->index = (uint32_t)i;
+		p->index = p->listed = (uint32_t)i;
 		rc = set_shape(l, p, shapes->v[i].val);
 		if (rc)
 			return rc;
@@ -162,16 +160,14 @@ static const struct value_seq *group_list(const struct value *param_shapes,
 	return single;
 }
 
-static int load_groups(const struct loader *l)
+static int load_groups(const struct catalogue_loader *l)
 {
 	const struct value *const v = value_find(l->pt->root, "param_shapes");
 	struct catalogue *const c = l->c;
 	struct value_seq single;
 	struct value *slot;
 	const struct value_seq *const list = group_list(v, &single, &slot);
-	const struct value_dict *const module =
-		value_pairs(value_find(l->pt->root, "module"));
-	size_t total = module ? module->n : 0;
+	size_t total = 0;
 
 	if (!list)
 		return errmsg_set(l->err, -EBADMSG,
@@ -193,15 +189,15 @@ static int load_groups(const struct loader *l)
 	if (total > PARAMS_MAX)
 		return errmsg_set(l->err, -E2BIG, "%s: %zu parameters",
 				  l->file, total);
-	c->slices = arena_alloc(&c->arena, (total + 1) * sizeof(*c->slices));
 	c->groups = arena_alloc(&c->arena, (list->n + 1) * sizeof(*c->groups));
-	if (!c->slices || !c->groups)
-		return fail_nomem(l);
+	if (!c->groups)
+		return catalogue_fail_nomem(l);
 	c->ngroups = list->n;
 	for (size_t g = 0; g < list->n; g++) {
-		const int rc = load_group(l, value_pairs(list->v[g]),
-					  (uint32_t)g);
+		const struct value_dict *const shapes = value_pairs(list->v[g]);
+		const int rc = load_group(l, shapes, (uint32_t)g);
 
+		c->groups[g].listed = shapes->n;
 		if (rc)
 			return rc;
 	}
@@ -215,75 +211,18 @@ static int by_name(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-static int sort_slices(const struct loader *l)
+static int sort_slices(const struct catalogue_loader *l)
 {
 	struct catalogue *const c = l->c;
 
-	qsort(c->slices, c->nslices, sizeof(*c->slices), by_name);
+	if (c->nslices)
+		qsort(c->slices, c->nslices, sizeof(*c->slices), by_name);
 	for (size_t i = 0; i + 1 < c->nslices; i++)
 		if (strcmp(c->slices[i].name, c->slices[i + 1].name) == 0)
 			return errmsg_set(l->err, -EBADMSG,
 					  "%s: param_shapes: %s is there twice",
 					  l->file, c->slices[i].name);
 	return 0;
-}
-
-/* --- tensors that only the module has ------------------------------------- */
-
-static int set_module_tensor(const struct loader *l, struct slice *p,
-			     const struct tensor *t, uint64_t storage)
-{
-	struct module_tensor *const m = arena_alloc(&l->c->arena, sizeof(*m));
-
-	if (!m)
-		return fail_nomem(l);
-	*m = (struct module_tensor){
-		.dtype = t->dtype,
-		.requires_grad = t->requires_grad,
-		.ndim = t->ndim,
-		.shape = copy_dims(l, t->shape, t->ndim),
-		.stride = copy_dims(l, t->stride, t->ndim),
-		.numel = t->numel,
-		.storage = storage,
-		.storage_offset = t->storage_offset,
-		.storage_numel = t->storage_numel,
-	};
-	if (!m->shape || !m->stride)
-		return fail_nomem(l);
-	p->module = m;
-	p->ndim = m->ndim;
-	p->shape = m->shape;
-	p->numel = m->numel;
-	return 0;
-}
-
-static bool can_become_float(const struct tensor *t)
-{
-	return t->dtype != DTYPE_C64 && t->dtype != DTYPE_C128 &&
-	       t->dtype != DTYPE_OTHER && tensor_is_dense(t);
-}
-
-static int load_module_tensor(const struct loader *l, const struct value *name,
-			      const struct value *v)
-{
-	struct tensor t;
-	struct slice *p;
-	uint64_t storage;
-	int rc;
-
-	if (!is_file_name(name) || !tensor_is(v))
-		return warn(l, "module: %s: left out: %s",
-			    value_is_cstr(name) ? name->str.p : "?",
-			    tensor_is(v) ? "cannot be a directory's name" :
-					   "not a tensor");
-	rc = ptfile_tensor(l->pt, v, name->str.p, &t, &storage, l->err);
-	if (rc == -ENOTSUP || (!rc && !can_become_float(&t)))
-		return warn(l, "module: %s: left out: %s", name->str.p,
-			    "no dense real tensor");
-	if (rc)
-		return rc;
-	p = add_slice(l, name->str.p, name->str.len);
-	return p ? set_module_tensor(l, p, &t, storage) : fail_nomem(l);
 }
 
 /* Parameters without elements get no slice of a flat group (stages 1, 2):
@@ -298,43 +237,9 @@ static void drop_empty_slices(struct catalogue *c)
 	c->nslices = kept;
 }
 
-static int load_module(const struct loader *l)
-{
-	const struct value *const v = value_find(l->pt->root, "module");
-	const struct value_dict *const module = value_pairs(v);
-	struct catalogue *const c = l->c;
-
-	/* Of a pipeline stage it is None: the layers have files of their own,
-	 * which the converter leaves alone. */
-	if (!module)
-		return l->nlayer ? 0 :
-				   errmsg_set(l->err, -EBADMSG,
-					      "%s: no module in it, and no"
-					      " layer_* files of a pipeline"
-					      " beside it", l->file);
-
-	const size_t owned = c->nslices;
-
-	for (size_t i = 0; i < module->n; i++) {
-		const struct slice key = {
-			.name = value_is_cstr(module->v[i].key) ?
-					module->v[i].key->str.p :
-					""
-		};
-		int rc;
-
-		if (bsearch(&key, c->slices, owned, sizeof(key), by_name))
-			continue;
-		rc = load_module_tensor(l, module->v[i].key, module->v[i].val);
-		if (rc)
-			return rc;
-	}
-	return 0;
-}
-
 /* --- rules and facts ------------------------------------------------------ */
 
-static int load_rules(const struct loader *l)
+static int load_rules(const struct catalogue_loader *l)
 {
 	const struct value *const info = value_find(l->pt->root, KEY_UC_INFO);
 
@@ -348,7 +253,7 @@ static int64_t find_int(const struct value *v, const char *key)
 
 	return value_get_int(value_find(v, key), &i) ? i : -1;
 }
-static int load_facts(const struct loader *l)
+static int load_facts(const struct catalogue_loader *l)
 {
 	const struct value *const root = l->pt->root;
 	const struct value *const version = value_find(root, KEY_DS_VERSION);
@@ -361,6 +266,7 @@ static int load_facts(const struct loader *l)
 	c->stage = find_int(zero, "stage");
 	c->global_steps = find_int(root, "global_steps");
 	c->dp_world_size = find_int(root, "dp_world_size");
+	c->mp_world_size = find_int(root, "mp_world_size");
 	c->tp_degree = find_int(value_find(root, "checkpoint_parallel_dimensions"),
 				"tp_degree");
 	c->pp_degree = find_int(value_find(root, "checkpoint_parallel_dimensions"),
@@ -370,11 +276,11 @@ static int load_facts(const struct loader *l)
 	c->ds_version = arena_strndup(
 		&c->arena, value_is_cstr(version) ? version->str.p : "",
 		value_is_cstr(version) ? version->str.len : 0);
-	return c->ds_version ? 0 : fail_nomem(l);
+	return c->ds_version ? 0 : catalogue_fail_nomem(l);
 }
 
 /* The groups' lists of parameters, once these have their final places. */
-static int index_groups(const struct loader *l)
+static int index_groups(const struct catalogue_loader *l)
 {
 	struct catalogue *const c = l->c;
 
@@ -386,7 +292,9 @@ static int index_groups(const struct loader *l)
 			arena_alloc(&c->arena, (c->groups[g].n + 1) *
 						       sizeof(struct slice *));
 		if (!c->groups[g].slices)
-			return fail_nomem(l);
+			return catalogue_fail_nomem(l);
+		if (!c->groups[g].degree)
+			c->groups[g].degree = 1; /* nobody has claimed it */
 	}
 	for (size_t i = 0; i < c->nslices; i++) {
 		const struct slice *const p = &c->slices[i];
@@ -409,7 +317,8 @@ static int by_place(const void *a, const void *b)
 
 static void renumber(struct catalogue *c)
 {
-	qsort(c->slices, c->nslices, sizeof(*c->slices), by_place);
+	if (c->nslices)
+		qsort(c->slices, c->nslices, sizeof(*c->slices), by_place);
 	for (size_t i = 0; i < c->nslices; i++)
 		c->slices[i].index =
 			i == 0 || c->slices[i - 1].group != c->slices[i].group ?
@@ -420,7 +329,7 @@ static void renumber(struct catalogue *c)
 /* The type in which the model computes: that of the first tensor which the
  * module has for a parameter of the optimizer.  Called while these are the
  * only ones, and sorted. */
-static void find_module_dtype(const struct loader *l)
+static void find_module_dtype(const struct catalogue_loader *l)
 {
 	const struct value_dict *const module =
 		value_pairs(value_find(l->pt->root, "module"));
@@ -438,7 +347,7 @@ static void find_module_dtype(const struct loader *l)
 	}
 }
 
-static int check_root(const struct loader *l)
+static int check_root(const struct catalogue_loader *l)
 {
 	if (!value_pairs(l->pt->root))
 		return errmsg_set(l->err, -EBADMSG,
@@ -447,7 +356,7 @@ static int check_root(const struct loader *l)
 	return 0;
 }
 
-static int load(const struct loader *l)
+static int load(const struct catalogue_loader *l)
 {
 	int rc = check_root(l);
 
@@ -464,8 +373,12 @@ static int load(const struct loader *l)
 	rc = sort_slices(l);
 	if (!rc)
 		find_module_dtype(l);
+	if (!rc)
+		rc = catalogue_load_experts(l);
+	if (!rc)
+		rc = sort_slices(l);
 	if (!rc && !l->c->zero3)
-		rc = load_module(l);
+		rc = catalogue_load_module(l);
 	if (!rc)
 		rc = sort_slices(l);
 	if (!rc)
@@ -479,8 +392,8 @@ int catalogue_load(struct catalogue *c, const struct ckdir *dir, unsigned mp,
 	/* The first of the rank's files will do: they agree. */
 	const struct ckfile *const f =
 		&dir->model[(size_t)mp * (dir->zero3 ? dir->dp_degree : 1)];
-	struct loader l = { .c = c, .file = f->path,
-			    .nlayer = dir->nlayer, .err = err };
+	struct catalogue_loader l = { .c = c, .file = f->path,
+			    .dir = dir, .err = err };
 	struct ptfile pt;
 	int rc;
 
@@ -503,9 +416,15 @@ void catalogue_done(struct catalogue *c)
 	*c = (struct catalogue){ 0 };
 }
 
-const struct slice *catalogue_find(const struct catalogue *c, const char *name)
+const struct slice *catalogue_find_among(const struct catalogue *c, size_t n,
+					 const char *name)
 {
 	const struct slice key = { .name = name };
 
-	return bsearch(&key, c->slices, c->nslices, sizeof(key), by_name);
+	return n ? bsearch(&key, c->slices, n, sizeof(key), by_name) : NULL;
+}
+
+const struct slice *catalogue_find(const struct catalogue *c, const char *name)
+{
+	return catalogue_find_among(c, c->nslices, name);
 }

@@ -63,8 +63,37 @@ static int by_rank(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-static int scan_names(struct ckdir *d, struct list *optim, struct list *model,
-		      struct list *model3, struct errmsg *err)
+static int by_expert(const void *a, const void *b)
+{
+	const struct ckfile *const x = a, *const y = b;
+
+	if (x->id.layer != y->id.layer)
+		return x->id.layer < y->id.layer ? -1 : 1;
+	if (x->id.expert != y->id.expert)
+		return x->id.expert < y->id.expert ? -1 : 1;
+	if (x->id.mp != y->id.mp)
+		return x->id.mp < y->id.mp ? -1 : 1;
+	return 0;
+}
+
+/* What a directory holds, by kind. */
+struct found {
+	struct list optim, model, model3, expert;
+	bool old_experts; /* some of another layout are there */
+};
+
+static struct list *list_for(struct found *f, enum ckfile_kind kind)
+{
+	switch (kind) {
+	case CKFILE_OPTIM: return &f->optim;
+	case CKFILE_MODEL: return &f->model;
+	case CKFILE_MODEL3: return &f->model3;
+	case CKFILE_EXPERT: return &f->expert;
+	default: return NULL;
+	}
+}
+
+static int scan_names(struct ckdir *d, struct found *f, struct errmsg *err)
 {
 	DIR *const dir = opendir(d->path);
 	const struct dirent *e;
@@ -83,11 +112,8 @@ static int scan_names(struct ckdir *d, struct list *optim, struct list *model,
 
 		d->nlayer += id.kind == CKFILE_LAYER;
 		d->nlayer1 += id.kind == CKFILE_LAYER && id.layer == 1;
-		d->nexpert += id.kind == CKFILE_EXPERT;
-		to = id.kind == CKFILE_OPTIM  ? optim :
-		     id.kind == CKFILE_MODEL  ? model :
-		     id.kind == CKFILE_MODEL3 ? model3 :
-						NULL;
+		f->old_experts |= id.kind == CKFILE_EXPERT_OLD;
+		to = list_for(f, id.kind);
 		if (!to)
 			continue;
 		if (fstatat(dirfd(dir), e->d_name, &st, 0) < 0)
@@ -104,6 +130,13 @@ static int scan_names(struct ckdir *d, struct list *optim, struct list *model,
 	return rc;
 }
 
+static int fail_twice(const struct ckdir *d, const struct ckfile *a,
+		      const struct ckfile *b, struct errmsg *err)
+{
+	return errmsg_set(err, -EBADMSG, "%s: is there twice: %s and %s",
+			  d->path, a->name, b->name);
+}
+
 /* Are the files those of all (mp, dp) of an mp x dp grid, once each? */
 static int check_grid(const struct ckdir *d, const struct ckfile *v, size_t n,
 		      unsigned mp, unsigned dp, const char *what,
@@ -117,10 +150,7 @@ static int check_grid(const struct ckdir *d, const struct ckfile *v, size_t n,
 				continue;
 			if (i > 0 && i < n && v[i].id.mp == v[i - 1].id.mp &&
 			    v[i].id.dp == v[i - 1].id.dp)
-				return errmsg_set(err, -EBADMSG,
-						  "%s: is there twice: %s and"
-						  " %s", d->path, v[i - 1].name,
-						  v[i].name);
+				return fail_twice(d, &v[i - 1], &v[i], err);
 			return errmsg_set(err, -EBADMSG,
 					  "%s: the %s of data-parallel rank %u,"
 					  " model-parallel rank %u is missing"
@@ -153,48 +183,81 @@ static void widen(struct ckdir *d, const struct list *l)
 	}
 }
 
-static int build_grid(struct ckdir *d, struct list *optim, struct list *model,
-		      struct list *model3, struct errmsg *err)
+/* Are the experts of each layer there, from the first on?  How many there are
+ * is not in their names. */
+static int check_experts(const struct ckdir *d, const struct found *f,
+			 struct errmsg *err)
 {
+	unsigned layer = 0, expert = 0;
+
+	if (f->old_experts)
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: has files of experts (expert_*) that do"
+				  " not tell their layer: too old", d->path);
+	for (size_t i = 0; i < f->expert.n; i++, expert++) {
+		const struct ckfile *const e = &f->expert.v[i];
+
+		if (i > 0 && by_expert(&e[-1], e) == 0)
+			return fail_twice(d, &e[-1], e, err);
+		if (i > 0 && e->id.layer == layer + 1) {
+			layer++;
+			expert = 0;
+		}
+		if (e->id.mp)
+			return errmsg_set(err, -ENOTSUP,
+					  "%s: an expert of model-parallel rank"
+					  " %u: experts are supported without"
+					  " tensor and pipeline parallelism only",
+					  e->path, e->id.mp);
+		if (e->id.layer != layer || e->id.expert != expert)
+			return errmsg_set(err, -EBADMSG,
+					  "%s: the file of expert %u in MoE layer"
+					  " %u is missing (%zu files found)",
+					  d->path, expert, layer, f->expert.n);
+	}
+	return 0;
+}
+
+static int build_grid(struct ckdir *d, struct found *f, struct errmsg *err)
+{
+	struct list *const states = f->model3.n ? &f->model3 : &f->model;
 	int rc;
 
-	if (d->nexpert)
-		return errmsg_set(err, -ENOTSUP,
-				  "%s: mixture-of-experts checkpoints are not"
-				  " supported yet", d->path);
-	if (optim->n == 0)
-		return fail_not_zero(d, model->n + model3->n, err);
-	d->zero3 = model3->n > 0;
-	if (d->zero3 && model->n)
+	if (f->optim.n == 0)
+		return fail_not_zero(d, f->model.n + f->model3.n, err);
+	d->zero3 = f->model3.n > 0;
+	if (d->zero3 && f->model.n)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: model states of ZeRO-3 (%s) and of other"
 				  " stages (%s) side by side", d->path,
-				  model3->v[0].name, model->v[0].name);
-
-	struct list *const states = d->zero3 ? model3 : model;
-
+				  f->model3.v[0].name, f->model.v[0].name);
 	if (states->n == 0)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: no *_model_states.pt file: it is missing",
 				  d->path);
-	qsort(optim->v, optim->n, sizeof(*optim->v), by_rank);
+	qsort(f->optim.v, f->optim.n, sizeof(*f->optim.v), by_rank);
 	qsort(states->v, states->n, sizeof(*states->v), by_rank);
-	widen(d, optim);
+	if (f->expert.n)
+		qsort(f->expert.v, f->expert.n, sizeof(*f->expert.v),
+		      by_expert);
+	widen(d, &f->optim);
 	widen(d, states);
-	rc = check_grid(d, optim->v, optim->n, d->mp_degree, d->dp_degree,
+	rc = check_grid(d, f->optim.v, f->optim.n, d->mp_degree, d->dp_degree,
 			"optimizer shard", err);
 	if (!rc)
 		rc = check_grid(d, states->v, states->n, d->mp_degree,
 				d->zero3 ? d->dp_degree : 1,
 				"model-states file", err);
+	if (!rc)
+		rc = check_experts(d, f, err);
 	if (rc)
 		return rc;
-	if (optim->n != (size_t)d->mp_degree * d->dp_degree ||
+	if (f->optim.n != (size_t)d->mp_degree * d->dp_degree ||
 	    states->n != (size_t)d->mp_degree * (d->zero3 ? d->dp_degree : 1))
 		return errmsg_set(err, -EBADMSG,
 				  "%s: %zu optimizer shards and %zu model-states"
 				  " files do not form a grid of ranks", d->path,
-				  optim->n, states->n);
+				  f->optim.n, states->n);
 	return 0;
 }
 
@@ -208,7 +271,7 @@ static void list_done(struct list *l)
 
 int ckdir_scan(struct ckdir *d, const char *path, struct errmsg *err)
 {
-	struct list optim = { 0 }, model = { 0 }, model3 = { 0 };
+	struct found f = { 0 };
 	const char *slash;
 	int rc;
 
@@ -219,22 +282,25 @@ int ckdir_scan(struct ckdir *d, const char *path, struct errmsg *err)
 		d->path[n - 1] = '\0';
 	slash = strrchr(d->path, '/');
 	d->tag = strdup(slash && slash[1] ? slash + 1 : d->path);
-	rc = d->tag ? scan_names(d, &optim, &model, &model3, err) :
+	rc = d->tag ? scan_names(d, &f, err) :
 		      errmsg_set(err, -ENOMEM, "%s: out of memory", path);
 	if (!rc)
-		rc = build_grid(d, &optim, &model, &model3, err);
+		rc = build_grid(d, &f, err);
 	if (rc) {
-		list_done(&optim);
-		list_done(&model);
-		list_done(&model3);
+		list_done(&f.optim);
+		list_done(&f.model);
+		list_done(&f.model3);
+		list_done(&f.expert);
 		ckdir_done(d);
 		return rc;
 	}
-	d->optim = optim.v;
-	d->noptim = optim.n;
-	d->model = d->zero3 ? model3.v : model.v;
-	d->nmodel = d->zero3 ? model3.n : model.n;
-	list_done(d->zero3 ? &model : &model3);
+	d->optim = f.optim.v;
+	d->noptim = f.optim.n;
+	d->model = d->zero3 ? f.model3.v : f.model.v;
+	d->nmodel = d->zero3 ? f.model3.n : f.model.n;
+	d->expert = f.expert.v;
+	d->nexpert = f.expert.n;
+	list_done(d->zero3 ? &f.model : &f.model3);
 	return 0;
 }
 
@@ -242,9 +308,11 @@ void ckdir_done(struct ckdir *d)
 {
 	struct list optim = { .v = d->optim, .n = d->noptim };
 	struct list model = { .v = d->model, .n = d->nmodel };
+	struct list expert = { .v = d->expert, .n = d->nexpert };
 
 	list_done(&optim);
 	list_done(&model);
+	list_done(&expert);
 	free(d->path);
 	free(d->tag);
 	*d = (struct ckdir){ 0 };

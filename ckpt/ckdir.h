@@ -39,6 +39,7 @@ struct ckdir {
 	bool zero3;	    /* model states are per data-parallel rank */
 	size_t nlayer;	    /* pipeline layer files */
 	unsigned nlayer1;   /* of them, of layer 1 */
+	struct ckfile *expert; /* of MoE layers, by layer, then expert */
 	size_t nexpert;
 };
 

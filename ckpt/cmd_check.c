@@ -38,8 +38,10 @@ static void check_plan(struct check *c)
 			survey_missing(c->dir, &c->problems);
 		return;
 	}
-	survey_files(c->plan, &c->problems);
+	survey_shards(c->plan, &c->problems);
+	survey_experts(c->plan, &c->problems);
 	check_ranks(c);
+	check_layers(c);
 	survey_warnings(c->plan, &c->warnings);
 }
 
@@ -50,11 +52,12 @@ static void check_data(struct check *c)
 	uint64_t bytes = c->bytes;
 
 	if (c->plan && c->whole)
-		bytes += check_list_pairs(c);
+		bytes += check_list_pairs(c) + check_list_copies(c);
 	progress_init(&progress, bytes);
 	c->progress = &progress;
-	check_sums(c);
+	check_files(c);
 	check_pairs(c);
+	check_copies(c);
 	progress_done(&progress);
 	c->progress = NULL;
 }
@@ -63,6 +66,7 @@ static void check_done(struct check *c)
 {
 	free(c->whole);
 	free(c->pairs);
+	free(c->copies);
 	plan_close(c->plan);
 	check_files_done(c);
 	lines_done(&c->notes);
@@ -85,7 +89,7 @@ static void print_counts(const struct check *c)
 	       "parameters", plan_resolve(c->plan)->model.nparams, c->opened);
 	if (c->data)
 		printf("%-16s%zu pairs of slices compared\n", "replicas",
-		       c->npairs);
+		       c->npairs + c->ncopies);
 }
 
 static void print_text(const struct check *c)
@@ -120,7 +124,7 @@ static int print_json(const struct check *c)
 			root, "parameters",
 			(int64_t)plan_resolve(c->plan)->model.nparams);
 		cmd_json_add_int(root, "tree_files", (int64_t)c->opened);
-		cmd_json_add_int(root, "replicas", (int64_t)c->npairs);
+		cmd_json_add_int(root, "replicas", (int64_t)(c->npairs + c->ncopies));
 	}
 	lines_add_json(&c->notes, root, "notes");
 	lines_add_json(&c->warnings, root, "warnings");
@@ -140,10 +144,12 @@ static int check(struct check *c, const char *path, bool json)
 		return CMD_FAILED;
 	}
 	survey_choice(path, c->choice, &c->warnings);
-	check_files(c);
+	check_list_files(c);
 	check_plan(c);
 	if (c->data)
 		check_data(c);
+	else
+		check_files(c);
 	if (json)
 		rc = print_json(c);
 	else

@@ -9,8 +9,10 @@
 #include "ckpt/lines.h"
 #include "ckpt/tags.h"
 
+struct param;
 struct plan;
 struct progress;
+struct shard_group;
 struct slice;
 
 /* A file that a rank wrote. */
@@ -29,6 +31,13 @@ struct check_pair {
 	struct lines problems;
 };
 
+/* A parameter's pieces on the ranks that have them, too. */
+struct check_copy {
+	const struct param *param;
+	size_t holder; /* as in struct merge */
+	struct lines problems;
+};
+
 /* What `ucckpt check` has found out. */
 struct check {
 	char *dir; /* the tag's directory */
@@ -42,6 +51,8 @@ struct check {
 	size_t nfiles;
 	struct check_pair *pairs;
 	size_t npairs;
+	struct check_copy *copies;
+	size_t ncopies;
 	uint64_t bytes;	 /* of files */
 	uint64_t opened; /* files of the universal tree */
 	struct progress *progress;
@@ -54,12 +65,12 @@ struct check {
  * problem.
  */
 
-/* List the files of the tag, and check their directories and members' headers:
- * nothing of them is read but these. */
-void check_files(struct check *c);
+void check_list_files(struct check *c);
 
-/* With tensors: every member against its checksum. */
-void check_sums(struct check *c);
+/* The files by themselves: their directories, members' headers, and what the
+ * plan cannot know of model-states files; with tensors, every member against
+ * its checksum. */
+void check_files(struct check *c);
 
 void check_files_done(struct check *c);
 
@@ -67,10 +78,18 @@ void check_files_done(struct check *c);
  * universal tree. */
 void check_ranks(struct check *c);
 
-/* List the pairs; returns how many bytes comparing them reads. */
+/* Is there a file for each layer of a pipeline? */
+void check_layers(struct check *c);
+
+/* An element's bytes, of the master weight and all states together. */
+uint64_t check_element_bytes(const struct shard_group *g);
+
+/* List the pairs, and the copies; returns how many bytes comparing them reads. */
 uint64_t check_list_pairs(struct check *c);
+uint64_t check_list_copies(struct check *c);
 
 /* With tensors: are they the same? */
 void check_pairs(struct check *c);
+void check_copies(struct check *c);
 
 #endif

@@ -6,36 +6,31 @@
  * can be told of it with --data is that its bytes can be read.
  *
  * Files are taken from the directory, not from the plan, so that those of a
- * checkpoint with missing ranks are checked too.  Sums are computed by pieces
- * in parallel and combined, since one file may be most of a checkpoint; in
- * memory are a buffer for each thread and the directories of as many files.
+ * checkpoint with missing ranks are checked too.  Each is opened once for all
+ * that is asked of it, and closed; in memory are the directories of as many
+ * files as there are threads.  (Optimizer shards and experts have been
+ * opened before for what they mean: that is asked by the plan, which keeps no
+ * file open for this part.)
  */
 #include "ckpt/cmd_check.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <libdeflate.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <zlib.h>
 
+#include "ckpt/checksum.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/names.h"
 #include "ckpt/parallel.h"
 #include "ckpt/progress.h"
 #include "ckpt/ptfile.h"
 #include "ckpt/source.h"
+#include "ckpt/survey.h"
 #include "ckpt/zip.h"
-
-/* Bytes read at once: stays in the second-level cache. */
-#define READ_CHUNK (256u << 10)
-
-/* Bytes that one thread sums at a time. */
-#define PIECE_LEN (UINT64_C(16) << 20)
 
 /* Damaged members of one file are listed one by one up to here. */
 #define MEMBERS_MAX 20
@@ -60,7 +55,7 @@ static void add_file(struct check *c, const char *name)
 	c->files[c->nfiles++] = f;
 }
 
-static void list_files(struct check *c)
+void check_list_files(struct check *c)
 {
 	struct dirent **entries;
 	const int n = scandir(c->dir, &entries, is_ranks_file, versionsort);
@@ -107,209 +102,80 @@ static void locate_all(struct check_file *f, const struct zip *z)
 	}
 }
 
-static int check_directory(void *ctx, size_t i)
-{
-	struct check_file *const f = &((struct check *)ctx)->files[i];
-	struct errmsg err = { "" };
-	struct ptfile pt;
-
-	if (ptfile_open(&pt, f->path, &err)) {
-		lines_add_new(&f->problems, err.text);
-		return 0;
-	}
-	f->is_zip = pt.is_zip;
-	for (size_t k = 0; k < pt.zip.n; k++)
-		f->summed |= pt.zip.entries[k].size && pt.zip.entries[k].crc;
-	locate_all(f, &pt.zip);
-	ptfile_close(&pt);
-	return 0;
-}
-
-static void take_problems(struct check *c)
-{
-	for (size_t i = 0; i < c->nfiles; i++)
-		lines_take(&c->problems, &c->files[i].problems);
-}
-
-void check_files(struct check *c)
-{
-	list_files(c);
-	parallel_for(c->nfiles, parallel_width(), check_directory, c);
-	take_problems(c);
-}
-
-void check_files_done(struct check *c)
-{
-	for (size_t i = 0; i < c->nfiles; i++)
-		free(c->files[i].path);
-	free(c->files);
-}
-
 /* --- checksums --------------------------------------------------------------- */
 
-/* Part of a member, or of a file without zip. */
-struct piece {
-	const struct zip_entry *e; /* NULL: no member */
-	uint64_t at; /* in the file */
-	uint64_t len;
-	uint32_t crc;
-};
-
-struct summing {
-	struct check_file *f;
-	struct progress *progress;
+struct reading {
 	const struct source *src;
-	struct piece *v; /* in the order of members */
-	size_t n, cap;
-	pthread_mutex_t lock; /* protects err, the first read error */
-	struct errmsg err;
+	struct progress *progress;
 };
 
-static bool add_piece(struct summing *s, const struct piece *p)
-{
-	if (s->n == s->cap) {
-		const size_t cap = s->cap ? s->cap * 2 : 64;
-		void *const grown = reallocarray(s->v, cap, sizeof(*s->v));
-
-		if (!grown)
-			return false;
-		s->v = grown;
-		s->cap = cap;
-	}
-	s->v[s->n++] = *p;
-	return true;
-}
-
-static int add_range(struct summing *s, const struct zip_entry *e, uint64_t at,
-		     uint64_t left)
-{
-	while (left) {
-		const struct piece p = { .e = e, .at = at,
-					 .len = left < PIECE_LEN ? left :
-								   PIECE_LEN };
-
-		if (!add_piece(s, &p))
-			return errmsg_set(&s->err, -ENOMEM, "%s: out of memory",
-					  s->f->path);
-		at += p.len;
-		left -= p.len;
-	}
-	return 0;
-}
-
-static int add_members(struct summing *s, const struct zip *z)
-{
-	int rc = 0;
-
-	for (size_t i = 0; !rc && i < z->n; i++) {
-		uint64_t at;
-
-		/* Those that cannot be located have been told about. */
-		if (!zip_locate(z, &z->entries[i], &at, NULL))
-			rc = add_range(s, &z->entries[i], at,
-				       z->entries[i].size);
-	}
-	return rc;
-}
-
-static int read_piece(struct summing *s, struct piece *p, uint8_t *buf,
+static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off,
 		      struct errmsg *err)
 {
-	for (uint64_t done = 0; done < p->len;) {
-		const size_t n = p->len - done < READ_CHUNK ?
-					 (size_t)(p->len - done) :
-					 READ_CHUNK;
-		const int rc = source_read(s->src, buf, n, p->at + done, err);
+	const struct reading *const r = ctx;
+	const int rc = source_read(r->src, buf, len, off, err);
 
-		if (rc)
-			return rc;
-		p->crc = libdeflate_crc32(p->crc, buf, n);
-		done += n;
-		progress_add(s->progress, n);
-	}
-	return 0;
-}
-
-static int sum_piece(void *ctx, size_t i)
-{
-	struct summing *const s = ctx;
-	struct errmsg err = { "" };
-	uint8_t *const buf = malloc(READ_CHUNK);
-	const int rc = buf ? read_piece(s, &s->v[i], buf, &err) :
-			     errmsg_set(&err, -ENOMEM, "%s: out of memory",
-					s->f->path);
-
-	free(buf);
-	if (rc) {
-		pthread_mutex_lock(&s->lock);
-		if (!s->err.text[0])
-			s->err = err;
-		pthread_mutex_unlock(&s->lock);
-	}
+	if (!rc)
+		progress_add(r->progress, len);
 	return rc;
 }
 
-/* The pieces of a member follow one another. */
-static void compare_sums(const struct summing *s)
+static void compare_sums(struct check_file *f, const struct zip_entry *const *e,
+			 const struct checksum *v, size_t n)
 {
-	for (size_t i = 0; i < s->n;) {
-		const struct zip_entry *const e = s->v[i].e;
-		const uint64_t at = s->v[i].at;
-		uint32_t crc = 0;
+	for (size_t i = 0; i < n; i++) {
 		struct errmsg err;
 
-		for (; i < s->n && s->v[i].e == e; i++)
-			crc = (uint32_t)crc32_combine(crc, s->v[i].crc,
-						      (z_off_t)s->v[i].len);
-		if (crc == e->crc)
+		if (v[i].crc == e[i]->crc)
 			continue;
 		errmsg_set(&err, 0, "%s: member %s: is damaged: the CRC-32 of"
 			   " its %" PRIu64 " bytes at %" PRIu64 " is %08" PRIx32
-			   ", written was %08" PRIx32, s->f->path, e->name,
-			   e->size, at, crc, e->crc);
-		if (!add_problem(s->f, err.text))
+			   ", written was %08" PRIx32, f->path, e[i]->name,
+			   v[i].len, v[i].off, v[i].crc, e[i]->crc);
+		if (!add_problem(f, err.text))
 			return;
 	}
 }
 
-static void sum_all(struct summing *s, const struct ptfile *pt, unsigned width)
+/* Those that cannot be located have been told about. */
+static size_t list_members(const struct zip *z, const struct zip_entry **e,
+			   struct checksum *v)
 {
-	int rc = pt->is_zip ? add_members(s, &pt->zip) :
-			      add_range(s, NULL, 0, pt->src.size);
+	size_t n = 0;
 
-	if (!rc)
-		rc = parallel_for(s->n, width, sum_piece, s);
-	if (rc)
-		lines_add_new(&s->f->problems, s->err.text);
-	else if (s->f->summed)
-		compare_sums(s);
-}
-
-static unsigned files_at_once(const struct check *c)
-{
-	const unsigned width = parallel_width();
-
-	return c->nfiles < width ? (unsigned)c->nfiles + !c->nfiles : width;
-}
-
-static int sum_file(void *ctx, size_t i)
-{
-	struct check *const c = ctx;
-	struct summing s = { .f = &c->files[i], .progress = c->progress };
-	struct errmsg err = { "" };
-	struct ptfile pt;
-
-	if (ptfile_open(&pt, s.f->path, &err)) {
-		lines_add_new(&s.f->problems, err.text);
-		return 0;
+	for (size_t i = 0; i < z->n; i++) {
+		v[n] = (struct checksum){ .len = z->entries[i].size };
+		e[n] = &z->entries[i];
+		if (v[n].len && !zip_locate(z, e[n], &v[n].off, NULL))
+			n++;
 	}
-	s.src = &pt.src;
-	pthread_mutex_init(&s.lock, NULL);
-	sum_all(&s, &pt, parallel_width() / files_at_once(c));
-	pthread_mutex_destroy(&s.lock);
-	free(s.v);
-	ptfile_close(&pt);
-	return 0;
+	return n;
+}
+
+static void sum_file(struct check_file *f, const struct ptfile *pt,
+		     struct progress *progress, unsigned width)
+{
+	const size_t max = pt->is_zip ? pt->zip.n : 1;
+	struct checksum *const v = calloc(max + 1, sizeof(*v));
+	const struct zip_entry **const e = calloc(max + 1, sizeof(*e));
+	struct reading r = { &pt->src, progress };
+	struct errmsg err = { "" };
+	size_t n = 1;
+	int rc = -ENOMEM;
+
+	if (v && e) {
+		if (pt->is_zip)
+			n = list_members(&pt->zip, e, v);
+		else
+			v[0].len = pt->src.size;
+		rc = checksum_ranges(v, n, width, read_bytes, &r, &err);
+	}
+	if (rc)
+		add_problem(f, err.text[0] ? err.text : "out of memory");
+	else if (f->summed)
+		compare_sums(f, e, v, n);
+	free(v);
+	free(e);
 }
 
 static void note_without_sums(struct check *c, const struct check_file *f)
@@ -324,10 +190,63 @@ static void note_without_sums(struct check *c, const struct check_file *f)
 			  " container without zip has none", f->path);
 }
 
-void check_sums(struct check *c)
+/* --- one file after the other -------------------------------------------------- */
+
+static void check_facts(const struct check *c, struct check_file *f,
+			const struct ptfile *pt)
 {
-	parallel_for(c->nfiles, files_at_once(c), sum_file, c);
+	const enum ckfile_kind kind =
+		names_parse(strrchr(f->path, '/') + 1).kind;
+	struct errmsg err;
+
+	if (c->plan && (kind == CKFILE_MODEL || kind == CKFILE_MODEL3) &&
+	    survey_facts(c->plan, f->path, pt->root, &err))
+		lines_add_new(&f->problems, err.text);
+}
+
+static unsigned files_at_once(const struct check *c)
+{
+	const unsigned width = parallel_width();
+
+	return c->nfiles < width ? (unsigned)c->nfiles + !c->nfiles : width;
+}
+
+static int check_file(void *ctx, size_t i)
+{
+	struct check *const c = ctx;
+	struct check_file *const f = &c->files[i];
+	struct errmsg err = { "" };
+	struct ptfile pt;
+
+	if (ptfile_open(&pt, f->path, &err)) {
+		lines_add_new(&f->problems, err.text);
+		return 0;
+	}
+	f->is_zip = pt.is_zip;
+	for (size_t k = 0; k < pt.zip.n; k++)
+		f->summed |= pt.zip.entries[k].size && pt.zip.entries[k].crc;
+	locate_all(f, &pt.zip);
+	check_facts(c, f, &pt);
+	if (c->data)
+		sum_file(f, &pt, c->progress,
+			 parallel_width() / files_at_once(c));
+	ptfile_close(&pt);
+	return 0;
+}
+
+void check_files(struct check *c)
+{
+	parallel_for(c->nfiles, files_at_once(c), check_file, c);
+	for (size_t i = 0; i < c->nfiles; i++) {
+		if (c->data)
+			note_without_sums(c, &c->files[i]);
+		lines_take(&c->problems, &c->files[i].problems);
+	}
+}
+
+void check_files_done(struct check *c)
+{
 	for (size_t i = 0; i < c->nfiles; i++)
-		note_without_sums(c, &c->files[i]);
-	take_problems(c);
+		free(c->files[i].path);
+	free(c->files);
 }

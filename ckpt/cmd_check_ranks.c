@@ -10,7 +10,6 @@
  */
 #include <inttypes.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,10 +20,10 @@
 #include "ckpt/resolve.h"
 #include "ckpt/vfile.h"
 
-static const struct shard *get_shard(const struct resolve *r, unsigned mp,
-				     unsigned rank)
+static const struct ckfile *shard_file(const struct resolve *r, unsigned mp,
+				       unsigned rank)
 {
-	return &r->shards[(size_t)mp * r->dir.dp_degree + rank];
+	return &r->dir.optim[resolve_number(r, mp, rank)];
 }
 
 static void find_whole(struct check *c, const struct resolve *r)
@@ -32,8 +31,7 @@ static void find_whole(struct check *c, const struct resolve *r)
 	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++) {
 		c->whole[mp] = true;
 		for (unsigned i = 0; i < r->dir.dp_degree; i++)
-			c->whole[mp] &= atomic_load(
-				&r->loaded[(size_t)mp * r->dir.dp_degree + i]);
+			c->whole[mp] &= resolve_shard(r, mp, i) != NULL;
 	}
 }
 
@@ -59,13 +57,13 @@ static bool is_short(const struct shard_group *g, uint64_t end)
 	return false;
 }
 
-static void tile_rank(const struct tiling *t, unsigned rank,
+static void tile_part(const struct tiling *t, unsigned part,
 		      const struct shard_group *g)
 {
 	uint64_t end = 0;
 
 	for (size_t i = 0; i < t->part->n; i++) {
-		const struct fragment f = partition_fragment(t->part, i, rank);
+		const struct fragment f = partition_fragment(t->part, i, part);
 		const char *const name = t->slices->slices[i]->name;
 
 		if (!f.numel)
@@ -90,9 +88,12 @@ static void tile_rank(const struct tiling *t, unsigned rank,
 	}
 }
 
+/* The group, or the one of those of experts, that `which` of the ranks'
+ * spread is about. */
 static void check_group(struct check *c, const struct resolve *r, unsigned mp,
-			size_t g)
+			size_t g, unsigned which)
 {
+	const struct spread *const spread = &r->layouts[mp].spread[g];
 	struct tiling t = { .c = c,
 			    .part = &r->layouts[mp].groups[g],
 			    .slices = &r->model.cats[mp].groups[g] };
@@ -105,9 +106,11 @@ static void check_group(struct check *c, const struct resolve *r, unsigned mp,
 		free(t.covered);
 		return;
 	}
-	for (unsigned rank = 0; rank < r->dir.dp_degree; rank++) {
-		t.path = r->dir.optim[(size_t)mp * r->dir.dp_degree + rank].path;
-		tile_rank(&t, rank, &get_shard(r, mp, rank)->groups[g]);
+	for (unsigned part = 0; part < spread->ranks; part++) {
+		const unsigned rank = spread_rank(spread, which, part);
+
+		t.path = shard_file(r, mp, rank)->path;
+		tile_part(&t, part, &resolve_shard(r, mp, rank)->groups[g]);
 	}
 	for (size_t i = 0; i < t.part->n; i++)
 		if (t.covered[i] != t.slices->slices[i]->numel)
@@ -119,6 +122,15 @@ static void check_group(struct check *c, const struct resolve *r, unsigned mp,
 	free(t.covered);
 }
 
+static void check_groups(struct check *c, const struct resolve *r, unsigned mp)
+{
+	const struct layout *const l = &r->layouts[mp];
+
+	for (size_t g = 0; g < l->ngroups; g++)
+		for (unsigned i = 0; i < l->spread[g].degree; i++)
+			check_group(c, r, mp, g, i);
+}
+
 /* --- states between model-parallel ranks -------------------------------------- */
 
 /* Stages may hold different groups, but not of different steps. */
@@ -126,8 +138,6 @@ static void compare_steps(struct check *c, const struct resolve *r,
 			  unsigned mp, const struct shard_state *a,
 			  const struct shard_group *other)
 {
-	const unsigned dp = r->dir.dp_degree;
-
 	for (size_t i = 0; i < other->nstates; i++) {
 		const struct shard_state *const b = &other->states[i];
 		struct errmsg err;
@@ -136,8 +146,8 @@ static void compare_steps(struct check *c, const struct resolve *r,
 		    shard_state_equal(a, b))
 			continue;
 		errmsg_set(&err, 0, "%s and %s differ in %s: not of one step?",
-			   r->dir.optim[0].path,
-			   r->dir.optim[(size_t)mp * dp].name, a->name);
+			   r->dir.optim[0].path, shard_file(r, mp, 0)->name,
+			   a->name);
 		lines_add_new(&c->problems, err.text);
 	}
 }
@@ -145,8 +155,8 @@ static void compare_steps(struct check *c, const struct resolve *r,
 static void compare_stages(struct check *c, const struct resolve *r,
 			   unsigned mp)
 {
-	const struct shard *const a = get_shard(r, 0, 0);
-	const struct shard *const b = get_shard(r, mp, 0);
+	const struct shard *const a = resolve_shard(r, 0, 0);
+	const struct shard *const b = resolve_shard(r, mp, 0);
 
 	for (size_t g = 0; g < a->ngroups && g < b->ngroups; g++)
 		for (size_t i = 0; i < a->groups[g].nstates; i++)
@@ -157,12 +167,12 @@ static void compare_stages(struct check *c, const struct resolve *r,
 /* Within a model-parallel rank, shards were compared when they were read. */
 static void check_states(struct check *c, const struct resolve *r)
 {
-	const unsigned tp = r->model.tp, dp = r->dir.dp_degree;
+	const unsigned tp = r->model.tp;
 
 	for (unsigned mp = 1; mp < r->dir.mp_degree; mp++) {
 		const unsigned first = mp - mp % tp;
-		const struct shard *const a = get_shard(r, first, 0);
-		const struct shard *const b = get_shard(r, mp, 0);
+		const struct shard *const a = resolve_shard(r, first, 0);
+		const struct shard *const b = resolve_shard(r, mp, 0);
 		struct errmsg err = { "" };
 
 		if (!c->whole[mp] || !c->whole[first])
@@ -175,13 +185,13 @@ static void check_states(struct check *c, const struct resolve *r)
 		if (a->ngroups != b->ngroups)
 			lines_add(&c->problems,
 				  "%s has %zu groups, %s %zu",
-				  r->dir.optim[(size_t)first * dp].path,
+				  shard_file(r, first, 0)->path,
 				  a->ngroups,
-				  r->dir.optim[(size_t)mp * dp].name,
+				  shard_file(r, mp, 0)->name,
 				  b->ngroups);
 		else if (shard_check_equal(
-				 a, r->dir.optim[(size_t)first * dp].path, b,
-				 r->dir.optim[(size_t)mp * dp].name, &err))
+				 a, shard_file(r, first, 0)->path, b,
+				 shard_file(r, mp, 0)->name, &err))
 			lines_add_new(&c->problems, err.text);
 	}
 }
@@ -248,7 +258,7 @@ static bool has_shards(const struct check *c, const char *name)
 	const struct resolve *const r = plan_resolve(c->plan);
 	const struct param *const p = model_find(&r->model, name);
 
-	for (unsigned t = 0; p && !p->module && t < r->model.tp; t++)
+	for (unsigned t = 0; p && !p->module && t < p->nslices; t++)
 		if (p->slices[t] && !c->whole[p->slices[t]->mp])
 			return false;
 	return true;
@@ -315,9 +325,8 @@ void check_ranks(struct check *c)
 	}
 	find_whole(c, r);
 	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++)
-		for (size_t g = 0; c->whole[mp] && g < r->layouts[mp].ngroups;
-		     g++)
-			check_group(c, r, mp, g);
+		if (c->whole[mp])
+			check_groups(c, r, mp);
 	check_states(c, r);
 	check_tree(c);
 }

@@ -31,11 +31,10 @@
 static const struct shard_group *group_of(const struct resolve *r,
 					  const struct slice *s)
 {
-	return &r->shards[(size_t)s->mp * r->dir.dp_degree].groups[s->group];
+	return &resolve_shard(r, s->mp, 0)->groups[s->group];
 }
 
-/* An element's bytes, of the master weight and all states together. */
-static uint64_t element_bytes(const struct shard_group *g)
+uint64_t check_element_bytes(const struct shard_group *g)
 {
 	uint64_t n = dtype_size(g->fp32.dtype);
 
@@ -53,7 +52,7 @@ static uint64_t add_pair(struct check *c, const struct slice *a,
 	c->pairs[c->npairs++] = (struct check_pair){ .a = a, .b = b,
 						     .stages = stages };
 	return 2 * a->numel *
-	       element_bytes(group_of(plan_resolve(c->plan), a));
+	       check_element_bytes(group_of(plan_resolve(c->plan), a));
 }
 
 /* What other stages hold of a slice. */
@@ -77,7 +76,7 @@ static uint64_t add_param(struct check *c, const struct model *m,
 {
 	uint64_t bytes = 0;
 
-	for (unsigned t = 0; t < m->tp; t++) {
+	for (unsigned t = 0; t < p->nslices; t++) {
 		const struct slice *const s = p->slices[t];
 
 		if (!s)

@@ -137,7 +137,9 @@ static int convert_plan(const struct convert *c, struct plan *p)
 	if (rc != CMD_OK)
 		return rc;
 	plan_resolve(p)->readers = c->readers;
-	rc = plan_totals(p, &files, &bytes, &err);
+	rc = plan_check(p, &err);
+	if (!rc)
+		rc = plan_totals(p, &files, &bytes, &err);
 	if (!rc)
 		rc = write_tree(c, p, bytes, &seconds, &err);
 	if (rc)

@@ -84,8 +84,11 @@ static void collect(struct info *info, const char *path)
 	}
 	count_params(info);
 	read_profile(info);
-	if (!info->quick)
-		survey_files(info->plan, &info->problems);
+	if (!info->quick) {
+		survey_shards(info->plan, &info->problems);
+		survey_models(info->plan, &info->problems);
+		survey_experts(info->plan, &info->problems);
+	}
 	survey_warnings(info->plan, &info->warnings);
 }
 

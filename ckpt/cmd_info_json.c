@@ -85,6 +85,21 @@ static cJSON *param_json(const struct param *p)
 	return o;
 }
 
+static void add_experts(cJSON *root, const struct experts *x)
+{
+	cJSON *const list = cJSON_AddArrayToObject(root, "moe_layers");
+
+	for (size_t i = 0; i < x->n; i++) {
+		const struct expert_layer *const l = &x->layers[i];
+		cJSON *const o = cJSON_CreateObject();
+
+		cmd_json_add_int(o, "experts", l->n);
+		cmd_json_add_int(o, "ep_size", experts_degree(l));
+		cJSON_AddBoolToObject(o, "autoep", l->fused);
+		cJSON_AddItemToArray(list, o);
+	}
+}
+
 static void add_origin(cJSON *root, const struct resolve *r)
 {
 	const struct catalogue *const c = r->model.cats;
@@ -99,6 +114,7 @@ static void add_origin(cJSON *root, const struct resolve *r)
 	cmd_json_add_int(root, "mp_degree", r->dir.mp_degree);
 	cmd_json_add_int(root, "tp_degree", r->model.tp);
 	cmd_json_add_int(root, "pp_degree", r->model.pp);
+	add_experts(root, &c->experts);
 	if (c->module_dtype == DTYPE_OTHER)
 		cJSON_AddNullToObject(root, "module_dtype");
 	else

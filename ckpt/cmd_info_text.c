@@ -31,6 +31,27 @@ static void print_checkpoint(const struct info *info)
 	putchar('\n');
 }
 
+static bool are_alike(const struct expert_layer *a,
+		      const struct expert_layer *b)
+{
+	return a->fused == b->fused && a->n == b->n && a->local == b->local;
+}
+
+/* A line for as many layers as are alike. */
+static void print_experts(const struct experts *x)
+{
+	for (size_t i = 0, n; i < x->n; i += n) {
+		const struct expert_layer *const l = &x->layers[i];
+
+		for (n = 1; i + n < x->n && are_alike(l, &x->layers[i + n]);)
+			n++;
+		print_label(i ? "" : "experts");
+		printf("%u in each of %zu MoE layers%s, shared by %u ranks\n",
+		       l->n, n, l->fused ? " (AutoEP)" : "",
+		       experts_degree(l));
+	}
+}
+
 static void print_origin(const struct model *m, const struct ckdir *d)
 {
 	const struct catalogue *const c = m->cats;
@@ -47,6 +68,7 @@ static void print_origin(const struct model *m, const struct ckdir *d)
 	print_label("ranks");
 	printf("%u data-parallel, %u tensor-parallel, %u pipeline stages\n",
 	       d->dp_degree, m->tp, m->pp);
+	print_experts(&c->experts);
 	print_label("global step");
 	if (c->global_steps >= 0)
 		printf("%" PRId64 "\n", c->global_steps);

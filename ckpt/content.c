@@ -6,6 +6,8 @@
  *   stages 1, 2   {cat_dim: 0, param: tensor of the full shape}; the other
  *		   keys by merge rule (merge_tp_slices)
  *   stage 3	   a bare 1-D tensor (merge_zero3_slices)
+ *   AutoEP	   {param, cat_dim: 0, is_expert_param, ep_num_experts} for
+ *		   experts, in all stages (autoep_universal.py)
  *   step	   the bare object that the shard holds; stages 1 and 2 only
  *   any stage	   as stages 1 and 2, whatever the checkpoint is of: stage 3
  *		   loads these, too
@@ -17,12 +19,15 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/arena.h"
+#include "ckpt/arith.h"
 #include "ckpt/bytebuf.h"
 #include "ckpt/errmsg.h"
+#include "ckpt/experts.h"
 #include "ckpt/gather.h"
 #include "ckpt/geometry.h"
 #include "ckpt/pickle.h"
@@ -134,6 +139,12 @@ static struct value *wrap_tensor(struct arena *a, const struct param *p,
 	}
 	if (ok)
 		ok = value_dict_set(a, dict, "param", tensor_to_value(a, t));
+	if (ok && m->rule == MERGE_EXPERTS)
+		ok = value_dict_set(a, dict, "cat_dim", value_new_int(a, 0)) &&
+		     value_dict_set(a, dict, "is_expert_param",
+				    value_new_bool(a, true)) &&
+		     value_dict_set(a, dict, "ep_num_experts",
+				    value_new_int(a, m->experts->n));
 	return ok ? dict : NULL;
 }
 
@@ -173,22 +184,95 @@ static int slice_maps(struct resolve *r, const struct param *p,
 {
 	int rc = 0;
 
-	for (unsigned t = 0; !rc && t < r->model.tp; t++)
+	for (unsigned t = 0; !rc && t < p->nslices; t++)
 		if (p->slices[t])
 			rc = resolve_slice(r, p->slices[t], state, dtype,
 					   &maps[t], err);
 	return rc;
 }
 
-/* One row is a list of runs; more are a gather. */
+/*
+ * How often a scaled piece's scale is in a state: scaling a parameter by s
+ * scales its gradient by 1/s, so Adam's first moment has the inverse and the
+ * second its square (checkpoint/affine.py, SCALE_POWER_BY_STATE).
+ */
+static bool find_power(const char *state, int *power)
+{
+	*power = !state			      ? 1 :
+		 strcmp(state, "exp_avg") == 0    ? -1 :
+		 strcmp(state, "exp_avg_sq") == 0 ? -2 :
+						    0;
+	return *power != 0;
+}
+
+/* Can a state be computed, if need be? */
+static int check_computed(const struct param *p, const struct geometry *g,
+			  const char *state, enum dtype dtype,
+			  struct errmsg *err)
+{
+	int power;
+
+	if (!g->mean && !g->nscales)
+		return 0;
+	if (!arith_knows(dtype))
+		return errmsg_set(err, -ENOTSUP,
+				  "parameter %s: the mean of %s tensors, or"
+				  " scaled pieces of them, are not supported",
+				  p->name, dtype_name(dtype));
+	if (!g->nscales)
+		return 0;
+	if (!find_power(state, &power))
+		return errmsg_set(err, -ENOTSUP,
+				  "parameter %s: its pieces are scaled, and how"
+				  " that scales %s is not known", p->name,
+				  state);
+	for (size_t i = 0; i < g->nscales; i++) {
+		const float by = (float)pow(g->scales[i], power);
+
+		if (!isfinite(by) || by == 0)
+			return errmsg_set(err, -EBADMSG,
+					  "parameter %s: its %s cannot be divided"
+					  " by %g to the power of %d", p->name,
+					  state ? state : "fp32", g->scales[i],
+					  power);
+	}
+	return 0;
+}
+
+int content_check_param(struct resolve *r, const struct param *p,
+			struct errmsg *err)
+{
+	const struct shard_group *group;
+	struct errmsg why = { "" };
+	struct geometry g;
+	int rc;
+
+	if (!p->computed)
+		return 0;
+	rc = resolve_group(r, p, &group, err);
+	if (!rc)
+		rc = model_geometry(p, &g, err);
+	if (rc)
+		return rc;
+	rc = check_computed(p, &g, NULL, group->fp32.dtype, &why);
+	for (size_t i = 0; !rc && i < group->nstates; i++)
+		if (group->states[i].kind == STATE_FLAT)
+			rc = check_computed(p, &g, group->states[i].name,
+					    group->states[i].flat.dtype, &why);
+	geometry_done(&g);
+	return rc ? errmsg_set(err, rc, "%s: %s", r->dir.path, why.text) : 0;
+}
+
+/* One row is a list of runs, unless they are computed; more are a gather. */
 static int add_merged(struct content *c, struct geometry *g, enum dtype dtype,
-		      struct extent_map **maps)
+		      const char *state, struct extent_map **maps)
 {
 	const uint64_t item = dtype_size(dtype);
 	struct extent_map *const to = &c->storages[0];
 	bool ok = true;
+	int power;
 
-	if (g->rows == 1 && !g->mean) {
+	if (g->rows == 1 && !g->mean && !g->nscales) {
 		for (size_t i = 0; ok && i < g->nsegs; i++)
 			ok = extent_add_range(to, &(*maps)[g->segs[i].source],
 					      g->segs[i].from * item,
@@ -197,7 +281,8 @@ static int add_merged(struct content *c, struct geometry *g, enum dtype dtype,
 	}
 	if (!extent_add(to, EXTENT_GATHER, g->numel * item, 0, 0, dtype))
 		return -ENOMEM;
-	c->gather = gather_new(g, dtype, *maps);
+	find_power(state, &power);
+	c->gather = gather_new(g, dtype, power, *maps);
 	if (!c->gather)
 		return -ENOMEM;
 	*maps = NULL;
@@ -208,25 +293,22 @@ static int merge_extents(struct resolve *r, const struct param *p,
 			 const char *state, enum dtype dtype,
 			 struct content *c, struct errmsg *err)
 {
-	struct extent_map *maps = calloc(r->model.tp, sizeof(*maps));
+	struct extent_map *maps = calloc(p->nslices, sizeof(*maps));
 	struct geometry g;
 	int rc;
 
 	if (!maps)
 		return errmsg_set(err, -ENOMEM, "out of memory");
-	rc = model_geometry(&r->model, p, &g, err);
+	rc = model_geometry(p, &g, err);
 	if (!rc) {
 		rc = slice_maps(r, p, state, dtype, maps, err);
-		if (!rc && g.mean && dtype != DTYPE_F32)
-			rc = errmsg_set(err, -ENOTSUP,
-					"parameter %s: the mean of %s tensors"
-					" is not supported", p->name,
-					dtype_name(dtype));
-		if (!rc && (rc = add_merged(c, &g, dtype, &maps)))
+		if (!rc)
+			rc = check_computed(p, &g, state, dtype, err);
+		if (!rc && (rc = add_merged(c, &g, dtype, state, &maps)))
 			errmsg_set(err, rc, "out of memory");
 		geometry_done(&g);
 	}
-	for (unsigned t = 0; maps && t < r->model.tp; t++)
+	for (unsigned t = 0; maps && t < p->nslices; t++)
 		extent_done(&maps[t]);
 	free(maps);
 	return rc;
@@ -237,7 +319,8 @@ static int state_file(struct resolve *r, const struct param *p,
 		      struct content *out, struct errmsg *err)
 {
 	const uint64_t len = p->numel * dtype_size(flat->dtype);
-	const bool bare = model_is_flat(&r->model) && !r->any_stage;
+	const bool bare = model_is_flat(&r->model) && !r->any_stage &&
+			  p->merge.rule != MERGE_EXPERTS;
 	struct arena a = { 0 };
 	struct tensor t;
 	int rc;
@@ -303,8 +386,8 @@ static int module_file(const struct resolve *r, const struct param *p,
 	const uint64_t item = dtype_size(m->dtype);
 	const uint64_t numel = cast ? m->numel : m->storage_numel;
 	const uint64_t len = numel * sizeof(float);
-	/* Model-states files follow the optimizer shards. */
-	const uint32_t shard = (uint32_t)r->dir.noptim + p->module_mp;
+	/* Model-states and expert files follow the optimizer shards. */
+	const uint32_t shard = (uint32_t)r->dir.noptim + m->file;
 	struct tensor t = {
 		.dtype = DTYPE_F32,
 		.ndim = m->ndim,
@@ -349,7 +432,7 @@ int content_of_param(struct resolve *r, const struct param *p, unsigned slot,
 	assert(slot <= g->nstates);
 	st = &g->states[slot - 1];
 	if (st->kind != STATE_FLAT)
-		return scalar_file(st, p->first->mp * r->dir.dp_degree, out,
-				   err);
+		return scalar_file(st, resolve_number(r, p->first->mp, 0),
+				   out, err);
 	return state_file(r, p, st->name, &st->flat, extents, out, err);
 }

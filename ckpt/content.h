@@ -33,6 +33,11 @@ const char *content_name(const struct resolve *r,
 			 const struct shard_group *g, const struct param *p,
 			 unsigned slot);
 
+/* Can the parameter's files be made, if anything in them is computed?
+ * -ENOTSUP or -EBADMSG if not; opens no shard but the first of its rank. */
+int content_check_param(struct resolve *r, const struct param *p,
+			struct errmsg *err);
+
 /*
  * The content of a parameter's file.  Without `extents` only what is needed
  * to know the size is filled in, and no shard but rank 0's is opened.

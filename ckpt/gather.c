@@ -2,37 +2,63 @@
 /*
  * Strided gathers.
  *
- * The rows that a read touches are contiguous in every source, so each source
- * is read once, into memory, and its segments are copied from there to their
- * places: a row-parallel weight is read in large pieces however short its
- * rows are.  Segments that are long by themselves are read right where they
- * belong.
+ * The runs that a read wants of a source mostly lie close together: rows of a
+ * row-parallel weight even follow each other.  So runs are listed, sorted by
+ * source and place, and what is close is read at once into a bounce buffer
+ * and copied from there: short rows take few reads, and a small read takes no
+ * more than it needs.  Runs that are long by themselves are read right where
+ * they belong.
  */
 #include "ckpt/gather.h"
 
+#include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/cast.h"
+#include "ckpt/arith.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/geometry.h"
 
-/* From this length on, a segment is worth a read of its own. */
-#define SEGMENT_DIRECT_MIN (64u << 10)
+/* From this length on, a run is worth a read of its own. */
+#define RUN_DIRECT_MIN (32u << 10)
 
-/* Elements whose mean is taken at once. */
-#define MEAN_BATCH 4096
+/* Runs farther apart are not read at once. */
+#define GAP_MAX (4u << 10)
 
-struct gather *gather_new(struct geometry *g, enum dtype dtype,
+/* The longest read of several runs. */
+#define BOUNCE_MAX (256u << 10)
+
+/* Runs listed at a time. */
+#define RUNS_MAX 4096
+
+/* Bytes of a mean, and of a slice, that are in memory at once. */
+#define MEAN_CHUNK (64u << 10)
+
+static double *make_divisors(const struct geometry *g, int power)
+{
+	double *const v = malloc((g->nscales + 1) * sizeof(*v));
+
+	for (size_t i = 0; v && i < g->nscales; i++)
+		v[i] = pow(g->scales[i], power);
+	return v;
+}
+
+struct gather *gather_new(struct geometry *g, enum dtype dtype, int power,
 			  struct extent_map *sources)
 {
 	struct gather *const x = calloc(1, sizeof(*x));
 
+	assert((!g->mean && !g->nscales) || arith_knows(dtype));
 	if (!x)
 		return NULL;
 	x->g = malloc(sizeof(*x->g));
-	if (!x->g) {
+	if (g->nscales)
+		x->divisors = make_divisors(g, power);
+	if (!x->g || (g->nscales && !x->divisors)) {
+		free(x->g);
+		free(x->divisors);
 		free(x);
 		return NULL;
 	}
@@ -42,6 +68,7 @@ struct gather *gather_new(struct geometry *g, enum dtype dtype,
 	x->nsources = g->nsources;
 	g->segs = NULL;
 	g->stride = NULL;
+	g->scales = NULL;
 	return x;
 }
 
@@ -52,190 +79,283 @@ void gather_free(struct gather *x)
 	for (size_t t = 0; t < x->nsources; t++)
 		extent_done(&x->sources[t]);
 	free(x->sources);
+	free(x->divisors);
 	geometry_done(x->g);
 	free(x->g);
 	free(x);
 }
 
-/* --- rows -------------------------------------------------------------------- */
+/* --- runs -------------------------------------------------------------------- */
 
-struct window {
-	const struct gather *x;
-	gather_read_fn read;
-	void *ctx;
-	uint8_t *buf;
-	uint64_t off, end; /* bytes of the output */
-	struct errmsg *err;
-};
-
-/* The part of segment `s` in row `row` that the window wants: its length, and
- * where it begins in the window and in the segment. */
-static size_t clip(const struct window *w, const struct geometry_segment *s,
-		   uint64_t row, uint64_t *to, uint64_t *skip)
+bool gather_is_plain(const struct gather *x)
 {
-	const size_t item = dtype_size(w->x->dtype);
-	const uint64_t at = (row * w->x->g->row_len + s->at) * item;
-	const uint64_t end = at + s->len * item;
-	const uint64_t lo = at > w->off ? at : w->off;
-	const uint64_t hi = end < w->end ? end : w->end;
-
-	if (lo >= hi)
-		return 0;
-	*to = lo - w->off;
-	*skip = lo - at;
-	return (size_t)(hi - lo);
+	return !x->g->mean && !x->divisors;
 }
 
-static int read_step(void *ctx, const struct extent_map *m, uint64_t from,
-		     size_t n, size_t at)
+uint64_t gather_run_len(const struct gather *x)
 {
-	const struct window *const w = ctx;
-
-	return w->read(w->ctx, m, w->buf + at, n, from, w->err);
+	return x->g->row_len * dtype_size(x->dtype) / x->g->nsegs;
 }
 
-/* Rows [first, last] of one source, and its segments to their places. */
-static int read_source(const struct window *w, uint32_t source,
-		       uint64_t first, uint64_t last, uint8_t *rows)
+/* The segment in which element `at` of a row lies. */
+static size_t find_segment(const struct geometry *g, uint64_t at)
 {
-	const struct geometry *const g = w->x->g;
-	const size_t item = dtype_size(w->x->dtype);
-	const uint64_t stride = g->stride[source] * item;
-	const int rc = w->read(w->ctx, &w->x->sources[source], rows,
-			       (size_t)((last - first + 1) * stride),
-			       first * stride, w->err);
+	size_t lo = 0, hi = g->nsegs;
 
-	if (rc)
-		return rc;
-	for (size_t i = 0; i < g->nsegs; i++) {
-		const struct geometry_segment *const s = &g->segs[i];
+	while (hi - lo > 1) {
+		const size_t mid = lo + (hi - lo) / 2;
 
-		if (s->source != source)
-			continue;
-		for (uint64_t row = first; row <= last; row++) {
-			uint64_t to, skip;
-			const size_t n = clip(w, s, row, &to, &skip);
-
-			if (n)
-				memcpy(w->buf + to,
-				       rows + (row - first) * stride +
-					       s->from * item + skip,
-				       n);
-		}
+		*(g->segs[mid].at <= at ? &lo : &hi) = mid;
 	}
-	return 0;
-}
-
-static int read_rows(const struct window *w)
-{
-	const struct geometry *const g = w->x->g;
-	const size_t item = dtype_size(w->x->dtype);
-	const uint64_t row_bytes = g->row_len * item;
-	const uint64_t first = w->off / row_bytes;
-	const uint64_t last = (w->end - 1) / row_bytes;
-	uint64_t widest = 0;
-	uint8_t *rows;
-	int rc = 0;
-
-	if (gather_run_len(w->x) >= SEGMENT_DIRECT_MIN)
-		return gather_walk(w->x, read_step, (void *)w,
-				   (size_t)(w->end - w->off), w->off);
-	for (size_t t = 0; t < g->nsources; t++)
-		if (g->stride[t] > widest)
-			widest = g->stride[t];
-	rows = malloc((size_t)((last - first + 1) * widest * item) + 1);
-	if (!rows)
-		return errmsg_set(w->err, -ENOMEM, "out of memory");
-	for (size_t t = 0; !rc && t < g->nsources; t++)
-		if (g->stride[t])
-			rc = read_source(w, (uint32_t)t, first, last, rows);
-	free(rows);
-	return rc;
-}
-
-/* --- means ------------------------------------------------------------------- */
-
-/*
- * sum(slices) / len(slices) as torch computes it: left to right, beginning
- * with 0, each step rounded to the tensor's type.  float32 needs no more than
- * C's own arithmetic; the narrower types are refused when the file is made.
- */
-static int read_mean(const struct window *w)
-{
-	const size_t item = sizeof(float);
-	float sum[MEAN_BATCH], one[MEAN_BATCH];
-	uint64_t at = w->off / item;
-	const uint64_t end = (w->end + item - 1) / item;
-
-	while (at < end) {
-		const uint64_t left = end - at;
-		const size_t n = left < MEAN_BATCH ? (size_t)left : MEAN_BATCH;
-		const uint64_t begin = at * item;
-		const uint64_t lo = begin > w->off ? begin : w->off;
-		const uint64_t hi = begin + n * item < w->end ?
-					    begin + n * item :
-					    w->end;
-
-		memset(sum, 0, sizeof(sum));
-		for (size_t t = 0; t < w->x->nsources; t++) {
-			const int rc = w->read(w->ctx, &w->x->sources[t], one,
-					       n * item, begin, w->err);
-
-			if (rc)
-				return rc;
-			for (size_t i = 0; i < n; i++)
-				sum[i] += one[i];
-		}
-		for (size_t i = 0; i < n; i++)
-			sum[i] /= (float)w->x->nsources;
-		memcpy(w->buf + (lo - w->off),
-		       (const uint8_t *)sum + (lo - begin), (size_t)(hi - lo));
-		at += n;
-	}
-	return 0;
+	return lo;
 }
 
 int gather_walk(const struct gather *x, gather_step_fn step, void *ctx,
 		size_t len, uint64_t off)
 {
-	const struct window w = { .x = x, .off = off, .end = off + len };
 	const struct geometry *const g = x->g;
-	const size_t item = dtype_size(x->dtype);
-	const uint64_t row_bytes = g->row_len * item;
+	const uint64_t item = dtype_size(x->dtype), row_bytes = g->row_len * item;
+	uint64_t row = off / row_bytes;
+	size_t i = find_segment(g, off % row_bytes / item);
 
-	for (uint64_t row = off / row_bytes; row * row_bytes < w.end; row++)
-		for (size_t i = 0; i < g->nsegs; i++) {
+	for (size_t at = 0; at < len; row++, i = 0)
+		for (; at < len && i < g->nsegs; i++) {
 			const struct geometry_segment *const s = &g->segs[i];
-			uint64_t to, skip;
-			const size_t n = clip(&w, s, row, &to, &skip);
-			int rc;
+			const uint64_t begin = row * row_bytes + s->at * item;
+			const uint64_t skip = off + at - begin;
+			const uint64_t left = s->len * item - skip;
+			const struct gather_run run = {
+				.source = s->source,
+				.scale = s->scale,
+				.from = (row * g->stride[s->source] + s->from) *
+						item + skip,
+				.n = left < len - at ? (size_t)left : len - at,
+				.at = at,
+			};
+			const int rc = step(ctx, &run);
 
-			if (!n)
-				continue;
-			rc = step(ctx, &x->sources[s->source],
-				  (row * g->stride[s->source] + s->from) *
-						  item + skip,
-				  n, (size_t)to);
 			if (rc)
 				return rc;
+			at += run.n;
 		}
 	return 0;
 }
 
-uint64_t gather_run_len(const struct gather *x)
+/* --- reading runs ------------------------------------------------------------- */
+
+struct weaving {
+	const struct gather *x;
+	gather_read_fn read;
+	void *ctx;
+	uint8_t *buf; /* of the wanted range */
+	struct errmsg *err;
+
+	uint8_t *bounce;
+	struct gather_run *runs, *sorted;
+	size_t n, cap;
+	size_t *begin; /* of each source's in `sorted' */
+};
+
+static int by_place(const void *a, const void *b)
 {
-	return x->g->mean ? 0 :
-			    x->g->row_len * dtype_size(x->dtype) / x->g->nsegs;
+	const struct gather_run *const x = a, *const y = b;
+
+	return x->from < y->from ? -1 : x->from > y->from;
+}
+
+/* Put runs into `sorted', those of a source together and in order. */
+static void sort_runs(struct weaving *w)
+{
+	const size_t sources = w->x->nsources;
+
+	memset(w->begin, 0, (sources + 1) * sizeof(*w->begin));
+	for (size_t i = 0; i < w->n; i++)
+		w->begin[w->runs[i].source]++;
+	for (size_t t = 0, at = 0; t <= sources; t++) {
+		const size_t n = w->begin[t];
+
+		w->begin[t] = at;
+		at += n;
+	}
+	for (size_t i = 0; i < w->n; i++)
+		w->sorted[w->begin[w->runs[i].source]++] = w->runs[i];
+	/* Each begin has moved on to the end. */
+	for (size_t t = 0, at = 0; t < sources; at = w->begin[t++])
+		for (size_t i = at + 1; i < w->begin[t]; i++)
+			if (w->sorted[i].from < w->sorted[i - 1].from) {
+				qsort(w->sorted + at, w->begin[t] - at,
+				      sizeof(*w->sorted), by_place);
+				break;
+			}
+}
+
+/* How many of the runs at `v` can be read at once; `*end` is where they do. */
+static size_t find_close(const struct gather_run *v, size_t n, uint64_t *end)
+{
+	size_t k = 1;
+
+	*end = v->from + v->n;
+	if (v->n >= RUN_DIRECT_MIN)
+		return 1;
+	for (; k < n && v[k].source == v->source; k++) {
+		const uint64_t to = v[k].from + v[k].n;
+
+		if (v[k].n >= RUN_DIRECT_MIN || v[k].from > *end + GAP_MAX ||
+		    to - v->from > BOUNCE_MAX)
+			break;
+		if (to > *end)
+			*end = to;
+	}
+	return k;
+}
+
+static int read_runs(struct weaving *w)
+{
+	int rc = 0;
+
+	sort_runs(w);
+	for (size_t i = 0, k; !rc && i < w->n; i += k) {
+		const struct gather_run *const v = &w->sorted[i];
+		const struct extent_map *const m = &w->x->sources[v->source];
+		uint64_t end;
+
+		k = find_close(v, w->n - i, &end);
+		rc = w->read(w->ctx, m, k == 1 ? w->buf + v->at : w->bounce,
+			     (size_t)(end - v->from), v->from, w->err);
+		for (size_t j = 0; !rc && k > 1 && j < k; j++)
+			memcpy(w->buf + v[j].at,
+			       w->bounce + (v[j].from - v->from), v[j].n);
+	}
+	w->n = 0;
+	return rc;
+}
+
+static int add_run(void *ctx, const struct gather_run *run)
+{
+	struct weaving *const w = ctx;
+
+	w->runs[w->n++] = *run;
+	return w->n == w->cap ? read_runs(w) : 0;
+}
+
+/* The sources' bytes, as they are. */
+static int weave(struct weaving *w, size_t len, uint64_t off)
+{
+	const uint64_t runs = len / (gather_run_len(w->x) + 1) + 3;
+	int rc;
+
+	w->cap = runs < RUNS_MAX ? (size_t)runs : RUNS_MAX;
+	w->n = 0;
+	w->runs = malloc(2 * w->cap * sizeof(*w->runs));
+	w->begin = malloc((w->x->nsources + 1) * sizeof(*w->begin));
+	w->bounce = malloc(BOUNCE_MAX);
+	if (w->runs && w->begin && w->bounce) {
+		w->sorted = w->runs + w->cap;
+		rc = gather_walk(w->x, add_run, w, len, off);
+		if (!rc)
+			rc = read_runs(w);
+	} else {
+		rc = errmsg_set(w->err, -ENOMEM, "out of memory");
+	}
+	free(w->runs);
+	free(w->begin);
+	free(w->bounce);
+	return rc;
+}
+
+/* --- computing ---------------------------------------------------------------- */
+
+/*
+ * sum(slices) / len(slices) as Python computes it: left to right, beginning
+ * with 0.
+ */
+static int read_mean(struct weaving *w, size_t len, uint64_t off)
+{
+	const struct gather *const x = w->x;
+	const size_t item = dtype_size(x->dtype);
+	uint8_t *const one = malloc(len < MEAN_CHUNK ? len : MEAN_CHUNK);
+	int rc = 0;
+
+	if (!one)
+		return errmsg_set(w->err, -ENOMEM, "out of memory");
+	for (size_t at = 0, n; !rc && at < len; at += n) {
+		n = len - at < MEAN_CHUNK ? len - at : MEAN_CHUNK;
+		memset(w->buf + at, 0, n);
+		for (size_t t = 0; !rc && t < x->nsources; t++) {
+			rc = w->read(w->ctx, &x->sources[t], one, n, off + at,
+				     w->err);
+			if (!rc)
+				arith_add(x->dtype, w->buf + at, one, n / item);
+		}
+		if (!rc)
+			arith_divide(x->dtype, w->buf + at,
+				     (double)x->nsources, n / item);
+	}
+	free(one);
+	return rc;
+}
+
+/* Python's `tensor / factor`, or the tensor itself when that is 1. */
+static int divide_run(void *ctx, const struct gather_run *run)
+{
+	const struct weaving *const w = ctx;
+	const double by = w->x->divisors[run->scale];
+
+	if (by != 1)
+		arith_divide(w->x->dtype, w->buf + run->at, by,
+			     run->n / dtype_size(w->x->dtype));
+	return 0;
+}
+
+/* Whole elements. */
+static int compute(struct weaving *w, size_t len, uint64_t off)
+{
+	int rc;
+
+	if (w->x->g->mean)
+		return read_mean(w, len, off);
+	rc = weave(w, len, off);
+	return rc ? rc : gather_walk(w->x, divide_run, w, len, off);
+}
+
+/* A part of one element. */
+static int compute_part(struct weaving *w, size_t len, uint64_t off)
+{
+	const size_t item = dtype_size(w->x->dtype);
+	const size_t skip = (size_t)(off % item);
+	uint8_t *const to = w->buf;
+	uint8_t whole[sizeof(double)];
+	int rc;
+
+	assert(item <= sizeof(whole));
+	w->buf = whole;
+	rc = compute(w, item, off - skip);
+	if (!rc)
+		memcpy(to, whole + skip, len);
+	return rc;
 }
 
 int gather_read(const struct gather *x, gather_read_fn read, void *ctx,
 		void *buf, size_t len, uint64_t off, struct errmsg *err)
 {
-	const struct window w = { .x = x, .read = read, .ctx = ctx,
-				  .buf = buf, .off = off, .end = off + len,
-				  .err = err };
+	const size_t item = dtype_size(x->dtype);
+	struct weaving w = { .x = x, .read = read, .ctx = ctx, .err = err };
+	int rc = 0;
 
-	if (len == 0)
-		return 0;
-	return x->g->mean ? read_mean(&w) : read_rows(&w);
+	for (size_t at = 0, n; !rc && at < len; at += n) {
+		const size_t skip = (size_t)((off + at) % item);
+
+		w.buf = (uint8_t *)buf + at;
+		n = len - at;
+		if (gather_is_plain(x)) {
+			rc = weave(&w, n, off + at);
+		} else if (skip || n < item) {
+			n = n < item - skip ? n : item - skip;
+			rc = compute_part(&w, n, off + at);
+		} else {
+			n -= n % item;
+			rc = compute(&w, n, off + at);
+		}
+	}
+	return rc;
 }

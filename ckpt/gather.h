@@ -14,18 +14,23 @@ struct geometry;
 
 /*
  * Bytes that are put together from several slices in a pattern: the rows of a
- * geometry, in bytes, or the mean of the slices.  Immutable once built.
+ * geometry, in bytes, some of them divided by a number; or the mean of the
+ * slices.  Immutable once built.
  */
 struct gather {
 	struct geometry *g;	    /* owned; in elements */
 	enum dtype dtype;
+	double *divisors;	    /* owned: of g->scales; NULL if none */
 	struct extent_map *sources; /* owned: of each slice, shards only */
 	size_t nsources;
 };
 
-/* Takes over `g` (its contents) and `sources`, on success only.  NULL when
- * memory runs out. */
-struct gather *gather_new(struct geometry *g, enum dtype dtype,
+/*
+ * Takes over `g` (its contents) and `sources`, on success only.  What a piece
+ * of scale s holds is divided by s to the power of `power`.  arith_knows(dtype)
+ * if anything is computed (asserted).  NULL when memory runs out.
+ */
+struct gather *gather_new(struct geometry *g, enum dtype dtype, int power,
 			  struct extent_map *sources);
 void gather_free(struct gather *x);
 
@@ -33,24 +38,31 @@ void gather_free(struct gather *x);
 typedef int (*gather_read_fn)(void *ctx, const struct extent_map *m, void *buf,
 			      size_t len, uint64_t off, struct errmsg *err);
 
+/* A run of bytes, as it is in a source. */
+struct gather_run {
+	uint32_t source;
+	uint32_t scale; /* as in struct geometry_segment */
+	uint64_t from;	/* in the source */
+	size_t n;
+	size_t at; /* in the wanted range */
+};
+
 /*
- * Call `step` for the runs of bytes [off, off + len) of the output, in order:
- * `n` bytes at `from` of source `m`, for place `at` of the wanted range.  Not
- * for means.  Returns the first result that is not 0.
+ * Call `step` for the runs of bytes [off, off + len) of the output, in order.
+ * Not for means.  Returns the first result that is not 0.
  */
-typedef int (*gather_step_fn)(void *ctx, const struct extent_map *m,
-			      uint64_t from, size_t n, size_t at);
+typedef int (*gather_step_fn)(void *ctx, const struct gather_run *run);
 int gather_walk(const struct gather *x, gather_step_fn step, void *ctx,
 		size_t len, uint64_t off);
 
-/* The average length of these runs in bytes; 0 for means. */
+/* Are these bytes of the sources, and nothing is computed? */
+bool gather_is_plain(const struct gather *x);
+
+/* The average length of runs in bytes. */
 uint64_t gather_run_len(const struct gather *x);
 
-/*
- * Read bytes [off, off + len) of the output, which must lie within it.  The
- * sources have to have a stride: a geometry of a single row, which reads its
- * runs in place, is the caller's to map as extents.
- */
+/* Read bytes [off, off + len) of the output, which must lie within it.  Takes
+ * a bounded amount of memory. */
 int gather_read(const struct gather *x, gather_read_fn read, void *ctx,
 		void *buf, size_t len, uint64_t off, struct errmsg *err);
 

@@ -10,6 +10,7 @@
  *				the checkpoint records
  *   affine map			pieces {shape, place in the whole, place in the
  *				slice}; see geometry_affine.c
+ *   experts			see geometry_experts.c
  */
 #include "ckpt/geometry.h"
 
@@ -27,10 +28,9 @@
 /* Sub-parameters that one parameter may consist of. */
 #define PARTS_MAX 1024
 
-int geometry_add(struct geometry *g, uint64_t at, uint64_t len,
-		 uint32_t source, uint64_t from)
+int geometry_add(struct geometry *g, struct geometry_segment s)
 {
-	if (len == 0)
+	if (s.len == 0)
 		return 0;
 	if (g->nsegs == g->cap) {
 		const size_t cap = g->cap ? g->cap * 2 : 8;
@@ -44,10 +44,14 @@ int geometry_add(struct geometry *g, uint64_t at, uint64_t len,
 		g->segs = grown;
 		g->cap = cap;
 	}
-	g->segs[g->nsegs++] = (struct geometry_segment){
-		.at = at, .len = len, .from = from, .source = source
-	};
+	g->segs[g->nsegs++] = s;
 	return 0;
+}
+
+/* All of a row is slice 0's. */
+static int add_first(struct geometry *g)
+{
+	return geometry_add(g, (struct geometry_segment){ .len = g->row_len });
 }
 
 static uint64_t product(const uint64_t *v, unsigned from, unsigned to)
@@ -159,7 +163,11 @@ static int lay_parts(struct geometry *g, const uint64_t *widths, size_t parts,
 
 			for (size_t k = 0; k < j; k++)
 				from += widths[k * n + t] * inner;
-			if (geometry_add(g, at, len, (uint32_t)t, from))
+			if (geometry_add(g, (struct geometry_segment){
+						    .at = at,
+						    .len = len,
+						    .from = from,
+						    .source = (uint32_t)t }))
 				return -ENOMEM;
 			at += len;
 		}
@@ -391,7 +399,9 @@ static int apply(struct geometry *g, const struct merge *m, const char *name,
 
 	switch (m->rule) {
 	case MERGE_AFFINE:
-		return geometry_affine(g, m->spec, name, s, n, err);
+		return geometry_affine(g, m->spec, m->holder, name, s, n, err);
+	case MERGE_EXPERTS:
+		return geometry_experts(g, m->experts, name, s, n, err);
 	case MERGE_SUB_PARAMS: return sub_params(g, m, name, s, n, err);
 	case MERGE_REPLICATED:
 	case MERGE_AVERAGE:
@@ -399,7 +409,7 @@ static int apply(struct geometry *g, const struct merge *m, const char *name,
 		/* A mean of one is that one. */
 		g->mean = m->rule == MERGE_AVERAGE && n > 1;
 		g->stride[0] = g->row_len;
-		return rc ? rc : geometry_add(g, 0, g->row_len, 0, 0);
+		return rc ? rc : add_first(g);
 	case MERGE_TWO_SUB_PARAMS:
 	case MERGE_CAT: break;
 	}
@@ -407,7 +417,7 @@ static int apply(struct geometry *g, const struct merge *m, const char *name,
 	if (n == 1) {
 		rc = same_shapes(g, name, s, n, err);
 		g->stride[0] = g->row_len;
-		return rc ? rc : geometry_add(g, 0, g->row_len, 0, 0);
+		return rc ? rc : add_first(g);
 	}
 	return concatenate(g, m, name, s, n, err);
 }
@@ -418,7 +428,7 @@ int geometry_init(struct geometry *g, const struct merge *m, const char *name,
 {
 	int rc = -ENOMEM;
 
-	*g = (struct geometry){ .nsources = n,
+	*g = (struct geometry){ .nsources = n, .holders = 1,
 				.stride = calloc(n, sizeof(*g->stride)) };
 	if (g->stride)
 		rc = apply(g, m, name, slices, n, err);
@@ -433,6 +443,8 @@ void geometry_done(struct geometry *g)
 {
 	free(g->segs);
 	free(g->stride);
+	free(g->scales);
 	g->segs = NULL;
 	g->stride = NULL;
+	g->scales = NULL;
 }

@@ -11,7 +11,7 @@
 struct errmsg;
 struct merge;
 
-/* The slice of one tensor-parallel rank. */
+/* The slice of one tensor-parallel, or expert-parallel, rank. */
 struct geometry_slice {
 	bool present; /* false: the rank has none of the parameter */
 	unsigned ndim;
@@ -25,6 +25,7 @@ struct geometry_segment {
 	uint64_t len;
 	uint64_t from;	 /* in the source's row */
 	uint32_t source; /* the slice */
+	uint32_t scale;	 /* that it holds the elements by: in scales */
 };
 
 /*
@@ -38,6 +39,11 @@ struct geometry {
 	uint64_t shape[TENSOR_DIMS_MAX]; /* of the output, padding included */
 	uint64_t numel;
 	bool mean; /* the elementwise mean of all sources instead */
+	/* Factors, the first of which is 1; none if no segment is scaled.  A
+	 * slice holds what is in the whole times its scale. */
+	double *scales;
+	size_t nscales;
+	size_t holders; /* ranks that have the same piece, at most */
 	uint64_t rows;
 	uint64_t row_len;
 	struct geometry_segment *segs; /* in order of `at`, without gaps */
@@ -50,9 +56,9 @@ struct geometry {
 #define GEOMETRY_SEGMENTS_MAX (1u << 22)
 
 /*
- * Apply a rule to the slices of `n` tensor-parallel ranks.  `name` is for
+ * Apply a rule to the slices of `n` ranks.  `name` is for
  * messages.  -EBADMSG if shapes and rule do not agree, or leave an element of
- * the output open; -ENOTSUP for scaled pieces.
+ * the output open.
  */
 int geometry_init(struct geometry *g, const struct merge *m, const char *name,
 		  const struct geometry_slice *slices, size_t n,

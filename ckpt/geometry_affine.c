@@ -5,14 +5,15 @@
  * lies in the whole at source = [offset, strides] and in a rank's slice at
  * dest = [offset, strides]:
  *
- *   whole[so + sum i_a * ss_a] = slice[do + sum i_a * ds_a]
+ *   whole[so + sum i_a * ss_a] = slice[do + sum i_a * ds_a] / scale
  *
- * A box that several ranks have (`locations`) is read from the first.  When
+ * A box that several ranks have (`locations`) is read from one.  When
  * the outermost dimension of all boxes steps through the whole and through
  * their slices in rows, one row is laid out and repeated; else every run is
  * listed.
  */
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,9 @@
 #include "ckpt/geometry_impl.h"
 #include "ckpt/value.h"
 
+/* Different scales in one map. */
+#define SCALES_MAX 256u
+
 struct piece {
 	uint32_t source; /* rank */
 	unsigned ndim;
@@ -28,6 +32,7 @@ struct piece {
 	uint64_t so, ss[TENSOR_DIMS_MAX];
 	uint64_t from, ds[TENSOR_DIMS_MAX];
 	uint64_t numel;
+	uint32_t scale; /* in the geometry's scales */
 };
 
 struct pieces {
@@ -83,38 +88,87 @@ static bool box_fits(const struct piece *p, uint64_t at,
 	return last < size;
 }
 
-/* Is rank `r` the first that has the box? */
-static bool is_first_holder(const struct value *v, uint32_t r)
+/* Ranks that have the box; 0: nobody says. */
+static size_t count_holders(const struct value *v)
 {
 	const struct value_seq *const s =
 		value_items(value_find(v, "locations"));
-	int64_t first;
 
-	return !s || s->n == 0 ||
-	       (value_get_int(s->v[0], &first) && first == (int64_t)r);
+	return s ? s->n : 0;
 }
 
-static bool is_scaled(const struct value *v)
+/* Is it rank `r` that the box is read from?  It is the `holder`-th that has
+ * it, or the first where there are not that many. */
+static bool is_holder(const struct value *v, uint32_t r, size_t holder)
+{
+	const size_t n = count_holders(v);
+	int64_t rank;
+
+	return n == 0 ||
+	       (value_get_int(value_items(value_find(v, "locations"))
+				      ->v[holder < n ? holder : 0],
+			      &rank) &&
+		rank == (int64_t)r);
+}
+
+/* The number of a scale in the geometry's list.  -E2BIG: too many others. */
+static int find_scale(struct geometry *g, double scale, uint32_t *out)
+{
+	size_t i = 0;
+
+	*out = 0;
+	if (scale == 1)
+		return 0;
+	if (!g->scales) {
+		g->scales = malloc(SCALES_MAX * sizeof(*g->scales));
+		if (!g->scales)
+			return -ENOMEM;
+		g->scales[g->nscales++] = 1;
+	}
+	while (i < g->nscales && g->scales[i] != scale)
+		i++;
+	if (i == SCALES_MAX)
+		return -E2BIG;
+	if (i == g->nscales)
+		g->scales[g->nscales++] = scale;
+	*out = (uint32_t)i;
+	return 0;
+}
+
+/* What the slice holds the piece by: not written when it is 1. */
+static int get_scale(struct geometry *g, const char *name,
+		     const struct value *v, uint32_t *out, struct errmsg *err)
 {
 	const struct value *const scale = value_find(v, "scale");
+	double number = 1;
+	int rc;
 
-	if (!scale || scale->kind == VALUE_NONE)
-		return false;
-	return !(scale->kind == VALUE_FLOAT && scale->f == 1.0) &&
-	       !(scale->kind == VALUE_INT && scale->i == 1);
+	if (scale && scale->kind == VALUE_FLOAT)
+		number = scale->f;
+	else if (scale && scale->kind == VALUE_INT)
+		number = (double)scale->i;
+	else if (scale && scale->kind != VALUE_NONE)
+		number = 0;
+	if (!isfinite(number) || number == 0)
+		return errmsg_set(err, -EBADMSG,
+				  "parameter %s: a piece of its affine map has a"
+				  " scale that nothing can be divided by", name);
+	rc = find_scale(g, number, out);
+	return rc == -E2BIG ?
+		       errmsg_set(err, rc, "parameter %s: the pieces of its"
+				  " affine map have more than %u scales", name,
+				  SCALES_MAX - 1) :
+		       rc;
 }
 
-static int add_piece(struct pieces *l, const struct geometry *g,
+static int add_piece(struct pieces *l, struct geometry *g, size_t holder,
 		     const char *name, const struct value *v, uint32_t rank,
 		     uint64_t slice_numel, struct errmsg *err)
 {
 	struct piece p = { .source = rank, .numel = 1 };
 	size_t ndim;
+	int rc;
 
-	if (is_scaled(v))
-		return errmsg_set(err, -ENOTSUP,
-				  "parameter %s: scaled pieces of an affine map"
-				  " are not supported yet", name);
 	if (!get_counts(value_find(v, "shape"), p.shape, &ndim) ||
 	    !get_place(value_find(v, "source"), &p.so, p.ss, ndim) ||
 	    !get_place(value_find(v, "dest"), &p.from, p.ds, ndim))
@@ -123,11 +177,16 @@ static int add_piece(struct pieces *l, const struct geometry *g,
 	for (unsigned i = 0; i < p.ndim; i++)
 		if (!checked_mul(p.numel, p.shape[i], &p.numel))
 			goto bad;
-	if (p.numel == 0 || !is_first_holder(v, rank))
+	if (count_holders(v) > g->holders)
+		g->holders = count_holders(v);
+	if (p.numel == 0 || !is_holder(v, rank, holder))
 		return 0;
 	if (!box_fits(&p, p.so, p.ss, g->numel) ||
 	    !box_fits(&p, p.from, p.ds, slice_numel))
 		goto bad;
+	rc = get_scale(g, name, v, &p.scale, err);
+	if (rc)
+		return rc;
 	if (l->n == l->cap) {
 		const size_t cap = l->cap ? l->cap * 2 : 8;
 		void *const grown = realloc(l->v, cap * sizeof(*l->v));
@@ -145,7 +204,7 @@ bad:
 			  " of it or of the slice of rank %u", name, rank);
 }
 
-static int read_pieces(struct pieces *l, const struct geometry *g,
+static int read_pieces(struct pieces *l, struct geometry *g, size_t holder,
 		       const struct value *map, const char *name,
 		       const struct geometry_slice *s, size_t n,
 		       struct errmsg *err)
@@ -170,7 +229,7 @@ static int read_pieces(struct pieces *l, const struct geometry *g,
 					  " other ranks than the %zu here",
 					  name, n);
 		for (size_t k = 0; !rc && k < pieces->n; k++)
-			rc = add_piece(l, g, name, pieces->v[k], (uint32_t)r,
+			rc = add_piece(l, g, holder, name, pieces->v[k], (uint32_t)r,
 				       s[r].present ? s[r].numel : 0, err);
 	}
 	return rc;
@@ -229,7 +288,12 @@ static int add_runs(struct geometry *g, const struct piece *p, unsigned dim)
 			at += index[i] * p->ss[i];
 			from += index[i] * p->ds[i];
 		}
-		if (geometry_add(g, at, run, p->source, from))
+		if (geometry_add(g, (struct geometry_segment){
+					    .at = at,
+					    .len = run,
+					    .from = from,
+					    .source = p->source,
+					    .scale = p->scale }))
 			return -ENOMEM;
 		while (a > dim && ++index[a - 1] == p->shape[a - 1])
 			index[--a] = 0;
@@ -264,7 +328,7 @@ static int check_cover(const struct geometry *g, const char *name,
 }
 
 int geometry_affine(struct geometry *g, const struct value *map,
-		    const char *name, const struct geometry_slice *s, size_t n,
+		    size_t holder, const char *name, const struct geometry_slice *s, size_t n,
 		    struct errmsg *err)
 {
 	uint64_t shape[TENSOR_DIMS_MAX];
@@ -279,7 +343,7 @@ int geometry_affine(struct geometry *g, const struct value *map,
 				  name);
 	rc = geometry_set_shape(g, name, shape, (unsigned)ndim, err);
 	if (!rc)
-		rc = read_pieces(&l, g, map, name, s, n, err);
+		rc = read_pieces(&l, g, holder, map, name, s, n, err);
 	if (!rc && !find_rows(g, &l, s)) {
 		g->rows = 1;
 		g->row_len = g->numel;

@@ -4,21 +4,27 @@
 
 #include "ckpt/geometry.h"
 
+struct expert_layer;
 struct value;
 
-/* What geometry.c and geometry_affine.c share. */
+/* What geometry.c shares with the files beside it. */
 
-/* Append a segment.  -ENOMEM, also when there are too many. */
-int geometry_add(struct geometry *g, uint64_t at, uint64_t len,
-		 uint32_t source, uint64_t from);
+/* Append a segment, unless it is empty.  -ENOMEM, also when there are too
+ * many. */
+int geometry_add(struct geometry *g, struct geometry_segment s);
 
 int geometry_set_shape(struct geometry *g, const char *name,
 		       const uint64_t *shape, unsigned ndim,
 		       struct errmsg *err);
 
-/* The rule of an affine map. */
+/* The rule of an affine map; `holder` as in struct merge. */
 int geometry_affine(struct geometry *g, const struct value *map,
-		    const char *name, const struct geometry_slice *s, size_t n,
+		    size_t holder, const char *name, const struct geometry_slice *s, size_t n,
 		    struct errmsg *err);
+
+/* All experts of a layer, from each expert-parallel rank's. */
+int geometry_experts(struct geometry *g, const struct expert_layer *l,
+		     const char *name, const struct geometry_slice *s,
+		     size_t n, struct errmsg *err);
 
 #endif

@@ -10,14 +10,18 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/bytebuf.h %D%/bytebuf.c \
 	%D%/arena.h %D%/arena.c \
 	%D%/parallel.h %D%/parallel.c \
+	%D%/checksum.h %D%/checksum.c \
 	%D%/value.h %D%/value.c \
 	%D%/tensor.h %D%/tensor.c \
 	%D%/cast.h %D%/cast.c \
+	%D%/arith.h %D%/arith.c \
 	%D%/source.h %D%/source.c \
 	%D%/zip.h %D%/zip_read.c \
 	%D%/hostile.h %D%/hostile.c \
 	%D%/memo.h %D%/memo.c \
-	%D%/pickle.h %D%/pickle_read.c %D%/pickle_write.c \
+	%D%/pickle.h \
+	%D%/pickle_machine.h %D%/pickle_machine.c \
+	%D%/pickle_op.c %D%/pickle_read.c %D%/pickle_write.c \
 	%D%/legacy.h %D%/legacy_read.c \
 	%D%/ptfile.h %D%/ptfile.c \
 	%D%/namehash.h %D%/namehash.c \
@@ -25,9 +29,13 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/names.h %D%/names.c \
 	%D%/ckdir.h %D%/ckdir.c \
 	%D%/tags.h %D%/tags.c \
+	%D%/experts.h %D%/experts_impl.h %D%/experts.c \
+	%D%/experts_autoep.c \
 	%D%/merge.h %D%/merge.c \
-	%D%/catalogue.h %D%/catalogue.c \
+	%D%/catalogue.h %D%/catalogue_impl.h %D%/catalogue.c \
+	%D%/catalogue_module.c %D%/catalogue_experts.c \
 	%D%/geometry.h %D%/geometry_impl.h %D%/geometry.c %D%/geometry_affine.c \
+	%D%/geometry_experts.c \
 	%D%/model.h %D%/model.c \
 	%D%/partition.h %D%/partition.c \
 	%D%/shard.h %D%/shard.c %D%/shard_zero12.c %D%/shard_zero3.c \
@@ -46,7 +54,7 @@ ucfsincludedir = $(includedir)/ucfs
 ucfsinclude_HEADERS = %D%/ucfs_ioctl.h
 
 ckpt_libs = %D%/libuckpt.a \
-	$(CJSON_LIBS) $(ZLIB_LIBS) $(LIBDEFLATE_LIBS) $(PCRE2_LIBS)
+	$(CJSON_LIBS) $(ZLIB_LIBS) $(LIBDEFLATE_LIBS) $(PCRE2_LIBS) -lm
 
 bin_PROGRAMS += ucckpt
 ucckpt_SOURCES = \
@@ -61,6 +69,8 @@ ucckpt_SOURCES = \
 	%D%/cmd_check_files.c \
 	%D%/cmd_check_ranks.c \
 	%D%/cmd_check_replicas.c \
+	%D%/cmd_check_copies.c \
+	%D%/cmd_check_layers.c \
 	%D%/cmd_convert.c \
 	%D%/cmd_extents.c \
 	%D%/main.c

@@ -79,6 +79,7 @@ const char *merge_rule_name(enum merge_rule rule)
 		[MERGE_TWO_SUB_PARAMS] = "two_sub_params",
 		[MERGE_SUB_PARAMS] = "sub_params",
 		[MERGE_AFFINE] = "affine",
+		[MERGE_EXPERTS] = "experts",
 	};
 
 	return names[rule];

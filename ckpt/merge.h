@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 struct errmsg;
+struct expert_layer;
 struct value;
 
 /* How the tensor-parallel slices of a parameter make up the whole, and hence
@@ -18,13 +19,17 @@ enum merge_rule {
 	MERGE_TWO_SUB_PARAMS, /* all first halves, then all second halves */
 	MERGE_SUB_PARAMS,     /* several parameters in one, each cut by itself */
 	MERGE_AFFINE,	      /* pieces at places that a map tells */
+	MERGE_EXPERTS,	      /* AutoEP: each rank's experts, by number */
 };
 
 struct merge {
 	enum merge_rule rule;
 	unsigned dim;		     /* of MERGE_CAT */
 	const struct value *spec;    /* SUB_PARAMS: its dict; AFFINE: its map */
+	size_t holder; /* AFFINE: of pieces that several ranks have, which one
+			* they are read from */
 	const struct value *widths;  /* SUB_PARAMS: of the shards, or NULL */
+	const struct expert_layer *experts; /* EXPERTS: which they are */
 	bool vocab;		     /* rows beyond vocab_rows are padding */
 	uint64_t vocab_rows;
 };

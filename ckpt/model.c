@@ -37,13 +37,34 @@ static int by_name(const void *a, const void *b)
 
 /* --- degrees ----------------------------------------------------------------- */
 
-/* Recorded since 2026; before, the files of layer 1 tell: one for each
- * tensor-parallel rank, none without pipeline. */
+/* How many model-parallel ranks there were, as far as is recorded. */
+static int64_t recorded_ranks(const struct catalogue *c)
+{
+	int64_t n;
+
+	if (c->tp_degree < 1 || c->pp_degree < 1)
+		return c->mp_world_size;
+	if (__builtin_mul_overflow(c->tp_degree, c->pp_degree, &n))
+		return INT64_MAX;
+	return n > c->mp_world_size ? n : c->mp_world_size;
+}
+
+/* The tensor-parallel degree is recorded since 2026; before, the files of
+ * layer 1 tell: one for each tensor-parallel rank, none without pipeline. */
 static int find_degrees(const struct builder *b)
 {
 	const struct catalogue *const c = &b->m->cats[0];
 	const unsigned mp = b->dir->mp_degree;
+	const int64_t ranks = recorded_ranks(c);
 
+	/* With the last ranks' files gone the grid still looks complete. */
+	if (ranks > mp)
+		return errmsg_set(b->err, -EBADMSG,
+				  "%s: the files of model-parallel ranks %u to"
+				  " %lld are missing: %s says that there were"
+				  " %lld", b->dir->path, mp,
+				  (long long)ranks - 1, b->dir->model[0].name,
+				  (long long)ranks);
 	b->m->tp = mp;
 	if (c->tp_degree > 0 && c->pp_degree > 0 &&
 	    c->tp_degree * c->pp_degree == mp)
@@ -56,9 +77,12 @@ static int find_degrees(const struct builder *b)
 				  " tensor-parallel degree %u", b->dir->path,
 				  mp, b->m->tp);
 	b->m->pp = mp / b->m->tp;
+	/* DeepSpeed's pipeline engine asserts that the stage is below 2
+	 * (runtime/pipe/engine.py): whatever this is, it did not write it. */
 	if (b->m->pp > 1 && b->dir->zero3)
 		return errmsg_set(b->err, -ENOTSUP,
-				  "%s: ZeRO-3 with pipeline parallelism",
+				  "%s: ZeRO-3 with pipeline parallelism, which"
+				  " DeepSpeed does not have",
 				  b->dir->path);
 	return 0;
 }
@@ -79,20 +103,29 @@ static void sort_params(struct model *m)
 		qsort(m->params, m->nparams, sizeof(*m->params), by_name);
 }
 
+/* A parameter of `n` slices, which are still missing. */
+static struct param *add_param(const struct builder *b, const char *name,
+			       unsigned n)
+{
+	struct model *const m = b->m;
+	struct param *const p = &m->params[m->nparams];
+
+	*p = (struct param){ .name = name, .nslices = n };
+	p->slices = arena_alloc(&m->arena, n * sizeof(*p->slices));
+	if (!p->slices)
+		return NULL;
+	m->nparams++;
+	return p;
+}
+
 static int add_slice(const struct builder *b, size_t sorted,
 		     const struct slice *s)
 {
 	struct model *const m = b->m;
 	struct param *p = find_among(m->params, sorted, s->name);
 
-	if (!p) {
-		p = &m->params[m->nparams++];
-		*p = (struct param){ .name = s->name };
-		p->slices = arena_alloc(&m->arena,
-					m->tp * sizeof(*p->slices));
-		if (!p->slices)
-			return fail_nomem(b);
-	}
+	if (!p && !(p = add_param(b, s->name, m->tp)))
+		return fail_nomem(b);
 	/* A later stage that repeats a parameter is not asked. */
 	if (p->first && p->first->mp / m->tp != s->mp / m->tp)
 		return 0;
@@ -101,6 +134,68 @@ static int add_slice(const struct builder *b, size_t sorted,
 		p->first = s;
 	return 0;
 }
+
+/* --- experts ------------------------------------------------------------------- */
+
+/* The slice as another expert-parallel rank has it. */
+static const struct slice *slice_of_rank(const struct builder *b,
+					 const struct slice *s, unsigned ep)
+{
+	struct slice *const copy = arena_alloc(&b->m->arena, sizeof(*copy));
+
+	if (copy) {
+		*copy = *s;
+		copy->ep = ep;
+	}
+	return copy;
+}
+
+/* Slice `at` of a parameter. */
+static int set_expert(const struct builder *b, struct param *p, unsigned at,
+		      const struct slice *s, unsigned ep)
+{
+	p->slices[at] = slice_of_rank(b, s, ep);
+	p->first = p->slices[0];
+	return p->slices[at] ? 0 : fail_nomem(b);
+}
+
+static int add_fused(const struct builder *b, const struct slice *s)
+{
+	const unsigned n = experts_degree(s->layer);
+	struct param *const p = add_param(b, s->name, n);
+	int rc = p ? 0 : fail_nomem(b);
+
+	for (unsigned ep = 0; !rc && ep < n; ep++)
+		rc = set_expert(b, p, ep, s, ep);
+	return rc;
+}
+
+/* Every rank calls its experts alike; in the whole they are numbered rank
+ * after rank. */
+static int add_native(const struct builder *b, const struct slice *s)
+{
+	const struct expert_layer *const l = s->layer;
+	int rc = 0;
+
+	for (unsigned ep = 0; !rc && ep < experts_degree(l); ep++) {
+		char key[EXPERT_NAME_MAX];
+		struct param *p;
+		const char *name;
+
+		experts_key(l, ep * l->local + s->expert, s->rest, key);
+		name = arena_strndup(&b->m->arena, key, strlen(key));
+		p = name ? add_param(b, name, 1) : NULL;
+		rc = p ? set_expert(b, p, 0, s, ep) : fail_nomem(b);
+	}
+	return rc;
+}
+
+static int add_expert(const struct builder *b, const struct slice *s)
+{
+	return s->layer->fused ? add_fused(b, s) : add_native(b, s);
+}
+
+/* --- all of them ----------------------------------------------------------------- */
 
 static int add_owned(const struct builder *b, const struct catalogue *c)
 {
@@ -113,6 +208,10 @@ static int add_owned(const struct builder *b, const struct catalogue *c)
 
 		if (s->module)
 			continue;
+		if (s->layer) {
+			rc = add_expert(b, s);
+			continue;
+		}
 		if (c->mp >= b->m->tp)
 			replica = merge_is_pipeline_replica(b->rules, s->name,
 							    b->err);
@@ -141,10 +240,20 @@ static void add_modules(const struct builder *b, const struct catalogue *c)
 			.shape = s->shape,
 			.numel = s->numel,
 			.module = s->module,
-			.module_mp = c->mp,
 		};
 	}
 	sort_params(b->m);
+}
+
+/* Parameters that a rank's slices may become. */
+static size_t count_params(const struct catalogue *c)
+{
+	size_t n = c->nslices;
+
+	for (size_t i = 0; i < c->nslices; i++)
+		if (c->slices[i].layer)
+			n += experts_degree(c->slices[i].layer);
+	return n;
 }
 
 static int collect(const struct builder *b)
@@ -155,7 +264,9 @@ static int collect(const struct builder *b)
 	int rc = 0;
 
 	for (unsigned i = 0; i < mp; i++)
-		total += m->cats[i].nslices;
+		total += count_params(&m->cats[i]);
+	if (total > MODEL_PARAMS_MAX)
+		return errmsg_set(b->err, -E2BIG, "%zu parameters", total);
 	m->params = arena_alloc(&m->arena, (total + 1) * sizeof(*m->params));
 	if (!m->params)
 		return fail_nomem(b);
@@ -173,22 +284,21 @@ bool model_is_flat(const struct model *m)
 	return m->cats[0].zero3 && m->tp == 1;
 }
 
-int model_geometry(const struct model *m, const struct param *p,
-		   struct geometry *g, struct errmsg *err)
+int model_geometry(const struct param *p, struct geometry *g,
+		   struct errmsg *err)
 {
-	struct geometry_slice *const s = calloc(m->tp, sizeof(*s));
-	size_t n = m->tp;
+	struct geometry_slice *const s = calloc(p->nslices, sizeof(*s));
 	int rc;
 
 	if (!s)
 		return errmsg_set(err, -ENOMEM, "out of memory");
-	for (unsigned t = 0; t < m->tp; t++)
+	for (unsigned t = 0; t < p->nslices; t++)
 		if (p->slices[t])
 			s[t] = (struct geometry_slice){
 				true, p->slices[t]->ndim, p->slices[t]->shape,
 				p->slices[t]->numel
 			};
-	rc = geometry_init(g, &p->merge, p->name, s, n, err);
+	rc = geometry_init(g, &p->merge, p->name, s, p->nslices, err);
 	free(s);
 	return rc;
 }
@@ -198,7 +308,7 @@ static int set_shape(const struct builder *b, struct param *p)
 {
 	struct geometry g;
 	uint64_t *shape;
-	int rc = model_geometry(b->m, p, &g, b->err);
+	int rc = model_geometry(p, &g, b->err);
 
 	if (rc)
 		return rc;
@@ -211,6 +321,10 @@ static int set_shape(const struct builder *b, struct param *p)
 	p->shape = shape;
 	p->ndim = g.ndim;
 	p->numel = g.numel;
+	p->holders = g.holders;
+	p->computed = g.mean || g.nscales;
+	if (g.nscales)
+		b->m->scaled = p;
 	geometry_done(&g);
 	if (!p->merge.vocab)
 		return 0;
@@ -234,8 +348,14 @@ static int match_rules(const struct builder *b)
 
 		if (p->module)
 			continue;
-		/* ZeRO-3 by itself never looks at the patterns. */
-		if (!model_is_flat(m))
+		/* ZeRO-3 by itself never looks at the patterns; nor is AutoEP
+		 * asked for any. */
+		if (p->first->layer && p->first->layer->fused)
+			p->merge = (struct merge){
+				.rule = MERGE_EXPERTS,
+				.experts = p->first->layer
+			};
+		else if (!model_is_flat(m))
 			rc = merge_match(b->rules, p->name, &p->merge,
 					 b->err);
 		if (!rc)

@@ -43,6 +43,29 @@ static bool ends_with(const char *s, const char *tail)
 	return n >= t && strcmp(s + n - t, tail) == 0;
 }
 
+/* Files of single layers and experts. */
+static struct ckname parse_layer(const char *name)
+{
+	struct ckname r = { .kind = CKFILE_OTHER };
+	const char *s = name;
+
+	if (skip(&s, "layer_") && skip_number(&s, &r.layer) &&
+	    ends_with(name, "model_states.pt")) {
+		r.kind = CKFILE_LAYER;
+		if (skip(&s, "_expert_") && skip_number(&s, &r.expert) &&
+		    skip(&s, "_mp_rank_") && skip_number(&s, &r.mp) &&
+		    strcmp(s, "_model_states.pt") == 0)
+			r.kind = CKFILE_EXPERT;
+	} else if (strncmp(name, "expert_", 7) == 0 &&
+		   ends_with(name, "_model_states.pt")) {
+		r.kind = CKFILE_EXPERT_OLD;
+	} else if (strncmp(name, "expp_rank_", 10) == 0 &&
+		   ends_with(name, "optim_states.pt")) {
+		r.kind = CKFILE_EXPERT_OPTIM;
+	}
+	return r;
+}
+
 struct ckname names_parse(const char *name)
 {
 	struct ckname r = { .kind = CKFILE_OTHER };
@@ -51,27 +74,20 @@ struct ckname names_parse(const char *name)
 
 	if (skip(&s, "mp_rank_") && skip_number(&s, &mp) &&
 	    strcmp(s, "_model_states.pt") == 0)
-		return (struct ckname){ CKFILE_MODEL, 0, mp, 0 };
+		return (struct ckname){ .kind = CKFILE_MODEL, .mp = mp };
 	s = name;
 	if (!skip(&s, "bf16_"))
 		skip(&s, "fp16_");
 	if (skip(&s, "zero_pp_rank_") && skip_number(&s, &dp) &&
 	    skip(&s, "_mp_rank_") && skip_number(&s, &mp)) {
+		r = (struct ckname){ .dp = dp, .mp = mp };
 		/* The oldest files lack the underscore before "optim". */
 		if (strcmp(s, "_optim_states.pt") == 0 ||
 		    strcmp(s, "optim_states.pt") == 0)
-			return (struct ckname){ CKFILE_OPTIM, dp, mp, 0 };
-		if (strcmp(s, "_model_states.pt") == 0)
-			return (struct ckname){ CKFILE_MODEL3, dp, mp, 0 };
+			r.kind = CKFILE_OPTIM;
+		else if (strcmp(s, "_model_states.pt") == 0)
+			r.kind = CKFILE_MODEL3;
+		return r.kind == CKFILE_OTHER ? (struct ckname){ 0 } : r;
 	}
-	s = name;
-	if (skip(&s, "layer_") && skip_number(&s, &r.layer) &&
-	    ends_with(name, "model_states.pt"))
-		r.kind = strstr(name, "_expert_") ? CKFILE_EXPERT :
-						    CKFILE_LAYER;
-	else if (strncmp(name, "exp", 3) == 0 &&
-		 (ends_with(name, "model_states.pt") ||
-		  ends_with(name, "optim_states.pt")))
-		r.kind = CKFILE_EXPERT;
-	return r;
+	return parse_layer(name);
 }

@@ -11,14 +11,17 @@ enum ckfile_kind {
 	CKFILE_MODEL3,	/* zero_pp_rank_D_mp_rank_XX_model_states.pt (ZeRO-3) */
 	CKFILE_OPTIM,	/* [bf16_]zero_pp_rank_D_mp_rank_XX_optim_states.pt */
 	CKFILE_LAYER,	/* layer_XX-...-model_states.pt (pipeline) */
-	CKFILE_EXPERT,	/* an expert's model states, or a MoE rank's optimizer */
+	CKFILE_EXPERT,	/* layer_L_expert_E_mp_rank_XX_model_states.pt */
+	CKFILE_EXPERT_OLD,   /* expert_E_mp_rank_XX_model_states.pt: no layer */
+	CKFILE_EXPERT_OPTIM, /* expp_rank_R_mp_rank_XX_optim_states.pt: no ZeRO */
 };
 
 struct ckname {
 	enum ckfile_kind kind;
 	unsigned dp; /* data-parallel rank; "pp" in the name is historical */
 	unsigned mp; /* model-parallel rank: pipeline stage * tp + tensor rank */
-	unsigned layer; /* of CKFILE_LAYER */
+	unsigned layer; /* of CKFILE_LAYER; CKFILE_EXPERT: counts MoE layers */
+	unsigned expert; /* of CKFILE_EXPERT, in all of its layer */
 };
 
 /* Ranks above this are no ranks. */

@@ -17,6 +17,23 @@
 /* nccl_start_alignment_factor */
 #define ALIGNMENT_PER_RANK 2
 
+unsigned spread_rank(const struct spread *s, unsigned which, unsigned part)
+{
+	return s->data_first ? which * s->ranks + part :
+			       part * s->degree + which;
+}
+
+unsigned spread_step(const struct spread *s)
+{
+	return s->data_first ? 1 : s->degree;
+}
+
+unsigned spread_part(const struct spread *s, unsigned rank, unsigned *which)
+{
+	*which = s->data_first ? rank / s->ranks : rank % s->degree;
+	return s->data_first ? rank % s->ranks : rank / s->degree;
+}
+
 static int init(struct partition *p, const uint64_t *numel, size_t n,
 		unsigned ranks, bool zero3)
 {
@@ -55,9 +72,9 @@ int partition_init_zero12(struct partition *p, const uint64_t *numel,
 		p->start[i] = at;
 		if (!checked_add(at, numel[i], &at))
 			goto overflow;
-		p->used = at;
 		if (padding && !checked_add(at, padding[i], &at))
 			goto overflow;
+		p->used = at;
 	}
 	if (!checked_add(p->used, unit - 1, &total))
 		goto overflow;
@@ -150,4 +167,28 @@ struct fragment partition_fragment(const struct partition *p, size_t i,
 	f.start = from - lo;
 	f.numel = to - from;
 	return f;
+}
+
+/* Elements of the first i parameters, of those that the rank has a part of:
+ * not more than the group has. */
+static uint64_t whole_before(const struct partition *p, size_t i, unsigned rank)
+{
+	uint64_t sum = 0;
+
+	for (size_t k = 0; k < i; k++)
+		if (partition_fragment(p, k, rank).numel)
+			sum += p->numel[k];
+	return sum;
+}
+
+struct fragment partition_whole(const struct partition *p, size_t i,
+				unsigned rank)
+{
+	return (struct fragment){ .start = whole_before(p, i, rank),
+				  .numel = p->numel[i] };
+}
+
+uint64_t partition_whole_size(const struct partition *p, unsigned rank)
+{
+	return whole_before(p, p->n, rank);
 }

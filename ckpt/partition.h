@@ -7,8 +7,32 @@
 #include <stdint.h>
 
 /*
- * How ZeRO cuts one flat group over `ranks` data-parallel ranks.  All numbers
- * are elements.
+ * Which ranks hold a group.  A dense group is cut over all data-parallel
+ * ranks.  A group of experts is there `degree` times, with different experts
+ * in it, and each is cut over some of the ranks.  These are every degree-th,
+ * or, with `data_first`, consecutive ones:
+ *
+ *     4 ranks, degree 2	ranks of the first	ranks of the second
+ *     otherwise		0, 2			1, 3
+ *     data_first		0, 1			2, 3
+ */
+struct spread {
+	unsigned ranks; /* that one of the groups is cut over */
+	unsigned degree;
+	bool data_first;
+};
+
+/* The data-parallel rank that holds part `part` of group `which`. */
+unsigned spread_rank(const struct spread *s, unsigned which, unsigned part);
+
+/* From the rank of a part to that of the next. */
+unsigned spread_step(const struct spread *s);
+
+/* The part that a data-parallel rank holds, and of which of the groups. */
+unsigned spread_part(const struct spread *s, unsigned rank, unsigned *which);
+
+/*
+ * How ZeRO cuts one flat group over `ranks` ranks.  All numbers are elements.
  *
  * Stages 1 and 2: the parameters are laid end to end (with alignment padding
  * between them if the run asked for it), the whole is padded to a multiple of
@@ -58,5 +82,16 @@ void partition_ranks(const struct partition *p, size_t i, unsigned *first,
 /* What `rank` holds of parameter i; numel is 0 if nothing. */
 struct fragment partition_fragment(const struct partition *p, size_t i,
 				   unsigned rank);
+
+/*
+ * Where parameter i lies if `rank` keeps every parameter of its partition
+ * whole, also those of which it has a part only, end to end: Muon's momentum
+ * in stages 1 and 2.  The rank must hold something of it.
+ */
+struct fragment partition_whole(const struct partition *p, size_t i,
+				unsigned rank);
+
+/* How many elements these are together. */
+uint64_t partition_whole_size(const struct partition *p, unsigned rank);
 
 #endif

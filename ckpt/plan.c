@@ -81,12 +81,22 @@ int plan_open(const char *path, const struct plan_options *options,
 	p->crc = calloc(p->r.model.nparams * CONTENT_SLOTS + 1, sizeof(*p->crc));
 	if (!p->shards || !p->crc ||
 	    add_shards(p, p->r.dir.optim, p->r.dir.noptim) ||
-	    add_shards(p, p->r.dir.model, p->r.dir.nmodel)) {
+	    add_shards(p, p->r.dir.model, p->r.dir.nmodel) ||
+	    add_shards(p, p->r.dir.expert, p->r.dir.nexpert)) {
 		plan_close(p);
 		return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
 	}
 	*out = p;
 	return 0;
+}
+
+int plan_check(struct plan *p, struct errmsg *err)
+{
+	int rc = resolve_profiles(&p->r, err);
+
+	for (size_t i = 0; !rc && i < p->r.model.nparams; i++)
+		rc = content_check_param(&p->r, &p->r.model.params[i], err);
+	return rc;
 }
 
 void plan_close(struct plan *p)
@@ -263,6 +273,46 @@ static int lookup_by_walking(struct plan *p, uint64_t dir, const char *name,
 			return 0;
 		}
 	return rc ? rc : -ENOENT;
+}
+
+/* The file of parameter `index' in or behind a slot; PLAN_WAY_PARAMS: in it. */
+static int find_file(struct plan *p, size_t index, unsigned slot,
+		     enum plan_way way, uint64_t *node, struct errmsg *err)
+{
+	const struct param *const param = &p->r.model.params[index];
+	const struct shard_group *group;
+	const int rc = get_group(p, param, &group, err);
+
+	if (rc)
+		return rc;
+	for (; slot < CONTENT_SLOTS; slot++) {
+		if (content_name(&p->r, group, param, slot)) {
+			*node = param_node(index) + 1 + slot;
+			return 0;
+		}
+		if (way == PLAN_WAY_PARAMS)
+			break;
+	}
+	return -ENOENT;
+}
+
+int plan_following(struct plan *p, uint64_t node, enum plan_way way,
+		   uint64_t *next, struct errmsg *err)
+{
+	size_t index;
+	unsigned slot;
+	int rc = -ENOENT;
+
+	if (!is_param(p, node, &index, &slot) || slot == 0)
+		return -ENOENT;
+	/* Nodes count slots from 1 on: this is the one behind the node's. */
+	if (way == PLAN_WAY_FILES)
+		rc = find_file(p, index, slot, way, next, err);
+	while (rc == -ENOENT && ++index < p->r.model.nparams)
+		rc = find_file(p, index,
+			       way == PLAN_WAY_PARAMS ? slot - 1 : 0, way, next,
+			       err);
+	return rc;
 }
 
 int plan_lookup(struct plan *p, uint64_t dir, const char *name,

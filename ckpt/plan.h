@@ -41,14 +41,21 @@ struct plan_options {
 };
 
 /*
- * Plan the tree of a tag directory.  Opens one model-states file, no
- * optimizer shard.  Errors are those of a checkpoint that cannot be served,
+ * Plan the tree of a tag directory.  Opens one model-states file of each
+ * model-parallel rank, no optimizer shard.  Errors are those of a checkpoint that cannot be served,
  * with one message that names the file: -ENOENT, -ENOTSUP, -EBADMSG, -EIO,
  * -E2BIG, -ENOMEM or what the system said.
  */
 int plan_open(const char *path, const struct plan_options *options,
 	      struct plan **out, struct errmsg *err);
 void plan_close(struct plan *p);
+
+/*
+ * Do the files define the tree?  Reads the first optimizer shard of each
+ * model-parallel rank; what it learns is kept.  That other shards are not
+ * damaged is found out when they are needed.  Errors as plan_open.
+ */
+int plan_check(struct plan *p, struct errmsg *err);
 
 struct plan_stat {
 	bool is_dir;
@@ -73,6 +80,18 @@ int plan_lookup(struct plan *p, uint64_t dir, const char *name,
  */
 int plan_next(struct plan *p, uint64_t dir, uint64_t *pos,
 	      struct plan_entry *out, struct errmsg *err);
+
+/* Ways in which loaders go through the files of parameters. */
+enum plan_way {
+	PLAN_WAY_FILES,	 /* all files of a parameter, then the next one's */
+	PLAN_WAY_PARAMS, /* the same file of each parameter */
+	PLAN_WAYS
+};
+
+/* The file that comes after a parameter's file: -ENOENT after the last one, and
+ * after other nodes. */
+int plan_following(struct plan *p, uint64_t node, enum plan_way way,
+		   uint64_t *next, struct errmsg *err);
 
 /* Is the node a directory?  By its number alone. */
 bool plan_is_dir(uint64_t node);

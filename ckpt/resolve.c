@@ -75,14 +75,27 @@ void resolve_done(struct resolve *r)
 	pthread_mutex_destroy(&r->lock);
 }
 
+unsigned resolve_number(const struct resolve *r, unsigned mp, unsigned rank)
+{
+	return mp * r->dir.dp_degree + rank;
+}
+
+const struct shard *resolve_shard(const struct resolve *r, unsigned mp,
+				  unsigned rank)
+{
+	const unsigned i = resolve_number(r, mp, rank);
+
+	return atomic_load(&r->loaded[i]) ? &r->shards[i] : NULL;
+}
+
 struct loading {
 	struct resolve *r;
 	unsigned *ranks;
 	struct errmsg *err; /* of each */
 };
 
-/* Shard number `i`; the first of its model-parallel rank has been read, if it
- * is not the one. */
+/* Shard number `i`: the first of its model-parallel rank, or that one has been
+ * read. */
 static int load_one(struct resolve *r, unsigned i, struct errmsg *err)
 {
 	const unsigned mp = i / r->dir.dp_degree, rank = i % r->dir.dp_degree;
@@ -99,6 +112,8 @@ static int load_one(struct resolve *r, unsigned i, struct errmsg *err)
 	}
 	if (!rc)
 		atomic_store(&r->loaded[i], true);
+	else if (rank == 0)
+		layout_done(&r->layouts[mp]);
 	return rc;
 }
 
@@ -109,9 +124,9 @@ static int load_indexed(void *ctx, size_t i)
 	return load_one(l->r, l->ranks[i], &l->err[i]);
 }
 
-/* Called with the lock held. */
+/* Shards first, first + step, ... below `end`.  Called with the lock held. */
 static int load_missing(struct resolve *r, unsigned first, unsigned end,
-			struct errmsg *err)
+			unsigned step, struct errmsg *err)
 {
 	struct loading l = {
 		.r = r,
@@ -126,7 +141,7 @@ static int load_missing(struct resolve *r, unsigned first, unsigned end,
 				r->dir.path);
 		goto out;
 	}
-	for (unsigned i = first; i < end; i++)
+	for (unsigned i = first; i < end; i += step)
 		if (!atomic_load(&r->loaded[i]))
 			l.ranks[n++] = i;
 	rc = parallel_for(n, r->readers ? r->readers : parallel_width(),
@@ -144,35 +159,89 @@ out:
 }
 
 int resolve_shards(struct resolve *r, unsigned mp, unsigned first,
-		   unsigned end, struct errmsg *err)
+		   unsigned end, unsigned step, struct errmsg *err)
 {
-	const unsigned base = mp * r->dir.dp_degree;
-	bool all = atomic_load(&r->loaded[base]);
+	const unsigned base = resolve_number(r, mp, 0);
+	bool all = resolve_shard(r, mp, 0);
 	int rc = 0;
 
-	for (unsigned i = first; all && i < end; i++)
-		all = atomic_load(&r->loaded[base + i]);
+	for (unsigned i = first; all && i < end; i += step)
+		all = resolve_shard(r, mp, i);
 	if (all)
 		return 0;
 	pthread_mutex_lock(&r->lock);
-	if (!atomic_load(&r->loaded[base])) {
+	if (!atomic_load(&r->loaded[base]))
 		rc = load_one(r, base, err);
-		if (rc)
-			layout_done(&r->layouts[mp]);
-	}
 	if (!rc && first < end)
-		rc = load_missing(r, base + first, base + end, err);
+		rc = load_missing(r, base + first, base + end, step, err);
 	pthread_mutex_unlock(&r->lock);
+	return rc;
+}
+
+/* Two groups' numbers, such as their steps: the name of one that differs. */
+static const char *find_other_number(const struct shard_group *a,
+				     const struct shard_group *b)
+{
+	for (size_t i = 0; i < a->nstates; i++)
+		for (size_t k = 0; k < b->nstates; k++)
+			if (a->states[i].kind != STATE_FLAT &&
+			    strcmp(a->states[i].name, b->states[k].name) == 0 &&
+			    !shard_state_equal(&a->states[i], &b->states[k]))
+				return a->states[i].name;
+	return NULL;
+}
+
+/* A tensor is put together of slices of several model-parallel ranks: all must
+ * be of one step. */
+static int check_steps(const struct resolve *r, unsigned mp, struct errmsg *err)
+{
+	const struct ckdir *const d = &r->dir;
+	const struct shard *const a = resolve_shard(r, 0, 0);
+	const struct shard *const b = resolve_shard(r, mp, 0);
+	const int64_t first = r->model.cats[0].global_steps;
+	const int64_t step = r->model.cats[mp].global_steps;
+	const struct ckfile *const model =
+		&d->model[(size_t)mp * (d->zero3 ? d->dp_degree : 1)];
+
+	if (first >= 0 && step >= 0 && first != step)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: is of global step %lld, %s of %lld: not"
+				  " one checkpoint", model->path,
+				  (long long)step, d->model[0].name,
+				  (long long)first);
+	for (size_t g = 0; g < a->ngroups && g < b->ngroups; g++) {
+		const char *const name =
+			find_other_number(&a->groups[g], &b->groups[g]);
+
+		if (name)
+			return errmsg_set(err, -EBADMSG,
+					  "%s and %s differ in %s of group %zu:"
+					  " not of one step?", d->optim[0].path,
+					  d->optim[resolve_number(r, mp, 0)].name,
+					  name, g);
+	}
+	return 0;
+}
+
+int resolve_profiles(struct resolve *r, struct errmsg *err)
+{
+	int rc;
+
+	pthread_mutex_lock(&r->lock);
+	rc = load_missing(r, 0, (unsigned)r->dir.noptim, r->dir.dp_degree, err);
+	pthread_mutex_unlock(&r->lock);
+	for (unsigned mp = 1; !rc && mp < r->dir.mp_degree; mp++)
+		rc = check_steps(r, mp, err);
 	return rc;
 }
 
 int resolve_profile(struct resolve *r, unsigned mp, const struct shard **out,
 		    struct errmsg *err)
 {
-	const int rc = resolve_shards(r, mp, 0, 1, err);
+	const int rc = resolve_shards(r, mp, 0, 1, 1, err);
 
 	if (!rc)
-		*out = &r->shards[mp * r->dir.dp_degree];
+		*out = resolve_shard(r, mp, 0);
 	return rc;
 }
 
@@ -200,35 +269,55 @@ static const struct flat *find_flat(const struct shard_group *g,
 	return state ? NULL : &g->fp32;
 }
 
+/* The shards that hold parts [first, end) of a slice. */
+static int load_parts(struct resolve *r, const struct slice *s,
+		      const struct spread *spread, unsigned first,
+		      unsigned end, struct errmsg *err)
+{
+	if (first == end)
+		return 0;
+	return resolve_shards(r, s->mp, spread_rank(spread, s->ep, first),
+			      spread_rank(spread, s->ep, end - 1) + 1,
+			      spread_step(spread), err);
+}
+
 int resolve_slice(struct resolve *r, const struct slice *s, const char *state,
 		  enum dtype dtype, struct extent_map *out,
 		  struct errmsg *err)
 {
-	const unsigned base = s->mp * r->dir.dp_degree;
 	const struct partition *part;
+	const struct spread *spread;
 	unsigned first, end;
-	int rc = resolve_shards(r, s->mp, 0, 1, err);
+	bool whole;
+	int rc = resolve_shards(r, s->mp, 0, 1, 1, err);
 
 	if (rc)
 		return rc;
 	part = &r->layouts[s->mp].groups[s->group];
+	spread = &r->layouts[s->mp].spread[s->group];
 	partition_ranks(part, s->index, &first, &end);
-	rc = resolve_shards(r, s->mp, first, end, err);
+	whole = state && resolve_shard(r, s->mp, 0)->groups[s->group].whole;
+	if (whole && first < end)
+		end = first + 1; /* what the others have are replicas */
+	rc = load_parts(r, s, spread, first, end, err);
 	for (unsigned i = first; !rc && i < end; i++) {
-		const struct flat *const flat =
-			find_flat(&r->shards[base + i].groups[s->group], state);
+		const unsigned rank = spread_rank(spread, s->ep, i);
+		const unsigned number = resolve_number(r, s->mp, rank);
+		const struct flat *const flat = find_flat(
+			&resolve_shard(r, s->mp, rank)->groups[s->group], state);
 		const struct fragment f =
-			partition_fragment(part, s->index, i);
+			whole ? partition_whole(part, s->index, i) :
+				partition_fragment(part, s->index, i);
 		const size_t item = dtype_size(dtype);
 
 		if (!flat || flat->dtype != dtype)
 			return errmsg_set(err, -EBADMSG,
 					  "%s: %s of parameter %s is missing or"
 					  " of another type than on other"
-					  " ranks", r->dir.optim[base + i].path,
+					  " ranks", r->dir.optim[number].path,
 					  state ? state : "fp32", s->name);
 		assert(f.start + f.numel <= flat->numel);
-		if (!extent_add(out, EXTENT_SHARD, f.numel * item, base + i,
+		if (!extent_add(out, EXTENT_SHARD, f.numel * item, number,
 				flat->offset + f.start * item, dtype))
 			rc = errmsg_set(err, -ENOMEM, "%s: out of memory",
 					s->name);

@@ -38,11 +38,15 @@ struct resolve {
 int resolve_init(struct resolve *r, const char *path, struct errmsg *err);
 void resolve_done(struct resolve *r);
 
-/* Make sure that the maps of data-parallel ranks [first, end) of a
- * model-parallel rank are there, rank 0's among them; several are read in
- * parallel. */
+/* Make sure that the maps of every `step`-th of the data-parallel ranks
+ * [first, end) of a model-parallel rank are there, and rank 0's; several are
+ * read in parallel. */
 int resolve_shards(struct resolve *r, unsigned mp, unsigned first,
-		   unsigned end, struct errmsg *err);
+		   unsigned end, unsigned step, struct errmsg *err);
+
+/* Make sure that the profiles of all model-parallel ranks are there, read in
+ * parallel, and all of one step: -EBADMSG if not. */
+int resolve_profiles(struct resolve *r, struct errmsg *err);
 
 /* What the first shard of a model-parallel rank holds: which states there
  * are, of which types. */
@@ -52,6 +56,11 @@ int resolve_profile(struct resolve *r, unsigned mp, const struct shard **out,
 /* The group of a parameter in its profile. */
 int resolve_group(struct resolve *r, const struct param *p,
 		  const struct shard_group **out, struct errmsg *err);
+
+/* The number of a rank's shard; its map, or NULL while it has not been read. */
+unsigned resolve_number(const struct resolve *r, unsigned mp, unsigned rank);
+const struct shard *resolve_shard(const struct resolve *r, unsigned mp,
+				  unsigned rank);
 
 /*
  * Append the extents of a slice: of its master weights (`state` is NULL) or

@@ -38,7 +38,8 @@ int shard_build_layout(const struct shard_reader *r,
 	if (l->groups)
 		return 0;
 	l->groups = calloc(r->c->ngroups + 1, sizeof(*l->groups));
-	if (!l->groups)
+	l->spread = calloc(r->c->ngroups + 1, sizeof(*l->spread));
+	if (!l->groups || !l->spread)
 		return fail_nomem(r);
 	l->ngroups = r->c->ngroups;
 	for (size_t g = 0; g < l->ngroups; g++) {
@@ -50,12 +51,32 @@ int shard_build_layout(const struct shard_reader *r,
 			return fail_nomem(r);
 		for (size_t i = 0; i < group->n; i++)
 			numel[i] = group->slices[i]->numel;
+		/* The catalogue has seen to it that this leaves no rest. */
+		l->spread[g] = (struct spread){
+			.ranks = l->ranks / group->degree,
+			.degree = group->degree,
+			.data_first = r->c->experts.data_first,
+		};
 		rc = build(r, g, numel, &l->groups[g]);
 		free(numel);
 		if (rc)
 			return rc;
 	}
 	return 0;
+}
+
+const char *shard_group_name(const struct shard_reader *r, size_t g)
+{
+	const struct slice_group *const group = &r->c->groups[g];
+
+	return group->n ? group->slices[0]->name : "no parameter";
+}
+
+unsigned shard_part(const struct shard_reader *r, size_t g)
+{
+	unsigned which;
+
+	return spread_part(&r->layout->spread[g], r->s->rank, &which);
 }
 
 int shard_read_flat(const struct shard_reader *r, const struct value *v,
@@ -106,9 +127,10 @@ static int read_state_tensor(const struct shard_reader *r, size_t g,
 		return rc;
 	if (st->flat.numel < need || st->flat.numel > most)
 		return errmsg_set(r->err, -EBADMSG,
-				  "%s: %s of group %zu has %" PRIu64
-				  " elements, expected %" PRIu64 "%s", r->file,
-				  st->name, g, st->flat.numel, need,
+				  "%s: %s of group %zu (%.100s, ...) has %"
+				  PRIu64 " elements, expected %" PRIu64 "%s",
+				  r->file, st->name, g,
+				  shard_group_name(r, g), st->flat.numel, need,
 				  st->flat.numel ? "" :
 						   " (offloaded to NVMe?)");
 	return 0;
@@ -318,7 +340,10 @@ int shard_check_equal(const struct shard *a, const char *a_name,
 		const struct shard_group *const x = &a->groups[g];
 		const struct shard_group *const y = &b->groups[g];
 
-		if (x->nstates != y->nstates ||
+		/* Muon keeps nothing where there is nothing to step. */
+		if (y->padding && y->nstates == 0)
+			continue;
+		if (x->nstates != y->nstates || x->whole != y->whole ||
 		    x->fp32.dtype != y->fp32.dtype)
 			return errmsg_set(err, -EBADMSG,
 					  "%s and %s do not hold the same"
@@ -340,6 +365,8 @@ void layout_done(struct layout *l)
 	for (size_t g = 0; l->groups && g < l->ngroups; g++)
 		partition_done(&l->groups[g]);
 	free(l->groups);
+	free(l->spread);
 	l->groups = NULL;
+	l->spread = NULL;
 	l->ngroups = 0;
 }

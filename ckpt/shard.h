@@ -48,6 +48,8 @@ struct shard_group {
 	struct flat fp32; /* the master weights */
 	struct shard_state *states;
 	size_t nstates;
+	bool padding; /* the rank holds nothing else of this group */
+	bool whole;   /* STATE_FLAT: whole parameters, see partition_whole */
 };
 
 /* What one rank's optimizer shard holds and where.  Immutable once loaded. */
@@ -60,10 +62,12 @@ struct shard {
 	bool mapping_ignored; /* param_slice_mappings contradict param_shapes */
 };
 
-/* How each flat group is cut, the same for all ranks. */
+/* How each flat group is cut, the same for all ranks, and which ranks hold
+ * it. */
 struct layout {
-	unsigned ranks;
+	unsigned ranks; /* data-parallel ones */
 	struct partition *groups;
+	struct spread *spread; /* of each group */
 	size_t ngroups;
 };
 
@@ -114,6 +118,12 @@ int shard_build_layout(const struct shard_reader *r,
 		       int (*build)(const struct shard_reader *r, size_t g,
 				    const uint64_t *numel,
 				    struct partition *out));
+
+/* The first parameter of group g, which tells people more than its number. */
+const char *shard_group_name(const struct shard_reader *r, size_t g);
+
+/* The part of group g that the rank holds. */
+unsigned shard_part(const struct shard_reader *r, size_t g);
 
 /* Read a flat tensor; `what` and `g` are for messages. */
 int shard_read_flat(const struct shard_reader *r, const struct value *v,

@@ -18,11 +18,14 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/checked.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/names.h"
+#include "ckpt/ptfile.h"
 #include "ckpt/value.h"
 
 static int fail_nomem(const struct shard_reader *r)
@@ -42,43 +45,49 @@ static bool is_all_zero(const struct value_seq *v)
 	return true;
 }
 
-/* The alignment padding after each parameter of group g: NULL if there is
- * none recorded (then there is none). */
-static int read_paddings(const struct shard_reader *r, size_t g, size_t n,
+/*
+ * The alignment padding after each parameter of group g: NULL if there is
+ * none recorded (then there is none).
+ *
+ * The list goes with that of param_shapes.  DeepSpeed 0.19 leaves parameters
+ * without elements out of both; where they are in it, what pads the group
+ * after them comes after the last one before them that has a place.
+ */
+static int read_paddings(const struct shard_reader *r, size_t g,
 			 uint64_t **out)
 {
+	const struct slice_group *const group = &r->c->groups[g];
 	const struct value_seq *const all =
 		value_items(value_find(r->dict, "param_alignment_paddings"));
 	const struct value_seq *const v =
 		all && g < all->n ? value_items(all->v[g]) : NULL;
 	uint64_t *pad;
+	size_t at = 0; /* behind the parameter before the entry */
 
 	*out = NULL;
-	if (!v)
+	if (!v || is_all_zero(v))
 		return 0;
-	/* The list may count parameters without elements, which have no place
-	 * in the group; when all is zero that makes no difference. */
-	if (v->n != n && is_all_zero(v))
-		return 0;
-	if (v->n != n)
+	if (v->n != group->listed)
 		return errmsg_set(r->err, -EBADMSG,
 				  "%s: param_alignment_paddings[%zu] has %zu"
 				  " entries for %zu parameters", r->file, g,
-				  v->n, n);
-	pad = malloc((n + 1) * sizeof(*pad));
+				  v->n, group->listed);
+	pad = calloc(group->n + 1, sizeof(*pad));
 	if (!pad)
 		return fail_nomem(r);
-	for (size_t i = 0; i < n; i++) {
+	for (size_t i = 0; i < v->n; i++) {
 		int64_t p;
 
-		if (!value_get_int(v->v[i], &p) || p < 0) {
-			free(pad);
-			return errmsg_set(r->err, -EBADMSG,
-					  "%s: param_alignment_paddings[%zu]"
-					  "[%zu] is not a count", r->file, g,
-					  i);
-		}
-		pad[i] = (uint64_t)p;
+		if (at < group->n && group->slices[at]->listed == i)
+			at++;
+		if (value_get_int(v->v[i], &p) && p >= 0 && (at || !p) &&
+		    (!at || checked_add(pad[at - 1], (uint64_t)p,
+					&pad[at - 1])))
+			continue;
+		free(pad);
+		return errmsg_set(r->err, -EBADMSG,
+				  "%s: param_alignment_paddings[%zu][%zu] is not"
+				  " a count", r->file, g, i);
 	}
 	*out = pad;
 	return 0;
@@ -89,11 +98,12 @@ static int build_partition(const struct shard_reader *r, size_t g,
 {
 	const size_t n = r->c->groups[g].n;
 	uint64_t *padding = NULL;
-	int rc = read_paddings(r, g, n, &padding);
+	int rc = read_paddings(r, g, &padding);
 
 	if (rc)
 		return rc;
-	rc = partition_init_zero12(out, numel, padding, n, r->layout->ranks);
+	rc = partition_init_zero12(out, numel, padding, n,
+				   r->layout->spread[g].ranks);
 	free(padding);
 	return rc ? errmsg_set(r->err, rc, "%s: group %zu: %s", r->file, g,
 			       strerror(-rc)) :
@@ -109,12 +119,41 @@ static int check_partition_count(const struct shard_reader *r, size_t g)
 	int64_t count;
 
 	if (!v || g >= v->n || !value_get_int(v->v[g], &count) ||
-	    count == r->layout->ranks)
+	    count == r->layout->spread[g].ranks)
 		return 0;
 	return errmsg_set(r->err, -EBADMSG,
 			  "%s: group %zu is partitioned over %" PRId64
-			  " ranks, but there are %u optimizer shards", r->file,
-			  g, count, r->layout->ranks);
+			  " ranks, but there are %u optimizer shards of it",
+			  r->file, g, count, r->layout->spread[g].ranks);
+}
+
+/*
+ * Groups of experts are marked, and named after the number of ranks that share
+ * the experts (DeepSpeed moe/utils.py); it must be what the names of the
+ * parameters and the number of experts say.
+ */
+static int check_expert_group(const struct shard_reader *r, size_t g)
+{
+	const struct slice_group *const group = &r->c->groups[g];
+	const struct value *const base =
+		value_find(r->dict, KEY_BASE_OPTIMIZER_STATE);
+	const struct value_seq *const all =
+		value_items(value_find(base, KEY_PARAM_GROUPS));
+	const struct value *const v = all && g < all->n ? all->v[g] : NULL;
+	const struct value *const moe = value_find(v, "moe");
+	const bool marked = moe && moe->kind == VALUE_BOOL && moe->b;
+	char name[32];
+
+	if (!v)
+		return 0; /* elastic_checkpoint has none */
+	snprintf(name, sizeof(name), "ep_size_%u", group->degree);
+	if (marked ? value_is_str(value_find(v, "name"), name) :
+		     group->degree == 1)
+		return 0;
+	return errmsg_set(r->err, -EBADMSG,
+			  "%s: param_groups[%zu] is not the group of experts"
+			  " (%s) that holds %.100s", r->file, g, name,
+			  shard_group_name(r, g));
 }
 
 /* Position of `name` in the group's order, searching from `from` on. */
@@ -164,11 +203,12 @@ static const char *find_contradiction(const struct shard_reader *r, size_t g,
 				      const struct value_dict *m)
 {
 	const struct slice_group *const group = &r->c->groups[g];
+	const unsigned part = shard_part(r, g);
 	size_t k = 0;
 
 	for (size_t i = 0; i < group->n; i++) {
 		const struct fragment f = partition_fragment(
-			&r->layout->groups[g], i, r->s->rank);
+			&r->layout->groups[g], i, part);
 
 		if (!f.numel)
 			continue;
@@ -216,26 +256,56 @@ static const struct value *group_states(const struct shard_reader *r, size_t g)
 	return shard_find_group_state(value_find(base, "state"), g);
 }
 
+/*
+ * Muon's update needs the momentum of whole matrices.  Each rank keeps that of
+ * every parameter of its partition, end to end (_muon_momentum_buffer); only
+ * when the optimizer is offloaded is it cut like everything else
+ * (_apply_muon_updates_cpu_offload).
+ */
+static bool keeps_whole(const struct shard_reader *r, size_t g)
+{
+	const struct value *const groups = value_find_path(
+		r->dict, KEY_BASE_OPTIMIZER_STATE, KEY_PARAM_GROUPS, NULL);
+	const struct value_seq *const list = value_items(groups);
+	const struct value *const muon =
+		list && g < list->n ? value_find(list->v[g], "use_muon") : NULL;
+	const struct value *const offload =
+		value_find_path(r->pt->root, KEY_DS_CONFIG, "zero_optimization",
+				"offload_optimizer", NULL);
+	const struct value *const device = value_find(offload, "device");
+
+	return muon && muon->kind == VALUE_BOOL && muon->b &&
+	       (!device || value_is_str(device, "none"));
+}
+
 static int read_group(const struct shard_reader *r, size_t g,
 		      const struct value *fp32)
 {
 	const struct partition *const p = &r->layout->groups[g];
-	const uint64_t filled = partition_filled(p, r->s->rank);
+	const uint64_t filled = partition_filled(p, shard_part(r, g));
 	struct shard_group *const group = &r->s->groups[g];
+	uint64_t need = filled, most = p->size;
 	int rc;
 
 	rc = check_partition_count(r, g);
+	if (!rc)
+		rc = check_expert_group(r, g);
 	if (!rc)
 		rc = shard_read_flat(r, fp32, KEY_FP32_GROUPS, g, &group->fp32);
 	if (rc)
 		return rc;
 	if (group->fp32.numel != filled && group->fp32.numel != p->size)
 		return errmsg_set(r->err, -EBADMSG,
-				  "%s: group %zu: the fp32 partition has %" PRIu64
-				  " elements, expected %" PRIu64 " or, padded,"
-				  " %" PRIu64, r->file, g, group->fp32.numel,
+				  "%s: group %zu (%.100s, ...): the fp32 partition has %"
+				  PRIu64 " elements, expected %" PRIu64 " or,"
+				  " padded, %" PRIu64, r->file, g,
+				  shard_group_name(r, g), group->fp32.numel,
 				  filled, p->size);
-	rc = shard_read_states(r, g, group_states(r, g), filled, p->size);
+	group->padding = filled == 0;
+	group->whole = keeps_whole(r, g);
+	if (group->whole)
+		need = most = partition_whole_size(p, shard_part(r, g));
+	rc = shard_read_states(r, g, group_states(r, g), need, most);
 	return rc ? rc : check_mapping(r, g);
 }
 

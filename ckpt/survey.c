@@ -212,6 +212,7 @@ void survey_missing(const char *dir, struct lines *problems)
 /* --- files of a checkpoint that can be planned ------------------------------- */
 
 struct checking {
+	struct plan *plan;
 	struct resolve *r;
 	struct errmsg *err; /* of each file */
 };
@@ -236,15 +237,92 @@ static int check_shard(struct resolve *r, unsigned i, struct errmsg *err)
 {
 	const unsigned mp = i / r->dir.dp_degree, rank = i % r->dir.dp_degree;
 
-	if (!atomic_load(&r->loaded[i - rank]))
+	if (!resolve_shard(r, mp, 0))
 		return check_alone(r, i, err);
-	return resolve_shards(r, mp, rank, rank + 1, err);
+	return resolve_shards(r, mp, rank, rank + 1, 1, err);
 }
 
-/* Is a model-states file of the same version and step as the first? */
-static int check_facts(const struct resolve *r, const struct ckfile *f,
-		       const struct value *root, struct errmsg *err)
+static int check_shard_indexed(void *ctx, size_t i)
 {
+	struct checking *const c = ctx;
+
+	check_shard(c->r, (unsigned)i, &c->err[i]);
+	return 0; /* go on with the others */
+}
+
+/* `check` each of `n` files. */
+static void check_each(struct plan *plan, size_t n,
+		       int (*check)(void *ctx, size_t i),
+		       struct lines *problems)
+{
+	struct checking c = { .plan = plan,
+			      .r = plan_resolve(plan),
+			      .err = calloc(n + 1, sizeof(*c.err)) };
+
+	if (!c.err) {
+		lines_add(problems, "out of memory");
+		return;
+	}
+	parallel_for(n, parallel_width(), check, &c);
+	for (size_t i = 0; i < n; i++)
+		lines_add_new(problems, c.err[i].text);
+	free(c.err);
+}
+
+void survey_shards(struct plan *plan, struct lines *problems)
+{
+	struct resolve *const r = plan_resolve(plan);
+
+	/* The parallel way to what is below, if all are well. */
+	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++)
+		resolve_shards(r, mp, 0, r->dir.dp_degree, 1, NULL);
+	check_each(plan, r->dir.noptim, check_shard_indexed, problems);
+}
+
+/* Has the rank the experts that its place among the ranks calls for? */
+static int check_ep(const struct resolve *r, const char *path,
+		    const struct expert_layer *l, struct errmsg *err)
+{
+	const unsigned degree = experts_degree(l);
+	const struct spread spread = {
+		.ranks = r->dir.dp_degree / degree,
+		.degree = degree,
+		.data_first = r->model.cats[0].experts.data_first,
+	};
+	const unsigned dp = names_parse(strrchr(path, '/') + 1).dp;
+	unsigned ep;
+
+	spread_part(&spread, dp, &ep);
+	if (!l->fused || l->ep < 0 || l->ep == ep)
+		return 0;
+	return errmsg_set(err, -EBADMSG,
+			  "%s: is of expert-parallel rank %" PRId64 " (%s), but"
+			  " data-parallel rank %u is rank %u of %u", path,
+			  l->ep, l->prefix, dp, ep, degree);
+}
+
+static int check_layers(const struct resolve *r, const char *path,
+			const struct value *root, struct errmsg *err)
+{
+	const struct catalogue *const c = &r->model.cats[0];
+	struct arena a = { 0 };
+	struct experts x;
+	int rc = experts_init(&x, &a, root, c->zero3, path, err);
+
+	if (!rc && !experts_equal(&x, &c->experts))
+		rc = errmsg_set(err, -EBADMSG,
+				"%s: tells of other experts than %s", path,
+				r->dir.model[0].name);
+	for (size_t i = 0; !rc && i < x.n; i++)
+		rc = check_ep(r, path, &x.layers[i], err);
+	arena_done(&a);
+	return rc;
+}
+
+int survey_facts(struct plan *plan, const char *path, const struct value *root,
+		 struct errmsg *err)
+{
+	const struct resolve *const r = plan_resolve(plan);
 	const struct catalogue *const c = &r->model.cats[0];
 	const struct value *const version = value_find(root, KEY_DS_VERSION);
 	int64_t step;
@@ -253,61 +331,49 @@ static int check_facts(const struct resolve *r, const struct ckfile *f,
 	    c->global_steps >= 0 && step != c->global_steps)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: is of global step %" PRId64 ", %s of %"
-				  PRId64 ": not one checkpoint", f->path, step,
+				  PRId64 ": not one checkpoint", path, step,
 				  r->dir.model[0].name, c->global_steps);
 	if (value_is_cstr(version) && *c->ds_version &&
 	    strcmp(version->str.p, c->ds_version) != 0)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: was written by DeepSpeed %.20s, %s by"
-				  " %.20s: not one checkpoint", f->path,
+				  " %.20s: not one checkpoint", path,
 				  version->str.p, r->dir.model[0].name,
 				  c->ds_version);
+	return check_layers(r, path, root, err);
+}
+
+static int check_model(void *ctx, size_t i)
+{
+	struct checking *const c = ctx;
+	const struct ckfile *const f = &c->r->dir.model[i];
+	struct ptfile pt;
+
+	if (ckdir_open_file(f, &pt, &c->err[i]))
+		return 0;
+	survey_facts(c->plan, f->path, pt.root, &c->err[i]);
+	ptfile_close(&pt);
 	return 0;
 }
 
-static int check_model(const struct resolve *r, const struct ckfile *f,
-		       struct errmsg *err)
+void survey_models(struct plan *plan, struct lines *problems)
 {
-	struct ptfile pt;
-	int rc = ckdir_open_file(f, &pt, err);
-
-	if (rc)
-		return rc;
-	rc = check_facts(r, f, pt.root, err);
-	ptfile_close(&pt);
-	return rc;
+	check_each(plan, plan_resolve(plan)->dir.nmodel, check_model, problems);
 }
 
-/* Optimizer shard i, or model-states file i - noptim. */
-static int check_file(void *ctx, size_t i)
+static int check_expert(void *ctx, size_t i)
 {
 	struct checking *const c = ctx;
-	const struct ckdir *const d = &c->r->dir;
 
-	if (i < d->noptim)
-		check_shard(c->r, (unsigned)i, &c->err[i]);
-	else
-		check_model(c->r, &d->model[i - d->noptim], &c->err[i]);
-	return 0; /* go on with the others */
+	catalogue_check_expert(&c->r->model.cats[0], &c->r->dir.expert[i],
+			       &c->err[i]);
+	return 0;
 }
 
-void survey_files(struct plan *plan, struct lines *problems)
+void survey_experts(struct plan *plan, struct lines *problems)
 {
-	struct resolve *const r = plan_resolve(plan);
-	const size_t n = r->dir.noptim + r->dir.nmodel;
-	struct checking c = { .r = r, .err = calloc(n, sizeof(*c.err)) };
-
-	if (!c.err) {
-		lines_add(problems, "out of memory");
-		return;
-	}
-	/* The parallel way to what is below, if all are well. */
-	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++)
-		resolve_shards(r, mp, 0, r->dir.dp_degree, NULL);
-	parallel_for(n, parallel_width(), check_file, &c);
-	for (size_t i = 0; i < n; i++)
-		lines_add_new(problems, c.err[i].text);
-	free(c.err);
+	check_each(plan, plan_resolve(plan)->dir.nexpert, check_expert,
+		   problems);
 }
 
 /* --- what is only odd -------------------------------------------------------- */
@@ -324,7 +390,12 @@ void survey_warnings(struct plan *plan, struct lines *warnings)
 		lines_add(warnings,
 			  "a pattern of universal_checkpoint_info matches no"
 			  " parameter: %s", m->unused[i]);
-	if (atomic_load(&r->loaded[0]) && r->shards[0].mapping_ignored)
+	if (m->scaled)
+		lines_add(warnings,
+			  "pieces of %s are scaled: its moments are converted,"
+			  " but lr and eps would have to be scaled, too",
+			  m->scaled->name);
+	if (resolve_shard(r, 0, 0) && resolve_shard(r, 0, 0)->mapping_ignored)
 		lines_add(warnings,
 			  "param_slice_mappings are wrong%s: parameters are"
 			  " placed in the order of param_shapes instead",

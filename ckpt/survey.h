@@ -4,8 +4,10 @@
 
 #include "ckpt/tags.h"
 
+struct errmsg;
 struct lines;
 struct plan;
+struct value;
 
 /*
  * What is wrong with a checkpoint's files, all of it, for `ucckpt info` and
@@ -26,9 +28,16 @@ void survey_choice(const char *run, enum tags_choice choice,
  */
 void survey_missing(const char *dir, struct lines *problems);
 
-/* Read every shard's map and every model-states file: each for itself, and
- * whether all are of one DeepSpeed version and step. */
-void survey_files(struct plan *plan, struct lines *problems);
+/* Read every shard's map, and every file of an expert, each for itself. */
+void survey_shards(struct plan *plan, struct lines *problems);
+void survey_experts(struct plan *plan, struct lines *problems);
+
+/* Read every model-states file: are all of one DeepSpeed version and step, and
+ * do they say the same of experts?  survey_facts asks that of one, whose object
+ * is `root`. */
+void survey_models(struct plan *plan, struct lines *problems);
+int survey_facts(struct plan *plan, const char *path, const struct value *root,
+		 struct errmsg *err);
 
 /* What does not keep the checkpoint from being served. */
 void survey_warnings(struct plan *plan, struct lines *warnings);

@@ -50,7 +50,7 @@ struct writer {
 	size_t n, cap;
 
 	pthread_mutex_t lock; /* protects the two below */
-	int rc; /* of the first failure */
+	int rc;               /* of the first failure */
 	struct errmsg err;
 };
 
@@ -67,8 +67,7 @@ static int add_task(struct writer *w, const struct task *t)
 {
 	if (w->n == w->cap) {
 		const size_t cap = w->cap ? w->cap * 2 : 64;
-		void *const grown =
-			realloc(w->tasks, cap * sizeof(*w->tasks));
+		void *const grown = realloc(w->tasks, cap * sizeof(*w->tasks));
 
 		if (!grown)
 			return -ENOMEM;
@@ -204,8 +203,7 @@ static int copy_kind(const struct out *o, bool literals, struct errmsg *err)
 		const bool literal = m->v[i].kind == EXTENT_LITERAL;
 
 		/* A storage may be made of many extents. */
-		while (i < m->n &&
-		       (m->v[i].kind == EXTENT_LITERAL) == literal)
+		while (i < m->n && (m->v[i].kind == EXTENT_LITERAL) == literal)
 			i++;
 		if (literal == literals)
 			rc = copy_range(o, start, m->v[i].start, err);
@@ -213,15 +211,14 @@ static int copy_kind(const struct out *o, bool literals, struct errmsg *err)
 	return rc;
 }
 
-/* The shard that the file is a copy of, or NULL. */
+/* The path of the shard that the file is a copy of, or NULL. */
 static const char *find_original(const struct out *o)
 {
-	const struct extent_map *const m = vfile_extents(o->f);
+	const int64_t shard = vfile_original(o->f);
 
-	/* Files of our own making begin with a literal. */
-	return m->n == 1 && m->v[0].kind == EXTENT_SHARD ?
-		       shardcache_path(plan_shards(o->w->p), m->v[0].shard) :
-		       NULL;
+	return shard < 0
+		       ? NULL
+		       : shardcache_path(plan_shards(o->w->p), (uint32_t)shard);
 }
 
 static int copy_mode_and_times(const struct out *o, const char *original,
@@ -233,8 +230,8 @@ static int copy_mode_and_times(const struct out *o, const char *original,
 		return errmsg_set(err, -errno, "%s: cannot stat: %s", original,
 				  strerror(errno));
 	if (fchmod(o->fd, st.st_mode & 07777) < 0 ||
-	    futimens(o->fd, (const struct timespec[2]){ st.st_atim,
-							st.st_mtim }) < 0)
+	    futimens(o->fd,
+		     (const struct timespec[2]){ st.st_atim, st.st_mtim }) < 0)
 		return fail_write(o, err);
 	return 0;
 }
@@ -254,8 +251,7 @@ static int write_content(const struct out *o, struct errmsg *err)
 	return rc;
 }
 
-static int write_file(struct writer *w, const struct task *t,
-		      struct errmsg *err)
+static int write_file(struct writer *w, const struct task *t, struct errmsg *err)
 {
 	struct out o = { .w = w, .path = t->path, .fd = -1 };
 	int rc = plan_file_open(w->p, t->node, &o.f, err);

@@ -166,8 +166,30 @@ const struct extent_map *vfile_extents(const struct vfile *f)
 	return &f->map;
 }
 
+int64_t vfile_original(const struct vfile *f)
+{
+	const struct extent_map *const m = &f->map;
+
+	/* Files of our own making begin with a literal. */
+	return m->n == 1 && m->v[0].kind == EXTENT_SHARD ? (int64_t)m->v[0].shard
+							 : -1;
+}
+
+/* Is the shard's path, or the file that is open, still what was planned? */
+typedef int check_fn(struct shardcache *c, uint32_t shard, struct errmsg *err);
+
+static int check_open(struct shardcache *c, uint32_t shard, struct errmsg *err)
+{
+	struct shard_map m;
+	const int rc = shardcache_get(c, shard, &m, err);
+
+	if (!rc)
+		shardcache_put(c, shard);
+	return rc;
+}
+
 static int check_map(struct vfile *f, const struct extent_map *m,
-		     struct errmsg *err)
+		     check_fn *check, struct errmsg *err)
 {
 	uint32_t last = UINT32_MAX;
 
@@ -179,20 +201,30 @@ static int check_map(struct vfile *f, const struct extent_map *m,
 		    e->shard == last)
 			continue;
 		last = e->shard;
-		rc = shardcache_check_path(f->shards, last, err);
+		rc = check(f->shards, last, err);
 		if (rc)
 			return rc;
 	}
 	return 0;
 }
 
-int vfile_check(struct vfile *f, struct errmsg *err)
+static int check_all(struct vfile *f, check_fn *check, struct errmsg *err)
 {
-	int rc = check_map(f, &f->map, err);
+	int rc = check_map(f, &f->map, check, err);
 
 	for (size_t t = 0; !rc && f->gather && t < f->gather->nsources; t++)
-		rc = check_map(f, &f->gather->sources[t], err);
+		rc = check_map(f, &f->gather->sources[t], check, err);
 	return rc;
+}
+
+int vfile_check(struct vfile *f, struct errmsg *err)
+{
+	return check_all(f, shardcache_check_path, err);
+}
+
+int vfile_check_shards(struct vfile *f, struct errmsg *err)
+{
+	return check_all(f, check_open, err);
 }
 
 /* --- reading into memory --------------------------------------------------- */
@@ -292,11 +324,13 @@ static int read_extent(struct vfile *f, const struct extent *e, uint64_t skip,
 	switch (e->kind) {
 	case EXTENT_SHARD:
 		return read_shard(f, e->shard, buf, len, e->from + skip, err);
-	case EXTENT_CAST: return read_cast(f, e, skip, buf, len, err);
+	case EXTENT_CAST:
+		return read_cast(f, e, skip, buf, len, err);
 	case EXTENT_GATHER:
 		return gather_read(f->gather, read_map, f, buf, len,
 				   e->from + skip, err);
-	case EXTENT_LITERAL: break;
+	case EXTENT_LITERAL:
+		break;
 	}
 	if (e->from + skip + len > f->early) {
 		rc = vfile_prepare(f, err);
@@ -392,13 +426,15 @@ struct mapping {
 	struct errmsg *err;
 };
 
-/* One run of a gather; for gather_walk. */
-static int map_run(void *ctx, const struct extent_map *m, uint64_t from,
-		   size_t n, size_t at)
+/* One run of a gather, which come in order; for gather_walk. */
+static int map_run(void *ctx, const struct gather_run *run)
 {
 	const struct mapping *const x = ctx;
+	const struct extent_map *const m =
+		&x->f->gather->sources[run->source];
+	uint64_t from = run->from;
+	size_t n = run->n;
 
-	(void)at; /* runs come in order */
 	for (size_t i = extent_find(m, from); n; i++) {
 		const struct extent *const e = &m->v[i];
 		const uint64_t rest = e[1].start - from;
@@ -425,11 +461,20 @@ static bool can_map(const struct vfile *f, size_t first, size_t len,
 		    uint64_t off)
 {
 	const uint64_t end = off + len;
-	size_t n = 0;
+	uint64_t n = 0;
 
 	for (size_t i = first; i < f->map.n && f->map.v[i].start < end; i++) {
-		if (f->map.v[i].kind == EXTENT_CAST ||
-		    f->map.v[i].kind == EXTENT_GATHER || ++n > VFILE_IOV_MAX)
+		const struct extent *const e = &f->map.v[i];
+		const uint64_t begin = e->start > off ? e->start : off;
+		const uint64_t stop = e[1].start < end ? e[1].start : end;
+
+		if (e->kind == EXTENT_CAST ||
+		    (e->kind == EXTENT_GATHER && !gather_is_plain(f->gather)))
+			return false;
+		n += e->kind == EXTENT_GATHER ?
+			     (stop - begin) / gather_run_len(f->gather) + 1 :
+			     1;
+		if (n > VFILE_IOV_MAX)
 			return false;
 	}
 	return n <= 2 || len / n >= IOV_PIECE_MIN;
@@ -478,8 +523,8 @@ static void note_mapped(struct vfile *f, size_t len, uint64_t off)
 		;
 }
 
-int vfile_map(struct vfile *f, size_t len, uint64_t off,
-	      struct vfile_window *w, struct errmsg *err)
+int vfile_map(struct vfile *f, size_t len, uint64_t off, struct vfile_window *w,
+	      struct errmsg *err)
 {
 	int rc = -E2BIG;
 
@@ -496,8 +541,8 @@ int vfile_map(struct vfile *f, size_t len, uint64_t off,
 	if (rc == -E2BIG) { /* more pieces than were counted on */
 		vfile_unmap(f, w);
 		w->bounce = malloc(w->len);
-		rc = w->bounce ? vfile_read_exact(f, w->bounce, w->len, off, err) :
-				 errmsg_set(err, -ENOMEM, "out of memory");
+		rc = w->bounce ? vfile_read_exact(f, w->bounce, w->len, off, err)
+			       : errmsg_set(err, -ENOMEM, "out of memory");
 		w->iov[0] = (struct iovec){ w->bounce, w->len };
 		w->n = 1;
 	}

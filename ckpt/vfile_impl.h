@@ -39,4 +39,7 @@ void vfile_begin_sum(struct vfile *f, size_t storage);
 /* Make sure that the late literals are there. */
 int vfile_prepare(struct vfile *f, struct errmsg *err);
 
+/* Are the shards that are open still what was planned? */
+int vfile_check_shards(struct vfile *f, struct errmsg *err);
+
 #endif

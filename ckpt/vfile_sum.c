@@ -17,71 +17,48 @@
 #include <errno.h>
 #include <libdeflate.h>
 #include <stdlib.h>
-#include <zlib.h>
 
+#include "ckpt/checksum.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/parallel.h"
 #include "ckpt/vfile_impl.h"
 
-/* Bytes summed at once: stays in the second-level cache. */
-#define SUM_CHUNK (256u << 10)
-
-/* Below this one thread sums faster than two start. */
-#define SUM_PARALLEL_MIN (4u << 20)
+static bool is_known(const struct vfile *f, size_t i)
+{
+	return atomic_load(&f->crc[i]) & VFILE_CRC_KNOWN;
+}
 
 /* Empty storages have a sum that is known. */
 void vfile_begin_sum(struct vfile *f, size_t storage)
 {
-	while (storage < f->nstorages && f->w.len[storage] == 0)
-		atomic_store(&f->crc[storage++], VFILE_CRC_KNOWN);
+	while (storage < f->nstorages &&
+	       (f->w.len[storage] == 0 || is_known(f, storage))) {
+		if (f->w.len[storage] == 0)
+			atomic_store(&f->crc[storage], VFILE_CRC_KNOWN);
+		storage++;
+	}
 	f->sum_storage = storage;
 	f->sum = 0;
 	f->sum_next = storage < f->nstorages ? f->w.offset[storage] :
 					       UINT64_MAX;
 }
 
+static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off,
+		      struct errmsg *err)
+{
+	return vfile_read_exact(ctx, buf, len, off, err);
+}
+
 /* Extend `*crc` by the file's bytes [off, off + len). */
 static int sum_range(struct vfile *f, uint64_t off, uint64_t len,
-		     uint32_t *crc, struct errmsg *err)
+		     unsigned width, uint32_t *crc, struct errmsg *err)
 {
-	uint8_t *const buf = malloc(SUM_CHUNK);
-	int rc = buf ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+	struct checksum sum = { .off = off, .len = len, .crc = *crc };
+	const int rc = checksum_ranges(&sum, 1, width, read_bytes, f, err);
 
-	while (!rc && len) {
-		const size_t n = len < SUM_CHUNK ? (size_t)len : SUM_CHUNK;
-
-		rc = vfile_read_exact(f, buf, n, off, err);
-		if (!rc)
-			*crc = libdeflate_crc32(*crc, buf, n);
-		off += n;
-		len -= n;
-	}
-	free(buf);
+	if (!rc)
+		*crc = sum.crc;
 	return rc;
-}
-
-struct summing {
-	struct vfile *f;
-	uint64_t off, len, piece;
-	struct {
-		uint32_t crc;
-		struct errmsg err;
-	} *v;
-};
-
-static uint64_t piece_len(const struct summing *s, size_t i)
-{
-	const uint64_t at = i * s->piece;
-
-	return s->len - at < s->piece ? s->len - at : s->piece;
-}
-
-static int sum_piece(void *ctx, size_t i)
-{
-	struct summing *const s = ctx;
-
-	return sum_range(s->f, s->off + i * s->piece, piece_len(s, i),
-			 &s->v[i].crc, &s->v[i].err);
 }
 
 /* The sum of storage `i', going on from what was summed in passing.  Called
@@ -91,31 +68,10 @@ static int sum_storage(struct vfile *f, size_t i, uint32_t *crc,
 {
 	const bool begun = i == f->sum_storage;
 	const uint64_t end = f->w.offset[i] + f->w.len[i];
-	struct summing s = { .f = f, .off = begun ? f->sum_next :
-						    f->w.offset[i] };
-	unsigned width;
-	size_t n;
-	int rc;
+	const uint64_t off = begun ? f->sum_next : f->w.offset[i];
 
 	*crc = begun ? f->sum : 0;
-	s.len = end - s.off;
-	width = s.len < SUM_PARALLEL_MIN ? 1 : parallel_width();
-	if (width == 1)
-		return sum_range(f, s.off, s.len, crc, err);
-	s.piece = (s.len + width - 1) / width;
-	n = (size_t)((s.len + s.piece - 1) / s.piece);
-	s.v = calloc(n, sizeof(*s.v));
-	if (!s.v)
-		return errmsg_set(err, -ENOMEM, "out of memory");
-	rc = parallel_for(n, width, sum_piece, &s);
-	for (size_t k = 0; k < n; k++) {
-		if (rc && s.v[k].err.text[0] && err)
-			*err = s.v[k].err;
-		*crc = (uint32_t)crc32_combine(*crc, s.v[k].crc,
-					       (z_off_t)piece_len(&s, k));
-	}
-	free(s.v);
-	return rc;
+	return sum_range(f, off, end - off, parallel_width(), crc, err);
 }
 
 /* Render what follows the first storage.  Called with the lock held. */
@@ -125,10 +81,8 @@ static int render_late(struct vfile *f, struct errmsg *err)
 	int rc = crc ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
 
 	for (size_t i = 0; !rc && i < f->nstorages; i++) {
-		const uint64_t known = atomic_load(&f->crc[i]);
-
-		if (known & VFILE_CRC_KNOWN) {
-			crc[i] = (uint32_t)known;
+		if (is_known(f, i)) {
+			crc[i] = (uint32_t)atomic_load(&f->crc[i]);
 			continue;
 		}
 		rc = sum_storage(f, i, &crc[i], err);
@@ -198,7 +152,7 @@ static bool catch_up(struct vfile *f)
 	if (to <= f->sum_next ||
 	    !continues_sum(f, (size_t)(to - f->sum_next), f->sum_next, &n))
 		return false;
-	if (sum_range(f, f->sum_next, n, &f->sum, &ignored)) {
+	if (sum_range(f, f->sum_next, n, 1, &f->sum, &ignored)) {
 		f->sum_storage = f->nstorages;
 		return false;
 	}
@@ -211,8 +165,7 @@ void vfile_sum_behind(struct vfile *f)
 	bool more = true;
 
 	/* Files with several storages are few, and read by their trailers. */
-	if (atomic_load(&f->ready) || f->nstorages != 1 ||
-	    atomic_load(&f->crc[0]) & VFILE_CRC_KNOWN)
+	if (atomic_load(&f->ready) || f->nstorages != 1 || is_known(f, 0))
 		return;
 	/* One thread sums; the others are free to answer the reader, and
 	 * leave their bytes to it, or at worst to the next one. */
@@ -235,4 +188,61 @@ void vfile_sum(struct vfile *f, const void *buf, size_t len, uint64_t off)
 		advance_sum(f, n);
 	}
 	pthread_mutex_unlock(&f->lock);
+}
+
+/* --- the whole file ------------------------------------------------------- */
+
+/* All storages, with the sums that are not known. */
+static int fill_storages(struct vfile *f, uint8_t *buf, unsigned width,
+			 struct errmsg *err)
+{
+	struct checksum *const v = calloc(f->nstorages, sizeof(*v));
+	int rc;
+
+	if (!v)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	for (size_t i = 0; i < f->nstorages; i++)
+		v[i] = (struct checksum){
+			.off = f->w.offset[i],
+			.len = f->w.len[i],
+			.into = buf + f->w.offset[i],
+			.unsummed = !f->crc || is_known(f, i),
+		};
+	rc = checksum_ranges(v, f->nstorages, width, read_bytes, f, err);
+	for (size_t i = 0; !rc && i < f->nstorages; i++)
+		if (!v[i].unsummed)
+			atomic_store(&f->crc[i], VFILE_CRC_KNOWN | v[i].crc);
+	free(v);
+	return rc;
+}
+
+/* What lies between the storages, and holds their sums. */
+static int fill_literals(struct vfile *f, uint8_t *buf, struct errmsg *err)
+{
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < f->map.n; i++) {
+		const struct extent *const e = &f->map.v[i];
+
+		if (e->kind == EXTENT_LITERAL)
+			rc = vfile_read_exact(f, buf + e->start,
+					      (size_t)(e[1].start - e->start),
+					      e->start, err);
+	}
+	return rc;
+}
+
+int vfile_fill(struct vfile *f, void *buf, unsigned width, struct errmsg *err)
+{
+	struct checksum all = { .len = vfile_size(f), .into = buf,
+				.unsummed = true };
+	int rc;
+
+	if (f->nstorages == 0)
+		rc = checksum_ranges(&all, 1, width, read_bytes, f, err);
+	else
+		rc = fill_storages(f, buf, width, err);
+	if (!rc && f->nstorages)
+		rc = fill_literals(f, buf, err);
+	return rc ? rc : vfile_check_shards(f, err);
 }

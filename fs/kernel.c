@@ -8,7 +8,8 @@
  * through FUSE's page cache, which costs several times the copy.  Private
  * mappings of such files work anyway; shared ones (Python's mmap, numpy,
  * safetensors) only with FUSE_DIRECT_IO_ALLOW_MMAP.  libfuse 3.14 (Debian 12)
- * cannot ask for it, so its INIT reply is completed on its way out.
+ * cannot ask for it, nor for passthrough, so its INIT reply is completed on
+ * its way out.
  */
 #include "fs/kernel.h"
 
@@ -16,6 +17,9 @@
 #include <fuse_lowlevel.h>
 #include <linux/fuse.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -23,8 +27,17 @@
 #define FUSE_INIT_EXT (1u << 30)
 #endif
 
-/* include/uapi/linux/fuse.h: bit 36 of the flags, bit 4 of the second word. */
+/* include/uapi/linux/fuse.h: bits 36 and 37 of the flags, here of their second
+ * word. */
 #define FLAGS2_DIRECT_IO_ALLOW_MMAP (1u << 4)
+#define FLAGS2_PASSTHROUGH (1u << 5)
+
+static bool passes_through;
+
+bool kernel_passes_through(void)
+{
+	return passes_through;
+}
 
 void kernel_init(struct fuse_conn_info *conn)
 {
@@ -43,9 +56,13 @@ void kernel_init(struct fuse_conn_info *conn)
 #ifdef FUSE_CAP_DIRECT_IO_ALLOW_MMAP
 	conn->want |= conn->capable & FUSE_CAP_DIRECT_IO_ALLOW_MMAP;
 #endif
+#ifdef FUSE_CAP_PASSTHROUGH
+	conn->want |= conn->capable & FUSE_CAP_PASSTHROUGH;
+	passes_through = conn->capable & FUSE_CAP_PASSTHROUGH;
+#endif
 }
 
-#ifdef FUSE_CAP_DIRECT_IO_ALLOW_MMAP
+#ifdef FUSE_CAP_PASSTHROUGH
 
 int kernel_extend(struct fuse_session *se)
 {
@@ -55,11 +72,26 @@ int kernel_extend(struct fuse_session *se)
 
 #else
 
+/* INIT comes first, and is answered before other threads start. */
+static uint32_t offered;
+
+/* struct fuse_init_out of 7.40 has behind flags2 how many file systems may lie
+ * upon each other, this one among them: we may lie under an overlay and read
+ * through from files that are on none. */
+static void pass_through(struct fuse_init_out *out)
+{
+	const uint32_t max_stack_depth = 1;
+
+	memcpy((uint8_t *)out + offsetof(struct fuse_init_out, flags2) +
+		       sizeof(out->flags2),
+	       &max_stack_depth, sizeof(max_stack_depth));
+}
+
 /* The INIT reply is the first message of its length. */
 static ssize_t send_completed(int fd, struct iovec *iov, int count,
 			      void *userdata)
 {
-	static bool done; /* INIT is answered before other threads start */
+	static bool done;
 
 	(void)userdata;
 	if (!done && count == 2 &&
@@ -67,7 +99,10 @@ static ssize_t send_completed(int fd, struct iovec *iov, int count,
 		struct fuse_init_out *const out = iov[1].iov_base;
 
 		out->flags |= FUSE_INIT_EXT;
-		out->flags2 |= FLAGS2_DIRECT_IO_ALLOW_MMAP;
+		out->flags2 |= offered & (FLAGS2_DIRECT_IO_ALLOW_MMAP |
+					  FLAGS2_PASSTHROUGH);
+		if (passes_through)
+			pass_through(out);
 		done = true;
 	}
 	const ssize_t n = writev(fd, iov, count);
@@ -81,8 +116,19 @@ static ssize_t send_completed(int fd, struct iovec *iov, int count,
 
 static ssize_t receive(int fd, void *buf, size_t len, void *userdata)
 {
+	static bool seen;
+	const struct fuse_in_header *const header = buf;
+	const struct fuse_init_in *const init = (const void *)(header + 1);
+	const ssize_t n = read(fd, buf, len);
+
 	(void)userdata;
-	return read(fd, buf, len);
+	if (!seen && n >= (ssize_t)(sizeof(*header) + sizeof(*init)) &&
+	    header->opcode == FUSE_INIT) {
+		offered = init->flags & FUSE_INIT_EXT ? init->flags2 : 0;
+		passes_through = offered & FLAGS2_PASSTHROUGH;
+		seen = true;
+	}
+	return n;
 }
 
 int kernel_extend(struct fuse_session *se)

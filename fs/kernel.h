@@ -2,6 +2,8 @@
 #ifndef UCFS_KERNEL_H
 #define UCFS_KERNEL_H
 
+#include <stdbool.h>
+
 struct fuse_conn_info;
 struct fuse_session;
 
@@ -14,5 +16,9 @@ void kernel_init(struct fuse_conn_info *conn);
  * only costs shared mappings.
  */
 int kernel_extend(struct fuse_session *se);
+
+/* May the kernel read files from others (passthrough.h)?  Known from the init
+ * operation on. */
+bool kernel_passes_through(void);
 
 #endif

@@ -14,7 +14,7 @@
 #include <syslog.h>
 #include <time.h>
 
-#define LINE_MAX_LEN 1024
+#define LINE_MAX_LEN 4096
 #define REPEAT_SECONDS 10
 
 static bool to_syslog; /* set once, before there are threads */
@@ -63,6 +63,15 @@ void log_warning(const char *fmt, ...)
 
 	va_start(ap, fmt);
 	write_line(LOG_WARNING, fmt, ap);
+	va_end(ap);
+}
+
+void log_note(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	write_line(LOG_NOTICE, fmt, ap);
 	va_end(ap);
 }
 

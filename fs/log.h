@@ -10,6 +10,9 @@ void log_to_syslog(void);
  * defect of the checkpoint that was corrected. */
 void log_warning(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
+/* What somebody asked for. */
+void log_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
 /* A request that failed. */
 void log_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 

@@ -7,7 +7,8 @@
  *   options	what is to be mounted where
  *   tree	what the mount shows: a run's own files, and views of its tags
  *   (ckpt/)	a view's plan, its files as extents of shards
- *   ops	the kernel's requests, answered from mapped shards
+ *   backing	what of them the kernel reads by itself
+ *   ops	its requests for the others, answered from mapped shards
  *
  * Everything that can be wrong with a source is found before the process goes
  * to the background, so that the mount command itself fails.
@@ -21,10 +22,14 @@
 
 #include "ckpt/errmsg.h"
 #include "ckpt/parallel.h"
+#include "fs/backing.h"
 #include "fs/kernel.h"
 #include "fs/log.h"
 #include "fs/ops.h"
 #include "fs/options.h"
+#include "fs/passthrough.h"
+#include "fs/report.h"
+#include "fs/stats.h"
 #include "fs/tree.h"
 
 #define THREADS_MIN 2
@@ -59,7 +64,8 @@ static int serve(struct fuse_session *se)
 	return rc > 0 ? 0 : rc;
 }
 
-static int mount_and_serve(const struct options *o, struct fuse_session *se)
+static int mount_and_serve(const struct options *o, struct fuse_session *se,
+			   struct server *server)
 {
 	int rc = 1;
 
@@ -69,11 +75,16 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se)
 		goto out_signals;
 	if (kernel_extend(se))
 		log_warning("shared mappings of files will not work");
+	passthrough_init(server->passthrough, se);
 	if (fuse_daemonize(o->foreground))
 		goto out_mount;
 	if (!o->foreground)
 		log_to_syslog();
+	report_start(server->stats);
 	rc = serve(se) ? 1 : 0;
+	report_stop();
+	backing_stop(server->backing);
+	passthrough_done(server->passthrough);
 out_mount:
 	fuse_session_unmount(se);
 out_signals:
@@ -81,27 +92,41 @@ out_signals:
 	return rc;
 }
 
-static int run(const struct options *o, struct fuse_args *args)
+static int serve_tree(const struct options *o, struct fuse_args *args,
+		      struct tree *tree, struct stats *stats)
 {
-	struct errmsg err = { "" };
-	struct fuse_session *se;
-	struct tree *tree;
+	struct passthrough passthrough;
+	struct server server = { .tree = tree, .stats = stats,
+				 .passthrough = &passthrough };
+	struct fuse_session *const se =
+		fuse_session_new(args, &ops, sizeof(ops), &server);
 	int rc = 1;
 
+	if (!se)
+		return 1;
+	server.backing = backing_new(&o->backing, tree, &passthrough, stats);
+	if (server.backing) {
+		rc = mount_and_serve(o, se, &server);
+		backing_free(server.backing);
+	}
+	fuse_session_destroy(se);
+	return rc;
+}
+
+static int run(const struct options *o, struct fuse_args *args)
+{
+	static struct stats stats;
+	struct errmsg err = { "" };
+	struct tree *tree;
+	int rc = 0;
+
 	raise_file_limit();
-	if (tree_open(o, &tree, &err)) {
+	if (tree_open(o, &stats, &tree, &err)) {
 		fprintf(stderr, "ucfs: %s\n", err.text);
 		return 1;
 	}
-	if (o->fake) {
-		tree_close(tree);
-		return 0;
-	}
-	se = fuse_session_new(args, &ops, sizeof(ops), tree);
-	if (se) {
-		rc = mount_and_serve(o, se);
-		fuse_session_destroy(se);
-	}
+	if (!o->fake)
+		rc = serve_tree(o, args, tree, &stats);
 	tree_close(tree);
 	return rc;
 }

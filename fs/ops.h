@@ -2,9 +2,21 @@
 #ifndef UCFS_OPS_H
 #define UCFS_OPS_H
 
+struct backing;
 struct fuse_lowlevel_ops;
+struct passthrough;
+struct stats;
+struct tree;
 
-/* The file system's operations; their userdata is a struct tree. */
+/* What requests are answered with. */
+struct server {
+	struct tree *tree;
+	struct stats *stats;
+	struct passthrough *passthrough;
+	struct backing *backing;
+};
+
+/* The file system's operations; their userdata is a struct server. */
 extern const struct fuse_lowlevel_ops ops;
 
 #endif

@@ -30,6 +30,8 @@ enum key {
 	KEY_DIALECT,
 	KEY_UID,
 	KEY_GID,
+	KEY_STREAM,
+	KEY_ASSEMBLE,
 };
 
 static const struct fuse_opt table[] = {
@@ -44,6 +46,11 @@ static const struct fuse_opt table[] = {
 	FUSE_OPT_KEY("dialect=%s", KEY_DIALECT),
 	FUSE_OPT_KEY("uid=%s", KEY_UID),
 	FUSE_OPT_KEY("gid=%s", KEY_GID),
+	/* The converter's flags: a mount does always what they ask for. */
+	FUSE_OPT_KEY("no_strict", KEY_IGNORE),
+	FUSE_OPT_KEY("inject_missing_state", KEY_IGNORE),
+	FUSE_OPT_KEY("stream", KEY_STREAM),
+	FUSE_OPT_KEY("assemble=%s", KEY_ASSEMBLE),
 	/* The mount is read-only whatever is asked for. */
 	FUSE_OPT_KEY("rw", KEY_RW),
 	FUSE_OPT_KEY("ro", KEY_RW),
@@ -93,6 +100,9 @@ void options_print_help(void)
 	       "        uid=N, gid=N      owner of all files (default: of the\n"
 	       "                          run's own files their owner, of views\n"
 	       "                          the owner of SOURCE)\n"
+	       "        assemble=SIZE     memory for large files, as 512M or 2G\n"
+	       "                          (default: 1/16 of all, at most 1G)\n"
+	       "        stream            no memory: large files as small ones\n"
 	       "        allow_other       let other users read the mount\n"
 	       "        allow_root        let root read it\n"
 	       "        auto_unmount      unmount when the server dies\n"
@@ -139,6 +149,31 @@ static int parse_dialect(struct options *o, const char *arg)
 	return -1;
 }
 
+/* A number of bytes, as 512M or 2G. */
+static int parse_assemble(struct options *o, const char *arg)
+{
+	static const char units[] = "KMGT";
+	const char *const text = strchr(arg, '=') + 1;
+	const char *unit;
+	unsigned long long v;
+	unsigned shift = 0;
+	char *end;
+
+	errno = 0;
+	v = strtoull(text, &end, 10);
+	if (*end && (unit = strchr(units, *end))) {
+		shift = 10 * (unsigned)(unit - units + 1);
+		end++;
+	}
+	if (errno || end == text || *end || *text == '-' || v == 0 ||
+	    v > UINT64_MAX >> shift) {
+		fprintf(stderr, "ucfs: assemble=%s: not a size\n", text);
+		return -1;
+	}
+	o->backing.bound = (uint64_t)v << shift;
+	return 0;
+}
+
 static int take_operand(struct options *o, const char *arg)
 {
 	if (!o->source) {
@@ -169,6 +204,8 @@ static int take(void *data, const char *arg, int key, struct fuse_args *args)
 	case KEY_DIALECT: return parse_dialect(o, arg);
 	case KEY_UID: o->has_uid = true; return parse_id(arg, "uid", &o->uid);
 	case KEY_GID: o->has_gid = true; return parse_id(arg, "gid", &o->gid);
+	case KEY_STREAM: o->backing.stream = true; return 0;
+	case KEY_ASSEMBLE: return parse_assemble(o, arg);
 	case KEY_RW:
 	case KEY_IGNORE: return 0;
 	}

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include "ckpt/plan.h"
+#include "fs/backing.h"
 
 struct fuse_args;
 
@@ -21,6 +22,7 @@ struct options {
 	uid_t uid;
 	gid_t gid;
 	struct plan_options plan;
+	struct backing_options backing;
 };
 
 /*

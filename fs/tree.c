@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The namespace of a mount: names, attributes, files.  (Listing directories
- * is in tree_dir.c.)
+ * is in tree_dir.c, what .ucfs holds in tree_control.c.)
  *
  * In a directory of a run, a tag's view stands beside the tag under the name
  * <tag>_universal.  If something of that name is really there (a conversion
@@ -32,8 +32,6 @@
 #include "fs/tree_ino.h"
 #include "fs/views.h"
 
-#define FOREVER 1e9	      /* for what cannot change */
-#define A_MOMENT 1.0	      /* for what may */
 #define BLOCK_SIZE (1u << 20) /* what cp and Python then read at once */
 
 /* --- opening ---------------------------------------------------------------- */
@@ -101,7 +99,8 @@ static int open_tag(struct tree *t, struct errmsg *err)
 		    views_plan(t->views, view, &plan, err);
 }
 
-int tree_open(const struct options *o, struct tree **out, struct errmsg *err)
+int tree_open(const struct options *o, const struct stats *stats,
+	      struct tree **out, struct errmsg *err)
 {
 	struct tree *const t = calloc(1, sizeof(*t));
 	int rc;
@@ -109,6 +108,7 @@ int tree_open(const struct options *o, struct tree **out, struct errmsg *err)
 	if (!t)
 		return errmsg_set(err, -ENOMEM, "out of memory");
 	t->o = o;
+	t->stats = stats;
 	t->reals = reals_new();
 	t->views = views_new(&o->plan);
 	if (!t->reals || !t->views) {
@@ -146,10 +146,9 @@ static void set_owner(const struct tree *t, struct stat *st)
 		st->st_gid = t->o->gid;
 }
 
-/* Something that is on no disk. */
-static void make_up(const struct tree *t, uint64_t ino, mode_t mode,
-		    uint64_t size, unsigned nlink, int64_t mtime_s,
-		    struct stat *st)
+void tree_make_up(const struct tree *t, uint64_t ino, mode_t mode,
+		  uint64_t size, unsigned nlink, int64_t mtime_s,
+		  struct stat *st)
 {
 	*st = (struct stat){
 		.st_ino = ino,
@@ -192,7 +191,7 @@ static int stat_view(struct tree *t, size_t view, uint64_t node,
 		rc = plan_stat(p, node, &st, err);
 	if (rc)
 		return rc;
-	make_up(t, ino_of_view(t, view, node),
+	tree_make_up(t, ino_of_view(t, view, node),
 		(st.is_dir ? S_IFDIR : S_IFREG) | st.mode, st.size, st.nlink,
 		st.mtime_s, &out->st);
 	out->timeout = FOREVER;
@@ -224,37 +223,10 @@ static int stat_latest(struct tree *t, uint64_t index, struct tree_attr *out)
 
 	if (rc)
 		return rc;
-	make_up(t, INO_LATEST | index, S_IFREG | 0444, strlen(text), 1,
+	tree_make_up(t, INO_LATEST | index, S_IFREG | 0444, strlen(text), 1,
 		t->source.st_mtim.tv_sec, &out->st);
 	out->timeout = A_MOMENT;
 	return 0;
-}
-
-static int control_json(struct tree *t, size_t view, struct bytebuf *out,
-			struct errmsg *err)
-{
-	struct plan *p;
-	const int rc = views_plan(t->views, view, &p, err);
-
-	return rc ? rc : plan_json(p, out, err);
-}
-
-static int stat_control(struct tree *t, uint64_t ino, struct tree_attr *out,
-			struct errmsg *err)
-{
-	const bool is_dir = ino < INO_CONTROL_PLAN0;
-	struct bytebuf text = { 0 };
-	int rc = 0;
-
-	if (!is_dir)
-		rc = control_json(t, (size_t)(ino - INO_CONTROL_PLAN0), &text,
-				  err);
-	make_up(t, ino, is_dir ? S_IFDIR | 0555 : S_IFREG | 0444, text.len,
-		ino == INO_CONTROL ? 3 : is_dir ? 2 : 1,
-		t->source.st_mtim.tv_sec, &out->st);
-	out->timeout = is_dir ? A_MOMENT : FOREVER;
-	bytebuf_done(&text);
-	return rc;
 }
 
 int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out,
@@ -266,7 +238,7 @@ int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out,
 	case NODE_REAL: return stat_real(t, n.index, out);
 	case NODE_VIEW: return stat_view(t, n.view, n.index, out, err);
 	case NODE_LATEST: return stat_latest(t, n.index, out);
-	case NODE_CONTROL: return stat_control(t, ino, out, err);
+	case NODE_CONTROL: return tree_control_stat(t, ino, out, err);
 	}
 	return -ENOENT;
 }
@@ -326,42 +298,6 @@ static int lookup_in_real(struct tree *t, uint64_t index, const char *name,
 	return rc;
 }
 
-void tree_control_name(struct tree *t, size_t view, char name[NAME_MAX + 1])
-{
-	const char *path = views_path(t->views, view);
-	const size_t n = strlen(t->o->source);
-
-	/* A tag further down goes by its path: checkpoint-4+global_step4. */
-	if (strncmp(path, t->o->source, n) == 0 && path[n] == '/')
-		path += n + 1;
-	else if (strrchr(path, '/'))
-		path = strrchr(path, '/') + 1;
-	snprintf(name, NAME_MAX + 1, "%.*s.json", NAME_MAX - 5, path);
-	for (char *c = name; *c; c++)
-		if (*c == '/')
-			*c = '+';
-}
-
-static int lookup_in_control(struct tree *t, uint64_t dir, const char *name,
-			     uint64_t *ino)
-{
-	const size_t n = views_count(t->views);
-	char own[NAME_MAX + 1];
-
-	if (dir == INO_CONTROL && strcmp(name, PLANS_NAME) == 0) {
-		*ino = INO_CONTROL_PLANS;
-		return 0;
-	}
-	for (size_t i = 0; dir == INO_CONTROL_PLANS && i < n; i++) {
-		tree_control_name(t, i, own);
-		if (strcmp(own, name) == 0) {
-			*ino = INO_CONTROL_PLAN0 + i;
-			return 0;
-		}
-	}
-	return -ENOENT;
-}
-
 static int lookup_in_view(struct tree *t, size_t view, uint64_t node,
 			  const char *name, uint64_t *ino, struct errmsg *err)
 {
@@ -392,7 +328,7 @@ int tree_lookup(struct tree *t, uint64_t dir, const char *name,
 	} else if (n.kind == NODE_VIEW) {
 		rc = lookup_in_view(t, n.view, n.index, name, &ino, err);
 	} else if (n.kind == NODE_CONTROL) {
-		rc = lookup_in_control(t, dir, name, &ino);
+		rc = tree_control_lookup(t, dir, name, &ino);
 	}
 	return rc ? rc : tree_getattr(t, ino, out, err);
 }
@@ -453,10 +389,7 @@ int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
 			bytebuf_add(&bytes, text, strlen(text));
 		return open_bytes(&bytes, rc, out, err);
 	case NODE_CONTROL:
-		if (ino < INO_CONTROL_PLAN0)
-			return -EISDIR;
-		rc = control_json(t, (size_t)(ino - INO_CONTROL_PLAN0), &bytes,
-				  err);
+		rc = tree_control_bytes(t, ino, &bytes, err);
 		return open_bytes(&bytes, rc, out, err);
 	}
 	return -ENOENT;
@@ -467,6 +400,33 @@ void tree_file_close(struct tree_file *f)
 	vfile_free(f->v);
 	if (f->fd >= 0)
 		close(f->fd);
+}
+
+/* Small files are passed over, but not thousands of them. */
+#define PASSED_OVER 64
+
+int tree_following(struct tree *t, uint64_t ino, unsigned way, uint64_t min,
+		   uint64_t *next, uint64_t *size)
+{
+	const struct tree_node n = ino_parse(t, ino);
+	struct plan *const p = n.kind == NODE_VIEW ?
+				       views_plan_if_made(t->views, n.view) :
+				       NULL;
+	uint64_t node = n.index;
+	struct plan_stat st;
+	int rc = p ? 0 : -ENOENT;
+
+	for (unsigned i = 0; !rc && i < PASSED_OVER; i++) {
+		rc = plan_following(p, node, (enum plan_way)way, &node, NULL);
+		if (!rc)
+			rc = plan_stat(p, node, &st, NULL);
+		if (!rc && st.size >= min) {
+			*next = ino_of_view(t, n.view, node);
+			*size = st.size;
+			return 0;
+		}
+	}
+	return rc ? rc : -ENOENT;
 }
 
 /* --- the whole ---------------------------------------------------------------- */

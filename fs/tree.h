@@ -11,6 +11,7 @@
 struct errmsg;
 struct options;
 struct plan;
+struct stats;
 struct vfile;
 
 /*
@@ -32,9 +33,11 @@ struct tree;
 /*
  * Recognise the source and make sure that it can be served: a tag's plan is
  * made, of a run that of the newest tag for which it can be; the others' are
- * made when somebody looks.  Fails with the message of what is wrong.
+ * made when somebody looks.  Fails with the message of what is wrong.  `stats`
+ * is what .ucfs tells.
  */
-int tree_open(const struct options *o, struct tree **out, struct errmsg *err);
+int tree_open(const struct options *o, const struct stats *stats,
+	      struct tree **out, struct errmsg *err);
 void tree_close(struct tree *t);
 
 /*
@@ -60,13 +63,18 @@ int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size);
 /* An open file: one of the two is set. */
 struct tree_file {
 	struct vfile *v;   /* made of shards or of literal bytes */
-	int fd;		   /* -1, or a real file */
+	int fd;            /* -1, or a real file */
 	struct plan *plan; /* whose shards `v` is made of, or NULL */
 };
 
 int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
 		   struct errmsg *err);
 void tree_file_close(struct tree_file *f);
+
+/* The next file of at least `min` bytes that a loader opens that goes `way`
+ * (enum plan_way) through a view: -ENOENT if there is none soon. */
+int tree_following(struct tree *t, uint64_t ino, unsigned way, uint64_t min,
+		   uint64_t *next, uint64_t *size);
 
 /* --- directories ------------------------------------------------------------- */
 

@@ -164,8 +164,15 @@ static int open_control(struct tree_dir *d, uint64_t ino)
 	int rc = 0;
 
 	d->parent = ino == INO_CONTROL ? TREE_ROOT : INO_CONTROL;
-	if (ino == INO_CONTROL)
-		return add(d, INO_CONTROL_PLANS, S_IFDIR, true, PLANS_NAME);
+	if (ino == INO_CONTROL) {
+		rc = add(d, INO_CONTROL_PLANS, S_IFDIR, true, PLANS_NAME);
+		if (!rc)
+			rc = add(d, INO_CONTROL_STATS, S_IFREG, true,
+				 STATS_NAME);
+		return rc ? rc :
+			    add(d, INO_CONTROL_STATS_JSON, S_IFREG, true,
+				STATS_JSON_NAME);
+	}
 	if (ino != INO_CONTROL_PLANS)
 		return -ENOTDIR;
 	for (size_t i = 0; !rc && i < n; i++) {

@@ -12,7 +12,7 @@
 #include "fs/tree.h"
 
 /*
- * What tree.c and tree_dir.c share: the tree itself, and its inode numbers.
+ * What tree*.c share: the tree itself, and its inode numbers.
  * They are arithmetic; nothing is allocated for a node of a view.
  *
  *   1			 the root: of a run the real directory, of a tag its
@@ -28,6 +28,7 @@ struct tree {
 	bool is_tag;
 	struct reals *reals;
 	struct views *views;
+	const struct stats *stats;
 };
 
 #define INO_VIEW_SHIFT 44
@@ -35,6 +36,8 @@ struct tree {
 #define INO_LATEST (UINT64_C(1) << 61)
 #define INO_CONTROL (UINT64_C(1) << 62)
 #define INO_CONTROL_PLANS (INO_CONTROL | 1)
+#define INO_CONTROL_STATS (INO_CONTROL | 2)
+#define INO_CONTROL_STATS_JSON (INO_CONTROL | 3)
 #define INO_CONTROL_PLAN0 (INO_CONTROL | 16) /* + view */
 
 _Static_assert(PLAN_NODE_END <= UINT64_C(1) << INO_VIEW_SHIFT,
@@ -46,6 +49,11 @@ _Static_assert(65535ull << INO_VIEW_SHIFT < INO_LATEST,
 #define LATEST_NAME "latest_universal"
 #define CONTROL_NAME ".ucfs"
 #define PLANS_NAME "plan"
+#define STATS_NAME "stats"
+#define STATS_JSON_NAME "stats.json"
+
+#define FOREVER 1e9  /* for what cannot change */
+#define A_MOMENT 1.0 /* for what may */
 
 enum tree_kind {
 	NODE_REAL,    /* index: its number in reals */
@@ -63,11 +71,10 @@ struct tree_node {
 static inline struct tree_node ino_parse(const struct tree *t, uint64_t ino)
 {
 	if (ino == TREE_ROOT)
-		return (struct tree_node){ t->is_tag ? NODE_VIEW : NODE_REAL,
-					   0, 0 };
+		return (struct tree_node){ t->is_tag ? NODE_VIEW : NODE_REAL, 0,
+					   0 };
 	if (ino & INO_CONTROL)
-		return (struct tree_node){ NODE_CONTROL, 0,
-					   ino & ~INO_CONTROL };
+		return (struct tree_node){ NODE_CONTROL, 0, ino & ~INO_CONTROL };
 	if (ino & INO_LATEST)
 		return (struct tree_node){ NODE_LATEST, 0, ino & ~INO_LATEST };
 	if (ino >> INO_VIEW_SHIFT)
@@ -91,7 +98,18 @@ static inline uint64_t ino_of_view(const struct tree *t, size_t view,
 	return (uint64_t)(view + 1) << INO_VIEW_SHIFT | node;
 }
 
-/* The name of a view's plan in .ucfs/plan. */
+/* Attributes of something that is on no disk. */
+void tree_make_up(const struct tree *t, uint64_t ino, mode_t mode, uint64_t size,
+		  unsigned nlink, int64_t mtime_s, struct stat *st);
+
+/* .ucfs and what is below it (tree_control.c): as tree_lookup, tree_getattr,
+ * the bytes of a file, and the name of a view's plan in .ucfs/plan. */
+int tree_control_lookup(struct tree *t, uint64_t dir, const char *name,
+			uint64_t *ino);
+int tree_control_stat(struct tree *t, uint64_t ino, struct tree_attr *out,
+		      struct errmsg *err);
+int tree_control_bytes(struct tree *t, uint64_t ino, struct bytebuf *out,
+		       struct errmsg *err);
 void tree_control_name(struct tree *t, size_t view, char name[NAME_MAX + 1]);
 
 #endif

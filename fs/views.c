@@ -143,20 +143,32 @@ static void log_warnings(struct plan *p, const char *path)
 	for (size_t i = 0; i < r->model.nunused; i++)
 		log_warning("%s: pattern '%s' matches no parameter", path,
 			    r->model.unused[i]);
+	if (r->model.scaled)
+		log_warning("%s: pieces of %s are scaled: its moments are"
+			    " served, but lr and eps would have to be scaled,"
+			    " too", path, r->model.scaled->name);
 }
 
 /* Called with the lock held. */
 static int make_plan(struct views *v, struct view *view)
 {
 	const time_t now = time(NULL);
+	struct plan *p;
 
 	if (view->plan || (view->rc && now - view->failed < RETRY_SECONDS))
 		return view->rc;
-	view->rc = plan_open(view->path, &v->options, &view->plan, &view->why);
 	view->failed = now;
-	if (!view->rc)
-		log_warnings(view->plan, view->path);
-	return view->rc;
+	view->rc = plan_open(view->path, &v->options, &p, &view->why);
+	if (view->rc)
+		return view->rc;
+	view->rc = plan_check(p, &view->why);
+	if (view->rc) {
+		plan_close(p);
+		return view->rc;
+	}
+	log_warnings(p, view->path);
+	view->plan = p;
+	return 0;
 }
 
 int views_plan(struct views *v, size_t index, struct plan **out,

@@ -23,8 +23,7 @@ void views_free(struct views *v);
 
 /* The number of the view of the tag at `path` (copied), whose entry stands in
  * the directory with inode `parent`.  -ENOMEM, -ENFILE. */
-int views_add(struct views *v, const char *path, uint64_t parent,
-	      size_t *index);
+int views_add(struct views *v, const char *path, uint64_t parent, size_t *index);
 
 /* How many there are. */
 size_t views_count(struct views *v);

@@ -40,6 +40,10 @@ extern const size_t bad_model_n;
 extern const struct bad bad_optim[];
 extern const size_t bad_optim_n;
 
+/* Of checkpoints with experts. */
+extern const struct bad bad_experts[];
+extern const size_t bad_experts_n;
+
 /* The arguments of a tensor's rebuild call, however it is wrapped. */
 struct value_seq *bad_rebuild(struct value *tensor);
 

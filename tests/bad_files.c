@@ -298,7 +298,7 @@ const struct bad bad_files[] = {
 	FILES(tensor parallel in part, STAGES_ALL, add_half_of_tensor_parallel,
 	      DIRECTORY, "rank 1, model-parallel rank 1 is missing"),
 	FILES(experts, STAGES_ALL, add_expert, DIRECTORY,
-	      "mixture-of-experts"),
+	      "the file of expert 0 in MoE layer 0 is missing"),
 	FILES(dangling link, STAGES_ALL, make_dangling, SHARD_1, "cannot stat"),
 	FILES(fifo, STAGES_ALL, make_fifo, SHARD_1, "not a regular file"),
 	FILES(directory for a file, STAGES_ALL, make_directory, SHARD_0,

@@ -103,6 +103,14 @@ static void empty_state(struct mkpt *m, struct value *root)
 	mkpt_set(m, states_of(root, 1), "exp_avg", some_floats(m, 0));
 }
 
+/* As DeepSpeed leaves a sub-group that is on NVMe. */
+static void offloaded(struct mkpt *m, struct value *root)
+{
+	fp32_of(root)->seq.v[1] = some_floats(m, 0);
+	mkpt_set(m, states_of(root, 1), "exp_avg", some_floats(m, 0));
+	mkpt_set(m, states_of(root, 1), "exp_avg_sq", some_floats(m, 0));
+}
+
 static void state_of_text(struct mkpt *m, struct value *root)
 {
 	mkpt_set(m, states_of(root, 1), "exp_avg", mkpt_str(m, "text"));
@@ -255,8 +263,12 @@ const struct bad bad_optim[] = {
 	SHARD(fewer_groups, 1, STAGES_ALL, "groups, param_shapes 2"),
 	SHARD(short_fp32, 1, STAGES_ALL, "9 elements"),
 	SHARD(short_state, 1, STAGES_ALL,
-	      "exp_avg of group 1 has 9 elements, expected"),
+	      "exp_avg of group 1 (l2.weight, ...) has 9 elements,"
+	      " expected"),
 	SHARD(empty_state, 1, STAGES_ALL, "(offloaded to NVMe?)"),
+	SHARD(offloaded, 1, STAGE(3),
+	      "sub-group 1 (l2.weight, ...) has no elements on this rank: it was"
+	      " offloaded to NVMe"),
 	SHARD(state_of_text, 1, STAGES_ALL, "state exp_avg of group 1 is a str"),
 	SHARD(state_with_slash, 0, STAGES_ALL, "no usable name"),
 	SHARD(state_called_fp32, 0, STAGES_ALL, "no usable name"),
@@ -275,6 +287,6 @@ const struct bad bad_optim[] = {
 	SHARD(paddings_of_text, 0, STAGES_12, "[0][1] is not a count"),
 	SHARD(paddings_too_few, 0, STAGES_12, "2 entries for 3 parameters"),
 	SHARD(paddings_too_large, 0, STAGES_12, "group 0: Value too large"),
-	SHARD(expert_groups, 1, STAGE(3), "AutoEP"),
+	SHARD(expert_groups, 1, STAGE(3), "does not tell that sub-group 0"),
 };
 const size_t bad_optim_n = COUNT(bad_optim);

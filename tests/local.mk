@@ -3,17 +3,23 @@
 # name its script in scripts.  Exit status 77 means skipped.
 
 unit_tests = \
+	%D%/test_checksum \
 	%D%/test_tensor \
 	%D%/test_cast \
+	%D%/test_arith \
 	%D%/test_zip \
 	%D%/test_pickle \
 	%D%/test_pickle_write \
 	%D%/test_legacy \
+	%D%/test_legacy_bad \
 	%D%/test_namehash \
 	%D%/test_ptwrite \
 	%D%/test_names \
 	%D%/test_merge \
+	%D%/test_merge_parts \
 	%D%/test_geometry \
+	%D%/test_geometry_bad \
+	%D%/test_geometry_random \
 	%D%/test_partition \
 	%D%/test_extent \
 	%D%/test_gather \
@@ -21,14 +27,36 @@ unit_tests = \
 	%D%/test_vfile \
 	%D%/test_plan \
 	%D%/test_model \
+	%D%/test_computed \
+	%D%/test_experts \
+	%D%/test_property \
+	%D%/test_order \
+	%D%/test_stats \
 	%D%/test_bad \
+	%D%/test_bad_ranks \
 	%D%/test_good
+%C%_test_legacy_SOURCES = %D%/test_legacy.c $(mklegacy)
+%C%_test_legacy_bad_SOURCES = %D%/test_legacy_bad.c $(mklegacy)
+%C%_test_merge_SOURCES = %D%/test_merge.c $(rules)
+%C%_test_merge_parts_SOURCES = %D%/test_merge_parts.c $(rules)
+%C%_test_geometry_SOURCES = %D%/test_geometry.c $(slices)
+%C%_test_geometry_bad_SOURCES = %D%/test_geometry_bad.c $(slices)
+%C%_test_geometry_random_SOURCES = %D%/test_geometry_random.c $(slices)
+%C%_test_experts_SOURCES = %D%/test_experts.c $(slices)
+%C%_test_order_SOURCES = %D%/test_order.c fs/order.c
+%C%_test_stats_SOURCES = %D%/test_stats.c fs/stats.c
 %C%_test_bad_SOURCES = \
 	%D%/test_bad.c \
 	%D%/bad.h \
+	%D%/bad_experts.c \
 	%D%/bad_files.c \
 	%D%/bad_model.c \
 	%D%/bad_optim.c
+
+# What several of them share.
+mklegacy = %D%/mklegacy.h %D%/mklegacy.c
+rules = %D%/rules.h %D%/rules.c
+slices = %D%/slices.h %D%/slices.c
 
 scripts = \
 	%D%/layers.sh \
@@ -37,8 +65,12 @@ scripts = \
 	%D%/cases/mount_run.sh \
 	%D%/cases/mount_tools.sh \
 	%D%/cases/mount_errors.sh \
+	%D%/cases/mount_backed.sh \
+	%D%/cases/mount_mapped.sh \
 	%D%/cases/mount_lifecycle.sh \
 	%D%/cases/mount_valgrind.sh \
+	%D%/cases/example_extents.sh \
+	%D%/cases/man_layouts.sh \
 	%D%/cases/ucckpt_info.sh \
 	%D%/cases/ucckpt_check.sh \
 	%D%/cases/ucckpt_convert.sh \
@@ -138,7 +170,9 @@ replays = \
 EXTRA_LIBRARIES = %D%/libmk.a
 %C%_libmk_a_SOURCES = \
 	%D%/mkpt.h %D%/mkpt.c \
-	%D%/mkckpt.h %D%/mkckpt.c %D%/mkckpt_check.c \
+	%D%/mkckpt.h %D%/mkckpt_impl.h %D%/mkckpt.c %D%/mkckpt_check.c \
+	%D%/mkckpt_model.c %D%/mkckpt_experts.c \
+	%D%/world.h %D%/world.c %D%/world_info.c \
 	%D%/realfiles.h %D%/realfiles.c \
 	%D%/walk.h %D%/walk.c
 CLEANFILES += %D%/libmk.a
@@ -174,16 +208,19 @@ check_PROGRAMS += $(train_programs)
 noinst_PROGRAMS += $(train_bench)
 endif
 
-# What cases/mount_tools.sh maps files with.
-check_PROGRAMS += %D%/mapcmp
+# What cases/mount_tools.sh and cases/mount_mapped.sh map files with.
+check_PROGRAMS += %D%/mapcmp %D%/mapload
+
+# Makes checkpoints of large parameters for cases and benchmarks.
+check_PROGRAMS += %D%/mkrun
 
 # What the demonstration shows tensors with.
 noinst_PROGRAMS += %D%/tensor_stats
-%C%_tensor_stats_LDADD = $(ckpt_libs) -lm
+%C%_tensor_stats_LDADD = $(ckpt_libs)
 
 # Data and helpers that `make dist` would not find by itself.
 EXTRA_DIST += $(scripts) \
-	%D%/demo.sh %D%/numbers %D%/good %D%/bad %D%/events %D%/cases/lib.sh \
+	%D%/demo.sh %D%/numbers %D%/arith.expect %D%/good %D%/bad %D%/events %D%/cases/lib.sh \
 	%D%/cases/mpi.sh %D%/cases/train_lib.sh %D%/mpi.supp %D%/interop %D%/bench \
 	%D%/fuzz/corpus %D%/fuzz/seed.sh %D%/fuzz/pickle.dict
 

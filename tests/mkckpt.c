@@ -13,7 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DS_VERSION "0.19.8"
+#include "tests/mkckpt_impl.h"
+
 #define NONE SIZE_MAX
 #define PADDING_BITS 0x7fdead77u /* a NaN */
 
@@ -26,14 +27,14 @@ static void die(const char *what)
 	abort();
 }
 
-static void *must(void *p)
+void *mkckpt_must(void *p)
 {
 	if (!p)
 		die("out of memory");
 	return p;
 }
 
-static uint64_t numel_of(const uint64_t *shape, unsigned ndim)
+uint64_t mkckpt_numel(const uint64_t *shape, unsigned ndim)
 {
 	uint64_t n = 1;
 
@@ -44,7 +45,7 @@ static uint64_t numel_of(const uint64_t *shape, unsigned ndim)
 
 static uint64_t param_numel(const struct mkckpt_param *p)
 {
-	return numel_of(p->shape, p->ndim);
+	return mkckpt_numel(p->shape, p->ndim);
 }
 
 uint32_t mkckpt_element(const struct mkckpt *c, size_t param, unsigned state,
@@ -52,6 +53,8 @@ uint32_t mkckpt_element(const struct mkckpt *c, size_t param, unsigned state,
 {
 	uint64_t h = c->seed + param * MKCKPT_STATES + state;
 
+	if (c->view)
+		return mkckpt_view_element(c->view, param, state, i);
 	if (c->element)
 		return c->element(c, param, state, i);
 	h = (h * UINT64_C(0x9e3779b97f4a7c15)) + i;
@@ -71,21 +74,22 @@ struct flat_group {
 	uint64_t used, len, part;
 };
 
-static void order_params(const struct mkckpt *c, size_t g, bool round_robin,
-			 struct flat_group *f)
+size_t *mkckpt_order(const struct mkckpt *c, size_t g, bool round_robin, size_t *n)
 {
 	const unsigned buckets = round_robin ? c->ranks : 1;
 
-	f->params = must(calloc(c->nparams + 1, sizeof(*f->params)));
-	f->pad = must(calloc(c->nparams + 1, sizeof(*f->pad)));
-	f->n = 0;
+	size_t *const order =
+		mkckpt_must(calloc(c->nparams + 1, sizeof(*order)));
+
+	*n = 0;
 	for (unsigned b = 0; b < buckets; b++) {
 		unsigned k = 0;
 
 		for (size_t i = 0; i < c->nparams; i++)
 			if (c->params[i].group == g && k++ % buckets == b)
-				f->params[f->n++] = i;
+				order[(*n)++] = i;
 	}
+	return order;
 }
 
 static void put(struct flat_group *f, size_t owner, uint64_t index)
@@ -93,8 +97,8 @@ static void put(struct flat_group *f, size_t owner, uint64_t index)
 	const size_t n = f->len + 1;
 
 	if ((n & (n - 1)) == 0 || n == 1) {
-		f->owner = must(realloc(f->owner, 2 * n * sizeof(*f->owner)));
-		f->index = must(realloc(f->index, 2 * n * sizeof(*f->index)));
+		f->owner = mkckpt_must(realloc(f->owner, 2 * n * sizeof(*f->owner)));
+		f->index = mkckpt_must(realloc(f->index, 2 * n * sizeof(*f->index)));
 	}
 	f->owner[f->len] = owner;
 	f->index[f->len++] = index;
@@ -105,7 +109,8 @@ static struct flat_group flatten(const struct mkckpt *c, size_t g,
 {
 	struct flat_group f = { 0 };
 
-	order_params(c, g, round_robin, &f);
+	f.params = mkckpt_order(c, g, round_robin, &f.n);
+	f.pad = mkckpt_must(calloc(f.n + 1, sizeof(*f.pad)));
 	for (size_t i = 0; i < f.n; i++) {
 		const uint64_t n = param_numel(&c->params[f.params[i]]);
 
@@ -136,7 +141,7 @@ static uint32_t *flat_elements(const struct mkckpt *c,
 			       const struct flat_group *f, unsigned rank,
 			       unsigned state)
 {
-	uint32_t *const v = must(calloc(f->part + 1, sizeof(*v)));
+	uint32_t *const v = mkckpt_must(calloc(f->part + 1, sizeof(*v)));
 
 	for (uint64_t i = 0; i < f->part; i++) {
 		const uint64_t at = rank * f->part + i;
@@ -214,6 +219,7 @@ static struct value *param_groups(struct mkpt *m, const struct mkckpt *c)
 		struct value *const ids = mkpt_list(m);
 
 		mkpt_add(m, ids, mkpt_int(m, (int64_t)g));
+		mkckpt_mark_group(m, c, g, d);
 		mkpt_set(m, d, "lr", mkpt_float(m, 0.01));
 		mkpt_set(m, d, "betas",
 			 mkpt_tuple(m, 2, mkpt_float(m, 0.9),
@@ -256,14 +262,16 @@ static struct value *make_zero12(struct mkpt *m, const struct mkckpt *c,
 	struct value *const maps = mkpt_list(m);
 
 	for (size_t g = 0; g < c->ngroups; g++) {
-		struct flat_group f = flatten(c, g, c->round_robin);
-		struct flat_group natural = flatten(c, g, false);
-		const uint64_t tail = tail_padding(&f, rank);
+		struct mkckpt_view view;
+		const struct mkckpt *const own = mkckpt_view(&view, m, c, g, rank);
+		struct flat_group f = flatten(own, g, c->round_robin);
+		struct flat_group natural = flatten(own, g, false);
+		const uint64_t tail = tail_padding(&f, view.part);
 		struct value *const pads = mkpt_list(m);
 		uint32_t *v[MKCKPT_STATES];
 
 		for (unsigned s = 0; s < MKCKPT_STATES; s++)
-			v[s] = flat_elements(c, &f, rank, s);
+			v[s] = flat_elements(own, &f, view.part, s);
 		mkpt_set_key(m, state, mkpt_int(m, (int64_t)g),
 			     group_state(m, v, f.part));
 		mkpt_add(m, fp32,
@@ -273,9 +281,10 @@ static struct value *make_zero12(struct mkpt *m, const struct mkckpt *c,
 		for (size_t i = 0; i < f.n; i++)
 			mkpt_add(m, pads, mkpt_int(m, (int64_t)f.pad[i]));
 		mkpt_add(m, align, pads);
-		mkpt_add(m, count, mkpt_int(m, c->ranks));
+		mkpt_add(m, count, mkpt_int(m, own->ranks));
 		mkpt_add(m, maps,
-			 slice_mapping(m, c, c->align ? &f : &natural, rank));
+			 slice_mapping(m, own, c->align ? &f : &natural,
+				       view.part));
 		for (unsigned s = 0; s < MKCKPT_STATES; s++)
 			free(v[s]);
 		flat_done(&f);
@@ -289,7 +298,7 @@ static struct value *make_zero12(struct mkpt *m, const struct mkckpt *c,
 	mkpt_set(m, d, "group_paddings", pad);
 	mkpt_set(m, d, "param_alignment_paddings", align);
 	mkpt_set(m, d, "partition_count", count);
-	mkpt_set(m, d, "ds_version", mkpt_str(m, DS_VERSION));
+	mkpt_set(m, d, "ds_version", mkpt_str(m, MKCKPT_DS_VERSION));
 	mkpt_set(m, d, "param_slice_mappings", maps);
 	return d;
 }
@@ -298,7 +307,7 @@ static struct value *make_zero12(struct mkpt *m, const struct mkckpt *c,
 static uint32_t *slots(const struct mkckpt *c, size_t g, unsigned rank,
 		       unsigned state, uint64_t *len)
 {
-	uint32_t *v = must(calloc(1, sizeof(*v)));
+	uint32_t *v = mkckpt_must(calloc(1, sizeof(*v)));
 
 	*len = 0;
 	for (size_t i = 0; i < c->nparams; i++) {
@@ -307,7 +316,7 @@ static uint32_t *slots(const struct mkckpt *c, size_t g, unsigned rank,
 
 		if (c->params[i].group != g)
 			continue;
-		v = must(realloc(v, (*len + q + 1) * sizeof(*v)));
+		v = mkckpt_must(realloc(v, (*len + q + 1) * sizeof(*v)));
 		for (uint64_t k = rank * q; k < (rank + 1) * q; k++)
 			v[(*len)++] = k < n ? mkckpt_element(c, i, state, k)
 					    : PADDING_BITS;
@@ -335,11 +344,13 @@ static struct value *make_zero3(struct mkpt *m, const struct mkckpt *c,
 	struct value *const fp32 = mkpt_list(m);
 
 	for (size_t g = 0; g < c->ngroups; g++) {
+		struct mkckpt_view view;
+		const struct mkckpt *const own = mkckpt_view(&view, m, c, g, rank);
 		uint32_t *v[MKCKPT_STATES];
 		uint64_t len = 0;
 
 		for (unsigned s = 0; s < MKCKPT_STATES; s++)
-			v[s] = slots(c, g, rank, s, &len);
+			v[s] = slots(own, g, view.part, s, &len);
 		mkpt_set_key(m, state, mkpt_int(m, (int64_t)g),
 			     group_state(m, v, len));
 		mkpt_add(m, fp32,
@@ -352,130 +363,12 @@ static struct value *make_zero3(struct mkpt *m, const struct mkckpt *c,
 	mkpt_set(m, d, "loss_scaler", loss_scaler(m));
 	mkpt_set(m, d, "overflow", mkpt_bool(m, false));
 	mkpt_set(m, d, "partition_count", mkpt_int(m, c->ranks));
+	if (c->nlayers)
+		mkpt_set(m, d, "ds_zero_partition_groups",
+			 mkckpt_partition_groups(m, c, rank));
 	mkpt_set(m, d, "optimizer_state_dict", optimizer_dict(m, c, state));
 	mkpt_set(m, d, "fp32_flat_groups", fp32);
 	return d;
-}
-
-static struct value *ds_config(struct mkpt *m, const struct mkckpt *c)
-{
-	struct value *const config = mkpt_dict(m), *const zero = mkpt_dict(m);
-
-	mkpt_set(m, zero, "stage", mkpt_int(m, c->stage));
-	mkpt_set(m, zero, "round_robin_gradients", mkpt_bool(m, c->round_robin));
-	mkpt_set(m, config, "zero_optimization", zero);
-	return config;
-}
-
-static struct value *param_shapes(struct mkpt *m, const struct mkckpt *c)
-{
-	struct value *const list = mkpt_list(m);
-
-	for (size_t g = 0; g < c->ngroups; g++) {
-		struct value *const d = mkpt_ordered_dict(m);
-		struct flat_group f = { 0 };
-
-		order_params(c, g, c->round_robin && c->stage < 3, &f);
-		for (size_t i = 0; i < f.n; i++) {
-			const struct mkckpt_param *const p =
-				&c->params[f.params[i]];
-
-			mkpt_set(m, d, p->name, mkpt_size(m, p->shape, p->ndim));
-		}
-		flat_done(&f);
-		mkpt_add(m, list, d);
-	}
-	return list;
-}
-
-/* Element i of an extra tensor, in its type. */
-static void put_number(enum dtype dtype, uint8_t *to, uint64_t i)
-{
-	const unsigned n = i % 100;
-	const double d = n;
-	const float f = (float)n;
-	const int64_t wide = n;
-	uint32_t bits;
-
-	memcpy(&bits, &f, sizeof(bits));
-	switch (dtype) {
-	case DTYPE_F64:
-		memcpy(to, &d, sizeof(d));
-		break;
-	case DTYPE_F32:
-		memcpy(to, &f, sizeof(f));
-		break;
-	case DTYPE_BF16:
-		to[0] = (uint8_t)(bits >> 16);
-		to[1] = (uint8_t)(bits >> 24);
-		break;
-	default:
-		memcpy(to, &wide, dtype_size(dtype));
-		break;
-	}
-}
-
-static struct value *make_module(struct mkpt *m, const struct mkckpt *c)
-{
-	struct value *const d = mkpt_ordered_dict(m);
-	const uint64_t none = 0;
-
-	for (size_t i = 0; i < c->nparams; i++) {
-		const struct mkckpt_param *const p = &c->params[i];
-		const bool empty = c->stage == 3;
-		void *const zeros = must(calloc(param_numel(p) + 1, 2));
-
-		mkpt_set(m, d, p->name,
-			 mkpt_tensor(m, DTYPE_BF16, empty ? &none : p->shape,
-				     empty ? 1 : p->ndim, zeros));
-		free(zeros);
-	}
-	for (size_t i = 0; i < c->nextras; i++) {
-		const struct mkckpt_extra *const e = &c->extras[i];
-		const uint64_t n = numel_of(e->shape, e->ndim);
-		const size_t item = dtype_size(e->dtype);
-		uint8_t *const v = must(calloc(n + 1, item));
-
-		for (uint64_t k = 0; k < n; k++)
-			put_number(e->dtype, v + k * item, k);
-		mkpt_set(m, d, e->name,
-			 mkpt_tensor(m, e->dtype, e->shape, e->ndim, v));
-		free(v);
-	}
-	return d;
-}
-
-/* As DeepSpeed records them since 2026. */
-static struct value *dimensions(struct mkpt *m, const struct mkckpt *c)
-{
-	struct value *const d = mkpt_dict(m);
-
-	mkpt_set(m, d, "tp_degree", mkpt_int(m, c->tp));
-	mkpt_set(m, d, "pp_degree", mkpt_int(m, c->pp));
-	return d;
-}
-
-static struct value *make_model(struct mkpt *m, const struct mkckpt *c)
-{
-	const unsigned mp_degree = c->tp && c->pp ? c->tp * c->pp : 1;
-	struct value *const root = mkpt_dict(m);
-
-	mkpt_set(m, root, "module", make_module(m, c));
-	mkpt_set(m, root, "buffer_names", mkpt_list(m));
-	mkpt_set(m, root, "optimizer", mkpt_none(m));
-	mkpt_set(m, root, "param_shapes", param_shapes(m, c));
-	mkpt_set(m, root, "frozen_param_shapes", mkpt_none(m));
-	mkpt_set(m, root, "shared_params", mkpt_dict(m));
-	mkpt_set(m, root, "global_steps", mkpt_int(m, 4));
-	mkpt_set(m, root, "dp_world_size", mkpt_int(m, c->ranks));
-	mkpt_set(m, root, "mp_world_size", mkpt_int(m, mp_degree));
-	if (c->tp && c->pp)
-		mkpt_set(m, root, "checkpoint_parallel_dimensions",
-			 dimensions(m, c));
-	mkpt_set(m, root, "ds_config", ds_config(m, c));
-	mkpt_set(m, root, "ds_version", mkpt_str(m, DS_VERSION));
-	mkpt_set(m, root, "universal_checkpoint_info", mkpt_dict(m));
-	return root;
 }
 
 static struct value *make_optim(struct mkpt *m, const struct mkckpt *c,
@@ -486,8 +379,8 @@ static struct value *make_optim(struct mkpt *m, const struct mkckpt *c,
 	mkpt_set(m, root, "optimizer_state_dict",
 		 c->stage == 3 ? make_zero3(m, c, rank)
 			       : make_zero12(m, c, rank));
-	mkpt_set(m, root, "ds_config", ds_config(m, c));
-	mkpt_set(m, root, "ds_version", mkpt_str(m, DS_VERSION));
+	mkpt_set(m, root, "ds_config", mkckpt_config(m, c));
+	mkpt_set(m, root, "ds_version", mkpt_str(m, MKCKPT_DS_VERSION));
 	return root;
 }
 
@@ -496,7 +389,9 @@ void mkckpt_path(const struct mkckpt *c, const char *dir, enum mkckpt_file kind,
 {
 	const char *const bf16 = c->bf16 ? "bf16_" : "";
 
-	if (kind == MKCKPT_OPTIM)
+	if (kind == MKCKPT_EXPERT)
+		mkckpt_expert_path(c, dir, rank, out);
+	else if (kind == MKCKPT_OPTIM)
 		snprintf(out, PATH_MAX,
 			 "%s/%szero_pp_rank_%u_mp_rank_%02u_optim_states.pt",
 			 dir, bf16, rank, c->mp);
@@ -514,7 +409,9 @@ static void write_one(const struct mkckpt *c, const char *dir,
 {
 	struct mkpt m = { 0 };
 	struct value *const root = kind == MKCKPT_MODEL
-					   ? make_model(&m, c)
+					   ? mkckpt_model(&m, c, rank)
+				   : kind == MKCKPT_EXPERT
+					   ? mkckpt_expert(&m, c, rank)
 					   : make_optim(&m, c, rank);
 	struct bytebuf file = { 0 };
 	char path[PATH_MAX];
@@ -535,6 +432,8 @@ void mkckpt_write(const struct mkckpt *c, const char *dir)
 		if (r == 0 || c->stage == 3)
 			write_one(c, dir, MKCKPT_MODEL, r);
 	}
+	for (unsigned i = 0; c->stage < 3 && i < mkckpt_nexperts(c); i++)
+		write_one(c, dir, MKCKPT_EXPERT, i);
 }
 
 /* --- directories --------------------------------------------------------- */
@@ -547,7 +446,7 @@ char *mkckpt_new_dir(void)
 	snprintf(path, sizeof(path), "%s/ucfs-test-XXXXXX", tmp ? tmp : "/tmp");
 	if (!mkdtemp(path))
 		die(path);
-	return must(strdup(path));
+	return mkckpt_must(strdup(path));
 }
 
 static int remove_one(const char *path, const struct stat *st, int type,

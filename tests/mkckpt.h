@@ -20,15 +20,33 @@ struct mkckpt_param {
 };
 
 /* A tensor that only the module has (stages 1 and 2): its element i is the
- * number i % 100. */
+ * number (first + i) % 100.  Its storage goes on so for `spare` elements
+ * before and behind it. */
 struct mkckpt_extra {
 	const char *name;
 	enum dtype dtype;
 	unsigned ndim;
 	uint64_t shape[4];
+	uint64_t first, spare;
 };
 
-enum mkckpt_file { MKCKPT_MODEL, MKCKPT_OPTIM };
+/*
+ * A MoE layer: `n` experts, shared by `ep` ranks.  Parameters of it are those
+ * whose names begin with the prefix, see ckpt/experts.h, as in the whole
+ * model; a native expert's have its number.  Extras can be a native expert's,
+ * too.
+ */
+struct mkckpt_layer {
+	const char *prefix;
+	bool fused;
+	unsigned n, ep;
+	/* Fused: expert order[r * n / ep + i] is the i-th of rank r; NULL if
+	 * they are in order. */
+	const unsigned *order;
+};
+
+enum mkckpt_file { MKCKPT_MODEL, MKCKPT_OPTIM, MKCKPT_EXPERT };
+struct mkckpt_view;
 
 /*
  * A checkpoint as DeepSpeed writes it, of any stage, number of ranks, groups
@@ -49,6 +67,12 @@ struct mkckpt {
 	bool bf16;        /* file names begin with bf16_ */
 	uint64_t seed;    /* of the elements */
 
+	/* Experts.  The groups of their parameters have no others. */
+	const struct mkckpt_layer *layers;
+	size_t nlayers;
+	bool data_first; /* use_data_before_expert_parallelism */
+	const struct mkckpt_view *view; /* set while files are made */
+
 	/* With model parallelism: one of these for each rank, all written to
 	 * one directory.  The degrees are recorded unless 0. */
 	unsigned mp, tp, pp;
@@ -57,7 +81,8 @@ struct mkckpt {
 			    unsigned state, uint64_t i);
 
 	/* Called with each file's root before it is written; the chance to
-	 * add to it or to damage it. */
+	 * add to it or to damage it.  The files of experts are counted, layer
+	 * after layer, instead of ranks. */
 	void (*edit)(struct mkpt *m, struct value *root, enum mkckpt_file kind,
 		     unsigned rank, void *ctx);
 	void *ctx;

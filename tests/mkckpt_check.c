@@ -135,7 +135,7 @@ static bool check_extra(const struct mkckpt *c, struct plan *p, size_t i,
 		float f;
 
 		memcpy(&f, &bits, sizeof(f));
-		ok = f == (float)(k % 100);
+		ok = f == (float)((e->first + k) % 100);
 	}
 	if (!ok)
 		snprintf(why, why_len, "%s: %s", e->name, err.text);

@@ -41,8 +41,8 @@ static const struct mkckpt_param params[] = {
 };
 
 static const struct mkckpt_extra extras[] = {
-	{ "frozen", DTYPE_BF16, 2, { 3, 4 } },
-	{ "steps", DTYPE_I64, 0, { 0 } },
+	{ .name = "frozen", .dtype = DTYPE_BF16, .ndim = 2, .shape = { 3, 4 } },
+	{ .name = "steps", .dtype = DTYPE_I64 },
 };
 
 static struct mkckpt good(int stage)
@@ -55,6 +55,65 @@ static struct mkckpt good(int stage)
 		.ngroups = 2,
 		.extras = extras,
 		.nextras = stage < 3 ? COUNT(extras) : 0,
+		.seed = 1,
+	};
+}
+
+/* On two ranks each of four, and in stages 1 and 2 on others in another
+ * order: a native layer (0), and one of AutoEP (1; in stage 3, 0). */
+#define NATIVE "moe.deepspeed_moe.experts.deepspeed_experts."
+
+static const struct mkckpt_param expert_params[] = {
+	{ "emb.weight", 2, { 11, 7 }, 0 },
+	{ NATIVE "0.bias", 1, { 3 }, 1 },
+	{ NATIVE "1.bias", 1, { 3 }, 1 },
+	{ NATIVE "2.bias", 1, { 3 }, 1 },
+	{ NATIVE "3.bias", 1, { 3 }, 1 },
+	{ "mlp.experts.w1", 3, { 4, 2, 3 }, 2 },
+	{ "mlp.experts.w2", 3, { 4, 3, 2 }, 2 },
+	{ "mlp.experts.w3", 3, { 4, 2, 3 }, 2 },
+};
+
+static const struct mkckpt_param fused_params[] = {
+	{ "emb.weight", 2, { 11, 7 }, 0 },
+	{ "mlp.experts.w1", 3, { 4, 2, 3 }, 1 },
+	{ "mlp.experts.w2", 3, { 4, 3, 2 }, 1 },
+	{ "mlp.experts.w3", 3, { 4, 2, 3 }, 1 },
+};
+
+static const struct mkckpt_extra expert_extras[] = {
+	{ .name = NATIVE "0.frozen", .dtype = DTYPE_BF16, .ndim = 1,
+	  .shape = { 3 }, .first = 10 },
+	{ .name = NATIVE "1.frozen", .dtype = DTYPE_BF16, .ndim = 1,
+	  .shape = { 3 }, .first = 20 },
+	{ .name = NATIVE "2.frozen", .dtype = DTYPE_F32, .ndim = 1,
+	  .shape = { 3 }, .first = 30 },
+	{ .name = NATIVE "3.frozen", .dtype = DTYPE_BF16, .ndim = 1,
+	  .shape = { 3 }, .first = 40 },
+};
+
+static const unsigned expert_order[] = { 2, 0, 3, 1 };
+
+static const struct mkckpt_layer expert_layers[] = {
+	{ .prefix = NATIVE, .n = 4, .ep = 2 },
+	{ .prefix = "mlp.experts", .fused = true, .n = 4, .ep = 2,
+	  .order = expert_order },
+};
+
+static struct mkckpt good_experts(int stage)
+{
+	const bool fused = stage == 3;
+
+	return (struct mkckpt){
+		.stage = stage,
+		.ranks = 4,
+		.params = fused ? fused_params : expert_params,
+		.nparams = fused ? COUNT(fused_params) : COUNT(expert_params),
+		.ngroups = fused ? 2 : 3,
+		.layers = fused ? &expert_layers[1] : expert_layers,
+		.nlayers = fused ? 1 : 2,
+		.extras = expert_extras,
+		.nextras = fused ? 0 : COUNT(expert_extras),
 		.seed = 1,
 	};
 }
@@ -107,9 +166,11 @@ static void edit_one(struct mkpt *m, struct value *root, enum mkckpt_file kind,
 		b->edit(m, root);
 }
 
-static void check_bad(const struct bad *b, int stage)
+typedef struct mkckpt (*make_good)(int stage);
+
+static void check_bad(const struct bad *b, int stage, make_good make)
 {
-	struct mkckpt c = good(stage);
+	struct mkckpt c = make(stage);
 	char *const dir = mkckpt_new_dir();
 	char name[128];
 
@@ -123,13 +184,12 @@ static void check_bad(const struct bad *b, int stage)
 	mkckpt_free_dir(dir);
 }
 
-static void undamaged_is_served(void **state)
+static void check_good(make_good make)
 {
 	static const struct plan_options options = { .crc_zero = false };
 
-	(void)state;
 	for (int stage = 1; stage <= 3; stage++) {
-		const struct mkckpt c = good(stage);
+		const struct mkckpt c = make(stage);
 		char *const dir = mkckpt_new_dir();
 		struct errmsg err = { "" };
 		struct plan *p;
@@ -146,31 +206,44 @@ static void undamaged_is_served(void **state)
 	}
 }
 
-static void check_table(const struct bad *v, size_t n)
+static void undamaged_is_served(void **state)
+{
+	(void)state;
+	check_good(good);
+	check_good(good_experts);
+}
+
+static void check_table(const struct bad *v, size_t n, make_good make)
 {
 	for (size_t i = 0; i < n; i++)
 		for (int stage = 1; stage <= 3; stage++)
 			if (v[i].stages & STAGE(stage))
-				check_bad(&v[i], stage);
+				check_bad(&v[i], stage, make);
 	assert_int_equal(failures, 0);
 }
 
 static void defects_of_files_are_told(void **state)
 {
 	(void)state;
-	check_table(bad_files, bad_files_n);
+	check_table(bad_files, bad_files_n, good);
 }
 
 static void defects_of_model_states_are_told(void **state)
 {
 	(void)state;
-	check_table(bad_model, bad_model_n);
+	check_table(bad_model, bad_model_n, good);
 }
 
 static void defects_of_optimizer_shards_are_told(void **state)
 {
 	(void)state;
-	check_table(bad_optim, bad_optim_n);
+	check_table(bad_optim, bad_optim_n, good);
+}
+
+static void defects_of_experts_are_told(void **state)
+{
+	(void)state;
+	check_table(bad_experts, bad_experts_n, good_experts);
 }
 
 /* --- lengths, permissions ------------------------------------------------ */
@@ -359,6 +432,8 @@ int main(void)
 		cmocka_unit_test_setup(defects_of_model_states_are_told,
 				       forget_failures),
 		cmocka_unit_test_setup(defects_of_optimizer_shards_are_told,
+				       forget_failures),
+		cmocka_unit_test_setup(defects_of_experts_are_told,
 				       forget_failures),
 		cmocka_unit_test_setup(truncated_files_are_told, forget_failures),
 		cmocka_unit_test_setup(unreadable_files_are_told,

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gathers over sources in memory: whatever the rows and wherever a read begins
- * and ends, bytes are those that the geometry names, and means those that
- * float arithmetic gives.
+ * and ends, bytes are those that the geometry names, and what is computed is
+ * what float arithmetic gives.  (Other types: test_arith.c.)
  */
 #include <errno.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -51,6 +52,7 @@ struct memory {
 	uint64_t len[SOURCES_MAX];
 	struct gather *x; /* owned */
 	unsigned reads_left; /* before they fail */
+	uint64_t bytes_read;
 };
 
 static void memory_done(struct memory *m)
@@ -94,6 +96,7 @@ static int read_memory(void *ctx, const struct extent_map *map, void *buf,
 
 	if (m->reads_left-- == 0)
 		return errmsg_set(err, -EIO, "no more");
+	m->bytes_read += len;
 	/* Never beyond the slice. */
 	assert_true(off <= extent_size(map) && len <= extent_size(map) - off);
 	while (len) {
@@ -220,7 +223,7 @@ static void check_rows(bool large)
 	}
 	want = expand(&g, &m, item);
 	len = g.numel * item;
-	m.x = gather_new(&g, dtype, make_maps(&m, g.nsources));
+	m.x = gather_new(&g, dtype, 1, make_maps(&m, g.nsources));
 	assert_non_null(m.x);
 	check_reads(&m, want, len);
 	free(want);
@@ -243,6 +246,116 @@ static void long_segments_are_too(void **state)
 		check_rows(true);
 }
 
+/*
+ * Rows of many segments, as a matrix has that is cut along its last dimension
+ * into single elements, and one row of them all: a small read takes little
+ * more than it gives, from wherever it begins.
+ */
+static void small_reads_read_little(void **state)
+{
+	static const struct {
+		uint64_t rows, segs, len;
+	} cases[] = { { 1, 50000, 3 }, { 1000, 50, 3 }, { 2, 600, 3000 } };
+
+	(void)state;
+	seed = 6;
+	for (size_t c = 0; c < COUNT(cases); c++) {
+		struct geometry g = { .nsources = 2, .rows = cases[c].rows };
+		struct memory m = { 0 };
+		uint8_t got[5000];
+
+		g.stride = calloc(2, sizeof(*g.stride));
+		g.segs = calloc(cases[c].segs, sizeof(*g.segs));
+		assert_non_null(g.stride);
+		assert_non_null(g.segs);
+		g.nsegs = cases[c].segs;
+		for (uint32_t i = 0; i < g.nsegs; i++) {
+			g.segs[i] = (struct geometry_segment){
+				.at = g.row_len, .len = cases[c].len,
+				.from = g.stride[i % 2], .source = i % 2
+			};
+			g.row_len += cases[c].len;
+			g.stride[i % 2] += cases[c].len;
+		}
+		for (size_t t = 0; t < 2; t++) {
+			m.len[t] = g.rows * g.stride[t];
+			m.whole[t] = calloc(1, m.len[t]);
+			assert_non_null(m.whole[t]);
+		}
+		g.numel = g.rows * g.row_len;
+		m.x = gather_new(&g, DTYPE_U8, 1, make_maps(&m, 2));
+		assert_non_null(m.x);
+		m.reads_left = UINT32_MAX;
+		for (int i = 0; i < 50; i++) {
+			const uint64_t off =
+				below(m.len[0] + m.len[1] - sizeof(got));
+
+			m.bytes_read = 0;
+			assert_int_equal(gather_read(m.x, read_memory, &m, got,
+						     sizeof(got), off, NULL),
+					 0);
+			assert_true(m.bytes_read >= sizeof(got));
+			assert_true(m.bytes_read < 2 * sizeof(got));
+		}
+		memory_done(&m);
+	}
+}
+
+/* --- scales ------------------------------------------------------------------------ */
+
+/*
+ * Rows of float32 segments, some scaled: what is not is as it was, the rest is
+ * divided by its scale to the power of the state.
+ */
+static void check_scaled(int power)
+{
+	static const double scales[] = { 1, 0.1, -3, 0.125 };
+	struct memory m = { 0 };
+	struct geometry g;
+	float *want;
+
+	make_rows(&g, false);
+	g.nscales = COUNT(scales);
+	g.scales = malloc(sizeof(scales));
+	assert_non_null(g.scales);
+	memcpy(g.scales, scales, sizeof(scales));
+	for (size_t i = 0; i < g.nsegs; i++)
+		g.segs[i].scale = (uint32_t)below(COUNT(scales));
+	for (size_t t = 0; t < g.nsources; t++) {
+		const uint64_t n = g.rows * g.stride[t];
+		float *const v = calloc(n + 1, sizeof(*v));
+
+		assert_non_null(v);
+		for (uint64_t i = 0; i < n; i++)
+			v[i] = (float)(int64_t)(draw() >> 20) / 3e12f;
+		m.whole[t] = (uint8_t *)v;
+		m.len[t] = n * sizeof(*v);
+	}
+	want = (float *)(void *)expand(&g, &m, sizeof(*want));
+	for (uint64_t i = 0; i < g.numel; i++)
+		for (size_t k = 0; k < g.nsegs; k++)
+			if (i % g.row_len >= g.segs[k].at &&
+			    i % g.row_len < g.segs[k].at + g.segs[k].len)
+				want[i] /= (float)pow(scales[g.segs[k].scale],
+						      power);
+	const uint64_t len = g.numel * sizeof(*want);
+
+	m.x = gather_new(&g, DTYPE_F32, power, make_maps(&m, g.nsources));
+	assert_non_null(m.x);
+	assert_false(gather_is_plain(m.x));
+	check_reads(&m, (const uint8_t *)want, len);
+	free(want);
+	memory_done(&m);
+}
+
+static void scaled_segments_are_divided(void **state)
+{
+	(void)state;
+	seed = 7;
+	for (int i = 0; i < 300; i++)
+		check_scaled(i % 3 == 2 ? 1 : -1 - i % 3);
+}
+
 /* --- means ----------------------------------------------------------------------- */
 
 /* A mean over `n` slices of `numel` elements; m->whole is filled. */
@@ -259,7 +372,7 @@ static void make_mean(struct memory *m, size_t n, uint64_t numel)
 	assert_non_null(g.segs);
 	assert_non_null(g.stride);
 	g.segs[0].len = g.stride[0] = numel;
-	m->x = gather_new(&g, DTYPE_F32, make_maps(m, n));
+	m->x = gather_new(&g, DTYPE_F32, 1, make_maps(m, n));
 	assert_non_null(m->x);
 	/* Taken over. */
 	assert_null(g.segs);
@@ -383,7 +496,7 @@ static void failed_reads_are_passed_up(void **state)
 		}
 		g.row_len = 2 * lens[i];
 		g.numel = 4 * lens[i];
-		m.x = gather_new(&g, DTYPE_U8, make_maps(&m, 2));
+		m.x = gather_new(&g, DTYPE_U8, 1, make_maps(&m, 2));
 		assert_non_null(m.x);
 		/* Once a source, or once a segment and row. */
 		check_failures(&m, 4 * lens[i], i ? 4 : 2);
@@ -393,18 +506,19 @@ static void failed_reads_are_passed_up(void **state)
 
 static void failed_means_are_passed_up(void **state)
 {
+	const uint64_t numel = 20000; /* 64 KiB at a time */
 	struct memory m = { 0 };
 
 	(void)state;
 	seed = 5;
 	for (size_t t = 0; t < 3; t++) {
-		m.len[t] = 5000 * sizeof(float);
+		m.len[t] = numel * sizeof(float);
 		m.whole[t] = calloc(1, m.len[t]);
 		assert_non_null(m.whole[t]);
 	}
-	make_mean(&m, 3, 5000);
-	/* Two batches of three. */
-	check_failures(&m, 5000 * sizeof(float), 6);
+	make_mean(&m, 3, numel);
+	/* Twice three slices. */
+	check_failures(&m, numel * sizeof(float), 6);
 	memory_done(&m);
 }
 
@@ -413,6 +527,8 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(rows_are_those_of_the_geometry),
 		cmocka_unit_test(long_segments_are_too),
+		cmocka_unit_test(small_reads_read_little),
+		cmocka_unit_test(scaled_segments_are_divided),
 		cmocka_unit_test(means_are_those_of_floats),
 		cmocka_unit_test(a_worked_mean),
 		cmocka_unit_test(failed_reads_are_passed_up),

@@ -324,6 +324,56 @@ out:
 	free((void *)bytes.p);
 }
 
+/* Is the number what the line says?  Of a tensor without dimensions the
+ * element, which `bytes` holds. */
+static bool is_number(const struct line *l, const struct value *v,
+		      const struct tensor *t, const uint8_t *bytes)
+{
+	const double expected = strtod(l->field[4], NULL);
+	float f;
+
+	if (!t)
+		return (!strcmp(l->field[3], "int") && v->kind == VALUE_INT &&
+			v->i == strtoll(l->field[4], NULL, 10)) ||
+		       (!strcmp(l->field[3], "float") &&
+			v->kind == VALUE_FLOAT && v->f == expected);
+	memcpy(&f, bytes, sizeof(f));
+	return t->dtype == DTYPE_F32 && !strcmp(l->field[3], "float32") &&
+	       t->ndim == 0 && f == (float)expected;
+}
+
+/* number <param> <state> <type> <value> */
+static void check_number(struct good *g, const struct line *l)
+{
+	struct errmsg err = { "" };
+	char path[PATH_LEN];
+	struct source src;
+	struct ptfile pt;
+	struct span bytes;
+	struct tensor t;
+	uint64_t at;
+
+	snprintf(path, sizeof(path), "zero/%s/%s.pt", l->field[1], l->field[2]);
+	bytes = read_file(g, path);
+	if (!bytes.p)
+		return;
+	source_init_span(&src, path, bytes);
+	if (ptfile_open_source(&pt, &src, &err)) {
+		fail(g, "%s", err.text);
+	} else {
+		const bool is_tensor = tensor_is(pt.root);
+
+		if (is_tensor && ptfile_tensor(&pt, pt.root, path, &t, &at, &err))
+			fail(g, "%s", err.text);
+		else if (!is_number(l, pt.root, is_tensor ? &t : NULL,
+				    is_tensor ? bytes.p + at : NULL))
+			fail(g, "%s: is not %s %s", path, l->field[3],
+			     l->field[4]);
+		ptfile_close(&pt);
+	}
+	free((void *)bytes.p);
+}
+
 /* Every file below `dir` (at `path`, with a slash at its end) has its line;
  * returns how many there are.  The tree is three levels deep. */
 static size_t check_known(struct good *g, uint64_t dir, const char *path)
@@ -404,6 +454,7 @@ static void check_open(struct good *g, const char *dir)
 		void (*check)(struct good *g, const struct line *l);
 	} checks[] = {
 		{ "truth", check_truth },
+		{ "number", check_number },
 		{ "file", check_file },
 		{ "exists", check_exists },
 		{ "complete", check_complete },

@@ -49,8 +49,12 @@ static void names_tell_kind_and_ranks(void **state)
 		{ "layer_12-model_states.pt", CKFILE_LAYER, 0, 0 },
 		{ "layer_1_expert_2_mp_rank_00_model_states.pt", CKFILE_EXPERT,
 		  0, 0 },
-		{ "expert_2_mp_rank_00_model_states.pt", CKFILE_EXPERT, 0, 0 },
-		{ "expp_rank_0_mp_rank_00_optim_states.pt", CKFILE_EXPERT, 0, 0 },
+		{ "layer_12_expert_127_mp_rank_03_model_states.pt",
+		  CKFILE_EXPERT, 0, 3 },
+		{ "expert_2_mp_rank_00_model_states.pt", CKFILE_EXPERT_OLD, 0,
+		  0 },
+		{ "expp_rank_0_mp_rank_00_optim_states.pt", CKFILE_EXPERT_OPTIM,
+		  0, 0 },
 		/* none of them */
 		{ "", CKFILE_OTHER, 0, 0 },
 		{ "latest", CKFILE_OTHER, 0, 0 },
@@ -152,6 +156,93 @@ static void each_hole_in_the_grid_is_told(void **state)
 	}
 }
 
+/* The layer and expert of each file, in some order. */
+struct expert_case {
+	int rc;
+	unsigned files[6][2];
+	const char *expect; /* in the message */
+};
+
+static void check_experts(const struct expert_case *x)
+{
+	char *const dir = mkckpt_new_dir();
+	struct errmsg err = { "" };
+	struct ckdir d;
+
+	touch(dir, OPTIM, 0, 0);
+	touch(dir, "mp_rank_00_model_states.pt", 0, 0);
+	for (size_t i = 0; i < COUNT(x->files); i++)
+		touch(dir, "layer_%u_expert_%u_mp_rank_00_model_states.pt",
+		      x->files[i][0], x->files[i][1]);
+	assert_int_equal(ckdir_scan(&d, dir, &err), x->rc);
+	if (x->rc)
+		assert_non_null(strstr(err.text, x->expect));
+	for (size_t i = 1; i < d.nexpert; i++) {
+		const struct ckname *const a = &d.expert[i - 1].id;
+		const struct ckname *const b = &d.expert[i].id;
+
+		assert_true(a->layer < b->layer || (a->layer == b->layer &&
+						    a->expert < b->expert));
+	}
+	if (!x->rc)
+		assert_int_equal(d.nexpert, COUNT(x->files));
+	ckdir_done(&d);
+	mkckpt_free_dir(dir);
+}
+
+static void experts_are_there_from_the_first_on(void **state)
+{
+	static const struct expert_case cases[] = {
+		{ 0, { { 0, 0 }, { 0, 1 }, { 0, 2 }, { 1, 0 }, { 1, 1 },
+		       { 1, 2 } }, NULL },
+		{ 0, { { 1, 1 }, { 1, 0 }, { 0, 3 }, { 0, 2 }, { 0, 0 },
+		       { 0, 1 } }, NULL },
+		{ -EBADMSG, { { 0, 0 }, { 0, 2 }, { 0, 3 }, { 1, 0 }, { 1, 1 },
+			      { 1, 2 } }, "expert 1 in MoE layer 0" },
+		{ -EBADMSG, { { 0, 0 }, { 0, 1 }, { 0, 2 }, { 1, 1 }, { 1, 2 },
+			      { 1, 3 } }, "expert 0 in MoE layer 1" },
+		{ -EBADMSG, { { 0, 0 }, { 0, 1 }, { 0, 2 }, { 2, 0 }, { 2, 1 },
+			      { 2, 2 } }, "expert 3 in MoE layer 0" },
+		{ -EBADMSG, { { 1, 0 }, { 1, 1 }, { 1, 2 }, { 2, 0 }, { 2, 1 },
+			      { 2, 2 } }, "expert 0 in MoE layer 0" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++)
+		check_experts(&cases[i]);
+}
+
+/* What has no place in a grid without tensor and pipeline parallelism. */
+static void other_files_of_experts_are_refused(void **state)
+{
+	static const struct {
+		const char *name;
+		int rc;
+		const char *expect;
+	} cases[] = {
+		{ "layer_0_expert_00_mp_rank_00_model_states.pt", -EBADMSG,
+		  "is there twice" },
+		{ "layer_0_expert_1_mp_rank_01_model_states.pt", -ENOTSUP,
+		  "tensor and pipeline parallelism" },
+		{ "expert_0_mp_rank_00_model_states.pt", -ENOTSUP, "too old" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		char *const dir = mkckpt_new_dir();
+		struct errmsg err = { "" };
+		struct ckdir d;
+
+		touch(dir, OPTIM, 0, 0);
+		touch(dir, "mp_rank_00_model_states.pt", 0, 0);
+		touch(dir, "layer_0_expert_0_mp_rank_00_model_states.pt", 0, 0);
+		touch(dir, cases[i].name, 0, 0);
+		assert_int_equal(ckdir_scan(&d, dir, &err), cases[i].rc);
+		assert_non_null(strstr(err.text, cases[i].expect));
+		mkckpt_free_dir(dir);
+	}
+}
+
 static void other_directories_are_no_tags(void **state)
 {
 	char *const dir = mkckpt_new_dir();
@@ -172,6 +263,8 @@ int main(void)
 		cmocka_unit_test(names_tell_kind_and_ranks),
 		cmocka_unit_test(ranks_are_in_order_of_numbers),
 		cmocka_unit_test(each_hole_in_the_grid_is_told),
+		cmocka_unit_test(experts_are_there_from_the_first_on),
+		cmocka_unit_test(other_files_of_experts_are_refused),
 		cmocka_unit_test(other_directories_are_no_tags),
 	};
 

@@ -105,6 +105,21 @@ static void stage_1_with_alignment(void **state)
 	partition_done(&p);
 }
 
+/* A parameter without elements behind it makes the last padding count: used
+ * are 5 + 3, a multiple of the unit of one rank, 2. */
+static void padding_at_the_end_is_used(void **state)
+{
+	static const uint64_t numel = 5, padding = 3;
+	struct partition p;
+
+	(void)state;
+	assert_int_equal(partition_init_zero12(&p, &numel, &padding, 1, 1), 0);
+	assert_int_equal(p.used, 8);
+	assert_int_equal(p.size, 8); /* not 6 */
+	assert_int_equal(partition_fragment(&p, 0, 0).numel, 5);
+	partition_done(&p);
+}
+
 /* Ten elements over eight ranks of two: three ranks hold padding only. */
 static void ranks_may_hold_nothing(void **state)
 {
@@ -143,6 +158,31 @@ static void stage_3_on_two_ranks(void **state)
 		assert_int_equal(f.first, model[i] - valid[i]);
 		assert_int_equal(f.numel, valid[i]);
 	}
+	partition_done(&p);
+}
+
+/* Each rank keeps what it has a part of whole: of the fifth parameter, which
+ * is cut, both do. */
+static void whole_parameters_of_a_partition(void **state)
+{
+	static const struct piece pieces[] = {
+		{ 0, 0, { 0, 0, 77 } },  { 3, 0, { 117, 0, 5 } },
+		{ 4, 0, { 122, 0, 5 } }, { 4, 1, { 0, 0, 5 } },
+		{ 5, 1, { 5, 0, 35 } },  { 7, 1, { 47, 0, 77 } },
+	};
+	struct partition p;
+
+	(void)state;
+	assert_int_equal(
+		partition_init_zero12(&p, model, NULL, COUNT(model), 2), 0);
+	for (size_t i = 0; i < COUNT(pieces); i++) {
+		const struct fragment f =
+			partition_whole(&p, pieces[i].param, pieces[i].rank);
+
+		assert_memory_equal(&f, &pieces[i].f, sizeof(f));
+	}
+	assert_int_equal(partition_whole_size(&p, 0), 127);
+	assert_int_equal(partition_whole_size(&p, 1), 124);
 	partition_done(&p);
 }
 
@@ -297,18 +337,66 @@ static void every_element_is_held_exactly_once(void **state)
 		check_random(seed);
 }
 
+/* --- which ranks ---------------------------------------------------------- */
+
+static void experts_are_spread_over_ranks(void **state)
+{
+	static const struct {
+		struct spread s;
+		unsigned ranks[2][2]; /* of each group, by part */
+	} cases[] = {
+		{ { 2, 2, false }, { { 0, 2 }, { 1, 3 } } },
+		{ { 2, 2, true }, { { 0, 1 }, { 2, 3 } } },
+		{ { 2, 1, false }, { { 0, 1 } } },
+		{ { 1, 2, false }, { { 0 }, { 1 } } },
+		{ { 1, 2, true }, { { 0 }, { 1 } } },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++)
+		for (unsigned g = 0; g < cases[i].s.degree; g++)
+			for (unsigned part = 0; part < cases[i].s.ranks; part++)
+				assert_int_equal(spread_rank(&cases[i].s, g,
+							     part),
+						 cases[i].ranks[g][part]);
+}
+
+static void each_rank_has_one_part_of_one_group(void **state)
+{
+	(void)state;
+	for (unsigned n = 0; n < 2 * 6 * 6; n++) {
+		const struct spread s = { 1 + n % 6, 1 + n / 6 % 6, n >= 36 };
+
+		for (unsigned rank = 0; rank < s.ranks * s.degree; rank++) {
+			unsigned g;
+			const unsigned part = spread_part(&s, rank, &g);
+
+			assert_true(g < s.degree && part < s.ranks);
+			assert_int_equal(spread_rank(&s, g, part), rank);
+			if (part)
+				assert_int_equal(spread_rank(&s, g, part - 1) +
+							 spread_step(&s),
+						 rank);
+		}
+	}
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(stage_2_on_two_ranks),
 		cmocka_unit_test(stage_2_round_robin),
 		cmocka_unit_test(stage_1_with_alignment),
+		cmocka_unit_test(padding_at_the_end_is_used),
 		cmocka_unit_test(ranks_may_hold_nothing),
 		cmocka_unit_test(stage_3_on_two_ranks),
+		cmocka_unit_test(whole_parameters_of_a_partition),
 		cmocka_unit_test(stage_3_parameters_smaller_than_the_world),
 		cmocka_unit_test(nothing_at_all_is_allowed),
 		cmocka_unit_test(sums_that_overflow_are_refused),
 		cmocka_unit_test(every_element_is_held_exactly_once),
+		cmocka_unit_test(experts_are_spread_over_ranks),
+		cmocka_unit_test(each_rank_has_one_part_of_one_group),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

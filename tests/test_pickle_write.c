@@ -338,8 +338,9 @@ static bool is_special(const char *path)
 		/* storages on a GPU: we write that they are on the CPU */
 		"/z1_cudatag_bf16_dp2/",
 		/* the configuration's "cpu" is torch's constant, interned */
-		"/z3_offload_opt_dp2/",
-		"/dsuc_gpt2_z3_offload_dp4/",
+		"offload",
+		"/z1_cpuadagrad_dp2/",
+		"/z1_lion_dp2/",
 	};
 
 	for (size_t i = 0; i < COUNT(names); i++)

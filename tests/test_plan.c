@@ -39,8 +39,8 @@ static const struct mkckpt_param params[] = {
 };
 
 static const struct mkckpt_extra extras[] = {
-	{ "buffer", DTYPE_I64, 1, { 3 } },
-	{ "frozen", DTYPE_F32, 2, { 2, 2 } },
+	{ .name = "buffer", .dtype = DTYPE_I64, .ndim = 1, .shape = { 3 } },
+	{ .name = "frozen", .dtype = DTYPE_F32, .ndim = 2, .shape = { 2, 2 } },
 };
 
 static struct mkckpt small(int stage)
@@ -227,6 +227,64 @@ static void directories_have_the_links_of_theirs(void **state)
 
 /* --- content ------------------------------------------------------------- */
 
+/* Does `a` lead to `b`, going a way? */
+static bool leads(struct plan *p, const char *a, const char *b,
+		  enum plan_way way)
+{
+	char dir[64], file[64];
+	uint64_t node[2], next;
+
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(sscanf(i ? b : a, "%63[^/]/%63s", dir, file),
+				 2);
+		node[i] = find(p, find(p, PLAN_ZERO, dir), file);
+	}
+	return plan_following(p, node[0], way, &next, NULL) == 0 &&
+	       next == node[1];
+}
+
+static void files_follow_each_other(void **state)
+{
+	static const struct {
+		const char *from, *files, *params;
+	} cases[] = {
+		{ "bias/fp32.pt", "bias/step.pt", "buffer/fp32.pt" },
+		{ "bias/exp_avg.pt", "bias/exp_avg_sq.pt",
+		  "emb.weight/exp_avg.pt" },
+		{ "bias/exp_avg_sq.pt", "buffer/fp32.pt",
+		  "emb.weight/exp_avg_sq.pt" },
+		{ "buffer/fp32.pt", "emb.weight/fp32.pt", "emb.weight/fp32.pt" },
+		{ "scalar/fp32.pt", "scalar/step.pt", NULL },
+		{ "scalar/exp_avg_sq.pt", NULL, NULL },
+	};
+	char *const dir = mkckpt_new_dir();
+	struct mkckpt c = small(2);
+	struct plan *p;
+	uint64_t next;
+
+	(void)state;
+	mkckpt_write(&c, dir);
+	p = open_plan(dir, false);
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		const char *const to[PLAN_WAYS] = { cases[i].files,
+						    cases[i].params };
+
+		for (unsigned way = 0; way < PLAN_WAYS; way++)
+			if (leads(p, cases[i].from,
+				  to[way] ? to[way] : cases[i].from,
+				  way) != (to[way] != NULL))
+				fail_msg("%s, way %u", cases[i].from, way);
+	}
+	assert_int_equal(plan_following(p, find(p, PLAN_ZERO, "bias"),
+					PLAN_WAY_FILES, &next, NULL),
+			 -ENOENT);
+	assert_int_equal(plan_following(p, PLAN_ROOT, PLAN_WAY_FILES, &next,
+					NULL),
+			 -ENOENT);
+	plan_close(p);
+	mkckpt_free_dir(dir);
+}
+
 static void crc_zero_changes_nothing_but_sums(void **state)
 {
 	const struct mkckpt c = small(2);
@@ -368,10 +426,6 @@ static uint64_t next_random(uint64_t *s)
 static void random_param(const struct mkckpt *c, struct mkckpt_param *p,
 			 char *name, size_t i, uint64_t *s)
 {
-	/* Aligned groups with parameters of no elements are refused: which
-	 * padding is whose is not known then. */
-	const uint64_t least = c->align != 0;
-
 	snprintf(name, NAME_LEN, "p%zu.w", i);
 	*p = (struct mkckpt_param){
 		.name = name,
@@ -379,7 +433,7 @@ static void random_param(const struct mkckpt *c, struct mkckpt_param *p,
 		.group = (unsigned)(next_random(s) % c->ngroups),
 	};
 	for (unsigned d = 0; d < p->ndim; d++)
-		p->shape[d] = least + next_random(s) % (d ? 5 : 40);
+		p->shape[d] = next_random(s) % (d ? 5 : 40);
 }
 
 static void check_random(uint64_t seed)
@@ -431,6 +485,7 @@ int main(void)
 		cmocka_unit_test(what_is_not_there_is_not_found),
 		cmocka_unit_test(wrong_nodes_are_refused),
 		cmocka_unit_test(directories_have_the_links_of_theirs),
+		cmocka_unit_test(files_follow_each_other),
 		cmocka_unit_test(crc_zero_changes_nothing_but_sums),
 		cmocka_unit_test(replaced_shards_are_noticed_at_open),
 		cmocka_unit_test(threads_share_a_plan),

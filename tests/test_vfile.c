@@ -397,6 +397,50 @@ static void reading_out_of_order_makes_no_wrong_sum(void **state)
 	tear_down(&f);
 }
 
+/* Bytes and sums from one pass. */
+static void a_whole_file_is_filled_in(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	set_up(&f);
+	for (size_t n = 0; n <= STORAGES_MAX; n++)
+		for (unsigned width = 0; width <= 3; width++) {
+			uint8_t *buf;
+			struct made m;
+
+			make(&f, &m, n, width != 0, n + 50);
+			buf = malloc(m.size);
+			assert_int_equal(vfile_fill(m.f, buf, width, NULL), 0);
+			assert_memory_equal(buf, m.whole, m.size);
+			if (width)
+				check_known(&m);
+			free(buf);
+			made_done(&m);
+		}
+	tear_down(&f);
+}
+
+static void a_changed_shard_fills_nothing(void **state)
+{
+	struct errmsg err = { "" };
+	struct fixture f;
+	struct made m;
+	uint8_t *buf;
+
+	(void)state;
+	set_up(&f);
+	make(&f, &m, 2, true, 8);
+	buf = malloc(m.size);
+	for (unsigned i = 0; i < SHARDS; i++)
+		assert_int_equal(truncate(f.path[i], 100), 0);
+	assert_int_equal(vfile_fill(m.f, buf, 2, &err), -EIO);
+	assert_non_null(strstr(err.text, "was truncated since"));
+	free(buf);
+	made_done(&m);
+	tear_down(&f);
+}
+
 /* A sum that is known is not computed: shown by one that is wrong. */
 static void known_sums_are_believed(void **state)
 {
@@ -542,7 +586,7 @@ static void large_storages_are_summed_in_parallel(void **state)
 	struct fileid id;
 	struct vfile *f;
 	struct stat st;
-	uint8_t last;
+	uint8_t last, *whole;
 
 	(void)state;
 	for (size_t i = 0; i < len; i++)
@@ -559,6 +603,15 @@ static void large_storages_are_summed_in_parallel(void **state)
 	assert_int_equal(vfile_read(f, &last, 1, vfile_size(f) - 1, NULL), 1);
 	assert_true(atomic_load(&crc) ==
 		    (VFILE_CRC_KNOWN | libdeflate_crc32(0, bytes, len)));
+	whole = malloc(vfile_size(f));
+	for (unsigned width = 1; width <= 3; width++) {
+		atomic_store(&crc, 0);
+		assert_int_equal(vfile_fill(f, whole, width, NULL), 0);
+		assert_true(atomic_load(&crc) ==
+			    (VFILE_CRC_KNOWN | libdeflate_crc32(0, bytes, len)));
+		assert_non_null(memmem(whole, vfile_size(f), bytes, len));
+	}
+	free(whole);
 	vfile_free(f);
 	extent_done(&map);
 	shardcache_free(c);
@@ -576,6 +629,8 @@ int main(void)
 		cmocka_unit_test(copying_by_map_makes_the_sum_known),
 		cmocka_unit_test(copying_by_read_makes_all_sums_known),
 		cmocka_unit_test(reading_out_of_order_makes_no_wrong_sum),
+		cmocka_unit_test(a_whole_file_is_filled_in),
+		cmocka_unit_test(a_changed_shard_fills_nothing),
 		cmocka_unit_test(known_sums_are_believed),
 		cmocka_unit_test(a_shard_that_shrinks_is_an_error),
 		cmocka_unit_test(a_failed_sum_is_tried_again),

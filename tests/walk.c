@@ -134,6 +134,6 @@ int walk_plan(struct plan *p, struct errmsg *err)
 		rc = plan_totals(p, &files, &bytes, err);
 	/* Ranks that hold padding only have not been looked at yet. */
 	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)
-		rc = resolve_shards(r, mp, 0, r->dir.dp_degree, err);
+		rc = resolve_shards(r, mp, 0, r->dir.dp_degree, 1, err);
 	return rc;
 }

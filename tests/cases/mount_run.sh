@@ -44,6 +44,15 @@ cp "$good/z1_fp32_dp2/global_step4"/* "$run/global_step20"
 sleep 2.2
 check "until it is complete" test -f "$mnt/global_step20_universal/zero/cube/fp32.pt"
 
+# One whose files do not define the result is an error as a whole.
+cp -r "$good/sp2_dp2_z3/global_step4" "$run/global_step24"
+sleep 1.2
+check "it is an error" grep -q 'Input/output error' <(ls "$mnt/global_step24_universal" 2>&1)
+check "told in one line" test "$(grep -c 'global_step24.*sequence parallel' "$tmp/log")" = 1
+check "its files are there" diff -r "$run/global_step24" "$mnt/global_step24"
+check "and the other tags" test -f "$mnt/global_step4_universal/zero/cube/fp32.pt"
+rm -r "$run/global_step24"
+
 # A conversion from earlier is not hidden.
 mkdir -p "$run/global_step4b_universal"
 cp -r "$good/z1_fp32_dp2/global_step4" "$run/global_step4b"
@@ -89,4 +98,17 @@ check "so has its output directory" test -f \
 check "and a latest_universal there" test \
 	"$(cat "$mnt/checkpoint-4/latest_universal")" = global_step4_universal
 unmount
+# The converter's flags: given or not, the views are those of a conversion that
+# has them.
+for flag in no_strict:z1_unused_pattern_strict_dp2 inject_missing_state:z1_no_ucinfo_dp2; do
+	name=${flag#*:} flag=${flag%:*}
+	ucckpt convert "--$flag" "$good/$name" "$tmp/$name" >/dev/null 2>&1 || fail "convert --$flag"
+	for options in crc=exact "$flag"; do
+		mount_fg "$good/$name" -o "$options" || continue
+		check "$name, mounted with $options" diff -r "$tmp/$name" "$mnt/global_step4_universal"
+		[ "$flag" = no_strict ] && check "$options: a warning names the pattern" grep -q 'nomatch' "$tmp/log"
+		unmount
+	done
+done
+
 finish

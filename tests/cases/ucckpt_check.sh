@@ -74,8 +74,8 @@ says "checkpoint $good/z1_fp32_dp2/global_step4 (named by latest)" "files 3 of r
 run_check 0 --json --data "$good/meg_tp2_dp2_z1_fp32"
 says "{" '"data": true,' '"whole": true,' '"files": 6,' '"replicas": [1-9][0-9]*,' \
 	'"notes": \[\],' '"warnings": \[.*' '"problems": \[\]' "}"
-run_check 1 --json "$good/moe_ep2_dp2_z1"
-says '"whole": false,' '"problems": \[".*mixture-of-experts.*"\]'
+run_check 1 --json "$good/moe_ep2_dp2_z0"
+says '"whole": false,' '"problems": \[".*without ZeRO.*"\]'
 
 # A byte of a tensor: only its checksum tells, of the file and the member.
 for what in zero_pp_rank_1_mp_rank_00_optim_states.pt:data/1 mp_rank_00_model_states.pt:data/0; do
@@ -88,6 +88,25 @@ for what in zero_pp_rank_1_mp_rank_00_optim_states.pt:data/1 mp_rank_00_model_st
 	says "problem: .*/$shard: member $member: is damaged: the CRC-32 .*"
 	problems 1
 done
+
+# Files of experts that a mount does not open: each has its own expert, whole.
+damaged moe_ep2_dp2_z1
+cp layer_0_expert_3_mp_rank_00_model_states.pt layer_0_expert_2_mp_rank_00_model_states.pt
+truncate -s 2000 layer_0_expert_1_mp_rank_00_model_states.pt
+run_check 1 .
+says "problem: .*/layer_0_expert_1_mp_rank_00_model_states.pt: .*truncated.*" \
+	"problem: .*/layer_0_expert_2_mp_rank_00_model_states.pt: has no .*experts.2.*"
+damaged moe_ep2_dp2_z2_frozen
+cp layer_0_expert_3_mp_rank_00_model_states.pt layer_0_expert_2_mp_rank_00_model_states.pt
+run_check 1 .
+says "problem: .*/layer_0_expert_2_mp_rank_00_model_states.pt: has a .*experts.3.*, which is none of expert 2"
+
+# A rank of ZeRO-3 says which experts it has.
+damaged autoep2_dp4_z3_bf16
+cp zero_pp_rank_2_mp_rank_00_model_states.pt zero_pp_rank_3_mp_rank_00_model_states.pt
+run_check 1 .
+says "problem: .*_rank_3_.*: is of expert-parallel rank 0 .*, but data-parallel rank 3 is rank 1 of 2"
+problems 1
 
 # The container without zip has no sums: its bytes are read, and that is told.
 run_check 0 --data "$good/legacy_z3_fp32_dp2/global_step4"
@@ -104,6 +123,19 @@ for layer in layer_*; do break; done
 flip "$layer" "$(start_of "$layer" data/0)"
 run_check 1 --data .
 says "problem: .*/$layer: member data/0: is damaged: .*"
+problems 1
+
+damaged pp2_tp2_dp2_z1_bf16
+rm layer_02-model_01-model_states.pt
+truncate -s 700 layer_03-model_00-model_states.pt
+run_check 1 .
+says "problem: .*/layer_03-model_00-model_states.pt: .*" \
+	"problem: .*: the file of layer 2, tensor-parallel rank 1, is missing"
+problems 2
+damaged old0.14.4_pp2_dp2_z1_bf16_tied
+rm layer_03-model_states.pt
+run_check 1 .
+says "problem: .*: the file of layer 3, tensor-parallel rank 0, is missing"
 problems 1
 
 # A replica of a layer norm that is not what the other rank has: its sum is
@@ -138,6 +170,19 @@ for shard in zero_pp_rank_*_mp_rank_01_optim_states.pt bf16_zero_pp_rank_*_mp_ra
 done
 run_check 1 --data .
 says "problem: .*: parameter .*: [a-z0-9_]* is not the same on pipeline stages 0 and 1, .*"
+
+# Of a piece that an affine map places on all ranks: the second's, the last's.
+for rank in 01 03; do
+	damaged autotp4_llama_kv2_z1_dp1
+	run_check 0 --data .
+	says "replicas [1-9][0-9]* pairs of slices compared"
+	shard=zero_pp_rank_0_mp_rank_${rank}_optim_states.pt
+	flip "$shard" $(($(start_of "$shard" data/1) + 4 * 5 + 1))
+	run_check 1 --data .
+	says "problem: .*/$shard: member data/1: is damaged: .*" \
+		"problem: .*: parameter model.embed_tokens.weight: exp_avg is not the same on tensor-parallel ranks 0 and ${rank#0}, from element 5 on"
+	problems 2
+done
 
 # Everything that is missing or torn, each once.
 damaged z1_fp32_dp4

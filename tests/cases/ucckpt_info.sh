@@ -55,6 +55,15 @@ says "warning: .*round_robin_gradients.*"
 info 0 "$good/z1_unused_pattern_strict_dp2"
 says "warning: .*matches no parameter: nomatch.*"
 
+# Experts: who has them, and what DeepSpeed's loader makes of native ones.
+info 0 "$good/moe2_ep2_dp4_z1"
+says "experts 4 in each of 2 MoE layers, shared by 2 ranks" "warning: moe.0.*only with ep_size 1"
+info 0 "$good/moe_ep1_dp2_z2_bf16"
+says "experts 4 in each of 1 MoE layers, shared by 1 ranks"
+check "one rank's experts need no warning" test "$(grep -c '^warning: ' "$tmp/said")" = 0
+info 0 --json "$good/autoep2_dp2_z3"
+says '"experts": 4,' '"ep_size": 2,' '"autoep": true'
+
 # Which tag of a run.
 run=$tmp/run
 mkdir "$run"

@@ -10,7 +10,9 @@ of it (`global_step4_universal/`; for old releases also
 `global_step4_universal_ds0.19.8/`, the same checkpoint converted by 0.19.8),
 and `manifest.json`: for each case its recipe and, for each parameter, the
 shape and the SHA-256 of the true tensors, gathered from the training
-processes themselves before they saved.
+processes themselves before they saved, and perhaps `numbers`: what else the
+optimizer keeps of its group, such as the step, by type and value.
+make_cases.py makes such a collection.
 
 For each case of CASES and REFUSED the checkpoint is copied to OUTPUT/<case>/
 and what must come out of it is written to OUTPUT/<case>.digests; README.md
@@ -33,11 +35,12 @@ import zipfile
 TAG = "global_step4"
 
 # What can be served: data, tensor (Megatron's and AutoTP) and pipeline
-# parallelism, ZeRO 1 to 3, any release.
-CASES = re.compile(r"((old[0-9.]+_)?(z[123]|meg|pp2)_.*|autotp.*|sp2_dp1_z1"
-                   r"|pp2_tp2.*|dsuc_gpt2_z3_offload_dp4)$")
+# parallelism, mixtures of experts, ZeRO 1 to 3, any release.
+CASES = re.compile(r"((old[0-9.]+_)?(z[123]|meg|pp2|tp[23])_.*|autotp.*"
+                   r"|sp2_dp1_z[12].*|pp2_tp2.*|dsuc_gpt2_z3_offload_dp4"
+                   r"|moe_ep[12]_dp2_z[12].*)$")
 
-# Checkpoints that cannot be served, or not yet: what is told by ("open" the
+# Checkpoints that cannot be served: what is told by ("open" the
 # names and the model states, "shards" only the optimizer's), and why.
 REFUSED = {
     "z0_fp32_dp2": ("open", "no ZeRO: there are no optimizer shards"),
@@ -45,8 +48,7 @@ REFUSED = {
     "pp2_dp2_z0_fp32": ("open", "no ZeRO: there are no optimizer shards"),
     "meg_tp2_dp2_z1_uc02_uneven": ("open", "an uneven division that version"
                                    " 0.2 did not record"),
-    "moe_ep1_dp2_z2_bf16": ("open", "mixture of experts, not yet"),
-    "moe_ep2_dp2_z1": ("open", "mixture of experts, not yet"),
+    "moe_ep2_dp2_z0": ("open", "no ZeRO: there are no optimizer shards"),
     "sp2_dp2_z3": ("shards", "half of the shards were overwritten while saving"),
 }
 
@@ -187,6 +189,14 @@ def reference_tree(case_dir):
     return None, False
 
 
+def left_out(tree, truth):
+    """States that the converter does not know, and so leaves out."""
+    for param, state in truth:
+        path = f"zero/{param}/{state}.pt"
+        if not os.path.exists(os.path.join(tree, path)):
+            yield f"exists {path}"
+
+
 def file_lines(tree, truth):
     """One line per file of the converter's tree.  Where the tensor in it is
     not the true one, only its existence counts."""
@@ -212,10 +222,16 @@ def digest_lines(case, case_dir):
             yield f"shape {name} {shape_text(param['shape'])}"
     for (name, state), digest in sorted(truth.items()):
         yield f"truth {name} {state} {digest}"
+    for name, param in sorted(case["params"].items()):
+        for state, (kind, value) in param.get("numbers", {}).items():
+            # Trees of stage 3 have tensors only.
+            if case["recipe"]["stage"] < 3:
+                yield f"number {name} {state} {kind} {value}"
     tree, whole = reference_tree(case_dir)
     if tree:
         yield from file_lines(tree, truth)
     if whole:
+        yield from left_out(tree, truth)
         yield "complete"
 
 
@@ -281,7 +297,8 @@ def main():
             continue
         copy_checkpoint(case_dir, os.path.join(output, name))
         write_digests(output, name, TAG, remark, lines)
-    make_trainer(collection, output, manifest[TRAINER_FROM])
+    if TRAINER_FROM in manifest:
+        make_trainer(collection, output, manifest[TRAINER_FROM])
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ equality where it does not.
 """
 
 import collections
+import copy
 import filecmp
 import importlib
 import json
@@ -70,8 +71,6 @@ DECAY = 0.1
 # another.  The gradients then differ by roundings, 2^-24 or 2^-9 of them, and
 # Adam scales both alike; LR bounds what a step can do.
 TOLERANCE = {"fp32": 1e-6, "bf16": LR / 5}
-
-STATES = "fp32", "exp_avg", "exp_avg_sq"
 
 
 class Model(torch.nn.Module):
@@ -138,17 +137,19 @@ def train_step(engine, rank, world):
 
 def local_parts(engine, stage):
     """This rank's share, per flat buffer: the parameters in it, in order,
-    the buffer of each state, and the step."""
+    the buffer of each state, and what the optimizer keeps besides (step)."""
     zero = engine.optimizer
     if stage == 3:
         pairs = zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat)
     else:
-        pairs = zip(zero.bit16_groups, zero.single_partition_of_fp32_groups)
+        pairs = zip(zero.round_robin_bit16_groups,
+                    zero.single_partition_of_fp32_groups)
     for params, flat in pairs:
-        state = zero.optimizer.state[flat]
-        buffers = {"fp32": flat.detach().clone()}
-        buffers.update({key: state[key].clone() for key in STATES[1:]})
-        yield params, buffers, state["step"]
+        buffers, others = {"fp32": flat.detach().clone()}, {}
+        for key, value in sorted(zero.optimizer.state[flat].items()):
+            divided = torch.is_tensor(value) and value.dim()
+            (buffers if divided else others)[key] = copy.deepcopy(value)
+        yield params, buffers, others
 
 
 def cut_concatenated(sizes, shares):
@@ -170,7 +171,7 @@ def whole_states(engine, stage, world):
     out = {}
     cut = cut_each if stage == 3 else cut_concatenated
     names = {p: n for n, p in engine.module.named_parameters()}
-    for params, buffers, step in local_parts(engine, stage):
+    for params, buffers, others in local_parts(engine, stage):
         sizes = [getattr(p, "ds_numel", p.numel()) for p in params]
         for state, buffer in buffers.items():
             shares = [None] * world
@@ -178,7 +179,7 @@ def whole_states(engine, stage, world):
             for p, tensor in zip(params, cut(sizes, shares)):
                 out[names[p], state] = tensor.clone()
         for p in params:
-            out[names[p], "step"] = torch.as_tensor(step).clone()
+            out[names[p], "step"] = torch.as_tensor(others["step"])
     with deepspeed.zero.GatheredParameters(list(names), enabled=stage == 3):
         for p, name in names.items():
             out[name, "module"] = p.detach().clone()

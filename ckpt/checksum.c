@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/checksum.h"
+
+#include <errno.h>
+#include <libdeflate.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <zlib.h>
+
+#include "ckpt/errmsg.h"
+#include "ckpt/parallel.h"
+
+/* Bytes read at once: stays in the second-level cache. */
+#define READ_CHUNK (256u << 10)
+
+/* Bytes that one thread sums at a time.  Below the least it sums them faster
+ * than another one starts. */
+#define PIECE_MIN (UINT64_C(2) << 20)
+#define PIECE_MAX (UINT64_C(16) << 20)
+
+struct summing {
+	checksum_read *read;
+	void *ctx;
+	struct checksum *v; /* pieces, in the order of ranges */
+	size_t n;
+	pthread_mutex_t lock; /* protects the two below */
+	size_t failed_at;
+	struct errmsg *err;
+};
+
+static int sum_piece(const struct summing *s, struct checksum *p,
+		     struct errmsg *err)
+{
+	uint8_t *const buf = p->into ? NULL : malloc(READ_CHUNK);
+	int rc = p->into || buf ? 0 :
+				  errmsg_set(err, -ENOMEM, "out of memory");
+
+	for (uint64_t done = 0; !rc && done < p->len;) {
+		const uint64_t left = p->len - done;
+		const size_t n = left < READ_CHUNK ? (size_t)left : READ_CHUNK;
+		uint8_t *const to = p->into ? p->into + done : buf;
+
+		rc = s->read(s->ctx, to, n, p->off + done, err);
+		if (!rc && !p->unsummed)
+			p->crc = libdeflate_crc32(p->crc, to, n);
+		done += n;
+	}
+	free(buf);
+	return rc;
+}
+
+static int sum_indexed(void *ctx, size_t i)
+{
+	struct summing *const s = ctx;
+	struct errmsg err = { "" };
+	const int rc = sum_piece(s, &s->v[i], &err);
+
+	if (!rc)
+		return 0;
+	pthread_mutex_lock(&s->lock);
+	if (i < s->failed_at) {
+		s->failed_at = i;
+		if (s->err)
+			*s->err = err;
+	}
+	pthread_mutex_unlock(&s->lock);
+	return rc;
+}
+
+static uint64_t piece_len(const struct checksum *v, size_t n, unsigned width)
+{
+	uint64_t total = 0, len;
+
+	for (size_t i = 0; i < n; i++)
+		total += v[i].len;
+	len = total / (width ? width : 1) + 1;
+	return len < PIECE_MIN ? PIECE_MIN : len > PIECE_MAX ? PIECE_MAX : len;
+}
+
+static size_t count_pieces(uint64_t len, uint64_t piece)
+{
+	return (size_t)((len + piece - 1) / piece);
+}
+
+/* Pieces of every range; the first one goes on from what came before. */
+static void cut(struct summing *s, const struct checksum *v, size_t n,
+		uint64_t piece)
+{
+	for (size_t i = 0; i < n; i++)
+		for (uint64_t at = 0; at < v[i].len; at += piece) {
+			const uint64_t left = v[i].len - at;
+
+			s->v[s->n++] = (struct checksum){
+				.off = v[i].off + at,
+				.len = left < piece ? left : piece,
+				.crc = at ? 0 : v[i].crc,
+				.into = v[i].into ? v[i].into + at : NULL,
+				.unsummed = v[i].unsummed,
+			};
+		}
+}
+
+static void combine(const struct checksum *piece, struct checksum *v, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		const uint64_t end = v[i].off + v[i].len;
+
+		for (uint64_t at = v[i].off; at < end; piece++) {
+			if (at == v[i].off)
+				v[i].crc = piece->crc;
+			else if (!v[i].unsummed)
+				v[i].crc = (uint32_t)crc32_combine(
+					v[i].crc, piece->crc,
+					(z_off_t)piece->len);
+			at += piece->len;
+		}
+	}
+}
+
+int checksum_ranges(struct checksum *v, size_t n, unsigned width,
+		    checksum_read *read, void *ctx, struct errmsg *err)
+{
+	const uint64_t piece = piece_len(v, n, width);
+	struct summing s = { .read = read, .ctx = ctx, .failed_at = SIZE_MAX,
+			     .err = err };
+	size_t pieces = 0;
+	int rc;
+
+	for (size_t i = 0; i < n; i++)
+		pieces += count_pieces(v[i].len, piece);
+	s.v = calloc(pieces + 1, sizeof(*s.v));
+	if (!s.v)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	cut(&s, v, n, piece);
+	pthread_mutex_init(&s.lock, NULL);
+	rc = parallel_for(s.n, width, sum_indexed, &s);
+	pthread_mutex_destroy(&s.lock);
+	if (!rc)
+		combine(s.v, v, n);
+	free(s.v);
+	return rc;
+}

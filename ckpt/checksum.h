@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_CHECKSUM_H
+#define UCKPT_CHECKSUM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct errmsg;
+
+/*
+ * A range of bytes, and its CRC-32: on entry that of what comes before it, 0
+ * if that is nothing.  Who wants the bytes, too, says where they shall go; and
+ * may want them alone, when their sum is known.
+ */
+struct checksum {
+	uint64_t off, len;
+	uint32_t crc;
+	uint8_t *into; /* room for `len`, or NULL */
+	bool unsummed;
+};
+
+/* Read `len` bytes at `off`; 0 or a negative errno.  Called by several threads
+ * at once. */
+typedef int checksum_read(void *ctx, void *buf, size_t len, uint64_t off,
+			  struct errmsg *err);
+
+/*
+ * Sum `n` ranges with up to `width` threads, by pieces, since one range may be
+ * most of a checkpoint.  Each byte is read once.  On an error the first one is
+ * told, and the sums say nothing.
+ */
+int checksum_ranges(struct checksum *v, size_t n, unsigned width,
+		    checksum_read *read, void *ctx, struct errmsg *err);
+
+#endif

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_EXPERTS_H
+#define UCKPT_EXPERTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct arena;
+struct errmsg;
+struct value;
+
+/* Where an expert is: the expert-parallel rank, and its index there. */
+struct expert_place {
+	unsigned rank, index;
+};
+
+/*
+ * The experts of one MoE layer.  Expert-parallel ranks hold `local` of them
+ * each, under the same names on every rank:
+ *
+ *   native  `prefix`I`rest`	of local expert I, which is expert
+ *				rank * local + I of the whole
+ *   fused   `prefix`.w1, .w2, .w3 (AutoEP): all of a rank's experts, one after
+ *				the other in the order that `places` tells
+ */
+struct expert_layer {
+	const char *prefix;
+	bool fused;
+	unsigned n;     /* experts on all ranks */
+	unsigned local; /* on each; native: 0 until the parameters are known */
+	const struct expert_place *places; /* fused: of each expert */
+	int64_t ep; /* fused: the rank that says so; -1 if it does not tell */
+};
+
+/* The MoE layers of a model, by their numbers. */
+struct experts {
+	struct expert_layer *layers;
+	size_t n;
+	/* Consecutive data-parallel ranks hold the same experts; otherwise,
+	 * consecutive ones hold the different experts. */
+	bool data_first;
+};
+
+#define EXPERTS_LAYERS_MAX 65536u
+#define EXPERTS_MAX 1000000u /* in all layers together */
+
+/* Longer names of an expert's parameter are not taken for one. */
+#define EXPERT_NAME_MAX 512
+
+/*
+ * The layers that the object of a model-states file (`root`, in `file`) speaks
+ * of: as many as `num_experts` counts, with their sizes; those of AutoEP in
+ * full, of native ones the rest (but n) is still empty.  What is kept lives in
+ * the arena.  -EBADMSG, -ENOTSUP with the layer's number.
+ */
+int experts_init(struct experts *x, struct arena *a, const struct value *root,
+		 bool zero3, const char *file, struct errmsg *err);
+
+/* Do two ranks say the same of the experts, but for which of the ranks they
+ * are? */
+bool experts_equal(const struct experts *a, const struct experts *b);
+
+/* How many ranks share the layer's experts. */
+unsigned experts_degree(const struct expert_layer *l);
+
+/* Does a name look like that of a native expert's parameter? */
+bool experts_is_native(const char *name);
+
+/* Is it the name of a parameter of the layer?  Then its local expert (0 if
+ * fused), and what follows. */
+bool experts_parse(const struct expert_layer *l, const char *name,
+		   unsigned *expert, const char **rest);
+
+/* The name of expert `expert` in its own file: of the whole model.  `out` has
+ * EXPERT_NAME_MAX bytes. */
+void experts_key(const struct expert_layer *l, unsigned expert,
+		 const char *rest, char *out);
+
+/* The prefix in a key of a native expert's file, in the arena; NULL if it is
+ * not a key of expert `expert`, or memory is short (then *nomem). */
+const char *experts_find_prefix(struct arena *a, const char *key,
+				unsigned expert, bool *nomem);
+
+#endif

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The thread in the background: it assembles what a loader that goes through
+ * the tree in order will open next.
+ */
+#include "ckpt/parallel.h"
+#include "ckpt/plan.h"
+#include "ckpt/vfile.h"
+#include "fs/backing_impl.h"
+#include "fs/stats.h"
+#include "fs/tree.h"
+
+/* Files ahead of a loader. */
+#define AHEAD 2
+
+static void make(struct backing *b, uint64_t ino)
+{
+	const unsigned cores = parallel_width();
+	struct slot *slot = NULL;
+	struct backed *file;
+	struct tree_file f;
+	uint64_t size;
+
+	if (tree_file_open(b->tree, ino, &f, NULL))
+		return; /* who opens it will be told */
+	size = vfile_size(f.v);
+	pthread_mutex_lock(&b->lock);
+	file = assembly_wanted(b, size) ? backing_find(b, ino, size) : NULL;
+	if (file && file->state == BACKED_NOT && !file->streamed)
+		slot = assembly_claim(b, size, true);
+	if (slot) {
+		stats_add(b->stats, STATS_ASSEMBLED_AHEAD, 1);
+		assembly_make(b, file, slot, f.v, cores / 2 ? cores / 2 : 1);
+	}
+	pthread_mutex_unlock(&b->lock);
+	tree_file_close(&f);
+}
+
+static void follow(struct backing *b, uint64_t ino, unsigned way, uint64_t bound)
+{
+	uint64_t size;
+
+	for (unsigned k = 1; k <= AHEAD; k++) {
+		if (tree_following(b->tree, ino, way, ASSEMBLY_MIN, &ino, &size) ||
+		    size > bound / (k + 1))
+			return;
+		make(b, ino);
+	}
+}
+
+static void look(struct backing *b, uint64_t ino, uint64_t bound)
+{
+	uint64_t next, size;
+	unsigned way;
+
+	if (order_meet(&b->order, ino, &way))
+		follow(b, ino, way, bound);
+	for (way = 0; way < PLAN_WAYS; way++)
+		if (tree_following(b->tree, ino, way, ASSEMBLY_MIN, &next,
+				   &size) == 0)
+			order_expect(&b->order, next, way);
+}
+
+static void *run(void *arg)
+{
+	struct backing *const b = arg;
+
+	pthread_mutex_lock(&b->lock);
+	while (!atomic_load(&b->stop)) {
+		uint64_t ino, bound;
+
+		if (b->queued == 0) {
+			pthread_cond_wait(&b->wake, &b->lock);
+			continue;
+		}
+		ino = b->queue[b->first];
+		b->first = (b->first + 1) % BACKING_QUEUE;
+		b->queued--;
+		bound = b->bound;
+		pthread_mutex_unlock(&b->lock);
+		look(b, ino, bound);
+		pthread_mutex_lock(&b->lock);
+	}
+	pthread_mutex_unlock(&b->lock);
+	return NULL;
+}
+
+void ahead_opened(struct backing *b, uint64_t ino)
+{
+	/* A loader faster than we are is served as it comes. */
+	if (!b->running || b->queued == BACKING_QUEUE)
+		return;
+	b->queue[(b->first + b->queued++) % BACKING_QUEUE] = ino;
+	pthread_cond_signal(&b->wake);
+}
+
+void ahead_start(struct backing *b)
+{
+	const int rc = pthread_create(&b->thread, NULL, run, b);
+
+	pthread_mutex_lock(&b->lock);
+	b->running = rc == 0;
+	pthread_mutex_unlock(&b->lock);
+}
+
+void ahead_stop(struct backing *b)
+{
+	pthread_mutex_lock(&b->lock);
+
+	const bool running = b->running;
+
+	b->running = false;
+	atomic_store(&b->stop, true);
+	pthread_cond_signal(&b->wake);
+	pthread_mutex_unlock(&b->lock);
+	if (running)
+		pthread_join(b->thread, NULL);
+}

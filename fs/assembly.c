@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files assembled in memory.
+ *
+ * One that nobody has open any more is kept, for others who read the same, but
+ * not for long: its memory is hot, and new memory is dear.  Only when files
+ * come back that were given up is more of them kept.
+ */
+#include <stdlib.h>
+
+#include "ckpt/errmsg.h"
+#include "ckpt/vfile.h"
+#include "fs/backing_impl.h"
+#include "fs/pool.h"
+#include "fs/stats.h"
+
+bool assembly_wanted(const struct backing *b, uint64_t size)
+{
+	/* Two, so that the next one can be made while one is read. */
+	return size >= ASSEMBLY_MIN && size <= b->bound / 2;
+}
+
+void assembly_rest(struct backing *b, struct backed *file)
+{
+	TAILQ_INSERT_TAIL(&b->idle, file, idle);
+	if (file->met)
+		b->idle_bytes += file->size;
+}
+
+void assembly_wake(struct backing *b, struct backed *file)
+{
+	TAILQ_REMOVE(&b->idle, file, idle);
+	if (file->met)
+		b->idle_bytes -= file->size;
+}
+
+static void evict(struct backing *b, struct backed *file)
+{
+	struct slot *const slot = file->slot;
+
+	assembly_wake(b, file);
+	file->slot = NULL;
+	file->id = 0;
+	file->state = BACKED_NOT;
+	stats_add(b->stats, STATS_EVICTED, 1);
+	if (!pool_put(b->pool, slot))
+		stats_add(b->stats, STATS_STILL_MAPPED, 1);
+}
+
+/* Those made ahead are waited for. */
+static struct backed *oldest_suiting(const struct backing *b, uint64_t size)
+{
+	struct backed *file;
+
+	TAILQ_FOREACH(file, &b->idle, idle)
+	if (file->met && pool_suits(file->slot, size))
+		return file;
+	return NULL;
+}
+
+static struct backed *oldest(const struct backing *b)
+{
+	struct backed *file;
+
+	TAILQ_FOREACH(file, &b->idle, idle)
+	if (file->met)
+		return file;
+	return TAILQ_FIRST(&b->idle);
+}
+
+/* Have a new slot made, if need be in the place of others. */
+static void want(struct backing *b, uint64_t size)
+{
+	while (!pool_has_room(b->pool, size)) {
+		struct backed *const file = oldest(b);
+
+		if (!file)
+			return;
+		evict(b, file);
+	}
+	pool_want(b->pool, size);
+}
+
+struct slot *assembly_claim(struct backing *b, uint64_t size, bool eager)
+{
+	struct slot *slot;
+
+	if (!b->pool)
+		b->pool = pool_new(b->bound, b->passthrough, b->stats);
+	if (!b->pool) {
+		b->bound = 0;
+		return NULL;
+	}
+	while (!(slot = pool_take(b->pool, size))) {
+		struct backed *const file = oldest_suiting(b, size);
+
+		if (!file ||
+		    (b->idle_bytes <= b->keep && pool_has_room(b->pool, size))) {
+			if (eager)
+				want(b, size);
+			return NULL;
+		}
+		evict(b, file);
+	}
+	return slot;
+}
+
+/* A file that comes back was given up too early. */
+static void count(struct backing *b, struct backed *file, uint64_t clock)
+{
+	stats_since(b->stats, STATS_TIME_ASSEMBLE, clock);
+	stats_add(b->stats, STATS_ASSEMBLED, 1);
+	stats_add(b->stats, STATS_ASSEMBLED_BYTES, file->size);
+	stats_add(b->stats, STATS_SHARD_BYTES, file->size);
+	if (file->assembled && b->keep < b->bound)
+		b->keep *= 2;
+	file->assembled = true;
+	file->met = false;
+}
+
+void assembly_make(struct backing *b, struct backed *file, struct slot *slot,
+		   struct vfile *v, unsigned width)
+{
+	const uint64_t clock = stats_clock();
+	struct errmsg err = { "" };
+	int rc;
+
+	file->state = BACKED_MAKING;
+	pthread_mutex_unlock(&b->lock);
+	rc = vfile_fill(v, slot->p, width, &err);
+	pthread_mutex_lock(&b->lock);
+	if (rc) {
+		pool_put(b->pool, slot);
+	} else {
+		file->slot = slot;
+		file->id = slot->id;
+		count(b, file, clock);
+	}
+	backing_settle(b, file, rc, &err);
+}
