@@ -399,6 +399,20 @@ static int open_state(struct run *r, struct errmsg *err)
 	return rc ? rc : zero_publish(&r->zero, err);
 }
 
+/* What a rank needs of its device, which falls with the stage and with the
+ * number of ranks, and what its micro-batches need, which does not. */
+static void tell_memory(const struct run *r)
+{
+	if (r->comm->rank == 0)
+		fprintf(stderr,
+			"uctrain: %.1f M parameters on %u ranks, ZeRO stage "
+			"%u: each keeps %.1f MiB of training state and %.1f "
+			"MiB of activations\n",
+			(double)r->model.numel / 1e6, r->comm->size,
+			r->zero.stage, (double)r->zero.memory / 1048576,
+			(double)network_memory(r->network) / 1048576);
+}
+
 static int open_metrics(struct run *r, struct errmsg *err)
 {
 	const struct config *c = r->config;
@@ -448,6 +462,8 @@ int train_run(const struct config *c, struct comm *comm, struct errmsg *err)
 	see_where_to_save(&r);
 	if (!rc)
 		rc = open_state(&r, err);
+	if (!rc)
+		tell_memory(&r);
 	if (!rc)
 		rc = open_metrics(&r, err);
 	if (!rc)

@@ -10,10 +10,10 @@
 #   within LIMIT NUMBER    is it a number, and at most LIMIT?
 
 # shellcheck source=tests/cases/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 # shellcheck source=tests/cases/mpi.sh
-. "$(dirname "$0")/mpi.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/mpi.sh"
 
 require_train() {
 	command -v uctrain >/dev/null || skip "uctrain was not built"
@@ -29,7 +29,7 @@ tiny=(--n_layer 2 --n_head 2 --n_embd 32 --vocab_size 256 --n_positions 32
 try_train() {
 	local n=$1 name=$2
 	shift 2
-	timeout 120 mpirun -n "$n" uctrain --run_name "$name" --log_dir "$tmp/logs" "$@" \
+	timeout "${TRAIN_SECONDS:-120}" mpirun -n "$n" uctrain --run_name "$name" --log_dir "$tmp/logs" "$@" \
 		>"$tmp/$name.log" 2>&1 </dev/null
 }
 
