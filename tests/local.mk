@@ -125,22 +125,13 @@ train_ldadd = %D%/libmk.a $(train_libs) $(CMOCKA_LIBS) $(NETTLE_LIBS)
 	%D%/numbers.h %D%/numbers.c \
 	%D%/whole.h %D%/whole.c
 %C%_test_network_LDADD = $(train_ldadd)
-%C%_test_optimizer_SOURCES = \
-	%D%/test_optimizer.c \
-	%D%/hostbackend.h %D%/hostbackend.c
 %C%_test_optimizer_LDADD = $(train_ldadd)
 
 # What cases run on several ranks.
 train_programs = \
 	%D%/ranks_zero \
 	%D%/ranks_checkpoint
-%C%_ranks_checkpoint_SOURCES = \
-	%D%/ranks_checkpoint.c \
-	%D%/hostbackend.h %D%/hostbackend.c
 %C%_ranks_checkpoint_LDADD = $(train_libs)
-%C%_ranks_zero_SOURCES = \
-	%D%/ranks_zero.c \
-	%D%/hostbackend.h %D%/hostbackend.c
 %C%_ranks_zero_LDADD = $(train_libs)
 
 # What `make bench` measures training steps with.
