@@ -15,6 +15,17 @@ static bool is_real(enum dtype d)
 	return d != DTYPE_C64 && d != DTYPE_C128 && d != DTYPE_OTHER;
 }
 
+int load_tensor_check(const struct tensor *t, const char *file,
+		      const char *name, struct errmsg *err)
+{
+	if (tensor_is_contiguous(t) && is_real(t->dtype))
+		return 0;
+	return errmsg_set(
+		err, -ENOTSUP,
+		"%s: %s is not contiguous, or no tensor of real numbers", file,
+		name);
+}
+
 int load_tensor_at(const struct ptfile *pt, const struct value *v,
 		   const char *name, struct tensor *t, uint64_t *at,
 		   struct errmsg *err)
@@ -23,13 +34,8 @@ int load_tensor_at(const struct ptfile *pt, const struct value *v,
 
 	if (rc)
 		return rc;
-	if (!tensor_is_contiguous(t) || !is_real(t->dtype))
-		return errmsg_set(
-			err, -ENOTSUP,
-			"%s: %s is not contiguous, or no tensor of real numbers",
-			pt->src.name, name);
 	*at += t->storage_offset * dtype_size(t->dtype);
-	return 0;
+	return load_tensor_check(t, pt->src.name, name, err);
 }
 
 int load_tensor_read(const struct source *src, const struct tensor *t,

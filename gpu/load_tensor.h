@@ -17,6 +17,10 @@ int load_tensor_at(const struct ptfile *pt, const struct value *v,
 		   const char *name, struct tensor *t, uint64_t *at,
 		   struct errmsg *err);
 
+/* Is a tensor contiguous and of real numbers?  -ENOTSUP if not. */
+int load_tensor_check(const struct tensor *t, const char *file,
+		      const char *name, struct errmsg *err);
+
 /* Elements [first, first + n) of it, as float32. */
 int load_tensor_read(const struct source *src, const struct tensor *t,
 		     uint64_t at, uint64_t first, size_t n, float *out,

@@ -3,7 +3,8 @@
  * A universal checkpoint as a source: zero/<parameter>/<state>.pt, a dict
  * with the tensor under `param` (ZeRO-1 and 2) or the tensor itself, flat
  * (ZeRO-3).  Where the file is in a mount that tells where its bytes lie
- * (ckpt/ucfs_ioctl.h), they are read from there.
+ * (ckpt/ucfs_ioctl.h), they are read from there, and the file's own end, for
+ * which the mount would have to read them all, is left alone.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -14,6 +15,7 @@
 
 #include "ckpt/ptfile.h"
 #include "ckpt/value.h"
+#include "gpu/front.h"
 #include "gpu/load_impl.h"
 #include "gpu/load_tensor.h"
 #include "gpu/origin.h"
@@ -21,9 +23,12 @@
 struct universal_source {
 	struct load_source s;
 	char path[PATH_MAX]; /* of the file that is being read */
+	struct source src;   /* open: one of the two below has it */
+	bool in_front;
+	struct front front;
+	bool in_file;
 	struct ptfile pt;
-	bool open;
-	uint64_t at;
+	uint64_t at; /* of the tensor's element 0 */
 	struct origin origin;
 };
 
@@ -41,24 +46,88 @@ static int set_path(struct universal_source *u, const char *param,
 	return errmsg_set(err, -ENAMETOOLONG, "%s: name too long", u->s.path);
 }
 
+static const struct value *find_tensor(const struct value *root)
+{
+	const struct value *v = value_find(root, "param");
+
+	return v ? v : root;
+}
+
+/*
+ * In a mount: the pickle from the beginning of the file, and the place of the
+ * storage from the mount.  -ENOTSUP if the file is not in one, or not as
+ * expected.
+ */
+static int begin_front(struct universal_source *u, const char *param,
+		       struct errmsg *err)
+{
+	struct tensor *t = &u->s.tensor;
+	uint64_t start = 0, len = 0;
+	int rc;
+
+	if (!origin_storage(&u->origin, &start, &len))
+		return -ENOTSUP;
+	rc = front_read(&u->front, &u->src, start, err);
+	if (rc)
+		return rc;
+	u->in_front = true;
+	rc = tensor_from_value(find_tensor(u->front.root), param, t, err);
+	if (rc)
+		return rc;
+	u->at = start + t->storage_offset * dtype_size(t->dtype);
+	if (t->storage_numel * dtype_size(t->dtype) != len)
+		return -ENOTSUP;
+	return load_tensor_check(t, u->path, param, err);
+}
+
+static int begin_file(struct universal_source *u, const char *param,
+		      struct errmsg *err)
+{
+	int rc = ptfile_open_source(&u->pt, &u->src, err);
+
+	u->src.fd = -1; /* it has been taken over, or closed */
+	if (rc)
+		return rc;
+	u->in_file = true;
+	u->src = u->pt.src;
+	return load_tensor_at(&u->pt, find_tensor(u->pt.root), param,
+			      &u->s.tensor, &u->at, err);
+}
+
+static void end(struct load_source *s)
+{
+	struct universal_source *u = of(s);
+
+	if (u->in_front)
+		front_done(&u->front);
+	if (u->in_file)
+		ptfile_close(&u->pt);
+	else if (u->src.fd >= 0)
+		source_close(&u->src);
+	u->src.fd = -1;
+	u->in_front = u->in_file = false;
+}
+
 static int begin(struct load_source *s, const char *param, const char *state,
 		 struct errmsg *err)
 {
 	struct universal_source *u = of(s);
-	const struct value *v;
 	int rc = set_path(u, param, state ? state : "fp32", err);
 
 	if (rc)
 		return rc;
-	rc = ptfile_open(&u->pt, u->path, err);
-	if (rc)
+	rc = source_open(&u->src, u->path, err);
+	if (rc) {
+		u->src.fd = -1;
 		return rc;
-	u->open = true;
-	v = value_find(u->pt.root, "param");
-	rc = load_tensor_at(&u->pt, v ? v : u->pt.root, param, &s->tensor,
-			    &u->at, err);
+	}
+	rc = origin_begin(&u->origin, u->src.fd, err);
 	if (!rc)
-		rc = origin_begin(&u->origin, u->pt.src.fd, err);
+		rc = begin_front(u, param, err);
+	if (rc == -ENOTSUP)
+		rc = begin_file(u, param, err);
+	if (rc)
+		end(s);
 	return rc;
 }
 
@@ -71,21 +140,12 @@ static int read_elements(struct load_source *s, uint64_t first, size_t n,
 
 	s->bytes += n * size;
 	if (s->tensor.dtype != DTYPE_F32)
-		return load_tensor_read(&u->pt.src, &s->tensor, u->at, first, n,
+		return load_tensor_read(&u->src, &s->tensor, u->at, first, n,
 					out, err);
-	rc = origin_read(&u->origin, &u->pt.src, out, n * size,
+	rc = origin_read(&u->origin, &u->src, out, n * size,
 			 u->at + first * size, err);
 	s->direct = u->origin.direct;
 	return rc;
-}
-
-static void end(struct load_source *s)
-{
-	struct universal_source *u = of(s);
-
-	if (u->open)
-		ptfile_close(&u->pt);
-	u->open = false;
 }
 
 /* Directories of zero/ that have an optimizer state: others are buffers,
@@ -135,6 +195,7 @@ int load_open_universal(struct load_source **out, const char *path,
 	if (!u)
 		return errmsg_set(err, -ENOMEM, "out of memory");
 	u->s = (struct load_source){ .ops = &ops, .path = path };
+	u->src.fd = -1;
 	*out = &u->s;
 	return 0;
 }

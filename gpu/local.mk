@@ -25,6 +25,7 @@ endif
 	%D%/save.h %D%/save_impl.h \
 	%D%/save.c %D%/save_model.c %D%/save_shard.c \
 	%D%/origin.h %D%/origin.c \
+	%D%/front.h %D%/front.c \
 	%D%/load_tensor.h %D%/load_tensor.c \
 	%D%/load.h %D%/load_impl.h \
 	%D%/load.c %D%/load_find.c %D%/load_facts.c \

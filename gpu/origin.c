@@ -40,6 +40,41 @@ int origin_begin(struct origin *o, int fd, struct errmsg *err)
 	return 0;
 }
 
+/* Ask for extents from byte `off` on; how many there are. */
+static uint32_t ask(struct origin *o, uint64_t off)
+{
+	struct ucfs_extents *x = o->extents;
+
+	x->version = UCFS_EXTENTS_VERSION;
+	x->start = off;
+	if (ioctl(o->fd, UCFS_IOC_EXTENTS, x) < 0 || x->count > UCFS_EXTENTS_MAX)
+		x->count = 0;
+	return x->count;
+}
+
+bool origin_storage(struct origin *o, uint64_t *start, uint64_t *len)
+{
+	uint64_t end = 0;
+	unsigned literals = 0;
+
+	for (uint64_t at = 0; ask(o, at); at = o->extents->next) {
+		for (uint32_t i = 0; i < o->extents->count; i++) {
+			const struct ucfs_extent *e = &o->extents->extent[i];
+
+			if (e->kind != UCFS_EXTENT_LITERAL)
+				continue;
+			if (literals++ == 0)
+				*start = e->offset + e->length;
+			else
+				end = e->offset;
+		}
+		if (o->extents->next <= at)
+			break;
+	}
+	*len = end - *start;
+	return literals == 2 && end > *start;
+}
+
 /* Is the shard behind `f` the one that the mount has planned with? */
 static int check(const struct origin_file *f, const struct ucfs_source *s,
 		 struct errmsg *err)
@@ -118,12 +153,7 @@ static const struct ucfs_extent *find_extent(struct origin *o, uint64_t off)
 			if (off >= x->extent[i].offset &&
 			    off - x->extent[i].offset < x->extent[i].length)
 				return &x->extent[i];
-		x->version = UCFS_EXTENTS_VERSION;
-		x->start = off;
-		if (ioctl(o->fd, UCFS_IOC_EXTENTS, x) < 0 ||
-		    x->count > UCFS_EXTENTS_MAX)
-			x->count = 0;
-		if (!x->count)
+		if (!ask(o, off))
 			break;
 	}
 	return NULL;

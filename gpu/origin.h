@@ -2,6 +2,7 @@
 #ifndef UCTRAIN_ORIGIN_H
 #define UCTRAIN_ORIGIN_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,6 +25,10 @@ struct origin {
 
 /* Begin with an open file, which must stay so.  -ENOMEM. */
 int origin_begin(struct origin *o, int fd, struct errmsg *err);
+
+/* Does the mount know the file to hold one storage, and where?  False for
+ * files that are in no mount. */
+bool origin_storage(struct origin *o, uint64_t *start, uint64_t *len);
 
 /* Read exactly [off, off + len) of `file`, the one that was begun with.  -EIO
  * if a shard is not the one any more that the mount has planned with. */

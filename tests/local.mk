@@ -92,6 +92,10 @@ train_tests = \
 	%D%/test_gpt2 \
 	%D%/test_optimizer \
 	%D%/test_initial \
+	%D%/test_cpu_math \
+	%D%/test_cpu_flat \
+	%D%/test_cpu_ops \
+	%D%/test_cpu_grad \
 	%D%/test_network \
 	%D%/test_rng \
 	%D%/test_config \
@@ -106,26 +110,28 @@ train_ldadd = %D%/libmk.a $(train_libs) $(CMOCKA_LIBS) $(NETTLE_LIBS)
 %C%_test_tbevents_LDADD = $(train_ldadd)
 %C%_test_metrics_LDADD = $(train_ldadd)
 %C%_test_initial_LDADD = $(train_ldadd)
+%C%_test_cpu_math_LDADD = $(train_ldadd)
+%C%_test_cpu_flat_SOURCES = \
+	%D%/test_cpu_flat.c \
+	%D%/hostbackend.h %D%/hostbackend.c
+%C%_test_cpu_flat_LDADD = $(train_ldadd)
+%C%_test_cpu_ops_SOURCES = \
+	%D%/test_cpu_ops.c \
+	%D%/numbers.h %D%/numbers.c
+%C%_test_cpu_ops_LDADD = $(train_ldadd)
+%C%_test_cpu_grad_LDADD = $(train_ldadd)
 %C%_test_network_SOURCES = \
 	%D%/test_network.c \
+	%D%/numbers.h %D%/numbers.c \
 	%D%/whole.h %D%/whole.c
 %C%_test_network_LDADD = $(train_ldadd)
-%C%_test_optimizer_SOURCES = \
-	%D%/test_optimizer.c \
-	%D%/hostbackend.h %D%/hostbackend.c
 %C%_test_optimizer_LDADD = $(train_ldadd)
 
 # What cases run on several ranks.
 train_programs = \
 	%D%/ranks_zero \
 	%D%/ranks_checkpoint
-%C%_ranks_checkpoint_SOURCES = \
-	%D%/ranks_checkpoint.c \
-	%D%/hostbackend.h %D%/hostbackend.c
 %C%_ranks_checkpoint_LDADD = $(train_libs)
-%C%_ranks_zero_SOURCES = \
-	%D%/ranks_zero.c \
-	%D%/hostbackend.h %D%/hostbackend.c
 %C%_ranks_zero_LDADD = $(train_libs)
 
 # What `make bench` measures training steps with.

@@ -24,12 +24,12 @@
 #include "gpu/scaler.h"
 #include "gpu/schedule.h"
 #include "gpu/zero.h"
-#include "tests/hostbackend.h"
 
 struct run {
 	struct config config;
 	struct comm comm;
 	struct gpt2 model;
+	struct backend *backend;
 	struct zero zero;
 	struct scaler scaler;
 	uint64_t step, skipped;
@@ -280,9 +280,10 @@ static int run(struct run *r, struct errmsg *err)
 	int rc = gpt2_init(&r->model, &c->model, err);
 
 	if (!rc)
-		rc = zero_init(&r->zero, &r->model, &r->comm,
-			       hostbackend(c->dtype), c->zero_stage,
-			       &c->optimizer, err);
+		rc = backend_cpu_new(&r->backend, c->dtype, 1, true, err);
+	if (!rc)
+		rc = zero_init(&r->zero, &r->model, &r->comm, r->backend,
+			       c->zero_stage, &c->optimizer, err);
 	if (!rc)
 		rc = begin(r, err);
 	if (!rc)
@@ -306,6 +307,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "ranks_checkpoint: %s (%s)\n", err.text,
 			strerror(-rc));
 	zero_done(&r.zero);
+	if (r.backend)
+		r.backend->ops->destroy(r.backend);
 	gpt2_done(&r.model);
 	comm_done(&r.comm);
 	return rc != 0;

@@ -18,7 +18,6 @@
 #include "gpu/comm.h"
 #include "gpu/gpt2.h"
 #include "gpu/zero.h"
-#include "tests/hostbackend.h"
 
 #define MICRO_BATCHES 12u /* of a step, of all ranks: 1, 2, 3, 4 divide it */
 #define STEPS 3u
@@ -322,11 +321,12 @@ static void all_stages(struct comm *c, struct backend *b)
 int main(int argc, char **argv)
 {
 	struct errmsg err = { "" };
-	struct backend *b = hostbackend(DTYPE_F32);
+	struct backend *b = NULL;
 	struct comm c;
 	double failed;
 
-	if (comm_init(&c, &argc, &argv, &err)) {
+	if (comm_init(&c, &argc, &argv, &err) ||
+	    backend_cpu_new(&b, DTYPE_F32, 1, true, &err)) {
 		fprintf(stderr, "%s\n", err.text);
 		return 1;
 	}
@@ -336,6 +336,7 @@ int main(int argc, char **argv)
 	others(&c);
 	memory(&c, b);
 	all_stages(&c, b);
+	b->ops->destroy(b);
 	failed = failures;
 	comm_sum_double(&c, &failed, 1);
 	comm_done(&c);
