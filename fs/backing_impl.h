@@ -95,7 +95,7 @@ struct slot *assembly_claim(struct backing *b, uint64_t size, bool eager);
 /* Assemble a file that is BACKED_NOT, and settle it.  Lets the lock go
  * meanwhile. */
 void assembly_make(struct backing *b, struct backed *file, struct slot *slot,
-		   struct vfile *v, unsigned width);
+		   struct vfile *v);
 
 /* Tell the thread that a file was opened. */
 void ahead_opened(struct backing *b, uint64_t ino);
