@@ -78,9 +78,9 @@ struct backed *backing_find(struct backing *b, uint64_t ino, uint64_t size);
 void backing_settle(struct backing *b, struct backed *file, int rc,
 		    const struct errmsg *err);
 
-/* Below this size a file is streamed in less time than its opening would take
- * if it were assembled. */
-#define ASSEMBLY_MIN (UINT64_C(8) << 20)
+/* Smaller files are streamed.  Measured: one reader in order gains by
+ * assembling from 4 MiB on, four of the same files from 2 MiB on. */
+#define ASSEMBLY_MIN (UINT64_C(4) << 20)
 
 bool assembly_wanted(const struct backing *b, uint64_t size);
 
