@@ -45,6 +45,7 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/shardcache.h %D%/shardcache.c \
 	%D%/content.h %D%/content.c %D%/content_optimizer.c \
 	%D%/vfile.h %D%/vfile_impl.h %D%/vfile.c %D%/vfile_sum.c \
+	%D%/vfile_fill.c \
 	%D%/plan.h %D%/plan.c %D%/plan_json.c \
 	%D%/treewrite.h %D%/treewrite.c \
 	%D%/outdir.h %D%/outdir.c

@@ -523,8 +523,8 @@ static void note_mapped(struct vfile *f, size_t len, uint64_t off)
 		;
 }
 
-int vfile_map(struct vfile *f, size_t len, uint64_t off, struct vfile_window *w,
-	      struct errmsg *err)
+int vfile_map_pieces(struct vfile *f, size_t len, uint64_t off,
+		     struct vfile_window *w, struct errmsg *err)
 {
 	int rc = -E2BIG;
 
@@ -538,8 +538,17 @@ int vfile_map(struct vfile *f, size_t len, uint64_t off, struct vfile_window *w,
 
 	if (can_map(f, first, w->len, off))
 		rc = map_pieces(f, first, off, w, err);
-	if (rc == -E2BIG) { /* more pieces than were counted on */
+	if (rc)
 		vfile_unmap(f, w);
+	return rc;
+}
+
+int vfile_map(struct vfile *f, size_t len, uint64_t off, struct vfile_window *w,
+	      struct errmsg *err)
+{
+	int rc = vfile_map_pieces(f, len, off, w, err);
+
+	if (rc == -E2BIG) {
 		w->bounce = malloc(w->len);
 		rc = w->bounce ? vfile_read_exact(f, w->bounce, w->len, off, err)
 			       : errmsg_set(err, -ENOMEM, "out of memory");

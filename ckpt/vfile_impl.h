@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,11 +34,19 @@ struct vfile {
 int vfile_read_exact(struct vfile *f, void *buf, size_t len, uint64_t off,
 		     struct errmsg *err);
 
+/* Is the sum of storage i known?  There must be sums. */
+bool vfile_sum_known(const struct vfile *f, size_t i);
+
 /* The next storage to be summed in passing; nstorages: none. */
 void vfile_begin_sum(struct vfile *f, size_t storage);
 
 /* Make sure that the late literals are there. */
 int vfile_prepare(struct vfile *f, struct errmsg *err);
+
+/* As vfile_map, but -E2BIG where that would copy: there are casts, or too many
+ * or too small pieces. */
+int vfile_map_pieces(struct vfile *f, size_t len, uint64_t off,
+		     struct vfile_window *w, struct errmsg *err);
 
 /* Are the shards that are open still what was planned? */
 int vfile_check_shards(struct vfile *f, struct errmsg *err);

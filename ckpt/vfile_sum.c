@@ -23,7 +23,7 @@
 #include "ckpt/parallel.h"
 #include "ckpt/vfile_impl.h"
 
-static bool is_known(const struct vfile *f, size_t i)
+bool vfile_sum_known(const struct vfile *f, size_t i)
 {
 	return atomic_load(&f->crc[i]) & VFILE_CRC_KNOWN;
 }
@@ -32,7 +32,7 @@ static bool is_known(const struct vfile *f, size_t i)
 void vfile_begin_sum(struct vfile *f, size_t storage)
 {
 	while (storage < f->nstorages &&
-	       (f->w.len[storage] == 0 || is_known(f, storage))) {
+	       (f->w.len[storage] == 0 || vfile_sum_known(f, storage))) {
 		if (f->w.len[storage] == 0)
 			atomic_store(&f->crc[storage], VFILE_CRC_KNOWN);
 		storage++;
@@ -81,7 +81,7 @@ static int render_late(struct vfile *f, struct errmsg *err)
 	int rc = crc ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
 
 	for (size_t i = 0; !rc && i < f->nstorages; i++) {
-		if (is_known(f, i)) {
+		if (vfile_sum_known(f, i)) {
 			crc[i] = (uint32_t)atomic_load(&f->crc[i]);
 			continue;
 		}
@@ -165,7 +165,7 @@ void vfile_sum_behind(struct vfile *f)
 	bool more = true;
 
 	/* Files with several storages are few, and read by their trailers. */
-	if (atomic_load(&f->ready) || f->nstorages != 1 || is_known(f, 0))
+	if (atomic_load(&f->ready) || f->nstorages != 1 || vfile_sum_known(f, 0))
 		return;
 	/* One thread sums; the others are free to answer the reader, and
 	 * leave their bytes to it, or at worst to the next one. */
@@ -188,61 +188,4 @@ void vfile_sum(struct vfile *f, const void *buf, size_t len, uint64_t off)
 		advance_sum(f, n);
 	}
 	pthread_mutex_unlock(&f->lock);
-}
-
-/* --- the whole file ------------------------------------------------------- */
-
-/* All storages, with the sums that are not known. */
-static int fill_storages(struct vfile *f, uint8_t *buf, unsigned width,
-			 struct errmsg *err)
-{
-	struct checksum *const v = calloc(f->nstorages, sizeof(*v));
-	int rc;
-
-	if (!v)
-		return errmsg_set(err, -ENOMEM, "out of memory");
-	for (size_t i = 0; i < f->nstorages; i++)
-		v[i] = (struct checksum){
-			.off = f->w.offset[i],
-			.len = f->w.len[i],
-			.into = buf + f->w.offset[i],
-			.unsummed = !f->crc || is_known(f, i),
-		};
-	rc = checksum_ranges(v, f->nstorages, width, read_bytes, f, err);
-	for (size_t i = 0; !rc && i < f->nstorages; i++)
-		if (!v[i].unsummed)
-			atomic_store(&f->crc[i], VFILE_CRC_KNOWN | v[i].crc);
-	free(v);
-	return rc;
-}
-
-/* What lies between the storages, and holds their sums. */
-static int fill_literals(struct vfile *f, uint8_t *buf, struct errmsg *err)
-{
-	int rc = 0;
-
-	for (size_t i = 0; !rc && i < f->map.n; i++) {
-		const struct extent *const e = &f->map.v[i];
-
-		if (e->kind == EXTENT_LITERAL)
-			rc = vfile_read_exact(f, buf + e->start,
-					      (size_t)(e[1].start - e->start),
-					      e->start, err);
-	}
-	return rc;
-}
-
-int vfile_fill(struct vfile *f, void *buf, unsigned width, struct errmsg *err)
-{
-	struct checksum all = { .len = vfile_size(f), .into = buf,
-				.unsummed = true };
-	int rc;
-
-	if (f->nstorages == 0)
-		rc = checksum_ranges(&all, 1, width, read_bytes, f, err);
-	else
-		rc = fill_storages(f, buf, width, err);
-	if (!rc && f->nstorages)
-		rc = fill_literals(f, buf, err);
-	return rc ? rc : vfile_check_shards(f, err);
 }

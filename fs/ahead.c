@@ -3,7 +3,6 @@
  * The thread in the background: it assembles what a loader that goes through
  * the tree in order will open next.
  */
-#include "ckpt/parallel.h"
 #include "ckpt/plan.h"
 #include "ckpt/vfile.h"
 #include "fs/backing_impl.h"
@@ -15,7 +14,6 @@
 
 static void make(struct backing *b, uint64_t ino)
 {
-	const unsigned cores = parallel_width();
 	struct slot *slot = NULL;
 	struct backed *file;
 	struct tree_file f;
@@ -30,7 +28,7 @@ static void make(struct backing *b, uint64_t ino)
 		slot = assembly_claim(b, size, true);
 	if (slot) {
 		stats_add(b->stats, STATS_ASSEMBLED_AHEAD, 1);
-		assembly_make(b, file, slot, f.v, cores / 2 ? cores / 2 : 1);
+		assembly_make(b, file, slot, f.v);
 	}
 	pthread_mutex_unlock(&b->lock);
 	tree_file_close(&f);

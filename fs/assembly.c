@@ -9,10 +9,14 @@
 #include <stdlib.h>
 
 #include "ckpt/errmsg.h"
+#include "ckpt/parallel.h"
 #include "ckpt/vfile.h"
 #include "fs/backing_impl.h"
 #include "fs/pool.h"
 #include "fs/stats.h"
+
+/* More than that do not make one file faster, and others want to be served. */
+#define THREADS_MAX 4
 
 bool assembly_wanted(const struct backing *b, uint64_t size)
 {
@@ -119,15 +123,17 @@ static void count(struct backing *b, struct backed *file, uint64_t clock)
 }
 
 void assembly_make(struct backing *b, struct backed *file, struct slot *slot,
-		   struct vfile *v, unsigned width)
+		   struct vfile *v)
 {
+	const unsigned cores = parallel_width();
 	const uint64_t clock = stats_clock();
 	struct errmsg err = { "" };
 	int rc;
 
 	file->state = BACKED_MAKING;
 	pthread_mutex_unlock(&b->lock);
-	rc = vfile_fill(v, slot->p, width, &err);
+	rc = vfile_fill(v, slot->fd, slot->p,
+			cores < THREADS_MAX ? cores : THREADS_MAX, &err);
 	pthread_mutex_lock(&b->lock);
 	if (rc) {
 		pool_put(b->pool, slot);

@@ -19,7 +19,6 @@
 #include <unistd.h>
 
 #include "ckpt/errmsg.h"
-#include "ckpt/parallel.h"
 #include "ckpt/plan.h"
 #include "ckpt/shardcache.h"
 #include "ckpt/vfile.h"
@@ -38,10 +37,6 @@
 /* A larger part of the bound is only worth its making for a file that comes
  * again. */
 #define EAGER 8
-
-/* More threads than that do not make one file faster. */
-#define WIDTH_MAX 4
-#define WIDE_FILE (UINT64_C(32) << 20)
 
 static uint64_t default_bound(void)
 {
@@ -198,10 +193,6 @@ static void begin(struct backing *b, struct backed *file,
 		  const struct tree_file *f, struct backing_use *use)
 {
 	const int64_t shard = vfile_original(f->v);
-	const unsigned cores = parallel_width();
-	const unsigned width = file->size < WIDE_FILE ? 1
-			       : cores < WIDTH_MAX    ? cores
-						      : WIDTH_MAX;
 	struct slot *slot;
 
 	if (shard >= 0) {
@@ -215,7 +206,7 @@ static void begin(struct backing *b, struct backed *file,
 	if (slot) {
 		file->waiting = use;
 		ahead_opened(b, file->ino);
-		assembly_make(b, file, slot, f->v, width);
+		assembly_make(b, file, slot, f->v);
 		return;
 	}
 	stream(b, file);

@@ -19,11 +19,11 @@ struct stats;
 struct pool;
 
 struct slot {
+	int fd;	       /* the file */
 	uint8_t *p;    /* mapped for writing */
 	uint64_t size; /* of the file: exact, since readers see all of it */
 	int id;        /* for passthrough_reply */
 	/* The pool's own: */
-	int fd;
 	size_t room;   /* memory held: whole huge pages */
 	size_t mapped; /* address space at `p` */
 	struct slot *next;

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -397,6 +398,17 @@ static void reading_out_of_order_makes_no_wrong_sum(void **state)
 	tear_down(&f);
 }
 
+/* Memory that is a file, as vfile_fill wants it. */
+static int new_memory(size_t size, uint8_t **at)
+{
+	const int fd = memfd_create("filled", MFD_CLOEXEC);
+
+	assert_int_equal(ftruncate(fd, (off_t)size), 0);
+	*at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	assert_true(*at != MAP_FAILED);
+	return fd;
+}
+
 /* Bytes and sums from one pass. */
 static void a_whole_file_is_filled_in(void **state)
 {
@@ -408,14 +420,17 @@ static void a_whole_file_is_filled_in(void **state)
 		for (unsigned width = 0; width <= 3; width++) {
 			uint8_t *buf;
 			struct made m;
+			int fd;
 
 			make(&f, &m, n, width != 0, n + 50);
-			buf = malloc(m.size);
-			assert_int_equal(vfile_fill(m.f, buf, width, NULL), 0);
+			fd = new_memory(m.size, &buf);
+			assert_int_equal(vfile_fill(m.f, fd, buf, width, NULL),
+					 0);
 			assert_memory_equal(buf, m.whole, m.size);
 			if (width)
 				check_known(&m);
-			free(buf);
+			munmap(buf, m.size);
+			close(fd);
 			made_done(&m);
 		}
 	tear_down(&f);
@@ -427,16 +442,18 @@ static void a_changed_shard_fills_nothing(void **state)
 	struct fixture f;
 	struct made m;
 	uint8_t *buf;
+	int fd;
 
 	(void)state;
 	set_up(&f);
 	make(&f, &m, 2, true, 8);
-	buf = malloc(m.size);
+	fd = new_memory(m.size, &buf);
 	for (unsigned i = 0; i < SHARDS; i++)
 		assert_int_equal(truncate(f.path[i], 100), 0);
-	assert_int_equal(vfile_fill(m.f, buf, 2, &err), -EIO);
+	assert_int_equal(vfile_fill(m.f, fd, buf, 2, &err), -EIO);
 	assert_non_null(strstr(err.text, "was truncated since"));
-	free(buf);
+	munmap(buf, m.size);
+	close(fd);
 	made_done(&m);
 	tear_down(&f);
 }
@@ -587,6 +604,7 @@ static void large_storages_are_summed_in_parallel(void **state)
 	struct vfile *f;
 	struct stat st;
 	uint8_t last, *whole;
+	int fd;
 
 	(void)state;
 	for (size_t i = 0; i < len; i++)
@@ -603,15 +621,16 @@ static void large_storages_are_summed_in_parallel(void **state)
 	assert_int_equal(vfile_read(f, &last, 1, vfile_size(f) - 1, NULL), 1);
 	assert_true(atomic_load(&crc) ==
 		    (VFILE_CRC_KNOWN | libdeflate_crc32(0, bytes, len)));
-	whole = malloc(vfile_size(f));
+	fd = new_memory(vfile_size(f), &whole);
 	for (unsigned width = 1; width <= 3; width++) {
 		atomic_store(&crc, 0);
-		assert_int_equal(vfile_fill(f, whole, width, NULL), 0);
+		assert_int_equal(vfile_fill(f, fd, whole, width, NULL), 0);
 		assert_true(atomic_load(&crc) ==
 			    (VFILE_CRC_KNOWN | libdeflate_crc32(0, bytes, len)));
 		assert_non_null(memmem(whole, vfile_size(f), bytes, len));
 	}
-	free(whole);
+	munmap(whole, vfile_size(f));
+	close(fd);
 	vfile_free(f);
 	extent_done(&map);
 	shardcache_free(c);

@@ -8,12 +8,12 @@ require_fuse
 mnt=$tmp/mnt
 zero=$mnt/global_step1_universal/zero
 
-# Nine files of 8.8 MB each, a little more than is needed to be assembled.
+# Nine files of 4.4 MB each, a little more than is needed to be assembled.
 mkdir "$tmp/run"
-"$top_builddir/tests/mkrun" "$tmp/run" 3 2200000 || fail "mkrun"
+"$top_builddir/tests/mkrun" "$tmp/run" 3 1100000 || fail "mkrun"
 tag=$tmp/run/global_step1
 check "convert" ucckpt convert "$tag" "$tmp/copy" >"$tmp/convert.log" 2>&1
-(cd "$tmp/copy/zero" && find . -name '*.pt' -size +8M | sort) >"$tmp/large"
+(cd "$tmp/copy/zero" && find . -name '*.pt' -size +4M | sort) >"$tmp/large"
 check "nine large files" test "$(wc -l <"$tmp/large")" -eq 9
 
 # count NAME: a number of the mount's statistics.
@@ -43,8 +43,8 @@ check "nothing is assembled" test "$(count assembled)" -eq 0
 check "and takes no memory" test "$(count memory_bytes)" -eq 0
 check "opens are counted" test "$(count opens_streamed)" -ge 18
 check "reads are" test "$(count reads)" -ge 18
-check "bytes are" test "$(count read_bytes)" -ge $((9 * 8800000 * 2))
-check "shards are where they come from" test "$(count shard_bytes)" -ge $((9 * 8800000 * 2))
+check "bytes are" test "$(count read_bytes)" -ge $((9 * 4400000 * 2))
+check "shards are where they come from" test "$(count shard_bytes)" -ge $((9 * 4400000 * 2))
 check "times are told" grep -q '^read_us .*<[0-9]*:[0-9]' "$mnt/.ucfs/stats"
 streamed=$(count opens_streamed)
 check "JSON says the same" test "$(tr ',{' '\n\n' <"$mnt/.ucfs/stats.json" | sed -n 's/"opens_streamed"://p')" \
@@ -103,7 +103,7 @@ unmount
 
 # --- memory that is used again -----------------------------------------------------
 # Room for three files: every pass through nine recycles all of it.
-mount_fg "$tmp/run" -o assemble=30M || finish
+mount_fg "$tmp/run" -o assemble=19M || finish
 check "with little memory, too" settle opens_assembled
 f=$(head -n 1 "$tmp/large")
 mkfifo "$tmp/hold"
@@ -125,7 +125,7 @@ for _ in 1 2 3 4 5 6 7 8; do
 done
 check "and its memory was wanted" test "$(count evicted)" -gt "$evicted"
 check "but somebody holds it" test "$(count still_mapped)" -ge 1
-check "memory stays in its bound" test "$(count memory_bytes)" -le $((30 << 20))
+check "memory stays in its bound" test "$(count memory_bytes)" -le $((19 << 20))
 exec 9>&-
 check "a mapping keeps its bytes when its file is given up" wait "$holder"
 unmount

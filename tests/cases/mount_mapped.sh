@@ -9,7 +9,7 @@ mnt=$tmp/mnt
 file=$mnt/global_step1_universal/zero/block.0001.weight/exp_avg.pt
 
 mkdir "$tmp/run"
-"$top_builddir/tests/mkrun" "$tmp/run" 2 2200000 || fail "mkrun"
+"$top_builddir/tests/mkrun" "$tmp/run" 2 1100000 || fail "mkrun"
 tag=$tmp/run/global_step1
 check "convert" ucckpt convert "$tag" "$tmp/copy" >"$tmp/convert.log" 2>&1
 copy=$tmp/copy/zero/block.0001.weight/exp_avg.pt
