@@ -104,6 +104,20 @@ static int read_rows(struct run *r, bool valid, uint64_t batch, unsigned micro,
 	return 0;
 }
 
+/*
+ * A pass through the network failed on this rank.  Others may be waiting for
+ * its part of something: it cannot just leave.
+ */
+static int pass_failed(const struct run *r, int rc, const struct errmsg *err)
+{
+	if (rc && r->comm->size > 1) {
+		fprintf(stderr, "uctrain: rank %u: %s\n", r->comm->rank,
+			err->text);
+		comm_abort(r->comm, EXIT_FAILURE);
+	}
+	return rc;
+}
+
 /* Gradients of the whole batch; *loss is its mean over all ranks. */
 static int accumulate(struct run *r, double *loss, struct errmsg *err)
 {
@@ -147,8 +161,11 @@ static int validate(struct run *r, double *loss, struct errmsg *err)
 			rc = comm_agree(r->comm, read_rows(r, true, b, i, err),
 					err);
 			if (!rc)
-				rc = network_evaluate(r->network, &r->weights,
-						      r->rows, &one, err);
+				rc = pass_failed(
+					r,
+					network_evaluate(r->network, &r->weights,
+							 r->rows, &one, err),
+					err);
 			if (rc)
 				return rc;
 			sum += one;
