@@ -22,6 +22,7 @@ void stop_on_signals(void)
 
 	sigaction(SIGTERM, &sa, NULL);
 	sigaction(SIGUSR1, &sa, NULL);
+	signal(SIGXFSZ, SIG_IGN);
 }
 
 bool stop_requested(void)

@@ -6,7 +6,8 @@
 
 /*
  * SIGTERM and SIGUSR1, which batch systems send before they take a machine
- * away, ask for an end after the current step.
+ * away, ask for an end after the current step.  A file that may not grow is an
+ * error of its write, not the end of the process.
  */
 void stop_on_signals(void);
 

@@ -180,7 +180,8 @@ static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
 {
 	const struct config *c = r->config;
 	struct zero_update u = {
-		.lr = schedule_lr(&c->schedule, c->optimizer.lr, r->zero.step),
+		.lr = schedule_lr(&c->schedule, c->optimizer.lr,
+				  r->zero.step + 1),
 		.clip = c->gradient_clipping,
 		.grad_scale = r->scaler.scale,
 	};

@@ -58,7 +58,6 @@ refused "other ranks" "universal" 1 "${flags[@]}" --steps 3 --resume --checkpoin
 # The disk is full: files may not grow beyond 64 KiB.
 if (
 	ulimit -f 64
-	trap '' XFSZ
 	try_train 2 full "${flags[@]}" --steps 3 --resume --checkpoint_dir "$run" \
 		--checkpoint_interval 1
 ); then
