@@ -63,7 +63,7 @@ static int by_rank(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-static int by_expert(const void *a, const void *b)
+static int by_layer(const void *a, const void *b)
 {
 	const struct ckfile *const x = a, *const y = b;
 
@@ -78,7 +78,7 @@ static int by_expert(const void *a, const void *b)
 
 /* What a directory holds, by kind. */
 struct found {
-	struct list optim, model, model3, expert;
+	struct list optim, model, model3, layer, expert;
 	bool old_experts; /* some of another layout are there */
 };
 
@@ -88,6 +88,8 @@ static struct list *list_for(struct found *f, enum ckfile_kind kind)
 	case CKFILE_OPTIM: return &f->optim;
 	case CKFILE_MODEL: return &f->model;
 	case CKFILE_MODEL3: return &f->model3;
+	case CKFILE_LAYER:
+		return &f->layer;
 	case CKFILE_EXPERT: return &f->expert;
 	default: return NULL;
 	}
@@ -110,8 +112,6 @@ static int scan_names(struct ckdir *d, struct found *f, struct errmsg *err)
 		struct stat st;
 		struct list *to;
 
-		d->nlayer += id.kind == CKFILE_LAYER;
-		d->nlayer1 += id.kind == CKFILE_LAYER && id.layer == 1;
 		f->old_experts |= id.kind == CKFILE_EXPERT_OLD;
 		to = list_for(f, id.kind);
 		if (!to)
@@ -197,7 +197,7 @@ static int check_experts(const struct ckdir *d, const struct found *f,
 	for (size_t i = 0; i < f->expert.n; i++, expert++) {
 		const struct ckfile *const e = &f->expert.v[i];
 
-		if (i > 0 && by_expert(&e[-1], e) == 0)
+		if (i > 0 && by_layer(&e[-1], e) == 0)
 			return fail_twice(d, &e[-1], e, err);
 		if (i > 0 && e->id.layer == layer + 1) {
 			layer++;
@@ -218,6 +218,22 @@ static int check_experts(const struct ckdir *d, const struct found *f,
 	return 0;
 }
 
+/* Whatever else they are, each is there once. */
+static int check_layers(const struct ckdir *d, const struct list *l,
+			struct errmsg *err)
+{
+	for (size_t i = 1; i < l->n; i++)
+		if (by_layer(&l->v[i - 1], &l->v[i]) == 0)
+			return fail_twice(d, &l->v[i - 1], &l->v[i], err);
+	return 0;
+}
+
+static void sort(struct list *l, int (*order)(const void *a, const void *b))
+{
+	if (l->n)
+		qsort(l->v, l->n, sizeof(*l->v), order);
+}
+
 static int build_grid(struct ckdir *d, struct found *f, struct errmsg *err)
 {
 	struct list *const states = f->model3.n ? &f->model3 : &f->model;
@@ -235,11 +251,10 @@ static int build_grid(struct ckdir *d, struct found *f, struct errmsg *err)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: no *_model_states.pt file: it is missing",
 				  d->path);
-	qsort(f->optim.v, f->optim.n, sizeof(*f->optim.v), by_rank);
-	qsort(states->v, states->n, sizeof(*states->v), by_rank);
-	if (f->expert.n)
-		qsort(f->expert.v, f->expert.n, sizeof(*f->expert.v),
-		      by_expert);
+	sort(&f->optim, by_rank);
+	sort(states, by_rank);
+	sort(&f->layer, by_layer);
+	sort(&f->expert, by_layer);
 	widen(d, &f->optim);
 	widen(d, states);
 	rc = check_grid(d, f->optim.v, f->optim.n, d->mp_degree, d->dp_degree,
@@ -248,6 +263,8 @@ static int build_grid(struct ckdir *d, struct found *f, struct errmsg *err)
 		rc = check_grid(d, states->v, states->n, d->mp_degree,
 				d->zero3 ? d->dp_degree : 1,
 				"model-states file", err);
+	if (!rc)
+		rc = check_layers(d, &f->layer, err);
 	if (!rc)
 		rc = check_experts(d, f, err);
 	if (rc)
@@ -290,6 +307,7 @@ int ckdir_scan(struct ckdir *d, const char *path, struct errmsg *err)
 		list_done(&f.optim);
 		list_done(&f.model);
 		list_done(&f.model3);
+		list_done(&f.layer);
 		list_done(&f.expert);
 		ckdir_done(d);
 		return rc;
@@ -298,6 +316,8 @@ int ckdir_scan(struct ckdir *d, const char *path, struct errmsg *err)
 	d->noptim = f.optim.n;
 	d->model = d->zero3 ? f.model3.v : f.model.v;
 	d->nmodel = d->zero3 ? f.model3.n : f.model.n;
+	d->layer = f.layer.v;
+	d->nlayer = f.layer.n;
 	d->expert = f.expert.v;
 	d->nexpert = f.expert.n;
 	list_done(d->zero3 ? &f.model : &f.model3);
@@ -308,10 +328,12 @@ void ckdir_done(struct ckdir *d)
 {
 	struct list optim = { .v = d->optim, .n = d->noptim };
 	struct list model = { .v = d->model, .n = d->nmodel };
+	struct list layer = { .v = d->layer, .n = d->nlayer };
 	struct list expert = { .v = d->expert, .n = d->nexpert };
 
 	list_done(&optim);
 	list_done(&model);
+	list_done(&layer);
 	list_done(&expert);
 	free(d->path);
 	free(d->tag);

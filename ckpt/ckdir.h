@@ -37,8 +37,8 @@ struct ckdir {
 	unsigned dp_degree;
 	unsigned mp_degree; /* tensor times pipeline parallel */
 	bool zero3;	    /* model states are per data-parallel rank */
-	size_t nlayer;	    /* pipeline layer files */
-	unsigned nlayer1;   /* of them, of layer 1 */
+	struct ckfile *layer; /* of a pipeline, by layer, then tensor rank */
+	size_t nlayer;
 	struct ckfile *expert; /* of MoE layers, by layer, then expert */
 	size_t nexpert;
 };

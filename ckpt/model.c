@@ -49,8 +49,39 @@ static int64_t recorded_ranks(const struct catalogue *c)
 	return n > c->mp_world_size ? n : c->mp_world_size;
 }
 
+static size_t count_files(const struct ckfile *v, size_t n)
+{
+	size_t i = 0;
+
+	while (i < n && v[i].id.layer == v[0].id.layer)
+		i++;
+	return i;
+}
+
+/* A pipeline's layer has a file of each tensor-parallel rank.  DeepSpeed's
+ * converter counts those of layer 1 alone, however many the others have. */
+static int count_slices(const struct builder *b, unsigned *slices)
+{
+	const struct ckfile *const v = b->dir->layer;
+	const size_t n = b->dir->nlayer, first = count_files(v, n);
+
+	for (size_t i = first, k; i < n; i += k) {
+		k = count_files(&v[i], n - i);
+		if (k != first)
+			return errmsg_set(b->err, -EBADMSG,
+					  "%s: layer %u has %zu files (%s, ...),"
+					  " but layer %u has %zu (%s, ...): of"
+					  " how many tensor-parallel ranks?",
+					  b->dir->path, v[0].id.layer, first,
+					  v[0].name, v[i].id.layer, k,
+					  v[i].name);
+	}
+	*slices = (unsigned)first;
+	return 0;
+}
+
 /* The tensor-parallel degree is recorded since 2026; before, the files of
- * layer 1 tell: one for each tensor-parallel rank, none without pipeline. */
+ * a pipeline's layers tell.  Without pipeline there are none. */
 static int find_degrees(const struct builder *b)
 {
 	const struct catalogue *const c = &b->m->cats[0];
@@ -69,8 +100,8 @@ static int find_degrees(const struct builder *b)
 	if (c->tp_degree > 0 && c->pp_degree > 0 &&
 	    c->tp_degree * c->pp_degree == mp)
 		b->m->tp = (unsigned)c->tp_degree;
-	else if (b->dir->nlayer1)
-		b->m->tp = b->dir->nlayer1;
+	else if (b->dir->nlayer && count_slices(b, &b->m->tp))
+		return -EBADMSG;
 	if (mp % b->m->tp)
 		return errmsg_set(b->err, -EBADMSG,
 				  "%s: %u model-parallel ranks cannot be of"

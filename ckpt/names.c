@@ -43,6 +43,16 @@ static bool ends_with(const char *s, const char *tail)
 	return n >= t && strcmp(s + n - t, tail) == 0;
 }
 
+/* The rank on the axis "model" of a pipeline's topology, which may have others
+ * ("-expert_01-model_00"), or not that one. */
+static unsigned find_slice(const char *axes)
+{
+	const char *s = strstr(axes, "-model_");
+	unsigned slice;
+
+	return s && skip(&s, "-model_") && skip_number(&s, &slice) ? slice : 0;
+}
+
 /* Files of single layers and experts. */
 static struct ckname parse_layer(const char *name)
 {
@@ -56,6 +66,8 @@ static struct ckname parse_layer(const char *name)
 		    skip(&s, "_mp_rank_") && skip_number(&s, &r.mp) &&
 		    strcmp(s, "_model_states.pt") == 0)
 			r.kind = CKFILE_EXPERT;
+		else
+			r.mp = find_slice(s);
 	} else if (strncmp(name, "expert_", 7) == 0 &&
 		   ends_with(name, "_model_states.pt")) {
 		r.kind = CKFILE_EXPERT_OLD;

@@ -19,7 +19,8 @@ enum ckfile_kind {
 struct ckname {
 	enum ckfile_kind kind;
 	unsigned dp; /* data-parallel rank; "pp" in the name is historical */
-	unsigned mp; /* model-parallel rank: pipeline stage * tp + tensor rank */
+	unsigned mp; /* model-parallel rank: pipeline stage * tp + tensor rank;
+		      * CKFILE_LAYER: the tensor rank alone */
 	unsigned layer; /* of CKFILE_LAYER; CKFILE_EXPERT: counts MoE layers */
 	unsigned expert; /* of CKFILE_EXPERT, in all of its layer */
 };

@@ -43,6 +43,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	struct server *const s = userdata;
 
 	kernel_init(conn);
+	s->no_opendir = tree_is_immutable(s->tree) &&
+			conn->capable & FUSE_CAP_NO_OPENDIR_SUPPORT;
 	atomic_store(&s->passthrough->on, kernel_passes_through());
 	backing_start(s->backing);
 }
@@ -150,8 +152,15 @@ static void op_opendir(fuse_req_t req, fuse_ino_t ino,
 {
 	struct errmsg err = { "" };
 	struct tree_dir *d;
-	const int rc = tree_dir_open(tree_of(req), ino, &d, &err);
+	int rc;
 
+	/* The kernel then opens directories by itself from now on, and keeps
+	 * all listings: half the requests of a walk. */
+	if (ops_server(req)->no_opendir) {
+		fuse_reply_err(req, ENOSYS);
+		return;
+	}
+	rc = tree_dir_open(tree_of(req), ino, &d, &err);
 	if (rc) {
 		ops_reply_failure(req, rc, &err);
 		return;
@@ -206,8 +215,8 @@ static void entry_attributes(fuse_req_t req, const struct tree_entry *entry,
 		fill_entry(&attr, e);
 }
 
-static void read_directory(fuse_req_t req, fuse_ino_t ino, size_t size,
-			   uint64_t pos, struct tree_dir *d, bool plus)
+static void read_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
+			 uint64_t pos, struct tree_dir *d, bool plus)
 {
 	struct errmsg err = { "" };
 	struct tree_entry entry;
@@ -245,6 +254,21 @@ static void read_directory(fuse_req_t req, fuse_ino_t ino, size_t size,
 	else
 		fuse_reply_buf(req, buf, used);
 	free(buf);
+}
+
+static void read_directory(fuse_req_t req, fuse_ino_t ino, size_t size,
+			   uint64_t pos, struct tree_dir *open, bool plus)
+{
+	struct errmsg err = { "" };
+	struct tree_dir *d = open;
+	const int rc = d ? 0 : tree_dir_open(tree_of(req), ino, &d, &err);
+
+	if (rc)
+		ops_reply_failure(req, rc, &err);
+	else
+		read_entries(req, ino, size, pos, d, plus);
+	if (!open && !rc)
+		tree_dir_close(d);
 }
 
 static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,

@@ -2,6 +2,8 @@
 #ifndef UCFS_OPS_H
 #define UCFS_OPS_H
 
+#include <stdbool.h>
+
 struct backing;
 struct fuse_lowlevel_ops;
 struct passthrough;
@@ -14,6 +16,7 @@ struct server {
 	struct stats *stats;
 	struct passthrough *passthrough;
 	struct backing *backing;
+	bool no_opendir; /* known once the kernel has said what it can */
 };
 
 /* The file system's operations; their userdata is a struct server. */

@@ -97,6 +97,9 @@ int tree_dir_open(struct tree *t, uint64_t ino, struct tree_dir **out,
 		  struct errmsg *err);
 void tree_dir_close(struct tree_dir *d);
 
+/* Will every listing always be the same, as that of a tag's view is? */
+bool tree_is_immutable(const struct tree *t);
+
 /* Will the listing be the same the next time? */
 bool tree_dir_is_immutable(const struct tree_dir *d);
 

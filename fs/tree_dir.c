@@ -230,6 +230,11 @@ void tree_dir_close(struct tree_dir *d)
 	free(d);
 }
 
+bool tree_is_immutable(const struct tree *t)
+{
+	return t->is_tag;
+}
+
 bool tree_dir_is_immutable(const struct tree_dir *d)
 {
 	return d->is_view;

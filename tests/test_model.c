@@ -62,12 +62,21 @@ static void make_small(struct world *w, enum merge_rule rule, unsigned tp,
 	world_cut(&w->v[0], tp);
 }
 
-/* Before degrees were recorded, the files of layer 1 told. */
+static void touch_layer(const char *dir, unsigned layer, unsigned slice)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), "%s/layer_%02u-model_%02u-model_states.pt",
+		 dir, layer, slice);
+	mkpt_save(path, "", 0);
+}
+
+/* Before degrees were recorded, the files of layers told. */
 static void degrees_are_found(void **state)
 {
 	static const struct {
 		unsigned tp, pp; /* recorded */
-		unsigned layers; /* files of layer 1 */
+		unsigned layers; /* files of layers 1 and 2 */
 		unsigned want_tp, want_pp;
 		int rc;
 	} cases[] = {
@@ -85,17 +94,14 @@ static void degrees_are_found(void **state)
 		struct errmsg err = { "" };
 		struct model m = { 0 };
 		struct world w;
-		char path[PATH_MAX];
 
 		make_small(&w, MERGE_REPLICATED, tp, 4 / tp);
 		w.as.tp = cases[i].tp;
 		w.as.pp = cases[i].pp;
 		world_write(&w, dir);
 		for (unsigned k = 0; k < cases[i].layers; k++) {
-			snprintf(path, sizeof(path),
-				 "%s/layer_01-model_%02u-model_states.pt", dir,
-				 k);
-			mkpt_save(path, "", 0);
+			touch_layer(dir, 1, k);
+			touch_layer(dir, 2, k);
 		}
 		if (load(dir, &m, &err) != cases[i].rc)
 			fail_msg("case %zu: %s", i, err.text);
@@ -104,6 +110,44 @@ static void degrees_are_found(void **state)
 							 " degree 3"));
 		assert_int_equal(m.tp, cases[i].want_tp);
 		assert_int_equal(m.pp, cases[i].want_pp);
+		model_done(&m);
+		world_done(&w);
+		mkckpt_free_dir(dir);
+	}
+}
+
+/* One layer's stray file would make two tensor-parallel ranks three, or four
+ * of one stage.  That counts only where the degrees are not recorded. */
+static void layers_have_as_many_files(void **state)
+{
+	static const struct {
+		unsigned degree, first, second, rc;
+	} cases[] = {
+		{ 0, 2, 2, 0 },       { 0, 4, 2, EBADMSG },
+		{ 0, 2, 3, EBADMSG }, { 0, 1, 2, EBADMSG },
+		{ 2, 4, 2, 0 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		char *const dir = mkckpt_new_dir();
+		struct errmsg err = { "" };
+		struct model m = { 0 };
+		struct world w;
+
+		make_small(&w, MERGE_REPLICATED, 2, 2);
+		w.as.tp = w.as.pp = cases[i].degree;
+		world_write(&w, dir);
+		for (unsigned k = 0; k < cases[i].first; k++)
+			touch_layer(dir, 1, k);
+		for (unsigned k = 0; k < cases[i].second; k++)
+			touch_layer(dir, 2, k);
+		assert_int_equal(load(dir, &m, &err), -(int)cases[i].rc);
+		if (cases[i].rc)
+			assert_non_null(strstr(
+				err.text, "layer_02-model_00-model_states.pt"));
+		else
+			assert_int_equal(m.tp, 2);
 		model_done(&m);
 		world_done(&w);
 		mkckpt_free_dir(dir);
@@ -252,6 +296,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(degrees_are_found),
+		cmocka_unit_test(layers_have_as_many_files),
 		cmocka_unit_test(parameters_know_their_slices),
 		cmocka_unit_test(later_stages_do_not_count_if_listed),
 		cmocka_unit_test(slices_that_do_not_fit_name_the_file),

@@ -47,6 +47,9 @@ static void names_tell_kind_and_ranks(void **state)
 		  CKFILE_OPTIM, 1000000, 0 },
 		{ "layer_01-model_00-model_states.pt", CKFILE_LAYER, 0, 0 },
 		{ "layer_12-model_states.pt", CKFILE_LAYER, 0, 0 },
+		{ "layer_1-model_3-model_states.pt", CKFILE_LAYER, 0, 3 },
+		{ "layer_01-axis_02-model_03-model_states.pt", CKFILE_LAYER, 0,
+		  3 },
 		{ "layer_1_expert_2_mp_rank_00_model_states.pt", CKFILE_EXPERT,
 		  0, 0 },
 		{ "layer_12_expert_127_mp_rank_03_model_states.pt",
@@ -243,6 +246,47 @@ static void other_files_of_experts_are_refused(void **state)
 	}
 }
 
+/* Names that are not the same, but say the same. */
+static void a_layer_is_there_once(void **state)
+{
+	static const struct {
+		const char *a, *b;
+		int rc;
+	} cases[] = {
+		{ "layer_01-model_00-model_states.pt",
+		  "layer_1-model_00-model_states.pt", -EBADMSG },
+		{ "layer_01-model_01-model_states.pt",
+		  "layer_01-model_1-model_states.pt", -EBADMSG },
+		{ "layer_01-model_00-model_states.pt",
+		  "layer_01-model_states.pt", -EBADMSG },
+		{ "layer_01-model_00-model_states.pt",
+		  "layer_01-model_01-model_states.pt", 0 },
+		{ "layer_01-model_states.pt", "layer_11-model_states.pt", 0 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		char *const dir = mkckpt_new_dir();
+		struct errmsg err = { "" };
+		struct ckdir d;
+
+		touch(dir, OPTIM, 0, 0);
+		touch(dir, "mp_rank_00_model_states.pt", 0, 0);
+		touch(dir, cases[i].a, 0, 0);
+		touch(dir, cases[i].b, 0, 0);
+		assert_int_equal(ckdir_scan(&d, dir, &err), cases[i].rc);
+		if (cases[i].rc) {
+			assert_non_null(strstr(err.text, "is there twice"));
+			assert_non_null(strstr(err.text, cases[i].a));
+			assert_non_null(strstr(err.text, cases[i].b));
+		} else {
+			assert_int_equal(d.nlayer, 2);
+		}
+		ckdir_done(&d);
+		mkckpt_free_dir(dir);
+	}
+}
+
 static void other_directories_are_no_tags(void **state)
 {
 	char *const dir = mkckpt_new_dir();
@@ -265,6 +309,7 @@ int main(void)
 		cmocka_unit_test(each_hole_in_the_grid_is_told),
 		cmocka_unit_test(experts_are_there_from_the_first_on),
 		cmocka_unit_test(other_files_of_experts_are_refused),
+		cmocka_unit_test(a_layer_is_there_once),
 		cmocka_unit_test(other_directories_are_no_tags),
 	};
 
