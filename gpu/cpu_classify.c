@@ -1,40 +1,92 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Head and loss.  The logits of a whole batch would be the largest thing in
- * memory by far; those of a few rows are made, turned into their own gradient
- * in place, and used up while they are still in the cache.
+ * memory by far; there are those of a tile of rows, in blocks of columns that
+ * fit a core's cache.  A block's exponentials are taken as soon as its logits
+ * are there, against the largest of the block; when all blocks are known, each
+ * is scaled to what it is in the gradient, and used up.  Blocks are threads'
+ * own.
  */
 #include <cblas.h>
 #include <math.h>
+#include <stdbool.h>
+#include <string.h>
 
 #include "gpu/cpu.h"
 #include "gpu/cpu_math.h"
 
-/* Rows whose logits are there at once, and the bytes they may take.  Each
+/* Rows of a tile, the bytes its logits may take, and columns of a block.  Each
  * product has to arrange all of `wte` anew, which many rows make up for. */
-#define ROWS_MAX ((size_t)256)
-#define LOGITS_BYTES ((size_t)64 << 20)
+#define ROWS_MAX ((size_t)512)
+#define LOGITS_BYTES ((size_t)112 << 20)
+#define COLUMNS ((size_t)512)
 
-/* The cross entropy of a row against `target`; its logits become e^(x - max)
- * and *sum their sum. */
-CPU_CLONES static double exponentials(float *x, size_t n, int32_t target,
-				      float *sum)
+struct head {
+	struct cpu *cpu;
+	/* What cpu_classify was told, of the rows of this tile. */
+	const float *in, *wte;
+	float *dwte;
+	const int32_t *targets;
+	size_t rows, c, vocab;
+	float scale;
+	/* Of a block each, [block][rows]: exponentials' largest logit and sum,
+	 * in the end the factor that makes gradients of them. */
+	float *logits, *top, *sum;
+	float *wanted; /* the target's logit, [rows] */
+	float *din;    /* a sum for each part of the blocks */
+};
+
+static size_t blocks(size_t vocab)
 {
-	const float wanted = x[target];
-	float top = -INFINITY, s = 0;
+	return (vocab + COLUMNS - 1) / COLUMNS;
+}
+
+static size_t columns(const struct head *h, size_t block)
+{
+	const size_t left = h->vocab - block * COLUMNS;
+
+	return left < COLUMNS ? left : COLUMNS;
+}
+
+/* The rows of a block are `columns` long. */
+static float *logits_of(const struct head *h, size_t block)
+{
+	return h->logits + block * COLUMNS * h->rows;
+}
+
+/* Is row i's target in this block?  Then *column is its place. */
+static bool has_target(const struct head *h, size_t block, size_t i,
+		       size_t *column)
+{
+	const int32_t target = h->targets[i];
+
+	*column = (size_t)target - block * COLUMNS;
+	return target >= 0 && (size_t)target / COLUMNS == block;
+}
+
+CPU_CLONES static float largest(const float *x, size_t n)
+{
+	float top = -INFINITY;
 	size_t i;
 
 #pragma omp simd reduction(max : top)
 	for (i = 0; i < n; i++)
 		top = x[i] > top ? x[i] : top;
-#pragma omp simd reduction(+ : s)
+	return top;
+}
+
+/* x becomes e^(x - top).  Returns the sum. */
+CPU_CLONES static float exponentials(float *x, size_t n, float top)
+{
+	float sum = 0;
+	size_t i;
+
+#pragma omp simd reduction(+ : sum)
 	for (i = 0; i < n; i++) {
 		x[i] = cpu_exp(x[i] - top);
-		s += x[i];
+		sum += x[i];
 	}
-	*sum = s;
-	/* A NaN loses every comparison: the sum is what shows it. */
-	return (double)(logf(s) + top) - wanted + 0 * s;
+	return sum;
 }
 
 CPU_CLONES static void scale_row(float *x, size_t n, float factor)
@@ -45,69 +97,162 @@ CPU_CLONES static void scale_row(float *x, size_t n, float factor)
 		x[i] *= factor;
 }
 
-/* The loss of a row, its logits replaced by their gradient, times `scale`. */
-static double row_loss(enum dtype dtype, float *x, size_t n, int32_t target,
-		       float scale)
+static void block_forward(const struct head *h, size_t block)
 {
-	float sum;
-	double loss;
+	const size_t n = columns(h, block);
+	float *const logits = logits_of(h, block);
+	size_t i, column;
 
-	if (target < 0) {
-		scale_row(x, n, 0);
-		return 0;
+	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)h->rows,
+		    (int)n, (int)h->c, 1, h->in, (int)h->c,
+		    h->wte + block * COLUMNS * h->c, (int)h->c, 0, logits,
+		    (int)n);
+	for (i = 0; i < h->rows; i++) {
+		float *const x = logits + i * n;
+		const size_t at = block * h->rows + i;
+
+		cpu_round_to(h->cpu->base.dtype, x, n);
+		if (has_target(h, block, i, &column))
+			h->wanted[i] = x[column];
+		h->top[at] = largest(x, n);
+		h->sum[at] = exponentials(x, n, h->top[at]);
 	}
-	cpu_round_to(dtype, x, n);
-	loss = exponentials(x, n, target, &sum);
-	if (scale == 0)
-		return loss;
-	scale_row(x, n, scale / sum);
-	x[target] -= scale;
-	cpu_round_to(dtype, x, n);
-	return loss;
 }
 
-static size_t tile_rows(size_t vocab)
+/* The cross entropy of a row; its `sum`s become factors. */
+static double row_loss(const struct head *h, size_t i)
 {
-	const size_t n = LOGITS_BYTES / (vocab * sizeof(float));
+	const size_t n = blocks(h->vocab);
+	float top = -INFINITY, sum = 0;
+	size_t k;
 
-	return n < 1 ? 1 : n > ROWS_MAX ? ROWS_MAX : n;
+	if (h->targets[i] < 0) {
+		for (k = 0; k < n; k++)
+			h->sum[k * h->rows + i] = 0;
+		return 0;
+	}
+	for (k = 0; k < n; k++)
+		top = fmaxf(top, h->top[k * h->rows + i]);
+	for (k = 0; k < n; k++) {
+		const size_t at = k * h->rows + i;
+		const float factor = cpu_exp(h->top[at] - top);
+
+		sum += h->sum[at] * factor;
+		h->sum[at] = factor;
+	}
+	for (k = 0; k < n; k++)
+		h->sum[k * h->rows + i] *= h->scale / sum;
+	/* A NaN loses every comparison: the sum is what shows it. */
+	return (double)(logf(sum) + top) - h->wanted[i] + 0 * sum;
+}
+
+/* Gradients of a block's logits, and what they add to the others'. */
+static void block_backward(const struct head *h, size_t block, float *din,
+			   bool first)
+{
+	const size_t n = columns(h, block), c = h->c;
+	float *const logits = logits_of(h, block);
+	size_t i, column;
+
+	for (i = 0; i < h->rows; i++) {
+		float *const x = logits + i * n;
+
+		scale_row(x, n, h->sum[block * h->rows + i]);
+		if (has_target(h, block, i, &column))
+			x[column] -= h->scale;
+		cpu_round_to(h->cpu->base.dtype, x, n);
+	}
+	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)h->rows,
+		    (int)c, (int)n, 1, logits, (int)n,
+		    h->wte + block * COLUMNS * c, (int)c, first ? 0 : 1, din,
+		    (int)c);
+	cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)n, (int)c,
+		    (int)h->rows, 1, logits, (int)n, h->in, (int)c, 1,
+		    h->dwte + block * COLUMNS * c, (int)c);
+}
+
+static void forward(const struct head *h, double *loss)
+{
+	double losses[ROWS_MAX];
+	size_t i;
+
+#pragma omp parallel for schedule(static)
+	for (i = 0; i < blocks(h->vocab); i++)
+		block_forward(h, i);
+#pragma omp parallel for schedule(static)
+	for (i = 0; i < h->rows; i++)
+		losses[i] = row_loss(h, i);
+	for (i = 0; i < h->rows; i++)
+		*loss += losses[i];
+}
+
+/* Each part of the blocks has a sum for `din` of its own, and they are added
+ * in order: the same result in every run. */
+static void backward(const struct head *h, float *din)
+{
+	const size_t parts = h->cpu->threads, n = blocks(h->vocab);
+	const size_t size = h->rows * h->c;
+	size_t t;
+
+#pragma omp parallel for schedule(static, 1)
+	for (t = 0; t < parts; t++) {
+		const size_t first = n * t / parts, end = n * (t + 1) / parts;
+		size_t i;
+
+		if (first == end)
+			memset(h->din + t * size, 0, size * sizeof(*din));
+		for (i = first; i < end; i++)
+			block_backward(h, i, h->din + t * size, i == first);
+	}
+	memcpy(din, h->din, size * sizeof(*din));
+	for (t = 1; t < parts; t++)
+		cpu_accumulate(&h->cpu->base, din, h->din + t * size, size);
+	cpu_round_to(h->cpu->base.dtype, din, size);
+}
+
+/* As many rows as there may be, or fewer so that tiles are of one size. */
+static size_t tile_rows(size_t rows, size_t vocab)
+{
+	const size_t fit = LOGITS_BYTES / (vocab * sizeof(float));
+	const size_t most = fit < 1 ? 1 : fit > ROWS_MAX ? ROWS_MAX : fit;
+	const size_t tiles = (rows + most - 1) / most;
+
+	return (rows + tiles - 1) / tiles;
 }
 
 void cpu_classify(struct backend *b, double *loss, void *din, float *dwte,
 		  const void *in, const void *wte, const int32_t *targets,
 		  size_t rows, size_t c, size_t vocab, float scale)
 {
-	const size_t tile = tile_rows(vocab);
-	float *const logits =
-		cpu_scratch((struct cpu *)b, tile * vocab * sizeof(float));
-	double losses[ROWS_MAX];
-	size_t at, i;
+	struct cpu *const cpu = (struct cpu *)b;
+	const size_t tile = tile_rows(rows, vocab);
+	const size_t per_row = vocab + 2 * blocks(vocab) + 1 + cpu->threads * c;
+	float *const scratch = cpu_scratch(cpu, tile * per_row * sizeof(float));
+	size_t at;
 
-	if (!logits)
+	if (!scratch)
 		return;
 	for (at = 0; at < rows; at += tile) {
 		const size_t n = rows - at < tile ? rows - at : tile;
-		const float *const x = (const float *)in + at * c;
-		float *const dx = din ? (float *)din + at * c : NULL;
+		struct head h = {
+			.cpu = cpu,
+			.in = (const float *)in + at * c,
+			.wte = wte,
+			.dwte = dwte,
+			.targets = targets + at,
+			.rows = n,
+			.c = c,
+			.vocab = vocab,
+			.scale = scale,
+			.logits = scratch,
+		};
 
-		cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)n,
-			    (int)vocab, (int)c, 1, x, (int)c, wte, (int)c, 0,
-			    logits, (int)vocab);
-#pragma omp parallel for schedule(static)
-		for (i = 0; i < n; i++)
-			losses[i] = row_loss(b->dtype, logits + i * vocab, vocab,
-					     targets[at + i], din ? scale : 0);
-		for (i = 0; i < n; i++)
-			*loss += losses[i];
-		if (!din)
-			continue;
-		cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)n,
-			    (int)c, (int)vocab, 1, logits, (int)vocab, wte,
-			    (int)c, 0, dx, (int)c);
-		cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)vocab,
-			    (int)c, (int)n, 1, logits, (int)vocab, x, (int)c, 1,
-			    dwte, (int)c);
-		for (i = 0; i < n; i++)
-			cpu_round_to(b->dtype, dx + i * c, c);
+		h.top = h.logits + n * vocab;
+		h.sum = h.top + n * blocks(vocab);
+		h.wanted = h.sum + n * blocks(vocab);
+		h.din = h.wanted + n;
+		forward(&h, loss);
+		if (din)
+			backward(&h, (float *)din + at * c);
 	}
 }

@@ -70,8 +70,8 @@ LINEARS = [
 ]
 # batch, seq, heads, width of a head
 ATTENTIONS = [(1, 1, 1, 1), (2, 5, 3, 4), (1, 64, 1, 5), (1, 130, 1, 3)]
-# rows, width, vocabulary; the second one is more rows than a tile has
-CLASSIFIES = [(1, 1, 2), (300, 3, 5), (5, 6, 257)]
+# rows, width, vocabulary: more rows than a tile has, more columns than a block
+CLASSIFIES = [(1, 1, 2), (700, 3, 5), (9, 3, 1100)]
 # batch, seq, width, vocabulary
 EMBEDS = [(1, 1, 1, 1), (2, 3, 70, 5), (3, 11, 4, 7)]
 
