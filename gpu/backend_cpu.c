@@ -271,7 +271,7 @@ int backend_cpu_new(struct backend **out, enum dtype dtype, unsigned threads,
 	};
 	c->threads = threads ? threads : (unsigned)omp_get_max_threads();
 	omp_set_num_threads((int)c->threads);
-	openblas_set_num_threads((int)c->threads);
+	openblas_set_num_threads(1); /* products are ours to share out */
 	*out = &c->base;
 	return 0;
 }
