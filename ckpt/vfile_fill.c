@@ -2,10 +2,11 @@
 /*
  * A virtual file put together in another file's memory.
  *
- * The kernel copies from the mapped shards into the other file, by pwritev:
- * that takes two thirds of what pread into its mapping takes, and a shard that
- * shrinks is an EFAULT.  The sums are made of the copy, while it is in the
- * processor's cache.
+ * One thread has the kernel copy from the mapped shards into the other file, by
+ * pwritev: that takes two thirds of what pread into its mapping takes, and a
+ * shard that shrinks is an EFAULT.  Several would wait for each other, since a
+ * file is written to by one at a time, so they read.  The sums are made of the
+ * copy, while it is in the processor's cache.
  */
 #include "ckpt/vfile.h"
 
@@ -20,8 +21,8 @@
 
 struct filling {
 	struct vfile *f;
-	int fd;
-	uint8_t *at; /* where `fd' is mapped */
+	int fd; /* -1: not to be written to */
+	uint8_t *at; /* where it is mapped */
 };
 
 /* Write all of a window; it is used up. */
@@ -57,7 +58,8 @@ static int fill_range(void *ctx, void *buf, size_t len, uint64_t off,
 {
 	const struct filling *const x = ctx;
 	struct vfile_window w;
-	int rc = vfile_map_pieces(x->f, len, off, &w, err);
+	int rc = x->fd < 0 ? -E2BIG :
+			     vfile_map_pieces(x->f, len, off, &w, err);
 
 	if (rc == -E2BIG) /* computed, or many small pieces */
 		return vfile_read_exact(x->f, buf, len, off, err);
@@ -115,7 +117,7 @@ static int fill_literals(struct filling *x, struct errmsg *err)
 int vfile_fill(struct vfile *f, int fd, void *at, unsigned width,
 	       struct errmsg *err)
 {
-	struct filling x = { .f = f, .fd = fd, .at = at };
+	struct filling x = { .f = f, .fd = width > 1 ? -1 : fd, .at = at };
 	struct checksum all = { .len = vfile_size(f), .into = at,
 				.unsummed = true };
 	int rc;

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The thread in the background: it assembles what a loader that goes through
- * the tree in order will open next.
+ * the tree in order will open next, and lets memory go when all are done.
  */
+#include <errno.h>
+#include <time.h>
+
 #include "ckpt/plan.h"
 #include "ckpt/vfile.h"
 #include "fs/backing_impl.h"
@@ -11,6 +14,10 @@
 
 /* Files ahead of a loader. */
 #define AHEAD 2
+
+/* When nothing has been opened for so long, the loading is over, and what is
+ * trained needs the memory. */
+#define QUIET_SECONDS 60
 
 static void make(struct backing *b, uint64_t ino)
 {
@@ -59,6 +66,17 @@ static void look(struct backing *b, uint64_t ino, uint64_t bound)
 			order_expect(&b->order, next, way);
 }
 
+/* Wait for an open.  Called with the lock held. */
+static void wait_for_open(struct backing *b)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += QUIET_SECONDS;
+	if (pthread_cond_timedwait(&b->wake, &b->lock, &until) == ETIMEDOUT)
+		assembly_let_go(b);
+}
+
 static void *run(void *arg)
 {
 	struct backing *const b = arg;
@@ -68,7 +86,7 @@ static void *run(void *arg)
 		uint64_t ino, bound;
 
 		if (b->queued == 0) {
-			pthread_cond_wait(&b->wake, &b->lock);
+			wait_for_open(b);
 			continue;
 		}
 		ino = b->queue[b->first];

@@ -15,8 +15,14 @@
 #include "fs/pool.h"
 #include "fs/stats.h"
 
-/* More than that do not make one file faster, and others want to be served. */
-#define THREADS_MAX 4
+/* Threads for one file.  Where there are few processors one does it in less
+ * time of theirs; more than four do not make it faster. */
+static unsigned threads_for_a_file(void)
+{
+	const unsigned half = parallel_width() / 2;
+
+	return half < 2 ? 1 : half < 4 ? half : 4;
+}
 
 bool assembly_wanted(const struct backing *b, uint64_t size)
 {
@@ -109,6 +115,14 @@ struct slot *assembly_claim(struct backing *b, uint64_t size, bool eager)
 	return slot;
 }
 
+void assembly_let_go(struct backing *b)
+{
+	while (!TAILQ_EMPTY(&b->idle))
+		evict(b, TAILQ_FIRST(&b->idle));
+	if (b->pool)
+		pool_trim(b->pool);
+}
+
 /* A file that comes back was given up too early. */
 static void count(struct backing *b, struct backed *file, uint64_t clock)
 {
@@ -125,15 +139,13 @@ static void count(struct backing *b, struct backed *file, uint64_t clock)
 void assembly_make(struct backing *b, struct backed *file, struct slot *slot,
 		   struct vfile *v)
 {
-	const unsigned cores = parallel_width();
 	const uint64_t clock = stats_clock();
 	struct errmsg err = { "" };
 	int rc;
 
 	file->state = BACKED_MAKING;
 	pthread_mutex_unlock(&b->lock);
-	rc = vfile_fill(v, slot->fd, slot->p,
-			cores < THREADS_MAX ? cores : THREADS_MAX, &err);
+	rc = vfile_fill(v, slot->fd, slot->p, threads_for_a_file(), &err);
 	pthread_mutex_lock(&b->lock);
 	if (rc) {
 		pool_put(b->pool, slot);

@@ -16,6 +16,7 @@
 #include "fs/backing.h"
 
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "ckpt/errmsg.h"
@@ -52,6 +53,7 @@ struct backing *backing_new(const struct backing_options *options,
 			    struct stats *stats)
 {
 	struct backing *const b = calloc(1, sizeof(*b));
+	pthread_condattr_t monotonic;
 
 	if (!b)
 		return NULL;
@@ -63,7 +65,10 @@ struct backing *backing_new(const struct backing_options *options,
 	b->keep = KEEP_FIRST;
 	TAILQ_INIT(&b->idle);
 	pthread_mutex_init(&b->lock, NULL);
-	pthread_cond_init(&b->wake, NULL);
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&b->wake, &monotonic);
+	pthread_condattr_destroy(&monotonic);
 	return b;
 }
 

@@ -92,6 +92,9 @@ void assembly_wake(struct backing *b, struct backed *file);
  * eager has some made, and may find it the next time. */
 struct slot *assembly_claim(struct backing *b, uint64_t size, bool eager);
 
+/* Give up all files at rest, and their memory. */
+void assembly_let_go(struct backing *b);
+
 /* Assemble a file that is BACKED_NOT, and settle it.  Lets the lock go
  * meanwhile. */
 void assembly_make(struct backing *b, struct backed *file, struct slot *slot,

@@ -168,6 +168,15 @@ static bool make_room(struct pool *p, uint64_t size)
 	return p->held + room_for(size) <= p->bound;
 }
 
+void pool_trim(struct pool *p)
+{
+	pthread_mutex_lock(&p->lock);
+	collect(p);
+	while (p->free)
+		destroy(p, remove_free(p, &p->free));
+	pthread_mutex_unlock(&p->lock);
+}
+
 void pool_free(struct pool *p)
 {
 	if (!p)

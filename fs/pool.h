@@ -33,6 +33,9 @@ struct slot {
 struct pool *pool_new(uint64_t bound, struct passthrough *passthrough,
 		      struct stats *stats);
 
+/* Let all go that nobody uses. */
+void pool_trim(struct pool *p);
+
 /* Make no more slots. */
 void pool_stop(struct pool *p);
 

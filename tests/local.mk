@@ -234,6 +234,7 @@ EXTRA_DIST += $(scripts) \
 
 # Longer runs that are not part of `make check`: speed, and comparison with
 # other programs (these may need Python).
+bench: %D%/mkrun$(EXEEXT)
 bench interop: all
 	@$(AM_TESTS_ENVIRONMENT) rc=0; \
 	for s in '$(abs_top_srcdir)'/tests/$@/*.sh; do \

@@ -78,13 +78,27 @@ begin() {
 	mnt=$work/mnt
 	view=$mnt/${tag}_universal
 	mkdir "$mnt"
-	need_helper
+	compile readfile
 }
 
-need_helper() {
+# compile NAME: a program of this directory, to $work.
+compile() {
 	${CC:-cc} -O2 -std=gnu11 -D_GNU_SOURCE -pthread -I"${top_srcdir:-.}" \
-		-o "$work/readfile" "${top_srcdir:-.}/tests/bench/readfile.c" ||
-		skip "readfile.c cannot be compiled"
+		-o "$work/$1" "${top_srcdir:-.}/tests/bench/$1.c" ||
+		skip "$1.c cannot be compiled"
+}
+
+# Benchmarks that make their own checkpoints: directories $work and $mnt.
+begin_own() {
+	[ -w /dev/fuse ] || skip "/dev/fuse cannot be used"
+	command -v ucfs >/dev/null || skip "ucfs is not built"
+	mkrun=${top_builddir:-.}/tests/mkrun
+	[ -x "$mkrun" ] || skip "tests/mkrun is not built: make check builds it"
+	trap cleanup EXIT
+	trap 'exit 1' INT TERM HUP
+	work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX")
+	mnt=$work/mnt
+	mkdir "$mnt"
 }
 
 # mount_as OPTIONS: serve $source at $mnt, the server's process in $server.

@@ -8,7 +8,7 @@
  * -n ends each reader's way after so many bytes (to read as much of a shard
  * as of some files).  With -m files are mapped and one byte of each page is
  * looked at.  The opens are part of the time.  Prints GB/s of all readers
- * together, bytes and seconds.
+ * together, bytes, seconds, and seconds of processors.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -48,6 +48,15 @@ static double now(void)
 	struct timespec ts;
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
+
+/* Processor time of all threads. */
+static double used(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
 	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
@@ -104,7 +113,7 @@ static void run(unsigned n)
 {
 	static struct reader readers[READERS_MAX];
 	uint64_t bytes = 0;
-	double t;
+	double t, u;
 
 	for (unsigned i = 0; i < n; i++) {
 		readers[i].buf = malloc(BLOCK);
@@ -112,6 +121,7 @@ static void run(unsigned n)
 			fail("memory");
 		memset(readers[i].buf, 1, BLOCK);
 	}
+	u = used();
 	t = now();
 	for (unsigned i = 0; i < n; i++)
 		if (pthread_create(&readers[i].thread, NULL, go_through,
@@ -122,8 +132,8 @@ static void run(unsigned n)
 		bytes += readers[i].bytes;
 	}
 	t = now() - t;
-	printf("%.3f %llu %.4f\n", (double)bytes / 1e9 / t,
-	       (unsigned long long)bytes, t);
+	printf("%.3f %llu %.4f %.4f\n", (double)bytes / 1e9 / t,
+	       (unsigned long long)bytes, t, used() - u);
 }
 
 int main(int argc, char **argv)

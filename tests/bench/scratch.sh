@@ -3,6 +3,7 @@
 #
 # A mount needs no room: while the whole tree is listed and read the server
 # writes nothing to any disk, opens no file for writing and leaves none behind.
+# (Memory for assembled files is files of a tmpfs, and no room on a disk.)
 . "${BASH_SOURCE%/*}/lib.sh"
 begin
 
@@ -19,7 +20,8 @@ written=$(proc "$server" io write_bytes)
 writable=0
 for fd in /proc/"$server"/fd/*; do
 	n=${fd##*/}
-	if [ -f "$fd" ] && [ "$n" -gt 2 ]; then
+	if [ -f "$fd" ] && [ "$n" -gt 2 ] &&
+		[ "$(stat -L -f -c %T "$fd")" != tmpfs ]; then
 		flags=$(proc "$server" "fdinfo/$n" flags)
 		[ "$((8#$flags & 3))" = 0 ] || writable=$((writable + 1))
 	fi

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# ls -lR and find -size over 100,000 files of 25,000 parameters, in a fresh
+# mount and again, against the same tree in a tmpfs.
+. "${BASH_SOURCE%/*}/lib.sh"
+begin_own
+[ -w /dev/shm ] || skip "no /dev/shm to compare with"
+dest=$(mktemp -d /dev/shm/ucfs-bench.XXXXXX)
+
+list() { ls -lR "$1" >/dev/null; }
+sizes() { find "$1" -size +1M >/dev/null; }
+
+mkdir "$work/many"
+"$mkrun" "$work/many" 25000 4
+source=$work/many tag=global_step1
+ucfs "$source/$tag" "$mnt"
+(cd "$mnt" && find . -type d -print0) | (cd "$dest" && xargs -0 mkdir -p)
+(cd "$mnt" && find . -type f -print0) | (cd "$dest" && xargs -0 touch)
+unmount
+for ((i = 0; i < rounds; i++)); do
+	timed tmpfs list "$dest"
+	timed tmpfs_find sizes "$dest"
+	ucfs "$source/$tag" "$mnt"
+	timed first list "$mnt"
+	timed again list "$mnt"
+	timed again_find sizes "$mnt"
+	unmount
+done
+files=$(find "$dest" -type f | wc -l)
+
+header listing
+row files "$files"
+row_of "ls -lR, tmpfs" tmpfs ms
+row_of "ls -lR, fresh mount" first ms
+row_of "ls -lR, again" again ms
+row_of "find -size, tmpfs" tmpfs_find ms
+row_of "find -size, again" again_find ms
+bar "ls -lR, fresh mount / tmpfs" "$(ratio "$(median first)" "$(median tmpfs)")" "<" 1.2
+bar "ls -lR, again / tmpfs" "$(ratio "$(median again)" "$(median tmpfs)")" "<" 0.8
+bar "find -size, again / tmpfs" "$(ratio "$(median again_find)" "$(median tmpfs_find)")" "<" 1.2
