@@ -2,7 +2,6 @@
 #ifndef UCTRAIN_BACKEND_H
 #define UCTRAIN_BACKEND_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -146,12 +145,11 @@ struct backend {
 	const char *name;
 	enum dtype dtype; /* of the model */
 	size_t lp_size;	  /* bytes of an element of an lp buffer */
-	bool deterministic;
 };
 
 /* `threads` 0: as many as OpenMP says.  -ENOTSUP for types that the backend has
  * not. */
 int backend_cpu_new(struct backend **out, enum dtype dtype, unsigned threads,
-		    bool deterministic, struct errmsg *err);
+		    struct errmsg *err);
 
 #endif

@@ -252,7 +252,7 @@ static const struct backend_ops ops = {
 };
 
 int backend_cpu_new(struct backend **out, enum dtype dtype, unsigned threads,
-		    bool deterministic, struct errmsg *err)
+		    struct errmsg *err)
 {
 	struct cpu *c;
 
@@ -267,7 +267,6 @@ int backend_cpu_new(struct backend **out, enum dtype dtype, unsigned threads,
 		.name = "cpu",
 		.dtype = dtype,
 		.lp_size = sizeof(float),
-		.deterministic = deterministic,
 	};
 	c->threads = threads ? threads : (unsigned)omp_get_max_threads();
 	omp_set_num_threads((int)c->threads);

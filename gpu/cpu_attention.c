@@ -146,12 +146,24 @@ static void attend(const struct head *h, float *out, size_t out_pitch,
 	}
 }
 
-void cpu_attention(struct backend *b, void *out, float *stats, const void *qkv,
-		   size_t batch, size_t seq, size_t heads, size_t c, float drop,
-		   uint64_t seed)
+/* An operation on all heads; the way forwards has no gradients. */
+struct job {
+	struct backend *b;
+	size_t batch, seq, heads, c;
+	const float *qkv, *out, *dout;
+	float *dqkv, *written, *made_stats;
+	const float *stats;
+	float drop;
+	uint64_t seed;
+};
+
+/* Call `work` for every head, with `each` floats of scratch memory. */
+static void for_each_head(const struct job *j, size_t each,
+			  void (*work)(const struct job *j, size_t i,
+				       float *scratch))
 {
-	struct cpu *const cpu = (struct cpu *)b;
-	const size_t each = QUERIES * seq, parts = cpu->threads;
+	struct cpu *const cpu = (struct cpu *)j->b;
+	const size_t parts = cpu->threads, all = j->batch * j->heads;
 	float *const scratch = cpu_scratch(cpu, parts * each * sizeof(float));
 	size_t t;
 
@@ -159,20 +171,51 @@ void cpu_attention(struct backend *b, void *out, float *stats, const void *qkv,
 		return;
 #pragma omp parallel for schedule(static, 1)
 	for (t = 0; t < parts; t++) {
-		const size_t all = batch * heads;
 		size_t i;
 
-		for (i = all * t / parts; i < all * (t + 1) / parts; i++) {
-			const struct head h =
-				head_of(b, qkv, i / heads, i % heads, seq,
-					heads, c, drop, seed);
-
-			attend(&h,
-			       (float *)out + i / heads * seq * c +
-				       i % heads * h.width,
-			       c, stats + i * seq, scratch + t * each);
-		}
+		for (i = all * t / parts; i < all * (t + 1) / parts; i++)
+			work(j, i, scratch + t * each);
 	}
+}
+
+static struct head head_of_job(const struct job *j, size_t i)
+{
+	return head_of(j->b, j->qkv, i / j->heads, i % j->heads, j->seq,
+		       j->heads, j->c, j->drop, j->seed);
+}
+
+/* Where head i begins in a matrix with rows of `c`. */
+static size_t head_start(const struct job *j, size_t i)
+{
+	return i / j->heads * j->seq * j->c + i % j->heads * (j->c / j->heads);
+}
+
+static void forward(const struct job *j, size_t i, float *scratch)
+{
+	const struct head h = head_of_job(j, i);
+
+	attend(&h, j->written + head_start(j, i), j->c,
+	       j->made_stats + i * j->seq, scratch);
+}
+
+void cpu_attention(struct backend *b, void *out, float *stats, const void *qkv,
+		   size_t batch, size_t seq, size_t heads, size_t c, float drop,
+		   uint64_t seed)
+{
+	const struct job j = {
+		.b = b,
+		.batch = batch,
+		.seq = seq,
+		.heads = heads,
+		.c = c,
+		.qkv = qkv,
+		.written = out,
+		.made_stats = stats,
+		.drop = drop,
+		.seed = seed,
+	};
+
+	for_each_head(&j, QUERIES * seq, forward);
 }
 
 /* d = p * (d - delta) * scale, the way back through softmax and scaling. */
@@ -263,40 +306,42 @@ static void attend_grad(const struct head *h, const struct head_grad *g,
 	}
 }
 
+static void backward(const struct job *j, size_t i, float *scratch)
+{
+	const struct head h = head_of_job(j, i);
+	const size_t at = head_start(j, i);
+	float *const dq = j->dqkv + (h.q - j->qkv);
+	const struct head_grad g = {
+		.dq = dq,
+		.dk = dq + j->c,
+		.dv = dq + 2 * j->c,
+		.out = j->out + at,
+		.dout = j->dout + at,
+		.pitch = j->c,
+	};
+
+	attend_grad(&h, &g, j->stats + i * j->seq, scratch);
+}
+
 void cpu_attention_grad(struct backend *b, void *dqkv, const void *dout,
 			const void *out, const float *stats, const void *qkv,
 			size_t batch, size_t seq, size_t heads, size_t c,
 			float drop, uint64_t seed)
 {
-	struct cpu *const cpu = (struct cpu *)b;
-	const size_t each = 2 * QUERIES * seq, parts = cpu->threads;
-	float *const scratch = cpu_scratch(cpu, parts * each * sizeof(float));
-	size_t t;
+	const struct job j = {
+		.b = b,
+		.batch = batch,
+		.seq = seq,
+		.heads = heads,
+		.c = c,
+		.qkv = qkv,
+		.out = out,
+		.dout = dout,
+		.dqkv = dqkv,
+		.stats = stats,
+		.drop = drop,
+		.seed = seed,
+	};
 
-	if (!scratch)
-		return;
-#pragma omp parallel for schedule(static, 1)
-	for (t = 0; t < parts; t++) {
-		const size_t all = batch * heads;
-		size_t i;
-
-		for (i = all * t / parts; i < all * (t + 1) / parts; i++) {
-			const struct head h =
-				head_of(b, qkv, i / heads, i % heads, seq,
-					heads, c, drop, seed);
-			const size_t row = i / heads * seq;
-			const size_t at = i % heads * h.width;
-			float *const dq = (float *)dqkv + row * 3 * c + at;
-			const struct head_grad g = {
-				.dq = dq,
-				.dk = dq + c,
-				.dv = dq + 2 * c,
-				.out = (const float *)out + row * c + at,
-				.dout = (const float *)dout + row * c + at,
-				.pitch = c,
-			};
-
-			attend_grad(&h, &g, stats + i * seq, scratch + t * each);
-		}
-	}
+	for_each_head(&j, 2 * QUERIES * seq, backward);
 }

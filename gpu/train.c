@@ -353,7 +353,7 @@ static int open_backend(struct run *r, struct errmsg *err)
 				  "--device cuda: this uctrain was built "
 				  "without CUDA");
 	return backend_cpu_new(&r->backend, c->dtype, threads_of_rank(r->comm),
-			       c->deterministic, err);
+			       err);
 }
 
 static int check_held_out(const struct run *r, struct errmsg *err)

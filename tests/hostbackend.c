@@ -108,8 +108,7 @@ struct backend *hostbackend(enum dtype dtype)
 	};
 	static struct backend host = { .ops = &ops,
 				       .name = "host",
-				       .lp_size = sizeof(float),
-				       .deterministic = true };
+				       .lp_size = sizeof(float) };
 
 	host.dtype = dtype;
 	return &host;

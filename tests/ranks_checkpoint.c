@@ -280,7 +280,7 @@ static int run(struct run *r, struct errmsg *err)
 	int rc = gpt2_init(&r->model, &c->model, err);
 
 	if (!rc)
-		rc = backend_cpu_new(&r->backend, c->dtype, 1, true, err);
+		rc = backend_cpu_new(&r->backend, c->dtype, 1, err);
 	if (!rc)
 		rc = zero_init(&r->zero, &r->model, &r->comm, r->backend,
 			       c->zero_stage, &c->optimizer, err);

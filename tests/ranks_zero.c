@@ -326,7 +326,7 @@ int main(int argc, char **argv)
 	double failed;
 
 	if (comm_init(&c, &argc, &argv, &err) ||
-	    backend_cpu_new(&b, DTYPE_F32, 1, true, &err)) {
+	    backend_cpu_new(&b, DTYPE_F32, 1, &err)) {
 		fprintf(stderr, "%s\n", err.text);
 		return 1;
 	}

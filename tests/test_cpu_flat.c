@@ -32,7 +32,7 @@ static struct backend *backend(enum dtype dtype, unsigned with_threads)
 	struct errmsg err = { "" };
 	struct backend *b;
 
-	if (backend_cpu_new(&b, dtype, with_threads, true, &err))
+	if (backend_cpu_new(&b, dtype, with_threads, &err))
 		fail_msg("%s", err.text);
 	return b;
 }
@@ -224,8 +224,7 @@ static void other_types_are_refused(void **state)
 	struct backend *b;
 
 	(void)state;
-	assert_int_equal(backend_cpu_new(&b, DTYPE_F64, 1, true, &err),
-			 -ENOTSUP);
+	assert_int_equal(backend_cpu_new(&b, DTYPE_F64, 1, &err), -ENOTSUP);
 	assert_non_null(strstr(err.text, "float64"));
 }
 

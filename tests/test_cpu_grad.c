@@ -234,7 +234,7 @@ static void gradient_is_the_slope(void **state)
 	struct backend *b;
 	int i;
 
-	assert_int_equal(backend_cpu_new(&b, DTYPE_F32, 2, true, &err), 0);
+	assert_int_equal(backend_cpu_new(&b, DTYPE_F32, 2, &err), 0);
 	srand(1);
 	random_floats(x, f->n);
 	random_floats(weights, f->n_out);

@@ -259,9 +259,8 @@ static void case_begin(struct op_case *c, const char *op, size_t i,
 	c->tolerance = types[t].tolerance;
 	snprintf(c->name, sizeof(c->name), "case %zu, %s of %s, %u threads", i,
 		 op, types[t].name, with_threads);
-	assert_int_equal(backend_cpu_new(&c->b, types[t].dtype, with_threads,
-					 true, &err),
-			 0);
+	assert_int_equal(
+		backend_cpu_new(&c->b, types[t].dtype, with_threads, &err), 0);
 }
 
 static void case_end(struct op_case *c)
@@ -342,7 +341,7 @@ static void every_row_drops_others(void **state)
 	size_t i, j;
 
 	(void)state;
-	assert_int_equal(backend_cpu_new(&b, DTYPE_F32, 1, true, &err), 0);
+	assert_int_equal(backend_cpu_new(&b, DTYPE_F32, 1, &err), 0);
 	show_weights(b, 0, first);
 	for (seed = 0; seed <= SEEDS; seed++) {
 		show_weights(b, seed, other);

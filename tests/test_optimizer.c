@@ -48,7 +48,7 @@ static void updates_of_torch(void **state)
 	struct backend *b;
 
 	(void)state;
-	assert_int_equal(backend_cpu_new(&b, DTYPE_F32, 1, true, NULL), 0);
+	assert_int_equal(backend_cpu_new(&b, DTYPE_F32, 1, NULL), 0);
 	for (size_t k = 0; k < COUNT(runs); k++) {
 		const struct optimizer_config o = { .kind = runs[k].kind,
 						    .beta1 = 0.9,

@@ -64,7 +64,7 @@ int whole_init(struct whole *w, const struct gpt2_config *c, size_t batch,
 	*w = (struct whole){ .batch = batch, .seq = seq };
 	rc = gpt2_init(&w->model, c, err);
 	if (!rc)
-		rc = backend_cpu_new(&w->b, dtype, threads, true, err);
+		rc = backend_cpu_new(&w->b, dtype, threads, err);
 	if (!rc)
 		rc = network_new(&w->net, &w->model, w->b, batch, seq, err);
 	if (rc)
