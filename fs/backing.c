@@ -10,6 +10,10 @@
  *	   memory at hand?    --no---> stream, and have some the next time
  *	                       yes---> make it, then pass
  *
+ * To assemble a file is to write every byte once more.  A reader who is alone
+ * and reads once would have had it sooner from the shards (tests/bench): files
+ * are assembled when readers meet, as ranks do who load the same checkpoint.
+ *
  * A number of the kernel's stays with a file while a handle is open; those of
  * a shard then end, assembled files are kept until their memory is wanted.
  */
@@ -34,6 +38,9 @@
 
 /* Files at rest that are left alone at first, in case others read them soon. */
 #define KEEP_FIRST (UINT64_C(128) << 20)
+
+/* Readers who met at a file will meet at the next ones, so many. */
+#define COMPANY 64
 
 /* A larger part of the bound is only worth its making for a file that comes
  * again. */
@@ -62,6 +69,7 @@ struct backing *backing_new(const struct backing_options *options,
 	b->stats = stats;
 	if (!options->stream)
 		b->bound = options->bound ? options->bound : default_bound();
+	b->always = options->bound != 0;
 	b->keep = KEEP_FIRST;
 	TAILQ_INIT(&b->idle);
 	pthread_mutex_init(&b->lock, NULL);
@@ -170,6 +178,11 @@ void backing_settle(struct backing *b, struct backed *file, int rc,
 	pthread_mutex_lock(&b->lock);
 }
 
+bool backing_expects_readers(const struct backing *b)
+{
+	return b->always || b->company;
+}
+
 /* --- opening -------------------------------------------------------------- */
 
 /* The kernel holds the shard from now on.  Called with the lock held, which is
@@ -205,9 +218,14 @@ static void begin(struct backing *b, struct backed *file,
 		begin_shard(b, file, plan_shards(f->plan), (uint32_t)shard);
 		return;
 	}
-	slot = assembly_claim(b, file->size,
-			      file->opened || file->size <= b->bound / EAGER);
+	slot = backing_expects_readers(b)
+		       ? assembly_claim(b, file->size,
+					file->opened ||
+						file->size <= b->bound / EAGER)
+		       : NULL;
 	file->opened = true;
+	if (b->company)
+		b->company--;
 	if (slot) {
 		file->waiting = use;
 		ahead_opened(b, file->ino);
@@ -215,7 +233,8 @@ static void begin(struct backing *b, struct backed *file,
 		return;
 	}
 	stream(b, file);
-	stats_add(b->stats, STATS_CROWDED, 1);
+	if (backing_expects_readers(b))
+		stats_add(b->stats, STATS_CROWDED, 1);
 	ahead_opened(b, file->ino);
 	pthread_mutex_unlock(&b->lock);
 	use->answer(use, BACKING_STREAM, NULL);
@@ -228,6 +247,8 @@ static void open_file(struct backing *b, struct backed *file,
 {
 	enum backing_answer answer;
 
+	if (file->streamed || file->passed || file->waiting)
+		b->company = COMPANY;
 	if (file->streamed) {
 		answer = stream(b, file);
 	} else if (file->state == BACKED_MAKING) {

@@ -24,7 +24,9 @@ struct backing;
 
 struct backing_options {
 	bool stream;    /* assemble nothing */
-	uint64_t bound; /* bytes of memory; 0: the default */
+	/* Bytes of memory for files that are assembled, whoever reads them; 0:
+	 * the default, for files at which several readers meet. */
+	uint64_t bound;
 };
 
 /* NULL when memory runs out. */

@@ -52,6 +52,8 @@ struct backing {
 
 	pthread_mutex_t lock; /* protects the rest; never held across I/O */
 	uint64_t bound;       /* of memory; 0: assemble nothing */
+	bool always;          /* assemble for a reader that is alone, too */
+	unsigned company;     /* opens for which readers are expected to meet */
 	struct pool *pool;    /* made when first wanted, then constant */
 	struct backed *buckets[BACKING_BUCKETS];
 	struct backed_list idle; /* the least recently used first */
@@ -83,6 +85,9 @@ void backing_settle(struct backing *b, struct backed *file, int rc,
 #define ASSEMBLY_MIN (UINT64_C(4) << 20)
 
 bool assembly_wanted(const struct backing *b, uint64_t size);
+
+/* Is there company, or no need for it? */
+bool backing_expects_readers(const struct backing *b);
 
 /* An assembled file has no handle open any more, or has one again. */
 void assembly_rest(struct backing *b, struct backed *file);

@@ -66,7 +66,7 @@ unmount
 if [ "$identical" -eq 0 ]; then
 	skip "no passthrough here (Linux 6.9, CAP_SYS_ADMIN); what is streamed was tested"
 fi
-mount_fg "$tmp/run" || finish
+mount_fg "$tmp/run" -o assemble=64M || finish
 reads=$(count reads)
 check "model states" cmp "$mnt/global_step1_universal/mp_rank_00_model_states.pt" "$tag/mp_rank_00_model_states.pt"
 check "are passed through" test "$(count opens_identical)" -eq 1
@@ -130,8 +130,24 @@ exec 9>&-
 check "a mapping keeps its bytes when its file is given up" wait "$holder"
 unmount
 
-# --- shards that change ------------------------------------------------------------
+# --- readers who are alone, and readers who meet -----------------------------------
 mount_fg "$tmp/run" || finish
+for _ in 1 2 3; do
+	check "who is alone reads the shards" read_all
+done
+check "nothing was assembled for him" test "$(count assembled)" -eq 0
+for _ in $(seq 100); do
+	exec 8<"$zero/$(head -n 1 "$tmp/large")"
+	check "a second reader" read_all
+	exec 8<&-
+	[ "$(count opens_assembled)" -eq 0 ] || break
+	sleep 0.1
+done
+check "when two have met, files are assembled" test "$(count opens_assembled)" -ge 1
+unmount
+
+# --- shards that change ------------------------------------------------------------
+mount_fg "$tmp/run" -o assemble=64M || finish
 check "assembled" settle found_assembled
 : >"$tmp/log"
 echo x >>"$tag/zero_pp_rank_0_mp_rank_00_optim_states.pt"
