@@ -7,7 +7,6 @@
  *
  * Bytes are compared, so NaNs are equal to themselves.
  */
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +20,6 @@
 #include "ckpt/progress.h"
 #include "ckpt/resolve.h"
 #include "ckpt/shardcache.h"
-#include "ckpt/source.h"
 
 /* Bytes of each side compared at once. */
 #define COMPARE_CHUNK (256u << 10)
@@ -119,47 +117,6 @@ struct comparison {
 	struct side a, b;
 };
 
-/* Extent i of a side, where byte `off` lies; through the descriptor, since a
- * file that shrinks is an error and no signal. */
-static int read_extent(struct shardcache *shards, const struct extent *e,
-		       uint64_t off, void *buf, size_t len, struct errmsg *err)
-{
-	struct shard_map map;
-	int rc = shardcache_get(shards, e->shard, &map, err);
-
-	if (rc)
-		return rc;
-
-	const struct source src = {
-		.name = shardcache_path(shards, e->shard),
-		.size = shardcache_id(shards, e->shard)->size,
-		.fd = map.fd,
-	};
-
-	rc = source_read(&src, buf, len, e->from + (off - e->start), err);
-	shardcache_put(shards, e->shard);
-	return rc;
-}
-
-static int read_side(struct shardcache *shards, struct side *s, uint64_t off,
-		     size_t len, struct errmsg *err)
-{
-	int rc = 0;
-
-	for (size_t done = 0; !rc && done < len;) {
-		const uint64_t at = off + done;
-		const size_t i = extent_find(&s->map, at);
-		const uint64_t left = s->map.v[i + 1].start - at;
-		const size_t n = left < len - done ? (size_t)left : len - done;
-
-		assert(s->map.v[i].kind == EXTENT_SHARD);
-		rc = read_extent(shards, &s->map.v[i], at, s->buf + done, n,
-				 err);
-		done += n;
-	}
-	return rc;
-}
-
 /* "zero_pp_rank_0_mp_rank_00_optim_states.pt at 1234" */
 static const char *place(const struct comparison *x, const struct side *s,
 			 uint64_t off, char *buf, size_t len)
@@ -222,9 +179,11 @@ static int compare_maps(struct comparison *x, const char *what, size_t item,
 
 		n = size - off < COMPARE_CHUNK ? (size_t)(size - off) :
 						 COMPARE_CHUNK;
-		rc = read_side(shards, &x->a, off, n, err);
+		rc = shardcache_read_map(shards, &x->a.map, x->a.buf, n, off,
+					 err);
 		if (!rc)
-			rc = read_side(shards, &x->b, off, n, err);
+			rc = shardcache_read_map(shards, &x->b.map, x->b.buf, n,
+						 off, err);
 		if (rc)
 			return rc;
 		progress_add(x->c->progress, 2 * n);

@@ -42,9 +42,9 @@ struct plan_options {
 
 /*
  * Plan the tree of a tag directory.  Opens one model-states file of each
- * model-parallel rank, no optimizer shard.  Errors are those of a checkpoint that cannot be served,
- * with one message that names the file: -ENOENT, -ENOTSUP, -EBADMSG, -EIO,
- * -E2BIG, -ENOMEM or what the system said.
+ * model-parallel rank, no optimizer shard.  Errors are those of a checkpoint
+ * that cannot be served, with one message that names the file: -ENOENT,
+ * -ENOTSUP, -EBADMSG, -EIO, -E2BIG, -ENOMEM or what the system said.
  */
 int plan_open(const char *path, const struct plan_options *options,
 	      struct plan **out, struct errmsg *err);

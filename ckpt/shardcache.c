@@ -10,6 +10,7 @@
  */
 #include "ckpt/shardcache.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -22,6 +23,7 @@
 #include <unistd.h>
 
 #include "ckpt/errmsg.h"
+#include "ckpt/extent.h"
 
 #define CHECK_INTERVAL_NS INT64_C(100000000)
 
@@ -216,6 +218,56 @@ void shardcache_put(struct shardcache *c, uint32_t shard)
 	pthread_mutex_lock(&c->lock);
 	c->v[shard].users--;
 	pthread_mutex_unlock(&c->lock);
+}
+
+int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
+		    uint64_t off, struct errmsg *err)
+{
+	struct shard_map m;
+	uint8_t *to = buf;
+	int rc = shardcache_get(c, shard, &m, err);
+
+	if (rc)
+		return rc;
+	while (len) {
+		const ssize_t n = pread(m.fd, to, len, (off_t)off);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0) {
+			rc = errmsg_set(err, -EIO, "%s: read at %llu: %s",
+					shardcache_path(c, shard),
+					(unsigned long long)off,
+					n < 0 ? strerror(errno) : "truncated");
+			break;
+		}
+		to += n;
+		off += (uint64_t)n;
+		len -= (size_t)n;
+	}
+	shardcache_put(c, shard);
+	return rc;
+}
+
+int shardcache_read_map(struct shardcache *c, const struct extent_map *m,
+			void *buf, size_t len, uint64_t off, struct errmsg *err)
+{
+	uint8_t *to = buf;
+	int rc = 0;
+
+	while (len && !rc) {
+		const struct extent *const e = &m->v[extent_find(m, off)];
+		const uint64_t left = e[1].start - off;
+		const size_t n = left < len ? (size_t)left : len;
+
+		assert(e->kind == EXTENT_SHARD);
+		rc = shardcache_read(c, e->shard, to, n,
+				     e->from + (off - e->start), err);
+		to += n;
+		off += n;
+		len -= n;
+	}
+	return rc;
 }
 
 int shardcache_check_path(struct shardcache *c, uint32_t shard,

@@ -8,6 +8,7 @@
 #include "ckpt/source.h"
 
 struct errmsg;
+struct extent_map;
 
 /* Shards open (and mapped) at once, at most; less if the process may not have
  * that many descriptors. */
@@ -48,6 +49,15 @@ struct shard_map {
 int shardcache_get(struct shardcache *c, uint32_t shard, struct shard_map *out,
 		   struct errmsg *err);
 void shardcache_put(struct shardcache *c, uint32_t shard);
+
+/* Read `len` bytes at `off` of a shard; errors as shardcache_get. */
+int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
+		    uint64_t off, struct errmsg *err);
+
+/* Read bytes [off, off + len) of a map, which must have them and consist of
+ * shards as they are (asserted). */
+int shardcache_read_map(struct shardcache *c, const struct extent_map *m,
+			void *buf, size_t len, uint64_t off, struct errmsg *err);
 
 /* Check that the path still leads to the planned file: -EIO if it was
  * replaced.  Looks at most every 100 ms. */

@@ -229,35 +229,6 @@ int vfile_check_shards(struct vfile *f, struct errmsg *err)
 
 /* --- reading into memory --------------------------------------------------- */
 
-static int read_shard(struct vfile *f, uint32_t shard, void *buf, size_t len,
-		      uint64_t off, struct errmsg *err)
-{
-	struct shard_map m;
-	uint8_t *to = buf;
-	int rc = shardcache_get(f->shards, shard, &m, err);
-
-	if (rc)
-		return rc;
-	while (len) {
-		const ssize_t n = pread(m.fd, to, len, (off_t)off);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0) {
-			rc = errmsg_set(err, -EIO, "%s: read at %llu: %s",
-					shardcache_path(f->shards, shard),
-					(unsigned long long)off,
-					n < 0 ? strerror(errno) : "truncated");
-			break;
-		}
-		to += n;
-		off += (uint64_t)n;
-		len -= (size_t)n;
-	}
-	shardcache_put(f->shards, shard);
-	return rc;
-}
-
 /* Bytes [skip, skip + len) of a cast extent: whole elements are converted,
  * the wanted bytes copied out. */
 static int read_cast(struct vfile *f, const struct extent *e, uint64_t skip,
@@ -275,8 +246,8 @@ static int read_cast(struct vfile *f, const struct extent *e, uint64_t skip,
 
 		if (count > CAST_BATCH)
 			count = CAST_BATCH;
-		rc = read_shard(f, e->shard, raw, count * item,
-				e->from + first * item, err);
+		rc = shardcache_read(f->shards, e->shard, raw, count * item,
+				     e->from + first * item, err);
 		if (rc)
 			return rc;
 		cast_to_float(e->dtype, raw, out, count);
@@ -298,22 +269,8 @@ static int read_map(void *ctx, const struct extent_map *m, void *buf,
 		    size_t len, uint64_t off, struct errmsg *err)
 {
 	struct vfile *const f = ctx;
-	uint8_t *to = buf;
 
-	for (size_t i = len ? extent_find(m, off) : 0; len; i++) {
-		const struct extent *const e = &m->v[i];
-		const uint64_t left = e[1].start - off;
-		const size_t n = len < left ? len : (size_t)left;
-		const int rc = read_shard(f, e->shard, to, n,
-					  e->from + (off - e->start), err);
-
-		if (rc)
-			return rc;
-		to += n;
-		off += n;
-		len -= n;
-	}
-	return 0;
+	return shardcache_read_map(f->shards, m, buf, len, off, err);
 }
 
 static int read_extent(struct vfile *f, const struct extent *e, uint64_t skip,
@@ -323,7 +280,8 @@ static int read_extent(struct vfile *f, const struct extent *e, uint64_t skip,
 
 	switch (e->kind) {
 	case EXTENT_SHARD:
-		return read_shard(f, e->shard, buf, len, e->from + skip, err);
+		return shardcache_read(f->shards, e->shard, buf, len,
+				       e->from + skip, err);
 	case EXTENT_CAST:
 		return read_cast(f, e, skip, buf, len, err);
 	case EXTENT_GATHER:

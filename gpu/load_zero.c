@@ -61,36 +61,6 @@ static int begin(struct load_source *s, const char *name, const char *state,
 	return resolve_slice(&z->r, p->first, state, dtype, &z->map, err);
 }
 
-/* Bytes [at, at + n) of the tensor. */
-static int read_bytes(struct zero_source *z, uint64_t at, size_t n,
-		      uint8_t *out, struct errmsg *err)
-{
-	int rc = 0;
-
-	while (n && !rc) {
-		const struct extent *e = &z->map.v[extent_find(&z->map, at)];
-		const uint64_t left = e[1].start - at;
-		const size_t len = left < n ? left : n;
-		const uint64_t from = e->from + (at - e->start);
-		struct source src = {
-			.name = shardcache_path(z->shards, e->shard),
-			.size = shardcache_id(z->shards, e->shard)->size,
-		};
-		struct shard_map open;
-
-		rc = shardcache_get(z->shards, e->shard, &open, err);
-		if (rc)
-			break;
-		src.fd = open.fd;
-		rc = source_read(&src, out, len, from, err);
-		shardcache_put(z->shards, e->shard);
-		out += len;
-		at += len;
-		n -= len;
-	}
-	return rc;
-}
-
 static int read_elements(struct load_source *s, uint64_t first, size_t n,
 			 float *out, struct errmsg *err)
 {
@@ -101,7 +71,8 @@ static int read_elements(struct load_source *s, uint64_t first, size_t n,
 
 	if (!raw)
 		return errmsg_set(err, -ENOMEM, "out of memory");
-	rc = read_bytes(of(s), first * size, n * size, raw, err);
+	rc = shardcache_read_map(of(s)->shards, &of(s)->map, raw, n * size,
+				 first * size, err);
 	if (raw != (uint8_t *)out) {
 		if (!rc)
 			cast_to_float(s->tensor.dtype, raw, out, n);

@@ -123,6 +123,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	save_all(&c, dir, (struct span){ data + 1, size - 1 });
 	rc = plan_open(dir, &options, &p, &err);
 	if (!rc)
+		rc = plan_check(p, &err);
+	if (!rc)
 		rc = walk_plan(p, &err);
 	plan_close(p);
 	if (rc == WALK_BROKEN)
