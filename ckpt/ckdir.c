@@ -2,11 +2,13 @@
 /*
  * From a directory to a grid of ranks.
  *
- * Only the directory itself is read, not what lies below it: DeepSpeed's own
- * converter walks recursively and counts stray copies as ranks.
+ * Only the directory itself is read, and where offloaded tensors are copied to,
+ * nothing else that lies below it: DeepSpeed's own converter walks recursively
+ * and counts stray copies as ranks.
  */
-#include "ckpt/ckdir.h"
+#include "ckpt/ckdir_impl.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -17,13 +19,8 @@
 #include "ckpt/errmsg.h"
 #include "ckpt/ptfile.h"
 
-struct list {
-	struct ckfile *v;
-	size_t n, cap;
-};
-
-static int list_add(struct list *l, const char *dir, const char *name,
-		    struct ckname id, const struct stat *st)
+int list_add(struct list *l, const char *dir, const char *name,
+	     struct ckname id, const struct stat *st)
 {
 	if (l->n == l->cap) {
 		const size_t cap = l->cap ? l->cap * 2 : 16;
@@ -78,7 +75,7 @@ static int by_layer(const void *a, const void *b)
 
 /* What a directory holds, by kind. */
 struct found {
-	struct list optim, model, model3, layer, expert;
+	struct list optim, model, model3, layer, expert, swapped;
 	bool old_experts; /* some of another layout are there */
 };
 
@@ -278,7 +275,7 @@ static int build_grid(struct ckdir *d, struct found *f, struct errmsg *err)
 	return 0;
 }
 
-static void list_done(struct list *l)
+void list_done(struct list *l)
 {
 	for (size_t i = 0; i < l->n; i++)
 		free(l->v[i].path);
@@ -303,12 +300,15 @@ int ckdir_scan(struct ckdir *d, const char *path, struct errmsg *err)
 		      errmsg_set(err, -ENOMEM, "%s: out of memory", path);
 	if (!rc)
 		rc = build_grid(d, &f, err);
+	if (!rc && d->zero3)
+		rc = ckdir_scan_swapped(d->path, &f.swapped, err);
 	if (rc) {
 		list_done(&f.optim);
 		list_done(&f.model);
 		list_done(&f.model3);
 		list_done(&f.layer);
 		list_done(&f.expert);
+		list_done(&f.swapped);
 		ckdir_done(d);
 		return rc;
 	}
@@ -320,6 +320,8 @@ int ckdir_scan(struct ckdir *d, const char *path, struct errmsg *err)
 	d->nlayer = f.layer.n;
 	d->expert = f.expert.v;
 	d->nexpert = f.expert.n;
+	d->swapped = f.swapped.v;
+	d->nswapped = f.swapped.n;
 	list_done(d->zero3 ? &f.model : &f.model3);
 	return 0;
 }
@@ -330,14 +332,36 @@ void ckdir_done(struct ckdir *d)
 	struct list model = { .v = d->model, .n = d->nmodel };
 	struct list layer = { .v = d->layer, .n = d->nlayer };
 	struct list expert = { .v = d->expert, .n = d->nexpert };
+	struct list swapped = { .v = d->swapped, .n = d->nswapped };
 
 	list_done(&optim);
 	list_done(&model);
 	list_done(&layer);
 	list_done(&expert);
+	list_done(&swapped);
 	free(d->path);
 	free(d->tag);
 	*d = (struct ckdir){ 0 };
+}
+
+size_t ckdir_count(const struct ckdir *d)
+{
+	return d->noptim + d->nmodel + d->nexpert + d->nswapped;
+}
+
+const struct ckfile *ckdir_file(const struct ckdir *d, size_t number)
+{
+	if (number < d->noptim)
+		return &d->optim[number];
+	number -= d->noptim;
+	if (number < d->nmodel)
+		return &d->model[number];
+	number -= d->nmodel;
+	if (number < d->nexpert)
+		return &d->expert[number];
+	number -= d->nexpert;
+	assert(number < d->nswapped);
+	return &d->swapped[number];
 }
 
 int ckdir_open_file(const struct ckfile *f, struct ptfile *pt,

@@ -41,6 +41,9 @@ struct ckdir {
 	size_t nlayer;
 	struct ckfile *expert; /* of MoE layers, by layer, then expert */
 	size_t nexpert;
+	/* Tensors that were on NVMe, by rank among all (id.dp), then name. */
+	struct ckfile *swapped;
+	size_t nswapped;
 };
 
 /*
@@ -50,6 +53,17 @@ struct ckdir {
  */
 int ckdir_scan(struct ckdir *d, const char *path, struct errmsg *err);
 void ckdir_done(struct ckdir *d);
+
+/* The number of a rank's file in `swapped`, or -1. */
+int64_t ckdir_find_swapped(const struct ckdir *d, unsigned rank,
+			   const char *name);
+
+/*
+ * Files in the numbering of extents: optimizer shards, model states, experts,
+ * those of swapped tensors.
+ */
+size_t ckdir_count(const struct ckdir *d);
+const struct ckfile *ckdir_file(const struct ckdir *d, size_t number);
 
 /* Open a file of the directory.  -EIO if it is not the one that was scanned
  * any more; otherwise as ptfile_open. */

@@ -27,7 +27,7 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/namehash.h %D%/namehash.c \
 	%D%/ptwrite.h %D%/ptwrite.c \
 	%D%/names.h %D%/names.c \
-	%D%/ckdir.h %D%/ckdir.c \
+	%D%/ckdir.h %D%/ckdir_impl.h %D%/ckdir.c %D%/ckdir_swapped.c \
 	%D%/tags.h %D%/tags.c \
 	%D%/experts.h %D%/experts_impl.h %D%/experts.c \
 	%D%/experts_autoep.c \
@@ -39,6 +39,7 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/model.h %D%/model.c \
 	%D%/partition.h %D%/partition.c \
 	%D%/shard.h %D%/shard.c %D%/shard_zero12.c %D%/shard_zero3.c \
+	%D%/shard_swapped.c \
 	%D%/extent.h %D%/extent.c \
 	%D%/gather.h %D%/gather.c \
 	%D%/resolve.h %D%/resolve.c \

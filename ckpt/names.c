@@ -78,6 +78,16 @@ static struct ckname parse_layer(const char *name)
 	return r;
 }
 
+bool names_is_swap_rank(const char *name, unsigned *rank)
+{
+	return skip(&name, "rank") && skip_number(&name, rank) && !*name;
+}
+
+bool names_is_swapped(const char *name)
+{
+	return ends_with(name, NAMES_SWAP_SUFFIX);
+}
+
 struct ckname names_parse(const char *name)
 {
 	struct ckname r = { .kind = CKFILE_OTHER };

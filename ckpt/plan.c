@@ -44,7 +44,7 @@ _Static_assert(SHARD_STATES_MAX + 1 <= CONTENT_SLOTS, "states fit the slots");
 struct plan {
 	struct plan_options options;
 	struct resolve r;
-	struct shardcache *shards; /* optimizer shards, then model states */
+	struct shardcache *shards; /* all files, see ckdir_file */
 	vfile_crc *crc; /* [parameter * CONTENT_SLOTS + slot] */
 
 	pthread_mutex_t lock; /* protects the two below while they are made */
@@ -52,14 +52,6 @@ struct plan {
 	uint64_t optimizer_size;
 	vfile_crc *optimizer_crc; /* of each of its storages */
 };
-
-static int add_shards(struct plan *p, const struct ckfile *v, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		if (shardcache_add(p->shards, v[i].path, &v[i].file) < 0)
-			return -ENOMEM;
-	return 0;
-}
 
 int plan_open(const char *path, const struct plan_options *options,
 	      struct plan **out, struct errmsg *err)
@@ -77,12 +69,9 @@ int plan_open(const char *path, const struct plan_options *options,
 	}
 	p->r.any_stage = options->any_stage;
 	pthread_mutex_init(&p->lock, NULL);
-	p->shards = shardcache_new();
+	p->shards = shardcache_of(&p->r.dir);
 	p->crc = calloc(p->r.model.nparams * CONTENT_SLOTS + 1, sizeof(*p->crc));
-	if (!p->shards || !p->crc ||
-	    add_shards(p, p->r.dir.optim, p->r.dir.noptim) ||
-	    add_shards(p, p->r.dir.model, p->r.dir.nmodel) ||
-	    add_shards(p, p->r.dir.expert, p->r.dir.nexpert)) {
+	if (!p->shards || !p->crc) {
 		plan_close(p);
 		return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
 	}

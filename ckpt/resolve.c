@@ -100,8 +100,8 @@ static int load_one(struct resolve *r, unsigned i, struct errmsg *err)
 {
 	const unsigned mp = i / r->dir.dp_degree, rank = i % r->dir.dp_degree;
 	struct shard *const s = &r->shards[i];
-	int rc = shard_load(s, &r->dir.optim[i], rank, &r->model.cats[mp],
-			    &r->layouts[mp], err);
+	int rc = shard_load(s, &r->dir, i, &r->model.cats[mp], &r->layouts[mp],
+			    err);
 
 	if (rc == 0 && rank) {
 		rc = shard_check_equal(&r->shards[i - rank],
@@ -281,6 +281,15 @@ static int load_parts(struct resolve *r, const struct slice *s,
 			      spread_step(spread), err);
 }
 
+/* The file that a tensor of a shard lies in. */
+static uint32_t file_number(const struct ckdir *d, unsigned shard,
+			    const struct flat *flat)
+{
+	return flat->swapped ? (uint32_t)(ckdir_count(d) - d->nswapped) +
+				       flat->swapped - 1
+			     : shard;
+}
+
 int resolve_slice(struct resolve *r, const struct slice *s, const char *state,
 		  enum dtype dtype, struct extent_map *out,
 		  struct errmsg *err)
@@ -317,7 +326,8 @@ int resolve_slice(struct resolve *r, const struct slice *s, const char *state,
 					  " ranks", r->dir.optim[number].path,
 					  state ? state : "fp32", s->name);
 		assert(f.start + f.numel <= flat->numel);
-		if (!extent_add(out, EXTENT_SHARD, f.numel * item, number,
+		if (!extent_add(out, EXTENT_SHARD, f.numel * item,
+				file_number(&r->dir, number, flat),
 				flat->offset + f.start * item, dtype))
 			rc = errmsg_set(err, -ENOMEM, "%s: out of memory",
 					s->name);

@@ -123,16 +123,16 @@ static int read_state_tensor(const struct shard_reader *r, size_t g,
 	}
 	st->kind = STATE_FLAT;
 	rc = shard_read_flat(r, v, st->name, g, &st->flat);
+	if (!rc && !st->flat.numel && need && r->c->zero3)
+		rc = shard_find_swapped(r, v, st->name, g, need, &st->flat);
 	if (rc)
 		return rc;
 	if (st->flat.numel < need || st->flat.numel > most)
 		return errmsg_set(r->err, -EBADMSG,
-				  "%s: %s of group %zu (%.100s, ...) has %"
-				  PRIu64 " elements, expected %" PRIu64 "%s",
-				  r->file, st->name, g,
-				  shard_group_name(r, g), st->flat.numel, need,
-				  st->flat.numel ? "" :
-						   " (offloaded to NVMe?)");
+				  "%s: %s of group %zu (%.100s, ...) has %" PRIu64
+				  " elements, expected %" PRIu64,
+				  r->file, st->name, g, shard_group_name(r, g),
+				  st->flat.numel, need);
 	return 0;
 }
 
@@ -289,16 +289,21 @@ static int read_dict(struct shard_reader *r)
 	return r->c->zero3 ? shard_read_zero3(r) : shard_read_zero12(r);
 }
 
-int shard_load(struct shard *s, const struct ckfile *file, unsigned rank,
+int shard_load(struct shard *s, const struct ckdir *dir, size_t number,
 	       const struct catalogue *c, struct layout *layout,
 	       struct errmsg *err)
 {
-	struct shard_reader r = { .s = s, .c = c, .layout = layout,
-				  .file = file->path, .err = err };
+	const struct ckfile *const file = &dir->optim[number];
+	struct shard_reader r = { .s = s,
+				  .dir = dir,
+				  .c = c,
+				  .layout = layout,
+				  .file = file->path,
+				  .err = err };
 	struct ptfile pt;
 	int rc;
 
-	*s = (struct shard){ .rank = rank };
+	*s = (struct shard){ .rank = file->id.dp };
 	rc = ckdir_open_file(file, &pt, err);
 	if (rc)
 		return rc;

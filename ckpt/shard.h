@@ -11,7 +11,7 @@
 #include "ckpt/partition.h"
 #include "ckpt/tensor.h"
 
-struct ckfile;
+struct ckdir;
 struct errmsg;
 struct ptfile;
 struct value;
@@ -22,6 +22,8 @@ struct value;
 /* A rank's slice of a flat group: a 1-D tensor in its shard file. */
 struct flat {
 	uint64_t offset; /* of element 0, bytes in the file */
+	uint32_t swapped; /* number of another file (ckdir's `swapped`), from 1
+			   * on: not in the shard itself */
 	uint64_t numel;
 	enum dtype dtype;
 	bool requires_grad;
@@ -72,13 +74,13 @@ struct layout {
 };
 
 /*
- * Read the optimizer shard of data-parallel rank `rank`.  The first call, for
- * any rank, finds `layout` empty (but for `ranks`) and fills it in; others
+ * Read optimizer shard `number` of a directory.  The first call, for any
+ * data-parallel rank of a model-parallel one, finds `layout` empty (but for `ranks`) and fills it in; others
  * check against it.  Sizes are checked against the catalogue: every slice has
  * the length that ZeRO's arithmetic demands, so what is later read is exactly
  * the parameter's.  Messages name the file.
  */
-int shard_load(struct shard *s, const struct ckfile *file, unsigned rank,
+int shard_load(struct shard *s, const struct ckdir *dir, size_t number,
 	       const struct catalogue *c, struct layout *layout,
 	       struct errmsg *err);
 void shard_done(struct shard *s);
@@ -98,6 +100,7 @@ void layout_done(struct layout *l);
 
 struct shard_reader {
 	struct shard *s;
+	const struct ckdir *dir;
 	const struct ptfile *pt;
 	const struct catalogue *c;
 	struct layout *layout;
@@ -124,6 +127,12 @@ const char *shard_group_name(const struct shard_reader *r, size_t g);
 
 /* The part of group g that the rank holds. */
 unsigned shard_part(const struct shard_reader *r, size_t g);
+
+/* A flat tensor without elements should have `need`: the file that has them,
+ * see shard_swapped.c.  -EBADMSG if there is none of that size. */
+int shard_find_swapped(const struct shard_reader *r, const struct value *v,
+		       const char *what, size_t g, uint64_t need,
+		       struct flat *flat);
 
 /* Read a flat tensor; `what` and `g` are for messages. */
 int shard_read_flat(const struct shard_reader *r, const struct value *v,

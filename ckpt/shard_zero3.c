@@ -9,12 +9,7 @@
  * param_shapes[sg], ceil(numel / W) slots: elements [r*q, (r+1)*q) of the
  * parameter, uninitialised memory beyond its end.
  *
- * Of a sub-group on NVMe (offload_optimizer, and at least 1 MiB large) both
- * tensors have no elements.  DeepSpeed 0.19 copies the files of its swapper to
- * offloaded_tensors/rank<global rank>/, called <ds_id>.tensor.swp and
- * exp_avg-<ds_id>.tensor.swp by the attribute that the tensors keep, raw and
- * padded to its unit of I/O (runtime/engine.py, swap_tensor/optimizer_utils.py).
- * They are not read yet: such a checkpoint is refused.
+ * Of a sub-group on NVMe no tensor has elements here, see shard_swapped.c.
  */
 #include "ckpt/shard.h"
 
@@ -97,12 +92,6 @@ static int check_partition_group(const struct shard_reader *r, size_t g)
 static int fail_size(const struct shard_reader *r, size_t g, uint64_t numel,
 		     uint64_t need)
 {
-	if (numel == 0)
-		return errmsg_set(r->err, -ENOTSUP,
-				  "%s: sub-group %zu (%.100s, ...) has no"
-				  " elements on this rank: it was offloaded to"
-				  " NVMe, which is not supported yet", r->file,
-				  g, shard_group_name(r, g));
 	return errmsg_set(r->err, -EBADMSG,
 			  "%s: sub-group %zu (%.100s, ...) has %" PRIu64
 			  " elements on this rank, its parameters need %" PRIu64
@@ -135,6 +124,10 @@ int shard_read_zero3(struct shard_reader *r)
 		if (!rc)
 			rc = shard_read_flat(r, fp32->v[g], KEY_FP32_FLAT_GROUPS, g,
 				     flat);
+		if (!rc && !flat->numel && size)
+			rc = shard_find_swapped(r, fp32->v[g],
+						KEY_FP32_FLAT_GROUPS, g, size,
+						flat);
 		if (!rc && flat->numel != size)
 			rc = fail_size(r, g, flat->numel, size);
 		if (!rc)

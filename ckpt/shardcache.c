@@ -22,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ckpt/ckdir.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/extent.h"
 
@@ -108,6 +109,21 @@ int64_t shardcache_add(struct shardcache *c, const char *path,
 	c->v[c->n] = (struct entry){ .path = strdup(path), .id = *id,
 				     .fd = -1 };
 	return c->v[c->n].path ? (int64_t)c->n++ : -1;
+}
+
+struct shardcache *shardcache_of(const struct ckdir *d)
+{
+	struct shardcache *const c = shardcache_new();
+
+	for (size_t i = 0; c && i < ckdir_count(d); i++) {
+		const struct ckfile *const f = ckdir_file(d, i);
+
+		if (shardcache_add(c, f->path, &f->file) < 0) {
+			shardcache_free(c);
+			return NULL;
+		}
+	}
+	return c;
 }
 
 size_t shardcache_count(const struct shardcache *c)

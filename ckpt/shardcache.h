@@ -7,6 +7,7 @@
 
 #include "ckpt/source.h"
 
+struct ckdir;
 struct errmsg;
 struct extent_map;
 
@@ -22,6 +23,10 @@ struct extent_map;
 struct shardcache;
 
 struct shardcache *shardcache_new(void);
+
+/* Of all files of a directory, numbered as there; NULL when memory runs out. */
+struct shardcache *shardcache_of(const struct ckdir *d);
+
 void shardcache_free(struct shardcache *c);
 
 /* Add a shard by path (copied) and the identity it had when it was planned.

@@ -224,8 +224,8 @@ static int check_alone(struct resolve *r, unsigned i, struct errmsg *err)
 	const unsigned mp = i / r->dir.dp_degree;
 	struct layout layout = { .ranks = r->dir.dp_degree };
 	struct shard s;
-	const int rc = shard_load(&s, &r->dir.optim[i], i % r->dir.dp_degree,
-				  &r->model.cats[mp], &layout, err);
+	const int rc =
+		shard_load(&s, &r->dir, i, &r->model.cats[mp], &layout, err);
 
 	if (!rc)
 		shard_done(&s);

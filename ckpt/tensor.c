@@ -124,6 +124,14 @@ bool tensor_is(const struct value *v)
 	return rebuild_args(v) != NULL;
 }
 
+const struct value *tensor_attribute(const struct value *v, const char *name)
+{
+	const struct value_seq *const a =
+		call_args(v, "torch._tensor", "_rebuild_from_type_v2");
+
+	return a && a->n > 3 ? value_find(a->v[3], name) : NULL;
+}
+
 int tensor_storage(const struct value *pid, const char *name,
 		   enum dtype *dtype, const char **key, uint64_t *numel,
 		   struct errmsg *err)

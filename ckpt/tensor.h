@@ -53,6 +53,9 @@ struct tensor {
 /* Is `v` (may be NULL) any of the forms in which torch pickles a tensor? */
 bool tensor_is(const struct value *v);
 
+/* An attribute that a tensor was pickled with, or NULL. */
+const struct value *tensor_attribute(const struct value *v, const char *name);
+
 /*
  * Read the description out of `v` and check that the view lies within its
  * storage.  `name` names the tensor in messages.  -ENOTSUP for tensors that

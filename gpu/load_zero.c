@@ -127,18 +127,6 @@ static int check_ranks(const struct ckdir *dir, unsigned ranks,
 	return 0;
 }
 
-static int add_shards(struct zero_source *z, struct errmsg *err)
-{
-	const struct ckdir *dir = &z->r.dir;
-
-	z->shards = shardcache_new();
-	for (size_t i = 0; z->shards && i < dir->noptim; i++)
-		if (shardcache_add(z->shards, dir->optim[i].path,
-				   &dir->optim[i].file) < 0)
-			return errmsg_set(err, -ENOMEM, "out of memory");
-	return z->shards ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
-}
-
 int load_open_zero(struct load_source **out, const char *path, unsigned ranks,
 		   struct errmsg *err)
 {
@@ -159,8 +147,8 @@ int load_open_zero(struct load_source **out, const char *path, unsigned ranks,
 		return rc;
 	}
 	rc = check_ranks(&z->r.dir, ranks, err);
-	if (!rc)
-		rc = add_shards(z, err);
+	if (!rc && !(z->shards = shardcache_of(&z->r.dir)))
+		rc = errmsg_set(err, -ENOMEM, "out of memory");
 	if (rc)
 		close_source(&z->s);
 	else

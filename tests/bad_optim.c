@@ -103,12 +103,29 @@ static void empty_state(struct mkpt *m, struct value *root)
 	mkpt_set(m, states_of(root, 1), "exp_avg", some_floats(m, 0));
 }
 
-/* As DeepSpeed leaves a sub-group that is on NVMe. */
-static void offloaded(struct mkpt *m, struct value *root)
+static void empty_fp32(struct mkpt *m, struct value *root)
 {
 	fp32_of(root)->seq.v[1] = some_floats(m, 0);
-	mkpt_set(m, states_of(root, 1), "exp_avg", some_floats(m, 0));
-	mkpt_set(m, states_of(root, 1), "exp_avg_sq", some_floats(m, 0));
+}
+
+/* As DeepSpeed leaves tensors that are on NVMe. */
+static void offloaded_fp32(struct mkpt *m, struct value *root)
+{
+	fp32_of(root)->seq.v[1] = mkpt_attribute(m, some_floats(m, 0), "ds_id",
+						 mkpt_str(m, "3_../5"));
+}
+
+static void offloaded_state(struct mkpt *m, struct value *root)
+{
+	mkpt_set(m, states_of(root, 1), "exp_avg",
+		 mkpt_attribute(m, some_floats(m, 0), "ds_id",
+				mkpt_str(m, "exp_avg-3_5")));
+}
+
+static void offloaded_to_a_number(struct mkpt *m, struct value *root)
+{
+	fp32_of(root)->seq.v[1] =
+		mkpt_attribute(m, some_floats(m, 0), "ds_id", mkpt_int(m, 3));
 }
 
 static void state_of_text(struct mkpt *m, struct value *root)
@@ -249,6 +266,14 @@ static void expert_groups(struct mkpt *m, struct value *root)
 			NULL                                                   \
 	}
 
+/* Of ZeRO-3; the message names the file that is not there. */
+#define LOST(edit, expect)                                               \
+	{                                                                \
+#edit, STAGE(3), expect, "", MKCKPT_OPTIM, 1, edit, NULL \
+	}
+
+#define NO_FILE "and does not tell to which file it was offloaded"
+
 const struct bad bad_optim[] = {
 	SHARD(root_is_a_list, 1, STAGES_ALL, "not an optimizer shard"),
 	SHARD(no_optimizer_dict, 0, STAGES_ALL, "not an optimizer shard"),
@@ -265,10 +290,16 @@ const struct bad bad_optim[] = {
 	SHARD(short_state, 1, STAGES_ALL,
 	      "exp_avg of group 1 (l2.weight, ...) has 9 elements,"
 	      " expected"),
-	SHARD(empty_state, 1, STAGES_ALL, "(offloaded to NVMe?)"),
-	SHARD(offloaded, 1, STAGE(3),
-	      "sub-group 1 (l2.weight, ...) has no elements on this rank: it was"
-	      " offloaded to NVMe"),
+	SHARD(empty_state, 1, STAGES_12, "has 0 elements, expected"),
+	SHARD(empty_state, 1, STAGE(3), NO_FILE),
+	SHARD(empty_fp32, 1, STAGE(3), NO_FILE),
+	SHARD(offloaded_to_a_number, 1, STAGE(3), NO_FILE),
+	LOST(offloaded_fp32,
+	     "/offloaded_tensors/rank01/3_../5.tensor.swp: is"
+	     " missing: fp32_flat_groups of group 1 (l2.weight, ...)"),
+	LOST(offloaded_state,
+	     "/offloaded_tensors/rank01/exp_avg-3_5.tensor.swp:"
+	     " is missing: exp_avg of group 1 (l2.weight, ...)"),
 	SHARD(state_of_text, 1, STAGES_ALL, "state exp_avg of group 1 is a str"),
 	SHARD(state_with_slash, 0, STAGES_ALL, "no usable name"),
 	SHARD(state_called_fp32, 0, STAGES_ALL, "no usable name"),

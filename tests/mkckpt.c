@@ -324,19 +324,6 @@ static uint32_t *slots(const struct mkckpt *c, size_t g, unsigned rank,
 	return v;
 }
 
-/* Tensors with attributes are wrapped once more; ZeRO-3's are. */
-static struct value *with_attribute(struct mkpt *m, struct value *tensor)
-{
-	struct value *const state = mkpt_dict(m);
-
-	mkpt_set(m, state, "ds_id", mkpt_str(m, "0_0"));
-	return mkpt_reduce(
-		m, mkpt_global(m, "torch._tensor", "_rebuild_from_type_v2"),
-		mkpt_tuple(m, 4, tensor->obj->callable,
-			   mkpt_global(m, "torch", "Tensor"), tensor->obj->args,
-			   state));
-}
-
 static struct value *make_zero3(struct mkpt *m, const struct mkckpt *c,
 				unsigned rank)
 {
@@ -354,8 +341,9 @@ static struct value *make_zero3(struct mkpt *m, const struct mkckpt *c,
 		mkpt_set_key(m, state, mkpt_int(m, (int64_t)g),
 			     group_state(m, v, len));
 		mkpt_add(m, fp32,
-			 with_attribute(m, mkpt_flat(m, DTYPE_F32, len, len,
-						     true, v[0])));
+			 mkpt_attribute(
+				 m, mkpt_flat(m, DTYPE_F32, len, len, true, v[0]),
+				 "ds_id", mkpt_str(m, "0_0")));
 		for (unsigned s = 0; s < MKCKPT_STATES; s++)
 			free(v[s]);
 	}

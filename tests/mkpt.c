@@ -93,6 +93,19 @@ struct value *mkpt_tuple(struct mkpt *m, size_t n, ...)
 	return t;
 }
 
+struct value *mkpt_attribute(struct mkpt *m, struct value *tensor,
+			     const char *name, struct value *v)
+{
+	struct value *const state = mkpt_dict(m);
+
+	mkpt_set(m, state, name, v);
+	return mkpt_reduce(
+		m, mkpt_global(m, "torch._tensor", "_rebuild_from_type_v2"),
+		mkpt_tuple(m, 4, tensor->obj->callable,
+			   mkpt_global(m, "torch", "Tensor"), tensor->obj->args,
+			   state));
+}
+
 struct value *mkpt_reduce(struct mkpt *m, struct value *callable,
 			  struct value *args)
 {

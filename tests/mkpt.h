@@ -41,6 +41,9 @@ struct value *mkpt_list(struct mkpt *m);
 struct value *mkpt_tuple(struct mkpt *m, size_t n, ...);
 
 /* callable(*args), and cls.__new__(cls) with a state. */
+/* A tensor with an attribute, as ZeRO-3's have: it is wrapped once more. */
+struct value *mkpt_attribute(struct mkpt *m, struct value *tensor,
+			     const char *name, struct value *v);
 struct value *mkpt_reduce(struct mkpt *m, struct value *callable,
 			  struct value *args);
 struct value *mkpt_object(struct mkpt *m, const char *module, const char *name,

@@ -117,6 +117,24 @@ run_check 1 .
 says "problem: .*/zero_pp_rank_1_mp_rank_00_optim_states.pt: .*"
 problems 1
 
+# Files of tensors that were on NVMe: one is lost, one cut, one of another size.
+run_check 0 --data "$good/z3_nvme_dp2/global_step4"
+problems 0
+damaged z3_nvme_dp2
+cd offloaded_tensors || exit 1
+rm rank00/1_3.tensor.swp
+truncate -s 1000 rank01/exp_avg-1_3.tensor.swp
+cd ..
+run_check 1 .
+says "problem: .*/offloaded_tensors/rank00/1_3.tensor.swp: is missing: .*" \
+	"problem: .*/rank01/exp_avg-1_3.tensor.swp: has 1000 bytes, but .* take 2048"
+problems 2
+damaged z3_nvme_dp2
+truncate -s 3072 offloaded_tensors/rank00/exp_avg_sq-1_3.tensor.swp
+run_check 1 .
+says "problem: .*/rank00/exp_avg_sq-1_3.tensor.swp: has 3072 bytes, but .*"
+problems 1
+
 # Of a pipeline layer, which no mount serves.
 damaged pp2_dp2_z1_bf16
 for layer in layer_*; do break; done

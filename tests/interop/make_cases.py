@@ -23,9 +23,11 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 
 import torch
 import deepspeed
+from deepspeed.runtime.swap_tensor import optimizer_utils
 
 import parallel
 import resume
@@ -106,6 +108,15 @@ SCALARS = [("scalar", ()), ("one", (1,)), ("two", (2,))]
 CPU = {"device": "cpu"}
 OFFLOAD = {"offload_optimizer": CPU}
 
+# DeepSpeed leaves sub-groups of less than 1 MiB in memory; here of less than
+# SWAPPED_BYTES, so that some are on NVMe and some are not (train).  Needs
+# libaio's headers, to compile.
+SWAP = {"device": "nvme", "nvme_path": tempfile.gettempdir()}
+NVME = {"offload_optimizer": SWAP}
+SWAPPED_BYTES = 1024
+NVME_IO = {**by_config("Adam"), "aio": {"block_size": SWAPPED_BYTES}}
+LARGE = [("large", (32, 19)), ("last", (3,))]
+
 CASES = [
     # Optimizers with other states, for which the converter fails.
     Case("z1_sgd_dp2", 2, 1, optimizer=torch_optimizer("SGD")),
@@ -159,9 +170,10 @@ CASES = [
     Case("z3_quantized_gradients_dp2", 2, 3, "bf16",
          zero={"zero_quantized_gradients": True}),
     Case("z3_mics_dp2", 2, 3, zero={"mics_shard_size": 1}),
-    Case("z3_nvme_dp2", 2, 3, config=by_config("Adam"),
-         zero={"offload_optimizer": {"device": "nvme",
-                                     "nvme_path": "/tmp"}}),
+    Case("z3_nvme_dp2", 2, 3, config=NVME_IO, groups=2, more=LARGE,
+         zero={**NVME, "sub_group_size": 16}),
+    Case("z3_nvme_bf16_dp2", 2, 3, "bf16", config=NVME_IO, more=LARGE,
+         zero={**NVME, "offload_param": SWAP}),
     Case("z1_not_zip_dp2", 2, 1,
          config={"checkpoint": {"checkpoint_serialization": False}}),
     # Sequence and tensor parallelism.
@@ -285,6 +297,7 @@ def number(value):
 
 
 def train(rank, case, run_dir, out):
+    optimizer_utils.MIN_AIO_BYTES = SWAPPED_BYTES
     engine, grid = new_engine(case)
     divided = case.tp > 1 and not case.autotp
     feed = batches(grid.data, parallel.VOCAB if divided else VOCAB)

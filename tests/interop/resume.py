@@ -20,6 +20,7 @@ equality where it does not.
 """
 
 import collections
+import contextlib
 import copy
 import filecmp
 import importlib
@@ -135,6 +136,18 @@ def train_step(engine, rank, world):
 # What an engine has, put together over its ranks.
 
 
+@contextlib.contextmanager
+def swapped_in(zero, group):
+    """A sub-group that is on NVMe is in memory meanwhile."""
+    swapped = (getattr(zero, "swap_optimizer", False)
+               and zero._swappable_optimizer_subgroup(group))
+    if swapped:
+        zero._optimizer_states_and_gradient_swap_in(group)
+    yield
+    if swapped:
+        zero._release_swap_buffers(group)
+
+
 def local_parts(engine, stage):
     """This rank's share, per flat buffer: the parameters in it, in order,
     the buffer of each state, and what the optimizer keeps besides (step)."""
@@ -144,11 +157,12 @@ def local_parts(engine, stage):
     else:
         pairs = zip(zero.round_robin_bit16_groups,
                     zero.single_partition_of_fp32_groups)
-    for params, flat in pairs:
-        buffers, others = {"fp32": flat.detach().clone()}, {}
-        for key, value in sorted(zero.optimizer.state[flat].items()):
-            divided = torch.is_tensor(value) and value.dim()
-            (buffers if divided else others)[key] = copy.deepcopy(value)
+    for group, (params, flat) in enumerate(pairs):
+        with swapped_in(zero, group):
+            buffers, others = {"fp32": flat.detach().clone()}, {}
+            for key, value in sorted(zero.optimizer.state[flat].items()):
+                divided = torch.is_tensor(value) and value.dim()
+                (buffers if divided else others)[key] = copy.deepcopy(value)
         yield params, buffers, others
 
 
