@@ -23,8 +23,6 @@
 #include "ckpt/ptfile.h"
 #include "ckpt/value.h"
 
-#define PARAMS_MAX (1u << 22)
-#define GROUPS_MAX (1u << 16) /* far above any run's number of sub-groups */
 #define WARNING_MAX 300
 
 int catalogue_fail_nomem(const struct catalogue_loader *l)
@@ -70,6 +68,11 @@ uint64_t *catalogue_copy_dims(const struct catalogue_loader *l,
 	return to;
 }
 
+bool catalogue_multiply(uint64_t *numel, uint64_t n)
+{
+	return checked_mul(*numel, n, numel) && *numel <= INT64_MAX / 16;
+}
+
 struct slice *catalogue_add_slice(const struct catalogue_loader *l,
 				  const char *name, size_t len)
 {
@@ -108,8 +111,7 @@ static int set_shape(const struct catalogue_loader *l, struct slice *p,
 		int64_t n;
 
 		if (!value_get_int(dims->v[i], &n) || n < 0 ||
-		    !checked_mul(p->numel, (uint64_t)n, &p->numel) ||
-		    p->numel > INT64_MAX / 16)
+		    !catalogue_multiply(&p->numel, (uint64_t)n))
 			return errmsg_set(l->err, -EBADMSG,
 					  "%s: param_shapes: %s: impossible"
 					  " dimension %zu", l->file, p->name, i);
@@ -173,7 +175,7 @@ static int load_groups(const struct catalogue_loader *l)
 		return errmsg_set(l->err, -EBADMSG,
 				  "%s: no param_shapes in it: not the model"
 				  " states of a ZeRO run", l->file);
-	if (list->n > GROUPS_MAX)
+	if (list->n > CATALOGUE_GROUPS_MAX)
 		return errmsg_set(l->err, -E2BIG, "%s: %zu parameter groups",
 				  l->file, list->n);
 	for (size_t g = 0; g < list->n; g++) {
@@ -186,7 +188,7 @@ static int load_groups(const struct catalogue_loader *l)
 					  value_kind_name(list->v[g]));
 		total += d->n;
 	}
-	if (total > PARAMS_MAX)
+	if (total > CATALOGUE_PARAMS_MAX)
 		return errmsg_set(l->err, -E2BIG, "%s: %zu parameters",
 				  l->file, total);
 	c->groups = arena_alloc(&c->arena, (list->n + 1) * sizeof(*c->groups));
@@ -279,8 +281,7 @@ static int load_facts(const struct catalogue_loader *l)
 	return c->ds_version ? 0 : catalogue_fail_nomem(l);
 }
 
-/* The groups' lists of parameters, once these have their final places. */
-static int index_groups(const struct catalogue_loader *l)
+int catalogue_index_groups(const struct catalogue_loader *l)
 {
 	struct catalogue *const c = l->c;
 
@@ -298,9 +299,16 @@ static int index_groups(const struct catalogue_loader *l)
 	}
 	for (size_t i = 0; i < c->nslices; i++) {
 		const struct slice *const p = &c->slices[i];
+		const struct slice_group *const g = &c->groups[p->group];
 
-		if (!p->module)
-			c->groups[p->group].slices[p->index] = p;
+		if (p->module)
+			continue;
+		if (p->index >= g->n || g->slices[p->index])
+			return errmsg_set(l->err, -EBADMSG,
+					  "%s: %s has no place of its own in"
+					  " its group",
+					  l->file, p->name);
+		g->slices[p->index] = p;
 	}
 	return 0;
 }
@@ -383,7 +391,7 @@ static int load(const struct catalogue_loader *l)
 		rc = sort_slices(l);
 	if (!rc)
 		rc = load_rules(l);
-	return rc ? rc : index_groups(l);
+	return rc ? rc : catalogue_index_groups(l);
 }
 
 int catalogue_load(struct catalogue *c, const struct ckdir *dir, unsigned mp,

@@ -111,6 +111,21 @@ static int find_prefix(const struct catalogue_loader *l,
 					  l->dir->expert[file].path);
 }
 
+/* The index tells it: then no file is opened. */
+static int need_prefix(const struct catalogue_loader *l, size_t i)
+{
+	struct expert_layer *const layer = &l->c->experts.layers[i];
+
+	if (layer->prefix)
+		return 0;
+	if (l->dir->zero3)
+		return errmsg_set(l->err, -ENOTSUP,
+				  "%s: MoE layer %zu is not of AutoEP: not"
+				  " supported in ZeRO-3",
+				  l->file, i);
+	return find_prefix(l, layer, first_file(l, i));
+}
+
 static int find_prefixes(const struct catalogue_loader *l)
 {
 	const struct experts *const x = &l->c->experts;
@@ -119,12 +134,7 @@ static int find_prefixes(const struct catalogue_loader *l)
 	for (size_t i = 0; !rc && i < x->n; i++) {
 		if (x->layers[i].fused)
 			continue;
-		rc = l->dir->zero3
-			     ? errmsg_set(l->err, -ENOTSUP,
-					  "%s: MoE layer %zu is not of AutoEP:"
-					  " not supported in ZeRO-3",
-					  l->file, i)
-			     : find_prefix(l, &x->layers[i], first_file(l, i));
+		rc = need_prefix(l, i);
 		/* Two layers of one name would share their parameters. */
 		for (size_t k = 0; !rc && k < i; k++)
 			if (strcmp(x->layers[k].prefix, x->layers[i].prefix) == 0)
@@ -207,11 +217,13 @@ static int claim_slices(const struct catalogue_loader *l)
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < c->nslices; i++)
-		rc = claim(l, &c->slices[i]);
+		if (!c->slices[i].module)
+			rc = claim(l, &c->slices[i]);
 	for (size_t i = 0; !rc && i < c->experts.n; i++)
 		rc = check_degree(l, i);
 	for (size_t i = 0; !rc && i < c->nslices; i++)
-		rc = set_group_degree(l, &c->slices[i]);
+		if (!c->slices[i].module)
+			rc = set_group_degree(l, &c->slices[i]);
 	return rc;
 }
 
@@ -355,6 +367,20 @@ static int warn_loader(const struct catalogue_loader *l)
 	return 0;
 }
 
+int catalogue_place_experts(const struct catalogue_loader *l)
+{
+	int rc = check_files(l);
+
+	if (!rc && l->c->experts.n && l->dir->mp_degree > 1)
+		rc = errmsg_set(l->err, -ENOTSUP,
+				"%s: experts are supported without tensor and"
+				" pipeline parallelism only",
+				l->file);
+	if (!rc)
+		rc = find_prefixes(l);
+	return rc ? rc : claim_slices(l);
+}
+
 int catalogue_load_experts(const struct catalogue_loader *l)
 {
 	struct catalogue *const c = l->c;
@@ -363,16 +389,7 @@ int catalogue_load_experts(const struct catalogue_loader *l)
 			      l->file, l->err);
 
 	if (!rc)
-		rc = check_files(l);
-	if (!rc && c->experts.n && l->dir->mp_degree > 1)
-		rc = errmsg_set(l->err, -ENOTSUP,
-				"%s: experts are supported without tensor and"
-				" pipeline parallelism only",
-				l->file);
-	if (!rc)
-		rc = find_prefixes(l);
-	if (!rc)
-		rc = claim_slices(l);
+		rc = catalogue_place_experts(l);
 	for (size_t i = 0; !rc && i < c->experts.n && !c->zero3; i++)
 		rc = check_layer(l, &c->experts.layers[i], first_file(l, i),
 				 owned);

@@ -40,6 +40,9 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/partition.h %D%/partition.c \
 	%D%/shard.h %D%/shard.c %D%/shard_zero12.c %D%/shard_zero3.c \
 	%D%/shard_swapped.c \
+	%D%/index.h %D%/index_impl.h %D%/index_input.h %D%/index_input.c \
+	%D%/index_write.c %D%/index_read.c %D%/index_shard.c \
+	%D%/indexfile.h %D%/indexfile.c \
 	%D%/extent.h %D%/extent.c \
 	%D%/gather.h %D%/gather.c \
 	%D%/resolve.h %D%/resolve.c \
@@ -47,7 +50,8 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/content.h %D%/content.c %D%/content_optimizer.c \
 	%D%/vfile.h %D%/vfile_impl.h %D%/vfile.c %D%/vfile_sum.c \
 	%D%/vfile_fill.c \
-	%D%/plan.h %D%/plan.c %D%/plan_json.c \
+	%D%/plan.h %D%/plan_impl.h %D%/plan.c %D%/plan_index.c \
+	%D%/plan_json.c \
 	%D%/treewrite.h %D%/treewrite.c \
 	%D%/outdir.h %D%/outdir.c
 
@@ -56,7 +60,8 @@ ucfsincludedir = $(includedir)/ucfs
 ucfsinclude_HEADERS = %D%/ucfs_ioctl.h
 
 ckpt_libs = %D%/libuckpt.a \
-	$(CJSON_LIBS) $(ZLIB_LIBS) $(LIBDEFLATE_LIBS) $(PCRE2_LIBS) -lm
+	$(CJSON_LIBS) $(ZLIB_LIBS) $(LIBDEFLATE_LIBS) $(ZSTD_LIBS) \
+	$(PCRE2_LIBS) -lm
 
 bin_PROGRAMS += ucckpt
 ucckpt_SOURCES = \

@@ -245,6 +245,11 @@ void merge_rules_free(struct merge_rules *r)
 	free(r);
 }
 
+const struct value *merge_rules_info(const struct merge_rules *r)
+{
+	return r->info;
+}
+
 /*
  * Does exactly one pattern of `list` match?  Then 1, and which; 0 if none
  * does.  (Of sub-parameters, the converter takes the first that matches.)

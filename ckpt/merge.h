@@ -46,6 +46,9 @@ int merge_rules_new(const struct value *info, const char *file,
 		    struct merge_rules **out, struct errmsg *err);
 void merge_rules_free(struct merge_rules *r);
 
+/* The info they were made of, NULL if there was none. */
+const struct value *merge_rules_info(const struct merge_rules *r);
+
 /*
  * The rule for a parameter.  -EBADMSG if the lists contradict themselves.
  * Records which patterns matched.  What the result points to lives as long as

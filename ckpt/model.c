@@ -420,39 +420,35 @@ static int list_unused(const struct builder *b)
 	return 0;
 }
 
-static int load_catalogues(const struct builder *b)
+/* A model without anything but room for its catalogues. */
+static int init(const struct builder *b)
 {
 	struct model *const m = b->m;
 	const unsigned mp = b->dir->mp_degree;
-	int rc = 0;
 
+	*m = (struct model){ .tp = mp, .pp = 1 };
 	m->cats = arena_alloc(&m->arena, mp * sizeof(*m->cats));
-	if (!m->cats)
-		return fail_nomem(b);
-	for (unsigned i = 0; !rc && i < mp; i++)
-		rc = catalogue_load(&m->cats[i], b->dir, i, b->err);
-	return rc;
+	return m->cats ? 0 : fail_nomem(b);
 }
 
-int model_load(struct model *m, const struct ckdir *dir, struct errmsg *err)
+/* The rest, or nothing at all: `rc` is how it went so far. */
+static int build(struct builder *b, int rc)
 {
-	struct errmsg why = { "" };
-	struct builder b = { .m = m, .dir = dir, .err = err };
-	int rc;
+	struct errmsg why = { "" }, *const err = b->err;
+	const struct ckdir *const dir = b->dir;
+	struct model *const m = b->m;
 
-	*m = (struct model){ .tp = dir->mp_degree, .pp = 1 };
-	rc = load_catalogues(&b);
 	if (!rc)
-		rc = find_degrees(&b);
+		rc = find_degrees(b);
 	if (!rc) {
 		/* What follows names parameters: put the file before it. */
-		b.err = &why;
-		b.rules = m->cats[0].rules;
-		rc = collect(&b);
+		b->err = &why;
+		b->rules = m->cats[0].rules;
+		rc = collect(b);
 		if (!rc)
-			rc = match_rules(&b);
+			rc = match_rules(b);
 		if (!rc)
-			rc = list_unused(&b);
+			rc = list_unused(b);
 		if (rc)
 			errmsg_set(err, rc, "%s: %s", dir->model[0].path,
 				   why.text);
@@ -463,6 +459,31 @@ int model_load(struct model *m, const struct ckdir *dir, struct errmsg *err)
 		model_done(m);
 	}
 	return rc;
+}
+
+int model_load(struct model *m, const struct ckdir *dir, struct errmsg *err)
+{
+	struct builder b = { .m = m, .dir = dir, .err = err };
+	int rc = init(&b);
+
+	for (unsigned i = 0; !rc && i < dir->mp_degree; i++)
+		rc = catalogue_load(&m->cats[i], dir, i, err);
+	return build(&b, rc);
+}
+
+int model_build(struct model *m, const struct ckdir *dir,
+		struct catalogue *cats, struct errmsg *err)
+{
+	struct builder b = { .m = m, .dir = dir, .err = err };
+	const int rc = init(&b);
+
+	for (unsigned i = 0; i < dir->mp_degree; i++) {
+		if (rc)
+			catalogue_done(&cats[i]);
+		else
+			m->cats[i] = cats[i];
+	}
+	return build(&b, rc);
 }
 
 void model_done(struct model *m)

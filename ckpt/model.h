@@ -57,6 +57,11 @@ struct model {
 /* Read all catalogues of a scanned directory.  -ENOTSUP for layouts that
  * cannot be served, with the parameter's name. */
 int model_load(struct model *m, const struct ckdir *dir, struct errmsg *err);
+
+/* The same of catalogues that are there, one for each model-parallel rank.  They
+ * are taken over, also if it fails. */
+int model_build(struct model *m, const struct ckdir *dir,
+		struct catalogue *cats, struct errmsg *err);
 void model_done(struct model *m);
 
 /* The parameter called `name`, or NULL. */

@@ -19,17 +19,13 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/content.h"
 #include "ckpt/errmsg.h"
-#include "ckpt/resolve.h"
+#include "ckpt/plan_impl.h"
 #include "ckpt/shardcache.h"
-#include "ckpt/vfile.h"
 
 #define NODE_OPTIMIZER UINT64_C(2)
 #define NODE_MODEL UINT64_C(16)
@@ -41,20 +37,21 @@
 _Static_assert(1 + CONTENT_SLOTS <= PARAM_STRIDE, "slots fit a parameter");
 _Static_assert(SHARD_STATES_MAX + 1 <= CONTENT_SLOTS, "states fit the slots");
 
-struct plan {
-	struct plan_options options;
-	struct resolve r;
-	struct shardcache *shards; /* all files, see ckdir_file */
-	vfile_crc *crc; /* [parameter * CONTENT_SLOTS + slot] */
+/* What comes after the resolved files. */
+static int finish_open(struct plan *p, const char *path, struct errmsg *err)
+{
+	p->r.any_stage = p->options.any_stage;
+	p->shards = shardcache_of(&p->r.dir);
+	p->crc = calloc(p->r.model.nparams * CONTENT_SLOTS + 1, sizeof(*p->crc));
+	if (!p->shards || !p->crc)
+		return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+	return 0;
+}
 
-	pthread_mutex_t lock; /* protects the two below while they are made */
-	atomic_bool optimizer_known;
-	uint64_t optimizer_size;
-	vfile_crc *optimizer_crc; /* of each of its storages */
-};
-
-int plan_open(const char *path, const struct plan_options *options,
-	      struct plan **out, struct errmsg *err)
+/* As plan_open_indexed, and fails where that reads the files after all. */
+static int open_indexed(const char *path, const struct plan_options *options,
+			struct span index, struct plan **out,
+			struct errmsg *refused, struct errmsg *err)
 {
 	struct plan *const p = calloc(1, sizeof(*p));
 	int rc;
@@ -62,21 +59,46 @@ int plan_open(const char *path, const struct plan_options *options,
 	if (!p)
 		return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
 	p->options = *options;
-	rc = resolve_init(&p->r, path, err);
+	pthread_mutex_init(&p->lock, NULL);
+	if (!index.len)
+		index.p = NULL;
+	rc = index.p ? resolve_init_indexed(&p->r, path, &index, refused, err)
+		     : resolve_init(&p->r, path, err);
 	if (rc) {
+		pthread_mutex_destroy(&p->lock);
 		free(p);
 		return rc;
 	}
-	p->r.any_stage = options->any_stage;
-	pthread_mutex_init(&p->lock, NULL);
-	p->shards = shardcache_of(&p->r.dir);
-	p->crc = calloc(p->r.model.nparams * CONTENT_SLOTS + 1, sizeof(*p->crc));
-	if (!p->shards || !p->crc) {
-		plan_close(p);
-		return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+	rc = finish_open(p, path, err);
+	if (!rc && index.p) {
+		rc = plan_read_sums(p, index, refused);
+		/* Sound in itself, it may still contradict itself. */
+		if (!rc)
+			rc = plan_check(p, refused);
+		p->indexed = plan_count_known(p);
+		if (rc)
+			errmsg_set(err, rc, "%s", refused->text);
 	}
-	*out = p;
-	return 0;
+	if (rc)
+		plan_close(p);
+	else
+		*out = p;
+	return rc;
+}
+
+int plan_open_indexed(const char *path, const struct plan_options *options,
+		      struct span index, struct plan **out,
+		      struct errmsg *refused, struct errmsg *err)
+{
+	const int rc = open_indexed(path, options, index, out, refused, err);
+
+	return rc && *refused->text ? plan_open(path, options, out, err) : rc;
+}
+
+int plan_open(const char *path, const struct plan_options *options,
+	      struct plan **out, struct errmsg *err)
+{
+	return open_indexed(path, options, (struct span){ 0 }, out, NULL, err);
 }
 
 int plan_check(struct plan *p, struct errmsg *err)
@@ -333,8 +355,12 @@ static int know_optimizer(struct plan *p, const struct content *c,
 
 	pthread_mutex_lock(&p->lock);
 	if (!atomic_load(&p->optimizer_known)) {
-		p->optimizer_crc =
-			calloc(c->w.n + 1, sizeof(*p->optimizer_crc));
+		if (p->optimizer_sums != c->w.n || !p->optimizer_crc) {
+			free(p->optimizer_crc);
+			p->optimizer_crc =
+				calloc(c->w.n + 1, sizeof(*p->optimizer_crc));
+			p->optimizer_sums = p->optimizer_crc ? c->w.n : 0;
+		}
 		if (!p->optimizer_crc) {
 			rc = errmsg_set(err, -ENOMEM, "out of memory");
 		} else {

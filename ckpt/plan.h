@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "ckpt/bytebuf.h"
+#include "ckpt/bytes.h"
 
 struct errmsg;
 struct resolve;
@@ -49,6 +50,25 @@ struct plan_options {
 int plan_open(const char *path, const struct plan_options *options,
 	      struct plan **out, struct errmsg *err);
 void plan_close(struct plan *p);
+
+/*
+ * The same with what plan_index has made of an earlier plan of the directory
+ * (empty: nothing): then no file is opened, and none in plan_check.  What the
+ * index tells is checked like a file's content.  If it is stale, damaged or
+ * contradicts itself the files are read as if there were none, and `refused`
+ * tells why.
+ */
+int plan_open_indexed(const char *path, const struct plan_options *options,
+		      struct span index, struct plan **out,
+		      struct errmsg *refused, struct errmsg *err);
+
+/*
+ * Append what is known by now of shards, and the checksums that have been
+ * computed, for the next plan_open_indexed: 1, or 0 and nothing if it is no more
+ * than what the plan was opened with.  Errors as index_write.  Nobody else may be
+ * using the plan.
+ */
+int plan_index(struct plan *p, struct bytebuf *out, struct errmsg *err);
 
 /*
  * Do the files define the tree?  Reads the first optimizer shard of each

@@ -16,6 +16,7 @@
 
 #include "ckpt/errmsg.h"
 #include "ckpt/extent.h"
+#include "ckpt/index.h"
 #include "ckpt/parallel.h"
 
 static int check_degrees(const struct resolve *r, struct errmsg *err)
@@ -34,39 +35,111 @@ static int check_degrees(const struct resolve *r, struct errmsg *err)
 	return 0;
 }
 
-int resolve_init(struct resolve *r, const char *path, struct errmsg *err)
+/* The directory, and room for what its files will tell. */
+static int scan(struct resolve *r, const char *path, struct errmsg *err)
 {
 	int rc;
 
 	*r = (struct resolve){ 0 };
 	pthread_mutex_init(&r->lock, NULL);
 	rc = ckdir_scan(&r->dir, path, err);
-	if (!rc)
-		rc = model_load(&r->model, &r->dir, err);
-	if (!rc)
-		rc = check_degrees(r, err);
-	if (!rc) {
-		r->shards = calloc(r->dir.noptim, sizeof(*r->shards));
-		r->loaded = calloc(r->dir.noptim, sizeof(*r->loaded));
-		r->layouts = calloc(r->dir.mp_degree, sizeof(*r->layouts));
-		if (!r->shards || !r->loaded || !r->layouts)
-			rc = errmsg_set(err, -ENOMEM, "%s: out of memory",
-					path);
-	}
-	for (unsigned i = 0; !rc && i < r->dir.mp_degree; i++)
+	if (rc)
+		return rc;
+	r->shards = calloc(r->dir.noptim, sizeof(*r->shards));
+	r->loaded = calloc(r->dir.noptim, sizeof(*r->loaded));
+	r->layouts = calloc(r->dir.mp_degree, sizeof(*r->layouts));
+	if (!r->shards || !r->loaded || !r->layouts)
+		return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+	for (unsigned i = 0; i < r->dir.mp_degree; i++)
 		r->layouts[i].ranks = r->dir.dp_degree;
+	return 0;
+}
+
+static int load_model(struct resolve *r, struct errmsg *err)
+{
+	const int rc = model_load(&r->model, &r->dir, err);
+
+	return rc ? rc : check_degrees(r, err);
+}
+
+int resolve_init(struct resolve *r, const char *path, struct errmsg *err)
+{
+	int rc = scan(r, path, err);
+
+	if (!rc)
+		rc = load_model(r, err);
 	if (rc)
 		resolve_done(r);
 	return rc;
 }
 
-void resolve_done(struct resolve *r)
+static void forget_shards(struct resolve *r)
 {
 	for (size_t i = 0; r->loaded && i < r->dir.noptim; i++)
-		if (atomic_load(&r->loaded[i]))
+		if (atomic_exchange(&r->loaded[i], false))
 			shard_done(&r->shards[i]);
 	for (unsigned i = 0; r->layouts && i < r->dir.mp_degree; i++)
 		layout_done(&r->layouts[i]);
+}
+
+static struct index_facts facts_of(struct resolve *r, struct catalogue *cats)
+{
+	return (struct index_facts){ .dir = &r->dir,
+				     .cats = cats,
+				     .layouts = r->layouts,
+				     .shards = r->shards,
+				     .loaded = r->loaded };
+}
+
+/* Everything that the index has.  All is as before if it is of no use. */
+static int use_index(struct resolve *r, struct span *index, struct errmsg *err)
+{
+	struct catalogue *const cats = calloc(r->dir.mp_degree, sizeof(*cats));
+	const struct index_facts facts = facts_of(r, cats);
+	size_t len = 0;
+	int rc = cats ? index_read(&facts, *index, &len, err)
+		      : errmsg_set(err, -ENOMEM, "out of memory");
+
+	if (!rc) {
+		rc = model_build(&r->model, &r->dir, cats, err);
+		if (!rc) {
+			rc = check_degrees(r, err);
+			if (rc)
+				model_done(&r->model);
+		}
+		if (rc)
+			forget_shards(r);
+	}
+	free(cats);
+	if (!rc)
+		*index = (struct span){ index->p + len, index->len - len };
+	return rc;
+}
+
+int resolve_init_indexed(struct resolve *r, const char *path, struct span *index,
+			 struct errmsg *refused, struct errmsg *err)
+{
+	int rc = scan(r, path, err);
+
+	if (!rc && use_index(r, index, refused)) {
+		*index = (struct span){ 0 };
+		rc = load_model(r, err);
+	}
+	if (rc)
+		resolve_done(r);
+	return rc;
+}
+
+int resolve_index(struct resolve *r, struct bytebuf *out, struct errmsg *err)
+{
+	const struct index_facts facts = facts_of(r, r->model.cats);
+
+	return index_write(&facts, out, err);
+}
+
+void resolve_done(struct resolve *r)
+{
+	forget_shards(r);
 	free(r->shards);
 	free(r->loaded);
 	free(r->layouts);

@@ -5,10 +5,12 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "ckpt/bytes.h"
 #include "ckpt/ckdir.h"
 #include "ckpt/model.h"
 #include "ckpt/shard.h"
 
+struct bytebuf;
 struct errmsg;
 struct extent_map;
 
@@ -37,6 +39,19 @@ struct resolve {
  * model_load. */
 int resolve_init(struct resolve *r, const char *path, struct errmsg *err);
 void resolve_done(struct resolve *r);
+
+/*
+ * The same with the help of an index: nothing that it tells is read from files.
+ * `*index` is then what follows in it, for the caller; it is empty if the index
+ * is of no use, and `refused` tells why.
+ */
+int resolve_init_indexed(struct resolve *r, const char *path,
+			 struct span *index, struct errmsg *refused,
+			 struct errmsg *err);
+
+/* Append an index of what is known by now.  Errors as index_write.  Not while
+ * others read shards. */
+int resolve_index(struct resolve *r, struct bytebuf *out, struct errmsg *err);
 
 /* Make sure that the maps of every `step`-th of the data-parallel ranks
  * [first, end) of a model-parallel rank are there, and rank 0's; several are

@@ -79,6 +79,20 @@ unsigned shard_part(const struct shard_reader *r, size_t g)
 	return spread_part(&r->layout->spread[g], r->s->rank, &which);
 }
 
+void shard_bound_states(const struct shard_reader *r, size_t g, uint64_t *need,
+			uint64_t *most)
+{
+	const struct partition *const p = &r->layout->groups[g];
+	const unsigned part = shard_part(r, g);
+
+	if (r->s->groups[g].whole) {
+		*need = *most = partition_whole_size(p, part);
+		return;
+	}
+	*need = partition_filled(p, part);
+	*most = p->size;
+}
+
 int shard_read_flat(const struct shard_reader *r, const struct value *v,
 		    const char *what, size_t g, struct flat *out)
 {
@@ -136,8 +150,7 @@ static int read_state_tensor(const struct shard_reader *r, size_t g,
 	return 0;
 }
 
-/* A state's name becomes a file's, beside fp32.pt. */
-static bool is_state_name(const struct value *v)
+bool shard_is_state_name(const struct value *v)
 {
 	return value_is_cstr(v) && v->str.len > 0 && v->str.len <= 64 &&
 	       !strchr(v->str.p, '/') && *v->str.p != '.' &&
@@ -153,7 +166,7 @@ static int read_state(const struct shard_reader *r, size_t g,
 
 	if (p->val->kind == VALUE_NONE)
 		return 0; /* SGD's momentum_buffer when momentum is 0 */
-	if (!is_state_name(p->key))
+	if (!shard_is_state_name(p->key))
 		return errmsg_set(r->err, -EBADMSG,
 				  "%s: a state of group %zu has no usable name",
 				  r->file, g);

@@ -122,6 +122,14 @@ int shard_build_layout(const struct shard_reader *r,
 				    const uint64_t *numel,
 				    struct partition *out));
 
+/* How many elements an optimizer state of group g may have on the rank, in
+ * stages 1 and 2. */
+void shard_bound_states(const struct shard_reader *r, size_t g, uint64_t *need,
+			uint64_t *most);
+
+/* Can it be a state's name?  It becomes a file's, beside fp32.pt. */
+bool shard_is_state_name(const struct value *v);
+
 /* The first parameter of group g, which tells people more than its number. */
 const char *shard_group_name(const struct shard_reader *r, size_t g);
 

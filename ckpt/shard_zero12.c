@@ -284,7 +284,7 @@ static int read_group(const struct shard_reader *r, size_t g,
 	const struct partition *const p = &r->layout->groups[g];
 	const uint64_t filled = partition_filled(p, shard_part(r, g));
 	struct shard_group *const group = &r->s->groups[g];
-	uint64_t need = filled, most = p->size;
+	uint64_t need, most;
 	int rc;
 
 	rc = check_partition_count(r, g);
@@ -303,8 +303,7 @@ static int read_group(const struct shard_reader *r, size_t g,
 				  filled, p->size);
 	group->padding = filled == 0;
 	group->whole = keeps_whole(r, g);
-	if (group->whole)
-		need = most = partition_whole_size(p, shard_part(r, g));
+	shard_bound_states(r, g, &need, &most);
 	rc = shard_read_states(r, g, group_states(r, g), need, most);
 	return rc ? rc : check_mapping(r, g);
 }

@@ -178,8 +178,7 @@ static int get_dims(const struct value *v, const char *name, uint64_t *out,
 	return 0;
 }
 
-/* numel, and that the furthest element lies within the storage. */
-static int check_view(struct tensor *t, const char *name, struct errmsg *err)
+int tensor_check_view(struct tensor *t, const char *name, struct errmsg *err)
 {
 	uint64_t last = t->storage_offset;
 	bool empty = false;
@@ -242,7 +241,7 @@ int tensor_from_value(const struct value *v, const char *name,
 				  name, nshape, nstride);
 	t.ndim = (unsigned)nshape;
 	t.requires_grad = a->n > 4 && a->v[4]->kind == VALUE_BOOL && a->v[4]->b;
-	rc = check_view(&t, name, err);
+	rc = tensor_check_view(&t, name, err);
 	if (rc)
 		return rc;
 	*out = t;

@@ -65,6 +65,10 @@ const struct value *tensor_attribute(const struct value *v, const char *name);
 int tensor_from_value(const struct value *v, const char *name,
 		      struct tensor *out, struct errmsg *err);
 
+/* Set numel, and check that the view that the other fields describe lies within
+ * its storage: -EBADMSG if not. */
+int tensor_check_view(struct tensor *t, const char *name, struct errmsg *err);
+
 /*
  * The storage type behind a persistent id `('storage', type, key, location,
  * numel)`.  Errors as tensor_from_value.

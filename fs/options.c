@@ -14,6 +14,7 @@
 
 #include <errno.h>
 #include <fuse_lowlevel.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,8 @@ enum key {
 	KEY_GID,
 	KEY_STREAM,
 	KEY_ASSEMBLE,
+	KEY_INDEX,
+	KEY_NOINDEX,
 };
 
 static const struct fuse_opt table[] = {
@@ -51,6 +54,8 @@ static const struct fuse_opt table[] = {
 	FUSE_OPT_KEY("inject_missing_state", KEY_IGNORE),
 	FUSE_OPT_KEY("stream", KEY_STREAM),
 	FUSE_OPT_KEY("assemble=%s", KEY_ASSEMBLE),
+	FUSE_OPT_KEY("index=%s", KEY_INDEX),
+	FUSE_OPT_KEY("noindex", KEY_NOINDEX),
 	/* The mount is read-only whatever is asked for. */
 	FUSE_OPT_KEY("rw", KEY_RW),
 	FUSE_OPT_KEY("ro", KEY_RW),
@@ -103,6 +108,9 @@ void options_print_help(void)
 	       "        assemble=SIZE     memory for large files, as 512M or 2G\n"
 	       "                          (default: 1/16 of all, at most 1G)\n"
 	       "        stream            no memory: large files as small ones\n"
+	       "        index=FILE        where to keep for the next mount what\n"
+	       "                          shards told (default: below ~/.cache)\n"
+	       "        index=none        nowhere, as does noindex\n"
 	       "        allow_other       let other users read the mount\n"
 	       "        allow_root        let root read it\n"
 	       "        auto_unmount      unmount when the server dies\n"
@@ -174,6 +182,28 @@ static int parse_assemble(struct options *o, const char *arg)
 	return 0;
 }
 
+static int parse_index(struct options *o, const char *arg)
+{
+	const char *const text = strchr(arg, '=') + 1;
+	char cwd[PATH_MAX];
+
+	free(o->index.path);
+	o->index.path = NULL;
+	o->no_index = strcmp(text, "none") == 0;
+	if (o->no_index)
+		return 0;
+	/* The server's directory is another one later. */
+	if (*text == '/')
+		o->index.path = strdup(text);
+	else if (!*text || !getcwd(cwd, sizeof(cwd)) ||
+		 asprintf(&o->index.path, "%s/%s", cwd, text) < 0)
+		o->index.path = NULL;
+	if (o->index.path)
+		return 0;
+	fprintf(stderr, "ucfs: index=%s: not a file's name\n", text);
+	return -1;
+}
+
 static int take_operand(struct options *o, const char *arg)
 {
 	if (!o->source) {
@@ -206,6 +236,8 @@ static int take(void *data, const char *arg, int key, struct fuse_args *args)
 	case KEY_GID: o->has_gid = true; return parse_id(arg, "gid", &o->gid);
 	case KEY_STREAM: o->backing.stream = true; return 0;
 	case KEY_ASSEMBLE: return parse_assemble(o, arg);
+	case KEY_INDEX: return parse_index(o, arg);
+	case KEY_NOINDEX: return parse_index(o, "index=none");
 	case KEY_RW:
 	case KEY_IGNORE: return 0;
 	}
@@ -304,6 +336,8 @@ int options_parse(struct options *o, int argc, char **argv,
 	if (!absolute(&o->source, "source") ||
 	    !absolute(&o->mountpoint, "mount point"))
 		return -1;
+	if (!o->index.path && !o->no_index)
+		o->index = indexfile_default(o->source);
 	return check_nesting(o) ? -1 : add_mount_options(o, fuse_args);
 }
 
@@ -311,4 +345,5 @@ void options_done(struct options *o)
 {
 	free(o->source);
 	free(o->mountpoint);
+	free(o->index.path);
 }

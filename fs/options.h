@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#include "ckpt/indexfile.h"
 #include "ckpt/plan.h"
 #include "fs/backing.h"
 
@@ -23,6 +24,8 @@ struct options {
 	gid_t gid;
 	struct plan_options plan;
 	struct backing_options backing;
+	bool no_index;
+	struct indexfile index; /* path NULL: none */
 };
 
 /*

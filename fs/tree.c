@@ -110,7 +110,7 @@ int tree_open(const struct options *o, const struct stats *stats,
 	t->o = o;
 	t->stats = stats;
 	t->reals = reals_new();
-	t->views = views_new(&o->plan);
+	t->views = views_new(&o->plan, o->index.path ? &o->index : NULL);
 	if (!t->reals || !t->views) {
 		rc = errmsg_set(err, -ENOMEM, "out of memory");
 	} else if (stat(o->source, &t->source) < 0) {
@@ -131,6 +131,8 @@ void tree_close(struct tree *t)
 {
 	if (!t)
 		return;
+	if (t->views)
+		views_save(t->views);
 	views_free(t->views);
 	reals_free(t->reals);
 	free(t);

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "ckpt/errmsg.h"
+#include "ckpt/indexfile.h"
 #include "ckpt/resolve.h"
 #include "fs/log.h"
 
@@ -26,18 +27,21 @@ struct view {
 
 struct views {
 	struct plan_options options;
+	const struct indexfile *index; /* or NULL */
 	pthread_mutex_t lock; /* protects v and n; held while a plan is made */
 	struct view **v;
 	size_t n;
 };
 
-struct views *views_new(const struct plan_options *options)
+struct views *views_new(const struct plan_options *options,
+			const struct indexfile *index)
 {
 	struct views *const v = calloc(1, sizeof(*v));
 
 	if (!v)
 		return NULL;
 	v->options = *options;
+	v->index = index;
 	pthread_mutex_init(&v->lock, NULL);
 	return v;
 }
@@ -149,6 +153,28 @@ static void log_warnings(struct plan *p, const char *path)
 			    " too", path, r->model.scaled->name);
 }
 
+/* Open the plan of a tag, with what is kept of it. */
+static int open_plan(const struct views *v, struct view *view, struct plan **p)
+{
+	struct errmsg refused = { "" };
+	struct bytebuf index = { 0 };
+	int rc = 0;
+
+	if (v->index)
+		rc = indexfile_find(v->index, view->path, &index, &refused);
+	if (*refused.text)
+		log_warning("%s; reading the files", refused.text);
+	refused = (struct errmsg){ "" };
+	rc = plan_open_indexed(view->path, &v->options,
+			       (struct span){ index.data, rc ? 0 : index.len },
+			       p, &refused, &view->why);
+	if (*refused.text)
+		log_warning("%s: %s; reading the files", v->index->path,
+			    refused.text);
+	bytebuf_done(&index);
+	return rc;
+}
+
 /* Called with the lock held. */
 static int make_plan(struct views *v, struct view *view)
 {
@@ -158,7 +184,7 @@ static int make_plan(struct views *v, struct view *view)
 	if (view->plan || (view->rc && now - view->failed < RETRY_SECONDS))
 		return view->rc;
 	view->failed = now;
-	view->rc = plan_open(view->path, &v->options, &p, &view->why);
+	view->rc = open_plan(v, view, &p);
 	if (view->rc)
 		return view->rc;
 	view->rc = plan_check(p, &view->why);
@@ -186,6 +212,35 @@ int views_plan(struct views *v, size_t index, struct plan **out,
 	*out = view->plan;
 	pthread_mutex_unlock(&v->lock);
 	return rc;
+}
+
+void views_save(struct views *v)
+{
+	struct indexfile_record *const records =
+		calloc(v->n + 1, sizeof(*records));
+	struct errmsg err = { "" };
+	size_t n = 0;
+	int rc = 0;
+
+	for (size_t i = 0; records && v->index && i < v->n; i++) {
+		struct indexfile_record *const r = &records[n];
+
+		if (!v->v[i]->plan)
+			continue;
+		*r = (struct indexfile_record){ .tag = v->v[i]->path };
+		rc = plan_index(v->v[i]->plan, &r->bytes, &err);
+		if (rc < 0)
+			log_warning("%s: no index: %s", r->tag, err.text);
+		if (rc == 1)
+			n++;
+		else
+			bytebuf_done(&r->bytes);
+	}
+	if (n && indexfile_put(v->index, records, n, &err))
+		log_warning("no index: %s", err.text);
+	for (size_t i = 0; i < n; i++)
+		bytebuf_done(&records[i].bytes);
+	free(records);
 }
 
 struct plan *views_plan_if_made(struct views *v, size_t index)

@@ -8,6 +8,7 @@
 #include "ckpt/plan.h"
 
 struct errmsg;
+struct indexfile;
 
 /*
  * The universal views of a mount, by number: one for each tag directory that
@@ -18,7 +19,13 @@ struct views;
 
 #define VIEWS_MAX 65535u
 
-struct views *views_new(const struct plan_options *options);
+/* What is learned of tags is kept in `index` (borrowed; NULL: nowhere), and
+ * taken from there. */
+struct views *views_new(const struct plan_options *options,
+			const struct indexfile *index);
+
+/* Keep what has been learned.  Nobody may be using the plans any more. */
+void views_save(struct views *v);
 void views_free(struct views *v);
 
 /* The number of the view of the tag at `path` (copied), whose entry stands in

@@ -30,6 +30,8 @@ unit_tests = \
 	%D%/test_computed \
 	%D%/test_experts \
 	%D%/test_property \
+	%D%/test_index \
+	%D%/test_indexfile \
 	%D%/test_order \
 	%D%/test_stats \
 	%D%/test_bad \
@@ -68,6 +70,7 @@ scripts = \
 	%D%/cases/mount_backed.sh \
 	%D%/cases/mount_mapped.sh \
 	%D%/cases/mount_lifecycle.sh \
+	%D%/cases/mount_index.sh \
 	%D%/cases/mount_valgrind.sh \
 	%D%/cases/example_extents.sh \
 	%D%/cases/man_layouts.sh \
@@ -152,6 +155,7 @@ fuzz_targets = \
 	%D%/fuzz/fuzz_pickle \
 	%D%/fuzz/fuzz_ptfile \
 	%D%/fuzz/fuzz_plan \
+	%D%/fuzz/fuzz_planindex \
 	%D%/fuzz/fuzz_events \
 	%D%/fuzz/fuzz_index
 events_sources = gpu/tfrecord.c gpu/tbevents_read.c
@@ -163,12 +167,15 @@ replays = \
 	%D%/fuzz/replay_pickle \
 	%D%/fuzz/replay_ptfile \
 	%D%/fuzz/replay_plan \
+	%D%/fuzz/replay_planindex \
 	%D%/fuzz/replay_events \
 	%D%/fuzz/replay_index
 %C%_fuzz_replay_zip_SOURCES = %D%/fuzz/replay.c %D%/fuzz/fuzz_zip.c
 %C%_fuzz_replay_pickle_SOURCES = %D%/fuzz/replay.c %D%/fuzz/fuzz_pickle.c
 %C%_fuzz_replay_ptfile_SOURCES = %D%/fuzz/replay.c %D%/fuzz/fuzz_ptfile.c
 %C%_fuzz_replay_plan_SOURCES = %D%/fuzz/replay.c %D%/fuzz/fuzz_plan.c
+%C%_fuzz_replay_planindex_SOURCES = \
+	%D%/fuzz/replay.c %D%/fuzz/fuzz_planindex.c
 %C%_fuzz_replay_events_SOURCES = \
 	%D%/fuzz/replay.c %D%/fuzz/fuzz_events.c $(events_sources)
 %C%_fuzz_replay_index_SOURCES = \

@@ -2,10 +2,11 @@
 /*
  * Writes a run with one checkpoint whose parameters are as large as is wanted:
  *
- *   mkrun DIR PARAMETERS ELEMENTS
+ *   mkrun DIR PARAMETERS ELEMENTS [DP [TP]]
  *
- * DIR must exist.  The tag is global_step1, of ZeRO stage 1 and two ranks; a
- * parameter's file has four bytes for each element.
+ * DIR must exist.  The tag is global_step1, of ZeRO stage 1 and two ranks, or DP
+ * data-parallel times TP tensor-parallel ones; a parameter's file has four bytes
+ * for each element of a tensor-parallel rank.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -39,31 +40,44 @@ static struct mkckpt_param *new_params(size_t n, uint64_t elements)
 	return v;
 }
 
-int main(int argc, char **argv)
+static int make_tag(const char *dir, char path[PATH_MAX])
 {
-	const size_t n = argc == 4 ? strtoul(argv[2], NULL, 10) : 0;
-	const uint64_t elements = argc == 4 ? strtoull(argv[3], NULL, 10) : 0;
-	struct mkckpt c = { .stage = 1,
-			    .ranks = 2,
-			    .nparams = n,
-			    .ngroups = 1,
-			    .align = 1,
-			    .element = element };
-	char path[PATH_MAX];
-
-	c.params = n && elements ? new_params(n, elements) : NULL;
-	if (!c.params) {
-		fprintf(stderr, "usage: mkrun DIR PARAMETERS ELEMENTS\n");
-		return 2;
-	}
-	snprintf(path, sizeof(path), "%s/latest", argv[1]);
+	snprintf(path, PATH_MAX, "%s/latest", dir);
 	mkpt_save(path, (const uint8_t *)"global_step1", 12);
-	snprintf(path, sizeof(path), "%s/global_step1", argv[1]);
+	snprintf(path, PATH_MAX, "%s/global_step1", dir);
 	if (mkdir(path, 0777) < 0) {
 		perror(path);
 		return 1;
 	}
-	mkckpt_write(&c, path);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	const bool all = argc >= 4 && argc <= 6;
+	const size_t n = all ? strtoul(argv[2], NULL, 10) : 0;
+	const uint64_t elements = all ? strtoull(argv[3], NULL, 10) : 0;
+	const unsigned long tp = argc > 5 ? strtoul(argv[5], NULL, 10) : 1;
+	struct mkckpt c = { .stage = 1,
+			    .ranks = argc > 4 ? (unsigned)atoi(argv[4]) : 2,
+			    .nparams = n,
+			    .ngroups = 1,
+			    .align = 1,
+			    .tp = tp > 1 ? (unsigned)tp : 0,
+			    .pp = tp > 1,
+			    .element = element };
+	char path[PATH_MAX];
+
+	c.params = n && elements && c.ranks ? new_params(n, elements) : NULL;
+	if (!c.params) {
+		fprintf(stderr,
+			"usage: mkrun DIR PARAMETERS ELEMENTS [DP [TP]]\n");
+		return 2;
+	}
+	if (make_tag(argv[1], path))
+		return 1;
+	for (; c.mp < tp; c.mp++)
+		mkckpt_write(&c, path);
 	for (size_t i = 0; i < n; i++)
 		free((char *)c.params[i].name);
 	free((void *)c.params);

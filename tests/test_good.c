@@ -447,7 +447,28 @@ static void check_refused(struct good *g, int rc, bool late, struct errmsg *err)
 		     err->text, strerror(-rc));
 }
 
-static void check_open(struct good *g, const char *dir)
+/* The plan, opened again with its index: of the same files that is of use. */
+static int reopen(struct good *g, const char *path,
+		  const struct plan_options *options)
+{
+	struct errmsg err = { "" }, refused = { "" };
+	struct bytebuf b = { 0 };
+	int rc = plan_index(g->plan, &b, &err);
+
+	plan_close(g->plan);
+	g->plan = NULL;
+	if (rc != 1)
+		fail(g, "has no index: %s", err.text);
+	rc = plan_open_indexed(path, options, (struct span){ b.data, b.len },
+			       &g->plan, &refused, &err);
+	if (rc || *refused.text)
+		fail(g, "does not open with its index: %s%s", err.text,
+		     refused.text);
+	bytebuf_done(&b);
+	return rc;
+}
+
+static void check_lines(struct good *g)
 {
 	static const struct {
 		const char *keyword;
@@ -459,6 +480,18 @@ static void check_open(struct good *g, const char *dir)
 		{ "exists", check_exists },
 		{ "complete", check_complete },
 	};
+
+	for (size_t i = 0; i < g->nlines; i++)
+		for (size_t k = 0; k < sizeof(checks) / sizeof(*checks); k++)
+			if (line_is(&g->lines[i], checks[k].keyword)) {
+				checks[k].check(g, &g->lines[i]);
+				g->checks++;
+			}
+}
+
+/* Twice: from the files, and from the index of what these told. */
+static void check_open(struct good *g, const char *dir)
+{
 	const struct line *const tag = good_find(g, "tag");
 	const struct line *const refuse = good_find(g, "refuse");
 	const struct plan_options options = { .crc_zero = false };
@@ -475,12 +508,12 @@ static void check_open(struct good *g, const char *dir)
 	else if (rc)
 		fail(g, "does not open: %s (%s)", err.text, strerror(-rc));
 
-	for (size_t i = 0; !refuse && !rc && i < g->nlines; i++)
-		for (size_t k = 0; k < sizeof(checks) / sizeof(*checks); k++)
-			if (line_is(&g->lines[i], checks[k].keyword)) {
-				checks[k].check(g, &g->lines[i]);
-				g->checks++;
-			}
+	if (!refuse && !rc) {
+		check_lines(g);
+		rc = reopen(g, path, &options);
+	}
+	if (!refuse && !rc)
+		check_lines(g);
 	plan_close(g->plan);
 }
 

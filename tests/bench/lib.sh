@@ -102,8 +102,9 @@ begin_own() {
 }
 
 # mount_as OPTIONS: serve $source at $mnt, the server's process in $server.
+# Without an index: rounds are to be alike.
 mount_as() {
-	ucfs "$source" "$mnt" -f -o "$1" &
+	ucfs "$source" "$mnt" -f -o "noindex,$1" &
 	server=$!
 	until mountpoint -q "$mnt"; do
 		kill -0 "$server" 2>/dev/null || { server=; return 1; }

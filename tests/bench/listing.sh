@@ -14,14 +14,14 @@ sizes() { find "$1" -size +1M >/dev/null; }
 mkdir "$work/many"
 "$mkrun" "$work/many" 25000 4
 source=$work/many tag=global_step1
-ucfs "$source/$tag" "$mnt"
+ucfs "$source/$tag" "$mnt" -o noindex
 (cd "$mnt" && find . -type d -print0) | (cd "$dest" && xargs -0 mkdir -p)
 (cd "$mnt" && find . -type f -print0) | (cd "$dest" && xargs -0 touch)
 unmount
 for ((i = 0; i < rounds; i++)); do
 	timed tmpfs list "$dest"
 	timed tmpfs_find sizes "$dest"
-	ucfs "$source/$tag" "$mnt"
+	ucfs "$source/$tag" "$mnt" -o noindex
 	timed first list "$mnt"
 	timed again list "$mnt"
 	timed again_find sizes "$mnt"

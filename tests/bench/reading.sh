@@ -29,7 +29,7 @@ own() {
 }
 declare -A pids
 serve() {
-	ucfs "$work/${1%.*}/global_step1" "$mnt/$1" -f -o "$2" &
+	ucfs "$work/${1%.*}/global_step1" "$mnt/$1" -f -o "noindex,$2" &
 	pids[$1]=$!
 	until mountpoint -q "$mnt/$1"; do
 		kill -0 "${pids[$1]}" || exit 1

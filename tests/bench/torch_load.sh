@@ -15,12 +15,12 @@ mkdir "$work/large"
 "$mkrun" "$work/large" 2 40370176
 source=$work/large tag=global_step1
 file=block.0001.weight/fp32.pt
-ucfs "$source/$tag" "$mnt" -o crc=zero,stream
+ucfs "$source/$tag" "$mnt" -o noindex,crc=zero,stream
 cp "$mnt/zero/$file" "$work/copy.pt"
 unmount
 for ((i = 0; i < rounds; i++)); do
 	cat "$source/$tag"/zero_* "$work/copy.pt" >/dev/null
-	ucfs "$source/$tag" "$mnt" -o crc=zero,assemble=540M
+	ucfs "$source/$tag" "$mnt" -o noindex,crc=zero,assemble=540M
 	for ((k = 0; k < 20; k++)); do
 		cat "$mnt/zero/block.0000.weight/exp_avg.pt" >/dev/null
 		grep -q '^opens_assembled 0' "$mnt/.ucfs/stats" || break

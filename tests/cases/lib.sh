@@ -12,6 +12,7 @@
 set -u
 good=${top_srcdir:?}/tests/good
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/ucfs-case.XXXXXX")
+export XDG_CACHE_HOME=$tmp/cache # indices: none of another case, or the user's
 failures=0
 server=
 

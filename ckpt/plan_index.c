@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a plan keeps from one mount to the next: what was resolved (index.h),
+ * and behind it the checksums that were computed:
+ *
+ *   any_stage (8), their number (32); of each its place (32) and itself (32)
+ *   storages of optimizer_state.pt (32; 0: not known), of each the same as in
+ *   the plan: 0, or VFILE_CRC_KNOWN | sum (64)
+ *
+ * A sum can only be checked by computing it.  A wrong one gives a file that
+ * torch.load reads, and Python's zipfile refuses.
+ */
+#include "ckpt/plan.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "ckpt/errmsg.h"
+#include "ckpt/plan_impl.h"
+
+static size_t nslots(const struct plan *p)
+{
+	return p->r.model.nparams * CONTENT_SLOTS;
+}
+
+static size_t count_sums(vfile_crc *v, size_t n)
+{
+	size_t known = 0;
+
+	for (size_t i = 0; i < n; i++)
+		known += atomic_load(&v[i]) != 0;
+	return known;
+}
+
+size_t plan_count_known(struct plan *p)
+{
+	size_t n = count_sums(p->crc, nslots(p)) +
+		   count_sums(p->optimizer_crc, p->optimizer_sums);
+
+	for (size_t i = 0; i < p->r.dir.noptim; i++)
+		n += atomic_load(&p->r.loaded[i]);
+	return n;
+}
+
+static void write_sums(struct plan *p, struct bytebuf *b)
+{
+	const size_t n = nslots(p);
+
+	bytebuf_add_u8(b, p->options.any_stage);
+	bytebuf_add_le32(b, (uint32_t)count_sums(p->crc, n));
+	for (size_t i = 0; i < n; i++) {
+		const uint64_t sum = atomic_load(&p->crc[i]);
+
+		if (!sum)
+			continue;
+		bytebuf_add_le32(b, (uint32_t)i);
+		bytebuf_add_le32(b, (uint32_t)sum);
+	}
+	bytebuf_add_le32(b, (uint32_t)p->optimizer_sums);
+	for (size_t i = 0; i < p->optimizer_sums; i++)
+		bytebuf_add_le64(b, atomic_load(&p->optimizer_crc[i]));
+}
+
+int plan_index(struct plan *p, struct bytebuf *out, struct errmsg *err)
+{
+	int rc;
+
+	if (plan_count_known(p) <= p->indexed)
+		return 0;
+	rc = resolve_index(&p->r, out, err);
+	if (rc)
+		return rc;
+	write_sums(p, out);
+	return out->failed ? errmsg_set(err, -ENOMEM, "out of memory") : 1;
+}
+
+static int fail_damaged(struct errmsg *err)
+{
+	return errmsg_set(err, -EBADMSG, "is damaged: checksums");
+}
+
+/* Those of optimizer_state.pt, which are all that is left. */
+static int read_optimizer_sums(struct plan *p, struct span rest, size_t n,
+			       struct errmsg *err)
+{
+	if (rest.len % 8 || rest.len / 8 != n)
+		return fail_damaged(err);
+	if (!n)
+		return 0;
+	p->optimizer_crc = calloc(n, sizeof(*p->optimizer_crc));
+	if (!p->optimizer_crc)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	p->optimizer_sums = n;
+	for (size_t i = 0; i < n; i++) {
+		const uint64_t sum = get_le64(rest.p + 8 * i);
+
+		if (sum && sum >> 32 != VFILE_CRC_KNOWN >> 32)
+			return fail_damaged(err);
+		atomic_store(&p->optimizer_crc[i], sum);
+	}
+	return 0;
+}
+
+int plan_read_sums(struct plan *p, struct span bytes, struct errmsg *err)
+{
+	const uint8_t *at = bytes.p;
+	size_t left = bytes.len, n;
+
+	if (left < 9 || *at > 1)
+		return fail_damaged(err);
+	if (*at != p->options.any_stage)
+		return 0; /* of a tree with other files */
+	n = get_le32(at + 1);
+	at += 5;
+	left -= 5;
+	if (n > (left - 4) / 8)
+		return fail_damaged(err);
+	for (; n; n--, at += 8, left -= 8) {
+		const uint32_t slot = get_le32(at);
+
+		if (slot >= nslots(p))
+			return fail_damaged(err);
+		atomic_store(&p->crc[slot], VFILE_CRC_KNOWN | get_le32(at + 4));
+	}
+	return read_optimizer_sums(p, (struct span){ at + 4, left - 4 },
+				   get_le32(at), err);
+}

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# What an index saves: mounting checkpoints of many ranks and parameters,
+# simulated by mkrun, with and without it, in turns; and from the start of the
+# program to the first stat.
+#
+# UCFS_BENCH_INDEX	of which sizes: PARAMETERS:DP:TP ...
+. "${BASH_SOURCE%/*}/lib.sh"
+
+sizes=${UCFS_BENCH_INDEX:-200:4:1 20000:1024:1 20000:32:32}
+mkrun=${top_builddir:-.}/tests/mkrun
+
+[ -w /dev/fuse ] || skip "/dev/fuse cannot be used"
+[ -x "$mkrun" ] || skip "$mkrun is not built (make check builds it)"
+trap cleanup EXIT
+trap 'exit 1' INT TERM HUP
+work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX")
+mnt=$work/mnt
+mkdir "$mnt"
+
+# first_stat OPTION: from nothing to the size of a parameter's file.
+first_stat() {
+	ucfs "$source" "$mnt" -o "$1"
+	stat "$mnt/global_step1_universal/zero/block.0000.weight/fp32.pt" >/dev/null
+}
+
+# The server keeps what it has learned after the mount is gone.
+unmount_whole() {
+	local -r pid=$(pgrep -n -f "ucfs $source ")
+
+	unmount
+	while kill -0 "$pid" 2>/dev/null; do sleep 0.01; done
+}
+
+one_size() {
+	local parameters dp tp index=$work/index
+
+	IFS=: read -r parameters dp tp <<<"$1"
+	source=$work/run
+	tag=global_step1
+	rm -rf "$source" "$index" "$work"/series.*
+	mkdir "$source"
+	"$mkrun" "$source" "$parameters" 64 "$dp" "$tp"
+	warm
+	timed make_index ucfs "$source" "$mnt" -o index="$index"
+	# All shards' maps are wanted for that.
+	find "$mnt/global_step1_universal/zero" -name fp32.pt -exec cat {} + >/dev/null
+	unmount_whole
+	for ((i = 0; i < rounds; i++)); do
+		timed without ucfs "$source" "$mnt" -o noindex
+		unmount_whole
+		timed with ucfs "$source" "$mnt" -o index="$index"
+		unmount_whole
+		timed stat_without first_stat noindex
+		unmount_whole
+		timed stat_with first_stat index="$index"
+		unmount_whole
+	done
+	header "index, $parameters parameters, $dp data-parallel times $tp tensor-parallel ranks"
+	row_of "mount without index" without ms
+	row_of "mount with index" with ms "$(stat -c %s "$index") bytes"
+	row_of "to the first stat, without" stat_without ms
+	row_of "to the first stat, with" stat_with ms
+	bar "mount without index (ms)" "$(median without)" "<" 2000
+	bar "mount with index (ms)" "$(median with)" "<" 100
+}
+
+for size in $sizes; do
+	one_size "$size"
+done

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What an index tells, on sound checkpoints: planned, listed, read from end to
+ * end.  (The file around it is zstd's business, and test_indexfile's.)
+ *
+ *   byte 0    bit 0: ZeRO-3, bit 1: two ranks
+ *   then      the index behind the identities of the files, which nobody can
+ *             know beforehand
+ */
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ckpt/bytebuf.h"
+#include "ckpt/errmsg.h"
+#include "ckpt/plan.h"
+#include "ckpt/resolve.h"
+#include "tests/mkckpt.h"
+#include "tests/walk.h"
+
+#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+
+enum { FLAG_ZERO3 = 1, FLAG_TWO_RANKS = 2, FLAGS = 4 };
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static const struct mkckpt_param params[] = {
+	{ "emb.weight", 2, { 5, 3 }, 0 },
+	{ "bias", 1, { 5 }, 0 },
+	{ "scalar", 0, { 0 }, 1 },
+};
+
+static const struct mkckpt_extra extras[] = {
+	{ .name = "buffer", .dtype = DTYPE_I64, .ndim = 1, .shape = { 3 } },
+};
+
+static const struct plan_options options;
+
+/* By flags. */
+static struct sound {
+	char *dir;
+	struct bytebuf identity; /* what every index of it begins with */
+} sounds[FLAGS];
+
+static void remove_dirs(void)
+{
+	for (size_t i = 0; i < FLAGS; i++) {
+		mkckpt_free_dir(sounds[i].dir);
+		bytebuf_done(&sounds[i].identity);
+	}
+}
+
+/* The length of the version and the identities, see index_impl.h. */
+static size_t identity_len(const struct ckdir *d, const struct bytebuf *index)
+{
+	return 4 + index->data[0] + 9 + 3 * 4 + 32 * ckdir_count(d);
+}
+
+static void set_up(void)
+{
+	for (unsigned flags = 0; flags < FLAGS; flags++) {
+		struct sound *const s = &sounds[flags];
+		const struct mkckpt c = {
+			.stage = flags & FLAG_ZERO3 ? 3 : 2,
+			.ranks = flags & FLAG_TWO_RANKS ? 2 : 1,
+			.params = params,
+			.nparams = COUNT(params),
+			.ngroups = 2,
+			.extras = extras,
+			.nextras = flags & FLAG_ZERO3 ? 0 : COUNT(extras),
+			.align = 1,
+		};
+		struct errmsg err;
+		struct plan *p;
+
+		s->dir = mkckpt_new_dir();
+		mkckpt_write(&c, s->dir);
+		if (plan_open(s->dir, &options, &p, &err) ||
+		    plan_check(p, &err) ||
+		    plan_index(p, &s->identity, &err) != 1)
+			abort();
+		s->identity.len =
+			identity_len(&plan_resolve(p)->dir, &s->identity);
+		plan_close(p);
+	}
+	atexit(remove_dirs);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct errmsg err = { "" }, refused = { "" };
+	const struct sound *s;
+	struct bytebuf index = { 0 };
+	struct plan *p = NULL;
+	int rc;
+
+	if (!sounds[0].dir)
+		set_up();
+	if (size == 0)
+		return 0;
+	s = &sounds[data[0] % FLAGS];
+	bytebuf_add(&index, s->identity.data, s->identity.len);
+	bytebuf_add(&index, data + 1, size - 1);
+	rc = plan_open_indexed(s->dir, &options,
+			       (struct span){ index.data, index.len }, &p,
+			       &refused, &err);
+	assert(rc == 0); /* whatever the index says, the files are sound */
+	rc = walk_plan(p, &err);
+	plan_close(p);
+	bytebuf_done(&index);
+	if (rc == WALK_BROKEN)
+		fprintf(stderr, "%s\n", err.text);
+	assert(rc != WALK_BROKEN);
+	/* ... and where it is of no use, they are what is read. */
+	assert(rc == 0 || !*refused.text);
+	return 0;
+}
