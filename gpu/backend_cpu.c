@@ -21,6 +21,9 @@
 /* Elements that a thread takes at once. */
 #define BLOCK ((size_t)16384)
 
+/* Bytes that a thread zeroes at once. */
+#define ZERO_BLOCK ((size_t)1 << 20)
+
 static void *memory(size_t bytes)
 {
 	const size_t align = bytes < HUGE_PAGE ? CACHE_LINE : HUGE_PAGE;
@@ -73,8 +76,13 @@ static void cpu_copy(struct backend *b, void *dst, const void *src, size_t bytes
 
 static void cpu_zero(struct backend *b, void *p, size_t bytes)
 {
+	size_t at;
+
 	(void)b;
-	memset(p, 0, bytes);
+#pragma omp parallel for schedule(static) if (bytes > ZERO_BLOCK)
+	for (at = 0; at < bytes; at += ZERO_BLOCK)
+		memset((char *)p + at, 0,
+		       bytes - at < ZERO_BLOCK ? bytes - at : ZERO_BLOCK);
 }
 
 void *cpu_scratch(struct cpu *c, size_t bytes)
@@ -269,8 +277,10 @@ int backend_cpu_new(struct backend **out, enum dtype dtype, unsigned threads,
 		.lp_size = sizeof(float),
 	};
 	c->threads = threads ? threads : (unsigned)omp_get_max_threads();
+	/* Products are ours to share out.  The BLAS takes this for the number
+	 * of all threads, and tells OpenMP: the order matters. */
+	openblas_set_num_threads(1);
 	omp_set_num_threads((int)c->threads);
-	openblas_set_num_threads(1); /* products are ours to share out */
 	*out = &c->base;
 	return 0;
 }

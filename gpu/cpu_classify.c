@@ -17,8 +17,8 @@
 
 /* Rows of a tile, the bytes its logits may take, and columns of a block.  Each
  * product has to arrange all of `wte` anew, which many rows make up for. */
-#define ROWS_MAX ((size_t)512)
-#define LOGITS_BYTES ((size_t)112 << 20)
+#define ROWS_MAX ((size_t)256)
+#define LOGITS_BYTES ((size_t)64 << 20)
 #define COLUMNS ((size_t)512)
 
 struct head {

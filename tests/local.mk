@@ -146,6 +146,7 @@ train_bench = %D%/bench/trainstep
 	%D%/whole.h %D%/whole.c
 %C%_bench_trainstep_LDADD = $(train_libs)
 %C%_bench_trainstep_CPPFLAGS = $(AM_CPPFLAGS) $(BLAS_CFLAGS)
+%C%_bench_trainstep_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 
 # Fuzz targets, one fuzz/fuzz_NAME.c each; --enable-fuzz builds them instead
 # of the unit tests.  Otherwise each is linked into a program that runs it on

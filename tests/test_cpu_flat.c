@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <math.h>
+#include <omp.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -218,6 +219,20 @@ static void threads_make_no_difference(void **state)
 	free(x);
 }
 
+/* The BLAS has threads of its own, and a say in how many there are. */
+static void as_many_threads_as_told(void **state)
+{
+	size_t t;
+
+	(void)state;
+	for (t = 0; t < COUNT(threads); t++) {
+		struct backend *const b = backend(DTYPE_F32, threads[t]);
+
+		assert_int_equal(omp_get_max_threads(), threads[t]);
+		b->ops->destroy(b);
+	}
+}
+
 static void other_types_are_refused(void **state)
 {
 	struct errmsg err = { "" };
@@ -236,6 +251,7 @@ int main(void)
 		cmocka_unit_test(updates_as_adam),
 		cmocka_unit_test(rounds_masters),
 		cmocka_unit_test(threads_make_no_difference),
+		cmocka_unit_test(as_many_threads_as_told),
 		cmocka_unit_test(other_types_are_refused),
 	};
 

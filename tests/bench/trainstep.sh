@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Training steps on the CPU, forward, backward and AdamW, against the same in
+# PyTorch, in turns; and how near to the machine's SGEMM the products come.
+# UCFS_DEEPSPEED_PYTHON names a Python that has PyTorch and transformers.
+#
+# Threads sleep soon when they wait, on both sides: by default they keep
+# processors busy that others could use.  Processor time of a step says more
+# than seconds where others do use them.
+#
+# shellcheck source=lib.sh
+. "${BASH_SOURCE%/*}/lib.sh"
+
+python=${UCFS_DEEPSPEED_PYTHON:-}
+[ -n "$python" ] || skip "UCFS_DEEPSPEED_PYTHON is not set"
+"$python" -c 'import torch, transformers' >/dev/null 2>&1 ||
+	skip "$python has no PyTorch or no transformers"
+here=${BASH_SOURCE%/*}
+ours=${top_builddir:-.}/tests/bench/trainstep
+[ -x "$ours" ] || skip "the trainer is not built"
+trap cleanup EXIT
+trap 'exit 1' INT TERM HUP
+work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX")
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} GOMP_SPINCOUNT=1000
+
+# both SERIES "TOKENS/S MILLISECONDS"
+both() {
+	add "$1" "${2% *}"
+	add "$1.cpu" "${2#* }"
+}
+
+# compare MODEL BATCH SEQ STEPS BAR
+compare() {
+	local -r model=$1 bar=$5
+	local i
+
+	for ((i = 0; i < rounds; i++)); do
+		both "$model.ours" "$("$ours" "${@:1:4}" 2>/dev/null)"
+		both "$model.torch" "$("$python" "$here/trainstep.py" \
+			"${@:1:4}" 2>/dev/null)"
+		add "$model.peak" "$("$ours" -p "${@:1:4}" | cut -d' ' -f1)"
+	done
+	row_of "$model, $2 x $3" "$model.ours" tokens/s
+	row_of "  PyTorch" "$model.torch" tokens/s
+	row_of "  a step" "$model.ours.cpu" "processor ms"
+	row_of "  a step of PyTorch" "$model.torch.cpu" "processor ms"
+	bar "  ours to PyTorch's" "$(ratio "$(median "$model.ours")" \
+		"$(median "$model.torch")")" ">=" "$bar"
+	bar "  the same by processor time" "$(ratio \
+		"$(median "$model.torch.cpu")" \
+		"$(median "$model.ours.cpu")")" ">=" "$bar"
+	bar "  products to SGEMM's peak" "$(median "$model.peak")" ">=" 0.85
+}
+
+printf 'trainstep: %d threads, %d rounds, load average %s\n' \
+	"$OMP_NUM_THREADS" "$rounds" "$(cut -d' ' -f1 /proc/loadavg)"
+compare gpt2-dsuc 16 128 5 1.8
+compare gpt2 4 64 3 1.25
