@@ -149,11 +149,27 @@ static struct param *add_param(const struct builder *b, const char *name,
 	return p;
 }
 
-static int add_slice(const struct builder *b, size_t sorted,
+/* The parameter of that name among those of other ranks, which are sorted, as
+ * the names that are asked for one after the other; `*at` goes along. */
+static struct param *find_next(struct model *m, size_t sorted, size_t *at,
+			       const char *name)
+{
+	for (; *at < sorted; (*at)++) {
+		struct param *const p = &m->params[*at];
+		const int order =
+			p->name == name ? 0 : strcmp(p->name, name);
+
+		if (order >= 0)
+			return order ? NULL : p;
+	}
+	return NULL;
+}
+
+static int add_slice(const struct builder *b, size_t sorted, size_t *at,
 		     const struct slice *s)
 {
 	struct model *const m = b->m;
-	struct param *p = find_among(m->params, sorted, s->name);
+	struct param *p = find_next(m, sorted, at, s->name);
 
 	if (!p && !(p = add_param(b, s->name, m->tp)))
 		return fail_nomem(b);
@@ -231,6 +247,7 @@ static int add_expert(const struct builder *b, const struct slice *s)
 static int add_owned(const struct builder *b, const struct catalogue *c)
 {
 	const size_t sorted = b->m->nparams;
+	size_t at = 0;
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < c->nslices; i++) {
@@ -246,10 +263,11 @@ static int add_owned(const struct builder *b, const struct catalogue *c)
 		if (c->mp >= b->m->tp)
 			replica = merge_is_pipeline_replica(b->rules, s->name,
 							    b->err);
-		rc = replica < 0 ? replica : replica ? 0 :
-						       add_slice(b, sorted, s);
+		rc = replica < 0 ? replica
+		     : replica	 ? 0
+				 : add_slice(b, sorted, &at, s);
 	}
-	if (!rc)
+	if (!rc && b->m->nparams > sorted)
 		sort_params(b->m);
 	return rc;
 }
@@ -273,7 +291,8 @@ static void add_modules(const struct builder *b, const struct catalogue *c)
 			.module = s->module,
 		};
 	}
-	sort_params(b->m);
+	if (b->m->nparams > sorted)
+		sort_params(b->m);
 }
 
 /* Parameters that a rank's slices may become. */

@@ -71,7 +71,9 @@ void ops_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg,
 	       struct fuse_file_info *fi, unsigned flags, const void *in,
 	       size_t in_size, size_t out_size)
 {
-	const struct tree_file *const f = &ops_handle(fi)->f;
+	/* Directories have no handle. */
+	const struct tree_file *const f =
+		flags & FUSE_IOCTL_DIR ? NULL : &ops_handle(fi)->f;
 	union {
 		struct ucfs_extents extents;
 		struct ucfs_source source;
@@ -84,8 +86,7 @@ void ops_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg,
 	size = cmd == UCFS_IOC_EXTENTS  ? sizeof(u.extents)
 	       : cmd == UCFS_IOC_SOURCE ? sizeof(u.source)
 					: 0;
-	if (size && !(flags & FUSE_IOCTL_DIR) && f->v && in_size >= size &&
-	    out_size >= size) {
+	if (size && f && f->v && in_size >= size && out_size >= size) {
 		memcpy(&u, in, size);
 		rc = cmd == UCFS_IOC_EXTENTS ? get_extents(f, &u.extents)
 					     : get_source(f, &u.source);
