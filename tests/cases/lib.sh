@@ -63,7 +63,8 @@ require() {
 # Mounts in the foreground of a background job, so that its lines can be read.
 mount_fg() {
 	mkdir -p "$tmp/mnt"
-	ucfs "$1" "$tmp/mnt" -f "${@:2}" 2>"$tmp/log" &
+	# A background job ignores SIGINT, and so would the server.
+	env --default-signal=INT ucfs "$1" "$tmp/mnt" -f "${@:2}" 2>"$tmp/log" &
 	server=$!
 	for _ in $(seq 200); do
 		mountpoint -q "$tmp/mnt" && return 0

@@ -26,10 +26,14 @@ tiny=(--n_layer 2 --n_head 2 --n_embd 32 --vocab_size 256 --n_positions 32
 	--seq_length 32 --lr 5e-3 --weight_decay 0.01 --gradient_clipping 1
 	--optimizer AdamW --seed 42)
 
+# What each rank runs.
+rank=(uctrain)
+
 try_train() {
 	local n=$1 name=$2
 	shift 2
-	timeout "${TRAIN_SECONDS:-120}" mpirun -n "$n" uctrain --run_name "$name" --log_dir "$tmp/logs" "$@" \
+	timeout -k 10 "${TRAIN_SECONDS:-120}" mpirun -n "$n" "${rank[@]}" \
+		--run_name "$name" --log_dir "$tmp/logs" "$@" \
 		>"$tmp/$name.log" 2>&1 </dev/null
 }
 
