@@ -44,7 +44,8 @@ size_t network_memory(const struct network *n);
  * are the tokens themselves, shifted by one.  *loss is the mean over
  * batch * (seq - 1) predictions; the gradients that are added are those of
  * scale * *loss.  `seed` names the dropout's pattern.
- * Units are acquired in order, then in the opposite order.
+ * Units are acquired in order, then in the opposite order.  After an error
+ * some may not have been released: the run is over.
  */
 int network_train(struct network *n, const struct network_weights *w,
 		  const int32_t *tokens, float scale, uint64_t seed,
