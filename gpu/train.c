@@ -413,8 +413,7 @@ static int open_state(struct run *r, struct errmsg *err)
 	r->weights = zero_weights(&r->zero);
 	if (c->resume_dir)
 		return resume(r, err);
-	rc = zero_init_weights(&r->zero, c->seed, err);
-	return rc ? rc : zero_publish(&r->zero, err);
+	return zero_init_weights(&r->zero, c->seed, err);
 }
 
 /* What a rank needs of its device, which falls with the stage and with the

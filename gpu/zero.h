@@ -54,7 +54,7 @@ void zero_done(struct zero *z);
 struct fragment zero_fragment(const struct zero *z, size_t i);
 
 /* Masters as Hugging Face initialises GPT-2, from a seed; the same on any
- * number of ranks. */
+ * number of ranks.  Publishes the weights. */
 int zero_init_weights(struct zero *z, uint64_t seed, struct errmsg *err);
 
 /* Masters were filled in: make the model's weights of them, on all ranks. */
