@@ -80,8 +80,8 @@ struct backed *backing_find(struct backing *b, uint64_t ino, uint64_t size);
 void backing_settle(struct backing *b, struct backed *file, int rc,
 		    const struct errmsg *err);
 
-/* Smaller files are streamed.  Measured: one reader in order gains by
- * assembling from 4 MiB on, four of the same files from 2 MiB on. */
+/* Smaller files are streamed: what an open then takes longer is not made up for
+ * by readers who share (tests/bench/reading.sh). */
 #define ASSEMBLY_MIN (UINT64_C(4) << 20)
 
 bool assembly_wanted(const struct backing *b, uint64_t size);
