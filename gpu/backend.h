@@ -2,12 +2,14 @@
 #ifndef UCTRAIN_BACKEND_H
 #define UCTRAIN_BACKEND_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "ckpt/tensor.h"
 
 struct backend;
+struct backend_event;
 struct errmsg;
 
 /*
@@ -44,7 +46,18 @@ struct backend_adam {
  *
  * Operations are queued in order; `sync` waits for them.  A device error is
  * kept and told by `sync`.
+ *
+ * Beside that queue are others, for what goes on meanwhile: nothing is in order
+ * between two of them but what an event puts into order.  A backend is used by
+ * one thread; what `host_alloc` gave may be read and written by any.
  */
+enum backend_queue {
+	QUEUE_COMPUTE, /* has all operations that name no queue */
+	QUEUE_COPY,    /* state from and to files */
+	QUEUE_COMM,    /* what devices tell each other */
+};
+#define BACKEND_QUEUES 3
+
 struct backend_ops {
 	void (*destroy)(struct backend *b);
 	int (*sync)(struct backend *b, struct errmsg *err);
@@ -57,6 +70,31 @@ struct backend_ops {
 	void (*to_host)(struct backend *b, void *dst, const void *src,
 			size_t bytes); /* has happened on return */
 	void (*zero)(struct backend *b, void *p, size_t bytes);
+
+	/* Memory of the host that `copy` reaches without a detour (pinned),
+	 * not zeroed; NULL when there is not enough. */
+	void *(*host_alloc)(struct backend *b, size_t bytes);
+	void (*host_free)(struct backend *b, void *p);
+	/* Between the device and memory of host_alloc, or within one of them.
+	 * Both sides are left alone until an event after it has happened. */
+	void (*copy)(struct backend *b, enum backend_queue q, void *dst,
+		     const void *src, size_t bytes);
+
+	/*
+	 * A place in a queue, after all that is in it when it is recorded.
+	 * One that was never recorded has happened.  An error of the device
+	 * lets event_wait return; `sync` tells it.
+	 */
+	struct backend_event *(*event_new)(struct backend *b); /* NULL: none */
+	void (*event_free)(struct backend *b, struct backend_event *e);
+	void (*event_record)(struct backend *b, struct backend_event *e,
+			     enum backend_queue q);
+	void (*event_wait)(struct backend *b, struct backend_event *e);
+	/* What comes into `q` from now on waits for it. */
+	void (*queue_wait)(struct backend *b, enum backend_queue q,
+			   struct backend_event *e);
+	/* What the device's own library calls the queue; NULL: it has none. */
+	void *(*native_queue)(struct backend *b, enum backend_queue q);
 
 	/* out[rows][c] = wte[token] + wpe[position]; rows = batch * seq. */
 	void (*embed)(struct backend *b, void *out, const void *wte,
@@ -145,6 +183,8 @@ struct backend {
 	const char *name;
 	enum dtype dtype; /* of the model */
 	size_t lp_size;	  /* bytes of an element of an lp buffer */
+	bool on_host;	  /* its memory is the host's: any thread may use it */
+	unsigned devices; /* of its kind in this machine; 0: it is the machine */
 };
 
 /* `threads` 0: as many as OpenMP says.  -ENOTSUP for types that the backend has

@@ -85,6 +85,56 @@ static void cpu_zero(struct backend *b, void *p, size_t bytes)
 		       bytes - at < ZERO_BLOCK ? bytes - at : ZERO_BLOCK);
 }
 
+/* --- queues: there is nothing that could go on meanwhile ------------------- */
+
+static void *cpu_host_alloc(struct backend *b, size_t bytes)
+{
+	(void)b;
+	return memory(bytes);
+}
+
+static void cpu_copy_queued(struct backend *b, enum backend_queue q, void *dst,
+			    const void *src, size_t bytes)
+{
+	(void)q;
+	cpu_copy(b, dst, src, bytes);
+}
+
+/* All events are the same: all that was recorded has happened. */
+static struct backend_event *cpu_event_new(struct backend *b)
+{
+	return (struct backend_event *)b;
+}
+
+static void cpu_event(struct backend *b, struct backend_event *e)
+{
+	(void)b;
+	(void)e;
+}
+
+static void cpu_event_record(struct backend *b, struct backend_event *e,
+			     enum backend_queue q)
+{
+	(void)q;
+	cpu_event(b, e);
+}
+
+static void cpu_queue_wait(struct backend *b, enum backend_queue q,
+			   struct backend_event *e)
+{
+	(void)q;
+	cpu_event(b, e);
+}
+
+static void *cpu_native_queue(struct backend *b, enum backend_queue q)
+{
+	(void)b;
+	(void)q;
+	return NULL;
+}
+
+/* --- arithmetic ------------------------------------------------------------ */
+
 void *cpu_scratch(struct cpu *c, size_t bytes)
 {
 	if (bytes > c->scratch_len) {
@@ -240,6 +290,15 @@ static const struct backend_ops ops = {
 	.to_device = cpu_copy,
 	.to_host = cpu_copy,
 	.zero = cpu_zero,
+	.host_alloc = cpu_host_alloc,
+	.host_free = cpu_free,
+	.copy = cpu_copy_queued,
+	.event_new = cpu_event_new,
+	.event_free = cpu_event,
+	.event_record = cpu_event_record,
+	.event_wait = cpu_event,
+	.queue_wait = cpu_queue_wait,
+	.native_queue = cpu_native_queue,
 	.embed = cpu_embed,
 	.embed_grad = cpu_embed_grad,
 	.norm = cpu_norm,
@@ -275,6 +334,7 @@ int backend_cpu_new(struct backend **out, enum dtype dtype, unsigned threads,
 		.name = "cpu",
 		.dtype = dtype,
 		.lp_size = sizeof(float),
+		.on_host = true,
 	};
 	c->threads = threads ? threads : (unsigned)omp_get_max_threads();
 	/* Products are ours to share out.  The BLAS takes this for the number
