@@ -246,7 +246,7 @@ static void open_dir(struct tree *t, uint64_t dir)
 	int rc;
 
 	while ((rc = plan_next(t->c->plan, dir, &pos, &e, &err)) == 1)
-		if (!plan_is_dir(e.node))
+		if (!plan_is_dir(t->c->plan, e.node))
 			open_node(t, e.node, e.name);
 	if (rc)
 		tell(t, err.text);
@@ -269,7 +269,7 @@ static int open_entry(void *ctx, size_t i)
 	struct tree *const t = ctx;
 	const struct plan_entry *const e = &t->v[i];
 
-	if (!plan_is_dir(e->node)) {
+	if (!plan_is_dir(t->c->plan, e->node)) {
 		/* optimizer_state.pt is made of the first rank's. */
 		if (t->c->whole[0])
 			open_node(t, e->node, e->name);

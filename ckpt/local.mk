@@ -50,8 +50,9 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/content.h %D%/content.c %D%/content_optimizer.c \
 	%D%/vfile.h %D%/vfile_impl.h %D%/vfile.c %D%/vfile_sum.c \
 	%D%/vfile_fill.c \
-	%D%/plan.h %D%/plan_impl.h %D%/plan.c %D%/plan_index.c \
-	%D%/plan_json.c \
+	%D%/plan.h %D%/plan_impl.h %D%/plan_universal.h %D%/plan.c \
+	%D%/plan_json.c %D%/plan_universal.c %D%/plan_index.c \
+	%D%/plan_universal_json.c \
 	%D%/treewrite.h %D%/treewrite.c \
 	%D%/outdir.h %D%/outdir.c
 

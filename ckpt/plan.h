@@ -16,25 +16,33 @@ struct shardcache;
 struct vfile;
 
 /*
- * The universal tree of one ZeRO tag: what ds_to_universal.py would have
- * written, without anything being written.
+ * A tree of files that a converter would have made of a checkpoint, without
+ * anything being written.  There are kinds of it (enum plan_kind).
+ *
+ * Nodes are numbers, the same for the plan's life and below PLAN_NODE_END; the
+ * root is PLAN_ROOT.  Thread-safe after plan_open.
+ */
+struct plan;
+
+/*
+ * The universal tree, as of ds_to_universal.py:
  *
  *     /                     PLAN_ROOT
  *     /zero/                PLAN_ZERO
  *     /zero/<param>/fp32.pt, exp_avg.pt, ...
  *     /zero/optimizer_state.pt
  *     /mp_rank_00_model_states.pt, ...
- *
- * Nodes are numbers that follow from their place in the catalogue, the same
- * for the plan's life and below PLAN_NODE_END.  Thread-safe after plan_open.
  */
-struct plan;
+enum plan_kind {
+	PLAN_UNIVERSAL,
+};
 
 #define PLAN_ROOT UINT64_C(0)
 #define PLAN_ZERO UINT64_C(1)
 #define PLAN_NODE_END (UINT64_C(1) << 40)
 
 struct plan_options {
+	enum plan_kind kind;
 	bool crc_zero; /* leave checksums zero instead of computing them */
 	/* Not the converter's own tree, which only engines of the same stage
 	 * load, but one that those of every stage do. */
@@ -42,7 +50,7 @@ struct plan_options {
 };
 
 /*
- * Plan the tree of a tag directory.  Opens one model-states file of each
+ * Plan a tree of a tag directory.  Opens one model-states file of each
  * model-parallel rank, no optimizer shard.  Errors are those of a checkpoint
  * that cannot be served, with one message that names the file: -ENOENT,
  * -ENOTSUP, -EBADMSG, -EIO, -E2BIG, -ENOMEM or what the system said.
@@ -76,6 +84,11 @@ int plan_index(struct plan *p, struct bytebuf *out, struct errmsg *err);
  * damaged is found out when they are needed.  Errors as plan_open.
  */
 int plan_check(struct plan *p, struct errmsg *err);
+
+/* What users should know of a tree that can be served, one text per call: begin
+ * with `*pos` 0.  1 and a text without the tag's path, or 0 after the last
+ * one. */
+int plan_warning(struct plan *p, size_t *pos, struct errmsg *out);
 
 struct plan_stat {
 	bool is_dir;
@@ -113,8 +126,11 @@ enum plan_way {
 int plan_following(struct plan *p, uint64_t node, enum plan_way way,
 		   uint64_t *next, struct errmsg *err);
 
-/* Is the node a directory?  By its number alone. */
-bool plan_is_dir(uint64_t node);
+/* Is the node a directory?  Opens nothing. */
+bool plan_is_dir(const struct plan *p, uint64_t node);
+
+/* The directory that a directory is in; the root is in itself. */
+uint64_t plan_parent(const struct plan *p, uint64_t dir);
 
 int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 	      struct errmsg *err);
@@ -133,8 +149,8 @@ struct shardcache *plan_shards(struct plan *p);
 int plan_totals(struct plan *p, uint64_t *files, uint64_t *bytes,
 		struct errmsg *err);
 
-/* The plan as JSON: each parameter, its files, and the runs of shards that
- * they are made of.  Reads all shards' maps. */
+/* The plan as JSON: its files, those of a universal tree by parameter, and the
+ * runs of shards that they are made of.  Reads all shards' maps. */
 int plan_json(struct plan *p, struct bytebuf *out, struct errmsg *err);
 
 #endif

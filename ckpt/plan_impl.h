@@ -2,36 +2,69 @@
 #ifndef UCKPT_PLAN_IMPL_H
 #define UCKPT_PLAN_IMPL_H
 
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdint.h>
-
 #include "ckpt/bytes.h"
-#include "ckpt/content.h"
 #include "ckpt/plan.h"
-#include "ckpt/resolve.h"
-#include "ckpt/vfile.h"
 
-/* What plan.c (the tree) and plan_index.c (what is kept of it) share. */
-struct plan {
-	struct plan_options options;
-	struct resolve r;
-	struct shardcache *shards; /* all files, see ckdir_file */
-	vfile_crc *crc;            /* [parameter * CONTENT_SLOTS + slot] */
-	size_t indexed; /* shard maps and checksums that an index told */
-
-	pthread_mutex_t lock; /* protects the two below while they are made */
-	atomic_bool optimizer_known;
-	uint64_t optimizer_size;
-	vfile_crc *optimizer_crc; /* of each of its storages */
-	size_t optimizer_sums;    /* how many these are */
+/*
+ * A kind of tree: what plan.c asks of it.  Signatures and errors as those of
+ * the functions in plan.h that are called the same.  Operations that a kind has
+ * no use for may be NULL, as said.
+ */
+struct plan_ops {
+	void (*close)(struct plan *p);
+	int (*check)(struct plan *p, struct errmsg *err);
+	/* NULL: no warnings. */
+	int (*warning)(struct plan *p, size_t *pos, struct errmsg *out);
+	bool (*is_dir)(const struct plan *p, uint64_t node);
+	/* Of a directory that is not the root; NULL: there are none. */
+	uint64_t (*parent)(const struct plan *p, uint64_t dir);
+	int (*next)(struct plan *p, uint64_t dir, uint64_t *pos,
+		    struct plan_entry *out, struct errmsg *err);
+	/* NULL: by walking. */
+	int (*lookup)(struct plan *p, uint64_t dir, const char *name,
+		      uint64_t *node, struct errmsg *err);
+	/* NULL: loaders go no way that could be foreseen. */
+	int (*following)(struct plan *p, uint64_t node, enum plan_way way,
+			 uint64_t *next, struct errmsg *err);
+	int (*stat)(struct plan *p, uint64_t node, struct plan_stat *out,
+		    struct errmsg *err);
+	int (*file_open)(struct plan *p, uint64_t node, struct vfile **out,
+			 struct errmsg *err);
+	/* NULL: nothing is kept. */
+	int (*index)(struct plan *p, struct bytebuf *out, struct errmsg *err);
+	/* Append `,"name":value' for what the kind tells of itself. */
+	int (*json)(struct plan *p, struct bytebuf *out, struct errmsg *err);
 };
 
-/* Take the checksums from what follows in an index: -EBADMSG if it is damaged,
- * -ENOMEM. */
-int plan_read_sums(struct plan *p, struct span bytes, struct errmsg *err);
+/* What plans of all kinds have; a kind's own structure begins with it. */
+struct plan {
+	const struct plan_ops *ops;
+	struct plan_options options;
+	const char *tag;           /* see plan_tag */
+	struct resolve *resolve;   /* see plan_resolve */
+	struct shardcache *shards; /* see plan_shards */
+};
 
-/* How many shard maps and checksums are known. */
-size_t plan_count_known(struct plan *p);
+/* Make a kind's plan, with the members above filled in.  As plan_open_indexed. */
+int plan_open_universal(const char *path, const struct plan_options *options,
+			struct span index, struct plan **out,
+			struct errmsg *refused, struct errmsg *err);
+
+/* Fill in an entry; 1.  Name and suffix must fit (asserted). */
+int plan_set_entry(struct plan_entry *e, uint64_t node, const char *name,
+		   const char *suffix);
+
+/* plan_lookup by going through the directory. */
+int plan_lookup_by_walking(struct plan *p, uint64_t dir, const char *name,
+			   uint64_t *node, struct errmsg *err);
+
+/* The files of a directory as members of a JSON object: their sizes and
+ * runs. */
+struct cJSON;
+int plan_files_json(struct plan *p, uint64_t dir, struct cJSON *files,
+		    struct errmsg *err);
+
+/* Print and delete an object. */
+void plan_add_json(struct bytebuf *out, struct cJSON *o);
 
 #endif

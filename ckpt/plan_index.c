@@ -10,17 +10,16 @@
  * A sum can only be checked by computing it.  A wrong one gives a file that
  * torch.load reads, and Python's zipfile refuses.
  */
-#include "ckpt/plan.h"
+#include "ckpt/plan_universal.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
 #include "ckpt/errmsg.h"
-#include "ckpt/plan_impl.h"
 
-static size_t nslots(const struct plan *p)
+static size_t nslots(const struct plan_universal *u)
 {
-	return p->r.model.nparams * CONTENT_SLOTS;
+	return u->r.model.nparams * CONTENT_SLOTS;
 }
 
 static size_t count_sums(vfile_crc *v, size_t n)
@@ -32,45 +31,46 @@ static size_t count_sums(vfile_crc *v, size_t n)
 	return known;
 }
 
-size_t plan_count_known(struct plan *p)
+size_t plan_count_known(struct plan_universal *u)
 {
-	size_t n = count_sums(p->crc, nslots(p)) +
-		   count_sums(p->optimizer_crc, p->optimizer_sums);
+	size_t n = count_sums(u->crc, nslots(u)) +
+		   count_sums(u->optimizer_crc, u->optimizer_sums);
 
-	for (size_t i = 0; i < p->r.dir.noptim; i++)
-		n += atomic_load(&p->r.loaded[i]);
+	for (size_t i = 0; i < u->r.dir.noptim; i++)
+		n += atomic_load(&u->r.loaded[i]);
 	return n;
 }
 
-static void write_sums(struct plan *p, struct bytebuf *b)
+static void write_sums(struct plan_universal *u, struct bytebuf *b)
 {
-	const size_t n = nslots(p);
+	const size_t n = nslots(u);
 
-	bytebuf_add_u8(b, p->options.any_stage);
-	bytebuf_add_le32(b, (uint32_t)count_sums(p->crc, n));
+	bytebuf_add_u8(b, u->plan.options.any_stage);
+	bytebuf_add_le32(b, (uint32_t)count_sums(u->crc, n));
 	for (size_t i = 0; i < n; i++) {
-		const uint64_t sum = atomic_load(&p->crc[i]);
+		const uint64_t sum = atomic_load(&u->crc[i]);
 
 		if (!sum)
 			continue;
 		bytebuf_add_le32(b, (uint32_t)i);
 		bytebuf_add_le32(b, (uint32_t)sum);
 	}
-	bytebuf_add_le32(b, (uint32_t)p->optimizer_sums);
-	for (size_t i = 0; i < p->optimizer_sums; i++)
-		bytebuf_add_le64(b, atomic_load(&p->optimizer_crc[i]));
+	bytebuf_add_le32(b, (uint32_t)u->optimizer_sums);
+	for (size_t i = 0; i < u->optimizer_sums; i++)
+		bytebuf_add_le64(b, atomic_load(&u->optimizer_crc[i]));
 }
 
-int plan_index(struct plan *p, struct bytebuf *out, struct errmsg *err)
+int plan_universal_index(struct plan *p, struct bytebuf *out, struct errmsg *err)
 {
+	struct plan_universal *const u = plan_universal(p);
 	int rc;
 
-	if (plan_count_known(p) <= p->indexed)
+	if (plan_count_known(u) <= u->indexed)
 		return 0;
-	rc = resolve_index(&p->r, out, err);
+	rc = resolve_index(&u->r, out, err);
 	if (rc)
 		return rc;
-	write_sums(p, out);
+	write_sums(u, out);
 	return out->failed ? errmsg_set(err, -ENOMEM, "out of memory") : 1;
 }
 
@@ -80,35 +80,36 @@ static int fail_damaged(struct errmsg *err)
 }
 
 /* Those of optimizer_state.pt, which are all that is left. */
-static int read_optimizer_sums(struct plan *p, struct span rest, size_t n,
-			       struct errmsg *err)
+static int read_optimizer_sums(struct plan_universal *u, struct span rest,
+			       size_t n, struct errmsg *err)
 {
 	if (rest.len % 8 || rest.len / 8 != n)
 		return fail_damaged(err);
 	if (!n)
 		return 0;
-	p->optimizer_crc = calloc(n, sizeof(*p->optimizer_crc));
-	if (!p->optimizer_crc)
+	u->optimizer_crc = calloc(n, sizeof(*u->optimizer_crc));
+	if (!u->optimizer_crc)
 		return errmsg_set(err, -ENOMEM, "out of memory");
-	p->optimizer_sums = n;
+	u->optimizer_sums = n;
 	for (size_t i = 0; i < n; i++) {
 		const uint64_t sum = get_le64(rest.p + 8 * i);
 
 		if (sum && sum >> 32 != VFILE_CRC_KNOWN >> 32)
 			return fail_damaged(err);
-		atomic_store(&p->optimizer_crc[i], sum);
+		atomic_store(&u->optimizer_crc[i], sum);
 	}
 	return 0;
 }
 
-int plan_read_sums(struct plan *p, struct span bytes, struct errmsg *err)
+int plan_read_sums(struct plan_universal *u, struct span bytes,
+		   struct errmsg *err)
 {
 	const uint8_t *at = bytes.p;
 	size_t left = bytes.len, n;
 
 	if (left < 9 || *at > 1)
 		return fail_damaged(err);
-	if (*at != p->options.any_stage)
+	if (*at != u->plan.options.any_stage)
 		return 0; /* of a tree with other files */
 	n = get_le32(at + 1);
 	at += 5;
@@ -118,10 +119,10 @@ int plan_read_sums(struct plan *p, struct span bytes, struct errmsg *err)
 	for (; n; n--, at += 8, left -= 8) {
 		const uint32_t slot = get_le32(at);
 
-		if (slot >= nslots(p))
+		if (slot >= nslots(u))
 			return fail_damaged(err);
-		atomic_store(&p->crc[slot], VFILE_CRC_KNOWN | get_le32(at + 4));
+		atomic_store(&u->crc[slot], VFILE_CRC_KNOWN | get_le32(at + 4));
 	}
-	return read_optimizer_sums(p, (struct span){ at + 4, left - 4 },
+	return read_optimizer_sums(u, (struct span){ at + 4, left - 4 },
 				   get_le32(at), err);
 }

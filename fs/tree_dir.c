@@ -195,9 +195,7 @@ static int open_view(struct tree_dir *d, size_t view, uint64_t node,
 	if (node == PLAN_ROOT)
 		d->parent = views_parent(d->t->views, view);
 	else
-		d->parent = ino_of_view(d->t, view,
-					node == PLAN_ZERO ? PLAN_ROOT :
-							    PLAN_ZERO);
+		d->parent = ino_of_view(d->t, view, plan_parent(d->plan, node));
 	return 0;
 }
 
@@ -261,7 +259,7 @@ int tree_dir_next(struct tree_dir *d, uint64_t *pos, struct tree_entry *out,
 	if (rc != 1)
 		return rc;
 	out->ino = ino_of_view(d->t, d->view, e.node);
-	out->type = plan_is_dir(e.node) ? S_IFDIR : S_IFREG;
+	out->type = plan_is_dir(d->plan, e.node) ? S_IFDIR : S_IFREG;
 	out->cheap = true;
 	memcpy(out->name, e.name, sizeof(out->name));
 	return 1;

@@ -10,7 +10,6 @@
 
 #include "ckpt/errmsg.h"
 #include "ckpt/indexfile.h"
-#include "ckpt/resolve.h"
 #include "fs/log.h"
 
 #define RETRY_SECONDS 1
@@ -135,22 +134,11 @@ uint64_t views_parent(struct views *v, size_t index)
 
 static void log_warnings(struct plan *p, const char *path)
 {
-	const struct resolve *const r = plan_resolve(p);
-	const struct catalogue *const c = r->model.cats;
+	struct errmsg text;
+	size_t pos = 0;
 
-	if (c->round_robin)
-		log_warning("%s: round_robin_gradients was on: tensors are"
-			    " taken in the order of param_shapes", path);
-	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++)
-		for (size_t i = 0; i < c[mp].nwarnings; i++)
-			log_warning("%s: %s", path, c[mp].warnings[i]);
-	for (size_t i = 0; i < r->model.nunused; i++)
-		log_warning("%s: pattern '%s' matches no parameter", path,
-			    r->model.unused[i]);
-	if (r->model.scaled)
-		log_warning("%s: pieces of %s are scaled: its moments are"
-			    " served, but lr and eps would have to be scaled,"
-			    " too", path, r->model.scaled->name);
+	while (plan_warning(p, &pos, &text))
+		log_warning("%s: %s", path, text.text);
 }
 
 /* Open the plan of a tag, with what is kept of it. */
