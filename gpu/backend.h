@@ -192,4 +192,12 @@ struct backend {
 int backend_cpu_new(struct backend **out, enum dtype dtype, unsigned threads,
 		    struct errmsg *err);
 
+struct backend_cuda_options {
+	unsigned local_rank; /* of this machine: ranks take GPUs in turns */
+};
+
+/* -ENOTSUP where CUDA was not built in, -ENODEV where there is no GPU. */
+int backend_cuda_new(struct backend **out, enum dtype dtype,
+		     const struct backend_cuda_options *o, struct errmsg *err);
+
 #endif

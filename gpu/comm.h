@@ -17,7 +17,7 @@ struct errmsg;
  */
 struct comm {
 	unsigned rank, size;
-	unsigned local_size;    /* ranks on this machine */
+	unsigned local_rank, local_size; /* among the ranks on this machine */
 	struct comm_impl *impl; /* NULL when there is only one rank */
 };
 

@@ -60,16 +60,18 @@ static bool started_by_mpirun(void)
 	return false;
 }
 
-static unsigned local_ranks(void)
+static void find_neighbours(struct comm *c)
 {
 	MPI_Comm local;
-	int n;
+	int rank, n;
 
 	MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0,
 			    MPI_INFO_NULL, &local);
+	MPI_Comm_rank(local, &rank);
 	MPI_Comm_size(local, &n);
 	MPI_Comm_free(&local);
-	return (unsigned)n;
+	c->local_rank = (unsigned)rank;
+	c->local_size = (unsigned)n;
 }
 
 static void impl_free(struct comm_impl *m)
@@ -123,7 +125,7 @@ int comm_init(struct comm *c, int *argc, char ***argv, struct errmsg *err)
 	MPI_Comm_size(MPI_COMM_WORLD, &size);
 	c->rank = (unsigned)rank;
 	c->size = (unsigned)size;
-	c->local_size = local_ranks();
+	find_neighbours(c);
 	c->impl = impl_new(c);
 	return c->impl ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
 }

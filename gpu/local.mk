@@ -41,8 +41,27 @@ endif
 	%D%/stop.h %D%/stop.c \
 	%D%/train.h %D%/train.c
 
+# Host code is C, kernels are nvcc's; without CUDA something says so.
+cuda_headers = %D%/cuda.h
+cuda_sources = $(cuda_headers) %D%/backend_cuda.c
+cuda_kernels =
+EXTRA_DIST += $(cuda_kernels)
+if HAVE_CUDA
+%C%_libuctrain_a_SOURCES += $(cuda_sources)
+%C%_libuctrain_a_LIBADD = $(cuda_kernels:.cu=.o)
+CLEANFILES += $(cuda_kernels:.cu=.o) $(cuda_kernels:.cu=.d)
+SUFFIXES = .cu
+.cu.o:
+	$(AM_V_GEN)$(MKDIR_P) $(@D) && \
+	$(NVCC) $(NVCC_FLAGS) -I$(top_srcdir) -MD -MF $(@:.o=.d) -c -o $@ $<
+-include $(cuda_kernels:.cu=.d)
+else
+%C%_libuctrain_a_SOURCES += %D%/backend_nocuda.c
+endif
+
 # The one part of the tree whose loops are worth vectors and threads.
-%C%_libuctrain_a_CPPFLAGS = $(AM_CPPFLAGS) $(BLAS_CFLAGS) $(MPI_CFLAGS)
+%C%_libuctrain_a_CPPFLAGS = $(AM_CPPFLAGS) $(BLAS_CFLAGS) $(MPI_CFLAGS) \
+	$(CUDA_CFLAGS)
 %C%_libuctrain_a_CFLAGS = $(AM_CFLAGS) $(VECTOR_CFLAGS) $(OPENMP_CFLAGS)
 
 if BUILD_TRAIN
@@ -52,7 +71,7 @@ uctrain_SOURCES = %D%/main.c
 uctrain_LDADD = $(train_libs)
 
 train_libs = %D%/libuctrain.a $(ckpt_libs) $(CJSON_LIBS) $(BLAS_LIBS) $(MPI_LIBS) \
-	$(OPENMP_CFLAGS) -lm
+	$(CUDA_LIBS) $(OPENMP_CFLAGS) -lm
 
 # Draws what was logged; needs nothing of the trainer's.
 bin_PROGRAMS += ucplot

@@ -348,10 +348,12 @@ static int open_backend(struct run *r, struct errmsg *err)
 {
 	const struct config *c = r->config;
 
+	const struct backend_cuda_options cuda = {
+		.local_rank = r->comm->local_rank,
+	};
+
 	if (c->device == DEVICE_CUDA)
-		return errmsg_set(err, -ENOTSUP,
-				  "--device cuda: this uctrain was built "
-				  "without CUDA");
+		return backend_cuda_new(&r->backend, c->dtype, &cuda, err);
 	return backend_cpu_new(&r->backend, c->dtype, threads_of_rank(r->comm),
 			       err);
 }

@@ -1,11 +1,11 @@
 # UCFS_CUDA
 # --with-cuda[=DIR] looks for nvcc in DIR/bin, PATH and the usual place;
-# without the option it is used when found.  Sets NVCC, NVCC_ARCHS and
-# have_cuda (text for the summary).
+# without the option CUDA is used when all of it is found.  Sets NVCC,
+# NVCC_FLAGS, CUDA_CFLAGS, CUDA_LIBS and have_cuda (text for the summary).
 AC_DEFUN([UCFS_CUDA],
 [AC_ARG_WITH([cuda],
    [AS_HELP_STRING([--with-cuda@<:@=DIR@:>@],
-      [build the trainer's CUDA backend @<:@default=if nvcc is found@:>@])],
+      [build the trainer's CUDA backend @<:@default=if CUDA 12 or 13 is found@:>@])],
    [], [with_cuda=check])
 AC_ARG_WITH([cuda-arch],
    [AS_HELP_STRING([--with-cuda-arch=LIST],
@@ -14,16 +14,70 @@ AC_ARG_WITH([cuda-arch],
 AC_ARG_VAR([NVCC], [CUDA compiler])
 
 have_cuda=no
-AS_IF([test "x$with_cuda" != xno],
-  [AS_CASE([$with_cuda],
-     [yes|check], [ucfs_cuda_path="$PATH$PATH_SEPARATOR/usr/local/cuda/bin"],
-     [ucfs_cuda_path="$with_cuda/bin"])
-   AC_PATH_PROG([NVCC], [nvcc], [], [$ucfs_cuda_path])
-   AS_IF([test -n "$NVCC"],
-     [ucfs_cuda_release=`"$NVCC" --version 2>/dev/null |
-        sed -n 's/.*release \(@<:@0-9.@:>@*\).*/\1/p'`
-      have_cuda="$NVCC $ucfs_cuda_release (sm $with_cuda_arch)"],
-     [test "x$with_cuda" != xcheck],
-     [AC_MSG_ERROR([--with-cuda was given, but there is no nvcc in $ucfs_cuda_path])])])
-AC_SUBST([NVCC_ARCHS], [$with_cuda_arch])
-AM_CONDITIONAL([HAVE_CUDA], [test "x$have_cuda" != xno])])
+AS_IF([test "x$with_cuda" != xno && test "x$ucfs_build_train" = xyes],
+  [_UCFS_CUDA_FIND])
+AS_CASE([$with_cuda], [no|check], [],
+  [AS_CASE([$have_cuda], [no*],
+     [AC_MSG_ERROR([--with-cuda was given, but CUDA cannot be used: $have_cuda])])])
+AC_SUBST([CUDA_CFLAGS])
+AC_SUBST([CUDA_LIBS])
+AC_SUBST([NVCC_FLAGS])
+AS_CASE([$have_cuda], [no*], [ucfs_use_cuda=no], [ucfs_use_cuda=yes])
+AM_CONDITIONAL([HAVE_CUDA], [test "x$ucfs_use_cuda" = xyes])])
+
+AC_DEFUN([_UCFS_CUDA_FIND],
+[AS_CASE([$with_cuda],
+   [yes|check], [ucfs_cuda_path="$PATH$PATH_SEPARATOR/usr/local/cuda/bin"],
+   [ucfs_cuda_path="$with_cuda/bin"])
+AC_PATH_PROG([NVCC], [nvcc], [], [$ucfs_cuda_path])
+AS_IF([test -z "$NVCC"],
+  [have_cuda="no (no nvcc found)"],
+  [ucfs_cuda_release=`"$NVCC" --version 2>/dev/null |
+     sed -n 's/.*release \(@<:@0-9.@:>@*\).*/\1/p'`
+   AS_CASE([$ucfs_cuda_release],
+     [12.*|13.*], [_UCFS_CUDA_LIBRARIES],
+     [have_cuda="no ($NVCC is of release ${ucfs_cuda_release:-unknown}, not 12 or 13)"])])])
+
+# nvcc knows where its toolkit is; a link in /usr/bin does not say.
+AC_DEFUN([_UCFS_CUDA_LIBRARIES],
+[ucfs_cuda_top=`echo 'int x;' >conftest.cu &&
+   "$NVCC" --dryrun -c conftest.cu -o conftest.o 2>&1 |
+   sed -n 's/^#\$ TOP=//p'`
+ucfs_cuda_libdir=
+for ucfs_dir in lib64 lib targets/x86_64-linux/lib; do
+  AS_IF([test -z "$ucfs_cuda_libdir" &&
+         test -e "$ucfs_cuda_top/$ucfs_dir/libcudart.so"],
+    [ucfs_cuda_libdir=`cd "$ucfs_cuda_top/$ucfs_dir" && pwd -P`])
+done
+CUDA_CFLAGS="-isystem $ucfs_cuda_top/include"
+CUDA_LIBS="-L$ucfs_cuda_libdir -Wl,-rpath,$ucfs_cuda_libdir -Wl,--as-needed -lcublasLt -lcudart -Wl,--no-as-needed"
+ucfs_save_CPPFLAGS=$CPPFLAGS
+ucfs_save_LIBS=$LIBS
+CPPFLAGS="$CPPFLAGS $CUDA_CFLAGS"
+LIBS="$CUDA_LIBS $LIBS"
+AC_MSG_CHECKING([whether cudart and cublasLt can be used])
+AC_LINK_IFELSE(
+  [AC_LANG_PROGRAM([[#include <cuda_runtime_api.h>
+#include <cublasLt.h>]],
+     [[cublasLtHandle_t h; return cudaGetLastError() || cublasLtCreate(&h);]])],
+  [AC_MSG_RESULT([yes])
+   _UCFS_CUDA_FLAGS
+   have_cuda="$NVCC $ucfs_cuda_release (sm $with_cuda_arch)"],
+  [AC_MSG_RESULT([no])
+   have_cuda="no (cudart or cublasLt of $ucfs_cuda_top cannot be used)"])
+CPPFLAGS=$ucfs_save_CPPFLAGS
+LIBS=$ucfs_save_LIBS])
+
+# Machine code of each architecture; of the last also what drivers of later
+# devices compile.
+AC_DEFUN([_UCFS_CUDA_FLAGS],
+[NVCC_FLAGS="-std=c++17 -O3"
+ucfs_last_arch=
+for ucfs_arch in `echo "$with_cuda_arch" | sed 's/sm_//g; s/,/ /g'`; do
+  NVCC_FLAGS="$NVCC_FLAGS -gencode arch=compute_$ucfs_arch,code=sm_$ucfs_arch"
+  ucfs_last_arch=$ucfs_arch
+done
+NVCC_FLAGS="$NVCC_FLAGS -gencode arch=compute_$ucfs_last_arch,code=compute_$ucfs_last_arch"
+NVCC_FLAGS="$NVCC_FLAGS -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-rtti"
+AS_IF([test "x$enable_werror" = xyes],
+  [NVCC_FLAGS="$NVCC_FLAGS -Werror all-warnings -Xcompiler -Werror"])])

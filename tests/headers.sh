@@ -9,7 +9,8 @@ cd "${top_srcdir:-$(dirname "$0")/..}" || exit 1
 cc=${CC:-cc}
 cppflags=${CPPFLAGS:-"-I. -D_GNU_SOURCE $(pkg-config --cflags fuse3)"}
 # VPATH builds pass directories relative to the build directory: add our own.
-cppflags="-I. $cppflags"
+# CUDA's headers are not everywhere: those of the emulation are.
+cppflags="-I. -Itests/cudaemu $cppflags"
 
 count=0
 failed=0

@@ -238,7 +238,7 @@ noinst_PROGRAMS += %D%/tensor_stats
 EXTRA_DIST += $(scripts) \
 	%D%/demo.sh %D%/numbers %D%/arith.expect %D%/good %D%/bad %D%/events %D%/cases/lib.sh \
 	%D%/cases/mpi.sh %D%/cases/train_lib.sh %D%/mpi.supp %D%/interop %D%/bench \
-	%D%/fuzz/corpus %D%/fuzz/seed.sh %D%/fuzz/pickle.dict
+	%D%/cudaemu %D%/fuzz/corpus %D%/fuzz/seed.sh %D%/fuzz/pickle.dict
 
 # Longer runs that are not part of `make check`: speed, and comparison with
 # other programs (these may need Python).
