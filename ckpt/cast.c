@@ -1,76 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Conversions to float32 and back.  C's own conversions from wider types round
- * to nearest even as torch's do; the two 16-bit formats are packed by hand.
+ * to nearest even as torch's do; the two 16-bit formats are packed by hand, in
+ * loops without branches that the compiler puts into vectors: those are what
+ * gigabytes of weights go through.
+ *
+ * The bits of NaNs are those of torch's loops for x86 (ATen's vec256 and vec512,
+ * which use F16C for float16): all ones in bfloat16; in float16 the upper bits of
+ * the fraction, made quiet.
  */
 #include "ckpt/cast.h"
 
 #include <assert.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "ckpt/bytes.h"
+#include "ckpt/cpu_clones.h"
 
-static float from_bits(uint32_t bits)
-{
-	float f;
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "elements of checkpoints are little-endian, and are taken as they are"
+#endif
 
-	memcpy(&f, &bits, sizeof(f));
-	return f;
-}
+#define INFINITE UINT32_C(0x7f800000)
 
-/* IEEE binary16: 5 exponent bits, 10 of fraction. */
-static float half_to_float(uint16_t h)
-{
-	const uint32_t sign = (uint32_t)(h & 0x8000) << 16;
-	const uint32_t exponent = h >> 10 & 0x1f, fraction = h & 0x3ff;
-
-	if (exponent == 0x1f) /* infinity, NaN */
-		return from_bits(sign | 0x7f800000 | fraction << 13);
-	if (exponent)
-		return from_bits(sign | (exponent + 112) << 23 |
-				 fraction << 13);
-
-	/* Zero and subnormals: fraction * 2^-24, exact in float32. */
-	const float magnitude = (float)fraction * 0x1p-24f;
-
-	return sign ? -magnitude : magnitude;
-}
-
-static float element(enum dtype from, const uint8_t *p)
-{
-	const uint64_t bits = dtype_size(from) == 8 ? get_le64(p) : 0;
-	double d;
-
-	switch (from) {
-	case DTYPE_F64: memcpy(&d, &bits, sizeof(d)); return (float)d;
-	case DTYPE_F32: return from_bits(get_le32(p));
-	case DTYPE_F16: return half_to_float(get_le16(p));
-	case DTYPE_BF16: return from_bits((uint32_t)get_le16(p) << 16);
-	case DTYPE_I64: return (float)(int64_t)bits;
-	case DTYPE_I32: return (float)(int32_t)get_le32(p);
-	case DTYPE_I16: return (float)(int16_t)get_le16(p);
-	case DTYPE_I8: return (float)(int8_t)*p;
-	case DTYPE_U8: return (float)*p;
-	case DTYPE_BOOL: return *p ? 1.0f : 0.0f;
-	case DTYPE_C64:
-	case DTYPE_C128:
-	case DTYPE_OTHER: break;
-	}
-	assert(!"no real type");
-	return 0;
-}
-
-void cast_to_float(enum dtype from, const void *in, float *out, size_t n)
-{
-	const uint8_t *const p = in;
-	const size_t size = dtype_size(from);
-
-	for (size_t i = 0; i < n; i++)
-		out[i] = element(from, p + i * size);
-}
-
-static uint32_t to_bits(float f)
+static inline uint32_t to_bits(float f)
 {
 	uint32_t bits;
 
@@ -78,51 +33,223 @@ static uint32_t to_bits(float f)
 	return bits;
 }
 
-/* The upper bits of v, without the lower `n`; rounded to nearest even. */
-static uint32_t round_off(uint32_t v, unsigned n)
+static inline float from_bits(uint32_t bits)
 {
-	const uint32_t half = UINT32_C(1) << (n - 1);
+	float f;
 
-	return (v + half - 1 + (v >> n & 1)) >> n;
+	memcpy(&f, &bits, sizeof(f));
+	return f;
 }
 
-static uint16_t float_to_bfloat(float f)
+/* --- single elements ------------------------------------------------------- */
+
+/* c ? a : b, and a branch for no compiler: one would keep the loops below from
+ * becoming vectors. */
+static inline uint32_t choose(bool c, uint32_t a, uint32_t b)
 {
-	return f != f ? 0x7fc0 : (uint16_t)round_off(to_bits(f), 16);
+	const uint32_t mask = -(uint32_t)c;
+
+	return (a & mask) | (b & ~mask);
 }
 
-static uint16_t float_to_half(float f)
+/* IEEE binary16: 5 exponent bits, 10 of fraction.  Zero and subnormals are
+ * fraction * 2^-24, which float32 holds exactly. */
+static inline float half_to_float(uint16_t h)
+{
+	const uint32_t sign = (uint32_t)(h & 0x8000) << 16;
+	const uint32_t magnitude = h & 0x7fff;
+	const uint32_t small = to_bits((float)(int32_t)magnitude * 0x1p-24f);
+	const uint32_t normal = (magnitude << 13) + (112u << 23);
+	const uint32_t special = INFINITE | magnitude << 13;
+
+	return from_bits(sign |
+			 choose(magnitude < 0x400, small,
+				choose(magnitude < 0x7c00, normal, special)));
+}
+
+/* The upper 16 bits, rounded to nearest even. */
+static inline uint16_t float_to_bfloat(float f)
+{
+	const uint32_t bits = to_bits(f);
+	const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+
+	return (uint16_t)choose((bits & 0x7fffffff) > INFINITE, 0xffff, rounded);
+}
+
+/*
+ * Of normal numbers the upper bits are taken, rounded: what is rounded up moves
+ * on into the exponent, at the upper end to infinity.  Subnormals count 2^-24,
+ * which is the last place of 0.5: adding that rounds to it.
+ */
+static inline uint16_t float_to_half(float f)
 {
 	const uint32_t bits = to_bits(f), magnitude = bits & 0x7fffffff;
-	const uint16_t sign = bits >> 16 & 0x8000;
-	const unsigned exponent = magnitude >> 23;
+	const uint32_t sign = bits >> 16 & 0x8000;
+	const uint32_t least = magnitude - (112u << 23);
+	const uint32_t normal = (least + 0xfff + (least >> 13 & 1)) >> 13;
+	const uint32_t small =
+		to_bits(from_bits(magnitude) + 0.5f) - to_bits(0.5f);
+	const uint32_t nan = 0x7e00 | (magnitude >> 13 & 0x3ff);
 
-	if (f != f)
-		return sign | 0x7e00;
-	if (exponent >= 127 + 16) /* 2^16 and more */
-		return sign | 0x7c00;
-	/* A fraction that is rounded up moves on into the exponent, at the
-	 * upper end to infinity. */
-	if (exponent >= 127 - 14)
-		return (uint16_t)(sign | round_off(magnitude - (112u << 23),
-						   13));
-	/* Subnormals count 2^-24; what is below half of one is zero. */
-	if (exponent < 127 - 25)
-		return sign;
-	return (uint16_t)(sign | round_off((magnitude & 0x7fffff) | 0x800000,
-					   126 - exponent));
+	const uint32_t finite = choose(magnitude < 113u << 23, small, normal);
+	const uint32_t large = choose(magnitude > INFINITE, nan, 0x7c00);
+
+	return (uint16_t)(sign | choose(magnitude < 143u << 23, finite, large));
+}
+
+static inline float element(enum dtype from, const uint8_t *p)
+{
+	const uint64_t bits = dtype_size(from) == 8 ? get_le64(p) : 0;
+	double d;
+
+	switch (from) {
+	case DTYPE_F64:
+		memcpy(&d, &bits, sizeof(d));
+		return (float)d;
+	case DTYPE_I64: return (float)(int64_t)bits;
+	case DTYPE_I32: return (float)(int32_t)get_le32(p);
+	case DTYPE_I16: return (float)(int16_t)get_le16(p);
+	case DTYPE_I8: return (float)(int8_t)*p;
+	case DTYPE_U8: return (float)*p;
+	case DTYPE_BOOL: return *p ? 1.0f : 0.0f;
+	case DTYPE_F32:
+	case DTYPE_F16:
+	case DTYPE_BF16:
+	case DTYPE_C64:
+	case DTYPE_C128:
+	case DTYPE_OTHER: break;
+	}
+	assert(!"no such type");
+	return 0;
+}
+
+/* --- many ------------------------------------------------------------------ */
+
+/*
+ * `n` elements by `convert`, in blocks whose length the compiler knows.  Through
+ * memcpy, so that any alignment will do.
+ */
+#define BLOCK 64
+#define CONVERT(convert, from_t, to_t, in, out, n)         \
+	do {                                               \
+		const uint8_t *p_ = (in);                  \
+		uint8_t *q_ = (out);                       \
+		size_t left_ = (n);                        \
+                                                           \
+		for (; left_ >= BLOCK; left_ -= BLOCK) {   \
+			from_t a_[BLOCK];                  \
+			to_t b_[BLOCK];                    \
+                                                           \
+			memcpy(a_, p_, sizeof(a_));        \
+			for (int i_ = 0; i_ < BLOCK; i_++) \
+				b_[i_] = convert(a_[i_]);  \
+			memcpy(q_, b_, sizeof(b_));        \
+			p_ += sizeof(a_);                  \
+			q_ += sizeof(b_);                  \
+		}                                          \
+		for (; left_; left_--) {                   \
+			from_t a_;                         \
+			to_t b_;                           \
+                                                           \
+			memcpy(&a_, p_, sizeof(a_));       \
+			b_ = convert(a_);                  \
+			memcpy(q_, &b_, sizeof(b_));       \
+			p_ += sizeof(a_);                  \
+			q_ += sizeof(b_);                  \
+		}                                          \
+	} while (0)
+
+static inline float bfloat_to_float(uint16_t b)
+{
+	return from_bits((uint32_t)b << 16);
+}
+
+CPU_CLONES static void bfloats_to_floats(const void *in, void *out, size_t n)
+{
+	CONVERT(bfloat_to_float, uint16_t, float, in, out, n);
+}
+
+CPU_CLONES static void halves_to_floats(const void *in, void *out, size_t n)
+{
+	CONVERT(half_to_float, uint16_t, float, in, out, n);
+}
+
+CPU_CLONES static void floats_to_bfloats(const void *in, void *out, size_t n)
+{
+	CONVERT(float_to_bfloat, float, uint16_t, in, out, n);
+}
+
+CPU_CLONES static void floats_to_halves(const void *in, void *out, size_t n)
+{
+	CONVERT(float_to_half, float, uint16_t, in, out, n);
+}
+
+static void to_floats(enum dtype from, const void *in, void *out, size_t n)
+{
+	const size_t size = dtype_size(from);
+	const uint8_t *const p = in;
+	uint8_t *const q = out;
+
+	switch (from) {
+	case DTYPE_F32:
+		memmove(out, in, n * sizeof(float));
+		return;
+	case DTYPE_F16:
+		halves_to_floats(in, out, n);
+		return;
+	case DTYPE_BF16:
+		bfloats_to_floats(in, out, n);
+		return;
+	default:
+		break;
+	}
+	for (size_t i = 0; i < n; i++) {
+		const float f = element(from, p + i * size);
+
+		memcpy(q + i * sizeof(f), &f, sizeof(f));
+	}
+}
+
+static void from_floats(enum dtype to, const void *in, void *out, size_t n)
+{
+	assert(to == DTYPE_F16 || to == DTYPE_BF16 || to == DTYPE_F32);
+	if (to == DTYPE_F32)
+		memmove(out, in, n * sizeof(float));
+	else if (to == DTYPE_F16)
+		floats_to_halves(in, out, n);
+	else
+		floats_to_bfloats(in, out, n);
+}
+
+void cast_to_float(enum dtype from, const void *in, float *out, size_t n)
+{
+	to_floats(from, in, out, n);
 }
 
 void cast_from_float(enum dtype to, const float *in, void *out, size_t n)
 {
-	uint8_t *const p = out;
+	from_floats(to, in, out, n);
+}
 
-	assert(to == DTYPE_F16 || to == DTYPE_BF16 || to == DTYPE_F32);
-	for (size_t i = 0; i < n; i++)
-		if (to == DTYPE_F32)
-			put_le32(p + 4 * i, to_bits(in[i]));
-		else
-			put_le16(p + 2 * i, to == DTYPE_F16 ?
-						    float_to_half(in[i]) :
-						    float_to_bfloat(in[i]));
+void cast(enum dtype from, const void *in, enum dtype to, void *out, size_t n)
+{
+	const uint8_t *p = in;
+	uint8_t *q = out;
+	float batch[CAST_BATCH];
+
+	if (from == DTYPE_F32) {
+		from_floats(to, in, out, n);
+		return;
+	}
+	if (to == DTYPE_F32) {
+		to_floats(from, in, out, n);
+		return;
+	}
+	for (size_t k; n; n -= k) {
+		k = n < CAST_BATCH ? n : CAST_BATCH;
+		to_floats(from, p, batch, k);
+		from_floats(to, batch, q, k);
+		p += k * dtype_size(from);
+		q += k * dtype_size(to);
+	}
 }

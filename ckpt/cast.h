@@ -17,7 +17,11 @@
 void cast_to_float(enum dtype from, const void *in, float *out, size_t n);
 
 /* And back, to float16, bfloat16 or float32: rounded to nearest even, too
- * large ones to infinity; of a NaN only its being one is kept. */
+ * large ones to infinity; a NaN becomes the bits that torch gives it on x86. */
 void cast_from_float(enum dtype to, const float *in, void *out, size_t n);
+
+/* Both: from any real type to one of these three, by way of float32, as torch's
+ * Tensor.to().  Any alignment. */
+void cast(enum dtype from, const void *in, enum dtype to, void *out, size_t n);
 
 #endif

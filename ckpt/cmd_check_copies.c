@@ -115,7 +115,7 @@ static struct vfile *open_file(struct comparison *x, const struct param *p,
 			     err))
 		return NULL;
 	f = vfile_new_pt(plan_shards(x->c->plan), &content.w, content.storages,
-			 &content.gather, NULL, err);
+			 &content.gathers, NULL, err);
 	content_done(&content);
 	return f;
 }

@@ -19,17 +19,15 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/arena.h"
-#include "ckpt/arith.h"
 #include "ckpt/bytebuf.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/experts.h"
-#include "ckpt/gather.h"
 #include "ckpt/geometry.h"
+#include "ckpt/merged.h"
 #include "ckpt/pickle.h"
 #include "ckpt/resolve.h"
 #include "ckpt/value.h"
@@ -40,9 +38,8 @@ void content_done(struct content *c)
 		extent_done(&c->storages[i]);
 	free(c->storages);
 	ptwrite_done(&c->w);
-	gather_free(c->gather);
+	gathers_done(&c->gathers);
 	c->storages = NULL;
-	c->gather = NULL;
 }
 
 const char *content_name(const struct resolve *r,
@@ -177,68 +174,6 @@ static int lay_out(struct content *c, const char *prefix,
 
 /* --- states of the optimizer's parameters --------------------------------- */
 
-/* The sources of a storage: each slice's extents. */
-static int slice_maps(struct resolve *r, const struct param *p,
-		      const char *state, enum dtype dtype,
-		      struct extent_map *maps, struct errmsg *err)
-{
-	int rc = 0;
-
-	for (unsigned t = 0; !rc && t < p->nslices; t++)
-		if (p->slices[t])
-			rc = resolve_slice(r, p->slices[t], state, dtype,
-					   &maps[t], err);
-	return rc;
-}
-
-/*
- * How often a scaled piece's scale is in a state: scaling a parameter by s
- * scales its gradient by 1/s, so Adam's first moment has the inverse and the
- * second its square (checkpoint/affine.py, SCALE_POWER_BY_STATE).
- */
-static bool find_power(const char *state, int *power)
-{
-	*power = !state			      ? 1 :
-		 strcmp(state, "exp_avg") == 0    ? -1 :
-		 strcmp(state, "exp_avg_sq") == 0 ? -2 :
-						    0;
-	return *power != 0;
-}
-
-/* Can a state be computed, if need be? */
-static int check_computed(const struct param *p, const struct geometry *g,
-			  const char *state, enum dtype dtype,
-			  struct errmsg *err)
-{
-	int power;
-
-	if (!g->mean && !g->nscales)
-		return 0;
-	if (!arith_knows(dtype))
-		return errmsg_set(err, -ENOTSUP,
-				  "parameter %s: the mean of %s tensors, or"
-				  " scaled pieces of them, are not supported",
-				  p->name, dtype_name(dtype));
-	if (!g->nscales)
-		return 0;
-	if (!find_power(state, &power))
-		return errmsg_set(err, -ENOTSUP,
-				  "parameter %s: its pieces are scaled, and how"
-				  " that scales %s is not known", p->name,
-				  state);
-	for (size_t i = 0; i < g->nscales; i++) {
-		const float by = (float)pow(g->scales[i], power);
-
-		if (!isfinite(by) || by == 0)
-			return errmsg_set(err, -EBADMSG,
-					  "parameter %s: its %s cannot be divided"
-					  " by %g to the power of %d", p->name,
-					  state ? state : "fp32", g->scales[i],
-					  power);
-	}
-	return 0;
-}
-
 int content_check_param(struct resolve *r, const struct param *p,
 			struct errmsg *err)
 {
@@ -254,64 +189,13 @@ int content_check_param(struct resolve *r, const struct param *p,
 		rc = model_geometry(p, &g, err);
 	if (rc)
 		return rc;
-	rc = check_computed(p, &g, NULL, group->fp32.dtype, &why);
+	rc = merged_check(p, &g, NULL, group->fp32.dtype, &why);
 	for (size_t i = 0; !rc && i < group->nstates; i++)
 		if (group->states[i].kind == STATE_FLAT)
-			rc = check_computed(p, &g, group->states[i].name,
-					    group->states[i].flat.dtype, &why);
+			rc = merged_check(p, &g, group->states[i].name,
+					  group->states[i].flat.dtype, &why);
 	geometry_done(&g);
 	return rc ? errmsg_set(err, rc, "%s: %s", r->dir.path, why.text) : 0;
-}
-
-/* One row is a list of runs, unless they are computed; more are a gather. */
-static int add_merged(struct content *c, struct geometry *g, enum dtype dtype,
-		      const char *state, struct extent_map **maps)
-{
-	const uint64_t item = dtype_size(dtype);
-	struct extent_map *const to = &c->storages[0];
-	bool ok = true;
-	int power;
-
-	if (g->rows == 1 && !g->mean && !g->nscales) {
-		for (size_t i = 0; ok && i < g->nsegs; i++)
-			ok = extent_add_range(to, &(*maps)[g->segs[i].source],
-					      g->segs[i].from * item,
-					      g->segs[i].len * item);
-		return ok ? 0 : -ENOMEM;
-	}
-	if (!extent_add(to, EXTENT_GATHER, g->numel * item, 0, 0, dtype))
-		return -ENOMEM;
-	find_power(state, &power);
-	c->gather = gather_new(g, dtype, power, *maps);
-	if (!c->gather)
-		return -ENOMEM;
-	*maps = NULL;
-	return 0;
-}
-
-static int merge_extents(struct resolve *r, const struct param *p,
-			 const char *state, enum dtype dtype,
-			 struct content *c, struct errmsg *err)
-{
-	struct extent_map *maps = calloc(p->nslices, sizeof(*maps));
-	struct geometry g;
-	int rc;
-
-	if (!maps)
-		return errmsg_set(err, -ENOMEM, "out of memory");
-	rc = model_geometry(p, &g, err);
-	if (!rc) {
-		rc = slice_maps(r, p, state, dtype, maps, err);
-		if (!rc)
-			rc = check_computed(p, &g, state, dtype, err);
-		if (!rc && (rc = add_merged(c, &g, dtype, state, &maps)))
-			errmsg_set(err, rc, "out of memory");
-		geometry_done(&g);
-	}
-	for (unsigned t = 0; maps && t < p->nslices; t++)
-		extent_done(&maps[t]);
-	free(maps);
-	return rc;
 }
 
 static int state_file(struct resolve *r, const struct param *p,
@@ -336,7 +220,8 @@ static int state_file(struct resolve *r, const struct param *p,
 		     &len, 1, err);
 	arena_done(&a);
 	if (!rc && extents) {
-		rc = merge_extents(r, p, state, flat->dtype, out, err);
+		rc = merged_add(r, p, state, flat->dtype, &out->storages[0],
+				&out->gathers, err);
 		if (rc)
 			content_done(out);
 	}
@@ -405,10 +290,9 @@ static int module_file(const struct resolve *r, const struct param *p,
 	rc = lay_out(out, "fp32", wrap_tensor(&a, p, &t), &len, 1, err);
 	arena_done(&a);
 	if (!rc &&
-	    !extent_add(&out->storages[0], cast ? EXTENT_CAST : EXTENT_SHARD,
-			len, shard,
-			m->storage + (cast ? m->storage_offset * item : 0),
-			m->dtype)) {
+	    !extent_add_cast(&out->storages[0], numel, shard,
+			     m->storage + (cast ? m->storage_offset * item : 0),
+			     m->dtype, DTYPE_F32)) {
 		content_done(out);
 		rc = errmsg_set(err, -ENOMEM, "fp32.pt: out of memory");
 	}

@@ -3,10 +3,10 @@
 #define UCKPT_CONTENT_H
 
 #include "ckpt/extent.h"
+#include "ckpt/gather.h"
 #include "ckpt/ptwrite.h"
 
 struct errmsg;
-struct gather;
 struct param;
 struct resolve;
 struct shard_group;
@@ -16,7 +16,7 @@ struct content {
 	struct ptwrite w;
 	struct extent_map *storages;
 	size_t nstorages;
-	struct gather *gather; /* what EXTENT_GATHER refers to, or NULL */
+	struct gathers gathers; /* that extents refer to */
 };
 
 void content_done(struct content *c);

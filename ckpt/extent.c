@@ -8,30 +8,28 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* Does a run at `from` continue extent e, whose length is `len`? */
+/* Does a run continue the extent before it, whose length is `len`? */
 static bool continues(const struct extent *e, uint64_t len,
-		      enum extent_kind kind, uint32_t shard, uint64_t from,
-		      enum dtype dtype)
+		      const struct extent *next)
 {
-	if (e->kind != kind || e->shard != shard)
+	if (e->kind != next->kind || e->shard != next->shard)
 		return false;
-	if (kind == EXTENT_CAST)
-		return e->dtype == dtype &&
-		       e->from + len / sizeof(float) * dtype_size(dtype) ==
-			       from;
-	return e->from + len == from;
+	if (extent_is_cast(e))
+		return e->dtype == next->dtype && e->to == next->to &&
+		       e->from + len / dtype_size(e->to) * dtype_size(e->dtype) ==
+			       next->from;
+	return e->from + len == next->from;
 }
 
-bool extent_add(struct extent_map *m, enum extent_kind kind, uint64_t len,
-		uint32_t shard, uint64_t from, enum dtype dtype)
+/* Append an extent, whose start is filled in. */
+static bool append(struct extent_map *m, struct extent e, uint64_t len)
 {
-	const uint64_t start = extent_size(m);
-
+	e.start = extent_size(m);
 	if (len == 0)
 		return true;
-	if (m->n && continues(&m->v[m->n - 1], start - m->v[m->n - 1].start,
-			      kind, shard, from, dtype)) {
-		m->v[m->n].start = start + len;
+	if (m->n &&
+	    continues(&m->v[m->n - 1], e.start - m->v[m->n - 1].start, &e)) {
+		m->v[m->n].start = e.start + len;
 		return true;
 	}
 	if (m->n + 2 > m->cap) {
@@ -43,14 +41,63 @@ bool extent_add(struct extent_map *m, enum extent_kind kind, uint64_t len,
 		m->v = grown;
 		m->cap = cap;
 	}
-	m->v[m->n++] = (struct extent){ .start = start, .kind = kind,
-					.dtype = dtype, .shard = shard,
-					.from = from };
-	m->v[m->n] = (struct extent){ .start = start + len };
+	m->v[m->n++] = e;
+	m->v[m->n] = (struct extent){ .start = e.start + len };
 	assert(m->v[m->n - 1].start < m->v[m->n].start);
 	assert(m->n == 1 ? m->v[0].start == 0 :
 			   m->v[m->n - 2].start < m->v[m->n - 1].start);
 	return true;
+}
+
+bool extent_add(struct extent_map *m, enum extent_kind kind, uint64_t len,
+		uint32_t shard, uint64_t from, enum dtype dtype)
+{
+	const struct extent e = { .kind = kind,
+				  .dtype = dtype,
+				  .to = dtype,
+				  .shard = shard,
+				  .from = from };
+
+	assert(!extent_is_cast(&e));
+	return append(m, e, len);
+}
+
+bool extent_add_cast(struct extent_map *m, uint64_t n, uint32_t shard,
+		     uint64_t from, enum dtype dtype, enum dtype to)
+{
+	const struct extent e = { .kind = dtype == to ? EXTENT_SHARD
+						      : EXTENT_CAST,
+				  .dtype = dtype,
+				  .to = to,
+				  .shard = shard,
+				  .from = from };
+
+	return append(m, e, n * dtype_size(to));
+}
+
+bool extent_append(struct extent_map *m, const struct extent *e)
+{
+	return append(m, *e, e[1].start - e->start);
+}
+
+bool extent_add_all(struct extent_map *m, const struct extent_map *from,
+		    enum dtype dtype, enum dtype to)
+{
+	bool ok = true;
+
+	for (size_t i = 0; ok && i < from->n; i++) {
+		const uint64_t len = from->v[i + 1].start - from->v[i].start;
+		struct extent e = from->v[i];
+
+		assert(e.kind == EXTENT_SHARD || e.kind == EXTENT_GATHER);
+		e.dtype = dtype;
+		e.to = to;
+		if (dtype != to)
+			e.kind = e.kind == EXTENT_SHARD ? EXTENT_CAST
+							: EXTENT_GATHER_CAST;
+		ok = append(m, e, len / dtype_size(dtype) * dtype_size(to));
+	}
+	return ok;
 }
 
 bool extent_add_range(struct extent_map *m, const struct extent_map *from,
@@ -66,7 +113,7 @@ bool extent_add_range(struct extent_map *m, const struct extent_map *from,
 		const uint64_t left = e[1].start - off;
 		const uint64_t n = len < left ? len : left;
 
-		assert(e->kind != EXTENT_CAST);
+		assert(!extent_is_cast(e));
 		ok = extent_add(m, e->kind, n, e->shard,
 				e->from + (off - e->start), e->dtype);
 		off += n;

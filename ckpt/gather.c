@@ -85,6 +85,31 @@ void gather_free(struct gather *x)
 	free(x);
 }
 
+bool gathers_add(struct gathers *s, struct gather *x)
+{
+	if (s->n == s->cap) {
+		const size_t cap = s->cap ? s->cap * 2 : 1;
+		void *const grown = realloc(s->v, cap * sizeof(struct gather *));
+
+		if (!grown) {
+			gather_free(x);
+			return false;
+		}
+		s->v = grown;
+		s->cap = cap;
+	}
+	s->v[s->n++] = x;
+	return true;
+}
+
+void gathers_done(struct gathers *s)
+{
+	for (size_t i = 0; i < s->n; i++)
+		gather_free(s->v[i]);
+	free(s->v);
+	*s = (struct gathers){ 0 };
+}
+
 /* --- runs -------------------------------------------------------------------- */
 
 bool gather_is_plain(const struct gather *x)

@@ -34,6 +34,17 @@ struct gather *gather_new(struct geometry *g, enum dtype dtype, int power,
 			  struct extent_map *sources);
 void gather_free(struct gather *x);
 
+/* Those of a file, by the number that extents have.  Zero initialised it is
+ * empty and valid. */
+struct gathers {
+	struct gather **v; /* owned */
+	size_t n, cap;
+};
+
+/* Takes over `x`; false when memory runs out. */
+bool gathers_add(struct gathers *s, struct gather *x);
+void gathers_done(struct gathers *s);
+
 /* Read [off, off + len) of a map of shards. */
 typedef int (*gather_read_fn)(void *ctx, const struct extent_map *m, void *buf,
 			      size_t len, uint64_t off, struct errmsg *err);

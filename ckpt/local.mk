@@ -13,6 +13,7 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/checksum.h %D%/checksum.c \
 	%D%/value.h %D%/value.c \
 	%D%/tensor.h %D%/tensor.c \
+	%D%/cpu_clones.h \
 	%D%/cast.h %D%/cast.c \
 	%D%/arith.h %D%/arith.c \
 	%D%/source.h %D%/source.c \
@@ -47,6 +48,7 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/gather.h %D%/gather.c \
 	%D%/resolve.h %D%/resolve.c \
 	%D%/shardcache.h %D%/shardcache.c \
+	%D%/merged.h %D%/merged.c \
 	%D%/content.h %D%/content.c %D%/content_optimizer.c \
 	%D%/vfile.h %D%/vfile_impl.h %D%/vfile.c %D%/vfile_sum.c \
 	%D%/vfile_fill.c \

@@ -42,7 +42,7 @@ static cJSON *run_json(const struct extent *e)
 	cJSON_AddItemToArray(run, cJSON_CreateNumber((double)e->start));
 	cJSON_AddItemToArray(run,
 			     cJSON_CreateNumber((double)(e[1].start - e->start)));
-	if (e->kind == EXTENT_LITERAL || e->kind == EXTENT_GATHER) {
+	if (e->kind == EXTENT_LITERAL || extent_is_gather(e)) {
 		cJSON_AddItemToArray(run, cJSON_CreateString(
 						  e->kind == EXTENT_LITERAL ?
 							  "literal" :

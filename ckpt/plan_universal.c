@@ -348,7 +348,7 @@ static int universal_file_open(struct plan *p, uint64_t node,
 		rc = get_content(u, node, true, &c, &crc, err);
 		if (rc)
 			return rc;
-		f = vfile_new_pt(u->plan.shards, &c.w, c.storages, &c.gather,
+		f = vfile_new_pt(u->plan.shards, &c.w, c.storages, &c.gathers,
 				 u->plan.options.crc_zero ? NULL : crc, err);
 		content_done(&c);
 	}

@@ -216,9 +216,8 @@ static const char *find_original(const struct out *o)
 {
 	const int64_t shard = vfile_original(o->f);
 
-	return shard < 0
-		       ? NULL
-		       : shardcache_path(plan_shards(o->w->p), (uint32_t)shard);
+	return shard < 0 ? NULL
+			 : shardcache_path(vfile_shards(o->f), (uint32_t)shard);
 }
 
 static int copy_mode_and_times(const struct out *o, const char *original,

@@ -25,6 +25,10 @@
 #include "ckpt/shardcache.h"
 #include "ckpt/vfile_impl.h"
 
+/* Elements that are read at once to be converted: few system calls, and the
+ * bytes still in the second-level cache. */
+#define CAST_BYTES (128u << 10)
+
 /* Pieces smaller than this cost the kernel more as an iovec than as a copy. */
 #define IOV_PIECE_MIN 2048
 
@@ -50,7 +54,7 @@ void vfile_free(struct vfile *f)
 		return;
 	extent_done(&f->map);
 	ptwrite_done(&f->w);
-	gather_free(f->gather);
+	gathers_done(&f->gathers);
 	bytebuf_done(&f->literal);
 	pthread_mutex_destroy(&f->lock);
 	free(f);
@@ -91,19 +95,40 @@ struct vfile *vfile_new_bytes(struct bytebuf *bytes, struct errmsg *err)
 
 static bool add_storage(struct extent_map *to, const struct extent_map *from)
 {
-	for (size_t i = 0; i < from->n; i++) {
-		const struct extent *const e = &from->v[i];
+	bool ok = true;
 
-		if (!extent_add(to, e->kind, e[1].start - e->start, e->shard,
-				e->from, e->dtype))
-			return false;
+	for (size_t i = 0; ok && i < from->n; i++)
+		ok = extent_append(to, &from->v[i]);
+	return ok;
+}
+
+struct vfile *vfile_new_tensors(struct shardcache *c, struct bytebuf *head,
+				const struct extent_map *tensors, size_t n,
+				struct gathers *gathers, struct errmsg *err)
+{
+	struct vfile *const f = new_vfile(err);
+	bool ok = f && extent_add(&f->map, EXTENT_LITERAL, head->len, 0, 0,
+				  DTYPE_U8);
+
+	for (size_t i = 0; ok && i < n; i++)
+		ok = add_storage(&f->map, &tensors[i]);
+	if (!ok) {
+		errmsg_set(err, -ENOMEM, "out of memory");
+		vfile_free(f);
+		return NULL;
 	}
-	return true;
+	f->shards = c;
+	f->literal = *head;
+	f->early = head->len;
+	*head = (struct bytebuf){ 0 };
+	f->gathers = *gathers;
+	*gathers = (struct gathers){ 0 };
+	return f;
 }
 
 struct vfile *vfile_new_pt(struct shardcache *c, struct ptwrite *w,
 			   const struct extent_map *storages,
-			   struct gather **gather, vfile_crc *crc,
+			   struct gathers *gathers, vfile_crc *crc,
 			   struct errmsg *err)
 {
 	struct vfile *const f = new_vfile(err);
@@ -145,8 +170,8 @@ struct vfile *vfile_new_pt(struct shardcache *c, struct ptwrite *w,
 	f->nstorages = w->n;
 	f->w = *w;
 	*w = (struct ptwrite){ 0 };
-	f->gather = *gather;
-	*gather = NULL;
+	f->gathers = *gathers;
+	*gathers = (struct gathers){ 0 };
 	if (crc && f->nstorages) {
 		atomic_store(&f->ready, false);
 		vfile_begin_sum(f, 0);
@@ -154,6 +179,11 @@ struct vfile *vfile_new_pt(struct shardcache *c, struct ptwrite *w,
 		f->early = f->literal.len;
 	}
 	return f;
+}
+
+struct shardcache *vfile_shards(const struct vfile *f)
+{
+	return f->shards;
 }
 
 uint64_t vfile_size(const struct vfile *f)
@@ -197,7 +227,7 @@ static int check_map(struct vfile *f, const struct extent_map *m,
 		const struct extent *const e = &m->v[i];
 		int rc;
 
-		if ((e->kind != EXTENT_SHARD && e->kind != EXTENT_CAST) ||
+		if (e->kind == EXTENT_LITERAL || extent_is_gather(e) ||
 		    e->shard == last)
 			continue;
 		last = e->shard;
@@ -212,8 +242,12 @@ static int check_all(struct vfile *f, check_fn *check, struct errmsg *err)
 {
 	int rc = check_map(f, &f->map, check, err);
 
-	for (size_t t = 0; !rc && f->gather && t < f->gather->nsources; t++)
-		rc = check_map(f, &f->gather->sources[t], check, err);
+	for (size_t i = 0; i < f->gathers.n; i++) {
+		const struct gather *const x = f->gathers.v[i];
+
+		for (size_t t = 0; !rc && t < x->nsources; t++)
+			rc = check_map(f, &x->sources[t], check, err);
+	}
 	return rc;
 }
 
@@ -229,41 +263,6 @@ int vfile_check_shards(struct vfile *f, struct errmsg *err)
 
 /* --- reading into memory --------------------------------------------------- */
 
-/* Bytes [skip, skip + len) of a cast extent: whole elements are converted,
- * the wanted bytes copied out. */
-static int read_cast(struct vfile *f, const struct extent *e, uint64_t skip,
-		     void *buf, size_t len, struct errmsg *err)
-{
-	const size_t item = dtype_size(e->dtype);
-	uint8_t raw[CAST_BATCH * 8], *to = buf;
-	float out[CAST_BATCH];
-
-	while (len) {
-		const uint64_t first = skip / sizeof(float);
-		const size_t lead = (size_t)(skip % sizeof(float));
-		size_t count = (lead + len + sizeof(float) - 1) / sizeof(float);
-		int rc;
-
-		if (count > CAST_BATCH)
-			count = CAST_BATCH;
-		rc = shardcache_read(f->shards, e->shard, raw, count * item,
-				     e->from + first * item, err);
-		if (rc)
-			return rc;
-		cast_to_float(e->dtype, raw, out, count);
-
-		size_t n = count * sizeof(float) - lead;
-
-		if (n > len)
-			n = len;
-		memcpy(to, (const uint8_t *)out + lead, n);
-		to += n;
-		skip += n;
-		len -= n;
-	}
-	return 0;
-}
-
 /* Bytes of a map that has nothing but shards; for gather_read. */
 static int read_map(void *ctx, const struct extent_map *m, void *buf,
 		    size_t len, uint64_t off, struct errmsg *err)
@@ -271,6 +270,54 @@ static int read_map(void *ctx, const struct extent_map *m, void *buf,
 	struct vfile *const f = ctx;
 
 	return shardcache_read_map(f->shards, m, buf, len, off, err);
+}
+
+/* The elements of a cast extent as they are, before they are converted. */
+static int read_elements(void *ctx, const struct extent *e, void *buf,
+			 size_t len, uint64_t off, struct errmsg *err)
+{
+	struct vfile *const f = ctx;
+
+	if (e->kind == EXTENT_CAST)
+		return shardcache_read(f->shards, e->shard, buf, len,
+				       e->from + off, err);
+	return gather_read(f->gathers.v[e->shard], read_map, f, buf, len,
+			   e->from + off, err);
+}
+
+/*
+ * Bytes [skip, skip + len) of a cast extent: whole elements are converted right
+ * where they belong, of those at the ends the wanted bytes copied.
+ */
+static int read_cast(struct vfile *f, const struct extent *e, uint64_t skip,
+		     void *buf, size_t len, struct errmsg *err)
+{
+	const size_t item = dtype_size(e->dtype), size = dtype_size(e->to);
+	const size_t batch = CAST_BYTES / item;
+	uint8_t *const raw = malloc(CAST_BYTES), *to = buf, one[sizeof(double)];
+	int rc = raw ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+
+	while (!rc && len) {
+		const uint64_t first = skip / size;
+		const size_t lead = (size_t)(skip % size);
+		const bool part = lead || len < size;
+		const size_t want = part ? 1 : len / size;
+		const size_t count = want < batch ? want : batch;
+		size_t n = count * size - lead;
+
+		rc = read_elements(f, e, raw, count * item, first * item, err);
+		if (rc)
+			break;
+		n = n < len ? n : len;
+		cast(e->dtype, raw, e->to, part ? one : to, count);
+		if (part)
+			memcpy(to, one + lead, n);
+		to += n;
+		skip += n;
+		len -= n;
+	}
+	free(raw);
+	return rc;
 }
 
 static int read_extent(struct vfile *f, const struct extent *e, uint64_t skip,
@@ -282,11 +329,12 @@ static int read_extent(struct vfile *f, const struct extent *e, uint64_t skip,
 	case EXTENT_SHARD:
 		return shardcache_read(f->shards, e->shard, buf, len,
 				       e->from + skip, err);
-	case EXTENT_CAST:
-		return read_cast(f, e, skip, buf, len, err);
 	case EXTENT_GATHER:
-		return gather_read(f->gather, read_map, f, buf, len,
-				   e->from + skip, err);
+		return gather_read(f->gathers.v[e->shard], read_map, f, buf,
+				   len, e->from + skip, err);
+	case EXTENT_CAST:
+	case EXTENT_GATHER_CAST:
+		return read_cast(f, e, skip, buf, len, err);
 	case EXTENT_LITERAL:
 		break;
 	}
@@ -380,6 +428,7 @@ static int add_piece(struct vfile_window *w, const uint8_t *p, size_t n)
 
 struct mapping {
 	struct vfile *f;
+	const struct gather *gather;
 	struct vfile_window *w;
 	struct errmsg *err;
 };
@@ -388,8 +437,7 @@ struct mapping {
 static int map_run(void *ctx, const struct gather_run *run)
 {
 	const struct mapping *const x = ctx;
-	const struct extent_map *const m =
-		&x->f->gather->sources[run->source];
+	const struct extent_map *const m = &x->gather->sources[run->source];
 	uint64_t from = run->from;
 	size_t n = run->n;
 
@@ -426,12 +474,12 @@ static bool can_map(const struct vfile *f, size_t first, size_t len,
 		const uint64_t begin = e->start > off ? e->start : off;
 		const uint64_t stop = e[1].start < end ? e[1].start : end;
 
-		if (e->kind == EXTENT_CAST ||
-		    (e->kind == EXTENT_GATHER && !gather_is_plain(f->gather)))
+		const struct gather *const x =
+			extent_is_gather(e) ? f->gathers.v[e->shard] : NULL;
+
+		if (extent_is_cast(e) || (x && !gather_is_plain(x)))
 			return false;
-		n += e->kind == EXTENT_GATHER ?
-			     (stop - begin) / gather_run_len(f->gather) + 1 :
-			     1;
+		n += x ? (stop - begin) / gather_run_len(x) + 1 : 1;
 		if (n > VFILE_IOV_MAX)
 			return false;
 	}
@@ -452,7 +500,8 @@ static int map_pieces(struct vfile *f, size_t i, uint64_t off,
 		int rc = 0;
 
 		if (e->kind == EXTENT_GATHER) {
-			rc = gather_walk(f->gather, map_run, &x, n,
+			x.gather = f->gathers.v[e->shard];
+			rc = gather_walk(x.gather, map_run, &x, n,
 					 e->from + skip);
 		} else if (e->kind == EXTENT_SHARD) {
 			rc = map_shard(f, e->shard, w, &p, err);

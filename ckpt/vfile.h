@@ -13,7 +13,7 @@
 #include "ckpt/ptwrite.h"
 
 struct errmsg;
-struct gather;
+struct gathers;
 struct shardcache;
 
 /*
@@ -40,16 +40,25 @@ struct vfile *vfile_new_bytes(struct bytebuf *bytes, struct errmsg *err);
 
 /*
  * A file of torch.save.  `storages[i]` maps storage i of `w`, with extents of
- * shards only and of exactly its length (asserted); they are copied.
+ * shards and gathers only and of exactly its length (asserted); they are copied.
  * `crc[n]` must outlive the file; NULL for files without checksums.  Takes
- * over `w` and `*gather` (which extents may refer to; NULL if none does), on
- * success only.
+ * over `w` and `gathers` (which extents may refer to), on success only.
  */
 struct vfile *vfile_new_pt(struct shardcache *c, struct ptwrite *w,
 			   const struct extent_map *storages,
-			   struct gather **gather, vfile_crc *crc,
+			   struct gathers *gathers, vfile_crc *crc,
 			   struct errmsg *err);
+
+/* Bytes, and behind them the tensors whose maps are `tensors`, one after the
+ * other: a file without checksums.  Takes over `head` and `gathers`, on success
+ * only. */
+struct vfile *vfile_new_tensors(struct shardcache *c, struct bytebuf *head,
+				const struct extent_map *tensors, size_t n,
+				struct gathers *gathers, struct errmsg *err);
 void vfile_free(struct vfile *f);
+
+/* The files that shards are numbers of; NULL if the file has no such bytes. */
+struct shardcache *vfile_shards(const struct vfile *f);
 
 uint64_t vfile_size(const struct vfile *f);
 const struct extent_map *vfile_extents(const struct vfile *f);

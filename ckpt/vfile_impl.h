@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ckpt/gather.h"
 #include "ckpt/vfile.h"
 
 /* What vfile.c (bytes) and vfile_sum.c (their checksums) share. */
@@ -15,7 +16,7 @@ struct vfile {
 	struct shardcache *shards;
 	struct extent_map map;
 	struct ptwrite w; /* of a .pt file */
-	struct gather *gather; /* what EXTENT_GATHER refers to */
+	struct gathers gathers; /* that extents refer to */
 	size_t nstorages;
 	vfile_crc *crc; /* NULL: zero checksums, or none at all */
 

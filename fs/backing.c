@@ -215,7 +215,7 @@ static void begin(struct backing *b, struct backed *file,
 
 	if (shard >= 0) {
 		file->waiting = use;
-		begin_shard(b, file, plan_shards(f->plan), (uint32_t)shard);
+		begin_shard(b, file, vfile_shards(f->v), (uint32_t)shard);
 		return;
 	}
 	slot = backing_expects_readers(b)

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "ckpt/extent.h"
-#include "ckpt/plan.h"
 #include "ckpt/shardcache.h"
 #include "ckpt/ucfs_ioctl.h"
 #include "ckpt/vfile.h"
@@ -33,10 +32,10 @@ static int get_extents(const struct tree_file *f, struct ucfs_extents *x)
 							 e->kind == EXTENT_CAST
 						 ? e->from
 						 : 0,
-			.kind = e->kind == EXTENT_SHARD    ? UCFS_EXTENT_SOURCE
-				: e->kind == EXTENT_CAST   ? UCFS_EXTENT_CAST
-				: e->kind == EXTENT_GATHER ? UCFS_EXTENT_GATHER
-							   : UCFS_EXTENT_LITERAL,
+			.kind = e->kind == EXTENT_SHARD  ? UCFS_EXTENT_SOURCE
+				: e->kind == EXTENT_CAST ? UCFS_EXTENT_CAST
+				: extent_is_gather(e)    ? UCFS_EXTENT_GATHER
+							 : UCFS_EXTENT_LITERAL,
 			.source = e->shard,
 		};
 		x->next = e[1].start;
@@ -46,7 +45,7 @@ static int get_extents(const struct tree_file *f, struct ucfs_extents *x)
 
 static int get_source(const struct tree_file *f, struct ucfs_source *s)
 {
-	const struct shardcache *const c = f->plan ? plan_shards(f->plan) : NULL;
+	const struct shardcache *const c = vfile_shards(f->v);
 	const struct fileid *id;
 	const char *path;
 

@@ -5,25 +5,12 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "ckpt/cpu_clones.h"
+
 /*
  * Arithmetic on single elements that the compiler can put into vectors: no
  * branches, no calls, no errno.
  */
-
-/*
- * A loop over elements is compiled for several generations of processors, and
- * the best that there is taken when the program starts.  Sanitizers run before
- * that choice can be made; clang does not know these generations here.
- */
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && \
-	!defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define CPU_CLONES                                                            \
-	__attribute__((                                                       \
-		target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), \
-		noinline))
-#else
-#define CPU_CLONES
-#endif
 
 static inline float cpu_from_bits(uint32_t u)
 {

@@ -207,6 +207,106 @@ static void many_elements_are_converted_in_order(void **state)
 	cast_to_float(DTYPE_I32, in, out, 0);
 }
 
+static uint16_t to_16_bits(enum dtype to, float f)
+{
+	uint16_t many[100], one;
+	float in[COUNT(many)];
+
+	/* Long runs go another way than what is left over. */
+	for (size_t i = 0; i < COUNT(in); i++)
+		in[i] = f;
+	cast_from_float(to, in, many, COUNT(in));
+	cast_from_float(to, &f, &one, 1);
+	for (size_t i = 0; i < COUNT(in); i++)
+		assert_int_equal(many[i], one);
+	return one;
+}
+
+/*
+ * Between each two neighbours the number halfway goes to the even one, and its
+ * float32 neighbours to the nearer one.  The largest number's neighbour is
+ * infinity, which stands where the next power of two would.
+ */
+static void check_all_halfways(enum dtype to, int exponent_bits,
+			       int fraction_bits)
+{
+	const unsigned infinity = ((1u << exponent_bits) - 1) << fraction_bits;
+
+	for (unsigned i = 0; i < infinity; i++) {
+		const double a = value_of(i, exponent_bits, fraction_bits);
+		const double b =
+			i + 1 < infinity
+				? value_of(i + 1, exponent_bits, fraction_bits)
+				: ldexp(1, 1 << (exponent_bits - 1));
+		const float half = (float)((a + b) / 2);
+		const uint16_t even = (uint16_t)(i + (i & 1));
+
+		assert_true(half == (a + b) / 2);
+		assert_int_equal(to_16_bits(to, (float)a), i);
+		assert_int_equal(to_16_bits(to, half), even);
+		assert_int_equal(to_16_bits(to, -half), even | 0x8000);
+		assert_int_equal(to_16_bits(to, nextafterf(half, 0)), i);
+		assert_int_equal(to_16_bits(to, nextafterf(half, INFINITY)),
+				 i + 1);
+	}
+	assert_int_equal(to_16_bits(to, INFINITY), infinity);
+	assert_int_equal(to_16_bits(to, -INFINITY), infinity | 0x8000);
+	assert_int_equal(to_16_bits(to, 3e38f),
+			 to == DTYPE_F16 ? infinity : 0x7f62);
+}
+
+static void halves_round_to_nearest_even(void **state)
+{
+	(void)state;
+	check_all_halfways(DTYPE_F16, 5, 10);
+}
+
+static void bfloat16s_round_to_nearest_even(void **state)
+{
+	(void)state;
+	check_all_halfways(DTYPE_BF16, 8, 7);
+}
+
+/* As torch 2.15 gives them on x86. */
+static void nans_are_those_of_torch(void **state)
+{
+	static const struct {
+		uint32_t in;
+		uint16_t half;
+	} cases[] = {
+		{ 0x7fc00000, 0x7e00 }, { 0xffc00000, 0xfe00 },
+		{ 0x7f800001, 0x7e00 }, { 0xff812345, 0xfe09 },
+		{ 0x7fffffff, 0x7fff }, { 0x7fa00000, 0x7f00 },
+		{ 0x7fc12345, 0x7e09 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		float f;
+
+		memcpy(&f, &cases[i].in, sizeof(f));
+		assert_int_equal(to_16_bits(DTYPE_F16, f), cases[i].half);
+		assert_int_equal(to_16_bits(DTYPE_BF16, f), 0xffff);
+	}
+}
+
+/* 65536 in bfloat16 is too large for float16; 1 + 2^-7 is exact in both. */
+static void types_convert_by_way_of_float32(void **state)
+{
+	static const uint16_t bfloats[] = { 0x4780, 0x3f81, 0x8000, 0x0001 };
+	static const uint16_t halves[] = { 0x7c00, 0x3c08, 0x8000, 0x0000 };
+	static const double doubles[] = { 1 + 0x1p-11 + 0x1p-40, -0.1 };
+	/* Rounded to float32 first, the former is halfway between two. */
+	static const uint16_t of_doubles[] = { 0x3c00, 0xae66 };
+	uint16_t got[COUNT(bfloats)];
+
+	(void)state;
+	cast(DTYPE_BF16, bfloats, DTYPE_F16, got, COUNT(bfloats));
+	assert_memory_equal(got, halves, sizeof(halves));
+	cast(DTYPE_F64, doubles, DTYPE_F16, got, COUNT(doubles));
+	assert_memory_equal(got, of_doubles, sizeof(of_doubles));
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -217,6 +317,10 @@ int main(void)
 		cmocka_unit_test(integers_round_to_nearest_even),
 		cmocka_unit_test(any_alignment_will_do),
 		cmocka_unit_test(many_elements_are_converted_in_order),
+		cmocka_unit_test(halves_round_to_nearest_even),
+		cmocka_unit_test(bfloat16s_round_to_nearest_even),
+		cmocka_unit_test(nans_are_those_of_torch),
+		cmocka_unit_test(types_convert_by_way_of_float32),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

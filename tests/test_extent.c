@@ -47,7 +47,6 @@ static void runs_are_merged_when_they_continue(void **state)
 		{ EXTENT_SHARD, 0, 100, DTYPE_U8, 2 },
 		{ EXTENT_SHARD, 1, 108, DTYPE_U8, 2 },
 		{ EXTENT_LITERAL, 0, 108, DTYPE_U8, 2 },
-		{ EXTENT_CAST, 0, 108, DTYPE_F16, 2 },
 	};
 
 	(void)state;
@@ -69,15 +68,59 @@ static void casts_are_merged_by_elements(void **state)
 	struct extent_map m = { 0 };
 
 	(void)state;
-	add(&m, EXTENT_CAST, 40, 3, 1000, DTYPE_BF16); /* ten elements */
-	add(&m, EXTENT_CAST, 4, 3, 1020, DTYPE_BF16);
+	assert_true(extent_add_cast(&m, 10, 3, 1000, DTYPE_BF16, DTYPE_F32));
+	assert_true(extent_add_cast(&m, 1, 3, 1020, DTYPE_BF16, DTYPE_F32));
 	assert_int_equal(m.n, 1);
-	add(&m, EXTENT_CAST, 4, 3, 1022, DTYPE_F16);
+	assert_int_equal(extent_size(&m), 44);
+	assert_true(extent_add_cast(&m, 1, 3, 1022, DTYPE_F16, DTYPE_F32));
 	assert_int_equal(m.n, 2);
-	add(&m, EXTENT_CAST, 4, 3, 1028, DTYPE_F16);
+	assert_true(extent_add_cast(&m, 1, 3, 1028, DTYPE_F16, DTYPE_F32));
 	assert_int_equal(m.n, 3);
 	assert_int_equal(extent_size(&m), 52);
+	/* To another type than before, although the source goes on. */
+	assert_true(extent_add_cast(&m, 1, 3, 1030, DTYPE_F16, DTYPE_BF16));
+	assert_int_equal(m.n, 4);
+	assert_int_equal(extent_size(&m), 54);
 	extent_done(&m);
+}
+
+/* What has its type already is no cast. */
+static void the_same_type_is_not_converted(void **state)
+{
+	struct extent_map m = { 0 };
+
+	(void)state;
+	assert_true(extent_add_cast(&m, 10, 3, 1000, DTYPE_F32, DTYPE_F32));
+	assert_int_equal(m.v[0].kind, EXTENT_SHARD);
+	add(&m, EXTENT_SHARD, 4, 3, 1040, DTYPE_F32);
+	assert_int_equal(m.n, 1);
+	extent_done(&m);
+}
+
+static void a_map_is_converted_run_by_run(void **state)
+{
+	struct extent_map from = { 0 }, m = { 0 };
+
+	(void)state;
+	add(&from, EXTENT_SHARD, 40, 1, 100, DTYPE_F32);
+	add(&from, EXTENT_SHARD, 8, 2, 500, DTYPE_F32);
+	add(&from, EXTENT_GATHER, 16, 7, 0, DTYPE_F32);
+	assert_true(extent_add_all(&m, &from, DTYPE_F32, DTYPE_BF16));
+	assert_int_equal(m.n, 3);
+	assert_int_equal(extent_size(&m), 32);
+	assert_int_equal(m.v[0].kind, EXTENT_CAST);
+	assert_int_equal(m.v[1].kind, EXTENT_CAST);
+	assert_int_equal(m.v[1].start, 20);
+	assert_int_equal(m.v[1].from, 500);
+	assert_int_equal(m.v[2].kind, EXTENT_GATHER_CAST);
+	assert_int_equal(m.v[2].shard, 7);
+	extent_done(&m);
+	assert_true(extent_add_all(&m, &from, DTYPE_F32, DTYPE_F32));
+	assert_int_equal(m.v[0].kind, EXTENT_SHARD);
+	assert_int_equal(m.v[2].kind, EXTENT_GATHER);
+	assert_int_equal(extent_size(&m), 64);
+	extent_done(&m);
+	extent_done(&from);
 }
 
 static void each_byte_is_found_in_its_extent(void **state)
@@ -115,6 +158,8 @@ int main(void)
 		cmocka_unit_test(an_empty_map_is_valid),
 		cmocka_unit_test(runs_are_merged_when_they_continue),
 		cmocka_unit_test(casts_are_merged_by_elements),
+		cmocka_unit_test(the_same_type_is_not_converted),
+		cmocka_unit_test(a_map_is_converted_run_by_run),
 		cmocka_unit_test(each_byte_is_found_in_its_extent),
 		cmocka_unit_test(one_extent_is_found_everywhere),
 	};

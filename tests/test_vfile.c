@@ -23,6 +23,7 @@
 
 #include "ckpt/cast.h"
 #include "ckpt/errmsg.h"
+#include "ckpt/gather.h"
 #include "ckpt/shardcache.h"
 #include "ckpt/vfile.h"
 #include "tests/mkckpt.h"
@@ -97,14 +98,20 @@ static void add_run(const struct fixture *f, struct extent_map *m,
 	const uint64_t n = 1 + next_random(s) % (most / 4);
 	const uint64_t from = next_random(s) % (SHARD_LEN - 4 * n);
 
-	if (next_random(s) % 4 == 0) { /* n half-precision elements */
-		float *const floats = malloc(n * sizeof(*floats));
+	if (next_random(s) % 4 == 0) { /* n elements that are converted */
+		static const enum dtype types[][2] = {
+			{ DTYPE_BF16, DTYPE_F32 },
+			{ DTYPE_F32, DTYPE_BF16 },
+			{ DTYPE_F32, DTYPE_F16 },
+			{ DTYPE_BF16, DTYPE_F16 },
+		};
+		const enum dtype *const t = types[next_random(s) % 4];
+		uint8_t *const out = malloc(n * sizeof(float));
 
-		cast_to_float(DTYPE_BF16, f->bytes[shard] + from, floats, n);
-		assert_true(extent_add(m, EXTENT_CAST, 4 * n, shard, from,
-				       DTYPE_BF16));
-		bytebuf_add(data, floats, 4 * n);
-		free(floats);
+		cast(t[0], f->bytes[shard] + from, t[1], out, n);
+		assert_true(extent_add_cast(m, n, shard, from, t[0], t[1]));
+		bytebuf_add(data, out, n * dtype_size(t[1]));
+		free(out);
 		return;
 	}
 	assert_true(extent_add(m, EXTENT_SHARD, 4 * n, shard, from, DTYPE_F32));
@@ -148,7 +155,7 @@ static void make(const struct fixture *f, struct made *m, size_t n, bool sums,
 	bytebuf_add(&pickle, "N.", 2);
 	assert_int_equal(ptwrite_init(&w, "x", &pickle, len, n, NULL), 0);
 	put_together(m, &w, data, sums);
-	m->f = vfile_new_pt(f->c, &w, maps, &(struct gather *){ NULL },
+	m->f = vfile_new_pt(f->c, &w, maps, &(struct gathers){ 0 },
 			    sums ? m->crc : NULL, NULL);
 	assert_non_null(m->f);
 	assert_int_equal(vfile_size(m->f), m->size);
@@ -617,7 +624,7 @@ static void large_storages_are_summed_in_parallel(void **state)
 	extent_add(&map, EXTENT_SHARD, len, 0, 0, DTYPE_F32);
 	bytebuf_add(&pickle, "N.", 2);
 	assert_int_equal(ptwrite_init(&w, "x", &pickle, &storage, 1, NULL), 0);
-	f = vfile_new_pt(c, &w, &map, &(struct gather *){ NULL }, &crc, NULL);
+	f = vfile_new_pt(c, &w, &map, &(struct gathers){ 0 }, &crc, NULL);
 	assert_int_equal(vfile_read(f, &last, 1, vfile_size(f) - 1, NULL), 1);
 	assert_true(atomic_load(&crc) ==
 		    (VFILE_CRC_KNOWN | libdeflate_crc32(0, bytes, len)));
