@@ -53,18 +53,39 @@ static inline uint32_t choose(bool c, uint32_t a, uint32_t b)
 }
 
 /* IEEE binary16: 5 exponent bits, 10 of fraction.  Zero and subnormals are
- * fraction * 2^-24, which float32 holds exactly. */
+ * fraction * 2^-24, which float32 holds exactly; NaNs become quiet ones. */
 static inline float half_to_float(uint16_t h)
 {
 	const uint32_t sign = (uint32_t)(h & 0x8000) << 16;
 	const uint32_t magnitude = h & 0x7fff;
 	const uint32_t small = to_bits((float)(int32_t)magnitude * 0x1p-24f);
 	const uint32_t normal = (magnitude << 13) + (112u << 23);
-	const uint32_t special = INFINITE | magnitude << 13;
+	const uint32_t quiet = (uint32_t)(magnitude > 0x7c00) << 22;
+	const uint32_t special = INFINITE | magnitude << 13 | quiet;
 
 	return from_bits(sign |
 			 choose(magnitude < 0x400, small,
 				choose(magnitude < 0x7c00, normal, special)));
+}
+
+/* OFP8 E4M3: 4 exponent bits, 3 of fraction; all ones is the only NaN, and
+ * torch makes one of these bits of it. */
+static inline float e4m3_to_float(uint8_t b)
+{
+	const uint32_t sign = (uint32_t)(b & 0x80) << 24;
+	const uint32_t magnitude = b & 0x7f;
+	const uint32_t small = to_bits((float)(int32_t)magnitude * 0x1p-9f);
+	const uint32_t normal = (magnitude << 20) + (120u << 23);
+
+	return from_bits(sign | choose(magnitude < 8, small,
+				       choose(magnitude < 0x7f, normal,
+					      0x7ff00000)));
+}
+
+/* E5M2 is the upper half of a binary16. */
+static inline float e5m2_to_float(uint8_t b)
+{
+	return half_to_float((uint16_t)(b << 8));
 }
 
 /* The upper 16 bits, rounded to nearest even. */
@@ -112,9 +133,14 @@ static inline float element(enum dtype from, const uint8_t *p)
 	case DTYPE_I8: return (float)(int8_t)*p;
 	case DTYPE_U8: return (float)*p;
 	case DTYPE_BOOL: return *p ? 1.0f : 0.0f;
+	case DTYPE_U16: return (float)get_le16(p);
+	case DTYPE_U32: return (float)get_le32(p);
+	case DTYPE_U64: return (float)bits;
 	case DTYPE_F32:
 	case DTYPE_F16:
 	case DTYPE_BF16:
+	case DTYPE_F8_E4M3:
+	case DTYPE_F8_E5M2:
 	case DTYPE_C64:
 	case DTYPE_C128:
 	case DTYPE_OTHER: break;
@@ -174,6 +200,16 @@ CPU_CLONES static void halves_to_floats(const void *in, void *out, size_t n)
 	CONVERT(half_to_float, uint16_t, float, in, out, n);
 }
 
+CPU_CLONES static void e4m3s_to_floats(const void *in, void *out, size_t n)
+{
+	CONVERT(e4m3_to_float, uint8_t, float, in, out, n);
+}
+
+CPU_CLONES static void e5m2s_to_floats(const void *in, void *out, size_t n)
+{
+	CONVERT(e5m2_to_float, uint8_t, float, in, out, n);
+}
+
 CPU_CLONES static void floats_to_bfloats(const void *in, void *out, size_t n)
 {
 	CONVERT(float_to_bfloat, float, uint16_t, in, out, n);
@@ -200,6 +236,12 @@ static void to_floats(enum dtype from, const void *in, void *out, size_t n)
 	case DTYPE_BF16:
 		bfloats_to_floats(in, out, n);
 		return;
+	case DTYPE_F8_E4M3:
+		e4m3s_to_floats(in, out, n);
+		return;
+	case DTYPE_F8_E5M2:
+		e5m2s_to_floats(in, out, n);
+		return;
 	default:
 		break;
 	}
@@ -219,6 +261,11 @@ static void from_floats(enum dtype to, const void *in, void *out, size_t n)
 		floats_to_halves(in, out, n);
 	else
 		floats_to_bfloats(in, out, n);
+}
+
+bool cast_knows(enum dtype d)
+{
+	return d != DTYPE_C64 && d != DTYPE_C128 && d != DTYPE_OTHER;
 }
 
 void cast_to_float(enum dtype from, const void *in, float *out, size_t n)

@@ -2,6 +2,7 @@
 #ifndef UCKPT_CAST_H
 #define UCKPT_CAST_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "ckpt/tensor.h"
@@ -9,10 +10,14 @@
 /* Elements that callers convert at once. */
 #define CAST_BATCH 1024
 
+/* Is it a real type, whose values are known? */
+bool cast_knows(enum dtype d);
+
 /*
  * `n` elements of type `from`, little-endian at `in` (any alignment), to
  * float32 as torch's Tensor.float() does: exact where float32 can hold the
- * value, rounded to nearest even where not.  `from` must be a real type.
+ * value, rounded to nearest even where not.  cast_knows(from), which is
+ * asserted.
  */
 void cast_to_float(enum dtype from, const void *in, float *out, size_t n);
 

@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 
+#include "ckpt/cast.h"
 #include "ckpt/catalogue_impl.h"
 #include "ckpt/ckdir.h"
 #include "ckpt/errmsg.h"
@@ -43,8 +44,7 @@ static int set_tensor(const struct catalogue_loader *l, struct slice *p,
 
 static bool can_become_float(const struct tensor *t)
 {
-	return t->dtype != DTYPE_C64 && t->dtype != DTYPE_C128 &&
-	       t->dtype != DTYPE_OTHER && tensor_is_dense(t);
+	return cast_knows(t->dtype) && tensor_is_dense(t);
 }
 
 int catalogue_add_tensor(const struct catalogue_loader *l,

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "ckpt/cast.h"
 #include "ckpt/catalogue_impl.h"
 #include "ckpt/checked.h"
 #include "ckpt/ckdir.h"
@@ -184,7 +185,7 @@ static uint64_t *get_dims(struct input *in, struct arena *a, unsigned n)
 
 static bool is_served_type(enum dtype d)
 {
-	return d < DTYPE_OTHER && d != DTYPE_C64 && d != DTYPE_C128;
+	return d < DTYPE_OTHER && cast_knows(d);
 }
 
 /* The file that a tensor of the rank is in, NULL if there is no such one. */

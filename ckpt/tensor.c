@@ -41,6 +41,11 @@ static const struct {
 	[DTYPE_C64] = { "complex64", "ComplexFloatStorage", 8 },
 	[DTYPE_C128] = { "complex128", "ComplexDoubleStorage", 16 },
 	[DTYPE_OTHER] = { "untyped", "UntypedStorage", 1 },
+	[DTYPE_U16] = { "uint16", NULL, 2 },
+	[DTYPE_U32] = { "uint32", NULL, 4 },
+	[DTYPE_U64] = { "uint64", NULL, 8 },
+	[DTYPE_F8_E4M3] = { "float8_e4m3fn", NULL, 1 },
+	[DTYPE_F8_E5M2] = { "float8_e5m2", NULL, 1 },
 };
 
 size_t dtype_size(enum dtype d)
@@ -146,7 +151,7 @@ int tensor_storage(const struct value *pid, const char *name,
 
 	if (strcmp(cls->global.module, "torch") == 0 ||
 	    strcmp(cls->global.module, "torch.storage") == 0)
-		for (size_t i = 0; i < sizeof(dtypes) / sizeof(*dtypes); i++)
+		for (size_t i = 0; i <= DTYPE_OTHER; i++)
 			if (strcmp(cls->global.name, dtypes[i].storage) == 0) {
 				*dtype = (enum dtype)i;
 				*key = id->v[2]->str.p;

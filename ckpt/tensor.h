@@ -26,12 +26,19 @@ enum dtype {
 	DTYPE_C64,
 	DTYPE_C128,
 	DTYPE_OTHER, /* one that we can carry but not name: 1 byte items */
+	/* Of safetensors: torch has no storage class that names these. */
+	DTYPE_U16,
+	DTYPE_U32,
+	DTYPE_U64,
+	DTYPE_F8_E4M3, /* float8_e4m3fn: no infinities */
+	DTYPE_F8_E5M2,
 };
 
 size_t dtype_size(enum dtype d);
 const char *dtype_name(enum dtype d); /* torch's spelling: "bfloat16" */
 
-/* The class in module torch that tags such a storage ("FloatStorage"). */
+/* The class in module torch that tags such a storage ("FloatStorage"), if there
+ * is one. */
 const char *dtype_storage_class(enum dtype d);
 
 /*

@@ -3,22 +3,16 @@
 #include "gpu/load_tensor.h"
 
 #include <errno.h>
-#include <stdbool.h>
 
 #include "ckpt/cast.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/ptfile.h"
 #include "ckpt/value.h"
 
-static bool is_real(enum dtype d)
-{
-	return d != DTYPE_C64 && d != DTYPE_C128 && d != DTYPE_OTHER;
-}
-
 int load_tensor_check(const struct tensor *t, const char *file,
 		      const char *name, struct errmsg *err)
 {
-	if (tensor_is_contiguous(t) && is_real(t->dtype))
+	if (tensor_is_contiguous(t) && cast_knows(t->dtype))
 		return 0;
 	return errmsg_set(
 		err, -ENOTSUP,

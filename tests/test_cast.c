@@ -21,13 +21,16 @@
 /* A binary floating-point number by definition: (-1)^s 2^(e-bias) 1.f. */
 static double value_of(unsigned bits, int exponent_bits, int fraction_bits)
 {
+	const bool has_infinity = exponent_bits != 4; /* E4M3 has none */
 	const int bias = (1 << (exponent_bits - 1)) - 1;
 	const int fraction = (int)(bits & ((1u << fraction_bits) - 1));
 	const int exponent =
 		(int)(bits >> fraction_bits) & ((1 << exponent_bits) - 1);
-	const double sign = bits >> 15 ? -1 : 1;
+	const double sign = bits >> (exponent_bits + fraction_bits) ? -1 : 1;
 
-	if (exponent == (1 << exponent_bits) - 1)
+	if (!has_infinity && (bits & 0x7f) == 0x7f)
+		return NAN;
+	if (has_infinity && exponent == (1 << exponent_bits) - 1)
 		return fraction ? NAN : sign * INFINITY;
 	if (exponent == 0)
 		return sign * ldexp(fraction, 1 - bias - fraction_bits);
@@ -40,10 +43,11 @@ static bool same_bits(float a, float b)
 	return memcmp(&a, &b, sizeof(a)) == 0;
 }
 
-static void check_all_16_bits(enum dtype dtype, int exponent_bits,
-			      int fraction_bits)
+static void check_all(enum dtype dtype, int exponent_bits, int fraction_bits)
 {
-	for (unsigned i = 0; i < 65536; i++) {
+	const int sign = exponent_bits + fraction_bits;
+
+	for (unsigned i = 0; i < 2u << sign; i++) {
 		const uint8_t in[] = { (uint8_t)i, (uint8_t)(i >> 8) };
 		const double expect = value_of(i, exponent_bits, fraction_bits);
 		float got;
@@ -53,23 +57,31 @@ static void check_all_16_bits(enum dtype dtype, int exponent_bits,
 			assert_true(isnan(got));
 		else
 			assert_true(same_bits(got, (float)expect));
-		assert_int_equal(signbit(got) != 0, i >> 15);
+		assert_int_equal(signbit(got) != 0, i >> sign);
 	}
 }
 
 static void every_half_is_exact(void **state)
 {
 	(void)state;
-	check_all_16_bits(DTYPE_F16, 5, 10);
+	check_all(DTYPE_F16, 5, 10);
 }
 
 static void every_bfloat16_is_exact(void **state)
 {
 	(void)state;
-	check_all_16_bits(DTYPE_BF16, 8, 7);
+	check_all(DTYPE_BF16, 8, 7);
 }
 
-/* NaNs keep their payload where float32 has room for it. */
+static void every_float8_is_exact(void **state)
+{
+	(void)state;
+	check_all(DTYPE_F8_E4M3, 4, 3);
+	check_all(DTYPE_F8_E5M2, 5, 2);
+}
+
+/* NaNs keep their payload where float32 has room for it; processors make those
+ * of float16 quiet.  torch's are the same. */
 static void payloads_of_nans_survive(void **state)
 {
 	static const struct {
@@ -79,8 +91,15 @@ static void payloads_of_nans_survive(void **state)
 	} cases[] = {
 		{ DTYPE_BF16, 0x7fc1, 0x7fc10000 },
 		{ DTYPE_BF16, 0xff81, 0xff810000 },
+		{ DTYPE_BF16, 0x7f81, 0x7f810000 },
 		{ DTYPE_F16, 0x7e01, 0x7fc02000 },
+		{ DTYPE_F16, 0x7c01, 0x7fc02000 },
+		{ DTYPE_F16, 0xfdff, 0xffffe000 },
 		{ DTYPE_F16, 0xfe00, 0xffc00000 },
+		{ DTYPE_F8_E4M3, 0x7f, 0x7ff00000 },
+		{ DTYPE_F8_E4M3, 0xff, 0xfff00000 },
+		{ DTYPE_F8_E5M2, 0x7d, 0x7fe00000 },
+		{ DTYPE_F8_E5M2, 0xfe, 0xffc00000 },
 	};
 
 	(void)state;
@@ -151,6 +170,12 @@ static void integers_round_to_nearest_even(void **state)
 		{ DTYPE_I32, { 0xff, 0xff, 0xff, 0xff }, -1 },
 		{ DTYPE_I32, { 0xff, 0xff, 0xff, 0x7f }, 0x1p31f },
 		{ DTYPE_I32, { 1, 2, 0, 0 }, 513 },
+		{ DTYPE_U64, { 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff },
+		  0x1p64f },
+		{ DTYPE_U64, { 1, 0, 0, 0, 0x80, 0, 0, 0x80 },
+		  0x1p63f + 0x1p40f },
+		{ DTYPE_U32, { 0xff, 0xff, 0xff, 0xff }, 0x1p32f },
+		{ DTYPE_U16, { 0xff, 0xff }, 65535 },
 		{ DTYPE_I16, { 0, 0x80 }, -32768 },
 		{ DTYPE_I16, { 0xff, 0x7f }, 32767 },
 		{ DTYPE_I8, { 0x80 }, -128 },
@@ -188,6 +213,36 @@ static void any_alignment_will_do(void **state)
 		memcpy(raw + shift, in, sizeof(in));
 		cast_to_float(DTYPE_F32, raw + shift, out, COUNT(in));
 		assert_memory_equal(out, in, sizeof(in));
+	}
+}
+
+/* As many at once as come: vectors, and what is left over. */
+static void elements_do_not_depend_on_their_neighbours(void **state)
+{
+	static uint8_t in[65536 * 2 + 1];
+	static float out[65536];
+
+	(void)state;
+	for (size_t i = 0; i < 65536; i++) {
+		in[2 * i + 1] = (uint8_t)i;
+		in[2 * i + 2] = (uint8_t)(i >> 8);
+	}
+	for (enum dtype t = 0; t <= DTYPE_F8_E5M2; t++) {
+		const size_t n = cast_knows(t) ? 131072 / dtype_size(t) : 0;
+
+		for (size_t i = 0, len = 1; i < n; i += len, len = len % 67 + 1) {
+			if (len > n - i || len > COUNT(out) - i % COUNT(out))
+				len = 1;
+			cast_to_float(t, in + 1 + i * dtype_size(t),
+				      out + i % COUNT(out), len);
+		}
+		for (size_t i = n > COUNT(out) ? n - COUNT(out) : 0; i < n;
+		     i++) {
+			float one;
+
+			cast_to_float(t, in + 1 + i * dtype_size(t), &one, 1);
+			assert_true(same_bits(one, out[i % COUNT(out)]));
+		}
 	}
 }
 
@@ -312,10 +367,12 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_half_is_exact),
 		cmocka_unit_test(every_bfloat16_is_exact),
+		cmocka_unit_test(every_float8_is_exact),
 		cmocka_unit_test(payloads_of_nans_survive),
 		cmocka_unit_test(doubles_round_to_nearest_even),
 		cmocka_unit_test(integers_round_to_nearest_even),
 		cmocka_unit_test(any_alignment_will_do),
+		cmocka_unit_test(elements_do_not_depend_on_their_neighbours),
 		cmocka_unit_test(many_elements_are_converted_in_order),
 		cmocka_unit_test(halves_round_to_nearest_even),
 		cmocka_unit_test(bfloat16s_round_to_nearest_even),
