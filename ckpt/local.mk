@@ -17,6 +17,7 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/cast.h %D%/cast.c \
 	%D%/arith.h %D%/arith.c \
 	%D%/source.h %D%/source.c \
+	%D%/json.h %D%/json.c \
 	%D%/zip.h %D%/zip_read.c \
 	%D%/hostile.h %D%/hostile.c \
 	%D%/memo.h %D%/memo.c \
@@ -25,6 +26,8 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/pickle_op.c %D%/pickle_read.c %D%/pickle_write.c \
 	%D%/legacy.h %D%/legacy_read.c \
 	%D%/ptfile.h %D%/ptfile.c \
+	%D%/safetensors.h %D%/safetensors_read.c \
+	%D%/hfindex.h %D%/hfindex.c \
 	%D%/namehash.h %D%/namehash.c \
 	%D%/ptwrite.h %D%/ptwrite.c \
 	%D%/names.h %D%/names.c \

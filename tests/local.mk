@@ -12,6 +12,7 @@ unit_tests = \
 	%D%/test_pickle_write \
 	%D%/test_legacy \
 	%D%/test_legacy_bad \
+	%D%/test_safetensors \
 	%D%/test_namehash \
 	%D%/test_ptwrite \
 	%D%/test_names \
@@ -155,6 +156,8 @@ fuzz_targets = \
 	%D%/fuzz/fuzz_zip \
 	%D%/fuzz/fuzz_pickle \
 	%D%/fuzz/fuzz_ptfile \
+	%D%/fuzz/fuzz_safetensors \
+	%D%/fuzz/fuzz_hfindex \
 	%D%/fuzz/fuzz_plan \
 	%D%/fuzz/fuzz_planindex \
 	%D%/fuzz/fuzz_events \
@@ -167,6 +170,8 @@ replays = \
 	%D%/fuzz/replay_zip \
 	%D%/fuzz/replay_pickle \
 	%D%/fuzz/replay_ptfile \
+	%D%/fuzz/replay_safetensors \
+	%D%/fuzz/replay_hfindex \
 	%D%/fuzz/replay_plan \
 	%D%/fuzz/replay_planindex \
 	%D%/fuzz/replay_events \
@@ -174,6 +179,10 @@ replays = \
 %C%_fuzz_replay_zip_SOURCES = %D%/fuzz/replay.c %D%/fuzz/fuzz_zip.c
 %C%_fuzz_replay_pickle_SOURCES = %D%/fuzz/replay.c %D%/fuzz/fuzz_pickle.c
 %C%_fuzz_replay_ptfile_SOURCES = %D%/fuzz/replay.c %D%/fuzz/fuzz_ptfile.c
+%C%_fuzz_replay_safetensors_SOURCES = \
+	%D%/fuzz/replay.c %D%/fuzz/fuzz_safetensors.c
+%C%_fuzz_replay_hfindex_SOURCES = \
+	%D%/fuzz/replay.c %D%/fuzz/fuzz_hfindex.c
 %C%_fuzz_replay_plan_SOURCES = %D%/fuzz/replay.c %D%/fuzz/fuzz_plan.c
 %C%_fuzz_replay_planindex_SOURCES = \
 	%D%/fuzz/replay.c %D%/fuzz/fuzz_planindex.c

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A safetensors file of arbitrary bytes: tensors lie within it, one behind the
+ * other, each as long as its shape says, and no two have one name.
+ */
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "ckpt/bytes.h"
+#include "ckpt/errmsg.h"
+#include "ckpt/safetensors.h"
+#include "ckpt/source.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check(const struct safetensors *s, uint64_t size)
+{
+	uint64_t at = s->n ? s->v[0].offset : size;
+
+	for (size_t i = 0; i < s->n; i++) {
+		const struct safetensors_tensor *const t = &s->v[i];
+		uint64_t numel = 1;
+
+		assert(t->offset == at);
+		for (unsigned d = 0; d < t->ndim; d++)
+			numel *= t->shape[d];
+		assert(t->numel == numel);
+		assert(safetensors_dtype_name(t->dtype));
+		at += numel * dtype_size(t->dtype);
+		for (size_t k = 0; k < i; k++)
+			assert(strcmp(t->name, s->v[k].name) != 0);
+	}
+	assert(at == size);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct errmsg err = { "" };
+	struct safetensors s;
+	struct source src;
+
+	source_init_span(&src, "fuzz", (struct span){ data, size });
+	if (safetensors_read(&s, &src, &err)) {
+		assert(*err.text);
+		return 0;
+	}
+	/* Without tensors only the header is left, however it is padded. */
+	check(&s, s.n ? size : 0);
+	safetensors_done(&s);
+	return 0;
+}
