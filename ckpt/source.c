@@ -81,16 +81,25 @@ void source_close(struct source *s)
 	s->fd = -1;
 }
 
+int source_check(const struct source *s, size_t len, uint64_t off,
+		 struct errmsg *err)
+{
+	if (checked_range(off, len, s->size))
+		return 0;
+	return errmsg_set(err, -EBADMSG,
+			  "%s: ends at %llu, but %zu bytes are wanted at %llu",
+			  s->name, (unsigned long long)s->size, len,
+			  (unsigned long long)off);
+}
+
 int source_read(const struct source *s, void *buf, size_t len, uint64_t off,
 		struct errmsg *err)
 {
 	uint8_t *to = buf;
+	int rc = source_check(s, len, off, err);
 
-	if (!checked_range(off, len, s->size))
-		return errmsg_set(err, -EBADMSG,
-				  "%s: ends at %llu, but %zu bytes are wanted at"
-				  " %llu", s->name, (unsigned long long)s->size,
-				  len, (unsigned long long)off);
+	if (rc)
+		return rc;
 	if (s->fd < 0) {
 		if (len)
 			memcpy(to, s->p + off, len);

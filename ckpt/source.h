@@ -44,6 +44,10 @@ int source_open(struct source *s, const char *path, struct errmsg *err);
 void source_init_span(struct source *s, const char *name, struct span bytes);
 void source_close(struct source *s);
 
+/* Does the source have bytes [off, off + len)?  -EBADMSG if it ends before. */
+int source_check(const struct source *s, size_t len, uint64_t off,
+		 struct errmsg *err);
+
 /* Read exactly `len` bytes at `off`; -EBADMSG if the source ends before. */
 int source_read(const struct source *s, void *buf, size_t len, uint64_t off,
 		struct errmsg *err);

@@ -9,17 +9,22 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "ckpt/ckdir.h"
+#include "ckpt/parallel.h"
 #include "gpu/backend.h"
 #include "gpu/comm.h"
 #include "gpu/gpt2.h"
+#include "gpu/intake.h"
 #include "gpu/load_impl.h"
 #include "gpu/zero.h"
 
-#define PIECE_ELEMENTS ((size_t)1 << 18)
+/* Reads at once, of all ranks of a machine: what comes from the page cache is
+ * copied by that many processors, and a disk wants that many requests. */
+#define READS_MIN 4u
+#define READS_MAX 16u
 
 struct load {
 	struct zero *z;
@@ -27,7 +32,7 @@ struct load {
 	struct load_result *got;
 	struct load_facts facts;
 	struct load_source *source;
-	float *piece; /* PIECE_ELEMENTS */
+	struct intake *intake;
 	struct errmsg *err;
 };
 
@@ -79,29 +84,22 @@ static int check_shape(const struct load *l, const struct gpt2_param *p)
 	return same || fits_padded(l, p) ? 0 : other_model(l, p);
 }
 
-/* This rank's fragment of it, into its place in `part`; elements that the
+/* This rank's fragment of it, to its place in `part`; elements that the
  * checkpoint has not are zero. */
-static int read_fragment(struct load *l, const struct fragment *f, float *part)
+static int send_fragment(struct load *l, const struct fragment *f, float *part)
 {
 	struct load_source *s = l->source;
 	struct backend *b = l->z->backend;
 	const uint64_t have = s->tensor.numel;
-	int rc = 0;
+	const uint64_t there = f->first < have ? have - f->first : 0;
+	const uint64_t some = there < f->numel ? there : f->numel;
+	float *to = part + f->start;
 
-	for (uint64_t at = 0; at < f->numel && !rc; at += PIECE_ELEMENTS) {
-		const uint64_t left = f->numel - at, first = f->first + at;
-		const size_t n = left < PIECE_ELEMENTS ? left : PIECE_ELEMENTS;
-		const uint64_t there = first < have ? have - first : 0;
-		const size_t some = there < n ? there : n;
-
-		if (some)
-			rc = s->ops->read(s, first, some, l->piece, l->err);
-		memset(l->piece + some, 0, (n - some) * sizeof(*l->piece));
-		if (!rc)
-			b->ops->to_device(b, part + f->start + at, l->piece,
-					  n * sizeof(*l->piece));
-	}
-	return rc;
+	if (some < f->numel)
+		b->ops->zero(b, to + some, (f->numel - some) * sizeof(*to));
+	if (!some)
+		return 0;
+	return s->ops->send(s, f->first, some, to, l->intake, l->err);
 }
 
 /* The tensor is not there: `rc`, and the message says what. */
@@ -130,7 +128,7 @@ static int load_tensor(struct load *l, size_t i, const char *state, float *part)
 	if (!rc)
 		rc = check_shape(l, p);
 	if (!rc)
-		rc = read_fragment(l, &f, part);
+		rc = send_fragment(l, &f, part);
 	l->source->ops->end(l->source);
 	return rc;
 }
@@ -228,19 +226,40 @@ static void sum_missing(struct load *l)
 	l->got->missing = (uint64_t)n;
 }
 
+static unsigned reads_at_once(const struct comm *c)
+{
+	const unsigned n = parallel_width() / c->local_size;
+
+	return n < READS_MIN ? READS_MIN : n > READS_MAX ? READS_MAX : n;
+}
+
+static double seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 static int load_all(struct load *l)
 {
+	const double begun = seconds();
 	int rc = open_source(l);
 
 	if (!rc) {
-		l->piece = malloc(PIECE_ELEMENTS * sizeof(*l->piece));
-		rc = l->piece ? load_tensors(l)
-			      : errmsg_set(l->err, -ENOMEM, "out of memory");
+		rc = intake_new(&l->intake, l->z->backend,
+				reads_at_once(l->z->comm), l->err);
+		if (!rc)
+			rc = load_tensors(l);
+		if (!rc)
+			rc = intake_finish(l->intake, l->err);
 		l->got->bytes = l->source->bytes;
 		l->got->direct = l->source->direct;
+		if (l->intake)
+			intake_free(l->intake);
 		l->source->ops->close(l->source);
-		free(l->piece);
 	}
+	l->got->seconds = seconds() - begun;
 	return comm_agree(l->z->comm, rc, l->err);
 }
 

@@ -28,6 +28,7 @@ struct load_result {
 	struct errmsg first; /* ... and the first of them; "" if none */
 	uint64_t bytes;      /* of tensors, that this rank has read ... */
 	uint64_t direct;     /* ... of them from shards, past the mount */
+	double seconds;      /* that it took */
 };
 
 /*
@@ -36,7 +37,7 @@ struct load_result {
  * ranks as there are, or from a universal checkpoint on any number of ranks;
  * each rank reads what it keeps.
  *
- * Called by all ranks; all get the same result, but for `bytes` and `direct`.
+ * Called by all ranks; all get the same result, but for the last three.
  * -ENOENT, with the name, for what is not there, -EINVAL for a checkpoint of
  * another model or of other ranks, or what reading it says.
  */

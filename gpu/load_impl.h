@@ -7,6 +7,7 @@
 #include "ckpt/tensor.h"
 #include "gpu/load.h"
 
+struct intake;
 struct value;
 
 /* Between the files of load. */
@@ -22,9 +23,9 @@ struct load_ops {
 	 */
 	int (*begin)(struct load_source *s, const char *param,
 		     const char *state, struct errmsg *err);
-	/* Elements [first, first + n) of it, as float32. */
-	int (*read)(struct load_source *s, uint64_t first, size_t n, float *out,
-		    struct errmsg *err);
+	/* Have elements [first, first + n) of it brought to `to`. */
+	int (*send)(struct load_source *s, uint64_t first, size_t n, float *to,
+		    struct intake *q, struct errmsg *err);
 	void (*end)(struct load_source *s);
 
 	/* Call `see` for each parameter that the optimizer owns; stop at its

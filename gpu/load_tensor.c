@@ -4,7 +4,6 @@
 
 #include <errno.h>
 
-#include "ckpt/cast.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/ptfile.h"
 #include "ckpt/value.h"
@@ -30,27 +29,4 @@ int load_tensor_at(const struct ptfile *pt, const struct value *v,
 		return rc;
 	*at += t->storage_offset * dtype_size(t->dtype);
 	return load_tensor_check(t, pt->src.name, name, err);
-}
-
-int load_tensor_read(const struct source *src, const struct tensor *t,
-		     uint64_t at, uint64_t first, size_t n, float *out,
-		     struct errmsg *err)
-{
-	const size_t size = dtype_size(t->dtype);
-	uint8_t raw[CAST_BATCH * sizeof(double)];
-	int rc = 0;
-
-	if (t->dtype == DTYPE_F32)
-		return source_read(src, out, n * size, at + first * size, err);
-	while (n && !rc) {
-		const size_t some = n < CAST_BATCH ? n : CAST_BATCH;
-
-		rc = source_read(src, raw, some * size, at + first * size, err);
-		if (!rc)
-			cast_to_float(t->dtype, raw, out, some);
-		first += some;
-		out += some;
-		n -= some;
-	}
-	return rc;
 }

@@ -2,12 +2,10 @@
 #ifndef UCTRAIN_LOAD_TENSOR_H
 #define UCTRAIN_LOAD_TENSOR_H
 
-#include <stddef.h>
 #include <stdint.h>
 
 struct errmsg;
 struct ptfile;
-struct source;
 struct tensor;
 struct value;
 
@@ -20,10 +18,5 @@ int load_tensor_at(const struct ptfile *pt, const struct value *v,
 /* Is a tensor contiguous and of real numbers?  -ENOTSUP if not. */
 int load_tensor_check(const struct tensor *t, const char *file,
 		      const char *name, struct errmsg *err);
-
-/* Elements [first, first + n) of it, as float32. */
-int load_tensor_read(const struct source *src, const struct tensor *t,
-		     uint64_t at, uint64_t first, size_t n, float *out,
-		     struct errmsg *err);
 
 #endif

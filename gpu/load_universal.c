@@ -16,6 +16,7 @@
 #include "ckpt/ptfile.h"
 #include "ckpt/value.h"
 #include "gpu/front.h"
+#include "gpu/intake.h"
 #include "gpu/load_impl.h"
 #include "gpu/load_tensor.h"
 #include "gpu/origin.h"
@@ -131,21 +132,44 @@ static int begin(struct load_source *s, const char *param, const char *state,
 	return rc;
 }
 
-static int read_elements(struct load_source *s, uint64_t first, size_t n,
-			 float *out, struct errmsg *err)
+/* Floats of the file from where they lie. */
+static int send_origin(struct universal_source *u, uint64_t off, size_t n,
+		       float *to, struct intake *q, struct errmsg *err)
+{
+	int rc = 0;
+
+	while (n && !rc) {
+		struct origin_run run;
+
+		rc = origin_find(&u->origin, &u->src, off, n * sizeof(*to), &run,
+				 err);
+		if (!rc && run.len % sizeof(*to))
+			rc = errmsg_set(err, -EIO,
+					"%s: an element lies in two places",
+					u->path);
+		if (!rc)
+			rc = intake_add(q, &run.file, run.off, run.len,
+					DTYPE_F32, to, err);
+		to += run.len / sizeof(*to);
+		off += run.len;
+		n -= run.len / sizeof(*to);
+	}
+	u->s.direct = u->origin.direct;
+	return rc;
+}
+
+static int send(struct load_source *s, uint64_t first, size_t n, float *to,
+		struct intake *q, struct errmsg *err)
 {
 	struct universal_source *u = of(s);
-	const size_t size = dtype_size(s->tensor.dtype);
-	int rc;
+	const enum dtype dtype = s->tensor.dtype;
+	const size_t size = dtype_size(dtype);
+	const uint64_t off = u->at + first * size;
 
 	s->bytes += n * size;
-	if (s->tensor.dtype != DTYPE_F32)
-		return load_tensor_read(&u->src, &s->tensor, u->at, first, n,
-					out, err);
-	rc = origin_read(&u->origin, &u->src, out, n * size,
-			 u->at + first * size, err);
-	s->direct = u->origin.direct;
-	return rc;
+	if (dtype == DTYPE_F32)
+		return send_origin(u, off, n, to, q, err);
+	return intake_add(q, &u->src, off, n * size, dtype, to, err);
 }
 
 /* Directories of zero/ that have an optimizer state: others are buffers,
@@ -186,7 +210,7 @@ int load_open_universal(struct load_source **out, const char *path,
 			struct errmsg *err)
 {
 	static const struct load_ops ops = { .begin = begin,
-					     .read = read_elements,
+					     .send = send,
 					     .end = end,
 					     .each = each,
 					     .close = close_source };

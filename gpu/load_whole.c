@@ -12,6 +12,7 @@
 #include "ckpt/names.h"
 #include "ckpt/ptfile.h"
 #include "ckpt/value.h"
+#include "gpu/intake.h"
 #include "gpu/load_impl.h"
 #include "gpu/load_tensor.h"
 
@@ -82,12 +83,16 @@ static int begin(struct load_source *s, const char *param, const char *state,
 	return load_tensor_at(&w->pt, v, param, &s->tensor, &w->at, err);
 }
 
-static int read_elements(struct load_source *s, uint64_t first, size_t n,
-			 float *out, struct errmsg *err)
+static int send(struct load_source *s, uint64_t first, size_t n, float *to,
+		struct intake *q, struct errmsg *err)
 {
-	s->bytes += n * dtype_size(s->tensor.dtype);
-	return load_tensor_read(&of(s)->pt.src, &s->tensor, of(s)->at, first, n,
-				out, err);
+	const struct whole_source *w = of(s);
+	const enum dtype dtype = s->tensor.dtype;
+	const size_t size = dtype_size(dtype);
+
+	s->bytes += n * size;
+	return intake_add(q, &w->pt.src, w->at + first * size, n * size, dtype,
+			  to, err);
 }
 
 static void end(struct load_source *s)
@@ -152,7 +157,7 @@ int load_open_whole(struct load_source **out, const char *path,
 		    struct errmsg *err)
 {
 	static const struct load_ops ops = { .begin = begin,
-					     .read = read_elements,
+					     .send = send,
 					     .end = end,
 					     .each = each,
 					     .close = close_source };

@@ -4,15 +4,17 @@
  * them, whatever groups the run had made of its parameters; of a checkpoint
  * that was cut as we cut, they lie in this rank's own shard.
  */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "ckpt/cast.h"
 #include "ckpt/extent.h"
 #include "ckpt/resolve.h"
 #include "ckpt/shardcache.h"
+#include "ckpt/source.h"
+#include "gpu/intake.h"
 #include "gpu/load_impl.h"
 
 struct zero_source {
@@ -61,24 +63,49 @@ static int begin(struct load_source *s, const char *name, const char *state,
 	return resolve_slice(&z->r, p->first, state, dtype, &z->map, err);
 }
 
-static int read_elements(struct load_source *s, uint64_t first, size_t n,
-			 float *out, struct errmsg *err)
+static int send_extent(const struct zero_source *z, const struct extent *e,
+		       uint64_t off, size_t len, float *to, struct intake *q,
+		       struct errmsg *err)
 {
-	const size_t size = dtype_size(s->tensor.dtype);
-	uint8_t *raw = s->tensor.dtype == DTYPE_F32 ? (uint8_t *)out
-						    : malloc(n * size);
-	int rc;
+	struct shard_map map;
+	int rc = shardcache_get(z->shards, e->shard, &map, err);
 
-	if (!raw)
-		return errmsg_set(err, -ENOMEM, "out of memory");
-	rc = shardcache_read_map(of(s)->shards, &of(s)->map, raw, n * size,
-				 first * size, err);
-	if (raw != (uint8_t *)out) {
-		if (!rc)
-			cast_to_float(s->tensor.dtype, raw, out, n);
-		free(raw);
+	if (rc)
+		return rc;
+
+	const struct fileid *id = shardcache_id(z->shards, e->shard);
+	const struct source shard = { .name = shardcache_path(z->shards,
+							      e->shard),
+				      .size = id->size,
+				      .fd = map.fd };
+
+	rc = intake_add(q, &shard, e->from + (off - e->start), len,
+			z->s.tensor.dtype, to, err);
+	shardcache_put(z->shards, e->shard);
+	return rc;
+}
+
+static int send(struct load_source *s, uint64_t first, size_t n, float *to,
+		struct intake *q, struct errmsg *err)
+{
+	const struct zero_source *z = of(s);
+	const size_t size = dtype_size(s->tensor.dtype);
+	uint64_t off = first * size;
+	size_t len = n * size;
+	int rc = 0;
+
+	s->bytes += len;
+	while (len && !rc) {
+		const struct extent *e = &z->map.v[extent_find(&z->map, off)];
+		const uint64_t left = e[1].start - off;
+		const size_t some = left < len ? (size_t)left : len;
+
+		assert(e->kind == EXTENT_SHARD);
+		rc = send_extent(z, e, off, some, to, q, err);
+		to += some / size;
+		off += some;
+		len -= some;
 	}
-	s->bytes += n * size;
 	return rc;
 }
 
@@ -131,7 +158,7 @@ int load_open_zero(struct load_source **out, const char *path, unsigned ranks,
 		   struct errmsg *err)
 {
 	static const struct load_ops ops = { .begin = begin,
-					     .read = read_elements,
+					     .send = send,
 					     .end = end,
 					     .each = each,
 					     .close = close_source };

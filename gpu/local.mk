@@ -26,6 +26,8 @@ endif
 	%D%/save.c %D%/save_model.c %D%/save_shard.c \
 	%D%/origin.h %D%/origin.c \
 	%D%/front.h %D%/front.c \
+	%D%/reader.h %D%/reader_threads.c %D%/reader_uring.c \
+	%D%/intake.h %D%/intake.c \
 	%D%/load_tensor.h %D%/load_tensor.c \
 	%D%/load.h %D%/load_impl.h \
 	%D%/load.c %D%/load_find.c %D%/load_facts.c \
@@ -61,7 +63,7 @@ endif
 
 # The one part of the tree whose loops are worth vectors and threads.
 %C%_libuctrain_a_CPPFLAGS = $(AM_CPPFLAGS) $(BLAS_CFLAGS) $(MPI_CFLAGS) \
-	$(CUDA_CFLAGS)
+	$(URING_CFLAGS) $(CUDA_CFLAGS)
 %C%_libuctrain_a_CFLAGS = $(AM_CFLAGS) $(VECTOR_CFLAGS) $(OPENMP_CFLAGS)
 
 if BUILD_TRAIN
@@ -71,7 +73,7 @@ uctrain_SOURCES = %D%/main.c
 uctrain_LDADD = $(train_libs)
 
 train_libs = %D%/libuctrain.a $(ckpt_libs) $(CJSON_LIBS) $(BLAS_LIBS) $(MPI_LIBS) \
-	$(CUDA_LIBS) $(OPENMP_CFLAGS) -lm
+	$(URING_LIBS) $(CUDA_LIBS) $(OPENMP_CFLAGS) -lm
 
 # Draws what was logged; needs nothing of the trainer's.
 bin_PROGRAMS += ucplot

@@ -159,42 +159,26 @@ static const struct ucfs_extent *find_extent(struct origin *o, uint64_t off)
 	return NULL;
 }
 
-static int read_shard(struct origin *o, const struct origin_file *f, void *buf,
-		      size_t len, uint64_t off, struct errmsg *err)
+int origin_find(struct origin *o, const struct source *file, uint64_t off,
+		size_t len, struct origin_run *run, struct errmsg *err)
 {
-	const struct source shard = { .name = f->path,
-				      .size = f->id.size,
-				      .fd = f->fd };
-
-	o->direct += len;
-	return source_read(&shard, buf, len, off, err);
-}
-
-int origin_read(struct origin *o, const struct source *file, void *buf,
-		size_t len, uint64_t off, struct errmsg *err)
-{
-	uint8_t *to = buf;
+	const struct ucfs_extent *e = find_extent(o, off);
+	const struct origin_file *f = NULL;
 	int rc = 0;
 
-	while (len && !rc) {
-		const struct ucfs_extent *e = find_extent(o, off);
-		const struct origin_file *f = NULL;
-		size_t n = len;
-
-		if (e && e->offset + e->length - off < n)
-			n = e->offset + e->length - off;
-		if (e && e->kind == UCFS_EXTENT_SOURCE)
-			rc = find_file(o, e->source, &f, err);
-		if (rc)
-			break;
-		rc = f ? read_shard(o, f, to, n,
-				    e->source_offset + (off - e->offset), err)
-		       : source_read(file, to, n, off, err);
-		to += n;
-		off += n;
-		len -= n;
-	}
-	return rc;
+	*run = (struct origin_run){ .file = *file, .off = off, .len = len };
+	if (e && e->offset + e->length - off < len)
+		run->len = e->offset + e->length - off;
+	if (e && e->kind == UCFS_EXTENT_SOURCE)
+		rc = find_file(o, e->source, &f, err);
+	if (!f || rc)
+		return rc;
+	run->file = (struct source){ .name = f->path,
+				     .size = f->id.size,
+				     .fd = f->fd };
+	run->off = e->source_offset + (off - e->offset);
+	o->direct += run->len;
+	return 0;
 }
 
 void origin_done(struct origin *o)

@@ -6,13 +6,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ckpt/source.h"
+
 struct errmsg;
-struct source;
 struct origin_file;
 
 /*
- * Reads files of a mount where their bytes come from, past the mount; of
- * files that are in no mount, or where the shards cannot be opened, the files
+ * Finds where the bytes of a mount's files come from, past the mount; of
+ * files that are in no mount, or whose shards cannot be opened, in the files
  * themselves.  Zero initialised it knows no shards.
  */
 struct origin {
@@ -20,7 +21,7 @@ struct origin {
 	size_t nfiles;
 	struct ucfs_extents *extents; /* of the file that is being read */
 	int fd;
-	uint64_t direct; /* bytes that were read past the mount */
+	uint64_t direct; /* bytes that were found past the mount */
 };
 
 /* Begin with an open file, which must stay so.  -ENOMEM. */
@@ -30,10 +31,18 @@ int origin_begin(struct origin *o, int fd, struct errmsg *err);
  * files that are in no mount. */
 bool origin_storage(struct origin *o, uint64_t *start, uint64_t *len);
 
-/* Read exactly [off, off + len) of `file`, the one that was begun with.  -EIO
- * if a shard is not the one any more that the mount has planned with. */
-int origin_read(struct origin *o, const struct source *file, void *buf,
-		size_t len, uint64_t off, struct errmsg *err);
+/* Bytes that lie together. */
+struct origin_run {
+	struct source file; /* the shard, or the file itself; borrowed */
+	uint64_t off;
+	size_t len;
+};
+
+/* Where bytes [off, off + len) of `file`, the one that was begun with, are to
+ * be read, or the first of them.  -EIO if a shard is not the one any more that
+ * the mount has planned with. */
+int origin_find(struct origin *o, const struct source *file, uint64_t off,
+		size_t len, struct origin_run *run, struct errmsg *err);
 void origin_done(struct origin *o);
 
 #endif

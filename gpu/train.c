@@ -290,15 +290,17 @@ static int train_steps(struct run *r, struct errmsg *err)
 static void tell_resumed(const struct run *r, const struct load_result *got)
 {
 	double bytes[2] = { (double)got->bytes, (double)got->direct };
+	double took = got->seconds;
 
 	comm_sum_double(r->comm, bytes, 2);
+	comm_max_double(r->comm, &took, 1);
 	if (r->comm->rank != 0)
 		return;
 	fprintf(stderr,
 		"uctrain: resumed from %s at step %" PRIu64 ": %.1f MB "
 		"of tensors were read by all ranks, %.1f MB of them straight "
-		"from shards\n",
-		got->path, got->step, bytes[0] / 1e6, bytes[1] / 1e6);
+		"from shards, in %.2f s\n",
+		got->path, got->step, bytes[0] / 1e6, bytes[1] / 1e6, took);
 	if (got->missing)
 		fprintf(stderr,
 			"uctrain: %" PRIu64 " optimizer states begin "

@@ -57,6 +57,9 @@ unit_tests = \
 	%D%/bad_optim.c
 
 # What several of them share.
+apart = \
+	%D%/apart.h %D%/apart.c \
+	%D%/hostbackend.h %D%/hostbackend.c
 mklegacy = %D%/mklegacy.h %D%/mklegacy.c
 rules = %D%/rules.h %D%/rules.c
 slices = %D%/slices.h %D%/slices.c
@@ -102,6 +105,7 @@ train_tests = \
 	%D%/test_cpu_ops \
 	%D%/test_cpu_grad \
 	%D%/test_network \
+	%D%/test_intake \
 	%D%/test_rng \
 	%D%/test_config \
 	%D%/test_tokens \
@@ -132,6 +136,8 @@ train_ldadd = %D%/libmk.a $(train_libs) $(CMOCKA_LIBS) $(NETTLE_LIBS)
 	%D%/whole.h %D%/whole.c
 %C%_test_network_LDADD = $(train_ldadd)
 %C%_test_optimizer_LDADD = $(train_ldadd)
+%C%_test_intake_SOURCES = %D%/test_intake.c $(apart)
+%C%_test_intake_LDADD = $(train_ldadd)
 
 # What cases run on several ranks.
 train_programs = \
