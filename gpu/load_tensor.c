@@ -4,6 +4,7 @@
 
 #include <errno.h>
 
+#include "ckpt/cast.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/ptfile.h"
 #include "ckpt/value.h"
