@@ -273,6 +273,40 @@ void cast_to_float(enum dtype from, const void *in, float *out, size_t n)
 	to_floats(from, in, out, n);
 }
 
+static double wide_element(enum dtype from, const uint8_t *p)
+{
+	double d;
+
+	switch (from) {
+	case DTYPE_F64: memcpy(&d, p, sizeof(d)); return d;
+	case DTYPE_I64: return (double)(int64_t)get_le64(p);
+	case DTYPE_U64: return (double)get_le64(p);
+	case DTYPE_I32: return (int32_t)get_le32(p);
+	case DTYPE_U32: return get_le32(p);
+	default: break;
+	}
+	assert(!"no wide type");
+	return 0;
+}
+
+void cast_to_double(enum dtype from, const void *in, double *out, size_t n)
+{
+	const size_t size = dtype_size(from);
+	const bool wide = size == 8 || from == DTYPE_I32 || from == DTYPE_U32;
+	const uint8_t *p = in;
+	float batch[CAST_BATCH];
+
+	for (; wide && n; n--, p += size)
+		*out++ = wide_element(from, p);
+	/* float32 holds all that the others can say. */
+	for (size_t k; n; n -= k, p += k * size) {
+		k = n < CAST_BATCH ? n : CAST_BATCH;
+		to_floats(from, p, batch, k);
+		for (size_t i = 0; i < k; i++)
+			*out++ = batch[i];
+	}
+}
+
 void cast_from_float(enum dtype to, const float *in, void *out, size_t n)
 {
 	from_floats(to, in, out, n);

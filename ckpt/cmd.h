@@ -14,12 +14,16 @@ enum cmd_exit {
 	CMD_OK = 0,
 	CMD_FAILED = 1, /* it could not be done; or, a checkpoint is damaged */
 	CMD_USAGE = 2,
+	/* diff's are those of diff(1). */
+	CMD_DIFFER = 1,
+	CMD_TROUBLE = 2,
 };
 
 int cmd_info(int argc, char **argv);
 int cmd_check(int argc, char **argv);
 int cmd_convert(int argc, char **argv);
 int cmd_extents(int argc, char **argv);
+int cmd_diff(int argc, char **argv);
 
 /* --- what they share ------------------------------------------------------ */
 

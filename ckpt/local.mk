@@ -58,6 +58,9 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/plan.h %D%/plan_impl.h %D%/plan_universal.h %D%/plan.c \
 	%D%/plan_json.c %D%/plan_universal.c %D%/plan_index.c \
 	%D%/plan_universal_json.c \
+	%D%/state.h %D%/state.c \
+	%D%/statetree.h %D%/statetree_impl.h %D%/statetree.c \
+	%D%/statetree_zero.c %D%/statetree_universal.c \
 	%D%/treewrite.h %D%/treewrite.c \
 	%D%/outdir.h %D%/outdir.c
 
@@ -85,6 +88,11 @@ ucckpt_SOURCES = \
 	%D%/cmd_check_copies.c \
 	%D%/cmd_check_layers.c \
 	%D%/cmd_convert.c \
+	%D%/cmd_diff.h %D%/cmd_diff.c \
+	%D%/cmd_diff_compare.c \
+	%D%/cmd_diff_judge.c \
+	%D%/cmd_diff_text.c \
+	%D%/cmd_diff_json.c \
 	%D%/cmd_extents.c \
 	%D%/main.c
 ucckpt_LDADD = $(ckpt_libs)

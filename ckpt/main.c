@@ -5,6 +5,7 @@
  *     info	what it is, and what is wrong with it	cmd_info.c
  *     check	prove it whole before it is relied on	cmd_check.c
  *     convert	write its universal tree to a disk	cmd_convert.c
+ *     diff	compare two checkpoints			cmd_diff.c
  *     extents	where a mounted file's bytes lie	cmd_extents.c
  */
 #include <errno.h>
@@ -21,6 +22,7 @@ static const struct {
 	{ "info", cmd_info, "tell what a checkpoint is, and what is wrong" },
 	{ "check", cmd_check, "prove a checkpoint whole" },
 	{ "convert", cmd_convert, "write its universal tree to a directory" },
+	{ "diff", cmd_diff, "compare two checkpoints" },
 	{ "extents", cmd_extents, "tell where a mounted file's bytes lie" },
 };
 
@@ -38,7 +40,8 @@ static void print_help(void)
 	     "  -V, --version  print the version\n"
 	     "\n"
 	     "Exit status: 0 done, 1 failed or a checkpoint is damaged,"
-	     " 2 wrong usage.");
+	     " 2 wrong usage;\n"
+	     "of diff: 0 equal, 1 different, 2 trouble.");
 }
 
 static int run(int argc, char **argv)
@@ -74,5 +77,6 @@ int main(int argc, char **argv)
 		return rc;
 	cmd_say("cannot write to standard output: %s",
 		errno ? strerror(errno) : "write failed");
-	return rc == CMD_OK ? CMD_FAILED : rc;
+	return rc != CMD_USAGE && strcmp(argv[1], "diff") == 0 ? CMD_TROUBLE :
+	       rc == CMD_OK ? CMD_FAILED : rc;
 }

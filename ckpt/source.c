@@ -76,8 +76,11 @@ void source_init_span(struct source *s, const char *name, struct span bytes)
 
 void source_close(struct source *s)
 {
-	if (s->fd >= 0)
+	if (s->ops)
+		s->ops->close(s);
+	else if (s->fd >= 0)
 		close(s->fd);
+	s->ops = NULL;
 	s->fd = -1;
 }
 
@@ -100,6 +103,8 @@ int source_read(const struct source *s, void *buf, size_t len, uint64_t off,
 
 	if (rc)
 		return rc;
+	if (s->ops)
+		return s->ops->read(s, buf, len, off, err);
 	if (s->fd < 0) {
 		if (len)
 			memcpy(to, s->p + off, len);

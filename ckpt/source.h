@@ -27,16 +27,29 @@ bool fileid_equal(const struct fileid *a, const struct fileid *b);
 int fileid_report_change(const char *path, const struct fileid *was,
 			 const struct fileid *now, struct errmsg *err);
 
+struct source;
+
+/* Bytes that somebody else knows how to get. */
+struct source_ops {
+	/* As source_read, of a range that is there. */
+	int (*read)(const struct source *s, void *buf, size_t len, uint64_t off,
+		    struct errmsg *err);
+	void (*close)(struct source *s);
+};
+
 /*
- * Bytes to parse: a file, or memory (tests, fuzzers, files that we made
- * ourselves).  Immutable once opened; reads are thread-safe.
+ * Bytes to parse: a file, memory (tests, fuzzers, files that we made
+ * ourselves), or what `ops` reads.  Immutable once opened; reads are
+ * thread-safe.
  */
 struct source {
 	const char *name; /* for messages; borrowed */
 	uint64_t size;
-	int fd;           /* -1 when in memory */
-	const uint8_t *p; /* NULL when in a file */
-	struct fileid id; /* zero when in memory */
+	int fd;           /* -1 when in no file */
+	const uint8_t *p; /* NULL when not in memory */
+	struct fileid id; /* zero when in no file */
+	const struct source_ops *ops; /* NULL: a file, or memory */
+	void *ctx;		      /* for `ops` */
 };
 
 /* Open a regular file.  `path` must outlive the source. */

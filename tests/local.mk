@@ -26,6 +26,7 @@ unit_tests = \
 	%D%/test_gather \
 	%D%/test_shardcache \
 	%D%/test_vfile \
+	%D%/test_state \
 	%D%/test_plan \
 	%D%/test_model \
 	%D%/test_computed \
@@ -82,6 +83,7 @@ scripts = \
 	%D%/cases/ucckpt_check.sh \
 	%D%/cases/ucckpt_convert.sh \
 	%D%/cases/ucckpt_convert_fail.sh \
+	%D%/cases/ucckpt_diff.sh \
 	%D%/cases/ucckpt_extents.sh \
 	%D%/cases/ucplot.sh \
 	%D%/cases/train_resume.sh \

@@ -200,6 +200,34 @@ static void integers_round_to_nearest_even(void **state)
 	}
 }
 
+/* What float32 would round. */
+static void float64_holds_wide_types(void **state)
+{
+	static const struct {
+		enum dtype dtype;
+		uint8_t in[8];
+		double expect;
+	} cases[] = {
+		{ DTYPE_F64, { 1, 0, 0, 0, 0, 0, 0xf0, 0x3f }, 1 + 0x1p-52 },
+		{ DTYPE_I64, { 1, 0, 0, 1 }, 16777217 },
+		{ DTYPE_I64, { 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff },
+		  -1 },
+		{ DTYPE_I32, { 1, 0, 0, 0x81 }, -2130706431 },
+		{ DTYPE_F32, { 0, 0, 0xc0, 0xbf }, -1.5 },
+		{ DTYPE_BF16, { 0xc0, 0x3f }, 1.5 },
+		{ DTYPE_F16, { 1, 0 }, 0x1p-24 },
+		{ DTYPE_BOOL, { 2 }, 1 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		double got[2] = { 0, 7 };
+
+		cast_to_double(cases[i].dtype, cases[i].in, got, 1);
+		assert_true(got[0] == cases[i].expect && got[1] == 7);
+	}
+}
+
 /* Shards are not aligned to their elements. */
 static void any_alignment_will_do(void **state)
 {
@@ -371,6 +399,7 @@ int main(void)
 		cmocka_unit_test(payloads_of_nans_survive),
 		cmocka_unit_test(doubles_round_to_nearest_even),
 		cmocka_unit_test(integers_round_to_nearest_even),
+		cmocka_unit_test(float64_holds_wide_types),
 		cmocka_unit_test(any_alignment_will_do),
 		cmocka_unit_test(elements_do_not_depend_on_their_neighbours),
 		cmocka_unit_test(many_elements_are_converted_in_order),

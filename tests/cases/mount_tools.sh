@@ -13,6 +13,8 @@ ls -lR "$mnt" >"$tmp/ls1" 2>&1 || fail "ls -lR"
 ls -liR "$mnt" >"$tmp/i1"
 cp -r "$mnt" "$tmp/copy" || fail "cp -r"
 check "cp -r copies the tree" diff -r "$mnt" "$tmp/copy"
+check "ucckpt diff: the checkpoint" ucckpt diff "$good/$name/$(tag_of $name)" "$mnt" >"$tmp/diff"
+check "its own copy" ucckpt diff --strict "$mnt" "$tmp/copy" >"$tmp/diff"
 check "apparent sizes are the copy's" test \
 	"$(du -s --apparent-size -B1 "$mnt"/zero/*/*.pt | cut -f1)" = \
 	"$(du -s --apparent-size -B1 "$tmp"/copy/zero/*/*.pt | cut -f1)"

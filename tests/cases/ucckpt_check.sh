@@ -36,25 +36,6 @@ damaged() {
 	cd "$tmp/damaged" || exit 1
 }
 
-# start_of FILE MEMBER: where the member's bytes begin, by its local header.
-start_of() {
-	local name at extra
-	name=$(LC_ALL=C grep -obUaE "[A-Za-z0-9_-]+/$2" "$1" | head -n 1)
-	at=${name%%:*}
-	name=${name#*:}
-	extra=$(od -An -tu2 -j $((at - 2)) -N 2 "$1")
-	echo $((at + ${#name} + extra))
-}
-
-# flip FILE OFFSET: turns the lowest bit of a byte.
-flip() {
-	local byte
-	byte=$(od -An -tu1 -j "$2" -N 1 "$1")
-	# shellcheck disable=SC2059 # the byte is the format
-	printf "\\$(printf %03o $((byte ^ 1)))" |
-		dd of="$1" bs=1 seek="$2" conv=notrunc status=none
-}
-
 # All that can be served is whole.
 n=0
 for digests in "$good"/*.digests; do

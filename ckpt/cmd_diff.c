@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ucckpt diff: are two checkpoints the same, and if not, how far apart?
+ *
+ * Parameters are matched by name, in parallel; of each only what is being
+ * compared is in memory.  Of a state that one side has of no parameter (the
+ * step, in the tree of ZeRO-3) the values cannot differ, so this is told once
+ * and makes a difference with --strict alone; so do other types of the same
+ * values.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/cmd.h"
+#include "ckpt/cmd_diff.h"
+#include "ckpt/errmsg.h"
+#include "ckpt/parallel.h"
+#include "ckpt/state.h"
+
+static int fail_nomem(struct errmsg *err)
+{
+	return errmsg_set(err, -ENOMEM, "out of memory");
+}
+
+/* Go along two sorted lists: which of the two has the first of their heads?
+ * `order` compares the heads; a list that has ended has none. */
+static void match(bool more_a, bool more_b, int order, bool has[2])
+{
+	has[0] = more_a && (!more_b || order <= 0);
+	has[1] = more_b && (!more_a || order >= 0);
+}
+
+/* --- parameters ---------------------------------------------------------------- */
+
+static int match_params(struct diff *d, struct errmsg *err)
+{
+	struct statetree *const a = d->tree[0], *const b = d->tree[1];
+	const size_t na = statetree_count(a), nb = statetree_count(b);
+	size_t i = 0, j = 0;
+
+	d->params = calloc(na + nb + 1, sizeof(*d->params));
+	if (!d->params)
+		return fail_nomem(err);
+	while (i < na || j < nb) {
+		struct diff_param *const p = &d->params[d->nparams++];
+		const bool both = i < na && j < nb;
+
+		match(i < na, j < nb,
+		      both ? strcmp(statetree_name(a, i),
+				    statetree_name(b, j)) : 0, p->has);
+		p->name = p->has[0] ? statetree_name(a, i) :
+				      statetree_name(b, j);
+		i += p->has[0];
+		j += p->has[1];
+	}
+	return 0;
+}
+
+/* --- their states -------------------------------------------------------------- */
+
+static int compare_state(struct diff *d, const char *param,
+			 struct diff_state *s, struct errmsg *err)
+{
+	struct state a, b;
+	int rc = statetree_open_state(d->tree[0], param, s->name, &a, err);
+
+	if (rc)
+		return rc;
+	rc = statetree_open_state(d->tree[1], param, s->name, &b, err);
+	if (!rc) {
+		rc = diff_compare(&a, &b, s, err);
+		state_close(&b);
+	}
+	state_close(&a);
+	return rc;
+}
+
+/* Name the states of both sides, and which are on one alone. */
+static int match_states(struct diff *d, struct diff_param *p,
+			struct errmsg *err)
+{
+	struct statetree_states a, b;
+	unsigned i = 0, j = 0;
+	int rc = statetree_states(d->tree[0], p->name, &a, err);
+
+	if (!rc)
+		rc = statetree_states(d->tree[1], p->name, &b, err);
+	if (rc)
+		return rc;
+	p->states = calloc(a.n + b.n + 1, sizeof(*p->states));
+	if (!p->states)
+		return fail_nomem(err);
+	while (i < a.n || j < b.n) {
+		struct diff_state *const s = &p->states[p->nstates++];
+		const bool both = i < a.n && j < b.n;
+		bool has[2];
+
+		match(i < a.n, j < b.n,
+		      both ? statetree_compare_states(a.name[i], b.name[j]) : 0,
+		      has);
+		memcpy(s->name, has[0] ? a.name[i] : b.name[j],
+		       sizeof(s->name));
+		s->kind = !has[1] ? DIFF_ONLY_A : !has[0] ? DIFF_ONLY_B :
+							    DIFF_NONE;
+		i += has[0];
+		j += has[1];
+	}
+	return 0;
+}
+
+struct job {
+	struct diff *d;
+	struct errmsg *err; /* of the one that failed first */
+	atomic_bool failed;
+};
+
+static int compare_param(void *ctx, size_t i)
+{
+	struct job *const job = ctx;
+	struct diff_param *const p = &job->d->params[i];
+	struct errmsg err = { "" };
+	int rc;
+
+	if (!p->has[0] || !p->has[1])
+		return 0;
+	rc = match_states(job->d, p, &err);
+	for (size_t k = 0; !rc && k < p->nstates; k++)
+		if (p->states[k].kind == DIFF_NONE)
+			rc = compare_state(job->d, p->name, &p->states[k],
+					   &err);
+	if (rc && !atomic_exchange(&job->failed, true))
+		*job->err = err;
+	return rc;
+}
+
+/* --- the command --------------------------------------------------------------- */
+
+static int compare_all(struct diff *d, struct errmsg *err)
+{
+	struct job job = { .d = d, .err = err };
+	const int rc = match_params(d, err);
+
+	return rc ? rc : parallel_for(d->nparams, parallel_width(),
+				      compare_param, &job);
+}
+
+static void diff_done(struct diff *d)
+{
+	for (size_t i = 0; i < d->nparams; i++) {
+		const struct diff_param *const p = &d->params[i];
+
+		for (size_t k = 0; k < p->nstates; k++) {
+			free(p->states[k].shape[0]);
+			free(p->states[k].shape[1]);
+			free(p->states[k].place);
+		}
+		free(p->states);
+	}
+	free(d->params);
+	statetree_close(d->tree[0]);
+	statetree_close(d->tree[1]);
+}
+
+static int diff(struct diff *d, char *const paths[2], bool json, bool all)
+{
+	struct errmsg err = { "" };
+	int rc = statetree_open(paths[0], &d->tree[0], &err);
+
+	if (!rc)
+		rc = statetree_open(paths[1], &d->tree[1], &err);
+	if (!rc)
+		rc = compare_all(d, &err);
+	if (rc) {
+		cmd_say("%s", err.text);
+		return CMD_TROUBLE;
+	}
+	diff_judge(d);
+	if (!json)
+		diff_print_text(d, all);
+	else if (diff_print_json(d, all) != CMD_OK)
+		return CMD_TROUBLE;
+	return d->equal ? CMD_OK : CMD_DIFFER;
+}
+
+static void print_help(void)
+{
+	puts("usage: ucckpt diff [OPTION]... A B\n"
+	     "\n"
+	     "Compare two checkpoints, parameter by parameter and state by"
+	     " state.  Each is a\n"
+	     "ZeRO checkpoint (a tag's directory, or a run's: then its newest"
+	     " tag) or a\n"
+	     "universal checkpoint, on a disk or mounted.\n"
+	     "\n"
+	     "      --all     tell of all states, not only of those that differ\n"
+	     "      --json    print JSON\n"
+	     "      --strict  other types of the same values, and states that"
+	     " one side has\n"
+	     "                none of, are differences, too\n"
+	     "  -h, --help    print this\n"
+	     "\n"
+	     "Exit status: 0 they are equal, 1 they differ, 2 trouble.");
+}
+
+int cmd_diff(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "all", no_argument, NULL, 'a' },
+		{ "json", no_argument, NULL, 'j' },
+		{ "strict", no_argument, NULL, 's' },
+		{ "help", no_argument, NULL, 'h' },
+		{ 0 },
+	};
+	struct diff d = { 0 };
+	bool json = false, all = false;
+	int code, rc;
+
+	while ((code = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
+		switch (code) {
+		case 'a': all = true; break;
+		case 'j': json = true; break;
+		case 's': d.strict = true; break;
+		case 'h': print_help(); return CMD_OK;
+		default: return cmd_bad_option(argv, code);
+		}
+	}
+	if (argc - optind != 2)
+		return cmd_usage(argv[0], "expected A and B");
+	rc = diff(&d, argv + optind, json, all);
+	diff_done(&d);
+	return rc;
+}

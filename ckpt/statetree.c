@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One way to see checkpoints of all kinds; here is what they have in common. */
+#include "ckpt/statetree.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "ckpt/errmsg.h"
+#include "ckpt/model.h"
+#include "ckpt/state.h"
+#include "ckpt/statetree_impl.h"
+#include "ckpt/tags.h"
+
+#define SUFFIX ".pt"
+
+int statetree_add(struct statetree *t, const char *name, struct errmsg *err)
+{
+	const char **const grown = arena_grow(&t->arena, t->names, t->n,
+					      &t->cap, t->n + 1,
+					      sizeof(*t->names));
+
+	if (t->n == MODEL_PARAMS_MAX)
+		return errmsg_set(err, -E2BIG, "more than %u parameters",
+				  MODEL_PARAMS_MAX);
+	if (grown)
+		t->names = grown;
+	if (!grown || !(t->names[t->n] = arena_strndup(&t->arena, name,
+						       strlen(name))))
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	t->n++;
+	return 0;
+}
+
+int statetree_compare_states(const char *a, const char *b)
+{
+	const bool weights = strcmp(a, "fp32") == 0;
+
+	if (weights != (strcmp(b, "fp32") == 0))
+		return weights ? -1 : 1;
+	return strcmp(a, b);
+}
+
+int statetree_add_file(struct statetree_states *s, const char *file,
+		       struct errmsg *err)
+{
+	const size_t len = strlen(file), suffix = strlen(SUFFIX);
+	char name[STATETREE_STATE_LEN];
+	unsigned i = s->n;
+
+	if (len <= suffix || strcmp(file + len - suffix, SUFFIX) != 0)
+		return 0;
+	if (len - suffix >= sizeof(name) || s->n == STATETREE_STATES_MAX)
+		return errmsg_set(err, -E2BIG,
+				  "%s: more than %u states of a parameter, or"
+				  " one of a long name", file,
+				  STATETREE_STATES_MAX);
+	snprintf(name, sizeof(name), "%.*s", (int)(len - suffix), file);
+	for (; i && statetree_compare_states(s->name[i - 1], name) > 0; i--)
+		memcpy(s->name[i], s->name[i - 1], sizeof(name));
+	memcpy(s->name[i], name, sizeof(name));
+	s->n++;
+	return 0;
+}
+
+/* --- opening ----------------------------------------------------------------- */
+
+static bool has_dir(const char *path, const char *name)
+{
+	struct stat st;
+	char *full;
+	bool is;
+
+	if (asprintf(&full, "%s/%s", path, name) < 0)
+		return false;
+	is = stat(full, &st) == 0 && S_ISDIR(st.st_mode);
+	free(full);
+	return is;
+}
+
+static int open_kind(const char *path, struct statetree **out, char **dir,
+		     struct errmsg *err)
+{
+	enum tags_choice choice;
+	int rc;
+
+	if (has_dir(path, "zero")) {
+		*dir = strdup(path);
+		return *dir ? statetree_open_universal(path, out, err) :
+			      errmsg_set(err, -ENOMEM, "out of memory");
+	}
+	rc = tags_choose(path, dir, &choice, err);
+	return rc ? rc : statetree_open_zero(*dir, out, err);
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+int statetree_open(const char *path, struct statetree **out,
+		   struct errmsg *err)
+{
+	struct statetree *t;
+	char *dir = NULL;
+	const int rc = open_kind(path, &t, &dir, err);
+
+	if (rc) {
+		free(dir);
+		return rc;
+	}
+	t->path = dir;
+	if (t->n)
+		qsort(t->names, t->n, sizeof(*t->names), by_name);
+	*out = t;
+	return 0;
+}
+
+void statetree_close(struct statetree *t)
+{
+	if (!t)
+		return;
+	free(t->path);
+	arena_done(&t->arena);
+	t->ops->close(t);
+}
+
+/* --- looking ----------------------------------------------------------------- */
+
+const char *statetree_kind(const struct statetree *t)
+{
+	return t->ops->kind;
+}
+
+const char *statetree_path(const struct statetree *t)
+{
+	return t->path;
+}
+
+size_t statetree_count(const struct statetree *t)
+{
+	return t->n;
+}
+
+const char *statetree_name(const struct statetree *t, size_t i)
+{
+	assert(i < t->n);
+	return t->names[i];
+}
+
+int statetree_states(struct statetree *t, const char *param,
+		     struct statetree_states *out, struct errmsg *err)
+{
+	out->n = 0;
+	return t->ops->states(t, param, out, err);
+}
+
+int statetree_open_state(struct statetree *t, const char *param,
+			 const char *name, struct state *out,
+			 struct errmsg *err)
+{
+	return t->ops->open_state(t, param, name, out, err);
+}

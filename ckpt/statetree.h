@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_STATETREE_H
+#define UCKPT_STATETREE_H
+
+#include <stddef.h>
+
+struct errmsg;
+struct state;
+
+/*
+ * The parameters of a checkpoint and the states of each, wherever they are: in
+ * the shards of a ZeRO checkpoint, or in the files of a universal one, on a disk
+ * or mounted.  Thread-safe after statetree_open.
+ */
+struct statetree;
+
+/*
+ * Open a ZeRO checkpoint (a tag's directory, or a run's: then its newest tag),
+ * or a universal one.  Errors are those of plan_open and plan_check, or what the
+ * system said.
+ */
+int statetree_open(const char *path, struct statetree **out,
+		   struct errmsg *err);
+void statetree_close(struct statetree *t);
+
+/* What it is, as "ZeRO checkpoint", and its directory. */
+const char *statetree_kind(const struct statetree *t);
+const char *statetree_path(const struct statetree *t);
+
+/* The parameters' names, sorted by their bytes. */
+size_t statetree_count(const struct statetree *t);
+const char *statetree_name(const struct statetree *t, size_t i);
+
+/* Names of states, without duplicates: fp32 first, the others sorted. */
+#define STATETREE_STATES_MAX 16
+#define STATETREE_STATE_LEN 64
+
+struct statetree_states {
+	unsigned n;
+	char name[STATETREE_STATES_MAX][STATETREE_STATE_LEN];
+};
+
+/* The order of states. */
+int statetree_compare_states(const char *a, const char *b);
+
+/* What there is of a parameter.  -E2BIG beyond the limits above, or errors of
+ * reading. */
+int statetree_states(struct statetree *t, const char *param,
+		     struct statetree_states *out, struct errmsg *err);
+
+/* Open one of them.  It must be closed before the tree. */
+int statetree_open_state(struct statetree *t, const char *param,
+			 const char *name, struct state *out,
+			 struct errmsg *err);
+
+#endif

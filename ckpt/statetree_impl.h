@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_STATETREE_IMPL_H
+#define UCKPT_STATETREE_IMPL_H
+
+#include "ckpt/arena.h"
+#include "ckpt/statetree.h"
+
+/* A kind of tree. */
+struct statetree_ops {
+	const char *kind;
+	int (*states)(struct statetree *t, const char *param,
+		      struct statetree_states *out, struct errmsg *err);
+	int (*open_state)(struct statetree *t, const char *param,
+			  const char *name, struct state *out,
+			  struct errmsg *err);
+	void (*close)(struct statetree *t);
+};
+
+/* What trees of all kinds have; a kind's own structure begins with it. */
+struct statetree {
+	const struct statetree_ops *ops;
+	char *path;
+	struct arena arena; /* has the names */
+	const char **names;
+	size_t n, cap;
+};
+
+/* Make a kind's tree, without path, and list its parameters. */
+int statetree_open_zero(const char *path, struct statetree **out,
+			struct errmsg *err);
+int statetree_open_universal(const char *path, struct statetree **out,
+			     struct errmsg *err);
+
+/* Add a parameter: -ENOMEM, -E2BIG. */
+int statetree_add(struct statetree *t, const char *name, struct errmsg *err);
+
+/* Add the state that a file holds, if that is a .pt file: -E2BIG. */
+int statetree_add_file(struct statetree_states *s, const char *file,
+		       struct errmsg *err);
+
+#endif
