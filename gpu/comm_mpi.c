@@ -37,6 +37,7 @@ int dlclose(void *handle)
 #endif
 
 #define WINDOW_BYTES ((size_t)16 << 20) /* that arrive at once, in all */
+#define FOLD_DOUBLES ((size_t)4)
 #define BROADCAST_BYTES ((size_t)1 << 30)
 
 struct comm_impl {
@@ -44,7 +45,7 @@ struct comm_impl {
 	double *sums;         /* of a window */
 	MPI_Request *request; /* 2 * size */
 	size_t *lengths;      /* size */
-	double *all;          /* size */
+	double *all;          /* FOLD_DOUBLES * size */
 };
 
 /* Did something that speaks PMI start us?  MPI_Init of a process that nobody
@@ -105,7 +106,7 @@ static struct comm_impl *impl_new(const struct comm *c)
 	m->sums = malloc(window_share(c, sizeof(float)) * sizeof(*m->sums));
 	m->request = malloc(2 * c->size * sizeof(*m->request));
 	m->lengths = malloc(c->size * sizeof(*m->lengths));
-	m->all = malloc(c->size * sizeof(*m->all));
+	m->all = malloc(FOLD_DOUBLES * c->size * sizeof(*m->all));
 	if (m->window && m->sums && m->request && m->lengths && m->all)
 		return m;
 	impl_free(m);
@@ -191,20 +192,27 @@ void comm_broadcast(struct comm *c, void *p, size_t bytes, unsigned root)
 	}
 }
 
+/* Up to FOLD_DOUBLES at once. */
+static void fold_window(struct comm *c, double *x, int n,
+			double (*fold)(double, double))
+{
+	double *all = c->impl->all;
+
+	MPI_Allgather(x, n, MPI_DOUBLE, all, n, MPI_DOUBLE, MPI_COMM_WORLD);
+	for (int i = 0; i < n; i++) {
+		x[i] = all[i];
+		for (unsigned r = 1; r < c->size; r++)
+			x[i] = fold(x[i], all[r * (unsigned)n + (unsigned)i]);
+	}
+}
+
 static void fold_doubles(struct comm *c, double *x, size_t n,
 			 double (*fold)(double, double))
 {
-	double *all = c->impl ? c->impl->all : NULL;
-
-	if (!all)
-		return;
-	for (size_t i = 0; i < n; i++) {
-		MPI_Allgather(&x[i], 1, MPI_DOUBLE, all, 1, MPI_DOUBLE,
-			      MPI_COMM_WORLD);
-		x[i] = all[0];
-		for (unsigned r = 1; r < c->size; r++)
-			x[i] = fold(x[i], all[r]);
-	}
+	for (size_t i = 0; c->impl && i < n; i += FOLD_DOUBLES)
+		fold_window(c, x + i,
+			    (int)(n - i < FOLD_DOUBLES ? n - i : FOLD_DOUBLES),
+			    fold);
 }
 
 static double sum_of(double a, double b)

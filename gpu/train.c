@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <time.h>
@@ -83,25 +84,27 @@ static uint64_t dropout_seed(const struct run *r, unsigned micro)
 	return x ^ x >> 31;
 }
 
-/* The rows of this rank's micro-batch `micro` of batch `batch` (from 0). */
+/* The rows of this rank's micro-batch `micro` of batch `batch` (from 0); after
+ * a failure, rows of some token. */
 static int read_rows(struct run *r, bool valid, uint64_t batch, unsigned micro,
 		     struct errmsg *err)
 {
 	const struct config *c = r->config;
 	unsigned i;
-	int rc;
+	int rc = 0;
 
-	for (i = 0; i < c->micro_batch; i++) {
+	for (i = 0; i < c->micro_batch && !rc; i++) {
 		uint64_t mine = (uint64_t)micro * c->micro_batch + i;
 		uint64_t row =
 			batch * c->batch + mine * r->comm->size + r->comm->rank;
 
 		rc = tokens_row(r->tokens, valid, row,
 				r->rows + (size_t)i * c->seq_length, err);
-		if (rc)
-			return rc;
 	}
-	return 0;
+	if (rc)
+		memset(r->rows, 0,
+		       c->micro_batch * c->seq_length * sizeof(*r->rows));
+	return rc;
 }
 
 /*
@@ -118,32 +121,50 @@ static int pass_failed(const struct run *r, int rc, const struct errmsg *err)
 	return rc;
 }
 
-/* Gradients of the whole batch; *loss is its mean over all ranks. */
+/*
+ * The mean loss of what this rank has added up, over all ranks; or what one of
+ * them could not read, which only now it can say without anybody waiting for
+ * its part of something else.
+ */
+static int mean_loss(struct run *r, double sum, double n, int rc, double *loss,
+		     struct errmsg *err)
+{
+	double all[2] = { sum, rc != 0 };
+
+	comm_sum_double(r->comm, all, 2);
+	if (all[1] > 0)
+		return comm_agree(r->comm, rc, err);
+	*loss = all[0] / n / r->comm->size;
+	return 0;
+}
+
+/* Gradients of the whole batch; *loss is its mean over all ranks.  Other rows
+ * take the place of those that could not be read: the step will not count. */
 static int accumulate(struct run *r, double *loss, struct errmsg *err)
 {
 	const struct config *c = r->config;
 	double sum = 0, one;
 	unsigned i;
-	int rc = 0;
+	int rc = 0, failed;
 
 	/* Each micro-batch counts for its part of the rank's, as if it had been
 	 * one large batch; ranks are averaged when they are summed. */
 	float scale = (float)(r->scaler.scale / c->accumulation);
 
-	for (i = 0; i < c->accumulation && !rc; i++) {
-		rc = comm_agree(r->comm, read_rows(r, false, r->step, i, err),
-				err);
+	for (i = 0; i < c->accumulation; i++) {
+		struct errmsg why;
+
 		if (!rc)
-			rc = network_train(r->network, &r->weights, r->rows,
-					   scale, dropout_seed(r, i), &one, err);
-		if (!rc)
-			sum += one;
+			rc = read_rows(r, false, r->step, i, err);
+		failed = network_train(r->network, &r->weights, r->rows, scale,
+				       dropout_seed(r, i), &one, &why);
+		if (pass_failed(r, failed, &why)) {
+			*err = why;
+			return failed;
+		}
+		sum += one;
 	}
-	if (rc)
-		return rc;
-	comm_sum_double(r->comm, &sum, 1);
-	*loss = sum / c->accumulation / r->comm->size;
-	return 0;
+	return mean_loss(r, sum, c->accumulation, rc, loss, err);
 }
 
 static int validate(struct run *r, double *loss, struct errmsg *err)
@@ -152,27 +173,26 @@ static int validate(struct run *r, double *loss, struct errmsg *err)
 	uint64_t batches = tokens_valid_rows(r->tokens) / c->batch, b;
 	double sum = 0, one;
 	unsigned i;
-	int rc;
+	int rc = 0, failed;
 
 	if (batches > VALID_BATCHES_MAX)
 		batches = VALID_BATCHES_MAX;
 	for (b = 0; b < batches; b++)
 		for (i = 0; i < c->accumulation; i++) {
-			rc = comm_agree(r->comm, read_rows(r, true, b, i, err),
-					err);
+			struct errmsg why;
+
 			if (!rc)
-				rc = pass_failed(
-					r,
-					network_evaluate(r->network, &r->weights,
-							 r->rows, &one, err),
-					err);
-			if (rc)
-				return rc;
+				rc = read_rows(r, true, b, i, err);
+			failed = network_evaluate(r->network, &r->weights,
+						  r->rows, &one, &why);
+			if (pass_failed(r, failed, &why)) {
+				*err = why;
+				return failed;
+			}
 			sum += one;
 		}
-	comm_sum_double(r->comm, &sum, 1);
-	*loss = sum / (double)batches / c->accumulation / r->comm->size;
-	return 0;
+	return mean_loss(r, sum, (double)batches * c->accumulation, rc, loss,
+			 err);
 }
 
 /* One update.  Fills in all of `m` but what is measured around it. */
@@ -231,31 +251,24 @@ static int save(struct run *r, struct errmsg *err)
 	return rc;
 }
 
-/* Has any rank been told to stop? */
-static bool all_stop(struct run *r)
-{
-	double asked = stop_requested();
-
-	comm_sum_double(r->comm, &asked, 1);
-	return asked > 0;
-}
-
 /* Is there something to do every `interval` steps, now? */
 static bool due(uint64_t step, uint64_t interval)
 {
 	return interval && step % interval == 0;
 }
 
+/* *stop: has any rank been told to? */
 static int report(struct run *r, struct metrics_step *m, double begun,
-		  struct errmsg *err)
+		  bool *stop, struct errmsg *err)
 {
 	const struct config *c = r->config;
-	double memory = (double)resident_bytes();
+	double most[2] = { (double)resident_bytes(), stop_requested() };
 
-	comm_max_double(r->comm, &memory, 1);
+	comm_max_double(r->comm, most, 2);
 	m->tokens_per_second =
 		(double)c->batch * c->seq_length / (seconds() - begun);
-	m->memory = (uint64_t)memory;
+	m->memory = (uint64_t)most[0];
+	*stop = most[1] > 0;
 	return comm_agree(
 		r->comm, r->metrics ? metrics_add(r->metrics, m, err) : 0, err);
 }
@@ -276,8 +289,7 @@ static int train_steps(struct run *r, struct errmsg *err)
 			rc = validate(r, &m.valid_loss, err);
 		}
 		if (!rc)
-			rc = report(r, &m, begun, err);
-		stop = !rc && all_stop(r);
+			rc = report(r, &m, begun, &stop, err);
 		if (!rc && r->saves &&
 		    (stop || r->step == c->steps ||
 		     due(r->step, c->checkpoint_interval)))
