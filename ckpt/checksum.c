@@ -10,16 +10,13 @@
 #include "ckpt/errmsg.h"
 #include "ckpt/parallel.h"
 
-/* Bytes read at once: stays in the second-level cache. */
-#define READ_CHUNK (256u << 10)
-
 /* Bytes that one thread sums at a time.  Below the least it sums them faster
  * than another one starts. */
 #define PIECE_MIN (UINT64_C(2) << 20)
 #define PIECE_MAX (UINT64_C(16) << 20)
 
 struct summing {
-	checksum_read *read;
+	checksum_step *step;
 	void *ctx;
 	struct checksum *v; /* pieces, in the order of ranges */
 	size_t n;
@@ -28,32 +25,11 @@ struct summing {
 	struct errmsg *err;
 };
 
-static int sum_piece(const struct summing *s, struct checksum *p,
-		     struct errmsg *err)
-{
-	uint8_t *const buf = p->into ? NULL : malloc(READ_CHUNK);
-	int rc = p->into || buf ? 0 :
-				  errmsg_set(err, -ENOMEM, "out of memory");
-
-	for (uint64_t done = 0; !rc && done < p->len;) {
-		const uint64_t left = p->len - done;
-		const size_t n = left < READ_CHUNK ? (size_t)left : READ_CHUNK;
-		uint8_t *const to = p->into ? p->into + done : buf;
-
-		rc = s->read(s->ctx, to, n, p->off + done, err);
-		if (!rc && !p->unsummed)
-			p->crc = libdeflate_crc32(p->crc, to, n);
-		done += n;
-	}
-	free(buf);
-	return rc;
-}
-
 static int sum_indexed(void *ctx, size_t i)
 {
 	struct summing *const s = ctx;
 	struct errmsg err = { "" };
-	const int rc = sum_piece(s, &s->v[i], &err);
+	const int rc = s->step(s->ctx, &s->v[i], &err);
 
 	if (!rc)
 		return 0;
@@ -94,7 +70,6 @@ static void cut(struct summing *s, const struct checksum *v, size_t n,
 				.off = v[i].off + at,
 				.len = left < piece ? left : piece,
 				.crc = at ? 0 : v[i].crc,
-				.into = v[i].into ? v[i].into + at : NULL,
 				.unsummed = v[i].unsummed,
 			};
 		}
@@ -117,11 +92,11 @@ static void combine(const struct checksum *piece, struct checksum *v, size_t n)
 	}
 }
 
-int checksum_ranges(struct checksum *v, size_t n, unsigned width,
-		    checksum_read *read, void *ctx, struct errmsg *err)
+int checksum_pieces(struct checksum *v, size_t n, unsigned width,
+		    checksum_step *step, void *ctx, struct errmsg *err)
 {
 	const uint64_t piece = piece_len(v, n, width);
-	struct summing s = { .read = read, .ctx = ctx, .failed_at = SIZE_MAX,
+	struct summing s = { .step = step, .ctx = ctx, .failed_at = SIZE_MAX,
 			     .err = err };
 	size_t pieces = 0;
 	int rc;
@@ -139,4 +114,37 @@ int checksum_ranges(struct checksum *v, size_t n, unsigned width,
 		combine(s.v, v, n);
 	free(s.v);
 	return rc;
+}
+
+struct reading {
+	checksum_read *read;
+	void *ctx;
+};
+
+static int read_piece(void *ctx, struct checksum *p, struct errmsg *err)
+{
+	const struct reading *const r = ctx;
+	uint8_t *const buf = malloc(CHECKSUM_CHUNK);
+	int rc = buf ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+
+	for (uint64_t done = 0; !rc && done < p->len;) {
+		const uint64_t left = p->len - done;
+		const size_t n = left < CHECKSUM_CHUNK ? (size_t)left :
+							 CHECKSUM_CHUNK;
+
+		rc = r->read(r->ctx, buf, n, p->off + done, err);
+		if (!rc)
+			p->crc = libdeflate_crc32(p->crc, buf, n);
+		done += n;
+	}
+	free(buf);
+	return rc;
+}
+
+int checksum_ranges(struct checksum *v, size_t n, unsigned width,
+		    checksum_read *read, void *ctx, struct errmsg *err)
+{
+	struct reading r = { .read = read, .ctx = ctx };
+
+	return checksum_pieces(v, n, width, read_piece, &r, err);
 }

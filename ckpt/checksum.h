@@ -10,15 +10,16 @@ struct errmsg;
 
 /*
  * A range of bytes, and its CRC-32: on entry that of what comes before it, 0
- * if that is nothing.  Who wants the bytes, too, says where they shall go; and
- * may want them alone, when their sum is known.
+ * if that is nothing.  Who goes through bytes whose sum is known says so.
  */
 struct checksum {
 	uint64_t off, len;
 	uint32_t crc;
-	uint8_t *into; /* room for `len`, or NULL */
 	bool unsummed;
 };
+
+/* Bytes gone through at once: they stay in the second-level cache. */
+#define CHECKSUM_CHUNK (256u << 10)
 
 /* Read `len` bytes at `off`; 0 or a negative errno.  Called by several threads
  * at once. */
@@ -32,5 +33,14 @@ typedef int checksum_read(void *ctx, void *buf, size_t len, uint64_t off,
  */
 int checksum_ranges(struct checksum *v, size_t n, unsigned width,
 		    checksum_read *read, void *ctx, struct errmsg *err);
+
+/* Go through a piece, and unless it is `unsummed` extend its sum; 0 or a
+ * negative errno.  Called by several threads at once. */
+typedef int checksum_step(void *ctx, struct checksum *piece,
+			  struct errmsg *err);
+
+/* The same for who has something else to do with the bytes on the way. */
+int checksum_pieces(struct checksum *v, size_t n, unsigned width,
+		    checksum_step *step, void *ctx, struct errmsg *err);
 
 #endif

@@ -10,6 +10,8 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/bytebuf.h %D%/bytebuf.c \
 	%D%/arena.h %D%/arena.c \
 	%D%/parallel.h %D%/parallel.c \
+	%D%/busguard.h %D%/busguard.c \
+	%D%/streamcopy.h %D%/streamcopy.c \
 	%D%/checksum.h %D%/checksum.c \
 	%D%/value.h %D%/value.c \
 	%D%/tensor.h %D%/tensor.c \

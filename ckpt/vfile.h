@@ -110,12 +110,11 @@ void vfile_sum_behind(struct vfile *f);
 void vfile_sum(struct vfile *f, const void *buf, size_t len, uint64_t off);
 
 /*
- * The whole file, with all its checksums from the same pass, into another one
- * of its size: `fd`, mapped at `at`, by up to `width` threads.  When it
- * succeeds, the shards were those that were planned up to the end.
+ * The whole file, with all its checksums from the same pass, to `at`, by up to
+ * `width` threads.  When it succeeds, the shards were those that were planned
+ * up to the end.
  */
-int vfile_fill(struct vfile *f, int fd, void *at, unsigned width,
-	       struct errmsg *err);
+int vfile_fill(struct vfile *f, void *at, unsigned width, struct errmsg *err);
 
 /* The shard that the file is a copy of: its number, or -1. */
 int64_t vfile_original(const struct vfile *f);

@@ -35,7 +35,7 @@ static void make(struct backing *b, uint64_t ino)
 		slot = assembly_claim(b, size, true);
 	if (slot) {
 		stats_add(b->stats, STATS_ASSEMBLED_AHEAD, 1);
-		assembly_make(b, file, slot, f.v);
+		assembly_make(b, file, slot, f.v, true);
 	}
 	pthread_mutex_unlock(&b->lock);
 	tree_file_close(&f);

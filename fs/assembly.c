@@ -15,13 +15,16 @@
 #include "fs/pool.h"
 #include "fs/stats.h"
 
-/* Threads for one file.  Where there are few processors one does it in less
- * time of theirs; more than four do not make it faster. */
-static unsigned threads_for_a_file(void)
-{
-	const unsigned half = parallel_width() / 2;
+/* More threads do not make one file faster. */
+#define THREADS_MAX 4
 
-	return half < 2 ? 1 : half < 4 ? half : 4;
+/* Who opens the file waits for it and leaves its processor; when it is made
+ * ahead somebody reads another one meanwhile. */
+static unsigned threads_for_a_file(bool ahead)
+{
+	const unsigned width = parallel_width() / (ahead ? 2 : 1);
+
+	return width < 1 ? 1 : width < THREADS_MAX ? width : THREADS_MAX;
 }
 
 bool assembly_wanted(const struct backing *b, uint64_t size)
@@ -137,7 +140,7 @@ static void count(struct backing *b, struct backed *file, uint64_t clock)
 }
 
 void assembly_make(struct backing *b, struct backed *file, struct slot *slot,
-		   struct vfile *v)
+		   struct vfile *v, bool ahead)
 {
 	const uint64_t clock = stats_clock();
 	struct errmsg err = { "" };
@@ -145,7 +148,7 @@ void assembly_make(struct backing *b, struct backed *file, struct slot *slot,
 
 	file->state = BACKED_MAKING;
 	pthread_mutex_unlock(&b->lock);
-	rc = vfile_fill(v, slot->fd, slot->p, threads_for_a_file(), &err);
+	rc = vfile_fill(v, slot->p, threads_for_a_file(ahead), &err);
 	pthread_mutex_lock(&b->lock);
 	if (rc) {
 		pool_put(b->pool, slot);

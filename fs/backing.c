@@ -229,7 +229,7 @@ static void begin(struct backing *b, struct backed *file,
 	if (slot) {
 		file->waiting = use;
 		ahead_opened(b, file->ino);
-		assembly_make(b, file, slot, f->v);
+		assembly_make(b, file, slot, f->v, false);
 		return;
 	}
 	stream(b, file);

@@ -103,7 +103,7 @@ void assembly_let_go(struct backing *b);
 /* Assemble a file that is BACKED_NOT, and settle it.  Lets the lock go
  * meanwhile. */
 void assembly_make(struct backing *b, struct backed *file, struct slot *slot,
-		   struct vfile *v);
+		   struct vfile *v, bool ahead);
 
 /* Tell the thread that a file was opened. */
 void ahead_opened(struct backing *b, uint64_t ino);

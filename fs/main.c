@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "ckpt/busguard.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/parallel.h"
 #include "fs/backing.h"
@@ -121,6 +122,7 @@ static int run(const struct options *o, struct fuse_args *args)
 	int rc = 0;
 
 	raise_file_limit();
+	busguard_install();
 	if (tree_open(o, &stats, &tree, &err)) {
 		fprintf(stderr, "ucfs: %s\n", err.text);
 		return 1;

@@ -3,6 +3,8 @@
 # name its script in scripts.  Exit status 77 means skipped.
 
 unit_tests = \
+	%D%/test_busguard \
+	%D%/test_streamcopy \
 	%D%/test_checksum \
 	%D%/test_tensor \
 	%D%/test_cast \
