@@ -10,8 +10,9 @@
 #include "ckpt/errmsg.h"
 #include "ckpt/parallel.h"
 
-/* Bytes that one thread sums at a time.  Below the least it sums them faster
- * than another one starts. */
+/* Bytes that one thread sums at a time: some pieces for each, since one may
+ * start late.  Below the least it sums them faster than another one starts. */
+#define PIECES_EACH 4
 #define PIECE_MIN (UINT64_C(2) << 20)
 #define PIECE_MAX (UINT64_C(16) << 20)
 
@@ -49,7 +50,8 @@ static uint64_t piece_len(const struct checksum *v, size_t n, unsigned width)
 
 	for (size_t i = 0; i < n; i++)
 		total += v[i].len;
-	len = total / (width ? width : 1) + 1;
+	len = total / (width > 1 ? width * PIECES_EACH : 1);
+	len = (len / CHECKSUM_CHUNK + 1) * CHECKSUM_CHUNK;
 	return len < PIECE_MIN ? PIECE_MIN : len > PIECE_MAX ? PIECE_MAX : len;
 }
 

@@ -41,11 +41,12 @@ static void make(struct backing *b, uint64_t ino)
 	tree_file_close(&f);
 }
 
-static void follow(struct backing *b, uint64_t ino, unsigned way, uint64_t bound)
+static void follow(struct backing *b, uint64_t ino, unsigned way,
+		   uint64_t bound, unsigned files)
 {
 	uint64_t size;
 
-	for (unsigned k = 1; k <= AHEAD; k++) {
+	for (unsigned k = 1; k <= files; k++) {
 		if (tree_following(b->tree, ino, way, ASSEMBLY_MIN, &ino, &size) ||
 		    size > bound / (k + 1))
 			return;
@@ -59,7 +60,9 @@ static void look(struct backing *b, uint64_t ino, uint64_t bound)
 	unsigned way;
 
 	if (order_meet(&b->order, ino, &way))
-		follow(b, ino, way, bound);
+		follow(b, ino, way, bound, AHEAD);
+	else if (order_guess(&b->order, &way))
+		follow(b, ino, way, bound, 1);
 	for (way = 0; way < PLAN_WAYS; way++)
 		if (tree_following(b->tree, ino, way, ASSEMBLY_MIN, &next,
 				   &size) == 0)

@@ -228,8 +228,9 @@ static void begin(struct backing *b, struct backed *file,
 		b->company--;
 	if (slot) {
 		file->waiting = use;
-		ahead_opened(b, file->ino);
 		assembly_make(b, file, slot, f->v, false);
+		/* Only now: the next one would have taken its processors. */
+		ahead_opened(b, file->ino);
 		return;
 	}
 	stream(b, file);

@@ -23,5 +23,18 @@ bool order_meet(struct order *o, uint64_t ino, unsigned *way)
 			met = true;
 			o->expected[i].ino = 0;
 		}
+	if (met) {
+		o->has_habit = true;
+		o->habit = *way;
+	}
 	return met;
+}
+
+bool order_guess(struct order *o, unsigned *way)
+{
+	const bool guessed = o->has_habit;
+
+	*way = o->habit;
+	o->has_habit = false;
+	return guessed;
 }

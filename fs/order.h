@@ -20,6 +20,8 @@ struct order {
 		unsigned way;
 	} expected[ORDER_EXPECTED];
 	size_t next; /* the oldest, to be forgotten first */
+	bool has_habit;
+	unsigned habit; /* the way that was met last */
 };
 
 /* Going `way`, this file will come. */
@@ -27,5 +29,9 @@ void order_expect(struct order *o, uint64_t ino, unsigned way);
 
 /* Was this file expected, and which way?  Told once. */
 bool order_meet(struct order *o, uint64_t ino, unsigned *way);
+
+/* A loader begins somewhere: it will go as the last one did.  A guess that was
+ * not confirmed by anybody since is not made again. */
+bool order_guess(struct order *o, unsigned *way);
 
 #endif

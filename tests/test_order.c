@@ -67,11 +67,32 @@ static void old_expectations_are_forgotten(void **state)
 	assert_false(order_meet(&o, 100, &way)); /* it is told once */
 }
 
+/* Passes through the same tree, by one after the other, begin alike. */
+static void who_begins_goes_as_the_last_one_did(void **state)
+{
+	struct order o = { 0 };
+	unsigned way = 9;
+
+	(void)state;
+	assert_false(order_guess(&o, &way)); /* nobody went anywhere yet */
+	open_file(&o, 10, &way);
+	assert_true(open_file(&o, 13, &way));
+	assert_false(open_file(&o, 50, &way));
+	assert_true(order_guess(&o, &way));
+	assert_int_equal(way, 1);
+	assert_false(open_file(&o, 80, &way));
+	assert_false(order_guess(&o, &way)); /* 53 did not come */
+	assert_true(open_file(&o, 81, &way));
+	assert_true(order_guess(&o, &way));
+	assert_int_equal(way, 0);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(ways_are_recognised),
 		cmocka_unit_test(old_expectations_are_forgotten),
+		cmocka_unit_test(who_begins_goes_as_the_last_one_did),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
