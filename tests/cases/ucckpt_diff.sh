@@ -144,6 +144,37 @@ run_diff 1 "$tmp/u" "$tmp/v" --strict
 run_diff 0 "$tmp/u" "$tmp/v" --all
 check "--all tells of all" test "$(grep -c ': the same' "$tmp/said")" = 68
 check "with their types" grep -q -x 'tail step: the same, float32 in A, int64 in B' "$tmp/said"
+check "the weights first" diff <(grep '^cube ' "$tmp/said") - <<END
+cube fp32: the same
+cube exp_avg: the same
+cube exp_avg_sq: the same
+cube step: the same
+END
+put "$tmp/u/zero/tail/step.pt" 0 "$half"
+run_diff 1 "$tmp/u" "$tmp/v"
+says "tail step: 1 of 1 elements differ, by up to 3.5 (relative 0.875), the first at [], float32 in A, int64 in B" \
+	"different: 1 of 68 states of 17 parameters, by up to 3.5 (relative 0.875)"
+
+# A flat tensor has no shape of its own, but a length.
+ucckpt convert "$good/z3_fp32_dp2" "$tmp/flat" >/dev/null 2>&1
+put "$tmp/flat/zero/cube/fp32.pt" 17 "$nan"
+cp "$tmp/flat/zero/one/fp32.pt" "$tmp/flat/zero/tail/fp32.pt"
+run_diff 1 "$tmp/flat" "$tag"
+says "cube fp32: 1 of 30 elements differ, 1 of them NaN or infinite, the first at [1, 0, 2]" \
+	"tail fp32: shape [1] in A, [3] in B" "note: A has no step" \
+	"different: 2 of 51 states of 17 parameters"
+
+# The last element of a large tensor.
+mkdir "$tmp/large"
+"$top_builddir/tests/mkrun" "$tmp/large" 1 200000 || fail mkrun
+ucckpt convert "$tmp/large" "$tmp/tree" >/dev/null 2>&1
+run_diff 0 "$tmp/large" "$tmp/tree"
+put "$tmp/tree/zero/block.0000.weight/exp_avg.pt" 199999 "$nan"
+run_diff 1 "$tmp/large" "$tmp/tree"
+says "block.0000.weight exp_avg: 1 of 200000 elements differ, 1 of them NaN or infinite, the first at [199999]" \
+	"different: 1 of 4 states of 1 parameters"
+rm -r "$tmp/u"
+ucckpt convert "$tag" "$tmp/u" >/dev/null 2>&1
 
 # --- for programs --------------------------------------------------------------
 
