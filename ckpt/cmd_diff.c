@@ -27,14 +27,6 @@ static int fail_nomem(struct errmsg *err)
 	return errmsg_set(err, -ENOMEM, "out of memory");
 }
 
-/* Go along two sorted lists: which of the two has the first of their heads?
- * `order` compares the heads; a list that has ended has none. */
-static void match(bool more_a, bool more_b, int order, bool has[2])
-{
-	has[0] = more_a && (!more_b || order <= 0);
-	has[1] = more_b && (!more_a || order >= 0);
-}
-
 /* --- parameters ---------------------------------------------------------------- */
 
 static int match_params(struct diff *d, struct errmsg *err)
@@ -48,11 +40,13 @@ static int match_params(struct diff *d, struct errmsg *err)
 		return fail_nomem(err);
 	while (i < na || j < nb) {
 		struct diff_param *const p = &d->params[d->nparams++];
-		const bool both = i < na && j < nb;
+		const int order = i == na ? 1 :
+				  j == nb ? -1 :
+					    strcmp(statetree_name(a, i),
+						   statetree_name(b, j));
 
-		match(i < na, j < nb,
-		      both ? strcmp(statetree_name(a, i),
-				    statetree_name(b, j)) : 0, p->has);
+		p->has[0] = order <= 0;
+		p->has[1] = order >= 0;
 		p->name = p->has[0] ? statetree_name(a, i) :
 				      statetree_name(b, j);
 		i += p->has[0];
@@ -80,7 +74,7 @@ static int compare_state(struct diff *d, const char *param,
 	return rc;
 }
 
-/* Name the states of both sides, and which are on one alone. */
+/* Name the states of both sides, and say which are on one alone. */
 static int match_states(struct diff *d, struct diff_param *p,
 			struct errmsg *err)
 {
@@ -97,18 +91,19 @@ static int match_states(struct diff *d, struct diff_param *p,
 		return fail_nomem(err);
 	while (i < a.n || j < b.n) {
 		struct diff_state *const s = &p->states[p->nstates++];
-		const bool both = i < a.n && j < b.n;
-		bool has[2];
+		const int order =
+			i == a.n ? 1 :
+			j == b.n ? -1 :
+				   statetree_compare_states(a.name[i],
+							    b.name[j]);
 
-		match(i < a.n, j < b.n,
-		      both ? statetree_compare_states(a.name[i], b.name[j]) : 0,
-		      has);
-		memcpy(s->name, has[0] ? a.name[i] : b.name[j],
+		s->kind = order < 0 ? DIFF_ONLY_A :
+			  order > 0 ? DIFF_ONLY_B :
+				      DIFF_NONE;
+		memcpy(s->name, order <= 0 ? a.name[i] : b.name[j],
 		       sizeof(s->name));
-		s->kind = !has[1] ? DIFF_ONLY_A : !has[0] ? DIFF_ONLY_B :
-							    DIFF_NONE;
-		i += has[0];
-		j += has[1];
+		i += order <= 0;
+		j += order >= 0;
 	}
 	return 0;
 }
