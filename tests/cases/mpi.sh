@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # What cases that run several ranks share, on top of lib.sh.
+#
+#   on_ranks N COMMAND...  runs it on N ranks, for $TRAIN_SECONDS (120) at most;
+#                          one rank needs no mpirun
 
 require_mpi() {
 	command -v mpirun >/dev/null || skip "no mpirun"
@@ -12,7 +15,22 @@ export OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_btl_vader_single_copy_mechanism=none
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-# It keeps memory until it exits, which is no leak of ours.
+# All ranks are here: looking for networks and other machines takes longer than
+# most of the runs.
+export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader OMPI_MCA_plm=isolated
+
+# It keeps memory until it exits, which is no leak of ours.  A rank that is
+# alone does without it, and has no excuse.
+lsan_options=${LSAN_OPTIONS-}
 export LSAN_OPTIONS="suppressions=$top_srcdir/tests/mpi.supp:print_suppressions=0${LSAN_OPTIONS:+:$LSAN_OPTIONS}"
-# Some of it through frames that only the slow unwinder sees through.
-export ASAN_OPTIONS="fast_unwind_on_malloc=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}"
+
+on_ranks() {
+	local run=(timeout -k 10 "${TRAIN_SECONDS:-120}")
+
+	if [ "$1" = 1 ]; then
+		run+=(env LSAN_OPTIONS="$lsan_options")
+	else
+		run+=(mpirun -n "$1")
+	fi
+	"${run[@]}" "${@:2}" </dev/null
+}

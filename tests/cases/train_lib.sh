@@ -32,9 +32,8 @@ rank=(uctrain)
 try_train() {
 	local n=$1 name=$2
 	shift 2
-	timeout -k 10 "${TRAIN_SECONDS:-120}" mpirun -n "$n" "${rank[@]}" \
-		--run_name "$name" --log_dir "$tmp/logs" "$@" \
-		>"$tmp/$name.log" 2>&1 </dev/null
+	on_ranks "$n" "${rank[@]}" --run_name "$name" --log_dir "$tmp/logs" \
+		"$@" >"$tmp/$name.log" 2>&1
 }
 
 train() {

@@ -13,13 +13,7 @@ program=$top_builddir/tests/ranks_checkpoint
 
 # state N KEY=VALUE...: what N ranks have in the end
 state() {
-	local n=$1
-	shift
-	if [ "$n" = 1 ]; then
-		"$program" "$@" 2>"$tmp/words"
-	else
-		mpirun -n "$n" "$program" "$@" </dev/null 2>"$tmp/words"
-	fi
+	on_ranks "$1" "$program" "${@:2}" 2>"$tmp/words"
 }
 
 # same "what" WANT N KEY=VALUE...

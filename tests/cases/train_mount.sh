@@ -13,9 +13,7 @@ program=$top_builddir/tests/ranks_checkpoint
 [ -x "$program" ] || skip "the trainer was not built"
 
 state() {
-	local n=$1
-	shift
-	mpirun -n "$n" "$program" "$@" </dev/null 2>"$tmp/words"
+	on_ranks "$1" "$program" "${@:2}" 2>"$tmp/words"
 }
 
 bytes_read() {

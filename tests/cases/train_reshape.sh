@@ -9,7 +9,7 @@ require_fuse
 
 # A text, not the same random rows again and again: a model that learns those by
 # heart becomes so sensitive that PyTorch, too, goes apart by a last bit's doing.
-flags=("${tiny[@]}" --lr 1e-3 --data "$top_srcdir/LICENSE" --train_batch_size 24
+flags=("${tiny[@]}" --n_embd 16 --seq_length 16 --lr 1e-3 --data "$top_srcdir/LICENSE" --train_batch_size 24
 	--train_micro_batch_size_per_gpu 2)
 
 # Saved in stage | resumed in stage | on ranks

@@ -7,7 +7,7 @@
 require_train
 require_fuse
 
-flags=("${tiny[@]}" --train_batch_size 16 --train_micro_batch_size_per_gpu 4
+flags=("${tiny[@]}" --n_embd 16 --seq_length 16 --train_batch_size 16 --train_micro_batch_size_per_gpu 4
 	--deterministic)
 
 # resume STAGE DTYPE: "equal" asks for the same bits.

@@ -11,9 +11,7 @@ program=$top_builddir/tests/ranks_checkpoint
 [ -x "$program" ] || skip "the trainer was not built"
 
 run() {
-	local n=$1
-	shift
-	mpirun -n "$n" "$program" "$@"
+	on_ranks "$1" "$program" "${@:2}"
 }
 
 # What stage 0 saves is no ZeRO checkpoint; others can be checked.
