@@ -3,6 +3,7 @@
 #define UCTRAIN_BACKEND_H
 
 #include <stdbool.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -194,6 +195,8 @@ int backend_cpu_new(struct backend **out, enum dtype dtype, unsigned threads,
 
 struct backend_cuda_options {
 	unsigned local_rank; /* of this machine: ranks take GPUs in turns */
+	bool tf32; /* products of float32 may round factors to 11 bits */
+	size_t logits_bytes; /* the most that are there at once; 0: 1 GiB */
 };
 
 /* -ENOTSUP where CUDA was not built in, -ENODEV where there is no GPU. */

@@ -13,6 +13,7 @@
 #include "ckpt/errmsg.h"
 #include "gpu/cpu.h"
 #include "gpu/cpu_math.h"
+#include "gpu/pattern.h"
 
 /* Large buffers lie on pages of this size where the system has them. */
 #define HUGE_PAGE ((size_t)2 << 20)
@@ -249,7 +250,7 @@ CPU_CLONES static void drop_block(float *x, size_t n, float drop, uint64_t seed,
 	size_t i;
 
 	for (i = 0; i < n; i++)
-		x[i] = cpu_drop(x[i], cpu_random(seed, first + i), drop);
+		x[i] = pattern_drop(x[i], pattern_random(seed, first + i), drop);
 }
 
 static void cpu_dropout(struct backend *b, void *p, size_t n, float drop,

@@ -9,6 +9,11 @@
 
 #include "ckpt/errmsg.h"
 #include "gpu/cuda.h"
+#include "gpu/cuda_ops.h"
+#include "gpu/cuda_product.h"
+
+/* As much as products of many rows gain by. */
+#define LOGITS_BYTES ((size_t)1 << 30)
 
 /* --- failures --------------------------------------------------------------- */
 
@@ -17,16 +22,20 @@ static int errno_of(cudaError_t e)
 	return e == cudaErrorMemoryAllocation ? -ENOMEM : -EIO;
 }
 
+void cuda_fail(struct cuda *c, int rc, const char *call, const char *reason)
+{
+	if (c->failed)
+		return;
+	c->failed = rc;
+	snprintf(c->failure, sizeof(c->failure), "%s: %s", call, reason);
+}
+
 bool cuda_ok(struct cuda *c, cudaError_t e, const char *call)
 {
 	if (e == cudaSuccess)
 		return true;
 	cudaGetLastError(); /* or the next call returns it once more */
-	if (!c->failed) {
-		c->failed = errno_of(e);
-		snprintf(c->failure, sizeof(c->failure), "%s: %s (%s)", call,
-			 cudaGetErrorString(e), cudaGetErrorName(e));
-	}
+	cuda_fail(c, errno_of(e), call, cudaGetErrorString(e));
 	return false;
 }
 
@@ -132,6 +141,7 @@ static void cuda_destroy(struct backend *b)
 {
 	struct cuda *const c = cuda_of(b);
 
+	cuda_products_done(c);
 	if (c->scratch)
 		cudaFreeAsync(c->scratch, c->stream);
 	if (c->stream) {
@@ -149,6 +159,23 @@ static const struct backend_ops ops = {
 	.to_device = cuda_to_device,
 	.to_host = cuda_to_host,
 	.zero = cuda_zero,
+	.embed = cuda_embed,
+	.embed_grad = cuda_embed_grad,
+	.norm = cuda_norm,
+	.norm_grad = cuda_norm_grad,
+	.linear = cuda_linear,
+	.linear_grad = cuda_linear_grad,
+	.attention = cuda_attention,
+	.attention_grad = cuda_attention_grad,
+	.dropout = cuda_dropout,
+	.add = cuda_add,
+	.classify = cuda_classify,
+	.sum_squares = cuda_sum_squares,
+	.scale = cuda_scale,
+	.accumulate = cuda_accumulate,
+	.round = cuda_round,
+	.widen = cuda_widen,
+	.adam = cuda_adam,
 };
 
 /* Ranks of a machine take its GPUs in turns. */
@@ -166,6 +193,8 @@ static int choose_device(struct cuda *c, unsigned local_rank, struct errmsg *err
 	cuda_ok(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),
 		"cudaStreamCreateWithFlags");
 	keep_memory(c);
+	if (cuda_products_init(c))
+		return errmsg_set(err, -ENOMEM, "out of memory");
 	return cuda_sync(&c->base, err);
 }
 
@@ -187,6 +216,8 @@ int backend_cuda_new(struct backend **out, enum dtype dtype,
 		.dtype = dtype,
 		.lp_size = dtype == DTYPE_F32 ? 4 : 2,
 	};
+	c->logits_bytes = o->logits_bytes ? o->logits_bytes : LOGITS_BYTES;
+	c->tf32 = o->tf32 && dtype == DTYPE_F32;
 	rc = choose_device(c, o->local_rank, err);
 	if (rc) {
 		cuda_destroy(&c->base);

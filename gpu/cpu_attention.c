@@ -13,6 +13,7 @@
 
 #include "gpu/cpu.h"
 #include "gpu/cpu_math.h"
+#include "gpu/pattern.h"
 
 #define QUERIES ((size_t)64) /* of a block */
 
@@ -42,7 +43,7 @@ static struct head head_of(const struct backend *b, const float *qkv,
 		.pitch = 3 * c,
 		.scale = 1.0f / sqrtf((float)width),
 		.drop = drop,
-		.seed = cpu_random(seed, batch * heads + h),
+		.seed = pattern_random(seed, batch * heads + h),
 		.dtype = b->dtype,
 	};
 }
@@ -102,14 +103,14 @@ CPU_CLONES static void drop_elements(float *x, size_t n, float drop,
 	size_t i;
 
 	for (i = 0; i < n; i++)
-		x[i] = cpu_drop(x[i], cpu_random(seed, i), drop);
+		x[i] = pattern_drop(x[i], pattern_random(seed, i), drop);
 }
 
 /* Drop weights of query `q`; the gradient of a weight is dropped with it. */
 static void drop_row(const struct head *h, float *x, size_t q)
 {
 	if (h->drop > 0)
-		drop_elements(x, q + 1, h->drop, cpu_random(h->seed, q));
+		drop_elements(x, q + 1, h->drop, pattern_random(h->seed, q));
 }
 
 /* Scores of queries [q, q + n) against the first q + n keys. */

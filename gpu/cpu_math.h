@@ -106,23 +106,4 @@ static inline float cpu_round_f16(float x)
 	return x != x ? x : cpu_from_bits(cpu_to_bits(y) | sign);
 }
 
-/* The i-th random number of a seed (splitmix64).  Seeds of sequences that
- * belong together must be far apart: let them be such numbers themselves. */
-static inline uint64_t cpu_random(uint64_t seed, uint64_t i)
-{
-	uint64_t x = seed + i * UINT64_C(0x9e3779b97f4a7c15);
-
-	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-	return x ^ x >> 31;
-}
-
-/* What dropout makes of an element that its random number belongs to. */
-static inline float cpu_drop(float x, uint64_t random, float drop)
-{
-	const float r = (float)(int32_t)(random >> 40) * 0x1p-24f;
-
-	return r < drop ? 0 : x * (1.0f / (1.0f - drop));
-}
-
 #endif

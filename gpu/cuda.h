@@ -22,6 +22,9 @@ struct cuda {
 	struct backend base;
 	int device;
 	cudaStream_t stream;
+	struct products *products;
+	bool tf32;           /* products of float32 may keep less of it */
+	size_t logits_bytes; /* that are there at once */
 	/* Grown on first use and kept: what operations need for themselves. */
 	void *scratch;
 	size_t scratch_len;
@@ -38,6 +41,9 @@ static inline struct cuda *cuda_of(struct backend *b)
 /* Was the call a success?  If not, sync will tell its name and the reason; only
  * the first failure is kept, others follow from it. */
 bool cuda_ok(struct cuda *c, cudaError_t e, const char *call);
+
+/* A call has failed, with a negative errno and a reason, for sync to tell. */
+void cuda_fail(struct cuda *c, int rc, const char *call, const char *reason);
 
 /* At least `bytes` of device memory, aligned for any vector, for the operation
  * that asks, or NULL, which sync will tell.  The last one's is gone. */

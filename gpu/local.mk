@@ -5,7 +5,7 @@ noinst_LIBRARIES += %D%/libuctrain.a
 endif
 %C%_libuctrain_a_SOURCES = \
 	%D%/gpt2.h %D%/gpt2.c \
-	%D%/backend.h \
+	%D%/backend.h %D%/pattern.h \
 	%D%/cpu.h %D%/cpu_math.h \
 	%D%/cpu_norm.c %D%/cpu_linear.c %D%/cpu_attention.c \
 	%D%/cpu_classify.c %D%/cpu_optimizer.c %D%/backend_cpu.c \
@@ -44,17 +44,28 @@ endif
 	%D%/train.h %D%/train.c
 
 # Host code is C, kernels are nvcc's; without CUDA something says so.
-cuda_headers = %D%/cuda.h
-cuda_sources = $(cuda_headers) %D%/backend_cuda.c
-cuda_kernels =
-EXTRA_DIST += $(cuda_kernels)
+cuda_sources = \
+	%D%/cuda.h %D%/cuda_ops.h %D%/backend_cuda.c \
+	%D%/cuda_product.h %D%/cuda_product.c %D%/cuda_attention.h
+cuda_kernels = \
+	%D%/cuda_flat.cu %D%/cuda_embed.cu %D%/cuda_norm.cu \
+	%D%/cuda_linear.cu %D%/cuda_classify.cu \
+	%D%/cuda_attention.cu %D%/cuda_attention_mma.cu
+EXTRA_DIST += $(cuda_kernels) \
+	%D%/cuda_launch.cuh %D%/cuda_ptx.cuh %D%/cuda_lp.cuh \
+	%D%/cuda_reduce.cuh %D%/cuda_columns.cuh \
+	%D%/cuda_head.cuh %D%/cuda_mma.cuh
 if HAVE_CUDA
-%C%_libuctrain_a_SOURCES += $(cuda_sources)
+%C%_libuctrain_a_SOURCES += $(cuda_sources) %D%/cuda_lt.c
 %C%_libuctrain_a_LIBADD = $(cuda_kernels:.cu=.o)
 CLEANFILES += $(cuda_kernels:.cu=.o) $(cuda_kernels:.cu=.d)
 SUFFIXES = .cu
+AM_V_NVCC = $(am__v_NVCC_@AM_V@)
+am__v_NVCC_ = $(am__v_NVCC_@AM_DEFAULT_V@)
+am__v_NVCC_0 = @echo "  NVCC    " $@;
+am__v_NVCC_1 =
 .cu.o:
-	$(AM_V_GEN)$(MKDIR_P) $(@D) && \
+	$(AM_V_NVCC)$(MKDIR_P) $(@D) && \
 	$(NVCC) $(NVCC_FLAGS) -I$(top_srcdir) -MD -MF $(@:.o=.d) -c -o $@ $<
 -include $(cuda_kernels:.cu=.d)
 else

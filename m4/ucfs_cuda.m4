@@ -50,16 +50,17 @@ for ucfs_dir in lib64 lib targets/x86_64-linux/lib; do
     [ucfs_cuda_libdir=`cd "$ucfs_cuda_top/$ucfs_dir" && pwd -P`])
 done
 CUDA_CFLAGS="-isystem $ucfs_cuda_top/include"
-CUDA_LIBS="-L$ucfs_cuda_libdir -Wl,-rpath,$ucfs_cuda_libdir -Wl,--as-needed -lcublasLt -lcudart -Wl,--no-as-needed"
+CUDA_LIBS="-L$ucfs_cuda_libdir -Wl,-rpath,$ucfs_cuda_libdir -Wl,--as-needed -lcudart -Wl,--no-as-needed -ldl"
 ucfs_save_CPPFLAGS=$CPPFLAGS
 ucfs_save_LIBS=$LIBS
 CPPFLAGS="$CPPFLAGS $CUDA_CFLAGS"
 LIBS="$CUDA_LIBS $LIBS"
+# cublasLt is loaded when it is needed, see gpu/cuda_lt.c.
 AC_MSG_CHECKING([whether cudart and cublasLt can be used])
 AC_LINK_IFELSE(
   [AC_LANG_PROGRAM([[#include <cuda_runtime_api.h>
 #include <cublasLt.h>]],
-     [[cublasLtHandle_t h; return cudaGetLastError() || cublasLtCreate(&h);]])],
+     [[return cudaGetLastError() + CUBLAS_VER_MAJOR;]])],
   [AC_MSG_RESULT([yes])
    _UCFS_CUDA_FLAGS
    have_cuda="$NVCC $ucfs_cuda_release (sm $with_cuda_arch)"],
@@ -78,6 +79,6 @@ for ucfs_arch in `echo "$with_cuda_arch" | sed 's/sm_//g; s/,/ /g'`; do
   ucfs_last_arch=$ucfs_arch
 done
 NVCC_FLAGS="$NVCC_FLAGS -gencode arch=compute_$ucfs_last_arch,code=compute_$ucfs_last_arch"
-NVCC_FLAGS="$NVCC_FLAGS -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-rtti"
+NVCC_FLAGS="$NVCC_FLAGS -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics"
 AS_IF([test "x$enable_werror" = xyes],
   [NVCC_FLAGS="$NVCC_FLAGS -Werror all-warnings -Xcompiler -Werror"])])

@@ -144,6 +144,43 @@ train_ldadd = %D%/libmk.a $(train_libs) $(CMOCKA_LIBS) $(NETTLE_LIBS)
 %C%_test_intake_SOURCES = %D%/test_intake.c $(apart)
 %C%_test_intake_LDADD = $(train_ldadd)
 
+# The CUDA backend without a GPU: its kernels compiled as C++, with headers and
+# a runtime that emulate CUDA.  test_cuda is the same on a GPU.
+cuda_tests =
+cuda_test_sources = \
+	%D%/test_cuda.c %D%/sides.h %D%/sides.c
+cudaemu_kernels = \
+	%D%/cudaemu/cuda_flat.o %D%/cudaemu/cuda_embed.o \
+	%D%/cudaemu/cuda_norm.o %D%/cudaemu/cuda_linear.o \
+	%D%/cudaemu/cuda_classify.o %D%/cudaemu/cuda_attention.o \
+	%D%/cudaemu/cuda_attention_mma.o
+CLEANFILES += $(cudaemu_kernels) $(cudaemu_kernels:.o=.d)
+cudaemu_includes = -I$(top_srcdir)/%D%/cudaemu
+if HAVE_CXX
+cuda_tests += %D%/test_cuda_emulated
+endif
+if HAVE_CUDA
+cuda_tests += %D%/test_cuda
+endif
+%C%_test_cuda_SOURCES = $(cuda_test_sources)
+%C%_test_cuda_LDADD = $(train_ldadd)
+%C%_test_cuda_emulated_SOURCES = $(cuda_test_sources) \
+	$(cuda_sources) \
+	%D%/cudaemu/cudaemu.h %D%/cudaemu/cudaemu.cc \
+	%D%/cudaemu/cudaemu_api.c %D%/cudaemu/cudaemu_lt.c \
+	%D%/cudaemu/cudaemu_types.c
+%C%_test_cuda_emulated_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS) \
+	-DCUDA_EMULATED
+%C%_test_cuda_emulated_CXXFLAGS = $(cudaemu_cxxflags)
+%C%_test_cuda_emulated_LDADD = $(cudaemu_kernels) $(train_ldadd)
+cudaemu_cxxflags = -std=c++17 -pthread $(UCFS_CFLAGS) -fno-strict-aliasing \
+	-Wno-unknown-pragmas -fno-exceptions -fno-rtti
+%D%/cudaemu/%.o: gpu/%.cu
+	$(AM_V_CXX)$(MKDIR_P) $(@D) && \
+	$(CXX) $(cudaemu_cxxflags) $(CXXFLAGS) $(cudaemu_includes) \
+		-I$(top_srcdir) -MD -MF $(@:.o=.d) -x c++ -c -o $@ $<
+-include $(cudaemu_kernels:.o=.d)
+
 # What cases run on several ranks.
 train_programs = \
 	%D%/ranks_zero \
@@ -223,8 +260,8 @@ check_PROGRAMS += $(replays)
 TESTS += $(replays)
 if HAVE_TEST_LIBS
 if BUILD_TRAIN
-check_PROGRAMS += $(train_tests)
-TESTS += $(train_tests)
+check_PROGRAMS += $(train_tests) $(cuda_tests)
+TESTS += $(train_tests) $(cuda_tests)
 endif
 check_PROGRAMS += $(unit_tests)
 # The last of them has threads for all processors.

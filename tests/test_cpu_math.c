@@ -11,6 +11,7 @@
 
 #include "ckpt/cast.h"
 #include "gpu/cpu_math.h"
+#include "gpu/pattern.h"
 
 #define COUNT(a) (sizeof(a) / sizeof(*(a)))
 
@@ -136,7 +137,8 @@ static void drops_as_often_as_told(void **state)
 		unsigned i, dropped = 0;
 
 		for (i = 0; i < n; i++) {
-			const float x = cpu_drop(2, cpu_random(3, i), rates[r]);
+			const float x =
+				pattern_drop(2, pattern_random(3, i), rates[r]);
 
 			dropped += x == 0;
 			assert_true(x == 0 || fabs(x - kept) < 1e-5 * kept);

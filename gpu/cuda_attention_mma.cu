@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Causal attention on tensor cores, for 16-bit types and heads of up to 128
+ * elements: as in cuda_attention.cu, but a warp has 16 rows, and tiles of the
+ * other side are copied while the one before is used.
+ *
+ * On the way back scores are made again, once for the gradients of keys and
+ * once for those of queries: seven products instead of five, and none of the
+ * sums that blocks would otherwise have in common.
+ */
+#include "gpu/cuda_head.cuh"
+#include "gpu/cuda_launch.cuh"
+#include "gpu/cuda_mma.cuh"
+
+#define LOG2_E 1.4426950409f
+#define LN_2 0.6931471806f
+
+#define TILE 64     /* rows of the other side */
+#define QUERIES 128 /* of a block, forwards */
+#define ROWS 64     /* of a block, on the way back */
+#define STEP 4      /* columns / 8 of scores that are there at once, likewise */
+
+/* Tiles of the other side: two matrices, there twice. */
+template <int D> static constexpr size_t shared_bytes()
+{
+	return 4 * TILE * D * sizeof(uint16_t);
+}
+
+static __device__ __forceinline__ float quad_sum(float x)
+{
+	x += __shfl_xor_sync(0xffffffffu, x, 1);
+	return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+static __device__ __forceinline__ float quad_max(float x)
+{
+	x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+	return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+/* --- forwards --------------------------------------------------------------- */
+
+/* A lane's two queries: the largest score, counted in powers of two, and the
+ * lane's part of the sum. */
+struct running {
+	float top[2], sum[2];
+};
+
+/* Scores of keys from `at` on become weights; `fade` is what is left of what
+ * was summed before. */
+static __device__ __forceinline__ void weigh(float s[TILE / 8][4], running &r,
+					     float fade[2], size_t query,
+					     size_t at, float scale)
+{
+	const size_t first = at + threadIdx.x % 4 * 2;
+
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		float top = -INFINITY;
+
+#pragma unroll
+		for (int i = 0; i < TILE / 8; i++)
+#pragma unroll
+			for (int j = 0; j < 2; j++) {
+				float &x = s[i][half * 2 + j];
+
+				x = first + i * 8 + j <= query + half * 8
+					    ? x * scale
+					    : -INFINITY;
+				top = fmaxf(top, x);
+			}
+		top = fmaxf(r.top[half], quad_max(top));
+		fade[half] = ptx_exp2(r.top[half] - top);
+		r.top[half] = top;
+		r.sum[half] *= fade[half];
+#pragma unroll
+		for (int i = 0; i < TILE / 8; i++)
+#pragma unroll
+			for (int j = 0; j < 2; j++) {
+				float &x = s[i][half * 2 + j];
+
+				x = ptx_exp2(x - top);
+				r.sum[half] += x;
+			}
+	}
+}
+
+static __device__ __forceinline__ void drop_weights(float s[TILE / 8][4],
+						    uint64_t seed, size_t query,
+						    size_t at, float drop)
+{
+	const size_t first = at + threadIdx.x % 4 * 2;
+
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		const uint64_t of_row = pattern_random(seed, query + half * 8);
+
+#pragma unroll
+		for (int i = 0; i < TILE / 8; i++)
+#pragma unroll
+			for (int j = 0; j < 2; j++) {
+				float &x = s[i][half * 2 + j];
+
+				x = pattern_drop(
+					x,
+					pattern_random(of_row, first + i * 8 + j),
+					drop);
+			}
+	}
+}
+
+template <int D, bool drops, typename T>
+static __global__ void __launch_bounds__(QUERIES * 2, D == 64 ? 2 : 1)
+	attend(cuda_heads a)
+{
+	CUDA_DYNAMIC_SHARED(shared);
+	constexpr int threads = QUERIES * 2;
+	constexpr uint32_t stage = 2 * TILE * D;
+	T *const tiles = (T *)shared;
+	const head_of_block<T> h = head_of<T>(a);
+	/* Long rows of work first: short ones fill the gaps at the end. */
+	const size_t first = (size_t)(gridDim.x - 1 - blockIdx.x) * QUERIES;
+	const size_t row = first + threadIdx.x / WARP * 16;
+	const size_t query = row + threadIdx.x % WARP / 4;
+	const size_t past = first + QUERIES < a.seq ? first + QUERIES : a.seq;
+	uint32_t q[D / 16][4];
+	float o[D / 8][4] = {}, factor[2];
+	running r = { { -INFINITY, -INFINITY }, { 0, 0 } };
+
+	/* Queries are in the second stage's place until it is needed. */
+	copy_tile<D, QUERIES, threads>(tiles + stage, h.q, h.wide, first, a.seq,
+				       a.width);
+	ptx_copies_are_a_group();
+	copy_tile<D, TILE, threads>(tiles, h.k, h.wide, 0, a.seq, a.width);
+	copy_tile<D, TILE, threads>(tiles + TILE * D, h.v, h.wide, 0, a.seq,
+				    a.width);
+	ptx_copies_are_a_group();
+	ptx_wait_for_copies<1>();
+	__syncthreads();
+	load_a<D>(q, tiles + stage, (uint32_t)(row - first));
+	__syncthreads();
+	for (size_t at = 0, i = 0; at < past; at += TILE, i++) {
+		T *const next = tiles + (i + 1) % 2 * stage;
+		const T *const k = tiles + i % 2 * stage, *const v =
+								  k + TILE * D;
+
+		if (at + TILE < past) {
+			copy_tile<D, TILE, threads>(next, h.k, h.wide,
+						    at + TILE, a.seq, a.width);
+			copy_tile<D, TILE, threads>(next + TILE * D, h.v, h.wide,
+						    at + TILE, a.seq, a.width);
+		}
+		ptx_copies_are_a_group();
+		ptx_wait_for_copies<1>();
+		__syncthreads();
+		if (at <= row + 15) {
+			float s[TILE / 8][4], fade[2];
+
+			multiply_rows<D, TILE / 8>(s, q, k, 0);
+			weigh(s, r, fade, query, at, a.scale * LOG2_E);
+			if (drops)
+				drop_weights(s, h.seed, query, at, a.drop);
+#pragma unroll
+			for (int n = 0; n < D / 8; n++)
+#pragma unroll
+				for (int j = 0; j < 4; j++)
+					o[n][j] *= fade[j / 2];
+			multiply_columns<D, TILE / 8>(o, s, v, 0);
+		}
+		__syncthreads();
+	}
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		const float sum = quad_sum(r.sum[half]);
+
+		factor[half] = 1 / sum;
+		if (threadIdx.x % 4 == 0 && query + half * 8 < a.seq)
+			h.stats[query + half * 8] =
+				LN_2 * r.top[half] + logf(sum);
+	}
+	store_rows<D>(h.out, h.narrow, row, a.seq, a.width, o, factor);
+}
+
+/* --- the way back ----------------------------------------------------------- */
+
+/* From scores `s` and products `d` of values and the output's gradient: s
+ * becomes the weights as they were used, d the gradient of scores.  Rows are
+ * this side's, columns the other's; `sums` and `delta` belong to queries,
+ * which are rows or, with `of_keys`, columns. */
+template <bool of_keys, bool drops>
+static __device__ __forceinline__ void
+weigh_again(float s[STEP][4], float d[STEP][4], const cuda_heads &a,
+	    uint64_t seed, size_t row, size_t column, const float *sums,
+	    const float *delta)
+{
+#pragma unroll
+	for (int i = 0; i < STEP; i++)
+#pragma unroll
+		for (int j = 0; j < 4; j++) {
+			const size_t mine = row + j / 2 * 8;
+			const size_t other = column + i * 8 + j % 2;
+			const size_t query = of_keys ? other : mine;
+			const size_t key = of_keys ? mine : other;
+			const int at = of_keys ? i * 8 + j % 2 : j / 2;
+			const bool seen = key <= query && query < a.seq;
+			float weight =
+				seen ? ptx_exp2(s[i][j] * a.scale * LOG2_E -
+						sums[at] * LOG2_E)
+				     : 0;
+			float grad = d[i][j];
+
+			if (drops) {
+				const uint64_t random = pattern_random(
+					pattern_random(seed, query), key);
+
+				grad = pattern_drop(grad, random, a.drop);
+				s[i][j] = pattern_drop(weight, random, a.drop);
+			} else {
+				s[i][j] = weight;
+			}
+			d[i][j] = weight * (grad - delta[at]);
+		}
+}
+
+/* sums and delta of a tile's queries, for the lanes to find. */
+static __device__ __forceinline__ void copy_stats(float *to, const float *sums,
+						  const float *delta, size_t at,
+						  size_t seq)
+{
+	const uint32_t i = threadIdx.x % TILE;
+	const float *const from = threadIdx.x < TILE ? sums : delta;
+
+	to[threadIdx.x] = at + i < seq ? from[at + i] : 0;
+}
+
+template <int D, bool of_keys, bool drops, typename T>
+static __global__ void __launch_bounds__(ROWS * 2) attend_grad(cuda_heads a)
+{
+	CUDA_DYNAMIC_SHARED(shared);
+	__shared__ float stats[2][2 * TILE];
+	constexpr int threads = ROWS * 2;
+	constexpr uint32_t stage = 2 * TILE * D;
+	T *const tiles = (T *)shared;
+	const head_of_block<T> h = head_of<T>(a);
+	/* The first keys are seen by most queries, the last queries see most
+	 * keys. */
+	const size_t first =
+		(size_t)(of_keys ? blockIdx.x : gridDim.x - 1 - blockIdx.x) *
+		ROWS;
+	const size_t row = first + threadIdx.x / WARP * 16;
+	const size_t mine = row + threadIdx.x % WARP / 4;
+	const size_t past = first + ROWS < a.seq ? first + ROWS : a.seq;
+	const size_t begin = of_keys ? first / TILE * TILE : 0;
+	const size_t end = of_keys ? a.seq : past;
+	/* This side, and the other. */
+	const T *const x1 = of_keys ? h.k : h.q, *const x2 =
+							 of_keys ? h.v : h.dout;
+	const T *const y1 = of_keys ? h.q : h.k, *const y2 =
+							 of_keys ? h.dout : h.v;
+	const size_t x2_apart = of_keys ? h.wide : h.narrow;
+	const size_t y2_apart = of_keys ? h.narrow : h.wide;
+	const float my_sums[2] = {
+		mine < a.seq ? h.stats[mine] : 0,
+		mine + 8 < a.seq ? h.stats[mine + 8] : 0,
+	};
+	const float my_delta[2] = {
+		mine < a.seq ? h.delta[mine] : 0,
+		mine + 8 < a.seq ? h.delta[mine + 8] : 0,
+	};
+	const float scales[2] = { a.scale, a.scale }, ones[2] = { 1, 1 };
+	uint32_t x1_rows[D / 16][4], x2_rows[D / 16][4];
+	float d1[D / 8][4] = {}, d2[D / 8][4] = {};
+
+	copy_tile<D, ROWS, threads>(tiles + stage, x1, h.wide, first, a.seq,
+				    a.width);
+	copy_tile<D, ROWS, threads>(tiles + stage + TILE * D, x2, x2_apart,
+				    first, a.seq, a.width);
+	ptx_copies_are_a_group();
+	copy_tile<D, TILE, threads>(tiles, y1, h.wide, begin, a.seq, a.width);
+	copy_tile<D, TILE, threads>(tiles + TILE * D, y2, y2_apart, begin,
+				    a.seq, a.width);
+	ptx_copies_are_a_group();
+	copy_stats(stats[0], h.stats, h.delta, begin, a.seq);
+	ptx_wait_for_copies<1>();
+	__syncthreads();
+	load_a<D>(x1_rows, tiles + stage, (uint32_t)(row - first));
+	load_a<D>(x2_rows, tiles + stage + TILE * D, (uint32_t)(row - first));
+	__syncthreads();
+	for (size_t at = begin, i = 0; at < end; at += TILE, i++) {
+		T *const next = tiles + (i + 1) % 2 * stage;
+		const T *const t1 = tiles + i % 2 * stage;
+		const T *const t2 = t1 + TILE * D;
+		const float *const sums = stats[i % 2];
+
+		if (at + TILE < end) {
+			copy_tile<D, TILE, threads>(next, y1, h.wide, at + TILE,
+						    a.seq, a.width);
+			copy_tile<D, TILE, threads>(next + TILE * D, y2,
+						    y2_apart, at + TILE, a.seq,
+						    a.width);
+			copy_stats(stats[(i + 1) % 2], h.stats, h.delta,
+				   at + TILE, a.seq);
+		}
+		ptx_copies_are_a_group();
+		ptx_wait_for_copies<1>();
+		__syncthreads();
+#pragma unroll
+		for (int n = 0; n < TILE; n += STEP * 8) {
+			float s[STEP][4], d[STEP][4];
+			const int of_lane = n + threadIdx.x % 4 * 2;
+
+			/* Nothing there that is seen? */
+			if (of_keys ? at + n + STEP * 8 <= row
+				    : at + n > row + 15)
+				continue;
+			multiply_rows<D, STEP>(s, x1_rows, t1, n);
+			multiply_rows<D, STEP>(d, x2_rows, t2, n);
+			weigh_again<of_keys, drops>(
+				s, d, a, h.seed, mine, at + of_lane,
+				of_keys ? sums + of_lane : my_sums,
+				of_keys ? sums + TILE + of_lane : my_delta);
+			multiply_columns<D, STEP>(d1, d, t1, n);
+			if (of_keys)
+				multiply_columns<D, STEP>(d2, s, t2, n);
+		}
+		__syncthreads();
+	}
+	store_rows<D>(of_keys ? h.dk : h.dq, h.wide, row, a.seq, a.width, d1,
+		      scales);
+	if (of_keys)
+		store_rows<D>(h.dv, h.wide, row, a.seq, a.width, d2, ones);
+}
+
+/* --- operations ------------------------------------------------------------- */
+
+bool cuda_attention_fits_mma(const struct cuda *c, const struct cuda_heads *a)
+{
+	return c->base.dtype != DTYPE_F32 && a->width <= 128 &&
+	       a->width % CHUNK == 0 &&
+	       is_aligned<CHUNK>((const bf16 *)a->qkv) &&
+	       is_aligned<CHUNK>((const bf16 *)a->out) &&
+	       is_aligned<CHUNK>((const bf16 *)a->dout) &&
+	       is_aligned<CHUNK>((const bf16 *)a->dqkv);
+}
+
+static dim3 grid_of(const cuda_heads &a, size_t rows)
+{
+	return dim3((unsigned)((a.seq + rows - 1) / rows), (unsigned)a.heads,
+		    (unsigned)a.batch);
+}
+
+/* Call `work` with the type, the room for a head, and whether to drop: large
+ * heads, which are rare, do so in any case, if only with probability 0. */
+template <typename F>
+static void by_kind(const struct cuda *c, const cuda_heads &a, F work)
+{
+	const auto by_drop = [&](auto t, auto d) {
+		if (a.drop > 0)
+			work(t, d, count<1>());
+		else
+			work(t, d, count<0>());
+	};
+	const auto by_room = [&](auto t) {
+		if (a.width <= 64)
+			by_drop(t, count<64>());
+		else
+			work(t, count<128>(), count<1>());
+	};
+
+	if (c->base.dtype == DTYPE_BF16)
+		by_room(bf16());
+	else
+		by_room(f16());
+}
+
+void cuda_attention_mma(struct cuda *c, const struct cuda_heads *a)
+{
+	by_kind(c, *a, [&](auto t, auto room, auto drops) {
+		constexpr int D = decltype(room)::value;
+
+		cuda_launch(c, "attention",
+			    attend<D, decltype(drops)::value, decltype(t)>,
+			    grid_of(*a, QUERIES), QUERIES * 2,
+			    shared_bytes<D>(), *a);
+	});
+}
+
+void cuda_attention_mma_grad(struct cuda *c, const struct cuda_heads *a)
+{
+	by_kind(c, *a, [&](auto t, auto room, auto drops) {
+		typedef decltype(t) T;
+		constexpr int D = decltype(room)::value;
+		constexpr bool drop = decltype(drops)::value;
+
+		cuda_launch(c, "attention_grad", attend_grad<D, true, drop, T>,
+			    grid_of(*a, ROWS), ROWS * 2, shared_bytes<D>(), *a);
+		cuda_launch(c, "attention_grad", attend_grad<D, false, drop, T>,
+			    grid_of(*a, ROWS), ROWS * 2, shared_bytes<D>(), *a);
+	});
+}

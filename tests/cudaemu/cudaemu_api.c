@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The runtime's functions: see cuda_runtime_api.h. */
+#include <malloc.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda_runtime_api.h"
+#include "cudaemu.h"
+
+static cudaError_t last_error;
+static size_t taken, limit = SIZE_MAX;
+
+static cudaError_t result(cudaError_t e)
+{
+	if (e != cudaSuccess)
+		last_error = e;
+	return e;
+}
+
+void cudaemu_limit_memory(size_t bytes)
+{
+	limit = bytes;
+}
+
+const char *cudaGetErrorName(cudaError_t e)
+{
+	switch (e) {
+	case cudaSuccess:
+		return "cudaSuccess";
+	case cudaErrorInvalidValue:
+		return "cudaErrorInvalidValue";
+	case cudaErrorMemoryAllocation:
+		return "cudaErrorMemoryAllocation";
+	case cudaErrorNoDevice:
+		return "cudaErrorNoDevice";
+	case cudaErrorInvalidDevice:
+		return "cudaErrorInvalidDevice";
+	}
+	return "unrecognized error code";
+}
+
+const char *cudaGetErrorString(cudaError_t e)
+{
+	return e == cudaErrorMemoryAllocation ? "out of memory"
+					      : cudaGetErrorName(e);
+}
+
+cudaError_t cudaGetLastError(void)
+{
+	const cudaError_t e = last_error;
+
+	last_error = cudaSuccess;
+	return e;
+}
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+	*count = 2;
+	return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+	return result(device == 0 || device == 1 ? cudaSuccess
+						 : cudaErrorInvalidDevice);
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr,
+				   int device)
+{
+	(void)device;
+	*value = attr == cudaDevAttrMultiProcessorCount ? 4 : 9;
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
+{
+	(void)flags;
+	*stream = malloc(1);
+	return result(*stream ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+	free(stream);
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+	(void)stream;
+	return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device)
+{
+	(void)device;
+	*pool = NULL;
+	return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool,
+				    enum cudaMemPoolAttr attr, void *value)
+{
+	(void)pool;
+	(void)attr;
+	(void)value;
+	return cudaSuccess;
+}
+
+/* As far aligned as cudaMalloc's, and no further: what is not, shows. */
+cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream)
+{
+	(void)stream;
+	if (limit < taken || bytes > limit - taken ||
+	    posix_memalign(p, 256, bytes))
+		return result(cudaErrorMemoryAllocation);
+	memset(*p, 0xff, bytes);
+	taken += malloc_usable_size(*p);
+	return cudaSuccess;
+}
+
+cudaError_t cudaFreeAsync(void *p, cudaStream_t stream)
+{
+	(void)stream;
+	taken -= malloc_usable_size(p);
+	free(p);
+	return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes,
+			    enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+	(void)kind;
+	(void)stream;
+	if (bytes)
+		memcpy(dst, src, bytes);
+	return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes,
+			    cudaStream_t stream)
+{
+	(void)stream;
+	if (bytes)
+		memset(p, value, bytes);
+	return cudaSuccess;
+}
