@@ -77,6 +77,20 @@ static void cut(struct summing *s, const struct checksum *v, size_t n,
 		}
 }
 
+uint32_t checksum_zeros(uint64_t len)
+{
+	static const uint8_t zero;
+	uint32_t sum = 0, power = libdeflate_crc32(0, &zero, 1);
+
+	/* Twice as many with each bit of the length. */
+	for (uint64_t n = 1; n && n <= len; n <<= 1) {
+		if (len & n)
+			sum = (uint32_t)crc32_combine(sum, power, (z_off_t)n);
+		power = (uint32_t)crc32_combine(power, power, (z_off_t)n);
+	}
+	return sum;
+}
+
 static void combine(const struct checksum *piece, struct checksum *v, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {

@@ -21,6 +21,9 @@ struct checksum {
 /* Bytes gone through at once: they stay in the second-level cache. */
 #define CHECKSUM_CHUNK (256u << 10)
 
+/* Of `len` zeros. */
+uint32_t checksum_zeros(uint64_t len);
+
 /* Read `len` bytes at `off`; 0 or a negative errno.  Called by several threads
  * at once. */
 typedef int checksum_read(void *ctx, void *buf, size_t len, uint64_t off,

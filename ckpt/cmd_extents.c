@@ -151,6 +151,7 @@ static const char *kind_name(uint32_t kind)
 	case UCFS_EXTENT_SOURCE: return "source";
 	case UCFS_EXTENT_CAST: return "cast";
 	case UCFS_EXTENT_GATHER: return "gather";
+	case UCFS_EXTENT_ZERO: return "zero";
 	}
 	return "unknown";
 }

@@ -14,6 +14,8 @@ static bool continues(const struct extent *e, uint64_t len,
 {
 	if (e->kind != next->kind || e->shard != next->shard)
 		return false;
+	if (e->kind == EXTENT_ZERO)
+		return true;
 	if (extent_is_cast(e))
 		return e->dtype == next->dtype && e->to == next->to &&
 		       e->from + len / dtype_size(e->to) * dtype_size(e->dtype) ==

@@ -15,6 +15,7 @@ enum extent_kind {
 	EXTENT_CAST,        /* elements of a shard, converted */
 	EXTENT_GATHER,      /* put together from several shards; see gather.h */
 	EXTENT_GATHER_CAST, /* the same, converted */
+	EXTENT_ZERO,        /* nothing but zeros, from nowhere */
 };
 
 struct extent {
@@ -22,7 +23,7 @@ struct extent {
 	enum extent_kind kind;
 	enum dtype dtype;  /* of the elements in the shard or the gather */
 	enum dtype to;     /* what they are converted to */
-	uint32_t shard;    /* which one, or which gather; 0 for literals */
+	uint32_t shard;    /* which one, or which gather; else 0 */
 	uint64_t from;	   /* byte offset of the source run, or in the gather */
 };
 
@@ -58,6 +59,12 @@ bool extent_append(struct extent_map *m, const struct extent *e);
 static inline bool extent_is_cast(const struct extent *e)
 {
 	return e->kind == EXTENT_CAST || e->kind == EXTENT_GATHER_CAST;
+}
+
+/* Is it of one shard? */
+static inline bool extent_has_shard(const struct extent *e)
+{
+	return e->kind == EXTENT_SHARD || e->kind == EXTENT_CAST;
 }
 
 /* Does it lie in a gather? */

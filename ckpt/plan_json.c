@@ -42,11 +42,11 @@ static cJSON *run_json(const struct extent *e)
 	cJSON_AddItemToArray(run, cJSON_CreateNumber((double)e->start));
 	cJSON_AddItemToArray(run,
 			     cJSON_CreateNumber((double)(e[1].start - e->start)));
-	if (e->kind == EXTENT_LITERAL || extent_is_gather(e)) {
+	if (!extent_has_shard(e)) {
 		cJSON_AddItemToArray(run, cJSON_CreateString(
-						  e->kind == EXTENT_LITERAL ?
-							  "literal" :
-							  "gather"));
+			e->kind == EXTENT_LITERAL ? "literal" :
+			e->kind == EXTENT_ZERO	  ? "zero" :
+						    "gather"));
 		return run;
 	}
 	cJSON_AddItemToArray(run, cJSON_CreateNumber(e->shard));

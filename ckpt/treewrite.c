@@ -191,6 +191,14 @@ static int copy_range(const struct out *o, uint64_t off, uint64_t end,
 	return rc;
 }
 
+/* Leave a hole: what follows, if only the file's end, is written after it. */
+static int skip_range(const struct out *o, uint64_t off, uint64_t end)
+{
+	const struct treewrite_options *const options = o->w->options;
+
+	return options->progress(options->ctx, end - off) ? 0 : -EINTR;
+}
+
 /* Copy the storages or, if `literals`, what lies between them. */
 static int copy_kind(const struct out *o, bool literals, struct errmsg *err)
 {
@@ -201,12 +209,16 @@ static int copy_kind(const struct out *o, bool literals, struct errmsg *err)
 	while (!rc && i < m->n) {
 		const uint64_t start = m->v[i].start;
 		const bool literal = m->v[i].kind == EXTENT_LITERAL;
+		const bool zero = m->v[i].kind == EXTENT_ZERO;
 
 		/* A storage may be made of many extents. */
-		while (i < m->n && (m->v[i].kind == EXTENT_LITERAL) == literal)
+		while (i < m->n &&
+		       (m->v[i].kind == EXTENT_LITERAL) == literal &&
+		       (m->v[i].kind == EXTENT_ZERO) == zero)
 			i++;
 		if (literal == literals)
-			rc = copy_range(o, start, m->v[i].start, err);
+			rc = zero ? skip_range(o, start, m->v[i].start) :
+				    copy_range(o, start, m->v[i].start, err);
 	}
 	return rc;
 }

@@ -40,6 +40,7 @@ enum ucfs_extent_kind {
 	UCFS_EXTENT_SOURCE = 1,	 /* bytes of a source file as they are */
 	UCFS_EXTENT_CAST = 2,	 /* converted from a source: read this file */
 	UCFS_EXTENT_GATHER = 3,	 /* woven from many sources: read this file */
+	UCFS_EXTENT_ZERO = 4,	 /* zeros: no need to read anything */
 };
 
 struct ucfs_extent {
@@ -47,7 +48,7 @@ struct ucfs_extent {
 	uint64_t length;	/* bytes */
 	uint64_t source_offset; /* of the first byte, in the source */
 	uint32_t kind;		/* enum ucfs_extent_kind */
-	uint32_t source;	/* for UCFS_IOC_SOURCE; 0 for literals */
+	uint32_t source;	/* for UCFS_IOC_SOURCE; else 0 */
 };
 
 /* An ioctl carries at most 16 KiB. */

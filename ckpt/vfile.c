@@ -32,6 +32,9 @@
 /* Pieces smaller than this cost the kernel more as an iovec than as a copy. */
 #define IOV_PIECE_MIN 2048
 
+/* What zeros are mapped to: never written, so all of it is one page. */
+static uint8_t zeros[1u << 20];
+
 /* Shards of a window among which one that comes back is looked for. */
 #define MAPS_LOOKED_AT 32
 
@@ -227,8 +230,7 @@ static int check_map(struct vfile *f, const struct extent_map *m,
 		const struct extent *const e = &m->v[i];
 		int rc;
 
-		if (e->kind == EXTENT_LITERAL || extent_is_gather(e) ||
-		    e->shard == last)
+		if (!extent_has_shard(e) || e->shard == last)
 			continue;
 		last = e->shard;
 		rc = check(f->shards, last, err);
@@ -335,6 +337,9 @@ static int read_extent(struct vfile *f, const struct extent *e, uint64_t skip,
 	case EXTENT_CAST:
 	case EXTENT_GATHER_CAST:
 		return read_cast(f, e, skip, buf, len, err);
+	case EXTENT_ZERO:
+		memset(buf, 0, len);
+		return 0;
 	case EXTENT_LITERAL:
 		break;
 	}
@@ -479,11 +484,24 @@ static bool can_map(const struct vfile *f, size_t first, size_t len,
 
 		if (extent_is_cast(e) || (x && !gather_is_plain(x)))
 			return false;
-		n += x ? (stop - begin) / gather_run_len(x) + 1 : 1;
+		n += x			      ? (stop - begin) / gather_run_len(x) + 1 :
+		     e->kind == EXTENT_ZERO ? (stop - begin) / sizeof(zeros) + 1 :
+					      1;
 		if (n > VFILE_IOV_MAX)
 			return false;
 	}
 	return n <= 2 || len / n >= IOV_PIECE_MIN;
+}
+
+static int map_zeros(struct vfile_window *w, size_t n)
+{
+	int rc = 0;
+
+	for (size_t len; !rc && n; n -= len) {
+		len = n < sizeof(zeros) ? n : sizeof(zeros);
+		rc = add_piece(w, zeros, len);
+	}
+	return rc;
 }
 
 static int map_pieces(struct vfile *f, size_t i, uint64_t off,
@@ -505,12 +523,14 @@ static int map_pieces(struct vfile *f, size_t i, uint64_t off,
 					 e->from + skip);
 		} else if (e->kind == EXTENT_SHARD) {
 			rc = map_shard(f, e->shard, w, &p, err);
+		} else if (e->kind == EXTENT_ZERO) {
+			rc = map_zeros(w, n);
 		} else {
 			if (e->from + skip + n > f->early)
 				rc = vfile_prepare(f, err);
 			p = f->literal.data;
 		}
-		if (!rc && e->kind != EXTENT_GATHER)
+		if (!rc && p)
 			rc = add_piece(w, p + e->from + skip, n);
 		if (rc)
 			return rc;

@@ -28,14 +28,29 @@ bool vfile_sum_known(const struct vfile *f, size_t i)
 	return atomic_load(&f->crc[i]) & VFILE_CRC_KNOWN;
 }
 
-/* Empty storages have a sum that is known. */
+/* Has the storage nothing but zeros, or nothing at all? */
+static bool is_zero(const struct vfile *f, size_t storage)
+{
+	const uint64_t off = f->w.offset[storage], len = f->w.len[storage];
+	const struct extent *e;
+
+	if (len == 0)
+		return true;
+	e = &f->map.v[extent_find(&f->map, off)];
+	return e->kind == EXTENT_ZERO && e[1].start - off >= len;
+}
+
+/* Of zeros no byte needs to be looked at. */
 void vfile_begin_sum(struct vfile *f, size_t storage)
 {
-	while (storage < f->nstorages &&
-	       (f->w.len[storage] == 0 || vfile_sum_known(f, storage))) {
-		if (f->w.len[storage] == 0)
-			atomic_store(&f->crc[storage], VFILE_CRC_KNOWN);
-		storage++;
+	for (; storage < f->nstorages; storage++) {
+		if (vfile_sum_known(f, storage))
+			continue;
+		if (!is_zero(f, storage))
+			break;
+		atomic_store(&f->crc[storage],
+			     VFILE_CRC_KNOWN |
+				     checksum_zeros(f->w.len[storage]));
 	}
 	f->sum_storage = storage;
 	f->sum = 0;

@@ -28,15 +28,13 @@ static int get_extents(const struct tree_file *f, struct ucfs_extents *x)
 		x->extent[x->count++] = (struct ucfs_extent){
 			.offset = e->start,
 			.length = e[1].start - e->start,
-			.source_offset = e->kind == EXTENT_SHARD ||
-							 e->kind == EXTENT_CAST
-						 ? e->from
-						 : 0,
+			.source_offset = extent_has_shard(e) ? e->from : 0,
 			.kind = e->kind == EXTENT_SHARD  ? UCFS_EXTENT_SOURCE
 				: e->kind == EXTENT_CAST ? UCFS_EXTENT_CAST
+				: e->kind == EXTENT_ZERO ? UCFS_EXTENT_ZERO
 				: extent_is_gather(e)    ? UCFS_EXTENT_GATHER
 							 : UCFS_EXTENT_LITERAL,
-			.source = e->shard,
+			.source = extent_has_shard(e) ? e->shard : 0,
 		};
 		x->next = e[1].start;
 	}

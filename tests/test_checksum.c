@@ -138,6 +138,21 @@ static void who_does_more_gets_pieces(void **state)
 	}
 }
 
+static void zeros_are_summed_without_being_read(void **state)
+{
+	static const uint64_t lens[] = { 0, 1,	 2,	  3,	    4,	  7,
+					 8, 255, MIB - 1, MIB + 13, SIZE, };
+	uint8_t *const zeros = calloc(1, SIZE);
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(lens); i++)
+		assert_int_equal(checksum_zeros(lens[i]),
+				 libdeflate_crc32(0, zeros, lens[i]));
+	/* 2^40 of them, by powers of the matrix that a byte is. */
+	assert_int_equal(checksum_zeros(UINT64_C(1) << 40), 0xd968558);
+	free(zeros);
+}
+
 static void nothing_has_no_sum(void **state)
 {
 	assert_int_equal(checksum_ranges(NULL, 0, 2, read_memory, *state, NULL),
@@ -170,6 +185,7 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(ranges_have_the_sums_of_their_bytes),
 		cmocka_unit_test(who_does_more_gets_pieces),
+		cmocka_unit_test(zeros_are_summed_without_being_read),
 		cmocka_unit_test(nothing_has_no_sum),
 		cmocka_unit_test(what_cannot_be_read_is_told),
 	};

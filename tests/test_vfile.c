@@ -97,6 +97,11 @@ static void add_run(const struct fixture *f, struct extent_map *m,
 	const uint64_t n = 1 + next_random(s) % (most / 4);
 	const uint64_t from = next_random(s) % (SHARD_LEN - 4 * n);
 
+	if (next_random(s) % 8 == 0) {
+		assert_true(extent_add(m, EXTENT_ZERO, 4 * n, 0, 0, DTYPE_U8));
+		bytebuf_add_fill(data, 0, 4 * n);
+		return;
+	}
 	if (next_random(s) % 4 == 0) { /* n elements that are converted */
 		static const enum dtype types[][2] = {
 			{ DTYPE_BF16, DTYPE_F32 },
@@ -296,6 +301,56 @@ static void bytes_are_bytes(void **state)
 /* --- checksums ----------------------------------------------------------- */
 
 /* Is the sum of each storage known, and right? */
+/* Longer than what zeros are mapped to. */
+#define ZEROS ((5u << 20) / 2 + 12)
+
+/* Their sum is known as soon as the file is there; no shard is. */
+static void zeros_come_from_nowhere(void **state)
+{
+	const uint64_t len[] = { ZEROS, 0, 4 };
+	struct extent_map maps[3] = { { 0 } };
+	struct bytebuf pickle = { 0 };
+	struct gathers none = { 0 };
+	struct vfile_window w = { 0 };
+	uint8_t *const bytes = calloc(1, ZEROS);
+	vfile_crc crc[3] = { 0 };
+	struct ptwrite layout;
+	struct vfile *f;
+
+	(void)state;
+	bytebuf_add(&pickle, "pickle", 6);
+	assert_int_equal(ptwrite_init(&layout, "x", &pickle, len, 3, NULL), 0);
+	for (size_t i = 0; i < 3; i++) {
+		assert_true(extent_add(&maps[i], EXTENT_ZERO, len[i] / 2, 0, 0,
+				       DTYPE_U8));
+		assert_true(extent_add(&maps[i], EXTENT_ZERO, len[i] / 2, 0, 0,
+				       DTYPE_U8));
+		assert_int_equal(maps[i].n, len[i] != 0);
+	}
+	const uint64_t at = layout.offset[0];
+
+	f = vfile_new_pt(NULL, &layout, maps, &none, crc, NULL);
+	assert_non_null(f);
+	for (size_t i = 0; i < 3; i++)
+		assert_int_equal(crc[i],
+				 VFILE_CRC_KNOWN |
+					 libdeflate_crc32(0, bytes, len[i]));
+	assert_int_equal(vfile_check(f, NULL), 0);
+	assert_int_equal(vfile_map(f, ZEROS, at, &w, NULL), 0);
+	assert_int_equal(w.n, 3);
+	for (int i = 0; i < w.n; i++)
+		assert_memory_equal(w.iov[i].iov_base, bytes, w.iov[i].iov_len);
+	vfile_unmap(f, &w);
+	memset(bytes, 1, ZEROS);
+	assert_int_equal(vfile_read(f, bytes, ZEROS, at, NULL), ZEROS);
+	for (size_t i = 0; i < ZEROS; i++)
+		assert_int_equal(bytes[i], 0);
+	vfile_free(f);
+	for (size_t i = 0; i < 3; i++)
+		extent_done(&maps[i]);
+	free(bytes);
+}
+
 static void check_known(const struct made *m)
 {
 	for (size_t i = 0; i < m->n; i++)
@@ -633,6 +688,7 @@ int main(void)
 		cmocka_unit_test(the_end_of_the_file_is_its_end),
 		cmocka_unit_test(verbatim_files_are_their_shards),
 		cmocka_unit_test(bytes_are_bytes),
+		cmocka_unit_test(zeros_come_from_nowhere),
 		cmocka_unit_test(copying_by_map_makes_the_sum_known),
 		cmocka_unit_test(copying_by_read_makes_all_sums_known),
 		cmocka_unit_test(reading_out_of_order_makes_no_wrong_sum),
