@@ -49,13 +49,9 @@ int catalogue_warn(const struct catalogue_loader *l, const char *fmt,
 	return c->warnings[c->nwarnings++] ? 0 : catalogue_fail_nomem(l);
 }
 
-/* A parameter's name becomes a directory's, beside optimizer_state.pt. */
 bool catalogue_is_name(const struct value *v)
 {
-	return value_is_cstr(v) && v->str.len > 0 && v->str.len <= NAME_MAX &&
-	       !strchr(v->str.p, '/') && strcmp(v->str.p, ".") != 0 &&
-	       strcmp(v->str.p, "..") != 0 &&
-	       strcmp(v->str.p, "optimizer_state.pt") != 0;
+	return value_is_cstr(v) && names_is_param(v->str.p);
 }
 
 uint64_t *catalogue_copy_dims(const struct catalogue_loader *l,

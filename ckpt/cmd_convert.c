@@ -76,11 +76,14 @@ static bool on_progress(void *ctx, uint64_t bytes)
 /* Patterns that match nothing mean that the wrong rules are applied. */
 static int check_patterns(const struct convert *c, struct plan *p)
 {
-	const struct model *const m = &plan_resolve(p)->model;
+	const struct resolve *const r = plan_resolve(p);
+	const struct model *const m = r ? &r->model : NULL;
 
+	if (!m)
+		return CMD_OK;
 	for (size_t i = 0; i < m->nunused; i++)
 		cmd_say("%s: %s of universal_checkpoint_info matches no"
-			" parameter: %s", plan_resolve(p)->dir.model[0].path,
+			" parameter: %s", r->dir.model[0].path,
 			c->lenient ? "warning: a pattern" : "a pattern",
 			m->unused[i]);
 	if (!m->nunused || c->lenient)
@@ -136,7 +139,8 @@ static int convert_plan(const struct convert *c, struct plan *p)
 
 	if (rc != CMD_OK)
 		return rc;
-	plan_resolve(p)->readers = c->readers;
+	if (plan_resolve(p))
+		plan_resolve(p)->readers = c->readers;
 	rc = plan_check(p, &err);
 	if (!rc)
 		rc = plan_totals(p, &files, &bytes, &err);
@@ -289,7 +293,7 @@ static int set_option(struct convert *c, char **argv, int code)
 
 int cmd_convert(int argc, char **argv)
 {
-	struct convert c = { 0 };
+	struct convert c = { .plan.hugging_face = true };
 	int code, rc;
 
 	while ((code = getopt_long(argc, argv, ":h", options, NULL)) != -1) {

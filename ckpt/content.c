@@ -145,10 +145,9 @@ static struct value *wrap_tensor(struct arena *a, const struct param *p,
 	return ok ? dict : NULL;
 }
 
-/* Pickle `root`, lay the file out around storages of these lengths. */
-static int lay_out(struct content *c, const char *prefix,
-		   const struct value *root, const uint64_t *len, size_t n,
-		   struct errmsg *err)
+int content_lay_out(struct content *c, const char *prefix,
+		    const struct value *root, const uint64_t *len, size_t n,
+		    struct errmsg *err)
 {
 	struct pickle_storages storages = { 0 };
 	struct bytebuf pickle = { 0 };
@@ -215,7 +214,7 @@ static int state_file(struct resolve *r, const struct param *p,
 	else
 		tensor_init(&t, flat->dtype, p->shape, p->ndim,
 			    flat->requires_grad);
-	rc = lay_out(out, state ? state : "fp32",
+	rc = content_lay_out(out, state ? state : "fp32",
 		     bare ? tensor_to_value(&a, &t) : wrap_tensor(&a, p, &t),
 		     &len, 1, err);
 	arena_done(&a);
@@ -250,7 +249,7 @@ static int scalar_file(const struct shard_state *st, uint32_t shard,
 		if (root)
 			root->f = st->f;
 	}
-	rc = lay_out(out, st->name, root, &len, tensor, err);
+	rc = content_lay_out(out, st->name, root, &len, tensor, err);
 	arena_done(&a);
 	if (!rc && tensor &&
 	    !extent_add(&out->storages[0], EXTENT_SHARD, len, shard,
@@ -287,7 +286,7 @@ static int module_file(const struct resolve *r, const struct param *p,
 
 	memcpy(t.shape, m->shape, m->ndim * sizeof(*t.shape));
 	memcpy(t.stride, m->stride, m->ndim * sizeof(*t.stride));
-	rc = lay_out(out, "fp32", wrap_tensor(&a, p, &t), &len, 1, err);
+	rc = content_lay_out(out, "fp32", wrap_tensor(&a, p, &t), &len, 1, err);
 	arena_done(&a);
 	if (!rc &&
 	    !extent_add_cast(&out->storages[0], numel, shard,

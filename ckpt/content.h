@@ -10,6 +10,7 @@ struct errmsg;
 struct param;
 struct resolve;
 struct shard_group;
+struct value;
 
 /* What a universal .pt file consists of. */
 struct content {
@@ -20,6 +21,15 @@ struct content {
 };
 
 void content_done(struct content *c);
+
+/*
+ * Lay out the file of torch.save(root), which refers to `n` storages of these
+ * lengths in bytes; their extents remain to be added.  `root` may be NULL: out
+ * of memory.  Errors as pickle_dump and ptwrite_init.
+ */
+int content_lay_out(struct content *c, const char *prefix,
+		    const struct value *root, const uint64_t *len, size_t n,
+		    struct errmsg *err);
 
 /*
  * The files of a parameter: slot 0 is fp32.pt, slot i the i-th optimizer

@@ -33,6 +33,7 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/namehash.h %D%/namehash.c \
 	%D%/ptwrite.h %D%/ptwrite.c \
 	%D%/names.h %D%/names.c \
+	%D%/hfdir.h %D%/hfdir.c \
 	%D%/ckdir.h %D%/ckdir_impl.h %D%/ckdir.c %D%/ckdir_swapped.c \
 	%D%/tags.h %D%/tags.c \
 	%D%/experts.h %D%/experts_impl.h %D%/experts.c \
@@ -55,11 +56,12 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/shardcache.h %D%/shardcache.c \
 	%D%/merged.h %D%/merged.c \
 	%D%/content.h %D%/content.c %D%/content_optimizer.c \
+	%D%/hfcontent.h %D%/hfcontent.c \
 	%D%/vfile.h %D%/vfile_impl.h %D%/vfile.c %D%/vfile_sum.c \
 	%D%/vfile_fill.c \
 	%D%/plan.h %D%/plan_impl.h %D%/plan_universal.h %D%/plan.c \
 	%D%/plan_json.c %D%/plan_universal.c %D%/plan_index.c \
-	%D%/plan_universal_json.c \
+	%D%/plan_universal_json.c %D%/plan_hfdir.c \
 	%D%/state.h %D%/state.c \
 	%D%/statetree.h %D%/statetree_impl.h %D%/statetree.c \
 	%D%/statetree_zero.c %D%/statetree_universal.c \

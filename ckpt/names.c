@@ -8,6 +8,7 @@
 #include "ckpt/names.h"
 
 #include <ctype.h>
+#include <limits.h>
 #include <string.h>
 
 /* Skip `text` at `*s`, if it is there. */
@@ -112,4 +113,11 @@ struct ckname names_parse(const char *name)
 		return r.kind == CKFILE_OTHER ? (struct ckname){ 0 } : r;
 	}
 	return parse_layer(name);
+}
+
+bool names_is_param(const char *name)
+{
+	return *name && strlen(name) <= NAME_MAX && !strchr(name, '/') &&
+	       strcmp(name, ".") != 0 && strcmp(name, "..") != 0 &&
+	       strcmp(name, "optimizer_state.pt") != 0;
 }

@@ -31,6 +31,10 @@ struct ckname {
 /* Parse a file name (without directory).  Fields that the kind has not are 0. */
 struct ckname names_parse(const char *name);
 
+/* Can a parameter be called so?  Its name becomes a directory's, beside
+ * optimizer_state.pt. */
+bool names_is_param(const char *name);
+
 /* Where a tag has tensors that were on NVMe, in a directory of each rank. */
 #define NAMES_SWAP_DIR "offloaded_tensors"
 #define NAMES_SWAP_SUFFIX ".tensor.swp"
@@ -38,6 +42,9 @@ struct ckname names_parse(const char *name);
 /* Is this such a rank's directory ("rank07"), such a file? */
 bool names_is_swap_rank(const char *name, unsigned *rank);
 bool names_is_swapped(const char *name);
+
+/* The release whose files we write. */
+#define NAMES_DS_VERSION "0.19.8"
 
 /* DeepSpeed's keys that more than one module reads. */
 #define KEY_OPTIMIZER_STATE_DICT "optimizer_state_dict"

@@ -6,15 +6,26 @@
 #include <errno.h>
 #include <string.h>
 
+#include "ckpt/ckdir.h"
 #include "ckpt/errmsg.h"
+#include "ckpt/hfdir.h"
 #include "ckpt/plan_impl.h"
+
+/* Open a plan of the kind that is asked for, and of what is there. */
+static int open_kind(const char *path, const struct plan_options *options,
+		     struct span index, struct plan **out,
+		     struct errmsg *refused, struct errmsg *err)
+{
+	if (options->hugging_face && !ckdir_is_tag(path) && hfdir_is_one(path))
+		return plan_open_hfdir(path, options, out, err);
+	return plan_open_universal(path, options, index, out, refused, err);
+}
 
 int plan_open_indexed(const char *path, const struct plan_options *options,
 		      struct span index, struct plan **out,
 		      struct errmsg *refused, struct errmsg *err)
 {
-	const int rc =
-		plan_open_universal(path, options, index, out, refused, err);
+	const int rc = open_kind(path, options, index, out, refused, err);
 
 	return rc && *refused->text ? plan_open(path, options, out, err) : rc;
 }
@@ -22,8 +33,7 @@ int plan_open_indexed(const char *path, const struct plan_options *options,
 int plan_open(const char *path, const struct plan_options *options,
 	      struct plan **out, struct errmsg *err)
 {
-	return plan_open_universal(path, options, (struct span){ 0 }, out, NULL,
-				   err);
+	return open_kind(path, options, (struct span){ 0 }, out, NULL, err);
 }
 
 void plan_close(struct plan *p)

@@ -32,6 +32,11 @@ struct plan;
  *     /zero/<param>/fp32.pt, exp_avg.pt, ...
  *     /zero/optimizer_state.pt
  *     /mp_rank_00_model_states.pt, ...
+ *
+ * and that of a Hugging Face directory, as of hf_to_universal.py:
+ *
+ *     /zero/<param>/fp32.pt, exp_avg.pt, exp_avg_sq.pt
+ *     /source.txt
  */
 enum plan_kind {
 	PLAN_UNIVERSAL,
@@ -47,11 +52,15 @@ struct plan_options {
 	/* Not the converter's own tree, which only engines of the same stage
 	 * load, but one that those of every stage do. */
 	bool any_stage;
+	/* A Hugging Face directory will do, too, if it is no tag; plan_resolve
+	 * is NULL then. */
+	bool hugging_face;
 };
 
 /*
- * Plan a tree of a tag directory.  Opens one model-states file of each
- * model-parallel rank, no optimizer shard.  Errors are those of a checkpoint
+ * Plan a tree of a tag directory, or of a Hugging Face one.  Opens one
+ * model-states file of each model-parallel rank, no optimizer shard; or all
+ * files of weights.  Errors are those of a checkpoint
  * that cannot be served, with one message that names the file: -ENOENT,
  * -ENOTSUP, -EBADMSG, -EIO, -E2BIG, -ENOMEM or what the system said.
  */
@@ -142,7 +151,7 @@ int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
 /* For reports: the tag, what it was planned from, and its shards in the
  * numbering of extents. */
 const char *plan_tag(const struct plan *p);
-struct resolve *plan_resolve(struct plan *p);
+struct resolve *plan_resolve(struct plan *p); /* NULL: of no tag */
 struct shardcache *plan_shards(struct plan *p);
 
 /* Files in the tree and their bytes. */

@@ -50,6 +50,10 @@ int plan_open_universal(const char *path, const struct plan_options *options,
 			struct span index, struct plan **out,
 			struct errmsg *refused, struct errmsg *err);
 
+/* Of a Hugging Face directory: as plan_open. */
+int plan_open_hfdir(const char *path, const struct plan_options *options,
+		    struct plan **out, struct errmsg *err);
+
 /* Fill in an entry; 1.  Name and suffix must fit (asserted). */
 int plan_set_entry(struct plan_entry *e, uint64_t node, const char *name,
 		   const char *suffix);

@@ -320,7 +320,7 @@ int options_parse(struct options *o, int argc, char **argv,
 	const char *const slash = strrchr(argv[0], '/');
 	const char *const name = slash ? slash + 1 : argv[0];
 
-	*o = (struct options){ 0 };
+	*o = (struct options){ .plan.hugging_face = true };
 	if (strcmp(name, "mount.ucfs") == 0)
 		drop_helper_flags(o, &argc, argv);
 	*fuse_args = (struct fuse_args)FUSE_ARGS_INIT(argc, argv);

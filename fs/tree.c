@@ -22,6 +22,7 @@
 #include "ckpt/bytebuf.h"
 #include "ckpt/ckdir.h"
 #include "ckpt/errmsg.h"
+#include "ckpt/hfdir.h"
 #include "ckpt/plan.h"
 #include "ckpt/shardcache.h"
 #include "ckpt/tags.h"
@@ -89,12 +90,13 @@ static int open_run(struct tree *t, struct errmsg *err)
 		rc = errmsg_set(err, -ENOENT,
 				"%s: no DeepSpeed checkpoint here: neither"
 				" *_optim_states.pt files nor directories that"
-				" hold some", source);
+				" hold some; nor weights of Hugging Face",
+				source);
 	tags_done(&tags);
 	return rc;
 }
 
-static int open_tag(struct tree *t, struct errmsg *err)
+static int open_view(struct tree *t, struct errmsg *err)
 {
 	struct plan *plan;
 	size_t view;
@@ -102,6 +104,14 @@ static int open_tag(struct tree *t, struct errmsg *err)
 
 	return rc ? errmsg_set(err, rc, "out of memory") :
 		    views_plan(t->views, view, &plan, err);
+}
+
+/* Is all of the source one view?  Weights beside the tags of a run are files
+ * of the run. */
+static bool is_one_view(const char *source)
+{
+	return ckdir_is_tag(source) ||
+	       (hfdir_is_one(source) && !tags_exist_below(source));
 }
 
 int tree_open(const struct options *o, const struct stats *stats,
@@ -122,8 +132,8 @@ int tree_open(const struct options *o, const struct stats *stats,
 		rc = errmsg_set(err, -errno, "%s: %s", o->source,
 				strerror(errno));
 	} else {
-		t->is_tag = ckdir_is_tag(o->source);
-		rc = t->is_tag ? open_tag(t, err) : open_run(t, err);
+		t->is_view = is_one_view(o->source);
+		rc = t->is_view ? open_view(t, err) : open_run(t, err);
 	}
 	if (rc)
 		tree_close(t);

@@ -23,7 +23,7 @@ struct vfile;
  *   control	.ucfs and what is below it
  *
  * The source decides what the root is: of a run, the real directory; of a
- * tag, its view.  Inode numbers stay the same while mounted.  Thread-safe
+ * tag, or of a Hugging Face directory, its view.  Inode numbers stay the same while mounted.  Thread-safe
  * after tree_open.
  */
 struct tree;

@@ -230,7 +230,7 @@ void tree_dir_close(struct tree_dir *d)
 
 bool tree_is_immutable(const struct tree *t)
 {
-	return t->is_tag;
+	return t->is_view;
 }
 
 bool tree_dir_is_immutable(const struct tree_dir *d)

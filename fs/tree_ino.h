@@ -15,7 +15,7 @@
  * What tree*.c share: the tree itself, and its inode numbers.
  * They are arithmetic; nothing is allocated for a node of a view.
  *
- *   1			 the root: of a run the real directory, of a tag its
+ *   1			 the root: of a run the real directory, else the
  *			 view
  *   2 + i		 real node i, below 2^44
  *   (v + 1) << 44 | n	 node n of view v's plan
@@ -25,7 +25,7 @@
 struct tree {
 	const struct options *o;
 	struct stat source; /* gives what is made up its owner and time */
-	bool is_tag;
+	bool is_view; /* all of the source is one */
 	struct reals *reals;
 	struct views *views;
 	const struct stats *stats;
@@ -71,7 +71,7 @@ struct tree_node {
 static inline struct tree_node ino_parse(const struct tree *t, uint64_t ino)
 {
 	if (ino == TREE_ROOT)
-		return (struct tree_node){ t->is_tag ? NODE_VIEW : NODE_REAL, 0,
+		return (struct tree_node){ t->is_view ? NODE_VIEW : NODE_REAL, 0,
 					   0 };
 	if (ino & INO_CONTROL)
 		return (struct tree_node){ NODE_CONTROL, 0, ino & ~INO_CONTROL };
@@ -87,13 +87,13 @@ static inline struct tree_node ino_parse(const struct tree *t, uint64_t ino)
 
 static inline uint64_t ino_of_real(const struct tree *t, uint64_t index)
 {
-	return index == 0 && !t->is_tag ? TREE_ROOT : INO_REAL_FIRST + index;
+	return index == 0 && !t->is_view ? TREE_ROOT : INO_REAL_FIRST + index;
 }
 
 static inline uint64_t ino_of_view(const struct tree *t, size_t view,
 				   uint64_t node)
 {
-	if (t->is_tag && node == PLAN_ROOT)
+	if (t->is_view && node == PLAN_ROOT)
 		return TREE_ROOT;
 	return (uint64_t)(view + 1) << INO_VIEW_SHIFT | node;
 }

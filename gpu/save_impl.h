@@ -13,8 +13,6 @@
 
 /* Between the files of save. */
 
-#define SAVE_DS_VERSION "0.19.8"
-
 struct save {
 	const struct zero *zero;
 	const struct save_options *o;

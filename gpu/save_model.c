@@ -158,7 +158,7 @@ static struct value *model_states(const struct save *s, struct ptsave *pt)
 	SET("mp_world_size", ptsave_int(pt, 1));
 	SET("checkpoint_parallel_dimensions", degrees(pt));
 	SET(KEY_DS_CONFIG, dsconfig_value(pt, c));
-	SET(KEY_DS_VERSION, ptsave_str(pt, SAVE_DS_VERSION));
+	SET(KEY_DS_VERSION, ptsave_str(pt, NAMES_DS_VERSION));
 #undef SET
 	add_client_state(s, pt, root);
 	return root;

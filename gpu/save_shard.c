@@ -247,7 +247,7 @@ static struct value *shard_zero12(const struct save *s, struct ptsave *pt)
 	    list_of(pt, ptsave_int(pt, (int64_t)(z->local - filled))));
 	SET("param_alignment_paddings", no_paddings(s, pt));
 	SET(KEY_PARTITION_COUNT, list_of(pt, ptsave_int(pt, z->comm->size)));
-	SET(KEY_DS_VERSION, ptsave_str(pt, SAVE_DS_VERSION));
+	SET(KEY_DS_VERSION, ptsave_str(pt, NAMES_DS_VERSION));
 	SET(KEY_PARAM_SLICE_MAPPINGS, slice_mappings(s, pt));
 #undef SET
 	return dict;
@@ -294,7 +294,7 @@ int save_shard(const struct save *s, struct errmsg *err)
 		ptsave_set(&pt, root, KEY_DS_CONFIG,
 			   dsconfig_value(&pt, s->o->config));
 		ptsave_set(&pt, root, KEY_DS_VERSION,
-			   ptsave_str(&pt, SAVE_DS_VERSION));
+			   ptsave_str(&pt, NAMES_DS_VERSION));
 		rc = ptsave_write(&pt, root, path, err);
 	}
 	ptsave_done(&pt);

@@ -82,6 +82,7 @@ scripts = \
 	%D%/headers.sh \
 	%D%/cases/mount_tree.sh \
 	%D%/cases/mount_run.sh \
+	%D%/cases/mount_hfdir.sh \
 	%D%/cases/mount_tools.sh \
 	%D%/cases/mount_errors.sh \
 	%D%/cases/mount_backed.sh \
