@@ -3,7 +3,6 @@
 #define UCTRAIN_BACKEND_H
 
 #include <stdbool.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -72,6 +72,8 @@ struct config {
 	uint64_t steps;
 	uint64_t seed;
 	bool deterministic;
+	bool recompute; /* blocks on the way back */
+	bool tf32;
 	struct optimizer_config optimizer;
 	struct schedule_config schedule;
 	struct scaler_config scaler;

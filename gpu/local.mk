@@ -9,7 +9,8 @@ endif
 	%D%/cpu.h %D%/cpu_math.h \
 	%D%/cpu_norm.c %D%/cpu_linear.c %D%/cpu_attention.c \
 	%D%/cpu_classify.c %D%/cpu_optimizer.c %D%/backend_cpu.c \
-	%D%/network.h %D%/network.c \
+	%D%/network.h %D%/network_impl.h \
+	%D%/network.c %D%/network_memory.c \
 	%D%/flags.h %D%/flags.c \
 	%D%/dskeys.h %D%/dskeys.c \
 	%D%/config.h %D%/config_impl.h %D%/config.c %D%/config_json.c \

@@ -7,163 +7,17 @@
  *                 x' = x1 + mlp_proj(gelu(c_fc(ln_2(x1))))
  *     loss of ln_f(x) * wte' against the next token
  *
- * Each block keeps what its way back needs; `x` of a block is the `out` of the
- * one before.
+ * Each block keeps what its way back needs, or makes it again from its input;
+ * `x` of a block is the `out` of the one before.
  */
-#include "gpu/network.h"
-
 #include <errno.h>
 #include <inttypes.h>
 #include <stdbool.h>
-#include <stdlib.h>
 
 #include "ckpt/errmsg.h"
 #include "gpu/backend.h"
 #include "gpu/gpt2.h"
-
-/* Activations of a block: lp buffers of rows * n_embd elements, or as many
- * times that as the comment says; float ones as backend.h has them. */
-struct block {
-	void *ln_1, *qkv /* 3 */, *heads, *mid, *ln_2, *pre /* 4 */;
-	void *gelu /* 4 */, *out;
-	float *ln_1_stats, *attention_stats, *ln_2_stats;
-};
-
-struct network {
-	const struct gpt2 *model;
-	struct backend *b;
-	size_t batch, seq, rows, c;
-	struct block *blocks;
-	void *embedded, *normed;
-	float *ln_f_stats;
-	/* Gradients: of the residual stream, of one branch, of the widest. */
-	void *d, *d_branch, *d_wide;
-	int32_t *tokens, *targets; /* on the device */
-	int32_t *shifted;          /* on the host, to make `targets` of */
-	double *loss;              /* on the device */
-	size_t memory;
-	/* What was allocated, so that one loop frees it. */
-	void **buffers;
-	size_t nbuffers;
-};
-
-/* --- memory ----------------------------------------------------------------- */
-
-#define BUFFERS_OF_BLOCK 11
-#define BUFFERS_OF_REST 9
-
-static void *take(struct network *n, size_t bytes)
-{
-	void *const p = n->b->ops->alloc(n->b, bytes);
-
-	n->memory += bytes;
-	n->buffers[n->nbuffers++] = p;
-	return p;
-}
-
-/* lp elements, in rows of `times` the width. */
-static void *take_rows(struct network *n, size_t times)
-{
-	return take(n, n->rows * n->c * times * n->b->lp_size);
-}
-
-static float *take_stats(struct network *n, size_t of_row)
-{
-	return take(n, n->rows * of_row * sizeof(float));
-}
-
-static void take_block(struct network *n, struct block *k)
-{
-	k->ln_1 = take_rows(n, 1);
-	k->qkv = take_rows(n, 3);
-	k->heads = take_rows(n, 1);
-	k->mid = take_rows(n, 1);
-	k->ln_2 = take_rows(n, 1);
-	k->pre = take_rows(n, 4);
-	k->gelu = take_rows(n, 4);
-	k->out = take_rows(n, 1);
-	k->ln_1_stats = take_stats(n, 2);
-	k->ln_2_stats = take_stats(n, 2);
-	k->attention_stats = take_stats(n, n->model->config.n_head);
-}
-
-static void take_rest(struct network *n)
-{
-	n->embedded = take_rows(n, 1);
-	n->normed = take_rows(n, 1);
-	n->ln_f_stats = take_stats(n, 2);
-	n->d = take_rows(n, 1);
-	n->d_branch = take_rows(n, 1);
-	n->d_wide = take_rows(n, 4);
-	n->tokens = take(n, n->rows * sizeof(int32_t));
-	n->targets = take(n, n->rows * sizeof(int32_t));
-	n->loss = take(n, sizeof(double));
-}
-
-int network_new(struct network **out, const struct gpt2 *model,
-		struct backend *b, size_t batch, size_t seq, struct errmsg *err)
-{
-	const unsigned layers = model->config.n_layer;
-	struct network *const n = calloc(1, sizeof(*n));
-	bool missing = false;
-	size_t i;
-
-	if (!n)
-		return errmsg_set(err, -ENOMEM, "out of memory");
-	*n = (struct network){
-		.model = model,
-		.b = b,
-		.batch = batch,
-		.seq = seq,
-		.rows = batch * seq,
-		.c = model->config.n_embd,
-	};
-	n->blocks = calloc(layers, sizeof(*n->blocks));
-	n->buffers = calloc(layers * BUFFERS_OF_BLOCK + BUFFERS_OF_REST,
-			    sizeof(*n->buffers));
-	n->shifted = malloc(n->rows * sizeof(*n->shifted));
-	if (!n->blocks || !n->buffers || !n->shifted) {
-		network_free(n);
-		return errmsg_set(err, -ENOMEM, "out of memory");
-	}
-	for (i = 0; i < layers; i++)
-		take_block(n, &n->blocks[i]);
-	take_rest(n);
-	for (i = 0; i < n->nbuffers; i++)
-		missing = missing || !n->buffers[i];
-	if (missing) {
-		const size_t wanted = n->memory;
-
-		network_free(n);
-		return errmsg_set(err, -ENOMEM,
-				  "no memory for the %zu MiB of activations of "
-				  "a micro-batch of %zu: make it smaller",
-				  wanted >> 20, batch);
-	}
-	*out = n;
-	return 0;
-}
-
-void network_free(struct network *n)
-{
-	size_t i;
-
-	if (!n)
-		return;
-	for (i = 0; i < n->nbuffers; i++)
-		n->b->ops->free(n->b, n->buffers[i]);
-	free(n->buffers);
-	free(n->blocks);
-	free(n->shifted);
-	free(n);
-}
-
-size_t network_memory(const struct network *n)
-{
-	return n->memory;
-}
-
-/* --- one micro-batch -------------------------------------------------------- */
+#include "gpu/network_impl.h"
 
 /* A pass: the network, and what this micro-batch brings along. */
 struct pass {
@@ -220,17 +74,14 @@ static void project(const struct pass *p, void *out, const void *x,
 	}
 }
 
-static void block_forward(const struct pass *p, unsigned unit,
-			  const void *weights, const void *x, struct block *k)
+/* A block up to its last projection. */
+static void block_inside(const struct pass *p, unsigned unit, const void **w,
+			 const void *x, struct block *k)
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
 	const struct gpt2_config *const c = &n->model->config;
-	const void *w[GPT2_BLOCK_PARAMS];
-	unsigned i;
 
-	for (i = 0; i < GPT2_BLOCK_PARAMS; i++)
-		w[i] = weight(p, weights, unit, i);
 	o->norm(n->b, k->ln_1, k->ln_1_stats, x, w[GPT2_LN_1_WEIGHT],
 		w[GPT2_LN_1_BIAS], n->rows, n->c, c->layer_norm_epsilon);
 	o->linear(n->b, k->qkv, NULL, k->ln_1, w[GPT2_C_ATTN_WEIGHT],
@@ -244,8 +95,19 @@ static void block_forward(const struct pass *p, unsigned unit,
 		w[GPT2_LN_2_BIAS], n->rows, n->c, c->layer_norm_epsilon);
 	o->linear(n->b, k->gelu, k->pre, k->ln_2, w[GPT2_C_FC_WEIGHT],
 		  w[GPT2_C_FC_BIAS], NULL, n->rows, n->c, 4 * n->c);
+}
+
+static void block_forward(const struct pass *p, unsigned unit,
+			  const void *weights, const void *x, struct block *k)
+{
+	const void *w[GPT2_BLOCK_PARAMS];
+	unsigned i;
+
+	for (i = 0; i < GPT2_BLOCK_PARAMS; i++)
+		w[i] = weight(p, weights, unit, i);
+	block_inside(p, unit, w, x, k);
 	project(p, k->out, k->mid, k->gelu, w[GPT2_MLP_PROJ_WEIGHT],
-		w[GPT2_MLP_PROJ_BIAS], 4 * n->c,
+		w[GPT2_MLP_PROJ_BIAS], 4 * p->n->c,
 		seed_of(p, unit, PLACE_MLP_PROJ));
 }
 
@@ -324,6 +186,9 @@ static int block_backward(const struct pass *p, unsigned unit, const void *x,
 		w[i] = weight(p, weights, unit, i);
 		g[i] = gradient(p, grads, unit, i);
 	}
+	/* The last block was also the last to be made. */
+	if (p->n->recompute && unit + 1 < gpt2_unit_last(p->n->model))
+		block_inside(p, unit, w, x, k);
 	mlp_backward(p, unit, w, g, k);
 	attention_backward(p, unit, w, g, x, k);
 	p->w->release(p->w->ctx, unit);

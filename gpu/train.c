@@ -361,9 +361,9 @@ static unsigned threads_of_rank(const struct comm *comm)
 static int open_backend(struct run *r, struct errmsg *err)
 {
 	const struct config *c = r->config;
-
 	const struct backend_cuda_options cuda = {
 		.local_rank = r->comm->local_rank,
+		.tf32 = c->tf32,
 	};
 
 	if (c->device == DEVICE_CUDA)
@@ -402,7 +402,8 @@ static int open_parts(struct run *r, struct errmsg *err)
 		rc = open_backend(r, err);
 	if (!rc)
 		rc = network_new(&r->network, &r->model, r->backend,
-				 c->micro_batch, c->seq_length, err);
+				 c->micro_batch, c->seq_length, c->recompute,
+				 err);
 	if (!rc)
 		rc = tokens_open(&r->tokens, &t, err);
 	if (!rc)

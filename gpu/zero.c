@@ -31,7 +31,9 @@ void *zero_alloc(struct zero *z, uint64_t n, size_t size, struct errmsg *err)
 	else
 		errmsg_set(err, -ENOMEM,
 			   "%s: out of memory: %" PRIu64
-			   " bytes are taken and %" PRIu64 " more needed",
+			   " bytes are taken and %" PRIu64
+			   " more needed; a higher --zero_stage on more ranks, "
+			   "--recompute or a smaller micro-batch take less",
 			   z->backend->name, z->memory, n * size);
 	return p;
 }

@@ -426,7 +426,7 @@ static void learn(struct backend *b, double *losses, size_t steps)
 	size_t i, k;
 
 	assert_int_equal(gpt2_init(&model, &config, &err), 0);
-	if (network_new(&net, &model, b, BATCH, SEQ, &err) ||
+	if (network_new(&net, &model, b, BATCH, SEQ, false, &err) ||
 	    zero_init(&z, &model, &alone, b, 1, &optimizer, &err) ||
 	    zero_init_weights(&z, 3, &err))
 		fail_msg("%s", err.text);

@@ -301,6 +301,35 @@ static void runs_are_equal_bit_for_bit(void **state)
 	end(&w[1]);
 }
 
+/* One set of activations of a block instead of each block's. */
+static void made_again_gradients_are_the_same(void **state)
+{
+	struct gpt2_config c = config;
+	struct errmsg err = { "" };
+	struct whole w[2];
+	size_t all;
+	int i;
+
+	(void)state;
+	c.dropout = 0.1f;
+	c.n_layer = 3;
+	for (i = 0; i < 2; i++) {
+		begin(&w[i], &c, 3, 9, DTYPE_BF16, 2);
+		fill(&w[i], 5);
+	}
+	all = network_memory(w[1].net);
+	network_free(w[1].net);
+	assert_int_equal(
+		network_new(&w[1].net, &w[1].model, w[1].b, 3, 9, true, &err),
+		0);
+	assert_true(network_memory(w[1].net) < all * 2 / 3);
+	assert_true(train(&w[0], 1) == train(&w[1], 1));
+	assert_memory_equal(w[0].grads, w[1].grads,
+			    w[0].model.numel * sizeof(float));
+	end(&w[0]);
+	end(&w[1]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -309,6 +338,7 @@ int main(void)
 		cmocka_unit_test(gradient_is_the_slope_of_the_loss),
 		cmocka_unit_test(gradients_are_added),
 		cmocka_unit_test(runs_are_equal_bit_for_bit),
+		cmocka_unit_test(made_again_gradients_are_the_same),
 	};
 
 	return cmocka_run_group_tests(tests, open_numbers, close_numbers);
