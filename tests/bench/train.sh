@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Training steps on the CPU, forward, backward and AdamW, against the same in
-# PyTorch, in turns; and how near to the machine's SGEMM the products come.
+# PyTorch, in turns; and how near to the machine's SGEMM the products come, and
+# the BLAS itself with products of their shapes.
 # UCFS_DEEPSPEED_PYTHON names a Python that has PyTorch and transformers.
 #
 # Threads sleep soon when they wait, on both sides: by default they keep
@@ -33,13 +34,15 @@ both() {
 # compare MODEL BATCH SEQ STEPS BAR
 compare() {
 	local -r model=$1 bar=$5
-	local i
+	local i reached bare
 
 	for ((i = 0; i < rounds; i++)); do
 		both "$model.ours" "$("$ours" "${@:1:4}" 2>/dev/null)"
 		both "$model.torch" "$("$python" "$here/trainstep.py" \
 			"${@:1:4}" 2>/dev/null)"
-		add "$model.peak" "$("$ours" -p "${@:1:4}" | cut -d' ' -f1)"
+		read -r reached bare _ < <("$ours" -p "${@:1:4}")
+		add "$model.peak" "$reached"
+		add "$model.bare" "$bare"
 	done
 	row_of "$model, $2 x $3" "$model.ours" tokens/s
 	row_of "  PyTorch" "$model.torch" tokens/s
@@ -51,9 +54,10 @@ compare() {
 		"$(median "$model.torch.cpu")" \
 		"$(median "$model.ours.cpu")")" ">=" "$bar"
 	bar "  products to SGEMM's peak" "$(median "$model.peak")" ">=" 0.85
+	row_of "  SGEMM of the same shapes" "$model.bare" "to its peak"
 }
 
-printf 'trainstep: %d threads, %d rounds, load average %s\n' \
+printf 'train: %d threads, %d rounds, load average %s\n' \
 	"$OMP_NUM_THREADS" "$rounds" "$(cut -d' ' -f1 /proc/loadavg)"
 compare gpt2-dsuc 16 128 5 1.8
 compare gpt2 4 64 3 1.25
