@@ -86,6 +86,7 @@ scripts = \
 	%D%/cases/mount_tools.sh \
 	%D%/cases/mount_errors.sh \
 	%D%/cases/mount_backed.sh \
+	%D%/cases/mount_unprivileged.sh \
 	%D%/cases/mount_mapped.sh \
 	%D%/cases/mount_lifecycle.sh \
 	%D%/cases/mount_index.sh \
