@@ -62,6 +62,39 @@ void kernel_init(struct fuse_conn_info *conn)
 #endif
 }
 
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
+
+bool kernel_knows_rings(void)
+{
+	return true;
+}
+
+void *kernel_ring_memory(struct fuse_req *req, size_t *size)
+{
+	char *memory;
+
+	if (!fuse_req_is_uring(req) ||
+	    fuse_req_get_payload(req, &memory, size, NULL))
+		return NULL;
+	return memory;
+}
+
+#else
+
+bool kernel_knows_rings(void)
+{
+	return false;
+}
+
+void *kernel_ring_memory(struct fuse_req *req, size_t *size)
+{
+	(void)req;
+	(void)size;
+	return NULL;
+}
+
+#endif
+
 #ifdef FUSE_CAP_PASSTHROUGH
 
 int kernel_extend(struct fuse_session *se)

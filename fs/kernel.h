@@ -3,8 +3,10 @@
 #define UCFS_KERNEL_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 struct fuse_conn_info;
+struct fuse_req;
 struct fuse_session;
 
 /* Choose what to ask of the kernel.  Called from the init operation. */
@@ -20,5 +22,13 @@ int kernel_extend(struct fuse_session *se);
 /* May the kernel read files from others (passthrough.h)?  Known from the init
  * operation on. */
 bool kernel_passes_through(void);
+
+/* Does libfuse know how to have requests through io_uring?  It goes back to the
+ * usual way by itself where the kernel cannot. */
+bool kernel_knows_rings(void);
+
+/* Where the reply to a request that came through io_uring goes, and how much
+ * there is room for.  NULL if it came another way. */
+void *kernel_ring_memory(struct fuse_req *req, size_t *size);
 
 #endif

@@ -20,6 +20,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fs/kernel.h"
+
 enum key {
 	KEY_IGNORE,
 	KEY_RW,
@@ -33,6 +35,7 @@ enum key {
 	KEY_GID,
 	KEY_STREAM,
 	KEY_ASSEMBLE,
+	KEY_IO_URING,
 	KEY_INDEX,
 	KEY_NOINDEX,
 };
@@ -54,6 +57,7 @@ static const struct fuse_opt table[] = {
 	FUSE_OPT_KEY("inject_missing_state", KEY_IGNORE),
 	FUSE_OPT_KEY("stream", KEY_STREAM),
 	FUSE_OPT_KEY("assemble=%s", KEY_ASSEMBLE),
+	FUSE_OPT_KEY("io_uring", KEY_IO_URING),
 	FUSE_OPT_KEY("index=%s", KEY_INDEX),
 	FUSE_OPT_KEY("noindex", KEY_NOINDEX),
 	/* The mount is read-only whatever is asked for. */
@@ -108,6 +112,7 @@ void options_print_help(void)
 	       "        assemble=SIZE     memory for large files, as 512M or 2G\n"
 	       "                          (default: 1/16 of all, at most 1G)\n"
 	       "        stream            no memory: large files as small ones\n"
+	       "        io_uring          requests by io_uring, if it can be had\n"
 	       "        index=FILE        where to keep for the next mount what\n"
 	       "                          shards told (default: below ~/.cache)\n"
 	       "        index=none        nowhere, as does noindex\n"
@@ -236,6 +241,7 @@ static int take(void *data, const char *arg, int key, struct fuse_args *args)
 	case KEY_GID: o->has_gid = true; return parse_id(arg, "gid", &o->gid);
 	case KEY_STREAM: o->backing.stream = true; return 0;
 	case KEY_ASSEMBLE: return parse_assemble(o, arg);
+	case KEY_IO_URING: return kernel_knows_rings();
 	case KEY_INDEX: return parse_index(o, arg);
 	case KEY_NOINDEX: return parse_index(o, "index=none");
 	case KEY_RW:

@@ -15,7 +15,7 @@ check "convert" ucckpt convert "$tag" "$tmp/copy" >"$tmp/convert.log" 2>&1
 copy=$tmp/copy/zero/block.0001.weight/exp_avg.pt
 mapload() { timeout 60 "$top_builddir/tests/mapload" "$@"; }
 
-for options in stream assemble=256M crc=zero,stream; do
+for options in stream stream,io_uring assemble=256M crc=zero,stream; do
 	mount_fg "$tmp/run" -o "$options" || finish
 	if [ "$options" = crc=zero,stream ]; then
 		cp "$file" "$tmp/zero.pt"
