@@ -13,7 +13,8 @@
  * the pointer belongs beside the link, where its readers look for both.
  *
  * The temporary's name begins with a dot, so that it is not taken for a
- * checkpoint (tags.c).
+ * checkpoint (tags.c).  It is locked as long as somebody fills it: the lock of
+ * who was killed is gone.
  */
 #include "ckpt/outdir.h"
 
@@ -25,12 +26,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "ckpt/errmsg.h"
 
-#define TMP_SUFFIX ".tmp-XXXXXX"
+#define TMP_MARK ".tmp-"
+#define TMP_SUFFIX TMP_MARK "XXXXXX"
 #define WALK_FDS_MAX 16
 
 static int fail_nomem(const char *path, struct errmsg *err)
@@ -195,6 +198,9 @@ static int make_tmp(struct outdir *o, struct errmsg *err)
 	o->fd = open(tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (o->fd < 0)
 		return fail(tmp, "cannot open", err);
+	/* Where locks cannot be had, nobody gets this one to sweep by. */
+	if (flock(o->fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
+		return fail(tmp, "is being removed", err);
 	/* mkdtemp keeps others out. */
 	if (fchmod(o->fd, mode_of_new(0777)) < 0)
 		return fail(tmp, "cannot set the mode", err);
@@ -339,13 +345,62 @@ static int remove_entry(const char *path, const struct stat *st, int type,
 	return 0;
 }
 
+static void remove_tree(const char *path)
+{
+	nftw(path, remove_entry, WALK_FDS_MAX, FTW_DEPTH | FTW_PHYS);
+}
+
+/* The final name that a temporary was for, cut off from it; NULL if this is
+ * no temporary's name. */
+static char *final_name(const char *tmp)
+{
+	const size_t n = strlen(tmp), suffix = strlen(TMP_SUFFIX);
+	const size_t mark = strlen(TMP_MARK);
+
+	if (*tmp != '.' || n <= suffix + 1 ||
+	    strncmp(tmp + n - suffix, TMP_MARK, mark) != 0)
+		return NULL;
+	return strndup(tmp + 1, n - suffix - 1);
+}
+
+static void sweep_one(int parent, const char *path, const char *name)
+{
+	const int fd = openat(parent, name,
+			      O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+	if (fd < 0)
+		return;
+	if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+		remove_tree(path);
+	close(fd);
+}
+
+void outdir_sweep(const char *parent, bool (*ours)(const char *name))
+{
+	DIR *const dir = opendir(parent);
+	const struct dirent *e;
+
+	while (dir && (e = readdir(dir))) {
+		char *const name = final_name(e->d_name);
+		char *path;
+
+		if (name && ours(name) &&
+		    asprintf(&path, "%s/%s", parent, e->d_name) >= 0) {
+			sweep_one(dirfd(dir), path, e->d_name);
+			free(path);
+		}
+		free(name);
+	}
+	if (dir)
+		closedir(dir);
+}
+
 void outdir_close(struct outdir *o)
 {
 	if (o->fd >= 0)
 		close(o->fd);
 	if (o->tmp)
-		nftw(o->tmp, remove_entry, WALK_FDS_MAX,
-		     FTW_DEPTH | FTW_PHYS);
+		remove_tree(o->tmp);
 	if (o->final)
 		unmake_parents(o);
 	free(o->tmp);

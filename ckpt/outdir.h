@@ -40,6 +40,12 @@ int outdir_open_over(struct outdir *o, const char *path, struct errmsg *err);
  */
 int outdir_commit(struct outdir *o, const char *pointer, struct errmsg *err);
 
+/*
+ * Remove temporaries in `parent` whose makers were killed: those that nobody
+ * has locked.  `ours` is asked which final names they may have had.
+ */
+void outdir_sweep(const char *parent, bool (*ours)(const char *name));
+
 /* Remove all that was not committed. */
 void outdir_close(struct outdir *o);
 

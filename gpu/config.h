@@ -71,6 +71,7 @@ struct config {
 	unsigned batch, micro_batch, accumulation;
 	uint64_t steps;
 	uint64_t seed;
+	bool async_save;
 	bool deterministic;
 	bool recompute; /* blocks on the way back */
 	bool tf32;

@@ -82,6 +82,8 @@ const struct flag flags[FLAGS] = {
 	    "N\tsave every N steps (after the last step only)"),
 	UINT("keep_last", keep_last, 0, SIZE_LIMIT,
 	     "N\tkeep the N newest checkpoints of this run (all)"),
+	OTHER("async_save", FLAG_ON, async_save,
+	      "\ttrain on while a copy of the state is saved"),
 	OTHER("resume", FLAG_RESUME, resume_dir,
 	      "[=DIR]\tcontinue from a checkpoint in DIR (checkpoint_dir)"),
 	OTHER("checkpoint_tag", FLAG_NAME, checkpoint_tag,

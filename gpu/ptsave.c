@@ -23,6 +23,7 @@
 
 #define PIECE_ELEMENTS ((size_t)1 << 18)
 #define KEY_MAX 24
+#define ALIGN ((size_t)64)
 
 /* --- values ---------------------------------------------------------------- */
 
@@ -206,6 +207,49 @@ struct value *ptsave_tensor(struct ptsave *s, size_t storage, uint64_t offset,
 	return have(s, t.storage_key ? tensor_to_value(&s->arena, &t) : NULL);
 }
 
+/* Of an element, where it is. */
+static size_t size_of(const struct ptsave_storage *s)
+{
+	return s->wide ? sizeof(float) : dtype_size(s->dtype);
+}
+
+/* What a storage takes apart from the device, and a gap to the next. */
+static size_t room(const struct ptsave_storage *s)
+{
+	const size_t n = s->numel * size_of(s);
+
+	return s->from ? (n + ALIGN - 1) / ALIGN * ALIGN : 0;
+}
+
+size_t ptsave_device_bytes(const struct ptsave *s)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < s->nstorages; i++)
+		n += room(&s->storages[i]);
+	return n;
+}
+
+void *ptsave_detach(struct ptsave *s, void *to)
+{
+	uint8_t *at = to;
+
+	for (size_t i = 0; i < s->nstorages; i++) {
+		struct ptsave_storage *one = &s->storages[i];
+		struct backend *from = one->from;
+		const size_t n = room(one);
+
+		if (!from)
+			continue;
+		from->ops->copy(from, QUEUE_COPY, at, one->p,
+				one->numel * size_of(one));
+		one->p = at;
+		one->from = NULL;
+		at += n;
+	}
+	return at;
+}
+
 /* --- the file -------------------------------------------------------------- */
 
 struct file {
@@ -263,7 +307,7 @@ static void narrow(enum dtype dtype, const float *in, uint16_t *out, size_t n)
 static const void *fetch(const struct file *f, const struct ptsave_storage *s,
 			 uint64_t at, size_t n)
 {
-	const size_t size = s->wide ? sizeof(float) : dtype_size(s->dtype);
+	const size_t size = size_of(s);
 	const uint8_t *p = (const uint8_t *)s->p + at * size;
 
 	if (s->from) {

@@ -77,6 +77,16 @@ struct value *ptsave_tensor(struct ptsave *s, size_t storage, uint64_t offset,
 			    const uint64_t *shape, unsigned ndim,
 			    bool requires_grad);
 
+/* Bytes of memory of the host that ptsave_detach needs. */
+size_t ptsave_device_bytes(const struct ptsave *s);
+
+/*
+ * Let the file no longer refer to a device: what it has there is copied to
+ * `to`, which is memory of the backend's host_alloc, in QUEUE_COPY.  Returns
+ * where the rest of that memory begins.
+ */
+void *ptsave_detach(struct ptsave *s, void *to);
+
 /*
  * Write the file, which must not exist yet, to the medium.  Its record prefix
  * is that of torch, the name without its extension.  On failure there is none.

@@ -7,177 +7,125 @@
  */
 #include "gpu/save.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <ftw.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "ckpt/errmsg.h"
-#include "ckpt/outdir.h"
 #include "gpu/save_impl.h"
 
-#define TAG "global_step"
-#define WALK_FDS_MAX 16
-
-/* --- checkpoints before ---------------------------------------------------- */
-
-/* The step of a tag's name; false if it is none of ours. */
-static bool parse_tag(const char *name, uint64_t *step)
-{
-	char again[NAME_MAX + 1];
-	int end = 0;
-
-	if (sscanf(name, TAG "%" SCNu64 "%n", step, &end) != 1 || name[end])
-		return false;
-	snprintf(again, sizeof(again), TAG "%" PRIu64, *step);
-	return strcmp(again, name) == 0;
-}
-
-static int newest_first(const void *a, const void *b)
-{
-	const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return x < y ? 1 : x > y ? -1 : 0;
-}
-
-/* The steps of tags before `step`, the newest first; NULL: none. */
-static uint64_t *steps_before(const char *dir, uint64_t step, size_t *n)
-{
-	struct dirent **entries;
-	const int all = scandir(dir, &entries, NULL, NULL);
-	uint64_t *steps = calloc(all > 0 ? (size_t)all : 1, sizeof(*steps));
-	uint64_t one;
-
-	*n = 0;
-	for (int i = 0; i < all; i++) {
-		if (steps && parse_tag(entries[i]->d_name, &one) && one < step)
-			steps[(*n)++] = one;
-		free(entries[i]);
-	}
-	if (all >= 0)
-		free(entries);
-	if (steps)
-		qsort(steps, *n, sizeof(*steps), newest_first);
-	return steps;
-}
-
-static int remove_entry(const char *path, const struct stat *st, int type,
-			struct FTW *ftw)
-{
-	(void)st;
-	(void)type;
-	(void)ftw;
-	return remove(path);
-}
-
-/* It gets a hidden name first: nobody shall see half of it. */
-static int remove_tag(const char *dir, uint64_t step, struct errmsg *err)
-{
-	char *path = NULL, *hidden = NULL;
-	int rc = 0;
-
-	if (asprintf(&path, "%s/" TAG "%" PRIu64, dir, step) < 0 ||
-	    asprintf(&hidden, "%s/." TAG "%" PRIu64 ".old", dir, step) < 0)
-		rc = errmsg_set(err, -ENOMEM, "out of memory");
-	else if (rename(path, hidden) < 0 ||
-		 nftw(hidden, remove_entry, WALK_FDS_MAX,
-		      FTW_DEPTH | FTW_PHYS) < 0)
-		rc = errmsg_set(err, -errno, "%s: cannot remove: %s", path,
-				strerror(errno));
-	free(path);
-	free(hidden);
-	return rc;
-}
-
-/* Keep `k` checkpoints up to `step`, which has just been saved. */
-static int keep_last(const char *dir, unsigned k, uint64_t step,
-		     struct errmsg *err)
-{
-	uint64_t *steps;
-	size_t n;
-	int rc = 0;
-
-	if (k == 0)
-		return 0;
-	steps = steps_before(dir, step, &n);
-	for (size_t i = k - 1; i < n && !rc; i++)
-		rc = remove_tag(dir, steps[i], err);
-	free(steps);
-	return rc;
-}
-
-/* --- this checkpoint ------------------------------------------------------- */
-
-static int open_dir(const struct save_options *o, struct outdir *dir,
-		    char *shown, struct errmsg *err)
-{
-	char *path;
-	int rc;
-
-	if (asprintf(&path, "%s/" TAG "%" PRIu64, o->dir, o->step) < 0)
-		return errmsg_set(err, -ENOMEM, "out of memory");
-	rc = outdir_open_over(dir, path, err);
-	free(path);
-	if (!rc && strlen(dir->tmp) >= PATH_MAX)
-		rc = errmsg_set(err, -ENAMETOOLONG, "%s: name too long", o->dir);
-	if (!rc)
-		strcpy(shown, dir->tmp);
-	return rc;
-}
-
-static int write_files(struct zero *z, const struct save_options *o,
-		       const char *dir, struct errmsg *err)
-{
-	const struct save s = { .zero = z, .o = o, .dir = dir };
-	int rc = save_model(&s, err);
-
-	return rc ? rc : save_shard(&s, err);
-}
-
-static int commit(struct outdir *dir, struct errmsg *err)
-{
-	if (fsync(dir->fd) < 0 && errno != EINVAL)
-		return errmsg_set(err, -errno, "%s: cannot sync: %s", dir->tmp,
-				  strerror(errno));
-	return outdir_commit(dir, "latest", err);
-}
-
-static int unsaved(const struct save_options *o, int rc, struct errmsg *err)
+static int unsaved(const struct checkpoint *c, int rc, struct errmsg *err)
 {
 	const struct errmsg why = *err;
 
 	return errmsg_set(err, rc,
 			  "the checkpoint of step %" PRIu64
 			  " was not saved, those before it remain: %.400s",
-			  o->step, why.text);
+			  c->o.step, why.text);
+}
+
+static int open_dir(struct checkpoint *c, struct errmsg *err)
+{
+	char *path;
+	int rc;
+
+	if (asprintf(&path, "%s/" SAVE_TAG "%" PRIu64, c->o.dir, c->o.step) < 0)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	rc = outdir_open_over(&c->dir, path, err);
+	free(path);
+	if (!rc && strlen(c->dir.tmp) >= sizeof(c->path))
+		rc = errmsg_set(err, -ENAMETOOLONG, "%s: name too long",
+				c->o.dir);
+	if (!rc)
+		strcpy(c->path, c->dir.tmp);
+	return rc;
+}
+
+static int make_files(struct checkpoint *c, const struct zero *z,
+		      struct errmsg *err)
+{
+	const struct save s = { .zero = z, .o = &c->o, .dir = c->path };
+	int rc = save_model(&s, &c->files[0], err);
+
+	return rc ? rc : save_shard(&s, &c->files[1], err);
+}
+
+int checkpoint_begin(struct checkpoint *c, const struct zero *z,
+		     const struct save_options *o, struct errmsg *err)
+{
+	int rc;
+
+	*c = (struct checkpoint){ .o = *o,
+				  .first = z->comm->rank == 0,
+				  .dir = { .fd = -1 } };
+	rc = comm_agree(z->comm, c->first ? open_dir(c, err) : 0, err);
+	if (!rc) {
+		comm_broadcast(z->comm, c->path, sizeof(c->path), 0);
+		rc = comm_agree(z->comm, make_files(c, z, err), err);
+	}
+	if (rc) {
+		checkpoint_end(c);
+		return unsaved(c, rc, err);
+	}
+	return 0;
+}
+
+int checkpoint_write(struct checkpoint *c, struct errmsg *err)
+{
+	int rc = 0;
+
+	if (c->first)
+		save_sweep(c->o.dir);
+	for (unsigned i = 0; i < SAVE_FILES && !rc; i++) {
+		struct save_file *f = &c->files[i];
+
+		if (f->path)
+			rc = ptsave_write(&f->pt, f->root, f->path, err);
+	}
+	return rc ? unsaved(c, rc, err) : 0;
+}
+
+int checkpoint_commit(struct checkpoint *c, struct errmsg *err)
+{
+	int rc = 0;
+
+	if (!c->first)
+		return 0;
+	if (fsync(c->dir.fd) < 0 && errno != EINVAL)
+		rc = errmsg_set(err, -errno, "%s: cannot sync: %s", c->dir.tmp,
+				strerror(errno));
+	if (!rc)
+		rc = outdir_commit(&c->dir, "latest", err);
+	if (rc)
+		return unsaved(c, rc, err);
+	return save_keep_last(c->o.dir, c->o.keep_last, c->o.step, err);
+}
+
+void checkpoint_end(struct checkpoint *c)
+{
+	for (unsigned i = 0; i < SAVE_FILES; i++) {
+		ptsave_done(&c->files[i].pt);
+		free(c->files[i].path);
+		c->files[i] = (struct save_file){ 0 };
+	}
+	if (c->first)
+		outdir_close(&c->dir);
 }
 
 int save_checkpoint(struct zero *z, const struct save_options *o,
 		    struct errmsg *err)
 {
-	const bool first = z->comm->rank == 0;
-	struct outdir dir = { .fd = -1 };
-	char shown[PATH_MAX] = "";
-	int rc = first ? open_dir(o, &dir, shown, err) : 0;
+	struct checkpoint c;
+	int rc = checkpoint_begin(&c, z, o, err);
 
-	rc = comm_agree(z->comm, rc, err);
-	if (!rc) {
-		comm_broadcast(z->comm, shown, sizeof(shown), 0);
-		rc = comm_agree(z->comm, write_files(z, o, shown, err), err);
-	}
-	if (!rc && first)
-		rc = commit(&dir, err);
-	if (first)
-		outdir_close(&dir);
-	rc = comm_agree(z->comm, rc, err);
 	if (rc)
-		return unsaved(o, rc, err);
-	if (first)
-		rc = keep_last(o->dir, o->keep_last, o->step, err);
-	return comm_agree(z->comm, rc, err);
+		return rc;
+	rc = comm_agree(z->comm, checkpoint_write(&c, err), err);
+	if (!rc)
+		rc = comm_agree(z->comm, checkpoint_commit(&c, err), err);
+	checkpoint_end(&c);
+	return rc;
 }

@@ -172,20 +172,18 @@ static int file_name(const struct save *s, char **path)
 			s->dir, s->zero->comm->rank);
 }
 
-int save_model(const struct save *s, struct errmsg *err)
+int save_model(const struct save *s, struct save_file *f, struct errmsg *err)
 {
-	struct ptsave pt;
-	char *path;
 	int rc;
 
 	if (s->zero->stage < 3 && s->zero->comm->rank != 0)
 		return 0;
-	if (file_name(s, &path) < 0)
+	if (file_name(s, &f->path) < 0) {
+		f->path = NULL;
 		return errmsg_set(err, -ENOMEM, "out of memory");
-	rc = ptsave_init(&pt, err);
+	}
+	rc = ptsave_init(&f->pt, err);
 	if (!rc)
-		rc = ptsave_write(&pt, model_states(s, &pt), path, err);
-	ptsave_done(&pt);
-	free(path);
+		f->root = model_states(s, &f->pt);
 	return rc;
 }

@@ -271,35 +271,31 @@ static struct value *shard_zero3(const struct save *s, struct ptsave *pt)
 	return dict;
 }
 
-int save_shard(const struct save *s, struct errmsg *err)
+int save_shard(const struct save *s, struct save_file *f, struct errmsg *err)
 {
 	const struct zero *z = s->zero;
-	struct value *root;
-	struct ptsave pt;
-	char *path;
+	struct ptsave *pt = &f->pt;
 	int rc;
 
 	if (z->stage == 0)
 		return 0;
-	if (asprintf(&path, "%s/%szero_pp_rank_%u_mp_rank_00_optim_states.pt",
+	if (asprintf(&f->path, "%s/%szero_pp_rank_%u_mp_rank_00_optim_states.pt",
 		     s->dir, z->backend->dtype == DTYPE_BF16 ? "bf16_" : "",
-		     z->comm->rank) < 0)
+		     z->comm->rank) < 0) {
+		f->path = NULL;
 		return errmsg_set(err, -ENOMEM, "out of memory");
-	rc = ptsave_init(&pt, err);
-	if (!rc) {
-		root = ptsave_dict(&pt);
-		ptsave_set(&pt, root, KEY_OPTIMIZER_STATE_DICT,
-			   z->stage == 3 ? shard_zero3(s, &pt)
-					 : shard_zero12(s, &pt));
-		ptsave_set(&pt, root, KEY_DS_CONFIG,
-			   dsconfig_value(&pt, s->o->config));
-		ptsave_set(&pt, root, KEY_DS_VERSION,
-			   ptsave_str(&pt, NAMES_DS_VERSION));
-		rc = ptsave_write(&pt, root, path, err);
 	}
-	ptsave_done(&pt);
-	free(path);
-	return rc;
+	rc = ptsave_init(pt, err);
+	if (rc)
+		return rc;
+	f->root = ptsave_dict(pt);
+	ptsave_set(pt, f->root, KEY_OPTIMIZER_STATE_DICT,
+		   z->stage == 3 ? shard_zero3(s, pt) : shard_zero12(s, pt));
+	ptsave_set(pt, f->root, KEY_DS_CONFIG,
+		   dsconfig_value(pt, s->o->config));
+	ptsave_set(pt, f->root, KEY_DS_VERSION,
+		   ptsave_str(pt, NAMES_DS_VERSION));
+	return 0;
 }
 
 /* --- without ZeRO ---------------------------------------------------------- */

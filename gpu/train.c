@@ -25,7 +25,7 @@
 #include "gpu/load.h"
 #include "gpu/metrics.h"
 #include "gpu/network.h"
-#include "gpu/save.h"
+#include "gpu/saver.h"
 #include "gpu/scaler.h"
 #include "gpu/schedule.h"
 #include "gpu/stop.h"
@@ -52,8 +52,9 @@ struct run {
 	int32_t *rows;           /* of one micro-batch */
 	uint64_t step;           /* done, skipped ones among them */
 	uint64_t skipped;
-	uint64_t saved; /* the step of the last checkpoint; 0: none */
-	bool saves;     /* there is a directory that can be written */
+	uint64_t resumed; /* from this step; 0: it began anew */
+	bool saves;       /* there is a directory that can be written */
+	struct saver *saver;
 };
 
 static double seconds(void)
@@ -195,6 +196,26 @@ static int validate(struct run *r, double *loss, struct errmsg *err)
 			 err);
 }
 
+/* What is under way is saved, whatever else has happened. */
+static int end_save(struct run *r, int rc, struct errmsg *err)
+{
+	struct errmsg late;
+	const int end = saver_poll(r->saver, true, &late);
+
+	if (end && rc && r->comm->rank == 0)
+		fprintf(stderr, "uctrain: %s\n", late.text);
+	if (end && !rc)
+		*err = late;
+	return rc ? rc : end;
+}
+
+/* The step of the last checkpoint of a run that fails. */
+static uint64_t last_saved(struct run *r)
+{
+	end_save(r, -EDOM, NULL);
+	return saver_saved(r->saver) ? saver_saved(r->saver) : r->resumed;
+}
+
 /* One update.  Fills in all of `m` but what is measured around it. */
 static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
 {
@@ -215,7 +236,7 @@ static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
 		return errmsg_set(err, -EDOM,
 				  "the loss of step %" PRIu64 " is %f: stopped; "
 				  "nothing was saved after step %" PRIu64,
-				  r->step, m->loss, r->saved);
+				  r->step, m->loss, last_saved(r));
 	rc = zero_update(&r->zero, &u, err);
 	if (rc)
 		return rc;
@@ -224,7 +245,7 @@ static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
 				  "the gradient of step %" PRIu64 " is not "
 				  "finite: stopped; nothing was saved after "
 				  "step %" PRIu64,
-				  r->step, r->saved);
+				  r->step, last_saved(r));
 	r->skipped += u.overflow;
 	m->lr = u.lr;
 	m->grad_norm = u.grad_norm;
@@ -244,11 +265,8 @@ static int save(struct run *r, struct errmsg *err)
 		.step = r->step,
 		.skipped = r->skipped,
 	};
-	int rc = save_checkpoint(&r->zero, &o, err);
 
-	if (!rc)
-		r->saved = r->step;
-	return rc;
+	return saver_begin(r->saver, &o, err);
 }
 
 /* Is there something to do every `interval` steps, now? */
@@ -284,6 +302,8 @@ static int train_steps(struct run *r, struct errmsg *err)
 		double begun = seconds();
 
 		rc = train_step(r, &m, err);
+		if (!rc)
+			rc = saver_poll(r->saver, false, err);
 		if (!rc && due(r->step, c->valid_interval)) {
 			m.has_valid = true;
 			rc = validate(r, &m.valid_loss, err);
@@ -295,7 +315,7 @@ static int train_steps(struct run *r, struct errmsg *err)
 		     due(r->step, c->checkpoint_interval)))
 			rc = save(r, err);
 	}
-	return rc;
+	return end_save(r, rc, err);
 }
 
 /* What was read, and what was not there. */
@@ -335,7 +355,7 @@ static int resume(struct run *r, struct errmsg *err)
 
 	if (rc)
 		return rc;
-	r->step = r->saved = got.step;
+	r->step = r->resumed = got.step;
 	r->skipped = got.skipped;
 	if (got.has_scaler && c->scaler.dynamic)
 		r->scaler = got.scaler;
@@ -428,6 +448,12 @@ static int open_state(struct run *r, struct errmsg *err)
 	if (rc)
 		return rc;
 	r->weights = zero_weights(&r->zero);
+	/* A device's state has to come to the host anyway. */
+	rc = saver_new(&r->saver, &r->zero,
+		       c->async_save || !r->backend->on_host, err);
+	rc = comm_agree(r->comm, rc, err);
+	if (rc)
+		return rc;
 	if (c->resume_dir)
 		return resume(r, err);
 	return zero_init_weights(&r->zero, c->seed, err);
@@ -479,6 +505,7 @@ static void see_where_to_save(struct run *r)
 
 static void run_close(struct run *r)
 {
+	saver_free(r->saver);
 	zero_done(&r->zero);
 	tokens_close(r->tokens);
 	network_free(r->network);

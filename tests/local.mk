@@ -187,7 +187,9 @@ cudaemu_cxxflags = -std=c++17 -pthread $(UCFS_CFLAGS) -fno-strict-aliasing \
 train_programs = \
 	%D%/ranks_zero \
 	%D%/ranks_checkpoint
+%C%_ranks_checkpoint_SOURCES = %D%/ranks_checkpoint.c $(apart)
 %C%_ranks_checkpoint_LDADD = $(train_libs)
+%C%_ranks_zero_SOURCES = %D%/ranks_zero.c $(apart)
 %C%_ranks_zero_LDADD = $(train_libs)
 
 # What `make bench` measures training steps with.

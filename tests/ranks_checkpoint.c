@@ -20,10 +20,11 @@
 #include "gpu/config.h"
 #include "gpu/gpt2.h"
 #include "gpu/load.h"
-#include "gpu/save.h"
+#include "gpu/saver.h"
 #include "gpu/scaler.h"
 #include "gpu/schedule.h"
 #include "gpu/zero.h"
+#include "tests/apart.h"
 
 struct run {
 	struct config config;
@@ -35,6 +36,10 @@ struct run {
 	uint64_t step, skipped;
 	struct load_options load;
 	unsigned largest; /* file, in bytes, that may be written; 0: any */
+	bool background;  /* save while training goes on ... */
+	unsigned more;    /* ... for so many steps */
+	bool killed;      /* in the middle of that */
+	bool apart;       /* on a device whose memory is not ours */
 };
 
 /* --- the command line ------------------------------------------------------ */
@@ -83,6 +88,10 @@ static int set_key(struct run *r, const char *key, char *value)
 		{ "flavor", .number = (unsigned *)&c->optimizer.flavor },
 		{ "schedule", .number = (unsigned *)&c->schedule.kind },
 		{ "largest", .number = &r->largest },
+		{ "background", .flag = &r->background },
+		{ "more", .number = &r->more },
+		{ "killed", .flag = &r->killed },
+		{ "apart", .flag = &r->apart },
 		{ "dynamic", .flag = &c->scaler.dynamic },
 		{ "load", .text = (char **)&r->load.dir },
 		{ "tag", .text = (char **)&r->load.tag },
@@ -155,21 +164,25 @@ static void add_gradients(struct run *r)
 	for (unsigned u = 0; u < r->model.nunits; u++) {
 		const uint64_t n = r->model.units[u].numel;
 		float *g = w.gradient(w.ctx, u, NULL);
+		float *x = calloc(n, sizeof(*x));
 
+		/* One micro-batch: there is no gradient yet. */
 		for (uint64_t i = 0; i < n; i++)
-			g[i] += known_gradient(r->step, start + i) *
-				(float)r->scaler.scale;
+			x[i] = known_gradient(r->step, start + i) *
+			       (float)r->scaler.scale;
+		r->backend->ops->to_device(r->backend, g, x, n * sizeof(*x));
+		free(x);
 		w.complete(w.ctx, u, NULL);
 		start += n;
 	}
 }
 
-static int train(struct run *r, struct errmsg *err)
+static int train(struct run *r, uint64_t steps, struct errmsg *err)
 {
 	const struct config *c = &r->config;
 	int rc = 0;
 
-	while (r->step < c->steps && !rc) {
+	while (r->step < steps && !rc) {
 		struct zero_update u = { .lr = schedule_lr(&c->schedule,
 							   c->optimizer.lr,
 							   r->zero.step + 1),
@@ -183,6 +196,32 @@ static int train(struct run *r, struct errmsg *err)
 		if (!rc)
 			rc = scaler_update(&r->scaler, u.overflow, err);
 	}
+	return rc;
+}
+
+/* What is saved is what was there when it began. */
+static int save_and_train(struct run *r, const struct save_options *o,
+			  struct errmsg *err)
+{
+	struct saver *s;
+	int rc = saver_new(&s, &r->zero, true, err);
+
+	if (rc)
+		return rc;
+	rc = saver_begin(s, o, err);
+	if (r->killed)
+		raise(SIGKILL);
+	for (unsigned i = 0; i < r->more && !rc; i++) {
+		rc = train(r, r->step + 1, err);
+		if (!rc)
+			rc = saver_poll(s, false, err);
+	}
+	if (!rc)
+		rc = saver_poll(s, true, err);
+	if (!rc && saver_saved(s) != o->step)
+		rc = errmsg_set(err, -EINVAL, "step %" PRIu64 " was saved",
+				saver_saved(s));
+	saver_free(s);
 	return rc;
 }
 
@@ -200,7 +239,10 @@ static int save(struct run *r, struct errmsg *err)
 		setrlimit(RLIMIT_FSIZE,
 			  &(struct rlimit){ r->largest, r->largest });
 	}
-	return o.dir ? save_checkpoint(&r->zero, &o, err) : 0;
+	if (!o.dir)
+		return 0;
+	return r->background ? save_and_train(r, &o, err)
+			     : save_checkpoint(&r->zero, &o, err);
 }
 
 static int resume(struct run *r, struct errmsg *err)
@@ -251,7 +293,8 @@ static uint64_t collect(struct run *r, const float *part)
 		const uint64_t n = r->model.params[i].numel;
 		float *x = calloc(n, sizeof(*x));
 
-		memcpy(x + f.first, part + f.start, f.numel * sizeof(*x));
+		r->backend->ops->to_host(r->backend, x + f.first,
+					 part + f.start, f.numel * sizeof(*x));
 		if (r->zero.stage)
 			comm_sum_float(&r->comm, x, n);
 		h = digest(h, x, n);
@@ -279,7 +322,9 @@ static int run(struct run *r, struct errmsg *err)
 	const struct config *c = &r->config;
 	int rc = gpt2_init(&r->model, &c->model, err);
 
-	if (!rc)
+	if (r->apart)
+		r->backend = apart_backend(c->dtype);
+	else if (!rc)
 		rc = backend_cpu_new(&r->backend, c->dtype, 1, err);
 	if (!rc)
 		rc = zero_init(&r->zero, &r->model, &r->comm, r->backend,
@@ -287,7 +332,7 @@ static int run(struct run *r, struct errmsg *err)
 	if (!rc)
 		rc = begin(r, err);
 	if (!rc)
-		rc = train(r, err);
+		rc = train(r, c->steps, err);
 	if (!rc)
 		report(r);
 	return rc ? rc : save(r, err);

@@ -18,6 +18,7 @@
 #include "gpu/comm.h"
 #include "gpu/gpt2.h"
 #include "gpu/zero.h"
+#include "tests/apart.h"
 
 #define MICRO_BATCHES 12u /* of a step, of all ranks: 1, 2, 3, 4 divide it */
 #define STEPS 3u
@@ -318,6 +319,16 @@ static void all_stages(struct comm *c, struct backend *b)
 	gpt2_done(&model);
 }
 
+/* By name. */
+static int open_backend(struct backend **b, const char *name,
+			struct errmsg *err)
+{
+	if (strcmp(name, "apart") != 0)
+		return backend_cpu_new(b, DTYPE_F32, 1, err);
+	*b = apart_backend(DTYPE_F32);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct errmsg err = { "" };
@@ -326,7 +337,7 @@ int main(int argc, char **argv)
 	double failed;
 
 	if (comm_init(&c, &argc, &argv, &err) ||
-	    backend_cpu_new(&b, DTYPE_F32, 1, &err)) {
+	    open_backend(&b, argc > 1 ? argv[1] : "cpu", &err)) {
 		fprintf(stderr, "%s\n", err.text);
 		return 1;
 	}

@@ -57,16 +57,18 @@ refused "other ranks" "universal" 1 "${flags[@]}" --steps 3 --resume --checkpoin
 
 # The disk is full: files of the ranks may not grow beyond 64 KiB.  (Those of
 # mpirun may, and ranks talk through no files of shared memory.)
-rank=(bash -c 'ulimit -f 64; exec uctrain "$@"' uctrain)
-if OMPI_MCA_btl=self,tcp try_train 2 full "${flags[@]}" --steps 3 --resume \
-	--checkpoint_dir "$run" --checkpoint_interval 1; then
-	fail "a save on a full disk succeeded"
-fi
+for how in "" --async_save; do
+	rank=(bash -c 'ulimit -f 64; exec uctrain "$@"' uctrain ${how:+"$how"})
+	if OMPI_MCA_btl=self,tcp try_train 2 full "${flags[@]}" --steps 30 --resume \
+		--checkpoint_dir "$run" --checkpoint_interval 1; then
+		fail "a save on a full disk succeeded"
+	fi
+	check "the error says so" grep -q "step 3 was not saved.*File too large" "$tmp/full.log"
+	check "the one before is still the newest" test "$(cat "$run/latest")" = global_step2
+	check "and whole" ucckpt check --data "$run/global_step2"
+	check "nothing is left of the failed one" test ! -e "$run/global_step3"
+done
 rank=(uctrain)
-check "the error says so" grep -q "File too large" "$tmp/full.log"
-check "the one before is still the newest" test "$(cat "$run/latest")" = global_step2
-check "and whole" ucckpt check --data "$run/global_step2"
-check "nothing is left of the failed one" test ! -e "$run/global_step3"
 
 # A rank dies: the others stop, with a message.
 timeout 60 mpirun -n 2 uctrain "${flags[@]}" --steps 100000 --resume --checkpoint_dir "$run" \
@@ -87,14 +89,19 @@ check "the message names the rank" grep -q -i rank "$tmp/killed.log"
 check "the last checkpoint is whole" ucckpt check --data "$run/global_step2"
 
 # Asked to stop: the step is finished and saved.
-mpirun -n 2 uctrain "${flags[@]}" --steps 100000 --checkpoint_dir "$tmp/asked" \
-	--run_name asked --log_dir "$tmp/logs" >"$tmp/asked.log" 2>&1 &
-mpi=$!
-for _ in $(seq 100); do
-	[ -s "$tmp/logs/asked/"*.csv ] 2>/dev/null && break
-	sleep 0.1
+for how in "" --async_save; do
+	mpirun -n 2 uctrain "${flags[@]}" --steps 100000 --checkpoint_dir "$tmp/asked$how" \
+		--checkpoint_interval 10 --keep_last 2 ${how:+"$how"} \
+		--run_name "asked$how" --log_dir "$tmp/logs" >"$tmp/asked.log" 2>&1 &
+	mpi=$!
+	for _ in $(seq 100); do
+		[ -s "$tmp/logs/asked$how/"*.csv ] 2>/dev/null && break
+		sleep 0.1
+	done
+	kill -USR1 "$mpi"
+	wait "$mpi" || fail "a run that was asked to stop failed: $(tail -n 3 "$tmp/asked.log")"
+	last=$(tail -n 1 "$tmp/logs/asked$how/metrics.csv" | cut -d, -f1)
+	check "what was done is saved" test "$(cat "$tmp/asked$how/latest")" = "global_step$last"
+	check "and whole" ucckpt check --data "$tmp/asked$how/global_step$last"
 done
-kill -USR1 "$mpi"
-wait "$mpi" || fail "a run that was asked to stop failed: $(tail -n 3 "$tmp/asked.log")"
-check "what was done is saved" ucckpt check --data "$tmp/asked/$(cat "$tmp/asked/latest")"
 finish

@@ -16,7 +16,7 @@ resume() {
 	local f=("${flags[@]}" --zero_stage "$stage" --dtype "$dtype")
 
 	train 4 "$name" "${f[@]}" --steps 200 --checkpoint_dir "$run" \
-		--checkpoint_interval 100
+		--checkpoint_interval 100 --async_save
 	check "$name: latest names the newest" test "$(cat "$run/latest")" = global_step200
 	check "$name: check finds it whole" ucckpt check --data "$run/global_step100"
 	train 4 "$name-zero" "${f[@]}" --steps 200 --resume="$run" \

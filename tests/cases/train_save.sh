@@ -63,4 +63,49 @@ check "nothing has changed" test "$before" = "$(cd "$dir" && find . -type f -exe
 touch "$tmp/file"
 run 2 save="$tmp/file" >"$tmp/no" 2>&1 && fail "a file was taken for a directory"
 check "it is named" grep -q "$tmp/file" "$tmp/no"
+
+# --- while training goes on -----------------------------------------------------
+
+# What is saved is what was there when it began, wherever it was.
+for apart in no yes; do
+	for stage in 0 1 2 3; do
+		for dtype in fp32 bf16; do
+			flags=(stage=$stage dtype=$dtype apart=$apart)
+			name=$tmp/$apart-$stage-$dtype
+			check "$name" run 2 "${flags[@]}" save="$name" >/dev/null
+			check "$name: meanwhile" run 2 "${flags[@]}" background=yes more=5 \
+				save="$name-meanwhile" >/dev/null
+			check "$name: the same" diff -r "$name" "$name-meanwhile"
+		done
+	done
+done
+
+dir=$tmp/background
+check "a checkpoint" run 2 steps=2 save="$dir" >/dev/null
+before=$(cd "$dir" && find . -type f -exec cksum {} + | sort)
+run 2 steps=4 background=yes more=3 save="$dir" largest=8192 >"$tmp/full" 2>&1 &&
+	fail "a save on a full disk succeeded"
+check "it says so" grep -q "step 4 was not saved, those before it remain: .*too large" "$tmp/full"
+check "nothing has changed" test "$before" = "$(cd "$dir" && find . -type f -exec cksum {} + | sort)"
+check "and nothing is left over" test "$(cd "$dir" && echo .[!.]*)" = ".[!.]*"
+
+# --- killed -----------------------------------------------------------------------
+
+for background in yes no; do
+	run 2 steps=4 killed=yes background=yes more=1 save="$dir" >/dev/null 2>&1 &&
+		fail "it was to be killed"
+	check "the one before is whole" ucckpt check --data "$dir" >/dev/null
+	check "and the newest" test "$(cat "$dir/latest")" = global_step2
+	check "the other has begun" test -d "$dir"/.global_step4.tmp-*
+	# somebody else's, who lives
+	mkdir "$dir/.global_step9.tmp-livexx" "$dir/.mine.tmp-abcdef" "$dir/.global_step1.old"
+	flock "$dir/.global_step9.tmp-livexx" sleep 60 &
+	holder=$!
+	until ! flock -n "$dir/.global_step9.tmp-livexx" true; do sleep 0.05; done
+	check "the next save" run 2 steps=2 background=$background save="$dir" >/dev/null
+	check "takes away what was left" test "$(cd "$dir" && echo .[!.]*)" = \
+		".global_step9.tmp-livexx .mine.tmp-abcdef"
+	kill $holder
+	rm -r "$dir"/.[!.]*
+done
 finish

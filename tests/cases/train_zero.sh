@@ -18,4 +18,11 @@ for n in 1 2 3 4; do
 	check "on $n ranks" mpirun -n "$n" "$program" >"$tmp/$n"
 	check "on $n ranks as without mpirun" cmp "$tmp/0" "$tmp/$n"
 done
+
+# Nor does it matter whether the host can touch the device's memory.
+check "apart" "$program" apart >"$tmp/apart"
+for n in 1 2 3 4; do
+	check "apart, on $n ranks" mpirun -n "$n" "$program" apart >"$tmp/apart$n"
+	check "apart, on $n ranks as without mpirun" cmp "$tmp/apart" "$tmp/apart$n"
+done
 finish
