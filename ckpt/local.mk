@@ -64,7 +64,7 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/plan_universal_json.c %D%/plan_hfdir.c \
 	%D%/state.h %D%/state.c \
 	%D%/statetree.h %D%/statetree_impl.h %D%/statetree.c \
-	%D%/statetree_zero.c %D%/statetree_universal.c \
+	%D%/statetree_zero.c %D%/statetree_universal.c %D%/statetree_hf.c \
 	%D%/treewrite.h %D%/treewrite.c \
 	%D%/outdir.h %D%/outdir.c
 

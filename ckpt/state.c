@@ -15,11 +15,11 @@
 #include "ckpt/errmsg.h"
 #include "ckpt/value.h"
 
-/* Which of the last dimensions lie in one row. */
-static void find_runs(struct state *s)
+static void set_tensor(struct state *s, const struct tensor *t, uint64_t at)
 {
-	const struct tensor *const t = &s->t;
-
+	s->t = *t;
+	s->at = at;
+	/* Which of the last dimensions lie in one row. */
 	s->outer = t->ndim;
 	s->run = 1;
 	while (s->outer && (t->shape[s->outer - 1] == 1 ||
@@ -30,12 +30,14 @@ static void find_runs(struct state *s)
 static int open_tensor(struct state *s, const struct value *v, bool bare,
 		       struct errmsg *err)
 {
-	const int rc = ptfile_tensor(&s->pt, v, "tensor", &s->t, &s->at, err);
+	struct tensor t;
+	uint64_t at;
+	const int rc = ptfile_tensor(&s->pt, v, "tensor", &t, &at, err);
 
 	if (rc)
 		return rc;
-	s->flat = bare && s->t.ndim == 1;
-	find_runs(s);
+	set_tensor(s, &t, at);
+	s->flat = bare && t.ndim == 1;
 	return 0;
 }
 
@@ -58,7 +60,7 @@ static int open_number(struct state *s, const struct value *v,
 				  value_kind_name(v));
 	}
 	put_le64(s->number, bits);
-	s->t.storage_key = NULL;
+	s->is_number = true;
 	return 0;
 }
 
@@ -99,6 +101,13 @@ int state_open(struct state *s, const char *path, struct errmsg *err)
 	return rc;
 }
 
+void state_init(struct state *s, const struct source *src,
+		const struct tensor *t, uint64_t at)
+{
+	*s = (struct state){ .pt.src = *src };
+	set_tensor(s, t, at);
+}
+
 void state_close(struct state *s)
 {
 	ptfile_close(&s->pt);
@@ -124,7 +133,7 @@ int state_read(const struct state *s, uint64_t first, size_t n, void *out,
 	uint8_t *to = out;
 	int rc = 0;
 
-	if (!s->t.storage_key) {
+	if (s->is_number) {
 		memcpy(to, s->number, n * item);
 		return 0;
 	}

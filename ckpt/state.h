@@ -13,9 +13,10 @@ struct errmsg;
 struct source;
 
 /*
- * A file zero/<parameter>/<state>.pt, open for reading: a dict with the tensor
- * under `param`, a bare tensor, or a number, which is read like a tensor
- * without dimensions.  Immutable once opened; reads are thread-safe.
+ * A state of a parameter, open for reading.  In a file
+ * zero/<parameter>/<state>.pt that is a dict with the tensor under `param`, a
+ * bare tensor, or a number, which is read like a tensor without dimensions.
+ * Immutable once opened; reads are thread-safe.
  */
 struct state {
 	struct tensor t; /* dtype, shape and numel are for everybody */
@@ -27,7 +28,8 @@ struct state {
 	uint64_t at;	   /* of the storage, in the file */
 	unsigned outer;	   /* dimensions that are walked; the others are one */
 	uint64_t run;	   /* ... run of so many elements */
-	uint8_t number[8]; /* of a file that holds no tensor */
+	bool is_number;
+	uint8_t number[8]; /* if so */
 };
 
 /*
@@ -39,6 +41,11 @@ struct state {
 int state_open(struct state *s, const char *path, struct errmsg *err);
 int state_open_source(struct state *s, const struct source *src,
 		      struct errmsg *err);
+
+/* Take over a source that has the storage of `t` at `at`, both checked. */
+void state_init(struct state *s, const struct source *src,
+		const struct tensor *t, uint64_t at);
+
 void state_close(struct state *s);
 
 /* Elements [first, first + n) in row-major order, as they are in the file. */

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "ckpt/errmsg.h"
+#include "ckpt/hfdir.h"
 #include "ckpt/model.h"
 #include "ckpt/state.h"
 #include "ckpt/statetree_impl.h"
@@ -45,26 +46,33 @@ int statetree_compare_states(const char *a, const char *b)
 	return strcmp(a, b);
 }
 
+int statetree_add_state(struct statetree_states *s, const char *name,
+			size_t len, struct errmsg *err)
+{
+	char copy[STATETREE_STATE_LEN];
+	unsigned i = s->n;
+
+	if (len >= sizeof(copy) || s->n == STATETREE_STATES_MAX)
+		return errmsg_set(err, -E2BIG,
+				  "%s: more than %u states of a parameter, or"
+				  " one of a long name", name,
+				  STATETREE_STATES_MAX);
+	snprintf(copy, sizeof(copy), "%.*s", (int)len, name);
+	for (; i && statetree_compare_states(s->name[i - 1], copy) > 0; i--)
+		memcpy(s->name[i], s->name[i - 1], sizeof(copy));
+	memcpy(s->name[i], copy, sizeof(copy));
+	s->n++;
+	return 0;
+}
+
 int statetree_add_file(struct statetree_states *s, const char *file,
 		       struct errmsg *err)
 {
 	const size_t len = strlen(file), suffix = strlen(SUFFIX);
-	char name[STATETREE_STATE_LEN];
-	unsigned i = s->n;
 
 	if (len <= suffix || strcmp(file + len - suffix, SUFFIX) != 0)
 		return 0;
-	if (len - suffix >= sizeof(name) || s->n == STATETREE_STATES_MAX)
-		return errmsg_set(err, -E2BIG,
-				  "%s: more than %u states of a parameter, or"
-				  " one of a long name", file,
-				  STATETREE_STATES_MAX);
-	snprintf(name, sizeof(name), "%.*s", (int)(len - suffix), file);
-	for (; i && statetree_compare_states(s->name[i - 1], name) > 0; i--)
-		memcpy(s->name[i], s->name[i - 1], sizeof(name));
-	memcpy(s->name[i], name, sizeof(name));
-	s->n++;
-	return 0;
+	return statetree_add_state(s, file, len - suffix, err);
 }
 
 /* --- opening ----------------------------------------------------------------- */
@@ -94,7 +102,12 @@ static int open_kind(const char *path, struct statetree **out, char **dir,
 			      errmsg_set(err, -ENOMEM, "out of memory");
 	}
 	rc = tags_choose(path, dir, &choice, err);
-	return rc ? rc : statetree_open_zero(*dir, out, err);
+	if (rc)
+		return rc;
+	/* The Trainer leaves weights beside its ZeRO tag. */
+	return choice == TAGS_NONE && hfdir_is_one(*dir) ?
+		       statetree_open_hf(*dir, out, err) :
+		       statetree_open_zero(*dir, out, err);
 }
 
 static int by_name(const void *a, const void *b)

@@ -9,15 +9,15 @@ struct state;
 
 /*
  * The parameters of a checkpoint and the states of each, wherever they are: in
- * the shards of a ZeRO checkpoint, or in the files of a universal one, on a disk
- * or mounted.  Thread-safe after statetree_open.
+ * the shards of a ZeRO checkpoint, in the files of a universal one, or, weights
+ * alone, in those of a Hugging Face model.  Thread-safe after statetree_open.
  */
 struct statetree;
 
 /*
- * Open a ZeRO checkpoint (a tag's directory, or a run's: then its newest tag),
- * or a universal one.  Errors are those of plan_open and plan_check, or what the
- * system said.
+ * Open a ZeRO checkpoint (a tag's directory, or a run's: then its newest tag), a
+ * universal one, or a model.  Errors are those of plan_open, plan_check and
+ * hfdir_open, or what the system said.
  */
 int statetree_open(const char *path, struct statetree **out,
 		   struct errmsg *err);

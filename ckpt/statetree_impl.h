@@ -31,8 +31,15 @@ int statetree_open_zero(const char *path, struct statetree **out,
 int statetree_open_universal(const char *path, struct statetree **out,
 			     struct errmsg *err);
 
+int statetree_open_hf(const char *path, struct statetree **out,
+		      struct errmsg *err);
+
 /* Add a parameter: -ENOMEM, -E2BIG. */
 int statetree_add(struct statetree *t, const char *name, struct errmsg *err);
+
+/* Add a state: -E2BIG. */
+int statetree_add_state(struct statetree_states *s, const char *name,
+			size_t len, struct errmsg *err);
 
 /* Add the state that a file holds, if that is a .pt file: -E2BIG. */
 int statetree_add_file(struct statetree_states *s, const char *file,

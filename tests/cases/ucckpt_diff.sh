@@ -52,6 +52,21 @@ B: $good/z3_fp32_dp2/global_step4 (ZeRO checkpoint)
 END
 says "equal: 68 states of 17 parameters"
 
+# Weights alone, of other types.
+for name in hfdir_bin hfdir_bin_sharded hfdir_gpt2_bf16_sharded; do
+	ucckpt convert "$good/$name" "$tmp/tree" >"$tmp/said" 2>&1 || fail "convert $name: $(cat "$tmp/said")"
+	run_diff 0 "$good/$name" "$tmp/tree"
+	check "$name: the states are told once" grep -q -x "note: A has no exp_avg, exp_avg_sq" "$tmp/said"
+	run_diff 1 "$good/$name" "$tmp/tree" --strict
+	rm -r "$tmp/tree"
+done
+ucckpt convert "$good/hfdir_types" "$tmp/tree" >"$tmp/said" 2>&1
+run_diff 1 "$good/hfdir_types" "$tmp/tree"
+says "of.float64 fp32: 1 of 15 elements differ, by up to 6.08e-17 (relative 6.08e-09), the first at [2, 1], float64 in A, float32 in B" \
+	"note: A has no exp_avg, exp_avg_sq" "note: states of the same values in another type: 16" \
+	"different: 1 of 21 states of 21 parameters, by up to 6.08e-17 (relative 6.08e-09)"
+rm -r "$tmp/tree"
+
 # --- what differs is named -----------------------------------------------------
 
 tag=$good/z1_fp32_dp2/global_step4
@@ -107,6 +122,15 @@ flip "$shard" "$(start_of "$shard" data/1)"
 run_diff 1 "$tag" "$tmp/flipped"
 check "one element: $(cat "$tmp/said")" test "$(grep -c ' 1 of [0-9]* elements differ' "$tmp/said")" = 1
 check "in all" grep -q '^different: 1 of 68 states of 17 parameters, by up to ' "$tmp/said"
+
+# A bit of a model's last weight.
+cp -r "$good/hfdir_gpt2_bf16_sharded" "$tmp/hf"
+flip "$tmp/hf/model-00003-of-00003.safetensors" \
+	$(($(stat -c %s "$tmp/hf/model-00003-of-00003.safetensors") - 2))
+run_diff 1 "$good/hfdir_gpt2_bf16_sharded" "$tmp/hf"
+check "one weight: $(cat "$tmp/said")" grep -q -E -x \
+	'transformer\.[a-z0-9_.]* fp32: 1 of [0-9]* elements differ, by up to .*' "$tmp/said"
+check "alone" grep -q '^different: 1 of 28 states of 28 parameters, by up to ' "$tmp/said"
 
 fresh
 rm -r "$zero/cube" "$zero/tail/exp_avg.pt"
@@ -203,6 +227,8 @@ trouble() {
 truncate -s -3000 "$shard"
 trouble "flipped/zero_pp_rank_1_mp_rank_00_optim_states.pt: " "$tag" "$tmp/flipped"
 trouble "flipped/zero_pp_rank_1_mp_rank_00_optim_states.pt: " "$tmp/flipped" "$tag"
+truncate -s -1 "$tmp/hf/model-00002-of-00003.safetensors"
+trouble "hf/model-00002-of-00003.safetensors: " "$tmp/hf" "$tag"
 fresh
 truncate -s 1000 "$zero/cube/exp_avg.pt"
 trouble "v/zero/cube/exp_avg.pt: " "$tmp/u" "$tmp/v"
