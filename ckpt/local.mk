@@ -32,6 +32,9 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/hfindex.h %D%/hfindex.c \
 	%D%/namehash.h %D%/namehash.c \
 	%D%/ptwrite.h %D%/ptwrite.c \
+	%D%/utf8.h %D%/utf8.c \
+	%D%/stwrite.h %D%/stwrite.c \
+	%D%/hfsplit.h %D%/hfsplit.c \
 	%D%/names.h %D%/names.c \
 	%D%/hfdir.h %D%/hfdir.c \
 	%D%/ckdir.h %D%/ckdir_impl.h %D%/ckdir.c %D%/ckdir_swapped.c \
@@ -59,9 +62,12 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/hfcontent.h %D%/hfcontent.c \
 	%D%/vfile.h %D%/vfile_impl.h %D%/vfile.c %D%/vfile_sum.c \
 	%D%/vfile_fill.c \
+	%D%/weights.h %D%/weights_impl.h %D%/weights.c %D%/weights_module.c \
+	%D%/hffile.h %D%/hffile.c \
+	%D%/companions.h %D%/companions.c \
 	%D%/plan.h %D%/plan_impl.h %D%/plan_universal.h %D%/plan.c \
 	%D%/plan_json.c %D%/plan_universal.c %D%/plan_index.c \
-	%D%/plan_universal_json.c %D%/plan_hfdir.c \
+	%D%/plan_universal_json.c %D%/plan_hfdir.c %D%/plan_weights.c \
 	%D%/state.h %D%/state.c \
 	%D%/statetree.h %D%/statetree_impl.h %D%/statetree.c \
 	%D%/statetree_zero.c %D%/statetree_universal.c %D%/statetree_hf.c \

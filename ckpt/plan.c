@@ -11,21 +11,36 @@
 #include "ckpt/hfdir.h"
 #include "ckpt/plan_impl.h"
 
-/* Open a plan of the kind that is asked for, and of what is there. */
-static int open_kind(const char *path, const struct plan_options *options,
-		     struct span index, struct plan **out,
-		     struct errmsg *refused, struct errmsg *err)
+/* As plan_open_indexed, and fails where that reads the files after all. */
+static int open_indexed(const char *path, const struct plan_options *options,
+			struct span index, struct plan **out,
+			struct errmsg *refused, struct errmsg *err)
 {
+	struct plan_options universal = *options;
+	struct plan *p;
+	int rc;
+
 	if (options->hugging_face && !ckdir_is_tag(path) && hfdir_is_one(path))
-		return plan_open_hfdir(path, options, out, err);
-	return plan_open_universal(path, options, index, out, refused, err);
+		return options->kind == PLAN_UNIVERSAL ?
+			       plan_open_hfdir(path, options, out, err) :
+			       errmsg_set(err, -ENOTSUP,
+					  "%s: weights are all that it has",
+					  path);
+	universal.kind = PLAN_UNIVERSAL;
+	rc = plan_open_universal(path, &universal, index, &p, refused, err);
+	if (rc)
+		return rc;
+	if (options->kind != PLAN_UNIVERSAL)
+		return plan_open_weights(p, true, options, out, err);
+	*out = p;
+	return 0;
 }
 
 int plan_open_indexed(const char *path, const struct plan_options *options,
 		      struct span index, struct plan **out,
 		      struct errmsg *refused, struct errmsg *err)
 {
-	const int rc = open_kind(path, options, index, out, refused, err);
+	const int rc = open_indexed(path, options, index, out, refused, err);
 
 	return rc && *refused->text ? plan_open(path, options, out, err) : rc;
 }
@@ -33,7 +48,16 @@ int plan_open_indexed(const char *path, const struct plan_options *options,
 int plan_open(const char *path, const struct plan_options *options,
 	      struct plan **out, struct errmsg *err)
 {
-	return open_kind(path, options, (struct span){ 0 }, out, NULL, err);
+	return open_indexed(path, options, (struct span){ 0 }, out, NULL, err);
+}
+
+int plan_open_beside(struct plan *universal, enum plan_kind kind,
+		     struct plan **out, struct errmsg *err)
+{
+	struct plan_options options = universal->options;
+
+	options.kind = kind;
+	return plan_open_weights(universal, false, &options, out, err);
 }
 
 void plan_close(struct plan *p)

@@ -9,6 +9,7 @@
 
 #include "ckpt/bytebuf.h"
 #include "ckpt/bytes.h"
+#include "ckpt/tensor.h"
 
 struct errmsg;
 struct resolve;
@@ -40,6 +41,11 @@ struct plan;
  */
 enum plan_kind {
 	PLAN_UNIVERSAL,
+	/* Weights alone, as of zero_to_fp32.py, in the root: model.safetensors,
+	 * with what transformers wants beside it; and pytorch_model.bin. */
+	PLAN_HF,
+	PLAN_FP32,
+	PLAN_KINDS
 };
 
 #define PLAN_ROOT UINT64_C(0)
@@ -55,14 +61,21 @@ struct plan_options {
 	/* A Hugging Face directory will do, too, if it is no tag; plan_resolve
 	 * is NULL then. */
 	bool hugging_face;
+	/* PLAN_HF: the type of floats, DTYPE_F16 or DTYPE_BF16; any other stands
+	 * for float32. */
+	enum dtype dtype;
+	/* Of PLAN_HF and PLAN_FP32: the most that a file may have; 0 stands for
+	 * HFSPLIT_SIZE. */
+	uint64_t shard_size;
 };
 
 /*
  * Plan a tree of a tag directory, or of a Hugging Face one.  Opens one
- * model-states file of each model-parallel rank, no optimizer shard; or all
- * files of weights.  Errors are those of a checkpoint
- * that cannot be served, with one message that names the file: -ENOENT,
- * -ENOTSUP, -EBADMSG, -EIO, -E2BIG, -ENOMEM or what the system said.
+ * model-states file of each model-parallel rank, and for weights what they need
+ * besides, for a universal tree no optimizer shard; or all files of weights.
+ * Errors are those of a checkpoint that cannot be served, with one message that
+ * names the file: -ENOENT, -ENOTSUP, -EBADMSG, -EIO, -E2BIG, -ENOMEM or what the
+ * system said.
  */
 int plan_open(const char *path, const struct plan_options *options,
 	      struct plan **out, struct errmsg *err);
@@ -86,6 +99,14 @@ int plan_open_indexed(const char *path, const struct plan_options *options,
  * using the plan.
  */
 int plan_index(struct plan *p, struct bytebuf *out, struct errmsg *err);
+
+/*
+ * Plan weights of the tag of a universal tree, with its options and `kind`.  What
+ * one of them learns of the files the other knows.  `universal` must outlive the
+ * new plan.
+ */
+int plan_open_beside(struct plan *universal, enum plan_kind kind,
+		     struct plan **out, struct errmsg *err);
 
 /*
  * Do the files define the tree?  Reads the first optimizer shard of each

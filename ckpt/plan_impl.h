@@ -54,6 +54,12 @@ int plan_open_universal(const char *path, const struct plan_options *options,
 int plan_open_hfdir(const char *path, const struct plan_options *options,
 		    struct plan **out, struct errmsg *err);
 
+/* The same of weights, beside a universal plan of the tag, which is taken over,
+ * also if it fails, if `owned`. */
+int plan_open_weights(struct plan *universal, bool owned,
+		      const struct plan_options *options, struct plan **out,
+		      struct errmsg *err);
+
 /* Fill in an entry; 1.  Name and suffix must fit (asserted). */
 int plan_set_entry(struct plan_entry *e, uint64_t node, const char *name,
 		   const char *suffix);

@@ -20,6 +20,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/hffile.h"
+#include "ckpt/hfsplit.h"
 #include "fs/kernel.h"
 
 enum key {
@@ -31,6 +33,8 @@ enum key {
 	KEY_DEBUG,
 	KEY_CRC,
 	KEY_DIALECT,
+	KEY_HF_DTYPE,
+	KEY_HF_SHARD_SIZE,
 	KEY_UID,
 	KEY_GID,
 	KEY_STREAM,
@@ -50,6 +54,8 @@ static const struct fuse_opt table[] = {
 	FUSE_OPT_KEY("debug", KEY_DEBUG),
 	FUSE_OPT_KEY("crc=%s", KEY_CRC),
 	FUSE_OPT_KEY("dialect=%s", KEY_DIALECT),
+	FUSE_OPT_KEY("hf_dtype=%s", KEY_HF_DTYPE),
+	FUSE_OPT_KEY("hf_shard_size=%s", KEY_HF_SHARD_SIZE),
 	FUSE_OPT_KEY("uid=%s", KEY_UID),
 	FUSE_OPT_KEY("gid=%s", KEY_GID),
 	/* The converter's flags: a mount does always what they ask for. */
@@ -106,6 +112,10 @@ void options_print_help(void)
 	       "                          (default), or zero as torch can\n"
 	       "        dialect=own|any   a tree that loads into the stage it\n"
 	       "                          was saved with (default), or into any\n"
+	       "        hf_dtype=TYPE     type of the weights in *_hf: fp32 (default),\n"
+	       "                          bf16 or fp16\n"
+	       "        hf_shard_size=SIZE  the most that a file of weights may have,\n"
+	       "                          as 500MB or 5GB (default)\n"
 	       "        uid=N, gid=N      owner of all files (default: of the\n"
 	       "                          run's own files their owner, of views\n"
 	       "                          the owner of SOURCE)\n"
@@ -159,6 +169,29 @@ static int parse_dialect(struct options *o, const char *arg)
 	if (o->plan.any_stage || strcmp(text, "own") == 0)
 		return 0;
 	fprintf(stderr, "ucfs: dialect=%s: must be own or any\n", text);
+	return -1;
+}
+
+static int parse_hf_dtype(struct options *o, const char *arg)
+{
+	const char *const text = strchr(arg, '=') + 1;
+
+	if (hffile_parse_dtype(text, &o->plan.dtype))
+		return 0;
+	fprintf(stderr, "ucfs: hf_dtype=%s: must be fp32, bf16 or fp16\n", text);
+	return -1;
+}
+
+static int parse_hf_shard_size(struct options *o, const char *arg)
+{
+	const char *const text = strchr(arg, '=') + 1;
+
+	if (hfsplit_parse_size(text, &o->plan.shard_size))
+		return 0;
+	fprintf(stderr,
+		"ucfs: hf_shard_size=%s: not a size in KB, MB, GB or"
+		" TB\n",
+		text);
 	return -1;
 }
 
@@ -237,6 +270,10 @@ static int take(void *data, const char *arg, int key, struct fuse_args *args)
 	case KEY_DEBUG: o->debug = o->foreground = true; return 1;
 	case KEY_CRC: return parse_crc(o, arg);
 	case KEY_DIALECT: return parse_dialect(o, arg);
+	case KEY_HF_DTYPE:
+		return parse_hf_dtype(o, arg);
+	case KEY_HF_SHARD_SIZE:
+		return parse_hf_shard_size(o, arg);
 	case KEY_UID: o->has_uid = true; return parse_id(arg, "uid", &o->uid);
 	case KEY_GID: o->has_gid = true; return parse_id(arg, "gid", &o->gid);
 	case KEY_STREAM: o->backing.stream = true; return 0;

@@ -3,9 +3,10 @@
  * The namespace of a mount: names, attributes, files.  (Listing directories
  * is in tree_dir.c, what .ucfs holds in tree_control.c.)
  *
- * In a directory of a run, a tag's view stands beside the tag under the name
- * <tag>_universal.  If something of that name is really there (a conversion
- * from earlier), it is shown and the view is not: files are never hidden.
+ * In a directory of a run, a tag's views stand beside the tag under the names
+ * <tag>_universal, <tag>_hf and <tag>_fp32.  If something of that name is really
+ * there (a conversion from earlier), it is shown and the view is not: files are
+ * never hidden.
  * latest_universal is the exception; a real one would name an older
  * conversion.  .ucfs can be looked up but is not listed, so that a copy of
  * the tree is the tree.
@@ -57,7 +58,7 @@ static int open_tags(struct tree *t, const struct tag_list *tags,
 
 		if (asprintf(&path, "%s/%s", t->o->source, tags->v[i].name) < 0)
 			return errmsg_set(err, -ENOMEM, "out of memory");
-		rc = views_add(t->views, path, TREE_ROOT, &view);
+		rc = views_add(t->views, path, PLAN_UNIVERSAL, TREE_ROOT, &view);
 		free(path);
 		if (!rc)
 			rc = views_plan(t->views, view, &plan, &why);
@@ -100,7 +101,8 @@ static int open_view(struct tree *t, struct errmsg *err)
 {
 	struct plan *plan;
 	size_t view;
-	const int rc = views_add(t->views, t->o->source, TREE_ROOT, &view);
+	const int rc = views_add(t->views, t->o->source, PLAN_UNIVERSAL,
+				 TREE_ROOT, &view);
 
 	return rc ? errmsg_set(err, rc, "out of memory") :
 		    views_plan(t->views, view, &plan, err);
@@ -229,14 +231,15 @@ static int latest_text(struct tree *t, uint64_t index, char *text, size_t size)
 	if (tags.n == 0)
 		rc = -ENOENT;
 	else
-		snprintf(text, size, "%s" VIEW_SUFFIX, tags.v[0].name);
+		snprintf(text, size, "%s%s", tags.v[0].name,
+			 view_suffixes[PLAN_UNIVERSAL]);
 	tags_done(&tags);
 	return rc;
 }
 
 static int stat_latest(struct tree *t, uint64_t index, struct tree_attr *out)
 {
-	char text[NAME_MAX + sizeof(VIEW_SUFFIX)];
+	char text[NAME_MAX + VIEW_SUFFIX_MAX];
 	const int rc = latest_text(t, index, text, sizeof(text));
 
 	if (rc)
@@ -263,22 +266,34 @@ int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out,
 
 /* --- names ------------------------------------------------------------------ */
 
-/* "<tag>_universal" in a directory where <tag> is a ZeRO tag: the view's
+/* "<tag>_universal" or such in a directory where <tag> is a ZeRO tag: the view's
  * number.  -ENOENT if it is no such name. */
-static int find_view(struct tree *t, const char *dir, uint64_t dir_ino,
-		     const char *name, size_t *view)
+static int find_view_of(struct tree *t, const char *dir, uint64_t dir_ino,
+			const char *name, enum plan_kind kind, size_t *view)
 {
-	const size_t n = strlen(name), s = strlen(VIEW_SUFFIX);
+	const char *const suffix = view_suffixes[kind];
+	const size_t n = strlen(name), s = strlen(suffix);
 	char *path;
 	int rc = -ENOENT;
 
-	if (n <= s || strcmp(name + n - s, VIEW_SUFFIX) != 0)
+	if (n <= s || strcmp(name + n - s, suffix) != 0)
 		return -ENOENT;
 	if (asprintf(&path, "%s/%.*s", dir, (int)(n - s), name) < 0)
 		return -ENOMEM;
 	if (ckdir_is_zero_tag(path))
-		rc = views_add(t->views, path, dir_ino, view);
+		rc = views_add(t->views, path, kind, dir_ino, view);
 	free(path);
+	return rc;
+}
+
+static int find_view(struct tree *t, const char *dir, uint64_t dir_ino,
+		     const char *name, size_t *view)
+{
+	int rc = -ENOENT;
+
+	for (int kind = 0; rc == -ENOENT && kind < PLAN_KINDS; kind++)
+		rc = find_view_of(t, dir, dir_ino, name, (enum plan_kind)kind,
+				  view);
 	return rc;
 }
 
@@ -286,7 +301,7 @@ static int lookup_in_real(struct tree *t, uint64_t index, const char *name,
 			  uint64_t *ino)
 {
 	const char *const dir = reals_path(t->reals, index, NULL);
-	char text[NAME_MAX + sizeof(VIEW_SUFFIX)];
+	char text[NAME_MAX + VIEW_SUFFIX_MAX];
 	struct stat st;
 	uint64_t child;
 	size_t view;
@@ -390,7 +405,7 @@ int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
 		   struct errmsg *err)
 {
 	const struct tree_node n = ino_parse(t, ino);
-	char text[NAME_MAX + sizeof(VIEW_SUFFIX)];
+	char text[NAME_MAX + VIEW_SUFFIX_MAX];
 	struct bytebuf bytes = { 0 };
 	int rc;
 
@@ -455,7 +470,10 @@ void tree_totals(struct tree *t, uint64_t *bytes, uint64_t *files)
 
 	*bytes = *files = 0;
 	for (size_t v = 0; v < n; v++) {
-		struct plan *const p = views_plan_if_made(t->views, v);
+		/* The views of a tag are of the same shards. */
+		struct plan *const p = views_kind(t->views, v) == PLAN_UNIVERSAL
+					       ? views_plan_if_made(t->views, v)
+					       : NULL;
 		const struct shardcache *const c = p ? plan_shards(p) : NULL;
 		const size_t shards = c ? shardcache_count(c) : 0;
 

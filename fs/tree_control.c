@@ -61,6 +61,7 @@ int tree_control_stat(struct tree *t, uint64_t ino, struct tree_attr *out,
 
 void tree_control_name(struct tree *t, size_t view, char name[NAME_MAX + 1])
 {
+	const enum plan_kind kind = views_kind(t->views, view);
 	const char *path = views_path(t->views, view);
 	const size_t n = strlen(t->o->source);
 
@@ -69,7 +70,9 @@ void tree_control_name(struct tree *t, size_t view, char name[NAME_MAX + 1])
 		path += n + 1;
 	else if (strrchr(path, '/'))
 		path = strrchr(path, '/') + 1;
-	snprintf(name, NAME_MAX + 1, "%.*s.json", NAME_MAX - 5, path);
+	snprintf(name, NAME_MAX + 1, "%.*s%s.json",
+		 NAME_MAX - 5 - VIEW_SUFFIX_MAX, path,
+		 kind == PLAN_UNIVERSAL ? "" : view_suffixes[kind]);
 	for (char *c = name; *c; c++)
 		if (*c == '/')
 			*c = '+';

@@ -96,29 +96,38 @@ static int read_real(struct tree_dir *d, const char *path, uint64_t index)
 	return rc;
 }
 
-/* The view of the tag that entry i is, if it is one. */
-static int add_view(struct tree_dir *d, const char *path, uint64_t index,
-		    const char *name, bool *added)
+/* A view of a tag, unless something real has its name. */
+static int add_view(struct tree_dir *d, const char *tag, const char *name,
+		    uint64_t index, enum plan_kind kind)
 {
-	char *tag = NULL, *own = NULL;
+	char own[NAME_MAX + VIEW_SUFFIX_MAX];
 	size_t view;
+	int rc;
+
+	snprintf(own, sizeof(own), "%s%s", name, view_suffixes[kind]);
+	if (has_name(d, own))
+		return 0;
+	rc = views_add(d->t->views, tag, kind, ino_of_real(d->t, index), &view);
+	return rc ? rc
+		  : add(d, ino_of_view(d->t, view, PLAN_ROOT), S_IFDIR, false,
+			own);
+}
+
+/* The views of the tag that an entry is, if it is one. */
+static int add_views(struct tree_dir *d, const char *path, uint64_t index,
+		     const char *name, bool *added)
+{
+	char *tag;
 	int rc = 0;
 
-	if (asprintf(&tag, "%s/%s", path, name) < 0 ||
-	    asprintf(&own, "%s" VIEW_SUFFIX, name) < 0)
-		rc = -ENOMEM;
-	if (!rc && ckdir_is_zero_tag(tag)) {
+	if (asprintf(&tag, "%s/%s", path, name) < 0)
+		return -ENOMEM;
+	if (ckdir_is_zero_tag(tag)) {
 		*added = true;
-		if (!has_name(d, own)) {
-			rc = views_add(d->t->views, tag,
-				       ino_of_real(d->t, index), &view);
-			if (!rc)
-				rc = add(d, ino_of_view(d->t, view, PLAN_ROOT),
-					 S_IFDIR, false, own);
-		}
+		for (int kind = 0; !rc && kind < PLAN_KINDS; kind++)
+			rc = add_view(d, tag, name, index, (enum plan_kind)kind);
 	}
 	free(tag);
-	free(own);
 	return rc;
 }
 
@@ -151,7 +160,7 @@ static int open_real(struct tree_dir *d, uint64_t index)
 	for (size_t i = 0; !rc && i < reals; i++)
 		if (d->v[i].type == S_IFDIR || d->v[i].type == S_IFLNK ||
 		    d->v[i].type == 0)
-			rc = add_view(d, path, index, d->v[i].name, &views);
+			rc = add_views(d, path, index, d->v[i].name, &views);
 	if (!rc && views)
 		rc = add_latest(d, index);
 	return rc;

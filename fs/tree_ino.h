@@ -45,7 +45,14 @@ _Static_assert(PLAN_NODE_END <= UINT64_C(1) << INO_VIEW_SHIFT,
 _Static_assert(65535ull << INO_VIEW_SHIFT < INO_LATEST,
 	       "all views fit below the other kinds");
 
-#define VIEW_SUFFIX "_universal"
+/* What the views of a tag are called: its name, and this. */
+static const char *const view_suffixes[PLAN_KINDS] = {
+	[PLAN_UNIVERSAL] = "_universal",
+	[PLAN_HF] = "_hf",
+	[PLAN_FP32] = "_fp32",
+};
+
+#define VIEW_SUFFIX_MAX 16
 #define LATEST_NAME "latest_universal"
 #define CONTROL_NAME ".ucfs"
 #define PLANS_NAME "plan"

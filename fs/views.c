@@ -15,8 +15,9 @@
 #define RETRY_SECONDS 1
 
 struct view {
-	char *path;	 /* immutable */
-	uint64_t parent; /* immutable */
+	char *path;          /* immutable */
+	enum plan_kind kind; /* immutable */
+	uint64_t parent;     /* immutable */
 	/* Protected by views.lock: */
 	struct plan *plan; /* does not change once it is there */
 	time_t failed;
@@ -49,8 +50,12 @@ void views_free(struct views *v)
 {
 	if (!v)
 		return;
+	/* The universal plans, which come first, are what the others use. */
+	for (int kind = PLAN_KINDS; kind-- > 0;)
+		for (size_t i = 0; i < v->n; i++)
+			if ((int)v->v[i]->kind == kind)
+				plan_close(v->v[i]->plan);
 	for (size_t i = 0; i < v->n; i++) {
-		plan_close(v->v[i]->plan);
 		free(v->v[i]->path);
 		free(v->v[i]);
 	}
@@ -60,7 +65,8 @@ void views_free(struct views *v)
 }
 
 /* Called with the lock held. */
-static int append(struct views *v, const char *path, uint64_t parent)
+static int append(struct views *v, const char *path, enum plan_kind kind,
+		  uint64_t parent)
 {
 	struct view *view;
 	void *grown;
@@ -79,23 +85,34 @@ static int append(struct views *v, const char *path, uint64_t parent)
 		free(view);
 		return -ENOMEM;
 	}
+	view->kind = kind;
 	view->parent = parent;
 	v->v[v->n++] = view;
 	return 0;
 }
 
-int views_add(struct views *v, const char *path, uint64_t parent,
-	      size_t *index)
+/* The number of a view; the one behind the last, if it is not there.  Called with
+ * the lock held. */
+static size_t find(const struct views *v, const char *path, enum plan_kind kind)
+{
+	size_t i = 0;
+
+	while (i < v->n &&
+	       (v->v[i]->kind != kind || strcmp(v->v[i]->path, path) != 0))
+		i++;
+	return i;
+}
+
+int views_add(struct views *v, const char *path, enum plan_kind kind,
+	      uint64_t parent, size_t *index)
 {
 	int rc = 0;
 	size_t i;
 
 	pthread_mutex_lock(&v->lock);
-	for (i = 0; i < v->n; i++)
-		if (strcmp(v->v[i]->path, path) == 0)
-			break;
+	i = find(v, path, kind);
 	if (i == v->n)
-		rc = append(v, path, parent);
+		rc = append(v, path, kind, parent);
 	pthread_mutex_unlock(&v->lock);
 	if (!rc)
 		*index = i;
@@ -127,6 +144,11 @@ const char *views_path(struct views *v, size_t index)
 	return get(v, index)->path;
 }
 
+enum plan_kind views_kind(struct views *v, size_t index)
+{
+	return get(v, index)->kind;
+}
+
 uint64_t views_parent(struct views *v, size_t index)
 {
 	return get(v, index)->parent;
@@ -144,16 +166,19 @@ static void log_warnings(struct plan *p, const char *path)
 /* Open the plan of a tag, with what is kept of it. */
 static int open_plan(const struct views *v, struct view *view, struct plan **p)
 {
+	struct plan_options options = v->options;
 	struct errmsg refused = { "" };
 	struct bytebuf index = { 0 };
 	int rc = 0;
+
+	options.kind = view->kind;
 
 	if (v->index)
 		rc = indexfile_find(v->index, view->path, &index, &refused);
 	if (*refused.text)
 		log_warning("%s; reading the files", refused.text);
 	refused = (struct errmsg){ "" };
-	rc = plan_open_indexed(view->path, &v->options,
+	rc = plan_open_indexed(view->path, &options,
 			       (struct span){ index.data, rc ? 0 : index.len },
 			       p, &refused, &view->why);
 	if (*refused.text)
@@ -163,7 +188,31 @@ static int open_plan(const struct views *v, struct view *view, struct plan **p)
 	return rc;
 }
 
-/* Called with the lock held. */
+static int make_plan(struct views *v, struct view *view);
+
+/* The universal plan of the same tag, made if need be: NULL if it cannot be.
+ * Called with the lock held. */
+static struct plan *find_universal(struct views *v, const struct view *view)
+{
+	size_t i = find(v, view->path, PLAN_UNIVERSAL);
+
+	if (i == v->n && append(v, view->path, PLAN_UNIVERSAL, view->parent))
+		return NULL;
+	return make_plan(v, v->v[i]) ? NULL : v->v[i]->plan;
+}
+
+/* What is not universal may be possible where that is not: by itself then. */
+static int open_view(struct views *v, struct view *view, struct plan **p)
+{
+	struct plan *const universal =
+		view->kind == PLAN_UNIVERSAL ? NULL : find_universal(v, view);
+
+	return universal ? plan_open_beside(universal, view->kind, p, &view->why)
+			 : open_plan(v, view, p);
+}
+
+/* Called with the lock held.  Recursive, once: a view may need the universal
+ * one. */
 static int make_plan(struct views *v, struct view *view)
 {
 	const time_t now = time(NULL);
@@ -172,7 +221,7 @@ static int make_plan(struct views *v, struct view *view)
 	if (view->plan || (view->rc && now - view->failed < RETRY_SECONDS))
 		return view->rc;
 	view->failed = now;
-	view->rc = open_plan(v, view, &p);
+	view->rc = open_view(v, view, &p);
 	if (view->rc)
 		return view->rc;
 	view->rc = plan_check(p, &view->why);

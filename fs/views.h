@@ -11,9 +11,10 @@ struct errmsg;
 struct indexfile;
 
 /*
- * The universal views of a mount, by number: one for each tag directory that
+ * The views of a mount, by number: one of each kind for each tag directory that
  * somebody has seen.  Seeing one costs nothing; its plan is made when it is
- * first wanted, and kept.  Thread-safe.
+ * first wanted, and kept.  What the views of a tag learn of its files they share.
+ * Thread-safe.
  */
 struct views;
 
@@ -28,15 +29,17 @@ struct views *views_new(const struct plan_options *options,
 void views_save(struct views *v);
 void views_free(struct views *v);
 
-/* The number of the view of the tag at `path` (copied), whose entry stands in
+/* The number of a view of the tag at `path` (copied), whose entry stands in
  * the directory with inode `parent`.  -ENOMEM, -ENFILE. */
-int views_add(struct views *v, const char *path, uint64_t parent, size_t *index);
+int views_add(struct views *v, const char *path, enum plan_kind kind,
+	      uint64_t parent, size_t *index);
 
 /* How many there are. */
 size_t views_count(struct views *v);
 
 /* Valid until views_free. */
 const char *views_path(struct views *v, size_t index);
+enum plan_kind views_kind(struct views *v, size_t index);
 uint64_t views_parent(struct views *v, size_t index);
 
 /*

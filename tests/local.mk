@@ -40,6 +40,7 @@ unit_tests = \
 	%D%/test_bad \
 	%D%/test_bad_ranks \
 	%D%/test_good \
+	%D%/test_weights \
 	%D%/test_property
 %C%_test_legacy_SOURCES = %D%/test_legacy.c $(mklegacy)
 %C%_test_legacy_bad_SOURCES = %D%/test_legacy_bad.c $(mklegacy)
@@ -82,6 +83,7 @@ scripts = \
 	%D%/headers.sh \
 	%D%/cases/mount_tree.sh \
 	%D%/cases/mount_run.sh \
+	%D%/cases/mount_weights.sh \
 	%D%/cases/mount_hfdir.sh \
 	%D%/cases/mount_tools.sh \
 	%D%/cases/mount_errors.sh \

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_COMPANIONS_H
+#define UCKPT_COMPANIONS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct errmsg;
+struct shardcache;
+
+/* A file of the run that belongs to a model's weights. */
+struct companion {
+	char *name;
+	uint64_t size;
+	int64_t mtime_s;
+	unsigned mode; /* permission bits */
+};
+
+/*
+ * Files beside a tag that transformers' from_pretrained reads beside weights: the
+ * model's configuration, the tokenizer's, code that these name.  Each is a shard of
+ * `shards` under its number here.  Immutable.
+ */
+struct companions {
+	struct companion *v; /* by name */
+	size_t n;
+	struct shardcache *shards;
+};
+
+/* Those of the directory that the tag at `path` is in: -ENOMEM.  A directory
+ * that cannot be read has none. */
+int companions_find(struct companions *c, const char *path, struct errmsg *err);
+void companions_done(struct companions *c);
+
+#endif
