@@ -11,6 +11,7 @@
 #include "gpu/cuda.h"
 #include "gpu/cuda_ops.h"
 #include "gpu/cuda_product.h"
+#include "gpu/cuda_queue.h"
 
 /* As much as products of many rows gain by. */
 #define LOGITS_BYTES ((size_t)1 << 30)
@@ -142,6 +143,7 @@ static void cuda_destroy(struct backend *b)
 	struct cuda *const c = cuda_of(b);
 
 	cuda_products_done(c);
+	cuda_queues_done(c);
 	if (c->scratch)
 		cudaFreeAsync(c->scratch, c->stream);
 	if (c->stream) {
@@ -159,6 +161,15 @@ static const struct backend_ops ops = {
 	.to_device = cuda_to_device,
 	.to_host = cuda_to_host,
 	.zero = cuda_zero,
+	.host_alloc = cuda_host_alloc,
+	.host_free = cuda_host_free,
+	.copy = cuda_copy,
+	.event_new = cuda_event_new,
+	.event_free = cuda_event_free,
+	.event_record = cuda_event_record,
+	.event_wait = cuda_event_wait,
+	.queue_wait = cuda_queue_wait,
+	.native_queue = cuda_native_queue,
 	.embed = cuda_embed,
 	.embed_grad = cuda_embed_grad,
 	.norm = cuda_norm,
@@ -189,9 +200,11 @@ static int choose_device(struct cuda *c, unsigned local_rank, struct errmsg *err
 				  e == cudaSuccess ? "there is none"
 						   : cudaGetErrorString(e));
 	c->device = (int)(local_rank % (unsigned)n);
+	c->base.devices = (unsigned)n;
 	cuda_ok(c, cudaSetDevice(c->device), "cudaSetDevice");
 	cuda_ok(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),
 		"cudaStreamCreateWithFlags");
+	cuda_queues_init(c);
 	keep_memory(c);
 	if (cuda_products_init(c))
 		return errmsg_set(err, -ENOMEM, "out of memory");

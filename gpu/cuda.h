@@ -15,13 +15,14 @@ extern "C" {
 
 /*
  * The parts of the CUDA backend: host code is C, kernels are in cuda_*.cu.
- * lp buffers have the model's type.  All work is queued on one stream; memory
- * is taken and given back in the stream's order, too, so that neither waits.
+ * lp buffers have the model's type.  All operations are queued on one stream;
+ * memory is taken and given back in its order, too, so that neither waits.
  */
 struct cuda {
 	struct backend base;
 	int device;
 	cudaStream_t stream;
+	cudaStream_t beside[BACKEND_QUEUES]; /* of the other queues */
 	struct products *products;
 	bool tf32;           /* products of float32 may keep less of it */
 	size_t logits_bytes; /* that are there at once */

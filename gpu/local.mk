@@ -48,6 +48,7 @@ endif
 # Host code is C, kernels are nvcc's; without CUDA something says so.
 cuda_sources = \
 	%D%/cuda.h %D%/cuda_ops.h %D%/backend_cuda.c \
+	%D%/cuda_queue.h %D%/cuda_queue.c \
 	%D%/cuda_product.h %D%/cuda_product.c %D%/cuda_attention.h
 cuda_kernels = \
 	%D%/cuda_flat.cu %D%/cuda_embed.cu %D%/cuda_norm.cu \

@@ -485,6 +485,49 @@ static void runs_are_equal_bit_for_bit(void **state)
 	assert_memory_equal(first, again, sizeof(first));
 }
 
+/* --- queues ----------------------------------------------------------------- */
+
+/* In by one queue, twice as much by the computation, out by another. */
+static void queues_wait_for_each_other(void **state)
+{
+	const size_t n = 5000000, bytes = n * sizeof(float);
+	struct backend *b = cuda(DTYPE_F32);
+	const struct backend_ops *o = b->ops;
+	float *in = o->host_alloc(b, bytes), *out = o->host_alloc(b, bytes);
+	float *x = o->alloc(b, bytes);
+	struct backend_event *there = o->event_new(b), *done = o->event_new(b);
+	struct errmsg err = { "" };
+
+	(void)state;
+	assert_true(in && out && x && there && done);
+	o->event_wait(b, there); /* it was never recorded */
+	for (size_t i = 0; i < n; i++)
+		in[i] = (float)i;
+	o->event_record(b, there, QUEUE_COMPUTE); /* x has been zeroed */
+	o->queue_wait(b, QUEUE_COPY, there);
+	o->copy(b, QUEUE_COPY, x, in, bytes);
+	o->event_record(b, there, QUEUE_COPY);
+	o->queue_wait(b, QUEUE_COMPUTE, there);
+	o->accumulate(b, x, x, n);
+	o->event_record(b, done, QUEUE_COMPUTE);
+	o->queue_wait(b, QUEUE_COMM, done);
+	o->copy(b, QUEUE_COMM, out, x, bytes);
+	o->event_record(b, done, QUEUE_COMM);
+	o->event_wait(b, done);
+	for (size_t i = 0; i < n; i++)
+		assert_true(out[i] == 2 * (float)i);
+	assert_non_null(o->native_queue(b, QUEUE_COMM));
+	assert_ptr_not_equal(o->native_queue(b, QUEUE_COMM),
+			     o->native_queue(b, QUEUE_COPY));
+	o->event_free(b, there);
+	o->event_free(b, done);
+	o->free(b, x);
+	o->host_free(b, in);
+	o->host_free(b, out);
+	assert_int_equal(o->sync(b, &err), 0);
+	o->destroy(b);
+}
+
 /* --------------------------------------------------------------------------- */
 
 /* 77 where there is no GPU. */
@@ -504,7 +547,7 @@ static int look_for_device(void)
 
 int main(void)
 {
-	struct CMUnitTest tests[COUNT(ops) + 4];
+	struct CMUnitTest tests[COUNT(ops) + 5];
 	char names[COUNT(ops)][32];
 	const int rc = look_for_device();
 	size_t n = 0;
@@ -521,6 +564,8 @@ int main(void)
 		a_model_learns_as_on_the_cpu);
 	tests[n++] =
 		(struct CMUnitTest)cmocka_unit_test(runs_are_equal_bit_for_bit);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
+		queues_wait_for_each_other);
 #ifdef CUDA_EMULATED
 	tests[n++] =
 		(struct CMUnitTest)cmocka_unit_test(linear_needs_no_epilogues);
