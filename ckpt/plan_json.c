@@ -35,7 +35,18 @@ void plan_add_json(struct bytebuf *out, cJSON *o)
 	cJSON_Delete(o);
 }
 
-static cJSON *run_json(const struct extent *e)
+/* A source that is none of the plan's own shards goes by its path. */
+static cJSON *source_json(const struct plan *p, const struct vfile *f,
+			  uint32_t shard)
+{
+	return vfile_shards(f) == p->shards
+		       ? cJSON_CreateNumber(shard)
+		       : cJSON_CreateString(
+				 shardcache_path(vfile_shards(f), shard));
+}
+
+static cJSON *run_json(const struct plan *p, const struct vfile *f,
+		       const struct extent *e)
 {
 	cJSON *const run = cJSON_CreateArray();
 
@@ -49,7 +60,7 @@ static cJSON *run_json(const struct extent *e)
 						    "gather"));
 		return run;
 	}
-	cJSON_AddItemToArray(run, cJSON_CreateNumber(e->shard));
+	cJSON_AddItemToArray(run, source_json(p, f, e->shard));
 	cJSON_AddItemToArray(run, cJSON_CreateNumber((double)e->from));
 	if (e->kind == EXTENT_CAST)
 		cJSON_AddItemToArray(run, cJSON_CreateString(
@@ -72,7 +83,7 @@ static int file_json(struct plan *p, const struct plan_entry *e, cJSON *files,
 	cJSON_AddNumberToObject(o, "bytes", (double)vfile_size(f));
 	runs = cJSON_AddArrayToObject(o, "runs");
 	for (size_t i = 0; i < m->n; i++)
-		cJSON_AddItemToArray(runs, run_json(&m->v[i]));
+		cJSON_AddItemToArray(runs, run_json(p, f, &m->v[i]));
 	vfile_free(f);
 	return 0;
 }

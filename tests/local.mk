@@ -40,6 +40,8 @@ unit_tests = \
 	%D%/test_bad \
 	%D%/test_bad_ranks \
 	%D%/test_good \
+	%D%/test_hfsplit \
+	%D%/test_stwrite \
 	%D%/test_weights \
 	%D%/test_property
 %C%_test_legacy_SOURCES = %D%/test_legacy.c $(mklegacy)
@@ -304,7 +306,7 @@ noinst_PROGRAMS += %D%/tensor_stats
 
 # Data and helpers that `make dist` would not find by itself.
 EXTRA_DIST += $(scripts) \
-	%D%/demo.sh %D%/numbers %D%/arith.expect %D%/good %D%/bad %D%/events %D%/cases/lib.sh \
+	%D%/demo.sh %D%/numbers %D%/arith.expect %D%/splits.expect %D%/good %D%/bad %D%/events %D%/cases/lib.sh \
 	%D%/cases/mpi.sh %D%/cases/train_lib.sh %D%/mpi.supp %D%/interop %D%/bench \
 	%D%/cudaemu %D%/fuzz/corpus %D%/fuzz/seed.sh %D%/fuzz/pickle.dict
 
