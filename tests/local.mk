@@ -80,6 +80,7 @@ scripts = \
 	%D%/cases/train_save.sh \
 	%D%/cases/train_accumulate.sh \
 	%D%/cases/train_mount.sh \
+	%D%/cases/train_cuda.sh \
 	%D%/cases/train_zero.sh \
 	%D%/layers.sh \
 	%D%/headers.sh \
@@ -151,36 +152,45 @@ train_ldadd = %D%/libmk.a $(train_libs) $(CMOCKA_LIBS) $(NETTLE_LIBS)
 %C%_test_intake_LDADD = $(train_ldadd)
 
 # The CUDA backend without a GPU: its kernels compiled as C++, with headers and
-# a runtime that emulate CUDA.  test_cuda is the same on a GPU.
+# a runtime that emulate CUDA.  test_cuda is the same test on a GPU.
 cuda_tests =
+cuda_programs =
 cuda_test_sources = \
 	%D%/test_cuda.c %D%/sides.h %D%/sides.c
-cudaemu_kernels = \
-	%D%/cudaemu/cuda_flat.o %D%/cudaemu/cuda_embed.o \
-	%D%/cudaemu/cuda_norm.o %D%/cudaemu/cuda_linear.o \
-	%D%/cudaemu/cuda_classify.o %D%/cudaemu/cuda_attention.o \
-	%D%/cudaemu/cuda_attention_mma.o
-CLEANFILES += $(cudaemu_kernels) $(cudaemu_kernels:.o=.d)
-cudaemu_includes = -I$(top_srcdir)/%D%/cudaemu
 if HAVE_CXX
 cuda_tests += %D%/test_cuda_emulated
+cuda_programs += %D%/uctrain_emulated
 endif
 if HAVE_CUDA
 cuda_tests += %D%/test_cuda
 endif
 %C%_test_cuda_SOURCES = $(cuda_test_sources)
 %C%_test_cuda_LDADD = $(train_ldadd)
-%C%_test_cuda_emulated_SOURCES = $(cuda_test_sources) \
+%C%_test_cuda_emulated_SOURCES = $(cuda_test_sources)
+%C%_test_cuda_emulated_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS) \
+	-DCUDA_EMULATED
+%C%_test_cuda_emulated_LDADD = $(cudaemu_libs) $(train_ldadd)
+%C%_uctrain_emulated_SOURCES = gpu/main.c
+%C%_uctrain_emulated_LDADD = $(cudaemu_libs) $(train_libs)
+
+cudaemu_kernels = \
+	%D%/cudaemu/cuda_flat.o %D%/cudaemu/cuda_embed.o \
+	%D%/cudaemu/cuda_norm.o %D%/cudaemu/cuda_linear.o \
+	%D%/cudaemu/cuda_classify.o %D%/cudaemu/cuda_attention.o \
+	%D%/cudaemu/cuda_attention_mma.o
+cudaemu_libs = $(cudaemu_kernels) %D%/libcudaemu.a
+cudaemu_includes = -I$(top_srcdir)/%D%/cudaemu
+cudaemu_cxxflags = -std=c++17 -pthread $(UCFS_CFLAGS) -fno-strict-aliasing \
+	-Wno-unknown-pragmas -fno-exceptions -fno-rtti -fno-threadsafe-statics
+EXTRA_LIBRARIES = %D%/libcudaemu.a
+%C%_libcudaemu_a_SOURCES = \
 	$(cuda_sources) \
 	%D%/cudaemu/cudaemu.h %D%/cudaemu/cudaemu.cc \
 	%D%/cudaemu/cudaemu_api.c %D%/cudaemu/cudaemu_lt.c \
 	%D%/cudaemu/cudaemu_types.c
-%C%_test_cuda_emulated_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS) \
-	-DCUDA_EMULATED
-%C%_test_cuda_emulated_CXXFLAGS = $(cudaemu_cxxflags)
-%C%_test_cuda_emulated_LDADD = $(cudaemu_kernels) $(train_ldadd)
-cudaemu_cxxflags = -std=c++17 -pthread $(UCFS_CFLAGS) -fno-strict-aliasing \
-	-Wno-unknown-pragmas -fno-exceptions -fno-rtti
+%C%_libcudaemu_a_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS)
+%C%_libcudaemu_a_CXXFLAGS = $(cudaemu_cxxflags)
+CLEANFILES += $(cudaemu_kernels) $(cudaemu_kernels:.o=.d) %D%/libcudaemu.a
 %D%/cudaemu/%.o: gpu/%.cu
 	$(AM_V_CXX)$(MKDIR_P) $(@D) && \
 	$(CXX) $(cudaemu_cxxflags) $(CXXFLAGS) $(cudaemu_includes) \
@@ -248,7 +258,7 @@ replays = \
 	%D%/fuzz/replay.c %D%/fuzz/fuzz_index.c gpu/tokens_index.c
 
 # Makes and reads checkpoints for tests; built when one of them is.
-EXTRA_LIBRARIES = %D%/libmk.a
+EXTRA_LIBRARIES += %D%/libmk.a
 %C%_libmk_a_SOURCES = \
 	%D%/mkpt.h %D%/mkpt.c \
 	%D%/mkckpt.h %D%/mkckpt_impl.h %D%/mkckpt.c %D%/mkckpt_check.c \
@@ -290,7 +300,7 @@ AM_TESTS_ENVIRONMENT = \
 	PATH='$(abs_top_builddir)':"$$PATH"; export PATH;
 
 if BUILD_TRAIN
-check_PROGRAMS += $(train_programs)
+check_PROGRAMS += $(train_programs) $(cuda_programs)
 noinst_PROGRAMS += $(train_bench)
 endif
 
