@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -201,6 +202,26 @@ static int find(struct load *l)
 	return 0;
 }
 
+/* What the checkpoint's optimizer was told, where it says. */
+static void take_hyperparameters(struct load *l)
+{
+	const struct load_facts *f = &l->facts;
+	struct optimizer_config *o = &l->z->optimizer;
+	const struct {
+		double told, *to;
+	} numbers[] = {
+		{ l->o->scheduled ? NAN : f->lr, &o->lr },
+		{ f->beta1, &o->beta1 },
+		{ f->beta2, &o->beta2 },
+		{ f->eps, &o->eps },
+		{ f->weight_decay, &o->weight_decay },
+	};
+
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
+		if (!isnan(numbers[i].told))
+			*numbers[i].to = numbers[i].told;
+}
+
 static void take_facts(struct load *l)
 {
 	const struct load_facts *f = &l->facts;
@@ -209,6 +230,7 @@ static void take_facts(struct load *l)
 	l->got->skipped = f->skipped;
 	l->got->has_scaler = f->has_scaler && l->z->backend->dtype == DTYPE_F16;
 	l->got->scaler = f->scaler;
+	take_hyperparameters(l);
 	if (!f->has_updates)
 		return;
 	l->z->step = f->updates;

@@ -17,6 +17,7 @@ struct load_options {
 	bool universal;    /* a universal checkpoint: converted, or mounted */
 	bool no_optimizer; /* parameters only; the optimizer begins anew */
 	bool ignore_missing; /* states that are not there begin from zero */
+	bool scheduled;      /* learning rates are not the checkpoint's */
 };
 
 struct load_result {
@@ -33,9 +34,9 @@ struct load_result {
 
 /*
  * Continue from a checkpoint: fill in masters, moments, the count of updates
- * and the kind of Adam, and publish the weights.  From ZeRO shards of as many
- * ranks as there are, or from a universal checkpoint on any number of ranks;
- * each rank reads what it keeps.
+ * and the kind of Adam with its parameters, and publish the weights.  From ZeRO
+ * shards of as many ranks as there are, or from a universal checkpoint on any
+ * number of ranks; each rank reads what it keeps.
  *
  * Called by all ranks; all get the same result, but for the last three.
  * -ENOENT, with the name, for what is not there, -EINVAL for a checkpoint of

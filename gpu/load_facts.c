@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a checkpoint tells besides tensors: how far the run had come, how many
- * updates the optimizer has made and where it keeps that number, the loss
- * scale.
+ * updates the optimizer has made and where it keeps that number, its
+ * parameters, the loss scale.
  *
  * Kinds of Adam keep their step in different places, and so do the two
  * dialects of universal checkpoints; all have the names below somewhere in
  * one dict, or in step.pt of any parameter.
  */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -23,6 +24,10 @@
 #include "gpu/load_impl.h"
 
 #define STEP_MAX (INT64_C(1) << 53)
+
+/* What flags may say, too. */
+#define LR_MAX 1e3
+#define DECAY_MAX 1e3
 
 /* The first of the files that is there, in `path`; false if none is. */
 static bool first_file(char path[PATH_MAX], const char *dir,
@@ -157,6 +162,44 @@ static const struct value *inner_optimizer(const struct value *dict)
 	return dict;
 }
 
+/* `v` to *to, if it is there, and a number from 0 to `most`. */
+static int take_number(const struct ptfile *pt, const char *key,
+		       const struct value *v, double most, double *to,
+		       struct errmsg *err)
+{
+	if (v && (!get_float(v, to) || !(*to >= 0 && *to <= most)))
+		return errmsg_set(err, -EBADMSG,
+				  "%s: %s of the optimizer is no number from 0 to %g",
+				  pt->src.name, key, most);
+	return 0;
+}
+
+/* DeepSpeed, too, goes on with all that a group says of itself. */
+static int take_group(const struct ptfile *pt, const struct value *group,
+		      struct load_facts *f, struct errmsg *err)
+{
+	const struct value_seq *betas = value_items(value_find(group, "betas"));
+	const bool both = betas && betas->n == 2;
+	const struct {
+		const char *key;
+		const struct value *v;
+		double most, *to;
+	} numbers[] = {
+		{ "lr", value_find(group, "lr"), LR_MAX, &f->lr },
+		{ "betas", both ? betas->v[0] : NULL, 1, &f->beta1 },
+		{ "betas", both ? betas->v[1] : NULL, 1, &f->beta2 },
+		{ "eps", value_find(group, "eps"), 1, &f->eps },
+		{ "weight_decay", value_find(group, "weight_decay"), DECAY_MAX,
+		  &f->weight_decay },
+	};
+	int rc = 0;
+
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers) && !rc; i++)
+		rc = take_number(pt, numbers[i].key, numbers[i].v,
+				 numbers[i].most, numbers[i].to, err);
+	return rc;
+}
+
 /* The state of the first tensor of an optimizer. */
 static const struct value *first_state(const struct value *optimizer)
 {
@@ -166,7 +209,7 @@ static const struct value *first_state(const struct value *optimizer)
 	return states && states->n ? states->v[0].val : NULL;
 }
 
-static int optimizer_step(const struct ptfile *pt, const struct value *dict,
+static int optimizer_facts(const struct ptfile *pt, const struct value *dict,
 			  struct load_facts *f, struct errmsg *err)
 {
 	const struct value *inner = inner_optimizer(dict);
@@ -178,6 +221,9 @@ static int optimizer_step(const struct ptfile *pt, const struct value *dict,
 	if (!groups)
 		groups = value_find(dict, KEY_PARAM_GROUPS);
 	in_group = value_find(first_of(groups), "step");
+	rc = take_group(pt, first_of(groups), f, err);
+	if (rc)
+		return rc;
 	if (in_state)
 		return take_step(pt, in_state, f, err);
 	if (!in_group)
@@ -259,7 +305,7 @@ static int universal_facts(const struct load_options *o, const char *dir,
 		if (rc)
 			return rc;
 		take_scaler(pt.root, f);
-		rc = optimizer_step(&pt, pt.root, f, err);
+		rc = optimizer_facts(&pt, pt.root, f, err);
 		ptfile_close(&pt);
 	} else if (!o->ignore_missing) {
 		return errmsg_set(err, -ENOENT, "%s/%s: is missing", dir,
@@ -303,7 +349,7 @@ static int shard_facts(const char *dir, struct load_facts *f, struct errmsg *err
 		dict = value_find(pt.root, "optimizer");
 		take_plain_scaler(dict, f);
 	}
-	rc = optimizer_step(&pt, dict, f, err);
+	rc = optimizer_facts(&pt, dict, f, err);
 	ptfile_close(&pt);
 	return rc;
 }
@@ -313,7 +359,11 @@ int load_facts(const struct load_options *o, const char *path,
 {
 	int rc;
 
-	*f = (struct load_facts){ 0 };
+	*f = (struct load_facts){ .lr = NAN,
+				  .beta1 = NAN,
+				  .beta2 = NAN,
+				  .eps = NAN,
+				  .weight_decay = NAN };
 	rc = run_facts(o, path, f, err);
 	if (rc || o->no_optimizer)
 		return rc;

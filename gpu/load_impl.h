@@ -61,6 +61,8 @@ struct load_facts {
 	bool has_updates;        /* the next two */
 	uint64_t updates;
 	int flavor; /* enum optimizer_flavor */
+	/* Of the optimizer's first group; NAN where it has none. */
+	double lr, beta1, beta2, eps, weight_decay;
 	bool has_scaler;
 	struct scaler scaler;
 };

@@ -221,7 +221,7 @@ static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
 {
 	const struct config *c = r->config;
 	struct zero_update u = {
-		.lr = schedule_lr(&c->schedule, c->optimizer.lr,
+		.lr = schedule_lr(&c->schedule, r->zero.optimizer.lr,
 				  r->zero.step + 1),
 		.clip = c->gradient_clipping,
 		.grad_scale = r->scaler.scale,
@@ -340,6 +340,24 @@ static void tell_resumed(const struct run *r, const struct load_result *got)
 			got->missing, got->first.text);
 }
 
+/* The optimizer goes on as the checkpoint's did, whatever flags say. */
+static void tell_optimizer(const struct run *r)
+{
+	const struct optimizer_config *now = &r->zero.optimizer;
+	const struct optimizer_config *asked = &r->config->optimizer;
+
+	if (r->comm->rank != 0 ||
+	    (now->lr == asked->lr && now->beta1 == asked->beta1 &&
+	     now->beta2 == asked->beta2 && now->eps == asked->eps &&
+	     now->weight_decay == asked->weight_decay))
+		return;
+	fprintf(stderr,
+		"uctrain: the optimizer goes on as the checkpoint says, with "
+		"lr %g, betas %g,%g, eps %g, weight decay %g, not as this run's "
+		"configuration does\n",
+		now->lr, now->beta1, now->beta2, now->eps, now->weight_decay);
+}
+
 static int resume(struct run *r, struct errmsg *err)
 {
 	const struct config *c = r->config;
@@ -349,6 +367,7 @@ static int resume(struct run *r, struct errmsg *err)
 		.universal = c->universal,
 		.no_optimizer = c->no_load_optimizer_states,
 		.ignore_missing = c->ignore_missing_optim,
+		.scheduled = c->schedule.kind != SCHEDULE_CONSTANT,
 	};
 	struct load_result got;
 	int rc = load_checkpoint(&r->zero, &o, &got, err);
@@ -360,6 +379,7 @@ static int resume(struct run *r, struct errmsg *err)
 	if (got.has_scaler && c->scaler.dynamic)
 		r->scaler = got.scaler;
 	tell_resumed(r, &got);
+	tell_optimizer(r);
 	return 0;
 }
 

@@ -138,6 +138,7 @@ static int parse(struct run *r, int argc, char **argv)
 		if (set_key(r, argv[i], value))
 			return -EINVAL;
 	}
+	r->load.scheduled = c->schedule.kind != SCHEDULE_CONSTANT;
 	c->schedule.warmup = 2;
 	c->schedule.total = 8;
 	c->scaler.initial = c->scaler.dynamic ? 256 : 0;
@@ -184,7 +185,7 @@ static int train(struct run *r, uint64_t steps, struct errmsg *err)
 
 	while (r->step < steps && !rc) {
 		struct zero_update u = { .lr = schedule_lr(&c->schedule,
-							   c->optimizer.lr,
+							   r->zero.optimizer.lr,
 							   r->zero.step + 1),
 					 .clip = c->gradient_clipping,
 					 .grad_scale = r->scaler.scale };

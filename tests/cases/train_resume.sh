@@ -49,6 +49,16 @@ check "a warm-up is resumed" test "$(rates warm 2)" = "$(rates warm-on 2)"
 check "and has warmed up" test "$(rates warm 0 | sort -g | uniq | wc -l)" -ge 4
 check "to the full rate" test "$(rates warm 0 | tail -n 1)" = 0.005
 
+# A rate without a schedule is the checkpoint's, as in DeepSpeed, and so is the
+# rest of what Adam was told; without its states, it is what flags say.
+other=("${tiny[@]}" --train_batch_size 16 --steps 8 --lr 1e-4 --resume="$tmp/warm"
+	--checkpoint_tag global_step6)
+train 2 kept "${other[@]}"
+check "a rate is the checkpoint's" test "$(rates kept 0 | sort -u)" = 0.005
+check "which is told" grep -q "checkpoint says, with lr 0.005, " "$tmp/kept.log"
+train 2 new "${other[@]}" --no_load_optimizer_states
+check "a new optimizer's is not" test "$(rates new 0 | sort -u)" = 0.0001
+
 resume 1 bf16
 resume 3 fp16
 finish
