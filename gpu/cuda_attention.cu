@@ -132,6 +132,21 @@ static __global__ void __launch_bounds__(WARPS *WARP) attend(cuda_heads a)
 
 /* --- the way back ----------------------------------------------------------- */
 
+/* A weight as it was used, and the gradient of its score. */
+static __device__ __forceinline__ void
+weigh_again(float &weight, float &d, const cuda_heads &a, uint64_t seed,
+	    float sum, float delta, const float *x1, const float *x2,
+	    const float *y1, const float *y2, size_t query, size_t key)
+{
+	weight = expf(a.scale * dot(x1, y1, a.width) - sum);
+	d = dot(x2, y2, a.width);
+	if (a.drop > 0)
+		d = drop_weight(d, seed, query, key, a.drop);
+	d = weight * (d - delta);
+	if (a.drop > 0)
+		weight = drop_weight(weight, seed, query, key, a.drop);
+}
+
 /* The gradient of a row: with `of_keys` of a key and its value, otherwise of a
  * query. */
 template <bool of_keys, int SLOTS, typename T>
@@ -166,18 +181,11 @@ static __global__ void __launch_bounds__(WARPS *WARP) attend_grad(cuda_heads a)
 		load_rows(y2, of_keys ? h.dout : h.v,
 			  of_keys ? h.narrow : h.wide, at, WARP, a.seq, a.width);
 		__syncthreads();
-		if (seen) {
-			weight = expf(a.scale * dot(x1 + my_row,
-						    y1 + lane * pitch, a.width) -
-				      h.stats[query]);
-			d = dot(x2 + my_row, y2 + lane * pitch, a.width);
-			if (a.drop > 0)
-				d = drop_weight(d, h.seed, query, key, a.drop);
-			d = weight * (d - h.delta[query]);
-			if (a.drop > 0)
-				weight = drop_weight(weight, h.seed, query, key,
-						     a.drop);
-		}
+		if (seen)
+			weigh_again(weight, d, a, h.seed, h.stats[query],
+				    h.delta[query], x1 + my_row, x2 + my_row,
+				    y1 + lane * pitch, y2 + lane * pitch, query,
+				    key);
 		add_rows<SLOTS>(d1, d, y1, a.width);
 		if (of_keys)
 			add_rows<SLOTS>(d2, weight, y2, a.width);

@@ -17,13 +17,43 @@
 
 #define TILE 64     /* rows of the other side */
 #define QUERIES 128 /* of a block, forwards */
-#define ROWS 64     /* of a block, on the way back */
+#define ROWS TILE   /* of a block, on the way back */
 #define STEP 4      /* columns / 8 of scores that are there at once, likewise */
 
 /* Tiles of the other side: two matrices, there twice. */
 template <int D> static constexpr size_t shared_bytes()
 {
 	return 4 * TILE * D * sizeof(uint16_t);
+}
+
+/* What passes by: rows of two matrices, in tiles that are copied to one of two
+ * stages while the other is used. */
+template <int D, int THREADS, typename T> struct passing {
+	T *tiles;
+	const T *y1, *y2;
+	size_t y1_apart, y2_apart, seq, width;
+
+	__device__ __forceinline__ T *stage(size_t i) const
+	{
+		return tiles + i % 2 * (2 * TILE * D);
+	}
+
+	/* Begin to copy the rows from `at` on to stage i. */
+	__device__ __forceinline__ void copy(size_t i, size_t at) const
+	{
+		copy_tile<D, TILE, THREADS>(stage(i), y1, y1_apart, at, seq,
+					    width);
+		copy_tile<D, TILE, THREADS>(stage(i) + TILE * D, y2, y2_apart,
+					    at, seq, width);
+	}
+};
+
+/* All copies but those of the last group have happened, for all threads. */
+static __device__ __forceinline__ void wait_for_stage()
+{
+	ptx_copies_are_a_group();
+	ptx_wait_for_copies<1>();
+	__syncthreads();
 }
 
 static __device__ __forceinline__ float quad_sum(float x)
@@ -109,15 +139,54 @@ static __device__ __forceinline__ void drop_weights(float s[TILE / 8][4],
 	}
 }
 
+/* One tile of keys and values more: o is the sum of values so far. */
+template <int D, bool drops, typename T>
+static __device__ __forceinline__ void
+attend_tile(float o[D / 8][4], running &r, const uint32_t q[D / 16][4],
+	    const T *tile, const cuda_heads &a, uint64_t seed, size_t query,
+	    size_t at)
+{
+	float s[TILE / 8][4], fade[2];
+
+	multiply_rows<D, TILE / 8>(s, q, tile, 0);
+	weigh(s, r, fade, query, at, a.scale * LOG2_E);
+	if (drops)
+		drop_weights(s, seed, query, at, a.drop);
+#pragma unroll
+	for (int i = 0; i < D / 8; i++)
+#pragma unroll
+		for (int j = 0; j < 4; j++)
+			o[i][j] *= fade[j / 2];
+	multiply_columns<D, TILE / 8>(o, s, tile + TILE * D, 0);
+}
+
+/* What the sums of a lane's two queries are divided by; the way back needs
+ * their logarithms. */
+static __device__ __forceinline__ void finish_rows(float factor[2],
+						   const running &r,
+						   float *stats, size_t query,
+						   size_t seq)
+{
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		const float sum = quad_sum(r.sum[half]);
+
+		factor[half] = 1 / sum;
+		if (threadIdx.x % 4 == 0 && query + half * 8 < seq)
+			stats[query + half * 8] = LN_2 * r.top[half] + logf(sum);
+	}
+}
+
 template <int D, bool drops, typename T>
 static __global__ void __launch_bounds__(QUERIES * 2, D == 64 ? 2 : 1)
 	attend(cuda_heads a)
 {
 	CUDA_DYNAMIC_SHARED(shared);
 	constexpr int threads = QUERIES * 2;
-	constexpr uint32_t stage = 2 * TILE * D;
-	T *const tiles = (T *)shared;
 	const head_of_block<T> h = head_of<T>(a);
+	const passing<D, threads, T> keys = { (T *)shared, h.k,    h.v,
+					      h.wide,      h.wide, a.seq,
+					      a.width };
 	/* Long rows of work first: short ones fill the gaps at the end. */
 	const size_t first = (size_t)(gridDim.x - 1 - blockIdx.x) * QUERIES;
 	const size_t row = first + threadIdx.x / WARP * 16;
@@ -128,56 +197,23 @@ static __global__ void __launch_bounds__(QUERIES * 2, D == 64 ? 2 : 1)
 	running r = { { -INFINITY, -INFINITY }, { 0, 0 } };
 
 	/* Queries are in the second stage's place until it is needed. */
-	copy_tile<D, QUERIES, threads>(tiles + stage, h.q, h.wide, first, a.seq,
+	copy_tile<D, QUERIES, threads>(keys.stage(1), h.q, h.wide, first, a.seq,
 				       a.width);
 	ptx_copies_are_a_group();
-	copy_tile<D, TILE, threads>(tiles, h.k, h.wide, 0, a.seq, a.width);
-	copy_tile<D, TILE, threads>(tiles + TILE * D, h.v, h.wide, 0, a.seq,
-				    a.width);
-	ptx_copies_are_a_group();
-	ptx_wait_for_copies<1>();
-	__syncthreads();
-	load_a<D>(q, tiles + stage, (uint32_t)(row - first));
+	keys.copy(0, 0);
+	wait_for_stage();
+	load_a<D>(q, keys.stage(1), (uint32_t)(row - first));
 	__syncthreads();
 	for (size_t at = 0, i = 0; at < past; at += TILE, i++) {
-		T *const next = tiles + (i + 1) % 2 * stage;
-		const T *const k = tiles + i % 2 * stage, *const v =
-								  k + TILE * D;
-
-		if (at + TILE < past) {
-			copy_tile<D, TILE, threads>(next, h.k, h.wide,
-						    at + TILE, a.seq, a.width);
-			copy_tile<D, TILE, threads>(next + TILE * D, h.v, h.wide,
-						    at + TILE, a.seq, a.width);
-		}
-		ptx_copies_are_a_group();
-		ptx_wait_for_copies<1>();
-		__syncthreads();
-		if (at <= row + 15) {
-			float s[TILE / 8][4], fade[2];
-
-			multiply_rows<D, TILE / 8>(s, q, k, 0);
-			weigh(s, r, fade, query, at, a.scale * LOG2_E);
-			if (drops)
-				drop_weights(s, h.seed, query, at, a.drop);
-#pragma unroll
-			for (int n = 0; n < D / 8; n++)
-#pragma unroll
-				for (int j = 0; j < 4; j++)
-					o[n][j] *= fade[j / 2];
-			multiply_columns<D, TILE / 8>(o, s, v, 0);
-		}
+		if (at + TILE < past)
+			keys.copy(i + 1, at + TILE);
+		wait_for_stage();
+		if (at <= row + 15)
+			attend_tile<D, drops>(o, r, q, keys.stage(i), a, h.seed,
+					      query, at);
 		__syncthreads();
 	}
-#pragma unroll
-	for (int half = 0; half < 2; half++) {
-		const float sum = quad_sum(r.sum[half]);
-
-		factor[half] = 1 / sum;
-		if (threadIdx.x % 4 == 0 && query + half * 8 < a.seq)
-			h.stats[query + half * 8] =
-				LN_2 * r.top[half] + logf(sum);
-	}
+	finish_rows(factor, r, h.stats, query, a.seq);
 	store_rows<D>(h.out, h.narrow, row, a.seq, a.width, o, factor);
 }
 
@@ -233,102 +269,121 @@ static __device__ __forceinline__ void copy_stats(float *to, const float *sums,
 	to[threadIdx.x] = at + i < seq ? from[at + i] : 0;
 }
 
+/* What a warp has of its rows: factors, and gradients so far. */
+template <int D> struct own_rows {
+	uint32_t x1[D / 16][4], x2[D / 16][4];
+	float d1[D / 8][4], d2[D / 8][4];
+	float sums[2], delta[2];
+};
+
+template <int D, typename T>
+static __device__ __forceinline__ void
+begin_rows(own_rows<D> &r, const head_of_block<T> &h, const T *tile,
+	   uint32_t row, size_t mine, size_t seq)
+{
+	load_a<D>(r.x1, tile, row);
+	load_a<D>(r.x2, tile + TILE * D, row);
+#pragma unroll
+	for (int i = 0; i < D / 8; i++)
+#pragma unroll
+		for (int j = 0; j < 4; j++)
+			r.d1[i][j] = r.d2[i][j] = 0;
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		const size_t at = mine + half * 8;
+
+		r.sums[half] = at < seq ? h.stats[at] : 0;
+		r.delta[half] = at < seq ? h.delta[at] : 0;
+	}
+}
+
+/* What a tile of the other side adds to the gradients. */
+template <int D, bool of_keys, bool drops, typename T>
+static __device__ __forceinline__ void
+add_tile(own_rows<D> &r, const T *tile, const float *stats, const cuda_heads &a,
+	 uint64_t seed, size_t row, size_t at)
+{
+	const size_t mine = row + threadIdx.x % WARP / 4;
+
+#pragma unroll
+	for (int n = 0; n < TILE; n += STEP * 8) {
+		float s[STEP][4], d[STEP][4];
+		const int of_lane = n + threadIdx.x % 4 * 2;
+
+		/* Nothing there that is seen? */
+		if (of_keys ? at + n + STEP * 8 <= row : at + n > row + 15)
+			continue;
+		multiply_rows<D, STEP>(s, r.x1, tile, n);
+		multiply_rows<D, STEP>(d, r.x2, tile + TILE * D, n);
+		weigh_again<of_keys, drops>(s, d, a, seed, mine, at + of_lane,
+					    of_keys ? stats + of_lane : r.sums,
+					    of_keys ? stats + TILE + of_lane
+						    : r.delta);
+		multiply_columns<D, STEP>(r.d1, d, tile, n);
+		if (of_keys)
+			multiply_columns<D, STEP>(r.d2, s, tile + TILE * D, n);
+	}
+}
+
+template <int D, bool of_keys, typename T>
+static __device__ __forceinline__ void
+store_gradients(const own_rows<D> &r, const head_of_block<T> &h,
+		const cuda_heads &a, size_t row)
+{
+	const float scales[2] = { a.scale, a.scale }, ones[2] = { 1, 1 };
+
+	store_rows<D>(of_keys ? h.dk : h.dq, h.wide, row, a.seq, a.width, r.d1,
+		      scales);
+	if (of_keys)
+		store_rows<D>(h.dv, h.wide, row, a.seq, a.width, r.d2, ones);
+}
+
 template <int D, bool of_keys, bool drops, typename T>
 static __global__ void __launch_bounds__(ROWS * 2) attend_grad(cuda_heads a)
 {
 	CUDA_DYNAMIC_SHARED(shared);
 	__shared__ float stats[2][2 * TILE];
-	constexpr int threads = ROWS * 2;
-	constexpr uint32_t stage = 2 * TILE * D;
-	T *const tiles = (T *)shared;
 	const head_of_block<T> h = head_of<T>(a);
+	/* This side, and the other; it passes by. */
+	const passing<D, ROWS * 2, T> queries = { (T *)shared, h.q,      h.dout,
+						  h.wide,      h.narrow, a.seq,
+						  a.width };
+	const passing<D, ROWS * 2, T> keys = { (T *)shared, h.k,    h.v,
+					       h.wide,      h.wide, a.seq,
+					       a.width };
+	const passing<D, ROWS * 2, T> own = of_keys ? keys : queries;
+	const passing<D, ROWS * 2, T> others = of_keys ? queries : keys;
 	/* The first keys are seen by most queries, the last queries see most
 	 * keys. */
-	const size_t first =
-		(size_t)(of_keys ? blockIdx.x : gridDim.x - 1 - blockIdx.x) *
-		ROWS;
+	const size_t part = of_keys ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
+	const size_t first = part * ROWS;
 	const size_t row = first + threadIdx.x / WARP * 16;
-	const size_t mine = row + threadIdx.x % WARP / 4;
 	const size_t past = first + ROWS < a.seq ? first + ROWS : a.seq;
 	const size_t begin = of_keys ? first / TILE * TILE : 0;
 	const size_t end = of_keys ? a.seq : past;
-	/* This side, and the other. */
-	const T *const x1 = of_keys ? h.k : h.q, *const x2 =
-							 of_keys ? h.v : h.dout;
-	const T *const y1 = of_keys ? h.q : h.k, *const y2 =
-							 of_keys ? h.dout : h.v;
-	const size_t x2_apart = of_keys ? h.wide : h.narrow;
-	const size_t y2_apart = of_keys ? h.narrow : h.wide;
-	const float my_sums[2] = {
-		mine < a.seq ? h.stats[mine] : 0,
-		mine + 8 < a.seq ? h.stats[mine + 8] : 0,
-	};
-	const float my_delta[2] = {
-		mine < a.seq ? h.delta[mine] : 0,
-		mine + 8 < a.seq ? h.delta[mine + 8] : 0,
-	};
-	const float scales[2] = { a.scale, a.scale }, ones[2] = { 1, 1 };
-	uint32_t x1_rows[D / 16][4], x2_rows[D / 16][4];
-	float d1[D / 8][4] = {}, d2[D / 8][4] = {};
+	own_rows<D> r;
 
-	copy_tile<D, ROWS, threads>(tiles + stage, x1, h.wide, first, a.seq,
-				    a.width);
-	copy_tile<D, ROWS, threads>(tiles + stage + TILE * D, x2, x2_apart,
-				    first, a.seq, a.width);
+	/* This side is in the second stage's place until it is needed. */
+	own.copy(1, first);
 	ptx_copies_are_a_group();
-	copy_tile<D, TILE, threads>(tiles, y1, h.wide, begin, a.seq, a.width);
-	copy_tile<D, TILE, threads>(tiles + TILE * D, y2, y2_apart, begin,
-				    a.seq, a.width);
-	ptx_copies_are_a_group();
+	others.copy(0, begin);
 	copy_stats(stats[0], h.stats, h.delta, begin, a.seq);
-	ptx_wait_for_copies<1>();
-	__syncthreads();
-	load_a<D>(x1_rows, tiles + stage, (uint32_t)(row - first));
-	load_a<D>(x2_rows, tiles + stage + TILE * D, (uint32_t)(row - first));
+	wait_for_stage();
+	begin_rows(r, h, own.stage(1), (uint32_t)(row - first),
+		   row + threadIdx.x % WARP / 4, a.seq);
 	__syncthreads();
 	for (size_t at = begin, i = 0; at < end; at += TILE, i++) {
-		T *const next = tiles + (i + 1) % 2 * stage;
-		const T *const t1 = tiles + i % 2 * stage;
-		const T *const t2 = t1 + TILE * D;
-		const float *const sums = stats[i % 2];
-
 		if (at + TILE < end) {
-			copy_tile<D, TILE, threads>(next, y1, h.wide, at + TILE,
-						    a.seq, a.width);
-			copy_tile<D, TILE, threads>(next + TILE * D, y2,
-						    y2_apart, at + TILE, a.seq,
-						    a.width);
+			others.copy(i + 1, at + TILE);
 			copy_stats(stats[(i + 1) % 2], h.stats, h.delta,
 				   at + TILE, a.seq);
 		}
-		ptx_copies_are_a_group();
-		ptx_wait_for_copies<1>();
-		__syncthreads();
-#pragma unroll
-		for (int n = 0; n < TILE; n += STEP * 8) {
-			float s[STEP][4], d[STEP][4];
-			const int of_lane = n + threadIdx.x % 4 * 2;
-
-			/* Nothing there that is seen? */
-			if (of_keys ? at + n + STEP * 8 <= row
-				    : at + n > row + 15)
-				continue;
-			multiply_rows<D, STEP>(s, x1_rows, t1, n);
-			multiply_rows<D, STEP>(d, x2_rows, t2, n);
-			weigh_again<of_keys, drops>(
-				s, d, a, h.seed, mine, at + of_lane,
-				of_keys ? sums + of_lane : my_sums,
-				of_keys ? sums + TILE + of_lane : my_delta);
-			multiply_columns<D, STEP>(d1, d, t1, n);
-			if (of_keys)
-				multiply_columns<D, STEP>(d2, s, t2, n);
-		}
+		wait_for_stage();
+		add_tile<D, of_keys, drops>(r, others.stage(i), stats[i % 2], a,
+					    h.seed, row, at);
 		__syncthreads();
 	}
-	store_rows<D>(of_keys ? h.dk : h.dq, h.wide, row, a.seq, a.width, d1,
-		      scales);
-	if (of_keys)
-		store_rows<D>(h.dv, h.wide, row, a.seq, a.width, d2, ones);
+	store_gradients<D, of_keys>(r, h, a, row);
 }
 
 /* --- operations ------------------------------------------------------------- */

@@ -185,6 +185,9 @@ cudaemu_cxxflags = -std=c++17 -pthread $(UCFS_CFLAGS) -fno-strict-aliasing \
 EXTRA_LIBRARIES = %D%/libcudaemu.a
 %C%_libcudaemu_a_SOURCES = \
 	$(cuda_sources) \
+	%D%/cudaemu/cuda_runtime.h %D%/cudaemu/cuda_runtime_api.h \
+	%D%/cudaemu/cublasLt.h \
+	%D%/cudaemu/gpu/cuda_launch.cuh %D%/cudaemu/gpu/cuda_ptx.cuh \
 	%D%/cudaemu/cudaemu.h %D%/cudaemu/cudaemu.cc \
 	%D%/cudaemu/cudaemu_api.c %D%/cudaemu/cudaemu_lt.c \
 	%D%/cudaemu/cudaemu_types.c
@@ -318,7 +321,7 @@ noinst_PROGRAMS += %D%/tensor_stats
 EXTRA_DIST += $(scripts) \
 	%D%/demo.sh %D%/numbers %D%/arith.expect %D%/splits.expect %D%/good %D%/bad %D%/events %D%/cases/lib.sh \
 	%D%/cases/mpi.sh %D%/cases/train_lib.sh %D%/mpi.supp %D%/interop %D%/bench \
-	%D%/cudaemu %D%/fuzz/corpus %D%/fuzz/seed.sh %D%/fuzz/pickle.dict
+	%D%/fuzz/corpus %D%/fuzz/seed.sh %D%/fuzz/pickle.dict
 
 # Longer runs that are not part of `make check`: speed, and comparison with
 # other programs (these may need Python).

@@ -398,6 +398,15 @@ static void out_of_memory_is_told(void **state)
 #define BATCH ((size_t)2)
 #define SEQ ((size_t)24)
 
+/* Of steps that can be told from each other. */
+static void set_tokens(int32_t *tokens, size_t step)
+{
+	size_t k;
+
+	for (k = 0; k < BATCH * SEQ; k++)
+		tokens[k] = (int32_t)((step + k * k / 7) % 97);
+}
+
 static void learn(struct backend *b, double *losses, size_t steps)
 {
 	static const struct gpt2_config config = {
@@ -423,7 +432,7 @@ static void learn(struct backend *b, double *losses, size_t steps)
 	struct errmsg err = { "" };
 	struct gpt2 model;
 	struct zero z;
-	size_t i, k;
+	size_t i;
 
 	assert_int_equal(gpt2_init(&model, &config, &err), 0);
 	if (network_new(&net, &model, b, BATCH, SEQ, false, &err) ||
@@ -437,8 +446,7 @@ static void learn(struct backend *b, double *losses, size_t steps)
 					 .grad_scale = 1 };
 		int32_t tokens[BATCH * SEQ];
 
-		for (k = 0; k < BATCH * SEQ; k++)
-			tokens[k] = (int32_t)((i + k * k / 7) % 97);
+		set_tokens(tokens, i);
 		if (network_train(net, &weights, tokens, 1, i, &losses[i], &err) ||
 		    zero_update(&z, &u, &err))
 			fail_msg("%s", err.text);
@@ -564,8 +572,8 @@ int main(void)
 		a_model_learns_as_on_the_cpu);
 	tests[n++] =
 		(struct CMUnitTest)cmocka_unit_test(runs_are_equal_bit_for_bit);
-	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
-		queues_wait_for_each_other);
+	tests[n++] =
+		(struct CMUnitTest)cmocka_unit_test(queues_wait_for_each_other);
 #ifdef CUDA_EMULATED
 	tests[n++] =
 		(struct CMUnitTest)cmocka_unit_test(linear_needs_no_epilogues);
