@@ -15,6 +15,7 @@ unit_tests = \
 	%D%/test_legacy \
 	%D%/test_legacy_bad \
 	%D%/test_safetensors \
+	%D%/test_hfdir \
 	%D%/test_namehash \
 	%D%/test_ptwrite \
 	%D%/test_names \
