@@ -231,6 +231,7 @@ static void take_facts(struct load *l)
 	l->got->has_scaler = f->has_scaler && l->z->backend->dtype == DTYPE_F16;
 	l->got->scaler = f->scaler;
 	take_hyperparameters(l);
+	l->got->has_updates = f->has_updates;
 	if (!f->has_updates)
 		return;
 	l->z->step = f->updates;

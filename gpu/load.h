@@ -25,6 +25,7 @@ struct load_result {
 	uint64_t step, skipped;
 	bool has_scaler; /* of fp16, and the checkpoint had one */
 	struct scaler scaler;
+	bool has_updates;    /* the optimizer's step was there */
 	uint64_t missing;    /* states that begin from zero ... */
 	struct errmsg first; /* ... and the first of them; "" if none */
 	uint64_t bytes;      /* of tensors, that this rank has read ... */

@@ -80,7 +80,7 @@ static int run_facts(const struct load_options *o, const char *dir,
 			       ? 0
 			       : errmsg_set(
 					 err, -ENOENT,
-					 "%s: has no model states, which tell its step",
+					 "%s: has no model states, which tell its step; --ignore_missing_optim begins at step 0",
 					 dir);
 	rc = ptfile_open(&pt, path, err);
 	if (rc)
@@ -308,8 +308,10 @@ static int universal_facts(const struct load_options *o, const char *dir,
 		rc = optimizer_facts(&pt, pt.root, f, err);
 		ptfile_close(&pt);
 	} else if (!o->ignore_missing) {
-		return errmsg_set(err, -ENOENT, "%s/%s: is missing", dir,
-				  optimizer[0]);
+		return errmsg_set(
+			err, -ENOENT,
+			"%s/%s: is missing; --ignore_missing_optim begins without",
+			dir, optimizer[0]);
 	}
 	if (rc || !first_file(path, dir, step))
 		return rc;

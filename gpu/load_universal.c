@@ -5,6 +5,9 @@
  * (ZeRO-3).  Where the file is in a mount that tells where its bytes lie
  * (ckpt/ucfs_ioctl.h), they are read from there, and the file's own end, for
  * which the mount would have to read them all, is left alone.
+ *
+ * A tree that was made of weights of Hugging Face (source.txt tells) has what
+ * these have: names as they are, and states for what is no parameter.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -13,6 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/bytebuf.h"
+#include "ckpt/errmsg.h"
 #include "ckpt/ptfile.h"
 #include "ckpt/value.h"
 #include "gpu/front.h"
@@ -31,7 +36,14 @@ struct universal_source {
 	struct ptfile pt;
 	uint64_t at; /* of the tensor's element 0 */
 	struct origin origin;
+	/* Of weights of Hugging Face: what is no parameter has states, too. */
+	bool weights;
+	size_t skip; /* letters of a parameter's name that the tree leaves out */
 };
+
+/* The prefix that a GPT-2 without a head has not. */
+#define PREFIX "transformer."
+
 
 static struct universal_source *of(struct load_source *s)
 {
@@ -42,7 +54,7 @@ static int set_path(struct universal_source *u, const char *param,
 		    const char *state, struct errmsg *err)
 {
 	if (snprintf(u->path, sizeof(u->path), "%s/zero/%s/%s.pt", u->s.path,
-		     param, state) < (int)sizeof(u->path))
+		     param + u->skip, state) < (int)sizeof(u->path))
 		return 0;
 	return errmsg_set(err, -ENAMETOOLONG, "%s: name too long", u->s.path);
 }
@@ -172,8 +184,80 @@ static int send(struct load_source *s, uint64_t first, size_t n, float *to,
 	return intake_add(q, &u->src, off, n * size, dtype, to, err);
 }
 
-/* Directories of zero/ that have an optimizer state: others are buffers,
- * frozen parameters and other names of tied ones. */
+static bool ends_with(const char *s, const char *tail)
+{
+	const size_t n = strlen(s), t = strlen(tail);
+
+	return n >= t && strcmp(s + n - t, tail) == 0;
+}
+
+/* The masks that Hugging Face's GPT-2 once saved with its weights. */
+static bool is_mask(const char *name)
+{
+	return ends_with(name, ".attn.bias") ||
+	       ends_with(name, ".attn.masked_bias");
+}
+
+static int read_whole(const char *path, struct bytebuf *out, struct errmsg *err)
+{
+	struct source src;
+	int rc = source_open(&src, path, err);
+
+	if (rc)
+		return rc;
+	bytebuf_reserve(out, (size_t)src.size);
+	rc = out->failed ? errmsg_set(err, -ENOMEM, "out of memory")
+			 : source_read(&src, out->data, (size_t)src.size, 0, err);
+	out->len = (size_t)src.size;
+	source_close(&src);
+	return rc;
+}
+
+/* The head of the model is its embedding: another one would be lost. */
+static int check_head(struct universal_source *u, struct errmsg *err)
+{
+	struct bytebuf head = { 0 }, embedding = { 0 };
+	const size_t skip = u->skip;
+	int rc;
+
+	u->skip = 0;
+	rc = set_path(u, "lm_head.weight", "fp32", err);
+	u->skip = skip;
+	if (!rc)
+		rc = read_whole(u->path, &head, err);
+	if (!rc)
+		rc = set_path(u, PREFIX "wte.weight", "fp32", err);
+	if (!rc)
+		rc = read_whole(u->path, &embedding, err);
+	if (!rc && (head.len != embedding.len ||
+		    memcmp(head.data, embedding.data, head.len) != 0))
+		rc = errmsg_set(err, -EINVAL,
+				"%s: is of another model: its lm_head.weight is not"
+				" its wte.weight",
+				u->s.path);
+	bytebuf_done(&head);
+	bytebuf_done(&embedding);
+	return rc;
+}
+
+/* One directory of zero/: those of parameters have an optimizer state, others
+ * are buffers, frozen parameters and other names of tied ones. */
+static int see_entry(struct universal_source *u, const char *name,
+		     int (*see)(void *ctx, const char *param), void *ctx,
+		     struct errmsg *err)
+{
+	char full[NAME_MAX + sizeof(PREFIX)];
+	int rc;
+
+	if (u->weights && is_mask(name))
+		return 0;
+	if (u->weights && strcmp(name, "lm_head.weight") == 0)
+		return check_head(u, err);
+	snprintf(full, sizeof(full), "%s%s", u->skip ? PREFIX : "", name);
+	rc = set_path(u, full, "exp_avg", err);
+	return rc || access(u->path, F_OK) != 0 ? rc : see(ctx, full);
+}
+
 static int each(struct load_source *s, int (*see)(void *ctx, const char *param),
 		void *ctx, struct errmsg *err)
 {
@@ -189,11 +273,8 @@ static int each(struct load_source *s, int (*see)(void *ctx, const char *param),
 		return errmsg_set(err, -errno, "%s: cannot list: %s", s->path,
 				  strerror(errno));
 	while (!rc && (e = readdir(dir))) {
-		if (e->d_name[0] == '.')
-			continue;
-		rc = set_path(u, e->d_name, "exp_avg", err);
-		if (!rc && access(u->path, F_OK) == 0)
-			rc = see(ctx, e->d_name);
+		if (e->d_name[0] != '.')
+			rc = see_entry(u, e->d_name, see, ctx, err);
 	}
 	closedir(dir);
 	return rc;
@@ -204,6 +285,15 @@ static void close_source(struct load_source *s)
 	end(s);
 	origin_done(&of(s)->origin);
 	free(s);
+}
+
+static bool has(const struct universal_source *u, const char *name)
+{
+	char path[PATH_MAX];
+
+	return snprintf(path, sizeof(path), "%s/%s", u->s.path, name) <
+		       (int)sizeof(path) &&
+	       access(path, F_OK) == 0;
 }
 
 int load_open_universal(struct load_source **out, const char *path,
@@ -220,6 +310,9 @@ int load_open_universal(struct load_source **out, const char *path,
 		return errmsg_set(err, -ENOMEM, "out of memory");
 	u->s = (struct load_source){ .ops = &ops, .path = path };
 	u->src.fd = -1;
+	u->weights = has(u, "source.txt");
+	if (!has(u, "zero/" PREFIX "wte.weight") && has(u, "zero/wte.weight"))
+		u->skip = strlen(PREFIX);
 	*out = &u->s;
 	return 0;
 }

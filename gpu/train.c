@@ -333,6 +333,10 @@ static void tell_resumed(const struct run *r, const struct load_result *got)
 		"of tensors were read by all ranks, %.1f MB of them straight "
 		"from shards, in %.2f s\n",
 		got->path, got->step, bytes[0] / 1e6, bytes[1] / 1e6, took);
+	if (!got->has_updates)
+		fprintf(stderr,
+			"uctrain: the optimizer begins anew: there is no step"
+			" of its in the checkpoint\n");
 	if (got->missing)
 		fprintf(stderr,
 			"uctrain: %" PRIu64 " optimizer states begin "

@@ -80,6 +80,7 @@ scripts = \
 	%D%/cases/train_errors.sh \
 	%D%/cases/train_save.sh \
 	%D%/cases/train_accumulate.sh \
+	%D%/cases/train_hf.sh \
 	%D%/cases/train_mount.sh \
 	%D%/cases/train_cuda.sh \
 	%D%/cases/train_zero.sh \
