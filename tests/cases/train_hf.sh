@@ -69,4 +69,29 @@ cp -r "$bare/zero/ln_f.bias" "$bare/zero/h.2.ln_1.bias"
 try_train 1 more "${flags[@]}" --ignore_missing_optim --checkpoint_dir "$tmp/bare" &&
 	fail "another layer was accepted"
 check "and so is another layer" grep -q 'this one has no transformer.h.2.ln_1.bias' "$tmp/more.log"
+
+# Weights leave a ZeRO checkpoint for Hugging Face and enter training again, and
+# no file is written: this is a mount of a view of a mount.
+model=("${tiny[@]}" --train_batch_size 4 --train_micro_batch_size_per_gpu 1)
+train 2 zero "${model[@]}" --zero_stage 3 --steps 12 --checkpoint_dir "$tmp/run" \
+	--checkpoint_interval 6
+for size in 5GB 40KB; do
+	mount_fg "$tmp/run" -o hf_shard_size=$size
+	mkdir -p "$tmp/again"
+	ucfs "$tmp/mnt/global_step6_hf" "$tmp/again" || fail "a mount of the view"
+	for n in 1 4; do
+		train $n "from-$size-$n" "${model[@]}" --zero_stage $((n / 2 + 1)) --steps 6 \
+			--resume --universal_checkpoint --ignore_missing_optim \
+			--checkpoint_dir "$tmp/again"
+	done
+	fusermount3 -u "$tmp/again"
+	unmount
+	check "$size: the same on one rank and on four" \
+		within 1e-5 "$(apart "from-$size-1" "from-$size-4" 1)"
+	# The rows are those of step 1 again: seen before.
+	check "$size: the loss is not a new model's" \
+		awk -v a="$(losses zero | awk '$1 == 1 { print $2 }')" \
+		-v b="$(losses "from-$size-1" | awk '$1 == 1 { print $2 }')" 'BEGIN { exit !(b < a - 0.2) }'
+done
+check "weights in several files are the same" within 0 "$(apart from-5GB-1 from-40KB-1 1)"
 finish
