@@ -327,8 +327,9 @@ EXTRA_DIST += $(scripts) \
 
 # Longer runs that are not part of `make check`: speed, and comparison with
 # other programs (these may need Python).
-bench: %D%/mkrun$(EXEEXT)
-bench interop: all
+bench: all %D%/mkrun$(EXEEXT)
+	@$(AM_TESTS_ENVIRONMENT) '$(abs_top_srcdir)'/tests/bench/run
+interop: all
 	@$(AM_TESTS_ENVIRONMENT) rc=0; \
 	for s in '$(abs_top_srcdir)'/tests/$@/*.sh; do \
 		test -f "$$s" || continue; \

@@ -24,10 +24,17 @@ by_copy() {
 	cp -r "$view" "$dest/cp"
 }
 by_ucckpt() {
-	"$ucckpt" convert --input_folder "$source/$tag" \
-		--output_folder "$dest/uc" >"$work/log" 2>&1 ||
-		{ cat "$work/log"; exit 1; }
+	local -a took
+
+	read -r -a took < <("$work/usage" "$ucckpt" convert \
+		--input_folder "$source/$tag" \
+		--output_folder "$dest/uc" 2>"$work/log" ||
+		{ cat "$work/log" >&2; exit 1; })
+	add uc.rss "${took[2]}"
+	add uc.read "${took[3]}"
+	add uc.written "${took[4]}"
 }
+compile usage
 
 # Each result goes before the next is made, so that none finds less memory
 # than another.
@@ -57,5 +64,13 @@ row_of "mount, cp -r" cp ms "$(median cp.bytes) bytes"
 row "  times as fast" "$(ratio "$(median ds)" "$(median cp)")"
 if [ -n "$ucckpt" ]; then
 	row_of "ucckpt convert" uc ms "$(median uc.bytes) bytes"
-	row "  times as fast" "$(ratio "$(median ds)" "$(median uc)")"
+	bar "ucckpt convert, times as fast" "$(ratio "$(median ds)" "$(median uc)")" \
+		">=" 10 "$(median uc) ms" "$(median ds) ms"
+	bar "  bytes read / bytes of the checkpoint" \
+		"$(ratio "$(median uc.read)" "$(du -sb "$source/$tag" | cut -f1)")" "<" 1.01 \
+		"$(median uc.read)"
+	bar "  bytes written / bytes of the tree" \
+		"$(ratio "$(median uc.written)" "$(median uc.bytes)")" "<" 1.01 \
+		"$(median uc.written)"
+	bar "  resident memory (KiB)" "$(median uc.rss)" "<" 65536
 fi

@@ -63,8 +63,12 @@ one_size() {
 	row_of "mount with index" with ms "$(stat -c %s "$index") bytes"
 	row_of "to the first stat, without" stat_without ms
 	row_of "to the first stat, with" stat_with ms
-	bar "mount without index (ms)" "$(median without)" "<" 2000
-	bar "mount with index (ms)" "$(median with)" "<" 100
+	bar "mount without index, $parameters x $dp x $tp (ms)" \
+		"$(median without)" "<" 2000
+	bar "mount with index, $parameters x $dp x $tp (ms)" \
+		"$(median with)" "<" 100
+	bar "to the first stat with index, $parameters x $dp x $tp (ms)" \
+		"$(median stat_with)" "<" 20
 }
 
 for size in $sizes; do

@@ -9,6 +9,7 @@
 # UCFS_BENCH_ROUNDS	rounds of each measurement (5)
 # UCFS_BENCH_DEST	directory that copies are written to (/dev/shm if it is
 #			there); needs three times the checkpoint's size
+# UCFS_BENCH_TABLE	file that the lines of the common table go to, see `run`
 # UCFS_BENCH_TMP	directory on a disk for the converted copy (TMPDIR,
 #			else /tmp); needs twice the checkpoint's size
 #
@@ -169,10 +170,23 @@ header() {
 row() { printf '%-44s %12s %20s  %s\n' "$1" "$2" "${3:-}" "${4:-}"; }
 row_of() { row "$1 ($3)" "$(median "$2")" "$(spread "$2")" "${4:-}"; }
 
-# bar WHAT VALUE OP LIMIT: told, not enforced; a loaded machine is no defect.
+# bar WHAT VALUE OP LIMIT [OURS [OTHER]]: told, not enforced; a loaded machine is
+# no defect.  What was compared stands in the common table, see `run`.
 bar() {
-	printf '%-44s %12s %20s  %s\n' "$1" "$2" "bar $3 $4" \
-		"$(awk -v a="$2" -v b="$4" -v op="$3" 'BEGIN {
-			ok = op == "<" ? a < b : a >= b
-			print ok ? "ok" : "MISSED" }')"
+	local -r verdict=$(awk -v a="$2" -v b="$4" -v op="$3" 'BEGIN {
+		ok = op == "<" ? a < b : a >= b
+		print ok ? "ok" : "MISSED" }')
+
+	printf '%-44s %12s %20s  %s\n' "$1" "$2" "bar $3 $4" "$verdict"
+	common "$1" "${5:-}" "${6:-}" "$2" "$3 $4" "$verdict"
+}
+# figure WHAT OURS [OTHER [RATIO]]: the same where no bar is set.
+figure() {
+	row "$1" "$2" "${3:-}" "${4:-}"
+	common "$1" "$2" "${3:-}" "${4:-}" "" ""
+}
+common() {
+	[ -z "${UCFS_BENCH_TABLE:-}" ] ||
+		printf '| %s | %s | %s | %s | %s | %s | %s |\n' \
+			"$(basename "$0" .sh)" "$@" >>"$UCFS_BENCH_TABLE"
 }

@@ -83,17 +83,20 @@ against() {
 	after=$(used "$mount")
 	read -r -a b < <(raw "$t" "$mount")
 	add "raw$t" "$(better "${a[0]}" "${b[0]}")"
+	add "$series.raw" "$(better "${a[0]}" "${b[0]}")"
+	add "$series.ours" "${got[0]}"
 	add "$series" "$(ratio "${got[0]}" "$(better "${a[0]}" "${b[0]}")")"
 	[ -z "${got[3]:-}" ] || add "$series.cpu" "$(awk -v r="${a[3]}" \
 		-v q="${b[3]}" -v own="${got[3]}" -v s="$before" -v e="$after" \
 		'BEGIN { printf "%.2f", (r + q) / 2 / (own + e - s) }')"
 }
 raw() {
-	"$work/readers" -t "$1" -n "$bytes" "$work/${2%.*}"/global_step1/zero_*
+	"$work/readers" -t "$1" -n "$bytes" "$work/${2%.*}"/global_step1/"$same"_*
 }
+same=zero # files of a checkpoint that have the same bytes
 
 own 26 8 6815744
-own 154 2 40370176
+own 154 4 40370176
 can=yes
 serve 26.zero crc=zero
 head -c 1 "$mnt/26.zero/mp_rank_00_model_states.pt" >/dev/null
@@ -108,7 +111,7 @@ if [ -n "$can" ]; then
 fi
 mapfile -t streamed < <(files 26.stream 0 3)
 mapfile -t z26 < <(files 26.zero 4 7)
-mapfile -t z154 < <(files 154.zero 0 1)
+mapfile -t z154 < <(files 154.zero 0 3)
 mapfile -t e26 < <(files 26.exact 4 7)
 mapfile -t warm26 < <(files 26.exact 0 3)
 model=$mnt/26.stream/mp_rank_00_model_states.pt
@@ -123,8 +126,9 @@ for ((i = 0; i < rounds; i++)); do
 	against stream2 1 26.stream "$work/readfile" -t 2 "${streamed[@]}"
 	against extents 1 26.stream "$work/readfile" -x "${streamed[@]}"
 	if [ -n "$can" ]; then
-		bytes=$(stat -c %s "$model")
+		bytes=$(stat -c %s "$model") same=mp
 		against identity 1 26.stream "$work/readers" "$model"
+		same=zero
 		bytes=$((small * 12))
 		warm_up 26.zero "${z26[@]}"
 		against a26 1 26.zero "$work/readers" "${z26[@]}"
@@ -137,7 +141,7 @@ for ((i = 0; i < rounds; i++)); do
 		bytes=$((small * 12))
 		against crc26 1 26.exact "$work/readers" "${e26[@]}"
 		let_go 26.exact
-		bytes=$((large * 6))
+		bytes=$((large * 12))
 		warm_up 154.zero "${z154[@]}"
 		against a154 1 154.zero "$work/readers" "${z154[@]}"
 		bytes=$large
@@ -154,7 +158,8 @@ for t in 1 4; do
 done
 tell() {
 	if [ -f "$work/series.$1" ]; then
-		bar "$2" "$(median "$1")" ">=" "$3"
+		bar "$2" "$(median "$1")" ">=" "$3" \
+			"$(median "$1.ours") GB/s" "$(median "$1.raw") GB/s"
 		[ ! -f "$work/series.$1.cpu" ] ||
 			row "  by processor time" "$(median "$1.cpu")" \
 				"$(spread "$1.cpu")"

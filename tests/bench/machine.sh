@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# What the machine can do: the figures that all others are to be seen against.
+# A file of 26 MiB and one of 154 MiB, read 1 MiB at a time by open, read, close
+# from the disk's file system (in the page cache) and from a tmpfs of huge pages,
+# which is the most that an assembled file can be read with.
+. "${BASH_SOURCE%/*}/lib.sh"
+trap cleanup EXIT
+trap 'exit 1' INT TERM HUP
+work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX")
+compile readers
+compile readfile
+trap 'mountpoint -q "$work/huge" && umount "$work/huge"; cleanup' EXIT
+mkdir "$work/disk" "$work/huge"
+dirs=(disk)
+mount -t tmpfs -o huge=always,size=1g none "$work/huge" 2>/dev/null &&
+	dirs+=(huge)
+for dir in "${dirs[@]}"; do
+	for size in 26 154; do
+		head -c ${size}M /dev/urandom >"$work/$dir/$size"
+	done
+done
+sync
+drops=
+(echo 1 >/proc/sys/vm/drop_caches) 2>/dev/null && drops=yes
+
+rate() { "$work/readers" -t "$1" "$2" | cut -d' ' -f1; }
+for ((i = 0; i < rounds; i++)); do
+	add memcpy "$("$work/readfile" -m | cut -d' ' -f1)"
+	for t in 1 2 4; do
+		for size in 26 154; do
+			for dir in "${dirs[@]}"; do
+				rate 1 "$work/$dir/$size" >/dev/null
+				add "$dir.$size.$t" "$(rate $t "$work/$dir/$size")"
+			done
+		done
+	done
+	if [ -n "$drops" ]; then
+		echo 1 >/proc/sys/vm/drop_caches
+		add cold "$(rate 1 "$work/disk/154")"
+	fi
+done
+
+source=$work tag=disk
+header machine
+figure "memcpy, 1 MiB blocks" "$(median memcpy) GB/s"
+[ -z "$drops" ] || figure "cold disk, 154 MiB" "$(median cold) GB/s"
+for size in 26 154; do
+	for t in 1 2 4; do
+		disk=$(median disk.$size.$t)
+		if [ -f "$work/series.huge.$size.$t" ]; then
+			figure "tmpfs of huge pages / page cache, $size MiB, $t reader(s)" \
+				"$(median huge.$size.$t) GB/s" "$disk GB/s" \
+				"$(ratio "$(median huge.$size.$t)" "$disk")"
+		else
+			figure "page cache, $size MiB, $t reader(s)" "$disk GB/s"
+		fi
+	done
+done

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# A loader's view: all tensors of the universal tree by torch.load, in one
+# process, once through.  From a mount that is made for it, its time included,
+# against a converted tree on a disk, both in the page cache.
+. "${BASH_SOURCE%/*}/lib.sh"
+[ -n "${UCFS_DEEPSPEED_PYTHON:-}" ] || skip "UCFS_DEEPSPEED_PYTHON is not set"
+"$UCFS_DEEPSPEED_PYTHON" -c 'import torch' >/dev/null 2>&1 ||
+	skip "$UCFS_DEEPSPEED_PYTHON has no torch"
+begin
+room "$work" 2 || skip "no room for a converted tree in $work"
+load() { "$UCFS_DEEPSPEED_PYTHON" "${BASH_SOURCE%/*}/tree_load.py" "$@"; }
+
+warm
+ucckpt convert "$source/$tag" "$work/converted" >/dev/null
+sync
+for ((i = 0; i < rounds; i++)); do
+	cat "$source/$tag"/*.pt >/dev/null
+	find "$work/converted" -type f -exec cat {} + >/dev/null
+	add disk "$(load "$work/converted/zero")"
+	for how in noindex noindex,crc=zero noindex,assemble=1G; do
+		add "$how" "$(load "$view/zero" ucfs "$source" "$mnt" -o "$how")"
+		unmount
+	done
+done
+
+header tree_load
+row_of "from the disk" disk ms
+for how in noindex noindex,crc=zero noindex,assemble=1G; do
+	row_of "mount, -o $how" "$how" ms
+	bar "torch.load of the whole tree, mount included, -o $how" \
+		"$(ratio "$(median disk)" "$(median "$how")")" ">=" 0.85 \
+		"$(median "$how") ms" "$(median disk) ms"
+done
