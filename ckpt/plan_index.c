@@ -4,8 +4,8 @@
  * and behind it the checksums that were computed:
  *
  *   any_stage (8), their number (32); of each its place (32) and itself (32)
- *   storages of optimizer_state.pt (32; 0: not known), of each the same as in
- *   the plan: 0, or VFILE_CRC_KNOWN | sum (64)
+ *   size of optimizer_state.pt (64; 0: not known), its storages (32), of each
+ *   the same as in the plan: 0, or VFILE_CRC_KNOWN | sum (64)
  *
  * A sum can only be checked by computing it.  A wrong one gives a file that
  * torch.load reads, and Python's zipfile refuses.
@@ -34,7 +34,8 @@ static size_t count_sums(vfile_crc *v, size_t n)
 size_t plan_count_known(struct plan_universal *u)
 {
 	size_t n = count_sums(u->crc, nslots(u)) +
-		   count_sums(u->optimizer_crc, u->optimizer_sums);
+		   count_sums(u->optimizer_crc, u->optimizer_sums) +
+		   atomic_load(&u->optimizer_known);
 
 	for (size_t i = 0; i < u->r.dir.noptim; i++)
 		n += atomic_load(&u->r.loaded[i]);
@@ -55,6 +56,8 @@ static void write_sums(struct plan_universal *u, struct bytebuf *b)
 		bytebuf_add_le32(b, (uint32_t)i);
 		bytebuf_add_le32(b, (uint32_t)sum);
 	}
+	bytebuf_add_le64(b, atomic_load(&u->optimizer_known) ?
+				    u->optimizer_size : 0);
 	bytebuf_add_le32(b, (uint32_t)u->optimizer_sums);
 	for (size_t i = 0; i < u->optimizer_sums; i++)
 		bytebuf_add_le64(b, atomic_load(&u->optimizer_crc[i]));
@@ -79,15 +82,19 @@ static int fail_damaged(struct errmsg *err)
 	return errmsg_set(err, -EBADMSG, "is damaged: checksums");
 }
 
-/* Those of optimizer_state.pt, which are all that is left. */
-static int read_optimizer_sums(struct plan_universal *u, struct span rest,
-			       size_t n, struct errmsg *err)
+/* What is known of optimizer_state.pt, which is all that is left. */
+static int read_optimizer(struct plan_universal *u, struct span rest,
+			  struct errmsg *err)
 {
-	if (rest.len % 8 || rest.len / 8 != n)
+	const uint64_t size = get_le64(rest.p);
+	const size_t n = get_le32(rest.p + 8);
+
+	rest = (struct span){ rest.p + 12, rest.len - 12 };
+	if (rest.len % 8 || rest.len / 8 != n || (n && !size))
 		return fail_damaged(err);
-	if (!n)
+	if (!size)
 		return 0;
-	u->optimizer_crc = calloc(n, sizeof(*u->optimizer_crc));
+	u->optimizer_crc = calloc(n + 1, sizeof(*u->optimizer_crc));
 	if (!u->optimizer_crc)
 		return errmsg_set(err, -ENOMEM, "out of memory");
 	u->optimizer_sums = n;
@@ -98,6 +105,8 @@ static int read_optimizer_sums(struct plan_universal *u, struct span rest,
 			return fail_damaged(err);
 		atomic_store(&u->optimizer_crc[i], sum);
 	}
+	u->optimizer_size = size;
+	atomic_store(&u->optimizer_known, true);
 	return 0;
 }
 
@@ -107,14 +116,14 @@ int plan_read_sums(struct plan_universal *u, struct span bytes,
 	const uint8_t *at = bytes.p;
 	size_t left = bytes.len, n;
 
-	if (left < 9 || *at > 1)
+	if (left < 17 || *at > 1)
 		return fail_damaged(err);
 	if (*at != u->plan.options.any_stage)
 		return 0; /* of a tree with other files */
 	n = get_le32(at + 1);
 	at += 5;
 	left -= 5;
-	if (n > (left - 4) / 8)
+	if (n > (left - 12) / 8)
 		return fail_damaged(err);
 	for (; n; n--, at += 8, left -= 8) {
 		const uint32_t slot = get_le32(at);
@@ -123,6 +132,5 @@ int plan_read_sums(struct plan_universal *u, struct span bytes,
 			return fail_damaged(err);
 		atomic_store(&u->crc[slot], VFILE_CRC_KNOWN | get_le32(at + 4));
 	}
-	return read_optimizer_sums(u, (struct span){ at + 4, left - 4 },
-				   get_le32(at), err);
+	return read_optimizer(u, (struct span){ at, left }, err);
 }

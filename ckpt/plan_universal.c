@@ -228,7 +228,8 @@ static int universal_lookup(struct plan *p, uint64_t dir, const char *name,
 /* --- files ------------------------------------------------------------------- */
 
 /* The size of optimizer_state.pt takes parsing a shard, so it is remembered,
- * together with a place for its checksums. */
+ * together with a place for its checksums.  It may come from the index, and be
+ * wrong. */
 static int know_optimizer(struct plan_universal *u, const struct content *c,
 			  struct errmsg *err)
 {
@@ -248,6 +249,13 @@ static int know_optimizer(struct plan_universal *u, const struct content *c,
 			u->optimizer_size = c->w.size;
 			atomic_store(&u->optimizer_known, true);
 		}
+	} else if (u->optimizer_size != c->w.size ||
+		   u->optimizer_sums != c->w.n) {
+		rc = errmsg_set(err, -EIO, OPTIMIZER_FILE
+				": is %llu bytes long, not %llu as the index"
+				" says",
+				(unsigned long long)c->w.size,
+				(unsigned long long)u->optimizer_size);
 	}
 	pthread_mutex_unlock(&u->lock);
 	return rc;

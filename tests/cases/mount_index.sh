@@ -56,6 +56,7 @@ check "nor does index=none" test ! -e "$XDG_CACHE_HOME"
 # --- the second mount ----------------------------------------------------------
 
 learn first
+optimizer=$(ucckpt convert "$tag" "$tmp/tree" >/dev/null && stat -c %s "$tmp/tree/zero/optimizer_state.pt")
 check "there is one file in the cache" \
 	test "$(find "$XDG_CACHE_HOME/ucfs" -type f -name '*.index' | wc -l)" = 1
 check "and no other" test "$(find "$XDG_CACHE_HOME" -type f | wc -l)" = 1
@@ -73,6 +74,8 @@ for p in "$mnt"/zero/*/; do
 done
 check "with it they are not even looked at" \
 	test "$(find "$mnt/zero" -name fp32.pt | wc -l)" -gt 10
+check "nor for the size of optimizer_state.pt" \
+	test "$(stat -c %s "$mnt/zero/optimizer_state.pt")" = "$optimizer"
 unmount
 show_pickles
 
