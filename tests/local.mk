@@ -315,6 +315,10 @@ check_PROGRAMS += %D%/mapcmp %D%/mapload
 # Makes checkpoints of large parameters for cases and benchmarks.
 check_PROGRAMS += %D%/mkrun
 
+# What `make bench` measures conversions with.
+noinst_PROGRAMS += %D%/bench/cast
+%C%_bench_cast_LDADD = $(ckpt_libs)
+
 # What the demonstration shows tensors with.
 noinst_PROGRAMS += %D%/tensor_stats
 %C%_tensor_stats_LDADD = $(ckpt_libs)

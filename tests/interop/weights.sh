@@ -1,0 +1,90 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Weights out of a mount, read by the programs that they are for (weights.py):
+# safetensors, torch, and transformers, whose loss on a fixed batch is that of the
+# run.  By hand:
+#
+#     UCFS_PYTHON=/venv/bin/python weights.sh
+#
+# Needs a Python with torch, safetensors and transformers; no GPU.
+set -u
+here=$(cd "$(dirname "$0")" && pwd) || exit 1
+good=${top_srcdir:-$here/../..}/tests/good
+curves=$good/curves
+failures=0
+
+skip() {
+	echo "skipped: $*"
+	exit 77
+}
+
+[ -n "${UCFS_PYTHON:-}" ] || skip "UCFS_PYTHON does not name a python"
+"$UCFS_PYTHON" -c 'import safetensors, torch, transformers' >/dev/null 2>&1 ||
+	skip "$UCFS_PYTHON has no torch, safetensors and transformers"
+command -v ucfs >/dev/null || skip "no ucfs in PATH"
+[ -w /dev/fuse ] || skip "/dev/fuse cannot be opened"
+
+scratch=$(mktemp -d) || exit 1
+clean_up() {
+	fusermount3 -u "$scratch/mnt" 2>/dev/null
+	rm -rf --one-file-system "$scratch"
+}
+trap clean_up EXIT
+trap 'exit 1' HUP INT TERM
+mkdir "$scratch/mnt"
+
+fail() {
+	echo "FAILED: $*"
+	failures=$((failures + 1))
+}
+
+# What can be served, in one file and in several.
+for options in noindex noindex,hf_shard_size=0.5KB; do
+	for name in $(cd "$good" && printf '%s\n' *.weights | sed 's/\.weights$//'); do
+		grep -q '^refuse' "$good/$name.digests" && continue
+		tag=$(sed -n 's/^tag //p' "$good/$name.digests")
+		mkdir -p "$scratch/runs/$name"
+		ln -sfn "$(readlink -f "$good/$name/$(dirname "$tag")/global_step4")" "$scratch/runs/$name/global_step4"
+	done
+	ucfs "$scratch/runs" "$scratch/mnt" -o "$options" || exit 1
+	"$UCFS_PYTHON" "$here/weights.py" files "$scratch/mnt"/*/global_step4 ||
+		fail "files with $options"
+	fusermount3 -u "$scratch/mnt"
+done
+
+# within LIMIT A B
+within() {
+	awk -v limit="$1" -v a="$2" -v b="$3" 'BEGIN { d = a - b; exit !((d < 0 ? -d : d) <= limit) }'
+}
+
+# The loss before step 11, which DeepSpeed logged, and uctrain finds, too
+# (cases/train_deepspeed.sh).
+compare_loss() {
+	local case=$1 limit=$2 options=$3 loss expected
+	rm -rf "$scratch/run"
+	mkdir "$scratch/run"
+	cp -r "$curves/$case/global_step10" "$scratch/run"
+	cat >"$scratch/run/config.json" <<-'EOF'
+		{"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_layer": 2, "n_head": 2,
+		 "n_embd": 32, "vocab_size": 256, "n_positions": 32, "n_ctx": 32, "attn_pdrop": 0,
+		 "embd_pdrop": 0, "resid_pdrop": 0, "tie_word_embeddings": true,
+		 "bos_token_id": 0, "eos_token_id": 0}
+	EOF
+	ucfs "$scratch/run" "$scratch/mnt" -o "noindex,$options" || exit 1
+	loss=$("$UCFS_PYTHON" "$here/weights.py" loss "$scratch/mnt/global_step10_hf" \
+		"$curves/tokens.i32" 2>"$scratch/said") || { fail "$case: $(tail -3 "$scratch/said")"; loss=0; }
+	fusermount3 -u "$scratch/mnt"
+	expected=$(awk -F, '$1 == 11 { print $2 }' "$curves/$case/baseline_dp4.csv")
+	echo "$case, $options: transformers $loss, DeepSpeed $expected"
+	within "$limit" "$loss" "$expected" || fail "$case: another loss"
+}
+
+compare_loss gpt2_z1_fp32_dp4 1e-5 hf_dtype=fp32
+compare_loss gpt2_z3_fp32_dp4 1e-5 hf_dtype=fp32
+compare_loss gpt2_z3_fp32_dp4 1e-5 hf_shard_size=20KB
+compare_loss gpt2_z3_fp32_dp4 5e-3 hf_dtype=bf16
+compare_loss gpt2_z3_fp32_dp4 1e-3 hf_dtype=fp16
+compare_loss gpt2_z2_bf16_dp4 2e-2 hf_dtype=fp32
+
+[ "$failures" -eq 0 ]
