@@ -14,7 +14,7 @@ endif
 	%D%/flags.h %D%/flags.c \
 	%D%/dskeys.h %D%/dskeys.c \
 	%D%/config.h %D%/config_impl.h %D%/config.c %D%/config_json.c \
-	%D%/comm.h %D%/pieces.h %D%/comm_mpi.c \
+	%D%/comm.h %D%/pieces.h %D%/comm_mpi.c %D%/devcomm.h \
 	%D%/optimizer.h %D%/optimizer.c \
 	%D%/schedule.h %D%/schedule.c \
 	%D%/scaler.h %D%/scaler.c \
@@ -73,6 +73,13 @@ am__v_NVCC_1 =
 -include $(cuda_kernels:.cu=.d)
 else
 %C%_libuctrain_a_SOURCES += %D%/backend_nocuda.c
+endif
+nccl_sources = %D%/nccl_api.h %D%/nccl_api.c %D%/devcomm_nccl.c
+if HAVE_NCCL
+%C%_libuctrain_a_SOURCES += $(nccl_sources)
+else
+%C%_libuctrain_a_SOURCES += %D%/devcomm_none.c
+EXTRA_DIST += $(nccl_sources)
 endif
 
 # The one part of the tree whose loops are worth vectors and threads.

@@ -22,6 +22,7 @@
 #include "gpu/backend.h"
 #include "gpu/comm.h"
 #include "gpu/config.h"
+#include "gpu/devcomm.h"
 #include "gpu/load.h"
 #include "gpu/metrics.h"
 #include "gpu/network.h"
@@ -410,6 +411,8 @@ static int open_backend(struct run *r, struct errmsg *err)
 		.tf32 = c->tf32,
 	};
 
+	if (c->deterministic)
+		devcomm_fix_order();
 	if (c->device == DEVICE_CUDA)
 		return backend_cuda_new(&r->backend, c->dtype, &cuda, err);
 	return backend_cpu_new(&r->backend, c->dtype, threads_of_rank(r->comm),

@@ -107,6 +107,11 @@ static int alloc_device(struct zero *z, struct errmsg *err)
 	    !(m->gradient = zero_alloc(z, m->ngradient, sizeof(float), err)) ||
 	    !(m->norm = zero_alloc(z, 1, sizeof(double), err)))
 		return -ENOMEM;
+	m->before = z->backend->ops->event_new(z->backend);
+	m->after = z->backend->ops->event_new(z->backend);
+	m->arrived = z->backend->ops->event_new(z->backend);
+	if (!m->before || !m->after || !m->arrived)
+		return errmsg_set(err, -ENOMEM, "out of memory");
 	return 0;
 }
 
@@ -130,9 +135,21 @@ int zero_init(struct zero *z, const struct gpt2 *model, struct comm *comm,
 	if (!rc)
 		rc = alloc_device(z, err);
 	rc = comm_agree(comm, rc, err);
+	if (!rc)
+		rc = devcomm_new(&z->impl->device, comm, b, err);
 	if (rc)
 		zero_done(z);
 	return rc;
+}
+
+static void free_events(struct zero *z)
+{
+	struct backend_event *all[] = { z->impl->before, z->impl->after,
+					z->impl->arrived };
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+		if (all[i])
+			z->backend->ops->event_free(z->backend, all[i]);
 }
 
 void zero_done(struct zero *z)
@@ -140,6 +157,9 @@ void zero_done(struct zero *z)
 	struct zero_impl *m = z->impl;
 
 	if (m) {
+		zero_let_leave(z);
+		free_events(z);
+		devcomm_free(m->device);
 		for (size_t u = 0; m->units && u < z->model->nunits; u++) {
 			const uint64_t n = z->model->units[u].numel;
 
@@ -203,12 +223,20 @@ static uint64_t part_start(const struct zero *z)
 	return z->part * z->local;
 }
 
+static int check_device(struct zero *z, struct errmsg *err)
+{
+	const int rc = z->backend->ops->sync(z->backend, err);
+
+	return rc || !z->impl->device ? rc : devcomm_check(z->impl->device, err);
+}
+
 int zero_publish(struct zero *z, struct errmsg *err)
 {
 	struct zero_impl *m = z->impl;
 	struct backend *b = z->backend;
 	uint8_t *own = m->weights;
 
+	zero_drop_ahead(z);
 	if (z->stage < 3)
 		own += part_start(z) * b->lp_size;
 	b->ops->round(b, own, z->master, z->local);
@@ -216,8 +244,9 @@ int zero_publish(struct zero *z, struct errmsg *err)
 		for (unsigned r = 0; r < z->comm->size; r++)
 			m->pieces[r] = z->local;
 		zero_gather(z, own, m->weights);
+		zero_join(z);
 	}
-	return comm_agree(z->comm, b->ops->sync(b, err), err);
+	return comm_agree(z->comm, check_device(z, err), err);
 }
 
 /* --- update ---------------------------------------------------------------- */
@@ -228,6 +257,10 @@ static void sum_gradients(struct zero *z)
 	struct zero_impl *m = z->impl;
 	struct backend *b = z->backend;
 
+	if (m->device) {
+		zero_reduce_all(z, m->gradient, m->ngradient);
+		return;
+	}
 	for (uint64_t at = 0; z->comm->size > 1 && at < m->ngradient;
 	     at += m->share) {
 		const uint64_t left = m->ngradient - at;
@@ -247,6 +280,7 @@ static float *reduce(struct zero *z)
 	struct zero_impl *m = z->impl;
 	float *own = m->gradient;
 
+	zero_let_leave(z);
 	if (z->stage == 0)
 		sum_gradients(z);
 	if (z->stage == 1) {
@@ -255,6 +289,7 @@ static float *reduce(struct zero *z)
 			m->pieces[r] = z->local;
 		zero_reduce(z, m->gradient, own, false);
 	}
+	zero_join(z);
 	return own;
 }
 

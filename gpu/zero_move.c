@@ -1,10 +1,65 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ZeRO's traffic.  What ranks exchange lies on devices and travels through
+ * ZeRO's traffic.  What ranks exchange lies on devices.  Between devices that
+ * reach each other it goes straight, in a queue of its own; otherwise through
  * host memory, window by window, so that the memory for it is bounded.
  */
 #include "gpu/pieces.h"
 #include "gpu/zero_impl.h"
+
+/* --- straight -------------------------------------------------------------- */
+
+/* What comes into QUEUE_COMM from now on waits for the computation. */
+static void fork_comm(struct zero *z)
+{
+	struct backend *b = z->backend;
+
+	b->ops->event_record(b, z->impl->before, QUEUE_COMPUTE);
+	b->ops->queue_wait(b, QUEUE_COMM, z->impl->before);
+}
+
+void zero_join(struct zero *z)
+{
+	struct backend *b = z->backend;
+
+	if (!z->impl->device)
+		return;
+	b->ops->event_record(b, z->impl->after, QUEUE_COMM);
+	b->ops->queue_wait(b, QUEUE_COMPUTE, z->impl->after);
+}
+
+/* What was summed before counts as a part of ours. */
+static void reduce_straight(struct zero *z, float *gradient, float *dst,
+			    bool add)
+{
+	struct zero_impl *m = z->impl;
+	struct backend *b = z->backend;
+	const unsigned me = z->comm->rank;
+
+	if (add && m->pieces[me])
+		b->ops->accumulate(b, gradient + pieces_start(m->pieces, me),
+				   dst, m->pieces[me]);
+	fork_comm(z);
+	devcomm_reduce_scatter(m->device, gradient, m->pieces, dst);
+}
+
+void zero_reduce_all(struct zero *z, float *x, uint64_t n)
+{
+	fork_comm(z);
+	devcomm_sum_float(z->impl->device, x, n);
+}
+
+static void gather_straight(struct zero *z, const void *mine, void *dst)
+{
+	struct zero_impl *m = z->impl;
+
+	for (unsigned r = 0; r < z->comm->size; r++)
+		m->window[r] = m->pieces[r] * z->backend->lp_size;
+	fork_comm(z);
+	devcomm_all_gather(m->device, mine, m->window, dst);
+}
+
+/* --- through the host ------------------------------------------------------ */
 
 /* A sum has arrived: n elements for dst.  The window for all ranks is free
  * again. */
@@ -21,7 +76,7 @@ static void take(struct zero *z, float *dst, float *sum, size_t n, bool add)
 	b->ops->to_device(b, dst, sum, n * sizeof(*sum));
 }
 
-void zero_reduce(struct zero *z, const float *gradient, float *dst, bool add)
+void zero_reduce(struct zero *z, float *gradient, float *dst, bool add)
 {
 	struct zero_impl *m = z->impl;
 	struct backend *b = z->backend;
@@ -29,6 +84,10 @@ void zero_reduce(struct zero *z, const float *gradient, float *dst, bool add)
 	const size_t most = pieces_longest(m->pieces, ranks);
 	float *mine = m->host + ranks * m->share;
 
+	if (m->device) {
+		reduce_straight(z, gradient, dst, add);
+		return;
+	}
 	if (ranks == 1 && add)
 		b->ops->accumulate(b, dst, gradient, most);
 	if (ranks == 1)
@@ -62,6 +121,10 @@ void zero_gather(struct zero *z, const void *mine, void *dst)
 	const unsigned ranks = z->comm->size, me = z->comm->rank;
 	const size_t most = pieces_longest(m->pieces, ranks);
 
+	if (m->device) {
+		gather_straight(z, mine, dst);
+		return;
+	}
 	for (size_t at = 0; at < most; at += m->share) {
 		uint8_t *own = (uint8_t *)(m->host + ranks * m->share);
 		const uint8_t *from = (const uint8_t *)m->host;

@@ -5,6 +5,9 @@
  * and a unit is a part of them.  Otherwise a unit has buffers of its own for
  * as long as it is needed.
  */
+#include <errno.h>
+
+#include "ckpt/errmsg.h"
 #include "gpu/zero_impl.h"
 
 /* Stage 3: each parameter is cut by itself. */
@@ -41,10 +44,54 @@ static void gather_unit(struct zero *z, const struct gpt2_unit *unit,
 	}
 }
 
+static int begin_gather(struct zero *z, unsigned unit, struct errmsg *err)
+{
+	const struct gpt2_unit *shape = &z->model->units[unit];
+	struct zero_unit *u = &z->impl->units[unit];
+
+	u->weights = zero_alloc(z, shape->numel, z->backend->lp_size, err);
+	if (!u->weights)
+		return -ENOMEM;
+	gather_unit(z, shape, u->weights);
+	return 0;
+}
+
+/* Blocks are acquired one after another, this way or that: gather the next
+ * while the device computes with this one.  Embeddings are too large to be
+ * wrong about.  If there is no memory for it, it will be told in its turn. */
+static void gather_ahead(struct zero *z, unsigned unit)
+{
+	struct zero_impl *m = z->impl;
+	const int step = (int)unit - (int)m->last;
+	const unsigned next = unit + (unsigned)step;
+	struct errmsg none;
+
+	m->last = unit;
+	if (!m->device || (step != 1 && step != -1) ||
+	    next < GPT2_UNIT_BLOCK(0) || next >= gpt2_unit_last(z->model) ||
+	    m->units[next].weights)
+		return;
+	m->units[next].ahead = begin_gather(z, next, &none) == 0;
+	z->backend->ops->event_record(z->backend, m->arrived, QUEUE_COMM);
+}
+
+void zero_drop_ahead(struct zero *z)
+{
+	for (unsigned i = 0; i < z->model->nunits; i++) {
+		struct zero_unit *u = &z->impl->units[i];
+
+		if (!u->ahead)
+			continue;
+		zero_join(z);
+		zero_free(z, u->weights, z->model->units[i].numel,
+			  z->backend->lp_size);
+		*u = (struct zero_unit){ .gradient = u->gradient };
+	}
+}
+
 static const void *acquire(void *ctx, unsigned unit, struct errmsg *err)
 {
 	struct zero *z = ctx;
-	const struct gpt2_unit *shape = &z->model->units[unit];
 	struct zero_unit *u = &z->impl->units[unit];
 
 	if (z->stage < 3)
@@ -52,12 +99,17 @@ static const void *acquire(void *ctx, unsigned unit, struct errmsg *err)
 		       zero_unit_start(z, unit) * z->backend->lp_size;
 	if (u->users++)
 		return u->weights;
-	u->weights = zero_alloc(z, shape->numel, z->backend->lp_size, err);
-	if (!u->weights) {
+	if (u->ahead) {
+		z->backend->ops->queue_wait(z->backend, QUEUE_COMPUTE,
+					    z->impl->arrived);
+	} else if (begin_gather(z, unit, err)) {
 		u->users = 0;
 		return NULL;
+	} else {
+		zero_join(z);
 	}
-	gather_unit(z, shape, u->weights);
+	u->ahead = false;
+	gather_ahead(z, unit);
 	return u->weights;
 }
 
@@ -86,7 +138,7 @@ static float *gradient(void *ctx, unsigned unit, struct errmsg *err)
 }
 
 static void reduce_unit(struct zero *z, const struct gpt2_unit *unit,
-			const float *from)
+			float *from)
 {
 	const uint64_t start = z->partition.start[unit->first];
 	const uint64_t part = z->part * z->local;
@@ -106,6 +158,18 @@ static void reduce_unit(struct zero *z, const struct gpt2_unit *unit,
 	}
 }
 
+void zero_let_leave(struct zero *z)
+{
+	struct zero_impl *m = z->impl;
+
+	if (!m->leaving)
+		return;
+	zero_join(z);
+	zero_free(z, m->leaving, m->nleaving, sizeof(*m->leaving));
+	m->leaving = NULL;
+}
+
+/* The sum goes on while the next unit's gradient is computed. */
 static int complete(void *ctx, unsigned unit, struct errmsg *err)
 {
 	struct zero *z = ctx;
@@ -115,9 +179,13 @@ static int complete(void *ctx, unsigned unit, struct errmsg *err)
 	(void)err;
 	if (z->stage < 2)
 		return 0;
+	zero_let_leave(z);
 	reduce_unit(z, shape, u->gradient);
-	zero_free(z, u->gradient, shape->numel, sizeof(*u->gradient));
+	z->impl->leaving = u->gradient;
+	z->impl->nleaving = shape->numel;
 	u->gradient = NULL;
+	if (!z->impl->device)
+		zero_let_leave(z);
 	return 0;
 }
 

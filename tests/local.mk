@@ -205,11 +205,17 @@ CLEANFILES += $(cudaemu_kernels) $(cudaemu_kernels:.o=.d) %D%/libcudaemu.a
 # What cases run on several ranks.
 train_programs = \
 	%D%/ranks_zero \
+	%D%/ranks_nccl \
 	%D%/ranks_checkpoint
 %C%_ranks_checkpoint_SOURCES = %D%/ranks_checkpoint.c $(apart)
 %C%_ranks_checkpoint_LDADD = $(train_libs)
 %C%_ranks_zero_SOURCES = %D%/ranks_zero.c $(apart)
 %C%_ranks_zero_LDADD = $(train_libs)
+%C%_ranks_nccl_SOURCES = %D%/ranks_zero.c $(apart) %D%/ncclemu.c \
+	gpu/nccl_api.h gpu/devcomm_nccl.c
+%C%_ranks_nccl_CPPFLAGS = -I$(top_srcdir)/%D%/cudaemu $(AM_CPPFLAGS) \
+	$(MPI_CFLAGS)
+%C%_ranks_nccl_LDADD = $(train_libs)
 
 # What `make bench` measures training steps with.
 train_bench = %D%/bench/trainstep

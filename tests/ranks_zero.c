@@ -323,9 +323,12 @@ static void all_stages(struct comm *c, struct backend *b)
 static int open_backend(struct backend **b, const char *name,
 			struct errmsg *err)
 {
-	if (strcmp(name, "apart") != 0)
+	if (strcmp(name, "cpu") == 0)
 		return backend_cpu_new(b, DTYPE_F32, 1, err);
 	*b = apart_backend(DTYPE_F32);
+	/* Enough for each rank to have its own. */
+	if (strcmp(name, "own") == 0)
+		(*b)->devices = 64;
 	return 0;
 }
 

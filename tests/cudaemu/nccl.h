@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CUDAEMU_NCCL_H
+#define CUDAEMU_NCCL_H
+
+/* The part of NCCL that devcomm_nccl.c calls, with the names and meanings of
+ * NVIDIA's documentation; tests/ncclemu.c does it by MPI. */
+#include <cuda_runtime_api.h>
+#include <stddef.h>
+
+typedef enum { ncclSuccess = 0, ncclUnhandledCudaError = 1 } ncclResult_t;
+typedef enum { ncclUint8 = 1, ncclFloat32 = 7 } ncclDataType_t;
+typedef enum { ncclSum = 0 } ncclRedOp_t;
+typedef struct ncclComm *ncclComm_t;
+typedef struct {
+	char internal[128];
+} ncclUniqueId;
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int n, ncclUniqueId id,
+			      int rank);
+ncclResult_t ncclCommDestroy(ncclComm_t comm);
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *e);
+const char *ncclGetErrorString(ncclResult_t r);
+ncclResult_t ncclGroupStart(void);
+ncclResult_t ncclGroupEnd(void);
+ncclResult_t ncclReduce(const void *from, void *to, size_t n,
+			ncclDataType_t type, ncclRedOp_t op, int root,
+			ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclBroadcast(const void *from, void *to, size_t n,
+			   ncclDataType_t type, int root, ncclComm_t comm,
+			   cudaStream_t stream);
+ncclResult_t ncclReduceScatter(const void *from, void *to, size_t n,
+			       ncclDataType_t type, ncclRedOp_t op,
+			       ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclAllGather(const void *from, void *to, size_t n,
+			   ncclDataType_t type, ncclComm_t comm,
+			   cudaStream_t stream);
+ncclResult_t ncclAllReduce(const void *from, void *to, size_t n,
+			   ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+			   cudaStream_t stream);
+
+#endif
