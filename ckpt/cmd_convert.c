@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ucckpt convert: the universal tree on a disk, for machines without FUSE.
+ * ucckpt convert: on a disk what a mount shows, for machines without FUSE.
  *
  * Takes the options of DeepSpeed's ds_to_universal.py, so that it can stand in
  * for it in scripts.  What differs: the output appears whole or not at all
@@ -19,6 +19,8 @@
 
 #include "ckpt/cmd.h"
 #include "ckpt/errmsg.h"
+#include "ckpt/hffile.h"
+#include "ckpt/hfsplit.h"
 #include "ckpt/outdir.h"
 #include "ckpt/parallel.h"
 #include "ckpt/plan.h"
@@ -37,6 +39,7 @@ struct convert {
 	unsigned writers; /* of files at once; 0: one per processor */
 	bool lenient;
 	bool keep_temp;
+	bool has_dtype;
 	struct plan_options plan;
 };
 
@@ -79,15 +82,11 @@ static int check_patterns(const struct convert *c, struct plan *p)
 	const struct resolve *const r = plan_resolve(p);
 	const struct model *const m = r ? &r->model : NULL;
 
-	if (!m)
+	if (!m || !m->nunused || c->lenient)
 		return CMD_OK;
 	for (size_t i = 0; i < m->nunused; i++)
-		cmd_say("%s: %s of universal_checkpoint_info matches no"
-			" parameter: %s", r->dir.model[0].path,
-			c->lenient ? "warning: a pattern" : "a pattern",
-			m->unused[i]);
-	if (!m->nunused || c->lenient)
-		return CMD_OK;
+		cmd_say("%s: a pattern of universal_checkpoint_info matches no"
+			" parameter: %s", r->dir.model[0].path, m->unused[i]);
 	cmd_say("nothing was written; --no_strict ignores such patterns");
 	return CMD_FAILED;
 }
@@ -112,7 +111,8 @@ static int write_tree(const struct convert *c, struct plan *p, uint64_t bytes,
 	if (!rc && caught)
 		rc = -EINTR;
 	if (!rc)
-		rc = outdir_commit(&out, POINTER_FILE, err);
+		rc = outdir_commit(&out, c->plan.kind == PLAN_UNIVERSAL ?
+						 POINTER_FILE : NULL, err);
 	outdir_close(&out);
 	*seconds = progress_seconds(&progress);
 	progress_done(&progress);
@@ -127,6 +127,15 @@ static int fail(const struct convert *c, int rc, const struct errmsg *err)
 	else
 		cmd_say("%s", err->text);
 	return CMD_FAILED;
+}
+
+static void say_warnings(struct plan *p)
+{
+	struct errmsg text;
+	size_t pos = 0;
+
+	while (plan_warning(p, &pos, &text))
+		cmd_say("warning: %s", text.text);
 }
 
 static int convert_plan(const struct convert *c, struct plan *p)
@@ -148,6 +157,7 @@ static int convert_plan(const struct convert *c, struct plan *p)
 		rc = write_tree(c, p, bytes, &seconds, &err);
 	if (rc)
 		return fail(c, rc, &err);
+	say_warnings(p);
 	printf("%s: %" PRIu64 " files, %s, in %.1f s (%s/s)\n", c->out, files,
 	       cmd_size(bytes, size), seconds,
 	       cmd_size((uint64_t)((double)bytes / (seconds + 1e-9)), rate));
@@ -192,6 +202,9 @@ enum option_code {
 	OPT_INJECT,
 	OPT_CRC,
 	OPT_DIALECT,
+	OPT_TO,
+	OPT_DTYPE,
+	OPT_SHARD_SIZE,
 };
 
 static const struct option options[] = {
@@ -204,6 +217,9 @@ static const struct option options[] = {
 	{ "inject_missing_state", no_argument, NULL, OPT_INJECT },
 	{ "crc", required_argument, NULL, OPT_CRC },
 	{ "dialect", required_argument, NULL, OPT_DIALECT },
+	{ "to", required_argument, NULL, OPT_TO },
+	{ "dtype", required_argument, NULL, OPT_DTYPE },
+	{ "shard-size", required_argument, NULL, OPT_SHARD_SIZE },
 	{ "help", no_argument, NULL, 'h' },
 	{ 0 },
 };
@@ -214,10 +230,20 @@ static void print_help(void)
 	     "\n"
 	     "Write the universal checkpoint of the ZeRO checkpoint in INPUT (a"
 	     " tag's\n"
-	     "directory, or a run's: then its newest tag) to the new directory"
-	     " OUTPUT, and\n"
-	     "the file latest_universal beside it.\n"
+	     "directory, or a run's: then its newest tag), or of a Hugging Face"
+	     " model, to the\n"
+	     "new directory OUTPUT, and the file latest_universal beside it; or"
+	     " weights.\n"
 	     "\n"
+	     "      --to universal|hf|fp32   a universal checkpoint (default), or"
+	     " weights for\n"
+	     "                               transformers, or in"
+	     " pytorch_model.bin\n"
+	     "      --dtype fp32|bf16|fp16   with --to hf: the type of the"
+	     " weights\n"
+	     "      --shard-size SIZE        of weights: the most that a file may"
+	     " have, as\n"
+	     "                               500MB or 5GB (default)\n"
 	     "      --input_folder DIR       the same as INPUT\n"
 	     "      --output_folder DIR      the same as OUTPUT\n"
 	     "      --num_extract_workers N  shards read at once"
@@ -251,12 +277,43 @@ static bool parse_workers(const char *text, unsigned *out)
 	return true;
 }
 
+static bool parse_kind(const char *text, enum plan_kind *out)
+{
+	static const char *const names[] = { [PLAN_UNIVERSAL] = "universal",
+					     [PLAN_HF] = "hf",
+					     [PLAN_FP32] = "fp32" };
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+		if (strcmp(text, names[i]) == 0) {
+			*out = (enum plan_kind)i;
+			return true;
+		}
+	return false;
+}
+
 /* `text` is one of two words: is it the second? */
 static bool parse_choice(const char *text, const char *first,
 			 const char *second, bool *is_second)
 {
 	*is_second = strcmp(text, second) == 0;
 	return *is_second || strcmp(text, first) == 0;
+}
+
+/* Options about the kind of tree; as set_option. */
+static int set_kind(struct convert *c, char **argv, int code)
+{
+	if (code == OPT_TO && !parse_kind(optarg, &c->plan.kind))
+		return cmd_usage(argv[0], "--to is 'universal', 'hf' or"
+				 " 'fp32', not '%s'", optarg);
+	if (code == OPT_DTYPE && !hffile_parse_dtype(optarg, &c->plan.dtype))
+		return cmd_usage(argv[0], "--dtype is 'fp32', 'bf16' or"
+				 " 'fp16', not '%s'", optarg);
+	if (code == OPT_SHARD_SIZE &&
+	    !hfsplit_parse_size(optarg, &c->plan.shard_size))
+		return cmd_usage(argv[0], "'%s' is no size in KB, MB, GB or"
+				 " TB", optarg);
+	c->has_dtype |= code == OPT_DTYPE;
+	return CMD_OK;
 }
 
 /* CMD_OK, or what cmd_usage returned. */
@@ -286,8 +343,27 @@ static int set_option(struct convert *c, char **argv, int code)
 			return cmd_usage(argv[0], "--dialect is 'own' or 'any',"
 					 " not '%s'", optarg);
 		break;
+	case OPT_TO:
+	case OPT_DTYPE:
+	case OPT_SHARD_SIZE: return set_kind(c, argv, code);
 	default: return cmd_bad_option(argv, code);
 	}
+	return CMD_OK;
+}
+
+/* Do options and kind of tree go together? */
+static int check_options(const struct convert *c, char **argv)
+{
+	const bool weights = c->plan.kind != PLAN_UNIVERSAL;
+
+	if (c->has_dtype && c->plan.kind != PLAN_HF)
+		return cmd_usage(argv[0], "--dtype needs --to hf");
+	if (c->plan.shard_size && !weights)
+		return cmd_usage(argv[0], "--shard-size needs --to hf or"
+				 " --to fp32");
+	if (c->plan.any_stage && weights)
+		return cmd_usage(argv[0], "--dialect is of universal"
+				 " checkpoints");
 	return CMD_OK;
 }
 
@@ -314,5 +390,6 @@ int cmd_convert(int argc, char **argv)
 	if (optind < argc)
 		return cmd_usage(argv[0], "'%s' is one argument too many",
 				 argv[optind]);
-	return convert(&c);
+	rc = check_options(&c, argv);
+	return rc == CMD_OK ? convert(&c) : rc;
 }

@@ -4,7 +4,7 @@
  *
  *     info	what it is, and what is wrong with it	cmd_info.c
  *     check	prove it whole before it is relied on	cmd_check.c
- *     convert	write its universal tree to a disk	cmd_convert.c
+ *     convert	write its trees to a disk		cmd_convert.c
  *     diff	compare two checkpoints			cmd_diff.c
  *     extents	where a mounted file's bytes lie	cmd_extents.c
  */
@@ -21,7 +21,7 @@ static const struct {
 } commands[] = {
 	{ "info", cmd_info, "tell what a checkpoint is, and what is wrong" },
 	{ "check", cmd_check, "prove a checkpoint whole" },
-	{ "convert", cmd_convert, "write its universal tree to a directory" },
+	{ "convert", cmd_convert, "write its universal tree, or weights, to a directory" },
 	{ "diff", cmd_diff, "compare two checkpoints" },
 	{ "extents", cmd_extents, "tell where a mounted file's bytes lie" },
 };

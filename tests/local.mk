@@ -79,6 +79,7 @@ scripts = \
 	%D%/cases/train_deepspeed.sh \
 	%D%/cases/train_errors.sh \
 	%D%/cases/train_save.sh \
+	%D%/cases/train_weights.sh \
 	%D%/cases/train_accumulate.sh \
 	%D%/cases/train_hf.sh \
 	%D%/cases/train_mount.sh \

@@ -37,8 +37,59 @@ for digests in "$good"/*.digests; do
 	rm -rf "${tmp:?}/$name"
 done
 
+# Weights: the files of zero_to_fp32.py, with what options as which variants of
+# good/NAME.weights.
+while read -r variant options; do
+	for name in dsuc_gpt2_z3_offload_dp4 z1_tied_frozen_buffers_dp2 z3_tied_frozen_buffers_dp2; do
+		out=$tmp/$name/weights
+		# shellcheck disable=SC2086 # several words
+		convert $options "$good/$name/$(tag_of "$name")" "$out" || {
+			fail "$name $variant: $(cat "$tmp/said")"
+			continue
+		}
+		grep "^file $variant " "$good/$name.weights" |
+			sed "s|.* \(.*\) [0-9]* \([0-9a-f]*\)$|\2  $out/\1|" >"$tmp/sums"
+		[ ! -s "$tmp/sums" ] || check "$name: $variant" sha256sum --quiet -c "$tmp/sums"
+		check "$name: $variant: no other files" test "$(find "$out" -type f | wc -l)" = \
+			"$(grep -c -E "^(file|tensors) $variant " "$good/$name.weights")"
+		check "$name: $variant: no latest_universal" test "$(ls "$tmp/$name")" = weights
+		rm -rf "${tmp:?}/$name"
+	done
+done <<END
+hf --to hf
+hf --to=hf --dtype fp32 --shard-size 5GB
+hf-bf16 --to hf --dtype=bf16
+hf-fp16 --to hf --dtype=fp16
+hf-split --to hf --shard-size=0.5KB
+hf-split-bf16 --to hf --shard-size 0.5kb --dtype bf16
+fp32 --to fp32
+fp32-split --to fp32 --shard-size 0.5KB
+END
+for to in "hf --shard-size 1KB" fp32; do
+	for name in meg_tp2_dp2_z1_fp32 z1_fp32_dp2 z3_fp32_dp4; do
+		# shellcheck disable=SC2086 # several words
+		check "$name --to $to" convert --to $to "$good/$name" "$tmp/weights"
+		check "$name --to $to: its weights" ucckpt diff "$good/$name" "$tmp/weights" >"$tmp/diff"
+		rm -r "$tmp/weights"
+	done
+done
+mkdir "$tmp/model"
+cp -r "$good/z1_fp32_dp2/global_step4" "$tmp/model"
+echo '{"model_type": "gpt2"}' >"$tmp/model/config.json"
+touch -d '2001-02-03 04:05:06' "$tmp/model/config.json"
+check "from a run with a configuration" convert --to hf "$tmp/model" "$tmp/weights"
+check "which goes along" cmp "$tmp/model/config.json" "$tmp/weights/config.json"
+check "with its time" test "$(stat -c %Y "$tmp/model/config.json")" = "$(stat -c %Y "$tmp/weights/config.json")"
+rm -r "$tmp/weights"
+
+# What a mount warns of.
+check "ranks took turns" convert "$good/z2_round_robin_dp3" "$tmp/v"
+check "which is told" grep -q '^ucckpt: warning: round_robin_gradients was on' "$tmp/said"
+rm -r "$tmp/v"
+
 tag=$good/z1_fp32_dp2/global_step4
 run=$good/z1_fp32_dp2
+rm "$tmp/latest_universal"
 digest=$(convert "$tag" "$tmp/u" && cd "$tmp/u" && find . -type f -exec sha256sum {} + | sort)
 
 # same WHAT: $tmp/v is the same tree; it is removed.
@@ -117,6 +168,13 @@ usage "takes no value" --no_strict=1 "$tag" "$tmp/v"
 usage "no number of workers" --num_merge_workers 0 "$tag" "$tmp/v"
 usage "no number of workers" --num_extract_workers -3 "$tag" "$tmp/v"
 usage "not 'none'" --crc none "$tag" "$tmp/v"
+usage "not 'pt'" --to pt "$tag" "$tmp/v"
+usage "not 'int8'" --to hf --dtype int8 "$tag" "$tmp/v"
+usage "'5 apples' is no size" --to hf --shard-size '5 apples' "$tag" "$tmp/v"
+usage "--dtype needs --to hf" --dtype bf16 "$tag" "$tmp/v"
+usage "--dtype needs --to hf" --dtype bf16 --to fp32 "$tag" "$tmp/v"
+usage "--shard-size needs --to hf or --to fp32" --shard-size 1GB "$tag" "$tmp/v"
+usage "--dialect is of universal checkpoints" --to hf --dialect any "$tag" "$tmp/v"
 check "--help" grep -q '^usage: ucckpt convert' <(ucckpt convert --help)
 check "ucckpt --help" grep -q '^usage: ucckpt COMMAND' <(ucckpt --help)
 check "ucckpt --version" grep -q '^ucckpt [0-9]' <(ucckpt --version)

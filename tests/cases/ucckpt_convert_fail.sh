@@ -27,6 +27,10 @@ fails() {
 	check "$what: nothing on stdout" test ! -s "$tmp/out"
 }
 
+fails "weights of weights" "hfdir_types: weights are all that it has" \
+	ucckpt convert --to hf "$good/hfdir_types" "$dir/v"
+nothing_left "weights of weights"
+
 # Output that is there already stays as it is.
 mkdir "$dir/v"
 echo mine >"$dir/v/file"
