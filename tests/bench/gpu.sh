@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# uctrain on a GPU: steps of GPT-2 in bfloat16 against PyTorch with
+# torch.compile, in turns, and against what the GPU can do; a checkpoint that is
+# loaded through the mount's extents, against a copy from pinned memory and
+# against plain reads of the mounted files.
+#
+# UCFS_DEEPSPEED_PYTHON	a Python that has PyTorch with CUDA and transformers;
+#			without it our side is measured alone
+# UCFS_GPU_TFLOPS	what the GPU's tensor cores do in bfloat16, dense (989,
+#			an H100's or H200's)
+# UCFS_GPU_BATCH	rows of a step of gpt2 and of gpt2-xl ("32 8")
+#
+# shellcheck source=lib.sh
+. "${BASH_SOURCE%/*}/lib.sh"
+
+command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1 ||
+	skip "there is no GPU, or no nvidia-smi that tells of one"
+here=${BASH_SOURCE%/*}
+python=${UCFS_DEEPSPEED_PYTHON:-}
+[ -z "$python" ] || "$python" -c 'import sys, torch, transformers
+sys.exit(not torch.cuda.is_available())' >/dev/null 2>&1 || {
+	echo "$python has no PyTorch with CUDA, or no transformers: ours alone"
+	python=
+}
+trap cleanup EXIT
+trap 'exit 1' INT TERM HUP
+work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX")
+mnt=$work/mnt
+mkdir "$mnt"
+
+# ours MODEL BATCH STEPS FLAG...: the median of tokens/s, without the beginning
+ours() {
+	rm -rf "$work/logs"
+	uctrain --device cuda --dtype bf16 --model "$1" --seq_length 1024 \
+		--train_batch_size "$2" --train_micro_batch_size_per_gpu "$2" \
+		--steps "$3" --run_name run --log_dir "$work/logs" "${@:4}" \
+		2>"$work/words" >/dev/null || return
+	awk -F, 'NR > 6 { print $5 }' "$work/logs/run/metrics.csv" | sort -g |
+		awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'
+}
+
+ours gpt2 1 7 >/dev/null || skip "$(tail -n 1 "$work/words")"
+
+# Floating-point operations of a token, forward and backward: 6 of each
+# parameter, and 12 * layers * width * positions of attention.
+utilisation() {
+	awk -v rate="$1" -v of="$2" -v peak="${UCFS_GPU_TFLOPS:-989}" 'BEGIN {
+		n = of == "gpt2" ? 124439808 : 1557611200
+		attention = 12 * 1024 * (of == "gpt2" ? 12 * 768 : 48 * 1600)
+		printf "%.3f", rate * (6 * n + attention) / peak / 1e12 }'
+}
+
+# steps MODEL BATCH BAR
+steps() {
+	local i
+
+	for ((i = 0; i < rounds; i++)); do
+		add "$1.ours" "$(ours "$1" "$2" 30)"
+		[ -z "$python" ] || add "$1.torch" \
+			"$("$python" "$here/gpustep.py" step "$1" "$2" 1024 25 2>/dev/null)"
+	done
+	row_of "$1, $2 x 1024" "$1.ours" tokens/s
+	bar "  model FLOP utilisation" \
+		"$(utilisation "$(median "$1.ours")" "$1")" ">=" "$3"
+	[ -n "$python" ] || return 0
+	row_of "  PyTorch, compiled" "$1.torch" tokens/s
+	bar "  ours to PyTorch's" "$(ratio "$(median "$1.ours")" \
+		"$(median "$1.torch")")" ">=" 1
+}
+
+# GB/s that the run in $work/words has loaded with
+loaded() {
+	sed -n 's/.*: \([0-9.]*\) MB of tensors .*, in \([0-9.]*\) s$/\1 \2/p' \
+		"$work/words" | awk '{ printf "%.2f", $1 / 1e3 / $2 }'
+}
+
+loading() {
+	local i n start
+
+	ours gpt2-xl 1 7 --checkpoint_dir "$work/run" >/dev/null
+	source=$work/run
+	mount_as ro
+	for ((i = 0; i < rounds; i++)); do
+		cat "$work"/run/*/*.pt >/dev/null # into the page cache
+		ours gpt2-xl 1 7 --resume="$mnt" --universal_checkpoint >/dev/null
+		add load.extents "$(loaded)"
+		start=$(date +%s.%N)
+		n=$(cat "$mnt"/*_universal/zero/*/{fp32,exp_avg,exp_avg_sq}.pt | wc -c)
+		add load.plain "$(awk -v s="$start" -v e="$(date +%s.%N)" \
+			-v n="$n" \
+			'BEGIN { printf "%.2f", n / 1e9 / (e - s) }')"
+		[ -z "$python" ] ||
+			add load.pinned "$("$python" "$here/gpustep.py" copy)"
+	done
+	unmount
+	row_of "loading gpt2-xl through extents" load.extents GB/s
+	row_of "  plain reads of the mount" load.plain GB/s
+	[ -n "$python" ] || return 0
+	row_of "  cudaMemcpyAsync from pinned memory" load.pinned GB/s
+	bar "  extents to pinned memory" "$(ratio "$(median load.extents)" \
+		"$(median load.pinned)")" ">=" 0.8
+}
+
+printf 'gpu: %s, %d rounds\n' \
+	"$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)" "$rounds"
+read -r small large <<<"${UCFS_GPU_BATCH:-32 8}"
+steps gpt2 "$small" 0.50
+steps gpt2-xl "$large" 0.55
+loading
