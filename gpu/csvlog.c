@@ -56,6 +56,12 @@ static int copy_kept(FILE *to, FILE *from, const char *path, const char *header,
 		if (first)
 			same = (size_t)n == header_len + 1 &&
 			       memcmp(line, header, header_len) == 0;
+		else if (first_step <= 1 && is_kept(line, UINT64_MAX))
+			rc = errmsg_set(err, -EEXIST,
+					"%s: has the steps of another run; move"
+					" it away, choose another --run_name,"
+					" or --resume that run",
+					path);
 		else if (line[n - 1] != '\n' || !is_kept(line, first_step))
 			continue;
 		else if (!same)

@@ -15,7 +15,8 @@ struct csvlog;
 /*
  * Continue `path`, or begin it: rows of steps before `first_step` stay as
  * they are, later ones are gone, and if there are none so is all else.
- * -EEXIST if it has rows to keep under another header than `header`.
+ * -EEXIST if it has rows to keep under another header than `header`, or any
+ * rows and `first_step` is 1: a new run does not take the place of another.
  */
 int csvlog_open(struct csvlog **out, const char *path, const char *header,
 		uint64_t first_step, struct errmsg *err);

@@ -9,11 +9,14 @@
 #include "gpu/stop.h"
 #include "gpu/train.h"
 
+enum { EXIT_USAGE = 2 };
+
 static int run(struct comm *comm, int argc, char **argv)
 {
 	struct config c;
 	struct errmsg err = { "" };
 	int rc = config_parse(&c, argc, argv, comm->size, comm->rank == 0, &err);
+	const int failed = rc ? EXIT_USAGE : EXIT_FAILURE;
 
 	if (rc == 1)
 		return EXIT_SUCCESS;
@@ -23,7 +26,7 @@ static int run(struct comm *comm, int argc, char **argv)
 	}
 	if (rc && comm->rank == 0)
 		fprintf(stderr, "uctrain: %s\n", err.text);
-	return rc ? EXIT_FAILURE : EXIT_SUCCESS;
+	return rc ? failed : EXIT_SUCCESS;
 }
 
 int main(int argc, char **argv)

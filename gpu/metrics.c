@@ -9,6 +9,7 @@
 #include "gpu/metrics.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -44,6 +45,27 @@ static double now(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
+
+/* mpirun gives its ranks a terminal of its own making, whatever its own output
+ * is; what they print goes there. */
+static bool on_terminal(void)
+{
+	char launcher[32];
+	struct stat st;
+	int fd;
+	bool yes;
+
+	if (!isatty(STDOUT_FILENO) || !getenv("OMPI_COMM_WORLD_RANK"))
+		return isatty(STDOUT_FILENO);
+	snprintf(launcher, sizeof(launcher), "/proc/%d/fd/1", (int)getppid());
+	if (stat(launcher, &st) < 0 || !S_ISCHR(st.st_mode))
+		return false;
+	fd = open(launcher, O_WRONLY | O_NOCTTY | O_CLOEXEC);
+	yes = fd >= 0 && isatty(fd);
+	if (fd >= 0)
+		close(fd);
+	return yes;
 }
 
 /* --- opening --------------------------------------------------------------- */
@@ -101,7 +123,7 @@ int metrics_open(struct metrics **out, const struct metrics_options *o,
 		return errmsg_set(err, -ENOMEM, "out of memory");
 	m->first_step = o->first_step;
 	m->last_step = o->last_step;
-	m->bar = isatty(STDOUT_FILENO);
+	m->bar = on_terminal();
 	m->began = now();
 	if (o->log_dir)
 		rc = open_files(m, o, err);

@@ -13,8 +13,10 @@ if [ $# -ne 1 ] || [ ! -x "$1/ucckpt" ]; then
 	exit 2
 fi
 build=$(cd "$1" && pwd)
-good=$(cd "$(dirname "$0")/good" && pwd)
-readonly build good
+here=$(cd "$(dirname "$0")" && pwd)
+good=$here/good
+top_srcdir=$here/.. # for what is sourced from the tests
+readonly build here good top_srcdir
 readonly case=dsuc_gpt2_z3_offload_dp4
 readonly tag=global_step4
 readonly tensor=zero/transformer.wte.weight/fp32.pt
@@ -62,13 +64,6 @@ shorten()
 {
 	awk -v max="$1" 'NR <= max
 		END { if (NR > max) printf "... %d more lines\n", NR - max }'
-}
-
-# The last lines of a trainer, which mpirun makes believe that it is on a
-# terminal and has a progress bar to draw.
-last_steps()
-{
-	tr '\r' '\n' | tail -n 3 | sed 's/\x1b\[K//'
 }
 
 fail()
@@ -158,13 +153,13 @@ train_and_resume()
 		--train_micro_batch_size_per_gpu 4 --lr 2e-3 --zero_stage 3)
 	local logs=(--log_dir "$work/logs" --checkpoint_dir) from
 
-	# Open MPI wants to be told about root and about few processors.
-	export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-	export OMPI_MCA_rmaps_base_oversubscribe=1 OMP_NUM_THREADS=1
+	# What Open MPI wants to be told, as in the tests.
+	# shellcheck source=tests/cases/mpi.sh
+	. "$here/cases/mpi.sh"
 
 	step "Train a GPT-2 on four ranks with ZeRO-3, saving half-way:"
 	run mpirun -n 4 uctrain "${shape[@]}" --steps 60 --run_name four_ranks \
-		--checkpoint_interval 30 "${logs[@]}" "$work/trained" | last_steps
+		--checkpoint_interval 30 "${logs[@]}" "$work/trained" | tail -n 3
 	run ls "$work/trained/global_step30"
 
 	if can_mount; then
@@ -180,7 +175,7 @@ train_and_resume()
 	run mpirun -n 2 uctrain "${shape[@]}" --steps 60 \
 		--run_name two_ranks_resumed --resume --universal_checkpoint \
 		--checkpoint_tag global_step30_universal "${logs[@]}" "$from" |
-		last_steps
+		tail -n 3
 	if is_mounted; then
 		run fusermount3 -u mnt
 	fi

@@ -96,11 +96,35 @@ static void a_resumed_run_continues(void **state)
 	csv_must_be(HEADER ROW1 ROW2 ROW3 ROW4);
 	run(3, 3);
 	csv_must_be(HEADER ROW1 ROW2 ROW3);
+}
+
+static void a_gap_stays_one(void **state)
+{
+	(void)state;
 	run(1, 1);
-	csv_must_be(HEADER ROW1);
-	/* From a checkpoint of another run: a gap. */
-	run(4, 4);
+	run(4, 4); /* from a checkpoint of another run */
 	csv_must_be(HEADER ROW1 ROW4);
+}
+
+static void a_new_run_does_not_replace_another(void **state)
+{
+	char log_dir[PATH_MAX];
+	const struct metrics_options o = { .log_dir = log_dir,
+					   .run_name = "run 1",
+					   .first_step = 1,
+					   .last_step = 4 };
+	struct metrics *m;
+	struct errmsg err;
+
+	(void)state;
+	snprintf(log_dir, sizeof(log_dir), "%s/logs", dir);
+	/* One that has not come to its first step is none. */
+	assert_int_equal(metrics_open(&m, &o, &err), 0);
+	assert_int_equal(metrics_close(m, &err), 0);
+	run(1, 2);
+	assert_int_equal(metrics_open(&m, &o, &err), -EEXIST);
+	assert_non_null(strstr(err.text, "has the steps of another run"));
+	csv_must_be(HEADER ROW1 ROW2);
 }
 
 static void what_a_crash_left_is_dropped(void **state)
@@ -218,6 +242,8 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		TEST(numbers_are_exact),
 		TEST(a_resumed_run_continues),
+		TEST(a_gap_stays_one),
+		TEST(a_new_run_does_not_replace_another),
 		TEST(what_a_crash_left_is_dropped),
 		TEST(foreign_tables_are_not_overwritten),
 		TEST(directories_that_cannot_be_made_are_named),

@@ -27,6 +27,10 @@ echo '{ "train_batch_size": 8,, }' >"$tmp/bad.json"
 refused "a configuration that is no JSON" "bad.json" 1 "${flags[@]}" --deepspeed_config "$tmp/bad.json" --steps 1
 refused "no checkpoint to resume from" "latest" 1 "${flags[@]}" --resume --checkpoint_dir "$tmp/none" --steps 1
 
+uctrain --bogus 2>"$tmp/bogus"
+check "a wrong command line: status 2" test $? = 2
+check "in one line" test "$(wc -l <"$tmp/bogus")" = 1
+
 # Tokens that the model has not.
 head -c 4096 /dev/zero | tr '\0' '\377' >"$tmp/high.u16"
 seq 400 >"$tmp/short.txt"

@@ -44,6 +44,7 @@ train 2 warm "${tiny[@]}" --train_batch_size 16 --steps 6 --lr_schedule warmup \
 	--warmup_steps 4 --min_lr 0 --checkpoint_dir "$tmp/warm" --checkpoint_interval 2
 train 2 warm-on "${tiny[@]}" --train_batch_size 16 --steps 6 --lr_schedule warmup \
 	--warmup_steps 4 --min_lr 0 --resume="$tmp/warm" --checkpoint_tag global_step2
+check "steps are lines where nobody watches" test "$(grep -c '^step ' "$tmp/warm.log")" = 6
 rates() { awk -F, -v from="$2" 'NR > 1 && $1 > from { print $3 }' "$tmp/logs/$1/metrics.csv"; }
 check "a warm-up is resumed" test "$(rates warm 2)" = "$(rates warm-on 2)"
 check "and has warmed up" test "$(rates warm 0 | sort -g | uniq | wc -l)" -ge 4
