@@ -37,6 +37,28 @@ for dtype in fp32 bf16; do
 		--resume="$tmp/cpu-$dtype" --checkpoint_tag "global_step$half"
 done
 
+# Several ranks, more than the emulation has devices: they talk through the
+# host.  What three save on CUDA, two go on from on the CPU.
+several=("${tiny[@]}" --train_batch_size 6 --train_micro_batch_size_per_gpu 1)
+train 1 one "${several[@]}" --steps 4
+for stage in 1 2 3; do
+	on_cuda 3 "three-z$stage" "${several[@]}" --zero_stage "$stage" --steps 4 \
+		--checkpoint_dir "$tmp/three-z$stage" --checkpoint_interval 2
+	check "stage $stage on three ranks" within 1e-4 "$(apart one "three-z$stage" 1)"
+	ucckpt convert "$tmp/three-z$stage/global_step2" "$tmp/three-z$stage/tree" >/dev/null ||
+		fail "convert stage $stage"
+	train 2 "two-z$stage" "${several[@]}" --zero_stage "$stage" --steps 4 \
+		--resume="$tmp/three-z$stage/tree" --universal_checkpoint
+	check "stage $stage goes on with two on the CPU" within 1e-4 "$(apart one "two-z$stage" 3)"
+done
+
+# What only a GPU has.
+if [ "${cuda[0]}" = uctrain ] && command -v compute-sanitizer >/dev/null; then
+	check "compute-sanitizer" compute-sanitizer --error-exitcode 9 uctrain \
+		"${flags[@]}" --device cuda --steps 2 --log_dir "$tmp/logs" >/dev/null
+else
+	echo "compute-sanitizer: not here, or no GPU"
+fi
 
 # Losses begin at 5.5: 2 % of them.
 check "fp32: the curves are one" within 1e-4 "$(apart cpu-fp32 cuda-fp32 1)"
