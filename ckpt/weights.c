@@ -123,7 +123,6 @@ static int add_param(struct weights_loader *l, const struct param *p)
 {
 	const struct shard_group *g;
 	struct weight *x;
-	uint64_t *rows;
 	int rc;
 
 	if (weights_find(l, p->name))
@@ -140,9 +139,10 @@ static int add_param(struct weights_loader *l, const struct param *p)
 	/* Rows of padding depend on the number of ranks.  A single one's are
 	 * shown, as the script does, which knows of none. */
 	if (p->merge.vocab && l->r->dir.mp_degree > 1) {
-		rows = (uint64_t *)x->shape;
-		x->numel = x->numel / rows[0] * p->merge.vocab_rows;
-		rows[0] = p->merge.vocab_rows;
+		((uint64_t *)x->shape)[0] = p->merge.vocab_rows;
+		x->numel = 1;
+		for (unsigned i = 0; i < x->ndim; i++)
+			x->numel *= x->shape[i];
 	}
 	return 0;
 }
@@ -206,8 +206,16 @@ static int add_listed(struct weights_loader *l, const struct value_pair *pair)
 	if (s && s->layer && !s->layer->fused)
 		return add_experts(l, s);
 	p = model_find(&l->r->model, pair->key->str.p);
-	return p && !p->module ? add_param(l, p)
-			       : add_empty(l, pair->key->str.p, pair->val);
+	if (p && !p->module)
+		return add_param(l, p);
+	/* The universal tree does not have it either. */
+	if (s && !s->module)
+		return weights_warn(l,
+				    "is left out: stages after the first are"
+				    " said to repeat it, and the first has"
+				    " not got it",
+				    s->name);
+	return add_empty(l, pair->key->str.p, pair->val);
 }
 
 /* Call `step' for each entry of param_shapes: a list of dicts, once a dict. */

@@ -424,9 +424,33 @@ static int check_tree(const struct world *w, struct plan *p, struct dice *d,
 	return rc;
 }
 
+/* Weights of the same tag keep their promises, too; or it is said why there are
+ * none: tensors of modules that tensor-parallel ranks do not share. */
+static int check_weights(struct plan *universal, struct dice *d,
+			 struct errmsg *err)
+{
+	struct plan *p;
+	int rc = plan_open_beside(universal, roll(d, 2) ? PLAN_HF : PLAN_FP32,
+				  &p, err);
+
+	if (rc)
+		return rc == -ENOTSUP && strstr(err->text, "other ranks") ? 0
+									  : rc;
+	rc = plan_check(p, err);
+	if (!rc)
+		rc = walk_plan(p, err);
+	plan_close(p);
+	return rc;
+}
+
 static int check_world(const struct world *w, struct dice *d, struct errmsg *err)
 {
-	const struct plan_options options = { .any_stage = w->any_stage };
+	static const enum dtype types[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16 };
+	const struct plan_options options = {
+		.any_stage = w->any_stage,
+		.dtype = types[w->seed % 3],
+		.shard_size = w->seed % 4 ? 0 : 1 + w->seed % 1000,
+	};
 	char *const dir = mkckpt_new_dir();
 	struct plan *p;
 	int rc;
@@ -437,6 +461,8 @@ static int check_world(const struct world *w, struct dice *d, struct errmsg *err
 		/* Geometries are tried in parallel already. */
 		plan_resolve(p)->readers = 1;
 		rc = check_tree(w, p, d, err);
+		if (!rc && roll(d, 4) == 0)
+			rc = check_weights(p, d, err);
 		plan_close(p);
 	}
 	mkckpt_free_dir(dir);
