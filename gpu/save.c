@@ -90,6 +90,7 @@ int checkpoint_write(struct checkpoint *c, struct errmsg *err)
 
 int checkpoint_commit(struct checkpoint *c, struct errmsg *err)
 {
+	struct errmsg kept = { "" };
 	int rc = 0;
 
 	if (!c->first)
@@ -101,7 +102,10 @@ int checkpoint_commit(struct checkpoint *c, struct errmsg *err)
 		rc = outdir_commit(&c->dir, "latest", err);
 	if (rc)
 		return unsaved(c, rc, err);
-	return save_keep_last(c->o.dir, c->o.keep_last, c->o.step, err);
+	/* An old one that stays is no reason to end a training. */
+	if (save_keep_last(c->o.dir, c->o.keep_last, c->o.step, &kept))
+		fprintf(stderr, "uctrain: %s\n", kept.text);
+	return 0;
 }
 
 void checkpoint_end(struct checkpoint *c)

@@ -58,8 +58,9 @@ int checkpoint_begin(struct checkpoint *c, const struct zero *z,
 /* Put this rank's files on the medium; by any thread. */
 int checkpoint_write(struct checkpoint *c, struct errmsg *err);
 
-/* When all ranks have: let it appear, and those go that are too many; does
- * something on rank 0 only, by any thread. */
+/* When all ranks have: let it appear, and those go that are too many (one that
+ * cannot be removed is told on stderr and stays); does something on rank 0 only,
+ * by any thread. */
 int checkpoint_commit(struct checkpoint *c, struct errmsg *err);
 
 /* When no rank writes any more. */

@@ -52,6 +52,18 @@ check "later ones stay" test "$(cd "$dir" && echo *)" = \
 	"global_step2_universal global_step3 global_step4 latest"
 check "the newest is what was saved last" test "$(cat "$dir/latest")" = global_step3
 
+# One that cannot be removed, since something is mounted there, stays.
+if [ -w /dev/fuse ]; then
+	held=$tmp/held
+	check "one to be held" run 1 steps=1 save="$held" >/dev/null
+	check "and held" ucfs "$good/z1_fp32_dp2" "$held/global_step1"
+	check "keep one" run 1 steps=2 keep=1 save="$held" >"$tmp/kept" 2>&1
+	fusermount3 -u "$held/global_step1"
+	check "the other is named" grep -q "global_step1: cannot remove" "$tmp/kept"
+	check "what was saved is the newest" test "$(cat "$held/latest")" = global_step2
+	check "both are whole" ucckpt check --data "$held" >/dev/null
+fi
+
 # The disk is full: files may not grow beyond 8 KiB.
 before=$(cd "$dir" && find . -type f -exec cksum {} + | sort)
 run 2 steps=3 save="$dir" keep=1 largest=8192 >"$tmp/full" 2>&1 &&
