@@ -13,42 +13,22 @@
 
 #include "ckpt/errmsg.h"
 #include "ckpt/source.h"
+#include "ckpt/utf8.h"
 
 /* Below it a double holds every whole number. */
 #define COUNT_END 0x1p53
 
 /* --- before ------------------------------------------------------------------ */
 
-static bool is_continuation(uint8_t c)
-{
-	return (c & 0xc0) == 0x80;
-}
-
-/* The length of the UTF-8 sequence at `p`, which is no ASCII; 0 if it is none
- * (RFC 3629: no surrogates, nothing longer than needed).  The text ends with a
- * NUL, which is no continuation. */
-static size_t sequence_len(const uint8_t *p)
-{
-	if (p[0] < 0xc2 || p[0] > 0xf4 || !is_continuation(p[1]))
-		return 0;
-	if (p[0] < 0xe0)
-		return 2;
-	if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) ||
-	    (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f) ||
-	    !is_continuation(p[2]))
-		return 0;
-	if (p[0] < 0xf0)
-		return 3;
-	return is_continuation(p[3]) ? 4 : 0;
-}
-
 /* What is wrong with the string that begins before `*p`, which moves behind
- * it; NULL if nothing is. */
+ * it; NULL if nothing is.  The text ends with a NUL, which goes on no sequence of
+ * UTF-8. */
 static const char *check_string(const uint8_t **at, const uint8_t *end)
 {
 	const uint8_t *p = *at;
 
 	while (p < end && *p != '"') {
+		uint32_t point;
 		size_t n = 1;
 
 		if (*p < 0x20)
@@ -58,8 +38,8 @@ static const char *check_string(const uint8_t **at, const uint8_t *end)
 			if (end - p > 5 && memcmp(p, "\\u0000", 6) == 0)
 				return "a NUL in a string";
 		} else if (*p >= 0x80) {
-			n = sequence_len(p);
-			if (n == 0)
+			n = utf8_next((const char *)p, &point);
+			if (n == 0 || utf8_is_surrogate(point))
 				return "a string that is not UTF-8";
 		}
 		p += n;

@@ -19,6 +19,7 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/cast.h %D%/cast.c \
 	%D%/arith.h %D%/arith.c \
 	%D%/source.h %D%/source.c \
+	%D%/utf8.h %D%/utf8.c \
 	%D%/json.h %D%/json.c \
 	%D%/zip.h %D%/zip_read.c \
 	%D%/hostile.h %D%/hostile.c \
@@ -32,7 +33,6 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/hfindex.h %D%/hfindex.c \
 	%D%/namehash.h %D%/namehash.c \
 	%D%/ptwrite.h %D%/ptwrite.c \
-	%D%/utf8.h %D%/utf8.c \
 	%D%/stwrite.h %D%/stwrite.c \
 	%D%/hfsplit.h %D%/hfsplit.c \
 	%D%/names.h %D%/names.c \
