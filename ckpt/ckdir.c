@@ -368,15 +368,9 @@ int ckdir_open_file(const struct ckfile *f, struct ptfile *pt,
 		    struct errmsg *err)
 {
 	struct source src;
-	int rc = source_open(&src, f->path, err);
+	const int rc = source_open_known(&src, f->path, &f->file, err);
 
-	if (rc)
-		return rc;
-	if (fileid_equal(&src.id, &f->file))
-		return ptfile_open_source(pt, &src, err);
-	rc = fileid_report_change(f->path, &f->file, &src.id, err);
-	source_close(&src);
-	return rc;
+	return rc ? rc : ptfile_open_source(pt, &src, err);
 }
 
 static bool has_file(const char *path, bool (*wanted)(enum ckfile_kind))

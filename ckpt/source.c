@@ -68,6 +68,18 @@ fail:
 	return rc;
 }
 
+int source_open_known(struct source *s, const char *path,
+		      const struct fileid *id, struct errmsg *err)
+{
+	int rc = source_open(s, path, err);
+
+	if (rc || fileid_equal(&s->id, id))
+		return rc;
+	rc = fileid_report_change(path, id, &s->id, err);
+	source_close(s);
+	return rc;
+}
+
 void source_init_span(struct source *s, const char *name, struct span bytes)
 {
 	*s = (struct source){ .name = name, .size = bytes.len, .fd = -1,

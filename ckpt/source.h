@@ -54,6 +54,12 @@ struct source {
 
 /* Open a regular file.  `path` must outlive the source. */
 int source_open(struct source *s, const char *path, struct errmsg *err);
+
+/* The same of a file that was seen before: -EIO, with how it differs, if it is
+ * another one now. */
+int source_open_known(struct source *s, const char *path,
+		      const struct fileid *id, struct errmsg *err);
+
 void source_init_span(struct source *s, const char *name, struct span bytes);
 void source_close(struct source *s);
 

@@ -39,15 +39,9 @@ static int open_state(struct statetree *t, const char *param, const char *name,
 	int rc;
 
 	(void)name;
-	rc = source_open(&src, file->path, err);
+	rc = source_open_known(&src, file->path, &file->file, err);
 	if (rc)
 		return rc;
-	if (!fileid_equal(&src.id, &file->file)) {
-		rc = fileid_report_change(file->path, &file->file, &src.id,
-					  err);
-		source_close(&src);
-		return rc;
-	}
 	hfdir_describe(tensor, &described);
 	state_init(out, &src, &described, tensor->offset);
 	return 0;
