@@ -7,9 +7,11 @@
 #include <string.h>
 
 #include "ckpt/ckdir.h"
+#include "ckpt/content.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/hfdir.h"
 #include "ckpt/plan_impl.h"
+#include "ckpt/vfile.h"
 
 /* As plan_open_indexed, and fails where that reads the files after all. */
 static int open_indexed(const char *path, const struct plan_options *options,
@@ -164,7 +166,26 @@ int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
 		   struct errmsg *err)
 {
-	return p->ops->file_open(p, node, out, err);
+	struct vfile *f;
+	int rc = p->ops->file_open(p, node, &f, err);
+
+	if (rc)
+		return rc;
+	rc = vfile_check(f, err);
+	if (rc)
+		vfile_free(f);
+	else
+		*out = f;
+	return rc;
+}
+
+int plan_open_content(const struct plan *p, struct content *c, vfile_crc *crc,
+		      struct vfile **out, struct errmsg *err)
+{
+	*out = vfile_new_pt(p->shards, &c->w, c->storages, &c->gathers,
+			    p->options.crc_zero ? NULL : crc, err);
+	content_done(c);
+	return *out ? 0 : -ENOMEM;
 }
 
 static int add_totals(struct plan *p, uint64_t dir, uint64_t *files,

@@ -258,30 +258,17 @@ static int hf_file_open(struct plan *p, uint64_t node, struct vfile **out,
 	struct plan_hfdir *const h = hfdir_of(p);
 	struct bytebuf text = { 0 };
 	struct content c;
-	struct vfile *f;
 	vfile_crc *crc;
 	int rc;
 
 	if (is_text(h, node)) {
 		bytebuf_add(&text, SOURCE_TEXT, strlen(SOURCE_TEXT));
-		f = vfile_new_bytes(&text, err);
+		*out = vfile_new_bytes(&text, err);
 		bytebuf_done(&text);
-	} else {
-		rc = get_content(h, node, &c, &crc, err);
-		if (rc)
-			return rc;
-		f = vfile_new_pt(p->shards, &c.w, c.storages, &c.gathers,
-				 p->options.crc_zero ? NULL : crc, err);
-		content_done(&c);
+		return *out ? 0 : -ENOMEM;
 	}
-	if (!f)
-		return -ENOMEM;
-	rc = vfile_check(f, err);
-	if (rc)
-		vfile_free(f);
-	else
-		*out = f;
-	return rc;
+	rc = get_content(h, node, &c, &crc, err);
+	return rc ? rc : plan_open_content(p, &c, crc, out, err);
 }
 
 /* --- the whole ----------------------------------------------------------------- */
@@ -294,37 +281,21 @@ static int hf_check(struct plan *p, struct errmsg *err)
 	return 0;
 }
 
-static int tensor_json(struct plan *p, size_t i, struct bytebuf *out,
-		       struct errmsg *err)
+static int describe(struct plan *p, const struct plan_entry *e, cJSON *o,
+		    struct errmsg *err)
 {
-	const struct hfdir_tensor *const t = &hfdir_of(p)->d.v[i];
-	cJSON *const o = cJSON_CreateObject();
-	cJSON *shape;
-	int rc;
+	const struct hfdir_tensor *const t =
+		&hfdir_of(p)->d.v[(e->node - NODE_TENSOR) / STRIDE];
 
-	cJSON_AddStringToObject(o, "name", t->name);
-	shape = cJSON_AddArrayToObject(o, "shape");
-	for (unsigned k = 0; k < t->ndim; k++)
-		cJSON_AddItemToArray(shape,
-				     cJSON_CreateNumber((double)t->shape[k]));
+	(void)err;
+	plan_add_shape(o, t->shape, t->ndim);
 	cJSON_AddStringToObject(o, "dtype", dtype_name(t->dtype));
-	rc = plan_files_json(p, NODE_TENSOR + i * STRIDE,
-			     cJSON_AddObjectToObject(o, "files"), err);
-	bytebuf_add(out, ",\n", i ? 2 : 0);
-	plan_add_json(out, o);
-	return rc;
+	return 0;
 }
 
 static int hf_json(struct plan *p, struct bytebuf *out, struct errmsg *err)
 {
-	static const char head[] = ",\"params\":[\n", tail[] = "\n]";
-	int rc = 0;
-
-	bytebuf_add(out, head, sizeof(head) - 1);
-	for (size_t i = 0; !rc && i < hfdir_of(p)->d.n; i++)
-		rc = tensor_json(p, i, out, err);
-	bytebuf_add(out, tail, sizeof(tail) - 1);
-	return rc;
+	return plan_params_json(p, describe, out, err);
 }
 
 static void hf_close(struct plan *p)

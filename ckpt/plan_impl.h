@@ -4,6 +4,9 @@
 
 #include "ckpt/bytes.h"
 #include "ckpt/plan.h"
+#include "ckpt/vfile.h"
+
+struct content;
 
 /*
  * A kind of tree: what plan.c asks of it.  Signatures and errors as those of
@@ -28,6 +31,7 @@ struct plan_ops {
 			 uint64_t *next, struct errmsg *err);
 	int (*stat)(struct plan *p, uint64_t node, struct plan_stat *out,
 		    struct errmsg *err);
+	/* Whether its shards are those that were planned is asked afterwards. */
 	int (*file_open)(struct plan *p, uint64_t node, struct vfile **out,
 			 struct errmsg *err);
 	/* NULL: nothing is kept. */
@@ -64,6 +68,11 @@ int plan_open_weights(struct plan *universal, bool owned,
 int plan_set_entry(struct plan_entry *e, uint64_t node, const char *name,
 		   const char *suffix);
 
+/* Open a file of torch.save, with checksums in `crc` unless the plan has none.
+ * Uses up the content.  -ENOMEM. */
+int plan_open_content(const struct plan *p, struct content *c, vfile_crc *crc,
+		      struct vfile **out, struct errmsg *err);
+
 /* plan_lookup by going through the directory. */
 int plan_lookup_by_walking(struct plan *p, uint64_t dir, const char *name,
 			   uint64_t *node, struct errmsg *err);
@@ -73,6 +82,17 @@ int plan_lookup_by_walking(struct plan *p, uint64_t dir, const char *name,
 struct cJSON;
 int plan_files_json(struct plan *p, uint64_t dir, struct cJSON *files,
 		    struct errmsg *err);
+
+/*
+ * The parameters of a universal tree, each with its files; `describe` adds what
+ * the kind of plan knows of the one in a directory.  Written object by object,
+ * so that a tree of 100,000 parameters needs memory for its text only.
+ */
+typedef int plan_describe_fn(struct plan *p, const struct plan_entry *e,
+			     struct cJSON *o, struct errmsg *err);
+int plan_params_json(struct plan *p, plan_describe_fn *describe,
+		     struct bytebuf *out, struct errmsg *err);
+void plan_add_shape(struct cJSON *o, const uint64_t *shape, unsigned ndim);
 
 /* Print and delete an object. */
 void plan_add_json(struct bytebuf *out, struct cJSON *o);

@@ -3,8 +3,6 @@
  * The plan as people and scripts read it: .ucfs/plan/<tag>.json in a mount.
  * One object per file, its runs as [offset, length, source, source offset];
  * source is an index into "shards", or a string for bytes that are made.
- * Written object by object, so that a tree of 100,000 parameters needs memory
- * for its text only.
  */
 #include "ckpt/plan.h"
 
@@ -96,14 +94,52 @@ int plan_files_json(struct plan *p, uint64_t dir, cJSON *files,
 	int rc;
 
 	while ((rc = plan_next(p, dir, &pos, &e, err)) == 1) {
-		struct plan_stat st;
-
-		rc = plan_stat(p, e.node, &st, err);
-		if (!rc && !st.is_dir)
-			rc = file_json(p, &e, files, err);
+		if (plan_is_dir(p, e.node))
+			continue;
+		rc = file_json(p, &e, files, err);
 		if (rc)
 			return rc;
 	}
+	return rc;
+}
+
+void plan_add_shape(cJSON *o, const uint64_t *shape, unsigned ndim)
+{
+	cJSON *const list = cJSON_AddArrayToObject(o, "shape");
+
+	for (unsigned i = 0; i < ndim; i++)
+		cJSON_AddItemToArray(list,
+				     cJSON_CreateNumber((double)shape[i]));
+}
+
+int plan_params_json(struct plan *p, plan_describe_fn *describe,
+		     struct bytebuf *out, struct errmsg *err)
+{
+	const char *before = "\n";
+	struct plan_entry e;
+	uint64_t pos = 0;
+	int rc;
+
+	add_text(out, ",\"params\":[");
+	while ((rc = plan_next(p, PLAN_ZERO, &pos, &e, err)) == 1) {
+		cJSON *o;
+
+		if (!plan_is_dir(p, e.node))
+			continue;
+		o = cJSON_CreateObject();
+		cJSON_AddStringToObject(o, "name", e.name);
+		rc = describe(p, &e, o, err);
+		if (!rc)
+			rc = plan_files_json(
+				p, e.node, cJSON_AddObjectToObject(o, "files"),
+				err);
+		add_text(out, before);
+		before = ",\n";
+		plan_add_json(out, o);
+		if (rc)
+			return rc;
+	}
+	add_text(out, "\n]");
 	return rc;
 }
 

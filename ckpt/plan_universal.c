@@ -344,30 +344,17 @@ static int universal_file_open(struct plan *p, uint64_t node,
 {
 	struct plan_universal *const u = plan_universal(p);
 	struct content c;
-	struct vfile *f;
 	vfile_crc *crc;
 	size_t index;
-	int rc = 0;
+	int rc;
 
 	if (is_model(u, node, &index)) {
-		f = vfile_new_verbatim(u->plan.shards,
-				       (uint32_t)(u->r.dir.noptim + index), err);
-	} else {
-		rc = get_content(u, node, true, &c, &crc, err);
-		if (rc)
-			return rc;
-		f = vfile_new_pt(u->plan.shards, &c.w, c.storages, &c.gathers,
-				 u->plan.options.crc_zero ? NULL : crc, err);
-		content_done(&c);
+		*out = vfile_new_verbatim(
+			p->shards, (uint32_t)(u->r.dir.noptim + index), err);
+		return *out ? 0 : -ENOMEM;
 	}
-	if (!f)
-		return -ENOMEM;
-	rc = vfile_check(f, err);
-	if (rc)
-		vfile_free(f);
-	else
-		*out = f;
-	return rc;
+	rc = get_content(u, node, true, &c, &crc, err);
+	return rc ? rc : plan_open_content(p, &c, crc, out, err);
 }
 
 /* --- the whole ---------------------------------------------------------------- */

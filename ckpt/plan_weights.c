@@ -159,9 +159,10 @@ static int open_index(const struct plan_weights *x, struct vfile **out,
 	return *out ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
 }
 
-static int open_node(struct plan_weights *x, uint64_t node, struct vfile **out,
-		     struct errmsg *err)
+static int weights_file_open(struct plan *p, uint64_t node, struct vfile **out,
+			     struct errmsg *err)
 {
+	struct plan_weights *const x = weights_of(p);
 	struct hffile *const f = file_of(x, node);
 
 	if (node == PLAN_ROOT)
@@ -169,29 +170,12 @@ static int open_node(struct plan_weights *x, uint64_t node, struct vfile **out,
 	if (node == NODE_INDEX && x->index.len)
 		return open_index(x, out, err);
 	if (f)
-		return hffile_open(f, &x->set, !x->plan.options.crc_zero, out,
-				   err);
+		return hffile_open(f, &x->set, !p->options.crc_zero, out, err);
 	if (!companion_of(x, node))
 		return errmsg_set(err, -ENOENT, "no such file");
 	*out = vfile_new_verbatim(x->companions.shards,
 				  (uint32_t)(node - NODE_COMPANION), err);
 	return *out ? 0 : -ENOMEM;
-}
-
-static int weights_file_open(struct plan *p, uint64_t node, struct vfile **out,
-			     struct errmsg *err)
-{
-	struct vfile *f;
-	int rc = open_node(weights_of(p), node, &f, err);
-
-	if (rc)
-		return rc;
-	rc = vfile_check(f, err);
-	if (rc)
-		vfile_free(f);
-	else
-		*out = f;
-	return rc;
 }
 
 static int weights_json(struct plan *p, struct bytebuf *out, struct errmsg *err)
