@@ -23,9 +23,9 @@ endif
 	%D%/zero.c %D%/zero_move.c %D%/zero_weights.c \
 	%D%/ptsave.h %D%/ptsave.c \
 	%D%/dsconfig.h %D%/dsconfig.c \
-	%D%/save.h %D%/save_impl.h \
+	%D%/saver.h %D%/save_impl.h \
 	%D%/save.c %D%/save_old.c %D%/save_model.c %D%/save_shard.c \
-	%D%/saver.h %D%/saver.c \
+	%D%/saver.c \
 	%D%/origin.h %D%/origin.c \
 	%D%/front.h %D%/front.c \
 	%D%/reader.h %D%/reader_threads.c %D%/reader_uring.c \

@@ -5,7 +5,7 @@
  * on the medium, rank 0 renames it and then `latest`.  A rank that fails, or a
  * disk that is full, costs this checkpoint and none before it.
  */
-#include "gpu/save.h"
+#include "gpu/save_impl.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include "ckpt/errmsg.h"
-#include "gpu/save_impl.h"
 
 static int unsaved(const struct checkpoint *c, int rc, struct errmsg *err)
 {
@@ -117,19 +116,4 @@ void checkpoint_end(struct checkpoint *c)
 	}
 	if (c->first)
 		outdir_close(&c->dir);
-}
-
-int save_checkpoint(struct zero *z, const struct save_options *o,
-		    struct errmsg *err)
-{
-	struct checkpoint c;
-	int rc = checkpoint_begin(&c, z, o, err);
-
-	if (rc)
-		return rc;
-	rc = comm_agree(z->comm, checkpoint_write(&c, err), err);
-	if (!rc)
-		rc = comm_agree(z->comm, checkpoint_commit(&c, err), err);
-	checkpoint_end(&c);
-	return rc;
 }

@@ -10,7 +10,7 @@
 #include "gpu/config.h"
 #include "gpu/gpt2.h"
 #include "gpu/ptsave.h"
-#include "gpu/save.h"
+#include "gpu/saver.h"
 #include "gpu/scaler.h"
 #include "gpu/zero.h"
 

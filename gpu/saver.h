@@ -5,24 +5,41 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "gpu/save.h"
-
+struct config;
 struct errmsg;
+struct scaler;
 struct zero;
 
+struct save_options {
+	const char *dir;    /* of the run; made if it is not there */
+	unsigned keep_last; /* checkpoints up to this step; 0: all */
+	const struct config *config;
+	const struct scaler *scaler;
+	uint64_t step; /* done, skipped ones among them */
+	uint64_t skipped;
+};
+
 /*
- * Saves checkpoints while training goes on: what is to be saved is copied to
- * memory of the host, which takes as much of it as this rank's files have
- * bytes, and a thread writes them.  Where that memory cannot be had, or is not
- * wanted, training waits instead.  Like save_checkpoint all of it is called by
- * all ranks, which get the same results.
+ * Saves checkpoints as DeepSpeed 0.19.8 does: DIR/global_step<N>/ with a file
+ * or two of each rank, and its name in DIR/latest.  One appears whole, or there
+ * is an error and everything is as before; a checkpoint of that name that is
+ * there already is replaced.
+ *
+ * In the background it is while training goes on: what is to be saved is copied
+ * to memory of the host, which takes as much of it as this rank's files have
+ * bytes, and a thread writes them.  Where that memory cannot be had, training
+ * waits instead.
+ *
+ * All of it is called by all ranks, which see the same directory; all get the
+ * same results.
  */
 struct saver;
 
 int saver_new(struct saver **out, struct zero *z, bool background,
 	      struct errmsg *err);
 
-/* Begin to save, when the one before is over. */
+/* Begin to save, when the one before is over; it ends with it, unless in the
+ * background. */
 int saver_begin(struct saver *s, const struct save_options *o,
 		struct errmsg *err);
 

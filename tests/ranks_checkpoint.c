@@ -205,7 +205,7 @@ static int save_and_train(struct run *r, const struct save_options *o,
 			  struct errmsg *err)
 {
 	struct saver *s;
-	int rc = saver_new(&s, &r->zero, true, err);
+	int rc = saver_new(&s, &r->zero, r->background, err);
 
 	if (rc)
 		return rc;
@@ -240,10 +240,7 @@ static int save(struct run *r, struct errmsg *err)
 		setrlimit(RLIMIT_FSIZE,
 			  &(struct rlimit){ r->largest, r->largest });
 	}
-	if (!o.dir)
-		return 0;
-	return r->background ? save_and_train(r, &o, err)
-			     : save_checkpoint(&r->zero, &o, err);
+	return o.dir ? save_and_train(r, &o, err) : 0;
 }
 
 static int resume(struct run *r, struct errmsg *err)
