@@ -123,78 +123,79 @@ static int pass_failed(const struct run *r, int rc, const struct errmsg *err)
 	return rc;
 }
 
-/*
- * The mean loss of what this rank has added up, over all ranks; or what one of
- * them could not read, which only now it can say without anybody waiting for
- * its part of something else.
- */
-static int mean_loss(struct run *r, double sum, double n, int rc, double *loss,
-		     struct errmsg *err)
+/* What this rank has added up over micro-batches. */
+struct losses {
+	double sum;
+	int unread; /* the error of the first rows that could not be ... */
+	struct errmsg why; /* ... and its message */
+};
+
+/* One micro-batch, for its gradients or to validate.  Other rows take the place
+ * of those that cannot be read: the result will not count. */
+static int add_pass(struct run *r, bool valid, uint64_t batch, unsigned micro,
+		    struct losses *l, struct errmsg *err)
 {
-	double all[2] = { sum, rc != 0 };
+	/* Each micro-batch counts for its part of the rank's, as if it had been
+	 * one large batch; ranks are averaged when they are summed. */
+	const float scale = (float)(r->scaler.scale / r->config->accumulation);
+	double one;
+	int rc;
+
+	if (!l->unread)
+		l->unread = read_rows(r, valid, batch, micro, &l->why);
+	rc = valid ? network_evaluate(r->network, &r->weights, r->rows, &one, err)
+		   : network_train(r->network, &r->weights, r->rows, scale,
+				   dropout_seed(r, micro), &one, err);
+	l->sum += rc ? 0 : one;
+	return pass_failed(r, rc, err);
+}
+
+/*
+ * The mean over all ranks, of `n` micro-batches on each; or what one of them
+ * could not read, which only now it can say without anybody waiting for its
+ * part of something else.
+ */
+static int mean_loss(struct run *r, const struct losses *l, double n,
+		     double *loss, struct errmsg *err)
+{
+	double all[2] = { l->sum, l->unread != 0 };
 
 	comm_sum_double(r->comm, all, 2);
-	if (all[1] > 0)
-		return comm_agree(r->comm, rc, err);
+	if (all[1] > 0) {
+		*err = l->why;
+		return comm_agree(r->comm, l->unread, err);
+	}
 	*loss = all[0] / n / r->comm->size;
 	return 0;
 }
 
-/* Gradients of the whole batch; *loss is its mean over all ranks.  Other rows
- * take the place of those that could not be read: the step will not count. */
+/* Gradients of the whole batch; *loss is its mean over all ranks. */
 static int accumulate(struct run *r, double *loss, struct errmsg *err)
 {
-	const struct config *c = r->config;
-	double sum = 0, one;
-	unsigned i;
-	int rc = 0, failed;
+	const unsigned n = r->config->accumulation;
+	struct losses l = { 0 };
+	int rc = 0;
 
-	/* Each micro-batch counts for its part of the rank's, as if it had been
-	 * one large batch; ranks are averaged when they are summed. */
-	float scale = (float)(r->scaler.scale / c->accumulation);
-
-	for (i = 0; i < c->accumulation; i++) {
-		struct errmsg why;
-
-		if (!rc)
-			rc = read_rows(r, false, r->step, i, err);
-		failed = network_train(r->network, &r->weights, r->rows, scale,
-				       dropout_seed(r, i), &one, &why);
-		if (pass_failed(r, failed, &why)) {
-			*err = why;
-			return failed;
-		}
-		sum += one;
-	}
-	return mean_loss(r, sum, c->accumulation, rc, loss, err);
+	for (unsigned i = 0; i < n && !rc; i++)
+		rc = add_pass(r, false, r->step, i, &l, err);
+	return rc ? rc : mean_loss(r, &l, n, loss, err);
 }
 
 static int validate(struct run *r, double *loss, struct errmsg *err)
 {
 	const struct config *c = r->config;
-	uint64_t batches = tokens_valid_rows(r->tokens) / c->batch, b;
-	double sum = 0, one;
-	unsigned i;
-	int rc = 0, failed;
+	uint64_t batches = tokens_valid_rows(r->tokens) / c->batch;
+	struct losses l = { 0 };
+	int rc = 0;
 
 	if (batches > VALID_BATCHES_MAX)
 		batches = VALID_BATCHES_MAX;
-	for (b = 0; b < batches; b++)
-		for (i = 0; i < c->accumulation; i++) {
-			struct errmsg why;
-
-			if (!rc)
-				rc = read_rows(r, true, b, i, err);
-			failed = network_evaluate(r->network, &r->weights,
-						  r->rows, &one, &why);
-			if (pass_failed(r, failed, &why)) {
-				*err = why;
-				return failed;
-			}
-			sum += one;
-		}
-	return mean_loss(r, sum, (double)batches * c->accumulation, rc, loss,
-			 err);
+	for (uint64_t i = 0; i < batches * c->accumulation && !rc; i++)
+		rc = add_pass(r, true, i / c->accumulation,
+			      (unsigned)(i % c->accumulation), &l, err);
+	return rc ? rc
+		  : mean_loss(r, &l, (double)batches * c->accumulation, loss,
+			      err);
 }
 
 /* What is under way is saved, whatever else has happened. */
