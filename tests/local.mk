@@ -277,6 +277,7 @@ EXTRA_LIBRARIES += %D%/libmk.a
 	%D%/mkckpt_model.c %D%/mkckpt_experts.c \
 	%D%/world.h %D%/world.c %D%/world_info.c \
 	%D%/realfiles.h %D%/realfiles.c \
+	%D%/goodcase.h %D%/goodcase.c \
 	%D%/walk.h %D%/walk.c
 CLEANFILES += %D%/libmk.a
 

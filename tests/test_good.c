@@ -6,7 +6,6 @@
  *
  *     test_good [DIRECTORY [CASE]...]
  */
-#include <dirent.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -14,8 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <nettle/sha2.h>
 
 #include "ckpt/bytes.h"
 #include "ckpt/errmsg.h"
@@ -25,19 +22,13 @@
 #include "ckpt/tensor.h"
 #include "ckpt/value.h"
 #include "ckpt/vfile.h"
+#include "tests/goodcase.h"
 
-#define HEX_LEN (2 * SHA256_DIGEST_SIZE)
-#define FIELDS_MAX 5
-#define PATH_LEN 1024
 
 /* One case: its digests file, split, and the plan made of its checkpoint. */
 struct good {
 	const char *name;
-	char *text;
-	struct line {
-		char *field[FIELDS_MAX]; /* "" when absent */
-	} * lines;
-	size_t nlines;
+	struct lines lines;
 	struct plan *plan;
 	unsigned failures;
 	unsigned checks;
@@ -56,91 +47,11 @@ static __attribute__((format(printf, 2, 3))) void fail(struct good *g,
 	g->failures++;
 }
 
-static void die(const char *what)
-{
-	perror(what);
-	exit(1);
-}
-
-static void *xrealloc(void *p, size_t size)
-{
-	p = realloc(p, size);
-	if (!p)
-		die("realloc");
-	return p;
-}
-
-static void hex_digest(const void *bytes, size_t len, char out[HEX_LEN + 1])
-{
-	uint8_t digest[SHA256_DIGEST_SIZE];
-	struct sha256_ctx ctx;
-
-	sha256_init(&ctx);
-	sha256_update(&ctx, len, bytes);
-	sha256_digest(&ctx, sizeof(digest), digest);
-	for (size_t i = 0; i < sizeof(digest); i++)
-		sprintf(out + 2 * i, "%02x", digest[i]);
-}
-
-/* The whole file as a string. */
-static char *load_text(const char *path)
-{
-	FILE *const f = fopen(path, "r");
-	char *text = NULL;
-	size_t len = 0;
-
-	if (!f)
-		die(path);
-	do {
-		text = xrealloc(text, len + 65536);
-		len += fread(text + len, 1, 65535, f);
-	} while (!feof(f) && !ferror(f));
-	if (ferror(f))
-		die(path);
-	fclose(f);
-	text[len] = '\0';
-	return text;
-}
-
-static void good_load(struct good *g, const char *path)
-{
-	char *rest, *line, *word;
-
-	g->text = rest = load_text(path);
-	while ((line = strsep(&rest, "\n"))) {
-		struct line *l;
-		size_t n = 0;
-
-		if (!*line || *line == '#')
-			continue;
-		g->lines =
-			xrealloc(g->lines, (g->nlines + 1) * sizeof(*g->lines));
-		l = &g->lines[g->nlines++];
-		while (n < FIELDS_MAX && (word = strsep(&line, " ")))
-			l->field[n++] = word;
-		while (n < FIELDS_MAX)
-			l->field[n++] = "";
-	}
-}
-
-static bool line_is(const struct line *l, const char *keyword)
-{
-	return strcmp(l->field[0], keyword) == 0;
-}
-
-static const struct line *good_find(const struct good *g, const char *keyword)
-{
-	for (size_t i = 0; i < g->nlines; i++)
-		if (line_is(&g->lines[i], keyword))
-			return &g->lines[i];
-	return NULL;
-}
-
 /* The node at a path of the tree, by one lookup per component. */
 static int find_node(struct good *g, const char *path, uint64_t *node)
 {
 	struct errmsg err = { "" };
-	char copy[PATH_LEN], *rest = copy, *name;
+	char copy[GOOD_PATH_LEN], *rest = copy, *name;
 	int rc = 0;
 
 	snprintf(copy, sizeof(copy), "%s", path);
@@ -224,7 +135,7 @@ static void check_file(struct good *g, const struct line *l)
 {
 	const char *const path = l->field[1];
 	const struct span bytes = read_file(g, path);
-	char hex[HEX_LEN + 1];
+	char hex[GOOD_HEX_LEN + 1];
 
 	if (!bytes.p)
 		return;
@@ -245,7 +156,7 @@ static void check_exists(struct good *g, const struct line *l)
 
 /* Digest of the elements of a contiguous tensor as float32. */
 static void hex_elements(const struct tensor *t, const uint8_t *storage,
-			 char hex[HEX_LEN + 1])
+			 char hex[GOOD_HEX_LEN + 1])
 {
 	const uint8_t *const first =
 		storage + t->storage_offset * dtype_size(t->dtype);
@@ -275,8 +186,8 @@ static void check_shape(struct good *g, const char *param, const char *path,
 		len += (size_t)snprintf(text + len, sizeof(text) - len,
 					"%s%llu", i ? "x" : "",
 					(unsigned long long)t->shape[i]);
-	for (size_t i = 0; i < g->nlines; i++) {
-		const struct line *const l = &g->lines[i];
+	for (size_t i = 0; i < g->lines.n; i++) {
+		const struct line *const l = &g->lines.v[i];
 
 		if (line_is(l, "shape") && !strcmp(l->field[1], param) &&
 		    strcmp(l->field[2], text) && !(may_be_flat && t->ndim == 1))
@@ -289,7 +200,7 @@ static void check_shape(struct good *g, const char *param, const char *path,
 static void check_truth(struct good *g, const struct line *l)
 {
 	struct errmsg err = { "" };
-	char path[PATH_LEN], hex[HEX_LEN + 1];
+	char path[GOOD_PATH_LEN], hex[GOOD_HEX_LEN + 1];
 	const struct value *v;
 	struct source src;
 	struct ptfile pt;
@@ -346,7 +257,7 @@ static bool is_number(const struct line *l, const struct value *v,
 static void check_number(struct good *g, const struct line *l)
 {
 	struct errmsg err = { "" };
-	char path[PATH_LEN];
+	char path[GOOD_PATH_LEN];
 	struct source src;
 	struct ptfile pt;
 	struct span bytes;
@@ -385,7 +296,7 @@ static size_t check_known(struct good *g, uint64_t dir, const char *path)
 	int rc;
 
 	while ((rc = plan_next(g->plan, dir, &pos, &e, &err)) > 0) {
-		char full[PATH_LEN];
+		char full[GOOD_PATH_LEN];
 		struct plan_stat st;
 		bool known = false;
 
@@ -400,10 +311,10 @@ static size_t check_known(struct good *g, uint64_t dir, const char *path)
 			continue;
 		}
 		files++;
-		for (size_t i = 0; i < g->nlines && !known; i++)
-			known = (line_is(&g->lines[i], "file") ||
-				 line_is(&g->lines[i], "exists")) &&
-				!strcmp(g->lines[i].field[1], full);
+		for (size_t i = 0; i < g->lines.n && !known; i++)
+			known = (line_is(&g->lines.v[i], "file") ||
+				 line_is(&g->lines.v[i], "exists")) &&
+				!strcmp(g->lines.v[i].field[1], full);
 		if (!known)
 			fail(g, "%s: should not be there", full);
 	}
@@ -421,9 +332,9 @@ static void check_complete(struct good *g, const struct line *l)
 	size_t expected = 0;
 
 	(void)l;
-	for (size_t i = 0; i < g->nlines; i++)
-		expected += line_is(&g->lines[i], "file") ||
-			    line_is(&g->lines[i], "exists");
+	for (size_t i = 0; i < g->lines.n; i++)
+		expected += line_is(&g->lines.v[i], "file") ||
+			    line_is(&g->lines.v[i], "exists");
 	if (listed != expected)
 		fail(g, "%zu files are listed, expected %zu", listed, expected);
 	if (plan_totals(g->plan, &files, &bytes, &err))
@@ -458,7 +369,7 @@ static int reopen(struct good *g, const char *path,
 
 	plan_close(g->plan);
 	g->plan = NULL;
-	if (rc != !good_find(g, "hugging-face"))
+	if (rc != !lines_find(&g->lines, "hugging-face"))
 		fail(g, "index: %d: %s", rc, err.text);
 	rc = plan_open_indexed(path, options, (struct span){ b.data, b.len },
 			       &g->plan, &refused, &err);
@@ -482,10 +393,10 @@ static void check_lines(struct good *g)
 		{ "complete", check_complete },
 	};
 
-	for (size_t i = 0; i < g->nlines; i++)
+	for (size_t i = 0; i < g->lines.n; i++)
 		for (size_t k = 0; k < sizeof(checks) / sizeof(*checks); k++)
-			if (line_is(&g->lines[i], checks[k].keyword)) {
-				checks[k].check(g, &g->lines[i]);
+			if (line_is(&g->lines.v[i], checks[k].keyword)) {
+				checks[k].check(g, &g->lines.v[i]);
 				g->checks++;
 			}
 }
@@ -493,11 +404,11 @@ static void check_lines(struct good *g)
 /* Twice: from the files, and from the index of what these told. */
 static void check_open(struct good *g, const char *dir)
 {
-	const struct line *const tag = good_find(g, "tag");
-	const struct line *const refuse = good_find(g, "refuse");
+	const struct line *const tag = lines_find(&g->lines, "tag");
+	const struct line *const refuse = lines_find(&g->lines, "refuse");
 	const struct plan_options options = { .hugging_face = true };
 	struct errmsg err = { "" };
-	char path[PATH_LEN];
+	char path[GOOD_PATH_LEN];
 	int rc;
 
 	snprintf(path, sizeof(path), "%s/%s/%s", dir, g->name,
@@ -521,56 +432,17 @@ static void check_open(struct good *g, const char *dir)
 static unsigned check_case(const char *dir, const char *name, unsigned *checks)
 {
 	struct good g = { .name = name };
-	char path[PATH_LEN];
+	char path[GOOD_PATH_LEN];
 
 	snprintf(path, sizeof(path), "%s/%s.digests", dir, name);
-	good_load(&g, path);
+	lines_load(&g.lines, path);
 	check_open(&g, dir);
-	free(g.lines);
-	free(g.text);
+	lines_done(&g.lines);
 	*checks += g.checks;
 	return g.failures;
 }
 
-static int is_digests(const struct dirent *d)
-{
-	const size_t len = strlen(d->d_name);
-
-	return len > 8 && !strcmp(d->d_name + len - 8, ".digests");
-}
-
-/* Every case of the directory, in order. */
-static unsigned check_all(const char *dir, unsigned *checks)
-{
-	struct dirent **entries;
-	unsigned failures = 0;
-	const int n = scandir(dir, &entries, is_digests, alphasort);
-
-	if (n < 0)
-		die(dir);
-	for (int i = 0; i < n; i++) {
-		entries[i]->d_name[strlen(entries[i]->d_name) - 8] = '\0';
-		failures += check_case(dir, entries[i]->d_name, checks);
-		free(entries[i]);
-	}
-	free(entries);
-	return failures;
-}
-
 int main(int argc, char **argv)
 {
-	const char *const srcdir = getenv("top_srcdir");
-	unsigned failures = 0, checks = 0;
-	char dir[PATH_LEN];
-
-	snprintf(dir, sizeof(dir), "%s/tests/good", srcdir ? srcdir : ".");
-	if (argc > 1)
-		snprintf(dir, sizeof(dir), "%s", argv[1]);
-	if (argc > 2)
-		for (int i = 2; i < argc; i++)
-			failures += check_case(dir, argv[i], &checks);
-	else
-		failures = check_all(dir, &checks);
-	printf("%u checks, %u failures\n", checks, failures);
-	return failures || !checks;
+	return good_main(argc, argv, ".digests", check_case);
 }

@@ -8,7 +8,6 @@
  *
  *     test_weights [DIRECTORY [CASE]...]
  */
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -20,19 +19,15 @@
 #include <unistd.h>
 
 #include <cJSON.h>
-#include <nettle/sha2.h>
-
 #include "ckpt/bytes.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/plan.h"
 #include "ckpt/ptfile.h"
 #include "ckpt/value.h"
 #include "ckpt/vfile.h"
+#include "tests/goodcase.h"
 #include "tests/walk.h"
 
-#define HEX_LEN (2 * SHA256_DIGEST_SIZE)
-#define FIELDS_MAX 5
-#define PATH_LEN 1024
 #define COUNT(a) (sizeof(a) / sizeof(*(a)))
 
 /* As in make_weights.py. */
@@ -50,17 +45,9 @@ static const struct {
 	{ "fp32-split", { .kind = PLAN_FP32, .shard_size = 500 } },
 };
 
-struct lines {
-	char *text;
-	struct line {
-		char *field[FIELDS_MAX]; /* "" when absent */
-	} * v;
-	size_t n;
-};
-
 struct good {
 	const char *name;
-	char tag[PATH_LEN]; /* its path */
+	char tag[GOOD_PATH_LEN]; /* its path */
 	struct lines digests, weights;
 	unsigned failures;
 	unsigned checks;
@@ -77,75 +64,6 @@ static __attribute__((format(printf, 2, 3))) void fail(struct good *g,
 	va_end(ap);
 	putchar('\n');
 	g->failures++;
-}
-
-static void *xrealloc(void *p, size_t size)
-{
-	p = realloc(p, size);
-	if (!p) {
-		perror("realloc");
-		exit(1);
-	}
-	return p;
-}
-
-static void hex_digest(const void *bytes, size_t len, char out[HEX_LEN + 1])
-{
-	uint8_t digest[SHA256_DIGEST_SIZE];
-	struct sha256_ctx ctx;
-
-	sha256_init(&ctx);
-	sha256_update(&ctx, len, bytes);
-	sha256_digest(&ctx, sizeof(digest), digest);
-	for (size_t i = 0; i < sizeof(digest); i++)
-		sprintf(out + 2 * i, "%02x", digest[i]);
-}
-
-static bool lines_load(struct lines *x, const char *path)
-{
-	FILE *const f = fopen(path, "r");
-	char *rest, *line, *word;
-	size_t cap = 0;
-
-	if (!f || getdelim(&x->text, &cap, '\0', f) < 0) {
-		perror(path);
-		return false;
-	}
-	fclose(f);
-	rest = x->text;
-	while ((line = strsep(&rest, "\n"))) {
-		struct line *l;
-		size_t n = 0;
-
-		if (!*line || *line == '#')
-			continue;
-		x->v = xrealloc(x->v, (x->n + 1) * sizeof(*x->v));
-		l = &x->v[x->n++];
-		while (n < FIELDS_MAX && (word = strsep(&line, " ")))
-			l->field[n++] = word;
-		while (n < FIELDS_MAX)
-			l->field[n++] = "";
-	}
-	return true;
-}
-
-static void lines_done(struct lines *x)
-{
-	free(x->text);
-	free(x->v);
-}
-
-static bool line_is(const struct line *l, const char *keyword)
-{
-	return strcmp(l->field[0], keyword) == 0;
-}
-
-static const struct line *lines_find(const struct lines *x, const char *keyword)
-{
-	for (size_t i = 0; i < x->n; i++)
-		if (line_is(&x->v[i], keyword))
-			return &x->v[i];
-	return NULL;
 }
 
 /* --- reading ----------------------------------------------------------------- */
@@ -232,7 +150,7 @@ static void shape_text(const struct tensor *t, char out[64])
 static void check_tensors(struct good *g, const struct line *l,
 			  struct span bytes)
 {
-	char text[64], hex[HEX_LEN + 1], *listing = NULL;
+	char text[64], hex[GOOD_HEX_LEN + 1], *listing = NULL;
 	size_t len = 0;
 	struct dict d;
 	FILE *f;
@@ -264,7 +182,7 @@ static void check_tensors(struct good *g, const struct line *l,
 /* file <variant> <file> <bytes> <sha256> */
 static void check_bytes(struct good *g, const struct line *l, struct span bytes)
 {
-	char hex[HEX_LEN + 1];
+	char hex[GOOD_HEX_LEN + 1];
 
 	hex_digest(bytes.p, bytes.len, hex);
 	if (bytes.len != strtoull(l->field[3], NULL, 10))
@@ -278,7 +196,7 @@ static void check_bytes(struct good *g, const struct line *l, struct span bytes)
 /* A file that the script does not write is one of the run's own. */
 static bool is_companion(const struct good *g, const char *name)
 {
-	char path[2 * PATH_LEN];
+	char path[2 * GOOD_PATH_LEN];
 
 	snprintf(path, sizeof(path), "%s/../%s", g->tag, name);
 	return access(path, F_OK) == 0;
@@ -357,7 +275,7 @@ static uint64_t count_elements(const struct good *g, const char *name,
 static void check_truth(struct good *g, const struct line *l,
 			const struct dict *d, struct span bytes)
 {
-	char hex[HEX_LEN + 1];
+	char hex[GOOD_HEX_LEN + 1];
 
 	for (size_t i = 0; i < d->v->n; i++) {
 		struct tensor t;
@@ -506,15 +424,13 @@ static void check_beside(struct good *g)
 static unsigned check_case(const char *dir, const char *name, unsigned *checks)
 {
 	struct good g = { .name = name };
-	char path[PATH_LEN];
+	char path[GOOD_PATH_LEN];
 	const struct line *tag;
 
 	snprintf(path, sizeof(path), "%s/%s.digests", dir, name);
-	if (!lines_load(&g.digests, path))
-		return 1;
+	lines_load(&g.digests, path);
 	snprintf(path, sizeof(path), "%s/%s.weights", dir, name);
-	if (!lines_load(&g.weights, path))
-		return 1;
+	lines_load(&g.weights, path);
 	tag = lines_find(&g.digests, "tag");
 	snprintf(g.tag, sizeof(g.tag), "%s/%s/%s", dir, name,
 		 tag ? tag->field[1] : "");
@@ -531,47 +447,7 @@ static unsigned check_case(const char *dir, const char *name, unsigned *checks)
 	return g.failures;
 }
 
-static int is_weights(const struct dirent *d)
-{
-	const size_t len = strlen(d->d_name);
-
-	return len > 8 && !strcmp(d->d_name + len - 8, ".weights");
-}
-
-/* Every case of the directory, in order. */
-static unsigned check_all(const char *dir, unsigned *checks)
-{
-	struct dirent **entries;
-	unsigned failures = 0;
-	const int n = scandir(dir, &entries, is_weights, alphasort);
-
-	if (n < 0) {
-		perror(dir);
-		return 1;
-	}
-	for (int i = 0; i < n; i++) {
-		entries[i]->d_name[strlen(entries[i]->d_name) - 8] = '\0';
-		failures += check_case(dir, entries[i]->d_name, checks);
-		free(entries[i]);
-	}
-	free(entries);
-	return failures;
-}
-
 int main(int argc, char **argv)
 {
-	const char *const srcdir = getenv("top_srcdir");
-	unsigned failures = 0, checks = 0;
-	char dir[PATH_LEN];
-
-	snprintf(dir, sizeof(dir), "%s/tests/good", srcdir ? srcdir : ".");
-	if (argc > 1)
-		snprintf(dir, sizeof(dir), "%s", argv[1]);
-	if (argc > 2)
-		for (int i = 2; i < argc; i++)
-			failures += check_case(dir, argv[i], &checks);
-	else
-		failures = check_all(dir, &checks);
-	printf("%u checks, %u failures\n", checks, failures);
-	return failures || !checks;
+	return good_main(argc, argv, ".weights", check_case);
 }

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_GOODCASE_H
+#define TESTS_GOODCASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/*
+ * The cases of tests/good, whose README.md says what their files hold: what the
+ * tests that go through them have in common.
+ */
+
+#define GOOD_FIELDS 5
+#define GOOD_PATH_LEN 1024
+#define GOOD_HEX_LEN 64 /* of a SHA-256 */
+
+struct line {
+	char *field[GOOD_FIELDS]; /* "" when absent */
+};
+
+/* A file of statements, split. */
+struct lines {
+	char *text;
+	struct line *v;
+	size_t n;
+};
+
+/* Ends the test if the file cannot be read. */
+void lines_load(struct lines *x, const char *path);
+void lines_done(struct lines *x);
+bool line_is(const struct line *l, const char *keyword);
+
+/* The first of them, or NULL. */
+const struct line *lines_find(const struct lines *x, const char *keyword);
+
+/* The SHA-256 of bytes, as text. */
+void hex_digest(const void *bytes, size_t len, char out[GOOD_HEX_LEN + 1]);
+
+/* As realloc; ends the test where there is no memory. */
+void *xrealloc(void *p, size_t size);
+
+/* Checks the case DIR/NAME, adds the checks that were made to `*checks`, and
+ * returns how many failed. */
+typedef unsigned good_check_fn(const char *dir, const char *name,
+			       unsigned *checks);
+
+/* main(): check the cases that the command line names (DIRECTORY CASE...), or
+ * all that have a file with that suffix, in order. */
+int good_main(int argc, char **argv, const char *suffix, good_check_fn *check);
+
+#endif
