@@ -172,7 +172,6 @@ static int open_plan(const struct views *v, struct view *view, struct plan **p)
 	int rc = 0;
 
 	options.kind = view->kind;
-
 	if (v->index)
 		rc = indexfile_find(v->index, view->path, &index, &refused);
 	if (*refused.text)
