@@ -2,7 +2,7 @@
 #include "ckpt/checksum.h"
 
 #include <errno.h>
-#include <libdeflate.h>
+#include <isa-l/crc.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <zlib.h>
@@ -15,6 +15,11 @@
 #define PIECES_EACH 4
 #define PIECE_MIN (UINT64_C(2) << 20)
 #define PIECE_MAX (UINT64_C(16) << 20)
+
+uint32_t checksum_add(uint32_t crc, const void *bytes, size_t len)
+{
+	return crc32_gzip_refl(crc, bytes, len);
+}
 
 struct summing {
 	checksum_step *step;
@@ -80,7 +85,7 @@ static void cut(struct summing *s, const struct checksum *v, size_t n,
 uint32_t checksum_zeros(uint64_t len)
 {
 	static const uint8_t zero;
-	uint32_t sum = 0, power = libdeflate_crc32(0, &zero, 1);
+	uint32_t sum = 0, power = checksum_add(0, &zero, 1);
 
 	/* Twice as many with each bit of the length. */
 	for (uint64_t n = 1; n && n <= len; n <<= 1) {
@@ -150,7 +155,7 @@ static int read_piece(void *ctx, struct checksum *p, struct errmsg *err)
 
 		rc = r->read(r->ctx, buf, n, p->off + done, err);
 		if (!rc)
-			p->crc = libdeflate_crc32(p->crc, buf, n);
+			p->crc = checksum_add(p->crc, buf, n);
 		done += n;
 	}
 	free(buf);

@@ -14,7 +14,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <libdeflate.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +23,7 @@
 #include <zstd.h>
 
 #include "ckpt/bytes.h"
+#include "ckpt/checksum.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/source.h"
 
@@ -40,7 +40,7 @@ struct indexfile indexfile_default(const char *source)
 {
 	const char *const cache = getenv("XDG_CACHE_HOME");
 	const char *const home = getenv("HOME");
-	const uint32_t number = libdeflate_crc32(0, source, strlen(source));
+	const uint32_t number = checksum_add(0, source, strlen(source));
 	struct indexfile f = { .cached = true };
 	int n = -1;
 
@@ -141,8 +141,8 @@ static int next_record(const struct indexfile *f, const struct source *src,
 	    source_read(src, r->tag, len, *off + HEAD_LEN, err))
 		return fail_damaged(f, "a record's length", err);
 	r->tag[len] = '\0';
-	sum = libdeflate_crc32(0, head, SUMMED_LEN);
-	if (libdeflate_crc32(sum, r->tag, len) != get_le32(head + SUMMED_LEN))
+	sum = checksum_add(0, head, SUMMED_LEN);
+	if (checksum_add(sum, r->tag, len) != get_le32(head + SUMMED_LEN))
 		return fail_damaged(f, "a record's checksum", err);
 	r->off = *off + HEAD_LEN + len;
 	*off = r->off + r->len;
@@ -222,8 +222,8 @@ static void add_head(struct bytebuf *b, const char *tag, uint64_t len)
 	bytebuf_add_le64(b, len);
 	if (b->failed)
 		return;
-	sum = libdeflate_crc32(0, b->data + at, SUMMED_LEN);
-	bytebuf_add_le32(b, libdeflate_crc32(sum, tag, n));
+	sum = checksum_add(0, b->data + at, SUMMED_LEN);
+	bytebuf_add_le32(b, checksum_add(sum, tag, n));
 	bytebuf_add(b, tag, n);
 }
 

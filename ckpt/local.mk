@@ -79,7 +79,7 @@ ucfsincludedir = $(includedir)/ucfs
 ucfsinclude_HEADERS = %D%/ucfs_ioctl.h
 
 ckpt_libs = %D%/libuckpt.a \
-	$(CJSON_LIBS) $(ZLIB_LIBS) $(LIBDEFLATE_LIBS) $(ZSTD_LIBS) \
+	$(CJSON_LIBS) $(ZLIB_LIBS) $(ISAL_LIBS) $(ZSTD_LIBS) \
 	$(PCRE2_LIBS) -lm
 
 bin_PROGRAMS += ucckpt

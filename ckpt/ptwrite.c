@@ -19,13 +19,13 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <libdeflate.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/bytebuf.h"
 #include "ckpt/checked.h"
+#include "ckpt/checksum.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/namehash.h"
 
@@ -317,7 +317,7 @@ static uint32_t record_crc(const struct ptwrite *w, size_t i,
 
 	const struct record r = record_get(w, i);
 
-	return libdeflate_crc32(0, r.data, (size_t)r.len);
+	return checksum_add(0, r.data, (size_t)r.len);
 }
 
 static int serialization_id(const struct ptwrite *w, const uint32_t *crc,
@@ -341,7 +341,7 @@ static void add_record(const struct ptwrite *w, size_t i, const void *data,
 		       bool sums, struct bytebuf *out)
 {
 	const struct record r = record_get(w, i);
-	const uint32_t crc = sums ? libdeflate_crc32(0, data, (size_t)r.len) :
+	const uint32_t crc = sums ? checksum_add(0, data, (size_t)r.len) :
 				    0;
 
 	add_local(w, &r, w->header[i], out);
@@ -369,7 +369,7 @@ static int add_tail(const struct ptwrite *w, const uint32_t *crc,
 		const struct record r = record_get(w, i);
 		const uint32_t sum =
 			i < last ? record_crc(w, i, crc) :
-			crc	 ? libdeflate_crc32(0, id, (size_t)r.len) :
+			crc	 ? checksum_add(0, id, (size_t)r.len) :
 				   0;
 
 		add_central(w, &r, w->header[i], sum, out);

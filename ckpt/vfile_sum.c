@@ -15,7 +15,6 @@
 #include "ckpt/vfile.h"
 
 #include <errno.h>
-#include <libdeflate.h>
 #include <stdlib.h>
 
 #include "ckpt/checksum.h"
@@ -199,7 +198,7 @@ void vfile_sum(struct vfile *f, const void *buf, size_t len, uint64_t off)
 		return;
 	pthread_mutex_lock(&f->lock);
 	while (continues_sum(f, len, off, &n)) {
-		f->sum = libdeflate_crc32(f->sum, p + (f->sum_next - off), n);
+		f->sum = checksum_add(f->sum, p + (f->sum_next - off), n);
 		advance_sum(f, n);
 	}
 	pthread_mutex_unlock(&f->lock);

@@ -10,12 +10,12 @@
 #include "gpu/front.h"
 
 #include <errno.h>
-#include <libdeflate.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/bytes.h"
+#include "ckpt/checksum.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/pickle.h"
 #include "ckpt/source.h"
@@ -49,7 +49,7 @@ static bool describes(const uint8_t *at, const uint8_t *p, size_t n)
 {
 	return !memcmp(at, descriptor_mark, sizeof(descriptor_mark)) &&
 	       get_le32(at + 8) == n && get_le32(at + 12) == n &&
-	       get_le32(at + 4) == libdeflate_crc32(0, p, n);
+	       get_le32(at + 4) == checksum_add(0, p, n);
 }
 
 /* The pickle in the file's first `len` bytes; empty if it is not found. */

@@ -8,13 +8,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <libdeflate.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "ckpt/bytebuf.h"
+#include "ckpt/checksum.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/pickle.h"
 #include "ckpt/ptwrite.h"
@@ -334,7 +334,7 @@ static int put_storage(const struct file *f, size_t i)
 		const size_t n = left < PIECE_ELEMENTS ? left : PIECE_ELEMENTS;
 		const void *p = fetch(f, s, at, n);
 
-		f->crc[i] = libdeflate_crc32(f->crc[i], p, n * size);
+		f->crc[i] = checksum_add(f->crc[i], p, n * size);
 		rc = put(f, p, n * size);
 	}
 	return rc;

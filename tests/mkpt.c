@@ -6,12 +6,12 @@
  */
 #include "tests/mkpt.h"
 
-#include <libdeflate.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/checksum.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/pickle.h"
 #include "ckpt/ptwrite.h"
@@ -230,7 +230,7 @@ static void emit(const struct mkpt *m, const size_t *order, size_t n,
 		const struct mkpt_storage *const s = &m->storages[order[i]];
 
 		len[i] = s->len;
-		crc[i] = libdeflate_crc32(0, s->bytes, s->len);
+		crc[i] = checksum_add(0, s->bytes, s->len);
 	}
 	if (ptwrite_init(&w, prefix, pickle, len, n, &err))
 		die(err.text);

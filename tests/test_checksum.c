@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include <cmocka.h>
-#include <libdeflate.h>
+#include <zlib.h>
 
 #include "ckpt/checksum.h"
 #include "ckpt/errmsg.h"
@@ -58,6 +58,25 @@ static int free_memory(void **state)
 	return 0;
 }
 
+/* Of any length, from any address on, in one part or two: what zlib says. */
+static void sums_are_those_of_zip(void **state)
+{
+	const struct memory *const m = *state;
+
+	assert_int_equal(checksum_add(0, "123456789", 9), 0xcbf43926);
+	for (unsigned at = 0; at < 70; at += 3)
+		for (unsigned len = 0; len < 600; len++) {
+			const uint8_t *const p = m->bytes + at;
+			const uint32_t whole = (uint32_t)crc32(0, p, len);
+			const unsigned part = len / 3;
+
+			assert_int_equal(checksum_add(0, p, len), whole);
+			assert_int_equal(checksum_add(checksum_add(0, p, part),
+						      p + part, len - part),
+					 whole);
+		}
+}
+
 static void ranges_have_the_sums_of_their_bytes(void **state)
 {
 	static const struct checksum ranges[] = {
@@ -84,17 +103,17 @@ static void ranges_have_the_sums_of_their_bytes(void **state)
 		for (size_t i = 0; i < COUNT(v); i++)
 			assert_int_equal(
 				v[i].crc,
-				libdeflate_crc32(ranges[i].crc,
-						 m->bytes + ranges[i].off,
-						 ranges[i].len));
+				crc32(ranges[i].crc,
+				      m->bytes + ranges[i].off,
+				      (unsigned)ranges[i].len));
 		/* One that is alone is cut up, too. */
 		v[8].crc = 0;
 		assert_int_equal(checksum_ranges(&v[8], 1, width, read_memory,
 						 *state, NULL),
 				 0);
 		assert_int_equal(v[8].crc,
-				 libdeflate_crc32(0, m->bytes + v[8].off,
-						  v[8].len));
+				 crc32(0, m->bytes + v[8].off,
+				       (unsigned)v[8].len));
 	}
 }
 
@@ -108,7 +127,7 @@ static int mark(void *ctx, struct checksum *piece, struct errmsg *err)
 		marks[piece->off + i]++;
 	if (!piece->unsummed) /* of zeros, say */
 		for (uint64_t i = 0; i < piece->len; i++)
-			piece->crc = libdeflate_crc32(piece->crc, "", 1);
+			piece->crc = checksum_add(piece->crc, "", 1);
 	return 0;
 }
 
@@ -132,7 +151,7 @@ static void who_does_more_gets_pieces(void **state)
 		for (size_t i = 0; i < 7 * MIB; i++)
 			assert_int_equal(marks[i], 1);
 		assert_int_equal(v[0].crc,
-				 libdeflate_crc32(0, zeros, sizeof(zeros)));
+				 crc32(0, zeros, sizeof(zeros)));
 		assert_int_equal(v[1].crc, 3);
 		free(marks);
 	}
@@ -147,7 +166,7 @@ static void zeros_are_summed_without_being_read(void **state)
 	(void)state;
 	for (size_t i = 0; i < COUNT(lens); i++)
 		assert_int_equal(checksum_zeros(lens[i]),
-				 libdeflate_crc32(0, zeros, lens[i]));
+				 crc32(0, zeros, (unsigned)lens[i]));
 	/* 2^40 of them, by powers of the matrix that a byte is. */
 	assert_int_equal(checksum_zeros(UINT64_C(1) << 40), 0xd968558);
 	free(zeros);
@@ -183,6 +202,7 @@ static void what_cannot_be_read_is_told(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(sums_are_those_of_zip),
 		cmocka_unit_test(ranges_have_the_sums_of_their_bytes),
 		cmocka_unit_test(who_does_more_gets_pieces),
 		cmocka_unit_test(zeros_are_summed_without_being_read),

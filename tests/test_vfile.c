@@ -18,9 +18,9 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-#include <libdeflate.h>
 
 #include "ckpt/cast.h"
+#include "ckpt/checksum.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/gather.h"
 #include "ckpt/shardcache.h"
@@ -154,7 +154,7 @@ static void make(const struct fixture *f, struct made *m, size_t n, bool sums,
 		for (unsigned k = 0; k < runs; k++)
 			add_run(f, &maps[i], &data[i], &s, k % 2 ? 400 : 20000);
 		len[i] = data[i].len;
-		m->sums[i] = libdeflate_crc32(0, data[i].data, data[i].len);
+		m->sums[i] = checksum_add(0, data[i].data, data[i].len);
 	}
 	bytebuf_add(&pickle, "N.", 2);
 	assert_int_equal(ptwrite_init(&w, "x", &pickle, len, n, NULL), 0);
@@ -334,7 +334,7 @@ static void zeros_come_from_nowhere(void **state)
 	for (size_t i = 0; i < 3; i++)
 		assert_int_equal(crc[i],
 				 VFILE_CRC_KNOWN |
-					 libdeflate_crc32(0, bytes, len[i]));
+					 checksum_add(0, bytes, len[i]));
 	assert_int_equal(vfile_check(f, NULL), 0);
 	assert_int_equal(vfile_map(f, ZEROS, at, &w, NULL), 0);
 	assert_int_equal(w.n, 3);
@@ -664,13 +664,13 @@ static void large_storages_are_summed_in_parallel(void **state)
 	f = vfile_new_pt(c, &w, &map, &(struct gathers){ 0 }, &crc, NULL);
 	assert_int_equal(vfile_read(f, &last, 1, vfile_size(f) - 1, NULL), 1);
 	assert_true(atomic_load(&crc) ==
-		    (VFILE_CRC_KNOWN | libdeflate_crc32(0, bytes, len)));
+		    (VFILE_CRC_KNOWN | checksum_add(0, bytes, len)));
 	whole = malloc(vfile_size(f));
 	for (unsigned width = 1; width <= 3; width++) {
 		atomic_store(&crc, 0);
 		assert_int_equal(vfile_fill(f, whole, width, NULL), 0);
 		assert_true(atomic_load(&crc) ==
-			    (VFILE_CRC_KNOWN | libdeflate_crc32(0, bytes, len)));
+			    (VFILE_CRC_KNOWN | checksum_add(0, bytes, len)));
 		assert_non_null(memmem(whole, vfile_size(f), bytes, len));
 	}
 	free(whole);
