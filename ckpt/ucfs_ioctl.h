@@ -3,7 +3,8 @@
  * Where the bytes of a file in a ucfs mount lie.
  *
  * A reader who wants more than FUSE can give asks an open file for its
- * extents and reads the shards itself.  Open the file (read-only will do),
+ * extents and reads the shards itself.  Open the file with O_RDONLY | O_NONBLOCK
+ * (so that it is not put together in memory first, which nobody would read),
  * then:
  *
  *     struct ucfs_extents x = { .version = UCFS_EXTENTS_VERSION };

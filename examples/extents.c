@@ -52,7 +52,7 @@ static void copy(int fd, uint64_t offset, uint64_t length)
 
 int main(int argc, char **argv)
 {
-	const int fd = open(argc > 1 ? argv[1] : "", O_RDONLY);
+	const int fd = open(argc > 1 ? argv[1] : "", O_RDONLY | O_NONBLOCK);
 	static struct ucfs_extents x = { .version = UCFS_EXTENTS_VERSION };
 
 	need(fd >= 0, "open");

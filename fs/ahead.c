@@ -107,8 +107,7 @@ static void *run(void *arg)
 void ahead_opened(struct backing *b, uint64_t ino)
 {
 	/* A loader faster than we are is served as it comes. */
-	if (!b->running || !backing_expects_readers(b) ||
-	    b->queued == BACKING_QUEUE)
+	if (!b->running || b->queued == BACKING_QUEUE)
 		return;
 	b->queue[(b->first + b->queued++) % BACKING_QUEUE] = ino;
 	pthread_cond_signal(&b->wake);

@@ -7,12 +7,15 @@
  *	   handles stream it? --yes--> stream
  *	   ready?             --yes--> pass
  *	   being made?        --yes--> wait, then pass
+ *	   O_NONBLOCK?        --yes--> stream
  *	   memory at hand?    --no---> stream, and have some the next time
  *	                       yes---> make it, then pass
  *
- * To assemble a file is to write every byte once more.  A reader who is alone
- * and reads once would have had it sooner from the shards (tests/bench): files
- * are assembled when readers meet, as ranks do who load the same checkpoint.
+ * To assemble a file is to write every byte once more, and pays also for a reader
+ * who is alone: the next files are assembled meanwhile, and a loader that reads
+ * here and there before it comes to the tensor need not ask us
+ * (tests/bench/RESULTS.md).  Who wants to know where the bytes lie, and not
+ * the bytes, opens files with O_NONBLOCK.
  *
  * A number of the kernel's stays with a file while a handle is open; those of
  * a shard then end, assembled files are kept until their memory is wanted.
@@ -38,9 +41,6 @@
 
 /* Files at rest that are left alone at first, in case others read them soon. */
 #define KEEP_FIRST (UINT64_C(128) << 20)
-
-/* Readers who met at a file will meet at the next ones, so many. */
-#define COMPANY 64
 
 /* A larger part of the bound is only worth its making for a file that comes
  * again. */
@@ -69,7 +69,6 @@ struct backing *backing_new(const struct backing_options *options,
 	b->stats = stats;
 	if (!options->stream)
 		b->bound = options->bound ? options->bound : default_bound();
-	b->always = options->bound != 0;
 	b->keep = KEEP_FIRST;
 	TAILQ_INIT(&b->idle);
 	pthread_mutex_init(&b->lock, NULL);
@@ -178,11 +177,6 @@ void backing_settle(struct backing *b, struct backed *file, int rc,
 	pthread_mutex_lock(&b->lock);
 }
 
-bool backing_expects_readers(const struct backing *b)
-{
-	return b->always || b->company;
-}
-
 /* --- opening -------------------------------------------------------------- */
 
 /* The kernel holds the shard from now on.  Called with the lock held, which is
@@ -218,14 +212,9 @@ static void begin(struct backing *b, struct backed *file,
 		begin_shard(b, file, vfile_shards(f->v), (uint32_t)shard);
 		return;
 	}
-	slot = backing_expects_readers(b)
-		       ? assembly_claim(b, file->size,
-					file->opened ||
-						file->size <= b->bound / EAGER)
-		       : NULL;
+	slot = assembly_claim(b, file->size,
+			      file->opened || file->size <= b->bound / EAGER);
 	file->opened = true;
-	if (b->company)
-		b->company--;
 	if (slot) {
 		file->waiting = use;
 		assembly_make(b, file, slot, f->v, false);
@@ -234,8 +223,7 @@ static void begin(struct backing *b, struct backed *file,
 		return;
 	}
 	stream(b, file);
-	if (backing_expects_readers(b))
-		stats_add(b->stats, STATS_CROWDED, 1);
+	stats_add(b->stats, STATS_CROWDED, 1);
 	ahead_opened(b, file->ino);
 	pthread_mutex_unlock(&b->lock);
 	use->answer(use, BACKING_STREAM, NULL);
@@ -244,12 +232,11 @@ static void begin(struct backing *b, struct backed *file,
 
 /* Called with the lock held, which may be let go. */
 static void open_file(struct backing *b, struct backed *file,
-		      const struct tree_file *f, struct backing_use *use)
+		      const struct tree_file *f, bool patient,
+		      struct backing_use *use)
 {
 	enum backing_answer answer;
 
-	if (file->streamed || file->passed || file->waiting)
-		b->company = COMPANY;
 	if (file->streamed) {
 		answer = stream(b, file);
 	} else if (file->state == BACKED_MAKING) {
@@ -262,18 +249,21 @@ static void open_file(struct backing *b, struct backed *file,
 		answer = pass(b, file, use);
 		if (file->slot)
 			stats_add(b->stats, STATS_FOUND, 1);
-	} else {
+	} else if (patient || vfile_original(f->v) >= 0) {
 		begin(b, file, f, use);
 		return;
+	} else {
+		answer = stream(b, file);
 	}
-	ahead_opened(b, file->ino);
+	if (patient)
+		ahead_opened(b, file->ino);
 	pthread_mutex_unlock(&b->lock);
 	use->answer(use, answer, NULL);
 	pthread_mutex_lock(&b->lock);
 }
 
 void backing_open(struct backing *b, uint64_t ino, const struct tree_file *f,
-		  struct backing_use *use)
+		  bool patient, struct backing_use *use)
 {
 	const uint64_t size = f->v && f->plan ? vfile_size(f->v) : 0;
 	struct backed *file = NULL;
@@ -286,7 +276,7 @@ void backing_open(struct backing *b, uint64_t ino, const struct tree_file *f,
 	use->file = file;
 	use->next = NULL;
 	if (file)
-		open_file(b, file, f, use);
+		open_file(b, file, f, patient, use);
 	pthread_mutex_unlock(&b->lock);
 	if (!file)
 		use->answer(use, stream(b, NULL), NULL);

@@ -24,9 +24,7 @@ struct backing;
 
 struct backing_options {
 	bool stream;    /* assemble nothing */
-	/* Bytes of memory for files that are assembled, whoever reads them; 0:
-	 * the default, for files at which several readers meet. */
-	uint64_t bound;
+	uint64_t bound; /* bytes of memory for assembled files; 0: the default */
 };
 
 /* NULL when memory runs out. */
@@ -59,11 +57,12 @@ struct backing_use {
 };
 
 /*
- * A file is opened as `f', which must stay open as long as it is used.  An
- * answer that is not an error is followed by one backing_release.
+ * A file is opened as `f', which must stay open as long as it is used.  Nothing
+ * is assembled for who is not `patient`.  An answer that is not an error is
+ * followed by one backing_release.
  */
 void backing_open(struct backing *b, uint64_t ino, const struct tree_file *f,
-		  struct backing_use *use);
+		  bool patient, struct backing_use *use);
 void backing_release(struct backing *b, struct backing_use *use);
 
 #endif

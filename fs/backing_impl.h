@@ -52,8 +52,6 @@ struct backing {
 
 	pthread_mutex_t lock; /* protects the rest; never held across I/O */
 	uint64_t bound;       /* of memory; 0: assemble nothing */
-	bool always;          /* assemble for a reader that is alone, too */
-	unsigned company;     /* opens for which readers are expected to meet */
 	struct pool *pool;    /* made when first wanted, then constant */
 	struct backed *buckets[BACKING_BUCKETS];
 	struct backed_list idle; /* the least recently used first */
@@ -80,14 +78,11 @@ struct backed *backing_find(struct backing *b, uint64_t ino, uint64_t size);
 void backing_settle(struct backing *b, struct backed *file, int rc,
 		    const struct errmsg *err);
 
-/* Smaller files are streamed: what an open then takes longer is not made up for
- * by readers who share (tests/bench/reading.sh). */
-#define ASSEMBLY_MIN (UINT64_C(4) << 20)
+/* Smaller files are streamed: at half of this there is nothing to gain any more
+ * (tests/bench/RESULTS.md). */
+#define ASSEMBLY_MIN (UINT64_C(1) << 20)
 
 bool assembly_wanted(const struct backing *b, uint64_t size);
-
-/* Is there company, or no need for it? */
-bool backing_expects_readers(const struct backing *b);
 
 /* An assembled file has no handle open any more, or has one again. */
 void assembly_rest(struct backing *b, struct backed *file);

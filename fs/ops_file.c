@@ -2,11 +2,11 @@
 /*
  * Open files.
  *
- * What the kernel can read by itself it does (backing.h).  Of the others it
- * hands over the reader's request, up to 1 MiB; its bytes are described as
- * pieces of mapped shards and written to the kernel in one call, without a
- * copy here.  After the reply, while the reader is busy with what it got, the
- * same bytes are added to the file's checksum.
+ * What the kernel can read by itself it does (backing.h), and small files it
+ * keeps.  Of the others it hands over the reader's request, up to 1 MiB; its
+ * bytes are described as pieces of mapped shards and written to the kernel in
+ * one call, without a copy here.  After the reply, while the reader is busy with
+ * what it got, the same bytes are added to the file's checksum.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +21,9 @@
 #include "fs/ops_impl.h"
 #include "fs/passthrough.h"
 #include "fs/stats.h"
+
+/* What the kernel reads ahead at once. */
+#define CACHED_MAX (UINT64_C(128) << 10)
 
 static void handle_put(struct handle *h)
 {
@@ -50,13 +53,22 @@ static struct handle *handle_of_use(struct backing_use *use)
 	return (struct handle *)((char *)use - offsetof(struct handle, use));
 }
 
+/* Does the whole file come with its first read?  It may then stay in the
+ * kernel's page cache: torch.load reads a dozen times, however little there is. */
+static bool comes_at_once(const struct handle *h)
+{
+	return h->f.plan && !h->use.file && vfile_size(h->f.v) <= CACHED_MAX;
+}
+
 /* The last thing that is known of an open: how it is to be read. */
 static void answer_open(struct backing_use *use, int answer,
 			const struct errmsg *err)
 {
 	struct handle *const h = handle_of_use(use);
+	const bool cached = comes_at_once(h);
 	struct fuse_file_info fi = { .fh = (uintptr_t)h,
-				     .direct_io = 1,
+				     .direct_io = !cached,
+				     .keep_cache = cached,
 				     .noflush = 1 };
 	int rc;
 
@@ -95,7 +107,8 @@ void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		return;
 	}
 	h->use.answer = answer_open;
-	backing_open(h->server->backing, ino, &h->f, &h->use);
+	backing_open(h->server->backing, ino, &h->f,
+		     !(fi->flags & O_NONBLOCK), &h->use);
 }
 
 void ops_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)

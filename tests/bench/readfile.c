@@ -57,9 +57,9 @@ static double now(void)
 	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
-static int open_file(const char *path)
+static int open_file(const char *path, int flags)
 {
-	const int fd = open(path, O_RDONLY | O_CLOEXEC);
+	const int fd = open(path, O_RDONLY | O_CLOEXEC | flags);
 
 	if (fd < 0)
 		fail(path);
@@ -91,7 +91,7 @@ static int source_fd(int fd, uint32_t n)
 		return sources[n] - 1;
 	if (ioctl(fd, UCFS_IOC_SOURCE, &s) < 0)
 		fail("source");
-	sources[n] = open_file(s.path) + 1;
+	sources[n] = open_file(s.path, 0) + 1;
 	if (fstat(sources[n] - 1, &st) < 0 || st.st_dev != s.dev ||
 	    st.st_ino != s.ino || (uint64_t)st.st_size != s.size) {
 		errno = ESTALE;
@@ -103,7 +103,7 @@ static int source_fd(int fd, uint32_t n)
 static void add_extents(const char *path, size_t file)
 {
 	static struct ucfs_extents x;
-	const int fd = open_file(path);
+	const int fd = open_file(path, O_NONBLOCK);
 
 	x = (struct ucfs_extents){ .version = UCFS_EXTENTS_VERSION };
 	do {
@@ -246,7 +246,7 @@ int main(int argc, char **argv)
 		if (extents)
 			add_extents(argv[optind], nfiles);
 		else
-			add_run(open_file(argv[optind]), 0, 0, nfiles);
+			add_run(open_file(argv[optind], 0), 0, 0, nfiles);
 	}
 	if (nruns == 0) {
 		fprintf(stderr, "readfile: nothing to read\n");

@@ -130,20 +130,27 @@ exec 9>&-
 check "a mapping keeps its bytes when its file is given up" wait "$holder"
 unmount
 
-# --- readers who are alone, and readers who meet -----------------------------------
+# --- by default, and for who does not wait ------------------------------------------
 mount_fg "$tmp/run" || finish
+check "files are assembled by default" settle opens_assembled
+sleep 0.5 # what is being assembled ahead
+assembled=$(count assembled)
+while read -r f; do
+	check "$f without waiting" cmp <(dd if="$zero/$f" iflag=nonblock bs=1M status=none) "$tmp/copy/zero/$f"
+done <"$tmp/large"
+check "nothing is assembled for who does not wait" test "$(count assembled)" -eq "$assembled"
+unmount
+
+# --- small files ----------------------------------------------------------------------
+mount_fg "$tmp/run" -o stream || finish
+small=$mnt/global_step1_universal/zero/optimizer_state.pt
+[ "$(stat -c %s "$small")" -le 131072 ] || fail "a file of 128 KiB at most was wanted"
+reads=$(count reads)
 for _ in 1 2 3; do
-	check "who is alone reads the shards" read_all
+	check "a small file, by few bytes at a time" cmp <(dd if="$small" bs=512 status=none) \
+		"$tmp/copy/zero/optimizer_state.pt"
 done
-check "nothing was assembled for him" test "$(count assembled)" -eq 0
-for _ in $(seq 100); do
-	exec 8<"$zero/$(head -n 1 "$tmp/large")"
-	check "a second reader" read_all
-	exec 8<&-
-	[ "$(count opens_assembled)" -eq 0 ] || break
-	sleep 0.1
-done
-check "when two have met, files are assembled" test "$(count opens_assembled)" -ge 1
+check "came with its first read" test "$(count reads)" -le $((reads + 4)) # the statistics' own are three
 unmount
 
 # --- shards that change ------------------------------------------------------------
