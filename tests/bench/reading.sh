@@ -7,6 +7,9 @@
 # assembled the memory is warm and too small for all of them, so that each is
 # assembled in each round; unless the row says that it was found so.
 #
+# What the memory itself would give, were files assembled for nothing, is told
+# too: files of a tmpfs of huge pages, read in turns with the others.
+#
 # A second ratio is of processor time, the server's and the readers' together:
 # it says what a machine with idle processors could do, on
 # one that has none.
@@ -114,6 +117,12 @@ mapfile -t z26 < <(files 26.zero 4 7)
 mapfile -t z154 < <(files 154.zero 0 3)
 mapfile -t e26 < <(files 26.exact 4 7)
 mapfile -t warm26 < <(files 26.exact 0 3)
+mkdir "$mnt/huge"
+mount -t tmpfs -o huge=always,size=1g none "$mnt/huge" 2>/dev/null || can=
+if [ -n "$can" ]; then
+	cp "${streamed[0]}" "$mnt/huge/26"
+	cp "$mnt/154.zero/zero/block.0000.weight/fp32.pt" "$mnt/huge/154"
+fi
 model=$mnt/26.stream/mp_rank_00_model_states.pt
 small=$(stat -c %s "${streamed[0]}")
 large=$(stat -c %s "$work"/154/global_step1/mp_rank_00_model_states.pt)
@@ -136,6 +145,10 @@ for ((i = 0; i < rounds; i++)); do
 		bytes=$small
 		"$work/readers" "${z26[0]}" >/dev/null
 		against again26 1 26.zero "$work/readers" "${z26[0]}"
+		against native26 1 26.zero "$work/readers" "$mnt/huge/26"
+		bytes=$((small * 4))
+		against native26x4 4 26.zero "$work/readers" -t 4 \
+			"$mnt"/huge/{26,26,26,26}
 		serve 26.exact crc=exact,assemble=220M
 		warm_up 26.exact "${warm26[@]}"
 		bytes=$((small * 12))
@@ -147,6 +160,7 @@ for ((i = 0; i < rounds; i++)); do
 		bytes=$large
 		"$work/readers" "${z154[0]}" >/dev/null
 		against again154 1 154.zero "$work/readers" "${z154[0]}"
+		against native154 1 154.zero "$work/readers" "$mnt/huge/154"
 	fi
 done
 
@@ -171,6 +185,15 @@ tell stream1 "streamed, one reader" 0.45
 tell stream2 "streamed, two readers / one raw" 0.9
 tell extents "by extents" 0.9
 tell identity "a file that is a shard" 0.95
+# What is no result of ours.
+ceiling() {
+	[ ! -f "$work/series.$1" ] ||
+		figure "$2" "$(median "$1.ours") GB/s" "$(median "$1.raw") GB/s" \
+			"$(median "$1")"
+}
+ceiling native26 "26 MiB of huge pages, read natively"
+ceiling native26x4 "26 MiB of huge pages, natively, four readers"
+ceiling native154 "154 MiB of huge pages, read natively"
 tell a26 "26 MiB, assembled" 1.0
 tell crc26 "26 MiB, assembled with checksums" 0.8
 tell a26x4 "26 MiB, four readers" 1.3
