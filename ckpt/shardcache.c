@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -46,6 +47,8 @@ struct shardcache {
 	size_t nopen;	/* protected by lock */
 	uint64_t clock; /* protected by lock */
 	size_t open_max;
+	uint64_t let_go; /* protected by lock: the clock when that was last done */
+	_Atomic uint64_t mapped; /* read of mappings since */
 };
 
 static size_t open_limit(void)
@@ -234,6 +237,39 @@ void shardcache_put(struct shardcache *c, uint32_t shard)
 	pthread_mutex_lock(&c->lock);
 	c->v[shard].users--;
 	pthread_mutex_unlock(&c->lock);
+}
+
+/* Pages that nobody has mapped stay in the page cache: who comes back to them
+ * finds them there.  Entries that are let go are in use meanwhile, so that their
+ * mappings stay. */
+static void let_go(struct shardcache *c)
+{
+	uint64_t since;
+
+	pthread_mutex_lock(&c->lock);
+	since = c->let_go;
+	c->let_go = c->clock;
+	for (size_t i = 0; i < c->n; i++) {
+		struct entry *const e = &c->v[i];
+
+		if (e->fd < 0 || (e->last_use <= since && e->users == 0))
+			continue;
+		e->users++;
+		pthread_mutex_unlock(&c->lock);
+		madvise((void *)e->p, (size_t)e->id.size, MADV_DONTNEED);
+		pthread_mutex_lock(&c->lock);
+		e->users--;
+	}
+	pthread_mutex_unlock(&c->lock);
+}
+
+void shardcache_count_mapped(struct shardcache *c, size_t len)
+{
+	uint64_t all = atomic_fetch_add(&c->mapped, len) + len;
+
+	if (all >= SHARDCACHE_MAPPED_MAX &&
+	    atomic_compare_exchange_strong(&c->mapped, &all, 0))
+		let_go(c);
 }
 
 int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,

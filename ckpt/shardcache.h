@@ -15,6 +15,10 @@ struct extent_map;
  * that many descriptors. */
 #define SHARDCACHE_OPEN_MAX 2048
 
+/* Pages of mappings count as the memory of the process; after so many bytes it
+ * lets them go. */
+#define SHARDCACHE_MAPPED_MAX (UINT64_C(64) << 20)
+
 /*
  * The shard files of one checkpoint, opened and mapped on demand, a bounded
  * number at a time.  Thread-safe.  No lock is held across I/O other than
@@ -54,6 +58,9 @@ struct shard_map {
 int shardcache_get(struct shardcache *c, uint32_t shard, struct shard_map *out,
 		   struct errmsg *err);
 void shardcache_put(struct shardcache *c, uint32_t shard);
+
+/* So many bytes of mappings have been read. */
+void shardcache_count_mapped(struct shardcache *c, size_t len);
 
 /* Read `len` bytes at `off` of a shard; errors as shardcache_get. */
 int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,

@@ -396,6 +396,8 @@ int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off,
 
 void vfile_unmap(struct vfile *f, struct vfile_window *w)
 {
+	if (w->nmaps)
+		shardcache_count_mapped(f->shards, w->len);
 	while (w->nmaps)
 		shardcache_put(f->shards, w->maps[--w->nmaps].shard);
 	free(w->bounce);

@@ -306,6 +306,51 @@ static void shards_in_use_stay_open(void **state)
 	mkckpt_free_dir(dir);
 }
 
+/* KiB of the mapping at `p` that count as ours. */
+static long resident(const void *p)
+{
+	FILE *const f = fopen("/proc/self/smaps", "r");
+	const uintptr_t at = (uintptr_t)p;
+	unsigned long begin, end;
+	bool here = false;
+	char line[PATH_MAX];
+	long kib = -1;
+
+	assert_non_null(f);
+	while (kib < 0 && fgets(line, sizeof(line), f)) {
+		if (sscanf(line, "%lx-%lx ", &begin, &end) == 2)
+			here = begin <= at && at < end;
+		else if (here)
+			sscanf(line, "Rss: %ld", &kib);
+	}
+	fclose(f);
+	return kib;
+}
+
+/* In use or not; and they are the same bytes when they are read again. */
+static void mappings_that_were_read_are_let_go(void **state)
+{
+	struct fixture f;
+	struct shard_map m;
+
+	(void)state;
+	set_up(&f);
+	for (int in_use = 1; in_use >= 0; in_use--) {
+		assert_int_equal(shardcache_get(f.c, 0, &m, NULL), 0);
+		assert_memory_equal(m.p, "0123456789", 10);
+		if (!in_use)
+			shardcache_put(f.c, 0);
+		shardcache_count_mapped(f.c, SHARDCACHE_MAPPED_MAX - 1);
+		assert_true(resident(m.p) > 0);
+		shardcache_count_mapped(f.c, 1);
+		assert_int_equal(resident(m.p), 0);
+		assert_memory_equal(m.p, "0123456789", 10);
+		if (in_use)
+			shardcache_put(f.c, 0);
+	}
+	tear_down(&f);
+}
+
 static void *use_many(void *arg)
 {
 	struct shardcache *const c = arg;
@@ -326,6 +371,7 @@ static void *use_many(void *arg)
 		    shardcache_check_path(c, shard, NULL))
 			return (void *)"a thread saw something else";
 		shardcache_put(c, shard);
+		shardcache_count_mapped(c, SHARDCACHE_MAPPED_MAX / 10);
 	}
 	return NULL;
 }
@@ -365,6 +411,7 @@ int main(void)
 		cmocka_unit_test(changes_are_told_of_a_path),
 		cmocka_unit_test(few_files_are_open_at_once),
 		cmocka_unit_test(shards_in_use_stay_open),
+		cmocka_unit_test(mappings_that_were_read_are_let_go),
 		cmocka_unit_test(threads_share_shards),
 	};
 

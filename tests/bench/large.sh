@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# The server's memory while every byte of a checkpoint is read that is far larger
+# than the machine's memory; its shards are holes.  Takes minutes.
+#
+# UCFS_BENCH_LARGE	how many times as large as UCFS_BENCH_DIR (250)
+. "${BASH_SOURCE%/*}/lib.sh"
+begin
+[ -n "${UCFS_DEEPSPEED_PYTHON:-}" ] || skip "UCFS_DEEPSPEED_PYTHON is not set"
+"$UCFS_DEEPSPEED_PYTHON" "${top_srcdir:-.}/tests/interop/make_sparse.py" \
+	--times "${UCFS_BENCH_LARGE:-250}" "$source" "$work/large" \
+	>"$work/log" 2>&1 || skip "no large checkpoint: $(tail -n 1 "$work/log")"
+source=$work/large
+
+for how in stream crc=zero; do
+	mount_as "$how"
+	bytes=$(du -sb --apparent-size "$view/zero" | cut -f1)
+	timed "$how" find "$view/zero" -type f -exec cat {} + >/dev/null
+	add "$how.rss" "$(proc "$server" status VmHWM)"
+	add "$how.anon" "$(proc "$server" status RssAnon)"
+	unmount
+done
+
+header large
+row "bytes that were read, each time" "$bytes"
+for how in stream crc=zero; do
+	row_of "read with -o $how" "$how" ms
+	row "anonymous memory in the end (KiB)" "$(median "$how.anon")"
+done
+what="resident memory while $((bytes / 1000000000)) GB are read"
+bar "$what, streamed (KiB)" "$(median stream.rss)" "<" 131072
+figure "$what, and files assembled (KiB)" "$(median crc=zero.rss)"
