@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# A resume in DeepSpeed itself on other ranks: from a mount, its mounting
+# included, against conversion by ds_to_universal.py and the same resume from
+# the converted directory.  UCFS_DEEPSPEED_PYTHON names a Python that has
+# DeepSpeed and transformers.
+#
+# UCFS_BENCH_STAGE	the ZeRO stage that goes on (1)
+# UCFS_BENCH_RANKS	and its ranks (2)
+. "${BASH_SOURCE%/*}/lib.sh"
+[ -n "${UCFS_DEEPSPEED_PYTHON:-}" ] || skip "UCFS_DEEPSPEED_PYTHON is not set"
+"$UCFS_DEEPSPEED_PYTHON" -c 'import deepspeed, transformers' >/dev/null 2>&1 ||
+	skip "$UCFS_DEEPSPEED_PYTHON has no DeepSpeed or no transformers"
+begin
+room "$work" 3 || skip "no room for a conversion in $work"
+
+convert() {
+	"$UCFS_DEEPSPEED_PYTHON" -m deepspeed.checkpoint.ds_to_universal \
+		--input_folder "$source/$tag" \
+		--output_folder "$work/run/${tag}_universal" \
+		--inject_missing_state >"$work/log" 2>&1 ||
+		{ cat "$work/log"; exit 1; }
+}
+# load RUN: milliseconds.
+load() {
+	"$UCFS_DEEPSPEED_PYTHON" "${BASH_SOURCE%/*}/resume.py" \
+		"${UCFS_BENCH_STAGE:-1}" "${UCFS_BENCH_RANKS:-2}" "$1" \
+		"${tag}_universal" 2>"$work/log" | tail -n 1
+}
+
+warm
+mkdir "$work/run"
+for ((i = 0; i < rounds; i++)); do
+	rm -rf "$work/run/${tag}_universal"
+	timed convert convert
+	add directory "$(load "$work/run")"
+	timed mounting mount_as crc=exact
+	add mount "$(load "$mnt")"
+	unmount
+done
+
+header resume
+row_of "ds_to_universal.py" convert ms
+row_of "DeepSpeed loads the directory" directory ms
+row_of "mount" mounting ms
+row_of "DeepSpeed loads from the mount" mount ms
+sum() { awk -v a="$(median "$1")" -v b="$(median "$2")" 'BEGIN { print a + b }'; }
+ours=$(sum mounting mount) theirs=$(sum convert directory)
+figure "mount and resume, convert and resume (ms)" "$ours" "$theirs" \
+	"$(ratio "$theirs" "$ours") times as fast"
+figure "  of these the resume alone (ms)" "$(median mount)" \
+	"$(median directory)" "$(ratio "$(median directory)" "$(median mount)")"
