@@ -11,7 +11,8 @@
 #include "ckpt/gather.h"
 #include "ckpt/vfile.h"
 
-/* What vfile.c (bytes) and vfile_sum.c (their checksums) share. */
+/* What vfile.c (bytes), vfile_map.c (where they are mapped), vfile_sum.c (their
+ * checksums) and vfile_fill.c (all of them) share. */
 struct vfile {
 	struct shardcache *shards;
 	struct extent_map map;
@@ -30,6 +31,9 @@ struct vfile {
 	atomic_bool ready; /* the late literals are rendered */
 	_Atomic uint64_t mapped; /* all bytes below have been, in sequence */
 };
+
+/* How many of `len` bytes at `off` there are. */
+size_t vfile_clamp(const struct vfile *f, size_t len, uint64_t off);
 
 /* Read exactly [off, off + len), which lies within the file. */
 int vfile_read_exact(struct vfile *f, void *buf, size_t len, uint64_t off,
