@@ -43,7 +43,7 @@ endif
 	%D%/tbevents.h %D%/tbevents_write.c %D%/tbevents_read.c \
 	%D%/metrics.h %D%/metrics.c \
 	%D%/stop.h %D%/stop.c \
-	%D%/train.h %D%/train.c
+	%D%/train.h %D%/train_impl.h %D%/train_steps.c %D%/train.c
 
 # Host code is C, kernels are nvcc's; without CUDA something says so.
 cuda_sources = \

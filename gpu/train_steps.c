@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The loop: rows to micro-batches, micro-batches to one gradient, the gradient
+ * to an update.  All ranks take the same decisions: what one of them finds out
+ * alone (a signal, a failed read) is agreed upon before it is acted upon.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "ckpt/errmsg.h"
+#include "gpu/comm.h"
+#include "gpu/config.h"
+#include "gpu/metrics.h"
+#include "gpu/network.h"
+#include "gpu/saver.h"
+#include "gpu/scaler.h"
+#include "gpu/schedule.h"
+#include "gpu/stop.h"
+#include "gpu/tokens.h"
+#include "gpu/train_impl.h"
+
+/* Batches that one validation takes at most. */
+#define VALID_BATCHES_MAX 16
+
+static double seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static uint64_t resident_bytes(void)
+{
+	struct rusage u;
+
+	getrusage(RUSAGE_SELF, &u);
+	return (uint64_t)u.ru_maxrss * 1024;
+}
+
+/* A number that differs with every micro-batch of every rank and step: the
+ * finaliser of splitmix64 over their concatenation. */
+static uint64_t dropout_seed(const struct run *r, unsigned micro)
+{
+	uint64_t x = r->config->seed * UINT64_C(0x9e3779b97f4a7c15) +
+		     ((r->step << 20 | micro) * r->comm->size + r->comm->rank);
+
+	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+	return x ^ x >> 31;
+}
+
+/* The rows of this rank's micro-batch `micro` of batch `batch` (from 0); after
+ * a failure, rows of some token. */
+static int read_rows(struct run *r, bool valid, uint64_t batch, unsigned micro,
+		     struct errmsg *err)
+{
+	const struct config *c = r->config;
+	unsigned i;
+	int rc = 0;
+
+	for (i = 0; i < c->micro_batch && !rc; i++) {
+		uint64_t mine = (uint64_t)micro * c->micro_batch + i;
+		uint64_t row =
+			batch * c->batch + mine * r->comm->size + r->comm->rank;
+
+		rc = tokens_row(r->tokens, valid, row,
+				r->rows + (size_t)i * c->seq_length, err);
+	}
+	if (rc)
+		memset(r->rows, 0,
+		       c->micro_batch * c->seq_length * sizeof(*r->rows));
+	return rc;
+}
+
+/*
+ * A pass through the network failed on this rank.  Others may be waiting for
+ * its part of something: it cannot just leave.
+ */
+static int pass_failed(const struct run *r, int rc, const struct errmsg *err)
+{
+	if (rc && r->comm->size > 1) {
+		fprintf(stderr, "uctrain: rank %u: %s\n", r->comm->rank,
+			err->text);
+		comm_abort(r->comm, EXIT_FAILURE);
+	}
+	return rc;
+}
+
+/* What this rank has added up over micro-batches. */
+struct losses {
+	double sum;
+	int unread; /* the error of the first rows that could not be ... */
+	struct errmsg why; /* ... and its message */
+};
+
+/* One micro-batch, for its gradients or to validate.  Other rows take the place
+ * of those that cannot be read: the result will not count. */
+static int add_pass(struct run *r, bool valid, uint64_t batch, unsigned micro,
+		    struct losses *l, struct errmsg *err)
+{
+	/* Each micro-batch counts for its part of the rank's, as if it had been
+	 * one large batch; ranks are averaged when they are summed. */
+	const float scale = (float)(r->scaler.scale / r->config->accumulation);
+	double one;
+	int rc;
+
+	if (!l->unread)
+		l->unread = read_rows(r, valid, batch, micro, &l->why);
+	rc = valid ? network_evaluate(r->network, &r->weights, r->rows, &one, err)
+		   : network_train(r->network, &r->weights, r->rows, scale,
+				   dropout_seed(r, micro), &one, err);
+	l->sum += rc ? 0 : one;
+	return pass_failed(r, rc, err);
+}
+
+/*
+ * The mean over all ranks, of `n` micro-batches on each; or what one of them
+ * could not read, which only now it can say without anybody waiting for its
+ * part of something else.
+ */
+static int mean_loss(struct run *r, const struct losses *l, double n,
+		     double *loss, struct errmsg *err)
+{
+	double all[2] = { l->sum, l->unread != 0 };
+
+	comm_sum_double(r->comm, all, 2);
+	if (all[1] > 0) {
+		*err = l->why;
+		return comm_agree(r->comm, l->unread, err);
+	}
+	*loss = all[0] / n / r->comm->size;
+	return 0;
+}
+
+/* Gradients of the whole batch; *loss is its mean over all ranks. */
+static int accumulate(struct run *r, double *loss, struct errmsg *err)
+{
+	const unsigned n = r->config->accumulation;
+	struct losses l = { 0 };
+	int rc = 0;
+
+	for (unsigned i = 0; i < n && !rc; i++)
+		rc = add_pass(r, false, r->step, i, &l, err);
+	return rc ? rc : mean_loss(r, &l, n, loss, err);
+}
+
+static int validate(struct run *r, double *loss, struct errmsg *err)
+{
+	const struct config *c = r->config;
+	uint64_t batches = tokens_valid_rows(r->tokens) / c->batch;
+	struct losses l = { 0 };
+	int rc = 0;
+
+	if (batches > VALID_BATCHES_MAX)
+		batches = VALID_BATCHES_MAX;
+	for (uint64_t i = 0; i < batches * c->accumulation && !rc; i++)
+		rc = add_pass(r, true, i / c->accumulation,
+			      (unsigned)(i % c->accumulation), &l, err);
+	return rc ? rc
+		  : mean_loss(r, &l, (double)batches * c->accumulation, loss,
+			      err);
+}
+
+/* What is under way is saved, whatever else has happened. */
+static int end_save(struct run *r, int rc, struct errmsg *err)
+{
+	struct errmsg late;
+	const int end = saver_poll(r->saver, true, &late);
+
+	if (end && rc && r->comm->rank == 0)
+		fprintf(stderr, "uctrain: %s\n", late.text);
+	if (end && !rc)
+		*err = late;
+	return rc ? rc : end;
+}
+
+/* The step of the last checkpoint of a run that fails. */
+static uint64_t last_saved(struct run *r)
+{
+	end_save(r, -EDOM, NULL);
+	return saver_saved(r->saver) ? saver_saved(r->saver) : r->resumed;
+}
+
+/* One update.  Fills in all of `m` but what is measured around it. */
+static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
+{
+	const struct config *c = r->config;
+	struct zero_update u = {
+		.lr = schedule_lr(&c->schedule, r->zero.optimizer.lr,
+				  r->zero.step + 1),
+		.clip = c->gradient_clipping,
+		.grad_scale = r->scaler.scale,
+	};
+	int rc = accumulate(r, &m->loss, err);
+
+	if (rc)
+		return rc;
+	r->step++;
+	m->step = r->step;
+	if (!isfinite(m->loss))
+		return errmsg_set(err, -EDOM,
+				  "the loss of step %" PRIu64 " is %f: stopped; "
+				  "nothing was saved after step %" PRIu64,
+				  r->step, m->loss, last_saved(r));
+	rc = zero_update(&r->zero, &u, err);
+	if (rc)
+		return rc;
+	if (u.overflow && !r->config->scaler.dynamic)
+		return errmsg_set(err, -EDOM,
+				  "the gradient of step %" PRIu64 " is not "
+				  "finite: stopped; nothing was saved after "
+				  "step %" PRIu64,
+				  r->step, last_saved(r));
+	r->skipped += u.overflow;
+	m->lr = u.lr;
+	m->grad_norm = u.grad_norm;
+	m->loss_scale = u.grad_scale;
+	m->skipped = u.overflow;
+	return scaler_update(&r->scaler, u.overflow, err);
+}
+
+static int save(struct run *r, struct errmsg *err)
+{
+	const struct config *c = r->config;
+	const struct save_options o = {
+		.dir = c->checkpoint_dir,
+		.keep_last = c->keep_last,
+		.config = c,
+		.scaler = &r->scaler,
+		.step = r->step,
+		.skipped = r->skipped,
+	};
+
+	return saver_begin(r->saver, &o, err);
+}
+
+/* Is there something to do every `interval` steps, now? */
+static bool due(uint64_t step, uint64_t interval)
+{
+	return interval && step % interval == 0;
+}
+
+/* *stop: has any rank been told to? */
+static int report(struct run *r, struct metrics_step *m, double begun,
+		  bool *stop, struct errmsg *err)
+{
+	const struct config *c = r->config;
+	double most[2] = { (double)resident_bytes(), stop_requested() };
+
+	comm_max_double(r->comm, most, 2);
+	m->tokens_per_second =
+		(double)c->batch * c->seq_length / (seconds() - begun);
+	m->memory = (uint64_t)most[0];
+	*stop = most[1] > 0;
+	return comm_agree(
+		r->comm, r->metrics ? metrics_add(r->metrics, m, err) : 0, err);
+}
+
+int train_steps(struct run *r, struct errmsg *err)
+{
+	const struct config *c = r->config;
+	bool stop = false;
+	int rc = 0;
+
+	while (!rc && !stop && r->step < c->steps) {
+		struct metrics_step m = { 0 };
+		double begun = seconds();
+
+		rc = train_step(r, &m, err);
+		if (!rc)
+			rc = saver_poll(r->saver, false, err);
+		if (!rc && due(r->step, c->valid_interval)) {
+			m.has_valid = true;
+			rc = validate(r, &m.valid_loss, err);
+		}
+		if (!rc)
+			rc = report(r, &m, begun, &stop, err);
+		if (!rc && r->saves &&
+		    (stop || r->step == c->steps ||
+		     due(r->step, c->checkpoint_interval)))
+			rc = save(r, err);
+	}
+	return end_save(r, rc, err);
+}
