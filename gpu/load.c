@@ -58,8 +58,7 @@ static int other_model(const struct load *l, const struct gpt2_param *p)
 		l->source->path, p->name, shape, mine);
 }
 
-/* The token embedding may be padded, here or there: rows that only one of
- * them has are no words. */
+/* The token embedding may be padded, here or there. */
 static bool fits_padded(const struct load *l, const struct gpt2_param *p)
 {
 	const struct tensor *t = &l->source->tensor;
@@ -85,13 +84,28 @@ static int check_shape(const struct load *l, const struct gpt2_param *p)
 	return same || fits_padded(l, p) ? 0 : other_model(l, p);
 }
 
+/*
+ * How many elements of it are `p`'s.  Of a vocabulary that is padded in another
+ * way it is the words alone, as in a universal checkpoint, which leaves the
+ * padding out.
+ */
+static uint64_t usable(const struct load *l, const struct gpt2_param *p)
+{
+	const uint64_t have = l->source->tensor.numel, width = p->shape[1];
+	const uint64_t words = l->facts.original_vocab;
+
+	return have != p->numel && words && words < have / width ? words * width
+								 : have;
+}
+
 /* This rank's fragment of it, to its place in `part`; elements that the
  * checkpoint has not are zero. */
-static int send_fragment(struct load *l, const struct fragment *f, float *part)
+static int send_fragment(struct load *l, const struct gpt2_param *p,
+			 const struct fragment *f, float *part)
 {
 	struct load_source *s = l->source;
 	struct backend *b = l->z->backend;
-	const uint64_t have = s->tensor.numel;
+	const uint64_t have = usable(l, p);
 	const uint64_t there = f->first < have ? have - f->first : 0;
 	const uint64_t some = there < f->numel ? there : f->numel;
 	float *to = part + f->start;
@@ -129,7 +143,7 @@ static int load_tensor(struct load *l, size_t i, const char *state, float *part)
 	if (!rc)
 		rc = check_shape(l, p);
 	if (!rc)
-		rc = send_fragment(l, &f, part);
+		rc = send_fragment(l, p, &f, part);
 	l->source->ops->end(l->source);
 	return rc;
 }

@@ -4,7 +4,9 @@
  * any number of ranks, it saves and resumes as uctrain does, and prints what
  * its state is at the end, so that two runs can be compared.
  *
- *     ranks_checkpoint KEY=VALUE ...
+ *     ranks_checkpoint KEY=VALUE ... [-- KEY=VALUE ...]...
+ *
+ * Several runs, one after the other, need mpirun once.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -28,7 +30,7 @@
 
 struct run {
 	struct config config;
-	struct comm comm;
+	struct comm *comm;
 	struct gpt2 model;
 	struct backend *backend;
 	struct zero zero;
@@ -40,6 +42,8 @@ struct run {
 	unsigned more;    /* ... for so many steps */
 	bool killed;      /* in the middle of that */
 	bool apart;       /* on a device whose memory is not ours */
+	unsigned words;   /* of the vocabulary, the rest is padding; 0: all */
+	bool padding;     /* has values that are not 0 */
 };
 
 /* --- the command line ------------------------------------------------------ */
@@ -92,6 +96,7 @@ static int set_key(struct run *r, const char *key, char *value)
 		{ "more", .number = &r->more },
 		{ "killed", .flag = &r->killed },
 		{ "apart", .flag = &r->apart },
+		{ "words", .number = &r->words },
 		{ "dynamic", .flag = &c->scaler.dynamic },
 		{ "load", .text = (char **)&r->load.dir },
 		{ "tag", .text = (char **)&r->load.tag },
@@ -129,7 +134,7 @@ static int parse(struct run *r, int argc, char **argv)
 	struct config *c = &r->config;
 
 	set_defaults(c);
-	for (int i = 1; i < argc; i++) {
+	for (int i = 0; i < argc; i++) {
 		char *value = strchr(argv[i], '=');
 
 		if (!value)
@@ -254,11 +259,11 @@ static int resume(struct run *r, struct errmsg *err)
 	r->skipped = got.skipped;
 	if (got.has_scaler)
 		r->scaler = got.scaler;
-	if (got.missing && r->comm.rank == 0)
+	if (got.missing && r->comm->rank == 0)
 		printf("%" PRIu64 " missing: %s\n", got.missing, got.first.text);
 	fprintf(stderr,
 		"rank %u: %" PRIu64 " bytes, %" PRIu64 " past the mount\n",
-		r->comm.rank, got.bytes, got.direct);
+		r->comm->rank, got.bytes, got.direct);
 	return 0;
 }
 
@@ -281,21 +286,27 @@ static uint64_t digest(uint64_t h, const float *x, size_t n)
 	return h;
 }
 
-/* Of a buffer of the partition, in the order of the model. */
+/* Of a buffer of the partition, in the order of the model, without padding. */
 static uint64_t collect(struct run *r, const float *part)
 {
 	uint64_t h = UINT64_C(0xcbf29ce484222325);
 
 	for (size_t i = 0; i < r->model.nparams; i++) {
 		const struct fragment f = zero_fragment(&r->zero, i);
-		const uint64_t n = r->model.params[i].numel;
+		const struct gpt2_param *p = &r->model.params[i];
+		const uint64_t n = p->numel;
+		const uint64_t told = i == GPT2_WTE && r->words
+					      ? r->words * p->shape[1]
+					      : n;
 		float *x = calloc(n, sizeof(*x));
 
 		r->backend->ops->to_host(r->backend, x + f.first,
 					 part + f.start, f.numel * sizeof(*x));
 		if (r->zero.stage)
-			comm_sum_float(&r->comm, x, n);
-		h = digest(h, x, n);
+			comm_sum_float(r->comm, x, n);
+		h = digest(h, x, told);
+		for (uint64_t k = told; k < n; k++)
+			r->padding |= x[k] != 0;
 		free(x);
 	}
 	return h;
@@ -307,12 +318,13 @@ static void report(struct run *r)
 	const uint64_t exp_avg = collect(r, r->zero.exp_avg);
 	const uint64_t exp_avg_sq = collect(r, r->zero.exp_avg_sq);
 
-	if (r->comm.rank == 0)
+	if (r->comm->rank == 0)
 		printf("step %" PRIu64 " updates %" PRIu64 " fp32 %016" PRIx64
 		       " exp_avg %016" PRIx64 " exp_avg_sq %016" PRIx64
-		       " flavor %d scale %g\n",
+		       " flavor %d scale %g%s\n",
 		       r->step, r->zero.step, fp32, exp_avg, exp_avg_sq,
-		       r->zero.optimizer.flavor, r->scaler.scale);
+		       r->zero.optimizer.flavor, r->scaler.scale,
+		       r->padding ? " and padding" : "");
 }
 
 static int run(struct run *r, struct errmsg *err)
@@ -325,7 +337,7 @@ static int run(struct run *r, struct errmsg *err)
 	else if (!rc)
 		rc = backend_cpu_new(&r->backend, c->dtype, 1, err);
 	if (!rc)
-		rc = zero_init(&r->zero, &r->model, &r->comm, r->backend,
+		rc = zero_init(&r->zero, &r->model, r->comm, r->backend,
 			       c->zero_stage, &c->optimizer, err);
 	if (!rc)
 		rc = begin(r, err);
@@ -336,23 +348,36 @@ static int run(struct run *r, struct errmsg *err)
 	return rc ? rc : save(r, err);
 }
 
-int main(int argc, char **argv)
+static int run_one(struct comm *comm, int argc, char **argv, struct errmsg *err)
 {
-	struct errmsg err = { "" };
-	static struct run r;
-	int rc = comm_init(&r.comm, &argc, &argv, &err);
+	struct run r = { .comm = comm };
+	int rc = parse(&r, argc, argv);
 
 	if (!rc)
-		rc = parse(&r, argc, argv);
-	if (!rc)
-		rc = run(&r, &err);
-	if (rc && r.comm.rank == 0)
-		fprintf(stderr, "ranks_checkpoint: %s (%s)\n", err.text,
-			strerror(-rc));
+		rc = run(&r, err);
 	zero_done(&r.zero);
 	if (r.backend)
 		r.backend->ops->destroy(r.backend);
 	gpt2_done(&r.model);
-	comm_done(&r.comm);
+	return rc;
+}
+
+int main(int argc, char **argv)
+{
+	struct errmsg err = { "" };
+	struct comm comm = { 0 };
+	int rc = comm_init(&comm, &argc, &argv, &err);
+	int first = 1;
+
+	for (int i = 1; i <= argc && !rc; i++) {
+		if (i < argc && strcmp(argv[i], "--") != 0)
+			continue;
+		rc = run_one(&comm, i - first, argv + first, &err);
+		first = i + 1;
+	}
+	if (rc && comm.rank == 0)
+		fprintf(stderr, "ranks_checkpoint: %s (%s)\n", err.text,
+			strerror(-rc));
+	comm_done(&comm);
 	return rc != 0;
 }

@@ -32,12 +32,46 @@ refused() {
 	grep -q -e "$pattern" "$tmp/words" || fail "$what: $(cat "$tmp/words")"
 }
 
-# without N: the bytes that N ranks have read, and those past a mount
+# The bytes that all ranks have read, and those past a mount.
 bytes_read() {
 	awk '/^rank/ { all += $3; past += $5 } END { print all + 0, past + 0 }' "$tmp/words"
 }
 
-# --- our own, of every stage and type, in every other -------------------------
+# only LINES LINE: are all of them this one?
+only() { [ "$(sort -u <<<"$1")" = "$2" ]; }
+
+# --- what four ranks saved in any stage, in every stage on fewer ---------------
+
+# Averages of three ranks' gradients round in their own way, so training on three
+# ranks does not have the bits of training on four; what they load has.
+saves=() loads=() steps=()
+for stage in 1 2 3; do
+	saves+=(-- stage=$stage schedule=2 save="$tmp/four-z$stage")
+done
+four=$(state 4 "${saves[@]:1}")
+three=$(head -n 1 <<<"$four")
+check "all stages train alike" only "$four" "$three"
+six=$(state 4 stage=1 schedule=2 steps=6)
+for stage in 1 2 3; do
+	tree=$tmp/four-z$stage/tree
+	ucckpt convert "$tmp/four-z$stage/global_step3" "$tree" >/dev/null || fail "convert z$stage"
+	for to in 0 1 2 3; do
+		into=(-- stage=$to schedule=2 universal=yes load="$tree")
+		loads+=("${into[@]}")
+		steps+=("${into[@]}" steps=6)
+	done
+done
+for n in 1 2 3; do
+	got=$(state $n "${loads[@]:1}")
+	check "each stage of four ranks in each stage on $n" test "$(wc -l <<<"$got")" = 12
+	check "they are the same" only "$got" "$three"
+	# In stage 0 every rank reads all.
+	check "each rank read its part" test "$(bytes_read)" = "$((13536 * 3 * (3 + n))) 0"
+	got=$(state $n "${steps[@]:1}")
+	check "and go on" only "$got" "$([ $n = 3 ] && head -n 1 <<<"$got" || echo "$six")"
+done
+
+# --- our own, of every stage and type -----------------------------------------
 
 while read -r stage dtype to_stages; do
 	run=$tmp/$dtype-z$stage
@@ -64,9 +98,9 @@ while read -r stage dtype to_stages; do
 	done
 done <<END
 0 fp32
-1 fp32 0 2 3
-2 fp32 1 2
-3 fp32 0 1 3
+1 fp32
+2 fp32
+3 fp32
 1 bf16 1 2
 0 fp16
 3 fp16 2
@@ -99,6 +133,45 @@ curves=(width=32 vocab=256 positions=32)
 deepspeed curves/gpt2_z2_bf16_dp4 2 bf16 flavor=0 steps=10 "${curves[@]}"
 deepspeed curves/gpt2_z3_fp32_dp4 3 fp32 flavor=0 steps=10 "${curves[@]}"
 deepspeed dsuc_gpt2_z3_offload_dp4 3 fp32 flavor=1 steps=4 width=16 vocab=128 positions=32
+
+# --- vocabularies with padding --------------------------------------------------
+
+# Of 16 rows 11 are words, the others have learnt that they never come.  They stay
+# where the model has as many; any other has zeros in their place, or none.
+for stage in 2 3; do
+	case=$good/z${stage}_padded_vocab_dp2
+	ucckpt convert "$case/global_step4" "$tmp/padded-z$stage" >/dev/null || fail "convert $case"
+	same=(-- stage=$stage words=11 steps=4)
+	tree=(universal=yes load="$tmp/padded-z$stage")
+	shards=() trees=()
+	for rows in 11 12 20; do
+		shards+=("${same[@]}" vocab=$rows load="$case")
+		trees+=("${same[@]}" vocab=$rows "${tree[@]}")
+	done
+	got=$(state 2 "${same[@]:1}" vocab=16 load="$case" "${same[@]}" vocab=16 "${tree[@]}" "${shards[@]}")
+	mapfile -t got <<<"$got"
+	words=${got[0]% and padding}
+	check "the same vocabulary" test "${got[0]}" = "$words and padding"
+	# Of ZeRO-3 DeepSpeed's converter keeps the padding.
+	check "the same from its tree" test "${got[1]}" = \
+		"$words$([ $stage = 2 ] || echo " and padding")"
+	check "other padding is zeros" test "${got[*]:2}" = "$words $words $words"
+	for n in 1 3; do
+		got=$(state $n "${trees[@]:1}")
+		check "on $n ranks, too" test "${got//$'\n'/ }" = "$words $words $words"
+	done
+	refused "a word is missing" "another model: transformer.wte.weight" 2 \
+		stage=$stage vocab=10 load="$case"
+	refused "a word is missing" "another model: transformer.wte.weight" 1 \
+		stage=$stage vocab=10 "${tree[@]}"
+done
+run=$tmp/unpadded
+state 2 stage=2 vocab=11 steps=4 load="$good/z2_padded_vocab_dp2" save="$run" >/dev/null
+# The other name of the embedding is shown as it was saved.
+got=$(ucckpt diff "$good/z2_padded_vocab_dp2/global_step4" "$run/global_step4" | grep -v '^[AB]: ')
+check "and words are those of DeepSpeed" test "$got" = \
+	"lm_head.weight fp32: shape [16, 6] in A, [11, 6] in B
+different: 1 of 113 states of 29 parameters"
 
 # --- steps and kinds of Adam --------------------------------------------------
 

@@ -62,6 +62,22 @@ class Small(torch.nn.Module):
             logits.flatten(0, 1), targets.flatten())
 
 
+# GPT-2 with rows of padding in its vocabulary, which its checkpoint tells.
+PADDED_VOCAB = 16
+PADDED = {"universal_checkpoint_version": 0.4,
+          "original_vocab_size": 11,
+          "padded_vocab_size": PADDED_VOCAB,
+          "vocabulary_parameter_patterns": [r"transformer\.wte\.weight"]}
+
+
+def gpt2():
+    import transformers
+
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        vocab_size=PADDED_VOCAB, n_positions=5, n_embd=6, n_layer=2, n_head=2,
+        embd_pdrop=0, attn_pdrop=0, resid_pdrop=0))
+
+
 def by_dimension(model, decay):
     """Matrices decay, the rest does not."""
     split = [[p for p in model.parameters() if (p.dim() > 1) == matrices]
@@ -73,13 +89,14 @@ def by_dimension(model, decay):
 class Case:
     def __init__(self, name, world, stage, dtype="fp32", *, zero=None,
                  config=None, optimizer=None, groups=1, more=(), bare=False,
-                 tp=1, sp=1, odd=False, autotp=False):
+                 tp=1, sp=1, odd=False, autotp=False, padded=False):
         self.name, self.world, self.stage, self.dtype = \
             name, world, stage, dtype
         self.zero, self.config = zero or {}, config or {}
         self.optimizer, self.groups = optimizer, groups
         self.more, self.bare = more, bare
         self.tp, self.sp, self.odd, self.autotp = tp, sp, odd, autotp
+        self.padded = padded
 
     def recipe(self):
         return {k: repr(v) if callable(v) else v
@@ -176,6 +193,9 @@ CASES = [
          zero={**NVME, "offload_param": SWAP}),
     Case("z1_not_zip_dp2", 2, 1,
          config={"checkpoint": {"checkpoint_serialization": False}}),
+    # A vocabulary with padding; ZeRO-3's tree keeps it.
+    Case("z2_padded_vocab_dp2", 2, 2, padded=True),
+    Case("z3_padded_vocab_dp2", 2, 3, padded=True),
     # Sequence and tensor parallelism.
     Case("sp2_dp1_z2_bf16", 2, 2, "bf16", sp=2),
     Case("tp2_dp1_z2_bf16", 2, 2, "bf16", tp=2, odd=True),
@@ -220,6 +240,8 @@ def new_engine(case):
     if case.autotp:
         model = parallel.llama()
         positions = parallel.autotp_positions(case.tp)
+    elif case.padded:
+        model = gpt2()
     elif case.tp > 1:
         model, more["mpu"] = parallel.TensorModel(grid, case.odd), grid
     else:
@@ -275,6 +297,8 @@ def truth(case, engine, grid):
     for (name, state), tensor in states.items():
         if name.split(".")[-1] == "words":
             tensor = tensor[:parallel.VOCAB]
+        if name.endswith("wte.weight") and case.stage < 3:
+            tensor = tensor[:PADDED["original_vocab_size"]]
         about = out.setdefault(name, {"frozen": False})
         if state == "fp32":
             about["shape"] = list(tensor.shape)
@@ -300,15 +324,17 @@ def train(rank, case, run_dir, out):
     optimizer_utils.MIN_AIO_BYTES = SWAPPED_BYTES
     engine, grid = new_engine(case)
     divided = case.tp > 1 and not case.autotp
+    named = case.autotp or case.padded  # arguments, by transformers
     feed = batches(grid.data, parallel.VOCAB if divided else VOCAB)
     for _ in range(STEPS):
         tokens, targets = next(feed)
-        loss = (engine(input_ids=tokens, labels=targets).loss if case.autotp
+        loss = (engine(input_ids=tokens, labels=targets).loss if named
                 else engine(tokens, targets))
         engine.backward(loss)
         engine.step()
     about = truth(case, engine, grid)
-    info = (parallel.uc_info(grid, case.odd) if divided else {})
+    info = (parallel.uc_info(grid, case.odd) if divided
+            else PADDED if case.padded else {})
     engine.save_checkpoint(run_dir, tag=TAG, client_state={} if case.autotp
                            else {"universal_checkpoint_info": info})
     if rank == 0:
