@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -185,16 +186,36 @@ static int load_tensors(struct load *l)
 
 /* --- the checkpoint -------------------------------------------------------- */
 
+static const struct load_ops *kind_of(const struct load *l)
+{
+	if (l->o->universal)
+		return &load_universal_ops;
+	return ckdir_is_zero_tag(l->got->path) ? &load_zero_ops
+					       : &load_whole_ops;
+}
+
 static int open_source(struct load *l)
 {
-	const char *path = l->got->path;
+	const struct load_ops *ops = kind_of(l);
+	struct load_source *s = calloc(1, ops->size);
+	int rc;
 
-	if (l->o->universal)
-		return load_open_universal(&l->source, path, l->err);
-	if (ckdir_is_zero_tag(path))
-		return load_open_zero(&l->source, path, l->z->comm->size,
-				      l->err);
-	return load_open_whole(&l->source, path, l->err);
+	if (!s)
+		return errmsg_set(l->err, -ENOMEM, "out of memory");
+	s->ops = ops;
+	s->path = l->got->path;
+	rc = ops->open(s, l->z->comm->size, l->err);
+	if (rc)
+		free(s);
+	else
+		l->source = s;
+	return rc;
+}
+
+static void close_source(struct load *l)
+{
+	l->source->ops->close(l->source);
+	free(l->source);
 }
 
 /* Rank 0 finds the checkpoint, so that all take the same one. */
@@ -294,7 +315,7 @@ static int load_all(struct load *l)
 		l->got->direct = l->source->direct;
 		if (l->intake)
 			intake_free(l->intake);
-		l->source->ops->close(l->source);
+		close_source(l);
 	}
 	l->got->seconds = seconds() - begun;
 	return comm_agree(l->z->comm, rc, l->err);

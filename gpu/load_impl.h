@@ -16,6 +16,10 @@ struct value;
 struct load_source;
 
 struct load_ops {
+	size_t size; /* of the kind's own structure, which begins with that */
+	/* Have a look at ->path, for so many ranks.  After an error it is not
+	 * closed. */
+	int (*open)(struct load_source *s, unsigned ranks, struct errmsg *err);
 	/*
 	 * Begin to read parameter i's masters (`state` is NULL) or the state
 	 * of that name.  -ENOENT if it is not there; the message names it.
@@ -33,7 +37,7 @@ struct load_ops {
 	int (*each)(struct load_source *s,
 		    int (*see)(void *ctx, const char *param), void *ctx,
 		    struct errmsg *err);
-	void (*close)(struct load_source *s);
+	void (*close)(struct load_source *s); /* all but `s` itself */
 };
 
 struct load_source {
@@ -43,12 +47,7 @@ struct load_source {
 	uint64_t bytes, direct;
 };
 
-int load_open_zero(struct load_source **out, const char *path, unsigned ranks,
-		   struct errmsg *err);
-int load_open_whole(struct load_source **out, const char *path,
-		    struct errmsg *err);
-int load_open_universal(struct load_source **out, const char *path,
-			struct errmsg *err);
+extern const struct load_ops load_zero_ops, load_whole_ops, load_universal_ops;
 
 /* Where the tag is. */
 int load_find(const struct load_options *o, char path[PATH_MAX],

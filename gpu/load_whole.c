@@ -6,7 +6,6 @@
  */
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/names.h"
@@ -122,17 +121,19 @@ static int each(struct load_source *s, int (*see)(void *ctx, const char *param),
 static void close_source(struct load_source *s)
 {
 	ptfile_close(&of(s)->pt);
-	free(s);
 }
 
-static int open_file(struct whole_source *w, const char *dir, struct errmsg *err)
+static int open_source(struct load_source *s, unsigned ranks, struct errmsg *err)
 {
+	struct whole_source *w = of(s);
 	const struct value *module;
 	int rc;
 
-	if (snprintf(w->path, sizeof(w->path), "%s/" FILE_NAME, dir) >=
+	(void)ranks; /* all of them have the whole */
+	if (snprintf(w->path, sizeof(w->path), "%s/" FILE_NAME, s->path) >=
 	    (int)sizeof(w->path))
-		return errmsg_set(err, -ENAMETOOLONG, "%s: name too long", dir);
+		return errmsg_set(err, -ENAMETOOLONG, "%s: name too long",
+				  s->path);
 	rc = ptfile_open(&w->pt, w->path, err);
 	if (rc)
 		return rc;
@@ -153,24 +154,12 @@ static int open_file(struct whole_source *w, const char *dir, struct errmsg *err
 	return rc;
 }
 
-int load_open_whole(struct load_source **out, const char *path,
-		    struct errmsg *err)
-{
-	static const struct load_ops ops = { .begin = begin,
-					     .send = send,
-					     .end = end,
-					     .each = each,
-					     .close = close_source };
-	struct whole_source *w = calloc(1, sizeof(*w));
-	int rc;
-
-	if (!w)
-		return errmsg_set(err, -ENOMEM, "out of memory");
-	w->s = (struct load_source){ .ops = &ops, .path = path };
-	rc = open_file(w, path, err);
-	if (rc)
-		free(w);
-	else
-		*out = &w->s;
-	return rc;
-}
+const struct load_ops load_whole_ops = {
+	.size = sizeof(struct whole_source),
+	.open = open_source,
+	.begin = begin,
+	.send = send,
+	.end = end,
+	.each = each,
+	.close = close_source,
+};

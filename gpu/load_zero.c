@@ -135,7 +135,6 @@ static void close_source(struct load_source *s)
 	extent_done(&z->map);
 	resolve_done(&z->r);
 	shardcache_free(z->shards);
-	free(z);
 }
 
 static int check_ranks(const struct ckdir *dir, unsigned ranks,
@@ -154,31 +153,27 @@ static int check_ranks(const struct ckdir *dir, unsigned ranks,
 	return 0;
 }
 
-int load_open_zero(struct load_source **out, const char *path, unsigned ranks,
-		   struct errmsg *err)
+static int open_source(struct load_source *s, unsigned ranks, struct errmsg *err)
 {
-	static const struct load_ops ops = { .begin = begin,
-					     .send = send,
-					     .end = end,
-					     .each = each,
-					     .close = close_source };
-	struct zero_source *z = calloc(1, sizeof(*z));
-	int rc;
+	struct zero_source *z = of(s);
+	int rc = resolve_init(&z->r, s->path, err);
 
-	if (!z)
-		return errmsg_set(err, -ENOMEM, "out of memory");
-	z->s = (struct load_source){ .ops = &ops, .path = path };
-	rc = resolve_init(&z->r, path, err);
-	if (rc) {
-		free(z);
+	if (rc)
 		return rc;
-	}
 	rc = check_ranks(&z->r.dir, ranks, err);
 	if (!rc && !(z->shards = shardcache_of(&z->r.dir)))
 		rc = errmsg_set(err, -ENOMEM, "out of memory");
 	if (rc)
-		close_source(&z->s);
-	else
-		*out = &z->s;
+		close_source(s);
 	return rc;
 }
+
+const struct load_ops load_zero_ops = {
+	.size = sizeof(struct zero_source),
+	.open = open_source,
+	.begin = begin,
+	.send = send,
+	.end = end,
+	.each = each,
+	.close = close_source,
+};
