@@ -192,39 +192,47 @@ static int read_file(struct hfdir_file *f, bool safetensors, struct errmsg *err)
 
 /* --- all of them -------------------------------------------------------------- */
 
+/* What reading a file came to. */
+struct outcome {
+	int rc;
+	struct errmsg err;
+};
+
 struct reading {
 	struct hfdir *d;
 	bool safetensors;
-	struct errmsg *err; /* of each file */
+	struct outcome *outcome; /* of each file */
 };
 
 static int read_numbered(void *ctx, size_t i)
 {
 	const struct reading *const r = ctx;
 	struct hfdir_file *const f = &r->d->files[i];
-	const int rc = read_file(f, r->safetensors, &r->err[i]);
+	struct outcome *const o = &r->outcome[i];
 
+	o->rc = read_file(f, r->safetensors, &o->err);
 	for (size_t k = 0; k < f->n; k++)
 		f->v[k].file = (uint32_t)i;
-	return rc;
+	return o->rc;
 }
 
 static int read_files(struct hfdir *d, bool safetensors, struct errmsg *err)
 {
 	struct reading r = { .d = d,
 			     .safetensors = safetensors,
-			     .err = calloc(d->nfiles, sizeof(*r.err)) };
-	int rc;
+			     .outcome = calloc(d->nfiles,
+					       sizeof(*r.outcome)) };
+	int rc = 0;
 
-	if (!r.err)
+	if (!r.outcome)
 		return fail_nomem(d->path, err);
-	rc = parallel_for(d->nfiles, parallel_width(), read_numbered, &r);
-	for (size_t i = 0; rc && i < d->nfiles; i++)
-		if (*r.err[i].text) {
-			errmsg_set(err, rc, "%s", r.err[i].text);
-			break;
-		}
-	free(r.err);
+	parallel_for(d->nfiles, parallel_width(), read_numbered, &r);
+	for (size_t i = 0; !rc && i < d->nfiles; i++) {
+		rc = r.outcome[i].rc;
+		if (rc)
+			*err = r.outcome[i].err;
+	}
+	free(r.outcome);
 	return rc;
 }
 
