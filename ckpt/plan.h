@@ -102,8 +102,8 @@ int plan_index(struct plan *p, struct bytebuf *out, struct errmsg *err);
 
 /*
  * Plan weights of the tag of a universal tree, with its options and `kind`.  What
- * one of them learns of the files the other knows.  `universal` must outlive the
- * new plan.
+ * one of them learns of the files the others know, so that they are made one at a
+ * time.  `universal` must outlive the new plan.
  */
 int plan_open_beside(struct plan *universal, enum plan_kind kind,
 		     struct plan **out, struct errmsg *err);

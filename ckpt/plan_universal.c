@@ -25,6 +25,7 @@
 
 #include "ckpt/errmsg.h"
 #include "ckpt/shardcache.h"
+#include "ckpt/weights.h"
 
 #define NODE_OPTIMIZER UINT64_C(2)
 #define NODE_MODEL UINT64_C(16)
@@ -359,6 +360,29 @@ static int universal_file_open(struct plan *p, uint64_t node,
 
 /* --- the whole ---------------------------------------------------------------- */
 
+int plan_universal_weights(struct plan *p, const struct weights **out,
+			   struct errmsg *err)
+{
+	struct plan_universal *const u = plan_universal(p);
+	struct weights *w = u->weights;
+	int rc;
+
+	if (!w) {
+		w = malloc(sizeof(*w));
+		if (!w)
+			return errmsg_set(err, -ENOMEM, "%s: out of memory",
+					  u->r.dir.path);
+		rc = weights_load(w, &u->r, p->shards, err);
+		if (rc) {
+			free(w);
+			return rc;
+		}
+		u->weights = w;
+	}
+	*out = w;
+	return 0;
+}
+
 static int universal_check(struct plan *p, struct errmsg *err)
 {
 	struct plan_universal *const u = plan_universal(p);
@@ -373,6 +397,9 @@ static void universal_close(struct plan *p)
 {
 	struct plan_universal *const u = plan_universal(p);
 
+	if (u->weights)
+		weights_done(u->weights);
+	free(u->weights);
 	shardcache_free(p->shards);
 	resolve_done(&u->r);
 	free(u->crc);

@@ -24,12 +24,18 @@ struct plan_universal {
 	uint64_t optimizer_size;
 	vfile_crc *optimizer_crc; /* of each of its storages */
 	size_t optimizer_sums;    /* how many these are */
+
+	struct weights *weights; /* NULL: nobody has asked for them yet */
 };
 
 static inline struct plan_universal *plan_universal(struct plan *p)
 {
 	return (struct plan_universal *)p;
 }
+
+/* The weights of the tag, which are kept: errors as weights_load. */
+int plan_universal_weights(struct plan *p, const struct weights **out,
+			   struct errmsg *err);
 
 /* plan_index and plan_json of such a tree. */
 int plan_universal_index(struct plan *p, struct bytebuf *out,

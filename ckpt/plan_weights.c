@@ -23,6 +23,7 @@
 #include "ckpt/hfsplit.h"
 #include "ckpt/merged.h"
 #include "ckpt/plan_impl.h"
+#include "ckpt/plan_universal.h"
 #include "ckpt/resolve.h"
 #include "ckpt/vfile.h"
 #include "ckpt/weights.h"
@@ -36,7 +37,7 @@ struct plan_weights {
 	struct plan *universal; /* of the same tag */
 	bool owned;             /* is it this plan's alone? */
 	const struct format *format;
-	struct weights w;
+	const struct weights *w; /* the universal plan has them */
 	struct hffile_set set;
 	size_t *tensors; /* weights that are saved; of each split part */
 	struct hfsplit split;
@@ -194,7 +195,7 @@ static int weights_json(struct plan *p, struct bytebuf *out, struct errmsg *err)
 /* Can the weights that are computed be computed? */
 static int weights_check(struct plan *p, struct errmsg *err)
 {
-	const struct weights *const w = &weights_of(p)->w;
+	const struct weights *const w = weights_of(p)->w;
 	struct errmsg why = { "" };
 	int rc = 0;
 
@@ -216,7 +217,7 @@ static int weights_check(struct plan *p, struct errmsg *err)
 
 static int weights_warning(struct plan *p, size_t *pos, struct errmsg *out)
 {
-	const struct weights *const w = &weights_of(p)->w;
+	const struct weights *const w = weights_of(p)->w;
 
 	if (*pos >= w->nwarnings)
 		return 0;
@@ -235,7 +236,6 @@ static void weights_close(struct plan *p)
 	hfsplit_done(&x->split);
 	bytebuf_done(&x->index);
 	companions_done(&x->companions);
-	weights_done(&x->w);
 	if (x->owned)
 		plan_close(x->universal);
 	free(x);
@@ -268,7 +268,7 @@ static int fail_nomem(const struct plan_weights *x, struct errmsg *err)
  */
 static int split(struct plan_weights *x, struct errmsg *err)
 {
-	const size_t n = x->w.n;
+	const size_t n = x->w->n;
 	uint64_t *const len = calloc(n + 1, sizeof(*len));
 	size_t *const same = calloc(n + 1, sizeof(*same));
 	size_t *const saved = calloc(n + 1, sizeof(*saved));
@@ -277,7 +277,7 @@ static int split(struct plan_weights *x, struct errmsg *err)
 	int rc = len && same && saved && number ? 0 : fail_nomem(x, err);
 
 	for (size_t i = 0; !rc && i < n; i++) {
-		const struct weight *const w = x->w.v[i];
+		const struct weight *const w = x->w->v[i];
 
 		if (x->set.safetensors && w->same != i)
 			continue;
@@ -341,7 +341,7 @@ static int make_index(struct plan_weights *x, struct errmsg *err)
 	if (!names)
 		return fail_nomem(x, err);
 	for (size_t i = 0; i < x->split.n; i++)
-		names[x->split.order[i]] = x->w.v[x->tensors[i]]->name;
+		names[x->split.order[i]] = x->w->v[x->tensors[i]]->name;
 	rc = hfsplit_index(&x->split, x->format->stem, x->format->suffix, names,
 			   &x->index, err);
 	free(names);
@@ -353,10 +353,10 @@ static int make(struct plan_weights *x, struct errmsg *err)
 	const struct plan_options *const o = &x->plan.options;
 	struct resolve *const r = x->plan.resolve;
 	struct errmsg why = { "" };
-	int rc = weights_load(&x->w, r, x->plan.shards, err);
+	int rc = plan_universal_weights(x->universal, &x->w, err);
 
 	x->set = (struct hffile_set){
-		.w = &x->w,
+		.w = x->w,
 		.r = r,
 		.shards = x->plan.shards,
 		.dtype = o->kind == PLAN_HF && (o->dtype == DTYPE_F16 ||
