@@ -13,6 +13,7 @@
 # of a rank by stage; the curves go to $UCFS_DSUC_OUT.
 #
 # UCFS_DSUC_STEPS	steps of a run (200); half of them are resumed
+# UCFS_DSUC_STAGES	of the tests 1 and 3 ("1 2 3")
 # UCFS_DSUC_OUT		where curves and logs are kept (not kept)
 # UCFS_DSUC_DATA	--data (synthetic, one batch repeated, as in the demo)
 set -eu
@@ -40,7 +41,7 @@ memory_of() {
 read_by() { sed -n 's/.*at step [0-9]*: \(.*\) of tensors were.*/\1/p' "$tmp/$1.log"; }
 
 echo "DSUC: $steps steps, saved at $half, load average $(cut -d' ' -f1 /proc/loadavg)"
-for stage in 1 2 3; do
+for stage in ${UCFS_DSUC_STAGES-1 2 3}; do
 	run=$tmp/run$stage
 	f=("${flags[@]}" --zero_stage "$stage" --train_batch_size 16
 		--train_micro_batch_size_per_gpu 4)
