@@ -111,6 +111,8 @@ static int add_pass(struct run *r, bool valid, uint64_t batch, unsigned micro,
 	double one;
 	int rc;
 
+	if (!valid && micro + 1 == r->config->accumulation)
+		zero_expect_last(&r->zero);
 	if (!l->unread)
 		l->unread = read_rows(r, valid, batch, micro, &l->why);
 	rc = valid ? network_evaluate(r->network, &r->weights, r->rows, &one, err)

@@ -251,6 +251,11 @@ int zero_publish(struct zero *z, struct errmsg *err)
 
 /* --- update ---------------------------------------------------------------- */
 
+void zero_expect_last(struct zero *z)
+{
+	z->impl->last_pass = true;
+}
+
 /* Stage 0: everybody gets the sum of everything. */
 static void sum_gradients(struct zero *z)
 {
@@ -278,13 +283,13 @@ static void sum_gradients(struct zero *z)
 static float *reduce(struct zero *z)
 {
 	struct zero_impl *m = z->impl;
-	float *own = m->gradient;
+	float *own = m->gradient + (z->stage == 1 ? part_start(z) : 0);
+	const bool summed = m->device && m->last_pass;
 
 	zero_let_leave(z);
-	if (z->stage == 0)
+	if (z->stage == 0 && !summed)
 		sum_gradients(z);
-	if (z->stage == 1) {
-		own += part_start(z);
+	if (z->stage == 1 && !summed) {
 		for (unsigned r = 0; r < z->comm->size; r++)
 			m->pieces[r] = z->local;
 		zero_reduce(z, m->gradient, own, false);
@@ -330,5 +335,6 @@ int zero_update(struct zero *z, struct zero_update *u, struct errmsg *err)
 		rc = zero_publish(z, err);
 	}
 	b->ops->zero(b, m->gradient, m->ngradient * sizeof(*m->gradient));
+	m->last_pass = false;
 	return rc;
 }

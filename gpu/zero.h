@@ -67,6 +67,10 @@ struct network_weights zero_weights(struct zero *z);
  * part of them in stage 3. */
 const void *zero_model(const struct zero *z, uint64_t *numel);
 
+/* The next pass is the last before an update: between devices, sums over ranks
+ * may begin as soon as a unit's gradient is complete, in stages 0 and 1, too. */
+void zero_expect_last(struct zero *z);
+
 struct zero_update {
 	double lr;
 	double clip;       /* largest global norm; 0: no limit */

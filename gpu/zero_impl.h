@@ -38,6 +38,7 @@ struct zero_impl {
 	float *leaving;
 	uint64_t nleaving;
 	unsigned last; /* unit that was acquired */
+	bool last_pass; /* of the step: what is complete will not change */
 };
 
 /* Device memory, zeroed, counted; NULL with a message. */

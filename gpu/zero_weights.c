@@ -137,6 +137,21 @@ static float *gradient(void *ctx, unsigned unit, struct errmsg *err)
 	return u->gradient;
 }
 
+/* A stretch of the group, whose gradient is all there. */
+static void sum_unit(struct zero *z, uint64_t start, uint64_t numel)
+{
+	const uint64_t part = z->part * z->local;
+	float *gradient = z->impl->gradient;
+
+	if (z->stage == 0) {
+		zero_reduce_all(z, gradient + start, numel);
+		return;
+	}
+	set_pieces_within(z, start, numel);
+	zero_reduce(z, gradient + start, gradient + (start > part ? start : part),
+		    false);
+}
+
 static void reduce_unit(struct zero *z, const struct gpt2_unit *unit,
 			float *from)
 {
@@ -177,8 +192,11 @@ static int complete(void *ctx, unsigned unit, struct errmsg *err)
 	struct zero_unit *u = &z->impl->units[unit];
 
 	(void)err;
-	if (z->stage < 2)
+	if (z->stage < 2) {
+		if (z->impl->device && z->impl->last_pass)
+			sum_unit(z, zero_unit_start(z, unit), shape->numel);
 		return 0;
+	}
 	zero_let_leave(z);
 	reduce_unit(z, shape, u->gradient);
 	z->impl->leaving = u->gradient;
