@@ -19,6 +19,10 @@ export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 # most of the runs.
 export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader OMPI_MCA_plm=isolated
 
+# Where it keeps what it has open: of two that share a directory, one may remove
+# it while the other begins.
+export OMPI_MCA_orte_tmpdir_base=$tmp
+
 # It keeps memory until it exits, which is no leak of ours.  A rank that is
 # alone does without it, and has no excuse.
 lsan_options=${LSAN_OPTIONS-}
@@ -30,7 +34,10 @@ on_ranks() {
 	if [ "$1" = 1 ]; then
 		run+=(env LSAN_OPTIONS="$lsan_options")
 	else
-		run+=(mpirun -n "$1")
+		# Symbols are not needed to know what is Open MPI's, and reading
+		# those of all libraries takes longer than most of the runs.
+		# ASAN_OPTIONS=symbolize=1 has them in reports.
+		run+=(env ASAN_OPTIONS="symbolize=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}" mpirun -n "$1")
 	fi
 	"${run[@]}" "${@:2}" </dev/null
 }

@@ -15,14 +15,14 @@ check "without mpirun" "$program" >"$tmp/0"
 check "all stages were tried" test "$(wc -l <"$tmp/0")" -eq 4
 check "and agree" test "$(sed 's/.*: //' "$tmp/0" | sort -u | wc -l)" -eq 1
 for n in 1 2 3 4; do
-	check "on $n ranks" mpirun -n "$n" "$program" >"$tmp/$n"
+	check "on $n ranks" on_ranks "$n" "$program" >"$tmp/$n"
 	check "on $n ranks as without mpirun" cmp "$tmp/0" "$tmp/$n"
 done
 
 # Nor does it matter whether the host can touch the device's memory.
 check "apart" "$program" apart >"$tmp/apart"
 for n in 1 2 3 4; do
-	check "apart, on $n ranks" mpirun -n "$n" "$program" apart >"$tmp/apart$n"
+	check "apart, on $n ranks" on_ranks "$n" "$program" apart >"$tmp/apart$n"
 	check "apart, on $n ranks as without mpirun" cmp "$tmp/apart" "$tmp/apart$n"
 done
 
@@ -30,7 +30,7 @@ done
 # MPI): sums of these gradients are exact in any order.
 program=$top_builddir/tests/ranks_nccl
 for n in 1 2 3 4; do
-	check "straight, on $n ranks" mpirun -n "$n" "$program" own >"$tmp/own$n"
+	check "straight, on $n ranks" on_ranks "$n" "$program" own >"$tmp/own$n"
 	check "straight, on $n ranks as without mpirun" cmp "$tmp/apart" "$tmp/own$n"
 done
 finish
