@@ -38,8 +38,10 @@
 
 /* The C library lists directories by as much, and the kernel takes and gives
  * back that memory for each request: for directories of three files that was
- * most of a listing's time. */
-#define LISTING_SIZE 4096
+ * most of a listing's time.  One of many parameters comes with few requests. */
+#define LISTING_MIN 4096u
+#define LISTING_MAX (1u << 20)
+#define ENTRY_BYTES 64u /* about */
 
 /* --- opening ---------------------------------------------------------------- */
 
@@ -165,6 +167,15 @@ static void set_owner(const struct tree *t, struct stat *st)
 		st->st_gid = t->o->gid;
 }
 
+static blksize_t listing_size(unsigned directories)
+{
+	unsigned size = LISTING_MIN;
+
+	while (size < LISTING_MAX && size / ENTRY_BYTES < directories)
+		size *= 2;
+	return (blksize_t)size;
+}
+
 void tree_make_up(const struct tree *t, uint64_t ino, mode_t mode,
 		  uint64_t size, unsigned nlink, int64_t mtime_s,
 		  struct stat *st)
@@ -176,7 +187,7 @@ void tree_make_up(const struct tree *t, uint64_t ino, mode_t mode,
 		.st_uid = t->source.st_uid,
 		.st_gid = t->source.st_gid,
 		.st_size = (off_t)size,
-		.st_blksize = S_ISDIR(mode) ? LISTING_SIZE : BLOCK_SIZE,
+		.st_blksize = S_ISDIR(mode) ? listing_size(nlink) : BLOCK_SIZE,
 		.st_blocks = (blkcnt_t)((size + 511) / 512),
 	};
 	st->st_mtim.tv_sec = st->st_ctim.tv_sec = st->st_atim.tv_sec = mtime_s;
