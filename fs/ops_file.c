@@ -53,8 +53,8 @@ static struct handle *handle_of_use(struct backing_use *use)
 	return (struct handle *)((char *)use - offsetof(struct handle, use));
 }
 
-/* Does the whole file come with its first read?  It may then stay in the
- * kernel's page cache: torch.load reads a dozen times, however little there is. */
+/* Does all of the file come with one large read?  It may then stay in the kernel's
+ * page cache: torch.load reads a dozen times, however little there is. */
 static bool comes_at_once(const struct handle *h)
 {
 	return h->f.plan && !h->use.file && vfile_size(h->f.v) <= CACHED_MAX;
