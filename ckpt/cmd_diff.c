@@ -6,7 +6,7 @@
  * compared is in memory.  Of a state that one side has of no parameter (the
  * step, in the tree of ZeRO-3) the values cannot differ, so this is told once
  * and makes a difference with --strict alone; so do other types of the same
- * values.
+ * values, and a tied parameter that one side stores under one of its names.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -28,6 +28,20 @@ static int fail_nomem(struct errmsg *err)
 }
 
 /* --- parameters ---------------------------------------------------------------- */
+
+/* What the side that has no parameter of that name has of it. */
+static const char *find_tied(const struct diff *d, const struct diff_param *p)
+{
+	const struct statetree *const without = d->tree[p->has[0]];
+
+	for (unsigned side = 0; side < 2; side++) {
+		const char *const of = statetree_tied(d->tree[side], p->name);
+
+		if (of && statetree_has(without, of))
+			return of;
+	}
+	return NULL;
+}
 
 static int match_params(struct diff *d, struct errmsg *err)
 {
@@ -51,21 +65,25 @@ static int match_params(struct diff *d, struct errmsg *err)
 				      statetree_name(b, j);
 		i += p->has[0];
 		j += p->has[1];
+		if (order)
+			p->tied = find_tied(d, p);
 	}
 	return 0;
 }
 
 /* --- their states -------------------------------------------------------------- */
 
-static int compare_state(struct diff *d, const char *param,
+static int compare_state(struct diff *d, const struct diff_param *p,
 			 struct diff_state *s, struct errmsg *err)
 {
 	struct state a, b;
-	int rc = statetree_open_state(d->tree[0], param, s->name, &a, err);
+	int rc = statetree_open_state(d->tree[0], diff_name_in(p, 0), s->name,
+				      &a, err);
 
 	if (rc)
 		return rc;
-	rc = statetree_open_state(d->tree[1], param, s->name, &b, err);
+	rc = statetree_open_state(d->tree[1], diff_name_in(p, 1), s->name, &b,
+				  err);
 	if (!rc) {
 		rc = diff_compare(&a, &b, s, err);
 		state_close(&b);
@@ -74,29 +92,31 @@ static int compare_state(struct diff *d, const char *param,
 	return rc;
 }
 
-/* Name the states of both sides, and say which are on one alone. */
+/* Name the states of both sides, and say which are on one alone.  Of a tied
+ * parameter, those that only the side with the other name has do not count. */
 static int match_states(struct diff *d, struct diff_param *p,
 			struct errmsg *err)
 {
 	struct statetree_states a, b;
 	unsigned i = 0, j = 0;
-	int rc = statetree_states(d->tree[0], p->name, &a, err);
+	int rc = statetree_states(d->tree[0], diff_name_in(p, 0), &a, err);
 
 	if (!rc)
-		rc = statetree_states(d->tree[1], p->name, &b, err);
+		rc = statetree_states(d->tree[1], diff_name_in(p, 1), &b, err);
 	if (rc)
 		return rc;
 	p->states = calloc(a.n + b.n + 1, sizeof(*p->states));
 	if (!p->states)
 		return fail_nomem(err);
 	while (i < a.n || j < b.n) {
-		struct diff_state *const s = &p->states[p->nstates++];
+		struct diff_state *const s = &p->states[p->nstates];
 		const int order =
 			i == a.n ? 1 :
 			j == b.n ? -1 :
 				   statetree_compare_states(a.name[i],
 							    b.name[j]);
 
+		p->nstates += !order || p->has[order > 0];
 		s->kind = order < 0 ? DIFF_ONLY_A :
 			  order > 0 ? DIFF_ONLY_B :
 				      DIFF_NONE;
@@ -121,13 +141,12 @@ static int compare_param(void *ctx, size_t i)
 	struct errmsg err = { "" };
 	int rc;
 
-	if (!p->has[0] || !p->has[1])
+	if (!diff_name_in(p, 0) || !diff_name_in(p, 1))
 		return 0;
 	rc = match_states(job->d, p, &err);
 	for (size_t k = 0; !rc && k < p->nstates; k++)
 		if (p->states[k].kind == DIFF_NONE)
-			rc = compare_state(job->d, p->name, &p->states[k],
-					   &err);
+			rc = compare_state(job->d, p, &p->states[k], &err);
 	if (rc && !atomic_exchange(&job->failed, true))
 		*job->err = err;
 	return rc;
@@ -195,9 +214,10 @@ static void print_help(void)
 	     "\n"
 	     "      --all     tell of all states, not only of those that differ\n"
 	     "      --json    print JSON\n"
-	     "      --strict  other types of the same values, and states that"
-	     " one side has\n"
-	     "                none of, are differences, too\n"
+	     "      --strict  other types of the same values, states that one"
+	     " side has none\n"
+	     "                of, and tied parameters that it stores once, are"
+	     " differences, too\n"
 	     "  -h, --help    print this\n"
 	     "\n"
 	     "Exit status: 0 they are equal, 1 they differ, 2 trouble.");

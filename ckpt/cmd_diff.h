@@ -44,6 +44,8 @@ struct diff_state {
 struct diff_param {
 	const char *name;
 	bool has[2];
+	const char *tied; /* or NULL: what the side without it has of it, a
+			   * parameter that this one is tied to */
 	struct diff_state *states; /* if both have it */
 	size_t nstates;
 };
@@ -66,6 +68,7 @@ struct diff {
 	struct diff_name names[DIFF_NAMES_MAX];
 	size_t nnames;
 	uint64_t only[2];	  /* parameters that one side has */
+	uint64_t tied[2]; /* that the side has as what they are tied to */
 	uint64_t common;	  /* those that both have ... */
 	uint64_t states, elements; /* ... and what of them is compared */
 	uint64_t differ;	  /* states that count */
@@ -73,6 +76,12 @@ struct diff {
 	struct diff_values worst;
 	bool equal;
 };
+
+/* How a side calls it; NULL if it does not have it. */
+static inline const char *diff_name_in(const struct diff_param *p, unsigned side)
+{
+	return p->has[side] ? p->name : p->tied;
+}
 
 /* Put together what comparing all parameters has shown. */
 void diff_judge(struct diff *d);

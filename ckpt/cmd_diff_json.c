@@ -24,11 +24,14 @@ static void add_values(cJSON *o, const struct diff_state *s)
 		cJSON_AddRawToObject(o, "first", s->place);
 }
 
-static cJSON *state_json(const char *param, const struct diff_state *s)
+static cJSON *state_json(const struct diff_param *p, const struct diff_state *s)
 {
 	cJSON *const o = cJSON_CreateObject();
 
-	cJSON_AddStringToObject(o, "parameter", param);
+	cJSON_AddStringToObject(o, "parameter", p->name);
+	if (p->tied)
+		cJSON_AddStringToObject(o, p->has[0] ? "tied_b" : "tied_a",
+					p->tied);
 	cJSON_AddStringToObject(o, "state", s->name);
 	cJSON_AddStringToObject(o, "kind", kinds[s->kind]);
 	cJSON_AddBoolToObject(o, "counts", s->counts);
@@ -47,7 +50,7 @@ static cJSON *state_json(const char *param, const struct diff_state *s)
 
 static void add_param(cJSON *list, const struct diff_param *p, bool all)
 {
-	if (!p->has[0] || !p->has[1]) {
+	if (!diff_name_in(p, 0) || !diff_name_in(p, 1)) {
 		cJSON *const o = cJSON_CreateObject();
 
 		cJSON_AddStringToObject(o, "parameter", p->name);
@@ -59,8 +62,7 @@ static void add_param(cJSON *list, const struct diff_param *p, bool all)
 	}
 	for (size_t i = 0; i < p->nstates; i++)
 		if (all || p->states[i].counts)
-			cJSON_AddItemToArray(list, state_json(p->name,
-							      &p->states[i]));
+			cJSON_AddItemToArray(list, state_json(p, &p->states[i]));
 }
 
 static void add_side(cJSON *root, const struct diff *d, unsigned side)
@@ -76,6 +78,7 @@ static void add_side(cJSON *root, const struct diff *d, unsigned side)
 		if (!d->names[i].has[side])
 			cJSON_AddItemToArray(
 				list, cJSON_CreateString(d->names[i].name));
+	cmd_json_add_int(o, "tied", (int64_t)d->tied[side]);
 }
 
 int diff_print_json(const struct diff *d, bool all)

@@ -61,7 +61,7 @@ static bool alike(const struct diff *d)
 	for (size_t i = 0; i < d->nnames; i++)
 		if (!d->names[i].has[0] || !d->names[i].has[1])
 			return false;
-	return !d->types;
+	return !d->types && !d->tied[0] && !d->tied[1];
 }
 
 void diff_judge(struct diff *d)
@@ -71,9 +71,11 @@ void diff_judge(struct diff *d)
 	for (size_t i = 0; i < d->nparams; i++) {
 		const struct diff_param *const p = &d->params[i];
 
-		d->only[0] += !p->has[1];
-		d->only[1] += !p->has[0];
-		d->common += p->has[0] && p->has[1];
+		for (unsigned side = 0; side < 2; side++) {
+			d->only[side] += !diff_name_in(p, !side);
+			d->tied[side] += !p->has[side] && p->tied;
+		}
+		d->common += diff_name_in(p, 0) && diff_name_in(p, 1);
 		for (size_t k = 0; k < p->nstates; k++)
 			judge_state(d, &p->states[k]);
 	}

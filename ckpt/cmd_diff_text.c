@@ -32,9 +32,9 @@ static void print_values(const struct diff_state *s)
 	}
 }
 
-static void print_state(const char *param, const struct diff_state *s)
+static void print_state(const struct diff_param *p, const struct diff_state *s)
 {
-	cmd_put(param);
+	cmd_put(p->name);
 	putchar(' ');
 	cmd_put(s->name);
 	printf(": ");
@@ -54,18 +54,23 @@ static void print_state(const char *param, const struct diff_state *s)
 	case DIFF_ONLY_A: printf("only in A"); break;
 	case DIFF_ONLY_B: printf("only in B"); break;
 	}
+	if (p->tied) {
+		printf(", as ");
+		cmd_put(p->tied);
+		printf(" in %c", "AB"[p->has[0]]);
+	}
 	putchar('\n');
 }
 
 static void print_param(const struct diff_param *p, bool all)
 {
-	if (!p->has[0] || !p->has[1]) {
+	if (!diff_name_in(p, 0) || !diff_name_in(p, 1)) {
 		cmd_put(p->name);
 		printf(": only in %c\n", p->has[0] ? 'A' : 'B');
 	}
 	for (size_t i = 0; i < p->nstates; i++)
 		if (all || p->states[i].counts)
-			print_state(p->name, &p->states[i]);
+			print_state(p, &p->states[i]);
 }
 
 /* What is true of many states is told once. */
@@ -86,6 +91,11 @@ static void print_notes(const struct diff *d)
 		if (*comma)
 			putchar('\n');
 	}
+	for (unsigned side = 0; side < 2; side++)
+		if (d->tied[side])
+			printf("note: %c has parameters only as those that they"
+			       " are tied to: %" PRIu64 "\n",
+			       "AB"[side], d->tied[side]);
 	if (d->types)
 		printf("note: states of the same values in another type: %"
 		       PRIu64 "\n", d->types);

@@ -37,6 +37,25 @@ int statetree_add(struct statetree *t, const char *name, struct errmsg *err)
 	return 0;
 }
 
+int statetree_add_tie(struct statetree *t, const char *name, const char *of,
+		      struct errmsg *err)
+{
+	struct statetree_tie *const grown = arena_grow(
+		&t->arena, t->ties, t->nties, &t->ties_cap, t->nties + 1,
+		sizeof(*t->ties));
+	const struct statetree_tie tie = {
+		.name = arena_strndup(&t->arena, name, strlen(name)),
+		.of = arena_strndup(&t->arena, of, strlen(of)),
+	};
+
+	if (grown)
+		t->ties = grown;
+	if (!grown || !tie.name || !tie.of)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	t->ties[t->nties++] = tie;
+	return 0;
+}
+
 int statetree_compare_states(const char *a, const char *b)
 {
 	const bool weights = strcmp(a, "fp32") == 0;
@@ -163,6 +182,44 @@ const char *statetree_name(const struct statetree *t, size_t i)
 {
 	assert(i < t->n);
 	return t->names[i];
+}
+
+bool statetree_has(const struct statetree *t, const char *name)
+{
+	return t->n && bsearch(&name, t->names, t->n, sizeof(*t->names),
+			       by_name);
+}
+
+static int by_tied_name(const void *a, const void *b)
+{
+	const struct statetree_tie *const x = a, *const y = b;
+
+	return strcmp(x->name, y->name);
+}
+
+/* Model states that cannot be read tell of no ties. */
+static void find_ties(struct statetree *t)
+{
+	struct errmsg why;
+
+	if (t->ties_known)
+		return;
+	t->ties_known = true;
+	if (t->ops->ties)
+		t->ops->ties(t, &why);
+	if (t->nties)
+		qsort(t->ties, t->nties, sizeof(*t->ties), by_tied_name);
+}
+
+const char *statetree_tied(struct statetree *t, const char *name)
+{
+	const struct statetree_tie key = { .name = name }, *found = NULL;
+
+	find_ties(t);
+	if (t->nties)
+		found = bsearch(&key, t->ties, t->nties, sizeof(key),
+				by_tied_name);
+	return found ? found->of : NULL;
 }
 
 int statetree_states(struct statetree *t, const char *param,

@@ -2,6 +2,7 @@
 #ifndef UCKPT_STATETREE_H
 #define UCKPT_STATETREE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct errmsg;
@@ -30,6 +31,13 @@ const char *statetree_path(const struct statetree *t);
 /* The parameters' names, sorted by their bytes. */
 size_t statetree_count(const struct statetree *t);
 const char *statetree_name(const struct statetree *t, size_t i);
+bool statetree_has(const struct statetree *t, const char *name);
+
+/*
+ * The parameter that `name` is another name of, as the checkpoint's model states
+ * tell, whether or not the tree has either; NULL if they do not.  Not thread-safe.
+ */
+const char *statetree_tied(struct statetree *t, const char *name);
 
 /* Names of states, without duplicates: fp32 first, the others sorted. */
 #define STATETREE_STATES_MAX 16

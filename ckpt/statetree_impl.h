@@ -13,6 +13,8 @@ struct statetree_ops {
 	int (*open_state)(struct statetree *t, const char *param,
 			  const char *name, struct state *out,
 			  struct errmsg *err);
+	/* Add what is tied; NULL: nothing tells. */
+	int (*ties)(struct statetree *t, struct errmsg *err);
 	void (*close)(struct statetree *t);
 };
 
@@ -23,6 +25,13 @@ struct statetree {
 	struct arena arena; /* has the names */
 	const char **names;
 	size_t n, cap;
+	struct statetree_tie *ties; /* once somebody has asked for them */
+	size_t nties, ties_cap;
+	bool ties_known;
+};
+
+struct statetree_tie {
+	const char *name, *of;
 };
 
 /* Make a kind's tree, without path, and list its parameters. */
@@ -36,6 +45,10 @@ int statetree_open_hf(const char *path, struct statetree **out,
 
 /* Add a parameter: -ENOMEM, -E2BIG. */
 int statetree_add(struct statetree *t, const char *name, struct errmsg *err);
+
+/* Add another name of a parameter: -ENOMEM. */
+int statetree_add_tie(struct statetree *t, const char *name, const char *of,
+		      struct errmsg *err);
 
 /* Add a state: -E2BIG. */
 int statetree_add_state(struct statetree_states *s, const char *name,

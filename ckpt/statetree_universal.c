@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A universal checkpoint in files: a directory of each parameter in zero/, and
- * in it a file of each state. */
+ * in it a file of each state; beside it the run's model states, which tell what is
+ * tied in shared_params. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -11,9 +12,12 @@
 #include <sys/stat.h>
 
 #include "ckpt/errmsg.h"
+#include "ckpt/names.h"
+#include "ckpt/ptfile.h"
 #include "ckpt/source.h"
 #include "ckpt/state.h"
 #include "ckpt/statetree_impl.h"
+#include "ckpt/value.h"
 
 typedef int (*entry_fn)(void *ctx, int dirfd, const struct dirent *e,
 			struct errmsg *err);
@@ -89,6 +93,56 @@ static int see_param(void *ctx, int dirfd, const struct dirent *e,
 	return statetree_add(ctx, e->d_name, err);
 }
 
+/* --- ties ---------------------------------------------------------------------- */
+
+static int add_ties(struct statetree *t, const struct value *root,
+		    struct errmsg *err)
+{
+	const struct value_dict *const shared =
+		value_pairs(value_find(root, KEY_SHARED_PARAMS));
+	int rc = 0;
+
+	for (size_t i = 0; !rc && shared && i < shared->n; i++) {
+		const struct value_pair *const pair = &shared->v[i];
+
+		if (value_is_cstr(pair->key) && value_is_cstr(pair->val))
+			rc = statetree_add_tie(t, pair->key->str.p,
+					       pair->val->str.p, err);
+	}
+	return rc;
+}
+
+static int see_model(void *ctx, int dirfd, const struct dirent *e,
+		     struct errmsg *err)
+{
+	struct statetree *const t = ctx;
+	const struct ckname name = names_parse(e->d_name);
+	struct ptfile pt;
+	char *path;
+	int rc;
+
+	(void)dirfd;
+	if ((name.kind != CKFILE_MODEL && name.kind != CKFILE_MODEL3) ||
+	    name.dp)
+		return 0;
+	if (asprintf(&path, "%s/%s", t->path, e->d_name) < 0)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	rc = ptfile_open(&pt, path, err);
+	free(path);
+	if (rc)
+		return rc;
+	rc = add_ties(t, pt.root, err);
+	ptfile_close(&pt);
+	return rc;
+}
+
+static int ties(struct statetree *t, struct errmsg *err)
+{
+	return each_entry(t->path, see_model, t, err);
+}
+
+/* ------------------------------------------------------------------------------- */
+
 static void close_tree(struct statetree *t)
 {
 	free(t);
@@ -101,6 +155,7 @@ int statetree_open_universal(const char *path, struct statetree **out,
 		.kind = "universal checkpoint",
 		.states = states,
 		.open_state = open_state,
+		.ties = ties,
 		.close = close_tree
 	};
 	struct statetree *const t = calloc(1, sizeof(*t));

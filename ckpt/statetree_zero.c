@@ -10,10 +10,12 @@
 
 #include "ckpt/errmsg.h"
 #include "ckpt/plan.h"
+#include "ckpt/plan_universal.h"
 #include "ckpt/source.h"
 #include "ckpt/state.h"
 #include "ckpt/statetree_impl.h"
 #include "ckpt/vfile.h"
+#include "ckpt/weights.h"
 
 struct zero_tree {
 	struct statetree t;
@@ -87,6 +89,18 @@ static int open_state(struct statetree *t, const char *param, const char *name,
 
 /* ------------------------------------------------------------------------------ */
 
+static int ties(struct statetree *t, struct errmsg *err)
+{
+	const struct weights *w;
+	int rc = plan_universal_weights(plan_of(t), &w, err);
+
+	for (size_t i = 0; !rc && i < w->n; i++)
+		if (w->v[i]->same != i)
+			rc = statetree_add_tie(t, w->v[i]->name,
+					       w->v[w->v[i]->same]->name, err);
+	return rc;
+}
+
 static void close_tree(struct statetree *t)
 {
 	plan_close(plan_of(t));
@@ -114,6 +128,7 @@ int statetree_open_zero(const char *path, struct statetree **out,
 	static const struct statetree_ops ops = { .kind = "ZeRO checkpoint",
 						  .states = states,
 						  .open_state = open_state,
+						  .ties = ties,
 						  .close = close_tree };
 	/* Nobody looks at the checksums of files that are not there. */
 	static const struct plan_options options = { .kind = PLAN_UNIVERSAL,

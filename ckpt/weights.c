@@ -28,12 +28,11 @@
 #include "ckpt/experts.h"
 #include "ckpt/gather.h"
 #include "ckpt/merged.h"
+#include "ckpt/names.h"
 #include "ckpt/ptfile.h"
 #include "ckpt/resolve.h"
 #include "ckpt/value.h"
 #include "ckpt/weights_impl.h"
-
-#define KEY_SHARED "shared_params"
 
 int weights_fail_nomem(const struct weights_loader *l)
 {
@@ -262,7 +261,7 @@ static int add_tie(struct weights_loader *l, const char *name, const char *of)
 static int load_ties(struct weights_loader *l)
 {
 	const struct value_dict *const shared =
-		value_pairs(value_find(l->pt->root, KEY_SHARED));
+		value_pairs(value_find(l->pt->root, KEY_SHARED_PARAMS));
 	int rc = 0;
 
 	for (size_t i = 0; !rc && shared && i < shared->n; i++)
@@ -310,7 +309,7 @@ static int read_names(struct weights_loader *l)
 	const struct value_seq *const buffers =
 		value_items(value_find(l->pt->root, "buffer_names"));
 	const struct value_dict *const shared =
-		value_pairs(value_find(l->pt->root, KEY_SHARED));
+		value_pairs(value_find(l->pt->root, KEY_SHARED_PARAMS));
 
 	for_listed(l, count_name);
 	if (!make_set(&l->owned, l->owned.n) ||

@@ -145,7 +145,7 @@ static struct value *model_states(const struct save *s, struct ptsave *pt)
 	SET("param_shapes", stage ? param_shapes(s, pt) : ptsave_none(pt));
 	SET("frozen_param_shapes",
 	    stage > 1 ? ptsave_ordered_dict(pt) : ptsave_none(pt));
-	SET("shared_params", stage ? shared_params(s, pt) : ptsave_none(pt));
+	SET(KEY_SHARED_PARAMS, stage ? shared_params(s, pt) : ptsave_none(pt));
 	SET("frozen_param_fragments",
 	    stage > 1 ? ptsave_ordered_dict(pt) : ptsave_none(pt));
 	SET("lr_scheduler", lr_scheduler(s, pt));

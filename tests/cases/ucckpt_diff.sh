@@ -67,6 +67,45 @@ says "of.float64 fp32: 1 of 15 elements differ, by up to 6.08e-17 (relative 6.08
 	"different: 1 of 21 states of 21 parameters, by up to 6.08e-17 (relative 6.08e-09)"
 rm -r "$tmp/tree"
 
+# --- tied parameters, under one name --------------------------------------------
+
+tag=$good/z1_tied_frozen_buffers_dp2/global_step4
+ucckpt convert --to hf "$tag" "$tmp/once" >/dev/null 2>&1 || fail "convert to hf"
+ucckpt convert --to fp32 "$tag" "$tmp/twice" >/dev/null 2>&1 || fail "convert to fp32"
+ucckpt convert "$tag" "$tmp/u" >/dev/null 2>&1
+# Model states in a tree tell of ties as those of a ZeRO checkpoint do.
+for a in "$tag" "$tmp/u"; do
+	run_diff 0 "$a" "$tmp/once"
+	says "note: B has no exp_avg, exp_avg_sq, step" \
+		"note: B has parameters only as those that they are tied to: 1" \
+		"note: states of the same values in another type: 2" \
+		"equal: 23 states of 23 parameters"
+	run_diff 0 "$tmp/once" "$a" --all
+	check "which is told" grep -q -x "head.weight fp32: the same, as embed.weight in A" "$tmp/said"
+	run_diff 0 "$tmp/twice" "$a"
+	check "nothing is missing" test "$(grep -c "are tied to" "$tmp/said")" = 0
+done
+run_diff 0 "$tmp/u" "$tmp/once" --json --all
+check "JSON tells it, too" test "$(tr -d ' \t\n' <"$tmp/said" |
+	grep -o '"parameter":"[a-z.]*","tied_[ab]":"[a-z.]*","state":"[a-z0-9]*","kind":"[a-z]*"')" = \
+	'"parameter":"head.weight","tied_b":"embed.weight","state":"fp32","kind":"same"'
+# Weights that have learnt other things are not tied, whatever is said.
+cp "$tmp/u/zero/ln_f.weight/fp32.pt" "$tmp/u/zero/head.weight/fp32.pt"
+run_diff 1 "$tmp/u" "$tmp/once"
+check "they are compared" grep -q -x \
+	"head.weight fp32: shape \[6\] in A, \[13, 6\] in B, as embed.weight in B" "$tmp/said"
+# Nothing tells: neither has model states.
+rm "$tmp/u/"*model_states.pt
+run_diff 1 "$tmp/u" "$tmp/once"
+check "a name that is missing: $(cat "$tmp/said")" grep -q -x "head.weight: only in A" "$tmp/said"
+# The tree of ZeRO-3 has one of the names, and the side with both no model states.
+ucckpt convert --to fp32 "$good/z3_padded_vocab_dp2" "$tmp/both" >/dev/null 2>&1
+run_diff 0 "$tmp/both" "$good/z3_padded_vocab_dp2"
+check "the head is the embedding" grep -q -x \
+	"note: B has parameters only as those that they are tied to: 1" "$tmp/said"
+run_diff 1 "$tmp/both" "$good/z3_padded_vocab_dp2" --strict
+rm -r "$tmp/u"
+
 # --- what differs is named -----------------------------------------------------
 
 tag=$good/z1_fp32_dp2/global_step4
@@ -207,8 +246,8 @@ rm -rf "$zero/one" "$zero"/*/exp_avg_sq.pt
 put "$zero/cube/fp32.pt" 29 "$nan"
 run_diff 1 --json "$tmp/u" "$tmp/v"
 tr -d '\t\n' <"$tmp/said" >"$tmp/json"
-for words in '{"equal":false,"strict":false,"a":{' '"kind":"universal checkpoint","only":1,"has_no":[]}' \
-	'"only":0,"has_no":["exp_avg_sq"]}' '"parameters":16,"states":48,' '"differ":1,' \
+for words in '{"equal":false,"strict":false,"a":{' '"kind":"universal checkpoint","only":1,"has_no":[],"tied":0}' \
+	'"only":0,"has_no":["exp_avg_sq"],"tied":0}' '"parameters":16,"states":48,' '"differ":1,' \
 	'"differences":[{"parameter":"cube","state":"fp32","kind":"values","counts":true,"type_a":"float32","type_b":"float32","elements":30,"differ":1,"not_finite":1,"max_abs":0,"max_rel":0,"first":[1, 2, 4]}, {"parameter":"one","kind":"only_in_a","counts":true}]}'; do
 	check "$words is in: $(cat "$tmp/json")" grep -q -F -e "$words" <(sed 's/: */:/g; s/":\([^ ]\)/":\1/g' "$tmp/json")
 done
