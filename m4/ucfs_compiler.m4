@@ -18,7 +18,8 @@ AC_DEFUN([UCFS_ARG_SANITIZE],
    [AS_HELP_STRING([--enable-sanitize=LIST],
       [build with sanitizers: "address,undefined" or "thread"])],
    [], [enable_sanitize=no])
-AS_IF([test "x$enable_sanitize" = xyes], [enable_sanitize=address,undefined])])
+AS_IF([test "x$enable_sanitize" = xyes], [enable_sanitize=address,undefined])
+AC_SUBST([enable_sanitize])])
 
 # UCFS_ARG_FUZZ
 # Before AC_PROG_CC: libFuzzer comes with clang.  LIB_FUZZING_ENGINE may name

@@ -6,7 +6,8 @@
 . "$(dirname "$0")/train_lib.sh"
 require_train
 
-flags=("${tiny[@]}" --train_batch_size 16 --steps 100)
+long 100 25
+flags=("${tiny[@]}" --train_batch_size 16 --steps "$steps")
 
 # The largest relative difference of the first $3 losses.
 relative() {
@@ -29,6 +30,6 @@ train 2 two "${flags[@]}" --train_micro_batch_size_per_gpu 4
 train 2 two3 "${flags[@]}" --train_micro_batch_size_per_gpu 4 --zero_stage 3
 for run in four two two3; do
 	check "$run: 20 steps" within 1e-5 "$(relative whole "$run" 20)"
-	check "$run: 100 steps" within 1e-3 "$(relative whole "$run" 100)"
+	check "$run: $steps steps" within 1e-3 "$(relative whole "$run" "$steps")"
 done
 finish

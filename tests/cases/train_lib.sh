@@ -8,6 +8,7 @@
 #                          steps from FIRST that both have; "none" if there are
 #                          no such steps
 #   within LIMIT NUMBER    is it a number, and at most LIMIT?
+#   long MANY FEW          sets $steps to MANY, or to FEW under sanitizers
 
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -25,6 +26,15 @@ require_train() {
 tiny=(--n_layer 2 --n_head 2 --n_embd 32 --vocab_size 256 --n_positions 32
 	--seq_length 32 --lr 5e-3 --weight_decay 0.01 --gradient_clipping 1
 	--optimizer AdamW --seed 42)
+
+# Sanitizers see in a few steps what there is to see, since all are alike; what
+# many steps come to is shown without them.
+long() {
+	steps=$1
+	[ "${sanitize:-no}" = no ] && return
+	steps=$2
+	echo "under sanitizers: $2 steps instead of $1"
+}
 
 # What each rank runs.
 rank=(uctrain)

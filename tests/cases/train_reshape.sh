@@ -12,6 +12,8 @@ require_fuse
 flags=("${tiny[@]}" --n_embd 16 --seq_length 16 --lr 1e-3 --data "$top_srcdir/LICENSE" --train_batch_size 24
 	--train_micro_batch_size_per_gpu 2)
 
+long 100 10
+
 # Saved in stage | resumed in stage | on ranks
 plan="1 1 2
 1 1 1
@@ -29,19 +31,19 @@ plan="1 1 2
 
 for saved in 1 2 3; do
 	run=$tmp/run$saved
-	train 4 "base$saved" "${flags[@]}" --zero_stage "$saved" --steps 110 \
+	train 4 "base$saved" "${flags[@]}" --zero_stage "$saved" --steps $((10 + steps)) \
 		--checkpoint_dir "$run" --checkpoint_interval 10
 	mount_fg "$run" || finish
 	while read -r from stage ranks; do
 		[ "$from" = "$saved" ] || continue
 		name=z${from}_to_z${stage}_on_$ranks
 		train "$ranks" "$name" "${flags[@]}" --zero_stage "$stage" \
-			--steps 110 --resume --universal_checkpoint \
+			--steps $((10 + steps)) --resume --universal_checkpoint \
 			--checkpoint_dir "$tmp/mnt" \
 			--checkpoint_tag global_step10_universal
 		d=$(apart "base$saved" "$name" 11)
 		echo "$name: $d apart"
-		check "$name: 100 steps" within 2e-5 "$d"
+		check "$name: $steps steps" within 2e-5 "$d"
 	done <<<"$plan"
 	unmount
 done

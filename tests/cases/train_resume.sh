@@ -10,29 +10,31 @@ require_fuse
 flags=("${tiny[@]}" --n_embd 16 --seq_length 16 --train_batch_size 16 --train_micro_batch_size_per_gpu 4
 	--deterministic)
 
+long 100 20
+
 # resume STAGE DTYPE: "equal" asks for the same bits.
 resume() {
 	local stage=$1 dtype=$2 run=$tmp/z$1_$2 name=z$1_$2
 	local f=("${flags[@]}" --zero_stage "$stage" --dtype "$dtype")
 
-	train 4 "$name" "${f[@]}" --steps 200 --checkpoint_dir "$run" \
-		--checkpoint_interval 100 --async_save
-	check "$name: latest names the newest" test "$(cat "$run/latest")" = global_step200
-	check "$name: check finds it whole" ucckpt check --data "$run/global_step100"
-	train 4 "$name-zero" "${f[@]}" --steps 200 --resume="$run" \
-		--checkpoint_tag global_step100
-	check "$name: resuming at 100 goes on with 101" \
-		test "$(losses "$name-zero" | head -n 1 | cut -d' ' -f1)" = 101
+	train 4 "$name" "${f[@]}" --steps $((2 * steps)) --checkpoint_dir "$run" \
+		--checkpoint_interval $steps --async_save
+	check "$name: latest names the newest" test "$(cat "$run/latest")" = global_step$((2 * steps))
+	check "$name: check finds it whole" ucckpt check --data "$run/global_step$steps"
+	train 4 "$name-zero" "${f[@]}" --steps $((2 * steps)) --resume="$run" \
+		--checkpoint_tag global_step$steps
+	check "$name: resuming goes on with the next step" \
+		test "$(losses "$name-zero" | head -n 1 | cut -d' ' -f1)" = $((steps + 1))
 	check "$name: from shards, bit for bit" \
-		within 0 "$(apart "$name" "$name-zero" 101)"
+		within 0 "$(apart "$name" "$name-zero" $((steps + 1)))"
 
 	mount_fg "$run" || return
-	train 4 "$name-mount" "${f[@]}" --steps 200 --resume \
+	train 4 "$name-mount" "${f[@]}" --steps $((2 * steps)) --resume \
 		--universal_checkpoint --checkpoint_dir "$tmp/mnt" \
-		--checkpoint_tag global_step100_universal
+		--checkpoint_tag global_step${steps}_universal
 	unmount
 	check "$name: from the mount, bit for bit" \
-		within 0 "$(apart "$name" "$name-mount" 101)"
+		within 0 "$(apart "$name" "$name-mount" $((steps + 1)))"
 }
 
 for stage in 1 2 3; do
