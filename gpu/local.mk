@@ -25,6 +25,7 @@ endif
 	%D%/dsconfig.h %D%/dsconfig.c \
 	%D%/saver.h %D%/save_impl.h \
 	%D%/save.c %D%/save_old.c %D%/save_model.c %D%/save_shard.c \
+	%D%/save_config.c \
 	%D%/saver.c \
 	%D%/origin.h %D%/origin.c \
 	%D%/front.h %D%/front.c \

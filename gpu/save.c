@@ -76,8 +76,10 @@ int checkpoint_write(struct checkpoint *c, struct errmsg *err)
 {
 	int rc = 0;
 
-	if (c->first)
+	if (c->first) {
 		save_sweep(c->o.dir);
+		rc = save_config(c, err);
+	}
 	for (unsigned i = 0; i < SAVE_FILES && !rc; i++) {
 		struct save_file *f = &c->files[i];
 

@@ -50,6 +50,10 @@ struct checkpoint {
 	struct save_file files[SAVE_FILES];
 };
 
+/* Write the model's config.json beside the checkpoint, unless there is one; by
+ * rank 0. */
+int save_config(const struct checkpoint *c, struct errmsg *err);
+
 /* Called by all ranks, which get the same result: make the directory, and the
  * files as values.  What these refer to on the device stays there. */
 int checkpoint_begin(struct checkpoint *c, const struct zero *z,

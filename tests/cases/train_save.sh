@@ -42,14 +42,21 @@ for flavor in 0 1 2; do
 	check "flavor $flavor: whole" ucckpt check --data "$dir" >/dev/null
 done
 
+# The configuration is beside them, and is nobody's but the first run's.
+check "the model's configuration" grep -q '"vocab_size":[[:blank:]]*11,' "$dir/config.json"
+echo mine >"$dir/config.json"
+check "another save" run 2 steps=1 save="$dir" >/dev/null
+check "the configuration stays" test "$(cat "$dir/config.json")" = mine
+check "and nothing of another" test ! -e "$dir/global_step1/config.json"
+
 # Old checkpoints go when a new one is there; others do not.
 mkdir "$dir/global_step2_universal"
 check "keep two" run 2 steps=4 keep=2 save="$dir" >/dev/null
 check "two are kept" test "$(cd "$dir" && echo *)" = \
-	"global_step2_universal global_step3 global_step4 latest"
+	"config.json global_step2_universal global_step3 global_step4 latest"
 check "an earlier step again" run 2 steps=3 keep=2 save="$dir" >/dev/null
 check "later ones stay" test "$(cd "$dir" && echo *)" = \
-	"global_step2_universal global_step3 global_step4 latest"
+	"config.json global_step2_universal global_step3 global_step4 latest"
 check "the newest is what was saved last" test "$(cat "$dir/latest")" = global_step3
 
 # One that cannot be removed, since something is mounted there, stays.
