@@ -6,11 +6,14 @@
  *
  *     ranks_checkpoint KEY=VALUE ... [-- KEY=VALUE ...]...
  *
- * Several runs, one after the other, need mpirun once.
+ * Several runs, one after the other, need mpirun once.  What one with name=NAME
+ * says begins with "NAME: "; that it failed is said, too, and is no failure of
+ * the program.
  */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +47,23 @@ struct run {
 	bool apart;       /* on a device whose memory is not ours */
 	unsigned words;   /* of the vocabulary, the rest is padding; 0: all */
 	bool padding;     /* has values that are not 0 */
+	char *name;
 };
+
+/* Rank 0's words. */
+__attribute__((format(printf, 2, 3))) static void tell(const struct run *r,
+						       const char *format, ...)
+{
+	va_list args;
+
+	if (r->comm->rank != 0)
+		return;
+	if (r->name)
+		printf("%s: ", r->name);
+	va_start(args, format);
+	vprintf(format, args);
+	va_end(args);
+}
 
 /* --- the command line ------------------------------------------------------ */
 
@@ -105,6 +124,7 @@ static int set_key(struct run *r, const char *key, char *value)
 		{ "ignore_missing", .flag = &r->load.ignore_missing },
 		{ "save", .text = &c->checkpoint_dir },
 		{ "json", .text = &c->deepspeed_json },
+		{ "name", .text = &r->name },
 	};
 
 	for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++) {
@@ -248,6 +268,15 @@ static int save(struct run *r, struct errmsg *err)
 	return o.dir ? save_and_train(r, &o, err) : 0;
 }
 
+/* Of all ranks together. */
+static void tell_bytes(struct run *r, const struct load_result *got)
+{
+	double all[] = { (double)got->bytes, (double)got->direct };
+
+	comm_sum_double(r->comm, all, 2);
+	tell(r, "read %.0f bytes, %.0f past the mount\n", all[0], all[1]);
+}
+
 static int resume(struct run *r, struct errmsg *err)
 {
 	struct load_result got;
@@ -259,11 +288,10 @@ static int resume(struct run *r, struct errmsg *err)
 	r->skipped = got.skipped;
 	if (got.has_scaler)
 		r->scaler = got.scaler;
-	if (got.missing && r->comm->rank == 0)
-		printf("%" PRIu64 " missing: %s\n", got.missing, got.first.text);
-	fprintf(stderr,
-		"rank %u: %" PRIu64 " bytes, %" PRIu64 " past the mount\n",
-		r->comm->rank, got.bytes, got.direct);
+	if (got.missing)
+		tell(r, "%" PRIu64 " missing: %s\n", got.missing,
+		     got.first.text);
+	tell_bytes(r, &got);
 	return 0;
 }
 
@@ -295,9 +323,8 @@ static uint64_t collect(struct run *r, const float *part)
 		const struct fragment f = zero_fragment(&r->zero, i);
 		const struct gpt2_param *p = &r->model.params[i];
 		const uint64_t n = p->numel;
-		const uint64_t told = i == GPT2_WTE && r->words
-					      ? r->words * p->shape[1]
-					      : n;
+		const uint64_t told =
+			i == GPT2_WTE && r->words ? r->words * p->shape[1] : n;
 		float *x = calloc(n, sizeof(*x));
 
 		r->backend->ops->to_host(r->backend, x + f.first,
@@ -318,13 +345,13 @@ static void report(struct run *r)
 	const uint64_t exp_avg = collect(r, r->zero.exp_avg);
 	const uint64_t exp_avg_sq = collect(r, r->zero.exp_avg_sq);
 
-	if (r->comm->rank == 0)
-		printf("step %" PRIu64 " updates %" PRIu64 " fp32 %016" PRIx64
-		       " exp_avg %016" PRIx64 " exp_avg_sq %016" PRIx64
-		       " flavor %d scale %g%s\n",
-		       r->step, r->zero.step, fp32, exp_avg, exp_avg_sq,
-		       r->zero.optimizer.flavor, r->scaler.scale,
-		       r->padding ? " and padding" : "");
+	tell(r,
+	     "step %" PRIu64 " updates %" PRIu64 " fp32 %016" PRIx64
+	     " exp_avg %016" PRIx64 " exp_avg_sq %016" PRIx64
+	     " flavor %d scale %g%s\n",
+	     r->step, r->zero.step, fp32, exp_avg, exp_avg_sq,
+	     r->zero.optimizer.flavor, r->scaler.scale,
+	     r->padding ? " and padding" : "");
 }
 
 static int run(struct run *r, struct errmsg *err)
@@ -348,36 +375,42 @@ static int run(struct run *r, struct errmsg *err)
 	return rc ? rc : save(r, err);
 }
 
-static int run_one(struct comm *comm, int argc, char **argv, struct errmsg *err)
+/* All of it has been done, or rank 0 says why not. */
+static void run_one(struct comm *comm, int argc, char **argv)
 {
 	struct run r = { .comm = comm };
+	struct errmsg err = { "" };
 	int rc = parse(&r, argc, argv);
 
 	if (!rc)
-		rc = run(&r, err);
+		rc = run(&r, &err);
+	if (rc)
+		tell(&r, "failed: %s (%s)\n", err.text, strerror(-rc));
+	else
+		tell(&r, "done\n");
+	fflush(stdout);
 	zero_done(&r.zero);
 	if (r.backend)
 		r.backend->ops->destroy(r.backend);
 	gpt2_done(&r.model);
-	return rc;
 }
 
 int main(int argc, char **argv)
 {
 	struct errmsg err = { "" };
 	struct comm comm = { 0 };
-	int rc = comm_init(&comm, &argc, &argv, &err);
 	int first = 1;
 
-	for (int i = 1; i <= argc && !rc; i++) {
+	if (comm_init(&comm, &argc, &argv, &err)) {
+		fprintf(stderr, "ranks_checkpoint: %s\n", err.text);
+		return 1;
+	}
+	for (int i = 1; i <= argc; i++) {
 		if (i < argc && strcmp(argv[i], "--") != 0)
 			continue;
-		rc = run_one(&comm, i - first, argv + first, &err);
+		run_one(&comm, i - first, argv + first);
 		first = i + 1;
 	}
-	if (rc && comm.rank == 0)
-		fprintf(stderr, "ranks_checkpoint: %s (%s)\n", err.text,
-			strerror(-rc));
 	comm_done(&comm);
-	return rc != 0;
+	return 0;
 }
