@@ -89,6 +89,7 @@ scripts = \
 	%D%/headers.sh \
 	%D%/cases/mount_tree.sh \
 	%D%/cases/mount_run.sh \
+	%D%/cases/mount_torch.sh \
 	%D%/cases/mount_weights.sh \
 	%D%/cases/mount_hfdir.sh \
 	%D%/cases/mount_tools.sh \
@@ -335,7 +336,7 @@ noinst_PROGRAMS += %D%/tensor_stats
 # Data and helpers that `make dist` would not find by itself.
 EXTRA_DIST += $(scripts) \
 	%D%/demo.sh %D%/numbers %D%/arith.expect %D%/splits.expect %D%/good %D%/bad %D%/events %D%/cases/lib.sh \
-	%D%/cases/mpi.sh %D%/cases/train_lib.sh %D%/cases/ranks_lib.sh %D%/mpi.supp %D%/interop %D%/bench \
+	%D%/cases/mpi.sh %D%/cases/train_lib.sh %D%/cases/ranks_lib.sh %D%/cases/mount_torch.py %D%/mpi.supp %D%/interop %D%/bench \
 	%D%/fuzz/corpus %D%/fuzz/seed.sh %D%/fuzz/pickle.dict
 
 # Longer runs that are not part of `make check`: speed, and comparison with
