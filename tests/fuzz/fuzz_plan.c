@@ -4,14 +4,17 @@
  * end.  The zip containers around them are sound (fuzz_zip and fuzz_ptfile
  * look at those), so that what is mutated is what the plan is made of.
  *
- *   byte 0    bit 0: ZeRO-3, bit 1: two ranks, bit 2: zero checksums
- *   then      data.pkl of the model states, of optimizer shard 0, of shard 1,
- *             with SEPARATOR between them; a missing shard 1 equals shard 0
+ *   byte 0    bit 0: ZeRO-3, bit 1: two ranks, bit 2: zero checksums,
+ *             bit 3: experts
+ *   then      data.pkl of the model states, of an expert if there are any, of
+ *             optimizer shard 0, of shard 1, with SEPARATOR between them; a
+ *             missing shard 1 equals shard 0, and all experts are alike
  *
  * Storages are the same in all files: numbered from 0, STORAGE_LEN bytes.
  */
 #include <assert.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -30,12 +33,21 @@
 #define STORAGES 12
 #define STORAGE_LEN 2048
 
-enum { FLAG_ZERO3 = 1, FLAG_TWO_RANKS = 2, FLAG_NO_SUMS = 4 };
+#define EXPERTS 4
+
+enum {
+	FLAG_ZERO3 = 1,
+	FLAG_TWO_RANKS = 2,
+	FLAG_NO_SUMS = 4,
+	FLAG_EXPERTS = 8
+};
+/* Those that say which files there are. */
+#define FLAGS_FILES (FLAG_ZERO3 | FLAG_TWO_RANKS | FLAG_EXPERTS)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct mkpt storages;
-static char *dirs[4]; /* by stage and number of ranks */
+static char *dirs[FLAGS_FILES + 1]; /* by these flags */
 
 static void remove_dirs(void)
 {
@@ -74,23 +86,45 @@ static struct span next_part(struct span *rest)
 	return part;
 }
 
-static void save(const struct mkckpt *c, const char *dir, enum mkckpt_file kind,
-		 unsigned rank, struct span pickle)
+static void save_file(const char *path, struct span pickle)
 {
 	struct bytebuf b = { 0 };
-	char path[PATH_MAX];
 
-	mkckpt_path(c, dir, kind, rank, path);
 	mkpt_emit_pickle(&storages, pickle, "archive", &b);
 	mkpt_save(path, b.data, b.len);
 	bytebuf_done(&b);
 }
 
-static void save_all(const struct mkckpt *c, const char *dir, struct span rest)
+static void save(const struct mkckpt *c, const char *dir, enum mkckpt_file kind,
+		 unsigned rank, struct span pickle)
+{
+	char path[PATH_MAX];
+
+	mkckpt_path(c, dir, kind, rank, path);
+	save_file(path, pickle);
+}
+
+static void save_experts(const char *dir, struct span pickle)
+{
+	char path[PATH_MAX];
+
+	for (unsigned i = 0; i < EXPERTS; i++) {
+		snprintf(path, sizeof(path),
+			 "%s/layer_0_expert_%u_mp_rank_00_model_states.pt", dir,
+			 i);
+		save_file(path, pickle);
+	}
+}
+
+static void save_all(const struct mkckpt *c, const char *dir, bool experts,
+		     struct span rest)
 {
 	const struct span model = next_part(&rest);
-	const struct span shard = next_part(&rest);
+	struct span shard;
 
+	if (experts)
+		save_experts(dir, next_part(&rest));
+	shard = next_part(&rest);
 	save(c, dir, MKCKPT_MODEL, 0, model);
 	save(c, dir, MKCKPT_OPTIM, 0, shard);
 	if (c->ranks == 1)
@@ -118,9 +152,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	const struct plan_options options = {
 		.crc_zero = data[0] & FLAG_NO_SUMS,
 	};
-	const char *const dir = dirs[data[0] & (FLAG_ZERO3 | FLAG_TWO_RANKS)];
+	const char *const dir = dirs[data[0] & FLAGS_FILES];
 
-	save_all(&c, dir, (struct span){ data + 1, size - 1 });
+	save_all(&c, dir, data[0] & FLAG_EXPERTS,
+		 (struct span){ data + 1, size - 1 });
 	rc = plan_open(dir, &options, &p, &err);
 	if (!rc)
 		rc = plan_check(p, &err);

@@ -37,11 +37,12 @@ for dir in "$top"/tests/good/*/global_step*; do
 		fi
 	done
 
-	# Flags as in fuzz_plan.c: 1 ZeRO-3, 2 two ranks.
+	# Flags as in fuzz_plan.c: 1 ZeRO-3, 2 two ranks, 8 experts.
 	set -- "$dir"/*zero_pp_rank_0_mp_rank_00_optim_states.pt
 	shard0=$1
 	set -- "$dir"/*zero_pp_rank_1_mp_rank_00_optim_states.pt
 	shard1=$1
+	expert=$dir/layer_0_expert_0_mp_rank_00_model_states.pt
 	model=$dir/mp_rank_00_model_states.pt
 	flags=0
 	if [ ! -f "$model" ]; then
@@ -55,10 +56,17 @@ for dir in "$top"/tests/good/*/global_step*; do
 	if [ -f "$shard1" ]; then
 		flags=$((flags + 2))
 	fi
+	if [ -f "$expert" ]; then
+		flags=$((flags + 8))
+	fi
 	{
 		# shellcheck disable=SC2059 # an octal escape
-		printf "\\00$flags"
+		printf "\\0$(printf %o $flags)"
 		pickle_of "$model"
+		if [ -f "$expert" ]; then
+			printf '\376#cut#'
+			pickle_of "$expert"
+		fi
 		printf '\376#cut#'
 		pickle_of "$shard0"
 		if [ -f "$shard1" ]; then
