@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
 # Mounts every checkpoint of tests/good that can be served and has everybody
@@ -9,15 +9,8 @@
 #
 # Python is $UCFS_PYTHON, or else the first of python3 and /usr/bin/python3
 # that has torch (Debian's python3-torch will do).
-set -u
-here=$(cd "$(dirname "$0")" && pwd) || exit 1
-good=${top_srcdir:-$here/../..}/tests/good
-
-skip()
-{
-	echo "skipped: $*"
-	exit 77
-}
+# shellcheck source=tests/interop/lib.sh
+. "$(dirname "$0")/lib.sh"
 
 find_python()
 {
@@ -30,9 +23,7 @@ find_python()
 }
 
 find_python || skip "no python3 with torch"
-command -v ucfs >/dev/null || skip "no ucfs in PATH"
-command -v fusermount3 >/dev/null || skip "no fusermount3"
-[ -w /dev/fuse ] || skip "/dev/fuse cannot be opened"
+require_ucfs
 
 mounts=$(mktemp -d) || exit 1
 unmount_all()

@@ -10,36 +10,15 @@
 #
 # Needs a Python with deepspeed (0.19.8 was used) and transformers; no GPU.
 # Takes minutes.
-set -u
-here=$(cd "$(dirname "$0")" && pwd) || exit 1
+# shellcheck source=tests/interop/lib.sh
+. "$(dirname "$0")/lib.sh"
+require_python deepspeed transformers
+require_programs mpirun
+require_ucfs
 program=${top_builddir:-$here/../..}/tests/ranks_checkpoint
-failures=0
-
-skip() {
-	echo "skipped: $*"
-	exit 77
-}
-
-[ -n "${UCFS_PYTHON:-}" ] || skip "UCFS_PYTHON does not name a python"
-export DS_ACCELERATOR=cpu
-"$UCFS_PYTHON" -c 'import deepspeed, transformers' >/dev/null 2>&1 ||
-	skip "$UCFS_PYTHON has no deepspeed and transformers"
 [ -x "$program" ] || skip "no $program; make check builds it"
-command -v mpirun >/dev/null || skip "no mpirun"
-command -v ucfs >/dev/null || skip "no ucfs in PATH"
-[ -w /dev/fuse ] || skip "/dev/fuse cannot be opened"
+make_scratch mnt
 
-scratch=$(mktemp -d) || exit 1
-clean_up() {
-	fusermount3 -u "$scratch/mnt" 2>/dev/null
-	rm -rf --one-file-system "$scratch"
-}
-trap clean_up EXIT
-trap 'exit 1' HUP INT TERM
-mkdir "$scratch/mnt"
-
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMPI_MCA_rmaps_base_oversubscribe=1
 shape=(layers=2 width=16 vocab=37 positions=12)
 export TRAINER_SHAPE='{"n_layer": 2, "n_head": 2, "n_embd": 16, "vocab_size": 37, "n_positions": 12}'
 
@@ -50,9 +29,8 @@ expect() {
 	if "$@" >"$scratch/out" 2>&1; then
 		echo "ok: $what"
 	else
-		echo "FAILED: $what"
+		fail "$what"
 		tail -n 15 "$scratch/out"
-		failures=$((failures + 1))
 	fi
 }
 
@@ -81,10 +59,10 @@ for stage in 1 2 3; do
 	for dtype in fp32 bf16; do
 		case=z$stage-$dtype
 		run=$scratch/$case
-		tree=$scratch/mnt/global_step4_universal
-		expect "$case: saved" mpirun -n 2 "$program" "${shape[@]}" \
+		tree=$mnt/global_step4_universal
+		expect "$case: saved" on_ranks 2 "$program" "${shape[@]}" \
 			stage=$stage dtype=$dtype steps=4 save="$run"
-		expect "$case: mounted" ucfs "$run" "$scratch/mnt"
+		expect "$case: mounted" ucfs "$run" "$mnt"
 		expect "$case: ds_to_universal" convert "$run/global_step4" "$scratch/tree"
 		expect "$case: makes the tree that is mounted" diff -r "$scratch/tree" "$tree"
 		expect "$case: zero_to_fp32" to_fp32 "$run" "$tree"
@@ -92,7 +70,7 @@ for stage in 1 2 3; do
 			"$run/global_step4" $stage $dtype 2 "$tree"
 		expect "$case: DeepSpeed resumes from the mount on 3 ranks" \
 			"$UCFS_PYTHON" "$here/trainer.py" "$tree" $stage $dtype 3 "$tree" universal
-		fusermount3 -u "$scratch/mnt"
+		fusermount3 -u "$mnt"
 		rm -rf "$scratch/tree"
 	done
 done

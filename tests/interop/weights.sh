@@ -8,36 +8,12 @@
 #     UCFS_PYTHON=/venv/bin/python weights.sh
 #
 # Needs a Python with torch, safetensors and transformers; no GPU.
-set -u
-here=$(cd "$(dirname "$0")" && pwd) || exit 1
-good=${top_srcdir:-$here/../..}/tests/good
+# shellcheck source=tests/interop/lib.sh
+. "$(dirname "$0")/lib.sh"
+require_python safetensors torch transformers
+require_ucfs
+make_scratch mnt
 curves=$good/curves
-failures=0
-
-skip() {
-	echo "skipped: $*"
-	exit 77
-}
-
-[ -n "${UCFS_PYTHON:-}" ] || skip "UCFS_PYTHON does not name a python"
-"$UCFS_PYTHON" -c 'import safetensors, torch, transformers' >/dev/null 2>&1 ||
-	skip "$UCFS_PYTHON has no torch, safetensors and transformers"
-command -v ucfs >/dev/null || skip "no ucfs in PATH"
-[ -w /dev/fuse ] || skip "/dev/fuse cannot be opened"
-
-scratch=$(mktemp -d) || exit 1
-clean_up() {
-	fusermount3 -u "$scratch/mnt" 2>/dev/null
-	rm -rf --one-file-system "$scratch"
-}
-trap clean_up EXIT
-trap 'exit 1' HUP INT TERM
-mkdir "$scratch/mnt"
-
-fail() {
-	echo "FAILED: $*"
-	failures=$((failures + 1))
-}
 
 # What can be served, in one file and in several.
 for options in noindex noindex,hf_shard_size=0.5KB; do
@@ -47,10 +23,10 @@ for options in noindex noindex,hf_shard_size=0.5KB; do
 		mkdir -p "$scratch/runs/$name"
 		ln -sfn "$(readlink -f "$good/$name/$(dirname "$tag")/global_step4")" "$scratch/runs/$name/global_step4"
 	done
-	ucfs "$scratch/runs" "$scratch/mnt" -o "$options" || exit 1
-	"$UCFS_PYTHON" "$here/weights.py" files "$scratch/mnt"/*/global_step4 ||
+	ucfs "$scratch/runs" "$mnt" -o "$options" || exit 1
+	"$UCFS_PYTHON" "$here/weights.py" files "$mnt"/*/global_step4 ||
 		fail "files with $options"
-	fusermount3 -u "$scratch/mnt"
+	fusermount3 -u "$mnt"
 done
 
 # within LIMIT A B
@@ -71,10 +47,10 @@ compare_loss() {
 		 "embd_pdrop": 0, "resid_pdrop": 0, "tie_word_embeddings": true,
 		 "bos_token_id": 0, "eos_token_id": 0}
 	EOF
-	ucfs "$scratch/run" "$scratch/mnt" -o "noindex,$options" || exit 1
-	loss=$("$UCFS_PYTHON" "$here/weights.py" loss "$scratch/mnt/global_step10_hf" \
+	ucfs "$scratch/run" "$mnt" -o "noindex,$options" || exit 1
+	loss=$("$UCFS_PYTHON" "$here/weights.py" loss "$mnt/global_step10_hf" \
 		"$curves/tokens.i32" 2>"$scratch/said") || { fail "$case: $(tail -3 "$scratch/said")"; loss=0; }
-	fusermount3 -u "$scratch/mnt"
+	fusermount3 -u "$mnt"
 	expected=$(awk -F, '$1 == 11 { print $2 }' "$curves/$case/baseline_dp4.csv")
 	echo "$case, $options: transformers $loss, DeepSpeed $expected"
 	within "$limit" "$loss" "$expected" || fail "$case: another loss"

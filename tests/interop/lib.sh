@@ -1,0 +1,69 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck disable=SC2034 # read by the scripts
+#
+# Shared by the scripts here: sourced, not run.  (Run it and it does nothing.)
+#
+#   require_python MODULE...   skips unless $UCFS_PYTHON can import them all
+#   require_ucfs               skips unless ucfs can mount
+#   require_programs NAME...   skips unless these are in PATH
+#   make_scratch NAME          makes $scratch, and in it NAME to mount on, $mnt;
+#                              both go in the end
+#   on_ranks N COMMAND...      runs it on N ranks
+#
+# $here is this directory, $good tests/good; count $failures.
+
+[ "${BASH_SOURCE[0]}" != "$0" ] || exit 77
+set -u
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd) || exit 1
+good=${top_srcdir:-$here/../..}/tests/good
+failures=0
+
+skip() {
+	echo "skipped: $*"
+	exit 77
+}
+
+fail() {
+	echo "FAILED: $*"
+	failures=$((failures + 1))
+}
+
+require_python() {
+	local IFS=,
+	[ -n "${UCFS_PYTHON:-}" ] || skip "UCFS_PYTHON does not name a python"
+	export DS_ACCELERATOR=cpu
+	"$UCFS_PYTHON" -c "import $*" >/dev/null 2>&1 ||
+		skip "$UCFS_PYTHON cannot import $*"
+}
+
+require_programs() {
+	local program
+	for program; do
+		command -v "$program" >/dev/null || skip "no $program in PATH"
+	done
+}
+
+require_ucfs() {
+	require_programs ucfs fusermount3
+	[ -w /dev/fuse ] || skip "/dev/fuse cannot be opened"
+}
+
+make_scratch() {
+	scratch=$(mktemp -d) || exit 1
+	mnt=$scratch/$1
+	mkdir "$mnt" || exit 1
+	trap clean_up EXIT
+	trap 'exit 1' HUP INT TERM
+}
+
+clean_up() {
+	fusermount3 -u "$mnt" 2>/dev/null
+	rm -rf --one-file-system "$scratch"
+}
+
+on_ranks() {
+	OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+		OMPI_MCA_rmaps_base_oversubscribe=1 OMP_NUM_THREADS=1 \
+		mpirun -n "$1" "${@:2}"
+}
