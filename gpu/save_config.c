@@ -57,7 +57,6 @@ static char *config_text(const struct gpt2_config *m)
 		{ "n_embd", m->n_embd },
 		{ "vocab_size", m->vocab_size },
 		{ "n_positions", m->n_positions },
-		{ "n_ctx", m->n_positions },
 		{ "layer_norm_epsilon", decimal_of(m->layer_norm_epsilon) },
 		{ "embd_pdrop", dropout },
 		{ "attn_pdrop", dropout },

@@ -65,7 +65,6 @@ check "the model's configuration" diff - <(tr -d ' \t' <"$run/config.json") <<EN
 "n_embd":32,
 "vocab_size":256,
 "n_positions":32,
-"n_ctx":32,
 "layer_norm_epsilon":1e-05,
 "embd_pdrop":0,
 "attn_pdrop":0,
