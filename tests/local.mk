@@ -29,6 +29,8 @@ unit_tests = \
 	%D%/test_gather \
 	%D%/test_shardcache \
 	%D%/test_vfile \
+	%D%/test_vfile_sum \
+	%D%/test_vfile_fill \
 	%D%/test_state \
 	%D%/test_plan \
 	%D%/test_model \
@@ -53,6 +55,9 @@ unit_tests = \
 %C%_test_geometry_bad_SOURCES = %D%/test_geometry_bad.c $(slices)
 %C%_test_geometry_random_SOURCES = %D%/test_geometry_random.c $(slices)
 %C%_test_experts_SOURCES = %D%/test_experts.c $(slices)
+%C%_test_vfile_SOURCES = %D%/test_vfile.c $(made)
+%C%_test_vfile_sum_SOURCES = %D%/test_vfile_sum.c $(made)
+%C%_test_vfile_fill_SOURCES = %D%/test_vfile_fill.c $(made)
 %C%_test_order_SOURCES = %D%/test_order.c fs/order.c
 %C%_test_stats_SOURCES = %D%/test_stats.c fs/stats.c
 %C%_test_bad_SOURCES = \
@@ -67,6 +72,7 @@ unit_tests = \
 apart = \
 	%D%/apart.h %D%/apart.c \
 	%D%/hostbackend.h %D%/hostbackend.c
+made = %D%/made.h %D%/made.c
 mklegacy = %D%/mklegacy.h %D%/mklegacy.c
 rules = %D%/rules.h %D%/rules.c
 slices = %D%/slices.h %D%/slices.c
