@@ -37,6 +37,7 @@ unit_tests = \
 	%D%/test_computed \
 	%D%/test_experts \
 	%D%/test_index \
+	%D%/test_index_lies \
 	%D%/test_indexfile \
 	%D%/test_order \
 	%D%/test_stats \
@@ -58,6 +59,8 @@ unit_tests = \
 %C%_test_vfile_SOURCES = %D%/test_vfile.c $(made)
 %C%_test_vfile_sum_SOURCES = %D%/test_vfile_sum.c $(made)
 %C%_test_vfile_fill_SOURCES = %D%/test_vfile_fill.c $(made)
+%C%_test_index_SOURCES = %D%/test_index.c $(indexed)
+%C%_test_index_lies_SOURCES = %D%/test_index_lies.c $(indexed)
 %C%_test_order_SOURCES = %D%/test_order.c fs/order.c
 %C%_test_stats_SOURCES = %D%/test_stats.c fs/stats.c
 %C%_test_bad_SOURCES = \
@@ -72,6 +75,8 @@ unit_tests = \
 apart = \
 	%D%/apart.h %D%/apart.c \
 	%D%/hostbackend.h %D%/hostbackend.c
+commandline = %D%/commandline.h %D%/commandline.c
+indexed = %D%/indexed.h %D%/indexed.c
 made = %D%/made.h %D%/made.c
 mklegacy = %D%/mklegacy.h %D%/mklegacy.c
 rules = %D%/rules.h %D%/rules.c
@@ -130,13 +135,17 @@ train_tests = \
 	%D%/test_intake \
 	%D%/test_rng \
 	%D%/test_config \
+	%D%/test_config_json \
 	%D%/test_tokens \
 	%D%/test_tbevents \
 	%D%/test_metrics
 train_ldadd = %D%/libmk.a $(train_libs) $(CMOCKA_LIBS) $(NETTLE_LIBS)
 %C%_test_gpt2_LDADD = $(train_ldadd)
 %C%_test_rng_LDADD = $(train_ldadd)
+%C%_test_config_SOURCES = %D%/test_config.c $(commandline)
 %C%_test_config_LDADD = $(train_ldadd)
+%C%_test_config_json_SOURCES = %D%/test_config_json.c $(commandline)
+%C%_test_config_json_LDADD = $(train_ldadd)
 %C%_test_tokens_LDADD = $(train_ldadd)
 %C%_test_tbevents_LDADD = $(train_ldadd)
 %C%_test_metrics_LDADD = $(train_ldadd)

@@ -451,3 +451,28 @@ void mkckpt_free_dir(char *dir)
 	nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 	free(dir);
 }
+
+static const struct mkckpt_param small_params[] = {
+	{ "emb.weight", 2, { 11, 7 }, 0 },
+	{ "bias", 1, { 5 }, 0 },
+	{ "scalar", 0, { 0 }, 1 },
+};
+
+static const struct mkckpt_extra small_extras[] = {
+	{ .name = "buffer", .dtype = DTYPE_I64, .ndim = 1, .shape = { 3 } },
+	{ .name = "frozen", .dtype = DTYPE_F32, .ndim = 2, .shape = { 2, 2 } },
+};
+
+struct mkckpt mkckpt_small(int stage)
+{
+	return (struct mkckpt){
+		.stage = stage,
+		.ranks = 2,
+		.params = small_params,
+		.nparams = sizeof(small_params) / sizeof(*small_params),
+		.ngroups = 2,
+		.extras = small_extras,
+		.nextras = stage < 3 ? sizeof(small_extras) / sizeof(*small_extras) : 0,
+		.seed = 7,
+	};
+}

@@ -32,31 +32,6 @@
 #define PARAMS_MAX 9
 #define NAME_LEN 32
 
-static const struct mkckpt_param params[] = {
-	{ "emb.weight", 2, { 11, 7 }, 0 },
-	{ "bias", 1, { 5 }, 0 },
-	{ "scalar", 0, { 0 }, 1 },
-};
-
-static const struct mkckpt_extra extras[] = {
-	{ .name = "buffer", .dtype = DTYPE_I64, .ndim = 1, .shape = { 3 } },
-	{ .name = "frozen", .dtype = DTYPE_F32, .ndim = 2, .shape = { 2, 2 } },
-};
-
-static struct mkckpt small(int stage)
-{
-	return (struct mkckpt){
-		.stage = stage,
-		.ranks = 2,
-		.params = params,
-		.nparams = COUNT(params),
-		.ngroups = 2,
-		.extras = extras,
-		.nextras = stage < 3 ? COUNT(extras) : 0,
-		.seed = 7,
-	};
-}
-
 static struct plan *open_plan(const char *dir, bool crc_zero)
 {
 	const struct plan_options options = { .crc_zero = crc_zero };
@@ -108,7 +83,7 @@ static void stage_2_has_the_converters_files(void **state)
 	static const char *const owned[] = { "fp32.pt", "step.pt", "exp_avg.pt",
 					     "exp_avg_sq.pt", NULL };
 	static const char *const module[] = { "fp32.pt", NULL };
-	const struct mkckpt c = small(2);
+	const struct mkckpt c = mkckpt_small(2);
 	char *const dir = mkckpt_new_dir();
 	struct plan *p;
 
@@ -133,7 +108,7 @@ static void stage_3_has_the_converters_files(void **state)
 	};
 	static const char *const owned[] = { "fp32.pt", "exp_avg.pt",
 					     "exp_avg_sq.pt", NULL };
-	const struct mkckpt c = small(3);
+	const struct mkckpt c = mkckpt_small(3);
 	char *const dir = mkckpt_new_dir();
 	struct plan *p;
 
@@ -152,7 +127,7 @@ static void what_is_not_there_is_not_found(void **state)
 					     ".",       "..",
 					     "fp32",    "fp32.pt.bak",
 					     "FP32.pt", "zero/bias" };
-	const struct mkckpt c = small(2);
+	const struct mkckpt c = mkckpt_small(2);
 	char *const dir = mkckpt_new_dir();
 	uint64_t dirs[3], node;
 	struct plan *p;
@@ -175,7 +150,7 @@ static void what_is_not_there_is_not_found(void **state)
 /* Numbers that stand for nothing, and things used for what they are not. */
 static void wrong_nodes_are_refused(void **state)
 {
-	const struct mkckpt c = small(2);
+	const struct mkckpt c = mkckpt_small(2);
 	char *const dir = mkckpt_new_dir();
 	struct plan_entry e;
 	struct plan_stat st;
@@ -205,7 +180,7 @@ static void wrong_nodes_are_refused(void **state)
 
 static void directories_have_the_links_of_theirs(void **state)
 {
-	const struct mkckpt c = small(2);
+	const struct mkckpt c = mkckpt_small(2);
 	char *const dir = mkckpt_new_dir();
 	struct plan_stat st;
 	struct plan *p;
@@ -258,7 +233,7 @@ static void files_follow_each_other(void **state)
 		{ "scalar/exp_avg_sq.pt", NULL, NULL },
 	};
 	char *const dir = mkckpt_new_dir();
-	struct mkckpt c = small(2);
+	struct mkckpt c = mkckpt_small(2);
 	struct plan *p;
 	uint64_t next;
 
@@ -278,16 +253,16 @@ static void files_follow_each_other(void **state)
 	assert_int_equal(plan_following(p, find(p, PLAN_ZERO, "bias"),
 					PLAN_WAY_FILES, &next, NULL),
 			 -ENOENT);
-	assert_int_equal(plan_following(p, PLAN_ROOT, PLAN_WAY_FILES, &next,
-					NULL),
-			 -ENOENT);
+	assert_int_equal(
+		plan_following(p, PLAN_ROOT, PLAN_WAY_FILES, &next, NULL),
+		-ENOENT);
 	plan_close(p);
 	mkckpt_free_dir(dir);
 }
 
 static void crc_zero_changes_nothing_but_sums(void **state)
 {
-	const struct mkckpt c = small(2);
+	const struct mkckpt c = mkckpt_small(2);
 	char *const dir = mkckpt_new_dir();
 	uint64_t files[2], bytes[2];
 	char why[1024];
@@ -315,7 +290,7 @@ static void crc_zero_changes_nothing_but_sums(void **state)
  * opening fails. */
 static void replaced_shards_are_noticed_at_open(void **state)
 {
-	const struct mkckpt c = small(2);
+	const struct mkckpt c = mkckpt_small(2);
 	char *const dir = mkckpt_new_dir();
 	char path[PATH_MAX], other[PATH_MAX + 8];
 	struct errmsg err = { "" };
@@ -367,7 +342,7 @@ static void threads_share_a_plan(void **state)
 
 	(void)state;
 	for (int stage = 2; stage <= 3; stage++) {
-		struct mkckpt c = small(stage);
+		struct mkckpt c = mkckpt_small(stage);
 		char *const dir = mkckpt_new_dir();
 		struct plan *p;
 
@@ -394,7 +369,7 @@ static void the_plan_can_be_told_as_json(void **state)
 {
 	(void)state;
 	for (int stage = 1; stage <= 3; stage++) {
-		const struct mkckpt c = small(stage);
+		const struct mkckpt c = mkckpt_small(stage);
 		char *const dir = mkckpt_new_dir();
 		struct bytebuf out = { 0 };
 		struct errmsg err = { "" };
