@@ -31,10 +31,10 @@ static size_t count_sums(vfile_crc *v, size_t n)
 	return known;
 }
 
-size_t plan_count_known(struct plan_universal *u)
+/* What is known besides the sums of parameters' files. */
+static size_t count_others(struct plan_universal *u)
 {
-	size_t n = count_sums(u->crc, nslots(u)) +
-		   count_sums(u->optimizer_crc, u->optimizer_sums) +
+	size_t n = count_sums(u->optimizer_crc, u->optimizer_sums) +
 		   atomic_load(&u->optimizer_known);
 
 	for (size_t i = 0; i < u->r.dir.noptim; i++)
@@ -68,7 +68,7 @@ int plan_universal_index(struct plan *p, struct bytebuf *out, struct errmsg *err
 	struct plan_universal *const u = plan_universal(p);
 	int rc;
 
-	if (plan_count_known(u) <= u->indexed)
+	if (count_sums(u->crc, nslots(u)) + count_others(u) <= u->indexed)
 		return 0;
 	rc = resolve_index(&u->r, out, err);
 	if (rc)
@@ -110,8 +110,9 @@ static int read_optimizer(struct plan_universal *u, struct span rest,
 	return 0;
 }
 
-int plan_read_sums(struct plan_universal *u, struct span bytes,
-		   struct errmsg *err)
+/* *sums: of parameters' files, how many there are. */
+static int read_sums(struct plan_universal *u, struct span bytes, size_t *sums,
+		     struct errmsg *err)
 {
 	const uint8_t *at = bytes.p;
 	size_t left = bytes.len, n;
@@ -125,6 +126,7 @@ int plan_read_sums(struct plan_universal *u, struct span bytes,
 	left -= 5;
 	if (n > (left - 12) / 8)
 		return fail_damaged(err);
+	*sums = n;
 	for (; n; n--, at += 8, left -= 8) {
 		const uint32_t slot = get_le32(at);
 
@@ -133,4 +135,16 @@ int plan_read_sums(struct plan_universal *u, struct span bytes,
 		atomic_store(&u->crc[slot], VFILE_CRC_KNOWN | get_le32(at + 4));
 	}
 	return read_optimizer(u, (struct span){ at, left }, err);
+}
+
+int plan_read_sums(struct plan_universal *u, struct span bytes,
+		   struct errmsg *err)
+{
+	size_t sums = 0;
+	const int rc = read_sums(u, bytes, &sums, err);
+
+	/* Counted as they come: to look for them would touch memory for all
+	 * that there could be. */
+	u->indexed = sums + count_others(u);
+	return rc;
 }

@@ -489,7 +489,6 @@ static int use_index(struct plan_universal *u, struct span index,
 
 	if (!rc)
 		rc = universal_check(&u->plan, refused);
-	u->indexed = plan_count_known(u);
 	return rc ? errmsg_set(err, rc, "%s", refused->text) : 0;
 }
 

@@ -47,7 +47,4 @@ int plan_universal_json(struct plan *p, struct bytebuf *out, struct errmsg *err)
 int plan_read_sums(struct plan_universal *u, struct span bytes,
 		   struct errmsg *err);
 
-/* How many shard maps and checksums are known. */
-size_t plan_count_known(struct plan_universal *u);
-
 #endif
