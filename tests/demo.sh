@@ -152,6 +152,7 @@ train_and_resume()
 		--n_positions 64 --seq_length 64 --train_batch_size 16
 		--train_micro_batch_size_per_gpu 4 --lr 2e-3 --zero_stage 3)
 	local logs=(--log_dir "$work/logs" --checkpoint_dir) from
+	local tmp=$work
 
 	# What Open MPI wants to be told, as in the tests.
 	# shellcheck source=tests/cases/mpi.sh

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# What cases that run several ranks share, on top of lib.sh.
+# What cases that run several ranks share, on top of lib.sh, or of a directory
+# $tmp of the caller's own.
 #
 #   on_ranks N COMMAND...  runs it on N ranks, for $TRAIN_SECONDS (120) at most;
 #                          one rank needs no mpirun
