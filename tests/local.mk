@@ -112,6 +112,7 @@ scripts = \
 	%D%/cases/mount_index.sh \
 	%D%/cases/mount_valgrind.sh \
 	%D%/cases/example_extents.sh \
+	%D%/cases/demo.sh \
 	%D%/cases/man_layouts.sh \
 	%D%/cases/ucckpt_info.sh \
 	%D%/cases/ucckpt_check.sh \
@@ -295,7 +296,7 @@ EXTRA_LIBRARIES += %D%/libmk.a
 	%D%/realfiles.h %D%/realfiles.c \
 	%D%/goodcase.h %D%/goodcase.c \
 	%D%/walk.h %D%/walk.c
-CLEANFILES += %D%/libmk.a
+CLEANFILES += %D%/libmk.a demo.png
 
 LDADD = %D%/libmk.a $(ckpt_libs) $(CMOCKA_LIBS) $(NETTLE_LIBS)
 TESTS += $(scripts)
