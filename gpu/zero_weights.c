@@ -137,33 +137,39 @@ static float *gradient(void *ctx, unsigned unit, struct errmsg *err)
 	return u->gradient;
 }
 
-/* A stretch of the group, whose gradient is all there. */
-static void sum_unit(struct zero *z, uint64_t start, uint64_t numel)
+/* The sum of a stretch of the group, to what this rank keeps of it in `own`,
+ * which has our part. */
+static void reduce_stretch(struct zero *z, uint64_t start, uint64_t numel,
+			   float *from, float *own, bool add)
 {
 	const uint64_t part = z->part * z->local;
+
+	set_pieces_within(z, start, numel);
+	if (start > part && z->impl->pieces[z->part])
+		own += start - part;
+	zero_reduce(z, from, own, add);
+}
+
+/* A unit of a gradient that is all there. */
+static void sum_unit(struct zero *z, uint64_t start, uint64_t numel)
+{
 	float *gradient = z->impl->gradient;
 
-	if (z->stage == 0) {
+	if (z->stage == 0)
 		zero_reduce_all(z, gradient + start, numel);
-		return;
-	}
-	set_pieces_within(z, start, numel);
-	zero_reduce(z, gradient + start, gradient + (start > part ? start : part),
-		    false);
+	else
+		reduce_stretch(z, start, numel, gradient + start,
+			       gradient + z->part * z->local, false);
 }
 
 static void reduce_unit(struct zero *z, const struct gpt2_unit *unit,
 			float *from)
 {
-	const uint64_t start = z->partition.start[unit->first];
-	const uint64_t part = z->part * z->local;
 	float *to = z->impl->gradient;
 
 	if (z->stage == 2) {
-		set_pieces_within(z, start, unit->numel);
-		if (start > part && z->impl->pieces[z->part])
-			to += start - part;
-		zero_reduce(z, from, to, true);
+		reduce_stretch(z, z->partition.start[unit->first], unit->numel,
+			       from, to, true);
 		return;
 	}
 	for (size_t i = unit->first; i < unit->first + unit->n; i++) {
