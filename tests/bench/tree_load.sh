@@ -19,7 +19,7 @@ for ((i = 0; i < rounds; i++)); do
 	cat "$source/$tag"/*.pt >/dev/null
 	find "$work/converted" -type f -exec cat {} + >/dev/null
 	add disk "$(load "$work/converted/zero")"
-	for how in noindex noindex,crc=zero noindex,assemble=1G; do
+	for how in noindex noindex,crc=zero noindex,stream; do
 		add "$how" "$(load "$view/zero" ucfs "$source" "$mnt" -o "$how")"
 		unmount
 	done
@@ -27,7 +27,7 @@ done
 
 header tree_load
 row_of "from the disk" disk ms
-for how in noindex noindex,crc=zero noindex,assemble=1G; do
+for how in noindex noindex,crc=zero noindex,stream; do
 	row_of "mount, -o $how" "$how" ms
 	bar "torch.load of the whole tree, mount included, -o $how" \
 		"$(ratio "$(median disk)" "$(median "$how")")" ">=" 0.85 \
