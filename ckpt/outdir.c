@@ -250,8 +250,7 @@ static int sync_dir(const char *path, struct errmsg *err)
 	return rc;
 }
 
-/* Write `text` to a new file; `tmp` ends in XXXXXX. */
-static int write_text(char *tmp, const char *text, struct errmsg *err)
+int outdir_write_text(char *tmp, const char *text, struct errmsg *err)
 {
 	const size_t n = strlen(text);
 	const int fd = mkostemp(tmp, O_CLOEXEC);
@@ -301,7 +300,7 @@ static int sync_names(const struct outdir *o, struct errmsg *err)
 static int commit_with_pointer(struct outdir *o, const char *to, char *tmp,
 			       struct errmsg *err)
 {
-	int rc = write_text(tmp, o->name, err);
+	int rc = outdir_write_text(tmp, o->name, err);
 
 	if (rc)
 		return rc;

@@ -46,6 +46,10 @@ int outdir_commit(struct outdir *o, const char *pointer, struct errmsg *err);
  */
 void outdir_sweep(const char *parent, bool (*ours)(const char *name));
 
+/* Write `text` to a new file, on the medium; `tmp` ends in XXXXXX and becomes its
+ * name.  After an error there is none. */
+int outdir_write_text(char *tmp, const char *text, struct errmsg *err);
+
 /* Remove all that was not committed. */
 void outdir_close(struct outdir *o);
 

@@ -42,7 +42,7 @@ static void add_token(cJSON *o, const char *key, const struct gpt2_config *m)
 		cJSON_AddNullToObject(o, key);
 }
 
-/* NULL without memory. */
+/* With a newline at its end; NULL without memory. */
 static char *config_text(const struct gpt2_config *m)
 {
 	static const char *const architecture = "GPT2LMHeadModel";
@@ -62,7 +62,7 @@ static char *config_text(const struct gpt2_config *m)
 		{ "attn_pdrop", dropout },
 		{ "resid_pdrop", dropout },
 	};
-	char *text;
+	char *json, *text = NULL;
 
 	cJSON_AddItemToObject(o, "architectures",
 			      cJSON_CreateStringArray(&architecture, 1));
@@ -73,24 +73,12 @@ static char *config_text(const struct gpt2_config *m)
 	cJSON_AddBoolToObject(o, "tie_word_embeddings", true);
 	add_token(o, "bos_token_id", m);
 	add_token(o, "eos_token_id", m);
-	text = cJSON_Print(o);
+	json = cJSON_Print(o);
 	cJSON_Delete(o);
+	if (json && asprintf(&text, "%s\n", json) < 0)
+		text = NULL;
+	cJSON_free(json);
 	return text;
-}
-
-static int write_file(const char *path, const char *text, struct errmsg *err)
-{
-	FILE *f = fopen(path, "we");
-	int failed = 0;
-
-	if (!f || fprintf(f, "%s\n", text) < 0 || fflush(f) != 0 ||
-	    (fsync(fileno(f)) < 0 && errno != EINVAL))
-		failed = errno;
-	if (f && fclose(f) != 0 && !failed)
-		failed = errno;
-	return failed ? errmsg_set(err, -failed, "%s: cannot write: %s", path,
-				   strerror(failed))
-		      : 0;
 }
 
 /* Some file systems of networks do not know the flag. */
@@ -108,7 +96,7 @@ int save_config(const struct checkpoint *c, struct errmsg *err)
 	int rc;
 
 	if (snprintf(path, sizeof(path), "%s/" NAME, c->o.dir) >= PATH_MAX ||
-	    snprintf(tmp, sizeof(tmp), "%s/" NAME, c->path) >= PATH_MAX)
+	    snprintf(tmp, sizeof(tmp), "%s/XXXXXX", c->path) >= PATH_MAX)
 		return errmsg_set(err, -ENAMETOOLONG, "%s: name too long",
 				  c->o.dir);
 	if (access(path, F_OK) == 0)
@@ -116,13 +104,13 @@ int save_config(const struct checkpoint *c, struct errmsg *err)
 	text = config_text(&c->o.config->model);
 	if (!text)
 		return errmsg_set(err, -ENOMEM, "out of memory");
-	rc = write_file(tmp, text, err);
+	rc = outdir_write_text(tmp, text, err);
 	free(text);
 	if (rc || rename_new(tmp, path) == 0)
 		return rc;
 	if (errno != EEXIST)
-		return errmsg_set(err, -errno, "%s: cannot rename to: %s", path,
-				  strerror(errno));
+		rc = errmsg_set(err, -errno, "%s: cannot rename to: %s", path,
+				strerror(errno));
 	unlink(tmp);
-	return 0;
+	return rc;
 }
