@@ -3,7 +3,6 @@
  * The CPU as a device: its memory is the host's, and what it is told to do it
  * has done on return.
  */
-#include <cblas.h>
 #include <errno.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -338,9 +337,6 @@ int backend_cpu_new(struct backend **out, enum dtype dtype, unsigned threads,
 		.on_host = true,
 	};
 	c->threads = threads ? threads : (unsigned)omp_get_max_threads();
-	/* Products are ours to share out.  The BLAS takes this for the number
-	 * of all threads, and tells OpenMP: the order matters. */
-	openblas_set_num_threads(1);
 	omp_set_num_threads((int)c->threads);
 	*out = &c->base;
 	return 0;

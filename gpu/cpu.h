@@ -17,11 +17,22 @@ struct cpu {
 	/* Grown on first use and kept: what operations need for themselves. */
 	void *scratch;
 	size_t scratch_len;
-	int failed; /* what sync tells; -ENOMEM, or 0 */
+	_Atomic int failed; /* what sync tells; -ENOMEM, or 0 */
 };
 
 /* At least `bytes` of scratch memory, or NULL, which sync will tell. */
 void *cpu_scratch(struct cpu *c, size_t bytes);
+
+/*
+ * out = alpha * a * b + beta * out, on this thread: m x n of rows `ldo` apart,
+ * `inner` products summed.  `a` is m x inner, or inner x m to be TRANSPOSED;
+ * `b` likewise.  What `out` held does not matter if beta is 0.
+ */
+enum cpu_transpose { AS_IT_IS = 'N', TRANSPOSED = 'T' };
+void cpu_product(struct cpu *c, enum cpu_transpose turn_a,
+		 enum cpu_transpose turn_b, size_t m, size_t n, size_t inner,
+		 float alpha, const float *a, size_t lda, const float *b,
+		 size_t ldb, float beta, float *out, size_t ldo);
 
 /* Round n elements, on this thread, to what the model's type can hold. */
 void cpu_round_to(enum dtype dtype, float *x, size_t n);

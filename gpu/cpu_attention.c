@@ -7,7 +7,6 @@
  * Rows of qkv are those of c_attn's output: queries, keys and values of all
  * heads, 3 * c wide.
  */
-#include <cblas.h>
 #include <math.h>
 #include <string.h>
 
@@ -24,10 +23,10 @@ struct head {
 	float scale;
 	float drop;
 	uint64_t seed;
-	enum dtype dtype;
+	struct cpu *cpu;
 };
 
-static struct head head_of(const struct backend *b, const float *qkv,
+static struct head head_of(struct backend *b, const float *qkv,
 			   size_t batch, size_t h, size_t seq, size_t heads,
 			   size_t c, float drop, uint64_t seed)
 {
@@ -44,29 +43,8 @@ static struct head head_of(const struct backend *b, const float *qkv,
 		.scale = 1.0f / sqrtf((float)width),
 		.drop = drop,
 		.seed = pattern_random(seed, batch * heads + h),
-		.dtype = b->dtype,
+		.cpu = (struct cpu *)b,
 	};
-}
-
-/* out = a * b' or a * b of m x n results, `inner` summed. */
-static void product(bool b_transposed, size_t m, size_t n, size_t inner,
-		    float alpha, const float *a, size_t lda, const float *b,
-		    size_t ldb, float beta, float *out, size_t ldo)
-{
-	cblas_sgemm(CblasRowMajor, CblasNoTrans,
-		    b_transposed ? CblasTrans : CblasNoTrans, (int)m, (int)n,
-		    (int)inner, alpha, a, (int)lda, b, (int)ldb, beta, out,
-		    (int)ldo);
-}
-
-/* out += a' * b */
-static void product_back(size_t m, size_t n, size_t inner, const float *a,
-			 size_t lda, const float *b, size_t ldb, float beta,
-			 float *out, size_t ldo)
-{
-	cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)m, (int)n,
-		    (int)inner, 1, a, (int)lda, b, (int)ldb, beta, out,
-		    (int)ldo);
 }
 
 /* The weights of a query from its scores of the first `n` keys.  Returns the
@@ -117,8 +95,8 @@ static void drop_row(const struct head *h, float *x, size_t q)
 static void scores(const struct head *h, size_t q, size_t n, float *out,
 		   size_t ldo)
 {
-	product(true, n, q + n, h->width, h->scale, h->q + q * h->pitch,
-		h->pitch, h->k, h->pitch, 0, out, ldo);
+	cpu_product(h->cpu, AS_IT_IS, TRANSPOSED, n, q + n, h->width, h->scale,
+		    h->q + q * h->pitch, h->pitch, h->k, h->pitch, 0, out, ldo);
 }
 
 static void attend(const struct head *h, float *out, size_t out_pitch,
@@ -139,10 +117,11 @@ static void attend(const struct head *h, float *out, size_t out_pitch,
 			memset(row + q + i + 1, 0,
 			       (keys - q - i - 1) * sizeof(*row));
 		}
-		product(false, n, h->width, keys, 1, w, h->seq, h->v, h->pitch,
-			0, out + q * out_pitch, out_pitch);
+		cpu_product(h->cpu, AS_IT_IS, AS_IT_IS, n, h->width, keys, 1, w,
+			    h->seq, h->v, h->pitch, 0, out + q * out_pitch,
+			    out_pitch);
 		for (i = 0; i < n; i++)
-			cpu_round_to(h->dtype, out + (q + i) * out_pitch,
+			cpu_round_to(h->cpu->base.dtype, out + (q + i) * out_pitch,
 				     h->width);
 	}
 }
@@ -257,8 +236,9 @@ static void scores_grad(const struct head *h, const struct head_grad *g,
 	size_t i;
 
 	scores(h, q, n, p, h->seq);
-	product(true, n, keys, h->width, 1, g->dout + q * g->pitch, g->pitch,
-		h->v, h->pitch, 0, d, h->seq);
+	cpu_product(h->cpu, AS_IT_IS, TRANSPOSED, n, keys, h->width, 1,
+		    g->dout + q * g->pitch, g->pitch, h->v, h->pitch, 0, d,
+		    h->seq);
 	for (i = 0; i < n; i++) {
 		const size_t valid = q + i + 1, row = q + i;
 		float *const pr = p + i * h->seq, *const dr = d + i * h->seq;
@@ -289,21 +269,23 @@ static void attend_grad(const struct head *h, const struct head_grad *g,
 		const size_t keys = q + n;
 
 		scores_grad(h, g, q, n, stats, p, d);
-		product(false, n, h->width, keys, 1, d, h->seq, h->k, h->pitch,
-			0, g->dq + q * h->pitch, h->pitch);
-		product_back(keys, h->width, n, d, h->seq, h->q + q * h->pitch,
-			     h->pitch, beta, g->dk, h->pitch);
-		product_back(keys, h->width, n, p, h->seq,
-			     g->dout + q * g->pitch, g->pitch, beta, g->dv,
-			     h->pitch);
+		cpu_product(h->cpu, AS_IT_IS, AS_IT_IS, n, h->width, keys, 1, d,
+			    h->seq, h->k, h->pitch, 0, g->dq + q * h->pitch,
+			    h->pitch);
+		cpu_product(h->cpu, TRANSPOSED, AS_IT_IS, keys, h->width, n, 1,
+			    d, h->seq, h->q + q * h->pitch, h->pitch, beta,
+			    g->dk, h->pitch);
+		cpu_product(h->cpu, TRANSPOSED, AS_IT_IS, keys, h->width, n, 1,
+			    p, h->seq, g->dout + q * g->pitch, g->pitch, beta,
+			    g->dv, h->pitch);
 		beta = 1;
 		if (q == 0)
 			break;
 	}
 	for (i = 0; i < h->seq; i++) {
-		cpu_round_to(h->dtype, g->dq + i * h->pitch, h->width);
-		cpu_round_to(h->dtype, g->dk + i * h->pitch, h->width);
-		cpu_round_to(h->dtype, g->dv + i * h->pitch, h->width);
+		cpu_round_to(h->cpu->base.dtype, g->dq + i * h->pitch, h->width);
+		cpu_round_to(h->cpu->base.dtype, g->dk + i * h->pitch, h->width);
+		cpu_round_to(h->cpu->base.dtype, g->dv + i * h->pitch, h->width);
 	}
 }
 

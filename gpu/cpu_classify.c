@@ -3,11 +3,10 @@
  * Head and loss.  The logits of a whole batch would be the largest thing in
  * memory by far; there are those of a tile of rows, in blocks of columns that
  * fit a core's cache.  A block's exponentials are taken as soon as its logits
- * are there, against the largest of the block; when all blocks are known, each
- * is scaled to what it is in the gradient, and used up.  Blocks are threads'
- * own.
+ * are there, against the largest of the block, and they alone are kept; when
+ * all blocks are known, each is scaled to what it is in the gradient, and used
+ * up.  Blocks are threads' own.
  */
-#include <cblas.h>
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -15,11 +14,11 @@
 #include "gpu/cpu.h"
 #include "gpu/cpu_math.h"
 
-/* Rows of a tile, the bytes its logits may take, and columns of a block.  Each
+/* Rows of a tile, bytes that may be kept of them, and columns of a block.  Each
  * product has to arrange all of `wte` anew, which many rows make up for. */
-#define ROWS_MAX ((size_t)256)
-#define LOGITS_BYTES ((size_t)64 << 20)
-#define COLUMNS ((size_t)512)
+#define ROWS_MAX ((size_t)512)
+#define LOGITS_BYTES ((size_t)128 << 20)
+#define COLUMNS ((size_t)256)
 
 struct head {
 	struct cpu *cpu;
@@ -31,9 +30,11 @@ struct head {
 	float scale;
 	/* Of a block each, [block][rows]: exponentials' largest logit and sum,
 	 * in the end the factor that makes gradients of them. */
-	float *logits, *top, *sum;
+	float *exps, *top, *sum;
 	float *wanted; /* the target's logit, [rows] */
-	float *din;    /* a sum for each part of the blocks */
+	/* For each part of the blocks: the logits of one, which stay in a
+	 * cache; a sum of gradients. */
+	float *logits, *din;
 };
 
 static size_t blocks(size_t vocab)
@@ -49,9 +50,9 @@ static size_t columns(const struct head *h, size_t block)
 }
 
 /* The rows of a block are `columns` long. */
-static float *logits_of(const struct head *h, size_t block)
+static float *exps_of(const struct head *h, size_t block)
 {
-	return h->logits + block * COLUMNS * h->rows;
+	return h->exps + block * COLUMNS * h->rows;
 }
 
 /* Is row i's target in this block?  Then *column is its place. */
@@ -75,16 +76,17 @@ CPU_CLONES static float largest(const float *x, size_t n)
 	return top;
 }
 
-/* x becomes e^(x - top).  Returns the sum. */
-CPU_CLONES static float exponentials(float *x, size_t n, float top)
+/* out = e^(x - top).  Returns the sum. */
+CPU_CLONES static float exponentials(float *out, const float *x, size_t n,
+				     float top)
 {
 	float sum = 0;
 	size_t i;
 
 #pragma omp simd reduction(+ : sum)
 	for (i = 0; i < n; i++) {
-		x[i] = cpu_exp(x[i] - top);
-		sum += x[i];
+		out[i] = cpu_exp(x[i] - top);
+		sum += out[i];
 	}
 	return sum;
 }
@@ -97,16 +99,13 @@ CPU_CLONES static void scale_row(float *x, size_t n, float factor)
 		x[i] *= factor;
 }
 
-static void block_forward(const struct head *h, size_t block)
+static void block_forward(const struct head *h, size_t block, float *logits)
 {
 	const size_t n = columns(h, block);
-	float *const logits = logits_of(h, block);
 	size_t i, column;
 
-	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)h->rows,
-		    (int)n, (int)h->c, 1, h->in, (int)h->c,
-		    h->wte + block * COLUMNS * h->c, (int)h->c, 0, logits,
-		    (int)n);
+	cpu_product(h->cpu, AS_IT_IS, TRANSPOSED, h->rows, n, h->c, 1, h->in,
+		    h->c, h->wte + block * COLUMNS * h->c, h->c, 0, logits, n);
 	for (i = 0; i < h->rows; i++) {
 		float *const x = logits + i * n;
 		const size_t at = block * h->rows + i;
@@ -115,7 +114,8 @@ static void block_forward(const struct head *h, size_t block)
 		if (has_target(h, block, i, &column))
 			h->wanted[i] = x[column];
 		h->top[at] = largest(x, n);
-		h->sum[at] = exponentials(x, n, h->top[at]);
+		h->sum[at] = exponentials(exps_of(h, block) + i * n, x, n,
+					  h->top[at]);
 	}
 }
 
@@ -151,34 +151,33 @@ static void block_backward(const struct head *h, size_t block, float *din,
 			   bool first)
 {
 	const size_t n = columns(h, block), c = h->c;
-	float *const logits = logits_of(h, block);
+	float *const grads = exps_of(h, block);
 	size_t i, column;
 
 	for (i = 0; i < h->rows; i++) {
-		float *const x = logits + i * n;
+		float *const x = grads + i * n;
 
 		scale_row(x, n, h->sum[block * h->rows + i]);
 		if (has_target(h, block, i, &column))
 			x[column] -= h->scale;
 		cpu_round_to(h->cpu->base.dtype, x, n);
 	}
-	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)h->rows,
-		    (int)c, (int)n, 1, logits, (int)n,
-		    h->wte + block * COLUMNS * c, (int)c, first ? 0 : 1, din,
-		    (int)c);
-	cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)n, (int)c,
-		    (int)h->rows, 1, logits, (int)n, h->in, (int)c, 1,
-		    h->dwte + block * COLUMNS * c, (int)c);
+	cpu_product(h->cpu, AS_IT_IS, AS_IT_IS, h->rows, c, n, 1, grads, n,
+		    h->wte + block * COLUMNS * c, c, first ? 0 : 1, din, c);
+	cpu_product(h->cpu, TRANSPOSED, AS_IT_IS, n, c, h->rows, 1, grads, n,
+		    h->in, c, 1, h->dwte + block * COLUMNS * c, c);
 }
 
 static void forward(const struct head *h, double *loss)
 {
+	const size_t parts = h->cpu->threads, n = blocks(h->vocab);
 	double losses[ROWS_MAX];
-	size_t i;
+	size_t t, i;
 
-#pragma omp parallel for schedule(static)
-	for (i = 0; i < blocks(h->vocab); i++)
-		block_forward(h, i);
+#pragma omp parallel for schedule(static, 1) private(i)
+	for (t = 0; t < parts; t++)
+		for (i = n * t / parts; i < n * (t + 1) / parts; i++)
+			block_forward(h, i, h->logits + t * h->rows * COLUMNS);
 #pragma omp parallel for schedule(static)
 	for (i = 0; i < h->rows; i++)
 		losses[i] = row_loss(h, i);
@@ -226,7 +225,8 @@ void cpu_classify(struct backend *b, double *loss, void *din, float *dwte,
 {
 	struct cpu *const cpu = (struct cpu *)b;
 	const size_t tile = tile_rows(rows, vocab);
-	const size_t per_row = vocab + 2 * blocks(vocab) + 1 + cpu->threads * c;
+	const size_t per_row = vocab + 2 * blocks(vocab) + 1 +
+			       cpu->threads * (COLUMNS + c);
 	float *const scratch = cpu_scratch(cpu, tile * per_row * sizeof(float));
 	size_t at;
 
@@ -247,7 +247,8 @@ void cpu_classify(struct backend *b, double *loss, void *din, float *dwte,
 			.logits = scratch,
 		};
 
-		h.top = h.logits + n * vocab;
+		h.exps = h.logits + cpu->threads * n * COLUMNS;
+		h.top = h.exps + n * vocab;
 		h.sum = h.top + n * blocks(vocab);
 		h.wanted = h.sum + n * blocks(vocab);
 		h.din = h.wanted + n;

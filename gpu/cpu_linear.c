@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Products of matrices.  Each thread makes a rectangle of the result with a
- * BLAS that has one thread, and does itself what is to be done to the matrix
+ * Linear layers.  Each thread makes a rectangle of the result, and does itself what is to be done to the matrix
  * on the way in and out, while it is in its cache.  Threads meet once in an
  * operation: they do not have to wait for each other within a product.
  */
-#include <cblas.h>
-
 #include "gpu/cpu.h"
 #include "gpu/cpu_math.h"
 
 /* Rectangles begin at multiples of this: a cache line, and what kernels of
- * the BLAS take at once. */
+ * products take at once. */
 #define GRAIN ((size_t)16)
 
 /* Rows [row, row + rows) and columns [col, col + cols) of a matrix. */
@@ -43,11 +40,6 @@ static struct piece piece_of(size_t m, size_t n, size_t i, size_t parts)
 		.col = cut(n, col, parts / down),
 		.cols = cut(n, col + 1, parts / down) - cut(n, col, parts / down),
 	};
-}
-
-static int dim(size_t n)
-{
-	return (int)n; /* sizes of a model are below 2^24, gpt2_init */
 }
 
 /* What the product is added to: the bias, and the residual if there is one. */
@@ -90,7 +82,7 @@ CPU_CLONES static void add_row(float *sum, const float *x, size_t n)
 
 /* An operation: what backend_ops says of `linear` or of `linear_grad`. */
 struct linear {
-	enum dtype dtype;
+	struct cpu *cpu;
 	size_t rows, ic, oc;
 	const float *in, *w;
 	/* forwards */
@@ -111,18 +103,17 @@ static void forward(const struct linear *l, struct piece p)
 		begin_row(product + i * oc + p.col, l->bias + p.col,
 			  l->residual ? l->residual + i * oc + p.col : NULL,
 			  p.cols);
-	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, dim(p.rows),
-		    dim(p.cols), dim(ic), 1, l->in + p.row * ic, dim(ic),
-		    l->w + p.col, dim(oc), 1, product + p.row * oc + p.col,
-		    dim(oc));
+	cpu_product(l->cpu, AS_IT_IS, AS_IT_IS, p.rows, p.cols, ic, 1,
+		    l->in + p.row * ic, ic, l->w + p.col, oc, 1,
+		    product + p.row * oc + p.col, oc);
 	for (i = p.row; i < p.row + p.rows; i++) {
 		const size_t at = i * oc + p.col;
 
-		cpu_round_to(l->dtype, product + at, p.cols);
+		cpu_round_to(l->cpu->base.dtype, product + at, p.cols);
 		if (!l->pre)
 			continue;
 		gelu_row(l->out + at, product + at, p.cols);
-		cpu_round_to(l->dtype, l->out + at, p.cols);
+		cpu_round_to(l->cpu->base.dtype, l->out + at, p.cols);
 	}
 }
 
@@ -131,7 +122,7 @@ void cpu_linear(struct backend *b, void *out, void *pre, const void *in,
 		size_t rows, size_t ic, size_t oc)
 {
 	const struct linear l = {
-		.dtype = b->dtype,
+		.cpu = (struct cpu *)b,
 		.rows = rows,
 		.ic = ic,
 		.oc = oc,
@@ -156,18 +147,17 @@ static void backward_in(const struct linear *l, struct piece p)
 	const size_t ic = l->ic, oc = l->oc;
 	size_t i;
 
-	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, dim(p.rows),
-		    dim(p.cols), dim(oc), 1, l->dout + p.row * oc, dim(oc),
-		    l->w + p.col * oc, dim(oc), 0, l->din + p.row * ic + p.col,
-		    dim(ic));
+	cpu_product(l->cpu, AS_IT_IS, TRANSPOSED, p.rows, p.cols, oc, 1,
+		    l->dout + p.row * oc, oc, l->w + p.col * oc, oc, 0,
+		    l->din + p.row * ic + p.col, ic);
 	for (i = p.row; i < p.row + p.rows; i++) {
 		const size_t at = i * ic + p.col;
 
-		cpu_round_to(l->dtype, l->din + at, p.cols);
+		cpu_round_to(l->cpu->base.dtype, l->din + at, p.cols);
 		if (!l->in_pre)
 			continue;
 		gelu_row_grad(l->din + at, l->in_pre + at, p.cols);
-		cpu_round_to(l->dtype, l->din + at, p.cols);
+		cpu_round_to(l->cpu->base.dtype, l->din + at, p.cols);
 	}
 }
 
@@ -177,10 +167,9 @@ static void backward_weights(const struct linear *l, struct piece p)
 	const size_t ic = l->ic, oc = l->oc;
 	size_t i;
 
-	cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, dim(p.rows),
-		    dim(p.cols), dim(l->rows), 1, l->in + p.row, dim(ic),
-		    l->dout + p.col, dim(oc), 1, l->dw + p.row * oc + p.col,
-		    dim(oc));
+	cpu_product(l->cpu, TRANSPOSED, AS_IT_IS, p.rows, p.cols, l->rows, 1,
+		    l->in + p.row, ic, l->dout + p.col, oc, 1,
+		    l->dw + p.row * oc + p.col, oc);
 	/* The columns of the bias are those of whoever has the last row. */
 	if (p.row + p.rows == ic)
 		for (i = 0; i < l->rows; i++)
@@ -193,7 +182,7 @@ void cpu_linear_grad(struct backend *b, void *din, float *dw, float *dbias,
 		     const void *w, size_t rows, size_t ic, size_t oc)
 {
 	const struct linear l = {
-		.dtype = b->dtype,
+		.cpu = (struct cpu *)b,
 		.rows = rows,
 		.ic = ic,
 		.oc = oc,

@@ -7,7 +7,7 @@ endif
 	%D%/gpt2.h %D%/gpt2.c \
 	%D%/backend.h %D%/pattern.h \
 	%D%/cpu.h %D%/cpu_math.h \
-	%D%/cpu_norm.c %D%/cpu_linear.c %D%/cpu_attention.c \
+	%D%/cpu_product.c %D%/cpu_norm.c %D%/cpu_linear.c %D%/cpu_attention.c \
 	%D%/cpu_classify.c %D%/cpu_optimizer.c %D%/backend_cpu.c \
 	%D%/network.h %D%/network_impl.h \
 	%D%/network.c %D%/network_memory.c \
@@ -84,7 +84,7 @@ EXTRA_DIST += $(nccl_sources)
 endif
 
 # The one part of the tree whose loops are worth vectors and threads.
-%C%_libuctrain_a_CPPFLAGS = $(AM_CPPFLAGS) $(BLAS_CFLAGS) $(MPI_CFLAGS) \
+%C%_libuctrain_a_CPPFLAGS = $(AM_CPPFLAGS) $(MPI_CFLAGS) \
 	$(URING_CFLAGS) $(CUDA_CFLAGS)
 %C%_libuctrain_a_CFLAGS = $(AM_CFLAGS) $(VECTOR_CFLAGS) $(OPENMP_CFLAGS)
 
@@ -94,7 +94,7 @@ endif
 uctrain_SOURCES = %D%/main.c
 uctrain_LDADD = $(train_libs)
 
-train_libs = %D%/libuctrain.a $(ckpt_libs) $(CJSON_LIBS) $(BLAS_LIBS) $(MPI_LIBS) \
+train_libs = %D%/libuctrain.a $(ckpt_libs) $(CJSON_LIBS) $(DNNL_LIBS) $(MPI_LIBS) \
 	$(URING_LIBS) $(CUDA_LIBS) $(OPENMP_CFLAGS) -lm
 
 # Draws what was logged; needs nothing of the trainer's.

@@ -1,21 +1,27 @@
 # UCFS_TRAIN
-# What uctrain needs: MPI for its ranks, a BLAS for its products, OpenMP.  It
+# What uctrain needs: MPI for its ranks, oneDNN for its products, OpenMP.  It
 # is built when all are there; --with-train makes their absence an error.
 # Sets have_train and have_uring (text for the summary).
 AC_DEFUN([UCFS_TRAIN],
 [AC_ARG_WITH([train],
    [AS_HELP_STRING([--with-train],
-      [build the training runtime @<:@default=if MPI and BLAS are found@:>@])],
+      [build the training runtime @<:@default=if MPI and oneDNN are found@:>@])],
    [], [with_train=check])
 
 have_train=no
 AS_IF([test "x$with_train" != xno],
   [ucfs_optional_missing=
    UCFS_OPTIONAL([MPI], [ompi-c], [libopenmpi-dev])
-   UCFS_OPTIONAL([BLAS], [openblas], [libopenblas-openmp-dev])
+   # Debian's has no pkg-config file.
+   have_DNNL=no
+   AC_CHECK_HEADER([oneapi/dnnl/dnnl.h],
+     [AC_CHECK_LIB([dnnl], [dnnl_sgemm], [have_DNNL=yes])])
+   AS_IF([test "x$have_DNNL" = xyes],
+     [AC_SUBST([DNNL_LIBS], [-ldnnl])],
+     [ucfs_optional_missing="$ucfs_optional_missing libdnnl-dev"])
    AC_OPENMP
-   AS_IF([test "x$have_MPI$have_BLAS" = xyesyes],
-     [have_train="Open MPI $version_MPI, OpenBLAS $version_BLAS"],
+   AS_IF([test "x$have_MPI$have_DNNL" = xyesyes],
+     [have_train="Open MPI $version_MPI, oneDNN"],
      [test "x$with_train" != xcheck],
      [AC_MSG_ERROR([--with-train was given; it needs$ucfs_optional_missing])],
      [have_train="no (install$ucfs_optional_missing)"])])

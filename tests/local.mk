@@ -241,7 +241,7 @@ train_bench = %D%/bench/trainstep
 	%D%/bench/trainstep.c \
 	%D%/whole.h %D%/whole.c
 %C%_bench_trainstep_LDADD = $(train_libs)
-%C%_bench_trainstep_CPPFLAGS = $(AM_CPPFLAGS) $(BLAS_CFLAGS)
+%C%_bench_trainstep_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=dnnl_sgemm
 %C%_bench_trainstep_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 
 # Fuzz targets, one fuzz/fuzz_NAME.c each; --enable-fuzz builds them instead

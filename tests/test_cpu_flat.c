@@ -219,7 +219,6 @@ static void threads_make_no_difference(void **state)
 	free(x);
 }
 
-/* The BLAS has threads of its own, and a say in how many there are. */
 static void as_many_threads_as_told(void **state)
 {
 	size_t t;

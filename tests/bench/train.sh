@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Training steps on the CPU, forward, backward and AdamW, against the same in
-# PyTorch, in turns; and how near to the machine's SGEMM the products come, and
-# the BLAS itself with products of their shapes.
+# PyTorch, in turns; and how near to the machine's SGEMM the products come, alone
+# and with what the operations do around them.
 # UCFS_DEEPSPEED_PYTHON names a Python that has PyTorch and transformers.
 #
 # Threads sleep soon when they wait, on both sides: by default they keep
@@ -34,15 +34,15 @@ both() {
 # compare MODEL BATCH SEQ STEPS BAR
 compare() {
 	local -r model=$1 bar=$5
-	local i reached bare
+	local i reached around
 
 	for ((i = 0; i < rounds; i++)); do
 		both "$model.ours" "$("$ours" "${@:1:4}" 2>/dev/null)"
 		both "$model.torch" "$("$python" "$here/trainstep.py" \
 			"${@:1:4}" 2>/dev/null)"
-		read -r reached bare _ < <("$ours" -p "${@:1:4}")
+		read -r reached around _ < <("$ours" -p "${@:1:4}")
 		add "$model.peak" "$reached"
-		add "$model.bare" "$bare"
+		add "$model.around" "$around"
 	done
 	row_of "$model, $2 x $3" "$model.ours" tokens/s
 	row_of "  PyTorch" "$model.torch" tokens/s
@@ -54,7 +54,7 @@ compare() {
 		"$(median "$model.torch.cpu")" \
 		"$(median "$model.ours.cpu")")" ">=" "$bar"
 	bar "  products to SGEMM's peak" "$(median "$model.peak")" ">=" 0.85
-	row_of "  SGEMM of the same shapes" "$model.bare" "to its peak"
+	row_of "  with softmax, bias, GELU" "$model.around" "to the peak"
 }
 
 printf 'train: %d threads, %d rounds, load average %s\n' \
