@@ -86,6 +86,20 @@ static int check_shape(const struct load *l, const struct gpt2_param *p)
 }
 
 /*
+ * How many rows of the embedding that is being read are words: as many as the
+ * checkpoint says, or where it says nothing, and rows are added here, all.
+ */
+static uint64_t find_words(const struct load *l, const struct gpt2_param *p)
+{
+	const uint64_t rows = l->source->tensor.numel / p->shape[1];
+	const uint64_t told = l->facts.original_vocab;
+
+	if (told)
+		return told < rows ? told : rows;
+	return rows < p->shape[0] ? rows : 0;
+}
+
+/*
  * How many elements of it are `p`'s.  Of a vocabulary that is padded in another
  * way it is the words alone, as in a universal checkpoint, which leaves the
  * padding out.
@@ -143,6 +157,8 @@ static int load_tensor(struct load *l, size_t i, const char *state, float *part)
 		return take_missing(l, state, rc);
 	if (!rc)
 		rc = check_shape(l, p);
+	if (!rc && i == GPT2_WTE)
+		l->got->words = find_words(l, p);
 	if (!rc)
 		rc = send_fragment(l, p, &f, part);
 	l->source->ops->end(l->source);
@@ -334,6 +350,8 @@ int load_checkpoint(struct zero *z, const struct load_options *o,
 	if (rc)
 		return rc;
 	take_facts(&l);
+	/* The first parameter begins with rank 0. */
+	comm_broadcast(z->comm, &got->words, sizeof(got->words), 0);
 	sum_missing(&l);
 	return zero_publish(z, err);
 }

@@ -23,6 +23,7 @@ struct load_options {
 struct load_result {
 	char path[PATH_MAX]; /* of the tag's directory */
 	uint64_t step, skipped;
+	uint64_t words; /* of the vocabulary, the rest is padding; 0: unknown */
 	bool has_scaler; /* of fp16, and the checkpoint had one */
 	struct scaler scaler;
 	bool has_updates;    /* the optimizer's step was there */

@@ -128,6 +128,11 @@ static void add_client_state(const struct save *s, struct ptsave *pt,
 
 	ptsave_set(pt, info, "universal_checkpoint_version",
 		   ptsave_float(pt, 0.4));
+	/* There are no patterns of parameters with it, so that converters keep
+	 * the padding, and who goes on with as much of it loses nothing. */
+	if (s->o->words)
+		ptsave_set(pt, info, "original_vocab_size",
+			   ptsave_int(pt, (int64_t)s->o->words));
 	ptsave_set(pt, root, "iteration", ptsave_int(pt, (int64_t)s->o->step));
 	ptsave_set(pt, root, KEY_UC_INFO, info);
 }

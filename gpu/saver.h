@@ -17,6 +17,7 @@ struct save_options {
 	const struct scaler *scaler;
 	uint64_t step; /* done, skipped ones among them */
 	uint64_t skipped;
+	uint64_t words; /* of the vocabulary, the rest is padding; 0: unknown */
 };
 
 /*

@@ -86,6 +86,7 @@ static int resume(struct run *r, struct errmsg *err)
 		return rc;
 	r->step = r->resumed = got.step;
 	r->skipped = got.skipped;
+	r->words = got.words;
 	if (got.has_scaler && c->scaler.dynamic)
 		r->scaler = got.scaler;
 	tell_resumed(r, &got);

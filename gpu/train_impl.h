@@ -33,6 +33,7 @@ struct run {
 	int32_t *rows;           /* of one micro-batch */
 	uint64_t step;           /* done, skipped ones among them */
 	uint64_t skipped;
+	uint64_t words;   /* as the checkpoint says; 0: it does not */
 	uint64_t resumed; /* from this step; 0: it began anew */
 	bool saves;       /* there is a directory that can be written */
 	struct saver *saver;

@@ -238,6 +238,7 @@ static int save(struct run *r, struct errmsg *err)
 		.scaler = &r->scaler,
 		.step = r->step,
 		.skipped = r->skipped,
+		.words = r->words,
 	};
 
 	return saver_begin(r->saver, &o, err);

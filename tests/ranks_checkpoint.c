@@ -39,6 +39,7 @@ struct run {
 	struct zero zero;
 	struct scaler scaler;
 	uint64_t step, skipped;
+	uint64_t told; /* words of the vocabulary, by the checkpoint */
 	struct load_options load;
 	unsigned largest; /* file, in bytes, that may be written; 0: any */
 	bool background;  /* save while training goes on ... */
@@ -258,7 +259,8 @@ static int save(struct run *r, struct errmsg *err)
 					.config = &r->config,
 					.scaler = &r->scaler,
 					.step = r->step,
-					.skipped = r->skipped };
+					.skipped = r->skipped,
+					.words = r->told };
 
 	if (r->largest) {
 		signal(SIGXFSZ, SIG_IGN);
@@ -286,6 +288,7 @@ static int resume(struct run *r, struct errmsg *err)
 		return rc;
 	r->step = got.step;
 	r->skipped = got.skipped;
+	r->told = got.words;
 	if (got.has_scaler)
 		r->scaler = got.scaler;
 	if (got.missing)

@@ -249,9 +249,13 @@ for universal in no yes; do
 		later 2 "$universal-$model" stage=3 $flags $model
 	done <<<"$models"
 	later 2 "$universal-more" stage=3 $flags vocab=16 steps=0
-	# and taking them away again needs to know that they are padding
-	later 2 "$universal-pads" stage=1 $flags vocab=16 steps=0 save="$tmp/padded-$universal"
-	later 2 "$universal-unpads" stage=1 load="$tmp/padded-$universal"
+	# which learn, and are padding, and go again or are others
+	known="stage=3 words=11 load=$tmp/padded-$universal"
+	later 2 "$universal-pads" stage=3 $flags vocab=16 words=11 steps=6 save="$tmp/padded-$universal"
+	later 2 "$universal-padded" $known vocab=16
+	later 2 "$universal-repads" $known vocab=20 save="$tmp/repadded-$universal"
+	later 2 "$universal-unpads" stage=1 load="$tmp/repadded-$universal"
+	later 2 "$universal-loses" stage=1 vocab=10 load="$tmp/repadded-$universal"
 done
 
 # --- not there, or not what it should be --------------------------------------
@@ -269,8 +273,14 @@ for universal in no yes; do
 		refused "universal=$universal, $model" "$cause" "$universal-$model"
 	done <<<"$models"
 	did "$universal-more" # words: their rows are zero
-	did "$universal-pads"
-	refused "they are words now" "another model: transformer.wte.weight" "$universal-unpads"
+	want=$(state "$universal-pads")
+	same "padding stays" "${want% and padding} and padding" "$universal-padded"
+	for to in repads unpads; do
+		same "other padding is zeros" "${want% and padding}" "$universal-$to"
+	done
+	refused "a word is missing" "another model: transformer.wte.weight" "$universal-loses"
+	check "all ranks tell the number of words" test "$(grep -l original_vocab_size \
+		"$tmp/padded-$universal"/global_step6/*model_states.pt | wc -l)" = 2
 done
 refused "no directory" "none: no .latest." none
 refused "an empty one" "empty" empty
@@ -286,6 +296,14 @@ rm "$run/latest"
 later 2 newest stage=3 load="$run"
 start
 did newest # without latest
+tree=$tmp/padded-no/tree
+ucckpt convert "$tmp/padded-no/global_step6" "$tree" >/dev/null || fail "convert padded"
+later 3 tree-padded words=11 vocab=16 universal=yes load="$tree"
+later 3 tree-repads words=11 vocab=20 universal=yes load="$tree"
+start
+same "a tree keeps padding" "${want% and padding} and padding" tree-padded
+same "and tells which rows are" "${want% and padding}" tree-repads
+
 truncate -s 1000 "$run/global_step3/zero_pp_rank_1_mp_rank_00_optim_states.pt"
 truncate -s 1000 "$run/global_step3_universal/zero/transformer.wte.weight/fp32.pt"
 later 2 shard-cut stage=3 load="$run"

@@ -62,6 +62,13 @@ check "which is told" grep -q "checkpoint says, with lr 0.005, " "$tmp/kept.log"
 train 2 new "${other[@]}" --no_load_optimizer_states
 check "a new optimizer's is not" test "$(rates new 0 | sort -u)" = 0.0001
 
+# A vocabulary gets padding and loses it again; what is none was told in between.
+train 1 words "${flags[@]}" --steps 1 --checkpoint_dir "$tmp/words"
+train 1 padded "${flags[@]}" --vocab_size 264 --steps 2 --resume="$tmp/words" \
+	--checkpoint_dir "$tmp/padded"
+train 1 bare "${flags[@]}" --steps 3 --resume="$tmp/padded"
+check "padding goes again" test "$(losses bare | cut -d' ' -f1)" = 3
+
 resume 1 bf16
 resume 3 fp16
 finish
