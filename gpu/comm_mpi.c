@@ -42,7 +42,6 @@ int dlclose(void *handle)
 #endif
 
 #define WINDOW_BYTES ((size_t)16 << 20) /* that arrive at once, in all */
-#define FOLD_DOUBLES ((size_t)4)
 #define BROADCAST_BYTES ((size_t)1 << 30)
 
 struct comm_impl {
@@ -50,7 +49,6 @@ struct comm_impl {
 	double *sums;         /* of a window */
 	MPI_Request *request; /* 2 * size */
 	size_t *lengths;      /* size */
-	double *all;          /* FOLD_DOUBLES * size */
 };
 
 /* Did something that speaks PMI start us?  MPI_Init of a process that nobody
@@ -88,7 +86,6 @@ static void impl_free(struct comm_impl *m)
 	free(m->sums);
 	free(m->request);
 	free(m->lengths);
-	free(m->all);
 	free(m);
 }
 
@@ -111,8 +108,7 @@ static struct comm_impl *impl_new(const struct comm *c)
 	m->sums = malloc(window_share(c, sizeof(float)) * sizeof(*m->sums));
 	m->request = malloc(2 * c->size * sizeof(*m->request));
 	m->lengths = malloc(c->size * sizeof(*m->lengths));
-	m->all = malloc(FOLD_DOUBLES * c->size * sizeof(*m->all));
-	if (m->window && m->sums && m->request && m->lengths && m->all)
+	if (m->window && m->sums && m->request && m->lengths)
 		return m;
 	impl_free(m);
 	return NULL;
@@ -198,11 +194,10 @@ void comm_broadcast(struct comm *c, void *p, size_t bytes, unsigned root)
 	}
 }
 
-/* Up to FOLD_DOUBLES at once. */
 static void fold_window(struct comm *c, double *x, int n,
 			double (*fold)(double, double))
 {
-	double *all = c->impl->all;
+	double *all = (double *)c->impl->window;
 
 	MPI_Allgather(x, n, MPI_DOUBLE, all, n, MPI_DOUBLE, MPI_COMM_WORLD);
 	for (int i = 0; i < n; i++) {
@@ -215,10 +210,10 @@ static void fold_window(struct comm *c, double *x, int n,
 static void fold_doubles(struct comm *c, double *x, size_t n,
 			 double (*fold)(double, double))
 {
-	for (size_t i = 0; c->impl && i < n; i += FOLD_DOUBLES)
-		fold_window(c, x + i,
-			    (int)(n - i < FOLD_DOUBLES ? n - i : FOLD_DOUBLES),
-			    fold);
+	const size_t most = c->impl ? window_share(c, sizeof(*x)) : 0;
+
+	for (size_t i = 0; c->impl && i < n; i += most)
+		fold_window(c, x + i, (int)(n - i < most ? n - i : most), fold);
 }
 
 static double sum_of(double a, double b)

@@ -73,6 +73,7 @@ struct config {
 	uint64_t seed;
 	bool async_save;
 	bool deterministic;
+	bool rank_invariant; /* sums do not depend on ranks and micro-batches */
 	bool recompute; /* blocks on the way back */
 	bool tf32;
 	struct optimizer_config optimizer;

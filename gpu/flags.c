@@ -131,6 +131,8 @@ const struct flag flags[FLAGS] = {
 	    "N\tof weights, dropout and synthetic data (42)"),
 	OTHER("deterministic", FLAG_ON, deterministic,
 	      "\tthe same bits in every run"),
+	OTHER("rank_invariant", FLAG_ON, rank_invariant,
+	      "\tand on any number of ranks; slower"),
 	CHOICE("device", device, devices, "NAME\tcpu or cuda (cpu)"),
 	OTHER("tf32", FLAG_ON, tf32,
 	      "\tproducts of fp32 in TF32, on devices that have it"),

@@ -20,7 +20,7 @@ endif
 	%D%/scaler.h %D%/scaler.c \
 	%D%/initial.h %D%/initial.c \
 	%D%/zero.h %D%/zero_impl.h \
-	%D%/zero.c %D%/zero_move.c %D%/zero_weights.c \
+	%D%/zero.c %D%/zero_move.c %D%/zero_exact.c %D%/zero_weights.c \
 	%D%/ptsave.h %D%/ptsave.c \
 	%D%/dsconfig.h %D%/dsconfig.c \
 	%D%/saver.h %D%/save_impl.h \

@@ -155,7 +155,7 @@ static int open_parts(struct run *r, struct errmsg *err)
 		rc = open_backend(r, err);
 	if (!rc)
 		rc = network_new(&r->network, &r->model, r->backend,
-				 c->micro_batch, c->seq_length, c->recompute,
+				 r->pass_rows, c->seq_length, c->recompute,
 				 err);
 	if (!rc)
 		rc = tokens_open(&r->tokens, &t, err);
@@ -163,7 +163,7 @@ static int open_parts(struct run *r, struct errmsg *err)
 		rc = check_held_out(r, err);
 	if (rc)
 		return rc;
-	r->rows = calloc((size_t)c->micro_batch * c->seq_length,
+	r->rows = calloc((size_t)r->pass_rows * c->seq_length,
 			 sizeof(*r->rows));
 	if (!r->rows)
 		return errmsg_set(err, -ENOMEM, "out of memory");
@@ -178,6 +178,10 @@ static int open_state(struct run *r, struct errmsg *err)
 	int rc = zero_init(&r->zero, &r->model, r->comm, r->backend,
 			   c->zero_stage, &c->optimizer, err);
 
+	if (rc)
+		return rc;
+	if (c->rank_invariant)
+		rc = zero_sum_exactly(&r->zero, err);
 	if (rc)
 		return rc;
 	r->weights = zero_weights(&r->zero);
@@ -250,7 +254,13 @@ static void run_close(struct run *r)
 
 int train_run(const struct config *c, struct comm *comm, struct errmsg *err)
 {
-	struct run r = { .config = c, .comm = comm };
+	struct run r = {
+		.config = c,
+		.comm = comm,
+		.passes = c->accumulation *
+			  (c->rank_invariant ? c->micro_batch : 1),
+		.pass_rows = c->rank_invariant ? 1 : c->micro_batch,
+	};
 	int rc = comm_agree(comm, open_parts(&r, err), err), end;
 
 	see_where_to_save(&r);

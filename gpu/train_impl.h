@@ -30,7 +30,10 @@ struct run {
 	struct tokens *tokens;
 	struct scaler scaler;
 	struct metrics *metrics; /* of rank 0 */
-	int32_t *rows;           /* of one micro-batch */
+	/* A batch is `passes` passes through the network on every rank, each of
+	 * `pass_rows` rows: its micro-batches, or every row by itself. */
+	unsigned passes, pass_rows;
+	int32_t *rows;           /* of one pass */
 	uint64_t step;           /* done, skipped ones among them */
 	uint64_t skipped;
 	uint64_t words;   /* as the checkpoint says; 0: it does not */

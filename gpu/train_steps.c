@@ -44,29 +44,31 @@ static uint64_t resident_bytes(void)
 	return (uint64_t)u.ru_maxrss * 1024;
 }
 
-/* A number that differs with every micro-batch of every rank and step: the
- * finaliser of splitmix64 over their concatenation. */
-static uint64_t dropout_seed(const struct run *r, unsigned micro)
+/* A number that differs with every pass of every rank and step, and is that of
+ * the row if passes have but one: the finaliser of splitmix64 over their
+ * concatenation. */
+static uint64_t dropout_seed(const struct run *r, unsigned pass)
 {
 	uint64_t x = r->config->seed * UINT64_C(0x9e3779b97f4a7c15) +
-		     ((r->step << 20 | micro) * r->comm->size + r->comm->rank);
+		     (r->step << 32) +
+		     (uint64_t)pass * r->comm->size + r->comm->rank;
 
 	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
 	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
 	return x ^ x >> 31;
 }
 
-/* The rows of this rank's micro-batch `micro` of batch `batch` (from 0); after
- * a failure, rows of some token. */
-static int read_rows(struct run *r, bool valid, uint64_t batch, unsigned micro,
+/* The rows of this rank's pass `pass` over batch `batch` (from 0); after a
+ * failure, rows of some token. */
+static int read_rows(struct run *r, bool valid, uint64_t batch, unsigned pass,
 		     struct errmsg *err)
 {
 	const struct config *c = r->config;
 	unsigned i;
 	int rc = 0;
 
-	for (i = 0; i < c->micro_batch && !rc; i++) {
-		uint64_t mine = (uint64_t)micro * c->micro_batch + i;
+	for (i = 0; i < r->pass_rows && !rc; i++) {
+		uint64_t mine = (uint64_t)pass * r->pass_rows + i;
 		uint64_t row =
 			batch * c->batch + mine * r->comm->size + r->comm->rank;
 
@@ -75,7 +77,7 @@ static int read_rows(struct run *r, bool valid, uint64_t batch, unsigned micro,
 	}
 	if (rc)
 		memset(r->rows, 0,
-		       c->micro_batch * c->seq_length * sizeof(*r->rows));
+		       r->pass_rows * c->seq_length * sizeof(*r->rows));
 	return rc;
 }
 
@@ -93,37 +95,54 @@ static int pass_failed(const struct run *r, int rc, const struct errmsg *err)
 	return rc;
 }
 
-/* What this rank has added up over micro-batches. */
+/* What this rank has added up over passes. */
 struct losses {
 	double sum;
 	int unread; /* the error of the first rows that could not be ... */
 	struct errmsg why; /* ... and its message */
 };
 
-/* One micro-batch, for its gradients or to validate.  Other rows take the place
- * of those that cannot be read: the result will not count. */
-static int add_pass(struct run *r, bool valid, uint64_t batch, unsigned micro,
+/*
+ * Each pass counts for its part of the rank's, as if it had been one large
+ * batch; ranks are averaged when they are summed.  How many passes there are
+ * depends on the number of ranks, and a gradient that is not to must be scaled
+ * when all of it is there.
+ */
+static unsigned divided_before(const struct run *r)
+{
+	return r->config->rank_invariant ? 1 : r->passes;
+}
+
+static unsigned divided_after(const struct run *r)
+{
+	return r->config->rank_invariant ? r->passes : 1;
+}
+
+/* One pass, for its gradients or to validate.  Other rows take the place of
+ * those that cannot be read: the result will not count. */
+static int add_pass(struct run *r, bool valid, uint64_t batch, unsigned pass,
 		    struct losses *l, struct errmsg *err)
 {
-	/* Each micro-batch counts for its part of the rank's, as if it had been
-	 * one large batch; ranks are averaged when they are summed. */
-	const float scale = (float)(r->scaler.scale / r->config->accumulation);
+	const float scale = (float)(r->scaler.scale / divided_before(r));
 	double one;
 	int rc;
 
-	if (!valid && micro + 1 == r->config->accumulation)
+	if (!valid && pass + 1 == r->passes)
 		zero_expect_last(&r->zero);
 	if (!l->unread)
-		l->unread = read_rows(r, valid, batch, micro, &l->why);
+		l->unread = read_rows(r, valid, batch, pass, &l->why);
 	rc = valid ? network_evaluate(r->network, &r->weights, r->rows, &one, err)
 		   : network_train(r->network, &r->weights, r->rows, scale,
-				   dropout_seed(r, micro), &one, err);
+				   dropout_seed(r, pass), &one, err);
+	/* Floats have the same sum in any order. */
+	if (r->config->rank_invariant)
+		one = (float)one;
 	l->sum += rc ? 0 : one;
 	return pass_failed(r, rc, err);
 }
 
 /*
- * The mean over all ranks, of `n` micro-batches on each; or what one of them
+ * The mean over all ranks, of `n` passes on each; or what one of them
  * could not read, which only now it can say without anybody waiting for its
  * part of something else.
  */
@@ -137,14 +156,14 @@ static int mean_loss(struct run *r, const struct losses *l, double n,
 		*err = l->why;
 		return comm_agree(r->comm, l->unread, err);
 	}
-	*loss = all[0] / n / r->comm->size;
+	*loss = all[0] / (n * r->comm->size);
 	return 0;
 }
 
 /* Gradients of the whole batch; *loss is its mean over all ranks. */
 static int accumulate(struct run *r, double *loss, struct errmsg *err)
 {
-	const unsigned n = r->config->accumulation;
+	const unsigned n = r->passes;
 	struct losses l = { 0 };
 	int rc = 0;
 
@@ -162,12 +181,11 @@ static int validate(struct run *r, double *loss, struct errmsg *err)
 
 	if (batches > VALID_BATCHES_MAX)
 		batches = VALID_BATCHES_MAX;
-	for (uint64_t i = 0; i < batches * c->accumulation && !rc; i++)
-		rc = add_pass(r, true, i / c->accumulation,
-			      (unsigned)(i % c->accumulation), &l, err);
+	for (uint64_t i = 0; i < batches * r->passes && !rc; i++)
+		rc = add_pass(r, true, i / r->passes,
+			      (unsigned)(i % r->passes), &l, err);
 	return rc ? rc
-		  : mean_loss(r, &l, (double)batches * c->accumulation, loss,
-			      err);
+		  : mean_loss(r, &l, (double)batches * r->passes, loss, err);
 }
 
 /* What is under way is saved, whatever else has happened. */
@@ -198,7 +216,7 @@ static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
 		.lr = schedule_lr(&c->schedule, r->zero.optimizer.lr,
 				  r->zero.step + 1),
 		.clip = c->gradient_clipping,
-		.grad_scale = r->scaler.scale,
+		.grad_scale = r->scaler.scale * divided_after(r),
 	};
 	int rc = accumulate(r, &m->loss, err);
 
@@ -223,7 +241,7 @@ static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
 	r->skipped += u.overflow;
 	m->lr = u.lr;
 	m->grad_norm = u.grad_norm;
-	m->loss_scale = u.grad_scale;
+	m->loss_scale = r->scaler.scale;
 	m->skipped = u.overflow;
 	return scaler_update(&r->scaler, u.overflow, err);
 }

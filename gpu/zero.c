@@ -177,6 +177,7 @@ void zero_done(struct zero *z)
 		free(m->pieces);
 		free(m->window);
 		free(m->host);
+		free(m->exact);
 	}
 	free(m);
 	partition_done(&z->partition);
@@ -286,6 +287,10 @@ static float *reduce(struct zero *z)
 	float *own = m->gradient + (z->stage == 1 ? part_start(z) : 0);
 	const bool summed = m->device && m->last_pass;
 
+	if (m->exact) {
+		zero_exact_sum(z, own);
+		return own;
+	}
 	zero_let_leave(z);
 	if (z->stage == 0 && !summed)
 		sum_gradients(z);

@@ -60,6 +60,15 @@ int zero_init_weights(struct zero *z, uint64_t seed, struct errmsg *err);
 /* Masters were filled in: make the model's weights of them, on all ranks. */
 int zero_publish(struct zero *z, struct errmsg *err);
 
+/*
+ * From now on gradients are added up such that the result does not depend on
+ * how many ranks add them, nor on the order: provided that what is added, from
+ * one call of `complete` to the next, does not.  Every rank takes 8 bytes of
+ * its host's memory for each parameter of the model.  All ranks call this, and
+ * get the same result.
+ */
+int zero_sum_exactly(struct zero *z, struct errmsg *err);
+
 /* What the network gets its weights from. */
 struct network_weights zero_weights(struct zero *z);
 

@@ -39,6 +39,8 @@ struct zero_impl {
 	uint64_t nleaving;
 	unsigned last; /* unit that was acquired */
 	bool last_pass; /* of the step: what is complete will not change */
+	/* Gradients of the whole model, on the host; NULL: sums are floats. */
+	double *exact;
 };
 
 /* Device memory, zeroed, counted; NULL with a message. */
@@ -67,6 +69,12 @@ void zero_let_leave(struct zero *z);
 
 /* Weights have changed: those that came ahead are not the ones any more. */
 void zero_drop_ahead(struct zero *z);
+
+/* With impl->exact: a unit's gradient to what was added before ... */
+void zero_exact_add(struct zero *z, unsigned unit, const float *gradient);
+
+/* ... and in the end our part of the sum over ranks, which begins anew. */
+void zero_exact_sum(struct zero *z, float *own);
 
 /* Where a unit begins in a buffer of all parameters. */
 static inline uint64_t zero_unit_start(const struct zero *z, unsigned unit)

@@ -125,12 +125,18 @@ static void release(void *ctx, unsigned unit)
 	u->weights = NULL;
 }
 
+/* Is a unit's gradient cut up, or kept elsewhere, when it is complete? */
+static bool gradients_leave(const struct zero *z)
+{
+	return z->stage >= 2 || z->impl->exact;
+}
+
 static float *gradient(void *ctx, unsigned unit, struct errmsg *err)
 {
 	struct zero *z = ctx;
 	struct zero_unit *u = &z->impl->units[unit];
 
-	if (z->stage < 2)
+	if (!gradients_leave(z))
 		return z->impl->gradient + zero_unit_start(z, unit);
 	u->gradient = zero_alloc(z, z->model->units[unit].numel,
 				 sizeof(*u->gradient), err);
@@ -198,13 +204,16 @@ static int complete(void *ctx, unsigned unit, struct errmsg *err)
 	struct zero_unit *u = &z->impl->units[unit];
 
 	(void)err;
-	if (z->stage < 2) {
+	if (!gradients_leave(z)) {
 		if (z->impl->device && z->impl->last_pass)
 			sum_unit(z, zero_unit_start(z, unit), shape->numel);
 		return 0;
 	}
 	zero_let_leave(z);
-	reduce_unit(z, shape, u->gradient);
+	if (z->impl->exact)
+		zero_exact_add(z, unit, u->gradient);
+	else
+		reduce_unit(z, shape, u->gradient);
 	z->impl->leaving = u->gradient;
 	z->impl->nleaving = shape->numel;
 	u->gradient = NULL;

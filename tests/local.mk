@@ -85,6 +85,7 @@ slices = %D%/slices.h %D%/slices.c
 # Those that take longest first: two run at a time, and none should be left over.
 scripts = \
 	%D%/cases/train_load.sh \
+	%D%/cases/train_invariant.sh \
 	%D%/cases/train_reshape.sh \
 	%D%/cases/train_resume.sh \
 	%D%/cases/train_deepspeed.sh \

@@ -4,7 +4,8 @@
  * (cases/train_zero.sh).  A model is trained for a few steps with gradients
  * that are known and whose sums are exact, however they are distributed: all
  * stages must end with the same masters, to the last bit, and with the same on
- * any number of ranks.  Prints a digest of them for each stage.
+ * any number of ranks.  With zero_sum_exactly, gradients may be anything.
+ * Prints digests of them for each stage.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -108,14 +109,18 @@ static void others(struct comm *c)
 /* --- training with known gradients ----------------------------------------- */
 
 /* The gradient of element e of the whole model in a micro-batch: a small
- * integer, so that sums of them are exact. */
-static float known_gradient(unsigned step, unsigned micro, uint64_t e)
+ * integer, so that sums of them are exact; or a fraction of one, so that sums
+ * of floats differ with their order. */
+static float known_gradient(bool fraction, unsigned step, unsigned micro,
+			    uint64_t e)
 {
-	return (float)((int)((e * 7 + micro * 5 + step * 3) % 23) - 11);
+	const float x = (float)((int)((e * 7 + micro * 5 + step * 3) % 23) - 11);
+
+	return fraction ? x / (float)(3 + 4 * micro) : x;
 }
 
 static void add_gradients(struct zero *z, const struct network_weights *w,
-			  unsigned step, unsigned micro)
+			  bool fractions, unsigned step, unsigned micro)
 {
 	const struct gpt2 *m = z->model;
 	uint64_t end = m->numel;
@@ -131,7 +136,8 @@ static void add_gradients(struct zero *z, const struct network_weights *w,
 
 		end -= n;
 		for (uint64_t i = 0; i < n; i++)
-			add[i] = known_gradient(step, micro, end + i);
+			add[i] = known_gradient(fractions, step, micro,
+						end + i);
 		for (uint64_t i = 0; i < n; i++) {
 			float old;
 
@@ -200,6 +206,7 @@ static uint64_t digest(const void *p, size_t n)
 struct run {
 	unsigned stage;
 	double clip;
+	bool exactly; /* sum fractions */
 	float *all; /* out: masters at the end */
 	double norm;
 };
@@ -219,6 +226,7 @@ static void train(struct comm *c, struct backend *b, const struct gpt2 *model,
 	struct zero z;
 
 	check(c, !zero_init(&z, model, c, b, run->stage, &adamw, NULL), "init");
+	check(c, !run->exactly || !zero_sum_exactly(&z, NULL), "sums");
 	check(c, !zero_init_weights(&z, SEED, NULL), "initial weights");
 	w = zero_weights(&z);
 	for (unsigned step = 0; step < STEPS; step++) {
@@ -226,7 +234,7 @@ static void train(struct comm *c, struct backend *b, const struct gpt2 *model,
 			/* Sums may begin early, or must not. */
 			if (step && k + c->size >= MICRO_BATCHES)
 				zero_expect_last(&z);
-			add_gradients(&z, &w, step, k);
+			add_gradients(&z, &w, run->exactly, step, k);
 		}
 		check(c, !zero_update(&z, &u, NULL), "update");
 		check(c, !u.overflow, "no overflow");
@@ -236,7 +244,7 @@ static void train(struct comm *c, struct backend *b, const struct gpt2 *model,
 	check_weights(&z, &w, run->all);
 
 	/* A gradient that is not a number anywhere changes nothing. */
-	add_gradients(&z, &w, STEPS, c->rank);
+	add_gradients(&z, &w, run->exactly, STEPS, c->rank);
 	if (c->rank == c->size - 1) {
 		float *g = w.gradient(w.ctx, 1, NULL);
 
@@ -294,15 +302,17 @@ static void all_stages(struct comm *c, struct backend *b)
 					    .vocab_size = 5,
 					    .n_positions = 3 };
 	struct run plain = { .clip = 0 }, clipped = { .clip = 0.5 };
+	struct run exact = { .clip = 0.5, .exactly = true };
 	struct gpt2 model;
 	float *first;
 
 	check(c, !gpt2_init(&model, &config, NULL), "model");
 	plain.all = calloc(model.numel, sizeof(float));
 	clipped.all = calloc(model.numel, sizeof(float));
+	exact.all = calloc(model.numel, sizeof(float));
 	first = calloc(model.numel, sizeof(float));
 	for (unsigned stage = 0; stage < 4; stage++) {
-		plain.stage = clipped.stage = stage;
+		plain.stage = clipped.stage = exact.stage = stage;
 		train(c, b, &model, &plain);
 		if (c->rank == 0)
 			printf("stage %u: %016" PRIx64 " norm %.9g", stage,
@@ -310,8 +320,12 @@ static void all_stages(struct comm *c, struct backend *b)
 			       plain.norm);
 		train(c, b, &model, &clipped);
 		if (c->rank == 0)
-			printf(" clipped %016" PRIx64 "\n",
+			printf(" clipped %016" PRIx64,
 			       digest(clipped.all, model.numel * sizeof(float)));
+		train(c, b, &model, &exact);
+		if (c->rank == 0)
+			printf(" exactly %016" PRIx64 "\n",
+			       digest(exact.all, model.numel * sizeof(float)));
 		if (stage == 0)
 			memcpy(first, plain.all, model.numel * sizeof(float));
 		check(c, !memcmp(first, plain.all, model.numel * sizeof(float)),
@@ -319,6 +333,7 @@ static void all_stages(struct comm *c, struct backend *b)
 	}
 	free(plain.all);
 	free(clipped.all);
+	free(exact.all);
 	free(first);
 	gpt2_done(&model);
 }

@@ -15,6 +15,7 @@
 # UCFS_DSUC_STEPS	steps of a run (200); half of them are resumed
 # UCFS_DSUC_STAGES	of the tests 1 and 3 ("1 2 3")
 # UCFS_DSUC_OUT		where curves and logs are kept (not kept)
+# UCFS_DSUC_FLAGS	further flags of all runs, as --rank_invariant (none)
 # UCFS_DSUC_DATA	--data (synthetic, one batch repeated, as in the demo)
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -30,6 +31,8 @@ export TRAIN_SECONDS=7200
 
 flags=(--model gpt2-dsuc --seq_length 128 --gradient_clipping 1
 	--data "${UCFS_DSUC_DATA:-synthetic}" --steps "$steps")
+read -ra more <<<"${UCFS_DSUC_FLAGS:-}"
+flags+=(${more[@]+"${more[@]}"})
 
 row() { printf '%-52s %s\n' "$1" "$2"; }
 memory_of() {
@@ -40,7 +43,7 @@ memory_of() {
 }
 read_by() { sed -n 's/.*at step [0-9]*: \(.*\) of tensors were.*/\1/p' "$tmp/$1.log"; }
 
-echo "DSUC: $steps steps, saved at $half, load average $(cut -d' ' -f1 /proc/loadavg)"
+echo "DSUC: $steps steps ${UCFS_DSUC_FLAGS:-}, saved at $half, load average $(cut -d' ' -f1 /proc/loadavg)"
 for stage in ${UCFS_DSUC_STAGES-1 2 3}; do
 	run=$tmp/run$stage
 	f=("${flags[@]}" --zero_stage "$stage" --train_batch_size 16
