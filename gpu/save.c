@@ -76,10 +76,8 @@ int checkpoint_write(struct checkpoint *c, struct errmsg *err)
 {
 	int rc = 0;
 
-	if (c->first) {
+	if (c->first)
 		save_sweep(c->o.dir);
-		rc = save_config(c, err);
-	}
 	for (unsigned i = 0; i < SAVE_FILES && !rc; i++) {
 		struct save_file *f = &c->files[i];
 
@@ -92,6 +90,7 @@ int checkpoint_write(struct checkpoint *c, struct errmsg *err)
 int checkpoint_commit(struct checkpoint *c, struct errmsg *err)
 {
 	struct errmsg kept = { "" };
+	bool made = false;
 	int rc = 0;
 
 	if (!c->first)
@@ -100,7 +99,11 @@ int checkpoint_commit(struct checkpoint *c, struct errmsg *err)
 		rc = errmsg_set(err, -errno, "%s: cannot sync: %s", c->dir.tmp,
 				strerror(errno));
 	if (!rc)
+		rc = save_config(c, &made, err);
+	if (!rc)
 		rc = outdir_commit(&c->dir, "latest", err);
+	if (rc && made)
+		save_config_remove(c);
 	if (rc)
 		return unsaved(c, rc, err);
 	/* An old one that stays is no reason to end a training. */

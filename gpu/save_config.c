@@ -89,13 +89,18 @@ static int rename_new(const char *from, const char *to)
 	return errno == EINVAL ? rename(from, to) : -1;
 }
 
-int save_config(const struct checkpoint *c, struct errmsg *err)
+static bool set_path(char path[PATH_MAX], const struct checkpoint *c)
+{
+	return snprintf(path, PATH_MAX, "%s/" NAME, c->o.dir) < PATH_MAX;
+}
+
+int save_config(const struct checkpoint *c, bool *made, struct errmsg *err)
 {
 	char path[PATH_MAX], tmp[PATH_MAX];
 	char *text;
 	int rc;
 
-	if (snprintf(path, sizeof(path), "%s/" NAME, c->o.dir) >= PATH_MAX ||
+	if (!set_path(path, c) ||
 	    snprintf(tmp, sizeof(tmp), "%s/XXXXXX", c->path) >= PATH_MAX)
 		return errmsg_set(err, -ENAMETOOLONG, "%s: name too long",
 				  c->o.dir);
@@ -106,11 +111,22 @@ int save_config(const struct checkpoint *c, struct errmsg *err)
 		return errmsg_set(err, -ENOMEM, "out of memory");
 	rc = outdir_write_text(tmp, text, err);
 	free(text);
-	if (rc || rename_new(tmp, path) == 0)
+	if (rc)
 		return rc;
+	*made = rename_new(tmp, path) == 0;
+	if (*made)
+		return 0;
 	if (errno != EEXIST)
 		rc = errmsg_set(err, -errno, "%s: cannot rename to: %s", path,
 				strerror(errno));
 	unlink(tmp);
 	return rc;
+}
+
+void save_config_remove(const struct checkpoint *c)
+{
+	char path[PATH_MAX];
+
+	if (set_path(path, c))
+		unlink(path);
 }

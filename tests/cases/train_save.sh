@@ -93,6 +93,10 @@ fails "it says so" "step 3 was not saved, those before it remain: .*too large" \
 	2 steps=3 save="$dir" keep=1 largest=8192
 check "nothing has changed" test "$before" = "$(cd "$dir" && find . -type f -exec cksum {} + | sort)"
 
+# Of a first save nothing is left.
+fails "it says so" "step 3 was not saved" 2 steps=3 save="$tmp/new/run" largest=8192
+check "it was not there before" test ! -e "$tmp/new"
+
 # A directory that cannot be written.
 touch "$tmp/file"
 fails "it is named" "$tmp/file" 2 save="$tmp/file"
