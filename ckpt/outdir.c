@@ -269,19 +269,26 @@ int outdir_write_text(char *tmp, const char *text, struct errmsg *err)
 	return rc;
 }
 
-static int rename_dir(struct outdir *o, struct errmsg *err)
+/* *swapped: the temporary is now what was there before. */
+static int rename_dir(struct outdir *o, bool *swapped, struct errmsg *err)
 {
-	if (rename(o->tmp, o->final) == 0) {
-		free(o->tmp);
-		o->tmp = NULL;
-	} else if (!o->replace || (errno != EEXIST && errno != ENOTEMPTY)) {
+	*swapped = false;
+	if (rename(o->tmp, o->final) == 0)
+		return 0;
+	if (!o->replace || (errno != EEXIST && errno != ENOTEMPTY))
 		return fail(o->final, "cannot rename to", err);
-	} else if (renameat2(AT_FDCWD, o->tmp, AT_FDCWD, o->final,
-			     RENAME_EXCHANGE) < 0) {
+	if (renameat2(AT_FDCWD, o->tmp, AT_FDCWD, o->final,
+		      RENAME_EXCHANGE) < 0)
 		return fail(o->final, "cannot replace", err);
-	} /* now the temporary is what was there before, and will be removed */
-	o->made = 0;
+	*swapped = true;
 	return 0;
+}
+
+/* Let it be a temporary again. */
+static void rename_back(struct outdir *o, bool swapped)
+{
+	renameat2(AT_FDCWD, o->final, AT_FDCWD, o->tmp,
+		  swapped ? RENAME_EXCHANGE : 0);
 }
 
 static int sync_names(const struct outdir *o, struct errmsg *err)
@@ -297,16 +304,18 @@ static int sync_names(const struct outdir *o, struct errmsg *err)
 	return rc ? rc : sync_dir(o->parent, err);
 }
 
-static int commit_with_pointer(struct outdir *o, const char *to, char *tmp,
-			       struct errmsg *err)
+static int rename_with_pointer(struct outdir *o, const char *to, char *tmp,
+			       bool *swapped, struct errmsg *err)
 {
 	int rc = outdir_write_text(tmp, o->name, err);
 
 	if (rc)
 		return rc;
-	rc = rename_dir(o, err);
-	if (!rc && rename(tmp, to) < 0)
+	rc = rename_dir(o, swapped, err);
+	if (!rc && rename(tmp, to) < 0) {
 		rc = fail(to, "cannot rename to", err);
+		rename_back(o, *swapped);
+	}
 	if (rc)
 		unlink(tmp);
 	return rc;
@@ -315,21 +324,29 @@ static int commit_with_pointer(struct outdir *o, const char *to, char *tmp,
 int outdir_commit(struct outdir *o, const char *pointer, struct errmsg *err)
 {
 	char *to = NULL, *tmp = NULL;
+	bool swapped;
 	int rc;
 
 	if (!pointer) {
-		rc = rename_dir(o, err);
+		rc = rename_dir(o, &swapped, err);
 	} else if (asprintf(&to, "%s/%s", o->parent, pointer) < 0) {
 		return fail_nomem(pointer, err);
 	} else if (asprintf(&tmp, "%s" TMP_SUFFIX, to) < 0) {
 		tmp = NULL;
 		rc = fail_nomem(pointer, err);
 	} else {
-		rc = commit_with_pointer(o, to, tmp, err);
+		rc = rename_with_pointer(o, to, tmp, &swapped, err);
 	}
 	free(tmp);
 	free(to);
-	return rc ? rc : sync_names(o, err);
+	if (rc)
+		return rc;
+	if (!swapped) {
+		free(o->tmp);
+		o->tmp = NULL;
+	}
+	o->made = 0;
+	return sync_names(o, err);
 }
 
 /* --- end ------------------------------------------------------------------- */

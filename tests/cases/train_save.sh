@@ -96,6 +96,15 @@ check "nothing has changed" test "$before" = "$(cd "$dir" && find . -type f -exe
 # Of a first save nothing is left.
 fails "it says so" "step 3 was not saved" 2 steps=3 save="$tmp/new/run" largest=8192
 check "it was not there before" test ! -e "$tmp/new"
+mkdir -p "$tmp/led/latest"
+fails "it says so" "led/latest: cannot rename to" 2 steps=3 save="$tmp/led"
+check "all is as before" test "$(ls -A "$tmp/led")" = latest
+saves "a checkpoint" 2 steps=2 save="$tmp/led/run"
+rm "$tmp/led/run/latest" && mkdir "$tmp/led/run/latest"
+before=$(cd "$tmp/led" && find . -type f -exec cksum {} + | sort)
+fails "it says so" "run/latest: cannot rename to" 2 steps=2 width=8 save="$tmp/led/run"
+check "as is what was to give way" \
+	test "$before" = "$(cd "$tmp/led" && find . -type f -exec cksum {} + | sort)"
 
 # A directory that cannot be written.
 touch "$tmp/file"
