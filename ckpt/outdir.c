@@ -27,13 +27,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "ckpt/errmsg.h"
 
 #define TMP_MARK ".tmp-"
-#define TMP_SUFFIX TMP_MARK "XXXXXX"
+#define TMP_LETTERS "XXXXXX"
+#define TMP_SUFFIX TMP_MARK TMP_LETTERS
+#define TRIES_MAX 100
 #define WALK_FDS_MAX 16
 
 static int fail_nomem(const char *path, struct errmsg *err)
@@ -47,13 +50,42 @@ static int fail(const char *path, const char *what, struct errmsg *err)
 			  strerror(errno));
 }
 
-/* What files and directories are made with. */
-static mode_t mode_of_new(mode_t all)
-{
-	const mode_t mask = umask(0);
+/* --- names that nobody has ------------------------------------------------- */
 
-	umask(mask);
-	return all & ~mask;
+static int new_dir(const char *path)
+{
+	return mkdir(path, 0777);
+}
+
+static int new_file(const char *path)
+{
+	return open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+}
+
+/*
+ * Let `make` make `path`, whose last letters become others until nobody has that
+ * name.  It is made with its mode: mkdtemp and mkostemp keep others out, and who
+ * lets them in again has to know the umask, which can only be asked for by
+ * changing it, for all threads.
+ */
+static int make_new(char *path, int (*make)(const char *path))
+{
+	static const char letters[32] = "abcdefghijklmnopqrstuvwxyz012345";
+	char *const end = path + strlen(path) - strlen(TMP_LETTERS);
+	unsigned char random[sizeof(TMP_LETTERS) - 1];
+	int rc = -1;
+
+	for (unsigned i = 0; i < TRIES_MAX; i++) {
+		if (getrandom(random, sizeof(random), 0) !=
+		    (ssize_t)sizeof(random))
+			return -1;
+		for (size_t k = 0; k < sizeof(random); k++)
+			end[k] = letters[random[k] % sizeof(letters)];
+		rc = make(path);
+		if (rc >= 0 || errno != EEXIST)
+			break;
+	}
+	return rc;
 }
 
 /* --- begin ----------------------------------------------------------------- */
@@ -188,7 +220,7 @@ static int make_tmp(struct outdir *o, struct errmsg *err)
 	if (asprintf(&tmp, "%.*s.%s" TMP_SUFFIX, above, o->final,
 		     o->final + above) < 0)
 		return fail_nomem(o->final, err);
-	if (!mkdtemp(tmp)) {
+	if (make_new(tmp, new_dir) < 0) {
 		const int rc = fail(tmp, "cannot create", err);
 
 		free(tmp);
@@ -201,9 +233,6 @@ static int make_tmp(struct outdir *o, struct errmsg *err)
 	/* Where locks cannot be had, nobody gets this one to sweep by. */
 	if (flock(o->fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
 		return fail(tmp, "is being removed", err);
-	/* mkdtemp keeps others out. */
-	if (fchmod(o->fd, mode_of_new(0777)) < 0)
-		return fail(tmp, "cannot set the mode", err);
 	return 0;
 }
 
@@ -253,14 +282,13 @@ static int sync_dir(const char *path, struct errmsg *err)
 int outdir_write_text(char *tmp, const char *text, struct errmsg *err)
 {
 	const size_t n = strlen(text);
-	const int fd = mkostemp(tmp, O_CLOEXEC);
+	const int fd = make_new(tmp, new_file);
 	int rc = 0;
 
 	if (fd < 0)
 		return fail(tmp, "cannot create", err);
 	errno = EIO; /* of a short write */
-	if (write(fd, text, n) != (ssize_t)n ||
-	    fchmod(fd, mode_of_new(0666)) < 0 || fsync(fd) < 0)
+	if (write(fd, text, n) != (ssize_t)n || fsync(fd) < 0)
 		rc = fail(tmp, "cannot write", err);
 	if (close(fd) < 0 && !rc)
 		rc = fail(tmp, "cannot write", err);

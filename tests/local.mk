@@ -47,6 +47,7 @@ unit_tests = \
 	%D%/test_hfsplit \
 	%D%/test_stwrite \
 	%D%/test_weights \
+	%D%/test_outdir \
 	%D%/test_property
 %C%_test_legacy_SOURCES = %D%/test_legacy.c $(mklegacy)
 %C%_test_legacy_bad_SOURCES = %D%/test_legacy_bad.c $(mklegacy)
