@@ -87,6 +87,7 @@ slices = %D%/slices.h %D%/slices.c
 scripts = \
 	%D%/cases/train_load.sh \
 	%D%/cases/train_invariant.sh \
+	%D%/cases/train_cuda_ranks.sh \
 	%D%/cases/train_reshape.sh \
 	%D%/cases/train_resume.sh \
 	%D%/cases/train_deepspeed.sh \

@@ -7,15 +7,9 @@
 require_train
 
 flags=("${tiny[@]}" --train_batch_size 2 --train_micro_batch_size_per_gpu 1)
+find_cuda
 steps=4
-if uctrain "${flags[@]}" --device cuda --steps 1 --log_dir "$tmp/probe" >"$tmp/probe.log" 2>&1; then
-	steps=100
-	cuda=(uctrain)
-elif [ -x "$top_builddir/tests/uctrain_emulated" ]; then
-	cuda=("$top_builddir/tests/uctrain_emulated")
-else
-	skip "no GPU ($(tail -n 1 "$tmp/probe.log")), and nothing that emulates one"
-fi
+[ "${cuda[0]}" != uctrain ] || steps=100
 
 on_cuda() {
 	local rank=("${cuda[@]}")
@@ -51,6 +45,12 @@ for stage in 1 2 3; do
 		--resume="$tmp/three-z$stage/tree" --universal_checkpoint
 	check "stage $stage goes on with two on the CPU" within 1e-4 "$(apart one "two-z$stage" 3)"
 done
+
+# The same bits on any number of ranks.
+same=("${several[@]}" --rank_invariant --steps 4)
+on_cuda 1 same1 "${same[@]}"
+on_cuda 3 same3 "${same[@]}" --zero_stage 3
+check "rank-invariant: one and three ranks" within 0 "$(apart same1 same3 1)"
 
 # What only a GPU has.
 if [ "${cuda[0]}" = uctrain ] && command -v compute-sanitizer >/dev/null; then
