@@ -187,6 +187,8 @@ static int diff(struct diff *d, char *const paths[2], bool json, bool all)
 
 	if (!rc)
 		rc = statetree_open(paths[1], &d->tree[1], &err);
+	for (unsigned side = 0; !rc && side < 2; side++)
+		rc = statetree_match(d->tree[side], d->tree[!side], &err);
 	if (!rc)
 		rc = compare_all(d, &err);
 	if (rc) {

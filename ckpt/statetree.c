@@ -134,6 +134,19 @@ static int by_name(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+/* And leave one of each. */
+static void sort_names(struct statetree *t)
+{
+	size_t n = 0;
+
+	if (t->n)
+		qsort(t->names, t->n, sizeof(*t->names), by_name);
+	for (size_t i = 0; i < t->n; i++)
+		if (!n || strcmp(t->names[n - 1], t->names[i]) != 0)
+			t->names[n++] = t->names[i];
+	t->n = n;
+}
+
 int statetree_open(const char *path, struct statetree **out,
 		   struct errmsg *err)
 {
@@ -146,10 +159,22 @@ int statetree_open(const char *path, struct statetree **out,
 		return rc;
 	}
 	t->path = dir;
-	if (t->n)
-		qsort(t->names, t->n, sizeof(*t->names), by_name);
+	sort_names(t);
 	*out = t;
 	return 0;
+}
+
+int statetree_match(struct statetree *t, const struct statetree *other,
+		    struct errmsg *err)
+{
+	int rc;
+
+	if (!other->ops->weights_alone || !t->ops->take_weights)
+		return 0;
+	rc = t->ops->take_weights(t, err);
+	if (!rc)
+		sort_names(t);
+	return rc;
 }
 
 void statetree_close(struct statetree *t)

@@ -24,6 +24,15 @@ int statetree_open(const char *path, struct statetree **out,
 		   struct errmsg *err);
 void statetree_close(struct statetree *t);
 
+/*
+ * `t` will be compared with `other`: beside weights alone, those of a ZeRO
+ * checkpoint are the ones that its views have (weights.h), not the ones of its
+ * universal tree, which may lack some, and has others cut or rounded.  Errors as
+ * weights_load.
+ */
+int statetree_match(struct statetree *t, const struct statetree *other,
+		    struct errmsg *err);
+
 /* What it is, as "ZeRO checkpoint", and its directory. */
 const char *statetree_kind(const struct statetree *t);
 const char *statetree_path(const struct statetree *t);

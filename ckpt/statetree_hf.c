@@ -58,6 +58,7 @@ int statetree_open_hf(const char *path, struct statetree **out,
 {
 	static const struct statetree_ops ops = {
 		.kind = "Hugging Face model",
+		.weights_alone = true,
 		.states = states,
 		.open_state = open_state,
 		.close = close_tree

@@ -8,6 +8,10 @@
 /* A kind of tree. */
 struct statetree_ops {
 	const char *kind;
+	bool weights_alone; /* no other states */
+	/* Have the weights as views have them, and add those that are not
+	 * there; NULL: they are. */
+	int (*take_weights)(struct statetree *t, struct errmsg *err);
 	int (*states)(struct statetree *t, const char *param,
 		      struct statetree_states *out, struct errmsg *err);
 	int (*open_state)(struct statetree *t, const char *param,

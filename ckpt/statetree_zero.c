@@ -3,12 +3,19 @@
  * A ZeRO checkpoint: the files of its universal tree, none of which exists.
  * They are those for engines of any stage, which tell shapes and steps also
  * where the stage's own do not.
+ *
+ * Beside weights alone it has fp32 of the weights that its views show: of ZeRO-3
+ * the tree has no buffers and frozen parameters, of the other stages tied names
+ * as the model had them, rounded to its type, and vocabularies without padding.
  */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ckpt/errmsg.h"
+#include "ckpt/gather.h"
+#include "ckpt/hffile.h"
 #include "ckpt/plan.h"
 #include "ckpt/plan_universal.h"
 #include "ckpt/source.h"
@@ -17,14 +24,76 @@
 #include "ckpt/vfile.h"
 #include "ckpt/weights.h"
 
+#define WEIGHTS "fp32"
+
 struct zero_tree {
 	struct statetree t;
 	struct plan *plan;
+	const struct weights *w; /* NULL: fp32 is the tree's */
+	size_t *by_name;	 /* their numbers, sorted by their names */
 };
+
+static struct zero_tree *zero_of(struct statetree *t)
+{
+	return (struct zero_tree *)t;
+}
 
 static struct plan *plan_of(struct statetree *t)
 {
-	return ((struct zero_tree *)t)->plan;
+	return zero_of(t)->plan;
+}
+
+/* --- weights --------------------------------------------------------------------- */
+
+static int by_weights_name(const void *a, const void *b, void *ctx)
+{
+	const struct weights *const w = ctx;
+
+	return strcmp(w->v[*(const size_t *)a]->name,
+		      w->v[*(const size_t *)b]->name);
+}
+
+/* The number of a weight; false if there is none of that name. */
+static bool find_weight(const struct zero_tree *z, const char *name, size_t *out)
+{
+	size_t lo = 0, hi = z->w ? z->w->n : 0;
+
+	while (lo < hi) {
+		const size_t mid = lo + (hi - lo) / 2;
+		const int order = strcmp(z->w->v[z->by_name[mid]]->name, name);
+
+		if (order == 0) {
+			*out = z->by_name[mid];
+			return true;
+		}
+		if (order < 0)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return false;
+}
+
+static int take_weights(struct statetree *t, struct errmsg *err)
+{
+	struct zero_tree *const z = zero_of(t);
+	const struct weights *w;
+	int rc = plan_universal_weights(z->plan, &w, err);
+
+	if (rc)
+		return rc;
+	z->by_name = malloc((w->n + 1) * sizeof(*z->by_name));
+	if (!z->by_name)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	for (size_t i = 0; !rc && i < w->n; i++) {
+		z->by_name[i] = i;
+		rc = statetree_add(t, w->v[i]->name, err);
+	}
+	if (w->n)
+		qsort_r(z->by_name, w->n, sizeof(*z->by_name), by_weights_name,
+			(void *)w);
+	z->w = w;
+	return rc;
 }
 
 static int states(struct statetree *t, const char *param,
@@ -33,8 +102,11 @@ static int states(struct statetree *t, const char *param,
 	struct plan *const p = plan_of(t);
 	struct plan_entry e;
 	uint64_t dir, pos = 0;
+	size_t weight;
 	int rc = plan_lookup(p, PLAN_ZERO, param, &dir, err);
 
+	if (rc == -ENOENT && find_weight(zero_of(t), param, &weight))
+		return statetree_add_state(out, WEIGHTS, strlen(WEIGHTS), err);
 	if (rc)
 		return rc;
 	while ((rc = plan_next(p, dir, &pos, &e, err)) == 1) {
@@ -60,18 +132,65 @@ static void close_file(struct source *s)
 	vfile_free(s->ctx);
 }
 
-static int open_state(struct statetree *t, const char *param, const char *name,
-		      struct state *out, struct errmsg *err)
+static struct source source_of(const struct statetree *t, struct vfile *file)
 {
 	static const struct source_ops ops = { .read = read_file,
 					       .close = close_file };
+
+	return (struct source){ .name = t->path,
+				.size = vfile_size(file),
+				.fd = -1,
+				.ops = &ops,
+				.ctx = file };
+}
+
+/* A file that has nothing but the weight, of the type that views give it. */
+static int open_weight(struct statetree *t, size_t weight, struct state *out,
+		       struct errmsg *err)
+{
+	const struct zero_tree *const z = zero_of(t);
+	const struct hffile_set set = { .w = z->w, .dtype = DTYPE_F32 };
+	const struct weight *const x = z->w->v[weight];
+	const enum dtype dtype = hffile_dtype(&set, weight);
+	struct extent_map map = { 0 };
+	struct gathers gathers = { 0 };
+	struct bytebuf head = { 0 };
+	struct vfile *file = NULL;
+	int rc = weights_add(z->w, weight, plan_resolve(z->plan), dtype, &map,
+			     &gathers, err);
+
+	if (!rc) {
+		file = vfile_new_tensors(plan_shards(z->plan), &head, &map, 1,
+					 &gathers, err);
+		rc = file ? 0 : -ENOMEM;
+	}
+	if (file) {
+		const struct source src = source_of(t, file);
+		struct tensor tensor;
+
+		tensor_init(&tensor, dtype, x->shape, x->ndim, false);
+		state_init(out, &src, &tensor, 0);
+	}
+	extent_done(&map);
+	gathers_done(&gathers);
+	return rc;
+}
+
+static int open_state(struct statetree *t, const char *param, const char *name,
+		      struct state *out, struct errmsg *err)
+{
 	struct plan *const p = plan_of(t);
-	struct source src = { .name = t->path, .fd = -1, .ops = &ops };
+	struct source src;
 	struct vfile *file;
 	uint64_t node;
+	size_t weight;
 	char *entry;
-	int rc = plan_lookup(p, PLAN_ZERO, param, &node, err);
+	int rc;
 
+	if (strcmp(name, WEIGHTS) == 0 &&
+	    find_weight(zero_of(t), param, &weight))
+		return open_weight(t, weight, out, err);
+	rc = plan_lookup(p, PLAN_ZERO, param, &node, err);
 	if (rc)
 		return rc;
 	if (asprintf(&entry, "%s.pt", name) < 0)
@@ -82,8 +201,7 @@ static int open_state(struct statetree *t, const char *param, const char *name,
 		rc = plan_file_open(p, node, &file, err);
 	if (rc)
 		return rc;
-	src.ctx = file;
-	src.size = vfile_size(file);
+	src = source_of(t, file);
 	return state_open_source(out, &src, err);
 }
 
@@ -104,6 +222,7 @@ static int ties(struct statetree *t, struct errmsg *err)
 static void close_tree(struct statetree *t)
 {
 	plan_close(plan_of(t));
+	free(zero_of(t)->by_name);
 	free(t);
 }
 
@@ -126,6 +245,7 @@ int statetree_open_zero(const char *path, struct statetree **out,
 			struct errmsg *err)
 {
 	static const struct statetree_ops ops = { .kind = "ZeRO checkpoint",
+						  .take_weights = take_weights,
 						  .states = states,
 						  .open_state = open_state,
 						  .ties = ties,

@@ -51,6 +51,8 @@ unmount
 mount_fg "$good/z3_fp32_dp4" || finish
 ucckpt extents "$mnt/global_step4_hf/model.safetensors" >"$tmp/extents"
 check "all but the head are a shard's" test "$(grep -c -v ' source ' "$tmp/extents")" = 1
+check "the checkpoint has these weights" grep -q '^equal: 17 states of 17' \
+	<(ucckpt diff "$good/z3_fp32_dp4/global_step4" "$mnt/global_step4_hf")
 unmount
 
 # What is beside the tag, and wanted; a changed one is not mixed up.
