@@ -33,14 +33,11 @@ static int fail_nomem(struct errmsg *err)
 static const char *find_tied(const struct diff *d, const struct diff_param *p)
 {
 	const struct statetree *const without = d->tree[p->has[0]];
+	const char *name = NULL;
 
-	for (unsigned side = 0; side < 2; side++) {
-		const char *const of = statetree_tied(d->tree[side], p->name);
-
-		if (of && statetree_has(without, of))
-			return of;
-	}
-	return NULL;
+	for (unsigned side = 0; !name && side < 2; side++)
+		name = statetree_tied(d->tree[side], p->name, without);
+	return name;
 }
 
 static int match_params(struct diff *d, struct errmsg *err)

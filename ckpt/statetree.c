@@ -222,6 +222,14 @@ static int by_tied_name(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
+static int by_owner(const void *a, const void *b)
+{
+	const struct statetree_tie *const x = a, *const y = b;
+	const int order = strcmp(x->of, y->of);
+
+	return order ? order : strcmp(x->name, y->name);
+}
+
 /* Model states that cannot be read tell of no ties. */
 static void find_ties(struct statetree *t)
 {
@@ -232,19 +240,53 @@ static void find_ties(struct statetree *t)
 	t->ties_known = true;
 	if (t->ops->ties)
 		t->ops->ties(t, &why);
-	if (t->nties)
-		qsort(t->ties, t->nties, sizeof(*t->ties), by_tied_name);
+	t->by_owner = arena_alloc(&t->arena, t->nties * sizeof(*t->ties) + 1);
+	if (!t->by_owner)
+		t->nties = 0;
+	if (!t->nties)
+		return;
+	memcpy(t->by_owner, t->ties, t->nties * sizeof(*t->ties));
+	qsort(t->ties, t->nties, sizeof(*t->ties), by_tied_name);
+	qsort(t->by_owner, t->nties, sizeof(*t->by_owner), by_owner);
 }
 
-const char *statetree_tied(struct statetree *t, const char *name)
+/* The first tie to `owner`. */
+static size_t first_tie(const struct statetree *t, const char *owner)
+{
+	size_t lo = 0, hi = t->nties;
+
+	while (lo < hi) {
+		const size_t mid = lo + (hi - lo) / 2;
+
+		if (strcmp(t->by_owner[mid].of, owner) < 0)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+const char *statetree_tied(struct statetree *t, const char *name,
+			   const struct statetree *other)
 {
 	const struct statetree_tie key = { .name = name }, *found = NULL;
+	const char *owner;
+	size_t i;
 
 	find_ties(t);
-	if (t->nties)
-		found = bsearch(&key, t->ties, t->nties, sizeof(key),
-				by_tied_name);
-	return found ? found->of : NULL;
+	if (!t->nties)
+		return NULL;
+	found = bsearch(&key, t->ties, t->nties, sizeof(key), by_tied_name);
+	owner = found ? found->of : name;
+	if (found && statetree_has(other, owner))
+		return owner;
+	i = first_tie(t, owner);
+	for (unsigned n = 0; n < STATETREE_NAMES_MAX && i < t->nties &&
+			     strcmp(t->by_owner[i].of, owner) == 0; n++, i++)
+		if (strcmp(t->by_owner[i].name, name) != 0 &&
+		    statetree_has(other, t->by_owner[i].name))
+			return t->by_owner[i].name;
+	return NULL;
 }
 
 int statetree_states(struct statetree *t, const char *param,

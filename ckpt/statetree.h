@@ -43,10 +43,14 @@ const char *statetree_name(const struct statetree *t, size_t i);
 bool statetree_has(const struct statetree *t, const char *name);
 
 /*
- * The parameter that `name` is another name of, as the checkpoint's model states
- * tell, whether or not the tree has either; NULL if they do not.  Not thread-safe.
+ * Another name of the parameter `name` that `other` has, as the model states of
+ * `t` tell, whether or not `t` has either; NULL if they do not.  Of a parameter
+ * with more names than that, the first are known.  Not thread-safe.
  */
-const char *statetree_tied(struct statetree *t, const char *name);
+#define STATETREE_NAMES_MAX 64
+
+const char *statetree_tied(struct statetree *t, const char *name,
+			   const struct statetree *other);
 
 /* Names of states, without duplicates: fp32 first, the others sorted. */
 #define STATETREE_STATES_MAX 16

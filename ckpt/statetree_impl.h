@@ -29,7 +29,9 @@ struct statetree {
 	struct arena arena; /* has the names */
 	const char **names;
 	size_t n, cap;
-	struct statetree_tie *ties; /* once somebody has asked for them */
+	/* Once somebody has asked for them: by their names, and the same by
+	 * what they are names of. */
+	struct statetree_tie *ties, *by_owner;
 	size_t nties, ties_cap;
 	bool ties_known;
 };

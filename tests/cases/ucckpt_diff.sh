@@ -108,6 +108,20 @@ run_diff 0 "$tmp/u" "$tmp/once" --json --all
 check "JSON tells it, too" test "$(tr -d ' \t\n' <"$tmp/said" |
 	grep -o '"parameter":"[a-z.]*","tied_[ab]":"[a-z.]*","state":"[a-z0-9]*","kind":"[a-z]*"')" = \
 	'"parameter":"head.weight","tied_b":"embed.weight","state":"fp32","kind":"same"'
+# Either of the names will do, also the one that ties do not lead to.
+cp -r "$tmp/once" "$tmp/head"
+LC_ALL=C sed -i 's/"embed\.weight":{/"head.weight": {/' "$tmp/head/model.safetensors"
+for a in "$tag" "$tmp/u"; do
+	run_diff 0 "$a" "$tmp/head" --all
+	check "which is told: $(cat "$tmp/said")" grep -q -x "embed.weight fp32: the same, as head.weight in B" "$tmp/said"
+	run_diff 0 "$tmp/head" "$a"
+	check "it is one" grep -q -x "note: A has parameters only as those that they are tied to: 1" "$tmp/said"
+done
+# But who knows it as the other has none of its states.
+mv "$tmp/u/zero/embed.weight" "$tmp/embed"
+run_diff 1 "$tmp/u" "$tag"
+check "states are missing" grep -q -x "embed.weight exp_avg: only in B, as head.weight in A" "$tmp/said"
+mv "$tmp/embed" "$tmp/u/zero/embed.weight"
 # Weights that have learnt other things are not tied, whatever is said.
 cp "$tmp/u/zero/ln_f.weight/fp32.pt" "$tmp/u/zero/head.weight/fp32.pt"
 run_diff 1 "$tmp/u" "$tmp/once"
