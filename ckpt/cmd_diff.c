@@ -51,15 +51,15 @@ static int match_params(struct diff *d, struct errmsg *err)
 		return fail_nomem(err);
 	while (i < na || j < nb) {
 		struct diff_param *const p = &d->params[d->nparams++];
-		const int order = i == na ? 1 :
-				  j == nb ? -1 :
-					    strcmp(statetree_name(a, i),
-						   statetree_name(b, j));
+		const int order = i == na   ? 1
+				  : j == nb ? -1
+					    : strcmp(statetree_name(a, i),
+						     statetree_name(b, j));
 
 		p->has[0] = order <= 0;
 		p->has[1] = order >= 0;
-		p->name = p->has[0] ? statetree_name(a, i) :
-				      statetree_name(b, j);
+		p->name =
+			p->has[0] ? statetree_name(a, i) : statetree_name(b, j);
 		i += p->has[0];
 		j += p->has[1];
 		if (order)
@@ -91,8 +91,7 @@ static int compare_state(struct diff *d, const struct diff_param *p,
 
 /* Name the states of both sides, and say which are on one alone.  Of a tied
  * parameter, those that only the side with the other name has do not count. */
-static int match_states(struct diff *d, struct diff_param *p,
-			struct errmsg *err)
+static int match_states(struct diff *d, struct diff_param *p, struct errmsg *err)
 {
 	struct statetree_states a, b;
 	unsigned i = 0, j = 0;
@@ -107,16 +106,15 @@ static int match_states(struct diff *d, struct diff_param *p,
 		return fail_nomem(err);
 	while (i < a.n || j < b.n) {
 		struct diff_state *const s = &p->states[p->nstates];
-		const int order =
-			i == a.n ? 1 :
-			j == b.n ? -1 :
-				   statetree_compare_states(a.name[i],
-							    b.name[j]);
+		const int order = i == a.n   ? 1
+				  : j == b.n ? -1
+					     : statetree_compare_states(
+						       a.name[i], b.name[j]);
 
 		p->nstates += !order || p->has[order > 0];
-		s->kind = order < 0 ? DIFF_ONLY_A :
-			  order > 0 ? DIFF_ONLY_B :
-				      DIFF_NONE;
+		s->kind = order < 0   ? DIFF_ONLY_A
+			  : order > 0 ? DIFF_ONLY_B
+				      : DIFF_NONE;
 		memcpy(s->name, order <= 0 ? a.name[i] : b.name[j],
 		       sizeof(s->name));
 		i += order <= 0;
@@ -156,8 +154,9 @@ static int compare_all(struct diff *d, struct errmsg *err)
 	struct job job = { .d = d, .err = err };
 	const int rc = match_params(d, err);
 
-	return rc ? rc : parallel_for(d->nparams, parallel_width(),
-				      compare_param, &job);
+	return rc ? rc
+		  : parallel_for(d->nparams, parallel_width(), compare_param,
+				 &job);
 }
 
 static void diff_done(struct diff *d)
@@ -237,11 +236,20 @@ int cmd_diff(int argc, char **argv)
 
 	while ((code = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
 		switch (code) {
-		case 'a': all = true; break;
-		case 'j': json = true; break;
-		case 's': d.strict = true; break;
-		case 'h': print_help(); return CMD_OK;
-		default: return cmd_bad_option(argv, code);
+		case 'a':
+			all = true;
+			break;
+		case 'j':
+			json = true;
+			break;
+		case 's':
+			d.strict = true;
+			break;
+		case 'h':
+			print_help();
+			return CMD_OK;
+		default:
+			return cmd_bad_option(argv, code);
 		}
 	}
 	if (argc - optind != 2)

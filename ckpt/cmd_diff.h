@@ -15,9 +15,9 @@ struct state;
 /* Two tensors of as many elements. */
 struct diff_values {
 	uint64_t numel;
-	uint64_t differ; /* elements that are not the same */
-	uint64_t first;	 /* the first of them */
-	uint64_t odd;	 /* of them, those that are no finite numbers */
+	uint64_t differ;         /* elements that are not the same */
+	uint64_t first;          /* the first of them */
+	uint64_t odd;            /* of them, those that are no finite numbers */
 	double max_abs, max_rel; /* of the others */
 };
 
@@ -37,8 +37,8 @@ struct diff_state {
 	bool counts; /* it is a difference; filled in by diff_judge */
 	enum dtype dtype[2];
 	struct diff_values values; /* of the first two kinds */
-	char *shape[2];		   /* of DIFF_SHAPE: "[3, 4]" */
-	char *place;		   /* of DIFF_VALUES: of the first; "[0, 2]" */
+	char *shape[2];            /* of DIFF_SHAPE: "[3, 4]" */
+	char *place;               /* of DIFF_VALUES: of the first; "[0, 2]" */
 };
 
 struct diff_param {
@@ -67,11 +67,11 @@ struct diff {
 	/* What diff_judge finds out: */
 	struct diff_name names[DIFF_NAMES_MAX];
 	size_t nnames;
-	uint64_t only[2];	  /* parameters that one side has */
+	uint64_t only[2]; /* parameters that one side has */
 	uint64_t tied[2]; /* that the side has as what they are tied to */
-	uint64_t common;	  /* those that both have ... */
+	uint64_t common;  /* those that both have ... */
 	uint64_t states, elements; /* ... and what of them is compared */
-	uint64_t differ;	  /* states that count */
+	uint64_t differ;           /* states that count */
 	uint64_t types; /* states of the same values, in another type */
 	struct diff_values worst;
 	bool equal;

@@ -34,8 +34,7 @@ struct comparison {
 	struct diff_values *v;
 };
 
-static void count_element(struct diff_values *v, uint64_t at, double a,
-			  double b)
+static void count_element(struct diff_values *v, uint64_t at, double a, double b)
 {
 	const double apart = fabs(a - b);
 	const double larger = fabs(a) > fabs(b) ? fabs(a) : fabs(b);
@@ -72,8 +71,8 @@ static void count_batch(struct comparison *c, uint64_t first, size_t from,
 	}
 	for (size_t i = 0; i < n; i++)
 		if (same_type ? memcmp(a + i * c->a.item, b + i * c->b.item,
-				       c->a.item) != 0 :
-				memcmp(&x[i], &y[i], sizeof(*x)) != 0)
+				       c->a.item) != 0
+			      : memcmp(&x[i], &y[i], sizeof(*x)) != 0)
 			count_element(c->v, first + i, x[i], y[i]);
 }
 
@@ -84,9 +83,9 @@ static void count_chunk(struct comparison *c, uint64_t first, size_t n)
 
 	for (size_t i = 0; i < n; i += some) {
 		some = n - i < CAST_BATCH ? n - i : CAST_BATCH;
-		if (!same_type || memcmp(c->a.buf + i * c->a.item,
-					 c->b.buf + i * c->b.item,
-					 some * c->a.item) != 0)
+		if (!same_type ||
+		    memcmp(c->a.buf + i * c->a.item, c->b.buf + i * c->b.item,
+			   some * c->a.item) != 0)
 			count_batch(c, first + i, i, some);
 	}
 }
@@ -181,9 +180,9 @@ int diff_compare(const struct state *a, const struct state *b,
 		out->kind = DIFF_SHAPE;
 		out->shape[0] = list_text(a->t.shape, a->t.ndim);
 		out->shape[1] = list_text(b->t.shape, b->t.ndim);
-		return out->shape[0] && out->shape[1] ?
-			       0 :
-			       errmsg_set(err, -ENOMEM, "out of memory");
+		return out->shape[0] && out->shape[1]
+			       ? 0
+			       : errmsg_set(err, -ENOMEM, "out of memory");
 	}
 	if (a->t.dtype != b->t.dtype &&
 	    !(cast_knows(a->t.dtype) && cast_knows(b->t.dtype))) {

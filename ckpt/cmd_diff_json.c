@@ -6,8 +6,8 @@
 #include "ckpt/cmd_diff.h"
 
 static const char *const kinds[] = {
-	[DIFF_NONE] = "same",	       [DIFF_VALUES] = "values",
-	[DIFF_SHAPE] = "shape",	       [DIFF_TYPE] = "type",
+	[DIFF_NONE] = "same",        [DIFF_VALUES] = "values",
+	[DIFF_SHAPE] = "shape",      [DIFF_TYPE] = "type",
 	[DIFF_ONLY_A] = "only_in_a", [DIFF_ONLY_B] = "only_in_b",
 };
 
@@ -54,9 +54,8 @@ static void add_param(cJSON *list, const struct diff_param *p, bool all)
 		cJSON *const o = cJSON_CreateObject();
 
 		cJSON_AddStringToObject(o, "parameter", p->name);
-		cJSON_AddStringToObject(o, "kind",
-					kinds[p->has[0] ? DIFF_ONLY_A :
-							  DIFF_ONLY_B]);
+		cJSON_AddStringToObject(
+			o, "kind", kinds[p->has[0] ? DIFF_ONLY_A : DIFF_ONLY_B]);
 		cJSON_AddBoolToObject(o, "counts", true);
 		cJSON_AddItemToArray(list, o);
 	}

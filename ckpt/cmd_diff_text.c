@@ -46,13 +46,21 @@ static void print_state(const struct diff_param *p, const struct diff_state *s)
 			print_types(s);
 		}
 		break;
-	case DIFF_VALUES: print_values(s); break;
+	case DIFF_VALUES:
+		print_values(s);
+		break;
 	case DIFF_SHAPE:
 		printf("shape %s in A, %s in B", s->shape[0], s->shape[1]);
 		break;
-	case DIFF_TYPE: print_types(s); break;
-	case DIFF_ONLY_A: printf("only in A"); break;
-	case DIFF_ONLY_B: printf("only in B"); break;
+	case DIFF_TYPE:
+		print_types(s);
+		break;
+	case DIFF_ONLY_A:
+		printf("only in A");
+		break;
+	case DIFF_ONLY_B:
+		printf("only in B");
+		break;
 	}
 	if (p->tied) {
 		printf(", as ");
@@ -95,10 +103,11 @@ static void print_notes(const struct diff *d)
 		if (d->tied[side])
 			printf("note: %c has parameters only as those that they"
 			       " are tied to: %" PRIu64 "\n",
-			       "AB"[side], d->tied[side]);
+			       'A' + (int)side, d->tied[side]);
 	if (d->types)
-		printf("note: states of the same values in another type: %"
-		       PRIu64 "\n", d->types);
+		printf("note: states of the same values in another type: "
+		       "%" PRIu64 "\n",
+		       d->types);
 }
 
 static void print_verdict(const struct diff *d)

@@ -21,17 +21,16 @@
 
 int statetree_add(struct statetree *t, const char *name, struct errmsg *err)
 {
-	const char **const grown = arena_grow(&t->arena, t->names, t->n,
-					      &t->cap, t->n + 1,
-					      sizeof(*t->names));
+	const char **const grown = arena_grow(&t->arena, t->names, t->n, &t->cap,
+					      t->n + 1, sizeof(*t->names));
 
 	if (t->n == MODEL_PARAMS_MAX)
 		return errmsg_set(err, -E2BIG, "more than %u parameters",
 				  MODEL_PARAMS_MAX);
 	if (grown)
 		t->names = grown;
-	if (!grown || !(t->names[t->n] = arena_strndup(&t->arena, name,
-						       strlen(name))))
+	if (!grown ||
+	    !(t->names[t->n] = arena_strndup(&t->arena, name, strlen(name))))
 		return errmsg_set(err, -ENOMEM, "out of memory");
 	t->n++;
 	return 0;
@@ -40,9 +39,9 @@ int statetree_add(struct statetree *t, const char *name, struct errmsg *err)
 int statetree_add_tie(struct statetree *t, const char *name, const char *of,
 		      struct errmsg *err)
 {
-	struct statetree_tie *const grown = arena_grow(
-		&t->arena, t->ties, t->nties, &t->ties_cap, t->nties + 1,
-		sizeof(*t->ties));
+	struct statetree_tie *const grown =
+		arena_grow(&t->arena, t->ties, t->nties, &t->ties_cap,
+			   t->nties + 1, sizeof(*t->ties));
 	const struct statetree_tie tie = {
 		.name = arena_strndup(&t->arena, name, strlen(name)),
 		.of = arena_strndup(&t->arena, of, strlen(of)),
@@ -74,8 +73,8 @@ int statetree_add_state(struct statetree_states *s, const char *name,
 	if (len >= sizeof(copy) || s->n == STATETREE_STATES_MAX)
 		return errmsg_set(err, -E2BIG,
 				  "%s: more than %u states of a parameter, or"
-				  " one of a long name", name,
-				  STATETREE_STATES_MAX);
+				  " one of a long name",
+				  name, STATETREE_STATES_MAX);
 	snprintf(copy, sizeof(copy), "%.*s", (int)len, name);
 	for (; i && statetree_compare_states(s->name[i - 1], copy) > 0; i--)
 		memcpy(s->name[i], s->name[i - 1], sizeof(copy));
@@ -117,16 +116,16 @@ static int open_kind(const char *path, struct statetree **out, char **dir,
 
 	if (has_dir(path, "zero")) {
 		*dir = strdup(path);
-		return *dir ? statetree_open_universal(path, out, err) :
-			      errmsg_set(err, -ENOMEM, "out of memory");
+		return *dir ? statetree_open_universal(path, out, err)
+			    : errmsg_set(err, -ENOMEM, "out of memory");
 	}
 	rc = tags_choose(path, dir, &choice, err);
 	if (rc)
 		return rc;
 	/* The Trainer leaves weights beside its ZeRO tag. */
-	return choice == TAGS_NONE && hfdir_is_one(*dir) ?
-		       statetree_open_hf(*dir, out, err) :
-		       statetree_open_zero(*dir, out, err);
+	return choice == TAGS_NONE && hfdir_is_one(*dir)
+		       ? statetree_open_hf(*dir, out, err)
+		       : statetree_open_zero(*dir, out, err);
 }
 
 static int by_name(const void *a, const void *b)
@@ -147,8 +146,7 @@ static void sort_names(struct statetree *t)
 	t->n = n;
 }
 
-int statetree_open(const char *path, struct statetree **out,
-		   struct errmsg *err)
+int statetree_open(const char *path, struct statetree **out, struct errmsg *err)
 {
 	struct statetree *t;
 	char *dir = NULL;
@@ -211,8 +209,8 @@ const char *statetree_name(const struct statetree *t, size_t i)
 
 bool statetree_has(const struct statetree *t, const char *name)
 {
-	return t->n && bsearch(&name, t->names, t->n, sizeof(*t->names),
-			       by_name);
+	return t->n &&
+	       bsearch(&name, t->names, t->n, sizeof(*t->names), by_name);
 }
 
 static int by_tied_name(const void *a, const void *b)
@@ -282,7 +280,8 @@ const char *statetree_tied(struct statetree *t, const char *name,
 		return owner;
 	i = first_tie(t, owner);
 	for (unsigned n = 0; n < STATETREE_NAMES_MAX && i < t->nties &&
-			     strcmp(t->by_owner[i].of, owner) == 0; n++, i++)
+			     strcmp(t->by_owner[i].of, owner) == 0;
+	     n++, i++)
 		if (strcmp(t->by_owner[i].name, name) != 0 &&
 		    statetree_has(other, t->by_owner[i].name))
 			return t->by_owner[i].name;
@@ -297,8 +296,7 @@ int statetree_states(struct statetree *t, const char *param,
 }
 
 int statetree_open_state(struct statetree *t, const char *param,
-			 const char *name, struct state *out,
-			 struct errmsg *err)
+			 const char *name, struct state *out, struct errmsg *err)
 {
 	return t->ops->open_state(t, param, name, out, err);
 }

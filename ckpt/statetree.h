@@ -20,8 +20,7 @@ struct statetree;
  * universal one, or a model.  Errors are those of plan_open, plan_check and
  * hfdir_open, or what the system said.
  */
-int statetree_open(const char *path, struct statetree **out,
-		   struct errmsg *err);
+int statetree_open(const char *path, struct statetree **out, struct errmsg *err);
 void statetree_close(struct statetree *t);
 
 /*

@@ -56,13 +56,11 @@ static void close_tree(struct statetree *t)
 int statetree_open_hf(const char *path, struct statetree **out,
 		      struct errmsg *err)
 {
-	static const struct statetree_ops ops = {
-		.kind = "Hugging Face model",
-		.weights_alone = true,
-		.states = states,
-		.open_state = open_state,
-		.close = close_tree
-	};
+	static const struct statetree_ops ops = { .kind = "Hugging Face model",
+						  .weights_alone = true,
+						  .states = states,
+						  .open_state = open_state,
+						  .close = close_tree };
 	struct hf_tree *const h = calloc(1, sizeof(*h));
 	int rc;
 

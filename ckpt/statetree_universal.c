@@ -87,8 +87,8 @@ static int see_param(void *ctx, int dirfd, const struct dirent *e,
 
 	if (e->d_type == DT_REG)
 		return 0;
-	if (e->d_type != DT_DIR && (fstatat(dirfd, e->d_name, &st, 0) < 0 ||
-				    !S_ISDIR(st.st_mode)))
+	if (e->d_type != DT_DIR &&
+	    (fstatat(dirfd, e->d_name, &st, 0) < 0 || !S_ISDIR(st.st_mode)))
 		return 0;
 	return statetree_add(ctx, e->d_name, err);
 }
@@ -122,8 +122,7 @@ static int see_model(void *ctx, int dirfd, const struct dirent *e,
 	int rc;
 
 	(void)dirfd;
-	if ((name.kind != CKFILE_MODEL && name.kind != CKFILE_MODEL3) ||
-	    name.dp)
+	if ((name.kind != CKFILE_MODEL && name.kind != CKFILE_MODEL3) || name.dp)
 		return 0;
 	if (asprintf(&path, "%s/%s", t->path, e->d_name) < 0)
 		return errmsg_set(err, -ENOMEM, "out of memory");
@@ -151,13 +150,11 @@ static void close_tree(struct statetree *t)
 int statetree_open_universal(const char *path, struct statetree **out,
 			     struct errmsg *err)
 {
-	static const struct statetree_ops ops = {
-		.kind = "universal checkpoint",
-		.states = states,
-		.open_state = open_state,
-		.ties = ties,
-		.close = close_tree
-	};
+	static const struct statetree_ops ops = { .kind = "universal checkpoint",
+						  .states = states,
+						  .open_state = open_state,
+						  .ties = ties,
+						  .close = close_tree };
 	struct statetree *const t = calloc(1, sizeof(*t));
 	char *zero;
 	int rc;

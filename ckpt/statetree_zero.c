@@ -30,7 +30,7 @@ struct zero_tree {
 	struct statetree t;
 	struct plan *plan;
 	const struct weights *w; /* NULL: fp32 is the tree's */
-	size_t *by_name;	 /* their numbers, sorted by their names */
+	size_t *by_name;         /* their numbers, sorted by their names */
 };
 
 static struct zero_tree *zero_of(struct statetree *t)
@@ -187,8 +187,7 @@ static int open_state(struct statetree *t, const char *param, const char *name,
 	char *entry;
 	int rc;
 
-	if (strcmp(name, WEIGHTS) == 0 &&
-	    find_weight(zero_of(t), param, &weight))
+	if (strcmp(name, WEIGHTS) == 0 && find_weight(zero_of(t), param, &weight))
 		return open_weight(t, weight, out, err);
 	rc = plan_lookup(p, PLAN_ZERO, param, &node, err);
 	if (rc)
