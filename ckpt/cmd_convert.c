@@ -277,20 +277,6 @@ static bool parse_workers(const char *text, unsigned *out)
 	return true;
 }
 
-static bool parse_kind(const char *text, enum plan_kind *out)
-{
-	static const char *const names[] = { [PLAN_UNIVERSAL] = "universal",
-					     [PLAN_HF] = "hf",
-					     [PLAN_FP32] = "fp32" };
-
-	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
-		if (strcmp(text, names[i]) == 0) {
-			*out = (enum plan_kind)i;
-			return true;
-		}
-	return false;
-}
-
 /* `text` is one of two words: is it the second? */
 static bool parse_choice(const char *text, const char *first,
 			 const char *second, bool *is_second)
@@ -302,7 +288,7 @@ static bool parse_choice(const char *text, const char *first,
 /* Options about the kind of tree; as set_option. */
 static int set_kind(struct convert *c, char **argv, int code)
 {
-	if (code == OPT_TO && !parse_kind(optarg, &c->plan.kind))
+	if (code == OPT_TO && !plan_parse_kind(optarg, &c->plan.kind))
 		return cmd_usage(argv[0], "--to is 'universal', 'hf' or"
 				 " 'fp32', not '%s'", optarg);
 	if (code == OPT_DTYPE && !hffile_parse_dtype(optarg, &c->plan.dtype))

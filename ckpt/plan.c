@@ -13,6 +13,22 @@
 #include "ckpt/plan_impl.h"
 #include "ckpt/vfile.h"
 
+bool plan_parse_kind(const char *text, enum plan_kind *out)
+{
+	static const char *const names[PLAN_KINDS] = {
+		[PLAN_UNIVERSAL] = "universal",
+		[PLAN_HF] = "hf",
+		[PLAN_FP32] = "fp32",
+	};
+
+	for (int kind = 0; kind < PLAN_KINDS; kind++)
+		if (strcmp(text, names[kind]) == 0) {
+			*out = (enum plan_kind)kind;
+			return true;
+		}
+	return false;
+}
+
 /* As plan_open_indexed, and fails where that reads the files after all. */
 static int open_indexed(const char *path, const struct plan_options *options,
 			struct span index, struct plan **out,

@@ -48,6 +48,9 @@ enum plan_kind {
 	PLAN_KINDS
 };
 
+/* A kind as options name it: universal, hf, fp32.  False if it is none. */
+bool plan_parse_kind(const char *text, enum plan_kind *out);
+
 #define PLAN_ROOT UINT64_C(0)
 #define PLAN_ZERO UINT64_C(1)
 #define PLAN_NODE_END (UINT64_C(1) << 40)

@@ -42,6 +42,7 @@ enum key {
 	KEY_IO_URING,
 	KEY_INDEX,
 	KEY_NOINDEX,
+	KEY_VIEW,
 };
 
 static const struct fuse_opt table[] = {
@@ -66,6 +67,7 @@ static const struct fuse_opt table[] = {
 	FUSE_OPT_KEY("io_uring", KEY_IO_URING),
 	FUSE_OPT_KEY("index=%s", KEY_INDEX),
 	FUSE_OPT_KEY("noindex", KEY_NOINDEX),
+	FUSE_OPT_KEY("view=%s", KEY_VIEW),
 	/* The mount is read-only whatever is asked for. */
 	FUSE_OPT_KEY("rw", KEY_RW),
 	FUSE_OPT_KEY("ro", KEY_RW),
@@ -126,6 +128,7 @@ void options_print_help(void)
 	       "        index=FILE        where to keep for the next mount what\n"
 	       "                          shards told (default: below ~/.cache)\n"
 	       "        index=none        nowhere, as does noindex\n"
+	       "        view=KIND         of one tag: universal (default), hf or fp32\n"
 	       "        allow_other       let other users read the mount\n"
 	       "        allow_root        let root read it\n"
 	       "        auto_unmount      unmount when the server dies\n"
@@ -242,6 +245,16 @@ static int parse_index(struct options *o, const char *arg)
 	return -1;
 }
 
+static int parse_view(struct options *o, const char *arg)
+{
+	const char *const text = strchr(arg, '=') + 1;
+
+	if (plan_parse_kind(text, &o->plan.kind))
+		return 0;
+	fprintf(stderr, "ucfs: view=%s: must be universal, hf or fp32\n", text);
+	return -1;
+}
+
 static int take_operand(struct options *o, const char *arg)
 {
 	if (!o->source) {
@@ -281,6 +294,7 @@ static int take(void *data, const char *arg, int key, struct fuse_args *args)
 	case KEY_IO_URING: return kernel_knows_rings();
 	case KEY_INDEX: return parse_index(o, arg);
 	case KEY_NOINDEX: return parse_index(o, "index=none");
+	case KEY_VIEW: return parse_view(o, arg);
 	case KEY_RW:
 	case KEY_IGNORE: return 0;
 	}

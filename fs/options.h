@@ -22,7 +22,7 @@ struct options {
 	bool has_uid, has_gid;
 	uid_t uid;
 	gid_t gid;
-	struct plan_options plan;
+	struct plan_options plan; /* its kind: what is shown of a tag alone */
 	struct backing_options backing;
 	bool no_index;
 	struct indexfile index; /* path NULL: none */

@@ -103,11 +103,20 @@ static int open_view(struct tree *t, struct errmsg *err)
 {
 	struct plan *plan;
 	size_t view;
-	const int rc = views_add(t->views, t->o->source, PLAN_UNIVERSAL,
+	const int rc = views_add(t->views, t->o->source, t->o->plan.kind,
 				 TREE_ROOT, &view);
 
 	return rc ? errmsg_set(err, rc, "out of memory") :
 		    views_plan(t->views, view, &plan, err);
+}
+
+/* Everything but a tag has one way to be seen. */
+static int check_kind(const struct options *o, struct errmsg *err)
+{
+	if (o->plan.kind == PLAN_UNIVERSAL || ckdir_is_tag(o->source))
+		return 0;
+	return errmsg_set(err, -EINVAL,
+			  "%s: -o view is for the directory of a tag", o->source);
 }
 
 /* Is all of the source one view?  Weights beside the tags of a run are files
@@ -135,7 +144,7 @@ int tree_open(const struct options *o, const struct stats *stats,
 	} else if (stat(o->source, &t->source) < 0) {
 		rc = errmsg_set(err, -errno, "%s: %s", o->source,
 				strerror(errno));
-	} else {
+	} else if (!(rc = check_kind(o, err))) {
 		t->is_view = is_one_view(o->source);
 		rc = t->is_view ? open_view(t, err) : open_run(t, err);
 	}

@@ -23,8 +23,8 @@ struct vfile;
  *   control	.ucfs and what is below it
  *
  * The source decides what the root is: of a run, the real directory; of a
- * tag, or of a Hugging Face directory, its view.  Inode numbers stay the same while mounted.  Thread-safe
- * after tree_open.
+ * tag the view that options name, of a Hugging Face directory its only one.
+ * Inode numbers stay the same while mounted.  Thread-safe after tree_open.
  */
 struct tree;
 

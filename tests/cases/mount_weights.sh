@@ -88,6 +88,26 @@ check "it is listed once" test "$(ls "$mnt" | grep -c '^global_step4_hf$')" = 1
 check "the other view is there" test -f "$mnt/global_step4_fp32/pytorch_model.bin"
 unmount
 
+# Of a tag alone, the view that is asked for.
+rm -r "$run/global_step4_hf"
+for view in universal hf fp32; do
+	ucckpt convert --to $view "$run/global_step4" "$tmp/$view" >/dev/null || fail "convert $view"
+	mount_fg "$run/global_step4" -o view=$view || continue
+	check "view=$view is all there is" diff -r "$tmp/$view" "$mnt"
+	plan=$mnt/.ucfs/plan/global_step4
+	[ $view = universal ] || plan+=_$view
+	check "view=$view has its plan" test -s "$plan.json"
+	unmount
+done
+mount_fg "$run/global_step4" || finish
+check "without, the universal one" diff -r "$tmp/universal" "$mnt"
+unmount
+for source in "$run" "$good/hfdir_bin"; do
+	ucfs "$source" "$mnt" -f -o view=hf 2>"$tmp/said"
+	check "of what is no tag it is refused" test $? = 1
+	check "which is told" grep -q "^ucfs: $source: -o view is for" "$tmp/said"
+done
+
 # A tag of which nothing can be shown.
 mount_fg "$good/hf_trainer" || finish
 mkdir -p "$tmp/none"
@@ -101,7 +121,8 @@ unmount
 
 # Options that are none.
 mkdir -p "$tmp/mnt"
-for wrong in hf_dtype=int8 hf_dtype= hf_shard_size=5 hf_shard_size=400B hf_shard_size=-1GB hf_shard_size=0GB; do
+for wrong in hf_dtype=int8 hf_dtype= hf_shard_size=5 hf_shard_size=400B hf_shard_size=-1GB hf_shard_size=0GB \
+	view=bf16 view=; do
 	ucfs "$run" "$tmp/mnt" -f -o "$wrong" 2>"$tmp/said"
 	check "$wrong is refused" test $? = 1
 	check "$wrong is told" grep -q "^ucfs: ${wrong}:" "$tmp/said"
