@@ -150,6 +150,7 @@ int plan_next(struct plan *p, uint64_t dir, uint64_t *pos,
 /* Ways in which loaders go through the files of parameters. */
 enum plan_way {
 	PLAN_WAY_FILES,	 /* all files of a parameter, then the next one's */
+	PLAN_WAY_NAMES,	 /* the same, a parameter's in the order of their names */
 	PLAN_WAY_PARAMS, /* the same file of each parameter */
 	PLAN_WAYS
 };

@@ -166,24 +166,45 @@ static int hf_lookup(struct plan *p, uint64_t dir, const char *name,
 	return -ENOENT;
 }
 
+/* The slot, counted from 1 on, whose name comes after that of this one, or first
+ * of all with 0; 0 after the last one. */
+static unsigned slot_named_after(const struct plan_hfdir *h, unsigned slot)
+{
+	const char *const last = slot ? hfcontent_name(slot - 1) : "";
+	unsigned best = 0;
+
+	for (unsigned i = 1; i <= slots(h); i++) {
+		const char *const name = hfcontent_name(i - 1);
+
+		if (strcmp(name, last) > 0 &&
+		    (best == 0 || strcmp(name, hfcontent_name(best - 1)) < 0))
+			best = i;
+	}
+	return best;
+}
+
 static int hf_following(struct plan *p, uint64_t node, enum plan_way way,
 			uint64_t *next, struct errmsg *err)
 {
 	const struct plan_hfdir *const h = hfdir_of(p);
 	size_t index;
-	unsigned slot;
+	unsigned slot, to = 0;
 
 	(void)err;
 	if (!is_tensor(h, node, &index, &slot) || slot == 0)
 		return -ENOENT;
-	if (way == PLAN_WAY_FILES && slot < slots(h)) {
-		*next = node + 1;
-		return 0;
+	if (way == PLAN_WAY_FILES && slot < slots(h))
+		to = slot + 1;
+	else if (way == PLAN_WAY_NAMES)
+		to = slot_named_after(h, slot);
+	if (to == 0) { /* the next tensor's */
+		if (++index == h->d.n)
+			return -ENOENT;
+		to = way == PLAN_WAY_PARAMS ? slot :
+		     way == PLAN_WAY_NAMES  ? slot_named_after(h, 0) :
+					      1;
 	}
-	if (index + 1 == h->d.n)
-		return -ENOENT;
-	*next = NODE_TENSOR + (index + 1) * STRIDE +
-		(way == PLAN_WAY_FILES ? 1 : slot);
+	*next = NODE_TENSOR + index * STRIDE + to;
 	return 0;
 }
 

@@ -188,6 +188,32 @@ static int find_file(struct plan_universal *u, size_t index, unsigned slot,
 	return -ENOENT;
 }
 
+/* The file of parameter `index' whose name comes after that of the file in slot
+ * `after', or first of all with CONTENT_SLOTS. */
+static int find_named(struct plan_universal *u, size_t index, unsigned after,
+		      uint64_t *node, struct errmsg *err)
+{
+	const struct param *const param = &u->r.model.params[index];
+	const struct shard_group *group;
+	const char *last = "", *best = NULL;
+	const int rc = get_group(u, param, &group, err);
+
+	if (rc)
+		return rc;
+	if (after < CONTENT_SLOTS)
+		last = content_name(&u->r, group, param, after);
+	for (unsigned slot = 0; last && slot < CONTENT_SLOTS; slot++) {
+		const char *const name = content_name(&u->r, group, param, slot);
+
+		if (name && strcmp(name, last) > 0 &&
+		    (!best || strcmp(name, best) < 0)) {
+			best = name;
+			*node = param_node(index) + 1 + slot;
+		}
+	}
+	return best ? 0 : -ENOENT;
+}
+
 static int universal_following(struct plan *p, uint64_t node, enum plan_way way,
 			       uint64_t *next, struct errmsg *err)
 {
@@ -201,9 +227,16 @@ static int universal_following(struct plan *p, uint64_t node, enum plan_way way,
 	/* Nodes count slots from 1 on: this is the one behind the node's. */
 	if (way == PLAN_WAY_FILES)
 		rc = find_file(u, index, slot, way, next, err);
-	while (rc == -ENOENT && ++index < u->r.model.nparams)
-		rc = find_file(u, index, way == PLAN_WAY_PARAMS ? slot - 1 : 0,
-			       way, next, err);
+	else if (way == PLAN_WAY_NAMES)
+		rc = find_named(u, index, slot - 1, next, err);
+	while (rc == -ENOENT && ++index < u->r.model.nparams) {
+		if (way == PLAN_WAY_NAMES)
+			rc = find_named(u, index, CONTENT_SLOTS, next, err);
+		else
+			rc = find_file(u, index,
+				       way == PLAN_WAY_PARAMS ? slot - 1 : 0,
+				       way, next, err);
+	}
 	return rc;
 }
 

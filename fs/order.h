@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define ORDER_EXPECTED 64
+#define ORDER_EXPECTED 96
 
 /*
  * Which way loaders go through a tree.  Each open of a file raises
@@ -18,8 +18,10 @@ struct order {
 	struct {
 		uint64_t ino; /* 0: none */
 		unsigned way;
+		uint64_t raised; /* by which open */
 	} expected[ORDER_EXPECTED];
 	size_t next; /* the oldest, to be forgotten first */
+	uint64_t opens;
 	bool has_habit;
 	unsigned habit; /* the way that was met last */
 };
@@ -27,7 +29,7 @@ struct order {
 /* Going `way`, this file will come. */
 void order_expect(struct order *o, uint64_t ino, unsigned way);
 
-/* Was this file expected, and which way?  Told once. */
+/* A file was opened: was it expected, and which way?  Told once. */
 bool order_meet(struct order *o, uint64_t ino, unsigned *way);
 
 /* A loader begins somewhere: it will go as the last one did.  A guess that was

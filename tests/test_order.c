@@ -67,6 +67,30 @@ static void old_expectations_are_forgotten(void **state)
 	assert_false(order_meet(&o, 100, &way)); /* it is told once */
 }
 
+/* Three files to a parameter, read by name: 1, 2, 0.  In the order of numbers
+ * (way 0) and by parameters (way 2) they are met, too. */
+static void who_reads_all_goes_the_way_of_each_step(void **state)
+{
+	struct order o = { 0 };
+	unsigned way = 9;
+	uint64_t ino = 10 * 3 + 1;
+
+	(void)state;
+	for (int i = 0; i < 30; i++) {
+		const uint64_t param = ino / 3, file = ino % 3;
+		const uint64_t next = (param + (file == 0)) * 3 +
+				      (file == 2 ? 0 : file + 1);
+		const bool met = order_meet(&o, ino, &way);
+
+		if (i >= 6 && (!met || way != 1))
+			fail_msg("step %d: way %u", i, way);
+		order_expect(&o, ino + 1, 0);
+		order_expect(&o, next, 1);
+		order_expect(&o, ino + 3, 2);
+		ino = next;
+	}
+}
+
 /* Passes through the same tree, by one after the other, begin alike. */
 static void who_begins_goes_as_the_last_one_did(void **state)
 {
@@ -92,6 +116,7 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(ways_are_recognised),
 		cmocka_unit_test(old_expectations_are_forgotten),
+		cmocka_unit_test(who_reads_all_goes_the_way_of_each_step),
 		cmocka_unit_test(who_begins_goes_as_the_last_one_did),
 	};
 

@@ -221,16 +221,21 @@ static bool leads(struct plan *p, const char *a, const char *b,
 static void files_follow_each_other(void **state)
 {
 	static const struct {
-		const char *from, *files, *params;
+		const char *from, *files, *names, *params;
 	} cases[] = {
-		{ "bias/fp32.pt", "bias/step.pt", "buffer/fp32.pt" },
+		{ "bias/fp32.pt", "bias/step.pt", "bias/step.pt",
+		  "buffer/fp32.pt" },
+		{ "bias/step.pt", "bias/exp_avg.pt", "buffer/fp32.pt",
+		  "emb.weight/step.pt" },
 		{ "bias/exp_avg.pt", "bias/exp_avg_sq.pt",
-		  "emb.weight/exp_avg.pt" },
-		{ "bias/exp_avg_sq.pt", "buffer/fp32.pt",
+		  "bias/exp_avg_sq.pt", "emb.weight/exp_avg.pt" },
+		{ "bias/exp_avg_sq.pt", "buffer/fp32.pt", "bias/fp32.pt",
 		  "emb.weight/exp_avg_sq.pt" },
-		{ "buffer/fp32.pt", "emb.weight/fp32.pt", "emb.weight/fp32.pt" },
-		{ "scalar/fp32.pt", "scalar/step.pt", NULL },
-		{ "scalar/exp_avg_sq.pt", NULL, NULL },
+		{ "buffer/fp32.pt", "emb.weight/fp32.pt",
+		  "emb.weight/exp_avg.pt", "emb.weight/fp32.pt" },
+		{ "scalar/fp32.pt", "scalar/step.pt", "scalar/step.pt", NULL },
+		{ "scalar/step.pt", "scalar/exp_avg.pt", NULL, NULL },
+		{ "scalar/exp_avg_sq.pt", NULL, "scalar/fp32.pt", NULL },
 	};
 	char *const dir = mkckpt_new_dir();
 	struct mkckpt c = mkckpt_small(2);
@@ -242,6 +247,7 @@ static void files_follow_each_other(void **state)
 	p = open_plan(dir, false);
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		const char *const to[PLAN_WAYS] = { cases[i].files,
+						    cases[i].names,
 						    cases[i].params };
 
 		for (unsigned way = 0; way < PLAN_WAYS; way++)
