@@ -12,8 +12,12 @@
 #include "fs/stats.h"
 #include "fs/tree.h"
 
-/* Files ahead of a loader. */
+/* Files ahead of a loader: so many, and more as long as all of them together
+ * are a small part of the bound.  Between large files come small ones, while
+ * which there is time. */
 #define AHEAD 2
+#define AHEAD_MAX 16
+#define AHEAD_PART 64
 
 /* When nothing has been opened for so long, the loading is over, and what is
  * trained needs the memory. */
@@ -32,7 +36,7 @@ static void make(struct backing *b, uint64_t ino)
 	pthread_mutex_lock(&b->lock);
 	file = assembly_wanted(b, size) ? backing_find(b, ino, size) : NULL;
 	if (file && file->state == BACKED_NOT && !file->streamed)
-		slot = assembly_claim(b, size, true);
+		slot = assembly_claim(b, file);
 	if (slot) {
 		stats_add(b->stats, STATS_ASSEMBLED_AHEAD, 1);
 		assembly_make(b, file, slot, f.v, true);
@@ -42,13 +46,16 @@ static void make(struct backing *b, uint64_t ino)
 }
 
 static void follow(struct backing *b, uint64_t ino, unsigned way,
-		   uint64_t bound, unsigned files)
+		   uint64_t bound, unsigned files, unsigned most)
 {
-	uint64_t size;
+	uint64_t size, bytes = 0;
 
-	for (unsigned k = 1; k <= files; k++) {
+	for (unsigned k = 1; k <= most; k++) {
 		if (tree_following(b->tree, ino, way, ASSEMBLY_MIN, &ino, &size) ||
 		    size > bound / (k + 1))
+			return;
+		bytes += size;
+		if (k > files && bytes > bound / AHEAD_PART)
 			return;
 		make(b, ino);
 	}
@@ -60,9 +67,9 @@ static void look(struct backing *b, uint64_t ino, uint64_t bound)
 	unsigned way;
 
 	if (order_meet(&b->order, ino, &way))
-		follow(b, ino, way, bound, AHEAD);
+		follow(b, ino, way, bound, AHEAD, AHEAD_MAX);
 	else if (order_guess(&b->order, &way))
-		follow(b, ino, way, bound, 1);
+		follow(b, ino, way, bound, 1, 1);
 	for (way = 0; way < PLAN_WAYS; way++)
 		if (tree_following(b->tree, ino, way, ASSEMBLY_MIN, &next,
 				   &size) == 0)

@@ -15,6 +15,11 @@
 #include "fs/pool.h"
 #include "fs/stats.h"
 
+/* A larger part of the bound takes longer to make than it takes to stream a file,
+ * and so is only worth it for one that comes again, or where many come. */
+#define LARGE_PART 8
+#define LARGE_MANY 16
+
 /* More threads do not make one file faster. */
 #define THREADS_MAX 4
 
@@ -94,8 +99,15 @@ static void want(struct backing *b, uint64_t size)
 	pool_want(b->pool, size);
 }
 
-struct slot *assembly_claim(struct backing *b, uint64_t size, bool eager)
+static bool is_worth_making(struct backing *b, const struct backed *file)
 {
+	return file->size <= b->bound / LARGE_PART || file->opened ||
+	       ++b->large_missed > LARGE_MANY;
+}
+
+struct slot *assembly_claim(struct backing *b, const struct backed *file)
+{
+	const uint64_t size = file->size;
 	struct slot *slot;
 
 	if (!b->pool)
@@ -105,15 +117,15 @@ struct slot *assembly_claim(struct backing *b, uint64_t size, bool eager)
 		return NULL;
 	}
 	while (!(slot = pool_take(b->pool, size))) {
-		struct backed *const file = oldest_suiting(b, size);
+		struct backed *const old = oldest_suiting(b, size);
 
-		if (!file ||
+		if (!old ||
 		    (b->idle_bytes <= b->keep && pool_has_room(b->pool, size))) {
-			if (eager)
+			if (is_worth_making(b, file))
 				want(b, size);
 			return NULL;
 		}
-		evict(b, file);
+		evict(b, old);
 	}
 	return slot;
 }

@@ -42,10 +42,6 @@
 /* Files at rest that are left alone at first, in case others read them soon. */
 #define KEEP_FIRST (UINT64_C(128) << 20)
 
-/* A larger part of the bound is only worth its making for a file that comes
- * again. */
-#define EAGER 8
-
 static uint64_t default_bound(void)
 {
 	const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
@@ -212,8 +208,7 @@ static void begin(struct backing *b, struct backed *file,
 		begin_shard(b, file, vfile_shards(f->v), (uint32_t)shard);
 		return;
 	}
-	slot = assembly_claim(b, file->size,
-			      file->opened || file->size <= b->bound / EAGER);
+	slot = assembly_claim(b, file);
 	file->opened = true;
 	if (slot) {
 		file->waiting = use;

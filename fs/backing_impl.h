@@ -57,6 +57,7 @@ struct backing {
 	struct backed_list idle; /* the least recently used first */
 	uint64_t idle_bytes;     /* of those that are met */
 	uint64_t keep;           /* so many of them are left alone */
+	unsigned large_missed;   /* large files that there was no memory for */
 
 	/* For the thread in the background: */
 	pthread_t thread;
@@ -88,9 +89,9 @@ bool assembly_wanted(const struct backing *b, uint64_t size);
 void assembly_rest(struct backing *b, struct backed *file);
 void assembly_wake(struct backing *b, struct backed *file);
 
-/* Memory, if need be that of a file at rest.  NULL if there is none; who is
- * eager has some made, and may find it the next time. */
-struct slot *assembly_claim(struct backing *b, uint64_t size, bool eager);
+/* Memory, if need be that of a file at rest.  NULL if there is none; some is
+ * made then if that is worth it, and may be found the next time. */
+struct slot *assembly_claim(struct backing *b, const struct backed *file);
 
 /* Give up all files at rest, and their memory. */
 void assembly_let_go(struct backing *b);
