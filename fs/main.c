@@ -30,6 +30,7 @@
 #include "fs/options.h"
 #include "fs/passthrough.h"
 #include "fs/report.h"
+#include "fs/small.h"
 #include "fs/stats.h"
 #include "fs/tree.h"
 
@@ -106,10 +107,11 @@ static int serve_tree(const struct options *o, struct fuse_args *args,
 	if (!se)
 		return 1;
 	server.backing = backing_new(&o->backing, tree, &passthrough, stats);
-	if (server.backing) {
+	server.small = small_new(se, stats);
+	if (server.backing && server.small)
 		rc = mount_and_serve(o, se, &server);
-		backing_free(server.backing);
-	}
+	small_free(server.small);
+	backing_free(server.backing);
 	fuse_session_destroy(se);
 	return rc;
 }

@@ -7,6 +7,7 @@
 struct backing;
 struct fuse_lowlevel_ops;
 struct passthrough;
+struct small;
 struct stats;
 struct tree;
 
@@ -16,6 +17,7 @@ struct server {
 	struct stats *stats;
 	struct passthrough *passthrough;
 	struct backing *backing;
+	struct small *small;
 	bool no_opendir; /* known once the kernel has said what it can */
 };
 

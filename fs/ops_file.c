@@ -3,7 +3,7 @@
  * Open files.
  *
  * What the kernel can read by itself it does (backing.h), and small files it
- * keeps.  Of the others it hands over the reader's request, up to 1 MiB; its
+ * keeps (small.h).  Of the others it hands over the reader's request, up to 1 MiB; its
  * bytes are described as pieces of mapped shards and written to the kernel in
  * one call, without a copy here.  After the reply, while the reader is busy with
  * what it got, the same bytes are added to the file's checksum.
@@ -20,10 +20,8 @@
 #include "fs/log.h"
 #include "fs/ops_impl.h"
 #include "fs/passthrough.h"
+#include "fs/small.h"
 #include "fs/stats.h"
-
-/* What the kernel reads ahead at once. */
-#define CACHED_MAX (UINT64_C(128) << 10)
 
 static void handle_put(struct handle *h)
 {
@@ -35,7 +33,7 @@ static void handle_put(struct handle *h)
 	free(h);
 }
 
-static struct handle *new_handle(fuse_req_t req)
+static struct handle *new_handle(fuse_req_t req, fuse_ino_t ino, int flags)
 {
 	struct handle *const h = calloc(1, sizeof(*h));
 
@@ -44,6 +42,8 @@ static struct handle *new_handle(fuse_req_t req)
 	h->server = ops_server(req);
 	h->req = req;
 	h->clock = stats_clock();
+	h->ino = ino;
+	h->patient = !(flags & O_NONBLOCK);
 	atomic_init(&h->refs, 1);
 	return h;
 }
@@ -53,11 +53,10 @@ static struct handle *handle_of_use(struct backing_use *use)
 	return (struct handle *)((char *)use - offsetof(struct handle, use));
 }
 
-/* Does all of the file come with one large read?  It may then stay in the kernel's
- * page cache: torch.load reads a dozen times, however little there is. */
-static bool comes_at_once(const struct handle *h)
+/* May the kernel keep the file? */
+static bool is_small(const struct handle *h)
 {
-	return h->f.plan && !h->use.file && vfile_size(h->f.v) <= CACHED_MAX;
+	return h->f.plan && !h->use.file && small_is(vfile_size(h->f.v));
 }
 
 /* The last thing that is known of an open: how it is to be read. */
@@ -65,7 +64,7 @@ static void answer_open(struct backing_use *use, int answer,
 			const struct errmsg *err)
 {
 	struct handle *const h = handle_of_use(use);
-	const bool cached = comes_at_once(h);
+	const bool cached = is_small(h);
 	struct fuse_file_info fi = { .fh = (uintptr_t)h,
 				     .direct_io = !cached,
 				     .keep_cache = cached,
@@ -81,6 +80,8 @@ static void answer_open(struct backing_use *use, int answer,
 		handle_put(h);
 		return;
 	}
+	if (cached && h->patient)
+		small_bring(h->server->small, h->ino, h->f.v);
 	rc = answer == BACKING_PASS ? passthrough_reply(h->req, fi.fh, use->id)
 				    : fuse_reply_open(h->req, &fi);
 	/* The opener was interrupted and will not release. */
@@ -98,7 +99,7 @@ void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		fuse_reply_err(req, EROFS);
 		return;
 	}
-	h = new_handle(req);
+	h = new_handle(req, ino, fi->flags);
 	rc = h ? tree_file_open(h->server->tree, ino, &h->f, &err) : -ENOMEM;
 	if (rc) {
 		free(h);
@@ -107,8 +108,7 @@ void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		return;
 	}
 	h->use.answer = answer_open;
-	backing_open(h->server->backing, ino, &h->f,
-		     !(fi->flags & O_NONBLOCK), &h->use);
+	backing_open(h->server->backing, ino, &h->f, h->patient, &h->use);
 }
 
 void ops_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)

@@ -4,6 +4,7 @@
 
 #include <fuse_lowlevel.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "fs/backing.h"
@@ -30,6 +31,8 @@ struct handle {
 	atomic_uint refs;
 	fuse_req_t req; /* its open, until that is answered */
 	uint64_t clock; /* when that came */
+	fuse_ino_t ino;
+	bool patient; /* who opened it wants its bytes */
 };
 
 static inline struct handle *ops_handle(const struct fuse_file_info *fi)
