@@ -27,6 +27,14 @@ static bool is_likelier(const struct order *o, size_t i, size_t than)
 	       o->expected[i].way < o->expected[than].way;
 }
 
+/* Whoever that open was by has gone on, this way and no other. */
+static void forget(struct order *o, uint64_t raised)
+{
+	for (size_t i = 0; i < ORDER_EXPECTED; i++)
+		if (o->expected[i].raised == raised)
+			o->expected[i].ino = 0;
+}
+
 bool order_meet(struct order *o, uint64_t ino, unsigned *way)
 {
 	size_t best = 0;
@@ -42,6 +50,7 @@ bool order_meet(struct order *o, uint64_t ino, unsigned *way)
 		}
 	if (met) {
 		*way = o->expected[best].way;
+		forget(o, o->expected[best].raised);
 		o->has_habit = true;
 		o->habit = *way;
 	}

@@ -91,6 +91,18 @@ static void who_reads_all_goes_the_way_of_each_step(void **state)
 	}
 }
 
+/* Otherwise a second pass would seem to go the ways that the first did not. */
+static void ways_not_taken_are_forgotten(void **state)
+{
+	struct order o = { 0 };
+	unsigned way;
+
+	(void)state;
+	open_file(&o, 10, &way);
+	open_file(&o, 11, &way);
+	assert_false(order_meet(&o, 13, &way));
+}
+
 /* Passes through the same tree, by one after the other, begin alike. */
 static void who_begins_goes_as_the_last_one_did(void **state)
 {
@@ -117,6 +129,7 @@ int main(void)
 		cmocka_unit_test(ways_are_recognised),
 		cmocka_unit_test(old_expectations_are_forgotten),
 		cmocka_unit_test(who_reads_all_goes_the_way_of_each_step),
+		cmocka_unit_test(ways_not_taken_are_forgotten),
 		cmocka_unit_test(who_begins_goes_as_the_last_one_did),
 	};
 
