@@ -86,6 +86,7 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se,
 	rc = serve(se) ? 1 : 0;
 	report_stop();
 	backing_stop(server->backing);
+	ops_close_all(server);
 	passthrough_done(server->passthrough);
 out_mount:
 	fuse_session_unmount(se);
@@ -99,7 +100,8 @@ static int serve_tree(const struct options *o, struct fuse_args *args,
 {
 	struct passthrough passthrough;
 	struct server server = { .tree = tree, .stats = stats,
-				 .passthrough = &passthrough };
+				 .passthrough = &passthrough,
+				 .lock = PTHREAD_MUTEX_INITIALIZER };
 	struct fuse_session *const se =
 		fuse_session_new(args, &ops, sizeof(ops), &server);
 	int rc = 1;

@@ -23,10 +23,35 @@
 #include "fs/small.h"
 #include "fs/stats.h"
 
+static void list_handle(struct handle *h)
+{
+	struct server *const s = h->server;
+
+	pthread_mutex_lock(&s->lock);
+	h->next = s->open;
+	h->link = &s->open;
+	if (h->next)
+		h->next->link = &h->next;
+	s->open = h;
+	pthread_mutex_unlock(&s->lock);
+}
+
+static void unlist_handle(struct handle *h)
+{
+	struct server *const s = h->server;
+
+	pthread_mutex_lock(&s->lock);
+	*h->link = h->next;
+	if (h->next)
+		h->next->link = h->link;
+	pthread_mutex_unlock(&s->lock);
+}
+
 static void handle_put(struct handle *h)
 {
 	if (atomic_fetch_sub(&h->refs, 1) != 1)
 		return;
+	unlist_handle(h);
 	backing_release(h->server->backing, &h->use);
 	stats_move(h->server->stats, STATS_HANDLES, -1);
 	tree_file_close(&h->f);
@@ -107,6 +132,7 @@ void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		ops_reply_failure(req, rc, &err);
 		return;
 	}
+	list_handle(h);
 	h->use.answer = answer_open;
 	backing_open(h->server->backing, ino, &h->f, h->patient, &h->use);
 }
@@ -116,6 +142,18 @@ void ops_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	(void)ino;
 	handle_put(ops_handle(fi));
 	fuse_reply_err(req, 0);
+}
+
+void ops_close_all(struct server *s)
+{
+	struct handle *next;
+
+	for (struct handle *h = s->open; h; h = next) {
+		next = h->next;
+		tree_file_close(&h->f);
+		free(h);
+	}
+	s->open = NULL;
 }
 
 static void count_read(struct stats *s, uint64_t bytes, uint64_t clock)

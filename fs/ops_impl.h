@@ -26,6 +26,7 @@ static inline struct server *ops_server(fuse_req_t req)
  */
 struct handle {
 	struct server *server;
+	struct handle *next, **link; /* of the open ones */
 	struct tree_file f;
 	struct backing_use use;
 	atomic_uint refs;

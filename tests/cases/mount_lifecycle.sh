@@ -35,6 +35,14 @@ for signal in TERM INT; do
 	check "and unmounts" test ! -e "$mnt/zero"
 done
 
+# Whoever has files open is left with errors, and the server with nothing.
+mount_fg "$tag" || finish
+exec 5<"$mnt/zero/cube/fp32.pt" 6<"$mnt/.ucfs/stats"
+kill -TERM "$server"
+check "files are open when it leaves" wait "$server"
+exec 5<&- 6<&-
+server=
+
 # As mount(8) calls its helpers.
 mkdir "$tmp/bin"
 ln -s "$(command -v ucfs)" "$tmp/bin/mount.ucfs"
