@@ -3,10 +3,10 @@
  * Open files.
  *
  * What the kernel can read by itself it does (backing.h), and small files it
- * keeps (small.h).  Of the others it hands over the reader's request, up to 1 MiB; its
- * bytes are described as pieces of mapped shards and written to the kernel in
- * one call, without a copy here.  After the reply, while the reader is busy with
- * what it got, the same bytes are added to the file's checksum.
+ * keeps (small.h).  Of the others it hands over the reader's request, up to 1
+ * MiB; its bytes are described as pieces of mapped shards and written to the
+ * kernel in one call, without a copy here.  After the reply, while the reader is
+ * busy with what it got, the same bytes are added to the file's checksum.
  */
 #include <errno.h>
 #include <fcntl.h>

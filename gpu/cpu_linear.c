@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Linear layers.  Each thread makes a rectangle of the result, and does itself what is to be done to the matrix
- * on the way in and out, while it is in its cache.  Threads meet once in an
- * operation: they do not have to wait for each other within a product.
+ * Linear layers.  Each thread makes a rectangle of the result, and does itself
+ * what is to be done to the matrix on the way in and out, while it is in its
+ * cache.  Threads meet once in an operation: they do not have to wait for each
+ * other within a product.
  */
 #include "gpu/cpu.h"
 #include "gpu/cpu_math.h"
