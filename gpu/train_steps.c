@@ -135,9 +135,8 @@ static int add_pass(struct run *r, bool valid, uint64_t batch, unsigned pass,
 		   : network_train(r->network, &r->weights, r->rows, scale,
 				   dropout_seed(r, pass), &one, err);
 	/* Floats have the same sum in any order. */
-	if (r->config->rank_invariant)
-		one = (float)one;
-	l->sum += rc ? 0 : one;
+	if (!rc)
+		l->sum += r->config->rank_invariant ? (float)one : one;
 	return pass_failed(r, rc, err);
 }
 
