@@ -210,10 +210,13 @@ static void fold_window(struct comm *c, double *x, int n,
 static void fold_doubles(struct comm *c, double *x, size_t n,
 			 double (*fold)(double, double))
 {
-	const size_t most = c->impl ? window_share(c, sizeof(*x)) : 0;
+	if (!c->impl)
+		return;
 
-	for (size_t i = 0; c->impl && i < n; i += most)
-		fold_window(c, x + i, (int)(n - i < most ? n - i : most), fold);
+	const size_t most = window_share(c, sizeof(*x));
+
+	for (size_t i = 0; i < n; i += most)
+		fold_window(c, x + i, (int)pieces_within(n, i, most), fold);
 }
 
 static double sum_of(double a, double b)

@@ -15,6 +15,7 @@
 #include "ckpt/errmsg.h"
 #include "gpu/initial.h"
 #include "gpu/optimizer.h"
+#include "gpu/pieces.h"
 #include "gpu/zero_impl.h"
 
 #define WINDOW_ELEMENTS ((size_t)4 << 20) /* of all ranks, on their way */
@@ -199,8 +200,7 @@ int zero_init_weights(struct zero *z, uint64_t seed, struct errmsg *err)
 		const struct fragment f = zero_fragment(z, i);
 
 		for (uint64_t at = 0; at < f.numel; at += m->share) {
-			const uint64_t left = f.numel - at;
-			const size_t n = left < m->share ? left : m->share;
+			const size_t n = pieces_within(f.numel, at, m->share);
 
 			initial_weights(z->model, i, seed, f.first + at, n,
 					m->host);
@@ -269,8 +269,7 @@ static void sum_gradients(struct zero *z)
 	}
 	for (uint64_t at = 0; z->comm->size > 1 && at < m->ngradient;
 	     at += m->share) {
-		const uint64_t left = m->ngradient - at;
-		const size_t n = left < m->share ? left : m->share;
+		const size_t n = pieces_within(m->ngradient, at, m->share);
 
 		b->ops->to_host(b, m->host, m->gradient + at,
 				n * sizeof(*m->host));

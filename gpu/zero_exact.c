@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "ckpt/errmsg.h"
+#include "gpu/pieces.h"
 #include "gpu/zero_impl.h"
 
 int zero_sum_exactly(struct zero *z, struct errmsg *err)
@@ -37,8 +38,7 @@ void zero_exact_add(struct zero *z, unsigned unit, const float *gradient)
 	for (unsigned u = 0; u < unit; u++)
 		to += z->model->units[u].numel;
 	for (uint64_t at = 0; at < numel; at += m->share) {
-		const uint64_t left = numel - at;
-		const size_t n = left < m->share ? left : m->share;
+		const size_t n = pieces_within(numel, at, m->share);
 
 		z->backend->ops->to_host(z->backend, m->host, gradient + at,
 					 n * sizeof(*m->host));
@@ -54,8 +54,7 @@ static void round_sums(struct zero *z, const double *sums, uint64_t numel,
 	struct zero_impl *m = z->impl;
 
 	for (uint64_t at = 0; at < numel; at += m->share) {
-		const uint64_t left = numel - at;
-		const size_t n = left < m->share ? left : m->share;
+		const size_t n = pieces_within(numel, at, m->share);
 
 		for (size_t i = 0; i < n; i++)
 			m->host[i] = (float)sums[at + i];
