@@ -137,7 +137,14 @@ void options_print_help(void)
 	       "To unmount: fusermount3 -u MOUNTPOINT, or umount.\n");
 }
 
-static int parse_id(const char *arg, const char *name, unsigned *out)
+/* `arg` is the whole option. */
+static int bad_value(const char *arg, const char *why)
+{
+	fprintf(stderr, "ucfs: %s: %s\n", arg, why);
+	return -1;
+}
+
+static int parse_id(const char *arg, unsigned *out)
 {
 	const char *const text = strchr(arg, '=') + 1;
 	char *end;
@@ -145,10 +152,8 @@ static int parse_id(const char *arg, const char *name, unsigned *out)
 
 	errno = 0;
 	v = strtoul(text, &end, 10);
-	if (errno || end == text || *end || v >= UINT32_MAX || *text == '-') {
-		fprintf(stderr, "ucfs: %s=%s: not a number\n", name, text);
-		return -1;
-	}
+	if (errno || end == text || *end || v >= UINT32_MAX || *text == '-')
+		return bad_value(arg, "not a number");
 	*out = (unsigned)v;
 	return 0;
 }
@@ -160,8 +165,7 @@ static int parse_crc(struct options *o, const char *arg)
 	o->plan.crc_zero = strcmp(text, "zero") == 0;
 	if (o->plan.crc_zero || strcmp(text, "exact") == 0)
 		return 0;
-	fprintf(stderr, "ucfs: crc=%s: must be exact or zero\n", text);
-	return -1;
+	return bad_value(arg, "must be exact or zero");
 }
 
 static int parse_dialect(struct options *o, const char *arg)
@@ -171,8 +175,7 @@ static int parse_dialect(struct options *o, const char *arg)
 	o->plan.any_stage = strcmp(text, "any") == 0;
 	if (o->plan.any_stage || strcmp(text, "own") == 0)
 		return 0;
-	fprintf(stderr, "ucfs: dialect=%s: must be own or any\n", text);
-	return -1;
+	return bad_value(arg, "must be own or any");
 }
 
 static int parse_hf_dtype(struct options *o, const char *arg)
@@ -181,8 +184,7 @@ static int parse_hf_dtype(struct options *o, const char *arg)
 
 	if (hffile_parse_dtype(text, &o->plan.dtype))
 		return 0;
-	fprintf(stderr, "ucfs: hf_dtype=%s: must be fp32, bf16 or fp16\n", text);
-	return -1;
+	return bad_value(arg, "must be fp32, bf16 or fp16");
 }
 
 static int parse_hf_shard_size(struct options *o, const char *arg)
@@ -191,11 +193,7 @@ static int parse_hf_shard_size(struct options *o, const char *arg)
 
 	if (hfsplit_parse_size(text, &o->plan.shard_size))
 		return 0;
-	fprintf(stderr,
-		"ucfs: hf_shard_size=%s: not a size in KB, MB, GB or"
-		" TB\n",
-		text);
-	return -1;
+	return bad_value(arg, "not a size in KB, MB, GB or TB");
 }
 
 /* A number of bytes, as 512M or 2G. */
@@ -215,10 +213,8 @@ static int parse_assemble(struct options *o, const char *arg)
 		end++;
 	}
 	if (errno || end == text || *end || *text == '-' || v == 0 ||
-	    v > UINT64_MAX >> shift) {
-		fprintf(stderr, "ucfs: assemble=%s: not a size\n", text);
-		return -1;
-	}
+	    v > UINT64_MAX >> shift)
+		return bad_value(arg, "not a size");
 	o->backing.bound = (uint64_t)v << shift;
 	return 0;
 }
@@ -241,8 +237,7 @@ static int parse_index(struct options *o, const char *arg)
 		o->index.path = NULL;
 	if (o->index.path)
 		return 0;
-	fprintf(stderr, "ucfs: index=%s: not a file's name\n", text);
-	return -1;
+	return bad_value(arg, "not a file's name");
 }
 
 static int parse_view(struct options *o, const char *arg)
@@ -251,8 +246,7 @@ static int parse_view(struct options *o, const char *arg)
 
 	if (plan_parse_kind(text, &o->plan.kind))
 		return 0;
-	fprintf(stderr, "ucfs: view=%s: must be universal, hf or fp32\n", text);
-	return -1;
+	return bad_value(arg, "must be universal, hf or fp32");
 }
 
 static int take_operand(struct options *o, const char *arg)
@@ -287,8 +281,8 @@ static int take(void *data, const char *arg, int key, struct fuse_args *args)
 		return parse_hf_dtype(o, arg);
 	case KEY_HF_SHARD_SIZE:
 		return parse_hf_shard_size(o, arg);
-	case KEY_UID: o->has_uid = true; return parse_id(arg, "uid", &o->uid);
-	case KEY_GID: o->has_gid = true; return parse_id(arg, "gid", &o->gid);
+	case KEY_UID: o->has_uid = true; return parse_id(arg, &o->uid);
+	case KEY_GID: o->has_gid = true; return parse_id(arg, &o->gid);
 	case KEY_STREAM: o->backing.stream = true; return 0;
 	case KEY_ASSEMBLE: return parse_assemble(o, arg);
 	case KEY_IO_URING: return kernel_knows_rings();
