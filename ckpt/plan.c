@@ -29,6 +29,18 @@ bool plan_parse_kind(const char *text, enum plan_kind *out)
 	return false;
 }
 
+unsigned plan_name_after(const char *const *names, unsigned n, unsigned after)
+{
+	const char *const last = after < n ? names[after] : "";
+	unsigned best = n;
+
+	for (unsigned i = 0; i < n; i++)
+		if (names[i] && strcmp(names[i], last) > 0 &&
+		    (best == n || strcmp(names[i], names[best]) < 0))
+			best = i;
+	return best;
+}
+
 /* As plan_open_indexed, and fails where that reads the files after all. */
 static int open_indexed(const char *path, const struct plan_options *options,
 			struct span index, struct plan **out,

@@ -170,17 +170,14 @@ static int hf_lookup(struct plan *p, uint64_t dir, const char *name,
  * of all with 0; 0 after the last one. */
 static unsigned slot_named_after(const struct plan_hfdir *h, unsigned slot)
 {
-	const char *const last = slot ? hfcontent_name(slot - 1) : "";
-	unsigned best = 0;
+	const unsigned n = slots(h);
+	const char *names[HFCONTENT_SLOTS];
+	unsigned next;
 
-	for (unsigned i = 1; i <= slots(h); i++) {
-		const char *const name = hfcontent_name(i - 1);
-
-		if (strcmp(name, last) > 0 &&
-		    (best == 0 || strcmp(name, hfcontent_name(best - 1)) < 0))
-			best = i;
-	}
-	return best;
+	for (unsigned i = 0; i < n; i++)
+		names[i] = hfcontent_name(i);
+	next = plan_name_after(names, n, slot ? slot - 1 : n);
+	return next < n ? next + 1 : 0;
 }
 
 static int hf_following(struct plan *p, uint64_t node, enum plan_way way,

@@ -49,6 +49,10 @@ struct plan {
 	struct shardcache *shards; /* see plan_shards */
 };
 
+/* For PLAN_WAY_NAMES: of `n` names, of which some may be NULL, the one that comes
+ * after that of `after`, or first of all if that is `n`; `n` behind the last. */
+unsigned plan_name_after(const char *const *names, unsigned n, unsigned after);
+
 /* Make a kind's plan, with the members above filled in.  As plan_open_indexed. */
 int plan_open_universal(const char *path, const struct plan_options *options,
 			struct span index, struct plan **out,

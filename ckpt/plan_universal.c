@@ -189,29 +189,25 @@ static int find_file(struct plan_universal *u, size_t index, unsigned slot,
 }
 
 /* The file of parameter `index' whose name comes after that of the file in slot
- * `after', or first of all with CONTENT_SLOTS. */
+ * `after'; as plan_name_after. */
 static int find_named(struct plan_universal *u, size_t index, unsigned after,
 		      uint64_t *node, struct errmsg *err)
 {
 	const struct param *const param = &u->r.model.params[index];
 	const struct shard_group *group;
-	const char *last = "", *best = NULL;
+	const char *names[CONTENT_SLOTS];
+	unsigned slot;
 	const int rc = get_group(u, param, &group, err);
 
 	if (rc)
 		return rc;
-	if (after < CONTENT_SLOTS)
-		last = content_name(&u->r, group, param, after);
-	for (unsigned slot = 0; last && slot < CONTENT_SLOTS; slot++) {
-		const char *const name = content_name(&u->r, group, param, slot);
-
-		if (name && strcmp(name, last) > 0 &&
-		    (!best || strcmp(name, best) < 0)) {
-			best = name;
-			*node = param_node(index) + 1 + slot;
-		}
-	}
-	return best ? 0 : -ENOENT;
+	for (slot = 0; slot < CONTENT_SLOTS; slot++)
+		names[slot] = content_name(&u->r, group, param, slot);
+	if (after < CONTENT_SLOTS && !names[after])
+		return -ENOENT;
+	slot = plan_name_after(names, CONTENT_SLOTS, after);
+	*node = param_node(index) + 1 + slot;
+	return slot < CONTENT_SLOTS ? 0 : -ENOENT;
 }
 
 static int universal_following(struct plan *p, uint64_t node, enum plan_way way,
