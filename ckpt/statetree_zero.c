@@ -26,11 +26,17 @@
 
 #define WEIGHTS "fp32"
 
+/* A weight by its name. */
+struct named {
+	const char *name;
+	size_t i;
+};
+
 struct zero_tree {
 	struct statetree t;
 	struct plan *plan;
 	const struct weights *w; /* NULL: fp32 is the tree's */
-	size_t *by_name;         /* their numbers, sorted by their names */
+	struct named *by_name;   /* all of them, sorted */
 };
 
 static struct zero_tree *zero_of(struct statetree *t)
@@ -45,33 +51,24 @@ static struct plan *plan_of(struct statetree *t)
 
 /* --- weights --------------------------------------------------------------------- */
 
-static int by_weights_name(const void *a, const void *b, void *ctx)
+static int by_weights_name(const void *a, const void *b)
 {
-	const struct weights *const w = ctx;
+	const struct named *const x = a, *const y = b;
 
-	return strcmp(w->v[*(const size_t *)a]->name,
-		      w->v[*(const size_t *)b]->name);
+	return strcmp(x->name, y->name);
 }
 
 /* The number of a weight; false if there is none of that name. */
 static bool find_weight(const struct zero_tree *z, const char *name, size_t *out)
 {
-	size_t lo = 0, hi = z->w ? z->w->n : 0;
+	const struct named key = { .name = name }, *found = NULL;
 
-	while (lo < hi) {
-		const size_t mid = lo + (hi - lo) / 2;
-		const int order = strcmp(z->w->v[z->by_name[mid]]->name, name);
-
-		if (order == 0) {
-			*out = z->by_name[mid];
-			return true;
-		}
-		if (order < 0)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return false;
+	if (z->w)
+		found = bsearch(&key, z->by_name, z->w->n, sizeof(key),
+				by_weights_name);
+	if (found)
+		*out = found->i;
+	return found;
 }
 
 static int take_weights(struct statetree *t, struct errmsg *err)
@@ -86,14 +83,14 @@ static int take_weights(struct statetree *t, struct errmsg *err)
 	if (!z->by_name)
 		return errmsg_set(err, -ENOMEM, "out of memory");
 	for (size_t i = 0; !rc && i < w->n; i++) {
-		z->by_name[i] = i;
+		z->by_name[i] = (struct named){ w->v[i]->name, i };
 		rc = statetree_add(t, w->v[i]->name, err);
 	}
-	if (w->n)
-		qsort_r(z->by_name, w->n, sizeof(*z->by_name), by_weights_name,
-			(void *)w);
+	if (rc)
+		return rc;
+	qsort(z->by_name, w->n, sizeof(*z->by_name), by_weights_name);
 	z->w = w;
-	return rc;
+	return 0;
 }
 
 static int states(struct statetree *t, const char *param,
