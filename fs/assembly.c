@@ -118,13 +118,14 @@ struct slot *assembly_claim(struct backing *b, const struct backed *file)
 	}
 	while (!(slot = pool_take(b->pool, size))) {
 		struct backed *const old = oldest_suiting(b, size);
+		const bool more = b->idle_bytes <= b->keep &&
+				  pool_has_room(b->pool, size);
 
-		if (!old ||
-		    (b->idle_bytes <= b->keep && pool_has_room(b->pool, size))) {
-			if (is_worth_making(b, file))
-				want(b, size);
+		/* For those to come: this one would have to be streamed. */
+		if ((!old || more) && is_worth_making(b, file))
+			want(b, size);
+		if (!old)
 			return NULL;
-		}
 		evict(b, old);
 	}
 	return slot;

@@ -39,8 +39,10 @@
 /* Unless told otherwise, a sixteenth of the memory and at most this. */
 #define BOUND_MAX (UINT64_C(1) << 30)
 
-/* Files at rest that are left alone at first, in case others read them soon. */
-#define KEEP_FIRST (UINT64_C(128) << 20)
+/* Files at rest that are kept at first, in case others read them soon.  Memory for
+ * more of them costs a loader who is alone more than all else here
+ * (tests/bench/RESULTS.md). */
+#define KEEP_FIRST (UINT64_C(32) << 20)
 
 static uint64_t default_bound(void)
 {
