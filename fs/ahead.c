@@ -11,6 +11,7 @@
 #include "fs/backing_impl.h"
 #include "fs/stats.h"
 #include "fs/tree.h"
+#include "fs/turn.h"
 
 /* Files ahead of a loader: so many, and more as long as all of them together
  * are a small part of the bound.  Between large files come small ones, while
@@ -91,6 +92,9 @@ static void *run(void *arg)
 {
 	struct backing *const b = arg;
 
+	/* Not those of the thread that answers requests and started this one:
+	 * it would keep the next request waiting. */
+	turn_usual();
 	pthread_mutex_lock(&b->lock);
 	while (!atomic_load(&b->stop)) {
 		uint64_t ino, bound;

@@ -17,6 +17,7 @@ ucfs_SOURCES = \
 	%D%/backing.h %D%/backing_impl.h %D%/backing.c \
 	%D%/assembly.c %D%/ahead.c \
 	%D%/small.h %D%/small.c \
+	%D%/turn.h %D%/turn.c \
 	%D%/ops.h %D%/ops_impl.h %D%/ops.c %D%/ops_file.c %D%/ops_extents.c \
 	%D%/main.c
 ucfs_LDADD = $(ckpt_libs) $(FUSE_LIBS)

@@ -33,6 +33,7 @@
 #include "fs/small.h"
 #include "fs/stats.h"
 #include "fs/tree.h"
+#include "fs/turn.h"
 
 #define THREADS_MIN 2
 
@@ -60,6 +61,7 @@ static int serve(struct fuse_session *se)
 	fuse_loop_cfg_set_max_threads(config, threads);
 	fuse_loop_cfg_set_idle_threads(config, threads);
 	fuse_loop_cfg_set_clone_fd(config, 0);
+	turn_short(); /* the threads of the loop inherit it */
 	rc = fuse_session_loop_mt(se, config);
 	fuse_loop_cfg_destroy(config);
 	/* A positive number is the signal that stopped it. */
