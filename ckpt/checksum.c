@@ -4,11 +4,11 @@
 #include <errno.h>
 #include <isa-l/crc.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <zlib.h>
 
 #include "ckpt/errmsg.h"
 #include "ckpt/parallel.h"
+#include "ckpt/scratch.h"
 
 /* Bytes that one thread sums at a time: some pieces for each, since one may
  * start late.  Below the least it sums them faster than another one starts. */
@@ -124,7 +124,7 @@ int checksum_pieces(struct checksum *v, size_t n, unsigned width,
 
 	for (size_t i = 0; i < n; i++)
 		pieces += count_pieces(v[i].len, piece);
-	s.v = calloc(pieces + 1, sizeof(*s.v));
+	s.v = scratch_take(pieces * sizeof(*s.v));
 	if (!s.v)
 		return errmsg_set(err, -ENOMEM, "out of memory");
 	cut(&s, v, n, piece);
@@ -133,7 +133,7 @@ int checksum_pieces(struct checksum *v, size_t n, unsigned width,
 	pthread_mutex_destroy(&s.lock);
 	if (!rc)
 		combine(s.v, v, n);
-	free(s.v);
+	scratch_give(s.v);
 	return rc;
 }
 
@@ -145,7 +145,7 @@ struct reading {
 static int read_piece(void *ctx, struct checksum *p, struct errmsg *err)
 {
 	const struct reading *const r = ctx;
-	uint8_t *const buf = malloc(CHECKSUM_CHUNK);
+	uint8_t *const buf = scratch_take(CHECKSUM_CHUNK);
 	int rc = buf ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
 
 	for (uint64_t done = 0; !rc && done < p->len;) {
@@ -158,7 +158,7 @@ static int read_piece(void *ctx, struct checksum *p, struct errmsg *err)
 			p->crc = checksum_add(p->crc, buf, n);
 		done += n;
 	}
-	free(buf);
+	scratch_give(buf);
 	return rc;
 }
 

@@ -20,6 +20,7 @@
 #include "ckpt/arith.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/geometry.h"
+#include "ckpt/scratch.h"
 
 /* From this length on, a run is worth a read of its own. */
 #define RUN_DIRECT_MIN (32u << 10)
@@ -271,9 +272,9 @@ static int weave(struct weaving *w, size_t len, uint64_t off)
 
 	w->cap = runs < RUNS_MAX ? (size_t)runs : RUNS_MAX;
 	w->n = 0;
-	w->runs = malloc(2 * w->cap * sizeof(*w->runs));
-	w->begin = malloc((w->x->nsources + 1) * sizeof(*w->begin));
-	w->bounce = malloc(BOUNCE_MAX);
+	w->runs = scratch_take(2 * w->cap * sizeof(*w->runs));
+	w->begin = scratch_take((w->x->nsources + 1) * sizeof(*w->begin));
+	w->bounce = scratch_take(BOUNCE_MAX);
 	if (w->runs && w->begin && w->bounce) {
 		w->sorted = w->runs + w->cap;
 		rc = gather_walk(w->x, add_run, w, len, off);
@@ -282,9 +283,9 @@ static int weave(struct weaving *w, size_t len, uint64_t off)
 	} else {
 		rc = errmsg_set(w->err, -ENOMEM, "out of memory");
 	}
-	free(w->runs);
-	free(w->begin);
-	free(w->bounce);
+	scratch_give(w->bounce);
+	scratch_give(w->begin);
+	scratch_give(w->runs);
 	return rc;
 }
 
@@ -298,7 +299,7 @@ static int read_mean(struct weaving *w, size_t len, uint64_t off)
 {
 	const struct gather *const x = w->x;
 	const size_t item = dtype_size(x->dtype);
-	uint8_t *const one = malloc(len < MEAN_CHUNK ? len : MEAN_CHUNK);
+	uint8_t *const one = scratch_take(MEAN_CHUNK);
 	int rc = 0;
 
 	if (!one)
@@ -316,7 +317,7 @@ static int read_mean(struct weaving *w, size_t len, uint64_t off)
 			arith_divide(x->dtype, w->buf + at,
 				     (double)x->nsources, n / item);
 	}
-	free(one);
+	scratch_give(one);
 	return rc;
 }
 

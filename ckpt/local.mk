@@ -12,6 +12,7 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/parallel.h %D%/parallel.c \
 	%D%/busguard.h %D%/busguard.c \
 	%D%/streamcopy.h %D%/streamcopy.c \
+	%D%/scratch.h %D%/scratch.c \
 	%D%/checksum.h %D%/checksum.c \
 	%D%/value.h %D%/value.c \
 	%D%/tensor.h %D%/tensor.c \

@@ -19,6 +19,7 @@
 #include "ckpt/cast.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/gather.h"
+#include "ckpt/scratch.h"
 #include "ckpt/shardcache.h"
 #include "ckpt/vfile_impl.h"
 
@@ -284,7 +285,8 @@ static int read_cast(struct vfile *f, const struct extent *e, uint64_t skip,
 {
 	const size_t item = dtype_size(e->dtype), size = dtype_size(e->to);
 	const size_t batch = CAST_BYTES / item;
-	uint8_t *const raw = malloc(CAST_BYTES), *to = buf, one[sizeof(double)];
+	uint8_t *const raw = scratch_take(CAST_BYTES), *to = buf;
+	uint8_t one[sizeof(double)];
 	int rc = raw ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
 
 	while (!rc && len) {
@@ -306,7 +308,7 @@ static int read_cast(struct vfile *f, const struct extent *e, uint64_t skip,
 		skip += n;
 		len -= n;
 	}
-	free(raw);
+	scratch_give(raw);
 	return rc;
 }
 

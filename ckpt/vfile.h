@@ -74,7 +74,8 @@ int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off,
 /*
  * The same bytes as pieces of memory, mostly of mapped shards, so that they
  * can be handed to the kernel without a copy.  User code must not touch them
- * (see shardcache.h).
+ * (see shardcache.h).  A window is unmapped by the thread that mapped it, the last
+ * one first.
  */
 #define VFILE_IOV_MAX 512
 
@@ -87,7 +88,7 @@ struct vfile_window {
 		const uint8_t *p;
 	} maps[VFILE_IOV_MAX]; /* in use until vfile_unmap */
 	int nmaps;
-	void *bounce; /* what had to be copied */
+	void *bounce; /* what had to be copied: scratch memory */
 };
 
 int vfile_map(struct vfile *f, size_t len, uint64_t off,

@@ -6,11 +6,11 @@
 #include "ckpt/vfile.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <sys/uio.h>
 
 #include "ckpt/errmsg.h"
 #include "ckpt/gather.h"
+#include "ckpt/scratch.h"
 #include "ckpt/shardcache.h"
 #include "ckpt/vfile_impl.h"
 
@@ -29,7 +29,7 @@ void vfile_unmap(struct vfile *f, struct vfile_window *w)
 		shardcache_count_mapped(f->shards, w->len);
 	while (w->nmaps)
 		shardcache_put(f->shards, w->maps[--w->nmaps].shard);
-	free(w->bounce);
+	scratch_give(w->bounce);
 	w->bounce = NULL;
 }
 
@@ -207,7 +207,7 @@ int vfile_map(struct vfile *f, size_t len, uint64_t off, struct vfile_window *w,
 	int rc = vfile_map_pieces(f, len, off, w, err);
 
 	if (rc == -E2BIG) {
-		w->bounce = malloc(w->len);
+		w->bounce = scratch_take(w->len);
 		rc = w->bounce ? vfile_read_exact(f, w->bounce, w->len, off, err)
 			       : errmsg_set(err, -ENOMEM, "out of memory");
 		w->iov[0] = (struct iovec){ w->bounce, w->len };

@@ -11,12 +11,12 @@
 
 #include <errno.h>
 #include <fuse_lowlevel.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "ckpt/errmsg.h"
+#include "ckpt/scratch.h"
 #include "fs/backing.h"
 #include "fs/kernel.h"
 #include "fs/log.h"
@@ -220,7 +220,7 @@ static void read_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
 {
 	struct errmsg err = { "" };
 	struct tree_entry entry;
-	char *const buf = malloc(size);
+	char *const buf = scratch_take(size);
 	size_t used = 0;
 	int rc = 0;
 
@@ -253,7 +253,7 @@ static void read_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
 		ops_reply_failure(req, rc, &err);
 	else
 		fuse_reply_buf(req, buf, used);
-	free(buf);
+	scratch_give(buf);
 }
 
 static void read_directory(fuse_req_t req, fuse_ino_t ino, size_t size,

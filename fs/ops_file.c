@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "ckpt/errmsg.h"
+#include "ckpt/scratch.h"
 #include "ckpt/vfile.h"
 #include "fs/kernel.h"
 #include "fs/log.h"
@@ -221,7 +222,7 @@ static void read_real(fuse_req_t req, struct handle *h, size_t size, off_t off)
 {
 	struct stats *const stats = h->server->stats;
 	const uint64_t clock = stats_clock();
-	char *const buf = malloc(size);
+	char *const buf = scratch_take(size);
 	ssize_t n = -1;
 
 	if (buf)
@@ -233,7 +234,7 @@ static void read_real(fuse_req_t req, struct handle *h, size_t size, off_t off)
 		fuse_reply_buf(req, buf, (size_t)n);
 		count_read(stats, (uint64_t)n, clock);
 	}
-	free(buf);
+	scratch_give(buf);
 }
 
 void ops_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,

@@ -28,6 +28,7 @@ unit_tests = \
 	%D%/test_extent \
 	%D%/test_gather \
 	%D%/test_shardcache \
+	%D%/test_scratch \
 	%D%/test_vfile \
 	%D%/test_vfile_sum \
 	%D%/test_vfile_fill \
