@@ -98,8 +98,8 @@ int plan_open_indexed(const char *path, const struct plan_options *options,
 /*
  * Append what is known by now of shards, and the checksums that have been
  * computed, for the next plan_open_indexed: 1, or 0 and nothing if it is no more
- * than what the plan was opened with.  Errors as index_write.  Nobody else may be
- * using the plan.
+ * than what the plan was opened with, or plan_index was told before.  Errors as
+ * index_write.  By one thread at a time; others may be using the plan.
  */
 int plan_index(struct plan *p, struct bytebuf *out, struct errmsg *err);
 

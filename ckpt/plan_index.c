@@ -34,47 +34,66 @@ static size_t count_sums(vfile_crc *v, size_t n)
 /* What is known besides the sums of parameters' files. */
 static size_t count_others(struct plan_universal *u)
 {
-	size_t n = count_sums(u->optimizer_crc, u->optimizer_sums) +
-		   atomic_load(&u->optimizer_known);
+	size_t n = 0;
 
+	if (atomic_load(&u->optimizer_known))
+		n += 1 + count_sums(u->optimizer_crc, u->optimizer_sums);
 	for (size_t i = 0; i < u->r.dir.noptim; i++)
 		n += atomic_load(&u->r.loaded[i]);
 	return n;
 }
 
-static void write_sums(struct plan_universal *u, struct bytebuf *b)
+/* How many of parameters' files.  Others may become known meanwhile. */
+static size_t write_sums_of_parameters(struct plan_universal *u,
+				       struct bytebuf *b)
 {
-	const size_t n = nslots(u);
+	const size_t at = b->len;
+	size_t n = 0;
 
-	bytebuf_add_u8(b, u->plan.options.any_stage);
-	bytebuf_add_le32(b, (uint32_t)count_sums(u->crc, n));
-	for (size_t i = 0; i < n; i++) {
+	bytebuf_add_le32(b, 0);
+	for (size_t i = 0; i < nslots(u); i++) {
 		const uint64_t sum = atomic_load(&u->crc[i]);
 
 		if (!sum)
 			continue;
 		bytebuf_add_le32(b, (uint32_t)i);
 		bytebuf_add_le32(b, (uint32_t)sum);
+		n++;
 	}
-	bytebuf_add_le64(b, atomic_load(&u->optimizer_known) ?
-				    u->optimizer_size : 0);
-	bytebuf_add_le32(b, (uint32_t)u->optimizer_sums);
-	for (size_t i = 0; i < u->optimizer_sums; i++)
+	if (!b->failed)
+		put_le32(b->data + at, (uint32_t)n);
+	return n;
+}
+
+static void write_optimizer(struct plan_universal *u, struct bytebuf *b)
+{
+	const bool known = atomic_load(&u->optimizer_known);
+
+	bytebuf_add_le64(b, known ? u->optimizer_size : 0);
+	bytebuf_add_le32(b, known ? (uint32_t)u->optimizer_sums : 0);
+	for (size_t i = 0; known && i < u->optimizer_sums; i++)
 		bytebuf_add_le64(b, atomic_load(&u->optimizer_crc[i]));
 }
 
 int plan_universal_index(struct plan *p, struct bytebuf *out, struct errmsg *err)
 {
 	struct plan_universal *const u = plan_universal(p);
+	const size_t others = count_others(u);
+	size_t sums;
 	int rc;
 
-	if (count_sums(u->crc, nslots(u)) + count_others(u) <= u->indexed)
+	if (count_sums(u->crc, nslots(u)) + others <= u->indexed)
 		return 0;
 	rc = resolve_index(&u->r, out, err);
 	if (rc)
 		return rc;
-	write_sums(u, out);
-	return out->failed ? errmsg_set(err, -ENOMEM, "out of memory") : 1;
+	bytebuf_add_u8(out, u->plan.options.any_stage);
+	sums = write_sums_of_parameters(u, out);
+	write_optimizer(u, out);
+	if (out->failed)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	u->indexed = sums + others;
+	return 1;
 }
 
 static int fail_damaged(struct errmsg *err)

@@ -17,7 +17,7 @@ struct plan_universal {
 	struct plan plan;
 	struct resolve r;
 	vfile_crc *crc; /* [parameter * CONTENT_SLOTS + slot] */
-	size_t indexed; /* shard maps and checksums that an index told */
+	size_t indexed; /* shard maps and checksums that an index has */
 
 	pthread_mutex_t lock; /* protects the two below while they are made */
 	atomic_bool optimizer_known;

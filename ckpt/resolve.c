@@ -133,8 +133,12 @@ int resolve_init_indexed(struct resolve *r, const char *path, struct span *index
 int resolve_index(struct resolve *r, struct bytebuf *out, struct errmsg *err)
 {
 	const struct index_facts facts = facts_of(r, r->model.cats);
+	int rc;
 
-	return index_write(&facts, out, err);
+	pthread_mutex_lock(&r->lock);
+	rc = index_write(&facts, out, err);
+	pthread_mutex_unlock(&r->lock);
+	return rc;
 }
 
 void resolve_done(struct resolve *r)

@@ -10,6 +10,7 @@ ucfs_SOURCES = \
 	%D%/report.h %D%/report.c \
 	%D%/tree.h %D%/tree_ino.h %D%/tree.c %D%/tree_dir.c \
 	%D%/tree_control.c \
+	%D%/keeper.h %D%/keeper.c \
 	%D%/kernel.h %D%/kernel.c \
 	%D%/passthrough.h %D%/passthrough.c \
 	%D%/pool.h %D%/pool.c \

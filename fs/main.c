@@ -24,6 +24,7 @@
 #include "ckpt/errmsg.h"
 #include "ckpt/parallel.h"
 #include "fs/backing.h"
+#include "fs/keeper.h"
 #include "fs/kernel.h"
 #include "fs/log.h"
 #include "fs/ops.h"
@@ -85,7 +86,9 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se,
 	if (!o->foreground)
 		log_to_syslog();
 	report_start(server->stats);
+	keeper_start(server->tree);
 	rc = serve(se) ? 1 : 0;
+	keeper_stop();
 	report_stop();
 	backing_stop(server->backing);
 	ops_close_all(server);

@@ -155,12 +155,17 @@ int tree_open(const struct options *o, const struct stats *stats,
 	return rc;
 }
 
+void tree_save(struct tree *t)
+{
+	views_save(t->views);
+}
+
 void tree_close(struct tree *t)
 {
 	if (!t)
 		return;
 	if (t->views)
-		views_save(t->views);
+		tree_save(t);
 	views_free(t->views);
 	reals_free(t->reals);
 	free(t);

@@ -40,6 +40,10 @@ int tree_open(const struct options *o, const struct stats *stats,
 	      struct tree **out, struct errmsg *err);
 void tree_close(struct tree *t);
 
+/* Write what has been learned to the index, as tree_close does; by one thread
+ * at a time. */
+void tree_save(struct tree *t);
+
 /*
  * What was looked up: attributes, and for how many seconds the kernel may
  * believe them.  Views do not change; the run's own files may.

@@ -28,6 +28,7 @@ struct view {
 struct views {
 	struct plan_options options;
 	const struct indexfile *index; /* or NULL */
+	bool unkept; /* views_save's own: it failed, and has told so */
 	pthread_mutex_t lock; /* protects v and n; held while a plan is made */
 	struct view **v;
 	size_t n;
@@ -250,33 +251,53 @@ int views_plan(struct views *v, size_t index, struct plan **out,
 	return rc;
 }
 
+/* The plans that are made, with their paths; how many. */
+static size_t list_plans(struct views *v, struct indexfile_record **records,
+			 struct plan ***plans)
+{
+	size_t n = 0;
+
+	pthread_mutex_lock(&v->lock);
+	*records = calloc(v->n + 1, sizeof(**records));
+	*plans = calloc(v->n + 1, sizeof(**plans));
+	for (size_t i = 0; *records && *plans && i < v->n; i++)
+		if (v->v[i]->plan) {
+			(*records)[n].tag = v->v[i]->path;
+			(*plans)[n++] = v->v[i]->plan;
+		}
+	pthread_mutex_unlock(&v->lock);
+	return n;
+}
+
 void views_save(struct views *v)
 {
-	struct indexfile_record *const records =
-		calloc(v->n + 1, sizeof(*records));
+	struct indexfile_record *records;
+	struct plan **plans;
 	struct errmsg err = { "" };
-	size_t n = 0;
-	int rc = 0;
+	size_t n, kept = 0;
 
-	for (size_t i = 0; records && v->index && i < v->n; i++) {
-		struct indexfile_record *const r = &records[n];
+	if (!v->index || v->unkept)
+		return;
+	n = list_plans(v, &records, &plans);
+	for (size_t i = 0; i < n; i++) {
+		struct indexfile_record r = { .tag = records[i].tag };
+		const int rc = plan_index(plans[i], &r.bytes, &err);
 
-		if (!v->v[i]->plan)
-			continue;
-		*r = (struct indexfile_record){ .tag = v->v[i]->path };
-		rc = plan_index(v->v[i]->plan, &r->bytes, &err);
 		if (rc < 0)
-			log_warning("%s: no index: %s", r->tag, err.text);
+			log_warning("%s: no index: %s", r.tag, err.text);
 		if (rc == 1)
-			n++;
+			records[kept++] = r;
 		else
-			bytebuf_done(&r->bytes);
+			bytebuf_done(&r.bytes);
 	}
-	if (n && indexfile_put(v->index, records, n, &err))
+	if (kept && indexfile_put(v->index, records, kept, &err)) {
 		log_warning("no index: %s", err.text);
-	for (size_t i = 0; i < n; i++)
+		v->unkept = true;
+	}
+	for (size_t i = 0; i < kept; i++)
 		bytebuf_done(&records[i].bytes);
 	free(records);
+	free(plans);
 }
 
 struct plan *views_plan_if_made(struct views *v, size_t index)

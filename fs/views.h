@@ -25,7 +25,8 @@ struct views;
 struct views *views_new(const struct plan_options *options,
 			const struct indexfile *index);
 
-/* Keep what has been learned.  Nobody may be using the plans any more. */
+/* Keep what has been learned, if there is more than was kept before.  By one
+ * thread at a time; others may be using the views. */
 void views_save(struct views *v);
 void views_free(struct views *v);
 

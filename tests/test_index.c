@@ -95,6 +95,30 @@ static void what_is_known_is_not_written_again(void **state)
 	indexed_done(&x);
 }
 
+/* By a mount that goes on: once, and again when more is known. */
+static void what_was_written_is_not_written_again(void **state)
+{
+	struct indexed x = indexed_make(2);
+	struct errmsg err = { "" };
+	struct bytebuf b = { 0 };
+	struct plan *p = NULL;
+
+	(void)state;
+	assert_int_equal(
+		plan_open(x.dir, &(struct plan_options){ 0 }, &p, &err), 0);
+	assert_int_equal(plan_check(p, &err), 0);
+	assert_int_equal(plan_index(p, &b, &err), 1);
+	bytebuf_done(&b);
+	assert_int_equal(plan_index(p, &b, &err), 0);
+	assert_int_equal(b.len, 0);
+	indexed_check(&x, p);
+	bytebuf_done(&x.index);
+	assert_int_equal(plan_index(p, &x.index, &err), 1);
+	assert_int_equal(plan_index(p, &b, &err), 0);
+	plan_close(p);
+	indexed_done(&x);
+}
+
 /* Shards that the index does not know are read when they are needed. */
 static void a_part_is_enough(void **state)
 {
@@ -259,6 +283,7 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(no_file_is_parsed),
 		cmocka_unit_test(what_is_known_is_not_written_again),
+		cmocka_unit_test(what_was_written_is_not_written_again),
 		cmocka_unit_test(a_part_is_enough),
 		cmocka_unit_test(an_index_of_other_files_is_refused),
 		cmocka_unit_test(an_index_of_another_version_is_refused),

@@ -79,6 +79,25 @@ check "nor for the size of optimizer_state.pt" \
 unmount
 show_pickles
 
+# --- a mount that is killed --------------------------------------------------------
+
+rm -r "$XDG_CACHE_HOME"
+mount_fg "$tag" || finish
+sums >"$tmp/killed"
+written() { find "$XDG_CACHE_HOME" -name '*.index' 2>/dev/null | grep -q .; }
+for ((i = 0; i < 300; i++)); do
+	! written || break
+	sleep 0.1
+done
+kill -KILL "$server"
+wait "$server" 2>/dev/null
+server=
+fusermount3 -u "$mnt"
+check "what a mount has learned is kept while it goes on" written
+learn after_killed
+check "and is used" silent
+check "and right" cmp -s "$tmp/killed" "$tmp/after_killed"
+
 # --- changes ----------------------------------------------------------------------
 
 shard=$(find "$tag" -name '*optim_states.pt' | sort | tail -n 1)
