@@ -118,7 +118,7 @@ struct slot *assembly_claim(struct backing *b, const struct backed *file)
 	}
 	while (!(slot = pool_take(b->pool, size))) {
 		struct backed *const old = oldest_suiting(b, size);
-		const bool more = b->idle_bytes <= b->keep &&
+		const bool more = b->idle_bytes + size <= b->keep &&
 				  pool_has_room(b->pool, size);
 
 		/* For those to come: this one would have to be streamed. */
