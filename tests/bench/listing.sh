@@ -37,6 +37,14 @@ for ((i = 0; i < rounds; i++)); do
 	unmount
 done
 files=$(find "$dest" -type f | wc -l)
+# Of a run, whose other views are planned once they are looked into.
+mount_as crc=exact
+add mounted "$(proc "$server" status RssAnon)"
+list "$mnt/${tag}_universal"
+add listed "$(proc "$server" status RssAnon)"
+list "$mnt"
+add all "$(proc "$server" status RssAnon)"
+unmount
 
 header listing
 row files "$files"
@@ -50,6 +58,13 @@ against() {
 	bar "$1, time / tmpfs" "$(ratio "$(median "$2")" "$(median "$3")")" "<" "$4" \
 		"$(median "$2") ms" "$(median "$3") ms"
 }
+per_parameter() {
+	figure "server's memory per parameter, $2 (bytes)" "$(awk \
+		-v k="$(median "$1")" 'BEGIN { printf "%.0f", k * 1024 / 25000 }')"
+}
+per_parameter mounted "mounted"
+per_parameter listed "after ls -lR of its tree"
+per_parameter all "after ls -lR of all three views"
 against "ls -l of 25000 directories, fresh mount" first_wide tmpfs_wide 1.2
 against "ls -l of 25000 directories, again" again_wide tmpfs_wide 0.8
 against "ls -lR of $files files, fresh mount" first tmpfs 1.2
