@@ -61,6 +61,7 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/merged.h %D%/merged.c \
 	%D%/content.h %D%/content.c %D%/content_optimizer.c \
 	%D%/hfcontent.h %D%/hfcontent.c \
+	%D%/sums.h %D%/sums.c \
 	%D%/vfile.h %D%/vfile_impl.h %D%/vfile.c %D%/vfile_map.c \
 	%D%/vfile_sum.c %D%/vfile_fill.c \
 	%D%/weights.h %D%/weights_impl.h %D%/weights.c %D%/weights_module.c \

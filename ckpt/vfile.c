@@ -21,6 +21,7 @@
 #include "ckpt/gather.h"
 #include "ckpt/scratch.h"
 #include "ckpt/shardcache.h"
+#include "ckpt/sums.h"
 #include "ckpt/vfile_impl.h"
 
 /* Elements that are read at once to be converted: few system calls, and the
@@ -35,7 +36,6 @@ static struct vfile *new_vfile(struct errmsg *err)
 		errmsg_set(err, -ENOMEM, "out of memory");
 		return NULL;
 	}
-	pthread_mutex_init(&f->lock, NULL);
 	atomic_init(&f->ready, true);
 	return f;
 }
@@ -48,7 +48,7 @@ void vfile_free(struct vfile *f)
 	ptwrite_done(&f->w);
 	gathers_done(&f->gathers);
 	bytebuf_done(&f->literal);
-	pthread_mutex_destroy(&f->lock);
+	sums_put(f->sums);
 	free(f);
 }
 
@@ -164,11 +164,11 @@ struct vfile *vfile_new_pt(struct shardcache *c, struct ptwrite *w,
 	*w = (struct ptwrite){ 0 };
 	f->gathers = *gathers;
 	*gathers = (struct gathers){ 0 };
-	if (crc && f->nstorages) {
-		atomic_store(&f->ready, false);
-		vfile_begin_sum(f, 0);
-	} else {
+	if (!crc || !f->nstorages) {
 		f->early = f->literal.len;
+	} else if (vfile_begin_sums(f, err)) {
+		vfile_free(f);
+		return NULL;
 	}
 	return f;
 }

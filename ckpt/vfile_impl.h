@@ -21,11 +21,8 @@ struct vfile {
 	size_t nstorages;
 	vfile_crc *crc; /* NULL: zero checksums, or none at all */
 
-	pthread_mutex_t lock;	/* protects the four below */
+	struct sums *sums; /* NULL: none is to be computed.  Its lock protects: */
 	struct bytebuf literal; /* all literals, end to end */
-	size_t sum_storage;	/* being summed in passing; nstorages: none */
-	uint64_t sum_next;	/* its next byte wanted */
-	uint32_t sum;		/* of its bytes before that */
 
 	size_t early;	   /* bytes of `literal' that need no checksum */
 	atomic_bool ready; /* the late literals are rendered */
@@ -42,8 +39,8 @@ int vfile_read_exact(struct vfile *f, void *buf, size_t len, uint64_t off,
 /* Is the sum of storage i known?  There must be sums. */
 bool vfile_sum_known(const struct vfile *f, size_t i);
 
-/* The next storage to be summed in passing; nstorages: none. */
-void vfile_begin_sum(struct vfile *f, size_t storage);
+/* Take up what has been summed of the file, if it has sums; -ENOMEM. */
+int vfile_begin_sums(struct vfile *f, struct errmsg *err);
 
 /* Make sure that the late literals are there. */
 int vfile_prepare(struct vfile *f, struct errmsg *err);

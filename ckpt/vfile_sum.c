@@ -8,9 +8,8 @@
  * once, with all cores, when somebody reads the trailer first (torch.load
  * does).  The second goes on from where the first has come to.
  *
- * Who needs a sum that is missing waits on the file's lock while it is
- * computed.  Each handle has its own, so two handles may at worst both compute
- * one, with the same result.
+ * Who needs a sum that is missing waits while another, who has the same file
+ * open, computes it (sums.h).
  */
 #include "ckpt/vfile.h"
 
@@ -20,6 +19,7 @@
 #include "ckpt/checksum.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/parallel.h"
+#include "ckpt/sums.h"
 #include "ckpt/vfile_impl.h"
 
 bool vfile_sum_known(const struct vfile *f, size_t i)
@@ -39,8 +39,9 @@ static bool is_zero(const struct vfile *f, size_t storage)
 	return e->kind == EXTENT_ZERO && e[1].start - off >= len;
 }
 
-/* Of zeros no byte needs to be looked at. */
-void vfile_begin_sum(struct vfile *f, size_t storage)
+/* The next storage to be summed in passing.  Of zeros no byte needs to be looked
+ * at.  Called with the lock held, as are those below that take no lock. */
+static void begin_sum(struct vfile *f, size_t storage)
 {
 	for (; storage < f->nstorages; storage++) {
 		if (vfile_sum_known(f, storage))
@@ -51,10 +52,24 @@ void vfile_begin_sum(struct vfile *f, size_t storage)
 			     VFILE_CRC_KNOWN |
 				     checksum_zeros(f->w.len[storage]));
 	}
-	f->sum_storage = storage;
-	f->sum = 0;
-	f->sum_next = storage < f->nstorages ? f->w.offset[storage] :
-					       UINT64_MAX;
+	f->sums->storage = storage;
+	f->sums->sum = 0;
+	f->sums->next = storage < f->nstorages ? f->w.offset[storage] :
+						 UINT64_MAX;
+}
+
+int vfile_begin_sums(struct vfile *f, struct errmsg *err)
+{
+	f->sums = sums_get(f->crc);
+	if (!f->sums)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	atomic_store(&f->ready, false);
+	pthread_mutex_lock(&f->sums->lock);
+	if (!f->sums->begun)
+		begin_sum(f, 0);
+	f->sums->begun = true;
+	pthread_mutex_unlock(&f->sums->lock);
+	return 0;
 }
 
 static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off,
@@ -75,20 +90,19 @@ static int sum_range(struct vfile *f, uint64_t off, uint64_t len,
 	return rc;
 }
 
-/* The sum of storage `i', going on from what was summed in passing.  Called
- * with the lock held. */
+/* The sum of storage `i', going on from what was summed in passing. */
 static int sum_storage(struct vfile *f, size_t i, uint32_t *crc,
 		       struct errmsg *err)
 {
-	const bool begun = i == f->sum_storage;
+	const bool begun = i == f->sums->storage;
 	const uint64_t end = f->w.offset[i] + f->w.len[i];
-	const uint64_t off = begun ? f->sum_next : f->w.offset[i];
+	const uint64_t off = begun ? f->sums->next : f->w.offset[i];
 
-	*crc = begun ? f->sum : 0;
+	*crc = begun ? f->sums->sum : 0;
 	return sum_range(f, off, end - off, parallel_width(), crc, err);
 }
 
-/* Render what follows the first storage.  Called with the lock held. */
+/* Render what follows the first storage. */
 static int render_late(struct vfile *f, struct errmsg *err)
 {
 	uint32_t *const crc = calloc(f->nstorages, sizeof(*crc));
@@ -106,10 +120,12 @@ static int render_late(struct vfile *f, struct errmsg *err)
 	for (size_t i = 1; !rc && i <= f->nstorages; i++)
 		rc = ptwrite_literal(&f->w, i, crc, &f->literal, err);
 	free(crc);
-	if (rc) /* try again at the next read */
+	if (rc) { /* try again at the next read */
 		f->literal.len = f->early;
-	else
+	} else {
 		atomic_store(&f->ready, true);
+		begin_sum(f, f->nstorages); /* nobody needs to go on */
+	}
 	return rc;
 }
 
@@ -119,55 +135,55 @@ int vfile_prepare(struct vfile *f, struct errmsg *err)
 
 	if (atomic_load(&f->ready))
 		return 0;
-	pthread_mutex_lock(&f->lock);
+	pthread_mutex_lock(&f->sums->lock);
 	if (!atomic_load(&f->ready))
 		rc = render_late(f, err);
-	pthread_mutex_unlock(&f->lock);
+	pthread_mutex_unlock(&f->sums->lock);
 	return rc;
 }
 
-/* Does [off, off + len) hold bytes that continue the sum?  `*n` of them, from
- * sum_next.  Called with the lock held. */
+/* Does [off, off + len) hold bytes that continue the sum?  `*n` of them. */
 static bool continues_sum(const struct vfile *f, size_t len, uint64_t off,
 			  size_t *n)
 {
-	const size_t i = f->sum_storage;
-	uint64_t end = off + len;
+	const struct sums *const s = f->sums;
+	uint64_t end = off + len, stop;
 
-	if (atomic_load(&f->ready) || i == f->nstorages ||
-	    off > f->sum_next || end <= f->sum_next)
+	if (atomic_load(&f->ready) || s->storage == f->nstorages ||
+	    off > s->next || end <= s->next)
 		return false;
-	if (end > f->w.offset[i] + f->w.len[i])
-		end = f->w.offset[i] + f->w.len[i];
-	*n = (size_t)(end - f->sum_next);
+	stop = f->w.offset[s->storage] + f->w.len[s->storage];
+	*n = (size_t)((end < stop ? end : stop) - s->next);
 	return true;
 }
 
-/* `n` more bytes have been summed.  Called with the lock held. */
+/* `n` more bytes have been summed. */
 static void advance_sum(struct vfile *f, size_t n)
 {
-	const size_t i = f->sum_storage;
+	struct sums *const s = f->sums;
+	const size_t i = s->storage;
 
-	f->sum_next += n;
-	if (f->sum_next < f->w.offset[i] + f->w.len[i])
+	s->next += n;
+	if (s->next < f->w.offset[i] + f->w.len[i])
 		return;
-	atomic_store(&f->crc[i], VFILE_CRC_KNOWN | f->sum);
-	vfile_begin_sum(f, i + 1);
+	atomic_store(&f->crc[i], VFILE_CRC_KNOWN | s->sum);
+	begin_sum(f, i + 1);
 }
 
-/* Sum what has been mapped since.  Called with the lock held; false if there
- * was nothing, or it cannot be read (whoever wants the data will see why). */
+/* Sum what has been mapped since; false if there was nothing, or it cannot be
+ * read (whoever wants the data will see why). */
 static bool catch_up(struct vfile *f)
 {
+	struct sums *const s = f->sums;
 	const uint64_t to = atomic_load(&f->mapped);
 	struct errmsg ignored;
 	size_t n;
 
-	if (to <= f->sum_next ||
-	    !continues_sum(f, (size_t)(to - f->sum_next), f->sum_next, &n))
+	if (to <= s->next ||
+	    !continues_sum(f, (size_t)(to - s->next), s->next, &n))
 		return false;
-	if (sum_range(f, f->sum_next, n, 1, &f->sum, &ignored)) {
-		f->sum_storage = f->nstorages;
+	if (sum_range(f, s->next, n, 1, &s->sum, &ignored)) {
+		s->storage = f->nstorages;
 		return false;
 	}
 	advance_sum(f, n);
@@ -183,9 +199,9 @@ void vfile_sum_behind(struct vfile *f)
 		return;
 	/* One thread sums; the others are free to answer the reader, and
 	 * leave their bytes to it, or at worst to the next one. */
-	while (more && pthread_mutex_trylock(&f->lock) == 0) {
+	while (more && pthread_mutex_trylock(&f->sums->lock) == 0) {
 		more = catch_up(f);
-		pthread_mutex_unlock(&f->lock);
+		pthread_mutex_unlock(&f->sums->lock);
 	}
 }
 
@@ -196,10 +212,11 @@ void vfile_sum(struct vfile *f, const void *buf, size_t len, uint64_t off)
 
 	if (atomic_load(&f->ready))
 		return;
-	pthread_mutex_lock(&f->lock);
+	pthread_mutex_lock(&f->sums->lock);
 	while (continues_sum(f, len, off, &n)) {
-		f->sum = checksum_add(f->sum, p + (f->sum_next - off), n);
+		f->sums->sum = checksum_add(f->sums->sum,
+					    p + (f->sums->next - off), n);
 		advance_sum(f, n);
 	}
-	pthread_mutex_unlock(&f->lock);
+	pthread_mutex_unlock(&f->sums->lock);
 }

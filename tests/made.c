@@ -102,8 +102,8 @@ static void put_together(struct made *m, const struct ptwrite *w,
 	m->size = b.len;
 }
 
-void made_file(const struct shards *f, struct made *m, size_t n, bool sums,
-	       uint64_t seed)
+static void make_file(const struct shards *f, struct made *m, size_t n,
+		      vfile_crc *crc, uint64_t seed)
 {
 	struct extent_map maps[MADE_STORAGES] = { 0 };
 	struct bytebuf data[MADE_STORAGES] = { 0 }, pickle = { 0 };
@@ -121,15 +121,26 @@ void made_file(const struct shards *f, struct made *m, size_t n, bool sums,
 	}
 	bytebuf_add(&pickle, "N.", 2);
 	assert_int_equal(ptwrite_init(&w, "x", &pickle, len, n, NULL), 0);
-	put_together(m, &w, data, sums);
-	m->f = vfile_new_pt(f->c, &w, maps, &(struct gathers){ 0 },
-			    sums ? m->crc : NULL, NULL);
+	put_together(m, &w, data, crc != NULL);
+	m->f = vfile_new_pt(f->c, &w, maps, &(struct gathers){ 0 }, crc, NULL);
 	assert_non_null(m->f);
 	assert_int_equal(vfile_size(m->f), m->size);
 	for (size_t i = 0; i < n; i++) {
 		extent_done(&maps[i]);
 		bytebuf_done(&data[i]);
 	}
+}
+
+void made_file(const struct shards *f, struct made *m, size_t n, bool sums,
+	       uint64_t seed)
+{
+	make_file(f, m, n, sums ? m->crc : NULL, seed);
+}
+
+void made_again(const struct shards *f, struct made *m, struct made *of,
+		uint64_t seed)
+{
+	make_file(f, m, of->n, of->crc, seed);
 }
 
 void made_done(struct made *m)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checksums of virtual files: computed in passing, or when they are asked for. */
 #include <errno.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -178,6 +179,87 @@ static void known_sums_are_believed(void **state)
 	shards_done(&f);
 }
 
+/* Each byte is summed once, whoever reads it: shown by what one reader is said to
+ * have had, and has not. */
+static void who_has_the_file_open_goes_on_with_others_sums(void **state)
+{
+	struct shards f;
+	struct made first, other;
+	uint8_t *had, last;
+	size_t half;
+
+	(void)state;
+	shards_make(&f);
+	made_file(&f, &first, 1, true, 5);
+	made_again(&f, &other, &first, 5);
+	half = made_trailer(&first) / 2;
+	had = malloc(half);
+	assert_int_equal(vfile_read(first.f, had, half, 0, NULL), half);
+	had[half - 1] ^= 1;
+	vfile_sum(first.f, had, half, 0);
+	assert_int_equal(atomic_load(&first.crc[0]), 0);
+	assert_int_equal(vfile_read(other.f, &last, 1, other.size - 1, NULL), 1);
+	assert_int_not_equal(atomic_load(&first.crc[0]), 0);
+	assert_int_not_equal(atomic_load(&first.crc[0]),
+			     VFILE_CRC_KNOWN | first.sums[0]);
+	/* What is known nobody sums on, and what was begun ends with those who
+	 * had the file open. */
+	vfile_sum(first.f, had, half, 0);
+	made_done(&other);
+	made_done(&first);
+	made_file(&f, &first, 1, true, 5);
+	assert_int_equal(vfile_read(first.f, &last, 1, first.size - 1, NULL), 1);
+	made_check_sums(&first);
+	made_done(&first);
+	free(had);
+	shards_done(&f);
+}
+
+struct opener {
+	pthread_t thread;
+	struct made m;
+	bool right;
+};
+
+static void *read_trailer(void *arg)
+{
+	struct opener *const o = arg;
+	uint8_t *const buf = malloc(o->m.size);
+	const uint64_t at = made_trailer(&o->m);
+
+	o->right = buf && made_read_is_right(&o->m, buf,
+					     (size_t)(o->m.size - at), at);
+	free(buf);
+	return NULL;
+}
+
+static void many_who_ask_at_once_are_told_the_same(void **state)
+{
+	struct opener o[8];
+	struct shards f;
+	struct made m;
+
+	(void)state;
+	shards_make(&f);
+	for (uint64_t seed = 1; seed <= 10; seed++) {
+		made_file(&f, &m, 1 + seed % 3, true, seed);
+		for (size_t i = 0; i < COUNT(o); i++)
+			made_again(&f, &o[i].m, &m, seed);
+		for (size_t i = 0; i < COUNT(o); i++)
+			assert_int_equal(pthread_create(&o[i].thread, NULL,
+							read_trailer, &o[i]),
+					 0);
+		for (size_t i = 0; i < COUNT(o); i++) {
+			pthread_join(o[i].thread, NULL);
+			assert_true(o[i].right);
+			made_done(&o[i].m);
+		}
+		made_check_sums(&m);
+		made_done(&m);
+	}
+	shards_done(&f);
+}
+
 /* A trailer cannot be made when its data cannot be read; when it can be
  * again, it can. */
 static void a_failed_sum_is_tried_again(void **state)
@@ -214,6 +296,8 @@ int main(void)
 		cmocka_unit_test(copying_by_read_makes_all_sums_known),
 		cmocka_unit_test(reading_out_of_order_makes_no_wrong_sum),
 		cmocka_unit_test(known_sums_are_believed),
+		cmocka_unit_test(who_has_the_file_open_goes_on_with_others_sums),
+		cmocka_unit_test(many_who_ask_at_once_are_told_the_same),
 		cmocka_unit_test(a_failed_sum_is_tried_again),
 	};
 
