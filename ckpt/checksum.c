@@ -114,9 +114,10 @@ static void combine(const struct checksum *piece, struct checksum *v, size_t n)
 }
 
 int checksum_pieces(struct checksum *v, size_t n, unsigned width,
-		    checksum_step *step, void *ctx, struct errmsg *err)
+		    struct crew *crew, checksum_step *step, void *ctx,
+		    struct errmsg *err)
 {
-	const uint64_t piece = piece_len(v, n, width);
+	const uint64_t piece = piece_len(v, n, width + (crew != NULL));
 	struct summing s = { .step = step, .ctx = ctx, .failed_at = SIZE_MAX,
 			     .err = err };
 	size_t pieces = 0;
@@ -129,7 +130,8 @@ int checksum_pieces(struct checksum *v, size_t n, unsigned width,
 		return errmsg_set(err, -ENOMEM, "out of memory");
 	cut(&s, v, n, piece);
 	pthread_mutex_init(&s.lock, NULL);
-	rc = parallel_for(s.n, width, sum_indexed, &s);
+	rc = crew ? crew_for(crew, s.n, width, sum_indexed, &s)
+		  : parallel_for(s.n, width, sum_indexed, &s);
 	pthread_mutex_destroy(&s.lock);
 	if (!rc)
 		combine(s.v, v, n);
@@ -167,5 +169,5 @@ int checksum_ranges(struct checksum *v, size_t n, unsigned width,
 {
 	struct reading r = { .read = read, .ctx = ctx };
 
-	return checksum_pieces(v, n, width, read_piece, &r, err);
+	return checksum_pieces(v, n, width, NULL, read_piece, &r, err);
 }

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct crew;
 struct errmsg;
 
 /*
@@ -47,8 +48,10 @@ int checksum_ranges(struct checksum *v, size_t n, unsigned width,
 typedef int checksum_step(void *ctx, struct checksum *piece,
 			  struct errmsg *err);
 
-/* The same for who has something else to do with the bytes on the way. */
+/* The same for who has something else to do with the bytes on the way, and for
+ * who may come by and help (NULL: nobody). */
 int checksum_pieces(struct checksum *v, size_t n, unsigned width,
-		    checksum_step *step, void *ctx, struct errmsg *err);
+		    struct crew *crew, checksum_step *step, void *ctx,
+		    struct errmsg *err);
 
 #endif

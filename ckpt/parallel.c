@@ -56,31 +56,84 @@ static void *run(void *arg)
 	return NULL;
 }
 
+/* On `width` threads, this one among them. */
+static void run_all(struct job *job, unsigned width)
+{
+	pthread_t *const threads = malloc(width * sizeof(*threads));
+	size_t started = 0;
+
+	/* Fewer threads than wanted only make it slower. */
+	while (threads && started + 1 < width && started + 1 < job->n &&
+	       pthread_create(&threads[started], NULL, run, job) == 0)
+		started++;
+	run(job);
+	while (started)
+		pthread_join(threads[--started], NULL);
+	free(threads);
+}
+
 int parallel_for(size_t n, unsigned width, int (*work)(void *ctx, size_t i),
 		 void *ctx)
 {
 	struct job job = { .n = n, .work = work, .ctx = ctx };
-	const size_t extra = n < width ? n : width;
-	pthread_t *threads;
-	size_t started = 0;
+	int rc = 0;
 
-	if (extra < 2) {
-		int rc = 0;
-
+	if (n < 2 || width < 2) {
 		for (size_t i = 0; i < n && !rc; i++)
 			rc = work(ctx, i);
 		return rc;
 	}
-	threads = malloc(extra * sizeof(*threads));
 	pthread_mutex_init(&job.lock, NULL);
-	/* Fewer threads than wanted only make it slower. */
-	while (threads && started + 1 < extra &&
-	       pthread_create(&threads[started], NULL, run, &job) == 0)
-		started++;
-	run(&job);
-	while (started)
-		pthread_join(threads[--started], NULL);
+	run_all(&job, width);
 	pthread_mutex_destroy(&job.lock);
-	free(threads);
 	return job.rc;
+}
+
+void crew_init(struct crew *c)
+{
+	*c = (struct crew){ 0 };
+	pthread_mutex_init(&c->lock, NULL);
+	pthread_cond_init(&c->left, NULL);
+}
+
+void crew_done(struct crew *c)
+{
+	pthread_cond_destroy(&c->left);
+	pthread_mutex_destroy(&c->lock);
+}
+
+int crew_for(struct crew *c, size_t n, unsigned width,
+	     int (*work)(void *ctx, size_t i), void *ctx)
+{
+	struct job job = { .n = n, .work = work, .ctx = ctx };
+
+	pthread_mutex_init(&job.lock, NULL);
+	pthread_mutex_lock(&c->lock);
+	c->job = &job;
+	pthread_mutex_unlock(&c->lock);
+	run_all(&job, width);
+	pthread_mutex_lock(&c->lock);
+	c->job = NULL;
+	while (c->helping)
+		pthread_cond_wait(&c->left, &c->lock);
+	pthread_mutex_unlock(&c->lock);
+	pthread_mutex_destroy(&job.lock);
+	return job.rc;
+}
+
+void crew_help(struct crew *c, unsigned most)
+{
+	struct job *job;
+
+	pthread_mutex_lock(&c->lock);
+	job = c->helping < most ? c->job : NULL;
+	if (job) {
+		c->helping++;
+		pthread_mutex_unlock(&c->lock);
+		run(job);
+		pthread_mutex_lock(&c->lock);
+		if (--c->helping == 0)
+			pthread_cond_signal(&c->left);
+	}
+	pthread_mutex_unlock(&c->lock);
 }

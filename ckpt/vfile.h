@@ -12,6 +12,7 @@
 #include "ckpt/extent.h"
 #include "ckpt/ptwrite.h"
 
+struct crew;
 struct errmsg;
 struct gathers;
 struct shardcache;
@@ -112,10 +113,11 @@ void vfile_sum(struct vfile *f, const void *buf, size_t len, uint64_t off);
 
 /*
  * The whole file, with all its checksums from the same pass, to `at`, by up to
- * `width` threads.  When it succeeds, the shards were those that were planned
- * up to the end.
+ * `width` threads, and by those of `crew` that come to help (NULL: nobody).  When
+ * it succeeds, the shards were those that were planned up to the end.
  */
-int vfile_fill(struct vfile *f, void *at, unsigned width, struct errmsg *err);
+int vfile_fill(struct vfile *f, void *at, unsigned width, struct crew *crew,
+	       struct errmsg *err);
 
 /* The shard that the file is a copy of: its number, or -1. */
 int64_t vfile_original(const struct vfile *f);

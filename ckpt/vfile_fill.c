@@ -105,7 +105,8 @@ static int fill_piece(void *ctx, struct checksum *p, struct errmsg *err)
 }
 
 /* All storages, with the sums that are not known. */
-static int fill_storages(struct filling *x, unsigned width, struct errmsg *err)
+static int fill_storages(struct filling *x, unsigned width, struct crew *crew,
+			 struct errmsg *err)
 {
 	struct vfile *const f = x->f;
 	struct checksum *const v = calloc(f->nstorages, sizeof(*v));
@@ -119,7 +120,7 @@ static int fill_storages(struct filling *x, unsigned width, struct errmsg *err)
 			.len = f->w.len[i],
 			.unsummed = !f->crc || vfile_sum_known(f, i),
 		};
-	rc = checksum_pieces(v, f->nstorages, width, fill_piece, x, err);
+	rc = checksum_pieces(v, f->nstorages, width, crew, fill_piece, x, err);
 	for (size_t i = 0; !rc && i < f->nstorages; i++)
 		if (!v[i].unsummed)
 			atomic_store(&f->crc[i], VFILE_CRC_KNOWN | v[i].crc);
@@ -144,16 +145,17 @@ static int fill_literals(struct filling *x, struct errmsg *err)
 	return rc;
 }
 
-int vfile_fill(struct vfile *f, void *at, unsigned width, struct errmsg *err)
+int vfile_fill(struct vfile *f, void *at, unsigned width, struct crew *crew,
+	       struct errmsg *err)
 {
 	struct filling x = { .f = f, .at = at };
 	struct checksum all = { .len = vfile_size(f), .unsummed = true };
 	int rc;
 
 	if (f->nstorages == 0)
-		rc = checksum_pieces(&all, 1, width, fill_piece, &x, err);
+		rc = checksum_pieces(&all, 1, width, crew, fill_piece, &x, err);
 	else
-		rc = fill_storages(&x, width, err);
+		rc = fill_storages(&x, width, crew, err);
 	if (!rc && f->nstorages)
 		rc = fill_literals(&x, err);
 	return rc ? rc : vfile_check_shards(f, err);

@@ -152,6 +152,15 @@ static void count(struct backing *b, struct backed *file, uint64_t clock)
 	file->met = false;
 }
 
+void assembly_help(struct backing *b, struct backed *file)
+{
+	const unsigned most = parallel_width() / 2;
+
+	pthread_mutex_unlock(&b->lock);
+	crew_help(&file->crew, most ? most : 1);
+	pthread_mutex_lock(&b->lock);
+}
+
 void assembly_make(struct backing *b, struct backed *file, struct slot *slot,
 		   struct vfile *v, bool ahead)
 {
@@ -161,7 +170,8 @@ void assembly_make(struct backing *b, struct backed *file, struct slot *slot,
 
 	file->state = BACKED_MAKING;
 	pthread_mutex_unlock(&b->lock);
-	rc = vfile_fill(v, slot->p, threads_for_a_file(ahead), &err);
+	rc = vfile_fill(v, slot->p, threads_for_a_file(ahead), &file->crew,
+			&err);
 	pthread_mutex_lock(&b->lock);
 	if (rc) {
 		pool_put(b->pool, slot);

@@ -6,7 +6,7 @@
  *	                                |
  *	   handles stream it? --yes--> stream
  *	   ready?             --yes--> pass
- *	   being made?        --yes--> wait, then pass
+ *	   being made?        --yes--> help, wait, then pass
  *	   O_NONBLOCK?        --yes--> stream
  *	   memory at hand?    --no---> stream, and have some the next time
  *	                       yes---> make it, then pass
@@ -88,6 +88,7 @@ void backing_free(struct backing *b)
 			b->buckets[i] = file->next;
 			if (file->slot)
 				pool_put(b->pool, file->slot);
+			crew_done(&file->crew);
 			free(file);
 		}
 	pool_free(b->pool);
@@ -122,6 +123,7 @@ struct backed *backing_find(struct backing *b, uint64_t ino, uint64_t size)
 	file = calloc(1, sizeof(*file));
 	if (!file)
 		return NULL;
+	crew_init(&file->crew);
 	file->ino = ino;
 	file->size = size;
 	file->next = *bucket;
@@ -241,6 +243,7 @@ static void open_file(struct backing *b, struct backed *file,
 		file->waiting = use;
 		stats_add(b->stats, STATS_WAITED, 1);
 		ahead_opened(b, file->ino);
+		assembly_help(b, file);
 		return;
 	} else if (file->state == BACKED_READY) {
 		answer = pass(b, file, use);

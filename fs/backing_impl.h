@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
+#include "ckpt/parallel.h"
 #include "fs/backing.h"
 #include "fs/order.h"
 
@@ -36,6 +37,7 @@ struct backed {
 	bool opened;       /* at least once */
 	bool assembled;    /* likewise */
 	bool met;          /* opened since */
+	struct crew crew; /* of who makes it: who waits can help */
 	struct backing_use *waiting;
 	TAILQ_ENTRY(backed) idle; /* assembled, and no handle open */
 };
@@ -100,6 +102,10 @@ void assembly_let_go(struct backing *b);
  * meanwhile. */
 void assembly_make(struct backing *b, struct backed *file, struct slot *slot,
 		   struct vfile *v, bool ahead);
+
+/* Take part in assembling a file that is BACKED_MAKING, unless there are many
+ * already: others answer requests meanwhile.  Lets the lock go. */
+void assembly_help(struct backing *b, struct backed *file);
 
 /* Tell the thread that a file was opened. */
 void ahead_opened(struct backing *b, uint64_t ino);

@@ -3,6 +3,7 @@
 # name its script in scripts.  Exit status 77 means skipped.
 
 unit_tests = \
+	%D%/test_parallel \
 	%D%/test_busguard \
 	%D%/test_streamcopy \
 	%D%/test_checksum \

@@ -145,7 +145,7 @@ static void who_does_more_gets_pieces(void **state)
 		};
 		uint8_t *const marks = calloc(1, 7 * MIB);
 
-		assert_int_equal(checksum_pieces(v, 2, width, mark, marks,
+		assert_int_equal(checksum_pieces(v, 2, width, NULL, mark, marks,
 						 NULL),
 				 0);
 		for (size_t i = 0; i < 7 * MIB; i++)

@@ -40,7 +40,8 @@ static void a_whole_file_is_filled_in(void **state)
 
 			made_file(&f, &m, n, width != 0, n + 50);
 			buf = malloc(m.size);
-			assert_int_equal(vfile_fill(m.f, buf, width, NULL), 0);
+			assert_int_equal(vfile_fill(m.f, buf, width, NULL, NULL),
+					 0);
 			assert_memory_equal(buf, m.whole, m.size);
 			if (width)
 				made_check_sums(&m);
@@ -63,7 +64,7 @@ static void a_changed_shard_fills_nothing(void **state)
 	buf = malloc(m.size);
 	for (unsigned i = 0; i < SHARDS; i++)
 		assert_int_equal(truncate(f.path[i], 100), 0);
-	assert_int_equal(vfile_fill(m.f, buf, 2, &err), -EIO);
+	assert_int_equal(vfile_fill(m.f, buf, 2, NULL, &err), -EIO);
 	assert_non_null(strstr(err.text, "was truncated since"));
 	free(buf);
 	made_done(&m);
@@ -142,7 +143,7 @@ static void large_storages_are_summed_in_parallel(void **state)
 	whole = malloc(vfile_size(x.f));
 	for (unsigned width = 1; width <= 3; width++) {
 		atomic_store(&x.crc, 0);
-		assert_int_equal(vfile_fill(x.f, whole, width, NULL), 0);
+		assert_int_equal(vfile_fill(x.f, whole, width, NULL, NULL), 0);
 		assert_true(sum_is_right(&x));
 		assert_non_null(memmem(whole, vfile_size(x.f), x.bytes, x.len));
 	}
@@ -197,7 +198,7 @@ static void fill_and_cut(struct single *x, off_t left, bool restored,
 				  PROT_READ | PROT_WRITE),
 			 0);
 	sigaction(SIGSEGV, &on_write, &before);
-	assert_int_equal(vfile_fill(x->f, cut.memory, width, &err), -EIO);
+	assert_int_equal(vfile_fill(x->f, cut.memory, width, NULL, &err), -EIO);
 	sigaction(SIGSEGV, &before, NULL);
 	assert_true(cut.cuts > 0);
 	assert_non_null(strstr(err.text, x->path));
