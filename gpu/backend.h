@@ -11,6 +11,7 @@
 struct backend;
 struct backend_event;
 struct errmsg;
+struct reader;
 
 /*
  * One step of Adam on n elements, with what is the same for all of them:
@@ -95,6 +96,12 @@ struct backend_ops {
 			   struct backend_event *e);
 	/* What the device's own library calls the queue; NULL: it has none. */
 	void *(*native_queue)(struct backend *b, enum backend_queue q);
+
+	/* A reader of files straight into the device's memory (reader.h), where
+	 * that is not the host's.  -ENOTSUP, without a message: there is
+	 * none. */
+	int (*reader_new)(struct backend *b, struct reader **out,
+			  unsigned width, struct errmsg *err);
 
 	/* out[rows][c] = wte[token] + wpe[position]; rows = batch * seq. */
 	void (*embed)(struct backend *b, void *out, const void *wte,
@@ -196,6 +203,7 @@ struct backend_cuda_options {
 	unsigned local_rank; /* of this machine: ranks take GPUs in turns */
 	bool tf32; /* products of float32 may round factors to 11 bits */
 	size_t logits_bytes; /* the most that are there at once; 0: 1 GiB */
+	bool no_gds;         /* files are read through the host's memory */
 };
 
 /* -ENOTSUP where CUDA was not built in, -ENODEV where there is no GPU. */

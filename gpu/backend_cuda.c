@@ -12,6 +12,7 @@
 #include "gpu/cuda_ops.h"
 #include "gpu/cuda_product.h"
 #include "gpu/cuda_queue.h"
+#include "gpu/reader.h"
 
 /* As much as products of many rows gain by. */
 #define LOGITS_BYTES ((size_t)1 << 30)
@@ -136,6 +137,17 @@ static void cuda_zero(struct backend *b, void *p, size_t bytes)
 	cuda_ok(c, cudaMemsetAsync(p, 0, bytes, c->stream), "cudaMemsetAsync");
 }
 
+/* --- files ------------------------------------------------------------------ */
+
+static int cuda_reader_new(struct backend *b, struct reader **out,
+			   unsigned width, struct errmsg *err)
+{
+	const struct cuda *const c = cuda_of(b);
+
+	return c->no_gds ? -ENOTSUP
+			 : reader_cufile_new(out, width, c->device, err);
+}
+
 /* --- beginning and end ------------------------------------------------------ */
 
 static void cuda_destroy(struct backend *b)
@@ -170,6 +182,7 @@ static const struct backend_ops ops = {
 	.event_wait = cuda_event_wait,
 	.queue_wait = cuda_queue_wait,
 	.native_queue = cuda_native_queue,
+	.reader_new = cuda_reader_new,
 	.embed = cuda_embed,
 	.embed_grad = cuda_embed_grad,
 	.norm = cuda_norm,
@@ -230,6 +243,7 @@ int backend_cuda_new(struct backend **out, enum dtype dtype,
 		.lp_size = dtype == DTYPE_F32 ? 4 : 2,
 	};
 	c->logits_bytes = o->logits_bytes ? o->logits_bytes : LOGITS_BYTES;
+	c->no_gds = o->no_gds;
 	c->tf32 = o->tf32 && dtype == DTYPE_F32;
 	rc = choose_device(c, o->local_rank, err);
 	if (rc) {

@@ -76,6 +76,7 @@ struct config {
 	bool rank_invariant; /* sums do not depend on ranks and micro-batches */
 	bool recompute; /* blocks on the way back */
 	bool tf32;
+	bool no_gds; /* files are read through the host's memory */
 	struct optimizer_config optimizer;
 	struct schedule_config schedule;
 	struct scaler_config scaler;

@@ -26,6 +26,7 @@ struct cuda {
 	struct products *products;
 	bool tf32;           /* products of float32 may keep less of it */
 	size_t logits_bytes; /* that are there at once */
+	bool no_gds;         /* files are read through the host's memory */
 	/* Grown on first use and kept: what operations need for themselves. */
 	void *scratch;
 	size_t scratch_len;

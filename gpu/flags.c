@@ -136,6 +136,8 @@ const struct flag flags[FLAGS] = {
 	CHOICE("device", device, devices, "NAME\tcpu or cuda (cpu)"),
 	OTHER("tf32", FLAG_ON, tf32,
 	      "\tproducts of fp32 in TF32, on devices that have it"),
+	OTHER("no_gds", FLAG_ON, no_gds,
+	      "\tdo not read checkpoints by GPUDirect Storage"),
 	OTHER("recompute", FLAG_ON, recompute,
 	      "\tmake blocks again on the way back: less memory"),
 	OTHER("data", FLAG_TEXT, data,

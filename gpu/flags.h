@@ -45,7 +45,7 @@ struct flag {
 	const char *help; /* what a value is called, a tab, and the meaning */
 };
 
-#define FLAGS 44
+#define FLAGS 45
 extern const struct flag flags[FLAGS];
 
 bool flag_takes_value(const struct flag *f);

@@ -6,6 +6,9 @@
  *
  * and a caller that finds none free helps another one along.  Copies have a
  * queue of their own, which begins after what the device was told before.
+ *
+ * Where the device has a reader of its own, pieces that it takes are read
+ * straight to their places.  One that it fails with is read the usual way.
  */
 #include "gpu/intake.h"
 
@@ -33,6 +36,7 @@ struct slot {
 	enum dtype dtype;
 	size_t n; /* elements */
 	float *to;
+	bool gds;     /* it is with the device's reader */
 	void *raw;    /* PIECE, of elements that must be cast */
 	float *ready; /* PIECE, pinned; NULL: the device's memory is ours */
 	struct backend_event *copied;
@@ -43,11 +47,14 @@ struct slot {
 struct intake {
 	struct backend *b;
 	struct reader *reader;
+	struct reader *gds; /* straight to the device; NULL: none */
 	struct slot *slots, *free;
 	unsigned nslots;
 	struct slot *copying, **copying_end; /* the oldest first */
-	unsigned reading;
-	void *pinned; /* all slots' `ready` */
+	unsigned reading, reading_gds;
+	uint64_t gds_bytes;
+	struct errmsg gds_failure; /* the first; "" if none */
+	void *pinned;              /* all slots' `ready` */
 	uint64_t added;
 	int rc; /* of the first piece that failed ... */
 	uint64_t failed;
@@ -89,7 +96,8 @@ static int alloc_slots(struct intake *q, unsigned n, struct errmsg *err)
 	return 0;
 }
 
-/* What the device was told before happens before what arrives. */
+/* What the device was told before happens before what arrives.  Its reader does
+ * not know of queues. */
 static void begin_after_compute(struct intake *q)
 {
 	struct backend *b = q->b;
@@ -99,6 +107,21 @@ static void begin_after_compute(struct intake *q)
 		return;
 	b->ops->event_record(b, e, QUEUE_COMPUTE);
 	b->ops->queue_wait(b, QUEUE_COPY, e);
+	if (q->gds)
+		b->ops->event_wait(b, e);
+}
+
+static int open_readers(struct intake *q, unsigned width, struct errmsg *err)
+{
+	struct backend *b = q->b;
+	int rc = reader_uring_new(&q->reader, width, err);
+
+	if (rc == -ENOTSUP)
+		rc = reader_threads_new(&q->reader, width, err);
+	if (rc || b->on_host)
+		return rc;
+	rc = b->ops->reader_new(b, &q->gds, width, err);
+	return rc == -ENOTSUP ? 0 : rc;
 }
 
 int intake_new(struct intake **out, struct backend *b, unsigned width,
@@ -111,9 +134,7 @@ int intake_new(struct intake **out, struct backend *b, unsigned width,
 		return errmsg_set(err, -ENOMEM, "out of memory");
 	q->b = b;
 	q->copying_end = &q->copying;
-	rc = reader_uring_new(&q->reader, width, err);
-	if (rc == -ENOTSUP)
-		rc = reader_threads_new(&q->reader, width, err);
+	rc = open_readers(q, width, err);
 	if (!rc)
 		rc = alloc_slots(q, width * SLOTS_OF_READ, err);
 	if (rc) {
@@ -137,6 +158,8 @@ void intake_free(struct intake *q)
 {
 	struct backend *b = q->b;
 
+	if (q->gds)
+		q->gds->ops->free(q->gds);
 	if (q->reader)
 		q->reader->ops->free(q->reader);
 	for (struct slot *s = q->copying; s; s = s->next)
@@ -175,13 +198,51 @@ static void copy_to_device(struct intake *q, struct slot *s)
 	q->copying_end = &s->next;
 }
 
+static void note_gds_failure(struct intake *q, const struct slot *s)
+{
+	if (!*q->gds_failure.text)
+		q->gds_failure = s->job.err;
+}
+
+/* One that has been read straight to its place, or that must be read again. */
+static void collect_gds(struct intake *q, struct slot *s)
+{
+	q->reading_gds--;
+	s->gds = false;
+	if (!s->job.rc) {
+		q->gds_bytes += s->job.len;
+		close_file(s);
+		put_free(q, s);
+		return;
+	}
+	note_gds_failure(q, s);
+	s->job.buf = s->ready;
+	q->reader->ops->start(q->reader, &s->job);
+	q->reading++;
+}
+
+static struct slot *take_read(struct intake *q, bool wait)
+{
+	struct read_job *job = NULL;
+
+	if (q->reading_gds)
+		job = q->gds->ops->take(q->gds, wait && !q->reading);
+	if (!job && q->reading)
+		job = q->reader->ops->take(q->reader, wait);
+	return (struct slot *)job;
+}
+
 /* Help one along that has been read.  False: there is none. */
 static bool collect(struct intake *q, bool wait)
 {
-	struct slot *s = (struct slot *)q->reader->ops->take(q->reader, wait);
+	struct slot *s = take_read(q, wait);
 
 	if (!s)
 		return false;
+	if (s->gds) {
+		collect_gds(q, s);
+		return true;
+	}
 	q->reading--;
 	close_file(s);
 	if (s->job.rc)
@@ -212,7 +273,7 @@ static struct slot *take_slot(struct intake *q)
 {
 	struct slot *s;
 
-	while (q->reading && collect(q, false))
+	while (collect(q, false))
 		;
 	while (!q->free) {
 		if (q->copying)
@@ -247,6 +308,30 @@ static int open_file(struct slot *s, const struct source *file,
 			  strerror(errno));
 }
 
+/* Shall the device's own reader have it? */
+static bool takes_gds(struct intake *q, struct slot *s)
+{
+	int rc;
+
+	if (!q->gds || s->dtype != DTYPE_F32)
+		return false;
+	rc = q->gds->ops->takes(q->gds, &s->job);
+	if (rc && rc != -ENOTSUP)
+		note_gds_failure(q, s);
+	return rc == 0;
+}
+
+static void start_read(struct intake *q, struct slot *s)
+{
+	if (s->gds) {
+		q->gds->ops->start(q->gds, &s->job);
+		q->reading_gds++;
+	} else {
+		q->reader->ops->start(q->reader, &s->job);
+		q->reading++;
+	}
+}
+
 static int add_piece(struct intake *q, const struct source *file, uint64_t off,
 		     struct slot piece, struct errmsg *err)
 {
@@ -263,30 +348,51 @@ static int add_piece(struct intake *q, const struct source *file, uint64_t off,
 	s->number = q->added++;
 	s->job.off = off;
 	s->job.len = piece.n * dtype_size(piece.dtype);
-	s->job.buf = place(s);
-	rc = s->job.buf ? open_file(s, file, err)
-			: errmsg_set(err, -ENOMEM, "out of memory");
+	rc = open_file(s, file, err);
+	s->gds = !rc && takes_gds(q, s);
+	s->job.buf = s->gds ? s->to : place(s);
+	if (!rc && !s->job.buf)
+		rc = errmsg_set(err, -ENOMEM, "out of memory");
 	if (rc) {
 		close_file(s);
 		put_free(q, s);
 		return rc;
 	}
-	q->reader->ops->start(q->reader, &s->job);
-	q->reading++;
+	start_read(q, s);
 	return 0;
+}
+
+/* How many of the next `left` elements make a piece.  The device's reader gets
+ * whole pages; what is before and after these is a piece of its own. */
+static size_t cut(const struct intake *q, uint64_t off, size_t left,
+		  enum dtype dtype)
+{
+	const size_t size = dtype_size(dtype);
+	const size_t most =
+		PIECE / (size > sizeof(float) ? size : sizeof(float));
+	const size_t n = left < most ? left : most;
+	size_t before;
+
+	if (!q->gds || dtype != DTYPE_F32)
+		return n;
+	before = (size_t)(-off % q->gds->align);
+	if (before % size || n * size < before + q->gds->least)
+		return n;
+	if (before)
+		return before / size;
+	return n * size / q->gds->align * q->gds->align / size;
 }
 
 int intake_add(struct intake *q, const struct source *file, uint64_t off,
 	       size_t len, enum dtype dtype, float *to, struct errmsg *err)
 {
 	const size_t size = dtype_size(dtype);
-	const size_t most = PIECE / (size > sizeof(*to) ? size : sizeof(*to));
 	size_t left = len / size;
 	int rc = source_check(file, len, off, err);
 
 	assert(len % size == 0 && file->fd >= 0);
 	while (left && !rc) {
-		const size_t n = left < most ? left : most;
+		const size_t n = cut(q, off, left, dtype);
 
 		rc = add_piece(q, file, off,
 			       (struct slot){ .dtype = dtype, .n = n, .to = to },
@@ -300,9 +406,15 @@ int intake_add(struct intake *q, const struct source *file, uint64_t off,
 
 int intake_finish(struct intake *q, struct errmsg *err)
 {
-	while (q->reading)
+	while (q->reading || q->reading_gds)
 		collect(q, true);
 	while (q->copying)
 		wait_for_copy(q);
 	return q->rc ? errmsg_set(err, q->rc, "%s", q->err.text) : 0;
+}
+
+uint64_t intake_gds(const struct intake *q, struct errmsg *failure)
+{
+	*failure = q->gds_failure;
+	return q->gds_bytes;
 }

@@ -14,8 +14,8 @@ struct source;
 /*
  * Elements of tensors on their way from files to a device.  They go in large
  * pieces, several at a time: some are read while others are copied and others
- * are asked for.  Where the device's memory is the host's, a piece is read
- * straight to its place.
+ * are asked for.  Where the device's memory is the host's, or the device has a
+ * reader of its own, a piece is read straight to its place.
  */
 struct intake;
 
@@ -34,6 +34,10 @@ int intake_add(struct intake *q, const struct source *file, uint64_t off,
 
 /* All is there, or this is the first failure. */
 int intake_finish(struct intake *q, struct errmsg *err);
+
+/* How many bytes the device's own reader has brought, and what it failed with
+ * first ("" if with nothing), for which another stood in. */
+uint64_t intake_gds(const struct intake *q, struct errmsg *failure);
 
 /* What has not arrived is given up. */
 void intake_free(struct intake *q);

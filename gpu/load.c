@@ -289,6 +289,14 @@ static void take_facts(struct load *l)
 	l->z->optimizer.flavor = (enum optimizer_flavor)f->flavor;
 }
 
+/* The first failure of GPUDirect Storage on any rank, for all to know. */
+static void share_gds_failure(struct load *l)
+{
+	struct errmsg *e = &l->got->gds_failure;
+
+	comm_agree(l->z->comm, *e->text ? -EIO : 0, e);
+}
+
 /* How many states are missing on all ranks, and the first of them. */
 static void sum_missing(struct load *l)
 {
@@ -329,8 +337,11 @@ static int load_all(struct load *l)
 			rc = intake_finish(l->intake, l->err);
 		l->got->bytes = l->source->bytes;
 		l->got->direct = l->source->direct;
-		if (l->intake)
+		if (l->intake) {
+			l->got->gds =
+				intake_gds(l->intake, &l->got->gds_failure);
 			intake_free(l->intake);
+		}
 		close_source(l);
 	}
 	l->got->seconds = seconds() - begun;
@@ -353,5 +364,6 @@ int load_checkpoint(struct zero *z, const struct load_options *o,
 	/* The first parameter begins with rank 0. */
 	comm_broadcast(z->comm, &got->words, sizeof(got->words), 0);
 	sum_missing(&l);
+	share_gds_failure(&l);
 	return zero_publish(z, err);
 }

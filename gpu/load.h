@@ -26,12 +26,14 @@ struct load_result {
 	uint64_t words; /* of the vocabulary, the rest is padding; 0: unknown */
 	bool has_scaler; /* of fp16, and the checkpoint had one */
 	struct scaler scaler;
-	bool has_updates;    /* the optimizer's step was there */
-	uint64_t missing;    /* states that begin from zero ... */
-	struct errmsg first; /* ... and the first of them; "" if none */
-	uint64_t bytes;      /* of tensors, that this rank has read ... */
-	uint64_t direct;     /* ... of them from shards, past the mount */
-	double seconds;      /* that it took */
+	bool has_updates;          /* the optimizer's step was there */
+	uint64_t missing;          /* states that begin from zero ... */
+	struct errmsg first;       /* ... and the first of them; "" if none */
+	uint64_t bytes;            /* of tensors, that this rank has read ... */
+	uint64_t direct;           /* ... of them from shards, past the mount */
+	uint64_t gds;              /* ... of them by GPUDirect Storage */
+	struct errmsg gds_failure; /* its first; "" if none */
+	double seconds;            /* that it took */
 };
 
 /*
@@ -40,7 +42,8 @@ struct load_result {
  * shards of as many ranks as there are, or from a universal checkpoint on any
  * number of ranks; each rank reads what it keeps.
  *
- * Called by all ranks; all get the same result, but for the last three.
+ * Called by all ranks; all get the same result, but for what this rank has read,
+ * and how long that took.
  * -ENOENT, with the name, for what is not there, -EINVAL for a checkpoint of
  * another model or of other ranks, or what reading it says.
  */

@@ -83,6 +83,16 @@ else
 EXTRA_DIST += $(nccl_sources)
 endif
 
+cufile_sources = \
+	%D%/cufile_api.h \
+	%D%/cufile_files.h %D%/cufile_files.c %D%/reader_cufile.c
+if HAVE_CUFILE
+%C%_libuctrain_a_SOURCES += $(cufile_sources) %D%/cufile_api.c
+else
+%C%_libuctrain_a_SOURCES += %D%/reader_nocufile.c
+EXTRA_DIST += %D%/cufile_api.c
+endif
+
 # The one part of the tree whose loops are worth vectors and threads.
 %C%_libuctrain_a_CPPFLAGS = $(AM_CPPFLAGS) $(MPI_CFLAGS) \
 	$(URING_CFLAGS) $(CUDA_CFLAGS)

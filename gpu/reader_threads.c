@@ -12,6 +12,8 @@ struct list {
 
 struct threads {
 	struct reader base;
+	void (*read)(void *ctx, struct read_job *job);
+	void *ctx;
 	pthread_mutex_t lock;
 	pthread_cond_t more, fewer; /* jobs to do; jobs done */
 	struct list todo, done;
@@ -49,8 +51,7 @@ static void *work(void *arg)
 			continue;
 		}
 		pthread_mutex_unlock(&t->lock);
-		job->rc = source_read(&job->file, job->buf, job->len, job->off,
-				      &job->err);
+		t->read(t->ctx, job);
 		pthread_mutex_lock(&t->lock);
 		put(&t->done, job);
 		pthread_cond_signal(&t->fewer);
@@ -97,7 +98,9 @@ static void free_threads(struct reader *r)
 	free(t);
 }
 
-int reader_threads_new(struct reader **out, unsigned width, struct errmsg *err)
+int reader_threads_calling(struct reader **out, unsigned width,
+			   void (*read)(void *ctx, struct read_job *job),
+			   void *ctx, struct errmsg *err)
 {
 	static const struct reader_ops ops = { .start = start,
 					       .take = take,
@@ -108,6 +111,8 @@ int reader_threads_new(struct reader **out, unsigned width, struct errmsg *err)
 	if (!t)
 		return errmsg_set(err, -ENOMEM, "out of memory");
 	t->base = (struct reader){ .ops = &ops, .name = "threads" };
+	t->read = read;
+	t->ctx = ctx;
 	t->todo.end = &t->todo.first;
 	t->done.end = &t->done.first;
 	pthread_mutex_init(&t->lock, NULL);
@@ -122,4 +127,16 @@ int reader_threads_new(struct reader **out, unsigned width, struct errmsg *err)
 	}
 	*out = &t->base;
 	return 0;
+}
+
+static void read_source(void *ctx, struct read_job *job)
+{
+	(void)ctx;
+	job->rc = source_read(&job->file, job->buf, job->len, job->off,
+			      &job->err);
+}
+
+int reader_threads_new(struct reader **out, unsigned width, struct errmsg *err)
+{
+	return reader_threads_calling(out, width, read_source, NULL, err);
 }

@@ -27,18 +27,28 @@
 /* What was read, and what was not there. */
 static void tell_resumed(const struct run *r, const struct load_result *got)
 {
-	double bytes[2] = { (double)got->bytes, (double)got->direct };
+	double bytes[3] = { (double)got->bytes, (double)got->direct,
+			    (double)got->gds };
 	double took = got->seconds;
+	char gds[64] = "";
 
-	comm_sum_double(r->comm, bytes, 2);
+	comm_sum_double(r->comm, bytes, 3);
 	comm_max_double(r->comm, &took, 1);
 	if (r->comm->rank != 0)
 		return;
+	if (bytes[2])
+		snprintf(gds, sizeof(gds), ", %.1f MB by GPUDirect Storage",
+			 bytes[2] / 1e6);
 	fprintf(stderr,
 		"uctrain: resumed from %s at step %" PRIu64 ": %.1f MB "
 		"of tensors were read by all ranks, %.1f MB of them straight "
-		"from shards, in %.2f s\n",
-		got->path, got->step, bytes[0] / 1e6, bytes[1] / 1e6, took);
+		"from shards%s, in %.2f s\n",
+		got->path, got->step, bytes[0] / 1e6, bytes[1] / 1e6, gds, took);
+	if (*got->gds_failure.text)
+		fprintf(stderr,
+			"uctrain: read through the host's memory where "
+			"GPUDirect Storage failed: %s\n",
+			got->gds_failure.text);
 	if (!got->has_updates)
 		fprintf(stderr,
 			"uctrain: the optimizer begins anew: there is no step"
@@ -115,6 +125,7 @@ static int open_backend(struct run *r, struct errmsg *err)
 	const struct backend_cuda_options cuda = {
 		.local_rank = r->comm->local_rank,
 		.tf32 = c->tf32,
+		.no_gds = c->no_gds,
 	};
 
 	if (c->deterministic)

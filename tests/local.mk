@@ -100,6 +100,7 @@ scripts = \
 	%D%/cases/train_hf.sh \
 	%D%/cases/train_mount.sh \
 	%D%/cases/train_cuda.sh \
+	%D%/cases/train_gds.sh \
 	%D%/cases/train_zero.sh \
 	%D%/layers.sh \
 	%D%/headers.sh \
@@ -183,7 +184,7 @@ cuda_programs =
 cuda_test_sources = \
 	%D%/test_cuda.c %D%/sides.h %D%/sides.c
 if HAVE_CXX
-cuda_tests += %D%/test_cuda_emulated
+cuda_tests += %D%/test_cuda_emulated %D%/test_gds
 cuda_programs += %D%/uctrain_emulated
 endif
 if HAVE_CUDA
@@ -195,8 +196,13 @@ endif
 %C%_test_cuda_emulated_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS) \
 	-DCUDA_EMULATED
 %C%_test_cuda_emulated_LDADD = $(cudaemu_libs) $(train_ldadd)
+%C%_test_cuda_emulated_LDFLAGS = $(cudaemu_ldflags)
+%C%_test_gds_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS)
+%C%_test_gds_LDADD = $(cudaemu_libs) $(train_ldadd)
+%C%_test_gds_LDFLAGS = $(cudaemu_ldflags)
 %C%_uctrain_emulated_SOURCES = gpu/main.c
 %C%_uctrain_emulated_LDADD = $(cudaemu_libs) $(train_libs)
+%C%_uctrain_emulated_LDFLAGS = $(cudaemu_ldflags)
 
 cudaemu_kernels = \
 	%D%/cudaemu/cuda_flat.o %D%/cudaemu/cuda_embed.o \
@@ -205,16 +211,19 @@ cudaemu_kernels = \
 	%D%/cudaemu/cuda_attention_mma.o
 cudaemu_libs = $(cudaemu_kernels) %D%/libcudaemu.a
 cudaemu_includes = -I$(top_srcdir)/%D%/cudaemu
+# Where an emulated cuFile finds files, cudaemu_cufile.h.
+cudaemu_ldflags = $(AM_LDFLAGS) -Wl,--wrap=fstatfs,--wrap=mincore
 cudaemu_cxxflags = -std=c++17 -pthread $(UCFS_CFLAGS) -fno-strict-aliasing \
 	-Wno-unknown-pragmas -fno-exceptions -fno-rtti -fno-threadsafe-statics
 EXTRA_LIBRARIES = %D%/libcudaemu.a
 %C%_libcudaemu_a_SOURCES = \
-	$(cuda_sources) \
+	$(cuda_sources) $(cufile_sources) \
 	%D%/cudaemu/cuda_runtime.h %D%/cudaemu/cuda_runtime_api.h \
-	%D%/cudaemu/cublasLt.h \
+	%D%/cudaemu/cublasLt.h %D%/cudaemu/cufile.h \
 	%D%/cudaemu/gpu/cuda_launch.cuh %D%/cudaemu/gpu/cuda_ptx.cuh \
 	%D%/cudaemu/cudaemu.h %D%/cudaemu/cudaemu.cc \
 	%D%/cudaemu/cudaemu_api.c %D%/cudaemu/cudaemu_lt.c \
+	%D%/cudaemu/cudaemu_cufile.h %D%/cudaemu/cudaemu_cufile.c \
 	%D%/cudaemu/cudaemu_types.c
 %C%_libcudaemu_a_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS)
 %C%_libcudaemu_a_CXXFLAGS = $(cudaemu_cxxflags)

@@ -34,6 +34,14 @@ void cudaemu_refuse_epilogues(bool refuse);
  * never do. */
 void cudaemu_limit_memory(size_t bytes);
 
+/* Has the calling thread chosen a device? */
+bool cudaemu_has_device(void);
+
+/* Is that part of an allocation, and has somebody waited for what was queued
+ * when that was made?  Else it may be written to later than by who knows of no
+ * queue. */
+bool cudaemu_is_settled(const void *p, size_t bytes);
+
 /* --- for the headers beside this one --------------------------------------- */
 
 struct cudaemu_dim {

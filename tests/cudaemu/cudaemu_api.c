@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The runtime's functions: see cuda_runtime_api.h. */
 #include <malloc.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,12 +11,81 @@
 
 static cudaError_t last_error;
 static size_t taken, limit = SIZE_MAX;
+static _Thread_local bool has_device;
+
+/* Allocations have numbers; those up to `settled` are known to be there. */
+struct allocation {
+	uint8_t *p;
+	size_t bytes;
+	uint64_t number;
+	struct allocation *next;
+};
+
+struct cudaemu_event {
+	uint64_t number; /* of the last one before it */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct allocation *allocations;
+static uint64_t made, settled;
 
 static cudaError_t result(cudaError_t e)
 {
 	if (e != cudaSuccess)
 		last_error = e;
 	return e;
+}
+
+static bool remember(void *p, size_t bytes)
+{
+	struct allocation *a = malloc(sizeof(*a));
+
+	if (!a)
+		return false;
+	pthread_mutex_lock(&lock);
+	*a = (struct allocation){ p, bytes, ++made, allocations };
+	allocations = a;
+	pthread_mutex_unlock(&lock);
+	return true;
+}
+
+static void forget(const void *p)
+{
+	struct allocation **at = &allocations, *a;
+
+	pthread_mutex_lock(&lock);
+	while (*at && (*at)->p != p)
+		at = &(*at)->next;
+	if ((a = *at))
+		*at = a->next;
+	pthread_mutex_unlock(&lock);
+	free(a);
+}
+
+static void settle(uint64_t number)
+{
+	pthread_mutex_lock(&lock);
+	if (number > settled)
+		settled = number;
+	pthread_mutex_unlock(&lock);
+}
+
+bool cudaemu_is_settled(const void *p, size_t bytes)
+{
+	const uint8_t *const first = p;
+	bool is = false;
+
+	pthread_mutex_lock(&lock);
+	for (const struct allocation *a = allocations; a && !is; a = a->next)
+		is = first >= a->p && bytes <= a->bytes &&
+		     first <= a->p + (a->bytes - bytes) && a->number <= settled;
+	pthread_mutex_unlock(&lock);
+	return is;
+}
+
+bool cudaemu_has_device(void)
+{
+	return has_device;
 }
 
 void cudaemu_limit_memory(size_t bytes)
@@ -62,8 +132,8 @@ cudaError_t cudaGetDeviceCount(int *count)
 
 cudaError_t cudaSetDevice(int device)
 {
-	return result(device == 0 || device == 1 ? cudaSuccess
-						 : cudaErrorInvalidDevice);
+	has_device = device == 0 || device == 1;
+	return result(has_device ? cudaSuccess : cudaErrorInvalidDevice);
 }
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr,
@@ -90,6 +160,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
 	(void)stream;
+	settle(made);
 	return cudaSuccess;
 }
 
@@ -106,7 +177,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
 	(void)flags;
-	*event = malloc(1);
+	*event = calloc(1, sizeof(**event));
 	return result(*event ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
@@ -118,14 +189,14 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-	(void)event;
 	(void)stream;
+	event->number = made;
 	return cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
-	(void)event;
+	settle(event->number);
 	return cudaSuccess;
 }
 
@@ -164,6 +235,10 @@ cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream)
 	if (limit < taken || bytes > limit - taken ||
 	    posix_memalign(p, 256, bytes))
 		return result(cudaErrorMemoryAllocation);
+	if (!remember(*p, bytes)) {
+		free(*p);
+		return result(cudaErrorMemoryAllocation);
+	}
 	memset(*p, 0xff, bytes);
 	taken += malloc_usable_size(*p);
 	return cudaSuccess;
@@ -172,6 +247,7 @@ cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream)
 cudaError_t cudaFreeAsync(void *p, cudaStream_t stream)
 {
 	(void)stream;
+	forget(p);
 	taken -= malloc_usable_size(p);
 	free(p);
 	return cudaSuccess;
