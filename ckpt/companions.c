@@ -96,33 +96,44 @@ static int by_name(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-static bool add_name(struct companions *c, const char *name)
+static bool has_name(const struct companions *c, const char *name)
+{
+	for (size_t i = 0; i < c->n; i++)
+		if (strcmp(c->v[i].name, name) == 0)
+			return true;
+	return false;
+}
+
+static bool add_name(struct companions *c, const char *name, bool own)
 {
 	void *const grown = realloc(c->v, (c->n + 1) * sizeof(*c->v));
 
 	if (!grown)
 		return false;
 	c->v = grown;
-	c->v[c->n] = (struct companion){ .name = strdup(name) };
+	c->v[c->n] = (struct companion){ .name = strdup(name), .own = own };
 	return c->v[c->n].name ? ++c->n : false;
 }
 
 /* Regular files alone; links are followed, as the trainer may have made some. */
-static bool list_names(struct companions *c, DIR *d)
+static bool list_names(struct companions *c, const char *dir, bool own)
 {
+	DIR *const d = opendir(dir);
 	const struct dirent *e;
 	struct stat st;
 	bool ok = true;
 
-	while (ok && c->n < COMPANIONS_MAX && (e = readdir(d)))
-		if (is_wanted(e->d_name) &&
+	while (d && ok && c->n < COMPANIONS_MAX && (e = readdir(d)))
+		if (is_wanted(e->d_name) && !has_name(c, e->d_name) &&
 		    fstatat(dirfd(d), e->d_name, &st, 0) == 0 &&
 		    S_ISREG(st.st_mode))
-			ok = add_name(c, e->d_name);
+			ok = add_name(c, e->d_name, own);
+	if (d)
+		closedir(d);
 	return ok;
 }
 
-static bool add_files(struct companions *c, const char *dir)
+static bool add_files(struct companions *c, const char *tag, const char *dir)
 {
 	size_t kept = 0;
 	bool ok = true;
@@ -133,7 +144,8 @@ static bool add_files(struct companions *c, const char *dir)
 		struct stat st;
 		char *path = NULL;
 
-		ok = ok && asprintf(&path, "%s/%s", dir, x.name) >= 0;
+		ok = ok && asprintf(&path, "%s/%s", x.own ? tag : dir,
+				    x.name) >= 0;
 		if (!ok || stat(path, &st) < 0) {
 			free(x.name);
 		} else {
@@ -153,19 +165,15 @@ static bool add_files(struct companions *c, const char *dir)
 int companions_find(struct companions *c, const char *path, struct errmsg *err)
 {
 	char *const dir = parent_of(path);
-	DIR *const d = dir ? opendir(dir) : NULL;
 	bool ok;
 
 	*c = (struct companions){ .shards = shardcache_new() };
-	ok = dir && c->shards;
-	if (ok && d)
-		ok = list_names(c, d);
+	ok = dir && c->shards && list_names(c, path, true) &&
+	     list_names(c, dir, false);
 	if (c->n)
 		qsort(c->v, c->n, sizeof(*c->v), by_name);
 	if (ok)
-		ok = add_files(c, dir);
-	if (d)
-		closedir(d);
+		ok = add_files(c, path, dir);
 	free(dir);
 	if (ok)
 		return 0;

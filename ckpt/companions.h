@@ -2,6 +2,7 @@
 #ifndef UCKPT_COMPANIONS_H
 #define UCKPT_COMPANIONS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -14,10 +15,11 @@ struct companion {
 	uint64_t size;
 	int64_t mtime_s;
 	unsigned mode; /* permission bits */
+	bool own;      /* of the tag itself */
 };
 
 /*
- * Files beside a tag that transformers' from_pretrained reads beside weights: the
+ * Files in and beside a tag that transformers' from_pretrained reads beside weights: the
  * model's configuration, the tokenizer's, code that these name.  Each is a shard of
  * `shards` under its number here.  Immutable.
  */
@@ -27,8 +29,9 @@ struct companions {
 	struct shardcache *shards;
 };
 
-/* Those of the directory that the tag at `path` is in: -ENOMEM.  A directory
- * that cannot be read has none. */
+/* Those of the tag at `path`, as uctrain writes them, and of the directory that
+ * it is in: the tag's own go first.  -ENOMEM.  A directory that cannot be read has
+ * none. */
 int companions_find(struct companions *c, const char *path, struct errmsg *err);
 void companions_done(struct companions *c);
 

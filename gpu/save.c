@@ -90,20 +90,16 @@ int checkpoint_write(struct checkpoint *c, struct errmsg *err)
 int checkpoint_commit(struct checkpoint *c, struct errmsg *err)
 {
 	struct errmsg kept = { "" };
-	bool made = false;
-	int rc = 0;
+	int rc;
 
 	if (!c->first)
 		return 0;
-	if (fsync(c->dir.fd) < 0 && errno != EINVAL)
+	rc = save_config(c, err);
+	if (!rc && fsync(c->dir.fd) < 0 && errno != EINVAL)
 		rc = errmsg_set(err, -errno, "%s: cannot sync: %s", c->dir.tmp,
 				strerror(errno));
 	if (!rc)
-		rc = save_config(c, &made, err);
-	if (!rc)
 		rc = outdir_commit(&c->dir, "latest", err);
-	if (rc && made)
-		save_config_remove(c);
 	if (rc)
 		return unsaved(c, rc, err);
 	/* An old one that stays is no reason to end a training. */

@@ -1,22 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The model's config.json for transformers, beside the checkpoints, where ucfs
- * takes it from for its view of the weights.  Keys and defaults are those of
+ * The model's config.json for transformers, in each checkpoint, where ucfs takes
+ * it from for its view of the weights.  Keys and defaults are those of
  * GPT2Config; what is not written here has the default there that we have, too.
  */
 #include <cJSON.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "ckpt/errmsg.h"
 #include "gpu/save_impl.h"
-
-#define NAME "config.json"
 
 /* The token that begins and ends texts in the vocabulary of OpenAI's GPT-2. */
 #define END_OF_TEXT 50256u
@@ -81,52 +77,23 @@ static char *config_text(const struct gpt2_config *m)
 	return text;
 }
 
-/* Some file systems of networks do not know the flag. */
-static int rename_new(const char *from, const char *to)
-{
-	if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
-		return 0;
-	return errno == EINVAL ? rename(from, to) : -1;
-}
-
-static bool set_path(char path[PATH_MAX], const struct checkpoint *c)
-{
-	return snprintf(path, PATH_MAX, "%s/" NAME, c->o.dir) < PATH_MAX;
-}
-
-int save_config(const struct checkpoint *c, bool *made, struct errmsg *err)
+int save_config(const struct checkpoint *c, struct errmsg *err)
 {
 	char path[PATH_MAX], tmp[PATH_MAX];
 	char *text;
 	int rc;
 
-	if (!set_path(path, c) ||
+	if (snprintf(path, sizeof(path), "%s/config.json", c->path) >= PATH_MAX ||
 	    snprintf(tmp, sizeof(tmp), "%s/XXXXXX", c->path) >= PATH_MAX)
 		return errmsg_set(err, -ENAMETOOLONG, "%s: name too long",
 				  c->o.dir);
-	if (access(path, F_OK) == 0)
-		return 0;
 	text = config_text(&c->o.config->model);
 	if (!text)
 		return errmsg_set(err, -ENOMEM, "out of memory");
 	rc = outdir_write_text(tmp, text, err);
 	free(text);
-	if (rc)
+	if (rc || rename(tmp, path) == 0)
 		return rc;
-	*made = rename_new(tmp, path) == 0;
-	if (*made)
-		return 0;
-	if (errno != EEXIST)
-		rc = errmsg_set(err, -errno, "%s: cannot rename to: %s", path,
-				strerror(errno));
-	unlink(tmp);
-	return rc;
-}
-
-void save_config_remove(const struct checkpoint *c)
-{
-	char path[PATH_MAX];
-
-	if (set_path(path, c))
-		unlink(path);
+	return errmsg_set(err, -errno, "%s: cannot rename to: %s", path,
+			  strerror(errno));
 }

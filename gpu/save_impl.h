@@ -50,10 +50,8 @@ struct checkpoint {
 	struct save_file files[SAVE_FILES];
 };
 
-/* Write the model's config.json beside the checkpoint, unless there is one; by
- * rank 0.  *made: it has been written, and goes again if the save fails. */
-int save_config(const struct checkpoint *c, bool *made, struct errmsg *err);
-void save_config_remove(const struct checkpoint *c);
+/* Write the model's config.json into the checkpoint; by rank 0. */
+int save_config(const struct checkpoint *c, struct errmsg *err);
 
 /* Called by all ranks, which get the same result: make the directory, and the
  * files as values.  What these refer to on the device stays there. */

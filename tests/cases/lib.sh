@@ -10,7 +10,7 @@
 # Variables that a case may read: top_srcdir, top_builddir (from `make check`).
 
 set -u
-good=${top_srcdir:?}/tests/good
+good=$(realpath "${top_srcdir:?}")/tests/good
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/ucfs-case.XXXXXX")
 export XDG_CACHE_HOME=$tmp/cache # indices: none of another case, or the user's
 failures=0

@@ -78,6 +78,13 @@ check "a file that was changed is an error" grep -q 'Input/output error' \
 	<(cat "$mnt/global_step4_hf/config.json" 2>&1)
 check "which is told" grep -q 'run/config.json' "$tmp/log"
 unmount
+echo '{"model_type": "gpt2"}' >"$run/global_step4/config.json"
+mount_fg "$run" || finish
+check "the tag's own goes first" cmp "$run/global_step4/config.json" "$mnt/global_step4_hf/config.json"
+check "with those beside it" cmp "$run/tokenizer.json" "$mnt/global_step4_hf/tokenizer.json"
+check "each once" test "$(ls "$mnt/global_step4_hf" | tr '\n' ' ')" = \
+	"config.json model.safetensors modeling_own.py tokenizer.json "
+unmount
 
 # Real directories of these names are not hidden.
 mkdir "$run/global_step4_hf"

@@ -56,7 +56,7 @@ train 4 base "${flags[@]}" --steps 101 --checkpoint_dir "$run" --checkpoint_inte
 train 4 anew "${flags[@]}" --steps 120 --resume="$run" --checkpoint_tag global_step100 \
 	--no_load_optimizer_states
 
-check "the model's configuration" diff - <(tr -d ' \t' <"$run/config.json") <<END
+check "the model's configuration" diff - <(tr -d ' \t' <"$run/global_step100/config.json") <<END
 {
 "architectures":["GPT2LMHeadModel"],
 "model_type":"gpt2",
@@ -81,7 +81,7 @@ END
 tag=$run/global_step100
 ucckpt convert --to hf "$tag" "$tmp/hf" >/dev/null || fail "convert --to hf"
 ucckpt convert "$tmp/hf" "$tmp/universal" >/dev/null || fail "convert from hf"
-check "with the run's configuration" cmp "$run/config.json" "$tmp/hf/config.json"
+check "with the run's configuration" cmp "$run/global_step100/config.json" "$tmp/hf/config.json"
 check "the weights are the run's" ucckpt diff "$tag" "$tmp/hf" >"$tmp/diff"
 check "those of the tree, too" ucckpt diff "$tmp/hf" "$tmp/universal" >"$tmp/diff"
 resume 4 converted-4 "$tmp/universal"
@@ -90,7 +90,7 @@ goes_on converted
 
 if [ -c /dev/fuse ]; then
 	mount_fg "$run" || finish
-	check "the view has the configuration" cmp "$run/config.json" \
+	check "the view has the configuration" cmp "$run/global_step100/config.json" \
 		"$tmp/mnt/global_step100_hf/config.json"
 	mkdir "$tmp/second"
 	ucfs "$tmp/mnt/global_step100_hf" "$tmp/second" || fail "a mount of a mount"
