@@ -10,6 +10,12 @@
 # Variables that a case may read: top_srcdir, top_builddir (from `make check`).
 
 set -u
+# What the caller of `make check` ignores (nohup does SIGHUP) would be ignored by
+# all that is tested, and a shell cannot undo that.
+if [ -z "${CASE_SIGNALS-}" ]; then
+	export CASE_SIGNALS=default
+	exec env --default-signal bash "$0" "$@"
+fi
 good=$(realpath "${top_srcdir:?}")/tests/good
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/ucfs-case.XXXXXX")
 export XDG_CACHE_HOME=$tmp/cache # indices: none of another case, or the user's
