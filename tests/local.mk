@@ -174,7 +174,7 @@ train_ldadd = %D%/libmk.a $(train_libs) $(CMOCKA_LIBS) $(NETTLE_LIBS)
 	%D%/whole.h %D%/whole.c
 %C%_test_network_LDADD = $(train_ldadd)
 %C%_test_optimizer_LDADD = $(train_ldadd)
-%C%_test_intake_SOURCES = %D%/test_intake.c $(apart)
+%C%_test_intake_SOURCES = %D%/test_intake.c %D%/openfiles.h $(apart)
 %C%_test_intake_LDADD = $(train_ldadd)
 
 # The CUDA backend without a GPU: its kernels compiled as C++, with headers and

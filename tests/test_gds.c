@@ -24,6 +24,7 @@
 #include "cudaemu_cufile.h"
 #include "gpu/backend.h"
 #include "gpu/intake.h"
+#include "tests/openfiles.h"
 
 #define FILE_NAME "gds.tmp"
 #define MIB ((size_t)1 << 20)
@@ -74,15 +75,6 @@ static struct backend *device(bool no_gds)
 
 	assert_int_equal(backend_cuda_new(&b, DTYPE_F32, &o, NULL), 0);
 	return b;
-}
-
-static unsigned open_files(void)
-{
-	unsigned n = 0;
-
-	for (int fd = 0; fd < 256; fd++)
-		n += fcntl(fd, F_GETFD) >= 0;
-	return n;
 }
 
 /* --- one load ---------------------------------------------------------------- */

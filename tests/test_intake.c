@@ -24,6 +24,7 @@
 #include "gpu/intake.h"
 #include "gpu/reader.h"
 #include "tests/apart.h"
+#include "tests/openfiles.h"
 
 /* Several pieces, and not a whole number of them. */
 #define FILE_BYTES ((size_t)20 << 20)
@@ -78,15 +79,6 @@ static struct source open_file(void)
 
 	assert_int_equal(source_open(&src, FILE_NAME, NULL), 0);
 	return src;
-}
-
-static unsigned open_files(void)
-{
-	unsigned n = 0;
-
-	for (int fd = 0; fd < 256; fd++)
-		n += fcntl(fd, F_GETFD) >= 0;
-	return n;
 }
 
 /* --- what arrives ----------------------------------------------------------- */
