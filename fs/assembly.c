@@ -154,10 +154,9 @@ static void count(struct backing *b, struct backed *file, uint64_t clock)
 
 void assembly_help(struct backing *b, struct backed *file)
 {
-	const unsigned most = parallel_width() / 2;
-
 	pthread_mutex_unlock(&b->lock);
-	crew_help(&file->crew, most ? most : 1);
+	/* The others answer requests. */
+	crew_help(&file->crew, threads_for_a_file(true));
 	pthread_mutex_lock(&b->lock);
 }
 
