@@ -86,7 +86,8 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se,
 	if (!o->foreground)
 		log_to_syslog();
 	report_start(server->stats);
-	keeper_start(server->tree);
+	if (o->index.path)
+		keeper_start(server->tree);
 	rc = serve(se) ? 1 : 0;
 	keeper_stop();
 	report_stop();
