@@ -19,9 +19,9 @@ struct companion {
 };
 
 /*
- * Files in and beside a tag that transformers' from_pretrained reads beside weights: the
- * model's configuration, the tokenizer's, code that these name.  Each is a shard of
- * `shards` under its number here.  Immutable.
+ * Files in a tag and beside it that transformers' from_pretrained reads beside
+ * weights: the model's configuration, the tokenizer's, code that these name.
+ * Each is a shard of `shards` under its number here.  Immutable.
  */
 struct companions {
 	struct companion *v; /* by name */

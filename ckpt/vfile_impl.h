@@ -2,7 +2,6 @@
 #ifndef UCKPT_VFILE_IMPL_H
 #define UCKPT_VFILE_IMPL_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>

@@ -4,7 +4,8 @@
 # The server's memory while every byte of a checkpoint is read that is far larger
 # than the machine's memory; its shards are holes.  Takes minutes.
 #
-# UCFS_BENCH_LARGE	how many times as large as UCFS_BENCH_DIR (305, more than 500 GB of the usual one)
+# UCFS_BENCH_LARGE	how many times as large as UCFS_BENCH_DIR (305: of the
+#			usual one more than 500 GB)
 . "${BASH_SOURCE%/*}/lib.sh"
 begin
 [ -n "${UCFS_DEEPSPEED_PYTHON:-}" ] || skip "UCFS_DEEPSPEED_PYTHON is not set"
