@@ -73,7 +73,8 @@ noinst_LIBRARIES += %D%/libuckpt.a
 	%D%/state.h %D%/state.c \
 	%D%/statetree.h %D%/statetree_impl.h %D%/statetree.c \
 	%D%/statetree_zero.c %D%/statetree_universal.c %D%/statetree_hf.c \
-	%D%/treewrite.h %D%/treewrite.c \
+	%D%/treetaker.h %D%/treetaker.c \
+	%D%/treewrite.h %D%/treefile.h %D%/treefile.c %D%/treewrite.c \
 	%D%/outdir.h %D%/outdir.c
 
 # Installed: what a program needs to ask a mounted file where its bytes lie.

@@ -125,6 +125,7 @@ int plan_warning(struct plan *p, size_t *pos, struct errmsg *out);
 
 struct plan_stat {
 	bool is_dir;
+	bool repeats; /* bytes of shards that are in other files, too */
 	unsigned nlink;
 	unsigned mode; /* permissions: who may read the shards, and no writing */
 	uint64_t size; /* 0 for directories */

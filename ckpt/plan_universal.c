@@ -362,10 +362,12 @@ static int universal_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 	}
 	if (is_model(u, node, &index)) {
 		out->size = dir->model[index].file.size;
+		out->repeats = true;
 		out->mtime_s = dir->model[index].mtime_s;
 		out->mode = dir->model[index].mode & 0444;
 		return 0;
 	}
+	out->repeats = node == NODE_OPTIMIZER;
 	return file_size(u, node, &out->size, err);
 }
 

@@ -21,8 +21,9 @@ struct treewrite_options {
 /*
  * Write the tree of `p` into the empty directory open as `dir`, and have it
  * on the medium before returning.  Copies of shards keep their mode and
- * times.  Each byte of the shards is read once.  -EINTR if `progress` stopped
- * it.  What was written stays there.
+ * times.  A byte of a shard that model states and optimizer_state.pt share
+ * with another file is read once, unless it is converted or woven there.  -EINTR if
+ * `progress` stopped it.  What was written stays there.
  */
 int treewrite_save(struct plan *p, int dir,
 		   const struct treewrite_options *options,

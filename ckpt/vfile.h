@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/uio.h>
@@ -12,6 +13,7 @@
 #include "ckpt/extent.h"
 #include "ckpt/ptwrite.h"
 
+struct checksum;
 struct crew;
 struct errmsg;
 struct gathers;
@@ -110,6 +112,16 @@ void vfile_sum_behind(struct vfile *f);
  * reads every byte once.
  */
 void vfile_sum(struct vfile *f, const void *buf, size_t len, uint64_t off);
+
+/* Are there checksums that are not known yet? */
+bool vfile_wants_sums(const struct vfile *f);
+
+/*
+ * For who has had the bytes in any order: `n` ranges of the file, in order and none
+ * overlapping, and their CRC-32s, but for those that are unsummed.  Storages that
+ * some of them make up are summed then.
+ */
+void vfile_sum_parts(struct vfile *f, const struct checksum *parts, size_t n);
 
 /*
  * The whole file, with all its checksums from the same pass, to `at`, by up to

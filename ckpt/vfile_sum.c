@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <zlib.h>
 
 #include "ckpt/checksum.h"
 #include "ckpt/errmsg.h"
@@ -218,5 +219,47 @@ void vfile_sum(struct vfile *f, const void *buf, size_t len, uint64_t off)
 					    p + (f->sums->next - off), n);
 		advance_sum(f, n);
 	}
+	pthread_mutex_unlock(&f->sums->lock);
+}
+
+bool vfile_wants_sums(const struct vfile *f)
+{
+	return !atomic_load(&f->ready);
+}
+
+/* The sum of bytes [off, end) if they are made up of parts from `*p` on, which
+ * comes to be the one behind. */
+static bool join_parts(const struct checksum **p, const struct checksum *last,
+		       uint64_t off, uint64_t end, uint32_t *crc)
+{
+	*crc = 0;
+	while (*p < last && (*p)->off < off)
+		(*p)++;
+	for (; off < end; (*p)++) {
+		if (*p == last || (*p)->off != off || (*p)->unsummed)
+			return false;
+		*crc = (uint32_t)crc32_combine(*crc, (*p)->crc,
+					       (z_off_t)(*p)->len);
+		off += (*p)->len;
+	}
+	return off == end;
+}
+
+void vfile_sum_parts(struct vfile *f, const struct checksum *parts, size_t n)
+{
+	const struct checksum *p = parts;
+	uint32_t crc;
+
+	if (atomic_load(&f->ready))
+		return;
+	pthread_mutex_lock(&f->sums->lock);
+	for (size_t i = 0; i < f->nstorages; i++) {
+		const uint64_t off = f->w.offset[i];
+
+		if (join_parts(&p, parts + n, off, off + f->w.len[i], &crc) &&
+		    !vfile_sum_known(f, i))
+			atomic_store(&f->crc[i], VFILE_CRC_KNOWN | crc);
+	}
+	begin_sum(f, 0);
 	pthread_mutex_unlock(&f->sums->lock);
 }

@@ -33,6 +33,7 @@ unit_tests = \
 	%D%/test_vfile \
 	%D%/test_vfile_sum \
 	%D%/test_vfile_fill \
+	%D%/test_treetaker \
 	%D%/test_state \
 	%D%/test_plan \
 	%D%/test_model \
@@ -62,6 +63,7 @@ unit_tests = \
 %C%_test_vfile_SOURCES = %D%/test_vfile.c $(made)
 %C%_test_vfile_sum_SOURCES = %D%/test_vfile_sum.c $(made)
 %C%_test_vfile_fill_SOURCES = %D%/test_vfile_fill.c $(made)
+%C%_test_treetaker_SOURCES = %D%/test_treetaker.c $(made)
 %C%_test_index_SOURCES = %D%/test_index.c $(indexed)
 %C%_test_index_lies_SOURCES = %D%/test_index_lies.c $(indexed)
 %C%_test_order_SOURCES = %D%/test_order.c fs/order.c

@@ -160,6 +160,89 @@ static void reading_out_of_order_makes_no_wrong_sum(void **state)
 	shards_done(&f);
 }
 
+/* Cut at random; `left_out` is missing.  Returns the number of parts. */
+static size_t sum_in_parts(struct made *m, struct checksum *parts, size_t most,
+			   size_t left_out, uint64_t *s)
+{
+	const uint64_t last = made_trailer(m);
+	uint64_t at = 0;
+	size_t n = 0, kept = 0;
+
+	/* Literals between storages are parts like any other. */
+	while (at < last) {
+		const struct extent_map *const map = vfile_extents(m->f);
+		const size_t i = extent_find(map, at);
+		const uint64_t left = map->v[i + 1].start - at;
+		const uint64_t len = 1 + made_random(s) % left;
+
+		assert_true(n < most);
+		if (n++ != left_out)
+			parts[kept++] = (struct checksum){
+				.off = at, .len = len,
+				.crc = checksum_add(0, m->whole + at, len),
+			};
+		at += len;
+	}
+	vfile_sum_parts(m->f, parts, kept);
+	return n;
+}
+
+static void parts_make_sums_known(void **state)
+{
+	enum { PARTS = 4096 };
+	struct checksum *const parts = calloc(PARTS, sizeof(*parts));
+	struct shards f;
+
+	(void)state;
+	shards_make(&f);
+	for (uint64_t seed = 1; seed <= 8; seed++) {
+		const size_t n = 1 + seed % MADE_STORAGES;
+		uint64_t s = seed * 2654435761 | 1;
+		struct made m;
+
+		made_file(&f, &m, n, true, seed);
+		assert_true(vfile_wants_sums(m.f));
+		sum_in_parts(&m, parts, PARTS, PARTS, &s);
+		made_check_sums(&m);
+		made_done(&m);
+	}
+	free(parts);
+	shards_done(&f);
+}
+
+static void a_missing_part_leaves_its_sum_to_be_computed(void **state)
+{
+	enum { PARTS = 4096 };
+	struct checksum *const parts = calloc(PARTS, sizeof(*parts));
+	uint8_t *const buf = malloc(4 << 20);
+	struct shards f;
+
+	(void)state;
+	shards_make(&f);
+	for (size_t without = 0; without < 40; without++) {
+		uint64_t s = 2654435761;
+		size_t unknown = 0;
+		struct made m;
+
+		made_file(&f, &m, MADE_STORAGES, true, 11);
+		sum_in_parts(&m, parts, PARTS, without, &s);
+		for (size_t k = 0; k < m.n; k++) {
+			const uint64_t crc = atomic_load(&m.crc[k]);
+
+			unknown += crc == 0;
+			assert_true(crc == 0 ||
+				    crc == (VFILE_CRC_KNOWN | m.sums[k]));
+		}
+		assert_in_range(unknown, 0, 1);
+		assert_true(made_read_is_right(&m, buf, m.size, 0));
+		made_check_sums(&m);
+		made_done(&m);
+	}
+	free(buf);
+	free(parts);
+	shards_done(&f);
+}
+
 /* A sum that is known is not computed: shown by one that is wrong. */
 static void known_sums_are_believed(void **state)
 {
@@ -295,6 +378,8 @@ int main(void)
 		cmocka_unit_test(copying_by_map_makes_the_sum_known),
 		cmocka_unit_test(copying_by_read_makes_all_sums_known),
 		cmocka_unit_test(reading_out_of_order_makes_no_wrong_sum),
+		cmocka_unit_test(parts_make_sums_known),
+		cmocka_unit_test(a_missing_part_leaves_its_sum_to_be_computed),
 		cmocka_unit_test(known_sums_are_believed),
 		cmocka_unit_test(who_has_the_file_open_goes_on_with_others_sums),
 		cmocka_unit_test(many_who_ask_at_once_are_told_the_same),

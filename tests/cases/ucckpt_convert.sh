@@ -150,6 +150,29 @@ if command -v unzip >/dev/null; then
 fi
 rm -rf "$tmp/v"
 
+# bytes_read ARGUMENT...: by ucckpt.  A shell's figure has what its children
+# read, once they are gone.
+bytes_read() {
+	bash -c 'ucckpt "$@" >/dev/null 2>&1 || echo failed; sed -n "s/^rchar: //p" "/proc/$$/io"' - "$@"
+}
+
+# DeepSpeed gives lm_head.weight, which is tied, the whole storage of the model
+# states, which are copied besides; with ZeRO-3 optimizer_state.pt is rank 0's
+# shard once more.  What telling about a checkpoint reads, headers and pickles, is
+# read twice.
+if [ -r /proc/self/io ]; then
+	for gpt2 in gpt2_z1_fp32_dp4 gpt2_z2_bf16_dp4 gpt2_z3_fp32_dp4; do
+		run=$good/curves/$gpt2/global_step10
+		most=$(($(cat "$run"/* | wc -c) + $(bytes_read info "$run")))
+		check "$gpt2: what two files have is read once" test \
+			"$(bytes_read convert "$run" "$tmp/v")" -lt $most
+		rm -r "$tmp/v"
+		check "$gpt2: what has two names, too" test \
+			"$(bytes_read convert --dialect any "$run" "$tmp/v")" -lt $most
+		rm -r "$tmp/v"
+	done
+fi
+
 # usage WORDS ARGUMENT...
 usage() {
 	local words=$1
