@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bump allocation in blocks that double up to 1 MiB.  The limit is what keeps
+ * Bump allocation in blocks that double up to 1 MiB, from little: each of
+ * thousands of shards has an arena, with a few names in it.  The limit is what keeps
  * a hostile pickle from turning a few bytes of input into all of memory: the
  * parser gives its arena a bound in proportion to the file.
  */
@@ -11,7 +12,7 @@
 #include <string.h>
 
 #define ARENA_ALIGN 16
-#define ARENA_BLOCK_MIN 4096
+#define ARENA_BLOCK_MIN 512
 #define ARENA_BLOCK_MAX (1u << 20)
 
 struct arena_block {

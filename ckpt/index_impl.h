@@ -27,7 +27,7 @@
  * To be counted up with every change of the form, and when something else is
  * read from pickles than before.
  */
-#define INDEX_VERSION "2"
+#define INDEX_VERSION "3"
 
 /* How the slices of a catalogue are given. */
 enum { INDEX_SLICES_OWN, INDEX_SLICES_OF_FIRST };

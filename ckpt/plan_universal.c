@@ -318,7 +318,7 @@ static int get_content(struct plan_universal *u, uint64_t node, bool extents,
 		return rc;
 	if (slot > CONTENT_SLOTS || !content_name(&u->r, group, param, slot - 1))
 		return errmsg_set(err, -ENOENT, "no such file");
-	*crc = &u->crc[index * CONTENT_SLOTS + slot - 1];
+	*crc = &u->crc[(slot - 1) * u->r.model.nparams + index];
 	return content_of_param(&u->r, param, slot - 1, extents, c, err);
 }
 

@@ -16,7 +16,8 @@
 struct plan_universal {
 	struct plan plan;
 	struct resolve r;
-	vfile_crc *crc; /* [parameter * CONTENT_SLOTS + slot] */
+	vfile_crc *crc; /* [slot * parameters + parameter]: few slots are in
+			 * use, and memory that nobody touches is none */
 	size_t indexed; /* shard maps and checksums that an index has */
 
 	pthread_mutex_t lock; /* protects the two below while they are made */
