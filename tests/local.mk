@@ -361,6 +361,12 @@ check_PROGRAMS += %D%/mkrun
 noinst_PROGRAMS += %D%/bench/cast
 %C%_bench_cast_LDADD = $(ckpt_libs)
 
+# What any FUSE server can do, for `make bench`.
+noinst_PROGRAMS += %D%/bench/bare
+%C%_bench_bare_SOURCES = %D%/bench/bare.c fs/kernel.c fs/passthrough.c \
+	fs/turn.c
+%C%_bench_bare_LDADD = $(FUSE_LIBS)
+
 # What the demonstration shows tensors with.
 noinst_PROGRAMS += %D%/tensor_stats
 %C%_tensor_stats_LDADD = $(ckpt_libs)

@@ -5,7 +5,7 @@
 # mount and again, against the same tree in a tmpfs; and ls -l of the one
 # directory that holds all parameters.  A directory takes two requests, however
 # few files it has: their latency is told by the first, what an entry costs by the
-# last.
+# last, and what any server would take by one that has nothing to do (bare.c).
 . "${BASH_SOURCE%/*}/lib.sh"
 begin_own
 [ -w /dev/shm ] || skip "no /dev/shm to compare with"
@@ -35,6 +35,12 @@ for ((i = 0; i < rounds; i++)); do
 	timed again list "$mnt"
 	timed again_find sizes "$mnt"
 	unmount
+	"${top_builddir:-.}/tests/bench/bare" "$dest" "$mnt"
+	timed bare list "$mnt"
+	unmount
+	"${top_builddir:-.}/tests/bench/bare" "$dest" "$mnt"
+	timed bare_wide wide "$mnt"
+	unmount
 done
 files=$(find "$dest" -type f | wc -l)
 # Of a run, whose other views are planned once they are looked into.
@@ -51,6 +57,10 @@ row files "$files"
 row_of "ls -lR, tmpfs" tmpfs ms
 row_of "ls -lR, fresh mount" first ms
 row_of "ls -lR, again" again ms
+row_of "ls -lR, a bare server, fresh" bare ms
+row "  time / tmpfs" "$(ratio "$(median bare)" "$(median tmpfs)")"
+row_of "ls -l of 25000 directories, a bare server" bare_wide ms
+row "  time / tmpfs" "$(ratio "$(median bare_wide)" "$(median tmpfs_wide)")"
 row_of "find -size, tmpfs" tmpfs_find ms
 row_of "find -size, again" again_find ms
 # against WHAT OURS TMPFS LIMIT

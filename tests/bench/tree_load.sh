@@ -3,7 +3,9 @@
 #
 # A loader's view: all tensors of the universal tree by torch.load, in one
 # process, once through.  From a mount that is made for it, its time included,
-# against a converted tree on a disk, both in the page cache.
+# against a converted tree on a disk, both in the page cache; and the same from a
+# server that has nothing to do (bare.c).  Each round begins with another of them:
+# memory that was given back meanwhile costs who comes first.
 . "${BASH_SOURCE%/*}/lib.sh"
 [ -n "${UCFS_DEEPSPEED_PYTHON:-}" ] || skip "UCFS_DEEPSPEED_PYTHON is not set"
 "$UCFS_DEEPSPEED_PYTHON" -c 'import torch' >/dev/null 2>&1 ||
@@ -12,22 +14,35 @@ begin
 room "$work" 2 || skip "no room for a converted tree in $work"
 load() { "$UCFS_DEEPSPEED_PYTHON" "${BASH_SOURCE%/*}/tree_load.py" "$@"; }
 
+bare=${top_builddir:-.}/tests/bench/bare
+variants=(disk bare noindex noindex,crc=zero noindex,stream)
+
+load_from() {
+	case $1 in
+	disk) load "$work/converted/zero" ;;
+	bare) load "$mnt/zero" "$bare" "$work/converted" "$mnt" ;;
+	*) load "$view/zero" ucfs "$source" "$mnt" -o "$1" ;;
+	esac
+}
+
 warm
 ucckpt convert "$source/$tag" "$work/converted" >/dev/null
 sync
 for ((i = 0; i < rounds; i++)); do
 	cat "$source/$tag"/*.pt >/dev/null
 	find "$work/converted" -type f -exec cat {} + >/dev/null
-	add disk "$(load "$work/converted/zero")"
-	for how in noindex noindex,crc=zero noindex,stream; do
-		add "$how" "$(load "$view/zero" ucfs "$source" "$mnt" -o "$how")"
+	for ((k = 0; k < ${#variants[@]}; k++)); do
+		how=${variants[(i + k) % ${#variants[@]}]}
+		add "$how" "$(load_from "$how")"
 		unmount
 	done
 done
 
 header tree_load
 row_of "from the disk" disk ms
-for how in noindex noindex,crc=zero noindex,stream; do
+row_of "from a bare server" bare ms
+row "  disk's to that" "$(ratio "$(median disk)" "$(median bare)")"
+for how in "${variants[@]:2}"; do
 	row_of "mount, -o $how" "$how" ms
 	bar "torch.load of the whole tree, mount included, -o $how" \
 		"$(ratio "$(median disk)" "$(median "$how")")" ">=" 0.85 \
