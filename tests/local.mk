@@ -202,7 +202,8 @@ endif
 %C%_test_gds_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS)
 %C%_test_gds_LDADD = $(cudaemu_libs) $(train_ldadd)
 %C%_test_gds_LDFLAGS = $(cudaemu_ldflags)
-%C%_uctrain_emulated_SOURCES = gpu/main.c
+%C%_uctrain_emulated_SOURCES = gpu/main.c %D%/cudaemu/cudaemu_nccl.c
+%C%_uctrain_emulated_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS)
 %C%_uctrain_emulated_LDADD = $(cudaemu_libs) $(train_libs)
 %C%_uctrain_emulated_LDFLAGS = $(cudaemu_ldflags)
 

@@ -32,7 +32,7 @@ for dtype in fp32 bf16; do
 done
 
 # Several ranks, more than the emulation has devices: they talk through the
-# host.  What three save on CUDA, two go on from on the CPU.
+# host, as two do there that have one each.  What three save on CUDA, two go on from on the CPU.
 several=("${tiny[@]}" --train_batch_size 6 --train_micro_batch_size_per_gpu 1)
 train 1 one "${several[@]}" --steps 4
 for stage in 1 2 3; do
@@ -51,6 +51,8 @@ same=("${several[@]}" --rank_invariant --steps 4)
 on_cuda 1 same1 "${same[@]}"
 on_cuda 3 same3 "${same[@]}" --zero_stage 3
 check "rank-invariant: one and three ranks" within 0 "$(apart same1 same3 1)"
+on_cuda 2 same2 "${same[@]}" --zero_stage 2
+check "rank-invariant: one and two ranks" within 0 "$(apart same1 same2 1)"
 
 # What only a GPU has.
 if [ "${cuda[0]}" = uctrain ] && command -v compute-sanitizer >/dev/null; then
