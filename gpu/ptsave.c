@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "ckpt/bytebuf.h"
+#include "ckpt/cast.h"
 #include "ckpt/checksum.h"
 #include "ckpt/errmsg.h"
 #include "ckpt/pickle.h"
@@ -287,22 +288,6 @@ static int put(const struct file *f, const void *p, size_t n)
 	return 0;
 }
 
-/* Values that the type can hold: rounding has happened, so bits are cut. */
-static void narrow(enum dtype dtype, const float *in, uint16_t *out, size_t n)
-{
-	for (size_t i = 0; i < n; i++) {
-		const union {
-			_Float16 h;
-			uint16_t bits;
-		} half = { .h = (_Float16)in[i] };
-		uint32_t bits;
-
-		memcpy(&bits, &in[i], sizeof(bits));
-		out[i] = dtype == DTYPE_BF16 ? (uint16_t)(bits >> 16)
-					     : half.bits;
-	}
-}
-
 /* Elements [at, at + n) of a storage, as the file has them. */
 static const void *fetch(const struct file *f, const struct ptsave_storage *s,
 			 uint64_t at, size_t n)
@@ -317,7 +302,7 @@ static const void *fetch(const struct file *f, const struct ptsave_storage *s,
 		p = to;
 	}
 	if (s->wide) {
-		narrow(s->dtype, (const float *)p, (uint16_t *)f->piece, n);
+		cast_from_float(s->dtype, (const float *)p, f->piece, n);
 		p = f->piece;
 	}
 	return p;

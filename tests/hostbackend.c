@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/cast.h"
 #include "gpu/backend.h"
 
 static int sync_host(struct backend *b, struct errmsg *err)
@@ -53,26 +54,17 @@ static void accumulate(struct backend *b, float *dst, const float *src, size_t n
 		dst[i] += src[i];
 }
 
-static float round_bf16(float x)
-{
-	uint32_t bits;
-
-	memcpy(&bits, &x, sizeof(bits));
-	bits += 0x7fff + (bits >> 16 & 1);
-	bits &= 0xffff0000;
-	memcpy(&x, &bits, sizeof(x));
-	return x;
-}
-
 static void round_weights(struct backend *b, void *dst, const float *src,
 			  size_t n)
 {
-	float *out = dst;
+	float *const out = dst;
 
-	for (size_t i = 0; i < n; i++)
-		out[i] = b->dtype == DTYPE_BF16  ? round_bf16(src[i])
-			 : b->dtype == DTYPE_F16 ? (float)(_Float16)src[i]
-						 : src[i];
+	for (size_t i = 0; i < n; i++) {
+		float rounded;
+
+		cast_from_float(b->dtype, &src[i], &rounded, 1);
+		cast_to_float(b->dtype, &rounded, &out[i], 1);
+	}
 }
 
 static void adam(struct backend *b, const struct backend_adam *a, float *p,
