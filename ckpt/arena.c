@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Bump allocation in blocks that double up to 1 MiB, from little: each of
- * thousands of shards has an arena, with a few names in it.  The limit is what keeps
- * a hostile pickle from turning a few bytes of input into all of memory: the
- * parser gives its arena a bound in proportion to the file.
+ * thousands of shards has an arena, with a few names in it.  The limit is what
+ * keeps a hostile pickle from turning a few bytes of input into all of memory:
+ * the parser gives its arena a bound in proportion to the file.
  */
 #include "ckpt/arena.h"
 

@@ -41,7 +41,7 @@ struct sink {
 struct out {
 	struct treefile_target *t;
 	struct vfile *f;
-	const struct taker *self; /* that the file is; NULL: none */
+	struct taker *self; /* that the file is; NULL: none */
 	struct sink own;
 	struct sink takers[TAKERS_OPEN];
 	uint8_t *buf; /* PIECE_MAX bytes, or as many as the file has */
@@ -75,11 +75,18 @@ static int close_sink(const struct treefile_target *t, struct sink *s, int rc,
 	return rc;
 }
 
+/* `bytes` more are there. */
+static int progress(const struct out *o, uint64_t bytes)
+{
+	const struct treewrite_options *const options = o->t->options;
+
+	return options->progress(options->ctx, bytes) ? 0 : -EINTR;
+}
+
 static int write_piece(const struct out *o, const struct sink *s,
 		       const uint8_t *p, size_t len, uint64_t off,
 		       struct errmsg *err)
 {
-	const struct treewrite_options *const options = o->t->options;
 	const size_t bytes = len;
 
 	while (len) {
@@ -93,13 +100,13 @@ static int write_piece(const struct out *o, const struct sink *s,
 		off += (uint64_t)n;
 		len -= (size_t)n;
 	}
-	return options->progress(options->ctx, bytes) ? 0 : -EINTR;
+	return progress(o, bytes);
 }
 
 /* --- takers -------------------------------------------------------------------- */
 
 /* Bytes [off, off + len) of a taker, which are at `p`, are written. */
-static int note_part(const struct out *o, const struct taker *k,
+static int note_part(const struct out *o, struct taker *k,
 		     const uint8_t *p, size_t len, uint64_t off,
 		     struct errmsg *err)
 {
@@ -108,14 +115,13 @@ static int note_part(const struct out *o, const struct taker *k,
 		.len = len,
 		.crc = vfile_wants_sums(k->f) ? checksum_add(0, p, len) : 0,
 	};
-	struct takers *const all = &o->t->takers;
 
-	if (takers_wrote(all, (uint32_t)(k - all->v), &part) < 0)
+	if (takers_wrote(&o->t->takers, k, &part) < 0)
 		return errmsg_set(err, -ENOMEM, "%s: out of memory", k->path);
 	return 0;
 }
 
-static int write_to_taker(struct out *o, const struct taker *k,
+static int write_to_taker(struct out *o, struct taker *k,
 			  const uint8_t *p, size_t len, uint64_t off,
 			  struct errmsg *err)
 {
@@ -200,14 +206,6 @@ static int copy_range(struct out *o, uint64_t off, uint64_t end,
 	return rc;
 }
 
-/* Leave a hole: what follows, if only the file's end, is written after it. */
-static int skip_range(const struct out *o, uint64_t off, uint64_t end)
-{
-	const struct treewrite_options *const options = o->t->options;
-
-	return options->progress(options->ctx, end - off) ? 0 : -EINTR;
-}
-
 /* Copy the storages or, if `literals`, what lies between them. */
 static int copy_kind(struct out *o, bool literals, struct errmsg *err)
 {
@@ -225,9 +223,12 @@ static int copy_kind(struct out *o, bool literals, struct errmsg *err)
 		       (m->v[i].kind == EXTENT_LITERAL) == literal &&
 		       (m->v[i].kind == EXTENT_ZERO) == zero)
 			i++;
-		if (literal == literals)
-			rc = zero ? skip_range(o, start, m->v[i].start) :
-				    copy_range(o, start, m->v[i].start, err);
+		if (literal != literals)
+			continue;
+		/* Zeros are left a hole: what follows, if only the file's end,
+		 * is written after it. */
+		rc = zero ? progress(o, m->v[i].start - start) :
+			    copy_range(o, start, m->v[i].start, err);
 	}
 	return rc;
 }
@@ -324,7 +325,7 @@ int treefile_create_taker(struct treefile_target *t, const char *path,
 	return rc;
 }
 
-int treefile_write_part(struct treefile_target *t, const struct taker *k,
+int treefile_write_part(struct treefile_target *t, struct taker *k,
 			uint64_t off, uint64_t len, struct errmsg *err)
 {
 	struct out o = { .t = t, .f = k->f, .self = k };

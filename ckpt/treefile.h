@@ -29,7 +29,7 @@ int treefile_create_taker(struct treefile_target *t, const char *path,
 
 /* Write bytes [off, off + len) of a taker, and to others what they have of
  * them.  Thread-safe. */
-int treefile_write_part(struct treefile_target *t, const struct taker *k,
+int treefile_write_part(struct treefile_target *t, struct taker *k,
 			uint64_t off, uint64_t len, struct errmsg *err);
 
 /* All storages of a taker are written: write what lies between them. */

@@ -151,17 +151,16 @@ bool takers_next(const struct takers *t, const struct shardcache *shards,
 
 /* --- what they have ---------------------------------------------------------- */
 
-int takers_wrote(struct takers *t, uint32_t k, const struct checksum *part)
+int takers_wrote(struct takers *t, struct taker *k, const struct checksum *part)
 {
-	struct taker *const taker = &t->v[k];
 	void *grown;
 
 	pthread_mutex_lock(&t->lock);
-	grown = arena_grow(&t->arena, taker->parts, taker->n, &taker->cap,
-			   taker->n + 1, sizeof(*taker->parts));
+	grown = arena_grow(&t->arena, k->parts, k->n, &k->cap, k->n + 1,
+			   sizeof(*k->parts));
 	if (grown) {
-		taker->parts = grown;
-		taker->parts[taker->n++] = *part;
+		k->parts = grown;
+		k->parts[k->n++] = *part;
 	}
 	pthread_mutex_unlock(&t->lock);
 	return grown ? 0 : -ENOMEM;

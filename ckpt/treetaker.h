@@ -65,8 +65,9 @@ bool takers_next(const struct takers *t, const struct shardcache *shards,
 		 uint32_t shard, uint64_t from, uint64_t end, size_t *pos,
 		 struct taker_run *run);
 
-/* A part of taker `k` is written.  Parts may overlap.  -ENOMEM. */
-int takers_wrote(struct takers *t, uint32_t k, const struct checksum *part);
+/* A part of a taker is written.  Parts may overlap.  -ENOMEM. */
+int takers_wrote(struct takers *t, struct taker *k,
+		 const struct checksum *part);
 
 /* No part is being written: put them in order.  Of those that overlap one is cut,
  * and its sum is not known any longer. */

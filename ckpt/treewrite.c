@@ -35,7 +35,7 @@ struct task {
 	char *path; /* of a file: in the tree; else NULL */
 	uint64_t node;
 	uint64_t size;
-	const struct taker *taker;
+	struct taker *taker;
 	struct checksum part;
 };
 
@@ -218,13 +218,15 @@ static int write_takers(struct writer *w)
 {
 	const unsigned width = w->target.options->width;
 	const size_t n = w->target.takers.n;
+	struct errmsg err = { "" };
 	int rc = 0;
 
 	drop_tasks(w);
 	for (uint32_t i = 0; !rc && i < n; i++)
 		rc = add_parts(w, i);
 	if (rc)
-		return tell(w, rc, &(struct errmsg){ "out of memory" });
+		return tell(w, errmsg_set(&err, rc, "%s: out of memory",
+					  w->target.options->shown), &err);
 	rc = parallel_for(w->n, width, write_part, w);
 	return rc ? rc : parallel_for(n, width, finish_taker, w);
 }

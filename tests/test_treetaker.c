@@ -54,7 +54,7 @@ static void put(struct writing *w, uint32_t k, const uint8_t *p, uint64_t at,
 				       .crc = checksum_add(0, p, len) };
 
 	memcpy(w->out[k] + at, p, len);
-	assert_int_equal(takers_wrote(&w->t, k, &part), 0);
+	assert_int_equal(takers_wrote(&w->t, &w->t.v[k], &part), 0);
 }
 
 /* All but `self` take what they want of bytes [from, end) of a shard; how many

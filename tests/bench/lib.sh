@@ -102,6 +102,12 @@ begin_own() {
 	mkdir "$mnt"
 }
 
+# mount_bare DIR: have the server that does nothing (bare.c) show it at $mnt.  The
+# kernel reads files by itself for root alone; has_bare: it may.
+bare=${top_builddir:-.}/tests/bench/bare
+mount_bare() { "$bare" "$1" "$mnt"; }
+has_bare() { [ "$(id -u)" = 0 ] && [ -x "$bare" ]; }
+
 # mount_as OPTIONS: serve $source at $mnt, the server's process in $server.
 # Without an index: rounds are to be alike.
 mount_as() {
