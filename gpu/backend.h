@@ -204,6 +204,8 @@ struct backend_cuda_options {
 	bool tf32; /* products of float32 may round factors to 11 bits */
 	size_t logits_bytes; /* the most that are there at once; 0: 1 GiB */
 	bool no_gds;         /* files are read through the host's memory */
+	bool no_cudnn;       /* attention is by our kernels */
+	bool deterministic;  /* the same bits from run to run */
 };
 
 /* -ENOTSUP where CUDA was not built in, -ENODEV where there is no GPU. */

@@ -9,6 +9,7 @@
 
 #include "ckpt/errmsg.h"
 #include "gpu/cuda.h"
+#include "gpu/cuda_attention.h"
 #include "gpu/cuda_ops.h"
 #include "gpu/cuda_product.h"
 #include "gpu/cuda_queue.h"
@@ -155,6 +156,7 @@ static void cuda_destroy(struct backend *b)
 	struct cuda *const c = cuda_of(b);
 
 	cuda_products_done(c);
+	cuda_attention_cudnn_done(c);
 	cuda_queues_done(c);
 	if (c->scratch)
 		cudaFreeAsync(c->scratch, c->stream);
@@ -244,6 +246,8 @@ int backend_cuda_new(struct backend **out, enum dtype dtype,
 	};
 	c->logits_bytes = o->logits_bytes ? o->logits_bytes : LOGITS_BYTES;
 	c->no_gds = o->no_gds;
+	c->no_cudnn = o->no_cudnn;
+	c->repeatable = o->deterministic;
 	c->tf32 = o->tf32 && dtype == DTYPE_F32;
 	rc = choose_device(c, o->local_rank, err);
 	if (rc) {

@@ -77,6 +77,7 @@ struct config {
 	bool recompute; /* blocks on the way back */
 	bool tf32;
 	bool no_gds; /* files are read through the host's memory */
+	bool no_cudnn; /* attention is by our kernels */
 	struct optimizer_config optimizer;
 	struct schedule_config schedule;
 	struct scaler_config scaler;

@@ -24,9 +24,12 @@ struct cuda {
 	cudaStream_t stream;
 	cudaStream_t beside[BACKEND_QUEUES]; /* of the other queues */
 	struct products *products;
+	struct cudnn *cudnn; /* NULL: not asked for yet */
 	bool tf32;           /* products of float32 may keep less of it */
 	size_t logits_bytes; /* that are there at once */
 	bool no_gds;         /* files are read through the host's memory */
+	bool no_cudnn;       /* attention is by our kernels */
+	bool repeatable;     /* the same bits every time */
 	/* Grown on first use and kept: what operations need for themselves. */
 	void *scratch;
 	size_t scratch_len;

@@ -283,6 +283,8 @@ void cuda_attention(struct backend *b, void *out, float *stats, const void *qkv,
 
 	a.out = out;
 	a.stats = stats;
+	if (cuda_attention_cudnn(cuda, &a))
+		return;
 	if (cuda_attention_fits_mma(cuda, &a)) {
 		cuda_attention_mma(cuda, &a);
 		return;
@@ -307,13 +309,16 @@ void cuda_attention_grad(struct backend *b, void *dqkv, const void *dout,
 	struct cuda *const cuda = cuda_of(b);
 	struct cuda_heads a =
 		attention_of(qkv, batch, seq, heads, c, drop, seed);
-	float *const delta = (float *)cuda_scratch(
-		cuda, batch * heads * seq * sizeof(*delta));
+	float *delta;
 
 	a.out = (void *)out;
 	a.stats = (float *)stats;
 	a.dout = dout;
 	a.dqkv = dqkv;
+	if (cuda_attention_cudnn_grad(cuda, &a))
+		return;
+	delta = (float *)cuda_scratch(cuda,
+				      batch * heads * seq * sizeof(*delta));
 	a.delta = delta;
 	if (!delta || is_too_wide(cuda, a))
 		return;

@@ -34,6 +34,11 @@ bool cuda_attention_fits_mma(const struct cuda *c, const struct cuda_heads *a);
 void cuda_attention_mma(struct cuda *c, const struct cuda_heads *a);
 void cuda_attention_mma_grad(struct cuda *c, const struct cuda_heads *a);
 
+/* By cuDNN.  False if it cannot, with nothing done. */
+bool cuda_attention_cudnn(struct cuda *c, const struct cuda_heads *a);
+bool cuda_attention_cudnn_grad(struct cuda *c, const struct cuda_heads *a);
+void cuda_attention_cudnn_done(struct cuda *c);
+
 #ifdef __cplusplus
 }
 #endif

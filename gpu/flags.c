@@ -138,6 +138,8 @@ const struct flag flags[FLAGS] = {
 	      "\tproducts of fp32 in TF32, on devices that have it"),
 	OTHER("no_gds", FLAG_ON, no_gds,
 	      "\tdo not read checkpoints by GPUDirect Storage"),
+	OTHER("no_cudnn", FLAG_ON, no_cudnn,
+	      "\tattention by uctrain's own kernels"),
 	OTHER("recompute", FLAG_ON, recompute,
 	      "\tmake blocks again on the way back: less memory"),
 	OTHER("data", FLAG_TEXT, data,

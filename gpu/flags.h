@@ -45,7 +45,7 @@ struct flag {
 	const char *help; /* what a value is called, a tab, and the meaning */
 };
 
-#define FLAGS 45
+#define FLAGS 46
 extern const struct flag flags[FLAGS];
 
 bool flag_takes_value(const struct flag *f);

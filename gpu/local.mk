@@ -72,9 +72,21 @@ am__v_NVCC_1 =
 	$(AM_V_NVCC)$(MKDIR_P) $(@D) && \
 	$(NVCC) $(NVCC_FLAGS) -I$(top_srcdir) -MD -MF $(@:.o=.d) -c -o $@ $<
 -include $(cuda_kernels:.cu=.d)
+if HAVE_CUDNN
+%C%_libuctrain_a_SOURCES += $(cudnn_sources) %D%/cudnn_api.c
+else
+%C%_libuctrain_a_SOURCES += %D%/cuda_attention_nocudnn.c
+endif
 else
 %C%_libuctrain_a_SOURCES += %D%/backend_nocuda.c
 endif
+cudnn_sources = \
+	%D%/cudnn_api.h \
+	%D%/cudnn_graph.h %D%/cudnn_graph.c \
+	%D%/cudnn_attention.h %D%/cudnn_attention.c \
+	%D%/cuda_attention_cudnn.c
+EXTRA_DIST += %D%/cudnn_api.c %D%/cuda_attention_nocudnn.c
+
 nccl_sources = %D%/nccl_api.h %D%/nccl_api.c %D%/devcomm_nccl.c
 if HAVE_NCCL
 %C%_libuctrain_a_SOURCES += $(nccl_sources)

@@ -126,6 +126,8 @@ static int open_backend(struct run *r, struct errmsg *err)
 		.local_rank = r->comm->local_rank,
 		.tf32 = c->tf32,
 		.no_gds = c->no_gds,
+		.no_cudnn = c->no_cudnn,
+		.deterministic = c->deterministic || c->rank_invariant,
 	};
 
 	if (c->deterministic)

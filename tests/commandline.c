@@ -14,7 +14,7 @@
 #include "tests/mkckpt.h"
 #include "tests/mkpt.h"
 
-#define WORDS_MAX 16
+#define WORDS_MAX 24
 
 static char *dir;
 

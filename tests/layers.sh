@@ -70,7 +70,7 @@ FNR == 1 {
 	sub(/>.*/, "", header)
 	if (dir != "fs" && header ~ /^fuse/)
 		complain(dir "/ may not include <" header ">")
-	if (dir != "gpu" && header ~ /^(cuda|cublas|curand|cufile|nccl|mpi)/)
+	if (dir != "gpu" && header ~ /^(cuda|cublas|cudnn|curand|cufile|nccl|mpi)/)
 		complain(dir "/ may not include <" header ">")
 }
 

@@ -220,13 +220,15 @@ cudaemu_cxxflags = -std=c++17 -pthread $(UCFS_CFLAGS) -fno-strict-aliasing \
 	-Wno-unknown-pragmas -fno-exceptions -fno-rtti -fno-threadsafe-statics
 EXTRA_LIBRARIES = %D%/libcudaemu.a
 %C%_libcudaemu_a_SOURCES = \
-	$(cuda_sources) $(cufile_sources) \
+	$(cuda_sources) $(cufile_sources) $(cudnn_sources) \
 	%D%/cudaemu/cuda_runtime.h %D%/cudaemu/cuda_runtime_api.h \
 	%D%/cudaemu/cublasLt.h %D%/cudaemu/cufile.h \
+	%D%/cudaemu/cudnn.h \
 	%D%/cudaemu/gpu/cuda_launch.cuh %D%/cudaemu/gpu/cuda_ptx.cuh \
 	%D%/cudaemu/cudaemu.h %D%/cudaemu/cudaemu.cc \
 	%D%/cudaemu/cudaemu_api.c %D%/cudaemu/cudaemu_lt.c \
 	%D%/cudaemu/cudaemu_cufile.h %D%/cudaemu/cudaemu_cufile.c \
+	%D%/cudaemu/cudaemu_cudnn.h %D%/cudaemu/cudaemu_cudnn.c \
 	%D%/cudaemu/cudaemu_types.c
 %C%_libcudaemu_a_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS)
 %C%_libcudaemu_a_CXXFLAGS = $(cudaemu_cxxflags)

@@ -31,6 +31,7 @@
 #include "tests/sides.h"
 #ifdef CUDA_EMULATED
 #include "cudaemu.h"
+#include "cudaemu_cudnn.h"
 #endif
 
 #define COUNT(a) (sizeof(a) / sizeof(*(a)))
@@ -216,6 +217,8 @@ static const struct shape attentions[] = {
 	{ .n = { 1, 131, 1, 64 } },
 	{ .n = { 1, 67, 1, 128 }, .drop = 0.2f },
 	{ .n = { 1, 40, 1, 136 } },
+	{ .n = { 2, 128, 2, 16 } },
+	{ .n = { 3, 70, 1, 24 } },
 };
 
 /* Rows, width, vocabulary; `how`: the loss alone. */
@@ -260,8 +263,11 @@ static const struct op {
 
 /* --- both sides ------------------------------------------------------------- */
 
-/* Enough for some rows of the largest vocabulary above. */
-static const struct backend_cuda_options options = { .logits_bytes = 1 << 14 };
+/* Logits are enough for some rows of the largest vocabulary above. */
+static struct backend_cuda_options options = {
+	.logits_bytes = 1 << 14,
+	.deterministic = true,
+};
 
 static struct backend *cpu(enum dtype dtype)
 {
@@ -323,7 +329,8 @@ static void check_shape(struct backend *want_by, struct backend *got_by,
 	do_op(&again, got_by, op, &op->shapes[i], skew, what);
 	run_otherwise(false);
 	sides_near(what, &got, &want, tolerance);
-	sides_equal(what, &again, &got);
+	if (options.deterministic)
+		sides_equal(what, &again, &got);
 	side_end(&want);
 	side_end(&got);
 	side_end(&again);
@@ -355,13 +362,130 @@ static void is_the_cpus(void **state)
 	check_op(*state);
 }
 
+static const struct op *op_named(const char *name)
+{
+	size_t i;
+
+	for (i = 0; strcmp(ops[i].name, name) != 0; i++)
+		;
+	return &ops[i];
+}
+
+/* In a run that need not be repeatable, all of it is by cuDNN where it can. */
+static void attention_is_the_cpus_by_cudnn(void **state)
+{
+	(void)state;
+	options.deterministic = false;
+	check_op(op_named("attention"));
+	options.deterministic = true;
+}
+
+static void attention_is_the_cpus_by_our_kernels(void **state)
+{
+	(void)state;
+	options.no_cudnn = true;
+	check_op(op_named("attention"));
+	options.no_cudnn = false;
+}
+
 #ifdef CUDA_EMULATED
+/* How many graphs cuDNN runs for a shape, and what sync says. */
+static unsigned runs_of(const struct shape *h, enum dtype dtype, int want)
+{
+	struct backend *const b = cuda(dtype);
+	const unsigned before = cudaemu_cudnn.runs;
+	struct errmsg err = { "" };
+	struct side s;
+
+	side_begin(&s, b, 0);
+	attention(&s, h);
+	assert_int_equal(b->ops->sync(b, &err), want);
+	if (want)
+		assert_non_null(strstr(err.text, "cudnnBackendExecute"));
+	side_end(&s);
+	b->ops->destroy(b);
+	return cudaemu_cudnn.runs - before;
+}
+
+#define SOME .shape = { .n = { 1, 70, 2, 16 } }
+#define BF16 .dtype = DTYPE_BF16
+
+static void cudnn_is_asked_for_what_it_can(void **state)
+{
+	static const struct {
+		const char *what;
+		struct shape shape;
+		enum dtype dtype;
+		unsigned runs;
+		bool deterministic, no_cudnn;
+		struct cudaemu_cudnn library;
+	} cases[] = {
+		{ .what = "both ways", SOME, BF16, .runs = 2 },
+		{ .what = "float16", SOME, .dtype = DTYPE_F16, .runs = 2 },
+		{ .what = "sums in one order",
+		  SOME,
+		  BF16,
+		  .runs = 1,
+		  .deterministic = true },
+		{ .what = "--no_cudnn", SOME, BF16, .no_cudnn = true },
+		{ .what = "float32", SOME, .dtype = DTYPE_F32 },
+		{ .what = "dropout",
+		  BF16,
+		  .shape = { .n = { 1, 70, 2, 16 }, .drop = 0.1f } },
+		{ .what = "heads of odd width",
+		  BF16,
+		  .shape = { .n = { 1, 70, 2, 12 } } },
+		{ .what = "wide heads",
+		  BF16,
+		  .shape = { .n = { 1, 70, 1, 136 } } },
+		{ .what = "few positions",
+		  BF16,
+		  .shape = { .n = { 1, 63, 2, 16 } } },
+		{ .what = "no library", SOME, BF16, .library = { .absent = true } },
+		{ .what = "one that is too old",
+		  BF16,
+		  .shape = { .n = { 1, 128, 2, 16 } },
+		  .library = { .version = 91002 } },
+		{ .what = "an old one",
+		  BF16,
+		  .shape = { .n = { 1, 128, 2, 16 } },
+		  .library = { .version = 91200 },
+		  .runs = 2 },
+		{ .what = "what that cannot",
+		  SOME,
+		  BF16,
+		  .library = { .version = 91200 } },
+		{ .what = "one that refuses",
+		  SOME,
+		  BF16,
+		  .library = { .refuses = true } },
+	};
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < COUNT(cases); i++) {
+		unsigned runs;
+
+		cudaemu_cudnn = cases[i].library;
+		options.deterministic = cases[i].deterministic;
+		options.no_cudnn = cases[i].no_cudnn;
+		runs = runs_of(&cases[i].shape, cases[i].dtype, 0);
+		if (runs != cases[i].runs)
+			fail_msg("%s: %u runs", cases[i].what, runs);
+	}
+	cudaemu_cudnn = (struct cudaemu_cudnn){ .fails = true };
+	runs_of(&cases[0].shape, DTYPE_BF16, -EIO);
+	cudaemu_cudnn.fails = false;
+	options.no_cudnn = false;
+	options.deterministic = true;
+}
+
 /* As where cuBLASLt has no epilogue: the same, by other kernels. */
 static void linear_needs_no_epilogues(void **state)
 {
 	(void)state;
 	cudaemu_refuse_epilogues(true);
-	check_op(&ops[3]);
+	check_op(op_named("linear"));
 	cudaemu_refuse_epilogues(false);
 }
 
@@ -555,7 +679,7 @@ static int look_for_device(void)
 
 int main(void)
 {
-	struct CMUnitTest tests[COUNT(ops) + 5];
+	struct CMUnitTest tests[COUNT(ops) + 8];
 	char names[COUNT(ops)][32];
 	const int rc = look_for_device();
 	size_t n = 0;
@@ -569,12 +693,18 @@ int main(void)
 						NULL, (void *)&ops[n] };
 	}
 	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
+		attention_is_the_cpus_by_cudnn);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
+		attention_is_the_cpus_by_our_kernels);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
 		a_model_learns_as_on_the_cpu);
 	tests[n++] =
 		(struct CMUnitTest)cmocka_unit_test(runs_are_equal_bit_for_bit);
 	tests[n++] =
 		(struct CMUnitTest)cmocka_unit_test(queues_wait_for_each_other);
 #ifdef CUDA_EMULATED
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
+		cudnn_is_asked_for_what_it_can);
 	tests[n++] =
 		(struct CMUnitTest)cmocka_unit_test(linear_needs_no_epilogues);
 	tests[n++] = (struct CMUnitTest)cmocka_unit_test(out_of_memory_is_told);

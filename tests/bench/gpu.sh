@@ -58,12 +58,14 @@ steps() {
 
 	for ((i = 0; i < rounds; i++)); do
 		add "$1.ours" "$(ours "$1" "$2" 30)"
+		add "$1.own" "$(ours "$1" "$2" 30 --no_cudnn)"
 		[ -z "$python" ] || add "$1.torch" \
 			"$("$python" "$here/gpustep.py" step "$1" "$2" 1024 25 2>/dev/null)"
 	done
 	row_of "$1, $2 x 1024" "$1.ours" tokens/s
 	bar "  model FLOP utilisation" \
 		"$(utilisation "$(median "$1.ours")" "$1")" ">=" "$3"
+	row_of "  attention by our kernels, not cuDNN" "$1.own" tokens/s
 	[ -n "$python" ] || return 0
 	row_of "  PyTorch, compiled" "$1.torch" tokens/s
 	bar "  ours to PyTorch's" "$(ratio "$(median "$1.ours")" \

@@ -54,6 +54,17 @@ check "rank-invariant: one and three ranks" within 0 "$(apart same1 same3 1)"
 on_cuda 2 same2 "${same[@]}" --zero_stage 2
 check "rank-invariant: one and two ranks" within 0 "$(apart same1 same2 1)"
 
+# Attention by cuDNN, if it is there, and by our kernels: for as many positions
+# as cuDNN is asked for.
+wide=(--dtype bf16 --n_positions 64 --seq_length 64 --steps 4)
+train 1 wide-cpu "${flags[@]}" "${wide[@]}"
+for attention in "" --no_cudnn --deterministic; do
+	on_cuda 1 "wide$attention" "${flags[@]}" "${wide[@]}" $attention
+	check "attention ${attention:-by default}" within 0.1 "$(apart wide-cpu "wide$attention" 1)"
+done
+on_cuda 1 wide-again "${flags[@]}" "${wide[@]}" --deterministic
+check "attention --deterministic, again" within 0 "$(apart wide--deterministic wide-again 1)"
+
 # What only a GPU has.
 if [ "${cuda[0]}" = uctrain ] && command -v compute-sanitizer >/dev/null; then
 	check "compute-sanitizer" compute-sanitizer --error-exitcode 9 uctrain \

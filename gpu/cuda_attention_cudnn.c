@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention by cuDNN, where it is quicker than our kernels and means the same:
+ * its dropout has other patterns than ours, and its sums on the way back come
+ * in any order, so that neither is asked for where that matters.  Its `stats`
+ * are ours: forwards and back are each by who can.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "gpu/cuda_attention.h"
+#include "gpu/cudnn_attention.h"
+
+/* Of cuDNN: before the first, backward kernels had errors that NVIDIA's front
+ * end refuses them for; before the second, keys beyond a multiple of 128 had to
+ * be masked by whoever calls. */
+#define VERSION_MIN 91100
+#define VERSION_ANY_SEQ 91600
+
+#define SEQ_MIN 64    /* fewer positions are no work */
+#define WIDTH_MAX 128 /* of a head, on all devices */
+#define ALIGNMENT 16
+#define WORKSPACE_ALIGNMENT 256
+
+/* What is done in one way; without a graph, cuDNN cannot. */
+struct way {
+	struct cudnn_attention shape;
+	bool back;
+	struct cudnn_graph *graph;
+};
+
+struct cudnn {
+	const struct cudnn_api *api;
+	cudnnHandle_t handle;
+	cudnnBackendDescriptor_t device;
+	struct way *ways;
+	size_t n;
+};
+
+/* --- beginning and end ------------------------------------------------------ */
+
+/* Without a handle, it cannot be used. */
+static void open_cudnn(struct cuda *c, struct cudnn *d)
+{
+	const struct cudnn_api *const api = cudnn_api();
+
+	if (!api || api->version < VERSION_MIN)
+		return;
+	d->api = api;
+	if (api->create(&d->handle)) {
+		d->handle = NULL;
+		return;
+	}
+	if (api->set_stream(d->handle, c->stream) ||
+	    api->descriptor_create(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR,
+				   &d->device) ||
+	    api->set(d->device, CUDNN_ATTR_DEVICEPROP_HANDLE, CUDNN_TYPE_HANDLE,
+		     1, &d->handle) ||
+	    api->finalize(d->device)) {
+		api->destroy(d->handle);
+		d->handle = NULL;
+	}
+}
+
+/* NULL: it cannot be used. */
+static struct cudnn *cudnn_of(struct cuda *c)
+{
+	if (!c->cudnn) {
+		c->cudnn = calloc(1, sizeof(*c->cudnn));
+		if (c->cudnn)
+			open_cudnn(c, c->cudnn);
+	}
+	return c->cudnn && c->cudnn->handle ? c->cudnn : NULL;
+}
+
+void cuda_attention_cudnn_done(struct cuda *c)
+{
+	struct cudnn *const d = c->cudnn;
+
+	if (!d)
+		return;
+	for (size_t i = 0; i < d->n; i++)
+		cudnn_graph_free(d->ways[i].graph);
+	if (d->device)
+		d->api->descriptor_destroy(d->device);
+	if (d->handle)
+		d->api->destroy(d->handle);
+	free(d->ways);
+	free(d);
+}
+
+/* --- which way -------------------------------------------------------------- */
+
+static bool is_aligned(const void *p)
+{
+	return (uintptr_t)p % ALIGNMENT == 0;
+}
+
+static bool fits(const struct cuda *c, const struct cuda_heads *a)
+{
+	return !c->no_cudnn && c->base.dtype != DTYPE_F32 && a->drop == 0 &&
+	       a->width % 8 == 0 && a->width <= WIDTH_MAX &&
+	       a->seq >= SEQ_MIN && is_aligned(a->qkv) && is_aligned(a->out) &&
+	       is_aligned(a->dout) && is_aligned(a->dqkv);
+}
+
+static bool version_fits(const struct cudnn *d, const struct cuda_heads *a)
+{
+	return d->api->version >= VERSION_ANY_SEQ || a->seq % 128 == 0;
+}
+
+/* NULL: cuDNN cannot. */
+static struct cudnn_graph *plan(const struct cudnn *d,
+				const struct cudnn_attention *shape, bool back)
+{
+	struct cudnn_graph *const g =
+		back ? cudnn_attention_grad_graph(d->api, shape)
+		     : cudnn_attention_graph(d->api, shape);
+
+	if (g && cudnn_graph_plan(g, d->device) == 0)
+		return g;
+	cudnn_graph_free(g);
+	return NULL;
+}
+
+static struct cudnn_graph *
+new_way(struct cudnn *d, const struct cudnn_attention *shape, bool back)
+{
+	struct way *const ways = realloc(d->ways, (d->n + 1) * sizeof(*ways));
+
+	if (!ways)
+		return NULL;
+	d->ways = ways;
+	ways[d->n] = (struct way){ *shape, back, plan(d, shape, back) };
+	return ways[d->n++].graph;
+}
+
+/* NULL: not by cuDNN. */
+static struct cudnn_graph *graph_for(struct cuda *c, const struct cuda_heads *a,
+				     bool back)
+{
+	const struct cudnn_attention shape = {
+		.type = c->base.dtype == DTYPE_BF16 ? CUDNN_DATA_BFLOAT16
+						    : CUDNN_DATA_HALF,
+		.batch = (int64_t)a->batch,
+		.seq = (int64_t)a->seq,
+		.heads = (int64_t)a->heads,
+		.width = (int64_t)a->width,
+	};
+	struct cudnn *const d = fits(c, a) ? cudnn_of(c) : NULL;
+
+	if (!d || !version_fits(d, a))
+		return NULL;
+	for (size_t i = 0; i < d->n; i++) {
+		const struct cudnn_attention *const s = &d->ways[i].shape;
+
+		if (d->ways[i].back == back && s->batch == shape.batch &&
+		    s->seq == shape.seq && s->heads == shape.heads &&
+		    s->width == shape.width)
+			return d->ways[i].graph;
+	}
+	return new_way(d, &shape, back);
+}
+
+/* --- operations ------------------------------------------------------------- */
+
+static void run(struct cuda *c, const struct cudnn_graph *g, void *slots[],
+		void *workspace)
+{
+	const cudnnStatus_t s =
+		cudnn_graph_run(g, c->cudnn->handle, slots, workspace);
+
+	if (s != CUDNN_STATUS_SUCCESS)
+		cuda_fail(c, -EIO, "attention: cudnnBackendExecute",
+			  c->cudnn->api->get_error_string(s));
+}
+
+/* Third `i` of what has rows of queries, keys and values. */
+static void *third(const struct cuda *c, const void *qkv,
+		   const struct cuda_heads *a, size_t i)
+{
+	return (char *)qkv + i * a->heads * a->width * c->base.lp_size;
+}
+
+static float minus_infinity = -INFINITY, one = 1;
+
+static void set_slots(const struct cuda *c, const struct cuda_heads *a,
+		      float *scale, void *slots[])
+{
+	slots[ATTENTION_Q] = third(c, a->qkv, a, 0);
+	slots[ATTENTION_K] = third(c, a->qkv, a, 1);
+	slots[ATTENTION_V] = third(c, a->qkv, a, 2);
+	slots[ATTENTION_OUT] = a->out;
+	slots[ATTENTION_STATS] = a->stats;
+	slots[ATTENTION_SCALE] = scale;
+	slots[ATTENTION_MINUS_INFINITY] = &minus_infinity;
+}
+
+bool cuda_attention_cudnn(struct cuda *c, const struct cuda_heads *a)
+{
+	const struct cudnn_graph *const g = graph_for(c, a, false);
+	void *slots[ATTENTION_SLOTS];
+	float scale = a->scale;
+	void *workspace = NULL;
+	size_t bytes;
+
+	if (!g)
+		return false;
+	bytes = cudnn_graph_workspace(g);
+	if (bytes)
+		workspace = cuda_scratch(c, bytes);
+	set_slots(c, a, &scale, slots);
+	if (!bytes || workspace)
+		run(c, g, slots, workspace);
+	return true;
+}
+
+static size_t aligned(size_t bytes)
+{
+	return (bytes + WORKSPACE_ALIGNMENT - 1) / WORKSPACE_ALIGNMENT *
+	       WORKSPACE_ALIGNMENT;
+}
+
+bool cuda_attention_cudnn_grad(struct cuda *c, const struct cuda_heads *a)
+{
+	const struct cudnn_graph *const g =
+		c->repeatable ? NULL : graph_for(c, a, true);
+	const size_t rows = a->batch * a->heads * a->seq;
+	const size_t delta = aligned(rows * sizeof(float));
+	const size_t sums = aligned(rows * a->width * sizeof(float));
+	void *slots[ATTENTION_GRAD_SLOTS];
+	float scale = a->scale;
+	char *scratch;
+
+	if (!g)
+		return false;
+	scratch = cuda_scratch(c, delta + sums + cudnn_graph_workspace(g));
+	if (!scratch)
+		return true; /* sync tells */
+	set_slots(c, a, &scale, slots);
+	slots[ATTENTION_DOUT] = (void *)a->dout;
+	slots[ATTENTION_DQ] = third(c, a->dqkv, a, 0);
+	slots[ATTENTION_DK] = third(c, a->dqkv, a, 1);
+	slots[ATTENTION_DV] = third(c, a->dqkv, a, 2);
+	slots[ATTENTION_ONE] = &one;
+	slots[ATTENTION_DELTA] = scratch;
+	slots[ATTENTION_DQ_SUM] = scratch + delta;
+	run(c, g, slots, scratch + delta + sums);
+	return true;
+}
