@@ -103,6 +103,7 @@ scripts = \
 	%D%/cases/train_mount.sh \
 	%D%/cases/train_cuda.sh \
 	%D%/cases/train_gds.sh \
+	%D%/cases/train_cudnn.sh \
 	%D%/cases/train_zero.sh \
 	%D%/layers.sh \
 	%D%/headers.sh \
@@ -192,6 +193,11 @@ endif
 if HAVE_CUDA
 cuda_tests += %D%/test_cuda
 endif
+if HAVE_CUDNN
+cuda_programs += %D%/cudnn_plans
+endif
+%C%_cudnn_plans_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
+%C%_cudnn_plans_LDADD = $(train_libs)
 %C%_test_cuda_SOURCES = $(cuda_test_sources)
 %C%_test_cuda_LDADD = $(train_ldadd)
 %C%_test_cuda_emulated_SOURCES = $(cuda_test_sources)
@@ -343,6 +349,7 @@ AM_TESTS_ENVIRONMENT = \
 	top_srcdir='$(abs_top_srcdir)'; export top_srcdir; \
 	top_builddir='$(abs_top_builddir)'; export top_builddir; \
 	CC='$(CC)'; export CC; \
+	NVCC='$(NVCC)'; export NVCC; \
 	sanitize='$(enable_sanitize)'; export sanitize; \
 	CPPFLAGS='$(AM_CPPFLAGS) $(CPPFLAGS)'; export CPPFLAGS; \
 	ASAN_OPTIONS="quarantine_size_mb=1$${ASAN_OPTIONS:+:$$ASAN_OPTIONS}"; \

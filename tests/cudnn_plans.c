@@ -2,7 +2,8 @@
 /*
  * Does the real cuDNN know our graphs of attention, and has it kernels for them?
  * It compiles them for devices that are described to it (its "deviceless"
- * compilation), so that no GPU is needed; cudnn.sh has the rest.
+ * compilation), so that no GPU is needed; cases/train_cudnn.sh has the rest.
+ * Ends with 77 if there is no cuDNN to ask.
  */
 #include <stdio.h>
 #include <string.h>
@@ -11,8 +12,11 @@
 
 #define COUNT(a) (sizeof(a) / sizeof(*(a)))
 
-/* What cuDNN 9.11 and later ask of a device, in its own names; sizes are those
- * of NVIDIA's documents. */
+/* The first that takes this description. */
+#define VERSION_MIN 91200
+
+/* What cuDNN asks of a device, in its own names; sizes are those of NVIDIA's
+ * documents. */
 static const char description[] =
 	"{\"cudaDeviceId\":0,\"deviceVer\":%d,\"driverVer\":13000,"
 	"\"totalGlobalMem\":80000000000,"
@@ -101,9 +105,11 @@ int main(void)
 
 	if (!api) {
 		printf("cuDNN cannot be loaded\n");
-		return 1;
+		return 77;
 	}
 	printf("cuDNN %zu\n", api->version);
+	if (api->version < VERSION_MIN)
+		return 77;
 	for (size_t i = 0; i < COUNT(devices); i++) {
 		const cudnnBackendDescriptor_t d = describe(api, i);
 
