@@ -5,8 +5,8 @@
  * in any order, so that neither is asked for where that matters.  Its `stats`
  * are ours: forwards and back are each by who can.
  */
-#include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "gpu/cuda_attention.h"
@@ -23,7 +23,7 @@
 #define ALIGNMENT 16
 #define WORKSPACE_ALIGNMENT 256
 
-/* What is done in one way; without a graph, cuDNN cannot. */
+/* What is done in one way; without a graph, not by cuDNN. */
 struct way {
 	struct cudnn_attention shape;
 	bool back;
@@ -36,31 +36,65 @@ struct cudnn {
 	cudnnBackendDescriptor_t device;
 	struct way *ways;
 	size_t n;
+	bool told; /* that it failed */
 };
 
 /* --- beginning and end ------------------------------------------------------ */
 
-/* Without a handle, it cannot be used. */
+static void close_cudnn(struct cudnn *d)
+{
+	if (d->device)
+		d->api->descriptor_destroy(d->device);
+	if (d->handle)
+		d->api->destroy(d->handle);
+	d->device = NULL;
+	d->handle = NULL;
+	d->api = NULL;
+}
+
+static void tell(struct cudnn *d, const char *why)
+{
+	if (!d->told)
+		fprintf(stderr,
+			"uctrain: attention is by our own kernels where cuDNN "
+			"failed: %s\n",
+			why);
+	d->told = true;
+}
+
+static cudnnStatus_t open_handle(struct cuda *c, struct cudnn *d)
+{
+	const struct cudnn_api *const api = d->api;
+	cudnnStatus_t s = api->create(&d->handle);
+
+	if (s) {
+		d->handle = NULL;
+		return s;
+	}
+	s = api->set_stream(d->handle, c->stream);
+	if (!s)
+		s = api->descriptor_create(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR,
+					   &d->device);
+	if (!s)
+		s = api->set(d->device, CUDNN_ATTR_DEVICEPROP_HANDLE,
+			     CUDNN_TYPE_HANDLE, 1, &d->handle);
+	return s ? s : api->finalize(d->device);
+}
+
+/* Without an api, it cannot be used. */
 static void open_cudnn(struct cuda *c, struct cudnn *d)
 {
 	const struct cudnn_api *const api = cudnn_api();
+	cudnnStatus_t s;
 
 	if (!api || api->version < VERSION_MIN)
 		return;
 	d->api = api;
-	if (api->create(&d->handle)) {
-		d->handle = NULL;
+	s = open_handle(c, d);
+	if (!s)
 		return;
-	}
-	if (api->set_stream(d->handle, c->stream) ||
-	    api->descriptor_create(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR,
-				   &d->device) ||
-	    api->set(d->device, CUDNN_ATTR_DEVICEPROP_HANDLE, CUDNN_TYPE_HANDLE,
-		     1, &d->handle) ||
-	    api->finalize(d->device)) {
-		api->destroy(d->handle);
-		d->handle = NULL;
-	}
+	tell(d, api->get_error_string(s));
+	close_cudnn(d);
 }
 
 /* NULL: it cannot be used. */
@@ -71,7 +105,7 @@ static struct cudnn *cudnn_of(struct cuda *c)
 		if (c->cudnn)
 			open_cudnn(c, c->cudnn);
 	}
-	return c->cudnn && c->cudnn->handle ? c->cudnn : NULL;
+	return c->cudnn && c->cudnn->api ? c->cudnn : NULL;
 }
 
 void cuda_attention_cudnn_done(struct cuda *c)
@@ -82,10 +116,7 @@ void cuda_attention_cudnn_done(struct cuda *c)
 		return;
 	for (size_t i = 0; i < d->n; i++)
 		cudnn_graph_free(d->ways[i].graph);
-	if (d->device)
-		d->api->descriptor_destroy(d->device);
-	if (d->handle)
-		d->api->destroy(d->handle);
+	close_cudnn(d);
 	free(d->ways);
 	free(d);
 }
@@ -110,35 +141,49 @@ static bool version_fits(const struct cudnn *d, const struct cuda_heads *a)
 	return d->api->version >= VERSION_ANY_SEQ || a->seq % 128 == 0;
 }
 
-/* NULL: cuDNN cannot. */
-static struct cudnn_graph *plan(const struct cudnn *d,
-				const struct cudnn_attention *shape, bool back)
+/* From now on this is for our kernels. */
+static void give_up(struct cudnn *d, struct way *w, const char *why)
 {
-	struct cudnn_graph *const g =
-		back ? cudnn_attention_grad_graph(d->api, shape)
-		     : cudnn_attention_graph(d->api, shape);
-
-	if (g && cudnn_graph_plan(g, d->device) == 0)
-		return g;
-	cudnn_graph_free(g);
-	return NULL;
+	tell(d, why);
+	cudnn_graph_free(w->graph);
+	w->graph = NULL;
 }
 
-static struct cudnn_graph *
-new_way(struct cudnn *d, const struct cudnn_attention *shape, bool back)
+static struct way *new_way(struct cudnn *d, const struct cudnn_attention *shape,
+			   bool back)
 {
 	struct way *const ways = realloc(d->ways, (d->n + 1) * sizeof(*ways));
+	struct way *w;
 
 	if (!ways)
 		return NULL;
 	d->ways = ways;
-	ways[d->n] = (struct way){ *shape, back, plan(d, shape, back) };
-	return ways[d->n++].graph;
+	w = &ways[d->n++];
+	*w = (struct way){ .shape = *shape, .back = back };
+	w->graph = back ? cudnn_attention_grad_graph(d->api, shape)
+			: cudnn_attention_graph(d->api, shape);
+	if (w->graph && cudnn_graph_plan(w->graph, d->device) < 0)
+		give_up(d, w, cudnn_graph_why(w->graph));
+	return w;
+}
+
+/* The way of a shape, or NULL: not by cuDNN. */
+static struct way *find_way(struct cudnn *d,
+			    const struct cudnn_attention *shape, bool back)
+{
+	for (size_t i = 0; i < d->n; i++) {
+		const struct cudnn_attention *const s = &d->ways[i].shape;
+
+		if (d->ways[i].back == back && s->batch == shape->batch &&
+		    s->seq == shape->seq && s->heads == shape->heads &&
+		    s->width == shape->width)
+			return &d->ways[i];
+	}
+	return new_way(d, shape, back);
 }
 
 /* NULL: not by cuDNN. */
-static struct cudnn_graph *graph_for(struct cuda *c, const struct cuda_heads *a,
-				     bool back)
+static struct way *way_for(struct cuda *c, const struct cuda_heads *a, bool back)
 {
 	const struct cudnn_attention shape = {
 		.type = c->base.dtype == DTYPE_BF16 ? CUDNN_DATA_BFLOAT16
@@ -149,31 +194,26 @@ static struct cudnn_graph *graph_for(struct cuda *c, const struct cuda_heads *a,
 		.width = (int64_t)a->width,
 	};
 	struct cudnn *const d = fits(c, a) ? cudnn_of(c) : NULL;
+	struct way *w;
 
 	if (!d || !version_fits(d, a))
 		return NULL;
-	for (size_t i = 0; i < d->n; i++) {
-		const struct cudnn_attention *const s = &d->ways[i].shape;
-
-		if (d->ways[i].back == back && s->batch == shape.batch &&
-		    s->seq == shape.seq && s->heads == shape.heads &&
-		    s->width == shape.width)
-			return d->ways[i].graph;
-	}
-	return new_way(d, &shape, back);
+	w = find_way(d, &shape, back);
+	return w && w->graph ? w : NULL;
 }
 
 /* --- operations ------------------------------------------------------------- */
 
-static void run(struct cuda *c, const struct cudnn_graph *g, void *slots[],
-		void *workspace)
+/* When cuDNN fails it has queued nothing. */
+static bool run(struct cuda *c, struct way *w, void *slots[], void *workspace)
 {
+	struct cudnn *const d = c->cudnn;
 	const cudnnStatus_t s =
-		cudnn_graph_run(g, c->cudnn->handle, slots, workspace);
+		cudnn_graph_run(w->graph, d->handle, slots, workspace);
 
 	if (s != CUDNN_STATUS_SUCCESS)
-		cuda_fail(c, -EIO, "attention: cudnnBackendExecute",
-			  c->cudnn->api->get_error_string(s));
+		give_up(d, w, d->api->get_error_string(s));
+	return s == CUDNN_STATUS_SUCCESS;
 }
 
 /* Third `i` of what has rows of queries, keys and values. */
@@ -199,21 +239,22 @@ static void set_slots(const struct cuda *c, const struct cuda_heads *a,
 
 bool cuda_attention_cudnn(struct cuda *c, const struct cuda_heads *a)
 {
-	const struct cudnn_graph *const g = graph_for(c, a, false);
+	struct way *const w = way_for(c, a, false);
 	void *slots[ATTENTION_SLOTS];
 	float scale = a->scale;
 	void *workspace = NULL;
 	size_t bytes;
 
-	if (!g)
+	if (!w)
 		return false;
-	bytes = cudnn_graph_workspace(g);
-	if (bytes)
+	bytes = cudnn_graph_workspace(w->graph);
+	if (bytes) {
 		workspace = cuda_scratch(c, bytes);
+		if (!workspace)
+			return true; /* sync tells */
+	}
 	set_slots(c, a, &scale, slots);
-	if (!bytes || workspace)
-		run(c, g, slots, workspace);
-	return true;
+	return run(c, w, slots, workspace);
 }
 
 static size_t aligned(size_t bytes)
@@ -224,8 +265,7 @@ static size_t aligned(size_t bytes)
 
 bool cuda_attention_cudnn_grad(struct cuda *c, const struct cuda_heads *a)
 {
-	const struct cudnn_graph *const g =
-		c->repeatable ? NULL : graph_for(c, a, true);
+	struct way *const w = c->repeatable ? NULL : way_for(c, a, true);
 	const size_t rows = a->batch * a->heads * a->seq;
 	const size_t delta = aligned(rows * sizeof(float));
 	const size_t sums = aligned(rows * a->width * sizeof(float));
@@ -233,9 +273,10 @@ bool cuda_attention_cudnn_grad(struct cuda *c, const struct cuda_heads *a)
 	float scale = a->scale;
 	char *scratch;
 
-	if (!g)
+	if (!w)
 		return false;
-	scratch = cuda_scratch(c, delta + sums + cudnn_graph_workspace(g));
+	scratch =
+		cuda_scratch(c, delta + sums + cudnn_graph_workspace(w->graph));
 	if (!scratch)
 		return true; /* sync tells */
 	set_slots(c, a, &scale, slots);
@@ -246,6 +287,5 @@ bool cuda_attention_cudnn_grad(struct cuda *c, const struct cuda_heads *a)
 	slots[ATTENTION_ONE] = &one;
 	slots[ATTENTION_DELTA] = scratch;
 	slots[ATTENTION_DQ_SUM] = scratch + delta;
-	run(c, g, slots, scratch + delta + sums);
-	return true;
+	return run(c, w, slots, scratch + delta + sums);
 }

@@ -568,6 +568,8 @@ const char *cudnnGetErrorString(cudnnStatus_t s)
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t *handle)
 {
+	if (cudaemu_cudnn.broken)
+		return CUDNN_STATUS_NOT_SUPPORTED;
 	*handle = calloc(1, sizeof(**handle));
 	return *handle ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_EXECUTION_FAILED;
 }

@@ -9,6 +9,7 @@
 struct cudaemu_cudnn {
 	bool absent;    /* it cannot be loaded */
 	size_t version; /* 0: one that can do all */
+	bool broken;    /* it can be loaded, and no more */
 	bool refuses;   /* it can do nothing */
 	bool fails;     /* what was planned fails */
 	unsigned runs;  /* graphs that have been run */
