@@ -10,7 +10,9 @@
 #			without it our side is measured alone
 # UCFS_GPU_TFLOPS	what the GPU's tensor cores do in bfloat16, dense (989,
 #			an H100's or H200's)
-# UCFS_GPU_BATCH	rows of a step of gpt2 and of gpt2-xl ("32 8")
+# UCFS_GPU_BATCH	rows of a step of gpt2 and of gpt2-xl ("64 16" where there are
+#			100 GB, an H200, else "32 8"; an optimizer's step is a
+#			smaller part of a larger one)
 #
 # shellcheck source=lib.sh
 . "${BASH_SOURCE%/*}/lib.sh"
@@ -107,7 +109,11 @@ loading() {
 
 printf 'gpu: %s, %d rounds\n' \
 	"$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)" "$rounds"
-read -r small large <<<"${UCFS_GPU_BATCH:-32 8}"
+memory=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits |
+	head -n 1)
+fits="32 8"
+[ "${memory:-0}" -lt 100000 ] || fits="64 16"
+read -r small large <<<"${UCFS_GPU_BATCH:-$fits}"
 steps gpt2 "$small" 0.50
 steps gpt2-xl "$large" 0.55
 loading
