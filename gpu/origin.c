@@ -68,7 +68,9 @@ bool origin_storage(struct origin *o, uint64_t *start, uint64_t *len)
 			else
 				end = e->offset;
 		}
-		if (o->extents->next <= at)
+		/* What is asked once more would take the place of these. */
+		if (o->extents->next <= at ||
+		    o->extents->next >= o->extents->size)
 			break;
 	}
 	*len = end - *start;
