@@ -21,6 +21,11 @@
 /* Alignments above do not matter to anybody. */
 #define ALIGNMENT_MAX 256
 
+/* What an epilogue reads and writes must be aligned to.  cuBLASLt does not say
+ * so, and takes others; but then its kernels may fault (users of its bias have
+ * met that below 8 and below 16), which ends all work on the device. */
+#define EPILOGUE_ALIGNMENT 16
+
 /* What products have in common that are done in one way.  No padding: it is
  * compared as bytes. */
 struct key {
@@ -288,10 +293,16 @@ static struct way *way_of(struct cuda *c, const struct cuda_product *p)
 	return w;
 }
 
+static bool is_aligned(const struct cuda_product *p)
+{
+	return alignment(p->vector) >= EPILOGUE_ALIGNMENT &&
+	       alignment(p->aux) >= EPILOGUE_ALIGNMENT;
+}
+
 bool cuda_multiply(struct cuda *c, const struct cuda_product *p)
 {
 	const float alpha = 1, beta = p->add ? 1 : 0;
-	struct way *const w = way_of(c, p);
+	struct way *const w = is_aligned(p) ? way_of(c, p) : NULL;
 	cublasStatus_t s;
 
 	if (!w || !w->can || !set_pointers(c, w->desc, p))

@@ -293,6 +293,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
 	    !fits(a, algo->alignment[0]) || !fits(b, algo->alignment[1]) ||
 	    !fits(c, algo->alignment[2]) || !fits(d, algo->alignment[3]))
 		return CUBLAS_STATUS_INVALID_VALUE;
+	/* Kernels may read these as vectors. */
+	if (!fits(desc->bias, 16) || !fits(desc->aux, 16))
+		return CUBLAS_STATUS_EXECUTION_FAILED;
 	memcpy(&by[0], alpha, sizeof(by[0]));
 	memcpy(&by[1], beta, sizeof(by[1]));
 	for (uint64_t col = 0; col < n; col++)
