@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/cudnn_api.h"
 
-#include <dlfcn.h>
-#include <stddef.h>
+#include "gpu/library.h"
 
 #define LIBRARY "libcudnn.so.9"
 
@@ -10,10 +9,7 @@ const struct cudnn_api *cudnn_api(void)
 {
 	static struct cudnn_api api;
 	__typeof__(cudnnGetVersion) *version;
-	const struct {
-		const char *name;
-		void **at;
-	} calls[] = {
+	const struct library_call calls[] = {
 		{ "cudnnGetVersion", (void **)&version },
 		{ "cudnnCreate", (void **)&api.create },
 		{ "cudnnDestroy", (void **)&api.destroy },
@@ -28,14 +24,9 @@ const struct cudnn_api *cudnn_api(void)
 		{ "cudnnBackendFinalize", (void **)&api.finalize },
 		{ "cudnnBackendExecute", (void **)&api.execute },
 	};
-	void *const library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+	const char *why;
 
-	for (size_t i = 0; library && i < sizeof(calls) / sizeof(*calls); i++) {
-		*calls[i].at = dlsym(library, calls[i].name);
-		if (!*calls[i].at)
-			return NULL;
-	}
-	if (!library)
+	if (!library_load(LIBRARY, calls, sizeof(calls) / sizeof(*calls), &why))
 		return NULL;
 	api.version = version();
 	return &api;

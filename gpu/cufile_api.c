@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/cufile_api.h"
 
-#include <dlfcn.h>
-#include <stddef.h>
 #include <unistd.h>
+
+#include "gpu/library.h"
 
 #define LIBRARY "libcufile.so.0"
 
@@ -17,10 +17,7 @@
 const struct cufile_api *cufile_api(void)
 {
 	static struct cufile_api api;
-	const struct {
-		const char *name;
-		void **at;
-	} calls[] = {
+	const struct library_call calls[] = {
 		{ NAME_OF(cuFileDriverOpen), (void **)&api.driver_open },
 		{ NAME_OF(cuFileDriverClose), (void **)&api.driver_close },
 		{ NAME_OF(cuFileDriverGetProperties),
@@ -30,16 +27,13 @@ const struct cufile_api *cufile_api(void)
 		  (void **)&api.handle_deregister },
 		{ NAME_OF(cuFileRead), (void **)&api.read },
 	};
-	void *library = NULL;
+	const char *why;
 
 	/* Without it the library copies through the host; and it takes its
 	 * time to find that out, and writes a log into the working directory. */
-	if (access(DRIVER, F_OK) == 0)
-		library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
-	for (size_t i = 0; library && i < sizeof(calls) / sizeof(*calls); i++) {
-		*calls[i].at = dlsym(library, calls[i].name);
-		if (!*calls[i].at)
-			return NULL;
-	}
-	return library ? &api : NULL;
+	if (access(DRIVER, F_OK) < 0)
+		return NULL;
+	return library_load(LIBRARY, calls, sizeof(calls) / sizeof(*calls), &why)
+		       ? &api
+		       : NULL;
 }

@@ -60,7 +60,8 @@ EXTRA_DIST += $(cuda_kernels) \
 	%D%/cuda_reduce.cuh %D%/cuda_columns.cuh \
 	%D%/cuda_head.cuh %D%/cuda_mma.cuh
 if HAVE_CUDA
-%C%_libuctrain_a_SOURCES += $(cuda_sources) %D%/cuda_lt.c
+%C%_libuctrain_a_SOURCES += $(cuda_sources) %D%/cuda_lt.c \
+	%D%/library.h %D%/library.c
 %C%_libuctrain_a_LIBADD = $(cuda_kernels:.cu=.o)
 CLEANFILES += $(cuda_kernels:.cu=.o) $(cuda_kernels:.cu=.d)
 SUFFIXES = .cu

@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/nccl_api.h"
 
-#include <dlfcn.h>
-#include <stddef.h>
+#include "gpu/library.h"
 
 #define LIBRARY "libnccl.so.2"
 
 const struct nccl_api *nccl_api(const char **why)
 {
 	static struct nccl_api api;
-	const struct {
-		const char *name;
-		void **at;
-	} calls[] = {
+	const struct library_call calls[] = {
 		{ "ncclGetUniqueId", (void **)&api.get_unique_id },
 		{ "ncclCommInitRank", (void **)&api.comm_init_rank },
 		{ "ncclCommDestroy", (void **)&api.comm_destroy },
@@ -26,15 +22,8 @@ const struct nccl_api *nccl_api(const char **why)
 		{ "ncclAllGather", (void **)&api.all_gather },
 		{ "ncclAllReduce", (void **)&api.all_reduce },
 	};
-	void *const library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
 
-	*why = NULL;
-	for (size_t i = 0; library && i < sizeof(calls) / sizeof(*calls); i++) {
-		*calls[i].at = dlsym(library, calls[i].name);
-		if (!*calls[i].at)
-			*why = dlerror();
-	}
-	if (!library)
-		*why = dlerror();
-	return *why ? NULL : &api;
+	return library_load(LIBRARY, calls, sizeof(calls) / sizeof(*calls), why)
+		       ? &api
+		       : NULL;
 }
