@@ -260,8 +260,10 @@ train_programs = \
 	$(MPI_CFLAGS)
 %C%_ranks_nccl_LDADD = $(train_libs)
 
-# What `make bench` measures training steps with.
-train_bench = %D%/bench/trainstep
+# What `make bench` measures training steps with, and what tells where the time of
+# one goes on a GPU.
+train_bench = %D%/bench/trainstep %D%/bench/gpuops
+%C%_bench_gpuops_LDADD = $(train_libs)
 %C%_bench_trainstep_SOURCES = \
 	%D%/bench/trainstep.c \
 	%D%/whole.h %D%/whole.c
