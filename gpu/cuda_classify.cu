@@ -29,7 +29,8 @@ static __device__ __forceinline__ softmax together(softmax a, softmax b)
 	/* Nothing has been seen: there is no difference to take. */
 	if (top == -INFINITY)
 		return { top, a.sum + b.sum };
-	return { top, a.sum * expf(a.top - top) + b.sum * expf(b.top - top) };
+	return { top, a.sum * exp_near(a.top - top) +
+			      b.sum * exp_near(b.top - top) };
 }
 
 static __device__ __forceinline__ softmax softmax_of_warp(softmax x)
@@ -46,6 +47,22 @@ static __device__ __forceinline__ softmax softmax_of_warp(softmax x)
 	return x;
 }
 
+/* N logits of a row of n, from the i-th on.  What lies beyond was never written:
+ * it is not read, and weighs nothing. */
+template <int N, typename T>
+static __device__ __forceinline__ floats<N> load_logits(const T *x, size_t i,
+							size_t n)
+{
+	floats<N> f;
+
+	if (i + N <= n)
+		return load<N>(x + i);
+#pragma unroll
+	for (int k = 0; k < N; k++)
+		f.x[k] = i + k < n ? widen(x[i + k]) : -INFINITY;
+	return f;
+}
+
 template <int N, typename T>
 static __device__ __forceinline__ softmax softmax_of_row(const T *x, size_t n)
 {
@@ -55,17 +72,15 @@ static __device__ __forceinline__ softmax softmax_of_row(const T *x, size_t n)
 	softmax all = none;
 
 	for (size_t i = threadIdx.x * N; i < n; i += THREADS * N) {
-		const floats<N> f = load<N>(x + i);
+		const floats<N> f = load_logits<N>(x, i, n);
 		softmax some = none;
 
 #pragma unroll
 		for (int k = 0; k < N; k++)
-			if (i + k < n)
-				some.top = fmaxf(some.top, f.x[k]);
+			some.top = fmaxf(some.top, f.x[k]);
 #pragma unroll
 		for (int k = 0; k < N; k++)
-			if (i + k < n)
-				some.sum += expf(f.x[k] - some.top);
+			some.sum += exp_near(f.x[k] - some.top);
 		all = together(all, some);
 	}
 	all = softmax_of_warp(all);
@@ -94,14 +109,17 @@ static __global__ void __launch_bounds__(THREADS)
 		return;
 	__syncthreads();
 	for (size_t i = threadIdx.x * N; i < vocab; i += THREADS * N) {
-		floats<N> f = load<N>(x + i);
+		floats<N> f = load_logits<N>(x, i, vocab);
+		const size_t of_target = (size_t)target - i;
 
 #pragma unroll
-		for (int k = 0; k < N; k++) {
-			f.x[k] = factor * expf(f.x[k] - all.top);
-			if (target >= 0 && i + k == (size_t)target)
-				f.x[k] -= scale;
-		}
+		for (int k = 0; k < N; k++)
+			f.x[k] = factor * exp_near(f.x[k] - all.top);
+		if (of_target < N)
+#pragma unroll
+			for (int k = 0; k < N; k++)
+				if (of_target == (size_t)k)
+					f.x[k] -= scale;
 		store(x + i, f);
 	}
 }

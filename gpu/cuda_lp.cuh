@@ -58,6 +58,15 @@ template <typename T> static __device__ __forceinline__ float rounded(float x)
 	return widen(t);
 }
 
+#define LOG2_E 1.4426950409f
+
+/* e^x for an x that is not far from 0, or for which that is as good as 0: the
+ * device has powers of two, and what is lost of their exponent grows with it. */
+static __device__ __forceinline__ float exp_near(float x)
+{
+	return ptx_exp2(x * LOG2_E);
+}
+
 /* What is moved at once: an unsigned integer of the size. */
 template <size_t bytes> struct word;
 template <> struct word<16> {
