@@ -12,7 +12,6 @@
 #include "gpu/cuda_launch.cuh"
 #include "gpu/cuda_mma.cuh"
 
-#define LOG2_E 1.4426950409f
 #define LN_2 0.6931471806f
 
 #define TILE 64     /* rows of the other side */
@@ -68,6 +67,26 @@ static __device__ __forceinline__ float quad_max(float x)
 	return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
+/* A query sees no later keys: their scores become such as weigh nothing.  The
+ * lane's first score is at `row` and `column`; rows are queries, or with
+ * `of_keys` keys. */
+template <bool of_keys, int N>
+static __device__ __forceinline__ void hide_later_keys(float s[N][4],
+						       size_t row, size_t column)
+{
+	const int ahead = (int)(row - column);
+
+#pragma unroll
+	for (int i = 0; i < N; i++)
+#pragma unroll
+		for (int j = 0; j < 4; j++) {
+			const int by = i * 8 + j % 2 - j / 2 * 8;
+
+			if (of_keys ? by < ahead : by > ahead)
+				s[i][j] = -INFINITY;
+		}
+}
+
 /* --- forwards --------------------------------------------------------------- */
 
 /* A lane's two queries: the largest score, counted in powers of two, and the
@@ -76,14 +95,11 @@ struct running {
 	float top[2], sum[2];
 };
 
-/* Scores of keys from `at` on become weights; `fade` is what is left of what
- * was summed before. */
+/* Scores become weights; `fade` is what is left of what was summed before.  Of
+ * each query some key is seen from the first tile on. */
 static __device__ __forceinline__ void weigh(float s[TILE / 8][4], running &r,
-					     float fade[2], size_t query,
-					     size_t at, float scale)
+					     float fade[2], float scale)
 {
-	const size_t first = at + threadIdx.x % 4 * 2;
-
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
 		float top = -INFINITY;
@@ -91,15 +107,9 @@ static __device__ __forceinline__ void weigh(float s[TILE / 8][4], running &r,
 #pragma unroll
 		for (int i = 0; i < TILE / 8; i++)
 #pragma unroll
-			for (int j = 0; j < 2; j++) {
-				float &x = s[i][half * 2 + j];
-
-				x = first + i * 8 + j <= query + half * 8
-					    ? x * scale
-					    : -INFINITY;
-				top = fmaxf(top, x);
-			}
-		top = fmaxf(r.top[half], quad_max(top));
+			for (int j = 0; j < 2; j++)
+				top = fmaxf(top, s[i][half * 2 + j]);
+		top = fmaxf(r.top[half], quad_max(top) * scale);
 		fade[half] = ptx_exp2(r.top[half] - top);
 		r.top[half] = top;
 		r.sum[half] *= fade[half];
@@ -109,7 +119,7 @@ static __device__ __forceinline__ void weigh(float s[TILE / 8][4], running &r,
 			for (int j = 0; j < 2; j++) {
 				float &x = s[i][half * 2 + j];
 
-				x = ptx_exp2(x - top);
+				x = ptx_exp2(x * scale - top);
 				r.sum[half] += x;
 			}
 	}
@@ -143,13 +153,17 @@ static __device__ __forceinline__ void drop_weights(float s[TILE / 8][4],
 template <int D, bool drops, typename T>
 static __device__ __forceinline__ void
 attend_tile(float o[D / 8][4], running &r, const uint32_t q[D / 16][4],
-	    const T *tile, const cuda_heads &a, uint64_t seed, size_t query,
+	    const T *tile, const cuda_heads &a, uint64_t seed, size_t row,
 	    size_t at)
 {
+	const size_t query = row + threadIdx.x % WARP / 4;
 	float s[TILE / 8][4], fade[2];
 
 	multiply_rows<D, TILE / 8>(s, q, tile, 0);
-	weigh(s, r, fade, query, at, a.scale * LOG2_E);
+	if (at + TILE > row)
+		hide_later_keys<false, TILE / 8>(s, query,
+						 at + threadIdx.x % 4 * 2);
+	weigh(s, r, fade, a.scale * LOG2_E);
 	if (drops)
 		drop_weights(s, seed, query, at, a.drop);
 #pragma unroll
@@ -210,7 +224,7 @@ static __global__ void __launch_bounds__(QUERIES * 2, D == 64 ? 2 : 1)
 		wait_for_stage();
 		if (at <= row + 15)
 			attend_tile<D, drops>(o, r, q, keys.stage(i), a, h.seed,
-					      query, at);
+					      row, at);
 		__syncthreads();
 	}
 	finish_rows(factor, r, h.stats, query, a.seq);
@@ -229,6 +243,8 @@ weigh_again(float s[STEP][4], float d[STEP][4], const cuda_heads &a,
 	    uint64_t seed, size_t row, size_t column, const float *sums,
 	    const float *delta)
 {
+	const float scale = a.scale * LOG2_E;
+
 #pragma unroll
 	for (int i = 0; i < STEP; i++)
 #pragma unroll
@@ -238,11 +254,8 @@ weigh_again(float s[STEP][4], float d[STEP][4], const cuda_heads &a,
 			const size_t query = of_keys ? other : mine;
 			const size_t key = of_keys ? mine : other;
 			const int at = of_keys ? i * 8 + j % 2 : j / 2;
-			const bool seen = key <= query && query < a.seq;
-			float weight =
-				seen ? ptx_exp2(s[i][j] * a.scale * LOG2_E -
-						sums[at] * LOG2_E)
-				     : 0;
+			const float weight =
+				ptx_exp2(s[i][j] * scale - sums[at] * LOG2_E);
 			float grad = d[i][j];
 
 			if (drops) {
@@ -258,7 +271,8 @@ weigh_again(float s[STEP][4], float d[STEP][4], const cuda_heads &a,
 		}
 }
 
-/* sums and delta of a tile's queries, for the lanes to find. */
+/* sums and delta of a tile's queries, for the lanes to find.  Beyond the sequence
+ * rows are zeros, and whatever weighs them adds nothing. */
 static __device__ __forceinline__ void copy_stats(float *to, const float *sums,
 						  const float *delta, size_t at,
 						  size_t seq)
@@ -315,6 +329,8 @@ add_tile(own_rows<D> &r, const T *tile, const float *stats, const cuda_heads &a,
 			continue;
 		multiply_rows<D, STEP>(s, r.x1, tile, n);
 		multiply_rows<D, STEP>(d, r.x2, tile + TILE * D, n);
+		if (of_keys ? at + n < row + 16 : at + n + STEP * 8 > row)
+			hide_later_keys<of_keys, STEP>(s, mine, at + of_lane);
 		weigh_again<of_keys, drops>(s, d, a, seed, mine, at + of_lane,
 					    of_keys ? stats + of_lane : r.sums,
 					    of_keys ? stats + TILE + of_lane
@@ -338,8 +354,11 @@ store_gradients(const own_rows<D> &r, const head_of_block<T> &h,
 		store_rows<D>(h.dv, h.wide, row, a.seq, a.width, r.d2, ones);
 }
 
+/* With so many blocks of a multiprocessor, their registers suffice. */
 template <int D, bool of_keys, bool drops, typename T>
-static __global__ void __launch_bounds__(ROWS * 2) attend_grad(cuda_heads a)
+static __global__ void
+__launch_bounds__(ROWS * 2, D == 64 ? (of_keys && drops ? 2 : 3) : 1)
+	attend_grad(cuda_heads a)
 {
 	CUDA_DYNAMIC_SHARED(shared);
 	__shared__ float stats[2][2 * TILE];

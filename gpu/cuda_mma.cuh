@@ -37,7 +37,8 @@ static __device__ __forceinline__ uint32_t pack(float lo, float hi, f16)
 #define CHUNK 8
 
 /* Where a chunk of a row is in a tile of rows of D: neighbours in a column are
- * in different banks. */
+ * in different banks.  Rows that are a multiple of 8 apart are alike: what is
+ * added for them outside is an offset that instructions have room for. */
 template <int D>
 static __device__ __forceinline__ uint32_t place(uint32_t row, uint32_t chunk)
 {
@@ -51,11 +52,14 @@ static __device__ __forceinline__ void copy_tile(T *tile, const T *from,
 						 size_t apart, size_t first,
 						 size_t rows, size_t width)
 {
-	constexpr int chunks = D / CHUNK;
+	constexpr int chunks = D / CHUNK, at_once = THREADS / chunks;
+	const uint32_t chunk = threadIdx.x % chunks;
 
+	static_assert(THREADS % chunks == 0 && ROWS % at_once == 0,
+		      "all threads have the same number of chunks");
 #pragma unroll
-	for (int i = threadIdx.x; i < ROWS * chunks; i += THREADS) {
-		const uint32_t row = i / chunks, chunk = i % chunks;
+	for (int i = 0; i < ROWS; i += at_once) {
+		const uint32_t row = i + threadIdx.x / chunks;
 		const bool there = first + row < rows && chunk * CHUNK < width;
 
 		ptx_copy_16(tile + place<D>(row, chunk),
@@ -78,7 +82,7 @@ static __device__ __forceinline__ void load_a(uint32_t a[D / 16][4],
 							k * 2 + lane / 16));
 }
 
-/* s[i] = a * (8 rows of a tile from row + 8 * i on)', i < N */
+/* s[i] = a * (8 rows of a tile from row + 8 * i on)', i < N; row % 8 is 0 */
 template <int D, int N, typename T>
 static __device__ __forceinline__ void
 multiply_rows(float s[N][4], const uint32_t a[D / 16][4], const T *tile,
@@ -98,15 +102,16 @@ multiply_rows(float s[N][4], const uint32_t a[D / 16][4], const T *tile,
 			uint32_t b[4];
 
 			ptx_load_matrices(
-				b, tile + place<D>(row + i * 8 + lane / 16 * 8 +
-							   lane % 8,
-						   k * 2 + lane / 8 % 2));
+				b, tile +
+					   place<D>(lane / 16 * 8 + lane % 8,
+						    k * 2 + lane / 8 % 2) +
+					   (row + i * 8) * D);
 			mma(s[i], a[k], b, T());
 			mma(s[i + 1], a[k], b + 2, T());
 		}
 }
 
-/* o += s * (rows of a tile, from `row` on): s has N * 8 columns */
+/* o += s * (rows of a tile, from `row` on): s has N * 8 columns, row % 8 is 0 */
 template <int D, int N, typename T>
 static __device__ __forceinline__ void
 multiply_columns(float o[D / 8][4], const float s[N][4], const T *tile,
@@ -129,8 +134,8 @@ multiply_columns(float o[D / 8][4], const float s[N][4], const T *tile,
 			uint32_t b[4];
 
 			ptx_load_matrices_transposed(
-				b, tile + place<D>(row + k * 8 + lane % 16,
-						   i + lane / 16));
+				b, tile + place<D>(lane % 16, i + lane / 16) +
+					   (row + k * 8) * D);
 			mma(o[i], a, b, T());
 			mma(o[i + 1], a, b + 2, T());
 		}
