@@ -293,6 +293,13 @@ static struct way *way_of(struct cuda *c, const struct cuda_product *p)
 	return w;
 }
 
+/* Its gelu takes tanh from the hardware, which has 11 bits of it: too few for
+ * float32, unless the factors have no more. */
+static bool is_exact(const struct cuda *c, const struct cuda_product *p)
+{
+	return c->base.dtype != DTYPE_F32 || c->tf32 || !p->aux;
+}
+
 static bool is_aligned(const struct cuda_product *p)
 {
 	return alignment(p->vector) >= EPILOGUE_ALIGNMENT &&
@@ -302,7 +309,8 @@ static bool is_aligned(const struct cuda_product *p)
 bool cuda_multiply(struct cuda *c, const struct cuda_product *p)
 {
 	const float alpha = 1, beta = p->add ? 1 : 0;
-	struct way *const w = is_aligned(p) ? way_of(c, p) : NULL;
+	struct way *const w =
+		is_exact(c, p) && is_aligned(p) ? way_of(c, p) : NULL;
 	cublasStatus_t s;
 
 	if (!w || !w->can || !set_pointers(c, w->desc, p))
