@@ -65,18 +65,42 @@ static __global__ void __launch_bounds__(THREADS)
 	uint32_t before = 0;
 
 	for (size_t at = 0; at < rows; at += TILE) {
-		const size_t n = rows - at < TILE ? rows - at : TILE;
+		const unsigned n = rows - at < TILE ? rows - at : TILE;
+		/* Rows before mine come first among equals. */
+		const unsigned earlier = me <= at      ? 0
+					 : me - at < n ? me - at
+						       : n;
 
 		__syncthreads();
-		for (size_t i = threadIdx.x; i < n; i += THREADS)
+		for (unsigned i = threadIdx.x; i < n; i += THREADS)
 			tile[i] = tokens[at + i];
 		__syncthreads();
-		for (size_t i = 0; i < n; i++)
-			before += tile[i] < mine ||
-				  (tile[i] == mine && at + i < me);
+		for (unsigned i = 0; i < earlier; i++)
+			before += tile[i] <= mine;
+		for (unsigned i = earlier; i < n; i++)
+			before += tile[i] < mine;
 	}
 	if (me < rows)
 		order[before] = (uint32_t)me;
+}
+
+/* Behind the last of the rows with the token of the first: there may be many, so
+ * steps double until one is too far. */
+static __device__ __forceinline__ size_t end_of_token(const int32_t *tokens,
+						      const uint32_t *order,
+						      size_t first, size_t rows)
+{
+	const int32_t token = tokens[order[first]];
+	size_t last = first, step = 1;
+
+	while (last + step < rows && tokens[order[last + step]] == token) {
+		last += step;
+		step *= 2;
+	}
+	for (step /= 2; step; step /= 2)
+		if (last + step < rows && tokens[order[last + step]] == token)
+			last += step;
+	return last + 1;
 }
 
 /* The block of a token's first row adds them all. */
@@ -87,12 +111,11 @@ static __global__ void __launch_bounds__(THREADS)
 {
 	const size_t first = blockIdx.x;
 	const int32_t token = tokens[order[first]];
-	size_t end = first + 1;
 
 	if (first && tokens[order[first - 1]] == token)
 		return;
-	while (end < rows && tokens[order[end]] == token)
-		end++;
+	const size_t end = end_of_token(tokens, order, first, rows);
+
 	for (size_t i = threadIdx.x * N; i < c; i += THREADS * N) {
 		float *const to = dwte + (size_t)token * c + i;
 		floats<N> sum = load<N>(to);
