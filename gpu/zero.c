@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "ckpt/errmsg.h"
@@ -224,11 +225,21 @@ static uint64_t part_start(const struct zero *z)
 	return z->part * z->local;
 }
 
+/* A device that has failed takes no more part in what others wait for on theirs,
+ * where nobody can tell them; short of memory, it still does. */
 static int check_device(struct zero *z, struct errmsg *err)
 {
-	const int rc = z->backend->ops->sync(z->backend, err);
+	struct devcomm *const device = z->impl->device;
+	int rc = z->backend->ops->sync(z->backend, err);
 
-	return rc || !z->impl->device ? rc : devcomm_check(z->impl->device, err);
+	if (!rc && device)
+		rc = devcomm_check(device, err);
+	if (rc && rc != -ENOMEM && device) {
+		fprintf(stderr, "uctrain: rank %u: %s\n", z->comm->rank,
+			err->text);
+		comm_abort(z->comm, EXIT_FAILURE);
+	}
+	return rc;
 }
 
 int zero_publish(struct zero *z, struct errmsg *err)
