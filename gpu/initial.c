@@ -11,9 +11,13 @@
 #include <math.h>
 #include <string.h>
 
+#include "ckpt/parallel.h"
 #include "gpu/gpt2.h"
 
 #define STD 0.02
+
+/* Elements that a thread makes at a time: some milliseconds. */
+#define PIECE ((size_t)1 << 16)
 
 static uint64_t mix(uint64_t x)
 {
@@ -44,6 +48,25 @@ static int ends_in(const char *s, const char *end)
 	return n >= m && strcmp(s + n - m, end) == 0;
 }
 
+/* Elements of a matrix, for threads to share. */
+struct drawing {
+	uint64_t key, first;
+	size_t n;
+	double std;
+	float *out;
+};
+
+static int draw_piece(void *ctx, size_t i)
+{
+	const struct drawing *const d = ctx;
+	const size_t begin = i * PIECE, left = d->n - begin;
+	const size_t end = begin + (left < PIECE ? left : PIECE);
+
+	for (size_t k = begin; k < end; k++)
+		d->out[k] = normal(d->key, d->first + k, d->std);
+	return 0;
+}
+
 void initial_weights(const struct gpt2 *m, size_t i, uint64_t seed,
 		     uint64_t first, size_t n, float *out)
 {
@@ -60,6 +83,6 @@ void initial_weights(const struct gpt2 *m, size_t i, uint64_t seed,
 	}
 	if (ends_in(p->name, "c_proj.weight"))
 		std /= sqrt(2.0 * m->config.n_layer);
-	for (size_t k = 0; k < n; k++)
-		out[k] = normal(key, first + k, std);
+	parallel_for((n + PIECE - 1) / PIECE, parallel_width(), draw_piece,
+		     &(struct drawing){ key, first, n, std, out });
 }
