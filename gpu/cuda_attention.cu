@@ -20,6 +20,9 @@
 #define WARPS 8 /* of a block */
 #define WIDTH_MAX ((size_t)256)
 
+#define DOT_LANES 8 /* that share a query in dot_outputs */
+#define DOT_QUERIES (WARPS * WARP / DOT_LANES)
+
 /* Rows of a tile in shared memory: lanes that read one column of all rows meet
  * no other's bank. */
 static __host__ __device__ __forceinline__ size_t pitch_of(size_t width)
@@ -199,31 +202,42 @@ static __global__ void __launch_bounds__(WARPS *WARP) attend_grad(cuda_heads a)
 		store_row<SLOTS>(h.dv + mine * h.wide, d2, 1, a.width);
 }
 
-/* out * dout of each query, a warp each. */
-template <typename T>
+/* out * dout of each query, by as many lanes as a head of 64 elements keeps
+ * busy. */
+template <int N, typename T>
 static __global__ void __launch_bounds__(WARPS *WARP)
 	dot_outputs(cuda_heads a, float *delta)
 {
-	const size_t query = (size_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+	const size_t query =
+		(size_t)blockIdx.x * DOT_QUERIES + threadIdx.x / DOT_LANES;
+	const size_t lane = threadIdx.x % DOT_LANES;
 	const head_of_block<T> h = head_of<T>(a);
 	float sum = 0;
 
-	if (query >= a.seq)
-		return;
-	for (size_t i = threadIdx.x % WARP; i < a.width; i += WARP)
-		sum += widen(h.out[query * h.narrow + i]) *
-		       widen(h.dout[query * h.narrow + i]);
-	sum = warp_sum(sum);
-	if (threadIdx.x % WARP == 0)
+	if (query < a.seq)
+		for (size_t i = lane * N; i < a.width; i += DOT_LANES * N) {
+			const size_t at = query * h.narrow + i;
+			const floats<N> x = load<N>(h.out + at);
+			const floats<N> y = load<N>(h.dout + at);
+
+#pragma unroll
+			for (int k = 0; k < N; k++)
+				sum += x.x[k] * y.x[k];
+		}
+#pragma unroll
+	for (int i = DOT_LANES / 2; i; i /= 2)
+		sum += __shfl_xor_sync(0xffffffffu, sum, i);
+	if (query < a.seq && lane == 0)
 		delta[(blockIdx.z * a.heads + blockIdx.y) * a.seq + query] = sum;
 }
 
 /* --- operations ------------------------------------------------------------- */
 
-static dim3 grid_of(const cuda_heads &a)
+/* Blocks that have `queries` each. */
+static dim3 grid_of(const cuda_heads &a, size_t queries)
 {
-	return dim3((unsigned)((a.seq + WARPS - 1) / WARPS), (unsigned)a.heads,
-		    (unsigned)a.batch);
+	return dim3((unsigned)((a.seq + queries - 1) / queries),
+		    (unsigned)a.heads, (unsigned)a.batch);
 }
 
 static size_t shared_of(const cuda_heads &a, size_t rows)
@@ -234,8 +248,8 @@ static size_t shared_of(const cuda_heads &a, size_t rows)
 template <int SLOTS, typename T>
 static void launch(struct cuda *c, const cuda_heads &a)
 {
-	cuda_launch(c, "attention", attend<SLOTS, T>, grid_of(a), WARPS * WARP,
-		    shared_of(a, WARPS + 2 * WARP), a);
+	cuda_launch(c, "attention", attend<SLOTS, T>, grid_of(a, WARPS),
+		    WARPS * WARP, shared_of(a, WARPS + 2 * WARP), a);
 }
 
 template <int SLOTS, typename T>
@@ -244,9 +258,9 @@ static void launch_grad(struct cuda *c, const cuda_heads &a)
 	const size_t shared = shared_of(a, 2 * WARPS + 2 * WARP);
 
 	cuda_launch(c, "attention_grad", attend_grad<true, SLOTS, T>,
-		    grid_of(a), WARPS * WARP, shared, a);
+		    grid_of(a, WARPS), WARPS * WARP, shared, a);
 	cuda_launch(c, "attention_grad", attend_grad<false, SLOTS, T>,
-		    grid_of(a), WARPS * WARP, shared, a);
+		    grid_of(a, WARPS), WARPS * WARP, shared, a);
 }
 
 static bool is_too_wide(struct cuda *c, const cuda_heads &a)
@@ -323,8 +337,17 @@ void cuda_attention_grad(struct backend *b, void *dqkv, const void *dout,
 	if (!delta || is_too_wide(cuda, a))
 		return;
 	by_type(b->dtype, [&](auto t) {
-		cuda_launch(cuda, "attention_grad", dot_outputs<decltype(t)>,
-			    grid_of(a), WARPS * WARP, 0, a, delta);
+		typedef decltype(t) T;
+		constexpr int W = wide<T>();
+		const bool aligned = is_aligned<W>((const T *)out) &&
+				     is_aligned<W>((const T *)dout);
+
+		by_width<T>(a.width, aligned, [&](auto n) {
+			cuda_launch(cuda, "attention_grad",
+				    dot_outputs<decltype(n)::value, T>,
+				    grid_of(a, DOT_QUERIES), WARPS * WARP, 0, a,
+				    delta);
+		});
 	});
 	if (cuda_attention_fits_mma(cuda, &a)) {
 		cuda_attention_mma_grad(cuda, &a);
