@@ -32,8 +32,7 @@ struct way {
 
 struct cudnn {
 	const struct cudnn_api *api;
-	cudnnHandle_t handle;
-	cudnnBackendDescriptor_t device;
+	struct cudnn_target target;
 	struct way *ways;
 	size_t n;
 	bool told; /* that it failed */
@@ -43,12 +42,9 @@ struct cudnn {
 
 static void close_cudnn(struct cudnn *d)
 {
-	if (d->device)
-		d->api->descriptor_destroy(d->device);
-	if (d->handle)
-		d->api->destroy(d->handle);
-	d->device = NULL;
-	d->handle = NULL;
+	if (d->target.handle)
+		d->api->destroy(d->target.handle);
+	d->target.handle = NULL;
 	d->api = NULL;
 }
 
@@ -62,25 +58,6 @@ static void tell(struct cudnn *d, const char *why)
 	d->told = true;
 }
 
-static cudnnStatus_t open_handle(struct cuda *c, struct cudnn *d)
-{
-	const struct cudnn_api *const api = d->api;
-	cudnnStatus_t s = api->create(&d->handle);
-
-	if (s) {
-		d->handle = NULL;
-		return s;
-	}
-	s = api->set_stream(d->handle, c->stream);
-	if (!s)
-		s = api->descriptor_create(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR,
-					   &d->device);
-	if (!s)
-		s = api->set(d->device, CUDNN_ATTR_DEVICEPROP_HANDLE,
-			     CUDNN_TYPE_HANDLE, 1, &d->handle);
-	return s ? s : api->finalize(d->device);
-}
-
 /* Without an api, it cannot be used. */
 static void open_cudnn(struct cuda *c, struct cudnn *d)
 {
@@ -90,11 +67,15 @@ static void open_cudnn(struct cuda *c, struct cudnn *d)
 	if (!api || api->version < VERSION_MIN)
 		return;
 	d->api = api;
-	s = open_handle(c, d);
-	if (!s)
-		return;
-	tell(d, api->get_error_string(s));
-	close_cudnn(d);
+	s = api->create(&d->target.handle);
+	if (s)
+		d->target.handle = NULL;
+	else
+		s = api->set_stream(d->target.handle, c->stream);
+	if (s) {
+		tell(d, api->get_error_string(s));
+		close_cudnn(d);
+	}
 }
 
 /* NULL: it cannot be used. */
@@ -163,7 +144,7 @@ static struct way *new_way(struct cudnn *d, const struct cudnn_attention *shape,
 	*w = (struct way){ .shape = *shape, .back = back };
 	w->graph = back ? cudnn_attention_grad_graph(d->api, shape)
 			: cudnn_attention_graph(d->api, shape);
-	if (w->graph && cudnn_graph_plan(w->graph, d->device) < 0)
+	if (w->graph && cudnn_graph_plan(w->graph, &d->target) < 0)
 		give_up(d, w, cudnn_graph_why(w->graph));
 	return w;
 }
@@ -209,8 +190,7 @@ static struct way *way_for(struct cuda *c, const struct cuda_heads *a, bool back
 static bool run(struct cuda *c, struct way *w, void *slots[], void *workspace)
 {
 	struct cudnn *const d = c->cudnn;
-	const cudnnStatus_t s =
-		cudnn_graph_run(w->graph, d->handle, slots, workspace);
+	const cudnnStatus_t s = cudnn_graph_run(w->graph, slots, workspace);
 
 	if (s != CUDNN_STATUS_SUCCESS)
 		give_up(d, w, d->api->get_error_string(s));

@@ -23,6 +23,7 @@ struct cudnn_graph {
 	size_t noperations;
 	unsigned nslots;
 	int64_t between; /* the name of the last tensor without a slot */
+	struct cudnn_target target;
 	cudnnBackendDescriptor_t plan;
 	int64_t workspace;
 	bool failed;
@@ -299,11 +300,27 @@ void cudnn_graph_reshape(struct cudnn_graph *g, cudnn_tensor y, cudnn_tensor x)
 
 /* --- a plan ----------------------------------------------------------------- */
 
+/* Devices are told by attributes of one kind or the other. */
+static void set_handle(struct cudnn_graph *g, cudnnBackendDescriptor_t d,
+		       cudnnBackendAttributeName_t name)
+{
+	if (g->target.handle)
+		set(g, d, name, CUDNN_TYPE_HANDLE, 1, &g->target.handle);
+}
+
+static void set_device(struct cudnn_graph *g, cudnnBackendDescriptor_t d,
+		       cudnnBackendAttributeName_t name)
+{
+	if (!g->target.handle)
+		set_descriptor(g, d, name, g->target.device);
+}
+
 static cudnnBackendDescriptor_t all_operations(struct cudnn_graph *g)
 {
 	const cudnnBackendDescriptor_t d =
 		make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
 
+	set_handle(g, d, CUDNN_ATTR_OPERATIONGRAPH_HANDLE);
 	set(g, d, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
 	    (int64_t)g->noperations, g->operations);
 	finalize(g, d);
@@ -312,7 +329,6 @@ static cudnnBackendDescriptor_t all_operations(struct cudnn_graph *g)
 
 /* How cuDNN would do it, the best first; returns how many there are. */
 static int64_t ask_for_ways(struct cudnn_graph *g,
-			    cudnnBackendDescriptor_t device,
 			    cudnnBackendDescriptor_t ways[WAYS_MAX])
 {
 	const cudnnBackendDescriptor_t operations = all_operations(g);
@@ -323,7 +339,7 @@ static int64_t ask_for_ways(struct cudnn_graph *g,
 
 	set_descriptor(g, d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operations);
 	set(g, d, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-	set_descriptor(g, d, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, device);
+	set_device(g, d, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP);
 	finalize(g, d);
 	for (int i = 0; i < WAYS_MAX; i++)
 		ways[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
@@ -337,8 +353,7 @@ static int64_t ask_for_ways(struct cudnn_graph *g,
 
 /* Make a plan of a way: its kernel is compiled.  Not every way that is proposed
  * can be taken. */
-static void take_way(struct cudnn_graph *g, cudnnBackendDescriptor_t device,
-		     cudnnBackendDescriptor_t way)
+static void take_way(struct cudnn_graph *g, cudnnBackendDescriptor_t way)
 {
 	const struct cudnn_api *const api = g->api;
 	const cudnnBackendDescriptor_t d =
@@ -346,7 +361,8 @@ static void take_way(struct cudnn_graph *g, cudnnBackendDescriptor_t device,
 	int64_t n;
 
 	set_descriptor(g, d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, way);
-	set_descriptor(g, d, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, device);
+	set_handle(g, d, CUDNN_ATTR_EXECUTION_PLAN_HANDLE);
+	set_device(g, d, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP);
 	if (g->failed || api->finalize(d) != CUDNN_STATUS_SUCCESS)
 		return;
 	g->plan = d;
@@ -356,13 +372,15 @@ static void take_way(struct cudnn_graph *g, cudnnBackendDescriptor_t device,
 	   "cudnnBackendGetAttribute");
 }
 
-int cudnn_graph_plan(struct cudnn_graph *g, cudnnBackendDescriptor_t device)
+int cudnn_graph_plan(struct cudnn_graph *g, const struct cudnn_target *t)
 {
 	cudnnBackendDescriptor_t ways[WAYS_MAX];
-	const int64_t n = ask_for_ways(g, device, ways);
+	int64_t n;
 
+	g->target = *t;
+	n = ask_for_ways(g, ways);
 	for (int64_t i = 0; i < n && !g->plan; i++)
-		take_way(g, device, ways[i]);
+		take_way(g, ways[i]);
 	if (!g->plan)
 		fail(g, "cuDNN", "none of its ways can be taken");
 	return g->failed ? -ENOTSUP : 0;
@@ -378,8 +396,8 @@ size_t cudnn_graph_workspace(const struct cudnn_graph *g)
 	return (size_t)g->workspace;
 }
 
-cudnnStatus_t cudnn_graph_run(const struct cudnn_graph *g, cudnnHandle_t handle,
-			      void *const slots[], void *workspace)
+cudnnStatus_t cudnn_graph_run(const struct cudnn_graph *g, void *const slots[],
+			      void *workspace)
 {
 	const struct cudnn_api *const api = g->api;
 	cudnnBackendDescriptor_t pack;
@@ -402,7 +420,7 @@ cudnnStatus_t cudnn_graph_run(const struct cudnn_graph *g, cudnnHandle_t handle,
 	if (!s)
 		s = api->finalize(pack);
 	if (!s)
-		s = api->execute(handle, g->plan, pack);
+		s = api->execute(g->target.handle, g->plan, pack);
 	api->descriptor_destroy(pack);
 	return s;
 }

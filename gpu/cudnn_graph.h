@@ -63,16 +63,21 @@ void cudnn_graph_reduce(struct cudnn_graph *g, cudnnReduceTensorOp_t op,
 /* y = x in y's dimensions and strides. */
 void cudnn_graph_reshape(struct cudnn_graph *g, cudnn_tensor y, cudnn_tensor x);
 
-/* Find out how to do it on `device`, a finalized descriptor of properties.
- * -ENOTSUP if cuDNN cannot; cudnn_graph_why tells. */
-int cudnn_graph_plan(struct cudnn_graph *g, cudnnBackendDescriptor_t device);
+/* What a graph is planned for. */
+struct cudnn_target {
+	cudnnHandle_t handle;            /* whose device; or NULL: */
+	cudnnBackendDescriptor_t device; /* one that is only described */
+};
+
+/* Find out how to do it.  -ENOTSUP if cuDNN cannot; cudnn_graph_why tells. */
+int cudnn_graph_plan(struct cudnn_graph *g, const struct cudnn_target *t);
 /* The call that failed and its reason, or "". */
 const char *cudnn_graph_why(const struct cudnn_graph *g);
 /* Bytes of device memory that a planned graph needs beside its tensors. */
 size_t cudnn_graph_workspace(const struct cudnn_graph *g);
-/* Queue a planned graph on the handle's stream; `slots` are the addresses of
- * its tensors and numbers. */
-cudnnStatus_t cudnn_graph_run(const struct cudnn_graph *g, cudnnHandle_t handle,
-			      void *const slots[], void *workspace);
+/* Queue what was planned for a handle on its stream; `slots` are the addresses
+ * of the graph's tensors and numbers. */
+cudnnStatus_t cudnn_graph_run(const struct cudnn_graph *g, void *const slots[],
+			      void *workspace);
 
 #endif

@@ -69,7 +69,8 @@ static cudnnBackendDescriptor_t describe(const struct cudnn_api *api, size_t i)
 static bool plan(struct cudnn_graph *g, cudnnBackendDescriptor_t device,
 		 const char *what)
 {
-	const bool can = g && cudnn_graph_plan(g, device) == 0;
+	const struct cudnn_target t = { .device = device };
+	const bool can = g && cudnn_graph_plan(g, &t) == 0;
 
 	if (can)
 		printf("  %s: %zu bytes of workspace", what,

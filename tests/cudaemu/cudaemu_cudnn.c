@@ -386,7 +386,8 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t d)
 			child(d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
 
 		if (way->is_refused ||
-		    !child(d, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP))
+		    !values(d, CUDNN_ATTR_EXECUTION_PLAN_HANDLE) ||
+		    !values(way->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE))
 			return CUDNN_STATUS_NOT_SUPPORTED;
 		d->graph = way->graph;
 	}
