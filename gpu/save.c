@@ -52,14 +52,41 @@ static int make_files(struct checkpoint *c, const struct zero *z,
 	return rc ? rc : save_shard(&s, &c->files[1], err);
 }
 
+static void start(struct checkpoint *c, const struct zero *z,
+		  const struct save_options *o)
+{
+	*c = (struct checkpoint){ .o = *o,
+				  .first = z->comm->rank == 0,
+				  .dir = { .fd = -1 } };
+}
+
+int checkpoint_sketch(struct checkpoint *c, const struct zero *z,
+		      const struct save_options *o, struct errmsg *err)
+{
+	int rc;
+
+	start(c, z, o);
+	rc = comm_agree(z->comm, make_files(c, z, err), err);
+	if (rc)
+		checkpoint_end(c);
+	return rc;
+}
+
+size_t checkpoint_bytes(const struct checkpoint *c)
+{
+	size_t n = 0;
+
+	for (unsigned i = 0; i < SAVE_FILES; i++)
+		n += ptsave_device_bytes(&c->files[i].pt);
+	return n;
+}
+
 int checkpoint_begin(struct checkpoint *c, const struct zero *z,
 		     const struct save_options *o, struct errmsg *err)
 {
 	int rc;
 
-	*c = (struct checkpoint){ .o = *o,
-				  .first = z->comm->rank == 0,
-				  .dir = { .fd = -1 } };
+	start(c, z, o);
 	rc = comm_agree(z->comm, c->first ? open_dir(c, err) : 0, err);
 	if (!rc) {
 		comm_broadcast(z->comm, c->path, sizeof(c->path), 0);

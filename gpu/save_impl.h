@@ -58,6 +58,13 @@ int save_config(const struct checkpoint *c, struct errmsg *err);
 int checkpoint_begin(struct checkpoint *c, const struct zero *z,
 		     const struct save_options *o, struct errmsg *err);
 
+/* As checkpoint_begin, without a directory: to see what it would be. */
+int checkpoint_sketch(struct checkpoint *c, const struct zero *z,
+		      const struct save_options *o, struct errmsg *err);
+
+/* Bytes of the device that this rank's files refer to. */
+size_t checkpoint_bytes(const struct checkpoint *c);
+
 /* Put this rank's files on the medium; by any thread. */
 int checkpoint_write(struct checkpoint *c, struct errmsg *err);
 

@@ -131,15 +131,6 @@ int saver_poll(struct saver *s, bool wait, struct errmsg *err)
 
 /* --- what is saved --------------------------------------------------------- */
 
-static size_t bytes_of(const struct checkpoint *c)
-{
-	size_t n = 0;
-
-	for (unsigned i = 0; i < SAVE_FILES; i++)
-		n += ptsave_device_bytes(&c->files[i].pt);
-	return n;
-}
-
 /* Memory for it; false if a rank has not enough. */
 static bool have_memory(struct saver *s, size_t bytes)
 {
@@ -155,6 +146,36 @@ static bool have_memory(struct saver *s, size_t bytes)
 	missing = bytes > s->size;
 	comm_max_double(s->z->comm, &missing, 1);
 	return missing == 0;
+}
+
+/* Without it, nothing is in the background. */
+static void take_memory(struct saver *s)
+{
+	const size_t bytes = checkpoint_bytes(&s->checkpoint);
+
+	if (!s->background || have_memory(s, bytes))
+		return;
+	s->background = false;
+	if (s->checkpoint.first)
+		fprintf(stderr,
+			"uctrain: no %zu MiB of memory to save from: training "
+			"waits for checkpoints\n",
+			bytes >> 20);
+}
+
+int saver_prepare(struct saver *s, const struct save_options *o,
+		  struct errmsg *err)
+{
+	int rc;
+
+	if (!s->background)
+		return 0;
+	rc = checkpoint_sketch(&s->checkpoint, s->z, o, err);
+	if (rc)
+		return rc;
+	take_memory(s);
+	checkpoint_end(&s->checkpoint);
+	return 0;
 }
 
 static int take_copy(struct saver *s, struct errmsg *err)
@@ -181,14 +202,7 @@ int saver_begin(struct saver *s, const struct save_options *o,
 		rc = checkpoint_begin(c, s->z, o, err);
 	if (rc)
 		return rc;
-	if (s->background && !have_memory(s, bytes_of(c))) {
-		s->background = false;
-		if (c->first)
-			fprintf(stderr,
-				"uctrain: no %zu MiB of memory to save from: "
-				"training waits for checkpoints\n",
-				bytes_of(c) >> 20);
-	}
+	take_memory(s);
 	if (s->background)
 		rc = take_copy(s, err);
 	if (rc) {

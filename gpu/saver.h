@@ -39,6 +39,13 @@ struct saver;
 int saver_new(struct saver **out, struct zero *z, bool background,
 	      struct errmsg *err);
 
+/*
+ * Have that memory before training begins: where it is pinned for a device,
+ * taking it lasts as long as many steps.  `o` is that of any save to come.
+ */
+int saver_prepare(struct saver *s, const struct save_options *o,
+		  struct errmsg *err);
+
 /* Begin to save, when the one before is over; it ends with it, unless in the
  * background. */
 int saver_begin(struct saver *s, const struct save_options *o,

@@ -245,10 +245,11 @@ static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
 	return scaler_update(&r->scaler, u.overflow, err);
 }
 
-static int save(struct run *r, struct errmsg *err)
+static struct save_options save_options(const struct run *r)
 {
 	const struct config *c = r->config;
-	const struct save_options o = {
+
+	return (struct save_options){
 		.dir = c->checkpoint_dir,
 		.keep_last = c->keep_last,
 		.config = c,
@@ -257,6 +258,23 @@ static int save(struct run *r, struct errmsg *err)
 		.skipped = r->skipped,
 		.words = r->words,
 	};
+}
+
+/* If there will be saves that steps follow. */
+static int prepare_to_save(struct run *r, struct errmsg *err)
+{
+	const uint64_t interval = r->config->checkpoint_interval;
+	const struct save_options o = save_options(r);
+
+	if (!r->saves || !interval ||
+	    (r->step / interval + 1) * interval >= r->config->steps)
+		return 0;
+	return saver_prepare(r->saver, &o, err);
+}
+
+static int save(struct run *r, struct errmsg *err)
+{
+	const struct save_options o = save_options(r);
 
 	return saver_begin(r->saver, &o, err);
 }
@@ -287,7 +305,7 @@ int train_steps(struct run *r, struct errmsg *err)
 {
 	const struct config *c = r->config;
 	bool stop = false;
-	int rc = 0;
+	int rc = prepare_to_save(r, err);
 
 	while (!rc && !stop && r->step < c->steps) {
 		struct metrics_step m = { 0 };

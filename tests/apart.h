@@ -17,6 +17,9 @@ struct backend *apart_backend(enum dtype dtype);
 /* The memory behind an address of it; NULL if it is none. */
 void *apart_memory(const void *p);
 
+/* How often memory of the host was asked of it. */
+unsigned apart_host_asked(void);
+
 /* Copies that have been asked for and have not happened. */
 unsigned apart_pending(void);
 

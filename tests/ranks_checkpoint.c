@@ -226,6 +226,20 @@ static int train(struct run *r, uint64_t steps, struct errmsg *err)
 	return rc;
 }
 
+/* A save asks for no memory of the host when it has been prepared. */
+static int begin_save(struct saver *s, const struct save_options *o,
+		      struct errmsg *err)
+{
+	int rc = saver_prepare(s, o, err);
+	const unsigned asked = apart_host_asked();
+
+	if (!rc)
+		rc = saver_begin(s, o, err);
+	if (!rc && apart_host_asked() != asked)
+		rc = errmsg_set(err, -EINVAL, "the save asked for memory");
+	return rc;
+}
+
 /* What is saved is what was there when it began. */
 static int save_and_train(struct run *r, const struct save_options *o,
 			  struct errmsg *err)
@@ -235,7 +249,7 @@ static int save_and_train(struct run *r, const struct save_options *o,
 
 	if (rc)
 		return rc;
-	rc = saver_begin(s, o, err);
+	rc = begin_save(s, o, err);
 	if (r->killed)
 		raise(SIGKILL);
 	for (unsigned i = 0; i < r->more && !rc; i++) {
