@@ -26,8 +26,10 @@ struct comm {
 int comm_init(struct comm *c, int *argc, char ***argv, struct errmsg *err);
 void comm_done(struct comm *c);
 
-/* Stop all ranks, with this exit status.  Does not return. */
-void comm_abort(struct comm *c, int status) __attribute__((noreturn));
+/* Tell why this rank fails, and stop all of them: others may be waiting for its
+ * part of something, where nobody can tell them.  Does not return. */
+void comm_abort(struct comm *c, const struct errmsg *why)
+	__attribute__((noreturn));
 
 void comm_barrier(struct comm *c);
 

@@ -16,6 +16,7 @@
  * ends all ranks when one exits without MPI_Finalize.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -144,11 +145,12 @@ void comm_done(struct comm *c)
 		NOT_OUR_LEAKS(MPI_Finalize());
 }
 
-void comm_abort(struct comm *c, int status)
+void comm_abort(struct comm *c, const struct errmsg *why)
 {
+	fprintf(stderr, "uctrain: rank %u: %s\n", c->rank, why->text);
 	if (c->impl)
-		MPI_Abort(MPI_COMM_WORLD, status);
-	exit(status);
+		MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
+	exit(EXIT_FAILURE);
 }
 
 void comm_barrier(struct comm *c)

@@ -30,7 +30,7 @@ static bool ok(struct devcomm *d, ncclResult_t r, const char *call)
 	if (r == ncclSuccess)
 		return true;
 	if (!*d->failure.text)
-		errmsg_set(&d->failure, -EIO, "rank %u: %s: %s", d->rank, call,
+		errmsg_set(&d->failure, -EIO, "%s: %s", call,
 			   d->nccl->get_error_string(r));
 	return false;
 }
@@ -71,18 +71,21 @@ static const struct nccl_api *wanted(struct comm *c, struct backend *b)
 static int join(struct devcomm *d, struct comm *c)
 {
 	ncclUniqueId id = { 0 };
-	bool well = d->rank ||
-		    ok(d, d->nccl->get_unique_id(&id), "ncclGetUniqueId");
+	const bool well = d->rank ||
+			  ok(d, d->nccl->get_unique_id(&id), "ncclGetUniqueId");
+
+	int rc;
 
 	comm_broadcast(c, &id, sizeof(id), 0);
-	/* All ranks must call this, or none. */
-	if (comm_agree(c, well ? 0 : -EIO, &d->failure))
-		return -EIO;
-	well = ok(d,
-		  d->nccl->comm_init_rank(&d->comm, (int)d->size, id,
-					  (int)d->rank),
-		  "ncclCommInitRank");
-	return comm_agree(c, well ? 0 : -EIO, &d->failure);
+	/* All ranks must call this, or none: in there they wait for each
+	 * other. */
+	rc = comm_agree(c, well ? 0 : -EIO, &d->failure);
+	if (!rc && !ok(d,
+		       d->nccl->comm_init_rank(&d->comm, (int)d->size, id,
+					       (int)d->rank),
+		       "ncclCommInitRank"))
+		comm_abort(c, &d->failure);
+	return rc;
 }
 
 int devcomm_new(struct devcomm **out, struct comm *c, struct backend *b,

@@ -81,17 +81,11 @@ static int read_rows(struct run *r, bool valid, uint64_t batch, unsigned pass,
 	return rc;
 }
 
-/*
- * A pass through the network failed on this rank.  Others may be waiting for
- * its part of something: it cannot just leave.
- */
+/* A pass through the network failed on this rank: it cannot just leave. */
 static int pass_failed(const struct run *r, int rc, const struct errmsg *err)
 {
-	if (rc && r->comm->size > 1) {
-		fprintf(stderr, "uctrain: rank %u: %s\n", r->comm->rank,
-			err->text);
-		comm_abort(r->comm, EXIT_FAILURE);
-	}
+	if (rc && r->comm->size > 1)
+		comm_abort(r->comm, err);
 	return rc;
 }
 

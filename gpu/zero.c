@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "ckpt/errmsg.h"
@@ -234,11 +233,8 @@ static int check_device(struct zero *z, struct errmsg *err)
 
 	if (!rc && device)
 		rc = devcomm_check(device, err);
-	if (rc && rc != -ENOMEM && device) {
-		fprintf(stderr, "uctrain: rank %u: %s\n", z->comm->rank,
-			err->text);
-		comm_abort(z->comm, EXIT_FAILURE);
-	}
+	if (rc && rc != -ENOMEM && device)
+		comm_abort(z->comm, err);
 	return rc;
 }
 

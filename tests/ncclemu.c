@@ -40,12 +40,18 @@ static ncclResult_t get_unique_id(ncclUniqueId *id)
 	return ncclSuccess;
 }
 
+/* NCCL_EMULATED_BROKEN names a rank on which it fails; the others wait. */
 static ncclResult_t init_rank(ncclComm_t *comm, int n, ncclUniqueId id, int r)
 {
+	const char *const broken = getenv("NCCL_EMULATED_BROKEN");
 	int size;
 
 	MPI_Comm_size(MPI_COMM_WORLD, &size);
 	assert(n == size && r == rank() && id.internal[0] == 42);
+	if (broken && atoi(broken) == r)
+		return ncclUnhandledCudaError;
+	MPI_Sendrecv(NULL, 0, MPI_BYTE, (r + 1) % n, 42, NULL, 0, MPI_BYTE,
+		     (r + n - 1) % n, 42, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 	*comm = malloc(1);
 	return ncclSuccess;
 }

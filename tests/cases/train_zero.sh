@@ -33,4 +33,9 @@ for n in 1 2 3 4; do
 	check "straight, on $n ranks" on_ranks "$n" "$program" own >"$tmp/own$n"
 	check "straight, on $n ranks as without mpirun" cmp "$tmp/apart" "$tmp/own$n"
 done
+
+# Where one cannot begin, the others do not wait for it.
+NCCL_EMULATED_BROKEN=1 TRAIN_SECONDS=60 on_ranks 3 "$program" own >"$tmp/broken" 2>&1
+check "all end where one cannot begin" test "$?" -eq 1
+check "who cannot is told" grep -q '^uctrain: rank 1: ncclCommInitRank' "$tmp/broken"
 finish
