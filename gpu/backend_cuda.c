@@ -217,6 +217,11 @@ static int choose_device(struct cuda *c, unsigned local_rank, struct errmsg *err
 	c->device = (int)(local_rank % (unsigned)n);
 	c->base.devices = (unsigned)n;
 	cuda_ok(c, cudaSetDevice(c->device), "cudaSetDevice");
+	cuda_ok(c,
+		cudaDeviceGetAttribute(&c->major,
+				       cudaDevAttrComputeCapabilityMajor,
+				       c->device),
+		"cudaDeviceGetAttribute");
 	cuda_ok(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),
 		"cudaStreamCreateWithFlags");
 	cuda_queues_init(c);

@@ -21,6 +21,7 @@ extern "C" {
 struct cuda {
 	struct backend base;
 	int device;
+	int major; /* of its compute capability */
 	cudaStream_t stream;
 	cudaStream_t beside[BACKEND_QUEUES]; /* of the other queues */
 	struct products *products;

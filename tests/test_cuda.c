@@ -495,6 +495,27 @@ static void linear_needs_no_epilogues(void **state)
 	cudaemu_refuse_epilogues(false);
 }
 
+/* Products with sums in them are Ampere's, which later devices are better
+ * without. */
+static void columns_are_summed_in_products_before_hopper(void **state)
+{
+	static const struct {
+		int capability;
+		bool in_products;
+	} of[] = { { 8, true }, { 9, false }, { 10, false } };
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(of); i++) {
+		const unsigned before = cudaemu_products_with_sums();
+
+		cudaemu_be(of[i].capability);
+		check_op(op_named("linear"));
+		assert_int_equal(cudaemu_products_with_sums() > before,
+				 of[i].in_products);
+	}
+	cudaemu_be(8);
+}
+
 static void out_of_memory_is_told(void **state)
 {
 	struct backend *const b = cuda(DTYPE_F32);
@@ -700,7 +721,7 @@ static int look_for_device(void)
 
 int main(void)
 {
-	struct CMUnitTest tests[COUNT(ops) + 9];
+	struct CMUnitTest tests[COUNT(ops) + 10];
 	char names[COUNT(ops)][32];
 	const int rc = look_for_device();
 	size_t n = 0;
@@ -730,6 +751,8 @@ int main(void)
 		attention_is_the_cpus_where_cudnn_fails);
 	tests[n++] =
 		(struct CMUnitTest)cmocka_unit_test(linear_needs_no_epilogues);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
+		columns_are_summed_in_products_before_hopper);
 	tests[n++] = (struct CMUnitTest)cmocka_unit_test(out_of_memory_is_told);
 #endif
 	return _cmocka_run_group_tests("cuda", tests, n, NULL, NULL);

@@ -30,6 +30,12 @@ void cudaemu_reverse(bool reverse);
  * really has none for. */
 void cudaemu_refuse_epilogues(bool refuse);
 
+/* How many products cublasLt has summed the columns of. */
+unsigned cudaemu_products_with_sums(void);
+
+/* Devices are of this compute capability from now on (8.x). */
+void cudaemu_be(int capability);
+
 /* Allocations fail when more than so many bytes would be taken; SIZE_MAX: they
  * never do. */
 void cudaemu_limit_memory(size_t bytes);

@@ -136,11 +136,18 @@ cudaError_t cudaSetDevice(int device)
 	return result(has_device ? cudaSuccess : cudaErrorInvalidDevice);
 }
 
+static int major = 8;
+
+void cudaemu_be(int capability)
+{
+	major = capability;
+}
+
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr,
 				   int device)
 {
 	(void)device;
-	*value = attr == cudaDevAttrMultiProcessorCount ? 4 : 9;
+	*value = attr == cudaDevAttrMultiProcessorCount ? 4 : major;
 	return cudaSuccess;
 }
 

@@ -33,6 +33,7 @@ struct cudaemu_lt_preference {
 };
 
 static bool refuses;
+static unsigned with_sums;
 
 void cudaemu_refuse_epilogues(bool refuse)
 {
@@ -42,6 +43,11 @@ void cudaemu_refuse_epilogues(bool refuse)
 const char *cublasLtGetStatusString(cublasStatus_t s)
 {
 	return s == CUBLAS_STATUS_NOT_SUPPORTED ? "not supported" : "failed";
+}
+
+unsigned cudaemu_products_with_sums(void)
+{
+	return with_sums;
 }
 
 static cublasStatus_t created(void *out, size_t size)
@@ -324,7 +330,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
 			    at(d_layout, CUBLAS_OP_N, row, col),
 			    finish(desc, d_layout->type, sum, row, col));
 		}
-	if (desc->epilogue == CUBLASLT_EPILOGUE_BGRADA)
+	if (desc->epilogue == CUBLASLT_EPILOGUE_BGRADA) {
 		sum_rows(desc, a, a_layout, m, k, d_layout->type);
+		with_sums++;
+	}
 	return CUBLAS_STATUS_SUCCESS;
 }
