@@ -185,7 +185,7 @@ train_ldadd = %D%/libmk.a $(train_libs) $(CMOCKA_LIBS) $(NETTLE_LIBS)
 cuda_tests =
 cuda_programs =
 cuda_test_sources = \
-	%D%/test_cuda.c %D%/sides.h %D%/sides.c
+	%D%/test_cuda.c %D%/sides.h %D%/sides.c %D%/ops.h %D%/ops.c
 if HAVE_CXX
 cuda_tests += %D%/test_cuda_emulated %D%/test_gds
 cuda_programs += %D%/uctrain_emulated
@@ -235,6 +235,7 @@ EXTRA_LIBRARIES = %D%/libcudaemu.a
 	%D%/cudaemu/cudaemu_api.c %D%/cudaemu/cudaemu_lt.c \
 	%D%/cudaemu/cudaemu_cufile.h %D%/cudaemu/cudaemu_cufile.c \
 	%D%/cudaemu/cudaemu_cudnn.h %D%/cudaemu/cudaemu_cudnn.c \
+	%D%/cudaemu/cudaemu_cudnn_impl.h %D%/cudaemu/cudaemu_cudnn_ops.c \
 	%D%/cudaemu/cudaemu_types.c
 %C%_libcudaemu_a_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS)
 %C%_libcudaemu_a_CXXFLAGS = $(cudaemu_cxxflags)
