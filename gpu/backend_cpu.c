@@ -243,18 +243,21 @@ static void cpu_embed_grad(struct backend *b, float *dwte, float *dwpe,
 	}
 }
 
-CPU_CLONES static void drop_block(float *x, size_t n, float drop, uint64_t seed,
-				  size_t first)
+CPU_CLONES void cpu_drop(float *x, size_t n, float drop, uint64_t row,
+			 size_t first)
 {
 	size_t i;
 
 	for (i = 0; i < n; i++)
-		x[i] = pattern_drop(x[i], pattern_random(seed, first + i), drop);
+		x[i] = pattern_drop(x[i],
+				    pattern_element(row, (uint32_t)(first + i)),
+				    drop);
 }
 
 static void cpu_dropout(struct backend *b, void *p, size_t n, float drop,
 			uint64_t seed)
 {
+	const uint64_t row = pattern_random(seed, 0); /* all of it is one */
 	float *const x = p;
 	size_t at;
 
@@ -262,7 +265,7 @@ static void cpu_dropout(struct backend *b, void *p, size_t n, float drop,
 	for (at = 0; at < n; at += BLOCK) {
 		const size_t len = n - at < BLOCK ? n - at : BLOCK;
 
-		drop_block(x + at, len, drop, seed, at);
+		cpu_drop(x + at, len, drop, row, at);
 		cpu_round_to(b->dtype, x + at, len);
 	}
 }

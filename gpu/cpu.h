@@ -37,6 +37,9 @@ void cpu_product(struct cpu *c, enum cpu_transpose turn_a,
 /* Round n elements, on this thread, to what the model's type can hold. */
 void cpu_round_to(enum dtype dtype, float *x, size_t n);
 
+/* Drop, on this thread, n elements of a row (pattern.h) from the `first` on. */
+void cpu_drop(float *x, size_t n, float drop, uint64_t row, size_t first);
+
 /* backend_ops of the same names. */
 void cpu_norm(struct backend *b, void *out, float *stats, const void *in,
 	      const void *weight, const void *bias, size_t rows, size_t c,

@@ -75,20 +75,11 @@ CPU_CLONES static void weights_again(float *x, size_t n, float log_sum)
 		x[i] = cpu_exp(x[i] - log_sum);
 }
 
-CPU_CLONES static void drop_elements(float *x, size_t n, float drop,
-				     uint64_t seed)
-{
-	size_t i;
-
-	for (i = 0; i < n; i++)
-		x[i] = pattern_drop(x[i], pattern_random(seed, i), drop);
-}
-
 /* Drop weights of query `q`; the gradient of a weight is dropped with it. */
 static void drop_row(const struct head *h, float *x, size_t q)
 {
 	if (h->drop > 0)
-		drop_elements(x, q + 1, h->drop, pattern_random(h->seed, q));
+		cpu_drop(x, q + 1, h->drop, pattern_random(h->seed, q), 0);
 }
 
 /* Scores of queries [q, q + n) against the first q + n keys. */

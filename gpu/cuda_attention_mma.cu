@@ -129,7 +129,7 @@ static __device__ __forceinline__ void drop_weights(float s[TILE / 8][4],
 						    uint64_t seed, size_t query,
 						    size_t at, float drop)
 {
-	const size_t first = at + threadIdx.x % 4 * 2;
+	const uint32_t first = at + threadIdx.x % 4 * 2;
 
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
@@ -143,7 +143,7 @@ static __device__ __forceinline__ void drop_weights(float s[TILE / 8][4],
 
 				x = pattern_drop(
 					x,
-					pattern_random(of_row, first + i * 8 + j),
+					pattern_element(of_row, first + i * 8 + j),
 					drop);
 			}
 	}
@@ -259,7 +259,7 @@ weigh_again(float s[STEP][4], float d[STEP][4], const cuda_heads &a,
 			float grad = d[i][j];
 
 			if (drops) {
-				const uint64_t random = pattern_random(
+				const uint32_t random = pattern_element(
 					pattern_random(seed, query), key);
 
 				grad = pattern_drop(grad, random, a.drop);

@@ -56,7 +56,7 @@ static void for_each(struct backend *b, const char *name, const F &op,
 template <typename T> struct drop_op {
 	T *x;
 	float drop;
-	uint64_t seed;
+	uint64_t row; /* all of it is one */
 
 	template <int N> __device__ void run(size_t i) const
 	{
@@ -65,7 +65,8 @@ template <typename T> struct drop_op {
 #pragma unroll
 		for (int k = 0; k < N; k++)
 			f.x[k] = pattern_drop(
-				f.x[k], pattern_random(seed, i + k), drop);
+				f.x[k], pattern_element(row, (uint32_t)(i + k)),
+				drop);
 		store(x + i, f);
 	}
 };
@@ -76,7 +77,7 @@ void cuda_dropout(struct backend *b, void *x, size_t n, float drop,
 	by_type(b->dtype, [=](auto t) {
 		typedef decltype(t) T;
 		constexpr int N = wide<T>();
-		const drop_op<T> op = { (T *)x, drop, seed };
+		const drop_op<T> op = { (T *)x, drop, pattern_random(seed, 0) };
 
 		for_each<N>(b, "dropout", op, is_aligned<N>(op.x), n);
 	});

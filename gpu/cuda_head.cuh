@@ -52,7 +52,9 @@ static __device__ __forceinline__ head_of_block<T> head_of(const cuda_heads &a)
 static __device__ __forceinline__ float
 drop_weight(float x, uint64_t seed, size_t query, size_t key, float drop)
 {
-	return pattern_drop(x, pattern_random(pattern_random(seed, query), key),
+	return pattern_drop(x,
+			    pattern_element(pattern_random(seed, query),
+					    (uint32_t)key),
 			    drop);
 }
 

@@ -23,13 +23,27 @@ static inline PATTERN_EVERYWHERE uint64_t pattern_random(uint64_t seed,
 	return x ^ x >> 31;
 }
 
-/* What dropout makes of an element that its random number belongs to. */
-static inline PATTERN_EVERYWHERE float pattern_drop(float x, uint64_t random,
+/* Of element i of the row that a random number was drawn for, in arithmetic of 32
+ * bits: what is multiplied for each element is that which devices do fast, and
+ * many at once.  The number's halves come in apart, or rows whose first halves
+ * are a few steps apart would have the same pattern, shifted. */
+static inline PATTERN_EVERYWHERE uint32_t pattern_element(uint64_t row,
+							  uint32_t i)
+{
+	uint32_t x = (uint32_t)row + i * UINT32_C(0x9e3779b9);
+
+	x = (x ^ x >> 16) * UINT32_C(0x21f0aaad);
+	x = (x ^ x >> 15) + (uint32_t)(row >> 32);
+	x *= UINT32_C(0xd35a2d97);
+	return x ^ x >> 15;
+}
+
+/* What dropout makes of an element. */
+static inline PATTERN_EVERYWHERE float pattern_drop(float x, uint32_t random,
 						    float drop)
 {
-	const float r = (float)(int32_t)(random >> 40) * 0x1p-24f;
-
-	return r < drop ? 0 : x * (1.0f / (1.0f - drop));
+	return random < (uint32_t)(drop * 0x1p32f) ? 0
+						   : x * (1.0f / (1.0f - drop));
 }
 
 #endif

@@ -125,28 +125,61 @@ static void rounds_to_nearest_even(void **state)
 	}
 }
 
+/* Is that often of n what five standard deviations allow? */
+static bool is_likely(unsigned often, unsigned n, double rate)
+{
+	return fabs(often - n * rate) < 5 * sqrt(n * rate * (1 - rate));
+}
+
+static const float rates[] = { 0.01f, 0.1f, 0.5f, 0.9f };
+
+static float dropped(uint64_t row, uint32_t i, float rate)
+{
+	return pattern_drop(2, pattern_element(pattern_random(3, row), i), rate);
+}
+
 static void drops_as_often_as_told(void **state)
 {
-	static const float rates[] = { 0.01f, 0.1f, 0.5f, 0.9f };
 	const unsigned n = 100000;
 	size_t r;
 
 	(void)state;
 	for (r = 0; r < COUNT(rates); r++) {
 		const double rate = rates[r], kept = 2 / (1 - rate);
-		unsigned i, dropped = 0;
+		unsigned i, often = 0;
 
 		for (i = 0; i < n; i++) {
-			const float x =
-				pattern_drop(2, pattern_random(3, i), rates[r]);
+			const float x = dropped(0, i, rates[r]);
 
-			dropped += x == 0;
+			often += x == 0;
 			assert_true(x == 0 || fabs(x - kept) < 1e-5 * kept);
 		}
-		/* Five standard deviations. */
-		assert_true(fabs(dropped - n * rate) <
-			    5 * sqrt(n * rate * (1 - rate)));
+		assert_true(is_likely(often, n, rate));
 	}
+}
+
+/* Of two elements that are some steps apart in a row, or in rows some apart,
+ * both are dropped as often as chance would have it. */
+static void neighbours_are_dropped_independently(void **state)
+{
+	const unsigned n = 300;
+
+	(void)state;
+	for (size_t r = 0; r < COUNT(rates); r++)
+		for (unsigned rows = 0; rows < 9; rows++)
+			for (unsigned steps = !rows; steps < 9; steps++) {
+				const float rate = rates[r];
+				unsigned often = 0;
+
+				for (unsigned i = 0; i < n * n; i++)
+					often += dropped(i / n, i % n, rate) ==
+							 0 &&
+						 dropped(i / n + rows,
+							 i % n + steps,
+							 rate) == 0;
+				assert_true(is_likely(often, n * n,
+						      (double)rate * rate));
+			}
 }
 
 int main(void)
@@ -156,6 +189,7 @@ int main(void)
 		cmocka_unit_test(gelu_is_the_tanh_formula),
 		cmocka_unit_test(rounds_to_nearest_even),
 		cmocka_unit_test(drops_as_often_as_told),
+		cmocka_unit_test(neighbours_are_dropped_independently),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
