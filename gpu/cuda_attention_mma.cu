@@ -143,7 +143,8 @@ static __device__ __forceinline__ void drop_weights(float s[TILE / 8][4],
 
 				x = pattern_drop(
 					x,
-					pattern_element(of_row, first + i * 8 + j),
+					pattern_element(of_row,
+							first + i * 8 + j),
 					drop);
 			}
 	}
