@@ -326,7 +326,6 @@ static void out_of_memory_is_told(void **state)
 #else
 #define STEPS 100
 #endif
-#define PART 10 /* steps whose losses are compared as one */
 #define BATCH ((size_t)2)
 #define SEQ ((size_t)24)
 
@@ -389,18 +388,16 @@ static void learn(struct backend *b, double *losses, size_t steps)
 	b->ops->destroy(b);
 }
 
-/* Rounding differs with the order of sums, and what comes of that grows: after
- * 100 steps of bfloat16 a step's loss is 3 % more or less, without a GPU too.
- * But the curves do not part: the mean of some steps stays. */
-static void curves_are_near(const double *got, const double *want,
+/* Means of `part` steps each. */
+static void curves_are_near(const double *got, const double *want, size_t part,
 			    double tolerance, const char *type)
 {
-	for (size_t i = 0; i < STEPS; i += PART) {
+	for (size_t i = 0; i < STEPS; i += part) {
 		double g = 0, w = 0;
 
-		for (size_t k = i; k < i + PART; k++) {
-			g += got[k] / PART;
-			w += want[k] / PART;
+		for (size_t k = i; k < i + part; k++) {
+			g += got[k] / (double)part;
+			w += want[k] / (double)part;
 		}
 		if (!(fabs(g - w) <= tolerance * w))
 			fail_msg("%s, from step %zu on: %g, not %g", type, i, g,
@@ -408,21 +405,33 @@ static void curves_are_near(const double *got, const double *want,
 	}
 }
 
+/*
+ * Rounding differs with the order of sums, and what comes of that grows: of
+ * float32 it stays invisible, of bfloat16 a step's loss is up to 3 % more or
+ * less after a hundred, without a GPU too.  But the curve stays where it is, and
+ * does not drift: on the whole, it is the same.
+ */
 static void a_model_learns_as_on_the_cpu(void **state)
 {
 	static const struct {
 		enum dtype dtype;
-		double tolerance; /* of the loss */
-	} of[] = { { DTYPE_F32, 1e-3 }, { DTYPE_BF16, 0.03 } };
+		size_t part;
+		double tolerance;
+	} of[] = {
+		{ DTYPE_F32, 1, 1e-4 },
+		{ DTYPE_BF16, 10, 0.02 },
+		{ DTYPE_BF16, STEPS, 0.005 },
+	};
 	double want[STEPS], got[STEPS];
-	size_t t;
 
 	(void)state;
-	for (t = 0; t < COUNT(of); t++) {
-		learn(cpu(of[t].dtype), want, STEPS);
-		learn(cuda(of[t].dtype), got, STEPS);
+	for (size_t t = 0; t < COUNT(of); t++) {
+		if (!t || of[t].dtype != of[t - 1].dtype) {
+			learn(cpu(of[t].dtype), want, STEPS);
+			learn(cuda(of[t].dtype), got, STEPS);
+		}
 		assert_true(want[STEPS - 1] < want[0]);
-		curves_are_near(got, want, of[t].tolerance,
+		curves_are_near(got, want, of[t].part, of[t].tolerance,
 				dtype_name(of[t].dtype));
 	}
 }
