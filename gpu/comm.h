@@ -33,8 +33,9 @@ void comm_abort(struct comm *c, const struct errmsg *why)
 
 void comm_barrier(struct comm *c);
 
-/* Do all ranks say 0?  The result is the first (by rank) that is not, and
- * its message: for steps that may fail on some ranks only. */
+/* Do all ranks say 0?  The result is the first (by rank) that is not, and its
+ * message, with the rank unless all have failed: for steps that may fail on some
+ * ranks only. */
 int comm_agree(struct comm *c, int rc, struct errmsg *err);
 
 void comm_broadcast(struct comm *c, void *p, size_t bytes, unsigned root);

@@ -165,15 +165,19 @@ int comm_agree(struct comm *c, int rc, struct errmsg *err)
 		int rc;
 		struct errmsg err;
 	} told = { .rc = rc };
-	int first = rc ? (int)c->rank : (int)c->size;
+	int first = rc ? (int)c->rank : (int)c->size, failed = rc != 0;
 
 	if (!c->impl)
 		return rc;
 	MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
 	if (first == (int)c->size)
 		return 0;
-	if (err && rc)
+	MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_SUM,
+		      MPI_COMM_WORLD);
+	if (err && rc && failed == (int)c->size)
 		told.err = *err;
+	else if (err && rc)
+		errmsg_set(&told.err, rc, "rank %u: %s", c->rank, err->text);
 	MPI_Bcast(&told, sizeof(told), MPI_BYTE, first, MPI_COMM_WORLD);
 	if (err)
 		*err = told.err;

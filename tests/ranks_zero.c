@@ -81,12 +81,18 @@ static void parts_of_any_length(struct comm *c)
 static void agreement(struct comm *c)
 {
 	struct errmsg err = { "" };
+	char last[32] = "the last";
 	int rc;
 
 	check(c, comm_agree(c, 0, &err) == 0, "agree that all is well");
+	rc = comm_agree(c, errmsg_set(&err, -EIO, "all"), &err);
+	check(c, rc == -EIO && !strcmp(err.text, "all"),
+	      "where all fail, no rank is named");
+	if (c->size > 1)
+		snprintf(last, sizeof(last), "rank %u: the last", c->size - 1);
 	rc = c->rank == c->size - 1 ? errmsg_set(&err, -EIO, "the last") : 0;
 	rc = comm_agree(c, rc, &err);
-	check(c, rc == -EIO && !strcmp(err.text, "the last"),
+	check(c, rc == -EIO && !strcmp(err.text, last),
 	      "one rank's failure is everybody's");
 }
 
