@@ -9,7 +9,7 @@
  * away, ask for an end after the current step.  A file that may not grow is an
  * error of its write, not the end of the process.
  */
-void stop_on_signals(void);
+void stop_on_signals(void); /* before threads are made that compute */
 
 /* Has this process been asked? */
 bool stop_requested(void);

@@ -136,6 +136,7 @@ train_tests = \
 	%D%/test_gpt2 \
 	%D%/test_optimizer \
 	%D%/test_initial \
+	%D%/test_stop \
 	%D%/test_front \
 	%D%/test_cpu_math \
 	%D%/test_cpu_flat \
@@ -160,6 +161,7 @@ train_ldadd = %D%/libmk.a $(train_libs) $(CMOCKA_LIBS) $(NETTLE_LIBS)
 %C%_test_tbevents_LDADD = $(train_ldadd)
 %C%_test_metrics_LDADD = $(train_ldadd)
 %C%_test_initial_LDADD = $(train_ldadd)
+%C%_test_stop_LDADD = $(train_ldadd)
 %C%_test_front_LDADD = $(train_ldadd)
 %C%_test_cpu_math_LDADD = $(train_ldadd)
 %C%_test_cpu_flat_SOURCES = \
