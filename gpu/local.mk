@@ -86,14 +86,12 @@ cudnn_sources = \
 	%D%/cudnn_graph.h %D%/cudnn_graph.c \
 	%D%/cudnn_attention.h %D%/cudnn_attention.c \
 	%D%/cuda_attention_cudnn.c
-EXTRA_DIST += %D%/cudnn_api.c %D%/cuda_attention_nocudnn.c
 
 nccl_sources = %D%/nccl_api.h %D%/nccl_api.c %D%/devcomm_nccl.c
 if HAVE_NCCL
 %C%_libuctrain_a_SOURCES += $(nccl_sources)
 else
 %C%_libuctrain_a_SOURCES += %D%/devcomm_none.c
-EXTRA_DIST += $(nccl_sources)
 endif
 
 cufile_sources = \
@@ -103,7 +101,6 @@ if HAVE_CUFILE
 %C%_libuctrain_a_SOURCES += $(cufile_sources) %D%/cufile_api.c
 else
 %C%_libuctrain_a_SOURCES += %D%/reader_nocufile.c
-EXTRA_DIST += %D%/cufile_api.c
 endif
 
 # The one part of the tree whose loops are worth vectors and threads.
