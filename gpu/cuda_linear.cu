@@ -193,12 +193,26 @@ static void grad_of_bias(struct backend *b, float *dbias, const void *dout,
  * faster by more than another pass over the gradient takes. */
 #define HOPPER 9
 
+/* False if cuBLASLt cannot, or had better not: then nothing was done. */
+static bool multiply_with_sums(struct backend *b, struct cuda_product p,
+			       float *dbias)
+{
+	struct cuda *const c = cuda_of(b);
+
+	if (c->major >= HOPPER)
+		return false;
+	p.epilogue = CUDA_EPILOGUE_SUMS;
+	p.vector = cuda_scratch(c, p.n * sizeof(*dbias));
+	if (!p.vector || !cuda_multiply(c, &p))
+		return false;
+	cuda_accumulate(b, dbias, (const float *)p.vector, p.n);
+	return true;
+}
+
 static void grad_of_weights(struct backend *b, float *dw, float *dbias,
 			    const void *dout, const void *in, size_t rows,
 			    size_t ic, size_t oc)
 {
-	struct cuda *const c = cuda_of(b);
-	float *const sums = (float *)cuda_scratch(c, oc * sizeof(*sums));
 	struct cuda_product p = {};
 
 	p.m = ic;
@@ -210,17 +224,9 @@ static void grad_of_weights(struct backend *b, float *dw, float *dbias,
 	p.add = dw;
 	p.out_pitch = oc;
 	p.wide = true;
-	p.epilogue = CUDA_EPILOGUE_SUMS;
-	p.vector = sums;
-	if (!sums)
+	if (multiply_with_sums(b, p, dbias))
 		return;
-	if (c->major < HOPPER && cuda_multiply(c, &p)) {
-		cuda_accumulate(b, dbias, sums, oc);
-		return;
-	}
-	p.epilogue = CUDA_EPILOGUE_NONE;
-	p.vector = NULL;
-	cuda_multiply(c, &p);
+	cuda_multiply(cuda_of(b), &p);
 	grad_of_bias(b, dbias, dout, rows, oc);
 }
 

@@ -13,6 +13,7 @@ struct build {
 	cudnnDataType_t type;
 	struct cudnn_shape in;     /* q, k, v in qkv */
 	struct cudnn_shape out;    /* out, dout */
+	struct cudnn_shape heads;  /* [batch][heads][seq][width] */
 	struct cudnn_shape scores; /* [batch][heads][queries][keys] */
 	struct cudnn_shape row;    /* one of each row of scores */
 	cudnn_tensor scale, minus_infinity;
@@ -33,6 +34,7 @@ static void begin(struct build *b, const struct cudnn_api *api,
 		.dims = { a->batch, a->heads, a->seq, a->width },
 		.strides = { a->seq * c, a->width, c, 1 },
 	};
+	b->heads = cudnn_packed(a->batch, a->heads, a->seq, a->width);
 	b->scores = cudnn_packed(a->batch, a->heads, a->seq, a->seq);
 	b->row = cudnn_packed(a->batch, a->heads, a->seq, 1);
 	if (!b->g)
@@ -133,11 +135,9 @@ struct cudnn_graph *cudnn_attention_graph(const struct cudnn_api *api,
 /* out * dout of each query. */
 static cudnn_tensor delta(struct build *b, cudnn_tensor out, cudnn_tensor dout)
 {
-	const int64_t *const d = b->out.dims;
 	const cudnn_tensor sum =
 		reduce(b, CUDNN_REDUCE_TENSOR_ADD,
-		       each(b, cudnn_packed(d[0], d[1], d[2], d[3]),
-			    CUDNN_POINTWISE_MUL, dout, out));
+		       each(b, b->heads, CUDNN_POINTWISE_MUL, dout, out));
 	const cudnn_tensor t = floats(b, ATTENTION_DELTA, b->row);
 
 	cudnn_graph_each(b->g, CUDNN_POINTWISE_MUL, t, sum,
@@ -158,10 +158,8 @@ static cudnn_tensor by_key(struct build *b, cudnn_tensor x)
 /* dq = ds * k, whose sums are in memory while they grow. */
 static void grad_of_queries(struct build *b, cudnn_tensor ds, cudnn_tensor k)
 {
-	const int64_t *const d = b->in.dims;
 	const cudnn_tensor by_rows = cudnn_graph_between(b->g, b->type, b->in);
-	const cudnn_tensor sum = floats(b, ATTENTION_DQ_SUM,
-					cudnn_packed(d[0], d[1], d[2], d[3]));
+	const cudnn_tensor sum = floats(b, ATTENTION_DQ_SUM, b->heads);
 
 	cudnn_graph_reshape(b->g, by_rows, k);
 	cudnn_graph_multiply(b->g, sum, ds, by_rows);

@@ -73,7 +73,6 @@ static int join(struct devcomm *d, struct comm *c)
 	ncclUniqueId id = { 0 };
 	const bool well = d->rank ||
 			  ok(d, d->nccl->get_unique_id(&id), "ncclGetUniqueId");
-
 	int rc;
 
 	comm_broadcast(c, &id, sizeof(id), 0);
