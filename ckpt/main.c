@@ -2,17 +2,17 @@
 /*
  * ucckpt: what can be done with a checkpoint without mounting it.
  *
- *     info	what it is, and what is wrong with it	cmd_info.c
- *     check	prove it whole before it is relied on	cmd_check.c
- *     convert	write its trees to a disk		cmd_convert.c
- *     diff	compare two checkpoints			cmd_diff.c
- *     extents	where a mounted file's bytes lie	cmd_extents.c
+ *     info	what it is, and what is wrong with it	info.c
+ *     check	prove it whole before it is relied on	check.c
+ *     convert	write its trees to a disk		convert.c
+ *     diff	compare two checkpoints			diff.c
+ *     extents	where a mounted file's bytes lie	extents.c
  */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "ckpt/cmd.h"
+#include "ckpt/cmd/cmd.h"
 
 static const struct {
 	const char *name;

@@ -1,4 +1,4 @@
-# Programs for others to begin with; tests/cases/example_extents.sh compiles
+# Programs for others to begin with; tests/cases/mount/example_extents.sh compiles
 # and runs them.
 exampledir = $(docdir)/examples
 dist_example_DATA = %D%/extents.c

@@ -20,21 +20,21 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "ckpt/busguard.h"
-#include "ckpt/errmsg.h"
-#include "ckpt/parallel.h"
-#include "fs/backing.h"
-#include "fs/keeper.h"
-#include "fs/kernel.h"
-#include "fs/log.h"
-#include "fs/ops.h"
+#include "ckpt/sys/sigbus.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/sys/parallel.h"
+#include "fs/backing/backing.h"
+#include "fs/tree/autosave.h"
+#include "fs/ops/fuse_caps.h"
+#include "fs/log/log.h"
+#include "fs/ops/ops.h"
 #include "fs/options.h"
-#include "fs/passthrough.h"
-#include "fs/report.h"
-#include "fs/small.h"
-#include "fs/stats.h"
-#include "fs/tree.h"
-#include "fs/turn.h"
+#include "fs/backing/passthrough.h"
+#include "fs/log/stats_log.h"
+#include "fs/ops/prefill.h"
+#include "fs/log/stats.h"
+#include "fs/tree/tree.h"
+#include "fs/backing/timeslice.h"
 
 #define THREADS_MIN 2
 

@@ -20,9 +20,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ckpt/hffile.h"
-#include "ckpt/hfsplit.h"
-#include "fs/kernel.h"
+#include "ckpt/weights/weights_file.h"
+#include "ckpt/weights/weights_split.h"
+#include "fs/ops/fuse_caps.h"
 
 enum key {
 	KEY_IGNORE,

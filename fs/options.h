@@ -5,9 +5,9 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "ckpt/indexfile.h"
-#include "ckpt/plan.h"
-#include "fs/backing.h"
+#include "ckpt/zero/indexfile.h"
+#include "ckpt/plan/plan.h"
+#include "fs/backing/backing.h"
 
 struct fuse_args;
 

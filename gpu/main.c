@@ -3,11 +3,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ckpt/errmsg.h"
-#include "gpu/comm.h"
-#include "gpu/config.h"
-#include "gpu/stop.h"
-#include "gpu/train.h"
+#include "ckpt/base/errmsg.h"
+#include "gpu/comm/comm.h"
+#include "gpu/config/config.h"
+#include "gpu/train/stop.h"
+#include "gpu/train/train.h"
 
 enum { EXIT_USAGE = 2 };
 

@@ -55,7 +55,7 @@ ucfs_save_CPPFLAGS=$CPPFLAGS
 ucfs_save_LIBS=$LIBS
 CPPFLAGS="$CPPFLAGS $CUDA_CFLAGS"
 LIBS="$CUDA_LIBS $LIBS"
-# cublasLt is loaded when it is needed, see gpu/cuda_lt.c.
+# cublasLt is loaded when it is needed, see gpu/nvidia/cublaslt.c.
 AC_MSG_CHECKING([whether cudart and cublasLt can be used])
 AC_LINK_IFELSE(
   [AC_LANG_PROGRAM([[#include <cuda_runtime_api.h>

@@ -20,7 +20,7 @@ readonly build here good top_srcdir
 readonly case=dsuc_gpt2_z3_offload_dp4
 readonly tag=global_step4
 readonly tensor=zero/transformer.wte.weight/fp32.pt
-PATH=$build:$build/tests:$PATH
+PATH=$build:$build/tests/programs:$PATH
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/ucfs-demo.XXXXXX")
 export XDG_CACHE_HOME=$work/cache

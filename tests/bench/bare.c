@@ -16,9 +16,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fs/kernel.h"
-#include "fs/passthrough.h"
-#include "fs/turn.h"
+#include "fs/ops/fuse_caps.h"
+#include "fs/backing/passthrough.h"
+#include "fs/backing/timeslice.h"
 
 #define FOR_EVER 1e6
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "ckpt/cast.h"
+#include "ckpt/tensor/cast.h"
 
 #define ELEMENTS ((size_t)16 << 20)
 #define ROUNDS 9

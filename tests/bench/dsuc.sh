@@ -23,8 +23,8 @@ top_srcdir=${top_srcdir:-$(cd "$here/../.." && pwd)}
 steps=${UCFS_DSUC_STEPS:-200}
 half=$((steps / 2))
 
-# shellcheck source=tests/cases/train_lib.sh
-. "$top_srcdir/tests/cases/train_lib.sh"
+# shellcheck source=tests/cases/train/train_lib.sh
+. "$top_srcdir/tests/cases/train/train_lib.sh"
 require_train
 require_fuse
 export TRAIN_SECONDS=7200

@@ -17,8 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ckpt/errmsg.h"
-#include "gpu/backend.h"
+#include "ckpt/base/errmsg.h"
+#include "gpu/backend/backend.h"
 
 #define LAYERS_OF(c) ((c) == 1600 ? 48 : 12)
 #define VOCAB 50257

@@ -10,7 +10,7 @@
 . "${BASH_SOURCE%/*}/lib.sh"
 
 sizes=${UCFS_BENCH_INDEX:-200:4:1 20000:1024:1}
-mkrun=${top_builddir:-.}/tests/mkrun
+mkrun=${top_builddir:-.}/tests/programs/mkrun
 
 [ -w /dev/fuse ] || skip "/dev/fuse cannot be used"
 [ -x "$mkrun" ] || skip "$mkrun is not built (make check builds it)"

@@ -93,8 +93,8 @@ compile() {
 begin_own() {
 	[ -w /dev/fuse ] || skip "/dev/fuse cannot be used"
 	command -v ucfs >/dev/null || skip "ucfs is not built"
-	mkrun=${top_builddir:-.}/tests/mkrun
-	[ -x "$mkrun" ] || skip "tests/mkrun is not built: make check builds it"
+	mkrun=${top_builddir:-.}/tests/programs/mkrun
+	[ -x "$mkrun" ] || skip "tests/programs/mkrun is not built: make check builds it"
 	trap cleanup EXIT
 	trap 'exit 1' INT TERM HUP
 	work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX")

@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ckpt/ucfs_ioctl.h"
+#include "ckpt/vfile/ucfs_ioctl.h"
 
 #define THREADS_MAX 64
 #define SOURCES_MAX 65536

@@ -20,8 +20,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "ckpt/errmsg.h"
-#include "tests/whole.h"
+#include "ckpt/base/errmsg.h"
+#include "tests/support/whole.h"
 
 #define THREADS_DEFAULT 2
 #define PEAK_SIZE 2048

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "cudaemu_cudnn_impl.h"
-#include "gpu/cudnn_api.h"
+#include "gpu/nvidia/cudnn_api.h"
 
 /* What plans say that they need; all of it is written. */
 #define WORKSPACE 300

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "cudaemu.h"
-#include "gpu/cufile_api.h"
+#include "gpu/nvidia/cufile_api.h"
 
 struct cudaemu_cufile cudaemu_cufile;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An NCCL that the machine has would look for real GPUs; tests/ncclemu.c is one
+/* An NCCL that the machine has would look for real GPUs; tests/cudaemu/ncclemu.c is one
  * that does not. */
 #include <stddef.h>
 
-#include "gpu/nccl_api.h"
+#include "gpu/nvidia/nccl_api.h"
 
 const struct nccl_api *nccl_api(const char **why)
 {

@@ -11,12 +11,12 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "ckpt/bytebuf.h"
-#include "ckpt/bytes.h"
-#include "ckpt/errmsg.h"
-#include "ckpt/source.h"
-#include "gpu/tbevents.h"
-#include "gpu/tfrecord.h"
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/source.h"
+#include "gpu/metrics/tbevents.h"
+#include "gpu/metrics/tfrecord.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

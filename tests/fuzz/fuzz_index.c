@@ -8,10 +8,10 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "ckpt/bytes.h"
-#include "ckpt/errmsg.h"
-#include "ckpt/source.h"
-#include "gpu/tokens_impl.h"
+#include "ckpt/base/bytes.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/source.h"
+#include "gpu/data/tokens_impl.h"
 
 #define BIN_SIZE 4096
 

@@ -10,12 +10,12 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "ckpt/arena.h"
-#include "ckpt/bytebuf.h"
-#include "ckpt/bytes.h"
-#include "ckpt/errmsg.h"
-#include "ckpt/pickle.h"
-#include "ckpt/value.h"
+#include "ckpt/base/arena.h"
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/pickle/pickle.h"
+#include "ckpt/pickle/value.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -21,13 +21,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/bytebuf.h"
-#include "ckpt/bytes.h"
-#include "ckpt/errmsg.h"
-#include "ckpt/plan.h"
-#include "tests/mkckpt.h"
-#include "tests/mkpt.h"
-#include "tests/walk.h"
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/plan/plan.h"
+#include "tests/make/mkckpt.h"
+#include "tests/make/mkpt.h"
+#include "tests/support/walk.h"
 
 #define SEPARATOR "\xfe#cut#"
 #define STORAGES 12

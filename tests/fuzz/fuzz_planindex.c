@@ -13,12 +13,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ckpt/bytebuf.h"
-#include "ckpt/errmsg.h"
-#include "ckpt/plan.h"
-#include "ckpt/resolve.h"
-#include "tests/mkckpt.h"
-#include "tests/walk.h"
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/zero/checkpoint.h"
+#include "tests/make/mkckpt.h"
+#include "tests/support/walk.h"
 
 #define COUNT(a) (sizeof(a) / sizeof(*(a)))
 

@@ -9,12 +9,12 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "ckpt/bytes.h"
-#include "ckpt/errmsg.h"
-#include "ckpt/ptfile.h"
-#include "ckpt/source.h"
-#include "ckpt/tensor.h"
-#include "ckpt/value.h"
+#include "ckpt/base/bytes.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/base/source.h"
+#include "ckpt/tensor/tensor.h"
+#include "ckpt/pickle/value.h"
 
 /* Values form a graph, perhaps a cyclic one: look at so many of them. */
 #define VISITS_MAX 4096

@@ -8,10 +8,10 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "ckpt/bytes.h"
-#include "ckpt/errmsg.h"
-#include "ckpt/safetensors.h"
-#include "ckpt/source.h"
+#include "ckpt/base/bytes.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/format/safetensors.h"
+#include "ckpt/base/source.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/bytes.h"
-#include "ckpt/errmsg.h"
-#include "ckpt/source.h"
-#include "ckpt/zip.h"
+#include "ckpt/base/bytes.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/source.h"
+#include "ckpt/format/zip.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

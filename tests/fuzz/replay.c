@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/mkpt.h"
+#include "tests/make/mkpt.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Make tests/arith.expect, what tests/test_arith.c holds arithmetic to.
+"""Make tests/arith.expect, what tests/unit/base/test_arith.c holds arithmetic to.
 
     make_arith.py >tests/arith.expect
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the table of tests/test_rng.c: what torch.randint gives, after how many elements.
+"""Makes the table of tests/unit/train/test_rng.c: what torch.randint gives, after how many elements.
 
     make_rng.py		prints it
 """

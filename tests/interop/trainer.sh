@@ -15,7 +15,7 @@
 require_python deepspeed transformers
 require_programs mpirun
 require_ucfs
-program=${top_builddir:-$here/../..}/tests/ranks_checkpoint
+program=${top_builddir:-$here/../..}/tests/programs/ranks_checkpoint
 [ -x "$program" ] || skip "no $program; make check builds it"
 make_scratch mnt
 

@@ -35,7 +35,7 @@ within() {
 }
 
 # The loss before step 11, which DeepSpeed logged, and uctrain finds, too
-# (cases/train_deepspeed.sh).
+# (cases/train/deepspeed.sh).
 compare_loss() {
 	local case=$1 limit=$2 options=$3 loss expected
 	rm -rf "$scratch/run"

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bump allocation in blocks that double up to 1 MiB, from little: each of
+ * thousands of shards has an arena, with a few names in it.  The limit is what
+ * keeps a hostile pickle from turning a few bytes of input into all of memory:
+ * the parser gives its arena a bound in proportion to the file.
+ */
+#include "ckpt/base/arena.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ARENA_ALIGN 16
+#define ARENA_BLOCK_MIN 512
+#define ARENA_BLOCK_MAX (1u << 20)
+
+struct arena_block {
+	struct arena_block *next;
+	size_t size; /* payload bytes */
+	size_t used;
+	size_t pad; /* keeps `data` on ARENA_ALIGN */
+	unsigned char data[];
+};
+
+static struct arena_block *add_block(struct arena *a, size_t size)
+{
+	size_t want = a->head ? a->head->size * 2 : ARENA_BLOCK_MIN;
+
+	if (want > ARENA_BLOCK_MAX)
+		want = ARENA_BLOCK_MAX;
+	if (want < size)
+		want = size;
+	if (want > SIZE_MAX - sizeof(struct arena_block))
+		return NULL;
+	if (a->limit && (a->used > a->limit || want > a->limit - a->used))
+		want = size;
+	if (a->limit && (a->used > a->limit || want > a->limit - a->used))
+		return NULL;
+
+	struct arena_block *const b = calloc(1, sizeof(*b) + want);
+
+	if (!b)
+		return NULL;
+	b->size = want;
+	b->next = a->head;
+	a->head = b;
+	a->used += want;
+	return b;
+}
+
+void *arena_alloc(struct arena *a, size_t size)
+{
+	struct arena_block *b = a->head;
+
+	if (size > SIZE_MAX / 2)
+		return NULL;
+	size = (size + ARENA_ALIGN - 1) & ~(size_t)(ARENA_ALIGN - 1);
+	if (!b || size > b->size - b->used) {
+		b = add_block(a, size);
+		if (!b)
+			return NULL;
+	}
+	b->used += size;
+	return b->data + b->used - size;
+}
+
+char *arena_strndup(struct arena *a, const char *s, size_t len)
+{
+	char *const copy = arena_alloc(a, len + 1);
+
+	if (copy && len)
+		memcpy(copy, s, len);
+	return copy;
+}
+
+void *arena_grow(struct arena *a, void *array, size_t n, size_t *cap,
+		 size_t want, size_t elem)
+{
+	size_t more = *cap ? *cap : 4;
+
+	if (want <= *cap)
+		return array;
+	while (more < want) {
+		if (more > SIZE_MAX / 2)
+			return NULL;
+		more *= 2;
+	}
+	if (more > SIZE_MAX / elem)
+		return NULL;
+
+	void *const grown = arena_alloc(a, more * elem);
+
+	if (!grown)
+		return NULL;
+	if (n)
+		memcpy(grown, array, n * elem);
+	*cap = more;
+	return grown;
+}
+
+void arena_done(struct arena *a)
+{
+	while (a->head) {
+		struct arena_block *const b = a->head;
+
+		a->head = b->next;
+		free(b);
+	}
+	a->used = 0;
+}

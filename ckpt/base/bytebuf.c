@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Growing byte strings with one sticky failure flag. */
+#include "ckpt/base/bytebuf.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void bytebuf_reserve(struct bytebuf *b, size_t len)
+{
+	size_t cap = b->cap ? b->cap : 256;
+	uint8_t *data = NULL;
+
+	if (b->failed || len <= b->cap - b->len)
+		return;
+	while (cap - b->len < len && cap <= SIZE_MAX / 2)
+		cap *= 2;
+	if (cap - b->len >= len)
+		data = realloc(b->data, cap);
+	if (!data) {
+		b->failed = true;
+		return;
+	}
+	b->data = data;
+	b->cap = cap;
+}
+
+static uint8_t *extend(struct bytebuf *b, size_t len)
+{
+	bytebuf_reserve(b, len);
+	if (b->failed || len == 0)
+		return NULL;
+	b->len += len;
+	return b->data + b->len - len;
+}
+
+void bytebuf_add(struct bytebuf *b, const void *p, size_t len)
+{
+	uint8_t *const to = extend(b, len);
+
+	if (to && len)
+		memcpy(to, p, len);
+}
+
+void bytebuf_add_fill(struct bytebuf *b, uint8_t byte, size_t len)
+{
+	uint8_t *const to = extend(b, len);
+
+	if (to && len)
+		memset(to, byte, len);
+}
+
+void bytebuf_add_u8(struct bytebuf *b, uint8_t v)
+{
+	bytebuf_add(b, &v, 1);
+}
+
+void bytebuf_add_le16(struct bytebuf *b, uint16_t v)
+{
+	bytebuf_add_u8(b, (uint8_t)v);
+	bytebuf_add_u8(b, (uint8_t)(v >> 8));
+}
+
+void bytebuf_add_le32(struct bytebuf *b, uint32_t v)
+{
+	bytebuf_add_le16(b, (uint16_t)v);
+	bytebuf_add_le16(b, (uint16_t)(v >> 16));
+}
+
+void bytebuf_add_le64(struct bytebuf *b, uint64_t v)
+{
+	bytebuf_add_le32(b, (uint32_t)v);
+	bytebuf_add_le32(b, (uint32_t)(v >> 32));
+}
+
+void bytebuf_done(struct bytebuf *b)
+{
+	free(b->data);
+	*b = (struct bytebuf){ 0 };
+}

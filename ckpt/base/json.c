@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * JSON from files that may be hostile.  cJSON is a sound parser, but takes more
+ * than RFC 8259 allows, keeps members of one name side by side, and makes
+ * memory of whatever comes: `[[[...` and `[0,0,0,...` of 100 MB would be 8 GB.
+ * So the text is walked once before it gets it, and the tree once after.
+ */
+#include "ckpt/base/json.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/source.h"
+#include "ckpt/base/utf8.h"
+
+/* Below it a double holds every whole number. */
+#define COUNT_END 0x1p53
+
+/* --- before ------------------------------------------------------------------ */
+
+/* What is wrong with the string that begins before `*p`, which moves behind
+ * it; NULL if nothing is.  The text ends with a NUL, which goes on no sequence of
+ * UTF-8. */
+static const char *check_string(const uint8_t **at, const uint8_t *end)
+{
+	const uint8_t *p = *at;
+
+	while (p < end && *p != '"') {
+		uint32_t point;
+		size_t n = 1;
+
+		if (*p < 0x20)
+			return "a control character in a string";
+		if (*p == '\\') {
+			n = p + 1 < end ? 2 : 1;
+			if (end - p > 5 && memcmp(p, "\\u0000", 6) == 0)
+				return "a NUL in a string";
+		} else if (*p >= 0x80) {
+			n = utf8_next((const char *)p, &point);
+			if (n == 0 || utf8_is_surrogate(point))
+				return "a string that is not UTF-8";
+		}
+		p += n;
+	}
+	*at = p < end ? p + 1 : end;
+	return NULL;
+}
+
+/* What is wrong with the text, as far as cJSON would not see it. */
+static const char *check_text(const uint8_t *p, const uint8_t *end, int *rc)
+{
+	size_t values = 1;
+	unsigned depth = 0;
+
+	*rc = -EBADMSG;
+	while (p < end) {
+		const uint8_t c = *p++;
+		const char *fault;
+
+		if (c == '"' && (fault = check_string(&p, end)))
+			return fault;
+		if (c < ' ' && c != '\t' && c != '\n' && c != '\r')
+			return "a control character";
+		depth += c == '{' || c == '[';
+		depth -= (c == '}' || c == ']') && depth;
+		values += c == '{' || c == '[' || c == ',';
+		*rc = -E2BIG;
+		if (depth > JSON_DEPTH_MAX)
+			return "nested too deeply";
+		if (values > JSON_VALUES_MAX)
+			return "too many values";
+		*rc = -EBADMSG;
+	}
+	return NULL;
+}
+
+/* --- after ------------------------------------------------------------------- */
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp((*(const cJSON *const *)a)->string,
+		      (*(const cJSON *const *)b)->string);
+}
+
+/* Sort the members of `o` into `v`, and return a name that two of them have. */
+static const char *find_double(const cJSON *o, const cJSON **v)
+{
+	const cJSON *member;
+	size_t n = 0;
+
+	cJSON_ArrayForEach(member, o) v[n++] = member;
+	qsort(v, n, sizeof(*v), by_name);
+	for (size_t i = 1; i < n; i++)
+		if (strcmp(v[i - 1]->string, v[i]->string) == 0)
+			return v[i]->string;
+	return NULL;
+}
+
+/* The same of `value` and all below it; JSON_DEPTH_MAX bounds the recursion. */
+static const char *find_any_double(const cJSON *value, const cJSON **v)
+{
+	const char *name = cJSON_IsObject(value) ? find_double(value, v) : NULL;
+	const cJSON *below;
+
+	cJSON_ArrayForEach(below, value)
+	{
+		if (name)
+			break;
+		name = find_any_double(below, v);
+	}
+	return name;
+}
+
+static int check_names(const char *file, const cJSON *root, size_t len,
+		       struct errmsg *err)
+{
+	/* `"":0,` is the shortest member. */
+	const size_t n = len / 5 < JSON_VALUES_MAX ? len / 5 : JSON_VALUES_MAX;
+	const cJSON **const v = malloc((n + 1) * sizeof(*v));
+	const char *const name = v ? find_any_double(root, v) : NULL;
+
+	if (!v)
+		return errmsg_set(err, -ENOMEM, "%s: out of memory", file);
+	free(v);
+	return name ? errmsg_set(err, -EBADMSG,
+				 "%s: JSON: %.200s is there twice", file, name)
+		    : 0;
+}
+
+/* --- the whole ---------------------------------------------------------------- */
+
+/* `text[len]` is a NUL. */
+static int parse(const char *file, const char *text, size_t len, cJSON **out,
+		 struct errmsg *err)
+{
+	const uint8_t *const p = (const uint8_t *)text;
+	const char *fault, *end = NULL;
+	cJSON *root;
+	int rc;
+
+	fault = check_text(p, p + len, &rc);
+	if (fault)
+		return errmsg_set(err, rc, "%s: JSON: %s", file, fault);
+	/* The NUL is passed, too: that nothing follows. */
+	root = cJSON_ParseWithLengthOpts(text, len + 1, &end, true);
+	if (!root)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: no valid JSON from byte"
+				  " %zu on",
+				  file, end > text ? (size_t)(end - text) : 0);
+	rc = check_names(file, root, len, err);
+	if (rc)
+		cJSON_Delete(root);
+	else
+		*out = root;
+	return rc;
+}
+
+int json_read(const struct source *src, uint64_t off, size_t len, cJSON **out,
+	      struct errmsg *err)
+{
+	char *const text = malloc(len + 1);
+	int rc;
+
+	if (!text)
+		return errmsg_set(err, -ENOMEM, "%s: out of memory", src->name);
+	rc = source_read(src, text, len, off, err);
+	text[len] = '\0';
+	if (!rc)
+		rc = parse(src->name, text, len, out, err);
+	free(text);
+	return rc;
+}
+
+bool json_get_count(const cJSON *v, uint64_t *out)
+{
+	if (!cJSON_IsNumber(v) || !(v->valuedouble >= 0) ||
+	    v->valuedouble >= COUNT_END)
+		return false;
+	*out = (uint64_t)v->valuedouble;
+	return (double)*out == v->valuedouble;
+}

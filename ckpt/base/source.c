@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Random access to the bytes of a shard, wherever they are. */
+#include "ckpt/base/source.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/base/checked.h"
+#include "ckpt/base/errmsg.h"
+
+void fileid_from_stat(const struct stat *st, struct fileid *id)
+{
+	*id = (struct fileid){
+		.dev = st->st_dev,
+		.ino = st->st_ino,
+		.size = (uint64_t)st->st_size,
+		.mtime_ns = st->st_mtim.tv_sec * INT64_C(1000000000) +
+			    st->st_mtim.tv_nsec,
+	};
+}
+
+bool fileid_equal(const struct fileid *a, const struct fileid *b)
+{
+	return a->dev == b->dev && a->ino == b->ino && a->size == b->size &&
+	       a->mtime_ns == b->mtime_ns;
+}
+
+int fileid_report_change(const char *path, const struct fileid *was,
+			 const struct fileid *now, struct errmsg *err)
+{
+	const char *how = "was written to";
+
+	if (now->ino != was->ino || now->dev != was->dev)
+		how = "was replaced";
+	else if (now->size < was->size)
+		how = "was truncated";
+	return errmsg_set(err, -EIO, "%s: %s since it was planned", path, how);
+}
+
+int source_open(struct source *s, const char *path, struct errmsg *err)
+{
+	struct stat st;
+	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	int rc;
+
+	if (fd < 0) {
+		rc = -errno;
+		return errmsg_set(err, rc, "%s: cannot open: %s", path,
+				  strerror(-rc));
+	}
+	if (fstat(fd, &st) < 0) {
+		rc = errmsg_set(err, -errno, "%s: cannot stat: %s", path,
+				strerror(errno));
+		goto fail;
+	}
+	if (!S_ISREG(st.st_mode)) {
+		rc = errmsg_set(err, -EBADMSG, "%s: not a regular file", path);
+		goto fail;
+	}
+	*s = (struct source){ .name = path, .size = (uint64_t)st.st_size,
+			      .fd = fd };
+	fileid_from_stat(&st, &s->id);
+	return 0;
+fail:
+	close(fd);
+	return rc;
+}
+
+int source_open_known(struct source *s, const char *path,
+		      const struct fileid *id, struct errmsg *err)
+{
+	int rc = source_open(s, path, err);
+
+	if (rc || fileid_equal(&s->id, id))
+		return rc;
+	rc = fileid_report_change(path, id, &s->id, err);
+	source_close(s);
+	return rc;
+}
+
+void source_init_span(struct source *s, const char *name, struct span bytes)
+{
+	*s = (struct source){ .name = name, .size = bytes.len, .fd = -1,
+			      .p = bytes.p };
+}
+
+void source_close(struct source *s)
+{
+	if (s->ops)
+		s->ops->close(s);
+	else if (s->fd >= 0)
+		close(s->fd);
+	s->ops = NULL;
+	s->fd = -1;
+}
+
+int source_check(const struct source *s, size_t len, uint64_t off,
+		 struct errmsg *err)
+{
+	if (checked_range(off, len, s->size))
+		return 0;
+	return errmsg_set(err, -EBADMSG,
+			  "%s: ends at %llu, but %zu bytes are wanted at %llu",
+			  s->name, (unsigned long long)s->size, len,
+			  (unsigned long long)off);
+}
+
+int source_read(const struct source *s, void *buf, size_t len, uint64_t off,
+		struct errmsg *err)
+{
+	uint8_t *to = buf;
+	int rc = source_check(s, len, off, err);
+
+	if (rc)
+		return rc;
+	if (s->ops)
+		return s->ops->read(s, buf, len, off, err);
+	if (s->fd < 0) {
+		if (len)
+			memcpy(to, s->p + off, len);
+		return 0;
+	}
+	while (len) {
+		const ssize_t n = pread(s->fd, to, len, (off_t)off);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return errmsg_set(err, -EIO, "%s: read at %llu: %s",
+					  s->name, (unsigned long long)off,
+					  strerror(errno));
+		if (n == 0)
+			return errmsg_set(err, -EIO,
+					  "%s: truncated at %llu while reading",
+					  s->name, (unsigned long long)off);
+		to += n;
+		off += (uint64_t)n;
+		len -= (size_t)n;
+	}
+	return 0;
+}

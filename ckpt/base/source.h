@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_SOURCE_H
+#define UCKPT_SOURCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+#include "ckpt/base/bytes.h"
+
+struct errmsg;
+
+/* What makes a shard the one that was planned: if any of these differ later,
+ * the file was replaced, truncated or written to. */
+struct fileid {
+	uint64_t dev;
+	uint64_t ino;
+	uint64_t size;
+	int64_t mtime_ns;
+};
+
+void fileid_from_stat(const struct stat *st, struct fileid *id);
+bool fileid_equal(const struct fileid *a, const struct fileid *b);
+
+/* Say how the file at `path` differs from what it was: -EIO. */
+int fileid_report_change(const char *path, const struct fileid *was,
+			 const struct fileid *now, struct errmsg *err);
+
+struct source;
+
+/* Bytes that somebody else knows how to get. */
+struct source_ops {
+	/* As source_read, of a range that is there. */
+	int (*read)(const struct source *s, void *buf, size_t len, uint64_t off,
+		    struct errmsg *err);
+	void (*close)(struct source *s);
+};
+
+/*
+ * Bytes to parse: a file, memory (tests, fuzzers, files that we made
+ * ourselves), or what `ops` reads.  Immutable once opened; reads are
+ * thread-safe.
+ */
+struct source {
+	const char *name; /* for messages; borrowed */
+	uint64_t size;
+	int fd;           /* -1 when in no file */
+	const uint8_t *p; /* NULL when not in memory */
+	struct fileid id; /* zero when in no file */
+	const struct source_ops *ops; /* NULL: a file, or memory */
+	void *ctx;		      /* for `ops` */
+};
+
+/* Open a regular file.  `path` must outlive the source. */
+int source_open(struct source *s, const char *path, struct errmsg *err);
+
+/* The same of a file that was seen before: -EIO, with how it differs, if it is
+ * another one now. */
+int source_open_known(struct source *s, const char *path,
+		      const struct fileid *id, struct errmsg *err);
+
+void source_init_span(struct source *s, const char *name, struct span bytes);
+void source_close(struct source *s);
+
+/* Does the source have bytes [off, off + len)?  -EBADMSG if it ends before. */
+int source_check(const struct source *s, size_t len, uint64_t off,
+		 struct errmsg *err);
+
+/* Read exactly `len` bytes at `off`; -EBADMSG if the source ends before. */
+int source_read(const struct source *s, void *buf, size_t len, uint64_t off,
+		struct errmsg *err);
+
+#endif

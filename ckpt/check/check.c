@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ucckpt check: prove a checkpoint whole before anyone resumes from it.
+ *
+ *   each file     it can be read; its zip directory and members	diagnose.c,
+ *		   are sound; with --data, so are its bytes	check_files.c
+ *   all ranks     none is missing, all are of one step, and hold
+ *		   every element exactly once		check_ranks.c
+ *   replicas      with --data: are the same		check_replicas.c
+ *
+ * Every problem is told, each once.
+ */
+#include "ckpt/check/check.h"
+
+#include <cJSON.h>
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ckpt/cmd/cmd.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/cmd/progress.h"
+#include "ckpt/zero/checkpoint.h"
+#include "ckpt/cmd/diagnose.h"
+
+static void check_plan(struct check *c)
+{
+	static const struct plan_options options = { .crc_zero = true };
+	struct errmsg err = { "" };
+	const int rc = plan_open(c->dir, &options, &c->plan, &err);
+
+	if (rc) {
+		lines_add_new(&c->problems, err.text);
+		if (rc == -EBADMSG)
+			survey_missing(c->dir, &c->problems);
+		return;
+	}
+	survey_shards(c->plan, &c->problems);
+	survey_experts(c->plan, &c->problems);
+	check_ranks(c);
+	check_layers(c);
+	survey_warnings(c->plan, &c->warnings);
+}
+
+/* Everything is read once, and what is compared, twice. */
+static void check_data(struct check *c)
+{
+	struct progress progress;
+	uint64_t bytes = c->bytes;
+
+	if (c->plan && c->whole)
+		bytes += check_list_pairs(c) + check_list_copies(c);
+	progress_init(&progress, bytes);
+	c->progress = &progress;
+	check_files(c);
+	check_pairs(c);
+	check_copies(c);
+	progress_done(&progress);
+	c->progress = NULL;
+}
+
+static void check_done(struct check *c)
+{
+	free(c->whole);
+	free(c->pairs);
+	free(c->copies);
+	plan_close(c->plan);
+	check_files_done(c);
+	lines_done(&c->notes);
+	lines_done(&c->warnings);
+	lines_done(&c->problems);
+	free(c->dir);
+}
+
+/* --- reports --------------------------------------------------------------- */
+
+static void print_counts(const struct check *c)
+{
+	char size[CMD_SIZE_LEN];
+
+	printf("%-16s%zu of ranks, %s\n", "files", c->nfiles,
+	       cmd_size(c->bytes, size));
+	if (!c->plan)
+		return;
+	printf("%-16s%zu, in %" PRIu64 " files of the universal tree\n",
+	       "parameters", plan_resolve(c->plan)->model.nparams, c->opened);
+	if (c->data)
+		printf("%-16s%zu pairs of slices compared\n", "replicas",
+		       c->npairs + c->ncopies);
+}
+
+static void print_text(const struct check *c)
+{
+	printf("%-16s", "checkpoint");
+	cmd_put(c->dir);
+	if (c->choice != TAGS_ITSELF)
+		printf(" (%s)", survey_choice_text(c->choice));
+	putchar('\n');
+	print_counts(c);
+	putchar('\n');
+	lines_print(&c->notes, "note");
+	lines_print(&c->warnings, "warning");
+	lines_print(&c->problems, "problem");
+	if (!c->problems.n)
+		puts(c->data ? "the checkpoint is whole" :
+			       "the checkpoint is whole; tensors were not read"
+			       " (--data)");
+}
+
+static int print_json(const struct check *c)
+{
+	cJSON *const root = cJSON_CreateObject();
+
+	cJSON_AddStringToObject(root, "checkpoint", c->dir);
+	cJSON_AddBoolToObject(root, "data", c->data);
+	cJSON_AddBoolToObject(root, "whole", c->problems.n == 0);
+	cmd_json_add_int(root, "files", (int64_t)c->nfiles);
+	cmd_json_add_int(root, "bytes", (int64_t)c->bytes);
+	if (c->plan) {
+		cmd_json_add_int(
+			root, "parameters",
+			(int64_t)plan_resolve(c->plan)->model.nparams);
+		cmd_json_add_int(root, "tree_files", (int64_t)c->opened);
+		cmd_json_add_int(root, "replicas", (int64_t)(c->npairs + c->ncopies));
+	}
+	lines_add_json(&c->notes, root, "notes");
+	lines_add_json(&c->warnings, root, "warnings");
+	lines_add_json(&c->problems, root, "problems");
+	return cmd_json_print(root);
+}
+
+/* --- command line ---------------------------------------------------------- */
+
+static int check(struct check *c, const char *path, bool json)
+{
+	struct errmsg err = { "" };
+	int rc = tags_choose(path, &c->dir, &c->choice, &err);
+
+	if (rc) {
+		cmd_say("%s", err.text);
+		return CMD_FAILED;
+	}
+	survey_choice(path, c->choice, &c->warnings);
+	check_list_files(c);
+	check_plan(c);
+	if (c->data)
+		check_data(c);
+	else
+		check_files(c);
+	if (json)
+		rc = print_json(c);
+	else
+		print_text(c);
+	if (c->problems.n)
+		rc = CMD_FAILED;
+	check_done(c);
+	return rc;
+}
+
+static void print_help(void)
+{
+	puts("usage: ucckpt check [--data] [--json] DIRECTORY\n"
+	     "\n"
+	     "Prove that the ZeRO checkpoint in DIRECTORY (a tag's, or a run's:"
+	     " then its\n"
+	     "newest tag) is whole: all files, all ranks, every element once.\n"
+	     "\n"
+	     "      --data  read all tensors too: checksums, and whether"
+	     " replicas are equal\n"
+	     "      --json  print JSON\n"
+	     "  -h, --help  print this\n"
+	     "\n"
+	     "Exit status: 0 it is whole, 1 there are problems, 2 wrong usage.");
+}
+
+int cmd_check(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "data", no_argument, NULL, 'd' },
+		{ "json", no_argument, NULL, 'j' },
+		{ "help", no_argument, NULL, 'h' },
+		{ 0 },
+	};
+	struct check c = { 0 };
+	bool json = false;
+	int code;
+
+	while ((code = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
+		switch (code) {
+		case 'd': c.data = true; break;
+		case 'j': json = true; break;
+		case 'h': print_help(); return CMD_OK;
+		default: return cmd_bad_option(argv, code);
+		}
+	}
+	if (argc - optind != 1)
+		return cmd_usage(argv[0], "expected one DIRECTORY");
+	return check(&c, argv[optind], json);
+}

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ucckpt extents: what the ioctls of ucfs_ioctl.h tell about an open file, as
+ * a table or as JSON.  The server's answers are not trusted to come to an
+ * end.
+ */
+#include <cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "ckpt/cmd/cmd.h"
+#include "ckpt/vfile/ucfs_ioctl.h"
+
+struct listing {
+	const char *path;
+	int fd;
+	uint64_t size;
+	struct ucfs_extent *v;
+	size_t n, cap;
+	struct ucfs_source *sources; /* those that extents refer to */
+	size_t nsources, sources_cap;
+};
+
+static int fail_nomem(void)
+{
+	cmd_say("out of memory");
+	return CMD_FAILED;
+}
+
+static int fail_ioctl(const struct listing *l)
+{
+	if (errno == ENOTTY)
+		cmd_say("%s: not a checkpoint's file in a mount of ucfs",
+			l->path);
+	else if (errno == EINVAL)
+		cmd_say("%s: the ucfs that serves it speaks another version of"
+			" the extents interface", l->path);
+	else
+		cmd_say("%s: cannot ask for extents: %s", l->path,
+			strerror(errno));
+	return CMD_FAILED;
+}
+
+/* Make room for `more` elements. */
+static bool grow(void *v, size_t item, size_t n, size_t *cap, size_t more)
+{
+	void **const array = v;
+	size_t want = *cap ? *cap : 64;
+	void *grown;
+
+	if (n + more <= *cap)
+		return true;
+	while (want < n + more)
+		want *= 2;
+	grown = reallocarray(*array, want, item);
+	if (!grown)
+		return false;
+	*array = grown;
+	*cap = want;
+	return true;
+}
+
+static int add_extents(struct listing *l, const struct ucfs_extents *x)
+{
+	if (!grow(&l->v, sizeof(*l->v), l->n, &l->cap, x->count))
+		return fail_nomem();
+	memcpy(l->v + l->n, x->extent, x->count * sizeof(*l->v));
+	l->n += x->count;
+	return CMD_OK;
+}
+
+static int read_extents(struct listing *l)
+{
+	struct ucfs_extents *const x = calloc(1, sizeof(*x));
+	int rc = x ? CMD_OK : fail_nomem();
+
+	while (rc == CMD_OK) {
+		const uint64_t start = x->start;
+
+		x->version = UCFS_EXTENTS_VERSION;
+		if (ioctl(l->fd, UCFS_IOC_EXTENTS, x) < 0) {
+			rc = fail_ioctl(l);
+			break;
+		}
+		l->size = x->size;
+		if (x->count == 0)
+			break;
+		if (x->count > UCFS_EXTENTS_MAX || x->next <= start) {
+			cmd_say("%s: the server's answer makes no sense",
+				l->path);
+			rc = CMD_FAILED;
+			break;
+		}
+		rc = add_extents(l, x);
+		x->start = x->next;
+	}
+	free(x);
+	return rc;
+}
+
+static const struct ucfs_source *find_source(const struct listing *l,
+					     uint32_t number)
+{
+	for (size_t i = l->nsources; i > 0; i--)
+		if (l->sources[i - 1].source == number)
+			return &l->sources[i - 1];
+	return NULL;
+}
+
+static bool has_source(const struct ucfs_extent *e)
+{
+	return e->kind == UCFS_EXTENT_SOURCE || e->kind == UCFS_EXTENT_CAST;
+}
+
+static int read_sources(struct listing *l)
+{
+	for (size_t i = 0; i < l->n; i++) {
+		const struct ucfs_extent *const e = &l->v[i];
+		struct ucfs_source *s;
+
+		if (!has_source(e) ||
+		    find_source(l, e->source))
+			continue;
+		if (!grow(&l->sources, sizeof(*s), l->nsources,
+			  &l->sources_cap, 1))
+			return fail_nomem();
+		s = &l->sources[l->nsources];
+		*s = (struct ucfs_source){ .version = UCFS_EXTENTS_VERSION,
+					   .source = e->source };
+		if (ioctl(l->fd, UCFS_IOC_SOURCE, s) < 0)
+			return fail_ioctl(l);
+		s->source = e->source;
+		s->path[sizeof(s->path) - 1] = '\0';
+		l->nsources++;
+	}
+	return CMD_OK;
+}
+
+static const char *kind_name(uint32_t kind)
+{
+	switch (kind) {
+	case UCFS_EXTENT_LITERAL: return "literal";
+	case UCFS_EXTENT_SOURCE: return "source";
+	case UCFS_EXTENT_CAST: return "cast";
+	case UCFS_EXTENT_GATHER: return "gather";
+	case UCFS_EXTENT_ZERO: return "zero";
+	}
+	return "unknown";
+}
+
+static int print_text(const struct listing *l)
+{
+	printf("%14s %14s  %-7s %14s  %s\n", "offset", "length", "kind",
+	       "source offset", "source");
+	for (size_t i = 0; i < l->n; i++) {
+		const struct ucfs_extent *const e = &l->v[i];
+		const struct ucfs_source *const s = find_source(l, e->source);
+
+		printf("%14" PRIu64 " %14" PRIu64 "  %-7s ", e->offset,
+		       e->length, kind_name(e->kind));
+		if (!has_source(e) || !s) {
+			printf("%14s  -", "-");
+		} else {
+			printf("%14" PRIu64 "  ", e->source_offset);
+			cmd_put(s->path);
+		}
+		putchar('\n');
+	}
+	return CMD_OK;
+}
+
+static cJSON *source_json(const struct ucfs_source *s)
+{
+	cJSON *const o = cJSON_CreateObject();
+
+	cmd_json_add_int(o, "source", s->source);
+	cJSON_AddStringToObject(o, "path", s->path);
+	cmd_json_add_int(o, "bytes", (int64_t)s->size);
+	cmd_json_add_int(o, "device", (int64_t)s->dev);
+	cmd_json_add_int(o, "inode", (int64_t)s->ino);
+	cmd_json_add_int(o, "mtime_ns", s->mtime_ns);
+	return o;
+}
+
+static cJSON *extent_json(const struct ucfs_extent *e)
+{
+	cJSON *const o = cJSON_CreateObject();
+
+	cmd_json_add_int(o, "offset", (int64_t)e->offset);
+	cmd_json_add_int(o, "length", (int64_t)e->length);
+	cJSON_AddStringToObject(o, "kind", kind_name(e->kind));
+	if (has_source(e)) {
+		cmd_json_add_int(o, "source", e->source);
+		cmd_json_add_int(o, "source_offset",
+				 (int64_t)e->source_offset);
+	}
+	return o;
+}
+
+static int print_json(const struct listing *l)
+{
+	cJSON *const root = cJSON_CreateObject();
+	cJSON *list;
+
+	cJSON_AddStringToObject(root, "file", l->path);
+	cmd_json_add_int(root, "bytes", (int64_t)l->size);
+	list = cJSON_AddArrayToObject(root, "sources");
+	for (size_t i = 0; i < l->nsources; i++)
+		cJSON_AddItemToArray(list, source_json(&l->sources[i]));
+	list = cJSON_AddArrayToObject(root, "extents");
+	for (size_t i = 0; i < l->n; i++)
+		cJSON_AddItemToArray(list, extent_json(&l->v[i]));
+	return cmd_json_print(root);
+}
+
+static int show(const char *path, bool json)
+{
+	struct listing l = { .path = path };
+	int rc;
+
+	l.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (l.fd < 0) {
+		cmd_say("%s: cannot open: %s", path, strerror(errno));
+		return CMD_FAILED;
+	}
+	rc = read_extents(&l);
+	if (rc == CMD_OK)
+		rc = read_sources(&l);
+	if (rc == CMD_OK)
+		rc = json ? print_json(&l) : print_text(&l);
+	close(l.fd);
+	free(l.v);
+	free(l.sources);
+	return rc;
+}
+
+static void print_help(void)
+{
+	puts("usage: ucckpt extents [--json] FILE\n"
+	     "\n"
+	     "Tell where the bytes of a file in a ucfs mount lie.  A 'source'"
+	     " run is bytes\n"
+	     "of another file as they are; 'literal' and 'cast' runs exist only"
+	     " in the mount.\n"
+	     "\n"
+	     "      --json  print JSON\n"
+	     "  -h, --help  print this");
+}
+
+int cmd_extents(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "json", no_argument, NULL, 'j' },
+		{ "help", no_argument, NULL, 'h' },
+		{ 0 },
+	};
+	bool json = false;
+	int c;
+
+	while ((c = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
+		switch (c) {
+		case 'j': json = true; break;
+		case 'h': print_help(); return CMD_OK;
+		default: return cmd_bad_option(argv, c);
+		}
+	}
+	if (argc - optind != 1)
+		return cmd_usage(argv[0], "expected one FILE");
+	return show(argv[optind], json);
+}

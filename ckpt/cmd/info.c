@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ucckpt info: what a checkpoint is, and everything that is wrong with it, as
+ * far as descriptions tell (diagnose.h).
+ */
+#include "ckpt/cmd/info.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/tensor/cast.h"
+#include "ckpt/cmd/cmd.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/zero/checkpoint.h"
+#include "ckpt/cmd/diagnose.h"
+
+bool info_state_number(const struct shard_state *st, double *value)
+{
+	float f;
+
+	switch (st->kind) {
+	case STATE_FLAT: return false;
+	case STATE_INT: *value = (double)st->i; return true;
+	case STATE_FLOAT: *value = st->f; return true;
+	case STATE_TENSOR: break;
+	}
+	if (st->flat.dtype >= DTYPE_C64)
+		return false;
+	cast_to_float(st->flat.dtype, st->bytes, &f, 1);
+	*value = (double)f;
+	return true;
+}
+
+const char *info_state_type(const struct shard_state *st)
+{
+	return st->kind == STATE_INT   ? "int" :
+	       st->kind == STATE_FLOAT ? "float" :
+					 dtype_name(st->flat.dtype);
+}
+
+/* --- collecting ------------------------------------------------------------ */
+
+static void count_params(struct info *info)
+{
+	const struct model *const m = &plan_resolve(info->plan)->model;
+
+	for (size_t i = 0; i < m->nparams; i++) {
+		const struct param *const p = &m->params[i];
+
+		*(p->module ? &info->module_params : &info->params) += 1;
+		*(p->module ? &info->module_elements : &info->elements) +=
+			p->numel;
+	}
+}
+
+static void read_profile(struct info *info)
+{
+	struct errmsg err = { "" };
+	int rc = resolve_profile(plan_resolve(info->plan), 0, &info->profile,
+				 &err);
+
+	if (!rc)
+		rc = plan_totals(info->plan, &info->files, &info->bytes, &err);
+	if (rc)
+		lines_add(&info->problems, "%s", err.text);
+}
+
+static void collect(struct info *info, const char *path)
+{
+	static const struct plan_options options = { .crc_zero = false };
+	struct errmsg err = { "" };
+	const int rc = plan_open(info->dir, &options, &info->plan, &err);
+
+	survey_choice(path, info->choice, &info->warnings);
+	if (rc) {
+		lines_add(&info->problems, "%s", err.text);
+		if (rc == -EBADMSG)
+			survey_missing(info->dir, &info->problems);
+		return;
+	}
+	count_params(info);
+	read_profile(info);
+	if (!info->quick) {
+		survey_shards(info->plan, &info->problems);
+		survey_models(info->plan, &info->problems);
+		survey_experts(info->plan, &info->problems);
+	}
+	survey_warnings(info->plan, &info->warnings);
+}
+
+/* --- command line ---------------------------------------------------------- */
+
+static int show(struct info *info, const char *path, bool json)
+{
+	struct errmsg err = { "" };
+	int rc = tags_choose(path, &info->dir, &info->choice, &err);
+
+	if (rc) {
+		cmd_say("%s", err.text);
+		return CMD_FAILED;
+	}
+	collect(info, path);
+	if (json)
+		rc = cmd_json_print(info_to_json(info));
+	else
+		info_print_text(info);
+	if (info->problems.n)
+		rc = CMD_FAILED;
+	plan_close(info->plan);
+	lines_done(&info->warnings);
+	lines_done(&info->problems);
+	free(info->dir);
+	return rc;
+}
+
+static void print_help(void)
+{
+	puts("usage: ucckpt info [--json] [--quick] DIRECTORY\n"
+	     "\n"
+	     "Tell what the ZeRO checkpoint in DIRECTORY (a tag's, or a run's:"
+	     " then its\n"
+	     "newest tag) is, and everything that is missing or damaged.\n"
+	     "\n"
+	     "      --json   print JSON\n"
+	     "      --quick  look at one rank's files only\n"
+	     "  -h, --help   print this\n"
+	     "\n"
+	     "Exit status: 0 it is whole, 1 there are problems, 2 wrong usage.");
+}
+
+int cmd_info(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "json", no_argument, NULL, 'j' },
+		{ "quick", no_argument, NULL, 'q' },
+		{ "help", no_argument, NULL, 'h' },
+		{ 0 },
+	};
+	struct info info = { 0 };
+	bool json = false;
+	int c;
+
+	while ((c = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
+		switch (c) {
+		case 'j': json = true; break;
+		case 'q': info.quick = true; break;
+		case 'h': print_help(); return CMD_OK;
+		default: return cmd_bad_option(argv, c);
+		}
+	}
+	if (argc - optind != 1)
+		return cmd_usage(argv[0], "expected one DIRECTORY");
+	return show(&info, argv[optind], json);
+}

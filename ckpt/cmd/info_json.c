@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The report for programs.  Keys are only ever added; what is not known is
+ * null, or left out with the object that it would describe.
+ */
+#include <cJSON.h>
+#include <string.h>
+
+#include "ckpt/cmd/cmd.h"
+#include "ckpt/cmd/info.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/zero/checkpoint.h"
+
+static const char *choice_name(enum tags_choice choice)
+{
+	switch (choice) {
+	case TAGS_ITSELF: return "itself";
+	case TAGS_LATEST: return "latest";
+	case TAGS_STEP: return "step";
+	case TAGS_MTIME: return "mtime";
+	case TAGS_NONE: break;
+	}
+	return "none";
+}
+
+/* -1 stands for unknown. */
+static void add_known(cJSON *o, const char *key, int64_t value)
+{
+	if (value < 0)
+		cJSON_AddNullToObject(o, key);
+	else
+		cmd_json_add_int(o, key, value);
+}
+
+static cJSON *state_json(const struct shard_state *st)
+{
+	cJSON *const o = cJSON_CreateObject();
+	double value;
+
+	cJSON_AddStringToObject(o, "name", st->name);
+	cJSON_AddStringToObject(o, "type", info_state_type(st));
+	cJSON_AddBoolToObject(o, "tensor", st->kind == STATE_FLAT ||
+						   st->kind == STATE_TENSOR);
+	if (info_state_number(st, &value))
+		cJSON_AddNumberToObject(o, "value", value);
+	return o;
+}
+
+static cJSON *group_json(const struct slice_group *pg,
+			 const struct shard_group *sg)
+{
+	cJSON *const o = cJSON_CreateObject();
+	uint64_t elements = 0;
+	cJSON *list;
+
+	for (size_t i = 0; i < pg->n; i++)
+		elements += pg->slices[i]->numel;
+	cmd_json_add_int(o, "parameters", (int64_t)pg->n);
+	cmd_json_add_int(o, "elements", (int64_t)elements);
+	if (!sg)
+		return o;
+	cJSON_AddStringToObject(o, "master_dtype",
+				dtype_name(sg->fp32.dtype));
+	list = cJSON_AddArrayToObject(o, "states");
+	for (size_t i = 0; i < sg->nstates; i++)
+		cJSON_AddItemToArray(list, state_json(&sg->states[i]));
+	return o;
+}
+
+static cJSON *param_json(const struct param *p)
+{
+	cJSON *const o = cJSON_CreateObject();
+	cJSON *shape;
+
+	cJSON_AddStringToObject(o, "name", p->name);
+	shape = cJSON_AddArrayToObject(o, "shape");
+	for (unsigned i = 0; i < p->ndim; i++)
+		cJSON_AddItemToArray(shape,
+				     cJSON_CreateNumber((double)p->shape[i]));
+	cmd_json_add_int(o, "elements", (int64_t)p->numel);
+	if (p->module)
+		cJSON_AddNullToObject(o, "group");
+	else
+		cmd_json_add_int(o, "group", p->first->group);
+	return o;
+}
+
+static void add_experts(cJSON *root, const struct experts *x)
+{
+	cJSON *const list = cJSON_AddArrayToObject(root, "moe_layers");
+
+	for (size_t i = 0; i < x->n; i++) {
+		const struct expert_layer *const l = &x->layers[i];
+		cJSON *const o = cJSON_CreateObject();
+
+		cmd_json_add_int(o, "experts", l->n);
+		cmd_json_add_int(o, "ep_size", experts_degree(l));
+		cJSON_AddBoolToObject(o, "autoep", l->fused);
+		cJSON_AddItemToArray(list, o);
+	}
+}
+
+static void add_origin(cJSON *root, const struct resolve *r)
+{
+	const struct catalogue *const c = r->model.cats;
+
+	if (*c->ds_version)
+		cJSON_AddStringToObject(root, "ds_version", c->ds_version);
+	else
+		cJSON_AddNullToObject(root, "ds_version");
+	add_known(root, "stage", c->zero3 ? 3 : c->stage);
+	add_known(root, "global_step", c->global_steps);
+	cmd_json_add_int(root, "dp_degree", r->dir.dp_degree);
+	cmd_json_add_int(root, "mp_degree", r->dir.mp_degree);
+	cmd_json_add_int(root, "tp_degree", r->model.tp);
+	cmd_json_add_int(root, "pp_degree", r->model.pp);
+	add_experts(root, &c->experts);
+	if (c->module_dtype == DTYPE_OTHER)
+		cJSON_AddNullToObject(root, "module_dtype");
+	else
+		cJSON_AddStringToObject(root, "module_dtype",
+					dtype_name(c->module_dtype));
+}
+
+static void add_contents(cJSON *root, const struct info *info,
+			 const struct model *m)
+{
+	const struct catalogue *const c = m->cats;
+	cJSON *o = cJSON_AddObjectToObject(root, "parameters");
+
+	cmd_json_add_int(o, "count", (int64_t)info->params);
+	cmd_json_add_int(o, "elements", (int64_t)info->elements);
+	cmd_json_add_int(o, "module_count", (int64_t)info->module_params);
+	cmd_json_add_int(o, "module_elements", (int64_t)info->module_elements);
+	o = cJSON_AddArrayToObject(root, "groups");
+	for (size_t g = 0; g < c->ngroups; g++)
+		cJSON_AddItemToArray(
+			o, group_json(&c->groups[g],
+				      info->profile ? &info->profile->groups[g] :
+						      NULL));
+	if (info->files) {
+		o = cJSON_AddObjectToObject(root, "tree");
+		cmd_json_add_int(o, "files", (int64_t)info->files);
+		cmd_json_add_int(o, "bytes", (int64_t)info->bytes);
+	}
+	o = cJSON_AddArrayToObject(root, "table");
+	for (size_t i = 0; i < m->nparams; i++)
+		cJSON_AddItemToArray(o, param_json(&m->params[i]));
+}
+
+cJSON *info_to_json(const struct info *info)
+{
+	cJSON *const root = cJSON_CreateObject();
+
+	cJSON_AddStringToObject(root, "checkpoint", info->dir);
+	cJSON_AddStringToObject(root, "chosen", choice_name(info->choice));
+	cJSON_AddBoolToObject(root, "quick", info->quick);
+	cJSON_AddBoolToObject(root, "whole", info->problems.n == 0);
+	if (info->plan) {
+		const struct resolve *const r = plan_resolve(info->plan);
+
+		add_origin(root, r);
+		add_contents(root, info, &r->model);
+	}
+	lines_add_json(&info->warnings, root, "warnings");
+	lines_add_json(&info->problems, root, "problems");
+	return root;
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The report for people: facts, the table of parameters, and last, where a
+ * terminal still shows it, what is wrong.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ckpt/cmd/cmd.h"
+#include "ckpt/cmd/info.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/zero/checkpoint.h"
+#include "ckpt/cmd/diagnose.h"
+
+#define LABEL_LEN 16
+#define SHAPE_LEN (TENSOR_DIMS_MAX * 21)
+#define NAME_COLUMNS_MAX 60
+
+static void print_label(const char *label)
+{
+	printf("%-*s", LABEL_LEN, label);
+}
+
+static void print_checkpoint(const struct info *info)
+{
+	print_label("checkpoint");
+	cmd_put(info->dir);
+	if (info->choice != TAGS_ITSELF)
+		printf(" (%s)", survey_choice_text(info->choice));
+	putchar('\n');
+}
+
+static bool are_alike(const struct expert_layer *a,
+		      const struct expert_layer *b)
+{
+	return a->fused == b->fused && a->n == b->n && a->local == b->local;
+}
+
+/* A line for as many layers as are alike. */
+static void print_experts(const struct experts *x)
+{
+	for (size_t i = 0, n; i < x->n; i += n) {
+		const struct expert_layer *const l = &x->layers[i];
+
+		for (n = 1; i + n < x->n && are_alike(l, &x->layers[i + n]);)
+			n++;
+		print_label(i ? "" : "experts");
+		printf("%u in each of %zu MoE layers%s, shared by %u ranks\n",
+		       l->n, n, l->fused ? " (AutoEP)" : "",
+		       experts_degree(l));
+	}
+}
+
+static void print_origin(const struct model *m, const struct ckdir *d)
+{
+	const struct catalogue *const c = m->cats;
+
+	print_label("written by");
+	fputs("DeepSpeed ", stdout);
+	cmd_put(*c->ds_version ? c->ds_version : "of unknown version");
+	putchar('\n');
+	print_label("ZeRO stage");
+	if (c->stage >= 0)
+		printf("%" PRId64 "\n", c->stage);
+	else
+		puts(c->zero3 ? "3" : "1 or 2");
+	print_label("ranks");
+	printf("%u data-parallel, %u tensor-parallel, %u pipeline stages\n",
+	       d->dp_degree, m->tp, m->pp);
+	print_experts(&c->experts);
+	print_label("global step");
+	if (c->global_steps >= 0)
+		printf("%" PRId64 "\n", c->global_steps);
+	else
+		puts("unknown");
+}
+
+static void print_types(const struct info *info, const struct catalogue *c)
+{
+	print_label("master weights");
+	puts(!info->profile	     ? "unknown" :
+	     !info->profile->ngroups ? "none" :
+				       dtype_name(info->profile->groups[0]
+							  .fp32.dtype));
+	print_label("module");
+	puts(c->module_dtype == DTYPE_OTHER ? "unknown" :
+					      dtype_name(c->module_dtype));
+}
+
+static void print_counts(const struct info *info)
+{
+	print_label("parameters");
+	printf("%" PRIu64 " of the optimizer, %" PRIu64 " elements\n",
+	       info->params, info->elements);
+	if (!info->module_params)
+		return;
+	print_label("");
+	printf("%" PRIu64 " more in the module (frozen, tied, buffers), %" PRIu64
+	       " elements\n", info->module_params, info->module_elements);
+}
+
+static void print_state(const struct shard_state *st)
+{
+	double value;
+
+	cmd_put(st->name);
+	if (st->kind == STATE_FLAT)
+		printf(" %s", info_state_type(st));
+	else if (info_state_number(st, &value))
+		printf(" %.15g (%s%s)", value, info_state_type(st),
+		       st->kind == STATE_TENSOR ? " tensor" : "");
+}
+
+static void print_groups(const struct info *info, const struct catalogue *c)
+{
+	for (size_t g = 0; info->profile && g < c->ngroups; g++) {
+		const struct shard_group *const group =
+			&info->profile->groups[g];
+		char label[32];
+
+		snprintf(label, sizeof(label), "group %zu", g);
+		print_label(label);
+		printf("%zu parameters, %s", c->groups[g].n,
+		       dtype_name(group->fp32.dtype));
+		for (size_t i = 0; i < group->nstates; i++) {
+			fputs(i ? ", " : "; ", stdout);
+			print_state(&group->states[i]);
+		}
+		if (!group->nstates)
+			fputs("; no optimizer states", stdout);
+		putchar('\n');
+	}
+}
+
+static void print_tree(const struct info *info)
+{
+	char size[CMD_SIZE_LEN];
+
+	if (!info->files)
+		return;
+	print_label("universal tree");
+	printf("%" PRIu64 " files, %" PRIu64 " bytes", info->files,
+	       info->bytes);
+	if (info->bytes >= 1024)
+		printf(" (%s)", cmd_size(info->bytes, size));
+	putchar('\n');
+}
+
+/* --- the table ------------------------------------------------------------- */
+
+static const char *shape_text(const struct param *p, char buf[SHAPE_LEN])
+{
+	size_t n = 0;
+
+	if (p->ndim == 0)
+		return "scalar";
+	for (unsigned i = 0; i < p->ndim; i++)
+		n += (size_t)snprintf(buf + n, SHAPE_LEN - n, "%s%" PRIu64,
+				      i ? "x" : "", p->shape[i]);
+	return buf;
+}
+
+static void print_param(const struct param *p, int width)
+{
+	char shape[SHAPE_LEN];
+	const int n = cmd_put(p->name);
+
+	printf("%*s  %14s  ", n < width ? width - n : 0, "",
+	       shape_text(p, shape));
+	if (p->module)
+		printf("%6s", "module");
+	else
+		printf("%6u", p->first->group);
+	printf("  %14" PRIu64 "\n", p->numel);
+}
+
+static void print_params(const struct model *c)
+{
+	int width = (int)strlen("parameter");
+
+	for (size_t i = 0; i < c->nparams; i++) {
+		const size_t n = strlen(c->params[i].name);
+
+		if (n > (size_t)width)
+			width = n < NAME_COLUMNS_MAX ? (int)n :
+						       NAME_COLUMNS_MAX;
+	}
+	printf("\n%-*s  %14s  %6s  %14s\n", width, "parameter", "shape",
+	       "group", "elements");
+	for (size_t i = 0; i < c->nparams; i++)
+		print_param(&c->params[i], width);
+}
+
+/* --- the end --------------------------------------------------------------- */
+
+static void print_verdict(const struct info *info)
+{
+	lines_print(&info->warnings, "warning");
+	lines_print(&info->problems, "problem");
+	if (!info->problems.n)
+		puts(info->quick ? "no problems found, at a quick look" :
+				   "no problems found");
+}
+
+void info_print_text(const struct info *info)
+{
+	const struct resolve *const r =
+		info->plan ? plan_resolve(info->plan) : NULL;
+
+	print_checkpoint(info);
+	if (r) {
+		print_origin(&r->model, &r->dir);
+		print_types(info, r->model.cats);
+		print_counts(info);
+		print_groups(info, r->model.cats);
+		print_tree(info);
+		print_params(&r->model);
+	}
+	putchar('\n');
+	print_verdict(info);
+}

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ucckpt diff: are two checkpoints the same, and if not, how far apart?
+ *
+ * Parameters are matched by name, in parallel; of each only what is being
+ * compared is in memory.  Of a state that one side has of no parameter (the
+ * step, in the tree of ZeRO-3) the values cannot differ, so this is told once
+ * and makes a difference with --strict alone; so do other types of the same
+ * values, and a tied parameter that one side stores under one of its names.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/cmd/cmd.h"
+#include "ckpt/diff/diff.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/sys/parallel.h"
+#include "ckpt/states/state.h"
+
+static int fail_nomem(struct errmsg *err)
+{
+	return errmsg_set(err, -ENOMEM, "out of memory");
+}
+
+/* --- parameters ---------------------------------------------------------------- */
+
+/* What the side that has no parameter of that name has of it. */
+static const char *find_tied(const struct diff *d, const struct diff_param *p)
+{
+	const struct statetree *const without = d->tree[p->has[0]];
+	const char *name = NULL;
+
+	for (unsigned side = 0; !name && side < 2; side++)
+		name = statetree_tied(d->tree[side], p->name, without);
+	return name;
+}
+
+static int match_params(struct diff *d, struct errmsg *err)
+{
+	struct statetree *const a = d->tree[0], *const b = d->tree[1];
+	const size_t na = statetree_count(a), nb = statetree_count(b);
+	size_t i = 0, j = 0;
+
+	d->params = calloc(na + nb + 1, sizeof(*d->params));
+	if (!d->params)
+		return fail_nomem(err);
+	while (i < na || j < nb) {
+		struct diff_param *const p = &d->params[d->nparams++];
+		const int order = i == na   ? 1
+				  : j == nb ? -1
+					    : strcmp(statetree_name(a, i),
+						     statetree_name(b, j));
+
+		p->has[0] = order <= 0;
+		p->has[1] = order >= 0;
+		p->name =
+			p->has[0] ? statetree_name(a, i) : statetree_name(b, j);
+		i += p->has[0];
+		j += p->has[1];
+		if (order)
+			p->tied = find_tied(d, p);
+	}
+	return 0;
+}
+
+/* --- their states -------------------------------------------------------------- */
+
+static int compare_state(struct diff *d, const struct diff_param *p,
+			 struct diff_state *s, struct errmsg *err)
+{
+	struct state a, b;
+	int rc = statetree_open_state(d->tree[0], diff_name_in(p, 0), s->name,
+				      &a, err);
+
+	if (rc)
+		return rc;
+	rc = statetree_open_state(d->tree[1], diff_name_in(p, 1), s->name, &b,
+				  err);
+	if (!rc) {
+		rc = diff_compare(&a, &b, s, err);
+		state_close(&b);
+	}
+	state_close(&a);
+	return rc;
+}
+
+/* Name the states of both sides, and say which are on one alone.  Of a tied
+ * parameter, those that only the side with the other name has do not count. */
+static int match_states(struct diff *d, struct diff_param *p, struct errmsg *err)
+{
+	struct statetree_states a, b;
+	unsigned i = 0, j = 0;
+	int rc = statetree_states(d->tree[0], diff_name_in(p, 0), &a, err);
+
+	if (!rc)
+		rc = statetree_states(d->tree[1], diff_name_in(p, 1), &b, err);
+	if (rc)
+		return rc;
+	p->states = calloc(a.n + b.n + 1, sizeof(*p->states));
+	if (!p->states)
+		return fail_nomem(err);
+	while (i < a.n || j < b.n) {
+		struct diff_state *const s = &p->states[p->nstates];
+		const int order = i == a.n   ? 1
+				  : j == b.n ? -1
+					     : statetree_compare_states(
+						       a.name[i], b.name[j]);
+
+		p->nstates += !order || p->has[order > 0];
+		s->kind = order < 0   ? DIFF_ONLY_A
+			  : order > 0 ? DIFF_ONLY_B
+				      : DIFF_NONE;
+		memcpy(s->name, order <= 0 ? a.name[i] : b.name[j],
+		       sizeof(s->name));
+		i += order <= 0;
+		j += order >= 0;
+	}
+	return 0;
+}
+
+struct job {
+	struct diff *d;
+	struct errmsg *err; /* of the one that failed first */
+	atomic_bool failed;
+};
+
+static int compare_param(void *ctx, size_t i)
+{
+	struct job *const job = ctx;
+	struct diff_param *const p = &job->d->params[i];
+	struct errmsg err = { "" };
+	int rc;
+
+	if (!diff_name_in(p, 0) || !diff_name_in(p, 1))
+		return 0;
+	rc = match_states(job->d, p, &err);
+	for (size_t k = 0; !rc && k < p->nstates; k++)
+		if (p->states[k].kind == DIFF_NONE)
+			rc = compare_state(job->d, p, &p->states[k], &err);
+	if (rc && !atomic_exchange(&job->failed, true))
+		*job->err = err;
+	return rc;
+}
+
+/* --- the command --------------------------------------------------------------- */
+
+static int compare_all(struct diff *d, struct errmsg *err)
+{
+	struct job job = { .d = d, .err = err };
+	const int rc = match_params(d, err);
+
+	return rc ? rc
+		  : parallel_for(d->nparams, parallel_width(), compare_param,
+				 &job);
+}
+
+static void diff_done(struct diff *d)
+{
+	for (size_t i = 0; i < d->nparams; i++) {
+		const struct diff_param *const p = &d->params[i];
+
+		for (size_t k = 0; k < p->nstates; k++) {
+			free(p->states[k].shape[0]);
+			free(p->states[k].shape[1]);
+			free(p->states[k].place);
+		}
+		free(p->states);
+	}
+	free(d->params);
+	statetree_close(d->tree[0]);
+	statetree_close(d->tree[1]);
+}
+
+static int diff(struct diff *d, char *const paths[2], bool json, bool all)
+{
+	struct errmsg err = { "" };
+	int rc = statetree_open(paths[0], &d->tree[0], &err);
+
+	if (!rc)
+		rc = statetree_open(paths[1], &d->tree[1], &err);
+	for (unsigned side = 0; !rc && side < 2; side++)
+		rc = statetree_match(d->tree[side], d->tree[!side], &err);
+	if (!rc)
+		rc = compare_all(d, &err);
+	if (rc) {
+		cmd_say("%s", err.text);
+		return CMD_TROUBLE;
+	}
+	diff_judge(d);
+	if (!json)
+		diff_print_text(d, all);
+	else if (diff_print_json(d, all) != CMD_OK)
+		return CMD_TROUBLE;
+	return d->equal ? CMD_OK : CMD_DIFFER;
+}
+
+static void print_help(void)
+{
+	puts("usage: ucckpt diff [OPTION]... A B\n"
+	     "\n"
+	     "Compare two checkpoints, parameter by parameter and state by"
+	     " state.  Each is a\n"
+	     "ZeRO checkpoint (a tag's directory, or a run's: then its newest"
+	     " tag), a\n"
+	     "universal checkpoint or a Hugging Face model, on a disk or"
+	     " mounted.\n"
+	     "\n"
+	     "      --all     tell of all states, not only of those that differ\n"
+	     "      --json    print JSON\n"
+	     "      --strict  other types of the same values, states that one"
+	     " side has none\n"
+	     "                of, and tied parameters that it stores once, are"
+	     " differences, too\n"
+	     "  -h, --help    print this\n"
+	     "\n"
+	     "Exit status: 0 they are equal, 1 they differ, 2 trouble.");
+}
+
+int cmd_diff(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "all", no_argument, NULL, 'a' },
+		{ "json", no_argument, NULL, 'j' },
+		{ "strict", no_argument, NULL, 's' },
+		{ "help", no_argument, NULL, 'h' },
+		{ 0 },
+	};
+	struct diff d = { 0 };
+	bool json = false, all = false;
+	int code, rc;
+
+	while ((code = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
+		switch (code) {
+		case 'a':
+			all = true;
+			break;
+		case 'j':
+			json = true;
+			break;
+		case 's':
+			d.strict = true;
+			break;
+		case 'h':
+			print_help();
+			return CMD_OK;
+		default:
+			return cmd_bad_option(argv, code);
+		}
+	}
+	if (argc - optind != 2)
+		return cmd_usage(argv[0], "expected A and B");
+	rc = diff(&d, argv + optind, json, all);
+	diff_done(&d);
+	return rc;
+}

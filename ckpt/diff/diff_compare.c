@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Two tensors, element by element.
+ *
+ * Elements of one type are the same if their bytes are, so a NaN is the same as
+ * itself and -0 is not 0.  Those of two types are compared as float64, bit by
+ * bit.  How far apart elements are is told of finite numbers: |a - b|, and that
+ * divided by the larger of |a| and |b|.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/tensor/cast.h"
+#include "ckpt/diff/diff.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/states/state.h"
+
+/* Elements of each side that are read at once. */
+#define CHUNK (64u << 10)
+
+struct side {
+	const struct state *s;
+	enum dtype dtype;
+	size_t item;
+	uint8_t *buf;
+};
+
+struct comparison {
+	struct side a, b;
+	struct diff_values *v;
+};
+
+static void count_element(struct diff_values *v, uint64_t at, double a, double b)
+{
+	const double apart = fabs(a - b);
+	const double larger = fabs(a) > fabs(b) ? fabs(a) : fabs(b);
+
+	if (!v->differ++)
+		v->first = at;
+	if (!isfinite(apart)) {
+		v->odd++;
+		return;
+	}
+	if (apart > v->max_abs)
+		v->max_abs = apart;
+	if (apart > v->max_rel * larger) /* few divisions */
+		v->max_rel = apart / larger;
+}
+
+/* Up to CAST_BATCH elements that are not all the same. */
+static void count_batch(struct comparison *c, uint64_t first, size_t from,
+			size_t n)
+{
+	const uint8_t *const a = c->a.buf + from * c->a.item;
+	const uint8_t *const b = c->b.buf + from * c->b.item;
+	const bool same_type = c->a.dtype == c->b.dtype;
+	double x[CAST_BATCH], y[CAST_BATCH];
+
+	if (cast_knows(c->a.dtype)) {
+		cast_to_double(c->a.dtype, a, x, n);
+		cast_to_double(c->b.dtype, b, y, n);
+	} else {
+		/* All that can be told is which differ. */
+		memset(x, 0, n * sizeof(*x));
+		for (size_t i = 0; i < n; i++)
+			y[i] = NAN;
+	}
+	for (size_t i = 0; i < n; i++)
+		if (same_type ? memcmp(a + i * c->a.item, b + i * c->b.item,
+				       c->a.item) != 0
+			      : memcmp(&x[i], &y[i], sizeof(*x)) != 0)
+			count_element(c->v, first + i, x[i], y[i]);
+}
+
+static void count_chunk(struct comparison *c, uint64_t first, size_t n)
+{
+	const bool same_type = c->a.dtype == c->b.dtype;
+	size_t some;
+
+	for (size_t i = 0; i < n; i += some) {
+		some = n - i < CAST_BATCH ? n - i : CAST_BATCH;
+		if (!same_type ||
+		    memcmp(c->a.buf + i * c->a.item, c->b.buf + i * c->b.item,
+			   some * c->a.item) != 0)
+			count_batch(c, first + i, i, some);
+	}
+}
+
+static int compare_values(struct comparison *c, struct errmsg *err)
+{
+	const uint64_t numel = c->v->numel;
+	int rc = 0;
+	size_t n;
+
+	for (uint64_t i = 0; !rc && i < numel; i += n) {
+		n = numel - i < CHUNK ? (size_t)(numel - i) : CHUNK;
+		rc = state_read(c->a.s, i, n, c->a.buf, err);
+		if (!rc)
+			rc = state_read(c->b.s, i, n, c->b.buf, err);
+		if (!rc)
+			count_chunk(c, i, n);
+	}
+	return rc;
+}
+
+static int read_and_compare(const struct state *a, const struct state *b,
+			    struct diff_values *v, struct errmsg *err)
+{
+	struct comparison c = {
+		.a = { a, a->t.dtype, dtype_size(a->t.dtype), NULL },
+		.b = { b, b->t.dtype, dtype_size(b->t.dtype), NULL },
+		.v = v,
+	};
+	int rc;
+
+	c.a.buf = malloc(CHUNK * c.a.item);
+	c.b.buf = malloc(CHUNK * c.b.item);
+	if (c.a.buf && c.b.buf)
+		rc = compare_values(&c, err);
+	else
+		rc = errmsg_set(err, -ENOMEM, "out of memory");
+	free(c.a.buf);
+	free(c.b.buf);
+	return rc;
+}
+
+/* --- shapes ------------------------------------------------------------------ */
+
+/* "[3, 4]", which is JSON too. */
+static char *list_text(const uint64_t *v, unsigned n)
+{
+	char *text = NULL;
+	size_t len;
+	FILE *const f = open_memstream(&text, &len);
+
+	if (!f)
+		return NULL;
+	putc('[', f);
+	for (unsigned i = 0; i < n; i++)
+		fprintf(f, "%s%" PRIu64, i ? ", " : "", v[i]);
+	putc(']', f);
+	if (fclose(f) == 0)
+		return text;
+	free(text);
+	return NULL;
+}
+
+/* The indices of an element. */
+static char *place_text(const struct tensor *t, uint64_t element)
+{
+	uint64_t at[TENSOR_DIMS_MAX];
+
+	for (unsigned d = t->ndim; d-- > 0; element /= t->shape[d])
+		at[d] = element % t->shape[d];
+	return list_text(at, t->ndim);
+}
+
+static bool same_shape(const struct state *a, const struct state *b)
+{
+	if (a->flat || b->flat)
+		return a->t.numel == b->t.numel;
+	return a->t.ndim == b->t.ndim &&
+	       memcmp(a->t.shape, b->t.shape,
+		      a->t.ndim * sizeof(*a->t.shape)) == 0;
+}
+
+int diff_compare(const struct state *a, const struct state *b,
+		 struct diff_state *out, struct errmsg *err)
+{
+	int rc;
+
+	out->dtype[0] = a->t.dtype;
+	out->dtype[1] = b->t.dtype;
+	out->values.numel = a->t.numel;
+	if (!same_shape(a, b)) {
+		out->kind = DIFF_SHAPE;
+		out->shape[0] = list_text(a->t.shape, a->t.ndim);
+		out->shape[1] = list_text(b->t.shape, b->t.ndim);
+		return out->shape[0] && out->shape[1]
+			       ? 0
+			       : errmsg_set(err, -ENOMEM, "out of memory");
+	}
+	if (a->t.dtype != b->t.dtype &&
+	    !(cast_knows(a->t.dtype) && cast_knows(b->t.dtype))) {
+		out->kind = DIFF_TYPE;
+		return 0;
+	}
+	rc = read_and_compare(a, b, &out->values, err);
+	if (rc || !out->values.differ)
+		return rc;
+	out->kind = DIFF_VALUES;
+	out->place = place_text(a->flat ? &b->t : &a->t, out->values.first);
+	return out->place ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+}

@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A model as transformers' save_pretrained, or DeepSpeed's zero_to_fp32.py,
+ * leaves it:
+ *
+ *   model.safetensors		or	pytorch_model.bin
+ *   model.safetensors.index.json	pytorch_model.bin.index.json
+ *     and the files that it names	  and the files that it names
+ *
+ * What is looked for first, and that one file comes before several, is as in
+ * transformers (modeling_utils.py, _get_resolved_checkpoint_files).  Links are
+ * followed: a directory of the hub's cache has nothing else.
+ */
+#include "ckpt/dirs/hfdir.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "ckpt/tensor/cast.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/hfindex.h"
+#include "ckpt/dirs/names.h"
+#include "ckpt/sys/parallel.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/format/safetensors.h"
+#include "ckpt/pickle/value.h"
+
+static const struct layout {
+	const char *name;
+	bool is_index;
+	bool safetensors;
+} layouts[] = {
+	{ "model.safetensors", false, true },
+	{ "model.safetensors.index.json", true, true },
+	{ "pytorch_model.bin", false, false },
+	{ "pytorch_model.bin.index.json", true, false },
+};
+
+/* Memory for the descriptions of a pickle's tensors: several names may be of
+ * one tensor, so that they need not be in proportion to anything. */
+#define DESCRIPTIONS_MAX(size) ((1u << 20) + 8 * (size))
+
+static int fail_nomem(const char *path, struct errmsg *err)
+{
+	return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+}
+
+/* The first of the layouts that is there, or NULL. */
+static const struct layout *find_layout(const char *dir)
+{
+	for (size_t i = 0; i < sizeof(layouts) / sizeof(*layouts); i++) {
+		struct stat st;
+		char *path;
+		bool there;
+
+		if (asprintf(&path, "%s/%s", dir, layouts[i].name) < 0)
+			return NULL;
+		there = stat(path, &st) == 0 && S_ISREG(st.st_mode);
+		free(path);
+		if (there)
+			return &layouts[i];
+	}
+	return NULL;
+}
+
+bool hfdir_is_one(const char *path)
+{
+	return find_layout(path) != NULL;
+}
+
+/* --- one file ----------------------------------------------------------------- */
+
+static int read_safetensors(struct hfdir_file *f, const struct source *src,
+			    struct errmsg *err)
+{
+	struct safetensors s;
+	int rc = safetensors_read(&s, src, err);
+
+	if (rc)
+		return rc;
+	f->arena = s.arena;
+	f->v = arena_alloc(&f->arena, s.n * sizeof(*f->v) + 1);
+	if (!f->v)
+		return fail_nomem(f->path, err);
+	for (; f->n < s.n; f->n++) {
+		const struct safetensors_tensor *const t = &s.v[f->n];
+
+		f->v[f->n] = (struct hfdir_tensor){
+			.name = t->name,
+			.dtype = t->dtype,
+			.ndim = t->ndim,
+			.shape = t->shape,
+			.numel = t->numel,
+			.offset = t->offset,
+		};
+	}
+	return 0;
+}
+
+static const uint64_t *copy_dims(struct arena *a, const uint64_t *dims,
+				 unsigned n)
+{
+	uint64_t *const to = arena_alloc(a, n * sizeof(*to) + 1);
+
+	if (to)
+		memcpy(to, dims, n * sizeof(*to));
+	return to;
+}
+
+static int read_pair(struct hfdir_file *f, const struct ptfile *pt,
+		     const struct value_pair *pair, struct hfdir_tensor *out,
+		     struct errmsg *err)
+{
+	struct tensor t;
+	uint64_t storage;
+	int rc;
+
+	if (!value_is_cstr(pair->key))
+		return errmsg_set(err, -EBADMSG,
+				  "%s: a tensor's name is no string", f->path);
+	rc = ptfile_tensor(pt, pair->val, pair->key->str.p, &t, &storage, err);
+	if (rc)
+		return rc;
+	if (!cast_knows(t.dtype) || !tensor_is_dense(&t))
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: tensor %.200s: %s is not supported",
+				  f->path, pair->key->str.p,
+				  cast_knows(t.dtype) ? "a view with gaps"
+						      : dtype_name(t.dtype));
+	*out = (struct hfdir_tensor){
+		.name = arena_strndup(&f->arena, pair->key->str.p,
+				      pair->key->str.len),
+		.dtype = t.dtype,
+		.requires_grad = t.requires_grad,
+		.ndim = t.ndim,
+		.shape = copy_dims(&f->arena, t.shape, t.ndim),
+		.stride = copy_dims(&f->arena, t.stride, t.ndim),
+		.numel = t.numel,
+		.offset = storage + t.storage_offset * dtype_size(t.dtype),
+	};
+	return out->name && out->shape && out->stride ? 0
+						      : fail_nomem(f->path, err);
+}
+
+static int read_torch(struct hfdir_file *f, struct source *src,
+		      struct errmsg *err)
+{
+	const struct value_dict *pairs;
+	struct ptfile pt;
+	int rc = ptfile_open_source(&pt, src, err);
+
+	src->fd = -1; /* it has been taken over, or closed */
+	if (rc)
+		return rc;
+	f->arena.limit = DESCRIPTIONS_MAX((size_t)pt.src.size);
+	pairs = value_pairs(pt.root);
+	if (!pairs)
+		rc = errmsg_set(err, -EBADMSG, "%s: is no dict of tensors",
+				f->path);
+	else if (!(f->v = arena_alloc(&f->arena, pairs->n * sizeof(*f->v) + 1)))
+		rc = fail_nomem(f->path, err);
+	for (; !rc && f->n < pairs->n; f->n++)
+		rc = read_pair(f, &pt, &pairs->v[f->n], &f->v[f->n], err);
+	ptfile_close(&pt);
+	return rc;
+}
+
+static int read_file(struct hfdir_file *f, bool safetensors, struct errmsg *err)
+{
+	struct source src;
+	struct stat st;
+	int rc = source_open(&src, f->path, err);
+
+	if (rc)
+		return rc;
+	f->file = src.id;
+	if (fstat(src.fd, &st) < 0) {
+		rc = errmsg_set(err, -errno, "%s: cannot stat: %s", f->path,
+				strerror(errno));
+	} else {
+		f->mtime_s = st.st_mtim.tv_sec;
+		f->mode = st.st_mode & 07777;
+		rc = safetensors ? read_safetensors(f, &src, err)
+				 : read_torch(f, &src, err);
+	}
+	source_close(&src);
+	return rc;
+}
+
+/* --- all of them -------------------------------------------------------------- */
+
+/* What reading a file came to. */
+struct outcome {
+	int rc;
+	struct errmsg err;
+};
+
+struct reading {
+	struct hfdir *d;
+	bool safetensors;
+	struct outcome *outcome; /* of each file */
+};
+
+static int read_numbered(void *ctx, size_t i)
+{
+	const struct reading *const r = ctx;
+	struct hfdir_file *const f = &r->d->files[i];
+	struct outcome *const o = &r->outcome[i];
+
+	o->rc = read_file(f, r->safetensors, &o->err);
+	for (size_t k = 0; k < f->n; k++)
+		f->v[k].file = (uint32_t)i;
+	return o->rc;
+}
+
+static int read_files(struct hfdir *d, bool safetensors, struct errmsg *err)
+{
+	struct reading r = { .d = d,
+			     .safetensors = safetensors,
+			     .outcome = calloc(d->nfiles,
+					       sizeof(*r.outcome)) };
+	int rc = 0;
+
+	if (!r.outcome)
+		return fail_nomem(d->path, err);
+	parallel_for(d->nfiles, parallel_width(), read_numbered, &r);
+	for (size_t i = 0; !rc && i < d->nfiles; i++) {
+		rc = r.outcome[i].rc;
+		if (rc)
+			*err = r.outcome[i].err;
+	}
+	free(r.outcome);
+	return rc;
+}
+
+static int add_file(struct hfdir *d, const char *name, struct errmsg *err)
+{
+	struct hfdir_file *const f = &d->files[d->nfiles];
+
+	if (asprintf(&f->path, "%s/%s", d->path, name) < 0) {
+		f->path = NULL;
+		return fail_nomem(d->path, err);
+	}
+	f->name = f->path + strlen(f->path) - strlen(name);
+	d->nfiles++;
+	return 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	const struct hfdir_tensor *const x = a, *const y = b;
+
+	return strcmp(x->name, y->name);
+}
+
+/* All files' tensors, sorted; no two have one name. */
+static int list_tensors(struct hfdir *d, struct errmsg *err)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < d->nfiles; i++)
+		n += d->files[i].n;
+	d->v = malloc((n + 1) * sizeof(*d->v));
+	if (!d->v)
+		return fail_nomem(d->path, err);
+	for (size_t i = 0; i < d->nfiles; d->n += d->files[i++].n)
+		if (d->files[i].n)
+			memcpy(d->v + d->n, d->files[i].v,
+			       d->files[i].n * sizeof(*d->v));
+	qsort(d->v, d->n, sizeof(*d->v), by_name);
+	for (size_t i = 0; i < d->n; i++) {
+		const char *const path = d->files[d->v[i].file].path;
+
+		if (!names_is_param(d->v[i].name))
+			return errmsg_set(err, -EBADMSG,
+					  "%s: '%.200s' cannot be the name of a"
+					  " parameter's directory",
+					  path, d->v[i].name);
+		if (i && by_name(&d->v[i - 1], &d->v[i]) == 0)
+			return errmsg_set(err, -EBADMSG,
+					  "%s: tensor %.200s is there twice: see"
+					  " %s",
+					  path, d->v[i].name,
+					  d->files[d->v[i - 1].file].name);
+	}
+	return 0;
+}
+
+/* Does each file have the tensors that the index says it has?  More may be. */
+static int check_index(const struct hfdir *d, const struct hfindex *x,
+		       const char *path, struct errmsg *err)
+{
+	for (size_t i = 0; i < x->n; i++) {
+		const struct hfdir_tensor *const t =
+			hfdir_find(d, x->v[i].tensor);
+
+		if (!t || t->file != x->v[i].file)
+			return errmsg_set(err, -EBADMSG,
+					  "%s: %.200s should be in %s, and is"
+					  " not",
+					  path, x->v[i].tensor,
+					  x->files[x->v[i].file]);
+	}
+	return 0;
+}
+
+static int open_indexed(struct hfdir *d, const struct layout *l,
+			const char *path, struct errmsg *err)
+{
+	struct hfindex x;
+	struct source src;
+	int rc = source_open(&src, path, err);
+
+	if (rc)
+		return rc;
+	rc = hfindex_read(&x, &src, err);
+	source_close(&src);
+	if (rc)
+		return rc;
+	d->files = calloc(x.nfiles, sizeof(*d->files));
+	rc = d->files ? 0 : fail_nomem(path, err);
+	for (size_t i = 0; !rc && i < x.nfiles; i++)
+		rc = add_file(d, x.files[i], err);
+	if (!rc)
+		rc = read_files(d, l->safetensors, err);
+	if (!rc)
+		rc = list_tensors(d, err);
+	if (!rc)
+		rc = check_index(d, &x, path, err);
+	hfindex_done(&x);
+	return rc;
+}
+
+static int open_layout(struct hfdir *d, const struct layout *l,
+		       struct errmsg *err)
+{
+	char *path;
+	int rc;
+
+	if (!l->is_index) {
+		d->files = calloc(1, sizeof(*d->files));
+		rc = d->files ? add_file(d, l->name, err)
+			      : fail_nomem(d->path, err);
+		if (!rc)
+			rc = read_files(d, l->safetensors, err);
+		return rc ? rc : list_tensors(d, err);
+	}
+	if (asprintf(&path, "%s/%s", d->path, l->name) < 0)
+		return fail_nomem(d->path, err);
+	rc = open_indexed(d, l, path, err);
+	free(path);
+	return rc;
+}
+
+int hfdir_open(struct hfdir *d, const char *path, struct errmsg *err)
+{
+	const struct layout *const l = find_layout(path);
+	struct stat st;
+	int rc;
+
+	if (!l || stat(path, &st) < 0)
+		return errmsg_set(err, -ENOENT,
+				  "%s: no weights of Hugging Face here", path);
+	*d = (struct hfdir){ .path = strdup(path), .mode = st.st_mode & 07777 };
+	rc = d->path ? open_layout(d, l, err) : fail_nomem(path, err);
+	if (rc)
+		hfdir_done(d);
+	return rc;
+}
+
+void hfdir_done(struct hfdir *d)
+{
+	for (size_t i = 0; i < d->nfiles; i++) {
+		arena_done(&d->files[i].arena);
+		free(d->files[i].path);
+	}
+	free(d->files);
+	free(d->v);
+	free(d->path);
+	*d = (struct hfdir){ 0 };
+}
+
+const struct hfdir_tensor *hfdir_find(const struct hfdir *d, const char *name)
+{
+	const struct hfdir_tensor key = { .name = name };
+
+	return d->n ? bsearch(&key, d->v, d->n, sizeof(*d->v), by_name) : NULL;
+}
+
+void hfdir_describe(const struct hfdir_tensor *t, struct tensor *out)
+{
+	tensor_init(out, t->dtype, t->shape, t->ndim, t->requires_grad);
+	if (t->stride)
+		memcpy(out->stride, t->stride, t->ndim * sizeof(*t->stride));
+}

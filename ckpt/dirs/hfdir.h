@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_HFDIR_H
+#define UCKPT_HFDIR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/base/arena.h"
+#include "ckpt/base/source.h"
+#include "ckpt/tensor/tensor.h"
+
+struct errmsg;
+
+/* A file of weights. */
+struct hfdir_file {
+	char *path;
+	const char *name;   /* within path */
+	struct fileid file; /* as it was when its header was read */
+	int64_t mtime_s;
+	unsigned mode; /* permission bits */
+	/* Owns what its tensors point to: */
+	struct arena arena;
+	struct hfdir_tensor *v;
+	size_t n;
+};
+
+/* A tensor: elements of a file that follow each other, each once. */
+struct hfdir_tensor {
+	const char *name;
+	enum dtype dtype; /* cast_knows() it */
+	bool requires_grad;
+	unsigned ndim;
+	const uint64_t *shape;
+	const uint64_t *stride; /* NULL: row-major, as torch makes it */
+	uint64_t numel;
+	uint64_t offset; /* of the first of its elements, bytes in the file */
+	uint32_t file;   /* its number */
+};
+
+/*
+ * A Hugging Face directory: the tensors of a model, in one file or in several
+ * that an index names, of safetensors or of torch.save.  Immutable.
+ */
+struct hfdir {
+	char *path;
+	unsigned mode; /* the directory's permission bits */
+	struct hfdir_file *files;
+	size_t nfiles;
+	struct hfdir_tensor *v; /* by name */
+	size_t n;
+};
+
+/* Does the directory hold weights?  Looks at names only. */
+bool hfdir_is_one(const char *path);
+
+/*
+ * Read all headers, no tensor.  If there are several kinds of files those are
+ * taken that transformers would load: safetensors before torch.save's, one
+ * file before several.  -ENOENT if there are none; -EBADMSG for a damaged file,
+ * an index that files contradict, tensors of one name; -ENOTSUP for tensors of
+ * types that are no real numbers, or with gaps; -E2BIG, -ENOMEM, or what the
+ * system said.  Messages name the file.
+ */
+int hfdir_open(struct hfdir *d, const char *path, struct errmsg *err);
+void hfdir_done(struct hfdir *d);
+
+/* NULL if there is none. */
+const struct hfdir_tensor *hfdir_find(const struct hfdir *d, const char *name);
+
+/* As torch would describe it, in a storage of its own that has its elements in
+ * the order in which the file has them. */
+void hfdir_describe(const struct hfdir_tensor *t, struct tensor *out);
+
+#endif

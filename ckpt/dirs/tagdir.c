@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From a directory to a grid of ranks.
+ *
+ * Only the directory itself is read, and where offloaded tensors are copied to,
+ * nothing else that lies below it: DeepSpeed's own converter walks recursively
+ * and counts stray copies as ranks.
+ */
+#include "ckpt/dirs/tagdir_impl.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/format/ptfile.h"
+
+int list_add(struct list *l, const char *dir, const char *name,
+	     struct ckname id, const struct stat *st)
+{
+	if (l->n == l->cap) {
+		const size_t cap = l->cap ? l->cap * 2 : 16;
+		void *const grown = realloc(l->v, cap * sizeof(*l->v));
+
+		if (!grown)
+			return -ENOMEM;
+		l->v = grown;
+		l->cap = cap;
+	}
+
+	struct ckfile *const f = &l->v[l->n];
+	const size_t dlen = strlen(dir), nlen = strlen(name);
+
+	*f = (struct ckfile){ .path = malloc(dlen + nlen + 2), .id = id,
+			      .mtime_s = st->st_mtim.tv_sec,
+			      .mode = st->st_mode & 0777 };
+	if (!f->path)
+		return -ENOMEM;
+	memcpy(f->path, dir, dlen);
+	f->path[dlen] = '/';
+	memcpy(f->path + dlen + 1, name, nlen + 1);
+	f->name = f->path + dlen + 1;
+	fileid_from_stat(st, &f->file);
+	l->n++;
+	return 0;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+	const struct ckfile *const x = a, *const y = b;
+
+	if (x->id.mp != y->id.mp)
+		return x->id.mp < y->id.mp ? -1 : 1;
+	if (x->id.dp != y->id.dp)
+		return x->id.dp < y->id.dp ? -1 : 1;
+	return strcmp(x->name, y->name);
+}
+
+static int by_layer(const void *a, const void *b)
+{
+	const struct ckfile *const x = a, *const y = b;
+
+	if (x->id.layer != y->id.layer)
+		return x->id.layer < y->id.layer ? -1 : 1;
+	if (x->id.expert != y->id.expert)
+		return x->id.expert < y->id.expert ? -1 : 1;
+	if (x->id.mp != y->id.mp)
+		return x->id.mp < y->id.mp ? -1 : 1;
+	return 0;
+}
+
+/* What a directory holds, by kind. */
+struct found {
+	struct list optim, model, model3, layer, expert, swapped;
+	bool old_experts; /* some of another layout are there */
+};
+
+static struct list *list_for(struct found *f, enum ckfile_kind kind)
+{
+	switch (kind) {
+	case CKFILE_OPTIM: return &f->optim;
+	case CKFILE_MODEL: return &f->model;
+	case CKFILE_MODEL3: return &f->model3;
+	case CKFILE_LAYER:
+		return &f->layer;
+	case CKFILE_EXPERT: return &f->expert;
+	default: return NULL;
+	}
+}
+
+static int scan_names(struct ckdir *d, struct found *f, struct errmsg *err)
+{
+	DIR *const dir = opendir(d->path);
+	const struct dirent *e;
+	struct stat own;
+	int rc = 0;
+
+	if (!dir)
+		return errmsg_set(err, -errno, "%s: cannot open: %s", d->path,
+				  strerror(errno));
+	if (fstat(dirfd(dir), &own) == 0)
+		d->mode = own.st_mode & 0777;
+	while (!rc && (errno = 0, e = readdir(dir))) {
+		const struct ckname id = names_parse(e->d_name);
+		struct stat st;
+		struct list *to;
+
+		f->old_experts |= id.kind == CKFILE_EXPERT_OLD;
+		to = list_for(f, id.kind);
+		if (!to)
+			continue;
+		if (fstatat(dirfd(dir), e->d_name, &st, 0) < 0)
+			rc = errmsg_set(err, -errno, "%s/%s: cannot stat: %s",
+					d->path, e->d_name, strerror(errno));
+		else if (list_add(to, d->path, e->d_name, id, &st))
+			rc = errmsg_set(err, -ENOMEM, "%s: out of memory",
+					d->path);
+	}
+	if (!rc && errno)
+		rc = errmsg_set(err, -errno, "%s: cannot list: %s", d->path,
+				strerror(errno));
+	closedir(dir);
+	return rc;
+}
+
+static int fail_twice(const struct ckdir *d, const struct ckfile *a,
+		      const struct ckfile *b, struct errmsg *err)
+{
+	return errmsg_set(err, -EBADMSG, "%s: is there twice: %s and %s",
+			  d->path, a->name, b->name);
+}
+
+/* Are the files those of all (mp, dp) of an mp x dp grid, once each? */
+static int check_grid(const struct ckdir *d, const struct ckfile *v, size_t n,
+		      unsigned mp, unsigned dp, const char *what,
+		      struct errmsg *err)
+{
+	size_t i = 0;
+
+	for (unsigned m = 0; m < mp; m++)
+		for (unsigned r = 0; r < dp; r++, i++) {
+			if (i < n && v[i].id.mp == m && v[i].id.dp == r)
+				continue;
+			if (i > 0 && i < n && v[i].id.mp == v[i - 1].id.mp &&
+			    v[i].id.dp == v[i - 1].id.dp)
+				return fail_twice(d, &v[i - 1], &v[i], err);
+			return errmsg_set(err, -EBADMSG,
+					  "%s: the %s of data-parallel rank %u,"
+					  " model-parallel rank %u is missing"
+					  " (%zu files found)", d->path, what,
+					  r, m, n);
+		}
+	return 0;
+}
+
+static int fail_not_zero(const struct ckdir *d, size_t nmodel,
+			 struct errmsg *err)
+{
+	if (nmodel)
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: no *_optim_states.pt files: a checkpoint"
+				  " without ZeRO (stage 0), or one whose"
+				  " optimizer shards are missing", d->path);
+	return errmsg_set(err, -ENOENT,
+			  "%s: no DeepSpeed checkpoint here", d->path);
+}
+
+/* The grid has to hold every rank that left a file of either kind. */
+static void widen(struct ckdir *d, const struct list *l)
+{
+	for (size_t i = 0; i < l->n; i++) {
+		if (l->v[i].id.dp >= d->dp_degree)
+			d->dp_degree = l->v[i].id.dp + 1;
+		if (l->v[i].id.mp >= d->mp_degree)
+			d->mp_degree = l->v[i].id.mp + 1;
+	}
+}
+
+/* Are the experts of each layer there, from the first on?  How many there are
+ * is not in their names. */
+static int check_experts(const struct ckdir *d, const struct found *f,
+			 struct errmsg *err)
+{
+	unsigned layer = 0, expert = 0;
+
+	if (f->old_experts)
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: has files of experts (expert_*) that do"
+				  " not tell their layer: too old", d->path);
+	for (size_t i = 0; i < f->expert.n; i++, expert++) {
+		const struct ckfile *const e = &f->expert.v[i];
+
+		if (i > 0 && by_layer(&e[-1], e) == 0)
+			return fail_twice(d, &e[-1], e, err);
+		if (i > 0 && e->id.layer == layer + 1) {
+			layer++;
+			expert = 0;
+		}
+		if (e->id.mp)
+			return errmsg_set(err, -ENOTSUP,
+					  "%s: an expert of model-parallel rank"
+					  " %u: experts are supported without"
+					  " tensor and pipeline parallelism only",
+					  e->path, e->id.mp);
+		if (e->id.layer != layer || e->id.expert != expert)
+			return errmsg_set(err, -EBADMSG,
+					  "%s: the file of expert %u in MoE layer"
+					  " %u is missing (%zu files found)",
+					  d->path, expert, layer, f->expert.n);
+	}
+	return 0;
+}
+
+/* Whatever else they are, each is there once. */
+static int check_layers(const struct ckdir *d, const struct list *l,
+			struct errmsg *err)
+{
+	for (size_t i = 1; i < l->n; i++)
+		if (by_layer(&l->v[i - 1], &l->v[i]) == 0)
+			return fail_twice(d, &l->v[i - 1], &l->v[i], err);
+	return 0;
+}
+
+static void sort(struct list *l, int (*order)(const void *a, const void *b))
+{
+	if (l->n)
+		qsort(l->v, l->n, sizeof(*l->v), order);
+}
+
+static int build_grid(struct ckdir *d, struct found *f, struct errmsg *err)
+{
+	struct list *const states = f->model3.n ? &f->model3 : &f->model;
+	int rc;
+
+	if (f->optim.n == 0)
+		return fail_not_zero(d, f->model.n + f->model3.n, err);
+	d->zero3 = f->model3.n > 0;
+	if (d->zero3 && f->model.n)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: model states of ZeRO-3 (%s) and of other"
+				  " stages (%s) side by side", d->path,
+				  f->model3.v[0].name, f->model.v[0].name);
+	if (states->n == 0)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: no *_model_states.pt file: it is missing",
+				  d->path);
+	sort(&f->optim, by_rank);
+	sort(states, by_rank);
+	sort(&f->layer, by_layer);
+	sort(&f->expert, by_layer);
+	widen(d, &f->optim);
+	widen(d, states);
+	rc = check_grid(d, f->optim.v, f->optim.n, d->mp_degree, d->dp_degree,
+			"optimizer shard", err);
+	if (!rc)
+		rc = check_grid(d, states->v, states->n, d->mp_degree,
+				d->zero3 ? d->dp_degree : 1,
+				"model-states file", err);
+	if (!rc)
+		rc = check_layers(d, &f->layer, err);
+	if (!rc)
+		rc = check_experts(d, f, err);
+	if (rc)
+		return rc;
+	if (f->optim.n != (size_t)d->mp_degree * d->dp_degree ||
+	    states->n != (size_t)d->mp_degree * (d->zero3 ? d->dp_degree : 1))
+		return errmsg_set(err, -EBADMSG,
+				  "%s: %zu optimizer shards and %zu model-states"
+				  " files do not form a grid of ranks", d->path,
+				  f->optim.n, states->n);
+	return 0;
+}
+
+void list_done(struct list *l)
+{
+	for (size_t i = 0; i < l->n; i++)
+		free(l->v[i].path);
+	free(l->v);
+	*l = (struct list){ 0 };
+}
+
+int ckdir_scan(struct ckdir *d, const char *path, struct errmsg *err)
+{
+	struct found f = { 0 };
+	const char *slash;
+	int rc;
+
+	*d = (struct ckdir){ .path = strdup(path) };
+	if (!d->path)
+		return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+	for (size_t n = strlen(d->path); n > 1 && d->path[n - 1] == '/'; n--)
+		d->path[n - 1] = '\0';
+	slash = strrchr(d->path, '/');
+	d->tag = strdup(slash && slash[1] ? slash + 1 : d->path);
+	rc = d->tag ? scan_names(d, &f, err) :
+		      errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+	if (!rc)
+		rc = build_grid(d, &f, err);
+	if (!rc && d->zero3)
+		rc = ckdir_scan_swapped(d->path, &f.swapped, err);
+	if (rc) {
+		list_done(&f.optim);
+		list_done(&f.model);
+		list_done(&f.model3);
+		list_done(&f.layer);
+		list_done(&f.expert);
+		list_done(&f.swapped);
+		ckdir_done(d);
+		return rc;
+	}
+	d->optim = f.optim.v;
+	d->noptim = f.optim.n;
+	d->model = d->zero3 ? f.model3.v : f.model.v;
+	d->nmodel = d->zero3 ? f.model3.n : f.model.n;
+	d->layer = f.layer.v;
+	d->nlayer = f.layer.n;
+	d->expert = f.expert.v;
+	d->nexpert = f.expert.n;
+	d->swapped = f.swapped.v;
+	d->nswapped = f.swapped.n;
+	list_done(d->zero3 ? &f.model : &f.model3);
+	return 0;
+}
+
+void ckdir_done(struct ckdir *d)
+{
+	struct list optim = { .v = d->optim, .n = d->noptim };
+	struct list model = { .v = d->model, .n = d->nmodel };
+	struct list layer = { .v = d->layer, .n = d->nlayer };
+	struct list expert = { .v = d->expert, .n = d->nexpert };
+	struct list swapped = { .v = d->swapped, .n = d->nswapped };
+
+	list_done(&optim);
+	list_done(&model);
+	list_done(&layer);
+	list_done(&expert);
+	list_done(&swapped);
+	free(d->path);
+	free(d->tag);
+	*d = (struct ckdir){ 0 };
+}
+
+size_t ckdir_count(const struct ckdir *d)
+{
+	return d->noptim + d->nmodel + d->nexpert + d->nswapped;
+}
+
+const struct ckfile *ckdir_file(const struct ckdir *d, size_t number)
+{
+	if (number < d->noptim)
+		return &d->optim[number];
+	number -= d->noptim;
+	if (number < d->nmodel)
+		return &d->model[number];
+	number -= d->nmodel;
+	if (number < d->nexpert)
+		return &d->expert[number];
+	number -= d->nexpert;
+	assert(number < d->nswapped);
+	return &d->swapped[number];
+}
+
+int ckdir_open_file(const struct ckfile *f, struct ptfile *pt,
+		    struct errmsg *err)
+{
+	struct source src;
+	const int rc = source_open_known(&src, f->path, &f->file, err);
+
+	return rc ? rc : ptfile_open_source(pt, &src, err);
+}
+
+static bool has_file(const char *path, bool (*wanted)(enum ckfile_kind))
+{
+	DIR *const dir = opendir(path);
+	const struct dirent *e;
+	bool found = false;
+
+	if (!dir)
+		return false;
+	while (!found && (e = readdir(dir)))
+		found = wanted(names_parse(e->d_name).kind);
+	closedir(dir);
+	return found;
+}
+
+static bool is_any(enum ckfile_kind kind)
+{
+	return kind != CKFILE_OTHER;
+}
+
+static bool is_optim(enum ckfile_kind kind)
+{
+	return kind == CKFILE_OPTIM;
+}
+
+bool ckdir_is_tag(const char *path)
+{
+	return has_file(path, is_any);
+}
+
+bool ckdir_is_zero_tag(const char *path)
+{
+	return has_file(path, is_optim);
+}

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which of a run directory's checkpoints is the newest.
+ *
+ * DeepSpeed's engine writes the tag's name into `latest` when a save is
+ * complete (deepspeed/runtime/engine.py, save_checkpoint), so that file is
+ * believed when it names a ZeRO tag.  People delete checkpoints, and copy them
+ * without it: then the highest step number counts, and only if no name has
+ * one, the time.  `latest` is somebody's text, not a path: it is compared with
+ * names that were listed.
+ */
+#include "ckpt/dirs/tags.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/base/errmsg.h"
+
+#define STEP_PREFIX "global_step"
+#define STEP_DIGITS_MAX 18 /* fits int64_t */
+
+static char *join(const char *dir, const char *name)
+{
+	size_t n = strlen(dir);
+	char *path;
+
+	while (n > 1 && dir[n - 1] == '/')
+		n--;
+	return asprintf(&path, "%.*s/%s", (int)n, dir, name) < 0 ? NULL : path;
+}
+
+/* The number in "global_step<N>"; -1 if the name is another. */
+static int64_t parse_step(const char *name)
+{
+	const size_t skip = sizeof(STEP_PREFIX) - 1;
+	size_t digits;
+
+	if (strncmp(name, STEP_PREFIX, skip) != 0)
+		return -1;
+	digits = strspn(name + skip, "0123456789");
+	if (!digits || digits > STEP_DIGITS_MAX || name[skip + digits])
+		return -1;
+	return strtoll(name + skip, NULL, 10);
+}
+
+static int add_tag(struct tag_list *t, const char *name, const struct stat *st)
+{
+	if (t->n == t->cap) {
+		const size_t cap = t->cap ? t->cap * 2 : 16;
+		void *const grown = realloc(t->v, cap * sizeof(*t->v));
+
+		if (!grown)
+			return -ENOMEM;
+		t->v = grown;
+		t->cap = cap;
+	}
+	t->v[t->n] = (struct tag){
+		.name = strdup(name),
+		.step = parse_step(name),
+		.mtime_ns = st->st_mtim.tv_sec * INT64_C(1000000000) +
+			    st->st_mtim.tv_nsec,
+	};
+	return t->v[t->n].name ? (t->n++, 0) : -ENOMEM;
+}
+
+/* Add the entry if it is a ZeRO tag.  What vanishes meanwhile is none. */
+static int consider(struct tag_list *t, const char *dir, int dirfd,
+		    const char *name)
+{
+	struct stat st;
+	char *path;
+	int rc = 0;
+
+	if (name[0] == '.' || fstatat(dirfd, name, &st, 0) < 0 ||
+	    !S_ISDIR(st.st_mode))
+		return 0;
+	path = join(dir, name);
+	if (!path)
+		return -ENOMEM;
+	if (ckdir_is_zero_tag(path))
+		rc = add_tag(t, name, &st);
+	free(path);
+	return rc;
+}
+
+static bool is_file_name(const char *s)
+{
+	return *s && !strchr(s, '/') && strcmp(s, ".") != 0 &&
+	       strcmp(s, "..") != 0;
+}
+
+/* The text of `latest` without the white space that editors leave behind, if
+ * it can be a tag's name. */
+static char *read_latest(int dirfd)
+{
+	char text[NAME_MAX + 2] = "";
+	const int fd = openat(dirfd, "latest",
+			      O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	ssize_t n;
+
+	if (fd < 0)
+		return NULL;
+	n = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	if (n <= 0)
+		return NULL;
+	text[n] = '\0';
+	text[strcspn(text, " \t\r\n")] = '\0';
+	return is_file_name(text) ? strdup(text) : NULL;
+}
+
+/* The newest first. */
+static int by_age(const void *a, const void *b)
+{
+	const struct tag *const x = a, *const y = b;
+
+	/* Names without a number have step -1, and lose. */
+	if (x->step != y->step)
+		return x->step > y->step ? -1 : 1;
+	if (x->mtime_ns != y->mtime_ns)
+		return x->mtime_ns > y->mtime_ns ? -1 : 1;
+	return strcmp(x->name, y->name);
+}
+
+/* Put the tags in order, the one that `latest` names before all others. */
+static void sort_tags(struct tag_list *t)
+{
+	if (t->n == 0)
+		return;
+	qsort(t->v, t->n, sizeof(*t->v), by_age);
+	t->choice = t->v[0].step < 0 ? TAGS_MTIME : TAGS_STEP;
+	for (size_t i = 0; t->latest && i < t->n; i++) {
+		const struct tag named = t->v[i];
+
+		if (strcmp(named.name, t->latest) != 0)
+			continue;
+		memmove(t->v + 1, t->v, i * sizeof(*t->v));
+		t->v[0] = named;
+		t->choice = TAGS_LATEST;
+		break;
+	}
+}
+
+int tags_list(const char *dir, struct tag_list *out, struct errmsg *err)
+{
+	struct tag_list t = { .choice = TAGS_NONE };
+	DIR *const d = opendir(dir);
+	const struct dirent *e;
+	int rc = 0;
+
+	if (!d)
+		return errmsg_set(err, -errno, "%s: cannot open: %s", dir,
+				  strerror(errno));
+	while (!rc && (errno = 0, e = readdir(d)))
+		rc = consider(&t, dir, dirfd(d), e->d_name);
+	if (rc)
+		errmsg_set(err, rc, "%s: out of memory", dir);
+	else if (errno)
+		rc = errmsg_set(err, -errno, "%s: cannot list: %s", dir,
+				strerror(errno));
+	else
+		t.latest = read_latest(dirfd(d));
+	closedir(d);
+	if (rc) {
+		tags_done(&t);
+		return rc;
+	}
+	sort_tags(&t);
+	*out = t;
+	return 0;
+}
+
+void tags_done(struct tag_list *t)
+{
+	for (size_t i = 0; i < t->n; i++)
+		free(t->v[i].name);
+	free(t->v);
+	free(t->latest);
+	*t = (struct tag_list){ .choice = TAGS_NONE };
+}
+
+static bool exist_within(const char *dir, unsigned levels)
+{
+	DIR *const d = opendir(dir);
+	const struct dirent *e;
+	bool found = false;
+
+	while (d && !found && (e = readdir(d))) {
+		struct stat st;
+		char *path;
+
+		if (e->d_name[0] == '.' ||
+		    fstatat(dirfd(d), e->d_name, &st, 0) < 0 ||
+		    !S_ISDIR(st.st_mode))
+			continue;
+		path = join(dir, e->d_name);
+		found = path && (ckdir_is_zero_tag(path) ||
+				 (levels > 1 && exist_within(path, levels - 1)));
+		free(path);
+	}
+	if (d)
+		closedir(d);
+	return found;
+}
+
+bool tags_exist_below(const char *dir)
+{
+	return exist_within(dir, 2);
+}
+
+/* Of a directory without ZeRO tags: what is closest to one. */
+static char *choose_none(const char *path, const struct tag_list *t)
+{
+	char *const named = t->latest ? join(path, t->latest) : NULL;
+	struct stat st;
+
+	if (named && stat(named, &st) == 0 && S_ISDIR(st.st_mode))
+		return named;
+	free(named);
+	return strdup(path);
+}
+
+int tags_choose(const char *path, char **out, enum tags_choice *choice,
+		struct errmsg *err)
+{
+	struct tag_list t = { .choice = TAGS_ITSELF };
+	char *dir;
+	int rc = 0;
+
+	if (ckdir_is_tag(path)) {
+		dir = strdup(path);
+	} else {
+		rc = tags_list(path, &t, err);
+		if (rc)
+			return rc;
+		dir = t.n ? join(path, t.v[0].name) : choose_none(path, &t);
+	}
+	if (dir) {
+		*choice = t.choice;
+		*out = dir;
+	} else {
+		rc = errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+	}
+	tags_done(&t);
+	return rc;
+}

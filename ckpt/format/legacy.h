@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_LEGACY_H
+#define UCKPT_LEGACY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/base/arena.h"
+#include "ckpt/pickle/pickle.h"
+
+struct errmsg;
+struct source;
+struct value;
+
+/* Limits on what such a file may ask for; see zip.h for the first. */
+#define LEGACY_STORAGES_MAX (1u << 20)
+#define LEGACY_HEADER_MAX 4096		     /* bytes of each header pickle */
+#define LEGACY_PICKLES_MAX PICKLE_BYTES_MAX /* bytes of all pickles */
+
+/* The first byte of such a file: the opcode PROTO. */
+#define LEGACY_FIRST_BYTE 0x80
+
+struct legacy_storage {
+	const char *key;
+	uint64_t off; /* of element 0 in the file */
+	uint64_t len; /* bytes */
+	size_t elem;  /* bytes of an element; 0: not known yet */
+	const struct legacy_storage *root; /* what it is a view of, or NULL */
+};
+
+/* The storages of a file that torch.save wrote without a zip container. */
+struct legacy {
+	struct arena arena;
+	struct legacy_storage **by_key; /* sorted */
+	size_t n, cap;
+};
+
+/*
+ * Read the file's pickles and the lengths of its storages, and check them
+ * against each other and the file.  Of the storages themselves nothing is
+ * read.  The object goes to `a`, which must be empty and outlive `l`; its
+ * persistent ids are as in a zip file afterwards, with five fields each.
+ * -EBADMSG no such file, damaged or hostile, -ENOTSUP big-endian or with
+ * storages of unknown types, -E2BIG over a limit, -EIO, -ENOMEM.  On failure
+ * nothing needs to be closed.
+ */
+int legacy_open(struct legacy *l, const struct source *src, struct arena *a,
+		struct value **root, struct errmsg *err);
+void legacy_close(struct legacy *l);
+
+/* The storage under `key`, or NULL. */
+const struct legacy_storage *legacy_find(const struct legacy *l,
+					 const char *key);
+
+#endif

@@ -1,0 +1,506 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What torch.save wrote before 1.6, and still writes when it is told
+ * _use_new_zipfile_serialization=False, as DeepSpeed does with
+ * "checkpoint_serialization": false.  torch/serialization.py _legacy_save:
+ *
+ *     pickle  magic number
+ *     pickle  protocol version
+ *     pickle  {protocol_version, little_endian, type_sizes}
+ *     pickle  the object
+ *     pickle  [key of a storage, ...]
+ *     for each key: i64 number of elements, then these, unaligned
+ *
+ * Nothing says how long anything is.  So the pickles are read through a
+ * window on the beginning of the file that grows until they fit, and a
+ * storage is found by adding up those before it.  How large its elements are,
+ * only the persistent ids in the object tell:
+ *
+ *     ('storage', type, key, location, numel, view)
+ *
+ * `view` is None, or (key, offset, numel) of a part of that storage, which
+ * then is what the id stands for.  torch writes no views any more, but reads
+ * them.
+ */
+#include "ckpt/format/legacy.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/bytes.h"
+#include "ckpt/base/checked.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/source.h"
+#include "ckpt/tensor/tensor.h"
+#include "ckpt/pickle/value.h"
+
+#define PROTOCOL_VERSION 1001
+
+/* Large enough for most files to be read at once. */
+#define WINDOW_FIRST (1u << 20)
+
+/* Before a storage. */
+#define COUNT_LEN 8
+
+/* 0x1950a86a20f9469cfc6c, too long for an int64_t. */
+static const uint8_t magic_number[] = { 0x6c, 0xfc, 0x9c, 0x46, 0xf9,
+					0x20, 0x6a, 0xa8, 0x50, 0x19 };
+
+/* --- pickles one after the other ------------------------------------------ */
+
+struct chain {
+	const struct source *src;
+	uint8_t *window; /* the first `len` bytes of the file; owned */
+	size_t len;
+	size_t pos; /* of the next pickle */
+};
+
+static int grow_window(struct chain *c, struct errmsg *err)
+{
+	const uint64_t most = c->src->size < LEGACY_PICKLES_MAX ?
+				      c->src->size :
+				      LEGACY_PICKLES_MAX;
+	const size_t twice = c->len ? c->len * 2 : WINDOW_FIRST;
+	const size_t len = twice < most ? twice : (size_t)most;
+	int rc;
+
+	if (len == c->len && len < c->src->size)
+		return errmsg_set(err, -E2BIG,
+				  "%s: pickles of more than %u bytes",
+				  c->src->name, LEGACY_PICKLES_MAX);
+
+	uint8_t *const grown = realloc(c->window, len + 1);
+
+	if (!grown)
+		return errmsg_set(err, -ENOMEM, "%s: out of memory",
+				  c->src->name);
+	c->window = grown;
+	rc = source_read(c->src, grown + c->len, len - c->len, c->len, err);
+	if (!rc)
+		c->len = len;
+	return rc;
+}
+
+/* The next pickle, of at most `max` bytes, into `a`, which is empty. */
+static int read_pickle(struct chain *c, const char *what, size_t max,
+		       struct arena *a, struct pickle_part *out,
+		       struct errmsg *err)
+{
+	for (;;) {
+		const size_t left = c->len - c->pos;
+		const struct span bytes = { c->window + c->pos,
+					    left < max ? left : max };
+		struct errmsg why = { "" };
+		int rc;
+
+		*out = (struct pickle_part){ .file = c->src->name,
+					     .part = what };
+		rc = pickle_load_part(bytes, a, out, &why);
+		if (!rc) {
+			c->pos += out->len;
+			return 0;
+		}
+		arena_done(a);
+		if (rc == -ENODATA && (left >= max || c->len == c->src->size))
+			rc = -EBADMSG;
+		if (rc != -ENODATA)
+			return errmsg_set(err, rc, "%s", why.text);
+		rc = grow_window(c, err);
+		if (rc)
+			return rc;
+	}
+}
+
+static int check_magic(const struct source *src, const struct value *v,
+		       struct errmsg *err)
+{
+	if (v->kind == VALUE_BIGINT && v->str.len == sizeof(magic_number) &&
+	    memcmp(v->str.p, magic_number, sizeof(magic_number)) == 0)
+		return 0;
+	return errmsg_set(err, -EBADMSG,
+			  "%s: not a file of torch.save: a pickle without its"
+			  " magic number", src->name);
+}
+
+static int check_protocol(const struct source *src, const struct value *v,
+			  struct errmsg *err)
+{
+	int64_t version;
+
+	if (!value_get_int(v, &version))
+		return errmsg_set(err, -EBADMSG,
+				  "%s: no protocol version after the magic"
+				  " number", src->name);
+	if (version == PROTOCOL_VERSION)
+		return 0;
+	return errmsg_set(err, -ENOTSUP,
+			  "%s: protocol version %" PRId64 ", %d is known",
+			  src->name, version, PROTOCOL_VERSION);
+}
+
+static int check_sys_info(const struct source *src, const struct value *v,
+			  struct errmsg *err)
+{
+	const struct value *const little = value_find(v, "little_endian");
+
+	if (!little || little->kind != VALUE_BOOL)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: does not say in which byte order it is",
+				  src->name);
+	if (!little->b)
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: written on a big-endian machine",
+				  src->name);
+	return check_protocol(src, value_find(v, "protocol_version"), err);
+}
+
+static int read_header(struct chain *c, struct errmsg *err)
+{
+	static const struct {
+		const char *what;
+		int (*check)(const struct source *src, const struct value *v,
+			     struct errmsg *err);
+	} header[] = {
+		{ "magic number", check_magic },
+		{ "protocol version", check_protocol },
+		{ "sys_info", check_sys_info },
+	};
+
+	for (size_t i = 0; i < sizeof(header) / sizeof(*header); i++) {
+		struct arena a = { 0 };
+		struct pickle_part part;
+		int rc = read_pickle(c, header[i].what, LEGACY_HEADER_MAX, &a,
+				     &part, err);
+
+		if (!rc)
+			rc = header[i].check(c->src, part.root, err);
+		arena_done(&a);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+/* --- keys ------------------------------------------------------------------ */
+
+static int by_key(const void *a, const void *b)
+{
+	const struct legacy_storage *const *const x = a, *const *const y = b;
+
+	return strcmp((*x)->key, (*y)->key);
+}
+
+/* Sort `by_key`.  A view may be described more than once, but only in one
+ * way. */
+static int sort_keys(struct legacy *l, const char *file, struct errmsg *err)
+{
+	if (l->n)
+		qsort(l->by_key, l->n, sizeof(*l->by_key), by_key);
+	for (size_t i = 1; i < l->n; i++) {
+		const struct legacy_storage *const a = l->by_key[i - 1];
+		const struct legacy_storage *const b = l->by_key[i];
+
+		if (strcmp(a->key, b->key) == 0 &&
+		    !(a->root && b->root && a->off == b->off &&
+		      a->len == b->len))
+			return errmsg_set(err, -EBADMSG, "%s: storage %.40s is"
+					  " there twice", file, b->key);
+	}
+	return 0;
+}
+
+static struct legacy_storage *find(const struct legacy *l, const char *key)
+{
+	const struct legacy_storage wanted = { .key = key };
+	const struct legacy_storage *const p = &wanted;
+	struct legacy_storage **const at =
+		l->n ? bsearch(&p, l->by_key, l->n, sizeof(*l->by_key),
+			       by_key) :
+		       NULL;
+
+	return at ? *at : NULL;
+}
+
+static int fail_nomem(const char *file, struct errmsg *err)
+{
+	return errmsg_set(err, -ENOMEM, "%s: out of memory", file);
+}
+
+/* The last pickle: one storage per key, at *storages in the file's order. */
+static int read_keys(struct legacy *l, struct chain *c,
+		     struct legacy_storage **storages, struct errmsg *err)
+{
+	struct legacy_storage *v;
+	struct pickle_part part;
+	int rc;
+
+	rc = read_pickle(c, "storage keys", LEGACY_PICKLES_MAX, &l->arena,
+			 &part, err);
+	if (rc)
+		return rc;
+	if (part.root->kind != VALUE_LIST)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: storage keys are a %s, not a list",
+				  c->src->name, value_kind_name(part.root));
+
+	const struct value_seq *const keys = &part.root->seq;
+
+	if (keys->n > LEGACY_STORAGES_MAX)
+		return errmsg_set(err, -E2BIG, "%s: %zu storages, at most %u"
+				  " are read", c->src->name, keys->n,
+				  LEGACY_STORAGES_MAX);
+	v = arena_alloc(&l->arena, keys->n * sizeof(*v));
+	l->by_key = arena_grow(&l->arena, NULL, 0, &l->cap, keys->n + 1,
+			       sizeof(*l->by_key));
+	if (!v || !l->by_key)
+		return fail_nomem(c->src->name, err);
+	for (size_t i = 0; i < keys->n; i++) {
+		if (!value_is_cstr(keys->v[i]))
+			return errmsg_set(err, -EBADMSG, "%s: storage key %zu"
+					  " is not a string", c->src->name, i);
+		v[i].key = keys->v[i]->str.p;
+		l->by_key[i] = &v[i];
+	}
+	l->n = keys->n;
+	*storages = v;
+	return sort_keys(l, c->src->name, err);
+}
+
+/* --- persistent ids -------------------------------------------------------- */
+
+/* What the object's storages turn out to be. */
+struct ids {
+	struct legacy *l;
+	const char *file;
+	struct legacy_storage **views; /* in the arena of `l` */
+	size_t nviews, cap;
+	struct errmsg *err;
+};
+
+/* The storage `root`, as one id describes it.  The first decides what its
+ * elements are, as they are counted in the file. */
+static int set_length(const struct ids *ids, struct legacy_storage *root,
+		      enum dtype dtype, uint64_t numel)
+{
+	uint64_t len;
+
+	if (!checked_mul(numel, dtype_size(dtype), &len))
+		return errmsg_set(ids->err, -EBADMSG,
+				  "%s: storage %.40s of %" PRIu64 " elements",
+				  ids->file, root->key, numel);
+	if (root->elem && root->len != len)
+		return errmsg_set(ids->err, -EBADMSG,
+				  "%s: storage %.40s has %" PRIu64 " bytes and"
+				  " %" PRIu64, ids->file, root->key, root->len,
+				  len);
+	if (!root->elem)
+		root->elem = dtype_size(dtype);
+	root->len = len;
+	return 0;
+}
+
+static int add_view(struct ids *ids, const struct legacy_storage *root,
+		    enum dtype dtype, const struct value_seq *view)
+{
+	const uint64_t elem = dtype_size(dtype);
+	struct legacy_storage *v;
+
+	if (ids->nviews == LEGACY_STORAGES_MAX)
+		return errmsg_set(ids->err, -E2BIG, "%s: more than %u views of"
+				  " storages", ids->file, LEGACY_STORAGES_MAX);
+	v = arena_alloc(&ids->l->arena, sizeof(*v));
+	ids->views = arena_grow(&ids->l->arena, ids->views, ids->nviews,
+				&ids->cap, ids->nviews + 1,
+				sizeof(struct legacy_storage *));
+	if (!v || !ids->views)
+		return fail_nomem(ids->file, ids->err);
+	*v = (struct legacy_storage){ .key = view->v[0]->str.p, .elem = elem,
+				      .root = root };
+	if (!checked_mul((uint64_t)view->v[1]->i, elem, &v->off) ||
+	    !checked_mul((uint64_t)view->v[2]->i, elem, &v->len) ||
+	    !checked_range(v->off, v->len, root->len))
+		return errmsg_set(ids->err, -EBADMSG, "%s: view %.40s does not"
+				  " lie within storage %.40s", ids->file,
+				  v->key, root->key);
+	ids->views[ids->nviews++] = v;
+	return 0;
+}
+
+static bool is_count(const struct value *v)
+{
+	return v->kind == VALUE_INT && v->i >= 0;
+}
+
+static bool is_view(const struct value *v)
+{
+	return v->kind == VALUE_TUPLE && v->seq.n == 3 &&
+	       value_is_cstr(v->seq.v[0]) && is_count(v->seq.v[1]) &&
+	       is_count(v->seq.v[2]);
+}
+
+/*
+ * Take in one id, and make of it what a zip file has: five fields, and a view
+ * is a storage of its own.  Ids may share their tuple.
+ */
+static int take_id(struct ids *ids, struct value *node)
+{
+	struct value_seq *const id = &node->pid->seq;
+	const struct value *view;
+	struct legacy_storage *root;
+	enum dtype dtype;
+	const char *key;
+	uint64_t numel;
+	int rc;
+
+	if (id->n == 5)
+		return 0;
+	view = id->v[5];
+	rc = tensor_storage(node, ids->file, &dtype, &key, &numel, ids->err);
+	if (rc)
+		return rc;
+	root = find(ids->l, key);
+	if (!root)
+		return errmsg_set(ids->err, -EBADMSG, "%s: storage %.40s is"
+				  " missing", ids->file, key);
+	rc = set_length(ids, root, dtype, numel);
+	if (rc)
+		return rc;
+	if (view->kind != VALUE_NONE) {
+		if (!is_view(view))
+			return errmsg_set(ids->err, -EBADMSG,
+					  "%s: malformed view of storage %.40s",
+					  ids->file, key);
+		rc = add_view(ids, root, dtype, &view->seq);
+		if (rc)
+			return rc;
+		id->v[2] = view->seq.v[0];
+		id->v[4] = view->seq.v[2];
+	}
+	id->n = 5;
+	return 0;
+}
+
+static int take_ids(struct ids *ids, const struct value_seq *nodes)
+{
+	for (size_t i = 0; i < nodes->n; i++) {
+		const int rc = take_id(ids, nodes->v[i]);
+
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+/* --- where they lie -------------------------------------------------------- */
+
+/* The `n` storages one after the other, from `pos` to the end of the file. */
+static int locate(const struct source *src, uint64_t pos,
+		  struct legacy_storage *v, size_t n, struct errmsg *err)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct legacy_storage *const s = &v[i];
+		uint8_t count[COUNT_LEN];
+		uint64_t len;
+		int rc;
+
+		if (!s->elem)
+			return errmsg_set(err, -EBADMSG, "%s: storage %.40s is"
+					  " nobody's", src->name, s->key);
+		rc = source_read(src, count, COUNT_LEN, pos, err);
+		if (rc)
+			return rc;
+		if (!checked_mul(get_le64(count), s->elem, &len) ||
+		    len != s->len)
+			return errmsg_set(err, -EBADMSG, "%s: storage %.40s:"
+					  " %" PRIu64 " elements of %zu bytes,"
+					  " its tensors need %" PRIu64 " bytes",
+					  src->name, s->key, get_le64(count),
+					  s->elem, s->len);
+		s->off = pos + COUNT_LEN;
+		if (!checked_range(s->off, len, src->size))
+			return errmsg_set(err, -EBADMSG, "%s: ends inside"
+					  " storage %.40s, which has %" PRIu64
+					  " bytes at %" PRIu64, src->name,
+					  s->key, len, s->off);
+		pos = s->off + len;
+	}
+	if (pos != src->size)
+		return errmsg_set(err, -EBADMSG, "%s: %" PRIu64 " bytes after"
+				  " the last storage", src->name,
+				  src->size - pos);
+	return 0;
+}
+
+/* Among the other storages, now that their roots have been found. */
+static int place_views(const struct ids *ids)
+{
+	struct legacy *const l = ids->l;
+
+	l->by_key = arena_grow(&l->arena, l->by_key, l->n, &l->cap,
+			       l->n + ids->nviews, sizeof(*l->by_key));
+	if (!l->by_key)
+		return fail_nomem(ids->file, ids->err);
+	for (size_t i = 0; i < ids->nviews; i++) {
+		ids->views[i]->off += ids->views[i]->root->off;
+		l->by_key[l->n++] = ids->views[i];
+	}
+	return ids->nviews ? sort_keys(l, ids->file, ids->err) : 0;
+}
+
+static int read_chain(struct legacy *l, struct chain *c, struct arena *a,
+		      struct value **root, struct errmsg *err)
+{
+	struct ids ids = { .l = l, .file = c->src->name, .err = err };
+	struct legacy_storage *storages = NULL;
+	struct pickle_part object;
+	int rc = read_header(c, err);
+
+	if (!rc)
+		rc = read_pickle(c, "object", LEGACY_PICKLES_MAX, a, &object,
+				 err);
+	if (!rc)
+		rc = read_keys(l, c, &storages, err);
+	if (rc)
+		return rc;
+
+	const size_t n = l->n;
+
+	rc = take_ids(&ids, &object.storages);
+	if (!rc)
+		rc = locate(c->src, c->pos, storages, n, err);
+	if (!rc)
+		rc = place_views(&ids);
+	if (!rc)
+		*root = object.root;
+	return rc;
+}
+
+int legacy_open(struct legacy *l, const struct source *src, struct arena *a,
+		struct value **root, struct errmsg *err)
+{
+	struct chain c = { .src = src };
+	int rc;
+
+	*l = (struct legacy){ 0 };
+	rc = grow_window(&c, err);
+	if (!rc)
+		rc = read_chain(l, &c, a, root, err);
+	free(c.window);
+	if (rc)
+		legacy_close(l);
+	return rc;
+}
+
+void legacy_close(struct legacy *l)
+{
+	arena_done(&l->arena);
+	*l = (struct legacy){ 0 };
+}
+
+const struct legacy_storage *legacy_find(const struct legacy *l,
+					 const char *key)
+{
+	return find(l, key);
+}

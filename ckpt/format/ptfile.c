@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * torch.save's container as torch.load sees it: torch/serialization.py
+ * decides by the first four bytes whether it is a zip file, unpickles
+ * <prefix>/data.pkl and finds each storage in <prefix>/data/<key>.  Any other
+ * file it takes for a chain of pickles (legacy_read.c).
+ */
+#include "ckpt/format/ptfile.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/checked.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/pickle/pickle.h"
+#include "ckpt/pickle/value.h"
+
+#define BYTEORDER_MAX 16
+
+static int check_magic(const struct source *src, bool *is_zip,
+		       struct errmsg *err)
+{
+	uint8_t head[4] = { 0 };
+	const size_t n = src->size < sizeof(head) ? (size_t)src->size :
+						    sizeof(head);
+	int rc;
+
+	if (src->size == 0)
+		return errmsg_set(err, -EBADMSG, "%s: empty file", src->name);
+	rc = source_read(src, head, n, 0, err);
+	if (rc)
+		return rc;
+	*is_zip = memcmp(head, "PK\3\4", 4) == 0;
+	if (*is_zip || head[0] == LEGACY_FIRST_BYTE)
+		return 0;
+	return errmsg_set(err, -EBADMSG, "%s: not a file of torch.save",
+			  src->name);
+}
+
+/* A whole small member. */
+static int read_member(const struct ptfile *pt, const struct zip_entry *e,
+		       uint8_t *buf, struct errmsg *err)
+{
+	uint64_t at;
+	int rc = zip_locate(&pt->zip, e, &at, err);
+
+	return rc ? rc : source_read(&pt->src, buf, (size_t)e->size, at, err);
+}
+
+static int check_byteorder(const struct ptfile *pt, struct errmsg *err)
+{
+	const struct zip_entry *const e = zip_find(&pt->zip, "byteorder");
+	uint8_t text[BYTEORDER_MAX];
+	int rc;
+
+	if (!e)
+		return 0; /* before torch 2.1; always little */
+	if (e->size > sizeof(text))
+		return errmsg_set(err, -EBADMSG, "%s: byteorder of %llu bytes",
+				  pt->src.name, (unsigned long long)e->size);
+	rc = read_member(pt, e, text, err);
+	if (rc)
+		return rc;
+	if (e->size == 6 && memcmp(text, "little", 6) == 0)
+		return 0;
+	return errmsg_set(err, -ENOTSUP,
+			  "%s: written on a big-endian machine", pt->src.name);
+}
+
+static int load_root(struct ptfile *pt, struct errmsg *err)
+{
+	const struct zip_entry *const e = zip_find(&pt->zip, "data.pkl");
+	uint8_t *buf;
+	int rc;
+
+	if (!e)
+		return errmsg_set(err, -EBADMSG, "%s: no data.pkl in it",
+				  pt->src.name);
+	if (e->size > PICKLE_BYTES_MAX)
+		return errmsg_set(err, -E2BIG, "%s: data.pkl of %llu bytes",
+				  pt->src.name, (unsigned long long)e->size);
+	buf = malloc((size_t)e->size + 1);
+	if (!buf)
+		return errmsg_set(err, -ENOMEM, "%s: out of memory",
+				  pt->src.name);
+	rc = read_member(pt, e, buf, err);
+	if (!rc)
+		rc = pickle_load((struct span){ buf, (size_t)e->size },
+				 pt->src.name, &pt->arena, &pt->root, err);
+	free(buf);
+	return rc;
+}
+
+static int open_zip(struct ptfile *pt, struct errmsg *err)
+{
+	int rc = zip_open(&pt->zip, &pt->src, err);
+
+	if (!rc)
+		rc = check_byteorder(pt, err);
+	return rc ? rc : load_root(pt, err);
+}
+
+int ptfile_open_source(struct ptfile *pt, const struct source *src,
+		       struct errmsg *err)
+{
+	int rc;
+
+	*pt = (struct ptfile){ .src = *src };
+	rc = check_magic(&pt->src, &pt->is_zip, err);
+	if (!rc)
+		rc = pt->is_zip ? open_zip(pt, err) :
+				  legacy_open(&pt->legacy, &pt->src, &pt->arena,
+					      &pt->root, err);
+	if (rc)
+		ptfile_close(pt);
+	return rc;
+}
+
+int ptfile_open(struct ptfile *pt, const char *path, struct errmsg *err)
+{
+	struct source src;
+	const int rc = source_open(&src, path, err);
+
+	return rc ? rc : ptfile_open_source(pt, &src, err);
+}
+
+void ptfile_close(struct ptfile *pt)
+{
+	zip_close(&pt->zip);
+	legacy_close(&pt->legacy);
+	arena_done(&pt->arena);
+	source_close(&pt->src);
+	pt->root = NULL;
+}
+
+static int check_storage(const struct ptfile *pt, const char *key,
+			 uint64_t has, uint64_t needs, struct errmsg *err)
+{
+	if (has >= needs)
+		return 0;
+	return errmsg_set(err, -EBADMSG,
+			  "%s: storage %s%.40s has %llu bytes, its tensors"
+			  " need %llu", pt->src.name,
+			  pt->is_zip ? "data/" : "", key,
+			  (unsigned long long)has, (unsigned long long)needs);
+}
+
+static int fail_missing(const struct ptfile *pt, const char *key,
+			struct errmsg *err)
+{
+	return errmsg_set(err, -EBADMSG, "%s: storage %s%.40s is missing",
+			  pt->src.name, pt->is_zip ? "data/" : "", key);
+}
+
+static int zip_storage(const struct ptfile *pt, const char *key, uint64_t bytes,
+		       uint64_t *offset, struct errmsg *err)
+{
+	char member[64];
+	const int n = snprintf(member, sizeof(member), "data/%s", key);
+	const struct zip_entry *const e = n < (int)sizeof(member) ?
+						  zip_find(&pt->zip, member) :
+						  NULL;
+	int rc;
+
+	if (!e)
+		return fail_missing(pt, key, err);
+	rc = check_storage(pt, key, e->size, bytes, err);
+	return rc ? rc : zip_locate(&pt->zip, e, offset, err);
+}
+
+int ptfile_storage(const struct ptfile *pt, const char *key, uint64_t bytes,
+		   uint64_t *offset, struct errmsg *err)
+{
+	const struct legacy_storage *s;
+	int rc;
+
+	if (pt->is_zip)
+		return zip_storage(pt, key, bytes, offset, err);
+	s = legacy_find(&pt->legacy, key);
+	if (!s)
+		return fail_missing(pt, key, err);
+	rc = check_storage(pt, key, s->len, bytes, err);
+	if (!rc)
+		*offset = s->off;
+	return rc;
+}
+
+int ptfile_tensor(const struct ptfile *pt, const struct value *v,
+		  const char *name, struct tensor *t, uint64_t *storage,
+		  struct errmsg *err)
+{
+	struct errmsg why = { "" };
+	uint64_t bytes;
+	int rc;
+
+	rc = tensor_from_value(v, name, t, &why);
+	if (rc)
+		return errmsg_set(err, rc, "%s: %s", pt->src.name, why.text);
+	if (!checked_mul(t->storage_numel, dtype_size(t->dtype), &bytes))
+		return errmsg_set(err, -EBADMSG, "%s: %s: storage of %llu"
+				  " elements", pt->src.name, name,
+				  (unsigned long long)t->storage_numel);
+	return ptfile_storage(pt, t->storage_key, bytes, storage, err);
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_PTFILE_H
+#define UCKPT_PTFILE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ckpt/base/arena.h"
+#include "ckpt/format/legacy.h"
+#include "ckpt/base/source.h"
+#include "ckpt/tensor/tensor.h"
+#include "ckpt/format/zip.h"
+
+struct errmsg;
+struct value;
+
+/*
+ * A file that torch.save wrote, opened for reading: its object as a graph of
+ * values, and where the bytes of its storages lie.  Which of torch's two
+ * containers it has makes no difference to what is found in it.  Tensor data
+ * is not touched.  Not thread-safe while opening; read-only afterwards.
+ */
+struct ptfile {
+	struct source src;
+	bool is_zip;
+	struct zip zip;	      /* empty in the other container */
+	struct legacy legacy; /* empty in a zip file */
+	struct arena arena; /* owns `root` */
+	struct value *root;
+};
+
+/*
+ * Open `path` (borrowed: must outlive the ptfile), or take over an open
+ * source.  Messages name the file.  -ENOTSUP for big-endian files.  On failure
+ * nothing needs closing.
+ */
+int ptfile_open(struct ptfile *pt, const char *path, struct errmsg *err);
+int ptfile_open_source(struct ptfile *pt, const struct source *src,
+		       struct errmsg *err);
+void ptfile_close(struct ptfile *pt);
+
+/*
+ * The tensor described by `v`: its view, and at `*storage` the offset in the
+ * file of element 0 of its storage, which has been checked to hold
+ * `storage_numel` elements.  `name` is for messages.
+ */
+int ptfile_tensor(const struct ptfile *pt, const struct value *v,
+		  const char *name, struct tensor *t, uint64_t *storage,
+		  struct errmsg *err);
+
+/* Offset in the file of a storage of `bytes` bytes under `key`. */
+int ptfile_storage(const struct ptfile *pt, const char *key, uint64_t bytes,
+		   uint64_t *offset, struct errmsg *err);
+
+#endif

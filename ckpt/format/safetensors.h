@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_SAFETENSORS_H
+#define UCKPT_SAFETENSORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/base/arena.h"
+#include "ckpt/tensor/tensor.h"
+
+struct errmsg;
+struct source;
+
+/* The library takes no longer header. */
+#define SAFETENSORS_HEADER_MAX 100000000u
+
+struct safetensors_tensor {
+	const char *name;
+	enum dtype dtype;
+	unsigned ndim;
+	const uint64_t *shape;
+	uint64_t numel;
+	uint64_t offset; /* of its elements, row-major, bytes in the file */
+};
+
+/*
+ * What a safetensors file holds, as its header tells: tensors in the order of
+ * their bytes, which follow each other from the header to the end of the file.
+ * No tensor is read.
+ */
+struct safetensors {
+	struct arena arena;
+	struct safetensors_tensor *v;
+	size_t n;
+};
+
+/*
+ * Read the header.  What the library would not load is refused, and names that
+ * are there twice: -EBADMSG, -E2BIG over a limit; and -ENOTSUP for a type whose
+ * values we do not know.  Messages name the source.
+ */
+int safetensors_read(struct safetensors *s, const struct source *src,
+		     struct errmsg *err);
+void safetensors_done(struct safetensors *s);
+
+/* The type of this name ("BF16"), or -1. */
+int safetensors_dtype(const char *name);
+
+/* Its name in a header, or NULL. */
+const char *safetensors_dtype_name(enum dtype d);
+
+#endif

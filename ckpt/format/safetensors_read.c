@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The header of a safetensors file, by the rules of the library that defines
+ * them (safetensors 0.8, Metadata::validate):
+ *
+ *   length of the header (64, little-endian)
+ *   {"__metadata__":{"format":"pt"},			strings only; may be absent
+ *    "NAME":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}, ...}
+ *   padding of blanks, as part of the header
+ *   data; offsets count from here
+ *
+ * Tensors cover the data from its beginning to the end of the file, without
+ * gaps; the bytes of each are as many as its type and shape say.
+ */
+#include "ckpt/format/safetensors.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/bytes.h"
+#include "ckpt/base/checked.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/json.h"
+#include "ckpt/base/source.h"
+
+/* Elements, of what is later counted in signed bytes of eight each. */
+#define NUMEL_MAX (UINT64_C(1) << 58)
+
+static const struct {
+	const char *name;
+	enum dtype dtype;
+} types[] = {
+	{ "F64", DTYPE_F64 },         { "F32", DTYPE_F32 },
+	{ "F16", DTYPE_F16 },         { "BF16", DTYPE_BF16 },
+	{ "I64", DTYPE_I64 },         { "I32", DTYPE_I32 },
+	{ "I16", DTYPE_I16 },         { "I8", DTYPE_I8 },
+	{ "U64", DTYPE_U64 },         { "U32", DTYPE_U32 },
+	{ "U16", DTYPE_U16 },         { "U8", DTYPE_U8 },
+	{ "BOOL", DTYPE_BOOL },       { "F8_E4M3", DTYPE_F8_E4M3 },
+	{ "F8_E5M2", DTYPE_F8_E5M2 },
+};
+
+#define TYPES (sizeof(types) / sizeof(*types))
+
+struct reader {
+	struct safetensors *s;
+	const struct source *src;
+	uint64_t data; /* where the header ends, and their offsets begin */
+	struct errmsg *err;
+};
+
+/* Where a tensor ends, before it is known to. */
+struct range {
+	uint64_t begin, end;
+};
+
+int safetensors_dtype(const char *name)
+{
+	for (size_t i = 0; i < TYPES; i++)
+		if (strcmp(types[i].name, name) == 0)
+			return (int)types[i].dtype;
+	return -1;
+}
+
+const char *safetensors_dtype_name(enum dtype d)
+{
+	for (size_t i = 0; i < TYPES; i++)
+		if (types[i].dtype == d)
+			return types[i].name;
+	return NULL;
+}
+
+static int fail(const struct reader *r, const cJSON *entry, const char *what)
+{
+	return errmsg_set(r->err, -EBADMSG, "%s: tensor %.200s: %s",
+			  r->src->name, entry->string, what);
+}
+
+static int fail_nomem(const struct reader *r)
+{
+	return errmsg_set(r->err, -ENOMEM, "%s: out of memory", r->src->name);
+}
+
+static int read_dtype(const struct reader *r, const cJSON *entry,
+		      struct safetensors_tensor *t)
+{
+	const cJSON *const name =
+		cJSON_GetObjectItemCaseSensitive(entry, "dtype");
+	int dtype;
+
+	if (!cJSON_IsString(name))
+		return fail(r, entry, "dtype is missing, or no string");
+	dtype = safetensors_dtype(name->valuestring);
+	if (dtype < 0)
+		return errmsg_set(r->err, -ENOTSUP,
+				  "%s: tensor %.200s: dtype %.40s is not"
+				  " supported",
+				  r->src->name, entry->string,
+				  name->valuestring);
+	t->dtype = (enum dtype)dtype;
+	return 0;
+}
+
+/* Sizes are multiplied as if those of 0 were 1: so are strides. */
+static int read_shape(const struct reader *r, const cJSON *entry,
+		      struct safetensors_tensor *t)
+{
+	const cJSON *const list =
+		cJSON_GetObjectItemCaseSensitive(entry, "shape");
+	const int n = cJSON_GetArraySize(list);
+	uint64_t *shape, product = 1;
+	const cJSON *item;
+
+	if (!cJSON_IsArray(list) || n > TENSOR_DIMS_MAX)
+		return fail(r, entry, "shape is missing, or no list of sizes");
+	shape = arena_alloc(&r->s->arena, (size_t)n * sizeof(*shape) + 1);
+	if (!shape)
+		return fail_nomem(r);
+	t->shape = shape;
+	t->numel = 1;
+	cJSON_ArrayForEach(item, list)
+	{
+		uint64_t *const d = &shape[t->ndim++];
+
+		if (!json_get_count(item, d))
+			return fail(r, entry, "shape has what is no size");
+		if (!checked_mul(product, *d ? *d : 1, &product) ||
+		    product > NUMEL_MAX)
+			return fail(r, entry, "shape overflows");
+		t->numel *= *d;
+	}
+	return 0;
+}
+
+static uint64_t size_of(const struct safetensors_tensor *t)
+{
+	return t->numel * dtype_size(t->dtype);
+}
+
+/* Where it lies, which must be as long as its type and shape say. */
+static int read_offsets(const struct reader *r, const cJSON *entry,
+			const struct safetensors_tensor *t, struct range *x)
+{
+	const cJSON *const list =
+		cJSON_GetObjectItemCaseSensitive(entry, "data_offsets");
+
+	if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != 2 ||
+	    !json_get_count(list->child, &x->begin) ||
+	    !json_get_count(list->child->next, &x->end))
+		return fail(r, entry,
+			    "data_offsets is missing, or no pair of"
+			    " offsets");
+	if (x->end < x->begin)
+		return fail(r, entry, "data_offsets end before they begin");
+	if (x->end > r->src->size - r->data)
+		return fail(r, entry,
+			    "data_offsets end behind the file:"
+			    " truncated?");
+	if (x->end - x->begin != size_of(t))
+		return fail(r, entry, "data_offsets do not fit dtype and shape");
+	return 0;
+}
+
+static int read_tensor(const struct reader *r, const cJSON *entry,
+		       struct safetensors_tensor *t)
+{
+	struct range x;
+	int rc;
+
+	if (!cJSON_IsObject(entry))
+		return fail(r, entry, "is no object");
+	rc = read_dtype(r, entry, t);
+	if (!rc)
+		rc = read_shape(r, entry, t);
+	if (!rc)
+		rc = read_offsets(r, entry, t, &x);
+	if (rc)
+		return rc;
+	t->offset = r->data + x.begin;
+	t->name = arena_strndup(&r->s->arena, entry->string,
+				strlen(entry->string));
+	return t->name ? 0 : fail_nomem(r);
+}
+
+static int check_metadata(const struct reader *r, const cJSON *entry)
+{
+	const cJSON *item;
+
+	if (!cJSON_IsObject(entry))
+		return errmsg_set(r->err, -EBADMSG,
+				  "%s: __metadata__ is no object", r->src->name);
+	cJSON_ArrayForEach(item, entry) if (!cJSON_IsString(item)) return errmsg_set(
+		r->err, -EBADMSG, "%s: __metadata__: %.200s is no string",
+		r->src->name, item->string);
+	return 0;
+}
+
+/* Those without elements may stand anywhere between others. */
+static int by_place(const void *a, const void *b)
+{
+	const struct safetensors_tensor *const x = a, *const y = b;
+
+	if (x->offset != y->offset)
+		return x->offset < y->offset ? -1 : 1;
+	if (size_of(x) != size_of(y))
+		return size_of(x) < size_of(y) ? -1 : 1;
+	return strcmp(x->name, y->name);
+}
+
+/* Put the tensors in order: each must begin where the one before ends. */
+static int check_cover(const struct reader *r)
+{
+	const struct safetensors *const s = r->s;
+	uint64_t at = r->data;
+
+	if (s->n)
+		qsort(s->v, s->n, sizeof(*s->v), by_place);
+	for (size_t i = 0; i < s->n; i++) {
+		if (s->v[i].offset != at)
+			return errmsg_set(r->err, -EBADMSG,
+					  "%s: tensor %.200s %s", r->src->name,
+					  s->v[i].name,
+					  s->v[i].offset < at
+						  ? "overlaps another"
+						  : "does not follow another");
+		at += size_of(&s->v[i]);
+	}
+	if (at == r->src->size)
+		return 0;
+	return errmsg_set(r->err, -EBADMSG,
+			  "%s: %llu bytes behind the last tensor", r->src->name,
+			  (unsigned long long)(r->src->size - at));
+}
+
+static int read_header(const struct reader *r, const cJSON *root)
+{
+	struct safetensors *const s = r->s;
+	const cJSON *entry;
+	int rc = 0;
+
+	if (!cJSON_IsObject(root))
+		return errmsg_set(r->err, -EBADMSG, "%s: header is no object",
+				  r->src->name);
+	s->v = arena_alloc(&s->arena,
+			   (size_t)cJSON_GetArraySize(root) * sizeof(*s->v) + 1);
+	if (!s->v)
+		return fail_nomem(r);
+	cJSON_ArrayForEach(entry, root)
+	{
+		rc = strcmp(entry->string, "__metadata__") == 0
+			     ? check_metadata(r, entry)
+			     : read_tensor(r, entry, &s->v[s->n++]);
+		if (rc)
+			return rc;
+	}
+	return check_cover(r);
+}
+
+/* Its length and its first byte, before anything is made of it. */
+static int find_header(const struct source *src, uint64_t *len,
+		       struct errmsg *err)
+{
+	uint8_t head[9];
+	int rc;
+
+	if (src->size < sizeof(head))
+		return errmsg_set(err, -EBADMSG,
+				  "%s: %llu bytes are no safetensors file",
+				  src->name, (unsigned long long)src->size);
+	rc = source_read(src, head, sizeof(head), 0, err);
+	if (rc)
+		return rc;
+	*len = get_le64(head);
+	if (*len > src->size - 8 || head[8] != '{')
+		return errmsg_set(err, -EBADMSG,
+				  "%s: no safetensors file, or truncated",
+				  src->name);
+	if (*len > SAFETENSORS_HEADER_MAX)
+		return errmsg_set(err, -E2BIG, "%s: header of %llu bytes",
+				  src->name, (unsigned long long)*len);
+	return 0;
+}
+
+int safetensors_read(struct safetensors *s, const struct source *src,
+		     struct errmsg *err)
+{
+	struct reader r = { .s = s, .src = src, .err = err };
+	cJSON *root = NULL;
+	uint64_t len = 0;
+	int rc;
+
+	*s = (struct safetensors){ 0 };
+	rc = find_header(src, &len, err);
+	if (!rc)
+		rc = json_read(src, 8, (size_t)len, &root, err);
+	if (rc)
+		return rc;
+	r.data = 8 + len;
+	rc = read_header(&r, root);
+	cJSON_Delete(root);
+	if (rc)
+		safetensors_done(s);
+	return rc;
+}
+
+void safetensors_done(struct safetensors *s)
+{
+	arena_done(&s->arena);
+	s->v = NULL;
+	s->n = 0;
+}

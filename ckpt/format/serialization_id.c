@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The first twenty digits of `.data/serialization_id`.
+ *
+ * torch (caffe2/serialize/inline_container.cc, writeSerializationId) combines
+ * std::hash of every record name, iterating an unordered_set.  The result thus
+ * depends on libstdc++: its string hash (MurmurHash64A with a fixed seed) and
+ * the order of its hash table, which is one singly linked list:
+ *
+ *   - a node whose bucket is empty goes to the front of the list;
+ *   - otherwise it goes right after the node before its bucket's first;
+ *   - a rehash walks the list and re-inserts by the same rules (keeping what
+ *     follows in place), just before the insertion that outgrew the buckets.
+ *
+ * Nobody reads the value; it is here so that our files equal torch's.
+ */
+#include "ckpt/format/serialization_id.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/bytes.h"
+
+#define NAME_MAX_LEN 32
+#define HASH_SEED UINT64_C(0xc70f6907) /* std::hash's default */
+
+/* Bucket counts that one-by-one insertion goes through (_Prime_rehash_policy:
+ * the first prime of its list that doubles the last). */
+static const size_t bucket_counts[] = {
+	13,    29,     59,     127,    257,    541,	1109,	 2357,	 5087,
+	10273, 20753,  42043,  85229,  172933, 351061,	712697,	 1447153,
+};
+
+struct table {
+	uint64_t *hash; /* of each node; node 0 is before-begin */
+	size_t *next;	/* 0: end */
+	size_t *before; /* per bucket: node before its first; SIZE_MAX: empty */
+	size_t nbuckets;
+	size_t grown; /* next index into bucket_counts */
+	size_t n;
+};
+
+static uint64_t shift_mix(uint64_t v)
+{
+	return v ^ v >> 47;
+}
+
+/* libstdc++-v3/libsupc++/hash_bytes.cc, 64-bit _Hash_bytes. */
+static uint64_t hash_string(const char *s)
+{
+	const uint64_t mul = UINT64_C(0xc6a4a7935bd1e995);
+	const uint8_t *p = (const uint8_t *)s;
+	size_t len = strlen(s);
+	uint64_t h = HASH_SEED ^ (len * mul);
+
+	for (; len >= 8; len -= 8, p += 8)
+		h = (h ^ shift_mix(get_le64(p) * mul) * mul) * mul;
+	if (len) {
+		uint64_t tail = 0;
+
+		for (size_t i = len; i-- > 0;)
+			tail = tail << 8 | p[i];
+		h = (h ^ tail) * mul;
+	}
+	return shift_mix(shift_mix(h) * mul);
+}
+
+static _Bool rehash(struct table *t)
+{
+	if (t->grown == sizeof(bucket_counts) / sizeof(*bucket_counts))
+		return 0;
+
+	const size_t n = bucket_counts[t->grown++];
+	size_t *const before = malloc(n * sizeof(*before));
+	size_t first_bucket = 0;
+
+	if (!before)
+		return 0;
+	memset(before, 0xff, n * sizeof(*before));
+
+	size_t node = t->next[0];
+
+	t->next[0] = 0;
+	while (node) {
+		const size_t following = t->next[node];
+		const size_t b = t->hash[node] % n;
+
+		if (before[b] == SIZE_MAX) {
+			t->next[node] = t->next[0];
+			t->next[0] = node;
+			before[b] = 0;
+			if (t->next[node])
+				before[first_bucket] = node;
+			first_bucket = b;
+		} else {
+			t->next[node] = t->next[before[b]];
+			t->next[before[b]] = node;
+		}
+		node = following;
+	}
+	free(t->before);
+	t->before = before;
+	t->nbuckets = n;
+	return 1;
+}
+
+static _Bool insert(struct table *t, const char *name)
+{
+	if (t->n + 1 > t->nbuckets && !rehash(t))
+		return 0;
+
+	const size_t node = ++t->n;
+
+	t->hash[node] = hash_string(name);
+
+	const size_t b = t->hash[node] % t->nbuckets;
+
+	if (t->before[b] != SIZE_MAX) {
+		t->next[node] = t->next[t->before[b]];
+		t->next[t->before[b]] = node;
+		return 1;
+	}
+	t->next[node] = t->next[0];
+	t->next[0] = node;
+	if (t->next[node])
+		t->before[t->hash[t->next[node]] % t->nbuckets] = node;
+	t->before[b] = 0;
+	return 1;
+}
+
+_Bool namehash(size_t nstorages, uint64_t *out)
+{
+	static const char *const first[] = { "data.pkl", ".format_version",
+					     ".storage_alignment",
+					     "byteorder" };
+	const size_t n = nstorages + 5;
+	struct table t = {
+		.hash = calloc(n + 1, sizeof(*t.hash)),
+		.next = calloc(n + 1, sizeof(*t.next)),
+	};
+	_Bool ok = t.hash && t.next;
+	uint64_t h = 0;
+
+	for (size_t i = 0; ok && i < sizeof(first) / sizeof(*first); i++)
+		ok = insert(&t, first[i]);
+	for (size_t i = 0; ok && i < nstorages; i++) {
+		char name[NAME_MAX_LEN];
+
+		snprintf(name, sizeof(name), "data/%zu", i);
+		ok = insert(&t, name);
+	}
+	ok = ok && insert(&t, "version");
+	for (size_t node = ok ? t.next[0] : 0; node; node = t.next[node])
+		h = namehash_combine(h, t.hash[node]);
+	free(t.hash);
+	free(t.next);
+	free(t.before);
+	if (ok)
+		*out = h;
+	return ok;
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_ZIP_H
+#define UCKPT_ZIP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/base/arena.h"
+
+struct errmsg;
+struct source;
+
+/*
+ * Limits on what a directory may ask for.  A ZeRO-3 model-states file has one
+ * (empty) member per parameter, so a million leaves room for any model.
+ */
+#define ZIP_ENTRIES_MAX (1u << 20)
+#define ZIP_DIRECTORY_MAX (256u << 20)
+
+struct zip_entry {
+	const char *name; /* without the archive's prefix; NUL-terminated */
+	uint64_t header;  /* offset of the local header */
+	uint64_t end;     /* where the next member or the directory begins */
+	uint64_t size;
+	uint32_t crc;
+	uint16_t full_name_len;
+};
+
+/* The central directory of a stored-only ZIP or ZIP64 archive. */
+struct zip {
+	const struct source *src; /* borrowed: must outlive the zip */
+	struct arena arena;
+	char *prefix; /* "<prefix>/" of every member, as torch writes them */
+	struct zip_entry *entries; /* sorted by name */
+	size_t n;
+};
+
+/*
+ * Read and check the directory: bounds, overlaps, duplicate names,
+ * compression (torch stores, never compresses).  Reads the tail of the
+ * archive only.  On failure nothing needs to be closed.
+ */
+int zip_open(struct zip *z, const struct source *src, struct errmsg *err);
+void zip_close(struct zip *z);
+
+/* The member called `name` below the prefix, or NULL. */
+const struct zip_entry *zip_find(const struct zip *z, const char *name);
+
+/* Where the member's bytes begin.  Reads its local header and checks it
+ * against the directory. */
+int zip_locate(const struct zip *z, const struct zip_entry *e,
+	       uint64_t *offset, struct errmsg *err);
+
+#endif

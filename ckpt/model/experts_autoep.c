@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What AutoEP says of its layers (checkpoint/autoep_affine.py):
+ *
+ *   moe_layer_id, expert_key_prefix, num_experts, num_local_experts, ep_size,
+ *   ep_rank
+ *   expert_placement	{version: 1, num_experts, ep_size, ranks:
+ *			 [{rank, experts: [...]}]}, since 2026
+ *   affine_maps	the same for each parameter, as pieces
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "ckpt/base/arena.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/model/experts_impl.h"
+#include "ckpt/pickle/value.h"
+
+#define PLACEMENT_VERSION 1
+#define ZERO3_FORMAT "zero3_partitioned"
+#define ZERO3_FORMAT_VERSION 1
+
+struct reader {
+	struct experts *x;
+	struct arena *a;
+	const char *file;
+	size_t i; /* of the entry in ds_autoep_layers */
+	struct errmsg *err;
+};
+
+static int fail(const struct reader *r, int rc, const char *what)
+{
+	return errmsg_set(r->err, rc, "%s: ds_autoep_layers[%zu]: %s", r->file,
+			  r->i, what);
+}
+
+/* --- placement ------------------------------------------------------------------ */
+
+/* A number from `least` to `most`. */
+static int read_number(const struct reader *r, const struct value *entry,
+		       const char *key, unsigned least, unsigned most,
+		       unsigned *out)
+{
+	int64_t i;
+
+	if (!value_get_int(value_find(entry, key), &i) || i < least || i > most)
+		return errmsg_set(r->err, -EBADMSG,
+				  "%s: ds_autoep_layers[%zu]: %s is missing or"
+				  " not from %u to %u",
+				  r->file, r->i, key, least, most);
+	*out = (unsigned)i;
+	return 0;
+}
+
+static int set_place(const struct reader *r, const struct expert_layer *l,
+		     struct expert_place *places, bool *placed,
+		     const struct value *expert, unsigned rank, unsigned index)
+{
+	int64_t e;
+
+	if (!value_get_int(expert, &e) || e < 0 || e >= l->n || placed[e])
+		return fail(r, -EBADMSG,
+			    "expert_placement names an expert that"
+			    " is not there, or one twice");
+	placed[e] = true;
+	places[e] = (struct expert_place){ rank, index };
+	return 0;
+}
+
+/* Each of the ranks has `local` experts, and no expert is there twice: then
+ * all are there. */
+static int read_ranks(const struct reader *r, const struct expert_layer *l,
+		      const struct value_seq *ranks, struct expert_place *places)
+{
+	bool *const seen = arena_alloc(r->a, ranks->n + 1);
+	bool *const placed = arena_alloc(r->a, l->n);
+	int rc = seen && placed ? 0 : fail(r, -ENOMEM, "out of memory");
+
+	for (size_t i = 0; !rc && i < ranks->n; i++) {
+		const struct value_seq *const own =
+			value_items(value_find(ranks->v[i], "experts"));
+		unsigned rank;
+
+		rc = read_number(r, ranks->v[i], "rank", 0,
+				 (unsigned)ranks->n - 1, &rank);
+		if (rc)
+			break;
+		if (seen[rank] || !own)
+			return fail(r, -EBADMSG,
+				    "expert_placement has a rank"
+				    " without experts, or twice");
+		seen[rank] = true;
+		if (own->n != l->local)
+			return fail(r, -ENOTSUP,
+				    "ranks that hold different"
+				    " numbers of experts are not"
+				    " supported");
+		for (unsigned k = 0; !rc && k < l->local; k++)
+			rc = set_place(r, l, places, placed, own->v[k], rank, k);
+	}
+	return rc;
+}
+
+static int read_placement(const struct reader *r, struct expert_layer *l,
+			  const struct value *v)
+{
+	struct expert_place *const places =
+		arena_alloc(r->a, l->n * sizeof(*places));
+	const struct value_seq *const ranks =
+		value_items(value_find(v, "ranks"));
+	unsigned version, n, degree;
+	int rc;
+
+	if (!places)
+		return fail(r, -ENOMEM, "out of memory");
+	l->places = places;
+	if (!v || v->kind == VALUE_NONE) {
+		/* Before there were placements: one rank after the other. */
+		for (unsigned e = 0; e < l->n; e++)
+			places[e] = (struct expert_place){ e / l->local,
+							   e % l->local };
+		return 0;
+	}
+	rc = read_number(r, v, "version", PLACEMENT_VERSION, PLACEMENT_VERSION,
+			 &version);
+	if (!rc)
+		rc = read_number(r, v, "num_experts", l->n, l->n, &n);
+	if (!rc)
+		rc = read_number(r, v, "ep_size", experts_degree(l),
+				 experts_degree(l), &degree);
+	if (rc)
+		return rc;
+	if (!ranks || ranks->n != experts_degree(l))
+		return fail(r, -EBADMSG,
+			    "expert_placement does not list the"
+			    " ranks");
+	return read_ranks(r, l, ranks, places);
+}
+
+/* --- the same placement as affine maps ------------------------------------------ */
+
+/* {shape, source: [offset, strides], dest: [offset, strides]}: does it say of
+ * whole experts what `places` says? */
+static bool piece_agrees(const struct expert_layer *l, unsigned rank,
+			 const struct value *piece, bool *seen)
+{
+	const struct value_seq *const shape =
+		value_items(value_find(piece, "shape"));
+	const struct value_seq *const source =
+		value_items(value_find(piece, "source"));
+	const struct value_seq *const dest =
+		value_items(value_find(piece, "dest"));
+	int64_t n, from, to, dim, len = 1;
+
+	if (!shape || !shape->n || !source || source->n != 2 || !dest ||
+	    dest->n != 2 || value_find(piece, "scale") ||
+	    !value_get_int(shape->v[0], &n) ||
+	    !value_get_int(source->v[0], &from) ||
+	    !value_get_int(dest->v[0], &to) || from < 0 || to < 0)
+		return false;
+	for (size_t i = 1; i < shape->n; i++)
+		if (!value_get_int(shape->v[i], &dim) || dim < 1 ||
+		    dim > INT64_MAX / len)
+			return false;
+		else
+			len *= dim;
+	if (from % len || to % len)
+		return false;
+	from /= len;
+	to /= len;
+	for (int64_t k = 0; k < n; k++) {
+		if (from + k >= l->n || seen[from + k] ||
+		    l->places[from + k].rank != rank ||
+		    l->places[from + k].index != to + k)
+			return false;
+		seen[from + k] = true;
+	}
+	return true;
+}
+
+static bool map_agrees(const struct expert_layer *l, const struct value *map,
+		       bool *seen)
+{
+	const struct value_dict *const ranks =
+		value_pairs(value_find(map, "ranks"));
+	int64_t rank;
+
+	memset(seen, 0, l->n);
+	for (size_t i = 0; ranks && i < ranks->n; i++) {
+		const struct value_seq *const pieces =
+			value_items(value_find(ranks->v[i].val, "pieces"));
+
+		if (!pieces || !value_get_int(ranks->v[i].key, &rank) ||
+		    rank < 0 || rank >= experts_degree(l))
+			return false;
+		for (size_t k = 0; k < pieces->n; k++)
+			if (!piece_agrees(l, (unsigned)rank, pieces->v[k],
+					  seen))
+				return false;
+	}
+	return ranks && !memchr(seen, 0, l->n);
+}
+
+static int check_maps(const struct reader *r, const struct expert_layer *l,
+		      const struct value *entry)
+{
+	const struct value_dict *const maps = value_pairs(
+		value_find_path(entry, "affine_maps", "params", NULL));
+	bool *seen;
+
+	if (!maps || !maps->n)
+		return 0;
+	seen = arena_alloc(r->a, l->n);
+	if (!seen)
+		return fail(r, -ENOMEM, "out of memory");
+	for (size_t i = 0; i < maps->n; i++)
+		if (!map_agrees(l, maps->v[i].val, seen))
+			return fail(r, -EBADMSG, "affine_maps place experts"
+						 " elsewhere than"
+						 " expert_placement does");
+	return 0;
+}
+
+/* --- one layer ------------------------------------------------------------------- */
+
+/* How the experts' tensors are stored must be what the stage calls for. */
+static int check_format(const struct reader *r, const struct value *entry,
+			bool zero3)
+{
+	unsigned version;
+
+	if (zero3 !=
+	    value_is_str(value_find(entry, "checkpoint_format"), ZERO3_FORMAT))
+		return fail(r, -ENOTSUP,
+			    "checkpoint_format is not the one of"
+			    " this ZeRO stage");
+	return zero3 ? read_number(r, entry, "checkpoint_format_version",
+				   ZERO3_FORMAT_VERSION, ZERO3_FORMAT_VERSION,
+				   &version)
+		     : 0;
+}
+
+static int read_layer(const struct reader *r, const struct value *entry,
+		      bool zero3)
+{
+	const struct value *const prefix =
+		value_find(entry, "expert_key_prefix");
+	struct expert_layer *l;
+	unsigned id, degree;
+	int rc = read_number(r, entry, "moe_layer_id", 0, (unsigned)r->x->n - 1,
+			     &id);
+
+	if (rc)
+		return rc;
+	l = &r->x->layers[id];
+	if (l->fused)
+		return fail(r, -EBADMSG, "is of the same layer as another");
+	l->fused = true;
+	if (!value_get_int(value_find(entry, "ep_rank"), &l->ep))
+		l->ep = -1;
+	rc = read_number(r, entry, "num_experts", l->n, l->n, &l->n);
+	if (!rc)
+		rc = read_number(r, entry, "num_local_experts", 1, l->n,
+				 &l->local);
+	if (!rc)
+		rc = read_number(r, entry, "ep_size", l->n / l->local,
+				 l->n / l->local, &degree);
+	if (!rc)
+		rc = check_format(r, entry, zero3);
+	if (rc)
+		return rc;
+	if (l->n % l->local)
+		return fail(r, -EBADMSG,
+			    "num_local_experts does not divide"
+			    " num_experts");
+	if (!value_is_cstr(prefix) || !prefix->str.len ||
+	    prefix->str.len > EXPERT_NAME_MAX / 2)
+		return fail(r, -EBADMSG, "expert_key_prefix is no name");
+	l->prefix = arena_strndup(r->a, prefix->str.p, prefix->str.len);
+	if (!l->prefix)
+		return fail(r, -ENOMEM, "out of memory");
+	rc = read_placement(r, l, value_find(entry, "expert_placement"));
+	return rc ? rc : check_maps(r, l, entry);
+}
+
+int experts_read_autoep(struct experts *x, struct arena *a,
+			const struct value_seq *entries, bool zero3,
+			const char *file, struct errmsg *err)
+{
+	struct reader r = { .x = x, .a = a, .file = file, .err = err };
+	int rc = 0;
+
+	for (; !rc && r.i < entries->n; r.i++)
+		rc = read_layer(&r, entries->v[r.i], zero3);
+	return rc;
+}

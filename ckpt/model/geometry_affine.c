@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Affine maps (universal checkpoints of AutoTP): DeepSpeed 0.19.8,
+ * checkpoint/affine.py.  A map lists pieces; a piece is a box of `shape` that
+ * lies in the whole at source = [offset, strides] and in a rank's slice at
+ * dest = [offset, strides]:
+ *
+ *   whole[so + sum i_a * ss_a] = slice[do + sum i_a * ds_a] / scale
+ *
+ * A box that several ranks have (`locations`) is read from one.  When
+ * the outermost dimension of all boxes steps through the whole and through
+ * their slices in rows, one row is laid out and repeated; else every run is
+ * listed.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/checked.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/model/geometry_impl.h"
+#include "ckpt/pickle/value.h"
+
+/* Different scales in one map. */
+#define SCALES_MAX 256u
+
+struct piece {
+	uint32_t source; /* rank */
+	unsigned ndim;
+	uint64_t shape[TENSOR_DIMS_MAX];
+	uint64_t so, ss[TENSOR_DIMS_MAX];
+	uint64_t from, ds[TENSOR_DIMS_MAX];
+	uint64_t numel;
+	uint32_t scale; /* in the geometry's scales */
+};
+
+struct pieces {
+	struct piece *v;
+	size_t n, cap;
+};
+
+static bool get_counts(const struct value *v, uint64_t *out, size_t *n)
+{
+	const struct value_seq *const s = value_items(v);
+
+	if (!s || s->n > TENSOR_DIMS_MAX)
+		return false;
+	for (size_t i = 0; i < s->n; i++) {
+		int64_t k;
+
+		if (!value_get_int(s->v[i], &k) || k < 0)
+			return false;
+		out[i] = (uint64_t)k;
+	}
+	*n = s->n;
+	return true;
+}
+
+/* [offset, strides] */
+static bool get_place(const struct value *v, uint64_t *offset,
+		      uint64_t *strides, size_t ndim)
+{
+	const struct value_seq *const s = value_items(v);
+	int64_t at;
+	size_t n;
+
+	if (!s || s->n != 2 || !value_get_int(s->v[0], &at) || at < 0 ||
+	    !get_counts(s->v[1], strides, &n) || n != ndim)
+		return false;
+	*offset = (uint64_t)at;
+	return true;
+}
+
+/* Does the box lie within `size` elements? */
+static bool box_fits(const struct piece *p, uint64_t at,
+		     const uint64_t *strides, uint64_t size)
+{
+	uint64_t last = at;
+
+	for (unsigned i = 0; i < p->ndim; i++) {
+		uint64_t reach;
+
+		if (!checked_mul(p->shape[i] - 1, strides[i], &reach) ||
+		    !checked_add(last, reach, &last))
+			return false;
+	}
+	return last < size;
+}
+
+/* Ranks that have the box; 0: nobody says. */
+static size_t count_holders(const struct value *v)
+{
+	const struct value_seq *const s =
+		value_items(value_find(v, "locations"));
+
+	return s ? s->n : 0;
+}
+
+/* Is it rank `r` that the box is read from?  It is the `holder`-th that has
+ * it, or the first where there are not that many. */
+static bool is_holder(const struct value *v, uint32_t r, size_t holder)
+{
+	const size_t n = count_holders(v);
+	int64_t rank;
+
+	return n == 0 ||
+	       (value_get_int(value_items(value_find(v, "locations"))
+				      ->v[holder < n ? holder : 0],
+			      &rank) &&
+		rank == (int64_t)r);
+}
+
+/* The number of a scale in the geometry's list.  -E2BIG: too many others. */
+static int find_scale(struct geometry *g, double scale, uint32_t *out)
+{
+	size_t i = 0;
+
+	*out = 0;
+	if (scale == 1)
+		return 0;
+	if (!g->scales) {
+		g->scales = malloc(SCALES_MAX * sizeof(*g->scales));
+		if (!g->scales)
+			return -ENOMEM;
+		g->scales[g->nscales++] = 1;
+	}
+	while (i < g->nscales && g->scales[i] != scale)
+		i++;
+	if (i == SCALES_MAX)
+		return -E2BIG;
+	if (i == g->nscales)
+		g->scales[g->nscales++] = scale;
+	*out = (uint32_t)i;
+	return 0;
+}
+
+/* What the slice holds the piece by: not written when it is 1. */
+static int get_scale(struct geometry *g, const char *name,
+		     const struct value *v, uint32_t *out, struct errmsg *err)
+{
+	const struct value *const scale = value_find(v, "scale");
+	double number = 1;
+	int rc;
+
+	if (scale && scale->kind == VALUE_FLOAT)
+		number = scale->f;
+	else if (scale && scale->kind == VALUE_INT)
+		number = (double)scale->i;
+	else if (scale && scale->kind != VALUE_NONE)
+		number = 0;
+	if (!isfinite(number) || number == 0)
+		return errmsg_set(err, -EBADMSG,
+				  "parameter %s: a piece of its affine map has a"
+				  " scale that nothing can be divided by", name);
+	rc = find_scale(g, number, out);
+	return rc == -E2BIG ?
+		       errmsg_set(err, rc, "parameter %s: the pieces of its"
+				  " affine map have more than %u scales", name,
+				  SCALES_MAX - 1) :
+		       rc;
+}
+
+static int add_piece(struct pieces *l, struct geometry *g, size_t holder,
+		     const char *name, const struct value *v, uint32_t rank,
+		     uint64_t slice_numel, struct errmsg *err)
+{
+	struct piece p = { .source = rank, .numel = 1 };
+	size_t ndim;
+	int rc;
+
+	if (!get_counts(value_find(v, "shape"), p.shape, &ndim) ||
+	    !get_place(value_find(v, "source"), &p.so, p.ss, ndim) ||
+	    !get_place(value_find(v, "dest"), &p.from, p.ds, ndim))
+		goto bad;
+	p.ndim = (unsigned)ndim;
+	for (unsigned i = 0; i < p.ndim; i++)
+		if (!checked_mul(p.numel, p.shape[i], &p.numel))
+			goto bad;
+	if (count_holders(v) > g->holders)
+		g->holders = count_holders(v);
+	if (p.numel == 0 || !is_holder(v, rank, holder))
+		return 0;
+	if (!box_fits(&p, p.so, p.ss, g->numel) ||
+	    !box_fits(&p, p.from, p.ds, slice_numel))
+		goto bad;
+	rc = get_scale(g, name, v, &p.scale, err);
+	if (rc)
+		return rc;
+	if (l->n == l->cap) {
+		const size_t cap = l->cap ? l->cap * 2 : 8;
+		void *const grown = realloc(l->v, cap * sizeof(*l->v));
+
+		if (!grown)
+			return -ENOMEM;
+		l->v = grown;
+		l->cap = cap;
+	}
+	l->v[l->n++] = p;
+	return 0;
+bad:
+	return errmsg_set(err, -EBADMSG,
+			  "parameter %s: a piece of its affine map lies outside"
+			  " of it or of the slice of rank %u", name, rank);
+}
+
+static int read_pieces(struct pieces *l, struct geometry *g, size_t holder,
+		       const struct value *map, const char *name,
+		       const struct geometry_slice *s, size_t n,
+		       struct errmsg *err)
+{
+	const struct value_dict *const ranks =
+		value_pairs(value_find(map, "ranks"));
+	int rc = 0;
+
+	if (!ranks)
+		return errmsg_set(err, -EBADMSG,
+				  "parameter %s: its affine map has no ranks",
+				  name);
+	for (size_t i = 0; !rc && i < ranks->n; i++) {
+		const struct value_seq *const pieces = value_items(
+			value_find(ranks->v[i].val, "pieces"));
+		int64_t r;
+
+		if (!pieces || !value_get_int(ranks->v[i].key, &r) || r < 0 ||
+		    (uint64_t)r >= n)
+			return errmsg_set(err, -EBADMSG,
+					  "parameter %s: its affine map is of"
+					  " other ranks than the %zu here",
+					  name, n);
+		for (size_t k = 0; !rc && k < pieces->n; k++)
+			rc = add_piece(l, g, holder, name, pieces->v[k], (uint32_t)r,
+				       s[r].present ? s[r].numel : 0, err);
+	}
+	return rc;
+}
+
+/* Do all boxes step through the whole, and through their slices, in the same
+ * rows?  Then one row. */
+static bool find_rows(struct geometry *g, const struct pieces *l,
+		      const struct geometry_slice *s)
+{
+	const struct piece *const first = l->v;
+
+	if (l->n == 0 || first->ndim < 2 || first->shape[0] < 2)
+		return false;
+	g->rows = first->shape[0];
+	g->row_len = first->ss[0];
+	for (size_t i = 0; i < l->n; i++) {
+		const struct piece *const p = &l->v[i];
+		uint64_t inner = p->so, from = p->from, taken;
+
+		if (p->ndim != first->ndim || p->shape[0] != g->rows ||
+		    p->ss[0] != g->row_len)
+			return false;
+		for (unsigned a = 1; a < p->ndim; a++) {
+			inner += (p->shape[a] - 1) * p->ss[a];
+			from += (p->shape[a] - 1) * p->ds[a];
+		}
+		if (inner >= g->row_len || from >= p->ds[0])
+			return false;
+		/* The slice must have the last row whole, too. */
+		if (!checked_mul(g->rows, p->ds[0], &taken) ||
+		    taken > s[p->source].numel)
+			return false;
+		if (g->stride[p->source] && g->stride[p->source] != p->ds[0])
+			return false;
+		g->stride[p->source] = p->ds[0];
+	}
+	return g->rows * g->row_len == g->numel;
+}
+
+/* The runs of box p from dimension `dim` on. */
+static int add_runs(struct geometry *g, const struct piece *p, unsigned dim)
+{
+	uint64_t index[TENSOR_DIMS_MAX] = { 0 }, run = 1;
+	unsigned inner = p->ndim;
+
+	/* Dimensions that are dense on both sides make up one run. */
+	while (inner > dim && p->ss[inner - 1] == run &&
+	       p->ds[inner - 1] == run)
+		run *= p->shape[--inner];
+	for (;;) {
+		uint64_t at = p->so, from = p->from;
+		unsigned a = inner;
+
+		for (unsigned i = dim; i < inner; i++) {
+			at += index[i] * p->ss[i];
+			from += index[i] * p->ds[i];
+		}
+		if (geometry_add(g, (struct geometry_segment){
+					    .at = at,
+					    .len = run,
+					    .from = from,
+					    .source = p->source,
+					    .scale = p->scale }))
+			return -ENOMEM;
+		while (a > dim && ++index[a - 1] == p->shape[a - 1])
+			index[--a] = 0;
+		if (a == dim)
+			return 0;
+	}
+}
+
+static int by_place(const void *a, const void *b)
+{
+	const struct geometry_segment *const x = a, *const y = b;
+
+	return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* Sorted, the runs must follow each other without gap or overlap. */
+static int check_cover(const struct geometry *g, const char *name,
+		       struct errmsg *err)
+{
+	uint64_t at = 0;
+	size_t i;
+
+	if (g->nsegs)
+		qsort(g->segs, g->nsegs, sizeof(*g->segs), by_place);
+	for (i = 0; i < g->nsegs && g->segs[i].at == at; i++)
+		at += g->segs[i].len;
+	if (i == g->nsegs && at == g->row_len)
+		return 0;
+	return errmsg_set(err, -EBADMSG,
+			  "parameter %s: the pieces of its affine map overlap"
+			  " or leave elements out", name);
+}
+
+int geometry_affine(struct geometry *g, const struct value *map,
+		    size_t holder, const char *name, const struct geometry_slice *s, size_t n,
+		    struct errmsg *err)
+{
+	uint64_t shape[TENSOR_DIMS_MAX];
+	struct pieces l = { 0 };
+	unsigned dim = 1;
+	size_t ndim;
+	int rc;
+
+	if (!get_counts(value_find(map, "logical_shape"), shape, &ndim))
+		return errmsg_set(err, -EBADMSG,
+				  "parameter %s: its affine map has no shape",
+				  name);
+	rc = geometry_set_shape(g, name, shape, (unsigned)ndim, err);
+	if (!rc)
+		rc = read_pieces(&l, g, holder, map, name, s, n, err);
+	if (!rc && !find_rows(g, &l, s)) {
+		g->rows = 1;
+		g->row_len = g->numel;
+		memset(g->stride, 0, n * sizeof(*g->stride));
+		dim = 0;
+	}
+	for (size_t i = 0; !rc && i < l.n; i++)
+		rc = add_runs(g, &l.v[i], dim);
+	free(l.v);
+	return rc ? rc : check_cover(g, name, err);
+}

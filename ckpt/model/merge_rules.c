@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which rule applies to which parameter: DeepSpeed 0.19.8,
+ * checkpoint/ds_to_universal.py merge_tp_slices.
+ *
+ * The checkpoint's author declares lists of regular expressions, matched from
+ * the start of the name with Python's re.match; PCRE2 understands that
+ * dialect.  The lists are consulted in the converter's order, and a name that
+ * two patterns of one list match is an error there and here.
+ */
+#include "ckpt/model/merge_rules.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+
+#include <errno.h>
+#include <pcre2.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/arena.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/pickle/value.h"
+
+#define PATTERNS_MAX 4096
+#define PATTERN_LEN_MAX 4096
+
+/* Memory for the copy of what the lists say: what is shared in the file is
+ * not in the copy, so a small file could ask for any amount. */
+#define INFO_MEMORY_MAX (256u << 20)
+
+/* Steps that one match may take: far beyond what matching a parameter name
+ * needs, and soon reached by a pattern made to explode. */
+#define MATCH_LIMIT 100000
+
+enum list {
+	LIST_REPLICATED,
+	LIST_AVERAGE,
+	LIST_TWO_SUB_PARAMS,
+	LIST_ROW_PARALLEL,
+	LIST_VOCABULARY,
+	LIST_PIPELINE,
+	LIST_SUB_PARAMS,
+	LIST_AFFINE,
+};
+
+static const char *const list_keys[] = {
+	[LIST_REPLICATED] = "tp_replicated_parameter_patterns",
+	[LIST_AVERAGE] = "parameter_to_average_patterns",
+	[LIST_TWO_SUB_PARAMS] = "parameter_with_2_sub_params_cat_dim_0",
+	[LIST_ROW_PARALLEL] = "parameter_with_row_parallelism_patterns",
+	[LIST_VOCABULARY] = "vocabulary_parameter_patterns",
+	[LIST_PIPELINE] = "pipeline_replicated_parameter_patterns",
+};
+
+struct pattern {
+	enum list list;
+	char *text;
+	pcre2_code *code;
+	const struct value *spec; /* of the lists that have one */
+	bool used;
+};
+
+struct merge_rules {
+	struct pattern *v;
+	size_t n;
+	struct arena arena;	  /* owns what specs point to */
+	const struct value *info; /* NULL: there is none */
+	int64_t vocab_rows;	  /* original_vocab_size, or -1 */
+	pcre2_match_data *match;
+	pcre2_match_context *limits;
+};
+
+const char *merge_rule_name(enum merge_rule rule)
+{
+	static const char *const names[] = {
+		[MERGE_CAT] = "concatenate",
+		[MERGE_REPLICATED] = "replicated",
+		[MERGE_AVERAGE] = "average",
+		[MERGE_TWO_SUB_PARAMS] = "two_sub_params",
+		[MERGE_SUB_PARAMS] = "sub_params",
+		[MERGE_AFFINE] = "affine",
+		[MERGE_EXPERTS] = "experts",
+	};
+
+	return names[rule];
+}
+
+static int add_pattern(struct merge_rules *r, enum list list,
+		       const struct value *v, const struct value *spec,
+		       const char *file, struct errmsg *err)
+{
+	PCRE2_UCHAR why[128];
+	PCRE2_SIZE at;
+	int code;
+
+	if (!value_is_cstr(v) || v->str.len > PATTERN_LEN_MAX ||
+	    r->n == PATTERNS_MAX)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: universal_checkpoint_info: a pattern is"
+				  " no string, too long, or one too many", file);
+
+	void *const grown = realloc(r->v, (r->n + 1) * sizeof(*r->v));
+
+	if (!grown)
+		return errmsg_set(err, -ENOMEM, "%s: out of memory", file);
+	r->v = grown;
+	r->v[r->n] = (struct pattern){
+		.list = list,
+		.spec = spec,
+		.text = strdup(v->str.p),
+		.code = pcre2_compile((PCRE2_SPTR)v->str.p, v->str.len,
+				      PCRE2_UTF | PCRE2_ANCHORED, &code, &at,
+				      NULL),
+	};
+	if (!r->v[r->n++].code) {
+		pcre2_get_error_message(code, why, sizeof(why));
+		return errmsg_set(err, -EBADMSG,
+				  "%s: universal_checkpoint_info: pattern"
+				  " '%.100s': %s", file, v->str.p,
+				  (const char *)why);
+	}
+	return 0;
+}
+
+static int add_list(struct merge_rules *r, enum list list,
+		    const struct value *v, const struct value *spec,
+		    const char *file, struct errmsg *err)
+{
+	const struct value_seq *const items = value_items(v);
+
+	if (!v || v->kind == VALUE_NONE)
+		return 0;
+	if (!items)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: universal_checkpoint_info: expected a"
+				  " list of patterns, found %s", file,
+				  value_kind_name(v));
+	for (size_t i = 0; i < items->n; i++) {
+		const int rc = add_pattern(r, list, items->v[i], spec, file, err);
+
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+/* The two forms that are not plain lists. */
+static int add_structured(struct merge_rules *r, const char *file,
+			  struct errmsg *err)
+{
+	const struct value_seq *const subs =
+		value_items(value_find(r->info, "parameter_with_sub_params"));
+	const struct value_dict *const affine = value_pairs(
+		value_find_path(r->info, "affine_map", "params", NULL));
+	int rc = 0;
+
+	for (size_t i = 0; !rc && subs && i < subs->n; i++)
+		rc = add_list(r, LIST_SUB_PARAMS,
+			      value_find(subs->v[i], "patterns"), subs->v[i],
+			      file, err);
+	for (size_t i = 0; !rc && affine && i < affine->n; i++)
+		rc = add_pattern(r, LIST_AFFINE, affine->v[i].key,
+				 affine->v[i].val, file, err);
+	return rc;
+}
+
+/* What the author of the checkpoint, or its version, rules out. */
+static int check_info(const struct merge_rules *r, const char *file,
+		      struct errmsg *err)
+{
+	const struct value_dict *const refused = value_pairs(
+		value_find(r->info, "autotp_unsupported_parameter_patterns"));
+	int64_t version;
+
+	if (refused && refused->n)
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: universal_checkpoint_info says that"
+				  " parameters '%.100s' cannot be converted",
+				  file, value_is_cstr(refused->v[0].key) ?
+						refused->v[0].key->str.p :
+						"?");
+	if (value_get_int(value_find_path(r->info, "affine_map", "version",
+					  NULL), &version) && version > 1)
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: affine maps of version %lld: only 1 is"
+				  " known", file, (long long)version);
+	return 0;
+}
+
+int merge_rules_new(const struct value *info, const char *file,
+		    struct merge_rules **out, struct errmsg *err)
+{
+	struct merge_rules *const r = calloc(1, sizeof(*r));
+	int64_t rows;
+	int rc = 0;
+
+	if (r) {
+		r->match = pcre2_match_data_create(1, NULL);
+		r->limits = pcre2_match_context_create(NULL);
+	}
+	if (!r || !r->match || !r->limits) {
+		merge_rules_free(r);
+		return errmsg_set(err, -ENOMEM, "%s: out of memory", file);
+	}
+	pcre2_set_match_limit(r->limits, MATCH_LIMIT);
+	r->arena.limit = INFO_MEMORY_MAX;
+	if (value_pairs(info)) {
+		r->info = value_copy(&r->arena, info);
+		if (!r->info)
+			rc = errmsg_set(err, -E2BIG,
+					"%s: universal_checkpoint_info is"
+					" nested too deeply or too large",
+					file);
+	}
+	r->vocab_rows = value_get_int(value_find(r->info,
+						 "original_vocab_size"),
+				      &rows) && rows >= 0 ? rows : -1;
+	if (!rc)
+		rc = check_info(r, file, err);
+	for (int l = 0; !rc && l <= LIST_PIPELINE; l++)
+		rc = add_list(r, (enum list)l,
+			      value_find(r->info, list_keys[l]), NULL, file,
+			      err);
+	if (!rc)
+		rc = add_structured(r, file, err);
+	if (rc)
+		merge_rules_free(r);
+	else
+		*out = r;
+	return rc;
+}
+
+void merge_rules_free(struct merge_rules *r)
+{
+	if (!r)
+		return;
+	for (size_t i = 0; i < r->n; i++) {
+		free(r->v[i].text);
+		pcre2_code_free(r->v[i].code);
+	}
+	free(r->v);
+	arena_done(&r->arena);
+	pcre2_match_data_free(r->match);
+	pcre2_match_context_free(r->limits);
+	free(r);
+}
+
+const struct value *merge_rules_info(const struct merge_rules *r)
+{
+	return r->info;
+}
+
+/*
+ * Does exactly one pattern of `list` match?  Then 1, and which; 0 if none
+ * does.  (Of sub-parameters, the converter takes the first that matches.)
+ */
+static int match_list(struct merge_rules *r, enum list list, const char *name,
+		      const struct pattern **hit, struct errmsg *err)
+{
+	const struct pattern *first = NULL;
+
+	for (size_t i = 0; i < r->n; i++) {
+		struct pattern *const p = &r->v[i];
+		int rc;
+
+		if (p->list != list)
+			continue;
+		rc = pcre2_match(p->code, (PCRE2_SPTR)name, strlen(name), 0, 0,
+				 r->match, r->limits);
+		if (rc == PCRE2_ERROR_NOMATCH)
+			continue;
+		if (rc < 0)
+			return errmsg_set(err, -EBADMSG,
+					  "parameter %s: pattern '%.100s' cannot"
+					  " be matched (error %d)", name,
+					  p->text, rc);
+		p->used = true;
+		if (first &&
+		    (list == LIST_SUB_PARAMS || list == LIST_PIPELINE))
+			continue;
+		if (first)
+			return errmsg_set(err, -EBADMSG,
+					  "parameter %s: matches two patterns:"
+					  " '%.100s' and '%.100s'", name,
+					  first->text, p->text);
+		first = p;
+	}
+	if (hit)
+		*hit = first;
+	return first != NULL;
+}
+
+static int match_vocab(struct merge_rules *r, const char *name,
+		       struct merge *m, struct errmsg *err)
+{
+	const int hit = match_list(r, LIST_VOCABULARY, name, NULL, err);
+
+	if (hit <= 0)
+		return hit;
+	if (r->vocab_rows < 0)
+		return errmsg_set(err, -EBADMSG,
+				  "parameter %s: is a vocabulary parameter, but"
+				  " original_vocab_size is missing", name);
+	m->vocab = true;
+	m->vocab_rows = (uint64_t)r->vocab_rows;
+	return 0;
+}
+
+/* The lists that a map or sub-parameters supersede count as used. */
+static int consume_lists(struct merge_rules *r, const char *name,
+			 struct errmsg *err)
+{
+	int hit = 0;
+
+	for (int l = LIST_REPLICATED; hit >= 0 && l <= LIST_ROW_PARALLEL; l++)
+		hit = match_list(r, (enum list)l, name, NULL, err);
+	return hit < 0 ? hit : 0;
+}
+
+/* From version 0.4 on, the widths of the shards are recorded; before, they
+ * were always equal. */
+static int set_sub_params(const struct merge_rules *r, const char *name,
+			  const struct pattern *p, struct merge *m,
+			  struct errmsg *err)
+{
+	const struct value *const version =
+		value_find(r->info, "universal_checkpoint_version");
+
+	m->rule = MERGE_SUB_PARAMS;
+	m->spec = p->spec;
+	if (!version || version->kind != VALUE_FLOAT || version->f < 0.4)
+		return 0;
+	m->widths = value_find(value_find(r->info, "sub_param_shard_widths"),
+			       p->text);
+	if (m->widths)
+		return 0;
+	return errmsg_set(err, -EBADMSG,
+			  "parameter %s: sub_param_shard_widths says nothing of"
+			  " its pattern '%.100s'", name, p->text);
+}
+
+/* The rule of the first list, in the converter's order, that knows the name. */
+static int match_rule(struct merge_rules *r, const char *name, struct merge *m,
+		      struct errmsg *err)
+{
+	static const struct {
+		enum list list;
+		enum merge_rule rule;
+	} order[] = {
+		{ LIST_REPLICATED, MERGE_REPLICATED },
+		{ LIST_AVERAGE, MERGE_AVERAGE },
+		{ LIST_TWO_SUB_PARAMS, MERGE_TWO_SUB_PARAMS },
+	};
+	const struct pattern *affine = NULL, *sub = NULL;
+	int hit = match_list(r, LIST_AFFINE, name, &affine, err);
+
+	if (hit >= 0)
+		hit = match_list(r, LIST_SUB_PARAMS, name, &sub, err);
+	if (hit < 0)
+		return hit;
+	if (affine) {
+		m->rule = MERGE_AFFINE;
+		m->spec = affine->spec;
+		return consume_lists(r, name, err);
+	}
+	for (size_t i = 0; i < sizeof(order) / sizeof(*order); i++) {
+		hit = match_list(r, order[i].list, name, NULL, err);
+		if (hit > 0)
+			m->rule = order[i].rule;
+		if (hit)
+			return hit < 0 ? hit : 0;
+	}
+	if (sub)
+		return set_sub_params(r, name, sub, m, err);
+	hit = match_list(r, LIST_ROW_PARALLEL, name, NULL, err);
+	m->dim = hit > 0;
+	return hit < 0 ? hit : 0;
+}
+
+int merge_match(struct merge_rules *r, const char *name, struct merge *out,
+		struct errmsg *err)
+{
+	struct merge m = { .rule = MERGE_CAT };
+	int rc = match_rule(r, name, &m, err);
+
+	if (!rc)
+		rc = match_vocab(r, name, &m, err);
+	if (!rc)
+		*out = m;
+	return rc;
+}
+
+int merge_is_pipeline_replica(struct merge_rules *r, const char *name,
+			      struct errmsg *err)
+{
+	/* Of this list any number may match (any() in the converter). */
+	return match_list(r, LIST_PIPELINE, name, NULL, err);
+}
+
+const char *merge_next_unused(const struct merge_rules *r, size_t *pos)
+{
+	while (*pos < r->n) {
+		const struct pattern *const p = &r->v[(*pos)++];
+
+		if (!p->used && p->list != LIST_AFFINE &&
+		    p->list != LIST_PIPELINE)
+			return p->text;
+	}
+	return NULL;
+}

@@ -1,0 +1,519 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From the ranks' catalogues to the model: which ranks hold a parameter, and
+ * by what rule their slices make up the whole (DeepSpeed 0.19.8,
+ * ds_to_universal.py main, extract_zero_shards, merge_tp_slices).
+ *
+ * The rules come from the first model-states file, as in the converter.
+ */
+#include "ckpt/model/model.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/model/geometry.h"
+
+struct builder {
+	struct model *m;
+	const struct ckdir *dir;
+	struct merge_rules *rules;
+	struct errmsg *err;
+};
+
+static int fail_nomem(const struct builder *b)
+{
+	return errmsg_set(b->err, -ENOMEM, "%s: out of memory", b->dir->path);
+}
+
+static int by_name(const void *a, const void *b)
+{
+	const struct param *const x = a, *const y = b;
+
+	return strcmp(x->name, y->name);
+}
+
+/* --- degrees ----------------------------------------------------------------- */
+
+/* How many model-parallel ranks there were, as far as is recorded. */
+static int64_t recorded_ranks(const struct catalogue *c)
+{
+	int64_t n;
+
+	if (c->tp_degree < 1 || c->pp_degree < 1)
+		return c->mp_world_size;
+	if (__builtin_mul_overflow(c->tp_degree, c->pp_degree, &n))
+		return INT64_MAX;
+	return n > c->mp_world_size ? n : c->mp_world_size;
+}
+
+static size_t count_files(const struct ckfile *v, size_t n)
+{
+	size_t i = 0;
+
+	while (i < n && v[i].id.layer == v[0].id.layer)
+		i++;
+	return i;
+}
+
+/* A pipeline's layer has a file of each tensor-parallel rank.  DeepSpeed's
+ * converter counts those of layer 1 alone, however many the others have. */
+static int count_slices(const struct builder *b, unsigned *slices)
+{
+	const struct ckfile *const v = b->dir->layer;
+	const size_t n = b->dir->nlayer, first = count_files(v, n);
+
+	for (size_t i = first, k; i < n; i += k) {
+		k = count_files(&v[i], n - i);
+		if (k != first)
+			return errmsg_set(b->err, -EBADMSG,
+					  "%s: layer %u has %zu files (%s, ...),"
+					  " but layer %u has %zu (%s, ...): of"
+					  " how many tensor-parallel ranks?",
+					  b->dir->path, v[0].id.layer, first,
+					  v[0].name, v[i].id.layer, k,
+					  v[i].name);
+	}
+	*slices = (unsigned)first;
+	return 0;
+}
+
+/* The tensor-parallel degree is recorded since 2026; before, the files of
+ * a pipeline's layers tell.  Without pipeline there are none. */
+static int find_degrees(const struct builder *b)
+{
+	const struct catalogue *const c = &b->m->cats[0];
+	const unsigned mp = b->dir->mp_degree;
+	const int64_t ranks = recorded_ranks(c);
+
+	/* With the last ranks' files gone the grid still looks complete. */
+	if (ranks > mp)
+		return errmsg_set(b->err, -EBADMSG,
+				  "%s: the files of model-parallel ranks %u to"
+				  " %lld are missing: %s says that there were"
+				  " %lld", b->dir->path, mp,
+				  (long long)ranks - 1, b->dir->model[0].name,
+				  (long long)ranks);
+	b->m->tp = mp;
+	if (c->tp_degree > 0 && c->pp_degree > 0 &&
+	    c->tp_degree * c->pp_degree == mp)
+		b->m->tp = (unsigned)c->tp_degree;
+	else if (b->dir->nlayer && count_slices(b, &b->m->tp))
+		return -EBADMSG;
+	if (mp % b->m->tp)
+		return errmsg_set(b->err, -EBADMSG,
+				  "%s: %u model-parallel ranks cannot be of"
+				  " tensor-parallel degree %u", b->dir->path,
+				  mp, b->m->tp);
+	b->m->pp = mp / b->m->tp;
+	/* DeepSpeed's pipeline engine asserts that the stage is below 2
+	 * (runtime/pipe/engine.py): whatever this is, it did not write it. */
+	if (b->m->pp > 1 && b->dir->zero3)
+		return errmsg_set(b->err, -ENOTSUP,
+				  "%s: ZeRO-3 with pipeline parallelism, which"
+				  " DeepSpeed does not have",
+				  b->dir->path);
+	return 0;
+}
+
+/* --- parameters of the optimizer --------------------------------------------- */
+
+static struct param *find_among(struct param *v, size_t n, const char *name)
+{
+	const struct param key = { .name = name };
+
+	return bsearch(&key, v, n, sizeof(key), by_name);
+}
+
+/* Between ranks: within one, names differ. */
+static void sort_params(struct model *m)
+{
+	if (m->nparams)
+		qsort(m->params, m->nparams, sizeof(*m->params), by_name);
+}
+
+/* A parameter of `n` slices, which are still missing. */
+static struct param *add_param(const struct builder *b, const char *name,
+			       unsigned n)
+{
+	struct model *const m = b->m;
+	struct param *const p = &m->params[m->nparams];
+
+	*p = (struct param){ .name = name, .nslices = n };
+	p->slices = arena_alloc(&m->arena, n * sizeof(*p->slices));
+	if (!p->slices)
+		return NULL;
+	m->nparams++;
+	return p;
+}
+
+/* The parameter of that name among those of other ranks, which are sorted, as
+ * the names that are asked for one after the other; `*at` goes along. */
+static struct param *find_next(struct model *m, size_t sorted, size_t *at,
+			       const char *name)
+{
+	for (; *at < sorted; (*at)++) {
+		struct param *const p = &m->params[*at];
+		const int order =
+			p->name == name ? 0 : strcmp(p->name, name);
+
+		if (order >= 0)
+			return order ? NULL : p;
+	}
+	return NULL;
+}
+
+static int add_slice(const struct builder *b, size_t sorted, size_t *at,
+		     const struct slice *s)
+{
+	struct model *const m = b->m;
+	struct param *p = find_next(m, sorted, at, s->name);
+
+	if (!p && !(p = add_param(b, s->name, m->tp)))
+		return fail_nomem(b);
+	/* A later stage that repeats a parameter is not asked. */
+	if (p->first && p->first->mp / m->tp != s->mp / m->tp)
+		return 0;
+	p->slices[s->mp % m->tp] = s;
+	if (!p->first)
+		p->first = s;
+	return 0;
+}
+
+/* --- experts ------------------------------------------------------------------- */
+
+/* The slice as another expert-parallel rank has it. */
+static const struct slice *slice_of_rank(const struct builder *b,
+					 const struct slice *s, unsigned ep)
+{
+	struct slice *const copy = arena_alloc(&b->m->arena, sizeof(*copy));
+
+	if (copy) {
+		*copy = *s;
+		copy->ep = ep;
+	}
+	return copy;
+}
+
+/* Slice `at` of a parameter. */
+static int set_expert(const struct builder *b, struct param *p, unsigned at,
+		      const struct slice *s, unsigned ep)
+{
+	p->slices[at] = slice_of_rank(b, s, ep);
+	p->first = p->slices[0];
+	return p->slices[at] ? 0 : fail_nomem(b);
+}
+
+static int add_fused(const struct builder *b, const struct slice *s)
+{
+	const unsigned n = experts_degree(s->layer);
+	struct param *const p = add_param(b, s->name, n);
+	int rc = p ? 0 : fail_nomem(b);
+
+	for (unsigned ep = 0; !rc && ep < n; ep++)
+		rc = set_expert(b, p, ep, s, ep);
+	return rc;
+}
+
+/* Every rank calls its experts alike; in the whole they are numbered rank
+ * after rank. */
+static int add_native(const struct builder *b, const struct slice *s)
+{
+	const struct expert_layer *const l = s->layer;
+	int rc = 0;
+
+	for (unsigned ep = 0; !rc && ep < experts_degree(l); ep++) {
+		char key[EXPERT_NAME_MAX];
+		struct param *p;
+		const char *name;
+
+		experts_key(l, ep * l->local + s->expert, s->rest, key);
+		name = arena_strndup(&b->m->arena, key, strlen(key));
+		p = name ? add_param(b, name, 1) : NULL;
+		rc = p ? set_expert(b, p, 0, s, ep) : fail_nomem(b);
+	}
+	return rc;
+}
+
+static int add_expert(const struct builder *b, const struct slice *s)
+{
+	return s->layer->fused ? add_fused(b, s) : add_native(b, s);
+}
+
+/* --- all of them ----------------------------------------------------------------- */
+
+static int add_owned(const struct builder *b, const struct catalogue *c)
+{
+	const size_t sorted = b->m->nparams;
+	size_t at = 0;
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < c->nslices; i++) {
+		const struct slice *const s = &c->slices[i];
+		int replica = 0;
+
+		if (s->module)
+			continue;
+		if (s->layer) {
+			rc = add_expert(b, s);
+			continue;
+		}
+		if (c->mp >= b->m->tp)
+			replica = merge_is_pipeline_replica(b->rules, s->name,
+							    b->err);
+		rc = replica < 0 ? replica
+		     : replica	 ? 0
+				 : add_slice(b, sorted, &at, s);
+	}
+	if (!rc && b->m->nparams > sorted)
+		sort_params(b->m);
+	return rc;
+}
+
+/* The first rank that has it shows its tensor, as in the converter. */
+static void add_modules(const struct builder *b, const struct catalogue *c)
+{
+	const size_t sorted = b->m->nparams;
+
+	for (size_t i = 0; i < c->nslices; i++) {
+		const struct slice *const s = &c->slices[i];
+
+		if (!s->module ||
+		    find_among(b->m->params, sorted, s->name))
+			continue;
+		b->m->params[b->m->nparams++] = (struct param){
+			.name = s->name,
+			.ndim = s->ndim,
+			.shape = s->shape,
+			.numel = s->numel,
+			.module = s->module,
+		};
+	}
+	if (b->m->nparams > sorted)
+		sort_params(b->m);
+}
+
+/* Parameters that a rank's slices may become. */
+static size_t count_params(const struct catalogue *c)
+{
+	size_t n = c->nslices;
+
+	for (size_t i = 0; i < c->nslices; i++)
+		if (c->slices[i].layer)
+			n += experts_degree(c->slices[i].layer);
+	return n;
+}
+
+static int collect(const struct builder *b)
+{
+	struct model *const m = b->m;
+	const unsigned mp = b->dir->mp_degree;
+	size_t total = 0;
+	int rc = 0;
+
+	for (unsigned i = 0; i < mp; i++)
+		total += count_params(&m->cats[i]);
+	if (total > MODEL_PARAMS_MAX)
+		return errmsg_set(b->err, -E2BIG, "%zu parameters", total);
+	m->params = arena_alloc(&m->arena, (total + 1) * sizeof(*m->params));
+	if (!m->params)
+		return fail_nomem(b);
+	for (unsigned i = 0; !rc && i < mp; i++)
+		rc = add_owned(b, &m->cats[i]);
+	for (unsigned i = 0; !rc && i < mp; i++)
+		add_modules(b, &m->cats[i]);
+	return rc;
+}
+
+/* --- rules and shapes --------------------------------------------------------- */
+
+bool model_is_flat(const struct model *m)
+{
+	return m->cats[0].zero3 && m->tp == 1;
+}
+
+int model_geometry(const struct param *p, struct geometry *g,
+		   struct errmsg *err)
+{
+	struct geometry_slice *const s = calloc(p->nslices, sizeof(*s));
+	int rc;
+
+	if (!s)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	for (unsigned t = 0; t < p->nslices; t++)
+		if (p->slices[t])
+			s[t] = (struct geometry_slice){
+				true, p->slices[t]->ndim, p->slices[t]->shape,
+				p->slices[t]->numel
+			};
+	rc = geometry_init(g, &p->merge, p->name, s, p->nslices, err);
+	free(s);
+	return rc;
+}
+
+/* The shape that files show: of ZeRO-3 alone it is not even used. */
+static int set_shape(const struct builder *b, struct param *p)
+{
+	struct geometry g;
+	uint64_t *shape;
+	int rc = model_geometry(p, &g, b->err);
+
+	if (rc)
+		return rc;
+	shape = arena_alloc(&b->m->arena, g.ndim * sizeof(*shape) + 1);
+	if (!shape) {
+		geometry_done(&g);
+		return fail_nomem(b);
+	}
+	memcpy(shape, g.shape, g.ndim * sizeof(*shape));
+	p->shape = shape;
+	p->ndim = g.ndim;
+	p->numel = g.numel;
+	p->holders = g.holders;
+	p->computed = g.mean || g.nscales;
+	if (g.nscales)
+		b->m->scaled = p;
+	geometry_done(&g);
+	if (!p->merge.vocab)
+		return 0;
+	if (p->ndim != 2)
+		return errmsg_set(b->err, -EBADMSG,
+				  "parameter %s: is a vocabulary parameter of"
+				  " %u dimensions", p->name, p->ndim);
+	/* Python's slice [:n] stops at the last row. */
+	if (p->merge.vocab_rows > shape[0])
+		p->merge.vocab_rows = shape[0];
+	return 0;
+}
+
+static int match_rules(const struct builder *b)
+{
+	struct model *const m = b->m;
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < m->nparams; i++) {
+		struct param *const p = &m->params[i];
+
+		if (p->module)
+			continue;
+		/* ZeRO-3 by itself never looks at the patterns; nor is AutoEP
+		 * asked for any. */
+		if (p->first->layer && p->first->layer->fused)
+			p->merge = (struct merge){
+				.rule = MERGE_EXPERTS,
+				.experts = p->first->layer
+			};
+		else if (!model_is_flat(m))
+			rc = merge_match(b->rules, p->name, &p->merge,
+					 b->err);
+		if (!rc)
+			rc = set_shape(b, p);
+	}
+	return rc;
+}
+
+static int list_unused(const struct builder *b)
+{
+	struct model *const m = b->m;
+	size_t pos = 0, cap = 0;
+	const char *text;
+
+	if (model_is_flat(m))
+		return 0;
+	while ((text = merge_next_unused(b->rules, &pos))) {
+		void *const grown = arena_grow(&m->arena, m->unused,
+					       m->nunused, &cap,
+					       m->nunused + 1,
+					       sizeof(*m->unused));
+
+		if (!grown)
+			return fail_nomem(b);
+		m->unused = grown;
+		m->unused[m->nunused] =
+			arena_strndup(&m->arena, text, strlen(text));
+		if (!m->unused[m->nunused++])
+			return fail_nomem(b);
+	}
+	return 0;
+}
+
+/* A model without anything but room for its catalogues. */
+static int init(const struct builder *b)
+{
+	struct model *const m = b->m;
+	const unsigned mp = b->dir->mp_degree;
+
+	*m = (struct model){ .tp = mp, .pp = 1 };
+	m->cats = arena_alloc(&m->arena, mp * sizeof(*m->cats));
+	return m->cats ? 0 : fail_nomem(b);
+}
+
+/* The rest, or nothing at all: `rc` is how it went so far. */
+static int build(struct builder *b, int rc)
+{
+	struct errmsg why = { "" }, *const err = b->err;
+	const struct ckdir *const dir = b->dir;
+	struct model *const m = b->m;
+
+	if (!rc)
+		rc = find_degrees(b);
+	if (!rc) {
+		/* What follows names parameters: put the file before it. */
+		b->err = &why;
+		b->rules = m->cats[0].rules;
+		rc = collect(b);
+		if (!rc)
+			rc = match_rules(b);
+		if (!rc)
+			rc = list_unused(b);
+		if (rc)
+			errmsg_set(err, rc, "%s: %s", dir->model[0].path,
+				   why.text);
+	}
+	if (rc) {
+		m->tp = dir->mp_degree;
+		m->pp = 1;
+		model_done(m);
+	}
+	return rc;
+}
+
+int model_load(struct model *m, const struct ckdir *dir, struct errmsg *err)
+{
+	struct builder b = { .m = m, .dir = dir, .err = err };
+	int rc = init(&b);
+
+	for (unsigned i = 0; !rc && i < dir->mp_degree; i++)
+		rc = catalogue_load(&m->cats[i], dir, i, err);
+	return build(&b, rc);
+}
+
+int model_build(struct model *m, const struct ckdir *dir,
+		struct catalogue *cats, struct errmsg *err)
+{
+	struct builder b = { .m = m, .dir = dir, .err = err };
+	const int rc = init(&b);
+
+	for (unsigned i = 0; i < dir->mp_degree; i++) {
+		if (rc)
+			catalogue_done(&cats[i]);
+		else
+			m->cats[i] = cats[i];
+	}
+	return build(&b, rc);
+}
+
+void model_done(struct model *m)
+{
+	for (unsigned i = 0; m->cats && i < m->tp * m->pp; i++)
+		catalogue_done(&m->cats[i]);
+	arena_done(&m->arena);
+	*m = (struct model){ 0 };
+}
+
+const struct param *model_find(const struct model *m, const char *name)
+{
+	return find_among(m->params, m->nparams, name);
+}

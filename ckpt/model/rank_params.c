@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Names and shapes, from a model-states file.
+ *
+ * `param_shapes` lists, per flat group, the optimizer's parameters in the
+ * order of their flat buffer (DeepSpeed engine.py _get_zero_param_shapes):
+ * that order is what the offsets in the shards follow, also when
+ * round_robin_gradients shuffled it.
+ */
+#include "ckpt/model/rank_params.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/model/rank_params_build.h"
+#include "ckpt/base/checked.h"
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/names.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/pickle/value.h"
+
+#define WARNING_MAX 300
+
+int catalogue_fail_nomem(const struct catalogue_loader *l)
+{
+	return errmsg_set(l->err, -ENOMEM, "%s: out of memory", l->file);
+}
+
+int catalogue_warn(const struct catalogue_loader *l, const char *fmt,
+		   const char *name, const char *why)
+{
+	struct catalogue *const c = l->c;
+	char text[WARNING_MAX];
+	void *grown;
+
+	snprintf(text, sizeof(text), fmt, name, why);
+	grown = arena_grow(&c->arena, c->warnings, c->nwarnings,
+			   &c->warnings_cap, c->nwarnings + 1,
+			   sizeof(*c->warnings));
+	if (!grown)
+		return catalogue_fail_nomem(l);
+	c->warnings = grown;
+	c->warnings[c->nwarnings] =
+		arena_strndup(&c->arena, text, strlen(text));
+	return c->warnings[c->nwarnings++] ? 0 : catalogue_fail_nomem(l);
+}
+
+bool catalogue_is_name(const struct value *v)
+{
+	return value_is_cstr(v) && names_is_param(v->str.p);
+}
+
+uint64_t *catalogue_copy_dims(const struct catalogue_loader *l,
+			      const uint64_t *dims, unsigned n)
+{
+	uint64_t *const to = arena_alloc(&l->c->arena, n * sizeof(*to) + 1);
+
+	if (to)
+		memcpy(to, dims, n * sizeof(*to));
+	return to;
+}
+
+bool catalogue_multiply(uint64_t *numel, uint64_t n)
+{
+	return checked_mul(*numel, n, numel) && *numel <= INT64_MAX / 16;
+}
+
+struct slice *catalogue_add_slice(const struct catalogue_loader *l,
+				  const char *name, size_t len)
+{
+	struct catalogue *const c = l->c;
+	struct slice *p;
+	void *const grown = arena_grow(&c->arena, c->slices, c->nslices,
+				       &c->slices_cap, c->nslices + 1,
+				       sizeof(*c->slices));
+
+	if (!grown)
+		return NULL;
+	c->slices = grown;
+	p = &c->slices[c->nslices];
+	*p = (struct slice){ .name = arena_strndup(&c->arena, name, len),
+			     .mp = c->mp };
+	if (!p->name)
+		return NULL;
+	c->nslices++;
+	return p;
+}
+
+/* --- parameters of the optimizer ----------------------------------------- */
+
+static int set_shape(const struct catalogue_loader *l, struct slice *p,
+		     const struct value *shape)
+{
+	const struct value_seq *const dims = value_items(shape);
+	uint64_t d[TENSOR_DIMS_MAX];
+
+	if (!dims || dims->n > TENSOR_DIMS_MAX)
+		return errmsg_set(l->err, -EBADMSG,
+				  "%s: param_shapes: %s: no shape but %s",
+				  l->file, p->name, value_kind_name(shape));
+	p->numel = 1;
+	for (size_t i = 0; i < dims->n; i++) {
+		int64_t n;
+
+		if (!value_get_int(dims->v[i], &n) || n < 0 ||
+		    !catalogue_multiply(&p->numel, (uint64_t)n))
+			return errmsg_set(l->err, -EBADMSG,
+					  "%s: param_shapes: %s: impossible"
+					  " dimension %zu", l->file, p->name, i);
+		d[i] = (uint64_t)n;
+	}
+	p->ndim = (unsigned)dims->n;
+	p->shape = catalogue_copy_dims(l, d, p->ndim);
+	return p->shape ? 0 : catalogue_fail_nomem(l);
+}
+
+static int load_group(const struct catalogue_loader *l,
+		      const struct value_dict *shapes, uint32_t group)
+{
+	for (size_t i = 0; i < shapes->n; i++) {
+		const struct value *const name = shapes->v[i].key;
+		struct slice *p;
+		int rc;
+
+		if (!catalogue_is_name(name))
+			return errmsg_set(l->err, -ENOTSUP,
+					  "%s: param_shapes: '%.100s' cannot be"
+					  " a directory's name", l->file,
+					  value_is_cstr(name) ? name->str.p :
+								"?");
+		p = catalogue_add_slice(l, name->str.p, name->str.len);
+		if (!p)
+			return catalogue_fail_nomem(l);
+		p->group = group;
+		p->index = p->listed = (uint32_t)i;
+		rc = set_shape(l, p, shapes->v[i].val);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static const struct value_seq *group_list(const struct value *param_shapes,
+					  struct value_seq *single,
+					  struct value **slot)
+{
+	const struct value_seq *const list = value_items(param_shapes);
+
+	if (list || !value_pairs(param_shapes))
+		return list;
+	/* Before October 2021 it was one dict, for the only group. */
+	*slot = (struct value *)param_shapes;
+	*single = (struct value_seq){ .v = slot, .n = 1 };
+	return single;
+}
+
+static int load_groups(const struct catalogue_loader *l)
+{
+	const struct value *const v = value_find(l->pt->root, "param_shapes");
+	struct catalogue *const c = l->c;
+	struct value_seq single;
+	struct value *slot;
+	const struct value_seq *const list = group_list(v, &single, &slot);
+	size_t total = 0;
+
+	if (!list)
+		return errmsg_set(l->err, -EBADMSG,
+				  "%s: no param_shapes in it: not the model"
+				  " states of a ZeRO run", l->file);
+	if (list->n > CATALOGUE_GROUPS_MAX)
+		return errmsg_set(l->err, -E2BIG, "%s: %zu parameter groups",
+				  l->file, list->n);
+	for (size_t g = 0; g < list->n; g++) {
+		const struct value_dict *const d = value_pairs(list->v[g]);
+
+		if (!d)
+			return errmsg_set(l->err, -EBADMSG,
+					  "%s: param_shapes[%zu] is a %s",
+					  l->file, g,
+					  value_kind_name(list->v[g]));
+		total += d->n;
+	}
+	if (total > CATALOGUE_PARAMS_MAX)
+		return errmsg_set(l->err, -E2BIG, "%s: %zu parameters",
+				  l->file, total);
+	c->groups = arena_alloc(&c->arena, (list->n + 1) * sizeof(*c->groups));
+	if (!c->groups)
+		return catalogue_fail_nomem(l);
+	c->ngroups = list->n;
+	for (size_t g = 0; g < list->n; g++) {
+		const struct value_dict *const shapes = value_pairs(list->v[g]);
+		const int rc = load_group(l, shapes, (uint32_t)g);
+
+		c->groups[g].listed = shapes->n;
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	const struct slice *const x = a, *const y = b;
+
+	return strcmp(x->name, y->name);
+}
+
+static int sort_slices(const struct catalogue_loader *l)
+{
+	struct catalogue *const c = l->c;
+
+	if (c->nslices)
+		qsort(c->slices, c->nslices, sizeof(*c->slices), by_name);
+	for (size_t i = 0; i + 1 < c->nslices; i++)
+		if (strcmp(c->slices[i].name, c->slices[i + 1].name) == 0)
+			return errmsg_set(l->err, -EBADMSG,
+					  "%s: param_shapes: %s is there twice",
+					  l->file, c->slices[i].name);
+	return 0;
+}
+
+/* Parameters without elements get no slice of a flat group (stages 1, 2):
+ * forget them, the module has them. */
+static void drop_empty_slices(struct catalogue *c)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < c->nslices; i++)
+		if (c->slices[i].numel)
+			c->slices[kept++] = c->slices[i];
+	c->nslices = kept;
+}
+
+/* --- rules and facts ------------------------------------------------------ */
+
+static int load_rules(const struct catalogue_loader *l)
+{
+	const struct value *const info = value_find(l->pt->root, KEY_UC_INFO);
+
+	l->c->has_uc_info = value_pairs(info) != NULL;
+	return merge_rules_new(info, l->file, &l->c->rules, l->err);
+}
+
+static int64_t find_int(const struct value *v, const char *key)
+{
+	int64_t i;
+
+	return value_get_int(value_find(v, key), &i) ? i : -1;
+}
+static int load_facts(const struct catalogue_loader *l)
+{
+	const struct value *const root = l->pt->root;
+	const struct value *const version = value_find(root, KEY_DS_VERSION);
+	const struct value *const zero =
+		value_find_path(root, KEY_DS_CONFIG, "zero_optimization", NULL);
+	const struct value *const robin =
+		value_find(zero, "round_robin_gradients");
+	struct catalogue *const c = l->c;
+
+	c->stage = find_int(zero, "stage");
+	c->global_steps = find_int(root, "global_steps");
+	c->dp_world_size = find_int(root, "dp_world_size");
+	c->mp_world_size = find_int(root, "mp_world_size");
+	c->tp_degree = find_int(value_find(root, "checkpoint_parallel_dimensions"),
+				"tp_degree");
+	c->pp_degree = find_int(value_find(root, "checkpoint_parallel_dimensions"),
+				"pp_degree");
+	c->module_dtype = DTYPE_OTHER;
+	c->round_robin = robin && robin->kind == VALUE_BOOL && robin->b;
+	c->ds_version = arena_strndup(
+		&c->arena, value_is_cstr(version) ? version->str.p : "",
+		value_is_cstr(version) ? version->str.len : 0);
+	return c->ds_version ? 0 : catalogue_fail_nomem(l);
+}
+
+int catalogue_index_groups(const struct catalogue_loader *l)
+{
+	struct catalogue *const c = l->c;
+
+	for (size_t i = 0; i < c->nslices; i++)
+		if (!c->slices[i].module)
+			c->groups[c->slices[i].group].n++;
+	for (size_t g = 0; g < c->ngroups; g++) {
+		c->groups[g].slices =
+			arena_alloc(&c->arena, (c->groups[g].n + 1) *
+						       sizeof(struct slice *));
+		if (!c->groups[g].slices)
+			return catalogue_fail_nomem(l);
+		if (!c->groups[g].degree)
+			c->groups[g].degree = 1; /* nobody has claimed it */
+	}
+	for (size_t i = 0; i < c->nslices; i++) {
+		const struct slice *const p = &c->slices[i];
+		const struct slice_group *const g = &c->groups[p->group];
+
+		if (p->module)
+			continue;
+		if (p->index >= g->n || g->slices[p->index])
+			return errmsg_set(l->err, -EBADMSG,
+					  "%s: %s has no place of its own in"
+					  " its group",
+					  l->file, p->name);
+		g->slices[p->index] = p;
+	}
+	return 0;
+}
+
+/* Positions within each group, counted over the parameters that remain. */
+static int by_place(const void *a, const void *b)
+{
+	const struct slice *const x = a, *const y = b;
+
+	if (x->group != y->group)
+		return x->group < y->group ? -1 : 1;
+	return x->index < y->index ? -1 : x->index > y->index;
+}
+
+static void renumber(struct catalogue *c)
+{
+	if (c->nslices)
+		qsort(c->slices, c->nslices, sizeof(*c->slices), by_place);
+	for (size_t i = 0; i < c->nslices; i++)
+		c->slices[i].index =
+			i == 0 || c->slices[i - 1].group != c->slices[i].group ?
+				0 :
+				c->slices[i - 1].index + 1;
+}
+
+/* The type in which the model computes: that of the first tensor which the
+ * module has for a parameter of the optimizer.  Called while these are the
+ * only ones, and sorted. */
+static void find_module_dtype(const struct catalogue_loader *l)
+{
+	const struct value_dict *const module =
+		value_pairs(value_find(l->pt->root, "module"));
+
+	for (size_t i = 0; module && i < module->n; i++) {
+		const struct value *const name = module->v[i].key;
+		struct tensor t;
+
+		if (!value_is_cstr(name) || !tensor_is(module->v[i].val) ||
+		    !catalogue_find(l->c, name->str.p) ||
+		    tensor_from_value(module->v[i].val, "module", &t, NULL))
+			continue;
+		l->c->module_dtype = t.dtype;
+		break;
+	}
+}
+
+static int check_root(const struct catalogue_loader *l)
+{
+	if (!value_pairs(l->pt->root))
+		return errmsg_set(l->err, -EBADMSG,
+				  "%s: expected a dict, found %s", l->file,
+				  value_kind_name(l->pt->root));
+	return 0;
+}
+
+static int load(const struct catalogue_loader *l)
+{
+	int rc = check_root(l);
+
+	if (!rc)
+		rc = load_facts(l);
+	if (!rc)
+		rc = load_groups(l);
+	if (rc)
+		return rc;
+	if (!l->c->zero3) {
+		drop_empty_slices(l->c);
+		renumber(l->c);
+	}
+	rc = sort_slices(l);
+	if (!rc)
+		find_module_dtype(l);
+	if (!rc)
+		rc = catalogue_load_experts(l);
+	if (!rc)
+		rc = sort_slices(l);
+	if (!rc && !l->c->zero3)
+		rc = catalogue_load_module(l);
+	if (!rc)
+		rc = sort_slices(l);
+	if (!rc)
+		rc = load_rules(l);
+	return rc ? rc : catalogue_index_groups(l);
+}
+
+int catalogue_load(struct catalogue *c, const struct ckdir *dir, unsigned mp,
+		   struct errmsg *err)
+{
+	/* The first of the rank's files will do: they agree. */
+	const struct ckfile *const f =
+		&dir->model[(size_t)mp * (dir->zero3 ? dir->dp_degree : 1)];
+	struct catalogue_loader l = { .c = c, .file = f->path,
+			    .dir = dir, .err = err };
+	struct ptfile pt;
+	int rc;
+
+	*c = (struct catalogue){ .zero3 = dir->zero3, .mp = mp };
+	rc = ckdir_open_file(f, &pt, err);
+	if (rc)
+		return rc;
+	l.pt = &pt;
+	rc = load(&l);
+	ptfile_close(&pt);
+	if (rc)
+		catalogue_done(c);
+	return rc;
+}
+
+void catalogue_done(struct catalogue *c)
+{
+	merge_rules_free(c->rules);
+	arena_done(&c->arena);
+	*c = (struct catalogue){ 0 };
+}
+
+const struct slice *catalogue_find_among(const struct catalogue *c, size_t n,
+					 const char *name)
+{
+	const struct slice key = { .name = name };
+
+	return n ? bsearch(&key, c->slices, n, sizeof(key), by_name) : NULL;
+}
+
+const struct slice *catalogue_find(const struct catalogue *c, const char *name)
+{
+	return catalogue_find_among(c, c->nslices, name);
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A list to refuse by, not to be safe by: safe we are because nothing is ever
+ * called.  Modules are matched whole, since a user's own package may well be
+ * called code.models or platform.x.
+ */
+#include "ckpt/pickle/denylist.h"
+
+#include <string.h>
+
+bool hostile_global(const char *module, const char *name)
+{
+	static const char *const modules[] = {
+		"os",	     "posix",	"nt",	      "subprocess", "sys",
+		"shutil",    "socket",	"runpy",      "importlib",  "pty",
+		"ctypes",    "code",	"webbrowser", "commands",   "popen2",
+		"pdb",	     "bdb",	"timeit",     "imp",	    "marshal",
+		"pickle",    "_pickle", "cPickle",    "dill",	    "cloudpickle",
+	};
+	static const char *const builtins[] = {
+		"eval",	 "exec",  "execfile",	"compile", "__import__",
+		"open",	 "input", "breakpoint", "file",	   "reload",
+		"apply",
+	};
+
+	for (size_t i = 0; i < sizeof(modules) / sizeof(*modules); i++)
+		if (strcmp(module, modules[i]) == 0)
+			return true;
+	if (strcmp(module, "__builtin__") != 0 &&
+	    strcmp(module, "builtins") != 0)
+		return false;
+	for (size_t i = 0; i < sizeof(builtins) / sizeof(*builtins); i++)
+		if (strcmp(name, builtins[i]) == 0)
+			return true;
+	return false;
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_PICKLE_H
+#define UCKPT_PICKLE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/base/bytes.h"
+#include "ckpt/pickle/value.h"
+
+struct arena;
+struct bytebuf;
+struct errmsg;
+
+/*
+ * Limits.  Real files come nowhere near them: the largest data.pkl that
+ * DeepSpeed writes (100,000 parameters) has some 40 MB and nests 12 deep.
+ */
+#define PICKLE_BYTES_MAX (1u << 30)	    /* of data.pkl */
+#define PICKLE_STACK_MAX (1u << 22)	    /* values on the stack */
+#define PICKLE_MARKS_MAX 1024		    /* open marks */
+#define PICKLE_DEPTH_MAX 500		    /* containers within containers */
+#define PICKLE_MEMORY_PER_BYTE 128	    /* arena bytes per input byte */
+#define PICKLE_MEMORY_MAX (UINT64_C(4) << 30) /* arena bytes in all */
+
+/*
+ * Read a pickle into a graph of values in `a`.  Nothing is executed; what
+ * cannot be represented as data is refused with its position.  Strings are
+ * copied: `bytes` may go away afterwards.  `name` is for messages.
+ * -EBADMSG malformed or hostile, -ENOTSUP an opcode that we do not read,
+ * -E2BIG over a limit, -ENOMEM.
+ */
+int pickle_load(struct span bytes, const char *name, struct arena *a,
+		struct value **root, struct errmsg *err);
+
+/*
+ * One pickle of a chain of them, as torch's files have that are not zip files:
+ * where it ends is known when it has been read.  Its persistent ids have the
+ * six fields of those files (legacy_read.c), and may be those of classes.
+ */
+struct pickle_part {
+	const char *file; /* given, like the next: for messages */
+	const char *part;
+	struct value *root;
+	struct value_seq storages; /* VALUE_STORAGE nodes as they were met */
+	size_t len;		   /* bytes, STOP included */
+};
+
+/* pickle_load of the pickle that `bytes` begin with.  Also -ENODATA: they end
+ * before it does. */
+int pickle_load_part(struct span bytes, struct arena *a,
+		     struct pickle_part *part, struct errmsg *err);
+
+/* The storages of a pickle in first-visit order, as torch numbers them. */
+struct pickle_storages {
+	const struct value **pid; /* VALUE_STORAGE nodes; owned */
+	size_t n;
+	size_t cap;
+};
+
+void pickle_storages_done(struct pickle_storages *s);
+
+/*
+ * Write `root` as torch.save would: protocol 2, CPython's choice of opcodes
+ * and memo numbers, storages renumbered from 0 in the order in which they are
+ * met and located on the CPU.  They are put into `storages`, which is empty.
+ * -E2BIG when larger or nested deeper than any pickle that pickle_load
+ * accepts, or over a limit of its own, -ENOTSUP, -ENOMEM.
+ */
+int pickle_dump(const struct value *root, struct bytebuf *out,
+		struct pickle_storages *storages, struct errmsg *err);
+
+#endif

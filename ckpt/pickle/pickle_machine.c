@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/pickle/pickle_machine.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/arena.h"
+
+int machine_fail_nomem(struct machine *m)
+{
+	return MACHINE_FAIL(m, -E2BIG, "needs more memory than its size allows");
+}
+
+/* --- input ------------------------------------------------------------- */
+
+const uint8_t *machine_take(struct machine *m, uint64_t n)
+{
+	if (n > m->in.len - m->pos)
+		return NULL;
+	m->pos += (size_t)n;
+	return m->in.p + m->pos - n;
+}
+
+int machine_fail_short(struct machine *m)
+{
+	return MACHINE_FAIL(m, -ENODATA, "pickle ends inside opcode 0x%02x",
+			    m->in.p[m->op]);
+}
+
+int machine_take_line(struct machine *m, char **out)
+{
+	const uint8_t *const from = m->in.p + m->pos;
+	const uint8_t *const nl = memchr(from, '\n', m->in.len - m->pos);
+
+	if (!nl)
+		return machine_fail_short(m);
+	*out = arena_strndup(m->a, (const char *)from, (size_t)(nl - from));
+	if (!*out)
+		return machine_fail_nomem(m);
+	m->pos += (size_t)(nl - from) + 1;
+	return 0;
+}
+
+/* --- stack, marks, memo ------------------------------------------------- */
+
+int machine_push(struct machine *m, struct value *v)
+{
+	if (!v)
+		return machine_fail_nomem(m);
+	if (m->depth == m->stack_cap) {
+		const size_t cap = m->stack_cap ? m->stack_cap * 2 : 256;
+		void *const grown = cap > PICKLE_STACK_MAX ?
+					    NULL :
+					    realloc(m->stack,
+						    cap * sizeof(*m->stack));
+
+		if (!grown)
+			return MACHINE_FAIL(m, -E2BIG,
+					    "more than %u values on the stack",
+					    PICKLE_STACK_MAX);
+		m->stack = grown;
+		m->stack_cap = cap;
+	}
+	m->stack[m->depth++] = v;
+	return 0;
+}
+
+size_t machine_floor(const struct machine *m)
+{
+	return m->nmarks ? m->marks[m->nmarks - 1] : 0;
+}
+
+struct value *machine_top(struct machine *m, size_t below)
+{
+	return m->depth - machine_floor(m) > below
+		       ? m->stack[m->depth - 1 - below]
+		       : NULL;
+}
+
+struct value *machine_pop(struct machine *m)
+{
+	struct value *const v = machine_top(m, 0);
+
+	if (v)
+		m->depth--;
+	return v;
+}
+
+int machine_fail_underflow(struct machine *m)
+{
+	return MACHINE_FAIL(m, -EBADMSG, "opcode 0x%02x finds too few values",
+			    m->in.p[m->op]);
+}
+
+int machine_pop_mark(struct machine *m, size_t *from)
+{
+	if (m->nmarks == 0)
+		return MACHINE_FAIL(m, -EBADMSG, "opcode 0x%02x without a mark",
+				    m->in.p[m->op]);
+	*from = m->marks[--m->nmarks];
+	return 0;
+}
+
+int machine_nest(struct machine *m, struct value *parent,
+		const struct value *child)
+{
+	if (child->depth + 1 > parent->depth)
+		parent->depth = child->depth + 1;
+	if (parent->depth > PICKLE_DEPTH_MAX)
+		return MACHINE_FAIL(m, -E2BIG, "nested more than %d deep",
+				    PICKLE_DEPTH_MAX);
+	return 0;
+}
+
+int machine_memo_put(struct machine *m, uint64_t index)
+{
+	struct value *const v = machine_top(m, 0);
+
+	if (!v)
+		return machine_fail_underflow(m);
+	/* Each entry costs its writer at least one byte, so an index beyond
+	 * their number is an attempt to make us allocate. */
+	if (index >= m->pos)
+		return MACHINE_FAIL(m, -E2BIG,
+				    "memo index %" PRIu64 " after %zu bytes",
+				    index, m->pos);
+	if (index >= m->memo_cap) {
+		size_t cap = m->memo_cap ? m->memo_cap : 256;
+
+		while (cap <= index)
+			cap *= 2;
+
+		struct value **const grown =
+			realloc(m->memo, cap * sizeof(*m->memo));
+
+		if (!grown)
+			return machine_fail_nomem(m);
+		memset(grown + m->memo_cap, 0,
+		       (cap - m->memo_cap) * sizeof(*grown));
+		m->memo = grown;
+		m->memo_cap = cap;
+	}
+	m->memo[index] = v;
+	if (index >= m->memo_len)
+		m->memo_len = (size_t)index + 1;
+	return 0;
+}
+
+int machine_memo_get(struct machine *m, uint64_t index)
+{
+	if (index >= m->memo_len || !m->memo[index])
+		return MACHINE_FAIL(m, -EBADMSG,
+				    "memo %" PRIu64 " was never stored", index);
+	return machine_push(m, m->memo[index]);
+}

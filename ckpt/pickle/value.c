@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Python values as data: construction and lookup.  There is no evaluation
+ * here and there must never be; see pickle_read.c for how a graph is made.
+ */
+#include "ckpt/pickle/value.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+#include "ckpt/base/arena.h"
+
+struct value *value_new(struct arena *a, enum value_kind kind)
+{
+	struct value *const v = arena_alloc(a, sizeof(*v));
+
+	if (v)
+		v->kind = kind;
+	return v;
+}
+
+struct value *value_new_int(struct arena *a, int64_t i)
+{
+	struct value *const v = value_new(a, VALUE_INT);
+
+	if (v)
+		v->i = i;
+	return v;
+}
+
+struct value *value_new_bool(struct arena *a, bool b)
+{
+	struct value *const v = value_new(a, VALUE_BOOL);
+
+	if (v)
+		v->b = b;
+	return v;
+}
+
+struct value *value_new_str(struct arena *a, const char *s)
+{
+	struct value *const v = value_new(a, VALUE_STR);
+
+	if (v)
+		v->str = (struct value_str){ .p = s, .len = strlen(s) };
+	return v;
+}
+
+struct value *value_new_global(struct arena *a, const char *module,
+			       const char *name)
+{
+	struct value *const v = value_new(a, VALUE_GLOBAL);
+
+	if (v) {
+		v->global.module = module;
+		v->global.name = name;
+	}
+	return v;
+}
+
+struct value *value_new_reduce(struct arena *a, struct value *callable,
+			       struct value *args)
+{
+	struct value *const v = value_new(a, VALUE_REDUCE);
+
+	if (!v)
+		return NULL;
+	v->obj = arena_alloc(a, sizeof(*v->obj));
+	if (!v->obj)
+		return NULL;
+	v->obj->callable = callable;
+	v->obj->args = args;
+	return v;
+}
+
+#define COPY_DEPTH_MAX 100
+
+static struct value *copy(struct arena *a, const struct value *v, int depth);
+
+static bool copy_seq(struct arena *a, const struct value_seq *from,
+		     struct value_seq *to, int depth)
+{
+	bool ok = true;
+
+	for (size_t i = 0; ok && i < from->n; i++)
+		ok = value_seq_add(a, to, copy(a, from->v[i], depth));
+	return ok;
+}
+
+static bool copy_dict(struct arena *a, const struct value_dict *from,
+		      struct value_dict *to, int depth)
+{
+	bool ok = true;
+
+	for (size_t i = 0; ok && i < from->n; i++)
+		ok = value_dict_add(a, to, copy(a, from->v[i].key, depth),
+				    copy(a, from->v[i].val, depth));
+	return ok;
+}
+
+static bool copy_obj(struct arena *a, const struct value_obj *from,
+		     struct value *to, int depth)
+{
+	struct value_obj *const o = arena_alloc(a, sizeof(*o));
+
+	if (!o)
+		return false;
+	to->obj = o;
+	o->callable = copy(a, from->callable, depth);
+	o->args = copy(a, from->args, depth);
+	o->state = from->state ? copy(a, from->state, depth) : NULL;
+	return o->callable && o->args && (o->state || !from->state) &&
+	       copy_seq(a, &from->items, &o->items, depth) &&
+	       copy_dict(a, &from->pairs, &o->pairs, depth);
+}
+
+static struct value *copy(struct arena *a, const struct value *v, int depth)
+{
+	struct value *const c = value_new(a, v->kind);
+	bool ok = c && depth < COPY_DEPTH_MAX;
+
+	if (!ok)
+		return NULL;
+	switch (v->kind) {
+	case VALUE_NONE: break;
+	case VALUE_BOOL: c->b = v->b; break;
+	case VALUE_INT: c->i = v->i; break;
+	case VALUE_FLOAT: c->f = v->f; break;
+	case VALUE_STR:
+	case VALUE_BYTES:
+	case VALUE_BIGINT:
+		c->str.p = arena_strndup(a, v->str.p, v->str.len);
+		c->str.len = v->str.len;
+		ok = c->str.p;
+		break;
+	case VALUE_TUPLE:
+	case VALUE_LIST: ok = copy_seq(a, &v->seq, &c->seq, depth + 1); break;
+	case VALUE_DICT: ok = copy_dict(a, &v->dict, &c->dict, depth + 1); break;
+	case VALUE_GLOBAL:
+		c->global.module = arena_strndup(a, v->global.module,
+						 strlen(v->global.module));
+		c->global.name = arena_strndup(a, v->global.name,
+					       strlen(v->global.name));
+		ok = c->global.module && c->global.name;
+		break;
+	case VALUE_REDUCE:
+	case VALUE_NEWOBJ: ok = copy_obj(a, v->obj, c, depth + 1); break;
+	case VALUE_STORAGE: c->pid = copy(a, v->pid, depth + 1); ok = c->pid;
+	}
+	return ok ? c : NULL;
+}
+
+struct value *value_copy(struct arena *a, const struct value *v)
+{
+	return copy(a, v, 0);
+}
+
+bool value_seq_add(struct arena *a, struct value_seq *seq, struct value *v)
+{
+	void *const grown = arena_grow(a, seq->v, seq->n, &seq->cap,
+				       seq->n + 1, sizeof(*seq->v));
+
+	if (!grown || !v)
+		return false;
+	seq->v = grown;
+	seq->v[seq->n++] = v;
+	return true;
+}
+
+bool value_dict_add(struct arena *a, struct value_dict *dict,
+		    struct value *key, struct value *val)
+{
+	void *const grown = arena_grow(a, dict->v, dict->n, &dict->cap,
+				       dict->n + 1, sizeof(*dict->v));
+
+	if (!grown || !key || !val)
+		return false;
+	dict->v = grown;
+	dict->v[dict->n++] = (struct value_pair){ .key = key, .val = val };
+	return true;
+}
+
+bool value_dict_set(struct arena *a, struct value *dict, const char *key,
+		    struct value *val)
+{
+	return value_dict_add(a, &dict->dict, value_new_str(a, key), val);
+}
+
+const struct value_dict *value_pairs(const struct value *v)
+{
+	if (v && v->kind == VALUE_DICT)
+		return &v->dict;
+	if (v && v->kind == VALUE_REDUCE &&
+	    value_is_global(v->obj->callable, "collections", "OrderedDict"))
+		return &v->obj->pairs;
+	return NULL;
+}
+
+const struct value_seq *value_items(const struct value *v)
+{
+	if (!v)
+		return NULL;
+	if (v->kind == VALUE_TUPLE || v->kind == VALUE_LIST)
+		return &v->seq;
+	if (v->kind == VALUE_REDUCE &&
+	    value_is_global(v->obj->callable, "torch", "Size") &&
+	    v->obj->args->kind == VALUE_TUPLE && v->obj->args->seq.n == 1)
+		return v->obj->args->seq.v[0]->kind == VALUE_TUPLE ?
+			       &v->obj->args->seq.v[0]->seq :
+			       NULL;
+	return NULL;
+}
+
+struct value *value_find(const struct value *v, const char *key)
+{
+	const struct value_dict *const d = value_pairs(v);
+
+	for (size_t i = d ? d->n : 0; i > 0; i--)
+		if (value_is_str(d->v[i - 1].key, key))
+			return d->v[i - 1].val;
+	return NULL;
+}
+
+struct value *value_find_path(const struct value *v, ...)
+{
+	const struct value *at = v;
+	const char *key;
+	va_list ap;
+
+	va_start(ap, v);
+	while (at && (key = va_arg(ap, const char *)))
+		at = value_find(at, key);
+	va_end(ap);
+	return (struct value *)at;
+}
+
+bool value_is_str(const struct value *v, const char *s)
+{
+	return v && v->kind == VALUE_STR && v->str.len == strlen(s) &&
+	       memcmp(v->str.p, s, v->str.len) == 0;
+}
+
+bool value_is_global(const struct value *v, const char *module,
+		     const char *name)
+{
+	return v && v->kind == VALUE_GLOBAL &&
+	       strcmp(v->global.module, module) == 0 &&
+	       strcmp(v->global.name, name) == 0;
+}
+
+bool value_is_cstr(const struct value *v)
+{
+	return v && v->kind == VALUE_STR && !memchr(v->str.p, 0, v->str.len);
+}
+
+bool value_get_int(const struct value *v, int64_t *out)
+{
+	if (!v)
+		return false;
+	if (v->kind == VALUE_INT) {
+		*out = v->i;
+		return true;
+	}
+	if (v->kind == VALUE_BOOL) {
+		*out = v->b;
+		return true;
+	}
+	/* An enum member pickles as Class(value). */
+	if (v->kind == VALUE_REDUCE && v->obj->callable->kind == VALUE_GLOBAL &&
+	    v->obj->args->kind == VALUE_TUPLE && v->obj->args->seq.n == 1 &&
+	    v->obj->args->seq.v[0]->kind == VALUE_INT) {
+		*out = v->obj->args->seq.v[0]->i;
+		return true;
+	}
+	return false;
+}
+
+const char *value_kind_name(const struct value *v)
+{
+	static const char *const names[] = {
+		[VALUE_NONE] = "None",	    [VALUE_BOOL] = "bool",
+		[VALUE_INT] = "int",	    [VALUE_BIGINT] = "int",
+		[VALUE_FLOAT] = "float",    [VALUE_STR] = "str",
+		[VALUE_BYTES] = "bytes",    [VALUE_TUPLE] = "tuple",
+		[VALUE_LIST] = "list",	    [VALUE_DICT] = "dict",
+		[VALUE_GLOBAL] = "global",  [VALUE_REDUCE] = "object",
+		[VALUE_NEWOBJ] = "object",  [VALUE_STORAGE] = "storage",
+	};
+
+	return v ? names[v->kind] : "nothing";
+}

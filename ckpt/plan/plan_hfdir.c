@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The universal tree of a Hugging Face directory.  As of a ZeRO tag, a node's
+ * number says which tensor and which of its files it is:
+ *
+ *   0              the root
+ *   1              zero/
+ *   2 + i          a file of its own: the table `singles'
+ *   2^32 + 8 * i   directory of tensor i (in order of names)
+ *   2^32 + 8 * i + 1 + slot	its file in that slot
+ *
+ * What DeepSpeed's script does not write, and engines look for nevertheless, is
+ * there if the tree is for any stage.
+ */
+#include "ckpt/plan/plan_impl.h"
+
+#include <cJSON.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/plan/uc_file_hf.h"
+#include "ckpt/dirs/hfdir.h"
+#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/vfile.h"
+
+#define NODE_SINGLE UINT64_C(2)
+#define NODE_TENSOR (UINT64_C(1) << 32)
+#define STRIDE 8
+
+_Static_assert(1 + HFCONTENT_SLOTS <= STRIDE, "slots fit a tensor");
+
+#define SOURCE_TEXT "Huggingface checkpoint"
+
+/* Files that are no tensor's. */
+static const struct single {
+	const char *stem, *suffix;
+	uint64_t dir;
+	bool any; /* only in a tree for any stage */
+} singles[] = {
+	{ "optimizer_state", ".pt", PLAN_ZERO, true },
+	{ "source", ".txt", PLAN_ROOT, false },
+	{ "mp_rank_00_model_states", ".pt", PLAN_ROOT, true },
+	{ "zero_pp_rank_0_mp_rank_00_model_states", ".pt", PLAN_ROOT, true },
+};
+
+#define SINGLES (sizeof(singles) / sizeof(*singles))
+
+struct plan_hfdir {
+	struct plan plan;
+	struct hfdir d;
+	vfile_crc *crc;            /* [tensor * HFCONTENT_SLOTS + slot] */
+	vfile_crc single[SINGLES]; /* each has one storage at most */
+};
+
+static struct plan_hfdir *hfdir_of(struct plan *p)
+{
+	return (struct plan_hfdir *)p;
+}
+
+/* --- nodes -------------------------------------------------------------------- */
+
+static bool is_tensor(const struct plan_hfdir *h, uint64_t node, size_t *index,
+		      unsigned *slot)
+{
+	if (node < NODE_TENSOR || (node - NODE_TENSOR) / STRIDE >= h->d.n)
+		return false;
+	*index = (size_t)((node - NODE_TENSOR) / STRIDE);
+	*slot = (unsigned)((node - NODE_TENSOR) % STRIDE);
+	return true;
+}
+
+static unsigned slots(const struct plan_hfdir *h)
+{
+	return h->plan.options.any_stage ? HFCONTENT_SLOTS : HFCONTENT_STEP;
+}
+
+static const struct single *find_single(const struct plan_hfdir *h,
+					uint64_t node)
+{
+	const uint64_t i = node - NODE_SINGLE;
+
+	return node >= NODE_SINGLE && i < SINGLES &&
+			       (!singles[i].any || h->plan.options.any_stage)
+		       ? &singles[i]
+		       : NULL;
+}
+
+static bool hf_is_dir(const struct plan *p, uint64_t node)
+{
+	(void)p;
+	return node == PLAN_ROOT || node == PLAN_ZERO ||
+	       (node >= NODE_TENSOR && (node - NODE_TENSOR) % STRIDE == 0);
+}
+
+static uint64_t hf_parent(const struct plan *p, uint64_t dir)
+{
+	(void)p;
+	return dir == PLAN_ZERO ? PLAN_ROOT : PLAN_ZERO;
+}
+
+/* --- directories --------------------------------------------------------------- */
+
+/* The single files of a directory, from `*pos` on. */
+static int next_single(const struct plan_hfdir *h, uint64_t dir, uint64_t *pos,
+		       struct plan_entry *out)
+{
+	while (*pos < SINGLES) {
+		const uint64_t node = NODE_SINGLE + (*pos)++;
+		const struct single *const s = find_single(h, node);
+
+		if (s && s->dir == dir)
+			return plan_set_entry(out, node, s->stem, s->suffix);
+	}
+	return 0;
+}
+
+static int hf_next(struct plan *p, uint64_t dir, uint64_t *pos,
+		   struct plan_entry *out, struct errmsg *err)
+{
+	const struct plan_hfdir *const h = hfdir_of(p);
+	size_t index;
+	unsigned slot;
+	uint64_t i;
+
+	if (is_tensor(h, dir, &index, &slot) && slot == 0) {
+		if (*pos >= slots(h))
+			return 0;
+		slot = (unsigned)(*pos)++;
+		return plan_set_entry(out, dir + 1 + slot, hfcontent_name(slot),
+				      ".pt");
+	}
+	if (dir != PLAN_ROOT && dir != PLAN_ZERO)
+		return errmsg_set(err, -ENOTDIR, "not a directory");
+	if (next_single(h, dir, pos, out))
+		return 1;
+	i = (*pos)++ - SINGLES;
+	if (dir == PLAN_ROOT)
+		return i ? 0 : plan_set_entry(out, PLAN_ZERO, "zero", "");
+	return i < h->d.n ? plan_set_entry(out, NODE_TENSOR + i * STRIDE,
+					   h->d.v[i].name, "")
+			  : 0;
+}
+
+static int hf_lookup(struct plan *p, uint64_t dir, const char *name,
+		     uint64_t *node, struct errmsg *err)
+{
+	const struct hfdir *const d = &hfdir_of(p)->d;
+	const struct hfdir_tensor *const t =
+		dir == PLAN_ZERO ? hfdir_find(d, name) : NULL;
+	struct plan_entry e;
+	uint64_t pos = 0;
+
+	if (dir != PLAN_ZERO)
+		return plan_lookup_by_walking(p, dir, name, node, err);
+	if (t) {
+		*node = NODE_TENSOR + (uint64_t)(t - d->v) * STRIDE;
+		return 0;
+	}
+	while (next_single(hfdir_of(p), dir, &pos, &e))
+		if (strcmp(e.name, name) == 0) {
+			*node = e.node;
+			return 0;
+		}
+	return -ENOENT;
+}
+
+/* The slot, counted from 1 on, whose name comes after that of this one, or first
+ * of all with 0; 0 after the last one. */
+static unsigned slot_named_after(const struct plan_hfdir *h, unsigned slot)
+{
+	const unsigned n = slots(h);
+	const char *names[HFCONTENT_SLOTS];
+	unsigned next;
+
+	for (unsigned i = 0; i < n; i++)
+		names[i] = hfcontent_name(i);
+	next = plan_name_after(names, n, slot ? slot - 1 : n);
+	return next < n ? next + 1 : 0;
+}
+
+static int hf_following(struct plan *p, uint64_t node, enum plan_way way,
+			uint64_t *next, struct errmsg *err)
+{
+	const struct plan_hfdir *const h = hfdir_of(p);
+	size_t index;
+	unsigned slot, to = 0;
+
+	(void)err;
+	if (!is_tensor(h, node, &index, &slot) || slot == 0)
+		return -ENOENT;
+	if (way == PLAN_WAY_FILES && slot < slots(h))
+		to = slot + 1;
+	else if (way == PLAN_WAY_NAMES)
+		to = slot_named_after(h, slot);
+	if (to == 0) { /* the next tensor's */
+		if (++index == h->d.n)
+			return -ENOENT;
+		to = way == PLAN_WAY_PARAMS ? slot :
+		     way == PLAN_WAY_NAMES  ? slot_named_after(h, 0) :
+					      1;
+	}
+	*next = NODE_TENSOR + index * STRIDE + to;
+	return 0;
+}
+
+/* --- files --------------------------------------------------------------------- */
+
+static int get_content(struct plan_hfdir *h, uint64_t node, struct content *c,
+		       vfile_crc **crc, struct errmsg *err)
+{
+	const struct single *const s = find_single(h, node);
+	size_t index;
+	unsigned slot;
+
+	if (s) {
+		*crc = &h->single[s - singles];
+		return s->dir == PLAN_ZERO ? hfcontent_of_optimizer(c, err)
+					   : hfcontent_of_model(s->stem, c, err);
+	}
+	if (!is_tensor(h, node, &index, &slot) || slot == 0)
+		return errmsg_set(err, -EISDIR, "is a directory");
+	if (slot > slots(h))
+		return errmsg_set(err, -ENOENT, "no such file");
+	*crc = &h->crc[index * HFCONTENT_SLOTS + slot - 1];
+	return hfcontent_of_tensor(&h->d.v[index], slot - 1, c, err);
+}
+
+static bool is_text(const struct plan_hfdir *h, uint64_t node)
+{
+	const struct single *const s = find_single(h, node);
+
+	return s && strcmp(s->suffix, ".txt") == 0;
+}
+
+static int hf_stat(struct plan *p, uint64_t node, struct plan_stat *out,
+		   struct errmsg *err)
+{
+	struct plan_hfdir *const h = hfdir_of(p);
+	const struct hfdir_file *file = &h->d.files[0];
+	struct content c;
+	vfile_crc *crc;
+	size_t index;
+	unsigned slot;
+	int rc;
+
+	if (is_tensor(h, node, &index, &slot))
+		file = &h->d.files[h->d.v[index].file];
+	*out = (struct plan_stat){ .nlink = 1,
+				   .mtime_s = file->mtime_s,
+				   .mode = file->mode & 0444 };
+	if (hf_is_dir(p, node)) {
+		out->is_dir = true;
+		out->mode = h->d.mode & 0555;
+		out->nlink = node == PLAN_ROOT   ? 3
+			     : node == PLAN_ZERO ? 2 + (unsigned)h->d.n
+						 : 2;
+		return 0;
+	}
+	if (is_text(h, node)) {
+		out->size = strlen(SOURCE_TEXT);
+		return 0;
+	}
+	rc = get_content(h, node, &c, &crc, err);
+	if (rc)
+		return rc;
+	out->size = c.w.size;
+	content_done(&c);
+	return 0;
+}
+
+static int hf_file_open(struct plan *p, uint64_t node, struct vfile **out,
+			struct errmsg *err)
+{
+	struct plan_hfdir *const h = hfdir_of(p);
+	struct bytebuf text = { 0 };
+	struct content c;
+	vfile_crc *crc;
+	int rc;
+
+	if (is_text(h, node)) {
+		bytebuf_add(&text, SOURCE_TEXT, strlen(SOURCE_TEXT));
+		*out = vfile_new_bytes(&text, err);
+		bytebuf_done(&text);
+		return *out ? 0 : -ENOMEM;
+	}
+	rc = get_content(h, node, &c, &crc, err);
+	return rc ? rc : plan_open_content(p, &c, crc, out, err);
+}
+
+/* --- the whole ----------------------------------------------------------------- */
+
+/* All that there is to know has been read. */
+static int hf_check(struct plan *p, struct errmsg *err)
+{
+	(void)p;
+	(void)err;
+	return 0;
+}
+
+static int describe(struct plan *p, const struct plan_entry *e, cJSON *o,
+		    struct errmsg *err)
+{
+	const struct hfdir_tensor *const t =
+		&hfdir_of(p)->d.v[(e->node - NODE_TENSOR) / STRIDE];
+
+	(void)err;
+	plan_add_shape(o, t->shape, t->ndim);
+	cJSON_AddStringToObject(o, "dtype", dtype_name(t->dtype));
+	return 0;
+}
+
+static int hf_json(struct plan *p, struct bytebuf *out, struct errmsg *err)
+{
+	return plan_params_json(p, describe, out, err);
+}
+
+static void hf_close(struct plan *p)
+{
+	struct plan_hfdir *const h = hfdir_of(p);
+
+	shardcache_free(p->shards);
+	hfdir_done(&h->d);
+	free(h->crc);
+	free(h);
+}
+
+static const struct plan_ops hf_ops = {
+	.close = hf_close,
+	.check = hf_check,
+	.is_dir = hf_is_dir,
+	.parent = hf_parent,
+	.next = hf_next,
+	.lookup = hf_lookup,
+	.following = hf_following,
+	.stat = hf_stat,
+	.file_open = hf_file_open,
+	.json = hf_json,
+};
+
+static int finish_open(struct plan_hfdir *h, struct errmsg *err)
+{
+	const char *const slash = strrchr(h->d.path, '/');
+	bool ok;
+
+	h->plan.tag = slash && slash[1] ? slash + 1 : h->d.path;
+	h->plan.shards = shardcache_new();
+	h->crc = calloc(h->d.n * HFCONTENT_SLOTS + 1, sizeof(*h->crc));
+	ok = h->plan.shards && h->crc;
+	for (size_t i = 0; ok && i < h->d.nfiles; i++)
+		ok = shardcache_add(h->plan.shards, h->d.files[i].path,
+				    &h->d.files[i].file) >= 0;
+	return ok ? 0 : errmsg_set(err, -ENOMEM, "%s: out of memory", h->d.path);
+}
+
+int plan_open_hfdir(const char *path, const struct plan_options *options,
+		    struct plan **out, struct errmsg *err)
+{
+	struct plan_hfdir *const h = calloc(1, sizeof(*h));
+	int rc;
+
+	if (!h)
+		return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+	h->plan = (struct plan){ .ops = &hf_ops, .options = *options };
+	rc = hfdir_open(&h->d, path, err);
+	if (rc) {
+		free(h);
+		return rc;
+	}
+	rc = finish_open(h, err);
+	if (rc)
+		hf_close(&h->plan);
+	else
+		*out = &h->plan;
+	return rc;
+}

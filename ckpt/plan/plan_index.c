@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a plan keeps from one mount to the next: what was resolved (index.h),
+ * and behind it the checksums that were computed:
+ *
+ *   any_stage (8), their number (32); of each its place (32) and itself (32)
+ *   size of optimizer_state.pt (64; 0: not known), its storages (32), of each
+ *   the same as in the plan: 0, or VFILE_CRC_KNOWN | sum (64)
+ *
+ * A sum can only be checked by computing it.  A wrong one gives a file that
+ * torch.load reads, and Python's zipfile refuses.
+ */
+#include "ckpt/plan/plan_universal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "ckpt/base/errmsg.h"
+
+static size_t nslots(const struct plan_universal *u)
+{
+	return u->r.model.nparams * CONTENT_SLOTS;
+}
+
+static size_t count_sums(vfile_crc *v, size_t n)
+{
+	size_t known = 0;
+
+	for (size_t i = 0; i < n; i++)
+		known += atomic_load(&v[i]) != 0;
+	return known;
+}
+
+/* What is known besides the sums of parameters' files. */
+static size_t count_others(struct plan_universal *u)
+{
+	size_t n = 0;
+
+	if (atomic_load(&u->optimizer_known))
+		n += 1 + count_sums(u->optimizer_crc, u->optimizer_sums);
+	for (size_t i = 0; i < u->r.dir.noptim; i++)
+		n += atomic_load(&u->r.loaded[i]);
+	return n;
+}
+
+/* How many of parameters' files.  Others may become known meanwhile. */
+static size_t write_sums_of_parameters(struct plan_universal *u,
+				       struct bytebuf *b)
+{
+	const size_t at = b->len;
+	size_t n = 0;
+
+	bytebuf_add_le32(b, 0);
+	for (size_t i = 0; i < nslots(u); i++) {
+		const uint64_t sum = atomic_load(&u->crc[i]);
+
+		if (!sum)
+			continue;
+		bytebuf_add_le32(b, (uint32_t)i);
+		bytebuf_add_le32(b, (uint32_t)sum);
+		n++;
+	}
+	if (!b->failed)
+		put_le32(b->data + at, (uint32_t)n);
+	return n;
+}
+
+static void write_optimizer(struct plan_universal *u, struct bytebuf *b)
+{
+	const bool known = atomic_load(&u->optimizer_known);
+
+	bytebuf_add_le64(b, known ? u->optimizer_size : 0);
+	bytebuf_add_le32(b, known ? (uint32_t)u->optimizer_sums : 0);
+	for (size_t i = 0; known && i < u->optimizer_sums; i++)
+		bytebuf_add_le64(b, atomic_load(&u->optimizer_crc[i]));
+}
+
+int plan_universal_index(struct plan *p, struct bytebuf *out, struct errmsg *err)
+{
+	struct plan_universal *const u = plan_universal(p);
+	const size_t others = count_others(u);
+	size_t sums;
+	int rc;
+
+	if (count_sums(u->crc, nslots(u)) + others <= u->indexed)
+		return 0;
+	rc = resolve_index(&u->r, out, err);
+	if (rc)
+		return rc;
+	bytebuf_add_u8(out, u->plan.options.any_stage);
+	sums = write_sums_of_parameters(u, out);
+	write_optimizer(u, out);
+	if (out->failed)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	u->indexed = sums + others;
+	return 1;
+}
+
+static int fail_damaged(struct errmsg *err)
+{
+	return errmsg_set(err, -EBADMSG, "is damaged: checksums");
+}
+
+/* What is known of optimizer_state.pt, which is all that is left. */
+static int read_optimizer(struct plan_universal *u, struct span rest,
+			  struct errmsg *err)
+{
+	const uint64_t size = get_le64(rest.p);
+	const size_t n = get_le32(rest.p + 8);
+
+	rest = (struct span){ rest.p + 12, rest.len - 12 };
+	if (rest.len % 8 || rest.len / 8 != n || (n && !size))
+		return fail_damaged(err);
+	if (!size)
+		return 0;
+	u->optimizer_crc = calloc(n + 1, sizeof(*u->optimizer_crc));
+	if (!u->optimizer_crc)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	u->optimizer_sums = n;
+	for (size_t i = 0; i < n; i++) {
+		const uint64_t sum = get_le64(rest.p + 8 * i);
+
+		if (sum && sum >> 32 != VFILE_CRC_KNOWN >> 32)
+			return fail_damaged(err);
+		atomic_store(&u->optimizer_crc[i], sum);
+	}
+	u->optimizer_size = size;
+	atomic_store(&u->optimizer_known, true);
+	return 0;
+}
+
+/* *sums: of parameters' files, how many there are. */
+static int read_sums(struct plan_universal *u, struct span bytes, size_t *sums,
+		     struct errmsg *err)
+{
+	const uint8_t *at = bytes.p;
+	size_t left = bytes.len, n;
+
+	if (left < 17 || *at > 1)
+		return fail_damaged(err);
+	if (*at != u->plan.options.any_stage)
+		return 0; /* of a tree with other files */
+	n = get_le32(at + 1);
+	at += 5;
+	left -= 5;
+	if (n > (left - 12) / 8)
+		return fail_damaged(err);
+	*sums = n;
+	for (; n; n--, at += 8, left -= 8) {
+		const uint32_t slot = get_le32(at);
+
+		if (slot >= nslots(u))
+			return fail_damaged(err);
+		atomic_store(&u->crc[slot], VFILE_CRC_KNOWN | get_le32(at + 4));
+	}
+	return read_optimizer(u, (struct span){ at, left }, err);
+}
+
+int plan_read_sums(struct plan_universal *u, struct span bytes,
+		   struct errmsg *err)
+{
+	size_t sums = 0;
+	const int rc = read_sums(u, bytes, &sums, err);
+
+	/* Counted as they come: to look for them would touch memory for all
+	 * that there could be. */
+	u->indexed = sums + count_others(u);
+	return rc;
+}

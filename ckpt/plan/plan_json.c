@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The plan as people and scripts read it: .ucfs/plan/<tag>.json in a mount.
+ * One object per file, its runs as [offset, length, source, source offset];
+ * source is an index into "shards", or a string for bytes that are made.
+ */
+#include "ckpt/plan/plan.h"
+
+#include <cJSON.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/plan/plan_impl.h"
+#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/vfile.h"
+
+static void add_text(struct bytebuf *out, const char *s)
+{
+	bytebuf_add(out, s, strlen(s));
+}
+
+void plan_add_json(struct bytebuf *out, cJSON *o)
+{
+	char *const s = cJSON_PrintUnformatted(o);
+
+	if (s)
+		add_text(out, s);
+	else
+		out->failed = true;
+	cJSON_free(s);
+	cJSON_Delete(o);
+}
+
+/* A source that is none of the plan's own shards goes by its path. */
+static cJSON *source_json(const struct plan *p, const struct vfile *f,
+			  uint32_t shard)
+{
+	return vfile_shards(f) == p->shards
+		       ? cJSON_CreateNumber(shard)
+		       : cJSON_CreateString(
+				 shardcache_path(vfile_shards(f), shard));
+}
+
+static cJSON *run_json(const struct plan *p, const struct vfile *f,
+		       const struct extent *e)
+{
+	cJSON *const run = cJSON_CreateArray();
+
+	cJSON_AddItemToArray(run, cJSON_CreateNumber((double)e->start));
+	cJSON_AddItemToArray(run,
+			     cJSON_CreateNumber((double)(e[1].start - e->start)));
+	if (!extent_has_shard(e)) {
+		cJSON_AddItemToArray(run, cJSON_CreateString(
+			e->kind == EXTENT_LITERAL ? "literal" :
+			e->kind == EXTENT_ZERO	  ? "zero" :
+						    "gather"));
+		return run;
+	}
+	cJSON_AddItemToArray(run, source_json(p, f, e->shard));
+	cJSON_AddItemToArray(run, cJSON_CreateNumber((double)e->from));
+	if (e->kind == EXTENT_CAST)
+		cJSON_AddItemToArray(run, cJSON_CreateString(
+						  dtype_name(e->dtype)));
+	return run;
+}
+
+static int file_json(struct plan *p, const struct plan_entry *e, cJSON *files,
+		     struct errmsg *err)
+{
+	const struct extent_map *m;
+	struct vfile *f;
+	cJSON *o, *runs;
+	const int rc = plan_file_open(p, e->node, &f, err);
+
+	if (rc)
+		return rc;
+	m = vfile_extents(f);
+	o = cJSON_AddObjectToObject(files, e->name);
+	cJSON_AddNumberToObject(o, "bytes", (double)vfile_size(f));
+	runs = cJSON_AddArrayToObject(o, "runs");
+	for (size_t i = 0; i < m->n; i++)
+		cJSON_AddItemToArray(runs, run_json(p, f, &m->v[i]));
+	vfile_free(f);
+	return 0;
+}
+
+int plan_files_json(struct plan *p, uint64_t dir, cJSON *files,
+		    struct errmsg *err)
+{
+	struct plan_entry e;
+	uint64_t pos = 0;
+	int rc;
+
+	while ((rc = plan_next(p, dir, &pos, &e, err)) == 1) {
+		if (plan_is_dir(p, e.node))
+			continue;
+		rc = file_json(p, &e, files, err);
+		if (rc)
+			return rc;
+	}
+	return rc;
+}
+
+void plan_add_shape(cJSON *o, const uint64_t *shape, unsigned ndim)
+{
+	cJSON *const list = cJSON_AddArrayToObject(o, "shape");
+
+	for (unsigned i = 0; i < ndim; i++)
+		cJSON_AddItemToArray(list,
+				     cJSON_CreateNumber((double)shape[i]));
+}
+
+int plan_params_json(struct plan *p, plan_describe_fn *describe,
+		     struct bytebuf *out, struct errmsg *err)
+{
+	const char *before = "\n";
+	struct plan_entry e;
+	uint64_t pos = 0;
+	int rc;
+
+	add_text(out, ",\"params\":[");
+	while ((rc = plan_next(p, PLAN_ZERO, &pos, &e, err)) == 1) {
+		cJSON *o;
+
+		if (!plan_is_dir(p, e.node))
+			continue;
+		o = cJSON_CreateObject();
+		cJSON_AddStringToObject(o, "name", e.name);
+		rc = describe(p, &e, o, err);
+		if (!rc)
+			rc = plan_files_json(
+				p, e.node, cJSON_AddObjectToObject(o, "files"),
+				err);
+		add_text(out, before);
+		before = ",\n";
+		plan_add_json(out, o);
+		if (rc)
+			return rc;
+	}
+	add_text(out, "\n]");
+	return rc;
+}
+
+static void shards_json(struct plan *p, struct bytebuf *out)
+{
+	const struct shardcache *const c = plan_shards(p);
+	cJSON *const list = cJSON_CreateArray();
+
+	for (size_t i = 0; i < shardcache_count(c); i++)
+		cJSON_AddItemToArray(list, cJSON_CreateString(shardcache_path(
+						   c, (uint32_t)i)));
+	plan_add_json(out, list);
+}
+
+int plan_json(struct plan *p, struct bytebuf *out, struct errmsg *err)
+{
+	int rc;
+
+	add_text(out, "{\"version\":1,\"tag\":");
+	plan_add_json(out, cJSON_CreateString(plan_tag(p)));
+	add_text(out, ",\"shards\":");
+	shards_json(p, out);
+	rc = p->ops->json(p, out, err);
+	add_text(out, "}\n");
+	if (!rc && out->failed)
+		rc = errmsg_set(err, -ENOMEM, "out of memory");
+	return rc;
+}

@@ -1,0 +1,555 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The universal tree of a ZeRO tag.  Nothing of it is stored: a node's number says which
+ * parameter and which of its files it is, and name, size and content follow
+ * from the catalogue when somebody asks.
+ *
+ *   0                         the root
+ *   1                         zero/
+ *   2                         zero/optimizer_state.pt
+ *   16 + i                    model-states file i; after them, in a tree for
+ *				 any stage, the first ranks' by another name
+ *   2^32 + 32 * i             directory of parameter i (in order of names)
+ *   2^32 + 32 * i + 1 + slot  its file in that slot
+ *
+ * Memory is what the catalogue takes, plus eight bytes for each checksum
+ * that can be remembered.
+ */
+#include "ckpt/plan/plan_universal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/vfile/shardcache.h"
+#include "ckpt/weights/weights.h"
+
+#define NODE_OPTIMIZER UINT64_C(2)
+#define NODE_MODEL UINT64_C(16)
+#define NODE_PARAM (UINT64_C(1) << 32)
+#define PARAM_STRIDE 32
+
+#define OPTIMIZER_FILE "optimizer_state.pt"
+
+_Static_assert(1 + CONTENT_SLOTS <= PARAM_STRIDE, "slots fit a parameter");
+_Static_assert(SHARD_STATES_MAX + 1 <= CONTENT_SLOTS, "states fit the slots");
+
+/* --- nodes ------------------------------------------------------------------ */
+
+static bool is_param(const struct plan_universal *u, uint64_t node,
+		     size_t *index, unsigned *slot)
+{
+	if (node < NODE_PARAM ||
+	    (node - NODE_PARAM) / PARAM_STRIDE >= u->r.model.nparams)
+		return false;
+	*index = (size_t)((node - NODE_PARAM) / PARAM_STRIDE);
+	*slot = (unsigned)((node - NODE_PARAM) % PARAM_STRIDE);
+	return true;
+}
+
+static uint64_t param_node(size_t index)
+{
+	return NODE_PARAM + (uint64_t)index * PARAM_STRIDE;
+}
+
+/* The names by which engines of the other stages look for model states. */
+static size_t naliases(const struct plan_universal *u)
+{
+	return u->plan.options.any_stage ? u->r.dir.mp_degree : 0;
+}
+
+/* The model-states file of a node. */
+static bool is_model(const struct plan_universal *u, uint64_t node,
+		     size_t *index)
+{
+	const struct ckdir *const d = &u->r.dir;
+
+	if (node < NODE_MODEL || node - NODE_MODEL >= d->nmodel + naliases(u))
+		return false;
+	*index = (size_t)(node - NODE_MODEL);
+	if (*index >= d->nmodel)
+		*index = (*index - d->nmodel) * (d->zero3 ? d->dp_degree : 1);
+	return true;
+}
+
+static bool universal_is_dir(const struct plan *p, uint64_t node)
+{
+	(void)p;
+	return node == PLAN_ROOT || node == PLAN_ZERO ||
+	       (node >= NODE_PARAM && (node - NODE_PARAM) % PARAM_STRIDE == 0);
+}
+
+static uint64_t universal_parent(const struct plan *p, uint64_t dir)
+{
+	(void)p;
+	return dir == PLAN_ZERO ? PLAN_ROOT : PLAN_ZERO;
+}
+
+/* Which states a parameter has is in its group, unless it has none. */
+static int get_group(struct plan_universal *u, const struct param *param,
+		     const struct shard_group **out, struct errmsg *err)
+{
+	*out = NULL;
+	return param->module ? 0 : resolve_group(&u->r, param, out, err);
+}
+
+/* --- directories ------------------------------------------------------------ */
+
+static int next_in_root(const struct plan_universal *u, uint64_t *pos,
+			struct plan_entry *out)
+{
+	const struct ckdir *const d = &u->r.dir;
+	const uint64_t i = (*pos)++;
+	char name[64];
+
+	if (i == 0)
+		return plan_set_entry(out, PLAN_ZERO, "zero", "");
+	if (i <= d->nmodel)
+		return plan_set_entry(out, NODE_MODEL + i - 1,
+				      d->model[i - 1].name, "");
+	if (i > d->nmodel + naliases(u))
+		return 0;
+	snprintf(name, sizeof(name), "%smp_rank_%02u_model_states",
+		 d->zero3 ? "" : "zero_pp_rank_0_",
+		 (unsigned)(i - d->nmodel - 1));
+	return plan_set_entry(out, NODE_MODEL + i - 1, name, ".pt");
+}
+
+static int next_in_zero(const struct plan_universal *u, uint64_t *pos,
+			struct plan_entry *out)
+{
+	const uint64_t i = (*pos)++;
+
+	if (i == 0)
+		return plan_set_entry(out, NODE_OPTIMIZER, OPTIMIZER_FILE, "");
+	if (i > u->r.model.nparams)
+		return 0;
+	return plan_set_entry(out, param_node((size_t)i - 1),
+			      u->r.model.params[i - 1].name, "");
+}
+
+static int next_in_param(struct plan_universal *u, size_t index, uint64_t *pos,
+			 struct plan_entry *out, struct errmsg *err)
+{
+	const struct param *const param = &u->r.model.params[index];
+	const struct shard_group *group;
+	const int rc = get_group(u, param, &group, err);
+
+	if (rc)
+		return rc;
+	while (*pos < CONTENT_SLOTS) {
+		const unsigned slot = (unsigned)(*pos)++;
+		const char *const name = content_name(&u->r, group, param, slot);
+
+		if (name)
+			return plan_set_entry(out, param_node(index) + 1 + slot,
+					      name, ".pt");
+	}
+	return 0;
+}
+
+static int universal_next(struct plan *p, uint64_t dir, uint64_t *pos,
+			  struct plan_entry *out, struct errmsg *err)
+{
+	struct plan_universal *const u = plan_universal(p);
+	size_t index;
+	unsigned slot;
+
+	if (dir == PLAN_ROOT)
+		return next_in_root(u, pos, out);
+	if (dir == PLAN_ZERO)
+		return next_in_zero(u, pos, out);
+	if (is_param(u, dir, &index, &slot) && slot == 0)
+		return next_in_param(u, index, pos, out, err);
+	return errmsg_set(err, -ENOTDIR, "not a directory");
+}
+
+/* The file of parameter `index' in or behind a slot; PLAN_WAY_PARAMS: in it. */
+static int find_file(struct plan_universal *u, size_t index, unsigned slot,
+		     enum plan_way way, uint64_t *node, struct errmsg *err)
+{
+	const struct param *const param = &u->r.model.params[index];
+	const struct shard_group *group;
+	const int rc = get_group(u, param, &group, err);
+
+	if (rc)
+		return rc;
+	for (; slot < CONTENT_SLOTS; slot++) {
+		if (content_name(&u->r, group, param, slot)) {
+			*node = param_node(index) + 1 + slot;
+			return 0;
+		}
+		if (way == PLAN_WAY_PARAMS)
+			break;
+	}
+	return -ENOENT;
+}
+
+/* The file of parameter `index' whose name comes after that of the file in slot
+ * `after'; as plan_name_after. */
+static int find_named(struct plan_universal *u, size_t index, unsigned after,
+		      uint64_t *node, struct errmsg *err)
+{
+	const struct param *const param = &u->r.model.params[index];
+	const struct shard_group *group;
+	const char *names[CONTENT_SLOTS];
+	unsigned slot;
+	const int rc = get_group(u, param, &group, err);
+
+	if (rc)
+		return rc;
+	for (slot = 0; slot < CONTENT_SLOTS; slot++)
+		names[slot] = content_name(&u->r, group, param, slot);
+	if (after < CONTENT_SLOTS && !names[after])
+		return -ENOENT;
+	slot = plan_name_after(names, CONTENT_SLOTS, after);
+	*node = param_node(index) + 1 + slot;
+	return slot < CONTENT_SLOTS ? 0 : -ENOENT;
+}
+
+static int universal_following(struct plan *p, uint64_t node, enum plan_way way,
+			       uint64_t *next, struct errmsg *err)
+{
+	struct plan_universal *const u = plan_universal(p);
+	size_t index;
+	unsigned slot;
+	int rc = -ENOENT;
+
+	if (!is_param(u, node, &index, &slot) || slot == 0)
+		return -ENOENT;
+	/* Nodes count slots from 1 on: this is the one behind the node's. */
+	if (way == PLAN_WAY_FILES)
+		rc = find_file(u, index, slot, way, next, err);
+	else if (way == PLAN_WAY_NAMES)
+		rc = find_named(u, index, slot - 1, next, err);
+	while (rc == -ENOENT && ++index < u->r.model.nparams) {
+		if (way == PLAN_WAY_NAMES)
+			rc = find_named(u, index, CONTENT_SLOTS, next, err);
+		else
+			rc = find_file(u, index,
+				       way == PLAN_WAY_PARAMS ? slot - 1 : 0,
+				       way, next, err);
+	}
+	return rc;
+}
+
+static int universal_lookup(struct plan *p, uint64_t dir, const char *name,
+			    uint64_t *node, struct errmsg *err)
+{
+	struct plan_universal *const u = plan_universal(p);
+	const struct param *param;
+
+	if (dir != PLAN_ZERO)
+		return plan_lookup_by_walking(p, dir, name, node, err);
+	if (strcmp(name, OPTIMIZER_FILE) == 0) {
+		*node = NODE_OPTIMIZER;
+		return 0;
+	}
+	param = model_find(&u->r.model, name);
+	if (!param)
+		return -ENOENT;
+	*node = param_node((size_t)(param - u->r.model.params));
+	return 0;
+}
+
+/* --- files ------------------------------------------------------------------- */
+
+/* The size of optimizer_state.pt takes parsing a shard, so it is remembered,
+ * together with a place for its checksums.  It may come from the index, and be
+ * wrong. */
+static int know_optimizer(struct plan_universal *u, const struct content *c,
+			  struct errmsg *err)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&u->lock);
+	if (!atomic_load(&u->optimizer_known)) {
+		if (u->optimizer_sums != c->w.n || !u->optimizer_crc) {
+			free(u->optimizer_crc);
+			u->optimizer_crc =
+				calloc(c->w.n + 1, sizeof(*u->optimizer_crc));
+			u->optimizer_sums = u->optimizer_crc ? c->w.n : 0;
+		}
+		if (!u->optimizer_crc) {
+			rc = errmsg_set(err, -ENOMEM, "out of memory");
+		} else {
+			u->optimizer_size = c->w.size;
+			atomic_store(&u->optimizer_known, true);
+		}
+	} else if (u->optimizer_size != c->w.size ||
+		   u->optimizer_sums != c->w.n) {
+		rc = errmsg_set(err, -EIO, OPTIMIZER_FILE
+				": is %llu bytes long, not %llu as the index"
+				" says",
+				(unsigned long long)c->w.size,
+				(unsigned long long)u->optimizer_size);
+	}
+	pthread_mutex_unlock(&u->lock);
+	return rc;
+}
+
+static int get_content(struct plan_universal *u, uint64_t node, bool extents,
+		       struct content *c, vfile_crc **crc, struct errmsg *err)
+{
+	const struct shard_group *group;
+	const struct param *param;
+	size_t index;
+	unsigned slot;
+	int rc;
+
+	if (node == NODE_OPTIMIZER) {
+		rc = content_of_optimizer(&u->r, c, err);
+		if (rc)
+			return rc;
+		rc = know_optimizer(u, c, err);
+		if (rc)
+			content_done(c);
+		*crc = u->optimizer_crc;
+		return rc;
+	}
+	if (!is_param(u, node, &index, &slot) || slot == 0)
+		return errmsg_set(err, -EISDIR, "is a directory");
+	param = &u->r.model.params[index];
+	rc = get_group(u, param, &group, err);
+	if (rc)
+		return rc;
+	if (slot > CONTENT_SLOTS || !content_name(&u->r, group, param, slot - 1))
+		return errmsg_set(err, -ENOENT, "no such file");
+	*crc = &u->crc[(slot - 1) * u->r.model.nparams + index];
+	return content_of_param(&u->r, param, slot - 1, extents, c, err);
+}
+
+static int file_size(struct plan_universal *u, uint64_t node, uint64_t *size,
+		     struct errmsg *err)
+{
+	struct content c;
+	vfile_crc *crc;
+	int rc;
+
+	if (node == NODE_OPTIMIZER && atomic_load(&u->optimizer_known)) {
+		*size = u->optimizer_size;
+		return 0;
+	}
+	rc = get_content(u, node, false, &c, &crc, err);
+	if (rc)
+		return rc;
+	*size = c.w.size;
+	content_done(&c);
+	return 0;
+}
+
+static int universal_stat(struct plan *p, uint64_t node, struct plan_stat *out,
+			  struct errmsg *err)
+{
+	struct plan_universal *const u = plan_universal(p);
+	const struct ckdir *const dir = &u->r.dir;
+	size_t index;
+
+	*out = (struct plan_stat){ .nlink = 1,
+				   .mtime_s = dir->optim[0].mtime_s,
+				   .mode = dir->optim[0].mode & 0444 };
+	if (universal_is_dir(p, node)) {
+		out->is_dir = true;
+		out->mode = dir->mode & 0555;
+		out->nlink = node == PLAN_ROOT ? 3
+			     : node == PLAN_ZERO
+				     ? 2 + (unsigned)u->r.model.nparams
+				     : 2;
+		return 0;
+	}
+	if (is_model(u, node, &index)) {
+		out->size = dir->model[index].file.size;
+		out->repeats = true;
+		out->mtime_s = dir->model[index].mtime_s;
+		out->mode = dir->model[index].mode & 0444;
+		return 0;
+	}
+	out->repeats = node == NODE_OPTIMIZER;
+	return file_size(u, node, &out->size, err);
+}
+
+static int universal_file_open(struct plan *p, uint64_t node,
+			       struct vfile **out, struct errmsg *err)
+{
+	struct plan_universal *const u = plan_universal(p);
+	struct content c;
+	vfile_crc *crc;
+	size_t index;
+	int rc;
+
+	if (is_model(u, node, &index)) {
+		*out = vfile_new_verbatim(
+			p->shards, (uint32_t)(u->r.dir.noptim + index), err);
+		return *out ? 0 : -ENOMEM;
+	}
+	rc = get_content(u, node, true, &c, &crc, err);
+	return rc ? rc : plan_open_content(p, &c, crc, out, err);
+}
+
+/* --- the whole ---------------------------------------------------------------- */
+
+int plan_universal_weights(struct plan *p, const struct weights **out,
+			   struct errmsg *err)
+{
+	struct plan_universal *const u = plan_universal(p);
+	struct weights *w = u->weights;
+	int rc;
+
+	if (!w) {
+		w = malloc(sizeof(*w));
+		if (!w)
+			return errmsg_set(err, -ENOMEM, "%s: out of memory",
+					  u->r.dir.path);
+		rc = weights_load(w, &u->r, p->shards, err);
+		if (rc) {
+			free(w);
+			return rc;
+		}
+		u->weights = w;
+	}
+	*out = w;
+	return 0;
+}
+
+static int universal_check(struct plan *p, struct errmsg *err)
+{
+	struct plan_universal *const u = plan_universal(p);
+	int rc = resolve_profiles(&u->r, err);
+
+	for (size_t i = 0; !rc && i < u->r.model.nparams; i++)
+		rc = content_check_param(&u->r, &u->r.model.params[i], err);
+	return rc;
+}
+
+static void universal_close(struct plan *p)
+{
+	struct plan_universal *const u = plan_universal(p);
+
+	if (u->weights)
+		weights_done(u->weights);
+	free(u->weights);
+	shardcache_free(p->shards);
+	resolve_done(&u->r);
+	free(u->crc);
+	free(u->optimizer_crc);
+	pthread_mutex_destroy(&u->lock);
+	free(u);
+}
+
+/* What is odd about the model as a whole. */
+static bool warn_of_model(const struct model *m, size_t i, struct errmsg *out)
+{
+	if (i == 0 && m->cats->round_robin)
+		errmsg_set(out, 0,
+			   "round_robin_gradients was on: tensors are"
+			   " taken in the order of param_shapes");
+	if (i == 1 && m->scaled)
+		errmsg_set(out, 0,
+			   "pieces of %s are scaled: its moments are"
+			   " served, but lr and eps would have to be"
+			   " scaled, too",
+			   m->scaled->name);
+	return *out->text;
+}
+
+/* Positions count: first the above, then what each rank's catalogue left out,
+ * then patterns. */
+static int universal_warning(struct plan *p, size_t *pos, struct errmsg *out)
+{
+	const struct resolve *const r = &plan_universal(p)->r;
+	size_t i;
+
+	*out = (struct errmsg){ "" };
+	while (*pos < 2)
+		if (warn_of_model(&r->model, (*pos)++, out))
+			return 1;
+	i = (*pos)++ - 2;
+	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++) {
+		const struct catalogue *const c = &r->model.cats[mp];
+
+		if (i < c->nwarnings) {
+			errmsg_set(out, 0, "%s", c->warnings[i]);
+			return 1;
+		}
+		i -= c->nwarnings;
+	}
+	if (i >= r->model.nunused)
+		return 0;
+	errmsg_set(out, 0, "pattern '%s' matches no parameter",
+		   r->model.unused[i]);
+	return 1;
+}
+
+static const struct plan_ops universal_ops = {
+	.close = universal_close,
+	.check = universal_check,
+	.warning = universal_warning,
+	.is_dir = universal_is_dir,
+	.parent = universal_parent,
+	.next = universal_next,
+	.lookup = universal_lookup,
+	.following = universal_following,
+	.stat = universal_stat,
+	.file_open = universal_file_open,
+	.index = plan_universal_index,
+	.json = plan_universal_json,
+};
+
+/* What comes after the resolved files. */
+static int finish_open(struct plan_universal *u, const char *path,
+		       struct errmsg *err)
+{
+	u->r.any_stage = u->plan.options.any_stage;
+	u->plan.tag = u->r.dir.tag;
+	u->plan.resolve = &u->r;
+	u->plan.shards = shardcache_of(&u->r.dir);
+	u->crc = calloc(u->r.model.nparams * CONTENT_SLOTS + 1, sizeof(*u->crc));
+	if (!u->plan.shards || !u->crc)
+		return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+	return 0;
+}
+
+/* Sound in itself, an index may still contradict itself. */
+static int use_index(struct plan_universal *u, struct span index,
+		     struct errmsg *refused, struct errmsg *err)
+{
+	int rc = plan_read_sums(u, index, refused);
+
+	if (!rc)
+		rc = universal_check(&u->plan, refused);
+	return rc ? errmsg_set(err, rc, "%s", refused->text) : 0;
+}
+
+int plan_open_universal(const char *path, const struct plan_options *options,
+			struct span index, struct plan **out,
+			struct errmsg *refused, struct errmsg *err)
+{
+	struct plan_universal *const u = calloc(1, sizeof(*u));
+	int rc;
+
+	if (!u)
+		return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+	u->plan.ops = &universal_ops;
+	u->plan.options = *options;
+	pthread_mutex_init(&u->lock, NULL);
+	if (!index.len)
+		index.p = NULL;
+	rc = index.p ? resolve_init_indexed(&u->r, path, &index, refused, err)
+		     : resolve_init(&u->r, path, err);
+	if (rc) {
+		pthread_mutex_destroy(&u->lock);
+		free(u);
+		return rc;
+	}
+	rc = finish_open(u, path, err);
+	if (!rc && index.p)
+		rc = use_index(u, index, refused, err);
+	if (rc)
+		universal_close(&u->plan);
+	else
+		*out = &u->plan;
+	return rc;
+}

@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The weights of a ZeRO tag, as zero_to_fp32.py writes them: a directory with a
+ * few large files.
+ *
+ *   0              the root
+ *   1              the index of the files, if there are several
+ *   16 + i         file i of weights
+ *   2^32 + i       companion i: config.json and such (PLAN_HF)
+ *
+ * Everything but the elements is worked out when the plan is made: sizes of
+ * files depend on it.
+ */
+#include <cJSON.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/weights/sidecars.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/model/geometry.h"
+#include "ckpt/weights/weights_file.h"
+#include "ckpt/weights/weights_split.h"
+#include "ckpt/zero/param_extents.h"
+#include "ckpt/plan/plan_impl.h"
+#include "ckpt/plan/plan_universal.h"
+#include "ckpt/zero/checkpoint.h"
+#include "ckpt/vfile/vfile.h"
+#include "ckpt/weights/weights.h"
+
+#define NODE_INDEX UINT64_C(1)
+#define NODE_FILE UINT64_C(16)
+#define NODE_COMPANION (UINT64_C(1) << 32)
+
+struct plan_weights {
+	struct plan plan;
+	struct plan *universal; /* of the same tag */
+	bool owned;             /* is it this plan's alone? */
+	const struct format *format;
+	const struct weights *w; /* the universal plan has them */
+	struct hffile_set set;
+	size_t *tensors; /* weights that are saved; of each split part */
+	struct hfsplit split;
+	struct hffile *files; /* split.nfiles */
+	struct bytebuf index; /* its text; empty if there is one file */
+	struct companions companions;
+};
+
+static const struct format {
+	const char *stem, *suffix, *index;
+} formats[] = {
+	[PLAN_HF] = { "model", "safetensors", "model.safetensors.index.json" },
+	[PLAN_FP32] = { "pytorch_model", "bin", "pytorch_model.bin.index.json" },
+};
+
+static struct plan_weights *weights_of(struct plan *p)
+{
+	return (struct plan_weights *)p;
+}
+
+/* --- nodes -------------------------------------------------------------------- */
+
+static struct hffile *file_of(struct plan_weights *x, uint64_t node)
+{
+	return node >= NODE_FILE && node - NODE_FILE < x->split.nfiles
+		       ? &x->files[node - NODE_FILE]
+		       : NULL;
+}
+
+static const struct companion *companion_of(const struct plan_weights *x,
+					    uint64_t node)
+{
+	return node >= NODE_COMPANION && node - NODE_COMPANION < x->companions.n
+		       ? &x->companions.v[node - NODE_COMPANION]
+		       : NULL;
+}
+
+static bool weights_is_dir(const struct plan *p, uint64_t node)
+{
+	(void)p;
+	return node == PLAN_ROOT;
+}
+
+static int weights_next(struct plan *p, uint64_t dir, uint64_t *pos,
+			struct plan_entry *out, struct errmsg *err)
+{
+	struct plan_weights *const x = weights_of(p);
+	char name[NAME_MAX + 1];
+	uint64_t i;
+
+	if (dir != PLAN_ROOT)
+		return errmsg_set(err, -ENOTDIR, "not a directory");
+	if (*pos == 0 && !x->index.len)
+		++*pos;
+	i = (*pos)++;
+	if (i == 0)
+		return plan_set_entry(out, NODE_INDEX, x->format->index, "");
+	if (--i < x->split.nfiles) {
+		hfsplit_name(&x->split, x->format->stem, x->format->suffix,
+			     (size_t)i, name);
+		return plan_set_entry(out, NODE_FILE + i, name, "");
+	}
+	i -= x->split.nfiles;
+	return i < x->companions.n ? plan_set_entry(out, NODE_COMPANION + i,
+						    x->companions.v[i].name, "")
+				   : 0;
+}
+
+/* Loaders open one file of weights after the other. */
+static int weights_following(struct plan *p, uint64_t node, enum plan_way way,
+			     uint64_t *next, struct errmsg *err)
+{
+	(void)way;
+	(void)err;
+	if (!file_of(weights_of(p), node) || !file_of(weights_of(p), node + 1))
+		return -ENOENT;
+	*next = node + 1;
+	return 0;
+}
+
+/* --- files ---------------------------------------------------------------------- */
+
+static int weights_stat(struct plan *p, uint64_t node, struct plan_stat *out,
+			struct errmsg *err)
+{
+	struct plan_weights *const x = weights_of(p);
+	const struct ckdir *const dir = &p->resolve->dir;
+	const struct companion *const c = companion_of(x, node);
+	const struct hffile *const f = file_of(x, node);
+
+	*out = (struct plan_stat){ .nlink = 1,
+				   .mtime_s = dir->optim[0].mtime_s,
+				   .mode = dir->optim[0].mode & 0444 };
+	if (node == PLAN_ROOT) {
+		out->is_dir = true;
+		out->mode = dir->mode & 0555;
+		out->nlink = 2;
+	} else if (node == NODE_INDEX && x->index.len) {
+		out->size = x->index.len;
+	} else if (f) {
+		out->size = f->size;
+	} else if (c) {
+		out->size = c->size;
+		out->mtime_s = c->mtime_s;
+		out->mode = c->mode & 0444;
+	} else {
+		return errmsg_set(err, -ENOENT, "no such file");
+	}
+	return 0;
+}
+
+static int open_index(const struct plan_weights *x, struct vfile **out,
+		      struct errmsg *err)
+{
+	struct bytebuf copy = { 0 };
+
+	bytebuf_add(&copy, x->index.data, x->index.len);
+	*out = copy.failed ? NULL : vfile_new_bytes(&copy, err);
+	bytebuf_done(&copy);
+	return *out ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+}
+
+static int weights_file_open(struct plan *p, uint64_t node, struct vfile **out,
+			     struct errmsg *err)
+{
+	struct plan_weights *const x = weights_of(p);
+	struct hffile *const f = file_of(x, node);
+
+	if (node == PLAN_ROOT)
+		return errmsg_set(err, -EISDIR, "is a directory");
+	if (node == NODE_INDEX && x->index.len)
+		return open_index(x, out, err);
+	if (f)
+		return hffile_open(f, &x->set, !p->options.crc_zero, out, err);
+	if (!companion_of(x, node))
+		return errmsg_set(err, -ENOENT, "no such file");
+	*out = vfile_new_verbatim(x->companions.shards,
+				  (uint32_t)(node - NODE_COMPANION), err);
+	return *out ? 0 : -ENOMEM;
+}
+
+static int weights_json(struct plan *p, struct bytebuf *out, struct errmsg *err)
+{
+	static const char head[] = ",\"files\":";
+	cJSON *const files = cJSON_CreateObject();
+	const int rc = plan_files_json(p, PLAN_ROOT, files, err);
+
+	bytebuf_add(out, head, sizeof(head) - 1);
+	plan_add_json(out, files);
+	return rc;
+}
+
+/* --- the whole -------------------------------------------------------------------- */
+
+/* Can the weights that are computed be computed? */
+static int weights_check(struct plan *p, struct errmsg *err)
+{
+	const struct weights *const w = weights_of(p)->w;
+	struct errmsg why = { "" };
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < w->n; i++) {
+		const struct param *const param = w->v[i]->param;
+		struct geometry g;
+
+		if (!param || !param->computed)
+			continue;
+		rc = model_geometry(param, &g, &why);
+		if (rc)
+			break;
+		rc = merged_check(param, &g, NULL, w->v[i]->dtype, &why);
+		geometry_done(&g);
+	}
+	return rc ? errmsg_set(err, rc, "%s: %s", p->resolve->dir.path, why.text)
+		  : 0;
+}
+
+static int weights_warning(struct plan *p, size_t *pos, struct errmsg *out)
+{
+	const struct weights *const w = weights_of(p)->w;
+
+	if (*pos >= w->nwarnings)
+		return 0;
+	errmsg_set(out, 0, "%s", w->warnings[(*pos)++]);
+	return 1;
+}
+
+static void weights_close(struct plan *p)
+{
+	struct plan_weights *const x = weights_of(p);
+
+	for (size_t i = 0; x->files && i < x->split.nfiles; i++)
+		hffile_done(&x->files[i]);
+	free(x->files);
+	free(x->tensors);
+	hfsplit_done(&x->split);
+	bytebuf_done(&x->index);
+	companions_done(&x->companions);
+	if (x->owned)
+		plan_close(x->universal);
+	free(x);
+}
+
+static const struct plan_ops weights_ops = {
+	.close = weights_close,
+	.check = weights_check,
+	.warning = weights_warning,
+	.is_dir = weights_is_dir,
+	.next = weights_next,
+	.following = weights_following,
+	.stat = weights_stat,
+	.file_open = weights_file_open,
+	.json = weights_json,
+};
+
+/* --- making it ----------------------------------------------------------------------- */
+
+static int fail_nomem(const struct plan_weights *x, struct errmsg *err)
+{
+	return errmsg_set(err, -ENOMEM, "%s: out of memory",
+			  x->plan.resolve->dir.path);
+}
+
+/*
+ * Which weights go to which file.  safetensors stores tied ones once, under the
+ * name that DeepSpeed met first, which is the one that transformers keeps: its
+ * models declare the others to be tied to it.
+ */
+static int split(struct plan_weights *x, struct errmsg *err)
+{
+	const size_t n = x->w->n;
+	uint64_t *const len = calloc(n + 1, sizeof(*len));
+	size_t *const same = calloc(n + 1, sizeof(*same));
+	size_t *const saved = calloc(n + 1, sizeof(*saved));
+	size_t *const number = calloc(n + 1, sizeof(*number));
+	size_t k = 0, empty = n;
+	int rc = len && same && saved && number ? 0 : fail_nomem(x, err);
+
+	for (size_t i = 0; !rc && i < n; i++) {
+		const struct weight *const w = x->w->v[i];
+
+		if (x->set.safetensors && w->same != i)
+			continue;
+		saved[k] = i;
+		number[i] = k;
+		len[k] = hffile_bytes(&x->set, i);
+		same[k] = w->same == i ? k : number[w->same];
+		/* All tensors without elements have one address: 0. */
+		if (!len[k] && empty == n)
+			empty = k;
+		else if (!len[k])
+			same[k] = empty;
+		k++;
+	}
+	if (!rc)
+		rc = hfsplit_init(&x->split, len, same, k,
+				  x->plan.options.shard_size
+					  ? x->plan.options.shard_size
+					  : HFSPLIT_SIZE,
+				  err);
+	x->tensors = calloc(n + 1, sizeof(*x->tensors));
+	if (!rc && !x->tensors)
+		rc = fail_nomem(x, err);
+	for (size_t i = 0; !rc && i < k; i++)
+		x->tensors[i] = saved[x->split.order[i]];
+	free(len);
+	free(same);
+	free(saved);
+	free(number);
+	return rc;
+}
+
+static int lay_out(struct plan_weights *x, struct errmsg *err)
+{
+	const struct hfsplit *const s = &x->split;
+	int rc = 0;
+
+	x->files = calloc(s->nfiles, sizeof(*x->files));
+	if (!x->files)
+		return fail_nomem(x, err);
+	for (size_t i = 0; !rc && i < s->nfiles; i++) {
+		struct hffile *const f = &x->files[i];
+
+		hfsplit_name(s, x->format->stem, x->format->suffix, i, f->stem);
+		*strrchr(f->stem, '.') = '\0';
+		f->tensors = x->tensors + s->begin[i];
+		f->n = s->begin[i + 1] - s->begin[i];
+		rc = hffile_init(f, &x->set, err);
+	}
+	return rc;
+}
+
+static int make_index(struct plan_weights *x, struct errmsg *err)
+{
+	const char **names;
+	int rc;
+
+	if (x->split.nfiles == 1)
+		return 0;
+	names = calloc(x->split.n + 1, sizeof(*names));
+	if (!names)
+		return fail_nomem(x, err);
+	for (size_t i = 0; i < x->split.n; i++)
+		names[x->split.order[i]] = x->w->v[x->tensors[i]]->name;
+	rc = hfsplit_index(&x->split, x->format->stem, x->format->suffix, names,
+			   &x->index, err);
+	free(names);
+	return rc;
+}
+
+static int make(struct plan_weights *x, struct errmsg *err)
+{
+	const struct plan_options *const o = &x->plan.options;
+	struct resolve *const r = x->plan.resolve;
+	struct errmsg why = { "" };
+	int rc = plan_universal_weights(x->universal, &x->w, err);
+
+	x->set = (struct hffile_set){
+		.w = x->w,
+		.r = r,
+		.shards = x->plan.shards,
+		.dtype = o->kind == PLAN_HF && (o->dtype == DTYPE_F16 ||
+						o->dtype == DTYPE_BF16)
+				 ? o->dtype
+				 : DTYPE_F32,
+		.safetensors = o->kind == PLAN_HF,
+	};
+	if (!rc)
+		rc = split(x, err);
+	if (!rc) {
+		/* These name tensors: put the tag before them. */
+		rc = lay_out(x, &why);
+		if (rc)
+			errmsg_set(err, rc, "%s: %s", r->dir.path, why.text);
+	}
+	if (!rc)
+		rc = make_index(x, err);
+	if (!rc && o->kind == PLAN_HF)
+		rc = companions_find(&x->companions, r->dir.path, err);
+	return rc;
+}
+
+int plan_open_weights(struct plan *universal, bool owned,
+		      const struct plan_options *options, struct plan **out,
+		      struct errmsg *err)
+{
+	struct plan_weights *const x = calloc(1, sizeof(*x));
+	int rc;
+
+	if (!x) {
+		if (owned)
+			plan_close(universal);
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	}
+	x->plan = *universal;
+	x->plan.ops = &weights_ops;
+	x->plan.options = *options;
+	x->universal = universal;
+	x->owned = owned;
+	x->format = &formats[options->kind];
+	rc = resolve_profiles(x->plan.resolve, err);
+	if (!rc)
+		rc = make(x, err);
+	if (rc)
+		weights_close(&x->plan);
+	else
+		*out = &x->plan;
+	return rc;
+}

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the universal files of a Hugging Face model say.
+ *
+ * A tensor's are those of DeepSpeed's hf_to_universal.py (pull request 7212):
+ *
+ *   {param: the tensor as float32, or zeros, cat_dim: 0}
+ *
+ * and `vocab_tensor: True` in the end if its name looks like a vocabulary's.  A
+ * tensor that is part of a larger storage is written alone, not with all of it.
+ *
+ * That script's trees load into an engine that ignores what is missing.  Those of
+ * DeepSpeed 0.19.8 ask for a step of each parameter, zero/optimizer_state.pt and
+ * model states; these say that nothing has been done yet.  The loaders are in
+ * runtime/zero/stage_1_and_2.py and stage3.py, _load_universal_checkpoint and
+ * what it calls, and runtime/engine.py, _load_checkpoint.
+ */
+#include "ckpt/plan/uc_file_hf.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <string.h>
+#include <strings.h>
+
+#include "ckpt/base/arena.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/hfdir.h"
+#include "ckpt/dirs/names.h"
+#include "ckpt/pickle/value.h"
+
+/* Stages 1 and 2 load as many groups as these and the engine's both are. */
+#define EMPTY_GROUPS 64
+
+const char *hfcontent_name(enum hfcontent_slot slot)
+{
+	static const char *const names[] = {
+		[HFCONTENT_FP32] = "fp32",
+		[HFCONTENT_EXP_AVG] = "exp_avg",
+		[HFCONTENT_EXP_AVG_SQ] = "exp_avg_sq",
+		[HFCONTENT_STEP] = "step",
+	};
+
+	return names[slot];
+}
+
+static bool is_vocabulary(const char *name)
+{
+	static const char *const parts[] = { "word_embeddings", "embed_tokens",
+					     "embedding", "wte", "lm_head" };
+
+	for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
+		if (strcasestr(name, parts[i]))
+			return true;
+	return false;
+}
+
+static struct value *wrap(struct arena *a, const char *name,
+			  const struct tensor *t)
+{
+	struct value *const dict = value_new(a, VALUE_DICT);
+	bool ok = dict &&
+		  value_dict_set(a, dict, "param", tensor_to_value(a, t)) &&
+		  value_dict_set(a, dict, "cat_dim", value_new_int(a, 0));
+
+	if (ok && is_vocabulary(name))
+		ok = value_dict_set(a, dict, "vocab_tensor",
+				    value_new_bool(a, true));
+	return ok ? dict : NULL;
+}
+
+/* A step that no update has been made of, as torch's Adam counts them. */
+static struct value *no_step(struct arena *a)
+{
+	struct tensor t;
+
+	tensor_init(&t, DTYPE_F32, NULL, 0, false);
+	return tensor_to_value(a, &t);
+}
+
+/* Fill the only storage with zeros. */
+static int add_zeros(struct content *c, uint64_t len, struct errmsg *err)
+{
+	if (extent_add(&c->storages[0], EXTENT_ZERO, len, 0, 0, DTYPE_F32))
+		return 0;
+	content_done(c);
+	return errmsg_set(err, -ENOMEM, "out of memory");
+}
+
+static int fail_tensor(const struct hfdir_tensor *t, int rc,
+		       const struct errmsg *why, struct errmsg *err)
+{
+	return errmsg_set(err, rc, "tensor %.200s: %.200s", t->name, why->text);
+}
+
+int hfcontent_of_tensor(const struct hfdir_tensor *x, enum hfcontent_slot slot,
+			struct content *out, struct errmsg *err)
+{
+	const char *const stem = hfcontent_name(slot);
+	const uint64_t numel = slot == HFCONTENT_STEP ? 1 : x->numel;
+	const uint64_t len = numel * sizeof(float);
+	struct errmsg why = { "" };
+	struct arena a = { 0 };
+	struct tensor t;
+	int rc;
+
+	hfdir_describe(x, &t);
+	t.dtype = DTYPE_F32;
+	t.requires_grad = slot == HFCONTENT_FP32 && x->requires_grad;
+	rc = content_lay_out(out, stem,
+			     slot == HFCONTENT_STEP ? no_step(&a)
+						    : wrap(&a, x->name, &t),
+			     &len, 1, &why);
+	arena_done(&a);
+	if (rc)
+		return fail_tensor(x, rc, &why, err);
+	if (slot != HFCONTENT_FP32)
+		return add_zeros(out, len, err);
+	if (extent_add_cast(&out->storages[0], numel, x->file, x->offset,
+			    x->dtype, DTYPE_F32))
+		return 0;
+	content_done(out);
+	return errmsg_set(err, -ENOMEM, "out of memory");
+}
+
+static struct value *empty_groups(struct arena *a)
+{
+	struct value *const list = value_new(a, VALUE_LIST);
+	bool ok = list;
+
+	for (size_t g = 0; ok && g < EMPTY_GROUPS; g++)
+		ok = value_seq_add(a, &list->seq, value_new(a, VALUE_DICT));
+	return ok ? list : NULL;
+}
+
+/* What stage 3 looks for: the first state's step. */
+static struct value *inner_state(struct arena *a, struct value *groups)
+{
+	struct value *const dict = value_new(a, VALUE_DICT);
+	struct value *const state = value_new(a, VALUE_DICT);
+	struct value *const first = value_new(a, VALUE_DICT);
+
+	return dict && state && first &&
+			       value_dict_set(a, first, "step", no_step(a)) &&
+			       value_dict_add(a, &state->dict,
+					      value_new_int(a, 0), first) &&
+			       value_dict_set(a, dict, "state", state) &&
+			       value_dict_set(a, dict, KEY_PARAM_GROUPS, groups)
+		       ? dict
+		       : NULL;
+}
+
+int hfcontent_of_optimizer(struct content *out, struct errmsg *err)
+{
+	const uint64_t len = sizeof(float);
+	struct arena a = { 0 };
+	struct value *const root = value_new(&a, VALUE_DICT);
+	struct value *const groups = empty_groups(&a);
+	const bool ok = root && groups &&
+			value_dict_set(&a, root, KEY_DS_VERSION,
+				       value_new_str(&a, NAMES_DS_VERSION)) &&
+			value_dict_set(&a, root, KEY_OPTIMIZER_STATE_DICT,
+				       inner_state(&a, groups)) &&
+			value_dict_set(&a, root, KEY_PARAM_GROUPS, groups);
+	const int rc = content_lay_out(out, "optimizer_state", ok ? root : NULL,
+				       &len, 1, err);
+
+	arena_done(&a);
+	return rc ? rc : add_zeros(out, len, err);
+}
+
+/* DeepSpeed's schedulers want a number here, and take what is not theirs. */
+static struct value *no_schedule(struct arena *a)
+{
+	struct value *const dict = value_new(a, VALUE_DICT);
+
+	return dict && value_dict_set(a, dict, "last_batch_iteration",
+				      value_new_int(a, -1))
+		       ? dict
+		       : NULL;
+}
+
+int hfcontent_of_model(const char *stem, struct content *out, struct errmsg *err)
+{
+	static const struct {
+		const char *key;
+		int64_t n;
+	} counts[] = {
+		{ "dp_world_size", 1 }, { "mp_world_size", 1 },
+		{ "global_steps", 0 },  { "global_samples", 0 },
+		{ "skipped_steps", 0 },
+	};
+	struct arena a = { 0 };
+	struct value *const root = value_new(&a, VALUE_DICT);
+	bool ok =
+		root &&
+		value_dict_set(&a, root, "module", value_new(&a, VALUE_DICT)) &&
+		value_dict_set(&a, root, "lr_scheduler", no_schedule(&a));
+	int rc;
+
+	for (size_t i = 0; ok && i < sizeof(counts) / sizeof(*counts); i++)
+		ok = value_dict_set(&a, root, counts[i].key,
+				    value_new_int(&a, counts[i].n));
+	ok = ok && value_dict_set(&a, root, KEY_DS_VERSION,
+				  value_new_str(&a, NAMES_DS_VERSION));
+	rc = content_lay_out(out, stem, ok ? root : NULL, NULL, 0, err);
+	arena_done(&a);
+	return rc;
+}

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * zero/optimizer_state.pt: what the optimizer keeps beside its states, of
+ * rank 0, as DeepSpeed 0.19.8 writes it (ds_to_universal.py
+ * _save_optimizer_state, _save_optimizer_state_stage3; zero_checkpoint.py
+ * _clear_group_paddings, _update_partition_count).
+ *
+ *   stages 1, 2	the shard's dict without the sharded states; paddings
+ *			cleared; partition counts set; param_groups at the end
+ *   stage 3		the whole dict, flat tensors included; the same at the
+ *			end
+ *
+ *   any stage		what stages 1 and 2 have, and for stage 3's loader
+ *			optimizer_state_dict: {state: {0: {step}}, param_groups}
+ *
+ * The objects inside, whatever their classes, are written again as they were
+ * read.
+ */
+#include "ckpt/plan/uc_file.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/arena.h"
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/names.h"
+#include "ckpt/pickle/pickle.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/zero/checkpoint.h"
+#include "ckpt/zero/shard.h"
+#include "ckpt/pickle/value.h"
+
+#define PREFIX "optimizer_state"
+
+static bool is_sharded(const struct value *key)
+{
+	static const char *const keys[] = {
+		KEY_BASE_OPTIMIZER_STATE, KEY_PARAM_SLICE_MAPPINGS,
+		KEY_FP32_GROUPS,	  KEY_FP32_FLAT_GROUPS,
+		KEY_OPTIMIZER_STATE_DICT,
+	};
+
+	for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++)
+		if (value_is_str(key, keys[i]))
+			return true;
+	return false;
+}
+
+/* A new list of as many items as `like`, each the number `i`. */
+static struct value *list_of_int(struct arena *a, const struct value *like,
+				 int64_t i)
+{
+	const struct value_seq *const items = value_items(like);
+	struct value *const list = value_new(a, VALUE_LIST);
+	bool ok = list;
+
+	for (size_t k = 0; ok && k < items->n; k++)
+		ok = value_seq_add(a, &list->seq, value_new_int(a, i));
+	return ok ? list : NULL;
+}
+
+static struct value *replaced(struct arena *a, const struct value *key,
+			      struct value *v, unsigned ranks)
+{
+	const struct value_seq *const items = value_items(v);
+
+	if (!items || items->n == 0)
+		return v;
+	if (value_is_str(key, KEY_GROUP_PADDINGS))
+		return list_of_int(a, v, 0);
+	if (value_is_str(key, KEY_PARTITION_COUNT))
+		return list_of_int(a, v, ranks);
+	return v;
+}
+
+/*
+ * An elastic checkpoint records no param_groups.  The loader walks saved and
+ * own groups together and updates its own from the saved ones, so empty dicts
+ * make it load every group and keep its hyperparameters.
+ */
+static struct value *empty_groups(struct arena *a, size_t n)
+{
+	struct value *const list = value_new(a, VALUE_LIST);
+	bool ok = list;
+
+	for (size_t g = 0; ok && g < n; g++)
+		ok = value_seq_add(a, &list->seq, value_new(a, VALUE_DICT));
+	return ok ? list : NULL;
+}
+
+/* The step, as the first group has it; none is no step. */
+static struct value *find_step(const struct resolve *r,
+			       const struct value *dict)
+{
+	const struct value *const base = value_find(
+		dict, r->model.cats[0].zero3 ? KEY_OPTIMIZER_STATE_DICT :
+					       KEY_BASE_OPTIMIZER_STATE);
+	const struct value_seq *const elastic = value_items(base);
+	const struct value *const first =
+		elastic && elastic->n ?
+			elastic->v[0] :
+			shard_find_group_state(value_find(base, "state"), 0);
+
+	return value_find(first, "step");
+}
+
+/* What stage 3's loader looks for: deepspeed/runtime/zero/stage3.py
+ * load_hp_checkpoint_state_from_checkpoint_dir_stage3. */
+static struct value *stage3_state(const struct resolve *r, struct arena *a,
+				  const struct value *dict,
+				  struct value *groups)
+{
+	struct value *const out = value_new(a, VALUE_DICT);
+	struct value *const state = value_new(a, VALUE_DICT);
+	struct value *const first = value_new(a, VALUE_DICT);
+	struct value *const step = find_step(r, dict);
+	bool ok = out && state && first;
+
+	if (ok && step)
+		ok = value_dict_set(a, first, "step", step);
+	ok = ok &&
+	     value_dict_add(a, &state->dict, value_new_int(a, 0), first) &&
+	     value_dict_set(a, out, "state", state) &&
+	     value_dict_set(a, out, KEY_PARAM_GROUPS, groups);
+	return ok ? out : NULL;
+}
+
+static struct value *build_root(const struct resolve *r, struct arena *a,
+				const struct value *dict,
+				const struct value *version)
+{
+	const bool zero3 = r->model.cats[0].zero3;
+	const struct value_dict *const from = value_pairs(dict);
+	struct value *const root = value_new(a, VALUE_DICT);
+	struct value *groups = value_find_path(
+		dict,
+		zero3 ? KEY_OPTIMIZER_STATE_DICT : KEY_BASE_OPTIMIZER_STATE,
+		KEY_PARAM_GROUPS, NULL);
+	bool ok = root;
+
+	for (size_t i = 0; ok && i < from->n; i++) {
+		const struct value_pair *const p = &from->v[i];
+
+		if (zero3 && !r->any_stage)
+			ok = value_dict_add(a, &root->dict, p->key, p->val);
+		else if (!is_sharded(p->key))
+			ok = value_dict_add(a, &root->dict, p->key,
+					    replaced(a, p->key, p->val,
+						     r->dir.dp_degree));
+	}
+	if (!groups)
+		groups = empty_groups(a, r->model.cats[0].ngroups);
+	if (r->any_stage)
+		ok = ok && value_dict_set(a, root, KEY_OPTIMIZER_STATE_DICT,
+					  stage3_state(r, a, dict, groups));
+	/* Stages 1 and 2 want a version here; stage 3 keeps it outside. */
+	if (ok && r->any_stage && zero3 && version &&
+	    !value_find(root, KEY_DS_VERSION))
+		ok = value_dict_set(a, root, KEY_DS_VERSION,
+				    (struct value *)version);
+	ok = ok && value_dict_set(a, root, KEY_PARAM_GROUPS, groups);
+	return ok ? root : NULL;
+}
+
+/* pickle_dump, with messages that name the shard. */
+static int dump(const struct ptfile *pt, const struct value *root,
+		struct bytebuf *pickle, struct pickle_storages *s,
+		struct errmsg *err)
+{
+	struct errmsg why = { "" };
+	const int rc = pickle_dump(root, pickle, s, &why);
+
+	return rc ? errmsg_set(err, rc, "%s: %s", pt->src.name, why.text) : 0;
+}
+
+/* Where the storages of the pickle lie in the shard. */
+static int map_storages(const struct ptfile *pt,
+			const struct pickle_storages *s, struct extent_map *out,
+			uint64_t *len, struct errmsg *err)
+{
+	for (size_t i = 0; i < s->n; i++) {
+		enum dtype dtype;
+		const char *key;
+		uint64_t numel, at;
+		int rc;
+
+		rc = tensor_storage(s->pid[i], pt->src.name, &dtype, &key,
+				    &numel, err);
+		if (rc)
+			return rc;
+		if (numel > INT64_MAX / 16)
+			return errmsg_set(err, -EBADMSG,
+					  "%s: storage of %llu elements",
+					  pt->src.name,
+					  (unsigned long long)numel);
+		len[i] = numel * dtype_size(dtype);
+		rc = ptfile_storage(pt, key, len[i], &at, err);
+		if (rc)
+			return rc;
+		if (!extent_add(&out[i], EXTENT_SHARD, len[i], 0, at, dtype))
+			return errmsg_set(err, -ENOMEM, "%s: out of memory",
+					  pt->src.name);
+	}
+	return 0;
+}
+
+static int build(const struct resolve *r, const struct ptfile *pt,
+		 struct content *out, struct errmsg *err)
+{
+	const struct value *const dict =
+		value_find(pt->root, KEY_OPTIMIZER_STATE_DICT);
+	struct pickle_storages s = { 0 };
+	struct bytebuf pickle = { 0 };
+	struct arena a = { 0 };
+	struct value *const root = build_root(r, &a, dict,
+			value_find(pt->root, KEY_DS_VERSION));
+	uint64_t *len = NULL;
+	int rc = root ? dump(pt, root, &pickle, &s, err) : -ENOMEM;
+
+	*out = (struct content){ 0 };
+	if (!rc) {
+		out->storages = calloc(s.n + 1, sizeof(*out->storages));
+		out->nstorages = s.n;
+		len = calloc(s.n + 1, sizeof(*len));
+		rc = out->storages && len ?
+			     map_storages(pt, &s, out->storages, len, err) :
+			     -ENOMEM;
+	}
+	if (!rc)
+		rc = ptwrite_init(&out->w, PREFIX, &pickle, len, s.n, err);
+	if (rc)
+		content_done(out);
+	if (rc == -ENOMEM)
+		errmsg_set(err, rc, "%s: out of memory", pt->src.name);
+	pickle_storages_done(&s);
+	bytebuf_done(&pickle);
+	arena_done(&a);
+	free(len);
+	return rc;
+}
+
+int content_of_optimizer(struct resolve *r, struct content *out,
+			 struct errmsg *err)
+{
+	const struct shard *profile;
+	struct ptfile pt;
+	int rc;
+
+	/* Checks that it is an optimizer shard of this checkpoint. */
+	rc = resolve_profile(r, 0, &profile, err);
+	if (!rc)
+		rc = ckdir_open_file(&r->dir.optim[0], &pt, err);
+	if (rc)
+		return rc;
+	rc = build(r, &pt, out, err);
+	ptfile_close(&pt);
+	return rc;
+}

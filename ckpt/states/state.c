@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a universal checkpoint has of one state of one parameter, in the forms
+ * that uc_file.c lists.  Tensors that the converter has copied from a module
+ * are the views that they were there, so their elements may lie in another
+ * order, or with others between them.
+ */
+#include "ckpt/states/state.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/bytes.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/pickle/value.h"
+
+static void set_tensor(struct state *s, const struct tensor *t, uint64_t at)
+{
+	s->t = *t;
+	s->at = at;
+	/* Which of the last dimensions lie in one row. */
+	s->outer = t->ndim;
+	s->run = 1;
+	while (s->outer && (t->shape[s->outer - 1] == 1 ||
+			    t->stride[s->outer - 1] == s->run))
+		s->run *= t->shape[--s->outer];
+}
+
+static int open_tensor(struct state *s, const struct value *v, bool bare,
+		       struct errmsg *err)
+{
+	struct tensor t;
+	uint64_t at;
+	const int rc = ptfile_tensor(&s->pt, v, "tensor", &t, &at, err);
+
+	if (rc)
+		return rc;
+	set_tensor(s, &t, at);
+	s->flat = bare && t.ndim == 1;
+	return 0;
+}
+
+static int open_number(struct state *s, const struct value *v,
+		       struct errmsg *err)
+{
+	uint64_t bits;
+	int64_t i;
+
+	if (value_get_int(v, &i)) {
+		tensor_init(&s->t, DTYPE_I64, NULL, 0, false);
+		bits = (uint64_t)i;
+	} else if (v->kind == VALUE_FLOAT) {
+		tensor_init(&s->t, DTYPE_F64, NULL, 0, false);
+		memcpy(&bits, &v->f, sizeof(bits));
+	} else {
+		return errmsg_set(err, -EBADMSG,
+				  "%s: holds a %s, neither a tensor nor a"
+				  " number", s->pt.src.name,
+				  value_kind_name(v));
+	}
+	put_le64(s->number, bits);
+	s->is_number = true;
+	return 0;
+}
+
+int state_open_source(struct state *s, const struct source *src,
+		      struct errmsg *err)
+{
+	const struct value *param, *v;
+	int rc;
+
+	*s = (struct state){ 0 };
+	rc = ptfile_open_source(&s->pt, src, err);
+	if (rc)
+		return rc;
+	param = value_find(s->pt.root, "param");
+	v = param ? param : s->pt.root;
+	rc = tensor_is(v) ? open_tensor(s, v, !param, err) :
+			    open_number(s, v, err);
+	if (rc)
+		state_close(s);
+	return rc;
+}
+
+int state_open(struct state *s, const char *path, struct errmsg *err)
+{
+	char *const name = strdup(path);
+	struct source src;
+	int rc;
+
+	if (!name)
+		return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+	rc = source_open(&src, name, err);
+	if (!rc)
+		rc = state_open_source(s, &src, err);
+	if (rc)
+		free(name);
+	else
+		s->path = name;
+	return rc;
+}
+
+void state_init(struct state *s, const struct source *src,
+		const struct tensor *t, uint64_t at)
+{
+	*s = (struct state){ .pt.src = *src };
+	set_tensor(s, t, at);
+}
+
+void state_close(struct state *s)
+{
+	ptfile_close(&s->pt);
+	free(s->path);
+	s->path = NULL;
+}
+
+/* Where an element is in the storage. */
+static uint64_t place(const struct state *s, uint64_t element)
+{
+	uint64_t at = s->t.storage_offset + element % s->run;
+	uint64_t i = element / s->run;
+
+	for (unsigned d = s->outer; d-- > 0; i /= s->t.shape[d])
+		at += i % s->t.shape[d] * s->t.stride[d];
+	return at;
+}
+
+int state_read(const struct state *s, uint64_t first, size_t n, void *out,
+	       struct errmsg *err)
+{
+	const size_t item = dtype_size(s->t.dtype);
+	uint8_t *to = out;
+	int rc = 0;
+
+	if (s->is_number) {
+		memcpy(to, s->number, n * item);
+		return 0;
+	}
+	while (n && !rc) {
+		const uint64_t left = s->run - first % s->run;
+		const size_t some = n < left ? n : (size_t)left;
+
+		rc = source_read(&s->pt.src, to, some * item,
+				 s->at + place(s, first) * item, err);
+		to += some * item;
+		first += some;
+		n -= some;
+	}
+	return rc;
+}

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A ZeRO checkpoint: the files of its universal tree, none of which exists.
+ * They are those for engines of any stage, which tell shapes and steps also
+ * where the stage's own do not.
+ *
+ * Beside weights alone it has fp32 of the weights that its views show: of ZeRO-3
+ * the tree has no buffers and frozen parameters, of the other stages tied names
+ * as the model had them, rounded to its type, and vocabularies without padding.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/vfile/gather.h"
+#include "ckpt/weights/weights_file.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/plan/plan_universal.h"
+#include "ckpt/base/source.h"
+#include "ckpt/states/state.h"
+#include "ckpt/states/statetree_impl.h"
+#include "ckpt/vfile/vfile.h"
+#include "ckpt/weights/weights.h"
+
+#define WEIGHTS "fp32"
+
+/* A weight by its name. */
+struct named {
+	const char *name;
+	size_t i;
+};
+
+struct zero_tree {
+	struct statetree t;
+	struct plan *plan;
+	const struct weights *w; /* NULL: fp32 is the tree's */
+	struct named *by_name;   /* all of them, sorted */
+};
+
+static struct zero_tree *zero_of(struct statetree *t)
+{
+	return (struct zero_tree *)t;
+}
+
+static struct plan *plan_of(struct statetree *t)
+{
+	return zero_of(t)->plan;
+}
+
+/* --- weights --------------------------------------------------------------------- */
+
+static int by_weights_name(const void *a, const void *b)
+{
+	const struct named *const x = a, *const y = b;
+
+	return strcmp(x->name, y->name);
+}
+
+/* The number of a weight; false if there is none of that name. */
+static bool find_weight(const struct zero_tree *z, const char *name, size_t *out)
+{
+	const struct named key = { .name = name }, *found = NULL;
+
+	if (z->w)
+		found = bsearch(&key, z->by_name, z->w->n, sizeof(key),
+				by_weights_name);
+	if (found)
+		*out = found->i;
+	return found;
+}
+
+static int take_weights(struct statetree *t, struct errmsg *err)
+{
+	struct zero_tree *const z = zero_of(t);
+	const struct weights *w;
+	int rc = plan_universal_weights(z->plan, &w, err);
+
+	if (rc)
+		return rc;
+	z->by_name = malloc((w->n + 1) * sizeof(*z->by_name));
+	if (!z->by_name)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	for (size_t i = 0; !rc && i < w->n; i++) {
+		z->by_name[i] = (struct named){ w->v[i]->name, i };
+		rc = statetree_add(t, w->v[i]->name, err);
+	}
+	if (rc)
+		return rc;
+	qsort(z->by_name, w->n, sizeof(*z->by_name), by_weights_name);
+	z->w = w;
+	return 0;
+}
+
+static int states(struct statetree *t, const char *param,
+		  struct statetree_states *out, struct errmsg *err)
+{
+	struct plan *const p = plan_of(t);
+	struct plan_entry e;
+	uint64_t dir, pos = 0;
+	size_t weight;
+	int rc = plan_lookup(p, PLAN_ZERO, param, &dir, err);
+
+	if (rc == -ENOENT && find_weight(zero_of(t), param, &weight))
+		return statetree_add_state(out, WEIGHTS, strlen(WEIGHTS), err);
+	if (rc)
+		return rc;
+	while ((rc = plan_next(p, dir, &pos, &e, err)) == 1) {
+		rc = statetree_add_file(out, e.name, err);
+		if (rc)
+			break;
+	}
+	return rc;
+}
+
+/* --- a planned file as a source ------------------------------------------------ */
+
+static int read_file(const struct source *s, void *buf, size_t len,
+		     uint64_t off, struct errmsg *err)
+{
+	const int64_t n = vfile_read(s->ctx, buf, len, off, err);
+
+	return n < 0 ? (int)n : 0;
+}
+
+static void close_file(struct source *s)
+{
+	vfile_free(s->ctx);
+}
+
+static struct source source_of(const struct statetree *t, struct vfile *file)
+{
+	static const struct source_ops ops = { .read = read_file,
+					       .close = close_file };
+
+	return (struct source){ .name = t->path,
+				.size = vfile_size(file),
+				.fd = -1,
+				.ops = &ops,
+				.ctx = file };
+}
+
+/* A file that has nothing but the weight, of the type that views give it. */
+static int open_weight(struct statetree *t, size_t weight, struct state *out,
+		       struct errmsg *err)
+{
+	const struct zero_tree *const z = zero_of(t);
+	const struct hffile_set set = { .w = z->w, .dtype = DTYPE_F32 };
+	const struct weight *const x = z->w->v[weight];
+	const enum dtype dtype = hffile_dtype(&set, weight);
+	struct extent_map map = { 0 };
+	struct gathers gathers = { 0 };
+	struct bytebuf head = { 0 };
+	struct vfile *file = NULL;
+	int rc = weights_add(z->w, weight, plan_resolve(z->plan), dtype, &map,
+			     &gathers, err);
+
+	if (!rc) {
+		file = vfile_new_tensors(plan_shards(z->plan), &head, &map, 1,
+					 &gathers, err);
+		rc = file ? 0 : -ENOMEM;
+	}
+	if (file) {
+		const struct source src = source_of(t, file);
+		struct tensor tensor;
+
+		tensor_init(&tensor, dtype, x->shape, x->ndim, false);
+		state_init(out, &src, &tensor, 0);
+	}
+	extent_done(&map);
+	gathers_done(&gathers);
+	return rc;
+}
+
+static int open_state(struct statetree *t, const char *param, const char *name,
+		      struct state *out, struct errmsg *err)
+{
+	struct plan *const p = plan_of(t);
+	struct source src;
+	struct vfile *file;
+	uint64_t node;
+	size_t weight;
+	char *entry;
+	int rc;
+
+	if (strcmp(name, WEIGHTS) == 0 && find_weight(zero_of(t), param, &weight))
+		return open_weight(t, weight, out, err);
+	rc = plan_lookup(p, PLAN_ZERO, param, &node, err);
+	if (rc)
+		return rc;
+	if (asprintf(&entry, "%s.pt", name) < 0)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	rc = plan_lookup(p, node, entry, &node, err);
+	free(entry);
+	if (!rc)
+		rc = plan_file_open(p, node, &file, err);
+	if (rc)
+		return rc;
+	src = source_of(t, file);
+	return state_open_source(out, &src, err);
+}
+
+/* ------------------------------------------------------------------------------ */
+
+static int ties(struct statetree *t, struct errmsg *err)
+{
+	const struct weights *w;
+	int rc = plan_universal_weights(plan_of(t), &w, err);
+
+	for (size_t i = 0; !rc && i < w->n; i++)
+		if (w->v[i]->same != i)
+			rc = statetree_add_tie(t, w->v[i]->name,
+					       w->v[w->v[i]->same]->name, err);
+	return rc;
+}
+
+static void close_tree(struct statetree *t)
+{
+	plan_close(plan_of(t));
+	free(zero_of(t)->by_name);
+	free(t);
+}
+
+static int list(struct statetree *t, struct errmsg *err)
+{
+	struct plan *const p = plan_of(t);
+	struct plan_entry e;
+	uint64_t pos = 0;
+	int rc;
+
+	while ((rc = plan_next(p, PLAN_ZERO, &pos, &e, err)) == 1) {
+		rc = plan_is_dir(p, e.node) ? statetree_add(t, e.name, err) : 0;
+		if (rc)
+			break;
+	}
+	return rc;
+}
+
+int statetree_open_zero(const char *path, struct statetree **out,
+			struct errmsg *err)
+{
+	static const struct statetree_ops ops = { .kind = "ZeRO checkpoint",
+						  .take_weights = take_weights,
+						  .states = states,
+						  .open_state = open_state,
+						  .ties = ties,
+						  .close = close_tree };
+	/* Nobody looks at the checksums of files that are not there. */
+	static const struct plan_options options = { .kind = PLAN_UNIVERSAL,
+						     .crc_zero = true,
+						     .any_stage = true };
+	struct zero_tree *const z = calloc(1, sizeof(*z));
+	int rc;
+
+	if (!z)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	z->t.ops = &ops;
+	rc = plan_open(path, &options, &z->plan, err);
+	if (!rc)
+		rc = plan_check(z->plan, err);
+	if (!rc)
+		rc = list(&z->t, err);
+	if (rc)
+		statetree_close(&z->t);
+	else
+		*out = &z->t;
+	return rc;
+}

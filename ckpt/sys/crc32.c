@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/sys/crc32.h"
+
+#include <errno.h>
+#include <isa-l/crc.h>
+#include <pthread.h>
+#include <zlib.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/sys/parallel.h"
+#include "ckpt/sys/scratch.h"
+
+/* Bytes that one thread sums at a time: some pieces for each, since one may
+ * start late.  Below the least it sums them faster than another one starts. */
+#define PIECES_EACH 4
+#define PIECE_MIN (UINT64_C(2) << 20)
+#define PIECE_MAX (UINT64_C(16) << 20)
+
+uint32_t checksum_add(uint32_t crc, const void *bytes, size_t len)
+{
+	return crc32_gzip_refl(crc, bytes, len);
+}
+
+struct summing {
+	checksum_step *step;
+	void *ctx;
+	struct checksum *v; /* pieces, in the order of ranges */
+	size_t n;
+	pthread_mutex_t lock; /* protects the two below */
+	size_t failed_at;
+	struct errmsg *err;
+};
+
+static int sum_indexed(void *ctx, size_t i)
+{
+	struct summing *const s = ctx;
+	struct errmsg err = { "" };
+	const int rc = s->step(s->ctx, &s->v[i], &err);
+
+	if (!rc)
+		return 0;
+	pthread_mutex_lock(&s->lock);
+	if (i < s->failed_at) {
+		s->failed_at = i;
+		if (s->err)
+			*s->err = err;
+	}
+	pthread_mutex_unlock(&s->lock);
+	return rc;
+}
+
+static uint64_t piece_len(const struct checksum *v, size_t n, unsigned width)
+{
+	uint64_t total = 0, len;
+
+	for (size_t i = 0; i < n; i++)
+		total += v[i].len;
+	len = total / (width > 1 ? width * PIECES_EACH : 1);
+	len = (len / CHECKSUM_CHUNK + 1) * CHECKSUM_CHUNK;
+	return len < PIECE_MIN ? PIECE_MIN : len > PIECE_MAX ? PIECE_MAX : len;
+}
+
+static size_t count_pieces(uint64_t len, uint64_t piece)
+{
+	return (size_t)((len + piece - 1) / piece);
+}
+
+/* Pieces of every range; the first one goes on from what came before. */
+static void cut(struct summing *s, const struct checksum *v, size_t n,
+		uint64_t piece)
+{
+	for (size_t i = 0; i < n; i++)
+		for (uint64_t at = 0; at < v[i].len; at += piece) {
+			const uint64_t left = v[i].len - at;
+
+			s->v[s->n++] = (struct checksum){
+				.off = v[i].off + at,
+				.len = left < piece ? left : piece,
+				.crc = at ? 0 : v[i].crc,
+				.unsummed = v[i].unsummed,
+			};
+		}
+}
+
+uint32_t checksum_zeros(uint64_t len)
+{
+	static const uint8_t zero;
+	uint32_t sum = 0, power = checksum_add(0, &zero, 1);
+
+	/* Twice as many with each bit of the length. */
+	for (uint64_t n = 1; n && n <= len; n <<= 1) {
+		if (len & n)
+			sum = (uint32_t)crc32_combine(sum, power, (z_off_t)n);
+		power = (uint32_t)crc32_combine(power, power, (z_off_t)n);
+	}
+	return sum;
+}
+
+static void combine(const struct checksum *piece, struct checksum *v, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		const uint64_t end = v[i].off + v[i].len;
+
+		for (uint64_t at = v[i].off; at < end; piece++) {
+			if (at == v[i].off)
+				v[i].crc = piece->crc;
+			else if (!v[i].unsummed)
+				v[i].crc = (uint32_t)crc32_combine(
+					v[i].crc, piece->crc,
+					(z_off_t)piece->len);
+			at += piece->len;
+		}
+	}
+}
+
+int checksum_pieces(struct checksum *v, size_t n, unsigned width,
+		    struct crew *crew, checksum_step *step, void *ctx,
+		    struct errmsg *err)
+{
+	const uint64_t piece = piece_len(v, n, width + (crew != NULL));
+	struct summing s = { .step = step, .ctx = ctx, .failed_at = SIZE_MAX,
+			     .err = err };
+	size_t pieces = 0;
+	int rc;
+
+	for (size_t i = 0; i < n; i++)
+		pieces += count_pieces(v[i].len, piece);
+	s.v = scratch_take(pieces * sizeof(*s.v));
+	if (!s.v)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	cut(&s, v, n, piece);
+	pthread_mutex_init(&s.lock, NULL);
+	rc = crew ? crew_for(crew, s.n, width, sum_indexed, &s)
+		  : parallel_for(s.n, width, sum_indexed, &s);
+	pthread_mutex_destroy(&s.lock);
+	if (!rc)
+		combine(s.v, v, n);
+	scratch_give(s.v);
+	return rc;
+}
+
+struct reading {
+	checksum_read *read;
+	void *ctx;
+};
+
+static int read_piece(void *ctx, struct checksum *p, struct errmsg *err)
+{
+	const struct reading *const r = ctx;
+	uint8_t *const buf = scratch_take(CHECKSUM_CHUNK);
+	int rc = buf ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+
+	for (uint64_t done = 0; !rc && done < p->len;) {
+		const uint64_t left = p->len - done;
+		const size_t n = left < CHECKSUM_CHUNK ? (size_t)left :
+							 CHECKSUM_CHUNK;
+
+		rc = r->read(r->ctx, buf, n, p->off + done, err);
+		if (!rc)
+			p->crc = checksum_add(p->crc, buf, n);
+		done += n;
+	}
+	scratch_give(buf);
+	return rc;
+}
+
+int checksum_ranges(struct checksum *v, size_t n, unsigned width,
+		    checksum_read *read, void *ctx, struct errmsg *err)
+{
+	struct reading r = { .read = read, .ctx = ctx };
+
+	return checksum_pieces(v, n, width, NULL, read_piece, &r, err);
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Fork and join over an index range.  Threads are started per call: the work
+ * handed out here (parsing shards, summing tens of megabytes) takes
+ * milliseconds, a thread takes microseconds, and a server that has no pool
+ * has nothing to shut down.
+ */
+#include "ckpt/sys/parallel.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+
+struct job {
+	pthread_mutex_t lock; /* protects all below */
+	size_t next;
+	size_t n;
+	size_t failed_at;
+	int rc;
+
+	int (*work)(void *ctx, size_t i);
+	void *ctx;
+};
+
+unsigned parallel_width(void)
+{
+	cpu_set_t set;
+
+	if (sched_getaffinity(0, sizeof(set), &set) < 0)
+		return 1;
+
+	const int n = CPU_COUNT(&set);
+
+	return n > 0 ? (unsigned)n : 1;
+}
+
+static void *run(void *arg)
+{
+	struct job *const job = arg;
+
+	pthread_mutex_lock(&job->lock);
+	while (job->next < job->n && !job->rc) {
+		const size_t i = job->next++;
+
+		pthread_mutex_unlock(&job->lock);
+
+		const int rc = job->work(job->ctx, i);
+
+		pthread_mutex_lock(&job->lock);
+		if (rc && (!job->rc || i < job->failed_at)) {
+			job->rc = rc;
+			job->failed_at = i;
+		}
+	}
+	pthread_mutex_unlock(&job->lock);
+	return NULL;
+}
+
+/* On `width` threads, this one among them. */
+static void run_all(struct job *job, unsigned width)
+{
+	pthread_t *const threads = malloc(width * sizeof(*threads));
+	size_t started = 0;
+
+	/* Fewer threads than wanted only make it slower. */
+	while (threads && started + 1 < width && started + 1 < job->n &&
+	       pthread_create(&threads[started], NULL, run, job) == 0)
+		started++;
+	run(job);
+	while (started)
+		pthread_join(threads[--started], NULL);
+	free(threads);
+}
+
+int parallel_for(size_t n, unsigned width, int (*work)(void *ctx, size_t i),
+		 void *ctx)
+{
+	struct job job = { .n = n, .work = work, .ctx = ctx };
+	int rc = 0;
+
+	if (n < 2 || width < 2) {
+		for (size_t i = 0; i < n && !rc; i++)
+			rc = work(ctx, i);
+		return rc;
+	}
+	pthread_mutex_init(&job.lock, NULL);
+	run_all(&job, width);
+	pthread_mutex_destroy(&job.lock);
+	return job.rc;
+}
+
+void crew_init(struct crew *c)
+{
+	*c = (struct crew){ 0 };
+	pthread_mutex_init(&c->lock, NULL);
+	pthread_cond_init(&c->left, NULL);
+}
+
+void crew_done(struct crew *c)
+{
+	pthread_cond_destroy(&c->left);
+	pthread_mutex_destroy(&c->lock);
+}
+
+int crew_for(struct crew *c, size_t n, unsigned width,
+	     int (*work)(void *ctx, size_t i), void *ctx)
+{
+	struct job job = { .n = n, .work = work, .ctx = ctx };
+
+	pthread_mutex_init(&job.lock, NULL);
+	pthread_mutex_lock(&c->lock);
+	c->job = &job;
+	pthread_mutex_unlock(&c->lock);
+	run_all(&job, width);
+	pthread_mutex_lock(&c->lock);
+	c->job = NULL;
+	while (c->helping)
+		pthread_cond_wait(&c->left, &c->lock);
+	pthread_mutex_unlock(&c->lock);
+	pthread_mutex_destroy(&job.lock);
+	return job.rc;
+}
+
+void crew_help(struct crew *c, unsigned most)
+{
+	struct job *job;
+
+	pthread_mutex_lock(&c->lock);
+	job = c->helping < most ? c->job : NULL;
+	if (job) {
+		c->helping++;
+		pthread_mutex_unlock(&c->lock);
+		run(job);
+		pthread_mutex_lock(&c->lock);
+		if (--c->helping == 0)
+			pthread_cond_signal(&c->left);
+	}
+	pthread_mutex_unlock(&c->lock);
+}

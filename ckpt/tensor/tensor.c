@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors as torch pickles them.  torch/_tensor.py __reduce_ex__ writes
+ * REDUCE nodes of a few rebuild functions:
+ *
+ *   _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks)
+ *   _rebuild_tensor_v3(... same ..., dtype)       dtypes without a storage class
+ *   _rebuild_from_type_v2(func, type, args, state)  tensors with attributes:
+ *                                     every fp32_flat_groups entry of ZeRO-3
+ *   _rebuild_parameter(tensor, requires_grad, hooks)
+ */
+#include "ckpt/tensor/tensor.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "ckpt/base/arena.h"
+#include "ckpt/base/checked.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/pickle/value.h"
+
+/* A tensor of attributes around a parameter around a tensor is the deepest
+ * nesting that torch makes. */
+#define TENSOR_WRAP_MAX 4
+
+static const struct {
+	const char *name;
+	const char *storage;
+	size_t size;
+} dtypes[] = {
+	[DTYPE_F64] = { "float64", "DoubleStorage", 8 },
+	[DTYPE_F32] = { "float32", "FloatStorage", 4 },
+	[DTYPE_F16] = { "float16", "HalfStorage", 2 },
+	[DTYPE_BF16] = { "bfloat16", "BFloat16Storage", 2 },
+	[DTYPE_I64] = { "int64", "LongStorage", 8 },
+	[DTYPE_I32] = { "int32", "IntStorage", 4 },
+	[DTYPE_I16] = { "int16", "ShortStorage", 2 },
+	[DTYPE_I8] = { "int8", "CharStorage", 1 },
+	[DTYPE_U8] = { "uint8", "ByteStorage", 1 },
+	[DTYPE_BOOL] = { "bool", "BoolStorage", 1 },
+	[DTYPE_C64] = { "complex64", "ComplexFloatStorage", 8 },
+	[DTYPE_C128] = { "complex128", "ComplexDoubleStorage", 16 },
+	[DTYPE_OTHER] = { "untyped", "UntypedStorage", 1 },
+	[DTYPE_U16] = { "uint16", NULL, 2 },
+	[DTYPE_U32] = { "uint32", NULL, 4 },
+	[DTYPE_U64] = { "uint64", NULL, 8 },
+	[DTYPE_F8_E4M3] = { "float8_e4m3fn", NULL, 1 },
+	[DTYPE_F8_E5M2] = { "float8_e5m2", NULL, 1 },
+};
+
+size_t dtype_size(enum dtype d)
+{
+	return dtypes[d].size;
+}
+
+const char *dtype_name(enum dtype d)
+{
+	return dtypes[d].name;
+}
+
+const char *dtype_storage_class(enum dtype d)
+{
+	return dtypes[d].storage;
+}
+
+/* `v` as a call of torch._utils.<name>: its arguments, or NULL. */
+static const struct value_seq *call_args(const struct value *v,
+					 const char *module, const char *name)
+{
+	if (!v || v->kind != VALUE_REDUCE ||
+	    !value_is_global(v->obj->callable, module, name) ||
+	    v->obj->args->kind != VALUE_TUPLE)
+		return NULL;
+	return &v->obj->args->seq;
+}
+
+static bool is_rebuild(const struct value *f)
+{
+	return f && f->kind == VALUE_GLOBAL &&
+	       strcmp(f->global.module, "torch._utils") == 0 &&
+	       (strcmp(f->global.name, "_rebuild_tensor") == 0 ||
+		strcmp(f->global.name, "_rebuild_tensor_v2") == 0 ||
+		strcmp(f->global.name, "_rebuild_tensor_v3") == 0);
+}
+
+/*
+ * Strip wrappers: the arguments of the innermost rebuild call, or NULL if
+ * `v` is not a tensor.
+ */
+static const struct value_seq *rebuild_args(const struct value *v)
+{
+	for (int depth = 0; depth < TENSOR_WRAP_MAX; depth++) {
+		const struct value_seq *a;
+
+		a = call_args(v, "torch._tensor", "_rebuild_from_type_v2");
+		if (a) {
+			if (a->n < 3 || a->v[2]->kind != VALUE_TUPLE)
+				return NULL;
+			if (is_rebuild(a->v[0]))
+				return &a->v[2]->seq;
+			if (!value_is_global(a->v[0], "torch._utils",
+					     "_rebuild_parameter") ||
+			    a->v[2]->seq.n < 1)
+				return NULL;
+			v = a->v[2]->seq.v[0];
+			continue;
+		}
+		a = call_args(v, "torch._utils", "_rebuild_parameter");
+		if (!a)
+			a = call_args(v, "torch._utils",
+				      "_rebuild_parameter_with_state");
+		if (a) {
+			if (a->n < 1)
+				return NULL;
+			v = a->v[0];
+			continue;
+		}
+		if (v && v->kind == VALUE_REDUCE &&
+		    is_rebuild(v->obj->callable) &&
+		    v->obj->args->kind == VALUE_TUPLE)
+			return &v->obj->args->seq;
+		return NULL;
+	}
+	return NULL;
+}
+
+bool tensor_is(const struct value *v)
+{
+	return rebuild_args(v) != NULL;
+}
+
+const struct value *tensor_attribute(const struct value *v, const char *name)
+{
+	const struct value_seq *const a =
+		call_args(v, "torch._tensor", "_rebuild_from_type_v2");
+
+	return a && a->n > 3 ? value_find(a->v[3], name) : NULL;
+}
+
+int tensor_storage(const struct value *pid, const char *name,
+		   enum dtype *dtype, const char **key, uint64_t *numel,
+		   struct errmsg *err)
+{
+	if (!pid || pid->kind != VALUE_STORAGE)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: a tensor without a storage", name);
+
+	/* pickle_read.c lets only this shape of persistent id through. */
+	const struct value_seq *const id = &pid->pid->seq;
+	const struct value *const cls = id->v[1];
+
+	if (strcmp(cls->global.module, "torch") == 0 ||
+	    strcmp(cls->global.module, "torch.storage") == 0)
+		for (size_t i = 0; i <= DTYPE_OTHER; i++)
+			if (strcmp(cls->global.name, dtypes[i].storage) == 0) {
+				*dtype = (enum dtype)i;
+				*key = id->v[2]->str.p;
+				*numel = (uint64_t)id->v[4]->i;
+				return 0;
+			}
+	return errmsg_set(err, -ENOTSUP, "%s: storage of unknown type %s.%s",
+			  name, cls->global.module, cls->global.name);
+}
+
+static int get_dims(const struct value *v, const char *name, uint64_t *out,
+		    size_t *n, struct errmsg *err)
+{
+	const struct value_seq *const dims = value_items(v);
+
+	if (!dims || dims->n > TENSOR_DIMS_MAX)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: malformed tensor size or stride", name);
+	for (size_t i = 0; i < dims->n; i++) {
+		int64_t d;
+
+		if (!value_get_int(dims->v[i], &d) || d < 0)
+			return errmsg_set(err, -EBADMSG,
+					  "%s: tensor size or stride %zu is not"
+					  " a count", name, i);
+		out[i] = (uint64_t)d;
+	}
+	*n = dims->n;
+	return 0;
+}
+
+int tensor_check_view(struct tensor *t, const char *name, struct errmsg *err)
+{
+	uint64_t last = t->storage_offset;
+	bool empty = false;
+
+	t->numel = 1;
+	for (unsigned i = 0; i < t->ndim; i++)
+		empty |= t->shape[i] == 0;
+	if (empty) {
+		t->numel = 0;
+		return 0;
+	}
+	for (unsigned i = 0; i < t->ndim; i++) {
+		uint64_t reach;
+
+		if (!checked_mul(t->numel, t->shape[i], &t->numel) ||
+		    !checked_mul(t->shape[i] - 1, t->stride[i], &reach) ||
+		    !checked_add(last, reach, &last))
+			return errmsg_set(err, -EBADMSG,
+					  "%s: tensor size overflows", name);
+	}
+	if (last >= t->storage_numel)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: tensor reaches element %llu of a storage"
+				  " of %llu", name, (unsigned long long)last,
+				  (unsigned long long)t->storage_numel);
+	return 0;
+}
+
+int tensor_from_value(const struct value *v, const char *name,
+		      struct tensor *out, struct errmsg *err)
+{
+	const struct value_seq *const a = rebuild_args(v);
+	struct tensor t = { 0 };
+	size_t nshape, nstride;
+	int64_t offset;
+	int rc;
+
+	if (!a)
+		return errmsg_set(err, -ENOTSUP, "%s: expected a tensor, found %s",
+				  name, value_kind_name(v));
+	if (a->n < 4)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: tensor with %zu arguments", name, a->n);
+	rc = tensor_storage(a->v[0], name, &t.dtype, &t.storage_key,
+			    &t.storage_numel, err);
+	if (rc)
+		return rc;
+	if (!value_get_int(a->v[1], &offset) || offset < 0)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: bad tensor storage offset", name);
+	t.storage_offset = (uint64_t)offset;
+	rc = get_dims(a->v[2], name, t.shape, &nshape, err);
+	if (!rc)
+		rc = get_dims(a->v[3], name, t.stride, &nstride, err);
+	if (rc)
+		return rc;
+	if (nshape != nstride)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: tensor with %zu sizes but %zu strides",
+				  name, nshape, nstride);
+	t.ndim = (unsigned)nshape;
+	t.requires_grad = a->n > 4 && a->v[4]->kind == VALUE_BOOL && a->v[4]->b;
+	rc = tensor_check_view(&t, name, err);
+	if (rc)
+		return rc;
+	*out = t;
+	return 0;
+}
+
+void tensor_init(struct tensor *t, enum dtype dtype, const uint64_t *shape,
+		 unsigned ndim, bool requires_grad)
+{
+	*t = (struct tensor){
+		.dtype = dtype, .ndim = ndim, .numel = 1, .storage_key = "0",
+		.requires_grad = requires_grad,
+	};
+	/* torch keeps the strides of an empty tensor as if its zero sizes
+	 * were ones. */
+	for (unsigned i = ndim, step = 0; i-- > 0; step++) {
+		t->shape[i] = shape[i];
+		t->stride[i] = step == 0 ? 1 :
+			       t->stride[i + 1] *
+				       (shape[i + 1] ? shape[i + 1] : 1);
+		t->numel *= shape[i];
+	}
+	t->storage_numel = t->numel;
+}
+
+static struct value *dims_to_value(struct arena *a, const uint64_t *dims,
+				   unsigned n)
+{
+	struct value *const v = value_new(a, VALUE_TUPLE);
+
+	for (unsigned i = 0; v && i < n; i++)
+		if (!value_seq_add(a, &v->seq,
+				   value_new_int(a, (int64_t)dims[i])))
+			return NULL;
+	return v;
+}
+
+static struct value *tuple_of(struct arena *a, size_t n, struct value **v)
+{
+	struct value *const t = value_new(a, VALUE_TUPLE);
+
+	for (size_t i = 0; t && i < n; i++)
+		if (!value_seq_add(a, &t->seq, v[i]))
+			return NULL;
+	return t;
+}
+
+struct value *tensor_to_value(struct arena *a, const struct tensor *t)
+{
+	struct value *const storage = value_new(a, VALUE_STORAGE);
+	struct value *const empty = value_new(a, VALUE_TUPLE);
+
+	if (!storage || !empty)
+		return NULL;
+	storage->pid = tuple_of(a, 5, (struct value *[]){
+		value_new_str(a, "storage"),
+		value_new_global(a, "torch", dtypes[t->dtype].storage),
+		value_new_str(a, t->storage_key),
+		value_new_str(a, "cpu"),
+		value_new_int(a, (int64_t)t->storage_numel),
+	});
+
+	struct value *const args = tuple_of(a, 6, (struct value *[]){
+		storage->pid ? storage : NULL,
+		value_new_int(a, (int64_t)t->storage_offset),
+		dims_to_value(a, t->shape, t->ndim),
+		dims_to_value(a, t->stride, t->ndim),
+		value_new_bool(a, t->requires_grad),
+		value_new_reduce(a, value_new_global(a, "collections",
+						     "OrderedDict"), empty),
+	});
+
+	return args ? value_new_reduce(a, value_new_global(a, "torch._utils",
+							   "_rebuild_tensor_v2"),
+				       args) :
+		      NULL;
+}
+
+bool tensor_is_contiguous(const struct tensor *t)
+{
+	uint64_t expect = 1;
+
+	if (t->numel == 0)
+		return true;
+	for (unsigned i = t->ndim; i-- > 0;) {
+		if (t->shape[i] == 1)
+			continue;
+		if (t->stride[i] != expect)
+			return false;
+		expect *= t->shape[i];
+	}
+	return true;
+}
+
+bool tensor_is_dense(const struct tensor *t)
+{
+	bool used[TENSOR_DIMS_MAX] = { false };
+	uint64_t expect = 1;
+
+	if (t->numel == 0)
+		return true;
+	/* Pick the dimensions from the innermost outwards by their strides. */
+	for (unsigned n = 0; n < t->ndim; n++) {
+		unsigned pick = t->ndim;
+
+		for (unsigned i = 0; i < t->ndim; i++)
+			if (!used[i] && (t->shape[i] == 1 ||
+					 t->stride[i] == expect)) {
+				pick = i;
+				break;
+			}
+		if (pick == t->ndim)
+			return false;
+		used[pick] = true;
+		expect *= t->shape[pick];
+	}
+	return true;
+}

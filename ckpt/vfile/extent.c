@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Extent maps.  The append function is the only writer and owns the
+ * invariant: extents are in order, touch each other and are never empty.
+ */
+#include "ckpt/vfile/extent.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+/* Does a run continue the extent before it, whose length is `len`? */
+static bool continues(const struct extent *e, uint64_t len,
+		      const struct extent *next)
+{
+	if (e->kind != next->kind || e->shard != next->shard)
+		return false;
+	if (e->kind == EXTENT_ZERO)
+		return true;
+	if (extent_is_cast(e))
+		return e->dtype == next->dtype && e->to == next->to &&
+		       e->from + len / dtype_size(e->to) * dtype_size(e->dtype) ==
+			       next->from;
+	return e->from + len == next->from;
+}
+
+/* Append an extent, whose start is filled in. */
+static bool append(struct extent_map *m, struct extent e, uint64_t len)
+{
+	e.start = extent_size(m);
+	if (len == 0)
+		return true;
+	if (m->n &&
+	    continues(&m->v[m->n - 1], e.start - m->v[m->n - 1].start, &e)) {
+		m->v[m->n].start = e.start + len;
+		return true;
+	}
+	if (m->n + 2 > m->cap) {
+		const size_t cap = m->cap ? m->cap * 2 : 8;
+		void *const grown = realloc(m->v, cap * sizeof(*m->v));
+
+		if (!grown)
+			return false;
+		m->v = grown;
+		m->cap = cap;
+	}
+	m->v[m->n++] = e;
+	m->v[m->n] = (struct extent){ .start = e.start + len };
+	assert(m->v[m->n - 1].start < m->v[m->n].start);
+	assert(m->n == 1 ? m->v[0].start == 0 :
+			   m->v[m->n - 2].start < m->v[m->n - 1].start);
+	return true;
+}
+
+bool extent_add(struct extent_map *m, enum extent_kind kind, uint64_t len,
+		uint32_t shard, uint64_t from, enum dtype dtype)
+{
+	const struct extent e = { .kind = kind,
+				  .dtype = dtype,
+				  .to = dtype,
+				  .shard = shard,
+				  .from = from };
+
+	assert(!extent_is_cast(&e));
+	return append(m, e, len);
+}
+
+bool extent_add_cast(struct extent_map *m, uint64_t n, uint32_t shard,
+		     uint64_t from, enum dtype dtype, enum dtype to)
+{
+	const struct extent e = { .kind = dtype == to ? EXTENT_SHARD
+						      : EXTENT_CAST,
+				  .dtype = dtype,
+				  .to = to,
+				  .shard = shard,
+				  .from = from };
+
+	return append(m, e, n * dtype_size(to));
+}
+
+bool extent_append(struct extent_map *m, const struct extent *e)
+{
+	return append(m, *e, e[1].start - e->start);
+}
+
+bool extent_add_all(struct extent_map *m, const struct extent_map *from,
+		    enum dtype dtype, enum dtype to)
+{
+	bool ok = true;
+
+	for (size_t i = 0; ok && i < from->n; i++) {
+		const uint64_t len = from->v[i + 1].start - from->v[i].start;
+		struct extent e = from->v[i];
+
+		assert(e.kind == EXTENT_SHARD || e.kind == EXTENT_GATHER);
+		e.dtype = dtype;
+		e.to = to;
+		if (dtype != to)
+			e.kind = e.kind == EXTENT_SHARD ? EXTENT_CAST
+							: EXTENT_GATHER_CAST;
+		ok = append(m, e, len / dtype_size(dtype) * dtype_size(to));
+	}
+	return ok;
+}
+
+bool extent_add_range(struct extent_map *m, const struct extent_map *from,
+		      uint64_t off, uint64_t len)
+{
+	bool ok = true;
+
+	if (len == 0)
+		return true;
+	assert(off + len <= extent_size(from));
+	for (size_t i = extent_find(from, off); ok && len; i++) {
+		const struct extent *const e = &from->v[i];
+		const uint64_t left = e[1].start - off;
+		const uint64_t n = len < left ? len : left;
+
+		assert(!extent_is_cast(e));
+		ok = extent_add(m, e->kind, n, e->shard,
+				e->from + (off - e->start), e->dtype);
+		off += n;
+		len -= n;
+	}
+	return ok;
+}
+
+uint64_t extent_size(const struct extent_map *m)
+{
+	return m->n ? m->v[m->n].start : 0;
+}
+
+size_t extent_find(const struct extent_map *m, uint64_t off)
+{
+	size_t lo = 0, hi = m->n;
+
+	assert(off < extent_size(m));
+	/* v[lo].start <= off < v[hi].start */
+	while (hi - lo > 1) {
+		const size_t mid = lo + (hi - lo) / 2;
+
+		if (m->v[mid].start <= off)
+			lo = mid;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+void extent_done(struct extent_map *m)
+{
+	free(m->v);
+	*m = (struct extent_map){ 0 };
+}

@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Strided gathers.
+ *
+ * The runs that a read wants of a source mostly lie close together: rows of a
+ * row-parallel weight even follow each other.  So runs are listed, sorted by
+ * source and place, and what is close is read at once into a bounce buffer
+ * and copied from there: short rows take few reads, and a small read takes no
+ * more than it needs.  Runs that are long by themselves are read right where
+ * they belong.
+ */
+#include "ckpt/vfile/gather.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/tensor/arith.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/model/geometry.h"
+#include "ckpt/sys/scratch.h"
+
+/* From this length on, a run is worth a read of its own. */
+#define RUN_DIRECT_MIN (32u << 10)
+
+/* Runs farther apart are not read at once. */
+#define GAP_MAX (4u << 10)
+
+/* The longest read of several runs. */
+#define BOUNCE_MAX (256u << 10)
+
+/* Runs listed at a time. */
+#define RUNS_MAX 4096
+
+/* Bytes of a mean, and of a slice, that are in memory at once. */
+#define MEAN_CHUNK (64u << 10)
+
+static double *make_divisors(const struct geometry *g, int power)
+{
+	double *const v = malloc((g->nscales + 1) * sizeof(*v));
+
+	for (size_t i = 0; v && i < g->nscales; i++)
+		v[i] = pow(g->scales[i], power);
+	return v;
+}
+
+struct gather *gather_new(struct geometry *g, enum dtype dtype, int power,
+			  struct extent_map *sources)
+{
+	struct gather *const x = calloc(1, sizeof(*x));
+
+	assert((!g->mean && !g->nscales) || arith_knows(dtype));
+	if (!x)
+		return NULL;
+	x->g = malloc(sizeof(*x->g));
+	if (g->nscales)
+		x->divisors = make_divisors(g, power);
+	if (!x->g || (g->nscales && !x->divisors)) {
+		free(x->g);
+		free(x->divisors);
+		free(x);
+		return NULL;
+	}
+	*x->g = *g;
+	x->dtype = dtype;
+	x->sources = sources;
+	x->nsources = g->nsources;
+	g->segs = NULL;
+	g->stride = NULL;
+	g->scales = NULL;
+	return x;
+}
+
+void gather_free(struct gather *x)
+{
+	if (!x)
+		return;
+	for (size_t t = 0; t < x->nsources; t++)
+		extent_done(&x->sources[t]);
+	free(x->sources);
+	free(x->divisors);
+	geometry_done(x->g);
+	free(x->g);
+	free(x);
+}
+
+bool gathers_add(struct gathers *s, struct gather *x)
+{
+	if (s->n == s->cap) {
+		const size_t cap = s->cap ? s->cap * 2 : 1;
+		void *const grown = realloc(s->v, cap * sizeof(struct gather *));
+
+		if (!grown) {
+			gather_free(x);
+			return false;
+		}
+		s->v = grown;
+		s->cap = cap;
+	}
+	s->v[s->n++] = x;
+	return true;
+}
+
+void gathers_done(struct gathers *s)
+{
+	for (size_t i = 0; i < s->n; i++)
+		gather_free(s->v[i]);
+	free(s->v);
+	*s = (struct gathers){ 0 };
+}
+
+/* --- runs -------------------------------------------------------------------- */
+
+bool gather_is_plain(const struct gather *x)
+{
+	return !x->g->mean && !x->divisors;
+}
+
+uint64_t gather_run_len(const struct gather *x)
+{
+	return x->g->row_len * dtype_size(x->dtype) / x->g->nsegs;
+}
+
+/* The segment in which element `at` of a row lies. */
+static size_t find_segment(const struct geometry *g, uint64_t at)
+{
+	size_t lo = 0, hi = g->nsegs;
+
+	while (hi - lo > 1) {
+		const size_t mid = lo + (hi - lo) / 2;
+
+		*(g->segs[mid].at <= at ? &lo : &hi) = mid;
+	}
+	return lo;
+}
+
+int gather_walk(const struct gather *x, gather_step_fn step, void *ctx,
+		size_t len, uint64_t off)
+{
+	const struct geometry *const g = x->g;
+	const uint64_t item = dtype_size(x->dtype), row_bytes = g->row_len * item;
+	uint64_t row = off / row_bytes;
+	size_t i = find_segment(g, off % row_bytes / item);
+
+	for (size_t at = 0; at < len; row++, i = 0)
+		for (; at < len && i < g->nsegs; i++) {
+			const struct geometry_segment *const s = &g->segs[i];
+			const uint64_t begin = row * row_bytes + s->at * item;
+			const uint64_t skip = off + at - begin;
+			const uint64_t left = s->len * item - skip;
+			const struct gather_run run = {
+				.source = s->source,
+				.scale = s->scale,
+				.from = (row * g->stride[s->source] + s->from) *
+						item + skip,
+				.n = left < len - at ? (size_t)left : len - at,
+				.at = at,
+			};
+			const int rc = step(ctx, &run);
+
+			if (rc)
+				return rc;
+			at += run.n;
+		}
+	return 0;
+}
+
+/* --- reading runs ------------------------------------------------------------- */
+
+struct weaving {
+	const struct gather *x;
+	gather_read_fn read;
+	void *ctx;
+	uint8_t *buf; /* of the wanted range */
+	struct errmsg *err;
+
+	uint8_t *bounce;
+	struct gather_run *runs, *sorted;
+	size_t n, cap;
+	size_t *begin; /* of each source's in `sorted' */
+};
+
+static int by_place(const void *a, const void *b)
+{
+	const struct gather_run *const x = a, *const y = b;
+
+	return x->from < y->from ? -1 : x->from > y->from;
+}
+
+/* Put runs into `sorted', those of a source together and in order. */
+static void sort_runs(struct weaving *w)
+{
+	const size_t sources = w->x->nsources;
+
+	memset(w->begin, 0, (sources + 1) * sizeof(*w->begin));
+	for (size_t i = 0; i < w->n; i++)
+		w->begin[w->runs[i].source]++;
+	for (size_t t = 0, at = 0; t <= sources; t++) {
+		const size_t n = w->begin[t];
+
+		w->begin[t] = at;
+		at += n;
+	}
+	for (size_t i = 0; i < w->n; i++)
+		w->sorted[w->begin[w->runs[i].source]++] = w->runs[i];
+	/* Each begin has moved on to the end. */
+	for (size_t t = 0, at = 0; t < sources; at = w->begin[t++])
+		for (size_t i = at + 1; i < w->begin[t]; i++)
+			if (w->sorted[i].from < w->sorted[i - 1].from) {
+				qsort(w->sorted + at, w->begin[t] - at,
+				      sizeof(*w->sorted), by_place);
+				break;
+			}
+}
+
+/* How many of the runs at `v` can be read at once; `*end` is where they do. */
+static size_t find_close(const struct gather_run *v, size_t n, uint64_t *end)
+{
+	size_t k = 1;
+
+	*end = v->from + v->n;
+	if (v->n >= RUN_DIRECT_MIN)
+		return 1;
+	for (; k < n && v[k].source == v->source; k++) {
+		const uint64_t to = v[k].from + v[k].n;
+
+		if (v[k].n >= RUN_DIRECT_MIN || v[k].from > *end + GAP_MAX ||
+		    to - v->from > BOUNCE_MAX)
+			break;
+		if (to > *end)
+			*end = to;
+	}
+	return k;
+}
+
+static int read_runs(struct weaving *w)
+{
+	int rc = 0;
+
+	sort_runs(w);
+	for (size_t i = 0, k; !rc && i < w->n; i += k) {
+		const struct gather_run *const v = &w->sorted[i];
+		const struct extent_map *const m = &w->x->sources[v->source];
+		uint64_t end;
+
+		k = find_close(v, w->n - i, &end);
+		rc = w->read(w->ctx, m, k == 1 ? w->buf + v->at : w->bounce,
+			     (size_t)(end - v->from), v->from, w->err);
+		for (size_t j = 0; !rc && k > 1 && j < k; j++)
+			memcpy(w->buf + v[j].at,
+			       w->bounce + (v[j].from - v->from), v[j].n);
+	}
+	w->n = 0;
+	return rc;
+}
+
+static int add_run(void *ctx, const struct gather_run *run)
+{
+	struct weaving *const w = ctx;
+
+	w->runs[w->n++] = *run;
+	return w->n == w->cap ? read_runs(w) : 0;
+}
+
+/* The sources' bytes, as they are. */
+static int weave(struct weaving *w, size_t len, uint64_t off)
+{
+	const uint64_t runs = len / (gather_run_len(w->x) + 1) + 3;
+	int rc;
+
+	w->cap = runs < RUNS_MAX ? (size_t)runs : RUNS_MAX;
+	w->n = 0;
+	w->runs = scratch_take(2 * w->cap * sizeof(*w->runs));
+	w->begin = scratch_take((w->x->nsources + 1) * sizeof(*w->begin));
+	w->bounce = scratch_take(BOUNCE_MAX);
+	if (w->runs && w->begin && w->bounce) {
+		w->sorted = w->runs + w->cap;
+		rc = gather_walk(w->x, add_run, w, len, off);
+		if (!rc)
+			rc = read_runs(w);
+	} else {
+		rc = errmsg_set(w->err, -ENOMEM, "out of memory");
+	}
+	scratch_give(w->bounce);
+	scratch_give(w->begin);
+	scratch_give(w->runs);
+	return rc;
+}
+
+/* --- computing ---------------------------------------------------------------- */
+
+/*
+ * sum(slices) / len(slices) as Python computes it: left to right, beginning
+ * with 0.
+ */
+static int read_mean(struct weaving *w, size_t len, uint64_t off)
+{
+	const struct gather *const x = w->x;
+	const size_t item = dtype_size(x->dtype);
+	uint8_t *const one = scratch_take(MEAN_CHUNK);
+	int rc = 0;
+
+	if (!one)
+		return errmsg_set(w->err, -ENOMEM, "out of memory");
+	for (size_t at = 0, n; !rc && at < len; at += n) {
+		n = len - at < MEAN_CHUNK ? len - at : MEAN_CHUNK;
+		memset(w->buf + at, 0, n);
+		for (size_t t = 0; !rc && t < x->nsources; t++) {
+			rc = w->read(w->ctx, &x->sources[t], one, n, off + at,
+				     w->err);
+			if (!rc)
+				arith_add(x->dtype, w->buf + at, one, n / item);
+		}
+		if (!rc)
+			arith_divide(x->dtype, w->buf + at,
+				     (double)x->nsources, n / item);
+	}
+	scratch_give(one);
+	return rc;
+}
+
+/* Python's `tensor / factor`, or the tensor itself when that is 1. */
+static int divide_run(void *ctx, const struct gather_run *run)
+{
+	const struct weaving *const w = ctx;
+	const double by = w->x->divisors[run->scale];
+
+	if (by != 1)
+		arith_divide(w->x->dtype, w->buf + run->at, by,
+			     run->n / dtype_size(w->x->dtype));
+	return 0;
+}
+
+/* Whole elements. */
+static int compute(struct weaving *w, size_t len, uint64_t off)
+{
+	int rc;
+
+	if (w->x->g->mean)
+		return read_mean(w, len, off);
+	rc = weave(w, len, off);
+	return rc ? rc : gather_walk(w->x, divide_run, w, len, off);
+}
+
+/* A part of one element. */
+static int compute_part(struct weaving *w, size_t len, uint64_t off)
+{
+	const size_t item = dtype_size(w->x->dtype);
+	const size_t skip = (size_t)(off % item);
+	uint8_t *const to = w->buf;
+	uint8_t whole[sizeof(double)];
+	int rc;
+
+	assert(item <= sizeof(whole));
+	w->buf = whole;
+	rc = compute(w, item, off - skip);
+	if (!rc)
+		memcpy(to, whole + skip, len);
+	return rc;
+}
+
+int gather_read(const struct gather *x, gather_read_fn read, void *ctx,
+		void *buf, size_t len, uint64_t off, struct errmsg *err)
+{
+	const size_t item = dtype_size(x->dtype);
+	struct weaving w = { .x = x, .read = read, .ctx = ctx, .err = err };
+	int rc = 0;
+
+	for (size_t at = 0, n; !rc && at < len; at += n) {
+		const size_t skip = (size_t)((off + at) % item);
+
+		w.buf = (uint8_t *)buf + at;
+		n = len - at;
+		if (gather_is_plain(x)) {
+			rc = weave(&w, n, off + at);
+		} else if (skip || n < item) {
+			n = n < item - skip ? n : item - skip;
+			rc = compute_part(&w, n, off + at);
+		} else {
+			n -= n % item;
+			rc = compute(&w, n, off + at);
+		}
+	}
+	return rc;
+}

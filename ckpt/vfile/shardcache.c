@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Open shards.
+ *
+ * A checkpoint may have tens of thousands of shard files, more than a process
+ * may hold open, so they are opened when first read and the least recently
+ * used ones that nobody is reading are closed again.  Each is identified by
+ * what fstat said when the tree was planned; a file that differs is never
+ * read, since its bytes would be mixed into tensors that another file began.
+ */
+#include "ckpt/vfile/shardcache.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/vfile/extent.h"
+
+#define CHECK_INTERVAL_NS INT64_C(100000000)
+
+struct entry {
+	char *path;	  /* immutable */
+	struct fileid id; /* immutable */
+	/* Protected by shardcache.lock: */
+	const uint8_t *p;
+	int fd; /* -1: closed */
+	unsigned users;
+	uint64_t last_use;
+	int64_t checked_ns;
+};
+
+struct shardcache {
+	pthread_mutex_t lock;
+	struct entry *v; /* immutable array */
+	size_t n, cap;
+	size_t nopen;	/* protected by lock */
+	uint64_t clock; /* protected by lock */
+	size_t open_max;
+	uint64_t let_go; /* protected by lock: the clock when that was last done */
+	_Atomic uint64_t mapped; /* read of mappings since */
+};
+
+static size_t open_limit(void)
+{
+	struct rlimit rl;
+
+	if (getrlimit(RLIMIT_NOFILE, &rl) < 0)
+		return 64;
+	/* The other half is for directories, clients' needs and luck. */
+	if (rl.rlim_cur / 2 < SHARDCACHE_OPEN_MAX)
+		return rl.rlim_cur / 2 ? (size_t)rl.rlim_cur / 2 : 1;
+	return SHARDCACHE_OPEN_MAX;
+}
+
+struct shardcache *shardcache_new(void)
+{
+	struct shardcache *const c = calloc(1, sizeof(*c));
+
+	if (!c)
+		return NULL;
+	pthread_mutex_init(&c->lock, NULL);
+	c->open_max = open_limit();
+	return c;
+}
+
+static void close_entry(struct shardcache *c, struct entry *e)
+{
+	munmap((void *)e->p, (size_t)e->id.size);
+	close(e->fd);
+	e->fd = -1;
+	e->p = NULL;
+	c->nopen--;
+}
+
+void shardcache_free(struct shardcache *c)
+{
+	if (!c)
+		return;
+	for (size_t i = 0; i < c->n; i++) {
+		if (c->v[i].fd >= 0)
+			close_entry(c, &c->v[i]);
+		free(c->v[i].path);
+	}
+	free(c->v);
+	pthread_mutex_destroy(&c->lock);
+	free(c);
+}
+
+int64_t shardcache_add(struct shardcache *c, const char *path,
+		       const struct fileid *id)
+{
+	if (c->n == c->cap) {
+		const size_t cap = c->cap ? c->cap * 2 : 16;
+		void *const grown = realloc(c->v, cap * sizeof(*c->v));
+
+		if (!grown)
+			return -1;
+		c->v = grown;
+		c->cap = cap;
+	}
+	c->v[c->n] = (struct entry){ .path = strdup(path), .id = *id,
+				     .fd = -1 };
+	return c->v[c->n].path ? (int64_t)c->n++ : -1;
+}
+
+struct shardcache *shardcache_of(const struct ckdir *d)
+{
+	struct shardcache *const c = shardcache_new();
+
+	for (size_t i = 0; c && i < ckdir_count(d); i++) {
+		const struct ckfile *const f = ckdir_file(d, i);
+
+		if (shardcache_add(c, f->path, &f->file) < 0) {
+			shardcache_free(c);
+			return NULL;
+		}
+	}
+	return c;
+}
+
+size_t shardcache_count(const struct shardcache *c)
+{
+	return c->n;
+}
+
+const char *shardcache_path(const struct shardcache *c, uint32_t shard)
+{
+	return c->v[shard].path;
+}
+
+const struct fileid *shardcache_id(const struct shardcache *c, uint32_t shard)
+{
+	return &c->v[shard].id;
+}
+
+static int check_fd(const struct entry *e, int fd, struct errmsg *err)
+{
+	struct fileid now;
+	struct stat st;
+
+	if (fstat(fd, &st) < 0)
+		return errmsg_set(err, -EIO, "%s: cannot stat: %s", e->path,
+				  strerror(errno));
+	fileid_from_stat(&st, &now);
+	return fileid_equal(&now, &e->id) ?
+		       0 :
+		       fileid_report_change(e->path, &e->id, &now, err);
+}
+
+/* Close the least recently used shard that nobody uses.  Called with the lock
+ * held, rarely: only when the limit is reached. */
+static void evict(struct shardcache *c)
+{
+	struct entry *oldest = NULL;
+
+	for (size_t i = 0; i < c->n; i++) {
+		struct entry *const e = &c->v[i];
+
+		if (e->fd >= 0 && e->users == 0 &&
+		    (!oldest || e->last_use < oldest->last_use))
+			oldest = e;
+	}
+	if (oldest)
+		close_entry(c, oldest);
+}
+
+/* Called with the lock held. */
+static int open_entry(struct shardcache *c, struct entry *e,
+		      struct errmsg *err)
+{
+	void *p;
+	int fd, rc;
+
+	if (c->nopen >= c->open_max)
+		evict(c);
+	fd = open(e->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return errmsg_set(err, -EIO, "%s: cannot open: %s", e->path,
+				  strerror(errno));
+	rc = check_fd(e, fd, err);
+	if (rc)
+		goto fail;
+	p = mmap(NULL, (size_t)e->id.size, PROT_READ, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED) {
+		rc = errmsg_set(err, -EIO, "%s: cannot map: %s", e->path,
+				strerror(errno));
+		goto fail;
+	}
+	e->fd = fd;
+	e->p = p;
+	c->nopen++;
+	return 0;
+fail:
+	close(fd);
+	return rc;
+}
+
+int shardcache_get(struct shardcache *c, uint32_t shard, struct shard_map *out,
+		   struct errmsg *err)
+{
+	struct entry *const e = &c->v[shard];
+	bool fresh = false;
+	int rc = 0;
+
+	pthread_mutex_lock(&c->lock);
+	if (e->fd < 0) {
+		rc = open_entry(c, e, err);
+		fresh = true;
+	}
+	if (!rc) {
+		e->users++;
+		e->last_use = ++c->clock;
+		*out = (struct shard_map){ .p = e->p, .fd = e->fd };
+	}
+	pthread_mutex_unlock(&c->lock);
+	if (rc || fresh)
+		return rc;
+	rc = check_fd(e, out->fd, err);
+	if (rc)
+		shardcache_put(c, shard);
+	return rc;
+}
+
+void shardcache_put(struct shardcache *c, uint32_t shard)
+{
+	pthread_mutex_lock(&c->lock);
+	c->v[shard].users--;
+	pthread_mutex_unlock(&c->lock);
+}
+
+/* Pages that nobody has mapped stay in the page cache: who comes back to them
+ * finds them there.  Entries that are let go are in use meanwhile, so that their
+ * mappings stay. */
+static void let_go(struct shardcache *c)
+{
+	uint64_t since;
+
+	pthread_mutex_lock(&c->lock);
+	since = c->let_go;
+	c->let_go = c->clock;
+	for (size_t i = 0; i < c->n; i++) {
+		struct entry *const e = &c->v[i];
+
+		if (e->fd < 0 || (e->last_use <= since && e->users == 0))
+			continue;
+		e->users++;
+		pthread_mutex_unlock(&c->lock);
+		madvise((void *)e->p, (size_t)e->id.size, MADV_DONTNEED);
+		pthread_mutex_lock(&c->lock);
+		e->users--;
+	}
+	pthread_mutex_unlock(&c->lock);
+}
+
+void shardcache_count_mapped(struct shardcache *c, size_t len)
+{
+	uint64_t all = atomic_fetch_add(&c->mapped, len) + len;
+
+	if (all >= SHARDCACHE_MAPPED_MAX &&
+	    atomic_compare_exchange_strong(&c->mapped, &all, 0))
+		let_go(c);
+}
+
+int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
+		    uint64_t off, struct errmsg *err)
+{
+	struct shard_map m;
+	uint8_t *to = buf;
+	int rc = shardcache_get(c, shard, &m, err);
+
+	if (rc)
+		return rc;
+	while (len) {
+		const ssize_t n = pread(m.fd, to, len, (off_t)off);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0) {
+			rc = errmsg_set(err, -EIO, "%s: read at %llu: %s",
+					shardcache_path(c, shard),
+					(unsigned long long)off,
+					n < 0 ? strerror(errno) : "truncated");
+			break;
+		}
+		to += n;
+		off += (uint64_t)n;
+		len -= (size_t)n;
+	}
+	shardcache_put(c, shard);
+	return rc;
+}
+
+int shardcache_read_map(struct shardcache *c, const struct extent_map *m,
+			void *buf, size_t len, uint64_t off, struct errmsg *err)
+{
+	uint8_t *to = buf;
+	int rc = 0;
+
+	while (len && !rc) {
+		const struct extent *const e = &m->v[extent_find(m, off)];
+		const uint64_t left = e[1].start - off;
+		const size_t n = left < len ? (size_t)left : len;
+
+		assert(e->kind == EXTENT_SHARD);
+		rc = shardcache_read(c, e->shard, to, n,
+				     e->from + (off - e->start), err);
+		to += n;
+		off += n;
+		len -= n;
+	}
+	return rc;
+}
+
+int shardcache_check_path(struct shardcache *c, uint32_t shard,
+			  struct errmsg *err)
+{
+	struct entry *const e = &c->v[shard];
+	struct timespec ts;
+	struct fileid now;
+	struct stat st;
+	bool due;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
+
+	const int64_t t = ts.tv_sec * INT64_C(1000000000) + ts.tv_nsec;
+
+	pthread_mutex_lock(&c->lock);
+	due = t - e->checked_ns >= CHECK_INTERVAL_NS || e->checked_ns == 0;
+	pthread_mutex_unlock(&c->lock);
+	if (!due)
+		return 0;
+	if (stat(e->path, &st) < 0)
+		return errmsg_set(err, -EIO, "%s: is gone: %s", e->path,
+				  strerror(errno));
+	fileid_from_stat(&st, &now);
+	if (!fileid_equal(&now, &e->id))
+		return fileid_report_change(e->path, &e->id, &now, err);
+	pthread_mutex_lock(&c->lock);
+	e->checked_ns = t;
+	pthread_mutex_unlock(&c->lock);
+	return 0;
+}

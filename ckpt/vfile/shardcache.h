@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_SHARDCACHE_H
+#define UCKPT_SHARDCACHE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/base/source.h"
+
+struct ckdir;
+struct errmsg;
+struct extent_map;
+
+/* Shards open (and mapped) at once, at most; less if the process may not have
+ * that many descriptors. */
+#define SHARDCACHE_OPEN_MAX 2048
+
+/* Pages of mappings count as the memory of the process; after so many bytes it
+ * lets them go. */
+#define SHARDCACHE_MAPPED_MAX (UINT64_C(64) << 20)
+
+/*
+ * The shard files of one checkpoint, opened and mapped on demand, a bounded
+ * number at a time.  Thread-safe.  No lock is held across I/O other than
+ * opening a file.
+ */
+struct shardcache;
+
+struct shardcache *shardcache_new(void);
+
+/* Of all files of a directory, numbered as there; NULL when memory runs out. */
+struct shardcache *shardcache_of(const struct ckdir *d);
+
+void shardcache_free(struct shardcache *c);
+
+/* Add a shard by path (copied) and the identity it had when it was planned.
+ * Not thread-safe: done before the first use.  -1 when memory runs out,
+ * else its number. */
+int64_t shardcache_add(struct shardcache *c, const char *path,
+		       const struct fileid *id);
+
+size_t shardcache_count(const struct shardcache *c);
+const char *shardcache_path(const struct shardcache *c, uint32_t shard);
+const struct fileid *shardcache_id(const struct shardcache *c, uint32_t shard);
+
+/* A shard in use: stays open and mapped until it is put back. */
+struct shard_map {
+	const uint8_t *p; /* the whole file, read-only, shared */
+	int fd;
+};
+
+/*
+ * Use a shard.  Checks that the open file is still what was planned: -EIO if
+ * it was truncated or written to.  The mapping may be handed to the kernel
+ * (writev), which answers EFAULT if the file shrinks meanwhile; user code
+ * that touched it would get SIGBUS then, and reads through `fd` instead.
+ */
+int shardcache_get(struct shardcache *c, uint32_t shard, struct shard_map *out,
+		   struct errmsg *err);
+void shardcache_put(struct shardcache *c, uint32_t shard);
+
+/* So many bytes of mappings have been read. */
+void shardcache_count_mapped(struct shardcache *c, size_t len);
+
+/* Read `len` bytes at `off` of a shard; errors as shardcache_get. */
+int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
+		    uint64_t off, struct errmsg *err);
+
+/* Read bytes [off, off + len) of a map, which must have them and consist of
+ * shards as they are (asserted). */
+int shardcache_read_map(struct shardcache *c, const struct extent_map *m,
+			void *buf, size_t len, uint64_t off, struct errmsg *err);
+
+/* Check that the path still leads to the planned file: -EIO if it was
+ * replaced.  Looks at most every 100 ms. */
+int shardcache_check_path(struct shardcache *c, uint32_t shard,
+			  struct errmsg *err);
+
+#endif

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading virtual files.
+ *
+ *   literal 0 | storage 0 | literal 1 | ... | storage n-1 | literal n
+ *   `early'                 `late': hold checksums of storages
+ *
+ * User code reads shards with pread, so that a shard that shrinks is an error and
+ * not a signal.  The kernel takes the same bytes from mapped shards
+ * (vfile_map.c).  Checksums are in vfile_crc.c.
+ */
+#include "ckpt/vfile/vfile.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/tensor/cast.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/vfile/gather.h"
+#include "ckpt/sys/scratch.h"
+#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/crc_progress.h"
+#include "ckpt/vfile/vfile_impl.h"
+
+/* Elements that are read at once to be converted: few system calls, and the
+ * bytes still in the second-level cache. */
+#define CAST_BYTES (128u << 10)
+
+static struct vfile *new_vfile(struct errmsg *err)
+{
+	struct vfile *const f = calloc(1, sizeof(*f));
+
+	if (!f) {
+		errmsg_set(err, -ENOMEM, "out of memory");
+		return NULL;
+	}
+	atomic_init(&f->ready, true);
+	return f;
+}
+
+void vfile_free(struct vfile *f)
+{
+	if (!f)
+		return;
+	extent_done(&f->map);
+	ptwrite_done(&f->w);
+	gathers_done(&f->gathers);
+	bytebuf_done(&f->literal);
+	sums_put(f->sums);
+	free(f);
+}
+
+struct vfile *vfile_new_verbatim(struct shardcache *c, uint32_t shard,
+				 struct errmsg *err)
+{
+	struct vfile *const f = new_vfile(err);
+
+	if (!f)
+		return NULL;
+	f->shards = c;
+	if (extent_add(&f->map, EXTENT_SHARD, shardcache_id(c, shard)->size,
+		       shard, 0, DTYPE_U8))
+		return f;
+	errmsg_set(err, -ENOMEM, "out of memory");
+	vfile_free(f);
+	return NULL;
+}
+
+struct vfile *vfile_new_bytes(struct bytebuf *bytes, struct errmsg *err)
+{
+	struct vfile *const f = new_vfile(err);
+
+	if (!f)
+		return NULL;
+	if (!extent_add(&f->map, EXTENT_LITERAL, bytes->len, 0, 0, DTYPE_U8)) {
+		errmsg_set(err, -ENOMEM, "out of memory");
+		vfile_free(f);
+		return NULL;
+	}
+	f->literal = *bytes;
+	f->early = bytes->len;
+	*bytes = (struct bytebuf){ 0 };
+	return f;
+}
+
+static bool add_storage(struct extent_map *to, const struct extent_map *from)
+{
+	bool ok = true;
+
+	for (size_t i = 0; ok && i < from->n; i++)
+		ok = extent_append(to, &from->v[i]);
+	return ok;
+}
+
+struct vfile *vfile_new_tensors(struct shardcache *c, struct bytebuf *head,
+				const struct extent_map *tensors, size_t n,
+				struct gathers *gathers, struct errmsg *err)
+{
+	struct vfile *const f = new_vfile(err);
+	bool ok = f && extent_add(&f->map, EXTENT_LITERAL, head->len, 0, 0,
+				  DTYPE_U8);
+
+	for (size_t i = 0; ok && i < n; i++)
+		ok = add_storage(&f->map, &tensors[i]);
+	if (!ok) {
+		errmsg_set(err, -ENOMEM, "out of memory");
+		vfile_free(f);
+		return NULL;
+	}
+	f->shards = c;
+	f->literal = *head;
+	f->early = head->len;
+	*head = (struct bytebuf){ 0 };
+	f->gathers = *gathers;
+	*gathers = (struct gathers){ 0 };
+	return f;
+}
+
+struct vfile *vfile_new_pt(struct shardcache *c, struct ptwrite *w,
+			   const struct extent_map *storages,
+			   struct gathers *gathers, vfile_crc *crc,
+			   struct errmsg *err)
+{
+	struct vfile *const f = new_vfile(err);
+	uint64_t at = 0;
+	bool ok = true;
+
+	if (!f)
+		return NULL;
+	for (size_t i = 0; ok && i <= w->n; i++) {
+		const uint64_t len = ptwrite_literal_len(w, i);
+
+		ok = extent_add(&f->map, EXTENT_LITERAL, len, 0, at, DTYPE_U8);
+		at += len;
+		if (!ok || i == w->n)
+			break;
+		assert(extent_size(&storages[i]) == w->len[i]);
+		ok = add_storage(&f->map, &storages[i]);
+	}
+	/* Readers hold pointers to early literals while late ones are added,
+	 * so the bytes must not move. */
+	bytebuf_reserve(&f->literal, (size_t)at);
+	/* A file without checksums, or without storages, is ready at once. */
+	for (size_t i = 0; ok && i <= w->n; i++) {
+		ok = ptwrite_literal(w, i, crc ? (const uint32_t[1]){ 0 } : NULL,
+				     &f->literal, err) == 0;
+		if (i == 0)
+			f->early = f->literal.len;
+		if (crc && w->n)
+			break;
+	}
+	if (!ok) {
+		errmsg_set(err, -ENOMEM, "%s.pt: out of memory", w->prefix);
+		vfile_free(f);
+		return NULL;
+	}
+	assert(extent_size(&f->map) == w->size);
+	f->shards = c;
+	f->crc = crc;
+	f->nstorages = w->n;
+	f->w = *w;
+	*w = (struct ptwrite){ 0 };
+	f->gathers = *gathers;
+	*gathers = (struct gathers){ 0 };
+	if (!crc || !f->nstorages) {
+		f->early = f->literal.len;
+	} else if (vfile_begin_sums(f, err)) {
+		vfile_free(f);
+		return NULL;
+	}
+	return f;
+}
+
+struct shardcache *vfile_shards(const struct vfile *f)
+{
+	return f->shards;
+}
+
+uint64_t vfile_size(const struct vfile *f)
+{
+	return extent_size(&f->map);
+}
+
+const struct extent_map *vfile_extents(const struct vfile *f)
+{
+	return &f->map;
+}
+
+int64_t vfile_original(const struct vfile *f)
+{
+	const struct extent_map *const m = &f->map;
+
+	/* Files of our own making begin with a literal. */
+	return m->n == 1 && m->v[0].kind == EXTENT_SHARD ? (int64_t)m->v[0].shard
+							 : -1;
+}
+
+/* Is the shard's path, or the file that is open, still what was planned? */
+typedef int check_fn(struct shardcache *c, uint32_t shard, struct errmsg *err);
+
+static int check_open(struct shardcache *c, uint32_t shard, struct errmsg *err)
+{
+	struct shard_map m;
+	const int rc = shardcache_get(c, shard, &m, err);
+
+	if (!rc)
+		shardcache_put(c, shard);
+	return rc;
+}
+
+static int check_map(struct vfile *f, const struct extent_map *m,
+		     check_fn *check, struct errmsg *err)
+{
+	uint32_t last = UINT32_MAX;
+
+	for (size_t i = 0; i < m->n; i++) {
+		const struct extent *const e = &m->v[i];
+		int rc;
+
+		if (!extent_has_shard(e) || e->shard == last)
+			continue;
+		last = e->shard;
+		rc = check(f->shards, last, err);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static int check_all(struct vfile *f, check_fn *check, struct errmsg *err)
+{
+	int rc = check_map(f, &f->map, check, err);
+
+	for (size_t i = 0; i < f->gathers.n; i++) {
+		const struct gather *const x = f->gathers.v[i];
+
+		for (size_t t = 0; !rc && t < x->nsources; t++)
+			rc = check_map(f, &x->sources[t], check, err);
+	}
+	return rc;
+}
+
+int vfile_check(struct vfile *f, struct errmsg *err)
+{
+	return check_all(f, shardcache_check_path, err);
+}
+
+int vfile_check_shards(struct vfile *f, struct errmsg *err)
+{
+	return check_all(f, check_open, err);
+}
+
+/* --- reading into memory --------------------------------------------------- */
+
+/* Bytes of a map that has nothing but shards; for gather_read. */
+static int read_map(void *ctx, const struct extent_map *m, void *buf,
+		    size_t len, uint64_t off, struct errmsg *err)
+{
+	struct vfile *const f = ctx;
+
+	return shardcache_read_map(f->shards, m, buf, len, off, err);
+}
+
+/* The elements of a cast extent as they are, before they are converted. */
+static int read_elements(void *ctx, const struct extent *e, void *buf,
+			 size_t len, uint64_t off, struct errmsg *err)
+{
+	struct vfile *const f = ctx;
+
+	if (e->kind == EXTENT_CAST)
+		return shardcache_read(f->shards, e->shard, buf, len,
+				       e->from + off, err);
+	return gather_read(f->gathers.v[e->shard], read_map, f, buf, len,
+			   e->from + off, err);
+}
+
+/*
+ * Bytes [skip, skip + len) of a cast extent: whole elements are converted right
+ * where they belong, of those at the ends the wanted bytes copied.
+ */
+static int read_cast(struct vfile *f, const struct extent *e, uint64_t skip,
+		     void *buf, size_t len, struct errmsg *err)
+{
+	const size_t item = dtype_size(e->dtype), size = dtype_size(e->to);
+	const size_t batch = CAST_BYTES / item;
+	uint8_t *const raw = scratch_take(CAST_BYTES), *to = buf;
+	uint8_t one[sizeof(double)];
+	int rc = raw ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+
+	while (!rc && len) {
+		const uint64_t first = skip / size;
+		const size_t lead = (size_t)(skip % size);
+		const bool part = lead || len < size;
+		const size_t want = part ? 1 : len / size;
+		const size_t count = want < batch ? want : batch;
+		size_t n = count * size - lead;
+
+		rc = read_elements(f, e, raw, count * item, first * item, err);
+		if (rc)
+			break;
+		n = n < len ? n : len;
+		cast(e->dtype, raw, e->to, part ? one : to, count);
+		if (part)
+			memcpy(to, one + lead, n);
+		to += n;
+		skip += n;
+		len -= n;
+	}
+	scratch_give(raw);
+	return rc;
+}
+
+static int read_extent(struct vfile *f, const struct extent *e, uint64_t skip,
+		       void *buf, size_t len, struct errmsg *err)
+{
+	int rc;
+
+	switch (e->kind) {
+	case EXTENT_SHARD:
+		return shardcache_read(f->shards, e->shard, buf, len,
+				       e->from + skip, err);
+	case EXTENT_GATHER:
+		return gather_read(f->gathers.v[e->shard], read_map, f, buf,
+				   len, e->from + skip, err);
+	case EXTENT_CAST:
+	case EXTENT_GATHER_CAST:
+		return read_cast(f, e, skip, buf, len, err);
+	case EXTENT_ZERO:
+		memset(buf, 0, len);
+		return 0;
+	case EXTENT_LITERAL:
+		break;
+	}
+	if (e->from + skip + len > f->early) {
+		rc = vfile_prepare(f, err);
+		if (rc)
+			return rc;
+	}
+	memcpy(buf, f->literal.data + e->from + skip, len);
+	return 0;
+}
+
+size_t vfile_clamp(const struct vfile *f, size_t len, uint64_t off)
+{
+	const uint64_t size = vfile_size(f);
+
+	if (off >= size)
+		return 0;
+	return len < size - off ? len : (size_t)(size - off);
+}
+
+int vfile_read_exact(struct vfile *f, void *buf, size_t len, uint64_t off,
+		     struct errmsg *err)
+{
+	uint8_t *to = buf;
+
+	if (len == 0)
+		return 0;
+	for (size_t i = extent_find(&f->map, off); len; i++) {
+		const struct extent *const e = &f->map.v[i];
+		const uint64_t left = e[1].start - off;
+		const size_t n = len < left ? len : (size_t)left;
+		const int rc = read_extent(f, e, off - e->start, to, n, err);
+
+		if (rc)
+			return rc;
+		to += n;
+		off += n;
+		len -= n;
+	}
+	return 0;
+}
+
+int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off,
+		   struct errmsg *err)
+{
+	const size_t n = vfile_clamp(f, len, off);
+	const int rc = vfile_read_exact(f, buf, n, off, err);
+
+	return rc ? rc : (int64_t)n;
+}

@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The state dict of zero_to_fp32.py (DeepSpeed 0.19.8, utils/zero_to_fp32.py):
+ *
+ *   buffers    those of `module` that buffer_names lists
+ *   frozen     frozen_param_shapes; the elements are in frozen_param_fragments, of
+ *	        ZeRO-3 a part of them in each rank's file
+ *   trainable  param_shapes, from the optimizer's master weights
+ *   tied       shared_params: another name of a tensor that is there
+ *
+ * What the script gets wrong is right here: stage 1 has no list of frozen
+ * parameters, but has them in `module`; shared_params ties all parameters without
+ * elements, since their address is 0, whatever their shapes are.
+ *
+ * Of several model-parallel ranks, which the script refuses, each adds what the
+ * ones before it have not.
+ */
+#include "ckpt/weights/weights.h"
+
+#include <errno.h>
+#include <search.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/model/experts.h"
+#include "ckpt/vfile/gather.h"
+#include "ckpt/zero/param_extents.h"
+#include "ckpt/dirs/names.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/zero/checkpoint.h"
+#include "ckpt/pickle/value.h"
+#include "ckpt/weights/weights_impl.h"
+
+int weights_fail_nomem(const struct weights_loader *l)
+{
+	return errmsg_set(l->err, -ENOMEM, "%s: out of memory", l->r->dir.path);
+}
+
+static int by_name(const void *a, const void *b)
+{
+	const struct weight *const x = a, *const y = b;
+
+	return strcmp(x->name, y->name);
+}
+
+struct weight *weights_find(const struct weights_loader *l, const char *name)
+{
+	const struct weight key = { .name = name };
+	void *const *const found = tfind(&key, &l->names, by_name);
+
+	return found ? *found : NULL;
+}
+
+struct weight *weights_new(struct weights_loader *l, const char *name)
+{
+	struct weights *const w = l->w;
+	struct weight *const x = arena_alloc(&w->arena, sizeof(*x));
+	void *const grown = arena_grow(&w->arena, w->v, w->n, &w->cap, w->n + 1,
+				       sizeof(struct weight *));
+
+	if (!x || !grown)
+		return NULL;
+	w->v = grown;
+	x->name = arena_strndup(&w->arena, name, strlen(name));
+	x->same = w->n;
+	if (!x->name || !tsearch(x, &l->names, by_name))
+		return NULL;
+	w->v[w->n++] = x;
+	return x;
+}
+
+bool weights_set_shape(struct weights_loader *l, struct weight *x,
+		       const uint64_t *shape, unsigned ndim)
+{
+	uint64_t *const copy =
+		arena_alloc(&l->w->arena, ndim * sizeof(*copy) + 1);
+
+	if (!copy)
+		return false;
+	if (ndim)
+		memcpy(copy, shape, ndim * sizeof(*copy));
+	x->shape = copy;
+	x->ndim = ndim;
+	x->numel = 1;
+	for (unsigned i = 0; i < ndim; i++)
+		x->numel *= copy[i];
+	return true;
+}
+
+int weights_warn(struct weights_loader *l, const char *what, const char *name)
+{
+	struct weights *const w = l->w;
+	char text[ERRMSG_MAX];
+	void *const grown = arena_grow(&w->arena, w->warnings, w->nwarnings,
+				       &w->warnings_cap, w->nwarnings + 1,
+				       sizeof(*w->warnings));
+
+	if (!grown)
+		return weights_fail_nomem(l);
+	w->warnings = grown;
+	snprintf(text, sizeof(text), "%s: %s", name, what);
+	w->warnings[w->nwarnings] = arena_strndup(&w->arena, text, strlen(text));
+	return w->warnings[w->nwarnings++] ? 0 : weights_fail_nomem(l);
+}
+
+static int by_text(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+bool weights_has_name(const struct weights_names *s, const char *name)
+{
+	return s->n && bsearch(&name, s->v, s->n, sizeof(*s->v), by_text);
+}
+
+/* --- parameters of the optimizer --------------------------------------------------------- */
+
+static int add_param(struct weights_loader *l, const struct param *p)
+{
+	const struct shard_group *g;
+	struct weight *x;
+	int rc;
+
+	if (weights_find(l, p->name))
+		return 0;
+	rc = resolve_group(l->r, p, &g, l->err);
+	if (rc)
+		return rc;
+	x = weights_new(l, p->name);
+	if (!x || !weights_set_shape(l, x, p->shape, p->ndim))
+		return weights_fail_nomem(l);
+	x->param = p;
+	x->dtype = g->fp32.dtype;
+	x->requires_grad = g->fp32.requires_grad;
+	/* Rows of padding depend on the number of ranks.  A single one's are
+	 * shown, as the script does, which knows of none. */
+	if (p->merge.vocab && l->r->dir.mp_degree > 1) {
+		((uint64_t *)x->shape)[0] = p->merge.vocab_rows;
+		x->numel = 1;
+		for (unsigned i = 0; i < x->ndim; i++)
+			x->numel *= x->shape[i];
+	}
+	return 0;
+}
+
+/* Of native experts a rank has its own, under local names. */
+static int add_experts(struct weights_loader *l, const struct slice *s)
+{
+	const struct expert_layer *const layer = s->layer;
+	int rc = 0;
+
+	for (unsigned ep = 0; !rc && ep < experts_degree(layer); ep++) {
+		char key[EXPERT_NAME_MAX];
+		const struct param *p;
+
+		experts_key(layer, ep * layer->local + s->expert, s->rest, key);
+		p = model_find(&l->r->model, key);
+		rc = p ? add_param(l, p) : 0;
+	}
+	return rc;
+}
+
+/* A parameter without elements: no rank has any of it. */
+static int add_empty(struct weights_loader *l, const char *name,
+		     const struct value *shape)
+{
+	const struct value_seq *const dims = value_items(shape);
+	uint64_t d[TENSOR_DIMS_MAX] = { 0 };
+	struct weight *x;
+	bool empty = false;
+
+	if (weights_find(l, name))
+		return 0;
+	for (size_t i = 0; dims && i < dims->n && i < TENSOR_DIMS_MAX; i++) {
+		int64_t n = 0;
+
+		if (!value_get_int(dims->v[i], &n) || n < 0)
+			n = 1; /* as if it had elements */
+		d[i] = (uint64_t)n;
+		empty |= n == 0;
+	}
+	if (!empty || dims->n > TENSOR_DIMS_MAX)
+		return errmsg_set(l->err, -EBADMSG,
+				  "%s: param_shapes: %s is in no group",
+				  l->file, name);
+	x = weights_new(l, name);
+	if (!x || !weights_set_shape(l, x, d, (unsigned)dims->n))
+		return weights_fail_nomem(l);
+	x->dtype = DTYPE_F32;
+	x->numel = 0;
+	return 0;
+}
+
+static int add_listed(struct weights_loader *l, const struct value_pair *pair)
+{
+	const struct slice *s;
+	const struct param *p;
+
+	if (!value_is_cstr(pair->key))
+		return 0;
+	s = catalogue_find(&l->r->model.cats[l->mp], pair->key->str.p);
+	if (s && s->layer && !s->layer->fused)
+		return add_experts(l, s);
+	p = model_find(&l->r->model, pair->key->str.p);
+	if (p && !p->module)
+		return add_param(l, p);
+	/* The universal tree does not have it either. */
+	if (s && !s->module)
+		return weights_warn(l,
+				    "is left out: stages after the first are"
+				    " said to repeat it, and the first has"
+				    " not got it",
+				    s->name);
+	return add_empty(l, pair->key->str.p, pair->val);
+}
+
+/* Call `step' for each entry of param_shapes: a list of dicts, once a dict. */
+typedef int (*listed_fn)(struct weights_loader *l,
+			 const struct value_pair *pair);
+
+static int for_listed(struct weights_loader *l, listed_fn step)
+{
+	struct value *const shapes = value_find(l->pt->root, "param_shapes");
+	const struct value_seq *const groups = value_items(shapes);
+	const size_t n = groups ? groups->n : 1;
+	int rc = 0;
+
+	for (size_t g = 0; !rc && g < n; g++) {
+		const struct value_dict *const d =
+			value_pairs(groups ? groups->v[g] : shapes);
+
+		for (size_t i = 0; !rc && d && i < d->n; i++)
+			rc = step(l, &d->v[i]);
+	}
+	return rc;
+}
+
+/* --- tied ones ----------------------------------------------------------------------------- */
+
+static int add_tie(struct weights_loader *l, const char *name, const char *of)
+{
+	const struct weight *const x = weights_find(l, of);
+	struct weight *w;
+
+	/* One that has a tensor of its own is not what it is said to be. */
+	if (!x || weights_find(l, name))
+		return 0;
+	w = weights_new(l, name);
+	if (!w || !weights_set_shape(l, w, x->shape, x->ndim))
+		return weights_fail_nomem(l);
+	w->same = x->same;
+	w->numel = x->numel;
+	w->dtype = x->dtype;
+	w->requires_grad = x->requires_grad;
+	return 0;
+}
+
+static int load_ties(struct weights_loader *l)
+{
+	const struct value_dict *const shared =
+		value_pairs(value_find(l->pt->root, KEY_SHARED_PARAMS));
+	int rc = 0;
+
+	for (size_t i = 0; !rc && shared && i < shared->n; i++)
+		if (value_is_cstr(shared->v[i].key) &&
+		    value_is_cstr(shared->v[i].val))
+			rc = add_tie(l, shared->v[i].key->str.p,
+				     shared->v[i].val->str.p);
+	for (size_t i = 0; !rc && i < l->nties; i++)
+		rc = add_tie(l, l->ties[i].name, l->ties[i].of);
+	return rc;
+}
+
+/* --- the whole ------------------------------------------------------------------------------- */
+
+static int count_name(struct weights_loader *l, const struct value_pair *pair)
+{
+	(void)pair;
+	l->owned.n++;
+	return 0;
+}
+
+static int take_name(struct weights_loader *l, const struct value_pair *pair)
+{
+	l->owned.v[l->owned.n] =
+		value_is_cstr(pair->key) ? pair->key->str.p : "";
+	l->owned.n++;
+	return 0;
+}
+
+static bool make_set(struct weights_names *s, size_t room)
+{
+	*s = (struct weights_names){ .v = calloc(room + 1, sizeof(*s->v)) };
+	return s->v;
+}
+
+static void sort_set(struct weights_names *s)
+{
+	if (s->n)
+		qsort(s->v, s->n, sizeof(*s->v), by_text);
+}
+
+/* The names that the open file lists. */
+static int read_names(struct weights_loader *l)
+{
+	const struct value_seq *const buffers =
+		value_items(value_find(l->pt->root, "buffer_names"));
+	const struct value_dict *const shared =
+		value_pairs(value_find(l->pt->root, KEY_SHARED_PARAMS));
+
+	for_listed(l, count_name);
+	if (!make_set(&l->owned, l->owned.n) ||
+	    !make_set(&l->buffers, buffers ? buffers->n : 0) ||
+	    !make_set(&l->shared, shared ? shared->n : 0))
+		return weights_fail_nomem(l);
+	for_listed(l, take_name);
+	for (size_t i = 0; buffers && i < buffers->n; i++)
+		if (value_is_cstr(buffers->v[i]))
+			l->buffers.v[l->buffers.n++] = buffers->v[i]->str.p;
+	for (size_t i = 0; shared && i < shared->n; i++)
+		if (value_is_cstr(shared->v[i].key))
+			l->shared.v[l->shared.n++] = shared->v[i].key->str.p;
+	sort_set(&l->owned);
+	sort_set(&l->buffers);
+	sort_set(&l->shared);
+	return 0;
+}
+
+static void keep(void *node)
+{
+	(void)node;
+}
+
+static void forget_names(struct weights_loader *l)
+{
+	free(l->owned.v);
+	free(l->buffers.v);
+	free(l->shared.v);
+	l->owned = l->buffers = l->shared = (struct weights_names){ 0 };
+	weights_forget_rest(l);
+}
+
+/* What one model-parallel rank has. */
+static int load_rank(struct weights_loader *l, unsigned mp)
+{
+	const struct ckdir *const d = &l->r->dir;
+	struct ptfile pt;
+	int rc;
+
+	l->mp = mp;
+	l->model = (size_t)mp * (d->zero3 ? d->dp_degree : 1);
+	l->file = d->model[l->model].path;
+	rc = ckdir_open_file(&d->model[l->model], &pt, l->err);
+	if (rc)
+		return rc;
+	l->pt = &pt;
+	l->module = value_pairs(value_find(pt.root, "module"));
+	rc = read_names(l);
+	if (!rc)
+		rc = weights_load_buffers(l);
+	if (!rc)
+		rc = weights_load_frozen(l);
+	if (!rc)
+		rc = weights_load_rest(l);
+	if (!rc)
+		rc = for_listed(l, add_listed);
+	if (!rc)
+		rc = load_ties(l);
+	forget_names(l);
+	ptfile_close(&pt);
+	return rc;
+}
+
+int weights_load(struct weights *w, struct resolve *r,
+		 struct shardcache *shards, struct errmsg *err)
+{
+	struct weights_loader l = { .w = w, .r = r, .shards = shards, .err = err };
+	int rc = 0;
+
+	*w = (struct weights){ 0 };
+	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)
+		rc = load_rank(&l, mp);
+	tdestroy(l.names, keep);
+	if (rc)
+		weights_done(w);
+	return rc;
+}
+
+void weights_done(struct weights *w)
+{
+	for (size_t i = 0; i < w->n; i++)
+		extent_done(&w->v[i]->map);
+	arena_done(&w->arena);
+	*w = (struct weights){ 0 };
+}
+
+int weights_add(const struct weights *w, size_t i, struct resolve *r,
+		enum dtype to, struct extent_map *out, struct gathers *gathers,
+		struct errmsg *err)
+{
+	const struct weight *const x = w->v[w->v[i]->same];
+	struct extent_map whole = { 0 }, map = { 0 };
+	bool ok;
+	int rc = 0;
+
+	if (x->param) {
+		rc = merged_add(r, x->param, NULL, x->dtype, &whole, gathers,
+				err);
+		/* Without rows of padding. */
+		if (!rc && !extent_add_range(&map, &whole, 0,
+					     x->numel * dtype_size(x->dtype)))
+			rc = errmsg_set(err, -ENOMEM, "out of memory");
+	}
+	if (!rc) {
+		ok = extent_add_all(out, x->param ? &map : &x->map, x->dtype,
+				    to);
+		rc = ok ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+	}
+	extent_done(&whole);
+	extent_done(&map);
+	return rc;
+}

@@ -1,0 +1,472 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Weights that the optimizer does not have: buffers, frozen parameters. */
+#include <errno.h>
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/model/experts.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/zero/checkpoint.h"
+#include "ckpt/vfile/shardcache.h"
+#include "ckpt/pickle/value.h"
+#include "ckpt/weights/weights_impl.h"
+
+/* Bytes of two ranks' tensors that are compared at once. */
+#define COMPARED_MAX (64u << 10)
+
+#define KEY_FROZEN_SHAPES "frozen_param_shapes"
+#define KEY_FROZEN_FRAGMENTS "frozen_param_fragments"
+
+/* --- tensors of the open file --------------------------------------------------- */
+
+/* Its number among all files. */
+static uint32_t shard_number(const struct weights_loader *l)
+{
+	return (uint32_t)(l->r->dir.noptim + l->model);
+}
+
+static int find_tensor(const struct weights_loader *l, const char *name,
+		       const struct value *v, struct tensor *t, uint64_t *at,
+		       struct errmsg *err)
+{
+	int rc = tensor_is(v) ? ptfile_tensor(l->pt, v, name, t, at, err)
+			      : errmsg_set(err, -ENOTSUP,
+					   "%s: %s: not a tensor but %s",
+					   l->file, name, value_kind_name(v));
+
+	if (!rc && t->dtype == DTYPE_OTHER)
+		rc = errmsg_set(err, -ENOTSUP,
+				"%s: %s: a type that is not"
+				" known",
+				l->file, name);
+	if (!rc && !tensor_is_contiguous(t))
+		rc = errmsg_set(err, -ENOTSUP, "%s: %s: is not contiguous",
+				l->file, name);
+	if (!rc)
+		*at += t->storage_offset * dtype_size(t->dtype);
+	return rc;
+}
+
+static int compare_bytes(const struct weights_loader *l, const struct weight *x,
+			 uint64_t at, struct errmsg *err)
+{
+	const uint64_t len = x->numel * dtype_size(x->dtype);
+	uint8_t *const a = malloc(2 * COMPARED_MAX);
+	int rc = a ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+
+	for (uint64_t off = 0, n; !rc && off < len; off += n) {
+		n = len - off < COMPARED_MAX ? len - off : COMPARED_MAX;
+		rc = shardcache_read_map(l->shards, &x->map, a, (size_t)n, off,
+					 err);
+		if (!rc)
+			rc = shardcache_read(l->shards, shard_number(l),
+					     a + COMPARED_MAX, (size_t)n,
+					     at + off, err);
+		if (!rc && memcmp(a, a + COMPARED_MAX, (size_t)n) != 0)
+			rc = -EBADMSG;
+	}
+	free(a);
+	return rc;
+}
+
+/*
+ * A tensor of a module that another rank has, too.  Of a parameter the optimizer
+ * tells how it is cut; of others nothing does, so they must be the same.
+ */
+static int check_same(const struct weights_loader *l, const struct weight *x,
+		      const struct tensor *t, uint64_t at)
+{
+	struct errmsg why = { "" };
+	int rc = x->dtype != t->dtype || x->ndim != t->ndim ||
+				 memcmp(x->shape, t->shape,
+					t->ndim * sizeof(*t->shape)) != 0
+			 ? -EBADMSG
+			 : compare_bytes(l, x, at, &why);
+
+	if (rc == -EBADMSG)
+		return errmsg_set(l->err, -ENOTSUP,
+				  "%s: %s: differs from other ranks', and how"
+				  " they make up the whole is not recorded",
+				  l->file, x->name);
+	return rc ? errmsg_set(l->err, rc, "%s", why.text) : 0;
+}
+
+/* A weight that is a tensor of the open file. */
+static int add_tensor(struct weights_loader *l, const char *name,
+		      const struct value *v)
+{
+	struct weight *x = weights_find(l, name);
+	struct tensor t;
+	uint64_t at;
+	int rc = find_tensor(l, name, v, &t, &at, l->err);
+
+	if (rc)
+		return rc;
+	if (x)
+		return x->param || x->map.n == 0 ? 0 : check_same(l, x, &t, at);
+	x = weights_new(l, name);
+	if (!x || !weights_set_shape(l, x, t.shape, t.ndim))
+		return weights_fail_nomem(l);
+	x->dtype = t.dtype;
+	x->requires_grad = t.requires_grad;
+	if (!extent_add(&x->map, EXTENT_SHARD, t.numel * dtype_size(t.dtype),
+			shard_number(l), at, t.dtype))
+		return weights_fail_nomem(l);
+	return 0;
+}
+
+/* --- buffers ------------------------------------------------------------------------ */
+
+int weights_load_buffers(struct weights_loader *l)
+{
+	const struct weights_names *const buffers = &l->buffers;
+	const struct value_dict *const module = l->module;
+	int rc = 0;
+
+	for (size_t i = 0; !rc && module && i < module->n; i++) {
+		const struct value *const name = module->v[i].key;
+
+		if (value_is_cstr(name) && weights_has_name(buffers, name->str.p))
+			rc = add_tensor(l, name->str.p, module->v[i].val);
+	}
+	/* A pipeline's layers have files of their own. */
+	for (size_t i = 0; !rc && !module && i < buffers->n; i++)
+		rc = weights_warn(l,
+				  "is left out: the buffers of a pipeline's layers"
+				  " are not read",
+				  buffers->v[i]);
+	return rc;
+}
+
+/* --- frozen parameters ----------------------------------------------------------------- */
+
+/* The parts of frozen parameters that a rank of ZeRO-3 has: equal ones, the last
+ * of them padded. */
+static int add_part(struct weights_loader *l, const char *name,
+		    struct weight *x, const struct value *v)
+{
+	const uint64_t item = dtype_size(x->dtype);
+	const uint64_t ranks = l->r->dir.dp_degree;
+	const uint64_t part = (x->numel + ranks - 1) / ranks;
+	const uint64_t have = extent_size(&x->map) / item;
+	const uint64_t left = x->numel - have;
+	struct tensor t;
+	uint64_t at;
+	int rc = find_tensor(l, name, v, &t, &at, l->err);
+
+	if (rc)
+		return rc;
+	if (t.dtype != x->dtype || t.numel != part)
+		return errmsg_set(l->err, -EBADMSG,
+				  "%s: %s: its part has %llu elements of %s,"
+				  " where %llu of %s are due",
+				  l->file, name, (unsigned long long)t.numel,
+				  dtype_name(t.dtype), (unsigned long long)part,
+				  dtype_name(x->dtype));
+	return extent_add(&x->map, EXTENT_SHARD,
+			  (left < part ? left : part) * item, shard_number(l),
+			  at, x->dtype)
+		       ? 0
+		       : weights_fail_nomem(l);
+}
+
+static int add_frozen3(struct weights_loader *l, const char *name,
+		       const struct value *shape, const struct value *v)
+{
+	const struct value_seq *const dims = value_items(shape);
+	uint64_t d[TENSOR_DIMS_MAX];
+	struct weight *x;
+	struct tensor t;
+	uint64_t at;
+	int rc = find_tensor(l, name, v, &t, &at, l->err);
+
+	if (rc)
+		return rc;
+	if (l->r->model.tp > 1)
+		return errmsg_set(l->err, -ENOTSUP,
+				  "%s: %s: is frozen, and how tensor-parallel"
+				  " ranks cut it is not recorded",
+				  l->file, name);
+	if (!dims || dims->n > TENSOR_DIMS_MAX)
+		return errmsg_set(l->err, -EBADMSG,
+				  "%s: frozen_param_shapes: %s: no shape",
+				  l->file, name);
+	at = 1;
+	for (size_t i = 0; i < dims->n; i++) {
+		int64_t n;
+
+		if (!value_get_int(dims->v[i], &n) || n < 0 ||
+		    __builtin_mul_overflow(at, (uint64_t)n, &at) ||
+		    at > INT64_MAX / 16)
+			return errmsg_set(l->err, -EBADMSG,
+					  "%s: frozen_param_shapes: %s:"
+					  " impossible dimension %zu",
+					  l->file, name, i);
+		d[i] = (uint64_t)n;
+	}
+	if (weights_find(l, name))
+		return errmsg_set(l->err, -EBADMSG, "%s: %s is there twice",
+				  l->file, name);
+	x = weights_new(l, name);
+	if (!x || !weights_set_shape(l, x, d, (unsigned)dims->n))
+		return weights_fail_nomem(l);
+	x->dtype = t.dtype;
+	return 0;
+}
+
+/* The value under a name that most probably is at place `i'. */
+static const struct value *find_part(const struct value *parts,
+				     const char *name, size_t i)
+{
+	const struct value_dict *const d = value_pairs(parts);
+
+	return d && i < d->n && value_is_str(d->v[i].key, name)
+		       ? d->v[i].val
+		       : value_find(parts, name);
+}
+
+static int fail_part(const struct weights_loader *l, const char *name)
+{
+	return errmsg_set(l->err, -EBADMSG,
+			  "%s: " KEY_FROZEN_FRAGMENTS ": %s is missing",
+			  l->file, name);
+}
+
+/* The open file's part of each. */
+static int add_parts(struct weights_loader *l, const struct value_dict *shapes)
+{
+	const struct value *const parts =
+		value_find(l->pt->root, KEY_FROZEN_FRAGMENTS);
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < shapes->n; i++) {
+		const struct value *const name = shapes->v[i].key;
+		const struct value *v;
+
+		if (!value_is_cstr(name))
+			continue;
+		v = find_part(parts, name->str.p, i);
+		rc = v ? add_part(l, name->str.p, weights_find(l, name->str.p),
+				  v)
+		       : fail_part(l, name->str.p);
+	}
+	return rc;
+}
+
+/* The parts of the other ranks of ZeRO-3. */
+static int load_parts(struct weights_loader *l)
+{
+	const struct value_dict *const shapes =
+		value_pairs(value_find(l->pt->root, KEY_FROZEN_SHAPES));
+	const struct ptfile *const first = l->pt;
+	const size_t base = l->model;
+	int rc = 0;
+
+	if (!l->r->dir.zero3 || !shapes || !shapes->n)
+		return 0;
+	for (unsigned rank = 0; !rc && rank < l->r->dir.dp_degree; rank++) {
+		struct ptfile pt;
+
+		l->model = base + rank;
+		l->file = l->r->dir.model[l->model].path;
+		if (rank) {
+			rc = ckdir_open_file(&l->r->dir.model[l->model], &pt,
+					     l->err);
+			if (rc)
+				break;
+			l->pt = &pt;
+		}
+		rc = add_parts(l, shapes);
+		l->pt = first;
+		if (rank)
+			ptfile_close(&pt);
+	}
+	l->model = base;
+	l->file = l->r->dir.model[base].path;
+	return rc;
+}
+
+/* Experts' have files of their own, and names that differ from rank to rank. */
+static bool is_expert(const struct weights_loader *l, const char *name)
+{
+	const struct experts *const x = &l->r->model.cats[l->mp].experts;
+	unsigned expert;
+	const char *rest;
+
+	for (size_t i = 0; i < x->n; i++)
+		if (!x->layers[i].fused && x->layers[i].prefix &&
+		    experts_parse(&x->layers[i], name, &expert, &rest))
+			return true;
+	return false;
+}
+
+int weights_load_frozen(struct weights_loader *l)
+{
+	const struct value *const root = l->pt->root;
+	const struct value_dict *const shapes =
+		value_pairs(value_find(root, KEY_FROZEN_SHAPES));
+	const struct value *const parts = value_find(root, KEY_FROZEN_FRAGMENTS);
+	int rc = 0;
+
+	for (size_t i = 0; !rc && shapes && i < shapes->n; i++) {
+		const struct value *const name = shapes->v[i].key;
+		const struct value *v;
+
+		if (!value_is_cstr(name) || is_expert(l, name->str.p))
+			continue;
+		v = find_part(parts, name->str.p, i);
+		if (!v)
+			return fail_part(l, name->str.p);
+		rc = l->r->dir.zero3
+			     ? add_frozen3(l, name->str.p, shapes->v[i].val, v)
+			     : add_tensor(l, name->str.p, v);
+	}
+	return rc ? rc : load_parts(l);
+}
+
+static int by_place(const void *a, const void *b)
+{
+	const struct weights_placed *const x = a, *const y = b;
+
+	if (x->at != y->at)
+		return x->at < y->at ? -1 : 1;
+	return x->numel < y->numel ? -1 : x->numel > y->numel;
+}
+
+/* --- what else the module has ----------------------------------------------------------- */
+
+/* The weight at the same place, if there is one; otherwise this is the first. */
+static const struct weights_placed *place(struct weights_loader *l, size_t i,
+					  uint64_t at, uint64_t numel,
+					  const char *name)
+{
+	struct weights_placed *const x = &l->placed[i];
+	struct weights_placed **found;
+
+	*x = (struct weights_placed){ at, numel, name };
+	found = tsearch(x, &l->places, by_place);
+	return found ? *found : NULL;
+}
+
+/* Tied parameters are one tensor, which is pickled once. */
+static int add_rest(struct weights_loader *l, size_t i, const char *name,
+		    const struct value *v)
+{
+	const bool owned = weights_has_name(&l->owned, name);
+	const struct weights_placed *first;
+	struct errmsg why;
+	struct tensor t;
+	uint64_t at;
+	int rc;
+
+	if (!tensor_is(v))
+		return 0; /* of Megatron, and no weight */
+	rc = find_tensor(l, name, v, &t, &at, &why);
+	if (rc)
+		return owned ? 0
+			     : weights_warn(l, "is left out: no plain tensor",
+					    name);
+	if (t.numel) {
+		first = place(l, i, at, t.numel, name);
+		if (!first)
+			return weights_fail_nomem(l);
+		if (!owned && first->name != name) {
+			l->ties[l->nties++] =
+				(struct weights_tie){ name, first->name };
+			return 0;
+		}
+		if (weights_has_name(&l->shared, name))
+			return 0;
+	}
+	return owned ? 0 : add_tensor(l, name, v);
+}
+
+static bool is_contiguous(const struct module_tensor *m)
+{
+	struct tensor t = { .ndim = m->ndim, .numel = m->numel };
+
+	memcpy(t.shape, m->shape, m->ndim * sizeof(*t.shape));
+	memcpy(t.stride, m->stride, m->ndim * sizeof(*t.stride));
+	return tensor_is_contiguous(&t);
+}
+
+/* Of experts that are frozen. */
+static int add_expert(struct weights_loader *l, const struct param *p)
+{
+	const struct module_tensor *const m = p->module;
+	const uint64_t item = dtype_size(m->dtype);
+	struct weight *x;
+
+	if (m->file < l->r->dir.nmodel || weights_find(l, p->name))
+		return 0;
+	if (!is_contiguous(m))
+		return errmsg_set(
+			l->err, -ENOTSUP, "%s: %s: is not contiguous",
+			ckdir_file(&l->r->dir, l->r->dir.noptim + m->file)->path,
+			p->name);
+	x = weights_new(l, p->name);
+	if (!x || !weights_set_shape(l, x, m->shape, m->ndim))
+		return weights_fail_nomem(l);
+	x->dtype = m->dtype;
+	x->requires_grad = m->requires_grad;
+	return extent_add(&x->map, EXTENT_SHARD, m->numel * item,
+			  (uint32_t)l->r->dir.noptim + m->file,
+			  m->storage + m->storage_offset * item, m->dtype)
+		       ? 0
+		       : weights_fail_nomem(l);
+}
+
+static int load_experts(struct weights_loader *l)
+{
+	const struct model *const m = &l->r->model;
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < m->nparams; i++)
+		if (m->params[i].module)
+			rc = add_expert(l, &m->params[i]);
+	return rc;
+}
+
+/*
+ * Stage 1 does not list the parameters that are frozen; and no stage those that
+ * the optimizer was not given.
+ */
+int weights_load_rest(struct weights_loader *l)
+{
+	const struct value_dict *const module = l->module;
+	int rc = 0;
+
+	if (l->r->dir.zero3 || !module)
+		return 0;
+	l->placed = calloc(module->n + 1, sizeof(*l->placed));
+	l->ties = calloc(module->n + 1, sizeof(*l->ties));
+	if (!l->placed || !l->ties)
+		return weights_fail_nomem(l);
+	for (size_t i = 0; !rc && i < module->n; i++) {
+		const struct value *const name = module->v[i].key;
+
+		if (value_is_cstr(name) &&
+		    !weights_has_name(&l->buffers, name->str.p))
+			rc = add_rest(l, i, name->str.p, module->v[i].val);
+	}
+	return rc ? rc : load_experts(l);
+}
+
+static void keep(void *node)
+{
+	(void)node;
+}
+
+void weights_forget_rest(struct weights_loader *l)
+{
+	tdestroy(l->places, keep);
+	l->places = NULL;
+	free(l->placed);
+	free(l->ties);
+	l->placed = NULL;
+	l->ties = NULL;
+	l->nties = 0;
+}

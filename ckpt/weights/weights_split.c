@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Weights in several files, as huggingface_hub splits them
+ * (serialization/_base.py, split_state_dict_into_shards_factory), and the index
+ * of these files as Python's json.dumps(indent=2, sort_keys=True) prints it.
+ *
+ * A tensor that is too large for any file gets one of its own, which is placed
+ * before the one that is being filled: that is counted when it is full.
+ */
+#include "ckpt/weights/weights_split.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/utf8.h"
+
+bool hfsplit_parse_size(const char *text, uint64_t *out)
+{
+	static const struct {
+		const char *name;
+		double bytes;
+	} units[] = {
+		{ "KB", 1e3 }, { "MB", 1e6 }, { "GB", 1e9 }, { "TB", 1e12 }
+	};
+	char *end;
+	double v;
+
+	/* strtod knows more numbers than these. */
+	if (!strchr("0123456789.", *text) ||
+	    tolower((unsigned char)text[strspn(text, "0123456789.")]) == 'x')
+		return false;
+	v = strtod(text, &end);
+	while (*end == ' ')
+		end++;
+	for (size_t i = 0; i < sizeof(units) / sizeof(*units); i++) {
+		if (strcasecmp(end, units[i].name) != 0)
+			continue;
+		v *= units[i].bytes;
+		if (!(v >= 1 && v < 0x1p63))
+			return false;
+		*out = (uint64_t)v;
+		return true;
+	}
+	return false;
+}
+
+/* --- the rule ---------------------------------------------------------------- */
+
+struct splitting {
+	struct hfsplit *s;
+	size_t n;
+	const size_t *same;
+	size_t *file;  /* of each tensor */
+	size_t *next;  /* that follows it in its file, or n */
+	size_t *first; /* tensor of each file */
+	size_t *last;  /* the same */
+	size_t *rank;  /* of each file: its place among them */
+	size_t *twin;  /* the next tensor in the same storage, or n */
+	size_t *scratch;
+};
+
+#define NO_FILE SIZE_MAX
+
+/* Add a tensor to the end of a file; an empty one has no first. */
+static void put(struct splitting *x, size_t i, size_t f)
+{
+	if (x->first[f] == x->n)
+		x->first[f] = i;
+	else
+		x->next[x->last[f]] = i;
+	x->last[f] = i;
+	x->file[i] = f;
+}
+
+static void open_file(struct splitting *x, size_t f)
+{
+	x->first[f] = x->n;
+}
+
+/* Files are numbered here as they are begun. */
+static void place(struct splitting *x, const uint64_t *len, uint64_t max)
+{
+	size_t current = NO_FILE, files = 0, closed = 0;
+	uint64_t size = 0;
+
+	for (size_t i = 0; i < x->n; i++) {
+		if (x->same[i] != i)
+			continue;
+		x->s->total += len[i];
+		if (len[i] > max) {
+			open_file(x, files);
+			put(x, i, files);
+			x->rank[files++] = closed++;
+			continue;
+		}
+		if (current != NO_FILE && len[i] > max - size) {
+			x->rank[current] = closed++;
+			current = NO_FILE;
+		}
+		if (current == NO_FILE) {
+			current = files++;
+			open_file(x, current);
+			size = 0;
+		}
+		put(x, i, current);
+		size += len[i];
+	}
+	if (current != NO_FILE)
+		x->rank[current] = closed;
+	x->s->nfiles = files;
+}
+
+/* Whoever shares a storage comes last in the file that has it; storages in the
+ * order of their first tensors. */
+static void place_twins(struct splitting *x)
+{
+	size_t *const last = x->scratch; /* of a storage, by its first */
+
+	for (size_t i = 0; i < x->n; i++) {
+		x->twin[i] = x->n;
+		last[i] = i;
+		if (x->same[i] != i) {
+			x->twin[last[x->same[i]]] = i;
+			last[x->same[i]] = i;
+		}
+	}
+	for (size_t i = 0; i < x->n; i++)
+		for (size_t k = x->twin[i]; x->same[i] == i && k < x->n;
+		     k = x->twin[k])
+			put(x, k, x->file[i]);
+}
+
+static void list(const struct splitting *x)
+{
+	struct hfsplit *const s = x->s;
+	size_t *const at_rank = x->scratch;
+	size_t n = 0;
+
+	for (size_t f = 0; f < s->nfiles; f++)
+		at_rank[x->rank[f]] = f;
+	for (size_t r = 0; r < s->nfiles; r++) {
+		s->begin[r] = n;
+		for (size_t i = x->first[at_rank[r]]; i < x->n; i = x->next[i])
+			s->order[n++] = i;
+	}
+	/* Without tensors there is one file, of nothing. */
+	if (!s->nfiles)
+		s->begin[s->nfiles++] = 0;
+	s->begin[s->nfiles] = n;
+}
+
+int hfsplit_init(struct hfsplit *s, const uint64_t *len, const size_t *same,
+		 size_t n, uint64_t max, struct errmsg *err)
+{
+	const size_t room = n + 1;
+	size_t *const scratch = calloc(7 * room, sizeof(*scratch));
+	struct splitting x = { .s = s, .n = n, .same = same };
+
+	*s = (struct hfsplit){
+		.order = calloc(n + 1, sizeof(*s->order)),
+		.begin = calloc(n + 2, sizeof(*s->begin)),
+		.n = n,
+	};
+	if (!scratch || !s->order || !s->begin) {
+		free(scratch);
+		hfsplit_done(s);
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	}
+	x.file = scratch;
+	x.next = scratch + room;
+	x.first = scratch + 2 * room;
+	x.last = scratch + 3 * room;
+	x.rank = scratch + 4 * room;
+	x.twin = scratch + 5 * room;
+	x.scratch = scratch + 6 * room;
+	for (size_t i = 0; i < n; i++)
+		x.next[i] = n;
+	place(&x, len, max);
+	place_twins(&x);
+	list(&x);
+	free(scratch);
+	return 0;
+}
+
+void hfsplit_done(struct hfsplit *s)
+{
+	free(s->order);
+	free(s->begin);
+	*s = (struct hfsplit){ 0 };
+}
+
+/* --- names and index --------------------------------------------------------- */
+
+void hfsplit_name(const struct hfsplit *s, const char *stem, const char *suffix,
+		  size_t f, char out[NAME_MAX + 1])
+{
+	if (s->nfiles == 1)
+		snprintf(out, NAME_MAX + 1, "%s.%s", stem, suffix);
+	else
+		snprintf(out, NAME_MAX + 1, "%s-%05zu-of-%05zu.%s", stem, f + 1,
+			 s->nfiles, suffix);
+}
+
+static void add_text(struct bytebuf *out, const char *s)
+{
+	bytebuf_add(out, s, strlen(s));
+}
+
+static void add_unit(struct bytebuf *out, uint32_t unit)
+{
+	char text[12];
+
+	snprintf(text, sizeof(text), "\\u%04" PRIx32, unit);
+	add_text(out, text);
+}
+
+/* A string of ASCII, the rest as units of UTF-16. */
+static void add_string(struct bytebuf *out, const char *s)
+{
+	static const char plain[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
+	uint32_t c;
+	unsigned n;
+
+	bytebuf_add_u8(out, '"');
+	for (; *s && (n = utf8_next(s, &c)); s += n) {
+		const char *const special =
+			c < 0x80 ? strchr(plain, (int)c) : NULL;
+
+		if (special) {
+			bytebuf_add_u8(out, '\\');
+			bytebuf_add_u8(out, (uint8_t)letter[special - plain]);
+		} else if (c >= 0x20 && c < 0x7f) {
+			bytebuf_add_u8(out, (uint8_t)c);
+		} else if (c < 0x10000) {
+			add_unit(out, c);
+		} else {
+			add_unit(out, 0xd800 + ((c - 0x10000) >> 10));
+			add_unit(out, 0xdc00 + (c & 0x3ff));
+		}
+	}
+	bytebuf_add_u8(out, '"');
+}
+
+struct named {
+	const char *name;
+	size_t file;
+};
+
+/* Strings of UTF-8 compare as their code points do. */
+static int by_name(const void *a, const void *b)
+{
+	const struct named *const x = a, *const y = b;
+
+	return strcmp(x->name, y->name);
+}
+
+int hfsplit_index(const struct hfsplit *s, const char *stem, const char *suffix,
+		  const char *const *names, struct bytebuf *out,
+		  struct errmsg *err)
+{
+	struct named *const v = calloc(s->n + 1, sizeof(*v));
+	char text[NAME_MAX + 1];
+	size_t f = 0;
+
+	if (!v)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	for (size_t i = 0; i < s->n; i++) {
+		while (i >= s->begin[f + 1])
+			f++;
+		v[i] = (struct named){ names[s->order[i]], f };
+	}
+	qsort(v, s->n, sizeof(*v), by_name);
+	snprintf(text, sizeof(text),
+		 "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64
+		 "\n  },\n  \"weight_map\": {",
+		 s->total);
+	add_text(out, text);
+	for (size_t i = 0; i < s->n; i++) {
+		add_text(out, i ? ",\n    " : "\n    ");
+		add_string(out, v[i].name);
+		hfsplit_name(s, stem, suffix, v[i].file, text);
+		add_text(out, ": ");
+		add_string(out, text);
+	}
+	add_text(out, "\n  }\n}\n");
+	free(v);
+	return out->failed ? errmsg_set(err, -ENOMEM, "out of memory") : 0;
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors of an optimizer shard that lie in a file of their own: a sub-group
+ * of stage 3 on NVMe (offload_optimizer, and at least 1 MiB large).
+ *
+ * In the shard they have no elements, but keep the attribute by which
+ * DeepSpeed's swapper calls their files (swap_tensor/optimizer_utils.py):
+ * ds_id is <first parameter>_<last parameter> of master weights, with
+ * <state>- before it of states.  The file has the elements as they were in
+ * memory, padded to the swapper's unit of I/O, which is KIB for each of its
+ * threads.
+ */
+#include "ckpt/zero/shard.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "ckpt/base/checked.h"
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/names.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/pickle/value.h"
+
+#define KIB 1024
+#define THREADS_MAX 4096
+
+/* The unit of I/O, as ds_config has it. */
+static uint64_t find_unit(const struct shard_reader *r)
+{
+	const struct value *const aio =
+		value_find_path(r->pt->root, KEY_DS_CONFIG, "aio", NULL);
+	int64_t n;
+
+	/* Called so until 2024. */
+	if (!value_get_int(value_find(aio, "intra_op_parallelism"), &n) &&
+	    !value_get_int(value_find(aio, "thread_count"), &n))
+		n = 1;
+	return KIB * (uint64_t)(n > 0 && n <= THREADS_MAX ? n : 1);
+}
+
+static int check_size(const struct shard_reader *r, const struct ckfile *f,
+		      const char *what, size_t g, uint64_t need)
+{
+	const uint64_t unit = find_unit(r);
+	uint64_t bytes;
+
+	if (!checked_mul(need, dtype_size(DTYPE_F32), &bytes) ||
+	    !checked_add(bytes, unit - 1, &bytes))
+		return errmsg_set(r->err, -EOVERFLOW, "%s: overflows", f->path);
+	bytes -= bytes % unit;
+	if (f->file.size == bytes)
+		return 0;
+	return errmsg_set(
+		r->err, -EBADMSG,
+		"%s: has %" PRIu64 " bytes, but the %" PRIu64
+		" elements of %s of group %zu (%.100s, ...) take %" PRIu64,
+		f->path, f->file.size, need, what, g, shard_group_name(r, g),
+		bytes);
+}
+
+int shard_find_swapped(const struct shard_reader *r, const struct value *v,
+		       const char *what, size_t g, uint64_t need,
+		       struct flat *flat)
+{
+	const struct ckdir *const d = r->dir;
+	const struct value *const id = tensor_attribute(v, "ds_id");
+	char name[256];
+	int64_t i;
+
+	if (!value_is_cstr(id) || id->str.len > 200)
+		return errmsg_set(r->err, -EBADMSG,
+				  "%s: %s of group %zu (%.100s, ...) has no"
+				  " elements on this rank, and does not tell to"
+				  " which file it was offloaded",
+				  r->file, what, g, shard_group_name(r, g));
+	if (d->mp_degree > 1)
+		return errmsg_set(r->err, -ENOTSUP,
+				  "%s: was offloaded to NVMe, which is not"
+				  " supported together with tensor parallelism",
+				  r->file);
+	snprintf(name, sizeof(name), "%s" NAMES_SWAP_SUFFIX, id->str.p);
+	i = ckdir_find_swapped(d, r->s->rank, name);
+	if (i < 0)
+		return errmsg_set(r->err, -EBADMSG,
+				  "%s/" NAMES_SWAP_DIR "/rank%02u/%s: is"
+				  " missing: %s of group %zu (%.100s, ...) was"
+				  " offloaded to NVMe",
+				  d->path, r->s->rank, name, what, g,
+				  shard_group_name(r, g));
+	if (flat->dtype != DTYPE_F32)
+		return errmsg_set(r->err, -ENOTSUP,
+				  "%s: %s of group %zu was offloaded to NVMe as"
+				  " %s",
+				  r->file, what, g, dtype_name(flat->dtype));
+	flat->swapped = (uint32_t)i + 1;
+	flat->offset = 0;
+	flat->numel = need;
+	return check_size(r, &d->swapped[i], what, g, need);
+}

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Optimizer shards of ZeRO stages 1 and 2 (and of BF16_Optimizer, whose files
+ * are alike): deepspeed/runtime/zero/stage_1_and_2.py state_dict.
+ *
+ *   base_optimizer_state: {state: {g: {step, exp_avg, ...}}, param_groups}
+ *                         or, with elastic_checkpoint, a list of the {...}
+ *   single_partition_of_fp32_groups[g]: the rank's partition, mostly without
+ *                         the padding at the group's end
+ *   param_alignment_paddings[g][i], param_slice_mappings[g][name]
+ *
+ * Offsets follow from param_shapes and the alignment paddings.  The recorded
+ * param_slice_mappings are computed from another order when
+ * round_robin_gradients is on, so they only serve as a check; DeepSpeed's
+ * converter, which believes them, scrambles such checkpoints.
+ */
+#include "ckpt/zero/shard.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/checked.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/names.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/pickle/value.h"
+
+static int fail_nomem(const struct shard_reader *r)
+{
+	return errmsg_set(r->err, -ENOMEM, "%s: out of memory", r->file);
+}
+
+/* --- layout ---------------------------------------------------------------- */
+
+static bool is_all_zero(const struct value_seq *v)
+{
+	int64_t i;
+
+	for (size_t k = 0; k < v->n; k++)
+		if (!value_get_int(v->v[k], &i) || i != 0)
+			return false;
+	return true;
+}
+
+/*
+ * The alignment padding after each parameter of group g: NULL if there is
+ * none recorded (then there is none).
+ *
+ * The list goes with that of param_shapes.  DeepSpeed 0.19 leaves parameters
+ * without elements out of both; where they are in it, what pads the group
+ * after them comes after the last one before them that has a place.
+ */
+static int read_paddings(const struct shard_reader *r, size_t g,
+			 uint64_t **out)
+{
+	const struct slice_group *const group = &r->c->groups[g];
+	const struct value_seq *const all =
+		value_items(value_find(r->dict, "param_alignment_paddings"));
+	const struct value_seq *const v =
+		all && g < all->n ? value_items(all->v[g]) : NULL;
+	uint64_t *pad;
+	size_t at = 0; /* behind the parameter before the entry */
+
+	*out = NULL;
+	if (!v || is_all_zero(v))
+		return 0;
+	if (v->n != group->listed)
+		return errmsg_set(r->err, -EBADMSG,
+				  "%s: param_alignment_paddings[%zu] has %zu"
+				  " entries for %zu parameters", r->file, g,
+				  v->n, group->listed);
+	pad = calloc(group->n + 1, sizeof(*pad));
+	if (!pad)
+		return fail_nomem(r);
+	for (size_t i = 0; i < v->n; i++) {
+		int64_t p;
+
+		if (at < group->n && group->slices[at]->listed == i)
+			at++;
+		if (value_get_int(v->v[i], &p) && p >= 0 && (at || !p) &&
+		    (!at || checked_add(pad[at - 1], (uint64_t)p,
+					&pad[at - 1])))
+			continue;
+		free(pad);
+		return errmsg_set(r->err, -EBADMSG,
+				  "%s: param_alignment_paddings[%zu][%zu] is not"
+				  " a count", r->file, g, i);
+	}
+	*out = pad;
+	return 0;
+}
+
+static int build_partition(const struct shard_reader *r, size_t g,
+			   const uint64_t *numel, struct partition *out)
+{
+	const size_t n = r->c->groups[g].n;
+	uint64_t *padding = NULL;
+	int rc = read_paddings(r, g, &padding);
+
+	if (rc)
+		return rc;
+	rc = partition_init_zero12(out, numel, padding, n,
+				   r->layout->spread[g].ranks);
+	free(padding);
+	return rc ? errmsg_set(r->err, rc, "%s: group %zu: %s", r->file, g,
+			       strerror(-rc)) :
+		    0;
+}
+
+/* --- checks ---------------------------------------------------------------- */
+
+static int check_partition_count(const struct shard_reader *r, size_t g)
+{
+	const struct value_seq *const v =
+		value_items(value_find(r->dict, KEY_PARTITION_COUNT));
+	int64_t count;
+
+	if (!v || g >= v->n || !value_get_int(v->v[g], &count) ||
+	    count == r->layout->spread[g].ranks)
+		return 0;
+	return errmsg_set(r->err, -EBADMSG,
+			  "%s: group %zu is partitioned over %" PRId64
+			  " ranks, but there are %u optimizer shards of it",
+			  r->file, g, count, r->layout->spread[g].ranks);
+}
+
+/*
+ * Groups of experts are marked, and named after the number of ranks that share
+ * the experts (DeepSpeed moe/utils.py); it must be what the names of the
+ * parameters and the number of experts say.
+ */
+static int check_expert_group(const struct shard_reader *r, size_t g)
+{
+	const struct slice_group *const group = &r->c->groups[g];
+	const struct value *const base =
+		value_find(r->dict, KEY_BASE_OPTIMIZER_STATE);
+	const struct value_seq *const all =
+		value_items(value_find(base, KEY_PARAM_GROUPS));
+	const struct value *const v = all && g < all->n ? all->v[g] : NULL;
+	const struct value *const moe = value_find(v, "moe");
+	const bool marked = moe && moe->kind == VALUE_BOOL && moe->b;
+	char name[32];
+
+	if (!v)
+		return 0; /* elastic_checkpoint has none */
+	snprintf(name, sizeof(name), "ep_size_%u", group->degree);
+	if (marked ? value_is_str(value_find(v, "name"), name) :
+		     group->degree == 1)
+		return 0;
+	return errmsg_set(r->err, -EBADMSG,
+			  "%s: param_groups[%zu] is not the group of experts"
+			  " (%s) that holds %.100s", r->file, g, name,
+			  shard_group_name(r, g));
+}
+
+/* Position of `name` in the group's order, searching from `from` on. */
+static size_t find_in_group(const struct slice_group *group, const char *name,
+			    size_t from)
+{
+	for (size_t i = from; i < group->n; i++)
+		if (strcmp(group->slices[i]->name, name) == 0)
+			return i;
+	return group->n;
+}
+
+/* Names of `m` that follow another order than param_shapes, or that do not
+ * belong there, mean that the mapping was made from another layout. */
+static bool is_other_order(const struct slice_group *group,
+			   const struct value_dict *m)
+{
+	size_t at = 0;
+
+	for (size_t i = 0; i < m->n; i++) {
+		if (!value_is_cstr(m->v[i].key))
+			return true;
+		at = find_in_group(group, m->v[i].key->str.p, at);
+		if (at == group->n)
+			return true;
+	}
+	return false;
+}
+
+static bool is_fragment(const struct value *v, const struct fragment *f)
+{
+	const struct value *const state =
+		v->kind == VALUE_NEWOBJ || v->kind == VALUE_REDUCE ?
+			v->obj->state :
+			NULL;
+	int64_t start, numel;
+
+	return value_get_int(value_find(state, "start"), &start) &&
+	       value_get_int(value_find(state, "numel"), &numel) &&
+	       start >= 0 && numel >= 0 && (uint64_t)start == f->start &&
+	       (uint64_t)numel == f->numel;
+}
+
+/* The first parameter of which the mapping says something else than the
+ * layout, or NULL. */
+static const char *find_contradiction(const struct shard_reader *r, size_t g,
+				      const struct value_dict *m)
+{
+	const struct slice_group *const group = &r->c->groups[g];
+	const unsigned part = shard_part(r, g);
+	size_t k = 0;
+
+	for (size_t i = 0; i < group->n; i++) {
+		const struct fragment f = partition_fragment(
+			&r->layout->groups[g], i, part);
+
+		if (!f.numel)
+			continue;
+		if (k == m->n ||
+		    !value_is_str(m->v[k].key, group->slices[i]->name) ||
+		    !is_fragment(m->v[k].val, &f))
+			return group->slices[i]->name;
+		k++;
+	}
+	return k == m->n ? NULL : "a parameter of another rank";
+}
+
+static int check_mapping(const struct shard_reader *r, size_t g)
+{
+	const struct value_seq *const all =
+		value_items(value_find(r->dict, KEY_PARAM_SLICE_MAPPINGS));
+	const struct value_dict *const m =
+		all && g < all->n ? value_pairs(all->v[g]) : NULL;
+	const char *name;
+
+	if (!m)
+		return 0; /* before DeepSpeed 0.7 */
+	name = find_contradiction(r, g, m);
+	if (!name)
+		return 0;
+	if (r->c->round_robin || is_other_order(&r->c->groups[g], m)) {
+		r->s->mapping_ignored = true;
+		return 0;
+	}
+	return errmsg_set(r->err, -EBADMSG,
+			  "%s: group %zu: param_slice_mappings and param_shapes"
+			  " disagree on where %.100s lies", r->file, g, name);
+}
+
+/* --- groups ---------------------------------------------------------------- */
+
+static const struct value *group_states(const struct shard_reader *r, size_t g)
+{
+	const struct value *const base =
+		value_find(r->dict, KEY_BASE_OPTIMIZER_STATE);
+	const struct value_seq *const list = value_items(base);
+
+	if (list) /* elastic_checkpoint */
+		return g < list->n ? list->v[g] : NULL;
+	return shard_find_group_state(value_find(base, "state"), g);
+}
+
+/*
+ * Muon's update needs the momentum of whole matrices.  Each rank keeps that of
+ * every parameter of its partition, end to end (_muon_momentum_buffer); only
+ * when the optimizer is offloaded is it cut like everything else
+ * (_apply_muon_updates_cpu_offload).
+ */
+static bool keeps_whole(const struct shard_reader *r, size_t g)
+{
+	const struct value *const groups = value_find_path(
+		r->dict, KEY_BASE_OPTIMIZER_STATE, KEY_PARAM_GROUPS, NULL);
+	const struct value_seq *const list = value_items(groups);
+	const struct value *const muon =
+		list && g < list->n ? value_find(list->v[g], "use_muon") : NULL;
+	const struct value *const offload =
+		value_find_path(r->pt->root, KEY_DS_CONFIG, "zero_optimization",
+				"offload_optimizer", NULL);
+	const struct value *const device = value_find(offload, "device");
+
+	return muon && muon->kind == VALUE_BOOL && muon->b &&
+	       (!device || value_is_str(device, "none"));
+}
+
+static int read_group(const struct shard_reader *r, size_t g,
+		      const struct value *fp32)
+{
+	const struct partition *const p = &r->layout->groups[g];
+	const uint64_t filled = partition_filled(p, shard_part(r, g));
+	struct shard_group *const group = &r->s->groups[g];
+	uint64_t need, most;
+	int rc;
+
+	rc = check_partition_count(r, g);
+	if (!rc)
+		rc = check_expert_group(r, g);
+	if (!rc)
+		rc = shard_read_flat(r, fp32, KEY_FP32_GROUPS, g, &group->fp32);
+	if (rc)
+		return rc;
+	if (group->fp32.numel != filled && group->fp32.numel != p->size)
+		return errmsg_set(r->err, -EBADMSG,
+				  "%s: group %zu (%.100s, ...): the fp32 partition has %"
+				  PRIu64 " elements, expected %" PRIu64 " or,"
+				  " padded, %" PRIu64, r->file, g,
+				  shard_group_name(r, g), group->fp32.numel,
+				  filled, p->size);
+	group->padding = filled == 0;
+	group->whole = keeps_whole(r, g);
+	shard_bound_states(r, g, &need, &most);
+	rc = shard_read_states(r, g, group_states(r, g), need, most);
+	return rc ? rc : check_mapping(r, g);
+}
+
+int shard_read_zero12(struct shard_reader *r)
+{
+	const struct value_seq *const fp32 =
+		value_items(value_find(r->dict, KEY_FP32_GROUPS));
+	int rc;
+
+	if (!fp32 || fp32->n != r->c->ngroups)
+		return errmsg_set(r->err, -EBADMSG,
+				  "%s: " KEY_FP32_GROUPS " holds %zu groups,"
+				  " param_shapes %zu", r->file,
+				  fp32 ? fp32->n : 0, r->c->ngroups);
+	rc = shard_build_layout(r, build_partition);
+	for (size_t g = 0; !rc && g < r->c->ngroups; g++)
+		rc = read_group(r, g, fp32->v[g]);
+	return rc;
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Optimizer shards of ZeRO stage 3: deepspeed/runtime/zero/stage3.py.
+ *
+ *   fp32_flat_groups[sg]                   master weights of a sub-group
+ *   optimizer_state_dict: {state: {sg: {step, exp_avg, ...}}, param_groups}
+ *
+ * A sub-group's flat tensor on rank r has, for each parameter in the order of
+ * param_shapes[sg], ceil(numel / W) slots: elements [r*q, (r+1)*q) of the
+ * parameter, uninitialised memory beyond its end.
+ *
+ * Of a sub-group on NVMe no tensor has elements here, see shard_nvme.c.
+ */
+#include "ckpt/zero/shard.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/names.h"
+#include "ckpt/pickle/value.h"
+
+static int build_partition(const struct shard_reader *r, size_t g,
+			   const uint64_t *numel, struct partition *out)
+{
+	const int rc = partition_init_zero3(out, numel, r->c->groups[g].n,
+					    r->layout->spread[g].ranks);
+
+	return rc ? errmsg_set(r->err, rc, "%s: sub-group %zu: %s", r->file, g,
+			       strerror(-rc)) :
+		    0;
+}
+
+static int check_partition_count(const struct shard_reader *r)
+{
+	int64_t count;
+
+	if (value_get_int(value_find(r->dict, KEY_PARTITION_COUNT), &count) &&
+	    count != r->layout->ranks)
+		return errmsg_set(r->err, -EBADMSG,
+				  "%s: partitioned over %" PRId64 " ranks, but"
+				  " there are %u optimizer shards", r->file,
+				  count, r->layout->ranks);
+	return 0;
+}
+
+/* --- experts -------------------------------------------------------------- */
+
+/* The ranks over which a sub-group was cut, as the file lists them. */
+static bool are_ranks(const struct value *v, const struct spread *s,
+		      unsigned which)
+{
+	const struct value_seq *const list = value_items(v);
+	int64_t rank;
+
+	if (!list || list->n != s->ranks)
+		return false;
+	for (unsigned i = 0; i < s->ranks; i++)
+		if (!value_get_int(list->v[i], &rank) ||
+		    rank != spread_rank(s, which, i))
+			return false;
+	return true;
+}
+
+/* AutoEP: ds_zero_partition_groups[sg] = {partition_count, partition_rank,
+ * partition_ranks, ...}.  Without it every sub-group is cut over all ranks. */
+static int check_partition_group(const struct shard_reader *r, size_t g)
+{
+	const struct spread *const s = &r->layout->spread[g];
+	const struct value_seq *const all =
+		value_items(value_find(r->dict, "ds_zero_partition_groups"));
+	const struct value *const v = all && g < all->n ? all->v[g] : NULL;
+	int64_t count, rank;
+	unsigned which;
+
+	if (!all && s->degree == 1)
+		return 0;
+	if (value_get_int(value_find(v, "partition_count"), &count) &&
+	    value_get_int(value_find(v, "partition_rank"), &rank) &&
+	    count == s->ranks &&
+	    rank == spread_part(s, r->s->rank, &which) &&
+	    are_ranks(value_find(v, "partition_ranks"), s, which))
+		return 0;
+	return errmsg_set(r->err, -EBADMSG,
+			  "%s: ds_zero_partition_groups does not tell that"
+			  " sub-group %zu (%.100s) is cut over %u ranks, one in"
+			  " %u", r->file, g,
+			  shard_group_name(r, g), s->ranks, spread_step(s));
+}
+
+static int fail_size(const struct shard_reader *r, size_t g, uint64_t numel,
+		     uint64_t need)
+{
+	return errmsg_set(r->err, -EBADMSG,
+			  "%s: sub-group %zu (%.100s, ...) has %" PRIu64
+			  " elements on this rank, its parameters need %" PRIu64
+			  ": was it partitioned over another number of ranks"
+			  " (sequence parallel)?", r->file, g,
+			  shard_group_name(r, g), numel, need);
+}
+
+int shard_read_zero3(struct shard_reader *r)
+{
+	const struct value_seq *const fp32 =
+		value_items(value_find(r->dict, KEY_FP32_FLAT_GROUPS));
+	const struct value *const state = value_find_path(
+		r->dict, KEY_OPTIMIZER_STATE_DICT, "state", NULL);
+	int rc = check_partition_count(r);
+
+	if (rc)
+		return rc;
+	if (!fp32 || fp32->n != r->c->ngroups)
+		return errmsg_set(r->err, -EBADMSG,
+				  "%s: " KEY_FP32_FLAT_GROUPS " holds %zu"
+				  " sub-groups, param_shapes %zu", r->file,
+				  fp32 ? fp32->n : 0, r->c->ngroups);
+	rc = shard_build_layout(r, build_partition);
+	for (size_t g = 0; !rc && g < r->c->ngroups; g++) {
+		const uint64_t size = r->layout->groups[g].size;
+		struct flat *const flat = &r->s->groups[g].fp32;
+
+		rc = check_partition_group(r, g);
+		if (!rc)
+			rc = shard_read_flat(r, fp32->v[g], KEY_FP32_FLAT_GROUPS, g,
+				     flat);
+		if (!rc && !flat->numel && size)
+			rc = shard_find_swapped(r, fp32->v[g],
+						KEY_FP32_FLAT_GROUPS, g, size,
+						flat);
+		if (!rc && flat->numel != size)
+			rc = fail_size(r, g, flat->numel, size);
+		if (!rc)
+			rc = shard_read_states(
+				r, g, shard_find_group_state(state, g), size,
+				size);
+	}
+	return rc;
+}

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libfuse's low-level operations: names, attributes and directories here,
+ * files in ops_file.c and ops_extents.c.  Each replies exactly once on every
+ * path.
+ *
+ * There is no getxattr: answering it at all, even with "none", makes every
+ * listing ask for each file.
+ */
+#include "fs/ops/ops.h"
+
+#include <errno.h>
+#include <fuse_lowlevel.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/sys/scratch.h"
+#include "fs/backing/backing.h"
+#include "fs/ops/fuse_caps.h"
+#include "fs/log/log.h"
+#include "fs/ops/ops_impl.h"
+#include "fs/backing/passthrough.h"
+#include "fs/tree/tree.h"
+
+static struct tree *tree_of(fuse_req_t req)
+{
+	return ops_server(req)->tree;
+}
+
+void ops_reply_failure(fuse_req_t req, int rc, const struct errmsg *err)
+{
+	if (err->text[0]) {
+		log_error("%s", err->text);
+		rc = rc == -ENOMEM ? rc : -EIO;
+	}
+	fuse_reply_err(req, -rc);
+}
+
+static void op_init(void *userdata, struct fuse_conn_info *conn)
+{
+	struct server *const s = userdata;
+
+	kernel_init(conn);
+	s->no_opendir = tree_is_immutable(s->tree) &&
+			conn->capable & FUSE_CAP_NO_OPENDIR_SUPPORT;
+	atomic_store(&s->passthrough->on, kernel_passes_through());
+	backing_start(s->backing);
+}
+
+/* --- names and attributes ------------------------------------------------- */
+
+static void fill_entry(const struct tree_attr *attr,
+		       struct fuse_entry_param *e)
+{
+	*e = (struct fuse_entry_param){
+		.ino = attr->st.st_ino,
+		.generation = 1,
+		.attr = attr->st,
+		.attr_timeout = attr->timeout,
+		.entry_timeout = attr->timeout,
+	};
+}
+
+static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	struct fuse_entry_param e = { 0 };
+	struct errmsg err = { "" };
+	struct tree_attr attr;
+	double timeout;
+	const int rc = tree_lookup(tree_of(req), parent, name, &attr, &timeout,
+				   &err);
+
+	if (rc == -ENOENT && !err.text[0]) {
+		/* Inode 0: there is no such name, and it may be believed. */
+		e.entry_timeout = timeout;
+		fuse_reply_entry(req, &e);
+	} else if (rc) {
+		ops_reply_failure(req, rc, &err);
+	} else {
+		fill_entry(&attr, &e);
+		fuse_reply_entry(req, &e);
+	}
+}
+
+/* Nodes are not counted: numbers stay valid without. */
+static void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t nlookup)
+{
+	(void)ino;
+	(void)nlookup;
+	fuse_reply_none(req);
+}
+
+static void op_forget_multi(fuse_req_t req, size_t count,
+			    struct fuse_forget_data *forgets)
+{
+	(void)count;
+	(void)forgets;
+	fuse_reply_none(req);
+}
+
+static void op_getattr(fuse_req_t req, fuse_ino_t ino,
+		       struct fuse_file_info *fi)
+{
+	struct errmsg err = { "" };
+	struct tree_attr attr;
+	const int rc = tree_getattr(tree_of(req), ino, &attr, &err);
+
+	(void)fi;
+	if (rc)
+		ops_reply_failure(req, rc, &err);
+	else
+		fuse_reply_attr(req, &attr.st, attr.timeout);
+}
+
+static void op_readlink(fuse_req_t req, fuse_ino_t ino)
+{
+	char target[PATH_MAX + 1];
+	const int n = tree_readlink(tree_of(req), ino, target, PATH_MAX);
+
+	if (n < 0) {
+		fuse_reply_err(req, -n);
+		return;
+	}
+	target[n] = '\0';
+	fuse_reply_readlink(req, target);
+}
+
+static void op_statfs(fuse_req_t req, fuse_ino_t ino)
+{
+	struct statvfs st = { .f_bsize = 4096, .f_frsize = 4096,
+			      .f_namemax = NAME_MAX, .f_flag = ST_RDONLY };
+	uint64_t bytes, files;
+
+	(void)ino;
+	tree_totals(tree_of(req), &bytes, &files);
+	st.f_blocks = (bytes + 4095) / 4096;
+	st.f_files = files;
+	fuse_reply_statfs(req, &st);
+}
+
+/* --- directories ------------------------------------------------------------ */
+
+static struct tree_dir *dir_of(const struct fuse_file_info *fi)
+{
+	return (struct tree_dir *)(uintptr_t)fi->fh;
+}
+
+static void op_opendir(fuse_req_t req, fuse_ino_t ino,
+		       struct fuse_file_info *fi)
+{
+	struct errmsg err = { "" };
+	struct tree_dir *d;
+	int rc;
+
+	/* The kernel then opens directories by itself from now on, and keeps
+	 * all listings: half the requests of a walk. */
+	if (ops_server(req)->no_opendir) {
+		fuse_reply_err(req, ENOSYS);
+		return;
+	}
+	rc = tree_dir_open(tree_of(req), ino, &d, &err);
+	if (rc) {
+		ops_reply_failure(req, rc, &err);
+		return;
+	}
+	fi->fh = (uintptr_t)d;
+	fi->cache_readdir = fi->keep_cache = tree_dir_is_immutable(d);
+	if (fuse_reply_open(req, fi) == -ENOENT)
+		tree_dir_close(d);
+}
+
+static void op_releasedir(fuse_req_t req, fuse_ino_t ino,
+			  struct fuse_file_info *fi)
+{
+	(void)ino;
+	tree_dir_close(dir_of(fi));
+	fuse_reply_err(req, 0);
+}
+
+/* Positions 0 and 1 are "." and ".."; the tree's begin at 2. */
+static int next_entry(fuse_req_t req, fuse_ino_t ino, struct tree_dir *d,
+		      uint64_t *pos, struct tree_entry *out,
+		      struct errmsg *err)
+{
+	uint64_t at = *pos - 2;
+	int rc;
+
+	if (*pos < 2) {
+		*out = (struct tree_entry){ .type = S_IFDIR };
+		strcpy(out->name, *pos ? ".." : ".");
+		out->ino = *pos ? tree_dir_parent(d) : ino;
+		++*pos;
+		return 1;
+	}
+	(void)req;
+	rc = tree_dir_next(d, &at, out, err);
+	*pos = at + 2;
+	return rc;
+}
+
+/* Attributes of a listed entry.  Where they are dear, and for "." and "..",
+ * the kernel gets the name alone (inode 0) and asks if somebody wants more. */
+static void entry_attributes(fuse_req_t req, const struct tree_entry *entry,
+			     struct fuse_entry_param *e)
+{
+	struct tree_attr attr;
+
+	*e = (struct fuse_entry_param){
+		.attr = { .st_ino = entry->ino, .st_mode = entry->type },
+	};
+	if (entry->cheap &&
+	    tree_getattr(tree_of(req), entry->ino, &attr, NULL) == 0)
+		fill_entry(&attr, e);
+}
+
+static void read_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
+			 uint64_t pos, struct tree_dir *d, bool plus)
+{
+	struct errmsg err = { "" };
+	struct tree_entry entry;
+	char *const buf = scratch_take(size);
+	size_t used = 0;
+	int rc = 0;
+
+	if (!buf) {
+		fuse_reply_err(req, ENOMEM);
+		return;
+	}
+	while ((rc = next_entry(req, ino, d, &pos, &entry, &err)) == 1) {
+		struct fuse_entry_param e;
+		size_t n;
+
+		if (plus) {
+			entry_attributes(req, &entry, &e);
+			n = fuse_add_direntry_plus(req, buf + used,
+						   size - used, entry.name, &e,
+						   (off_t)pos);
+		} else {
+			const struct stat st = { .st_ino = entry.ino,
+						 .st_mode = entry.type };
+
+			n = fuse_add_direntry(req, buf + used, size - used,
+					      entry.name, &st, (off_t)pos);
+		}
+		if (n > size - used)
+			break;
+		used += n;
+	}
+	/* What was found before an error is told first. */
+	if (rc < 0 && used == 0)
+		ops_reply_failure(req, rc, &err);
+	else
+		fuse_reply_buf(req, buf, used);
+	scratch_give(buf);
+}
+
+static void read_directory(fuse_req_t req, fuse_ino_t ino, size_t size,
+			   uint64_t pos, struct tree_dir *open, bool plus)
+{
+	struct errmsg err = { "" };
+	struct tree_dir *d = open;
+	const int rc = d ? 0 : tree_dir_open(tree_of(req), ino, &d, &err);
+
+	if (rc)
+		ops_reply_failure(req, rc, &err);
+	else
+		read_entries(req, ino, size, pos, d, plus);
+	if (!open && !rc)
+		tree_dir_close(d);
+}
+
+static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+		       struct fuse_file_info *fi)
+{
+	read_directory(req, ino, size, (uint64_t)off, dir_of(fi), false);
+}
+
+static void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size,
+			   off_t off, struct fuse_file_info *fi)
+{
+	read_directory(req, ino, size, (uint64_t)off, dir_of(fi), true);
+}
+
+const struct fuse_lowlevel_ops ops = {
+	.init = op_init,
+	.lookup = op_lookup,
+	.forget = op_forget,
+	.forget_multi = op_forget_multi,
+	.getattr = op_getattr,
+	.readlink = op_readlink,
+	.statfs = op_statfs,
+	.opendir = op_opendir,
+	.readdir = op_readdir,
+	.readdirplus = op_readdirplus,
+	.releasedir = op_releasedir,
+	.open = ops_open,
+	.read = ops_read,
+	.release = ops_release,
+	.ioctl = ops_ioctl,
+};

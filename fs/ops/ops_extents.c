@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where the bytes of an open file lie: ckpt/vfile/ucfs_ioctl.h. */
+#include <errno.h>
+#include <fuse_lowlevel.h>
+#include <string.h>
+
+#include "ckpt/vfile/extent.h"
+#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/ucfs_ioctl.h"
+#include "ckpt/vfile/vfile.h"
+#include "fs/ops/ops_impl.h"
+
+static int get_extents(const struct tree_file *f, struct ucfs_extents *x)
+{
+	const struct extent_map *const m = vfile_extents(f->v);
+
+	x->size = extent_size(m);
+	x->count = 0;
+	x->next = x->start;
+	if (x->version != UCFS_EXTENTS_VERSION)
+		return -EINVAL;
+	if (x->start >= x->size)
+		return 0;
+	for (size_t i = extent_find(m, x->start);
+	     i < m->n && x->count < UCFS_EXTENTS_MAX; i++) {
+		const struct extent *const e = &m->v[i];
+
+		x->extent[x->count++] = (struct ucfs_extent){
+			.offset = e->start,
+			.length = e[1].start - e->start,
+			.source_offset = extent_has_shard(e) ? e->from : 0,
+			.kind = e->kind == EXTENT_SHARD  ? UCFS_EXTENT_SOURCE
+				: e->kind == EXTENT_CAST ? UCFS_EXTENT_CAST
+				: e->kind == EXTENT_ZERO ? UCFS_EXTENT_ZERO
+				: extent_is_gather(e)    ? UCFS_EXTENT_GATHER
+							 : UCFS_EXTENT_LITERAL,
+			.source = extent_has_shard(e) ? e->shard : 0,
+		};
+		x->next = e[1].start;
+	}
+	return 0;
+}
+
+static int get_source(const struct tree_file *f, struct ucfs_source *s)
+{
+	const struct shardcache *const c = vfile_shards(f->v);
+	const struct fileid *id;
+	const char *path;
+
+	if (s->version != UCFS_EXTENTS_VERSION)
+		return -EINVAL;
+	if (!c || s->source >= shardcache_count(c))
+		return -ENOENT;
+	id = shardcache_id(c, s->source);
+	path = shardcache_path(c, s->source);
+	if (strlen(path) >= sizeof(s->path))
+		return -ENAMETOOLONG;
+	s->dev = id->dev;
+	s->ino = id->ino;
+	s->size = id->size;
+	s->mtime_ns = id->mtime_ns;
+	memset(s->path, 0, sizeof(s->path));
+	strcpy(s->path, path);
+	return 0;
+}
+
+void ops_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg,
+	       struct fuse_file_info *fi, unsigned flags, const void *in,
+	       size_t in_size, size_t out_size)
+{
+	/* Directories have no handle. */
+	const struct tree_file *const f =
+		flags & FUSE_IOCTL_DIR ? NULL : &ops_handle(fi)->f;
+	union {
+		struct ucfs_extents extents;
+		struct ucfs_source source;
+	} u;
+	size_t size;
+	int rc = -ENOTTY;
+
+	(void)ino;
+	(void)arg;
+	size = cmd == UCFS_IOC_EXTENTS  ? sizeof(u.extents)
+	       : cmd == UCFS_IOC_SOURCE ? sizeof(u.source)
+					: 0;
+	if (size && f && f->v && in_size >= size && out_size >= size) {
+		memcpy(&u, in, size);
+		rc = cmd == UCFS_IOC_EXTENTS ? get_extents(f, &u.extents)
+					     : get_source(f, &u.source);
+	}
+	if (rc)
+		fuse_reply_err(req, -rc);
+	else
+		fuse_reply_ioctl(req, 0, &u, size);
+}

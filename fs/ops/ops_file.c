@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Open files.
+ *
+ * What the kernel can read by itself it does (backing.h), and small files it
+ * keeps (prefill.h).  Of the others it hands over the reader's request, up to 1
+ * MiB; its bytes are described as pieces of mapped shards and written to the
+ * kernel in one call, without a copy here.  After the reply, while the reader is
+ * busy with what it got, the same bytes are added to the file's checksum.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <fuse_lowlevel.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/sys/scratch.h"
+#include "ckpt/vfile/vfile.h"
+#include "fs/ops/fuse_caps.h"
+#include "fs/log/log.h"
+#include "fs/ops/ops_impl.h"
+#include "fs/backing/passthrough.h"
+#include "fs/ops/prefill.h"
+#include "fs/log/stats.h"
+
+static void list_handle(struct handle *h)
+{
+	struct server *const s = h->server;
+
+	pthread_mutex_lock(&s->lock);
+	h->next = s->open;
+	h->link = &s->open;
+	if (h->next)
+		h->next->link = &h->next;
+	s->open = h;
+	pthread_mutex_unlock(&s->lock);
+}
+
+static void unlist_handle(struct handle *h)
+{
+	struct server *const s = h->server;
+
+	pthread_mutex_lock(&s->lock);
+	*h->link = h->next;
+	if (h->next)
+		h->next->link = h->link;
+	pthread_mutex_unlock(&s->lock);
+}
+
+static void handle_put(struct handle *h)
+{
+	if (atomic_fetch_sub(&h->refs, 1) != 1)
+		return;
+	unlist_handle(h);
+	backing_release(h->server->backing, &h->use);
+	stats_move(h->server->stats, STATS_HANDLES, -1);
+	tree_file_close(&h->f);
+	free(h);
+}
+
+static struct handle *new_handle(fuse_req_t req, fuse_ino_t ino, int flags)
+{
+	struct handle *const h = calloc(1, sizeof(*h));
+
+	if (!h)
+		return NULL;
+	h->server = ops_server(req);
+	h->req = req;
+	h->clock = stats_clock();
+	h->ino = ino;
+	h->patient = !(flags & O_NONBLOCK);
+	atomic_init(&h->refs, 1);
+	return h;
+}
+
+static struct handle *handle_of_use(struct backing_use *use)
+{
+	return (struct handle *)((char *)use - offsetof(struct handle, use));
+}
+
+/* May the kernel keep the file? */
+static bool is_small(const struct handle *h)
+{
+	return h->f.plan && !h->use.file && small_is(vfile_size(h->f.v));
+}
+
+/* The last thing that is known of an open: how it is to be read. */
+static void answer_open(struct backing_use *use, int answer,
+			const struct errmsg *err)
+{
+	struct handle *const h = handle_of_use(use);
+	const bool cached = is_small(h);
+	struct fuse_file_info fi = { .fh = (uintptr_t)h,
+				     .direct_io = !cached,
+				     .keep_cache = cached,
+				     .noflush = 1 };
+	int rc;
+
+	stats_since(h->server->stats, STATS_TIME_OPEN, h->clock);
+	stats_move(h->server->stats, STATS_HANDLES, 1);
+	if (answer < 0) {
+		stats_add(h->server->stats, STATS_OPENS_FAILED, 1);
+		ops_reply_failure(h->req, answer, err);
+		use->file = NULL;
+		handle_put(h);
+		return;
+	}
+	if (cached && h->patient)
+		small_bring(h->server->small, h->ino, h->f.v);
+	rc = answer == BACKING_PASS ? passthrough_reply(h->req, fi.fh, use->id)
+				    : fuse_reply_open(h->req, &fi);
+	/* The opener was interrupted and will not release. */
+	if (rc == -ENOENT)
+		handle_put(h);
+}
+
+void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct errmsg err = { "" };
+	struct handle *h;
+	int rc;
+
+	if ((fi->flags & O_ACCMODE) != O_RDONLY) {
+		fuse_reply_err(req, EROFS);
+		return;
+	}
+	h = new_handle(req, ino, fi->flags);
+	rc = h ? tree_file_open(h->server->tree, ino, &h->f, &err) : -ENOMEM;
+	if (rc) {
+		free(h);
+		stats_add(ops_server(req)->stats, STATS_OPENS_FAILED, 1);
+		ops_reply_failure(req, rc, &err);
+		return;
+	}
+	list_handle(h);
+	h->use.answer = answer_open;
+	backing_open(h->server->backing, ino, &h->f, h->patient, &h->use);
+}
+
+void ops_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	(void)ino;
+	handle_put(ops_handle(fi));
+	fuse_reply_err(req, 0);
+}
+
+void ops_close_all(struct server *s)
+{
+	struct handle *next;
+
+	for (struct handle *h = s->open; h; h = next) {
+		next = h->next;
+		tree_file_close(&h->f);
+		free(h);
+	}
+	s->open = NULL;
+}
+
+static void count_read(struct stats *s, uint64_t bytes, uint64_t clock)
+{
+	stats_since(s, STATS_TIME_READ, clock);
+	stats_add(s, STATS_READS, 1);
+	stats_add(s, STATS_READ_BYTES, bytes);
+}
+
+/* To where the reply is to be.  libfuse would copy it there from mapped shards,
+ * as user code. */
+static void read_to_ring(fuse_req_t req, struct handle *h, void *to,
+			 size_t size, uint64_t off)
+{
+	struct stats *const stats = h->server->stats;
+	const uint64_t clock = stats_clock();
+	struct errmsg err = { "" };
+	const int64_t n = vfile_read(h->f.v, to, size, off, &err);
+
+	if (n < 0) {
+		stats_add(stats, STATS_READS_FAILED, 1);
+		ops_reply_failure(req, (int)n, &err);
+		return;
+	}
+	vfile_sum(h->f.v, to, (size_t)n, off);
+	fuse_reply_buf(req, to, (size_t)n);
+	count_read(stats, (uint64_t)n, clock);
+	if (h->f.plan)
+		stats_add(stats, STATS_SHARD_BYTES, (uint64_t)n);
+}
+
+static void read_vfile(fuse_req_t req, struct handle *h, size_t size,
+		       uint64_t off)
+{
+	struct stats *const stats = h->server->stats;
+	const uint64_t clock = stats_clock();
+	struct vfile *const v = h->f.v;
+	struct errmsg err = { "" };
+	struct vfile_window w;
+	int rc = vfile_map(v, size, off, &w, &err);
+
+	if (rc) {
+		stats_add(stats, STATS_READS_FAILED, 1);
+		ops_reply_failure(req, rc, &err);
+		return;
+	}
+	rc = fuse_reply_iov(req, w.iov, w.n);
+	vfile_unmap(v, &w);
+	if (!rc) {
+		count_read(stats, w.len, clock);
+		if (h->f.plan)
+			stats_add(stats, STATS_SHARD_BYTES, w.len);
+		vfile_sum_behind(v);
+	} else if (vfile_map(v, size, off, &w, &err)) {
+		/* A shard shrank under its mapping: the kernel has told the
+		 * reader EIO when it could not copy.  Say why. */
+		stats_add(stats, STATS_READS_FAILED, 1);
+		log_error("%s", err.text);
+	} else {
+		vfile_unmap(v, &w); /* the reader was interrupted */
+	}
+}
+
+static void read_real(fuse_req_t req, struct handle *h, size_t size, off_t off)
+{
+	struct stats *const stats = h->server->stats;
+	const uint64_t clock = stats_clock();
+	char *const buf = scratch_take(size);
+	ssize_t n = -1;
+
+	if (buf)
+		n = pread(h->f.fd, buf, size, off);
+	if (n < 0) {
+		stats_add(stats, STATS_READS_FAILED, 1);
+		fuse_reply_err(req, buf ? errno : ENOMEM);
+	} else {
+		fuse_reply_buf(req, buf, (size_t)n);
+		count_read(stats, (uint64_t)n, clock);
+	}
+	scratch_give(buf);
+}
+
+void ops_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+	      struct fuse_file_info *fi)
+{
+	struct handle *const h = ops_handle(fi);
+	size_t room = 0;
+	void *ring;
+
+	(void)ino;
+	atomic_fetch_add(&h->refs, 1);
+	ring = kernel_ring_memory(req, &room);
+	if (h->f.v && ring)
+		read_to_ring(req, h, ring, size < room ? size : room,
+			     (uint64_t)off);
+	else if (h->f.v)
+		read_vfile(req, h, size, (uint64_t)off);
+	else
+		read_real(req, h, size, off);
+	handle_put(h);
+}

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The CPU as a device: its memory is the host's, and what it is told to do it
+ * has done on return.
+ */
+#include <errno.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "ckpt/base/errmsg.h"
+#include "gpu/backend/cpu.h"
+#include "gpu/backend/cpu_math.h"
+#include "gpu/backend/dropout.h"
+
+/* Large buffers lie on pages of this size where the system has them. */
+#define HUGE_PAGE ((size_t)2 << 20)
+#define CACHE_LINE ((size_t)64)
+
+/* Elements that a thread takes at once. */
+#define BLOCK ((size_t)16384)
+
+/* Bytes that a thread zeroes at once. */
+#define ZERO_BLOCK ((size_t)1 << 20)
+
+static void *memory(size_t bytes)
+{
+	const size_t align = bytes < HUGE_PAGE ? CACHE_LINE : HUGE_PAGE;
+	void *p = NULL;
+
+	if (posix_memalign(&p, align, bytes ? bytes : 1))
+		return NULL;
+	if (align == HUGE_PAGE)
+		madvise(p, bytes, MADV_HUGEPAGE);
+	return p;
+}
+
+static void cpu_destroy(struct backend *b)
+{
+	free(((struct cpu *)b)->scratch);
+	free(b);
+}
+
+static int cpu_sync(struct backend *b, struct errmsg *err)
+{
+	struct cpu *const c = (struct cpu *)b;
+	const int rc = c->failed;
+
+	c->failed = 0;
+	return rc ? errmsg_set(err, rc, "out of memory for the work of the CPU")
+		  : 0;
+}
+
+static void *cpu_alloc(struct backend *b, size_t bytes)
+{
+	void *const p = memory(bytes);
+
+	(void)b;
+	if (p)
+		memset(p, 0, bytes);
+	return p;
+}
+
+static void cpu_free(struct backend *b, void *p)
+{
+	(void)b;
+	free(p);
+}
+
+static void cpu_copy(struct backend *b, void *dst, const void *src, size_t bytes)
+{
+	(void)b;
+	memcpy(dst, src, bytes);
+}
+
+static void cpu_zero(struct backend *b, void *p, size_t bytes)
+{
+	size_t at;
+
+	(void)b;
+#pragma omp parallel for schedule(static) if (bytes > ZERO_BLOCK)
+	for (at = 0; at < bytes; at += ZERO_BLOCK)
+		memset((char *)p + at, 0,
+		       bytes - at < ZERO_BLOCK ? bytes - at : ZERO_BLOCK);
+}
+
+/* --- queues: there is nothing that could go on meanwhile ------------------- */
+
+static void *cpu_host_alloc(struct backend *b, size_t bytes)
+{
+	(void)b;
+	return memory(bytes);
+}
+
+static void cpu_copy_queued(struct backend *b, enum backend_queue q, void *dst,
+			    const void *src, size_t bytes)
+{
+	(void)q;
+	cpu_copy(b, dst, src, bytes);
+}
+
+/* All events are the same: all that was recorded has happened. */
+static struct backend_event *cpu_event_new(struct backend *b)
+{
+	return (struct backend_event *)b;
+}
+
+static void cpu_event(struct backend *b, struct backend_event *e)
+{
+	(void)b;
+	(void)e;
+}
+
+static void cpu_event_record(struct backend *b, struct backend_event *e,
+			     enum backend_queue q)
+{
+	(void)q;
+	cpu_event(b, e);
+}
+
+static void cpu_queue_wait(struct backend *b, enum backend_queue q,
+			   struct backend_event *e)
+{
+	(void)q;
+	cpu_event(b, e);
+}
+
+static void *cpu_native_queue(struct backend *b, enum backend_queue q)
+{
+	(void)b;
+	(void)q;
+	return NULL;
+}
+
+/* --- arithmetic ------------------------------------------------------------ */
+
+void *cpu_scratch(struct cpu *c, size_t bytes)
+{
+	if (bytes > c->scratch_len) {
+		free(c->scratch);
+		c->scratch = memory(bytes);
+		c->scratch_len = c->scratch ? bytes : 0;
+		if (!c->scratch)
+			c->failed = -ENOMEM;
+	}
+	return c->scratch;
+}
+
+CPU_CLONES static void round_bf16(float *x, size_t n)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		x[i] = cpu_round_bf16(x[i]);
+}
+
+CPU_CLONES static void round_f16(float *x, size_t n)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		x[i] = cpu_round_f16(x[i]);
+}
+
+void cpu_round_to(enum dtype dtype, float *x, size_t n)
+{
+	if (dtype == DTYPE_BF16)
+		round_bf16(x, n);
+	else if (dtype == DTYPE_F16)
+		round_f16(x, n);
+}
+
+static void cpu_round(struct backend *b, void *dst, const float *src, size_t n)
+{
+	float *const to = dst;
+	size_t at;
+
+#pragma omp parallel for schedule(static)
+	for (at = 0; at < n; at += BLOCK) {
+		const size_t len = n - at < BLOCK ? n - at : BLOCK;
+
+		memcpy(to + at, src + at, len * sizeof(float));
+		cpu_round_to(b->dtype, to + at, len);
+	}
+}
+
+static void cpu_widen(struct backend *b, float *dst, const void *src, size_t n)
+{
+	(void)b;
+	memcpy(dst, src, n * sizeof(float));
+}
+
+CPU_CLONES static void sum_row(float *out, const float *a, const float *b,
+			       size_t n)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		out[i] = a[i] + b[i];
+}
+
+static void cpu_embed(struct backend *b, void *out, const void *wte,
+		      const void *wpe, const int32_t *tokens, size_t batch,
+		      size_t seq, size_t c)
+{
+	float *const x = out;
+	const float *const te = wte, *const pe = wpe;
+	size_t i;
+
+#pragma omp parallel for schedule(static)
+	for (i = 0; i < batch * seq; i++) {
+		sum_row(x + i * c, te + (size_t)tokens[i] * c, pe + i % seq * c,
+			c);
+		cpu_round_to(b->dtype, x + i * c, c);
+	}
+}
+
+/* By columns: a token may be there many times, and is summed in the order of
+ * rows however many threads there are. */
+static void cpu_embed_grad(struct backend *b, float *dwte, float *dwpe,
+			   const void *dout, const int32_t *tokens,
+			   size_t batch, size_t seq, size_t c)
+{
+	const float *const d = dout;
+	const size_t width = 64;
+	size_t at;
+
+	(void)b;
+#pragma omp parallel for schedule(static)
+	for (at = 0; at < c; at += width) {
+		const size_t n = c - at < width ? c - at : width;
+		size_t i;
+
+		for (i = 0; i < batch * seq; i++) {
+			float *const te = dwte + (size_t)tokens[i] * c + at;
+			float *const pe = dwpe + i % seq * c + at;
+			const float *const row = d + i * c + at;
+
+			sum_row(te, te, row, n);
+			sum_row(pe, pe, row, n);
+		}
+	}
+}
+
+CPU_CLONES void cpu_drop(float *x, size_t n, float drop, uint64_t row,
+			 size_t first)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		x[i] = pattern_drop(x[i],
+				    pattern_element(row, (uint32_t)(first + i)),
+				    drop);
+}
+
+static void cpu_dropout(struct backend *b, void *p, size_t n, float drop,
+			uint64_t seed)
+{
+	const uint64_t row = pattern_random(seed, 0); /* all of it is one */
+	float *const x = p;
+	size_t at;
+
+#pragma omp parallel for schedule(static)
+	for (at = 0; at < n; at += BLOCK) {
+		const size_t len = n - at < BLOCK ? n - at : BLOCK;
+
+		cpu_drop(x + at, len, drop, row, at);
+		cpu_round_to(b->dtype, x + at, len);
+	}
+}
+
+static void cpu_add(struct backend *b, void *dst, const void *src, size_t n)
+{
+	float *const to = dst;
+	const float *const from = src;
+	size_t at;
+
+#pragma omp parallel for schedule(static)
+	for (at = 0; at < n; at += BLOCK) {
+		const size_t len = n - at < BLOCK ? n - at : BLOCK;
+
+		sum_row(to + at, to + at, from + at, len);
+		cpu_round_to(b->dtype, to + at, len);
+	}
+}
+
+static const struct backend_ops ops = {
+	.destroy = cpu_destroy,
+	.sync = cpu_sync,
+	.alloc = cpu_alloc,
+	.free = cpu_free,
+	.to_device = cpu_copy,
+	.to_host = cpu_copy,
+	.zero = cpu_zero,
+	.host_alloc = cpu_host_alloc,
+	.host_free = cpu_free,
+	.copy = cpu_copy_queued,
+	.event_new = cpu_event_new,
+	.event_free = cpu_event,
+	.event_record = cpu_event_record,
+	.event_wait = cpu_event,
+	.queue_wait = cpu_queue_wait,
+	.native_queue = cpu_native_queue,
+	.embed = cpu_embed,
+	.embed_grad = cpu_embed_grad,
+	.norm = cpu_norm,
+	.norm_grad = cpu_norm_grad,
+	.linear = cpu_linear,
+	.linear_grad = cpu_linear_grad,
+	.attention = cpu_attention,
+	.attention_grad = cpu_attention_grad,
+	.dropout = cpu_dropout,
+	.add = cpu_add,
+	.classify = cpu_classify,
+	.sum_squares = cpu_sum_squares,
+	.scale = cpu_scale,
+	.accumulate = cpu_accumulate,
+	.round = cpu_round,
+	.widen = cpu_widen,
+	.adam = cpu_adam,
+};
+
+int backend_cpu_new(struct backend **out, enum dtype dtype, unsigned threads,
+		    struct errmsg *err)
+{
+	struct cpu *c;
+
+	if (dtype != DTYPE_F32 && dtype != DTYPE_BF16 && dtype != DTYPE_F16)
+		return errmsg_set(err, -ENOTSUP, "the CPU does not train in %s",
+				  dtype_name(dtype));
+	c = calloc(1, sizeof(*c));
+	if (!c)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	c->base = (struct backend){
+		.ops = &ops,
+		.name = "cpu",
+		.dtype = dtype,
+		.lp_size = sizeof(float),
+		.on_host = true,
+	};
+	c->threads = threads ? threads : (unsigned)omp_get_max_threads();
+	omp_set_num_threads((int)c->threads);
+	*out = &c->base;
+	return 0;
+}

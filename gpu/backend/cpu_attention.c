@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Causal attention, a head at a time, a block of queries at a time: the
+ * weights of a block are made, used and forgotten; the way back makes them
+ * again from the logarithm of each row's sum.
+ *
+ * Rows of qkv are those of c_attn's output: queries, keys and values of all
+ * heads, 3 * c wide.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "gpu/backend/cpu.h"
+#include "gpu/backend/cpu_math.h"
+#include "gpu/backend/dropout.h"
+
+#define QUERIES ((size_t)64) /* of a block */
+
+/* One head of one row of the batch. */
+struct head {
+	const float *q, *k, *v; /* rows `pitch` apart */
+	size_t seq, width, pitch;
+	float scale;
+	float drop;
+	uint64_t seed;
+	struct cpu *cpu;
+};
+
+static struct head head_of(struct backend *b, const float *qkv,
+			   size_t batch, size_t h, size_t seq, size_t heads,
+			   size_t c, float drop, uint64_t seed)
+{
+	const size_t width = c / heads;
+	const float *const base = qkv + batch * seq * 3 * c + h * width;
+
+	return (struct head){
+		.q = base,
+		.k = base + c,
+		.v = base + 2 * c,
+		.seq = seq,
+		.width = width,
+		.pitch = 3 * c,
+		.scale = 1.0f / sqrtf((float)width),
+		.drop = drop,
+		.seed = pattern_random(seed, batch * heads + h),
+		.cpu = (struct cpu *)b,
+	};
+}
+
+/* The weights of a query from its scores of the first `n` keys.  Returns the
+ * logarithm of the sum of their exponentials. */
+CPU_CLONES static float softmax_row(float *x, size_t n)
+{
+	float top = -INFINITY, sum = 0;
+	size_t i;
+
+#pragma omp simd reduction(max : top)
+	for (i = 0; i < n; i++)
+		top = x[i] > top ? x[i] : top;
+#pragma omp simd reduction(+ : sum)
+	for (i = 0; i < n; i++) {
+		x[i] = cpu_exp(x[i] - top);
+		sum += x[i];
+	}
+	for (i = 0; i < n; i++)
+		x[i] /= sum;
+	return top + logf(sum);
+}
+
+CPU_CLONES static void weights_again(float *x, size_t n, float log_sum)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		x[i] = cpu_exp(x[i] - log_sum);
+}
+
+/* Drop weights of query `q`; the gradient of a weight is dropped with it. */
+static void drop_row(const struct head *h, float *x, size_t q)
+{
+	if (h->drop > 0)
+		cpu_drop(x, q + 1, h->drop, pattern_random(h->seed, q), 0);
+}
+
+/* Scores of queries [q, q + n) against the first q + n keys. */
+static void scores(const struct head *h, size_t q, size_t n, float *out,
+		   size_t ldo)
+{
+	cpu_product(h->cpu, AS_IT_IS, TRANSPOSED, n, q + n, h->width, h->scale,
+		    h->q + q * h->pitch, h->pitch, h->k, h->pitch, 0, out, ldo);
+}
+
+static void attend(const struct head *h, float *out, size_t out_pitch,
+		   float *stats, float *w)
+{
+	size_t q, i;
+
+	for (q = 0; q < h->seq; q += QUERIES) {
+		const size_t n = h->seq - q < QUERIES ? h->seq - q : QUERIES;
+		const size_t keys = q + n;
+
+		scores(h, q, n, w, h->seq);
+		for (i = 0; i < n; i++) {
+			float *const row = w + i * h->seq;
+
+			stats[q + i] = softmax_row(row, q + i + 1);
+			drop_row(h, row, q + i);
+			memset(row + q + i + 1, 0,
+			       (keys - q - i - 1) * sizeof(*row));
+		}
+		cpu_product(h->cpu, AS_IT_IS, AS_IT_IS, n, h->width, keys, 1, w,
+			    h->seq, h->v, h->pitch, 0, out + q * out_pitch,
+			    out_pitch);
+		for (i = 0; i < n; i++)
+			cpu_round_to(h->cpu->base.dtype, out + (q + i) * out_pitch,
+				     h->width);
+	}
+}
+
+/* An operation on all heads; the way forwards has no gradients. */
+struct job {
+	struct backend *b;
+	size_t batch, seq, heads, c;
+	const float *qkv, *out, *dout;
+	float *dqkv, *written, *made_stats;
+	const float *stats;
+	float drop;
+	uint64_t seed;
+};
+
+/* Call `work` for every head, with `each` floats of scratch memory. */
+static void for_each_head(const struct job *j, size_t each,
+			  void (*work)(const struct job *j, size_t i,
+				       float *scratch))
+{
+	struct cpu *const cpu = (struct cpu *)j->b;
+	const size_t parts = cpu->threads, all = j->batch * j->heads;
+	float *const scratch = cpu_scratch(cpu, parts * each * sizeof(float));
+	size_t t;
+
+	if (!scratch)
+		return;
+#pragma omp parallel for schedule(static, 1)
+	for (t = 0; t < parts; t++) {
+		size_t i;
+
+		for (i = all * t / parts; i < all * (t + 1) / parts; i++)
+			work(j, i, scratch + t * each);
+	}
+}
+
+static struct head head_of_job(const struct job *j, size_t i)
+{
+	return head_of(j->b, j->qkv, i / j->heads, i % j->heads, j->seq,
+		       j->heads, j->c, j->drop, j->seed);
+}
+
+/* Where head i begins in a matrix with rows of `c`. */
+static size_t head_start(const struct job *j, size_t i)
+{
+	return i / j->heads * j->seq * j->c + i % j->heads * (j->c / j->heads);
+}
+
+static void forward(const struct job *j, size_t i, float *scratch)
+{
+	const struct head h = head_of_job(j, i);
+
+	attend(&h, j->written + head_start(j, i), j->c,
+	       j->made_stats + i * j->seq, scratch);
+}
+
+void cpu_attention(struct backend *b, void *out, float *stats, const void *qkv,
+		   size_t batch, size_t seq, size_t heads, size_t c, float drop,
+		   uint64_t seed)
+{
+	const struct job j = {
+		.b = b,
+		.batch = batch,
+		.seq = seq,
+		.heads = heads,
+		.c = c,
+		.qkv = qkv,
+		.written = out,
+		.made_stats = stats,
+		.drop = drop,
+		.seed = seed,
+	};
+
+	for_each_head(&j, QUERIES * seq, forward);
+}
+
+/* d = p * (d - delta) * scale, the way back through softmax and scaling. */
+CPU_CLONES static void softmax_row_grad(float *d, const float *p, size_t n,
+					float delta, float scale)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		d[i] = p[i] * (d[i] - delta) * scale;
+}
+
+CPU_CLONES static float dot(const float *a, const float *b, size_t n)
+{
+	float sum = 0;
+	size_t i;
+
+#pragma omp simd reduction(+ : sum)
+	for (i = 0; i < n; i++)
+		sum += a[i] * b[i];
+	return sum;
+}
+
+/* Where the gradient of a head goes, and what it comes from. */
+struct head_grad {
+	float *dq, *dk, *dv;     /* as in struct head */
+	const float *out, *dout; /* rows `pitch` apart */
+	size_t pitch;
+};
+
+/* Gradients of the scores of queries [q, q + n), from the weights `p`; what
+ * was dropped of them is dropped in `p` on return. */
+static void scores_grad(const struct head *h, const struct head_grad *g,
+			size_t q, size_t n, const float *stats, float *p,
+			float *d)
+{
+	const size_t keys = q + n;
+	size_t i;
+
+	scores(h, q, n, p, h->seq);
+	cpu_product(h->cpu, AS_IT_IS, TRANSPOSED, n, keys, h->width, 1,
+		    g->dout + q * g->pitch, g->pitch, h->v, h->pitch, 0, d,
+		    h->seq);
+	for (i = 0; i < n; i++) {
+		const size_t valid = q + i + 1, row = q + i;
+		float *const pr = p + i * h->seq, *const dr = d + i * h->seq;
+
+		weights_again(pr, valid, stats[row]);
+		drop_row(h, dr, row);
+		softmax_row_grad(dr, pr, valid,
+				 dot(g->out + row * g->pitch,
+				     g->dout + row * g->pitch, h->width),
+				 h->scale);
+		drop_row(h, pr, row);
+		memset(pr + valid, 0, (keys - valid) * sizeof(*pr));
+		memset(dr + valid, 0, (keys - valid) * sizeof(*dr));
+	}
+}
+
+/* Blocks from the last to the first: the last one sees all keys, so that it
+ * can write their gradients and the others add to them. */
+static void attend_grad(const struct head *h, const struct head_grad *g,
+			const float *stats, float *scratch)
+{
+	float *const p = scratch, *const d = scratch + QUERIES * h->seq;
+	size_t q = (h->seq - 1) / QUERIES * QUERIES, i;
+	float beta = 0;
+
+	for (;; q -= QUERIES) {
+		const size_t n = h->seq - q < QUERIES ? h->seq - q : QUERIES;
+		const size_t keys = q + n;
+
+		scores_grad(h, g, q, n, stats, p, d);
+		cpu_product(h->cpu, AS_IT_IS, AS_IT_IS, n, h->width, keys, 1, d,
+			    h->seq, h->k, h->pitch, 0, g->dq + q * h->pitch,
+			    h->pitch);
+		cpu_product(h->cpu, TRANSPOSED, AS_IT_IS, keys, h->width, n, 1,
+			    d, h->seq, h->q + q * h->pitch, h->pitch, beta,
+			    g->dk, h->pitch);
+		cpu_product(h->cpu, TRANSPOSED, AS_IT_IS, keys, h->width, n, 1,
+			    p, h->seq, g->dout + q * g->pitch, g->pitch, beta,
+			    g->dv, h->pitch);
+		beta = 1;
+		if (q == 0)
+			break;
+	}
+	for (i = 0; i < h->seq; i++) {
+		cpu_round_to(h->cpu->base.dtype, g->dq + i * h->pitch, h->width);
+		cpu_round_to(h->cpu->base.dtype, g->dk + i * h->pitch, h->width);
+		cpu_round_to(h->cpu->base.dtype, g->dv + i * h->pitch, h->width);
+	}
+}
+
+static void backward(const struct job *j, size_t i, float *scratch)
+{
+	const struct head h = head_of_job(j, i);
+	const size_t at = head_start(j, i);
+	float *const dq = j->dqkv + (h.q - j->qkv);
+	const struct head_grad g = {
+		.dq = dq,
+		.dk = dq + j->c,
+		.dv = dq + 2 * j->c,
+		.out = j->out + at,
+		.dout = j->dout + at,
+		.pitch = j->c,
+	};
+
+	attend_grad(&h, &g, j->stats + i * j->seq, scratch);
+}
+
+void cpu_attention_grad(struct backend *b, void *dqkv, const void *dout,
+			const void *out, const float *stats, const void *qkv,
+			size_t batch, size_t seq, size_t heads, size_t c,
+			float drop, uint64_t seed)
+{
+	const struct job j = {
+		.b = b,
+		.batch = batch,
+		.seq = seq,
+		.heads = heads,
+		.c = c,
+		.qkv = qkv,
+		.out = out,
+		.dout = dout,
+		.dqkv = dqkv,
+		.stats = stats,
+		.drop = drop,
+		.seed = seed,
+	};
+
+	for_each_head(&j, 2 * QUERIES * seq, backward);
+}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What ZeRO does to flat arrays: each of these is bound by memory. */
+#include <math.h>
+
+#include "gpu/backend/cpu.h"
+#include "gpu/backend/cpu_math.h"
+
+/* Elements that a thread takes at once. */
+#define BLOCK ((size_t)16384)
+
+/* Parts of a sum: their number does not depend on that of threads, nor does
+ * the sum therefore. */
+#define PARTS ((size_t)256)
+
+static size_t block_len(size_t at, size_t n)
+{
+	return n - at < BLOCK ? n - at : BLOCK;
+}
+
+CPU_CLONES static double squares(const float *x, size_t n)
+{
+	double sum = 0;
+	size_t i;
+
+#pragma omp simd reduction(+ : sum)
+	for (i = 0; i < n; i++)
+		sum += (double)x[i] * x[i];
+	return sum;
+}
+
+void cpu_sum_squares(struct backend *b, double *sum, const float *x, size_t n)
+{
+	double parts[PARTS];
+	size_t i;
+
+	(void)b;
+#pragma omp parallel for schedule(static)
+	for (i = 0; i < PARTS; i++) {
+		const size_t first = n * i / PARTS, end = n * (i + 1) / PARTS;
+
+		parts[i] = squares(x + first, end - first);
+	}
+	for (i = 0; i < PARTS; i++)
+		*sum += parts[i];
+}
+
+CPU_CLONES static void scale_block(float *x, float factor, size_t n)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		x[i] *= factor;
+}
+
+void cpu_scale(struct backend *b, float *x, float factor, size_t n)
+{
+	size_t at;
+
+	(void)b;
+#pragma omp parallel for schedule(static)
+	for (at = 0; at < n; at += BLOCK)
+		scale_block(x + at, factor, block_len(at, n));
+}
+
+CPU_CLONES static void add_block(float *dst, const float *src, size_t n)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		dst[i] += src[i];
+}
+
+void cpu_accumulate(struct backend *b, float *dst, const float *src, size_t n)
+{
+	size_t at;
+
+	(void)b;
+#pragma omp parallel for schedule(static)
+	for (at = 0; at < n; at += BLOCK)
+		add_block(dst + at, src + at, block_len(at, n));
+}
+
+CPU_CLONES static void adam_block(const struct backend_adam *a,
+				  float *restrict p, float *restrict m,
+				  float *restrict v, const float *restrict grad,
+				  size_t n)
+{
+	const struct backend_adam h = *a;
+	const float to_m = (float)(1 - h.beta1), to_v = (float)(1 - h.beta2);
+	const float keep_v = (float)h.beta2;
+	size_t i;
+
+	for (i = 0; i < n; i++) {
+		const float g = grad[i] * h.grad_scale + h.l2 * p[i];
+
+		m[i] += to_m * (g - m[i]);
+		v[i] = keep_v * v[i] + to_v * g * g;
+		p[i] = p[i] * h.decay -
+		       h.step_size * m[i] / (sqrtf(v[i]) / h.denom + h.eps);
+	}
+}
+
+void cpu_adam(struct backend *b, const struct backend_adam *a, float *p,
+	      float *exp_avg, float *exp_avg_sq, const float *grad, size_t n)
+{
+	size_t at;
+
+	(void)b;
+#pragma omp parallel for schedule(static)
+	for (at = 0; at < n; at += BLOCK)
+		adam_block(a, p + at, exp_avg + at, exp_avg_sq + at, grad + at,
+			   block_len(at, n));
+}

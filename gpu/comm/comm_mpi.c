@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks by MPI.
+ *
+ * Floats are summed here, not by MPI: whose reductions may take any order, and
+ * another one for another length.  Every rank sends each other rank its part
+ * and adds up what it gets in the order of ranks, in double precision.  That
+ * moves as many bytes as the best reduce-scatter does, and what comes out
+ * depends on the numbers only, so that stages of ZeRO, which cut the same sum
+ * differently, agree to the last bit.
+ *
+ * Messages are sent in windows, which bounds the memory for what arrives and
+ * keeps MPI's counts, which are ints, far from their end.
+ *
+ * MPI's own errors are fatal (MPI_ERRORS_ARE_FATAL, its default), and mpirun
+ * ends all ranks when one exits without MPI_Finalize.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <mpi.h>
+
+#include "ckpt/base/errmsg.h"
+#include "gpu/comm/comm.h"
+#include "gpu/comm/pieces.h"
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+/* What Open MPI leaks is no leak of ours: what its threads leak is known by the
+ * names of its plugins (tests/mpi.supp), which are lost when it closes them;
+ * the rest is not looked at. */
+int dlclose(void *handle);
+int dlclose(void *handle)
+{
+	(void)handle;
+	return 0;
+}
+#define NOT_OUR_LEAKS(call) (__lsan_disable(), (void)(call), __lsan_enable())
+#else
+#define NOT_OUR_LEAKS(call) (void)(call)
+#endif
+
+#define WINDOW_BYTES ((size_t)16 << 20) /* that arrive at once, in all */
+#define BROADCAST_BYTES ((size_t)1 << 30)
+
+struct comm_impl {
+	uint8_t *window;      /* WINDOW_BYTES */
+	double *sums;         /* of a window */
+	MPI_Request *request; /* 2 * size */
+	size_t *lengths;      /* size */
+};
+
+/* Did something that speaks PMI start us?  MPI_Init of a process that nobody
+ * started would start a daemon of its own. */
+static bool started_by_mpirun(void)
+{
+	static const char *const marks[] = { "OMPI_COMM_WORLD_RANK",
+					     "PMIX_RANK", "PMI_RANK" };
+
+	for (size_t i = 0; i < sizeof(marks) / sizeof(*marks); i++)
+		if (getenv(marks[i]))
+			return true;
+	return false;
+}
+
+static void find_neighbours(struct comm *c)
+{
+	MPI_Comm local;
+	int rank, n;
+
+	MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0,
+			    MPI_INFO_NULL, &local);
+	MPI_Comm_rank(local, &rank);
+	MPI_Comm_size(local, &n);
+	MPI_Comm_free(&local);
+	c->local_rank = (unsigned)rank;
+	c->local_size = (unsigned)n;
+}
+
+static void impl_free(struct comm_impl *m)
+{
+	if (!m)
+		return;
+	free(m->window);
+	free(m->sums);
+	free(m->request);
+	free(m->lengths);
+	free(m);
+}
+
+/* The most elements of `size` bytes that come from one rank in a window. */
+static size_t window_share(const struct comm *c, size_t size)
+{
+	const size_t share = WINDOW_BYTES / c->size / size;
+
+	return share ? share : 1;
+}
+
+static struct comm_impl *impl_new(const struct comm *c)
+{
+	struct comm_impl *m = calloc(1, sizeof(*m));
+
+	if (!m)
+		return NULL;
+	m->window =
+		malloc(window_share(c, sizeof(float)) * sizeof(float) * c->size);
+	m->sums = malloc(window_share(c, sizeof(float)) * sizeof(*m->sums));
+	m->request = malloc(2 * c->size * sizeof(*m->request));
+	m->lengths = malloc(c->size * sizeof(*m->lengths));
+	if (m->window && m->sums && m->request && m->lengths)
+		return m;
+	impl_free(m);
+	return NULL;
+}
+
+int comm_init(struct comm *c, int *argc, char ***argv, struct errmsg *err)
+{
+	int rank, size;
+
+	*c = (struct comm){ .size = 1, .local_size = 1 };
+	if (!started_by_mpirun())
+		return 0;
+	/* Threads of the backend never call MPI. */
+	NOT_OUR_LEAKS(
+		MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &(int){ 0 }));
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	MPI_Comm_size(MPI_COMM_WORLD, &size);
+	c->rank = (unsigned)rank;
+	c->size = (unsigned)size;
+	find_neighbours(c);
+	c->impl = impl_new(c);
+	return c->impl ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+}
+
+void comm_done(struct comm *c)
+{
+	int up;
+
+	impl_free(c->impl);
+	c->impl = NULL;
+	MPI_Initialized(&up);
+	if (up)
+		NOT_OUR_LEAKS(MPI_Finalize());
+}
+
+void comm_abort(struct comm *c, const struct errmsg *why)
+{
+	fprintf(stderr, "uctrain: rank %u: %s\n", c->rank, why->text);
+	if (c->impl)
+		MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
+	exit(EXIT_FAILURE);
+}
+
+void comm_barrier(struct comm *c)
+{
+	if (c->impl)
+		MPI_Barrier(MPI_COMM_WORLD);
+}
+
+int comm_agree(struct comm *c, int rc, struct errmsg *err)
+{
+	struct {
+		int rc;
+		struct errmsg err;
+	} told = { .rc = rc };
+	int first = rc ? (int)c->rank : (int)c->size, failed = rc != 0;
+
+	if (!c->impl)
+		return rc;
+	MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+	if (first == (int)c->size)
+		return 0;
+	MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_SUM,
+		      MPI_COMM_WORLD);
+	if (err && rc && failed == (int)c->size)
+		told.err = *err;
+	else if (err && rc)
+		errmsg_set(&told.err, rc, "rank %u: %s", c->rank, err->text);
+	MPI_Bcast(&told, sizeof(told), MPI_BYTE, first, MPI_COMM_WORLD);
+	if (err)
+		*err = told.err;
+	return told.rc;
+}
+
+void comm_broadcast(struct comm *c, void *p, size_t bytes, unsigned root)
+{
+	uint8_t *at = p;
+
+	if (!c->impl)
+		return;
+	while (bytes) {
+		const size_t n =
+			bytes < BROADCAST_BYTES ? bytes : BROADCAST_BYTES;
+
+		MPI_Bcast(at, (int)n, MPI_BYTE, (int)root, MPI_COMM_WORLD);
+		at += n;
+		bytes -= n;
+	}
+}
+
+static void fold_window(struct comm *c, double *x, int n,
+			double (*fold)(double, double))
+{
+	double *all = (double *)c->impl->window;
+
+	MPI_Allgather(x, n, MPI_DOUBLE, all, n, MPI_DOUBLE, MPI_COMM_WORLD);
+	for (int i = 0; i < n; i++) {
+		x[i] = all[i];
+		for (unsigned r = 1; r < c->size; r++)
+			x[i] = fold(x[i], all[r * (unsigned)n + (unsigned)i]);
+	}
+}
+
+static void fold_doubles(struct comm *c, double *x, size_t n,
+			 double (*fold)(double, double))
+{
+	if (!c->impl)
+		return;
+
+	const size_t most = window_share(c, sizeof(*x));
+
+	for (size_t i = 0; i < n; i += most)
+		fold_window(c, x + i, (int)pieces_within(n, i, most), fold);
+}
+
+static double sum_of(double a, double b)
+{
+	return a + b;
+}
+
+static double larger_of(double a, double b)
+{
+	return a > b ? a : b;
+}
+
+void comm_sum_double(struct comm *c, double *x, size_t n)
+{
+	fold_doubles(c, x, n, sum_of);
+}
+
+void comm_max_double(struct comm *c, double *x, size_t n)
+{
+	fold_doubles(c, x, n, larger_of);
+}
+
+/* Add the `n` elements that came from each rank, and those of our own, in the
+ * order of ranks. */
+static void sum_window(struct comm *c, const float *own, size_t share, size_t n,
+		       float *out)
+{
+	const float *window = (const float *)c->impl->window;
+	double *sums = c->impl->sums;
+
+	for (unsigned r = 0; r < c->size; r++) {
+		const float *x = r == c->rank ? own : window + r * share;
+
+		for (size_t i = 0; i < n; i++)
+			sums[i] = (r ? sums[i] : 0.0) + (double)x[i];
+	}
+	for (size_t i = 0; i < n; i++)
+		out[i] = (float)sums[i];
+}
+
+void comm_reduce_scatter(struct comm *c, const float *parts, const size_t *n,
+			 float *mine)
+{
+	const float *own = parts + pieces_start(n, c->rank);
+
+	if (!c->impl) {
+		memmove(mine, own, n[0] * sizeof(*mine));
+		return;
+	}
+
+	const size_t share = window_share(c, sizeof(float));
+	const size_t most = pieces_longest(n, c->size);
+	float *window = (float *)c->impl->window;
+
+	for (size_t at = 0; at < most; at += share) {
+		const size_t my = pieces_within(n[c->rank], at, share);
+		const float *part = parts;
+		int wait = 0;
+
+		for (unsigned r = 0; r < c->size; part += n[r], r++) {
+			const size_t their = pieces_within(n[r], at, share);
+
+			if (r != c->rank && my)
+				MPI_Irecv(window + r * share, (int)my,
+					  MPI_FLOAT, (int)r, 0, MPI_COMM_WORLD,
+					  &c->impl->request[wait++]);
+			if (r != c->rank && their)
+				MPI_Isend(part + at, (int)their, MPI_FLOAT,
+					  (int)r, 0, MPI_COMM_WORLD,
+					  &c->impl->request[wait++]);
+		}
+		MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
+		sum_window(c, own + at, share, my, mine + at);
+	}
+}
+
+void comm_all_gather(struct comm *c, const void *mine, const size_t *bytes,
+		     void *all)
+{
+	uint8_t *own = (uint8_t *)all + pieces_start(bytes, c->rank);
+
+	if (own != mine)
+		memmove(own, mine, bytes[c->rank]);
+	if (!c->impl)
+		return;
+
+	const size_t share = window_share(c, 1);
+	const size_t most = pieces_longest(bytes, c->size);
+
+	for (size_t at = 0; at < most; at += share) {
+		const size_t my = pieces_within(bytes[c->rank], at, share);
+		uint8_t *part = all;
+		int wait = 0;
+
+		for (unsigned r = 0; r < c->size; part += bytes[r], r++) {
+			const size_t their = pieces_within(bytes[r], at, share);
+
+			if (r != c->rank && their)
+				MPI_Irecv(part + at, (int)their, MPI_BYTE,
+					  (int)r, 0, MPI_COMM_WORLD,
+					  &c->impl->request[wait++]);
+			if (r != c->rank && my)
+				MPI_Isend(own + at, (int)my, MPI_BYTE, (int)r,
+					  0, MPI_COMM_WORLD,
+					  &c->impl->request[wait++]);
+		}
+		MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
+	}
+}
+
+void comm_sum_float(struct comm *c, float *x, size_t n)
+{
+	if (!c->impl)
+		return;
+
+	size_t *part = c->impl->lengths;
+	float *mine = x;
+
+	for (unsigned r = 0; r < c->size; r++)
+		part[r] = n / c->size + (r < n % c->size);
+	mine += pieces_start(part, c->rank);
+	comm_reduce_scatter(c, x, part, mine);
+	for (unsigned r = 0; r < c->size; r++)
+		part[r] *= sizeof(*x);
+	comm_all_gather(c, mine, part, x);
+}

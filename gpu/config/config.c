@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Command lines.  One is read twice, because a model and a DeepSpeed
+ * configuration set many things at once, which any flag, before or after, may
+ * then set better.  Last comes what follows from what was set.
+ */
+#include "gpu/config/config.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "gpu/config/config_impl.h"
+#include "gpu/config/flags.h"
+
+#define AT(member) offsetof(struct config, member)
+
+/* Sizes that are multiplied with each other and must not overflow. */
+#define SIZE_LIMIT (1u << 22)
+
+#define MODEL_DEFAULT "gpt2-dsuc"
+#define BATCH_DEFAULT 16
+#define MICRO_BATCH_DEFAULT 4
+
+/* --- the command line ------------------------------------------------------ */
+
+/* A command line being read. */
+struct parse {
+	struct config *config;
+	struct config_ratios ratios;
+	const char *model; /* name */
+	bool verbose;
+};
+
+static void print_help(void)
+{
+	puts("usage: [mpirun -n RANKS] uctrain [--FLAG VALUE]...\n\n"
+	     "Train GPT-2 with ZeRO, and save checkpoints as DeepSpeed does.\n"
+	     "Defaults are in parentheses.\n");
+	flags_print();
+}
+
+/* What other flags depend on. */
+static int set_early(struct parse *p, const struct flag *f, const char *text,
+		     struct errmsg *err)
+{
+	struct errmsg why;
+
+	switch (f->kind) {
+	case FLAG_HELP:
+		if (p->verbose)
+			print_help();
+		return 1;
+	case FLAG_VERSION:
+		if (p->verbose)
+			puts("uctrain " PACKAGE_VERSION);
+		return 1;
+	case FLAG_JSON:
+		return config_read_json(p->config, &p->ratios, text, p->verbose,
+					err);
+	case FLAG_MODEL:
+		if (gpt2_preset(text, &p->config->model, &why))
+			return errmsg_set(err, -EINVAL, "--model: %s", why.text);
+		p->model = text;
+		return 0;
+	default:
+		return 0;
+	}
+}
+
+/* What getopt_long has just refused, `code` being ':' or '?'. */
+static int refuse(char **argv, int code, struct errmsg *err)
+{
+	const char *const word = argv[optind - 1];
+
+	if (code == ':')
+		return errmsg_set(err, -EINVAL, "%s: needs a value", word);
+	if (optopt > 0 && optopt <= (int)FLAGS)
+		return errmsg_set(err, -EINVAL, "%s: takes no value", word);
+	return errmsg_set(err, -EINVAL,
+			  "%s: no such flag, or an ambiguous one"
+			  " (--help lists them)",
+			  word);
+}
+
+/* What the configuration said, and a flag has just made meaningless. */
+static void forget(struct parse *p, const struct flag *f)
+{
+	struct config *const c = p->config;
+
+	if (f->at == AT(batch) || f->at == AT(micro_batch))
+		c->accumulation = 0;
+	if (f->at == AT(schedule.kind))
+		c->schedule = (struct schedule_config){
+			.kind = c->schedule.kind,
+			.start_lr = NAN,
+			.min_lr = c->schedule.min_lr,
+			.warmup = c->schedule.warmup,
+		};
+	if (f->at == AT(schedule.min_lr)) {
+		c->schedule.start_lr = NAN;
+		p->ratios = (struct config_ratios){ NAN, NAN };
+	}
+}
+
+static void make_options(struct option *options)
+{
+	size_t i;
+
+	for (i = 0; i < FLAGS; i++)
+		options[i] = (struct option){
+			.name = flags[i].name,
+			.has_arg =
+				flags[i].kind == FLAG_RESUME ? optional_argument
+				: flag_takes_value(&flags[i]) ? required_argument
+							      : no_argument,
+			.val = (int)i + 1,
+		};
+	options[i] = (struct option){ 0 };
+}
+
+/* One reading: those that others depend on, or the others. */
+static int read_flags(struct parse *p, int argc, char **argv, bool early,
+		      struct errmsg *err)
+{
+	struct option options[FLAGS + 1];
+	int code, rc = 0;
+
+	make_options(options);
+	opterr = 0;
+	optind = 0; /* start anew, GNU's way */
+	while (!rc &&
+	       (code = getopt_long(argc, argv, ":", options, NULL)) != -1) {
+		const struct flag *f;
+
+		if (code == ':' || code == '?')
+			return refuse(argv, code, err);
+		f = &flags[code - 1];
+		if (early) {
+			rc = set_early(p, f, optarg, err);
+			continue;
+		}
+		rc = flag_set(p->config, f, optarg, err);
+		forget(p, f);
+	}
+	if (!rc && optind < argc)
+		rc = errmsg_set(err, -EINVAL, "'%s': not a flag", argv[optind]);
+	return rc;
+}
+
+/* --- what follows ---------------------------------------------------------- */
+
+/* The batch is no multiple of `unit` rows, but has to be. */
+static int bad_batch(const struct config *c, unsigned ranks, unsigned unit,
+		     struct errmsg *err)
+{
+	const unsigned below = c->batch / unit * unit;
+	char micro[64] = "", steps[64] = "", less[16] = "";
+
+	if (c->micro_batch)
+		snprintf(micro, sizeof(micro),
+			 " x --train_micro_batch_size_per_gpu %u",
+			 c->micro_batch);
+	if (c->accumulation)
+		snprintf(steps, sizeof(steps),
+			 " x gradient_accumulation_steps %u", c->accumulation);
+	if (below)
+		snprintf(less, sizeof(less), "%u or ", below);
+	if (c->micro_batch && c->accumulation)
+		return errmsg_set(err, -EINVAL,
+				  "--train_batch_size %u: is not"
+				  " %u ranks%s%s = %u",
+				  c->batch, ranks, micro, steps, unit);
+	return errmsg_set(err, -EINVAL,
+			  "--train_batch_size %u: is no multiple"
+			  " of %u ranks%s%s; %s%u would work",
+			  c->batch, ranks, micro, steps, less, below + unit);
+}
+
+/* The largest part of a rank's rows that is not larger than the default. */
+static unsigned default_micro_batch(unsigned rows)
+{
+	unsigned micro = MICRO_BATCH_DEFAULT;
+
+	while (rows % micro)
+		micro--;
+	return micro;
+}
+
+/* DeepSpeed's rule: batch = micro batch * accumulation * ranks, where what is
+ * not given follows from the rest. */
+static int settle_batch(struct config *c, unsigned ranks, struct errmsg *err)
+{
+	uint64_t unit = (uint64_t)ranks * (c->micro_batch ? c->micro_batch : 1);
+
+	/* Each factor is at most 2^22 or a number of processes. */
+	if (unit <= UINT32_MAX)
+		unit *= c->accumulation ? c->accumulation : 1;
+	if (unit > SIZE_LIMIT)
+		return errmsg_set(err, -ERANGE,
+				  "a batch of %u ranks x micro"
+				  " batch %u x accumulation %u is too large",
+				  ranks, c->micro_batch, c->accumulation);
+	if (!c->batch && c->micro_batch && c->accumulation)
+		c->batch = (unsigned)unit;
+	if (!c->batch)
+		c->batch = BATCH_DEFAULT;
+	if (c->batch % unit ||
+	    (c->micro_batch && c->accumulation && c->batch != unit))
+		return bad_batch(c, ranks, (unsigned)unit, err);
+	if (!c->micro_batch)
+		c->micro_batch =
+			c->accumulation ? c->batch / (unsigned)unit
+					: default_micro_batch(c->batch / ranks);
+	c->accumulation = c->batch / ranks / c->micro_batch;
+	return 0;
+}
+
+static int check_schedule(const struct config *c, struct errmsg *err)
+{
+	const struct schedule_config *const s = &c->schedule;
+
+	if ((s->kind == SCHEDULE_COSINE || s->kind == SCHEDULE_LINEAR) &&
+	    s->warmup > s->total)
+		return errmsg_set(err, -EINVAL,
+				  "--warmup_steps %llu: is more than the %llu"
+				  " steps of the schedule",
+				  (unsigned long long)s->warmup,
+				  (unsigned long long)s->total);
+	if (s->kind == SCHEDULE_COSINE && s->min_lr > c->optimizer.lr)
+		return errmsg_set(err, -EINVAL,
+				  "--min_lr %g: is more than"
+				  " --lr %g",
+				  s->min_lr, c->optimizer.lr);
+	return 0;
+}
+
+static int settle_resume(struct config *c, struct errmsg *err)
+{
+	if (!c->resume_dir && c->checkpoint_tag)
+		return errmsg_set(err, -EINVAL,
+				  "--checkpoint_tag %s: names"
+				  " what to continue from, but there is no"
+				  " --resume",
+				  c->checkpoint_tag);
+	if (!c->resume_dir || *c->resume_dir)
+		return 0;
+	if (!c->checkpoint_dir)
+		return errmsg_set(err, -EINVAL,
+				  "--resume: from where? Give"
+				  " --resume=DIR or --checkpoint_dir DIR");
+	return flag_set_text(&c->resume_dir, c->checkpoint_dir, err);
+}
+
+/* Where the schedule begins and ends. */
+static int settle_schedule(struct config *c, const struct config_ratios *ratios,
+			   struct errmsg *err)
+{
+	struct schedule_config *const s = &c->schedule;
+	const double lr = c->optimizer.lr;
+
+	if (!isnan(ratios->start))
+		s->start_lr = ratios->start * lr;
+	if (!isnan(ratios->min))
+		s->min_lr = ratios->min * lr;
+	if (isnan(s->start_lr))
+		s->start_lr = s->min_lr;
+	if (!s->total)
+		s->total = c->steps;
+	return check_schedule(c, err);
+}
+
+static int settle_model(struct config *c, struct errmsg *err)
+{
+	struct gpt2 trial = { 0 };
+	const int rc = gpt2_init(&trial, &c->model, err);
+
+	gpt2_done(&trial);
+	if (!rc && c->seq_length > c->model.n_positions)
+		return errmsg_set(err, -EINVAL,
+				  "--seq_length %u: is more than"
+				  " the model's --n_positions %u",
+				  c->seq_length, c->model.n_positions);
+	return rc;
+}
+
+static int settle(struct parse *p, unsigned ranks, struct errmsg *err)
+{
+	struct config *const c = p->config;
+	int rc = settle_batch(c, ranks, err);
+
+	if (!rc)
+		rc = settle_model(c, err);
+	if (!rc)
+		rc = settle_schedule(c, &p->ratios, err);
+	if (!rc)
+		rc = settle_resume(c, err);
+	if (c->dtype != DTYPE_F16)
+		c->scaler = (struct scaler_config){ 0 };
+	/* The model and how it is cut up, as the DSUC demo names its runs. */
+	if (!rc && !c->run_name &&
+	    asprintf(&c->run_name, "%s_tp1_pp1_dp%u_sp1", p->model, ranks) < 0) {
+		c->run_name = NULL;
+		rc = errmsg_set(err, -ENOMEM, "out of memory");
+	}
+	return rc;
+}
+
+/* --- defaults -------------------------------------------------------------- */
+
+static int set_defaults(struct config *c, struct errmsg *err)
+{
+	int rc;
+
+	*c = (struct config){
+		.model = { .layer_norm_epsilon = 1e-5f },
+		.seq_length = 128,
+		.dtype = DTYPE_F32,
+		.zero_stage = 1,
+		.steps = 100,
+		.seed = 42,
+		.optimizer = { .kind = OPTIMIZER_ADAMW,
+			       .lr = 5e-4,
+			       .beta1 = 0.9,
+			       .beta2 = 0.999,
+			       .eps = 1e-8,
+			       .weight_decay = 0.01 },
+		.schedule = { .start_lr = NAN },
+		.scaler = { .initial = 65536,
+			    .dynamic = true,
+			    .window = 1000,
+			    .hysteresis = 2,
+			    .minimum = 1 },
+		.gradient_clipping = 1,
+	};
+	rc = gpt2_preset(MODEL_DEFAULT, &c->model, err);
+	if (!rc)
+		rc = flag_set_text(&c->data, "synthetic", err);
+	if (!rc)
+		rc = flag_set_text(&c->log_dir, "runs", err);
+	return rc;
+}
+
+int config_parse(struct config *c, int argc, char **argv, unsigned ranks,
+		 bool verbose, struct errmsg *err)
+{
+	struct parse p = { .config = c,
+			   .ratios = { NAN, NAN },
+			   .model = MODEL_DEFAULT,
+			   .verbose = verbose };
+	int rc = set_defaults(c, err);
+
+	if (!rc)
+		rc = read_flags(&p, argc, argv, true, err);
+	if (!rc)
+		rc = read_flags(&p, argc, argv, false, err);
+	if (!rc)
+		rc = settle(&p, ranks, err);
+	if (rc)
+		config_done(c);
+	return rc;
+}
+
+void config_done(struct config *c)
+{
+	free(c->data);
+	free(c->checkpoint_dir);
+	free(c->resume_dir);
+	free(c->checkpoint_tag);
+	free(c->run_name);
+	free(c->log_dir);
+	free(c->deepspeed_json);
+	*c = (struct config){ 0 };
+}

@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * DeepSpeed's configuration.  "auto" is what Hugging Face's
+ * trainer writes for values that its own arguments give: not given.
+ *
+ * Defaults that DeepSpeed has for values that are not given are ours, too,
+ * where the JSON file names their object.
+ */
+#include "gpu/config/config_impl.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/source.h"
+#include "gpu/config/dskeys.h"
+
+#define FILE_LIMIT (1u << 20)
+#define PATH_LEN 128
+
+/* --- reading --------------------------------------------------------------- */
+
+/* What the file says: NaN and NULL where it does not. */
+struct json {
+	const char *file;
+	double number[DS_KEYS];
+	const char *text[DS_KEYS]; /* in the tree */
+	struct errmsg unknown;     /* keys, comma-separated */
+};
+
+static bool given(const struct json *j, enum dskey key)
+{
+	return !isnan(j->number[key]);
+}
+
+static double number_or(const struct json *j, enum dskey key, double otherwise)
+{
+	return given(j, key) ? j->number[key] : otherwise;
+}
+
+static bool is_true(const struct json *j, enum dskey key)
+{
+	return number_or(j, key, 0) != 0;
+}
+
+static int bad_json(const struct json *j, const char *path, const char *want,
+		    struct errmsg *err)
+{
+	return errmsg_set(err, -EINVAL,
+			  "--" CONFIG_JSON_FLAG " %s: %s must be"
+			  " %s",
+			  j->file, path, want);
+}
+
+static int read_number(struct json *j, const struct dskey_rule *k,
+		       const cJSON *value, struct errmsg *err)
+{
+	const double v = value->valuedouble;
+	char want[96];
+
+	if (cJSON_IsNumber(value) && v >= k->min && v <= k->max &&
+	    (k->type == DS_REAL || v == floor(v))) {
+		j->number[k->key] = v;
+		return 0;
+	}
+	snprintf(want, sizeof(want), "%s from %.16g to %.16g",
+		 k->type == DS_REAL ? "a number" : "an integer", k->min, k->max);
+	return bad_json(j, k->path, want, err);
+}
+
+static int read_betas(struct json *j, const struct dskey_rule *k,
+		      const cJSON *value, struct errmsg *err)
+{
+	for (int i = 0; i < 2; i++) {
+		const cJSON *const beta = cJSON_GetArrayItem(value, i);
+
+		if (!cJSON_IsArray(value) || cJSON_GetArraySize(value) != 2 ||
+		    !cJSON_IsNumber(beta) || !(beta->valuedouble >= 0) ||
+		    !(beta->valuedouble < 1))
+			return bad_json(j, k->path,
+					"two numbers from 0 to"
+					" less than 1",
+					err);
+		j->number[k->key + (enum dskey)i] = beta->valuedouble;
+	}
+	return 0;
+}
+
+static int read_known(struct json *j, const struct dskey_rule *k,
+		      const cJSON *value, struct errmsg *err)
+{
+	if (cJSON_IsNull(value) ||
+	    (cJSON_IsString(value) && strcmp(value->valuestring, "auto") == 0))
+		return 0;
+	switch (k->type) {
+	case DS_WHOLE:
+	case DS_REAL:
+		return read_number(j, k, value, err);
+	case DS_BETAS:
+		return read_betas(j, k, value, err);
+	case DS_BOOL:
+		if (!cJSON_IsBool(value))
+			return bad_json(j, k->path, "true or false", err);
+		j->number[k->key] = cJSON_IsTrue(value);
+		return 0;
+	case DS_TEXT:
+		if (!cJSON_IsString(value))
+			return bad_json(j, k->path, "a string", err);
+		j->text[k->key] = value->valuestring;
+		return 0;
+	}
+	return 0;
+}
+
+static void note_unknown(struct json *j, const char *path)
+{
+	struct errmsg sofar = j->unknown;
+
+	errmsg_set(&j->unknown, 0, "%s%s%s", sofar.text,
+		   *sofar.text ? ", " : "", path);
+}
+
+static int walk(struct json *j, const cJSON *object, const char *prefix,
+		struct errmsg *err);
+
+static int read_parent(struct json *j, const cJSON *value, const char *path,
+		       struct errmsg *err)
+{
+	if (cJSON_IsObject(value))
+		return walk(j, value, path, err);
+	if (cJSON_IsNull(value) || cJSON_IsString(value)) /* "auto" */
+		return 0;
+	return bad_json(j, path, "an object", err);
+}
+
+static int read_item(struct json *j, const cJSON *value, const char *path,
+		     struct errmsg *err)
+{
+	const struct dskey_rule *rule;
+
+	switch (dskey_find(path, &rule)) {
+	case DS_KNOWN:
+		return read_known(j, rule, value, err);
+	case DS_UNSUPPORTED:
+		if (cJSON_IsTrue(value))
+			return errmsg_set(err, -ENOTSUP,
+					  "--" CONFIG_JSON_FLAG
+					  " %s: uctrain has no %s",
+					  j->file, path);
+		return 0;
+	case DS_PARENT:
+		return read_parent(j, value, path, err);
+	case DS_UNKNOWN:
+		note_unknown(j, path);
+		return 0;
+	case DS_IRRELEVANT:
+		return 0;
+	}
+	return 0;
+}
+
+/* The keys of an object.  It ends: paths that are walked are those of a table. */
+static int walk(struct json *j, const cJSON *object, const char *prefix,
+		struct errmsg *err)
+{
+	const cJSON *value;
+	char path[PATH_LEN];
+	int rc = 0;
+
+	cJSON_ArrayForEach(value, object)
+	{
+		const int n = snprintf(path, sizeof(path), "%s%s%s", prefix,
+				       *prefix ? "." : "", value->string);
+
+		if (n >= (int)sizeof(path))
+			note_unknown(j, path);
+		else
+			rc = read_item(j, value, path, err);
+		if (rc)
+			break;
+	}
+	return rc;
+}
+
+/* --- what it means --------------------------------------------------------- */
+
+/* Where DeepSpeed would count one micro-batch per step, so do we. */
+static void apply_batch(struct config *c, const struct json *j)
+{
+	const unsigned known_sizes = (unsigned)given(j, DS_BATCH) +
+				     (unsigned)given(j, DS_MICRO_BATCH);
+
+	c->batch = (unsigned)number_or(j, DS_BATCH, 0);
+	c->micro_batch = (unsigned)number_or(j, DS_MICRO_BATCH, 0);
+	c->accumulation = (unsigned)number_or(j, DS_ACCUMULATION,
+					      known_sizes == 1 ? 1 : 0);
+}
+
+static int apply_dtype(struct config *c, const struct json *j,
+		       struct errmsg *err)
+{
+	const double scale = number_or(j, DS_LOSS_SCALE, 0);
+
+	if (is_true(j, DS_BF16) && is_true(j, DS_FP16))
+		return errmsg_set(err, -EINVAL,
+				  "--" CONFIG_JSON_FLAG " %s:"
+				  " bf16 and fp16 are both enabled",
+				  j->file);
+	if (is_true(j, DS_BF16))
+		c->dtype = DTYPE_BF16;
+	if (is_true(j, DS_FP16))
+		c->dtype = DTYPE_F16;
+	c->scaler.dynamic = scale == 0;
+	c->scaler.initial =
+		scale != 0 ? scale : exp2(number_or(j, DS_SCALE_POWER, 16));
+	c->scaler.window = (uint64_t)number_or(j, DS_SCALE_WINDOW, 1000);
+	c->scaler.hysteresis = (uint64_t)number_or(j, DS_HYSTERESIS, 2);
+	c->scaler.minimum = number_or(j, DS_MIN_SCALE, 1);
+	return 0;
+}
+
+/* Which of its kinds of Adam DeepSpeed takes decides how a step is counted. */
+static enum optimizer_flavor flavor_of(const struct json *j)
+{
+	const char *const device = j->text[DS_OFFLOAD_DEVICE];
+
+	if (is_true(j, DS_TORCH_ADAM))
+		return OPTIMIZER_TORCH;
+	if (is_true(j, DS_CPU_OFFLOAD) ||
+	    (device && strcmp(device, "none") != 0))
+		return OPTIMIZER_DEEPSPEED_CPU;
+	return OPTIMIZER_APEX;
+}
+
+/* DeepSpeed's Adam is AdamW unless adam_w_mode is false.  An optimizer that is
+ * named has its own defaults: torch's AdamW decays, the others do not. */
+static int apply_optimizer(struct config *c, const struct json *j,
+			   struct errmsg *err)
+{
+	struct optimizer_config *const o = &c->optimizer;
+	const char *const type = j->text[DS_OPTIMIZER];
+
+	if (type && strcasecmp(type, "adam") != 0 &&
+	    strcasecmp(type, "adamw") != 0)
+		return bad_json(j, "optimizer.type", "Adam or AdamW", err);
+	if (type) {
+		const bool decoupled = strcasecmp(type, "adamw") == 0 ||
+				       number_or(j, DS_ADAM_W_MODE, 1) != 0;
+
+		o->kind = decoupled ? OPTIMIZER_ADAMW : OPTIMIZER_ADAM;
+		o->flavor = flavor_of(j);
+		o->lr = 1e-3;
+		o->weight_decay =
+			decoupled && o->flavor == OPTIMIZER_TORCH ? 0.01 : 0;
+	}
+	o->lr = number_or(j, DS_LR, o->lr);
+	o->beta1 = number_or(j, DS_BETA1, o->beta1);
+	o->beta2 = number_or(j, DS_BETA2, o->beta2);
+	o->eps = number_or(j, DS_EPS, o->eps);
+	o->weight_decay = number_or(j, DS_DECAY, o->weight_decay);
+	return 0;
+}
+
+static int apply_scheduler(struct config *c, struct config_ratios *ratios,
+			   const struct json *j, struct errmsg *err)
+{
+	struct schedule_config *const s = &c->schedule;
+	const char *const type = j->text[DS_SCHEDULER];
+	const char *const warmup = j->text[DS_WARMUP_TYPE];
+
+	if (!type)
+		return 0;
+	if (strcmp(type, "WarmupLR") == 0)
+		s->kind = SCHEDULE_WARMUP;
+	else if (strcmp(type, "WarmupDecayLR") == 0)
+		s->kind = SCHEDULE_LINEAR;
+	else if (strcmp(type, "WarmupCosineLR") == 0)
+		s->kind = SCHEDULE_COSINE;
+	else
+		return bad_json(j, "scheduler.type",
+				"WarmupLR, WarmupDecayLR"
+				" or WarmupCosineLR",
+				err);
+	if (warmup && strcmp(warmup, "log") != 0 && strcmp(warmup, "linear") != 0)
+		return bad_json(j, "scheduler.params.warmup_type",
+				"log or linear", err);
+	s->log_warmup = !warmup || strcmp(warmup, "log") == 0;
+	s->warmup = (uint64_t)number_or(j, DS_WARMUP_STEPS, 1000);
+	s->total = (uint64_t)number_or(j, DS_TOTAL_STEPS, 0);
+	if (s->kind == SCHEDULE_COSINE) {
+		ratios->start = number_or(j, DS_START_RATIO, 0);
+		ratios->min = number_or(j, DS_MIN_RATIO, 1e-4);
+		return 0;
+	}
+	s->start_lr = number_or(j, DS_WARMUP_MIN, 0);
+	c->optimizer.lr = number_or(j, DS_WARMUP_MAX, number_or(j, DS_LR, 1e-3));
+	return 0;
+}
+
+static int apply(struct config *c, struct config_ratios *ratios,
+		 const struct json *j, struct errmsg *err)
+{
+	int rc = apply_dtype(c, j, err);
+
+	apply_batch(c, j);
+	c->gradient_clipping = number_or(j, DS_CLIPPING, c->gradient_clipping);
+	c->universal = is_true(j, DS_UNIVERSAL);
+	if (given(j, DS_STAGE))
+		c->zero_stage = (unsigned)j->number[DS_STAGE];
+	if (!rc)
+		rc = apply_optimizer(c, j, err);
+	if (!rc)
+		rc = apply_scheduler(c, ratios, j, err);
+	return rc;
+}
+
+/* --- the file -------------------------------------------------------------- */
+
+static int load(const char *path, char **text, size_t *len, struct errmsg *err)
+{
+	struct errmsg why = { "" };
+	struct source src;
+	int rc = source_open(&src, path, &why);
+
+	if (rc)
+		return errmsg_set(err, rc, "--" CONFIG_JSON_FLAG " %s",
+				  why.text);
+	*text = NULL;
+	*len = (size_t)src.size;
+	if (src.size > FILE_LIMIT)
+		rc = errmsg_set(&why, -EFBIG,
+				"%s: is too large for a"
+				" configuration",
+				path);
+	else if (!(*text = malloc(*len + 1)))
+		rc = errmsg_set(&why, -ENOMEM, "%s: out of memory", path);
+	else
+		rc = source_read(&src, *text, *len, 0, &why);
+	source_close(&src);
+	if (!rc) {
+		(*text)[*len] = '\0';
+		return 0;
+	}
+	free(*text);
+	return errmsg_set(err, rc, "--" CONFIG_JSON_FLAG " %s", why.text);
+}
+
+static int no_json(const char *path, const char *text, const char *at,
+		   struct errmsg *err)
+{
+	unsigned line = 1, column = 1;
+
+	for (const char *p = text; p < at; p++) {
+		column = *p == '\n' ? 1 : column + 1;
+		line += *p == '\n';
+	}
+	return errmsg_set(err, -EINVAL,
+			  "--" CONFIG_JSON_FLAG " %s: near line %u,"
+			  " column %u: no valid JSON",
+			  path, line, column);
+}
+
+int config_read_json(struct config *c, struct config_ratios *ratios,
+		     const char *path, bool verbose, struct errmsg *err)
+{
+	struct json j = { .file = path, .unknown = { "" } };
+	const char *end = NULL;
+	cJSON *root;
+	size_t len = 0;
+	char *text = NULL;
+	int rc = load(path, &text, &len, err);
+
+	if (rc)
+		return rc;
+	for (size_t i = 0; i < DS_KEYS; i++)
+		j.number[i] = NAN;
+	/* The terminating NUL is passed, too: that nothing follows. */
+	root = cJSON_ParseWithLengthOpts(text, len + 1, &end, true);
+	if (!root)
+		rc = no_json(path, text,
+			     end && end < text + len ? end : text + len, err);
+	else if (!cJSON_IsObject(root))
+		rc = errmsg_set(err, -EINVAL,
+				"--" CONFIG_JSON_FLAG " %s: is"
+				" no JSON object",
+				path);
+	else
+		rc = walk(&j, root, "", err);
+	if (!rc)
+		rc = apply(c, ratios, &j, err);
+	if (!rc && verbose && *j.unknown.text)
+		fprintf(stderr, "uctrain: %s: unknown keys, ignored: %s\n",
+			path, j.unknown.text);
+	cJSON_Delete(root);
+	if (rc) {
+		free(text);
+		return rc;
+	}
+	free(c->deepspeed_json);
+	c->deepspeed_json = text;
+	return 0;
+}

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A GPU as a device.  Nothing here waits for it but `sync` and the copies that
+ * backend.h says are over on return.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ckpt/base/errmsg.h"
+#include "gpu/cuda/cuda.h"
+#include "gpu/cuda/cuda_attention.h"
+#include "gpu/cuda/cuda_ops.h"
+#include "gpu/cuda/cuda_gemm.h"
+#include "gpu/cuda/cuda_stream.h"
+#include "gpu/read/reader.h"
+
+/* As much as products of many rows gain by. */
+#define LOGITS_BYTES ((size_t)1 << 30)
+
+/* --- failures --------------------------------------------------------------- */
+
+static int errno_of(cudaError_t e)
+{
+	return e == cudaErrorMemoryAllocation ? -ENOMEM : -EIO;
+}
+
+void cuda_fail(struct cuda *c, int rc, const char *call, const char *reason)
+{
+	if (c->failed)
+		return;
+	c->failed = rc;
+	snprintf(c->failure, sizeof(c->failure), "%s: %s", call, reason);
+}
+
+bool cuda_ok(struct cuda *c, cudaError_t e, const char *call)
+{
+	if (e == cudaSuccess)
+		return true;
+	cudaGetLastError(); /* or the next call returns it once more */
+	cuda_fail(c, errno_of(e), call, cudaGetErrorString(e));
+	return false;
+}
+
+static int cuda_sync(struct backend *b, struct errmsg *err)
+{
+	struct cuda *const c = cuda_of(b);
+	int rc;
+
+	cuda_ok(c, cudaStreamSynchronize(c->stream), "cudaStreamSynchronize");
+	rc = c->failed;
+	c->failed = 0;
+	return rc ? errmsg_set(err, rc, "CUDA device %d: %s", c->device,
+			       c->failure)
+		  : 0;
+}
+
+/* --- memory ----------------------------------------------------------------- */
+
+static void *cuda_alloc(struct backend *b, size_t bytes)
+{
+	struct cuda *const c = cuda_of(b);
+	void *p = NULL;
+
+	if (cudaMallocAsync(&p, bytes ? bytes : 1, c->stream) != cudaSuccess) {
+		cudaGetLastError();
+		return NULL; /* our caller knows what it is for */
+	}
+	cuda_ok(c, cudaMemsetAsync(p, 0, bytes, c->stream), "cudaMemsetAsync");
+	return p;
+}
+
+static void cuda_free(struct backend *b, void *p)
+{
+	struct cuda *const c = cuda_of(b);
+
+	if (p)
+		cuda_ok(c, cudaFreeAsync(p, c->stream), "cudaFreeAsync");
+}
+
+void *cuda_scratch(struct cuda *c, size_t bytes)
+{
+	void *p = NULL;
+
+	if (bytes <= c->scratch_len)
+		return c->scratch;
+	if (c->scratch)
+		cuda_ok(c, cudaFreeAsync(c->scratch, c->stream),
+			"cudaFreeAsync");
+	c->scratch_len = 0;
+	if (cuda_ok(c, cudaMallocAsync(&p, bytes, c->stream),
+		    "memory that an operation needs: cudaMallocAsync"))
+		c->scratch_len = bytes;
+	c->scratch = p;
+	return p;
+}
+
+/* Memory that was given back stays ours: asking the system for it anew, for
+ * each unit of each step, would wait for all that is queued. */
+static void keep_memory(struct cuda *c)
+{
+	uint64_t all = UINT64_MAX;
+	cudaMemPool_t pool;
+
+	if (cuda_ok(c, cudaDeviceGetDefaultMemPool(&pool, c->device),
+		    "cudaDeviceGetDefaultMemPool"))
+		cuda_ok(c,
+			cudaMemPoolSetAttribute(
+				pool, cudaMemPoolAttrReleaseThreshold, &all),
+			"cudaMemPoolSetAttribute");
+}
+
+static void copy(struct cuda *c, void *dst, const void *src, size_t bytes,
+		 enum cudaMemcpyKind kind)
+{
+	if (cuda_ok(c, cudaMemcpyAsync(dst, src, bytes, kind, c->stream),
+		    "cudaMemcpyAsync"))
+		cuda_ok(c, cudaStreamSynchronize(c->stream),
+			"cudaStreamSynchronize");
+}
+
+static void cuda_to_device(struct backend *b, void *dst, const void *src,
+			   size_t bytes)
+{
+	copy(cuda_of(b), dst, src, bytes, cudaMemcpyHostToDevice);
+}
+
+static void cuda_to_host(struct backend *b, void *dst, const void *src,
+			 size_t bytes)
+{
+	copy(cuda_of(b), dst, src, bytes, cudaMemcpyDeviceToHost);
+}
+
+static void cuda_zero(struct backend *b, void *p, size_t bytes)
+{
+	struct cuda *const c = cuda_of(b);
+
+	cuda_ok(c, cudaMemsetAsync(p, 0, bytes, c->stream), "cudaMemsetAsync");
+}
+
+/* --- files ------------------------------------------------------------------ */
+
+static int cuda_reader_new(struct backend *b, struct reader **out,
+			   unsigned width, struct errmsg *err)
+{
+	const struct cuda *const c = cuda_of(b);
+
+	return c->no_gds ? -ENOTSUP
+			 : reader_cufile_new(out, width, c->device, err);
+}
+
+/* --- beginning and end ------------------------------------------------------ */
+
+static void cuda_destroy(struct backend *b)
+{
+	struct cuda *const c = cuda_of(b);
+
+	cuda_products_done(c);
+	cuda_attention_cudnn_done(c);
+	cuda_queues_done(c);
+	if (c->scratch)
+		cudaFreeAsync(c->scratch, c->stream);
+	if (c->stream) {
+		cudaStreamSynchronize(c->stream);
+		cudaStreamDestroy(c->stream);
+	}
+	free(c);
+}
+
+static const struct backend_ops ops = {
+	.destroy = cuda_destroy,
+	.sync = cuda_sync,
+	.alloc = cuda_alloc,
+	.free = cuda_free,
+	.to_device = cuda_to_device,
+	.to_host = cuda_to_host,
+	.zero = cuda_zero,
+	.host_alloc = cuda_host_alloc,
+	.host_free = cuda_host_free,
+	.copy = cuda_copy,
+	.event_new = cuda_event_new,
+	.event_free = cuda_event_free,
+	.event_record = cuda_event_record,
+	.event_wait = cuda_event_wait,
+	.queue_wait = cuda_queue_wait,
+	.native_queue = cuda_native_queue,
+	.reader_new = cuda_reader_new,
+	.embed = cuda_embed,
+	.embed_grad = cuda_embed_grad,
+	.norm = cuda_norm,
+	.norm_grad = cuda_norm_grad,
+	.linear = cuda_linear,
+	.linear_grad = cuda_linear_grad,
+	.attention = cuda_attention,
+	.attention_grad = cuda_attention_grad,
+	.dropout = cuda_dropout,
+	.add = cuda_add,
+	.classify = cuda_classify,
+	.sum_squares = cuda_sum_squares,
+	.scale = cuda_scale,
+	.accumulate = cuda_accumulate,
+	.round = cuda_round,
+	.widen = cuda_widen,
+	.adam = cuda_adam,
+};
+
+/* Ranks of a machine take its GPUs in turns. */
+static int choose_device(struct cuda *c, unsigned local_rank, struct errmsg *err)
+{
+	int n = 0;
+	const cudaError_t e = cudaGetDeviceCount(&n);
+
+	if (e != cudaSuccess || n == 0)
+		return errmsg_set(err, -ENODEV, "no CUDA device can be used: %s",
+				  e == cudaSuccess ? "there is none"
+						   : cudaGetErrorString(e));
+	c->device = (int)(local_rank % (unsigned)n);
+	c->base.devices = (unsigned)n;
+	cuda_ok(c, cudaSetDevice(c->device), "cudaSetDevice");
+	cuda_ok(c,
+		cudaDeviceGetAttribute(&c->major,
+				       cudaDevAttrComputeCapabilityMajor,
+				       c->device),
+		"cudaDeviceGetAttribute");
+	cuda_ok(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),
+		"cudaStreamCreateWithFlags");
+	cuda_queues_init(c);
+	keep_memory(c);
+	if (cuda_products_init(c))
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	return cuda_sync(&c->base, err);
+}
+
+int backend_cuda_new(struct backend **out, enum dtype dtype,
+		     const struct backend_cuda_options *o, struct errmsg *err)
+{
+	struct cuda *c;
+	int rc;
+
+	if (dtype != DTYPE_F32 && dtype != DTYPE_BF16 && dtype != DTYPE_F16)
+		return errmsg_set(err, -ENOTSUP, "CUDA does not train in %s",
+				  dtype_name(dtype));
+	c = calloc(1, sizeof(*c));
+	if (!c)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	c->base = (struct backend){
+		.ops = &ops,
+		.name = "cuda",
+		.dtype = dtype,
+		.lp_size = dtype == DTYPE_F32 ? 4 : 2,
+	};
+	c->logits_bytes = o->logits_bytes ? o->logits_bytes : LOGITS_BYTES;
+	c->no_gds = o->no_gds;
+	c->no_cudnn = o->no_cudnn;
+	c->repeatable = o->deterministic;
+	c->tf32 = o->tf32 && dtype == DTYPE_F32;
+	rc = choose_device(c, o->local_rank, err);
+	if (rc) {
+		cuda_destroy(&c->base);
+		return rc;
+	}
+	*out = &c->base;
+	return 0;
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* In the place of the CUDA backend where it was not built. */
+#include <errno.h>
+
+#include "ckpt/base/errmsg.h"
+#include "gpu/backend/backend.h"
+
+int backend_cuda_new(struct backend **out, enum dtype dtype,
+		     const struct backend_cuda_options *o, struct errmsg *err)
+{
+	(void)out;
+	(void)dtype;
+	(void)o;
+	return errmsg_set(err, -ENOTSUP,
+			  "--device cuda: this uctrain was built without CUDA");
+}

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCTRAIN_CUDA_COLUMNS_CUH
+#define UCTRAIN_CUDA_COLUMNS_CUH
+
+/*
+ * Sums over the rows of a matrix, added to what is there: gradients of biases
+ * and of layer norms.  Chunks of rows are summed by blocks, and chunks in order
+ * by others.  How rows are cut depends on their number alone, so that the
+ * result does not depend on the device.
+ *
+ * What is summed is an object: SUMS of them, N columns at once.
+ *
+ *     template <int N> __device__ void add(floats<N> sums[SUMS], size_t row,
+ *                                          size_t column) const
+ */
+#include "gpu/cuda/cuda_launch.cuh"
+#include "gpu/cuda/cuda_types.cuh"
+#include "gpu/cuda/cuda_reduce.cuh"
+
+#define COLUMN_WARPS 8
+#define CHUNKS_MAX ((size_t)128)
+#define CHUNK_MIN ((size_t)64)
+
+/* parts[chunk][SUMS][c] */
+template <int N, typename F>
+static __global__ void __launch_bounds__(WARP *COLUMN_WARPS)
+	columns_of_chunks(F of, float *parts, size_t rows, size_t c,
+			  size_t chunk)
+{
+	__shared__ float shared[COLUMN_WARPS][F::SUMS][WARP * N];
+	const size_t first = (size_t)blockIdx.x * WARP * N;
+	const size_t column = first + threadIdx.x * N;
+	const size_t begin = blockIdx.y * chunk;
+	const size_t end = begin + chunk < rows ? begin + chunk : rows;
+	floats<N> sums[F::SUMS] = {};
+
+	if (column < c)
+		for (size_t i = begin + threadIdx.y; i < end; i += COLUMN_WARPS)
+			of.template add<N>(sums, i, column);
+#pragma unroll
+	for (int s = 0; s < F::SUMS; s++)
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			shared[threadIdx.y][s][threadIdx.x * N + k] =
+				sums[s].x[k];
+	__syncthreads();
+	for (unsigned i = threadIdx.y * WARP + threadIdx.x;
+	     i < F::SUMS * WARP * N; i += WARP * COLUMN_WARPS) {
+		const unsigned s = i / (WARP * N), at = i % (WARP * N);
+		float sum = 0;
+
+		if (first + at >= c)
+			continue;
+		for (unsigned w = 0; w < COLUMN_WARPS; w++)
+			sum += shared[w][s][at];
+		parts[(blockIdx.y * F::SUMS + s) * c + first + at] = sum;
+	}
+}
+
+struct column_sums {
+	float *to[2];
+};
+
+/* A block adds chunks of 32 columns of one of the sums. */
+static __global__ void __launch_bounds__(WARP *COLUMN_WARPS)
+	add_chunks(column_sums sums, const float *parts, size_t chunks, size_t c)
+{
+	__shared__ float shared[COLUMN_WARPS][WARP];
+	const size_t column = (size_t)blockIdx.x * WARP + threadIdx.x;
+	const size_t step = gridDim.y * c;
+	float sum = 0;
+
+	if (column < c)
+		for (size_t i = threadIdx.y; i < chunks; i += COLUMN_WARPS)
+			sum += parts[i * step + blockIdx.y * c + column];
+	shared[threadIdx.y][threadIdx.x] = sum;
+	__syncthreads();
+	if (threadIdx.y || column >= c)
+		return;
+	for (unsigned w = 1; w < COLUMN_WARPS; w++)
+		sum += shared[w][threadIdx.x];
+	sums.to[blockIdx.y][column] += sum;
+}
+
+static size_t chunk_rows(size_t rows)
+{
+	const size_t even = (rows + CHUNKS_MAX - 1) / CHUNKS_MAX;
+
+	return even > CHUNK_MIN ? even : CHUNK_MIN;
+}
+
+/* N columns at once, which must be aligned for that. */
+template <int N, typename F>
+static void sum_columns(struct cuda *c, const char *name, const F &of,
+			const column_sums &sums, size_t rows, size_t columns)
+{
+	const size_t chunk = chunk_rows(rows);
+	const size_t chunks = (rows + chunk - 1) / chunk;
+	const dim3 block(WARP, COLUMN_WARPS);
+	float *const parts = (float *)cuda_scratch(
+		c, chunks * F::SUMS * columns * sizeof(float));
+
+	if (!parts)
+		return;
+	cuda_launch(c, name, columns_of_chunks<N, F>,
+		    dim3((unsigned)((columns + WARP * N - 1) / (WARP * N)),
+			 (unsigned)chunks),
+		    block, 0, of, parts, rows, columns, chunk);
+	cuda_launch(c, name, add_chunks,
+		    dim3((unsigned)((columns + WARP - 1) / WARP), F::SUMS),
+		    block, 0, sums, parts, chunks, columns);
+}
+
+#endif

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Head and loss.  The logits of some rows at a time are there, once: a block
+ * takes each row's loss and turns its logits into their gradient in place.
+ * Rows are padded so that each begins where 16 bytes can be moved, and products
+ * with odd vocabularies are as fast as others.
+ */
+#include "gpu/cuda/cuda_launch.cuh"
+#include "gpu/cuda/cuda_types.cuh"
+#include "gpu/cuda/cuda_ops.h"
+#include "gpu/cuda/cuda_gemm.h"
+#include "gpu/cuda/cuda_reduce.cuh"
+
+#define THREADS 256
+
+/* Elements that rows of logits are padded to, and rows that products like. */
+#define PITCH ((size_t)64)
+#define ROWS ((size_t)128)
+
+/* A sum of exponentials, counted from the largest. */
+struct softmax {
+	float top, sum;
+};
+
+static __device__ __forceinline__ softmax together(softmax a, softmax b)
+{
+	const float top = fmaxf(a.top, b.top);
+
+	/* Nothing has been seen: there is no difference to take. */
+	if (top == -INFINITY)
+		return { top, a.sum + b.sum };
+	return { top, a.sum * exp_near(a.top - top) +
+			      b.sum * exp_near(b.top - top) };
+}
+
+static __device__ __forceinline__ softmax softmax_of_warp(softmax x)
+{
+#pragma unroll
+	for (int i = WARP / 2; i; i /= 2) {
+		const softmax other = {
+			__shfl_xor_sync(0xffffffffu, x.top, i),
+			__shfl_xor_sync(0xffffffffu, x.sum, i),
+		};
+
+		x = together(x, other);
+	}
+	return x;
+}
+
+/* N logits of a row of n, from the i-th on.  What lies beyond was never written:
+ * it is not read, and weighs nothing. */
+template <int N, typename T>
+static __device__ __forceinline__ floats<N> load_logits(const T *x, size_t i,
+							size_t n)
+{
+	floats<N> f;
+
+	if (i + N <= n)
+		return load<N>(x + i);
+#pragma unroll
+	for (int k = 0; k < N; k++)
+		f.x[k] = i + k < n ? widen(x[i + k]) : -INFINITY;
+	return f;
+}
+
+template <int N, typename T>
+static __device__ __forceinline__ softmax softmax_of_row(const T *x, size_t n)
+{
+	__shared__ softmax shared[WARP];
+	const unsigned lane = threadIdx.x % WARP;
+	const softmax none = { -INFINITY, 0 };
+	softmax all = none;
+
+	for (size_t i = threadIdx.x * N; i < n; i += THREADS * N) {
+		const floats<N> f = load_logits<N>(x, i, n);
+		softmax some = none;
+
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			some.top = fmaxf(some.top, f.x[k]);
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			some.sum += exp_near(f.x[k] - some.top);
+		all = together(all, some);
+	}
+	all = softmax_of_warp(all);
+	if (lane == 0)
+		shared[threadIdx.x / WARP] = all;
+	__syncthreads();
+	return softmax_of_warp(lane < THREADS / WARP ? shared[lane] : none);
+}
+
+/* The loss of a row, and if `grad` its logits' gradient in their place. */
+template <int N, typename T>
+static __global__ void __launch_bounds__(THREADS)
+	lose_row(float *losses, T *logits, const int32_t *targets, size_t vocab,
+		 size_t pitch, float scale, bool grad)
+{
+	const int32_t target = targets[blockIdx.x];
+	T *const x = logits + blockIdx.x * pitch;
+	const softmax all = softmax_of_row<N>(x, vocab);
+	const float factor = target < 0 ? 0 : scale / all.sum;
+
+	if (threadIdx.x == 0)
+		losses[blockIdx.x] =
+			target < 0 ? 0
+				   : logf(all.sum) + all.top - widen(x[target]);
+	if (!grad)
+		return;
+	__syncthreads();
+	for (size_t i = threadIdx.x * N; i < vocab; i += THREADS * N) {
+		floats<N> f = load_logits<N>(x, i, vocab);
+		const size_t of_target = (size_t)target - i;
+
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			f.x[k] = factor * exp_near(f.x[k] - all.top);
+		if (of_target < N)
+#pragma unroll
+			for (int k = 0; k < N; k++)
+				if (of_target == (size_t)k)
+					f.x[k] -= scale;
+		store(x + i, f);
+	}
+}
+
+static __global__ void __launch_bounds__(THREADS)
+	add_losses(double *loss, const float *losses, size_t rows)
+{
+	__shared__ double shared[WARP];
+	double sum = 0;
+
+	for (size_t i = threadIdx.x; i < rows; i += THREADS)
+		sum += losses[i];
+	sum = block_sum(sum, shared);
+	if (threadIdx.x == 0)
+		*loss += sum;
+}
+
+/* What cuda_classify was told, of some rows. */
+struct head {
+	struct cuda *c;
+	double *loss;
+	void *din;
+	float *dwte;
+	const void *in, *wte;
+	const int32_t *targets;
+	size_t rows, width, vocab, pitch;
+	float scale;
+	void *logits;
+	float *losses;
+};
+
+static bool make_logits(const head &h)
+{
+	struct cuda_product p = {};
+
+	p.m = h.rows;
+	p.n = h.vocab;
+	p.k = h.width;
+	p.a = { h.in, h.width, false };
+	p.b = { h.wte, h.width, true };
+	p.out = h.logits;
+	p.out_pitch = h.pitch;
+	return cuda_multiply(h.c, &p);
+}
+
+static bool give_back(const head &h)
+{
+	struct cuda_product in = {}, wte = {};
+
+	in.m = h.rows;
+	in.n = h.width;
+	in.k = h.vocab;
+	in.a = { h.logits, h.pitch, false };
+	in.b = { h.wte, h.width, false };
+	in.out = h.din;
+	in.out_pitch = h.width;
+	wte.m = h.vocab;
+	wte.n = h.width;
+	wte.k = h.rows;
+	wte.a = { h.logits, h.pitch, true };
+	wte.b = { h.in, h.width, false };
+	wte.out = h.dwte;
+	wte.add = h.dwte;
+	wte.out_pitch = h.width;
+	wte.wide = true;
+	return cuda_multiply(h.c, &in) && cuda_multiply(h.c, &wte);
+}
+
+static bool classify_rows(const head &h)
+{
+	if (!make_logits(h))
+		return false;
+	by_type(h.c->base.dtype, [&](auto t) {
+		typedef decltype(t) T;
+
+		cuda_launch(h.c, "classify", lose_row<wide<T>(), T>,
+			    (unsigned)h.rows, THREADS, 0, h.losses,
+			    (T *)h.logits, h.targets, h.vocab, h.pitch, h.scale,
+			    h.din != NULL);
+	});
+	cuda_launch(h.c, "classify", add_losses, 1, THREADS, 0, h.loss,
+		    h.losses, h.rows);
+	return !h.din || give_back(h);
+}
+
+/* As many rows as there may be, or fewer so that all chunks are of a size. */
+static size_t chunk_of(size_t rows, size_t bytes_of_row, size_t limit)
+{
+	const size_t fit = limit / bytes_of_row ? limit / bytes_of_row : 1;
+	const size_t chunks = (rows + fit - 1) / fit;
+	const size_t even = (rows + chunks - 1) / chunks;
+	const size_t liked = (even + ROWS - 1) / ROWS * ROWS;
+
+	return liked <= fit ? liked : even;
+}
+
+void cuda_classify(struct backend *b, double *loss, void *din, float *dwte,
+		   const void *in, const void *wte, const int32_t *targets,
+		   size_t rows, size_t c, size_t vocab, float scale)
+{
+	struct cuda *const cuda = cuda_of(b);
+	const size_t pitch = (vocab + PITCH - 1) / PITCH * PITCH;
+	const size_t of_row = pitch * b->lp_size, step = c * b->lp_size;
+	const size_t chunk = chunk_of(rows, of_row, cuda->logits_bytes);
+	char *const scratch =
+		(char *)cuda_scratch(cuda, chunk * (of_row + sizeof(float)));
+
+	if (!scratch)
+		return;
+	for (size_t at = 0; at < rows; at += chunk) {
+		const head h = {
+			.c = cuda,
+			.loss = loss,
+			.din = din ? (char *)din + at * step : NULL,
+			.dwte = dwte,
+			.in = (const char *)in + at * step,
+			.wte = wte,
+			.targets = targets + at,
+			.rows = rows - at < chunk ? rows - at : chunk,
+			.width = c,
+			.vocab = vocab,
+			.pitch = pitch,
+			.scale = scale,
+			.logits = scratch,
+			.losses = (float *)(scratch + chunk * of_row),
+		};
+
+		if (!classify_rows(h))
+			return;
+	}
+}

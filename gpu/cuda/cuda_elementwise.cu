@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Operations on elements: dropout, sums, and what ZeRO does to flat arrays.
+ * Each is bound by memory.  An operation is an object that does N elements from
+ * the i-th on; arrays that are not aligned for more are done one by one.
+ */
+#include "gpu/cuda/cuda_launch.cuh"
+#include "gpu/cuda/cuda_types.cuh"
+#include "gpu/cuda/cuda_ops.h"
+#include "gpu/cuda/cuda_reduce.cuh"
+#include "gpu/backend/dropout.h"
+
+#define THREADS 256
+/* Blocks that keep any device busy; each goes on until nothing is left. */
+#define BLOCKS_MAX ((size_t)132 * 16)
+
+static unsigned blocks_for(size_t work)
+{
+	const size_t n = (work + THREADS - 1) / THREADS;
+
+	return (unsigned)(n < 1 ? 1 : n < BLOCKS_MAX ? n : BLOCKS_MAX);
+}
+
+template <int N, typename F>
+static __global__ void __launch_bounds__(THREADS) each(F op, size_t n)
+{
+	const size_t step = (size_t)gridDim.x * THREADS;
+	const size_t me = (size_t)blockIdx.x * THREADS + threadIdx.x;
+	const size_t whole = n / N;
+
+	for (size_t i = me; i < whole; i += step)
+		op.template run<N>(i * N);
+	for (size_t i = whole * N + me; i < n; i += step)
+		op.template run<1>(i);
+}
+
+/* N is how many elements an operation does best, if it is aligned. */
+template <int N, typename F>
+static void for_each(struct backend *b, const char *name, const F &op,
+		     bool aligned, size_t n)
+{
+	struct cuda *const c = cuda_of(b);
+
+	if (n == 0)
+		return;
+	if (aligned)
+		cuda_launch(c, name, each<N, F>, blocks_for(n / N), THREADS, 0,
+			    op, n);
+	else
+		cuda_launch(c, name, each<1, F>, blocks_for(n), THREADS, 0, op,
+			    n);
+}
+
+/* --- activations ------------------------------------------------------------ */
+
+template <typename T> struct drop_op {
+	T *x;
+	float drop;
+	uint64_t row; /* all of it is one */
+
+	template <int N> __device__ void run(size_t i) const
+	{
+		floats<N> f = load<N>(x + i);
+
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			f.x[k] = pattern_drop(
+				f.x[k], pattern_element(row, (uint32_t)(i + k)),
+				drop);
+		store(x + i, f);
+	}
+};
+
+void cuda_dropout(struct backend *b, void *x, size_t n, float drop,
+		  uint64_t seed)
+{
+	by_type(b->dtype, [=](auto t) {
+		typedef decltype(t) T;
+		constexpr int N = wide<T>();
+		const drop_op<T> op = { (T *)x, drop, pattern_random(seed, 0) };
+
+		for_each<N>(b, "dropout", op, is_aligned<N>(op.x), n);
+	});
+}
+
+template <typename T> struct add_op {
+	T *dst;
+	const T *src;
+
+	template <int N> __device__ void run(size_t i) const
+	{
+		floats<N> sum = load<N>(dst + i);
+		const floats<N> f = load<N>(src + i);
+
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			sum.x[k] += f.x[k];
+		store(dst + i, sum);
+	}
+};
+
+template <typename T>
+static void add(struct backend *b, const char *name, T *dst, const T *src,
+		size_t n)
+{
+	constexpr int N = wide<T>();
+	const add_op<T> op = { dst, src };
+
+	for_each<N>(b, name, op, is_aligned<N>(dst) && is_aligned<N>(src), n);
+}
+
+void cuda_add(struct backend *b, void *dst, const void *src, size_t n)
+{
+	by_type(b->dtype, [=](auto t) {
+		typedef decltype(t) T;
+
+		add(b, "add", (T *)dst, (const T *)src, n);
+	});
+}
+
+void cuda_accumulate(struct backend *b, float *dst, const float *src, size_t n)
+{
+	add(b, "accumulate", dst, src, n);
+}
+
+/* --- masters and gradients -------------------------------------------------- */
+
+template <typename To, typename From> struct convert_op {
+	To *dst;
+	const From *src;
+
+	template <int N> __device__ void run(size_t i) const
+	{
+		store(dst + i, load<N>(src + i));
+	}
+};
+
+template <typename To, typename From>
+static void convert(struct backend *b, const char *name, To *dst,
+		    const From *src, size_t n)
+{
+	const convert_op<To, From> op = { dst, src };
+
+	for_each<8>(b, name, op, is_aligned<8>(dst) && is_aligned<8>(src), n);
+}
+
+void cuda_round(struct backend *b, void *dst, const float *src, size_t n)
+{
+	by_type(b->dtype, [=](auto t) {
+		convert(b, "round", (decltype(t) *)dst, src, n);
+	});
+}
+
+void cuda_widen(struct backend *b, float *dst, const void *src, size_t n)
+{
+	by_type(b->dtype, [=](auto t) {
+		convert(b, "widen", dst, (const decltype(t) *)src, n);
+	});
+}
+
+struct scale_op {
+	float *x;
+	float factor;
+
+	template <int N> __device__ void run(size_t i) const
+	{
+		floats<N> f = load<N>(x + i);
+
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			f.x[k] *= factor;
+		store(x + i, f);
+	}
+};
+
+void cuda_scale(struct backend *b, float *x, float factor, size_t n)
+{
+	const scale_op op = { x, factor };
+
+	for_each<4>(b, "scale", op, is_aligned<4>(x), n);
+}
+
+struct adam_op {
+	/* struct backend_adam, with what all elements have in common made. */
+	float keep_v, to_m, to_v;
+	float eps, grad_scale, l2, decay, step_size, denom;
+	float *p, *m, *v;
+	const float *grad;
+
+	template <int N> __device__ void run(size_t i) const
+	{
+		floats<N> fp = load<N>(p + i), fm = load<N>(m + i);
+		floats<N> fv = load<N>(v + i);
+		const floats<N> fg = load<N>(grad + i);
+
+#pragma unroll
+		for (int k = 0; k < N; k++) {
+			const float g = fg.x[k] * grad_scale + l2 * fp.x[k];
+
+			fm.x[k] += to_m * (g - fm.x[k]);
+			fv.x[k] = keep_v * fv.x[k] + to_v * g * g;
+			fp.x[k] = fp.x[k] * decay -
+				  step_size * fm.x[k] /
+					  (sqrtf(fv.x[k]) / denom + eps);
+		}
+		store(p + i, fp);
+		store(m + i, fm);
+		store(v + i, fv);
+	}
+};
+
+void cuda_adam(struct backend *b, const struct backend_adam *a, float *p,
+	       float *exp_avg, float *exp_avg_sq, const float *grad, size_t n)
+{
+	const adam_op op = {
+		(float)a->beta2,
+		(float)(1 - a->beta1),
+		(float)(1 - a->beta2),
+		a->eps,
+		a->grad_scale,
+		a->l2,
+		a->decay,
+		a->step_size,
+		a->denom,
+		p,
+		exp_avg,
+		exp_avg_sq,
+		grad,
+	};
+
+	for_each<4>(b, "adam", op,
+		    is_aligned<4>(p) && is_aligned<4>(exp_avg) &&
+			    is_aligned<4>(exp_avg_sq) && is_aligned<4>(grad),
+		    n);
+}
+
+/* --- sums ------------------------------------------------------------------- */
+
+/* How many parts there are depends on n alone: so does the sum. */
+#define PARTS_MAX ((size_t)1024)
+
+static __global__ void __launch_bounds__(THREADS)
+	squares_of_parts(double *parts, const float *x, size_t n)
+{
+	__shared__ double shared[WARP];
+	const size_t step = (size_t)gridDim.x * THREADS;
+	double sum = 0;
+
+	for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+	     i += step)
+		sum += (double)x[i] * x[i];
+	sum = block_sum(sum, shared);
+	if (threadIdx.x == 0)
+		parts[blockIdx.x] = sum;
+}
+
+static __global__ void __launch_bounds__(THREADS)
+	add_parts(double *to, const double *parts, size_t n)
+{
+	__shared__ double shared[WARP];
+	double sum = 0;
+
+	for (size_t i = threadIdx.x; i < n; i += THREADS)
+		sum += parts[i];
+	sum = block_sum(sum, shared);
+	if (threadIdx.x == 0)
+		*to += sum;
+}
+
+void cuda_sum_squares(struct backend *b, double *sum, const float *x, size_t n)
+{
+	const size_t whole = (n + THREADS - 1) / THREADS;
+	const size_t parts = whole < PARTS_MAX ? whole : PARTS_MAX;
+	struct cuda *const c = cuda_of(b);
+	double *const sums = (double *)cuda_scratch(c, parts * sizeof(*sums));
+
+	if (!sums || !parts)
+		return;
+	cuda_launch(c, "sum_squares", squares_of_parts, (unsigned)parts,
+		    THREADS, 0, sums, x, n);
+	cuda_launch(c, "sum_squares", add_parts, 1, THREADS, 0, sum, sums,
+		    parts);
+}

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Embeddings.  On the way back rows are sorted by their token, so that all that
+ * is added to a token's gradient is added by one block, in the order of rows.
+ */
+#include "gpu/cuda/cuda_launch.cuh"
+#include "gpu/cuda/cuda_types.cuh"
+#include "gpu/cuda/cuda_ops.h"
+
+#define THREADS 128
+
+template <int N, typename T>
+static __global__ void __launch_bounds__(THREADS)
+	embed_rows(T *out, const T *wte, const T *wpe, const int32_t *tokens,
+		   size_t seq, size_t c)
+{
+	const size_t row = blockIdx.x;
+	const T *const te = wte + (size_t)tokens[row] * c;
+	const T *const pe = wpe + row % seq * c;
+
+	for (size_t i = threadIdx.x * N; i < c; i += THREADS * N) {
+		floats<N> x = load<N>(te + i);
+		const floats<N> p = load<N>(pe + i);
+
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			x.x[k] += p.x[k];
+		store(out + row * c + i, x);
+	}
+}
+
+void cuda_embed(struct backend *b, void *out, const void *wte, const void *wpe,
+		const int32_t *tokens, size_t batch, size_t seq, size_t c)
+{
+	by_type(b->dtype, [=](auto t) {
+		typedef decltype(t) T;
+		constexpr int W = wide<T>();
+		T *const x = (T *)out;
+		const T *const te = (const T *)wte, *const pe = (const T *)wpe;
+		const bool aligned = is_aligned<W>(x) && is_aligned<W>(te) &&
+				     is_aligned<W>(pe);
+
+		by_width<T>(c, aligned, [=](auto n) {
+			cuda_launch(cuda_of(b), "embed",
+				    embed_rows<decltype(n)::value, T>,
+				    (unsigned)(batch * seq), THREADS, 0, x, te,
+				    pe, tokens, seq, c);
+		});
+	});
+}
+
+/* --- the way back ----------------------------------------------------------- */
+
+#define TILE 1024
+
+/* A row's place among all, sorted by token and among equals by row, is the
+ * number of those before it: to count them is quadratic, but a comparison takes
+ * no time beside what is done for a token elsewhere. */
+static __global__ void __launch_bounds__(THREADS)
+	sort_rows(uint32_t *order, const int32_t *tokens, size_t rows)
+{
+	__shared__ int32_t tile[TILE];
+	const size_t me = (size_t)blockIdx.x * THREADS + threadIdx.x;
+	const int32_t mine = me < rows ? tokens[me] : 0;
+	uint32_t before = 0;
+
+	for (size_t at = 0; at < rows; at += TILE) {
+		const unsigned n = rows - at < TILE ? rows - at : TILE;
+		/* Rows before mine come first among equals. */
+		const unsigned earlier = me <= at      ? 0
+					 : me - at < n ? me - at
+						       : n;
+
+		__syncthreads();
+		for (unsigned i = threadIdx.x; i < n; i += THREADS)
+			tile[i] = tokens[at + i];
+		__syncthreads();
+		for (unsigned i = 0; i < earlier; i++)
+			before += tile[i] <= mine;
+		for (unsigned i = earlier; i < n; i++)
+			before += tile[i] < mine;
+	}
+	if (me < rows)
+		order[before] = (uint32_t)me;
+}
+
+/* Behind the last of the rows with the token of the first: there may be many, so
+ * steps double until one is too far. */
+static __device__ __forceinline__ size_t end_of_token(const int32_t *tokens,
+						      const uint32_t *order,
+						      size_t first, size_t rows)
+{
+	const int32_t token = tokens[order[first]];
+	size_t last = first, step = 1;
+
+	while (last + step < rows && tokens[order[last + step]] == token) {
+		last += step;
+		step *= 2;
+	}
+	for (step /= 2; step; step /= 2)
+		if (last + step < rows && tokens[order[last + step]] == token)
+			last += step;
+	return last + 1;
+}
+
+/* The block of a token's first row adds them all. */
+template <int N, typename T>
+static __global__ void __launch_bounds__(THREADS)
+	add_tokens(float *dwte, const T *dout, const int32_t *tokens,
+		   const uint32_t *order, size_t rows, size_t c)
+{
+	const size_t first = blockIdx.x;
+	const int32_t token = tokens[order[first]];
+
+	if (first && tokens[order[first - 1]] == token)
+		return;
+	const size_t end = end_of_token(tokens, order, first, rows);
+
+	for (size_t i = threadIdx.x * N; i < c; i += THREADS * N) {
+		float *const to = dwte + (size_t)token * c + i;
+		floats<N> sum = load<N>(to);
+
+#pragma unroll 4
+		for (size_t at = first; at < end; at++) {
+			const floats<N> d =
+				load<N>(dout + (size_t)order[at] * c + i);
+
+#pragma unroll
+			for (int k = 0; k < N; k++)
+				sum.x[k] += d.x[k];
+		}
+		store(to, sum);
+	}
+}
+
+template <int N, typename T>
+static __global__ void __launch_bounds__(THREADS)
+	add_positions(float *dwpe, const T *dout, size_t batch, size_t seq,
+		      size_t c)
+{
+	for (size_t i = threadIdx.x * N; i < c; i += THREADS * N) {
+		float *const to = dwpe + blockIdx.x * c + i;
+		floats<N> sum = load<N>(to);
+
+#pragma unroll 4
+		for (size_t k = 0; k < batch; k++) {
+			const floats<N> d =
+				load<N>(dout + (k * seq + blockIdx.x) * c + i);
+
+#pragma unroll
+			for (int j = 0; j < N; j++)
+				sum.x[j] += d.x[j];
+		}
+		store(to, sum);
+	}
+}
+
+void cuda_embed_grad(struct backend *b, float *dwte, float *dwpe,
+		     const void *dout, const int32_t *tokens, size_t batch,
+		     size_t seq, size_t c)
+{
+	struct cuda *const cuda = cuda_of(b);
+	const size_t rows = batch * seq;
+	uint32_t *const order =
+		(uint32_t *)cuda_scratch(cuda, rows * sizeof(*order));
+
+	if (!order)
+		return;
+	cuda_launch(cuda, "embed_grad", sort_rows,
+		    (unsigned)((rows + THREADS - 1) / THREADS), THREADS, 0,
+		    order, tokens, rows);
+	by_type(b->dtype, [=](auto t) {
+		typedef decltype(t) T;
+		constexpr int W = wide<T>();
+		const T *const d = (const T *)dout;
+		const bool aligned = is_aligned<W>(d) && is_aligned<W>(dwte) &&
+				     is_aligned<W>(dwpe);
+
+		by_width<T>(c, aligned, [=](auto n) {
+			constexpr int N = decltype(n)::value;
+
+			cuda_launch(cuda, "embed_grad", add_tokens<N, T>,
+				    (unsigned)rows, THREADS, 0, dwte, d, tokens,
+				    order, rows, c);
+			cuda_launch(cuda, "embed_grad", add_positions<N, T>,
+				    (unsigned)seq, THREADS, 0, dwpe, d, batch,
+				    seq, c);
+		});
+	});
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Queues are streams, events are CUDA's. */
+#include "gpu/cuda/cuda_stream.h"
+
+static cudaStream_t stream_of(const struct cuda *c, enum backend_queue q)
+{
+	return q == QUEUE_COMPUTE ? c->stream : c->beside[q];
+}
+
+void cuda_queues_init(struct cuda *c)
+{
+	for (unsigned q = 0; q < BACKEND_QUEUES; q++)
+		if (q != QUEUE_COMPUTE)
+			cuda_ok(c,
+				cudaStreamCreateWithFlags(&c->beside[q],
+							  cudaStreamNonBlocking),
+				"cudaStreamCreateWithFlags");
+}
+
+void cuda_queues_done(struct cuda *c)
+{
+	for (unsigned q = 0; q < BACKEND_QUEUES; q++)
+		if (c->beside[q])
+			cudaStreamDestroy(c->beside[q]);
+}
+
+void *cuda_host_alloc(struct backend *b, size_t bytes)
+{
+	void *p = NULL;
+
+	(void)b;
+	if (cudaMallocHost(&p, bytes ? bytes : 1) != cudaSuccess) {
+		cudaGetLastError();
+		return NULL; /* our caller knows what it is for */
+	}
+	return p;
+}
+
+void cuda_host_free(struct backend *b, void *p)
+{
+	cuda_ok(cuda_of(b), cudaFreeHost(p), "cudaFreeHost");
+}
+
+/* Addresses tell which side is the device. */
+void cuda_copy(struct backend *b, enum backend_queue q, void *dst,
+	       const void *src, size_t bytes)
+{
+	struct cuda *const c = cuda_of(b);
+
+	cuda_ok(c,
+		cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault,
+				stream_of(c, q)),
+		"cudaMemcpyAsync");
+}
+
+struct backend_event *cuda_event_new(struct backend *b)
+{
+	cudaEvent_t e = NULL;
+
+	(void)b;
+	if (cudaEventCreateWithFlags(&e, cudaEventDisableTiming) != cudaSuccess) {
+		cudaGetLastError();
+		return NULL;
+	}
+	return (struct backend_event *)e;
+}
+
+void cuda_event_free(struct backend *b, struct backend_event *e)
+{
+	cuda_ok(cuda_of(b), cudaEventDestroy((cudaEvent_t)e),
+		"cudaEventDestroy");
+}
+
+void cuda_event_record(struct backend *b, struct backend_event *e,
+		       enum backend_queue q)
+{
+	struct cuda *const c = cuda_of(b);
+
+	cuda_ok(c, cudaEventRecord((cudaEvent_t)e, stream_of(c, q)),
+		"cudaEventRecord");
+}
+
+void cuda_event_wait(struct backend *b, struct backend_event *e)
+{
+	cuda_ok(cuda_of(b), cudaEventSynchronize((cudaEvent_t)e),
+		"cudaEventSynchronize");
+}
+
+void cuda_queue_wait(struct backend *b, enum backend_queue q,
+		     struct backend_event *e)
+{
+	struct cuda *const c = cuda_of(b);
+
+	cuda_ok(c, cudaStreamWaitEvent(stream_of(c, q), (cudaEvent_t)e, 0),
+		"cudaStreamWaitEvent");
+}
+
+void *cuda_native_queue(struct backend *b, enum backend_queue q)
+{
+	return stream_of(cuda_of(b), q);
+}

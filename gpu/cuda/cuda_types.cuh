@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCTRAIN_CUDA_LP_CUH
+#define UCTRAIN_CUDA_LP_CUH
+
+/*
+ * The model's types in kernels, and how they are read and written: 16 bytes at
+ * once where everything is aligned for that, element by element where not.
+ */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "gpu/cuda/cuda_ptx.cuh"
+
+struct bf16 {
+	uint16_t bits;
+};
+struct f16 {
+	uint16_t bits;
+};
+
+static __device__ __forceinline__ float widen(float x)
+{
+	return x;
+}
+
+static __device__ __forceinline__ float widen(bf16 x)
+{
+	return __uint_as_float((uint32_t)x.bits << 16);
+}
+
+static __device__ __forceinline__ float widen(f16 x)
+{
+	return ptx_from_f16(x.bits);
+}
+
+static __device__ __forceinline__ void narrow(float &to, float x)
+{
+	to = x;
+}
+
+static __device__ __forceinline__ void narrow(bf16 &to, float x)
+{
+	to.bits = ptx_to_bf16(x);
+}
+
+static __device__ __forceinline__ void narrow(f16 &to, float x)
+{
+	to.bits = ptx_to_f16(x);
+}
+
+/* What an lp buffer would hold of x. */
+template <typename T> static __device__ __forceinline__ float rounded(float x)
+{
+	T t;
+
+	narrow(t, x);
+	return widen(t);
+}
+
+#define LOG2_E 1.4426950409f
+
+/* e^x for an x that is not far from 0, or for which that is as good as 0: the
+ * device has powers of two, and what is lost of their exponent grows with it. */
+static __device__ __forceinline__ float exp_near(float x)
+{
+	return ptx_exp2(x * LOG2_E);
+}
+
+/* What is moved at once: an unsigned integer of the size. */
+template <size_t bytes> struct word;
+template <> struct word<16> {
+	typedef uint4 type;
+};
+template <> struct word<8> {
+	typedef uint2 type;
+};
+template <> struct word<4> {
+	typedef uint32_t type;
+};
+template <> struct word<2> {
+	typedef uint16_t type;
+};
+
+template <int N> struct floats {
+	float x[N];
+};
+
+/* N elements, which lie at a multiple of their size or 16 bytes. */
+template <int N, typename T>
+static __device__ __forceinline__ floats<N> load(const T *p)
+{
+	constexpr size_t most = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
+	typedef typename word<most>::type unit;
+	constexpr int units = N * sizeof(T) / most;
+	unit raw[units];
+	T x[N];
+	floats<N> f;
+
+#pragma unroll
+	for (int i = 0; i < units; i++)
+		raw[i] = reinterpret_cast<const unit *>(p)[i];
+	memcpy(x, raw, sizeof(x));
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		f.x[i] = widen(x[i]);
+	return f;
+}
+
+template <int N, typename T>
+static __device__ __forceinline__ void store(T *p, const floats<N> &f)
+{
+	constexpr size_t most = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
+	typedef typename word<most>::type unit;
+	constexpr int units = N * sizeof(T) / most;
+	unit raw[units];
+	T x[N];
+
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		narrow(x[i], f.x[i]);
+	memcpy(raw, x, sizeof(x));
+#pragma unroll
+	for (int i = 0; i < units; i++)
+		reinterpret_cast<unit *>(p)[i] = raw[i];
+}
+
+/* --- on the host ------------------------------------------------------------ */
+
+/* Elements of a float and of a 16-bit buffer that are moved at once. */
+template <typename T> constexpr int wide()
+{
+	return 16 / sizeof(T);
+}
+
+template <int N> struct count {
+	static constexpr int value = N;
+};
+
+/* Is p, counted in elements, at a multiple of N? */
+template <int N, typename T> static bool is_aligned(const T *p)
+{
+	return (uintptr_t)p % (N * sizeof(T) < 16 ? N * sizeof(T) : 16) == 0;
+}
+
+/* Call `work` with the number of elements that rows of c allow at once. */
+template <typename T, typename F>
+static void by_width(size_t c, bool aligned, F work)
+{
+	if (aligned && c % wide<T>() == 0)
+		work(count<wide<T>()>());
+	else
+		work(count<1>());
+}
+
+/* Call `work` with a value of the model's type. */
+template <typename F> static void by_type(enum dtype dtype, F work)
+{
+	if (dtype == DTYPE_BF16)
+		work(bf16());
+	else if (dtype == DTYPE_F16)
+		work(f16());
+	else
+		work(float());
+}
+
+#endif

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gpu/data/tokens.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/base/errmsg.h"
+#include "gpu/data/tokens_impl.h"
+
+struct tokens {
+	struct tokens_options options;
+	/* Of synthetic data: path NULL. */
+	struct tokens_file file;
+	struct tokens_random random[2]; /* to train, to validate */
+	uint64_t rows[2];               /* that there are; UINT64_MAX: no end */
+};
+
+/* --- opening --------------------------------------------------------------- */
+
+static bool has_suffix(const char *s, const char *suffix)
+{
+	const size_t n = strlen(s), k = strlen(suffix);
+
+	return n >= k && strcmp(s + n - k, suffix) == 0;
+}
+
+/* Is it the prefix of an indexed dataset? */
+static bool is_prefix(const char *source)
+{
+	char *path;
+	bool is;
+
+	if (asprintf(&path, "%s.idx", source) < 0)
+		return false;
+	is = access(path, F_OK) == 0;
+	free(path);
+	return is;
+}
+
+static int open_file(struct tokens_file *f, const char *source,
+		     struct errmsg *err)
+{
+	if (has_suffix(source, ".u16"))
+		return tokens_file_open(f, source, 2, false, err);
+	if (has_suffix(source, ".i32"))
+		return tokens_file_open(f, source, 4, true, err);
+	if (has_suffix(source, ".bin") || has_suffix(source, ".idx"))
+		return errmsg_set(err, -EINVAL,
+				  "%s: an indexed dataset is"
+				  " named without .bin and .idx",
+				  source);
+	if (is_prefix(source))
+		return tokens_file_open_indexed(f, source, err);
+	return tokens_file_open(f, source, 1, false, err);
+}
+
+/* Divide a file's rows. */
+static int share_rows(struct tokens *t, struct errmsg *err)
+{
+	const struct tokens_options *const o = &t->options;
+	const uint64_t rows = tokens_file_count(&t->file) / o->seq;
+	uint64_t valid = (uint64_t)((double)rows * o->held_out);
+
+	if (o->held_out > 0 && valid == 0)
+		valid = 1;
+	if (rows <= valid)
+		return errmsg_set(err, -EINVAL,
+				  "%s: has %llu tokens, %llu"
+				  " rows of %u; at least %llu rows are needed",
+				  o->source,
+				  (unsigned long long)tokens_file_count(&t->file),
+				  (unsigned long long)rows, o->seq,
+				  (unsigned long long)valid + 1);
+	t->rows[0] = rows - valid;
+	t->rows[1] = valid;
+	return 0;
+}
+
+static void open_synthetic(struct tokens *t, bool fresh)
+{
+	const struct tokens_options *const o = &t->options;
+
+	for (unsigned i = 0; i < 2; i++)
+		tokens_random_init(&t->random[i], o->seed + i, o->seq, o->vocab);
+	t->rows[0] = fresh ? UINT64_MAX : o->batch;
+	t->rows[1] = o->held_out > 0 ? o->batch : 0;
+}
+
+int tokens_open(struct tokens **out, const struct tokens_options *o,
+		struct errmsg *err)
+{
+	struct tokens *const t = calloc(1, sizeof(*t));
+	int rc = 0;
+
+	if (!t)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	t->options = *o;
+	if (strcmp(o->source, "synthetic") == 0) {
+		open_synthetic(t, false);
+	} else if (strcmp(o->source, "synthetic:fresh") == 0) {
+		open_synthetic(t, true);
+	} else {
+		rc = open_file(&t->file, o->source, err);
+		if (!rc)
+			rc = share_rows(t, err);
+	}
+	if (rc) {
+		tokens_close(t);
+		return rc;
+	}
+	*out = t;
+	return 0;
+}
+
+void tokens_close(struct tokens *t)
+{
+	if (!t)
+		return;
+	tokens_file_close(&t->file);
+	free(t);
+}
+
+/* --- reading --------------------------------------------------------------- */
+
+static int check_row(const struct tokens *t, uint64_t row,
+		     const int32_t *tokens, struct errmsg *err)
+{
+	const struct tokens_options *const o = &t->options;
+
+	for (unsigned i = 0; i < o->seq; i++)
+		if (tokens[i] < 0 || (unsigned)tokens[i] >= o->vocab)
+			return errmsg_set(err, -ERANGE,
+					  "%s: row %llu, token"
+					  " %u of it is %d; the model has 0"
+					  " to %u",
+					  t->file.path, (unsigned long long)row,
+					  i, (int)tokens[i], o->vocab - 1);
+	return 0;
+}
+
+int tokens_row(struct tokens *t, bool valid, uint64_t row, int32_t *out,
+	       struct errmsg *err)
+{
+	const unsigned seq = t->options.seq;
+	int rc;
+
+	row %= t->rows[valid];
+	if (!t->file.path) {
+		tokens_random_row(&t->random[valid], row, out);
+		return 0;
+	}
+	if (valid)
+		row += t->rows[0];
+	rc = tokens_file_read(&t->file, row * seq, seq, out, err);
+	return rc ? rc : check_row(t, row, out, err);
+}
+
+uint64_t tokens_valid_rows(const struct tokens *t)
+{
+	return t->rows[1];
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files are read, not mapped: one that becomes shorter is an error and not a
+ * SIGBUS. */
+#include "gpu/data/tokens_impl.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+
+#define CHUNK 8192 /* bytes */
+
+static int open_path(struct tokens_file *f, char *path, struct errmsg *err)
+{
+	int rc;
+
+	*f = (struct tokens_file){ .path = path };
+	if (!path)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	rc = source_open(&f->source, path, err);
+	if (rc) {
+		free(path);
+		f->path = NULL;
+	}
+	return rc;
+}
+
+int tokens_file_open(struct tokens_file *f, const char *path, unsigned width,
+		     bool is_signed, struct errmsg *err)
+{
+	int rc = open_path(f, strdup(path), err);
+
+	if (rc)
+		return rc;
+	f->width = width;
+	f->is_signed = is_signed;
+	f->nruns = 1;
+	f->runs = calloc(2, sizeof(*f->runs));
+	if (!f->runs)
+		rc = errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+	else if (f->source.size % width)
+		rc = errmsg_set(err, -EBADMSG,
+				"%s: its %llu bytes are no"
+				" multiple of the %u of a token",
+				path, (unsigned long long)f->source.size, width);
+	else
+		f->runs[1].token = f->source.size / width;
+	if (rc)
+		tokens_file_close(f);
+	return rc;
+}
+
+int tokens_file_open_indexed(struct tokens_file *f, const char *prefix,
+			     struct errmsg *err)
+{
+	struct source idx;
+	char *bin, *path;
+	int rc;
+
+	if (asprintf(&path, "%s.idx", prefix) < 0)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	if (asprintf(&bin, "%s.bin", prefix) < 0)
+		bin = NULL;
+	rc = open_path(f, bin, err);
+	if (!rc) {
+		rc = source_open(&idx, path, err);
+		if (!rc) {
+			rc = tokens_index_read(f, &idx, f->source.size, err);
+			source_close(&idx);
+		}
+		if (rc)
+			tokens_file_close(f);
+	}
+	free(path);
+	return rc;
+}
+
+void tokens_file_close(struct tokens_file *f)
+{
+	if (!f->path)
+		return;
+	source_close(&f->source);
+	free(f->runs);
+	free(f->path);
+	*f = (struct tokens_file){ 0 };
+}
+
+/* --- reading --------------------------------------------------------------- */
+
+static int32_t decode(const struct tokens_file *f, const uint8_t *p)
+{
+	const bool negative = f->is_signed && p[f->width - 1] & 0x80;
+	uint64_t v = 0;
+
+	for (unsigned i = f->width; i-- > 0;)
+		v = v << 8 | p[i];
+	return negative || v > INT32_MAX ? -1 : (int32_t)v;
+}
+
+static int read_run(const struct tokens_file *f, uint64_t at, size_t n,
+		    int32_t *out, struct errmsg *err)
+{
+	uint8_t buf[CHUNK];
+
+	while (n) {
+		const size_t part = n < CHUNK / f->width ? n : CHUNK / f->width;
+		const int rc =
+			source_read(&f->source, buf, part * f->width, at, err);
+
+		if (rc)
+			return rc;
+		for (size_t i = 0; i < part; i++)
+			out[i] = decode(f, buf + i * f->width);
+		at += part * f->width;
+		out += part;
+		n -= part;
+	}
+	return 0;
+}
+
+/* The run that token `t` is in. */
+static const struct tokens_run *find_run(const struct tokens_file *f, uint64_t t)
+{
+	size_t low = 0, high = f->nruns;
+
+	while (high - low > 1) {
+		const size_t mid = low + (high - low) / 2;
+
+		if (f->runs[mid].token <= t)
+			low = mid;
+		else
+			high = mid;
+	}
+	return &f->runs[low];
+}
+
+int tokens_file_read(const struct tokens_file *f, uint64_t first, size_t n,
+		     int32_t *out, struct errmsg *err)
+{
+	const struct tokens_run *run = find_run(f, first);
+
+	for (; n; run++) {
+		const uint64_t skip = first - run->token;
+		const uint64_t rest = run[1].token - first;
+		const size_t part = n < rest ? n : (size_t)rest;
+		const int rc =
+			read_run(f, run->at + skip * f->width, part, out, err);
+
+		if (rc)
+			return rc;
+		first += part;
+		out += part;
+		n -= part;
+	}
+	return 0;
+}

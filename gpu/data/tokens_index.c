@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The index of Megatron's indexed dataset (megatron/core/datasets/
+ * indexed_dataset.py), version 1, little-endian:
+ *
+ *     9 bytes   "MMIDIDX\0\0"
+ *     u64       version
+ *     u8        code of the type of tokens
+ *     u64       n, number of sequences
+ *     u64       d, number of document boundaries
+ *     i32[n]    length of each sequence, in tokens
+ *     i64[n]    where it begins in the .bin file, in bytes
+ *     i64[d]    the first sequence of each document, and n
+ *     i8[n]     modes, of multimodal data; mostly absent
+ *
+ * Sequences mostly follow each other in the .bin file without gaps, so that a
+ * large index comes down to one run.
+ */
+#include "gpu/data/tokens_impl.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/bytes.h"
+#include "ckpt/base/checked.h"
+#include "ckpt/base/errmsg.h"
+
+#define MAGIC "MMIDIDX\0"
+#define MAGIC_LEN 9
+#define HEADER_LEN (MAGIC_LEN + 8 + 1 + 8 + 8)
+#define ENTRIES 1024        /* read at once */
+#define RUNS_MAX (1u << 24) /* 256 MiB of them */
+
+static const struct {
+	uint8_t width; /* 0: no integers */
+	bool is_signed;
+	const char *name;
+} types[] = {
+	[1] = { 1, false, "uint8" },  [2] = { 1, true, "int8" },
+	[3] = { 2, true, "int16" },   [4] = { 4, true, "int32" },
+	[5] = { 8, true, "int64" },   [6] = { 0, true, "float64" },
+	[7] = { 0, true, "float32" }, [8] = { 2, false, "uint16" },
+};
+
+struct index {
+	const struct source *src;
+	uint64_t sequences, boundaries;
+	uint64_t lengths, pointers, documents; /* where the tables begin */
+};
+
+static int bad_index(const struct source *src, const char *what,
+		     struct errmsg *err)
+{
+	return errmsg_set(err, -EBADMSG, "%s: %s", src->name, what);
+}
+
+static int read_type(struct tokens_file *f, const struct source *src,
+		     unsigned code, struct errmsg *err)
+{
+	if (code == 0 || code >= sizeof(types) / sizeof(types[0]))
+		return errmsg_set(err, -EBADMSG,
+				  "%s: no type of tokens has"
+				  " the code %u",
+				  src->name, code);
+	if (!types[code].width)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: its tokens are %s;"
+				  " integers are expected",
+				  src->name, types[code].name);
+	f->width = types[code].width;
+	f->is_signed = types[code].is_signed;
+	return 0;
+}
+
+/* Where the tables are; they end with the file. */
+static int place_tables(struct index *x, struct errmsg *err)
+{
+	const uint64_t n = x->sequences, size = x->src->size;
+	uint64_t end;
+
+	x->lengths = HEADER_LEN;
+	/* No count that passes here makes later products overflow. */
+	if (n > size / 12 || x->boundaries > size / 8)
+		return bad_index(x->src,
+				 "is shorter than the tables that it"
+				 " announces",
+				 err);
+	x->pointers = x->lengths + n * 4;
+	x->documents = x->pointers + n * 8;
+	end = x->documents + x->boundaries * 8;
+	if (end > size)
+		return bad_index(x->src,
+				 "is shorter than the tables that it"
+				 " announces",
+				 err);
+	if (end != size && end + n != size)
+		return bad_index(x->src,
+				 "is longer than the tables that it"
+				 " announces",
+				 err);
+	return 0;
+}
+
+static int read_header(struct tokens_file *f, struct index *x,
+		       struct errmsg *err)
+{
+	uint8_t h[HEADER_LEN];
+	int rc;
+
+	if (x->src->size < HEADER_LEN)
+		return bad_index(x->src,
+				 "is shorter than the header of an"
+				 " indexed dataset",
+				 err);
+	rc = source_read(x->src, h, sizeof(h), 0, err);
+	if (rc)
+		return rc;
+	if (memcmp(h, MAGIC, MAGIC_LEN) != 0)
+		return bad_index(x->src,
+				 "does not begin as the index of an"
+				 " indexed dataset does",
+				 err);
+	if (get_le64(h + MAGIC_LEN) != 1)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: version %llu of indexed"
+				  " datasets is not known",
+				  x->src->name,
+				  (unsigned long long)get_le64(h + MAGIC_LEN));
+	x->sequences = get_le64(h + MAGIC_LEN + 9);
+	x->boundaries = get_le64(h + MAGIC_LEN + 17);
+	rc = read_type(f, x->src, h[MAGIC_LEN + 8], err);
+	return rc ? rc : place_tables(x, err);
+}
+
+/* Boundaries rise from 0 to n. */
+static int check_documents(const struct index *x, struct errmsg *err)
+{
+	uint8_t buf[ENTRIES * 8];
+	uint64_t last = 0;
+
+	for (uint64_t i = 0; i < x->boundaries;) {
+		const uint64_t left = x->boundaries - i;
+		const size_t n = left < ENTRIES ? (size_t)left : ENTRIES;
+		const int rc = source_read(x->src, buf, n * 8,
+					   x->documents + i * 8, err);
+
+		if (rc)
+			return rc;
+		for (size_t k = 0; k < n; k++, i++) {
+			const uint64_t at = get_le64(buf + k * 8);
+
+			if (at < last || at > x->sequences || (i == 0 && at))
+				return errmsg_set(err, -EBADMSG,
+						  "%s: boundary"
+						  " %llu of documents is out of"
+						  " order",
+						  x->src->name,
+						  (unsigned long long)i);
+			last = at;
+		}
+	}
+	if (last != x->sequences)
+		return bad_index(x->src,
+				 "its documents are not all of its"
+				 " sequences",
+				 err);
+	return 0;
+}
+
+/* --- runs ------------------------------------------------------------------ */
+
+static int grow(struct tokens_file *f, size_t *cap, const char *name,
+		struct errmsg *err)
+{
+	struct tokens_run *runs;
+
+	if (f->nruns + 1 < *cap)
+		return 0;
+	if (f->nruns >= RUNS_MAX)
+		return errmsg_set(err, -EFBIG,
+				  "%s: its sequences lie in more"
+				  " than %u places",
+				  name, RUNS_MAX);
+	*cap = *cap ? *cap * 2 : 16;
+	runs = realloc(f->runs, *cap * sizeof(*runs));
+	if (!runs)
+		return errmsg_set(err, -ENOMEM, "%s: out of memory", name);
+	f->runs = runs;
+	return 0;
+}
+
+/* `len` tokens at `at`, after those there are.  The entry after the last run
+ * is where that ends. */
+static int add_run(struct tokens_file *f, size_t *cap, const struct index *x,
+		   uint64_t at, uint64_t len, struct errmsg *err)
+{
+	struct tokens_run *end;
+	const int rc = grow(f, cap, x->src->name, err);
+
+	if (rc)
+		return rc;
+	end = &f->runs[f->nruns];
+	if (f->nruns == 0 || end->at != at) {
+		/* This one begins a run. */
+		const uint64_t token = f->nruns ? end->token : 0;
+
+		*end = (struct tokens_run){ token, at };
+		end = &f->runs[++f->nruns];
+		end->token = token;
+	}
+	end->token += len;
+	end->at = at + len * f->width;
+	return 0;
+}
+
+static int add_sequence(struct tokens_file *f, size_t *cap,
+			const struct index *x, uint64_t i,
+			const uint8_t *length, const uint8_t *pointer,
+			uint64_t bin_size, struct errmsg *err)
+{
+	const uint64_t len = get_le32(length);
+	const uint64_t at = get_le64(pointer);
+
+	if (len > INT32_MAX || !checked_range(at, len * f->width, bin_size))
+		return errmsg_set(err, -EBADMSG,
+				  "%s: sequence %llu, %d tokens"
+				  " at byte %lld, is not within the %llu bytes"
+				  " of data",
+				  x->src->name, (unsigned long long)i,
+				  (int)(int32_t)len, (long long)at,
+				  (unsigned long long)bin_size);
+	return len ? add_run(f, cap, x, at, len, err) : 0;
+}
+
+static int read_sequences(struct tokens_file *f, const struct index *x,
+			  uint64_t bin_size, struct errmsg *err)
+{
+	uint8_t lengths[ENTRIES * 4], pointers[ENTRIES * 8];
+	size_t cap = 0;
+	int rc = grow(f, &cap, x->src->name, err);
+
+	for (uint64_t i = 0; !rc && i < x->sequences;) {
+		const uint64_t left = x->sequences - i;
+		const size_t n = left < ENTRIES ? (size_t)left : ENTRIES;
+
+		rc = source_read(x->src, lengths, n * 4, x->lengths + i * 4,
+				 err);
+		if (!rc)
+			rc = source_read(x->src, pointers, n * 8,
+					 x->pointers + i * 8, err);
+		for (size_t k = 0; !rc && k < n; k++, i++)
+			rc = add_sequence(f, &cap, x, i, lengths + k * 4,
+					  pointers + k * 8, bin_size, err);
+	}
+	if (!rc && f->nruns == 0)
+		f->runs[0] = (struct tokens_run){ 0, 0 };
+	return rc;
+}
+
+int tokens_index_read(struct tokens_file *f, const struct source *idx,
+		      uint64_t bin_size, struct errmsg *err)
+{
+	struct index x = { .src = idx };
+	int rc = read_header(f, &x, err);
+
+	if (!rc)
+		rc = check_documents(&x, err);
+	if (!rc)
+		rc = read_sequences(f, &x, bin_size, err);
+	if (rc) {
+		free(f->runs);
+		f->runs = NULL;
+		f->nruns = 0;
+	}
+	return rc;
+}

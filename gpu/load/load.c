@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Resuming.  A checkpoint is a source of parameters' elements by name; what
+ * this rank keeps of each is fetched, so that how the ranks that saved had cut
+ * them makes no difference.
+ */
+#include "gpu/load/load.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/sys/parallel.h"
+#include "gpu/backend/backend.h"
+#include "gpu/comm/comm.h"
+#include "gpu/model/gpt2.h"
+#include "gpu/read/upload.h"
+#include "gpu/load/load_impl.h"
+#include "gpu/zero/zero.h"
+
+/* Reads at once, of all ranks of a machine: what comes from the page cache is
+ * copied by that many processors, and a disk wants that many requests. */
+#define READS_MIN 4u
+#define READS_MAX 16u
+
+struct load {
+	struct zero *z;
+	const struct load_options *o;
+	struct load_result *got;
+	struct load_facts facts;
+	struct load_source *source;
+	struct intake *intake;
+	struct errmsg *err;
+};
+
+/* --- one tensor ------------------------------------------------------------ */
+
+static int other_model(const struct load *l, const struct gpt2_param *p)
+{
+	const struct tensor *t = &l->source->tensor;
+	char shape[64], mine[64];
+
+	if (t->ndim == 2)
+		snprintf(shape, sizeof(shape), "%" PRIu64 " x %" PRIu64,
+			 t->shape[0], t->shape[1]);
+	else
+		snprintf(shape, sizeof(shape), "%" PRIu64 " elements", t->numel);
+	snprintf(mine, sizeof(mine),
+		 p->ndim == 2 ? "%" PRIu64 " x %" PRIu64 : "%" PRIu64,
+		 p->shape[0], p->shape[1]);
+	return errmsg_set(
+		l->err, -EINVAL,
+		"%s: is of another model: %s has %s, and this model's %s",
+		l->source->path, p->name, shape, mine);
+}
+
+/* The token embedding may be padded, here or there. */
+static bool fits_padded(const struct load *l, const struct gpt2_param *p)
+{
+	const struct tensor *t = &l->source->tensor;
+	const uint64_t width = p->shape[1], rows = t->numel / width;
+
+	if (p != &l->z->model->params[GPT2_WTE] || t->numel % width ||
+	    (t->ndim > 1 && t->shape[1] != width))
+		return false;
+	return rows <= p->shape[0] || (l->facts.original_vocab &&
+				       l->facts.original_vocab <= p->shape[0]);
+}
+
+/* Is the tensor that is being read one of `p`?  Flat ones tell their number of
+ * elements only. */
+static int check_shape(const struct load *l, const struct gpt2_param *p)
+{
+	const struct tensor *t = &l->source->tensor;
+	bool same = t->numel == p->numel;
+
+	if (t->ndim > 1)
+		same = t->ndim == p->ndim && t->shape[0] == p->shape[0] &&
+		       t->shape[1] == p->shape[1];
+	return same || fits_padded(l, p) ? 0 : other_model(l, p);
+}
+
+/*
+ * How many rows of the embedding that is being read are words: as many as the
+ * checkpoint says, or where it says nothing, and rows are added here, all.
+ */
+static uint64_t find_words(const struct load *l, const struct gpt2_param *p)
+{
+	const uint64_t rows = l->source->tensor.numel / p->shape[1];
+	const uint64_t told = l->facts.original_vocab;
+
+	if (told)
+		return told < rows ? told : rows;
+	return rows < p->shape[0] ? rows : 0;
+}
+
+/*
+ * How many elements of it are `p`'s.  Of a vocabulary that is padded in another
+ * way it is the words alone, as in a universal checkpoint, which leaves the
+ * padding out.
+ */
+static uint64_t usable(const struct load *l, const struct gpt2_param *p)
+{
+	const uint64_t have = l->source->tensor.numel, width = p->shape[1];
+	const uint64_t words = l->facts.original_vocab;
+
+	return have != p->numel && words && words < have / width ? words * width
+								 : have;
+}
+
+/* This rank's fragment of it, to its place in `part`; elements that the
+ * checkpoint has not are zero. */
+static int send_fragment(struct load *l, const struct gpt2_param *p,
+			 const struct fragment *f, float *part)
+{
+	struct load_source *s = l->source;
+	struct backend *b = l->z->backend;
+	const uint64_t have = usable(l, p);
+	const uint64_t there = f->first < have ? have - f->first : 0;
+	const uint64_t some = there < f->numel ? there : f->numel;
+	float *to = part + f->start;
+
+	if (some < f->numel)
+		b->ops->zero(b, to + some, (f->numel - some) * sizeof(*to));
+	if (!some)
+		return 0;
+	return s->ops->send(s, f->first, some, to, l->intake, l->err);
+}
+
+/* The tensor is not there: `rc`, and the message says what. */
+static int take_missing(struct load *l, const char *state, int rc)
+{
+	if (!state)
+		return -EINVAL; /* it is the checkpoint of another model */
+	if (!l->o->ignore_missing)
+		return rc;
+	if (!l->got->missing++)
+		l->got->first = *l->err;
+	return 0;
+}
+
+static int load_tensor(struct load *l, size_t i, const char *state, float *part)
+{
+	const struct gpt2_param *p = &l->z->model->params[i];
+	const struct fragment f = zero_fragment(l->z, i);
+	int rc;
+
+	if (!f.numel)
+		return 0;
+	rc = l->source->ops->begin(l->source, p->name, state, l->err);
+	if (rc == -ENOENT)
+		return take_missing(l, state, rc);
+	if (!rc)
+		rc = check_shape(l, p);
+	if (!rc && i == GPT2_WTE)
+		l->got->words = find_words(l, p);
+	if (!rc)
+		rc = send_fragment(l, p, &f, part);
+	l->source->ops->end(l->source);
+	return rc;
+}
+
+/* --- all of them ----------------------------------------------------------- */
+
+static int see_param(void *ctx, const char *param)
+{
+	const struct load *l = ctx;
+	const struct gpt2 *m = l->z->model;
+
+	for (size_t i = 0; i < m->nparams; i++)
+		if (strcmp(m->params[i].name, param) == 0)
+			return 0;
+	return errmsg_set(l->err, -EINVAL,
+			  "%s: is of another model: this one has no %s",
+			  l->source->path, param);
+}
+
+static int load_tensors(struct load *l)
+{
+	struct zero *z = l->z;
+	const struct {
+		const char *name;
+		float *part;
+	} states[] = { { "exp_avg", z->exp_avg },
+		       { "exp_avg_sq", z->exp_avg_sq } };
+	int rc = 0;
+
+	if (z->comm->rank == 0)
+		rc = l->source->ops->each(l->source, see_param, l, l->err);
+	for (size_t i = 0; i < z->model->nparams && !rc; i++) {
+		rc = load_tensor(l, i, NULL, z->master);
+		for (size_t k = 0; k < 2 && !rc && !l->o->no_optimizer; k++)
+			rc = load_tensor(l, i, states[k].name, states[k].part);
+	}
+	return rc;
+}
+
+/* --- the checkpoint -------------------------------------------------------- */
+
+static const struct load_ops *kind_of(const struct load *l)
+{
+	if (l->o->universal)
+		return &load_universal_ops;
+	return ckdir_is_zero_tag(l->got->path) ? &load_zero_ops
+					       : &load_whole_ops;
+}
+
+static int open_source(struct load *l)
+{
+	const struct load_ops *ops = kind_of(l);
+	struct load_source *s = calloc(1, ops->size);
+	int rc;
+
+	if (!s)
+		return errmsg_set(l->err, -ENOMEM, "out of memory");
+	s->ops = ops;
+	s->path = l->got->path;
+	rc = ops->open(s, l->z->comm->size, l->err);
+	if (rc)
+		free(s);
+	else
+		l->source = s;
+	return rc;
+}
+
+static void close_source(struct load *l)
+{
+	l->source->ops->close(l->source);
+	free(l->source);
+}
+
+/* Rank 0 finds the checkpoint, so that all take the same one. */
+static int find(struct load *l)
+{
+	struct comm *c = l->z->comm;
+	int rc = 0;
+
+	if (c->rank == 0) {
+		rc = load_find(l->o, l->got->path, l->err);
+		if (!rc)
+			rc = load_facts(l->o, l->got->path, &l->facts, l->err);
+	}
+	rc = comm_agree(c, rc, l->err);
+	if (rc)
+		return rc;
+	comm_broadcast(c, l->got->path, sizeof(l->got->path), 0);
+	comm_broadcast(c, &l->facts, sizeof(l->facts), 0);
+	return 0;
+}
+
+/* What the checkpoint's optimizer was told, where it says. */
+static void take_hyperparameters(struct load *l)
+{
+	const struct load_facts *f = &l->facts;
+	struct optimizer_config *o = &l->z->optimizer;
+	const struct {
+		double told, *to;
+	} numbers[] = {
+		{ l->o->scheduled ? NAN : f->lr, &o->lr },
+		{ f->beta1, &o->beta1 },
+		{ f->beta2, &o->beta2 },
+		{ f->eps, &o->eps },
+		{ f->weight_decay, &o->weight_decay },
+	};
+
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
+		if (!isnan(numbers[i].told))
+			*numbers[i].to = numbers[i].told;
+}
+
+static void take_facts(struct load *l)
+{
+	const struct load_facts *f = &l->facts;
+
+	l->got->step = f->step;
+	l->got->skipped = f->skipped;
+	l->got->has_scaler = f->has_scaler && l->z->backend->dtype == DTYPE_F16;
+	l->got->scaler = f->scaler;
+	take_hyperparameters(l);
+	l->got->has_updates = f->has_updates;
+	if (!f->has_updates)
+		return;
+	l->z->step = f->updates;
+	l->z->optimizer.flavor = (enum optimizer_flavor)f->flavor;
+}
+
+/* The first failure of GPUDirect Storage on any rank, for all to know. */
+static void share_gds_failure(struct load *l)
+{
+	struct errmsg *e = &l->got->gds_failure;
+
+	comm_agree(l->z->comm, *e->text ? -EIO : 0, e);
+}
+
+/* How many states are missing on all ranks, and the first of them. */
+static void sum_missing(struct load *l)
+{
+	struct comm *c = l->z->comm;
+	double n = (double)l->got->missing;
+
+	comm_agree(c, l->got->missing ? -ENOENT : 0, &l->got->first);
+	comm_sum_double(c, &n, 1);
+	l->got->missing = (uint64_t)n;
+}
+
+static unsigned reads_at_once(const struct comm *c)
+{
+	const unsigned n = parallel_width() / c->local_size;
+
+	return n < READS_MIN ? READS_MIN : n > READS_MAX ? READS_MAX : n;
+}
+
+static double seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int load_all(struct load *l)
+{
+	const double begun = seconds();
+	int rc = open_source(l);
+
+	if (!rc) {
+		rc = intake_new(&l->intake, l->z->backend,
+				reads_at_once(l->z->comm), l->err);
+		if (!rc)
+			rc = load_tensors(l);
+		if (!rc)
+			rc = intake_finish(l->intake, l->err);
+		l->got->bytes = l->source->bytes;
+		l->got->direct = l->source->direct;
+		if (l->intake) {
+			l->got->gds =
+				intake_gds(l->intake, &l->got->gds_failure);
+			intake_free(l->intake);
+		}
+		close_source(l);
+	}
+	l->got->seconds = seconds() - begun;
+	return comm_agree(l->z->comm, rc, l->err);
+}
+
+int load_checkpoint(struct zero *z, const struct load_options *o,
+		    struct load_result *got, struct errmsg *err)
+{
+	struct load l = { .z = z, .o = o, .got = got, .err = err };
+	int rc;
+
+	*got = (struct load_result){ 0 };
+	rc = find(&l);
+	if (!rc)
+		rc = load_all(&l);
+	if (rc)
+		return rc;
+	take_facts(&l);
+	/* The first parameter begins with rank 0. */
+	comm_broadcast(z->comm, &got->words, sizeof(got->words), 0);
+	sum_missing(&l);
+	share_gds_failure(&l);
+	return zero_publish(z, err);
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which tag is meant, by `latest` and `latest_universal` as DeepSpeed's. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/dirs/tags.h"
+#include "gpu/load/load_impl.h"
+
+static bool is_dir(const char *path, const char *name)
+{
+	char full[PATH_MAX];
+	struct stat st;
+	const int n = snprintf(full, sizeof(full), "%s/%s", path, name);
+
+	return n < (int)sizeof(full) && stat(full, &st) == 0 &&
+	       S_ISDIR(st.st_mode);
+}
+
+static int set_path(char path[PATH_MAX], const char *dir, const char *tag,
+		    struct errmsg *err)
+{
+	if (snprintf(path, PATH_MAX, "%s/%s", dir, tag) < PATH_MAX)
+		return 0;
+	return errmsg_set(err, -ENAMETOOLONG, "%s: name too long", dir);
+}
+
+/* The tag that DIR/`pointer` names; "" if there is no such file. */
+static int read_pointer(const char *dir, const char *pointer,
+			char tag[NAME_MAX + 1], struct errmsg *err)
+{
+	char path[PATH_MAX];
+	ssize_t n = -1;
+	int rc = set_path(path, dir, pointer, err), fd;
+
+	tag[0] = '\0';
+	if (rc)
+		return rc;
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0 && errno == ENOENT)
+		return 0;
+	if (fd >= 0)
+		n = read(fd, tag, NAME_MAX);
+	if (n < 0)
+		rc = errmsg_set(err, -errno, "%s: cannot read: %s", path,
+				strerror(errno));
+	if (fd >= 0)
+		close(fd);
+	tag[n > 0 ? n : 0] = '\0';
+	tag[strcspn(tag, " \t\r\n")] = '\0';
+	if (!rc && (!*tag || strchr(tag, '/') || !is_dir(dir, tag)))
+		rc = errmsg_set(err, -ENOENT,
+				"%s: names '%s', and there is no such checkpoint",
+				path, tag);
+	return rc;
+}
+
+/* The newest by name, if `latest` was lost; or the directory itself. */
+static int choose(const char *dir, char path[PATH_MAX], struct errmsg *err)
+{
+	enum tags_choice choice;
+	char *tag;
+	int rc;
+
+	if (ckdir_is_tag(dir))
+		return set_path(path, dir, ".", err);
+	rc = tags_choose(dir, &tag, &choice, err);
+	if (rc)
+		return rc;
+	if (choice == TAGS_NONE)
+		rc = errmsg_set(err, -ENOENT,
+				"%s: no `latest`, and no checkpoint", dir);
+	else if (snprintf(path, PATH_MAX, "%s", tag) >= PATH_MAX)
+		rc = errmsg_set(err, -ENAMETOOLONG, "%s: name too long", dir);
+	free(tag);
+	return rc;
+}
+
+/* Is it of the kind that was asked for? */
+static int check_kind(const struct load_options *o, const char *path,
+		      struct errmsg *err)
+{
+	const bool universal = is_dir(path, "zero");
+
+	if (!o->universal && universal)
+		return errmsg_set(
+			err, -EINVAL,
+			"%s: is a universal checkpoint; resume from it with --universal_checkpoint",
+			path);
+	if (o->universal && !universal)
+		return errmsg_set(
+			err, -EINVAL,
+			"%s: is no universal checkpoint (there is no zero/); mount it with ucfs, or resume without --universal_checkpoint",
+			path);
+	return 0;
+}
+
+int load_find(const struct load_options *o, char path[PATH_MAX],
+	      struct errmsg *err)
+{
+	const char *pointer = o->universal ? "latest_universal" : "latest";
+	char tag[NAME_MAX + 1] = "";
+	int rc;
+
+	if (access(o->dir, F_OK) < 0)
+		return errmsg_set(err, -errno, "%s: no `%s`: %s", o->dir,
+				  pointer, strerror(errno));
+	if (o->tag) {
+		rc = set_path(path, o->dir, o->tag, err);
+		if (!rc && !is_dir(o->dir, o->tag))
+			rc = errmsg_set(err, -ENOENT,
+					"%s: there is no such checkpoint", path);
+		return rc ? rc : check_kind(o, path, err);
+	}
+	rc = read_pointer(o->dir, pointer, tag, err);
+	if (rc)
+		return rc;
+	if (*tag)
+		rc = set_path(path, o->dir, tag, err);
+	else if (!o->universal)
+		rc = choose(o->dir, path, err);
+	else if (is_dir(o->dir, "zero"))
+		rc = set_path(path, o->dir, ".", err);
+	else
+		rc = errmsg_set(
+			err, -ENOENT,
+			"%s: no `latest_universal`, and no zero/; --checkpoint_tag names a universal checkpoint",
+			o->dir);
+	return rc ? rc : check_kind(o, path, err);
+}

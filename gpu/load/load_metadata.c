@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a checkpoint tells besides tensors: how far the run had come, how many
+ * updates the optimizer has made and where it keeps that number, its
+ * parameters, the loss scale.
+ *
+ * Kinds of Adam keep their step in different places, and so do the two
+ * dialects of universal checkpoints; all have the names below somewhere in
+ * one dict, or in step.pt of any parameter.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt/tensor/cast.h"
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/dirs/names.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/pickle/value.h"
+#include "gpu/config/config.h"
+#include "gpu/load/load_impl.h"
+
+#define STEP_MAX (INT64_C(1) << 53)
+
+/* What flags may say, too. */
+#define LR_MAX 1e3
+#define DECAY_MAX 1e3
+
+/* The first of the files that is there, in `path`; false if none is. */
+static bool first_file(char path[PATH_MAX], const char *dir,
+		       const char *const *names)
+{
+	for (; *names; names++)
+		if (snprintf(path, PATH_MAX, "%s/%s", dir, *names) < PATH_MAX &&
+		    access(path, F_OK) == 0)
+			return true;
+	return false;
+}
+
+static bool get_float(const struct value *v, double *out)
+{
+	int64_t i;
+
+	if (v && v->kind == VALUE_FLOAT) {
+		*out = v->f;
+		return true;
+	}
+	if (!value_get_int(v, &i))
+		return false;
+	*out = (double)i;
+	return true;
+}
+
+/* --- the run --------------------------------------------------------------- */
+
+static uint64_t count_at(const struct value *root, const char *key)
+{
+	int64_t i;
+
+	return value_get_int(value_find(root, key), &i) && i > 0 ? (uint64_t)i
+								 : 0;
+}
+
+static int run_facts(const struct load_options *o, const char *dir,
+		     struct load_facts *f, struct errmsg *err)
+{
+	static const char *const names[] = {
+		"mp_rank_00_model_states.pt",
+		"zero_pp_rank_0_mp_rank_00_model_states.pt", NULL
+	};
+	char path[PATH_MAX];
+	struct ptfile pt;
+	int rc;
+
+	if (!first_file(path, dir, names))
+		return o->ignore_missing
+			       ? 0
+			       : errmsg_set(
+					 err, -ENOENT,
+					 "%s: has no model states, which tell its step; --ignore_missing_optim begins at step 0",
+					 dir);
+	rc = ptfile_open(&pt, path, err);
+	if (rc)
+		return rc;
+	f->step = count_at(pt.root, "global_steps");
+	f->skipped = count_at(pt.root, "skipped_steps");
+	f->original_vocab = count_at(value_find(pt.root, KEY_UC_INFO),
+				     "original_vocab_size");
+	if (!value_find(pt.root, "global_steps"))
+		rc = errmsg_set(err, -EBADMSG, "%s: has no global_steps", path);
+	ptfile_close(&pt);
+	return rc;
+}
+
+/* --- updates --------------------------------------------------------------- */
+
+/* A step is an int, or a tensor of one element. */
+static int take_step(const struct ptfile *pt, const struct value *v,
+		     struct load_facts *f, struct errmsg *err)
+{
+	uint8_t bytes[sizeof(double)];
+	uint64_t at;
+	struct tensor t;
+	float x;
+	int64_t i;
+	int rc;
+
+	if (tensor_is(v)) {
+		rc = ptfile_tensor(pt, v, "step", &t, &at, err);
+		if (rc)
+			return rc;
+		if (t.numel != 1 || dtype_size(t.dtype) > sizeof(bytes))
+			return errmsg_set(err, -EBADMSG,
+					  "%s: the step is no number",
+					  pt->src.name);
+		rc = source_read(&pt->src, bytes, dtype_size(t.dtype),
+				 at + t.storage_offset * dtype_size(t.dtype),
+				 err);
+		if (rc)
+			return rc;
+		cast_to_float(t.dtype, bytes, &x, 1);
+		if (!(x >= 0 && x < (float)STEP_MAX))
+			return errmsg_set(err, -EBADMSG, "%s: the step is %g",
+					  pt->src.name, (double)x);
+		i = (int64_t)x;
+		f->flavor = OPTIMIZER_TORCH;
+	} else if (value_get_int(v, &i) && i >= 0 && i < STEP_MAX) {
+		f->flavor = OPTIMIZER_DEEPSPEED_CPU;
+	} else {
+		return errmsg_set(err, -EBADMSG, "%s: the step is no number",
+				  pt->src.name);
+	}
+	f->has_updates = true;
+	f->updates = (uint64_t)i;
+	return 0;
+}
+
+/* A list's first element. */
+static const struct value *first_of(const struct value *list)
+{
+	const struct value_seq *items = value_items(list);
+
+	return items && items->n ? items->v[0] : NULL;
+}
+
+/* The optimizer's own dict, within that of ZeRO; or that dict itself, whose
+ * param_groups are at the top of a universal checkpoint's. */
+static const struct value *inner_optimizer(const struct value *dict)
+{
+	static const char *const keys[] = { KEY_OPTIMIZER_STATE_DICT,
+					    KEY_BASE_OPTIMIZER_STATE };
+
+	for (size_t i = 0; i < 2; i++) {
+		const struct value *v = value_find(dict, keys[i]);
+
+		if (v)
+			return value_items(v) ? first_of(v) : v;
+	}
+	return dict;
+}
+
+/* `v` to *to, if it is there, and a number from 0 to `most`. */
+static int take_number(const struct ptfile *pt, const char *key,
+		       const struct value *v, double most, double *to,
+		       struct errmsg *err)
+{
+	if (v && (!get_float(v, to) || !(*to >= 0 && *to <= most)))
+		return errmsg_set(err, -EBADMSG,
+				  "%s: %s of the optimizer is no number from 0 to %g",
+				  pt->src.name, key, most);
+	return 0;
+}
+
+/* DeepSpeed, too, goes on with all that a group says of itself. */
+static int take_group(const struct ptfile *pt, const struct value *group,
+		      struct load_facts *f, struct errmsg *err)
+{
+	const struct value_seq *betas = value_items(value_find(group, "betas"));
+	const bool both = betas && betas->n == 2;
+	const struct {
+		const char *key;
+		const struct value *v;
+		double most, *to;
+	} numbers[] = {
+		{ "lr", value_find(group, "lr"), LR_MAX, &f->lr },
+		{ "betas", both ? betas->v[0] : NULL, 1, &f->beta1 },
+		{ "betas", both ? betas->v[1] : NULL, 1, &f->beta2 },
+		{ "eps", value_find(group, "eps"), 1, &f->eps },
+		{ "weight_decay", value_find(group, "weight_decay"), DECAY_MAX,
+		  &f->weight_decay },
+	};
+	int rc = 0;
+
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers) && !rc; i++)
+		rc = take_number(pt, numbers[i].key, numbers[i].v,
+				 numbers[i].most, numbers[i].to, err);
+	return rc;
+}
+
+/* The state of the first tensor of an optimizer. */
+static const struct value *first_state(const struct value *optimizer)
+{
+	const struct value_dict *states =
+		value_pairs(value_find(optimizer, "state"));
+
+	return states && states->n ? states->v[0].val : NULL;
+}
+
+static int optimizer_facts(const struct ptfile *pt, const struct value *dict,
+			  struct load_facts *f, struct errmsg *err)
+{
+	const struct value *inner = inner_optimizer(dict);
+	const struct value *groups = value_find(inner, KEY_PARAM_GROUPS);
+	const struct value *in_state = value_find(first_state(inner), "step");
+	const struct value *in_group;
+	int rc;
+
+	if (!groups)
+		groups = value_find(dict, KEY_PARAM_GROUPS);
+	in_group = value_find(first_of(groups), "step");
+	rc = take_group(pt, first_of(groups), f, err);
+	if (rc)
+		return rc;
+	if (in_state)
+		return take_step(pt, in_state, f, err);
+	if (!in_group)
+		return 0;
+	rc = take_step(pt, in_group, f, err);
+	f->flavor = OPTIMIZER_APEX;
+	return rc;
+}
+
+/* --- loss scale ------------------------------------------------------------ */
+
+static void take_scaler(const struct value *dict, struct load_facts *f)
+{
+	const struct value *object = value_find(dict, "loss_scaler");
+	struct scaler s = { .dynamic = true };
+	const struct value *state;
+	const struct {
+		const char *key;
+		int64_t *to;
+	} counts[] = {
+		{ "cur_iter", &s.iteration },
+		{ "last_overflow_iter", &s.last_overflow },
+		{ "scale_window", &s.window },
+		{ "delayed_shift", &s.hysteresis },
+		{ "cur_hysteresis", &s.patience },
+	};
+
+	if (!object ||
+	    (object->kind != VALUE_NEWOBJ && object->kind != VALUE_REDUCE))
+		return;
+	state = object->obj->state;
+	for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++)
+		if (!value_get_int(value_find(state, counts[i].key),
+				   counts[i].to))
+			return;
+	if (!get_float(value_find(state, "cur_scale"), &s.scale) ||
+	    !get_float(value_find(state, "min_scale"), &s.minimum) ||
+	    !(s.scale > 0) || s.window < 1)
+		return;
+	f->has_scaler = true;
+	f->scaler = s;
+}
+
+/* What FP16_UnfusedOptimizer has, which knows no hysteresis. */
+static void take_plain_scaler(const struct value *dict, struct load_facts *f)
+{
+	struct scaler s = {
+		.dynamic = true, .hysteresis = 1, .patience = 1, .minimum = 1
+	};
+
+	f->has_scaler =
+		value_get_int(value_find(dict, "cur_iter"), &s.iteration) &&
+		value_get_int(value_find(dict, "last_overflow_iter"),
+			      &s.last_overflow) &&
+		value_get_int(value_find(dict, "scale_window"), &s.window) &&
+		get_float(value_find(dict, "cur_scale"), &s.scale) &&
+		s.scale > 0 && s.window > 0;
+	f->scaler = s;
+}
+
+/* --- where these are ------------------------------------------------------- */
+
+/* In a universal checkpoint: zero/optimizer_state.pt, and step.pt of every
+ * parameter if the optimizer has a step for each. */
+static int universal_facts(const struct load_options *o, const char *dir,
+			   struct load_facts *f, struct errmsg *err)
+{
+	static const char *const optimizer[] = { "zero/optimizer_state.pt",
+						 NULL };
+	static const char *const step[] = {
+		"zero/transformer.wte.weight/step.pt", NULL
+	};
+	char path[PATH_MAX];
+	struct ptfile pt;
+	int rc = 0;
+
+	if (first_file(path, dir, optimizer)) {
+		rc = ptfile_open(&pt, path, err);
+		if (rc)
+			return rc;
+		take_scaler(pt.root, f);
+		rc = optimizer_facts(&pt, pt.root, f, err);
+		ptfile_close(&pt);
+	} else if (!o->ignore_missing) {
+		return errmsg_set(
+			err, -ENOENT,
+			"%s/%s: is missing; --ignore_missing_optim begins without",
+			dir, optimizer[0]);
+	}
+	if (rc || !first_file(path, dir, step))
+		return rc;
+	rc = ptfile_open(&pt, path, err);
+	if (rc)
+		return rc;
+	rc = take_step(&pt, pt.root, f, err);
+	ptfile_close(&pt);
+	return rc;
+}
+
+/* In the file of the first rank. */
+static int shard_facts(const char *dir, struct load_facts *f, struct errmsg *err)
+{
+	static const char *const names[] = {
+		"zero_pp_rank_0_mp_rank_00_optim_states.pt",
+		"bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
+		"fp16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
+		"zero_pp_rank_0_mp_rank_00optim_states.pt",
+		"mp_rank_00_model_states.pt",
+		NULL
+	};
+	const struct value *dict;
+	char path[PATH_MAX];
+	struct ptfile pt;
+	int rc;
+
+	if (!first_file(path, dir, names))
+		return errmsg_set(err, -ENOENT, "%s: no checkpoint", dir);
+	rc = ptfile_open(&pt, path, err);
+	if (rc)
+		return rc;
+	dict = value_find(pt.root, KEY_OPTIMIZER_STATE_DICT);
+	if (dict) {
+		take_scaler(dict, f);
+	} else {
+		dict = value_find(pt.root, "optimizer");
+		take_plain_scaler(dict, f);
+	}
+	rc = optimizer_facts(&pt, dict, f, err);
+	ptfile_close(&pt);
+	return rc;
+}
+
+int load_facts(const struct load_options *o, const char *path,
+	       struct load_facts *f, struct errmsg *err)
+{
+	int rc;
+
+	*f = (struct load_facts){ .lr = NAN,
+				  .beta1 = NAN,
+				  .beta2 = NAN,
+				  .eps = NAN,
+				  .weight_decay = NAN };
+	rc = run_facts(o, path, f, err);
+	if (rc || o->no_optimizer)
+		return rc;
+	rc = o->universal ? universal_facts(o, path, f, err)
+			  : shard_facts(path, f, err);
+	if (!rc && !f->has_updates && !o->ignore_missing)
+		rc = errmsg_set(
+			err, -ENOENT,
+			"%s: the optimizer's step is missing; --ignore_missing_optim begins without",
+			path);
+	return rc;
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A checkpoint without ZeRO as a source: everything is in the model states.
+ * The optimizer's states are by number, which is a parameter's place among
+ * the module's; masters of a 16-bit model are in fp32_groups.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ckpt/dirs/names.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/pickle/value.h"
+#include "gpu/read/upload.h"
+#include "gpu/load/load_impl.h"
+#include "gpu/load/load_tensor.h"
+
+#define FILE_NAME "mp_rank_00_model_states.pt"
+
+struct whole_source {
+	struct load_source s;
+	char path[PATH_MAX];
+	struct ptfile pt;
+	const struct value *optimizer;
+	const struct value_dict *module;
+	uint64_t at; /* of the tensor's storage */
+};
+
+static struct whole_source *of(struct load_source *s)
+{
+	return (struct whole_source *)s;
+}
+
+/* The place of a parameter among those of the module. */
+static int64_t number_of(const struct whole_source *w, const char *param)
+{
+	for (size_t i = 0; i < w->module->n; i++)
+		if (value_is_str(w->module->v[i].key, param))
+			return (int64_t)i;
+	return -1;
+}
+
+static const struct value *find_index(const struct value *dict, int64_t key)
+{
+	const struct value_dict *d = value_pairs(dict);
+
+	for (size_t i = 0; d && i < d->n; i++)
+		if (d->v[i].key->kind == VALUE_INT && d->v[i].key->i == key)
+			return d->v[i].val;
+	return NULL;
+}
+
+/* The element of the first list in a list. */
+static const struct value *find_master(const struct value *groups, int64_t i)
+{
+	const struct value_seq *of_groups = value_items(groups);
+	const struct value_seq *group =
+		of_groups && of_groups->n ? value_items(of_groups->v[0]) : NULL;
+
+	return group && (uint64_t)i < group->n ? group->v[i] : NULL;
+}
+
+static int begin(struct load_source *s, const char *param, const char *state,
+		 struct errmsg *err)
+{
+	struct whole_source *w = of(s);
+	const struct value *inner =
+		value_find(w->optimizer, KEY_OPTIMIZER_STATE_DICT);
+	const struct value *masters = value_find(w->optimizer, "fp32_groups");
+	const int64_t i = number_of(w, param);
+	const struct value *v = NULL;
+
+	if (!inner)
+		inner = w->optimizer;
+	if (i >= 0 && state)
+		v = value_find(find_index(value_find(inner, "state"), i), state);
+	else if (i >= 0)
+		v = masters ? find_master(masters, i) : w->module->v[i].val;
+	if (!v)
+		return errmsg_set(err, -ENOENT, "%s: has no %s of %s", w->path,
+				  state ? state : "parameter", param);
+	return load_tensor_at(&w->pt, v, param, &s->tensor, &w->at, err);
+}
+
+static int send(struct load_source *s, uint64_t first, size_t n, float *to,
+		struct intake *q, struct errmsg *err)
+{
+	const struct whole_source *w = of(s);
+	const enum dtype dtype = s->tensor.dtype;
+	const size_t size = dtype_size(dtype);
+
+	s->bytes += n * size;
+	return intake_add(q, &w->pt.src, w->at + first * size, n * size, dtype,
+			  to, err);
+}
+
+static void end(struct load_source *s)
+{
+	(void)s;
+}
+
+/* Names that share a parameter's storage are no parameters: the optimizer has
+ * none of them. */
+static int each(struct load_source *s, int (*see)(void *ctx, const char *param),
+		void *ctx, struct errmsg *err)
+{
+	const struct whole_source *w = of(s);
+	struct errmsg none;
+	int rc = 0;
+
+	(void)err;
+	for (size_t i = 0; i < w->module->n && !rc; i++) {
+		const char *name = w->module->v[i].key->str.p;
+
+		if (begin(s, name, "exp_avg", &none) == 0)
+			rc = see(ctx, name);
+	}
+	return rc;
+}
+
+static void close_source(struct load_source *s)
+{
+	ptfile_close(&of(s)->pt);
+}
+
+static int open_source(struct load_source *s, unsigned ranks, struct errmsg *err)
+{
+	struct whole_source *w = of(s);
+	const struct value *module;
+	int rc;
+
+	(void)ranks; /* all of them have the whole */
+	if (snprintf(w->path, sizeof(w->path), "%s/" FILE_NAME, s->path) >=
+	    (int)sizeof(w->path))
+		return errmsg_set(err, -ENAMETOOLONG, "%s: name too long",
+				  s->path);
+	rc = ptfile_open(&w->pt, w->path, err);
+	if (rc)
+		return rc;
+	w->optimizer = value_find(w->pt.root, "optimizer");
+	module = value_find(w->pt.root, "module");
+	w->module = value_pairs(module);
+	if (value_pairs(w->optimizer) && w->module) {
+		for (size_t i = 0; i < w->module->n; i++)
+			if (!value_is_cstr(w->module->v[i].key))
+				rc = -EBADMSG;
+	} else {
+		rc = -EBADMSG;
+	}
+	if (rc) {
+		errmsg_set(err, rc, "%s: has no optimizer and module", w->path);
+		ptfile_close(&w->pt);
+	}
+	return rc;
+}
+
+const struct load_ops load_whole_ops = {
+	.size = sizeof(struct whole_source),
+	.open = open_source,
+	.begin = begin,
+	.send = send,
+	.end = end,
+	.each = each,
+	.close = close_source,
+};

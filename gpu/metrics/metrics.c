@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * On a terminal, one line is drawn anew, with the time that is left:
+ *
+ *     37% [==========        ] 0:42  step 37/100  loss 4.1234  lr ...
+ *
+ * Elsewhere, each step is a line.
+ */
+#include "gpu/metrics/metrics.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ckpt/base/errmsg.h"
+#include "gpu/metrics/csvlog.h"
+#include "gpu/metrics/decimal.h"
+#include "gpu/metrics/tbevents.h"
+
+#define HEADER \
+	"step,loss,lr,grad_norm,tokens_per_second,memory,loss_scale,valid_loss"
+#define ROW_LEN 256
+#define BAR_LEN 18
+#define LINE_LEN 256
+
+struct metrics {
+	uint64_t first_step, last_step;
+	bool bar, drawn;
+	double began; /* seconds */
+	struct csvlog *csv;
+	struct tbevents *events;
+};
+
+static double now(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
+
+/* mpirun gives its ranks a terminal of its own making, whatever its own output
+ * is; what they print goes there. */
+static bool on_terminal(void)
+{
+	char launcher[32];
+	struct stat st;
+	int fd;
+	bool yes;
+
+	if (!isatty(STDOUT_FILENO) || !getenv("OMPI_COMM_WORLD_RANK"))
+		return isatty(STDOUT_FILENO);
+	snprintf(launcher, sizeof(launcher), "/proc/%d/fd/1", (int)getppid());
+	if (stat(launcher, &st) < 0 || !S_ISCHR(st.st_mode))
+		return false;
+	fd = open(launcher, O_WRONLY | O_NOCTTY | O_CLOEXEC);
+	yes = fd >= 0 && isatty(fd);
+	if (fd >= 0)
+		close(fd);
+	return yes;
+}
+
+/* --- opening --------------------------------------------------------------- */
+
+/* Make the directory, and those above it that are missing. */
+static int make_dirs(char *path, struct errmsg *err)
+{
+	int rc = 0;
+
+	for (char *p = path + 1; !rc; p++) {
+		const char end = *p;
+
+		if (end && end != '/')
+			continue;
+		*p = '\0';
+		if (mkdir(path, 0777) < 0 && errno != EEXIST)
+			rc = errmsg_set(err, -errno, "%s: cannot create: %s",
+					path, strerror(errno));
+		*p = end;
+		if (!end)
+			break;
+	}
+	return rc;
+}
+
+static int open_files(struct metrics *m, const struct metrics_options *o,
+		      struct errmsg *err)
+{
+	char *dir, *csv = NULL;
+	int rc;
+
+	if (asprintf(&dir, "%s/%s", o->log_dir, o->run_name) < 0)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	rc = make_dirs(dir, err);
+	if (!rc && asprintf(&csv, "%s/" METRICS_CSV, dir) < 0) {
+		csv = NULL;
+		rc = errmsg_set(err, -ENOMEM, "out of memory");
+	}
+	if (!rc)
+		rc = csvlog_open(&m->csv, csv, HEADER, o->first_step, err);
+	if (!rc)
+		rc = tbevents_create(&m->events, dir, o->first_step, err);
+	free(csv);
+	free(dir);
+	return rc;
+}
+
+int metrics_open(struct metrics **out, const struct metrics_options *o,
+		 struct errmsg *err)
+{
+	struct metrics *const m = calloc(1, sizeof(*m));
+	int rc = 0;
+
+	if (!m)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	m->first_step = o->first_step;
+	m->last_step = o->last_step;
+	m->bar = on_terminal();
+	m->began = now();
+	if (o->log_dir)
+		rc = open_files(m, o, err);
+	if (rc) {
+		metrics_close(m, NULL);
+		return rc;
+	}
+	*out = m;
+	return 0;
+}
+
+int metrics_close(struct metrics *m, struct errmsg *err)
+{
+	int rc, rc_events;
+
+	if (!m)
+		return 0;
+	if (m->drawn)
+		putchar('\n');
+	fflush(stdout);
+	rc = csvlog_close(m->csv, err);
+	rc_events = tbevents_close(m->events, rc ? NULL : err);
+	free(m);
+	return rc ? rc : rc_events;
+}
+
+/* --- the terminal ---------------------------------------------------------- */
+
+static void put_figures(FILE *f, const struct metrics *m,
+			const struct metrics_step *s)
+{
+	fprintf(f, "step %" PRIu64 "/%" PRIu64 "  loss %.4f", s->step,
+		m->last_step, s->loss);
+	if (s->has_valid)
+		fprintf(f, "  valid %.4f", s->valid_loss);
+	fprintf(f, "  lr %.3e  norm %.4g  %.0f tokens/s  %.0f MiB", s->lr,
+		s->grad_norm, s->tokens_per_second, (double)s->memory / 0x1p20);
+	if (s->skipped)
+		fprintf(f, "  skipped, loss scale %g", s->loss_scale);
+}
+
+static void put_bar(FILE *f, const struct metrics *m,
+		    const struct metrics_step *s)
+{
+	const double part = (double)s->step / (double)m->last_step;
+	const double each =
+		(now() - m->began) / (double)(s->step - m->first_step + 1);
+	const double left = each * (double)(m->last_step - s->step);
+	char bar[BAR_LEN + 1];
+
+	for (int i = 0; i < BAR_LEN; i++)
+		bar[i] = i < (int)(part * BAR_LEN) ? '=' : ' ';
+	bar[BAR_LEN] = '\0';
+	fprintf(f, "%3d%% [%s] %.0f:%02.0f  ", (int)(part * 100), bar,
+		floor(left / 60), floor(fmod(left, 60)));
+}
+
+/* Draw the line anew; one that is wider than the terminal could not be drawn
+ * over. */
+static void draw(struct metrics *m, const struct metrics_step *s)
+{
+	struct winsize size = { 0 };
+	char line[LINE_LEN] = "";
+	FILE *const f = fmemopen(line, sizeof(line), "w");
+	int width = LINE_LEN;
+
+	if (!f)
+		return;
+	put_bar(f, m, s);
+	put_figures(f, m, s);
+	fclose(f);
+	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1)
+		width = size.ws_col - 1;
+	printf("\r%.*s\033[K", width, line);
+	m->drawn = true;
+}
+
+/* --- files ----------------------------------------------------------------- */
+
+static int add_row(struct metrics *m, const struct metrics_step *s,
+		   struct errmsg *err)
+{
+	const double columns[] = { s->loss,           s->lr,
+				   s->grad_norm,      s->tokens_per_second,
+				   (double)s->memory, s->loss_scale };
+	char row[ROW_LEN], number[DECIMAL_LEN];
+	int n = snprintf(row, sizeof(row), "%" PRIu64, s->step);
+
+	for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++)
+		n += snprintf(row + n, sizeof(row) - (size_t)n, ",%s",
+			      decimal(columns[i], number));
+	snprintf(row + n, sizeof(row) - (size_t)n, ",%s",
+		 s->has_valid ? decimal(s->valid_loss, number) : "");
+	return csvlog_add(m->csv, row, err);
+}
+
+static int add_event(struct metrics *m, const struct metrics_step *s,
+		     struct errmsg *err)
+{
+	const struct tbevents_scalar scalars[] = {
+		{ METRICS_TRAIN_LOSS, s->loss },
+		{ "train/lr", s->lr },
+		{ "train/grad_norm", s->grad_norm },
+		{ "train/loss_scale", s->loss_scale },
+		{ "speed/tokens_per_second", s->tokens_per_second },
+		{ "speed/memory", (double)s->memory },
+		{ METRICS_VALID_LOSS, s->valid_loss },
+	};
+	const size_t n = sizeof(scalars) / sizeof(scalars[0]);
+
+	return tbevents_add(m->events, s->step, scalars,
+			    s->has_valid ? n : n - 1, err);
+}
+
+int metrics_add(struct metrics *m, const struct metrics_step *s,
+		struct errmsg *err)
+{
+	int rc = 0;
+
+	if (m->bar) {
+		draw(m, s);
+	} else {
+		put_figures(stdout, m, s);
+		putchar('\n');
+	}
+	fflush(stdout);
+	if (m->csv)
+		rc = add_row(m, s, err);
+	if (!rc && m->events)
+		rc = add_event(m, s, err);
+	return rc;
+}

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Events are Protocol Buffers messages (tensorflow/core/util/event.proto and
+ * framework/summary.proto), of which we need:
+ *
+ *     Event       1 wall_time double, 2 step int64, 3 file_version string,
+ *                 5 summary Summary, 7 session_log SessionLog
+ *     Summary     1 value Value, repeated
+ *     Value       1 tag string, 2 simple_value float
+ *     SessionLog  1 status enum: START is 1
+ *
+ * A field is a varint, number << 3 | wire type, and its value: a varint (0),
+ * eight bytes (1), a varint of length and bytes (2), or four bytes (5).
+ */
+#include "gpu/metrics/tbevents.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/errmsg.h"
+#include "gpu/metrics/tfrecord.h"
+
+struct tbevents {
+	int fd;
+	char *path;
+};
+
+/* --- messages -------------------------------------------------------------- */
+
+static void add_varint(struct bytebuf *b, uint64_t v)
+{
+	for (; v >= 0x80; v >>= 7)
+		bytebuf_add_u8(b, (uint8_t)(v | 0x80));
+	bytebuf_add_u8(b, (uint8_t)v);
+}
+
+static void add_bytes(struct bytebuf *b, unsigned field, const void *p,
+		      size_t len)
+{
+	add_varint(b, field << 3 | 2);
+	add_varint(b, len);
+	bytebuf_add(b, p, len);
+}
+
+static void add_double(struct bytebuf *b, unsigned field, double v)
+{
+	uint64_t bits;
+
+	memcpy(&bits, &v, sizeof(bits));
+	add_varint(b, field << 3 | 1);
+	bytebuf_add_le64(b, bits);
+}
+
+static void add_float(struct bytebuf *b, unsigned field, float v)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &v, sizeof(bits));
+	add_varint(b, field << 3 | 5);
+	bytebuf_add_le32(b, bits);
+}
+
+static void begin_event(struct bytebuf *b, uint64_t step)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	add_double(b, 1, (double)now.tv_sec + (double)now.tv_nsec / 1e9);
+	add_varint(b, 2 << 3);
+	add_varint(b, step);
+}
+
+static void add_scalar(struct bytebuf *summary, const struct tbevents_scalar *s)
+{
+	struct bytebuf value = { 0 };
+
+	add_bytes(&value, 1, s->tag, strlen(s->tag));
+	add_float(&value, 2, (float)s->value);
+	if (value.failed)
+		summary->failed = true;
+	add_bytes(summary, 1, value.data, value.len);
+	bytebuf_done(&value);
+}
+
+/* --- records --------------------------------------------------------------- */
+
+static int write_all(struct tbevents *t, const struct bytebuf *b,
+		     struct errmsg *err)
+{
+	size_t done = 0;
+
+	while (done < b->len) {
+		const ssize_t n = write(t->fd, b->data + done, b->len - done);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return errmsg_set(err, n < 0 ? -errno : -EIO,
+					  "%s: cannot write: %s", t->path,
+					  strerror(n < 0 ? errno : EIO));
+		done += (size_t)n;
+	}
+	return 0;
+}
+
+/* Write a record of `event`, which is freed. */
+static int write_event(struct tbevents *t, struct bytebuf *event,
+		       struct errmsg *err)
+{
+	struct bytebuf b = { 0 };
+	int rc;
+
+	bytebuf_add_le64(&b, event->len);
+	if (!b.failed)
+		bytebuf_add_le32(&b, tfrecord_crc(b.data, b.len));
+	bytebuf_add(&b, event->data, event->len);
+	bytebuf_add_le32(&b, tfrecord_crc(event->data, event->len));
+	if (b.failed || event->failed)
+		rc = errmsg_set(err, -ENOMEM, "%s: out of memory", t->path);
+	else
+		rc = write_all(t, &b, err);
+	bytebuf_done(&b);
+	bytebuf_done(event);
+	return rc;
+}
+
+static int write_preamble(struct tbevents *t, uint64_t first_step,
+			  struct errmsg *err)
+{
+	static const char version[] = "brain.Event:2";
+	static const uint8_t start[] = { 1 << 3, 1 };
+	struct bytebuf b = { 0 };
+	int rc;
+
+	begin_event(&b, 0);
+	add_bytes(&b, 3, version, strlen(version));
+	rc = write_event(t, &b, err);
+	if (rc)
+		return rc;
+	begin_event(&b, first_step);
+	add_bytes(&b, 7, start, sizeof(start));
+	return write_event(t, &b, err);
+}
+
+/* --- files ----------------------------------------------------------------- */
+
+/* TensorBoard reads the files of a directory in the order of their names, and
+ * looks for "tfevents" in them.  A second run within a second must not sort
+ * before the first, nor have its name. */
+static int create(struct tbevents *t, const char *dir, struct errmsg *err)
+{
+	char host[256] = "";
+	unsigned i;
+
+	gethostname(host, sizeof(host) - 1);
+	for (i = 0; i < 1000; i++) {
+		free(t->path);
+		if (asprintf(&t->path, "%s/events.out.tfevents.%010lld.%s.%03u",
+			     dir, (long long)time(NULL), *host ? host : "host",
+			     i) < 0) {
+			t->path = NULL;
+			return errmsg_set(err, -ENOMEM, "out of memory");
+		}
+		t->fd = open(t->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
+			     0666);
+		if (t->fd >= 0 || errno != EEXIST)
+			break;
+	}
+	if (t->fd < 0)
+		return errmsg_set(err, -errno, "%s: cannot create: %s", t->path,
+				  strerror(errno));
+	return 0;
+}
+
+int tbevents_create(struct tbevents **out, const char *dir, uint64_t first_step,
+		    struct errmsg *err)
+{
+	struct tbevents *const t = calloc(1, sizeof(*t));
+	int rc;
+
+	if (!t)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	t->fd = -1;
+	rc = create(t, dir, err);
+	if (!rc)
+		rc = write_preamble(t, first_step, err);
+	if (rc) {
+		tbevents_close(t, NULL);
+		return rc;
+	}
+	*out = t;
+	return 0;
+}
+
+int tbevents_add(struct tbevents *t, uint64_t step,
+		 const struct tbevents_scalar *scalars, size_t n,
+		 struct errmsg *err)
+{
+	struct bytebuf event = { 0 }, summary = { 0 };
+
+	for (size_t i = 0; i < n; i++)
+		add_scalar(&summary, &scalars[i]);
+	begin_event(&event, step);
+	add_bytes(&event, 5, summary.data, summary.len);
+	event.failed |= summary.failed;
+	bytebuf_done(&summary);
+	return write_event(t, &event, err);
+}
+
+int tbevents_close(struct tbevents *t, struct errmsg *err)
+{
+	int rc = 0;
+
+	if (!t)
+		return 0;
+	if (t->fd >= 0 && close(t->fd) < 0)
+		rc = errmsg_set(err, -errno, "%s: cannot write: %s", t->path,
+				strerror(errno));
+	free(t->path);
+	free(t);
+	return rc;
+}

@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * GPT-2 forwards and backwards, in the operations of a backend.
+ *
+ *     x = wte[token] + wpe[position]
+ *     per block:  x1 = x + attn_proj(attention(c_attn(ln_1(x))))
+ *                 x' = x1 + mlp_proj(gelu(c_fc(ln_2(x1))))
+ *     loss of ln_f(x) * wte' against the next token
+ *
+ * Each block keeps what its way back needs, or makes it again from its input;
+ * `x` of a block is the `out` of the one before.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdbool.h>
+
+#include "ckpt/base/errmsg.h"
+#include "gpu/backend/backend.h"
+#include "gpu/model/gpt2.h"
+#include "gpu/model/network_impl.h"
+
+/* A pass: the network, and what this micro-batch brings along. */
+struct pass {
+	struct network *n;
+	const struct network_weights *w;
+	struct errmsg *err;
+	float drop;
+	uint64_t seed;
+	float *d_embed; /* the gradient of the embeddings' unit */
+};
+
+/* A unit's weights or its gradients, by parameter. */
+static const void *weight(const struct pass *p, const void *unit_weights,
+			  unsigned unit, unsigned param)
+{
+	const struct gpt2 *const m = p->n->model;
+
+	return (const char *)unit_weights +
+	       m->params[m->units[unit].first + param].start * p->n->b->lp_size;
+}
+
+static float *gradient(const struct pass *p, float *unit_gradient,
+		       unsigned unit, unsigned param)
+{
+	const struct gpt2 *const m = p->n->model;
+
+	return unit_gradient + m->params[m->units[unit].first + param].start;
+}
+
+/* The places in a block where something is dropped have patterns of their own,
+ * and so has the embedding, which counts as the block before the first. */
+enum place { PLACE_ATTENTION, PLACE_ATTN_PROJ, PLACE_MLP_PROJ, PLACES };
+
+static uint64_t seed_of(const struct pass *p, unsigned unit, enum place place)
+{
+	return p->seed + ((uint64_t)unit * PLACES + place + 1) *
+				 UINT64_C(0xd1342543de82ef95);
+}
+
+/* out = x + dropped(in * w + bias) */
+static void project(const struct pass *p, void *out, const void *x,
+		    const void *in, const void *w, const void *bias, size_t ic,
+		    uint64_t seed)
+{
+	struct network *const n = p->n;
+	const struct backend_ops *const o = n->b->ops;
+
+	if (p->drop > 0) {
+		o->linear(n->b, out, NULL, in, w, bias, NULL, n->rows, ic, n->c);
+		o->dropout(n->b, out, n->rows * n->c, p->drop, seed);
+		o->add(n->b, out, x, n->rows * n->c);
+	} else {
+		o->linear(n->b, out, NULL, in, w, bias, x, n->rows, ic, n->c);
+	}
+}
+
+/* A block up to its last projection. */
+static void block_inside(const struct pass *p, unsigned unit, const void **w,
+			 const void *x, struct block *k)
+{
+	struct network *const n = p->n;
+	const struct backend_ops *const o = n->b->ops;
+	const struct gpt2_config *const c = &n->model->config;
+
+	o->norm(n->b, k->ln_1, k->ln_1_stats, x, w[GPT2_LN_1_WEIGHT],
+		w[GPT2_LN_1_BIAS], n->rows, n->c, c->layer_norm_epsilon);
+	o->linear(n->b, k->qkv, NULL, k->ln_1, w[GPT2_C_ATTN_WEIGHT],
+		  w[GPT2_C_ATTN_BIAS], NULL, n->rows, n->c, 3 * n->c);
+	o->attention(n->b, k->heads, k->attention_stats, k->qkv, n->batch,
+		     n->seq, c->n_head, n->c, p->drop,
+		     seed_of(p, unit, PLACE_ATTENTION));
+	project(p, k->mid, x, k->heads, w[GPT2_ATTN_PROJ_WEIGHT],
+		w[GPT2_ATTN_PROJ_BIAS], n->c, seed_of(p, unit, PLACE_ATTN_PROJ));
+	o->norm(n->b, k->ln_2, k->ln_2_stats, k->mid, w[GPT2_LN_2_WEIGHT],
+		w[GPT2_LN_2_BIAS], n->rows, n->c, c->layer_norm_epsilon);
+	o->linear(n->b, k->gelu, k->pre, k->ln_2, w[GPT2_C_FC_WEIGHT],
+		  w[GPT2_C_FC_BIAS], NULL, n->rows, n->c, 4 * n->c);
+}
+
+static void block_forward(const struct pass *p, unsigned unit,
+			  const void *weights, const void *x, struct block *k)
+{
+	const void *w[GPT2_BLOCK_PARAMS];
+	unsigned i;
+
+	for (i = 0; i < GPT2_BLOCK_PARAMS; i++)
+		w[i] = weight(p, weights, unit, i);
+	block_inside(p, unit, w, x, k);
+	project(p, k->out, k->mid, k->gelu, w[GPT2_MLP_PROJ_WEIGHT],
+		w[GPT2_MLP_PROJ_BIAS], 4 * p->n->c,
+		seed_of(p, unit, PLACE_MLP_PROJ));
+}
+
+/* What comes back into a branch from the residual stream. */
+static const void *into_branch(const struct pass *p, uint64_t seed)
+{
+	struct network *const n = p->n;
+	const struct backend_ops *const o = n->b->ops;
+	const size_t len = n->rows * n->c;
+
+	if (!(p->drop > 0))
+		return n->d;
+	o->zero(n->b, n->d_branch, len * n->b->lp_size);
+	o->add(n->b, n->d_branch, n->d, len);
+	o->dropout(n->b, n->d_branch, len, p->drop, seed);
+	return n->d_branch;
+}
+
+static void mlp_backward(const struct pass *p, unsigned unit, const void **w,
+			 float **g, struct block *k)
+{
+	struct network *const n = p->n;
+	const struct backend_ops *const o = n->b->ops;
+
+	o->linear_grad(
+		n->b, n->d_wide, g[GPT2_MLP_PROJ_WEIGHT], g[GPT2_MLP_PROJ_BIAS],
+		into_branch(p, seed_of(p, unit, PLACE_MLP_PROJ)), k->gelu,
+		k->pre, w[GPT2_MLP_PROJ_WEIGHT], n->rows, 4 * n->c, n->c);
+	o->linear_grad(n->b, n->d_branch, g[GPT2_C_FC_WEIGHT],
+		       g[GPT2_C_FC_BIAS], n->d_wide, k->ln_2, NULL,
+		       w[GPT2_C_FC_WEIGHT], n->rows, n->c, 4 * n->c);
+	o->norm_grad(n->b, n->d, g[GPT2_LN_2_WEIGHT], g[GPT2_LN_2_BIAS],
+		     n->d_branch, k->mid, k->ln_2_stats, w[GPT2_LN_2_WEIGHT],
+		     n->rows, n->c);
+}
+
+static void attention_backward(const struct pass *p, unsigned unit,
+			       const void **w, float **g, const void *x,
+			       struct block *k)
+{
+	struct network *const n = p->n;
+	const struct backend_ops *const o = n->b->ops;
+	/* d_wide has room for the gradients of qkv, and behind them for those
+	 * of the heads. */
+	void *const d_heads =
+		(char *)n->d_wide + n->rows * 3 * n->c * n->b->lp_size;
+
+	o->linear_grad(
+		n->b, d_heads, g[GPT2_ATTN_PROJ_WEIGHT], g[GPT2_ATTN_PROJ_BIAS],
+		into_branch(p, seed_of(p, unit, PLACE_ATTN_PROJ)), k->heads,
+		NULL, w[GPT2_ATTN_PROJ_WEIGHT], n->rows, n->c, n->c);
+	o->attention_grad(n->b, n->d_wide, d_heads, k->heads, k->attention_stats,
+			  k->qkv, n->batch, n->seq, n->model->config.n_head,
+			  n->c, p->drop, seed_of(p, unit, PLACE_ATTENTION));
+	o->linear_grad(n->b, n->d_branch, g[GPT2_C_ATTN_WEIGHT],
+		       g[GPT2_C_ATTN_BIAS], n->d_wide, k->ln_1, NULL,
+		       w[GPT2_C_ATTN_WEIGHT], n->rows, n->c, 3 * n->c);
+	o->norm_grad(n->b, n->d, g[GPT2_LN_1_WEIGHT], g[GPT2_LN_1_BIAS],
+		     n->d_branch, x, k->ln_1_stats, w[GPT2_LN_1_WEIGHT],
+		     n->rows, n->c);
+}
+
+static int block_backward(const struct pass *p, unsigned unit, const void *x,
+			  struct block *k)
+{
+	const void *const weights = p->w->acquire(p->w->ctx, unit, p->err);
+	float *const grads =
+		weights ? p->w->gradient(p->w->ctx, unit, p->err) : NULL;
+	const void *w[GPT2_BLOCK_PARAMS];
+	float *g[GPT2_BLOCK_PARAMS];
+	unsigned i;
+
+	if (!grads)
+		return -ENOMEM;
+	for (i = 0; i < GPT2_BLOCK_PARAMS; i++) {
+		w[i] = weight(p, weights, unit, i);
+		g[i] = gradient(p, grads, unit, i);
+	}
+	/* The last block was also the last to be made. */
+	if (p->n->recompute && unit + 1 < gpt2_unit_last(p->n->model))
+		block_inside(p, unit, w, x, k);
+	mlp_backward(p, unit, w, g, k);
+	attention_backward(p, unit, w, g, x, k);
+	p->w->release(p->w->ctx, unit);
+	return p->w->complete(p->w->ctx, unit, p->err);
+}
+
+static const void *input_of(const struct network *n, unsigned layer)
+{
+	return layer ? n->blocks[layer - 1].out : n->embedded;
+}
+
+/* Everything but the head. */
+static int forward(const struct pass *p)
+{
+	struct network *const n = p->n;
+	const struct backend_ops *const o = n->b->ops;
+	const void *w = p->w->acquire(p->w->ctx, GPT2_UNIT_EMBED, p->err);
+	unsigned layer;
+
+	if (!w)
+		return -ENOMEM;
+	o->embed(n->b, n->embedded, weight(p, w, GPT2_UNIT_EMBED, GPT2_WTE),
+		 weight(p, w, GPT2_UNIT_EMBED, GPT2_WPE), n->tokens, n->batch,
+		 n->seq, n->c);
+	p->w->release(p->w->ctx, GPT2_UNIT_EMBED);
+	if (p->drop > 0)
+		o->dropout(n->b, n->embedded, n->rows * n->c, p->drop,
+			   seed_of(p, GPT2_UNIT_EMBED, PLACE_MLP_PROJ));
+	for (layer = 0; layer < n->model->config.n_layer; layer++) {
+		const unsigned unit = GPT2_UNIT_BLOCK(layer);
+
+		w = p->w->acquire(p->w->ctx, unit, p->err);
+		if (!w)
+			return -ENOMEM;
+		block_forward(p, unit, w, input_of(n, layer), &n->blocks[layer]);
+		p->w->release(p->w->ctx, unit);
+	}
+	return 0;
+}
+
+/* The last norm and the head: the loss, and in training (`d_last` is the
+ * gradient of the last unit) the gradient of the residual stream. */
+static int head(struct pass *p, const void *last, float *d_last, float scale)
+{
+	struct network *const n = p->n;
+	const struct backend_ops *const o = n->b->ops;
+	const unsigned unit = gpt2_unit_last(n->model);
+	const void *const x = input_of(n, n->model->config.n_layer);
+	const void *const ln_w = weight(p, last, unit, GPT2_LN_F_WEIGHT);
+	const void *embed;
+
+	o->norm(n->b, n->normed, n->ln_f_stats, x, ln_w,
+		weight(p, last, unit, GPT2_LN_F_BIAS), n->rows, n->c,
+		n->model->config.layer_norm_epsilon);
+	embed = p->w->acquire(p->w->ctx, GPT2_UNIT_EMBED, p->err);
+	if (!embed)
+		return -ENOMEM;
+	o->zero(n->b, n->loss, sizeof(*n->loss));
+	o->classify(n->b, n->loss, d_last ? n->d_branch : NULL,
+		    d_last ? gradient(p, p->d_embed, GPT2_UNIT_EMBED, GPT2_WTE)
+			   : NULL,
+		    n->normed, weight(p, embed, GPT2_UNIT_EMBED, GPT2_WTE),
+		    n->targets, n->rows, n->c, n->model->config.vocab_size,
+		    scale);
+	p->w->release(p->w->ctx, GPT2_UNIT_EMBED);
+	if (!d_last)
+		return 0;
+	o->zero(n->b, n->d, n->rows * n->c * n->b->lp_size);
+	o->norm_grad(n->b, n->d, gradient(p, d_last, unit, GPT2_LN_F_WEIGHT),
+		     gradient(p, d_last, unit, GPT2_LN_F_BIAS), n->d_branch, x,
+		     n->ln_f_stats, ln_w, n->rows, n->c);
+	return 0;
+}
+
+static int last_unit(struct pass *p, bool train, float scale)
+{
+	struct network *const n = p->n;
+	const unsigned unit = gpt2_unit_last(n->model);
+	const void *const w = p->w->acquire(p->w->ctx, unit, p->err);
+	float *d_last = NULL;
+	int rc;
+
+	if (!w)
+		return -ENOMEM;
+	if (train) {
+		d_last = p->w->gradient(p->w->ctx, unit, p->err);
+		p->d_embed = p->w->gradient(p->w->ctx, GPT2_UNIT_EMBED, p->err);
+		if (!d_last || !p->d_embed)
+			return -ENOMEM;
+	}
+	rc = head(p, w, d_last, scale);
+	p->w->release(p->w->ctx, unit);
+	if (!rc && train)
+		rc = p->w->complete(p->w->ctx, unit, p->err);
+	return rc;
+}
+
+static int backward(const struct pass *p)
+{
+	struct network *const n = p->n;
+	const struct backend_ops *const o = n->b->ops;
+	unsigned layer = n->model->config.n_layer;
+	int rc;
+
+	while (layer--) {
+		rc = block_backward(p, GPT2_UNIT_BLOCK(layer),
+				    input_of(n, layer), &n->blocks[layer]);
+		if (rc)
+			return rc;
+	}
+	if (p->drop > 0)
+		o->dropout(n->b, n->d, n->rows * n->c, p->drop,
+			   seed_of(p, GPT2_UNIT_EMBED, PLACE_MLP_PROJ));
+	o->embed_grad(n->b, gradient(p, p->d_embed, GPT2_UNIT_EMBED, GPT2_WTE),
+		      gradient(p, p->d_embed, GPT2_UNIT_EMBED, GPT2_WPE), n->d,
+		      n->tokens, n->batch, n->seq, n->c);
+	return p->w->complete(p->w->ctx, GPT2_UNIT_EMBED, p->err);
+}
+
+/* Each position is to tell the token after it; the last one has none. */
+static void set_tokens(struct network *n, const int32_t *tokens)
+{
+	const struct backend_ops *const o = n->b->ops;
+	const size_t bytes = n->rows * sizeof(int32_t);
+	size_t i;
+
+	for (i = 0; i < n->rows; i++)
+		n->shifted[i] = (i + 1) % n->seq ? tokens[i + 1] : -1;
+	o->to_device(n->b, n->tokens, tokens, bytes);
+	o->to_device(n->b, n->targets, n->shifted, bytes);
+}
+
+static int run(struct pass *p, const int32_t *tokens, bool train, float scale,
+	       double *loss)
+{
+	struct network *const n = p->n;
+	const double predictions = (double)n->batch * (double)(n->seq - 1);
+	int rc;
+
+	set_tokens(n, tokens);
+	rc = forward(p);
+	if (!rc)
+		rc = last_unit(p, train, (float)(scale / predictions));
+	if (!rc && train)
+		rc = backward(p);
+	if (!rc)
+		rc = n->b->ops->sync(n->b, p->err);
+	if (rc)
+		return rc;
+	n->b->ops->to_host(n->b, loss, n->loss, sizeof(*loss));
+	*loss /= predictions;
+	return 0;
+}
+
+int network_train(struct network *n, const struct network_weights *w,
+		  const int32_t *tokens, float scale, uint64_t seed,
+		  double *loss, struct errmsg *err)
+{
+	struct pass p = {
+		.n = n,
+		.w = w,
+		.err = err,
+		.drop = n->model->config.dropout,
+		.seed = seed,
+	};
+
+	return run(&p, tokens, true, scale, loss);
+}
+
+int network_evaluate(struct network *n, const struct network_weights *w,
+		     const int32_t *tokens, double *loss, struct errmsg *err)
+{
+	struct pass p = { .n = n, .w = w, .err = err };
+
+	return run(&p, tokens, false, 0, loss);
+}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The buffers of a network: all that a micro-batch needs on the device. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "ckpt/base/errmsg.h"
+#include "gpu/backend/backend.h"
+#include "gpu/model/gpt2.h"
+#include "gpu/model/network_impl.h"
+
+#define BUFFERS_OF_BLOCK 11
+#define BUFFERS_OF_REST 9
+
+static void *take(struct network *n, size_t bytes)
+{
+	void *const p = n->b->ops->alloc(n->b, bytes);
+
+	n->memory += bytes;
+	n->buffers[n->nbuffers++] = p;
+	return p;
+}
+
+/* lp elements, in rows of `times` the width. */
+static void *take_rows(struct network *n, size_t times)
+{
+	return take(n, n->rows * n->c * times * n->b->lp_size);
+}
+
+static float *take_stats(struct network *n, size_t of_row)
+{
+	return take(n, n->rows * of_row * sizeof(float));
+}
+
+static void take_inside(struct network *n, struct block *k)
+{
+	k->ln_1 = take_rows(n, 1);
+	k->qkv = take_rows(n, 3);
+	k->heads = take_rows(n, 1);
+	k->mid = take_rows(n, 1);
+	k->ln_2 = take_rows(n, 1);
+	k->pre = take_rows(n, 4);
+	k->gelu = take_rows(n, 4);
+	k->ln_1_stats = take_stats(n, 2);
+	k->ln_2_stats = take_stats(n, 2);
+	k->attention_stats = take_stats(n, n->model->config.n_head);
+}
+
+static void take_rest(struct network *n)
+{
+	n->embedded = take_rows(n, 1);
+	n->normed = take_rows(n, 1);
+	n->ln_f_stats = take_stats(n, 2);
+	n->d = take_rows(n, 1);
+	n->d_branch = take_rows(n, 1);
+	n->d_wide = take_rows(n, 4);
+	n->tokens = take(n, n->rows * sizeof(int32_t));
+	n->targets = take(n, n->rows * sizeof(int32_t));
+	n->loss = take(n, sizeof(double));
+}
+
+int network_new(struct network **out, const struct gpt2 *model,
+		struct backend *b, size_t batch, size_t seq, bool recompute,
+		struct errmsg *err)
+{
+	const unsigned layers = model->config.n_layer;
+	struct network *const n = calloc(1, sizeof(*n));
+	bool missing = false;
+	size_t i;
+
+	if (!n)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	*n = (struct network){
+		.model = model,
+		.b = b,
+		.batch = batch,
+		.seq = seq,
+		.rows = batch * seq,
+		.c = model->config.n_embd,
+		.recompute = recompute,
+	};
+	n->blocks = calloc(layers, sizeof(*n->blocks));
+	n->buffers = calloc(layers * BUFFERS_OF_BLOCK + BUFFERS_OF_REST,
+			    sizeof(*n->buffers));
+	n->shifted = malloc(n->rows * sizeof(*n->shifted));
+	if (!n->blocks || !n->buffers || !n->shifted) {
+		network_free(n);
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	}
+	for (i = 0; i < layers; i++) {
+		if (i == 0 || !recompute)
+			take_inside(n, &n->blocks[i]);
+		else
+			n->blocks[i] = n->blocks[0];
+		n->blocks[i].out = take_rows(n, 1);
+	}
+	take_rest(n);
+	for (i = 0; i < n->nbuffers; i++)
+		missing = missing || !n->buffers[i];
+	if (missing) {
+		const size_t wanted = n->memory;
+
+		network_free(n);
+		return errmsg_set(err, -ENOMEM,
+				  "no memory for the %zu MiB of activations of "
+				  "a micro-batch of %zu: make it smaller%s",
+				  wanted >> 20, batch,
+				  recompute ? "" : ", or --recompute");
+	}
+	*out = n;
+	return 0;
+}
+
+void network_free(struct network *n)
+{
+	size_t i;
+
+	if (!n)
+		return;
+	for (i = 0; i < n->nbuffers; i++)
+		n->b->ops->free(n->b, n->buffers[i]);
+	free(n->buffers);
+	free(n->blocks);
+	free(n->shifted);
+	free(n);
+}
+
+size_t network_memory(const struct network *n)
+{
+	return n->memory;
+}

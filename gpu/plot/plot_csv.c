@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tables with a line of names.  Others call what we know as train/loss and
+ * valid/loss by other names; TensorBoard's own download has "Step" and
+ * "Value".
+ */
+#include "gpu/plot/plot.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "ckpt/base/errmsg.h"
+#include "gpu/metrics/decimal.h"
+#include "gpu/metrics/metrics.h"
+
+#define COLUMNS_MAX 256
+#define NONE SIZE_MAX
+
+static const struct {
+	const char *tag, *column;
+} columns[] = {
+	/* Of several for one tag, the first is what we write. */
+	{ METRICS_TRAIN_LOSS, "loss" },
+	{ METRICS_TRAIN_LOSS, "train_loss" },
+	{ METRICS_TRAIN_LOSS, "value" },
+	{ METRICS_VALID_LOSS, "valid_loss" },
+	{ METRICS_VALID_LOSS, "val_loss" },
+	{ METRICS_VALID_LOSS, "eval_loss" },
+	{ METRICS_VALID_LOSS, "validation_loss" },
+	{ "train/lr", "lr" },
+	{ "train/grad_norm", "grad_norm" },
+	{ "train/loss_scale", "loss_scale" },
+	{ "speed/tokens_per_second", "tokens_per_second" },
+	{ "speed/memory", "memory" },
+};
+
+#define NCOLUMNS (sizeof(columns) / sizeof(columns[0]))
+
+const char *plot_column(const char *tag)
+{
+	for (size_t i = 0; i < NCOLUMNS; i++)
+		if (strcmp(tag, columns[i].tag) == 0)
+			return columns[i].column;
+	return tag;
+}
+
+/* --- reading --------------------------------------------------------------- */
+
+struct table {
+	const char *path;
+	const struct plot_tags *tags;
+	struct plot_series *series;
+	size_t step;    /* column */
+	size_t *column; /* of each tag, or NONE */
+};
+
+/* Cut a line at its commas, in place; quotes around a field go.  Returns the
+ * number of fields. */
+static size_t cut(char *line, char *fields[COLUMNS_MAX])
+{
+	size_t n = 0;
+
+	line[strcspn(line, "\r\n")] = '\0';
+	for (char *p = line; p && n < COLUMNS_MAX;) {
+		char *end;
+
+		if (*p == '"') {
+			fields[n++] = ++p;
+			end = strchr(p, '"');
+			if (end)
+				*end++ = '\0';
+			p = end ? strchr(end, ',') : NULL;
+			p = p ? p + 1 : NULL;
+		} else {
+			fields[n++] = p;
+			p = strchr(p, ',');
+			if (p)
+				*p++ = '\0';
+		}
+	}
+	return n;
+}
+
+static size_t find(char *const *fields, size_t n, const char *name)
+{
+	for (size_t i = 0; i < n; i++)
+		if (strcasecmp(fields[i], name) == 0)
+			return i;
+	return NONE;
+}
+
+static int read_names(struct table *t, char *line, struct errmsg *err)
+{
+	char *fields[COLUMNS_MAX];
+	const size_t n = cut(line, fields);
+
+	t->step = find(fields, n, "step");
+	if (t->step == NONE)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: its first line names no"
+				  " column \"step\"",
+				  t->path);
+	for (size_t i = 0; i < t->tags->n; i++) {
+		const char *const tag = t->tags->names[i];
+
+		t->column[i] = find(fields, n, tag);
+		for (size_t k = 0; t->column[i] == NONE && k < NCOLUMNS; k++)
+			if (strcmp(columns[k].tag, tag) == 0)
+				t->column[i] =
+					find(fields, n, columns[k].column);
+	}
+	return 0;
+}
+
+static bool read_number(const char *s, double *out)
+{
+	char *end;
+
+	*out = strtod(s, &end);
+	while (*end == ' ')
+		end++;
+	return end != s && !*end;
+}
+
+static int read_row(struct table *t, char *line, size_t number,
+		    struct errmsg *err)
+{
+	char *fields[COLUMNS_MAX];
+	const size_t n = cut(line, fields);
+	double step, value;
+
+	if (n == 1 && !*fields[0]) /* an empty line */
+		return 0;
+	if (t->step >= n || !read_number(fields[t->step], &step) ||
+	    !isfinite(step))
+		return errmsg_set(err, -EBADMSG,
+				  "%s: line %zu: has no number"
+				  " as its step",
+				  t->path, number);
+	/* Rows again from an earlier step on: a resumed run. */
+	for (size_t i = 0; i < t->tags->n; i++)
+		plot_series_drop(&t->series[i], step);
+	for (size_t i = 0; i < t->tags->n; i++) {
+		const size_t at = t->column[i];
+
+		if (at == NONE || at >= n || !*fields[at])
+			continue;
+		if (!read_number(fields[at], &value))
+			return errmsg_set(err, -EBADMSG,
+					  "%s: line %zu: '%s' is"
+					  " no number",
+					  t->path, number, fields[at]);
+		if (plot_series_add(&t->series[i], step, value))
+			return errmsg_set(err, -ENOMEM, "%s: out of memory",
+					  t->path);
+	}
+	return 0;
+}
+
+static int read_lines(struct table *t, FILE *f, struct errmsg *err)
+{
+	char *line = NULL;
+	size_t cap = 0, number = 0;
+	int rc = 0;
+
+	while (!rc && getline(&line, &cap, f) > 0) {
+		number++;
+		rc = number == 1 ? read_names(t, line, err)
+				 : read_row(t, line, number, err);
+	}
+	if (!rc && ferror(f))
+		rc = errmsg_set(err, -EIO, "%s: cannot read: %s", t->path,
+				strerror(errno));
+	if (!rc && number == 0)
+		rc = errmsg_set(err, -EBADMSG, "%s: is empty", t->path);
+	free(line);
+	return rc;
+}
+
+int plot_csv_read(struct plot_series *series, const struct plot_tags *tags,
+		  const char *path, struct errmsg *err)
+{
+	struct table t = { .path = path, .tags = tags, .series = series };
+	FILE *const f = fopen(path, "re");
+	int rc;
+
+	if (!f)
+		return errmsg_set(err, -errno, "%s: %s", path, strerror(errno));
+	t.column = calloc(tags->n, sizeof(*t.column));
+	rc = t.column ? read_lines(&t, f, err)
+		      : errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+	free(t.column);
+	fclose(f);
+	return rc;
+}
+
+/* --- writing --------------------------------------------------------------- */
+
+/* A field of a table: in quotes if it needs them. */
+static void put_field(FILE *f, const char *s)
+{
+	if (!strpbrk(s, ",\"\r\n")) {
+		fputs(s, f);
+		return;
+	}
+	fputc('"', f);
+	for (; *s; s++)
+		fprintf(f, *s == '"' ? "\"\"" : "%c", *s);
+	fputc('"', f);
+}
+
+/* The first step that is not written yet; false at the end. */
+static bool next_step(const struct plot_run *r, const size_t *at, double *step)
+{
+	bool any = false;
+
+	for (size_t i = 0; i < r->nseries; i++) {
+		const struct plot_series *const s = &r->series[i];
+
+		if (at[i] < s->n && (!any || s->points[at[i]].step < *step)) {
+			*step = s->points[at[i]].step;
+			any = true;
+		}
+	}
+	return any;
+}
+
+static void put_rows(FILE *f, const struct plot_run *r, size_t *at)
+{
+	char number[DECIMAL_LEN];
+	double step = 0;
+
+	while (next_step(r, at, &step)) {
+		fputs(decimal(step, number), f);
+		for (size_t i = 0; i < r->nseries; i++) {
+			const struct plot_series *const s = &r->series[i];
+
+			fputc(',', f);
+			if (at[i] < s->n && s->points[at[i]].step == step)
+				fputs(decimal(s->points[at[i]++].value, number),
+				      f);
+		}
+		fputc('\n', f);
+	}
+}
+
+int plot_csv_write(const struct plot_run *r, const struct plot_tags *tags,
+		   const char *path, struct errmsg *err)
+{
+	size_t *const at = calloc(r->nseries, sizeof(*at));
+	FILE *f;
+
+	if (!at)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	f = fopen(path, "we");
+	if (!f) {
+		free(at);
+		return errmsg_set(err, -errno, "%s: cannot create: %s", path,
+				  strerror(errno));
+	}
+	fputs("step", f);
+	for (size_t i = 0; i < tags->n; i++) {
+		fputc(',', f);
+		put_field(f, plot_column(tags->names[i]));
+	}
+	fputc('\n', f);
+	put_rows(f, r, at);
+	free(at);
+	errno = 0;
+	if (ferror(f) | fclose(f))
+		return errmsg_set(err, errno ? -errno : -EIO,
+				  "%s: cannot write: %s", path,
+				  strerror(errno ? errno : EIO));
+	return 0;
+}

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ucplot: curves of runs beside each other. */
+#include <errno.h>
+#include <getopt.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "gpu/metrics/metrics.h"
+#include "gpu/plot/plot.h"
+
+enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
+#define TAGS_MAX 16
+
+struct options {
+	bool csv, png;
+	const char *prefix;
+	const char *names[TAGS_MAX];
+	struct plot_tags tags;
+};
+
+static const char *const default_tags[] = { METRICS_TRAIN_LOSS,
+					    METRICS_VALID_LOSS };
+
+static void print_help(void)
+{
+	puts("usage: ucplot [options] RUN...\n"
+	     "\n"
+	     "Draw the losses of runs into one picture, and write each as a"
+	     " table.\n"
+	     "RUN is a directory of uctrain's log_dir, an event file of"
+	     " TensorBoard, or a\n"
+	     "CSV file with the columns step and loss.\n"
+	     "\n"
+	     "    -o, --output PREFIX  write PREFIX.png and PREFIX-NAME.csv"
+	     " (loss)\n"
+	     "    --png                the picture only\n"
+	     "    --csv                the tables only\n"
+	     "    --tag TAG            show this instead of train/loss and"
+	     " valid/loss;\n"
+	     "                         may be given several times\n"
+	     "    -h, --help           print this\n"
+	     "    -V, --version        print the version");
+}
+
+static int usage(const char *word, const char *what)
+{
+	fprintf(stderr, "ucplot: %s%s%s; --help tells more\n", word,
+		*word ? ": " : "", what);
+	return EXIT_USAGE;
+}
+
+/* Returns -1 to go on, or an exit status. */
+static int parse(struct options *o, int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "output", required_argument, NULL, 'o' },
+		{ "png", no_argument, NULL, 'p' },
+		{ "csv", no_argument, NULL, 'c' },
+		{ "tag", required_argument, NULL, 't' },
+		{ "help", no_argument, NULL, 'h' },
+		{ "version", no_argument, NULL, 'V' },
+		{ 0 },
+	};
+	int c;
+
+	opterr = 0;
+	while ((c = getopt_long(argc, argv, ":o:hV", options, NULL)) != -1) {
+		switch (c) {
+		case 'o':
+			o->prefix = optarg;
+			break;
+		case 'p':
+			o->png = true;
+			break;
+		case 'c':
+			o->csv = true;
+			break;
+		case 't':
+			if (o->tags.n == TAGS_MAX)
+				return usage("--tag", "too many");
+			o->names[o->tags.n++] = optarg;
+			break;
+		case 'h':
+			print_help();
+			return EXIT_OK;
+		case 'V':
+			puts("ucplot " PACKAGE_VERSION);
+			return EXIT_OK;
+		case ':':
+			return usage(argv[optind - 1], "needs a value");
+		default:
+			return usage(argv[optind - 1], "no such option");
+		}
+	}
+	if (optind == argc)
+		return usage("", "no RUN to plot");
+	o->tags.names = o->names;
+	if (!o->tags.n)
+		o->tags = (struct plot_tags){ default_tags, 2 };
+	if (!o->png && !o->csv)
+		o->png = o->csv = true;
+	return -1;
+}
+
+/* Append "-N" to a string that is owned. */
+static int append_number(char **s, size_t n)
+{
+	char *longer;
+
+	if (asprintf(&longer, "%s-%zu", *s, n) < 0)
+		return -ENOMEM;
+	free(*s);
+	*s = longer;
+	return 0;
+}
+
+/* Runs in different directories may have the same name. */
+static int tell_apart(struct plot_run *runs, size_t i)
+{
+	size_t same = 1;
+	int rc = 0;
+
+	for (size_t k = 0; k < i; k++)
+		same += strcmp(runs[k].name, runs[i].name) == 0;
+	if (same > 1)
+		rc = append_number(&runs[i].name, same);
+	if (same > 1 && !rc)
+		rc = append_number(&runs[i].label, same);
+	return rc;
+}
+
+static int read_all(struct plot_run *runs, size_t n, char **paths,
+		    const struct plot_tags *tags, struct errmsg *err)
+{
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < n; i++)
+		rc = plot_run_read(&runs[i], paths[i], tags, err);
+	/* Backwards: a name is compared with those before it as they came. */
+	for (size_t i = n; !rc && i-- > 1;)
+		rc = tell_apart(runs, i);
+	return rc;
+}
+
+static int write_table(const struct options *o, const struct plot_run *run,
+		       struct errmsg *err)
+{
+	char *path;
+	int rc;
+
+	if (asprintf(&path, "%s-%s.csv", o->prefix, run->name) < 0)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	rc = plot_csv_write(run, &o->tags, path, err);
+	free(path);
+	return rc;
+}
+
+static int write_all(const struct options *o, const struct plot_run *runs,
+		     size_t n, struct errmsg *err)
+{
+	char *path;
+	int rc = 0;
+
+	for (size_t i = 0; o->csv && !rc && i < n; i++)
+		rc = write_table(o, &runs[i], err);
+	if (rc || !o->png)
+		return rc;
+	if (asprintf(&path, "%s.png", o->prefix) < 0)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	rc = plot_draw(runs, n, &o->tags, path, err);
+	free(path);
+	return rc;
+}
+
+int main(int argc, char **argv)
+{
+	struct options o = { .prefix = "loss" };
+	const int status = parse(&o, argc, argv);
+	struct errmsg err = { "out of memory" };
+	struct plot_run *runs;
+	size_t n;
+	int rc = -ENOMEM;
+
+	if (status >= 0)
+		return status;
+	n = (size_t)(argc - optind);
+	runs = calloc(n, sizeof(*runs));
+	if (runs)
+		rc = read_all(runs, n, argv + optind, &o.tags, &err);
+	if (!rc)
+		rc = write_all(&o, runs, n, &err);
+	if (rc)
+		fprintf(stderr, "ucplot: %s\n", err.text);
+	for (size_t i = 0; runs && i < n; i++)
+		plot_run_done(&runs[i]);
+	free(runs);
+	return rc ? EXIT_FAILED : EXIT_OK;
+}

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gpu/plot/plot.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/source.h"
+#include "gpu/metrics/metrics.h"
+#include "gpu/metrics/tbevents.h"
+
+/* --- series ---------------------------------------------------------------- */
+
+void plot_series_drop(struct plot_series *s, double first_step)
+{
+	while (s->n && s->points[s->n - 1].step >= first_step)
+		s->n--;
+}
+
+int plot_series_add(struct plot_series *s, double step, double value)
+{
+	plot_series_drop(s, step);
+	if (s->n == s->cap) {
+		const size_t cap = s->cap ? s->cap * 2 : 256;
+		struct plot_point *const p =
+			reallocarray(s->points, cap, sizeof(*p));
+
+		if (!p)
+			return -ENOMEM;
+		s->points = p;
+		s->cap = cap;
+	}
+	s->points[s->n++] = (struct plot_point){ step, value };
+	return 0;
+}
+
+/* --- event files ----------------------------------------------------------- */
+
+struct events {
+	struct plot_run *run;
+	const struct plot_tags *tags;
+};
+
+static int take_event(void *ctx, const char *tag, size_t tag_len, uint64_t step,
+		      double value)
+{
+	const struct events *const e = ctx;
+
+	for (size_t i = 0; i < e->tags->n; i++) {
+		struct plot_series *const s = &e->run->series[i];
+		const char *const name = e->tags->names[i];
+
+		if (!tag)
+			plot_series_drop(s, (double)step);
+		else if (strlen(name) == tag_len &&
+			 memcmp(name, tag, tag_len) == 0)
+			return plot_series_add(s, (double)step, value);
+	}
+	return 0;
+}
+
+static int read_events(struct plot_run *r, const char *path,
+		       const struct plot_tags *tags, struct errmsg *err)
+{
+	struct events e = { r, tags };
+	struct errmsg why = { "" };
+	struct source src;
+	int rc = source_open(&src, path, err);
+
+	if (rc)
+		return rc;
+	rc = tbevents_read(&src, take_event, &e, &why);
+	source_close(&src);
+	if (rc == -ENOMEM)
+		return errmsg_set(err, rc, "%s: out of memory", path);
+	if (*why.text)
+		fprintf(stderr, "ucplot: %s\n", why.text);
+	return 0;
+}
+
+static int is_event_file(const struct dirent *d)
+{
+	return strstr(d->d_name, "tfevents") != NULL;
+}
+
+/* All parts of a run, in the order of their names, which begin with a time. */
+static int read_event_files(struct plot_run *r, const char *dir,
+			    const struct plot_tags *tags, struct errmsg *err)
+{
+	struct dirent **names;
+	const int n = scandir(dir, &names, is_event_file, alphasort);
+	int rc = 0;
+
+	if (n < 0)
+		return errmsg_set(err, -errno, "%s: %s", dir, strerror(errno));
+	if (n == 0)
+		rc = errmsg_set(
+			err, -ENOENT,
+			"%s: has neither " METRICS_CSV " nor event files", dir);
+	for (int i = 0; i < n; i++) {
+		char *path = NULL;
+
+		if (!rc && asprintf(&path, "%s/%s", dir, names[i]->d_name) < 0) {
+			path = NULL;
+			rc = errmsg_set(err, -ENOMEM, "out of memory");
+		}
+		if (!rc)
+			rc = read_events(r, path, tags, err);
+		free(path);
+		free(names[i]);
+	}
+	free(names);
+	return rc;
+}
+
+static bool is_empty(const struct plot_run *r)
+{
+	for (size_t i = 0; i < r->nseries; i++)
+		if (r->series[i].n)
+			return false;
+	return true;
+}
+
+/* The table is exact; what it has not, event files may have. */
+static int read_dir(struct plot_run *r, const char *dir,
+		    const struct plot_tags *tags, struct errmsg *err)
+{
+	char *csv;
+	int rc = 0;
+
+	if (asprintf(&csv, "%s/" METRICS_CSV, dir) < 0)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	if (access(csv, F_OK) == 0)
+		rc = plot_csv_read(r->series, tags, csv, err);
+	free(csv);
+	if (!rc && is_empty(r))
+		rc = read_event_files(r, dir, tags, err);
+	return rc;
+}
+
+/* --- names ----------------------------------------------------------------- */
+
+/* The directory's name, or the file's without its suffix; METRICS_CSV and
+ * event files belong to their directories. */
+static char *name_of(const char *path, bool is_dir)
+{
+	char real[PATH_MAX];
+	char *slash, *dot;
+
+	if (!realpath(path, real))
+		return NULL;
+	slash = strrchr(real, '/');
+	if (!is_dir && slash != real &&
+	    (strcmp(slash + 1, METRICS_CSV) == 0 ||
+	     strstr(slash + 1, "tfevents"))) {
+		*slash = '\0';
+		slash = strrchr(real, '/');
+		is_dir = true;
+	}
+	dot = is_dir ? NULL : strrchr(slash + 1, '.');
+	if (dot && dot > slash + 1)
+		*dot = '\0';
+	return strdup(slash[1] ? slash + 1 : "root");
+}
+
+/* Is it "tp", "pp", "dp" or "sp" and a number? */
+static bool is_degree(const char *s, size_t len)
+{
+	if (len < 3 || !strchr("tpds", s[0]) || s[1] != 'p')
+		return false;
+	for (size_t i = 2; i < len; i++)
+		if (!isdigit((unsigned char)s[i]))
+			return false;
+	return true;
+}
+
+/* "gpt2_tp1_pp1_dp4_sp1" is "gpt2 (TP 1, PP 1, DP 4, SP 1)"; other names are
+ * labels as they are. */
+static char *label_of(const char *name)
+{
+	const char *end = name + strlen(name), *p = end;
+	char *label = NULL;
+	size_t len;
+	FILE *f;
+
+	for (;;) {
+		const char *const bar = memrchr(name, '_', (size_t)(p - name));
+
+		if (!bar || !is_degree(bar + 1, (size_t)(p - bar - 1)))
+			break;
+		p = bar;
+	}
+	f = open_memstream(&label, &len);
+	if (!f)
+		return NULL;
+	fprintf(f, "%.*s", (int)(p - name), name);
+	for (bool first = true; p < end; first = false) {
+		const char *const next = strchrnul(p + 1, '_');
+
+		fprintf(f, "%s%c%c %.*s", first ? " (" : ", ", toupper(p[1]),
+			toupper(p[2]), (int)(next - p - 3), p + 3);
+		p = next;
+		if (p == end)
+			fputc(')', f);
+	}
+	if (fclose(f)) {
+		free(label);
+		return NULL;
+	}
+	return label;
+}
+
+/* --- runs ------------------------------------------------------------------ */
+
+static int read_path(struct plot_run *r, const char *path, bool is_dir,
+		     const struct plot_tags *tags, struct errmsg *err)
+{
+	if (is_dir)
+		return read_dir(r, path, tags, err);
+	if (strstr(path, "tfevents"))
+		return read_events(r, path, tags, err);
+	return plot_csv_read(r->series, tags, path, err);
+}
+
+int plot_run_read(struct plot_run *r, const char *path,
+		  const struct plot_tags *tags, struct errmsg *err)
+{
+	struct stat st;
+	int rc;
+
+	*r = (struct plot_run){ .nseries = tags->n };
+	if (stat(path, &st) < 0)
+		return errmsg_set(err, -errno, "%s: %s", path, strerror(errno));
+	r->series = calloc(tags->n, sizeof(*r->series));
+	r->name = name_of(path, S_ISDIR(st.st_mode));
+	if (r->name)
+		r->label = label_of(r->name);
+	if (!r->series || !r->label)
+		rc = errmsg_set(err, -ENOMEM, "out of memory");
+	else
+		rc = read_path(r, path, S_ISDIR(st.st_mode), tags, err);
+	if (!rc && is_empty(r))
+		rc = errmsg_set(err, -ENODATA, "%s: has nothing of %s%s%s",
+				path, tags->names[0], tags->n > 1 ? " or " : "",
+				tags->n > 1 ? tags->names[1] : "");
+	if (rc)
+		plot_run_done(r);
+	return rc;
+}
+
+void plot_run_done(struct plot_run *r)
+{
+	for (size_t i = 0; r->series && i < r->nseries; i++)
+		free(r->series[i].points);
+	free(r->series);
+	free(r->name);
+	free(r->label);
+	*r = (struct plot_run){ 0 };
+}

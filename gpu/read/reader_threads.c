@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads by threads, each of which waits for one. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "gpu/read/reader.h"
+
+struct list {
+	struct read_job *first, **end;
+};
+
+struct threads {
+	struct reader base;
+	void (*read)(void *ctx, struct read_job *job);
+	void *ctx;
+	pthread_mutex_t lock;
+	pthread_cond_t more, fewer; /* jobs to do; jobs done */
+	struct list todo, done;
+	bool stop;
+	unsigned n;
+	pthread_t id[];
+};
+
+static void put(struct list *l, struct read_job *job)
+{
+	job->next = NULL;
+	*l->end = job;
+	l->end = &job->next;
+}
+
+static struct read_job *get(struct list *l)
+{
+	struct read_job *job = l->first;
+
+	if (job && !(l->first = job->next))
+		l->end = &l->first;
+	return job;
+}
+
+static void *work(void *arg)
+{
+	struct threads *t = arg;
+	struct read_job *job;
+
+	pthread_mutex_lock(&t->lock);
+	while (!t->stop) {
+		job = get(&t->todo);
+		if (!job) {
+			pthread_cond_wait(&t->more, &t->lock);
+			continue;
+		}
+		pthread_mutex_unlock(&t->lock);
+		t->read(t->ctx, job);
+		pthread_mutex_lock(&t->lock);
+		put(&t->done, job);
+		pthread_cond_signal(&t->fewer);
+	}
+	pthread_mutex_unlock(&t->lock);
+	return NULL;
+}
+
+static void start(struct reader *r, struct read_job *job)
+{
+	struct threads *t = (struct threads *)r;
+
+	pthread_mutex_lock(&t->lock);
+	put(&t->todo, job);
+	pthread_cond_signal(&t->more);
+	pthread_mutex_unlock(&t->lock);
+}
+
+static struct read_job *take(struct reader *r, bool wait)
+{
+	struct threads *t = (struct threads *)r;
+	struct read_job *job;
+
+	pthread_mutex_lock(&t->lock);
+	while (!(job = get(&t->done)) && wait)
+		pthread_cond_wait(&t->fewer, &t->lock);
+	pthread_mutex_unlock(&t->lock);
+	return job;
+}
+
+static void free_threads(struct reader *r)
+{
+	struct threads *t = (struct threads *)r;
+
+	pthread_mutex_lock(&t->lock);
+	t->stop = true;
+	pthread_cond_broadcast(&t->more);
+	pthread_mutex_unlock(&t->lock);
+	while (t->n)
+		pthread_join(t->id[--t->n], NULL);
+	pthread_cond_destroy(&t->fewer);
+	pthread_cond_destroy(&t->more);
+	pthread_mutex_destroy(&t->lock);
+	free(t);
+}
+
+int reader_threads_calling(struct reader **out, unsigned width,
+			   void (*read)(void *ctx, struct read_job *job),
+			   void *ctx, struct errmsg *err)
+{
+	static const struct reader_ops ops = { .start = start,
+					       .take = take,
+					       .free = free_threads };
+	struct threads *t = calloc(1, sizeof(*t) + width * sizeof(*t->id));
+	int rc = 0;
+
+	if (!t)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	t->base = (struct reader){ .ops = &ops, .name = "threads" };
+	t->read = read;
+	t->ctx = ctx;
+	t->todo.end = &t->todo.first;
+	t->done.end = &t->done.first;
+	pthread_mutex_init(&t->lock, NULL);
+	pthread_cond_init(&t->more, NULL);
+	pthread_cond_init(&t->fewer, NULL);
+	while (t->n < width &&
+	       !(rc = pthread_create(&t->id[t->n], NULL, work, t)))
+		t->n++;
+	if (!t->n) {
+		free_threads(&t->base);
+		return errmsg_set(err, -rc, "cannot start a thread that reads");
+	}
+	*out = &t->base;
+	return 0;
+}
+
+static void read_source(void *ctx, struct read_job *job)
+{
+	(void)ctx;
+	job->rc = source_read(&job->file, job->buf, job->len, job->off,
+			      &job->err);
+}
+
+int reader_threads_new(struct reader **out, unsigned width, struct errmsg *err)
+{
+	return reader_threads_calling(out, width, read_source, NULL, err);
+}

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A checkpoint appears when it is complete: ranks fill a directory under
+ * another name (ckpt/sys/outdir.h), and when all of them say that their files are
+ * on the medium, rank 0 renames it and then `latest`.  A rank that fails, or a
+ * disk that is full, costs this checkpoint and none before it.
+ */
+#include "gpu/save/save_impl.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/base/errmsg.h"
+
+static int unsaved(const struct checkpoint *c, int rc, struct errmsg *err)
+{
+	const struct errmsg why = *err;
+
+	return errmsg_set(err, rc,
+			  "the checkpoint of step %" PRIu64
+			  " was not saved, those before it remain: %.400s",
+			  c->o.step, why.text);
+}
+
+static int open_dir(struct checkpoint *c, struct errmsg *err)
+{
+	char *path;
+	int rc;
+
+	if (asprintf(&path, "%s/" SAVE_TAG "%" PRIu64, c->o.dir, c->o.step) < 0)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	rc = outdir_open_over(&c->dir, path, err);
+	free(path);
+	if (!rc && strlen(c->dir.tmp) >= sizeof(c->path))
+		rc = errmsg_set(err, -ENAMETOOLONG, "%s: name too long",
+				c->o.dir);
+	if (!rc)
+		strcpy(c->path, c->dir.tmp);
+	return rc;
+}
+
+static int make_files(struct checkpoint *c, const struct zero *z,
+		      struct errmsg *err)
+{
+	const struct save s = { .zero = z, .o = &c->o, .dir = c->path };
+	int rc = save_model(&s, &c->files[0], err);
+
+	return rc ? rc : save_shard(&s, &c->files[1], err);
+}
+
+static void start(struct checkpoint *c, const struct zero *z,
+		  const struct save_options *o)
+{
+	*c = (struct checkpoint){ .o = *o,
+				  .first = z->comm->rank == 0,
+				  .dir = { .fd = -1 } };
+}
+
+int checkpoint_sketch(struct checkpoint *c, const struct zero *z,
+		      const struct save_options *o, struct errmsg *err)
+{
+	int rc;
+
+	start(c, z, o);
+	rc = comm_agree(z->comm, make_files(c, z, err), err);
+	if (rc)
+		checkpoint_end(c);
+	return rc;
+}
+
+size_t checkpoint_bytes(const struct checkpoint *c)
+{
+	size_t n = 0;
+
+	for (unsigned i = 0; i < SAVE_FILES; i++)
+		n += ptsave_device_bytes(&c->files[i].pt);
+	return n;
+}
+
+int checkpoint_begin(struct checkpoint *c, const struct zero *z,
+		     const struct save_options *o, struct errmsg *err)
+{
+	int rc;
+
+	start(c, z, o);
+	rc = comm_agree(z->comm, c->first ? open_dir(c, err) : 0, err);
+	if (!rc) {
+		comm_broadcast(z->comm, c->path, sizeof(c->path), 0);
+		rc = comm_agree(z->comm, make_files(c, z, err), err);
+	}
+	if (rc) {
+		checkpoint_end(c);
+		return unsaved(c, rc, err);
+	}
+	return 0;
+}
+
+int checkpoint_write(struct checkpoint *c, struct errmsg *err)
+{
+	int rc = 0;
+
+	if (c->first)
+		save_sweep(c->o.dir);
+	for (unsigned i = 0; i < SAVE_FILES && !rc; i++) {
+		struct save_file *f = &c->files[i];
+
+		if (f->path)
+			rc = ptsave_write(&f->pt, f->root, f->path, err);
+	}
+	return rc ? unsaved(c, rc, err) : 0;
+}
+
+int checkpoint_commit(struct checkpoint *c, struct errmsg *err)
+{
+	struct errmsg kept = { "" };
+	int rc;
+
+	if (!c->first)
+		return 0;
+	rc = save_config(c, err);
+	if (!rc && fsync(c->dir.fd) < 0 && errno != EINVAL)
+		rc = errmsg_set(err, -errno, "%s: cannot sync: %s", c->dir.tmp,
+				strerror(errno));
+	if (!rc)
+		rc = outdir_commit(&c->dir, "latest", err);
+	if (rc)
+		return unsaved(c, rc, err);
+	/* An old one that stays is no reason to end a training. */
+	if (save_keep_last(c->o.dir, c->o.keep_last, c->o.step, &kept))
+		fprintf(stderr, "uctrain: %s\n", kept.text);
+	return 0;
+}
+
+void checkpoint_end(struct checkpoint *c)
+{
+	for (unsigned i = 0; i < SAVE_FILES; i++) {
+		ptsave_done(&c->files[i].pt);
+		free(c->files[i].path);
+		c->files[i] = (struct save_file){ 0 };
+	}
+	if (c->first)
+		outdir_close(&c->dir);
+}

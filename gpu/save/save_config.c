@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The model's config.json for transformers, in each checkpoint, where ucfs takes
+ * it from for its view of the weights.  Keys and defaults are those of
+ * GPT2Config; what is not written here has the default there that we have, too.
+ */
+#include <cJSON.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "gpu/save/save_impl.h"
+
+/* The token that begins and ends texts in the vocabulary of OpenAI's GPT-2. */
+#define END_OF_TEXT 50256u
+
+/* The number that was meant: 0.1f is no double, and 0.1 is. */
+static double decimal_of(float f)
+{
+	char text[32];
+
+	for (int digits = 6; digits < 9; digits++) {
+		snprintf(text, sizeof(text), "%.*g", digits, (double)f);
+		if (strtof(text, NULL) == f)
+			return strtod(text, NULL);
+	}
+	return (double)f;
+}
+
+static void add_token(cJSON *o, const char *key, const struct gpt2_config *m)
+{
+	if (m->vocab_size > END_OF_TEXT)
+		cJSON_AddNumberToObject(o, key, END_OF_TEXT);
+	else
+		cJSON_AddNullToObject(o, key);
+}
+
+/* With a newline at its end; NULL without memory. */
+static char *config_text(const struct gpt2_config *m)
+{
+	static const char *const architecture = "GPT2LMHeadModel";
+	cJSON *o = cJSON_CreateObject();
+	const double dropout = decimal_of(m->dropout);
+	const struct {
+		const char *key;
+		double value;
+	} numbers[] = {
+		{ "n_layer", m->n_layer },
+		{ "n_head", m->n_head },
+		{ "n_embd", m->n_embd },
+		{ "vocab_size", m->vocab_size },
+		{ "n_positions", m->n_positions },
+		{ "layer_norm_epsilon", decimal_of(m->layer_norm_epsilon) },
+		{ "embd_pdrop", dropout },
+		{ "attn_pdrop", dropout },
+		{ "resid_pdrop", dropout },
+	};
+	char *json, *text = NULL;
+
+	cJSON_AddItemToObject(o, "architectures",
+			      cJSON_CreateStringArray(&architecture, 1));
+	cJSON_AddStringToObject(o, "model_type", "gpt2");
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
+		cJSON_AddNumberToObject(o, numbers[i].key, numbers[i].value);
+	cJSON_AddStringToObject(o, "activation_function", "gelu_new");
+	cJSON_AddBoolToObject(o, "tie_word_embeddings", true);
+	add_token(o, "bos_token_id", m);
+	add_token(o, "eos_token_id", m);
+	json = cJSON_Print(o);
+	cJSON_Delete(o);
+	if (json && asprintf(&text, "%s\n", json) < 0)
+		text = NULL;
+	cJSON_free(json);
+	return text;
+}
+
+int save_config(const struct checkpoint *c, struct errmsg *err)
+{
+	char path[PATH_MAX], tmp[PATH_MAX];
+	char *text;
+	int rc;
+
+	if (snprintf(path, sizeof(path), "%s/config.json", c->path) >= PATH_MAX ||
+	    snprintf(tmp, sizeof(tmp), "%s/XXXXXX", c->path) >= PATH_MAX)
+		return errmsg_set(err, -ENAMETOOLONG, "%s: name too long",
+				  c->o.dir);
+	text = config_text(&c->o.config->model);
+	if (!text)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	rc = outdir_write_text(tmp, text, err);
+	free(text);
+	if (rc || rename(tmp, path) == 0)
+		return rc;
+	return errmsg_set(err, -errno, "%s: cannot rename to: %s", path,
+			  strerror(errno));
+}

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * mp_rank_00_model_states.pt, or in ZeRO-3 one such file of each rank: the
+ * keys, their order and what is None in which stage are those of
+ * DeepSpeedEngine._save_checkpoint (runtime/engine.py).
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/names.h"
+#include "ckpt/pickle/value.h"
+#include "gpu/save/dsconfig.h"
+#include "gpu/save/save_impl.h"
+
+/* The head is the token embedding: another name of the same tensor. */
+#define HEAD "lm_head.weight"
+
+/* A storage of `numel` of the model's weights from `start` on. */
+static size_t weights_storage(const struct save *s, struct ptsave *pt,
+			      uint64_t start, uint64_t numel)
+{
+	struct backend *b = s->zero->backend;
+	uint64_t all;
+	const uint8_t *p = zero_model(s->zero, &all);
+
+	return ptsave_storage(
+		pt, &(struct ptsave_storage){
+			    .dtype = b->dtype,
+			    .numel = numel,
+			    .p = p + start * b->lp_size,
+			    .from = b,
+			    .wide = b->lp_size != dtype_size(b->dtype),
+		    });
+}
+
+/*
+ * Stages 1 and 2 have one storage, of which each weight is a view; stage 0
+ * one for each; stage 3 empty ones, the weights being in the shards.
+ */
+static struct value *module(const struct save *s, struct ptsave *pt)
+{
+	static const uint64_t nothing = 0;
+	const struct gpt2 *m = s->zero->model;
+	const uint64_t *start = s->zero->partition.start;
+	const unsigned stage = s->zero->stage;
+	struct value *dict = ptsave_ordered_dict(pt);
+	uint64_t all;
+	size_t one = 0;
+
+	zero_model(s->zero, &all);
+	if (stage == 1 || stage == 2)
+		one = weights_storage(s, pt, 0, all);
+	for (size_t i = 0; i <= m->nparams; i++) {
+		const bool head = i == m->nparams;
+		const struct gpt2_param *p = &m->params[head ? 0 : i];
+		const char *name = head ? HEAD : p->name;
+		struct value *v;
+
+		if (stage == 3)
+			v = ptsave_tensor(pt, weights_storage(s, pt, 0, 0), 0,
+					  &nothing, 1, false);
+		else if (stage == 0)
+			v = ptsave_tensor(pt,
+					  head ? 0
+					       : weights_storage(s, pt, start[i],
+								 p->numel),
+					  0, p->shape, p->ndim, false);
+		else
+			v = ptsave_tensor(pt, one, head ? 0 : start[i],
+					  p->shape, p->ndim, false);
+		ptsave_set(pt, dict, name, v);
+	}
+	return dict;
+}
+
+static struct value *param_shapes(const struct save *s, struct ptsave *pt)
+{
+	const struct gpt2 *m = s->zero->model;
+	struct value *list = ptsave_list(pt);
+	struct value *group = ptsave_ordered_dict(pt);
+
+	for (size_t i = 0; i < m->nparams; i++)
+		ptsave_set(
+			pt, group, m->params[i].name,
+			ptsave_size(pt, m->params[i].shape, m->params[i].ndim));
+	ptsave_add(pt, list, group);
+	return list;
+}
+
+static struct value *shared_params(const struct save *s, struct ptsave *pt)
+{
+	struct value *dict = ptsave_dict(pt);
+
+	if (s->zero->comm->rank == 0)
+		ptsave_set(pt, dict, HEAD,
+			   ptsave_str(pt, s->zero->model->params[0].name));
+	return dict;
+}
+
+static struct value *lr_scheduler(const struct save *s, struct ptsave *pt)
+{
+	struct value *dict;
+
+	if (s->o->config->schedule.kind == SCHEDULE_CONSTANT)
+		return ptsave_none(pt);
+	dict = ptsave_dict(pt);
+	ptsave_set(pt, dict, "last_batch_iteration",
+		   ptsave_int(pt, (int64_t)s->zero->step - 1));
+	return dict;
+}
+
+static struct value *degrees(struct ptsave *pt)
+{
+	struct value *dict = ptsave_dict(pt);
+
+	ptsave_set(pt, dict, "pp_degree", ptsave_int(pt, 1));
+	ptsave_set(pt, dict, "tp_degree", ptsave_int(pt, 1));
+	return dict;
+}
+
+/* What a training script passes as client_state. */
+static void add_client_state(const struct save *s, struct ptsave *pt,
+			     struct value *root)
+{
+	struct value *info = ptsave_dict(pt);
+
+	ptsave_set(pt, info, "universal_checkpoint_version",
+		   ptsave_float(pt, 0.4));
+	/* There are no patterns of parameters with it, so that converters keep
+	 * the padding, and who goes on with as much of it loses nothing. */
+	if (s->o->words)
+		ptsave_set(pt, info, "original_vocab_size",
+			   ptsave_int(pt, (int64_t)s->o->words));
+	ptsave_set(pt, root, "iteration", ptsave_int(pt, (int64_t)s->o->step));
+	ptsave_set(pt, root, KEY_UC_INFO, info);
+}
+
+static struct value *model_states(const struct save *s, struct ptsave *pt)
+{
+	const struct config *c = s->o->config;
+	const unsigned stage = s->zero->stage;
+	struct value *root = ptsave_dict(pt);
+
+#define SET(key, value) ptsave_set(pt, root, key, value)
+	SET("module", module(s, pt));
+	SET("buffer_names", ptsave_list(pt));
+	SET("optimizer", stage ? ptsave_none(pt) : save_whole_optimizer(s, pt));
+	SET("param_shapes", stage ? param_shapes(s, pt) : ptsave_none(pt));
+	SET("frozen_param_shapes",
+	    stage > 1 ? ptsave_ordered_dict(pt) : ptsave_none(pt));
+	SET(KEY_SHARED_PARAMS, stage ? shared_params(s, pt) : ptsave_none(pt));
+	SET("frozen_param_fragments",
+	    stage > 1 ? ptsave_ordered_dict(pt) : ptsave_none(pt));
+	SET("lr_scheduler", lr_scheduler(s, pt));
+	SET("data_sampler", ptsave_none(pt));
+	SET("random_ltd", ptsave_none(pt));
+	SET("skipped_steps", ptsave_int(pt, (int64_t)s->o->skipped));
+	SET("global_steps", ptsave_int(pt, (int64_t)s->o->step));
+	SET("global_samples", ptsave_int(pt, (int64_t)(s->o->step * c->batch)));
+	SET("dp_world_size", ptsave_int(pt, s->zero->comm->size));
+	SET("mp_world_size", ptsave_int(pt, 1));
+	SET("checkpoint_parallel_dimensions", degrees(pt));
+	SET(KEY_DS_CONFIG, dsconfig_value(pt, c));
+	SET(KEY_DS_VERSION, ptsave_str(pt, NAMES_DS_VERSION));
+#undef SET
+	add_client_state(s, pt, root);
+	return root;
+}
+
+static int file_name(const struct save *s, char **path)
+{
+	if (s->zero->stage < 3)
+		return asprintf(path, "%s/mp_rank_00_model_states.pt", s->dir);
+	return asprintf(path, "%s/zero_pp_rank_%u_mp_rank_00_model_states.pt",
+			s->dir, s->zero->comm->rank);
+}
+
+int save_model(const struct save *s, struct save_file *f, struct errmsg *err)
+{
+	int rc;
+
+	if (s->zero->stage < 3 && s->zero->comm->rank != 0)
+		return 0;
+	if (file_name(s, &f->path) < 0) {
+		f->path = NULL;
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	}
+	rc = ptsave_init(&f->pt, err);
+	if (!rc)
+		f->root = model_states(s, &f->pt);
+	return rc;
+}

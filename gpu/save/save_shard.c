@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Optimizer states: a shard of each rank, as DeepSpeedZeroOptimizer.state_dict
+ * (runtime/zero/stage_1_and_2.py) and DeepSpeedZeroOptimizer_Stage3 make it;
+ * without ZeRO those of torch, in the model states, or with 16-bit weights
+ * what FP16_UnfusedOptimizer makes of them.
+ *
+ * Inside is the state dict of the optimizer that the run claims to be, as it
+ * was continued: kinds of Adam differ in where they keep the step.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/names.h"
+#include "ckpt/pickle/value.h"
+#include "gpu/save/dsconfig.h"
+#include "gpu/save/save_impl.h"
+#include "gpu/zero/lr_schedule.h"
+
+#define LOSS_SCALER_MODULE "deepspeed.runtime.fp16.loss_scaler"
+
+/* `numel` floats of the device from `p` on, as a 1-D tensor whose storage has
+ * `capacity` of them. */
+static struct value *flat(const struct save *s, struct ptsave *pt,
+			  const float *p, uint64_t numel, uint64_t capacity,
+			  bool requires_grad)
+{
+	const size_t storage =
+		ptsave_storage(pt, &(struct ptsave_storage){
+					   .dtype = DTYPE_F32,
+					   .numel = capacity,
+					   .p = p,
+					   .from = s->zero->backend,
+				   });
+
+	return ptsave_tensor(pt, storage, 0, &numel, 1, requires_grad);
+}
+
+/* --- the optimizer itself -------------------------------------------------- */
+
+static struct value *step_value(const struct save *s, struct ptsave *pt)
+{
+	float *step;
+
+	if (s->zero->optimizer.flavor != OPTIMIZER_TORCH)
+		return ptsave_int(pt, (int64_t)s->zero->step);
+	step = arena_alloc(&pt->arena, sizeof(*step));
+	if (!step) {
+		pt->failed = true;
+		return pt->spare;
+	}
+	*step = (float)s->zero->step;
+	return ptsave_tensor(
+		pt,
+		ptsave_storage(pt, &(struct ptsave_storage){ .dtype = DTYPE_F32,
+							     .numel = 1,
+							     .p = step }),
+		0, NULL, 0, false);
+}
+
+static struct value *betas(const struct save *s, struct ptsave *pt)
+{
+	struct value *v = ptsave_tuple(pt);
+
+	ptsave_add(pt, v, ptsave_float(pt, s->zero->optimizer.beta1));
+	ptsave_add(pt, v, ptsave_float(pt, s->zero->optimizer.beta2));
+	return v;
+}
+
+/* The flags of torch.optim.Adam, which AdamW shares. */
+static void add_torch_flags(const struct save *s, struct ptsave *pt,
+			    struct value *group)
+{
+	static const struct {
+		const char *key;
+		bool none;
+	} flags[] = {
+		{ "amsgrad", false },        { "maximize", false },
+		{ "foreach", true },         { "capturable", false },
+		{ "differentiable", false }, { "fused", true },
+	};
+
+	for (size_t i = 0; i < sizeof(flags) / sizeof(*flags); i++)
+		ptsave_set(pt, group, flags[i].key,
+			   flags[i].none ? ptsave_none(pt)
+					 : ptsave_bool(pt, false));
+	ptsave_set(pt, group, "decoupled_weight_decay",
+		   ptsave_bool(pt, s->zero->optimizer.kind == OPTIMIZER_ADAMW));
+}
+
+/* param_groups: one group, of `n` tensors. */
+static struct value *param_groups(const struct save *s, struct ptsave *pt,
+				  size_t n)
+{
+	const struct optimizer_config *o = &s->zero->optimizer;
+	const double lr =
+		schedule_lr(&s->o->config->schedule, o->lr, s->zero->step + 1);
+	struct value *list = ptsave_list(pt), *group = ptsave_dict(pt);
+	struct value *params = ptsave_list(pt);
+
+	ptsave_set(pt, group, "lr", ptsave_float(pt, lr));
+	ptsave_set(pt, group, "betas", betas(s, pt));
+	ptsave_set(pt, group, "eps", ptsave_float(pt, o->eps));
+	ptsave_set(pt, group, "weight_decay", ptsave_float(pt, o->weight_decay));
+	if (o->flavor == OPTIMIZER_TORCH) {
+		add_torch_flags(s, pt, group);
+	} else {
+		ptsave_set(pt, group, "bias_correction", ptsave_bool(pt, true));
+		ptsave_set(pt, group, "amsgrad", ptsave_bool(pt, false));
+	}
+	if (o->flavor == OPTIMIZER_APEX)
+		ptsave_set(pt, group, "step", step_value(s, pt));
+	for (size_t i = 0; i < n; i++)
+		ptsave_add(pt, params, ptsave_int(pt, (int64_t)i));
+	ptsave_set(pt, group, "params", params);
+	ptsave_add(pt, list, group);
+	return list;
+}
+
+/* {step, exp_avg, exp_avg_sq} with the moments given. */
+static struct value *adam_state(const struct save *s, struct ptsave *pt,
+				struct value *exp_avg, struct value *exp_avg_sq)
+{
+	struct value *dict = ptsave_dict(pt);
+
+	if (s->zero->optimizer.flavor != OPTIMIZER_APEX)
+		ptsave_set(pt, dict, "step", step_value(s, pt));
+	ptsave_set(pt, dict, "exp_avg", exp_avg);
+	ptsave_set(pt, dict, "exp_avg_sq", exp_avg_sq);
+	return dict;
+}
+
+/* The optimizer of one flat tensor, this rank's part. */
+static struct value *sharded_optimizer(const struct save *s, struct ptsave *pt)
+{
+	const struct zero *z = s->zero;
+	const uint64_t n = z->local;
+	struct value *dict = ptsave_dict(pt), *state = ptsave_dict(pt);
+
+	ptsave_set_index(pt, state, 0,
+			 adam_state(s, pt, flat(s, pt, z->exp_avg, n, n, false),
+				    flat(s, pt, z->exp_avg_sq, n, n, false)));
+	ptsave_set(pt, dict, "state", state);
+	ptsave_set(pt, dict, KEY_PARAM_GROUPS, param_groups(s, pt, 1));
+	return dict;
+}
+
+/* --- loss scale ------------------------------------------------------------ */
+
+static struct value *loss_scaler(const struct save *s, struct ptsave *pt)
+{
+	const struct scaler *sc = s->o->scaler;
+	struct value *state = ptsave_dict(pt);
+
+#define SET(key, value) ptsave_set(pt, state, key, value)
+	SET("cur_scale", ptsave_float(pt, sc->scale));
+	SET("dynamic", ptsave_bool(pt, sc->dynamic));
+	if (!sc->dynamic)
+		return ptsave_object(pt, LOSS_SCALER_MODULE, "LossScaler",
+				     state);
+	SET("cur_iter", ptsave_int(pt, sc->iteration));
+	SET("last_overflow_iter", ptsave_int(pt, sc->last_overflow));
+	SET("scale_factor", ptsave_float(pt, 2));
+	SET("scale_window", ptsave_int(pt, sc->window));
+	SET("min_scale", ptsave_float(pt, sc->minimum));
+	SET("delayed_shift", ptsave_int(pt, sc->hysteresis));
+	SET("cur_hysteresis", ptsave_int(pt, sc->patience));
+	SET("consecutive_hysteresis", ptsave_bool(pt, false));
+	SET("raise_error_at_min_scale", ptsave_bool(pt, true));
+	SET("dtype", ptsave_global(pt, "torch", "float16"));
+#undef SET
+	return ptsave_object(pt, LOSS_SCALER_MODULE, "DynamicLossScaler", state);
+}
+
+static void add_scale(const struct save *s, struct ptsave *pt,
+		      struct value *dict)
+{
+	ptsave_set(pt, dict, "loss_scaler", loss_scaler(s, pt));
+	ptsave_set(pt, dict, "dynamic_loss_scale",
+		   ptsave_bool(pt, s->o->scaler->dynamic));
+	ptsave_set(pt, dict, "overflow", ptsave_bool(pt, false));
+}
+
+static struct value *zero_stage(const struct save *s, struct ptsave *pt)
+{
+	return ptsave_call(pt, "deepspeed.runtime.zero.config", "ZeroStageEnum",
+			   ptsave_int(pt, s->zero->stage));
+}
+
+/* --- a shard of stages 1 and 2 --------------------------------------------- */
+
+static struct value *list_of(struct ptsave *pt, struct value *v)
+{
+	struct value *list = ptsave_list(pt);
+
+	ptsave_add(pt, list, v);
+	return list;
+}
+
+static struct value *slice_mappings(const struct save *s, struct ptsave *pt)
+{
+	const struct gpt2 *m = s->zero->model;
+	struct value *dict = ptsave_ordered_dict(pt);
+
+	for (size_t i = 0; i < m->nparams; i++) {
+		const struct fragment f = zero_fragment(s->zero, i);
+		struct value *at;
+
+		if (!f.numel)
+			continue;
+		at = ptsave_dict(pt);
+		ptsave_set(pt, at, "numel", ptsave_int(pt, (int64_t)f.numel));
+		ptsave_set(pt, at, "start", ptsave_int(pt, (int64_t)f.start));
+		ptsave_set(pt, dict, m->params[i].name,
+			   ptsave_object(pt, "deepspeed.utils.tensor_fragment",
+					 "fragment_address", at));
+	}
+	return list_of(pt, dict);
+}
+
+static struct value *no_paddings(const struct save *s, struct ptsave *pt)
+{
+	struct value *list = ptsave_list(pt);
+
+	for (size_t i = 0; i < s->zero->model->nparams; i++)
+		ptsave_add(pt, list, ptsave_int(pt, 0));
+	return list_of(pt, list);
+}
+
+static struct value *shard_zero12(const struct save *s, struct ptsave *pt)
+{
+	const struct zero *z = s->zero;
+	const uint64_t filled = partition_filled(&z->partition, z->part);
+	struct value *dict = ptsave_dict(pt);
+
+#define SET(key, value) ptsave_set(pt, dict, key, value)
+	add_scale(s, pt, dict);
+	SET("clip_grad", ptsave_float(pt, s->o->config->gradient_clipping));
+	SET(KEY_BASE_OPTIMIZER_STATE, sharded_optimizer(s, pt));
+	SET(KEY_FP32_GROUPS,
+	    list_of(pt, flat(s, pt, z->master, filled, z->local, true)));
+	SET(KEY_ZERO_STAGE, zero_stage(s, pt));
+	SET(KEY_GROUP_PADDINGS,
+	    list_of(pt, ptsave_int(pt, (int64_t)(z->local - filled))));
+	SET("param_alignment_paddings", no_paddings(s, pt));
+	SET(KEY_PARTITION_COUNT, list_of(pt, ptsave_int(pt, z->comm->size)));
+	SET(KEY_DS_VERSION, ptsave_str(pt, NAMES_DS_VERSION));
+	SET(KEY_PARAM_SLICE_MAPPINGS, slice_mappings(s, pt));
+#undef SET
+	return dict;
+}
+
+/* --- a shard of stage 3 ---------------------------------------------------- */
+
+static struct value *shard_zero3(const struct save *s, struct ptsave *pt)
+{
+	const struct zero *z = s->zero;
+	struct value *dict = ptsave_dict(pt);
+
+#define SET(key, value) ptsave_set(pt, dict, key, value)
+	SET(KEY_ZERO_STAGE, zero_stage(s, pt));
+	add_scale(s, pt, dict);
+	SET(KEY_PARTITION_COUNT, ptsave_int(pt, z->comm->size));
+	SET(KEY_OPTIMIZER_STATE_DICT, sharded_optimizer(s, pt));
+	SET(KEY_FP32_FLAT_GROUPS,
+	    list_of(pt, flat(s, pt, z->master, z->local, z->local, true)));
+#undef SET
+	return dict;
+}
+
+int save_shard(const struct save *s, struct save_file *f, struct errmsg *err)
+{
+	const struct zero *z = s->zero;
+	struct ptsave *pt = &f->pt;
+	int rc;
+
+	if (z->stage == 0)
+		return 0;
+	if (asprintf(&f->path, "%s/%szero_pp_rank_%u_mp_rank_00_optim_states.pt",
+		     s->dir, z->backend->dtype == DTYPE_BF16 ? "bf16_" : "",
+		     z->comm->rank) < 0) {
+		f->path = NULL;
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	}
+	rc = ptsave_init(pt, err);
+	if (rc)
+		return rc;
+	f->root = ptsave_dict(pt);
+	ptsave_set(pt, f->root, KEY_OPTIMIZER_STATE_DICT,
+		   z->stage == 3 ? shard_zero3(s, pt) : shard_zero12(s, pt));
+	ptsave_set(pt, f->root, KEY_DS_CONFIG,
+		   dsconfig_value(pt, s->o->config));
+	ptsave_set(pt, f->root, KEY_DS_VERSION,
+		   ptsave_str(pt, NAMES_DS_VERSION));
+	return 0;
+}
+
+/* --- without ZeRO ---------------------------------------------------------- */
+
+/* Elements of parameter i, in its shape, of a buffer of all. */
+static struct value *shaped(const struct save *s, struct ptsave *pt,
+			    const float *all, size_t i)
+{
+	const struct gpt2_param *p = &s->zero->model->params[i];
+	const size_t storage = ptsave_storage(
+		pt, &(struct ptsave_storage){
+			    .dtype = DTYPE_F32,
+			    .numel = p->numel,
+			    .p = all + s->zero->partition.start[i],
+			    .from = s->zero->backend,
+		    });
+
+	return ptsave_tensor(pt, storage, 0, p->shape, p->ndim, false);
+}
+
+static struct value *torch_optimizer(const struct save *s, struct ptsave *pt)
+{
+	const struct zero *z = s->zero;
+	struct value *dict = ptsave_dict(pt), *state = ptsave_dict(pt);
+
+	for (size_t i = 0; i < z->model->nparams; i++)
+		ptsave_set_index(pt, state, (int64_t)i,
+				 adam_state(s, pt, shaped(s, pt, z->exp_avg, i),
+					    shaped(s, pt, z->exp_avg_sq, i)));
+	ptsave_set(pt, dict, "state", state);
+	ptsave_set(pt, dict, KEY_PARAM_GROUPS,
+		   param_groups(s, pt, z->model->nparams));
+	return dict;
+}
+
+struct value *save_whole_optimizer(const struct save *s, struct ptsave *pt)
+{
+	const struct scaler *sc = s->o->scaler;
+	struct value *dict, *masters;
+
+	if (s->zero->backend->dtype == DTYPE_F32)
+		return torch_optimizer(s, pt);
+	dict = ptsave_dict(pt);
+	masters = ptsave_list(pt);
+#define SET(key, value) ptsave_set(pt, dict, key, value)
+	SET("dynamic_loss_scale", ptsave_bool(pt, sc->dynamic));
+	SET("cur_scale", ptsave_float(pt, sc->scale));
+	SET("cur_iter", ptsave_int(pt, sc->iteration));
+	if (sc->dynamic) {
+		SET("last_overflow_iter", ptsave_int(pt, sc->last_overflow));
+		SET("scale_factor", ptsave_float(pt, 2));
+		SET("scale_window", ptsave_int(pt, sc->window));
+	}
+	SET(KEY_OPTIMIZER_STATE_DICT, torch_optimizer(s, pt));
+	for (size_t i = 0; i < s->zero->model->nparams; i++)
+		ptsave_add(pt, masters, shaped(s, pt, s->zero->master, i));
+	SET("fp32_groups", list_of(pt, masters));
+#undef SET
+	return dict;
+}

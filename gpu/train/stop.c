@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Threads that compute must not be interrupted: oneDNN's products run with the
+ * stack pointer in memory of the heap, and a handler's frame there overwrites
+ * what lies below.  Signals wait until somebody asks for them; threads that MPI
+ * had before may take them by the handler, which does no more than note it.
+ */
+#include "gpu/train/stop.h"
+
+#include <signal.h>
+#include <stddef.h>
+#include <time.h>
+
+static volatile sig_atomic_t requested;
+
+static void note(int sig)
+{
+	(void)sig;
+	requested = 1;
+}
+
+static sigset_t requests(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGUSR1);
+	return set;
+}
+
+void stop_on_signals(void)
+{
+	const struct sigaction sa = { .sa_handler = note,
+				      .sa_flags = SA_RESTART };
+	const sigset_t set = requests();
+
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
+	sigaction(SIGTERM, &sa, NULL);
+	sigaction(SIGUSR1, &sa, NULL);
+	signal(SIGXFSZ, SIG_IGN);
+}
+
+bool stop_requested(void)
+{
+	const struct timespec now = { 0 };
+	const sigset_t set = requests();
+
+	while (sigtimedwait(&set, NULL, &now) > 0)
+		requested = 1;
+	return requested;
+}

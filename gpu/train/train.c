@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A run: what it needs, where it begins, and its end. */
+#include "gpu/train/train.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/sys/parallel.h"
+#include "gpu/backend/backend.h"
+#include "gpu/comm/comm.h"
+#include "gpu/config/config.h"
+#include "gpu/comm/devcomm.h"
+#include "gpu/load/load.h"
+#include "gpu/metrics/metrics.h"
+#include "gpu/save/saver.h"
+#include "gpu/data/tokens.h"
+#include "gpu/train/train_impl.h"
+
+/* The part of the data that is kept to validate. */
+#define HELD_OUT 0.1
+
+/* What was read, and what was not there. */
+static void tell_resumed(const struct run *r, const struct load_result *got)
+{
+	double bytes[3] = { (double)got->bytes, (double)got->direct,
+			    (double)got->gds };
+	double took = got->seconds;
+	char gds[64] = "";
+
+	comm_sum_double(r->comm, bytes, 3);
+	comm_max_double(r->comm, &took, 1);
+	if (r->comm->rank != 0)
+		return;
+	if (bytes[2])
+		snprintf(gds, sizeof(gds), ", %.1f MB by GPUDirect Storage",
+			 bytes[2] / 1e6);
+	fprintf(stderr,
+		"uctrain: resumed from %s at step %" PRIu64 ": %.1f MB "
+		"of tensors were read by all ranks, %.1f MB of them straight "
+		"from shards%s, in %.2f s\n",
+		got->path, got->step, bytes[0] / 1e6, bytes[1] / 1e6, gds, took);
+	if (*got->gds_failure.text)
+		fprintf(stderr,
+			"uctrain: read through the host's memory where "
+			"GPUDirect Storage failed: %s\n",
+			got->gds_failure.text);
+	if (!got->has_updates)
+		fprintf(stderr,
+			"uctrain: the optimizer begins anew: there is no step"
+			" of its in the checkpoint\n");
+	if (got->missing)
+		fprintf(stderr,
+			"uctrain: %" PRIu64 " optimizer states begin "
+			"from zero: %s\n",
+			got->missing, got->first.text);
+}
+
+/* The optimizer goes on as the checkpoint's did, whatever flags say. */
+static void tell_optimizer(const struct run *r)
+{
+	const struct optimizer_config *now = &r->zero.optimizer;
+	const struct optimizer_config *asked = &r->config->optimizer;
+
+	if (r->comm->rank != 0 ||
+	    (now->lr == asked->lr && now->beta1 == asked->beta1 &&
+	     now->beta2 == asked->beta2 && now->eps == asked->eps &&
+	     now->weight_decay == asked->weight_decay))
+		return;
+	fprintf(stderr,
+		"uctrain: the optimizer goes on as the checkpoint says, with "
+		"lr %g, betas %g,%g, eps %g, weight decay %g, not as this run's "
+		"configuration does\n",
+		now->lr, now->beta1, now->beta2, now->eps, now->weight_decay);
+}
+
+static int resume(struct run *r, struct errmsg *err)
+{
+	const struct config *c = r->config;
+	const struct load_options o = {
+		.dir = c->resume_dir,
+		.tag = c->checkpoint_tag,
+		.universal = c->universal,
+		.no_optimizer = c->no_load_optimizer_states,
+		.ignore_missing = c->ignore_missing_optim,
+		.scheduled = c->schedule.kind != SCHEDULE_CONSTANT,
+	};
+	struct load_result got;
+	int rc = load_checkpoint(&r->zero, &o, &got, err);
+
+	if (rc)
+		return rc;
+	r->step = r->resumed = got.step;
+	r->skipped = got.skipped;
+	r->words = got.words;
+	if (got.has_scaler && c->scaler.dynamic)
+		r->scaler = got.scaler;
+	tell_resumed(r, &got);
+	tell_optimizer(r);
+	return 0;
+}
+
+/*
+ * Threads for this rank's work: what OMP_NUM_THREADS says, or its share of the
+ * processors.  A rank that mpirun bound to some of them has those to itself.
+ */
+static unsigned threads_of_rank(const struct comm *comm)
+{
+	unsigned width = parallel_width();
+
+	if (getenv("OMP_NUM_THREADS"))
+		return 0;
+	if ((long)width == sysconf(_SC_NPROCESSORS_ONLN))
+		width /= comm->local_size;
+	return width ? width : 1;
+}
+
+static int open_backend(struct run *r, struct errmsg *err)
+{
+	const struct config *c = r->config;
+	const struct backend_cuda_options cuda = {
+		.local_rank = r->comm->local_rank,
+		.tf32 = c->tf32,
+		.no_gds = c->no_gds,
+		.no_cudnn = c->no_cudnn,
+		.deterministic = c->deterministic || c->rank_invariant,
+	};
+
+	if (c->deterministic)
+		devcomm_fix_order();
+	if (c->device == DEVICE_CUDA)
+		return backend_cuda_new(&r->backend, c->dtype, &cuda, err);
+	return backend_cpu_new(&r->backend, c->dtype, threads_of_rank(r->comm),
+			       err);
+}
+
+static int check_held_out(const struct run *r, struct errmsg *err)
+{
+	const uint64_t rows = tokens_valid_rows(r->tokens);
+
+	if (!r->config->valid_interval || rows >= r->config->batch)
+		return 0;
+	return errmsg_set(err, -EINVAL,
+			  "--valid_interval: %s leaves %" PRIu64 " rows for "
+			  "validation, less than a batch of %u",
+			  r->config->data, rows, r->config->batch);
+}
+
+/* Everything that a rank needs and that may fail on it alone. */
+static int open_parts(struct run *r, struct errmsg *err)
+{
+	const struct config *c = r->config;
+	const struct tokens_options t = {
+		.source = c->data,
+		.batch = c->batch,
+		.seq = c->seq_length,
+		.vocab = c->model.vocab_size,
+		.seed = c->seed,
+		.held_out = c->valid_interval ? HELD_OUT : 0,
+	};
+	int rc = gpt2_init(&r->model, &c->model, err);
+
+	if (!rc)
+		rc = open_backend(r, err);
+	if (!rc)
+		rc = network_new(&r->network, &r->model, r->backend,
+				 r->pass_rows, c->seq_length, c->recompute,
+				 err);
+	if (!rc)
+		rc = tokens_open(&r->tokens, &t, err);
+	if (!rc)
+		rc = check_held_out(r, err);
+	if (rc)
+		return rc;
+	r->rows = calloc((size_t)r->pass_rows * c->seq_length,
+			 sizeof(*r->rows));
+	if (!r->rows)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	scaler_init(&r->scaler, &c->scaler);
+	return 0;
+}
+
+/* What ranks do together: cut the state, and fill it in. */
+static int open_state(struct run *r, struct errmsg *err)
+{
+	const struct config *c = r->config;
+	int rc = zero_init(&r->zero, &r->model, r->comm, r->backend,
+			   c->zero_stage, &c->optimizer, err);
+
+	if (rc)
+		return rc;
+	if (c->rank_invariant)
+		rc = zero_sum_exactly(&r->zero, err);
+	if (rc)
+		return rc;
+	r->weights = zero_weights(&r->zero);
+	/* A device's state has to come to the host anyway. */
+	rc = saver_new(&r->saver, &r->zero,
+		       c->async_save || !r->backend->on_host, err);
+	rc = comm_agree(r->comm, rc, err);
+	if (rc)
+		return rc;
+	if (c->resume_dir)
+		return resume(r, err);
+	return zero_init_weights(&r->zero, c->seed, err);
+}
+
+/* What a rank needs of its device, which falls with the stage and with the
+ * number of ranks, and what its micro-batches need, which does not. */
+static void tell_memory(const struct run *r)
+{
+	if (r->comm->rank == 0)
+		fprintf(stderr,
+			"uctrain: %.1f M parameters on %u ranks, ZeRO stage "
+			"%u: each keeps %.1f MiB of training state and %.1f "
+			"MiB of activations\n",
+			(double)r->model.numel / 1e6, r->comm->size,
+			r->zero.stage, (double)r->zero.memory / 1048576,
+			(double)network_memory(r->network) / 1048576);
+}
+
+static int open_metrics(struct run *r, struct errmsg *err)
+{
+	const struct config *c = r->config;
+	const struct metrics_options o = {
+		.log_dir = c->log_dir,
+		.run_name = c->run_name,
+		.first_step = r->step + 1,
+		.last_step = c->steps,
+	};
+	int rc = 0;
+
+	if (r->comm->rank == 0)
+		rc = metrics_open(&r->metrics, &o, err);
+	return comm_agree(r->comm, rc, err);
+}
+
+/* The directory of checkpoints may be a mount that a run is resumed from. */
+static void see_where_to_save(struct run *r)
+{
+	const char *const dir = r->config->checkpoint_dir;
+	struct statvfs st;
+
+	r->saves = dir && !(statvfs(dir, &st) == 0 && st.f_flag & ST_RDONLY);
+	if (dir && !r->saves && r->comm->rank == 0)
+		fprintf(stderr,
+			"uctrain: %s is read-only: nothing will be "
+			"saved\n",
+			dir);
+}
+
+static void run_close(struct run *r)
+{
+	saver_free(r->saver);
+	zero_done(&r->zero);
+	tokens_close(r->tokens);
+	network_free(r->network);
+	if (r->backend)
+		r->backend->ops->destroy(r->backend);
+	gpt2_done(&r->model);
+	free(r->rows);
+}
+
+int train_run(const struct config *c, struct comm *comm, struct errmsg *err)
+{
+	struct run r = {
+		.config = c,
+		.comm = comm,
+		.passes = c->accumulation *
+			  (c->rank_invariant ? c->micro_batch : 1),
+		.pass_rows = c->rank_invariant ? 1 : c->micro_batch,
+	};
+	int rc = comm_agree(comm, open_parts(&r, err), err), end;
+
+	see_where_to_save(&r);
+	if (!rc)
+		rc = open_state(&r, err);
+	if (!rc)
+		tell_memory(&r);
+	if (!rc)
+		rc = open_metrics(&r, err);
+	if (!rc)
+		rc = train_steps(&r, err);
+	end = metrics_close(r.metrics, rc ? NULL : err);
+	run_close(&r);
+	return rc ? rc : comm_agree(comm, end, err);
+}

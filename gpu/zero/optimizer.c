@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Hyperparameters of Adam.  torch.optim.Adam and AdamW, DeepSpeed's FusedAdam
+ * and its CPUAdam compute the same from them, but for rounding:
+ *
+ *     torch      m / bc1 * lr / (sqrt(v) / sqrt(bc2) + eps), after p *= 1 - lr * wd
+ *     FusedAdam  lr * (m / bc1 / (sqrt(v / bc2) + eps) + wd * p)
+ *     CPUAdam    lr / bc1 * m / (sqrt(v) * (1 / sqrt(bc2)) + eps), p -= lr * wd * p before
+ *
+ * with bc1 = 1 - beta1^t and bc2 = 1 - beta2^t.  We round as torch does:
+ * scalars are double, and become float when they meet an element.  Without
+ * decoupled decay all three add wd * p to the gradient.
+ */
+#include "gpu/zero/optimizer.h"
+
+#include <math.h>
+
+struct backend_adam optimizer_adam(const struct optimizer_config *o,
+				   uint64_t step, double lr, double grad_scale)
+{
+	const double t = (double)step;
+	const bool decoupled = o->kind == OPTIMIZER_ADAMW;
+
+	return (struct backend_adam){
+		.beta1 = o->beta1,
+		.beta2 = o->beta2,
+		.eps = (float)o->eps,
+		.grad_scale = (float)grad_scale,
+		.l2 = decoupled ? 0 : (float)o->weight_decay,
+		.decay = decoupled ? (float)(1 - lr * o->weight_decay) : 1,
+		.step_size = (float)(lr / (1 - pow(o->beta1, t))),
+		.denom = (float)sqrt(1 - pow(o->beta2, t)),
+	};
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCTRAIN_OPTIMIZER_H
+#define UCTRAIN_OPTIMIZER_H
+
+#include <stdint.h>
+
+#include "gpu/backend/backend.h"
+#include "gpu/config/config.h"
+
+/*
+ * The numbers of one update.  `step` counts updates from 1; `grad_scale` is
+ * what gradients are multiplied with before use.
+ */
+struct backend_adam optimizer_adam(const struct optimizer_config *o,
+				   uint64_t step, double lr, double grad_scale);
+
+#endif

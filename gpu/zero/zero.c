@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The training state of a rank, and its update.
+ *
+ * Up to stage 2 the parameters lie end to end in buffers of all parts, so that
+ * a rank's part is a stretch of them: what is not cut up in a stage is such a
+ * buffer, what is cut up has only the part.  In stage 0 there is one part,
+ * which everybody has.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "ckpt/base/errmsg.h"
+#include "gpu/model/init_weights.h"
+#include "gpu/zero/optimizer.h"
+#include "gpu/comm/pieces.h"
+#include "gpu/zero/zero_impl.h"
+
+#define WINDOW_ELEMENTS ((size_t)4 << 20) /* of all ranks, on their way */
+
+/* torch and DeepSpeed: keeps a norm of zero from dividing. */
+#define CLIP_EPS 1e-6
+
+void *zero_alloc(struct zero *z, uint64_t n, size_t size, struct errmsg *err)
+{
+	void *p = z->backend->ops->alloc(z->backend, n * size);
+
+	if (p)
+		z->memory += n * size;
+	else
+		errmsg_set(err, -ENOMEM,
+			   "%s: out of memory: %" PRIu64
+			   " bytes are taken and %" PRIu64
+			   " more needed; a higher --zero_stage on more ranks, "
+			   "--recompute or a smaller micro-batch take less",
+			   z->backend->name, z->memory, n * size);
+	return p;
+}
+
+void zero_free(struct zero *z, void *p, uint64_t n, size_t size)
+{
+	if (!p)
+		return;
+	z->backend->ops->free(z->backend, p);
+	z->memory -= n * size;
+}
+
+/* --- beginning and end ----------------------------------------------------- */
+
+static int cut(struct zero *z, struct errmsg *err)
+{
+	const struct gpt2 *m = z->model;
+	uint64_t *numel = malloc(m->nparams * sizeof(*numel));
+	int rc = -ENOMEM;
+
+	if (numel) {
+		for (size_t i = 0; i < m->nparams; i++)
+			numel[i] = m->params[i].numel;
+		rc = z->stage == 3
+			     ? partition_init_zero3(&z->partition, numel,
+						    m->nparams, z->comm->size)
+			     : partition_init_zero12(
+				       &z->partition, numel, NULL, m->nparams,
+				       z->stage ? z->comm->size : 1);
+	}
+	free(numel);
+	if (rc)
+		return errmsg_set(err, rc,
+				  "the model cannot be cut for %u ranks",
+				  z->comm->size);
+	z->part = z->stage ? z->comm->rank : 0;
+	z->local = z->partition.size;
+	return 0;
+}
+
+static int alloc_host(struct zero *z, struct errmsg *err)
+{
+	struct zero_impl *m = z->impl;
+	const unsigned ranks = z->comm->size;
+
+	m->share = WINDOW_ELEMENTS / ranks;
+	if (m->share > z->partition.size * z->partition.ranks)
+		m->share = z->partition.size * z->partition.ranks;
+	if (m->share == 0)
+		m->share = 1;
+	m->units = calloc(z->model->nunits, sizeof(*m->units));
+	m->pieces = calloc(ranks, sizeof(*m->pieces));
+	m->window = calloc(ranks, sizeof(*m->window));
+	m->host = malloc((ranks + 1) * m->share * sizeof(*m->host));
+	if (!m->units || !m->pieces || !m->window || !m->host)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	return 0;
+}
+
+static int alloc_device(struct zero *z, struct errmsg *err)
+{
+	struct zero_impl *m = z->impl;
+	const uint64_t all = z->partition.size * z->partition.ranks;
+
+	m->nweights = z->stage < 3 ? all : z->local;
+	m->ngradient = z->stage < 2 ? all : z->local;
+	if (!(z->master = zero_alloc(z, z->local, sizeof(float), err)) ||
+	    !(z->exp_avg = zero_alloc(z, z->local, sizeof(float), err)) ||
+	    !(z->exp_avg_sq = zero_alloc(z, z->local, sizeof(float), err)) ||
+	    !(m->weights = zero_alloc(z, m->nweights, z->backend->lp_size, err)) ||
+	    !(m->gradient = zero_alloc(z, m->ngradient, sizeof(float), err)) ||
+	    !(m->norm = zero_alloc(z, 1, sizeof(double), err)))
+		return -ENOMEM;
+	m->before = z->backend->ops->event_new(z->backend);
+	m->after = z->backend->ops->event_new(z->backend);
+	m->arrived = z->backend->ops->event_new(z->backend);
+	if (!m->before || !m->after || !m->arrived)
+		return errmsg_set(err, -ENOMEM, "out of memory");
+	return 0;
+}
+
+int zero_init(struct zero *z, const struct gpt2 *model, struct comm *comm,
+	      struct backend *b, unsigned stage,
+	      const struct optimizer_config *optimizer, struct errmsg *err)
+{
+	int rc;
+
+	*z = (struct zero){ .model = model,
+			    .comm = comm,
+			    .backend = b,
+			    .stage = stage,
+			    .optimizer = *optimizer,
+			    .impl = calloc(1, sizeof(*z->impl)) };
+	rc = z->impl ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+	if (!rc)
+		rc = cut(z, err);
+	if (!rc)
+		rc = alloc_host(z, err);
+	if (!rc)
+		rc = alloc_device(z, err);
+	rc = comm_agree(comm, rc, err);
+	if (!rc)
+		rc = devcomm_new(&z->impl->device, comm, b, err);
+	if (rc)
+		zero_done(z);
+	return rc;
+}
+
+static void free_events(struct zero *z)
+{
+	struct backend_event *all[] = { z->impl->before, z->impl->after,
+					z->impl->arrived };
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+		if (all[i])
+			z->backend->ops->event_free(z->backend, all[i]);
+}
+
+void zero_done(struct zero *z)
+{
+	struct zero_impl *m = z->impl;
+
+	if (m) {
+		zero_let_leave(z);
+		free_events(z);
+		devcomm_free(m->device);
+		for (size_t u = 0; m->units && u < z->model->nunits; u++) {
+			const uint64_t n = z->model->units[u].numel;
+
+			zero_free(z, m->units[u].weights, n,
+				  z->backend->lp_size);
+			zero_free(z, m->units[u].gradient, n, sizeof(float));
+		}
+		zero_free(z, z->master, z->local, sizeof(float));
+		zero_free(z, z->exp_avg, z->local, sizeof(float));
+		zero_free(z, z->exp_avg_sq, z->local, sizeof(float));
+		zero_free(z, m->weights, m->nweights, z->backend->lp_size);
+		zero_free(z, m->gradient, m->ngradient, sizeof(float));
+		zero_free(z, m->norm, 1, sizeof(double));
+		free(m->units);
+		free(m->pieces);
+		free(m->window);
+		free(m->host);
+		free(m->exact);
+	}
+	free(m);
+	partition_done(&z->partition);
+	*z = (struct zero){ 0 };
+}
+
+struct fragment zero_fragment(const struct zero *z, size_t i)
+{
+	return partition_fragment(&z->partition, i, z->part);
+}
+
+/* --- weights --------------------------------------------------------------- */
+
+int zero_init_weights(struct zero *z, uint64_t seed, struct errmsg *err)
+{
+	struct zero_impl *m = z->impl;
+
+	for (size_t i = 0; i < z->model->nparams; i++) {
+		const struct fragment f = zero_fragment(z, i);
+
+		for (uint64_t at = 0; at < f.numel; at += m->share) {
+			const size_t n = pieces_within(f.numel, at, m->share);
+
+			initial_weights(z->model, i, seed, f.first + at, n,
+					m->host);
+			z->backend->ops->to_device(
+				z->backend, z->master + f.start + at, m->host,
+				n * sizeof(*m->host));
+		}
+	}
+	return zero_publish(z, err);
+}
+
+const void *zero_model(const struct zero *z, uint64_t *numel)
+{
+	*numel = z->impl->nweights;
+	return z->impl->weights;
+}
+
+/* The part of a buffer of all parts. */
+static uint64_t part_start(const struct zero *z)
+{
+	return z->part * z->local;
+}
+
+/* A device that has failed takes no more part in what others wait for on theirs,
+ * where nobody can tell them; short of memory, it still does. */
+static int check_device(struct zero *z, struct errmsg *err)
+{
+	struct devcomm *const device = z->impl->device;
+	int rc = z->backend->ops->sync(z->backend, err);
+
+	if (!rc && device)
+		rc = devcomm_check(device, err);
+	if (rc && rc != -ENOMEM && device)
+		comm_abort(z->comm, err);
+	return rc;
+}
+
+int zero_publish(struct zero *z, struct errmsg *err)
+{
+	struct zero_impl *m = z->impl;
+	struct backend *b = z->backend;
+	uint8_t *own = m->weights;
+
+	zero_drop_ahead(z);
+	if (z->stage < 3)
+		own += part_start(z) * b->lp_size;
+	b->ops->round(b, own, z->master, z->local);
+	if (z->stage == 1 || z->stage == 2) {
+		for (unsigned r = 0; r < z->comm->size; r++)
+			m->pieces[r] = z->local;
+		zero_gather(z, own, m->weights);
+		zero_join(z);
+	}
+	return comm_agree(z->comm, check_device(z, err), err);
+}
+
+/* --- update ---------------------------------------------------------------- */
+
+void zero_expect_last(struct zero *z)
+{
+	z->impl->last_pass = true;
+}
+
+/* Stage 0: everybody gets the sum of everything. */
+static void sum_gradients(struct zero *z)
+{
+	struct zero_impl *m = z->impl;
+	struct backend *b = z->backend;
+
+	if (m->device) {
+		zero_reduce_all(z, m->gradient, m->ngradient);
+		return;
+	}
+	for (uint64_t at = 0; z->comm->size > 1 && at < m->ngradient;
+	     at += m->share) {
+		const size_t n = pieces_within(m->ngradient, at, m->share);
+
+		b->ops->to_host(b, m->host, m->gradient + at,
+				n * sizeof(*m->host));
+		comm_sum_float(z->comm, m->host, n);
+		b->ops->to_device(b, m->gradient + at, m->host,
+				  n * sizeof(*m->host));
+	}
+}
+
+/* Finish the sums over ranks.  Returns our part of them. */
+static float *reduce(struct zero *z)
+{
+	struct zero_impl *m = z->impl;
+	float *own = m->gradient + (z->stage == 1 ? part_start(z) : 0);
+	const bool summed = m->device && m->last_pass;
+
+	if (m->exact) {
+		zero_exact_sum(z, own);
+		return own;
+	}
+	zero_let_leave(z);
+	if (z->stage == 0 && !summed)
+		sum_gradients(z);
+	if (z->stage == 1 && !summed) {
+		for (unsigned r = 0; r < z->comm->size; r++)
+			m->pieces[r] = z->local;
+		zero_reduce(z, m->gradient, own, false);
+	}
+	zero_join(z);
+	return own;
+}
+
+static double global_norm(struct zero *z, const float *gradient)
+{
+	struct backend *b = z->backend;
+	double sum;
+
+	b->ops->zero(b, z->impl->norm, sizeof(sum));
+	b->ops->sum_squares(b, z->impl->norm, gradient, z->local);
+	b->ops->to_host(b, &sum, z->impl->norm, sizeof(sum));
+	if (z->stage)
+		comm_sum_double(z->comm, &sum, 1);
+	return sqrt(sum);
+}
+
+int zero_update(struct zero *z, struct zero_update *u, struct errmsg *err)
+{
+	struct zero_impl *m = z->impl;
+	struct backend *b = z->backend;
+	float *gradient = reduce(z);
+	double scale = 1 / (u->grad_scale * z->comm->size), clip;
+	int rc = 0;
+
+	u->grad_norm = global_norm(z, gradient) * scale;
+	u->overflow = !isfinite(u->grad_norm);
+	if (!u->overflow) {
+		clip = u->clip > 0 ? (u->grad_norm + CLIP_EPS) / u->clip : 0;
+		if (clip > 1)
+			scale /= clip;
+		z->step++;
+
+		const struct backend_adam adam =
+			optimizer_adam(&z->optimizer, z->step, u->lr, scale);
+
+		b->ops->adam(b, &adam, z->master, z->exp_avg, z->exp_avg_sq,
+			     gradient, z->local);
+		rc = zero_publish(z, err);
+	}
+	b->ops->zero(b, m->gradient, m->ngradient * sizeof(*m->gradient));
+	m->last_pass = false;
+	return rc;
+}

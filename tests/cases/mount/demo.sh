@@ -1,0 +1,15 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The demonstration comes to its end, and what it shows on the way is so.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+require_fuse
+[ -x "$top_builddir/uctrain" ] || skip "the trainer was not built"
+require mpirun
+require unzip
+
+bash "$top_srcdir/tests/demo.sh" "$top_builddir" >"$tmp/out" 2>&1 ||
+	fail "it stopped: $(tail -n 30 "$tmp/out")"
+check "it compares what was mounted" grep -q '^\$ diff -r mnt/' "$tmp/out"
+check "and losses of four ranks and of two" grep -q ' steps, at most .* apart' "$tmp/out"
+finish

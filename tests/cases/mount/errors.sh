@@ -1,0 +1,97 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# What cannot be served fails the mount command, with one line; a shard that
+# changes under the mount is EIO and one line in the log, never other bytes.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+require_fuse
+mnt=$tmp/mnt
+mkdir -p "$mnt"
+
+# refused SOURCE WORDS: not in the foreground, so this is before daemonising.
+refused() {
+	local out
+	if out=$(ucfs "$1" "$mnt" 2>&1); then
+		fail "$1 was mounted"
+		fusermount3 -u "$mnt"
+		return
+	fi
+	[ "$(wc -l <<<"$out")" -eq 1 ] || fail "$1: more than one line: $out"
+	grep -q -e "$2" <<<"$out" || fail "$1: said '$out', not '$2'"
+}
+
+mkdir "$tmp/empty"
+refused "$tmp/empty" "no DeepSpeed checkpoint"
+refused "$tmp/nowhere" "No such file"
+refused /dev/null "Not a directory"
+for digests in "$good"/*.digests; do
+	name=$(basename "$digests" .digests)
+	grep -q '^refuse' "$digests" && refused "$good/$name/$(tag_of "$name")" "$name"
+done
+tag=$good/z1_fp32_dp4/global_step4
+for missing in zero_pp_rank_1_mp_rank_00_optim_states.pt zero_pp_rank_3_mp_rank_00_optim_states.pt \
+	mp_rank_00_model_states.pt; do
+	rm -rf "$tmp/damaged"
+	cp -r "$tag" "$tmp/damaged"
+	rm "$tmp/damaged/$missing"
+	refused "$tmp/damaged" "missing"
+done
+cp "$tag/mp_rank_00_model_states.pt" "$tmp/damaged/"
+truncate -s 4000 "$tmp/damaged/mp_rank_00_model_states.pt"
+cp "$tag"/zero* "$tmp/damaged/"
+refused "$tmp/damaged" "mp_rank_00_model_states.pt: .*truncated"
+# Half of the data is not there, since two ranks wrote to each file.
+refused "$good/sp2_dp2_z3/global_step4" "rank_0_mp_rank_00_optim_states.pt: .*(one, .*sequence parallel"
+check "a bad option is named" grep -q 'crc=no' <(ucfs "$tag" "$mnt" -o crc=no 2>&1)
+check "a missing mount point is named" grep -q "$tmp/no" <(ucfs "$tag" "$tmp/no" 2>&1)
+# Mounting opens one optimizer shard; others that are bad are found when needed.
+rm -rf "$tmp/damaged"
+cp -r "$tag" "$tmp/damaged"
+for f in "$tmp"/damaged/zero_pp_rank_[1-3]*; do
+	echo garbage >"$f"
+done
+if mount_fg "$tmp/damaged"; then
+	check "the parameters are listed" test -d "$mnt/zero/ln_f.bias"
+	check "the model states are served" cmp "$tag/mp_rank_00_model_states.pt" "$mnt/mp_rank_00_model_states.pt"
+	check "their data is an error" grep -q 'Input/output error' <(cat "$mnt"/zero/*/fp32.pt 2>&1 >/dev/null)
+	check "with a line that names the shard" grep -q 'rank_[1-3].*not a file of torch.save' "$tmp/log"
+	unmount
+fi
+
+mkdir "$tmp/run"
+cp -r "$tag" "$tmp/run"
+mkdir "$tmp/run/mnt"
+check "a mount point within the source is refused" grep -q within <(ucfs "$tmp/run" "$tmp/run/mnt" 2>&1)
+
+# damaged WHAT COMMAND WORDS: WHAT happens to rank 1's shard under the mount.
+shard=$tmp/live/zero_pp_rank_1_mp_rank_00_optim_states.pt
+damaged() {
+	rm -rf "$tmp/live"
+	cp -r "$tag" "$tmp/live"
+	mount_fg "$tmp/live" || return
+	if [ "$1" = read ]; then
+		cat "$mnt"/zero/*/*.pt >/dev/null
+	fi
+	exec 9<"$mnt/zero/ln_f.bias/fp32.pt"
+	eval "$2"
+	sleep 0.2
+	for f in "$mnt"/zero/*/exp_avg.pt; do
+		if cat "$f" >"$tmp/out" 2>"$tmp/why"; then
+			cmp -s "$tmp/out" "$tmp/whole/zero/${f#"$mnt"/zero/}" || fail "$2: wrong bytes in $f"
+		else
+			grep -q 'Input/output error' "$tmp/why" || fail "$2: $(cat "$tmp/why")"
+		fi
+	done
+	grep -q -e "rank_1.*$3" "$tmp/log" || fail "$2: logged '$(cat "$tmp/log")', not '$3'"
+	exec 9<&-
+	unmount
+}
+mount_fg "$tag" && cp -r "$mnt" "$tmp/whole" && unmount
+# shellcheck disable=SC2016 # for eval, later
+for before in unread read; do
+	damaged $before 'truncate -s 5000 "$shard"' "was truncated"
+	damaged $before 'cp "$shard" "$shard.new"; mv "$shard.new" "$shard"' "was replaced"
+	damaged $before 'printf x | dd of="$shard" bs=1 seek=3000 conv=notrunc 2>/dev/null' "was written to"
+	damaged $before 'rm "$shard"' "No such file"
+done
+finish

@@ -1,0 +1,83 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# How a mount begins and ends: by hand, by mount(8) and its helpers, in the
+# background; by a signal, by fusermount3.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+require_fuse
+tag=$good/z1_fp32_dp2/global_step4
+mnt=$tmp/mnt
+mkdir -p "$mnt"
+
+check "--help" grep -q 'usage: ucfs SOURCE MOUNTPOINT' <(ucfs --help)
+check "--version" grep -q '^ucfs [0-9]' <(ucfs -V)
+check "no arguments: a usage line" grep -q usage <(ucfs 2>&1)
+
+# Is the server of $mnt gone?
+gone() {
+	for _ in $(seq 100); do
+		pgrep -f "ucfs .*$mnt" >/dev/null || return 0
+		sleep 0.05
+	done
+	return 1
+}
+
+check "mounts in the background, ready at once" ucfs "$tag" "$mnt"
+check "and serves" test -f "$mnt/zero/cube/fp32.pt"
+check "under its name" grep -q "fuse.ucfs ro" <(grep "$mnt" /proc/mounts)
+check "fusermount3 -u" fusermount3 -u "$mnt"
+check "ends the server" gone
+
+for signal in TERM INT; do
+	ucfs "$tag" "$mnt" || fail "mount"
+	pkill -"$signal" -f "ucfs .*$mnt"
+	check "SIG$signal ends the server" gone
+	check "and unmounts" test ! -e "$mnt/zero"
+done
+
+# Whoever has files open is left with errors, and the server with nothing.
+mount_fg "$tag" || finish
+exec 5<"$mnt/zero/cube/fp32.pt" 6<"$mnt/.ucfs/stats"
+kill -TERM "$server"
+check "files are open when it leaves" wait "$server"
+exec 5<&- 6<&-
+server=
+
+# As mount(8) calls its helpers.
+mkdir "$tmp/bin"
+ln -s "$(command -v ucfs)" "$tmp/bin/mount.ucfs"
+check "mount.ucfs SOURCE DIR -n -s -o ..." \
+	"$tmp/bin/mount.ucfs" "$tag" "$mnt" -n -s -o rw,nofail,x-systemd.automount,_netdev,noauto,user,nosuid,nodev,relatime
+check "serves" test -f "$mnt/zero/cube/fp32.pt"
+fusermount3 -u "$mnt"
+check "mount.ucfs -f mounts nothing" "$tmp/bin/mount.ucfs" "$tag" "$mnt" -f -o ro
+check "indeed" test ! -e "$mnt/zero"
+
+if [ "$(id -u)" -ne 0 ] || [ ! -x /sbin/mount.fuse3 ] || ! unshare -m true 2>/dev/null; then
+	echo "note: mount -t not tried: it takes root, mount.fuse3 and a mount namespace"
+else
+	# mount(8) looks for helpers in /sbin and gives them a path of its own:
+	# in a mount namespace of ours, ucfs is installed there.
+	mkdir "$tmp/up"
+	cat >"$tmp/installed.sh" <<-EOF
+	mount -t tmpfs tmpfs "$tmp/up" && mkdir "$tmp/up/u" "$tmp/up/w" || exit 77
+	mount -t overlay overlay -o "lowerdir=/usr/sbin,upperdir=$tmp/up/u,workdir=$tmp/up/w" /usr/sbin || exit 77
+	ln -s "$(command -v ucfs)" /usr/sbin/ucfs && ln -s ucfs /usr/sbin/mount.ucfs || exit 77
+	served() { test -f "$mnt/zero/cube/fp32.pt" && umount "$mnt"; }
+	mount -t fuse.ucfs "$tag" "$mnt" -o ro,allow_other && served || exit 1
+	mount -t ucfs "$tag" "$mnt" && served || exit 2
+	echo "$tag $mnt ucfs ro,noauto,allow_other,nofail 0 0" >"$tmp/fstab"
+	mount -T "$tmp/fstab" "$mnt" && served || exit 3
+	echo "$tag $mnt fuse.ucfs defaults,noauto,x-systemd.automount 0 0" >"$tmp/fstab"
+	mount -T "$tmp/fstab" "$mnt" && served || exit 4
+	EOF
+	unshare -m sh "$tmp/installed.sh"
+	status=$?
+	case $status in
+	0) ;;
+	77) echo "note: mount -t not tried: no overlay here" ;;
+	*) fail "mount -t fuse.ucfs, -t ucfs, fstab: step $status" ;;
+	esac
+	check "the servers are gone" gone
+fi
+finish

@@ -1,0 +1,114 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The mount of a run: tags as they are, a view beside each, latest_universal,
+# tags that appear later, what Hugging Face's Trainer leaves.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+require_fuse
+
+run=$tmp/run
+mkdir "$run"
+cp -r "$good/z1_fp32_dp2/global_step4" "$run/global_step4"
+printf global_step4 >"$run/latest"
+echo '{}' >"$run/config.json"
+mkdir -p "$run/logs/deep"
+echo hello >"$run/logs/deep/a.txt"
+ln -s a.txt "$run/logs/deep/link"
+mnt=$tmp/mnt
+
+mount_fg "$run" || finish
+check "a tag is shown as it is" diff -r "$run/global_step4" "$mnt/global_step4"
+check "other files too" diff -r "$run/logs" "$mnt/logs"
+check "a link stays one" test "$(readlink "$mnt/logs/deep/link")" = a.txt
+check "a view stands beside the tag" test -f "$mnt/global_step4_universal/zero/cube/fp32.pt"
+check "latest_universal names it" test "$(cat "$mnt/latest_universal")" = global_step4_universal
+check "latest_universal ends without a newline" test "$(stat -c %s "$mnt/latest_universal")" = 22
+check "the listing has these names" test "$(ls "$mnt" | tr '\n' ' ')" = \
+	"config.json global_step4 global_step4_fp32 global_step4_hf global_step4_universal latest latest_universal logs "
+
+# Tags that appear while mounted.
+cp -r "$good/z3_fp32_dp2/global_step4" "$run/global_step12"
+printf global_step12 >"$run/latest"
+sleep 1.2
+check "a new tag appears" test -d "$mnt/global_step12"
+check "with its view" test -f "$mnt/global_step12_universal/zero/cube/fp32.pt"
+check "and is listed" grep -q global_step12_universal <(ls "$mnt")
+check "latest_universal follows" test "$(cat "$mnt/latest_universal")" = global_step12_universal
+
+# One that is still being written fails, and works when it is there.
+mkdir "$run/global_step20"
+cp "$good/z1_fp32_dp2/global_step4"/zero_pp_rank_0* "$run/global_step20"
+sleep 1.2
+check "a half-written tag is an error" test ! -e "$mnt/global_step20_universal/zero"
+cp "$good/z1_fp32_dp2/global_step4"/* "$run/global_step20"
+sleep 2.2
+check "until it is complete" test -f "$mnt/global_step20_universal/zero/cube/fp32.pt"
+
+# One whose files do not define the result is an error as a whole.
+cp -r "$good/sp2_dp2_z3/global_step4" "$run/global_step24"
+sleep 1.2
+check "it is an error" grep -q 'Input/output error' <(ls "$mnt/global_step24_universal" 2>&1)
+check "told in one line" test "$(grep -c 'global_step24.*sequence parallel' "$tmp/log")" = 1
+check "its files are there" diff -r "$run/global_step24" "$mnt/global_step24"
+check "and the other tags" test -f "$mnt/global_step4_universal/zero/cube/fp32.pt"
+rm -r "$run/global_step24"
+
+# A conversion from earlier is not hidden.
+mkdir -p "$run/global_step4b_universal"
+cp -r "$good/z1_fp32_dp2/global_step4" "$run/global_step4b"
+echo old >"$run/global_step4b_universal/note"
+sleep 1.2
+check "a real directory wins over a view" test "$(cat "$mnt/global_step4b_universal/note")" = old
+
+# Accelerate calls its tag pytorch_model, Lightning checkpoint.
+cp -r "$good/z1_no_ucinfo_dp2/global_step4" "$run/pytorch_model"
+sleep 1.2
+check "a tag is known by its files, not its name" test -f "$mnt/pytorch_model_universal/zero/cube/fp32.pt"
+rm -r "$run/pytorch_model"
+
+# Where there are no tags, a real latest_universal is a file like others.
+mkdir "$run/converted"
+echo x >"$run/converted/latest_universal"
+check "latest_universal of somebody else is listed" test "$(ls "$mnt/converted")" = latest_universal
+check "and is itself" test "$(cat "$mnt/converted/latest_universal")" = x
+
+# The plan, for people and scripts; not in listings, so that copies are clean.
+check ".ucfs is not listed" test -z "$(ls -A "$mnt" | grep ucfs)"
+check "the plan names its shards" grep -q '"shards":\[' "$mnt/.ucfs/plan/global_step4.json"
+check "its size is known before" test "$(stat -c %s "$mnt/.ucfs/plan/global_step4.json")" = \
+	"$(wc -c <"$mnt/.ucfs/plan/global_step4.json")"
+unmount
+
+# A newest tag that is damaged does not hide the others.
+rm "$run/global_step12"/*rank_1*optim* && printf global_step12 >"$run/latest"
+mount_fg "$run" || finish
+check "the damaged tag is named" grep -q 'global_step12.*missing' "$tmp/log"
+check "others are served" test -f "$mnt/global_step4_universal/zero/cube/fp32.pt"
+check "it is not" test ! -e "$mnt/global_step12_universal/zero"
+unmount
+
+# Hugging Face's Trainer: checkpoint-4/{config.json,global_step4,latest}.
+mount_fg "$good/hf_trainer/checkpoint-4" || finish
+check "a Trainer checkpoint has a view" test -f "$mnt/global_step4_universal/zero/cube/fp32.pt"
+check "beside its own files" test -f "$mnt/config.json"
+unmount
+mount_fg "$good/hf_trainer" || finish
+check "so has its output directory" test -f \
+	"$mnt/checkpoint-4/global_step4_universal/zero/cube/fp32.pt"
+check "and a latest_universal there" test \
+	"$(cat "$mnt/checkpoint-4/latest_universal")" = global_step4_universal
+unmount
+# The converter's flags: given or not, the views are those of a conversion that
+# has them.
+for flag in no_strict:z1_unused_pattern_strict_dp2 inject_missing_state:z1_no_ucinfo_dp2; do
+	name=${flag#*:} flag=${flag%:*}
+	ucckpt convert "--$flag" "$good/$name" "$tmp/$name" >/dev/null 2>&1 || fail "convert --$flag"
+	for options in crc=exact "$flag"; do
+		mount_fg "$good/$name" -o "$options" || continue
+		check "$name, mounted with $options" diff -r "$tmp/$name" "$mnt/global_step4_universal"
+		[ "$flag" = no_strict ] && check "$options: a warning names the pattern" grep -q 'nomatch' "$tmp/log"
+		unmount
+	done
+done
+
+finish

@@ -1,0 +1,68 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# An ordinary user, who mounts through fusermount3: the kernel refuses to pass
+# files through, so that everything is streamed, and nothing else is different.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+nobody=65534
+
+as_nobody() {
+	setpriv --reuid=$nobody --regid=$nobody --clear-groups --inh-caps=-all "$@"
+}
+
+# Root becomes one, in a name space of mounts in which he may open the device.
+case ${1:-} in
+'')
+	if [ "$(id -u)" -eq 0 ]; then
+		require setpriv
+		require unshare
+		[ -c /dev/fuse ] || skip "no /dev/fuse"
+		unshare -m true 2>/dev/null || skip "no mount name spaces for root"
+		unshare -m --propagation slave bash "$0" open_device
+		exit
+	fi
+	;;
+open_device)
+	mknod -m 666 "$tmp/fuse" c 10 229 2>/dev/null || skip "cannot make a device for nobody"
+	mount --bind "$tmp/fuse" /dev/fuse 2>/dev/null || skip "cannot bind a device for nobody"
+	(: <>/dev/fuse) 2>/dev/null || skip "devices below $tmp cannot be opened"
+	as_nobody test -x "$(command -v ucfs)" -a -r "$top_builddir" ||
+		skip "nobody may not enter $top_builddir"
+	as_nobody bash "$0" ordinary
+	exit
+	;;
+esac
+
+require_fuse
+mnt=$tmp/mnt
+mkdir "$tmp/run"
+"$top_builddir/tests/programs/mkrun" "$tmp/run" 2 1100000 || fail "mkrun"
+tag=$tmp/run/global_step1
+check "convert" ucckpt convert "$tag" "$tmp/copy" >"$tmp/convert.log" 2>&1
+
+count() { awk -v name="$1" '$1 == name { print $2 }' "$mnt/.ucfs/stats"; }
+
+for options in noindex noindex,assemble=64M noindex,stream; do
+	mount_fg "$tmp/run" -o "$options" || finish
+	check "$options: the tree" diff -r "$mnt/global_step1_universal" "$tmp/copy"
+	# Readers who meet would otherwise have files assembled.
+	for _ in 1 2 3 4; do
+		diff -r "$mnt/global_step1_universal" "$tmp/copy" &
+		pids+=($!)
+	done
+	for pid in "${pids[@]}"; do
+		check "$options: one of four readers" wait "$pid"
+	done
+	pids=()
+	check "$options: mapped" "$top_builddir/tests/programs/mapload" \
+		"$mnt/global_step1_universal/zero/block.0000.weight/fp32.pt" \
+		"$tmp/copy/zero/block.0000.weight/fp32.pt" </dev/null >/dev/null
+	check "$options: nothing is passed through" \
+		test "$(($(count opens_identical) + $(count opens_assembled)))" -eq 0
+	check "$options: everything is streamed" test "$(count opens_streamed)" -gt 30
+	check "$options: no memory is taken for it" test "$(count memory_bytes)" -eq 0
+	check "$options: no open failed" test "$(count opens_failed)" -eq 0
+	check "$options: and nothing is complained of" test ! -s "$tmp/log"
+	unmount
+done
+finish

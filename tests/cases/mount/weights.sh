@@ -1,0 +1,138 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Weights for Hugging Face out of a mount: the files of zero_to_fp32.py, read in
+# every way, and what from_pretrained wants beside them.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+require_fuse
+mnt=$tmp/mnt
+
+# The `file` lines of a variant: each file of the view has these bytes.
+compare() {
+	local name=$1 variant=$2 view=$3 file bytes digest
+	while read -r _ _ file bytes digest; do
+		check "$name: $variant: $file has its size" test "$(stat -c %s "$view/$file")" = "$bytes"
+		check "$name: $variant: $file" test "$(sha256sum <"$view/$file")" = "$digest  -"
+		check "$name: $variant: $file in pieces" test \
+			"$(dd if="$view/$file" bs=77 2>/dev/null | sha256sum)" = "$digest  -"
+	done < <(grep "^file $variant " "$good/$name.weights")
+}
+
+# With what options which variants of make_weights.py are to be seen.
+for options in crc=exact:hf:fp32 hf_dtype=bf16:hf-bf16:fp32 hf_dtype=fp16:hf-fp16:fp32 \
+	hf_shard_size=0.5KB:hf-split:fp32-split hf_shard_size=0.5kb,hf_dtype=bf16:hf-split-bf16:fp32-split; do
+	IFS=: read -r options hf fp32 <<<"$options"
+	for name in z3_tied_frozen_buffers_dp2 z1_tied_frozen_buffers_dp2 dsuc_gpt2_z3_offload_dp4; do
+		mount_fg "$good/$name" -o "$options" || continue
+		compare "$name" "$hf" "$mnt/global_step4_hf"
+		compare "$name" "$fp32" "$mnt/global_step4_fp32"
+		check "$name: no files but those" test \
+			"$(find "$mnt"/global_step4_hf "$mnt"/global_step4_fp32 -type f | wc -l)" = \
+			"$(grep -c -E "^(file|tensors) ($hf|$fp32) " "$good/$name.weights")"
+		for file in "$mnt"/global_step4_fp32/*.bin; do
+			check "$name: checksums in ${file##*/}" unzip -qt "$file" >/dev/null
+		done
+		unmount
+	done
+done
+
+# Of tensor-parallel ranks, rows are woven; mapped they are the same as read.
+mount_fg "$good/meg_tp2_dp2_z1_bf16" -o hf_dtype=bf16 || finish
+cp "$mnt/global_step4_hf/model.safetensors" "$tmp/copy"
+check "a mapping has the same bytes" timeout 60 "$top_builddir/tests/programs/mapload" \
+	"$mnt/global_step4_hf/model.safetensors" "$tmp/copy" </dev/null >/dev/null
+check "the table says what is converted and what is woven" grep -q ' cast .*zero_pp_rank_.* \| gather ' \
+	<(ucckpt extents "$mnt/global_step4_hf/model.safetensors")
+check "the plan tells files and runs" grep -q '"model.safetensors":{"bytes":.*"gather"' \
+	"$mnt/.ucfs/plan/global_step4_hf.json"
+unmount
+
+# fp32 is where it was: its bytes can be taken from the shards.
+mount_fg "$good/z3_fp32_dp4" || finish
+ucckpt extents "$mnt/global_step4_hf/model.safetensors" >"$tmp/extents"
+check "all but the head are a shard's" test "$(grep -c -v ' source ' "$tmp/extents")" = 1
+check "the checkpoint has these weights" grep -q '^equal: 17 states of 17' \
+	<(ucckpt diff "$good/z3_fp32_dp4/global_step4" "$mnt/global_step4_hf")
+unmount
+
+# What is beside the tag, and wanted; a changed one is not mixed up.
+run=$tmp/run
+mkdir "$run"
+cp -r "$good/z1_fp32_dp2/global_step4" "$run"
+echo '{"model_type": "gpt2"}' >"$run/config.json"
+echo '{}' >"$run/tokenizer.json"
+echo 'print()' >"$run/modeling_own.py"
+echo old >"$run/training_args.bin"
+echo '{}' >"$run/trainer_state.json"
+mkdir "$run/vocab.json"
+mount_fg "$run" || finish
+check "companions and weights, nothing else" test "$(ls "$mnt/global_step4_hf" | tr '\n' ' ')" = \
+	"config.json model.safetensors modeling_own.py tokenizer.json "
+check "a companion is the file itself" cmp "$run/config.json" "$mnt/global_step4_hf/config.json"
+check "weights for PyTorch stand alone" test "$(ls "$mnt/global_step4_fp32")" = pytorch_model.bin
+check "the time is the file's own" test "$(stat -c %Y "$run/config.json")" = \
+	"$(stat -c %Y "$mnt/global_step4_hf/config.json")"
+echo '{"model_type": "llama"}' >"$run/config.json"
+sleep 0.3
+check "a file that was changed is an error" grep -q 'Input/output error' \
+	<(cat "$mnt/global_step4_hf/config.json" 2>&1)
+check "which is told" grep -q 'run/config.json' "$tmp/log"
+unmount
+echo '{"model_type": "gpt2"}' >"$run/global_step4/config.json"
+mount_fg "$run" || finish
+check "the tag's own goes first" cmp "$run/global_step4/config.json" "$mnt/global_step4_hf/config.json"
+check "with those beside it" cmp "$run/tokenizer.json" "$mnt/global_step4_hf/tokenizer.json"
+check "each once" test "$(ls "$mnt/global_step4_hf" | tr '\n' ' ')" = \
+	"config.json model.safetensors modeling_own.py tokenizer.json "
+unmount
+
+# Real directories of these names are not hidden.
+mkdir "$run/global_step4_hf"
+echo mine >"$run/global_step4_hf/note"
+mount_fg "$run" || finish
+check "a real directory wins over a view" test "$(cat "$mnt/global_step4_hf/note")" = mine
+check "it is listed once" test "$(ls "$mnt" | grep -c '^global_step4_hf$')" = 1
+check "the other view is there" test -f "$mnt/global_step4_fp32/pytorch_model.bin"
+unmount
+
+# Of a tag alone, the view that is asked for.
+rm -r "$run/global_step4_hf"
+for view in universal hf fp32; do
+	ucckpt convert --to $view "$run/global_step4" "$tmp/$view" >/dev/null || fail "convert $view"
+	mount_fg "$run/global_step4" -o view=$view || continue
+	check "view=$view is all there is" diff -r "$tmp/$view" "$mnt"
+	plan=$mnt/.ucfs/plan/global_step4
+	[ $view = universal ] || plan+=_$view
+	check "view=$view has its plan" test -s "$plan.json"
+	unmount
+done
+mount_fg "$run/global_step4" || finish
+check "without, the universal one" diff -r "$tmp/universal" "$mnt"
+unmount
+for source in "$run" "$good/hfdir_bin"; do
+	ucfs "$source" "$mnt" -f -o view=hf 2>"$tmp/said"
+	check "of what is no tag it is refused" test $? = 1
+	check "which is told" grep -q "^ucfs: $source: -o view is for" "$tmp/said"
+done
+
+# A tag of which nothing can be shown.
+mount_fg "$good/hf_trainer" || finish
+mkdir -p "$tmp/none"
+check "a tag below" test -f "$mnt/checkpoint-4/global_step4_hf/config.json"
+unmount
+cp -r "$good/sp2_dp2_z3/global_step4" "$run/global_step8"
+mount_fg "$run" || finish
+check "a damaged tag has no weights" grep -q 'Input/output error' <(ls "$mnt/global_step8_fp32" 2>&1)
+check "and the log says why" grep -q 'global_step8.*sequence parallel' "$tmp/log"
+unmount
+
+# Options that are none.
+mkdir -p "$tmp/mnt"
+for wrong in hf_dtype=int8 hf_dtype= hf_shard_size=5 hf_shard_size=400B hf_shard_size=-1GB hf_shard_size=0GB \
+	view=bf16 view=; do
+	ucfs "$run" "$tmp/mnt" -f -o "$wrong" 2>"$tmp/said"
+	check "$wrong is refused" test $? = 1
+	check "$wrong is told" grep -q "^ucfs: ${wrong}:" "$tmp/said"
+done
+
+finish

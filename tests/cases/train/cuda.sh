@@ -1,0 +1,85 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs on the CPU and on CUDA learn alike, and each resumes what the other has
+# saved.  Where there is no GPU, CUDA is emulated.
+# shellcheck source=tests/cases/train/train_lib.sh
+. "$(dirname "$0")/train_lib.sh"
+require_train
+
+flags=("${tiny[@]}" --train_batch_size 2 --train_micro_batch_size_per_gpu 1)
+find_cuda
+steps=4
+[ "${cuda[0]}" != uctrain ] || steps=100
+
+on_cuda() {
+	local rank=("${cuda[@]}")
+
+	train "$@" --device cuda
+}
+
+half=$((steps / 2))
+for dtype in fp32 bf16; do
+	f=("${flags[@]}" --dtype "$dtype")
+	train 1 "cpu-$dtype" "${f[@]}" --steps "$steps" \
+		--checkpoint_dir "$tmp/cpu-$dtype" --checkpoint_interval "$half"
+	on_cuda 1 "cuda-$dtype" "${f[@]}" --steps "$steps" \
+		--checkpoint_dir "$tmp/cuda-$dtype" --checkpoint_interval "$half"
+	check "$dtype: CUDA's checkpoint is whole" ucckpt check --data "$tmp/cuda-$dtype/global_step$half"
+	train 1 "cpu-resumed-$dtype" "${f[@]}" --steps "$steps" \
+		--resume="$tmp/cuda-$dtype" --checkpoint_tag "global_step$half"
+	on_cuda 1 "cuda-resumed-$dtype" "${f[@]}" --steps "$steps" --recompute \
+		--resume="$tmp/cpu-$dtype" --checkpoint_tag "global_step$half"
+done
+
+# Several ranks, more than the emulation has devices: they talk through the
+# host, as two do there that have one each.  What three save on CUDA, two go on from on the CPU.
+several=("${tiny[@]}" --train_batch_size 6 --train_micro_batch_size_per_gpu 1)
+train 1 one "${several[@]}" --steps 4
+for stage in 1 2 3; do
+	on_cuda 3 "three-z$stage" "${several[@]}" --zero_stage "$stage" --steps 4 \
+		--checkpoint_dir "$tmp/three-z$stage" --checkpoint_interval 2
+	check "stage $stage on three ranks" within 1e-4 "$(apart one "three-z$stage" 1)"
+	ucckpt convert "$tmp/three-z$stage/global_step2" "$tmp/three-z$stage/tree" >/dev/null ||
+		fail "convert stage $stage"
+	train 2 "two-z$stage" "${several[@]}" --zero_stage "$stage" --steps 4 \
+		--resume="$tmp/three-z$stage/tree" --universal_checkpoint
+	check "stage $stage goes on with two on the CPU" within 1e-4 "$(apart one "two-z$stage" 3)"
+done
+
+# The same bits on any number of ranks.
+same=("${several[@]}" --rank_invariant --steps 4)
+on_cuda 1 same1 "${same[@]}"
+on_cuda 3 same3 "${same[@]}" --zero_stage 3
+check "rank-invariant: one and three ranks" within 0 "$(apart same1 same3 1)"
+on_cuda 2 same2 "${same[@]}" --zero_stage 2
+check "rank-invariant: one and two ranks" within 0 "$(apart same1 same2 1)"
+
+# Attention by cuDNN, if it is there, and by our kernels: for as many positions
+# as cuDNN is asked for.
+wide=(--dtype bf16 --n_positions 64 --seq_length 64 --steps 4)
+train 1 wide-cpu "${flags[@]}" "${wide[@]}"
+for attention in "" --no_cudnn --deterministic; do
+	on_cuda 1 "wide$attention" "${flags[@]}" "${wide[@]}" $attention
+	check "attention ${attention:-by default}" within 0.1 "$(apart wide-cpu "wide$attention" 1)"
+done
+on_cuda 1 wide-again "${flags[@]}" "${wide[@]}" --deterministic
+check "attention --deterministic, again" within 0 "$(apart wide--deterministic wide-again 1)"
+
+# What only a GPU has.
+if [ "${cuda[0]}" = uctrain ] && command -v compute-sanitizer >/dev/null; then
+	check "compute-sanitizer" compute-sanitizer --error-exitcode 9 uctrain \
+		"${flags[@]}" --device cuda --steps 2 --log_dir "$tmp/logs" >/dev/null
+else
+	echo "compute-sanitizer: not here, or no GPU"
+fi
+
+# Losses begin at 5.5: 2 % of them.
+check "fp32: the curves are one" within 1e-4 "$(apart cpu-fp32 cuda-fp32 1)"
+check "bf16: the curves stay together" within 0.1 "$(apart cpu-bf16 cuda-bf16 1)"
+for dtype in fp32:1e-4 bf16:0.1; do
+	check "$dtype: the CPU goes on from CUDA's" \
+		within "${dtype#*:}" "$(apart "cpu-${dtype%:*}" "cpu-resumed-${dtype%:*}" $((half + 1)))"
+	check "$dtype: CUDA goes on from the CPU's" \
+		within "${dtype#*:}" "$(apart "cuda-${dtype%:*}" "cuda-resumed-${dtype%:*}" $((half + 1)))"
+done
+finish

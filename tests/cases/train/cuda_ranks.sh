@@ -1,0 +1,17 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# What is promised of ranks on the CPU holds on CUDA: resuming on as many and on
+# others, accumulation, the same bits on any number of them.
+# shellcheck source=tests/cases/train/train_lib.sh
+. "$(dirname "$0")/train_lib.sh"
+export TRAIN_DEVICE=cuda
+require_train
+require_fuse
+if emulated && [ -z "${UCFS_CUDA_EMULATED-}" ]; then
+	skip "no GPU; UCFS_CUDA_EMULATED=1 takes an emulated one, and ten minutes"
+fi
+
+for what in resume accumulate reshape invariant; do
+	check "$what" bash "$(dirname "$0")/$what.sh"
+done
+finish

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+# What the cases share that train without a network (ranks_checkpoint.c), on top
+# of lib.sh.  Ranks take longer to start than to do that, so that one start has
+# many runs:
+#
+#   later N NAME KEY=VALUE...     a run on N ranks, which waits for
+#   start          which starts all that wait
+#   said NAME      what it said
+#   state NAME     its state in the end
+#   same "what" WANT NAME      is it this one?
+#   did NAME       has it done all that it was to do?
+#   refused "what" PATTERN NAME   did it fail, and say PATTERN?
+
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+# shellcheck source=tests/cases/mpi.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../mpi.sh"
+require_mpi
+
+program=$top_builddir/tests/programs/ranks_checkpoint
+[ -x "$program" ] || skip "the trainer was not built"
+
+later() {
+	local n=$1 words=("name=$2" "${@:3}")
+	printf '%s\n' ${waiting[n]+--} "${words[@]}" >>"$tmp/waiting.$n"
+	waiting[n]=yes
+}
+
+start() {
+	local n words
+	for n in "${!waiting[@]}"; do
+		mapfile -t words <"$tmp/waiting.$n"
+		rm "$tmp/waiting.$n"
+		on_ranks "$n" "$program" "${words[@]}" >>"$tmp/said" 2>"$tmp/words" ||
+			fail "$n ranks: $(tail -n 30 "$tmp/words")"
+	done
+	waiting=()
+}
+waiting=()
+
+said() {
+	sed -n "s|^$1: ||p" "$tmp/said"
+}
+
+state() {
+	said "$1" | grep '^step '
+}
+
+same() {
+	local got
+	got=$(state "$3")
+	if [ -z "$got" ] || [ "$got" != "$2" ]; then
+		fail "$1: $(said "$3"), not $2"
+	fi
+}
+
+did() {
+	[ "$(said "$1" | tail -n 1)" = done ] || fail "$1: $(said "$1")"
+}
+
+refused() {
+	said "$3" | grep -q -e "^failed: .*$2" || fail "$1: $(said "$3")"
+}

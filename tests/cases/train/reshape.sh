@@ -1,0 +1,50 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# What four ranks saved, one, two and three continue from the mount, in the
+# same stage or another, with as much accumulation as the batch then needs.
+# shellcheck source=tests/cases/train/train_lib.sh
+. "$(dirname "$0")/train_lib.sh"
+require_train
+require_fuse
+
+# A text, not the same random rows again and again: a model that learns those by
+# heart becomes so sensitive that PyTorch, too, goes apart by a last bit's doing.
+flags=("${tiny[@]}" --n_embd 16 --seq_length 16 --lr 1e-3 --data "$top_srcdir/LICENSE" --train_batch_size 24
+	--train_micro_batch_size_per_gpu 2)
+
+long 100 10
+
+# Saved in stage | resumed in stage | on ranks
+plan="1 1 2
+1 1 1
+1 1 3
+1 2 1
+1 3 2
+2 1 3
+2 2 2
+2 3 1
+3 1 2
+3 2 3
+3 3 2
+3 3 1
+3 3 3"
+
+for saved in 1 2 3; do
+	run=$tmp/run$saved
+	train 4 "base$saved" "${flags[@]}" --zero_stage "$saved" --steps $((10 + steps)) \
+		--checkpoint_dir "$run" --checkpoint_interval 10
+	mount_fg "$run" || finish
+	while read -r from stage ranks; do
+		[ "$from" = "$saved" ] || continue
+		name=z${from}_to_z${stage}_on_$ranks
+		train "$ranks" "$name" "${flags[@]}" --zero_stage "$stage" \
+			--steps $((10 + steps)) --resume --universal_checkpoint \
+			--checkpoint_dir "$tmp/mnt" \
+			--checkpoint_tag global_step10_universal
+		d=$(apart "base$saved" "$name" 11)
+		echo "$name: $d apart"
+		check "$name: $steps steps" within 2e-5 "$d"
+	done <<<"$plan"
+	unmount
+done
+finish

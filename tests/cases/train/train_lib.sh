@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+# What the cases of the trainer share, on top of lib.sh.
+#
+#   train N NAME FLAG...   runs uctrain on N ranks as run NAME; its words are in
+#                          $tmp/NAME.log, its figures in $tmp/logs/NAME
+#   losses NAME            "step loss" per line
+#   apart A B FIRST        the largest difference of two runs' losses over the
+#                          steps from FIRST that both have; "none" if there are
+#                          no such steps
+#   within LIMIT NUMBER    is it a number, and at most LIMIT?
+#   long MANY FEW          sets $steps to MANY, or to FEW under sanitizers and on
+#                          an emulated GPU
+#   find_cuda              sets $cuda to what runs with --device cuda: uctrain
+#                          where there is a GPU, else one that emulates it
+#
+# With TRAIN_DEVICE=cuda a case's runs are on that.
+
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+
+# shellcheck source=tests/cases/mpi.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../mpi.sh"
+
+require_train() {
+	command -v uctrain >/dev/null || skip "uctrain was not built"
+	require_mpi
+	if [ "${TRAIN_DEVICE-}" = cuda ]; then
+		find_cuda
+		rank=("${cuda[@]}")
+		device=(--device cuda)
+	fi
+}
+
+find_cuda() {
+	local said
+
+	if said=$(uctrain "${tiny[@]}" --train_batch_size 1 --device cuda --steps 1 --log_dir "$tmp/probe" 2>&1); then
+		cuda=(uctrain)
+	elif [ -x "$top_builddir/tests/programs/uctrain_emulated" ]; then
+		cuda=("$top_builddir/tests/programs/uctrain_emulated")
+	else
+		skip "no GPU ($(tail -n 1 <<<"$said")), and nothing that emulates one"
+	fi
+}
+
+emulated() { [ "${rank[0]}" != uctrain ]; }
+
+# A model that trains in milliseconds and still has everything.
+# shellcheck disable=SC2034 # read by the cases
+tiny=(--n_layer 2 --n_head 2 --n_embd 32 --vocab_size 256 --n_positions 32
+	--seq_length 32 --lr 5e-3 --weight_decay 0.01 --gradient_clipping 1
+	--optimizer AdamW --seed 42)
+
+# Sanitizers see in a few steps what there is to see, since all are alike; what
+# many steps come to is shown without them.
+long() {
+	steps=$1
+	[ "${sanitize:-no}" = no ] && ! emulated && return
+	steps=$2
+	echo "$2 steps instead of $1"
+}
+
+# What each rank runs, and its first flags.
+rank=(uctrain)
+device=()
+
+try_train() {
+	local n=$1 name=$2
+	shift 2
+	on_ranks "$n" "${rank[@]}" ${device[@]+"${device[@]}"} --run_name "$name" --log_dir "$tmp/logs" \
+		"$@" >"$tmp/$name.log" 2>&1
+}
+
+train() {
+	try_train "$@" || fail "uctrain ${*:2} on $1 ranks: $(tail -n 5 "$tmp/$2.log")"
+}
+
+losses() {
+	awk -F, 'NR > 1 && $2 != "" { print $1, $2 }' "$tmp/logs/$1"/*.csv
+}
+
+apart() {
+	awk -v first="$3" '
+	FNR == NR { a[$1] = $2; next }
+	$1 >= first && $1 in a {
+		d = $2 - a[$1]
+		if (d < 0)
+			d = -d
+		if (d > max || !n)
+			max = d
+		n++
+	}
+	END { print n ? max : "none" }' <(losses "$1") <(losses "$2")
+}
+
+within() {
+	awk -v limit="$1" -v x="$2" \
+		'BEGIN { exit !(x ~ /^[0-9.e+-]+$/ && x + 0 <= limit + 0) }'
+}

@@ -1,0 +1,128 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# ucplot reads what uctrain and others log, and writes tables and a picture.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+require gnuplot
+events=${top_srcdir:?}/tests/events
+cd "$tmp" || exit 1
+
+# plots ARGUMENT...: must work, and say nothing.
+plots() {
+	ucplot "$@" >said 2>&1 || fail "ucplot $*: $(cat said)"
+	check "ucplot $*: says nothing" test ! -s said
+}
+
+# refuses STATUS REGEX ARGUMENT...: must fail with one line.
+refuses() {
+	local want=$1 says=$2
+	shift 2
+	ucplot "$@" >said 2>&1
+	check "ucplot $*: exit status" test $? = "$want"
+	check "ucplot $*: one line" test "$(wc -l <said)" = 1
+	grep -q -e "^ucplot: .*$says" said || fail "ucplot $*: $(cat said)"
+}
+
+# table FILE LINE...: is exactly this.
+table() {
+	local file=$1
+	shift
+	printf '%s\n' "$@" | cmp -s - "$file" || fail "$file is $(cat "$file")"
+}
+
+picture() {
+	check "$1 is a PNG" test "$(head -c 8 "$1" | od -An -tx1 | tr -d ' \n')" = 89504e470d0a1a0a
+}
+
+# --- what is read
+
+run=gpt2_tp1_pp1_dp4_sp1
+mkdir -p "runs/$run"
+printf '%s\n' step,loss,lr,valid_loss 1,5.25,0.1, 2,4.5,0.1,4.75 3,nan,0.1, >"runs/$run/metrics.csv"
+plots "runs/$run" -o own
+table "own-$run.csv" step,loss,valid_loss 1,5.25, 2,4.5,4.75 3,nan,
+picture own.png
+
+plots "$events/simple" "$events/tensor" -o tb
+table tb-simple.csv step,loss,valid_loss 1,5, 2,4.5,5.5 3,4, 4,3.5,4.5
+table tb-tensor.csv step,loss,valid_loss 1,5, 2,4.5,5.5
+picture tb.png
+plots "$events/tensor/events.out.tfevents.1.host" --csv -o file
+table file-tensor.csv step,loss,valid_loss 1,5, 2,4.5,5.5
+check "--csv alone: no picture" test ! -e file.png
+
+printf 'Wall time,Step,Value\r\n1.5,10,3\r\n1.6,20,2.5\r\n' >board.csv
+printf '%s\n' '"epoch","step","train_loss","eval_loss"' '0,1,7,' '0,2,6,"6.5"' '0,1,5,' >other.csv
+plots board.csv other.csv -o csv
+table csv-board.csv step,loss,valid_loss 10,3, 20,2.5,
+table csv-other.csv step,loss,valid_loss 1,5,
+
+plots "runs/$run" --tag train/lr --csv -o lr
+table lr-$run.csv step,lr 1,0.1 2,0.1 3,0.1
+plots "$events/simple" --tag valid/loss --png -o valid
+picture valid.png
+check "--png alone: no table" test ! -e valid-simple.csv
+
+# --- names
+
+# shellcheck disable=SC2016 # not to be expanded is the point
+for name in "it's" '$(touch gotcha)' '`touch gotcha`' 'a"b\' '-o' '%s{Times}@x_1' $'a\nb'; do
+	mkdir -p "odd/$name"
+	cp "runs/$run/metrics.csv" "odd/$name/"
+done
+plots odd/* -o odd
+picture odd.png
+check "a table for each" test "$(find . -name 'odd-*.csv' -print0 | tr -dc '\0' | wc -c)" = 7
+check "nothing was executed" test ! -e gotcha
+
+# The same name twice.
+mkdir -p again
+cp -r "runs/$run" again/
+plots "runs/$run" "again/$run" -o twice
+cmp -s "twice-$run.csv" "twice-$run-2.csv" || fail "no second table of the same name"
+
+# --- damage
+
+mkdir cut bad
+head -c -5 "$events/simple/events.out.tfevents.1.host" >cut/events.out.tfevents.1
+ucplot cut --csv -o cut >said 2>&1 || fail "cut: $(cat said)"
+check "a cut event file is told" grep -q '^ucplot: cut/.*: ends within the record' said
+table cut-cut.csv step,loss,valid_loss 1,5, 2,4.5,5.5 3,9, 4,9,10
+sed 's/valid/vapid/' "$events/tensor/events.out.tfevents.1.host" >bad/events.out.tfevents.1
+ucplot bad --csv -o bad >said 2>&1 || fail "bad: $(cat said)"
+check "a damaged event file is told" grep -q 'record at byte .*wrong checksum' said
+table bad-bad.csv step,loss,valid_loss 1,5,
+
+mkdir empty
+refuses 1 'empty: has neither metrics.csv nor event files' empty
+refuses 1 'none: No such file' none
+refuses 1 'runs.*: has neither' runs
+: >void.csv
+refuses 1 'void.csv: is empty' void.csv
+echo loss,accuracy >nostep.csv
+refuses 1 'nostep.csv: its first line names no column "step"' nostep.csv
+printf '%s\n' step,loss 1,5 2,many >word.csv
+refuses 1 "word.csv: line 3: 'many' is no number" word.csv
+printf '%s\n' step,loss one,5 >nonumber.csv
+refuses 1 'nonumber.csv: line 2: has no number as its step' nonumber.csv
+refuses 1 'has nothing of train/accuracy' "$events/simple" --tag train/accuracy
+refuses 1 'nowhere/x-tensor.csv: cannot create' "$events/tensor" -o nowhere/x
+refuses 1 'nowhere/x.png.tmp: cannot create' "$events/tensor" -o nowhere/x --png
+
+# --- usage
+
+refuses 2 'no RUN'
+refuses 2 '--frob: no such option' --frob x
+refuses 2 '--tag: needs a value' x --tag
+check "--help" grep -q '^usage: ucplot' <(ucplot --help)
+check "--version" grep -q '^ucplot [0-9]' <(ucplot --version)
+
+# Without gnuplot, tables are made all the same.
+ucplot=$(command -v ucplot)
+mkdir nothing
+PATH=$tmp/nothing "$ucplot" "$events/tensor" -o bare >said 2>&1
+check "no gnuplot: exit status" test $? = 1
+check "no gnuplot: is told" grep -q '^ucplot: gnuplot.*not installed' said
+check "no gnuplot: no picture" test ! -e bare.png -a ! -e bare.png.tmp
+table bare-tensor.csv step,loss,valid_loss 1,5, 2,4.5,5.5
+finish

@@ -1,0 +1,41 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Ranks and ZeRO: whatever the stage and however many ranks, the same
+# gradients make the same model (ranks_zero.c).
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+# shellcheck source=tests/cases/mpi.sh
+. "$(dirname "$0")/../mpi.sh"
+require_mpi
+
+program=$top_builddir/tests/programs/ranks_zero
+[ -x "$program" ] || skip "the trainer was not built"
+
+check "without mpirun" "$program" >"$tmp/0"
+check "all stages were tried" test "$(wc -l <"$tmp/0")" -eq 4
+check "and agree" test "$(sed 's/.*: //' "$tmp/0" | sort -u | wc -l)" -eq 1
+for n in 1 2 3 4; do
+	check "on $n ranks" on_ranks "$n" "$program" >"$tmp/$n"
+	check "on $n ranks as without mpirun" cmp "$tmp/0" "$tmp/$n"
+done
+
+# Nor does it matter whether the host can touch the device's memory.
+check "apart" "$program" apart >"$tmp/apart"
+for n in 1 2 3 4; do
+	check "apart, on $n ranks" on_ranks "$n" "$program" apart >"$tmp/apart$n"
+	check "apart, on $n ranks as without mpirun" cmp "$tmp/apart" "$tmp/apart$n"
+done
+
+# Nor whether ranks talk through the host or straight (NCCL's part is played by
+# MPI): sums of these gradients are exact in any order.
+program=$top_builddir/tests/programs/ranks_nccl
+for n in 1 2 3 4; do
+	check "straight, on $n ranks" on_ranks "$n" "$program" own >"$tmp/own$n"
+	check "straight, on $n ranks as without mpirun" cmp "$tmp/apart" "$tmp/own$n"
+done
+
+# Where one cannot begin, the others do not wait for it.
+NCCL_EMULATED_BROKEN=1 TRAIN_SECONDS=60 on_ranks 3 "$program" own >"$tmp/broken" 2>&1
+check "all end where one cannot begin" test "$?" -eq 1
+check "who cannot is told" grep -q '^uctrain: rank 1: ncclCommInitRank' "$tmp/broken"
+finish

@@ -1,0 +1,269 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# ucckpt check finds everything that is wrong with a checkpoint, tensors
+# included, and nothing with those of DeepSpeed.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+
+# run_check STATUS ARGUMENT...: the report goes to $tmp/said.
+run_check() {
+	local want=$1 status
+	shift
+	ucckpt check "$@" >"$tmp/said" 2>"$tmp/errors"
+	status=$?
+	check "check $*: exit status: $(cat "$tmp/said")" test $status = "$want"
+	check "check $*: nothing on stderr" test ! -s "$tmp/errors"
+}
+
+# says REGEX...: each is a line of the report, but for blanks.
+says() {
+	local line
+	for line; do
+		tr -s ' \t' ' ' <"$tmp/said" | grep -q -x -e " \?$line" ||
+			fail "no line '$line' in: $(cat "$tmp/said")"
+	done
+}
+
+problems() {
+	check "$1 problems: $(cat "$tmp/said")" \
+		test "$(grep -c '^problem: ' "$tmp/said")" = "$1"
+}
+
+# damaged CASE: a copy to be damaged, in $tmp/damaged.
+damaged() {
+	rm -rf "$tmp/damaged"
+	cp -r "$good/$1/global_step4" "$tmp/damaged"
+	cd "$tmp/damaged" || exit 1
+}
+
+# All that can be served is whole.
+n=0
+for digests in "$good"/*.digests; do
+	name=$(basename "$digests" .digests)
+	grep -q '^hugging-face' "$digests" && continue
+	grep -q '^refuse' "$digests" && continue
+	run_check 0 --data "$good/$name/$(tag_of "$name")"
+	says "the checkpoint is whole"
+	problems 0
+	n=$((n + 1))
+done
+check "checkpoints were looked at" test $n -gt 50
+
+run_check 0 "$good/z1_fp32_dp2"
+says "checkpoint $good/z1_fp32_dp2/global_step4 (named by latest)" "files 3 of ranks, .*" \
+	"parameters 17, in 70 files of the universal tree" \
+	"the checkpoint is whole; tensors were not read (--data)"
+run_check 0 --json --data "$good/meg_tp2_dp2_z1_fp32"
+says "{" '"data": true,' '"whole": true,' '"files": 6,' '"replicas": [1-9][0-9]*,' \
+	'"notes": \[\],' '"warnings": \[.*' '"problems": \[\]' "}"
+run_check 1 --json "$good/moe_ep2_dp2_z0"
+says '"whole": false,' '"problems": \[".*without ZeRO.*"\]'
+
+# A byte of a tensor: only its checksum tells, of the file and the member.
+for what in zero_pp_rank_1_mp_rank_00_optim_states.pt:data/1 mp_rank_00_model_states.pt:data/0; do
+	shard=${what%:*} member=${what#*:}
+	damaged z1_fp32_dp2
+	flip "$shard" $(($(start_of "$shard" "$member") + 4))
+	run_check 0 .
+	problems 0
+	run_check 1 --data .
+	says "problem: .*/$shard: member $member: is damaged: the CRC-32 .*"
+	problems 1
+done
+
+# Files of experts that a mount does not open: each has its own expert, whole.
+damaged moe_ep2_dp2_z1
+cp layer_0_expert_3_mp_rank_00_model_states.pt layer_0_expert_2_mp_rank_00_model_states.pt
+truncate -s 2000 layer_0_expert_1_mp_rank_00_model_states.pt
+run_check 1 .
+says "problem: .*/layer_0_expert_1_mp_rank_00_model_states.pt: .*truncated.*" \
+	"problem: .*/layer_0_expert_2_mp_rank_00_model_states.pt: has no .*experts.2.*"
+damaged moe_ep2_dp2_z2_frozen
+cp layer_0_expert_3_mp_rank_00_model_states.pt layer_0_expert_2_mp_rank_00_model_states.pt
+run_check 1 .
+says "problem: .*/layer_0_expert_2_mp_rank_00_model_states.pt: has a .*experts.3.*, which is none of expert 2"
+
+# A rank of ZeRO-3 says which experts it has.
+damaged autoep2_dp4_z3_bf16
+cp zero_pp_rank_2_mp_rank_00_model_states.pt zero_pp_rank_3_mp_rank_00_model_states.pt
+run_check 1 .
+says "problem: .*_rank_3_.*: is of expert-parallel rank 0 .*, but data-parallel rank 3 is rank 1 of 2"
+problems 1
+
+# The container without zip has no sums: its bytes are read, and that is told.
+run_check 0 --data "$good/legacy_z3_fp32_dp2/global_step4"
+says "note: .*/zero_pp_rank_0_mp_rank_00_model_states.pt: no checksums in it.*"
+damaged legacy_z3_fp32_dp2
+truncate -s -1 zero_pp_rank_1_mp_rank_00_optim_states.pt
+run_check 1 .
+says "problem: .*/zero_pp_rank_1_mp_rank_00_optim_states.pt: .*"
+problems 1
+
+# Files of tensors that were on NVMe: one is lost, one cut, one of another size.
+run_check 0 --data "$good/z3_nvme_dp2/global_step4"
+problems 0
+damaged z3_nvme_dp2
+cd offloaded_tensors || exit 1
+rm rank00/1_3.tensor.swp
+truncate -s 1000 rank01/exp_avg-1_3.tensor.swp
+cd ..
+run_check 1 .
+says "problem: .*/offloaded_tensors/rank00/1_3.tensor.swp: is missing: .*" \
+	"problem: .*/rank01/exp_avg-1_3.tensor.swp: has 1000 bytes, but .* take 2048"
+problems 2
+damaged z3_nvme_dp2
+truncate -s 3072 offloaded_tensors/rank00/exp_avg_sq-1_3.tensor.swp
+run_check 1 .
+says "problem: .*/rank00/exp_avg_sq-1_3.tensor.swp: has 3072 bytes, but .*"
+problems 1
+
+# Of a pipeline layer, which no mount serves.
+damaged pp2_dp2_z1_bf16
+for layer in layer_*; do break; done
+flip "$layer" "$(start_of "$layer" data/0)"
+run_check 1 --data .
+says "problem: .*/$layer: member data/0: is damaged: .*"
+problems 1
+
+damaged pp2_tp2_dp2_z1_bf16
+rm layer_02-model_01-model_states.pt
+truncate -s 700 layer_03-model_00-model_states.pt
+run_check 1 .
+says "problem: .*/layer_03-model_00-model_states.pt: .*" \
+	"problem: .*: the file of layer 2, tensor-parallel rank 1, is missing"
+problems 2
+damaged old0.14.4_pp2_dp2_z1_bf16_tied
+rm layer_03-model_states.pt
+run_check 1 .
+says "problem: .*: the file of layer 3, tensor-parallel rank 0, is missing"
+problems 1
+
+# A replica of a layer norm that is not what the other rank has: its sum is
+# wrong too, unless there is none.
+damaged meg_tp2_dp2_z1_fp32
+shard=zero_pp_rank_0_mp_rank_01_optim_states.pt
+start=$(start_of $shard data/1)
+replica="problem: .*: parameter language_model.embedding.position_embeddings.weight:"
+replica+=" exp_avg is not the same on tensor-parallel ranks 0 and 1, from element 2 on"
+replica+=" (zero_pp_rank_0_mp_rank_00_optim_states.pt at [0-9]*, $shard at $((start + 392)))"
+flip $shard $((start + 4 * 98 + 1))
+flip $shard $((start + 4 * 99 + 1))
+run_check 0 .
+run_check 1 --data .
+says "problem: .*/$shard: member data/1: is damaged: .*" "$replica"
+problems 2
+LC_ALL=C grep -obUaF $'PK\x01\x02' $shard | cut -d: -f1 >"$tmp/headers"
+while read -r at; do
+	dd if=/dev/zero of=$shard bs=1 seek=$((at + 16)) count=4 conv=notrunc status=none
+done <"$tmp/headers"
+run_check 1 --data .
+says "note: .*/$shard: no checksums in it.*" "$replica"
+problems 1
+
+# Of the embedding that two pipeline stages share.
+damaged pp2_dp2_z1_bf16_tied
+run_check 0 --data .
+says "replicas [1-9][0-9]* pairs of slices compared"
+for shard in zero_pp_rank_*_mp_rank_01_optim_states.pt bf16_zero_pp_rank_*_mp_rank_01_optim_states.pt; do
+	[ -f "$shard" ] && dd if=/dev/zero of="$shard" bs=1 count=200 conv=notrunc \
+		seek="$(start_of "$shard" data/1)" status=none
+done
+run_check 1 --data .
+says "problem: .*: parameter .*: [a-z0-9_]* is not the same on pipeline stages 0 and 1, .*"
+
+# Of a piece that an affine map places on all ranks: the second's, the last's.
+for rank in 01 03; do
+	damaged autotp4_llama_kv2_z1_dp1
+	run_check 0 --data .
+	says "replicas [1-9][0-9]* pairs of slices compared"
+	shard=zero_pp_rank_0_mp_rank_${rank}_optim_states.pt
+	flip "$shard" $(($(start_of "$shard" data/1) + 4 * 5 + 1))
+	run_check 1 --data .
+	says "problem: .*/$shard: member data/1: is damaged: .*" \
+		"problem: .*: parameter model.embed_tokens.weight: exp_avg is not the same on tensor-parallel ranks 0 and ${rank#0}, from element 5 on"
+	problems 2
+done
+
+# Everything that is missing or torn, each once.
+damaged z1_fp32_dp4
+rm zero_pp_rank_1_mp_rank_00_optim_states.pt
+truncate -s -100 zero_pp_rank_2_mp_rank_00_optim_states.pt
+run_check 1 --data .
+says "problem: .*data-parallel rank 1.* missing.*" \
+	"problem: .*/zero_pp_rank_1_mp_rank_00_optim_states.pt: missing" \
+	"problem: .*/zero_pp_rank_2_mp_rank_00_optim_states.pt: .*"
+problems 3
+damaged z1_fp32_dp4
+rm zero_pp_rank_3_mp_rank_00_optim_states.pt
+run_check 1 .
+says "problem: .*dp_world_size 4.*"
+
+# The first ranks of both tensor-parallel ranks; the others are still read.
+damaged meg_tp2_dp2_z1_fp32
+for shard in zero_pp_rank_0_mp_rank_0[01]_optim_states.pt zero_pp_rank_1_mp_rank_01_optim_states.pt; do
+	truncate -s -100 "$shard"
+done
+run_check 1 --data .
+says "problem: .*/zero_pp_rank_0_mp_rank_00_optim_states.pt: .*" \
+	"problem: .*/zero_pp_rank_0_mp_rank_01_optim_states.pt: .*" \
+	"problem: .*/zero_pp_rank_1_mp_rank_01_optim_states.pt: .*"
+problems 3
+
+# A member's header that is not where the directory says.
+damaged z1_fp32_dp2
+shard=zero_pp_rank_0_mp_rank_00_optim_states.pt
+flip $shard "$(LC_ALL=C grep -obUaE '[a-z0-9_]+/version' $shard | head -n 1 | cut -d: -f1)"
+run_check 1 .
+says "problem: .*/$shard: no local header of member version at .*"
+problems 1
+
+# Steps: a shard's, in its optimizer's step (the bytes of the first storage,
+# a float32 4, become 2), and that of a tensor-parallel rank alone.
+for shard in zero_pp_rank_1_mp_rank_00_optim_states.pt zero_pp_rank_[01]_mp_rank_01_optim_states.pt; do
+	damaged meg_tp2_dp2_z1_fp32
+	for f in $shard; do
+		printf '\0\0\0\100' |
+			dd of="$f" bs=1 seek="$(start_of "$f" data/0)" conv=notrunc status=none
+	done
+	run_check 1 .
+	says "problem: .* differ in step of group 0: not of one step?"
+done
+
+# The global step of a model-states file (a one-byte integer, 4).
+damaged meg_tp2_dp2_z1_fp32
+LC_ALL=C grep -obUa $'global_steps[^K]*K\x04' mp_rank_01_model_states.pt | head -n 1 >"$tmp/step"
+at=$(cut -d: -f1 "$tmp/step")
+flip mp_rank_01_model_states.pt $((at + $(cut -d: -f2- "$tmp/step" | wc -c) - 2))
+run_check 1 .
+says "problem: .*/mp_rank_01_model_states.pt: is of global step 5, mp_rank_00_model_states.pt of 4: not one checkpoint"
+problems 1
+
+# A shard of another run.
+damaged z3_fp32_dp2
+cp "$good/z3_fp32_dp3/global_step4/zero_pp_rank_1_mp_rank_00_optim_states.pt" .
+run_check 1 .
+says "problem: .*/zero_pp_rank_1_mp_rank_00_optim_states.pt: .*"
+problems 1
+
+# Model states of another version.
+damaged old0.16.9_z3_dp2
+cp "$good/z3_fp32_dp2/global_step4/zero_pp_rank_1_mp_rank_00_model_states.pt" .
+run_check 1 .
+says "problem: .*/zero_pp_rank_1_mp_rank_00_model_states.pt: was written by DeepSpeed 0.19.8, .* by 0.16.9: not one checkpoint"
+problems 1
+
+cd "$tmp" || exit 1
+ucckpt check >/dev/null 2>"$tmp/errors"
+check "no directory: exit status 2" test $? = 2
+check "no directory: usage" grep -q '^ucckpt: check: expected one DIRECTORY' "$tmp/errors"
+ucckpt check --dat=1 "$good" >/dev/null 2>"$tmp/errors"
+check "an option's value: exit status 2" test $? = 2
+ucckpt check "$tmp/none" >/dev/null 2>"$tmp/errors"
+check "a directory that is none: exit status 1" test $? = 1
+mkdir "$tmp/empty"
+run_check 1 "$tmp/empty"
+says "problem: .*no DeepSpeed checkpoint here"
+ucckpt check "$good/z1_fp32_dp2" >/dev/full 2>"$tmp/errors"
+check "output that cannot be written: exit status 1" test $? = 1
+check "--help" grep -q '^usage: ucckpt check' <(ucckpt check --help)
+finish

@@ -1,0 +1,207 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# ucckpt convert writes what the converter writes, byte for byte, and takes
+# its options.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+
+# convert ARGUMENT...: its words go to $tmp/said.
+convert() {
+	ucckpt convert "$@" >"$tmp/said" 2>&1
+}
+
+for digests in "$good"/*.digests; do
+	name=$(basename "$digests" .digests)
+	grep -q '^file ' "$digests" || continue
+	out=$tmp/$name/global_step4_universal
+	options=()
+	[[ $name == *unused_pattern* ]] && options=(--no_strict)
+	convert "${options[@]}" "$good/$name/$(tag_of "$name")" "$out" || {
+		fail "$name: $(cat "$tmp/said")"
+		continue
+	}
+	cd "$out" || exit 1
+	sed -n 's/^file \(.*\) [0-9]* \([0-9a-f]*\)$/\2  \1/p' "$digests" >"$tmp/sums"
+	sed -n 's/^file \(.*\) \([0-9]*\) [0-9a-f]*$/\2 \1/p' "$digests" >"$tmp/sizes"
+	check "$name: the converter's bytes" sha256sum --quiet -c "$tmp/sums"
+	check "$name: and sizes" test -z \
+		"$(comm -23 <(sort "$tmp/sizes") <(find . -type f -printf '%s %P\n' | sort))"
+	if grep -q '^complete$' "$digests"; then
+		check "$name: no other files" cmp <(find . -type f -printf '%P\n' | sort) \
+			<(sed -n -e 's/^exists //p' -e 's/^file \(.*\) [0-9]* [0-9a-f]*$/\1/p' "$digests" | sort)
+	fi
+	check "$name: latest_universal, without a newline" \
+		cmp ../latest_universal <(printf global_step4_universal)
+	check "$name: nothing else beside it" test "$(find .. -mindepth 1 -maxdepth 1 | wc -l)" = 2
+	cd "$tmp" || exit 1
+	rm -rf "${tmp:?}/$name"
+done
+
+# Weights: the files of zero_to_fp32.py, with what options as which variants of
+# good/NAME.weights.
+while read -r variant options; do
+	for name in dsuc_gpt2_z3_offload_dp4 z1_tied_frozen_buffers_dp2 z3_tied_frozen_buffers_dp2; do
+		out=$tmp/$name/weights
+		# shellcheck disable=SC2086 # several words
+		convert $options "$good/$name/$(tag_of "$name")" "$out" || {
+			fail "$name $variant: $(cat "$tmp/said")"
+			continue
+		}
+		grep "^file $variant " "$good/$name.weights" |
+			sed "s|.* \(.*\) [0-9]* \([0-9a-f]*\)$|\2  $out/\1|" >"$tmp/sums"
+		[ ! -s "$tmp/sums" ] || check "$name: $variant" sha256sum --quiet -c "$tmp/sums"
+		check "$name: $variant: no other files" test "$(find "$out" -type f | wc -l)" = \
+			"$(grep -c -E "^(file|tensors) $variant " "$good/$name.weights")"
+		check "$name: $variant: no latest_universal" test "$(ls "$tmp/$name")" = weights
+		rm -rf "${tmp:?}/$name"
+	done
+done <<END
+hf --to hf
+hf --to=hf --dtype fp32 --shard-size 5GB
+hf-bf16 --to hf --dtype=bf16
+hf-fp16 --to hf --dtype=fp16
+hf-split --to hf --shard-size=0.5KB
+hf-split-bf16 --to hf --shard-size 0.5kb --dtype bf16
+fp32 --to fp32
+fp32-split --to fp32 --shard-size 0.5KB
+END
+for to in "hf --shard-size 1KB" fp32; do
+	for name in meg_tp2_dp2_z1_fp32 z1_fp32_dp2 z3_fp32_dp4; do
+		# shellcheck disable=SC2086 # several words
+		check "$name --to $to" convert --to $to "$good/$name" "$tmp/weights"
+		check "$name --to $to: its weights" ucckpt diff "$good/$name" "$tmp/weights" >"$tmp/diff"
+		rm -r "$tmp/weights"
+	done
+done
+mkdir "$tmp/model"
+cp -r "$good/z1_fp32_dp2/global_step4" "$tmp/model"
+echo '{"model_type": "gpt2"}' >"$tmp/model/config.json"
+touch -d '2001-02-03 04:05:06' "$tmp/model/config.json"
+check "from a run with a configuration" convert --to hf "$tmp/model" "$tmp/weights"
+check "which goes along" cmp "$tmp/model/config.json" "$tmp/weights/config.json"
+check "with its time" test "$(stat -c %Y "$tmp/model/config.json")" = "$(stat -c %Y "$tmp/weights/config.json")"
+rm -r "$tmp/weights"
+
+# What a mount warns of.
+check "ranks took turns" convert "$good/z2_round_robin_dp3" "$tmp/v"
+check "which is told" grep -q '^ucckpt: warning: round_robin_gradients was on' "$tmp/said"
+rm -r "$tmp/v"
+
+tag=$good/z1_fp32_dp2/global_step4
+run=$good/z1_fp32_dp2
+rm "$tmp/latest_universal"
+digest=$(convert "$tag" "$tmp/u" && cd "$tmp/u" && find . -type f -exec sha256sum {} + | sort)
+
+# same WHAT: $tmp/v is the same tree; it is removed.
+same() {
+	check "$1" test "$digest" = \
+		"$(cd "$tmp/v" && find . -type f -exec sha256sum {} + | sort)"
+	rm -rf "$tmp/v"
+}
+
+check "the converter's options" convert --input_folder "$tag" --output_folder="$tmp/v" \
+	--num_extract_workers 4 --num_merge_workers 2 --inject_missing_state --no_strict
+same "the same tree"
+check "--keep_temp_folder is accepted" convert "$tag" "$tmp/v" --keep_temp_folder
+check "and explained" grep -q 'nothing to keep' "$tmp/said"
+same "one writer or many"
+check "slashes at the end" convert "$tag/" "$tmp/v//"
+check "are not part of the name" cmp "$tmp/latest_universal" <(printf v)
+same "nor of the tree"
+check "a run directory" convert "$run" "$tmp/v"
+check "means its newest tag" grep -q "converting $run/global_step4" "$tmp/said"
+same "which is converted"
+cp -r "$run" "$tmp/run"
+mkdir "$tmp/v"
+check "an empty directory gives way" convert "$tag" "$tmp/v"
+same "to the tree"
+mkdir "$tmp/elsewhere"
+ln -s elsewhere "$tmp/v"
+check "so does one behind a link" convert "$tag" "$tmp/v"
+check "which stays one" test -L "$tmp/v"
+check "latest_universal is beside the link" cmp "$tmp/latest_universal" <(printf v)
+same "and leads to the tree"
+rm -rf "$tmp/elsewhere"
+check "missing parents are made" convert "$tag" "$tmp/a/b/c"
+check "latest_universal is in the last" cmp "$tmp/a/b/latest_universal" <(printf c)
+cd "$tmp" || exit 1
+check "a name without a directory" convert "$tag" v
+same "is one here"
+
+# Modes and times of what is copied; those of what is made follow the umask.
+cp -r "$tag" "$tmp/modes"
+chmod 640 "$tmp/modes/mp_rank_00_model_states.pt"
+touch -d '2001-02-03 04:05:06.789' "$tmp/modes/mp_rank_00_model_states.pt"
+(umask 027 && convert "$tmp/modes" "$tmp/v") || fail "convert with another umask"
+check "copies keep mode and time" test "$(stat -c '%a %y' "$tmp/modes/mp_rank_00_model_states.pt")" = \
+	"$(stat -c '%a %y' "$tmp/v/mp_rank_00_model_states.pt")"
+check "files by the umask" test "$(stat -c %a "$tmp/v/zero/cube/fp32.pt")" = 640
+check "directories by the umask" test "$(stat -c '%a %n' "$tmp/v" "$tmp/v/zero/cube" | cut -d' ' -f1 | uniq)" = 750
+check "latest_universal by the umask" test "$(stat -c %a "$tmp/latest_universal")" = 640
+rm -rf "$tmp/v"
+
+# Checksums left out: the files differ, their sizes do not.
+check "--crc=zero" convert --crc=zero "$tag" "$tmp/v"
+check "changes tensors' files" test "$(cmp "$tmp/u/zero/cube/fp32.pt" "$tmp/v/zero/cube/fp32.pt" | wc -l)" = 1
+check "not their sizes" cmp <(cd "$tmp/u" && find . -type f -printf '%P %s\n' | sort) \
+	<(cd "$tmp/v" && find . -type f -printf '%P %s\n' | sort)
+if command -v unzip >/dev/null; then
+	check "with them, unzip finds each right" unzip -tqq "$tmp/u/zero/cube/fp32.pt"
+fi
+rm -rf "$tmp/v"
+
+# bytes_read ARGUMENT...: by ucckpt.  A shell's figure has what its children
+# read, once they are gone.
+bytes_read() {
+	bash -c 'ucckpt "$@" >/dev/null 2>&1 || echo failed; sed -n "s/^rchar: //p" "/proc/$$/io"' - "$@"
+}
+
+# DeepSpeed gives lm_head.weight, which is tied, the whole storage of the model
+# states, which are copied besides; with ZeRO-3 optimizer_state.pt is rank 0's
+# shard once more.  What telling about a checkpoint reads, headers and pickles, is
+# read twice.
+if [ -r /proc/self/io ]; then
+	for gpt2 in gpt2_z1_fp32_dp4 gpt2_z2_bf16_dp4 gpt2_z3_fp32_dp4; do
+		run=$good/curves/$gpt2/global_step10
+		most=$(($(cat "$run"/* | wc -c) + $(bytes_read info "$run")))
+		check "$gpt2: what two files have is read once" test \
+			"$(bytes_read convert "$run" "$tmp/v")" -lt $most
+		rm -r "$tmp/v"
+		check "$gpt2: what has two names, too" test \
+			"$(bytes_read convert --dialect any "$run" "$tmp/v")" -lt $most
+		rm -r "$tmp/v"
+	done
+fi
+
+# usage WORDS ARGUMENT...
+usage() {
+	local words=$1
+	shift
+	convert "$@"
+	check "$*: exit status 2" test $? = 2
+	check "$*: says '$words'" grep -q -e "^ucckpt: convert: .*$words" "$tmp/said"
+}
+usage "expected INPUT and OUTPUT"
+usage "expected INPUT and OUTPUT" "$tag"
+usage "one argument too many" "$tag" "$tmp/v" more
+usage "unknown option --frobnicate" --frobnicate "$tag" "$tmp/v"
+usage "unknown option -x" -x "$tag" "$tmp/v"
+usage "needs a value" --input_folder
+usage "takes no value" --no_strict=1 "$tag" "$tmp/v"
+usage "no number of workers" --num_merge_workers 0 "$tag" "$tmp/v"
+usage "no number of workers" --num_extract_workers -3 "$tag" "$tmp/v"
+usage "not 'none'" --crc none "$tag" "$tmp/v"
+usage "not 'pt'" --to pt "$tag" "$tmp/v"
+usage "not 'int8'" --to hf --dtype int8 "$tag" "$tmp/v"
+usage "'5 apples' is no size" --to hf --shard-size '5 apples' "$tag" "$tmp/v"
+usage "--dtype needs --to hf" --dtype bf16 "$tag" "$tmp/v"
+usage "--dtype needs --to hf" --dtype bf16 --to fp32 "$tag" "$tmp/v"
+usage "--shard-size needs --to hf or --to fp32" --shard-size 1GB "$tag" "$tmp/v"
+usage "--dialect is of universal checkpoints" --to hf --dialect any "$tag" "$tmp/v"
+check "--help" grep -q '^usage: ucckpt convert' <(ucckpt convert --help)
+check "ucckpt --help" grep -q '^usage: ucckpt COMMAND' <(ucckpt --help)
+check "ucckpt --version" grep -q '^ucckpt [0-9]' <(ucckpt --version)
+ucckpt frobnicate 2>/dev/null
+check "an unknown command: exit status 2" test $? = 2
+check "nothing was written meanwhile" test ! -e "$tmp/v"
+finish

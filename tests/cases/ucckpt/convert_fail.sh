@@ -1,0 +1,122 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# When ucckpt convert fails, it says why in one line and leaves nothing.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+
+tag=$good/z1_fp32_dp2/global_step4
+dir=$tmp/dir
+mkdir "$dir"
+
+# nothing_left WHAT
+nothing_left() {
+	check "$1: nothing is left" test -z "$(ls -A "$dir")"
+	rm -rf "$dir"
+	mkdir "$dir"
+}
+
+# fails WHAT WORDS COMMAND...
+fails() {
+	local what=$1 words=$2 rc
+	shift 2
+	"$@" >"$tmp/out" 2>"$tmp/said"
+	rc=$?
+	check "$what: exit status 1" test $rc = 1
+	check "$what: one line" test "$(wc -l <"$tmp/said")" = 1
+	check "$what: '$words'" grep -q -e "^ucckpt: .*$words" "$tmp/said"
+	check "$what: nothing on stdout" test ! -s "$tmp/out"
+}
+
+fails "weights of weights" "hfdir_types: weights are all that it has" \
+	ucckpt convert --to hf "$good/hfdir_types" "$dir/v"
+nothing_left "weights of weights"
+
+# Output that is there already stays as it is.
+mkdir "$dir/v"
+echo mine >"$dir/v/file"
+fails "a full directory" "$dir/v: exists and is not empty" ucckpt convert "$tag" "$dir/v"
+check "is left alone" test "$(ls "$dir") $(cat "$dir/v/file")" = "v mine"
+rm -r "$dir/v"
+echo mine >"$dir/v"
+fails "a file" "$dir/v: exists" ucckpt convert "$tag" "$dir/v"
+check "is left alone too" test "$(ls "$dir") $(cat "$dir/v")" = "v mine"
+rm "$dir/v"
+ln -s nowhere "$dir/v"
+fails "a link to nowhere" "$dir/v: cannot follow" ucckpt convert "$tag" "$dir/v"
+rm "$dir/v"
+fails "." "no name" ucckpt convert "$tag" "$dir/."
+fails "/" "no name" ucckpt convert "$tag" /
+nothing_left "no name"
+
+# Input that cannot be converted.
+fails "no checkpoint" "no DeepSpeed checkpoint" ucckpt convert "$dir" "$dir/v"
+fails "no directory" "$tmp/none: cannot open" ucckpt convert "$tmp/none" "$dir/v"
+for name in z0_fp32_dp2 sp2_dp2_z3; do
+	fails "$name" "$name" ucckpt convert "$good/$name/global_step4" "$dir/a/b"
+	nothing_left "$name"
+done
+cp -r "$tag" "$tmp/cut"
+truncate -s -1000 "$tmp/cut/zero_pp_rank_1_mp_rank_00_optim_states.pt"
+fails "a shard cut short" "zero_pp_rank_1_mp_rank_00_optim_states.pt: .*" \
+	ucckpt convert "$tmp/cut" "$dir/a/b"
+nothing_left "a shard cut short"
+
+# Patterns that match nothing: before anything is written, unless allowed.
+strict=$good/z1_unused_pattern_strict_dp2/global_step4
+ucckpt convert "$strict" "$dir/v" 2>"$tmp/said"
+check "an unused pattern: exit status 1" test $? = 1
+check "an unused pattern is named" grep -q 'matches no parameter: nomatch' "$tmp/said"
+nothing_left "an unused pattern"
+check "--no_strict accepts it" ucckpt convert --no_strict "$strict" "$dir/v" >"$tmp/out" 2>"$tmp/said"
+check "with a warning" grep -q 'warning: .*nomatch' "$tmp/said"
+check "and converts" test -f "$dir/v/zero/cube/fp32.pt"
+rm -r "$dir"
+mkdir "$dir"
+
+# No space: a limit on the size of files, then a full file system.
+# shellcheck disable=SC2317 # called by fails
+limited() {
+	(ulimit -f 4 && exec "$@")
+}
+fails "a file size limit" "$dir/a/b/.*: cannot write: File too large" \
+	limited ucckpt convert "$tag" "$dir/a/b"
+nothing_left "a file size limit"
+if [ "$(id -u)" = 0 ] && mount -t tmpfs -o size=64k none "$dir" 2>/dev/null; then
+	fails "a full file system" "$dir/v/.*: No space left on device" \
+		ucckpt convert "$tag" "$dir/v"
+	check "a full file system: nothing is left" test -z "$(ls -A "$dir")"
+	rm -rf "${dir:?}"/*
+	fails "a mount point" "is a mount point" ucckpt convert "$tag" "$dir"
+	umount "$dir"
+	nothing_left "a mount point"
+else
+	echo "not root: a full file system was not tried"
+fi
+if [ "$(id -u)" != 0 ]; then
+	chmod a-w "$dir"
+	fails "no permission" "Permission denied" ucckpt convert "$tag" "$dir/v"
+	chmod u+w "$dir"
+	nothing_left "no permission"
+fi
+
+# Interrupted half way: a model-states file that nobody parses, long enough
+# to be caught in the middle of, and without blocks of its own.
+cp -r "$good/z3_fp32_dp2/global_step4" "$tmp/long"
+truncate -s 2G "$tmp/long/zero_pp_rank_1_mp_rank_00_model_states.pt"
+for signal in TERM INT HUP; do
+	# A script's background jobs ignore SIGINT.
+	env --default-signal=INT ucckpt convert "$tmp/long" "$dir/a/b" >"$tmp/out" 2>"$tmp/said" &
+	pid=$!
+	for _ in $(seq 200); do
+		[ -z "$(find "$dir" -name 'zero_pp_rank_1*' -size +0)" ] || break
+		sleep 0.02
+	done
+	check "SIG$signal: it was at work" test -n "$(find "$dir" -name '*.tmp-*')"
+	check "SIG$signal: not under the final name" test ! -e "$dir/a/b"
+	kill -"$signal" $pid
+	wait $pid
+	check "SIG$signal: exit status 1" test $? = 1
+	check "SIG$signal: one line" test "$(grep -c '^ucckpt: .*interrupted' "$tmp/said")" = 1
+	nothing_left "SIG$signal"
+done
+finish

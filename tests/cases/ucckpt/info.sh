@@ -1,0 +1,159 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# ucckpt info tells what a checkpoint is, and everything that is wrong with it.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+
+# info STATUS ARGUMENT...: the report goes to $tmp/said.
+info() {
+	local want=$1
+	shift
+	ucckpt info "$@" >"$tmp/said" 2>"$tmp/errors"
+	check "info $*: exit status" test $? = "$want"
+	check "info $*: nothing on stderr" test ! -s "$tmp/errors"
+}
+
+# says REGEX...: each is a line of the report, but for blanks.
+says() {
+	local line
+	for line; do
+		tr -s ' \t' ' ' <"$tmp/said" | grep -q -x -e " \?$line" ||
+			fail "no line '$line' in: $(cat "$tmp/said")"
+	done
+}
+
+problems() {
+	check "$1 problems" test "$(grep -c '^problem: ' "$tmp/said")" = "$1"
+}
+
+info 0 "$good/z1_fp32_dp2/global_step4"
+says "checkpoint $good/z1_fp32_dp2/global_step4" "written by DeepSpeed 0.19.8" \
+	"ZeRO stage 1" "ranks 2 data-parallel, 1 tensor-parallel, 1 pipeline stages" "global step 4" \
+	"master weights float32" "module float32" \
+	"parameters 17 of the optimizer, 486 elements" \
+	"group 0 17 parameters, float32; step 4 (float32 tensor), exp_avg float32, exp_avg_sq float32" \
+	"universal tree 70 files, .*" "cube 2x3x5 0 30" "one 1 0 1" "no problems found"
+problems 0
+
+info 0 --json "$good/z1_fp32_dp2"
+says '"chosen": "latest",' '"stage": 1,' '"dp_degree": 2,' '"mp_degree": 1,' \
+	'"ds_version": "0.19.8",' '"global_step": 4,' '"module_dtype": "float32",' \
+	'"master_dtype": "float32",' '"name": "exp_avg_sq",' '"value": 4' \
+	'"name": "cube",' '"shape": \[2, 3, 5\],' '"whole": true,' '"problems": \[\]'
+
+info 0 "$good/z3_bf16_dp2"
+says "checkpoint $good/z3_bf16_dp2/global_step4 (named by latest)" "ZeRO stage 3" \
+	"module bfloat16" "master weights float32"
+info 0 --json "$good/z3_subgroup_dp2/"
+says '"stage": 3,' '"whole": true,' '"group": 2,\?'
+
+# Buffers, frozen parameters; wrong slice mappings; patterns without a match.
+info 0 "$good/z1_tied_frozen_buffers_dp2"
+says ".* more in the module (frozen, tied, buffers), .* elements" ".* module .*"
+info 0 "$good/z1_round_robin_dp3"
+says "warning: .*round_robin_gradients.*"
+info 0 "$good/z1_unused_pattern_strict_dp2"
+says "warning: .*matches no parameter: nomatch.*"
+
+# Experts: who has them, and what DeepSpeed's loader makes of native ones.
+info 0 "$good/moe2_ep2_dp4_z1"
+says "experts 4 in each of 2 MoE layers, shared by 2 ranks" "warning: moe.0.*only with ep_size 1"
+info 0 "$good/moe_ep1_dp2_z2_bf16"
+says "experts 4 in each of 1 MoE layers, shared by 1 ranks"
+check "one rank's experts need no warning" test "$(grep -c '^warning: ' "$tmp/said")" = 0
+info 0 --json "$good/autoep2_dp2_z3"
+says '"experts": 4,' '"ep_size": 2,' '"autoep": true'
+
+# Which tag of a run.
+run=$tmp/run
+mkdir "$run"
+cp -r "$good/z1_fp32_dp2/global_step4" "$run/global_step9"
+cp -r "$run/global_step9" "$run/global_step10"
+cp -r "$run/global_step9" "$run/best"
+info 0 "$run"
+says "checkpoint $run/global_step10 (the highest step)"
+printf 'global_step9\n' >"$run/latest"
+info 0 "$run/"
+says "checkpoint $run/global_step9 (named by latest)"
+printf ../run/global_step9 >"$run/latest"
+info 0 "$run"
+says "checkpoint $run/global_step10 (the highest step)"
+printf global_step11 >"$run/latest"
+info 0 "$run"
+says "checkpoint $run/global_step10 .*" "warning: .*latest names global_step11.*"
+rm -r "$run"/global* "$run/latest"
+cp -r "$run/best" "$run/worst"
+touch -d 2001-01-01 "$run/worst"
+info 0 "$run"
+says "checkpoint $run/best (the last changed)"
+info 1 "$good/hf_trainer"
+says "warning: .*further down.*" "problem: .*no DeepSpeed checkpoint here"
+
+# damaged CASE: a copy to be damaged, in $tmp/damaged.
+damaged() {
+	rm -rf "$tmp/damaged"
+	cp -r "$good/$1/global_step4" "$tmp/damaged"
+	cd "$tmp/damaged" || exit 1
+}
+
+damaged z1_fp32_dp4
+rm zero_pp_rank_1_mp_rank_00_optim_states.pt zero_pp_rank_3_mp_rank_00_optim_states.pt
+truncate -s -100 zero_pp_rank_2_mp_rank_00_optim_states.pt
+info 1 .
+says "problem: .*data-parallel rank 1.* missing.*" \
+	"problem: .*/zero_pp_rank_1_mp_rank_00_optim_states.pt: missing" \
+	"problem: .*/zero_pp_rank_3_mp_rank_00_optim_states.pt: missing" \
+	"problem: .*/zero_pp_rank_2_mp_rank_00_optim_states.pt: .*"
+problems 4
+info 1 --json .
+says '"whole": false,' '"problems": \[.*rank_1.*'
+
+# Damaged shards, one line each, whichever they are.
+for rank in 0 1 3; do
+	damaged z1_fp32_dp4
+	truncate -s -100 zero_pp_rank_${rank}_mp_rank_00_optim_states.pt
+	: >zero_pp_rank_2_mp_rank_00_optim_states.pt
+	info 1 .
+	says "problem: .*zero_pp_rank_${rank}_mp_rank_00_optim_states.pt: .*" \
+		"problem: .*zero_pp_rank_2_mp_rank_00_optim_states.pt: .*" "ZeRO stage 1"
+	problems 2
+done
+info 0 --quick .
+says "no problems found, at a quick look"
+
+# A shard of another step: the checkpoint is a mixture.
+damaged z3_fp32_dp2
+cp "$good/z3_fp32_dp3/global_step4/zero_pp_rank_1_mp_rank_00_optim_states.pt" .
+truncate -s -100 zero_pp_rank_1_mp_rank_00_model_states.pt
+info 1 .
+says "problem: .*zero_pp_rank_1_mp_rank_00_optim_states.pt.*" \
+	"problem: .*zero_pp_rank_1_mp_rank_00_model_states.pt.*"
+problems 2
+
+damaged z3_fp32_dp2
+rm zero_pp_rank_0_mp_rank_00_model_states.pt
+info 1 .
+says "problem: .*/zero_pp_rank_0_mp_rank_00_model_states.pt: missing"
+damaged z1_fp32_dp2
+rm mp_rank_00_model_states.pt
+info 1 .
+says "problem: .*model_states.pt file: it is missing"
+
+# A rank that never was: not a list of a million missing files.
+damaged z1_fp32_dp2
+cp zero_pp_rank_1_mp_rank_00_optim_states.pt zero_pp_rank_999999_mp_rank_00_optim_states.pt
+info 1 .
+says "problem: .*more files are missing"
+
+cd "$tmp" || exit 1
+ucckpt info >/dev/null 2>"$tmp/errors"
+check "no directory: exit status 2" test $? = 2
+check "no directory: usage" grep -q '^ucckpt: info: expected one DIRECTORY' "$tmp/errors"
+ucckpt info "$tmp/none" >/dev/null 2>"$tmp/errors"
+check "a directory that is none: exit status 1" test $? = 1
+check "a directory that is none" grep -q "^ucckpt: $tmp/none: " "$tmp/errors"
+ucckpt info "$good/z1_fp32_dp2" >/dev/full 2>"$tmp/errors"
+check "output that cannot be written: exit status 1" test $? = 1
+check "output that cannot be written" grep -q 'cannot write' "$tmp/errors"
+check "--help" grep -q '^usage: ucckpt info' <(ucckpt info --help)
+finish

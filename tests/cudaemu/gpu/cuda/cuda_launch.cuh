@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* In the place of the header of the same name: launches run at once, here. */
+#ifndef UCTRAIN_CUDA_LAUNCH_CUH
+#define UCTRAIN_CUDA_LAUNCH_CUH
+
+#include <cuda_runtime.h>
+
+#include "gpu/cuda/cuda.h"
+
+#define CUDA_DYNAMIC_SHARED(name) \
+	unsigned char *const name = (unsigned char *)cudaemu_shared()
+
+template <typename... P, typename... A>
+static void cuda_launch(struct cuda *c, const char *name, void (*kernel)(P...),
+			dim3 grid, dim3 block, size_t shared, A... args)
+{
+	auto body = [=] { kernel(static_cast<P>(args)...); };
+
+	(void)c;
+	(void)name;
+	cudaemu_run(
+		grid, block, shared,
+		[](void *p) { (*static_cast<decltype(body) *>(p))(); }, &body);
+}
+
+#endif

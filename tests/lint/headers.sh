@@ -1,0 +1,29 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# Every header compiles alone: it includes what it needs, and can be included
+# twice.
+set -u
+cd "${top_srcdir:-$(dirname "$0")/../..}" || exit 1
+
+cc=${CC:-cc}
+cppflags=${CPPFLAGS:-"-I. -D_GNU_SOURCE $(pkg-config --cflags fuse3)"}
+# VPATH builds pass directories relative to the build directory: add our own.
+# CUDA's headers are not everywhere: those of the emulation are.
+cppflags="-I. -Itests/cudaemu $cppflags"
+
+count=0
+failed=0
+for h in fs/*.h ckpt/*/*.h fs/*/*.h gpu/*/*.h; do
+	[ -f "$h" ] || continue
+	count=$((count + 1))
+	# shellcheck disable=SC2086 # flags are lists
+	if ! printf '#include "%s"\n#include "%s"\n' "$h" "$h" |
+		$cc $cppflags -std=gnu11 -Wall -Wextra -Werror -fsyntax-only -xc -; then
+		echo "$h does not compile alone"
+		failed=$((failed + 1))
+	fi
+done
+
+echo "$count headers looked at, $failed failed"
+[ "$count" -gt 0 ] && [ "$failed" -eq 0 ]

@@ -1,0 +1,50 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The table of layouts in ucfs(1) promises nothing that no reference checkpoint
+# shows: each that it names is there, is of the stage and type of its place,
+# and is refused where the table says so, and only there.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../cases/lib.sh"
+
+section() {
+	awk '/^\.Ss Layouts/ { on = 1; next } /^\.S[sh]/ { on = 0 } on' \
+		"${top_srcdir:?}/man/ucfs.1"
+}
+
+# is_of NAME KEY VALUE: does its report say so, or that it does not know?
+is_of() {
+	ucckpt info --quick --json "$good/$1" |
+		grep -q -E "^[[:space:]]\"$2\":[[:space:]]*(\"?$3\"?|\"unknown\"|null),"
+}
+
+# cell STAGE TYPE TEXT
+cell() {
+	local name=${3#(}
+	name=${name%)}
+	[ "$name" != - ] || return
+	names=$((names + 1))
+	check "$name is a reference checkpoint" test -d "$good/$name" -a -f "$good/$name.digests"
+	if [ "$name" != "$3" ]; then
+		check "$name is refused" grep -q '^refuse' "$good/$name.digests"
+		return
+	fi
+	check "$name is not refused" test "$(grep -c '^refuse' "$good/$name.digests")" = 0
+	check "$name is of stage $1" is_of "$name" stage "$1"
+	check "$name is of $2" is_of "$name" module_dtype "$2"
+}
+
+names=0
+while read -r _ stage _ float32 _ bfloat16 _ float16; do
+	cell "$stage" float32 "$float32"
+	cell "$stage" bfloat16 "$bfloat16"
+	cell "$stage" float16 "$float16"
+done < <(section | grep -E '^\.It [0-9]')
+check "the table was read" test $names -gt 20
+
+# What the text below it names is there, too.
+while read -r name; do
+	check "$name is a reference checkpoint" test -f "$good/$name.digests"
+	names=$((names + 1))
+done < <(section | sed -n 's/^\.Pa \([a-z0-9_.]*z[0-3]_[a-z0-9_]*\).*/\1/p')
+check "the text was read" test $names -gt 25
+finish

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_MKCKPT_H
+#define TESTS_MKCKPT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/tensor/tensor.h"
+#include "tests/make/mkpt.h"
+
+struct plan;
+
+/* A parameter that the optimizer owns. */
+struct mkckpt_param {
+	const char *name;
+	unsigned ndim;
+	uint64_t shape[4];
+	unsigned group; /* ZeRO-3: sub-group */
+};
+
+/* A tensor that only the module has (stages 1 and 2): its element i is the
+ * number (first + i) % 100.  Its storage goes on so for `spare` elements
+ * before and behind it. */
+struct mkckpt_extra {
+	const char *name;
+	enum dtype dtype;
+	unsigned ndim;
+	uint64_t shape[4];
+	uint64_t first, spare;
+};
+
+/*
+ * A MoE layer: `n` experts, shared by `ep` ranks.  Parameters of it are those
+ * whose names begin with the prefix, see ckpt/model/experts.h, as in the whole
+ * model; a native expert's have its number.  Extras can be a native expert's,
+ * too.
+ */
+struct mkckpt_layer {
+	const char *prefix;
+	bool fused;
+	unsigned n, ep;
+	/* Fused: expert order[r * n / ep + i] is the i-th of rank r; NULL if
+	 * they are in order. */
+	const unsigned *order;
+};
+
+enum mkckpt_file { MKCKPT_MODEL, MKCKPT_OPTIM, MKCKPT_EXPERT };
+struct mkckpt_view;
+
+/*
+ * A checkpoint as DeepSpeed writes it, of any stage, number of ranks, groups
+ * and shapes, whose every element is known (mkckpt_element).  Padding is
+ * filled with a NaN of its own, so that it is noticed when it gets out.
+ */
+struct mkckpt {
+	int stage; /* 1, 2 or 3 */
+	unsigned ranks;
+	const struct mkckpt_param *params; /* of a group: in this order */
+	size_t nparams;
+	size_t ngroups;
+	const struct mkckpt_extra *extras;
+	size_t nextras;
+	unsigned align;   /* stages 1, 2: parameters begin at multiples of it */
+	bool round_robin; /* stages 1, 2: round_robin_gradients */
+	bool padded;      /* stages 1, 2: fp32 partitions keep their padding */
+	bool bf16;        /* file names begin with bf16_ */
+	uint64_t seed;    /* of the elements */
+
+	/* Experts.  The groups of their parameters have no others. */
+	const struct mkckpt_layer *layers;
+	size_t nlayers;
+	bool data_first; /* use_data_before_expert_parallelism */
+	const struct mkckpt_view *view; /* set while files are made */
+
+	/* With model parallelism: one of these for each rank, all written to
+	 * one directory.  The degrees are recorded unless 0. */
+	unsigned mp, tp, pp;
+	/* Elements that are not those of the seed, or NULL. */
+	uint32_t (*element)(const struct mkckpt *c, size_t param,
+			    unsigned state, uint64_t i);
+
+	/* Called with each file's root before it is written; the chance to
+	 * add to it or to damage it.  The files of experts are counted, layer
+	 * after layer, instead of ranks. */
+	void (*edit)(struct mkpt *m, struct value *root, enum mkckpt_file kind,
+		     unsigned rank, void *ctx);
+	void *ctx;
+};
+
+/* States of each parameter: 0 fp32, 1 exp_avg, 2 exp_avg_sq.  There is also
+ * a step, a 0-d tensor of 4.0. */
+#define MKCKPT_STATES 3
+extern const char *const mkckpt_state_names[MKCKPT_STATES];
+
+/* The bits of an element. */
+uint32_t mkckpt_element(const struct mkckpt *c, size_t param, unsigned state,
+			uint64_t i);
+
+/* Write the files into `dir`, which exists. */
+void mkckpt_write(const struct mkckpt *c, const char *dir);
+
+/* Path of one of them, in `out` (PATH_MAX bytes). */
+void mkckpt_path(const struct mkckpt *c, const char *dir, enum mkckpt_file kind,
+		 unsigned rank, char *out);
+
+/* Do all files of the plan hold the right elements?  If not, `why` tells. */
+bool mkckpt_check(const struct mkckpt *c, struct plan *p, char *why,
+		  size_t why_len);
+
+/* A new directory below $TMPDIR, and its removal with everything in it. */
+char *mkckpt_new_dir(void);
+void mkckpt_free_dir(char *dir);
+
+/* One for whoever needs no more: two ranks, three parameters in two groups, of
+ * shapes that two ranks do not divide, and tensors of the module. */
+struct mkckpt mkckpt_small(int stage);
+
+#endif

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads a planned tree back as torch would, and compares every element with
+ * the one that mkckpt.c put into the shards.
+ */
+#include "tests/make/mkckpt.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/bytes.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/vfile/vfile.h"
+
+static uint64_t numel_of(const uint64_t *shape, unsigned ndim)
+{
+	uint64_t n = 1;
+
+	for (unsigned i = 0; i < ndim; i++)
+		n *= shape[i];
+	return n;
+}
+
+/* What a file of the plan holds, opened as torch would. */
+struct reading {
+	struct bytebuf bytes;
+	struct ptfile pt;
+	struct tensor t;
+	const uint8_t *data; /* of element 0 of the storage */
+};
+
+static int read_all(struct plan *p, uint64_t node, struct bytebuf *out,
+		    struct errmsg *err)
+{
+	struct plan_stat st;
+	struct vfile *f;
+	int64_t got;
+	int rc = plan_stat(p, node, &st, err);
+
+	if (!rc)
+		rc = plan_file_open(p, node, &f, err);
+	if (rc)
+		return rc;
+	out->data = malloc(st.size + 1);
+	if (!out->data)
+		abort();
+	out->cap = st.size + 1;
+	got = vfile_read(f, out->data, st.size + 1, 0, err);
+	out->len = got < 0 ? 0 : (size_t)got;
+	vfile_free(f);
+	if (got >= 0 && (uint64_t)got != st.size)
+		return errmsg_set(err, -1, "size is not what stat said");
+	return got < 0 ? (int)got : 0;
+}
+
+static int open_tensor(struct plan *p, const char *param, const char *state,
+		       struct reading *r, struct errmsg *err)
+{
+	const struct value *v;
+	char name[64];
+	struct source src;
+	uint64_t node, at;
+	int rc;
+
+	snprintf(name, sizeof(name), "%s.pt", state);
+	rc = plan_lookup(p, PLAN_ZERO, param, &node, err);
+	if (!rc)
+		rc = plan_lookup(p, node, name, &node, err);
+	if (!rc)
+		rc = read_all(p, node, &r->bytes, err);
+	if (rc)
+		return rc;
+	source_init_span(&src, name,
+			 (struct span){ r->bytes.data, r->bytes.len });
+	rc = ptfile_open_source(&r->pt, &src, err);
+	if (rc)
+		return rc;
+	v = value_find(r->pt.root, "param");
+	rc = ptfile_tensor(&r->pt, v ? v : r->pt.root, "tensor", &r->t, &at,
+			   err);
+	if (!rc)
+		r->data = r->bytes.data + at;
+	return rc;
+}
+
+static bool check_state(const struct mkckpt *c, struct plan *p, size_t i,
+			unsigned s, char *why, size_t why_len)
+{
+	const struct mkckpt_param *const param = &c->params[i];
+	const uint64_t n = numel_of(param->shape, param->ndim);
+	struct reading r = { .pt.src.fd = -1 };
+	struct errmsg err = { "" };
+	bool ok = false;
+
+	if (open_tensor(p, param->name, mkckpt_state_names[s], &r, &err))
+		goto out;
+	errmsg_set(&err, 0, "wrong type or size");
+	if (r.t.dtype != DTYPE_F32 || r.t.numel != n)
+		goto out;
+	ok = true;
+	for (uint64_t k = 0; ok && k < n; k++) {
+		const uint32_t got = get_le32(r.data + 4 * k);
+		const uint32_t expected = mkckpt_element(c, i, s, k);
+
+		ok = got == expected;
+		if (!ok)
+			errmsg_set(&err, 0,
+				   "element %llu is %08x, expected %08x",
+				   (unsigned long long)k, got, expected);
+	}
+out:
+	if (!ok)
+		snprintf(why, why_len, "%s/%s: %s", param->name,
+			 mkckpt_state_names[s], err.text);
+	ptfile_close(&r.pt);
+	bytebuf_done(&r.bytes);
+	return ok;
+}
+
+static bool check_extra(const struct mkckpt *c, struct plan *p, size_t i,
+			char *why, size_t why_len)
+{
+	const struct mkckpt_extra *const e = &c->extras[i];
+	struct reading r = { .pt.src.fd = -1 };
+	struct errmsg err = { "wrong elements" };
+	bool ok = !open_tensor(p, e->name, "fp32", &r, &err);
+
+	ok = ok && r.t.dtype == DTYPE_F32 &&
+	     r.t.numel == numel_of(e->shape, e->ndim);
+	for (uint64_t k = 0; ok && k < r.t.numel; k++) {
+		const uint32_t bits = get_le32(r.data + 4 * k);
+		float f;
+
+		memcpy(&f, &bits, sizeof(f));
+		ok = f == (float)((e->first + k) % 100);
+	}
+	if (!ok)
+		snprintf(why, why_len, "%s: %s", e->name, err.text);
+	ptfile_close(&r.pt);
+	bytebuf_done(&r.bytes);
+	return ok;
+}
+
+bool mkckpt_check(const struct mkckpt *c, struct plan *p, char *why,
+		  size_t why_len)
+{
+	for (size_t i = 0; i < c->nparams; i++)
+		/* Parameters without elements have no slice in stages 1, 2. */
+		for (unsigned s = 0; s < MKCKPT_STATES; s++)
+			if ((c->stage == 3 ||
+			     numel_of(c->params[i].shape, c->params[i].ndim)) &&
+			    !check_state(c, p, i, s, why, why_len))
+				return false;
+	for (size_t i = 0; c->stage < 3 && i < c->nextras; i++)
+		if (!check_extra(c, p, i, why, why_len))
+			return false;
+	return true;
+}

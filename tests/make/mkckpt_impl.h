@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_MKCKPT_IMPL_H
+#define TESTS_MKCKPT_IMPL_H
+
+#include "tests/make/mkckpt.h"
+
+/* What the files of mkckpt share. */
+
+#define MKCKPT_DS_VERSION "0.19.8"
+
+void *mkckpt_must(void *p);
+uint64_t mkckpt_numel(const uint64_t *shape, unsigned ndim);
+
+/* The numbers of a group's parameters, in flat order; the caller frees. */
+size_t *mkckpt_order(const struct mkckpt *c, size_t g, bool round_robin,
+		     size_t *n);
+
+/* mkckpt_model.c: a model-states file's root; ds_config. */
+struct value *mkckpt_model(struct mkpt *m, const struct mkckpt *c,
+			   unsigned rank);
+struct value *mkckpt_config(struct mkpt *m, const struct mkckpt *c);
+
+/* One tensor of `c->extras`. */
+struct value *mkckpt_extra_tensor(struct mkpt *m,
+				  const struct mkckpt_extra *e);
+
+/*
+ * mkckpt_experts.c.  What a rank has of a group: parameters as they are called
+ * and shaped there, cut over the ranks that have the same.  Without experts
+ * that is the checkpoint itself.
+ */
+struct mkckpt_view {
+	struct mkckpt c;
+	unsigned part; /* of the group, that the rank holds */
+	const struct mkckpt *whole;
+	unsigned ep;	 /* the expert-parallel rank */
+	size_t *params;	 /* of each of c's: its number in the whole */
+};
+const struct mkckpt *mkckpt_view(struct mkckpt_view *v, struct mkpt *m,
+				 const struct mkckpt *c, size_t group,
+				 unsigned rank);
+uint32_t mkckpt_view_element(const struct mkckpt_view *v, size_t param,
+			     unsigned state, uint64_t i);
+
+/* The layer that a parameter belongs to by its name, or NULL. */
+const struct mkckpt_layer *mkckpt_layer_of(const struct mkckpt *c,
+					   const char *name);
+
+/* Add what model states say of experts; mark the group of an optimizer's
+ * param_groups; the value of ds_zero_partition_groups. */
+void mkckpt_set_experts(struct mkpt *m, const struct mkckpt *c,
+			struct value *root);
+void mkckpt_mark_group(struct mkpt *m, const struct mkckpt *c, size_t g,
+		       struct value *group);
+struct value *mkckpt_partition_groups(struct mkpt *m, const struct mkckpt *c,
+				      unsigned rank);
+
+/* The files of experts: how many, their roots, where they are. */
+unsigned mkckpt_nexperts(const struct mkckpt *c);
+struct value *mkckpt_expert(struct mkpt *m, const struct mkckpt *c,
+			    unsigned number);
+void mkckpt_expert_path(const struct mkckpt *c, const char *dir,
+			unsigned number, char *out);
+
+#endif

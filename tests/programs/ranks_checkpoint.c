@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A training run that needs no network: gradients are known.  Run by mpirun on
+ * any number of ranks, it saves and resumes as uctrain does, and prints what
+ * its state is at the end, so that two runs can be compared.
+ *
+ *     ranks_checkpoint KEY=VALUE ... [-- KEY=VALUE ...]...
+ *
+ * Several runs, one after the other, need mpirun once.  What one with name=NAME
+ * says begins with "NAME: "; that it failed is said, too, and is no failure of
+ * the program.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "ckpt/base/errmsg.h"
+#include "gpu/backend/backend.h"
+#include "gpu/comm/comm.h"
+#include "gpu/config/config.h"
+#include "gpu/model/gpt2.h"
+#include "gpu/load/load.h"
+#include "gpu/save/saver.h"
+#include "gpu/zero/loss_scaler.h"
+#include "gpu/zero/lr_schedule.h"
+#include "gpu/zero/zero.h"
+#include "tests/support/apart.h"
+
+struct run {
+	struct config config;
+	struct comm *comm;
+	struct gpt2 model;
+	struct backend *backend;
+	struct zero zero;
+	struct scaler scaler;
+	uint64_t step, skipped;
+	uint64_t told; /* words of the vocabulary, by the checkpoint */
+	struct load_options load;
+	unsigned largest; /* file, in bytes, that may be written; 0: any */
+	bool background;  /* save while training goes on ... */
+	unsigned more;    /* ... for so many steps */
+	bool killed;      /* in the middle of that */
+	bool apart;       /* on a device whose memory is not ours */
+	unsigned words;   /* of the vocabulary, the rest is padding; 0: all */
+	bool padding;     /* has values that are not 0 */
+	char *name;
+};
+
+/* Rank 0's words. */
+__attribute__((format(printf, 2, 3))) static void tell(const struct run *r,
+						       const char *format, ...)
+{
+	va_list args;
+
+	if (r->comm->rank != 0)
+		return;
+	if (r->name)
+		printf("%s: ", r->name);
+	va_start(args, format);
+	vprintf(format, args);
+	va_end(args);
+}
+
+/* --- the command line ------------------------------------------------------ */
+
+static void set_defaults(struct config *c)
+{
+	*c = (struct config){
+		.model = { .n_layer = 2,
+			   .n_head = 2,
+			   .n_embd = 6,
+			   .vocab_size = 11,
+			   .n_positions = 5 },
+		.dtype = DTYPE_F32,
+		.zero_stage = 1,
+		.batch = 24,
+		.micro_batch = 2,
+		.accumulation = 1,
+		.steps = 3,
+		.seed = 7,
+		.optimizer = { .kind = OPTIMIZER_ADAMW,
+			       .lr = 0.01,
+			       .beta1 = 0.9,
+			       .beta2 = 0.999,
+			       .eps = 1e-8,
+			       .weight_decay = 0.01 },
+		.gradient_clipping = 1,
+	};
+}
+
+static int set_key(struct run *r, const char *key, char *value)
+{
+	struct config *c = &r->config;
+	const struct {
+		const char *key;
+		unsigned *number;
+		bool *flag;
+		char **text;
+	} keys[] = {
+		{ "stage", .number = &c->zero_stage },
+		{ "layers", .number = &c->model.n_layer },
+		{ "width", .number = &c->model.n_embd },
+		{ "vocab", .number = &c->model.vocab_size },
+		{ "positions", .number = &c->model.n_positions },
+		{ "keep", .number = &c->keep_last },
+		{ "kind", .number = (unsigned *)&c->optimizer.kind },
+		{ "flavor", .number = (unsigned *)&c->optimizer.flavor },
+		{ "schedule", .number = (unsigned *)&c->schedule.kind },
+		{ "largest", .number = &r->largest },
+		{ "background", .flag = &r->background },
+		{ "more", .number = &r->more },
+		{ "killed", .flag = &r->killed },
+		{ "apart", .flag = &r->apart },
+		{ "words", .number = &r->words },
+		{ "dynamic", .flag = &c->scaler.dynamic },
+		{ "load", .text = (char **)&r->load.dir },
+		{ "tag", .text = (char **)&r->load.tag },
+		{ "universal", .flag = &r->load.universal },
+		{ "no_optimizer", .flag = &r->load.no_optimizer },
+		{ "ignore_missing", .flag = &r->load.ignore_missing },
+		{ "save", .text = &c->checkpoint_dir },
+		{ "json", .text = &c->deepspeed_json },
+		{ "name", .text = &r->name },
+	};
+
+	for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++) {
+		if (strcmp(key, keys[i].key) != 0)
+			continue;
+		if (keys[i].number)
+			*keys[i].number = (unsigned)strtoul(value, NULL, 10);
+		if (keys[i].flag)
+			*keys[i].flag = strcmp(value, "yes") == 0;
+		if (keys[i].text)
+			*keys[i].text = value;
+		return 0;
+	}
+	if (strcmp(key, "steps") == 0)
+		c->steps = strtoull(value, NULL, 10);
+	else if (strcmp(key, "dtype") == 0)
+		c->dtype = !strcmp(value, "bf16")   ? DTYPE_BF16
+			   : !strcmp(value, "fp16") ? DTYPE_F16
+						    : DTYPE_F32;
+	else
+		return -EINVAL;
+	return 0;
+}
+
+static int parse(struct run *r, int argc, char **argv)
+{
+	struct config *c = &r->config;
+
+	set_defaults(c);
+	for (int i = 0; i < argc; i++) {
+		char *value = strchr(argv[i], '=');
+
+		if (!value)
+			return -EINVAL;
+		*value++ = '\0';
+		if (set_key(r, argv[i], value))
+			return -EINVAL;
+	}
+	r->load.scheduled = c->schedule.kind != SCHEDULE_CONSTANT;
+	c->schedule.warmup = 2;
+	c->schedule.total = 8;
+	c->scaler.initial = c->scaler.dynamic ? 256 : 0;
+	c->scaler.window = 2;
+	c->scaler.hysteresis = 2;
+	c->scaler.minimum = 1;
+	return 0;
+}
+
+/* --- the run --------------------------------------------------------------- */
+
+/* The gradient of element e of the model in a step. */
+static float known_gradient(uint64_t step, uint64_t e)
+{
+	return (float)((int)((e * 7 + step * 3) % 23) - 11) / 64;
+}
+
+/* Every rank has the same gradient, so that the average is it. */
+static void add_gradients(struct run *r)
+{
+	const struct network_weights w = zero_weights(&r->zero);
+	uint64_t start = 0;
+
+	for (unsigned u = 0; u < r->model.nunits; u++) {
+		const uint64_t n = r->model.units[u].numel;
+		float *g = w.gradient(w.ctx, u, NULL);
+		float *x = calloc(n, sizeof(*x));
+
+		/* One micro-batch: there is no gradient yet. */
+		for (uint64_t i = 0; i < n; i++)
+			x[i] = known_gradient(r->step, start + i) *
+			       (float)r->scaler.scale;
+		r->backend->ops->to_device(r->backend, g, x, n * sizeof(*x));
+		free(x);
+		w.complete(w.ctx, u, NULL);
+		start += n;
+	}
+}
+
+static int train(struct run *r, uint64_t steps, struct errmsg *err)
+{
+	const struct config *c = &r->config;
+	int rc = 0;
+
+	while (r->step < steps && !rc) {
+		struct zero_update u = { .lr = schedule_lr(&c->schedule,
+							   r->zero.optimizer.lr,
+							   r->zero.step + 1),
+					 .clip = c->gradient_clipping,
+					 .grad_scale = r->scaler.scale };
+
+		add_gradients(r);
+		rc = zero_update(&r->zero, &u, err);
+		r->step++;
+		r->skipped += u.overflow;
+		if (!rc)
+			rc = scaler_update(&r->scaler, u.overflow, err);
+	}
+	return rc;
+}
+
+/* A save asks for no memory of the host when it has been prepared. */
+static int begin_save(struct saver *s, const struct save_options *o,
+		      struct errmsg *err)
+{
+	int rc = saver_prepare(s, o, err);
+	const unsigned asked = apart_host_asked();
+
+	if (!rc)
+		rc = saver_begin(s, o, err);
+	if (!rc && apart_host_asked() != asked)
+		rc = errmsg_set(err, -EINVAL, "the save asked for memory");
+	return rc;
+}
+
+/* What is saved is what was there when it began. */
+static int save_and_train(struct run *r, const struct save_options *o,
+			  struct errmsg *err)
+{
+	struct saver *s;
+	int rc = saver_new(&s, &r->zero, r->background, err);
+
+	if (rc)
+		return rc;
+	rc = begin_save(s, o, err);
+	if (r->killed)
+		raise(SIGKILL);
+	for (unsigned i = 0; i < r->more && !rc; i++) {
+		rc = train(r, r->step + 1, err);
+		if (!rc)
+			rc = saver_poll(s, false, err);
+	}
+	if (!rc)
+		rc = saver_poll(s, true, err);
+	if (!rc && saver_saved(s) != o->step)
+		rc = errmsg_set(err, -EINVAL, "step %" PRIu64 " was saved",
+				saver_saved(s));
+	saver_free(s);
+	return rc;
+}
+
+static int save(struct run *r, struct errmsg *err)
+{
+	const struct save_options o = { .dir = r->config.checkpoint_dir,
+					.keep_last = r->config.keep_last,
+					.config = &r->config,
+					.scaler = &r->scaler,
+					.step = r->step,
+					.skipped = r->skipped,
+					.words = r->told };
+
+	if (r->largest) {
+		signal(SIGXFSZ, SIG_IGN);
+		setrlimit(RLIMIT_FSIZE,
+			  &(struct rlimit){ r->largest, r->largest });
+	}
+	return o.dir ? save_and_train(r, &o, err) : 0;
+}
+
+/* Of all ranks together. */
+static void tell_bytes(struct run *r, const struct load_result *got)
+{
+	double all[] = { (double)got->bytes, (double)got->direct };
+
+	comm_sum_double(r->comm, all, 2);
+	tell(r, "read %.0f bytes, %.0f past the mount\n", all[0], all[1]);
+}
+
+static int resume(struct run *r, struct errmsg *err)
+{
+	struct load_result got;
+	int rc = load_checkpoint(&r->zero, &r->load, &got, err);
+
+	if (rc)
+		return rc;
+	r->step = got.step;
+	r->skipped = got.skipped;
+	r->told = got.words;
+	if (got.has_scaler)
+		r->scaler = got.scaler;
+	if (got.missing)
+		tell(r, "%" PRIu64 " missing: %s\n", got.missing,
+		     got.first.text);
+	tell_bytes(r, &got);
+	return 0;
+}
+
+static int begin(struct run *r, struct errmsg *err)
+{
+	scaler_init(&r->scaler, &r->config.scaler);
+	if (r->load.dir)
+		return resume(r, err);
+	return zero_init_weights(&r->zero, r->config.seed, err);
+}
+
+/* --- what it came to ------------------------------------------------------- */
+
+static uint64_t digest(uint64_t h, const float *x, size_t n)
+{
+	const uint8_t *p = (const uint8_t *)x;
+
+	for (size_t i = 0; i < n * sizeof(*x); i++)
+		h = (h ^ p[i]) * UINT64_C(0x100000001b3);
+	return h;
+}
+
+/* Of a buffer of the partition, in the order of the model, without padding. */
+static uint64_t collect(struct run *r, const float *part)
+{
+	uint64_t h = UINT64_C(0xcbf29ce484222325);
+
+	for (size_t i = 0; i < r->model.nparams; i++) {
+		const struct fragment f = zero_fragment(&r->zero, i);
+		const struct gpt2_param *p = &r->model.params[i];
+		const uint64_t n = p->numel;
+		const uint64_t told =
+			i == GPT2_WTE && r->words ? r->words * p->shape[1] : n;
+		float *x = calloc(n, sizeof(*x));
+
+		r->backend->ops->to_host(r->backend, x + f.first,
+					 part + f.start, f.numel * sizeof(*x));
+		if (r->zero.stage)
+			comm_sum_float(r->comm, x, n);
+		h = digest(h, x, told);
+		for (uint64_t k = told; k < n; k++)
+			r->padding |= x[k] != 0;
+		free(x);
+	}
+	return h;
+}
+
+static void report(struct run *r)
+{
+	const uint64_t fp32 = collect(r, r->zero.master);
+	const uint64_t exp_avg = collect(r, r->zero.exp_avg);
+	const uint64_t exp_avg_sq = collect(r, r->zero.exp_avg_sq);
+
+	tell(r,
+	     "step %" PRIu64 " updates %" PRIu64 " fp32 %016" PRIx64
+	     " exp_avg %016" PRIx64 " exp_avg_sq %016" PRIx64
+	     " flavor %d scale %g%s\n",
+	     r->step, r->zero.step, fp32, exp_avg, exp_avg_sq,
+	     r->zero.optimizer.flavor, r->scaler.scale,
+	     r->padding ? " and padding" : "");
+}
+
+static int run(struct run *r, struct errmsg *err)
+{
+	const struct config *c = &r->config;
+	int rc = gpt2_init(&r->model, &c->model, err);
+
+	if (r->apart)
+		r->backend = apart_backend(c->dtype);
+	else if (!rc)
+		rc = backend_cpu_new(&r->backend, c->dtype, 1, err);
+	if (!rc)
+		rc = zero_init(&r->zero, &r->model, r->comm, r->backend,
+			       c->zero_stage, &c->optimizer, err);
+	if (!rc)
+		rc = begin(r, err);
+	if (!rc)
+		rc = train(r, c->steps, err);
+	if (!rc)
+		report(r);
+	return rc ? rc : save(r, err);
+}
+
+/* All of it has been done, or rank 0 says why not. */
+static void run_one(struct comm *comm, int argc, char **argv)
+{
+	struct run r = { .comm = comm };
+	struct errmsg err = { "" };
+	int rc = parse(&r, argc, argv);
+
+	if (!rc)
+		rc = run(&r, &err);
+	if (rc)
+		tell(&r, "failed: %s (%s)\n", err.text, strerror(-rc));
+	else
+		tell(&r, "done\n");
+	fflush(stdout);
+	zero_done(&r.zero);
+	if (r.backend)
+		r.backend->ops->destroy(r.backend);
+	gpt2_done(&r.model);
+}
+
+int main(int argc, char **argv)
+{
+	struct errmsg err = { "" };
+	struct comm comm = { 0 };
+	int first = 1;
+
+	if (comm_init(&comm, &argc, &argv, &err)) {
+		fprintf(stderr, "ranks_checkpoint: %s\n", err.text);
+		return 1;
+	}
+	for (int i = 1; i <= argc; i++) {
+		if (i < argc && strcmp(argv[i], "--") != 0)
+			continue;
+		run_one(&comm, i - first, argv + first);
+		first = i + 1;
+	}
+	comm_done(&comm);
+	return 0;
+}

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What ranks must agree on; run by mpirun on any number of them
+ * (cases/train/zero.sh).  A model is trained for a few steps with gradients
+ * that are known and whose sums are exact, however they are distributed: all
+ * stages must end with the same masters, to the last bit, and with the same on
+ * any number of ranks.  With zero_sum_exactly, gradients may be anything.
+ * Prints digests of them for each stage.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "gpu/backend/backend.h"
+#include "gpu/comm/comm.h"
+#include "gpu/model/gpt2.h"
+#include "gpu/zero/zero.h"
+#include "tests/support/apart.h"
+
+#define MICRO_BATCHES 12u /* of a step, of all ranks: 1, 2, 3, 4 divide it */
+#define STEPS 3u
+#define LR 0.05
+#define SEED 7
+
+static int failures;
+
+static void check(const struct comm *c, int ok, const char *what)
+{
+	if (!ok) {
+		fprintf(stderr, "rank %u of %u: %s\n", c->rank, c->size, what);
+		failures++;
+	}
+}
+
+/* --- what ranks tell each other -------------------------------------------- */
+
+static void sums_of_floats(struct comm *c)
+{
+	float x[7];
+	bool right = true;
+
+	for (unsigned i = 0; i < 7; i++)
+		x[i] = (float)(i + 10 * c->rank);
+	comm_sum_float(c, x, 7);
+	for (unsigned i = 0; i < 7; i++)
+		right &= x[i] ==
+			 (float)(i * c->size + 5 * c->size * (c->size - 1));
+	check(c, right, "sum of floats");
+}
+
+/* Rank r's part has r elements: rank 0 gets nothing. */
+static void parts_of_any_length(struct comm *c)
+{
+	size_t n[64] = { 0 }, bytes[64], total = 0, start = 0;
+	float parts[64 * 64] = { 0 }, mine[64], all[64 * 64];
+	bool right = true;
+
+	for (unsigned r = 0; r < c->size; r++) {
+		n[r] = r;
+		bytes[r] = r * sizeof(float);
+		start += r < c->rank ? r : 0;
+		total += r;
+	}
+	for (size_t i = 0; i < total; i++)
+		parts[i] = (float)i;
+	comm_reduce_scatter(c, parts, n, mine);
+	for (size_t i = 0; i < n[c->rank]; i++)
+		right &= mine[i] == (float)((start + i) * c->size);
+	check(c, right, "reduce-scatter");
+
+	comm_all_gather(c, mine, bytes, all);
+	for (size_t i = 0; i < total; i++)
+		right &= all[i] == (float)(i * c->size);
+	check(c, right, "all-gather");
+}
+
+static void agreement(struct comm *c)
+{
+	struct errmsg err = { "" };
+	char last[32] = "the last";
+	int rc;
+
+	check(c, comm_agree(c, 0, &err) == 0, "agree that all is well");
+	rc = comm_agree(c, errmsg_set(&err, -EIO, "all"), &err);
+	check(c, rc == -EIO && !strcmp(err.text, "all"),
+	      "where all fail, no rank is named");
+	if (c->size > 1)
+		snprintf(last, sizeof(last), "rank %u: the last", c->size - 1);
+	rc = c->rank == c->size - 1 ? errmsg_set(&err, -EIO, "the last") : 0;
+	rc = comm_agree(c, rc, &err);
+	check(c, rc == -EIO && !strcmp(err.text, last),
+	      "one rank's failure is everybody's");
+}
+
+static void others(struct comm *c)
+{
+	double x[2] = { c->rank + 1, -(double)c->rank };
+	double y = c->rank;
+	int root = c->rank == c->size - 1 ? 42 : 0;
+
+	comm_sum_double(c, x, 2);
+	check(c, x[0] == c->size * (c->size + 1) / 2.0, "sum of doubles");
+	comm_max_double(c, &y, 1);
+	check(c, y == c->size - 1, "maximum");
+	comm_broadcast(c, &root, sizeof(root), c->size - 1);
+	check(c, root == 42, "broadcast");
+	comm_barrier(c);
+	check(c, c->local_size == c->size, "all are on this machine");
+}
+
+/* --- training with known gradients ----------------------------------------- */
+
+/* The gradient of element e of the whole model in a micro-batch: a small
+ * integer, so that sums of them are exact; or a fraction of one, so that sums
+ * of floats differ with their order. */
+static float known_gradient(bool fraction, unsigned step, unsigned micro,
+			    uint64_t e)
+{
+	const float x = (float)((int)((e * 7 + micro * 5 + step * 3) % 23) - 11);
+
+	return fraction ? x / (float)(3 + 4 * micro) : x;
+}
+
+static void add_gradients(struct zero *z, const struct network_weights *w,
+			  bool fractions, unsigned step, unsigned micro)
+{
+	const struct gpt2 *m = z->model;
+	uint64_t end = m->numel;
+
+	/* As backward does: the last unit first, the embeddings in between
+	 * too. */
+	float *embed = w->gradient(w->ctx, 0, NULL);
+
+	for (size_t u = m->nunits; u-- > 0;) {
+		const uint64_t n = m->units[u].numel;
+		float *g = u ? w->gradient(w->ctx, (unsigned)u, NULL) : embed;
+		float *add = malloc(n * sizeof(*add));
+
+		end -= n;
+		for (uint64_t i = 0; i < n; i++)
+			add[i] = known_gradient(fractions, step, micro,
+						end + i);
+		for (uint64_t i = 0; i < n; i++) {
+			float old;
+
+			z->backend->ops->to_host(z->backend, &old, g + i,
+						 sizeof(old));
+			add[i] += old;
+		}
+		z->backend->ops->to_device(z->backend, g, add, n * sizeof(*add));
+		free(add);
+		w->complete(w->ctx, (unsigned)u, NULL);
+	}
+}
+
+/* All masters, on every rank. */
+static void collect(struct zero *z, float *all)
+{
+	uint64_t at = 0;
+
+	for (size_t i = 0; i < z->model->nparams; i++) {
+		const struct fragment f = zero_fragment(z, i);
+		const uint64_t n = z->model->params[i].numel;
+		float *x = calloc(n, sizeof(*x));
+
+		z->backend->ops->to_host(z->backend, x + f.first,
+					 z->master + f.start,
+					 f.numel * sizeof(*x));
+		if (z->stage)
+			comm_sum_float(z->comm, x, n);
+		memcpy(all + at, x, n * sizeof(*x));
+		at += n;
+		free(x);
+	}
+}
+
+/* Acquired units show what the masters are. */
+static void check_weights(struct zero *z, const struct network_weights *w,
+			  const float *all)
+{
+	bool right = true;
+
+	for (unsigned u = 0; u < z->model->nunits; u++) {
+		const uint64_t n = z->model->units[u].numel;
+		float *x = malloc(n * sizeof(*x));
+		const void *unit = w->acquire(w->ctx, u, NULL);
+
+		right &= w->acquire(w->ctx, u, NULL) == unit;
+		z->backend->ops->to_host(z->backend, x, unit, n * sizeof(*x));
+		w->release(w->ctx, u);
+		w->release(w->ctx, u);
+		right &= memcmp(x, all, n * sizeof(*x)) == 0;
+		all += n;
+		free(x);
+	}
+	check(z->comm, right, "weights are the masters");
+}
+
+static uint64_t digest(const void *p, size_t n)
+{
+	uint64_t h = UINT64_C(0xcbf29ce484222325);
+
+	for (size_t i = 0; i < n; i++)
+		h = (h ^ ((const uint8_t *)p)[i]) * UINT64_C(0x100000001b3);
+	return h;
+}
+
+struct run {
+	unsigned stage;
+	double clip;
+	bool exactly; /* sum fractions */
+	float *all; /* out: masters at the end */
+	double norm;
+};
+
+static void train(struct comm *c, struct backend *b, const struct gpt2 *model,
+		  struct run *run)
+{
+	const struct optimizer_config adamw = { .kind = OPTIMIZER_ADAMW,
+						.beta1 = 0.9,
+						.beta2 = 0.999,
+						.eps = 1e-8,
+						.weight_decay = 0.01 };
+	struct network_weights w;
+	struct zero_update u = { .lr = LR,
+				 .clip = run->clip,
+				 .grad_scale = MICRO_BATCHES / c->size };
+	struct zero z;
+
+	check(c, !zero_init(&z, model, c, b, run->stage, &adamw, NULL), "init");
+	check(c, !run->exactly || !zero_sum_exactly(&z, NULL), "sums");
+	check(c, !zero_init_weights(&z, SEED, NULL), "initial weights");
+	w = zero_weights(&z);
+	for (unsigned step = 0; step < STEPS; step++) {
+		for (unsigned k = c->rank; k < MICRO_BATCHES; k += c->size) {
+			/* Sums may begin early, or must not. */
+			if (step && k + c->size >= MICRO_BATCHES)
+				zero_expect_last(&z);
+			add_gradients(&z, &w, run->exactly, step, k);
+		}
+		check(c, !zero_update(&z, &u, NULL), "update");
+		check(c, !u.overflow, "no overflow");
+	}
+	run->norm = u.grad_norm;
+	collect(&z, run->all);
+	check_weights(&z, &w, run->all);
+
+	/* A gradient that is not a number anywhere changes nothing. */
+	add_gradients(&z, &w, run->exactly, STEPS, c->rank);
+	if (c->rank == c->size - 1) {
+		float *g = w.gradient(w.ctx, 1, NULL);
+
+		b->ops->to_device(b, g, &(float){ NAN }, sizeof(*g));
+	} else {
+		w.gradient(w.ctx, 1, NULL);
+	}
+	w.complete(w.ctx, 1, NULL);
+	check(c, !zero_update(&z, &u, NULL) && u.overflow && z.step == STEPS,
+	      "overflow is found by all");
+	check_weights(&z, &w, run->all);
+	zero_done(&z);
+	check(c, z.memory == 0, "memory is given back");
+}
+
+/* What a rank keeps, in bytes per parameter. */
+static void memory(struct comm *c, struct backend *b)
+{
+	static const struct {
+		double whole, cut;
+	} bytes[] = { { 12 + 4 + 4, 0 },
+		      { 4 + 4, 12 },
+		      { 4, 12 + 4 },
+		      { 0, 12 + 4 + 4 } };
+	const struct gpt2_config config = { .n_layer = 2,
+					    .n_head = 2,
+					    .n_embd = 64,
+					    .vocab_size = 300,
+					    .n_positions = 16 };
+	const struct optimizer_config adam = { 0 };
+	struct gpt2 model;
+
+	check(c, !gpt2_init(&model, &config, NULL), "model");
+	for (unsigned stage = 0; stage < 4; stage++) {
+		const double want =
+			bytes[stage].whole + bytes[stage].cut / c->size;
+		struct zero z;
+		double got;
+
+		check(c, !zero_init(&z, &model, c, b, stage, &adam, NULL),
+		      "init");
+		got = (double)z.memory / (double)model.numel;
+		check(c, got < want * 1.01, "memory falls with the stage");
+		zero_done(&z);
+	}
+	gpt2_done(&model);
+}
+
+static void all_stages(struct comm *c, struct backend *b)
+{
+	/* Some parameters are smaller than there are ranks. */
+	const struct gpt2_config config = { .n_layer = 2,
+					    .n_head = 1,
+					    .n_embd = 2,
+					    .vocab_size = 5,
+					    .n_positions = 3 };
+	struct run plain = { .clip = 0 }, clipped = { .clip = 0.5 };
+	struct run exact = { .clip = 0.5, .exactly = true };
+	struct gpt2 model;
+	float *first;
+
+	check(c, !gpt2_init(&model, &config, NULL), "model");
+	plain.all = calloc(model.numel, sizeof(float));
+	clipped.all = calloc(model.numel, sizeof(float));
+	exact.all = calloc(model.numel, sizeof(float));
+	first = calloc(model.numel, sizeof(float));
+	for (unsigned stage = 0; stage < 4; stage++) {
+		plain.stage = clipped.stage = exact.stage = stage;
+		train(c, b, &model, &plain);
+		if (c->rank == 0)
+			printf("stage %u: %016" PRIx64 " norm %.9g", stage,
+			       digest(plain.all, model.numel * sizeof(float)),
+			       plain.norm);
+		train(c, b, &model, &clipped);
+		if (c->rank == 0)
+			printf(" clipped %016" PRIx64,
+			       digest(clipped.all, model.numel * sizeof(float)));
+		train(c, b, &model, &exact);
+		if (c->rank == 0)
+			printf(" exactly %016" PRIx64 "\n",
+			       digest(exact.all, model.numel * sizeof(float)));
+		if (stage == 0)
+			memcpy(first, plain.all, model.numel * sizeof(float));
+		check(c, !memcmp(first, plain.all, model.numel * sizeof(float)),
+		      "all stages agree");
+	}
+	free(plain.all);
+	free(clipped.all);
+	free(exact.all);
+	free(first);
+	gpt2_done(&model);
+}
+
+/* By name. */
+static int open_backend(struct backend **b, const char *name,
+			struct errmsg *err)
+{
+	if (strcmp(name, "cpu") == 0)
+		return backend_cpu_new(b, DTYPE_F32, 1, err);
+	*b = apart_backend(DTYPE_F32);
+	/* Enough for each rank to have its own. */
+	if (strcmp(name, "own") == 0)
+		(*b)->devices = 64;
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct errmsg err = { "" };
+	struct backend *b = NULL;
+	struct comm c;
+	double failed;
+
+	if (comm_init(&c, &argc, &argv, &err) ||
+	    open_backend(&b, argc > 1 ? argv[1] : "cpu", &err)) {
+		fprintf(stderr, "%s\n", err.text);
+		return 1;
+	}
+	sums_of_floats(&c);
+	parts_of_any_length(&c);
+	agreement(&c);
+	others(&c);
+	memory(&c, b);
+	all_stages(&c, b);
+	b->ops->destroy(b);
+	failed = failures;
+	comm_sum_double(&c, &failed, 1);
+	comm_done(&c);
+	return failed > 0;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Command lines of uctrain, written as people do, and what is made of them. */
+#ifndef TESTS_COMMANDLINE_H
+#define TESTS_COMMANDLINE_H
+
+#include "ckpt/base/errmsg.h"
+#include "gpu/config/config.h"
+
+#define LINE_LEN 512
+
+/* Words between blanks, as config_parse takes them. */
+int line_parse(struct config *c, const char *line, unsigned ranks,
+	       struct errmsg *err);
+
+void line_is_taken(struct config *c, const char *line, unsigned ranks);
+void line_is_refused(const char *line, unsigned ranks, const char *says);
+
+/* Write a configuration, and the command line that names it and goes on with
+ * `more`. */
+const char *line_with_json(const char *json, const char *more);
+
+/* For all tests of a program: where configurations are written. */
+int lines_set_up(void **state);
+int lines_tear_down(void **state);
+
+#endif

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Virtual files put together at random, and beside each of them its bytes, put
+ * together in memory.
+ */
+#ifndef TESTS_MADE_H
+#define TESTS_MADE_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/vfile.h"
+
+#define SHARDS 3
+#define SHARD_LEN 300000
+#define MADE_STORAGES 5
+
+uint64_t made_random(uint64_t *s);
+
+/* Files of random bytes. */
+struct shards {
+	char *dir;
+	char path[SHARDS][PATH_MAX];
+	uint8_t *bytes[SHARDS];
+	struct shardcache *c;
+};
+
+void shards_make(struct shards *f);
+void shards_done(struct shards *f);
+
+/* A file as it should be, and as it is. */
+struct made {
+	uint8_t *whole;
+	uint64_t size;
+	uint32_t sums[MADE_STORAGES];
+	vfile_crc crc[MADE_STORAGES];
+	size_t n;
+	struct vfile *f;
+};
+
+/* `n` storages of several random runs each; the third is empty. */
+void made_file(const struct shards *f, struct made *m, size_t n, bool sums,
+	       uint64_t seed);
+/* The same file, opened once more. */
+void made_again(const struct shards *f, struct made *m, struct made *of,
+		uint64_t seed);
+void made_done(struct made *m);
+
+bool made_read_is_right(struct made *m, uint8_t *buf, size_t len, uint64_t off);
+bool made_map_is_right(struct made *m, size_t len, uint64_t off);
+bool made_pieces_are_right(struct made *m, uint64_t seed, unsigned n);
+
+/* The sum of each storage is known, and right. */
+void made_check_sums(const struct made *m);
+
+/* Where the trailer begins: reading that would have sums computed. */
+uint64_t made_trailer(const struct made *m);
+
+#endif

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_OPS_H
+#define TESTS_OPS_H
+
+#include "tests/support/sides.h"
+
+/* The operations of a backend, and the shapes that two backends do them in to be
+ * compared.  What an operation writes is NaN before, what it adds to is not
+ * zero. */
+struct shape {
+	size_t n[4];
+	float drop;
+	unsigned how; /* what the operation makes of it */
+};
+
+struct op {
+	const char *name;
+	void (*work)(struct side *s, const struct shape *h);
+	const struct shape *shapes;
+	size_t nshapes;
+};
+
+#define OPS 6
+extern const struct op ops[OPS];
+
+const struct op *op_named(const char *name);
+
+#endif

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/slices.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* --- literals --------------------------------------------------------------- */
+
+static struct value *parse(struct mkpt *m, const char **s);
+
+static void pass(const char **s, const char *what)
+{
+	*s += strspn(*s, what);
+}
+
+static struct value *parse_dict(struct mkpt *m, const char **s)
+{
+	struct value *const d = mkpt_dict(m);
+
+	for (pass(s, " {"); **s != '}'; pass(s, ", ")) {
+		struct value *const key = parse(m, s);
+
+		pass(s, ": ");
+		mkpt_set_key(m, d, key, parse(m, s));
+	}
+	++*s;
+	return d;
+}
+
+static struct value *parse_number(struct mkpt *m, const char **s)
+{
+	char *end;
+	const int64_t i = strtoll(*s, &end, 10);
+	struct value *v;
+
+	if (*end == '.')
+		v = mkpt_float(m, strtod(*s, &end));
+	else
+		v = mkpt_int(m, i);
+	if (end == *s)
+		fail_msg("no literal: %s", *s);
+	*s = end;
+	return v;
+}
+
+/* None, numbers, 'strings', (tuples,), [lists] and {dicts}. */
+static struct value *parse(struct mkpt *m, const char **s)
+{
+	struct value *v;
+	char text[64];
+	size_t n;
+
+	pass(s, " ");
+	if (strncmp(*s, "None", 4) == 0) {
+		*s += 4;
+		return mkpt_none(m);
+	}
+	if (**s == '\'') {
+		n = strcspn(++*s, "'");
+		assert_true(n < sizeof(text));
+		memcpy(text, *s, n);
+		text[n] = '\0';
+		*s += n + 1;
+		return mkpt_str(m, arena_strndup(&m->arena, text, n));
+	}
+	if (**s == '{')
+		return parse_dict(m, s);
+	if (**s != '(' && **s != '[')
+		return parse_number(m, s);
+	v = **s == '(' ? mkpt_tuple(m, 0) : mkpt_list(m);
+	++*s;
+	while (**s != ')' && **s != ']') {
+		mkpt_add(m, v, parse(m, s));
+		pass(s, ", ");
+	}
+	++*s;
+	return v;
+}
+
+struct value *slices_literal(struct mkpt *m, const char *text)
+{
+	return text ? parse(m, &text) : NULL;
+}
+
+/* --- slices -------------------------------------------------------------- */
+
+void slices_set(struct slices *l, size_t t, const uint64_t *shape,
+		unsigned ndim)
+{
+	uint64_t numel = 1;
+
+	for (unsigned i = 0; i < ndim; i++) {
+		l->shapes[t][i] = shape[i];
+		numel *= shape[i];
+	}
+	l->v[t] = (struct geometry_slice){ true, ndim, l->shapes[t], numel };
+}
+
+void slices_parse(struct slices *l, struct mkpt *m, const char *text)
+{
+	const struct value_seq *const all = value_items(slices_literal(m, text));
+
+	*l = (struct slices){ .n = all->n };
+	for (size_t t = 0; t < all->n; t++) {
+		const struct value_seq *const s = value_items(all->v[t]);
+		uint64_t shape[SLICES_DIMS_MAX];
+
+		for (size_t i = 0; s && i < s->n; i++)
+			shape[i] = (uint64_t)s->v[i]->i;
+		if (s)
+			slices_set(l, t, shape, (unsigned)s->n);
+	}
+}
+
+/* --- elements ------------------------------------------------------------ */
+
+void slices_check_invariants(const struct slices *l, const struct geometry *g)
+{
+	uint64_t at = 0, numel = 1;
+
+	for (unsigned i = 0; i < g->ndim; i++)
+		numel *= g->shape[i];
+	assert_int_equal(g->numel, numel);
+	assert_int_equal(g->nsources, l->n);
+	if (!numel)
+		return;
+	assert_int_equal(g->rows * g->row_len, numel);
+	for (size_t i = 0; i < g->nsegs; i++) {
+		const struct geometry_segment *const s = &g->segs[i];
+
+		assert_int_equal(s->at, at);
+		assert_true(s->len > 0);
+		at += s->len;
+		assert_true(s->source < l->n);
+		assert_true(l->v[s->source].present);
+		if (g->rows == 1) {
+			assert_true(s->from + s->len <= l->v[s->source].numel);
+			continue;
+		}
+		/* A row of the source holds all that is taken for a row. */
+		assert_true(s->from + s->len <= g->stride[s->source]);
+		assert_true(g->rows * g->stride[s->source] <=
+			    l->v[s->source].numel);
+	}
+	assert_int_equal(at, g->row_len);
+}
+
+struct element *slices_expand(const struct slices *l, const struct geometry *g)
+{
+	struct element *const v = calloc(g->numel + 1, sizeof(*v));
+
+	slices_check_invariants(l, g);
+	assert_non_null(v);
+	for (uint64_t r = 0; g->numel && r < g->rows; r++)
+		for (size_t i = 0; i < g->nsegs; i++) {
+			const struct geometry_segment *const s = &g->segs[i];
+
+			for (uint64_t k = 0; k < s->len; k++)
+				v[r * g->row_len + s->at + k] = (struct element){
+					s->source,
+					r * g->stride[s->source] + s->from + k
+				};
+		}
+	return v;
+}
+
+void slices_check(const struct slices *l, const struct geometry *g,
+		  const char *runs, const char *what)
+{
+	struct element *const v = slices_expand(l, g);
+	uint64_t i = 0;
+
+	for (const char *s = runs; *s; pass(&s, " ")) {
+		char *end;
+		const unsigned long t = strtoul(s, &end, 10);
+		unsigned long a, b;
+
+		assert_int_equal(*end, ':');
+		s = end + 1;
+		a = b = strtoul(s, &end, 10);
+		if (*end == '-')
+			b = strtoul(end + 1, &end, 10);
+		s = end;
+		for (; a <= b; a++, i++)
+			if (i >= g->numel || v[i].source != t ||
+			    v[i].index != a)
+				fail_msg("%s: element %llu is %u:%llu, not"
+					 " %lu:%lu", what,
+					 (unsigned long long)i, v[i].source,
+					 (unsigned long long)v[i].index, t, a);
+	}
+	if (i != g->numel)
+		fail_msg("%s: %llu elements, not %llu", what,
+			 (unsigned long long)g->numel, (unsigned long long)i);
+	free(v);
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_SLICES_H
+#define TESTS_SLICES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/model/geometry.h"
+#include "tests/make/mkpt.h"
+
+/*
+ * Slices for the tests of geometry, and what elements a geometry makes of
+ * them.  What these tests' tables say is written as Python would.
+ */
+
+#define SLICES_RANKS_MAX 8
+#define SLICES_DIMS_MAX 5
+
+/* The value of a Python literal; NULL for NULL. */
+struct value *slices_literal(struct mkpt *m, const char *text);
+
+struct slices {
+	struct geometry_slice v[SLICES_RANKS_MAX];
+	uint64_t shapes[SLICES_RANKS_MAX][SLICES_DIMS_MAX];
+	size_t n;
+};
+
+void slices_set(struct slices *l, size_t t, const uint64_t *shape,
+		unsigned ndim);
+
+/* [shape or None, ...] */
+void slices_parse(struct slices *l, struct mkpt *m, const char *text);
+
+/* An element of a slice. */
+struct element {
+	uint32_t source;
+	uint64_t index;
+};
+
+/* Is it what gather.c relies on? */
+void slices_check_invariants(const struct slices *l, const struct geometry *g);
+
+/* Every element of the output; free() it. */
+struct element *slices_expand(const struct slices *l, const struct geometry *g);
+
+/*
+ * Is the output of these elements?  They are runs of the slices' elements:
+ * "0:0-2 1:7" is elements 0, 1 and 2 of slice 0 and then element 7 of slice
+ * 1.  `what` names the case.
+ */
+void slices_check(const struct slices *l, const struct geometry *g,
+		  const char *runs, const char *what);
+
+#endif

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every promise that plan.h and vfile.h make about any tree whatsoever. */
+#include "tests/support/walk.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/vfile/extent.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/zero/checkpoint.h"
+#include "ckpt/vfile/vfile.h"
+
+static int broken(struct errmsg *err, const char *what, const char *name)
+{
+	return errmsg_set(err, WALK_BROKEN, "walk: %s: %s", name, what);
+}
+
+/* Extents are in order, without gaps, and end where the file does. */
+static bool is_map(const struct vfile *f)
+{
+	const struct extent_map *const m = vfile_extents(f);
+
+	for (size_t i = 0; i < m->n; i++)
+		if (m->v[i].start >= m->v[i + 1].start)
+			return false;
+	return extent_size(m) == vfile_size(f) &&
+	       (m->n == 0 || m->v[0].start == 0);
+}
+
+/* Read it all, from its end first, so that checksums are wanted early; then
+ * in pieces from the front. */
+static int read_file(struct vfile *f, const char *name, struct errmsg *err)
+{
+	const uint64_t size = vfile_size(f);
+	uint8_t *const whole = malloc(size + 1);
+	uint8_t piece[777];
+	int64_t got = 0;
+	int rc = 0;
+
+	if (!whole)
+		return errmsg_set(err, -ENOMEM, "walk: out of memory");
+	if (size)
+		got = vfile_read(f, piece, 1, size - 1, err);
+	if (got >= 0)
+		got = vfile_read(f, whole, size + 1, 0, err);
+	if (got < 0)
+		rc = (int)got;
+	else if ((uint64_t)got != size || !is_map(f))
+		rc = broken(err, "not as long as it should be", name);
+	for (uint64_t at = 0; !rc && at < size; at += sizeof(piece)) {
+		const size_t left = (size_t)(size - at);
+		const size_t n = left < sizeof(piece) ? left : sizeof(piece);
+
+		got = vfile_read(f, piece, sizeof(piece), at, err);
+		if (got < 0)
+			rc = (int)got;
+		else if ((size_t)got != n || memcmp(piece, whole + at, n) != 0)
+			rc = broken(err, "pieces differ from the whole", name);
+	}
+	free(whole);
+	return rc;
+}
+
+static int walk_file(struct plan *p, const struct plan_entry *e,
+		     const struct plan_stat *st, struct errmsg *err)
+{
+	struct vfile *f;
+	int rc = plan_file_open(p, e->node, &f, err);
+
+	if (rc)
+		return rc;
+	rc = vfile_size(f) == st->size
+		     ? read_file(f, e->name, err)
+		     : broken(err, "not of the size that stat tells", e->name);
+	vfile_free(f);
+	return rc;
+}
+
+static int walk_dir(struct plan *p, uint64_t dir, struct errmsg *err);
+
+static int walk_entry(struct plan *p, uint64_t dir, const struct plan_entry *e,
+		      struct errmsg *err)
+{
+	struct plan_stat st;
+	uint64_t node;
+	int rc;
+
+	if (!*e->name || strchr(e->name, '/') || strcmp(e->name, ".") == 0 ||
+	    strcmp(e->name, "..") == 0)
+		return broken(err, "no name for a file", e->name);
+	if (e->node >= PLAN_NODE_END)
+		return broken(err, "node number out of range", e->name);
+	rc = plan_lookup(p, dir, e->name, &node, err);
+	if (rc)
+		return rc == -ENOENT ? broken(err, "listed, not found", e->name)
+				     : rc;
+	if (node != e->node)
+		return broken(err, "listed under another number", e->name);
+	rc = plan_stat(p, node, &st, err);
+	if (rc)
+		return rc;
+	return st.is_dir ? walk_dir(p, node, err) : walk_file(p, e, &st, err);
+}
+
+static int walk_dir(struct plan *p, uint64_t dir, struct errmsg *err)
+{
+	struct plan_entry e;
+	uint64_t pos = 0, node;
+	int rc;
+
+	while ((rc = plan_next(p, dir, &pos, &e, err)) == 1) {
+		rc = walk_entry(p, dir, &e, err);
+		if (rc)
+			return rc;
+	}
+	if (rc)
+		return rc;
+	/* A slash is in no name, so that no checkpoint can have this one. */
+	return plan_lookup(p, dir, "no/such", &node, err) == -ENOENT
+		       ? 0
+		       : broken(err, "finds what is not there", "no/such");
+}
+
+int walk_plan(struct plan *p, struct errmsg *err)
+{
+	struct resolve *const r = plan_resolve(p);
+	uint64_t files, bytes;
+	int rc = walk_dir(p, PLAN_ROOT, err);
+
+	if (!rc)
+		rc = plan_totals(p, &files, &bytes, err);
+	/* Ranks that hold padding only have not been looked at yet. */
+	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)
+		rc = resolve_shards(r, mp, 0, r->dir.dp_degree, 1, err);
+	return rc;
+}

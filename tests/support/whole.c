@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/whole.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "ckpt/base/errmsg.h"
+
+static uint64_t unit_start(const struct gpt2 *m, unsigned unit)
+{
+	uint64_t at = 0;
+	unsigned u;
+
+	for (u = 0; u < unit; u++)
+		at += m->units[u].numel;
+	return at;
+}
+
+static const void *acquire(void *ctx, unsigned unit, struct errmsg *err)
+{
+	struct whole *w = ctx;
+
+	(void)err;
+	w->acquired++;
+	return w->weights + unit_start(&w->model, unit);
+}
+
+static void release(void *ctx, unsigned unit)
+{
+	struct whole *w = ctx;
+
+	(void)unit;
+	w->acquired--;
+}
+
+static float *gradient(void *ctx, unsigned unit, struct errmsg *err)
+{
+	struct whole *w = ctx;
+
+	(void)err;
+	return w->grads + unit_start(&w->model, unit);
+}
+
+static int complete(void *ctx, unsigned unit, struct errmsg *err)
+{
+	(void)ctx;
+	(void)unit;
+	(void)err;
+	return 0;
+}
+
+static struct network_weights weights_of(struct whole *w)
+{
+	return (struct network_weights){ w, acquire, release, gradient,
+					 complete };
+}
+
+int whole_init(struct whole *w, const struct gpt2_config *c, size_t batch,
+	       size_t seq, enum dtype dtype, unsigned threads,
+	       struct errmsg *err)
+{
+	int rc;
+
+	*w = (struct whole){ .batch = batch, .seq = seq };
+	rc = gpt2_init(&w->model, c, err);
+	if (!rc)
+		rc = backend_cpu_new(&w->b, dtype, threads, err);
+	if (!rc)
+		rc = network_new(&w->net, &w->model, w->b, batch, seq, false,
+				 err);
+	if (rc)
+		return rc;
+	w->weights = w->b->ops->alloc(w->b, w->model.numel * sizeof(float));
+	w->grads = w->b->ops->alloc(w->b, w->model.numel * sizeof(float));
+	w->tokens = calloc(batch * seq, sizeof(int32_t));
+	return w->weights && w->grads && w->tokens
+		       ? 0
+		       : errmsg_set(err, -ENOMEM, "out of memory");
+}
+
+void whole_done(struct whole *w)
+{
+	network_free(w->net);
+	if (w->b) {
+		w->b->ops->free(w->b, w->weights);
+		w->b->ops->free(w->b, w->grads);
+		w->b->ops->destroy(w->b);
+	}
+	gpt2_done(&w->model);
+	free(w->tokens);
+}
+
+int whole_train(struct whole *w, float scale, uint64_t seed, double *loss,
+		struct errmsg *err)
+{
+	const struct network_weights weights = weights_of(w);
+
+	return network_train(w->net, &weights, w->tokens, scale, seed, loss,
+			     err);
+}
+
+int whole_evaluate(struct whole *w, double *loss, struct errmsg *err)
+{
+	const struct network_weights weights = weights_of(w);
+
+	return network_evaluate(w->net, &weights, w->tokens, loss, err);
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What appears whole has the modes of files that anybody makes, while other
+ * threads make theirs. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/sys/outdir.h"
+#include "tests/make/mkckpt.h"
+
+#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+
+/* In place of libc's: between two calls of it, other threads' files are open to
+ * everybody. */
+mode_t umask(mode_t mask)
+{
+	(void)mask;
+	fail_msg("the umask of all threads was changed");
+	return 0;
+}
+
+static mode_t mode_of(const char *path)
+{
+	struct stat st;
+
+	assert_int_equal(stat(path, &st), 0);
+	return st.st_mode & 0777;
+}
+
+static void modes_follow_the_umask(void **state)
+{
+	static const mode_t masks[] = { 022, 027, 077, 0 };
+	char *const dir = mkckpt_new_dir();
+
+	(void)state;
+	assert_int_equal(chdir(dir), 0);
+	for (size_t i = 0; i < COUNT(masks); i++) {
+		char text[] = "all/XXXXXX";
+		struct errmsg err = { "" };
+		struct outdir o;
+
+		syscall(SYS_umask, masks[i]);
+		if (outdir_open_over(&o, "all/tag", &err) ||
+		    outdir_write_text(text, "text", &err) ||
+		    outdir_commit(&o, "latest", &err))
+			fail_msg("%s", err.text);
+		outdir_close(&o);
+		assert_int_equal(mode_of("all/tag"), 0777 & ~masks[i]);
+		assert_int_equal(mode_of("all/latest"), 0666 & ~masks[i]);
+		assert_int_equal(mode_of(text), 0666 & ~masks[i]);
+	}
+	mkckpt_free_dir(dir);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(modes_follow_the_umask),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Work for several threads, and those who come by to help. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "ckpt/sys/parallel.h"
+
+#define ITEMS 100
+
+struct calls {
+	atomic_uint of[ITEMS];
+	size_t fails_from; /* with its own number */
+};
+
+static int call(void *ctx, size_t i)
+{
+	struct calls *const c = ctx;
+
+	atomic_fetch_add(&c->of[i], 1);
+	return i >= c->fails_from ? (int)i : 0;
+}
+
+static void each_item_is_done_once(void **state)
+{
+	static const size_t items[] = { 0, 1, 2, 3, ITEMS };
+
+	(void)state;
+	for (size_t k = 0; k < sizeof(items) / sizeof(*items); k++)
+		for (unsigned width = 0; width <= 5; width++)
+			for (int with = 0; with < 2; with++) {
+				struct calls c = { .fails_from = ITEMS };
+				struct crew crew;
+
+				crew_init(&crew);
+				assert_int_equal(
+					with ? crew_for(&crew, items[k], width,
+							call, &c)
+					     : parallel_for(items[k], width,
+							    call, &c),
+					0);
+				crew_done(&crew);
+				for (size_t i = 0; i < ITEMS; i++)
+					assert_int_equal(atomic_load(&c.of[i]),
+							 i < items[k]);
+			}
+}
+
+static void after_a_failure_nothing_is_begun(void **state)
+{
+	(void)state;
+	for (unsigned width = 1; width <= 4; width++) {
+		struct calls c = { .fails_from = 20 };
+		unsigned begun = 0;
+
+		assert_int_equal(parallel_for(ITEMS, width, call, &c), 20);
+		for (size_t i = 20; i < ITEMS; i++)
+			begun += atomic_load(&c.of[i]);
+		assert_in_range(begun, 1, width);
+	}
+}
+
+/* --- helpers ---------------------------------------------------------------- */
+
+/* Two items, of which each waits until the other has been begun: who is alone
+ * never comes to an end. */
+struct pair {
+	struct crew crew;
+	atomic_uint begun;
+	atomic_uint over;
+	pthread_t who[2];
+	int rc;
+};
+
+static int meet(void *ctx, size_t i)
+{
+	struct pair *const p = ctx;
+
+	p->who[i] = pthread_self();
+	atomic_fetch_add(&p->begun, 1);
+	while (atomic_load(&p->begun) < 2)
+		sched_yield();
+	for (unsigned k = 0; k < 1000; k++)
+		sched_yield();
+	atomic_fetch_add(&p->over, 1);
+	return 0;
+}
+
+static void *work(void *arg)
+{
+	struct pair *const p = arg;
+
+	p->rc = crew_for(&p->crew, 2, 1, meet, p) ||
+		atomic_load(&p->over) != 2; /* helpers are waited for */
+	return NULL;
+}
+
+static void who_comes_by_helps(void **state)
+{
+	struct pair p = { 0 };
+	pthread_t worker;
+
+	(void)state;
+	crew_init(&p.crew);
+	assert_int_equal(pthread_create(&worker, NULL, work, &p), 0);
+	while (atomic_load(&p.begun) == 0)
+		sched_yield();
+	crew_help(&p.crew, 0); /* there are enough */
+	assert_int_equal(atomic_load(&p.begun), 1);
+	crew_help(&p.crew, 1);
+	pthread_join(worker, NULL);
+	assert_int_equal(p.rc, 0);
+	assert_false(pthread_equal(p.who[0], p.who[1]));
+	crew_done(&p.crew);
+}
+
+static void where_there_is_nothing_to_do_nobody_stays(void **state)
+{
+	struct calls c = { .fails_from = ITEMS };
+	struct crew crew;
+
+	(void)state;
+	crew_init(&crew);
+	crew_help(&crew, 1);
+	assert_int_equal(crew_for(&crew, 3, 1, call, &c), 0);
+	crew_help(&crew, 1);
+	assert_int_equal(atomic_load(&c.of[2]), 1);
+	crew_done(&crew);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(each_item_is_done_once),
+		cmocka_unit_test(after_a_failure_nothing_is_begun),
+		cmocka_unit_test(who_comes_by_helps),
+		cmocka_unit_test(where_there_is_nothing_to_do_nobody_stays),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

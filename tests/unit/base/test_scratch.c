@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory for the time of a call: kept by its thread, freed when that ends. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "ckpt/sys/scratch.h"
+
+static void what_was_given_back_is_taken_again(void **state)
+{
+	void *const first = scratch_take(1000);
+
+	(void)state;
+	assert_non_null(first);
+	scratch_give(first);
+	for (size_t len = 0; len <= 1000; len += 100) {
+		void *const again = scratch_take(len);
+
+		assert_ptr_equal(again, first);
+		scratch_give(again);
+	}
+}
+
+static void what_is_taken_within_is_apart_and_stays(void **state)
+{
+	static const size_t lens[] = { 64, 1 << 20, 8, 4096 };
+	uint8_t *p[4];
+
+	(void)state;
+	/* The second time some are larger than what is kept. */
+	for (size_t factor = 1; factor <= 3; factor += 2) {
+		for (size_t i = 0; i < 4; i++) {
+			p[i] = scratch_take(factor * lens[i]);
+			assert_non_null(p[i]);
+			memset(p[i], (int)i, factor * lens[i]);
+		}
+		for (size_t i = 4; i-- > 0;) {
+			assert_int_equal(p[i][0], i);
+			assert_int_equal(p[i][factor * lens[i] - 1], i);
+			scratch_give(p[i]);
+		}
+	}
+}
+
+static void *take_some(void *other)
+{
+	uint8_t *const p = scratch_take(100);
+
+	if (p && p != other)
+		memset(p, 1, 100);
+	scratch_give(p);
+	return p == other ? NULL : p;
+}
+
+/* That what they have is freed is what the leak sanitizer sees. */
+static void threads_have_their_own(void **state)
+{
+	void *const mine = scratch_take(100);
+	pthread_t thread;
+	void *theirs;
+
+	(void)state;
+	assert_int_equal(pthread_create(&thread, NULL, take_some, mine), 0);
+	assert_int_equal(pthread_join(thread, &theirs), 0);
+	assert_non_null(theirs);
+	scratch_give(mine);
+}
+
+static void nothing_can_be_given_back(void **state)
+{
+	(void)state;
+	scratch_give(NULL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_was_given_back_is_taken_again),
+		cmocka_unit_test(what_is_taken_within_is_apart_and_stays),
+		cmocka_unit_test(threads_have_their_own),
+		cmocka_unit_test(nothing_can_be_given_back),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

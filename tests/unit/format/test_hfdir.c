@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Hugging Face directories: which files are taken, what they hold, and that
+ * those that contradict themselves or each other are refused.  The trees of
+ * good ones are in test_good.c.
+ *
+ * Files of tests/bad that end in .safetensors or .json stand in the place of a
+ * model's only file, or of its index.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/hfdir.h"
+#include "tests/make/mkckpt.h"
+#include "tests/make/mkpt.h"
+
+#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+
+/* Put a file of this text into the directory; ' stands for ". */
+static void put_text(const char *dir, const char *name, const char *text)
+{
+	struct bytebuf b = { 0 };
+	char path[PATH_MAX];
+
+	for (const char *p = text; *p; p++)
+		bytebuf_add_u8(&b, *p == '\'' ? '"' : (uint8_t)*p);
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	mkpt_save(path, b.data, b.len);
+	bytebuf_done(&b);
+}
+
+/* A safetensors file with a tensor of one byte for each letter of `names`. */
+static void put_tensors(const char *dir, const char *file, const char *names)
+{
+	struct bytebuf b = { 0 }, text = { 0 };
+	char path[PATH_MAX], entry[128];
+
+	for (size_t i = 0; names[i]; i++) {
+		const int n =
+			snprintf(entry, sizeof(entry),
+				 "%c\"%c\":{\"dtype\":\"U8\",\"shape\":[1],"
+				 "\"data_offsets\":[%zu,%zu]}",
+				 i ? ',' : '{', names[i], i, i + 1);
+
+		bytebuf_add(&text, entry, (size_t)n);
+	}
+	bytebuf_add_u8(&text, '}');
+	bytebuf_add_le64(&b, text.len);
+	bytebuf_add(&b, text.data, text.len);
+	bytebuf_add(&b, names, strlen(names));
+	snprintf(path, sizeof(path), "%s/%s", dir, file);
+	mkpt_save(path, b.data, b.len);
+	bytebuf_done(&b);
+	bytebuf_done(&text);
+}
+
+/* A file of torch.save with a dict of one tensor. */
+static void put_torch(const char *dir, const char *file, const char *name)
+{
+	struct mkpt m = { 0 };
+	struct value *const dict = mkpt_dict(&m);
+	struct bytebuf b = { 0 };
+	char path[PATH_MAX];
+
+	mkpt_set(&m, dict, name,
+		 mkpt_tensor(&m, DTYPE_F32, (const uint64_t[]){ 2 }, 1,
+			     (const float[]){ 1, 2 }));
+	mkpt_emit(&m, dict, "pytorch_model", &b);
+	snprintf(path, sizeof(path), "%s/%s", dir, file);
+	mkpt_save(path, b.data, b.len);
+	bytebuf_done(&b);
+	mkpt_done(&m);
+}
+
+static void remove_file(const char *dir, const char *name)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	assert_int_equal(unlink(path), 0);
+}
+
+/* The names of the directory's tensors, one after the other. */
+static void check_names(const char *dir, const char *names)
+{
+	struct errmsg err = { "" };
+	struct hfdir d;
+	char got[64] = "";
+
+	if (hfdir_open(&d, dir, &err))
+		fail_msg("%s", err.text);
+	for (size_t i = 0; i < d.n; i++)
+		strcat(got, d.v[i].name);
+	assert_string_equal(got, names);
+	hfdir_done(&d);
+}
+
+static void check_refused(const char *dir, int expect_rc, const char *file,
+			  const char *expect)
+{
+	struct errmsg err = { "" };
+	struct hfdir d;
+	const int rc = hfdir_open(&d, dir, &err);
+
+	if (rc != expect_rc || !strstr(err.text, expect) ||
+	    !strstr(err.text, file))
+		fail_msg("expected %s: \"%s\" (%s), got \"%s\" (%s)", file,
+			 expect, strerror(-expect_rc), err.text, strerror(-rc));
+}
+
+/* --- good ones ------------------------------------------------------------------ */
+
+/* From the first to the last choice: each is taken once those before are gone. */
+static void the_files_that_transformers_takes_are_taken(void **state)
+{
+	char *const dir = mkckpt_new_dir();
+
+	(void)state;
+	assert_false(hfdir_is_one(dir));
+	check_refused(dir, -ENOENT, dir, "no weights of Hugging Face");
+	put_torch(dir, "b.bin", "d");
+	put_text(dir, "pytorch_model.bin.index.json",
+		 "{'weight_map':{'d':'b.bin'}}");
+	put_torch(dir, "pytorch_model.bin", "c");
+	put_tensors(dir, "s1", "b");
+	put_text(dir, "model.safetensors.index.json",
+		 "{'weight_map':{'b':'s1'}}");
+	put_tensors(dir, "model.safetensors", "a");
+
+	assert_true(hfdir_is_one(dir));
+	check_names(dir, "a");
+	remove_file(dir, "model.safetensors");
+	check_names(dir, "b");
+	remove_file(dir, "model.safetensors.index.json");
+	check_names(dir, "c");
+	remove_file(dir, "pytorch_model.bin");
+	check_names(dir, "d");
+	mkckpt_free_dir(dir);
+}
+
+static void tensors_of_all_files_are_found_by_name(void **state)
+{
+	char *const dir = mkckpt_new_dir();
+	struct errmsg err = { "" };
+	struct hfdir d;
+
+	(void)state;
+	put_tensors(dir, "m1", "zay"); /* y is not in the index: it is there */
+	put_tensors(dir, "m2", "bx");
+	put_text(dir, "model.safetensors.index.json",
+		 "{'weight_map':{'z':'m1','b':'m2','a':'m1','x':'m2'}}");
+	if (hfdir_open(&d, dir, &err))
+		fail_msg("%s", err.text);
+	assert_int_equal(d.nfiles, 2);
+	assert_int_equal(d.n, 5);
+	for (const char *p = "abxyz"; *p; p++) {
+		const struct hfdir_tensor *const t =
+			hfdir_find(&d, (const char[]){ *p, 0 });
+		struct bytebuf b;
+
+		assert_non_null(t);
+		b = mkpt_load(d.files[t->file].path);
+		assert_int_equal(b.data[t->offset], *p);
+		assert_int_equal(d.files[t->file].file.size, b.len);
+		bytebuf_done(&b);
+	}
+	assert_null(hfdir_find(&d, "c"));
+	hfdir_done(&d);
+	mkckpt_free_dir(dir);
+}
+
+static void a_transposed_tensor_keeps_its_strides(void **state)
+{
+	const char *const srcdir = getenv("top_srcdir");
+	const struct hfdir_tensor *x;
+	struct errmsg err = { "" };
+	char path[PATH_MAX];
+	struct tensor t;
+	struct hfdir d;
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/tests/good/hfdir_bin",
+		 srcdir ? srcdir : ".");
+	if (hfdir_open(&d, path, &err))
+		fail_msg("%s", err.text);
+	x = hfdir_find(&d, "transposed");
+	assert_non_null(x);
+	hfdir_describe(x, &t);
+	assert_int_equal(t.shape[0], 4);
+	assert_int_equal(t.shape[1], 3);
+	assert_int_equal(t.stride[0], 1);
+	assert_int_equal(t.stride[1], 4);
+	assert_int_equal(t.storage_numel, 12);
+	/* Parts of one storage lie where they are in it. */
+	assert_int_equal(hfdir_find(&d, "h.0.bias")->offset,
+			 hfdir_find(&d, "h.0.weight")->offset + 20 * 4);
+	assert_int_equal(hfdir_find(&d, "lm_head.weight")->offset,
+			 hfdir_find(&d, "wte.weight")->offset);
+	hfdir_done(&d);
+}
+
+/* --- bad ones ------------------------------------------------------------------- */
+
+static void files_that_contradict_an_index_are_told(void **state)
+{
+	static const struct {
+		const char *index, *file, *expect;
+		int rc;
+	} cases[] = {
+		{ "{'a':'m1','c':'m3'}", "/m3: ", "No such file", -ENOENT },
+		{ "{'a':'m1','c':'dir'}", "/dir: ", "not a regular file",
+		  -EBADMSG },
+		{ "{'a':'m1','c':'m2'}",
+		  "index.json: ", "c should be in m2, and is not", -EBADMSG },
+		{ "{'a':'m2','b':'m1'}",
+		  "index.json: ", "a should be in m2, and is not", -EBADMSG },
+		{ "{'a':'m1','b':'m4'}",
+		  "/m4: ", "tensor a is there twice: see m1", -EBADMSG },
+		{ "{'a':'m1','b':'../x'}",
+		  "index.json: ", "the file of b is no name", -EBADMSG },
+	};
+	char *const dir = mkckpt_new_dir();
+	char path[PATH_MAX];
+
+	(void)state;
+	put_tensors(dir, "m1", "a");
+	put_tensors(dir, "m2", "b");
+	put_tensors(dir, "m4", "ab");
+	snprintf(path, sizeof(path), "%s/dir", dir);
+	assert_int_equal(mkdir(path, 0777), 0);
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		char text[256];
+
+		snprintf(text, sizeof(text), "{'weight_map':%s}",
+			 cases[i].index);
+		put_text(dir, "model.safetensors.index.json", text);
+		check_refused(dir, cases[i].rc, cases[i].file, cases[i].expect);
+	}
+	assert_int_equal(rmdir(path), 0);
+	mkckpt_free_dir(dir);
+}
+
+static struct value *gaps(struct mkpt *m)
+{
+	struct value *const v =
+		mkpt_flat(m, DTYPE_F32, 2, 4, false, (const float[4]){ 0 });
+
+	/* Every other element. */
+	v->obj->args->seq.v[3] = mkpt_tuple(m, 1, mkpt_int(m, 2));
+	return v;
+}
+
+static struct value *complex_numbers(struct mkpt *m)
+{
+	return mkpt_tensor(m, DTYPE_C64, (const uint64_t[]){ 1 }, 1,
+			   (const float[2]){ 0 });
+}
+
+static struct value *number(struct mkpt *m)
+{
+	return mkpt_int(m, 4711);
+}
+
+static void what_is_no_tensor_of_numbers_is_told(void **state)
+{
+	static const struct {
+		const char *name;
+		struct value *(*make)(struct mkpt *m);
+		int rc;
+		const char *expect;
+	} cases[] = {
+		{ "t", gaps, -ENOTSUP, "tensor t: a view with gaps" },
+		{ "t", complex_numbers, -ENOTSUP, "tensor t: complex64" },
+		{ "t", number, -ENOTSUP, "t: expected a tensor, found int" },
+		{ "a/b", NULL, -EBADMSG, "'a/b' cannot be the name" },
+		{ "..", NULL, -EBADMSG, "'..' cannot be the name" },
+		{ "", NULL, -EBADMSG, "'' cannot be the name" },
+		{ "optimizer_state.pt", NULL, -EBADMSG, "cannot be the name" },
+	};
+	char *const dir = mkckpt_new_dir();
+	char path[PATH_MAX];
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/pytorch_model.bin", dir);
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct mkpt m = { 0 };
+		struct value *const dict = mkpt_dict(&m);
+		struct bytebuf b = { 0 };
+
+		if (!cases[i].make) {
+			put_torch(dir, "pytorch_model.bin", cases[i].name);
+		} else {
+			mkpt_set(&m, dict, cases[i].name, cases[i].make(&m));
+			mkpt_emit(&m, dict, "pytorch_model", &b);
+			mkpt_save(path, b.data, b.len);
+		}
+		check_refused(dir, cases[i].rc, path, cases[i].expect);
+		bytebuf_done(&b);
+		mkpt_done(&m);
+	}
+	mkckpt_free_dir(dir);
+}
+
+/* --- tests/bad ------------------------------------------------------------------ */
+
+static int is_ours(const struct dirent *d)
+{
+	return strstr(d->d_name, ".safetensors.expect") ||
+	       strstr(d->d_name, ".json.expect");
+}
+
+static void check_file(const char *bad, char *name)
+{
+	char path[PATH_MAX + NAME_MAX + 2];
+	char *const dir = mkckpt_new_dir();
+	struct bytebuf expect, file;
+	const char *place;
+
+	snprintf(path, sizeof(path), "%s/%s", bad, name);
+	expect = mkpt_load(path);
+	bytebuf_add_u8(&expect, 0);
+	((char *)expect.data)[strcspn((char *)expect.data, "\n")] = '\0';
+	path[strlen(path) - strlen(".expect")] = '\0';
+	file = mkpt_load(path);
+	place = strstr(name, ".json") ? "model.safetensors.index.json"
+				      : "model.safetensors";
+	snprintf(path, sizeof(path), "%s/%s", dir, place);
+	mkpt_save(path, file.data, file.len);
+	check_refused(dir, -EBADMSG, place, (char *)expect.data);
+	bytebuf_done(&expect);
+	bytebuf_done(&file);
+	mkckpt_free_dir(dir);
+}
+
+static void each_bad_file_is_refused(void **state)
+{
+	const char *const srcdir = getenv("top_srcdir");
+	struct dirent **entries;
+	char bad[PATH_MAX];
+	int n;
+
+	(void)state;
+	snprintf(bad, sizeof(bad), "%s/tests/bad", srcdir ? srcdir : ".");
+	n = scandir(bad, &entries, is_ours, alphasort);
+	assert_true(n > 0);
+	for (int i = 0; i < n; i++) {
+		check_file(bad, entries[i]->d_name);
+		free(entries[i]);
+	}
+	free(entries);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_files_that_transformers_takes_are_taken),
+		cmocka_unit_test(tensors_of_all_files_are_found_by_name),
+		cmocka_unit_test(a_transposed_tensor_keeps_its_strides),
+		cmocka_unit_test(files_that_contradict_an_index_are_told),
+		cmocka_unit_test(what_is_no_tensor_of_numbers_is_told),
+		cmocka_unit_test(each_bad_file_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

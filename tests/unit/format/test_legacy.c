@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Torch's container without zip: what is in good files is found.  That files
+ * of torch itself are read, and give the same tree as zip files do, test_good
+ * shows; bad ones are in test_legacy_bad.c.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/pickle/pickle.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/pickle/value.h"
+#include "tests/make/mklegacy.h"
+#include "tests/make/mkpt.h"
+
+#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+/* The bytes of the tensor under `key`, as a string. */
+static void tensor_text(const struct ptfile *pt, const char *key, char *out)
+{
+	struct errmsg err = { "" };
+	struct tensor t;
+	uint64_t at;
+
+	if (ptfile_tensor(pt, value_find(pt->root, key), key, &t, &at, &err))
+		fail_msg("%s", err.text);
+	assert_true(t.numel < 16);
+
+	const size_t elem = dtype_size(t.dtype);
+
+	assert_int_equal(source_read(&pt->src, out, t.numel * elem,
+				     at + t.storage_offset * elem, NULL),
+			 0);
+	out[t.numel * elem] = '\0';
+}
+
+/* --- good files ------------------------------------------------------------ */
+
+static void tensors_are_found(void **state)
+{
+	static const struct {
+		const char *name;
+		const char *a, *b;
+		struct legacy_replaced r[3];
+	} cases[] = {
+		{ "as torch writes it", "bbbbccccdddd", "eeffgghhii", { { 0 } } },
+		{ "protocol 4",
+		  "bbbbccccdddd",
+		  "eeffgghhii",
+		  { { PART_MAGIC,
+		      BYTES("\200\4\225\15\0\0\0\0\0\0\0\212\12\154\374\234F"
+			    "\371 j\250P\31.") } } },
+		{ "keys in another order",
+		  "bbbbccccdddd",
+		  "eeffgghhii",
+		  { { PART_KEYS, BYTES(KEYS(KEY("22") KEY("11"))) },
+		    { PART_DATA, BYTES(DATA_22 DATA_11) } } },
+		{ "one storage of two tensors",
+		  "bbbbccccdddd",
+		  "aaaabbbb",
+		  { { PART_OBJECT,
+		      BYTES(OBJECT(FLOATS, TENSOR(STORAGE("FloatStorage", "11",
+							  "K\4", ROOT),
+						  "K\0", "K\2"))) },
+		    { PART_KEYS, BYTES(KEYS(KEY("11"))) },
+		    { PART_DATA, BYTES(DATA_11) } } },
+		/* What comes first decides in what elements are counted. */
+		{ "one storage of two types",
+		  "bbbbccccdddd",
+		  "aaaabbbb",
+		  { { PART_OBJECT,
+		      BYTES(OBJECT(FLOATS, TENSOR(STORAGE("ByteStorage", "11",
+							  "K\20", ROOT),
+						  "K\0", "K\10"))) },
+		    { PART_KEYS, BYTES(KEYS(KEY("11"))) },
+		    { PART_DATA, BYTES(DATA_11) } } },
+		{ "views",
+		  "bbbbcccc",
+		  "dddd",
+		  { { PART_OBJECT,
+		      BYTES(OBJECT(TENSOR(STORAGE("FloatStorage", "11", "K\4",
+						  VIEW("33", "K\1", "K\2")),
+					  "K\0", "K\2"),
+				   TENSOR(STORAGE("FloatStorage", "11", "K\4",
+						  VIEW("44", "K\2", "K\2")),
+					  "K\1", "K\1"))) },
+		    { PART_KEYS, BYTES(KEYS(KEY("11"))) },
+		    { PART_DATA, BYTES(DATA_11) } } },
+		{ "one view twice",
+		  "bbbb",
+		  "cccc",
+		  { { PART_OBJECT,
+		      BYTES(OBJECT(TENSOR(STORAGE("FloatStorage", "11", "K\4",
+						  VIEW("33", "K\1", "K\2")),
+					  "K\0", "K\1"),
+				   TENSOR(STORAGE("FloatStorage", "11", "K\4",
+						  VIEW("33", "K\1", "K\2")),
+					  "K\1", "K\1"))) },
+		    { PART_KEYS, BYTES(KEYS(KEY("11"))) },
+		    { PART_DATA, BYTES(DATA_11) } } },
+		{ "one tuple twice",
+		  "bbbb",
+		  "cccc",
+		  { { PART_OBJECT,
+		      BYTES(OBJECT(
+			      TENSOR(STORAGE_ID("FloatStorage", "11", "K\4",
+						VIEW("33", "K\1", "K\2")) "q\1Q",
+				     "K\0", "K\1"),
+			      TENSOR("h\1Q", "K\1", "K\1"))) },
+		    { PART_KEYS, BYTES(KEYS(KEY("11"))) },
+		    { PART_DATA, BYTES(DATA_11) } } },
+		{ "an empty storage",
+		  "",
+		  "eeffgghhii",
+		  { { PART_OBJECT, BYTES(OBJECT(TENSOR(STORAGE("FloatStorage",
+							       "11", "K\0", ROOT),
+						       "K\0", "K\0"),
+						HALVES)) },
+		    { PART_DATA, BYTES(U64("\0") DATA_22) } } },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct bytebuf b = legacy_make(cases[i].r, COUNT(cases[i].r));
+		struct errmsg err = { "" };
+		struct ptfile pt;
+		uint8_t *copy;
+		char text[256];
+
+		if (legacy_open_copy(&b, b.len, &pt, &copy, &err))
+			fail_msg("%s: %s", cases[i].name, err.text);
+		assert_false(pt.is_zip);
+		tensor_text(&pt, "a", text);
+		assert_string_equal(text, cases[i].a);
+		tensor_text(&pt, "b", text);
+		assert_string_equal(text, cases[i].b);
+		ptfile_close(&pt);
+		free(copy);
+		bytebuf_done(&b);
+	}
+}
+
+static void a_file_without_tensors_is_read(void **state)
+{
+	static const struct legacy_replaced r[] = {
+		{ PART_OBJECT, BYTES("\200\2K\7.") },
+		{ PART_KEYS, BYTES("\200\2].") },
+		{ PART_DATA, BYTES("") },
+	};
+	struct bytebuf b = legacy_make(r, COUNT(r));
+	struct errmsg err = { "" };
+	struct ptfile pt;
+	uint8_t *copy;
+	uint64_t at;
+
+	(void)state;
+	assert_int_equal(legacy_open_copy(&b, b.len, &pt, &copy, &err), 0);
+	assert_int_equal(pt.root->i, 7);
+	assert_int_equal(ptfile_storage(&pt, "0", 0, &at, &err), -EBADMSG);
+	assert_string_equal(err.text, "model.pt: storage 0 is missing");
+	ptfile_close(&pt);
+	free(copy);
+	bytebuf_done(&b);
+}
+
+/* Lengths that a tensor does not ask for are checked, too. */
+static void storages_know_their_lengths(void **state)
+{
+	struct bytebuf b = legacy_make(NULL, 0);
+	struct errmsg err = { "" };
+	struct ptfile pt;
+	uint8_t *copy;
+	uint64_t at = 0;
+
+	(void)state;
+	assert_int_equal(legacy_open_copy(&b, b.len, &pt, &copy, &err), 0);
+	assert_int_equal(ptfile_storage(&pt, "22", 10, &at, &err), 0);
+	assert_int_equal(at, b.len - 10);
+	assert_int_equal(ptfile_storage(&pt, "22", 11, &at, &err), -EBADMSG);
+	assert_string_equal(err.text, "model.pt: storage 22 has 10 bytes, its"
+				      " tensors need 11");
+	ptfile_close(&pt);
+	free(copy);
+	bytebuf_done(&b);
+}
+
+/* ('module', class, file, source) is the class. */
+static void a_class_with_its_source_is_the_class(void **state)
+{
+	static const struct legacy_replaced r = {
+		PART_OBJECT,
+		BYTES(OBJECT(FLOATS,
+			     HALVES "X\1\0\0\0c(X\6\0\0\0modulecmy.net\n"
+				    "Net\nX\6\0\0\0net.pyX\4\0\0\0passtQ")),
+	};
+	struct bytebuf b = legacy_make(&r, 1);
+	struct errmsg err = { "" };
+	struct ptfile pt;
+	uint8_t *copy;
+
+	(void)state;
+	if (legacy_open_copy(&b, b.len, &pt, &copy, &err))
+		fail_msg("%s", err.text);
+	assert_true(value_is_global(value_find(pt.root, "c"), "my.net", "Net"));
+	ptfile_close(&pt);
+	free(copy);
+	bytebuf_done(&b);
+}
+
+/* Written again, the storages are numbered and a view stands for itself. */
+static void what_is_read_can_be_written(void **state)
+{
+	static const struct legacy_replaced r = {
+		PART_OBJECT,
+		BYTES(OBJECT(TENSOR(STORAGE("FloatStorage", "11", "K\4",
+					    VIEW("33", "K\1", "K\2")),
+				    "K\0", "K\2"),
+			     HALVES)),
+	};
+	static const struct span first =
+		BYTES("X\1\0\0\0"
+		      "0q\5X\3\0\0\0cpuq\6K\2tq\7Q");
+	struct bytebuf b = legacy_make(&r, 1), out = { 0 };
+	struct pickle_storages s = { 0 };
+	struct errmsg err = { "" };
+	struct ptfile pt;
+	uint8_t *copy;
+
+	(void)state;
+	if (legacy_open_copy(&b, b.len, &pt, &copy, &err) ||
+	    pickle_dump(pt.root, &out, &s, &err))
+		fail_msg("%s", err.text);
+	assert_int_equal(s.n, 2);
+	assert_non_null(memmem(out.data, out.len, first.p, first.len));
+	pickle_storages_done(&s);
+	ptfile_close(&pt);
+	free(copy);
+	bytebuf_done(&out);
+	bytebuf_done(&b);
+}
+
+/* --- windows and files ------------------------------------------------------ */
+
+static char path[] = "/tmp/ucfs-legacy-XXXXXX";
+
+/* A string of `len` bytes in front of the good object's tensors. */
+static struct bytebuf make_long(uint32_t len)
+{
+	const uint8_t size[] = { (uint8_t)len, (uint8_t)(len >> 8),
+				 (uint8_t)(len >> 16), (uint8_t)(len >> 24) };
+	const struct span object = legacy_good[PART_OBJECT];
+	struct bytebuf o = { 0 }, b;
+
+	bytebuf_add(&o, object.p, 4);
+	bytebuf_add(&o, "X\1\0\0\0sX", 7);
+	bytebuf_add(&o, size, 4);
+	bytebuf_add_fill(&o, 's', len);
+	bytebuf_add(&o, object.p + 4, object.len - 4);
+	b = legacy_make(
+		&(struct legacy_replaced){ PART_OBJECT, { o.data, o.len } }, 1);
+	bytebuf_done(&o);
+	return b;
+}
+
+static void check_long(uint32_t len)
+{
+	struct bytebuf b = make_long(len);
+	struct errmsg err = { "" };
+	struct ptfile pt;
+	char text[256];
+
+	mkpt_save(path, b.data, b.len);
+	if (ptfile_open(&pt, path, &err))
+		fail_msg("%u: %s", len, err.text);
+	assert_int_equal(value_find(pt.root, "s")->str.len, len);
+	tensor_text(&pt, "b", text);
+	assert_string_equal(text, "eeffgghhii");
+	ptfile_close(&pt);
+	bytebuf_done(&b);
+}
+
+/* Pickles that end around the places where the window grows. */
+static void long_pickles_are_read_whole(void **state)
+{
+	struct bytebuf short_one = legacy_make(NULL, 0);
+	const size_t rest = short_one.len + 11;
+
+	(void)state;
+	bytebuf_done(&short_one);
+	for (uint32_t d = 0; d < 2 * rest; d += 7)
+		check_long((1 << 20) - d);
+	check_long((1 << 22) - 300);
+	check_long(5000000);
+}
+
+/* The elements of a storage are not read: of this file, nearly all is a hole
+ * that would take long to read. */
+static void storages_are_stepped_over(void **state)
+{
+	static const uint64_t numel = UINT64_C(1) << 33;
+	static const struct legacy_replaced r[] = {
+		{ PART_OBJECT,
+		  BYTES(OBJECT(TENSOR(STORAGE("FloatStorage", "11",
+					      "\212\5\0\0\0\0\2", ROOT),
+				      "K\1", "K\3"),
+			       HALVES)) },
+		{ PART_DATA, BYTES("\0\0\0\0\2\0\0\0") },
+	};
+	struct bytebuf b = legacy_make(r, COUNT(r)), last = { 0 };
+	struct errmsg err = { "" };
+	struct ptfile pt;
+	char text[256];
+	int fd;
+
+	(void)state;
+	mkpt_save(path, b.data, b.len);
+	bytebuf_add(&last, DATA_22, sizeof(DATA_22) - 1);
+	fd = open(path, O_WRONLY);
+	if (pwrite(fd, last.data, last.len, (off_t)(b.len + 4 * numel)) !=
+	    (ssize_t)last.len) {
+		print_message("skipped: no file of 32 GiB here\n");
+		close(fd);
+		bytebuf_done(&last);
+		bytebuf_done(&b);
+		skip();
+	}
+	close(fd);
+	if (ptfile_open(&pt, path, &err))
+		fail_msg("%s", err.text);
+	tensor_text(&pt, "b", text);
+	assert_string_equal(text, "eeffgghhii");
+	ptfile_close(&pt);
+	bytebuf_done(&last);
+	bytebuf_done(&b);
+}
+
+static int make_path(void **state)
+{
+	const int fd = mkstemp(path);
+
+	(void)state;
+	if (fd >= 0)
+		close(fd);
+	return fd < 0 ? -1 : 0;
+}
+
+static int remove_path(void **state)
+{
+	(void)state;
+	return unlink(path);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(tensors_are_found),
+		cmocka_unit_test(a_file_without_tensors_is_read),
+		cmocka_unit_test(storages_know_their_lengths),
+		cmocka_unit_test(a_class_with_its_source_is_the_class),
+		cmocka_unit_test(what_is_read_can_be_written),
+		cmocka_unit_test(long_pickles_are_read_whole),
+		cmocka_unit_test(storages_are_stepped_over),
+	};
+
+	return cmocka_run_group_tests(tests, make_path, remove_path);
+}

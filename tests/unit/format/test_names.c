@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* File names of checkpoints, and grids of ranks made of them. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/names.h"
+#include "tests/make/mkckpt.h"
+#include "tests/make/mkpt.h"
+
+#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+
+static void names_tell_kind_and_ranks(void **state)
+{
+	static const struct {
+		const char *name;
+		enum ckfile_kind kind;
+		unsigned dp, mp;
+	} cases[] = {
+		{ "mp_rank_00_model_states.pt", CKFILE_MODEL, 0, 0 },
+		{ "mp_rank_07_model_states.pt", CKFILE_MODEL, 0, 7 },
+		{ "mp_rank_100_model_states.pt", CKFILE_MODEL, 0, 100 },
+		{ "zero_pp_rank_3_mp_rank_01_model_states.pt", CKFILE_MODEL3, 3,
+		  1 },
+		{ "zero_pp_rank_0_mp_rank_00_optim_states.pt", CKFILE_OPTIM, 0,
+		  0 },
+		{ "zero_pp_rank_12_mp_rank_03_optim_states.pt", CKFILE_OPTIM,
+		  12, 3 },
+		{ "bf16_zero_pp_rank_5_mp_rank_00_optim_states.pt",
+		  CKFILE_OPTIM, 5, 0 },
+		{ "fp16_zero_pp_rank_5_mp_rank_00_optim_states.pt",
+		  CKFILE_OPTIM, 5, 0 },
+		/* the oldest spelling */
+		{ "zero_pp_rank_5_mp_rank_00optim_states.pt", CKFILE_OPTIM, 5,
+		  0 },
+		{ "zero_pp_rank_1000000_mp_rank_00_optim_states.pt",
+		  CKFILE_OPTIM, 1000000, 0 },
+		{ "layer_01-model_00-model_states.pt", CKFILE_LAYER, 0, 0 },
+		{ "layer_12-model_states.pt", CKFILE_LAYER, 0, 0 },
+		{ "layer_1-model_3-model_states.pt", CKFILE_LAYER, 0, 3 },
+		{ "layer_01-axis_02-model_03-model_states.pt", CKFILE_LAYER, 0,
+		  3 },
+		{ "layer_1_expert_2_mp_rank_00_model_states.pt", CKFILE_EXPERT,
+		  0, 0 },
+		{ "layer_12_expert_127_mp_rank_03_model_states.pt",
+		  CKFILE_EXPERT, 0, 3 },
+		{ "expert_2_mp_rank_00_model_states.pt", CKFILE_EXPERT_OLD, 0,
+		  0 },
+		{ "expp_rank_0_mp_rank_00_optim_states.pt", CKFILE_EXPERT_OPTIM,
+		  0, 0 },
+		/* none of them */
+		{ "", CKFILE_OTHER, 0, 0 },
+		{ "latest", CKFILE_OTHER, 0, 0 },
+		{ "mp_rank_00_model_states.pt.bak", CKFILE_OTHER, 0, 0 },
+		{ "xmp_rank_00_model_states.pt", CKFILE_OTHER, 0, 0 },
+		{ "mp_rank__model_states.pt", CKFILE_OTHER, 0, 0 },
+		{ "mp_rank_-1_model_states.pt", CKFILE_OTHER, 0, 0 },
+		{ "mp_rank_0x1_model_states.pt", CKFILE_OTHER, 0, 0 },
+		{ "bf16_bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
+		  CKFILE_OTHER, 0, 0 },
+		{ "zero_pp_rank_1000001_mp_rank_00_optim_states.pt",
+		  CKFILE_OTHER, 0, 0 },
+		{ "zero_pp_rank_99999999999999999999_mp_rank_00_optim_states.pt",
+		  CKFILE_OTHER, 0, 0 },
+		{ "zero_pp_rank_0_mp_rank_00_optim_states", CKFILE_OTHER, 0, 0 },
+		{ "zero_pp_rank_ 1_mp_rank_00_optim_states.pt", CKFILE_OTHER, 0,
+		  0 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		const struct ckname n = names_parse(cases[i].name);
+
+		if (n.kind != cases[i].kind || n.dp != cases[i].dp ||
+		    n.mp != cases[i].mp)
+			fail_msg("%s: kind %d, dp %u, mp %u", cases[i].name,
+				 (int)n.kind, n.dp, n.mp);
+	}
+}
+
+/* --- directories --------------------------------------------------------- */
+
+static void touch(const char *dir, const char *fmt, unsigned dp, unsigned mp)
+{
+	char path[4096];
+	size_t n = (size_t)snprintf(path, sizeof(path), "%s/", dir);
+
+	snprintf(path + n, sizeof(path) - n, fmt, dp, mp);
+	mkpt_save(path, "", 0);
+}
+
+#define OPTIM "zero_pp_rank_%u_mp_rank_%02u_optim_states.pt"
+#define MODEL3 "zero_pp_rank_%u_mp_rank_%02u_model_states.pt"
+
+/* As strings, rank 10 would come before rank 2, and mp 100 before mp 99. */
+static void ranks_are_in_order_of_numbers(void **state)
+{
+	char *const dir = mkckpt_new_dir();
+	struct errmsg err = { "" };
+	char path[4096];
+	struct ckdir d;
+
+	(void)state;
+	for (unsigned mp = 0; mp < 3; mp++)
+		for (unsigned dp = 0; dp < 12; dp++) {
+			touch(dir, OPTIM, dp, mp);
+			touch(dir, MODEL3, dp, mp);
+		}
+	touch(dir, "latest", 0, 0);
+	snprintf(path, sizeof(path), "%s//", dir);
+	if (ckdir_scan(&d, path, &err))
+		fail_msg("%s", err.text);
+	assert_string_equal(d.path, dir);
+	assert_string_equal(d.tag, strrchr(dir, '/') + 1);
+	assert_int_equal(d.dp_degree, 12);
+	assert_int_equal(d.mp_degree, 3);
+	assert_true(d.zero3);
+	assert_int_equal(d.noptim, 36);
+	assert_int_equal(d.nmodel, 36);
+	for (size_t i = 0; i < d.noptim; i++) {
+		assert_int_equal(d.optim[i].id.mp, i / 12);
+		assert_int_equal(d.optim[i].id.dp, i % 12);
+		assert_string_equal(d.optim[i].path + strlen(dir) + 1,
+				    d.optim[i].name);
+	}
+	ckdir_done(&d);
+	ckdir_done(&d);
+	assert_true(ckdir_is_zero_tag(dir));
+	mkckpt_free_dir(dir);
+}
+
+static void each_hole_in_the_grid_is_told(void **state)
+{
+	(void)state;
+	for (unsigned hole = 0; hole < 5; hole++) {
+		char *const dir = mkckpt_new_dir();
+		struct errmsg err = { "" };
+		char expect[64];
+		struct ckdir d;
+
+		for (unsigned dp = 0; dp < 6; dp++)
+			if (dp != hole)
+				touch(dir, OPTIM, dp, 0);
+		touch(dir, "mp_rank_00_model_states.pt", 0, 0);
+		assert_int_equal(ckdir_scan(&d, dir, &err), -EBADMSG);
+		snprintf(expect, sizeof(expect), "data-parallel rank %u,", hole);
+		assert_non_null(strstr(err.text, expect));
+		mkckpt_free_dir(dir);
+	}
+}
+
+/* The layer and expert of each file, in some order. */
+struct expert_case {
+	int rc;
+	unsigned files[6][2];
+	const char *expect; /* in the message */
+};
+
+static void check_experts(const struct expert_case *x)
+{
+	char *const dir = mkckpt_new_dir();
+	struct errmsg err = { "" };
+	struct ckdir d;
+
+	touch(dir, OPTIM, 0, 0);
+	touch(dir, "mp_rank_00_model_states.pt", 0, 0);
+	for (size_t i = 0; i < COUNT(x->files); i++)
+		touch(dir, "layer_%u_expert_%u_mp_rank_00_model_states.pt",
+		      x->files[i][0], x->files[i][1]);
+	assert_int_equal(ckdir_scan(&d, dir, &err), x->rc);
+	if (x->rc)
+		assert_non_null(strstr(err.text, x->expect));
+	for (size_t i = 1; i < d.nexpert; i++) {
+		const struct ckname *const a = &d.expert[i - 1].id;
+		const struct ckname *const b = &d.expert[i].id;
+
+		assert_true(a->layer < b->layer || (a->layer == b->layer &&
+						    a->expert < b->expert));
+	}
+	if (!x->rc)
+		assert_int_equal(d.nexpert, COUNT(x->files));
+	ckdir_done(&d);
+	mkckpt_free_dir(dir);
+}
+
+static void experts_are_there_from_the_first_on(void **state)
+{
+	static const struct expert_case cases[] = {
+		{ 0, { { 0, 0 }, { 0, 1 }, { 0, 2 }, { 1, 0 }, { 1, 1 },
+		       { 1, 2 } }, NULL },
+		{ 0, { { 1, 1 }, { 1, 0 }, { 0, 3 }, { 0, 2 }, { 0, 0 },
+		       { 0, 1 } }, NULL },
+		{ -EBADMSG, { { 0, 0 }, { 0, 2 }, { 0, 3 }, { 1, 0 }, { 1, 1 },
+			      { 1, 2 } }, "expert 1 in MoE layer 0" },
+		{ -EBADMSG, { { 0, 0 }, { 0, 1 }, { 0, 2 }, { 1, 1 }, { 1, 2 },
+			      { 1, 3 } }, "expert 0 in MoE layer 1" },
+		{ -EBADMSG, { { 0, 0 }, { 0, 1 }, { 0, 2 }, { 2, 0 }, { 2, 1 },
+			      { 2, 2 } }, "expert 3 in MoE layer 0" },
+		{ -EBADMSG, { { 1, 0 }, { 1, 1 }, { 1, 2 }, { 2, 0 }, { 2, 1 },
+			      { 2, 2 } }, "expert 0 in MoE layer 0" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++)
+		check_experts(&cases[i]);
+}
+
+/* What has no place in a grid without tensor and pipeline parallelism. */
+static void other_files_of_experts_are_refused(void **state)
+{
+	static const struct {
+		const char *name;
+		int rc;
+		const char *expect;
+	} cases[] = {
+		{ "layer_0_expert_00_mp_rank_00_model_states.pt", -EBADMSG,
+		  "is there twice" },
+		{ "layer_0_expert_1_mp_rank_01_model_states.pt", -ENOTSUP,
+		  "tensor and pipeline parallelism" },
+		{ "expert_0_mp_rank_00_model_states.pt", -ENOTSUP, "too old" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		char *const dir = mkckpt_new_dir();
+		struct errmsg err = { "" };
+		struct ckdir d;
+
+		touch(dir, OPTIM, 0, 0);
+		touch(dir, "mp_rank_00_model_states.pt", 0, 0);
+		touch(dir, "layer_0_expert_0_mp_rank_00_model_states.pt", 0, 0);
+		touch(dir, cases[i].name, 0, 0);
+		assert_int_equal(ckdir_scan(&d, dir, &err), cases[i].rc);
+		assert_non_null(strstr(err.text, cases[i].expect));
+		mkckpt_free_dir(dir);
+	}
+}
+
+/* Names that are not the same, but say the same. */
+static void a_layer_is_there_once(void **state)
+{
+	static const struct {
+		const char *a, *b;
+		int rc;
+	} cases[] = {
+		{ "layer_01-model_00-model_states.pt",
+		  "layer_1-model_00-model_states.pt", -EBADMSG },
+		{ "layer_01-model_01-model_states.pt",
+		  "layer_01-model_1-model_states.pt", -EBADMSG },
+		{ "layer_01-model_00-model_states.pt",
+		  "layer_01-model_states.pt", -EBADMSG },
+		{ "layer_01-model_00-model_states.pt",
+		  "layer_01-model_01-model_states.pt", 0 },
+		{ "layer_01-model_states.pt", "layer_11-model_states.pt", 0 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		char *const dir = mkckpt_new_dir();
+		struct errmsg err = { "" };
+		struct ckdir d;
+
+		touch(dir, OPTIM, 0, 0);
+		touch(dir, "mp_rank_00_model_states.pt", 0, 0);
+		touch(dir, cases[i].a, 0, 0);
+		touch(dir, cases[i].b, 0, 0);
+		assert_int_equal(ckdir_scan(&d, dir, &err), cases[i].rc);
+		if (cases[i].rc) {
+			assert_non_null(strstr(err.text, "is there twice"));
+			assert_non_null(strstr(err.text, cases[i].a));
+			assert_non_null(strstr(err.text, cases[i].b));
+		} else {
+			assert_int_equal(d.nlayer, 2);
+		}
+		ckdir_done(&d);
+		mkckpt_free_dir(dir);
+	}
+}
+
+static void other_directories_are_no_tags(void **state)
+{
+	char *const dir = mkckpt_new_dir();
+
+	(void)state;
+	assert_false(ckdir_is_zero_tag(dir));
+	touch(dir, "mp_rank_00_model_states.pt", 0, 0);
+	assert_false(ckdir_is_zero_tag(dir));
+	touch(dir, "expp_rank_0_mp_rank_00_optim_states.pt", 0, 0);
+	assert_false(ckdir_is_zero_tag(dir));
+	assert_false(ckdir_is_zero_tag("/nonexistent"));
+	mkckpt_free_dir(dir);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(names_tell_kind_and_ranks),
+		cmocka_unit_test(ranks_are_in_order_of_numbers),
+		cmocka_unit_test(each_hole_in_the_grid_is_told),
+		cmocka_unit_test(experts_are_there_from_the_first_on),
+		cmocka_unit_test(other_files_of_experts_are_refused),
+		cmocka_unit_test(a_layer_is_there_once),
+		cmocka_unit_test(other_directories_are_no_tags),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is counted is told, in text and in JSON. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <cJSON.h>
+
+#include "ckpt/base/bytebuf.h"
+#include "fs/log/stats.h"
+
+#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+
+static void counts_are_told_both_ways(void **state)
+{
+	struct bytebuf text = { 0 }, json = { 0 };
+	struct stats s = { 0 };
+	cJSON *o;
+
+	(void)state;
+	stats_add(&s, STATS_READS, 3);
+	stats_add(&s, STATS_READ_BYTES, UINT64_C(5) << 30);
+	stats_move(&s, STATS_HANDLES, 4);
+	stats_move(&s, STATS_HANDLES, -1);
+	assert_int_equal(stats_text(&s, &text), 0);
+	bytebuf_add(&text, "", 1);
+	assert_non_null(strstr((char *)text.data, "\nreads 3\n"));
+	assert_non_null(strstr((char *)text.data, "\nread_bytes 5368709120\n"));
+	assert_non_null(strstr((char *)text.data, "\nopen_files 3\n"));
+	assert_non_null(strstr((char *)text.data, "opens_streamed 0\n"));
+	assert_int_equal(stats_json(&s, &json), 0);
+	o = cJSON_ParseWithLength((char *)json.data, json.len);
+	assert_non_null(o);
+	assert_true(cJSON_GetObjectItem(o, "read_bytes")->valuedouble ==
+		    5368709120.0);
+	assert_int_equal(cJSON_GetObjectItem(o, "open_files")->valueint, 3);
+	assert_int_equal(cJSON_GetArraySize(o),
+			 STATS_COUNTS + STATS_LEVELS + STATS_TIMES);
+	cJSON_Delete(o);
+	bytebuf_done(&text);
+	bytebuf_done(&json);
+}
+
+static void times_fall_into_their_buckets(void **state)
+{
+	static const struct {
+		uint64_t us;
+		const char *bucket;
+	} cases[] = {
+		{ 1050000, "<2097152:1" },
+		{ 2100000, "<4194304:1" },
+		{ 60000000, "<inf:1" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct bytebuf text = { 0 };
+		struct stats s = { 0 };
+
+		stats_since(&s, STATS_TIME_READ,
+			    stats_clock() - cases[i].us * 1000);
+		assert_int_equal(stats_text(&s, &text), 0);
+		bytebuf_add(&text, "", 1);
+		if (!strstr((char *)text.data, cases[i].bucket))
+			fail_msg("%s", cases[i].bucket);
+		bytebuf_done(&text);
+	}
+}
+
+static void *count_on(void *s)
+{
+	for (unsigned i = 0; i < 100000; i++)
+		stats_add(s, STATS_READS, 1);
+	return NULL;
+}
+
+static void threads_count_together(void **state)
+{
+	struct stats s = { 0 };
+	pthread_t threads[8];
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(threads); i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, count_on, &s),
+				 0);
+	for (size_t i = 0; i < COUNT(threads); i++)
+		pthread_join(threads[i], NULL);
+	assert_int_equal(s.count[STATS_READS], 800000);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(counts_are_told_both_ways),
+		cmocka_unit_test(times_fall_into_their_buckets),
+		cmocka_unit_test(threads_count_together),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Random slices put together, beside the converter's definition, element by
+ * element.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/model/geometry.h"
+#include "ckpt/model/merge_rules.h"
+#include "tests/make/mkpt.h"
+#include "tests/support/slices.h"
+
+static uint64_t seed;
+
+/* splitmix64; a number below `n`. */
+static uint64_t below(uint64_t n)
+{
+	uint64_t x = seed += UINT64_C(0x9e3779b97f4a7c15);
+
+	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+	return (x ^ x >> 31) % n;
+}
+
+static uint64_t numel_of(const uint64_t *shape, unsigned ndim)
+{
+	uint64_t n = 1;
+
+	for (unsigned i = 0; i < ndim; i++)
+		n *= shape[i];
+	return n;
+}
+
+/* Row-major index of element `x` of a tensor, and back. */
+static void unravel(uint64_t x, const uint64_t *shape, unsigned ndim,
+		    uint64_t *index)
+{
+	while (ndim-- > 0) {
+		index[ndim] = x % shape[ndim];
+		x /= shape[ndim];
+	}
+}
+
+static uint64_t ravel(const uint64_t *index, const uint64_t *shape,
+		      unsigned ndim)
+{
+	uint64_t x = 0;
+
+	for (unsigned i = 0; i < ndim; i++)
+		x = x * shape[i] + index[i];
+	return x;
+}
+
+/*
+ * Parts along a dimension, each the ranks' shares: widths[j][t].  Of these,
+ * one part is a concatenation, and two that halve each slice (the first the
+ * larger one) are two sub-parameters.
+ */
+struct parts {
+	uint64_t shape[SLICES_DIMS_MAX];
+	unsigned ndim, dim;
+	size_t parts, ranks;
+	uint64_t widths[4][SLICES_RANKS_MAX];
+};
+
+static void make_parts(struct parts *p, enum merge_rule rule)
+{
+	p->ndim = 1 + (unsigned)below(4);
+	p->dim = rule == MERGE_SUB_PARAMS ? (unsigned)below(p->ndim) :
+		 rule == MERGE_CAT && p->ndim > 1 ? (unsigned)below(2) :
+						    0;
+	p->ranks = 2 + below(SLICES_RANKS_MAX - 1);
+	p->parts = rule == MERGE_CAT		? 1 :
+		   rule == MERGE_TWO_SUB_PARAMS ? 2 :
+						  1 + below(4);
+	for (unsigned i = 0; i < p->ndim; i++)
+		p->shape[i] = 1 + below(5);
+	p->shape[p->dim] = 0;
+	for (size_t j = 0; j < p->parts; j++)
+		for (size_t t = 0; t < p->ranks; t++) {
+			p->widths[j][t] = below(5);
+			if (j == 1 && rule == MERGE_TWO_SUB_PARAMS)
+				p->widths[1][t] = p->widths[0][t] -
+						  (p->widths[0][t] && below(2));
+			p->shape[p->dim] += p->widths[j][t];
+		}
+}
+
+/* The slice, and the element in it, that element `x` of the whole is. */
+static struct element find_part(const struct parts *p, const struct slices *l,
+				uint64_t x)
+{
+	uint64_t index[SLICES_DIMS_MAX], own[SLICES_RANKS_MAX] = { 0 };
+
+	unravel(x, p->shape, p->ndim, index);
+	for (size_t j = 0; j < p->parts; j++)
+		for (size_t t = 0; t < p->ranks; t++) {
+			const uint64_t w = p->widths[j][t];
+
+			if (index[p->dim] < w) {
+				index[p->dim] += own[t];
+				return (struct element){
+					(uint32_t)t,
+					ravel(index, l->shapes[t], p->ndim)
+				};
+			}
+			index[p->dim] -= w;
+			own[t] += w;
+		}
+	fail_msg("beyond the parts");
+	return (struct element){ 0 };
+}
+
+static void parts_as_values(const struct parts *p, struct mkpt *m,
+			    struct merge *rule)
+{
+	struct value *const spec = mkpt_dict(m), *const shape = mkpt_list(m);
+	struct value *const widths = mkpt_list(m);
+	struct value *const sizes = mkpt_tuple(m, 0);
+
+	for (size_t j = 0; j < p->parts; j++) {
+		struct value *const row = mkpt_list(m);
+		uint64_t sum = 0;
+
+		for (size_t t = 0; t < p->ranks; t++) {
+			mkpt_add(m, row, mkpt_int(m, (int64_t)p->widths[j][t]));
+			sum += p->widths[j][t];
+		}
+		mkpt_add(m, widths, row);
+		mkpt_add(m, sizes, mkpt_int(m, (int64_t)sum));
+	}
+	for (unsigned i = 0; i < p->ndim; i++)
+		mkpt_add(m, shape,
+			 i == p->dim ? sizes :
+				       mkpt_int(m, (int64_t)p->shape[i]));
+	mkpt_set(m, spec, "shape", shape);
+	mkpt_set(m, spec, "partition_dim", mkpt_int(m, p->dim));
+	rule->spec = spec;
+	rule->widths = widths;
+}
+
+static void check_parts(enum merge_rule kind)
+{
+	struct parts p = { 0 };
+	struct mkpt m = { 0 };
+	struct merge rule = { .rule = kind };
+	struct slices l = { 0 };
+	struct errmsg err = { "" };
+	struct geometry g;
+	struct element *v;
+
+	make_parts(&p, kind);
+	l.n = p.ranks;
+	for (size_t t = 0; t < p.ranks; t++) {
+		uint64_t shape[SLICES_DIMS_MAX];
+
+		memcpy(shape, p.shape, sizeof(shape));
+		shape[p.dim] = 0;
+		for (size_t j = 0; j < p.parts; j++)
+			shape[p.dim] += p.widths[j][t];
+		/* A rank that has nothing may also lack the parameter. */
+		if (shape[p.dim] || t == 0 || below(2))
+			slices_set(&l, t, shape, p.ndim);
+	}
+	rule.dim = p.dim;
+	if (kind == MERGE_SUB_PARAMS)
+		parts_as_values(&p, &m, &rule);
+	if (geometry_init(&g, &rule, "w", l.v, l.n, &err))
+		fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+	assert_int_equal(g.ndim, p.ndim);
+	assert_memory_equal(g.shape, p.shape, p.ndim * sizeof(*p.shape));
+	v = slices_expand(&l, &g);
+	for (uint64_t x = 0; x < g.numel; x++) {
+		const struct element e = find_part(&p, &l, x);
+
+		if (e.source != v[x].source || e.index != v[x].index)
+			fail_msg("%s, seed %llu: element %llu is %u:%llu, not"
+				 " %u:%llu", merge_rule_name(kind),
+				 (unsigned long long)seed,
+				 (unsigned long long)x, v[x].source,
+				 (unsigned long long)v[x].index, e.source,
+				 (unsigned long long)e.index);
+	}
+	free(v);
+	geometry_done(&g);
+	mkpt_done(&m);
+}
+
+static void parts_agree_with_the_definition(void **state)
+{
+	(void)state;
+	seed = 1;
+	for (int i = 0; i < 3000; i++) {
+		check_parts(MERGE_CAT);
+		check_parts(MERGE_TWO_SUB_PARAMS);
+		check_parts(MERGE_SUB_PARAMS);
+	}
+}
+
+/*
+ * A whole cut into boxes by a grid; each box is put into the slice of a rank,
+ * in an order of dimensions of its own, with room after each row and before
+ * the next box.
+ */
+struct boxes {
+	uint64_t shape[SLICES_DIMS_MAX];
+	unsigned ndim;
+	struct slices l;
+	uint64_t used[SLICES_RANKS_MAX];
+	struct element *want; /* of each element of the whole */
+	struct value *pieces[SLICES_RANKS_MAX];
+};
+
+static struct value *numbers(struct mkpt *m, const uint64_t *v, unsigned n)
+{
+	struct value *const l = mkpt_list(m);
+
+	for (unsigned i = 0; i < n; i++)
+		mkpt_add(m, l, mkpt_int(m, (int64_t)v[i]));
+	return l;
+}
+
+static struct value *place(struct mkpt *m, uint64_t off, const uint64_t *strides,
+			   unsigned n)
+{
+	return mkpt_tuple(m, 2, mkpt_int(m, (int64_t)off),
+			  numbers(m, strides, n));
+}
+
+/* The box of `size` at `lo` goes to a rank. */
+static void put_box(struct boxes *b, struct mkpt *m, const uint64_t *lo,
+		    const uint64_t *size)
+{
+	const size_t t = below(b->l.n);
+	const uint64_t off = b->used[t] + below(3) / 2;
+	const unsigned first = below(4) ? b->ndim - 1 : (unsigned)below(b->ndim);
+	const uint64_t numel = numel_of(size, b->ndim);
+	uint64_t ss[SLICES_DIMS_MAX], ds[SLICES_DIMS_MAX], step = 1, last = off;
+	struct value *const piece = mkpt_dict(m);
+
+	for (unsigned i = b->ndim; i-- > 0; step *= b->shape[i])
+		ss[i] = step;
+	/* `first` varies fastest in the slice, then as in the whole. */
+	ds[first] = 1;
+	step = size[first] + below(4) / 3;
+	for (unsigned i = b->ndim; i-- > 0;) {
+		if (i == first)
+			continue;
+		ds[i] = step;
+		step *= size[i];
+	}
+	for (uint64_t x = 0; x < numel; x++) {
+		uint64_t index[SLICES_DIMS_MAX], at = 0, from = off;
+
+		unravel(x, size, b->ndim, index);
+		for (unsigned i = 0; i < b->ndim; i++) {
+			at += (lo[i] + index[i]) * ss[i];
+			from += index[i] * ds[i];
+		}
+		b->want[at] = (struct element){ (uint32_t)t, from };
+		last = from > last ? from : last;
+	}
+	b->used[t] = last + 1;
+	mkpt_set(m, piece, "shape", numbers(m, size, b->ndim));
+	mkpt_set(m, piece, "source",
+		 place(m, ravel(lo, b->shape, b->ndim), ss, b->ndim));
+	mkpt_set(m, piece, "dest", place(m, off, ds, b->ndim));
+	mkpt_add(m, b->pieces[t], piece);
+}
+
+/* Cut dimension `dim` and those after it. */
+static void cut(struct boxes *b, struct mkpt *m, unsigned dim, uint64_t *lo,
+		uint64_t *size, unsigned odds)
+{
+	if (dim == b->ndim) {
+		put_box(b, m, lo, size);
+		return;
+	}
+	for (lo[dim] = 0; lo[dim] < b->shape[dim]; lo[dim] += size[dim]) {
+		const uint64_t left = b->shape[dim] - lo[dim];
+		const uint64_t keep_lo = lo[dim];
+		uint64_t keep;
+
+		keep = size[dim] = dim && below(odds) == 0 ? 1 + below(left) :
+				   below(odds + 3) == 0	   ? 1 + below(left) :
+							     left;
+		cut(b, m, dim + 1, lo, size, odds);
+		lo[dim] = keep_lo;
+		size[dim] = keep;
+	}
+}
+
+static uint64_t check_boxes(void)
+{
+	uint64_t lo[SLICES_DIMS_MAX] = { 0 }, size[SLICES_DIMS_MAX] = { 0 };
+	struct boxes b = { .ndim = 1 + (unsigned)below(4) };
+	struct mkpt m = { 0 };
+	struct value *const map = mkpt_dict(&m), *const ranks = mkpt_dict(&m);
+	const struct merge rule = { .rule = MERGE_AFFINE, .spec = map };
+	struct errmsg err = { "" };
+	struct geometry g;
+	struct element *v;
+	uint64_t rows;
+
+	for (unsigned i = 0; i < b.ndim; i++)
+		b.shape[i] = 1 + below(6);
+	b.want = calloc(numel_of(b.shape, b.ndim), sizeof(*b.want));
+	assert_non_null(b.want);
+	b.l.n = 1 + below(4);
+	for (size_t t = 0; t < b.l.n; t++)
+		b.pieces[t] = mkpt_list(&m);
+	cut(&b, &m, 0, lo, size, 1 + (unsigned)below(4));
+	for (size_t t = 0; t < b.l.n; t++) {
+		struct value *const r = mkpt_dict(&m);
+
+		mkpt_set(&m, r, "pieces", b.pieces[t]);
+		mkpt_set_key(&m, ranks, mkpt_int(&m, (int64_t)t), r);
+		if (b.used[t])
+			slices_set(&b.l, t, &b.used[t], 1);
+	}
+	mkpt_set(&m, map, "logical_shape", numbers(&m, b.shape, b.ndim));
+	mkpt_set(&m, map, "ranks", ranks);
+	if (geometry_init(&g, &rule, "w", b.l.v, b.l.n, &err))
+		fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+	v = slices_expand(&b.l, &g);
+	for (uint64_t x = 0; x < g.numel; x++)
+		if (v[x].source != b.want[x].source ||
+		    v[x].index != b.want[x].index)
+			fail_msg("seed %llu: element %llu is %u:%llu, not"
+				 " %u:%llu", (unsigned long long)seed,
+				 (unsigned long long)x, v[x].source,
+				 (unsigned long long)v[x].index,
+				 b.want[x].source,
+				 (unsigned long long)b.want[x].index);
+	rows = g.rows;
+	free(v);
+	free(b.want);
+	geometry_done(&g);
+	mkpt_done(&m);
+	return rows;
+}
+
+static void affine_maps_agree_with_the_definition(void **state)
+{
+	int repeated = 0;
+
+	(void)state;
+	seed = 2;
+	for (int i = 0; i < 5000; i++)
+		repeated += check_boxes() > 1;
+	/* Both forms were met. */
+	assert_in_range(repeated, 100, 4900);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(parts_agree_with_the_definition),
+		cmocka_unit_test(affine_maps_agree_with_the_definition),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

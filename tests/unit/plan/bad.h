@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_BAD_H
+#define TESTS_BAD_H
+
+#include <stddef.h>
+
+#include "tests/make/mkckpt.h"
+
+/* What is good about the checkpoints that are damaged. */
+#define BAD_RANKS 3
+
+#define STAGE(n) (1u << (n))
+#define STAGES_12 (STAGE(1) | STAGE(2))
+#define STAGES_ALL (STAGES_12 | STAGE(3))
+
+/* A defect, and how it is told. */
+struct bad {
+	const char *name;
+	unsigned stages;
+	const char *expect; /* in the message */
+	const char *file;   /* in the message, too */
+
+	/* One of the two: change a file's values before it is written, or the
+	 * files when they are there. */
+	enum mkckpt_file kind;
+	unsigned rank;
+	void (*edit)(struct mkpt *m, struct value *root);
+	void (*damage)(const struct mkckpt *c, const char *dir);
+};
+
+#define SHARD_0 "zero_pp_rank_0_mp_rank_00_optim_states.pt"
+#define SHARD_1 "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+#define MODEL "mp_rank_00_model_states.pt"
+
+/* Defects of files and directories, of model states, of optimizer shards. */
+extern const struct bad bad_files[];
+extern const size_t bad_files_n;
+extern const struct bad bad_model[];
+extern const size_t bad_model_n;
+extern const struct bad bad_optim[];
+extern const size_t bad_optim_n;
+
+/* Of checkpoints with experts. */
+extern const struct bad bad_experts[];
+extern const size_t bad_experts_n;
+
+/* The arguments of a tensor's rebuild call, however it is wrapped. */
+struct value_seq *bad_rebuild(struct value *tensor);
+
+#endif

@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Damaged checkpoints: a good one, wrong in one place, must be refused, by
+ * plan_open or at the first use of what is wrong, with a message that names
+ * the file and the cause.
+ *
+ * Two kinds of cases: those in the tables of bad_*.c, and the files of
+ * tests/bad (its README.md explains them), which are put in the place of an
+ * optimizer shard and of a model-states file.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/zero/checkpoint.h"
+#include "tests/unit/plan/bad.h"
+#include "tests/make/mkckpt.h"
+#include "tests/make/mkpt.h"
+#include "tests/support/walk.h"
+
+#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+
+static const struct mkckpt_param params[] = {
+	{ "emb.weight", 2, { 11, 7 }, 0 }, { "l1.weight", 2, { 7, 5 }, 0 },
+	{ "l1.bias", 1, { 5 }, 0 },        { "l2.weight", 2, { 5, 7 }, 1 },
+	{ "l2.bias", 1, { 7 }, 1 },
+};
+
+static const struct mkckpt_extra extras[] = {
+	{ .name = "frozen", .dtype = DTYPE_BF16, .ndim = 2, .shape = { 3, 4 } },
+	{ .name = "steps", .dtype = DTYPE_I64 },
+};
+
+static struct mkckpt good(int stage)
+{
+	return (struct mkckpt){
+		.stage = stage,
+		.ranks = BAD_RANKS,
+		.params = params,
+		.nparams = COUNT(params),
+		.ngroups = 2,
+		.extras = extras,
+		.nextras = stage < 3 ? COUNT(extras) : 0,
+		.seed = 1,
+	};
+}
+
+/* On two ranks each of four, and in stages 1 and 2 on others in another
+ * order: a native layer (0), and one of AutoEP (1; in stage 3, 0). */
+#define NATIVE "moe.deepspeed_moe.experts.deepspeed_experts."
+
+static const struct mkckpt_param expert_params[] = {
+	{ "emb.weight", 2, { 11, 7 }, 0 },
+	{ NATIVE "0.bias", 1, { 3 }, 1 },
+	{ NATIVE "1.bias", 1, { 3 }, 1 },
+	{ NATIVE "2.bias", 1, { 3 }, 1 },
+	{ NATIVE "3.bias", 1, { 3 }, 1 },
+	{ "mlp.experts.w1", 3, { 4, 2, 3 }, 2 },
+	{ "mlp.experts.w2", 3, { 4, 3, 2 }, 2 },
+	{ "mlp.experts.w3", 3, { 4, 2, 3 }, 2 },
+};
+
+static const struct mkckpt_param fused_params[] = {
+	{ "emb.weight", 2, { 11, 7 }, 0 },
+	{ "mlp.experts.w1", 3, { 4, 2, 3 }, 1 },
+	{ "mlp.experts.w2", 3, { 4, 3, 2 }, 1 },
+	{ "mlp.experts.w3", 3, { 4, 2, 3 }, 1 },
+};
+
+static const struct mkckpt_extra expert_extras[] = {
+	{ .name = NATIVE "0.frozen", .dtype = DTYPE_BF16, .ndim = 1,
+	  .shape = { 3 }, .first = 10 },
+	{ .name = NATIVE "1.frozen", .dtype = DTYPE_BF16, .ndim = 1,
+	  .shape = { 3 }, .first = 20 },
+	{ .name = NATIVE "2.frozen", .dtype = DTYPE_F32, .ndim = 1,
+	  .shape = { 3 }, .first = 30 },
+	{ .name = NATIVE "3.frozen", .dtype = DTYPE_BF16, .ndim = 1,
+	  .shape = { 3 }, .first = 40 },
+};
+
+static const unsigned expert_order[] = { 2, 0, 3, 1 };
+
+static const struct mkckpt_layer expert_layers[] = {
+	{ .prefix = NATIVE, .n = 4, .ep = 2 },
+	{ .prefix = "mlp.experts", .fused = true, .n = 4, .ep = 2,
+	  .order = expert_order },
+};
+
+static struct mkckpt good_experts(int stage)
+{
+	const bool fused = stage == 3;
+
+	return (struct mkckpt){
+		.stage = stage,
+		.ranks = 4,
+		.params = fused ? fused_params : expert_params,
+		.nparams = fused ? COUNT(fused_params) : COUNT(expert_params),
+		.ngroups = fused ? 2 : 3,
+		.layers = fused ? &expert_layers[1] : expert_layers,
+		.nlayers = fused ? 1 : 2,
+		.extras = expert_extras,
+		.nextras = fused ? 0 : COUNT(expert_extras),
+		.seed = 1,
+	};
+}
+
+static int open_and_walk(const char *dir, struct errmsg *err)
+{
+	static const struct plan_options options = { .crc_zero = false };
+	struct plan *p = NULL;
+	int rc = plan_open(dir, &options, &p, err);
+
+	if (!rc)
+		rc = walk_plan(p, err);
+	plan_close(p);
+	return rc;
+}
+
+/* Cases that went wrong in the current test; they do not stop the others. */
+static unsigned failures;
+
+static int forget_failures(void **state)
+{
+	(void)state;
+	failures = 0;
+	return 0;
+}
+
+static void check_fails(const char *name, const char *dir, const char *file,
+			const char *expect)
+{
+	struct errmsg err = { "" };
+	const int rc = open_and_walk(dir, &err);
+
+	if (rc < 0 && rc != WALK_BROKEN && strstr(err.text, expect) &&
+	    strstr(err.text, file))
+		return;
+	failures++;
+	if (rc >= 0)
+		print_error("%s: is not noticed\n", name);
+	else
+		print_error("%s: expected \"%s\" and \"%s\", got \"%s\" (%s)\n",
+			    name, file, expect, err.text, strerror(-rc));
+}
+
+static void edit_one(struct mkpt *m, struct value *root, enum mkckpt_file kind,
+		     unsigned rank, void *ctx)
+{
+	const struct bad *const b = ctx;
+
+	if (b->edit && b->kind == kind && b->rank == rank)
+		b->edit(m, root);
+}
+
+typedef struct mkckpt (*make_good)(int stage);
+
+static void check_bad(const struct bad *b, int stage, make_good make)
+{
+	struct mkckpt c = make(stage);
+	char *const dir = mkckpt_new_dir();
+	char name[128];
+
+	c.edit = edit_one;
+	c.ctx = (void *)b;
+	mkckpt_write(&c, dir);
+	if (b->damage)
+		b->damage(&c, dir);
+	snprintf(name, sizeof(name), "%s, stage %d", b->name, stage);
+	check_fails(name, dir, b->file, b->expect);
+	mkckpt_free_dir(dir);
+}
+
+static void check_good(make_good make)
+{
+	static const struct plan_options options = { .crc_zero = false };
+
+	for (int stage = 1; stage <= 3; stage++) {
+		const struct mkckpt c = make(stage);
+		char *const dir = mkckpt_new_dir();
+		struct errmsg err = { "" };
+		struct plan *p;
+		char why[1024];
+
+		mkckpt_write(&c, dir);
+		if (open_and_walk(dir, &err) ||
+		    plan_open(dir, &options, &p, &err))
+			fail_msg("stage %d: %s", stage, err.text);
+		if (!mkckpt_check(&c, p, why, sizeof(why)))
+			fail_msg("stage %d: %s", stage, why);
+		plan_close(p);
+		mkckpt_free_dir(dir);
+	}
+}
+
+static void undamaged_is_served(void **state)
+{
+	(void)state;
+	check_good(good);
+	check_good(good_experts);
+}
+
+static void check_table(const struct bad *v, size_t n, make_good make)
+{
+	for (size_t i = 0; i < n; i++)
+		for (int stage = 1; stage <= 3; stage++)
+			if (v[i].stages & STAGE(stage))
+				check_bad(&v[i], stage, make);
+	assert_int_equal(failures, 0);
+}
+
+static void defects_of_files_are_told(void **state)
+{
+	(void)state;
+	check_table(bad_files, bad_files_n, good);
+}
+
+static void defects_of_model_states_are_told(void **state)
+{
+	(void)state;
+	check_table(bad_model, bad_model_n, good);
+}
+
+static void defects_of_optimizer_shards_are_told(void **state)
+{
+	(void)state;
+	check_table(bad_optim, bad_optim_n, good);
+}
+
+static void defects_of_experts_are_told(void **state)
+{
+	(void)state;
+	check_table(bad_experts, bad_experts_n, good_experts);
+}
+
+/* --- lengths, permissions ------------------------------------------------ */
+
+static void check_truncated(const struct mkckpt *c, const char *dir,
+			    enum mkckpt_file kind, unsigned rank,
+			    const char *file)
+{
+	char path[PATH_MAX];
+	struct bytebuf whole;
+
+	mkckpt_path(c, dir, kind, rank, path);
+	whole = mkpt_load(path);
+	for (size_t n = 0; n < whole.len;
+	     n += n < 64 ? 1 + n / 8 : 1 + whole.len / 37) {
+		const char *const expect = n == 0  ? "empty file"
+					   : n < 4 ? "not a file of torch.save"
+						   : "truncated?";
+		char name[64];
+
+		mkpt_save(path, whole.data, n);
+		snprintf(name, sizeof(name), "%s cut to %zu", file, n);
+		check_fails(name, dir, file, expect);
+	}
+	mkpt_save(path, whole.data, whole.len - 1);
+	check_fails("last byte lost", dir, file, "truncated?");
+	mkpt_save(path, whole.data, whole.len);
+	bytebuf_done(&whole);
+}
+
+static void truncated_files_are_told(void **state)
+{
+	(void)state;
+	for (int stage = 2; stage <= 3; stage++) {
+		const struct mkckpt c = good(stage);
+		char *const dir = mkckpt_new_dir();
+
+		mkckpt_write(&c, dir);
+		check_truncated(&c, dir, MKCKPT_OPTIM, 0, SHARD_0);
+		check_truncated(&c, dir, MKCKPT_OPTIM, 1, SHARD_1);
+		check_truncated(&c, dir, MKCKPT_MODEL, 0, MODEL);
+		mkckpt_free_dir(dir);
+	}
+	assert_int_equal(failures, 0);
+}
+
+static void unreadable_files_are_told(void **state)
+{
+	const struct mkckpt c = good(2);
+	char path[PATH_MAX], *dir;
+
+	(void)state;
+	if (geteuid() == 0) {
+		print_message("skipped: root may read everything\n");
+		skip();
+	}
+	dir = mkckpt_new_dir();
+	mkckpt_write(&c, dir);
+	mkckpt_path(&c, dir, MKCKPT_OPTIM, 1, path);
+	assert_int_equal(chmod(path, 0), 0);
+	check_fails("shard", dir, SHARD_1, "cannot open: Permission denied");
+	mkckpt_path(&c, dir, MKCKPT_MODEL, 0, path);
+	assert_int_equal(chmod(path, 0), 0);
+	check_fails("model states", dir, MODEL, "Permission denied");
+	mkckpt_free_dir(dir);
+	assert_int_equal(failures, 0);
+}
+
+/* A module of strings has no tensors to serve; that is no damage. */
+static void frozen_is_a_string(struct mkpt *m, struct value *root)
+{
+	mkpt_set(m, value_find(root, "module"), "frozen", mkpt_str(m, "text"));
+}
+
+static void strings_in_the_module_are_left_out(void **state)
+{
+	static const struct plan_options options = { .crc_zero = true };
+	static const struct bad b = { .kind = MKCKPT_MODEL,
+				      .edit = frozen_is_a_string };
+	struct mkckpt c = good(2);
+	char *const dir = mkckpt_new_dir();
+	struct errmsg err = { "" };
+	struct plan *p;
+	uint64_t node;
+
+	(void)state;
+	c.edit = edit_one;
+	c.ctx = (void *)&b;
+	mkckpt_write(&c, dir);
+	if (plan_open(dir, &options, &p, &err) || walk_plan(p, &err))
+		fail_msg("%s", err.text);
+	assert_int_equal(plan_lookup(p, PLAN_ZERO, "frozen", &node, &err),
+			 -ENOENT);
+	assert_int_equal(plan_resolve(p)->model.cats[0].nwarnings, 1);
+	assert_string_equal(plan_resolve(p)->model.cats[0].warnings[0],
+			    "module: frozen: left out: not a tensor");
+	plan_close(p);
+	mkckpt_free_dir(dir);
+}
+
+/* --- tests/bad ----------------------------------------------------------- */
+
+/* The file of a case, as a .pt file: pickles are put into one. */
+static struct bytebuf load_case(const char *path)
+{
+	struct bytebuf b = mkpt_load(path), out = { 0 };
+
+	if (strcmp(path + strlen(path) - 4, ".pkl") != 0)
+		return b;
+	mkpt_emit_pickle(NULL, (struct span){ b.data, b.len }, "archive", &out);
+	bytebuf_done(&b);
+	return out;
+}
+
+static void check_in_place(const char *name, const struct bytebuf *file,
+			   int stage, enum mkckpt_file kind, const char *place,
+			   const char *expect)
+{
+	const struct mkckpt c = good(stage);
+	char *const dir = mkckpt_new_dir();
+	char path[PATH_MAX];
+
+	mkckpt_write(&c, dir);
+	mkckpt_path(&c, dir, kind, 0, path);
+	mkpt_save(path, file->data, file->len);
+	check_fails(name, dir, place, expect);
+	mkckpt_free_dir(dir);
+}
+
+static void check_case(const char *dir, const char *name)
+{
+	char path[PATH_MAX + NAME_MAX + 16], *newline;
+	struct bytebuf expect, file;
+
+	snprintf(path, sizeof(path), "%s/%s.expect", dir, name);
+	expect = mkpt_load(path);
+	bytebuf_add_u8(&expect, 0);
+	newline = strchr((char *)expect.data, '\n');
+	assert_non_null(newline);
+	*newline = '\0';
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	file = load_case(path);
+	for (int stage = 2; stage <= 3; stage++) {
+		check_in_place(name, &file, stage, MKCKPT_OPTIM, SHARD_0,
+			       (char *)expect.data);
+		check_in_place(name, &file, stage, MKCKPT_MODEL, MODEL,
+			       (char *)expect.data);
+	}
+	bytebuf_done(&expect);
+	bytebuf_done(&file);
+}
+
+/* Others are not of this kind of checkpoint: test_hfdir.c has them. */
+static int is_expect(const struct dirent *d)
+{
+	return strstr(d->d_name, ".pkl.expect") ||
+	       strstr(d->d_name, ".pt.expect");
+}
+
+static void each_file_is_refused(void **state)
+{
+	const char *const srcdir = getenv("top_srcdir");
+	struct dirent **entries;
+	char dir[PATH_MAX];
+	int n;
+
+	(void)state;
+	snprintf(dir, sizeof(dir), "%s/tests/bad", srcdir ? srcdir : ".");
+	n = scandir(dir, &entries, is_expect, alphasort);
+	assert_true(n > 0);
+	for (int i = 0; i < n; i++) {
+		entries[i]->d_name[strlen(entries[i]->d_name) - 7] = '\0';
+		check_case(dir, entries[i]->d_name);
+		free(entries[i]);
+	}
+	free(entries);
+	assert_int_equal(failures, 0);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(undamaged_is_served),
+		cmocka_unit_test_setup(defects_of_files_are_told,
+				       forget_failures),
+		cmocka_unit_test_setup(defects_of_model_states_are_told,
+				       forget_failures),
+		cmocka_unit_test_setup(defects_of_optimizer_shards_are_told,
+				       forget_failures),
+		cmocka_unit_test_setup(defects_of_experts_are_told,
+				       forget_failures),
+		cmocka_unit_test_setup(truncated_files_are_told, forget_failures),
+		cmocka_unit_test_setup(unreadable_files_are_told,
+				       forget_failures),
+		cmocka_unit_test(strings_in_the_module_are_left_out),
+		cmocka_unit_test_setup(each_file_is_refused, forget_failures),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

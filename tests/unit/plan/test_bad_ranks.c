@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Damaged checkpoints of several model-parallel ranks, here two stages of a
+ * pipeline and two tensor-parallel ranks: one file that does not go with the
+ * others must be refused, at the latest when something is made of it, with
+ * its name and the cause.  (Of one rank: test_bad.c.)
+ */
+#include <limits.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/plan/plan.h"
+#include "tests/make/mkckpt.h"
+#include "tests/support/walk.h"
+
+#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#define TP 2u
+#define PP 2u
+#define RANKS (TP * PP)
+#define NONE UINT_MAX
+
+#define MODEL(mp) "mp_rank_0" #mp "_model_states.pt"
+#define SHARD(mp) "zero_pp_rank_0_mp_rank_0" #mp "_optim_states.pt"
+
+/* A defect of model-parallel rank `mp`, and how it is told. */
+struct defect {
+	const char *name;
+	enum mkckpt_file kind;
+	unsigned mp; /* whose file is changed before it is written, or NONE */
+	void (*edit)(struct mkpt *m, struct value *root);
+	void (*damage)(const char *dir);
+	const char *file, *expect; /* in the message */
+};
+
+/* --- good ones -------------------------------------------------------------- */
+
+static const struct mkckpt_param stages[PP][2] = {
+	{ { "1.weight", 2, { 4, 3 }, 0 }, { "1.bias", 1, { 4 }, 0 } },
+	{ { "2.weight", 2, { 2, 5 }, 0 }, { "2.bias", 1, { 2 }, 0 } },
+};
+
+struct writing {
+	const struct defect *defect;
+	unsigned mp;
+};
+
+static void edit_one(struct mkpt *m, struct value *root, enum mkckpt_file kind,
+		     unsigned rank, void *ctx)
+{
+	const struct writing *const w = ctx;
+
+	(void)rank;
+	if (kind == MKCKPT_MODEL) {
+		mkpt_set(m, root, "global_steps", mkpt_int(m, 4));
+		mkpt_set(m, root, "mp_world_size", mkpt_int(m, RANKS));
+	}
+	if (w->defect && w->defect->edit && w->defect->kind == kind &&
+	    w->defect->mp == w->mp)
+		w->defect->edit(m, root);
+}
+
+static char *write_ranks(const struct defect *defect, bool degrees)
+{
+	struct writing w = { .defect = defect };
+	struct mkckpt c = { .stage = 1,	  .ranks = 1, .nparams = 2,
+			    .ngroups = 1, .edit = edit_one, .ctx = &w,
+			    .tp = degrees ? TP : 0, .pp = degrees ? PP : 0 };
+	char *const dir = mkckpt_new_dir();
+
+	for (w.mp = 0; w.mp < RANKS; w.mp++) {
+		c.mp = w.mp;
+		c.seed = w.mp;
+		c.params = stages[w.mp / TP];
+		mkckpt_write(&c, dir);
+	}
+	if (defect && defect->damage)
+		defect->damage(dir);
+	return dir;
+}
+
+/* As a mount does it. */
+static int serve(const char *dir, struct errmsg *err)
+{
+	static const struct plan_options options = { .crc_zero = false };
+	struct plan *p = NULL;
+	int rc = plan_open(dir, &options, &p, err);
+
+	if (!rc)
+		rc = plan_check(p, err);
+	if (!rc)
+		rc = walk_plan(p, err);
+	plan_close(p);
+	return rc;
+}
+
+/* --- defects ------------------------------------------------------------------ */
+
+static void in_dir(const char *dir, const char *name, char *path)
+{
+	snprintf(path, PATH_MAX, "%s/%s", dir, name);
+}
+
+static void lose(const char *dir, const char *name)
+{
+	char path[PATH_MAX];
+
+	in_dir(dir, name, path);
+	assert_int_equal(unlink(path), 0);
+}
+
+static void copy(const char *dir, const char *from, const char *to)
+{
+	char path[PATH_MAX];
+	struct bytebuf b;
+
+	in_dir(dir, from, path);
+	b = mkpt_load(path);
+	in_dir(dir, to, path);
+	mkpt_save(path, b.data, b.len);
+	bytebuf_done(&b);
+}
+
+static void cut(const char *dir, const char *name)
+{
+	char path[PATH_MAX];
+
+	in_dir(dir, name, path);
+	assert_int_equal(truncate(path, 500), 0);
+}
+
+static void lose_model(const char *dir)
+{
+	lose(dir, MODEL(2));
+}
+
+static void lose_shard(const char *dir)
+{
+	lose(dir, SHARD(1));
+}
+
+static void lose_last_rank(const char *dir)
+{
+	lose(dir, MODEL(3));
+	lose(dir, SHARD(3));
+}
+
+static void rank_too_many(const char *dir)
+{
+	copy(dir, SHARD(3), SHARD(4));
+}
+
+static void model_twice(const char *dir)
+{
+	copy(dir, MODEL(1), "mp_rank_1_model_states.pt");
+}
+
+static void shard_twice(const char *dir)
+{
+	copy(dir, SHARD(1), "bf16_" SHARD(1));
+}
+
+static void cut_model(const char *dir)
+{
+	cut(dir, MODEL(3));
+}
+
+static void cut_shard(const char *dir)
+{
+	cut(dir, SHARD(3));
+}
+
+/* What the other stage has. */
+static void shard_of_another(const char *dir)
+{
+	copy(dir, SHARD(0), SHARD(2));
+}
+
+static void later_step(struct mkpt *m, struct value *root)
+{
+	mkpt_set(m, root, "global_steps", mkpt_int(m, 5));
+}
+
+static struct value *states(struct value *root)
+{
+	return value_find_path(root, "optimizer_state_dict",
+			       "base_optimizer_state", "state", NULL)
+		->dict.v[0]
+		.val;
+}
+
+static void later_optimizer(struct mkpt *m, struct value *root)
+{
+	const float five = 5;
+
+	mkpt_set(m, states(root), "step",
+		 mkpt_tensor(m, DTYPE_F32, NULL, 0, &five));
+}
+
+static void step_of_another_kind(struct mkpt *m, struct value *root)
+{
+	mkpt_set(m, states(root), "step", mkpt_int(m, 4));
+}
+
+static void other_version(struct mkpt *m, struct value *root)
+{
+	mkpt_set(m, root, "ds_version", mkpt_str(m, "0.18.0"));
+}
+
+static void wider(struct mkpt *m, struct value *root)
+{
+	const uint64_t shape[] = { 4, 4 };
+
+	mkpt_set(m, value_find(root, "param_shapes")->seq.v[0], "1.weight",
+		 mkpt_size(m, shape, 2));
+}
+
+static void more_dimensions(struct mkpt *m, struct value *root)
+{
+	const uint64_t shape[] = { 2, 2, 3 };
+
+	mkpt_set(m, value_find(root, "param_shapes")->seq.v[0], "1.weight",
+		 mkpt_size(m, shape, 3));
+}
+
+/* Of the same shape otherwise: the shard has other lengths. */
+static void longer(struct mkpt *m, struct value *root)
+{
+	const uint64_t shape[] = { 40, 3 };
+
+	mkpt_set(m, value_find(root, "param_shapes")->seq.v[0], "1.weight",
+		 mkpt_size(m, shape, 2));
+}
+
+static void other_type(struct mkpt *m, struct value *root)
+{
+	static const uint16_t zeros[16];
+
+	value_find_path(root, "optimizer_state_dict",
+			"single_partition_of_fp32_groups", NULL)
+		->seq.v[0] = mkpt_flat(m, DTYPE_BF16, 16, 16, true, zeros);
+}
+
+static void fewer_states(struct mkpt *m, struct value *root)
+{
+	mkpt_set(m, states(root), "exp_avg_sq", NULL);
+}
+
+#define FILES(damage, file, expect) \
+	{ #damage, MKCKPT_MODEL, NONE, NULL, damage, file, expect }
+#define EDIT(edit, kind, mp, file, expect) \
+	{ #edit, MKCKPT_##kind, mp, edit, NULL, file, expect }
+
+static const struct defect defects[] = {
+	FILES(lose_model, "",
+	      "the model-states file of data-parallel rank 0, model-parallel"
+	      " rank 2 is missing"),
+	FILES(lose_shard, "",
+	      "the optimizer shard of data-parallel rank 0, model-parallel rank"
+	      " 1 is missing"),
+	FILES(rank_too_many, "", "model-parallel rank 4 is missing"),
+	FILES(model_twice, MODEL(1), "is there twice"),
+	FILES(shard_twice, SHARD(1), "is there twice"),
+	FILES(cut_model, MODEL(3), "truncated?"),
+	FILES(cut_shard, SHARD(3), "truncated?"),
+	FILES(shard_of_another, SHARD(2), "elements"),
+	EDIT(later_step, MODEL, 1, MODEL(1),
+	     "is of global step 5, mp_rank_00_model_states.pt of 4"),
+	EDIT(later_step, MODEL, 3, MODEL(3), "is of global step 5"),
+	EDIT(later_optimizer, OPTIM, 1, SHARD(1),
+	     "differ in step of group 0: not of one step?"),
+	EDIT(later_optimizer, OPTIM, 2, SHARD(2), "differ in step of group 0"),
+	EDIT(step_of_another_kind, OPTIM, 3, SHARD(3), "differ in step"),
+	EDIT(other_version, OPTIM, 1, SHARD(1),
+	     "was written by DeepSpeed 0.18.0"),
+	EDIT(wider, MODEL, 1, MODEL(0),
+	     "1.weight: the slice of tensor-parallel rank 1 does not fit"),
+	EDIT(more_dimensions, MODEL, 1, MODEL(0), "1.weight: the slice of"),
+	EDIT(longer, MODEL, 1, SHARD(1),
+	     "group 0 (1.weight, ...): the fp32 partition has"),
+	EDIT(other_type, OPTIM, 1, SHARD(1),
+	     "fp32 of parameter 1.bias is missing or of another type"),
+	EDIT(fewer_states, OPTIM, 1, SHARD(1),
+	     "exp_avg_sq of parameter 1.bias is missing"),
+};
+
+static void defects_are_told(void **state)
+{
+	unsigned failures = 0;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(defects); i++) {
+		char *const dir = write_ranks(&defects[i], true);
+		struct errmsg err = { "" };
+		const int rc = serve(dir, &err);
+
+		if (rc >= 0 || rc == WALK_BROKEN ||
+		    !strstr(err.text, defects[i].expect) ||
+		    !strstr(err.text, defects[i].file)) {
+			failures++;
+			print_error("%s, rank %u: %d, \"%s\"\n", defects[i].name,
+				    defects[i].mp, rc, err.text);
+		}
+		mkckpt_free_dir(dir);
+	}
+	assert_int_equal(failures, 0);
+}
+
+static void undamaged_is_served(void **state)
+{
+	char *const dir = write_ranks(NULL, true);
+	struct errmsg err = { "" };
+
+	(void)state;
+	if (serve(dir, &err))
+		fail_msg("%s", err.text);
+	mkckpt_free_dir(dir);
+}
+
+/* Without its last rank the grid looks complete; the number of ranks tells,
+ * and older files' model-parallel size. */
+static void a_lost_last_rank_is_missed(void **state)
+{
+	const struct defect d = { .damage = lose_last_rank, .mp = NONE };
+
+	(void)state;
+	for (int degrees = 0; degrees < 2; degrees++) {
+		char *const dir = write_ranks(&d, degrees);
+		struct errmsg err = { "" };
+
+		assert_true(serve(dir, &err) < 0);
+		assert_non_null(strstr(err.text, "the files of model-parallel"
+						 " ranks 3 to 3 are missing"));
+		mkckpt_free_dir(dir);
+	}
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(undamaged_is_served),
+		cmocka_unit_test(defects_are_told),
+		cmocka_unit_test(a_lost_last_rank_is_missed),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

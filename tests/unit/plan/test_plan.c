@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Planned trees: what is listed can be looked up, has the size that stat
+ * tells and the elements that were trained, for any shapes, groups, numbers of
+ * ranks and stages.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/zero/checkpoint.h"
+#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/vfile.h"
+#include "tests/make/mkckpt.h"
+#include "tests/make/mkpt.h"
+#include "tests/support/walk.h"
+
+#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#define PARAMS_MAX 9
+#define NAME_LEN 32
+
+static struct plan *open_plan(const char *dir, bool crc_zero)
+{
+	const struct plan_options options = { .crc_zero = crc_zero };
+	struct errmsg err = { "" };
+	struct plan *p = NULL;
+
+	if (plan_open(dir, &options, &p, &err))
+		fail_msg("%s", err.text);
+	return p;
+}
+
+static uint64_t find(struct plan *p, uint64_t dir, const char *name)
+{
+	struct errmsg err = { "" };
+	uint64_t node = 0;
+
+	if (plan_lookup(p, dir, name, &node, &err))
+		fail_msg("%s: %s", name, err.text);
+	return node;
+}
+
+/* --- the tree ------------------------------------------------------------ */
+
+static void check_listing(struct plan *p, uint64_t dir,
+			  const char *const *expect)
+{
+	struct plan_entry e;
+	uint64_t pos = 0;
+	size_t i = 0;
+
+	while (plan_next(p, dir, &pos, &e, NULL) == 1) {
+		assert_non_null(expect[i]);
+		assert_string_equal(e.name, expect[i++]);
+	}
+	assert_null(expect[i]);
+}
+
+static void stage_2_has_the_converters_files(void **state)
+{
+	static const char *const root[] = { "zero",
+					    "mp_rank_00_model_states.pt", NULL };
+	static const char *const zero[] = { "optimizer_state.pt",
+					    "bias",
+					    "buffer",
+					    "emb.weight",
+					    "frozen",
+					    "scalar",
+					    NULL };
+	static const char *const owned[] = { "fp32.pt", "step.pt", "exp_avg.pt",
+					     "exp_avg_sq.pt", NULL };
+	static const char *const module[] = { "fp32.pt", NULL };
+	const struct mkckpt c = mkckpt_small(2);
+	char *const dir = mkckpt_new_dir();
+	struct plan *p;
+
+	(void)state;
+	mkckpt_write(&c, dir);
+	p = open_plan(dir, false);
+	check_listing(p, PLAN_ROOT, root);
+	check_listing(p, PLAN_ZERO, zero);
+	check_listing(p, find(p, PLAN_ZERO, "bias"), owned);
+	check_listing(p, find(p, PLAN_ZERO, "frozen"), module);
+	assert_string_equal(plan_tag(p), strrchr(dir, '/') + 1);
+	plan_close(p);
+	mkckpt_free_dir(dir);
+}
+
+/* Stage 3: no step.pt, and the model states of all ranks. */
+static void stage_3_has_the_converters_files(void **state)
+{
+	static const char *const root[] = {
+		"zero", "zero_pp_rank_0_mp_rank_00_model_states.pt",
+		"zero_pp_rank_1_mp_rank_00_model_states.pt", NULL
+	};
+	static const char *const owned[] = { "fp32.pt", "exp_avg.pt",
+					     "exp_avg_sq.pt", NULL };
+	const struct mkckpt c = mkckpt_small(3);
+	char *const dir = mkckpt_new_dir();
+	struct plan *p;
+
+	(void)state;
+	mkckpt_write(&c, dir);
+	p = open_plan(dir, false);
+	check_listing(p, PLAN_ROOT, root);
+	check_listing(p, find(p, PLAN_ZERO, "bias"), owned);
+	plan_close(p);
+	mkckpt_free_dir(dir);
+}
+
+static void what_is_not_there_is_not_found(void **state)
+{
+	static const char *const names[] = { "nothing", "",
+					     ".",       "..",
+					     "fp32",    "fp32.pt.bak",
+					     "FP32.pt", "zero/bias" };
+	const struct mkckpt c = mkckpt_small(2);
+	char *const dir = mkckpt_new_dir();
+	uint64_t dirs[3], node;
+	struct plan *p;
+
+	(void)state;
+	mkckpt_write(&c, dir);
+	p = open_plan(dir, false);
+	dirs[0] = PLAN_ROOT;
+	dirs[1] = PLAN_ZERO;
+	dirs[2] = find(p, PLAN_ZERO, "bias");
+	for (size_t i = 0; i < COUNT(dirs); i++)
+		for (size_t k = 0; k < COUNT(names); k++)
+			assert_int_equal(
+				plan_lookup(p, dirs[i], names[k], &node, NULL),
+				-ENOENT);
+	plan_close(p);
+	mkckpt_free_dir(dir);
+}
+
+/* Numbers that stand for nothing, and things used for what they are not. */
+static void wrong_nodes_are_refused(void **state)
+{
+	const struct mkckpt c = mkckpt_small(2);
+	char *const dir = mkckpt_new_dir();
+	struct plan_entry e;
+	struct plan_stat st;
+	struct vfile *f;
+	struct plan *p;
+	uint64_t file, pos = 0, node;
+
+	(void)state;
+	mkckpt_write(&c, dir);
+	p = open_plan(dir, false);
+	file = find(p, find(p, PLAN_ZERO, "bias"), "fp32.pt");
+	assert_int_equal(plan_next(p, file, &pos, &e, NULL), -ENOTDIR);
+	assert_int_equal(plan_lookup(p, file, "x", &node, NULL), -ENOTDIR);
+	assert_int_equal(plan_file_open(p, PLAN_ROOT, &f, NULL), -EISDIR);
+	assert_int_equal(plan_file_open(p, PLAN_ZERO, &f, NULL), -EISDIR);
+	assert_int_equal(plan_file_open(p, find(p, PLAN_ZERO, "bias"), &f, NULL),
+			 -EISDIR);
+	/* A state that the parameter has not. */
+	assert_true(plan_file_open(p, file + 12, &f, NULL) < 0);
+	assert_true(plan_stat(p, file + 12, &st, NULL) < 0);
+	assert_true(plan_stat(p, 3, &st, NULL) < 0);
+	assert_true(plan_stat(p, PLAN_NODE_END - 1, &st, NULL) < 0);
+	assert_true(plan_stat(p, UINT64_MAX, &st, NULL) < 0);
+	plan_close(p);
+	mkckpt_free_dir(dir);
+}
+
+static void directories_have_the_links_of_theirs(void **state)
+{
+	const struct mkckpt c = mkckpt_small(2);
+	char *const dir = mkckpt_new_dir();
+	struct plan_stat st;
+	struct plan *p;
+
+	(void)state;
+	mkckpt_write(&c, dir);
+	p = open_plan(dir, false);
+	assert_int_equal(plan_stat(p, PLAN_ROOT, &st, NULL), 0);
+	assert_true(st.is_dir);
+	assert_int_equal(st.nlink, 3);
+	assert_int_equal(plan_stat(p, PLAN_ZERO, &st, NULL), 0);
+	assert_int_equal(st.nlink, 2 + 5);
+	assert_int_equal(plan_stat(p, find(p, PLAN_ZERO, "bias"), &st, NULL), 0);
+	assert_int_equal(st.nlink, 2);
+	assert_true(st.mtime_s > 0);
+	plan_close(p);
+	mkckpt_free_dir(dir);
+}
+
+/* --- content ------------------------------------------------------------- */
+
+/* Does `a` lead to `b`, going a way? */
+static bool leads(struct plan *p, const char *a, const char *b,
+		  enum plan_way way)
+{
+	char dir[64], file[64];
+	uint64_t node[2], next;
+
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(sscanf(i ? b : a, "%63[^/]/%63s", dir, file),
+				 2);
+		node[i] = find(p, find(p, PLAN_ZERO, dir), file);
+	}
+	return plan_following(p, node[0], way, &next, NULL) == 0 &&
+	       next == node[1];
+}
+
+static void files_follow_each_other(void **state)
+{
+	static const struct {
+		const char *from, *files, *names, *params;
+	} cases[] = {
+		{ "bias/fp32.pt", "bias/step.pt", "bias/step.pt",
+		  "buffer/fp32.pt" },
+		{ "bias/step.pt", "bias/exp_avg.pt", "buffer/fp32.pt",
+		  "emb.weight/step.pt" },
+		{ "bias/exp_avg.pt", "bias/exp_avg_sq.pt",
+		  "bias/exp_avg_sq.pt", "emb.weight/exp_avg.pt" },
+		{ "bias/exp_avg_sq.pt", "buffer/fp32.pt", "bias/fp32.pt",
+		  "emb.weight/exp_avg_sq.pt" },
+		{ "buffer/fp32.pt", "emb.weight/fp32.pt",
+		  "emb.weight/exp_avg.pt", "emb.weight/fp32.pt" },
+		{ "scalar/fp32.pt", "scalar/step.pt", "scalar/step.pt", NULL },
+		{ "scalar/step.pt", "scalar/exp_avg.pt", NULL, NULL },
+		{ "scalar/exp_avg_sq.pt", NULL, "scalar/fp32.pt", NULL },
+	};
+	char *const dir = mkckpt_new_dir();
+	struct mkckpt c = mkckpt_small(2);
+	struct plan *p;
+	uint64_t next;
+
+	(void)state;
+	mkckpt_write(&c, dir);
+	p = open_plan(dir, false);
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		const char *const to[PLAN_WAYS] = { cases[i].files,
+						    cases[i].names,
+						    cases[i].params };
+
+		for (unsigned way = 0; way < PLAN_WAYS; way++)
+			if (leads(p, cases[i].from,
+				  to[way] ? to[way] : cases[i].from,
+				  way) != (to[way] != NULL))
+				fail_msg("%s, way %u", cases[i].from, way);
+	}
+	assert_int_equal(plan_following(p, find(p, PLAN_ZERO, "bias"),
+					PLAN_WAY_FILES, &next, NULL),
+			 -ENOENT);
+	assert_int_equal(
+		plan_following(p, PLAN_ROOT, PLAN_WAY_FILES, &next, NULL),
+		-ENOENT);
+	plan_close(p);
+	mkckpt_free_dir(dir);
+}
+
+static void crc_zero_changes_nothing_but_sums(void **state)
+{
+	const struct mkckpt c = mkckpt_small(2);
+	char *const dir = mkckpt_new_dir();
+	uint64_t files[2], bytes[2];
+	char why[1024];
+
+	(void)state;
+	mkckpt_write(&c, dir);
+	for (int zero = 0; zero <= 1; zero++) {
+		struct plan *const p = open_plan(dir, zero);
+		struct errmsg err = { "" };
+
+		if (!mkckpt_check(&c, p, why, sizeof(why)))
+			fail_msg("%s", why);
+		if (walk_plan(p, &err))
+			fail_msg("%s", err.text);
+		assert_int_equal(
+			plan_totals(p, &files[zero], &bytes[zero], NULL), 0);
+		plan_close(p);
+	}
+	assert_int_equal(files[0], files[1]);
+	assert_int_equal(bytes[0], bytes[1]);
+	mkckpt_free_dir(dir);
+}
+
+/* Every file is all of the shards it says it is made of: replace one, and
+ * opening fails. */
+static void replaced_shards_are_noticed_at_open(void **state)
+{
+	const struct mkckpt c = mkckpt_small(2);
+	char *const dir = mkckpt_new_dir();
+	char path[PATH_MAX], other[PATH_MAX + 8];
+	struct errmsg err = { "" };
+	struct bytebuf b;
+	struct plan *p;
+	struct vfile *f;
+	uint64_t bias;
+
+	(void)state;
+	mkckpt_write(&c, dir);
+	p = open_plan(dir, false);
+	bias = find(p, find(p, PLAN_ZERO, "bias"), "fp32.pt");
+	assert_int_equal(plan_file_open(p, bias, &f, &err), 0);
+	vfile_free(f);
+	usleep(120000);
+	for (unsigned r = 0; r < c.ranks; r++) {
+		mkckpt_path(&c, dir, MKCKPT_OPTIM, r, path);
+		b = mkpt_load(path);
+		snprintf(other, sizeof(other), "%s.new", path);
+		mkpt_save(other, b.data, b.len);
+		assert_int_equal(rename(other, path), 0);
+		bytebuf_done(&b);
+	}
+	assert_int_equal(plan_file_open(p, bias, &f, &err), -EIO);
+	assert_non_null(strstr(err.text, "was replaced since"));
+	plan_close(p);
+	mkckpt_free_dir(dir);
+}
+
+struct walker {
+	struct plan *p;
+	struct errmsg err;
+	int rc;
+	pthread_t thread;
+};
+
+static void *walk_on(void *arg)
+{
+	struct walker *const w = arg;
+
+	w->rc = walk_plan(w->p, &w->err);
+	return NULL;
+}
+
+/* Shards are read when first needed: by whom does not matter. */
+static void threads_share_a_plan(void **state)
+{
+	struct walker walkers[4];
+
+	(void)state;
+	for (int stage = 2; stage <= 3; stage++) {
+		struct mkckpt c = mkckpt_small(stage);
+		char *const dir = mkckpt_new_dir();
+		struct plan *p;
+
+		c.ranks = 5;
+		mkckpt_write(&c, dir);
+		p = open_plan(dir, false);
+		for (size_t i = 0; i < COUNT(walkers); i++) {
+			walkers[i] = (struct walker){ .p = p };
+			assert_int_equal(pthread_create(&walkers[i].thread, NULL,
+							walk_on, &walkers[i]),
+					 0);
+		}
+		for (size_t i = 0; i < COUNT(walkers); i++) {
+			pthread_join(walkers[i].thread, NULL);
+			if (walkers[i].rc)
+				fail_msg("%s", walkers[i].err.text);
+		}
+		plan_close(p);
+		mkckpt_free_dir(dir);
+	}
+}
+
+static void the_plan_can_be_told_as_json(void **state)
+{
+	(void)state;
+	for (int stage = 1; stage <= 3; stage++) {
+		const struct mkckpt c = mkckpt_small(stage);
+		char *const dir = mkckpt_new_dir();
+		struct bytebuf out = { 0 };
+		struct errmsg err = { "" };
+		struct plan *p;
+
+		mkckpt_write(&c, dir);
+		p = open_plan(dir, false);
+		if (plan_json(p, &out, &err))
+			fail_msg("%s", err.text);
+		assert_true(out.len > 2);
+		assert_int_equal(out.data[0], '{');
+		assert_non_null(memmem(out.data, out.len, "emb.weight", 10));
+		bytebuf_done(&out);
+		plan_close(p);
+		mkckpt_free_dir(dir);
+	}
+}
+
+/* --- any geometry -------------------------------------------------------- */
+
+static uint64_t next_random(uint64_t *s)
+{
+	*s ^= *s << 13;
+	*s ^= *s >> 7;
+	*s ^= *s << 17;
+	return *s;
+}
+
+static void random_param(const struct mkckpt *c, struct mkckpt_param *p,
+			 char *name, size_t i, uint64_t *s)
+{
+	snprintf(name, NAME_LEN, "p%zu.w", i);
+	*p = (struct mkckpt_param){
+		.name = name,
+		.ndim = (unsigned)(next_random(s) % 4),
+		.group = (unsigned)(next_random(s) % c->ngroups),
+	};
+	for (unsigned d = 0; d < p->ndim; d++)
+		p->shape[d] = next_random(s) % (d ? 5 : 40);
+}
+
+static void check_random(uint64_t seed)
+{
+	uint64_t s = seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
+	struct mkckpt_param v[PARAMS_MAX];
+	char names[PARAMS_MAX][NAME_LEN], why[1024];
+	char *const dir = mkckpt_new_dir();
+	struct mkckpt c = {
+		.stage = 1 + (int)(next_random(&s) % 3),
+		.ranks = 1 + (unsigned)(next_random(&s) % 7),
+		.params = v,
+		.nparams = 1 + next_random(&s) % PARAMS_MAX,
+		.ngroups = 1 + next_random(&s) % 3,
+		.align = next_random(&s) % 2 ? 8 : 0,
+		.round_robin = next_random(&s) % 2,
+		.padded = next_random(&s) % 2,
+		.bf16 = next_random(&s) % 2,
+		.seed = seed,
+	};
+	struct errmsg err = { "" };
+	struct plan *p;
+
+	for (size_t i = 0; i < c.nparams; i++)
+		random_param(&c, &v[i], names[i], i, &s);
+	mkckpt_write(&c, dir);
+	p = open_plan(dir, next_random(&s) % 2);
+	if (!mkckpt_check(&c, p, why, sizeof(why)))
+		fail_msg("seed %llu, stage %d, %u ranks: %s",
+			 (unsigned long long)seed, c.stage, c.ranks, why);
+	if (walk_plan(p, &err))
+		fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+	plan_close(p);
+	mkckpt_free_dir(dir);
+}
+
+static void any_geometry_is_put_together_again(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 150; seed++)
+		check_random(seed);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(stage_2_has_the_converters_files),
+		cmocka_unit_test(stage_3_has_the_converters_files),
+		cmocka_unit_test(what_is_not_there_is_not_found),
+		cmocka_unit_test(wrong_nodes_are_refused),
+		cmocka_unit_test(directories_have_the_links_of_theirs),
+		cmocka_unit_test(files_follow_each_other),
+		cmocka_unit_test(crc_zero_changes_nothing_but_sums),
+		cmocka_unit_test(replaced_shards_are_noticed_at_open),
+		cmocka_unit_test(threads_share_a_plan),
+		cmocka_unit_test(the_plan_can_be_told_as_json),
+		cmocka_unit_test(any_geometry_is_put_together_again),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,567 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whatever a checkpoint's geometry is, each universal file is the one that
+ * the whole tensors make, byte for byte, wherever reads begin and end.
+ *
+ * A geometry is made up from its number: degrees, groups, layout, shapes,
+ * rules.  Its shards are written to memory (/dev/shm) where there is such a
+ * place.  A number that fails is told, and tried again alone by
+ *
+ *	UCFS_GEOMETRIES=4711 ./tests/unit/plan/test_property
+ *
+ * which also says what it is made of; UCFS_GEOMETRIES=1-1000000 tries more
+ * than `make check` does.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/sys/parallel.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/zero/checkpoint.h"
+#include "ckpt/vfile/vfile.h"
+#include "tests/support/walk.h"
+#include "tests/make/world.h"
+
+#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#define GEOMETRIES 10000
+#define RANKS_MAX 9
+#define GROUPS_MAX 3
+
+struct dice {
+	uint64_t state;
+};
+
+/* splitmix64; a number below `n`. */
+static uint64_t roll(struct dice *d, uint64_t n)
+{
+	uint64_t x = d->state += UINT64_C(0x9e3779b97f4a7c15);
+
+	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+	return (x ^ x >> 31) % n;
+}
+
+/* --- a geometry from its number --------------------------------------------- */
+
+/* How wide each rank's share of part `j` is; `least`, or more. */
+static void make_part(struct dice *d, const struct world *w,
+		      struct world_tensor *t, size_t j, uint64_t least)
+{
+	const bool even =
+		t->rule == MERGE_SUB_PARAMS && (w->before_04 || roll(d, 2));
+	const uint64_t each = j && t->counted ? t->widths[0][0] : 1 + roll(d, 4);
+
+	for (unsigned k = 0; k < w->tp; k++) {
+		uint64_t *const width = &t->widths[j][k];
+
+		if (even || t->copied[j])
+			*width = each;
+		else if (j == 1 && t->rule == MERGE_TWO_SUB_PARAMS)
+			*width = t->widths[0][k] -
+				 (t->widths[0][k] && roll(d, 2));
+		else /* the first rank has something of everything */
+			*width = k ? least + roll(d, 5) : 1 + roll(d, 4);
+		if (k == 0 || !t->copied[j])
+			t->shape[t->dim] += *width;
+	}
+}
+
+static void make_cut(struct dice *d, const struct world *w,
+		     struct world_tensor *t, uint64_t least)
+{
+	t->parts = 1;
+	if (t->rule == MERGE_CAT)
+		t->dim = t->ndim > 1 ? (unsigned)roll(d, 2) : 0;
+	if (t->rule == MERGE_SUB_PARAMS || t->rule == MERGE_AFFINE) {
+		t->dim = (unsigned)roll(d, t->ndim);
+		t->parts = 1 + roll(d, WORLD_PARTS_MAX);
+		t->open = t->dim;
+	}
+	if (t->rule == MERGE_SUB_PARAMS && roll(d, 4) == 0)
+		t->open = (unsigned)roll(d, t->ndim);
+	if (t->rule == MERGE_TWO_SUB_PARAMS)
+		t->parts = 2;
+	t->counted = t->rule == MERGE_SUB_PARAMS && w->before_04 && roll(d, 2);
+	t->shape[t->dim] = 0;
+	for (size_t j = 0; j < t->parts; j++) {
+		t->copied[j] = t->rule == MERGE_AFFINE && roll(d, 4) == 0;
+		make_part(d, w, t, j, least);
+	}
+}
+
+static enum merge_rule choose_rule(struct dice *d)
+{
+	static const enum merge_rule rules[] = {
+		MERGE_CAT,     MERGE_CAT,        MERGE_REPLICATED,
+		MERGE_AVERAGE, MERGE_SUB_PARAMS, MERGE_SUB_PARAMS,
+		MERGE_AFFINE,  MERGE_AFFINE,     MERGE_TWO_SUB_PARAMS,
+	};
+
+	return rules[roll(d, COUNT(rules))];
+}
+
+static bool is_whole(const struct world_tensor *t)
+{
+	return t->rule == MERGE_REPLICATED || t->rule == MERGE_AVERAGE;
+}
+
+static void make_tensor(struct dice *d, struct world *w, unsigned stage,
+			bool first_of_group)
+{
+	const uint64_t least = first_of_group ? 1 : 0;
+	struct world_tensor *const t = &w->v[w->n];
+
+	*t = (struct world_tensor){ .rule = choose_rule(d), .stage = stage };
+	snprintf(t->name, sizeof(t->name), "%u.t%zu.w", stage, w->n++);
+	/* Scalars cannot be cut. */
+	t->ndim = is_whole(t) ? (unsigned)roll(d, WORLD_DIMS_MAX)
+			      : 1 + (unsigned)roll(d, WORLD_DIMS_MAX - 1);
+	for (unsigned i = 0; i < t->ndim; i++)
+		t->shape[i] = 1 + roll(d, i ? 6 : 20);
+	/* Long runs are read in other ways than short ones, and those of more
+	 * than 64 KiB in yet another (gather.c). */
+	if (t->ndim > 1 && roll(d, 30) == 0)
+		t->shape[t->ndim - 1] = 200 + roll(d, 800);
+	if (t->ndim > 2 && roll(d, 600) == 0) {
+		t->shape[0] = 1 + roll(d, 3);
+		t->shape[t->ndim - 1] = 16500;
+	}
+	if (!is_whole(t))
+		make_cut(d, w, t, least);
+	else if (t->ndim && !least && roll(d, 6) == 0)
+		t->shape[roll(d, t->ndim)] = 0;
+	t->vocab = t->ndim == 2 && roll(d, 4) == 0;
+	t->tied = stage == 0 && w->pp > 1 && roll(d, 3) == 0;
+	t->listed = t->tied ? roll(d, 4) : least && roll(d, 8) == 0;
+	world_cut(t, w->tp);
+}
+
+/* Frozen parameters and buffers. */
+static void make_extra(struct dice *d, struct world *w)
+{
+	static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_F32, DTYPE_BF16,
+					     DTYPE_F64, DTYPE_I64 };
+	struct world_extra *const e = &w->extras[w->nextras];
+
+	*e = (struct world_extra){
+		.as = { .dtype = dtypes[roll(d, COUNT(dtypes))],
+			.ndim = (unsigned)roll(d, 4),
+			.first = roll(d, 100),
+			.spare = roll(d, 3) },
+	};
+	snprintf(e->name, sizeof(e->name), "frozen.%zu", w->nextras++);
+	for (unsigned i = 0; i < e->as.ndim; i++)
+		e->as.shape[i] = roll(d, 16) ? 1 + roll(d, 5) : 0;
+	e->stage = (unsigned)roll(d, w->pp);
+	e->last = e->stage + (unsigned)roll(d, w->pp - e->stage);
+}
+
+static void make_world(struct world *w, struct dice *d)
+{
+	const int stage = 1 + (int)roll(d, 3);
+
+	w->tp = 1 + (unsigned)roll(d, WORLD_TP_MAX);
+	w->pp = stage == 3 ? 1 : 1 + (unsigned)roll(d, WORLD_PP_MAX);
+	w->before_04 = roll(d, 3) == 0;
+	w->any_stage = roll(d, 3) == 0;
+	w->as = (struct mkckpt){
+		.stage = stage,
+		.ranks = 1 + (unsigned)roll(d, RANKS_MAX),
+		.ngroups = 1 + roll(d, GROUPS_MAX),
+		.round_robin = stage < 3 && roll(d, 3) == 0,
+		.align = roll(d, 3) == 0 ? 1 + (unsigned)roll(d, 16) : 0,
+		.padded = roll(d, 2),
+		.bf16 = roll(d, 2),
+		.tp = w->tp,
+		.pp = w->pp,
+	};
+	for (unsigned s = 0; s < w->pp; s++) {
+		const size_t n = w->as.ngroups + roll(d, 4);
+
+		for (size_t i = 0; i < n; i++) {
+			make_tensor(d, w, s, i < w->as.ngroups);
+			w->v[w->n - 1].group =
+				(unsigned)(i < w->as.ngroups
+						   ? i
+						   : roll(d, w->as.ngroups));
+		}
+	}
+	for (size_t n = stage < 3 ? roll(d, WORLD_EXTRAS_MAX + 1) : 0; n; n--)
+		make_extra(d, w);
+}
+
+static void describe(const struct world *w)
+{
+	print_message("ZeRO-%d, data %u, tensor %u, pipeline %u, groups %zu,"
+		      " alignment %u%s%s%s%s\n",
+		      w->as.stage, w->as.ranks, w->tp, w->pp, w->as.ngroups,
+		      w->as.align, w->as.round_robin ? ", round robin" : "",
+		      w->as.padded ? ", padded" : "",
+		      w->before_04 ? ", before 0.4" : "",
+		      w->any_stage ? ", any stage" : "");
+	for (size_t i = 0; i < w->n; i++) {
+		const struct world_tensor *const t = &w->v[i];
+
+		print_message("%s: group %u, %s along %u%s%s%s, shape", t->name,
+			      t->group, merge_rule_name(t->rule), t->dim,
+			      t->vocab ? ", vocabulary" : "",
+			      t->tied ? ", tied" : "",
+			      t->listed ? ", listed" : "");
+		for (unsigned k = 0; k < t->ndim; k++)
+			print_message(" %llu", (unsigned long long)t->shape[k]);
+		for (size_t j = 0; j < t->parts; j++)
+			for (unsigned k = 0; k < w->tp; k++)
+				print_message(
+					"%s %llu", k ? "" : ", part",
+					(unsigned long long)t->widths[j][k]);
+		print_message("\n");
+	}
+}
+
+/* --- reading it back ---------------------------------------------------------- */
+
+#define WRONG (-1000) /* no errno */
+
+/* As the mount does, and then sums what has been mapped. */
+static int read_mapped(struct vfile *f, uint8_t *buf, size_t len, uint64_t off,
+		       struct errmsg *err)
+{
+	struct vfile_window w;
+	int rc = vfile_map(f, len, off, &w, err);
+
+	if (rc)
+		return rc;
+	if (w.len != len)
+		rc = errmsg_set(err, WRONG, "a window is too short");
+	for (int i = 0; !rc && i < w.n; i++) {
+		memcpy(buf, w.iov[i].iov_base, w.iov[i].iov_len);
+		buf += w.iov[i].iov_len;
+	}
+	vfile_unmap(f, &w);
+	vfile_sum_behind(f);
+	return rc;
+}
+
+/* As the command that converts does, if it reads from front to back. */
+static int read_copied(struct vfile *f, uint8_t *buf, size_t len, uint64_t off,
+		       struct errmsg *err)
+{
+	if (vfile_read(f, buf, len, off, err) != (int64_t)len)
+		return WRONG;
+	vfile_sum(f, buf, len, off);
+	return 0;
+}
+
+/* [from, end) in pieces of any length. */
+static int read_pieces(struct vfile *f, const struct bytebuf *want,
+		       uint64_t from, uint64_t end, struct dice *d,
+		       struct errmsg *err)
+{
+	uint8_t *const buf = malloc(want->len + 1);
+	int rc = buf ? 0 : -ENOMEM;
+	size_t n;
+
+	for (uint64_t off = from; !rc && off < end; off += n) {
+		n = 1 + roll(d, end - off);
+		if (n > 400 && roll(d, 2))
+			n = 1 + roll(d, 40);
+		rc = roll(d, 4) ? read_copied(f, buf, n, off, err) :
+				  read_mapped(f, buf, n, off, err);
+		if (!rc && memcmp(buf, want->data + off, n) != 0)
+			rc = errmsg_set(err, WRONG,
+					"%zu bytes at %llu of %zu"
+					" are wrong",
+					n, (unsigned long long)off, want->len);
+	}
+	free(buf);
+	return rc;
+}
+
+static int check_bytes(struct vfile *f, const struct bytebuf *want,
+		       struct dice *d, struct errmsg *err)
+{
+	const uint64_t middle = roll(d, 2) ? roll(d, want->len) : 0;
+	uint8_t byte;
+	int rc;
+
+	if (vfile_size(f) != want->len)
+		return errmsg_set(err, WRONG, "%llu bytes instead of %zu",
+				  (unsigned long long)vfile_size(f), want->len);
+	rc = read_pieces(f, want, middle, want->len, d, err);
+	if (!rc)
+		rc = read_pieces(f, want, 0, middle, d, err);
+	if (!rc && vfile_read(f, &byte, 1, want->len, err) != 0)
+		rc = errmsg_set(err, WRONG, "something beyond the end");
+	return rc;
+}
+
+static int check_file(struct plan *p, uint64_t dir, const char *name,
+		      const struct bytebuf *want, struct dice *d,
+		      struct errmsg *err)
+{
+	struct plan_stat st;
+	struct vfile *f;
+	char file[32];
+	uint64_t node;
+	int rc;
+
+	snprintf(file, sizeof(file), "%s.pt", name);
+	rc = plan_lookup(p, dir, file, &node, err);
+	if (!rc)
+		rc = plan_stat(p, node, &st, err);
+	if (!rc && st.size != want->len)
+		rc = errmsg_set(err, WRONG, "has %llu bytes instead of %zu",
+				(unsigned long long)st.size, want->len);
+	if (!rc)
+		rc = plan_file_open(p, node, &f, err);
+	if (rc)
+		return rc;
+	rc = check_bytes(f, want, d, err);
+	vfile_free(f);
+	return rc;
+}
+
+static int count_entries(struct plan *p, uint64_t dir, size_t *n,
+			 struct errmsg *err)
+{
+	struct plan_entry e;
+	uint64_t pos = 0;
+	int rc;
+
+	*n = 0;
+	while ((rc = plan_next(p, dir, &pos, &e, err)) == 1)
+		++*n;
+	return rc;
+}
+
+/* The directory of a parameter holds these files and no others. */
+static int check_param(struct plan *p, const char *name,
+		       const struct bytebuf *want, size_t n, struct dice *d,
+		       struct errmsg *err)
+{
+	struct errmsg why = { "" };
+	uint64_t dir;
+	size_t there;
+	int rc = plan_lookup(p, PLAN_ZERO, name, &dir, &why);
+
+	if (!rc)
+		rc = count_entries(p, dir, &there, &why);
+	if (!rc && there != n)
+		rc = errmsg_set(&why, WRONG, "%zu files instead of %zu", there,
+				n);
+	for (size_t i = 0; !rc && i < n; i++) {
+		rc = check_file(p, dir, world_file_names[i], &want[i], d, &why);
+		if (rc)
+			errmsg_set(err, rc, "%s/%s.pt: %s (%d)", name,
+				   world_file_names[i], why.text, rc);
+	}
+	if (rc && !err->text[0])
+		errmsg_set(err, rc, "%s: %s (%d)", name, why.text, rc);
+	return rc;
+}
+
+static int check_tensor(const struct world *w, const struct world_tensor *t,
+			struct plan *p, struct dice *d, struct errmsg *err)
+{
+	const size_t n = world_nfiles(w, t);
+	struct bytebuf want[WORLD_FILES] = { 0 };
+	uint64_t node;
+	int rc;
+
+	if (n == 0)
+		return plan_lookup(p, PLAN_ZERO, t->name, &node, err) == -ENOENT
+			       ? 0
+			       : errmsg_set(err, WRONG, "%s: is there", t->name);
+	for (size_t i = 0; i < n; i++)
+		world_file(w, t, i, &want[i]);
+	rc = check_param(p, t->name, want, n, d, err);
+	for (size_t i = 0; i < n; i++)
+		bytebuf_done(&want[i]);
+	return rc;
+}
+
+static int check_extra(const struct world *w, const struct world_extra *e,
+		       struct plan *p, struct dice *d, struct errmsg *err)
+{
+	struct bytebuf want = { 0 };
+	int rc;
+
+	world_extra_file(w, e, &want);
+	rc = check_param(p, e->name, &want, 1, d, err);
+	bytebuf_done(&want);
+	return rc;
+}
+
+static int check_tree(const struct world *w, struct plan *p, struct dice *d,
+		      struct errmsg *err)
+{
+	size_t n, expected = 1 + w->nextras; /* optimizer_state.pt */
+	int rc = count_entries(p, PLAN_ZERO, &n, err);
+
+	for (size_t i = 0; i < w->n; i++)
+		expected += world_nfiles(w, &w->v[i]) > 0;
+	if (!rc && n != expected)
+		rc = errmsg_set(err, WRONG, "%zu entries instead of %zu", n,
+				expected);
+	for (size_t i = 0; !rc && i < w->n; i++)
+		rc = check_tensor(w, &w->v[i], p, d, err);
+	for (size_t i = 0; !rc && i < w->nextras; i++)
+		rc = check_extra(w, &w->extras[i], p, d, err);
+	/* Of the others, that they keep their promises. */
+	if (!rc && roll(d, 8) == 0)
+		rc = walk_plan(p, err);
+	return rc;
+}
+
+/* Weights of the same tag keep their promises, too; or it is said why there are
+ * none: tensors of modules that tensor-parallel ranks do not share. */
+static int check_weights(struct plan *universal, struct dice *d,
+			 struct errmsg *err)
+{
+	struct plan *p;
+	int rc = plan_open_beside(universal, roll(d, 2) ? PLAN_HF : PLAN_FP32,
+				  &p, err);
+
+	if (rc)
+		return rc == -ENOTSUP && strstr(err->text, "other ranks") ? 0
+									  : rc;
+	rc = plan_check(p, err);
+	if (!rc)
+		rc = walk_plan(p, err);
+	plan_close(p);
+	return rc;
+}
+
+static int check_world(const struct world *w, struct dice *d, struct errmsg *err)
+{
+	static const enum dtype types[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16 };
+	const struct plan_options options = {
+		.any_stage = w->any_stage,
+		.dtype = types[w->seed % 3],
+		.shard_size = w->seed % 4 ? 0 : 1 + w->seed % 1000,
+	};
+	char *const dir = mkckpt_new_dir();
+	struct plan *p;
+	int rc;
+
+	world_write(w, dir);
+	rc = plan_open(dir, &options, &p, err);
+	if (!rc) {
+		/* Geometries are tried in parallel already. */
+		plan_resolve(p)->readers = 1;
+		rc = check_tree(w, p, d, err);
+		if (!rc && roll(d, 8) == 0)
+			rc = check_weights(p, d, err);
+		plan_close(p);
+	}
+	mkckpt_free_dir(dir);
+	return rc;
+}
+
+/* --- many of them --------------------------------------------------------------- */
+
+struct range {
+	uint64_t first, last;
+};
+
+static int check_number(const struct range *range, uint64_t number)
+{
+	struct dice d = { .state = number * UINT64_C(0xd1342543de82ef95) };
+	struct world w = { .seed = number };
+	struct errmsg err = { "" };
+	int rc;
+
+	make_world(&w, &d);
+	if (range->first == range->last)
+		describe(&w);
+	rc = check_world(&w, &d, &err);
+	if (rc)
+		print_error("geometry %llu: %s\n", (unsigned long long)number,
+			    err.text);
+	world_done(&w);
+	return rc;
+}
+
+/* Every `n`th number from the one at `i` on: true if all are as they should be. */
+static bool check_share(const struct range *range, unsigned i, unsigned n)
+{
+	const uint64_t numbers = range->last - range->first + 1;
+
+	for (uint64_t k = i; k < numbers; k += n)
+		if (check_number(range, range->first + k))
+			return false;
+	return true;
+}
+
+/* By processes, which share no address space: with threads, a sanitizer's
+ * traffic with the kernel takes half of the time. */
+static unsigned check_all(const struct range *range)
+{
+	const unsigned n = parallel_width();
+	unsigned failed = 0;
+	int status;
+
+	fflush(NULL);
+	for (unsigned i = 0; i < n; i++) {
+		const pid_t child = fork();
+
+		assert_true(child >= 0);
+		if (child == 0)
+			exit(check_share(range, i, n) ? EXIT_SUCCESS :
+							EXIT_FAILURE);
+	}
+	for (unsigned i = 0; i < n; i++) {
+		assert_true(wait(&status) > 0);
+		failed += status != 0;
+	}
+	return failed;
+}
+
+static struct range get_range(void)
+{
+	const char *const s = getenv("UCFS_GEOMETRIES");
+	struct range r = { 1, GEOMETRIES };
+	char *end;
+
+	if (!s)
+		return r;
+	r.first = r.last = strtoull(s, &end, 10);
+	if (*end == '-')
+		r.last = strtoull(end + 1, &end, 10);
+	if (end == s || *end || r.last < r.first)
+		fail_msg("UCFS_GEOMETRIES=%s: expected NUMBER or FIRST-LAST", s);
+	return r;
+}
+
+static void files_are_those_of_the_whole_tensors(void **state)
+{
+	struct range r = get_range();
+
+	(void)state;
+	print_message("geometries %llu to %llu\n", (unsigned long long)r.first,
+		      (unsigned long long)r.last);
+	if (access("/dev/shm", W_OK) == 0)
+		setenv("TMPDIR", "/dev/shm", 0);
+	assert_int_equal(check_all(&r), 0);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(files_are_those_of_the_whole_tensors),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

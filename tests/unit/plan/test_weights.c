@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Weights of real checkpoints against what DeepSpeed's zero_to_fp32.py writes:
+ * every line of every .weights file in tests/good (its README.md explains them)
+ * is held against the planned views.  Of all cases, also of those for which the
+ * script fails, the weights are the tensors that the training processes had, and
+ * both views have the same.  One line of output per check that fails.
+ *
+ *     test_weights [DIRECTORY [CASE]...]
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cJSON.h>
+#include "ckpt/base/bytes.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/pickle/value.h"
+#include "ckpt/vfile/vfile.h"
+#include "tests/support/goodcase.h"
+#include "tests/support/walk.h"
+
+#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+
+/* As in make_weights.py. */
+static const struct {
+	const char *name;
+	struct plan_options options;
+} variants[] = {
+	{ "hf", { .kind = PLAN_HF } },
+	{ "hf-bf16", { .kind = PLAN_HF, .dtype = DTYPE_BF16 } },
+	{ "hf-fp16", { .kind = PLAN_HF, .dtype = DTYPE_F16 } },
+	{ "hf-split", { .kind = PLAN_HF, .shard_size = 500 } },
+	{ "hf-split-bf16",
+	  { .kind = PLAN_HF, .shard_size = 500, .dtype = DTYPE_BF16 } },
+	{ "fp32", { .kind = PLAN_FP32 } },
+	{ "fp32-split", { .kind = PLAN_FP32, .shard_size = 500 } },
+};
+
+struct good {
+	const char *name;
+	char tag[GOOD_PATH_LEN]; /* its path */
+	struct lines digests, weights;
+	unsigned failures;
+	unsigned checks;
+};
+
+static __attribute__((format(printf, 2, 3))) void fail(struct good *g,
+						       const char *fmt, ...)
+{
+	va_list ap;
+
+	printf("%s: ", g->name);
+	va_start(ap, fmt);
+	vprintf(fmt, ap);
+	va_end(ap);
+	putchar('\n');
+	g->failures++;
+}
+
+/* --- reading ----------------------------------------------------------------- */
+
+/* The whole file in memory, which the caller frees; .p is NULL after a failure,
+ * which has been told. */
+static struct span read_node(struct good *g, struct plan *p, uint64_t node,
+			     const char *name)
+{
+	struct errmsg err = { "" };
+	struct span s = { NULL, 0 };
+	struct vfile *f;
+	int64_t got;
+
+	if (plan_file_open(p, node, &f, &err)) {
+		fail(g, "%s: does not open: %s", name, err.text);
+		return s;
+	}
+	s.len = (size_t)vfile_size(f);
+	s.p = xrealloc(NULL, s.len + 1);
+	got = vfile_read(f, (void *)s.p, s.len + 1, 0, &err);
+	if (got != (int64_t)s.len) {
+		fail(g, "%s: size %zu, read %" PRId64 " (%s)", name, s.len, got,
+		     err.text);
+		free((void *)s.p);
+		s.p = NULL;
+	}
+	vfile_free(f);
+	return s;
+}
+
+struct dict {
+	struct source src;
+	struct ptfile pt;
+	const struct value_dict *v;
+};
+
+static bool dict_open(struct good *g, struct dict *d, const char *name,
+		      struct span bytes)
+{
+	struct errmsg err = { "" };
+
+	source_init_span(&d->src, name, bytes);
+	if (ptfile_open_source(&d->pt, &d->src, &err)) {
+		fail(g, "%s: %s", name, err.text);
+		return false;
+	}
+	d->v = value_pairs(d->pt.root);
+	if (d->v)
+		return true;
+	fail(g, "%s: not a dict", name);
+	ptfile_close(&d->pt);
+	return false;
+}
+
+/* Tensor i: its bytes begin at `*at' of the file. */
+static const char *dict_tensor(struct good *g, const struct dict *d, size_t i,
+			       struct tensor *t, uint64_t *at)
+{
+	const char *const name = d->v->v[i].key->str.p;
+	struct errmsg err = { "" };
+
+	if (ptfile_tensor(&d->pt, d->v->v[i].val, name, t, at, &err)) {
+		fail(g, "%s: %s", name, err.text);
+		return NULL;
+	}
+	if (t->storage_offset || t->storage_numel != t->numel)
+		fail(g, "%s: its storage is not compact", name);
+	return name;
+}
+
+static void shape_text(const struct tensor *t, char out[64])
+{
+	size_t n = (size_t)sprintf(out, "%s", t->ndim ? "" : "-");
+
+	for (unsigned i = 0; i < t->ndim; i++)
+		n += (size_t)sprintf(out + n, i ? "x%" PRIu64 : "%" PRIu64,
+				     t->shape[i]);
+}
+
+/* --- against the script --------------------------------------------------------- */
+
+/* tensors <variant> <file> <sha256 of a line for each tensor> */
+static void check_tensors(struct good *g, const struct line *l,
+			  struct span bytes)
+{
+	char text[64], hex[GOOD_HEX_LEN + 1], *listing = NULL;
+	size_t len = 0;
+	struct dict d;
+	FILE *f;
+
+	if (!dict_open(g, &d, l->field[2], bytes))
+		return;
+	f = open_memstream(&listing, &len);
+	for (size_t i = 0; i < d.v->n; i++) {
+		struct tensor t;
+		uint64_t at;
+		const char *const name = dict_tensor(g, &d, i, &t, &at);
+
+		if (!name)
+			continue;
+		shape_text(&t, text);
+		hex_digest(bytes.p + at, t.numel * dtype_size(t.dtype), hex);
+		fprintf(f, "%s %s %s %d %s\n", name, dtype_name(t.dtype), text,
+			t.requires_grad, hex);
+	}
+	fclose(f);
+	hex_digest(listing, len, hex);
+	if (strcmp(hex, l->field[3]) != 0)
+		fail(g, "%s: %s: other tensors:\n%s", l->field[1], l->field[2],
+		     listing);
+	free(listing);
+	ptfile_close(&d.pt);
+}
+
+/* file <variant> <file> <bytes> <sha256> */
+static void check_bytes(struct good *g, const struct line *l, struct span bytes)
+{
+	char hex[GOOD_HEX_LEN + 1];
+
+	hex_digest(bytes.p, bytes.len, hex);
+	if (bytes.len != strtoull(l->field[3], NULL, 10))
+		fail(g, "%s: %s: %zu bytes, expected %s", l->field[1],
+		     l->field[2], bytes.len, l->field[3]);
+	else if (strcmp(hex, l->field[4]) != 0)
+		fail(g, "%s: %s: right size, other bytes", l->field[1],
+		     l->field[2]);
+}
+
+/* A file that the script does not write is one of the run's own. */
+static bool is_companion(const struct good *g, const char *name)
+{
+	char path[2 * GOOD_PATH_LEN];
+
+	snprintf(path, sizeof(path), "%s/../%s", g->tag, name);
+	return access(path, F_OK) == 0;
+}
+
+static const struct line *find_line(const struct good *g, const char *variant,
+				    const char *name)
+{
+	for (size_t i = 0; i < g->weights.n; i++) {
+		const struct line *const l = &g->weights.v[i];
+
+		if ((line_is(l, "file") || line_is(l, "tensors")) &&
+		    strcmp(l->field[1], variant) == 0 &&
+		    strcmp(l->field[2], name) == 0)
+			return l;
+	}
+	return NULL;
+}
+
+static void check_files(struct good *g, struct plan *p, const char *variant)
+{
+	size_t expected = 0, found = 0;
+	struct errmsg err = { "" };
+	struct plan_entry e;
+	uint64_t pos = 0;
+	int rc;
+
+	while ((rc = plan_next(p, PLAN_ROOT, &pos, &e, &err)) == 1) {
+		const struct line *const l = find_line(g, variant, e.name);
+		struct span bytes;
+
+		if (!l) {
+			if (!is_companion(g, e.name))
+				fail(g, "%s: %s: should not be there", variant,
+				     e.name);
+			continue;
+		}
+		found++;
+		g->checks++;
+		bytes = read_node(g, p, e.node, e.name);
+		if (bytes.p)
+			(line_is(l, "file") ? check_bytes
+					    : check_tensors)(g, l, bytes);
+		free((void *)bytes.p);
+	}
+	for (size_t i = 0; i < g->weights.n; i++)
+		expected += strcmp(g->weights.v[i].field[1], variant) == 0;
+	if (rc || found != expected)
+		fail(g, "%s: %zu files, expected %zu (%s)", variant, found,
+		     expected, err.text);
+}
+
+/* --- against training ------------------------------------------------------------- */
+
+/* The elements of a parameter by its `shape` line.  A vocabulary has more: rows
+ * of padding, which the script keeps. */
+static uint64_t count_elements(const struct good *g, const char *name,
+			       const struct tensor *t)
+{
+	uint64_t n = 1;
+
+	for (size_t i = 0; i < g->digests.n; i++) {
+		const struct line *const l = &g->digests.v[i];
+		const char *p = l->field[2];
+		char *end;
+
+		if (!line_is(l, "shape") || strcmp(l->field[1], name) != 0)
+			continue;
+		for (; *p && *p != '-'; p = *end ? end + 1 : end)
+			n *= strtoull(p, &end, 10);
+		return n < t->numel ? n : t->numel;
+	}
+	return t->numel;
+}
+
+static void check_truth(struct good *g, const struct line *l,
+			const struct dict *d, struct span bytes)
+{
+	char hex[GOOD_HEX_LEN + 1];
+
+	for (size_t i = 0; i < d->v->n; i++) {
+		struct tensor t;
+		uint64_t at;
+
+		if (strcmp(d->v->v[i].key->str.p, l->field[1]) != 0 ||
+		    !dict_tensor(g, d, i, &t, &at))
+			continue;
+		hex_digest(bytes.p + at,
+			   count_elements(g, l->field[1], &t) * sizeof(float),
+			   hex);
+		g->checks++;
+		if (strcmp(hex, l->field[3]) != 0)
+			fail(g, "%s: not what was trained", l->field[1]);
+		return;
+	}
+	fail(g, "%s: is missing", l->field[1]);
+}
+
+/* safetensors have the same elements, but for tied ones. */
+static void check_view(struct good *g, const struct dict *d, struct span bin,
+		       struct span st)
+{
+	const uint64_t head = 8 + get_le64(st.p);
+	cJSON *const json =
+		cJSON_ParseWithLength((const char *)st.p + 8, (size_t)head - 8);
+
+	for (size_t i = 0; i < d->v->n; i++) {
+		struct tensor t;
+		uint64_t at;
+		const char *const name = dict_tensor(g, d, i, &t, &at);
+		const cJSON *const x =
+			cJSON_GetObjectItemCaseSensitive(json, name ? name : "");
+		const cJSON *const range =
+			cJSON_GetObjectItem(x, "data_offsets");
+		bool twin = false;
+		uint64_t begin;
+
+		for (size_t k = 0; k < i; k++)
+			twin |= d->v->v[k].val == d->v->v[i].val;
+		g->checks++;
+		if (twin != !x) {
+			fail(g, "%s: %s safetensors", name,
+			     twin ? "is tied, and in" : "is not in");
+			continue;
+		}
+		if (twin)
+			continue;
+		begin = (uint64_t)cJSON_GetArrayItem(range, 0)->valuedouble;
+		if (memcmp(st.p + head + begin, bin.p + at,
+			   t.numel * dtype_size(t.dtype)) != 0)
+			fail(g, "%s: other elements in safetensors", name);
+	}
+	cJSON_Delete(json);
+}
+
+static struct span read_name(struct good *g, struct plan *p, const char *name)
+{
+	struct errmsg err = { "" };
+	uint64_t node;
+
+	if (plan_lookup(p, PLAN_ROOT, name, &node, &err)) {
+		fail(g, "%s: is not there: %s", name, err.text);
+		return (struct span){ NULL, 0 };
+	}
+	return read_node(g, p, node, name);
+}
+
+static void check_trained(struct good *g, struct plan *hf, struct plan *fp32)
+{
+	const struct span bin = read_name(g, fp32, "pytorch_model.bin");
+	const struct span st = read_name(g, hf, "model.safetensors");
+	struct dict d;
+
+	if (bin.p && st.p && dict_open(g, &d, "pytorch_model.bin", bin)) {
+		for (size_t i = 0; i < g->digests.n; i++) {
+			const struct line *const l = &g->digests.v[i];
+
+			if (line_is(l, "truth") &&
+			    strcmp(l->field[2], "fp32") == 0)
+				check_truth(g, l, &d, bin);
+		}
+		check_view(g, &d, bin, st);
+		ptfile_close(&d.pt);
+	}
+	free((void *)bin.p);
+	free((void *)st.p);
+}
+
+/* --- cases --------------------------------------------------------------------------- */
+
+static void check_variant(struct good *g, size_t i)
+{
+	struct errmsg err = { "" };
+	struct plan *p;
+
+	if (plan_open(g->tag, &variants[i].options, &p, &err)) {
+		fail(g, "%s: does not open: %s", variants[i].name, err.text);
+		return;
+	}
+	if (plan_check(p, &err) || walk_plan(p, &err))
+		fail(g, "%s: %s", variants[i].name, err.text);
+	if (!lines_find(&g->weights, "fails"))
+		check_files(g, p, variants[i].name);
+	plan_close(p);
+}
+
+static void check_refused(struct good *g)
+{
+	for (size_t i = 0; i < COUNT(variants); i++) {
+		struct errmsg err = { "" };
+		struct plan *p;
+
+		g->checks++;
+		if (!plan_open(g->tag, &variants[i].options, &p, &err)) {
+			fail(g, "%s: should be refused", variants[i].name);
+			plan_close(p);
+		} else if (!strstr(err.text, g->name)) {
+			fail(g, "refused without telling which file: %s",
+			     err.text);
+		}
+	}
+}
+
+/* Beside the universal tree, of which they share all that is known. */
+static void check_beside(struct good *g)
+{
+	const struct plan_options options = { .kind = PLAN_UNIVERSAL };
+	struct plan *p, *hf = NULL, *fp32 = NULL;
+	struct errmsg err = { "" };
+
+	if (plan_open(g->tag, &options, &p, &err)) {
+		fail(g, "does not open: %s", err.text);
+		return;
+	}
+	if (plan_open_beside(p, PLAN_HF, &hf, &err) ||
+	    plan_open_beside(p, PLAN_FP32, &fp32, &err))
+		fail(g, "does not open beside the other: %s", err.text);
+	else
+		check_trained(g, hf, fp32);
+	plan_close(fp32);
+	plan_close(hf);
+	plan_close(p);
+}
+
+static unsigned check_case(const char *dir, const char *name, unsigned *checks)
+{
+	struct good g = { .name = name };
+	char path[GOOD_PATH_LEN];
+	const struct line *tag;
+
+	snprintf(path, sizeof(path), "%s/%s.digests", dir, name);
+	lines_load(&g.digests, path);
+	snprintf(path, sizeof(path), "%s/%s.weights", dir, name);
+	lines_load(&g.weights, path);
+	tag = lines_find(&g.digests, "tag");
+	snprintf(g.tag, sizeof(g.tag), "%s/%s/%s", dir, name,
+		 tag ? tag->field[1] : "");
+	if (lines_find(&g.digests, "refuse")) {
+		check_refused(&g);
+	} else {
+		for (size_t i = 0; i < COUNT(variants); i++)
+			check_variant(&g, i);
+		check_beside(&g);
+	}
+	lines_done(&g.digests);
+	lines_done(&g.weights);
+	*checks += g.checks;
+	return g.failures;
+}
+
+int main(int argc, char **argv)
+{
+	return good_main(argc, argv, ".weights", check_case);
+}

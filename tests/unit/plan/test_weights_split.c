@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Weights in several files: the rule is huggingface_hub's, whose answers
+ * (tests/splits.expect, made by tests/interop/make_splits.py) are held against
+ * ours line by line.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/weights/weights_split.h"
+
+#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#define TENSORS_MAX 64
+
+/* A split as the lines have it: "0 2 / 1 ; 250". */
+static void print_split(const struct hfsplit *s, char *out)
+{
+	out += sprintf(out, " ");
+	for (size_t f = 0; f < s->nfiles; f++) {
+		if (f)
+			out += sprintf(out, "/ ");
+		for (size_t i = s->begin[f]; i < s->begin[f + 1]; i++)
+			out += sprintf(out, "%zu ", s->order[i]);
+	}
+	sprintf(out, "; %llu", (unsigned long long)s->total);
+}
+
+static void check_line(char *line)
+{
+	uint64_t len[TENSORS_MAX], max;
+	size_t same[TENSORS_MAX], n = 0;
+	char got[1024], *expect, *word;
+	struct hfsplit s;
+
+	expect = strstr(line, "->");
+	assert_non_null(expect);
+	expect[-1] = '\0';
+	max = strtoull(line, &line, 10);
+	line++;
+	while ((word = strsep(&line, " "))) {
+		if (!*word)
+			continue;
+		same[n] = *word == '=' ? strtoull(word + 1, NULL, 10) : n;
+		len[n] = *word == '=' ? len[same[n]] : strtoull(word, NULL, 10);
+		n++;
+	}
+	assert_int_equal(hfsplit_init(&s, len, same, n, max, NULL), 0);
+	print_split(&s, got);
+	assert_string_equal(got, expect + 2);
+	hfsplit_done(&s);
+}
+
+static void the_rule_is_huggingface_hubs(void **state)
+{
+	const char *const srcdir = getenv("top_srcdir");
+	char path[1024], line[1024];
+	unsigned n = 0;
+	FILE *f;
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/tests/splits.expect",
+		 srcdir ? srcdir : ".");
+	f = fopen(path, "r");
+	assert_non_null(f);
+	for (; fgets(line, sizeof(line), f); n++) {
+		line[strcspn(line, "\n")] = '\0';
+		check_line(line);
+	}
+	fclose(f);
+	assert_true(n > 50);
+}
+
+static void files_are_numbered_if_there_are_several(void **state)
+{
+	const uint64_t len[] = { 60, 60, 60 };
+	const size_t same[] = { 0, 1, 2 };
+	char name[NAME_MAX + 1];
+	struct hfsplit s;
+
+	(void)state;
+	assert_int_equal(hfsplit_init(&s, len, same, 3, 180, NULL), 0);
+	hfsplit_name(&s, "model", "safetensors", 0, name);
+	assert_string_equal(name, "model.safetensors");
+	hfsplit_done(&s);
+	assert_int_equal(hfsplit_init(&s, len, same, 3, 100, NULL), 0);
+	hfsplit_name(&s, "model", "safetensors", 1, name);
+	assert_string_equal(name, "model-00002-of-00003.safetensors");
+	hfsplit_done(&s);
+}
+
+/* Printed by json.dumps({...}, indent=2, sort_keys=True). */
+static void the_index_is_what_python_prints(void **state)
+{
+	static const char *const names[] = { "b", "a\"\\\n\x7f", "\xc3\xa9",
+					     "\xf0\x9f\x98\x80", "B" };
+	static const char expect[] =
+		"{\n"
+		"  \"metadata\": {\n"
+		"    \"total_size\": 50\n"
+		"  },\n"
+		"  \"weight_map\": {\n"
+		"    \"B\": \"w-00003-of-00003.bin\",\n"
+		"    \"a\\\"\\\\\\n\\u007f\": \"w-00001-of-00003.bin\",\n"
+		"    \"b\": \"w-00001-of-00003.bin\",\n"
+		"    \"\\u00e9\": \"w-00002-of-00003.bin\",\n"
+		"    \"\\ud83d\\ude00\": \"w-00002-of-00003.bin\"\n"
+		"  }\n"
+		"}\n";
+	const uint64_t len[] = { 10, 10, 10, 10, 10 };
+	const size_t same[] = { 0, 1, 2, 3, 4 };
+	struct bytebuf out = { 0 };
+	struct hfsplit s;
+
+	(void)state;
+	assert_int_equal(hfsplit_init(&s, len, same, 5, 20, NULL), 0);
+	assert_int_equal(hfsplit_index(&s, "w", "bin", names, &out, NULL), 0);
+	assert_int_equal(out.len, strlen(expect));
+	assert_memory_equal(out.data, expect, out.len);
+	bytebuf_done(&out);
+	hfsplit_done(&s);
+}
+
+/* As parse_size_to_int takes them, but for what makes no size at all. */
+static void sizes_are_decimal(void **state)
+{
+	static const struct {
+		const char *text;
+		uint64_t size; /* 0: refused */
+	} cases[] = {
+		{ "5GB", 5000000000 },
+		{ "5gb", 5000000000 },
+		{ "5 GB", 5000000000 },
+		{ "1.5MB", 1500000 },
+		{ ".5KB", 500 },
+		{ "2TB", 2000000000000 },
+		{ "1e3KB", 1000000 },
+		{ "0.0005KB", 0 },
+		{ "5", 0 },
+		{ "400B", 0 },
+		{ "5GiB", 0 },
+		{ "GB", 0 },
+		{ "", 0 },
+		{ "-5GB", 0 },
+		{ "0GB", 0 },
+		{ "0x5GB", 0 },
+		{ "0X5GB", 0 },
+		{ "nanGB", 0 },
+		{ "infGB", 0 },
+		{ "1e99GB", 0 },
+		{ ".GB", 0 },
+		{ "5GBB", 0 },
+		{ " 5GB", 0 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		uint64_t size = 0;
+
+		assert_int_equal(hfsplit_parse_size(cases[i].text, &size),
+				 cases[i].size != 0);
+		assert_int_equal(size, cases[i].size);
+	}
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_rule_is_huggingface_hubs),
+		cmocka_unit_test(files_are_numbered_if_there_are_several),
+		cmocka_unit_test(the_index_is_what_python_prints),
+		cmocka_unit_test(sizes_are_decimal),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,548 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The CUDA backend does what the CPU's does: each operation, for a table of
+ * shapes, in every type, from aligned buffers and others; and a whole model
+ * learns along the same curve.
+ *
+ * Built twice.  test_cuda runs on a GPU, and is skipped where there is none.
+ * test_cuda_emulated runs everywhere, on tests/cudaemu, which shows indices,
+ * bounds, alignment, reductions, missing barriers, and such races as change the
+ * result when the threads of a block run in the opposite order; it shows
+ * nothing of the hardware's arithmetic, of cuBLASLt, of its memory model and of
+ * its speed.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "gpu/comm/comm.h"
+#include "gpu/zero/zero.h"
+#include "tests/support/ops.h"
+#ifdef CUDA_EMULATED
+#include "cudaemu.h"
+#include "cudaemu_cudnn.h"
+#endif
+
+#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+
+/* float32 has 24 bits, of which sums of some hundred terms in another order
+ * keep 17.  Types of 16 bits have 8 or 11: results are rounded to the one or
+ * the other neighbour, from factors that were, too, as weights of attention. */
+static const struct {
+	const char *name;
+	enum dtype dtype;
+	double tolerance;
+} types[] = {
+	{ "f32", DTYPE_F32, 1e-5 },
+	{ "bf16", DTYPE_BF16, 1.0 / 64 },
+	{ "f16", DTYPE_F16, 1.0 / 512 },
+};
+
+/* --- both sides ------------------------------------------------------------- */
+
+/* Logits are enough for some rows of the largest vocabulary above. */
+static struct backend_cuda_options options = {
+	.logits_bytes = 1 << 14,
+	.deterministic = true,
+};
+
+static struct backend *cpu(enum dtype dtype)
+{
+	struct errmsg err = { "" };
+	struct backend *b;
+
+	if (backend_cpu_new(&b, dtype, 1, &err))
+		fail_msg("%s", err.text);
+	return b;
+}
+
+static struct backend *cuda(enum dtype dtype)
+{
+	struct errmsg err = { "" };
+	struct backend *b;
+
+	if (backend_cuda_new(&b, dtype, &options, &err))
+		fail_msg("%s", err.text);
+	return b;
+}
+
+static void sync_side(const struct side *s, const char *what)
+{
+	struct errmsg err = { "" };
+
+	if (s->b->ops->sync(s->b, &err))
+		fail_msg("%s: %s", what, err.text);
+}
+
+static void do_op(struct side *s, struct backend *b, const struct op *op,
+		  const struct shape *h, size_t skew, const char *what)
+{
+	side_begin(s, b, skew);
+	op->work(s, h);
+	sync_side(s, what);
+}
+
+static void run_otherwise(bool otherwise)
+{
+#ifdef CUDA_EMULATED
+	cudaemu_reverse(otherwise);
+#else
+	(void)otherwise; /* the hardware does what it likes */
+#endif
+}
+
+static void check_shape(struct backend *want_by, struct backend *got_by,
+			const struct op *op, size_t i, size_t skew,
+			const char *type, double tolerance)
+{
+	struct side want, got, again;
+	char what[96];
+
+	snprintf(what, sizeof(what), "%s %zu of %s, %zu beside", op->name, i,
+		 type, skew);
+	do_op(&want, want_by, op, &op->shapes[i], skew, what);
+	do_op(&got, got_by, op, &op->shapes[i], skew, what);
+	run_otherwise(true);
+	do_op(&again, got_by, op, &op->shapes[i], skew, what);
+	run_otherwise(false);
+	sides_near(what, &got, &want, tolerance);
+	if (options.deterministic)
+		sides_equal(what, &again, &got);
+	side_end(&want);
+	side_end(&got);
+	side_end(&again);
+}
+
+/* Shapes of an operation that are also done with buffers that are not aligned:
+ * whether they are does not depend on the shape. */
+#define SKEWED 3
+
+static void check_op(const struct op *op)
+{
+	size_t t, i, skew;
+
+	for (t = 0; t < COUNT(types); t++) {
+		struct backend *const want = cpu(types[t].dtype);
+		struct backend *const got = cuda(types[t].dtype);
+
+		for (i = 0; i < op->nshapes; i++)
+			for (skew = 0; skew <= (i < SKEWED); skew++)
+				check_shape(want, got, op, i, skew,
+					    types[t].name, types[t].tolerance);
+		want->ops->destroy(want);
+		got->ops->destroy(got);
+	}
+}
+
+static void is_the_cpus(void **state)
+{
+	check_op(*state);
+}
+
+/* In a run that need not be repeatable, all of it is by cuDNN where it can. */
+static void attention_is_the_cpus_by_cudnn(void **state)
+{
+	(void)state;
+	options.deterministic = false;
+	check_op(op_named("attention"));
+	options.deterministic = true;
+}
+
+static void attention_is_the_cpus_by_our_kernels(void **state)
+{
+	(void)state;
+	options.no_cudnn = true;
+	check_op(op_named("attention"));
+	options.no_cudnn = false;
+}
+
+#ifdef CUDA_EMULATED
+/* How many graphs cuDNN runs for a shape. */
+static unsigned runs_of(const struct shape *h, enum dtype dtype)
+{
+	struct backend *const b = cuda(dtype);
+	const unsigned before = cudaemu_cudnn.runs;
+	struct errmsg err = { "" };
+	struct side s;
+
+	side_begin(&s, b, 0);
+	op_named("attention")->work(&s, h);
+	assert_int_equal(b->ops->sync(b, &err), 0);
+	side_end(&s);
+	b->ops->destroy(b);
+	return cudaemu_cudnn.runs - before;
+}
+
+#define SOME .shape = { .n = { 1, 70, 2, 16 } }
+#define BF16 .dtype = DTYPE_BF16
+
+static void cudnn_is_asked_for_what_it_can(void **state)
+{
+	static const struct {
+		const char *what;
+		struct shape shape;
+		enum dtype dtype;
+		unsigned runs;
+		bool deterministic, no_cudnn;
+		struct cudaemu_cudnn library;
+	} cases[] = {
+		{ .what = "both ways", SOME, BF16, .runs = 2 },
+		{ .what = "float16", SOME, .dtype = DTYPE_F16, .runs = 2 },
+		{ .what = "sums in one order",
+		  SOME,
+		  BF16,
+		  .runs = 1,
+		  .deterministic = true },
+		{ .what = "--no_cudnn", SOME, BF16, .no_cudnn = true },
+		{ .what = "float32", SOME, .dtype = DTYPE_F32 },
+		{ .what = "dropout",
+		  BF16,
+		  .shape = { .n = { 1, 70, 2, 16 }, .drop = 0.1f } },
+		{ .what = "heads of odd width",
+		  BF16,
+		  .shape = { .n = { 1, 70, 2, 12 } } },
+		{ .what = "wide heads",
+		  BF16,
+		  .shape = { .n = { 1, 70, 1, 136 } } },
+		{ .what = "few positions",
+		  BF16,
+		  .shape = { .n = { 1, 63, 2, 16 } } },
+		{ .what = "no library", SOME, BF16, .library = { .absent = true } },
+		{ .what = "one that is too old",
+		  BF16,
+		  .shape = { .n = { 1, 128, 2, 16 } },
+		  .library = { .version = 91002 } },
+		{ .what = "an old one",
+		  BF16,
+		  .shape = { .n = { 1, 128, 2, 16 } },
+		  .library = { .version = 91200 },
+		  .runs = 2 },
+		{ .what = "what that cannot",
+		  SOME,
+		  BF16,
+		  .library = { .version = 91200 } },
+		{ .what = "one that does not begin",
+		  SOME,
+		  BF16,
+		  .library = { .broken = true } },
+		{ .what = "one that refuses",
+		  SOME,
+		  BF16,
+		  .library = { .refuses = true } },
+	};
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < COUNT(cases); i++) {
+		unsigned runs;
+
+		cudaemu_cudnn = cases[i].library;
+		options.deterministic = cases[i].deterministic;
+		options.no_cudnn = cases[i].no_cudnn;
+		runs = runs_of(&cases[i].shape, cases[i].dtype);
+		if (runs != cases[i].runs)
+			fail_msg("%s: %u runs", cases[i].what, runs);
+	}
+	cudaemu_cudnn = (struct cudaemu_cudnn){ 0 };
+	options.no_cudnn = false;
+	options.deterministic = true;
+}
+
+static void attention_is_the_cpus_where_cudnn_fails(void **state)
+{
+	cudaemu_cudnn = (struct cudaemu_cudnn){ .fails = true };
+	attention_is_the_cpus_by_cudnn(state);
+	assert_true(cudaemu_cudnn.runs > 0);
+	cudaemu_cudnn = (struct cudaemu_cudnn){ 0 };
+}
+
+/* As where cuBLASLt has no epilogue: the same, by other kernels. */
+static void linear_needs_no_epilogues(void **state)
+{
+	(void)state;
+	cudaemu_refuse_epilogues(true);
+	check_op(op_named("linear"));
+	cudaemu_refuse_epilogues(false);
+}
+
+/* Products with sums in them are Ampere's, which later devices are better
+ * without. */
+static void columns_are_summed_in_products_before_hopper(void **state)
+{
+	static const struct {
+		int capability;
+		bool in_products;
+	} of[] = { { 8, true }, { 9, false }, { 10, false } };
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(of); i++) {
+		const unsigned before = cudaemu_products_with_sums();
+
+		cudaemu_be(of[i].capability);
+		check_op(op_named("linear"));
+		assert_int_equal(cudaemu_products_with_sums() > before,
+				 of[i].in_products);
+	}
+	cudaemu_be(8);
+}
+
+static void out_of_memory_is_told(void **state)
+{
+	struct backend *const b = cuda(DTYPE_F32);
+	struct errmsg err = { "" };
+	struct side s;
+
+	(void)state;
+	side_begin(&s, b, 0);
+	cudaemu_limit_memory(0);
+	assert_null(b->ops->alloc(b, 1 << 20));
+	cudaemu_limit_memory(SIZE_MAX);
+	assert_int_equal(b->ops->sync(b, &err), 0);
+	/* so that nothing is left to be allocated */
+	op_named("norm")->work(&s, op_named("norm")->shapes);
+	cudaemu_limit_memory(0);
+	b->ops->sum_squares(b, NULL, NULL, 1 << 20);
+	assert_int_equal(b->ops->sync(b, &err), -ENOMEM);
+	assert_non_null(strstr(err.text, "cudaMallocAsync"));
+	cudaemu_limit_memory(SIZE_MAX);
+	side_end(&s);
+	b->ops->destroy(b);
+}
+#endif
+
+/* --- a whole model ---------------------------------------------------------- */
+
+#ifdef CUDA_EMULATED
+#define STEPS 20
+#else
+#define STEPS 100
+#endif
+#define BATCH ((size_t)2)
+#define SEQ ((size_t)24)
+
+/* Of steps that can be told from each other. */
+static void set_tokens(int32_t *tokens, size_t step)
+{
+	size_t k;
+
+	for (k = 0; k < BATCH * SEQ; k++)
+		tokens[k] = (int32_t)((step + k * k / 7) % 97);
+}
+
+static void learn(struct backend *b, double *losses, size_t steps)
+{
+	static const struct gpt2_config config = {
+		.n_layer = 2,
+		.n_head = 2,
+		.n_embd = 32,
+		.vocab_size = 97,
+		.n_positions = SEQ,
+		.layer_norm_epsilon = 1e-5f,
+		.dropout = 0.1f,
+	};
+	const struct optimizer_config optimizer = {
+		.kind = OPTIMIZER_ADAMW,
+		.lr = 5e-3,
+		.beta1 = 0.9,
+		.beta2 = 0.999,
+		.eps = 1e-8,
+		.weight_decay = 0.01,
+	};
+	struct comm alone = { .size = 1, .local_size = 1 };
+	struct network_weights weights;
+	struct network *net = NULL;
+	struct errmsg err = { "" };
+	struct gpt2 model;
+	struct zero z;
+	size_t i;
+
+	assert_int_equal(gpt2_init(&model, &config, &err), 0);
+	if (network_new(&net, &model, b, BATCH, SEQ, false, &err) ||
+	    zero_init(&z, &model, &alone, b, 1, &optimizer, &err) ||
+	    zero_init_weights(&z, 3, &err))
+		fail_msg("%s", err.text);
+	weights = zero_weights(&z);
+	for (i = 0; i < steps; i++) {
+		struct zero_update u = { .lr = optimizer.lr,
+					 .clip = 1,
+					 .grad_scale = 1 };
+		int32_t tokens[BATCH * SEQ];
+
+		set_tokens(tokens, i);
+		if (network_train(net, &weights, tokens, 1, i, &losses[i], &err) ||
+		    zero_update(&z, &u, &err))
+			fail_msg("%s", err.text);
+	}
+	zero_done(&z);
+	network_free(net);
+	gpt2_done(&model);
+	b->ops->destroy(b);
+}
+
+/* Means of `part` steps each. */
+static void curves_are_near(const double *got, const double *want, size_t part,
+			    double tolerance, const char *type)
+{
+	for (size_t i = 0; i < STEPS; i += part) {
+		double g = 0, w = 0;
+
+		for (size_t k = i; k < i + part; k++) {
+			g += got[k] / (double)part;
+			w += want[k] / (double)part;
+		}
+		if (!(fabs(g - w) <= tolerance * w))
+			fail_msg("%s, from step %zu on: %g, not %g", type, i, g,
+				 w);
+	}
+}
+
+/*
+ * Rounding differs with the order of sums, and what comes of that grows: of
+ * float32 it stays invisible, of bfloat16 a step's loss is up to 3 % more or
+ * less after a hundred, without a GPU too.  But the curve stays where it is, and
+ * does not drift: on the whole, it is the same.
+ */
+static void a_model_learns_as_on_the_cpu(void **state)
+{
+	static const struct {
+		enum dtype dtype;
+		size_t part;
+		double tolerance;
+	} of[] = {
+		{ DTYPE_F32, 1, 1e-4 },
+		{ DTYPE_BF16, 10, 0.02 },
+		{ DTYPE_BF16, STEPS, 0.005 },
+	};
+	double want[STEPS], got[STEPS];
+
+	(void)state;
+	for (size_t t = 0; t < COUNT(of); t++) {
+		if (!t || of[t].dtype != of[t - 1].dtype) {
+			learn(cpu(of[t].dtype), want, STEPS);
+			learn(cuda(of[t].dtype), got, STEPS);
+		}
+		assert_true(want[STEPS - 1] < want[0]);
+		curves_are_near(got, want, of[t].part, of[t].tolerance,
+				dtype_name(of[t].dtype));
+	}
+}
+
+static void runs_are_equal_bit_for_bit(void **state)
+{
+	double first[STEPS / 2], again[STEPS / 2];
+
+	(void)state;
+	learn(cuda(DTYPE_BF16), first, STEPS / 2);
+	run_otherwise(true);
+	learn(cuda(DTYPE_BF16), again, STEPS / 2);
+	run_otherwise(false);
+	assert_memory_equal(first, again, sizeof(first));
+}
+
+/* --- queues ----------------------------------------------------------------- */
+
+/* In by one queue, twice as much by the computation, out by another. */
+static void queues_wait_for_each_other(void **state)
+{
+	const size_t n = 5000000, bytes = n * sizeof(float);
+	struct backend *b = cuda(DTYPE_F32);
+	const struct backend_ops *o = b->ops;
+	float *in = o->host_alloc(b, bytes), *out = o->host_alloc(b, bytes);
+	float *x = o->alloc(b, bytes);
+	struct backend_event *there = o->event_new(b), *done = o->event_new(b);
+	struct errmsg err = { "" };
+
+	(void)state;
+	assert_true(in && out && x && there && done);
+	o->event_wait(b, there); /* it was never recorded */
+	for (size_t i = 0; i < n; i++)
+		in[i] = (float)i;
+	o->event_record(b, there, QUEUE_COMPUTE); /* x has been zeroed */
+	o->queue_wait(b, QUEUE_COPY, there);
+	o->copy(b, QUEUE_COPY, x, in, bytes);
+	o->event_record(b, there, QUEUE_COPY);
+	o->queue_wait(b, QUEUE_COMPUTE, there);
+	o->accumulate(b, x, x, n);
+	o->event_record(b, done, QUEUE_COMPUTE);
+	o->queue_wait(b, QUEUE_COMM, done);
+	o->copy(b, QUEUE_COMM, out, x, bytes);
+	o->event_record(b, done, QUEUE_COMM);
+	o->event_wait(b, done);
+	for (size_t i = 0; i < n; i++)
+		assert_true(out[i] == 2 * (float)i);
+	assert_non_null(o->native_queue(b, QUEUE_COMM));
+	assert_ptr_not_equal(o->native_queue(b, QUEUE_COMM),
+			     o->native_queue(b, QUEUE_COPY));
+	o->event_free(b, there);
+	o->event_free(b, done);
+	o->free(b, x);
+	o->host_free(b, in);
+	o->host_free(b, out);
+	assert_int_equal(o->sync(b, &err), 0);
+	o->destroy(b);
+}
+
+/* --------------------------------------------------------------------------- */
+
+/* 77 where there is no GPU. */
+static int look_for_device(void)
+{
+	struct errmsg err = { "" };
+	struct backend *b;
+	const int rc = backend_cuda_new(&b, DTYPE_F32, &options, &err);
+
+	if (!rc)
+		b->ops->destroy(b);
+	else
+		fprintf(stderr, "%s: %s\n",
+			rc == -ENODEV ? "skipped" : "failed", err.text);
+	return rc == -ENODEV ? 77 : rc != 0;
+}
+
+int main(void)
+{
+	struct CMUnitTest tests[OPS + 10];
+	char names[OPS][32];
+	const int rc = look_for_device();
+	size_t n = 0;
+
+	if (rc)
+		return rc;
+	for (; n < OPS; n++) {
+		snprintf(names[n], sizeof(names[n]), "%s_is_the_cpus",
+			 ops[n].name);
+		tests[n] = (struct CMUnitTest){ names[n], is_the_cpus, NULL,
+						NULL, (void *)&ops[n] };
+	}
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
+		attention_is_the_cpus_by_cudnn);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
+		attention_is_the_cpus_by_our_kernels);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
+		a_model_learns_as_on_the_cpu);
+	tests[n++] =
+		(struct CMUnitTest)cmocka_unit_test(runs_are_equal_bit_for_bit);
+	tests[n++] =
+		(struct CMUnitTest)cmocka_unit_test(queues_wait_for_each_other);
+#ifdef CUDA_EMULATED
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
+		cudnn_is_asked_for_what_it_can);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
+		attention_is_the_cpus_where_cudnn_fails);
+	tests[n++] =
+		(struct CMUnitTest)cmocka_unit_test(linear_needs_no_epilogues);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
+		columns_are_summed_in_products_before_hopper);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(out_of_memory_is_told);
+#endif
+	return _cmocka_run_group_tests("cuda", tests, n, NULL, NULL);
+}

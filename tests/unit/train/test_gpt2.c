@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parameters of GPT-2 are those of Hugging Face's GPT2LMHeadModel: their
+ * numbers of elements are the published ones. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ckpt/base/errmsg.h"
+#include "gpu/model/gpt2.h"
+
+static void published_sizes(void **state)
+{
+	static const struct {
+		const char *name;
+		uint64_t numel;
+	} models[] = {
+		{ "gpt2-dsuc", 7357312 },
+		{ "gpt2", 124439808 },
+		{ "gpt2-medium", 354823168 },
+		{ "gpt2-large", 774030080 },
+		{ "gpt2-xl", 1557611200 },
+	};
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < sizeof(models) / sizeof(models[0]); i++) {
+		struct gpt2_config c = { 0 };
+		struct gpt2 m;
+
+		assert_int_equal(gpt2_preset(models[i].name, &c, NULL), 0);
+		assert_int_equal(gpt2_init(&m, &c, NULL), 0);
+		assert_int_equal(m.numel, models[i].numel);
+		gpt2_done(&m);
+	}
+}
+
+static void names_and_shapes(void **state)
+{
+	static const struct {
+		size_t i;
+		const char *name;
+		unsigned ndim;
+		uint64_t shape[2];
+		unsigned unit;
+	} params[] = {
+		{ 0, "transformer.wte.weight", 2, { 11, 8 }, 0 },
+		{ 1, "transformer.wpe.weight", 2, { 5, 8 }, 0 },
+		{ 2, "transformer.h.0.ln_1.weight", 1, { 8 }, 1 },
+		{ 4, "transformer.h.0.attn.c_attn.weight", 2, { 8, 24 }, 1 },
+		{ 5, "transformer.h.0.attn.c_attn.bias", 1, { 24 }, 1 },
+		{ 12, "transformer.h.0.mlp.c_proj.weight", 2, { 32, 8 }, 1 },
+		{ 14, "transformer.h.1.ln_1.weight", 1, { 8 }, 2 },
+		{ 27, "transformer.ln_f.bias", 1, { 8 }, 3 },
+	};
+	struct gpt2_config c = { .n_layer = 2,
+				 .n_head = 2,
+				 .n_embd = 8,
+				 .vocab_size = 11,
+				 .n_positions = 5 };
+	struct gpt2 m;
+	size_t i;
+
+	(void)state;
+	assert_int_equal(gpt2_init(&m, &c, NULL), 0);
+	assert_int_equal(m.nparams, 28);
+	assert_int_equal(m.nunits, 4);
+	for (i = 0; i < sizeof(params) / sizeof(params[0]); i++) {
+		const struct gpt2_param *p = &m.params[params[i].i];
+
+		assert_string_equal(p->name, params[i].name);
+		assert_int_equal(p->ndim, params[i].ndim);
+		assert_int_equal(p->shape[0], params[i].shape[0]);
+		if (p->ndim == 2)
+			assert_int_equal(p->shape[1], params[i].shape[1]);
+		assert_int_equal(p->unit, params[i].unit);
+	}
+	gpt2_done(&m);
+}
+
+static void impossible_sizes_are_refused(void **state)
+{
+	static const struct {
+		struct gpt2_config c;
+		const char *says;
+	} cases[] = {
+		{ { .n_layer = 0, .n_head = 1, .n_embd = 8, .vocab_size = 8,
+		    .n_positions = 8 },
+		  "n_layer" },
+		{ { .n_layer = 1, .n_head = 3, .n_embd = 8, .vocab_size = 8,
+		    .n_positions = 8 },
+		  "no multiple" },
+		{ { .n_layer = 1, .n_head = 1, .n_embd = 8,
+		    .vocab_size = UINT32_MAX, .n_positions = 8 },
+		  "vocab_size" },
+	};
+	struct gpt2_config c;
+	struct errmsg err;
+	struct gpt2 m;
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		assert_true(gpt2_init(&m, &cases[i].c, &err) < 0);
+		assert_non_null(strstr(err.text, cases[i].says));
+	}
+	assert_true(gpt2_preset("gpt5", &c, &err) < 0);
+	assert_non_null(strstr(err.text, "gpt2-medium"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(published_sizes),
+		cmocka_unit_test(names_and_shapes),
+		cmocka_unit_test(impossible_sizes_are_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

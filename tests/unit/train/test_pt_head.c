@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A file's object can be had from its beginning; and whatever the beginning
+ * is, nothing worse happens than an error.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/source.h"
+#include "ckpt/pickle/value.h"
+#include "gpu/read/pt_head.h"
+#include "tests/make/mkpt.h"
+
+/* {"param": a tensor of 77 floats} as fp32.pt; *len bytes are before them. */
+static struct bytebuf make_file(uint64_t *len)
+{
+	static const uint64_t shape[] = { 11, 7 };
+	float elements[77];
+	struct bytebuf file = { 0 };
+	struct mkpt m = { 0 };
+	struct value *dict = mkpt_dict(&m);
+
+	for (size_t i = 0; i < 77; i++)
+		elements[i] = (float)i;
+	mkpt_set(&m, dict, "param",
+		 mkpt_tensor(&m, DTYPE_F32, shape, 2, elements));
+	mkpt_emit(&m, dict, "fp32", &file);
+	mkpt_done(&m);
+	*len = (uint64_t)((const uint8_t *)memmem(file.data, file.len, elements,
+						  sizeof(elements)) -
+			  file.data);
+	return file;
+}
+
+static int read_front(struct front *f, const uint8_t *p, size_t size,
+		      uint64_t len, struct errmsg *err)
+{
+	struct source src;
+
+	source_init_span(&src, "fp32.pt", (struct span){ .p = p, .len = size });
+	return front_read(f, &src, len, err);
+}
+
+static void object_is_found(void **state)
+{
+	uint64_t len;
+	struct bytebuf file = make_file(&len);
+	struct tensor t;
+	struct front f;
+
+	(void)state;
+	assert_int_equal(len % 64, 0); /* as torch aligns storages */
+	assert_int_equal(read_front(&f, file.data, file.len, len, NULL), 0);
+	assert_int_equal(
+		tensor_from_value(value_find(f.root, "param"), "t", &t, NULL),
+		0);
+	assert_int_equal(t.shape[0], 11);
+	assert_int_equal(t.storage_numel, 77);
+	front_done(&f);
+	bytebuf_done(&file);
+}
+
+static void cut_off(void **state)
+{
+	uint64_t len;
+	struct bytebuf file = make_file(&len);
+	struct errmsg err;
+	struct front f;
+	int rc;
+
+	(void)state;
+	for (uint64_t n = 0; n < len; n++) {
+		rc = read_front(&f, file.data, file.len, n, &err);
+		if (rc == 0)
+			front_done(&f); /* the pickle was whole */
+		else
+			assert_int_equal(rc, -ENOTSUP);
+		assert_true(rc == 0 || n < 300);
+	}
+	assert_int_equal(read_front(&f, file.data, 100, len, &err), -EBADMSG);
+	bytebuf_done(&file);
+}
+
+/* A byte of the pickle, or of what describes it, is another. */
+static void damaged(void **state)
+{
+	uint64_t len;
+	struct bytebuf file = make_file(&len);
+	struct errmsg err;
+	struct front f;
+
+	(void)state;
+	for (size_t i = 64; i < 260; i++) {
+		file.data[i] ^= 0x20;
+		if (read_front(&f, file.data, file.len, len, &err) == 0) {
+			/* behind it, where nobody looks */
+			assert_non_null(value_find(f.root, "param"));
+			front_done(&f);
+			assert_true(i > 200);
+		}
+		file.data[i] ^= 0x20;
+	}
+	bytebuf_done(&file);
+}
+
+static void too_long(void **state)
+{
+	static const uint8_t nothing[64];
+	struct errmsg err;
+	struct front f;
+
+	(void)state;
+	assert_int_equal(read_front(&f, nothing, 64, UINT64_MAX, &err),
+			 -ENOTSUP);
+	assert_int_equal(read_front(&f, nothing, 64, 64, &err), -ENOTSUP);
+	assert_int_equal(read_front(&f, nothing, 64, 0, &err), -ENOTSUP);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(object_is_found),
+		cmocka_unit_test(cut_off),
+		cmocka_unit_test(damaged),
+		cmocka_unit_test(too_long),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is asked for is there in the end, wherever the device's memory is and
+ * whoever reads; what cannot be read is told as source_read tells it; and who
+ * gives up early leaves nothing behind.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "ckpt/tensor/cast.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/source.h"
+#include "gpu/backend/backend.h"
+#include "gpu/read/upload.h"
+#include "gpu/read/reader.h"
+#include "tests/support/apart.h"
+#include "tests/support/openfiles.h"
+
+/* Several pieces, and not a whole number of them. */
+#define FILE_BYTES ((size_t)20 << 20)
+#define FILE_NAME "intake.tmp"
+
+#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+
+static uint8_t *content;
+
+static struct backend *cpu(void)
+{
+	static struct backend *b;
+
+	if (!b)
+		assert_int_equal(backend_cpu_new(&b, DTYPE_F32, 1, NULL), 0);
+	return b;
+}
+
+static struct backend *apart(void)
+{
+	return apart_backend(DTYPE_F32);
+}
+
+static struct backend *(*const devices[])(void) = { cpu, apart };
+
+static int make_file(void **state)
+{
+	FILE *f = fopen(FILE_NAME, "w");
+
+	(void)state;
+	content = content ? content : malloc(FILE_BYTES);
+	if (!f || !content)
+		return -1;
+	srand(1);
+	for (size_t i = 0; i < FILE_BYTES; i++)
+		content[i] = (uint8_t)rand();
+	if (fwrite(content, 1, FILE_BYTES, f) != FILE_BYTES)
+		return -1;
+	return fclose(f);
+}
+
+static int remove_file(void **state)
+{
+	(void)state;
+	free(content);
+	return unlink(FILE_NAME);
+}
+
+static struct source open_file(void)
+{
+	struct source src;
+
+	assert_int_equal(source_open(&src, FILE_NAME, NULL), 0);
+	return src;
+}
+
+/* --- what arrives ----------------------------------------------------------- */
+
+struct job {
+	enum dtype dtype;
+	size_t off, n, to;
+};
+
+/* Jobs one behind the other in the device's memory. */
+static size_t random_jobs(struct job *jobs, size_t n)
+{
+	static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_F32, DTYPE_BF16,
+					     DTYPE_F64, DTYPE_U8 };
+	size_t to = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		const enum dtype d = dtypes[(size_t)rand() % COUNT(dtypes)];
+		const size_t off = (size_t)rand() % FILE_BYTES;
+		const size_t room = (FILE_BYTES - off) / dtype_size(d);
+		const size_t most = rand() % 4 ? 1000 : (size_t)3 << 20;
+		const size_t len = (size_t)rand() % most;
+
+		jobs[i] = (struct job){ d, off, len < room ? len : room, to };
+		to += jobs[i].n;
+	}
+	return to;
+}
+
+static void check_job(struct backend *b, const struct job *j, const float *to)
+{
+	float *got = malloc(j->n * sizeof(*got) + 1);
+	float *want = malloc(j->n * sizeof(*want) + 1);
+
+	b->ops->to_host(b, got, to + j->to, j->n * sizeof(*got));
+	if (j->dtype == DTYPE_F32)
+		memcpy(want, content + j->off, j->n * sizeof(*want));
+	else
+		cast_to_float(j->dtype, content + j->off, want, j->n);
+	assert_memory_equal(got, want, j->n * sizeof(*got));
+	free(got);
+	free(want);
+}
+
+static void everything_arrives(void **state)
+{
+	struct job jobs[40];
+
+	(void)state;
+	for (unsigned round = 0; round < 6; round++) {
+		struct backend *b = devices[round % 2]();
+		const size_t all = random_jobs(jobs, COUNT(jobs));
+		float *to = b->ops->alloc(b, (all + 1) * sizeof(*to));
+		struct intake *q;
+
+		assert_int_equal(intake_new(&q, b, 1 + round, NULL), 0);
+		for (size_t i = 0; i < COUNT(jobs); i++) {
+			const struct job *j = &jobs[i];
+			struct source src = open_file();
+
+			assert_int_equal(
+				intake_add(q, &src, j->off,
+					   j->n * dtype_size(j->dtype),
+					   j->dtype, to + j->to, NULL),
+				0);
+			source_close(&src);
+		}
+		assert_int_equal(intake_finish(q, NULL), 0);
+		assert_int_equal(apart_pending(), 0);
+		intake_free(q);
+		for (size_t i = 0; i < COUNT(jobs); i++)
+			check_job(b, &jobs[i], to);
+		b->ops->sync(b, NULL);
+		b->ops->free(b, to);
+	}
+}
+
+/* --- what does not ----------------------------------------------------------- */
+
+/* A file that has become shorter, read from `off` on. */
+static int read_short(struct backend *b, float *to, uint64_t off,
+		      struct errmsg *err)
+{
+	struct source src = open_file();
+	struct intake *q;
+	int rc;
+
+	assert_int_equal(truncate(FILE_NAME, FILE_BYTES / 2), 0);
+	assert_int_equal(intake_new(&q, b, 4, NULL), 0);
+	rc = intake_add(q, &src, off, FILE_BYTES - off, DTYPE_F32, to, err);
+	source_close(&src);
+	if (!rc)
+		rc = intake_finish(q, err);
+	intake_free(q);
+	return rc;
+}
+
+static void failures_are_told(void **state)
+{
+	(void)state;
+	for (size_t d = 0; d < COUNT(devices); d++) {
+		struct backend *b = devices[d]();
+		float *to = b->ops->alloc(b, FILE_BYTES);
+		const unsigned files = open_files();
+		struct errmsg err = { "" };
+		char want[80];
+
+		assert_int_equal(read_short(b, to, 0, &err), -EIO);
+		snprintf(want, sizeof(want),
+			 FILE_NAME ": truncated at %zu while reading",
+			 FILE_BYTES / 2);
+		assert_string_equal(err.text, want);
+		assert_int_equal(open_files(), files);
+		assert_int_equal(make_file(NULL), 0);
+		b->ops->sync(b, NULL);
+		b->ops->free(b, to);
+	}
+}
+
+static void nothing_more_is_read_after_a_failure(void **state)
+{
+	struct backend *b = cpu();
+	struct errmsg err = { "" }, again = { "" };
+	struct source src, bad = { .name = "bad", .size = FILE_BYTES };
+	float *to = malloc(FILE_BYTES);
+	struct intake *q;
+	int rc = 0;
+
+	(void)state;
+	src = open_file();
+	bad.fd = open(".", O_RDONLY | O_DIRECTORY);
+	assert_int_equal(intake_new(&q, b, 2, NULL), 0);
+	assert_int_equal(intake_add(q, &bad, 0, 4, DTYPE_F32, to, &err), 0);
+	for (unsigned i = 0; i < 100 && !rc; i++)
+		rc = intake_add(q, &src, 0, 4096, DTYPE_F32, to, &err);
+	assert_int_equal(rc, -EIO);
+	assert_string_equal(err.text, "bad: read at 0: Is a directory");
+	assert_int_equal(intake_finish(q, &again), -EIO);
+	assert_string_equal(again.text, err.text);
+	intake_free(q);
+	close(bad.fd);
+	source_close(&src);
+	free(to);
+}
+
+static void beyond_the_end_is_refused_at_once(void **state)
+{
+	struct source src = open_file();
+	struct errmsg err = { "" };
+	struct intake *q;
+	float x;
+
+	(void)state;
+	assert_int_equal(intake_new(&q, cpu(), 2, NULL), 0);
+	assert_int_equal(intake_add(q, &src, FILE_BYTES - 3, 4, DTYPE_F32, &x,
+				    &err),
+			 -EBADMSG);
+	assert_non_null(strstr(err.text, FILE_NAME ": ends at 20971520"));
+	assert_int_equal(intake_finish(q, NULL), 0);
+	intake_free(q);
+	source_close(&src);
+}
+
+static void it_can_be_given_up(void **state)
+{
+	(void)state;
+	for (size_t d = 0; d < COUNT(devices); d++) {
+		struct backend *b = devices[d]();
+		float *to = b->ops->alloc(b, FILE_BYTES);
+		const unsigned files = open_files();
+		struct source src = open_file();
+		struct intake *q;
+
+		assert_int_equal(intake_new(&q, b, 3, NULL), 0);
+		assert_int_equal(intake_add(q, &src, 0, FILE_BYTES, DTYPE_F32,
+					    to, NULL),
+				 0);
+		intake_free(q);
+		source_close(&src);
+		assert_int_equal(open_files(), files);
+		b->ops->sync(b, NULL);
+		b->ops->free(b, to);
+	}
+}
+
+/* --- who reads --------------------------------------------------------------- */
+
+static void check_reader(struct reader *r)
+{
+	struct read_job jobs[9] = { 0 };
+	struct source src = open_file();
+	uint8_t *buf = malloc(COUNT(jobs) * 5000);
+
+	for (size_t i = 0; i < COUNT(jobs); i++) {
+		jobs[i].file = src;
+		jobs[i].off = i < 8 ? i * 777 : FILE_BYTES - 4000;
+		jobs[i].len = 5000;
+		jobs[i].buf = buf + i * 5000;
+		jobs[i].rc = 1;
+		r->ops->start(r, &jobs[i]);
+	}
+	for (size_t i = 0; i < COUNT(jobs); i++)
+		assert_non_null(r->ops->take(r, true));
+	assert_null(r->ops->take(r, false));
+	for (size_t i = 0; i < 8; i++) {
+		assert_int_equal(jobs[i].rc, 0);
+		assert_memory_equal(jobs[i].buf, content + jobs[i].off, 5000);
+	}
+	assert_int_equal(jobs[8].rc, -EBADMSG);
+	assert_non_null(strstr(jobs[8].err.text, FILE_NAME ": ends at"));
+	r->ops->start(r, &jobs[0]); /* and is not waited for */
+	r->ops->free(r);
+	source_close(&src);
+	free(buf);
+}
+
+static void all_readers_read_the_same(void **state)
+{
+	struct reader *r;
+
+	(void)state;
+	assert_int_equal(reader_threads_new(&r, 3, NULL), 0);
+	check_reader(r);
+	if (reader_uring_new(&r, 3, NULL) == 0)
+		check_reader(r);
+	else
+		print_message("no io_uring here\n");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(everything_arrives),
+		cmocka_unit_test(failures_are_told),
+		cmocka_unit_test(nothing_more_is_read_after_a_failure),
+		cmocka_unit_test(beyond_the_end_is_refused_at_once),
+		cmocka_unit_test(it_can_be_given_up),
+		cmocka_unit_test(all_readers_read_the_same),
+	};
+
+	return cmocka_run_group_tests(tests, make_file, remove_file);
+}

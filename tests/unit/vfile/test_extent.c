@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Extent maps: adding, merging, finding. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "ckpt/vfile/extent.h"
+
+#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+
+static void add(struct extent_map *m, enum extent_kind kind, uint64_t len,
+		uint32_t shard, uint64_t from, enum dtype dtype)
+{
+	assert_true(extent_add(m, kind, len, shard, from, dtype));
+}
+
+static void an_empty_map_is_valid(void **state)
+{
+	struct extent_map m = { 0 };
+
+	(void)state;
+	assert_int_equal(extent_size(&m), 0);
+	add(&m, EXTENT_SHARD, 0, 1, 2, DTYPE_F32);
+	assert_int_equal(m.n, 0);
+	assert_int_equal(extent_size(&m), 0);
+	extent_done(&m);
+	extent_done(&m);
+}
+
+/* What continues the last run is merged into it; nothing else is. */
+static void runs_are_merged_when_they_continue(void **state)
+{
+	static const struct {
+		enum extent_kind kind;
+		uint32_t shard;
+		uint64_t from;
+		enum dtype dtype;
+		size_t n; /* extents after 8 bytes of shard 0 at 100 */
+	} cases[] = {
+		{ EXTENT_SHARD, 0, 108, DTYPE_U8, 1 },
+		{ EXTENT_SHARD, 0, 107, DTYPE_U8, 2 },
+		{ EXTENT_SHARD, 0, 109, DTYPE_U8, 2 },
+		{ EXTENT_SHARD, 0, 100, DTYPE_U8, 2 },
+		{ EXTENT_SHARD, 1, 108, DTYPE_U8, 2 },
+		{ EXTENT_LITERAL, 0, 108, DTYPE_U8, 2 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct extent_map m = { 0 };
+
+		add(&m, EXTENT_SHARD, 8, 0, 100, DTYPE_U8);
+		add(&m, cases[i].kind, 12, cases[i].shard, cases[i].from,
+		    cases[i].dtype);
+		assert_int_equal(m.n, cases[i].n);
+		assert_int_equal(extent_size(&m), 20);
+		extent_done(&m);
+	}
+}
+
+/* Converted elements have another size at their source. */
+static void casts_are_merged_by_elements(void **state)
+{
+	struct extent_map m = { 0 };
+
+	(void)state;
+	assert_true(extent_add_cast(&m, 10, 3, 1000, DTYPE_BF16, DTYPE_F32));
+	assert_true(extent_add_cast(&m, 1, 3, 1020, DTYPE_BF16, DTYPE_F32));
+	assert_int_equal(m.n, 1);
+	assert_int_equal(extent_size(&m), 44);
+	assert_true(extent_add_cast(&m, 1, 3, 1022, DTYPE_F16, DTYPE_F32));
+	assert_int_equal(m.n, 2);
+	assert_true(extent_add_cast(&m, 1, 3, 1028, DTYPE_F16, DTYPE_F32));
+	assert_int_equal(m.n, 3);
+	assert_int_equal(extent_size(&m), 52);
+	/* To another type than before, although the source goes on. */
+	assert_true(extent_add_cast(&m, 1, 3, 1030, DTYPE_F16, DTYPE_BF16));
+	assert_int_equal(m.n, 4);
+	assert_int_equal(extent_size(&m), 54);
+	extent_done(&m);
+}
+
+/* What has its type already is no cast. */
+static void the_same_type_is_not_converted(void **state)
+{
+	struct extent_map m = { 0 };
+
+	(void)state;
+	assert_true(extent_add_cast(&m, 10, 3, 1000, DTYPE_F32, DTYPE_F32));
+	assert_int_equal(m.v[0].kind, EXTENT_SHARD);
+	add(&m, EXTENT_SHARD, 4, 3, 1040, DTYPE_F32);
+	assert_int_equal(m.n, 1);
+	extent_done(&m);
+}
+
+static void a_map_is_converted_run_by_run(void **state)
+{
+	struct extent_map from = { 0 }, m = { 0 };
+
+	(void)state;
+	add(&from, EXTENT_SHARD, 40, 1, 100, DTYPE_F32);
+	add(&from, EXTENT_SHARD, 8, 2, 500, DTYPE_F32);
+	add(&from, EXTENT_GATHER, 16, 7, 0, DTYPE_F32);
+	assert_true(extent_add_all(&m, &from, DTYPE_F32, DTYPE_BF16));
+	assert_int_equal(m.n, 3);
+	assert_int_equal(extent_size(&m), 32);
+	assert_int_equal(m.v[0].kind, EXTENT_CAST);
+	assert_int_equal(m.v[1].kind, EXTENT_CAST);
+	assert_int_equal(m.v[1].start, 20);
+	assert_int_equal(m.v[1].from, 500);
+	assert_int_equal(m.v[2].kind, EXTENT_GATHER_CAST);
+	assert_int_equal(m.v[2].shard, 7);
+	extent_done(&m);
+	assert_true(extent_add_all(&m, &from, DTYPE_F32, DTYPE_F32));
+	assert_int_equal(m.v[0].kind, EXTENT_SHARD);
+	assert_int_equal(m.v[2].kind, EXTENT_GATHER);
+	assert_int_equal(extent_size(&m), 64);
+	extent_done(&m);
+	extent_done(&from);
+}
+
+static void each_byte_is_found_in_its_extent(void **state)
+{
+	struct extent_map m = { 0 };
+	uint64_t at = 0;
+
+	(void)state;
+	for (uint32_t i = 0; i < 300; i++)
+		add(&m, EXTENT_SHARD, 1 + i % 7, i, 0, DTYPE_U8);
+	assert_int_equal(m.n, 300);
+	for (size_t i = 0; i < m.n; i++) {
+		assert_int_equal(m.v[i].start, at);
+		for (; at < m.v[i + 1].start; at++)
+			assert_int_equal(extent_find(&m, at), i);
+	}
+	assert_int_equal(at, extent_size(&m));
+	extent_done(&m);
+}
+
+static void one_extent_is_found_everywhere(void **state)
+{
+	struct extent_map m = { 0 };
+
+	(void)state;
+	add(&m, EXTENT_LITERAL, UINT64_C(1) << 40, 0, 0, DTYPE_U8);
+	assert_int_equal(extent_find(&m, 0), 0);
+	assert_int_equal(extent_find(&m, (UINT64_C(1) << 40) - 1), 0);
+	extent_done(&m);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(an_empty_map_is_valid),
+		cmocka_unit_test(runs_are_merged_when_they_continue),
+		cmocka_unit_test(casts_are_merged_by_elements),
+		cmocka_unit_test(the_same_type_is_not_converted),
+		cmocka_unit_test(a_map_is_converted_run_by_run),
+		cmocka_unit_test(each_byte_is_found_in_its_extent),
+		cmocka_unit_test(one_extent_is_found_everywhere),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

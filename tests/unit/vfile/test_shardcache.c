@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Open shards: what happens to a file behind our back is noticed, and no more
+ * files are open than may be.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/vfile/shardcache.h"
+#include "tests/make/mkckpt.h"
+#include "tests/make/mkpt.h"
+
+#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+
+struct fixture {
+	char *dir;
+	char path[PATH_MAX];
+	struct shardcache *c;
+};
+
+static struct fileid identify(const char *path)
+{
+	struct fileid id;
+	struct stat st;
+
+	assert_int_equal(stat(path, &st), 0);
+	fileid_from_stat(&st, &id);
+	return id;
+}
+
+static void set_up(struct fixture *f)
+{
+	struct fileid id;
+
+	f->dir = mkckpt_new_dir();
+	snprintf(f->path, sizeof(f->path), "%s/shard", f->dir);
+	mkpt_save(f->path, "0123456789", 10);
+	f->c = shardcache_new();
+	id = identify(f->path);
+	assert_int_equal(shardcache_add(f->c, f->path, &id), 0);
+}
+
+static void tear_down(struct fixture *f)
+{
+	shardcache_free(f->c);
+	mkckpt_free_dir(f->dir);
+}
+
+/* Time stamps are coarse; a change within one tick is told by nothing. */
+static void step_clock(const char *path)
+{
+	const struct timespec later[] = { { .tv_sec = 2000000000 },
+					  { .tv_sec = 2000000000 } };
+
+	assert_int_equal(utimensat(AT_FDCWD, path, later, 0), 0);
+}
+
+static void truncate_it(const struct fixture *f)
+{
+	assert_int_equal(truncate(f->path, 5), 0);
+}
+
+static void append_to_it(const struct fixture *f)
+{
+	FILE *const file = fopen(f->path, "a");
+
+	fputs("more", file);
+	fclose(file);
+}
+
+static void overwrite_it(const struct fixture *f)
+{
+	const int fd = open(f->path, O_WRONLY);
+
+	assert_int_equal(pwrite(fd, "X", 1, 3), 1);
+	close(fd);
+	step_clock(f->path);
+}
+
+static void replace_it(const struct fixture *f)
+{
+	char other[PATH_MAX + 8];
+
+	snprintf(other, sizeof(other), "%s.new", f->path);
+	mkpt_save(other, "0123456789", 10);
+	assert_int_equal(rename(other, f->path), 0);
+}
+
+static void remove_it(const struct fixture *f)
+{
+	assert_int_equal(unlink(f->path), 0);
+}
+
+static void leave_it(const struct fixture *f)
+{
+	(void)f;
+}
+
+struct change {
+	const char *name;
+	void (*make)(const struct fixture *f);
+	const char *unopened; /* what shardcache_get says; NULL: fine */
+	const char *open;     /* the same when it had been opened before */
+	const char *path;     /* what shardcache_check_path says */
+};
+
+static const struct change changes[] = {
+	{ "nothing", leave_it, NULL, NULL, NULL },
+	{ "truncate", truncate_it, "was truncated since", "was truncated since",
+	  "was truncated since" },
+	{ "append", append_to_it, "was written to since",
+	  "was written to since", "was written to since" },
+	{ "overwrite", overwrite_it, "was written to since",
+	  "was written to since", "was written to since" },
+	/* An open file stays what it was whatever happens to its name. */
+	{ "replace", replace_it, "was replaced since", NULL,
+	  "was replaced since" },
+	{ "remove", remove_it, "cannot open", NULL, "is gone" },
+};
+
+static void expect(const struct fixture *f, const char *what, int rc,
+		   const struct errmsg *err, const char *says)
+{
+	if (!says && rc)
+		fail_msg("%s: %s", what, err->text);
+	if (says && (rc != -EIO || !strstr(err->text, says) ||
+		     strncmp(err->text, f->path, strlen(f->path)) != 0))
+		fail_msg("%s: expected \"%s\", got \"%s\" (%d)", what, says,
+			 err->text, rc);
+}
+
+static void changes_are_told_when_a_shard_is_opened(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < COUNT(changes); i++) {
+		struct errmsg err = { "" };
+		struct shard_map m;
+		struct fixture f;
+		int rc;
+
+		set_up(&f);
+		changes[i].make(&f);
+		rc = shardcache_get(f.c, 0, &m, &err);
+		expect(&f, changes[i].name, rc, &err, changes[i].unopened);
+		if (!rc)
+			shardcache_put(f.c, 0);
+		tear_down(&f);
+	}
+}
+
+static void changes_are_told_of_an_open_shard(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < COUNT(changes); i++) {
+		struct errmsg err = { "" };
+		struct shard_map m;
+		struct fixture f;
+		int rc;
+
+		set_up(&f);
+		assert_int_equal(shardcache_get(f.c, 0, &m, &err), 0);
+		assert_memory_equal(m.p, "0123456789", 10);
+		shardcache_put(f.c, 0);
+		changes[i].make(&f);
+		rc = shardcache_get(f.c, 0, &m, &err);
+		expect(&f, changes[i].name, rc, &err, changes[i].open);
+		if (!rc) {
+			assert_memory_equal(m.p, "0123456789", 10);
+			shardcache_put(f.c, 0);
+		}
+		tear_down(&f);
+	}
+}
+
+static void changes_are_told_of_a_path(void **state)
+{
+	const struct timespec interval = { .tv_nsec = 130000000 };
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(changes); i++) {
+		struct errmsg err = { "" };
+		struct fixture f;
+		int rc;
+
+		set_up(&f);
+		/* Asked again at once, it may rely on the last answer. */
+		assert_int_equal(shardcache_check_path(f.c, 0, &err), 0);
+		changes[i].make(&f);
+		nanosleep(&interval, NULL);
+		rc = shardcache_check_path(f.c, 0, &err);
+		expect(&f, changes[i].name, rc, &err, changes[i].path);
+		/* A bad answer is not relied on. */
+		rc = shardcache_check_path(f.c, 0, &err);
+		expect(&f, changes[i].name, rc, &err, changes[i].path);
+		tear_down(&f);
+	}
+}
+
+/* --- many shards --------------------------------------------------------- */
+
+#define SHARDS 200
+
+static unsigned open_files(void)
+{
+	DIR *const dir = opendir("/proc/self/fd");
+	unsigned n = 0;
+
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
+}
+
+static struct shardcache *many_shards(const char *dir)
+{
+	struct shardcache *const c = shardcache_new();
+
+	for (unsigned i = 0; i < SHARDS; i++) {
+		char path[PATH_MAX], text[16];
+		struct fileid id;
+
+		snprintf(path, sizeof(path), "%s/%u", dir, i);
+		snprintf(text, sizeof(text), "%u", i);
+		mkpt_save(path, text, strlen(text));
+		id = identify(path);
+		assert_int_equal(shardcache_add(c, path, &id), i);
+	}
+	assert_int_equal(shardcache_count(c), SHARDS);
+	return c;
+}
+
+static void check_shard(struct shardcache *c, uint32_t i)
+{
+	struct shard_map m;
+	char text[16];
+
+	snprintf(text, sizeof(text), "%u", i);
+	assert_int_equal(shardcache_get(c, i, &m, NULL), 0);
+	assert_memory_equal(m.p, text, strlen(text));
+	shardcache_put(c, i);
+}
+
+static void few_files_are_open_at_once(void **state)
+{
+	char *const dir = mkckpt_new_dir();
+	struct rlimit limit, low;
+	struct shardcache *c;
+	unsigned before;
+
+	(void)state;
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	low = limit;
+	low.rlim_cur = 64;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+	c = many_shards(dir);
+	before = open_files();
+	for (int turn = 0; turn < 2; turn++)
+		for (uint32_t i = 0; i < SHARDS; i++)
+			check_shard(c, i);
+	assert_true(open_files() - before <= 32);
+	shardcache_free(c);
+	assert_int_equal(open_files(), before);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	mkckpt_free_dir(dir);
+}
+
+/* Shards in use are not closed under their users. */
+static void shards_in_use_stay_open(void **state)
+{
+	char *const dir = mkckpt_new_dir();
+	struct rlimit limit, low;
+	struct shard_map held;
+	struct shardcache *c;
+
+	(void)state;
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	low = limit;
+	low.rlim_cur = 64;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+	c = many_shards(dir);
+	assert_int_equal(shardcache_get(c, 7, &held, NULL), 0);
+	for (uint32_t i = 0; i < SHARDS; i++)
+		check_shard(c, i);
+	assert_memory_equal(held.p, "7", 1);
+	shardcache_put(c, 7);
+	shardcache_free(c);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	mkckpt_free_dir(dir);
+}
+
+/* KiB of the mapping at `p` that count as ours. */
+static long resident(const void *p)
+{
+	FILE *const f = fopen("/proc/self/smaps", "r");
+	const uintptr_t at = (uintptr_t)p;
+	unsigned long begin, end;
+	bool here = false;
+	char line[PATH_MAX];
+	long kib = -1;
+
+	assert_non_null(f);
+	while (kib < 0 && fgets(line, sizeof(line), f)) {
+		if (sscanf(line, "%lx-%lx ", &begin, &end) == 2)
+			here = begin <= at && at < end;
+		else if (here)
+			sscanf(line, "Rss: %ld", &kib);
+	}
+	fclose(f);
+	return kib;
+}
+
+/* In use or not; and they are the same bytes when they are read again. */
+static void mappings_that_were_read_are_let_go(void **state)
+{
+	struct fixture f;
+	struct shard_map m;
+
+	(void)state;
+	set_up(&f);
+	for (int in_use = 1; in_use >= 0; in_use--) {
+		assert_int_equal(shardcache_get(f.c, 0, &m, NULL), 0);
+		assert_memory_equal(m.p, "0123456789", 10);
+		if (!in_use)
+			shardcache_put(f.c, 0);
+		shardcache_count_mapped(f.c, SHARDCACHE_MAPPED_MAX - 1);
+		assert_true(resident(m.p) > 0);
+		shardcache_count_mapped(f.c, 1);
+		assert_int_equal(resident(m.p), 0);
+		assert_memory_equal(m.p, "0123456789", 10);
+		if (in_use)
+			shardcache_put(f.c, 0);
+	}
+	tear_down(&f);
+}
+
+static void *use_many(void *arg)
+{
+	struct shardcache *const c = arg;
+	uint64_t s = (uint64_t)(uintptr_t)&s | 1;
+
+	for (unsigned i = 0; i < 2000; i++) {
+		s ^= s << 13;
+		s ^= s >> 7;
+		s ^= s << 17;
+
+		const uint32_t shard = (uint32_t)(s % SHARDS);
+		struct shard_map m;
+		char text[16];
+
+		snprintf(text, sizeof(text), "%u", shard);
+		if (shardcache_get(c, shard, &m, NULL) ||
+		    memcmp(m.p, text, strlen(text)) != 0 ||
+		    shardcache_check_path(c, shard, NULL))
+			return (void *)"a thread saw something else";
+		shardcache_put(c, shard);
+		shardcache_count_mapped(c, SHARDCACHE_MAPPED_MAX / 10);
+	}
+	return NULL;
+}
+
+static void threads_share_shards(void **state)
+{
+	char *const dir = mkckpt_new_dir();
+	struct rlimit limit, low;
+	struct shardcache *c;
+	pthread_t threads[6];
+
+	(void)state;
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	low = limit;
+	low.rlim_cur = 64;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+	c = many_shards(dir);
+	for (size_t i = 0; i < COUNT(threads); i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, use_many, c),
+				 0);
+	for (size_t i = 0; i < COUNT(threads); i++) {
+		void *failure;
+
+		pthread_join(threads[i], &failure);
+		assert_null(failure);
+	}
+	shardcache_free(c);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	mkckpt_free_dir(dir);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(changes_are_told_when_a_shard_is_opened),
+		cmocka_unit_test(changes_are_told_of_an_open_shard),
+		cmocka_unit_test(changes_are_told_of_a_path),
+		cmocka_unit_test(few_files_are_open_at_once),
+		cmocka_unit_test(shards_in_use_stay_open),
+		cmocka_unit_test(mappings_that_were_read_are_let_go),
+		cmocka_unit_test(threads_share_shards),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

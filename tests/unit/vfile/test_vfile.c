@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Virtual files read in every way, by one thread and by many, against the
+ * same bytes put together in memory.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "ckpt/base/errmsg.h"
+#include "tests/support/made.h"
+
+#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+
+static void pieces_equal_the_whole(void **state)
+{
+	struct shards f;
+
+	(void)state;
+	shards_make(&f);
+	for (size_t n = 0; n <= MADE_STORAGES; n++)
+		for (int sums = 0; sums <= 1; sums++)
+			for (uint64_t seed = 1; seed <= 4; seed++) {
+				struct made m;
+
+				made_file(&f, &m, n, sums, seed);
+				assert_true(made_pieces_are_right(&m, seed, 60));
+				made_done(&m);
+			}
+	shards_done(&f);
+}
+
+static void the_end_of_the_file_is_its_end(void **state)
+{
+	struct shards f;
+	struct made m;
+	uint8_t buf[64];
+
+	(void)state;
+	shards_make(&f);
+	made_file(&f, &m, 1, true, 9);
+	assert_int_equal(vfile_read(m.f, buf, sizeof(buf), m.size, NULL), 0);
+	assert_int_equal(vfile_read(m.f, buf, sizeof(buf), UINT64_MAX, NULL), 0);
+	assert_int_equal(vfile_read(m.f, buf, sizeof(buf), m.size - 3, NULL), 3);
+	assert_int_equal(vfile_read(m.f, buf, 0, 5, NULL), 0);
+	assert_true(made_map_is_right(&m, 10, m.size));
+	assert_true(made_map_is_right(&m, 10, m.size - 3));
+	made_done(&m);
+	shards_done(&f);
+}
+
+static void verbatim_files_are_their_shards(void **state)
+{
+	struct made m = { 0 };
+	struct shards f;
+
+	(void)state;
+	shards_make(&f);
+	m.whole = f.bytes[1];
+	m.size = SHARD_LEN;
+	m.f = vfile_new_verbatim(f.c, 1, NULL);
+	assert_int_equal(vfile_size(m.f), SHARD_LEN);
+	assert_int_equal(vfile_check(m.f, NULL), 0);
+	assert_true(made_pieces_are_right(&m, 3, 50));
+	vfile_free(m.f);
+	shards_done(&f);
+}
+
+static void bytes_are_bytes(void **state)
+{
+	struct bytebuf b = { 0 };
+	struct made m = { .size = 5, .whole = (uint8_t *)"hello" };
+
+	(void)state;
+	bytebuf_add(&b, "hello", 5);
+	m.f = vfile_new_bytes(&b, NULL);
+	assert_null(b.data);
+	assert_true(made_pieces_are_right(&m, 3, 50));
+	vfile_free(m.f);
+}
+
+/* --- shards that change -------------------------------------------------- */
+
+static void a_shard_that_shrinks_is_an_error(void **state)
+{
+	struct errmsg err = { "" };
+	struct shards f;
+	struct vfile *v;
+	uint8_t buf[16];
+
+	(void)state;
+	shards_make(&f);
+	v = vfile_new_verbatim(f.c, 2, NULL);
+	assert_int_equal(vfile_read(v, buf, sizeof(buf), SHARD_LEN - 16, &err),
+			 16);
+	assert_int_equal(truncate(f.path[2], 100), 0);
+	assert_int_equal(vfile_read(v, buf, sizeof(buf), SHARD_LEN - 16, &err),
+			 -EIO);
+	assert_non_null(strstr(err.text, "was truncated since"));
+	assert_int_equal(vfile_check(v, &err), -EIO);
+	vfile_free(v);
+	shards_done(&f);
+}
+
+/* --- threads ------------------------------------------------------------- */
+
+struct reader {
+	struct made *m;
+	uint64_t seed;
+	bool ok;
+	pthread_t thread;
+};
+
+static void *read_on(void *arg)
+{
+	struct reader *const r = arg;
+
+	r->ok = made_pieces_are_right(r->m, r->seed, 60);
+	return NULL;
+}
+
+static void *copy_on(void *arg)
+{
+	struct reader *const r = arg;
+
+	r->ok = true;
+	for (uint64_t at = 0; r->ok && at < r->m->size; at += 8192) {
+		r->ok = made_map_is_right(r->m, 8192, at);
+		vfile_sum_behind(r->m->f);
+	}
+	return NULL;
+}
+
+/* Meant to be run under a thread sanitizer, too. */
+static void threads_read_the_same_file(void **state)
+{
+	struct reader readers[6];
+	struct shards f;
+
+	(void)state;
+	shards_make(&f);
+	for (size_t n = 0; n <= 3; n++) {
+		struct made m;
+
+		made_file(&f, &m, n, true, n + 100);
+		for (size_t i = 0; i < COUNT(readers); i++) {
+			readers[i] = (struct reader){ .m = &m, .seed = i + 1 };
+			assert_int_equal(
+				pthread_create(&readers[i].thread, NULL,
+					       i % 2 ? copy_on : read_on,
+					       &readers[i]),
+				0);
+		}
+		for (size_t i = 0; i < COUNT(readers); i++)
+			pthread_join(readers[i].thread, NULL);
+		for (size_t i = 0; i < COUNT(readers); i++)
+			assert_true(readers[i].ok);
+		made_check_sums(&m);
+		made_done(&m);
+	}
+	shards_done(&f);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(pieces_equal_the_whole),
+		cmocka_unit_test(the_end_of_the_file_is_its_end),
+		cmocka_unit_test(verbatim_files_are_their_shards),
+		cmocka_unit_test(bytes_are_bytes),
+		cmocka_unit_test(a_shard_that_shrinks_is_an_error),
+		cmocka_unit_test(threads_read_the_same_file),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
