@@ -1,34 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ucckpt: what can be done with a checkpoint without mounting it.
+ * ucckpt: inspects, checks, converts and compares checkpoints without a mount.
  *
- *     info	what it is, and what is wrong with it	info.c
- *     check	prove it whole before it is relied on	check.c
- *     convert	write its trees to a disk		convert.c
- *     diff	compare two checkpoints			diff.c
- *     extents	where a mounted file's bytes lie	extents.c
+ *     info	describe a checkpoint and its problems	cmd/info.c
+ *     check	prove a checkpoint whole		check/check.c
+ *     convert	write the trees that a mount shows	cmd/convert.c
+ *     diff	compare two checkpoints			diff/diff.c
+ *     pack	write a checkpoint to one smaller file	packing/cmd_pack.c
+ *     unpack	write a pack's directory again		packing/cmd_pack.c
+ *     extents	locate a mounted file's bytes		cmd/extents.c
  */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "ckpt/check/check.h"
 #include "ckpt/cmd/cmd.h"
+#include "ckpt/diff/diff.h"
+#include "ckpt/packing/cmd_pack.h"
 
 static const struct {
 	const char *name;
 	int (*run)(int argc, char **argv);
 	const char *summary;
 } commands[] = {
-	{ "info", cmd_info, "tell what a checkpoint is, and what is wrong" },
-	{ "check", cmd_check, "prove a checkpoint whole" },
-	{ "convert", cmd_convert, "write its universal tree, or weights, to a directory" },
+	{ "info", cmd_info, "describe a checkpoint and list its problems" },
+	{ "check", cmd_check, "check that a checkpoint is whole" },
+	{ "convert", cmd_convert, "write its universal tree or its weights to a directory" },
 	{ "diff", cmd_diff, "compare two checkpoints" },
-	{ "extents", cmd_extents, "tell where a mounted file's bytes lie" },
+	{ "pack", cmd_pack, "write a checkpoint to one smaller, mountable file" },
+	{ "unpack", cmd_unpack, "restore the directory from a pack" },
+	{ "extents", cmd_extents, "locate the bytes of a mounted file" },
 };
 
 #define NCOMMANDS (sizeof(commands) / sizeof(*commands))
 
-static void print_help(void)
+static void main_print_help(void)
 {
 	puts("usage: ucckpt COMMAND [OPTION]... [ARGUMENT]...\n"
 	     "\n"
@@ -36,7 +43,7 @@ static void print_help(void)
 	for (size_t i = 0; i < NCOMMANDS; i++)
 		printf("  %-10s%s\n", commands[i].name, commands[i].summary);
 	puts("\n"
-	     "  -h, --help     print this; 'ucckpt COMMAND --help' tells more\n"
+	     "  -h, --help     print this help; see also 'ucckpt COMMAND --help'\n"
 	     "  -V, --version  print the version\n"
 	     "\n"
 	     "Exit status: 0 done, 1 failed or a checkpoint is damaged,"
@@ -44,7 +51,7 @@ static void print_help(void)
 	     "of diff: 0 equal, 1 different, 2 trouble.");
 }
 
-static int run(int argc, char **argv)
+static int main_run(int argc, char **argv)
 {
 	const char *const word = argv[1];
 
@@ -53,7 +60,7 @@ static int run(int argc, char **argv)
 		return CMD_USAGE;
 	}
 	if (strcmp(word, "-h") == 0 || strcmp(word, "--help") == 0) {
-		print_help();
+		main_print_help();
 		return CMD_OK;
 	}
 	if (strcmp(word, "-V") == 0 || strcmp(word, "--version") == 0) {
@@ -70,7 +77,7 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	const int rc = run(argc, argv);
+	const int rc = main_run(argc, argv);
 
 	errno = 0;
 	if (fflush(stdout) == 0 && !ferror(stdout))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* extents FILE: copies a file of a ucfs mount to standard output.  What shards
- * hold is read from them, without FUSE.  cc -o extents extents.c */
+/* extents FILE: copy a file of a ucfs mount to standard output.  Bytes that shards
+ * hold are read from them, without FUSE.  cc -o extents extents.c */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static void need(int ok, const char *what)
 	exit(1);
 }
 
-/* The shard, if it is still the one that the extents are of. */
+/* Open the shard, if it is still the one that the extents refer to. */
 static int open_source(int fd, uint32_t source)
 {
 	static struct ucfs_source s;
@@ -66,7 +66,7 @@ int main(int argc, char **argv)
 
 				copy(shard, e->source_offset, e->length);
 				close(shard);
-			} else { /* ucfs makes these bytes: ask it */
+			} else { /* no shard has these bytes: read the mount */
 				copy(fd, e->offset, e->length);
 			}
 		}

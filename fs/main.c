@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ucfs: mounts a DeepSpeed ZeRO checkpoint as a universal checkpoint.
+ * ucfs: mount a DeepSpeed ZeRO checkpoint as a universal checkpoint.
  *
- * The way through the house, in the order in which a byte travels:
+ * The rooms that an open and a read pass through:
  *
- *   options	what is to be mounted where
- *   tree	what the mount shows: a run's own files, and views of its tags
- *   (ckpt/)	a view's plan, its files as extents of shards
- *   backing	what of them the kernel reads by itself
- *   ops	its requests for the others, answered from mapped shards
+ *   options	the source, the mount point and the mount options
+ *   tree	the namespace: a run's own files, and views of its tags
+ *   (ckpt/)	a view's plan, and its files as extents of shards
+ *   backing	files that the kernel reads directly
+ *   ops	READ requests for all others, answered from mapped shards
  *
- * Everything that can be wrong with a source is found before the process goes
- * to the background, so that the mount command itself fails.
+ * The source is checked before the process enters the background, so that the
+ * mount command reports errors.
  */
 #include <errno.h>
 #include <fuse_lowlevel.h>
@@ -20,25 +20,26 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "ckpt/sys/sigbus.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/pack/pack.h"
 #include "ckpt/sys/parallel.h"
+#include "ckpt/sys/sigbus.h"
 #include "fs/backing/backing.h"
-#include "fs/tree/autosave.h"
-#include "fs/ops/fuse_caps.h"
-#include "fs/log/log.h"
-#include "fs/ops/ops.h"
-#include "fs/options.h"
 #include "fs/backing/passthrough.h"
-#include "fs/log/stats_log.h"
-#include "fs/ops/prefill.h"
+#include "fs/log/log.h"
+#include "fs/log/notify.h"
 #include "fs/log/stats.h"
+#include "fs/log/stats_log.h"
+#include "fs/ops/fuse_caps.h"
+#include "fs/ops/ops.h"
+#include "fs/ops/prefill.h"
+#include "fs/options.h"
+#include "fs/tree/autosave.h"
 #include "fs/tree/tree.h"
-#include "fs/backing/timeslice.h"
 
 #define THREADS_MIN 2
 
-/* Shards are held open as long as the limit allows. */
+/* The shard cache keeps as many files open as the limit allows. */
 static void raise_file_limit(void)
 {
 	struct rlimit rl;
@@ -49,11 +50,11 @@ static void raise_file_limit(void)
 	}
 }
 
-/* Answer requests until unmounted or told to stop. */
-static int serve(struct fuse_session *se)
+/* Run the loop of libfuse's threads; libfuse before 3.12 starts as many as there
+ * are requests at a time. */
+static int loop(struct fuse_session *se, unsigned threads)
 {
-	const unsigned width = parallel_width();
-	const unsigned threads = width < THREADS_MIN ? THREADS_MIN : width;
+#if FUSE_USE_VERSION >= 312
 	struct fuse_loop_config *const config = fuse_loop_cfg_create();
 	int rc;
 
@@ -62,10 +63,27 @@ static int serve(struct fuse_session *se)
 	fuse_loop_cfg_set_max_threads(config, threads);
 	fuse_loop_cfg_set_idle_threads(config, threads);
 	fuse_loop_cfg_set_clone_fd(config, 0);
-	turn_short(); /* the threads of the loop inherit it */
 	rc = fuse_session_loop_mt(se, config);
 	fuse_loop_cfg_destroy(config);
-	/* A positive number is the signal that stopped it. */
+	return rc;
+#else
+	struct fuse_loop_config config = { .max_idle_threads = threads };
+
+	return fuse_session_loop_mt(se, &config);
+#endif
+}
+
+/* Answer requests until the unmount or a signal. */
+static int serve(struct fuse_session *se)
+{
+	const unsigned width = parallel_width();
+	const unsigned threads = width < THREADS_MIN ? THREADS_MIN : width;
+	int rc = notify_ready();
+
+	if (rc)
+		log_warning("NOTIFY_SOCKET: %s", strerror(-rc));
+	rc = loop(se, threads);
+	/* A positive result is the number of the signal. */
 	return rc > 0 ? 0 : rc;
 }
 
@@ -78,19 +96,23 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se,
 		return 1;
 	if (fuse_session_mount(se, o->mountpoint))
 		goto out_signals;
-	if (kernel_extend(se))
-		log_warning("shared mappings of files will not work");
 	passthrough_init(server->passthrough, se);
 	if (fuse_daemonize(o->foreground))
 		goto out_mount;
 	if (!o->foreground)
 		log_to_syslog();
-	report_start(server->stats);
-	if (o->index.path)
-		keeper_start(server->tree);
-	rc = serve(se) ? 1 : 0;
-	keeper_stop();
-	report_stop();
+	stats_log_start(server->stats);
+	if (o->tree.index.path)
+		autosave_start(server->tree);
+	pack_start_ahead(parallel_width());
+	rc = fuse_caps_patch_init(se);
+	if (rc)
+		log_error("cannot initialise the FUSE session: %s",
+			  strerror(-rc));
+	rc = rc || serve(se) ? 1 : 0;
+	pack_stop_ahead();
+	autosave_stop();
+	stats_log_stop();
 	backing_stop(server->backing);
 	ops_close_all(server);
 	passthrough_done(server->passthrough);
@@ -115,16 +137,16 @@ static int serve_tree(const struct options *o, struct fuse_args *args,
 	if (!se)
 		return 1;
 	server.backing = backing_new(&o->backing, tree, &passthrough, stats);
-	server.small = small_new(se, stats);
-	if (server.backing && server.small)
+	server.prefill = prefill_new(se, stats);
+	if (server.backing && server.prefill)
 		rc = mount_and_serve(o, se, &server);
-	small_free(server.small);
+	prefill_free(server.prefill);
 	backing_free(server.backing);
 	fuse_session_destroy(se);
 	return rc;
 }
 
-static int run(const struct options *o, struct fuse_args *args)
+static int main_run(const struct options *o, struct fuse_args *args)
 {
 	static struct stats stats;
 	struct errmsg err = { "" };
@@ -132,8 +154,8 @@ static int run(const struct options *o, struct fuse_args *args)
 	int rc = 0;
 
 	raise_file_limit();
-	busguard_install();
-	if (tree_open(o, &stats, &tree, &err)) {
+	sigbus_install();
+	if (tree_open(&o->tree, &stats, &tree, &err)) {
 		fprintf(stderr, "ucfs: %s\n", err.text);
 		return 1;
 	}
@@ -157,7 +179,7 @@ int main(int argc, char **argv)
 			printf("ucfs %s (libfuse %s)\n", PACKAGE_VERSION,
 			       fuse_pkgversion());
 		else
-			rc = run(&o, &args);
+			rc = main_run(&o, &args);
 	}
 	fuse_opt_free_args(&args);
 	options_done(&o);

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Command lines.  Three callers have to be understood:
+ * Command lines.  There are three kinds of callers:
  *
- *   people		ucfs SOURCE MOUNTPOINT [-o options] [-f] [-d]
+ *   users		ucfs SOURCE MOUNTPOINT [-o options] [-f] [-d]
  *   mount.fuse3	ucfs SOURCE MOUNTPOINT -o options   (mount -t fuse.ucfs)
  *   mount(8)		mount.ucfs SOURCE MOUNTPOINT [-sfnv] [-N ns] [-t type]
  *			-o options			    (mount -t ucfs, fstab)
  *
- * mount(8) hands over every word of an fstab line; those that only concern
- * itself or systemd are dropped here.
+ * mount(8) passes every option of an fstab line; those that concern only itself
+ * or systemd are dropped here.
  */
 #include "fs/options.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fuse_lowlevel.h>
 #include <limits.h>
@@ -26,23 +27,25 @@
 
 enum key {
 	KEY_IGNORE,
-	KEY_RW,
 	KEY_HELP,
 	KEY_VERSION,
 	KEY_FOREGROUND,
 	KEY_DEBUG,
 	KEY_CRC,
-	KEY_DIALECT,
+	KEY_STAGE,
 	KEY_HF_DTYPE,
 	KEY_HF_SHARD_SIZE,
 	KEY_UID,
+	KEY_ALLOW_OTHER,
+	KEY_FOLLOW_LINKS,
 	KEY_GID,
-	KEY_STREAM,
-	KEY_ASSEMBLE,
+	KEY_NO_CACHE,
+	KEY_CACHE_SIZE,
 	KEY_IO_URING,
 	KEY_INDEX,
-	KEY_NOINDEX,
 	KEY_VIEW,
+	KEY_RANKS,
+	KEY_REPLACE,
 };
 
 static const struct fuse_opt table[] = {
@@ -54,24 +57,27 @@ static const struct fuse_opt table[] = {
 	FUSE_OPT_KEY("-d", KEY_DEBUG),
 	FUSE_OPT_KEY("debug", KEY_DEBUG),
 	FUSE_OPT_KEY("crc=%s", KEY_CRC),
-	FUSE_OPT_KEY("dialect=%s", KEY_DIALECT),
+	FUSE_OPT_KEY("stage=%s", KEY_STAGE),
 	FUSE_OPT_KEY("hf_dtype=%s", KEY_HF_DTYPE),
 	FUSE_OPT_KEY("hf_shard_size=%s", KEY_HF_SHARD_SIZE),
 	FUSE_OPT_KEY("uid=%s", KEY_UID),
+	FUSE_OPT_KEY("allow_other", KEY_ALLOW_OTHER),
+	FUSE_OPT_KEY("follow_links", KEY_FOLLOW_LINKS),
 	FUSE_OPT_KEY("gid=%s", KEY_GID),
-	/* The converter's flags: a mount does always what they ask for. */
+	/* Flags of the converter, which a mount always implies. */
 	FUSE_OPT_KEY("no_strict", KEY_IGNORE),
 	FUSE_OPT_KEY("inject_missing_state", KEY_IGNORE),
-	FUSE_OPT_KEY("stream", KEY_STREAM),
-	FUSE_OPT_KEY("assemble=%s", KEY_ASSEMBLE),
+	FUSE_OPT_KEY("no_cache", KEY_NO_CACHE),
+	FUSE_OPT_KEY("cache_size=%s", KEY_CACHE_SIZE),
 	FUSE_OPT_KEY("io_uring", KEY_IO_URING),
 	FUSE_OPT_KEY("index=%s", KEY_INDEX),
-	FUSE_OPT_KEY("noindex", KEY_NOINDEX),
 	FUSE_OPT_KEY("view=%s", KEY_VIEW),
-	/* The mount is read-only whatever is asked for. */
-	FUSE_OPT_KEY("rw", KEY_RW),
-	FUSE_OPT_KEY("ro", KEY_RW),
-	/* For mount(8), its callers and systemd. */
+	FUSE_OPT_KEY("ranks=%s", KEY_RANKS),
+	FUSE_OPT_KEY("replace", KEY_REPLACE),
+	/* The mount is always read-only. */
+	FUSE_OPT_KEY("rw", KEY_IGNORE),
+	FUSE_OPT_KEY("ro", KEY_IGNORE),
+	/* Options of mount(8), its callers and systemd. */
 	FUSE_OPT_KEY("defaults", KEY_IGNORE),
 	FUSE_OPT_KEY("auto", KEY_IGNORE),
 	FUSE_OPT_KEY("noauto", KEY_IGNORE),
@@ -84,7 +90,7 @@ static const struct fuse_opt table[] = {
 	FUSE_OPT_KEY("nofail", KEY_IGNORE),
 	FUSE_OPT_KEY("_netdev", KEY_IGNORE),
 	FUSE_OPT_KEY("comment=", KEY_IGNORE),
-	/* Words of mount(8) that libfuse does not know. */
+	/* Options of mount(8) that libfuse rejects. */
 	FUSE_OPT_KEY("relatime", KEY_IGNORE),
 	FUSE_OPT_KEY("norelatime", KEY_IGNORE),
 	FUSE_OPT_KEY("strictatime", KEY_IGNORE),
@@ -103,104 +109,71 @@ void options_print_help(void)
 	printf("usage: ucfs SOURCE MOUNTPOINT [options]\n"
 	       "\n"
 	       "Show a DeepSpeed ZeRO checkpoint as a universal checkpoint.\n"
-	       "SOURCE is a run directory or the directory of one tag.\n"
+	       "SOURCE is a run directory or a tag directory.\n"
 	       "\n"
 	       "    -f                stay in the foreground, log to stderr\n"
-	       "    -d                the same, and log every request\n"
+	       "    -d                like -f, and log every request\n"
 	       "    -V, --version     print the version\n"
-	       "    -h, --help        print this\n"
+	       "    -h, --help        print this help\n"
 	       "    -o OPT[,OPT...]   mount options:\n"
 	       "        crc=exact|zero    checksums in .pt files: computed\n"
-	       "                          (default), or zero as torch can\n"
-	       "        dialect=own|any   a tree that loads into the stage it\n"
+	       "                          (default), or zero, which torch accepts\n"
+	       "        stage=native|any  a tree that loads into the ZeRO stage it\n"
 	       "                          was saved with (default), or into any\n"
-	       "        hf_dtype=TYPE     type of the weights in *_hf: fp32 (default),\n"
-	       "                          bf16 or fp16\n"
-	       "        hf_shard_size=SIZE  the most that a file of weights may have,\n"
-	       "                          as 500MB or 5GB (default)\n"
-	       "        uid=N, gid=N      owner of all files (default: of the\n"
-	       "                          run's own files their owner, of views\n"
-	       "                          the owner of SOURCE)\n"
-	       "        assemble=SIZE     memory for large files, as 512M or 2G\n"
-	       "                          (default: 1/16 of all, at most 1G)\n"
-	       "        stream            no memory: large files as small ones\n"
-	       "        io_uring          requests by io_uring, if it can be had\n"
-	       "        index=FILE        where to keep for the next mount what\n"
-	       "                          shards told (default: below ~/.cache)\n"
-	       "        index=none        nowhere, as does noindex\n"
-	       "        view=KIND         of one tag: universal (default), hf or fp32\n"
-	       "        allow_other       let other users read the mount\n"
-	       "        allow_root        let root read it\n"
+	       "        hf_dtype=TYPE     type of the weights in *_hf views: fp32\n"
+	       "                          (default), bf16 or fp16\n"
+	       "        hf_shard_size=SIZE  largest file of weights, for example\n"
+	       "                          500MB (default: 5GB)\n"
+	       "        uid=N, gid=N      owner and group of all files (default: those\n"
+	       "                          of the run's files and of SOURCE)\n"
+	       "        cache_size=SIZE   memory to assemble large files in, for\n"
+	       "                          example 512M or 2G (default: 1/16 of the\n"
+	       "                          machine's memory, at most 1G)\n"
+	       "        no_cache          read large files from the shards each time\n"
+	       "        io_uring          use io_uring for requests, if available\n"
+	       "        index=FILE        save what is parsed from the shards for the\n"
+	       "                          next mount in FILE (default: below ~/.cache)\n"
+	       "        index=none        use no index\n"
+	       "        view=KIND         view of a tag directory: universal (default),\n"
+	       "                          hf, fp32, or zero with ranks=N\n"
+	       "        ranks=N[,N]...    list views *_dpN: tags as N data-parallel\n"
+	       "                          ranks would have saved them; N_zS: with\n"
+	       "                          ZeRO stage S\n"
+	       "        replace           show these views instead of the tags; needs\n"
+	       "                          ranks=N, with one N\n"
+	       "        allow_other       let other users read what they may read of\n"
+	       "                          the source\n"
+	       "        follow_links      with allow_other: also follow symbolic links\n"
+	       "                          that lead out of the source\n"
+	       "        allow_root        let root read the mount\n"
 	       "        auto_unmount      unmount when the server dies\n"
-	       "        ro                what it always is\n"
+	       "        ro                accepted: the mount is always read-only\n"
 	       "\n"
 	       "To unmount: fusermount3 -u MOUNTPOINT, or umount.\n");
 }
 
-/* `arg` is the whole option. */
-static int bad_value(const char *arg, const char *why)
+/* Print what is wrong with an option, and return -1. */
+static int bad_option(const char *arg, const char *why)
 {
 	fprintf(stderr, "ucfs: %s: %s\n", arg, why);
 	return -1;
 }
 
-static int parse_id(const char *arg, unsigned *out)
+static bool parse_id(const char *text, unsigned *out)
 {
-	const char *const text = strchr(arg, '=') + 1;
 	char *end;
 	unsigned long v;
 
 	errno = 0;
 	v = strtoul(text, &end, 10);
-	if (errno || end == text || *end || v >= UINT32_MAX || *text == '-')
-		return bad_value(arg, "not a number");
 	*out = (unsigned)v;
-	return 0;
+	return !errno && end != text && !*end && v < UINT32_MAX && *text != '-';
 }
 
-static int parse_crc(struct options *o, const char *arg)
-{
-	const char *const text = strchr(arg, '=') + 1;
-
-	o->plan.crc_zero = strcmp(text, "zero") == 0;
-	if (o->plan.crc_zero || strcmp(text, "exact") == 0)
-		return 0;
-	return bad_value(arg, "must be exact or zero");
-}
-
-static int parse_dialect(struct options *o, const char *arg)
-{
-	const char *const text = strchr(arg, '=') + 1;
-
-	o->plan.any_stage = strcmp(text, "any") == 0;
-	if (o->plan.any_stage || strcmp(text, "own") == 0)
-		return 0;
-	return bad_value(arg, "must be own or any");
-}
-
-static int parse_hf_dtype(struct options *o, const char *arg)
-{
-	const char *const text = strchr(arg, '=') + 1;
-
-	if (hffile_parse_dtype(text, &o->plan.dtype))
-		return 0;
-	return bad_value(arg, "must be fp32, bf16 or fp16");
-}
-
-static int parse_hf_shard_size(struct options *o, const char *arg)
-{
-	const char *const text = strchr(arg, '=') + 1;
-
-	if (hfsplit_parse_size(text, &o->plan.shard_size))
-		return 0;
-	return bad_value(arg, "not a size in KB, MB, GB or TB");
-}
-
-/* A number of bytes, as 512M or 2G. */
-static int parse_assemble(struct options *o, const char *arg)
+/* A number of bytes, such as 512M or 2G. */
+static bool parse_bytes(const char *text, uint64_t *out)
 {
 	static const char units[] = "KMGT";
-	const char *const text = strchr(arg, '=') + 1;
 	const char *unit;
 	unsigned long long v;
 	unsigned shift = 0;
@@ -214,90 +187,153 @@ static int parse_assemble(struct options *o, const char *arg)
 	}
 	if (errno || end == text || *end || *text == '-' || v == 0 ||
 	    v > UINT64_MAX >> shift)
-		return bad_value(arg, "not a size");
-	o->backing.bound = (uint64_t)v << shift;
-	return 0;
+		return false;
+	*out = (uint64_t)v << shift;
+	return true;
 }
 
-static int parse_index(struct options *o, const char *arg)
+/* One of two words: false for the first, true for the second. */
+static bool parse_choice(const char *text, const char *first,
+			 const char *second, bool *out)
 {
-	const char *const text = strchr(arg, '=') + 1;
+	*out = strcmp(text, second) == 0;
+	return *out || strcmp(text, first) == 0;
+}
+
+static bool parse_index(const char *text, struct options *o)
+{
 	char cwd[PATH_MAX];
 
-	free(o->index.path);
-	o->index.path = NULL;
+	free(o->tree.index.path);
+	o->tree.index.path = NULL;
 	o->no_index = strcmp(text, "none") == 0;
 	if (o->no_index)
-		return 0;
-	/* The server's directory is another one later. */
+		return true;
+	/* The server changes its working directory later. */
 	if (*text == '/')
-		o->index.path = strdup(text);
+		o->tree.index.path = strdup(text);
 	else if (!*text || !getcwd(cwd, sizeof(cwd)) ||
-		 asprintf(&o->index.path, "%s/%s", cwd, text) < 0)
-		o->index.path = NULL;
-	if (o->index.path)
-		return 0;
-	return bad_value(arg, "not a file's name");
+		 asprintf(&o->tree.index.path, "%s/%s", cwd, text) < 0)
+		o->tree.index.path = NULL;
+	return o->tree.index.path;
 }
 
-static int parse_view(struct options *o, const char *arg)
+/* Parse one number of ranks.  Returns NULL, or what is wrong with it. */
+static const char *parse_ranks(const char *text, struct tree_options *t)
 {
-	const char *const text = strchr(arg, '=') + 1;
-
-	if (plan_parse_kind(text, &o->plan.kind))
-		return 0;
-	return bad_value(arg, "must be universal, hf or fp32");
+	if (t->nrecut == TREE_RECUT_MAX)
+		return "too many numbers of ranks";
+	if (!view_type_parse_ranks(text, &t->recut[t->nrecut]))
+		return "not a number of ranks (1 to 4096)";
+	t->nrecut++;
+	return NULL;
 }
 
-static int take_operand(struct options *o, const char *arg)
+/* Parse the value of an option.  Returns NULL, or what is wrong with it. */
+static const char *parse_value(struct options *o, int key, const char *text)
 {
-	if (!o->source) {
-		o->source = strdup(arg);
-		return o->source ? 0 : -1;
+	struct plan_options *const plan = &o->tree.plan;
+
+	switch (key) {
+	case KEY_CRC:
+		return parse_choice(text, "exact", "zero", &plan->crc_zero)
+			       ? NULL
+			       : "must be exact or zero";
+	case KEY_STAGE:
+		return parse_choice(text, "native", "any", &plan->any_stage)
+			       ? NULL
+			       : "must be native or any";
+	case KEY_HF_DTYPE:
+		return weights_file_parse_dtype(text, &plan->dtype)
+			       ? NULL
+			       : "must be fp32, bf16 or fp16";
+	case KEY_HF_SHARD_SIZE:
+		return weights_split_parse_size(text, &plan->shard_size)
+			       ? NULL
+			       : "not a size in KB, MB, GB or TB";
+	case KEY_UID:
+		o->tree.has_uid = true;
+		return parse_id(text, &o->tree.uid) ? NULL : "not a number";
+	case KEY_GID:
+		o->tree.has_gid = true;
+		return parse_id(text, &o->tree.gid) ? NULL : "not a number";
+	case KEY_CACHE_SIZE:
+		return parse_bytes(text, &o->backing.cache_size) ? NULL
+								 : "not a size";
+	case KEY_INDEX:
+		return parse_index(text, o) ? NULL : "not a file name";
+	case KEY_VIEW:
+		return plan_parse_kind(text, &plan->kind)
+			       ? NULL
+			       : "must be universal, hf, fp32 or zero";
+	case KEY_RANKS:
+		return parse_ranks(text, &o->tree);
 	}
-	if (!o->mountpoint) {
-		o->mountpoint = strdup(arg);
-		return o->mountpoint ? 0 : -1;
-	}
-	fprintf(stderr, "ucfs: too many arguments: %s\n", arg);
-	return -1;
+	assert(!"an option with a value");
+	return "unknown option";
 }
 
-/* fuse_opt callback: 1 keeps the argument for libfuse, 0 drops it. */
-static int take(void *data, const char *arg, int key, struct fuse_args *args)
+static int options_take_operand(struct options *o, const char *arg)
+{
+	char **const operand =
+		!o->tree.source ? &o->tree.source : &o->mountpoint;
+
+	if (*operand) {
+		fprintf(stderr, "ucfs: too many arguments: %s\n", arg);
+		return -1;
+	}
+	*operand = strdup(arg);
+	return *operand ? 0 : -1;
+}
+
+/* fuse_opt callback: 1 keeps the argument for libfuse, 0 drops it, and -1 reports
+ * an error. */
+static int options_take(void *data, const char *arg, int key,
+			struct fuse_args *args)
 {
 	struct options *const o = data;
+	const char *wrong;
 
 	(void)args;
 	switch (key) {
-	case FUSE_OPT_KEY_NONOPT: return take_operand(o, arg);
+	case FUSE_OPT_KEY_NONOPT:
+		return options_take_operand(o, arg);
+	case FUSE_OPT_KEY_OPT:
+		/* The rest of ranks=N,N: libfuse splits options at commas. */
+		if (o->tree.nrecut && arg[0] >= '0' && arg[0] <= '9')
+			break;
+		/* Drop options of other readers of fstab, such as
+		 * x-systemd.automount. */
+		return strncmp(arg, "x-", 2) != 0 && strncmp(arg, "X-", 2) != 0;
+	case KEY_IGNORE:
+		return 0;
 	case KEY_HELP: o->help = true; return 0;
 	case KEY_VERSION: o->version = true; return 0;
 	case KEY_FOREGROUND: o->foreground = true; return 0;
 	case KEY_DEBUG: o->debug = o->foreground = true; return 1;
-	case KEY_CRC: return parse_crc(o, arg);
-	case KEY_DIALECT: return parse_dialect(o, arg);
-	case KEY_HF_DTYPE:
-		return parse_hf_dtype(o, arg);
-	case KEY_HF_SHARD_SIZE:
-		return parse_hf_shard_size(o, arg);
-	case KEY_UID: o->has_uid = true; return parse_id(arg, &o->uid);
-	case KEY_GID: o->has_gid = true; return parse_id(arg, &o->gid);
-	case KEY_STREAM: o->backing.stream = true; return 0;
-	case KEY_ASSEMBLE: return parse_assemble(o, arg);
-	case KEY_IO_URING: return kernel_knows_rings();
-	case KEY_INDEX: return parse_index(o, arg);
-	case KEY_NOINDEX: return parse_index(o, "index=none");
-	case KEY_VIEW: return parse_view(o, arg);
-	case KEY_RW:
-	case KEY_IGNORE: return 0;
+	case KEY_ALLOW_OTHER:
+		o->tree.shared = true;
+		return 1;
+	case KEY_FOLLOW_LINKS:
+		o->tree.follow_links = true;
+		return 0;
+	case KEY_NO_CACHE:
+		o->backing.no_cache = true;
+		return 0;
+	case KEY_REPLACE:
+		o->tree.replace = true;
+		return 0;
+	case KEY_IO_URING:
+		return fuse_caps_has_io_uring();
 	}
-	/* Comments of fstab's other readers: x-systemd.automount and such. */
-	return strncmp(arg, "x-", 2) != 0 && strncmp(arg, "X-", 2) != 0;
+	wrong = key == FUSE_OPT_KEY_OPT
+			? parse_ranks(arg, &o->tree)
+			: parse_value(o, key, strchr(arg, '=') + 1);
+	return wrong ? bad_option(arg, wrong) : 0;
 }
 
-/* Drop the flags with which mount(8) calls a helper; they mean other things
- * than ours. */
+/* Drop the flags with which mount(8) calls a helper; they differ in meaning from
+ * those of ucfs. */
 static void drop_helper_flags(struct options *o, int *argc, char **argv)
 {
 	int kept = 1;
@@ -320,6 +356,23 @@ static void drop_helper_flags(struct options *o, int *argc, char **argv)
 	*argc = kept;
 }
 
+/* Check the options about re-cut views together. */
+static int check_ranks(struct options *o)
+{
+	struct tree_options *const t = &o->tree;
+	const bool zero = t->plan.kind == PLAN_RESHARD;
+
+	if (zero && t->nrecut != 1)
+		return bad_option("view=zero", "needs ranks=N, with one N");
+	if (t->replace && t->nrecut != 1)
+		return bad_option("replace", "needs ranks=N, with one N");
+	if (zero) {
+		t->plan.ranks = t->recut[0].ranks;
+		t->plan.stage = t->recut[0].stage;
+	}
+	return 0;
+}
+
 static char *absolute(char **path, const char *what)
 {
 	char *const full = realpath(*path, NULL);
@@ -332,26 +385,26 @@ static char *absolute(char **path, const char *what)
 	return full;
 }
 
-/* A server that lists its own mount point would wait for itself. */
+/* A server that lists its own mount point deadlocks. */
 static int check_nesting(const struct options *o)
 {
-	const size_t n = strlen(o->source);
+	const size_t n = strlen(o->tree.source);
 
-	if (strncmp(o->mountpoint, o->source, n) != 0 ||
+	if (strncmp(o->mountpoint, o->tree.source, n) != 0 ||
 	    (o->mountpoint[n] != '/' && o->mountpoint[n] != '\0'))
 		return 0;
-	fprintf(stderr, "ucfs: mount point %s lies within the source %s\n",
-		o->mountpoint, o->source);
+	fprintf(stderr, "ucfs: mount point %s is inside the source %s\n",
+		o->mountpoint, o->tree.source);
 	return -1;
 }
 
-/* What the kernel shall know of us; commas would end an option early. */
+/* Options for the kernel.  The name is escaped, since a comma ends an option. */
 static int add_mount_options(const struct options *o, struct fuse_args *args)
 {
 	char *fsname = NULL, *option = NULL;
 	int rc;
 
-	if (asprintf(&fsname, "fsname=%s", o->source) < 0)
+	if (asprintf(&fsname, "fsname=%s", o->tree.source) < 0)
 		return -1;
 	rc = fuse_opt_add_opt(&option, "ro,default_permissions,subtype=ucfs");
 	if (!rc)
@@ -371,30 +424,32 @@ int options_parse(struct options *o, int argc, char **argv,
 	const char *const slash = strrchr(argv[0], '/');
 	const char *const name = slash ? slash + 1 : argv[0];
 
-	*o = (struct options){ .plan.hugging_face = true };
+	*o = (struct options){ .tree.plan.hugging_face = true };
 	if (strcmp(name, "mount.ucfs") == 0)
 		drop_helper_flags(o, &argc, argv);
 	*fuse_args = (struct fuse_args)FUSE_ARGS_INIT(argc, argv);
-	if (fuse_opt_parse(fuse_args, o, table, take) < 0)
+	if (fuse_opt_parse(fuse_args, o, table, options_take) < 0)
 		return -1;
 	if (o->help || o->version)
 		return 0;
-	if (!o->source || !o->mountpoint) {
+	if (!o->tree.source || !o->mountpoint) {
 		fprintf(stderr, "ucfs: usage: ucfs SOURCE MOUNTPOINT"
 				" [options]; see ucfs --help\n");
 		return -1;
 	}
-	if (!absolute(&o->source, "source") ||
+	if (check_ranks(o))
+		return -1;
+	if (!absolute(&o->tree.source, "source") ||
 	    !absolute(&o->mountpoint, "mount point"))
 		return -1;
-	if (!o->index.path && !o->no_index)
-		o->index = indexfile_default(o->source);
+	if (!o->tree.index.path && !o->no_index)
+		o->tree.index = indexfile_default(o->tree.source);
 	return check_nesting(o) ? -1 : add_mount_options(o, fuse_args);
 }
 
 void options_done(struct options *o)
 {
-	free(o->source);
+	free(o->tree.source);
 	free(o->mountpoint);
-	free(o->index.path);
+	free(o->tree.index.path);
 }

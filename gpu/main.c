@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* uctrain: all ranks read the same command line; rank 0 speaks for them. */
+/* uctrain: every rank parses the same command line; rank 0 prints the
+ * messages. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -11,7 +12,7 @@
 
 enum { EXIT_USAGE = 2 };
 
-static int run(struct comm *comm, int argc, char **argv)
+static int main_run(struct comm *comm, int argc, char **argv)
 {
 	struct config c;
 	struct errmsg err = { "" };
@@ -40,7 +41,7 @@ int main(int argc, char **argv)
 		return EXIT_FAILURE;
 	}
 	stop_on_signals();
-	status = run(&comm, argc, argv);
+	status = main_run(&comm, argc, argv);
 	comm_done(&comm);
 	return status;
 }

@@ -1,7 +1,8 @@
 # UCFS_CUDA
 # --with-cuda[=DIR] looks for nvcc in DIR/bin, PATH and the usual place;
 # without the option CUDA is used when all of it is found.  Sets NVCC,
-# NVCC_FLAGS, CUDA_CFLAGS, CUDA_LIBS and have_cuda (text for the summary).
+# NVCC_FLAGS, CUDA_CFLAGS, CUDA_LIBS, CUDA_DIRS (where to load libraries from if
+# the dynamic linker does not know) and have_cuda (text for the summary).
 AC_DEFUN([UCFS_CUDA],
 [AC_ARG_WITH([cuda],
    [AS_HELP_STRING([--with-cuda@<:@=DIR@:>@],
@@ -21,6 +22,7 @@ AS_CASE([$with_cuda], [no|check], [],
      [AC_MSG_ERROR([--with-cuda was given, but CUDA cannot be used: $have_cuda])])])
 AC_SUBST([CUDA_CFLAGS])
 AC_SUBST([CUDA_LIBS])
+AC_SUBST([CUDA_DIRS])
 AC_SUBST([NVCC_FLAGS])
 AS_CASE([$have_cuda], [no*], [ucfs_use_cuda=no], [ucfs_use_cuda=yes])
 AM_CONDITIONAL([HAVE_CUDA], [test "x$ucfs_use_cuda" = xyes])])
@@ -46,16 +48,18 @@ AC_DEFUN([_UCFS_CUDA_LIBRARIES],
 ucfs_cuda_libdir=
 for ucfs_dir in lib64 lib targets/x86_64-linux/lib; do
   AS_IF([test -z "$ucfs_cuda_libdir" &&
-         test -e "$ucfs_cuda_top/$ucfs_dir/libcudart.so"],
+         test -e "$ucfs_cuda_top/$ucfs_dir/libcudart_static.a"],
     [ucfs_cuda_libdir=`cd "$ucfs_cuda_top/$ucfs_dir" && pwd -P`])
 done
+# The runtime is linked in, so that the program starts where there is no CUDA;
+# libraries beside it are loaded, see gpu/nvidia/dynlib.c.
 CUDA_CFLAGS="-isystem $ucfs_cuda_top/include"
-CUDA_LIBS="-L$ucfs_cuda_libdir -Wl,-rpath,$ucfs_cuda_libdir -Wl,--as-needed -lcudart -Wl,--no-as-needed -ldl"
+CUDA_DIRS=$ucfs_cuda_libdir
+CUDA_LIBS="-L$ucfs_cuda_libdir -lcudart_static -ldl -lrt"
 ucfs_save_CPPFLAGS=$CPPFLAGS
 ucfs_save_LIBS=$LIBS
 CPPFLAGS="$CPPFLAGS $CUDA_CFLAGS"
 LIBS="$CUDA_LIBS $LIBS"
-# cublasLt is loaded when it is needed, see gpu/nvidia/cublaslt.c.
 AC_MSG_CHECKING([whether cudart and cublasLt can be used])
 AC_LINK_IFELSE(
   [AC_LANG_PROGRAM([[#include <cuda_runtime_api.h>

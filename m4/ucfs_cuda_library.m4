@@ -13,18 +13,18 @@ AC_DEFUN([UCFS_CUDA_LIBRARY],
 have_$1="no ($5)"
 AS_IF([test "x$with_$1" != xno && test "x$ucfs_use_cuda" = xyes],
   [ucfs_library_cflags=
-   ucfs_library_libs=
+   ucfs_library_dir=
    AS_CASE([$with_$1], [yes|check], [],
      [AS_IF([test ! -e "$with_$1/include/$3"],
         [AC_MSG_ERROR([--with-$1: there is no $with_$1/include/$3])])
       ucfs_library_cflags="-isystem $with_$1/include"
-      ucfs_library_libs="-Wl,-rpath,$with_$1/lib"])
+      ucfs_library_dir=":$with_$1/lib"])
    ucfs_save_CPPFLAGS=$CPPFLAGS
    CPPFLAGS="$CPPFLAGS $ucfs_library_cflags $CUDA_CFLAGS"
    AC_CHECK_DECL([$2],
      [have_$1=$3
       CUDA_CFLAGS="$ucfs_library_cflags $CUDA_CFLAGS"
-      CUDA_LIBS="$ucfs_library_libs $CUDA_LIBS"], [],
+      CUDA_DIRS="$CUDA_DIRS$ucfs_library_dir"], [],
      [[#include <$3>]])
    CPPFLAGS=$ucfs_save_CPPFLAGS])
 AS_CASE([$have_$1], [no*],

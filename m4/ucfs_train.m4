@@ -4,32 +4,36 @@
 # Sets have_train and have_uring (text for the summary).
 AC_DEFUN([UCFS_TRAIN],
 [AC_ARG_WITH([train],
-   [AS_HELP_STRING([--with-train],
-      [build the training runtime @<:@default=if MPI and oneDNN are found@:>@])],
+   [AS_HELP_STRING([--without-train],
+      [leave out the trainer, uctrain, and with it MPI and oneDNN
+       @<:@default=build it if both are found@:>@])],
    [], [with_train=check])
 
 have_train=no
 AS_IF([test "x$with_train" != xno],
   [ucfs_optional_missing=
-   UCFS_OPTIONAL([MPI], [ompi-c], [libopenmpi-dev])
+   UCFS_OPTIONAL([MPI], [ompi-c], [4.0], [libopenmpi-dev])
    # Debian's has no pkg-config file.
    have_DNNL=no
    AC_CHECK_HEADER([oneapi/dnnl/dnnl.h],
      [AC_CHECK_LIB([dnnl], [dnnl_sgemm], [have_DNNL=yes])])
    AS_IF([test "x$have_DNNL" = xyes],
      [AC_SUBST([DNNL_LIBS], [-ldnnl])],
-     [ucfs_optional_missing="$ucfs_optional_missing libdnnl-dev"])
+     [ucfs_optional_missing="${ucfs_optional_missing:+$ucfs_optional_missing, }libdnnl-dev (oneDNN >= 2.0)"])
    AC_OPENMP
    AS_IF([test "x$have_MPI$have_DNNL" = xyesyes],
      [have_train="Open MPI $version_MPI, oneDNN"],
      [test "x$with_train" != xcheck],
-     [AC_MSG_ERROR([--with-train was given; it needs$ucfs_optional_missing])],
-     [have_train="no (install$ucfs_optional_missing)"])])
-UCFS_OPTIONAL([URING], [liburing], [liburing-dev])
-AS_IF([test "x$have_URING" = xyes],
-  [URING_CFLAGS="$URING_CFLAGS -DHAVE_LIBURING"
-   have_uring="liburing $version_URING"],
-  [have_uring="no (threads read; install liburing-dev)"])
+     [AC_MSG_ERROR([--with-train was given; it needs $ucfs_optional_missing])],
+     [have_train="no (missing $ucfs_optional_missing)"])])
+have_uring=no
+AS_CASE([$have_train], [no*], [],
+  [ucfs_optional_missing=
+   UCFS_OPTIONAL([URING], [liburing], [0.7], [liburing-dev])
+   AS_IF([test "x$have_URING" = xyes],
+     [URING_CFLAGS="$URING_CFLAGS -DHAVE_LIBURING"
+      have_uring="liburing $version_URING"],
+     [have_uring="no (threads read; missing $ucfs_optional_missing)"])])
 AS_CASE([$have_train], [no*], [ucfs_build_train=no], [ucfs_build_train=yes])
 AM_CONDITIONAL([BUILD_TRAIN], [test "x$ucfs_build_train" = xyes])])
 
@@ -49,4 +53,14 @@ for ucfs_flag in -fno-math-errno -fno-trapping-math -ftree-vectorize \
     [AC_MSG_RESULT([no])])
   CFLAGS=$ucfs_save_CFLAGS
 done
+# clang says so of each loop that "omp simd" names and that it cannot turn into
+# vectors; gcc does not know the warning.
+AC_MSG_CHECKING([whether $CC warns of loops without vectors])
+ucfs_save_CFLAGS=$CFLAGS
+CFLAGS="$CFLAGS -Werror -Wpass-failed"
+AC_COMPILE_IFELSE([AC_LANG_PROGRAM()],
+  [AC_MSG_RESULT([yes])
+   VECTOR_CFLAGS="$VECTOR_CFLAGS -Wno-pass-failed"],
+  [AC_MSG_RESULT([no])])
+CFLAGS=$ucfs_save_CFLAGS
 AC_SUBST([VECTOR_CFLAGS])])

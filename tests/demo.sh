@@ -3,9 +3,9 @@
 #
 # usage: tests/demo.sh BUILDDIR
 #
-# Shows the programs at work on a small GPT-2 that DeepSpeed trained and saved
-# with ZeRO-3 on four ranks, and checks what they show.  Where there is no
-# FUSE, the tree is converted instead of mounted.
+# Show the programs at work on a small GPT-2 that DeepSpeed trained and saved with
+# ZeRO-3 on four ranks, and check the results.  Without FUSE, the tree is converted
+# instead of mounted.
 set -euo pipefail
 
 if [ $# -ne 1 ] || [ ! -x "$1/ucckpt" ]; then
@@ -29,7 +29,7 @@ trap 'exit 1' INT TERM HUP
 
 clean_up()
 {
-	# Only what is no mount any more is removed.
+	# Remove the directory only if nothing is mounted there.
 	if is_mounted && ! fusermount3 -u "$work/mnt"; then
 		fusermount3 -uz "$work/mnt" || return
 	fi
@@ -72,7 +72,7 @@ fail()
 	exit 1
 }
 
-# What can be shown of the tree in directory $1, mounted or converted.
+# Show the tree in directory $1, mounted or converted.
 show_tree()
 {
 	local tree=$1/${tag}_universal
@@ -94,7 +94,7 @@ show_tree()
 	check_digests "$tree"
 }
 
-# tests/good/README.md tells what the lines of a digests file say.
+# tests/good/README.md documents the digests file.
 check_digests()
 {
 	awk -v dir="$1" '$1 == "file" { print $4 "  " dir "/" $2 }' \
@@ -132,11 +132,28 @@ if can_mount; then
 	run ucckpt convert run "out/${tag}_universal"
 	run diff -r "mnt/${tag}_universal" "out/${tag}_universal"
 
+	step "The same ZeRO checkpoint, as if two ranks had saved it:"
+	run ls "mnt/${tag}_dp2"
+	run ucckpt diff run "mnt/${tag}_dp2"
+
 	step "Unmount:"
 	run fusermount3 -u mnt
 	if is_mounted; then
 		fail "still mounted"
 	fi
+
+	step "Pack the tag; its directory goes when all of the pack has been compared:"
+	run ucckpt pack --remove "run/$tag"
+	run ls run
+
+	step "The pack is mounted like the directory, and shows the same:"
+	run ucfs run mnt
+	run diff -r "mnt/${tag}_universal" "out/${tag}_universal"
+	run fusermount3 -u mnt
+
+	step "The directory, byte for byte as it was:"
+	run ucckpt unpack "run/$tag.ucpack"
+	run diff -r "$good/$case/$tag" "run/$tag"
 else
 	step "No FUSE here: /dev/fuse or fusermount3 is missing, or not for this user."
 	step "The same tree, converted to a disk instead of mounted:"
@@ -145,7 +162,7 @@ else
 	show_tree out
 fi
 
-# The story that the mount is for: train on four ranks, go on with two.
+# The purpose of the mount: train on four ranks, resume on two.
 train_and_resume()
 {
 	local shape=(--n_layer 2 --n_head 4 --n_embd 64 --vocab_size 512
@@ -154,7 +171,7 @@ train_and_resume()
 	local logs=(--log_dir "$work/logs" --checkpoint_dir) from
 	local tmp=$work
 
-	# What Open MPI wants to be told, as in the tests.
+	# Settings for Open MPI, as in the tests.
 	# shellcheck source=tests/cases/mpi.sh
 	. "$here/cases/mpi.sh"
 
@@ -190,7 +207,7 @@ train_and_resume()
 	fi
 }
 
-# The largest difference of the losses of runs $1 and $2.
+# The largest difference between the losses of runs $1 and $2.
 compare_losses()
 {
 	awk -F, '

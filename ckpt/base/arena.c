@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bump allocation in blocks that double up to 1 MiB, from little: each of
- * thousands of shards has an arena, with a few names in it.  The limit is what
- * keeps a hostile pickle from turning a few bytes of input into all of memory:
- * the parser gives its arena a bound in proportion to the file.
+ * Bump allocation in blocks that double from 512 bytes to 1 MiB: thousands of
+ * shards each have an arena with a few names.  The limit keeps a hostile pickle
+ * from turning few bytes of input into much memory; the parser sets it in
+ * proportion to the file.
  */
 #include "ckpt/base/arena.h"
 
+#include <assert.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +62,7 @@ void *arena_alloc(struct arena *a, size_t size)
 		if (!b)
 			return NULL;
 	}
+	assert(size <= b->size - b->used && b->used % ARENA_ALIGN == 0);
 	b->used += size;
 	return b->data + b->used - size;
 }

@@ -2,26 +2,17 @@
 /* Growing byte strings with one sticky failure flag. */
 #include "ckpt/base/bytebuf.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
+
 void bytebuf_reserve(struct bytebuf *b, size_t len)
 {
-	size_t cap = b->cap ? b->cap : 256;
-	uint8_t *data = NULL;
-
-	if (b->failed || len <= b->cap - b->len)
-		return;
-	while (cap - b->len < len && cap <= SIZE_MAX / 2)
-		cap *= 2;
-	if (cap - b->len >= len)
-		data = realloc(b->data, cap);
-	if (!data) {
-		b->failed = true;
-		return;
-	}
-	b->data = data;
-	b->cap = cap;
+	assert(b->len <= b->cap);
+	b->failed = b->failed || len > SIZE_MAX - b->len ||
+		    !array_reserve(&b->data, &b->cap, b->len + len, 1);
 }
 
 static uint8_t *extend(struct bytebuf *b, size_t len)

@@ -7,9 +7,9 @@
 #include <stdint.h>
 
 /*
- * A growing byte string for what we emit (pickles, zip records).  Zero
- * initialised it is empty and valid.  When memory runs out `failed` is set
- * and later additions do nothing, so a writer checks once, at its end.
+ * A growing byte string for output (pickles, zip records).  Zero initialised it is
+ * empty and valid.  When memory runs out `failed` is set and later additions do
+ * nothing, so a writer checks once, at its end.
  */
 struct bytebuf {
 	uint8_t *data;
@@ -18,7 +18,7 @@ struct bytebuf {
 	bool failed;
 };
 
-/* Have room for `len` more bytes, so that adding them moves nothing. */
+/* Reserve room for `len` more bytes, so that adding them does not move `data`. */
 void bytebuf_reserve(struct bytebuf *b, size_t len);
 
 void bytebuf_add(struct bytebuf *b, const void *p, size_t len);

@@ -11,8 +11,8 @@ struct span {
 	size_t len;
 };
 
-/* Little-endian fields at `p`, of any alignment; the caller has checked that
- * they are there. */
+/* Little-endian fields at `p`, of any alignment.  The caller must have checked the
+ * bounds. */
 static inline uint16_t get_le16(const uint8_t *p)
 {
 	return (uint16_t)(p[0] | p[1] << 8);

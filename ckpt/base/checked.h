@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Arithmetic on numbers that a file chose: false when the result does not
- * fit, and then `*out` is untouched. */
+/* Arithmetic on numbers from a file.  False, with `*out` untouched, on
+ * overflow. */
 static inline bool checked_add(uint64_t a, uint64_t b, uint64_t *out)
 {
 	uint64_t sum;

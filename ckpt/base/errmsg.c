@@ -1,25 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Error texts.  A message ends up on a terminal or in a log, and parts of it
- * (parameter names, pickle globals) are chosen by whoever wrote the file, so
- * control characters are neutralised here, in the only place that formats.
+ * Error texts.  A message is printed on terminals and into JSON, and parts of it
+ * (parameter names, pickle globals) come from files that may be hostile.  All
+ * messages are formatted here, so this is where they are cleaned.
  */
 #include "ckpt/base/errmsg.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "ckpt/base/utf8.h"
+
 int errmsg_set(struct errmsg *err, int rc, const char *fmt, ...)
 {
+	char text[ERRMSG_MAX];
 	va_list ap;
 
 	if (!err)
 		return rc;
 	va_start(ap, fmt);
-	vsnprintf(err->text, sizeof(err->text), fmt, ap);
+	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	for (char *p = err->text; *p; p++)
-		if ((unsigned char)*p < 0x20 || *p == 0x7f)
-			*p = '?';
+	utf8_clean(err->text, sizeof(err->text), text);
 	return rc;
+}
+
+int errmsg_nomem(struct errmsg *err, const char *name)
+{
+	return errmsg_set(err, -ENOMEM, "%s%sout of memory", name ? name : "",
+			  name ? ": " : "");
 }

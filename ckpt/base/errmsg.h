@@ -5,20 +5,25 @@
 #define ERRMSG_MAX 512
 
 /*
- * One error, told once: where it was found (file, position), what was
- * expected, what was there.  The code that detects a problem fills it in;
- * everybody above passes it up unchanged.
+ * One error: where it was found (file, position), what was expected, what was
+ * found.  The code that detects the problem sets it; its callers pass it up
+ * unchanged.
  */
 struct errmsg {
-	char text[ERRMSG_MAX];
+	char text[ERRMSG_MAX]; /* UTF-8 that a terminal may show */
 };
 
 /*
  * Format a message into `err` (which may be NULL) and return `rc`, so that
- * detection reads `return errmsg_set(err, -EBADMSG, "...")`.  Control
- * characters in the text, which may come from a hostile file, become '?'.
+ * detection reads `return errmsg_set(err, -EBADMSG, "...")`.  A message that is
+ * too long is cut.  What is not UTF-8 or must not be shown (utf8_is_shown)
+ * becomes U+FFFD.
  */
 int errmsg_set(struct errmsg *err, int rc, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
+
+/* Report that memory ran out at work on `name`, a file or NULL.  Returns
+ * -ENOMEM. */
+int errmsg_nomem(struct errmsg *err, const char *name);
 
 #endif

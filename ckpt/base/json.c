@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * JSON from files that may be hostile.  cJSON is a sound parser, but takes more
- * than RFC 8259 allows, keeps members of one name side by side, and makes
- * memory of whatever comes: `[[[...` and `[0,0,0,...` of 100 MB would be 8 GB.
- * So the text is walked once before it gets it, and the tree once after.
+ * JSON from files that may be hostile.  cJSON is a sound parser, but it accepts
+ * more than RFC 8259 allows, keeps duplicate members, and has no limits:
+ * `[[[...` or `[0,0,0,...` of 100 MB would become 8 GB.  So the text is checked
+ * before it is parsed, and the tree after.
  */
 #include "ckpt/base/json.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "ckpt/base/utf8.h"
@@ -20,9 +22,9 @@
 
 /* --- before ------------------------------------------------------------------ */
 
-/* What is wrong with the string that begins before `*p`, which moves behind
- * it; NULL if nothing is.  The text ends with a NUL, which goes on no sequence of
- * UTF-8. */
+/* Check the string whose opening quote precedes `*at`, and advance `*at` past it.
+ * Returns what is wrong, or NULL.  The text ends with a NUL, which continues no
+ * sequence of UTF-8. */
 static const char *check_string(const uint8_t **at, const uint8_t *end)
 {
 	const uint8_t *p = *at;
@@ -48,7 +50,7 @@ static const char *check_string(const uint8_t **at, const uint8_t *end)
 	return NULL;
 }
 
-/* What is wrong with the text, as far as cJSON would not see it. */
+/* Return a fault in the text that cJSON would not find, or NULL. */
 static const char *check_text(const uint8_t *p, const uint8_t *end, int *rc)
 {
 	size_t values = 1;
@@ -78,27 +80,27 @@ static const char *check_text(const uint8_t *p, const uint8_t *end, int *rc)
 
 /* --- after ------------------------------------------------------------------- */
 
-static int by_name(const void *a, const void *b)
+static int json_by_name(const void *a, const void *b)
 {
 	return strcmp((*(const cJSON *const *)a)->string,
 		      (*(const cJSON *const *)b)->string);
 }
 
-/* Sort the members of `o` into `v`, and return a name that two of them have. */
+/* Sort the members of `o` into `v`; return a duplicate name, or NULL. */
 static const char *find_double(const cJSON *o, const cJSON **v)
 {
 	const cJSON *member;
 	size_t n = 0;
 
 	cJSON_ArrayForEach(member, o) v[n++] = member;
-	qsort(v, n, sizeof(*v), by_name);
+	qsort(v, n, sizeof(*v), json_by_name);
 	for (size_t i = 1; i < n; i++)
 		if (strcmp(v[i - 1]->string, v[i]->string) == 0)
 			return v[i]->string;
 	return NULL;
 }
 
-/* The same of `value` and all below it; JSON_DEPTH_MAX bounds the recursion. */
+/* The same for `value` and all values below; JSON_DEPTH_MAX bounds the recursion. */
 static const char *find_any_double(const cJSON *value, const cJSON **v)
 {
 	const char *name = cJSON_IsObject(value) ? find_double(value, v) : NULL;
@@ -122,7 +124,7 @@ static int check_names(const char *file, const cJSON *root, size_t len,
 	const char *const name = v ? find_any_double(root, v) : NULL;
 
 	if (!v)
-		return errmsg_set(err, -ENOMEM, "%s: out of memory", file);
+		return errmsg_nomem(err, file);
 	free(v);
 	return name ? errmsg_set(err, -EBADMSG,
 				 "%s: JSON: %.200s is there twice", file, name)
@@ -132,8 +134,8 @@ static int check_names(const char *file, const cJSON *root, size_t len,
 /* --- the whole ---------------------------------------------------------------- */
 
 /* `text[len]` is a NUL. */
-static int parse(const char *file, const char *text, size_t len, cJSON **out,
-		 struct errmsg *err)
+static int json_parse(const char *file, const char *text, size_t len,
+		      cJSON **out, struct errmsg *err)
 {
 	const uint8_t *const p = (const uint8_t *)text;
 	const char *fault, *end = NULL;
@@ -143,7 +145,7 @@ static int parse(const char *file, const char *text, size_t len, cJSON **out,
 	fault = check_text(p, p + len, &rc);
 	if (fault)
 		return errmsg_set(err, rc, "%s: JSON: %s", file, fault);
-	/* The NUL is passed, too: that nothing follows. */
+	/* cJSON wants the NUL to check that nothing follows. */
 	root = cJSON_ParseWithLengthOpts(text, len + 1, &end, true);
 	if (!root)
 		return errmsg_set(err, -EBADMSG,
@@ -165,13 +167,43 @@ int json_read(const struct source *src, uint64_t off, size_t len, cJSON **out,
 	int rc;
 
 	if (!text)
-		return errmsg_set(err, -ENOMEM, "%s: out of memory", src->name);
+		return errmsg_nomem(err, src->name);
 	rc = source_read(src, text, len, off, err);
 	text[len] = '\0';
 	if (!rc)
-		rc = parse(src->name, text, len, out, err);
+		rc = json_parse(src->name, text, len, out, err);
 	free(text);
 	return rc;
+}
+
+/* --- writing ------------------------------------------------------------------ */
+
+void json_write(struct bytebuf *out, const cJSON *value, bool pretty)
+{
+	char *const text = pretty ? cJSON_Print(value)
+				  : cJSON_PrintUnformatted(value);
+	const char *s = text;
+
+	out->failed = out->failed || !text;
+	while (!out->failed && *s) {
+		char escape[sizeof("\\uffff")];
+		uint32_t c;
+		unsigned n = utf8_next(s, &c);
+
+		/* cJSON has escaped what is below a blank; line breaks and tabs
+		 * are its own. */
+		if (n == 0 || utf8_is_surrogate(c)) {
+			bytebuf_add(out, UTF8_REPLACEMENT,
+				    sizeof(UTF8_REPLACEMENT) - 1);
+		} else if (c >= 0x20 && !utf8_is_shown(c)) {
+			snprintf(escape, sizeof(escape), "\\u%04x", c & 0xffff);
+			bytebuf_add(out, escape, sizeof(escape) - 1);
+		} else {
+			bytebuf_add(out, s, n);
+		}
+		s += n ? n : 1;
+	}
+	cJSON_free(text);
 }
 
 bool json_get_count(const cJSON *v, uint64_t *out)

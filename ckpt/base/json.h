@@ -7,14 +7,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct bytebuf;
 struct errmsg;
 struct source;
 
 /* Nesting of arrays and objects; a safetensors header has three levels. */
 #define JSON_DEPTH_MAX 16
 
-/* Values in a text, of which cJSON makes some 80 bytes each: the header of a
- * file of 250,000 matrices has so many. */
+/* Values in a text.  cJSON takes some 80 bytes for each; the header of a file of
+ * 250,000 matrices has that many. */
 #define JSON_VALUES_MAX (1u << 21)
 
 /*
@@ -26,7 +27,16 @@ struct source;
 int json_read(const struct source *src, uint64_t off, size_t len, cJSON **out,
 	      struct errmsg *err);
 
-/* A whole number that cJSON, whose numbers are doubles, has not rounded. */
+/*
+ * Append a value as JSON, with line breaks if `pretty`.  The text is UTF-8:
+ * bytes of strings that are not become U+FFFD, and characters that a terminal
+ * must not be shown (utf8_is_shown) are escaped.  Sets `failed` when memory
+ * runs out.
+ */
+void json_write(struct bytebuf *out, const cJSON *value, bool pretty);
+
+/* Get a whole number.  False if it is none, or so large that cJSON, which has
+ * doubles, may have rounded it. */
 bool json_get_count(const cJSON *v, uint64_t *out);
 
 #endif

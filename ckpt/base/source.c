@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random access to the bytes of a shard, wherever they are. */
+/* Random access to the bytes of a file, of memory, or of another reader. */
 #include "ckpt/base/source.h"
 
 #include <errno.h>
@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/base/beneath.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 
@@ -18,6 +19,8 @@ void fileid_from_stat(const struct stat *st, struct fileid *id)
 		.size = (uint64_t)st->st_size,
 		.mtime_ns = st->st_mtim.tv_sec * INT64_C(1000000000) +
 			    st->st_mtim.tv_nsec,
+		.ctime_ns = st->st_ctim.tv_sec * INT64_C(1000000000) +
+			    st->st_ctim.tv_nsec,
 	};
 }
 
@@ -42,14 +45,11 @@ int fileid_report_change(const char *path, const struct fileid *was,
 int source_open(struct source *s, const char *path, struct errmsg *err)
 {
 	struct stat st;
-	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	const int fd = beneath_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
 	int rc;
 
-	if (fd < 0) {
-		rc = -errno;
-		return errmsg_set(err, rc, "%s: cannot open: %s", path,
-				  strerror(-rc));
-	}
+	if (fd < 0)
+		return beneath_fail(path, fd, err);
 	if (fstat(fd, &st) < 0) {
 		rc = errmsg_set(err, -errno, "%s: cannot stat: %s", path,
 				strerror(errno));

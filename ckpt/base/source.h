@@ -11,43 +11,47 @@
 
 struct errmsg;
 
-/* What makes a shard the one that was planned: if any of these differ later,
- * the file was replaced, truncated or written to. */
+/* The identity of a shard as it was planned.  A file that differs later was
+ * replaced, truncated or written to. */
 struct fileid {
 	uint64_t dev;
 	uint64_t ino;
 	uint64_t size;
 	int64_t mtime_ns;
+	int64_t ctime_ns; /* changes although the mtime was put back */
 };
 
 void fileid_from_stat(const struct stat *st, struct fileid *id);
+
+/* Is it the same file, not written to since?  The ctime does not count: links
+ * and modes of a checkpoint in use may change.  What outlives the process (the
+ * index) must compare it, too. */
 bool fileid_equal(const struct fileid *a, const struct fileid *b);
 
-/* Say how the file at `path` differs from what it was: -EIO. */
+/* Report how the file at `path` has changed.  Returns -EIO. */
 int fileid_report_change(const char *path, const struct fileid *was,
 			 const struct fileid *now, struct errmsg *err);
 
 struct source;
 
-/* Bytes that somebody else knows how to get. */
+/* A source implemented elsewhere. */
 struct source_ops {
-	/* As source_read, of a range that is there. */
+	/* As source_read; the range is within the source. */
 	int (*read)(const struct source *s, void *buf, size_t len, uint64_t off,
 		    struct errmsg *err);
 	void (*close)(struct source *s);
 };
 
 /*
- * Bytes to parse: a file, memory (tests, fuzzers, files that we made
- * ourselves), or what `ops` reads.  Immutable once opened; reads are
- * thread-safe.
+ * Bytes to parse: a file, memory (tests, fuzzers, files that we rendered), or an
+ * implementation in `ops`.  Immutable once opened; reads are thread-safe.
  */
 struct source {
 	const char *name; /* for messages; borrowed */
 	uint64_t size;
-	int fd;           /* -1 when in no file */
-	const uint8_t *p; /* NULL when not in memory */
-	struct fileid id; /* zero when in no file */
+	int fd;           /* -1: not a file */
+	const uint8_t *p; /* NULL: not in memory */
+	struct fileid id; /* zero: not a file */
 	const struct source_ops *ops; /* NULL: a file, or memory */
 	void *ctx;		      /* for `ops` */
 };
@@ -55,8 +59,8 @@ struct source {
 /* Open a regular file.  `path` must outlive the source. */
 int source_open(struct source *s, const char *path, struct errmsg *err);
 
-/* The same of a file that was seen before: -EIO, with how it differs, if it is
- * another one now. */
+/* The same for a file of known identity: -EIO, with how it differs, if it has
+ * changed. */
 int source_open_known(struct source *s, const char *path,
 		      const struct fileid *id, struct errmsg *err);
 

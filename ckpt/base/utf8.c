@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/base/utf8.h"
 
-#include <stddef.h>
+#include <assert.h>
+#include <string.h>
 
 unsigned utf8_next(const char *s, uint32_t *c)
 {
-	/* The smallest that may take so many bytes. */
+	/* The smallest code point of each length. */
 	static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
 	const uint8_t *const p = (const uint8_t *)s;
 	const unsigned n = p[0] < 0x80       ? 1
@@ -34,4 +35,40 @@ bool utf8_is(const char *s)
 			return false;
 	}
 	return true;
+}
+
+bool utf8_is_shown(uint32_t c)
+{
+	return c >= 0x20 && !(c >= 0x7f && c < 0xa0) && c != 0x61c &&
+	       !(c >= 0x200e && c <= 0x200f) && !(c >= 0x2028 && c <= 0x202e) &&
+	       !(c >= 0x2066 && c <= 0x2069) && !utf8_is_surrogate(c);
+}
+
+const char *utf8_show(const char **s, unsigned *n)
+{
+	const char *const at = *s;
+	uint32_t c;
+
+	if (!*at)
+		return NULL;
+	*n = utf8_next(at, &c);
+	*s += *n ? *n : 1;
+	if (*n && utf8_is_shown(c))
+		return at;
+	*n = sizeof(UTF8_REPLACEMENT) - 1;
+	return UTF8_REPLACEMENT;
+}
+
+void utf8_clean(char *to, size_t size, const char *from)
+{
+	const char *c;
+	size_t len = 0;
+	unsigned n;
+
+	assert(size > 0);
+	while ((c = utf8_show(&from, &n)) && n < size - len) {
+		memcpy(to + len, c, n);
+		len += n;
+	}
+	to[len] = '\0';
 }

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ucckpt check: prove a checkpoint whole before anyone resumes from it.
+ * ucckpt check: proves a checkpoint whole before anyone resumes from it.
  *
- *   each file     it can be read; its zip directory and members	diagnose.c,
- *		   are sound; with --data, so are its bytes	check_files.c
- *   all ranks     none is missing, all are of one step, and hold
- *		   every element exactly once		check_ranks.c
- *   replicas      with --data: are the same		check_replicas.c
+ *   each file   it can be read, its zip directory and members are	diagnose.c,
+ *		 sound, and with --data its bytes match their CRC-32	check_files.c
+ *   all ranks   none is missing, all are of one step, and every
+ *		 element exists exactly once			check_ranks.c
+ *   layers      each layer of a pipeline has its file		check_layers.c
+ *   forms       ucckpt convert can write them		check_forms.c
+ *   replicas    with --data: they are equal			check_replicas.c,
+ *								check_copies.c
  *
- * Every problem is told, each once.
+ * Every problem is reported, each once.
  */
 #include "ckpt/check/check.h"
 
+#include <assert.h>
 #include <cJSON.h>
 #include <errno.h>
 #include <getopt.h>
@@ -19,12 +23,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ckpt/cmd/cmd.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/plan/plan.h"
-#include "ckpt/cmd/progress.h"
-#include "ckpt/zero/checkpoint.h"
+#include "ckpt/cmd/cmd.h"
 #include "ckpt/cmd/diagnose.h"
+#include "ckpt/cmd/progress.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/zero/checkpoint.h"
 
 static void check_plan(struct check *c)
 {
@@ -33,19 +37,19 @@ static void check_plan(struct check *c)
 	const int rc = plan_open(c->dir, &options, &c->plan, &err);
 
 	if (rc) {
-		lines_add_new(&c->problems, err.text);
+		findings_add_new(&c->problems, err.text);
 		if (rc == -EBADMSG)
-			survey_missing(c->dir, &c->problems);
+			diagnose_missing(c->dir, &c->problems);
 		return;
 	}
-	survey_shards(c->plan, &c->problems);
-	survey_experts(c->plan, &c->problems);
+	diagnose_shards(c->plan, &c->problems);
+	diagnose_experts(c->plan, &c->problems);
 	check_ranks(c);
 	check_layers(c);
-	survey_warnings(c->plan, &c->warnings);
+	diagnose_warnings(c->plan, &c->warnings);
 }
 
-/* Everything is read once, and what is compared, twice. */
+/* Every byte is read once, and compared ones a second time. */
 static void check_data(struct check *c)
 {
 	struct progress progress;
@@ -53,6 +57,7 @@ static void check_data(struct check *c)
 
 	if (c->plan && c->whole)
 		bytes += check_list_pairs(c) + check_list_copies(c);
+	assert(c->data && !c->progress);
 	progress_init(&progress, bytes);
 	c->progress = &progress;
 	check_files(c);
@@ -69,9 +74,10 @@ static void check_done(struct check *c)
 	free(c->copies);
 	plan_close(c->plan);
 	check_files_done(c);
-	lines_done(&c->notes);
-	lines_done(&c->warnings);
-	lines_done(&c->problems);
+	findings_done(&c->forms);
+	findings_done(&c->notes);
+	findings_done(&c->warnings);
+	findings_done(&c->problems);
 	free(c->dir);
 }
 
@@ -81,15 +87,17 @@ static void print_counts(const struct check *c)
 {
 	char size[CMD_SIZE_LEN];
 
-	printf("%-16s%zu of ranks, %s\n", "files", c->nfiles,
+	printf("%-16s%zu, %s\n", "files", c->nfiles,
 	       cmd_size(c->bytes, size));
 	if (!c->plan)
 		return;
 	printf("%-16s%zu, in %" PRIu64 " files of the universal tree\n",
-	       "parameters", plan_resolve(c->plan)->model.nparams, c->opened);
+	       "parameters", plan_zckpt(c->plan)->model.nparams, c->opened);
 	if (c->data)
 		printf("%-16s%zu pairs of slices compared\n", "replicas",
 		       c->npairs + c->ncopies);
+	for (size_t i = 0; i < c->forms.n; i++)
+		printf("%-16s%s\n", i ? "" : "can convert", c->forms.v[i]);
 }
 
 static void print_text(const struct check *c)
@@ -97,13 +105,13 @@ static void print_text(const struct check *c)
 	printf("%-16s", "checkpoint");
 	cmd_put(c->dir);
 	if (c->choice != TAGS_ITSELF)
-		printf(" (%s)", survey_choice_text(c->choice));
+		printf(" (%s)", diagnose_choice_text(c->choice));
 	putchar('\n');
 	print_counts(c);
 	putchar('\n');
-	lines_print(&c->notes, "note");
-	lines_print(&c->warnings, "warning");
-	lines_print(&c->problems, "problem");
+	findings_print(&c->notes, "note");
+	findings_print(&c->warnings, "warning");
+	findings_print(&c->problems, "problem");
 	if (!c->problems.n)
 		puts(c->data ? "the checkpoint is whole" :
 			       "the checkpoint is whole; tensors were not read"
@@ -120,21 +128,21 @@ static int print_json(const struct check *c)
 	cmd_json_add_int(root, "files", (int64_t)c->nfiles);
 	cmd_json_add_int(root, "bytes", (int64_t)c->bytes);
 	if (c->plan) {
-		cmd_json_add_int(
-			root, "parameters",
-			(int64_t)plan_resolve(c->plan)->model.nparams);
+		cmd_json_add_int(root, "parameters",
+				 (int64_t)plan_zckpt(c->plan)->model.nparams);
 		cmd_json_add_int(root, "tree_files", (int64_t)c->opened);
 		cmd_json_add_int(root, "replicas", (int64_t)(c->npairs + c->ncopies));
 	}
-	lines_add_json(&c->notes, root, "notes");
-	lines_add_json(&c->warnings, root, "warnings");
-	lines_add_json(&c->problems, root, "problems");
+	findings_add_json(&c->forms, root, "convert");
+	findings_add_json(&c->notes, root, "notes");
+	findings_add_json(&c->warnings, root, "warnings");
+	findings_add_json(&c->problems, root, "problems");
 	return cmd_json_print(root);
 }
 
 /* --- command line ---------------------------------------------------------- */
 
-static int check(struct check *c, const char *path, bool json)
+static int check_check(struct check *c, const char *path, bool json)
 {
 	struct errmsg err = { "" };
 	int rc = tags_choose(path, &c->dir, &c->choice, &err);
@@ -143,13 +151,15 @@ static int check(struct check *c, const char *path, bool json)
 		cmd_say("%s", err.text);
 		return CMD_FAILED;
 	}
-	survey_choice(path, c->choice, &c->warnings);
+	diagnose_choice(path, c->choice, &c->warnings);
 	check_list_files(c);
 	check_plan(c);
 	if (c->data)
 		check_data(c);
 	else
 		check_files(c);
+	if (c->plan && !c->problems.n)
+		check_forms(c);
 	if (json)
 		rc = print_json(c);
 	else
@@ -160,20 +170,20 @@ static int check(struct check *c, const char *path, bool json)
 	return rc;
 }
 
-static void print_help(void)
+static void check_print_help(void)
 {
 	puts("usage: ucckpt check [--data] [--json] DIRECTORY\n"
 	     "\n"
-	     "Prove that the ZeRO checkpoint in DIRECTORY (a tag's, or a run's:"
-	     " then its\n"
-	     "newest tag) is whole: all files, all ranks, every element once.\n"
+	     "Check that the ZeRO checkpoint in DIRECTORY (of a tag, or of a run"
+	     " for its newest\n"
+	     "tag) is whole: all files, all ranks, every element exactly once.\n"
 	     "\n"
-	     "      --data  read all tensors too: checksums, and whether"
-	     " replicas are equal\n"
+	     "      --data  also read all tensors: verify checksums and compare"
+	     " replicas\n"
 	     "      --json  print JSON\n"
 	     "  -h, --help  print this\n"
 	     "\n"
-	     "Exit status: 0 it is whole, 1 there are problems, 2 wrong usage.");
+	     "Exit status: 0 whole, 1 problems found, 2 wrong usage.");
 }
 
 int cmd_check(int argc, char **argv)
@@ -192,11 +202,13 @@ int cmd_check(int argc, char **argv)
 		switch (code) {
 		case 'd': c.data = true; break;
 		case 'j': json = true; break;
-		case 'h': print_help(); return CMD_OK;
+		case 'h':
+			check_print_help();
+			return CMD_OK;
 		default: return cmd_bad_option(argv, code);
 		}
 	}
 	if (argc - optind != 1)
 		return cmd_usage(argv[0], "expected one DIRECTORY");
-	return check(&c, argv[optind], json);
+	return check_check(&c, argv[optind], json);
 }

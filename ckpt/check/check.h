@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_CMD_CHECK_H
-#define UCKPT_CMD_CHECK_H
+#ifndef UCKPT_CHECK_H
+#define UCKPT_CHECK_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,37 +15,41 @@ struct progress;
 struct shard_group;
 struct slice;
 
-/* A file that a rank wrote. */
+int cmd_check(int argc, char **argv);
+
+/* A file written by a rank. */
 struct check_file {
 	char *path;
 	uint64_t size;
 	bool is_zip;
 	bool summed; /* its zip directory holds checksums */
-	struct lines problems;
+	struct findings problems;
 };
 
-/* Two slices that must hold the same, by tensor or pipeline parallelism. */
+/* Two slices whose elements must be equal because tensor or pipeline
+ * parallelism replicates the parameter. */
 struct check_pair {
 	const struct slice *a, *b;
-	bool stages; /* of two pipeline stages */
-	struct lines problems;
+	bool stages; /* slices of two pipeline stages */
+	struct findings problems;
 };
 
-/* A parameter's pieces on the ranks that have them, too. */
+/* Further holders of a parameter's pieces, whose elements must be equal. */
 struct check_copy {
 	const struct param *param;
-	size_t holder; /* as in struct merge */
-	struct lines problems;
+	size_t holder; /* as merge.holder */
+	struct findings problems;
 };
 
-/* What `ucckpt check` has found out. */
+/* The state and findings of `ucckpt check`. */
 struct check {
 	char *dir; /* the tag's directory */
 	enum tags_choice choice;
-	bool data; /* read tensors too */
+	bool data; /* read tensors as well */
 
-	struct plan *plan; /* NULL: it cannot be served */
-	bool *whole;	   /* of each model-parallel rank: all shards read */
+	struct plan *plan; /* NULL if it cannot be served */
+	bool *whole;	   /* per model-parallel rank: all shards are
+			    * readable */
 
 	struct check_file *files;
 	size_t nfiles;
@@ -53,42 +57,52 @@ struct check {
 	size_t npairs;
 	struct check_copy *copies;
 	size_t ncopies;
-	uint64_t bytes;	 /* of files */
-	uint64_t opened; /* files of the universal tree */
+	uint64_t bytes;	 /* of all files */
+	uint64_t opened; /* files of the universal tree that opened */
 	struct progress *progress;
 
-	struct lines notes, warnings, problems;
+	struct findings forms; /* options of convert that would succeed */
+	struct findings notes, warnings, problems;
 };
 
-/*
- * The parts of a check.  Each adds to the notes and problems; none stops at a
- * problem.
- */
+/* The parts of a check.  Each adds its findings; none stops at a problem. */
 
 void check_list_files(struct check *c);
 
-/* The files by themselves: their directories, members' headers, and what the
- * plan cannot know of model-states files; with tensors, every member against
- * its checksum. */
+/* Check each file by itself: its zip directory, the headers of its members, and
+ * the facts in model-states files.  With `data`, compare every member with its
+ * checksum. */
 void check_files(struct check *c);
 
 void check_files_done(struct check *c);
 
-/* All ranks together: their states, their fragments, and each file of the
+/* Check all ranks together: their states, their fragments, and each file of the
  * universal tree. */
 void check_ranks(struct check *c);
 
-/* Is there a file for each layer of a pipeline? */
+/*
+ * Open every file of a plan's tree, add the problems and count the files.
+ * Leaves out parameters whose shards are damaged.  Returns the first error.
+ */
+int check_tree(const struct check *c, struct plan *p, uint64_t *opened,
+	       struct findings *problems);
+
+/* If no problems were found: check every form that `ucckpt convert` writes, and
+ * list in `forms` those that it can write for this checkpoint. */
+void check_forms(struct check *c);
+
+/* Check that each layer of a pipeline has its file. */
 void check_layers(struct check *c);
 
-/* An element's bytes, of the master weight and all states together. */
+/* Bytes per element of the master weight and all states together. */
 uint64_t check_element_bytes(const struct shard_group *g);
 
-/* List the pairs, and the copies; returns how many bytes comparing them reads. */
+/* List the pairs and the copies to compare.  Returns the bytes that comparing
+ * them reads. */
 uint64_t check_list_pairs(struct check *c);
 uint64_t check_list_copies(struct check *c);
 
-/* With tensors: are they the same? */
+/* Compare them. */
 void check_pairs(struct check *c);
 void check_copies(struct check *c);
 

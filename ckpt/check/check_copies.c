@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pieces that an affine map places on several ranks must be the same on all of
- * them; a tree shows the first one's.  So a parameter's files are laid out
- * once more for each further holder, and their bytes compared.
+ * Pieces that an affine map places on several ranks must be equal on all of
+ * them; a tree shows those of the first holder.  For each further holder the
+ * parameter's files are laid out again and compared byte by byte.
  */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/check/check.h"
-#include "ckpt/plan/uc_file.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/model/geometry.h"
-#include "ckpt/sys/parallel.h"
-#include "ckpt/plan/plan.h"
+#include "ckpt/check/check.h"
 #include "ckpt/cmd/progress.h"
-#include "ckpt/zero/checkpoint.h"
+#include "ckpt/model/geometry.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/plan/uc_file.h"
+#include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/vfile.h"
+#include "ckpt/zero/checkpoint.h"
 
-/* Bytes of each side compared at once. */
+/* Bytes of each side compared at a time. */
 #define COMPARE_CHUNK (256u << 10)
 
 /* --- which copies --------------------------------------------------------------- */
@@ -33,9 +34,9 @@ static bool is_whole(const struct check *c, const struct param *p)
 
 static uint64_t add_copies(struct check *c, const struct param *p)
 {
-	struct resolve *const r = plan_resolve(c->plan);
+	struct zero_checkpoint *const r = plan_zckpt(c->plan);
 	const struct shard_group *const g =
-		&resolve_shard(r, p->first->mp, 0)->groups[p->first->group];
+		&zckpt_shard(r, p->first->mp, 0)->groups[p->first->group];
 
 	for (size_t holder = 1; holder < p->holders; holder++)
 		c->copies[c->ncopies++] =
@@ -45,7 +46,7 @@ static uint64_t add_copies(struct check *c, const struct param *p)
 
 uint64_t check_list_copies(struct check *c)
 {
-	const struct model *const m = &plan_resolve(c->plan)->model;
+	const struct model *const m = &plan_zckpt(c->plan)->model;
 	uint64_t bytes = 0;
 	size_t n = 1;
 
@@ -53,7 +54,7 @@ uint64_t check_list_copies(struct check *c)
 		n += m->params[i].module ? 0 : m->params[i].holders - 1;
 	c->copies = calloc(n, sizeof(*c->copies));
 	if (!c->copies) {
-		lines_add(&c->problems, "out of memory");
+		findings_add(&c->problems, "out of memory");
 		return 0;
 	}
 	for (size_t i = 0; i < m->nparams; i++)
@@ -67,11 +68,11 @@ uint64_t check_list_copies(struct check *c)
 struct comparison {
 	struct check *c;
 	struct check_copy *copy;
-	struct param other; /* read from the further holders */
+	struct param other; /* `copy->param` as a further holder has it */
 	uint8_t *a, *b;
 };
 
-/* The tensor-parallel rank that an element is read from. */
+/* Return the tensor-parallel rank from which an element is read. */
 static uint32_t find_rank(const struct param *p, uint64_t element)
 {
 	struct geometry g;
@@ -86,8 +87,8 @@ static uint32_t find_rank(const struct param *p, uint64_t element)
 	return rank;
 }
 
-/* Both files differ at `off`. */
-static void tell_difference(const struct comparison *x, const char *what,
+/* Report that the files differ at `off`. */
+static void report_copy_difference(const struct comparison *x, const char *what,
 			    const struct extent_map *map, size_t item,
 			    uint64_t off)
 {
@@ -98,25 +99,26 @@ static void tell_difference(const struct comparison *x, const char *what,
 	while (map->v[i].kind == EXTENT_LITERAL)
 		i++;
 	element = (off - map->v[i].start) / item;
-	lines_add(&x->copy->problems,
-		  "%s: parameter %s: %s is not the same on tensor-parallel"
-		  " ranks %u and %u, from element %" PRIu64 " on", x->c->dir,
-		  p->name, what, find_rank(p, element),
-		  find_rank(&x->other, element), element);
+	findings_add(&x->copy->problems,
+		     "%s: parameter %s: %s differs between tensor-parallel"
+		     " ranks %u and %u, from element %" PRIu64 " on",
+		     x->c->dir, p->name, what, find_rank(p, element),
+		     find_rank(&x->other, element), element);
 }
 
-static struct vfile *open_file(struct comparison *x, const struct param *p,
-			       unsigned slot, struct errmsg *err)
+static struct vfile *check_copies_open_file(struct comparison *x,
+					    const struct param *p,
+					    unsigned slot, struct errmsg *err)
 {
-	struct content content;
+	struct uc_file content;
 	struct vfile *f;
 
-	if (content_of_param(plan_resolve(x->c->plan), p, slot, true, &content,
+	if (uc_file_of_param(plan_zckpt(x->c->plan), p, slot, true, &content,
 			     err))
 		return NULL;
 	f = vfile_new_pt(plan_shards(x->c->plan), &content.w, content.storages,
 			 &content.gathers, NULL, err);
-	content_done(&content);
+	uc_file_done(&content);
 	return f;
 }
 
@@ -125,6 +127,7 @@ static void compare_files(struct comparison *x, const char *what, size_t item,
 {
 	const uint64_t size = vfile_size(a);
 
+	assert(vfile_size(b) == size); /* of the same shape */
 	for (uint64_t off = 0; off < size; off += COMPARE_CHUNK) {
 		const int64_t n = vfile_read(a, x->a, COMPARE_CHUNK, off, err);
 		size_t i = 0;
@@ -136,7 +139,7 @@ static void compare_files(struct comparison *x, const char *what, size_t item,
 			continue;
 		while (x->a[i] == x->b[i])
 			i++;
-		tell_difference(x, what, vfile_extents(a), item, off + i);
+		report_copy_difference(x, what, vfile_extents(a), item, off + i);
 		return;
 	}
 }
@@ -145,22 +148,24 @@ static void compare_slot(struct comparison *x, unsigned slot, const char *what,
 			 enum dtype dtype)
 {
 	struct errmsg err = { "" };
-	struct vfile *const a = open_file(x, x->copy->param, slot, &err);
-	struct vfile *const b = a ? open_file(x, &x->other, slot, &err) : NULL;
+	struct vfile *const a =
+		check_copies_open_file(x, x->copy->param, slot, &err);
+	struct vfile *const b =
+		a ? check_copies_open_file(x, &x->other, slot, &err) : NULL;
 
 	if (b)
 		compare_files(x, what, dtype_size(dtype), a, b, &err);
 	if (err.text[0])
-		lines_add_new(&x->copy->problems, err.text);
+		findings_add_new(&x->copy->problems, err.text);
 	vfile_free(a);
 	vfile_free(b);
 }
 
-static void compare(struct comparison *x)
+static void check_copies_compare(struct comparison *x)
 {
 	const struct slice *const first = x->copy->param->first;
 	const struct shard_group *const g =
-		&resolve_shard(plan_resolve(x->c->plan), first->mp, 0)
+		&zckpt_shard(plan_zckpt(x->c->plan), first->mp, 0)
 			 ->groups[first->group];
 
 	compare_slot(x, 0, "fp32", g->fp32.dtype);
@@ -181,11 +186,12 @@ static int check_copy(void *ctx, size_t i)
 		.b = malloc(COMPARE_CHUNK),
 	};
 
+	assert(x.copy->holder < x.other.holders);
 	x.other.merge.holder = x.copy->holder;
 	if (x.a && x.b)
-		compare(&x);
+		check_copies_compare(&x);
 	else
-		lines_add(&x.copy->problems, "out of memory");
+		findings_add(&x.copy->problems, "out of memory");
 	free(x.a);
 	free(x.b);
 	return 0;
@@ -195,5 +201,5 @@ void check_copies(struct check *c)
 {
 	parallel_for(c->ncopies, parallel_width(), check_copy, c);
 	for (size_t i = 0; i < c->ncopies; i++)
-		lines_take(&c->problems, &c->copies[i].problems);
+		findings_take(&c->problems, &c->copies[i].problems);
 }

@@ -1,35 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parameters that several ranks hold whole must be the same on all of them:
- * those that tensor parallelism does not cut (layer norms), and those that
- * two pipeline stages share (tied embeddings).  A run whose replicas have
- * drifted apart goes on unnoticed, and what is loaded is the first rank's.
- *
- * Bytes are compared, so NaNs are equal to themselves.
+ * Compares parameters that several ranks hold whole: those that tensor
+ * parallelism does not cut (layer norms), and those that two pipeline stages
+ * share (tied embeddings).  A run whose replicas have drifted apart continues
+ * without an error, and a loader reads the first rank's.  Bytes are compared,
+ * so a NaN equals itself.
  */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/check/check.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/vfile/extent.h"
-#include "ckpt/sys/parallel.h"
-#include "ckpt/plan/plan.h"
+#include "ckpt/check/check.h"
 #include "ckpt/cmd/progress.h"
-#include "ckpt/zero/checkpoint.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/sys/parallel.h"
+#include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/shardcache.h"
+#include "ckpt/zero/checkpoint.h"
 
-/* Bytes of each side compared at once. */
+/* Bytes of each side compared at a time. */
 #define COMPARE_CHUNK (256u << 10)
 
 /* --- which pairs -------------------------------------------------------------- */
 
-static const struct shard_group *group_of(const struct resolve *r,
+static const struct shard_group *group_of(const struct zero_checkpoint *r,
 					  const struct slice *s)
 {
-	return &resolve_shard(r, s->mp, 0)->groups[s->group];
+	return &zckpt_shard(r, s->mp, 0)->groups[s->group];
 }
 
 uint64_t check_element_bytes(const struct shard_group *g)
@@ -47,21 +47,22 @@ static uint64_t add_pair(struct check *c, const struct slice *a,
 {
 	if (!c->whole[a->mp] || !c->whole[b->mp])
 		return 0;
+	assert(a != b && a->mp != b->mp);
 	c->pairs[c->npairs++] = (struct check_pair){ .a = a, .b = b,
 						     .stages = stages };
 	return 2 * a->numel *
-	       check_element_bytes(group_of(plan_resolve(c->plan), a));
+	       check_element_bytes(group_of(plan_zckpt(c->plan), a));
 }
 
-/* What other stages hold of a slice. */
+/* Add the slices of other stages that replicate this one. */
 static uint64_t add_stages(struct check *c, const struct model *m,
 			   const struct slice *a)
 {
 	uint64_t bytes = 0;
 
 	for (unsigned stage = a->mp / m->tp + 1; stage < m->pp; stage++) {
-		const struct slice *const b = catalogue_find(
-			&m->cats[stage * m->tp + a->mp % m->tp], a->name);
+		const struct slice *const b = rank_params_find(
+			&m->ranks[stage * m->tp + a->mp % m->tp], a->name);
 
 		if (b && !b->module)
 			bytes += add_pair(c, a, b, true);
@@ -69,8 +70,8 @@ static uint64_t add_stages(struct check *c, const struct model *m,
 	return bytes;
 }
 
-static uint64_t add_param(struct check *c, const struct model *m,
-			  const struct param *p)
+static uint64_t check_replicas_add_param(struct check *c, const struct model *m,
+					 const struct param *p)
 {
 	uint64_t bytes = 0;
 
@@ -88,18 +89,18 @@ static uint64_t add_param(struct check *c, const struct model *m,
 
 uint64_t check_list_pairs(struct check *c)
 {
-	const struct model *const m = &plan_resolve(c->plan)->model;
+	const struct model *const m = &plan_zckpt(c->plan)->model;
 	uint64_t bytes = 0;
 
-	/* Each slice is in one pair of each sort at most. */
+	/* A slice is in at most one pair of each kind. */
 	c->pairs = calloc(m->nparams * m->tp * m->pp + 1, sizeof(*c->pairs));
 	if (!c->pairs) {
-		lines_add(&c->problems, "out of memory");
+		findings_add(&c->problems, "out of memory");
 		return 0;
 	}
 	for (size_t i = 0; i < m->nparams; i++)
 		if (!m->params[i].module)
-			bytes += add_param(c, m, &m->params[i]);
+			bytes += check_replicas_add_param(c, m, &m->params[i]);
 	return bytes;
 }
 
@@ -107,7 +108,7 @@ uint64_t check_list_pairs(struct check *c)
 
 struct side {
 	const struct slice *slice;
-	struct extent_map map; /* of what is compared just now */
+	struct extent_map map; /* of the state that is being compared */
 	uint8_t *buf;
 };
 
@@ -117,9 +118,10 @@ struct comparison {
 	struct side a, b;
 };
 
-/* "zero_pp_rank_0_mp_rank_00_optim_states.pt at 1234" */
-static const char *place(const struct comparison *x, const struct side *s,
-			 uint64_t off, char *buf, size_t len)
+/* Format a place: "zero_pp_rank_0_mp_rank_00_optim_states.pt at 1234". */
+static const char *check_replicas_place(const struct comparison *x,
+					const struct side *s, uint64_t off,
+					char *buf, size_t len)
 {
 	const struct extent *const e = &s->map.v[extent_find(&s->map, off)];
 	const char *const path =
@@ -131,28 +133,29 @@ static const char *place(const struct comparison *x, const struct side *s,
 	return buf;
 }
 
-/* A number of the ranks or stages that are compared. */
+/* The stage or the tensor-parallel rank of a slice. */
 static unsigned number(const struct comparison *x, const struct slice *s)
 {
-	const unsigned tp = plan_resolve(x->c->plan)->model.tp;
+	const unsigned tp = plan_zckpt(x->c->plan)->model.tp;
 
 	return x->pair->stages ? s->mp / tp : s->mp % tp;
 }
 
-static void tell_difference(const struct comparison *x, const char *what,
+static void report_replica_difference(const struct comparison *x, const char *what,
 			    uint64_t off, size_t item)
 {
 	char a[128], b[128];
 
 	off -= off % item;
-	lines_add(&x->pair->problems,
-		  "%s: parameter %s: %s is not the same on %s %u and %u, from"
-		  " element %" PRIu64 " on (%s, %s)", x->c->dir,
-		  x->a.slice->name, what,
-		  x->pair->stages ? "pipeline stages" : "tensor-parallel ranks",
-		  number(x, x->a.slice), number(x, x->b.slice), off / item,
-		  place(x, &x->a, off, a, sizeof(a)),
-		  place(x, &x->b, off, b, sizeof(b)));
+	findings_add(
+		&x->pair->problems,
+		"%s: parameter %s: %s differs between %s %u and %u, from"
+		" element %" PRIu64 " on (%s, %s)",
+		x->c->dir, x->a.slice->name, what,
+		x->pair->stages ? "pipeline stages" : "tensor-parallel ranks",
+		number(x, x->a.slice), number(x, x->b.slice), off / item,
+		check_replicas_place(x, &x->a, off, a, sizeof(a)),
+		check_replicas_place(x, &x->b, off, b, sizeof(b)));
 }
 
 static size_t first_difference(const uint8_t *a, const uint8_t *b, size_t n)
@@ -163,6 +166,7 @@ static size_t first_difference(const uint8_t *a, const uint8_t *b, size_t n)
 		return n;
 	while (a[i] == b[i])
 		i++;
+	assert(i < n);
 	return i;
 }
 
@@ -173,6 +177,7 @@ static int compare_maps(struct comparison *x, const char *what, size_t item,
 	const uint64_t size = extent_size(&x->a.map);
 	size_t n;
 
+	assert(extent_size(&x->b.map) == size);
 	for (uint64_t off = 0; off < size; off += n) {
 		size_t same;
 		int rc;
@@ -189,48 +194,47 @@ static int compare_maps(struct comparison *x, const char *what, size_t item,
 		progress_add(x->c->progress, 2 * n);
 		same = first_difference(x->a.buf, x->b.buf, n);
 		if (same < n) {
-			tell_difference(x, what, off + same, item);
+			report_replica_difference(x, what, off + same, item);
 			return 0;
 		}
 	}
 	return 0;
 }
 
-/* `state` is NULL for the master weights. */
+/* Compare one state, or the master weights if `state` is NULL. */
 static void compare_state(struct comparison *x, const char *state,
 			  enum dtype dtype)
 {
-	struct resolve *const r = plan_resolve(x->c->plan);
+	struct zero_checkpoint *const r = plan_zckpt(x->c->plan);
 	struct errmsg err = { "" };
-	int rc = resolve_slice(r, x->a.slice, state, dtype, &x->a.map, &err);
+	int rc = zckpt_slice(r, x->a.slice, state, dtype, &x->a.map, &err);
 
 	if (!rc)
-		rc = resolve_slice(r, x->b.slice, state, dtype, &x->b.map,
-				   &err);
+		rc = zckpt_slice(r, x->b.slice, state, dtype, &x->b.map, &err);
 	if (!rc)
 		rc = compare_maps(x, state ? state : "fp32", dtype_size(dtype),
 				  &err);
 	if (rc)
-		lines_add_new(&x->pair->problems, err.text);
+		findings_add_new(&x->pair->problems, err.text);
 	extent_done(&x->a.map);
 	extent_done(&x->b.map);
 	x->a.map = x->b.map = (struct extent_map){ 0 };
 }
 
-static void compare(struct comparison *x)
+static void check_replicas_compare(struct comparison *x)
 {
 	const struct shard_group *const g =
-		group_of(plan_resolve(x->c->plan), x->a.slice);
+		group_of(plan_zckpt(x->c->plan), x->a.slice);
 
 	if (x->a.slice->numel != x->b.slice->numel) {
-		lines_add(&x->pair->problems,
-			  "%s: parameter %s: has %" PRIu64 " elements on %s %u,"
-			  " %" PRIu64 " on %u", x->c->dir, x->a.slice->name,
-			  x->a.slice->numel,
-			  x->pair->stages ? "pipeline stage" :
-					    "tensor-parallel rank",
-			  number(x, x->a.slice), x->b.slice->numel,
-			  number(x, x->b.slice));
+		findings_add(&x->pair->problems,
+			     "%s: parameter %s: has %" PRIu64
+			     " elements on %s %u, but %" PRIu64 " on %u",
+			     x->c->dir, x->a.slice->name, x->a.slice->numel,
+			     x->pair->stages ? "pipeline stage"
+					     : "tensor-parallel rank",
+			     number(x, x->a.slice), x->b.slice->numel,
+			     number(x, x->b.slice));
 		return;
 	}
 	compare_state(x, NULL, g->fp32.dtype);
@@ -252,9 +256,9 @@ static int check_pair(void *ctx, size_t i)
 	};
 
 	if (x.a.buf && x.b.buf)
-		compare(&x);
+		check_replicas_compare(&x);
 	else
-		lines_add(&p->problems, "out of memory");
+		findings_add(&p->problems, "out of memory");
 	free(x.a.buf);
 	free(x.b.buf);
 	return 0;
@@ -264,5 +268,5 @@ void check_pairs(struct check *c)
 {
 	parallel_for(c->npairs, parallel_width(), check_pair, c);
 	for (size_t i = 0; i < c->npairs; i++)
-		lines_take(&c->problems, &c->pairs[i].problems);
+		findings_take(&c->problems, &c->pairs[i].problems);
 }

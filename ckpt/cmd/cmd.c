@@ -1,20 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How ucckpt talks.  Errors are one line each and begin with the program's
- * name; what a checkpoint's author chose (names of parameters) is printed
- * without control characters, since it lands on a terminal.
+ * What ucckpt prints.  An error is one line that begins with the program's name.
+ * Names and messages may come from a hostile checkpoint, so they are printed as
+ * utf8_show shows them.
  */
 #include "ckpt/cmd/cmd.h"
 
+#include <assert.h>
 #include <cJSON.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/json.h"
+#include "ckpt/base/utf8.h"
+
 #define INT64_LEN 24
+
+/* Print text that may come from a file.  Returns the number of characters. */
+static int put(FILE *to, const char *text)
+{
+	const char *c;
+	unsigned n;
+	int columns = 0;
+
+	for (; (c = utf8_show(&text, &n)); columns++)
+		fwrite(c, 1, n, to);
+	return columns;
+}
+
+static void say(const char *fmt, va_list ap)
+{
+	char *text;
+
+	if (vasprintf(&text, fmt, ap) < 0) {
+		fputs("out of memory", stderr);
+		return;
+	}
+	put(stderr, text);
+	free(text);
+}
 
 void cmd_say(const char *fmt, ...)
 {
@@ -22,7 +52,7 @@ void cmd_say(const char *fmt, ...)
 
 	fputs("ucckpt: ", stderr);
 	va_start(ap, fmt);
-	vfprintf(stderr, fmt, ap);
+	say(fmt, ap);
 	va_end(ap);
 	fputc('\n', stderr);
 }
@@ -33,7 +63,7 @@ int cmd_usage(const char *command, const char *fmt, ...)
 
 	fprintf(stderr, "ucckpt: %s: ", command);
 	va_start(ap, fmt);
-	vfprintf(stderr, fmt, ap);
+	say(fmt, ap);
 	va_end(ap);
 	fprintf(stderr, "; see 'ucckpt %s --help'\n", command);
 	return CMD_USAGE;
@@ -44,8 +74,9 @@ int cmd_bad_option(char **argv, int c)
 	const char *const word = argv[optind - 1];
 	const bool is_long = strncmp(word, "--", 2) == 0;
 
+	assert(c == ':' || c == '?');
 	if (c == ':')
-		return cmd_usage(argv[0], "%s needs a value", word);
+		return cmd_usage(argv[0], "%s requires a value", word);
 	if (!optopt)
 		return cmd_usage(argv[0], "unknown option %s", word);
 	if (is_long && strchr(word, '='))
@@ -56,12 +87,7 @@ int cmd_bad_option(char **argv, int c)
 
 int cmd_put(const char *text)
 {
-	int n = 0;
-
-	for (; *text; text++, n++)
-		putchar((unsigned char)*text < 0x20 || *text == 0x7f ? '?' :
-								       *text);
-	return n;
+	return put(stdout, text);
 }
 
 const char *cmd_size(uint64_t bytes, char buf[CMD_SIZE_LEN])
@@ -79,6 +105,7 @@ const char *cmd_size(uint64_t bytes, char buf[CMD_SIZE_LEN])
 		v /= 1024;
 		i++;
 	}
+	assert(i < sizeof(units) / sizeof(*units));
 	snprintf(buf, CMD_SIZE_LEN, "%.1f %s", v, units[i]);
 	return buf;
 }
@@ -93,13 +120,18 @@ void cmd_json_add_int(cJSON *object, const char *key, int64_t value)
 
 int cmd_json_print(cJSON *root)
 {
-	char *const text = cJSON_Print(root);
+	struct bytebuf text = { 0 };
+	int rc = CMD_OK;
 
-	if (text)
-		puts(text);
-	else
+	json_write(&text, root, true);
+	bytebuf_add_u8(&text, '\n');
+	if (text.failed) {
 		cmd_say("out of memory");
-	cJSON_free(text);
+		rc = CMD_FAILED;
+	} else {
+		fwrite(text.data, 1, text.len, stdout);
+	}
+	bytebuf_done(&text);
 	cJSON_Delete(root);
-	return text ? CMD_OK : CMD_FAILED;
+	return rc;
 }

@@ -1,94 +1,85 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ucckpt convert: on a disk what a mount shows, for machines without FUSE.
+ * ucckpt convert: writes the files that a mount shows to a disk, for machines
+ * without FUSE.
  *
- * Takes the options of DeepSpeed's ds_to_universal.py, so that it can stand in
- * for it in scripts.  What differs: the output appears whole or not at all
- * (outdir.h), there is no scratch copy of the checkpoint, and a checkpoint
- * without universal_checkpoint_info needs no switch.
+ * Takes the options of DeepSpeed's ds_to_universal.py, so that it can replace
+ * it in scripts.  Differences: the output appears complete or not at all
+ * (outdir.h), no temporary copy of the checkpoint is made, and a checkpoint
+ * without universal_checkpoint_info needs no option.
  */
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/cmd/cmd.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/weights/weights_file.h"
-#include "ckpt/weights/weights_split.h"
+#include "ckpt/cmd/cmd.h"
+#include "ckpt/cmd/interrupt.h"
+#include "ckpt/cmd/progress.h"
+#include "ckpt/convert/treewrite.h"
+#include "ckpt/dirs/tags.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/reshard/reshard.h"
 #include "ckpt/sys/outdir.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/plan/plan.h"
-#include "ckpt/cmd/progress.h"
+#include "ckpt/weights/weights_file.h"
+#include "ckpt/weights/weights_split.h"
 #include "ckpt/zero/checkpoint.h"
-#include "ckpt/dirs/tags.h"
-#include "ckpt/convert/treewrite.h"
 
 #define WORKERS_MAX 4096
 #define POINTER_FILE "latest_universal"
+#define POINTER_MAX 64
 
 struct convert {
 	const char *in;
 	const char *out;
-	unsigned readers; /* of shards at once; 0: one per processor */
-	unsigned writers; /* of files at once; 0: one per processor */
+	unsigned readers; /* shards read at once; 0: one per processor */
+	unsigned writers; /* files written at once; 0: one per processor */
 	bool lenient;
 	bool keep_temp;
 	bool has_dtype;
 	struct plan_options plan;
 };
 
-static atomic_int caught; /* written by the handler, read by all threads */
-
-static void catch(int sig)
-{
-	caught = sig;
-}
-
-/* From here on a signal ends the work in good order, and a file size limit is
- * an error like any other. */
-static void set_signals(void)
-{
-	const struct sigaction stop = { .sa_handler = catch };
-	const struct sigaction ignore = { .sa_handler = SIG_IGN };
-	static const int stops[] = { SIGINT, SIGTERM, SIGHUP };
-
-	for (size_t i = 0; i < sizeof(stops) / sizeof(*stops); i++) {
-		struct sigaction old;
-
-		/* nohup(1) and shells' background jobs ignore some. */
-		if (sigaction(stops[i], NULL, &old) == 0 &&
-		    old.sa_handler != SIG_IGN)
-			sigaction(stops[i], &stop, NULL);
-	}
-	sigaction(SIGXFSZ, &ignore, NULL);
-	sigaction(SIGPIPE, &ignore, NULL);
-}
-
 static bool on_progress(void *ctx, uint64_t bytes)
 {
 	progress_add(ctx, bytes);
-	return !caught;
+	return !interrupt_signal();
 }
 
-/* Patterns that match nothing mean that the wrong rules are applied. */
+/* A pattern without a match means that the merge rules are wrong. */
 static int check_patterns(const struct convert *c, struct plan *p)
 {
-	const struct resolve *const r = plan_resolve(p);
+	const struct zero_checkpoint *const r = plan_zckpt(p);
 	const struct model *const m = r ? &r->model : NULL;
 
-	if (!m || !m->nunused || c->lenient)
+	/* No rule applies when each model-parallel rank is re-cut for itself. */
+	if (!m || !m->nunused || c->lenient || c->plan.kind == PLAN_RESHARD)
 		return CMD_OK;
 	for (size_t i = 0; i < m->nunused; i++)
 		cmd_say("%s: a pattern of universal_checkpoint_info matches no"
 			" parameter: %s", r->dir.model[0].path, m->unused[i]);
 	cmd_say("nothing was written; --no_strict ignores such patterns");
 	return CMD_FAILED;
+}
+
+/* The file beside the output that names it, as beside a mount's view. */
+static const char *pointer_file(const struct convert *c, char name[POINTER_MAX])
+{
+	if (c->plan.kind == PLAN_UNIVERSAL)
+		return POINTER_FILE;
+	if (c->plan.kind != PLAN_RESHARD)
+		return NULL;
+	if (c->plan.stage)
+		snprintf(name, POINTER_MAX, "latest_dp%u_z%u", c->plan.ranks,
+			 c->plan.stage);
+	else
+		snprintf(name, POINTER_MAX, "latest_dp%u", c->plan.ranks);
+	return name;
 }
 
 static int write_tree(const struct convert *c, struct plan *p, uint64_t bytes,
@@ -101,6 +92,7 @@ static int write_tree(const struct convert *c, struct plan *p, uint64_t bytes,
 		.progress = on_progress,
 		.ctx = &progress,
 	};
+	char pointer[POINTER_MAX];
 	struct outdir out;
 	int rc = outdir_open(&out, c->out, err);
 
@@ -108,22 +100,22 @@ static int write_tree(const struct convert *c, struct plan *p, uint64_t bytes,
 		return rc;
 	progress_init(&progress, bytes);
 	rc = treewrite_save(p, out.fd, &how, err);
-	if (!rc && caught)
+	if (!rc && interrupt_signal())
 		rc = -EINTR;
 	if (!rc)
-		rc = outdir_commit(&out, c->plan.kind == PLAN_UNIVERSAL ?
-						 POINTER_FILE : NULL, err);
+		rc = outdir_commit(&out, pointer_file(c, pointer), err);
 	outdir_close(&out);
 	*seconds = progress_seconds(&progress);
 	progress_done(&progress);
 	return rc;
 }
 
-static int fail(const struct convert *c, int rc, const struct errmsg *err)
+static int convert_fail(const struct convert *c, int rc,
+			const struct errmsg *err)
 {
-	if (rc == -EINTR && caught)
-		cmd_say("%s: interrupted by %s; nothing was left there",
-			c->out, strsignal(caught));
+	if (rc == -EINTR && interrupt_signal())
+		cmd_say("%s: interrupted by %s; nothing was written",
+			c->out, strsignal(interrupt_signal()));
 	else
 		cmd_say("%s", err->text);
 	return CMD_FAILED;
@@ -148,23 +140,24 @@ static int convert_plan(const struct convert *c, struct plan *p)
 
 	if (rc != CMD_OK)
 		return rc;
-	if (plan_resolve(p))
-		plan_resolve(p)->readers = c->readers;
+	if (plan_zckpt(p))
+		plan_zckpt(p)->readers = c->readers;
 	rc = plan_check(p, &err);
 	if (!rc)
 		rc = plan_totals(p, &files, &bytes, &err);
 	if (!rc)
 		rc = write_tree(c, p, bytes, &seconds, &err);
 	if (rc)
-		return fail(c, rc, &err);
+		return convert_fail(c, rc, &err);
 	say_warnings(p);
-	printf("%s: %" PRIu64 " files, %s, in %.1f s (%s/s)\n", c->out, files,
+	cmd_put(c->out);
+	printf(": %" PRIu64 " files, %s, in %.1f s (%s/s)\n", files,
 	       cmd_size(bytes, size), seconds,
 	       cmd_size((uint64_t)((double)bytes / (seconds + 1e-9)), rate));
 	return CMD_OK;
 }
 
-static int convert(const struct convert *c)
+static int convert_convert(const struct convert *c)
 {
 	enum tags_choice choice;
 	struct errmsg err = { "" };
@@ -176,14 +169,14 @@ static int convert(const struct convert *c)
 		rc = plan_open(dir, &c->plan, &p, &err);
 	if (rc) {
 		free(dir);
-		return fail(c, rc, &err);
+		return convert_fail(c, rc, &err);
 	}
 	if (choice != TAGS_ITSELF)
 		cmd_say("converting %s", dir);
 	if (c->keep_temp)
-		cmd_say("--keep_temp_folder: nothing to keep, no temporary"
-			" copy is made");
-	set_signals();
+		cmd_say("--keep_temp_folder has no effect: no temporary copy"
+			" is made");
+	interrupt_catch();
 	rc = convert_plan(c, p);
 	plan_close(p);
 	free(dir);
@@ -201,10 +194,11 @@ enum option_code {
 	OPT_NO_STRICT,
 	OPT_INJECT,
 	OPT_CRC,
-	OPT_DIALECT,
+	OPT_STAGE,
 	OPT_TO,
 	OPT_DTYPE,
 	OPT_SHARD_SIZE,
+	OPT_RANKS,
 };
 
 static const struct option options[] = {
@@ -216,7 +210,8 @@ static const struct option options[] = {
 	{ "no_strict", no_argument, NULL, OPT_NO_STRICT },
 	{ "inject_missing_state", no_argument, NULL, OPT_INJECT },
 	{ "crc", required_argument, NULL, OPT_CRC },
-	{ "dialect", required_argument, NULL, OPT_DIALECT },
+	{ "stage", required_argument, NULL, OPT_STAGE },
+	{ "ranks", required_argument, NULL, OPT_RANKS },
 	{ "to", required_argument, NULL, OPT_TO },
 	{ "dtype", required_argument, NULL, OPT_DTYPE },
 	{ "shard-size", required_argument, NULL, OPT_SHARD_SIZE },
@@ -224,42 +219,48 @@ static const struct option options[] = {
 	{ 0 },
 };
 
-static void print_help(void)
+static void convert_print_help(void)
 {
 	puts("usage: ucckpt convert [OPTION]... INPUT OUTPUT\n"
 	     "\n"
-	     "Write the universal checkpoint of the ZeRO checkpoint in INPUT (a"
-	     " tag's\n"
-	     "directory, or a run's: then its newest tag), or of a Hugging Face"
-	     " model, to the\n"
-	     "new directory OUTPUT, and the file latest_universal beside it; or"
-	     " weights.\n"
+	     "Write the universal tree, or the weights, of the ZeRO checkpoint in"
+	     " INPUT (of a\n"
+	     "tag, or of a run for its newest tag) or of a Hugging Face model to"
+	     " the new\n"
+	     "directory OUTPUT; or the ZeRO checkpoint itself for another number"
+	     " of ranks.\n"
+	     "For a universal tree, also write latest_universal beside it.\n"
 	     "\n"
-	     "      --to universal|hf|fp32   a universal checkpoint (default), or"
-	     " weights for\n"
-	     "                               transformers, or in"
-	     " pytorch_model.bin\n"
-	     "      --dtype fp32|bf16|fp16   with --to hf: the type of the"
-	     " weights\n"
-	     "      --shard-size SIZE        of weights: the most that a file may"
-	     " have, as\n"
-	     "                               500MB or 5GB (default)\n"
-	     "      --input_folder DIR       the same as INPUT\n"
-	     "      --output_folder DIR      the same as OUTPUT\n"
+	     "      --to universal|hf|fp32|zero\n"
+	     "                               universal tree (default),"
+	     " model.safetensors for\n"
+	     "                               transformers, pytorch_model.bin, or"
+	     " ZeRO checkpoint\n"
+	     "      --ranks N                number of data-parallel ranks, with"
+	     " --to zero\n"
+	     "      --dtype fp32|bf16|fp16   type of the weights, with --to hf\n"
+	     "      --shard-size SIZE        largest file of weights, such as"
+	     " 500MB\n"
+	     "                               (default: 5GB)\n"
+	     "      --input_folder DIR       same as INPUT\n"
+	     "      --output_folder DIR      same as OUTPUT\n"
 	     "      --num_extract_workers N  shards read at once"
 	     " (default: processors)\n"
 	     "      --num_merge_workers N    files written at once"
 	     " (default: processors)\n"
 	     "      --no_strict              accept patterns that match no"
 	     " parameter\n"
-	     "      --crc exact|zero         checksums in .pt files: computed"
+	     "      --crc exact|zero         compute checksums in .pt files"
 	     " (default), or\n"
-	     "                               left zero\n"
-	     "      --dialect own|any        a tree for the stage it was saved"
-	     " with\n"
+	     "                               leave them zero\n"
+	     "      --stage native|any       tree for the stage that saved the"
+	     " checkpoint\n"
 	     "                               (default), or for any stage\n"
-	     "      --keep_temp_folder       accepted; there is none\n"
-	     "      --inject_missing_state   accepted; always done\n"
+	     "      --stage 1|2|3            ZeRO stage, with --to zero"
+	     " (default: the stage\n"
+	     "                               that saved the checkpoint)\n"
+	     "      --keep_temp_folder       accepted, without effect\n"
+	     "      --inject_missing_state   accepted, always on\n"
 	     "  -h, --help                   print this");
 }
 
@@ -277,7 +278,13 @@ static bool parse_workers(const char *text, unsigned *out)
 	return true;
 }
 
-/* `text` is one of two words: is it the second? */
+static bool parse_ranks(const char *text, unsigned *out)
+{
+	return parse_workers(text, out) && *out <= RESHARD_RANKS_MAX;
+}
+
+/* Parse one of two words; `*out` is true for the second one.  False for other
+ * text. */
 static bool parse_choice(const char *text, const char *first,
 			 const char *second, bool *is_second)
 {
@@ -285,24 +292,37 @@ static bool parse_choice(const char *text, const char *first,
 	return *is_second || strcmp(text, first) == 0;
 }
 
-/* Options about the kind of tree; as set_option. */
+/* Parse a ZeRO stage, or "native" or "any" for a universal tree. */
+static bool parse_stage(const char *text, struct plan_options *out)
+{
+	if (*text < '1' || *text > '3' || text[1])
+		return parse_choice(text, "native", "any", &out->any_stage);
+	out->stage = (unsigned)(*text - '0');
+	return true;
+}
+
+/* Set an option about the kind of tree, as set_option. */
 static int set_kind(struct convert *c, char **argv, int code)
 {
 	if (code == OPT_TO && !plan_parse_kind(optarg, &c->plan.kind))
-		return cmd_usage(argv[0], "--to is 'universal', 'hf' or"
-				 " 'fp32', not '%s'", optarg);
-	if (code == OPT_DTYPE && !hffile_parse_dtype(optarg, &c->plan.dtype))
-		return cmd_usage(argv[0], "--dtype is 'fp32', 'bf16' or"
+		return cmd_usage(argv[0], "--to must be 'universal', 'hf', 'fp32' or"
+				 " 'zero', not '%s'", optarg);
+	if (code == OPT_RANKS && !parse_ranks(optarg, &c->plan.ranks))
+		return cmd_usage(argv[0], "'%s' is not a number of ranks (1 to"
+				 " %u)", optarg, RESHARD_RANKS_MAX);
+	if (code == OPT_DTYPE &&
+	    !weights_file_parse_dtype(optarg, &c->plan.dtype))
+		return cmd_usage(argv[0], "--dtype must be 'fp32', 'bf16' or"
 				 " 'fp16', not '%s'", optarg);
 	if (code == OPT_SHARD_SIZE &&
-	    !hfsplit_parse_size(optarg, &c->plan.shard_size))
-		return cmd_usage(argv[0], "'%s' is no size in KB, MB, GB or"
+	    !weights_split_parse_size(optarg, &c->plan.shard_size))
+		return cmd_usage(argv[0], "'%s' is not a size in KB, MB, GB or"
 				 " TB", optarg);
 	c->has_dtype |= code == OPT_DTYPE;
 	return CMD_OK;
 }
 
-/* CMD_OK, or what cmd_usage returned. */
+/* Set an option.  Returns CMD_OK or CMD_USAGE. */
 static int set_option(struct convert *c, char **argv, int code)
 {
 	switch (code) {
@@ -315,41 +335,51 @@ static int set_option(struct convert *c, char **argv, int code)
 	case OPT_WRITERS:
 		if (!parse_workers(optarg, code == OPT_READERS ? &c->readers :
 								 &c->writers))
-			return cmd_usage(argv[0], "'%s' is no number of workers"
+			return cmd_usage(argv[0], "'%s' is not a number of workers"
 					 " (1 to %d)", optarg, WORKERS_MAX);
 		break;
 	case OPT_CRC:
 		if (!parse_choice(optarg, "exact", "zero",
 				  &c->plan.crc_zero))
-			return cmd_usage(argv[0], "--crc is 'exact' or 'zero',"
+			return cmd_usage(argv[0], "--crc must be 'exact' or 'zero',"
 					 " not '%s'", optarg);
 		break;
-	case OPT_DIALECT:
-		if (!parse_choice(optarg, "own", "any", &c->plan.any_stage))
-			return cmd_usage(argv[0], "--dialect is 'own' or 'any',"
-					 " not '%s'", optarg);
+	case OPT_STAGE:
+		if (!parse_stage(optarg, &c->plan))
+			return cmd_usage(argv[0],
+					 "--stage must be 'native', 'any', 1, 2"
+					 " or 3, not '%s'",
+					 optarg);
 		break;
 	case OPT_TO:
 	case OPT_DTYPE:
-	case OPT_SHARD_SIZE: return set_kind(c, argv, code);
+	case OPT_SHARD_SIZE:
+	case OPT_RANKS: return set_kind(c, argv, code);
 	default: return cmd_bad_option(argv, code);
 	}
 	return CMD_OK;
 }
 
-/* Do options and kind of tree go together? */
+/* Check that the options suit the kind of tree. */
 static int check_options(const struct convert *c, char **argv)
 {
-	const bool weights = c->plan.kind != PLAN_UNIVERSAL;
+	const bool zero = c->plan.kind == PLAN_RESHARD;
+	const bool weights = c->plan.kind != PLAN_UNIVERSAL && !zero;
 
 	if (c->has_dtype && c->plan.kind != PLAN_HF)
-		return cmd_usage(argv[0], "--dtype needs --to hf");
+		return cmd_usage(argv[0], "--dtype requires --to hf");
 	if (c->plan.shard_size && !weights)
-		return cmd_usage(argv[0], "--shard-size needs --to hf or"
+		return cmd_usage(argv[0], "--shard-size requires --to hf or"
 				 " --to fp32");
-	if (c->plan.any_stage && weights)
-		return cmd_usage(argv[0], "--dialect is of universal"
-				 " checkpoints");
+	if (c->plan.any_stage && c->plan.kind != PLAN_UNIVERSAL)
+		return cmd_usage(argv[0], "--stage any applies only to universal"
+					  " checkpoints");
+	if (zero != (c->plan.ranks != 0))
+		return cmd_usage(argv[0], zero ? "--to zero requires --ranks" :
+						 "--ranks requires --to zero");
+	if (c->plan.stage && !zero)
+		return cmd_usage(argv[0], "--stage %u requires --to zero",
+				 c->plan.stage);
 	return CMD_OK;
 }
 
@@ -360,7 +390,7 @@ int cmd_convert(int argc, char **argv)
 
 	while ((code = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
 		if (code == 'h') {
-			print_help();
+			convert_print_help();
 			return CMD_OK;
 		}
 		rc = set_option(&c, argv, code);
@@ -374,8 +404,8 @@ int cmd_convert(int argc, char **argv)
 	if (!c.in || !c.out)
 		return cmd_usage(argv[0], "expected INPUT and OUTPUT");
 	if (optind < argc)
-		return cmd_usage(argv[0], "'%s' is one argument too many",
+		return cmd_usage(argv[0], "unexpected argument '%s'",
 				 argv[optind]);
 	rc = check_options(&c, argv);
-	return rc == CMD_OK ? convert(&c) : rc;
+	return rc == CMD_OK ? convert_convert(&c) : rc;
 }

@@ -1,45 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_SURVEY_H
-#define UCKPT_SURVEY_H
+#ifndef UCKPT_DIAGNOSE_H
+#define UCKPT_DIAGNOSE_H
 
 #include "ckpt/dirs/tags.h"
 
 struct errmsg;
-struct lines;
+struct findings;
 struct plan;
 struct value;
 
 /*
- * What is wrong with a checkpoint's files, all of it, for `ucckpt info` and
- * `ucckpt check`.  Lines that are there already are not added again.
+ * Finds all problems of a checkpoint's files, for `ucckpt info` and `ucckpt
+ * check`.  A line that is already in the findings is not added again.
  */
 
-/* "global_step4" chosen from a run, in words; "" for TAGS_ITSELF. */
-const char *survey_choice_text(enum tags_choice choice);
+/* How the tag was chosen, in words; "" for TAGS_ITSELF. */
+const char *diagnose_choice_text(enum tags_choice choice);
 
-/* What may have been meant by `run` instead of the tag that was chosen. */
-void survey_choice(const char *run, enum tags_choice choice,
-		   struct lines *warnings);
+/* Warn if `run` may mean another tag than the one that was chosen. */
+void diagnose_choice(const char *run, enum tags_choice choice,
+		     struct findings *warnings);
 
 /*
- * For a directory that cannot be planned because files are missing or
- * damaged: add a line for each file that the ranks should have written and
- * that is not there, and for each that cannot be read.
+ * For a directory that cannot be planned because files are missing or damaged:
+ * add a line for each missing file of a rank and each file that cannot be read.
  */
-void survey_missing(const char *dir, struct lines *problems);
+void diagnose_missing(const char *dir, struct findings *problems);
 
-/* Read every shard's map, and every file of an expert, each for itself. */
-void survey_shards(struct plan *plan, struct lines *problems);
-void survey_experts(struct plan *plan, struct lines *problems);
+/* Read the map of every shard, and every expert file. */
+void diagnose_shards(struct plan *plan, struct findings *problems);
+void diagnose_experts(struct plan *plan, struct findings *problems);
 
-/* Read every model-states file: are all of one DeepSpeed version and step, and
- * do they say the same of experts?  survey_facts asks that of one, whose object
- * is `root`. */
-void survey_models(struct plan *plan, struct lines *problems);
-int survey_facts(struct plan *plan, const char *path, const struct value *root,
-		 struct errmsg *err);
+/* Read every model-states file and check that all agree on DeepSpeed's version,
+ * the step and the experts.  diagnose_facts checks one file, whose object is
+ * `root`. */
+void diagnose_models(struct plan *plan, struct findings *problems);
+int diagnose_facts(struct plan *plan, const char *path,
+		   const struct value *root, struct errmsg *err);
 
-/* What does not keep the checkpoint from being served. */
-void survey_warnings(struct plan *plan, struct lines *warnings);
+/* Add warnings about a checkpoint that can be served. */
+void diagnose_warnings(struct plan *plan, struct findings *warnings);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ucckpt extents: what the ioctls of ucfs_ioctl.h tell about an open file, as
- * a table or as JSON.  The server's answers are not trusted to come to an
- * end.
+ * ucckpt extents: prints what the ioctls of ucfs_ioctl.h report about an open
+ * file, as a table or as JSON.  A server's answer that makes no progress is an
+ * error, not an endless loop.
  */
 #include <cJSON.h>
 #include <errno.h>
@@ -16,6 +16,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/cmd/cmd.h"
 #include "ckpt/vfile/ucfs_ioctl.h"
 
@@ -25,11 +26,11 @@ struct listing {
 	uint64_t size;
 	struct ucfs_extent *v;
 	size_t n, cap;
-	struct ucfs_source *sources; /* those that extents refer to */
+	struct ucfs_source *sources; /* the sources that extents refer to */
 	size_t nsources, sources_cap;
 };
 
-static int fail_nomem(void)
+static int extents_fail_nomem(void)
 {
 	cmd_say("out of memory");
 	return CMD_FAILED;
@@ -38,40 +39,21 @@ static int fail_nomem(void)
 static int fail_ioctl(const struct listing *l)
 {
 	if (errno == ENOTTY)
-		cmd_say("%s: not a checkpoint's file in a mount of ucfs",
+		cmd_say("%s: is not a file of a checkpoint in a ucfs mount",
 			l->path);
 	else if (errno == EINVAL)
-		cmd_say("%s: the ucfs that serves it speaks another version of"
-			" the extents interface", l->path);
+		cmd_say("%s: its ucfs server uses another version of the"
+			" extents interface", l->path);
 	else
-		cmd_say("%s: cannot ask for extents: %s", l->path,
+		cmd_say("%s: cannot query extents: %s", l->path,
 			strerror(errno));
 	return CMD_FAILED;
 }
 
-/* Make room for `more` elements. */
-static bool grow(void *v, size_t item, size_t n, size_t *cap, size_t more)
-{
-	void **const array = v;
-	size_t want = *cap ? *cap : 64;
-	void *grown;
-
-	if (n + more <= *cap)
-		return true;
-	while (want < n + more)
-		want *= 2;
-	grown = reallocarray(*array, want, item);
-	if (!grown)
-		return false;
-	*array = grown;
-	*cap = want;
-	return true;
-}
-
 static int add_extents(struct listing *l, const struct ucfs_extents *x)
 {
-	if (!grow(&l->v, sizeof(*l->v), l->n, &l->cap, x->count))
-		return fail_nomem();
+	if (!array_reserve(&l->v, &l->cap, l->n + x->count, sizeof(*l->v)))
+		return extents_fail_nomem();
 	memcpy(l->v + l->n, x->extent, x->count * sizeof(*l->v));
 	l->n += x->count;
 	return CMD_OK;
@@ -80,7 +62,7 @@ static int add_extents(struct listing *l, const struct ucfs_extents *x)
 static int read_extents(struct listing *l)
 {
 	struct ucfs_extents *const x = calloc(1, sizeof(*x));
-	int rc = x ? CMD_OK : fail_nomem();
+	int rc = x ? CMD_OK : extents_fail_nomem();
 
 	while (rc == CMD_OK) {
 		const uint64_t start = x->start;
@@ -94,7 +76,7 @@ static int read_extents(struct listing *l)
 		if (x->count == 0)
 			break;
 		if (x->count > UCFS_EXTENTS_MAX || x->next <= start) {
-			cmd_say("%s: the server's answer makes no sense",
+			cmd_say("%s: the server returned invalid extents",
 				l->path);
 			rc = CMD_FAILED;
 			break;
@@ -117,7 +99,8 @@ static const struct ucfs_source *find_source(const struct listing *l,
 
 static bool has_source(const struct ucfs_extent *e)
 {
-	return e->kind == UCFS_EXTENT_SOURCE || e->kind == UCFS_EXTENT_CAST;
+	return e->kind == UCFS_EXTENT_SOURCE || e->kind == UCFS_EXTENT_CAST ||
+	       e->kind == UCFS_EXTENT_PACKED;
 }
 
 static int read_sources(struct listing *l)
@@ -129,9 +112,9 @@ static int read_sources(struct listing *l)
 		if (!has_source(e) ||
 		    find_source(l, e->source))
 			continue;
-		if (!grow(&l->sources, sizeof(*s), l->nsources,
-			  &l->sources_cap, 1))
-			return fail_nomem();
+		if (!array_reserve(&l->sources, &l->sources_cap,
+				   l->nsources + 1, sizeof(*s)))
+			return extents_fail_nomem();
 		s = &l->sources[l->nsources];
 		*s = (struct ucfs_source){ .version = UCFS_EXTENTS_VERSION,
 					   .source = e->source };
@@ -152,6 +135,7 @@ static const char *kind_name(uint32_t kind)
 	case UCFS_EXTENT_CAST: return "cast";
 	case UCFS_EXTENT_GATHER: return "gather";
 	case UCFS_EXTENT_ZERO: return "zero";
+	case UCFS_EXTENT_PACKED: return "packed";
 	}
 	return "unknown";
 }
@@ -221,7 +205,7 @@ static int print_json(const struct listing *l)
 	return cmd_json_print(root);
 }
 
-static int show(const char *path, bool json)
+static int extents_show(const char *path, bool json)
 {
 	struct listing l = { .path = path };
 	int rc;
@@ -242,11 +226,11 @@ static int show(const char *path, bool json)
 	return rc;
 }
 
-static void print_help(void)
+static void extents_print_help(void)
 {
 	puts("usage: ucckpt extents [--json] FILE\n"
 	     "\n"
-	     "Tell where the bytes of a file in a ucfs mount lie.  A 'source'"
+	     "Locate the bytes of a file in a ucfs mount.  A 'source'"
 	     " run is bytes\n"
 	     "of another file as they are; 'literal' and 'cast' runs exist only"
 	     " in the mount.\n"
@@ -268,11 +252,13 @@ int cmd_extents(int argc, char **argv)
 	while ((c = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
 		switch (c) {
 		case 'j': json = true; break;
-		case 'h': print_help(); return CMD_OK;
+		case 'h':
+			extents_print_help();
+			return CMD_OK;
 		default: return cmd_bad_option(argv, c);
 		}
 	}
 	if (argc - optind != 1)
 		return cmd_usage(argv[0], "expected one FILE");
-	return show(argv[optind], json);
+	return extents_show(argv[optind], json);
 }

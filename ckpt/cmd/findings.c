@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lists of findings.  A problem that several checks come upon (a shard that
- * cannot be read spoils every parameter in it) is told once: messages name
- * the file and the place, so equal texts are the same problem.
+ * Lists of findings.  Several checks may find the same problem: a shard that
+ * cannot be read affects every parameter in it.  It is listed once.  Messages
+ * name the file and the place, so equal texts mean the same problem.
  */
 #include "ckpt/cmd/findings.h"
 
+#include <assert.h>
 #include <cJSON.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/cmd/cmd.h"
 
-void lines_add(struct lines *l, const char *fmt, ...)
+void findings_add(struct findings *l, const char *fmt, ...)
 {
 	va_list ap;
 	int n;
 
-	if (l->n == l->cap) {
-		l->cap = l->cap ? l->cap * 2 : 16;
-		l->v = reallocarray(l->v, l->cap, sizeof(*l->v));
-	}
 	va_start(ap, fmt);
-	n = l->v ? vasprintf(&l->v[l->n], fmt, ap) : -1;
+	n = array_reserve(&l->v, &l->cap, l->n + 1, sizeof(*l->v))
+		    ? vasprintf(&l->v[l->n], fmt, ap)
+		    : -1;
 	va_end(ap);
 	if (n < 0) {
 		cmd_say("out of memory");
@@ -33,23 +33,24 @@ void lines_add(struct lines *l, const char *fmt, ...)
 	l->n++;
 }
 
-void lines_add_new(struct lines *l, const char *text)
+void findings_add_new(struct findings *l, const char *text)
 {
 	for (size_t i = 0; i < l->n; i++)
 		if (strcmp(l->v[i], text) == 0)
 			return;
 	if (*text)
-		lines_add(l, "%s", text);
+		findings_add(l, "%s", text);
 }
 
-void lines_take(struct lines *l, struct lines *from)
+void findings_take(struct findings *l, struct findings *from)
 {
+	assert(from != l);
 	for (size_t i = 0; i < from->n; i++)
-		lines_add_new(l, from->v[i]);
-	lines_done(from);
+		findings_add_new(l, from->v[i]);
+	findings_done(from);
 }
 
-void lines_print(const struct lines *l, const char *kind)
+void findings_print(const struct findings *l, const char *kind)
 {
 	for (size_t i = 0; i < l->n; i++) {
 		printf("%s: ", kind);
@@ -58,7 +59,7 @@ void lines_print(const struct lines *l, const char *kind)
 	}
 }
 
-void lines_add_json(const struct lines *l, cJSON *object, const char *key)
+void findings_add_json(const struct findings *l, cJSON *object, const char *key)
 {
 	cJSON *const list = cJSON_AddArrayToObject(object, key);
 
@@ -66,10 +67,10 @@ void lines_add_json(const struct lines *l, cJSON *object, const char *key)
 		cJSON_AddItemToArray(list, cJSON_CreateString(l->v[i]));
 }
 
-void lines_done(struct lines *l)
+void findings_done(struct findings *l)
 {
 	for (size_t i = 0; i < l->n; i++)
 		free(l->v[i]);
 	free(l->v);
-	*l = (struct lines){ 0 };
+	*l = (struct findings){ 0 };
 }

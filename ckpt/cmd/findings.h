@@ -1,36 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_LINES_H
-#define UCKPT_LINES_H
+#ifndef UCKPT_FINDINGS_H
+#define UCKPT_FINDINGS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
 struct cJSON;
 
-/* Lines of text: what a report has to tell.  Zero initialised it is empty.
- * Belongs to one thread at a time. */
-struct lines {
+/* Lines of a report.  A zero-initialised list is empty.  Not thread-safe. */
+struct findings {
 	char **v;
 	size_t n, cap;
 };
 
-/* Add a line, formatted like printf.  Exits when memory runs out. */
-void lines_add(struct lines *l, const char *fmt, ...)
+/* Add a line, formatted like printf.  Exits if memory runs out. */
+void findings_add(struct findings *l, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* Add `text` unless it is empty or there already. */
-void lines_add_new(struct lines *l, const char *text);
+/* Add `text` unless it is empty or already in the list. */
+void findings_add_new(struct findings *l, const char *text);
 
-/* Move those of `from` that are new to the end of `l`; `from` is empty then. */
-void lines_take(struct lines *l, struct lines *from);
+/* Move the lines of `from` to the end of `l`, without duplicates.  Leaves
+ * `from` empty. */
+void findings_take(struct findings *l, struct findings *from);
 
-/* Print each as "<kind>: <line>", control characters neutralised. */
-void lines_print(const struct lines *l, const char *kind);
+/* Print each line as "<kind>: <line>" with control characters replaced. */
+void findings_print(const struct findings *l, const char *kind);
 
-/* Add them as an array. */
-void lines_add_json(const struct lines *l, struct cJSON *object,
-		    const char *key);
+/* Add the lines to `object` as an array. */
+void findings_add_json(const struct findings *l, struct cJSON *object,
+		       const char *key);
 
-void lines_done(struct lines *l);
+void findings_done(struct findings *l);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ucckpt info: what a checkpoint is, and everything that is wrong with it, as
- * far as descriptions tell (diagnose.h).
+ * ucckpt info: what a checkpoint is, and all problems that can be found without
+ * reading tensors (diagnose.h).
  */
 #include "ckpt/cmd/info.h"
 
@@ -11,12 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/tensor/cast.h"
-#include "ckpt/cmd/cmd.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/plan/plan.h"
-#include "ckpt/zero/checkpoint.h"
+#include "ckpt/cmd/cmd.h"
 #include "ckpt/cmd/diagnose.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/tensor/cast.h"
+#include "ckpt/zero/checkpoint.h"
 
 bool info_state_number(const struct shard_state *st, double *value)
 {
@@ -46,7 +46,7 @@ const char *info_state_type(const struct shard_state *st)
 
 static void count_params(struct info *info)
 {
-	const struct model *const m = &plan_resolve(info->plan)->model;
+	const struct model *const m = &plan_zckpt(info->plan)->model;
 
 	for (size_t i = 0; i < m->nparams; i++) {
 		const struct param *const p = &m->params[i];
@@ -60,41 +60,40 @@ static void count_params(struct info *info)
 static void read_profile(struct info *info)
 {
 	struct errmsg err = { "" };
-	int rc = resolve_profile(plan_resolve(info->plan), 0, &info->profile,
-				 &err);
+	int rc = zckpt_profile(plan_zckpt(info->plan), 0, &info->profile, &err);
 
 	if (!rc)
 		rc = plan_totals(info->plan, &info->files, &info->bytes, &err);
 	if (rc)
-		lines_add(&info->problems, "%s", err.text);
+		findings_add(&info->problems, "%s", err.text);
 }
 
-static void collect(struct info *info, const char *path)
+static void info_collect(struct info *info, const char *path)
 {
 	static const struct plan_options options = { .crc_zero = false };
 	struct errmsg err = { "" };
 	const int rc = plan_open(info->dir, &options, &info->plan, &err);
 
-	survey_choice(path, info->choice, &info->warnings);
+	diagnose_choice(path, info->choice, &info->warnings);
 	if (rc) {
-		lines_add(&info->problems, "%s", err.text);
+		findings_add(&info->problems, "%s", err.text);
 		if (rc == -EBADMSG)
-			survey_missing(info->dir, &info->problems);
+			diagnose_missing(info->dir, &info->problems);
 		return;
 	}
 	count_params(info);
 	read_profile(info);
 	if (!info->quick) {
-		survey_shards(info->plan, &info->problems);
-		survey_models(info->plan, &info->problems);
-		survey_experts(info->plan, &info->problems);
+		diagnose_shards(info->plan, &info->problems);
+		diagnose_models(info->plan, &info->problems);
+		diagnose_experts(info->plan, &info->problems);
 	}
-	survey_warnings(info->plan, &info->warnings);
+	diagnose_warnings(info->plan, &info->warnings);
 }
 
 /* --- command line ---------------------------------------------------------- */
 
-static int show(struct info *info, const char *path, bool json)
+static int info_show(struct info *info, const char *path, bool json)
 {
 	struct errmsg err = { "" };
 	int rc = tags_choose(path, &info->dir, &info->choice, &err);
@@ -103,7 +102,7 @@ static int show(struct info *info, const char *path, bool json)
 		cmd_say("%s", err.text);
 		return CMD_FAILED;
 	}
-	collect(info, path);
+	info_collect(info, path);
 	if (json)
 		rc = cmd_json_print(info_to_json(info));
 	else
@@ -111,25 +110,25 @@ static int show(struct info *info, const char *path, bool json)
 	if (info->problems.n)
 		rc = CMD_FAILED;
 	plan_close(info->plan);
-	lines_done(&info->warnings);
-	lines_done(&info->problems);
+	findings_done(&info->warnings);
+	findings_done(&info->problems);
 	free(info->dir);
 	return rc;
 }
 
-static void print_help(void)
+static void info_print_help(void)
 {
 	puts("usage: ucckpt info [--json] [--quick] DIRECTORY\n"
 	     "\n"
-	     "Tell what the ZeRO checkpoint in DIRECTORY (a tag's, or a run's:"
-	     " then its\n"
-	     "newest tag) is, and everything that is missing or damaged.\n"
+	     "Describe the ZeRO checkpoint in DIRECTORY (of a tag, or of a run"
+	     " for its newest\n"
+	     "tag), and list everything that is missing or damaged.\n"
 	     "\n"
 	     "      --json   print JSON\n"
-	     "      --quick  look at one rank's files only\n"
+	     "      --quick  read only one rank's files\n"
 	     "  -h, --help   print this\n"
 	     "\n"
-	     "Exit status: 0 it is whole, 1 there are problems, 2 wrong usage.");
+	     "Exit status: 0 no problems, 1 problems found, 2 wrong usage.");
 }
 
 int cmd_info(int argc, char **argv)
@@ -148,11 +147,13 @@ int cmd_info(int argc, char **argv)
 		switch (c) {
 		case 'j': json = true; break;
 		case 'q': info.quick = true; break;
-		case 'h': print_help(); return CMD_OK;
+		case 'h':
+			info_print_help();
+			return CMD_OK;
 		default: return cmd_bad_option(argv, c);
 		}
 	}
 	if (argc - optind != 1)
 		return cmd_usage(argv[0], "expected one DIRECTORY");
-	return show(&info, argv[optind], json);
+	return info_show(&info, argv[optind], json);
 }

@@ -1,37 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_CMD_INFO_H
-#define UCKPT_CMD_INFO_H
+#ifndef UCKPT_INFO_H
+#define UCKPT_INFO_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "ckpt/cmd/findings.h"
-#include "ckpt/zero/shard.h"
 #include "ckpt/dirs/tags.h"
+#include "ckpt/zero/shard.h"
 
 struct cJSON;
 struct plan;
 
-/* What `ucckpt info` has found out, for its printers. */
+/* The findings of `ucckpt info`, for its printers. */
 struct info {
 	char *dir; /* the tag's directory */
 	enum tags_choice choice;
 	bool quick;
 
-	struct plan *plan; /* NULL: it cannot be served */
-	uint64_t params, elements;		 /* of the optimizer */
+	struct plan *plan; /* NULL if it cannot be served */
+	uint64_t params, elements;		 /* owned by the optimizer */
 	uint64_t module_params, module_elements; /* only in the module */
 
-	const struct shard *profile; /* rank 0's; NULL: damaged */
-	uint64_t files, bytes;	     /* of the tree, if there is a profile */
+	const struct shard *profile; /* of rank 0; NULL if damaged */
+	uint64_t files, bytes;	     /* of the tree; 0 without a profile */
 
-	struct lines warnings; /* does not keep it from being served */
-	struct lines problems;
+	struct findings warnings; /* problems that do not prevent serving */
+	struct findings problems;
 };
 
-/* The value of a state that is one number for a whole group, and its type;
- * false for others. */
+/* Get the value of a state that is one number per group, and the name of its
+ * type.  info_state_number returns false for other states. */
 bool info_state_number(const struct shard_state *st, double *value);
 const char *info_state_type(const struct shard_state *st);
 

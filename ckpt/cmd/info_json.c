@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The report for programs.  Keys are only ever added; what is not known is
- * null, or left out with the object that it would describe.
+ * The JSON report.  Keys may be added, never removed.  An unknown value is
+ * null, or missing together with the object it belongs to.
  */
 #include <cJSON.h>
 #include <string.h>
@@ -85,7 +85,7 @@ static cJSON *param_json(const struct param *p)
 	return o;
 }
 
-static void add_experts(cJSON *root, const struct experts *x)
+static void info_json_add_experts(cJSON *root, const struct experts *x)
 {
 	cJSON *const list = cJSON_AddArrayToObject(root, "moe_layers");
 
@@ -100,9 +100,9 @@ static void add_experts(cJSON *root, const struct experts *x)
 	}
 }
 
-static void add_origin(cJSON *root, const struct resolve *r)
+static void add_origin(cJSON *root, const struct zero_checkpoint *r)
 {
-	const struct catalogue *const c = r->model.cats;
+	const struct rank_params *const c = r->model.ranks;
 
 	if (*c->ds_version)
 		cJSON_AddStringToObject(root, "ds_version", c->ds_version);
@@ -114,7 +114,7 @@ static void add_origin(cJSON *root, const struct resolve *r)
 	cmd_json_add_int(root, "mp_degree", r->dir.mp_degree);
 	cmd_json_add_int(root, "tp_degree", r->model.tp);
 	cmd_json_add_int(root, "pp_degree", r->model.pp);
-	add_experts(root, &c->experts);
+	info_json_add_experts(root, &c->experts);
 	if (c->module_dtype == DTYPE_OTHER)
 		cJSON_AddNullToObject(root, "module_dtype");
 	else
@@ -125,7 +125,7 @@ static void add_origin(cJSON *root, const struct resolve *r)
 static void add_contents(cJSON *root, const struct info *info,
 			 const struct model *m)
 {
-	const struct catalogue *const c = m->cats;
+	const struct rank_params *const c = m->ranks;
 	cJSON *o = cJSON_AddObjectToObject(root, "parameters");
 
 	cmd_json_add_int(o, "count", (int64_t)info->params);
@@ -157,12 +157,12 @@ cJSON *info_to_json(const struct info *info)
 	cJSON_AddBoolToObject(root, "quick", info->quick);
 	cJSON_AddBoolToObject(root, "whole", info->problems.n == 0);
 	if (info->plan) {
-		const struct resolve *const r = plan_resolve(info->plan);
+		const struct zero_checkpoint *const r = plan_zckpt(info->plan);
 
 		add_origin(root, r);
 		add_contents(root, info, &r->model);
 	}
-	lines_add_json(&info->warnings, root, "warnings");
-	lines_add_json(&info->problems, root, "problems");
+	findings_add_json(&info->warnings, root, "warnings");
+	findings_add_json(&info->problems, root, "problems");
 	return root;
 }

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The report for people: facts, the table of parameters, and last, where a
- * terminal still shows it, what is wrong.
+ * The report as text: facts, the table of parameters, and the problems last,
+ * where they remain visible on a terminal.
  */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "ckpt/cmd/cmd.h"
+#include "ckpt/cmd/diagnose.h"
 #include "ckpt/cmd/info.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/zero/checkpoint.h"
-#include "ckpt/cmd/diagnose.h"
 
 #define LABEL_LEN 16
 #define SHAPE_LEN (TENSOR_DIMS_MAX * 21)
@@ -27,7 +27,7 @@ static void print_checkpoint(const struct info *info)
 	print_label("checkpoint");
 	cmd_put(info->dir);
 	if (info->choice != TAGS_ITSELF)
-		printf(" (%s)", survey_choice_text(info->choice));
+		printf(" (%s)", diagnose_choice_text(info->choice));
 	putchar('\n');
 }
 
@@ -37,7 +37,7 @@ static bool are_alike(const struct expert_layer *a,
 	return a->fused == b->fused && a->n == b->n && a->local == b->local;
 }
 
-/* A line for as many layers as are alike. */
+/* One line per group of equal layers. */
 static void print_experts(const struct experts *x)
 {
 	for (size_t i = 0, n; i < x->n; i += n) {
@@ -52,9 +52,9 @@ static void print_experts(const struct experts *x)
 	}
 }
 
-static void print_origin(const struct model *m, const struct ckdir *d)
+static void print_origin(const struct model *m, const struct tagdir *d)
 {
-	const struct catalogue *const c = m->cats;
+	const struct rank_params *const c = m->ranks;
 
 	print_label("written by");
 	fputs("DeepSpeed ", stdout);
@@ -76,7 +76,7 @@ static void print_origin(const struct model *m, const struct ckdir *d)
 		puts("unknown");
 }
 
-static void print_types(const struct info *info, const struct catalogue *c)
+static void print_types(const struct info *info, const struct rank_params *c)
 {
 	print_label("master weights");
 	puts(!info->profile	     ? "unknown" :
@@ -112,7 +112,7 @@ static void print_state(const struct shard_state *st)
 		       st->kind == STATE_TENSOR ? " tensor" : "");
 }
 
-static void print_groups(const struct info *info, const struct catalogue *c)
+static void print_groups(const struct info *info, const struct rank_params *c)
 {
 	for (size_t g = 0; info->profile && g < c->ngroups; g++) {
 		const struct shard_group *const group =
@@ -196,24 +196,24 @@ static void print_params(const struct model *c)
 
 static void print_verdict(const struct info *info)
 {
-	lines_print(&info->warnings, "warning");
-	lines_print(&info->problems, "problem");
+	findings_print(&info->warnings, "warning");
+	findings_print(&info->problems, "problem");
 	if (!info->problems.n)
-		puts(info->quick ? "no problems found, at a quick look" :
+		puts(info->quick ? "no problems found in one rank's files (--quick)" :
 				   "no problems found");
 }
 
 void info_print_text(const struct info *info)
 {
-	const struct resolve *const r =
-		info->plan ? plan_resolve(info->plan) : NULL;
+	const struct zero_checkpoint *const r =
+		info->plan ? plan_zckpt(info->plan) : NULL;
 
 	print_checkpoint(info);
 	if (r) {
 		print_origin(&r->model, &r->dir);
-		print_types(info, r->model.cats);
+		print_types(info, r->model.ranks);
 		print_counts(info);
-		print_groups(info, r->model.cats);
+		print_groups(info, r->model.ranks);
 		print_tree(info);
 		print_params(&r->model);
 	}

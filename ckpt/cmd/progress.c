@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A progress bar without a thread of its own: whoever reports work draws it,
- * if the last drawing is a tenth of a second old.
+ * A progress bar without a thread of its own: the thread that reports progress
+ * draws it, at most every tenth of a second.
  *
- *      43% [============                ]  1.2 GiB of 2.8 GiB  912.4 MiB/s
+ *       43% [============                ]  1.2 GiB of 2.8 GiB  912.4 MiB/s
  */
 #include "ckpt/cmd/progress.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
@@ -33,13 +34,14 @@ void progress_init(struct progress *p, uint64_t total)
 	atomic_init(&p->next_ns, p->began_ns + INTERVAL_NS);
 }
 
-static void draw(const struct progress *p, uint64_t done)
+static void progress_draw(const struct progress *p, uint64_t done)
 {
 	const double seconds = progress_seconds(p);
 	const double part = p->total ? (double)done / (double)p->total : 1;
 	char a[CMD_SIZE_LEN], b[CMD_SIZE_LEN], rate[CMD_SIZE_LEN];
 	char bar[BAR_LEN + 1];
 
+	assert(p->shown);
 	for (int i = 0; i < BAR_LEN; i++)
 		bar[i] = i < (int)(part * BAR_LEN) ? '=' : ' ';
 	bar[BAR_LEN] = '\0';
@@ -59,10 +61,10 @@ void progress_add(struct progress *p, uint64_t bytes)
 		return;
 	now = now_ns();
 	next = atomic_load(&p->next_ns);
-	/* Of several threads that come late one wins. */
+	/* One of several late threads wins. */
 	if (now >= next && atomic_compare_exchange_strong(&p->next_ns, &next,
 							  now + INTERVAL_NS))
-		draw(p, done);
+		progress_draw(p, done);
 }
 
 void progress_done(struct progress *p)

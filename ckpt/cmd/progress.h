@@ -7,23 +7,23 @@
 #include <stdint.h>
 
 /*
- * A line on stderr that tells how far long work has come: percentage, bytes,
- * rate.  Nothing is printed if stderr is no terminal.
+ * A line on stderr that shows the progress of long work: percentage, bytes,
+ * rate.  Prints nothing unless stderr is a terminal.
  */
 struct progress {
 	bool shown;
 	uint64_t total;
 	int64_t began_ns;
 	_Atomic uint64_t done;
-	_Atomic int64_t next_ns; /* when to draw again */
+	_Atomic int64_t next_ns; /* time of the next drawing */
 };
 
 void progress_init(struct progress *p, uint64_t total);
 
-/* `bytes` more are done.  Thread-safe. */
+/* Report that `bytes` more are done.  Thread-safe. */
 void progress_add(struct progress *p, uint64_t bytes);
 
-/* Remove the line, so that the next message starts on a clean one. */
+/* Clear the line, so that the next message starts in the first column. */
 void progress_done(struct progress *p);
 
 /* Seconds since progress_init. */

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tree on a disk.
+ * Writes a tree to a disk.
  *
- * Directories are made first; then the files are written, several at once,
- * the largest first, so that no thread is left alone with a large one in the
- * end; then what takers (shared_ranges.h) still lack, in parts.
+ * Directories are created first.  Then the files are written, several at once
+ * and the largest first, so that no thread is left alone with a large file at
+ * the end.  Each file is read on its own: a shard's bytes that two files share
+ * (a model states file is copied, and a tied parameter or optimizer_state.pt
+ * repeats some of a shard) are read twice, normally from the page cache.
  *
- * A file that has its final content starts on its way to the medium at once;
- * one syncfs in the end waits for all of them.  An fsync of each would wait
- * for the file system's journal once per file, and a tree has hundreds of
- * thousands.
+ * Write-back of a file begins as soon as it is complete, and one syncfs at the
+ * end waits for all files.  An fsync per file would wait for the file system's
+ * journal each time, and a tree has hundreds of thousands of files.
  */
 #include "ckpt/convert/treewrite.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -21,26 +23,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ckpt/base/arena.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/parallel.h"
-#include "ckpt/plan/plan.h"
 #include "ckpt/convert/treefile.h"
-#include "ckpt/vfile/vfile.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/sys/parallel.h"
 
-/* What one thread writes of a taker at a time. */
-#define PART_MAX (UINT64_C(64) << 20)
-
-/* A file, or a part of a taker. */
+/* A file to write. */
 struct task {
-	char *path; /* of a file: in the tree; else NULL */
+	const char *path; /* in the tree */
 	uint64_t node;
 	uint64_t size;
-	struct taker *taker;
-	struct checksum part;
 };
 
 struct writer {
 	struct treefile_target target;
+	struct arena arena; /* of tasks and paths */
 	struct task *tasks;
 	size_t n, cap;
 
@@ -49,32 +47,7 @@ struct writer {
 	struct errmsg err;
 };
 
-/* --- what there is to do --------------------------------------------------- */
-
-static int add_task(struct writer *w, const struct task *t)
-{
-	if (w->n == w->cap) {
-		const size_t cap = w->cap ? w->cap * 2 : 64;
-		void *const grown = realloc(w->tasks, cap * sizeof(*w->tasks));
-
-		if (!grown)
-			return -ENOMEM;
-		w->tasks = grown;
-		w->cap = cap;
-	}
-	w->tasks[w->n++] = *t;
-	return 0;
-}
-
-static void drop_tasks(struct writer *w)
-{
-	for (size_t i = 0; i < w->n; i++)
-		free(w->tasks[i].path);
-	w->n = 0;
-}
-
-static int add_tree(struct writer *w, uint64_t dir, const char *path,
-		    struct errmsg *err);
+/* --- directories and the list of files -------------------------------------- */
 
 static int make_dir(struct writer *w, const char *path, struct errmsg *err)
 {
@@ -85,42 +58,57 @@ static int make_dir(struct writer *w, const char *path, struct errmsg *err)
 	return 0;
 }
 
-static int add_entry(struct writer *w, const struct plan_entry *e,
-		     const char *dir, struct errmsg *err)
+/* "DIR/NAME" in the arena; NULL if memory is short. */
+static char *join_path(struct arena *a, const char *dir, const char *name)
 {
-	struct task t = { .node = e->node };
-	struct plan_stat st;
-	int rc = plan_stat(w->target.p, e->node, &st, err);
+	const size_t max = strlen(dir) + strlen(name) + 2;
+	char *const path = arena_alloc(a, max);
 
-	if (rc)
-		return rc;
-	if (asprintf(&t.path, "%s%s%s", dir, *dir ? "/" : "", e->name) < 0)
-		return errmsg_set(err, -ENOMEM, "%s: out of memory", e->name);
-	t.size = st.size;
-	if (st.is_dir) {
-		rc = make_dir(w, t.path, err);
-		if (!rc)
-			rc = add_tree(w, e->node, t.path, err);
-		free(t.path);
-		return rc;
-	}
-	if (st.repeats) {
-		rc = treefile_create_taker(&w->target, t.path, e->node, err);
-		free(t.path);
-		return rc;
-	}
-	rc = add_task(w, &t);
-	if (!rc)
-		return 0; /* the path is the task's */
-	errmsg_set(err, rc, "%s: out of memory", t.path);
-	free(t.path);
-	return rc;
+	if (path)
+		snprintf(path, max, "%s%s%s", dir, *dir ? "/" : "", name);
+	return path;
+}
+
+static int add_task(struct writer *w, const struct task *t, struct errmsg *err)
+{
+	struct task *const grown = arena_grow(
+		&w->arena, w->tasks, w->n, &w->cap, w->n + 1, sizeof(*grown));
+
+	if (!grown)
+		return errmsg_nomem(err, w->target.options->shown);
+	w->tasks = grown;
+	w->tasks[w->n++] = *t;
+	return 0;
 }
 
 /* Recursive: the tree is three levels deep. */
 static int add_tree(struct writer *w, uint64_t dir, const char *path,
+		    struct errmsg *err);
+
+static int add_entry(struct writer *w, const struct plan_entry *e,
+		     const char *dir, struct errmsg *err)
+{
+	const char *const path = join_path(&w->arena, dir, e->name);
+	struct plan_stat st;
+	int rc = path ? plan_stat(w->target.p, e->node, &st, err)
+		      : errmsg_nomem(err, w->target.options->shown);
+
+	if (rc)
+		return rc;
+	if (!st.is_dir)
+		return add_task(w,
+				&(struct task){ .path = path,
+						.node = e->node,
+						.size = st.size },
+				err);
+	rc = make_dir(w, path, err);
+	return rc ? rc : add_tree(w, e->node, path, err);
+}
+
+static int add_tree(struct writer *w, uint64_t dir, const char *path,
 		    struct errmsg *err)
 {
+	const struct treewrite_options *const options = w->target.options;
 	struct plan_entry e;
 	uint64_t pos = 0;
 	int rc;
@@ -129,11 +117,13 @@ static int add_tree(struct writer *w, uint64_t dir, const char *path,
 		rc = add_entry(w, &e, path, err);
 		if (rc)
 			break;
-		if (!w->target.options->progress(w->target.options->ctx, 0))
+		if (!options->progress(options->ctx, 0))
 			return -EINTR;
 	}
 	return rc;
 }
+
+/* --- files ------------------------------------------------------------------- */
 
 static int by_size(const void *a, const void *b)
 {
@@ -144,117 +134,52 @@ static int by_size(const void *a, const void *b)
 	return strcmp(x->path, y->path);
 }
 
-/* Add what a taker lacks. */
-static int add_parts(struct writer *w, uint32_t taker)
-{
-	struct takers *const all = &w->target.takers;
-	struct task t = { .taker = &all->v[taker] };
-	int rc = 0;
-
-	taker_settle(&all->v[taker]);
-	while (!rc && takers_gap(all, taker, &t.part)) {
-		if (t.part.len > PART_MAX)
-			t.part.len = PART_MAX;
-		rc = add_task(w, &t);
-	}
-	return rc;
-}
-
-/* --- doing it ---------------------------------------------------------------- */
-
-static int tell(struct writer *w, int rc, const struct errmsg *err)
-{
-	if (!rc)
-		return 0;
-	pthread_mutex_lock(&w->lock);
-	if (!w->rc) {
-		w->rc = rc;
-		w->err = *err;
-	}
-	pthread_mutex_unlock(&w->lock);
-	return rc;
-}
-
 static int write_file(void *ctx, size_t i)
 {
 	struct writer *const w = ctx;
 	const struct task *const t = &w->tasks[i];
 	struct errmsg err = { "" };
+	const int rc = treefile_write(&w->target, t->path, t->node, &err);
 
-	return tell(w, treefile_write(&w->target, t->path, t->node, &err), &err);
+	if (rc) {
+		pthread_mutex_lock(&w->lock);
+		if (!w->rc) {
+			w->rc = rc;
+			w->err = err;
+		}
+		pthread_mutex_unlock(&w->lock);
+	}
+	return rc;
 }
 
-static int write_part(void *ctx, size_t i)
+static int write_files(struct writer *w, struct errmsg *err)
 {
-	struct writer *const w = ctx;
-	const struct task *const t = &w->tasks[i];
-	struct errmsg err = { "" };
+	int rc;
 
-	return tell(w, treefile_write_part(&w->target, t->taker, t->part.off,
-					   t->part.len, &err), &err);
-}
-
-static int finish_taker(void *ctx, size_t i)
-{
-	struct writer *const w = ctx;
-	struct errmsg err = { "" };
-
-	return tell(w, treefile_finish_taker(&w->target,
-					     &w->target.takers.v[i], &err),
-		    &err);
-}
-
-static int write_files(struct writer *w)
-{
-	const unsigned width = w->target.options->width;
-
+	assert(w->target.options->width > 0 && !w->rc);
 	if (w->n)
 		qsort(w->tasks, w->n, sizeof(*w->tasks), by_size);
-	takers_sort(&w->target.takers);
-	return parallel_for(w->n, width, write_file, w);
-}
-
-static int write_takers(struct writer *w)
-{
-	const unsigned width = w->target.options->width;
-	const size_t n = w->target.takers.n;
-	struct errmsg err = { "" };
-	int rc = 0;
-
-	drop_tasks(w);
-	for (uint32_t i = 0; !rc && i < n; i++)
-		rc = add_parts(w, i);
-	if (rc)
-		return tell(w, errmsg_set(&err, rc, "%s: out of memory",
-					  w->target.options->shown), &err);
-	rc = parallel_for(w->n, width, write_part, w);
-	return rc ? rc : parallel_for(n, width, finish_taker, w);
+	rc = parallel_for(w->n, w->target.options->width, write_file, w);
+	if (rc && err)
+		*err = w->err;
+	return rc;
 }
 
 int treewrite_save(struct plan *p, int dir,
 		   const struct treewrite_options *options, struct errmsg *err)
 {
-	struct writer w = { .target = { .p = p,
-					.dir = dir,
-					.options = options } };
+	struct writer w = { .target = {
+				    .p = p, .dir = dir, .options = options } };
 	int rc;
 
 	pthread_mutex_init(&w.lock, NULL);
-	takers_init(&w.target.takers);
 	rc = add_tree(&w, PLAN_ROOT, "", err);
-	if (!rc) {
-		rc = write_files(&w);
-		if (!rc)
-			rc = write_takers(&w);
-		if (rc && err)
-			*err = w.err;
-	}
+	if (!rc)
+		rc = write_files(&w, err);
 	if (!rc && syncfs(dir) < 0)
 		rc = errmsg_set(err, -errno, "%s: cannot sync: %s",
 				options->shown, strerror(errno));
-	drop_tasks(&w);
-	free(w.tasks);
-	takers_done(&w.target.takers);
+	arena_done(&w.arena);
 	pthread_mutex_destroy(&w.lock);
 	return rc;
 }

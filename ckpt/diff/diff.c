@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ucckpt diff: are two checkpoints the same, and if not, how far apart?
+ * ucckpt diff: compares two checkpoints and reports how far they differ.
  *
- * Parameters are matched by name, in parallel; of each only what is being
- * compared is in memory.  Of a state that one side has of no parameter (the
- * step, in the tree of ZeRO-3) the values cannot differ, so this is told once
- * and makes a difference with --strict alone; so do other types of the same
- * values, and a tied parameter that one side stores under one of its names.
+ * Parameters are matched by name and compared in parallel, a chunk at a time.
+ * Three things are notes rather than differences unless --strict is given: a
+ * state that one side lacks for all parameters (the step, in a tree of ZeRO-3),
+ * equal values of different types, and a tied parameter that one side stores
+ * under one name only.
  */
-#include <errno.h>
+#include <assert.h>
 #include <getopt.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -16,20 +16,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/errmsg.h"
 #include "ckpt/cmd/cmd.h"
 #include "ckpt/diff/diff.h"
-#include "ckpt/base/errmsg.h"
-#include "ckpt/sys/parallel.h"
 #include "ckpt/states/state.h"
-
-static int fail_nomem(struct errmsg *err)
-{
-	return errmsg_set(err, -ENOMEM, "out of memory");
-}
+#include "ckpt/sys/parallel.h"
 
 /* --- parameters ---------------------------------------------------------------- */
 
-/* What the side that has no parameter of that name has of it. */
+/* Return the name under which the side without `p->name` stores the tied
+ * parameter, or NULL. */
 static const char *find_tied(const struct diff *d, const struct diff_param *p)
 {
 	const struct statetree *const without = d->tree[p->has[0]];
@@ -48,7 +44,7 @@ static int match_params(struct diff *d, struct errmsg *err)
 
 	d->params = calloc(na + nb + 1, sizeof(*d->params));
 	if (!d->params)
-		return fail_nomem(err);
+		return errmsg_nomem(err, NULL);
 	while (i < na || j < nb) {
 		struct diff_param *const p = &d->params[d->nparams++];
 		const int order = i == na   ? 1
@@ -65,6 +61,7 @@ static int match_params(struct diff *d, struct errmsg *err)
 		if (order)
 			p->tied = find_tied(d, p);
 	}
+	assert(d->nparams <= na + nb);
 	return 0;
 }
 
@@ -89,8 +86,8 @@ static int compare_state(struct diff *d, const struct diff_param *p,
 	return rc;
 }
 
-/* Name the states of both sides, and say which are on one alone.  Of a tied
- * parameter, those that only the side with the other name has do not count. */
+/* List the states of both sides.  If a parameter is matched by a tie, states
+ * that only the side with the other name has are left out. */
 static int match_states(struct diff *d, struct diff_param *p, struct errmsg *err)
 {
 	struct statetree_states a, b;
@@ -103,7 +100,7 @@ static int match_states(struct diff *d, struct diff_param *p, struct errmsg *err
 		return rc;
 	p->states = calloc(a.n + b.n + 1, sizeof(*p->states));
 	if (!p->states)
-		return fail_nomem(err);
+		return errmsg_nomem(err, NULL);
 	while (i < a.n || j < b.n) {
 		struct diff_state *const s = &p->states[p->nstates];
 		const int order = i == a.n   ? 1
@@ -125,7 +122,7 @@ static int match_states(struct diff *d, struct diff_param *p, struct errmsg *err
 
 struct job {
 	struct diff *d;
-	struct errmsg *err; /* of the one that failed first */
+	struct errmsg *err; /* of the first failure */
 	atomic_bool failed;
 };
 
@@ -199,26 +196,27 @@ static int diff(struct diff *d, char *const paths[2], bool json, bool all)
 	return d->equal ? CMD_OK : CMD_DIFFER;
 }
 
-static void print_help(void)
+static void diff_print_help(void)
 {
 	puts("usage: ucckpt diff [OPTION]... A B\n"
 	     "\n"
 	     "Compare two checkpoints, parameter by parameter and state by"
 	     " state.  Each is a\n"
-	     "ZeRO checkpoint (a tag's directory, or a run's: then its newest"
+	     "ZeRO checkpoint (the directory of a tag, or of a run for its newest"
 	     " tag), a\n"
 	     "universal checkpoint or a Hugging Face model, on a disk or"
 	     " mounted.\n"
 	     "\n"
-	     "      --all     tell of all states, not only of those that differ\n"
+	     "      --all     print all states, not only those that differ\n"
 	     "      --json    print JSON\n"
-	     "      --strict  other types of the same values, states that one"
-	     " side has none\n"
-	     "                of, and tied parameters that it stores once, are"
-	     " differences, too\n"
+	     "      --strict  count as differences also equal values of different"
+	     " types, states\n"
+	     "                that one side lacks for all parameters, and tied"
+	     " parameters that\n"
+	     "                one side stores once\n"
 	     "  -h, --help    print this\n"
 	     "\n"
-	     "Exit status: 0 they are equal, 1 they differ, 2 trouble.");
+	     "Exit status: 0 equal, 1 different, 2 trouble.");
 }
 
 int cmd_diff(int argc, char **argv)
@@ -246,7 +244,7 @@ int cmd_diff(int argc, char **argv)
 			d.strict = true;
 			break;
 		case 'h':
-			print_help();
+			diff_print_help();
 			return CMD_OK;
 		default:
 			return cmd_bad_option(argv, code);

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two tensors, element by element.
+ * Compares two tensors element by element.
  *
- * Elements of one type are the same if their bytes are, so a NaN is the same as
- * itself and -0 is not 0.  Those of two types are compared as float64, bit by
- * bit.  How far apart elements are is told of finite numbers: |a - b|, and that
- * divided by the larger of |a| and |b|.
+ * Elements of one type are equal if their bytes are, so a NaN equals itself and
+ * -0 differs from 0.  Elements of two types are compared as float64, bit by
+ * bit.  The distance of finite elements is |a - b|, and the relative distance
+ * is |a - b| divided by the larger of |a| and |b|.
  */
-#include <errno.h>
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/tensor/cast.h"
-#include "ckpt/diff/diff.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/diff/diff.h"
 #include "ckpt/states/state.h"
+#include "ckpt/tensor/cast.h"
 
-/* Elements of each side that are read at once. */
+/* Elements of each side read at a time. */
 #define CHUNK (64u << 10)
 
 struct side {
@@ -47,11 +47,11 @@ static void count_element(struct diff_values *v, uint64_t at, double a, double b
 	}
 	if (apart > v->max_abs)
 		v->max_abs = apart;
-	if (apart > v->max_rel * larger) /* few divisions */
+	if (apart > v->max_rel * larger) /* avoids most divisions */
 		v->max_rel = apart / larger;
 }
 
-/* Up to CAST_BATCH elements that are not all the same. */
+/* Compare up to CAST_BATCH elements, at least one of which differs. */
 static void count_batch(struct comparison *c, uint64_t first, size_t from,
 			size_t n)
 {
@@ -60,11 +60,13 @@ static void count_batch(struct comparison *c, uint64_t first, size_t from,
 	const bool same_type = c->a.dtype == c->b.dtype;
 	double x[CAST_BATCH], y[CAST_BATCH];
 
+	assert(n <= CAST_BATCH && from + n <= CHUNK);
 	if (cast_knows(c->a.dtype)) {
 		cast_to_double(c->a.dtype, a, x, n);
 		cast_to_double(c->b.dtype, b, y, n);
 	} else {
-		/* All that can be told is which differ. */
+		/* Without a conversion, the distance is unknown: count it as
+		 * not finite. */
 		memset(x, 0, n * sizeof(*x));
 		for (size_t i = 0; i < n; i++)
 			y[i] = NAN;
@@ -117,12 +119,13 @@ static int read_and_compare(const struct state *a, const struct state *b,
 	};
 	int rc;
 
+	assert(a->t.numel == b->t.numel);
 	c.a.buf = malloc(CHUNK * c.a.item);
 	c.b.buf = malloc(CHUNK * c.b.item);
 	if (c.a.buf && c.b.buf)
 		rc = compare_values(&c, err);
 	else
-		rc = errmsg_set(err, -ENOMEM, "out of memory");
+		rc = errmsg_nomem(err, NULL);
 	free(c.a.buf);
 	free(c.b.buf);
 	return rc;
@@ -130,7 +133,7 @@ static int read_and_compare(const struct state *a, const struct state *b,
 
 /* --- shapes ------------------------------------------------------------------ */
 
-/* "[3, 4]", which is JSON too. */
+/* Format a list as "[3, 4]", which is also JSON. */
 static char *list_text(const uint64_t *v, unsigned n)
 {
 	char *text = NULL;
@@ -149,7 +152,7 @@ static char *list_text(const uint64_t *v, unsigned n)
 	return NULL;
 }
 
-/* The indices of an element. */
+/* Format the indices of an element. */
 static char *place_text(const struct tensor *t, uint64_t element)
 {
 	uint64_t at[TENSOR_DIMS_MAX];
@@ -180,9 +183,8 @@ int diff_compare(const struct state *a, const struct state *b,
 		out->kind = DIFF_SHAPE;
 		out->shape[0] = list_text(a->t.shape, a->t.ndim);
 		out->shape[1] = list_text(b->t.shape, b->t.ndim);
-		return out->shape[0] && out->shape[1]
-			       ? 0
-			       : errmsg_set(err, -ENOMEM, "out of memory");
+		return out->shape[0] && out->shape[1] ? 0
+						      : errmsg_nomem(err, NULL);
 	}
 	if (a->t.dtype != b->t.dtype &&
 	    !(cast_knows(a->t.dtype) && cast_knows(b->t.dtype))) {
@@ -194,5 +196,5 @@ int diff_compare(const struct state *a, const struct state *b,
 		return rc;
 	out->kind = DIFF_VALUES;
 	out->place = place_text(a->flat ? &b->t : &a->t, out->values.first);
-	return out->place ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+	return out->place ? 0 : errmsg_nomem(err, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ucckpt diff: the report for programs. */
+/* ucckpt diff: the JSON report. */
 #include <cJSON.h>
 
 #include "ckpt/cmd/cmd.h"
@@ -48,7 +48,8 @@ static cJSON *state_json(const struct diff_param *p, const struct diff_state *s)
 	return o;
 }
 
-static void add_param(cJSON *list, const struct diff_param *p, bool all)
+static void diff_json_add_param(cJSON *list, const struct diff_param *p,
+				bool all)
 {
 	if (!diff_name_in(p, 0) || !diff_name_in(p, 1)) {
 		cJSON *const o = cJSON_CreateObject();
@@ -98,6 +99,6 @@ int diff_print_json(const struct diff *d, bool all)
 	cJSON_AddNumberToObject(root, "max_rel", d->worst.max_rel);
 	list = cJSON_AddArrayToObject(root, "differences");
 	for (size_t i = 0; i < d->nparams; i++)
-		add_param(list, &d->params[i], all);
+		diff_json_add_param(list, &d->params[i], all);
 	return cmd_json_print(root);
 }

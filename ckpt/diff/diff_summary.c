@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the comparisons of all parameters come to. */
+/* Sums up the comparisons of all parameters. */
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
 #include "ckpt/diff/diff.h"
 
-/* NULL if there are too many names. */
+/* Find or add a name; NULL if there are too many. */
 static struct diff_name *find_name(struct diff *d, const char *name)
 {
 	for (size_t i = 0; i < d->nnames; i++)
@@ -30,8 +31,8 @@ static void note_names(struct diff *d, const struct diff_param *p)
 	}
 }
 
-/* A state that one side alone has is a difference if the other side has states
- * of that name. */
+/* A state that one side lacks counts as a difference only if that side has the
+ * state for some other parameter. */
 static bool counts(struct diff *d, const struct diff_state *s)
 {
 	const struct diff_name *n;
@@ -44,6 +45,7 @@ static bool counts(struct diff *d, const struct diff_state *s)
 
 static void judge_state(struct diff *d, struct diff_state *s)
 {
+	assert(s->kind != DIFF_VALUES || s->values.differ);
 	s->counts = counts(d, s);
 	d->differ += s->counts;
 	if (s->kind == DIFF_ONLY_A || s->kind == DIFF_ONLY_B)
@@ -55,7 +57,7 @@ static void judge_state(struct diff *d, struct diff_state *s)
 	d->worst.max_rel = fmax(d->worst.max_rel, s->values.max_rel);
 }
 
-/* Is everything of the same types, and of the same names? */
+/* True if both sides have the same types, states and names. */
 static bool alike(const struct diff *d)
 {
 	for (size_t i = 0; i < d->nnames; i++)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ucckpt diff: the report for people. */
+/* ucckpt diff: the report as text. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "ckpt/tensor/cast.h"
 #include "ckpt/cmd/cmd.h"
 #include "ckpt/diff/diff.h"
+#include "ckpt/tensor/cast.h"
 
 static void print_types(const struct diff_state *s)
 {
@@ -81,7 +81,7 @@ static void print_param(const struct diff_param *p, bool all)
 			print_state(p, &p->states[i]);
 }
 
-/* What is true of many states is told once. */
+/* Print once what holds for many states. */
 static void print_notes(const struct diff *d)
 {
 	for (unsigned side = 0; side < 2; side++) {
@@ -101,11 +101,11 @@ static void print_notes(const struct diff *d)
 	}
 	for (unsigned side = 0; side < 2; side++)
 		if (d->tied[side])
-			printf("note: %c has parameters only as those that they"
-			       " are tied to: %" PRIu64 "\n",
+			printf("note: %c stores tied parameters once, under another"
+			       " name: %" PRIu64 "\n",
 			       'A' + (int)side, d->tied[side]);
 	if (d->types)
-		printf("note: states of the same values in another type: "
+		printf("note: states with equal values of different types: "
 		       "%" PRIu64 "\n",
 		       d->types);
 }
@@ -125,7 +125,7 @@ static void print_verdict(const struct diff *d)
 			printf("; %" PRIu64 " parameters only in %c",
 			       d->only[side], "AB"[side]);
 	if (!d->equal && !d->differ && !d->only[0] && !d->only[1])
-		printf("; but see the notes (--strict)");
+		printf("; the notes count as differences (--strict)");
 	putchar('\n');
 }
 

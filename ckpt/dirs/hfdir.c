@@ -19,14 +19,16 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "ckpt/tensor/cast.h"
+#include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfindex.h"
 #include "ckpt/dirs/names.h"
-#include "ckpt/sys/parallel.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/safetensors.h"
+#include "ckpt/pack/packfs.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/sys/parallel.h"
+#include "ckpt/tensor/cast.h"
 
 static const struct layout {
 	const char *name;
@@ -43,11 +45,6 @@ static const struct layout {
  * one tensor, so that they need not be in proportion to anything. */
 #define DESCRIPTIONS_MAX(size) ((1u << 20) + 8 * (size))
 
-static int fail_nomem(const char *path, struct errmsg *err)
-{
-	return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
-}
-
 /* The first of the layouts that is there, or NULL. */
 static const struct layout *find_layout(const char *dir)
 {
@@ -58,7 +55,8 @@ static const struct layout *find_layout(const char *dir)
 
 		if (asprintf(&path, "%s/%s", dir, layouts[i].name) < 0)
 			return NULL;
-		there = stat(path, &st) == 0 && S_ISREG(st.st_mode);
+		there = packfs_stat(path, &st, NULL) == 0 &&
+			S_ISREG(st.st_mode);
 		free(path);
 		if (there)
 			return &layouts[i];
@@ -84,7 +82,7 @@ static int read_safetensors(struct hfdir_file *f, const struct source *src,
 	f->arena = s.arena;
 	f->v = arena_alloc(&f->arena, s.n * sizeof(*f->v) + 1);
 	if (!f->v)
-		return fail_nomem(f->path, err);
+		return errmsg_nomem(err, f->path);
 	for (; f->n < s.n; f->n++) {
 		const struct safetensors_tensor *const t = &s.v[f->n];
 
@@ -141,8 +139,9 @@ static int read_pair(struct hfdir_file *f, const struct ptfile *pt,
 		.numel = t.numel,
 		.offset = storage + t.storage_offset * dtype_size(t.dtype),
 	};
-	return out->name && out->shape && out->stride ? 0
-						      : fail_nomem(f->path, err);
+	return out->name && out->shape && out->stride
+		       ? 0
+		       : errmsg_nomem(err, f->path);
 }
 
 static int read_torch(struct hfdir_file *f, struct source *src,
@@ -161,7 +160,7 @@ static int read_torch(struct hfdir_file *f, struct source *src,
 		rc = errmsg_set(err, -EBADMSG, "%s: is no dict of tensors",
 				f->path);
 	else if (!(f->v = arena_alloc(&f->arena, pairs->n * sizeof(*f->v) + 1)))
-		rc = fail_nomem(f->path, err);
+		rc = errmsg_nomem(err, f->path);
 	for (; !rc && f->n < pairs->n; f->n++)
 		rc = read_pair(f, &pt, &pairs->v[f->n], &f->v[f->n], err);
 	ptfile_close(&pt);
@@ -172,20 +171,17 @@ static int read_file(struct hfdir_file *f, bool safetensors, struct errmsg *err)
 {
 	struct source src;
 	struct stat st;
-	int rc = source_open(&src, f->path, err);
+	int rc = packfs_stat(f->path, &st, &f->access);
 
 	if (rc)
+		return beneath_fail(f->path, rc, err);
+	fileid_from_stat(&st, &f->file);
+	f->mtime_s = st.st_mtim.tv_sec;
+	rc = packfs_open_known(&src, f->path, &f->file, err);
+	if (rc)
 		return rc;
-	f->file = src.id;
-	if (fstat(src.fd, &st) < 0) {
-		rc = errmsg_set(err, -errno, "%s: cannot stat: %s", f->path,
-				strerror(errno));
-	} else {
-		f->mtime_s = st.st_mtim.tv_sec;
-		f->mode = st.st_mode & 07777;
-		rc = safetensors ? read_safetensors(f, &src, err)
-				 : read_torch(f, &src, err);
-	}
+	rc = safetensors ? read_safetensors(f, &src, err)
+			 : read_torch(f, &src, err);
 	source_close(&src);
 	return rc;
 }
@@ -225,7 +221,7 @@ static int read_files(struct hfdir *d, bool safetensors, struct errmsg *err)
 	int rc = 0;
 
 	if (!r.outcome)
-		return fail_nomem(d->path, err);
+		return errmsg_nomem(err, d->path);
 	parallel_for(d->nfiles, parallel_width(), read_numbered, &r);
 	for (size_t i = 0; !rc && i < d->nfiles; i++) {
 		rc = r.outcome[i].rc;
@@ -236,20 +232,20 @@ static int read_files(struct hfdir *d, bool safetensors, struct errmsg *err)
 	return rc;
 }
 
-static int add_file(struct hfdir *d, const char *name, struct errmsg *err)
+static int hfdir_add_file(struct hfdir *d, const char *name, struct errmsg *err)
 {
 	struct hfdir_file *const f = &d->files[d->nfiles];
 
 	if (asprintf(&f->path, "%s/%s", d->path, name) < 0) {
 		f->path = NULL;
-		return fail_nomem(d->path, err);
+		return errmsg_nomem(err, d->path);
 	}
 	f->name = f->path + strlen(f->path) - strlen(name);
 	d->nfiles++;
 	return 0;
 }
 
-static int by_name(const void *a, const void *b)
+static int hfdir_by_name(const void *a, const void *b)
 {
 	const struct hfdir_tensor *const x = a, *const y = b;
 
@@ -265,12 +261,12 @@ static int list_tensors(struct hfdir *d, struct errmsg *err)
 		n += d->files[i].n;
 	d->v = malloc((n + 1) * sizeof(*d->v));
 	if (!d->v)
-		return fail_nomem(d->path, err);
+		return errmsg_nomem(err, d->path);
 	for (size_t i = 0; i < d->nfiles; d->n += d->files[i++].n)
 		if (d->files[i].n)
 			memcpy(d->v + d->n, d->files[i].v,
 			       d->files[i].n * sizeof(*d->v));
-	qsort(d->v, d->n, sizeof(*d->v), by_name);
+	qsort(d->v, d->n, sizeof(*d->v), hfdir_by_name);
 	for (size_t i = 0; i < d->n; i++) {
 		const char *const path = d->files[d->v[i].file].path;
 
@@ -279,7 +275,7 @@ static int list_tensors(struct hfdir *d, struct errmsg *err)
 					  "%s: '%.200s' cannot be the name of a"
 					  " parameter's directory",
 					  path, d->v[i].name);
-		if (i && by_name(&d->v[i - 1], &d->v[i]) == 0)
+		if (i && hfdir_by_name(&d->v[i - 1], &d->v[i]) == 0)
 			return errmsg_set(err, -EBADMSG,
 					  "%s: tensor %.200s is there twice: see"
 					  " %s",
@@ -312,7 +308,7 @@ static int open_indexed(struct hfdir *d, const struct layout *l,
 {
 	struct hfindex x;
 	struct source src;
-	int rc = source_open(&src, path, err);
+	int rc = packfs_open(&src, path, err);
 
 	if (rc)
 		return rc;
@@ -321,9 +317,9 @@ static int open_indexed(struct hfdir *d, const struct layout *l,
 	if (rc)
 		return rc;
 	d->files = calloc(x.nfiles, sizeof(*d->files));
-	rc = d->files ? 0 : fail_nomem(path, err);
+	rc = d->files ? 0 : errmsg_nomem(err, path);
 	for (size_t i = 0; !rc && i < x.nfiles; i++)
-		rc = add_file(d, x.files[i], err);
+		rc = hfdir_add_file(d, x.files[i], err);
 	if (!rc)
 		rc = read_files(d, l->safetensors, err);
 	if (!rc)
@@ -342,14 +338,14 @@ static int open_layout(struct hfdir *d, const struct layout *l,
 
 	if (!l->is_index) {
 		d->files = calloc(1, sizeof(*d->files));
-		rc = d->files ? add_file(d, l->name, err)
-			      : fail_nomem(d->path, err);
+		rc = d->files ? hfdir_add_file(d, l->name, err)
+			      : errmsg_nomem(err, d->path);
 		if (!rc)
 			rc = read_files(d, l->safetensors, err);
 		return rc ? rc : list_tensors(d, err);
 	}
 	if (asprintf(&path, "%s/%s", d->path, l->name) < 0)
-		return fail_nomem(d->path, err);
+		return errmsg_nomem(err, d->path);
 	rc = open_indexed(d, l, path, err);
 	free(path);
 	return rc;
@@ -361,11 +357,15 @@ int hfdir_open(struct hfdir *d, const char *path, struct errmsg *err)
 	struct stat st;
 	int rc;
 
-	if (!l || stat(path, &st) < 0)
+	if (!l || packfs_stat(path, &st, NULL))
 		return errmsg_set(err, -ENOENT,
 				  "%s: no weights of Hugging Face here", path);
-	*d = (struct hfdir){ .path = strdup(path), .mode = st.st_mode & 07777 };
-	rc = d->path ? open_layout(d, l, err) : fail_nomem(path, err);
+	*d = (struct hfdir){ .path = strdup(path), .st = st };
+	rc = d->path ? open_layout(d, l, err) : errmsg_nomem(err, path);
+	if (!rc)
+		d->access = d->files[0].access;
+	for (size_t i = 1; !rc && i < d->nfiles; i++)
+		access_restrict(&d->access, &d->files[i].access);
 	if (rc)
 		hfdir_done(d);
 	return rc;
@@ -387,7 +387,8 @@ const struct hfdir_tensor *hfdir_find(const struct hfdir *d, const char *name)
 {
 	const struct hfdir_tensor key = { .name = name };
 
-	return d->n ? bsearch(&key, d->v, d->n, sizeof(*d->v), by_name) : NULL;
+	return d->n ? bsearch(&key, d->v, d->n, sizeof(*d->v), hfdir_by_name)
+		    : NULL;
 }
 
 void hfdir_describe(const struct hfdir_tensor *t, struct tensor *out)

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ckpt/base/access.h"
 #include "ckpt/base/arena.h"
 #include "ckpt/base/source.h"
 #include "ckpt/tensor/tensor.h"
@@ -18,14 +19,14 @@ struct hfdir_file {
 	const char *name;   /* within path */
 	struct fileid file; /* as it was when its header was read */
 	int64_t mtime_s;
-	unsigned mode; /* permission bits */
+	struct access access; /* who may read it */
 	/* Owns what its tensors point to: */
 	struct arena arena;
 	struct hfdir_tensor *v;
 	size_t n;
 };
 
-/* A tensor: elements of a file that follow each other, each once. */
+/* A tensor: a contiguous run of elements of a file. */
 struct hfdir_tensor {
 	const char *name;
 	enum dtype dtype; /* cast_knows() it */
@@ -44,7 +45,8 @@ struct hfdir_tensor {
  */
 struct hfdir {
 	char *path;
-	unsigned mode; /* the directory's permission bits */
+	struct stat st;       /* the directory's owner and permission bits */
+	struct access access; /* who may read all files */
 	struct hfdir_file *files;
 	size_t nfiles;
 	struct hfdir_tensor *v; /* by name */
@@ -55,12 +57,12 @@ struct hfdir {
 bool hfdir_is_one(const char *path);
 
 /*
- * Read all headers, no tensor.  If there are several kinds of files those are
- * taken that transformers would load: safetensors before torch.save's, one
- * file before several.  -ENOENT if there are none; -EBADMSG for a damaged file,
+ * Read all headers and no tensor.  Of several kinds of files, those are used that
+ * transformers would load: safetensors before torch.save's, one file before
+ * several.  -ENOENT if there are none; -EBADMSG for a damaged file,
  * an index that files contradict, tensors of one name; -ENOTSUP for tensors of
- * types that are no real numbers, or with gaps; -E2BIG, -ENOMEM, or what the
- * system said.  Messages name the file.
+ * types that are not real numbers, or with gaps; -E2BIG, -ENOMEM, or the system's
+ * error.  Messages name the file.
  */
 int hfdir_open(struct hfdir *d, const char *path, struct errmsg *err);
 void hfdir_done(struct hfdir *d);
@@ -68,8 +70,8 @@ void hfdir_done(struct hfdir *d);
 /* NULL if there is none. */
 const struct hfdir_tensor *hfdir_find(const struct hfdir *d, const char *name);
 
-/* As torch would describe it, in a storage of its own that has its elements in
- * the order in which the file has them. */
+/* Describe the tensor as torch would, in a storage of its own with the elements in
+ * the file's order. */
 void hfdir_describe(const struct hfdir_tensor *t, struct tensor *out);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * {"metadata": ..., "weight_map": {"TENSOR": "FILE", ...}}, as huggingface_hub
- * writes it.  Nobody needs `metadata`: sizes are the files' own matter.
+ * writes it.  `metadata` is ignored: sizes are taken from the files.
  */
 #include "ckpt/dirs/hfindex.h"
 
@@ -13,13 +13,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
 #include "ckpt/base/source.h"
-
-/* A name in the same directory. */
-static bool is_file_name(const char *s)
-{
-	return *s && strlen(s) <= NAME_MAX && !strchr(s, '/') &&
-	       strcmp(s, ".") != 0 && strcmp(s, "..") != 0;
-}
+#include "ckpt/dirs/names.h"
 
 static int by_tensor(const void *a, const void *b)
 {
@@ -33,7 +27,7 @@ static int by_text(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* All names of files, sorted, and each once. */
+/* List the names of files, sorted and without duplicates. */
 static int list_files(struct hfindex *x, const cJSON *map,
 		      const struct source *src, struct errmsg *err)
 {
@@ -42,7 +36,7 @@ static int list_files(struct hfindex *x, const cJSON *map,
 
 	cJSON_ArrayForEach(entry, map)
 	{
-		if (!cJSON_IsString(entry) || !is_file_name(entry->valuestring))
+		if (!cJSON_IsString(entry) || !names_is_file(entry->valuestring))
 			return errmsg_set(err, -EBADMSG,
 					  "%s: weight_map: the file of %.200s is"
 					  " no name in this directory",
@@ -56,7 +50,7 @@ static int list_files(struct hfindex *x, const cJSON *map,
 	return 0;
 }
 
-static uint32_t find_file(const struct hfindex *x, const char *name)
+static uint32_t hfindex_find_file(const struct hfindex *x, const char *name)
 {
 	const char *const *const f =
 		bsearch(&name, x->files, x->nfiles, sizeof(*x->files), by_text);
@@ -76,9 +70,9 @@ static bool list_tensors(struct hfindex *x, const cJSON *map)
 	const cJSON *entry;
 	bool ok = true;
 
-	cJSON_ArrayForEach(entry, map) x->v[x->n++] =
-		(struct hfindex_entry){ entry->string,
-					find_file(x, entry->valuestring) };
+	cJSON_ArrayForEach(entry, map) x->v[x->n++] = (struct hfindex_entry){
+		entry->string, hfindex_find_file(x, entry->valuestring)
+	};
 	qsort(x->v, x->n, sizeof(*x->v), by_tensor);
 	for (size_t i = 0; ok && i < x->n; i++)
 		ok = copy_text(x, &x->v[i].tensor);
@@ -102,9 +96,7 @@ static int read_map(struct hfindex *x, const cJSON *map,
 	rc = x->files && x->v ? list_files(x, map, src, err) : -ENOMEM;
 	if (!rc && !list_tensors(x, map))
 		rc = -ENOMEM;
-	return rc == -ENOMEM
-		       ? errmsg_set(err, rc, "%s: out of memory", src->name)
-		       : rc;
+	return rc == -ENOMEM ? errmsg_nomem(err, src->name) : rc;
 }
 
 int hfindex_read(struct hfindex *x, const struct source *src, struct errmsg *err)

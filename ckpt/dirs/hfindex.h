@@ -28,8 +28,8 @@ struct hfindex {
 };
 
 /*
- * Read an index.  -EBADMSG for one that is damaged, or whose files' names would
- * lead out of the directory; -E2BIG.  Messages name the source.
+ * Read an index.  -EBADMSG if it is damaged or names a file outside of the
+ * directory; -E2BIG.  Messages name the source.
  */
 int hfindex_read(struct hfindex *x, const struct source *src,
 		 struct errmsg *err);

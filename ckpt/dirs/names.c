@@ -115,6 +115,12 @@ struct ckname names_parse(const char *name)
 	return parse_layer(name);
 }
 
+bool names_is_file(const char *name)
+{
+	return *name && strlen(name) <= NAME_MAX && !strchr(name, '/') &&
+	       strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+}
+
 bool names_is_param(const char *name)
 {
 	return *name && strlen(name) <= NAME_MAX && !strchr(name, '/') &&

@@ -9,49 +9,49 @@
 #include "ckpt/dirs/tagdir_impl.h"
 
 #include <assert.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "ckpt/base/array.h"
+#include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/pack/packfs.h"
 
 int list_add(struct list *l, const char *dir, const char *name,
-	     struct ckname id, const struct stat *st)
+	     struct ckname id, struct errmsg *err)
 {
-	if (l->n == l->cap) {
-		const size_t cap = l->cap ? l->cap * 2 : 16;
-		void *const grown = realloc(l->v, cap * sizeof(*l->v));
-
-		if (!grown)
-			return -ENOMEM;
-		l->v = grown;
-		l->cap = cap;
-	}
-
-	struct ckfile *const f = &l->v[l->n];
 	const size_t dlen = strlen(dir), nlen = strlen(name);
+	struct tag_file f = { .path = malloc(dlen + nlen + 2), .id = id };
+	struct stat st;
+	int rc;
 
-	*f = (struct ckfile){ .path = malloc(dlen + nlen + 2), .id = id,
-			      .mtime_s = st->st_mtim.tv_sec,
-			      .mode = st->st_mode & 0777 };
-	if (!f->path)
-		return -ENOMEM;
-	memcpy(f->path, dir, dlen);
-	f->path[dlen] = '/';
-	memcpy(f->path + dlen + 1, name, nlen + 1);
-	f->name = f->path + dlen + 1;
-	fileid_from_stat(st, &f->file);
-	l->n++;
+	if (!f.path || !array_reserve(&l->v, &l->cap, l->n + 1, sizeof(*l->v))) {
+		free(f.path);
+		return errmsg_nomem(err, dir);
+	}
+	memcpy(f.path, dir, dlen);
+	f.path[dlen] = '/';
+	memcpy(f.path + dlen + 1, name, nlen + 1);
+	f.name = f.path + dlen + 1;
+	rc = packfs_stat(f.path, &st, &f.access);
+	if (rc) {
+		rc = beneath_fail(f.path, rc, err);
+		free(f.path);
+		return rc;
+	}
+	f.mtime_s = st.st_mtim.tv_sec;
+	fileid_from_stat(&st, &f.file);
+	l->v[l->n++] = f;
 	return 0;
 }
 
 static int by_rank(const void *a, const void *b)
 {
-	const struct ckfile *const x = a, *const y = b;
+	const struct tag_file *const x = a, *const y = b;
 
 	if (x->id.mp != y->id.mp)
 		return x->id.mp < y->id.mp ? -1 : 1;
@@ -62,7 +62,7 @@ static int by_rank(const void *a, const void *b)
 
 static int by_layer(const void *a, const void *b)
 {
-	const struct ckfile *const x = a, *const y = b;
+	const struct tag_file *const x = a, *const y = b;
 
 	if (x->id.layer != y->id.layer)
 		return x->id.layer < y->id.layer ? -1 : 1;
@@ -79,7 +79,7 @@ struct found {
 	bool old_experts; /* some of another layout are there */
 };
 
-static struct list *list_for(struct found *f, enum ckfile_kind kind)
+static struct list *list_for(struct found *f, enum tag_file_kind kind)
 {
 	switch (kind) {
 	case CKFILE_OPTIM: return &f->optim;
@@ -92,51 +92,44 @@ static struct list *list_for(struct found *f, enum ckfile_kind kind)
 	}
 }
 
-static int scan_names(struct ckdir *d, struct found *f, struct errmsg *err)
+static int scan_names(struct tagdir *d, struct found *f, struct errmsg *err)
 {
-	DIR *const dir = opendir(d->path);
-	const struct dirent *e;
-	struct stat own;
-	int rc = 0;
+	struct packfs_dir *dir;
+	const char *name;
+	int rc = packfs_opendir(d->path, &dir, err);
 
-	if (!dir)
-		return errmsg_set(err, -errno, "%s: cannot open: %s", d->path,
-				  strerror(errno));
-	if (fstat(dirfd(dir), &own) == 0)
-		d->mode = own.st_mode & 0777;
-	while (!rc && (errno = 0, e = readdir(dir))) {
-		const struct ckname id = names_parse(e->d_name);
-		struct stat st;
+	if (rc)
+		return rc;
+	rc = packfs_dir_stat(dir, &d->st);
+	if (rc)
+		beneath_fail(d->path, rc, err);
+	while (!rc && (name = packfs_readdir(dir))) {
+		const struct ckname id = names_parse(name);
 		struct list *to;
 
 		f->old_experts |= id.kind == CKFILE_EXPERT_OLD;
 		to = list_for(f, id.kind);
 		if (!to)
 			continue;
-		if (fstatat(dirfd(dir), e->d_name, &st, 0) < 0)
-			rc = errmsg_set(err, -errno, "%s/%s: cannot stat: %s",
-					d->path, e->d_name, strerror(errno));
-		else if (list_add(to, d->path, e->d_name, id, &st))
-			rc = errmsg_set(err, -ENOMEM, "%s: out of memory",
-					d->path);
+		rc = list_add(to, d->path, name, id, err);
 	}
 	if (!rc && errno)
 		rc = errmsg_set(err, -errno, "%s: cannot list: %s", d->path,
 				strerror(errno));
-	closedir(dir);
+	packfs_closedir(dir);
 	return rc;
 }
 
-static int fail_twice(const struct ckdir *d, const struct ckfile *a,
-		      const struct ckfile *b, struct errmsg *err)
+static int fail_twice(const struct tagdir *d, const struct tag_file *a,
+		      const struct tag_file *b, struct errmsg *err)
 {
 	return errmsg_set(err, -EBADMSG, "%s: is there twice: %s and %s",
 			  d->path, a->name, b->name);
 }
 
 /* Are the files those of all (mp, dp) of an mp x dp grid, once each? */
-static int check_grid(const struct ckdir *d, const struct ckfile *v, size_t n,
-		      unsigned mp, unsigned dp, const char *what,
+static int check_grid(const struct tagdir *d, const struct tag_file *v,
+		      size_t n, unsigned mp, unsigned dp, const char *what,
 		      struct errmsg *err)
 {
 	size_t i = 0;
@@ -157,7 +150,7 @@ static int check_grid(const struct ckdir *d, const struct ckfile *v, size_t n,
 	return 0;
 }
 
-static int fail_not_zero(const struct ckdir *d, size_t nmodel,
+static int fail_not_zero(const struct tagdir *d, size_t nmodel,
 			 struct errmsg *err)
 {
 	if (nmodel)
@@ -170,7 +163,7 @@ static int fail_not_zero(const struct ckdir *d, size_t nmodel,
 }
 
 /* The grid has to hold every rank that left a file of either kind. */
-static void widen(struct ckdir *d, const struct list *l)
+static void tagdir_widen(struct tagdir *d, const struct list *l)
 {
 	for (size_t i = 0; i < l->n; i++) {
 		if (l->v[i].id.dp >= d->dp_degree)
@@ -182,7 +175,7 @@ static void widen(struct ckdir *d, const struct list *l)
 
 /* Are the experts of each layer there, from the first on?  How many there are
  * is not in their names. */
-static int check_experts(const struct ckdir *d, const struct found *f,
+static int check_experts(const struct tagdir *d, const struct found *f,
 			 struct errmsg *err)
 {
 	unsigned layer = 0, expert = 0;
@@ -192,7 +185,7 @@ static int check_experts(const struct ckdir *d, const struct found *f,
 				  "%s: has files of experts (expert_*) that do"
 				  " not tell their layer: too old", d->path);
 	for (size_t i = 0; i < f->expert.n; i++, expert++) {
-		const struct ckfile *const e = &f->expert.v[i];
+		const struct tag_file *const e = &f->expert.v[i];
 
 		if (i > 0 && by_layer(&e[-1], e) == 0)
 			return fail_twice(d, &e[-1], e, err);
@@ -216,7 +209,7 @@ static int check_experts(const struct ckdir *d, const struct found *f,
 }
 
 /* Whatever else they are, each is there once. */
-static int check_layers(const struct ckdir *d, const struct list *l,
+static int check_layers(const struct tagdir *d, const struct list *l,
 			struct errmsg *err)
 {
 	for (size_t i = 1; i < l->n; i++)
@@ -231,7 +224,7 @@ static void sort(struct list *l, int (*order)(const void *a, const void *b))
 		qsort(l->v, l->n, sizeof(*l->v), order);
 }
 
-static int build_grid(struct ckdir *d, struct found *f, struct errmsg *err)
+static int build_grid(struct tagdir *d, struct found *f, struct errmsg *err)
 {
 	struct list *const states = f->model3.n ? &f->model3 : &f->model;
 	int rc;
@@ -252,8 +245,8 @@ static int build_grid(struct ckdir *d, struct found *f, struct errmsg *err)
 	sort(states, by_rank);
 	sort(&f->layer, by_layer);
 	sort(&f->expert, by_layer);
-	widen(d, &f->optim);
-	widen(d, states);
+	tagdir_widen(d, &f->optim);
+	tagdir_widen(d, states);
 	rc = check_grid(d, f->optim.v, f->optim.n, d->mp_degree, d->dp_degree,
 			"optimizer shard", err);
 	if (!rc)
@@ -283,25 +276,41 @@ void list_done(struct list *l)
 	*l = (struct list){ 0 };
 }
 
-int ckdir_scan(struct ckdir *d, const char *path, struct errmsg *err)
+static void set_readers(struct tagdir *d)
+{
+	const struct access first = tagdir_file(d, 0)->access;
+
+	d->access = first;
+	for (size_t i = 1; i < tagdir_count(d); i++) {
+		const struct access *const a = &tagdir_file(d, i)->access;
+
+		access_restrict(&d->access, a);
+		d->mixed |= a->uid != first.uid || a->gid != first.gid ||
+			    a->mode != first.mode;
+	}
+	d->names = d->model[0].access;
+	for (size_t i = 1; i < d->nmodel; i++)
+		access_restrict(&d->names, &d->model[i].access);
+}
+
+int tagdir_scan(struct tagdir *d, const char *path, struct errmsg *err)
 {
 	struct found f = { 0 };
 	const char *slash;
 	int rc;
 
-	*d = (struct ckdir){ .path = strdup(path) };
+	*d = (struct tagdir){ .path = strdup(path) };
 	if (!d->path)
-		return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+		return errmsg_nomem(err, path);
 	for (size_t n = strlen(d->path); n > 1 && d->path[n - 1] == '/'; n--)
 		d->path[n - 1] = '\0';
 	slash = strrchr(d->path, '/');
-	d->tag = strdup(slash && slash[1] ? slash + 1 : d->path);
-	rc = d->tag ? scan_names(d, &f, err) :
-		      errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+	d->tag = packfs_dir_name(slash && slash[1] ? slash + 1 : d->path);
+	rc = d->tag ? scan_names(d, &f, err) : errmsg_nomem(err, path);
 	if (!rc)
 		rc = build_grid(d, &f, err);
 	if (!rc && d->zero3)
-		rc = ckdir_scan_swapped(d->path, &f.swapped, err);
+		rc = tagdir_scan_nvme(d->path, &f.swapped, err);
 	if (rc) {
 		list_done(&f.optim);
 		list_done(&f.model);
@@ -309,7 +318,7 @@ int ckdir_scan(struct ckdir *d, const char *path, struct errmsg *err)
 		list_done(&f.layer);
 		list_done(&f.expert);
 		list_done(&f.swapped);
-		ckdir_done(d);
+		tagdir_done(d);
 		return rc;
 	}
 	d->optim = f.optim.v;
@@ -323,10 +332,11 @@ int ckdir_scan(struct ckdir *d, const char *path, struct errmsg *err)
 	d->swapped = f.swapped.v;
 	d->nswapped = f.swapped.n;
 	list_done(d->zero3 ? &f.model : &f.model3);
+	set_readers(d);
 	return 0;
 }
 
-void ckdir_done(struct ckdir *d)
+void tagdir_done(struct tagdir *d)
 {
 	struct list optim = { .v = d->optim, .n = d->noptim };
 	struct list model = { .v = d->model, .n = d->nmodel };
@@ -341,15 +351,15 @@ void ckdir_done(struct ckdir *d)
 	list_done(&swapped);
 	free(d->path);
 	free(d->tag);
-	*d = (struct ckdir){ 0 };
+	*d = (struct tagdir){ 0 };
 }
 
-size_t ckdir_count(const struct ckdir *d)
+size_t tagdir_count(const struct tagdir *d)
 {
 	return d->noptim + d->nmodel + d->nexpert + d->nswapped;
 }
 
-const struct ckfile *ckdir_file(const struct ckdir *d, size_t number)
+const struct tag_file *tagdir_file(const struct tagdir *d, size_t number)
 {
 	if (number < d->noptim)
 		return &d->optim[number];
@@ -364,45 +374,45 @@ const struct ckfile *ckdir_file(const struct ckdir *d, size_t number)
 	return &d->swapped[number];
 }
 
-int ckdir_open_file(const struct ckfile *f, struct ptfile *pt,
-		    struct errmsg *err)
+int tagdir_open_file(const struct tag_file *f, struct ptfile *pt,
+		     struct errmsg *err)
 {
 	struct source src;
-	const int rc = source_open_known(&src, f->path, &f->file, err);
+	const int rc = packfs_open_known(&src, f->path, &f->file, err);
 
 	return rc ? rc : ptfile_open_source(pt, &src, err);
 }
 
-static bool has_file(const char *path, bool (*wanted)(enum ckfile_kind))
+static bool has_file(const char *path, bool (*wanted)(enum tag_file_kind))
 {
-	DIR *const dir = opendir(path);
-	const struct dirent *e;
+	struct packfs_dir *dir;
+	const char *name;
 	bool found = false;
 
-	if (!dir)
+	if (packfs_opendir(path, &dir, NULL))
 		return false;
-	while (!found && (e = readdir(dir)))
-		found = wanted(names_parse(e->d_name).kind);
-	closedir(dir);
+	while (!found && (name = packfs_readdir(dir)))
+		found = wanted(names_parse(name).kind);
+	packfs_closedir(dir);
 	return found;
 }
 
-static bool is_any(enum ckfile_kind kind)
+static bool is_any(enum tag_file_kind kind)
 {
 	return kind != CKFILE_OTHER;
 }
 
-static bool is_optim(enum ckfile_kind kind)
+static bool is_optim(enum tag_file_kind kind)
 {
 	return kind == CKFILE_OPTIM;
 }
 
-bool ckdir_is_tag(const char *path)
+bool tagdir_is_tag(const char *path)
 {
 	return has_file(path, is_any);
 }
 
-bool ckdir_is_zero_tag(const char *path)
+bool tagdir_is_zero_tag(const char *path)
 {
 	return has_file(path, is_optim);
 }

@@ -1,80 +1,84 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_CKDIR_H
-#define UCKPT_CKDIR_H
+#ifndef UCKPT_TAGDIR_H
+#define UCKPT_TAGDIR_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/dirs/names.h"
+#include "ckpt/base/access.h"
 #include "ckpt/base/source.h"
+#include "ckpt/dirs/names.h"
 
 struct errmsg;
 struct ptfile;
 
 /* A shard: one file that a rank wrote. */
-struct ckfile {
+struct tag_file {
 	char *path;
 	const char *name; /* within path */
 	struct ckname id;
 	struct fileid file; /* as it was when the directory was scanned */
 	int64_t mtime_s;
-	unsigned mode; /* permission bits */
+	struct access access; /* who may read it */
 };
 
 /*
- * The files of a tag directory, as their names tell: which ranks wrote, how
- * many there are, none missing in between.  Nothing has been opened.
+ * The files of a tag directory, by their names: one for each rank, none missing.
+ * No file is opened.
  */
-struct ckdir {
+struct tagdir {
 	char *path;
 	char *tag; /* last component of path */
-	unsigned mode; /* the directory's permission bits */
-	struct ckfile *optim; /* optimizer shard of (mp, dp) at mp * dp_degree + dp */
+	struct stat st;         /* the directory's owner and permission bits */
+	struct access access;   /* who may read all files ... */
+	struct access names;    /* ... all model states, which have the names */
+	bool mixed;             /* not all files have the same readers */
+	struct tag_file *optim; /* optimizer shard of (mp, dp) at mp * dp_degree + dp */
 	size_t noptim;
-	struct ckfile *model; /* model-states files, by mp, then dp */
+	struct tag_file *model; /* model-states files, by mp, then dp */
 	size_t nmodel;
 	unsigned dp_degree;
 	unsigned mp_degree; /* tensor times pipeline parallel */
 	bool zero3;	    /* model states are per data-parallel rank */
-	struct ckfile *layer; /* of a pipeline, by layer, then tensor rank */
+	struct tag_file *layer; /* of a pipeline, by layer, then tensor rank */
 	size_t nlayer;
-	struct ckfile *expert; /* of MoE layers, by layer, then expert */
+	struct tag_file *expert; /* of MoE layers, by layer, then expert */
 	size_t nexpert;
 	/* Tensors that were on NVMe, by rank among all (id.dp), then name. */
-	struct ckfile *swapped;
+	struct tag_file *swapped;
 	size_t nswapped;
 };
 
 /*
  * Scan a tag directory.  Fails with one message if it cannot be a complete
- * ZeRO checkpoint: -ENOENT no checkpoint at all, -ENOTSUP not one of ZeRO,
- * -EBADMSG a rank's file is missing.  Call ckdir_done in the end.
+ * ZeRO checkpoint: -ENOENT not a checkpoint, -ENOTSUP one without ZeRO,
+ * -EBADMSG a rank's file is missing.  Call tagdir_done in the end.
  */
-int ckdir_scan(struct ckdir *d, const char *path, struct errmsg *err);
-void ckdir_done(struct ckdir *d);
+int tagdir_scan(struct tagdir *d, const char *path, struct errmsg *err);
+void tagdir_done(struct tagdir *d);
 
 /* The number of a rank's file in `swapped`, or -1. */
-int64_t ckdir_find_swapped(const struct ckdir *d, unsigned rank,
-			   const char *name);
+int64_t tagdir_find_nvme(const struct tagdir *d, unsigned rank,
+			 const char *name);
 
 /*
  * Files in the numbering of extents: optimizer shards, model states, experts,
  * those of swapped tensors.
  */
-size_t ckdir_count(const struct ckdir *d);
-const struct ckfile *ckdir_file(const struct ckdir *d, size_t number);
+size_t tagdir_count(const struct tagdir *d);
+const struct tag_file *tagdir_file(const struct tagdir *d, size_t number);
 
 /* Open a file of the directory.  -EIO if it is not the one that was scanned
  * any more; otherwise as ptfile_open. */
-int ckdir_open_file(const struct ckfile *f, struct ptfile *pt,
-		    struct errmsg *err);
+int tagdir_open_file(const struct tag_file *f, struct ptfile *pt,
+		     struct errmsg *err);
 
 /* Does the directory hold files of a checkpoint, of whatever kind?  Looks at
  * names only. */
-bool ckdir_is_tag(const char *path);
+bool tagdir_is_tag(const char *path);
 
 /* Does it hold optimizer shards, so that it should have a view? */
-bool ckdir_is_zero_tag(const char *path);
+bool tagdir_is_zero_tag(const char *path);
 
 #endif

@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_CKDIR_IMPL_H
-#define UCKPT_CKDIR_IMPL_H
+#ifndef UCKPT_TAGDIR_IMPL_H
+#define UCKPT_TAGDIR_IMPL_H
 
 #include <stddef.h>
-#include <sys/stat.h>
 
 #include "ckpt/dirs/tagdir.h"
 
 /* Between the parts of ckdir: files of a kind as they are found. */
 struct list {
-	struct ckfile *v;
+	struct tag_file *v;
 	size_t n, cap;
 };
 
-/* Add the file `name` of `dir`: -ENOMEM or 0. */
+/* Add the file `name` of `dir`: -ENOMEM, or as beneath_stat. */
 int list_add(struct list *l, const char *dir, const char *name,
-	     struct ckname id, const struct stat *st);
+	     struct ckname id, struct errmsg *err);
 void list_done(struct list *l);
 
 /* Those of tensors on NVMe, in order; none if there is no such directory. */
-int ckdir_scan_swapped(const char *tag, struct list *out, struct errmsg *err);
+int tagdir_scan_nvme(const char *tag, struct list *out, struct errmsg *err);
 
 #endif

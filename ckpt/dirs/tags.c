@@ -21,13 +21,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/base/array.h"
+#include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/names.h"
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/pack/packfs.h"
 
 #define STEP_PREFIX "global_step"
 #define STEP_DIGITS_MAX 18 /* fits int64_t */
 
-static char *join(const char *dir, const char *name)
+static char *tags_join(const char *dir, const char *name)
 {
 	size_t n = strlen(dir);
 	char *path;
@@ -53,15 +57,8 @@ static int64_t parse_step(const char *name)
 
 static int add_tag(struct tag_list *t, const char *name, const struct stat *st)
 {
-	if (t->n == t->cap) {
-		const size_t cap = t->cap ? t->cap * 2 : 16;
-		void *const grown = realloc(t->v, cap * sizeof(*t->v));
-
-		if (!grown)
-			return -ENOMEM;
-		t->v = grown;
-		t->cap = cap;
-	}
+	if (!array_reserve(&t->v, &t->cap, t->n + 1, sizeof(*t->v)))
+		return -ENOMEM;
 	t->v[t->n] = (struct tag){
 		.name = strdup(name),
 		.step = parse_step(name),
@@ -71,41 +68,63 @@ static int add_tag(struct tag_list *t, const char *name, const struct stat *st)
 	return t->v[t->n].name ? (t->n++, 0) : -ENOMEM;
 }
 
-/* Add the entry if it is a ZeRO tag.  What vanishes meanwhile is none. */
-static int consider(struct tag_list *t, const char *dir, int dirfd,
-		    const char *name)
+/*
+ * The path that an entry has as a tag, and its name: its own if it is a directory,
+ * those of the directory if it is a pack without one.  NULL if it is neither, or
+ * memory runs out.
+ */
+static char *tag_path(const char *dir, int dirfd, const char *entry,
+		      char **name)
 {
+	char *path = NULL;
 	struct stat st;
-	char *path;
-	int rc = 0;
 
-	if (name[0] == '.' || fstatat(dirfd, name, &st, 0) < 0 ||
-	    !S_ISDIR(st.st_mode))
-		return 0;
-	path = join(dir, name);
-	if (!path)
-		return -ENOMEM;
-	if (ckdir_is_zero_tag(path))
-		rc = add_tag(t, name, &st);
+	*name = NULL;
+	if (entry[0] == '.' || fstatat(dirfd, entry, &st, 0) < 0)
+		return NULL;
+	if (S_ISDIR(st.st_mode))
+		*name = strdup(entry);
+	else if (S_ISREG(st.st_mode))
+		*name = packfs_dir_name(entry);
+	if (*name)
+		path = tags_join(dir, *name);
+	/* A file that is no pack has its own name, so it is there. */
+	if (path && (S_ISDIR(st.st_mode) ||
+		     beneath_stat(path, &st, NULL) == -ENOENT))
+		return path;
 	free(path);
-	return rc;
+	free(*name);
+	*name = NULL;
+	return NULL;
 }
 
-static bool is_file_name(const char *s)
+/* Add the entry if it is a ZeRO tag.  What vanishes meanwhile is none. */
+static int consider(struct tag_list *t, const char *dir, int dirfd,
+		    const char *entry)
 {
-	return *s && !strchr(s, '/') && strcmp(s, ".") != 0 &&
-	       strcmp(s, "..") != 0;
+	char *name, *const path = tag_path(dir, dirfd, entry, &name);
+	struct stat st;
+	int rc = 0;
+
+	if (path && tagdir_is_zero_tag(path) &&
+	    packfs_stat(path, &st, NULL) == 0)
+		rc = add_tag(t, name, &st);
+	free(path);
+	free(name);
+	return rc;
 }
 
 /* The text of `latest` without the white space that editors leave behind, if
  * it can be a tag's name. */
-static char *read_latest(int dirfd)
+static char *read_latest(const char *dir)
 {
 	char text[NAME_MAX + 2] = "";
-	const int fd = openat(dirfd, "latest",
-			      O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	char *const path = tags_join(dir, "latest");
+	const int fd =
+		path ? beneath_open(path, O_RDONLY | O_NONBLOCK) : -ENOMEM;
 	ssize_t n;
 
+	free(path);
 	if (fd < 0)
 		return NULL;
 	n = read(fd, text, sizeof(text) - 1);
@@ -114,7 +133,7 @@ static char *read_latest(int dirfd)
 		return NULL;
 	text[n] = '\0';
 	text[strcspn(text, " \t\r\n")] = '\0';
-	return is_file_name(text) ? strdup(text) : NULL;
+	return names_is_file(text) ? strdup(text) : NULL;
 }
 
 /* The newest first. */
@@ -152,22 +171,28 @@ static void sort_tags(struct tag_list *t)
 int tags_list(const char *dir, struct tag_list *out, struct errmsg *err)
 {
 	struct tag_list t = { .choice = TAGS_NONE };
-	DIR *const d = opendir(dir);
+	DIR *const d = beneath_opendir(dir);
 	const struct dirent *e;
-	int rc = 0;
+	struct packfs_dir *packed;
+	int rc = d ? 0 : -errno;
 
-	if (!d)
-		return errmsg_set(err, -errno, "%s: cannot open: %s", dir,
-				  strerror(errno));
+	if (rc && packfs_opendir(dir, &packed, NULL) == 0) {
+		packfs_closedir(packed);
+		*out = t; /* runs are not packed as a whole */
+		return 0;
+	}
+	if (rc)
+		return errmsg_set(err, rc, "%s: cannot open: %s", dir,
+				  strerror(-rc));
 	while (!rc && (errno = 0, e = readdir(d)))
 		rc = consider(&t, dir, dirfd(d), e->d_name);
 	if (rc)
-		errmsg_set(err, rc, "%s: out of memory", dir);
+		errmsg_nomem(err, dir);
 	else if (errno)
 		rc = errmsg_set(err, -errno, "%s: cannot list: %s", dir,
 				strerror(errno));
 	else
-		t.latest = read_latest(dirfd(d));
+		t.latest = read_latest(dir);
 	closedir(d);
 	if (rc) {
 		tags_done(&t);
@@ -189,22 +214,18 @@ void tags_done(struct tag_list *t)
 
 static bool exist_within(const char *dir, unsigned levels)
 {
-	DIR *const d = opendir(dir);
+	DIR *const d = beneath_opendir(dir);
 	const struct dirent *e;
 	bool found = false;
 
 	while (d && !found && (e = readdir(d))) {
-		struct stat st;
-		char *path;
+		char *name, *const path =
+			tag_path(dir, dirfd(d), e->d_name, &name);
 
-		if (e->d_name[0] == '.' ||
-		    fstatat(dirfd(d), e->d_name, &st, 0) < 0 ||
-		    !S_ISDIR(st.st_mode))
-			continue;
-		path = join(dir, e->d_name);
-		found = path && (ckdir_is_zero_tag(path) ||
+		found = path && (tagdir_is_zero_tag(path) ||
 				 (levels > 1 && exist_within(path, levels - 1)));
 		free(path);
+		free(name);
 	}
 	if (d)
 		closedir(d);
@@ -219,10 +240,11 @@ bool tags_exist_below(const char *dir)
 /* Of a directory without ZeRO tags: what is closest to one. */
 static char *choose_none(const char *path, const struct tag_list *t)
 {
-	char *const named = t->latest ? join(path, t->latest) : NULL;
+	char *const named = t->latest ? tags_join(path, t->latest) : NULL;
 	struct stat st;
 
-	if (named && stat(named, &st) == 0 && S_ISDIR(st.st_mode))
+	if (named && packfs_stat(named, &st, NULL) == 0 &&
+	    S_ISDIR(st.st_mode))
 		return named;
 	free(named);
 	return strdup(path);
@@ -235,19 +257,19 @@ int tags_choose(const char *path, char **out, enum tags_choice *choice,
 	char *dir;
 	int rc = 0;
 
-	if (ckdir_is_tag(path)) {
+	if (tagdir_is_tag(path)) {
 		dir = strdup(path);
 	} else {
 		rc = tags_list(path, &t, err);
 		if (rc)
 			return rc;
-		dir = t.n ? join(path, t.v[0].name) : choose_none(path, &t);
+		dir = t.n ? tags_join(path, t.v[0].name) : choose_none(path, &t);
 	}
 	if (dir) {
 		*choice = t.choice;
 		*out = dir;
 	} else {
-		rc = errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+		rc = errmsg_nomem(err, path);
 	}
 	tags_done(&t);
 	return rc;

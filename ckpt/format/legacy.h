@@ -12,7 +12,7 @@ struct errmsg;
 struct source;
 struct value;
 
-/* Limits on what such a file may ask for; see zip.h for the first. */
+/* Limits; see zip.h for the reason of the first. */
 #define LEGACY_STORAGES_MAX (1u << 20)
 #define LEGACY_HEADER_MAX 4096		     /* bytes of each header pickle */
 #define LEGACY_PICKLES_MAX PICKLE_BYTES_MAX /* bytes of all pickles */
@@ -25,7 +25,7 @@ struct legacy_storage {
 	uint64_t off; /* of element 0 in the file */
 	uint64_t len; /* bytes */
 	size_t elem;  /* bytes of an element; 0: not known yet */
-	const struct legacy_storage *root; /* what it is a view of, or NULL */
+	const struct legacy_storage *root; /* of a view, or NULL */
 };
 
 /* The storages of a file that torch.save wrote without a zip container. */
@@ -37,11 +37,11 @@ struct legacy {
 
 /*
  * Read the file's pickles and the lengths of its storages, and check them
- * against each other and the file.  Of the storages themselves nothing is
- * read.  The object goes to `a`, which must be empty and outlive `l`; its
- * persistent ids are as in a zip file afterwards, with five fields each.
- * -EBADMSG no such file, damaged or hostile, -ENOTSUP big-endian or with
- * storages of unknown types, -E2BIG over a limit, -EIO, -ENOMEM.  On failure
+ * against each other and the file.  The storages are not read.  The object goes
+ * to `a`, which must be empty and outlive `l`; its persistent ids have the five
+ * fields of those in a zip file.  -EBADMSG not such a file, damaged or hostile,
+ * -ENOTSUP big-endian or with storages of unknown types, -E2BIG over a limit,
+ * -EIO, -ENOMEM.  On failure
  * nothing needs to be closed.
  */
 int legacy_open(struct legacy *l, const struct source *src, struct arena *a,

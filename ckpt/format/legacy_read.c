@@ -33,8 +33,8 @@
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
-#include "ckpt/tensor/tensor.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/tensor/tensor.h"
 
 #define PROTOCOL_VERSION 1001
 
@@ -74,8 +74,7 @@ static int grow_window(struct chain *c, struct errmsg *err)
 	uint8_t *const grown = realloc(c->window, len + 1);
 
 	if (!grown)
-		return errmsg_set(err, -ENOMEM, "%s: out of memory",
-				  c->src->name);
+		return errmsg_nomem(err, c->src->name);
 	c->window = grown;
 	rc = source_read(c->src, grown + c->len, len - c->len, c->len, err);
 	if (!rc)
@@ -156,7 +155,7 @@ static int check_sys_info(const struct source *src, const struct value *v,
 	return check_protocol(src, value_find(v, "protocol_version"), err);
 }
 
-static int read_header(struct chain *c, struct errmsg *err)
+static int legacy_read_read_header(struct chain *c, struct errmsg *err)
 {
 	static const struct {
 		const char *what;
@@ -211,7 +210,8 @@ static int sort_keys(struct legacy *l, const char *file, struct errmsg *err)
 	return 0;
 }
 
-static struct legacy_storage *find(const struct legacy *l, const char *key)
+static struct legacy_storage *legacy_read_find(const struct legacy *l,
+					       const char *key)
 {
 	const struct legacy_storage wanted = { .key = key };
 	const struct legacy_storage *const p = &wanted;
@@ -221,11 +221,6 @@ static struct legacy_storage *find(const struct legacy *l, const char *key)
 		       NULL;
 
 	return at ? *at : NULL;
-}
-
-static int fail_nomem(const char *file, struct errmsg *err)
-{
-	return errmsg_set(err, -ENOMEM, "%s: out of memory", file);
 }
 
 /* The last pickle: one storage per key, at *storages in the file's order. */
@@ -255,7 +250,7 @@ static int read_keys(struct legacy *l, struct chain *c,
 	l->by_key = arena_grow(&l->arena, NULL, 0, &l->cap, keys->n + 1,
 			       sizeof(*l->by_key));
 	if (!v || !l->by_key)
-		return fail_nomem(c->src->name, err);
+		return errmsg_nomem(err, c->src->name);
 	for (size_t i = 0; i < keys->n; i++) {
 		if (!value_is_cstr(keys->v[i]))
 			return errmsg_set(err, -EBADMSG, "%s: storage key %zu"
@@ -315,7 +310,7 @@ static int add_view(struct ids *ids, const struct legacy_storage *root,
 				&ids->cap, ids->nviews + 1,
 				sizeof(struct legacy_storage *));
 	if (!v || !ids->views)
-		return fail_nomem(ids->file, ids->err);
+		return errmsg_nomem(ids->err, ids->file);
 	*v = (struct legacy_storage){ .key = view->v[0]->str.p, .elem = elem,
 				      .root = root };
 	if (!checked_mul((uint64_t)view->v[1]->i, elem, &v->off) ||
@@ -360,7 +355,7 @@ static int take_id(struct ids *ids, struct value *node)
 	rc = tensor_storage(node, ids->file, &dtype, &key, &numel, ids->err);
 	if (rc)
 		return rc;
-	root = find(ids->l, key);
+	root = legacy_read_find(ids->l, key);
 	if (!root)
 		return errmsg_set(ids->err, -EBADMSG, "%s: storage %.40s is"
 				  " missing", ids->file, key);
@@ -441,7 +436,7 @@ static int place_views(const struct ids *ids)
 	l->by_key = arena_grow(&l->arena, l->by_key, l->n, &l->cap,
 			       l->n + ids->nviews, sizeof(*l->by_key));
 	if (!l->by_key)
-		return fail_nomem(ids->file, ids->err);
+		return errmsg_nomem(ids->err, ids->file);
 	for (size_t i = 0; i < ids->nviews; i++) {
 		ids->views[i]->off += ids->views[i]->root->off;
 		l->by_key[l->n++] = ids->views[i];
@@ -455,7 +450,7 @@ static int read_chain(struct legacy *l, struct chain *c, struct arena *a,
 	struct ids ids = { .l = l, .file = c->src->name, .err = err };
 	struct legacy_storage *storages = NULL;
 	struct pickle_part object;
-	int rc = read_header(c, err);
+	int rc = legacy_read_read_header(c, err);
 
 	if (!rc)
 		rc = read_pickle(c, "object", LEGACY_PICKLES_MAX, a, &object,
@@ -502,5 +497,5 @@ void legacy_close(struct legacy *l)
 const struct legacy_storage *legacy_find(const struct legacy *l,
 					 const char *key)
 {
-	return find(l, key);
+	return legacy_read_find(l, key);
 }

@@ -14,6 +14,7 @@
 
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/pack/packfs.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 
@@ -83,8 +84,7 @@ static int load_root(struct ptfile *pt, struct errmsg *err)
 				  pt->src.name, (unsigned long long)e->size);
 	buf = malloc((size_t)e->size + 1);
 	if (!buf)
-		return errmsg_set(err, -ENOMEM, "%s: out of memory",
-				  pt->src.name);
+		return errmsg_nomem(err, pt->src.name);
 	rc = read_member(pt, e, buf, err);
 	if (!rc)
 		rc = pickle_load((struct span){ buf, (size_t)e->size },
@@ -121,7 +121,7 @@ int ptfile_open_source(struct ptfile *pt, const struct source *src,
 int ptfile_open(struct ptfile *pt, const char *path, struct errmsg *err)
 {
 	struct source src;
-	const int rc = source_open(&src, path, err);
+	const int rc = packfs_open(&src, path, err);
 
 	return rc ? rc : ptfile_open_source(pt, &src, err);
 }

@@ -6,19 +6,18 @@
 #include <stdint.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/format/legacy.h"
 #include "ckpt/base/source.h"
-#include "ckpt/tensor/tensor.h"
+#include "ckpt/format/legacy.h"
 #include "ckpt/format/zip.h"
+#include "ckpt/tensor/tensor.h"
 
 struct errmsg;
 struct value;
 
 /*
  * A file that torch.save wrote, opened for reading: its object as a graph of
- * values, and where the bytes of its storages lie.  Which of torch's two
- * containers it has makes no difference to what is found in it.  Tensor data
- * is not touched.  Not thread-safe while opening; read-only afterwards.
+ * values, and the offsets of its storages, for both of torch's containers.  Tensor
+ * data is not read.  Immutable once opened.
  */
 struct ptfile {
 	struct source src;

@@ -25,9 +25,9 @@
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/checked.h"
-#include "ckpt/sys/crc32.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/serialization_id.h"
+#include "ckpt/sys/crc32.h"
 
 #define ALIGNMENT 64
 #define SERIALIZATION_ID_LEN 40
@@ -138,7 +138,7 @@ int ptwrite_init(struct ptwrite *w, const char *prefix, struct bytebuf *pickle,
 		free(l.len);
 		free(l.offset);
 		free(l.header);
-		return errmsg_set(err, -ENOMEM, "%s.pt: out of memory", prefix);
+		return errmsg_nomem(err, prefix);
 	}
 	if (n)
 		memcpy(l.len, len, n * sizeof(*len));
@@ -177,6 +177,7 @@ void ptwrite_done(struct ptwrite *w)
 
 uint64_t ptwrite_literal_offset(const struct ptwrite *w, size_t i)
 {
+	assert(i <= w->n);
 	return i == 0 ? 0 : w->offset[i - 1] + w->len[i - 1];
 }
 
@@ -184,13 +185,14 @@ uint64_t ptwrite_literal_len(const struct ptwrite *w, size_t i)
 {
 	const uint64_t end = i < w->n ? w->offset[i] : w->size;
 
+	assert(end >= ptwrite_literal_offset(w, i));
 	return end - ptwrite_literal_offset(w, i);
 }
 
 /* --- emission ------------------------------------------------------------ */
 
-static void add_name(const struct ptwrite *w, const struct record *r,
-		     struct bytebuf *out)
+static void ptwrite_add_name(const struct ptwrite *w, const struct record *r,
+			     struct bytebuf *out)
 {
 	bytebuf_add(out, w->prefix, strlen(w->prefix));
 	bytebuf_add_u8(out, '/');
@@ -211,7 +213,7 @@ static void add_local(const struct ptwrite *w, const struct record *r,
 	bytebuf_add_fill(out, 0, 12); /* crc and sizes: in the descriptor */
 	bytebuf_add_le16(out, (uint16_t)name_len(w, r));
 	bytebuf_add_le16(out, (uint16_t)extra);
-	add_name(w, r, out);
+	ptwrite_add_name(w, r, out);
 	if (zip64) {
 		bytebuf_add_le16(out, 1);
 		bytebuf_add_le16(out, (uint16_t)(zip64 - 4));
@@ -264,7 +266,7 @@ static void add_central(const struct ptwrite *w, const struct record *r,
 	bytebuf_add_le16(out, (uint16_t)zip64);
 	bytebuf_add_fill(out, 0, 10); /* comment, disk, attributes */
 	bytebuf_add_le32(out, low32(header));
-	add_name(w, r, out);
+	ptwrite_add_name(w, r, out);
 	if (!zip64)
 		return;
 	bytebuf_add_le16(out, 1);
@@ -317,20 +319,21 @@ static uint32_t record_crc(const struct ptwrite *w, size_t i,
 
 	const struct record r = record_get(w, i);
 
-	return checksum_add(0, r.data, (size_t)r.len);
+	return crc32_add(0, r.data, (size_t)r.len);
 }
 
-static int serialization_id(const struct ptwrite *w, const uint32_t *crc,
-			    char id[SERIALIZATION_ID_LEN + 1])
+static int render_serialization_id(const struct ptwrite *w, const uint32_t *crc,
+				   char id[SERIALIZATION_ID_LEN + 1])
 {
 	uint64_t names, crcs = 0;
 
-	if (!namehash(w->n, &names))
+	if (!serialization_id(w->n, &names))
 		return -ENOMEM;
 	/* torch leaves empty records out of it. */
 	for (size_t i = 0; i + 1 < nrecords(w); i++)
 		if (record_get(w, i).len)
-			crcs = namehash_combine(crcs, record_crc(w, i, crc));
+			crcs = serialization_id_combine(crcs,
+							record_crc(w, i, crc));
 	snprintf(id, SERIALIZATION_ID_LEN + 1, "%020" PRIu64 "%020" PRIu64,
 		 names, crcs);
 	return 0;
@@ -341,8 +344,7 @@ static void add_record(const struct ptwrite *w, size_t i, const void *data,
 		       bool sums, struct bytebuf *out)
 {
 	const struct record r = record_get(w, i);
-	const uint32_t crc = sums ? checksum_add(0, data, (size_t)r.len) :
-				    0;
+	const uint32_t crc = sums ? crc32_add(0, data, (size_t)r.len) : 0;
 
 	add_local(w, &r, w->header[i], out);
 	bytebuf_add(out, data, (size_t)r.len);
@@ -355,7 +357,7 @@ static int add_tail(const struct ptwrite *w, const uint32_t *crc,
 {
 	const size_t last = nrecords(w) - 1;
 	char id[SERIALIZATION_ID_LEN + 1];
-	const int rc = serialization_id(w, crc, id);
+	const int rc = render_serialization_id(w, crc, id);
 	uint64_t directory_len = 0;
 
 	if (rc)
@@ -367,10 +369,9 @@ static int add_tail(const struct ptwrite *w, const uint32_t *crc,
 
 	for (size_t i = 0; i <= last; i++) {
 		const struct record r = record_get(w, i);
-		const uint32_t sum =
-			i < last ? record_crc(w, i, crc) :
-			crc	 ? checksum_add(0, id, (size_t)r.len) :
-				   0;
+		const uint32_t sum = i < last ? record_crc(w, i, crc)
+				     : crc    ? crc32_add(0, id, (size_t)r.len)
+					      : 0;
 
 		add_central(w, &r, w->header[i], sum, out);
 	}
@@ -406,8 +407,7 @@ int ptwrite_literal(const struct ptwrite *w, size_t i, const uint32_t *crc,
 		rc = add_tail(w, crc, out);
 	}
 	if (rc || out->failed)
-		return errmsg_set(err, -ENOMEM, "%s.pt: out of memory",
-				  w->prefix);
+		return errmsg_nomem(err, w->prefix);
 	assert(out->len - before == ptwrite_literal_len(w, i));
 	return 0;
 }

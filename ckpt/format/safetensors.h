@@ -11,7 +11,7 @@
 struct errmsg;
 struct source;
 
-/* The library takes no longer header. */
+/* The library refuses longer headers. */
 #define SAFETENSORS_HEADER_MAX 100000000u
 
 struct safetensors_tensor {
@@ -24,9 +24,8 @@ struct safetensors_tensor {
 };
 
 /*
- * What a safetensors file holds, as its header tells: tensors in the order of
- * their bytes, which follow each other from the header to the end of the file.
- * No tensor is read.
+ * The header of a safetensors file: tensors in the order of their bytes, which
+ * follow each other from the header to the end of the file.
  */
 struct safetensors {
 	struct arena arena;
@@ -35,9 +34,9 @@ struct safetensors {
 };
 
 /*
- * Read the header.  What the library would not load is refused, and names that
- * are there twice: -EBADMSG, -E2BIG over a limit; and -ENOTSUP for a type whose
- * values we do not know.  Messages name the source.
+ * Read the header.  -EBADMSG for files that the library does not load and for
+ * duplicate names, -E2BIG over a limit, -ENOTSUP for an unknown element type.
+ * Messages name the source.
  */
 int safetensors_read(struct safetensors *s, const struct source *src,
 		     struct errmsg *err);

@@ -71,15 +71,11 @@ const char *safetensors_dtype_name(enum dtype d)
 	return NULL;
 }
 
-static int fail(const struct reader *r, const cJSON *entry, const char *what)
+static int safetensors_read_fail(const struct reader *r, const cJSON *entry,
+				 const char *what)
 {
 	return errmsg_set(r->err, -EBADMSG, "%s: tensor %.200s: %s",
 			  r->src->name, entry->string, what);
-}
-
-static int fail_nomem(const struct reader *r)
-{
-	return errmsg_set(r->err, -ENOMEM, "%s: out of memory", r->src->name);
 }
 
 static int read_dtype(const struct reader *r, const cJSON *entry,
@@ -90,7 +86,8 @@ static int read_dtype(const struct reader *r, const cJSON *entry,
 	int dtype;
 
 	if (!cJSON_IsString(name))
-		return fail(r, entry, "dtype is missing, or no string");
+		return safetensors_read_fail(r, entry,
+					     "dtype is missing, or no string");
 	dtype = safetensors_dtype(name->valuestring);
 	if (dtype < 0)
 		return errmsg_set(r->err, -ENOTSUP,
@@ -113,10 +110,11 @@ static int read_shape(const struct reader *r, const cJSON *entry,
 	const cJSON *item;
 
 	if (!cJSON_IsArray(list) || n > TENSOR_DIMS_MAX)
-		return fail(r, entry, "shape is missing, or no list of sizes");
+		return safetensors_read_fail(
+			r, entry, "shape is missing, or no list of sizes");
 	shape = arena_alloc(&r->s->arena, (size_t)n * sizeof(*shape) + 1);
 	if (!shape)
-		return fail_nomem(r);
+		return errmsg_nomem(r->err, r->src->name);
 	t->shape = shape;
 	t->numel = 1;
 	cJSON_ArrayForEach(item, list)
@@ -124,10 +122,12 @@ static int read_shape(const struct reader *r, const cJSON *entry,
 		uint64_t *const d = &shape[t->ndim++];
 
 		if (!json_get_count(item, d))
-			return fail(r, entry, "shape has what is no size");
+			return safetensors_read_fail(
+				r, entry, "shape has what is no size");
 		if (!checked_mul(product, *d ? *d : 1, &product) ||
 		    product > NUMEL_MAX)
-			return fail(r, entry, "shape overflows");
+			return safetensors_read_fail(r, entry,
+						     "shape overflows");
 		t->numel *= *d;
 	}
 	return 0;
@@ -148,17 +148,20 @@ static int read_offsets(const struct reader *r, const cJSON *entry,
 	if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != 2 ||
 	    !json_get_count(list->child, &x->begin) ||
 	    !json_get_count(list->child->next, &x->end))
-		return fail(r, entry,
-			    "data_offsets is missing, or no pair of"
-			    " offsets");
+		return safetensors_read_fail(
+			r, entry,
+			"data_offsets is missing, or no pair of"
+			" offsets");
 	if (x->end < x->begin)
-		return fail(r, entry, "data_offsets end before they begin");
+		return safetensors_read_fail(
+			r, entry, "data_offsets end before they begin");
 	if (x->end > r->src->size - r->data)
-		return fail(r, entry,
-			    "data_offsets end behind the file:"
-			    " truncated?");
+		return safetensors_read_fail(r, entry,
+					     "data_offsets end behind the file:"
+					     " truncated?");
 	if (x->end - x->begin != size_of(t))
-		return fail(r, entry, "data_offsets do not fit dtype and shape");
+		return safetensors_read_fail(
+			r, entry, "data_offsets do not fit dtype and shape");
 	return 0;
 }
 
@@ -169,7 +172,7 @@ static int read_tensor(const struct reader *r, const cJSON *entry,
 	int rc;
 
 	if (!cJSON_IsObject(entry))
-		return fail(r, entry, "is no object");
+		return safetensors_read_fail(r, entry, "is no object");
 	rc = read_dtype(r, entry, t);
 	if (!rc)
 		rc = read_shape(r, entry, t);
@@ -180,7 +183,7 @@ static int read_tensor(const struct reader *r, const cJSON *entry,
 	t->offset = r->data + x.begin;
 	t->name = arena_strndup(&r->s->arena, entry->string,
 				strlen(entry->string));
-	return t->name ? 0 : fail_nomem(r);
+	return t->name ? 0 : errmsg_nomem(r->err, r->src->name);
 }
 
 static int check_metadata(const struct reader *r, const cJSON *entry)
@@ -197,7 +200,7 @@ static int check_metadata(const struct reader *r, const cJSON *entry)
 }
 
 /* Those without elements may stand anywhere between others. */
-static int by_place(const void *a, const void *b)
+static int safetensors_read_by_place(const void *a, const void *b)
 {
 	const struct safetensors_tensor *const x = a, *const y = b;
 
@@ -215,7 +218,7 @@ static int check_cover(const struct reader *r)
 	uint64_t at = r->data;
 
 	if (s->n)
-		qsort(s->v, s->n, sizeof(*s->v), by_place);
+		qsort(s->v, s->n, sizeof(*s->v), safetensors_read_by_place);
 	for (size_t i = 0; i < s->n; i++) {
 		if (s->v[i].offset != at)
 			return errmsg_set(r->err, -EBADMSG,
@@ -233,7 +236,8 @@ static int check_cover(const struct reader *r)
 			  (unsigned long long)(r->src->size - at));
 }
 
-static int read_header(const struct reader *r, const cJSON *root)
+static int safetensors_read_read_header(const struct reader *r,
+					const cJSON *root)
 {
 	struct safetensors *const s = r->s;
 	const cJSON *entry;
@@ -245,7 +249,7 @@ static int read_header(const struct reader *r, const cJSON *root)
 	s->v = arena_alloc(&s->arena,
 			   (size_t)cJSON_GetArraySize(root) * sizeof(*s->v) + 1);
 	if (!s->v)
-		return fail_nomem(r);
+		return errmsg_nomem(r->err, r->src->name);
 	cJSON_ArrayForEach(entry, root)
 	{
 		rc = strcmp(entry->string, "__metadata__") == 0
@@ -297,7 +301,7 @@ int safetensors_read(struct safetensors *s, const struct source *src,
 	if (rc)
 		return rc;
 	r.data = 8 + len;
-	rc = read_header(&r, root);
+	rc = safetensors_read_read_header(&r, root);
 	cJSON_Delete(root);
 	if (rc)
 		safetensors_done(s);

@@ -18,8 +18,8 @@
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/format/safetensors.h"
 #include "ckpt/base/utf8.h"
+#include "ckpt/format/safetensors.h"
 
 #define ALIGNMENT 8
 #define LENGTH_BYTES 8
@@ -42,11 +42,11 @@ static size_t find_type(enum dtype dtype)
 	return i;
 }
 
-static int by_place(const void *a, const void *b, void *ctx)
+static int safetensors_write_by_place(const void *a, const void *b, void *ctx)
 {
-	const struct stwrite_tensor *const v = ctx;
-	const struct stwrite_tensor *const x = &v[*(const size_t *)a];
-	const struct stwrite_tensor *const y = &v[*(const size_t *)b];
+	const struct safetensors_write_tensor *const v = ctx;
+	const struct safetensors_write_tensor *const x = &v[*(const size_t *)a];
+	const struct safetensors_write_tensor *const y = &v[*(const size_t *)b];
 	const size_t s = find_type(x->dtype), t = find_type(y->dtype);
 
 	if (s != t)
@@ -54,12 +54,12 @@ static int by_place(const void *a, const void *b, void *ctx)
 	return strcmp(x->name, y->name);
 }
 
-static void add_text(struct bytebuf *out, const char *s)
+static void safetensors_write_add_text(struct bytebuf *out, const char *s)
 {
 	bytebuf_add(out, s, strlen(s));
 }
 
-static void add_string(struct bytebuf *out, const char *s)
+static void safetensors_write_add_string(struct bytebuf *out, const char *s)
 {
 	static const char plain[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
 
@@ -73,7 +73,7 @@ static void add_string(struct bytebuf *out, const char *s)
 			bytebuf_add_u8(out, (uint8_t)letter[special - plain]);
 		} else if ((uint8_t)*s < 0x20) {
 			snprintf(text, sizeof(text), "\\u%04x", (uint8_t)*s);
-			add_text(out, text);
+			safetensors_write_add_text(out, text);
 		} else {
 			bytebuf_add_u8(out, (uint8_t)*s);
 		}
@@ -82,29 +82,30 @@ static void add_string(struct bytebuf *out, const char *s)
 }
 
 /* One member; `*at' moves on by its bytes. */
-static void add_tensor(const struct stwrite_tensor *t, uint64_t *at,
+static void add_tensor(const struct safetensors_write_tensor *t, uint64_t *at,
 		       struct bytebuf *out)
 {
 	const uint64_t end = *at + t->numel * dtype_size(t->dtype);
 	char text[64];
 
 	bytebuf_add_u8(out, ',');
-	add_string(out, t->name);
-	add_text(out, ":{\"dtype\":\"");
-	add_text(out, safetensors_dtype_name(t->dtype));
-	add_text(out, "\",\"shape\":[");
+	safetensors_write_add_string(out, t->name);
+	safetensors_write_add_text(out, ":{\"dtype\":\"");
+	safetensors_write_add_text(out, safetensors_dtype_name(t->dtype));
+	safetensors_write_add_text(out, "\",\"shape\":[");
 	for (unsigned i = 0; i < t->ndim; i++) {
 		snprintf(text, sizeof(text), i ? ",%" PRIu64 : "%" PRIu64,
 			 t->shape[i]);
-		add_text(out, text);
+		safetensors_write_add_text(out, text);
 	}
 	snprintf(text, sizeof(text),
 		 "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", *at, end);
-	add_text(out, text);
+	safetensors_write_add_text(out, text);
 	*at = end;
 }
 
-static int check_tensor(const struct stwrite_tensor *t, struct errmsg *err)
+static int check_tensor(const struct safetensors_write_tensor *t,
+			struct errmsg *err)
 {
 	if (find_type(t->dtype) == TYPES)
 		return errmsg_set(err, -ENOTSUP,
@@ -118,8 +119,9 @@ static int check_tensor(const struct stwrite_tensor *t, struct errmsg *err)
 	return 0;
 }
 
-int stwrite_header(const struct stwrite_tensor *v, size_t n, size_t *order,
-		   struct bytebuf *out, struct errmsg *err)
+int safetensors_write_header(const struct safetensors_write_tensor *v, size_t n,
+			     size_t *order, struct bytebuf *out,
+			     struct errmsg *err)
 {
 	struct bytebuf b = { 0 };
 	uint64_t at = 0;
@@ -132,8 +134,9 @@ int stwrite_header(const struct stwrite_tensor *v, size_t n, size_t *order,
 	if (rc)
 		return rc;
 	if (n)
-		qsort_r(order, n, sizeof(*order), by_place, (void *)v);
-	add_text(&b, "{\"__metadata__\":{\"format\":\"pt\"}");
+		qsort_r(order, n, sizeof(*order), safetensors_write_by_place,
+			(void *)v);
+	safetensors_write_add_text(&b, "{\"__metadata__\":{\"format\":\"pt\"}");
 	for (size_t i = 0; i < n && b.len <= SAFETENSORS_HEADER_MAX; i++)
 		add_tensor(&v[order[i]], &at, &b);
 	bytebuf_add_u8(&b, '}');
@@ -146,7 +149,7 @@ int stwrite_header(const struct stwrite_tensor *v, size_t n, size_t *order,
 	bytebuf_add_le64(out, b.len);
 	bytebuf_add(out, b.data, b.len);
 	if (!rc && (b.failed || out->failed))
-		rc = errmsg_set(err, -ENOMEM, "out of memory");
+		rc = errmsg_nomem(err, NULL);
 	bytebuf_done(&b);
 	return rc;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_STWRITE_H
-#define UCKPT_STWRITE_H
+#ifndef UCKPT_SAFETENSORS_WRITE_H
+#define UCKPT_SAFETENSORS_WRITE_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -10,7 +10,7 @@
 struct bytebuf;
 struct errmsg;
 
-struct stwrite_tensor {
+struct safetensors_write_tensor {
 	const char *name;
 	enum dtype dtype;
 	unsigned ndim;
@@ -19,15 +19,16 @@ struct stwrite_tensor {
 };
 
 /*
- * The header of a safetensors file with these tensors, as the library's
+ * Write the header of a safetensors file with these tensors, as the library's
  * save_file(..., metadata={"format": "pt"}) writes it, the eight bytes of its
  * length included.  The tensors' bytes follow it, without gaps, in the order
  * `order`, which has room for `n` numbers.
  *
- * -ENOTSUP for names that are no UTF-8 and types that the format has not,
+ * -ENOTSUP for names that are not UTF-8 and types that the format lacks,
  * -E2BIG, -ENOMEM.
  */
-int stwrite_header(const struct stwrite_tensor *v, size_t n, size_t *order,
-		   struct bytebuf *out, struct errmsg *err);
+int safetensors_write_header(const struct safetensors_write_tensor *v, size_t n,
+			     size_t *order, struct bytebuf *out,
+			     struct errmsg *err);
 
 #endif

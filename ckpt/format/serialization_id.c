@@ -129,7 +129,7 @@ static _Bool insert(struct table *t, const char *name)
 	return 1;
 }
 
-_Bool namehash(size_t nstorages, uint64_t *out)
+_Bool serialization_id(size_t nstorages, uint64_t *out)
 {
 	static const char *const first[] = { "data.pkl", ".format_version",
 					     ".storage_alignment",
@@ -152,7 +152,7 @@ _Bool namehash(size_t nstorages, uint64_t *out)
 	}
 	ok = ok && insert(&t, "version");
 	for (size_t node = ok ? t.next[0] : 0; node; node = t.next[node])
-		h = namehash_combine(h, t.hash[node]);
+		h = serialization_id_combine(h, t.hash[node]);
 	free(t.hash);
 	free(t.next);
 	free(t.before);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_NAMEHASH_H
-#define UCKPT_NAMEHASH_H
+#ifndef UCKPT_SERIALIZATION_ID_H
+#define UCKPT_SERIALIZATION_ID_H
 
 #include <stddef.h>
 #include <stdint.h>
 
 /* boost's hash_combine, as c10/util/hash.h has it. */
-static inline uint64_t namehash_combine(uint64_t seed, uint64_t value)
+static inline uint64_t serialization_id_combine(uint64_t seed, uint64_t value)
 {
 	return seed ^ (value + 0x9e3779b9u + (seed << 6) + (seed >> 2));
 }
@@ -17,6 +17,6 @@ static inline uint64_t namehash_combine(uint64_t seed, uint64_t value)
  * the writer's std::unordered_set<std::string> iterates.  False when memory
  * runs out.
  */
-_Bool namehash(size_t nstorages, uint64_t *out);
+_Bool serialization_id(size_t nstorages, uint64_t *out);
 
 #endif

@@ -11,7 +11,7 @@ struct errmsg;
 struct source;
 
 /*
- * Limits on what a directory may ask for.  A ZeRO-3 model-states file has one
+ * Limits of a directory.  A ZeRO-3 model-states file has one
  * (empty) member per parameter, so a million leaves room for any model.
  */
 #define ZIP_ENTRIES_MAX (1u << 20)

@@ -92,8 +92,7 @@ static int find_directory(const struct source *src, struct directory *dir,
 		uint8_t *const grown = realloc(buf, tail);
 
 		if (!grown) {
-			rc = errmsg_set(err, -ENOMEM, "%s: out of memory",
-					src->name);
+			rc = errmsg_nomem(err, src->name);
 			break;
 		}
 		buf = grown;
@@ -232,7 +231,7 @@ static int parse_central(struct zip *z, const uint8_t *p, size_t len,
 		goto nomem;
 	return 0;
 nomem:
-	return errmsg_set(err, -ENOMEM, "%s: out of memory", file);
+	return errmsg_nomem(err, file);
 }
 
 static int by_header(const void *a, const void *b)
@@ -242,7 +241,7 @@ static int by_header(const void *a, const void *b)
 	return x->header < y->header ? -1 : x->header > y->header;
 }
 
-static int by_name(const void *a, const void *b)
+static int zip_read_by_name(const void *a, const void *b)
 {
 	const struct zip_entry *const x = a, *const y = b;
 
@@ -264,7 +263,7 @@ static int check_entries(struct zip *z, struct errmsg *err)
 					  z->src->name, e->name,
 					  z->entries[i + 1].name);
 	}
-	qsort(z->entries, z->n, sizeof(*z->entries), by_name);
+	qsort(z->entries, z->n, sizeof(*z->entries), zip_read_by_name);
 	for (size_t i = 0; i + 1 < z->n; i++)
 		if (strcmp(z->entries[i].name, z->entries[i + 1].name) == 0)
 			return errmsg_set(err, -EBADMSG,
@@ -301,7 +300,7 @@ int zip_open(struct zip *z, const struct source *src, struct errmsg *err)
 	z->entries = arena_alloc(&z->arena, (size_t)(dir.count + 1) *
 						    sizeof(*z->entries));
 	if (!buf || !z->entries) {
-		rc = errmsg_set(err, -ENOMEM, "%s: out of memory", src->name);
+		rc = errmsg_nomem(err, src->name);
 		goto out;
 	}
 	rc = source_read(src, buf, (size_t)dir.size, dir.offset, err);
@@ -335,8 +334,8 @@ const struct zip_entry *zip_find(const struct zip *z, const char *name)
 	const struct zip_entry key = { .name = name };
 
 	return z->n ? bsearch(&key, z->entries, z->n, sizeof(*z->entries),
-			      by_name) :
-		      NULL;
+			      zip_read_by_name)
+		    : NULL;
 }
 
 int zip_locate(const struct zip *z, const struct zip_entry *e,

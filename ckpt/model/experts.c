@@ -8,11 +8,12 @@
  *			experts_autoep.c
  *   ds_config.use_data_before_expert_parallelism
  *
- * Of native layers nothing else is recorded; what there is to know is in the
- * names of their expert files and in the keys in them.
+ * For native layers nothing else is recorded; the rest follows from the names of
+ * their expert files and the keys in them.
  */
 #include "ckpt/model/experts.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
@@ -20,8 +21,8 @@
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/model/experts_impl.h"
 #include "ckpt/dirs/names.h"
+#include "ckpt/model/experts_impl.h"
 #include "ckpt/pickle/value.h"
 
 #define NATIVE_MARK ".deepspeed_moe.experts.deepspeed_experts."
@@ -40,7 +41,7 @@ static int read_counts(struct experts *x, struct arena *a,
 	x->n = counts->n;
 	x->layers = arena_alloc(a, (x->n + 1) * sizeof(*x->layers));
 	if (!x->layers)
-		return errmsg_set(err, -ENOMEM, "%s: out of memory", file);
+		return errmsg_nomem(err, file);
 	for (size_t i = 0; i < x->n; i++) {
 		int64_t n;
 
@@ -74,7 +75,8 @@ int experts_init(struct experts *x, struct arena *a, const struct value *root,
 	if (counts)
 		rc = read_counts(x, a, counts, file, err);
 	if (!list)
-		list = value_find(root, "autoep_layers"); /* its first name */
+		list = value_find(root, "autoep_layers"); /* the key in older
+							   * files */
 	if (rc || !list || list->kind == VALUE_NONE)
 		return rc;
 	if (!value_items(list) || !x->n)
@@ -106,12 +108,13 @@ bool experts_equal(const struct experts *a, const struct experts *b)
 
 unsigned experts_degree(const struct expert_layer *l)
 {
+	assert(!l->local || l->n % l->local == 0);
 	return l->local ? l->n / l->local : 1;
 }
 
 /* --- names ------------------------------------------------------------------- */
 
-/* The number at `*s`, which is one as it would be printed. */
+/* Skip the decimal number at `*s`, which has no leading zeros. */
 static bool skip_number(const char **s, unsigned *out)
 {
 	const char *const begin = *s;
@@ -166,7 +169,8 @@ const char *experts_find_prefix(struct arena *a, const char *key,
 	unsigned number;
 
 	*nomem = false;
-	/* The last mark counts: experts may be models with experts. */
+	/* The last mark counts: an expert may itself be a model with
+	 * experts. */
 	while ((s = strstr(s, NATIVE_MARK))) {
 		s += strlen(NATIVE_MARK);
 		end = s;

@@ -10,7 +10,7 @@ struct arena;
 struct errmsg;
 struct value;
 
-/* Where an expert is: the expert-parallel rank, and its index there. */
+/* The place of an expert: its expert-parallel rank, and its index there. */
 struct expert_place {
 	unsigned rank, index;
 };
@@ -22,18 +22,20 @@ struct expert_place {
  *   native  `prefix`I`rest`	of local expert I, which is expert
  *				rank * local + I of the whole
  *   fused   `prefix`.w1, .w2, .w3 (AutoEP): all of a rank's experts, one after
- *				the other in the order that `places` tells
+ *				the other in the order of `places`
  */
 struct expert_layer {
 	const char *prefix;
 	bool fused;
 	unsigned n;     /* experts on all ranks */
-	unsigned local; /* on each; native: 0 until the parameters are known */
+	unsigned local; /* on each rank; native: 0 until the parameters are
+			 * known */
 	const struct expert_place *places; /* fused: of each expert */
-	int64_t ep; /* fused: the rank that says so; -1 if it does not tell */
+	int64_t ep; /* fused: the expert-parallel rank of the file; -1 if not
+		     * recorded */
 };
 
-/* The MoE layers of a model, by their numbers. */
+/* The MoE layers of a model, by number. */
 struct experts {
 	struct expert_layer *layers;
 	size_t n;
@@ -45,20 +47,18 @@ struct experts {
 #define EXPERTS_LAYERS_MAX 65536u
 #define EXPERTS_MAX 1000000u /* in all layers together */
 
-/* Longer names of an expert's parameter are not taken for one. */
+/* Longer names are never taken for an expert's parameter. */
 #define EXPERT_NAME_MAX 512
 
 /*
- * The layers that the object of a model-states file (`root`, in `file`) speaks
- * of: as many as `num_experts` counts, with their sizes; those of AutoEP in
- * full, of native ones the rest (but n) is still empty.  What is kept lives in
- * the arena.  -EBADMSG, -ENOTSUP with the layer's number.
+ * Read the layers that the object `root` of model-states file `file` lists in
+ * `num_experts`. AutoEP's layers are complete; of native layers only `n` is set.
+ * Memory comes from the arena. -EBADMSG or -ENOTSUP, with the layer's number.
  */
 int experts_init(struct experts *x, struct arena *a, const struct value *root,
 		 bool zero3, const char *file, struct errmsg *err);
 
-/* Do two ranks say the same of the experts, but for which of the ranks they
- * are? */
+/* Do two ranks agree on the experts, apart from the ranks' own numbers? */
 bool experts_equal(const struct experts *a, const struct experts *b);
 
 /* How many ranks share the layer's experts. */
@@ -67,18 +67,18 @@ unsigned experts_degree(const struct expert_layer *l);
 /* Does a name look like that of a native expert's parameter? */
 bool experts_is_native(const char *name);
 
-/* Is it the name of a parameter of the layer?  Then its local expert (0 if
- * fused), and what follows. */
+/* Is `name` a parameter of the layer? If so, set its local expert (0 if fused)
+ * and the rest of the name. */
 bool experts_parse(const struct expert_layer *l, const char *name,
 		   unsigned *expert, const char **rest);
 
-/* The name of expert `expert` in its own file: of the whole model.  `out` has
- * EXPERT_NAME_MAX bytes. */
+/* The name of a parameter of expert `expert` in the whole model, as in the
+ * expert's file. `out` has EXPERT_NAME_MAX bytes. */
 void experts_key(const struct expert_layer *l, unsigned expert,
 		 const char *rest, char *out);
 
-/* The prefix in a key of a native expert's file, in the arena; NULL if it is
- * not a key of expert `expert`, or memory is short (then *nomem). */
+/* The prefix in a key of a native expert's file, in the arena. NULL if it is
+ * not a key of expert `expert`, or memory runs out (then *nomem is set). */
 const char *experts_find_prefix(struct arena *a, const char *key,
 				unsigned expert, bool *nomem);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What AutoEP says of its layers (checkpoint/autoep_affine.py):
+ * AutoEP's records of its layers (checkpoint/autoep_affine.py):
  *
  *   moe_layer_id, expert_key_prefix, num_experts, num_local_experts, ep_size,
  *   ep_rank
@@ -25,11 +25,11 @@ struct reader {
 	struct experts *x;
 	struct arena *a;
 	const char *file;
-	size_t i; /* of the entry in ds_autoep_layers */
+	size_t i; /* index of the entry in ds_autoep_layers */
 	struct errmsg *err;
 };
 
-static int fail(const struct reader *r, int rc, const char *what)
+static int experts_autoep_fail(const struct reader *r, int rc, const char *what)
 {
 	return errmsg_set(r->err, rc, "%s: ds_autoep_layers[%zu]: %s", r->file,
 			  r->i, what);
@@ -38,9 +38,10 @@ static int fail(const struct reader *r, int rc, const char *what)
 /* --- placement ------------------------------------------------------------------ */
 
 /* A number from `least` to `most`. */
-static int read_number(const struct reader *r, const struct value *entry,
-		       const char *key, unsigned least, unsigned most,
-		       unsigned *out)
+static int experts_autoep_read_number(const struct reader *r,
+				      const struct value *entry,
+				      const char *key, unsigned least,
+				      unsigned most, unsigned *out)
 {
 	int64_t i;
 
@@ -60,42 +61,44 @@ static int set_place(const struct reader *r, const struct expert_layer *l,
 	int64_t e;
 
 	if (!value_get_int(expert, &e) || e < 0 || e >= l->n || placed[e])
-		return fail(r, -EBADMSG,
-			    "expert_placement names an expert that"
-			    " is not there, or one twice");
+		return experts_autoep_fail(r, -EBADMSG,
+					   "expert_placement names an expert that"
+					   " is not there, or one twice");
 	placed[e] = true;
 	places[e] = (struct expert_place){ rank, index };
 	return 0;
 }
 
-/* Each of the ranks has `local` experts, and no expert is there twice: then
- * all are there. */
+/* Check that each rank has `local` experts and no expert occurs twice; then all
+ * are placed. */
 static int read_ranks(const struct reader *r, const struct expert_layer *l,
 		      const struct value_seq *ranks, struct expert_place *places)
 {
 	bool *const seen = arena_alloc(r->a, ranks->n + 1);
 	bool *const placed = arena_alloc(r->a, l->n);
-	int rc = seen && placed ? 0 : fail(r, -ENOMEM, "out of memory");
+	int rc = seen && placed
+			 ? 0
+			 : experts_autoep_fail(r, -ENOMEM, "out of memory");
 
 	for (size_t i = 0; !rc && i < ranks->n; i++) {
 		const struct value_seq *const own =
 			value_items(value_find(ranks->v[i], "experts"));
 		unsigned rank;
 
-		rc = read_number(r, ranks->v[i], "rank", 0,
-				 (unsigned)ranks->n - 1, &rank);
+		rc = experts_autoep_read_number(r, ranks->v[i], "rank", 0,
+						(unsigned)ranks->n - 1, &rank);
 		if (rc)
 			break;
 		if (seen[rank] || !own)
-			return fail(r, -EBADMSG,
-				    "expert_placement has a rank"
-				    " without experts, or twice");
+			return experts_autoep_fail(r, -EBADMSG,
+						   "expert_placement has a rank"
+						   " without experts, or twice");
 		seen[rank] = true;
 		if (own->n != l->local)
-			return fail(r, -ENOTSUP,
-				    "ranks that hold different"
-				    " numbers of experts are not"
-				    " supported");
+			return experts_autoep_fail(r, -ENOTSUP,
+						   "ranks that hold different"
+						   " numbers of experts are not"
+						   " supported");
 		for (unsigned k = 0; !rc && k < l->local; k++)
 			rc = set_place(r, l, places, placed, own->v[k], rank, k);
 	}
@@ -113,35 +116,37 @@ static int read_placement(const struct reader *r, struct expert_layer *l,
 	int rc;
 
 	if (!places)
-		return fail(r, -ENOMEM, "out of memory");
+		return experts_autoep_fail(r, -ENOMEM, "out of memory");
 	l->places = places;
 	if (!v || v->kind == VALUE_NONE) {
-		/* Before there were placements: one rank after the other. */
+		/* Without a placement experts are numbered rank after rank. */
 		for (unsigned e = 0; e < l->n; e++)
 			places[e] = (struct expert_place){ e / l->local,
 							   e % l->local };
 		return 0;
 	}
-	rc = read_number(r, v, "version", PLACEMENT_VERSION, PLACEMENT_VERSION,
-			 &version);
+	rc = experts_autoep_read_number(r, v, "version", PLACEMENT_VERSION,
+					PLACEMENT_VERSION, &version);
 	if (!rc)
-		rc = read_number(r, v, "num_experts", l->n, l->n, &n);
+		rc = experts_autoep_read_number(r, v, "num_experts", l->n, l->n,
+						&n);
 	if (!rc)
-		rc = read_number(r, v, "ep_size", experts_degree(l),
-				 experts_degree(l), &degree);
+		rc = experts_autoep_read_number(r, v, "ep_size",
+						experts_degree(l),
+						experts_degree(l), &degree);
 	if (rc)
 		return rc;
 	if (!ranks || ranks->n != experts_degree(l))
-		return fail(r, -EBADMSG,
-			    "expert_placement does not list the"
-			    " ranks");
+		return experts_autoep_fail(r, -EBADMSG,
+					   "expert_placement does not list the"
+					   " ranks");
 	return read_ranks(r, l, ranks, places);
 }
 
 /* --- the same placement as affine maps ------------------------------------------ */
 
-/* {shape, source: [offset, strides], dest: [offset, strides]}: does it say of
- * whole experts what `places` says? */
+/* Does the piece {shape, source: [offset, strides], dest: [offset, strides]}
+ * place whole experts as `places` does? */
 static bool piece_agrees(const struct expert_layer *l, unsigned rank,
 			 const struct value *piece, bool *seen)
 {
@@ -213,18 +218,20 @@ static int check_maps(const struct reader *r, const struct expert_layer *l,
 		return 0;
 	seen = arena_alloc(r->a, l->n);
 	if (!seen)
-		return fail(r, -ENOMEM, "out of memory");
+		return experts_autoep_fail(r, -ENOMEM, "out of memory");
 	for (size_t i = 0; i < maps->n; i++)
 		if (!map_agrees(l, maps->v[i].val, seen))
-			return fail(r, -EBADMSG, "affine_maps place experts"
-						 " elsewhere than"
-						 " expert_placement does");
+			return experts_autoep_fail(r, -EBADMSG,
+						   "affine_maps place experts"
+						   " elsewhere than"
+						   " expert_placement does");
 	return 0;
 }
 
 /* --- one layer ------------------------------------------------------------------- */
 
-/* How the experts' tensors are stored must be what the stage calls for. */
+/* Check that the storage format of the experts' tensors is that of the ZeRO
+ * stage. */
 static int check_format(const struct reader *r, const struct value *entry,
 			bool zero3)
 {
@@ -232,12 +239,13 @@ static int check_format(const struct reader *r, const struct value *entry,
 
 	if (zero3 !=
 	    value_is_str(value_find(entry, "checkpoint_format"), ZERO3_FORMAT))
-		return fail(r, -ENOTSUP,
-			    "checkpoint_format is not the one of"
-			    " this ZeRO stage");
-	return zero3 ? read_number(r, entry, "checkpoint_format_version",
-				   ZERO3_FORMAT_VERSION, ZERO3_FORMAT_VERSION,
-				   &version)
+		return experts_autoep_fail(r, -ENOTSUP,
+					   "checkpoint_format is not the one of"
+					   " this ZeRO stage");
+	return zero3 ? experts_autoep_read_number(r, entry,
+						  "checkpoint_format_version",
+						  ZERO3_FORMAT_VERSION,
+						  ZERO3_FORMAT_VERSION, &version)
 		     : 0;
 }
 
@@ -248,38 +256,42 @@ static int read_layer(const struct reader *r, const struct value *entry,
 		value_find(entry, "expert_key_prefix");
 	struct expert_layer *l;
 	unsigned id, degree;
-	int rc = read_number(r, entry, "moe_layer_id", 0, (unsigned)r->x->n - 1,
-			     &id);
+	int rc = experts_autoep_read_number(r, entry, "moe_layer_id", 0,
+					    (unsigned)r->x->n - 1, &id);
 
 	if (rc)
 		return rc;
 	l = &r->x->layers[id];
 	if (l->fused)
-		return fail(r, -EBADMSG, "is of the same layer as another");
+		return experts_autoep_fail(r, -EBADMSG,
+					   "is of the same layer as another");
 	l->fused = true;
 	if (!value_get_int(value_find(entry, "ep_rank"), &l->ep))
 		l->ep = -1;
-	rc = read_number(r, entry, "num_experts", l->n, l->n, &l->n);
+	rc = experts_autoep_read_number(r, entry, "num_experts", l->n, l->n,
+					&l->n);
 	if (!rc)
-		rc = read_number(r, entry, "num_local_experts", 1, l->n,
-				 &l->local);
+		rc = experts_autoep_read_number(r, entry, "num_local_experts",
+						1, l->n, &l->local);
 	if (!rc)
-		rc = read_number(r, entry, "ep_size", l->n / l->local,
-				 l->n / l->local, &degree);
+		rc = experts_autoep_read_number(r, entry, "ep_size",
+						l->n / l->local,
+						l->n / l->local, &degree);
 	if (!rc)
 		rc = check_format(r, entry, zero3);
 	if (rc)
 		return rc;
 	if (l->n % l->local)
-		return fail(r, -EBADMSG,
-			    "num_local_experts does not divide"
-			    " num_experts");
+		return experts_autoep_fail(r, -EBADMSG,
+					   "num_local_experts does not divide"
+					   " num_experts");
 	if (!value_is_cstr(prefix) || !prefix->str.len ||
 	    prefix->str.len > EXPERT_NAME_MAX / 2)
-		return fail(r, -EBADMSG, "expert_key_prefix is no name");
+		return experts_autoep_fail(r, -EBADMSG,
+					   "expert_key_prefix is no name");
 	l->prefix = arena_strndup(r->a, prefix->str.p, prefix->str.len);
 	if (!l->prefix)
-		return fail(r, -ENOMEM, "out of memory");
+		return experts_autoep_fail(r, -ENOMEM, "out of memory");
 	rc = read_placement(r, l, value_find(entry, "expert_placement"));
 	return rc ? rc : check_maps(r, l, entry);
 }

@@ -6,8 +6,8 @@
 
 struct value_seq;
 
-/* experts_autoep.c: fill in the layers that the entries of ds_autoep_layers
- * speak of. */
+/* experts_autoep.c: fill in the layers that ds_autoep_layers has entries
+ * for. */
 int experts_read_autoep(struct experts *x, struct arena *a,
 			const struct value_seq *entries, bool zero3,
 			const char *file, struct errmsg *err);

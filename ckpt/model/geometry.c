@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From slices to the whole: DeepSpeed 0.19.8, checkpoint/ds_to_universal.py
- * merge_tp_slices, as places instead of copies.
+ * How slices make the whole: DeepSpeed 0.19.8, checkpoint/ds_to_universal.py
+ * merge_tp_slices, as offsets instead of copies.
  *
  *   concatenation along d	row = everything from dimension d on:
  *				| slice 0 | slice 1 | ... |
@@ -19,36 +19,28 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/model/geometry_impl.h"
 #include "ckpt/model/merge_rules.h"
 #include "ckpt/pickle/value.h"
 
-/* Sub-parameters that one parameter may consist of. */
+/* Limit of sub-parameters of one parameter. */
 #define PARTS_MAX 1024
 
 int geometry_add(struct geometry *g, struct geometry_segment s)
 {
 	if (s.len == 0)
 		return 0;
-	if (g->nsegs == g->cap) {
-		const size_t cap = g->cap ? g->cap * 2 : 8;
-		void *const grown = cap > GEOMETRY_SEGMENTS_MAX ?
-					    NULL :
-					    realloc(g->segs,
-						    cap * sizeof(*g->segs));
-
-		if (!grown)
-			return -ENOMEM;
-		g->segs = grown;
-		g->cap = cap;
-	}
+	if (g->nsegs == GEOMETRY_SEGMENTS_MAX ||
+	    !array_reserve(&g->segs, &g->cap, g->nsegs + 1, sizeof(*g->segs)))
+		return -ENOMEM;
 	g->segs[g->nsegs++] = s;
 	return 0;
 }
 
-/* All of a row is slice 0's. */
+/* The whole row comes from slice 0. */
 static int add_first(struct geometry *g)
 {
 	return geometry_add(g, (struct geometry_segment){ .len = g->row_len });
@@ -58,8 +50,7 @@ static uint64_t product(const uint64_t *v, unsigned from, unsigned to)
 {
 	uint64_t n = 1;
 
-	/* Products of a slice's or the whole's dimensions: both were checked
-	 * not to overflow. */
+	/* The products of all dimensions were checked for overflow. */
 	for (unsigned i = from; i < to; i++)
 		n *= v[i];
 	return n;
@@ -91,7 +82,7 @@ int geometry_set_shape(struct geometry *g, const char *name,
 	return 0;
 }
 
-/* All slices of one shape: replicated, averaged. */
+/* Check that all slices have one shape, as for replicated and averaged ones. */
 static int same_shapes(struct geometry *g, const char *name,
 		       const struct geometry_slice *s, size_t n,
 		       struct errmsg *err)
@@ -110,7 +101,7 @@ static int same_shapes(struct geometry *g, const char *name,
 	return geometry_set_shape(g, name, first->shape, first->ndim, err);
 }
 
-/* The shape when slices are put together along `dim`. */
+/* The shape of the slices concatenated along `dim`. */
 static int joined_shape(struct geometry *g, const char *name, unsigned dim,
 			const struct geometry_slice *s, size_t n,
 			struct errmsg *err)
@@ -144,10 +135,8 @@ static int joined_shape(struct geometry *g, const char *name, unsigned dim,
 	return geometry_set_shape(g, name, shape, first->ndim, err);
 }
 
-/*
- * Rows made of `parts` parts, each the ranks' shares one after the other:
- * widths[part * n + t] is rank t's share, in units of `inner` elements.
- */
+/* Lay out rows of `parts` parts, each of which is the ranks' shares in order:
+ * widths[part * n + t] is rank t's share, in units of `inner` elements. */
 static int lay_parts(struct geometry *g, const uint64_t *widths, size_t parts,
 		     size_t n, uint64_t inner)
 {
@@ -192,7 +181,7 @@ static int concatenate(struct geometry *g, const struct merge *m,
 	for (size_t t = 0; t < n; t++) {
 		const uint64_t w = s[t].present ? s[t].shape[dim] : 0;
 
-		/* torch.chunk gives the first half the odd row. */
+		/* torch.chunk gives the odd row to the first half. */
 		widths[t] = parts == 2 ? w / 2 + w % 2 : w;
 		if (parts == 2)
 			widths[n + t] = w / 2;
@@ -225,7 +214,8 @@ static bool entry_sum(const struct value *v, int64_t *sum)
 	return true;
 }
 
-/* The shape that the parameter is looked at in; one -1 stands for the rest. */
+/* The shape in which the parameter is viewed; one -1 stands for the remaining
+ * elements. */
 static int logical_shape(struct geometry *g, const char *name,
 			 const struct value_seq *spec, size_t dim,
 			 int64_t dim_size, uint64_t numel, struct errmsg *err)
@@ -261,8 +251,8 @@ bad:
 			  (unsigned long long)numel);
 }
 
-/* The widths of the parts as a list of numbers: recorded as a tuple, or, in
- * the oldest files, as a number of equal ones. */
+/* The widths of the parts: recorded as a tuple or, in the oldest files, as a
+ * number of equal parts. */
 static int part_sizes(const struct value *spec, uint64_t whole, uint64_t *out,
 		      size_t *parts)
 {
@@ -291,7 +281,7 @@ static int part_sizes(const struct value *spec, uint64_t whole, uint64_t *out,
 	return 0;
 }
 
-/* Each rank's share of each part: recorded, or equal. */
+/* Each rank's share of each part: as recorded, or equal. */
 static int part_widths(const struct merge *m, const uint64_t *sizes,
 		       size_t parts, size_t n, uint64_t *out)
 {
@@ -321,7 +311,7 @@ static int part_widths(const struct merge *m, const uint64_t *sizes,
 	return 0;
 }
 
-/* What all slices together hold along dimension `dim`, in their own shape. */
+/* The sum of the slices' extents along dimension `dim`, in their own shape. */
 static uint64_t joined_extent(const struct geometry_slice *s, size_t n,
 			      size_t dim)
 {
@@ -333,7 +323,7 @@ static uint64_t joined_extent(const struct geometry_slice *s, size_t n,
 	return sum;
 }
 
-/* Do the widths account for exactly the elements that each slice has? */
+/* Do the widths account for exactly the elements of each slice? */
 static bool widths_fit(const struct geometry *g,
 		       const struct geometry_slice *s, size_t n)
 {
@@ -392,8 +382,9 @@ bad:
 
 /* --- the whole --------------------------------------------------------------- */
 
-static int apply(struct geometry *g, const struct merge *m, const char *name,
-		 const struct geometry_slice *s, size_t n, struct errmsg *err)
+static int geometry_apply(struct geometry *g, const struct merge *m,
+			  const char *name, const struct geometry_slice *s,
+			  size_t n, struct errmsg *err)
 {
 	int rc;
 
@@ -406,14 +397,15 @@ static int apply(struct geometry *g, const struct merge *m, const char *name,
 	case MERGE_REPLICATED:
 	case MERGE_AVERAGE:
 		rc = same_shapes(g, name, s, n, err);
-		/* A mean of one is that one. */
+		/* The mean of one slice is the slice. */
 		g->mean = m->rule == MERGE_AVERAGE && n > 1;
 		g->stride[0] = g->row_len;
 		return rc ? rc : add_first(g);
 	case MERGE_TWO_SUB_PARAMS:
 	case MERGE_CAT: break;
 	}
-	/* One slice is the whole, also a scalar, which cannot be joined. */
+	/* A single slice is the whole, even a scalar, which cannot be
+	 * concatenated. */
 	if (n == 1) {
 		rc = same_shapes(g, name, s, n, err);
 		g->stride[0] = g->row_len;
@@ -422,18 +414,30 @@ static int apply(struct geometry *g, const struct merge *m, const char *name,
 	return concatenate(g, m, name, s, n, err);
 }
 
+/* Do the segments fill a row in order, without gap or overlap? */
+static bool is_row_covered(const struct geometry *g)
+{
+	uint64_t at = 0;
+
+	for (size_t i = 0; i < g->nsegs && g->segs[i].at == at; i++)
+		at += g->segs[i].len;
+	return at == g->row_len;
+}
+
 int geometry_init(struct geometry *g, const struct merge *m, const char *name,
 		  const struct geometry_slice *slices, size_t n,
 		  struct errmsg *err)
 {
 	int rc = -ENOMEM;
 
+	assert(n > 0);
 	*g = (struct geometry){ .nsources = n, .holders = 1,
 				.stride = calloc(n, sizeof(*g->stride)) };
 	if (g->stride)
-		rc = apply(g, m, name, slices, n, err);
+		rc = geometry_apply(g, m, name, slices, n, err);
 	if (rc == -ENOMEM)
 		errmsg_set(err, rc, "parameter %s: out of memory", name);
+	assert(rc || is_row_covered(g));
 	if (rc)
 		geometry_done(g);
 	return rc;

@@ -7,22 +7,22 @@
  *
  *   whole[so + sum i_a * ss_a] = slice[do + sum i_a * ds_a] / scale
  *
- * A box that several ranks have (`locations`) is read from one.  When
- * the outermost dimension of all boxes steps through the whole and through
- * their slices in rows, one row is laid out and repeated; else every run is
- * listed.
+ * A box that several ranks hold (`locations`) is read from one of them. If the
+ * outermost dimension of all boxes steps through the whole and the slices in
+ * rows, one row is laid out and repeated; otherwise every run is listed.
  */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/model/geometry_impl.h"
 #include "ckpt/pickle/value.h"
 
-/* Different scales in one map. */
+/* Limit of different scales in one map. */
 #define SCALES_MAX 256u
 
 struct piece {
@@ -32,7 +32,7 @@ struct piece {
 	uint64_t so, ss[TENSOR_DIMS_MAX];
 	uint64_t from, ds[TENSOR_DIMS_MAX];
 	uint64_t numel;
-	uint32_t scale; /* in the geometry's scales */
+	uint32_t scale; /* index in geometry.scales */
 };
 
 struct pieces {
@@ -88,7 +88,7 @@ static bool box_fits(const struct piece *p, uint64_t at,
 	return last < size;
 }
 
-/* Ranks that have the box; 0: nobody says. */
+/* The number of ranks that hold the box; 0 if not recorded. */
 static size_t count_holders(const struct value *v)
 {
 	const struct value_seq *const s =
@@ -97,8 +97,8 @@ static size_t count_holders(const struct value *v)
 	return s ? s->n : 0;
 }
 
-/* Is it rank `r` that the box is read from?  It is the `holder`-th that has
- * it, or the first where there are not that many. */
+/* Is the box read from rank `r`? It is read from the `holder`-th rank that
+ * holds it, or from the first if there are fewer. */
 static bool is_holder(const struct value *v, uint32_t r, size_t holder)
 {
 	const size_t n = count_holders(v);
@@ -111,7 +111,7 @@ static bool is_holder(const struct value *v, uint32_t r, size_t holder)
 		rank == (int64_t)r);
 }
 
-/* The number of a scale in the geometry's list.  -E2BIG: too many others. */
+/* The index of a scale in geometry.scales. -E2BIG if there are too many. */
 static int find_scale(struct geometry *g, double scale, uint32_t *out)
 {
 	size_t i = 0;
@@ -135,7 +135,7 @@ static int find_scale(struct geometry *g, double scale, uint32_t *out)
 	return 0;
 }
 
-/* What the slice holds the piece by: not written when it is 1. */
+/* The scale of a piece, which is not written when it is 1. */
 static int get_scale(struct geometry *g, const char *name,
 		     const struct value *v, uint32_t *out, struct errmsg *err)
 {
@@ -161,9 +161,10 @@ static int get_scale(struct geometry *g, const char *name,
 		       rc;
 }
 
-static int add_piece(struct pieces *l, struct geometry *g, size_t holder,
-		     const char *name, const struct value *v, uint32_t rank,
-		     uint64_t slice_numel, struct errmsg *err)
+static int geometry_affine_add_piece(struct pieces *l, struct geometry *g,
+				     size_t holder, const char *name,
+				     const struct value *v, uint32_t rank,
+				     uint64_t slice_numel, struct errmsg *err)
 {
 	struct piece p = { .source = rank, .numel = 1 };
 	size_t ndim;
@@ -187,15 +188,8 @@ static int add_piece(struct pieces *l, struct geometry *g, size_t holder,
 	rc = get_scale(g, name, v, &p.scale, err);
 	if (rc)
 		return rc;
-	if (l->n == l->cap) {
-		const size_t cap = l->cap ? l->cap * 2 : 8;
-		void *const grown = realloc(l->v, cap * sizeof(*l->v));
-
-		if (!grown)
-			return -ENOMEM;
-		l->v = grown;
-		l->cap = cap;
-	}
+	if (!array_reserve(&l->v, &l->cap, l->n + 1, sizeof(*l->v)))
+		return -ENOMEM;
 	l->v[l->n++] = p;
 	return 0;
 bad:
@@ -229,14 +223,15 @@ static int read_pieces(struct pieces *l, struct geometry *g, size_t holder,
 					  " other ranks than the %zu here",
 					  name, n);
 		for (size_t k = 0; !rc && k < pieces->n; k++)
-			rc = add_piece(l, g, holder, name, pieces->v[k], (uint32_t)r,
-				       s[r].present ? s[r].numel : 0, err);
+			rc = geometry_affine_add_piece(
+				l, g, holder, name, pieces->v[k], (uint32_t)r,
+				s[r].present ? s[r].numel : 0, err);
 	}
 	return rc;
 }
 
-/* Do all boxes step through the whole, and through their slices, in the same
- * rows?  Then one row. */
+/* Do all boxes step through the whole and their slices in the same rows? Then
+ * one row describes all. */
 static bool find_rows(struct geometry *g, const struct pieces *l,
 		      const struct geometry_slice *s)
 {
@@ -259,7 +254,7 @@ static bool find_rows(struct geometry *g, const struct pieces *l,
 		}
 		if (inner >= g->row_len || from >= p->ds[0])
 			return false;
-		/* The slice must have the last row whole, too. */
+		/* The slice must hold the last row completely. */
 		if (!checked_mul(g->rows, p->ds[0], &taken) ||
 		    taken > s[p->source].numel)
 			return false;
@@ -270,13 +265,13 @@ static bool find_rows(struct geometry *g, const struct pieces *l,
 	return g->rows * g->row_len == g->numel;
 }
 
-/* The runs of box p from dimension `dim` on. */
+/* Add the runs of box p from dimension `dim` on. */
 static int add_runs(struct geometry *g, const struct piece *p, unsigned dim)
 {
 	uint64_t index[TENSOR_DIMS_MAX] = { 0 }, run = 1;
 	unsigned inner = p->ndim;
 
-	/* Dimensions that are dense on both sides make up one run. */
+	/* Dimensions that are dense on both sides form one run. */
 	while (inner > dim && p->ss[inner - 1] == run &&
 	       p->ds[inner - 1] == run)
 		run *= p->shape[--inner];
@@ -302,14 +297,14 @@ static int add_runs(struct geometry *g, const struct piece *p, unsigned dim)
 	}
 }
 
-static int by_place(const void *a, const void *b)
+static int geometry_affine_by_place(const void *a, const void *b)
 {
 	const struct geometry_segment *const x = a, *const y = b;
 
 	return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Sorted, the runs must follow each other without gap or overlap. */
+/* The sorted runs must cover the output without gap or overlap. */
 static int check_cover(const struct geometry *g, const char *name,
 		       struct errmsg *err)
 {
@@ -317,7 +312,8 @@ static int check_cover(const struct geometry *g, const char *name,
 	size_t i;
 
 	if (g->nsegs)
-		qsort(g->segs, g->nsegs, sizeof(*g->segs), by_place);
+		qsort(g->segs, g->nsegs, sizeof(*g->segs),
+		      geometry_affine_by_place);
 	for (i = 0; i < g->nsegs && g->segs[i].at == at; i++)
 		at += g->segs[i].len;
 	if (i == g->nsegs && at == g->row_len)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Experts of AutoEP: each expert-parallel rank has a tensor of its experts,
- * one after the other; the whole has all of them, by their numbers
+ * Experts of AutoEP: each expert-parallel rank has a tensor of its experts, end to
+ * end; the whole has all experts by number
  * (checkpoint/autoep_affine.py).
  *
  *	placement {0: [2, 0], 1: [3, 1]}
@@ -15,7 +15,7 @@
 #include "ckpt/model/experts.h"
 #include "ckpt/model/geometry_impl.h"
 
-/* Experts from `e` on that follow each other on one rank, too. */
+/* The number of experts from `e` on that are adjacent on one rank as well. */
 static unsigned run_length(const struct expert_layer *l, unsigned e)
 {
 	const struct expert_place *const first = &l->places[e];
@@ -27,9 +27,11 @@ static unsigned run_length(const struct expert_layer *l, unsigned e)
 	return n;
 }
 
-static int set_shape(struct geometry *g, const struct expert_layer *l,
-		     const char *name, const struct geometry_slice *s,
-		     struct errmsg *err)
+static int geometry_experts_set_shape(struct geometry *g,
+				      const struct expert_layer *l,
+				      const char *name,
+				      const struct geometry_slice *s,
+				      struct errmsg *err)
 {
 	uint64_t shape[TENSOR_DIMS_MAX];
 
@@ -54,7 +56,7 @@ int geometry_experts(struct geometry *g, const struct expert_layer *l,
 					  "parameter %s: is not of %u experts on"
 					  " each of %u ranks",
 					  name, l->local, experts_degree(l));
-	rc = set_shape(g, l, name, s, err);
+	rc = geometry_experts_set_shape(g, l, name, s, err);
 	if (rc)
 		return rc;
 	g->rows = 1;

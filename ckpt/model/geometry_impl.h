@@ -7,10 +7,10 @@
 struct expert_layer;
 struct value;
 
-/* What geometry.c shares with the files beside it. */
+/* Shared by geometry*.c. */
 
-/* Append a segment, unless it is empty.  -ENOMEM, also when there are too
- * many. */
+/* Append a segment, unless it is empty. -ENOMEM, also when the limit is
+ * reached. */
 int geometry_add(struct geometry *g, struct geometry_segment s);
 
 int geometry_set_shape(struct geometry *g, const char *name,
@@ -22,7 +22,7 @@ int geometry_affine(struct geometry *g, const struct value *map,
 		    size_t holder, const char *name, const struct geometry_slice *s, size_t n,
 		    struct errmsg *err);
 
-/* All experts of a layer, from each expert-parallel rank's. */
+/* Merge all experts of a layer from the expert-parallel ranks' slices. */
 int geometry_experts(struct geometry *g, const struct expert_layer *l,
 		     const char *name, const struct geometry_slice *s,
 		     size_t n, struct errmsg *err);

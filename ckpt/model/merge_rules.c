@@ -3,15 +3,16 @@
  * Which rule applies to which parameter: DeepSpeed 0.19.8,
  * checkpoint/ds_to_universal.py merge_tp_slices.
  *
- * The checkpoint's author declares lists of regular expressions, matched from
- * the start of the name with Python's re.match; PCRE2 understands that
- * dialect.  The lists are consulted in the converter's order, and a name that
- * two patterns of one list match is an error there and here.
+ * universal_checkpoint_info has lists of regular expressions, which Python's
+ * re.match matches from the start of the name; PCRE2 understands that dialect.
+ * The lists are tried in the converter's order. As in the converter, a name that
+ * two patterns of one list match is an error.
  */
 #include "ckpt/model/merge_rules.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 
+#include <assert.h>
 #include <errno.h>
 #include <pcre2.h>
 #include <stdlib.h>
@@ -24,12 +25,12 @@
 #define PATTERNS_MAX 4096
 #define PATTERN_LEN_MAX 4096
 
-/* Memory for the copy of what the lists say: what is shared in the file is
- * not in the copy, so a small file could ask for any amount. */
+/* Limit of the copy of the lists. Objects that are shared in the file are not
+ * shared in the copy, so a small file could ask for any amount. */
 #define INFO_MEMORY_MAX (256u << 20)
 
-/* Steps that one match may take: far beyond what matching a parameter name
- * needs, and soon reached by a pattern made to explode. */
+/* Limit of the steps of one match: far more than a parameter name needs, and
+ * soon reached by a pattern made to explode. */
 #define MATCH_LIMIT 100000
 
 enum list {
@@ -56,7 +57,7 @@ struct pattern {
 	enum list list;
 	char *text;
 	pcre2_code *code;
-	const struct value *spec; /* of the lists that have one */
+	const struct value *spec; /* of sub-parameters and affine maps */
 	bool used;
 };
 
@@ -64,7 +65,7 @@ struct merge_rules {
 	struct pattern *v;
 	size_t n;
 	struct arena arena;	  /* owns what specs point to */
-	const struct value *info; /* NULL: there is none */
+	const struct value *info; /* NULL: none */
 	int64_t vocab_rows;	  /* original_vocab_size, or -1 */
 	pcre2_match_data *match;
 	pcre2_match_context *limits;
@@ -102,7 +103,7 @@ static int add_pattern(struct merge_rules *r, enum list list,
 	void *const grown = realloc(r->v, (r->n + 1) * sizeof(*r->v));
 
 	if (!grown)
-		return errmsg_set(err, -ENOMEM, "%s: out of memory", file);
+		return errmsg_nomem(err, file);
 	r->v = grown;
 	r->v[r->n] = (struct pattern){
 		.list = list,
@@ -144,7 +145,7 @@ static int add_list(struct merge_rules *r, enum list list,
 	return 0;
 }
 
-/* The two forms that are not plain lists. */
+/* Add sub-parameters and affine maps, which are not plain lists. */
 static int add_structured(struct merge_rules *r, const char *file,
 			  struct errmsg *err)
 {
@@ -164,7 +165,7 @@ static int add_structured(struct merge_rules *r, const char *file,
 	return rc;
 }
 
-/* What the author of the checkpoint, or its version, rules out. */
+/* Refuse what the checkpoint's author or its version rules out. */
 static int check_info(const struct merge_rules *r, const char *file,
 		      struct errmsg *err)
 {
@@ -200,7 +201,7 @@ int merge_rules_new(const struct value *info, const char *file,
 	}
 	if (!r || !r->match || !r->limits) {
 		merge_rules_free(r);
-		return errmsg_set(err, -ENOMEM, "%s: out of memory", file);
+		return errmsg_nomem(err, file);
 	}
 	pcre2_set_match_limit(r->limits, MATCH_LIMIT);
 	r->arena.limit = INFO_MEMORY_MAX;
@@ -250,10 +251,9 @@ const struct value *merge_rules_info(const struct merge_rules *r)
 	return r->info;
 }
 
-/*
- * Does exactly one pattern of `list` match?  Then 1, and which; 0 if none
- * does.  (Of sub-parameters, the converter takes the first that matches.)
- */
+/* Match a name against `list`: 1 and the pattern if exactly one matches, 0 if
+ * none does, an error if several do. (For sub-parameters the converter takes
+ * the first match.) */
 static int match_list(struct merge_rules *r, enum list list, const char *name,
 		      const struct pattern **hit, struct errmsg *err)
 {
@@ -306,7 +306,7 @@ static int match_vocab(struct merge_rules *r, const char *name,
 	return 0;
 }
 
-/* The lists that a map or sub-parameters supersede count as used. */
+/* The lists that an affine map supersedes count as used. */
 static int consume_lists(struct merge_rules *r, const char *name,
 			 struct errmsg *err)
 {
@@ -317,8 +317,8 @@ static int consume_lists(struct merge_rules *r, const char *name,
 	return hit < 0 ? hit : 0;
 }
 
-/* From version 0.4 on, the widths of the shards are recorded; before, they
- * were always equal. */
+/* Widths of the shards are recorded from version 0.4 on; before, they were
+ * always equal. */
 static int set_sub_params(const struct merge_rules *r, const char *name,
 			  const struct pattern *p, struct merge *m,
 			  struct errmsg *err)
@@ -335,11 +335,12 @@ static int set_sub_params(const struct merge_rules *r, const char *name,
 	if (m->widths)
 		return 0;
 	return errmsg_set(err, -EBADMSG,
-			  "parameter %s: sub_param_shard_widths says nothing of"
+			  "parameter %s: sub_param_shard_widths has no entry for"
 			  " its pattern '%.100s'", name, p->text);
 }
 
-/* The rule of the first list, in the converter's order, that knows the name. */
+/* The rule of the first list, in the converter's order, that matches the
+ * name. */
 static int match_rule(struct merge_rules *r, const char *name, struct merge *m,
 		      struct errmsg *err)
 {
@@ -377,12 +378,14 @@ static int match_rule(struct merge_rules *r, const char *name, struct merge *m,
 	return hit < 0 ? hit : 0;
 }
 
-int merge_match(struct merge_rules *r, const char *name, struct merge *out,
-		struct errmsg *err)
+int merge_rules_match(struct merge_rules *r, const char *name,
+		      struct merge *out, struct errmsg *err)
 {
 	struct merge m = { .rule = MERGE_CAT };
 	int rc = match_rule(r, name, &m, err);
 
+	assert(rc || !m.spec == (m.rule != MERGE_AFFINE &&
+				 m.rule != MERGE_SUB_PARAMS));
 	if (!rc)
 		rc = match_vocab(r, name, &m, err);
 	if (!rc)
@@ -393,11 +396,11 @@ int merge_match(struct merge_rules *r, const char *name, struct merge *out,
 int merge_is_pipeline_replica(struct merge_rules *r, const char *name,
 			      struct errmsg *err)
 {
-	/* Of this list any number may match (any() in the converter). */
+	/* Several patterns of this list may match (any() in the converter). */
 	return match_list(r, LIST_PIPELINE, name, NULL, err);
 }
 
-const char *merge_next_unused(const struct merge_rules *r, size_t *pos)
+const char *merge_rules_next_unused(const struct merge_rules *r, size_t *pos)
 {
 	while (*pos < r->n) {
 		const struct pattern *const p = &r->v[(*pos)++];

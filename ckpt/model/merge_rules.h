@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_MERGE_H
-#define UCKPT_MERGE_H
+#ifndef UCKPT_MERGE_RULES_H
+#define UCKPT_MERGE_RULES_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -10,15 +10,16 @@ struct errmsg;
 struct expert_layer;
 struct value;
 
-/* How the tensor-parallel slices of a parameter make up the whole, and hence
- * what its universal files say beside the tensor. */
+/* How the tensor-parallel slices of a parameter are merged, and hence which
+ * entries its universal files have beside the tensor. */
 enum merge_rule {
-	MERGE_CAT,	      /* one after the other along `dim` */
-	MERGE_REPLICATED,     /* all the same: the first */
+	MERGE_CAT,	      /* concatenated along `dim` */
+	MERGE_REPLICATED,     /* equal on all ranks; the first is read */
 	MERGE_AVERAGE,	      /* their mean */
 	MERGE_TWO_SUB_PARAMS, /* all first halves, then all second halves */
-	MERGE_SUB_PARAMS,     /* several parameters in one, each cut by itself */
-	MERGE_AFFINE,	      /* pieces at places that a map tells */
+	MERGE_SUB_PARAMS,     /* several parameters in one, each cut
+			       * separately */
+	MERGE_AFFINE,	      /* pieces, placed by an affine map */
 	MERGE_EXPERTS,	      /* AutoEP: each rank's experts, by number */
 };
 
@@ -26,10 +27,11 @@ struct merge {
 	enum merge_rule rule;
 	unsigned dim;		     /* of MERGE_CAT */
 	const struct value *spec;    /* SUB_PARAMS: its dict; AFFINE: its map */
-	size_t holder; /* AFFINE: of pieces that several ranks have, which one
-			* they are read from */
-	const struct value *widths;  /* SUB_PARAMS: of the shards, or NULL */
-	const struct expert_layer *experts; /* EXPERTS: which they are */
+	size_t holder; /* AFFINE: which of the ranks that hold a piece it is
+		        * read from */
+	const struct value *widths;  /* SUB_PARAMS: of the shards; NULL:
+				      * equal */
+	const struct expert_layer *experts; /* EXPERTS: their layer */
 	bool vocab;		     /* rows beyond vocab_rows are padding */
 	uint64_t vocab_rows;
 };
@@ -46,23 +48,20 @@ int merge_rules_new(const struct value *info, const char *file,
 		    struct merge_rules **out, struct errmsg *err);
 void merge_rules_free(struct merge_rules *r);
 
-/* The info they were made of, NULL if there was none. */
+/* The info the rules were made from; NULL if there was none. */
 const struct value *merge_rules_info(const struct merge_rules *r);
 
-/*
- * The rule for a parameter.  -EBADMSG if the lists contradict themselves.
- * Records which patterns matched.  What the result points to lives as long as
- * the rules.
- */
-int merge_match(struct merge_rules *r, const char *name, struct merge *out,
-		struct errmsg *err);
+/* Find the rule for a parameter. -EBADMSG if the lists contradict themselves.
+ * Records which patterns matched. The result points into the rules. */
+int merge_rules_match(struct merge_rules *r, const char *name,
+		      struct merge *out, struct errmsg *err);
 
-/* Is it a parameter that pipeline stages after the first only repeat?  1, 0
- * or an error. */
+/* Do pipeline stages after the first only repeat the parameter? 1, 0 or an
+ * error. */
 int merge_is_pipeline_replica(struct merge_rules *r, const char *name,
 			      struct errmsg *err);
 
-/* The pattern after the `*pos`-th that no parameter has matched, or NULL. */
-const char *merge_next_unused(const struct merge_rules *r, size_t *pos);
+/* The next pattern from `*pos` on that no parameter has matched, or NULL. */
+const char *merge_rules_next_unused(const struct merge_rules *r, size_t *pos);
 
 #endif

@@ -1,34 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From the ranks' catalogues to the model: which ranks hold a parameter, and
- * by what rule their slices make up the whole (DeepSpeed 0.19.8,
- * ds_to_universal.py main, extract_zero_shards, merge_tp_slices).
- *
- * The rules come from the first model-states file, as in the converter.
+ * The model, from the ranks' parameter tables: which ranks hold a parameter, and
+ * the rule that merges their slices (DeepSpeed 0.19.8, ds_to_universal.py main,
+ * extract_zero_shards, merge_tp_slices). As in the converter, the rules come from
+ * the first model-states file.
  */
 #include "ckpt/model/model.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/dirs/tagdir.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/geometry.h"
+#include "ckpt/sys/parallel.h"
 
 struct builder {
 	struct model *m;
-	const struct ckdir *dir;
+	const struct tagdir *dir;
 	struct merge_rules *rules;
 	struct errmsg *err;
 };
 
-static int fail_nomem(const struct builder *b)
-{
-	return errmsg_set(b->err, -ENOMEM, "%s: out of memory", b->dir->path);
-}
-
-static int by_name(const void *a, const void *b)
+static int model_by_name(const void *a, const void *b)
 {
 	const struct param *const x = a, *const y = b;
 
@@ -37,8 +33,8 @@ static int by_name(const void *a, const void *b)
 
 /* --- degrees ----------------------------------------------------------------- */
 
-/* How many model-parallel ranks there were, as far as is recorded. */
-static int64_t recorded_ranks(const struct catalogue *c)
+/* The recorded number of model-parallel ranks, at least. */
+static int64_t recorded_ranks(const struct rank_params *c)
 {
 	int64_t n;
 
@@ -49,7 +45,7 @@ static int64_t recorded_ranks(const struct catalogue *c)
 	return n > c->mp_world_size ? n : c->mp_world_size;
 }
 
-static size_t count_files(const struct ckfile *v, size_t n)
+static size_t count_files(const struct tag_file *v, size_t n)
 {
 	size_t i = 0;
 
@@ -58,11 +54,11 @@ static size_t count_files(const struct ckfile *v, size_t n)
 	return i;
 }
 
-/* A pipeline's layer has a file of each tensor-parallel rank.  DeepSpeed's
- * converter counts those of layer 1 alone, however many the others have. */
+/* Each layer of a pipeline has one file per tensor-parallel rank. DeepSpeed's
+ * converter counts only those of layer 1. */
 static int count_slices(const struct builder *b, unsigned *slices)
 {
-	const struct ckfile *const v = b->dir->layer;
+	const struct tag_file *const v = b->dir->layer;
 	const size_t n = b->dir->nlayer, first = count_files(v, n);
 
 	for (size_t i = first, k; i < n; i += k) {
@@ -80,15 +76,15 @@ static int count_slices(const struct builder *b, unsigned *slices)
 	return 0;
 }
 
-/* The tensor-parallel degree is recorded since 2026; before, the files of
- * a pipeline's layers tell.  Without pipeline there are none. */
+/* The tensor-parallel degree is recorded since 2026. Before, the number of
+ * files of a pipeline's layer gives it. */
 static int find_degrees(const struct builder *b)
 {
-	const struct catalogue *const c = &b->m->cats[0];
+	const struct rank_params *const c = &b->m->ranks[0];
 	const unsigned mp = b->dir->mp_degree;
 	const int64_t ranks = recorded_ranks(c);
 
-	/* With the last ranks' files gone the grid still looks complete. */
+	/* Without the last ranks' files the grid still looks complete. */
 	if (ranks > mp)
 		return errmsg_set(b->err, -EBADMSG,
 				  "%s: the files of model-parallel ranks %u to"
@@ -124,19 +120,19 @@ static struct param *find_among(struct param *v, size_t n, const char *name)
 {
 	const struct param key = { .name = name };
 
-	return bsearch(&key, v, n, sizeof(key), by_name);
+	return bsearch(&key, v, n, sizeof(key), model_by_name);
 }
 
-/* Between ranks: within one, names differ. */
+/* Sort between ranks: names within one rank are distinct. */
 static void sort_params(struct model *m)
 {
 	if (m->nparams)
-		qsort(m->params, m->nparams, sizeof(*m->params), by_name);
+		qsort(m->params, m->nparams, sizeof(*m->params), model_by_name);
 }
 
-/* A parameter of `n` slices, which are still missing. */
-static struct param *add_param(const struct builder *b, const char *name,
-			       unsigned n)
+/* Add a parameter with room for `n` slices. */
+static struct param *model_add_param(const struct builder *b, const char *name,
+				     unsigned n)
 {
 	struct model *const m = b->m;
 	struct param *const p = &m->params[m->nparams];
@@ -149,8 +145,8 @@ static struct param *add_param(const struct builder *b, const char *name,
 	return p;
 }
 
-/* The parameter of that name among those of other ranks, which are sorted, as
- * the names that are asked for one after the other; `*at` goes along. */
+/* Find a name among the sorted parameters of earlier ranks. Names are asked for
+ * in order, so `*at` only moves forward. */
 static struct param *find_next(struct model *m, size_t sorted, size_t *at,
 			       const char *name)
 {
@@ -171,11 +167,12 @@ static int add_slice(const struct builder *b, size_t sorted, size_t *at,
 	struct model *const m = b->m;
 	struct param *p = find_next(m, sorted, at, s->name);
 
-	if (!p && !(p = add_param(b, s->name, m->tp)))
-		return fail_nomem(b);
-	/* A later stage that repeats a parameter is not asked. */
+	if (!p && !(p = model_add_param(b, s->name, m->tp)))
+		return errmsg_nomem(b->err, b->dir->path);
+	/* A later pipeline stage that repeats a parameter is ignored. */
 	if (p->first && p->first->mp / m->tp != s->mp / m->tp)
 		return 0;
+	assert(s->mp < m->tp * m->pp && !p->slices[s->mp % m->tp]);
 	p->slices[s->mp % m->tp] = s;
 	if (!p->first)
 		p->first = s;
@@ -184,7 +181,7 @@ static int add_slice(const struct builder *b, size_t sorted, size_t *at,
 
 /* --- experts ------------------------------------------------------------------- */
 
-/* The slice as another expert-parallel rank has it. */
+/* A copy of the slice for another expert-parallel rank. */
 static const struct slice *slice_of_rank(const struct builder *b,
 					 const struct slice *s, unsigned ep)
 {
@@ -197,28 +194,29 @@ static const struct slice *slice_of_rank(const struct builder *b,
 	return copy;
 }
 
-/* Slice `at` of a parameter. */
+/* Set slice `at` of a parameter. */
 static int set_expert(const struct builder *b, struct param *p, unsigned at,
 		      const struct slice *s, unsigned ep)
 {
+	assert(at < p->nslices && !p->slices[at]);
 	p->slices[at] = slice_of_rank(b, s, ep);
 	p->first = p->slices[0];
-	return p->slices[at] ? 0 : fail_nomem(b);
+	return p->slices[at] ? 0 : errmsg_nomem(b->err, b->dir->path);
 }
 
 static int add_fused(const struct builder *b, const struct slice *s)
 {
 	const unsigned n = experts_degree(s->layer);
-	struct param *const p = add_param(b, s->name, n);
-	int rc = p ? 0 : fail_nomem(b);
+	struct param *const p = model_add_param(b, s->name, n);
+	int rc = p ? 0 : errmsg_nomem(b->err, b->dir->path);
 
 	for (unsigned ep = 0; !rc && ep < n; ep++)
 		rc = set_expert(b, p, ep, s, ep);
 	return rc;
 }
 
-/* Every rank calls its experts alike; in the whole they are numbered rank
- * after rank. */
+/* Every rank uses the same names for its experts; in the whole model they are
+ * numbered rank after rank. */
 static int add_native(const struct builder *b, const struct slice *s)
 {
 	const struct expert_layer *const l = s->layer;
@@ -231,8 +229,9 @@ static int add_native(const struct builder *b, const struct slice *s)
 
 		experts_key(l, ep * l->local + s->expert, s->rest, key);
 		name = arena_strndup(&b->m->arena, key, strlen(key));
-		p = name ? add_param(b, name, 1) : NULL;
-		rc = p ? set_expert(b, p, 0, s, ep) : fail_nomem(b);
+		p = name ? model_add_param(b, name, 1) : NULL;
+		rc = p ? set_expert(b, p, 0, s, ep)
+		       : errmsg_nomem(b->err, b->dir->path);
 	}
 	return rc;
 }
@@ -244,7 +243,7 @@ static int add_expert(const struct builder *b, const struct slice *s)
 
 /* --- all of them ----------------------------------------------------------------- */
 
-static int add_owned(const struct builder *b, const struct catalogue *c)
+static int add_owned(const struct builder *b, const struct rank_params *c)
 {
 	const size_t sorted = b->m->nparams;
 	size_t at = 0;
@@ -272,8 +271,8 @@ static int add_owned(const struct builder *b, const struct catalogue *c)
 	return rc;
 }
 
-/* The first rank that has it shows its tensor, as in the converter. */
-static void add_modules(const struct builder *b, const struct catalogue *c)
+/* The first rank that has the tensor provides it, as in the converter. */
+static void add_modules(const struct builder *b, const struct rank_params *c)
 {
 	const size_t sorted = b->m->nparams;
 
@@ -295,8 +294,8 @@ static void add_modules(const struct builder *b, const struct catalogue *c)
 		sort_params(b->m);
 }
 
-/* Parameters that a rank's slices may become. */
-static size_t count_params(const struct catalogue *c)
+/* The most parameters that a rank's slices can become. */
+static size_t count_params(const struct rank_params *c)
 {
 	size_t n = c->nslices;
 
@@ -306,7 +305,7 @@ static size_t count_params(const struct catalogue *c)
 	return n;
 }
 
-static int collect(const struct builder *b)
+static int model_collect(const struct builder *b)
 {
 	struct model *const m = b->m;
 	const unsigned mp = b->dir->mp_degree;
@@ -314,16 +313,17 @@ static int collect(const struct builder *b)
 	int rc = 0;
 
 	for (unsigned i = 0; i < mp; i++)
-		total += count_params(&m->cats[i]);
+		total += count_params(&m->ranks[i]);
+	assert(m->tp * m->pp == mp);
 	if (total > MODEL_PARAMS_MAX)
 		return errmsg_set(b->err, -E2BIG, "%zu parameters", total);
 	m->params = arena_alloc(&m->arena, (total + 1) * sizeof(*m->params));
 	if (!m->params)
-		return fail_nomem(b);
+		return errmsg_nomem(b->err, b->dir->path);
 	for (unsigned i = 0; !rc && i < mp; i++)
-		rc = add_owned(b, &m->cats[i]);
+		rc = add_owned(b, &m->ranks[i]);
 	for (unsigned i = 0; !rc && i < mp; i++)
-		add_modules(b, &m->cats[i]);
+		add_modules(b, &m->ranks[i]);
 	return rc;
 }
 
@@ -331,7 +331,7 @@ static int collect(const struct builder *b)
 
 bool model_is_flat(const struct model *m)
 {
-	return m->cats[0].zero3 && m->tp == 1;
+	return m->ranks[0].zero3 && m->tp == 1;
 }
 
 int model_geometry(const struct param *p, struct geometry *g,
@@ -341,7 +341,7 @@ int model_geometry(const struct param *p, struct geometry *g,
 	int rc;
 
 	if (!s)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	for (unsigned t = 0; t < p->nslices; t++)
 		if (p->slices[t])
 			s[t] = (struct geometry_slice){
@@ -353,8 +353,9 @@ int model_geometry(const struct param *p, struct geometry *g,
 	return rc;
 }
 
-/* The shape that files show: of ZeRO-3 alone it is not even used. */
-static int set_shape(const struct builder *b, struct param *p)
+/* Set the shape that universal files show. (Files of ZeRO-3 without tensor
+ * parallelism are 1-D and do not use it.) */
+static int model_set_shape(const struct builder *b, struct param *p)
 {
 	struct geometry g;
 	uint64_t *shape;
@@ -365,7 +366,7 @@ static int set_shape(const struct builder *b, struct param *p)
 	shape = arena_alloc(&b->m->arena, g.ndim * sizeof(*shape) + 1);
 	if (!shape) {
 		geometry_done(&g);
-		return fail_nomem(b);
+		return errmsg_nomem(b->err, b->dir->path);
 	}
 	memcpy(shape, g.shape, g.ndim * sizeof(*shape));
 	p->shape = shape;
@@ -398,18 +399,18 @@ static int match_rules(const struct builder *b)
 
 		if (p->module)
 			continue;
-		/* ZeRO-3 by itself never looks at the patterns; nor is AutoEP
-		 * asked for any. */
+		/* ZeRO-3 without tensor parallelism ignores the patterns; so do
+		 * AutoEP's experts. */
 		if (p->first->layer && p->first->layer->fused)
 			p->merge = (struct merge){
 				.rule = MERGE_EXPERTS,
 				.experts = p->first->layer
 			};
 		else if (!model_is_flat(m))
-			rc = merge_match(b->rules, p->name, &p->merge,
-					 b->err);
+			rc = merge_rules_match(b->rules, p->name, &p->merge,
+					       b->err);
 		if (!rc)
-			rc = set_shape(b, p);
+			rc = model_set_shape(b, p);
 	}
 	return rc;
 }
@@ -422,48 +423,48 @@ static int list_unused(const struct builder *b)
 
 	if (model_is_flat(m))
 		return 0;
-	while ((text = merge_next_unused(b->rules, &pos))) {
+	while ((text = merge_rules_next_unused(b->rules, &pos))) {
 		void *const grown = arena_grow(&m->arena, m->unused,
 					       m->nunused, &cap,
 					       m->nunused + 1,
 					       sizeof(*m->unused));
 
 		if (!grown)
-			return fail_nomem(b);
+			return errmsg_nomem(b->err, b->dir->path);
 		m->unused = grown;
 		m->unused[m->nunused] =
 			arena_strndup(&m->arena, text, strlen(text));
 		if (!m->unused[m->nunused++])
-			return fail_nomem(b);
+			return errmsg_nomem(b->err, b->dir->path);
 	}
 	return 0;
 }
 
-/* A model without anything but room for its catalogues. */
-static int init(const struct builder *b)
+/* An empty model with room for the ranks' tables. */
+static int model_init(const struct builder *b)
 {
 	struct model *const m = b->m;
 	const unsigned mp = b->dir->mp_degree;
 
 	*m = (struct model){ .tp = mp, .pp = 1 };
-	m->cats = arena_alloc(&m->arena, mp * sizeof(*m->cats));
-	return m->cats ? 0 : fail_nomem(b);
+	m->ranks = arena_alloc(&m->arena, mp * sizeof(*m->ranks));
+	return m->ranks ? 0 : errmsg_nomem(b->err, b->dir->path);
 }
 
-/* The rest, or nothing at all: `rc` is how it went so far. */
-static int build(struct builder *b, int rc)
+/* Complete the model, or free it if `rc` or a step fails. */
+static int model_finish_build(struct builder *b, int rc)
 {
 	struct errmsg why = { "" }, *const err = b->err;
-	const struct ckdir *const dir = b->dir;
+	const struct tagdir *const dir = b->dir;
 	struct model *const m = b->m;
 
 	if (!rc)
 		rc = find_degrees(b);
 	if (!rc) {
-		/* What follows names parameters: put the file before it. */
+		/* Messages from here on name parameters; prepend the file. */
 		b->err = &why;
-		b->rules = m->cats[0].rules;
-		rc = collect(b);
+		b->rules = m->ranks[0].rules;
+		rc = model_collect(b);
 		if (!rc)
 			rc = match_rules(b);
 		if (!rc)
@@ -480,35 +481,74 @@ static int build(struct builder *b, int rc)
 	return rc;
 }
 
-int model_load(struct model *m, const struct ckdir *dir, struct errmsg *err)
-{
-	struct builder b = { .m = m, .dir = dir, .err = err };
-	int rc = init(&b);
+struct ranks_loading {
+	struct rank_params *ranks;
+	const struct tagdir *dir;
+	struct errmsg *err; /* of each rank */
+};
 
-	for (unsigned i = 0; !rc && i < dir->mp_degree; i++)
-		rc = catalogue_load(&m->cats[i], dir, i, err);
-	return build(&b, rc);
+static int model_load_rank(void *ctx, size_t mp)
+{
+	const struct ranks_loading *const l = ctx;
+
+	return rank_params_load(&l->ranks[mp], l->dir, (unsigned)mp,
+				&l->err[mp]);
 }
 
-int model_build(struct model *m, const struct ckdir *dir,
-		struct catalogue *cats, struct errmsg *err)
+/* Parse the ranks' model-states files in parallel; `err` is the message of the
+ * lowest rank that failed. */
+static int model_load_ranks(const struct builder *b)
+{
+	const unsigned n = b->dir->mp_degree;
+	struct ranks_loading l = {
+		.ranks = b->m->ranks,
+		.dir = b->dir,
+		.err = calloc(n, sizeof(*l.err)),
+	};
+	int rc;
+
+	if (!l.err)
+		return errmsg_nomem(b->err, b->dir->path);
+	rc = parallel_for(n, parallel_width(), model_load_rank, &l);
+	for (unsigned i = 0; rc && i < n; i++)
+		if (l.err[i].text[0]) {
+			if (b->err)
+				*b->err = l.err[i];
+			break;
+		}
+	free(l.err);
+	return rc;
+}
+
+int model_load(struct model *m, const struct tagdir *dir, struct errmsg *err)
 {
 	struct builder b = { .m = m, .dir = dir, .err = err };
-	const int rc = init(&b);
+	int rc = model_init(&b);
+
+	if (!rc)
+		rc = model_load_ranks(&b);
+	return model_finish_build(&b, rc);
+}
+
+int model_build(struct model *m, const struct tagdir *dir,
+		struct rank_params *ranks, struct errmsg *err)
+{
+	struct builder b = { .m = m, .dir = dir, .err = err };
+	const int rc = model_init(&b);
 
 	for (unsigned i = 0; i < dir->mp_degree; i++) {
 		if (rc)
-			catalogue_done(&cats[i]);
+			rank_params_done(&ranks[i]);
 		else
-			m->cats[i] = cats[i];
+			m->ranks[i] = ranks[i];
 	}
-	return build(&b, rc);
+	return model_finish_build(&b, rc);
 }
 
 void model_done(struct model *m)
 {
-	for (unsigned i = 0; m->cats && i < m->tp * m->pp; i++)
-		catalogue_done(&m->cats[i]);
+	for (unsigned i = 0; m->ranks && i < m->tp * m->pp; i++)
+		rank_params_done(&m->ranks[i]);
 	arena_done(&m->arena);
 	*m = (struct model){ 0 };
 }

@@ -7,76 +7,77 @@
 #include <stdint.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/model/rank_params.h"
 #include "ckpt/model/merge_rules.h"
+#include "ckpt/model/rank_params.h"
 
-struct ckdir;
+struct tagdir;
 struct errmsg;
 struct geometry;
 
 /* A parameter of the whole model. */
 struct param {
 	const char *name;
-	unsigned ndim; /* the shape that its universal files show */
+	unsigned ndim; /* shape in its universal files */
 	const uint64_t *shape;
 	uint64_t numel;
 	struct merge merge;
-	size_t holders; /* ranks that have the same piece, at most */
-	bool computed; /* of its elements some are: a mean, or scaled */
-	/* What the optimizer owns: the slice of each tensor-parallel rank of
-	 * its pipeline stage, NULL where a rank has none; of experts that are
-	 * fused, of each expert-parallel rank ... */
+	size_t holders; /* most ranks that hold the same piece */
+	bool computed; /* some of its elements are: averaged or scaled */
+	/* Owned by the optimizer: the slice of each tensor-parallel rank of its
+	 * pipeline stage, NULL where a rank has none; of fused experts, the
+	 * slice of each expert-parallel rank. */
 	const struct slice **slices;
 	unsigned nslices;
-	const struct slice *first; /* of them that is not NULL */
-	/* ... others only in a module, or an expert's file. */
+	const struct slice *first; /* first of them that is not NULL */
+	/* Not owned by the optimizer: the tensor in a module or an expert's
+	 * file. */
 	const struct module_tensor *module;
 };
 
 /*
- * The catalogues of all model-parallel ranks, put together: model-parallel
- * rank mp is tensor-parallel rank mp % tp of pipeline stage mp / tp.
- * Parameters of native experts are called as in the whole model.
+ * The parameters of all model-parallel ranks, merged: model-parallel rank mp is
+ * tensor-parallel rank mp % tp of pipeline stage mp / tp. Native experts have
+ * their names in the whole model.
  * Immutable after model_load.
  */
 struct model {
 	struct arena arena;
-	struct catalogue *cats; /* of each model-parallel rank */
+	struct rank_params *ranks; /* of each model-parallel rank */
 	unsigned tp, pp;
 	struct param *params; /* sorted by name */
 	size_t nparams;
 	const char **unused; /* patterns that match no parameter */
 	size_t nunused;
-	const struct param *scaled; /* one of scaled pieces, or NULL */
+	const struct param *scaled; /* a parameter with scaled pieces, or
+				     * NULL */
 };
 
-/* Parameters that a model may have: those of experts are multiplied by the
- * ranks that share them. */
+/* Limit of parameters. Those of experts are multiplied by the ranks that share
+ * them. */
 #define MODEL_PARAMS_MAX (1u << 24)
 
-/* Read all catalogues of a scanned directory.  -ENOTSUP for layouts that
- * cannot be served, with the parameter's name. */
-int model_load(struct model *m, const struct ckdir *dir, struct errmsg *err);
+/* Read the tables of all ranks of a scanned directory. -ENOTSUP, with the
+ * parameter's name, for layouts that cannot be served. */
+int model_load(struct model *m, const struct tagdir *dir, struct errmsg *err);
 
-/* The same of catalogues that are there, one for each model-parallel rank.  They
- * are taken over, also if it fails. */
-int model_build(struct model *m, const struct ckdir *dir,
-		struct catalogue *cats, struct errmsg *err);
+/* As model_load, from existing tables, one of each model-parallel rank. Takes
+ * them over, also on failure. */
+int model_build(struct model *m, const struct tagdir *dir,
+		struct rank_params *ranks, struct errmsg *err);
 void model_done(struct model *m);
 
 /* The parameter called `name`, or NULL. */
 const struct param *model_find(const struct model *m, const char *name);
 
-/*
- * How the parameter is made of its slices.  It is worked out for its shape when
- * the model is loaded, which shows that rule and slices agree, and again when
- * one of its files is opened: some microseconds, where keeping it would take
- * 600 bytes and more of each of a hundred thousand parameters.
- */
+/* Compute how the parameter is made of its slices. model_load does so once for
+ * the shape, which shows that rule and slices agree, and each open of a file
+ * does so again: it takes microseconds, while keeping the result would take 600
+ * bytes and more for each of a hundred thousand parameters. */
 int model_geometry(const struct param *p, struct geometry *g,
 		   struct errmsg *err);
 
-/* Do files hold bare 1-D tensors?  So ZeRO-3's without tensor parallelism. */
+/* Do universal files hold bare 1-D tensors, as for ZeRO-3 without tensor
+ * parallelism? */
 bool model_is_flat(const struct model *m);
 
 #endif

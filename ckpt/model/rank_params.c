@@ -2,10 +2,9 @@
 /*
  * Names and shapes, from a model-states file.
  *
- * `param_shapes` lists, per flat group, the optimizer's parameters in the
- * order of their flat buffer (DeepSpeed engine.py _get_zero_param_shapes):
- * that order is what the offsets in the shards follow, also when
- * round_robin_gradients shuffled it.
+ * `param_shapes` lists the optimizer's parameters per flat group, in the order
+ * of the flat buffer (DeepSpeed engine.py _get_zero_param_shapes). Offsets in
+ * the shards follow that order, even if round_robin_gradients shuffled it.
  */
 #include "ckpt/model/rank_params.h"
 
@@ -15,25 +14,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/model/rank_params_build.h"
 #include "ckpt/base/checked.h"
-#include "ckpt/dirs/tagdir.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/model/module_dict.h"
+#include "ckpt/model/rank_params_build.h"
 #include "ckpt/pickle/value.h"
 
 #define WARNING_MAX 300
 
-int catalogue_fail_nomem(const struct catalogue_loader *l)
+int rank_params_warn(const struct rank_params_loader *l, const char *fmt,
+		     const char *name, const char *why)
 {
-	return errmsg_set(l->err, -ENOMEM, "%s: out of memory", l->file);
-}
-
-int catalogue_warn(const struct catalogue_loader *l, const char *fmt,
-		   const char *name, const char *why)
-{
-	struct catalogue *const c = l->c;
+	struct rank_params *const c = l->c;
 	char text[WARNING_MAX];
 	void *grown;
 
@@ -42,20 +37,20 @@ int catalogue_warn(const struct catalogue_loader *l, const char *fmt,
 			   &c->warnings_cap, c->nwarnings + 1,
 			   sizeof(*c->warnings));
 	if (!grown)
-		return catalogue_fail_nomem(l);
+		return errmsg_nomem(l->err, l->file);
 	c->warnings = grown;
 	c->warnings[c->nwarnings] =
 		arena_strndup(&c->arena, text, strlen(text));
-	return c->warnings[c->nwarnings++] ? 0 : catalogue_fail_nomem(l);
+	return c->warnings[c->nwarnings++] ? 0 : errmsg_nomem(l->err, l->file);
 }
 
-bool catalogue_is_name(const struct value *v)
+bool rank_params_is_name(const struct value *v)
 {
 	return value_is_cstr(v) && names_is_param(v->str.p);
 }
 
-uint64_t *catalogue_copy_dims(const struct catalogue_loader *l,
-			      const uint64_t *dims, unsigned n)
+uint64_t *rank_params_copy_dims(const struct rank_params_loader *l,
+				const uint64_t *dims, unsigned n)
 {
 	uint64_t *const to = arena_alloc(&l->c->arena, n * sizeof(*to) + 1);
 
@@ -64,15 +59,15 @@ uint64_t *catalogue_copy_dims(const struct catalogue_loader *l,
 	return to;
 }
 
-bool catalogue_multiply(uint64_t *numel, uint64_t n)
+bool rank_params_multiply(uint64_t *numel, uint64_t n)
 {
 	return checked_mul(*numel, n, numel) && *numel <= INT64_MAX / 16;
 }
 
-struct slice *catalogue_add_slice(const struct catalogue_loader *l,
-				  const char *name, size_t len)
+struct slice *rank_params_add_slice(const struct rank_params_loader *l,
+				    const char *name, size_t len)
 {
-	struct catalogue *const c = l->c;
+	struct rank_params *const c = l->c;
 	struct slice *p;
 	void *const grown = arena_grow(&c->arena, c->slices, c->nslices,
 				       &c->slices_cap, c->nslices + 1,
@@ -92,33 +87,33 @@ struct slice *catalogue_add_slice(const struct catalogue_loader *l,
 
 /* --- parameters of the optimizer ----------------------------------------- */
 
-static int set_shape(const struct catalogue_loader *l, struct slice *p,
-		     const struct value *shape)
+static int rank_params_set_shape(const struct rank_params_loader *l,
+				 struct slice *p, const struct value *shape)
 {
 	const struct value_seq *const dims = value_items(shape);
 	uint64_t d[TENSOR_DIMS_MAX];
 
 	if (!dims || dims->n > TENSOR_DIMS_MAX)
 		return errmsg_set(l->err, -EBADMSG,
-				  "%s: param_shapes: %s: no shape but %s",
+				  "%s: param_shapes: %s: expected a shape, found %s",
 				  l->file, p->name, value_kind_name(shape));
 	p->numel = 1;
 	for (size_t i = 0; i < dims->n; i++) {
 		int64_t n;
 
 		if (!value_get_int(dims->v[i], &n) || n < 0 ||
-		    !catalogue_multiply(&p->numel, (uint64_t)n))
+		    !rank_params_multiply(&p->numel, (uint64_t)n))
 			return errmsg_set(l->err, -EBADMSG,
 					  "%s: param_shapes: %s: impossible"
 					  " dimension %zu", l->file, p->name, i);
 		d[i] = (uint64_t)n;
 	}
 	p->ndim = (unsigned)dims->n;
-	p->shape = catalogue_copy_dims(l, d, p->ndim);
-	return p->shape ? 0 : catalogue_fail_nomem(l);
+	p->shape = rank_params_copy_dims(l, d, p->ndim);
+	return p->shape ? 0 : errmsg_nomem(l->err, l->file);
 }
 
-static int load_group(const struct catalogue_loader *l,
+static int load_group(const struct rank_params_loader *l,
 		      const struct value_dict *shapes, uint32_t group)
 {
 	for (size_t i = 0; i < shapes->n; i++) {
@@ -126,18 +121,18 @@ static int load_group(const struct catalogue_loader *l,
 		struct slice *p;
 		int rc;
 
-		if (!catalogue_is_name(name))
+		if (!rank_params_is_name(name))
 			return errmsg_set(l->err, -ENOTSUP,
 					  "%s: param_shapes: '%.100s' cannot be"
 					  " a directory's name", l->file,
 					  value_is_cstr(name) ? name->str.p :
 								"?");
-		p = catalogue_add_slice(l, name->str.p, name->str.len);
+		p = rank_params_add_slice(l, name->str.p, name->str.len);
 		if (!p)
-			return catalogue_fail_nomem(l);
+			return errmsg_nomem(l->err, l->file);
 		p->group = group;
-		p->index = p->listed = (uint32_t)i;
-		rc = set_shape(l, p, shapes->v[i].val);
+		p->index = p->param_shapes_index = (uint32_t)i;
+		rc = rank_params_set_shape(l, p, shapes->v[i].val);
 		if (rc)
 			return rc;
 	}
@@ -152,16 +147,16 @@ static const struct value_seq *group_list(const struct value *param_shapes,
 
 	if (list || !value_pairs(param_shapes))
 		return list;
-	/* Before October 2021 it was one dict, for the only group. */
+	/* Before October 2021 param_shapes was one dict, for the only group. */
 	*slot = (struct value *)param_shapes;
 	*single = (struct value_seq){ .v = slot, .n = 1 };
 	return single;
 }
 
-static int load_groups(const struct catalogue_loader *l)
+static int load_groups(const struct rank_params_loader *l)
 {
 	const struct value *const v = value_find(l->pt->root, "param_shapes");
-	struct catalogue *const c = l->c;
+	struct rank_params *const c = l->c;
 	struct value_seq single;
 	struct value *slot;
 	const struct value_seq *const list = group_list(v, &single, &slot);
@@ -169,9 +164,9 @@ static int load_groups(const struct catalogue_loader *l)
 
 	if (!list)
 		return errmsg_set(l->err, -EBADMSG,
-				  "%s: no param_shapes in it: not the model"
+				  "%s: has no param_shapes: not the model"
 				  " states of a ZeRO run", l->file);
-	if (list->n > CATALOGUE_GROUPS_MAX)
+	if (list->n > RANK_PARAMS_GROUPS_MAX)
 		return errmsg_set(l->err, -E2BIG, "%s: %zu parameter groups",
 				  l->file, list->n);
 	for (size_t g = 0; g < list->n; g++) {
@@ -184,48 +179,49 @@ static int load_groups(const struct catalogue_loader *l)
 					  value_kind_name(list->v[g]));
 		total += d->n;
 	}
-	if (total > CATALOGUE_PARAMS_MAX)
+	if (total > RANK_PARAMS_MAX)
 		return errmsg_set(l->err, -E2BIG, "%s: %zu parameters",
 				  l->file, total);
 	c->groups = arena_alloc(&c->arena, (list->n + 1) * sizeof(*c->groups));
 	if (!c->groups)
-		return catalogue_fail_nomem(l);
+		return errmsg_nomem(l->err, l->file);
 	c->ngroups = list->n;
 	for (size_t g = 0; g < list->n; g++) {
 		const struct value_dict *const shapes = value_pairs(list->v[g]);
 		const int rc = load_group(l, shapes, (uint32_t)g);
 
-		c->groups[g].listed = shapes->n;
+		c->groups[g].param_shapes_count = shapes->n;
 		if (rc)
 			return rc;
 	}
 	return 0;
 }
 
-static int by_name(const void *a, const void *b)
+static int rank_params_by_name(const void *a, const void *b)
 {
 	const struct slice *const x = a, *const y = b;
 
 	return strcmp(x->name, y->name);
 }
 
-static int sort_slices(const struct catalogue_loader *l)
+static int sort_slices(const struct rank_params_loader *l)
 {
-	struct catalogue *const c = l->c;
+	struct rank_params *const c = l->c;
 
 	if (c->nslices)
-		qsort(c->slices, c->nslices, sizeof(*c->slices), by_name);
+		qsort(c->slices, c->nslices, sizeof(*c->slices),
+		      rank_params_by_name);
 	for (size_t i = 0; i + 1 < c->nslices; i++)
 		if (strcmp(c->slices[i].name, c->slices[i + 1].name) == 0)
 			return errmsg_set(l->err, -EBADMSG,
-					  "%s: param_shapes: %s is there twice",
+					  "%s: param_shapes: %s occurs twice",
 					  l->file, c->slices[i].name);
 	return 0;
 }
 
-/* Parameters without elements get no slice of a flat group (stages 1, 2):
- * forget them, the module has them. */
-static void drop_empty_slices(struct catalogue *c)
+/* Drop parameters without elements: in stages 1 and 2 they have no slice of a
+ * flat group, but are in the module. */
+static void drop_empty_slices(struct rank_params *c)
 {
 	size_t kept = 0;
 
@@ -235,9 +231,9 @@ static void drop_empty_slices(struct catalogue *c)
 	c->nslices = kept;
 }
 
-/* --- rules and facts ------------------------------------------------------ */
+/* --- rules and metadata ------------------------------------------------------ */
 
-static int load_rules(const struct catalogue_loader *l)
+static int load_rules(const struct rank_params_loader *l)
 {
 	const struct value *const info = value_find(l->pt->root, KEY_UC_INFO);
 
@@ -251,7 +247,8 @@ static int64_t find_int(const struct value *v, const char *key)
 
 	return value_get_int(value_find(v, key), &i) ? i : -1;
 }
-static int load_facts(const struct catalogue_loader *l)
+
+static int load_metadata(const struct rank_params_loader *l)
 {
 	const struct value *const root = l->pt->root;
 	const struct value *const version = value_find(root, KEY_DS_VERSION);
@@ -259,7 +256,7 @@ static int load_facts(const struct catalogue_loader *l)
 		value_find_path(root, KEY_DS_CONFIG, "zero_optimization", NULL);
 	const struct value *const robin =
 		value_find(zero, "round_robin_gradients");
-	struct catalogue *const c = l->c;
+	struct rank_params *const c = l->c;
 
 	c->stage = find_int(zero, "stage");
 	c->global_steps = find_int(root, "global_steps");
@@ -274,12 +271,12 @@ static int load_facts(const struct catalogue_loader *l)
 	c->ds_version = arena_strndup(
 		&c->arena, value_is_cstr(version) ? version->str.p : "",
 		value_is_cstr(version) ? version->str.len : 0);
-	return c->ds_version ? 0 : catalogue_fail_nomem(l);
+	return c->ds_version ? 0 : errmsg_nomem(l->err, l->file);
 }
 
-int catalogue_index_groups(const struct catalogue_loader *l)
+int rank_params_index_groups(const struct rank_params_loader *l)
 {
-	struct catalogue *const c = l->c;
+	struct rank_params *const c = l->c;
 
 	for (size_t i = 0; i < c->nslices; i++)
 		if (!c->slices[i].module)
@@ -289,9 +286,10 @@ int catalogue_index_groups(const struct catalogue_loader *l)
 			arena_alloc(&c->arena, (c->groups[g].n + 1) *
 						       sizeof(struct slice *));
 		if (!c->groups[g].slices)
-			return catalogue_fail_nomem(l);
+			return errmsg_nomem(l->err, l->file);
 		if (!c->groups[g].degree)
-			c->groups[g].degree = 1; /* nobody has claimed it */
+			c->groups[g].degree = 1; /* no expert has claimed the
+						  * group */
 	}
 	for (size_t i = 0; i < c->nslices; i++) {
 		const struct slice *const p = &c->slices[i];
@@ -309,8 +307,8 @@ int catalogue_index_groups(const struct catalogue_loader *l)
 	return 0;
 }
 
-/* Positions within each group, counted over the parameters that remain. */
-static int by_place(const void *a, const void *b)
+/* Order by place, to number the remaining parameters of each group. */
+static int rank_params_by_place(const void *a, const void *b)
 {
 	const struct slice *const x = a, *const y = b;
 
@@ -319,10 +317,11 @@ static int by_place(const void *a, const void *b)
 	return x->index < y->index ? -1 : x->index > y->index;
 }
 
-static void renumber(struct catalogue *c)
+static void renumber(struct rank_params *c)
 {
 	if (c->nslices)
-		qsort(c->slices, c->nslices, sizeof(*c->slices), by_place);
+		qsort(c->slices, c->nslices, sizeof(*c->slices),
+		      rank_params_by_place);
 	for (size_t i = 0; i < c->nslices; i++)
 		c->slices[i].index =
 			i == 0 || c->slices[i - 1].group != c->slices[i].group ?
@@ -330,20 +329,19 @@ static void renumber(struct catalogue *c)
 				c->slices[i - 1].index + 1;
 }
 
-/* The type in which the model computes: that of the first tensor which the
- * module has for a parameter of the optimizer.  Called while these are the
- * only ones, and sorted. */
-static void find_module_dtype(const struct catalogue_loader *l)
+/* The type in which the model computes: that of the module's first tensor of an
+ * optimizer parameter. The slices must be sorted and only those of the
+ * optimizer. */
+static void find_module_dtype(const struct rank_params_loader *l)
 {
-	const struct value_dict *const module =
-		value_pairs(value_find(l->pt->root, "module"));
+	const struct value_dict *const module = l->module;
 
 	for (size_t i = 0; module && i < module->n; i++) {
 		const struct value *const name = module->v[i].key;
 		struct tensor t;
 
 		if (!value_is_cstr(name) || !tensor_is(module->v[i].val) ||
-		    !catalogue_find(l->c, name->str.p) ||
+		    !rank_params_find(l->c, name->str.p) ||
 		    tensor_from_value(module->v[i].val, "module", &t, NULL))
 			continue;
 		l->c->module_dtype = t.dtype;
@@ -351,7 +349,7 @@ static void find_module_dtype(const struct catalogue_loader *l)
 	}
 }
 
-static int check_root(const struct catalogue_loader *l)
+static int check_root(const struct rank_params_loader *l)
 {
 	if (!value_pairs(l->pt->root))
 		return errmsg_set(l->err, -EBADMSG,
@@ -360,12 +358,15 @@ static int check_root(const struct catalogue_loader *l)
 	return 0;
 }
 
-static int load(const struct catalogue_loader *l)
+static int rank_params_load_rank(struct rank_params_loader *l)
 {
 	int rc = check_root(l);
 
 	if (!rc)
-		rc = load_facts(l);
+		rc = module_dict(l->pt->root, l->file, &l->c->arena, &l->module,
+				 l->err);
+	if (!rc)
+		rc = load_metadata(l);
 	if (!rc)
 		rc = load_groups(l);
 	if (rc)
@@ -378,57 +379,60 @@ static int load(const struct catalogue_loader *l)
 	if (!rc)
 		find_module_dtype(l);
 	if (!rc)
-		rc = catalogue_load_experts(l);
+		rc = rank_params_load_experts(l);
 	if (!rc)
 		rc = sort_slices(l);
 	if (!rc && !l->c->zero3)
-		rc = catalogue_load_module(l);
+		rc = rank_params_load_module(l);
 	if (!rc)
 		rc = sort_slices(l);
 	if (!rc)
 		rc = load_rules(l);
-	return rc ? rc : catalogue_index_groups(l);
+	return rc ? rc : rank_params_index_groups(l);
 }
 
-int catalogue_load(struct catalogue *c, const struct ckdir *dir, unsigned mp,
-		   struct errmsg *err)
+int rank_params_load(struct rank_params *c, const struct tagdir *dir,
+		     unsigned mp, struct errmsg *err)
 {
-	/* The first of the rank's files will do: they agree. */
-	const struct ckfile *const f =
+	/* Any of the rank's files will do: they agree. */
+	const struct tag_file *const f =
 		&dir->model[(size_t)mp * (dir->zero3 ? dir->dp_degree : 1)];
-	struct catalogue_loader l = { .c = c, .file = f->path,
-			    .dir = dir, .err = err };
+	struct rank_params_loader l = {
+		.c = c, .file = f->path, .dir = dir, .err = err
+	};
 	struct ptfile pt;
 	int rc;
 
-	*c = (struct catalogue){ .zero3 = dir->zero3, .mp = mp };
-	rc = ckdir_open_file(f, &pt, err);
+	*c = (struct rank_params){ .zero3 = dir->zero3, .mp = mp };
+	rc = tagdir_open_file(f, &pt, err);
 	if (rc)
 		return rc;
 	l.pt = &pt;
-	rc = load(&l);
+	rc = rank_params_load_rank(&l);
 	ptfile_close(&pt);
 	if (rc)
-		catalogue_done(c);
+		rank_params_done(c);
 	return rc;
 }
 
-void catalogue_done(struct catalogue *c)
+void rank_params_done(struct rank_params *c)
 {
 	merge_rules_free(c->rules);
 	arena_done(&c->arena);
-	*c = (struct catalogue){ 0 };
+	*c = (struct rank_params){ 0 };
 }
 
-const struct slice *catalogue_find_among(const struct catalogue *c, size_t n,
-					 const char *name)
+const struct slice *rank_params_find_among(const struct rank_params *c,
+					   size_t n, const char *name)
 {
 	const struct slice key = { .name = name };
 
-	return n ? bsearch(&key, c->slices, n, sizeof(key), by_name) : NULL;
+	return n ? bsearch(&key, c->slices, n, sizeof(key), rank_params_by_name)
+		 : NULL;
 }
 
-const struct slice *catalogue_find(const struct catalogue *c, const char *name)
+const struct slice *rank_params_find(const struct rank_params *c,
+				     const char *name)
 {
-	return catalogue_find_among(c, c->nslices, name);
+	return rank_params_find_among(c, c->nslices, name);
 }

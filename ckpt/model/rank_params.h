@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_CATALOGUE_H
-#define UCKPT_CATALOGUE_H
+#ifndef UCKPT_RANK_PARAMS_H
+#define UCKPT_RANK_PARAMS_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,14 +11,14 @@
 #include "ckpt/model/merge_rules.h"
 #include "ckpt/tensor/tensor.h"
 
-struct ckdir;
-struct ckfile;
+struct tagdir;
+struct tag_file;
 struct errmsg;
 
 /* A tensor of the `module` dict in the model-states file, or of an expert's
  * file. */
 struct module_tensor {
-	uint32_t file; /* which one: ckdir.model, then ckdir.expert */
+	uint32_t file; /* index in tagdir.model, then tagdir.expert */
 	enum dtype dtype;
 	bool requires_grad;
 	unsigned ndim;
@@ -39,18 +39,20 @@ struct slice {
 	unsigned ndim;
 	const uint64_t *shape;
 	uint64_t numel;
-	unsigned mp; /* the rank */
-	/* What the optimizer owns lies in a flat group ... */
+	unsigned mp; /* model-parallel rank */
+	/* Owned by the optimizer: the place in a flat group. */
 	uint32_t group;
-	uint32_t index;	 /* in the group's order */
-	uint32_t listed; /* in param_shapes', which has empty ones, too */
-	/* An expert's: of this layer, as each expert-parallel rank has it; the
-	 * name is that on the rank, see experts.h. */
+	uint32_t index;	 /* position in the group */
+	uint32_t param_shapes_index; /* position in param_shapes, which
+				      * includes empty ones */
+	/* Of an expert: its layer. The name is that on the rank, see
+	 * experts.h. */
 	const struct expert_layer *layer;
-	unsigned ep;	  /* of this expert-parallel rank */
-	unsigned expert;  /* native: the local one */
-	const char *rest; /* of the name */
-	/* ... others (frozen, tied aliases, buffers) only in the module. */
+	unsigned ep;	  /* expert-parallel rank */
+	unsigned expert;  /* native: local number */
+	const char *rest; /* the name after the expert's number */
+	/* Not owned by the optimizer (frozen, tied alias, buffer): its tensor
+	 * in the module. */
 	const struct module_tensor *module;
 };
 
@@ -58,17 +60,16 @@ struct slice {
 struct slice_group {
 	const struct slice **slices;
 	size_t n;
-	size_t listed; /* in param_shapes */
-	unsigned degree; /* expert-parallel ranks that have a group of their
-			  * own each; 1: none of experts */
+	size_t param_shapes_count; /* parameters in param_shapes, empty ones
+				    * included */
+	unsigned degree; /* expert-parallel ranks, each with a group of its
+			  * own; 1: not a group of experts */
 };
 
-/*
- * What the model-states file of one rank tells: every parameter's name, shape
- * and place in the order of flat groups.  No optimizer shard has been opened.
- * Immutable after catalogue_load.
- */
-struct catalogue {
+/* The parameter table of one model-parallel rank, from its model-states file:
+ * every parameter's name, shape and place in the flat groups. No optimizer
+ * shard is opened. Immutable after rank_params_load. */
+struct rank_params {
 	struct arena arena;
 	unsigned mp;
 	struct slice *slices; /* sorted by name */
@@ -81,33 +82,31 @@ struct catalogue {
 	bool round_robin; /* ds_config says round_robin_gradients */
 	bool has_uc_info;
 	const char *ds_version; /* "" if unknown */
-	int64_t stage;		/* by ds_config; -1 if it does not say */
-	int64_t global_steps;	/* -1 if it does not say */
-	int64_t dp_world_size;	/* -1 if it does not say */
-	int64_t mp_world_size;	/* -1 if it does not say */
+	int64_t stage;		/* by ds_config; -1 if not recorded */
+	int64_t global_steps;	/* -1 if not recorded */
+	int64_t dp_world_size;	/* -1 if not recorded */
+	int64_t mp_world_size;	/* -1 if not recorded */
 	enum dtype module_dtype; /* the model's own; DTYPE_OTHER if unknown */
 	struct merge_rules *rules; /* of its universal_checkpoint_info */
-	int64_t tp_degree, pp_degree; /* -1 if it does not say */
-	const char **warnings; /* what was left out, and why */
+	int64_t tp_degree, pp_degree; /* -1 if not recorded */
+	const char **warnings; /* skipped tensors, and why */
 	size_t nwarnings;
 	size_t warnings_cap;
 };
 
-/*
- * Read the catalogue of model-parallel rank `mp` of a scanned directory.
- * Messages name the file.
- */
-int catalogue_load(struct catalogue *c, const struct ckdir *dir, unsigned mp,
-		   struct errmsg *err);
-void catalogue_done(struct catalogue *c);
+/* Read the table of model-parallel rank `mp` of a scanned directory. Messages
+ * name the file. */
+int rank_params_load(struct rank_params *c, const struct tagdir *dir,
+		     unsigned mp, struct errmsg *err);
+void rank_params_done(struct rank_params *c);
 
-/* Does an expert's file (one of ckdir.expert) hold what the catalogue of its
- * directory expects?  -EBADMSG if not, and errors of ptfile_open. */
-int catalogue_check_expert(const struct catalogue *c, const struct ckfile *f,
-			   struct errmsg *err);
+/* Check that an expert's file (one of tagdir.expert) holds what the table of
+ * its directory expects. -EBADMSG if not; errors of ptfile_open. */
+int rank_params_check_expert(const struct rank_params *c,
+			     const struct tag_file *f, struct errmsg *err);
 
 /* The slice of the parameter called `name`, or NULL. */
-const struct slice *catalogue_find(const struct catalogue *c,
-				   const char *name);
+const struct slice *rank_params_find(const struct rank_params *c,
+				     const char *name);
 
 #endif

@@ -1,72 +1,73 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_CATALOGUE_IMPL_H
-#define UCKPT_CATALOGUE_IMPL_H
+#ifndef UCKPT_RANK_PARAMS_BUILD_H
+#define UCKPT_RANK_PARAMS_BUILD_H
 
 #include "ckpt/model/rank_params.h"
 
-struct ckdir;
+struct tagdir;
 struct errmsg;
 struct ptfile;
 struct value;
+struct value_dict;
 
-/* Limits that no run comes near. */
-#define CATALOGUE_PARAMS_MAX (1u << 22)
-#define CATALOGUE_GROUPS_MAX (1u << 16)
+/* Limits far above any real run. */
+#define RANK_PARAMS_MAX (1u << 22)
+#define RANK_PARAMS_GROUPS_MAX (1u << 16)
 
-/* What the parts of rank_params.c share, and the index, which fills in a
- * catalogue again. */
-struct catalogue_loader {
-	struct catalogue *c;
+/* Shared by rank_params*.c and the index, which rebuilds a table. */
+struct rank_params_loader {
+	struct rank_params *c;
 	const struct ptfile *pt; /* the model-states file */
+	const struct value_dict *module; /* see module_dict.h */
 	const char *file;        /* its path */
-	const struct ckdir *dir;
+	const struct tagdir *dir;
 	struct errmsg *err;
 };
 
-int catalogue_fail_nomem(const struct catalogue_loader *l);
+/* Add a warning that says why something was skipped. */
+int rank_params_warn(const struct rank_params_loader *l, const char *fmt,
+		     const char *name, const char *why);
 
-/* Remember why something was left out. */
-int catalogue_warn(const struct catalogue_loader *l, const char *fmt,
-		   const char *name, const char *why);
+/* Append a slice; the pointer is valid until the next call. NULL if memory runs
+ * out. */
+struct slice *rank_params_add_slice(const struct rank_params_loader *l,
+				    const char *name, size_t len);
 
-/* Append a slice, which is valid until the next one; NULL without memory. */
-struct slice *catalogue_add_slice(const struct catalogue_loader *l,
-				  const char *name, size_t len);
+/* Is `v` a valid directory name beside optimizer_state.pt? */
+bool rank_params_is_name(const struct value *v);
 
-/* Can it be a directory's name, beside optimizer_state.pt? */
-bool catalogue_is_name(const struct value *v);
+/* Multiply a parameter's number of elements by a dimension; false if the
+ * product is larger than any tensor. */
+bool rank_params_multiply(uint64_t *numel, uint64_t n);
 
-/* Multiply the elements of a parameter by a dimension; false if that is more
- * than any tensor has. */
-bool catalogue_multiply(uint64_t *numel, uint64_t n);
+/* Copy to the arena; NULL if memory runs out. */
+uint64_t *rank_params_copy_dims(const struct rank_params_loader *l,
+				const uint64_t *dims, unsigned n);
 
-/* A copy in the arena; NULL without memory. */
-uint64_t *catalogue_copy_dims(const struct catalogue_loader *l,
-			      const uint64_t *dims, unsigned n);
+/* rank_params_find among the first `n` slices, which are sorted. */
+const struct slice *rank_params_find_among(const struct rank_params *c,
+					   size_t n, const char *name);
 
-/* catalogue_find among the first `n` slices, which are sorted. */
-const struct slice *catalogue_find_among(const struct catalogue *c, size_t n,
-					 const char *name);
+/* Fill in the groups' lists of parameters, once places are final. -EBADMSG if
+ * two parameters share a place. */
+int rank_params_index_groups(const struct rank_params_loader *l);
 
-/* The groups' lists of parameters, once these have their final places: -EBADMSG
- * if two have the same.  Groups and slices' groups are there. */
-int catalogue_index_groups(const struct catalogue_loader *l);
+/* rank_params_module.c: add tensors of `module` that the optimizer does not
+ * own. */
+int rank_params_load_module(const struct rank_params_loader *l);
 
-/* rank_params_module.c: add what `module` has and the optimizer not. */
-int catalogue_load_module(const struct catalogue_loader *l);
+/* Add tensor `v` of an open file as a slice `name` that is in no group. `file`
+ * is the file's index in tagdir.model, then tagdir.expert. */
+int rank_params_add_tensor(const struct rank_params_loader *l,
+			   const struct ptfile *pt, uint32_t file,
+			   const struct value *name, const struct value *v);
 
-/* Add tensor `v` of an open file, which is number `file` of the model-states
- * and expert files, as a slice called `name` without a place in a group. */
-int catalogue_add_tensor(const struct catalogue_loader *l,
-			 const struct ptfile *pt, uint32_t file,
-			 const struct value *name, const struct value *v);
+/* rank_params_experts.c: find the experts from their files, assign them their
+ * slices, and add tensors that the optimizer does not own. */
+int rank_params_load_experts(const struct rank_params_loader *l);
 
-/* rank_params_experts.c: learn from the expert files which experts there are,
- * find the slices that are theirs, and add what the optimizer has not. */
-int catalogue_load_experts(const struct catalogue_loader *l);
-
-/* The second of these steps by itself: which slices are whose.  Files are only
- * opened for layers whose prefix is not known yet. */
-int catalogue_place_experts(const struct catalogue_loader *l);
+/* Only assign slices to experts. Files are opened only for layers whose prefix
+ * is unknown. */
+int rank_params_place_experts(const struct rank_params_loader *l);
 
 #endif

@@ -2,23 +2,22 @@
 /*
  * Experts, whose weights are in files of their own.
  *
- * The model-states file is that of the first data-parallel rank, so its
- * param_shapes have the experts of one expert-parallel rank; the others have
- * as many, of the same shapes, under the same names.  In the expert files
- * names are those of the whole model.  One file of each layer is enough to
- * find what its experts are called; the others are opened when an expert has
- * tensors that the optimizer does not own.
+ * The model-states file is that of the first data-parallel rank, so param_shapes
+ * lists the experts of one expert-parallel rank; the other ranks have as many, of
+ * the same shapes and names. Expert files use the names of the whole model. One
+ * file of each layer is enough to find the experts' prefix; the others are opened
+ * only if an expert has tensors that the optimizer does not own.
  */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/model/rank_params_build.h"
-#include "ckpt/dirs/tagdir.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/model/rank_params_build.h"
 #include "ckpt/pickle/value.h"
 
 static const char *const fused_names[] = { ".w1", ".w2", ".w3" };
@@ -27,12 +26,12 @@ static const char *const fused_names[] = { ".w1", ".w2", ".w3" };
 
 /* --- files ------------------------------------------------------------------- */
 
-/* Are there as many files as experts?  ckdir has seen to it that none is
- * missing before another. */
-static int check_files(const struct catalogue_loader *l)
+/* Check that there are as many files as experts. tagdir has checked that the
+ * files are numbered without gaps. */
+static int check_files(const struct rank_params_loader *l)
 {
 	const struct experts *const x = &l->c->experts;
-	const struct ckdir *const d = l->dir;
+	const struct tagdir *const d = l->dir;
 	size_t at = 0;
 
 	if (d->nexpert && (!x->n || d->zero3))
@@ -62,8 +61,8 @@ static int check_files(const struct catalogue_loader *l)
 	return 0;
 }
 
-/* The number of the file of a layer's first expert, in ckdir.expert. */
-static size_t first_file(const struct catalogue_loader *l, size_t layer)
+/* The index of a layer's first expert file in tagdir.expert. */
+static size_t first_file(const struct rank_params_loader *l, size_t layer)
 {
 	size_t at = 0;
 
@@ -72,10 +71,10 @@ static size_t first_file(const struct catalogue_loader *l, size_t layer)
 	return at;
 }
 
-static int open_expert(const struct ckfile *f, struct ptfile *pt,
+static int open_expert(const struct tag_file *f, struct ptfile *pt,
 		       struct errmsg *err)
 {
-	const int rc = ckdir_open_file(f, pt, err);
+	const int rc = tagdir_open_file(f, pt, err);
 
 	if (rc || value_pairs(pt->root))
 		return rc;
@@ -87,7 +86,7 @@ static int open_expert(const struct ckfile *f, struct ptfile *pt,
 
 /* --- native layers ----------------------------------------------------------- */
 
-static int find_prefix(const struct catalogue_loader *l,
+static int find_prefix(const struct rank_params_loader *l,
 		       struct expert_layer *layer, size_t file)
 {
 	const struct value_dict *keys;
@@ -104,15 +103,15 @@ static int find_prefix(const struct catalogue_loader *l,
 				&l->c->arena, keys->v[i].key->str.p, 0, &nomem);
 	ptfile_close(&pt);
 	if (nomem)
-		return catalogue_fail_nomem(l);
+		return errmsg_nomem(l->err, l->file);
 	return layer->prefix ? 0
 			     : errmsg_set(l->err, -EBADMSG,
 					  "%s: has no parameters of expert 0",
 					  l->dir->expert[file].path);
 }
 
-/* The index tells it: then no file is opened. */
-static int need_prefix(const struct catalogue_loader *l, size_t i)
+/* A prefix from the index is known: no file is opened. */
+static int need_prefix(const struct rank_params_loader *l, size_t i)
 {
 	struct expert_layer *const layer = &l->c->experts.layers[i];
 
@@ -126,7 +125,7 @@ static int need_prefix(const struct catalogue_loader *l, size_t i)
 	return find_prefix(l, layer, first_file(l, i));
 }
 
-static int find_prefixes(const struct catalogue_loader *l)
+static int find_prefixes(const struct rank_params_loader *l)
 {
 	const struct experts *const x = &l->c->experts;
 	int rc = 0;
@@ -135,7 +134,7 @@ static int find_prefixes(const struct catalogue_loader *l)
 		if (x->layers[i].fused)
 			continue;
 		rc = need_prefix(l, i);
-		/* Two layers of one name would share their parameters. */
+		/* Two layers of one prefix would share their parameters. */
 		for (size_t k = 0; !rc && k < i; k++)
 			if (strcmp(x->layers[k].prefix, x->layers[i].prefix) == 0)
 				rc = errmsg_set(l->err, -EBADMSG,
@@ -149,7 +148,7 @@ static int find_prefixes(const struct catalogue_loader *l)
 
 /* --- slices ------------------------------------------------------------------ */
 
-static int claim(const struct catalogue_loader *l, struct slice *s)
+static int claim(const struct rank_params_loader *l, struct slice *s)
 {
 	const struct experts *const x = &l->c->experts;
 
@@ -169,8 +168,8 @@ static int claim(const struct catalogue_loader *l, struct slice *s)
 					  " experts",
 					  l->file, s->name, layer->local);
 	}
-	/* Its name is not that in the whole model, and nothing tells which
-	 * is. */
+	/* The parameter has another name in the whole model, and nothing says
+	 * which. */
 	if (!s->layer && experts_is_native(s->name))
 		return errmsg_set(l->err, -EBADMSG,
 				  "%s: param_shapes: %s is of an expert whose"
@@ -179,7 +178,7 @@ static int claim(const struct catalogue_loader *l, struct slice *s)
 	return 0;
 }
 
-static int check_degree(const struct catalogue_loader *l, size_t i)
+static int check_degree(const struct rank_params_loader *l, size_t i)
 {
 	const struct expert_layer *const layer = &l->c->experts.layers[i];
 	const unsigned dp = l->dir->dp_degree;
@@ -194,8 +193,8 @@ static int check_degree(const struct catalogue_loader *l, size_t i)
 	return 0;
 }
 
-/* ZeRO cuts a group for one set of ranks. */
-static int set_group_degree(const struct catalogue_loader *l,
+/* A group is cut over one set of ranks, so its experts have one degree. */
+static int set_group_degree(const struct rank_params_loader *l,
 			    const struct slice *s)
 {
 	struct slice_group *const g = &l->c->groups[s->group];
@@ -211,9 +210,9 @@ static int set_group_degree(const struct catalogue_loader *l,
 	return 0;
 }
 
-static int claim_slices(const struct catalogue_loader *l)
+static int claim_slices(const struct rank_params_loader *l)
 {
-	struct catalogue *const c = l->c;
+	struct rank_params *const c = l->c;
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < c->nslices; i++)
@@ -229,12 +228,13 @@ static int claim_slices(const struct catalogue_loader *l)
 
 /* --- against the files ------------------------------------------------------- */
 
-/* Has the file of an expert the tensor that a slice calls for? */
+/* Check that an expert's file has the tensor of a slice. */
 static int check_slice(const struct slice *s, unsigned expert,
 		       const struct ptfile *pt, const char *path,
 		       struct errmsg *err)
 {
-	const unsigned skip = s->layer->fused; /* its first dimension */
+	const unsigned skip = s->layer->fused; /* its first dimension is the
+					        * expert */
 	char key[EXPERT_NAME_MAX];
 	const struct value *v;
 	uint64_t storage;
@@ -245,8 +245,8 @@ static int check_slice(const struct slice *s, unsigned expert,
 	v = value_find(pt->root, key);
 	if (!v)
 		return errmsg_set(err, -EBADMSG,
-				  "%s: has no %s, which the model states speak"
-				  " of",
+				  "%s: has no %s, which the model states"
+				  " list",
 				  path, key);
 	rc = ptfile_tensor(pt, v, key, &t, &storage, err);
 	if (rc)
@@ -260,8 +260,8 @@ static int check_slice(const struct slice *s, unsigned expert,
 	return 0;
 }
 
-/* Add what the optimizer does not own of an expert. */
-static int add_rest(const struct catalogue_loader *l,
+/* Add an expert's tensors that the optimizer does not own. */
+static int add_rest(const struct rank_params_loader *l,
 		    const struct expert_layer *layer, unsigned expert,
 		    size_t file, size_t owned)
 {
@@ -282,7 +282,7 @@ static int add_rest(const struct catalogue_loader *l,
 		    !experts_parse(layer, key->str.p, &number, &rest) ||
 		    number != expert) {
 			rc = errmsg_set(l->err, -EBADMSG,
-					"%s: has a %.100s, which is none of"
+					"%s: has a %.100s, which does not belong to"
 					" expert %u",
 					l->dir->expert[file].path,
 					value_is_cstr(key) ? key->str.p : "?",
@@ -291,18 +291,18 @@ static int add_rest(const struct catalogue_loader *l,
 		}
 		if (layer->local) {
 			experts_key(layer, expert % layer->local, rest, name);
-			if (catalogue_find_among(l->c, owned, name))
+			if (rank_params_find_among(l->c, owned, name))
 				continue;
 		}
-		rc = catalogue_add_tensor(l, &pt,
-					  (uint32_t)(l->dir->nmodel + file),
-					  key, keys->v[i].val);
+		rc = rank_params_add_tensor(l, &pt,
+					    (uint32_t)(l->dir->nmodel + file),
+					    key, keys->v[i].val);
 	}
 	ptfile_close(&pt);
 	return rc;
 }
 
-static int warn_frozen(const struct catalogue_loader *l,
+static int warn_frozen(const struct rank_params_loader *l,
 		       const struct expert_layer *layer, size_t owned)
 {
 	int rc = 0;
@@ -312,19 +312,19 @@ static int warn_frozen(const struct catalogue_loader *l,
 
 		snprintf(name, sizeof(name), "%s%s", layer->prefix,
 			 fused_names[i]);
-		if (!catalogue_find_among(l->c, owned, name))
-			rc = catalogue_warn(l, "%s: left out: %s", name,
-					    "experts of AutoEP that are not"
-					    " trained");
+		if (!rank_params_find_among(l->c, owned, name))
+			rc = rank_params_warn(l, "%s: left out: %s", name,
+					      "experts of AutoEP that are not"
+					      " trained");
 	}
 	return rc;
 }
 
-static int check_layer(const struct catalogue_loader *l,
+static int check_layer(const struct rank_params_loader *l,
 		       const struct expert_layer *layer, size_t first,
 		       size_t owned)
 {
-	struct catalogue *const c = l->c;
+	struct rank_params *const c = l->c;
 	size_t n = 0, keys;
 	struct ptfile pt;
 	int rc = open_expert(&l->dir->expert[first], &pt, l->err);
@@ -350,16 +350,16 @@ static int check_layer(const struct catalogue_loader *l,
 	return rc;
 }
 
-/* DeepSpeed's loader asks for zero/<name> by the names that experts have on a
- * rank (universal_checkpoint.py), so the ranks after the first get the first's.
- * Said once: the layers are alike in this. */
-static int warn_loader(const struct catalogue_loader *l)
+/* DeepSpeed's loader opens zero/<name> with the name that an expert has on its
+ * rank (universal_checkpoint.py), so later ranks load the first rank's experts.
+ * Reported once, since it applies to all layers. */
+static int warn_loader(const struct rank_params_loader *l)
 {
 	const struct experts *const x = &l->c->experts;
 
 	for (size_t i = 0; i < x->n; i++)
 		if (!x->layers[i].fused && experts_degree(&x->layers[i]) > 1)
-			return catalogue_warn(
+			return rank_params_warn(
 				l, "%s: %s", x->layers[i].prefix,
 				"native experts are right in the tree, but"
 				" DeepSpeed loads them right only with ep_size"
@@ -367,7 +367,7 @@ static int warn_loader(const struct catalogue_loader *l)
 	return 0;
 }
 
-int catalogue_place_experts(const struct catalogue_loader *l)
+int rank_params_place_experts(const struct rank_params_loader *l)
 {
 	int rc = check_files(l);
 
@@ -381,24 +381,24 @@ int catalogue_place_experts(const struct catalogue_loader *l)
 	return rc ? rc : claim_slices(l);
 }
 
-int catalogue_load_experts(const struct catalogue_loader *l)
+int rank_params_load_experts(const struct rank_params_loader *l)
 {
-	struct catalogue *const c = l->c;
+	struct rank_params *const c = l->c;
 	const size_t owned = c->nslices;
 	int rc = experts_init(&c->experts, &c->arena, l->pt->root, c->zero3,
 			      l->file, l->err);
 
 	if (!rc)
-		rc = catalogue_place_experts(l);
+		rc = rank_params_place_experts(l);
 	for (size_t i = 0; !rc && i < c->experts.n && !c->zero3; i++)
 		rc = check_layer(l, &c->experts.layers[i], first_file(l, i),
 				 owned);
 	return rc ? rc : warn_loader(l);
 }
 
-/* A native expert's file has no more than its parameters and what was found to
- * belong to it when the catalogue was made. */
-static int check_keys(const struct catalogue *c, const struct ckfile *f,
+/* Check that a native expert's file has no keys beyond its parameters and the
+ * tensors in the table. */
+static int check_keys(const struct rank_params *c, const struct tag_file *f,
 		      const struct ptfile *pt, struct errmsg *err)
 {
 	const struct expert_layer *const layer =
@@ -415,19 +415,19 @@ static int check_keys(const struct catalogue *c, const struct ckfile *f,
 		    experts_parse(layer, key->str.p, &expert, &rest) &&
 		    expert == f->id.expert)
 			experts_key(layer, expert % layer->local, rest, name);
-		if (catalogue_find(c, name) ||
-		    (value_is_cstr(key) && catalogue_find(c, key->str.p)))
+		if (rank_params_find(c, name) ||
+		    (value_is_cstr(key) && rank_params_find(c, key->str.p)))
 			continue;
 		return errmsg_set(err, -EBADMSG,
-				  "%s: has a %.100s, which other experts have"
-				  " not", f->path,
+				  "%s: has a %.100s, which other experts"
+				  " lack", f->path,
 				  value_is_cstr(key) ? key->str.p : "?");
 	}
 	return 0;
 }
 
-int catalogue_check_expert(const struct catalogue *c, const struct ckfile *f,
-			   struct errmsg *err)
+int rank_params_check_expert(const struct rank_params *c,
+			     const struct tag_file *f, struct errmsg *err)
 {
 	const struct expert_layer *const layer = &c->experts.layers[f->id.layer];
 	struct ptfile pt;

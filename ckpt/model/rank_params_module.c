@@ -1,40 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors that the optimizer does not own: for stages 1 and 2 the converter
- * adds an fp32.pt for everything else in `module`: frozen parameters, tied
- * aliases, buffers (ds_to_universal.py main, "parameters that have not
+ * Tensors that the optimizer does not own. For stages 1 and 2 the converter adds
+ * an fp32.pt for everything else in `module`: frozen parameters, tied aliases,
+ * buffers (ds_to_universal.py main, "parameters that have not
  * received a gradient").
  */
 #include <errno.h>
 
-#include "ckpt/tensor/cast.h"
-#include "ckpt/model/rank_params_build.h"
-#include "ckpt/dirs/tagdir.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/model/rank_params_build.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/tensor/cast.h"
 
-static int set_tensor(const struct catalogue_loader *l, struct slice *p,
+static int set_tensor(const struct rank_params_loader *l, struct slice *p,
 		      const struct tensor *t, uint64_t storage, uint32_t file)
 {
 	struct module_tensor *const m = arena_alloc(&l->c->arena, sizeof(*m));
 
 	if (!m)
-		return catalogue_fail_nomem(l);
+		return errmsg_nomem(l->err, l->file);
 	*m = (struct module_tensor){
 		.file = file,
 		.dtype = t->dtype,
 		.requires_grad = t->requires_grad,
 		.ndim = t->ndim,
-		.shape = catalogue_copy_dims(l, t->shape, t->ndim),
-		.stride = catalogue_copy_dims(l, t->stride, t->ndim),
+		.shape = rank_params_copy_dims(l, t->shape, t->ndim),
+		.stride = rank_params_copy_dims(l, t->stride, t->ndim),
 		.numel = t->numel,
 		.storage = storage,
 		.storage_offset = t->storage_offset,
 		.storage_numel = t->storage_numel,
 	};
 	if (!m->shape || !m->stride)
-		return catalogue_fail_nomem(l);
+		return errmsg_nomem(l->err, l->file);
 	p->module = m;
 	p->ndim = m->ndim;
 	p->shape = m->shape;
@@ -47,44 +47,44 @@ static bool can_become_float(const struct tensor *t)
 	return cast_knows(t->dtype) && tensor_is_dense(t);
 }
 
-int catalogue_add_tensor(const struct catalogue_loader *l,
-			 const struct ptfile *pt, uint32_t file,
-			 const struct value *name, const struct value *v)
+int rank_params_add_tensor(const struct rank_params_loader *l,
+			   const struct ptfile *pt, uint32_t file,
+			   const struct value *name, const struct value *v)
 {
 	struct tensor t;
 	struct slice *p;
 	uint64_t storage;
 	int rc;
 
-	if (!catalogue_is_name(name) || !tensor_is(v))
-		return catalogue_warn(l, "module: %s: left out: %s",
-				      value_is_cstr(name) ? name->str.p : "?",
-				      tensor_is(v)
-					      ? "cannot be a directory's name"
-					      : "not a tensor");
+	if (!rank_params_is_name(name) || !tensor_is(v))
+		return rank_params_warn(l, "module: %s: left out: %s",
+					value_is_cstr(name) ? name->str.p : "?",
+					tensor_is(v)
+						? "cannot be a directory's name"
+						: "not a tensor");
 	rc = ptfile_tensor(pt, v, name->str.p, &t, &storage, l->err);
 	if (rc == -ENOTSUP || (!rc && !can_become_float(&t)))
-		return catalogue_warn(l, "module: %s: left out: %s",
-				      name->str.p, "no dense real tensor");
+		return rank_params_warn(l, "module: %s: left out: %s",
+					name->str.p, "no dense real tensor");
 	if (rc)
 		return rc;
-	p = catalogue_add_slice(l, name->str.p, name->str.len);
-	return p ? set_tensor(l, p, &t, storage, file) : catalogue_fail_nomem(l);
+	p = rank_params_add_slice(l, name->str.p, name->str.len);
+	return p ? set_tensor(l, p, &t, storage, file)
+		 : errmsg_nomem(l->err, l->file);
 }
 
-int catalogue_load_module(const struct catalogue_loader *l)
+int rank_params_load_module(const struct rank_params_loader *l)
 {
-	const struct value *const v = value_find(l->pt->root, "module");
-	const struct value_dict *const module = value_pairs(v);
+	const struct value_dict *const module = l->module;
 	const size_t owned = l->c->nslices;
 	int rc = 0;
 
-	/* Of a pipeline stage it is None: the layers have files of their own,
-	 * which the converter leaves alone. */
+	/* In a pipeline stage `module` is None: the layers have files of their
+	 * own, which the converter ignores. */
 	if (!module)
 		return l->dir->nlayer ? 0
 				      : errmsg_set(l->err, -EBADMSG,
-						   "%s: no module in it, and no"
+						   "%s: has no module, and no"
 						   " layer_* files of a pipeline"
 						   " beside it",
 						   l->file);
@@ -92,10 +92,10 @@ int catalogue_load_module(const struct catalogue_loader *l)
 		const struct value *const name = module->v[i].key;
 
 		if (value_is_cstr(name) &&
-		    catalogue_find_among(l->c, owned, name->str.p))
+		    rank_params_find_among(l->c, owned, name->str.p))
 			continue;
-		rc = catalogue_add_tensor(l, l->pt, l->c->mp, name,
-					  module->v[i].val);
+		rc = rank_params_add_tensor(l, l->pt, l->c->mp, name,
+					    module->v[i].val);
 	}
 	return rc;
 }

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-bool hostile_global(const char *module, const char *name)
+bool denylist_global(const char *module, const char *name)
 {
 	static const char *const modules[] = {
 		"os",	     "posix",	"nt",	      "subprocess", "sys",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_HOSTILE_H
-#define UCKPT_HOSTILE_H
+#ifndef UCKPT_DENYLIST_H
+#define UCKPT_DENYLIST_H
 
 #include <stdbool.h>
 
@@ -9,6 +9,6 @@
  * thing was made to attack whoever unpickles it.  It could not harm us, but
  * refusing keeps it from being passed on in a file that we emit.
  */
-bool hostile_global(const char *module, const char *name);
+bool denylist_global(const char *module, const char *name);
 
 #endif

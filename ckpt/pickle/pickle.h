@@ -17,6 +17,9 @@ struct errmsg;
  * DeepSpeed writes (100,000 parameters) has some 40 MB and nests 12 deep.
  */
 #define PICKLE_BYTES_MAX (1u << 30)	    /* of data.pkl */
+#define PICKLE_VALUES_MAX (3u << 22)	    /* values in all: some 800 MB */
+#define PICKLE_VALUES_FEW 65536		    /* values of any pickle */
+#define PICKLE_BYTES_PER_VALUE 2	    /* above that; real ones have 4 to 12 */
 #define PICKLE_STACK_MAX (1u << 22)	    /* values on the stack */
 #define PICKLE_MARKS_MAX 1024		    /* open marks */
 #define PICKLE_DEPTH_MAX 500		    /* containers within containers */

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/pickle/pickle_machine.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "ckpt/base/array.h"
 
 #include "ckpt/base/arena.h"
 
@@ -45,26 +48,39 @@ int machine_take_line(struct machine *m, char **out)
 
 /* --- stack, marks, memo ------------------------------------------------- */
 
+static int push(struct machine *m, struct value *v)
+{
+	if (m->depth == PICKLE_STACK_MAX)
+		return MACHINE_FAIL(m, -E2BIG,
+				    "more than %u values on the stack",
+				    PICKLE_STACK_MAX);
+	if (!array_reserve(&m->stack, &m->stack_cap, m->depth + 1,
+			   sizeof(*m->stack)))
+		return machine_fail_nomem(m);
+	assert(v && m->depth < m->stack_cap);
+	m->stack[m->depth++] = v;
+	return 0;
+}
+
+/* A pickle of opcodes that make a value of one byte each costs 50 times its
+ * size in memory; those of checkpoints are longer. */
+static size_t values_max(const struct machine *m)
+{
+	const size_t n = PICKLE_VALUES_FEW + m->in.len / PICKLE_BYTES_PER_VALUE;
+
+	return n < PICKLE_VALUES_MAX ? n : PICKLE_VALUES_MAX;
+}
+
 int machine_push(struct machine *m, struct value *v)
 {
 	if (!v)
 		return machine_fail_nomem(m);
-	if (m->depth == m->stack_cap) {
-		const size_t cap = m->stack_cap ? m->stack_cap * 2 : 256;
-		void *const grown = cap > PICKLE_STACK_MAX ?
-					    NULL :
-					    realloc(m->stack,
-						    cap * sizeof(*m->stack));
-
-		if (!grown)
-			return MACHINE_FAIL(m, -E2BIG,
-					    "more than %u values on the stack",
-					    PICKLE_STACK_MAX);
-		m->stack = grown;
-		m->stack_cap = cap;
-	}
-	m->stack[m->depth++] = v;
-	return 0;
+	if (++m->nvalues > values_max(m))
+		return MACHINE_FAIL(m, -E2BIG,
+				    "more than %zu values in %zu bytes: this is"
+				    " no checkpoint's pickle", values_max(m),
+				    m->in.len);
+	return push(m, v);
 }
 
 size_t machine_floor(const struct machine *m)
@@ -100,6 +116,7 @@ int machine_pop_mark(struct machine *m, size_t *from)
 		return MACHINE_FAIL(m, -EBADMSG, "opcode 0x%02x without a mark",
 				    m->in.p[m->op]);
 	*from = m->marks[--m->nmarks];
+	assert(*from <= m->depth); /* machine_floor protects it */
 	return 0;
 }
 
@@ -127,21 +144,14 @@ int machine_memo_put(struct machine *m, uint64_t index)
 				    "memo index %" PRIu64 " after %zu bytes",
 				    index, m->pos);
 	if (index >= m->memo_cap) {
-		size_t cap = m->memo_cap ? m->memo_cap : 256;
+		const size_t had = m->memo_cap;
 
-		while (cap <= index)
-			cap *= 2;
-
-		struct value **const grown =
-			realloc(m->memo, cap * sizeof(*m->memo));
-
-		if (!grown)
+		if (!array_reserve(&m->memo, &m->memo_cap, (size_t)index + 1,
+				   sizeof(*m->memo)))
 			return machine_fail_nomem(m);
-		memset(grown + m->memo_cap, 0,
-		       (cap - m->memo_cap) * sizeof(*grown));
-		m->memo = grown;
-		m->memo_cap = cap;
+		memset(m->memo + had, 0, (m->memo_cap - had) * sizeof(*m->memo));
 	}
+	assert(index < m->memo_cap);
 	m->memo[index] = v;
 	if (index >= m->memo_len)
 		m->memo_len = (size_t)index + 1;
@@ -153,5 +163,5 @@ int machine_memo_get(struct machine *m, uint64_t index)
 	if (index >= m->memo_len || !m->memo[index])
 		return MACHINE_FAIL(m, -EBADMSG,
 				    "memo %" PRIu64 " was never stored", index);
-	return machine_push(m, m->memo[index]);
+	return push(m, m->memo[index]);
 }

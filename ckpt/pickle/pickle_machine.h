@@ -27,6 +27,7 @@ struct machine {
 	struct arena *a;
 	struct errmsg *err;
 
+	size_t nvalues; /* made so far */
 	struct value **stack;
 	size_t depth, stack_cap;
 	size_t marks[PICKLE_MARKS_MAX];
@@ -42,7 +43,7 @@ struct machine {
 
 int machine_fail_nomem(struct machine *m);
 int machine_fail_short(struct machine *m);     /* input ends in an opcode */
-int machine_fail_underflow(struct machine *m); /* it finds too few values */
+int machine_fail_underflow(struct machine *m); /* too few values on the stack */
 
 /* The next `n` bytes, or NULL. */
 const uint8_t *machine_take(struct machine *m, uint64_t n);
@@ -50,15 +51,15 @@ const uint8_t *machine_take(struct machine *m, uint64_t n);
 /* A newline-terminated argument, copied without the newline. */
 int machine_take_line(struct machine *m, char **out);
 
-/* `v` may be NULL: then there was no memory for it. */
+/* Push a new value.  NULL: there was no memory for it. */
 int machine_push(struct machine *m, struct value *v);
 
-/* The lowest stack slot that may be popped: what lies under a mark is not
- * part of the frame that it opened. */
+/* The lowest stack slot that may be popped: values under a mark are not part of
+ * the frame that it opened. */
 size_t machine_floor(const struct machine *m);
 
-/* The value `below` places under the top, and the top taken away; NULL if
- * there is none above the floor. */
+/* Return the value `below` places under the top, or pop the top; NULL if there is
+ * none above the floor. */
 struct value *machine_top(struct machine *m, size_t below);
 struct value *machine_pop(struct machine *m);
 
@@ -72,7 +73,7 @@ int machine_nest(struct machine *m, struct value *parent,
 int machine_memo_put(struct machine *m, uint64_t index); /* the top */
 int machine_memo_get(struct machine *m, uint64_t index); /* pushes it */
 
-/* Do what an opcode does, all but STOP.  In pickle_op.c. */
+/* Execute any opcode but STOP.  In pickle_op.c. */
 int machine_execute(struct machine *m, uint8_t op);
 
 #endif

@@ -76,7 +76,7 @@ static int op_float(struct machine *m)
 
 static int push_global(struct machine *m, const char *module, const char *name)
 {
-	if (hostile_global(module, name))
+	if (denylist_global(module, name))
 		return MACHINE_FAIL(m, -EBADMSG,
 				    "refusing global %.100s.%.100s: it runs code",
 				    module, name);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A pickle machine that cannot do anything.
+ * A pickle machine without side effects.
  *
  * CPython's unpickler is an interpreter: GLOBAL imports, REDUCE calls.  This
  * one has the same stack, marks and memo but builds inert nodes instead:
@@ -24,7 +24,7 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/pickle/pickle_machine.h"
 
-static int run(struct machine *m, struct value **root)
+static int pickle_read_run(struct machine *m, struct value **root)
 {
 	while (m->pos < m->in.len) {
 		m->op = m->pos;
@@ -62,7 +62,7 @@ static int run_bounded(struct machine *m, struct value **root)
 	m->a->limit =
 		m->a->used +
 		(size_t)(want < PICKLE_MEMORY_MAX ? want : PICKLE_MEMORY_MAX);
-	rc = run(m, root);
+	rc = pickle_read_run(m, root);
 	m->a->limit = limit;
 	return rc;
 }
@@ -81,7 +81,7 @@ int pickle_load(struct span bytes, const char *name, struct arena *a,
 	int rc;
 
 	if (!m)
-		return errmsg_set(err, -ENOMEM, "%s: out of memory", name);
+		return errmsg_nomem(err, name);
 	*m = (struct machine){ .in = bytes, .file = name, .part = "data.pkl",
 			       .a = a, .err = err };
 	rc = run_bounded(m, root);
@@ -97,8 +97,7 @@ int pickle_load_part(struct span bytes, struct arena *a,
 	int rc;
 
 	if (!m)
-		return errmsg_set(err, -ENOMEM, "%s: out of memory",
-				  part->file);
+		return errmsg_nomem(err, part->file);
 	*m = (struct machine){ .in = bytes, .file = part->file,
 			       .part = part->part, .storages = &storages,
 			       .a = a, .err = err };

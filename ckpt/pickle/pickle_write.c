@@ -23,6 +23,7 @@
 #include <string.h>
 
 #include "ckpt/base/arena.h"
+#include "ckpt/base/array.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pickle/pickle_memo.h"
@@ -38,23 +39,18 @@ struct writer {
 	struct bytebuf *out;
 	struct pickle_storages *storages;
 	struct errmsg *err;
-	struct memo memo;
-	struct memo keys; /* of storages, numbered as these */
+	struct pickle_memo memo;
+	struct pickle_memo keys; /* of storages, numbered as these */
 	uint32_t next; /* memo index */
 	unsigned depth;
 };
 
-static int save(struct writer *w, const struct value *v);
+static int pickle_write_save(struct writer *w, const struct value *v);
 
-static int fail_nomem(struct writer *w)
-{
-	return errmsg_set(w->err, -ENOMEM, "out of memory while pickling");
-}
-
-static int fail_intern(struct writer *w, const struct memo *m)
+static int fail_intern(struct writer *w, const struct pickle_memo *m)
 {
 	if (m->ninterned < MEMO_INTERNED_MAX)
-		return fail_nomem(w);
+		return errmsg_nomem(w->err, NULL);
 	return errmsg_set(w->err, -E2BIG,
 			  "more than %d classes, attributes or storages to"
 			  " pickle", MEMO_INTERNED_MAX);
@@ -87,16 +83,16 @@ static void emit_get(struct writer *w, uint32_t index)
 /* Memoize the object just written. */
 static int memoize(struct writer *w, const void *object)
 {
-	if (!memo_add(&w->memo, object, w->next))
-		return fail_nomem(w);
+	if (!pickle_memo_add(&w->memo, object, w->next))
+		return errmsg_nomem(w->err, NULL);
 	emit_put(w, w->next++);
 	return 0;
 }
 
 /* The same for one that is known by its entry. */
-static void memoize_entry(struct writer *w, struct memo_entry *e)
+static void memoize_entry(struct writer *w, struct pickle_memo_entry *e)
 {
-	*e = (struct memo_entry){ .written = true, .index = w->next };
+	*e = (struct pickle_memo_entry){ .written = true, .index = w->next };
 	emit_put(w, w->next++);
 }
 
@@ -111,7 +107,8 @@ static void emit_text(struct writer *w, const char *p, size_t len)
 
 static int save_interned(struct writer *w, const char *p, size_t len)
 {
-	struct memo_entry *const e = memo_intern(&w->memo, NULL, p, len);
+	struct pickle_memo_entry *const e =
+		pickle_memo_intern(&w->memo, NULL, p, len);
 
 	if (!e)
 		return fail_intern(w, &w->memo);
@@ -122,6 +119,23 @@ static int save_interned(struct writer *w, const char *p, size_t len)
 	emit_text(w, p, len);
 	memoize_entry(w, e);
 	return 0;
+}
+
+/* The same for a string of the graph, which may also be elsewhere in it. */
+static int save_interned_value(struct writer *w, const struct value *v)
+{
+	uint32_t index;
+	int rc;
+
+	if (pickle_memo_find(&w->memo, v, &index)) {
+		emit_get(w, index);
+		return 0;
+	}
+	rc = save_interned(w, v->str.p, v->str.len);
+	if (rc)
+		return rc;
+	index = pickle_memo_intern(&w->memo, NULL, v->str.p, v->str.len)->index;
+	return pickle_memo_add(&w->memo, v, index) ? 0 : errmsg_nomem(w->err, NULL);
 }
 
 /* One character that CPython caches: U+0000 to U+00FF, or nothing at all. */
@@ -192,8 +206,8 @@ static void save_float(struct writer *w, double f)
 
 static int save_global(struct writer *w, const char *module, const char *name)
 {
-	struct memo_entry *const e =
-		memo_intern(&w->memo, module, name, strlen(name));
+	struct pickle_memo_entry *const e =
+		pickle_memo_intern(&w->memo, module, name, strlen(name));
 
 	if (!e)
 		return fail_intern(w, &w->memo);
@@ -215,8 +229,8 @@ static int save_global(struct writer *w, const char *module, const char *name)
 static int save_key(struct writer *w, const struct value *key, bool attribute)
 {
 	if (attribute && key->kind == VALUE_STR)
-		return save_interned(w, key->str.p, key->str.len);
-	return save(w, key);
+		return save_interned_value(w, key);
+	return pickle_write_save(w, key);
 }
 
 static int save_pairs(struct writer *w, const struct value_dict *d,
@@ -226,7 +240,7 @@ static int save_pairs(struct writer *w, const struct value_dict *d,
 		int rc = save_key(w, d->v[i].key, attributes);
 
 		if (!rc)
-			rc = save(w, d->v[i].val);
+			rc = pickle_write_save(w, d->v[i].val);
 		if (rc)
 			return rc;
 	}
@@ -237,7 +251,7 @@ static int save_elements(struct writer *w, const struct value_seq *s,
 			 size_t from, size_t n)
 {
 	for (size_t i = from; i < from + n; i++) {
-		const int rc = save(w, s->v[i]);
+		const int rc = pickle_write_save(w, s->v[i]);
 
 		if (rc)
 			return rc;
@@ -335,7 +349,7 @@ static int save_tuple(struct writer *w, const struct value *v)
 	if (rc)
 		return rc;
 	/* A tuple that contains itself was written by way of its elements. */
-	if (memo_find(&w->memo, v, &index)) {
+	if (pickle_memo_find(&w->memo, v, &index)) {
 		if (n > 3)
 			bytebuf_add_u8(w->out, '1');
 		else
@@ -354,14 +368,14 @@ static int save_object(struct writer *w, const struct value *v)
 	uint32_t index;
 	int rc;
 
-	rc = save(w, o->callable);
+	rc = pickle_write_save(w, o->callable);
 	if (!rc)
-		rc = save(w, o->args);
+		rc = pickle_write_save(w, o->args);
 	if (rc)
 		return rc;
 	bytebuf_add_u8(w->out, v->kind == VALUE_REDUCE ? 'R' : 0x81);
 	/* An object among its own arguments was written by way of them. */
-	if (memo_find(&w->memo, v, &index)) {
+	if (pickle_memo_find(&w->memo, v, &index)) {
 		bytebuf_add_u8(w->out, '0');
 		emit_get(w, index);
 		return 0;
@@ -373,10 +387,11 @@ static int save_object(struct writer *w, const struct value *v)
 		rc = batch_dict(w, &o->pairs, false, false);
 	if (rc || !state)
 		return rc;
-	if (state->kind == VALUE_DICT && !memo_find(&w->memo, state, &index))
+	if (state->kind == VALUE_DICT &&
+	    !pickle_memo_find(&w->memo, state, &index))
 		rc = save_dict(w, state, true);
 	else
-		rc = save(w, state);
+		rc = pickle_write_save(w, state);
 	bytebuf_add_u8(w->out, 'b');
 	return rc;
 }
@@ -388,23 +403,16 @@ static int number_storage(struct writer *w, const struct value *v, size_t *out)
 {
 	struct pickle_storages *const s = w->storages;
 	const struct value_str *const key = &v->pid->seq.v[2]->str;
-	const struct memo_entry *const e =
-		memo_intern(&w->keys, NULL, key->p, key->len);
+	const struct pickle_memo_entry *const e =
+		pickle_memo_intern(&w->keys, NULL, key->p, key->len);
 
 	if (!e)
 		return fail_intern(w, &w->keys);
-	*out = memo_number(&w->keys, e);
+	*out = pickle_memo_number(&w->keys, e);
 	if (*out < s->n)
 		return 0;
-	if (s->n == s->cap) {
-		const size_t cap = s->cap ? s->cap * 2 : 16;
-		void *const pids = realloc(s->pid, cap * sizeof(*s->pid));
-
-		if (!pids)
-			return fail_nomem(w);
-		s->pid = pids;
-		s->cap = cap;
-	}
+	if (!array_reserve(&s->pid, &s->cap, s->n + 1, sizeof(*s->pid)))
+		return errmsg_nomem(w->err, NULL);
 	s->pid[s->n++] = v;
 	return 0;
 }
@@ -414,7 +422,7 @@ static int save_storage_key(struct writer *w, size_t number)
 	/* Digits 0..9 are strings of one character; longer keys live in
 	 * torch's table and are the same object at each visit. */
 	static const char digits[] = "0123456789";
-	struct memo_entry *const e = &w->keys.interned[number].entry;
+	struct pickle_memo_entry *const e = &w->keys.interned[number].entry;
 	char key[24];
 	const int len = snprintf(key, sizeof(key), "%zu", number);
 
@@ -432,6 +440,7 @@ static int save_storage_key(struct writer *w, size_t number)
 static int save_storage(struct writer *w, const struct value *v)
 {
 	const struct value *const cls = v->pid->seq.v[1];
+	const struct value *const location = v->pid->seq.v[3];
 	size_t number = 0;
 	int rc;
 
@@ -445,7 +454,9 @@ static int save_storage(struct writer *w, const struct value *v)
 	if (!rc)
 		rc = save_storage_key(w, number);
 	if (!rc)
-		rc = save_interned(w, "cpu", 3);
+		rc = value_is_str(location, "cpu") ?
+			     save_interned_value(w, location) :
+			     save_interned(w, "cpu", 3);
 	if (rc)
 		return rc;
 	save_int(w, v->pid->seq.v[4]->i);
@@ -490,12 +501,12 @@ static int save_kind(struct writer *w, const struct value *v)
 			  "bytes objects have no protocol 2 form that we write");
 }
 
-static int save(struct writer *w, const struct value *v)
+static int pickle_write_save(struct writer *w, const struct value *v)
 {
 	uint32_t index;
 	int rc;
 
-	if (memo_find(&w->memo, v, &index)) {
+	if (pickle_memo_find(&w->memo, v, &index)) {
 		emit_get(w, index);
 		return 0;
 	}
@@ -527,11 +538,11 @@ int pickle_dump(const struct value *root, struct bytebuf *out,
 
 	assert(storages->n == 0);
 	bytebuf_add(out, "\x80\x02", 2);
-	rc = save(&w, root);
+	rc = pickle_write_save(&w, root);
 	bytebuf_add_u8(out, '.');
 	if (!rc && out->failed)
-		rc = fail_nomem(&w);
-	memo_done(&w.memo);
-	memo_done(&w.keys);
+		rc = errmsg_nomem(err, NULL);
+	pickle_memo_done(&w.memo);
+	pickle_memo_done(&w.keys);
 	return rc;
 }

@@ -75,7 +75,8 @@ struct value *value_new_reduce(struct arena *a, struct value *callable,
 
 #define COPY_DEPTH_MAX 100
 
-static struct value *copy(struct arena *a, const struct value *v, int depth);
+static struct value *value_copy_node(struct arena *a, const struct value *v,
+				     int depth);
 
 static bool copy_seq(struct arena *a, const struct value_seq *from,
 		     struct value_seq *to, int depth)
@@ -83,7 +84,7 @@ static bool copy_seq(struct arena *a, const struct value_seq *from,
 	bool ok = true;
 
 	for (size_t i = 0; ok && i < from->n; i++)
-		ok = value_seq_add(a, to, copy(a, from->v[i], depth));
+		ok = value_seq_add(a, to, value_copy_node(a, from->v[i], depth));
 	return ok;
 }
 
@@ -93,8 +94,9 @@ static bool copy_dict(struct arena *a, const struct value_dict *from,
 	bool ok = true;
 
 	for (size_t i = 0; ok && i < from->n; i++)
-		ok = value_dict_add(a, to, copy(a, from->v[i].key, depth),
-				    copy(a, from->v[i].val, depth));
+		ok = value_dict_add(a, to,
+				    value_copy_node(a, from->v[i].key, depth),
+				    value_copy_node(a, from->v[i].val, depth));
 	return ok;
 }
 
@@ -106,15 +108,16 @@ static bool copy_obj(struct arena *a, const struct value_obj *from,
 	if (!o)
 		return false;
 	to->obj = o;
-	o->callable = copy(a, from->callable, depth);
-	o->args = copy(a, from->args, depth);
-	o->state = from->state ? copy(a, from->state, depth) : NULL;
+	o->callable = value_copy_node(a, from->callable, depth);
+	o->args = value_copy_node(a, from->args, depth);
+	o->state = from->state ? value_copy_node(a, from->state, depth) : NULL;
 	return o->callable && o->args && (o->state || !from->state) &&
 	       copy_seq(a, &from->items, &o->items, depth) &&
 	       copy_dict(a, &from->pairs, &o->pairs, depth);
 }
 
-static struct value *copy(struct arena *a, const struct value *v, int depth)
+static struct value *value_copy_node(struct arena *a, const struct value *v,
+				     int depth)
 {
 	struct value *const c = value_new(a, v->kind);
 	bool ok = c && depth < COPY_DEPTH_MAX;
@@ -145,14 +148,16 @@ static struct value *copy(struct arena *a, const struct value *v, int depth)
 		break;
 	case VALUE_REDUCE:
 	case VALUE_NEWOBJ: ok = copy_obj(a, v->obj, c, depth + 1); break;
-	case VALUE_STORAGE: c->pid = copy(a, v->pid, depth + 1); ok = c->pid;
+	case VALUE_STORAGE:
+		c->pid = value_copy_node(a, v->pid, depth + 1);
+		ok = c->pid;
 	}
 	return ok ? c : NULL;
 }
 
 struct value *value_copy(struct arena *a, const struct value *v)
 {
-	return copy(a, v, 0);
+	return value_copy_node(a, v, 0);
 }
 
 bool value_seq_add(struct arena *a, struct value_seq *seq, struct value *v)

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What plans of all kinds do alike; the rest is their own. */
+/* What all kinds of plans have in common.  plan_impl.h says what a kind
+ * provides. */
 #include "ckpt/plan/plan.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
 
-#include "ckpt/dirs/tagdir.h"
-#include "ckpt/plan/uc_file.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfdir.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/plan/plan_impl.h"
+#include "ckpt/plan/uc_file.h"
 #include "ckpt/vfile/vfile.h"
 
 bool plan_parse_kind(const char *text, enum plan_kind *out)
@@ -19,6 +20,7 @@ bool plan_parse_kind(const char *text, enum plan_kind *out)
 		[PLAN_UNIVERSAL] = "universal",
 		[PLAN_HF] = "hf",
 		[PLAN_FP32] = "fp32",
+		[PLAN_RESHARD] = "zero",
 	};
 
 	for (int kind = 0; kind < PLAN_KINDS; kind++)
@@ -34,6 +36,7 @@ unsigned plan_name_after(const char *const *names, unsigned n, unsigned after)
 	const char *const last = after < n ? names[after] : "";
 	unsigned best = n;
 
+	assert(after <= n);
 	for (unsigned i = 0; i < n; i++)
 		if (names[i] && strcmp(names[i], last) > 0 &&
 		    (best == n || strcmp(names[i], names[best]) < 0))
@@ -41,7 +44,7 @@ unsigned plan_name_after(const char *const *names, unsigned n, unsigned after)
 	return best;
 }
 
-/* As plan_open_indexed, and fails where that reads the files after all. */
+/* As plan_open_indexed, except that a stale index is an error. */
 static int open_indexed(const char *path, const struct plan_options *options,
 			struct span index, struct plan **out,
 			struct errmsg *refused, struct errmsg *err)
@@ -50,16 +53,20 @@ static int open_indexed(const char *path, const struct plan_options *options,
 	struct plan *p;
 	int rc;
 
-	if (options->hugging_face && !ckdir_is_tag(path) && hfdir_is_one(path))
+	if (options->hugging_face && !tagdir_is_tag(path) && hfdir_is_one(path))
 		return options->kind == PLAN_UNIVERSAL ?
 			       plan_open_hfdir(path, options, out, err) :
 			       errmsg_set(err, -ENOTSUP,
-					  "%s: weights are all that it has",
+					  "%s: a Hugging Face directory already holds"
+					  " weights; only a universal tree can be made"
+					  " of it",
 					  path);
 	universal.kind = PLAN_UNIVERSAL;
 	rc = plan_open_universal(path, &universal, index, &p, refused, err);
 	if (rc)
 		return rc;
+	if (options->kind == PLAN_RESHARD)
+		return plan_open_reshard(p, true, options, out, err);
 	if (options->kind != PLAN_UNIVERSAL)
 		return plan_open_weights(p, true, options, out, err);
 	*out = p;
@@ -81,13 +88,24 @@ int plan_open(const char *path, const struct plan_options *options,
 	return open_indexed(path, options, (struct span){ 0 }, out, NULL, err);
 }
 
-int plan_open_beside(struct plan *universal, enum plan_kind kind,
-		     struct plan **out, struct errmsg *err)
+int plan_open_derived(struct plan *universal, enum plan_kind kind,
+		      struct plan **out, struct errmsg *err)
 {
 	struct plan_options options = universal->options;
 
 	options.kind = kind;
 	return plan_open_weights(universal, false, &options, out, err);
+}
+
+int plan_open_resharded(struct plan *universal, unsigned ranks, unsigned stage,
+			struct plan **out, struct errmsg *err)
+{
+	struct plan_options options = universal->options;
+
+	options.kind = PLAN_RESHARD;
+	options.ranks = ranks;
+	options.stage = stage;
+	return plan_open_reshard(universal, false, &options, out, err);
 }
 
 void plan_close(struct plan *p)
@@ -116,9 +134,9 @@ const char *plan_tag(const struct plan *p)
 	return p->tag;
 }
 
-struct resolve *plan_resolve(struct plan *p)
+struct zero_checkpoint *plan_zckpt(struct plan *p)
 {
-	return p->resolve;
+	return p->zckpt;
 }
 
 struct shardcache *plan_shards(struct plan *p)
@@ -135,6 +153,7 @@ bool plan_is_dir(const struct plan *p, uint64_t node)
 
 uint64_t plan_parent(const struct plan *p, uint64_t dir)
 {
+	assert(plan_is_dir(p, dir));
 	return dir == PLAN_ROOT ? PLAN_ROOT : p->ops->parent(p, dir);
 }
 
@@ -144,6 +163,7 @@ int plan_set_entry(struct plan_entry *e, uint64_t node, const char *name,
 	const size_t n = strlen(name), s = strlen(suffix);
 
 	assert(n + s < sizeof(e->name));
+	assert(node < PLAN_NODE_END);
 	e->node = node;
 	memcpy(e->name, name, n);
 	memcpy(e->name + n, suffix, s + 1);
@@ -178,10 +198,10 @@ int plan_lookup(struct plan *p, uint64_t dir, const char *name,
 		p, dir, name, node, err);
 }
 
-int plan_following(struct plan *p, uint64_t node, enum plan_way way,
+int plan_next_file(struct plan *p, uint64_t node, enum plan_order order,
 		   uint64_t *next, struct errmsg *err)
 {
-	return p->ops->following ? p->ops->following(p, node, way, next, err)
+	return p->ops->next_file ? p->ops->next_file(p, node, order, next, err)
 				 : -ENOENT;
 }
 
@@ -189,6 +209,67 @@ int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 	      struct errmsg *err)
 {
 	return p->ops->stat(p, node, out, err);
+}
+
+void plan_readers(const struct plan *p, struct access *out)
+{
+	*out = p->readers;
+}
+
+void plan_set_file(struct plan_stat *out, const struct access *readers)
+{
+	out->uid = readers->uid;
+	out->gid = readers->gid;
+	out->mode = readers->mode;
+}
+
+void plan_set_dir(struct plan_stat *out, const struct stat *dir,
+		  const struct access *readers)
+{
+	struct access list = { dir->st_uid, dir->st_gid, dir->st_mode & 0444 };
+
+	out->is_dir = true;
+	out->uid = dir->st_uid;
+	out->gid = dir->st_gid;
+	access_restrict(&list, readers);
+	if (list.uid != dir->st_uid)
+		list.mode = 0;
+	if (list.gid != dir->st_gid)
+		list.mode &= 0400;
+	out->mode = (dir->st_mode & 0111) | list.mode;
+}
+
+struct readers {
+	const struct tagdir *dir;
+	struct access access;
+};
+
+static int restrict_by_shard(void *ctx, uint32_t shard)
+{
+	struct readers *const r = ctx;
+
+	access_restrict(&r->access, &tagdir_file(r->dir, shard)->access);
+	return 0;
+}
+
+int plan_set_computed(struct plan *p, const struct tagdir *dir, uint64_t node,
+		      struct plan_stat *out, struct errmsg *err)
+{
+	struct readers r = { dir, dir->names };
+	struct vfile *f;
+	int rc;
+
+	if (!dir->mixed) {
+		plan_set_file(out, &dir->access);
+		return 0;
+	}
+	rc = p->ops->file_open(p, node, &f, err);
+	if (rc)
+		return rc;
+	vfile_each_shard(f, restrict_by_shard, &r);
+	vfile_free(f);
+	plan_set_file(out, &r.access);
+	return 0;
 }
 
 int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
@@ -207,12 +288,12 @@ int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
 	return rc;
 }
 
-int plan_open_content(const struct plan *p, struct content *c, vfile_crc *crc,
+int plan_open_uc_file(const struct plan *p, struct uc_file *c, vfile_crc *crc,
 		      struct vfile **out, struct errmsg *err)
 {
 	*out = vfile_new_pt(p->shards, &c->w, c->storages, &c->gathers,
 			    p->options.crc_zero ? NULL : crc, err);
-	content_done(c);
+	uc_file_done(c);
 	return *out ? 0 : -ENOMEM;
 }
 

@@ -6,27 +6,30 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
+#include "ckpt/base/access.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/tensor/tensor.h"
 
 struct errmsg;
-struct resolve;
+struct zero_checkpoint;
 struct shardcache;
 struct vfile;
+struct weights;
 
 /*
- * A tree of files that a converter would have made of a checkpoint, without
- * anything being written.  There are kinds of it (enum plan_kind).
+ * The tree of files that a converter would write for a checkpoint, computed
+ * instead of written.  enum plan_kind lists the kinds of trees.
  *
- * Nodes are numbers, the same for the plan's life and below PLAN_NODE_END; the
- * root is PLAN_ROOT.  Thread-safe after plan_open.
+ * Nodes are numbers below PLAN_NODE_END. They stay the same as long as the plan
+ * is open; the root is PLAN_ROOT. Thread-safe after plan_open.
  */
 struct plan;
 
 /*
- * The universal tree, as of ds_to_universal.py:
+ * The universal tree, as ds_to_universal.py writes it:
  *
  *     /                     PLAN_ROOT
  *     /zero/                PLAN_ZERO
@@ -34,21 +37,26 @@ struct plan;
  *     /zero/optimizer_state.pt
  *     /mp_rank_00_model_states.pt, ...
  *
- * and that of a Hugging Face directory, as of hf_to_universal.py:
+ * and the tree of a Hugging Face directory, as hf_to_universal.py writes it:
  *
  *     /zero/<param>/fp32.pt, exp_avg.pt, exp_avg_sq.pt
  *     /source.txt
  */
 enum plan_kind {
 	PLAN_UNIVERSAL,
-	/* Weights alone, as of zero_to_fp32.py, in the root: model.safetensors,
-	 * with what transformers wants beside it; and pytorch_model.bin. */
+	/* Only weights, as zero_to_fp32.py writes them, in the root:
+	 * model.safetensors with the files that transformers reads beside it,
+	 * or pytorch_model.bin. */
 	PLAN_HF,
 	PLAN_FP32,
+	/* The ZeRO files, in the root, that another number of ranks would have
+	 * saved. */
+	PLAN_RESHARD,
 	PLAN_KINDS
 };
 
-/* A kind as options name it: universal, hf, fp32.  False if it is none. */
+/* Parse a kind as options name it: universal, hf, fp32, zero.  Returns false for
+ * other text. */
 bool plan_parse_kind(const char *text, enum plan_kind *out);
 
 #define PLAN_ROOT UINT64_C(0)
@@ -57,78 +65,99 @@ bool plan_parse_kind(const char *text, enum plan_kind *out);
 
 struct plan_options {
 	enum plan_kind kind;
-	bool crc_zero; /* leave checksums zero instead of computing them */
-	/* Not the converter's own tree, which only engines of the same stage
-	 * load, but one that those of every stage do. */
+	bool crc_zero; /* leave checksums zero; do not compute them */
+	/* Plan a tree that every ZeRO stage can load.  The converter's own
+	 * tree, which is the default, can be loaded only by the stage that the
+	 * checkpoint was saved with. */
 	bool any_stage;
-	/* A Hugging Face directory will do, too, if it is no tag; plan_resolve
-	 * is NULL then. */
+	/* Accept a Hugging Face directory if the path is no tag.  plan_zckpt
+	 * then returns NULL. */
 	bool hugging_face;
-	/* PLAN_HF: the type of floats, DTYPE_F16 or DTYPE_BF16; any other stands
-	 * for float32. */
+	/* PLAN_HF: type of floating-point weights, DTYPE_F16 or DTYPE_BF16;
+	 * every other value means float32. */
 	enum dtype dtype;
-	/* Of PLAN_HF and PLAN_FP32: the most that a file may have; 0 stands for
-	 * HFSPLIT_SIZE. */
+	/* PLAN_HF and PLAN_FP32: largest file in bytes; 0 means
+	 * WEIGHTS_SPLIT_SIZE. */
 	uint64_t shard_size;
+	/* PLAN_RESHARD: number of data-parallel ranks, and ZeRO stage (0: that
+	 * of the checkpoint).  See reshard.h. */
+	unsigned ranks;
+	unsigned stage;
 };
 
 /*
- * Plan a tree of a tag directory, or of a Hugging Face one.  Opens one
- * model-states file of each model-parallel rank, and for weights what they need
- * besides, for a universal tree no optimizer shard; or all files of weights.
- * Errors are those of a checkpoint that cannot be served, with one message that
- * names the file: -ENOENT, -ENOTSUP, -EBADMSG, -EIO, -E2BIG, -ENOMEM or what the
- * system said.
+ * Plan the tree of a tag directory or a Hugging Face directory.  A universal
+ * tree opens one model-states file per model-parallel rank and no optimizer
+ * shard; weights open what weights_load reads; a Hugging Face directory opens
+ * all files of weights.  Fails if the checkpoint cannot be served, with one
+ * message that names the file: -ENOENT, -ENOTSUP, -EBADMSG, -EIO, -E2BIG,
+ * -ENOMEM or the system's error.  Call plan_close after success.
  */
 int plan_open(const char *path, const struct plan_options *options,
 	      struct plan **out, struct errmsg *err);
 void plan_close(struct plan *p);
 
 /*
- * The same with what plan_index has made of an earlier plan of the directory
- * (empty: nothing): then no file is opened, and none in plan_check.  What the
- * index tells is checked like a file's content.  If it is stale, damaged or
- * contradicts itself the files are read as if there were none, and `refused`
- * tells why.
+ * As plan_open, using an index that plan_index wrote for the same directory.
+ * If the index (may be empty) is valid, neither this function nor plan_check
+ * opens a file.  The index is checked as strictly as a file's contents; if it
+ * is stale, damaged or contradicts itself, the plan is made from the files and
+ * `refused` says why.
  */
 int plan_open_indexed(const char *path, const struct plan_options *options,
 		      struct span index, struct plan **out,
 		      struct errmsg *refused, struct errmsg *err);
 
 /*
- * Append what is known by now of shards, and the checksums that have been
- * computed, for the next plan_open_indexed: 1, or 0 and nothing if it is no more
- * than what the plan was opened with, or plan_index was told before.  Errors as
- * index_write.  By one thread at a time; others may be using the plan.
+ * Append an index for the next plan_open_indexed: the shards' maps known so far
+ * and the checksums computed so far.  Returns 1, or 0 and appends nothing if
+ * there is nothing new since the plan was opened or the last index was written.
+ * Errors as index_write.  Called by one thread at a time, while others may use
+ * the plan.
  */
 int plan_index(struct plan *p, struct bytebuf *out, struct errmsg *err);
 
 /*
- * Plan weights of the tag of a universal tree, with its options and `kind`.  What
- * one of them learns of the files the others know, so that they are made one at a
- * time.  `universal` must outlive the new plan.
+ * Plan the weights of a universal plan's tag, with its options and `kind`.
+ * Plans that share a universal plan must be made one at a time, since each
+ * fills in what the others read.  `universal` must outlive the new plan.
  */
-int plan_open_beside(struct plan *universal, enum plan_kind kind,
-		     struct plan **out, struct errmsg *err);
+int plan_open_derived(struct plan *universal, enum plan_kind kind,
+		      struct plan **out, struct errmsg *err);
+
+/* The same for the tag re-cut for `ranks` and `stage`; see plan_options. */
+int plan_open_resharded(struct plan *universal, unsigned ranks, unsigned stage,
+			struct plan **out, struct errmsg *err);
 
 /*
- * Do the files define the tree?  Reads the first optimizer shard of each
- * model-parallel rank; what it learns is kept.  That other shards are not
- * damaged is found out when they are needed.  Errors as plan_open.
+ * Return the weights of a universal plan's tag.  They are loaded once and
+ * belong to the plan.  Errors as weights_load.
+ */
+int plan_universal_weights(struct plan *p, const struct weights **out,
+			   struct errmsg *err);
+
+/*
+ * Check that the files define the whole tree.  Reads the first optimizer shard
+ * of each model-parallel rank and keeps what it learns.  Damage in other shards
+ * shows when they are first read.  Errors as plan_open.
  */
 int plan_check(struct plan *p, struct errmsg *err);
 
-/* What users should know of a tree that can be served, one text per call: begin
- * with `*pos` 0.  1 and a text without the tag's path, or 0 after the last
- * one. */
+/* Iterate over warnings about a tree that can be served.  Start with `*pos` 0.
+ * Returns 1 and a text without the tag's path, or 0 at the end. */
 int plan_warning(struct plan *p, size_t *pos, struct errmsg *out);
 
 struct plan_stat {
 	bool is_dir;
-	bool repeats; /* bytes of shards that are in other files, too */
 	unsigned nlink;
-	unsigned mode; /* permissions: who may read the shards, and no writing */
-	uint64_t size; /* 0 for directories */
+	/* A file can be read by those who may read everything it is made of.  A
+	 * directory has the tag directory's permissions, without read
+	 * permission for those who may not read the files that its entries'
+	 * names come from. */
+	uid_t uid;
+	gid_t gid;
+	unsigned mode;
+	uint64_t size; /* in bytes; 0 for directories */
 	int64_t mtime_s;
 };
 
@@ -142,50 +171,56 @@ int plan_lookup(struct plan *p, uint64_t dir, const char *name,
 		uint64_t *node, struct errmsg *err);
 
 /*
- * The entries of a directory, one per call: begin with `*pos` 0.  Returns 1
- * and an entry, 0 after the last one, or an error.
+ * Iterate over the entries of a directory.  Start with `*pos` 0.  Returns 1 and
+ * an entry, 0 at the end, or an error.
  */
 int plan_next(struct plan *p, uint64_t dir, uint64_t *pos,
 	      struct plan_entry *out, struct errmsg *err);
 
-/* Ways in which loaders go through the files of parameters. */
-enum plan_way {
-	PLAN_WAY_FILES,	 /* all files of a parameter, then the next one's */
-	PLAN_WAY_NAMES,	 /* the same, a parameter's in the order of their names */
-	PLAN_WAY_PARAMS, /* the same file of each parameter */
-	PLAN_WAYS
+/* Orders in which loaders open the files of parameters. */
+enum plan_order {
+	PLAN_ORDER_FILES, /* parameter by parameter, files in the order of
+			   * slots */
+	PLAN_ORDER_NAMES, /* parameter by parameter, files sorted by name */
+	PLAN_ORDER_PARAMS, /* one file of every parameter, then the next file */
+	PLAN_ORDERS
 };
 
-/* The file that comes after a parameter's file: -ENOENT after the last one, and
- * after other nodes. */
-int plan_following(struct plan *p, uint64_t node, enum plan_way way,
+/* Find the file that follows a parameter's file in this order.  Returns -ENOENT
+ * after the last one and for other nodes. */
+int plan_next_file(struct plan *p, uint64_t node, enum plan_order order,
 		   uint64_t *next, struct errmsg *err);
 
-/* Is the node a directory?  Opens nothing. */
+/* True for a directory.  Opens no file. */
 bool plan_is_dir(const struct plan *p, uint64_t node);
 
-/* The directory that a directory is in; the root is in itself. */
+/* The parent of a directory; the root is its own parent. */
 uint64_t plan_parent(const struct plan *p, uint64_t dir);
 
 int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 	      struct errmsg *err);
 
-/* Open a file of the tree.  It must be freed before the plan is closed. */
+/* Open a file of the tree.  Free it with vfile_free before the plan is
+ * closed. */
 int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
 		   struct errmsg *err);
 
-/* For reports: the tag, what it was planned from, and its shards in the
- * numbering of extents. */
+/* The tag's name, the checkpoint that the plan was made from, and its shards in
+ * the numbering of extents.  All belong to the plan. */
 const char *plan_tag(const struct plan *p);
-struct resolve *plan_resolve(struct plan *p); /* NULL: of no tag */
+struct zero_checkpoint *plan_zckpt(struct plan *p); /* NULL for a Hugging Face
+						     * directory */
 struct shardcache *plan_shards(struct plan *p);
 
-/* Files in the tree and their bytes. */
+/* Who may read all files that the plan was made of. */
+void plan_readers(const struct plan *p, struct access *out);
+
+/* Count the files of the tree and add up their sizes. */
 int plan_totals(struct plan *p, uint64_t *files, uint64_t *bytes,
 		struct errmsg *err);
 
-/* The plan as JSON: its files, those of a universal tree by parameter, and the
- * runs of shards that they are made of.  Reads all shards' maps. */
+/* Append the plan as JSON: every file, by parameter in a universal tree, with
+ * the runs of shards that it consists of.  Reads all shards' maps. */
 int plan_json(struct plan *p, struct bytebuf *out, struct errmsg *err);
 
 #endif

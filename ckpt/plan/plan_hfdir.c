@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The universal tree of a Hugging Face directory.  As of a ZeRO tag, a node's
- * number says which tensor and which of its files it is:
+ * The universal tree of a Hugging Face directory.  As in a ZeRO tag's tree, a
+ * node's number says which file of which tensor it is:
  *
  *   0              the root
  *   1              zero/
- *   2 + i          a file of its own: the table `singles'
+ *   2 + i          a file that belongs to no tensor: `singles`[i]
  *   2^32 + 8 * i   directory of tensor i (in order of names)
  *   2^32 + 8 * i + 1 + slot	its file in that slot
  *
- * What DeepSpeed's script does not write, and engines look for nevertheless, is
- * there if the tree is for any stage.
+ * A tree for any stage also has the files that engines read although
+ * DeepSpeed's script does not write them.
  */
 #include "ckpt/plan/plan_impl.h"
 
@@ -20,8 +20,8 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/plan/uc_file_hf.h"
 #include "ckpt/dirs/hfdir.h"
+#include "ckpt/plan/uc_file_hf.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
 
@@ -33,7 +33,7 @@ _Static_assert(1 + HFCONTENT_SLOTS <= STRIDE, "slots fit a tensor");
 
 #define SOURCE_TEXT "Huggingface checkpoint"
 
-/* Files that are no tensor's. */
+/* Files that belong to no tensor. */
 static const struct single {
 	const char *stem, *suffix;
 	uint64_t dir;
@@ -51,7 +51,7 @@ struct plan_hfdir {
 	struct plan plan;
 	struct hfdir d;
 	vfile_crc *crc;            /* [tensor * HFCONTENT_SLOTS + slot] */
-	vfile_crc single[SINGLES]; /* each has one storage at most */
+	vfile_crc single[SINGLES]; /* at most one storage each */
 };
 
 static struct plan_hfdir *hfdir_of(struct plan *p)
@@ -102,7 +102,7 @@ static uint64_t hf_parent(const struct plan *p, uint64_t dir)
 
 /* --- directories --------------------------------------------------------------- */
 
-/* The single files of a directory, from `*pos` on. */
+/* Return the next single file of a directory. */
 static int next_single(const struct plan_hfdir *h, uint64_t dir, uint64_t *pos,
 		       struct plan_entry *out)
 {
@@ -128,8 +128,8 @@ static int hf_next(struct plan *p, uint64_t dir, uint64_t *pos,
 		if (*pos >= slots(h))
 			return 0;
 		slot = (unsigned)(*pos)++;
-		return plan_set_entry(out, dir + 1 + slot, hfcontent_name(slot),
-				      ".pt");
+		return plan_set_entry(out, dir + 1 + slot,
+				      uc_file_hf_name(slot), ".pt");
 	}
 	if (dir != PLAN_ROOT && dir != PLAN_ZERO)
 		return errmsg_set(err, -ENOTDIR, "not a directory");
@@ -166,8 +166,8 @@ static int hf_lookup(struct plan *p, uint64_t dir, const char *name,
 	return -ENOENT;
 }
 
-/* The slot, counted from 1 on, whose name comes after that of this one, or first
- * of all with 0; 0 after the last one. */
+/* Return the slot, counted from 1, whose name follows that of `slot`; the first
+ * by name for 0; 0 after the last one. */
 static unsigned slot_named_after(const struct plan_hfdir *h, unsigned slot)
 {
 	const unsigned n = slots(h);
@@ -175,12 +175,12 @@ static unsigned slot_named_after(const struct plan_hfdir *h, unsigned slot)
 	unsigned next;
 
 	for (unsigned i = 0; i < n; i++)
-		names[i] = hfcontent_name(i);
+		names[i] = uc_file_hf_name(i);
 	next = plan_name_after(names, n, slot ? slot - 1 : n);
 	return next < n ? next + 1 : 0;
 }
 
-static int hf_following(struct plan *p, uint64_t node, enum plan_way way,
+static int hf_next_file(struct plan *p, uint64_t node, enum plan_order order,
 			uint64_t *next, struct errmsg *err)
 {
 	const struct plan_hfdir *const h = hfdir_of(p);
@@ -190,16 +190,16 @@ static int hf_following(struct plan *p, uint64_t node, enum plan_way way,
 	(void)err;
 	if (!is_tensor(h, node, &index, &slot) || slot == 0)
 		return -ENOENT;
-	if (way == PLAN_WAY_FILES && slot < slots(h))
+	if (order == PLAN_ORDER_FILES && slot < slots(h))
 		to = slot + 1;
-	else if (way == PLAN_WAY_NAMES)
+	else if (order == PLAN_ORDER_NAMES)
 		to = slot_named_after(h, slot);
-	if (to == 0) { /* the next tensor's */
+	if (to == 0) { /* continue with the next tensor */
 		if (++index == h->d.n)
 			return -ENOENT;
-		to = way == PLAN_WAY_PARAMS ? slot :
-		     way == PLAN_WAY_NAMES  ? slot_named_after(h, 0) :
-					      1;
+		to = order == PLAN_ORDER_PARAMS  ? slot
+		     : order == PLAN_ORDER_NAMES ? slot_named_after(h, 0)
+						 : 1;
 	}
 	*next = NODE_TENSOR + index * STRIDE + to;
 	return 0;
@@ -207,7 +207,7 @@ static int hf_following(struct plan *p, uint64_t node, enum plan_way way,
 
 /* --- files --------------------------------------------------------------------- */
 
-static int get_content(struct plan_hfdir *h, uint64_t node, struct content *c,
+static int get_uc_file(struct plan_hfdir *h, uint64_t node, struct uc_file *c,
 		       vfile_crc **crc, struct errmsg *err)
 {
 	const struct single *const s = find_single(h, node);
@@ -216,15 +216,16 @@ static int get_content(struct plan_hfdir *h, uint64_t node, struct content *c,
 
 	if (s) {
 		*crc = &h->single[s - singles];
-		return s->dir == PLAN_ZERO ? hfcontent_of_optimizer(c, err)
-					   : hfcontent_of_model(s->stem, c, err);
+		return s->dir == PLAN_ZERO
+			       ? uc_file_hf_of_optimizer(c, err)
+			       : uc_file_hf_of_model(s->stem, c, err);
 	}
 	if (!is_tensor(h, node, &index, &slot) || slot == 0)
 		return errmsg_set(err, -EISDIR, "is a directory");
 	if (slot > slots(h))
 		return errmsg_set(err, -ENOENT, "no such file");
 	*crc = &h->crc[index * HFCONTENT_SLOTS + slot - 1];
-	return hfcontent_of_tensor(&h->d.v[index], slot - 1, c, err);
+	return uc_file_hf_of_tensor(&h->d.v[index], slot - 1, c, err);
 }
 
 static bool is_text(const struct plan_hfdir *h, uint64_t node)
@@ -239,7 +240,7 @@ static int hf_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 {
 	struct plan_hfdir *const h = hfdir_of(p);
 	const struct hfdir_file *file = &h->d.files[0];
-	struct content c;
+	struct uc_file c;
 	vfile_crc *crc;
 	size_t index;
 	unsigned slot;
@@ -247,26 +248,25 @@ static int hf_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 
 	if (is_tensor(h, node, &index, &slot))
 		file = &h->d.files[h->d.v[index].file];
-	*out = (struct plan_stat){ .nlink = 1,
-				   .mtime_s = file->mtime_s,
-				   .mode = file->mode & 0444 };
+	*out = (struct plan_stat){ .nlink = 1, .mtime_s = file->mtime_s };
 	if (hf_is_dir(p, node)) {
-		out->is_dir = true;
-		out->mode = h->d.mode & 0555;
+		plan_set_dir(out, &h->d.st, &h->d.access);
 		out->nlink = node == PLAN_ROOT   ? 3
 			     : node == PLAN_ZERO ? 2 + (unsigned)h->d.n
 						 : 2;
 		return 0;
 	}
+	plan_set_file(out, is_tensor(h, node, &index, &slot) ? &file->access
+							     : &h->d.access);
 	if (is_text(h, node)) {
 		out->size = strlen(SOURCE_TEXT);
 		return 0;
 	}
-	rc = get_content(h, node, &c, &crc, err);
+	rc = get_uc_file(h, node, &c, &crc, err);
 	if (rc)
 		return rc;
 	out->size = c.w.size;
-	content_done(&c);
+	uc_file_done(&c);
 	return 0;
 }
 
@@ -275,7 +275,7 @@ static int hf_file_open(struct plan *p, uint64_t node, struct vfile **out,
 {
 	struct plan_hfdir *const h = hfdir_of(p);
 	struct bytebuf text = { 0 };
-	struct content c;
+	struct uc_file c;
 	vfile_crc *crc;
 	int rc;
 
@@ -285,13 +285,13 @@ static int hf_file_open(struct plan *p, uint64_t node, struct vfile **out,
 		bytebuf_done(&text);
 		return *out ? 0 : -ENOMEM;
 	}
-	rc = get_content(h, node, &c, &crc, err);
-	return rc ? rc : plan_open_content(p, &c, crc, out, err);
+	rc = get_uc_file(h, node, &c, &crc, err);
+	return rc ? rc : plan_open_uc_file(p, &c, crc, out, err);
 }
 
 /* --- the whole ----------------------------------------------------------------- */
 
-/* All that there is to know has been read. */
+/* plan_open has read everything that there is to check. */
 static int hf_check(struct plan *p, struct errmsg *err)
 {
 	(void)p;
@@ -299,8 +299,8 @@ static int hf_check(struct plan *p, struct errmsg *err)
 	return 0;
 }
 
-static int describe(struct plan *p, const struct plan_entry *e, cJSON *o,
-		    struct errmsg *err)
+static int plan_hfdir_describe(struct plan *p, const struct plan_entry *e,
+			       cJSON *o, struct errmsg *err)
 {
 	const struct hfdir_tensor *const t =
 		&hfdir_of(p)->d.v[(e->node - NODE_TENSOR) / STRIDE];
@@ -313,7 +313,7 @@ static int describe(struct plan *p, const struct plan_entry *e, cJSON *o,
 
 static int hf_json(struct plan *p, struct bytebuf *out, struct errmsg *err)
 {
-	return plan_params_json(p, describe, out, err);
+	return plan_params_json(p, plan_hfdir_describe, out, err);
 }
 
 static void hf_close(struct plan *p)
@@ -333,7 +333,7 @@ static const struct plan_ops hf_ops = {
 	.parent = hf_parent,
 	.next = hf_next,
 	.lookup = hf_lookup,
-	.following = hf_following,
+	.next_file = hf_next_file,
 	.stat = hf_stat,
 	.file_open = hf_file_open,
 	.json = hf_json,
@@ -346,12 +346,13 @@ static int finish_open(struct plan_hfdir *h, struct errmsg *err)
 
 	h->plan.tag = slash && slash[1] ? slash + 1 : h->d.path;
 	h->plan.shards = shardcache_new();
+	h->plan.readers = h->d.access;
 	h->crc = calloc(h->d.n * HFCONTENT_SLOTS + 1, sizeof(*h->crc));
 	ok = h->plan.shards && h->crc;
 	for (size_t i = 0; ok && i < h->d.nfiles; i++)
 		ok = shardcache_add(h->plan.shards, h->d.files[i].path,
 				    &h->d.files[i].file) >= 0;
-	return ok ? 0 : errmsg_set(err, -ENOMEM, "%s: out of memory", h->d.path);
+	return ok ? 0 : errmsg_nomem(err, h->d.path);
 }
 
 int plan_open_hfdir(const char *path, const struct plan_options *options,
@@ -361,7 +362,7 @@ int plan_open_hfdir(const char *path, const struct plan_options *options,
 	int rc;
 
 	if (!h)
-		return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+		return errmsg_nomem(err, path);
 	h->plan = (struct plan){ .ops = &hf_ops, .options = *options };
 	rc = hfdir_open(&h->d, path, err);
 	if (rc) {

@@ -2,95 +2,117 @@
 #ifndef UCKPT_PLAN_IMPL_H
 #define UCKPT_PLAN_IMPL_H
 
+#include "ckpt/base/access.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/vfile/vfile.h"
 
-struct content;
+struct tagdir;
+struct uc_file;
 
 /*
- * A kind of tree: what plan.c asks of it.  Signatures and errors as those of
- * the functions in plan.h that are called the same.  Operations that a kind has
- * no use for may be NULL, as said.
+ * Operations of a kind of plan.  Signatures and errors are those of plan.h's
+ * functions of the same name.  An operation may be NULL where a comment says
+ * so.
  */
 struct plan_ops {
 	void (*close)(struct plan *p);
 	int (*check)(struct plan *p, struct errmsg *err);
-	/* NULL: no warnings. */
+	/* NULL: no warnings */
 	int (*warning)(struct plan *p, size_t *pos, struct errmsg *out);
 	bool (*is_dir)(const struct plan *p, uint64_t node);
-	/* Of a directory that is not the root; NULL: there are none. */
+	/* Never called for the root.  NULL: there are no other directories */
 	uint64_t (*parent)(const struct plan *p, uint64_t dir);
 	int (*next)(struct plan *p, uint64_t dir, uint64_t *pos,
 		    struct plan_entry *out, struct errmsg *err);
-	/* NULL: by walking. */
+	/* NULL: plan_lookup_by_walking */
 	int (*lookup)(struct plan *p, uint64_t dir, const char *name,
 		      uint64_t *node, struct errmsg *err);
-	/* NULL: loaders go no way that could be foreseen. */
-	int (*following)(struct plan *p, uint64_t node, enum plan_way way,
+	/* NULL: access is not predictable */
+	int (*next_file)(struct plan *p, uint64_t node, enum plan_order order,
 			 uint64_t *next, struct errmsg *err);
 	int (*stat)(struct plan *p, uint64_t node, struct plan_stat *out,
 		    struct errmsg *err);
-	/* Whether its shards are those that were planned is asked afterwards. */
+	/* plan_file_open checks afterwards that the shards are the planned
+	 * ones. */
 	int (*file_open)(struct plan *p, uint64_t node, struct vfile **out,
 			 struct errmsg *err);
-	/* NULL: nothing is kept. */
+	/* NULL: nothing worth keeping */
 	int (*index)(struct plan *p, struct bytebuf *out, struct errmsg *err);
-	/* Append `,"name":value' for what the kind tells of itself. */
+	/* Append `,"key":value` for each fact about the kind. */
 	int (*json)(struct plan *p, struct bytebuf *out, struct errmsg *err);
 };
 
-/* What plans of all kinds have; a kind's own structure begins with it. */
+/* The part that all kinds share.  A kind's own structure begins with it. */
 struct plan {
 	const struct plan_ops *ops;
 	struct plan_options options;
-	const char *tag;           /* see plan_tag */
-	struct resolve *resolve;   /* see plan_resolve */
-	struct shardcache *shards; /* see plan_shards */
+	const char *tag;           /* plan_tag */
+	struct zero_checkpoint *zckpt; /* plan_zckpt */
+	struct shardcache *shards; /* plan_shards */
+	struct access readers;     /* plan_readers */
 };
 
-/* For PLAN_WAY_NAMES: of `n` names, of which some may be NULL, the one that comes
- * after that of `after`, or first of all if that is `n`; `n` behind the last. */
+/* For PLAN_ORDER_NAMES: the index of the name that follows names[after] in
+ * alphabetical order; the first one if `after` is `n`; `n` at the end.  Some
+ * names may be NULL. */
 unsigned plan_name_after(const char *const *names, unsigned n, unsigned after);
 
-/* Make a kind's plan, with the members above filled in.  As plan_open_indexed. */
+/* Open a plan of one kind and fill in the fields above.  As
+ * plan_open_indexed. */
 int plan_open_universal(const char *path, const struct plan_options *options,
 			struct span index, struct plan **out,
 			struct errmsg *refused, struct errmsg *err);
 
-/* Of a Hugging Face directory: as plan_open. */
+/* The same for a Hugging Face directory.  As plan_open. */
 int plan_open_hfdir(const char *path, const struct plan_options *options,
 		    struct plan **out, struct errmsg *err);
 
-/* The same of weights, beside a universal plan of the tag, which is taken over,
- * also if it fails, if `owned`. */
+/* The same for weights, using a universal plan of the same tag.  If `owned`,
+ * the new plan takes over `universal`; on failure it is closed. */
 int plan_open_weights(struct plan *universal, bool owned,
 		      const struct plan_options *options, struct plan **out,
 		      struct errmsg *err);
 
-/* Fill in an entry; 1.  Name and suffix must fit (asserted). */
+int plan_open_reshard(struct plan *universal, bool owned,
+		      const struct plan_options *options, struct plan **out,
+		      struct errmsg *err);
+
+/* Fill in an entry.  Name and suffix must fit (asserted).  Returns 1. */
 int plan_set_entry(struct plan_entry *e, uint64_t node, const char *name,
 		   const char *suffix);
 
-/* Open a file of torch.save, with checksums in `crc` unless the plan has none.
- * Uses up the content.  -ENOMEM. */
-int plan_open_content(const struct plan *p, struct content *c, vfile_crc *crc,
+/* Fill in the owner, group and mode of a file that `readers` may read, and of a
+ * directory in place of `dir` whose entries' names come from files that
+ * `readers` may read. */
+void plan_set_file(struct plan_stat *out, const struct access *readers);
+void plan_set_dir(struct plan_stat *out, const struct stat *dir,
+		  const struct access *readers);
+
+/* Fill in the same for a file computed from shards of a tag.  It can be read by
+ * those who may read these shards and all model states, which describe them.
+ * Errors as plan_file_open. */
+int plan_set_computed(struct plan *p, const struct tagdir *dir, uint64_t node,
+		      struct plan_stat *out, struct errmsg *err);
+
+/* Open a torch.save file, with checksums kept in `crc` unless the options leave
+ * them zero.  Uses up `c`. -ENOMEM. */
+int plan_open_uc_file(const struct plan *p, struct uc_file *c, vfile_crc *crc,
 		      struct vfile **out, struct errmsg *err);
 
-/* plan_lookup by going through the directory. */
+/* As plan_lookup, by a linear search with plan_next. */
 int plan_lookup_by_walking(struct plan *p, uint64_t dir, const char *name,
 			   uint64_t *node, struct errmsg *err);
 
-/* The files of a directory as members of a JSON object: their sizes and
- * runs. */
+/* Add the files of a directory to a JSON object, with sizes and runs. */
 struct cJSON;
 int plan_files_json(struct plan *p, uint64_t dir, struct cJSON *files,
 		    struct errmsg *err);
 
 /*
- * The parameters of a universal tree, each with its files; `describe` adds what
- * the kind of plan knows of the one in a directory.  Written object by object,
- * so that a tree of 100,000 parameters needs memory for its text only.
+ * Append the parameters of a universal tree with their files; `describe` adds
+ * what the kind knows about one parameter.  Objects are printed one by one, so
+ * that a tree of 100,000 parameters takes memory only for its text.
  */
 typedef int plan_describe_fn(struct plan *p, const struct plan_entry *e,
 			     struct cJSON *o, struct errmsg *err);
@@ -98,7 +120,7 @@ int plan_params_json(struct plan *p, plan_describe_fn *describe,
 		     struct bytebuf *out, struct errmsg *err);
 void plan_add_shape(struct cJSON *o, const uint64_t *shape, unsigned ndim);
 
-/* Print and delete an object. */
+/* Print and delete `o`. */
 void plan_add_json(struct bytebuf *out, struct cJSON *o);
 
 #endif

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a plan keeps from one mount to the next: what was resolved (index.h),
- * and behind it the checksums that were computed:
+ * What a plan keeps from one mount to the next: the model (index.h), followed
+ * by the checksums computed so far.  Numbers are little-endian, widths in bits:
  *
- *   any_stage (8), their number (32); of each its place (32) and itself (32)
- *   size of optimizer_state.pt (64; 0: not known), its storages (32), of each
- *   the same as in the plan: 0, or VFILE_CRC_KNOWN | sum (64)
+ *   any_stage (8)
+ *   number of parameter files' checksums (32), and for each
+ * 	its index in plan_universal.crc (32), the CRC-32 (32)
+ *   size of optimizer_state.pt (64; 0 if not known)
+ *   number of its storages (32), and for each
+ * 	0, or VFILE_CRC_KNOWN | CRC-32 (64)
  *
- * A sum can only be checked by computing it.  A wrong one gives a file that
- * torch.load reads, and Python's zipfile refuses.
+ * The only way to verify a checksum is to compute it.  A wrong one gives a file
+ * that torch.load reads and that Python's zipfile refuses.
  */
 #include "ckpt/plan/plan_universal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -31,19 +35,18 @@ static size_t count_sums(vfile_crc *v, size_t n)
 	return known;
 }
 
-/* What is known besides the sums of parameters' files. */
+/* Count the model as one fact, and those about optimizer_state.pt. */
 static size_t count_others(struct plan_universal *u)
 {
-	size_t n = 0;
+	size_t n = 1;
 
 	if (atomic_load(&u->optimizer_known))
 		n += 1 + count_sums(u->optimizer_crc, u->optimizer_sums);
-	for (size_t i = 0; i < u->r.dir.noptim; i++)
-		n += atomic_load(&u->r.loaded[i]);
 	return n;
 }
 
-/* How many of parameters' files.  Others may become known meanwhile. */
+/* Append the checksums of parameters' files and return their number.  Other
+ * threads may compute further ones meanwhile. */
 static size_t write_sums_of_parameters(struct plan_universal *u,
 				       struct bytebuf *b)
 {
@@ -60,6 +63,7 @@ static size_t write_sums_of_parameters(struct plan_universal *u,
 		bytebuf_add_le32(b, (uint32_t)sum);
 		n++;
 	}
+	assert(n <= nslots(u));
 	if (!b->failed)
 		put_le32(b->data + at, (uint32_t)n);
 	return n;
@@ -84,24 +88,24 @@ int plan_universal_index(struct plan *p, struct bytebuf *out, struct errmsg *err
 
 	if (count_sums(u->crc, nslots(u)) + others <= u->indexed)
 		return 0;
-	rc = resolve_index(&u->r, out, err);
+	rc = zckpt_index(&u->r, out, err);
 	if (rc)
 		return rc;
 	bytebuf_add_u8(out, u->plan.options.any_stage);
 	sums = write_sums_of_parameters(u, out);
 	write_optimizer(u, out);
 	if (out->failed)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	u->indexed = sums + others;
 	return 1;
 }
 
 static int fail_damaged(struct errmsg *err)
 {
-	return errmsg_set(err, -EBADMSG, "is damaged: checksums");
+	return errmsg_set(err, -EBADMSG, "checksums are damaged");
 }
 
-/* What is known of optimizer_state.pt, which is all that is left. */
+/* Read the facts about optimizer_state.pt, which fill the rest of the index. */
 static int read_optimizer(struct plan_universal *u, struct span rest,
 			  struct errmsg *err)
 {
@@ -115,7 +119,7 @@ static int read_optimizer(struct plan_universal *u, struct span rest,
 		return 0;
 	u->optimizer_crc = calloc(n + 1, sizeof(*u->optimizer_crc));
 	if (!u->optimizer_crc)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	u->optimizer_sums = n;
 	for (size_t i = 0; i < n; i++) {
 		const uint64_t sum = get_le64(rest.p + 8 * i);
@@ -129,7 +133,7 @@ static int read_optimizer(struct plan_universal *u, struct span rest,
 	return 0;
 }
 
-/* *sums: of parameters' files, how many there are. */
+/* Read all checksums; `*sums` is the number of parameter files' ones. */
 static int read_sums(struct plan_universal *u, struct span bytes, size_t *sums,
 		     struct errmsg *err)
 {
@@ -139,7 +143,7 @@ static int read_sums(struct plan_universal *u, struct span bytes, size_t *sums,
 	if (left < 17 || *at > 1)
 		return fail_damaged(err);
 	if (*at != u->plan.options.any_stage)
-		return 0; /* of a tree with other files */
+		return 0; /* the index is of a tree with other files */
 	n = get_le32(at + 1);
 	at += 5;
 	left -= 5;
@@ -156,14 +160,14 @@ static int read_sums(struct plan_universal *u, struct span bytes, size_t *sums,
 	return read_optimizer(u, (struct span){ at, left }, err);
 }
 
-int plan_read_sums(struct plan_universal *u, struct span bytes,
+int plan_read_crcs(struct plan_universal *u, struct span bytes,
 		   struct errmsg *err)
 {
 	size_t sums = 0;
 	const int rc = read_sums(u, bytes, &sums, err);
 
-	/* Counted as they come: to look for them would touch memory for all
-	 * that there could be. */
+	/* Count the checksums in the index, not those in `u->crc`: scanning
+	 * that array would touch all of its pages. */
 	u->indexed = sums + count_others(u);
 	return rc;
 }

@@ -1,39 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The plan as people and scripts read it: .ucfs/plan/<tag>.json in a mount.
- * One object per file, its runs as [offset, length, source, source offset];
- * source is an index into "shards", or a string for bytes that are made.
+ * The plan in JSON, for people and scripts: .ucfs/plan/<tag>.json in a mount.
+ * One object per file, its runs as [offset, length, source, source offset]. The
+ * source is an index into "shards", or a string for computed bytes.
  */
 #include "ckpt/plan/plan.h"
 
 #include <cJSON.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/json.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
 
-static void add_text(struct bytebuf *out, const char *s)
+static void plan_json_add_text(struct bytebuf *out, const char *s)
 {
 	bytebuf_add(out, s, strlen(s));
 }
 
 void plan_add_json(struct bytebuf *out, cJSON *o)
 {
-	char *const s = cJSON_PrintUnformatted(o);
-
-	if (s)
-		add_text(out, s);
-	else
-		out->failed = true;
-	cJSON_free(s);
+	json_write(out, o, false);
 	cJSON_Delete(o);
 }
 
-/* A source that is none of the plan's own shards goes by its path. */
+/* A source outside the plan's own shards is named by its path. */
 static cJSON *source_json(const struct plan *p, const struct vfile *f,
 			  uint32_t shard)
 {
@@ -120,7 +114,7 @@ int plan_params_json(struct plan *p, plan_describe_fn *describe,
 	uint64_t pos = 0;
 	int rc;
 
-	add_text(out, ",\"params\":[");
+	plan_json_add_text(out, ",\"params\":[");
 	while ((rc = plan_next(p, PLAN_ZERO, &pos, &e, err)) == 1) {
 		cJSON *o;
 
@@ -133,13 +127,13 @@ int plan_params_json(struct plan *p, plan_describe_fn *describe,
 			rc = plan_files_json(
 				p, e.node, cJSON_AddObjectToObject(o, "files"),
 				err);
-		add_text(out, before);
+		plan_json_add_text(out, before);
 		before = ",\n";
 		plan_add_json(out, o);
 		if (rc)
 			return rc;
 	}
-	add_text(out, "\n]");
+	plan_json_add_text(out, "\n]");
 	return rc;
 }
 
@@ -158,13 +152,13 @@ int plan_json(struct plan *p, struct bytebuf *out, struct errmsg *err)
 {
 	int rc;
 
-	add_text(out, "{\"version\":1,\"tag\":");
+	plan_json_add_text(out, "{\"version\":1,\"tag\":");
 	plan_add_json(out, cJSON_CreateString(plan_tag(p)));
-	add_text(out, ",\"shards\":");
+	plan_json_add_text(out, ",\"shards\":");
 	shards_json(p, out);
 	rc = p->ops->json(p, out, err);
-	add_text(out, "}\n");
+	plan_json_add_text(out, "}\n");
 	if (!rc && out->failed)
-		rc = errmsg_set(err, -ENOMEM, "out of memory");
+		rc = errmsg_nomem(err, NULL);
 	return rc;
 }

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The universal tree of a ZeRO tag.  Nothing of it is stored: a node's number says which
- * parameter and which of its files it is, and name, size and content follow
- * from the catalogue when somebody asks.
+ * The universal tree of a ZeRO tag.  Nothing is stored per file: a node's
+ * number says which file of which parameter it is, and name, size and contents
+ * are derived from the model on demand.
  *
  *   0                         the root
  *   1                         zero/
  *   2                         zero/optimizer_state.pt
- *   16 + i                    model-states file i; after them, in a tree for
- *				 any stage, the first ranks' by another name
+ *   16 + i                    model-states file i; in a tree for any stage followed
+ * 			      by second names of the first ranks' files
  *   2^32 + 32 * i             directory of parameter i (in order of names)
  *   2^32 + 32 * i + 1 + slot  its file in that slot
  *
- * Memory is what the catalogue takes, plus eight bytes for each checksum
- * that can be remembered.
+ * Memory is that of the model plus eight bytes per checksum.
  */
 #include "ckpt/plan/plan_universal.h"
 
@@ -55,17 +54,18 @@ static uint64_t param_node(size_t index)
 	return NODE_PARAM + (uint64_t)index * PARAM_STRIDE;
 }
 
-/* The names by which engines of the other stages look for model states. */
+/* The number of names under which engines of other stages look for model
+ * states. */
 static size_t naliases(const struct plan_universal *u)
 {
 	return u->plan.options.any_stage ? u->r.dir.mp_degree : 0;
 }
 
-/* The model-states file of a node. */
+/* Find the model-states file of a node. */
 static bool is_model(const struct plan_universal *u, uint64_t node,
 		     size_t *index)
 {
-	const struct ckdir *const d = &u->r.dir;
+	const struct tagdir *const d = &u->r.dir;
 
 	if (node < NODE_MODEL || node - NODE_MODEL >= d->nmodel + naliases(u))
 		return false;
@@ -84,16 +84,17 @@ static bool universal_is_dir(const struct plan *p, uint64_t node)
 
 static uint64_t universal_parent(const struct plan *p, uint64_t dir)
 {
-	(void)p;
+	assert(universal_is_dir(p, dir) && dir != PLAN_ROOT);
 	return dir == PLAN_ZERO ? PLAN_ROOT : PLAN_ZERO;
 }
 
-/* Which states a parameter has is in its group, unless it has none. */
+/* A parameter's states are those of its group.  A parameter that the optimizer
+ * does not own has no group: NULL. */
 static int get_group(struct plan_universal *u, const struct param *param,
 		     const struct shard_group **out, struct errmsg *err)
 {
 	*out = NULL;
-	return param->module ? 0 : resolve_group(&u->r, param, out, err);
+	return param->module ? 0 : zckpt_group(&u->r, param, out, err);
 }
 
 /* --- directories ------------------------------------------------------------ */
@@ -101,7 +102,7 @@ static int get_group(struct plan_universal *u, const struct param *param,
 static int next_in_root(const struct plan_universal *u, uint64_t *pos,
 			struct plan_entry *out)
 {
-	const struct ckdir *const d = &u->r.dir;
+	const struct tagdir *const d = &u->r.dir;
 	const uint64_t i = (*pos)++;
 	char name[64];
 
@@ -142,7 +143,7 @@ static int next_in_param(struct plan_universal *u, size_t index, uint64_t *pos,
 		return rc;
 	while (*pos < CONTENT_SLOTS) {
 		const unsigned slot = (unsigned)(*pos)++;
-		const char *const name = content_name(&u->r, group, param, slot);
+		const char *const name = uc_file_name(&u->r, group, param, slot);
 
 		if (name)
 			return plan_set_entry(out, param_node(index) + 1 + slot,
@@ -167,9 +168,11 @@ static int universal_next(struct plan *p, uint64_t dir, uint64_t *pos,
 	return errmsg_set(err, -ENOTDIR, "not a directory");
 }
 
-/* The file of parameter `index' in or behind a slot; PLAN_WAY_PARAMS: in it. */
-static int find_file(struct plan_universal *u, size_t index, unsigned slot,
-		     enum plan_way way, uint64_t *node, struct errmsg *err)
+/* Find the first file of parameter `index` from `slot` on, or for
+ * PLAN_ORDER_PARAMS the file in `slot` only. */
+static int plan_universal_find_file(struct plan_universal *u, size_t index,
+				    unsigned slot, enum plan_order order,
+				    uint64_t *node, struct errmsg *err)
 {
 	const struct param *const param = &u->r.model.params[index];
 	const struct shard_group *group;
@@ -178,18 +181,18 @@ static int find_file(struct plan_universal *u, size_t index, unsigned slot,
 	if (rc)
 		return rc;
 	for (; slot < CONTENT_SLOTS; slot++) {
-		if (content_name(&u->r, group, param, slot)) {
+		if (uc_file_name(&u->r, group, param, slot)) {
 			*node = param_node(index) + 1 + slot;
 			return 0;
 		}
-		if (way == PLAN_WAY_PARAMS)
+		if (order == PLAN_ORDER_PARAMS)
 			break;
 	}
 	return -ENOENT;
 }
 
-/* The file of parameter `index' whose name comes after that of the file in slot
- * `after'; as plan_name_after. */
+/* Find the file of parameter `index` whose name follows that in slot `after`,
+ * as plan_name_after. */
 static int find_named(struct plan_universal *u, size_t index, unsigned after,
 		      uint64_t *node, struct errmsg *err)
 {
@@ -202,7 +205,7 @@ static int find_named(struct plan_universal *u, size_t index, unsigned after,
 	if (rc)
 		return rc;
 	for (slot = 0; slot < CONTENT_SLOTS; slot++)
-		names[slot] = content_name(&u->r, group, param, slot);
+		names[slot] = uc_file_name(&u->r, group, param, slot);
 	if (after < CONTENT_SLOTS && !names[after])
 		return -ENOENT;
 	slot = plan_name_after(names, CONTENT_SLOTS, after);
@@ -210,8 +213,9 @@ static int find_named(struct plan_universal *u, size_t index, unsigned after,
 	return slot < CONTENT_SLOTS ? 0 : -ENOENT;
 }
 
-static int universal_following(struct plan *p, uint64_t node, enum plan_way way,
-			       uint64_t *next, struct errmsg *err)
+static int universal_next_file(struct plan *p, uint64_t node,
+			       enum plan_order order, uint64_t *next,
+			       struct errmsg *err)
 {
 	struct plan_universal *const u = plan_universal(p);
 	size_t index;
@@ -220,18 +224,19 @@ static int universal_following(struct plan *p, uint64_t node, enum plan_way way,
 
 	if (!is_param(u, node, &index, &slot) || slot == 0)
 		return -ENOENT;
-	/* Nodes count slots from 1 on: this is the one behind the node's. */
-	if (way == PLAN_WAY_FILES)
-		rc = find_file(u, index, slot, way, next, err);
-	else if (way == PLAN_WAY_NAMES)
+	/* Nodes count slots from 1, so `slot` is the slot after the node's. */
+	if (order == PLAN_ORDER_FILES)
+		rc = plan_universal_find_file(u, index, slot, order, next, err);
+	else if (order == PLAN_ORDER_NAMES)
 		rc = find_named(u, index, slot - 1, next, err);
 	while (rc == -ENOENT && ++index < u->r.model.nparams) {
-		if (way == PLAN_WAY_NAMES)
+		if (order == PLAN_ORDER_NAMES)
 			rc = find_named(u, index, CONTENT_SLOTS, next, err);
 		else
-			rc = find_file(u, index,
-				       way == PLAN_WAY_PARAMS ? slot - 1 : 0,
-				       way, next, err);
+			rc = plan_universal_find_file(
+				u, index,
+				order == PLAN_ORDER_PARAMS ? slot - 1 : 0,
+				order, next, err);
 	}
 	return rc;
 }
@@ -257,10 +262,9 @@ static int universal_lookup(struct plan *p, uint64_t dir, const char *name,
 
 /* --- files ------------------------------------------------------------------- */
 
-/* The size of optimizer_state.pt takes parsing a shard, so it is remembered,
- * together with a place for its checksums.  It may come from the index, and be
- * wrong. */
-static int know_optimizer(struct plan_universal *u, const struct content *c,
+/* Knowing the size of optimizer_state.pt takes parsing a shard, so it is kept,
+ * with room for the file's checksums.  The size may come from a wrong index. */
+static int know_optimizer(struct plan_universal *u, const struct uc_file *c,
 			  struct errmsg *err)
 {
 	int rc = 0;
@@ -274,7 +278,7 @@ static int know_optimizer(struct plan_universal *u, const struct content *c,
 			u->optimizer_sums = u->optimizer_crc ? c->w.n : 0;
 		}
 		if (!u->optimizer_crc) {
-			rc = errmsg_set(err, -ENOMEM, "out of memory");
+			rc = errmsg_nomem(err, NULL);
 		} else {
 			u->optimizer_size = c->w.size;
 			atomic_store(&u->optimizer_known, true);
@@ -291,8 +295,8 @@ static int know_optimizer(struct plan_universal *u, const struct content *c,
 	return rc;
 }
 
-static int get_content(struct plan_universal *u, uint64_t node, bool extents,
-		       struct content *c, vfile_crc **crc, struct errmsg *err)
+static int get_uc_file(struct plan_universal *u, uint64_t node, bool extents,
+		       struct uc_file *c, vfile_crc **crc, struct errmsg *err)
 {
 	const struct shard_group *group;
 	const struct param *param;
@@ -301,12 +305,12 @@ static int get_content(struct plan_universal *u, uint64_t node, bool extents,
 	int rc;
 
 	if (node == NODE_OPTIMIZER) {
-		rc = content_of_optimizer(&u->r, c, err);
+		rc = uc_file_of_optimizer(&u->r, c, err);
 		if (rc)
 			return rc;
 		rc = know_optimizer(u, c, err);
 		if (rc)
-			content_done(c);
+			uc_file_done(c);
 		*crc = u->optimizer_crc;
 		return rc;
 	}
@@ -316,16 +320,17 @@ static int get_content(struct plan_universal *u, uint64_t node, bool extents,
 	rc = get_group(u, param, &group, err);
 	if (rc)
 		return rc;
-	if (slot > CONTENT_SLOTS || !content_name(&u->r, group, param, slot - 1))
+	if (slot > CONTENT_SLOTS || !uc_file_name(&u->r, group, param, slot - 1))
 		return errmsg_set(err, -ENOENT, "no such file");
+	assert(index < u->r.model.nparams);
 	*crc = &u->crc[(slot - 1) * u->r.model.nparams + index];
-	return content_of_param(&u->r, param, slot - 1, extents, c, err);
+	return uc_file_of_param(&u->r, param, slot - 1, extents, c, err);
 }
 
 static int file_size(struct plan_universal *u, uint64_t node, uint64_t *size,
 		     struct errmsg *err)
 {
-	struct content c;
+	struct uc_file c;
 	vfile_crc *crc;
 	int rc;
 
@@ -333,11 +338,11 @@ static int file_size(struct plan_universal *u, uint64_t node, uint64_t *size,
 		*size = u->optimizer_size;
 		return 0;
 	}
-	rc = get_content(u, node, false, &c, &crc, err);
+	rc = get_uc_file(u, node, false, &c, &crc, err);
 	if (rc)
 		return rc;
 	*size = c.w.size;
-	content_done(&c);
+	uc_file_done(&c);
 	return 0;
 }
 
@@ -345,15 +350,14 @@ static int universal_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 			  struct errmsg *err)
 {
 	struct plan_universal *const u = plan_universal(p);
-	const struct ckdir *const dir = &u->r.dir;
+	const struct tagdir *const dir = &u->r.dir;
 	size_t index;
+	int rc;
 
 	*out = (struct plan_stat){ .nlink = 1,
-				   .mtime_s = dir->optim[0].mtime_s,
-				   .mode = dir->optim[0].mode & 0444 };
+				   .mtime_s = dir->optim[0].mtime_s };
 	if (universal_is_dir(p, node)) {
-		out->is_dir = true;
-		out->mode = dir->mode & 0555;
+		plan_set_dir(out, &dir->st, &dir->names);
 		out->nlink = node == PLAN_ROOT ? 3
 			     : node == PLAN_ZERO
 				     ? 2 + (unsigned)u->r.model.nparams
@@ -362,20 +366,26 @@ static int universal_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 	}
 	if (is_model(u, node, &index)) {
 		out->size = dir->model[index].file.size;
-		out->repeats = true;
 		out->mtime_s = dir->model[index].mtime_s;
-		out->mode = dir->model[index].mode & 0444;
+		plan_set_file(out, &dir->model[index].access);
 		return 0;
 	}
-	out->repeats = node == NODE_OPTIMIZER;
-	return file_size(u, node, &out->size, err);
+	rc = file_size(u, node, &out->size, err);
+	if (rc)
+		return rc;
+	/* Its pickle has objects of the optimizer shards. */
+	if (node == NODE_OPTIMIZER)
+		plan_set_file(out, &dir->access);
+	else
+		rc = plan_set_computed(p, dir, node, out, err);
+	return rc;
 }
 
 static int universal_file_open(struct plan *p, uint64_t node,
 			       struct vfile **out, struct errmsg *err)
 {
 	struct plan_universal *const u = plan_universal(p);
-	struct content c;
+	struct uc_file c;
 	vfile_crc *crc;
 	size_t index;
 	int rc;
@@ -385,8 +395,8 @@ static int universal_file_open(struct plan *p, uint64_t node,
 			p->shards, (uint32_t)(u->r.dir.noptim + index), err);
 		return *out ? 0 : -ENOMEM;
 	}
-	rc = get_content(u, node, true, &c, &crc, err);
-	return rc ? rc : plan_open_content(p, &c, crc, out, err);
+	rc = get_uc_file(u, node, true, &c, &crc, err);
+	return rc ? rc : plan_open_uc_file(p, &c, crc, out, err);
 }
 
 /* --- the whole ---------------------------------------------------------------- */
@@ -401,8 +411,7 @@ int plan_universal_weights(struct plan *p, const struct weights **out,
 	if (!w) {
 		w = malloc(sizeof(*w));
 		if (!w)
-			return errmsg_set(err, -ENOMEM, "%s: out of memory",
-					  u->r.dir.path);
+			return errmsg_nomem(err, u->r.dir.path);
 		rc = weights_load(w, &u->r, p->shards, err);
 		if (rc) {
 			free(w);
@@ -417,10 +426,10 @@ int plan_universal_weights(struct plan *p, const struct weights **out,
 static int universal_check(struct plan *p, struct errmsg *err)
 {
 	struct plan_universal *const u = plan_universal(p);
-	int rc = resolve_profiles(&u->r, err);
+	int rc = zckpt_profiles(&u->r, err);
 
 	for (size_t i = 0; !rc && i < u->r.model.nparams; i++)
-		rc = content_check_param(&u->r, &u->r.model.params[i], err);
+		rc = uc_file_check_param(&u->r, &u->r.model.params[i], err);
 	return rc;
 }
 
@@ -432,34 +441,34 @@ static void universal_close(struct plan *p)
 		weights_done(u->weights);
 	free(u->weights);
 	shardcache_free(p->shards);
-	resolve_done(&u->r);
+	zckpt_done(&u->r);
 	free(u->crc);
 	free(u->optimizer_crc);
 	pthread_mutex_destroy(&u->lock);
 	free(u);
 }
 
-/* What is odd about the model as a whole. */
+/* Report what is unusual about the model as a whole. */
 static bool warn_of_model(const struct model *m, size_t i, struct errmsg *out)
 {
-	if (i == 0 && m->cats->round_robin)
+	if (i == 0 && m->ranks->round_robin)
 		errmsg_set(out, 0,
 			   "round_robin_gradients was on: tensors are"
-			   " taken in the order of param_shapes");
+			   " read in the order of param_shapes");
 	if (i == 1 && m->scaled)
 		errmsg_set(out, 0,
 			   "pieces of %s are scaled: its moments are"
-			   " served, but lr and eps would have to be"
-			   " scaled, too",
+			   " correct only if lr and eps are scaled as"
+			   " well",
 			   m->scaled->name);
 	return *out->text;
 }
 
-/* Positions count: first the above, then what each rank's catalogue left out,
- * then patterns. */
+/* Positions: two for the model, then the warnings of each rank's parameter
+ * table, then unused patterns. */
 static int universal_warning(struct plan *p, size_t *pos, struct errmsg *out)
 {
-	const struct resolve *const r = &plan_universal(p)->r;
+	const struct zero_checkpoint *const r = &plan_universal(p)->r;
 	size_t i;
 
 	*out = (struct errmsg){ "" };
@@ -468,7 +477,7 @@ static int universal_warning(struct plan *p, size_t *pos, struct errmsg *out)
 			return 1;
 	i = (*pos)++ - 2;
 	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++) {
-		const struct catalogue *const c = &r->model.cats[mp];
+		const struct rank_params *const c = &r->model.ranks[mp];
 
 		if (i < c->nwarnings) {
 			errmsg_set(out, 0, "%s", c->warnings[i]);
@@ -491,32 +500,33 @@ static const struct plan_ops universal_ops = {
 	.parent = universal_parent,
 	.next = universal_next,
 	.lookup = universal_lookup,
-	.following = universal_following,
+	.next_file = universal_next_file,
 	.stat = universal_stat,
 	.file_open = universal_file_open,
 	.index = plan_universal_index,
 	.json = plan_universal_json,
 };
 
-/* What comes after the resolved files. */
+/* Set up what the checkpoint's own structures do not hold. */
 static int finish_open(struct plan_universal *u, const char *path,
 		       struct errmsg *err)
 {
 	u->r.any_stage = u->plan.options.any_stage;
 	u->plan.tag = u->r.dir.tag;
-	u->plan.resolve = &u->r;
+	u->plan.zckpt = &u->r;
 	u->plan.shards = shardcache_of(&u->r.dir);
+	u->plan.readers = u->r.dir.access;
 	u->crc = calloc(u->r.model.nparams * CONTENT_SLOTS + 1, sizeof(*u->crc));
 	if (!u->plan.shards || !u->crc)
-		return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+		return errmsg_nomem(err, path);
 	return 0;
 }
 
-/* Sound in itself, an index may still contradict itself. */
+/* An index that passed its own checks may still contradict itself. */
 static int use_index(struct plan_universal *u, struct span index,
 		     struct errmsg *refused, struct errmsg *err)
 {
-	int rc = plan_read_sums(u, index, refused);
+	int rc = plan_read_crcs(u, index, refused);
 
 	if (!rc)
 		rc = universal_check(&u->plan, refused);
@@ -531,14 +541,14 @@ int plan_open_universal(const char *path, const struct plan_options *options,
 	int rc;
 
 	if (!u)
-		return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+		return errmsg_nomem(err, path);
 	u->plan.ops = &universal_ops;
 	u->plan.options = *options;
 	pthread_mutex_init(&u->lock, NULL);
 	if (!index.len)
 		index.p = NULL;
-	rc = index.p ? resolve_init_indexed(&u->r, path, &index, refused, err)
-		     : resolve_init(&u->r, path, err);
+	rc = index.p ? zckpt_init_indexed(&u->r, path, &index, refused, err)
+		     : zckpt_init(&u->r, path, err);
 	if (rc) {
 		pthread_mutex_destroy(&u->lock);
 		free(u);

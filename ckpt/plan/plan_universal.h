@@ -6,27 +6,28 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "ckpt/plan/uc_file.h"
 #include "ckpt/plan/plan_impl.h"
-#include "ckpt/zero/checkpoint.h"
+#include "ckpt/plan/uc_file.h"
 #include "ckpt/vfile/vfile.h"
+#include "ckpt/zero/checkpoint.h"
 
-/* The universal tree of a ZeRO tag: what plan_universal.c (the tree),
- * plan_index.c (what is kept of it) and plan_json.c share. */
+/* The plan of a ZeRO tag's universal tree.  plan_universal.c provides the tree,
+ * plan_index.c its index, plan_universal_json.c the JSON. */
 struct plan_universal {
 	struct plan plan;
-	struct resolve r;
-	vfile_crc *crc; /* [slot * parameters + parameter]: few slots are in
-			 * use, and memory that nobody touches is none */
-	size_t indexed; /* shard maps and checksums that an index has */
+	struct zero_checkpoint r;
+	vfile_crc *crc; /* [slot * parameters + parameter]; few slots are in
+			 * use, and pages that nobody touches take no memory */
+	size_t indexed; /* facts and checksums in the last index */
 
-	pthread_mutex_t lock; /* protects the two below while they are made */
+	pthread_mutex_t lock; /* protects the fields below while they are
+			       * computed */
 	atomic_bool optimizer_known;
 	uint64_t optimizer_size;
-	vfile_crc *optimizer_crc; /* of each of its storages */
-	size_t optimizer_sums;    /* how many these are */
+	vfile_crc *optimizer_crc; /* one per storage */
+	size_t optimizer_sums;    /* number of storages */
 
-	struct weights *weights; /* NULL: nobody has asked for them yet */
+	struct weights *weights; /* NULL until they are needed */
 };
 
 static inline struct plan_universal *plan_universal(struct plan *p)
@@ -34,18 +35,14 @@ static inline struct plan_universal *plan_universal(struct plan *p)
 	return (struct plan_universal *)p;
 }
 
-/* The weights of the tag, which are kept: errors as weights_load. */
-int plan_universal_weights(struct plan *p, const struct weights **out,
-			   struct errmsg *err);
-
-/* plan_index and plan_json of such a tree. */
+/* The operations `index` and `json` of such a plan. */
 int plan_universal_index(struct plan *p, struct bytebuf *out,
 			 struct errmsg *err);
 int plan_universal_json(struct plan *p, struct bytebuf *out, struct errmsg *err);
 
-/* Take the checksums from what follows in an index: -EBADMSG if it is damaged,
- * -ENOMEM. */
-int plan_read_sums(struct plan_universal *u, struct span bytes,
+/* Read the checksums, which follow the model in an index.  -EBADMSG if they are
+ * damaged, -ENOMEM. */
+int plan_read_crcs(struct plan_universal *u, struct span bytes,
 		   struct errmsg *err);
 
 #endif

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a universal tree tells of its parameters. */
+/* The JSON description of a universal tree's parameters. */
 #include <cJSON.h>
 
 #include "ckpt/plan/plan_universal.h"
 
-static int describe(struct plan *p, const struct plan_entry *e, cJSON *o,
-		    struct errmsg *err)
+static int plan_universal_json_describe(struct plan *p,
+					const struct plan_entry *e, cJSON *o,
+					struct errmsg *err)
 {
 	const struct param *const param =
-		model_find(&p->resolve->model, e->name);
+		model_find(&p->zckpt->model, e->name);
 	const struct shard_group *group;
 	int rc;
 
@@ -19,7 +20,7 @@ static int describe(struct plan *p, const struct plan_entry *e, cJSON *o,
 					dtype_name(param->module->dtype));
 		return 0;
 	}
-	rc = resolve_group(p->resolve, param, &group, err);
+	rc = zckpt_group(p->zckpt, param, &group, err);
 	if (rc)
 		return rc;
 	cJSON_AddStringToObject(o, "rule", merge_rule_name(param->merge.rule));
@@ -30,5 +31,5 @@ static int describe(struct plan *p, const struct plan_entry *e, cJSON *o,
 
 int plan_universal_json(struct plan *p, struct bytebuf *out, struct errmsg *err)
 {
-	return plan_params_json(p, describe, out, err);
+	return plan_params_json(p, plan_universal_json_describe, out, err);
 }

@@ -6,27 +6,27 @@
  *   0              the root
  *   1              the index of the files, if there are several
  *   16 + i         file i of weights
- *   2^32 + i       companion i: config.json and such (PLAN_HF)
+ *   2^32 + i       sidecar i, such as config.json (PLAN_HF)
  *
- * Everything but the elements is worked out when the plan is made: sizes of
- * files depend on it.
+ * Everything except the elements is computed when the plan is opened, because
+ * the sizes of the files depend on it.
  */
 #include <cJSON.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/weights/sidecars.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/model/geometry.h"
-#include "ckpt/weights/weights_file.h"
-#include "ckpt/weights/weights_split.h"
-#include "ckpt/zero/param_extents.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/plan/plan_universal.h"
-#include "ckpt/zero/checkpoint.h"
 #include "ckpt/vfile/vfile.h"
+#include "ckpt/weights/sidecars.h"
 #include "ckpt/weights/weights.h"
+#include "ckpt/weights/weights_file.h"
+#include "ckpt/weights/weights_split.h"
+#include "ckpt/zero/checkpoint.h"
+#include "ckpt/zero/param_extents.h"
 
 #define NODE_INDEX UINT64_C(1)
 #define NODE_FILE UINT64_C(16)
@@ -35,15 +35,15 @@
 struct plan_weights {
 	struct plan plan;
 	struct plan *universal; /* of the same tag */
-	bool owned;             /* is it this plan's alone? */
+	bool owned;             /* closed together with this plan */
 	const struct format *format;
-	const struct weights *w; /* the universal plan has them */
-	struct hffile_set set;
-	size_t *tensors; /* weights that are saved; of each split part */
-	struct hfsplit split;
-	struct hffile *files; /* split.nfiles */
-	struct bytebuf index; /* its text; empty if there is one file */
-	struct companions companions;
+	const struct weights *w; /* belongs to the universal plan */
+	struct weights_file_set set;
+	size_t *tensors; /* indices of the saved weights, grouped by file */
+	struct weights_split split;
+	struct weights_file *files; /* split.nfiles of them */
+	struct bytebuf index; /* JSON; empty if there is one file */
+	struct sidecars sidecars;
 };
 
 static const struct format {
@@ -60,18 +60,18 @@ static struct plan_weights *weights_of(struct plan *p)
 
 /* --- nodes -------------------------------------------------------------------- */
 
-static struct hffile *file_of(struct plan_weights *x, uint64_t node)
+static struct weights_file *file_of(struct plan_weights *x, uint64_t node)
 {
 	return node >= NODE_FILE && node - NODE_FILE < x->split.nfiles
 		       ? &x->files[node - NODE_FILE]
 		       : NULL;
 }
 
-static const struct companion *companion_of(const struct plan_weights *x,
-					    uint64_t node)
+static const struct sidecar *sidecar_of(const struct plan_weights *x,
+					uint64_t node)
 {
-	return node >= NODE_COMPANION && node - NODE_COMPANION < x->companions.n
-		       ? &x->companions.v[node - NODE_COMPANION]
+	return node >= NODE_COMPANION && node - NODE_COMPANION < x->sidecars.n
+		       ? &x->sidecars.v[node - NODE_COMPANION]
 		       : NULL;
 }
 
@@ -96,21 +96,22 @@ static int weights_next(struct plan *p, uint64_t dir, uint64_t *pos,
 	if (i == 0)
 		return plan_set_entry(out, NODE_INDEX, x->format->index, "");
 	if (--i < x->split.nfiles) {
-		hfsplit_name(&x->split, x->format->stem, x->format->suffix,
-			     (size_t)i, name);
+		weights_split_name(&x->split, x->format->stem,
+				   x->format->suffix, (size_t)i, name);
 		return plan_set_entry(out, NODE_FILE + i, name, "");
 	}
 	i -= x->split.nfiles;
-	return i < x->companions.n ? plan_set_entry(out, NODE_COMPANION + i,
-						    x->companions.v[i].name, "")
-				   : 0;
+	return i < x->sidecars.n ? plan_set_entry(out, NODE_COMPANION + i,
+						  x->sidecars.v[i].name, "")
+				 : 0;
 }
 
-/* Loaders open one file of weights after the other. */
-static int weights_following(struct plan *p, uint64_t node, enum plan_way way,
-			     uint64_t *next, struct errmsg *err)
+/* Loaders open the files of weights one after the other. */
+static int weights_next_file(struct plan *p, uint64_t node,
+			     enum plan_order order, uint64_t *next,
+			     struct errmsg *err)
 {
-	(void)way;
+	(void)order;
 	(void)err;
 	if (!file_of(weights_of(p), node) || !file_of(weights_of(p), node + 1))
 		return -ENOENT;
@@ -124,25 +125,25 @@ static int weights_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 			struct errmsg *err)
 {
 	struct plan_weights *const x = weights_of(p);
-	const struct ckdir *const dir = &p->resolve->dir;
-	const struct companion *const c = companion_of(x, node);
-	const struct hffile *const f = file_of(x, node);
+	const struct tagdir *const dir = &p->zckpt->dir;
+	const struct sidecar *const c = sidecar_of(x, node);
+	const struct weights_file *const f = file_of(x, node);
 
 	*out = (struct plan_stat){ .nlink = 1,
-				   .mtime_s = dir->optim[0].mtime_s,
-				   .mode = dir->optim[0].mode & 0444 };
+				   .mtime_s = dir->optim[0].mtime_s };
+	plan_set_file(out, &dir->names);
 	if (node == PLAN_ROOT) {
-		out->is_dir = true;
-		out->mode = dir->mode & 0555;
+		plan_set_dir(out, &dir->st, &dir->names);
 		out->nlink = 2;
 	} else if (node == NODE_INDEX && x->index.len) {
 		out->size = x->index.len;
 	} else if (f) {
 		out->size = f->size;
+		return plan_set_computed(p, dir, node, out, err);
 	} else if (c) {
 		out->size = c->size;
 		out->mtime_s = c->mtime_s;
-		out->mode = c->mode & 0444;
+		plan_set_file(out, &c->access);
 	} else {
 		return errmsg_set(err, -ENOENT, "no such file");
 	}
@@ -157,24 +158,25 @@ static int open_index(const struct plan_weights *x, struct vfile **out,
 	bytebuf_add(&copy, x->index.data, x->index.len);
 	*out = copy.failed ? NULL : vfile_new_bytes(&copy, err);
 	bytebuf_done(&copy);
-	return *out ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+	return *out ? 0 : errmsg_nomem(err, NULL);
 }
 
-static int weights_file_open(struct plan *p, uint64_t node, struct vfile **out,
-			     struct errmsg *err)
+static int plan_weights_open_file(struct plan *p, uint64_t node,
+				  struct vfile **out, struct errmsg *err)
 {
 	struct plan_weights *const x = weights_of(p);
-	struct hffile *const f = file_of(x, node);
+	struct weights_file *const f = file_of(x, node);
 
 	if (node == PLAN_ROOT)
 		return errmsg_set(err, -EISDIR, "is a directory");
 	if (node == NODE_INDEX && x->index.len)
 		return open_index(x, out, err);
 	if (f)
-		return hffile_open(f, &x->set, !p->options.crc_zero, out, err);
-	if (!companion_of(x, node))
+		return weights_file_open(f, &x->set, !p->options.crc_zero, out,
+					 err);
+	if (!sidecar_of(x, node))
 		return errmsg_set(err, -ENOENT, "no such file");
-	*out = vfile_new_verbatim(x->companions.shards,
+	*out = vfile_new_verbatim(x->sidecars.shards,
 				  (uint32_t)(node - NODE_COMPANION), err);
 	return *out ? 0 : -ENOMEM;
 }
@@ -192,7 +194,7 @@ static int weights_json(struct plan *p, struct bytebuf *out, struct errmsg *err)
 
 /* --- the whole -------------------------------------------------------------------- */
 
-/* Can the weights that are computed be computed? */
+/* Check that weights which need computing can be computed. */
 static int weights_check(struct plan *p, struct errmsg *err)
 {
 	const struct weights *const w = weights_of(p)->w;
@@ -208,10 +210,10 @@ static int weights_check(struct plan *p, struct errmsg *err)
 		rc = model_geometry(param, &g, &why);
 		if (rc)
 			break;
-		rc = merged_check(param, &g, NULL, w->v[i]->dtype, &why);
+		rc = param_extents_check(param, &g, NULL, w->v[i]->dtype, &why);
 		geometry_done(&g);
 	}
-	return rc ? errmsg_set(err, rc, "%s: %s", p->resolve->dir.path, why.text)
+	return rc ? errmsg_set(err, rc, "%s: %s", p->zckpt->dir.path, why.text)
 		  : 0;
 }
 
@@ -230,12 +232,12 @@ static void weights_close(struct plan *p)
 	struct plan_weights *const x = weights_of(p);
 
 	for (size_t i = 0; x->files && i < x->split.nfiles; i++)
-		hffile_done(&x->files[i]);
+		weights_file_done(&x->files[i]);
 	free(x->files);
 	free(x->tensors);
-	hfsplit_done(&x->split);
+	weights_split_done(&x->split);
 	bytebuf_done(&x->index);
-	companions_done(&x->companions);
+	sidecars_done(&x->sidecars);
 	if (x->owned)
 		plan_close(x->universal);
 	free(x);
@@ -247,26 +249,20 @@ static const struct plan_ops weights_ops = {
 	.warning = weights_warning,
 	.is_dir = weights_is_dir,
 	.next = weights_next,
-	.following = weights_following,
+	.next_file = weights_next_file,
 	.stat = weights_stat,
-	.file_open = weights_file_open,
+	.file_open = plan_weights_open_file,
 	.json = weights_json,
 };
 
 /* --- making it ----------------------------------------------------------------------- */
 
-static int fail_nomem(const struct plan_weights *x, struct errmsg *err)
-{
-	return errmsg_set(err, -ENOMEM, "%s: out of memory",
-			  x->plan.resolve->dir.path);
-}
-
 /*
- * Which weights go to which file.  safetensors stores tied ones once, under the
- * name that DeepSpeed met first, which is the one that transformers keeps: its
- * models declare the others to be tied to it.
+ * Assign weights to files.  safetensors stores tied weights once, under the
+ * name that comes first in the state dict.  transformers keeps the same name:
+ * its models declare the others as tied to it.
  */
-static int split(struct plan_weights *x, struct errmsg *err)
+static int plan_weights_split(struct plan_weights *x, struct errmsg *err)
 {
 	const size_t n = x->w->n;
 	uint64_t *const len = calloc(n + 1, sizeof(*len));
@@ -274,7 +270,9 @@ static int split(struct plan_weights *x, struct errmsg *err)
 	size_t *const saved = calloc(n + 1, sizeof(*saved));
 	size_t *const number = calloc(n + 1, sizeof(*number));
 	size_t k = 0, empty = n;
-	int rc = len && same && saved && number ? 0 : fail_nomem(x, err);
+	int rc = len && same && saved && number
+			 ? 0
+			 : errmsg_nomem(err, x->plan.zckpt->dir.path);
 
 	for (size_t i = 0; !rc && i < n; i++) {
 		const struct weight *const w = x->w->v[i];
@@ -283,9 +281,10 @@ static int split(struct plan_weights *x, struct errmsg *err)
 			continue;
 		saved[k] = i;
 		number[i] = k;
-		len[k] = hffile_bytes(&x->set, i);
+		len[k] = weights_file_bytes(&x->set, i);
 		same[k] = w->same == i ? k : number[w->same];
-		/* All tensors without elements have one address: 0. */
+		/* All tensors without elements have the address 0 and count as
+		 * one. */
 		if (!len[k] && empty == n)
 			empty = k;
 		else if (!len[k])
@@ -293,14 +292,14 @@ static int split(struct plan_weights *x, struct errmsg *err)
 		k++;
 	}
 	if (!rc)
-		rc = hfsplit_init(&x->split, len, same, k,
-				  x->plan.options.shard_size
-					  ? x->plan.options.shard_size
-					  : HFSPLIT_SIZE,
-				  err);
+		rc = weights_split_init(&x->split, len, same, k,
+					x->plan.options.shard_size
+						? x->plan.options.shard_size
+						: WEIGHTS_SPLIT_SIZE,
+					err);
 	x->tensors = calloc(n + 1, sizeof(*x->tensors));
 	if (!rc && !x->tensors)
-		rc = fail_nomem(x, err);
+		rc = errmsg_nomem(err, x->plan.zckpt->dir.path);
 	for (size_t i = 0; !rc && i < k; i++)
 		x->tensors[i] = saved[x->split.order[i]];
 	free(len);
@@ -310,22 +309,23 @@ static int split(struct plan_weights *x, struct errmsg *err)
 	return rc;
 }
 
-static int lay_out(struct plan_weights *x, struct errmsg *err)
+static int plan_weights_lay_out(struct plan_weights *x, struct errmsg *err)
 {
-	const struct hfsplit *const s = &x->split;
+	const struct weights_split *const s = &x->split;
 	int rc = 0;
 
 	x->files = calloc(s->nfiles, sizeof(*x->files));
 	if (!x->files)
-		return fail_nomem(x, err);
+		return errmsg_nomem(err, x->plan.zckpt->dir.path);
 	for (size_t i = 0; !rc && i < s->nfiles; i++) {
-		struct hffile *const f = &x->files[i];
+		struct weights_file *const f = &x->files[i];
 
-		hfsplit_name(s, x->format->stem, x->format->suffix, i, f->stem);
+		weights_split_name(s, x->format->stem, x->format->suffix, i,
+				   f->stem);
 		*strrchr(f->stem, '.') = '\0';
 		f->tensors = x->tensors + s->begin[i];
 		f->n = s->begin[i + 1] - s->begin[i];
-		rc = hffile_init(f, &x->set, err);
+		rc = weights_file_init(f, &x->set, err);
 	}
 	return rc;
 }
@@ -339,23 +339,23 @@ static int make_index(struct plan_weights *x, struct errmsg *err)
 		return 0;
 	names = calloc(x->split.n + 1, sizeof(*names));
 	if (!names)
-		return fail_nomem(x, err);
+		return errmsg_nomem(err, x->plan.zckpt->dir.path);
 	for (size_t i = 0; i < x->split.n; i++)
 		names[x->split.order[i]] = x->w->v[x->tensors[i]]->name;
-	rc = hfsplit_index(&x->split, x->format->stem, x->format->suffix, names,
-			   &x->index, err);
+	rc = weights_split_index(&x->split, x->format->stem, x->format->suffix,
+				 names, &x->index, err);
 	free(names);
 	return rc;
 }
 
-static int make(struct plan_weights *x, struct errmsg *err)
+static int plan_weights_make(struct plan_weights *x, struct errmsg *err)
 {
 	const struct plan_options *const o = &x->plan.options;
-	struct resolve *const r = x->plan.resolve;
+	struct zero_checkpoint *const r = x->plan.zckpt;
 	struct errmsg why = { "" };
 	int rc = plan_universal_weights(x->universal, &x->w, err);
 
-	x->set = (struct hffile_set){
+	x->set = (struct weights_file_set){
 		.w = x->w,
 		.r = r,
 		.shards = x->plan.shards,
@@ -366,17 +366,17 @@ static int make(struct plan_weights *x, struct errmsg *err)
 		.safetensors = o->kind == PLAN_HF,
 	};
 	if (!rc)
-		rc = split(x, err);
+		rc = plan_weights_split(x, err);
 	if (!rc) {
-		/* These name tensors: put the tag before them. */
-		rc = lay_out(x, &why);
+		/* Errors from here on name only tensors: add the tag. */
+		rc = plan_weights_lay_out(x, &why);
 		if (rc)
 			errmsg_set(err, rc, "%s: %s", r->dir.path, why.text);
 	}
 	if (!rc)
 		rc = make_index(x, err);
 	if (!rc && o->kind == PLAN_HF)
-		rc = companions_find(&x->companions, r->dir.path, err);
+		rc = sidecars_find(&x->sidecars, r->dir.path, err);
 	return rc;
 }
 
@@ -390,7 +390,7 @@ int plan_open_weights(struct plan *universal, bool owned,
 	if (!x) {
 		if (owned)
 			plan_close(universal);
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	}
 	x->plan = *universal;
 	x->plan.ops = &weights_ops;
@@ -398,9 +398,9 @@ int plan_open_weights(struct plan *universal, bool owned,
 	x->universal = universal;
 	x->owned = owned;
 	x->format = &formats[options->kind];
-	rc = resolve_profiles(x->plan.resolve, err);
+	rc = zckpt_profiles(x->plan.zckpt, err);
 	if (!rc)
-		rc = make(x, err);
+		rc = plan_weights_make(x, err);
 	if (rc)
 		weights_close(&x->plan);
 	else

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a parameter's universal files say, as DeepSpeed 0.19.8 writes them:
- * checkpoint/ds_to_universal.py.
+ * Lays out a parameter's universal files as DeepSpeed 0.19.8 writes them
+ * (checkpoint/ds_to_universal.py).
  *
  *   stages 1, 2   {cat_dim: 0, param: tensor of the full shape}; the other
  *		   keys by merge rule (merge_tp_slices)
@@ -9,16 +9,15 @@
  *   AutoEP	   {param, cat_dim: 0, is_expert_param, ep_num_experts} for
  *		   experts, in all stages (autoep_universal.py)
  *   step	   the bare object that the shard holds; stages 1 and 2 only
- *   any stage	   as stages 1 and 2, whatever the checkpoint is of: stage 3
- *		   loads these, too
+ *   any stage	   as stages 1 and 2, whichever stage saved the checkpoint:
+ *		   stage 3 loads these files as well
  *   not owned by the optimizer
  *		   {param: the module's tensor.float()}; a float32 tensor stays
- *		   the view that it was, with all of its storage
+ *		   a view and is written with its whole storage
  */
 #include "ckpt/plan/uc_file.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,12 +26,12 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/model/experts.h"
 #include "ckpt/model/geometry.h"
-#include "ckpt/zero/param_extents.h"
 #include "ckpt/pickle/pickle.h"
-#include "ckpt/zero/checkpoint.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/zero/checkpoint.h"
+#include "ckpt/zero/param_extents.h"
 
-void content_done(struct content *c)
+void uc_file_done(struct uc_file *c)
 {
 	for (size_t i = 0; c->storages && i < c->nstorages; i++)
 		extent_done(&c->storages[i]);
@@ -42,7 +41,7 @@ void content_done(struct content *c)
 	c->storages = NULL;
 }
 
-const char *content_name(const struct resolve *r,
+const char *uc_file_name(const struct zero_checkpoint *r,
 			 const struct shard_group *g, const struct param *p,
 			 unsigned slot)
 {
@@ -53,16 +52,16 @@ const char *content_name(const struct resolve *r,
 	if (p->module || slot > g->nstates)
 		return NULL;
 	st = &g->states[slot - 1];
-	/* A stage 3 tree has no file for a state that is no tensor: its
+	/* Stage 3 trees have no file for a state that is not a tensor: the
 	 * loader takes the step from optimizer_state.pt. */
-	return st->kind == STATE_FLAT || !r->model.cats[0].zero3 ||
+	return st->kind == STATE_FLAT || !r->model.ranks[0].zero3 ||
 			       r->any_stage ?
 		       st->name :
 		       NULL;
 }
 
-/* The shape of sub-parameters as newer files write it: equal parts that an
- * older one only counted are spelled out. */
+/* The shape of sub-parameters in the newer form: where older files give only
+ * the number of equal parts, list each part. */
 static struct value *spell_out(struct arena *a, const struct param *p,
 			       const struct value_seq *shape, int64_t dim)
 {
@@ -81,7 +80,7 @@ static struct value *spell_out(struct arena *a, const struct param *p,
 	return ok ? out : NULL;
 }
 
-/* checkpoint/universal_checkpoint.py, class SubparamShape. */
+/* Build a SubparamShape (DeepSpeed's checkpoint/universal_checkpoint.py). */
 static struct value *sub_param_shape(struct arena *a, const struct param *p)
 {
 	const struct value *const spec = p->merge.spec;
@@ -109,7 +108,7 @@ static struct value *sub_param_shape(struct arena *a, const struct param *p)
 		       NULL;
 }
 
-/* The dict around a parameter's tensor. */
+/* Build the dict around a parameter's tensor. */
 static struct value *wrap_tensor(struct arena *a, const struct param *p,
 				 struct tensor *t)
 {
@@ -128,8 +127,8 @@ static struct value *wrap_tensor(struct arena *a, const struct param *p,
 		ok = value_dict_set(a, dict, "sub_param_shape",
 				    sub_param_shape(a, p));
 	if (ok && m->vocab) {
-		/* The converter saves the slice as a view: the padding rows
-		 * stay in the storage. */
+		/* The converter saves a slice, which is a view: the rows of
+		 * padding stay in the storage. */
 		ok = value_dict_set(a, dict, "vocab_tensor",
 				    value_new_bool(a, true));
 		t->shape[0] = m->vocab_rows;
@@ -145,7 +144,7 @@ static struct value *wrap_tensor(struct arena *a, const struct param *p,
 	return ok ? dict : NULL;
 }
 
-int content_lay_out(struct content *c, const char *prefix,
+int uc_file_lay_out(struct uc_file *c, const char *prefix,
 		    const struct value *root, const uint64_t *len, size_t n,
 		    struct errmsg *err)
 {
@@ -153,11 +152,10 @@ int content_lay_out(struct content *c, const char *prefix,
 	struct bytebuf pickle = { 0 };
 	int rc = 0;
 
-	*c = (struct content){ .storages = calloc(n + 1,
-						  sizeof(*c->storages)),
+	*c = (struct uc_file){ .storages = calloc(n + 1, sizeof(*c->storages)),
 			       .nstorages = n };
 	if (!c->storages || !root)
-		rc = errmsg_set(err, -ENOMEM, "%s.pt: out of memory", prefix);
+		rc = errmsg_nomem(err, prefix);
 	if (!rc)
 		rc = pickle_dump(root, &pickle, &storages, err);
 	if (!rc)
@@ -167,13 +165,13 @@ int content_lay_out(struct content *c, const char *prefix,
 	pickle_storages_done(&storages);
 	bytebuf_done(&pickle);
 	if (rc)
-		content_done(c);
+		uc_file_done(c);
 	return rc;
 }
 
 /* --- states of the optimizer's parameters --------------------------------- */
 
-int content_check_param(struct resolve *r, const struct param *p,
+int uc_file_check_param(struct zero_checkpoint *r, const struct param *p,
 			struct errmsg *err)
 {
 	const struct shard_group *group;
@@ -183,23 +181,24 @@ int content_check_param(struct resolve *r, const struct param *p,
 
 	if (!p->computed)
 		return 0;
-	rc = resolve_group(r, p, &group, err);
+	rc = zckpt_group(r, p, &group, err);
 	if (!rc)
 		rc = model_geometry(p, &g, err);
 	if (rc)
 		return rc;
-	rc = merged_check(p, &g, NULL, group->fp32.dtype, &why);
+	rc = param_extents_check(p, &g, NULL, group->fp32.dtype, &why);
 	for (size_t i = 0; !rc && i < group->nstates; i++)
 		if (group->states[i].kind == STATE_FLAT)
-			rc = merged_check(p, &g, group->states[i].name,
-					  group->states[i].flat.dtype, &why);
+			rc = param_extents_check(p, &g, group->states[i].name,
+						 group->states[i].flat.dtype,
+						 &why);
 	geometry_done(&g);
 	return rc ? errmsg_set(err, rc, "%s: %s", r->dir.path, why.text) : 0;
 }
 
-static int state_file(struct resolve *r, const struct param *p,
+static int state_file(struct zero_checkpoint *r, const struct param *p,
 		      const char *state, const struct flat *flat, bool extents,
-		      struct content *out, struct errmsg *err)
+		      struct uc_file *out, struct errmsg *err)
 {
 	const uint64_t len = p->numel * dtype_size(flat->dtype);
 	const bool bare = model_is_flat(&r->model) && !r->any_stage &&
@@ -214,22 +213,23 @@ static int state_file(struct resolve *r, const struct param *p,
 	else
 		tensor_init(&t, flat->dtype, p->shape, p->ndim,
 			    flat->requires_grad);
-	rc = content_lay_out(out, state ? state : "fp32",
-		     bare ? tensor_to_value(&a, &t) : wrap_tensor(&a, p, &t),
-		     &len, 1, err);
+	rc = uc_file_lay_out(out, state ? state : "fp32",
+			     bare ? tensor_to_value(&a, &t)
+				  : wrap_tensor(&a, p, &t),
+			     &len, 1, err);
 	arena_done(&a);
 	if (!rc && extents) {
-		rc = merged_add(r, p, state, flat->dtype, &out->storages[0],
-				&out->gathers, err);
+		rc = param_extents_add(r, p, state, flat->dtype,
+				       &out->storages[0], &out->gathers, err);
 		if (rc)
-			content_done(out);
+			uc_file_done(out);
 	}
 	return rc;
 }
 
-/* A state that belongs to the whole group: step. */
+/* The file of a state that belongs to the whole group, such as step. */
 static int scalar_file(const struct shard_state *st, uint32_t shard,
-		       struct content *out, struct errmsg *err)
+		       struct uc_file *out, struct errmsg *err)
 {
 	const bool tensor = st->kind == STATE_TENSOR;
 	const uint64_t len = tensor ? dtype_size(st->flat.dtype) : 0;
@@ -249,21 +249,21 @@ static int scalar_file(const struct shard_state *st, uint32_t shard,
 		if (root)
 			root->f = st->f;
 	}
-	rc = content_lay_out(out, st->name, root, &len, tensor, err);
+	rc = uc_file_lay_out(out, st->name, root, &len, tensor, err);
 	arena_done(&a);
 	if (!rc && tensor &&
 	    !extent_add(&out->storages[0], EXTENT_SHARD, len, shard,
 			st->flat.offset, st->flat.dtype)) {
-		content_done(out);
-		rc = errmsg_set(err, -ENOMEM, "step.pt: out of memory");
+		uc_file_done(out);
+		rc = errmsg_nomem(err, "step.pt");
 	}
 	return rc;
 }
 
 /* --- tensors of the module ------------------------------------------------- */
 
-static int module_file(const struct resolve *r, const struct param *p,
-		       struct content *out, struct errmsg *err)
+static int module_file(const struct zero_checkpoint *r, const struct param *p,
+		       struct uc_file *out, struct errmsg *err)
 {
 	const struct module_tensor *const m = p->module;
 	const bool cast = m->dtype != DTYPE_F32;
@@ -286,20 +286,21 @@ static int module_file(const struct resolve *r, const struct param *p,
 
 	memcpy(t.shape, m->shape, m->ndim * sizeof(*t.shape));
 	memcpy(t.stride, m->stride, m->ndim * sizeof(*t.stride));
-	rc = content_lay_out(out, "fp32", wrap_tensor(&a, p, &t), &len, 1, err);
+	rc = uc_file_lay_out(out, "fp32", wrap_tensor(&a, p, &t), &len, 1, err);
 	arena_done(&a);
 	if (!rc &&
 	    !extent_add_cast(&out->storages[0], numel, shard,
 			     m->storage + (cast ? m->storage_offset * item : 0),
 			     m->dtype, DTYPE_F32)) {
-		content_done(out);
-		rc = errmsg_set(err, -ENOMEM, "fp32.pt: out of memory");
+		uc_file_done(out);
+		rc = errmsg_nomem(err, "fp32.pt");
 	}
 	return rc;
 }
 
-int content_of_param(struct resolve *r, const struct param *p, unsigned slot,
-		     bool extents, struct content *out, struct errmsg *err)
+int uc_file_of_param(struct zero_checkpoint *r, const struct param *p,
+		     unsigned slot, bool extents, struct uc_file *out,
+		     struct errmsg *err)
 {
 	const struct shard_group *g;
 	const struct shard_state *st;
@@ -307,7 +308,7 @@ int content_of_param(struct resolve *r, const struct param *p, unsigned slot,
 
 	if (p->module)
 		return module_file(r, p, out, err);
-	rc = resolve_group(r, p, &g, err);
+	rc = zckpt_group(r, p, &g, err);
 	if (rc)
 		return rc;
 	if (slot == 0)
@@ -315,7 +316,7 @@ int content_of_param(struct resolve *r, const struct param *p, unsigned slot,
 	assert(slot <= g->nstates);
 	st = &g->states[slot - 1];
 	if (st->kind != STATE_FLAT)
-		return scalar_file(st, resolve_number(r, p->first->mp, 0),
+		return scalar_file(st, zckpt_shard_number(r, p->first->mp, 0),
 				   out, err);
 	return state_file(r, p, st->name, &st->flat, extents, out, err);
 }

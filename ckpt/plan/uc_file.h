@@ -1,62 +1,64 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_CONTENT_H
-#define UCKPT_CONTENT_H
+#ifndef UCKPT_UC_FILE_H
+#define UCKPT_UC_FILE_H
 
+#include "ckpt/format/ptwrite.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
-#include "ckpt/format/ptwrite.h"
 
 struct errmsg;
 struct param;
-struct resolve;
+struct zero_checkpoint;
 struct shard_group;
 struct value;
 
-/* What a universal .pt file consists of. */
-struct content {
+/* The layout of one universal .pt file. */
+struct uc_file {
 	struct ptwrite w;
 	struct extent_map *storages;
 	size_t nstorages;
-	struct gathers gathers; /* that extents refer to */
+	struct gathers gathers; /* referred to by extents */
 };
 
-void content_done(struct content *c);
+void uc_file_done(struct uc_file *c);
 
 /*
- * Lay out the file of torch.save(root), which refers to `n` storages of these
- * lengths in bytes; their extents remain to be added.  `root` may be NULL: out
- * of memory.  Errors as pickle_dump and ptwrite_init.
+ * Lay out the torch.save of `root`, which refers to `n` storages of len[i]
+ * bytes.  The caller then fills in the storages' extents.  `root` may be NULL,
+ * which reports -ENOMEM. Other errors as pickle_dump and ptwrite_init.  Call
+ * uc_file_done after success.
  */
-int content_lay_out(struct content *c, const char *prefix,
+int uc_file_lay_out(struct uc_file *c, const char *prefix,
 		    const struct value *root, const uint64_t *len, size_t n,
 		    struct errmsg *err);
 
 /*
- * The files of a parameter: slot 0 is fp32.pt, slot i the i-th optimizer
- * state of its group.
+ * The files of a parameter: slot 0 is fp32.pt, slot i is state i - 1 of its
+ * group.
  */
 #define CONTENT_SLOTS 16
 
-/* The stem of the file in `slot` ("exp_avg"), or NULL if there is none.  `g`
- * is the parameter's group, NULL for one that the optimizer does not own. */
-const char *content_name(const struct resolve *r,
+/* The stem of the file in `slot` ("exp_avg"), or NULL if there is none.  `g` is
+ * the parameter's group, NULL if the optimizer does not own it. */
+const char *uc_file_name(const struct zero_checkpoint *r,
 			 const struct shard_group *g, const struct param *p,
 			 unsigned slot);
 
-/* Can the parameter's files be made, if anything in them is computed?
- * -ENOTSUP or -EBADMSG if not; opens no shard but the first of its rank. */
-int content_check_param(struct resolve *r, const struct param *p,
+/* Check that all of the parameter's files can be computed.  Returns -ENOTSUP or
+ * -EBADMSG if not.  Opens only the first shard of the parameter's rank. */
+int uc_file_check_param(struct zero_checkpoint *r, const struct param *p,
 			struct errmsg *err);
 
 /*
- * The content of a parameter's file.  Without `extents` only what is needed
- * to know the size is filled in, and no shard but rank 0's is opened.
+ * Lay out a parameter's file.  Without `extents` only the size is valid, and
+ * only rank 0's shard is opened.
  */
-int content_of_param(struct resolve *r, const struct param *p, unsigned slot,
-		     bool extents, struct content *out, struct errmsg *err);
+int uc_file_of_param(struct zero_checkpoint *r, const struct param *p,
+		     unsigned slot, bool extents, struct uc_file *out,
+		     struct errmsg *err);
 
-/* zero/optimizer_state.pt.  Its extents refer to shard 0. */
-int content_of_optimizer(struct resolve *r, struct content *out,
+/* Lay out zero/optimizer_state.pt, whose extents refer to shard 0. */
+int uc_file_of_optimizer(struct zero_checkpoint *r, struct uc_file *out,
 			 struct errmsg *err);
 
 #endif

@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the universal files of a Hugging Face model say.
+ * The universal files of a Hugging Face model.
  *
- * A tensor's are those of DeepSpeed's hf_to_universal.py (pull request 7212):
+ * A tensor's files are those of DeepSpeed's hf_to_universal.py (pull request
+ * 7212):
  *
  *   {param: the tensor as float32, or zeros, cat_dim: 0}
  *
- * and `vocab_tensor: True` in the end if its name looks like a vocabulary's.  A
- * tensor that is part of a larger storage is written alone, not with all of it.
+ * followed by `vocab_tensor: True` if the name looks like a vocabulary's.  A
+ * tensor that is a view of a larger storage is written without the rest of it.
  *
- * That script's trees load into an engine that ignores what is missing.  Those of
- * DeepSpeed 0.19.8 ask for a step of each parameter, zero/optimizer_state.pt and
- * model states; these say that nothing has been done yet.  The loaders are in
- * runtime/zero/stage_1_and_2.py and stage3.py, _load_universal_checkpoint and
- * what it calls, and runtime/engine.py, _load_checkpoint.
+ * The script's trees load only into an engine that ignores missing files.
+ * DeepSpeed 0.19.8 also reads a step for each parameter,
+ * zero/optimizer_state.pt and model states; here these describe a run that has
+ * not made a step yet.  The loaders are _load_universal_checkpoint in
+ * runtime/zero/stage_1_and_2.py and stage3.py, and _load_checkpoint in
+ * runtime/engine.py.
  */
 #include "ckpt/plan/uc_file_hf.h"
 
+#include <assert.h>
 #include <ctype.h>
-#include <errno.h>
 #include <string.h>
 #include <strings.h>
 
@@ -28,10 +30,10 @@
 #include "ckpt/dirs/names.h"
 #include "ckpt/pickle/value.h"
 
-/* Stages 1 and 2 load as many groups as these and the engine's both are. */
+/* Stages 1 and 2 load as many groups as both this list and the engine have. */
 #define EMPTY_GROUPS 64
 
-const char *hfcontent_name(enum hfcontent_slot slot)
+const char *uc_file_hf_name(enum uc_file_hf_slot slot)
 {
 	static const char *const names[] = {
 		[HFCONTENT_FP32] = "fp32",
@@ -40,6 +42,7 @@ const char *hfcontent_name(enum hfcontent_slot slot)
 		[HFCONTENT_STEP] = "step",
 	};
 
+	assert(slot < HFCONTENT_SLOTS);
 	return names[slot];
 }
 
@@ -68,7 +71,7 @@ static struct value *wrap(struct arena *a, const char *name,
 	return ok ? dict : NULL;
 }
 
-/* A step that no update has been made of, as torch's Adam counts them. */
+/* Step 0, in the form that torch's Adam keeps it. */
 static struct value *no_step(struct arena *a)
 {
 	struct tensor t;
@@ -78,12 +81,12 @@ static struct value *no_step(struct arena *a)
 }
 
 /* Fill the only storage with zeros. */
-static int add_zeros(struct content *c, uint64_t len, struct errmsg *err)
+static int add_zeros(struct uc_file *c, uint64_t len, struct errmsg *err)
 {
 	if (extent_add(&c->storages[0], EXTENT_ZERO, len, 0, 0, DTYPE_F32))
 		return 0;
-	content_done(c);
-	return errmsg_set(err, -ENOMEM, "out of memory");
+	uc_file_done(c);
+	return errmsg_nomem(err, NULL);
 }
 
 static int fail_tensor(const struct hfdir_tensor *t, int rc,
@@ -92,10 +95,10 @@ static int fail_tensor(const struct hfdir_tensor *t, int rc,
 	return errmsg_set(err, rc, "tensor %.200s: %.200s", t->name, why->text);
 }
 
-int hfcontent_of_tensor(const struct hfdir_tensor *x, enum hfcontent_slot slot,
-			struct content *out, struct errmsg *err)
+int uc_file_hf_of_tensor(const struct hfdir_tensor *x, enum uc_file_hf_slot slot,
+			 struct uc_file *out, struct errmsg *err)
 {
-	const char *const stem = hfcontent_name(slot);
+	const char *const stem = uc_file_hf_name(slot);
 	const uint64_t numel = slot == HFCONTENT_STEP ? 1 : x->numel;
 	const uint64_t len = numel * sizeof(float);
 	struct errmsg why = { "" };
@@ -106,7 +109,7 @@ int hfcontent_of_tensor(const struct hfdir_tensor *x, enum hfcontent_slot slot,
 	hfdir_describe(x, &t);
 	t.dtype = DTYPE_F32;
 	t.requires_grad = slot == HFCONTENT_FP32 && x->requires_grad;
-	rc = content_lay_out(out, stem,
+	rc = uc_file_lay_out(out, stem,
 			     slot == HFCONTENT_STEP ? no_step(&a)
 						    : wrap(&a, x->name, &t),
 			     &len, 1, &why);
@@ -118,8 +121,8 @@ int hfcontent_of_tensor(const struct hfdir_tensor *x, enum hfcontent_slot slot,
 	if (extent_add_cast(&out->storages[0], numel, x->file, x->offset,
 			    x->dtype, DTYPE_F32))
 		return 0;
-	content_done(out);
-	return errmsg_set(err, -ENOMEM, "out of memory");
+	uc_file_done(out);
+	return errmsg_nomem(err, NULL);
 }
 
 static struct value *empty_groups(struct arena *a)
@@ -132,7 +135,7 @@ static struct value *empty_groups(struct arena *a)
 	return ok ? list : NULL;
 }
 
-/* What stage 3 looks for: the first state's step. */
+/* Stage 3 reads the step of the first state. */
 static struct value *inner_state(struct arena *a, struct value *groups)
 {
 	struct value *const dict = value_new(a, VALUE_DICT);
@@ -149,7 +152,7 @@ static struct value *inner_state(struct arena *a, struct value *groups)
 		       : NULL;
 }
 
-int hfcontent_of_optimizer(struct content *out, struct errmsg *err)
+int uc_file_hf_of_optimizer(struct uc_file *out, struct errmsg *err)
 {
 	const uint64_t len = sizeof(float);
 	struct arena a = { 0 };
@@ -161,14 +164,14 @@ int hfcontent_of_optimizer(struct content *out, struct errmsg *err)
 			value_dict_set(&a, root, KEY_OPTIMIZER_STATE_DICT,
 				       inner_state(&a, groups)) &&
 			value_dict_set(&a, root, KEY_PARAM_GROUPS, groups);
-	const int rc = content_lay_out(out, "optimizer_state", ok ? root : NULL,
+	const int rc = uc_file_lay_out(out, "optimizer_state", ok ? root : NULL,
 				       &len, 1, err);
 
 	arena_done(&a);
 	return rc ? rc : add_zeros(out, len, err);
 }
 
-/* DeepSpeed's schedulers want a number here, and take what is not theirs. */
+/* DeepSpeed's schedulers need this number and accept an unknown dict. */
 static struct value *no_schedule(struct arena *a)
 {
 	struct value *const dict = value_new(a, VALUE_DICT);
@@ -179,7 +182,8 @@ static struct value *no_schedule(struct arena *a)
 		       : NULL;
 }
 
-int hfcontent_of_model(const char *stem, struct content *out, struct errmsg *err)
+int uc_file_hf_of_model(const char *stem, struct uc_file *out,
+			struct errmsg *err)
 {
 	static const struct {
 		const char *key;
@@ -202,7 +206,7 @@ int hfcontent_of_model(const char *stem, struct content *out, struct errmsg *err
 				    value_new_int(&a, counts[i].n));
 	ok = ok && value_dict_set(&a, root, KEY_DS_VERSION,
 				  value_new_str(&a, NAMES_DS_VERSION));
-	rc = content_lay_out(out, stem, ok ? root : NULL, NULL, 0, err);
+	rc = uc_file_lay_out(out, stem, ok ? root : NULL, NULL, 0, err);
 	arena_done(&a);
 	return rc;
 }

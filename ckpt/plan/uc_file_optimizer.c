@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * zero/optimizer_state.pt: what the optimizer keeps beside its states, of
- * rank 0, as DeepSpeed 0.19.8 writes it (ds_to_universal.py
+ * Lays out zero/optimizer_state.pt: what the optimizer of rank 0 keeps besides
+ * its states, as DeepSpeed 0.19.8 writes it (ds_to_universal.py
  * _save_optimizer_state, _save_optimizer_state_stage3; zero_checkpoint.py
  * _clear_group_paddings, _update_partition_count).
  *
  *   stages 1, 2	the shard's dict without the sharded states; paddings
  *			cleared; partition counts set; param_groups at the end
- *   stage 3		the whole dict, flat tensors included; the same at the
+ *   stage 3		the whole dict with flat tensors; param_groups at the
  *			end
- *
- *   any stage		what stages 1 and 2 have, and for stage 3's loader
+ *   any stage		that of stages 1 and 2, and for stage 3's loader
  *			optimizer_state_dict: {state: {0: {step}}, param_groups}
  *
- * The objects inside, whatever their classes, are written again as they were
- * read.
+ * Objects of any class are written as they were read.
  */
 #include "ckpt/plan/uc_file.h"
 
@@ -26,11 +24,11 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
-#include "ckpt/pickle/pickle.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/pickle/pickle.h"
+#include "ckpt/pickle/value.h"
 #include "ckpt/zero/checkpoint.h"
 #include "ckpt/zero/shard.h"
-#include "ckpt/pickle/value.h"
 
 #define PREFIX "optimizer_state"
 
@@ -48,7 +46,7 @@ static bool is_sharded(const struct value *key)
 	return false;
 }
 
-/* A new list of as many items as `like`, each the number `i`. */
+/* A new list as long as `like` in which every item is the number `i`. */
 static struct value *list_of_int(struct arena *a, const struct value *like,
 				 int64_t i)
 {
@@ -90,12 +88,12 @@ static struct value *empty_groups(struct arena *a, size_t n)
 	return ok ? list : NULL;
 }
 
-/* The step, as the first group has it; none is no step. */
-static struct value *find_step(const struct resolve *r,
+/* The step, from the first group; NULL if there is none. */
+static struct value *find_step(const struct zero_checkpoint *r,
 			       const struct value *dict)
 {
 	const struct value *const base = value_find(
-		dict, r->model.cats[0].zero3 ? KEY_OPTIMIZER_STATE_DICT :
+		dict, r->model.ranks[0].zero3 ? KEY_OPTIMIZER_STATE_DICT :
 					       KEY_BASE_OPTIMIZER_STATE);
 	const struct value_seq *const elastic = value_items(base);
 	const struct value *const first =
@@ -106,10 +104,10 @@ static struct value *find_step(const struct resolve *r,
 	return value_find(first, "step");
 }
 
-/* What stage 3's loader looks for: deepspeed/runtime/zero/stage3.py
+/* What stage 3's loader reads: stage3.py,
  * load_hp_checkpoint_state_from_checkpoint_dir_stage3. */
-static struct value *stage3_state(const struct resolve *r, struct arena *a,
-				  const struct value *dict,
+static struct value *stage3_state(const struct zero_checkpoint *r,
+				  struct arena *a, const struct value *dict,
 				  struct value *groups)
 {
 	struct value *const out = value_new(a, VALUE_DICT);
@@ -127,11 +125,11 @@ static struct value *stage3_state(const struct resolve *r, struct arena *a,
 	return ok ? out : NULL;
 }
 
-static struct value *build_root(const struct resolve *r, struct arena *a,
-				const struct value *dict,
+static struct value *build_root(const struct zero_checkpoint *r,
+				struct arena *a, const struct value *dict,
 				const struct value *version)
 {
-	const bool zero3 = r->model.cats[0].zero3;
+	const bool zero3 = r->model.ranks[0].zero3;
 	const struct value_dict *const from = value_pairs(dict);
 	struct value *const root = value_new(a, VALUE_DICT);
 	struct value *groups = value_find_path(
@@ -151,11 +149,11 @@ static struct value *build_root(const struct resolve *r, struct arena *a,
 						     r->dir.dp_degree));
 	}
 	if (!groups)
-		groups = empty_groups(a, r->model.cats[0].ngroups);
+		groups = empty_groups(a, r->model.ranks[0].ngroups);
 	if (r->any_stage)
 		ok = ok && value_dict_set(a, root, KEY_OPTIMIZER_STATE_DICT,
 					  stage3_state(r, a, dict, groups));
-	/* Stages 1 and 2 want a version here; stage 3 keeps it outside. */
+	/* Stages 1 and 2 read the version here; stage 3 has it one level up. */
 	if (ok && r->any_stage && zero3 && version &&
 	    !value_find(root, KEY_DS_VERSION))
 		ok = value_dict_set(a, root, KEY_DS_VERSION,
@@ -175,7 +173,7 @@ static int dump(const struct ptfile *pt, const struct value *root,
 	return rc ? errmsg_set(err, rc, "%s: %s", pt->src.name, why.text) : 0;
 }
 
-/* Where the storages of the pickle lie in the shard. */
+/* Locate the pickle's storages in the shard. */
 static int map_storages(const struct ptfile *pt,
 			const struct pickle_storages *s, struct extent_map *out,
 			uint64_t *len, struct errmsg *err)
@@ -200,14 +198,14 @@ static int map_storages(const struct ptfile *pt,
 		if (rc)
 			return rc;
 		if (!extent_add(&out[i], EXTENT_SHARD, len[i], 0, at, dtype))
-			return errmsg_set(err, -ENOMEM, "%s: out of memory",
-					  pt->src.name);
+			return errmsg_nomem(err, pt->src.name);
 	}
 	return 0;
 }
 
-static int build(const struct resolve *r, const struct ptfile *pt,
-		 struct content *out, struct errmsg *err)
+static int uc_file_optimizer_build(const struct zero_checkpoint *r,
+				   const struct ptfile *pt, struct uc_file *out,
+				   struct errmsg *err)
 {
 	const struct value *const dict =
 		value_find(pt->root, KEY_OPTIMIZER_STATE_DICT);
@@ -219,7 +217,7 @@ static int build(const struct resolve *r, const struct ptfile *pt,
 	uint64_t *len = NULL;
 	int rc = root ? dump(pt, root, &pickle, &s, err) : -ENOMEM;
 
-	*out = (struct content){ 0 };
+	*out = (struct uc_file){ 0 };
 	if (!rc) {
 		out->storages = calloc(s.n + 1, sizeof(*out->storages));
 		out->nstorages = s.n;
@@ -231,9 +229,9 @@ static int build(const struct resolve *r, const struct ptfile *pt,
 	if (!rc)
 		rc = ptwrite_init(&out->w, PREFIX, &pickle, len, s.n, err);
 	if (rc)
-		content_done(out);
+		uc_file_done(out);
 	if (rc == -ENOMEM)
-		errmsg_set(err, rc, "%s: out of memory", pt->src.name);
+		errmsg_nomem(err, pt->src.name);
 	pickle_storages_done(&s);
 	bytebuf_done(&pickle);
 	arena_done(&a);
@@ -241,20 +239,20 @@ static int build(const struct resolve *r, const struct ptfile *pt,
 	return rc;
 }
 
-int content_of_optimizer(struct resolve *r, struct content *out,
+int uc_file_of_optimizer(struct zero_checkpoint *r, struct uc_file *out,
 			 struct errmsg *err)
 {
 	const struct shard *profile;
 	struct ptfile pt;
 	int rc;
 
-	/* Checks that it is an optimizer shard of this checkpoint. */
-	rc = resolve_profile(r, 0, &profile, err);
+	/* Check that this is an optimizer shard of the checkpoint. */
+	rc = zckpt_profile(r, 0, &profile, err);
 	if (!rc)
-		rc = ckdir_open_file(&r->dir.optim[0], &pt, err);
+		rc = tagdir_open_file(&r->dir.optim[0], &pt, err);
 	if (rc)
 		return rc;
-	rc = build(r, &pt, out, err);
+	rc = uc_file_optimizer_build(r, &pt, out, err);
 	ptfile_close(&pt);
 	return rc;
 }

@@ -1,25 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a universal checkpoint has of one state of one parameter, in the forms
- * that uc_file.c lists.  Tensors that the converter has copied from a module
- * are the views that they were there, so their elements may lie in another
- * order, or with others between them.
+ * Reads one state of one parameter from a file of a universal checkpoint, in
+ * the forms that uc_file.c lists.  A tensor that the converter has copied from
+ * a module is still a view of its storage, so its elements may be in another
+ * order or have others between them.
  */
 #include "ckpt/states/state.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/pack/packfs.h"
 #include "ckpt/pickle/value.h"
 
 static void set_tensor(struct state *s, const struct tensor *t, uint64_t at)
 {
 	s->t = *t;
 	s->at = at;
-	/* Which of the last dimensions lie in one row. */
+	/* Find how many trailing dimensions are contiguous. */
 	s->outer = t->ndim;
 	s->run = 1;
 	while (s->outer && (t->shape[s->outer - 1] == 1 ||
@@ -55,7 +57,7 @@ static int open_number(struct state *s, const struct value *v,
 		memcpy(&bits, &v->f, sizeof(bits));
 	} else {
 		return errmsg_set(err, -EBADMSG,
-				  "%s: holds a %s, neither a tensor nor a"
+				  "%s: holds a %s, expected a tensor or a"
 				  " number", s->pt.src.name,
 				  value_kind_name(v));
 	}
@@ -90,8 +92,8 @@ int state_open(struct state *s, const char *path, struct errmsg *err)
 	int rc;
 
 	if (!name)
-		return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
-	rc = source_open(&src, name, err);
+		return errmsg_nomem(err, path);
+	rc = packfs_open(&src, name, err);
 	if (!rc)
 		rc = state_open_source(s, &src, err);
 	if (rc)
@@ -115,12 +117,13 @@ void state_close(struct state *s)
 	s->path = NULL;
 }
 
-/* Where an element is in the storage. */
-static uint64_t place(const struct state *s, uint64_t element)
+/* Return an element's index in the storage. */
+static uint64_t state_place(const struct state *s, uint64_t element)
 {
 	uint64_t at = s->t.storage_offset + element % s->run;
 	uint64_t i = element / s->run;
 
+	assert(element < s->t.numel);
 	for (unsigned d = s->outer; d-- > 0; i /= s->t.shape[d])
 		at += i % s->t.shape[d] * s->t.stride[d];
 	return at;
@@ -133,6 +136,7 @@ int state_read(const struct state *s, uint64_t first, size_t n, void *out,
 	uint8_t *to = out;
 	int rc = 0;
 
+	assert(first <= s->t.numel && n <= s->t.numel - first);
 	if (s->is_number) {
 		memcpy(to, s->number, n * item);
 		return 0;
@@ -142,7 +146,7 @@ int state_read(const struct state *s, uint64_t first, size_t n, void *out,
 		const size_t some = n < left ? n : (size_t)left;
 
 		rc = source_read(&s->pt.src, to, some * item,
-				 s->at + place(s, first) * item, err);
+				 s->at + state_place(s, first) * item, err);
 		to += some * item;
 		first += some;
 		n -= some;

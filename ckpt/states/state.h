@@ -13,42 +13,44 @@ struct errmsg;
 struct source;
 
 /*
- * A state of a parameter, open for reading.  In a file
- * zero/<parameter>/<state>.pt that is a dict with the tensor under `param`, a
- * bare tensor, or a number, which is read like a tensor without dimensions.
+ * One state of one parameter, open for reading.  A file
+ * zero/<parameter>/<state>.pt holds a dict with the tensor under `param`, a
+ * bare tensor, or a number; a number is read as a tensor without dimensions.
  * Immutable once opened; reads are thread-safe.
  */
 struct state {
-	struct tensor t; /* dtype, shape and numel are for everybody */
-	/* All elements in a row: ZeRO-3's files do not tell the shape. */
+	struct tensor t; /* dtype, shape and numel are public */
+	/* The tensor is one-dimensional because the file does not record its
+	 * shape (ZeRO-3). */
 	bool flat;
 
 	struct ptfile pt;
-	char *path;	   /* its name, if it is ours */
-	uint64_t at;	   /* of the storage, in the file */
-	unsigned outer;	   /* dimensions that are walked; the others are one */
-	uint64_t run;	   /* ... run of so many elements */
+	char *path;	   /* the source's name, owned; or NULL */
+	uint64_t at;	   /* offset of the storage in the file */
+	unsigned outer;	   /* leading dimensions that are not contiguous */
+	uint64_t run;	   /* contiguous elements per step of those */
 	bool is_number;
-	uint8_t number[8]; /* if so */
+	uint8_t number[8]; /* the number, if it is one */
 };
 
 /*
- * Open a file, or take over a source (whose name must outlive the state).
- * -EBADMSG if it holds none of these things, -ENOTSUP for tensors as
- * tensor_from_value, or errors as ptfile_open.  On failure nothing needs
- * closing.
+ * Open a file, or take over a source, whose name must outlive the state.
+ * Returns -EBADMSG if it holds neither a tensor nor a number, -ENOTSUP for
+ * tensors as tensor_from_value, other errors as ptfile_open.  Call state_close
+ * after success.
  */
 int state_open(struct state *s, const char *path, struct errmsg *err);
 int state_open_source(struct state *s, const struct source *src,
 		      struct errmsg *err);
 
-/* Take over a source that has the storage of `t` at `at`, both checked. */
+/* Take over a source that has the storage of `t` at offset `at`; the caller has
+ * checked both. */
 void state_init(struct state *s, const struct source *src,
 		const struct tensor *t, uint64_t at);
 
 void state_close(struct state *s);
 
-/* Elements [first, first + n) in row-major order, as they are in the file. */
+/* Read elements [first, first + n) in row-major order, in their own type. */
 int state_read(const struct state *s, uint64_t first, size_t n, void *out,
 	       struct errmsg *err);
 

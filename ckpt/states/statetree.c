@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One way to see checkpoints of all kinds; here is what they have in common. */
+/* A common interface to checkpoints of all kinds: the part that they share. */
 #include "ckpt/states/statetree.h"
 
 #include <assert.h>
@@ -12,10 +12,11 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfdir.h"
+#include "ckpt/dirs/tags.h"
 #include "ckpt/model/model.h"
+#include "ckpt/pack/packfs.h"
 #include "ckpt/states/state.h"
 #include "ckpt/states/statetree_impl.h"
-#include "ckpt/dirs/tags.h"
 
 #define SUFFIX ".pt"
 
@@ -31,7 +32,7 @@ int statetree_add(struct statetree *t, const char *name, struct errmsg *err)
 		t->names = grown;
 	if (!grown ||
 	    !(t->names[t->n] = arena_strndup(&t->arena, name, strlen(name))))
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	t->n++;
 	return 0;
 }
@@ -50,7 +51,7 @@ int statetree_add_tie(struct statetree *t, const char *name, const char *of,
 	if (grown)
 		t->ties = grown;
 	if (!grown || !tie.name || !tie.of)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	t->ties[t->nties++] = tie;
 	return 0;
 }
@@ -72,8 +73,8 @@ int statetree_add_state(struct statetree_states *s, const char *name,
 
 	if (len >= sizeof(copy) || s->n == STATETREE_STATES_MAX)
 		return errmsg_set(err, -E2BIG,
-				  "%s: more than %u states of a parameter, or"
-				  " one of a long name",
+				  "%s: parameter has more than %u states, or a"
+				  " state's name is too long",
 				  name, STATETREE_STATES_MAX);
 	snprintf(copy, sizeof(copy), "%.*s", (int)len, name);
 	for (; i && statetree_compare_states(s->name[i - 1], copy) > 0; i--)
@@ -103,7 +104,7 @@ static bool has_dir(const char *path, const char *name)
 
 	if (asprintf(&full, "%s/%s", path, name) < 0)
 		return false;
-	is = stat(full, &st) == 0 && S_ISDIR(st.st_mode);
+	is = packfs_stat(full, &st, NULL) == 0 && S_ISDIR(st.st_mode);
 	free(full);
 	return is;
 }
@@ -117,29 +118,30 @@ static int open_kind(const char *path, struct statetree **out, char **dir,
 	if (has_dir(path, "zero")) {
 		*dir = strdup(path);
 		return *dir ? statetree_open_universal(path, out, err)
-			    : errmsg_set(err, -ENOMEM, "out of memory");
+			    : errmsg_nomem(err, NULL);
 	}
 	rc = tags_choose(path, dir, &choice, err);
 	if (rc)
 		return rc;
-	/* The Trainer leaves weights beside its ZeRO tag. */
+	/* Hugging Face's Trainer saves weights beside its ZeRO tag: the tag
+	 * goes first. */
 	return choice == TAGS_NONE && hfdir_is_one(*dir)
 		       ? statetree_open_hf(*dir, out, err)
 		       : statetree_open_zero(*dir, out, err);
 }
 
-static int by_name(const void *a, const void *b)
+static int statetree_by_name(const void *a, const void *b)
 {
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* And leave one of each. */
+/* Sort the names and drop duplicates. */
 static void sort_names(struct statetree *t)
 {
 	size_t n = 0;
 
 	if (t->n)
-		qsort(t->names, t->n, sizeof(*t->names), by_name);
+		qsort(t->names, t->n, sizeof(*t->names), statetree_by_name);
 	for (size_t i = 0; i < t->n; i++)
 		if (!n || strcmp(t->names[n - 1], t->names[i]) != 0)
 			t->names[n++] = t->names[i];
@@ -209,8 +211,8 @@ const char *statetree_name(const struct statetree *t, size_t i)
 
 bool statetree_has(const struct statetree *t, const char *name)
 {
-	return t->n &&
-	       bsearch(&name, t->names, t->n, sizeof(*t->names), by_name);
+	return t->n && bsearch(&name, t->names, t->n, sizeof(*t->names),
+			       statetree_by_name);
 }
 
 static int by_tied_name(const void *a, const void *b)
@@ -228,7 +230,7 @@ static int by_owner(const void *a, const void *b)
 	return order ? order : strcmp(x->name, y->name);
 }
 
-/* Model states that cannot be read tell of no ties. */
+/* Load the ties once.  If the model states cannot be read, there are none. */
 static void find_ties(struct statetree *t)
 {
 	struct errmsg why;
@@ -248,7 +250,7 @@ static void find_ties(struct statetree *t)
 	qsort(t->by_owner, t->nties, sizeof(*t->by_owner), by_owner);
 }
 
-/* The first tie to `owner`. */
+/* Return the index of the first tie to `owner`. */
 static size_t first_tie(const struct statetree *t, const char *owner)
 {
 	size_t lo = 0, hi = t->nties;

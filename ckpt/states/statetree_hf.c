@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A Hugging Face directory: weights alone, of whatever types. */
-#include <errno.h>
+/* A Hugging Face directory: weights alone, of any type. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/hfdir.h"
 #include "ckpt/base/source.h"
+#include "ckpt/dirs/hfdir.h"
+#include "ckpt/pack/packfs.h"
 #include "ckpt/states/state.h"
 #include "ckpt/states/statetree_impl.h"
 
@@ -20,26 +21,28 @@ static struct hfdir *dir_of(struct statetree *t)
 	return &((struct hf_tree *)t)->dir;
 }
 
-static int states(struct statetree *t, const char *param,
-		  struct statetree_states *out, struct errmsg *err)
+static int statetree_hf_states(struct statetree *t, const char *param,
+			       struct statetree_states *out, struct errmsg *err)
 {
 	(void)t;
 	(void)param;
 	return statetree_add_state(out, "fp32", strlen("fp32"), err);
 }
 
-static int open_state(struct statetree *t, const char *param, const char *name,
-		      struct state *out, struct errmsg *err)
+static int statetree_hf_open_state(struct statetree *t, const char *param,
+				   const char *name, struct state *out,
+				   struct errmsg *err)
 {
 	const struct hfdir *const d = dir_of(t);
 	const struct hfdir_tensor *const tensor = hfdir_find(d, param);
-	const struct hfdir_file *const file = &d->files[tensor->file];
+	const struct hfdir_file *file;
 	struct tensor described;
 	struct source src;
 	int rc;
 
-	(void)name;
-	rc = source_open_known(&src, file->path, &file->file, err);
+	assert(tensor && strcmp(name, "fp32") == 0);
+	file = &d->files[tensor->file];
+	rc = packfs_open_known(&src, file->path, &file->file, err);
 	if (rc)
 		return rc;
 	hfdir_describe(tensor, &described);
@@ -47,7 +50,7 @@ static int open_state(struct statetree *t, const char *param, const char *name,
 	return 0;
 }
 
-static void close_tree(struct statetree *t)
+static void statetree_hf_close_tree(struct statetree *t)
 {
 	hfdir_done(dir_of(t));
 	free(t);
@@ -56,16 +59,18 @@ static void close_tree(struct statetree *t)
 int statetree_open_hf(const char *path, struct statetree **out,
 		      struct errmsg *err)
 {
-	static const struct statetree_ops ops = { .kind = "Hugging Face model",
-						  .weights_alone = true,
-						  .states = states,
-						  .open_state = open_state,
-						  .close = close_tree };
+	static const struct statetree_ops ops = {
+		.kind = "Hugging Face model",
+		.weights_alone = true,
+		.states = statetree_hf_states,
+		.open_state = statetree_hf_open_state,
+		.close = statetree_hf_close_tree
+	};
 	struct hf_tree *const h = calloc(1, sizeof(*h));
 	int rc;
 
 	if (!h)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	rc = hfdir_open(&h->dir, path, err);
 	if (rc) {
 		free(h);

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A universal checkpoint in files: a directory of each parameter in zero/, and
- * in it a file of each state; beside it the run's model states, which tell what is
- * tied in shared_params. */
-#include <dirent.h>
+/* A universal checkpoint on a disk: a directory for each parameter in zero/,
+ * with a file for each state.  The model states beside zero/ list tied names in
+ * shared_params. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,67 +10,69 @@
 #include <sys/stat.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/source.h"
 #include "ckpt/dirs/names.h"
 #include "ckpt/format/ptfile.h"
-#include "ckpt/base/source.h"
+#include "ckpt/pack/packfs.h"
+#include "ckpt/pickle/value.h"
 #include "ckpt/states/state.h"
 #include "ckpt/states/statetree_impl.h"
-#include "ckpt/pickle/value.h"
 
-typedef int (*entry_fn)(void *ctx, int dirfd, const struct dirent *e,
-			struct errmsg *err);
+typedef int (*entry_fn)(void *ctx, const struct packfs_dir *d,
+			const char *name, struct errmsg *err);
 
-/* Call `see` for the entries of a directory that are not hidden. */
+/* Call `see` for each entry that is not hidden. */
 static int each_entry(const char *path, entry_fn see, void *ctx,
 		      struct errmsg *err)
 {
-	DIR *const d = opendir(path);
-	const struct dirent *e;
-	int rc = 0;
+	struct packfs_dir *d;
+	const char *name;
+	int rc = packfs_opendir(path, &d, err);
 
-	if (!d)
-		return errmsg_set(err, -errno, "%s: cannot open: %s", path,
-				  strerror(errno));
-	while (!rc && (errno = 0, e = readdir(d)))
-		if (e->d_name[0] != '.')
-			rc = see(ctx, dirfd(d), e, err);
+	if (rc)
+		return rc;
+	while (!rc && (name = packfs_readdir(d)))
+		if (name[0] != '.')
+			rc = see(ctx, d, name, err);
 	if (!rc && errno)
 		rc = errmsg_set(err, -errno, "%s: cannot list: %s", path,
 				strerror(errno));
-	closedir(d);
+	packfs_closedir(d);
 	return rc;
 }
 
 /* --- states -------------------------------------------------------------------- */
 
-static int see_file(void *ctx, int dirfd, const struct dirent *e,
+static int see_file(void *ctx, const struct packfs_dir *d, const char *name,
 		    struct errmsg *err)
 {
-	(void)dirfd;
-	return statetree_add_file(ctx, e->d_name, err);
+	(void)d;
+	return statetree_add_file(ctx, name, err);
 }
 
-static int states(struct statetree *t, const char *param,
-		  struct statetree_states *out, struct errmsg *err)
+static int statetree_universal_states(struct statetree *t, const char *param,
+				      struct statetree_states *out,
+				      struct errmsg *err)
 {
 	char *dir;
 	int rc;
 
 	if (asprintf(&dir, "%s/zero/%s", t->path, param) < 0)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	rc = each_entry(dir, see_file, out, err);
 	free(dir);
 	return rc;
 }
 
-static int open_state(struct statetree *t, const char *param, const char *name,
-		      struct state *out, struct errmsg *err)
+static int statetree_universal_open_state(struct statetree *t,
+					  const char *param, const char *name,
+					  struct state *out, struct errmsg *err)
 {
 	char *path;
 	int rc;
 
 	if (asprintf(&path, "%s/zero/%s/%s.pt", t->path, param, name) < 0)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	rc = state_open(out, path, err);
 	free(path);
 	return rc;
@@ -80,17 +80,10 @@ static int open_state(struct statetree *t, const char *param, const char *name,
 
 /* --- parameters ---------------------------------------------------------------- */
 
-static int see_param(void *ctx, int dirfd, const struct dirent *e,
+static int see_param(void *ctx, const struct packfs_dir *d, const char *name,
 		     struct errmsg *err)
 {
-	struct stat st;
-
-	if (e->d_type == DT_REG)
-		return 0;
-	if (e->d_type != DT_DIR &&
-	    (fstatat(dirfd, e->d_name, &st, 0) < 0 || !S_ISDIR(st.st_mode)))
-		return 0;
-	return statetree_add(ctx, e->d_name, err);
+	return S_ISDIR(packfs_read_type(d)) ? statetree_add(ctx, name, err) : 0;
 }
 
 /* --- ties ---------------------------------------------------------------------- */
@@ -112,20 +105,20 @@ static int add_ties(struct statetree *t, const struct value *root,
 	return rc;
 }
 
-static int see_model(void *ctx, int dirfd, const struct dirent *e,
+static int see_model(void *ctx, const struct packfs_dir *d, const char *file,
 		     struct errmsg *err)
 {
 	struct statetree *const t = ctx;
-	const struct ckname name = names_parse(e->d_name);
+	const struct ckname name = names_parse(file);
 	struct ptfile pt;
 	char *path;
 	int rc;
 
-	(void)dirfd;
+	(void)d;
 	if ((name.kind != CKFILE_MODEL && name.kind != CKFILE_MODEL3) || name.dp)
 		return 0;
-	if (asprintf(&path, "%s/%s", t->path, e->d_name) < 0)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+	if (asprintf(&path, "%s/%s", t->path, file) < 0)
+		return errmsg_nomem(err, NULL);
 	rc = ptfile_open(&pt, path, err);
 	free(path);
 	if (rc)
@@ -135,14 +128,14 @@ static int see_model(void *ctx, int dirfd, const struct dirent *e,
 	return rc;
 }
 
-static int ties(struct statetree *t, struct errmsg *err)
+static int statetree_universal_ties(struct statetree *t, struct errmsg *err)
 {
 	return each_entry(t->path, see_model, t, err);
 }
 
 /* ------------------------------------------------------------------------------- */
 
-static void close_tree(struct statetree *t)
+static void statetree_universal_close_tree(struct statetree *t)
 {
 	free(t);
 }
@@ -150,20 +143,22 @@ static void close_tree(struct statetree *t)
 int statetree_open_universal(const char *path, struct statetree **out,
 			     struct errmsg *err)
 {
-	static const struct statetree_ops ops = { .kind = "universal checkpoint",
-						  .states = states,
-						  .open_state = open_state,
-						  .ties = ties,
-						  .close = close_tree };
+	static const struct statetree_ops ops = {
+		.kind = "universal checkpoint",
+		.states = statetree_universal_states,
+		.open_state = statetree_universal_open_state,
+		.ties = statetree_universal_ties,
+		.close = statetree_universal_close_tree
+	};
 	struct statetree *const t = calloc(1, sizeof(*t));
 	char *zero;
 	int rc;
 
 	if (!t)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	t->ops = &ops;
 	if (asprintf(&zero, "%s/zero", path) < 0) {
-		rc = errmsg_set(err, -ENOMEM, "out of memory");
+		rc = errmsg_nomem(err, NULL);
 	} else {
 		rc = each_entry(zero, see_param, t, err);
 		free(zero);

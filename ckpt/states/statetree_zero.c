@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A ZeRO checkpoint: the files of its universal tree, none of which exists.
- * They are those for engines of any stage, which tell shapes and steps also
- * where the stage's own do not.
+ * A ZeRO checkpoint, read as its universal tree without writing that.  The tree
+ * is the one for any stage, because it records shapes and steps, which ZeRO-3's
+ * own tree does not.
  *
- * Beside weights alone it has fp32 of the weights that its views show: of ZeRO-3
- * the tree has no buffers and frozen parameters, of the other stages tied names
- * as the model had them, rounded to its type, and vocabularies without padding.
+ * In a comparison with weights alone, fp32 is taken from the weights that the
+ * _hf view shows: a tree of ZeRO-3 has no buffers and frozen parameters, and
+ * trees of other stages have tied names as the model keeps them, rounded to its
+ * type, and vocabularies without padding.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -14,19 +15,18 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/vfile/gather.h"
-#include "ckpt/weights/weights_file.h"
-#include "ckpt/plan/plan.h"
-#include "ckpt/plan/plan_universal.h"
 #include "ckpt/base/source.h"
+#include "ckpt/plan/plan.h"
 #include "ckpt/states/state.h"
 #include "ckpt/states/statetree_impl.h"
+#include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/weights/weights.h"
+#include "ckpt/weights/weights_file.h"
 
 #define WEIGHTS "fp32"
 
-/* A weight by its name. */
+/* Index of weights by name. */
 struct named {
 	const char *name;
 	size_t i;
@@ -35,8 +35,8 @@ struct named {
 struct zero_tree {
 	struct statetree t;
 	struct plan *plan;
-	const struct weights *w; /* NULL: fp32 is the tree's */
-	struct named *by_name;   /* all of them, sorted */
+	const struct weights *w; /* NULL: fp32 comes from the tree */
+	struct named *by_name;   /* all weights, sorted */
 };
 
 static struct zero_tree *zero_of(struct statetree *t)
@@ -58,7 +58,7 @@ static int by_weights_name(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-/* The number of a weight; false if there is none of that name. */
+/* Find a weight's index. */
 static bool find_weight(const struct zero_tree *z, const char *name, size_t *out)
 {
 	const struct named key = { .name = name }, *found = NULL;
@@ -81,7 +81,7 @@ static int take_weights(struct statetree *t, struct errmsg *err)
 		return rc;
 	z->by_name = malloc((w->n + 1) * sizeof(*z->by_name));
 	if (!z->by_name)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	for (size_t i = 0; !rc && i < w->n; i++) {
 		z->by_name[i] = (struct named){ w->v[i]->name, i };
 		rc = statetree_add(t, w->v[i]->name, err);
@@ -93,8 +93,9 @@ static int take_weights(struct statetree *t, struct errmsg *err)
 	return 0;
 }
 
-static int states(struct statetree *t, const char *param,
-		  struct statetree_states *out, struct errmsg *err)
+static int statetree_zero_states(struct statetree *t, const char *param,
+				 struct statetree_states *out,
+				 struct errmsg *err)
 {
 	struct plan *const p = plan_of(t);
 	struct plan_entry e;
@@ -124,15 +125,16 @@ static int read_file(const struct source *s, void *buf, size_t len,
 	return n < 0 ? (int)n : 0;
 }
 
-static void close_file(struct source *s)
+static void statetree_zero_close_file(struct source *s)
 {
 	vfile_free(s->ctx);
 }
 
 static struct source source_of(const struct statetree *t, struct vfile *file)
 {
-	static const struct source_ops ops = { .read = read_file,
-					       .close = close_file };
+	static const struct source_ops ops = {
+		.read = read_file, .close = statetree_zero_close_file
+	};
 
 	return (struct source){ .name = t->path,
 				.size = vfile_size(file),
@@ -141,19 +143,19 @@ static struct source source_of(const struct statetree *t, struct vfile *file)
 				.ctx = file };
 }
 
-/* A file that has nothing but the weight, of the type that views give it. */
+/* Open a weight, in the type that the views give it. */
 static int open_weight(struct statetree *t, size_t weight, struct state *out,
 		       struct errmsg *err)
 {
 	const struct zero_tree *const z = zero_of(t);
-	const struct hffile_set set = { .w = z->w, .dtype = DTYPE_F32 };
+	const struct weights_file_set set = { .w = z->w, .dtype = DTYPE_F32 };
 	const struct weight *const x = z->w->v[weight];
-	const enum dtype dtype = hffile_dtype(&set, weight);
+	const enum dtype dtype = weights_file_dtype(&set, weight);
 	struct extent_map map = { 0 };
 	struct gathers gathers = { 0 };
 	struct bytebuf head = { 0 };
 	struct vfile *file = NULL;
-	int rc = weights_add(z->w, weight, plan_resolve(z->plan), dtype, &map,
+	int rc = weights_add(z->w, weight, plan_zckpt(z->plan), dtype, &map,
 			     &gathers, err);
 
 	if (!rc) {
@@ -173,8 +175,9 @@ static int open_weight(struct statetree *t, size_t weight, struct state *out,
 	return rc;
 }
 
-static int open_state(struct statetree *t, const char *param, const char *name,
-		      struct state *out, struct errmsg *err)
+static int statetree_zero_open_state(struct statetree *t, const char *param,
+				     const char *name, struct state *out,
+				     struct errmsg *err)
 {
 	struct plan *const p = plan_of(t);
 	struct source src;
@@ -190,7 +193,7 @@ static int open_state(struct statetree *t, const char *param, const char *name,
 	if (rc)
 		return rc;
 	if (asprintf(&entry, "%s.pt", name) < 0)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	rc = plan_lookup(p, node, entry, &node, err);
 	free(entry);
 	if (!rc)
@@ -203,7 +206,7 @@ static int open_state(struct statetree *t, const char *param, const char *name,
 
 /* ------------------------------------------------------------------------------ */
 
-static int ties(struct statetree *t, struct errmsg *err)
+static int statetree_zero_ties(struct statetree *t, struct errmsg *err)
 {
 	const struct weights *w;
 	int rc = plan_universal_weights(plan_of(t), &w, err);
@@ -215,14 +218,14 @@ static int ties(struct statetree *t, struct errmsg *err)
 	return rc;
 }
 
-static void close_tree(struct statetree *t)
+static void statetree_zero_close_tree(struct statetree *t)
 {
 	plan_close(plan_of(t));
 	free(zero_of(t)->by_name);
 	free(t);
 }
 
-static int list(struct statetree *t, struct errmsg *err)
+static int statetree_zero_list(struct statetree *t, struct errmsg *err)
 {
 	struct plan *const p = plan_of(t);
 	struct plan_entry e;
@@ -240,13 +243,15 @@ static int list(struct statetree *t, struct errmsg *err)
 int statetree_open_zero(const char *path, struct statetree **out,
 			struct errmsg *err)
 {
-	static const struct statetree_ops ops = { .kind = "ZeRO checkpoint",
-						  .take_weights = take_weights,
-						  .states = states,
-						  .open_state = open_state,
-						  .ties = ties,
-						  .close = close_tree };
-	/* Nobody looks at the checksums of files that are not there. */
+	static const struct statetree_ops ops = {
+		.kind = "ZeRO checkpoint",
+		.take_weights = take_weights,
+		.states = statetree_zero_states,
+		.open_state = statetree_zero_open_state,
+		.ties = statetree_zero_ties,
+		.close = statetree_zero_close_tree
+	};
+	/* The files are never written, so their checksums are not needed. */
 	static const struct plan_options options = { .kind = PLAN_UNIVERSAL,
 						     .crc_zero = true,
 						     .any_stage = true };
@@ -254,13 +259,13 @@ int statetree_open_zero(const char *path, struct statetree **out,
 	int rc;
 
 	if (!z)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	z->t.ops = &ops;
 	rc = plan_open(path, &options, &z->plan, err);
 	if (!rc)
 		rc = plan_check(z->plan, err);
 	if (!rc)
-		rc = list(&z->t, err);
+		rc = statetree_zero_list(&z->t, err);
 	if (rc)
 		statetree_close(&z->t);
 	else

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Non-temporal stores.  memcpy uses them, too, but only from a size on that
- * grows with the cache, 300 MiB on large servers; in files that are assembled
- * it would never come to that.
+ * Non-temporal stores.  memcpy uses them only above a size that grows with the
+ * cache, 300 MiB on large servers, which pieces of assembled files never reach.
  *
- * Four pages are copied side by side: a processor fetches ahead within a page,
- * and so has four streams of reads to wait for instead of one.
+ * Four pages are copied side by side: the hardware prefetches within a page, so
+ * that four streams of reads are in flight instead of one.
  */
 #include "ckpt/sys/copy_nt.h"
 
@@ -20,7 +19,7 @@
 #define PAGE 4096
 #define PAGES 4
 
-/* `to' is aligned to 16 bytes. */
+/* `to` is aligned to 16 bytes. */
 static inline void copy_line(uint8_t *to, const uint8_t *from)
 {
 	const __m128i *const s = (const __m128i *)from;
@@ -34,7 +33,7 @@ static inline void copy_line(uint8_t *to, const uint8_t *from)
 	_mm_stream_si128(d + 3, e);
 }
 
-void streamcopy(void *to, const void *from, size_t n)
+void copy_nt(void *to, const void *from, size_t n)
 {
 	const size_t head = -(uintptr_t)to % LINE;
 	uint8_t *d = to;
@@ -60,7 +59,7 @@ void streamcopy(void *to, const void *from, size_t n)
 
 #else
 
-void streamcopy(void *to, const void *from, size_t n)
+void copy_nt(void *to, const void *from, size_t n)
 {
 	memcpy(to, from, n);
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_STREAMCOPY_H
-#define UCKPT_STREAMCOPY_H
+#ifndef UCKPT_COPY_NT_H
+#define UCKPT_COPY_NT_H
 
 #include <stddef.h>
 
 /*
- * Copy bytes that are not read again soon, to memory that is in no cache:
- * it is not fetched first only to be written over, which saves a third of the
- * traffic.  The regions must not overlap.
+ * Copy `n` bytes past the caches, to memory that is not read soon.  The
+ * destination is not fetched before it is overwritten, which saves a third of the
+ * memory traffic.  The regions must not overlap.
  */
-void streamcopy(void *to, const void *from, size_t n);
+void copy_nt(void *to, const void *from, size_t n);
 
 #endif

@@ -2,19 +2,33 @@
 #ifndef UCKPT_CPU_CLONES_H
 #define UCKPT_CPU_CLONES_H
 
+#include <features.h> /* __GLIBC__ */
+
 /*
  * A loop over elements is compiled for several generations of processors, and
- * the best that there is taken when the program starts.  Sanitizers run before
- * that choice can be made; clang does not know these generations here.
+ * the best that the machine can run is chosen when the program starts, by
+ * glibc's indirect functions.  gcc knows the generations by their names since
+ * 12; older ones, and clang since 14, by what distinguishes them.  Elsewhere
+ * there is one copy.  Sanitizers run before the choice can be made.
  */
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && \
-	!defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(__x86_64__) || !defined(__GLIBC__) || \
+	defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define CPU_CLONES
+#elif defined(__clang__)
+#if __clang_major__ >= 14 && !__has_feature(address_sanitizer) && \
+	!__has_feature(thread_sanitizer) && !__has_feature(memory_sanitizer)
+#define CPU_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define CPU_CLONES
+#endif
+#elif __GNUC__ >= 12
 #define CPU_CLONES                                                            \
 	__attribute__((                                                       \
 		target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), \
 		noinline))
 #else
-#define CPU_CLONES
+#define CPU_CLONES \
+	__attribute__((target_clones("avx512f", "avx2", "default"), noinline))
 #endif
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/sys/crc32.h"
 
-#include <errno.h>
 #include <isa-l/crc.h>
 #include <pthread.h>
 #include <zlib.h>
@@ -10,21 +9,21 @@
 #include "ckpt/sys/parallel.h"
 #include "ckpt/sys/scratch.h"
 
-/* Bytes that one thread sums at a time: some pieces for each, since one may
- * start late.  Below the least it sums them faster than another one starts. */
+/* Bytes of a piece: several pieces for each thread, because a thread may start
+ * late; below the minimum one thread is faster than starting another. */
 #define PIECES_EACH 4
 #define PIECE_MIN (UINT64_C(2) << 20)
 #define PIECE_MAX (UINT64_C(16) << 20)
 
-uint32_t checksum_add(uint32_t crc, const void *bytes, size_t len)
+uint32_t crc32_add(uint32_t crc, const void *bytes, size_t len)
 {
 	return crc32_gzip_refl(crc, bytes, len);
 }
 
 struct summing {
-	checksum_step *step;
+	crc32_step *step;
 	void *ctx;
-	struct checksum *v; /* pieces, in the order of ranges */
+	struct crc_range *v; /* pieces, in the order of ranges */
 	size_t n;
 	pthread_mutex_t lock; /* protects the two below */
 	size_t failed_at;
@@ -49,14 +48,14 @@ static int sum_indexed(void *ctx, size_t i)
 	return rc;
 }
 
-static uint64_t piece_len(const struct checksum *v, size_t n, unsigned width)
+static uint64_t piece_len(const struct crc_range *v, size_t n, unsigned width)
 {
 	uint64_t total = 0, len;
 
 	for (size_t i = 0; i < n; i++)
 		total += v[i].len;
 	len = total / (width > 1 ? width * PIECES_EACH : 1);
-	len = (len / CHECKSUM_CHUNK + 1) * CHECKSUM_CHUNK;
+	len = (len / CRC32_CHUNK + 1) * CRC32_CHUNK;
 	return len < PIECE_MIN ? PIECE_MIN : len > PIECE_MAX ? PIECE_MAX : len;
 }
 
@@ -65,15 +64,15 @@ static size_t count_pieces(uint64_t len, uint64_t piece)
 	return (size_t)((len + piece - 1) / piece);
 }
 
-/* Pieces of every range; the first one goes on from what came before. */
-static void cut(struct summing *s, const struct checksum *v, size_t n,
-		uint64_t piece)
+/* Split the ranges into pieces; the first of each continues its range's CRC. */
+static void crc32_cut(struct summing *s, const struct crc_range *v, size_t n,
+		      uint64_t piece)
 {
 	for (size_t i = 0; i < n; i++)
 		for (uint64_t at = 0; at < v[i].len; at += piece) {
 			const uint64_t left = v[i].len - at;
 
-			s->v[s->n++] = (struct checksum){
+			s->v[s->n++] = (struct crc_range){
 				.off = v[i].off + at,
 				.len = left < piece ? left : piece,
 				.crc = at ? 0 : v[i].crc,
@@ -82,12 +81,12 @@ static void cut(struct summing *s, const struct checksum *v, size_t n,
 		}
 }
 
-uint32_t checksum_zeros(uint64_t len)
+uint32_t crc32_zeros(uint64_t len)
 {
 	static const uint8_t zero;
-	uint32_t sum = 0, power = checksum_add(0, &zero, 1);
+	uint32_t sum = 0, power = crc32_add(0, &zero, 1);
 
-	/* Twice as many with each bit of the length. */
+	/* Square and multiply: double the zeros for each bit of the length. */
 	for (uint64_t n = 1; n && n <= len; n <<= 1) {
 		if (len & n)
 			sum = (uint32_t)crc32_combine(sum, power, (z_off_t)n);
@@ -96,7 +95,7 @@ uint32_t checksum_zeros(uint64_t len)
 	return sum;
 }
 
-static void combine(const struct checksum *piece, struct checksum *v, size_t n)
+static void combine(const struct crc_range *piece, struct crc_range *v, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		const uint64_t end = v[i].off + v[i].len;
@@ -113,11 +112,11 @@ static void combine(const struct checksum *piece, struct checksum *v, size_t n)
 	}
 }
 
-int checksum_pieces(struct checksum *v, size_t n, unsigned width,
-		    struct crew *crew, checksum_step *step, void *ctx,
-		    struct errmsg *err)
+int crc32_pieces(struct crc_range *v, size_t n, unsigned width,
+		 struct team *team, crc32_step *step, void *ctx,
+		 struct errmsg *err)
 {
-	const uint64_t piece = piece_len(v, n, width + (crew != NULL));
+	const uint64_t piece = piece_len(v, n, width + (team != NULL));
 	struct summing s = { .step = step, .ctx = ctx, .failed_at = SIZE_MAX,
 			     .err = err };
 	size_t pieces = 0;
@@ -127,10 +126,10 @@ int checksum_pieces(struct checksum *v, size_t n, unsigned width,
 		pieces += count_pieces(v[i].len, piece);
 	s.v = scratch_take(pieces * sizeof(*s.v));
 	if (!s.v)
-		return errmsg_set(err, -ENOMEM, "out of memory");
-	cut(&s, v, n, piece);
+		return errmsg_nomem(err, NULL);
+	crc32_cut(&s, v, n, piece);
 	pthread_mutex_init(&s.lock, NULL);
-	rc = crew ? crew_for(crew, s.n, width, sum_indexed, &s)
+	rc = team ? team_for(team, s.n, width, sum_indexed, &s)
 		  : parallel_for(s.n, width, sum_indexed, &s);
 	pthread_mutex_destroy(&s.lock);
 	if (!rc)
@@ -140,34 +139,33 @@ int checksum_pieces(struct checksum *v, size_t n, unsigned width,
 }
 
 struct reading {
-	checksum_read *read;
+	crc32_read *read;
 	void *ctx;
 };
 
-static int read_piece(void *ctx, struct checksum *p, struct errmsg *err)
+static int read_piece(void *ctx, struct crc_range *p, struct errmsg *err)
 {
 	const struct reading *const r = ctx;
-	uint8_t *const buf = scratch_take(CHECKSUM_CHUNK);
-	int rc = buf ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+	uint8_t *const buf = scratch_take(CRC32_CHUNK);
+	int rc = buf ? 0 : errmsg_nomem(err, NULL);
 
 	for (uint64_t done = 0; !rc && done < p->len;) {
 		const uint64_t left = p->len - done;
-		const size_t n = left < CHECKSUM_CHUNK ? (size_t)left :
-							 CHECKSUM_CHUNK;
+		const size_t n = left < CRC32_CHUNK ? (size_t)left : CRC32_CHUNK;
 
 		rc = r->read(r->ctx, buf, n, p->off + done, err);
 		if (!rc)
-			p->crc = checksum_add(p->crc, buf, n);
+			p->crc = crc32_add(p->crc, buf, n);
 		done += n;
 	}
 	scratch_give(buf);
 	return rc;
 }
 
-int checksum_ranges(struct checksum *v, size_t n, unsigned width,
-		    checksum_read *read, void *ctx, struct errmsg *err)
+int crc32_ranges(struct crc_range *v, size_t n, unsigned width,
+		 crc32_read *read, void *ctx, struct errmsg *err)
 {
 	struct reading r = { .read = read, .ctx = ctx };
 
-	return checksum_pieces(v, n, width, NULL, read_piece, &r, err);
+	return crc32_pieces(v, n, width, NULL, read_piece, &r, err);
 }

@@ -13,8 +13,8 @@
  * the pointer belongs beside the link, where its readers look for both.
  *
  * The temporary's name begins with a dot, so that it is not taken for a
- * checkpoint (tags.c).  It is locked as long as somebody fills it: the lock of
- * who was killed is gone.
+ * checkpoint (tags.c).  It is locked while it is filled; the lock of a process
+ * that is killed vanishes with it.
  */
 #include "ckpt/sys/outdir.h"
 
@@ -39,12 +39,7 @@
 #define TRIES_MAX 100
 #define WALK_FDS_MAX 16
 
-static int fail_nomem(const char *path, struct errmsg *err)
-{
-	return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
-}
-
-static int fail(const char *path, const char *what, struct errmsg *err)
+static int outdir_fail(const char *path, const char *what, struct errmsg *err)
 {
 	return errmsg_set(err, -errno, "%s: %s: %s", path, what,
 			  strerror(errno));
@@ -63,10 +58,10 @@ static int new_file(const char *path)
 }
 
 /*
- * Let `make` make `path`, whose last letters become others until nobody has that
- * name.  It is made with its mode: mkdtemp and mkostemp keep others out, and who
- * lets them in again has to know the umask, which can only be asked for by
- * changing it, for all threads.
+ * Call `make` with `path`, whose last letters are replaced until the name is free.
+ * It creates the file with its final mode.  mkdtemp and mkostemp deny others
+ * access; restoring it needs the umask, which can only be read by changing it,
+ * for all threads.
  */
 static int make_new(char *path, int (*make)(const char *path))
 {
@@ -90,7 +85,7 @@ static int make_new(char *path, int (*make)(const char *path))
 
 /* --- begin ----------------------------------------------------------------- */
 
-static int split(struct outdir *o, const char *path, struct errmsg *err)
+static int outdir_split(struct outdir *o, const char *path, struct errmsg *err)
 {
 	size_t n = strlen(path);
 	const char *slash;
@@ -105,7 +100,7 @@ static int split(struct outdir *o, const char *path, struct errmsg *err)
 		    slash == path ? strdup("/") :
 				    strndup(path, (size_t)(slash - path));
 	if (!o->final || !o->name || !o->parent)
-		return fail_nomem(path, err);
+		return errmsg_nomem(err, path);
 	if (!*o->name || strcmp(o->name, ".") == 0 ||
 	    strcmp(o->name, "..") == 0)
 		return errmsg_set(err, -EINVAL,
@@ -125,13 +120,13 @@ static int make_parents(struct outdir *o, struct errmsg *err)
 		if (mkdir(path, 0777) == 0)
 			o->made = o->made ? o->made : (size_t)(p - path);
 		else if (errno != EEXIST)
-			rc = fail(path, "cannot create", err);
+			rc = outdir_fail(path, "cannot create", err);
 		*p = '/';
 	}
 	return rc;
 }
 
-/* Take away again those of them that are empty. */
+/* Remove the directories made that are empty. */
 static void unmake_parents(struct outdir *o)
 {
 	while (o->made) {
@@ -151,7 +146,7 @@ static int follow_link(struct outdir *o, struct errmsg *err)
 	char *const real = realpath(o->final, NULL);
 
 	if (!real)
-		return fail(o->final, "cannot follow", err);
+		return outdir_fail(o->final, "cannot follow", err);
 	free(o->final);
 	o->final = real;
 	return 0;
@@ -172,18 +167,20 @@ static bool is_mount_point(const char *path, const struct stat *st)
 	return is;
 }
 
-/* What is there already must be an empty directory, which will give way. */
+/* An existing directory must be empty; it will be replaced. */
 static int check_free(struct outdir *o, struct errmsg *err)
 {
 	struct stat st;
 	int rc = 0;
 
 	if (lstat(o->final, &st) < 0)
-		return errno == ENOENT ? 0 : fail(o->final, "cannot stat", err);
+		return errno == ENOENT
+			       ? 0
+			       : outdir_fail(o->final, "cannot stat", err);
 	if (S_ISLNK(st.st_mode)) {
 		rc = follow_link(o, err);
 		if (!rc && stat(o->final, &st) < 0)
-			rc = fail(o->final, "cannot stat", err);
+			rc = outdir_fail(o->final, "cannot stat", err);
 	}
 	if (rc)
 		return rc;
@@ -194,7 +191,7 @@ static int check_free(struct outdir *o, struct errmsg *err)
 				  "%s: is a mount point: name a new directory"
 				  " in it", o->final);
 
-	/* Whether it is empty the rename will find out, but late. */
+	/* The rename would notice that it is not empty, but late. */
 	struct dirent **entries;
 	int n;
 
@@ -202,7 +199,7 @@ static int check_free(struct outdir *o, struct errmsg *err)
 		return 0;
 	n = scandir(o->final, &entries, NULL, NULL);
 	if (n < 0)
-		return fail(o->final, "cannot list", err);
+		return outdir_fail(o->final, "cannot list", err);
 	for (int i = 0; i < n; i++)
 		free(entries[i]);
 	free(entries);
@@ -219,9 +216,9 @@ static int make_tmp(struct outdir *o, struct errmsg *err)
 
 	if (asprintf(&tmp, "%.*s.%s" TMP_SUFFIX, above, o->final,
 		     o->final + above) < 0)
-		return fail_nomem(o->final, err);
+		return errmsg_nomem(err, o->final);
 	if (make_new(tmp, new_dir) < 0) {
-		const int rc = fail(tmp, "cannot create", err);
+		const int rc = outdir_fail(tmp, "cannot create", err);
 
 		free(tmp);
 		return rc;
@@ -229,20 +226,20 @@ static int make_tmp(struct outdir *o, struct errmsg *err)
 	o->tmp = tmp;
 	o->fd = open(tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (o->fd < 0)
-		return fail(tmp, "cannot open", err);
-	/* Where locks cannot be had, nobody gets this one to sweep by. */
+		return outdir_fail(tmp, "cannot open", err);
+	/* Without locks on this file system no sweep takes this one either. */
 	if (flock(o->fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
-		return fail(tmp, "is being removed", err);
+		return outdir_fail(tmp, "is being removed", err);
 	return 0;
 }
 
-static int begin(struct outdir *o, const char *path, bool replace,
-		 struct errmsg *err)
+static int outdir_begin(struct outdir *o, const char *path, bool replace,
+			struct errmsg *err)
 {
 	int rc;
 
 	*o = (struct outdir){ .fd = -1, .replace = replace };
-	rc = split(o, path, err);
+	rc = outdir_split(o, path, err);
 	if (!rc)
 		rc = check_free(o, err);
 	if (!rc)
@@ -256,12 +253,12 @@ static int begin(struct outdir *o, const char *path, bool replace,
 
 int outdir_open(struct outdir *o, const char *path, struct errmsg *err)
 {
-	return begin(o, path, false, err);
+	return outdir_begin(o, path, false, err);
 }
 
 int outdir_open_over(struct outdir *o, const char *path, struct errmsg *err)
 {
-	return begin(o, path, true, err);
+	return outdir_begin(o, path, true, err);
 }
 
 /* --- commit ---------------------------------------------------------------- */
@@ -273,7 +270,7 @@ static int sync_dir(const char *path, struct errmsg *err)
 
 	/* Some file systems cannot sync a directory, and say EINVAL. */
 	if (fd < 0 || (fsync(fd) < 0 && errno != EINVAL))
-		rc = fail(path, "cannot sync", err);
+		rc = outdir_fail(path, "cannot sync", err);
 	if (fd >= 0)
 		close(fd);
 	return rc;
@@ -286,33 +283,33 @@ int outdir_write_text(char *tmp, const char *text, struct errmsg *err)
 	int rc = 0;
 
 	if (fd < 0)
-		return fail(tmp, "cannot create", err);
+		return outdir_fail(tmp, "cannot create", err);
 	errno = EIO; /* of a short write */
 	if (write(fd, text, n) != (ssize_t)n || fsync(fd) < 0)
-		rc = fail(tmp, "cannot write", err);
+		rc = outdir_fail(tmp, "cannot write", err);
 	if (close(fd) < 0 && !rc)
-		rc = fail(tmp, "cannot write", err);
+		rc = outdir_fail(tmp, "cannot write", err);
 	if (rc)
 		unlink(tmp);
 	return rc;
 }
 
-/* *swapped: the temporary is now what was there before. */
+/* Rename; `*swapped` if the temporary is now the replaced directory. */
 static int rename_dir(struct outdir *o, bool *swapped, struct errmsg *err)
 {
 	*swapped = false;
 	if (rename(o->tmp, o->final) == 0)
 		return 0;
 	if (!o->replace || (errno != EEXIST && errno != ENOTEMPTY))
-		return fail(o->final, "cannot rename to", err);
+		return outdir_fail(o->final, "cannot rename to", err);
 	if (renameat2(AT_FDCWD, o->tmp, AT_FDCWD, o->final,
 		      RENAME_EXCHANGE) < 0)
-		return fail(o->final, "cannot replace", err);
+		return outdir_fail(o->final, "cannot replace", err);
 	*swapped = true;
 	return 0;
 }
 
-/* Let it be a temporary again. */
+/* Undo the rename. */
 static void rename_back(struct outdir *o, bool swapped)
 {
 	renameat2(AT_FDCWD, o->final, AT_FDCWD, o->tmp,
@@ -325,10 +322,10 @@ static int sync_names(const struct outdir *o, struct errmsg *err)
 	int rc;
 
 	if (asprintf(&above, "%s/..", o->final) < 0)
-		return fail_nomem(o->final, err);
+		return errmsg_nomem(err, o->final);
 	rc = sync_dir(above, err);
 	free(above);
-	/* Another one if the name was a symbolic link. */
+	/* They differ if the name was a symbolic link. */
 	return rc ? rc : sync_dir(o->parent, err);
 }
 
@@ -341,7 +338,7 @@ static int rename_with_pointer(struct outdir *o, const char *to, char *tmp,
 		return rc;
 	rc = rename_dir(o, swapped, err);
 	if (!rc && rename(tmp, to) < 0) {
-		rc = fail(to, "cannot rename to", err);
+		rc = outdir_fail(to, "cannot rename to", err);
 		rename_back(o, *swapped);
 	}
 	if (rc)
@@ -358,10 +355,10 @@ int outdir_commit(struct outdir *o, const char *pointer, struct errmsg *err)
 	if (!pointer) {
 		rc = rename_dir(o, &swapped, err);
 	} else if (asprintf(&to, "%s/%s", o->parent, pointer) < 0) {
-		return fail_nomem(pointer, err);
+		return errmsg_nomem(err, pointer);
 	} else if (asprintf(&tmp, "%s" TMP_SUFFIX, to) < 0) {
 		tmp = NULL;
-		rc = fail_nomem(pointer, err);
+		rc = errmsg_nomem(err, pointer);
 	} else {
 		rc = rename_with_pointer(o, to, tmp, &swapped, err);
 	}
@@ -394,8 +391,8 @@ static void remove_tree(const char *path)
 	nftw(path, remove_entry, WALK_FDS_MAX, FTW_DEPTH | FTW_PHYS);
 }
 
-/* The final name that a temporary was for, cut off from it; NULL if this is
- * no temporary's name. */
+/* Return the final name in a temporary's, which is cut to it; NULL if this is not
+ * a temporary's name. */
 static char *final_name(const char *tmp)
 {
 	const size_t n = strlen(tmp), suffix = strlen(TMP_SUFFIX);

@@ -14,23 +14,22 @@ struct errmsg;
 struct outdir {
 	int fd; /* of the directory to be filled */
 
-	char *name;  /* last component of what the caller asked for */
-	char *final; /* where it goes; a symbolic link has been followed */
-	char *tmp;   /* where it is now; NULL: nothing there to remove */
-	char *parent; /* of what the caller asked for */
-	bool replace; /* what is there already */
+	char *name;  /* last component of the path requested */
+	char *final; /* its final path, symbolic links followed */
+	char *tmp;   /* its path now; NULL: nothing to remove */
+	char *parent; /* of the path requested */
+	bool replace; /* an existing directory */
 	size_t made; /* length of the first directory of `final` that we made */
 };
 
 /*
  * Begin `path`, which must not exist yet or be an empty directory.  Missing
  * parents are made.  -EEXIST if there is something already, -EINVAL for
- * names that cannot be renamed to, or what the system said.
+ * names that cannot be renamed to, or the system's error.
  */
 int outdir_open(struct outdir *o, const char *path, struct errmsg *err);
 
-/* The same, but a directory that is there already gives way when the new one
- * takes its place, at once. */
+/* The same, but outdir_commit atomically replaces an existing directory. */
 int outdir_open_over(struct outdir *o, const char *path, struct errmsg *err);
 
 /*
@@ -41,16 +40,16 @@ int outdir_open_over(struct outdir *o, const char *path, struct errmsg *err);
 int outdir_commit(struct outdir *o, const char *pointer, struct errmsg *err);
 
 /*
- * Remove temporaries in `parent` whose makers were killed: those that nobody
- * has locked.  `ours` is asked which final names they may have had.
+ * Remove temporaries in `parent` whose makers were killed, which are those
+ * without a lock.  `ours` decides by the final name whether one is ours.
  */
 void outdir_sweep(const char *parent, bool (*ours)(const char *name));
 
-/* Write `text` to a new file, on the medium; `tmp` ends in XXXXXX and becomes its
- * name.  After an error there is none. */
+/* Write `text` to a new file and sync it; `tmp` ends in XXXXXX and becomes its
+ * name.  On failure no file is left. */
 int outdir_write_text(char *tmp, const char *text, struct errmsg *err);
 
-/* Remove all that was not committed. */
+/* Remove the directory unless it was committed. */
 void outdir_close(struct outdir *o);
 
 #endif

@@ -7,6 +7,7 @@
  */
 #include "ckpt/sys/parallel.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -34,7 +35,7 @@ unsigned parallel_width(void)
 	return n > 0 ? (unsigned)n : 1;
 }
 
-static void *run(void *arg)
+static void *parallel_run(void *arg)
 {
 	struct job *const job = arg;
 
@@ -56,7 +57,7 @@ static void *run(void *arg)
 	return NULL;
 }
 
-/* On `width` threads, this one among them. */
+/* Run on `width` threads, including this one. */
 static void run_all(struct job *job, unsigned width)
 {
 	pthread_t *const threads = malloc(width * sizeof(*threads));
@@ -64,9 +65,9 @@ static void run_all(struct job *job, unsigned width)
 
 	/* Fewer threads than wanted only make it slower. */
 	while (threads && started + 1 < width && started + 1 < job->n &&
-	       pthread_create(&threads[started], NULL, run, job) == 0)
+	       pthread_create(&threads[started], NULL, parallel_run, job) == 0)
 		started++;
-	run(job);
+	parallel_run(job);
 	while (started)
 		pthread_join(threads[--started], NULL);
 	free(threads);
@@ -89,26 +90,27 @@ int parallel_for(size_t n, unsigned width, int (*work)(void *ctx, size_t i),
 	return job.rc;
 }
 
-void crew_init(struct crew *c)
+void team_init(struct team *c)
 {
-	*c = (struct crew){ 0 };
+	*c = (struct team){ 0 };
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_cond_init(&c->left, NULL);
 }
 
-void crew_done(struct crew *c)
+void team_done(struct team *c)
 {
 	pthread_cond_destroy(&c->left);
 	pthread_mutex_destroy(&c->lock);
 }
 
-int crew_for(struct crew *c, size_t n, unsigned width,
+int team_for(struct team *c, size_t n, unsigned width,
 	     int (*work)(void *ctx, size_t i), void *ctx)
 {
 	struct job job = { .n = n, .work = work, .ctx = ctx };
 
 	pthread_mutex_init(&job.lock, NULL);
 	pthread_mutex_lock(&c->lock);
+	assert(!c->job); /* one loop at a time */
 	c->job = &job;
 	pthread_mutex_unlock(&c->lock);
 	run_all(&job, width);
@@ -121,7 +123,7 @@ int crew_for(struct crew *c, size_t n, unsigned width,
 	return job.rc;
 }
 
-void crew_help(struct crew *c, unsigned most)
+void team_join(struct team *c, unsigned most)
 {
 	struct job *job;
 
@@ -130,8 +132,9 @@ void crew_help(struct crew *c, unsigned most)
 	if (job) {
 		c->helping++;
 		pthread_mutex_unlock(&c->lock);
-		run(job);
+		parallel_run(job);
 		pthread_mutex_lock(&c->lock);
+		assert(c->helping > 0);
 		if (--c->helping == 0)
 			pthread_cond_signal(&c->left);
 	}

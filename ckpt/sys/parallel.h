@@ -11,28 +11,29 @@ unsigned parallel_width(void);
 /*
  * Call `work(ctx, i)` for each i below `n`, on up to `width` threads, the
  * caller's own among them.  Returns the first non-zero result (that of the
- * lowest i among those tried); after one, no new calls are begun.
+ * lowest i among those tried); after a failure no new calls are begun.
  */
 int parallel_for(size_t n, unsigned width, int (*work)(void *ctx, size_t i),
 		 void *ctx);
 
-/* Where threads that would have to wait for work find it, to lend a hand. */
-struct crew {
+/* A loop that waiting threads can find and join. */
+struct team {
 	pthread_mutex_t lock; /* protects the rest */
-	pthread_cond_t left;  /* a helper has */
-	struct job *job;      /* that goes on; NULL: none */
+	pthread_cond_t left;  /* the last helper left */
+	struct job *job;      /* running; NULL: none */
 	unsigned helping;
 };
 
-void crew_init(struct crew *c);
-void crew_done(struct crew *c);
+void team_init(struct team *c);
+void team_done(struct team *c);
 
-/* As parallel_for, with the help of who comes by.  One at a time. */
-int crew_for(struct crew *c, size_t n, unsigned width,
+/* As parallel_for, with the threads that call team_join meanwhile.  A team runs
+ * one loop at a time. */
+int team_for(struct team *c, size_t n, unsigned width,
 	     int (*work)(void *ctx, size_t i), void *ctx);
 
-/* Take part in the crew_for that goes on, if one does and fewer than `most` have
- * come, until there is nothing left to begin. */
-void crew_help(struct crew *c, unsigned most);
+/* Join the running team_for, if there is one with fewer than `most` helpers, until
+ * no index is left to begin. */
+void team_join(struct team *c, unsigned most);
 
 #endif

@@ -12,8 +12,7 @@
 #define ASAN_UNPOISON_MEMORY_REGION(p, len) ((void)(p), (void)(len))
 #endif
 
-/* A window of a file, of converted elements, that are woven together of several
- * shards, whose bytes are summed. */
+/* Nested uses in a read: a window, a cast, a gather, a checksum. */
 #define DEPTH_MAX 8
 
 struct buffer {
@@ -22,14 +21,14 @@ struct buffer {
 };
 
 struct scratch {
-	size_t depth; /* buffers that are taken */
+	size_t depth; /* buffers in use */
 	struct buffer v[DEPTH_MAX];
 };
 
 static pthread_key_t key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void end(void *arg)
+static void scratch_end(void *arg)
 {
 	struct scratch *const s = arg;
 
@@ -40,7 +39,7 @@ static void end(void *arg)
 
 static void make_key(void)
 {
-	pthread_key_create(&key, end);
+	pthread_key_create(&key, scratch_end);
 }
 
 static struct scratch *own(void)

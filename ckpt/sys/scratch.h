@@ -5,17 +5,15 @@
 #include <stddef.h>
 
 /*
- * Memory for the time of a call, on the way of every read.  Each thread keeps
- * what it once had, until it ends: after its first reads nothing is allocated
- * any more.
+ * Temporary buffers for the duration of a call.  Each thread keeps its buffers
+ * until it ends, so that reads allocate nothing after the first few.
  */
 
-/* `len` bytes, of any content and aligned as by malloc; NULL when memory runs
+/* Take `len` bytes, uninitialised and aligned as by malloc; NULL when memory runs
  * out. */
 void *scratch_take(size_t len);
 
-/* By the thread that took them, and the last that were taken first.  NULL is
- * none. */
+/* Release a buffer in LIFO order, on the thread that took it.  `p` may be NULL. */
 void scratch_give(void *p);
 
 #endif

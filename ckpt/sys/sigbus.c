@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SIGBUS as an error.  Who touches a page of a mapping that lies behind the end
- * of its file gets this signal in the thread that did it.  Faults that
- * are not ours go to the handler that was there before.
+ * SIGBUS as an error.  A thread that touches a mapped page beyond the end of its
+ * file receives this signal.  Faults outside sigbus_run are passed to the previous
+ * handler.
  */
 #include "ckpt/sys/sigbus.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -18,13 +19,14 @@ static void on_bus(int signo)
 {
 	if (escape)
 		siglongjmp(*escape, 1);
-	/* Returning repeats the access. */
+	/* The access is repeated, now with the previous handler. */
 	sigaction(signo, &before, NULL);
 }
 
-void busguard_install(void)
+void sigbus_install(void)
 {
-	/* Not deferred: a handler that is left by a jump does not unblock. */
+	/* SA_NODEFER, since leaving the handler by siglongjmp does not unblock
+	 * the signal. */
 	const struct sigaction action = { .sa_handler = on_bus,
 					  .sa_flags = SA_NODEFER };
 	struct sigaction old;
@@ -33,7 +35,7 @@ void busguard_install(void)
 		before = old;
 }
 
-int busguard_run(void (*touch)(void *ctx), void *ctx)
+int sigbus_run(void (*touch)(void *ctx), void *ctx)
 {
 	sigjmp_buf here;
 
@@ -41,6 +43,7 @@ int busguard_run(void (*touch)(void *ctx), void *ctx)
 		escape = NULL;
 		return -EFAULT;
 	}
+	assert(!escape); /* no nesting */
 	escape = &here;
 	touch(ctx);
 	escape = NULL;

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_BUSGUARD_H
-#define UCKPT_BUSGUARD_H
+#ifndef UCKPT_SIGBUS_H
+#define UCKPT_SIGBUS_H
 
-/* Take over SIGBUS, for the whole process; without, busguard_run guards
- * nothing.  For mains. */
-void busguard_install(void);
+/* Install the SIGBUS handler of the process.  Programs call it once before
+ * sigbus_run, which otherwise guards nothing. */
+void sigbus_install(void);
 
 /*
- * Call `touch(ctx)`, which reads or writes mapped files.  -EFAULT if it came
- * upon a page that one of them no longer has, since somebody cut it short: then
- * it has been left where it was, so it must hold no lock and no memory.  It may
- * not call busguard_run.  Thread-safe.
+ * Call `touch(ctx)`, which accesses mapped files.  Returns -EFAULT if one of the
+ * files was truncated; `touch` is then abandoned midway, so it must hold neither
+ * locks nor memory.  It must not call sigbus_run.  Thread-safe.
  */
-int busguard_run(void (*touch)(void *ctx), void *ctx);
+int sigbus_run(void (*touch)(void *ctx), void *ctx);
 
 #endif

@@ -8,7 +8,7 @@
 #include "ckpt/base/bytes.h"
 #include "ckpt/tensor/cast.h"
 
-/* Elements worked on at once. */
+/* Elements computed at a time. */
 #define BATCH 256
 
 bool arith_knows(enum dtype t)

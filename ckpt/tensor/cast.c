@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Conversions to float32 and back.  C's own conversions from wider types round
- * to nearest even as torch's do; the two 16-bit formats are packed by hand, in
- * loops without branches that the compiler puts into vectors: those are what
- * gigabytes of weights go through.
+ * to nearest even as torch's do.  The two 16-bit formats, which gigabytes of weights
+ * have, are packed by hand in loops without branches, which compilers vectorise.
  *
  * The bits of NaNs are those of torch's loops for x86 (ATen's vec256 and vec512,
  * which use F16C for float16): all ones in bfloat16; in float16 the upper bits of
@@ -46,9 +45,9 @@ static inline float from_bits(uint32_t bits)
 
 /* --- single elements ------------------------------------------------------- */
 
-/* c ? a : b, and a branch for no compiler: one would keep the loops below from
- * becoming vectors. */
-static inline uint32_t choose(bool c, uint32_t a, uint32_t b)
+/* c ? a : b without a branch, which would keep the loops below from being
+ * vectorised. */
+static inline uint32_t cast_choose(bool c, uint32_t a, uint32_t b)
 {
 	const uint32_t mask = -(uint32_t)c;
 
@@ -66,9 +65,9 @@ static inline float half_to_float(uint16_t h)
 	const uint32_t quiet = (uint32_t)(magnitude > 0x7c00) << 22;
 	const uint32_t special = INFINITE | magnitude << 13 | quiet;
 
-	return from_bits(sign |
-			 choose(magnitude < 0x400, small,
-				choose(magnitude < 0x7c00, normal, special)));
+	return from_bits(sign | cast_choose(magnitude < 0x400, small,
+					    cast_choose(magnitude < 0x7c00,
+							normal, special)));
 }
 
 /* OFP8 E4M3: 4 exponent bits, 3 of fraction; all ones is the only NaN, and
@@ -80,9 +79,9 @@ static inline float e4m3_to_float(uint8_t b)
 	const uint32_t small = to_bits((float)(int32_t)magnitude * 0x1p-9f);
 	const uint32_t normal = (magnitude << 20) + (120u << 23);
 
-	return from_bits(sign | choose(magnitude < 8, small,
-				       choose(magnitude < 0x7f, normal,
-					      0x7ff00000)));
+	return from_bits(sign | cast_choose(magnitude < 8, small,
+					    cast_choose(magnitude < 0x7f,
+							normal, 0x7ff00000)));
 }
 
 /* E5M2 is the upper half of a binary16. */
@@ -97,13 +96,14 @@ static inline uint16_t float_to_bfloat(float f)
 	const uint32_t bits = to_bits(f);
 	const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 
-	return (uint16_t)choose((bits & 0x7fffffff) > INFINITE, 0xffff, rounded);
+	return (uint16_t)cast_choose((bits & 0x7fffffff) > INFINITE, 0xffff,
+				     rounded);
 }
 
 /*
- * Of normal numbers the upper bits are taken, rounded: what is rounded up moves
- * on into the exponent, at the upper end to infinity.  Subnormals count 2^-24,
- * which is the last place of 0.5: adding that rounds to it.
+ * Of normal numbers the upper bits are kept, rounded; a carry goes into the
+ * exponent, and past the largest number gives infinity.  Subnormals are multiples
+ * of 2^-24, the last place of 0.5: adding 0.5 rounds to them.
  */
 static inline uint16_t float_to_half(float f)
 {
@@ -115,10 +115,12 @@ static inline uint16_t float_to_half(float f)
 		to_bits(from_bits(magnitude) + 0.5f) - to_bits(0.5f);
 	const uint32_t nan = 0x7e00 | (magnitude >> 13 & 0x3ff);
 
-	const uint32_t finite = choose(magnitude < 113u << 23, small, normal);
-	const uint32_t large = choose(magnitude > INFINITE, nan, 0x7c00);
+	const uint32_t finite =
+		cast_choose(magnitude < 113u << 23, small, normal);
+	const uint32_t large = cast_choose(magnitude > INFINITE, nan, 0x7c00);
 
-	return (uint16_t)(sign | choose(magnitude < 143u << 23, finite, large));
+	return (uint16_t)(sign |
+			  cast_choose(magnitude < 143u << 23, finite, large));
 }
 
 static inline float element(enum dtype from, const uint8_t *p)
@@ -155,8 +157,8 @@ static inline float element(enum dtype from, const uint8_t *p)
 /* --- many ------------------------------------------------------------------ */
 
 /*
- * `n` elements by `convert`, in blocks whose length the compiler knows.  Through
- * memcpy, so that any alignment will do.
+ * Convert `n` elements in blocks of constant length.  memcpy allows any
+ * alignment.
  */
 #define BLOCK 64
 #define CONVERT(convert, from_t, to_t, in, out, n)         \
@@ -199,9 +201,9 @@ CPU_CLONES static void bfloats_to_floats(const void *in, void *out, size_t n)
 }
 
 /*
- * Processors since 2013 have instructions for float16, which no compiler puts in
- * the place of such loops.  How many elements were converted: all but the last
- * few, or none.
+ * Convert float16 by F16C, which processors have had since 2013 and no compiler
+ * generates for such loops.  Returns the number of elements converted: all but the
+ * last few, or none.
  */
 #if defined(__x86_64__)
 #define EIGHT 8
@@ -232,7 +234,7 @@ f16c_to_halves(const uint8_t *in, uint8_t *out, size_t n)
 	return i;
 }
 
-/* All processors with AVX2 have it; clang 14 cannot ask for itself. */
+/* All processors with AVX2 have F16C, which clang 14 cannot test for. */
 static bool have_f16c(void)
 {
 	return __builtin_cpu_supports("avx2");
@@ -365,7 +367,7 @@ void cast_to_double(enum dtype from, const void *in, double *out, size_t n)
 
 	for (; wide && n; n--, p += size)
 		*out++ = wide_element(from, p);
-	/* float32 holds all that the others can say. */
+	/* float32 represents every value of the other types. */
 	for (size_t k; n; n -= k, p += k * size) {
 		k = n < CAST_BATCH ? n : CAST_BATCH;
 		to_floats(from, p, batch, k);

@@ -11,6 +11,7 @@
  */
 #include "ckpt/tensor/tensor.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -19,8 +20,8 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pickle/value.h"
 
-/* A tensor of attributes around a parameter around a tensor is the deepest
- * nesting that torch makes. */
+/* torch nests at most three deep: a tensor with attributes around a parameter
+ * around a tensor. */
 #define TENSOR_WRAP_MAX 4
 
 static const struct {
@@ -63,7 +64,7 @@ const char *dtype_storage_class(enum dtype d)
 	return dtypes[d].storage;
 }
 
-/* `v` as a call of torch._utils.<name>: its arguments, or NULL. */
+/* The arguments of `v`, a call of torch._utils.<name>; NULL if it is not one. */
 static const struct value_seq *call_args(const struct value *v,
 					 const char *module, const char *name)
 {
@@ -145,7 +146,7 @@ int tensor_storage(const struct value *pid, const char *name,
 		return errmsg_set(err, -EBADMSG,
 				  "%s: a tensor without a storage", name);
 
-	/* pickle_read.c lets only this shape of persistent id through. */
+	/* pickle_op.c accepts only this shape of persistent id. */
 	const struct value_seq *const id = &pid->pid->seq;
 	const struct value *const cls = id->v[1];
 
@@ -294,23 +295,34 @@ static struct value *tuple_of(struct arena *a, size_t n, struct value **v)
 	return t;
 }
 
-struct value *tensor_to_value(struct arena *a, const struct tensor *t)
+/* Make the persistent id of the storage of `t`.  `location` may be a shared
+ * string; NULL: a new one. */
+static struct value *storage_to_value(struct arena *a, const struct tensor *t,
+				      struct value *location)
 {
 	struct value *const storage = value_new(a, VALUE_STORAGE);
-	struct value *const empty = value_new(a, VALUE_TUPLE);
 
-	if (!storage || !empty)
+	if (!storage)
 		return NULL;
 	storage->pid = tuple_of(a, 5, (struct value *[]){
 		value_new_str(a, "storage"),
 		value_new_global(a, "torch", dtypes[t->dtype].storage),
 		value_new_str(a, t->storage_key),
-		value_new_str(a, "cpu"),
+		location ? location : value_new_str(a, "cpu"),
 		value_new_int(a, (int64_t)t->storage_numel),
 	});
+	return storage->pid ? storage : NULL;
+}
+
+struct value *tensor_to_value(struct arena *a, const struct tensor *t)
+{
+	struct value *const empty = value_new(a, VALUE_TUPLE);
+
+	if (!empty)
+		return NULL;
 
 	struct value *const args = tuple_of(a, 6, (struct value *[]){
-		storage->pid ? storage : NULL,
+		storage_to_value(a, t, NULL),
 		value_new_int(a, (int64_t)t->storage_offset),
 		dims_to_value(a, t->shape, t->ndim),
 		dims_to_value(a, t->stride, t->ndim),
@@ -323,6 +335,106 @@ struct value *tensor_to_value(struct arena *a, const struct tensor *t)
 							   "_rebuild_tensor_v2"),
 				       args) :
 		      NULL;
+}
+
+/* A tuple with its first `n` elements replaced. */
+static struct value *tuple_with(struct arena *a, const struct value *from,
+				struct value **v, size_t n)
+{
+	struct value *const t = value_new(a, VALUE_TUPLE);
+
+	for (size_t i = 0; t && i < from->seq.n; i++)
+		if (!value_seq_add(a, &t->seq, i < n ? v[i] : from->seq.v[i]))
+			return NULL;
+	return t;
+}
+
+/* A call with other arguments, and what BUILD added to it. */
+static struct value *call_with(struct arena *a, const struct value *from,
+			       struct value *args)
+{
+	struct value *const v =
+		args ? value_new_reduce(a, from->obj->callable, args) : NULL;
+
+	if (v)
+		v->obj->state = from->obj->state;
+	return v;
+}
+
+/* `like`, which is a tensor, wrapped `depth` times at most. */
+static struct value *wrap_like(struct arena *a, const struct value *like,
+			       const struct tensor *t, int depth)
+{
+	const struct value *const args = like->obj->args;
+	struct value *inner;
+
+	if (is_rebuild(like->obj->callable)) {
+		/* Hooks are an object of each tensor's own. */
+		struct value *const none = value_new(a, VALUE_TUPLE);
+		struct value *const hooks =
+			none ? value_new_reduce(a,
+						value_new_global(a, "collections",
+								 "OrderedDict"),
+						none)
+			     : NULL;
+		const struct value_seq *const old = &args->seq;
+		struct value *const location =
+			old->v[0]->kind == VALUE_STORAGE ?
+				old->v[0]->pid->seq.v[3] :
+				NULL;
+
+		return call_with(a, like,
+				 tuple_with(a, args, (struct value *[]){
+					storage_to_value(a, t, location),
+					value_new_int(a, (int64_t)t->storage_offset),
+					dims_to_value(a, t->shape, t->ndim),
+					dims_to_value(a, t->stride, t->ndim),
+					old->n > 5 ? old->v[4] : NULL,
+					hooks,
+				 }, old->n > 5 ? 6 : 4));
+	}
+	if (depth == 0)
+		return NULL;
+	if (!call_args(like, "torch._tensor", "_rebuild_from_type_v2")) {
+		inner = wrap_like(a, args->seq.v[0], t, depth - 1);
+		return call_with(a, like, tuple_with(a, args, &inner, 1));
+	}
+	/* (function, type, its arguments, attributes): a call, taken apart. */
+	inner = value_new_reduce(a, args->seq.v[0], args->seq.v[2]);
+	inner = inner ? wrap_like(a, inner, t, depth - 1) : NULL;
+	return inner ? call_with(a, like, tuple_with(a, args, (struct value *[]){
+					args->seq.v[0], args->seq.v[1],
+					inner->obj->args }, 3))
+		     : NULL;
+}
+
+struct value *tensor_to_value_like(struct arena *a, const struct value *like,
+				   const struct tensor *t)
+{
+	assert(tensor_is(like));
+	return wrap_like(a, like, t, TENSOR_WRAP_MAX);
+}
+
+struct value *tensor_with_attribute(struct arena *a, const struct value *like,
+				    const char *name, struct value *attribute)
+{
+	const struct value_seq *const from =
+		call_args(like, "torch._tensor", "_rebuild_from_type_v2");
+	const struct value_dict *const old =
+		from && from->n > 3 ? value_pairs(from->v[3]) : NULL;
+	struct value *const state = value_new(a, VALUE_DICT);
+	bool ok = old && state;
+
+	for (size_t i = 0; ok && i < old->n; i++)
+		ok = value_dict_add(a, &state->dict, old->v[i].key,
+				    value_is_str(old->v[i].key, name) ?
+					    attribute : old->v[i].val);
+	return ok ? call_with(a, like,
+			      tuple_with(a, like->obj->args,
+					 (struct value *[]){
+						 from->v[0], from->v[1],
+						 from->v[2], state }, 4))
+		  : NULL;
 }
 
 bool tensor_is_contiguous(const struct tensor *t)

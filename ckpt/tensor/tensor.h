@@ -84,9 +84,19 @@ int tensor_storage(const struct value *pid, const char *name,
 		   enum dtype *dtype, const char **key, uint64_t *numel,
 		   struct errmsg *err);
 
-/* The value that torch pickles for `t`, its storage under key "0"; NULL when
- * the arena is exhausted. */
+/* The value that torch pickles for `t`, its storage under t->storage_key; NULL
+ * when the arena is exhausted. */
 struct value *tensor_to_value(struct arena *a, const struct tensor *t);
+
+/* The same with everything that `like`, a tensor, has besides storage, offset,
+ * sizes and strides: its wrappers, attributes and hooks are shared with it. */
+struct value *tensor_to_value_like(struct arena *a, const struct value *like,
+				   const struct tensor *t);
+
+/* `like` with another value of an attribute that it was pickled with (see
+ * tensor_attribute); NULL if it has no attributes, too. */
+struct value *tensor_with_attribute(struct arena *a, const struct value *like,
+				    const char *name, struct value *attribute);
 
 /* Fill in a contiguous tensor that owns its storage. */
 void tensor_init(struct tensor *t, enum dtype dtype, const uint64_t *shape,

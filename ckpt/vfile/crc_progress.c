@@ -1,32 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/vfile/crc_progress.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #define BUCKETS 256
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects these: */
-static struct sums *buckets[BUCKETS];
+static struct crc_progress *buckets[BUCKETS];
 
-static struct sums **bucket_of(const void *file)
+static struct crc_progress **bucket_of(const void *file)
 {
 	/* Addresses of sums are multiples of their size. */
 	return &buckets[(uintptr_t)file / sizeof(uint64_t) % BUCKETS];
 }
 
-static struct sums *find(const void *file)
+static struct crc_progress *crc_progress_find(const void *file)
 {
-	struct sums *s = *bucket_of(file);
+	struct crc_progress *s = *bucket_of(file);
 
 	while (s && s->file != file)
 		s = s->link;
 	return s;
 }
 
-static struct sums *add(const void *file)
+static struct crc_progress *crc_progress_add(const void *file)
 {
-	struct sums **const bucket = bucket_of(file);
-	struct sums *const s = calloc(1, sizeof(*s));
+	struct crc_progress **const bucket = bucket_of(file);
+	struct crc_progress *const s = calloc(1, sizeof(*s));
 
 	if (!s)
 		return NULL;
@@ -37,34 +38,35 @@ static struct sums *add(const void *file)
 	return s;
 }
 
-struct sums *sums_get(const void *file)
+struct crc_progress *crc_progress_get(const void *file)
 {
-	struct sums *s;
+	struct crc_progress *s;
 
 	pthread_mutex_lock(&lock);
-	s = find(file);
+	s = crc_progress_find(file);
 	if (!s)
-		s = add(file);
+		s = crc_progress_add(file);
 	if (s)
 		s->refs++;
 	pthread_mutex_unlock(&lock);
 	return s;
 }
 
-static void remove_from(struct sums **at, const struct sums *s)
+static void remove_from(struct crc_progress **at, const struct crc_progress *s)
 {
 	while (*at != s)
 		at = &(*at)->link;
 	*at = s->link;
 }
 
-void sums_put(struct sums *s)
+void crc_progress_put(struct crc_progress *s)
 {
 	bool last;
 
 	if (!s)
 		return;
 	pthread_mutex_lock(&lock);
+	assert(s->refs > 0);
 	last = --s->refs == 0;
 	if (last)
 		remove_from(bucket_of(s->file), s);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_SUMS_H
-#define UCKPT_SUMS_H
+#ifndef UCKPT_CRC_PROGRESS_H
+#define UCKPT_CRC_PROGRESS_H
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -8,28 +8,28 @@
 #include <stdint.h>
 
 /*
- * How far the checksums of a file have come.  All who have the file open share
- * it, so that no byte is summed twice, however many readers there are.
+ * The progress of a file's checksums.  All handles of the file share it, so that
+ * each byte is summed once, however many readers there are.
  */
-struct sums {
+struct crc_progress {
 	pthread_mutex_t lock; /* protects the four below; held while bytes are
 			       * read and summed */
-	bool begun;	      /* the others are set; false at first */
-	size_t storage;	      /* being summed; their number: none */
-	uint64_t next;	      /* its next byte wanted */
-	uint32_t sum;	      /* of its bytes before that */
+	bool begun;	      /* the fields below are set */
+	size_t storage;	      /* being summed; the number of storages: none */
+	uint64_t next;	      /* offset of the next byte to sum */
+	uint32_t sum;	      /* CRC-32 of the storage up to `next` */
 
 	/* crc_progress.c's own: */
 	const void *file;
 	unsigned refs;
-	struct sums *link;
+	struct crc_progress *link;
 };
 
-/* Of the file that `file` tells from others, the address of what it alone has.
- * NULL when memory runs out. */
-struct sums *sums_get(const void *file);
+/* Get the progress of the file identified by the address `file`, which no other
+ * file shares.  NULL when memory runs out. */
+struct crc_progress *crc_progress_get(const void *file);
 
-/* NULL is none. */
-void sums_put(struct sums *s);
+/* Release it; the last release frees.  `s` may be NULL. */
+void crc_progress_put(struct crc_progress *s);
 
 #endif

@@ -8,6 +8,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "ckpt/base/array.h"
+
 /* Does a run continue the extent before it, whose length is `len`? */
 static bool continues(const struct extent *e, uint64_t len,
 		      const struct extent *next)
@@ -24,7 +26,8 @@ static bool continues(const struct extent *e, uint64_t len,
 }
 
 /* Append an extent, whose start is filled in. */
-static bool append(struct extent_map *m, struct extent e, uint64_t len)
+static bool extent_append_run(struct extent_map *m, struct extent e,
+			      uint64_t len)
 {
 	e.start = extent_size(m);
 	if (len == 0)
@@ -34,15 +37,8 @@ static bool append(struct extent_map *m, struct extent e, uint64_t len)
 		m->v[m->n].start = e.start + len;
 		return true;
 	}
-	if (m->n + 2 > m->cap) {
-		const size_t cap = m->cap ? m->cap * 2 : 8;
-		void *const grown = realloc(m->v, cap * sizeof(*m->v));
-
-		if (!grown)
-			return false;
-		m->v = grown;
-		m->cap = cap;
-	}
+	if (!array_reserve(&m->v, &m->cap, m->n + 2, sizeof(*m->v)))
+		return false;
 	m->v[m->n++] = e;
 	m->v[m->n] = (struct extent){ .start = e.start + len };
 	assert(m->v[m->n - 1].start < m->v[m->n].start);
@@ -61,7 +57,7 @@ bool extent_add(struct extent_map *m, enum extent_kind kind, uint64_t len,
 				  .from = from };
 
 	assert(!extent_is_cast(&e));
-	return append(m, e, len);
+	return extent_append_run(m, e, len);
 }
 
 bool extent_add_cast(struct extent_map *m, uint64_t n, uint32_t shard,
@@ -74,12 +70,12 @@ bool extent_add_cast(struct extent_map *m, uint64_t n, uint32_t shard,
 				  .shard = shard,
 				  .from = from };
 
-	return append(m, e, n * dtype_size(to));
+	return extent_append_run(m, e, n * dtype_size(to));
 }
 
 bool extent_append(struct extent_map *m, const struct extent *e)
 {
-	return append(m, *e, e[1].start - e->start);
+	return extent_append_run(m, *e, e[1].start - e->start);
 }
 
 bool extent_add_all(struct extent_map *m, const struct extent_map *from,
@@ -97,7 +93,8 @@ bool extent_add_all(struct extent_map *m, const struct extent_map *from,
 		if (dtype != to)
 			e.kind = e.kind == EXTENT_SHARD ? EXTENT_CAST
 							: EXTENT_GATHER_CAST;
-		ok = append(m, e, len / dtype_size(dtype) * dtype_size(to));
+		ok = extent_append_run(
+			m, e, len / dtype_size(dtype) * dtype_size(to));
 	}
 	return ok;
 }
@@ -105,21 +102,13 @@ bool extent_add_all(struct extent_map *m, const struct extent_map *from,
 bool extent_add_range(struct extent_map *m, const struct extent_map *from,
 		      uint64_t off, uint64_t len)
 {
+	struct extent_walk w = extent_walk(from, off, len);
 	bool ok = true;
 
-	if (len == 0)
-		return true;
-	assert(off + len <= extent_size(from));
-	for (size_t i = extent_find(from, off); ok && len; i++) {
-		const struct extent *const e = &from->v[i];
-		const uint64_t left = e[1].start - off;
-		const uint64_t n = len < left ? len : left;
-
-		assert(!extent_is_cast(e));
-		ok = extent_add(m, e->kind, n, e->shard,
-				e->from + (off - e->start), e->dtype);
-		off += n;
-		len -= n;
+	while (ok && extent_next(&w)) {
+		assert(!extent_is_cast(w.e));
+		ok = extent_add(m, w.e->kind, w.len, w.e->shard, w.from,
+				w.e->dtype);
 	}
 	return ok;
 }

@@ -2,6 +2,7 @@
 #ifndef UCKPT_EXTENT_H
 #define UCKPT_EXTENT_H
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -10,12 +11,12 @@
 
 /* Where a run of a virtual file's bytes comes from. */
 enum extent_kind {
-	EXTENT_LITERAL,     /* bytes that we made: headers, pickle, trailer */
-	EXTENT_SHARD,       /* bytes of a shard as they are */
+	EXTENT_LITERAL,     /* rendered by us: headers, pickle, trailer */
+	EXTENT_SHARD,       /* a copy of bytes of a shard */
 	EXTENT_CAST,        /* elements of a shard, converted */
-	EXTENT_GATHER,      /* put together from several shards; see gather.h */
+	EXTENT_GATHER,      /* from several shards; see gather.h */
 	EXTENT_GATHER_CAST, /* the same, converted */
-	EXTENT_ZERO,        /* nothing but zeros, from nowhere */
+	EXTENT_ZERO,        /* zeros, which have no source */
 };
 
 struct extent {
@@ -38,36 +39,36 @@ struct extent_map {
 	size_t cap;
 };
 
-/* Append `len` bytes as they are; runs that continue the last one are merged
- * into it.  False when memory runs out. */
+/* Append `len` bytes without conversion.  A run that continues the last extent
+ * is merged into it.  False when memory runs out. */
 bool extent_add(struct extent_map *m, enum extent_kind kind, uint64_t len,
 		uint32_t shard, uint64_t from, enum dtype dtype);
 
-/* Append `n` elements, which are converted if `to` is another type. */
+/* Append `n` elements, converted from `dtype` if `to` differs. */
 bool extent_add_cast(struct extent_map *m, uint64_t n, uint32_t shard,
 		     uint64_t from, enum dtype dtype, enum dtype to);
 
-/* Append a map of elements, of shards and gathers as they are (asserted): each
- * is converted if `to` is another type. */
+/* Append a map of shards and gathers without casts (asserted); its elements are
+ * converted if `to` differs from `dtype`. */
 bool extent_add_all(struct extent_map *m, const struct extent_map *from,
 		    enum dtype dtype, enum dtype to);
 
-/* Append an extent of another map, whatever it is. */
+/* Append an extent of any kind of another map. */
 bool extent_append(struct extent_map *m, const struct extent *e);
 
-/* Is there anything to convert? */
+/* Does the extent convert elements? */
 static inline bool extent_is_cast(const struct extent *e)
 {
 	return e->kind == EXTENT_CAST || e->kind == EXTENT_GATHER_CAST;
 }
 
-/* Is it of one shard? */
+/* Does the extent come from one shard? */
 static inline bool extent_has_shard(const struct extent *e)
 {
 	return e->kind == EXTENT_SHARD || e->kind == EXTENT_CAST;
 }
 
-/* Does it lie in a gather? */
+/* Does the extent come from a gather? */
 static inline bool extent_is_gather(const struct extent *e)
 {
 	return e->kind == EXTENT_GATHER || e->kind == EXTENT_GATHER_CAST;
@@ -83,6 +84,47 @@ uint64_t extent_size(const struct extent_map *m);
 /* Index of the extent holding byte `off`, which must be below the size
  * (asserted).  O(log n). */
 size_t extent_find(const struct extent_map *m, uint64_t off);
+
+/*
+ * A walk over bytes [off, off + len) of a map, extent by extent:
+ *
+ *	struct extent_walk w = extent_walk(m, off, len);
+ *
+ *	while (extent_next(&w))
+ *		... w.len bytes at w.off, which begin w.skip bytes into w.e ...
+ */
+struct extent_walk {
+	const struct extent *e; /* NULL before the first step */
+	uint64_t off;           /* in the virtual file */
+	uint64_t skip;          /* off - e->start */
+	uint64_t from;          /* e->from + skip; unused for casts */
+	size_t len;
+	/* private: */
+	const struct extent_map *map;
+	uint64_t end;
+};
+
+/* Begin a walk; the map must have these bytes (asserted). */
+static inline struct extent_walk extent_walk(const struct extent_map *m,
+					     uint64_t off, size_t len)
+{
+	assert(len == 0 || off + len <= extent_size(m));
+	return (struct extent_walk){ .map = m, .off = off, .end = off + len };
+}
+
+/* Step to the next extent.  False at the end. */
+static inline bool extent_next(struct extent_walk *w)
+{
+	w->off += w->len;
+	if (w->off == w->end)
+		return false;
+	w->e = w->e ? w->e + 1 : &w->map->v[extent_find(w->map, w->off)];
+	w->skip = w->off - w->e->start;
+	w->from = w->e->from + w->skip;
+	w->len = (size_t)((w->e[1].start < w->end ? w->e[1].start : w->end) -
+			  w->off);
+	return true;
+}
 
 void extent_done(struct extent_map *m);
 

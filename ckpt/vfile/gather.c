@@ -12,15 +12,15 @@
 #include "ckpt/vfile/gather.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/tensor/arith.h"
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/sys/scratch.h"
+#include "ckpt/tensor/arith.h"
 
 /* From this length on, a run is worth a read of its own. */
 #define RUN_DIRECT_MIN (32u << 10)
@@ -88,16 +88,9 @@ void gather_free(struct gather *x)
 
 bool gathers_add(struct gathers *s, struct gather *x)
 {
-	if (s->n == s->cap) {
-		const size_t cap = s->cap ? s->cap * 2 : 1;
-		void *const grown = realloc(s->v, cap * sizeof(struct gather *));
-
-		if (!grown) {
-			gather_free(x);
-			return false;
-		}
-		s->v = grown;
-		s->cap = cap;
+	if (!array_reserve(&s->v, &s->cap, s->n + 1, sizeof(*s->v))) {
+		gather_free(x);
+		return false;
 	}
 	s->v[s->n++] = x;
 	return true;
@@ -182,7 +175,7 @@ struct weaving {
 	size_t *begin; /* of each source's in `sorted' */
 };
 
-static int by_place(const void *a, const void *b)
+static int gather_by_place(const void *a, const void *b)
 {
 	const struct gather_run *const x = a, *const y = b;
 
@@ -210,7 +203,7 @@ static void sort_runs(struct weaving *w)
 		for (size_t i = at + 1; i < w->begin[t]; i++)
 			if (w->sorted[i].from < w->sorted[i - 1].from) {
 				qsort(w->sorted + at, w->begin[t] - at,
-				      sizeof(*w->sorted), by_place);
+				      sizeof(*w->sorted), gather_by_place);
 				break;
 			}
 }
@@ -256,7 +249,7 @@ static int read_runs(struct weaving *w)
 	return rc;
 }
 
-static int add_run(void *ctx, const struct gather_run *run)
+static int gather_add_run(void *ctx, const struct gather_run *run)
 {
 	struct weaving *const w = ctx;
 
@@ -277,11 +270,11 @@ static int weave(struct weaving *w, size_t len, uint64_t off)
 	w->bounce = scratch_take(BOUNCE_MAX);
 	if (w->runs && w->begin && w->bounce) {
 		w->sorted = w->runs + w->cap;
-		rc = gather_walk(w->x, add_run, w, len, off);
+		rc = gather_walk(w->x, gather_add_run, w, len, off);
 		if (!rc)
 			rc = read_runs(w);
 	} else {
-		rc = errmsg_set(w->err, -ENOMEM, "out of memory");
+		rc = errmsg_nomem(w->err, NULL);
 	}
 	scratch_give(w->bounce);
 	scratch_give(w->begin);
@@ -303,7 +296,7 @@ static int read_mean(struct weaving *w, size_t len, uint64_t off)
 	int rc = 0;
 
 	if (!one)
-		return errmsg_set(w->err, -ENOMEM, "out of memory");
+		return errmsg_nomem(w->err, NULL);
 	for (size_t at = 0, n; !rc && at < len; at += n) {
 		n = len - at < MEAN_CHUNK ? len - at : MEAN_CHUNK;
 		memset(w->buf + at, 0, n);

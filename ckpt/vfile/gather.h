@@ -6,16 +6,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/vfile/extent.h"
 #include "ckpt/tensor/tensor.h"
+#include "ckpt/vfile/extent.h"
 
 struct errmsg;
 struct geometry;
 
 /*
- * Bytes that are put together from several slices in a pattern: the rows of a
- * geometry, in bytes, some of them divided by a number; or the mean of the
- * slices.  Immutable once built.
+ * Bytes gathered from several slices: the rows of a geometry, some of whose
+ * segments are divided by a number, or the mean of the slices.  Immutable once
+ * built.
  */
 struct gather {
 	struct geometry *g;	    /* owned; in elements */
@@ -26,22 +26,24 @@ struct gather {
 };
 
 /*
- * Takes over `g` (its contents) and `sources`, on success only.  What a piece
- * of scale s holds is divided by s to the power of `power`.  arith_knows(dtype)
- * if anything is computed (asserted).  NULL when memory runs out.
+ * Takes ownership of the contents of `g` and of `sources`, on success only.
+ * Elements of a segment of scale s are divided by s to the power of `power`.
+ * arith_knows(dtype) must hold if anything is computed (asserted).  NULL when
+ * memory runs out.
  */
 struct gather *gather_new(struct geometry *g, enum dtype dtype, int power,
 			  struct extent_map *sources);
 void gather_free(struct gather *x);
 
-/* Those of a file, by the number that extents have.  Zero initialised it is
- * empty and valid. */
+/* The gathers of a file; extents refer to them by index.  Zero initialised it
+ * is empty and valid. */
 struct gathers {
 	struct gather **v; /* owned */
 	size_t n, cap;
 };
 
-/* Takes over `x`; false when memory runs out. */
+/* Append `x` and take ownership of it, also on failure: false when memory runs
+ * out. */
 bool gathers_add(struct gathers *s, struct gather *x);
 void gathers_done(struct gathers *s);
 
@@ -49,7 +51,7 @@ void gathers_done(struct gathers *s);
 typedef int (*gather_read_fn)(void *ctx, const struct extent_map *m, void *buf,
 			      size_t len, uint64_t off, struct errmsg *err);
 
-/* A run of bytes, as it is in a source. */
+/* A run of bytes that is contiguous in a source. */
 struct gather_run {
 	uint32_t source;
 	uint32_t scale; /* as in struct geometry_segment */
@@ -59,21 +61,21 @@ struct gather_run {
 };
 
 /*
- * Call `step` for the runs of bytes [off, off + len) of the output, in order.
- * Not for means.  Returns the first result that is not 0.
+ * Call `step` for each run of bytes [off, off + len) of the output, in order.
+ * Must not be used for means.  Returns the first result that is not 0.
  */
 typedef int (*gather_step_fn)(void *ctx, const struct gather_run *run);
 int gather_walk(const struct gather *x, gather_step_fn step, void *ctx,
 		size_t len, uint64_t off);
 
-/* Are these bytes of the sources, and nothing is computed? */
+/* Is every byte a copy of a source's, with no arithmetic? */
 bool gather_is_plain(const struct gather *x);
 
-/* The average length of runs in bytes. */
+/* The mean length of a run in bytes. */
 uint64_t gather_run_len(const struct gather *x);
 
-/* Read bytes [off, off + len) of the output, which must lie within it.  Takes
- * a bounded amount of memory. */
+/* Read bytes [off, off + len) of the output, which must have them, in bounded
+ * memory. */
 int gather_read(const struct gather *x, gather_read_fn read, void *ctx,
 		void *buf, size_t len, uint64_t off, struct errmsg *err);
 

@@ -4,9 +4,9 @@
  *
  * A checkpoint may have tens of thousands of shard files, more than a process
  * may hold open, so they are opened when first read and the least recently
- * used ones that nobody is reading are closed again.  Each is identified by
- * what fstat said when the tree was planned; a file that differs is never
- * read, since its bytes would be mixed into tensors that another file began.
+ * used ones without users are closed again.  Each is identified by the result of
+ * fstat when the tree was planned.  A file that differs is never read, because
+ * its bytes would be mixed with those of the planned one in a tensor.
  */
 #include "ckpt/vfile/shardcache.h"
 
@@ -23,8 +23,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/base/array.h"
+#include "ckpt/base/beneath.h"
+#include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/pack/pack.h"
+#include "ckpt/pack/packfs.h"
 #include "ckpt/vfile/extent.h"
 
 #define CHECK_INTERVAL_NS INT64_C(100000000)
@@ -33,8 +38,11 @@ struct entry {
 	char *path;	  /* immutable */
 	struct fileid id; /* immutable */
 	/* Protected by shardcache.lock: */
-	const uint8_t *p;
-	int fd; /* -1: closed */
+	bool open;
+	const uint8_t *p; /* NULL: closed, or packed */
+	int fd;		  /* -1: the same */
+	struct pack *pack; /* NULL: closed, or not packed */
+	uint32_t packed;   /* its number in the pack */
 	unsigned users;
 	uint64_t last_use;
 	int64_t checked_ns;
@@ -47,8 +55,8 @@ struct shardcache {
 	size_t nopen;	/* protected by lock */
 	uint64_t clock; /* protected by lock */
 	size_t open_max;
-	uint64_t let_go; /* protected by lock: the clock when that was last done */
-	_Atomic uint64_t mapped; /* read of mappings since */
+	uint64_t let_go; /* protected by lock: the clock at the last let_go() */
+	_Atomic uint64_t mapped; /* bytes read through mappings since then */
 };
 
 static size_t open_limit(void)
@@ -57,7 +65,7 @@ static size_t open_limit(void)
 
 	if (getrlimit(RLIMIT_NOFILE, &rl) < 0)
 		return 64;
-	/* The other half is for directories, clients' needs and luck. */
+	/* The other half is for directories and the rest of the process. */
 	if (rl.rlim_cur / 2 < SHARDCACHE_OPEN_MAX)
 		return rl.rlim_cur / 2 ? (size_t)rl.rlim_cur / 2 : 1;
 	return SHARDCACHE_OPEN_MAX;
@@ -76,8 +84,14 @@ struct shardcache *shardcache_new(void)
 
 static void close_entry(struct shardcache *c, struct entry *e)
 {
-	munmap((void *)e->p, (size_t)e->id.size);
-	close(e->fd);
+	assert(e->open && e->users == 0);
+	if (e->p)
+		munmap((void *)e->p, (size_t)e->id.size);
+	if (e->fd >= 0)
+		close(e->fd);
+	pack_close(e->pack);
+	e->open = false;
+	e->pack = NULL;
 	e->fd = -1;
 	e->p = NULL;
 	c->nopen--;
@@ -88,7 +102,7 @@ void shardcache_free(struct shardcache *c)
 	if (!c)
 		return;
 	for (size_t i = 0; i < c->n; i++) {
-		if (c->v[i].fd >= 0)
+		if (c->v[i].open)
 			close_entry(c, &c->v[i]);
 		free(c->v[i].path);
 	}
@@ -100,26 +114,19 @@ void shardcache_free(struct shardcache *c)
 int64_t shardcache_add(struct shardcache *c, const char *path,
 		       const struct fileid *id)
 {
-	if (c->n == c->cap) {
-		const size_t cap = c->cap ? c->cap * 2 : 16;
-		void *const grown = realloc(c->v, cap * sizeof(*c->v));
-
-		if (!grown)
-			return -1;
-		c->v = grown;
-		c->cap = cap;
-	}
+	if (!array_reserve(&c->v, &c->cap, c->n + 1, sizeof(*c->v)))
+		return -1;
 	c->v[c->n] = (struct entry){ .path = strdup(path), .id = *id,
 				     .fd = -1 };
 	return c->v[c->n].path ? (int64_t)c->n++ : -1;
 }
 
-struct shardcache *shardcache_of(const struct ckdir *d)
+struct shardcache *shardcache_of(const struct tagdir *d)
 {
 	struct shardcache *const c = shardcache_new();
 
-	for (size_t i = 0; c && i < ckdir_count(d); i++) {
-		const struct ckfile *const f = ckdir_file(d, i);
+	for (size_t i = 0; c && i < tagdir_count(d); i++) {
+		const struct tag_file *const f = tagdir_file(d, i);
 
 		if (shardcache_add(c, f->path, &f->file) < 0) {
 			shardcache_free(c);
@@ -158,21 +165,39 @@ static int check_fd(const struct entry *e, int fd, struct errmsg *err)
 		       fileid_report_change(e->path, &e->id, &now, err);
 }
 
-/* Close the least recently used shard that nobody uses.  Called with the lock
- * held, rarely: only when the limit is reached. */
-static void evict(struct shardcache *c)
+/* Close the least recently used shard without users.  Called with the lock
+ * held, only when the limit is reached. */
+static void shardcache_evict(struct shardcache *c)
 {
 	struct entry *oldest = NULL;
 
 	for (size_t i = 0; i < c->n; i++) {
 		struct entry *const e = &c->v[i];
 
-		if (e->fd >= 0 && e->users == 0 &&
+		if (e->open && e->users == 0 &&
 		    (!oldest || e->last_use < oldest->last_use))
 			oldest = e;
 	}
 	if (oldest)
 		close_entry(c, oldest);
+}
+
+/* A file in a pack: what was planned is in its identity, and what is read is
+ * checked by the pack.  Called with the lock held. */
+static int open_packed(struct shardcache *c, struct entry *e,
+		       struct errmsg *err)
+{
+	struct source src;
+	int rc = packfs_open_known(&src, e->path, &e->id, err);
+
+	if (rc)
+		return -EIO;
+	source_close(&src);
+	if (!packfs_find(e->path, &e->pack, &e->packed))
+		return errmsg_set(err, -EIO, "%s: is gone", e->path);
+	e->open = true;
+	c->nopen++;
+	return 0;
 }
 
 /* Called with the lock held. */
@@ -183,22 +208,21 @@ static int open_entry(struct shardcache *c, struct entry *e,
 	int fd, rc;
 
 	if (c->nopen >= c->open_max)
-		evict(c);
-	fd = open(e->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (fd < 0)
-		return errmsg_set(err, -EIO, "%s: cannot open: %s", e->path,
-				  strerror(errno));
+		shardcache_evict(c);
+	fd = beneath_open(e->path, O_RDONLY | O_NONBLOCK);
+	if (fd == -ENOENT || fd == -ENOTDIR)
+		return open_packed(c, e, err);
+	if (fd < 0) {
+		beneath_fail(e->path, fd, err);
+		return -EIO;
+	}
 	rc = check_fd(e, fd, err);
 	if (rc)
 		goto fail;
 	p = mmap(NULL, (size_t)e->id.size, PROT_READ, MAP_SHARED, fd, 0);
-	if (p == MAP_FAILED) {
-		rc = errmsg_set(err, -EIO, "%s: cannot map: %s", e->path,
-				strerror(errno));
-		goto fail;
-	}
+	e->open = true;
 	e->fd = fd;
-	e->p = p;
+	e->p = p == MAP_FAILED ? NULL : p; /* `ulimit -v`: readers use pread */
 	c->nopen++;
 	return 0;
 fail:
@@ -214,7 +238,7 @@ int shardcache_get(struct shardcache *c, uint32_t shard, struct shard_map *out,
 	int rc = 0;
 
 	pthread_mutex_lock(&c->lock);
-	if (e->fd < 0) {
+	if (!e->open) {
 		rc = open_entry(c, e, err);
 		fresh = true;
 	}
@@ -224,7 +248,7 @@ int shardcache_get(struct shardcache *c, uint32_t shard, struct shard_map *out,
 		*out = (struct shard_map){ .p = e->p, .fd = e->fd };
 	}
 	pthread_mutex_unlock(&c->lock);
-	if (rc || fresh)
+	if (rc || fresh || out->fd < 0)
 		return rc;
 	rc = check_fd(e, out->fd, err);
 	if (rc)
@@ -235,13 +259,14 @@ int shardcache_get(struct shardcache *c, uint32_t shard, struct shard_map *out,
 void shardcache_put(struct shardcache *c, uint32_t shard)
 {
 	pthread_mutex_lock(&c->lock);
+	assert(shard < c->n && c->v[shard].users > 0);
 	c->v[shard].users--;
 	pthread_mutex_unlock(&c->lock);
 }
 
-/* Pages that nobody has mapped stay in the page cache: who comes back to them
- * finds them there.  Entries that are let go are in use meanwhile, so that their
- * mappings stay. */
+/* Unmap the pages of shards used since the last call, to bound our resident set.
+ * The pages stay in the page cache.  An entry counts as in use meanwhile, so that
+ * its mapping stays valid. */
 static void let_go(struct shardcache *c)
 {
 	uint64_t since;
@@ -252,7 +277,7 @@ static void let_go(struct shardcache *c)
 	for (size_t i = 0; i < c->n; i++) {
 		struct entry *const e = &c->v[i];
 
-		if (e->fd < 0 || (e->last_use <= since && e->users == 0))
+		if (!e->p || (e->last_use <= since && e->users == 0))
 			continue;
 		e->users++;
 		pthread_mutex_unlock(&c->lock);
@@ -272,6 +297,26 @@ void shardcache_count_mapped(struct shardcache *c, size_t len)
 		let_go(c);
 }
 
+bool shardcache_is_packed(struct shardcache *c, uint32_t shard)
+{
+	struct shard_map m;
+
+	if (shardcache_get(c, shard, &m, NULL))
+		return false;
+	shardcache_put(c, shard);
+	return m.fd < 0;
+}
+
+/* The entry is in use, so that its pack stays. */
+static int read_packed(const struct entry *e, void *buf, size_t len,
+		       uint64_t off, struct errmsg *err)
+{
+	if (!checked_range(off, len, e->id.size))
+		return errmsg_set(err, -EIO, "%s: read at %llu: truncated",
+				  e->path, (unsigned long long)off);
+	return pack_read(e->pack, e->packed, buf, len, off, err);
+}
+
 int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
 		    uint64_t off, struct errmsg *err)
 {
@@ -281,7 +326,9 @@ int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
 
 	if (rc)
 		return rc;
-	while (len) {
+	if (m.fd < 0)
+		rc = read_packed(&c->v[shard], buf, len, off, err);
+	while (m.fd >= 0 && len) {
 		const ssize_t n = pread(m.fd, to, len, (off_t)off);
 
 		if (n < 0 && errno == EINTR)
@@ -304,20 +351,14 @@ int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
 int shardcache_read_map(struct shardcache *c, const struct extent_map *m,
 			void *buf, size_t len, uint64_t off, struct errmsg *err)
 {
-	uint8_t *to = buf;
+	struct extent_walk w = extent_walk(m, off, len);
+	uint8_t *const to = buf;
 	int rc = 0;
 
-	while (len && !rc) {
-		const struct extent *const e = &m->v[extent_find(m, off)];
-		const uint64_t left = e[1].start - off;
-		const size_t n = left < len ? (size_t)left : len;
-
-		assert(e->kind == EXTENT_SHARD);
-		rc = shardcache_read(c, e->shard, to, n,
-				     e->from + (off - e->start), err);
-		to += n;
-		off += n;
-		len -= n;
+	while (!rc && extent_next(&w)) {
+		assert(w.e->kind == EXTENT_SHARD);
+		rc = shardcache_read(c, w.e->shard, to + (w.off - off), w.len,
+				     w.from, err);
 	}
 	return rc;
 }
@@ -330,6 +371,7 @@ int shardcache_check_path(struct shardcache *c, uint32_t shard,
 	struct fileid now;
 	struct stat st;
 	bool due;
+	int rc;
 
 	clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
 
@@ -340,9 +382,10 @@ int shardcache_check_path(struct shardcache *c, uint32_t shard,
 	pthread_mutex_unlock(&c->lock);
 	if (!due)
 		return 0;
-	if (stat(e->path, &st) < 0)
+	rc = packfs_stat(e->path, &st, NULL);
+	if (rc)
 		return errmsg_set(err, -EIO, "%s: is gone: %s", e->path,
-				  strerror(errno));
+				  strerror(-rc));
 	fileid_from_stat(&st, &now);
 	if (!fileid_equal(&now, &e->id))
 		return fileid_report_change(e->path, &e->id, &now, err);

@@ -2,12 +2,13 @@
 #ifndef UCKPT_SHARDCACHE_H
 #define UCKPT_SHARDCACHE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "ckpt/base/source.h"
 
-struct ckdir;
+struct tagdir;
 struct errmsg;
 struct extent_map;
 
@@ -29,7 +30,7 @@ struct shardcache;
 struct shardcache *shardcache_new(void);
 
 /* Of all files of a directory, numbered as there; NULL when memory runs out. */
-struct shardcache *shardcache_of(const struct ckdir *d);
+struct shardcache *shardcache_of(const struct tagdir *d);
 
 void shardcache_free(struct shardcache *c);
 
@@ -45,8 +46,8 @@ const struct fileid *shardcache_id(const struct shardcache *c, uint32_t shard);
 
 /* A shard in use: stays open and mapped until it is put back. */
 struct shard_map {
-	const uint8_t *p; /* the whole file, read-only, shared */
-	int fd;
+	const uint8_t *p; /* the whole file, read-only, shared; NULL: unmapped */
+	int fd;		  /* -1: in a pack */
 };
 
 /*
@@ -58,6 +59,10 @@ struct shard_map {
 int shardcache_get(struct shardcache *c, uint32_t shard, struct shard_map *out,
 		   struct errmsg *err);
 void shardcache_put(struct shardcache *c, uint32_t shard);
+
+/* Is the shard in a pack?  It has no descriptor and no mapping then.  Opens it;
+ * one that cannot be opened is said not to be packed. */
+bool shardcache_is_packed(struct shardcache *c, uint32_t shard);
 
 /* So many bytes of mappings have been read. */
 void shardcache_count_mapped(struct shardcache *c, size_t len);

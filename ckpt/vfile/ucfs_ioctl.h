@@ -2,10 +2,9 @@
 /*
  * Where the bytes of a file in a ucfs mount lie.
  *
- * A reader who wants more than FUSE can give asks an open file for its
- * extents and reads the shards itself.  Open the file with O_RDONLY | O_NONBLOCK
- * (so that it is not put together in memory first, which nobody would read),
- * then:
+ * A reader that needs more than FUSE's throughput asks an open file for its
+ * extents and reads the shards itself.  Open the file with O_RDONLY | O_NONBLOCK,
+ * so that the server does not assemble it in memory, then:
  *
  *     struct ucfs_extents x = { .version = UCFS_EXTENTS_VERSION };
  *     do {
@@ -14,8 +13,8 @@
  *             x.start = x.next;
  *     } while (x.count);
  *
- * Extents come in order, without gaps.  The source of one is a number; what
- * file that is UCFS_IOC_SOURCE tells:
+ * Extents come in order, without gaps.  The source of an extent is a number;
+ * UCFS_IOC_SOURCE returns its file:
  *
  *     struct ucfs_source s = { .version = UCFS_EXTENTS_VERSION, .source = n };
  *     ioctl(fd, UCFS_IOC_SOURCE, &s);
@@ -25,8 +24,8 @@
  * as the server sees them.
  *
  * Errors: EINVAL for a version that the server does not know, ENOENT for a
- * source that is none, ENOTTY if the file is not in a ucfs mount (or is in
- * one, but is no file of a checkpoint).
+ * source that does not exist, ENOTTY if the file is not in a ucfs mount or is not
+ * a file of a checkpoint.
  */
 #ifndef UCFS_IOCTL_H
 #define UCFS_IOCTL_H
@@ -40,8 +39,9 @@ enum ucfs_extent_kind {
 	UCFS_EXTENT_LITERAL = 0, /* made by ucfs: read it from this file */
 	UCFS_EXTENT_SOURCE = 1,	 /* bytes of a source file as they are */
 	UCFS_EXTENT_CAST = 2,	 /* converted from a source: read this file */
-	UCFS_EXTENT_GATHER = 3,	 /* woven from many sources: read this file */
+	UCFS_EXTENT_GATHER = 3,	 /* from many sources: read this file */
 	UCFS_EXTENT_ZERO = 4,	 /* zeros: no need to read anything */
+	UCFS_EXTENT_PACKED = 5,	 /* compressed in a pack: read this file */
 };
 
 struct ucfs_extent {

@@ -7,25 +7,24 @@
  *
  * User code reads shards with pread, so that a shard that shrinks is an error and
  * not a signal.  The kernel takes the same bytes from mapped shards
- * (vfile_map.c).  Checksums are in vfile_crc.c.
+ * (vfile_map.c).  Checksums are in vfile_crc_advance.c.
  */
 #include "ckpt/vfile/vfile.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/tensor/cast.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/vfile/gather.h"
 #include "ckpt/sys/scratch.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/tensor/cast.h"
 #include "ckpt/vfile/crc_progress.h"
+#include "ckpt/vfile/gather.h"
+#include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile_impl.h"
 
-/* Elements that are read at once to be converted: few system calls, and the
- * bytes still in the second-level cache. */
+/* Elements converted at a time: enough for few system calls, few enough for the
+ * second-level cache. */
 #define CAST_BYTES (128u << 10)
 
 static struct vfile *new_vfile(struct errmsg *err)
@@ -33,10 +32,10 @@ static struct vfile *new_vfile(struct errmsg *err)
 	struct vfile *const f = calloc(1, sizeof(*f));
 
 	if (!f) {
-		errmsg_set(err, -ENOMEM, "out of memory");
+		errmsg_nomem(err, NULL);
 		return NULL;
 	}
-	atomic_init(&f->ready, true);
+	atomic_init(&f->trailer_ready, true);
 	return f;
 }
 
@@ -48,7 +47,7 @@ void vfile_free(struct vfile *f)
 	ptwrite_done(&f->w);
 	gathers_done(&f->gathers);
 	bytebuf_done(&f->literal);
-	sums_put(f->sums);
+	crc_progress_put(f->sums);
 	free(f);
 }
 
@@ -63,7 +62,7 @@ struct vfile *vfile_new_verbatim(struct shardcache *c, uint32_t shard,
 	if (extent_add(&f->map, EXTENT_SHARD, shardcache_id(c, shard)->size,
 		       shard, 0, DTYPE_U8))
 		return f;
-	errmsg_set(err, -ENOMEM, "out of memory");
+	errmsg_nomem(err, NULL);
 	vfile_free(f);
 	return NULL;
 }
@@ -75,12 +74,12 @@ struct vfile *vfile_new_bytes(struct bytebuf *bytes, struct errmsg *err)
 	if (!f)
 		return NULL;
 	if (!extent_add(&f->map, EXTENT_LITERAL, bytes->len, 0, 0, DTYPE_U8)) {
-		errmsg_set(err, -ENOMEM, "out of memory");
+		errmsg_nomem(err, NULL);
 		vfile_free(f);
 		return NULL;
 	}
 	f->literal = *bytes;
-	f->early = bytes->len;
+	f->header_len = bytes->len;
 	*bytes = (struct bytebuf){ 0 };
 	return f;
 }
@@ -105,13 +104,13 @@ struct vfile *vfile_new_tensors(struct shardcache *c, struct bytebuf *head,
 	for (size_t i = 0; ok && i < n; i++)
 		ok = add_storage(&f->map, &tensors[i]);
 	if (!ok) {
-		errmsg_set(err, -ENOMEM, "out of memory");
+		errmsg_nomem(err, NULL);
 		vfile_free(f);
 		return NULL;
 	}
 	f->shards = c;
 	f->literal = *head;
-	f->early = head->len;
+	f->header_len = head->len;
 	*head = (struct bytebuf){ 0 };
 	f->gathers = *gathers;
 	*gathers = (struct gathers){ 0 };
@@ -147,12 +146,12 @@ struct vfile *vfile_new_pt(struct shardcache *c, struct ptwrite *w,
 		ok = ptwrite_literal(w, i, crc ? (const uint32_t[1]){ 0 } : NULL,
 				     &f->literal, err) == 0;
 		if (i == 0)
-			f->early = f->literal.len;
+			f->header_len = f->literal.len;
 		if (crc && w->n)
 			break;
 	}
 	if (!ok) {
-		errmsg_set(err, -ENOMEM, "%s.pt: out of memory", w->prefix);
+		errmsg_nomem(err, w->prefix);
 		vfile_free(f);
 		return NULL;
 	}
@@ -165,8 +164,8 @@ struct vfile *vfile_new_pt(struct shardcache *c, struct ptwrite *w,
 	f->gathers = *gathers;
 	*gathers = (struct gathers){ 0 };
 	if (!crc || !f->nstorages) {
-		f->early = f->literal.len;
-	} else if (vfile_begin_sums(f, err)) {
+		f->header_len = f->literal.len;
+	} else if (vfile_crc_begin(f, err)) {
 		vfile_free(f);
 		return NULL;
 	}
@@ -188,16 +187,16 @@ const struct extent_map *vfile_extents(const struct vfile *f)
 	return &f->map;
 }
 
-int64_t vfile_original(const struct vfile *f)
+int64_t vfile_verbatim_shard(const struct vfile *f)
 {
 	const struct extent_map *const m = &f->map;
 
-	/* Files of our own making begin with a literal. */
+	/* Files that we render begin with a literal. */
 	return m->n == 1 && m->v[0].kind == EXTENT_SHARD ? (int64_t)m->v[0].shard
 							 : -1;
 }
 
-/* Is the shard's path, or the file that is open, still what was planned? */
+/* Checks of a shard: by its path, or of the open file. */
 typedef int check_fn(struct shardcache *c, uint32_t shard, struct errmsg *err);
 
 static int check_open(struct shardcache *c, uint32_t shard, struct errmsg *err)
@@ -210,36 +209,53 @@ static int check_open(struct shardcache *c, uint32_t shard, struct errmsg *err)
 	return rc;
 }
 
-static int check_map(struct vfile *f, const struct extent_map *m,
-		     check_fn *check, struct errmsg *err)
+static int each_shard_of(const struct extent_map *m, vfile_shard_fn *step,
+			 void *ctx)
 {
 	uint32_t last = UINT32_MAX;
+	int rc = 0;
 
-	for (size_t i = 0; i < m->n; i++) {
+	for (size_t i = 0; !rc && i < m->n; i++) {
 		const struct extent *const e = &m->v[i];
-		int rc;
 
 		if (!extent_has_shard(e) || e->shard == last)
 			continue;
 		last = e->shard;
-		rc = check(f->shards, last, err);
-		if (rc)
-			return rc;
+		rc = step(ctx, last);
 	}
-	return 0;
+	return rc;
 }
 
-static int check_all(struct vfile *f, check_fn *check, struct errmsg *err)
+int vfile_each_shard(const struct vfile *f, vfile_shard_fn *step, void *ctx)
 {
-	int rc = check_map(f, &f->map, check, err);
+	int rc = each_shard_of(&f->map, step, ctx);
 
 	for (size_t i = 0; i < f->gathers.n; i++) {
 		const struct gather *const x = f->gathers.v[i];
 
 		for (size_t t = 0; !rc && t < x->nsources; t++)
-			rc = check_map(f, &x->sources[t], check, err);
+			rc = each_shard_of(&x->sources[t], step, ctx);
 	}
 	return rc;
+}
+
+struct shard_check {
+	struct shardcache *shards;
+	check_fn *check;
+	struct errmsg *err;
+};
+
+static int check_shard(void *ctx, uint32_t shard)
+{
+	const struct shard_check *const x = ctx;
+
+	return x->check(x->shards, shard, x->err);
+}
+
+static int check_all(struct vfile *f, check_fn *check, struct errmsg *err)
+{
+	return vfile_each_shard(f, check_shard,
+				&(struct shard_check){ f->shards, check, err });
 }
 
 int vfile_check(struct vfile *f, struct errmsg *err)
@@ -254,7 +270,7 @@ int vfile_check_shards(struct vfile *f, struct errmsg *err)
 
 /* --- reading into memory --------------------------------------------------- */
 
-/* Bytes of a map that has nothing but shards; for gather_read. */
+/* Read from a map of shards; for gather_read. */
 static int read_map(void *ctx, const struct extent_map *m, void *buf,
 		    size_t len, uint64_t off, struct errmsg *err)
 {
@@ -263,7 +279,7 @@ static int read_map(void *ctx, const struct extent_map *m, void *buf,
 	return shardcache_read_map(f->shards, m, buf, len, off, err);
 }
 
-/* The elements of a cast extent as they are, before they are converted. */
+/* Read elements of a cast extent before conversion. */
 static int read_elements(void *ctx, const struct extent *e, void *buf,
 			 size_t len, uint64_t off, struct errmsg *err)
 {
@@ -277,8 +293,8 @@ static int read_elements(void *ctx, const struct extent *e, void *buf,
 }
 
 /*
- * Bytes [skip, skip + len) of a cast extent: whole elements are converted right
- * where they belong, of those at the ends the wanted bytes copied.
+ * Read bytes [skip, skip + len) of a cast extent.  Whole elements are converted in
+ * place; of partial ones at the ends the wanted bytes are copied.
  */
 static int read_cast(struct vfile *f, const struct extent *e, uint64_t skip,
 		     void *buf, size_t len, struct errmsg *err)
@@ -287,7 +303,7 @@ static int read_cast(struct vfile *f, const struct extent *e, uint64_t skip,
 	const size_t batch = CAST_BYTES / item;
 	uint8_t *const raw = scratch_take(CAST_BYTES), *to = buf;
 	uint8_t one[sizeof(double)];
-	int rc = raw ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+	int rc = raw ? 0 : errmsg_nomem(err, NULL);
 
 	while (!rc && len) {
 		const uint64_t first = skip / size;
@@ -333,8 +349,8 @@ static int read_extent(struct vfile *f, const struct extent *e, uint64_t skip,
 	case EXTENT_LITERAL:
 		break;
 	}
-	if (e->from + skip + len > f->early) {
-		rc = vfile_prepare(f, err);
+	if (e->from + skip + len > f->header_len) {
+		rc = vfile_render_trailer(f, err);
 		if (rc)
 			return rc;
 	}
@@ -354,23 +370,13 @@ size_t vfile_clamp(const struct vfile *f, size_t len, uint64_t off)
 int vfile_read_exact(struct vfile *f, void *buf, size_t len, uint64_t off,
 		     struct errmsg *err)
 {
-	uint8_t *to = buf;
+	struct extent_walk w = extent_walk(&f->map, off, len);
+	uint8_t *const to = buf;
+	int rc = 0;
 
-	if (len == 0)
-		return 0;
-	for (size_t i = extent_find(&f->map, off); len; i++) {
-		const struct extent *const e = &f->map.v[i];
-		const uint64_t left = e[1].start - off;
-		const size_t n = len < left ? len : (size_t)left;
-		const int rc = read_extent(f, e, off - e->start, to, n, err);
-
-		if (rc)
-			return rc;
-		to += n;
-		off += n;
-		len -= n;
-	}
-	return 0;
+	while (!rc && extent_next(&w))
+		rc = read_extent(f, w.e, w.skip, to + (w.off - off), w.len, err);
+	return rc;
 }
 
 int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off,

@@ -10,46 +10,46 @@
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/vfile.h"
 
-/* What vfile.c (bytes), vfile_map.c (where they are mapped), vfile_crc.c (their
- * checksums) and vfile_read_all.c (all of them) share. */
+/* Shared by vfile.c (reading), vfile_map.c (mapping), vfile_crc.c (checksums) and
+ * vfile_read_all.c (reading the whole file). */
 struct vfile {
 	struct shardcache *shards;
 	struct extent_map map;
 	struct ptwrite w; /* of a .pt file */
-	struct gathers gathers; /* that extents refer to */
+	struct gathers gathers; /* to which extents refer */
 	size_t nstorages;
 	vfile_crc *crc; /* NULL: zero checksums, or none at all */
 
-	struct sums *sums; /* NULL: none is to be computed.  Its lock protects: */
+	struct crc_progress *sums; /* NULL: no checksums.  Its lock protects: */
 	struct bytebuf literal; /* all literals, end to end */
 
-	size_t early;	   /* bytes of `literal' that need no checksum */
-	atomic_bool ready; /* the late literals are rendered */
-	_Atomic uint64_t mapped; /* all bytes below have been, in sequence */
+	size_t header_len; /* bytes of `literal' that need no checksum */
+	atomic_bool trailer_ready; /* the late literals are rendered */
+	_Atomic uint64_t mapped; /* every byte below has been mapped, in sequence */
 };
 
-/* How many of `len` bytes at `off` there are. */
+/* The number of bytes of [off, off + len) that the file has. */
 size_t vfile_clamp(const struct vfile *f, size_t len, uint64_t off);
 
 /* Read exactly [off, off + len), which lies within the file. */
 int vfile_read_exact(struct vfile *f, void *buf, size_t len, uint64_t off,
 		     struct errmsg *err);
 
-/* Is the sum of storage i known?  There must be sums. */
-bool vfile_sum_known(const struct vfile *f, size_t i);
+/* Is the CRC of storage i known?  The file must have checksums. */
+bool vfile_crc_known(const struct vfile *f, size_t i);
 
-/* Take up what has been summed of the file, if it has sums; -ENOMEM. */
-int vfile_begin_sums(struct vfile *f, struct errmsg *err);
+/* Join the progress of the file's checksums; -ENOMEM. */
+int vfile_crc_begin(struct vfile *f, struct errmsg *err);
 
-/* Make sure that the late literals are there. */
-int vfile_prepare(struct vfile *f, struct errmsg *err);
+/* Render the late literals unless they are rendered. */
+int vfile_render_trailer(struct vfile *f, struct errmsg *err);
 
 /* As vfile_map, but -E2BIG where that would copy: there are casts, or too many
  * or too small pieces. */
 int vfile_map_pieces(struct vfile *f, size_t len, uint64_t off,
 		     struct vfile_window *w, struct errmsg *err);
 
-/* Are the shards that are open still what was planned? */
+/* -EIO if an open shard has changed since it was planned. */
 int vfile_check_shards(struct vfile *f, struct errmsg *err);
 
 #endif

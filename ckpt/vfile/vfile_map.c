@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes of virtual files as pieces of mapped shards, for who can be handed
- * addresses: the kernel, and code that is guarded.
+ * Bytes of virtual files as pieces of mapped shards, for the kernel and for code
+ * that sigbus_run guards.
  */
 #include "ckpt/vfile/vfile.h"
 
@@ -9,18 +9,18 @@
 #include <sys/uio.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/vfile/gather.h"
 #include "ckpt/sys/scratch.h"
+#include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile_impl.h"
 
 /* Pieces smaller than this cost the kernel more as an iovec than as a copy. */
 #define IOV_PIECE_MIN 2048
 
-/* What zeros are mapped to: never written, so all of it is one page. */
+/* The target of zeros: never written, so that it takes one page of memory. */
 static uint8_t zeros[1u << 20];
 
-/* Shards of a window among which one that comes back is looked for. */
+/* Recent shards of a window that are searched before a shard is mapped again. */
 #define MAPS_LOOKED_AT 32
 
 void vfile_unmap(struct vfile *f, struct vfile_window *w)
@@ -39,7 +39,7 @@ static int map_shard(struct vfile *f, uint32_t shard, struct vfile_window *w,
 	struct shard_map m;
 	int rc;
 
-	/* A gather comes back to the same few shards. */
+	/* A gather alternates between few shards. */
 	for (int i = w->nmaps; i > 0 && i > w->nmaps - MAPS_LOOKED_AT; i--)
 		if (w->maps[i - 1].shard == shard) {
 			*p = w->maps[i - 1].p;
@@ -51,10 +51,11 @@ static int map_shard(struct vfile *f, uint32_t shard, struct vfile_window *w,
 	w->maps[w->nmaps].shard = shard;
 	w->maps[w->nmaps++].p = m.p;
 	*p = m.p;
-	return 0;
+	return m.p ? 0 : -E2BIG;
 }
 
-static int add_piece(struct vfile_window *w, const uint8_t *p, size_t n)
+static int vfile_map_add_piece(struct vfile_window *w, const uint8_t *p,
+			       size_t n)
 {
 	if (w->n == VFILE_IOV_MAX)
 		return -E2BIG;
@@ -69,55 +70,41 @@ struct mapping {
 	struct errmsg *err;
 };
 
-/* One run of a gather, which come in order; for gather_walk. */
+/* Map a run of a gather; for gather_walk. */
 static int map_run(void *ctx, const struct gather_run *run)
 {
 	const struct mapping *const x = ctx;
 	const struct extent_map *const m = &x->gather->sources[run->source];
-	uint64_t from = run->from;
-	size_t n = run->n;
+	struct extent_walk w = extent_walk(m, run->from, run->n);
+	int rc = 0;
 
-	for (size_t i = extent_find(m, from); n; i++) {
-		const struct extent *const e = &m->v[i];
-		const uint64_t rest = e[1].start - from;
-		const size_t len = n < rest ? n : (size_t)rest;
+	while (!rc && extent_next(&w)) {
 		const uint8_t *p = NULL;
-		int rc;
 
 		if (x->w->nmaps == VFILE_IOV_MAX)
 			return -E2BIG;
-		rc = map_shard(x->f, e->shard, x->w, &p, x->err);
+		rc = map_shard(x->f, w.e->shard, x->w, &p, x->err);
 		if (!rc)
-			rc = add_piece(x->w, p + e->from + (from - e->start),
-				       len);
-		if (rc)
-			return rc;
-		from += len;
-		n -= len;
+			rc = vfile_map_add_piece(x->w, p + w.from, w.len);
 	}
-	return 0;
+	return rc;
 }
 
-/* Is the window made of few enough, large enough pieces to be mapped? */
-static bool can_map(const struct vfile *f, size_t first, size_t len,
-		    uint64_t off)
+/* Does the window consist of pieces few and large enough to be mapped? */
+static bool can_map(const struct vfile *f, size_t len, uint64_t off)
 {
-	const uint64_t end = off + len;
+	struct extent_walk w = extent_walk(&f->map, off, len);
 	uint64_t n = 0;
 
-	for (size_t i = first; i < f->map.n && f->map.v[i].start < end; i++) {
-		const struct extent *const e = &f->map.v[i];
-		const uint64_t begin = e->start > off ? e->start : off;
-		const uint64_t stop = e[1].start < end ? e[1].start : end;
-
+	while (extent_next(&w)) {
 		const struct gather *const x =
-			extent_is_gather(e) ? f->gathers.v[e->shard] : NULL;
+			extent_is_gather(w.e) ? f->gathers.v[w.e->shard] : NULL;
 
-		if (extent_is_cast(e) || (x && !gather_is_plain(x)))
+		if (extent_is_cast(w.e) || (x && !gather_is_plain(x)))
 			return false;
-		n += x			      ? (stop - begin) / gather_run_len(x) + 1 :
-		     e->kind == EXTENT_ZERO ? (stop - begin) / sizeof(zeros) + 1 :
-					      1;
+		n += x                          ? w.len / gather_run_len(x) + 1
+		     : w.e->kind == EXTENT_ZERO ? w.len / sizeof(zeros) + 1
+						: 1;
 		if (n > VFILE_IOV_MAX)
 			return false;
 	}
@@ -130,48 +117,40 @@ static int map_zeros(struct vfile_window *w, size_t n)
 
 	for (size_t len; !rc && n; n -= len) {
 		len = n < sizeof(zeros) ? n : sizeof(zeros);
-		rc = add_piece(w, zeros, len);
+		rc = vfile_map_add_piece(w, zeros, len);
 	}
 	return rc;
 }
 
-static int map_pieces(struct vfile *f, size_t i, uint64_t off,
-		      struct vfile_window *w, struct errmsg *err)
+static int map_pieces(struct vfile *f, uint64_t off, struct vfile_window *w,
+		      struct errmsg *err)
 {
+	struct extent_walk at = extent_walk(&f->map, off, w->len);
 	struct mapping x = { .f = f, .w = w, .err = err };
-	size_t left = w->len;
+	int rc = 0;
 
-	for (; left; i++) {
-		const struct extent *const e = &f->map.v[i];
-		const uint64_t rest = e[1].start - off, skip = off - e->start;
-		const size_t n = left < rest ? left : (size_t)rest;
+	while (!rc && extent_next(&at)) {
 		const uint8_t *p = NULL;
-		int rc = 0;
 
-		if (e->kind == EXTENT_GATHER) {
-			x.gather = f->gathers.v[e->shard];
-			rc = gather_walk(x.gather, map_run, &x, n,
-					 e->from + skip);
-		} else if (e->kind == EXTENT_SHARD) {
-			rc = map_shard(f, e->shard, w, &p, err);
-		} else if (e->kind == EXTENT_ZERO) {
-			rc = map_zeros(w, n);
+		if (at.e->kind == EXTENT_GATHER) {
+			x.gather = f->gathers.v[at.e->shard];
+			rc = gather_walk(x.gather, map_run, &x, at.len, at.from);
+		} else if (at.e->kind == EXTENT_SHARD) {
+			rc = map_shard(f, at.e->shard, w, &p, err);
+		} else if (at.e->kind == EXTENT_ZERO) {
+			rc = map_zeros(w, at.len);
 		} else {
-			if (e->from + skip + n > f->early)
-				rc = vfile_prepare(f, err);
+			if (at.from + at.len > f->header_len)
+				rc = vfile_render_trailer(f, err);
 			p = f->literal.data;
 		}
 		if (!rc && p)
-			rc = add_piece(w, p + e->from + skip, n);
-		if (rc)
-			return rc;
-		off += n;
-		left -= n;
+			rc = vfile_map_add_piece(w, p + at.from, at.len);
 	}
-	return 0;
+	return rc;
 }
 
-/* Move the end of what has been mapped in sequence. */
+/* Advance the end of the bytes mapped in sequence. */
 static void note_mapped(struct vfile *f, size_t len, uint64_t off)
 {
 	uint64_t to = atomic_load(&f->mapped);
@@ -191,11 +170,8 @@ int vfile_map_pieces(struct vfile *f, size_t len, uint64_t off,
 	w->len = vfile_clamp(f, len, off);
 	if (w->len == 0)
 		return 0;
-
-	const size_t first = extent_find(&f->map, off);
-
-	if (can_map(f, first, w->len, off))
-		rc = map_pieces(f, first, off, w, err);
+	if (can_map(f, w->len, off))
+		rc = map_pieces(f, off, w, err);
 	if (rc)
 		vfile_unmap(f, w);
 	return rc;
@@ -209,7 +185,7 @@ int vfile_map(struct vfile *f, size_t len, uint64_t off, struct vfile_window *w,
 	if (rc == -E2BIG) {
 		w->bounce = scratch_take(w->len);
 		rc = w->bounce ? vfile_read_exact(f, w->bounce, w->len, off, err)
-			       : errmsg_set(err, -ENOMEM, "out of memory");
+			       : errmsg_nomem(err, NULL);
 		w->iov[0] = (struct iovec){ w->bounce, w->len };
 		w->n = 1;
 	}

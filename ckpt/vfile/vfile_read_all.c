@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A virtual file put together in memory.
+ * A whole virtual file assembled in memory.
  *
- * Straight from the mapped shards, past the caches: that takes two thirds of
- * what it takes the kernel to copy (tests/bench/RESULTS.md), so that a file can
- * be assembled as fast as the one before it is read.  It is the one place where
- * user code touches the mappings, and so the one with a guard.
+ * Bytes are copied from the mapped shards with non-temporal stores, which takes
+ * two thirds of the time of a copy by the kernel (tests/bench/RESULTS.md): a file
+ * is assembled as fast as the previous one is read.  This is the only place where
+ * user code touches the mappings, so it guards against SIGBUS.
  */
 #include "ckpt/vfile/vfile.h"
 
@@ -13,25 +13,25 @@
 #include <stdlib.h>
 #include <sys/uio.h>
 
-#include "ckpt/sys/sigbus.h"
-#include "ckpt/sys/crc32.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/copy_nt.h"
+#include "ckpt/sys/crc32.h"
+#include "ckpt/sys/sigbus.h"
 #include "ckpt/vfile/vfile_impl.h"
 
-/* What is summed at a time, just after it was copied: the copy fetches bytes to
- * the cache faster than the sum would, and then they cost it next to nothing. */
+/* Bytes are summed in blocks right after they were copied, while they are in the
+ * processor's cache. */
 #define BLOCK (64u << 10)
 
 struct filling {
 	struct vfile *f;
-	uint8_t *at; /* the whole file's memory */
+	uint8_t *at; /* memory for the whole file */
 };
 
 struct copying {
 	const struct vfile_window *w;
 	uint8_t *to;
-	uint32_t *crc; /* extended; NULL: not wanted */
+	uint32_t *crc; /* updated; NULL: no checksum */
 };
 
 static void copy_and_sum(uint8_t *to, const uint8_t *from, size_t len,
@@ -39,8 +39,8 @@ static void copy_and_sum(uint8_t *to, const uint8_t *from, size_t len,
 {
 	for (size_t n; len; to += n, from += n, len -= n) {
 		n = len < BLOCK ? len : BLOCK;
-		streamcopy(to, from, n);
-		*crc = checksum_add(*crc, from, n);
+		copy_nt(to, from, n);
+		*crc = crc32_add(*crc, from, n);
 	}
 }
 
@@ -55,12 +55,12 @@ static void copy_window(void *ctx)
 		if (x->crc)
 			copy_and_sum(to, v->iov_base, v->iov_len, x->crc);
 		else
-			streamcopy(to, v->iov_base, v->iov_len);
+			copy_nt(to, v->iov_base, v->iov_len);
 		to += v->iov_len;
 	}
 }
 
-/* Bytes [off, off + len) to their place. */
+/* Copy bytes [off, off + len) to their place. */
 static int fill_chunk(const struct filling *x, size_t len, uint64_t off,
 		      uint32_t *crc, struct errmsg *err)
 {
@@ -68,35 +68,34 @@ static int fill_chunk(const struct filling *x, size_t len, uint64_t off,
 	struct copying copying = { .w = &w, .to = x->at + off, .crc = crc };
 	int rc = vfile_map_pieces(x->f, len, off, &w, err);
 
-	if (rc == -E2BIG) { /* computed, or many small pieces */
+	if (rc == -E2BIG) { /* casts, or too many pieces to map */
 		rc = vfile_read_exact(x->f, x->at + off, len, off, err);
 		if (!rc && crc)
-			*crc = checksum_add(*crc, x->at + off, len);
+			*crc = crc32_add(*crc, x->at + off, len);
 		return rc;
 	}
 	if (rc)
 		return rc;
-	rc = busguard_run(copy_window, &copying);
+	rc = sigbus_run(copy_window, &copying);
 	vfile_unmap(x->f, &w);
 	if (rc) {
-		errmsg_set(err, -EIO, "cannot assemble: a file was cut short");
-		/* If it was a shard that is what was wrong. */
+		errmsg_set(err, -EIO, "cannot assemble: a file was truncated");
+		/* Name the shard, if it was one. */
 		vfile_check_shards(x->f, err);
 		rc = -EIO;
 	}
 	return rc;
 }
 
-/* For checksum_pieces. */
-static int fill_piece(void *ctx, struct checksum *p, struct errmsg *err)
+/* For crc32_pieces. */
+static int fill_piece(void *ctx, struct crc_range *p, struct errmsg *err)
 {
 	uint32_t *const crc = p->unsummed ? NULL : &p->crc;
 	int rc = 0;
 
 	for (uint64_t done = 0; !rc && done < p->len;) {
 		const uint64_t left = p->len - done;
-		const size_t n = left < CHECKSUM_CHUNK ? (size_t)left :
-							 CHECKSUM_CHUNK;
+		const size_t n = left < CRC32_CHUNK ? (size_t)left : CRC32_CHUNK;
 
 		rc = fill_chunk(ctx, n, p->off + done, crc, err);
 		done += n;
@@ -104,23 +103,23 @@ static int fill_piece(void *ctx, struct checksum *p, struct errmsg *err)
 	return rc;
 }
 
-/* All storages, with the sums that are not known. */
-static int fill_storages(struct filling *x, unsigned width, struct crew *crew,
+/* Fill all storages, and compute the checksums that are not known yet. */
+static int fill_storages(struct filling *x, unsigned width, struct team *team,
 			 struct errmsg *err)
 {
 	struct vfile *const f = x->f;
-	struct checksum *const v = calloc(f->nstorages, sizeof(*v));
+	struct crc_range *const v = calloc(f->nstorages, sizeof(*v));
 	int rc;
 
 	if (!v)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	for (size_t i = 0; i < f->nstorages; i++)
-		v[i] = (struct checksum){
+		v[i] = (struct crc_range){
 			.off = f->w.offset[i],
 			.len = f->w.len[i],
-			.unsummed = !f->crc || vfile_sum_known(f, i),
+			.unsummed = !f->crc || vfile_crc_known(f, i),
 		};
-	rc = checksum_pieces(v, f->nstorages, width, crew, fill_piece, x, err);
+	rc = crc32_pieces(v, f->nstorages, width, team, fill_piece, x, err);
 	for (size_t i = 0; !rc && i < f->nstorages; i++)
 		if (!v[i].unsummed)
 			atomic_store(&f->crc[i], VFILE_CRC_KNOWN | v[i].crc);
@@ -128,7 +127,7 @@ static int fill_storages(struct filling *x, unsigned width, struct crew *crew,
 	return rc;
 }
 
-/* What lies between the storages, and holds their sums. */
+/* Fill the literals between the storages, which contain the checksums. */
 static int fill_literals(struct filling *x, struct errmsg *err)
 {
 	const struct extent_map *const m = &x->f->map;
@@ -145,17 +144,17 @@ static int fill_literals(struct filling *x, struct errmsg *err)
 	return rc;
 }
 
-int vfile_fill(struct vfile *f, void *at, unsigned width, struct crew *crew,
-	       struct errmsg *err)
+int vfile_read_all(struct vfile *f, void *at, unsigned width, struct team *team,
+		   struct errmsg *err)
 {
 	struct filling x = { .f = f, .at = at };
-	struct checksum all = { .len = vfile_size(f), .unsummed = true };
+	struct crc_range all = { .len = vfile_size(f), .unsummed = true };
 	int rc;
 
 	if (f->nstorages == 0)
-		rc = checksum_pieces(&all, 1, width, crew, fill_piece, &x, err);
+		rc = crc32_pieces(&all, 1, width, team, fill_piece, &x, err);
 	else
-		rc = fill_storages(&x, width, crew, err);
+		rc = fill_storages(&x, width, team, err);
 	if (!rc && f->nstorages)
 		rc = fill_literals(&x, err);
 	return rc ? rc : vfile_check_shards(f, err);

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/weights/sidecars.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
+#include <assert.h>
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,27 +10,29 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/pack/packfs.h"
 #include "ckpt/vfile/shardcache.h"
 
 /*
- * What from_pretrained of transformers' models, tokenizers and processors asks a
- * directory for (5.23: utils/__init__.py and utils/hub.py for the names that all
- * share, VOCAB_FILES_NAMES of each tokenizer for the others).  Not among them:
- * weights, which are what the tag has, and what trainers keep for themselves.
+ * Names of the files that from_pretrained of transformers' models, tokenizers
+ * and processors reads (transformers 5.23: utils/__init__.py and utils/hub.py
+ * for the common names, VOCAB_FILES_NAMES of each tokenizer for the rest).
+ * Weights are left out, because the tag itself holds them; so are files that
+ * only trainers read.
  */
 static const char *const patterns[] = {
-	/* The model, and how it generates text. */
+	/* The model, and its defaults for text generation. */
 	"config.json",
 	"generation_config.json",
-	/* Any tokenizer: the whole of a fast one, and how it is set up. */
+	/* All tokenizers: a fast tokenizer's data, and the settings. */
 	"tokenizer.json",
 	"tokenizer_config.json",
 	"special_tokens_map.json",
 	"added_tokens.json",
 	"chat_template.jinja",
 	"chat_template.json",
-	/* Vocabularies: BPE (GPT-2), WordPiece (BERT), SentencePiece (Llama; T5;
-	 * XLM-R; Marian), Mistral's, tiktoken's. */
+	/* Vocabularies of BPE (GPT-2), WordPiece (BERT), SentencePiece (Llama;
+	 * T5; XLM-R; Marian), Mistral and tiktoken. */
 	"vocab.json",
 	"merges.txt",
 	"vocab.txt",
@@ -55,8 +55,8 @@ static const char *const patterns[] = {
 	"image_processing_*.py",
 };
 
-/* A directory with more of them is none of a run. */
-#define COMPANIONS_MAX 1000
+/* A directory with more matches than this does not hold one model. */
+#define SIDECARS_MAX 1000
 
 static bool is_wanted(const char *name)
 {
@@ -66,8 +66,8 @@ static bool is_wanted(const char *name)
 	return false;
 }
 
-/* The directory that a path's last component stands in: the one that the user
- * sees, if the tag is a link. */
+/* Return the directory part of `path`, as the user wrote it: a tag that is a
+ * link is not followed.  NULL if memory is short. */
 static char *parent_of(const char *path)
 {
 	size_t n = strlen(path);
@@ -89,14 +89,14 @@ static char *parent_of(const char *path)
 	return strndup(path, n);
 }
 
-static int by_name(const void *a, const void *b)
+static int sidecars_by_name(const void *a, const void *b)
 {
-	const struct companion *const x = a, *const y = b;
+	const struct sidecar *const x = a, *const y = b;
 
 	return strcmp(x->name, y->name);
 }
 
-static bool has_name(const struct companions *c, const char *name)
+static bool has_name(const struct sidecars *c, const char *name)
 {
 	for (size_t i = 0; i < c->n; i++)
 		if (strcmp(c->v[i].name, name) == 0)
@@ -104,56 +104,56 @@ static bool has_name(const struct companions *c, const char *name)
 	return false;
 }
 
-static bool add_name(struct companions *c, const char *name, bool own)
+static bool sidecars_add_name(struct sidecars *c, const char *name, bool own)
 {
 	void *const grown = realloc(c->v, (c->n + 1) * sizeof(*c->v));
 
 	if (!grown)
 		return false;
 	c->v = grown;
-	c->v[c->n] = (struct companion){ .name = strdup(name), .own = own };
+	c->v[c->n] = (struct sidecar){ .name = strdup(name), .own = own };
 	return c->v[c->n].name ? ++c->n : false;
 }
 
-/* Regular files alone; links are followed, as the trainer may have made some. */
-static bool list_names(struct companions *c, const char *dir, bool own)
+/* Add the regular files of `dir` that match a pattern.  Links count, because a
+ * trainer may link to files elsewhere. */
+static bool list_names(struct sidecars *c, const char *dir, bool own)
 {
-	DIR *const d = opendir(dir);
-	const struct dirent *e;
-	struct stat st;
+	struct packfs_dir *d = NULL;
+	const char *name;
 	bool ok = true;
 
-	while (d && ok && c->n < COMPANIONS_MAX && (e = readdir(d)))
-		if (is_wanted(e->d_name) && !has_name(c, e->d_name) &&
-		    fstatat(dirfd(d), e->d_name, &st, 0) == 0 &&
-		    S_ISREG(st.st_mode))
-			ok = add_name(c, e->d_name, own);
-	if (d)
-		closedir(d);
+	packfs_opendir(dir, &d, NULL);
+	while (d && ok && c->n < SIDECARS_MAX && (name = packfs_readdir(d)))
+		if (is_wanted(name) && !has_name(c, name) && S_ISREG(packfs_read_type(d)))
+			ok = sidecars_add_name(c, name, own);
+	packfs_closedir(d);
 	return ok;
 }
 
-static bool add_files(struct companions *c, const char *tag, const char *dir)
+static bool add_files(struct sidecars *c, const char *tag, const char *dir)
 {
 	size_t kept = 0;
 	bool ok = true;
 
 	for (size_t i = 0; i < c->n; i++) {
-		struct companion x = c->v[i];
+		struct sidecar x = c->v[i];
 		struct fileid id;
 		struct stat st;
 		char *path = NULL;
+		int64_t shard;
 
 		ok = ok && asprintf(&path, "%s/%s", x.own ? tag : dir,
 				    x.name) >= 0;
-		if (!ok || stat(path, &st) < 0) {
+		if (!ok || packfs_stat(path, &st, &x.access)) {
 			free(x.name);
 		} else {
 			fileid_from_stat(&st, &id);
-			ok = shardcache_add(c->shards, path, &id) >= 0;
+			shard = shardcache_add(c->shards, path, &id);
+			assert(shard < 0 || (size_t)shard == kept);
+			ok = shard >= 0;
 			x.size = id.size;
 			x.mtime_s = st.st_mtim.tv_sec;
-			x.mode = st.st_mode & 07777;
 			c->v[kept++] = x;
 		}
 		free(path);
@@ -162,30 +162,30 @@ static bool add_files(struct companions *c, const char *tag, const char *dir)
 	return ok;
 }
 
-int companions_find(struct companions *c, const char *path, struct errmsg *err)
+int sidecars_find(struct sidecars *c, const char *path, struct errmsg *err)
 {
 	char *const dir = parent_of(path);
 	bool ok;
 
-	*c = (struct companions){ .shards = shardcache_new() };
+	*c = (struct sidecars){ .shards = shardcache_new() };
 	ok = dir && c->shards && list_names(c, path, true) &&
 	     list_names(c, dir, false);
 	if (c->n)
-		qsort(c->v, c->n, sizeof(*c->v), by_name);
+		qsort(c->v, c->n, sizeof(*c->v), sidecars_by_name);
 	if (ok)
 		ok = add_files(c, path, dir);
 	free(dir);
 	if (ok)
 		return 0;
-	companions_done(c);
-	return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+	sidecars_done(c);
+	return errmsg_nomem(err, path);
 }
 
-void companions_done(struct companions *c)
+void sidecars_done(struct sidecars *c)
 {
 	for (size_t i = 0; i < c->n; i++)
 		free(c->v[i].name);
 	free(c->v);
 	shardcache_free(c->shards);
-	*c = (struct companions){ 0 };
+	*c = (struct sidecars){ 0 };
 }

@@ -1,38 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_COMPANIONS_H
-#define UCKPT_COMPANIONS_H
+#ifndef UCKPT_SIDECARS_H
+#define UCKPT_SIDECARS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ckpt/base/access.h"
+
 struct errmsg;
 struct shardcache;
 
-/* A file of the run that belongs to a model's weights. */
-struct companion {
+/* A small file that belongs to a model's weights. */
+struct sidecar {
 	char *name;
 	uint64_t size;
 	int64_t mtime_s;
-	unsigned mode; /* permission bits */
-	bool own;      /* of the tag itself */
+	struct access access; /* who may read it */
+	bool own;      /* in the tag's directory, not beside it */
 };
 
 /*
- * Files in a tag and beside it that transformers' from_pretrained reads beside
- * weights: the model's configuration, the tokenizer's, code that these name.
- * Each is a shard of `shards` under its number here.  Immutable.
+ * Files in a tag and beside it that transformers' from_pretrained reads in
+ * addition to the weights: the configurations of the model and the tokenizer,
+ * and the code that they name.  v[i] is shard i of `shards`.  Immutable.
  */
-struct companions {
-	struct companion *v; /* by name */
+struct sidecars {
+	struct sidecar *v; /* sorted by name */
 	size_t n;
 	struct shardcache *shards;
 };
 
-/* Those of the tag at `path`, as uctrain writes them, and of the directory that
- * it is in: the tag's own go first.  -ENOMEM.  A directory that cannot be read has
- * none. */
-int companions_find(struct companions *c, const char *path, struct errmsg *err);
-void companions_done(struct companions *c);
+/* Find the sidecars in the tag's directory `path`, where uctrain writes them,
+ * and in the directory above it; a name in the tag takes precedence.  A
+ * directory that cannot be read counts as empty.  Returns -ENOMEM. Call
+ * sidecars_done after success. */
+int sidecars_find(struct sidecars *c, const char *path, struct errmsg *err);
+void sidecars_done(struct sidecars *c);
 
 #endif

@@ -2,44 +2,42 @@
 /*
  * The state dict of zero_to_fp32.py (DeepSpeed 0.19.8, utils/zero_to_fp32.py):
  *
- *   buffers    those of `module` that buffer_names lists
- *   frozen     frozen_param_shapes; the elements are in frozen_param_fragments, of
- *	        ZeRO-3 a part of them in each rank's file
+ *   buffers    those entries of `module` that buffer_names lists
+ *   frozen     frozen_param_shapes; the elements are in frozen_param_fragments,
+ * 	        with ZeRO-3 one part in each rank's file
  *   trainable  param_shapes, from the optimizer's master weights
- *   tied       shared_params: another name of a tensor that is there
+ *   tied       shared_params: a second name of a tensor that is listed above
  *
- * What the script gets wrong is right here: stage 1 has no list of frozen
- * parameters, but has them in `module`; shared_params ties all parameters without
- * elements, since their address is 0, whatever their shapes are.
+ * The script has two bugs that this code does not share.  Stage 1 does not list
+ * frozen parameters; they are read from `module`. shared_params ties all
+ * parameters without elements to each other, whatever their shapes, because
+ * their address is 0.
  *
- * Of several model-parallel ranks, which the script refuses, each adds what the
- * ones before it have not.
+ * The script refuses several model-parallel ranks.  Here each rank adds the
+ * weights that the ranks before it do not have.
  */
 #include "ckpt/weights/weights.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/dirs/tagdir.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/model/experts.h"
-#include "ckpt/vfile/gather.h"
-#include "ckpt/zero/param_extents.h"
 #include "ckpt/dirs/names.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/ptfile.h"
-#include "ckpt/zero/checkpoint.h"
+#include "ckpt/model/experts.h"
+#include "ckpt/model/module_dict.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/vfile/gather.h"
 #include "ckpt/weights/weights_impl.h"
+#include "ckpt/zero/checkpoint.h"
+#include "ckpt/zero/param_extents.h"
 
-int weights_fail_nomem(const struct weights_loader *l)
-{
-	return errmsg_set(l->err, -ENOMEM, "%s: out of memory", l->r->dir.path);
-}
-
-static int by_name(const void *a, const void *b)
+static int weights_by_name(const void *a, const void *b)
 {
 	const struct weight *const x = a, *const y = b;
 
@@ -49,7 +47,7 @@ static int by_name(const void *a, const void *b)
 struct weight *weights_find(const struct weights_loader *l, const char *name)
 {
 	const struct weight key = { .name = name };
-	void *const *const found = tfind(&key, &l->names, by_name);
+	void *const *const found = tfind(&key, &l->names, weights_by_name);
 
 	return found ? *found : NULL;
 }
@@ -66,7 +64,7 @@ struct weight *weights_new(struct weights_loader *l, const char *name)
 	w->v = grown;
 	x->name = arena_strndup(&w->arena, name, strlen(name));
 	x->same = w->n;
-	if (!x->name || !tsearch(x, &l->names, by_name))
+	if (!x->name || !tsearch(x, &l->names, weights_by_name))
 		return NULL;
 	w->v[w->n++] = x;
 	return x;
@@ -99,11 +97,13 @@ int weights_warn(struct weights_loader *l, const char *what, const char *name)
 				       sizeof(*w->warnings));
 
 	if (!grown)
-		return weights_fail_nomem(l);
+		return errmsg_nomem(l->err, l->r->dir.path);
 	w->warnings = grown;
 	snprintf(text, sizeof(text), "%s: %s", name, what);
 	w->warnings[w->nwarnings] = arena_strndup(&w->arena, text, strlen(text));
-	return w->warnings[w->nwarnings++] ? 0 : weights_fail_nomem(l);
+	return w->warnings[w->nwarnings++]
+		       ? 0
+		       : errmsg_nomem(l->err, l->r->dir.path);
 }
 
 static int by_text(const void *a, const void *b)
@@ -118,7 +118,7 @@ bool weights_has_name(const struct weights_names *s, const char *name)
 
 /* --- parameters of the optimizer --------------------------------------------------------- */
 
-static int add_param(struct weights_loader *l, const struct param *p)
+static int weights_add_param(struct weights_loader *l, const struct param *p)
 {
 	const struct shard_group *g;
 	struct weight *x;
@@ -126,17 +126,18 @@ static int add_param(struct weights_loader *l, const struct param *p)
 
 	if (weights_find(l, p->name))
 		return 0;
-	rc = resolve_group(l->r, p, &g, l->err);
+	rc = zckpt_group(l->r, p, &g, l->err);
 	if (rc)
 		return rc;
 	x = weights_new(l, p->name);
 	if (!x || !weights_set_shape(l, x, p->shape, p->ndim))
-		return weights_fail_nomem(l);
+		return errmsg_nomem(l->err, l->r->dir.path);
 	x->param = p;
 	x->dtype = g->fp32.dtype;
 	x->requires_grad = g->fp32.requires_grad;
-	/* Rows of padding depend on the number of ranks.  A single one's are
-	 * shown, as the script does, which knows of none. */
+	/* The number of padding rows depends on the number of ranks, so they
+	 * are cut off.  A single rank keeps them, because the script does not
+	 * know about padding. */
 	if (p->merge.vocab && l->r->dir.mp_degree > 1) {
 		((uint64_t *)x->shape)[0] = p->merge.vocab_rows;
 		x->numel = 1;
@@ -146,8 +147,9 @@ static int add_param(struct weights_loader *l, const struct param *p)
 	return 0;
 }
 
-/* Of native experts a rank has its own, under local names. */
-static int add_experts(struct weights_loader *l, const struct slice *s)
+/* DeepSpeed's own experts are listed under rank-local names; the model knows
+ * them by their global ones. */
+static int weights_add_experts(struct weights_loader *l, const struct slice *s)
 {
 	const struct expert_layer *const layer = s->layer;
 	int rc = 0;
@@ -158,12 +160,12 @@ static int add_experts(struct weights_loader *l, const struct slice *s)
 
 		experts_key(layer, ep * layer->local + s->expert, s->rest, key);
 		p = model_find(&l->r->model, key);
-		rc = p ? add_param(l, p) : 0;
+		rc = p ? weights_add_param(l, p) : 0;
 	}
 	return rc;
 }
 
-/* A parameter without elements: no rank has any of it. */
+/* Add a parameter without elements, which no group lists. */
 static int add_empty(struct weights_loader *l, const char *name,
 		     const struct value *shape)
 {
@@ -178,17 +180,18 @@ static int add_empty(struct weights_loader *l, const char *name,
 		int64_t n = 0;
 
 		if (!value_get_int(dims->v[i], &n) || n < 0)
-			n = 1; /* as if it had elements */
+			n = 1; /* treat it as a dimension with elements */
 		d[i] = (uint64_t)n;
 		empty |= n == 0;
 	}
 	if (!empty || dims->n > TENSOR_DIMS_MAX)
 		return errmsg_set(l->err, -EBADMSG,
-				  "%s: param_shapes: %s is in no group",
+				  "%s: param_shapes lists %s, which no"
+				  " parameter group contains",
 				  l->file, name);
 	x = weights_new(l, name);
 	if (!x || !weights_set_shape(l, x, d, (unsigned)dims->n))
-		return weights_fail_nomem(l);
+		return errmsg_nomem(l->err, l->r->dir.path);
 	x->dtype = DTYPE_F32;
 	x->numel = 0;
 	return 0;
@@ -201,23 +204,23 @@ static int add_listed(struct weights_loader *l, const struct value_pair *pair)
 
 	if (!value_is_cstr(pair->key))
 		return 0;
-	s = catalogue_find(&l->r->model.cats[l->mp], pair->key->str.p);
+	s = rank_params_find(&l->r->model.ranks[l->mp], pair->key->str.p);
 	if (s && s->layer && !s->layer->fused)
-		return add_experts(l, s);
+		return weights_add_experts(l, s);
 	p = model_find(&l->r->model, pair->key->str.p);
 	if (p && !p->module)
-		return add_param(l, p);
+		return weights_add_param(l, p);
 	/* The universal tree does not have it either. */
 	if (s && !s->module)
 		return weights_warn(l,
-				    "is left out: stages after the first are"
-				    " said to repeat it, and the first has"
-				    " not got it",
+				    "left out: recorded as shared with the first"
+				    " pipeline stage, which does not have it",
 				    s->name);
 	return add_empty(l, pair->key->str.p, pair->val);
 }
 
-/* Call `step' for each entry of param_shapes: a list of dicts, once a dict. */
+/* Call `step` for each entry of param_shapes, which is a dict or a list of
+ * dicts. */
 typedef int (*listed_fn)(struct weights_loader *l,
 			 const struct value_pair *pair);
 
@@ -245,12 +248,12 @@ static int add_tie(struct weights_loader *l, const char *name, const char *of)
 	const struct weight *const x = weights_find(l, of);
 	struct weight *w;
 
-	/* One that has a tensor of its own is not what it is said to be. */
+	/* A name with a tensor of its own is not really tied. */
 	if (!x || weights_find(l, name))
 		return 0;
 	w = weights_new(l, name);
 	if (!w || !weights_set_shape(l, w, x->shape, x->ndim))
-		return weights_fail_nomem(l);
+		return errmsg_nomem(l->err, l->r->dir.path);
 	w->same = x->same;
 	w->numel = x->numel;
 	w->dtype = x->dtype;
@@ -303,7 +306,7 @@ static void sort_set(struct weights_names *s)
 		qsort(s->v, s->n, sizeof(*s->v), by_text);
 }
 
-/* The names that the open file lists. */
+/* Read the names that the open file lists. */
 static int read_names(struct weights_loader *l)
 {
 	const struct value_seq *const buffers =
@@ -315,7 +318,7 @@ static int read_names(struct weights_loader *l)
 	if (!make_set(&l->owned, l->owned.n) ||
 	    !make_set(&l->buffers, buffers ? buffers->n : 0) ||
 	    !make_set(&l->shared, shared ? shared->n : 0))
-		return weights_fail_nomem(l);
+		return errmsg_nomem(l->err, l->r->dir.path);
 	for_listed(l, take_name);
 	for (size_t i = 0; buffers && i < buffers->n; i++)
 		if (value_is_cstr(buffers->v[i]))
@@ -329,7 +332,7 @@ static int read_names(struct weights_loader *l)
 	return 0;
 }
 
-static void keep(void *node)
+static void weights_keep(void *node)
 {
 	(void)node;
 }
@@ -343,22 +346,25 @@ static void forget_names(struct weights_loader *l)
 	weights_forget_rest(l);
 }
 
-/* What one model-parallel rank has. */
+/* Add the weights of one model-parallel rank. */
 static int load_rank(struct weights_loader *l, unsigned mp)
 {
-	const struct ckdir *const d = &l->r->dir;
+	const struct tagdir *const d = &l->r->dir;
+	struct arena names = { 0 };
 	struct ptfile pt;
 	int rc;
 
 	l->mp = mp;
 	l->model = (size_t)mp * (d->zero3 ? d->dp_degree : 1);
+	assert(l->model < d->nmodel);
 	l->file = d->model[l->model].path;
-	rc = ckdir_open_file(&d->model[l->model], &pt, l->err);
+	rc = tagdir_open_file(&d->model[l->model], &pt, l->err);
 	if (rc)
 		return rc;
 	l->pt = &pt;
-	l->module = value_pairs(value_find(pt.root, "module"));
-	rc = read_names(l);
+	rc = module_dict(pt.root, l->file, &names, &l->module, l->err);
+	if (!rc)
+		rc = read_names(l);
 	if (!rc)
 		rc = weights_load_buffers(l);
 	if (!rc)
@@ -370,11 +376,12 @@ static int load_rank(struct weights_loader *l, unsigned mp)
 	if (!rc)
 		rc = load_ties(l);
 	forget_names(l);
+	arena_done(&names);
 	ptfile_close(&pt);
 	return rc;
 }
 
-int weights_load(struct weights *w, struct resolve *r,
+int weights_load(struct weights *w, struct zero_checkpoint *r,
 		 struct shardcache *shards, struct errmsg *err)
 {
 	struct weights_loader l = { .w = w, .r = r, .shards = shards, .err = err };
@@ -383,7 +390,7 @@ int weights_load(struct weights *w, struct resolve *r,
 	*w = (struct weights){ 0 };
 	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)
 		rc = load_rank(&l, mp);
-	tdestroy(l.names, keep);
+	tdestroy(l.names, weights_keep);
 	if (rc)
 		weights_done(w);
 	return rc;
@@ -397,7 +404,7 @@ void weights_done(struct weights *w)
 	*w = (struct weights){ 0 };
 }
 
-int weights_add(const struct weights *w, size_t i, struct resolve *r,
+int weights_add(const struct weights *w, size_t i, struct zero_checkpoint *r,
 		enum dtype to, struct extent_map *out, struct gathers *gathers,
 		struct errmsg *err)
 {
@@ -406,18 +413,19 @@ int weights_add(const struct weights *w, size_t i, struct resolve *r,
 	bool ok;
 	int rc = 0;
 
+	assert(i < w->n && x->same == w->v[i]->same);
 	if (x->param) {
-		rc = merged_add(r, x->param, NULL, x->dtype, &whole, gathers,
-				err);
-		/* Without rows of padding. */
+		rc = param_extents_add(r, x->param, NULL, x->dtype, &whole,
+				       gathers, err);
+		/* Cut off rows of padding. */
 		if (!rc && !extent_add_range(&map, &whole, 0,
 					     x->numel * dtype_size(x->dtype)))
-			rc = errmsg_set(err, -ENOMEM, "out of memory");
+			rc = errmsg_nomem(err, NULL);
 	}
 	if (!rc) {
 		ok = extent_add_all(out, x->param ? &map : &x->map, x->dtype,
 				    to);
-		rc = ok ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+		rc = ok ? 0 : errmsg_nomem(err, NULL);
 	}
 	extent_done(&whole);
 	extent_done(&map);

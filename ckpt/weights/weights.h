@@ -7,34 +7,34 @@
 #include <stdint.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/vfile/extent.h"
 #include "ckpt/tensor/tensor.h"
+#include "ckpt/vfile/extent.h"
 
 struct errmsg;
 struct gathers;
 struct param;
-struct resolve;
+struct zero_checkpoint;
 struct shardcache;
 
 /* A tensor of the model's state dict. */
 struct weight {
 	const char *name;
-	enum dtype dtype; /* of the elements where they lie */
+	enum dtype dtype; /* of the elements in the shard */
 	bool requires_grad;
 	unsigned ndim;
 	const uint64_t *shape;
 	uint64_t numel;
-	size_t same; /* which weight's tensor it is: its own number, or of the
-		      * one that it is tied to */
-	/* What the optimizer owns; of others, where the elements lie. */
+	size_t same; /* index of the weight that owns the tensor: its own, or
+		      * that of the weight it is tied to */
+	/* The optimizer's parameter.  If NULL, `map` locates the elements. */
 	const struct param *param;
 	struct extent_map map;
 };
 
 /*
- * The weights of a ZeRO tag in the order of the state dict that DeepSpeed's
- * zero_to_fp32.py makes: buffers, frozen parameters, those of the optimizer, tied
- * ones.  Immutable after weights_load.
+ * The weights of a ZeRO tag in the order in which DeepSpeed's zero_to_fp32.py
+ * saves them: buffers, frozen parameters, the optimizer's parameters, tied
+ * names.  Immutable after weights_load.
  */
 struct weights {
 	struct arena arena;
@@ -45,16 +45,19 @@ struct weights {
 };
 
 /*
- * Read the names from the model-states file of each model-parallel rank, of
- * frozen parameters in ZeRO-3 from all model-states files.  -ENOTSUP for tensors
- * that cannot be shown, with their names; otherwise errors as resolve_init.
+ * Read the weights' names and shapes from one model-states file per
+ * model-parallel rank, and with ZeRO-3 and frozen parameters from all
+ * model-states files.  Returns -ENOTSUP, with a message that names the tensor,
+ * for tensors that cannot be served; other errors are those of zckpt_init.
+ * Call weights_done after success.
  */
-int weights_load(struct weights *w, struct resolve *r,
+int weights_load(struct weights *w, struct zero_checkpoint *r,
 		 struct shardcache *shards, struct errmsg *err);
 void weights_done(struct weights *w);
 
-/* Append a weight's elements, converted to type `to`.  Errors as merged_add. */
-int weights_add(const struct weights *w, size_t i, struct resolve *r,
+/* Append the elements of weight `i`, converted to type `to`, to `out`.  Errors
+ * as param_extents_add. */
+int weights_add(const struct weights *w, size_t i, struct zero_checkpoint *r,
 		enum dtype to, struct extent_map *out, struct gathers *gathers,
 		struct errmsg *err);
 

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of weights as others expect them: model.safetensors and
- * pytorch_model.bin.
+ * Lays out and opens model.safetensors and pytorch_model.bin.
  *
- * pytorch_model.bin is the torch.save of a dict.  Each tensor has a storage of its
- * own and of its length.  The script's are views of a whole group (stages 1 and
- * 2), or have what pads the ranks' parts behind them (stage 3).
+ * pytorch_model.bin is the torch.save of a dict.  Each tensor has a storage of
+ * its own, exactly as long as the tensor.  In the script's file the tensors of
+ * stages 1 and 2 are views of a whole group, and those of stage 3 are followed
+ * by the padding of the ranks' parts.
  */
 #include "ckpt/weights/weights_file.h"
 
-#include <errno.h>
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/vfile/gather.h"
-#include "ckpt/pickle/pickle.h"
 #include "ckpt/format/ptwrite.h"
 #include "ckpt/format/safetensors_write.h"
+#include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/vfile/gather.h"
 
-bool hffile_parse_dtype(const char *text, enum dtype *out)
+bool weights_file_parse_dtype(const char *text, enum dtype *out)
 {
 	static const struct {
 		const char *name;
@@ -47,57 +47,56 @@ static bool is_float(enum dtype d)
 	       d == DTYPE_BF16 || d == DTYPE_F8_E4M3 || d == DTYPE_F8_E5M2;
 }
 
-enum dtype hffile_dtype(const struct hffile_set *s, size_t weight)
+enum dtype weights_file_dtype(const struct weights_file_set *s, size_t weight)
 {
 	const enum dtype own = s->w->v[weight]->dtype;
 
 	return is_float(own) ? s->dtype : own;
 }
 
-uint64_t hffile_bytes(const struct hffile_set *s, size_t weight)
+uint64_t weights_file_bytes(const struct weights_file_set *s, size_t weight)
 {
-	return s->w->v[weight]->numel * dtype_size(hffile_dtype(s, weight));
-}
-
-static int fail_nomem(const struct hffile *f, struct errmsg *err)
-{
-	return errmsg_set(err, -ENOMEM, "%s: out of memory", f->stem);
+	return s->w->v[weight]->numel *
+	       dtype_size(weights_file_dtype(s, weight));
 }
 
 /* --- safetensors ---------------------------------------------------------------- */
 
-static int init_safetensors(struct hffile *f, const struct hffile_set *s,
-			    struct errmsg *err)
+static int init_safetensors(struct weights_file *f,
+			    const struct weights_file_set *s, struct errmsg *err)
 {
-	struct stwrite_tensor *const v = calloc(f->n + 1, sizeof(*v));
+	struct safetensors_write_tensor *const v = calloc(f->n + 1, sizeof(*v));
 	int rc;
 
 	f->order = calloc(f->n + 1, sizeof(*f->order));
 	if (!v || !f->order) {
 		free(v);
-		return fail_nomem(f, err);
+		return errmsg_nomem(err, f->stem);
 	}
 	for (size_t i = 0; i < f->n; i++) {
 		const struct weight *const x = s->w->v[f->tensors[i]];
 
-		v[i] = (struct stwrite_tensor){ x->name,
-						hffile_dtype(s, f->tensors[i]),
-						x->ndim, x->shape, x->numel };
+		v[i] = (struct safetensors_write_tensor){
+			x->name, weights_file_dtype(s, f->tensors[i]), x->ndim,
+			x->shape, x->numel
+		};
 	}
-	rc = stwrite_header(v, f->n, f->order, &f->head, err);
+	rc = safetensors_write_header(v, f->n, f->order, &f->head, err);
 	free(v);
 	return rc;
 }
 
 /* --- torch.save ------------------------------------------------------------------- */
 
-/* The place in the file of the tensor whose storage tensor `i' has: its own, or
- * that of the one it is tied to, which the split has put before it. */
-static size_t find_twin(const struct hffile *f, const struct hffile_set *s,
-			const size_t *place, size_t i)
+/* Return the place in the file of the tensor that owns tensor i's storage: `i`
+ * itself, or the tensor it is tied to, which the split puts before it. */
+static size_t find_twin(const struct weights_file *f,
+			const struct weights_file_set *s, const size_t *place,
+			size_t i)
 {
 	const size_t same = s->w->v[f->tensors[i]]->same;
 
+	assert(same <= f->tensors[i] && place[same] <= i);
 	return same == f->tensors[i] ? i : place[same];
 }
 
@@ -113,9 +112,9 @@ static struct value *tensor_value(struct arena *a, const struct weight *x,
 	return t.storage_key ? tensor_to_value(a, &t) : NULL;
 }
 
-/* The dict, and the lengths of its storages. */
-static struct value *make_dict(struct arena *a, const struct hffile *f,
-			       const struct hffile_set *s, size_t *place,
+/* Build the dict to pickle and fill in the lengths of its storages. */
+static struct value *make_dict(struct arena *a, const struct weights_file *f,
+			       const struct weights_file_set *s, size_t *place,
 			       uint64_t *len, size_t *nstorages)
 {
 	struct value *const dict = value_new(a, VALUE_DICT);
@@ -130,9 +129,9 @@ static struct value *make_dict(struct arena *a, const struct hffile *f,
 		place[number] = i;
 		if (twin == i) {
 			values[i] = tensor_value(a, s->w->v[number],
-						 hffile_dtype(s, number),
+						 weights_file_dtype(s, number),
 						 *nstorages);
-			len[(*nstorages)++] = hffile_bytes(s, number);
+			len[(*nstorages)++] = weights_file_bytes(s, number);
 		} else {
 			values[i] = values[twin];
 		}
@@ -142,9 +141,10 @@ static struct value *make_dict(struct arena *a, const struct hffile *f,
 	return ok ? dict : NULL;
 }
 
-/* The layout; `len' has room for n numbers, `*nstorages' of which are set. */
-static int lay_out(const struct hffile *f, const struct hffile_set *s,
-		   struct ptwrite *w, struct errmsg *err)
+/* Lay out the torch.save file. */
+static int weights_file_lay_out(const struct weights_file *f,
+				const struct weights_file_set *s,
+				struct ptwrite *w, struct errmsg *err)
 {
 	size_t *const place = calloc(s->w->n + 1, sizeof(*place));
 	uint64_t *const len = calloc(f->n + 1, sizeof(*len));
@@ -158,7 +158,7 @@ static int lay_out(const struct hffile *f, const struct hffile_set *s,
 	if (place && len)
 		dict = make_dict(&a, f, s, place, len, &n);
 	rc = dict ? pickle_dump(dict, &pickle, &storages, err)
-		  : fail_nomem(f, err);
+		  : errmsg_nomem(err, f->stem);
 	if (!rc)
 		rc = ptwrite_init(w, f->stem, &pickle, len, n, err);
 	pickle_storages_done(&storages);
@@ -171,7 +171,8 @@ static int lay_out(const struct hffile *f, const struct hffile_set *s,
 
 /* --- either ------------------------------------------------------------------------- */
 
-int hffile_init(struct hffile *f, const struct hffile_set *s, struct errmsg *err)
+int weights_file_init(struct weights_file *f, const struct weights_file_set *s,
+		      struct errmsg *err)
 {
 	struct ptwrite w;
 	int rc;
@@ -180,13 +181,13 @@ int hffile_init(struct hffile *f, const struct hffile_set *s, struct errmsg *err
 		rc = init_safetensors(f, s, err);
 		f->size = f->head.len;
 		for (size_t i = 0; i < f->n; i++)
-			f->size += hffile_bytes(s, f->tensors[i]);
+			f->size += weights_file_bytes(s, f->tensors[i]);
 		return rc;
 	}
 	f->crc = calloc(f->n + 1, sizeof(*f->crc));
 	if (!f->crc)
-		return fail_nomem(f, err);
-	rc = lay_out(f, s, &w, err);
+		return errmsg_nomem(err, f->stem);
+	rc = weights_file_lay_out(f, s, &w, err);
 	if (rc)
 		return rc;
 	f->size = w.size;
@@ -194,7 +195,7 @@ int hffile_init(struct hffile *f, const struct hffile_set *s, struct errmsg *err
 	return 0;
 }
 
-void hffile_done(struct hffile *f)
+void weights_file_done(struct weights_file *f)
 {
 	bytebuf_done(&f->head);
 	free(f->order);
@@ -202,34 +203,35 @@ void hffile_done(struct hffile *f)
 }
 
 struct opening {
-	struct extent_map *maps; /* of each storage */
+	struct extent_map *maps; /* of the storages */
 	size_t n;
 	struct gathers gathers;
 };
 
-/* The maps of the tensors that have a storage, in the order of the file. */
-static int add_maps(const struct hffile *f, const struct hffile_set *s,
-		    struct opening *o, struct errmsg *err)
+/* Map the storages in the order of the file. */
+static int add_maps(const struct weights_file *f,
+		    const struct weights_file_set *s, struct opening *o,
+		    struct errmsg *err)
 {
 	int rc = 0;
 
 	o->maps = calloc(f->n + 1, sizeof(*o->maps));
 	if (!o->maps)
-		return fail_nomem(f, err);
+		return errmsg_nomem(err, f->stem);
 	for (size_t i = 0; !rc && i < f->n; i++) {
 		const size_t number = f->tensors[f->order ? f->order[i] : i];
 
 		if (s->w->v[number]->same == number)
 			rc = weights_add(s->w, number, s->r,
-					 hffile_dtype(s, number),
+					 weights_file_dtype(s, number),
 					 &o->maps[o->n++], &o->gathers, err);
 	}
 	return rc;
 }
 
-static int open_safetensors(struct hffile *f, const struct hffile_set *s,
-			    struct opening *o, struct vfile **out,
-			    struct errmsg *err)
+static int open_safetensors(struct weights_file *f,
+			    const struct weights_file_set *s, struct opening *o,
+			    struct vfile **out, struct errmsg *err)
 {
 	struct bytebuf head = { 0 };
 
@@ -238,25 +240,26 @@ static int open_safetensors(struct hffile *f, const struct hffile_set *s,
 			   : vfile_new_tensors(s->shards, &head, o->maps, o->n,
 					       &o->gathers, err);
 	bytebuf_done(&head);
-	return *out ? 0 : fail_nomem(f, err);
+	return *out ? 0 : errmsg_nomem(err, f->stem);
 }
 
-static int open_pt(struct hffile *f, const struct hffile_set *s, bool sums,
-		   struct opening *o, struct vfile **out, struct errmsg *err)
+static int open_pt(struct weights_file *f, const struct weights_file_set *s,
+		   bool sums, struct opening *o, struct vfile **out,
+		   struct errmsg *err)
 {
 	struct ptwrite w;
-	const int rc = lay_out(f, s, &w, err);
+	const int rc = weights_file_lay_out(f, s, &w, err);
 
 	if (rc)
 		return rc;
 	*out = vfile_new_pt(s->shards, &w, o->maps, &o->gathers,
 			    sums ? f->crc : NULL, err);
 	ptwrite_done(&w);
-	return *out ? 0 : fail_nomem(f, err);
+	return *out ? 0 : errmsg_nomem(err, f->stem);
 }
 
-int hffile_open(struct hffile *f, const struct hffile_set *s, bool sums,
-		struct vfile **out, struct errmsg *err)
+int weights_file_open(struct weights_file *f, const struct weights_file_set *s,
+		      bool sums, struct vfile **out, struct errmsg *err)
 {
 	struct opening o = { 0 };
 	int rc = add_maps(f, s, &o, err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_HFFILE_H
-#define UCKPT_HFFILE_H
+#ifndef UCKPT_WEIGHTS_FILE_H
+#define UCKPT_WEIGHTS_FILE_H
 
 #include <limits.h>
 #include <stdbool.h>
@@ -12,47 +12,51 @@
 #include "ckpt/weights/weights.h"
 
 struct errmsg;
-struct resolve;
+struct zero_checkpoint;
 struct shardcache;
 
-/* What the files of a set of weights have in common. */
-struct hffile_set {
+/* What all files of one set of weights share. */
+struct weights_file_set {
 	const struct weights *w;
-	struct resolve *r;
+	struct zero_checkpoint *r;
 	struct shardcache *shards;
-	enum dtype dtype; /* of all floats */
-	bool safetensors; /* otherwise as torch.save writes it */
+	enum dtype dtype; /* type of all floating-point weights */
+	bool safetensors; /* or else torch.save's format */
 };
 
-/* One file of the set: some of the weights. */
-struct hffile {
+/* One file of the set. */
+struct weights_file {
 	char stem[NAME_MAX + 1]; /* the name without its suffix */
-	const size_t *tensors; /* numbers of weights, in the order of saving */
+	const size_t *tensors; /* indices of weights, in the order of saving;
+			        * borrowed */
 	size_t n;
 	uint64_t size;
-	/* Of safetensors what is before the tensors, and their order, as places
-	 * in `tensors`; otherwise the checksum of each storage. */
+	/* With safetensors: the bytes before the first tensor, and the order of
+	 * the tensors as indices into `tensors`.  Otherwise the checksum of
+	 * each storage. */
 	struct bytebuf head;
 	size_t *order;
 	vfile_crc *crc;
 };
 
-/* A type of floats as options name it: fp32, bf16, fp16.  False if it is none. */
-bool hffile_parse_dtype(const char *text, enum dtype *out);
+/* Parse a floating-point type as options name it: fp32, bf16, fp16.  Returns
+ * false for other text. */
+bool weights_file_parse_dtype(const char *text, enum dtype *out);
 
-/* The type that a weight has in the set's files, and its bytes. */
-enum dtype hffile_dtype(const struct hffile_set *s, size_t weight);
-uint64_t hffile_bytes(const struct hffile_set *s, size_t weight);
+/* The type and size in bytes of a weight in the set's files. */
+enum dtype weights_file_dtype(const struct weights_file_set *s, size_t weight);
+uint64_t weights_file_bytes(const struct weights_file_set *s, size_t weight);
 
-/* Lay out a file; name and tensors (borrowed) are there.  Errors as
- * stwrite_header and ptwrite_init. */
-int hffile_init(struct hffile *f, const struct hffile_set *s,
-		struct errmsg *err);
-void hffile_done(struct hffile *f);
+/* Lay out a file whose stem and tensors are set.  Errors as
+ * safetensors_write_header and ptwrite_init.  Call weights_file_done
+ * afterwards, also after a failure. */
+int weights_file_init(struct weights_file *f, const struct weights_file_set *s,
+		      struct errmsg *err);
+void weights_file_done(struct weights_file *f);
 
-/* Open it; both must outlive that.  `sums': with checksums, where there are
- * any. */
-int hffile_open(struct hffile *f, const struct hffile_set *s, bool sums,
-		struct vfile **out, struct errmsg *err);
+/* Open a file for reading; `f` and `s` must outlive it.  With `sums`, a
+ * torch.save file gets checksums.  Errors as weights_add. */
+int weights_file_open(struct weights_file *f, const struct weights_file_set *s,
+		      bool sums, struct vfile **out, struct errmsg *err);
 
 #endif

@@ -14,30 +14,30 @@ struct weights_tie {
 };
 
 struct weights_names {
-	const char **v; /* sorted */
+	const char **v; /* sorted by text */
 	size_t n;
 };
 
 struct weights_loader {
 	struct weights *w;
-	struct resolve *r;
+	struct zero_checkpoint *r;
 	struct shardcache *shards;
 	struct errmsg *err;
-	void *names; /* a tree of the weights, by name */
-	/* The rank whose file is open: */
+	void *names; /* search tree of weights by name */
+	/* The rank whose file is open, and its contents: */
 	unsigned mp;
-	size_t model; /* the file's number among model states */
+	size_t model; /* index of the file among the model-states files */
 	const struct ptfile *pt;
-	const struct value_dict *module; /* NULL: a pipeline's */
+	const struct value_dict *module; /* NULL for a pipeline */
 	const char *file;
 	struct weights_names buffers, owned, shared;
-	struct weights_placed *placed; /* tensors of the module */
-	void *places;                  /* a tree of these */
-	struct weights_tie *ties;      /* by place */
+	struct weights_placed *placed; /* the module's tensors */
+	void *places;                  /* search tree of `placed`, by place */
+	struct weights_tie *ties;      /* in the order of `module` */
 	size_t nties;
 };
 
-/* Where a tensor of the open file lies. */
+/* The place of a tensor in the open file. */
 struct weights_placed {
 	uint64_t at;
 	uint64_t numel;
@@ -45,31 +45,30 @@ struct weights_placed {
 };
 
 /* -ENOMEM. */
-int weights_fail_nomem(const struct weights_loader *l);
 
-/* Remember why something was left out. */
+/* Add a warning: "NAME: WHAT". -ENOMEM. */
 int weights_warn(struct weights_loader *l, const char *what, const char *name);
 
 struct weight *weights_find(const struct weights_loader *l, const char *name);
 
-/* A weight that is not there yet, without anything but its name; NULL without
- * memory. */
+/* Append a weight with only its name filled in.  NULL if memory is short. */
 struct weight *weights_new(struct weights_loader *l, const char *name);
 
-/* The shape, and the elements that it makes, which the caller has checked; false
- * without memory. */
+/* Set the shape and numel.  The caller has checked that the product does not
+ * overflow.  False if memory is short. */
 bool weights_set_shape(struct weights_loader *l, struct weight *x,
 		       const uint64_t *shape, unsigned ndim);
 
 bool weights_has_name(const struct weights_names *s, const char *name);
 
-/* weights_module.c: what lies in the open file, and of frozen parameters in those
- * of the other ranks of ZeRO-3. */
+/* In weights_module.c: load buffers, frozen parameters and everything else that
+ * the open file holds.  The parts of ZeRO-3's frozen parameters are read from
+ * the other ranks' files as well. */
 int weights_load_buffers(struct weights_loader *l);
 int weights_load_frozen(struct weights_loader *l);
 int weights_load_rest(struct weights_loader *l);
 
-/* Forget what weights_load_rest has found. */
+/* Free what weights_load_rest has allocated. */
 void weights_forget_rest(struct weights_loader *l);
 
 #endif

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights that the optimizer does not have: buffers, frozen parameters. */
+/* Weights that the optimizer does not hold: buffers and frozen parameters. */
+#include <assert.h>
 #include <errno.h>
 #include <search.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/dirs/tagdir.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/model/experts.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/ptfile.h"
-#include "ckpt/zero/checkpoint.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/model/experts.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/vfile/shardcache.h"
 #include "ckpt/weights/weights_impl.h"
+#include "ckpt/zero/checkpoint.h"
 
-/* Bytes of two ranks' tensors that are compared at once. */
+/* Bytes of each of two ranks' tensors that are compared at a time. */
 #define COMPARED_MAX (64u << 10)
 
 #define KEY_FROZEN_SHAPES "frozen_param_shapes"
@@ -22,7 +23,7 @@
 
 /* --- tensors of the open file --------------------------------------------------- */
 
-/* Its number among all files. */
+/* The open file's number among all shards. */
 static uint32_t shard_number(const struct weights_loader *l)
 {
 	return (uint32_t)(l->r->dir.noptim + l->model);
@@ -34,16 +35,15 @@ static int find_tensor(const struct weights_loader *l, const char *name,
 {
 	int rc = tensor_is(v) ? ptfile_tensor(l->pt, v, name, t, at, err)
 			      : errmsg_set(err, -ENOTSUP,
-					   "%s: %s: not a tensor but %s",
+					   "%s: %s: is a %s, not a tensor",
 					   l->file, name, value_kind_name(v));
 
 	if (!rc && t->dtype == DTYPE_OTHER)
 		rc = errmsg_set(err, -ENOTSUP,
-				"%s: %s: a type that is not"
-				" known",
+				"%s: %s: unknown element type",
 				l->file, name);
 	if (!rc && !tensor_is_contiguous(t))
-		rc = errmsg_set(err, -ENOTSUP, "%s: %s: is not contiguous",
+		rc = errmsg_set(err, -ENOTSUP, "%s: %s: tensor is not contiguous",
 				l->file, name);
 	if (!rc)
 		*at += t->storage_offset * dtype_size(t->dtype);
@@ -55,7 +55,7 @@ static int compare_bytes(const struct weights_loader *l, const struct weight *x,
 {
 	const uint64_t len = x->numel * dtype_size(x->dtype);
 	uint8_t *const a = malloc(2 * COMPARED_MAX);
-	int rc = a ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+	int rc = a ? 0 : errmsg_nomem(err, NULL);
 
 	for (uint64_t off = 0, n; !rc && off < len; off += n) {
 		n = len - off < COMPARED_MAX ? len - off : COMPARED_MAX;
@@ -73,8 +73,9 @@ static int compare_bytes(const struct weights_loader *l, const struct weight *x,
 }
 
 /*
- * A tensor of a module that another rank has, too.  Of a parameter the optimizer
- * tells how it is cut; of others nothing does, so they must be the same.
+ * Check that a tensor of `module` equals that of an earlier rank.  How a
+ * parameter is cut follows from the optimizer's shards; for other tensors
+ * nothing records a cut, so the ranks' copies must be equal.
  */
 static int check_same(const struct weights_loader *l, const struct weight *x,
 		      const struct tensor *t, uint64_t at)
@@ -88,13 +89,13 @@ static int check_same(const struct weights_loader *l, const struct weight *x,
 
 	if (rc == -EBADMSG)
 		return errmsg_set(l->err, -ENOTSUP,
-				  "%s: %s: differs from other ranks', and how"
-				  " they make up the whole is not recorded",
+				  "%s: %s: differs between ranks, and the"
+				  " checkpoint does not record how to merge it",
 				  l->file, x->name);
 	return rc ? errmsg_set(l->err, rc, "%s", why.text) : 0;
 }
 
-/* A weight that is a tensor of the open file. */
+/* Add a weight whose elements are a tensor of the open file. */
 static int add_tensor(struct weights_loader *l, const char *name,
 		      const struct value *v)
 {
@@ -109,12 +110,12 @@ static int add_tensor(struct weights_loader *l, const char *name,
 		return x->param || x->map.n == 0 ? 0 : check_same(l, x, &t, at);
 	x = weights_new(l, name);
 	if (!x || !weights_set_shape(l, x, t.shape, t.ndim))
-		return weights_fail_nomem(l);
+		return errmsg_nomem(l->err, l->r->dir.path);
 	x->dtype = t.dtype;
 	x->requires_grad = t.requires_grad;
 	if (!extent_add(&x->map, EXTENT_SHARD, t.numel * dtype_size(t.dtype),
 			shard_number(l), at, t.dtype))
-		return weights_fail_nomem(l);
+		return errmsg_nomem(l->err, l->r->dir.path);
 	return 0;
 }
 
@@ -132,19 +133,19 @@ int weights_load_buffers(struct weights_loader *l)
 		if (value_is_cstr(name) && weights_has_name(buffers, name->str.p))
 			rc = add_tensor(l, name->str.p, module->v[i].val);
 	}
-	/* A pipeline's layers have files of their own. */
+	/* A pipeline keeps its layers in separate files. */
 	for (size_t i = 0; !rc && !module && i < buffers->n; i++)
 		rc = weights_warn(l,
-				  "is left out: the buffers of a pipeline's layers"
-				  " are not read",
+				  "left out: buffers of pipeline layers are not"
+				  " supported",
 				  buffers->v[i]);
 	return rc;
 }
 
 /* --- frozen parameters ----------------------------------------------------------------- */
 
-/* The parts of frozen parameters that a rank of ZeRO-3 has: equal ones, the last
- * of them padded. */
+/* Add one ZeRO-3 rank's part of a frozen parameter.  All parts have the same
+ * length; the last one is padded. */
 static int add_part(struct weights_loader *l, const char *name,
 		    struct weight *x, const struct value *v)
 {
@@ -159,10 +160,11 @@ static int add_part(struct weights_loader *l, const char *name,
 
 	if (rc)
 		return rc;
+	assert(have <= x->numel);
 	if (t.dtype != x->dtype || t.numel != part)
 		return errmsg_set(l->err, -EBADMSG,
-				  "%s: %s: its part has %llu elements of %s,"
-				  " where %llu of %s are due",
+				  "%s: %s: part has %llu elements of %s,"
+				  " expected %llu of %s",
 				  l->file, name, (unsigned long long)t.numel,
 				  dtype_name(t.dtype), (unsigned long long)part,
 				  dtype_name(x->dtype));
@@ -170,7 +172,7 @@ static int add_part(struct weights_loader *l, const char *name,
 			  (left < part ? left : part) * item, shard_number(l),
 			  at, x->dtype)
 		       ? 0
-		       : weights_fail_nomem(l);
+		       : errmsg_nomem(l->err, l->r->dir.path);
 }
 
 static int add_frozen3(struct weights_loader *l, const char *name,
@@ -187,12 +189,12 @@ static int add_frozen3(struct weights_loader *l, const char *name,
 		return rc;
 	if (l->r->model.tp > 1)
 		return errmsg_set(l->err, -ENOTSUP,
-				  "%s: %s: is frozen, and how tensor-parallel"
-				  " ranks cut it is not recorded",
+				  "%s: %s: is frozen, and the checkpoint does"
+				  " not record how tensor-parallel ranks cut it",
 				  l->file, name);
 	if (!dims || dims->n > TENSOR_DIMS_MAX)
 		return errmsg_set(l->err, -EBADMSG,
-				  "%s: frozen_param_shapes: %s: no shape",
+				  "%s: frozen_param_shapes: %s: not a shape",
 				  l->file, name);
 	at = 1;
 	for (size_t i = 0; i < dims->n; i++) {
@@ -208,16 +210,16 @@ static int add_frozen3(struct weights_loader *l, const char *name,
 		d[i] = (uint64_t)n;
 	}
 	if (weights_find(l, name))
-		return errmsg_set(l->err, -EBADMSG, "%s: %s is there twice",
+		return errmsg_set(l->err, -EBADMSG, "%s: %s is listed twice",
 				  l->file, name);
 	x = weights_new(l, name);
 	if (!x || !weights_set_shape(l, x, d, (unsigned)dims->n))
-		return weights_fail_nomem(l);
+		return errmsg_nomem(l->err, l->r->dir.path);
 	x->dtype = t.dtype;
 	return 0;
 }
 
-/* The value under a name that most probably is at place `i'. */
+/* Find the value of `name`, which is most likely at index `i`. */
 static const struct value *find_part(const struct value *parts,
 				     const char *name, size_t i)
 {
@@ -235,7 +237,7 @@ static int fail_part(const struct weights_loader *l, const char *name)
 			  l->file, name);
 }
 
-/* The open file's part of each. */
+/* Add the open file's part of each frozen parameter. */
 static int add_parts(struct weights_loader *l, const struct value_dict *shapes)
 {
 	const struct value *const parts =
@@ -256,7 +258,7 @@ static int add_parts(struct weights_loader *l, const struct value_dict *shapes)
 	return rc;
 }
 
-/* The parts of the other ranks of ZeRO-3. */
+/* Add the parts of all ranks of ZeRO-3. */
 static int load_parts(struct weights_loader *l)
 {
 	const struct value_dict *const shapes =
@@ -273,8 +275,8 @@ static int load_parts(struct weights_loader *l)
 		l->model = base + rank;
 		l->file = l->r->dir.model[l->model].path;
 		if (rank) {
-			rc = ckdir_open_file(&l->r->dir.model[l->model], &pt,
-					     l->err);
+			rc = tagdir_open_file(&l->r->dir.model[l->model], &pt,
+					      l->err);
 			if (rc)
 				break;
 			l->pt = &pt;
@@ -289,10 +291,10 @@ static int load_parts(struct weights_loader *l)
 	return rc;
 }
 
-/* Experts' have files of their own, and names that differ from rank to rank. */
+/* Experts have files of their own, and names that differ from rank to rank. */
 static bool is_expert(const struct weights_loader *l, const char *name)
 {
-	const struct experts *const x = &l->r->model.cats[l->mp].experts;
+	const struct experts *const x = &l->r->model.ranks[l->mp].experts;
 	unsigned expert;
 	const char *rest;
 
@@ -327,7 +329,7 @@ int weights_load_frozen(struct weights_loader *l)
 	return rc ? rc : load_parts(l);
 }
 
-static int by_place(const void *a, const void *b)
+static int weights_module_by_place(const void *a, const void *b)
 {
 	const struct weights_placed *const x = a, *const y = b;
 
@@ -338,20 +340,21 @@ static int by_place(const void *a, const void *b)
 
 /* --- what else the module has ----------------------------------------------------------- */
 
-/* The weight at the same place, if there is one; otherwise this is the first. */
-static const struct weights_placed *place(struct weights_loader *l, size_t i,
-					  uint64_t at, uint64_t numel,
-					  const char *name)
+/* Return the first tensor at this place; NULL if memory is short. */
+static const struct weights_placed *
+weights_module_place(struct weights_loader *l, size_t i, uint64_t at,
+		     uint64_t numel, const char *name)
 {
 	struct weights_placed *const x = &l->placed[i];
 	struct weights_placed **found;
 
 	*x = (struct weights_placed){ at, numel, name };
-	found = tsearch(x, &l->places, by_place);
+	found = tsearch(x, &l->places, weights_module_by_place);
 	return found ? *found : NULL;
 }
 
-/* Tied parameters are one tensor, which is pickled once. */
+/* Add an entry of `module` that is no buffer.  Tied parameters are one tensor,
+ * pickled once, so two names at one place are a tie. */
 static int add_rest(struct weights_loader *l, size_t i, const char *name,
 		    const struct value *v)
 {
@@ -363,16 +366,17 @@ static int add_rest(struct weights_loader *l, size_t i, const char *name,
 	int rc;
 
 	if (!tensor_is(v))
-		return 0; /* of Megatron, and no weight */
+		return 0; /* Megatron keeps other objects in `module` */
 	rc = find_tensor(l, name, v, &t, &at, &why);
 	if (rc)
 		return owned ? 0
-			     : weights_warn(l, "is left out: no plain tensor",
+			     : weights_warn(l, "left out: not a contiguous tensor of a known"
+					    " type",
 					    name);
 	if (t.numel) {
-		first = place(l, i, at, t.numel, name);
+		first = weights_module_place(l, i, at, t.numel, name);
 		if (!first)
-			return weights_fail_nomem(l);
+			return errmsg_nomem(l->err, l->r->dir.path);
 		if (!owned && first->name != name) {
 			l->ties[l->nties++] =
 				(struct weights_tie){ name, first->name };
@@ -393,7 +397,7 @@ static bool is_contiguous(const struct module_tensor *m)
 	return tensor_is_contiguous(&t);
 }
 
-/* Of experts that are frozen. */
+/* Add a frozen expert's weight. */
 static int add_expert(struct weights_loader *l, const struct param *p)
 {
 	const struct module_tensor *const m = p->module;
@@ -404,19 +408,19 @@ static int add_expert(struct weights_loader *l, const struct param *p)
 		return 0;
 	if (!is_contiguous(m))
 		return errmsg_set(
-			l->err, -ENOTSUP, "%s: %s: is not contiguous",
-			ckdir_file(&l->r->dir, l->r->dir.noptim + m->file)->path,
+			l->err, -ENOTSUP, "%s: %s: tensor is not contiguous",
+			tagdir_file(&l->r->dir, l->r->dir.noptim + m->file)->path,
 			p->name);
 	x = weights_new(l, p->name);
 	if (!x || !weights_set_shape(l, x, m->shape, m->ndim))
-		return weights_fail_nomem(l);
+		return errmsg_nomem(l->err, l->r->dir.path);
 	x->dtype = m->dtype;
 	x->requires_grad = m->requires_grad;
 	return extent_add(&x->map, EXTENT_SHARD, m->numel * item,
 			  (uint32_t)l->r->dir.noptim + m->file,
 			  m->storage + m->storage_offset * item, m->dtype)
 		       ? 0
-		       : weights_fail_nomem(l);
+		       : errmsg_nomem(l->err, l->r->dir.path);
 }
 
 static int load_experts(struct weights_loader *l)
@@ -431,8 +435,8 @@ static int load_experts(struct weights_loader *l)
 }
 
 /*
- * Stage 1 does not list the parameters that are frozen; and no stage those that
- * the optimizer was not given.
+ * Load what no list names: stage 1 does not list frozen parameters, and no
+ * stage lists parameters that were not passed to the optimizer.
  */
 int weights_load_rest(struct weights_loader *l)
 {
@@ -444,7 +448,7 @@ int weights_load_rest(struct weights_loader *l)
 	l->placed = calloc(module->n + 1, sizeof(*l->placed));
 	l->ties = calloc(module->n + 1, sizeof(*l->ties));
 	if (!l->placed || !l->ties)
-		return weights_fail_nomem(l);
+		return errmsg_nomem(l->err, l->r->dir.path);
 	for (size_t i = 0; !rc && i < module->n; i++) {
 		const struct value *const name = module->v[i].key;
 
@@ -455,14 +459,14 @@ int weights_load_rest(struct weights_loader *l)
 	return rc ? rc : load_experts(l);
 }
 
-static void keep(void *node)
+static void weights_module_keep(void *node)
 {
 	(void)node;
 }
 
 void weights_forget_rest(struct weights_loader *l)
 {
-	tdestroy(l->places, keep);
+	tdestroy(l->places, weights_module_keep);
 	l->places = NULL;
 	free(l->placed);
 	free(l->ties);

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Weights in several files, as huggingface_hub splits them
- * (serialization/_base.py, split_state_dict_into_shards_factory), and the index
- * of these files as Python's json.dumps(indent=2, sort_keys=True) prints it.
+ * Splits weights into several files as huggingface_hub does
+ * (serialization/_base.py, split_state_dict_into_shards_factory), and writes
+ * the index of these files as Python's json.dumps(indent=2, sort_keys=True)
+ * prints it.
  *
- * A tensor that is too large for any file gets one of its own, which is placed
- * before the one that is being filled: that is counted when it is full.
+ * A tensor larger than the limit gets a file of its own, which is numbered
+ * before the file that is being filled: a file gets its number when it is
+ * complete.
  */
 #include "ckpt/weights/weights_split.h"
 
+#include <assert.h>
 #include <ctype.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +23,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/utf8.h"
 
-bool hfsplit_parse_size(const char *text, uint64_t *out)
+bool weights_split_parse_size(const char *text, uint64_t *out)
 {
 	static const struct {
 		const char *name;
@@ -32,7 +34,7 @@ bool hfsplit_parse_size(const char *text, uint64_t *out)
 	char *end;
 	double v;
 
-	/* strtod knows more numbers than these. */
+	/* strtod also accepts hexadecimal, infinity and NaN. */
 	if (!strchr("0123456789.", *text) ||
 	    tolower((unsigned char)text[strspn(text, "0123456789.")]) == 'x')
 		return false;
@@ -54,23 +56,24 @@ bool hfsplit_parse_size(const char *text, uint64_t *out)
 /* --- the rule ---------------------------------------------------------------- */
 
 struct splitting {
-	struct hfsplit *s;
+	struct weights_split *s;
 	size_t n;
 	const size_t *same;
-	size_t *file;  /* of each tensor */
-	size_t *next;  /* that follows it in its file, or n */
-	size_t *first; /* tensor of each file */
-	size_t *last;  /* the same */
-	size_t *rank;  /* of each file: its place among them */
-	size_t *twin;  /* the next tensor in the same storage, or n */
+	size_t *file;  /* by tensor: its file */
+	size_t *next;  /* by tensor: the next one in its file, or n */
+	size_t *first; /* by file: its first tensor */
+	size_t *last;  /* by file: its last tensor */
+	size_t *rank;  /* by file: its number in the output */
+	size_t *twin;  /* by tensor: the next one in its storage, or n */
 	size_t *scratch;
 };
 
 #define NO_FILE SIZE_MAX
 
-/* Add a tensor to the end of a file; an empty one has no first. */
-static void put(struct splitting *x, size_t i, size_t f)
+/* Append a tensor to a file; the first of an empty file is n. */
+static void weights_split_put(struct splitting *x, size_t i, size_t f)
 {
+	assert(i < x->n);
 	if (x->first[f] == x->n)
 		x->first[f] = i;
 	else
@@ -79,13 +82,15 @@ static void put(struct splitting *x, size_t i, size_t f)
 	x->file[i] = f;
 }
 
-static void open_file(struct splitting *x, size_t f)
+static void weights_split_open_file(struct splitting *x, size_t f)
 {
 	x->first[f] = x->n;
 }
 
-/* Files are numbered here as they are begun. */
-static void place(struct splitting *x, const uint64_t *len, uint64_t max)
+/* Assign the storages to files, which are numbered in the order in which they
+ * are opened. */
+static void weights_split_place(struct splitting *x, const uint64_t *len,
+				uint64_t max)
 {
 	size_t current = NO_FILE, files = 0, closed = 0;
 	uint64_t size = 0;
@@ -95,8 +100,8 @@ static void place(struct splitting *x, const uint64_t *len, uint64_t max)
 			continue;
 		x->s->total += len[i];
 		if (len[i] > max) {
-			open_file(x, files);
-			put(x, i, files);
+			weights_split_open_file(x, files);
+			weights_split_put(x, i, files);
 			x->rank[files++] = closed++;
 			continue;
 		}
@@ -106,26 +111,29 @@ static void place(struct splitting *x, const uint64_t *len, uint64_t max)
 		}
 		if (current == NO_FILE) {
 			current = files++;
-			open_file(x, current);
+			weights_split_open_file(x, current);
 			size = 0;
 		}
-		put(x, i, current);
+		weights_split_put(x, i, current);
 		size += len[i];
+		assert(size <= max);
 	}
 	if (current != NO_FILE)
 		x->rank[current] = closed;
 	x->s->nfiles = files;
 }
 
-/* Whoever shares a storage comes last in the file that has it; storages in the
- * order of their first tensors. */
+/* Append tensors that share a storage to the file that has it, storage by
+ * storage in the order of their first tensors. */
 static void place_twins(struct splitting *x)
 {
-	size_t *const last = x->scratch; /* of a storage, by its first */
+	size_t *const last = x->scratch; /* by first tensor of a storage: its
+					  * last so far */
 
 	for (size_t i = 0; i < x->n; i++) {
 		x->twin[i] = x->n;
 		last[i] = i;
+		assert(x->same[i] <= i);
 		if (x->same[i] != i) {
 			x->twin[last[x->same[i]]] = i;
 			last[x->same[i]] = i;
@@ -134,12 +142,12 @@ static void place_twins(struct splitting *x)
 	for (size_t i = 0; i < x->n; i++)
 		for (size_t k = x->twin[i]; x->same[i] == i && k < x->n;
 		     k = x->twin[k])
-			put(x, k, x->file[i]);
+			weights_split_put(x, k, x->file[i]);
 }
 
-static void list(const struct splitting *x)
+static void weights_split_list(const struct splitting *x)
 {
-	struct hfsplit *const s = x->s;
+	struct weights_split *const s = x->s;
 	size_t *const at_rank = x->scratch;
 	size_t n = 0;
 
@@ -150,28 +158,30 @@ static void list(const struct splitting *x)
 		for (size_t i = x->first[at_rank[r]]; i < x->n; i = x->next[i])
 			s->order[n++] = i;
 	}
-	/* Without tensors there is one file, of nothing. */
+	assert(n == x->n); /* every tensor is in one file */
+	/* Without tensors there is still one file, an empty one. */
 	if (!s->nfiles)
 		s->begin[s->nfiles++] = 0;
 	s->begin[s->nfiles] = n;
 }
 
-int hfsplit_init(struct hfsplit *s, const uint64_t *len, const size_t *same,
-		 size_t n, uint64_t max, struct errmsg *err)
+int weights_split_init(struct weights_split *s, const uint64_t *len,
+		       const size_t *same, size_t n, uint64_t max,
+		       struct errmsg *err)
 {
 	const size_t room = n + 1;
 	size_t *const scratch = calloc(7 * room, sizeof(*scratch));
 	struct splitting x = { .s = s, .n = n, .same = same };
 
-	*s = (struct hfsplit){
+	*s = (struct weights_split){
 		.order = calloc(n + 1, sizeof(*s->order)),
 		.begin = calloc(n + 2, sizeof(*s->begin)),
 		.n = n,
 	};
 	if (!scratch || !s->order || !s->begin) {
 		free(scratch);
-		hfsplit_done(s);
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		weights_split_done(s);
+		return errmsg_nomem(err, NULL);
 	}
 	x.file = scratch;
 	x.next = scratch + room;
@@ -182,25 +192,26 @@ int hfsplit_init(struct hfsplit *s, const uint64_t *len, const size_t *same,
 	x.scratch = scratch + 6 * room;
 	for (size_t i = 0; i < n; i++)
 		x.next[i] = n;
-	place(&x, len, max);
+	weights_split_place(&x, len, max);
 	place_twins(&x);
-	list(&x);
+	weights_split_list(&x);
 	free(scratch);
 	return 0;
 }
 
-void hfsplit_done(struct hfsplit *s)
+void weights_split_done(struct weights_split *s)
 {
 	free(s->order);
 	free(s->begin);
-	*s = (struct hfsplit){ 0 };
+	*s = (struct weights_split){ 0 };
 }
 
 /* --- names and index --------------------------------------------------------- */
 
-void hfsplit_name(const struct hfsplit *s, const char *stem, const char *suffix,
-		  size_t f, char out[NAME_MAX + 1])
+void weights_split_name(const struct weights_split *s, const char *stem,
+			const char *suffix, size_t f, char out[NAME_MAX + 1])
 {
+	assert(f < s->nfiles);
 	if (s->nfiles == 1)
 		snprintf(out, NAME_MAX + 1, "%s.%s", stem, suffix);
 	else
@@ -208,7 +219,7 @@ void hfsplit_name(const struct hfsplit *s, const char *stem, const char *suffix,
 			 s->nfiles, suffix);
 }
 
-static void add_text(struct bytebuf *out, const char *s)
+static void weights_split_add_text(struct bytebuf *out, const char *s)
 {
 	bytebuf_add(out, s, strlen(s));
 }
@@ -218,11 +229,11 @@ static void add_unit(struct bytebuf *out, uint32_t unit)
 	char text[12];
 
 	snprintf(text, sizeof(text), "\\u%04" PRIx32, unit);
-	add_text(out, text);
+	weights_split_add_text(out, text);
 }
 
-/* A string of ASCII, the rest as units of UTF-16. */
-static void add_string(struct bytebuf *out, const char *s)
+/* A JSON string in ASCII; other characters become UTF-16 escapes. */
+static void weights_split_add_string(struct bytebuf *out, const char *s)
 {
 	static const char plain[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
 	uint32_t c;
@@ -253,43 +264,43 @@ struct named {
 	size_t file;
 };
 
-/* Strings of UTF-8 compare as their code points do. */
-static int by_name(const void *a, const void *b)
+/* strcmp orders UTF-8 by code points, as Python orders strings. */
+static int weights_split_by_name(const void *a, const void *b)
 {
 	const struct named *const x = a, *const y = b;
 
 	return strcmp(x->name, y->name);
 }
 
-int hfsplit_index(const struct hfsplit *s, const char *stem, const char *suffix,
-		  const char *const *names, struct bytebuf *out,
-		  struct errmsg *err)
+int weights_split_index(const struct weights_split *s, const char *stem,
+			const char *suffix, const char *const *names,
+			struct bytebuf *out, struct errmsg *err)
 {
 	struct named *const v = calloc(s->n + 1, sizeof(*v));
 	char text[NAME_MAX + 1];
 	size_t f = 0;
 
 	if (!v)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	for (size_t i = 0; i < s->n; i++) {
 		while (i >= s->begin[f + 1])
 			f++;
 		v[i] = (struct named){ names[s->order[i]], f };
 	}
-	qsort(v, s->n, sizeof(*v), by_name);
+	qsort(v, s->n, sizeof(*v), weights_split_by_name);
 	snprintf(text, sizeof(text),
 		 "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64
 		 "\n  },\n  \"weight_map\": {",
 		 s->total);
-	add_text(out, text);
+	weights_split_add_text(out, text);
 	for (size_t i = 0; i < s->n; i++) {
-		add_text(out, i ? ",\n    " : "\n    ");
-		add_string(out, v[i].name);
-		hfsplit_name(s, stem, suffix, v[i].file, text);
-		add_text(out, ": ");
-		add_string(out, text);
+		weights_split_add_text(out, i ? ",\n    " : "\n    ");
+		weights_split_add_string(out, v[i].name);
+		weights_split_name(s, stem, suffix, v[i].file, text);
+		weights_split_add_text(out, ": ");
+		weights_split_add_string(out, text);
 	}
-	add_text(out, "\n  }\n}\n");
+	weights_split_add_text(out, "\n  }\n}\n");
 	free(v);
-	return out->failed ? errmsg_set(err, -ENOMEM, "out of memory") : 0;
+	return out->failed ? errmsg_nomem(err, NULL) : 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_HFSPLIT_H
-#define UCKPT_HFSPLIT_H
+#ifndef UCKPT_WEIGHTS_SPLIT_H
+#define UCKPT_WEIGHTS_SPLIT_H
 
 #include <limits.h>
 #include <stdbool.h>
@@ -10,40 +10,41 @@
 struct bytebuf;
 struct errmsg;
 
-/* What a file may have if nobody says otherwise: "5GB". */
-#define HFSPLIT_SIZE UINT64_C(5000000000)
+/* The default of huggingface_hub: "5GB". */
+#define WEIGHTS_SPLIT_SIZE UINT64_C(5000000000)
 
-/* A size as huggingface_hub reads it, "5GB" or "1.5mb", in decimal units: false
- * if it is none. */
-bool hfsplit_parse_size(const char *text, uint64_t *out);
+/* Parse a size as huggingface_hub does, "5GB" or "1.5mb", in decimal units.
+ * Returns false for other text. */
+bool weights_split_parse_size(const char *text, uint64_t *out);
 
-/* How tensors are spread over files: file f has those from order[begin[f]] up to
- * begin[f + 1], in the order in which they are saved. */
-struct hfsplit {
+/* Tensors assigned to files: file f holds order[begin[f]] up to, not including,
+ * order[begin[f + 1]], in the order in which they are saved. */
+struct weights_split {
 	size_t *order;
-	size_t n; /* tensors */
+	size_t n; /* number of tensors */
 	size_t *begin;
-	size_t nfiles;  /* at least one */
+	size_t nfiles;  /* at least 1 */
 	uint64_t total; /* bytes of all storages */
 };
 
 /*
- * Split `n` tensors of `len` bytes, in the order of the state dict, into files
- * of at most `max` bytes.  `same[i]` is i, or the number of the first tensor in
- * whose storage i lies.  -ENOMEM.
+ * Split `n` tensors of len[i] bytes, in the order of the state dict, into files
+ * of at most `max` bytes.  same[i] is i, or the index of the first tensor that
+ * has i's storage.  -ENOMEM. Call weights_split_done after success.
  */
-int hfsplit_init(struct hfsplit *s, const uint64_t *len, const size_t *same,
-		 size_t n, uint64_t max, struct errmsg *err);
-void hfsplit_done(struct hfsplit *s);
+int weights_split_init(struct weights_split *s, const uint64_t *len,
+		       const size_t *same, size_t n, uint64_t max,
+		       struct errmsg *err);
+void weights_split_done(struct weights_split *s);
 
-/* The name of file `f`, of which the only one is called `stem`, a dot and
- * `suffix`. */
-void hfsplit_name(const struct hfsplit *s, const char *stem, const char *suffix,
-		  size_t f, char out[NAME_MAX + 1]);
+/* The name of file `f`: STEM.SUFFIX if there is one file, else
+ * STEM-00001-of-00002.SUFFIX. */
+void weights_split_name(const struct weights_split *s, const char *stem,
+			const char *suffix, size_t f, char out[NAME_MAX + 1]);
 
-/* The text of the index that tells which file has which tensor. */
-int hfsplit_index(const struct hfsplit *s, const char *stem, const char *suffix,
-		  const char *const *names, struct bytebuf *out,
-		  struct errmsg *err);
+/* Append the index, which maps each tensor's name to its file. -ENOMEM. */
+int weights_split_index(const struct weights_split *s, const char *stem,
+			const char *suffix, const char *const *names,
+			struct bytebuf *out, struct errmsg *err);
 
 #endif

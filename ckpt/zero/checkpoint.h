@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_RESOLVE_H
-#define UCKPT_RESOLVE_H
+#ifndef UCKPT_CHECKPOINT_H
+#define UCKPT_CHECKPOINT_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -15,76 +15,80 @@ struct errmsg;
 struct extent_map;
 
 /*
- * A checkpoint in two levels: the model (names and shapes), there from the
- * start, and the shards' maps (where each rank's slices lie), read when first
- * needed and then kept.  Shards are numbered as in dir.optim: data-parallel
- * rank r of model-parallel rank mp is mp * dp_degree + r.  Thread-safe after
- * resolve_init.
+ * An opened checkpoint: the model (names and shapes), built by zckpt_init, and
+ * the shards' maps (where each rank's slices lie), loaded when first needed and
+ * then kept. Shards are numbered as in dir.optim: data-parallel rank r of
+ * model-parallel rank mp is mp * dp_degree + r. Thread-safe after zckpt_init.
  */
-struct resolve {
-	struct ckdir dir;
+struct zero_checkpoint {
+	struct tagdir dir;
 	struct model model;
 
 	pthread_mutex_t lock;	/* held while shards are being read */
-	struct shard *shards;	/* of each number */
-	atomic_bool *loaded;	/* shards[i] is there and will not change */
+	struct shard *shards;	/* by number */
+	atomic_bool *loaded;	/* shards[i] is loaded and immutable */
 	struct layout *layouts; /* of each model-parallel rank; filled in by
 				 * its first shard */
-	bool any_stage;		/* files are to load into any stage; see
+	bool any_stage;		/* files must load into any stage; see
 				 * plan_options */
-	unsigned readers;	/* shards read at once; 0: one per processor */
+	unsigned readers;	/* shards to read at once; 0: one per
+				 * processor */
 };
 
-/* Scan a tag directory and read its model.  Errors as ckdir_scan and
+/* Scan a tag directory and read its model.  Errors as tagdir_scan and
  * model_load. */
-int resolve_init(struct resolve *r, const char *path, struct errmsg *err);
-void resolve_done(struct resolve *r);
+int zckpt_init(struct zero_checkpoint *r, const char *path, struct errmsg *err);
+void zckpt_done(struct zero_checkpoint *r);
 
 /*
- * The same with the help of an index: nothing that it tells is read from files.
- * `*index` is then what follows in it, for the caller; it is empty if the index
- * is of no use, and `refused` tells why.
+ * As zckpt_init, with the model from an index: no file is opened.  `*index` is
+ * then what follows in it, for the caller; it is empty if the index cannot be
+ * used, and `refused` says why.
  */
-int resolve_init_indexed(struct resolve *r, const char *path,
-			 struct span *index, struct errmsg *refused,
-			 struct errmsg *err);
+int zckpt_init_indexed(struct zero_checkpoint *r, const char *path,
+		       struct span *index, struct errmsg *refused,
+		       struct errmsg *err);
 
-/* Append an index of what is known by now.  Errors as index_write.  Not while
- * others read shards. */
-int resolve_index(struct resolve *r, struct bytebuf *out, struct errmsg *err);
+/* Append an index of the model.  Errors as index_write. */
+int zckpt_index(const struct zero_checkpoint *r, struct bytebuf *out,
+		struct errmsg *err);
 
-/* Make sure that the maps of every `step`-th of the data-parallel ranks
- * [first, end) of a model-parallel rank are there, and rank 0's; several are
- * read in parallel. */
-int resolve_shards(struct resolve *r, unsigned mp, unsigned first,
-		   unsigned end, unsigned step, struct errmsg *err);
+/* Load, in parallel, the maps of rank 0 and of every `step`-th of the
+ * data-parallel ranks [first, end) of a model-parallel rank, unless loaded. */
+int zckpt_load_shards(struct zero_checkpoint *r, unsigned mp, unsigned first,
+		      unsigned end, unsigned step, struct errmsg *err);
 
-/* Make sure that the profiles of all model-parallel ranks are there, read in
- * parallel, and all of one step: -EBADMSG if not. */
-int resolve_profiles(struct resolve *r, struct errmsg *err);
+/* Load the profiles of all model-parallel ranks, in parallel. -EBADMSG if they
+ * are not all from one step. */
+int zckpt_profiles(struct zero_checkpoint *r, struct errmsg *err);
 
-/* What the first shard of a model-parallel rank holds: which states there
- * are, of which types. */
-int resolve_profile(struct resolve *r, unsigned mp, const struct shard **out,
-		    struct errmsg *err);
+/* The profile of a model-parallel rank: its first shard, which says which
+ * states exist and of which types. */
+int zckpt_profile(struct zero_checkpoint *r, unsigned mp,
+		  const struct shard **out, struct errmsg *err);
 
 /* The group of a parameter in its profile. */
-int resolve_group(struct resolve *r, const struct param *p,
-		  const struct shard_group **out, struct errmsg *err);
+int zckpt_group(struct zero_checkpoint *r, const struct param *p,
+		const struct shard_group **out, struct errmsg *err);
 
-/* The number of a rank's shard; its map, or NULL while it has not been read. */
-unsigned resolve_number(const struct resolve *r, unsigned mp, unsigned rank);
-const struct shard *resolve_shard(const struct resolve *r, unsigned mp,
-				  unsigned rank);
+/* The number of a rank's shard, and its map, NULL while it is not loaded. */
+unsigned zckpt_shard_number(const struct zero_checkpoint *r, unsigned mp,
+			    unsigned rank);
+const struct shard *zckpt_shard(const struct zero_checkpoint *r, unsigned mp,
+				unsigned rank);
+
+/* The file, in the numbering of extents, that a tensor of shard `shard` lies
+ * in: the shard itself, or one that was on NVMe. */
+uint32_t zckpt_file_number(const struct zero_checkpoint *r, unsigned shard,
+			     const struct flat *flat);
 
 /*
  * Append the extents of a slice: of its master weights (`state` is NULL) or
- * of the optimizer state of that name, in element order, gathered from all
- * data-parallel ranks that hold some.  `dtype` is what all of a parameter's
- * slices must be.
+ * of the optimizer state of that name, in element order, from all data-parallel
+ * ranks that hold a part. All slices of a parameter must be of type `dtype`.
  */
-int resolve_slice(struct resolve *r, const struct slice *s, const char *state,
-		  enum dtype dtype, struct extent_map *out,
-		  struct errmsg *err);
+int zckpt_slice(struct zero_checkpoint *r, const struct slice *s,
+		const char *state, enum dtype dtype, struct extent_map *out,
+		struct errmsg *err);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The file is a word that tells what it is, and records:
+ * The file is a magic word and records:
  *
  *   magic	8 bytes
  *   record	length of the tag (32 bits), length of the frame (64), CRC-32 of
  *		these and of the tag (32), the tag, the frame; little-endian
  *
- * A frame is one of zstd, with its size and its checksum (RFC 8878).  The
- * records lie behind each other up to the file's end, newest first.
+ * A frame is a zstd frame with content size and checksum (RFC 8878). Records
+ * follow each other to the end of the file, newest first.
  */
 #include "ckpt/zero/indexfile.h"
 
@@ -23,9 +23,10 @@
 #include <zstd.h>
 
 #include "ckpt/base/bytes.h"
-#include "ckpt/sys/crc32.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
+#include "ckpt/sys/crc32.h"
+#include "ckpt/sys/write_all.h"
 
 #define MAGIC "ucfsidx\n"
 #define MAGIC_LEN 8
@@ -40,11 +41,11 @@ struct indexfile indexfile_default(const char *source)
 {
 	const char *const cache = getenv("XDG_CACHE_HOME");
 	const char *const home = getenv("HOME");
-	const uint32_t number = checksum_add(0, source, strlen(source));
+	const uint32_t number = crc32_add(0, source, strlen(source));
 	struct indexfile f = { .cached = true };
 	int n = -1;
 
-	/* The specification has relative paths ignored. */
+	/* The XDG specification says to ignore relative paths. */
 	if (cache && *cache == '/')
 		n = asprintf(&f.path, "%s/ucfs/%08x" SUFFIX, cache, number);
 	else if (home && *home == '/')
@@ -66,7 +67,7 @@ static int fail_system(const struct indexfile *f, const char *what,
 
 /* --- reading --------------------------------------------------------------------- */
 
-/* A record, of which the tag has been read. */
+/* A record whose tag has been read. */
 struct record {
 	char tag[PATH_MAX];
 	uint64_t off; /* of the frame */
@@ -79,8 +80,8 @@ static int fail_damaged(const struct indexfile *f, const char *what,
 	return errmsg_set(err, -EBADMSG, "%s: is damaged: %s", f->path, what);
 }
 
-/* Is it the user's own, and the file that is called so, not one that a link leads
- * to? */
+/* Is the file the user's own, not a symbolic link, and not writable by
+ * others? */
 static int check_owner(const struct indexfile *f, const struct source *src,
 		       struct errmsg *err)
 {
@@ -100,9 +101,9 @@ static int check_owner(const struct indexfile *f, const struct source *src,
 	return 0;
 }
 
-/* -ENOENT, without a message, if there is none, or an empty one. */
-static int open_file(const struct indexfile *f, struct source *src,
-		     struct errmsg *err)
+/* -ENOENT without a message if the file is missing or empty. */
+static int indexfile_open_file(const struct indexfile *f, struct source *src,
+			       struct errmsg *err)
 {
 	uint8_t magic[MAGIC_LEN];
 	struct errmsg why;
@@ -116,13 +117,14 @@ static int open_file(const struct indexfile *f, struct source *src,
 	if (!rc && (src->size < MAGIC_LEN ||
 		    source_read(src, magic, MAGIC_LEN, 0, err) ||
 		    memcmp(magic, MAGIC, MAGIC_LEN) != 0))
-		rc = errmsg_set(err, -EBADMSG, "%s: is no index", f->path);
+		rc = errmsg_set(err, -EBADMSG, "%s: is not an index", f->path);
 	if (rc)
 		source_close(src);
 	return rc;
 }
 
-/* The record at `*off`, which is moved behind it: 1, or 0 at the end. */
+/* Read the head of the record at `*off` and advance `*off` past the record: 1,
+ * or 0 at the end. */
 static int next_record(const struct indexfile *f, const struct source *src,
 		       uint64_t *off, struct record *r, struct errmsg *err)
 {
@@ -141,8 +143,8 @@ static int next_record(const struct indexfile *f, const struct source *src,
 	    source_read(src, r->tag, len, *off + HEAD_LEN, err))
 		return fail_damaged(f, "a record's length", err);
 	r->tag[len] = '\0';
-	sum = checksum_add(0, head, SUMMED_LEN);
-	if (checksum_add(sum, r->tag, len) != get_le32(head + SUMMED_LEN))
+	sum = crc32_add(0, head, SUMMED_LEN);
+	if (crc32_add(sum, r->tag, len) != get_le32(head + SUMMED_LEN))
 		return fail_damaged(f, "a record's checksum", err);
 	r->off = *off + HEAD_LEN + len;
 	*off = r->off + r->len;
@@ -155,7 +157,7 @@ static int read_frame(const struct indexfile *f, const struct source *src,
 {
 	bytebuf_reserve(out, r->len);
 	if (out->failed)
-		return errmsg_set(err, -ENOMEM, "%s: out of memory", f->path);
+		return errmsg_nomem(err, f->path);
 	if (source_read(src, out->data + out->len, r->len, r->off, err))
 		return fail_damaged(f, "it cannot be read", err);
 	out->len += r->len;
@@ -169,11 +171,11 @@ static int expand(const struct indexfile *f, const struct bytebuf *frame,
 		ZSTD_getFrameContentSize(frame->data, frame->len);
 	size_t got;
 
-	if (size > INDEXFILE_BYTES_MAX) /* as is "unknown" */
+	if (size > INDEXFILE_BYTES_MAX) /* also for ZSTD_CONTENTSIZE_UNKNOWN */
 		return fail_damaged(f, "a frame's size", err);
 	bytebuf_reserve(out, (size_t)size);
 	if (out->failed)
-		return errmsg_set(err, -ENOMEM, "%s: out of memory", f->path);
+		return errmsg_nomem(err, f->path);
 	got = ZSTD_decompress(out->data + out->len, (size_t)size, frame->data,
 			      frame->len);
 	if (ZSTD_isError(got) || got != size)
@@ -192,7 +194,7 @@ int indexfile_find(const struct indexfile *f, const char *tag,
 	uint64_t off = MAGIC_LEN;
 	struct source src;
 	struct record r;
-	int rc = open_file(f, &src, err);
+	int rc = indexfile_open_file(f, &src, err);
 
 	if (rc)
 		return rc;
@@ -222,8 +224,8 @@ static void add_head(struct bytebuf *b, const char *tag, uint64_t len)
 	bytebuf_add_le64(b, len);
 	if (b->failed)
 		return;
-	sum = checksum_add(0, b->data + at, SUMMED_LEN);
-	bytebuf_add_le32(b, checksum_add(sum, tag, n));
+	sum = crc32_add(0, b->data + at, SUMMED_LEN);
+	bytebuf_add_le32(b, crc32_add(sum, tag, n));
 	bytebuf_add(b, tag, n);
 }
 
@@ -237,7 +239,7 @@ static int add_record(struct bytebuf *b, const struct indexfile_record *r,
 	bytebuf_reserve(&frame, ZSTD_compressBound(r->bytes.len));
 	if (!z || frame.failed) {
 		ZSTD_freeCCtx(z);
-		return errmsg_set(err, -ENOMEM, "%s: out of memory", f->path);
+		return errmsg_nomem(err, f->path);
 	}
 	ZSTD_CCtx_setParameter(z, ZSTD_c_checksumFlag, 1);
 	ZSTD_CCtx_setParameter(z, ZSTD_c_compressionLevel, LEVEL);
@@ -263,8 +265,7 @@ static bool is_among(const struct indexfile_record *v, size_t n, const char *tag
 	return false;
 }
 
-/* Append the records of the file that is there, as long as they are sound and
- * there is room. */
+/* Append the records of the existing file, while they are sound and fit. */
 static void add_old(struct bytebuf *b, const struct indexfile *f,
 		    const struct source *src, const struct indexfile_record *v,
 		    size_t n)
@@ -285,21 +286,21 @@ static void add_old(struct bytebuf *b, const struct indexfile *f,
 	}
 }
 
-/* What the file shall hold. */
+/* Append the new content of the file. */
 static int render(struct bytebuf *b, const struct indexfile *f,
 		  const struct indexfile_record *v, size_t n, struct errmsg *err)
 {
 	struct source old;
-	int rc = open_file(f, &old, err);
+	int rc = indexfile_open_file(f, &old, err);
 	const bool has_old = rc == 0;
 
-	/* Ours, or nobody's: there is nothing to lose. */
+	/* The file is ours or does not exist: it may be replaced. */
 	if (has_old || rc == -ENOENT || f->cached)
 		rc = 0;
 	else
 		rc = errmsg_set(err, -EEXIST,
-				"%s: is left alone: it is no"
-				" index of this user",
+				"%s: is not overwritten: it is not"
+				" an index of this user",
 				f->path);
 	bytebuf_add(b, MAGIC, MAGIC_LEN);
 	for (size_t i = 0; !rc && i < n && i < INDEXFILE_RECORDS_MAX; i++)
@@ -309,25 +310,14 @@ static int render(struct bytebuf *b, const struct indexfile *f,
 	if (has_old)
 		source_close(&old);
 	if (!rc && b->failed)
-		rc = errmsg_set(err, -ENOMEM, "%s: out of memory", f->path);
+		rc = errmsg_nomem(err, f->path);
 	if (!rc && b->len > INDEXFILE_BYTES_MAX)
 		rc = errmsg_set(err, -E2BIG, "%s: would be too large", f->path);
 	return rc;
 }
 
-static int write_all(int fd, const struct bytebuf *b)
-{
-	for (size_t done = 0; done < b->len;) {
-		const ssize_t n = write(fd, b->data + done, b->len - done);
-
-		if (n < 0 && errno != EINTR)
-			return -1;
-		done += n > 0 ? (size_t)n : 0;
-	}
-	return 0;
-}
-
-/* The directory that the file is to be in, open. */
+/* Open the parent directory of the file, making the cache directory if
+ * needed. */
 static int open_parent(const struct indexfile *f, struct errmsg *err)
 {
 	char path[PATH_MAX];
@@ -353,7 +343,7 @@ static int open_parent(const struct indexfile *f, struct errmsg *err)
 	return fd < 0 ? fail_system(f, "write", err) : fd;
 }
 
-/* Under a name of its own, then in place. */
+/* Write a temporary file and rename it. */
 static int replace(const struct indexfile *f, int dir, const struct bytebuf *b,
 		   struct errmsg *err)
 {
@@ -366,11 +356,11 @@ static int replace(const struct indexfile *f, int dir, const struct bytebuf *b,
 		errno = ENAMETOOLONG;
 		return fail_system(f, "write", err);
 	}
-	unlinkat(dir, tmp, 0); /* of an earlier process of this number */
+	unlinkat(dir, tmp, 0); /* left by an earlier process with this pid */
 	fd = openat(dir, tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return fail_system(f, "write", err);
-	if (write_all(fd, b) < 0)
+	if (write_all(fd, b->data, b->len) < 0)
 		rc = fail_system(f, "write", err);
 	if (close(fd) < 0 && !rc)
 		rc = fail_system(f, "write", err);
@@ -381,8 +371,8 @@ static int replace(const struct indexfile *f, int dir, const struct bytebuf *b,
 	return rc;
 }
 
-/* Remove the oldest file of the cache directory if there are too many: one is
- * enough, since one has been added. */
+/* Remove the oldest file of the cache directory if it has too many. One is
+ * enough, since one was added. */
 static void prune(int dir)
 {
 	DIR *const d = fdopendir(dir);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A parameter's state, put together from the slices of all ranks. */
+/* Extents of a parameter's state, merged from the slices of all ranks. */
 #include "ckpt/zero/param_extents.h"
 
 #include <errno.h>
@@ -7,14 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/tensor/arith.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/vfile/gather.h"
 #include "ckpt/model/geometry.h"
+#include "ckpt/tensor/arith.h"
+#include "ckpt/vfile/gather.h"
 #include "ckpt/zero/checkpoint.h"
 
-/* The sources of a storage: each slice's extents. */
-static int slice_maps(struct resolve *r, const struct param *p,
+/* Append the extents of each slice: the sources of a gather. */
+static int slice_maps(struct zero_checkpoint *r, const struct param *p,
 		      const char *state, enum dtype dtype,
 		      struct extent_map *maps, struct errmsg *err)
 {
@@ -22,16 +22,14 @@ static int slice_maps(struct resolve *r, const struct param *p,
 
 	for (unsigned t = 0; !rc && t < p->nslices; t++)
 		if (p->slices[t])
-			rc = resolve_slice(r, p->slices[t], state, dtype,
-					   &maps[t], err);
+			rc = zckpt_slice(r, p->slices[t], state, dtype,
+					 &maps[t], err);
 	return rc;
 }
 
-/*
- * How often a scaled piece's scale is in a state: scaling a parameter by s
- * scales its gradient by 1/s, so Adam's first moment has the inverse and the
- * second its square (checkpoint/affine.py, SCALE_POWER_BY_STATE).
- */
+/* The power of a piece's scale in a state: scaling a parameter by s scales its
+ * gradient by 1/s, so Adam's first moment has power -1 and the second -2
+ * (checkpoint/affine.py, SCALE_POWER_BY_STATE). */
 static bool find_power(const char *state, int *power)
 {
 	*power = !state                             ? 1
@@ -41,8 +39,8 @@ static bool find_power(const char *state, int *power)
 	return *power != 0;
 }
 
-int merged_check(const struct param *p, const struct geometry *g,
-		 const char *state, enum dtype dtype, struct errmsg *err)
+int param_extents_check(const struct param *p, const struct geometry *g,
+			const char *state, enum dtype dtype, struct errmsg *err)
 {
 	int power;
 
@@ -73,7 +71,8 @@ int merged_check(const struct param *p, const struct geometry *g,
 	return 0;
 }
 
-/* One row is a list of runs, unless they are computed; more are a gather. */
+/* A single row that is not computed is a list of runs; everything else is a
+ * gather. */
 static int add_merged(struct geometry *g, enum dtype dtype, const char *state,
 		      struct extent_map **maps, struct extent_map *to,
 		      struct gathers *gathers)
@@ -101,24 +100,24 @@ static int add_merged(struct geometry *g, enum dtype dtype, const char *state,
 	return gathers_add(gathers, x) ? 0 : -ENOMEM;
 }
 
-int merged_add(struct resolve *r, const struct param *p, const char *state,
-	       enum dtype dtype, struct extent_map *to, struct gathers *gathers,
-	       struct errmsg *err)
+int param_extents_add(struct zero_checkpoint *r, const struct param *p,
+		      const char *state, enum dtype dtype, struct extent_map *to,
+		      struct gathers *gathers, struct errmsg *err)
 {
 	struct extent_map *maps = calloc(p->nslices, sizeof(*maps));
 	struct geometry g;
 	int rc;
 
 	if (!maps)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	rc = model_geometry(p, &g, err);
 	if (!rc) {
 		rc = slice_maps(r, p, state, dtype, maps, err);
 		if (!rc)
-			rc = merged_check(p, &g, state, dtype, err);
+			rc = param_extents_check(p, &g, state, dtype, err);
 		if (!rc &&
 		    (rc = add_merged(&g, dtype, state, &maps, to, gathers)))
-			errmsg_set(err, rc, "out of memory");
+			errmsg_nomem(err, NULL);
 		geometry_done(&g);
 	}
 	for (unsigned t = 0; maps && t < p->nslices; t++)

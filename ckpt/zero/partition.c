@@ -17,26 +17,31 @@
 /* nccl_start_alignment_factor */
 #define ALIGNMENT_PER_RANK 2
 
-unsigned spread_rank(const struct spread *s, unsigned which, unsigned part)
+unsigned rank_stripe_rank(const struct rank_stripe *s, unsigned which,
+			  unsigned part)
 {
+	assert(which < s->degree && part < s->ranks);
 	return s->data_first ? which * s->ranks + part :
 			       part * s->degree + which;
 }
 
-unsigned spread_step(const struct spread *s)
+unsigned rank_stripe_step(const struct rank_stripe *s)
 {
 	return s->data_first ? 1 : s->degree;
 }
 
-unsigned spread_part(const struct spread *s, unsigned rank, unsigned *which)
+unsigned rank_stripe_part(const struct rank_stripe *s, unsigned rank,
+			  unsigned *which)
 {
+	assert(rank < s->ranks * s->degree);
 	*which = s->data_first ? rank / s->ranks : rank % s->degree;
 	return s->data_first ? rank % s->ranks : rank / s->degree;
 }
 
-static int init(struct partition *p, const uint64_t *numel, size_t n,
-		unsigned ranks, bool zero3)
+static int partition_init(struct partition *p, const uint64_t *numel, size_t n,
+			  unsigned ranks, bool zero3)
 {
+	assert(ranks > 0);
 	*p = (struct partition){
 		.zero3 = zero3,
 		.ranks = ranks,
@@ -44,7 +49,6 @@ static int init(struct partition *p, const uint64_t *numel, size_t n,
 		.numel = malloc((n + 1) * sizeof(*p->numel)),
 		.start = malloc((n + 1) * sizeof(*p->start)),
 	};
-	assert(ranks > 0);
 	if (!p->numel || !p->start) {
 		partition_done(p);
 		return -ENOMEM;
@@ -64,7 +68,7 @@ int partition_init_zero12(struct partition *p, const uint64_t *numel,
 {
 	const uint64_t unit = (uint64_t)ALIGNMENT_PER_RANK * ranks;
 	uint64_t at = 0, total;
-	int rc = init(p, numel, n, ranks, false);
+	int rc = partition_init(p, numel, n, ranks, false);
 
 	if (rc)
 		return rc;
@@ -88,7 +92,7 @@ overflow:
 int partition_init_zero3(struct partition *p, const uint64_t *numel, size_t n,
 			 unsigned ranks)
 {
-	int rc = init(p, numel, n, ranks, true);
+	int rc = partition_init(p, numel, n, ranks, true);
 
 	for (size_t i = 0; !rc && i < n; i++) {
 		p->start[i] = p->size;
@@ -114,8 +118,10 @@ uint64_t partition_filled(const struct partition *p, unsigned rank)
 	if (p->zero3)
 		return p->size;
 
-	const uint64_t begin = rank * p->size; /* <= total, which fits */
+	/* At most the total, which does not overflow. */
+	const uint64_t begin = rank * p->size;
 
+	assert(rank < p->ranks);
 	if (p->used <= begin)
 		return 0;
 	return p->used - begin < p->size ? p->used - begin : p->size;
@@ -126,6 +132,7 @@ void partition_ranks(const struct partition *p, size_t i, unsigned *first,
 {
 	const uint64_t n = p->numel[i];
 
+	assert(i < p->n);
 	*first = *end = 0;
 	if (n == 0)
 		return;
@@ -143,12 +150,13 @@ struct fragment partition_fragment(const struct partition *p, size_t i,
 	const uint64_t n = p->numel[i];
 	struct fragment f = { 0 };
 
+	assert(i < p->n && rank < p->ranks);
 	if (n == 0)
 		return f;
 	if (p->zero3) {
 		const uint64_t q = slot_size(p, i);
 
-		/* rank * q may pass n by far for tiny parameters. */
+		/* For small parameters rank * q may exceed n by far. */
 		if (rank > (n - 1) / q)
 			return f;
 		f.first = rank * q;
@@ -169,8 +177,8 @@ struct fragment partition_fragment(const struct partition *p, size_t i,
 	return f;
 }
 
-/* Elements of the first i parameters, of those that the rank has a part of:
- * not more than the group has. */
+/* Elements of the first i parameters, counting only those of which the rank
+ * holds a part. At most the group's elements. */
 static uint64_t whole_before(const struct partition *p, size_t i, unsigned rank)
 {
 	uint64_t sum = 0;
@@ -184,6 +192,7 @@ static uint64_t whole_before(const struct partition *p, size_t i, unsigned rank)
 struct fragment partition_whole(const struct partition *p, size_t i,
 				unsigned rank)
 {
+	assert(!p->zero3 && partition_fragment(p, i, rank).numel > 0);
 	return (struct fragment){ .start = whole_before(p, i, rank),
 				  .numel = p->numel[i] };
 }

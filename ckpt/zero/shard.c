@@ -1,32 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Optimizer shards, what is common to all stages: the file, the flat tensors
- * and the optimizer's states.  What the stages do differently is in
- * shard_zero12.c and shard_zero3.c.
+ * The part of optimizer shards that all stages share: the file, the flat tensors
+ * and the optimizer's states. shard_zero12.c and shard_zero3.c have the rest.
  *
  * A shard's pickle is read, reduced to offsets and lengths, and dropped, so
- * that a checkpoint of many ranks costs a few dozen bytes per rank and group.
+ * that a checkpoint of many ranks takes a few dozen bytes per rank and group.
  */
 #include "ckpt/zero/shard.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/checked.h"
-#include "ckpt/dirs/tagdir.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
 
 #define WHAT_MAX 160
-
-static int fail_nomem(const struct shard_reader *r)
-{
-	return errmsg_set(r->err, -ENOMEM, "%s: out of memory", r->file);
-}
 
 int shard_build_layout(const struct shard_reader *r,
 		       int (*build)(const struct shard_reader *r, size_t g,
@@ -38,21 +33,22 @@ int shard_build_layout(const struct shard_reader *r,
 	if (l->groups)
 		return 0;
 	l->groups = calloc(r->c->ngroups + 1, sizeof(*l->groups));
-	l->spread = calloc(r->c->ngroups + 1, sizeof(*l->spread));
-	if (!l->groups || !l->spread)
-		return fail_nomem(r);
+	l->stripe = calloc(r->c->ngroups + 1, sizeof(*l->stripe));
+	if (!l->groups || !l->stripe)
+		return errmsg_nomem(r->err, r->file);
 	l->ngroups = r->c->ngroups;
+	assert(l->ranks > 0);
 	for (size_t g = 0; g < l->ngroups; g++) {
 		const struct slice_group *const group = &r->c->groups[g];
 		uint64_t *const numel = malloc((group->n + 1) * sizeof(*numel));
 		int rc;
 
 		if (!numel)
-			return fail_nomem(r);
+			return errmsg_nomem(r->err, r->file);
 		for (size_t i = 0; i < group->n; i++)
 			numel[i] = group->slices[i]->numel;
-		/* The catalogue has seen to it that this leaves no rest. */
-		l->spread[g] = (struct spread){
+		/* The degree divides the ranks: rank_params has checked it. */
+		l->stripe[g] = (struct rank_stripe){
 			.ranks = l->ranks / group->degree,
 			.degree = group->degree,
 			.data_first = r->c->experts.data_first,
@@ -76,21 +72,8 @@ unsigned shard_part(const struct shard_reader *r, size_t g)
 {
 	unsigned which;
 
-	return spread_part(&r->layout->spread[g], r->s->rank, &which);
-}
-
-void shard_bound_states(const struct shard_reader *r, size_t g, uint64_t *need,
-			uint64_t *most)
-{
-	const struct partition *const p = &r->layout->groups[g];
-	const unsigned part = shard_part(r, g);
-
-	if (r->s->groups[g].whole) {
-		*need = *most = partition_whole_size(p, part);
-		return;
-	}
-	*need = partition_filled(p, part);
-	*most = p->size;
+	assert(g < r->layout->ngroups);
+	return rank_stripe_part(&r->layout->stripe[g], r->s->rank, &which);
 }
 
 int shard_read_flat(const struct shard_reader *r, const struct value *v,
@@ -138,7 +121,7 @@ static int read_state_tensor(const struct shard_reader *r, size_t g,
 	st->kind = STATE_FLAT;
 	rc = shard_read_flat(r, v, st->name, g, &st->flat);
 	if (!rc && !st->flat.numel && need && r->c->zero3)
-		rc = shard_find_swapped(r, v, st->name, g, need, &st->flat);
+		rc = shard_find_nvme(r, v, st->name, g, need, &st->flat);
 	if (rc)
 		return rc;
 	if (st->flat.numel < need || st->flat.numel > most)
@@ -150,14 +133,15 @@ static int read_state_tensor(const struct shard_reader *r, size_t g,
 	return 0;
 }
 
-bool shard_is_state_name(const struct value *v)
+/* Is `v` a valid state name? It becomes a file name beside fp32.pt. */
+static bool is_state_name(const struct value *v)
 {
 	return value_is_cstr(v) && v->str.len > 0 && v->str.len <= 64 &&
 	       !strchr(v->str.p, '/') && *v->str.p != '.' &&
 	       strcmp(v->str.p, "fp32") != 0;
 }
 
-/* 1: a state; 0: nothing to serve. */
+/* Returns 1 if `p` is a state to serve, 0 if it has nothing to serve. */
 static int read_state(const struct shard_reader *r, size_t g,
 		      const struct value_pair *p, struct shard_state *st,
 		      uint64_t need, uint64_t most)
@@ -166,14 +150,14 @@ static int read_state(const struct shard_reader *r, size_t g,
 
 	if (p->val->kind == VALUE_NONE)
 		return 0; /* SGD's momentum_buffer when momentum is 0 */
-	if (!shard_is_state_name(p->key))
+	if (!is_state_name(p->key))
 		return errmsg_set(r->err, -EBADMSG,
 				  "%s: a state of group %zu has no usable name",
 				  r->file, g);
 	for (size_t i = 0; i < r->s->groups[g].nstates; i++)
 		if (value_is_str(p->key, r->s->groups[g].states[i].name))
 			return errmsg_set(r->err, -EBADMSG,
-					  "%s: state %s of group %zu is there"
+					  "%s: state %s of group %zu occurs"
 					  " twice", r->file,
 					  r->s->groups[g].states[i].name, g);
 	*st = (struct shard_state){
@@ -181,7 +165,7 @@ static int read_state(const struct shard_reader *r, size_t g,
 				      p->key->str.len),
 	};
 	if (!st->name)
-		return fail_nomem(r);
+		return errmsg_nomem(r->err, r->file);
 	if (tensor_is(p->val)) {
 		rc = read_state_tensor(r, g, p->val, st, need, most);
 		return rc ? rc : 1;
@@ -209,8 +193,13 @@ int shard_read_states(const struct shard_reader *r, size_t g,
 	const struct value_dict *const d = value_pairs(states);
 	struct shard_group *const group = &r->s->groups[g];
 
-	if (!d)
+	if (!states || states->kind == VALUE_NONE)
 		return 0; /* the optimizer has not stepped this group yet */
+	if (!d)
+		return errmsg_set(r->err, -EBADMSG,
+				  "%s: the optimizer states of group %zu are not"
+				  " a dict but a %s", r->file, g,
+				  value_kind_name(states));
 	if (d->n > SHARD_STATES_MAX)
 		return errmsg_set(r->err, -E2BIG,
 				  "%s: group %zu has %zu optimizer states",
@@ -218,7 +207,7 @@ int shard_read_states(const struct shard_reader *r, size_t g,
 	group->states = arena_alloc(&r->s->arena,
 				    (d->n + 1) * sizeof(*group->states));
 	if (!group->states)
-		return fail_nomem(r);
+		return errmsg_nomem(r->err, r->file);
 	for (size_t i = 0; i < d->n; i++) {
 		const int rc = read_state(r, g, &d->v[i],
 					  &group->states[group->nstates], need,
@@ -234,12 +223,45 @@ int shard_read_states(const struct shard_reader *r, size_t g,
 const struct value *shard_find_group_state(const struct value *state, size_t g)
 {
 	const struct value_dict *const d = value_pairs(state);
+	const struct value_seq *const list = value_items(state);
 
+	if (list)
+		return g < list->n ? list->v[g] : NULL;
 	for (size_t i = d ? d->n : 0; i > 0; i--)
 		if (d->v[i - 1].key->kind == VALUE_INT &&
 		    d->v[i - 1].key->i == (int64_t)g)
 			return d->v[i - 1].val;
 	return NULL;
+}
+
+int shard_check_state(const struct shard_reader *r, const struct value *state)
+{
+	const struct value_dict *const d = value_pairs(state);
+	const struct value_seq *const list = value_items(state);
+
+	if (!state || state->kind == VALUE_NONE)
+		return 0; /* no group has states */
+	if (!d && !list)
+		return errmsg_set(r->err, -EBADMSG,
+				  "%s: the optimizer's state is a %s, expected a"
+				  " dict or a list", r->file,
+				  value_kind_name(state));
+	if (list && list->n > r->c->ngroups)
+		return errmsg_set(r->err, -EBADMSG,
+				  "%s: the optimizer has states of %zu groups,"
+				  " but there are %zu", r->file, list->n,
+				  r->c->ngroups);
+	for (size_t i = 0; d && i < d->n; i++) {
+		int64_t g;
+
+		if (!value_get_int(d->v[i].key, &g) || g < 0 ||
+		    (uint64_t)g >= r->c->ngroups)
+			return errmsg_set(r->err, -EBADMSG,
+					  "%s: entry %zu of the optimizer's"
+					  " state belongs to none of %zu groups",
+					  r->file, i, r->c->ngroups);
+	}
+	return 0;
 }
 
 static int read_stage(const struct shard_reader *r, int64_t *stage)
@@ -269,7 +291,7 @@ static int read_version(const struct shard_reader *r)
 		arena_strndup(&r->s->arena, value_is_cstr(v) ? v->str.p : "",
 			      value_is_cstr(v) ? v->str.len : 0);
 	if (!r->s->ds_version)
-		return fail_nomem(r);
+		return errmsg_nomem(r->err, r->file);
 	if (*r->s->ds_version && *r->c->ds_version &&
 	    strcmp(r->s->ds_version, r->c->ds_version) != 0)
 		return errmsg_set(r->err, -EBADMSG,
@@ -287,7 +309,7 @@ static int read_dict(struct shard_reader *r)
 	r->dict = value_find(r->pt->root, KEY_OPTIMIZER_STATE_DICT);
 	if (!value_pairs(r->dict))
 		return errmsg_set(r->err, -EBADMSG,
-				  "%s: no optimizer_state_dict in it: not an"
+				  "%s: has no optimizer_state_dict: not an"
 				  " optimizer shard", r->file);
 	rc = read_stage(r, &stage);
 	if (!rc)
@@ -298,15 +320,15 @@ static int read_dict(struct shard_reader *r)
 	r->s->groups = arena_alloc(&r->s->arena, (r->c->ngroups + 1) *
 							 sizeof(*r->s->groups));
 	if (!r->s->groups)
-		return fail_nomem(r);
+		return errmsg_nomem(r->err, r->file);
 	return r->c->zero3 ? shard_read_zero3(r) : shard_read_zero12(r);
 }
 
-int shard_load(struct shard *s, const struct ckdir *dir, size_t number,
-	       const struct catalogue *c, struct layout *layout,
+int shard_load(struct shard *s, const struct tagdir *dir, size_t number,
+	       const struct rank_params *c, struct layout *layout,
 	       struct errmsg *err)
 {
-	const struct ckfile *const file = &dir->optim[number];
+	const struct tag_file *const file = &dir->optim[number];
 	struct shard_reader r = { .s = s,
 				  .dir = dir,
 				  .c = c,
@@ -317,7 +339,7 @@ int shard_load(struct shard *s, const struct ckdir *dir, size_t number,
 	int rc;
 
 	*s = (struct shard){ .rank = file->id.dp };
-	rc = ckdir_open_file(file, &pt, err);
+	rc = tagdir_open_file(file, &pt, err);
 	if (rc)
 		return rc;
 	r.pt = &pt;
@@ -332,6 +354,17 @@ void shard_done(struct shard *s)
 {
 	arena_done(&s->arena);
 	*s = (struct shard){ 0 };
+}
+
+const struct flat *shard_find_flat(const struct shard_group *g,
+				   const char *state)
+{
+	for (size_t i = 0; state && i < g->nstates; i++)
+		if (strcmp(g->states[i].name, state) == 0)
+			return g->states[i].kind == STATE_FLAT ?
+				       &g->states[i].flat :
+				       NULL;
+	return state ? NULL : &g->fp32;
 }
 
 bool shard_state_equal(const struct shard_state *a,
@@ -358,10 +391,10 @@ int shard_check_equal(const struct shard *a, const char *a_name,
 		const struct shard_group *const x = &a->groups[g];
 		const struct shard_group *const y = &b->groups[g];
 
-		/* Muon keeps nothing where there is nothing to step. */
+		/* Muon keeps no state on a rank that holds only padding. */
 		if (y->padding && y->nstates == 0)
 			continue;
-		if (x->nstates != y->nstates || x->whole != y->whole ||
+		if (x->nstates != y->nstates || x->replicated != y->replicated ||
 		    x->fp32.dtype != y->fp32.dtype)
 			return errmsg_set(err, -EBADMSG,
 					  "%s and %s do not hold the same"
@@ -383,8 +416,8 @@ void layout_done(struct layout *l)
 	for (size_t g = 0; l->groups && g < l->ngroups; g++)
 		partition_done(&l->groups[g]);
 	free(l->groups);
-	free(l->spread);
+	free(l->stripe);
 	l->groups = NULL;
-	l->spread = NULL;
+	l->stripe = NULL;
 	l->ngroups = 0;
 }

@@ -8,22 +8,22 @@
 
 #include "ckpt/base/arena.h"
 #include "ckpt/model/rank_params.h"
-#include "ckpt/zero/partition.h"
 #include "ckpt/tensor/tensor.h"
+#include "ckpt/zero/partition.h"
 
-struct ckdir;
+struct tagdir;
 struct errmsg;
 struct ptfile;
 struct value;
 
-/* Optimizer states per group that we keep track of; Adam has three. */
+/* Limit of optimizer states per group; Adam has three. */
 #define SHARD_STATES_MAX 15
 
 /* A rank's slice of a flat group: a 1-D tensor in its shard file. */
 struct flat {
-	uint64_t offset; /* of element 0, bytes in the file */
-	uint32_t swapped; /* number of another file (ckdir's `swapped`), from 1
-			   * on: not in the shard itself */
+	uint64_t offset; /* of element 0 in the file, in bytes */
+	uint32_t swapped; /* 1 + index in tagdir.swapped if the tensor lies
+			   * in a file of its own, else 0 */
 	uint64_t numel;
 	enum dtype dtype;
 	bool requires_grad;
@@ -50,8 +50,8 @@ struct shard_group {
 	struct flat fp32; /* the master weights */
 	struct shard_state *states;
 	size_t nstates;
-	bool padding; /* the rank holds nothing else of this group */
-	bool whole;   /* STATE_FLAT: whole parameters, see partition_whole */
+	bool padding; /* the rank's partition of this group is all padding */
+	bool replicated; /* STATE_FLAT: whole parameters, see partition_whole */
 };
 
 /* What one rank's optimizer shard holds and where.  Immutable once loaded. */
@@ -64,30 +64,35 @@ struct shard {
 	bool mapping_ignored; /* param_slice_mappings contradict param_shapes */
 };
 
-/* How each flat group is cut, the same for all ranks, and which ranks hold
+/* How each flat group is cut (the same for all ranks), and which ranks hold
  * it. */
 struct layout {
-	unsigned ranks; /* data-parallel ones */
+	unsigned ranks; /* data-parallel ranks */
 	struct partition *groups;
-	struct spread *spread; /* of each group */
+	struct rank_stripe *stripe; /* of each group */
 	size_t ngroups;
 };
 
 /*
- * Read optimizer shard `number` of a directory.  The first call, for any
- * data-parallel rank of a model-parallel one, finds `layout` empty (but for `ranks`) and fills it in; others
- * check against it.  Sizes are checked against the catalogue: every slice has
- * the length that ZeRO's arithmetic demands, so what is later read is exactly
- * the parameter's.  Messages name the file.
+ * Read optimizer shard `number` of a directory. The first call for a
+ * model-parallel rank finds `layout` empty (except for `ranks`) and fills it in;
+ * later calls check against it. Sizes are checked against the parameter table:
+ * every slice has the length that ZeRO's arithmetic demands, so reads return
+ * exactly the parameter's elements. Messages name the file.
  */
-int shard_load(struct shard *s, const struct ckdir *dir, size_t number,
-	       const struct catalogue *c, struct layout *layout,
+int shard_load(struct shard *s, const struct tagdir *dir, size_t number,
+	       const struct rank_params *c, struct layout *layout,
 	       struct errmsg *err);
 void shard_done(struct shard *s);
 
-/* Are two states the same but for the elements of parameters? */
+/* Are two states equal, apart from the elements of parameters? */
 bool shard_state_equal(const struct shard_state *a,
 		       const struct shard_state *b);
+
+/* The flat tensor of a group: its master weights (`state` is NULL), or the
+ * optimizer state of that name; NULL if there is none. */
+const struct flat *shard_find_flat(const struct shard_group *g,
+				   const char *state);
 
 /* Do two ranks agree on states, types and steps?  -EBADMSG if not. */
 int shard_check_equal(const struct shard *a, const char *a_name,
@@ -100,9 +105,9 @@ void layout_done(struct layout *l);
 
 struct shard_reader {
 	struct shard *s;
-	const struct ckdir *dir;
+	const struct tagdir *dir;
 	const struct ptfile *pt;
-	const struct catalogue *c;
+	const struct rank_params *c;
 	struct layout *layout;
 	const struct value *dict; /* the file's optimizer_state_dict */
 	const char *file;
@@ -122,25 +127,17 @@ int shard_build_layout(const struct shard_reader *r,
 				    const uint64_t *numel,
 				    struct partition *out));
 
-/* How many elements an optimizer state of group g may have on the rank, in
- * stages 1 and 2. */
-void shard_bound_states(const struct shard_reader *r, size_t g, uint64_t *need,
-			uint64_t *most);
-
-/* Can it be a state's name?  It becomes a file's, beside fp32.pt. */
-bool shard_is_state_name(const struct value *v);
-
-/* The first parameter of group g, which tells people more than its number. */
+/* The name of the first parameter of group g, for messages. */
 const char *shard_group_name(const struct shard_reader *r, size_t g);
 
 /* The part of group g that the rank holds. */
 unsigned shard_part(const struct shard_reader *r, size_t g);
 
-/* A flat tensor without elements should have `need`: the file that has them,
- * see shard_nvme.c.  -EBADMSG if there is none of that size. */
-int shard_find_swapped(const struct shard_reader *r, const struct value *v,
-		       const char *what, size_t g, uint64_t need,
-		       struct flat *flat);
+/* Find the file of tensor `v` that has no elements in the shard but should have
+ * `need`; see shard_nvme.c. -EBADMSG if no file of that size exists. */
+int shard_find_nvme(const struct shard_reader *r, const struct value *v,
+		    const char *what, size_t g, uint64_t need,
+		    struct flat *flat);
 
 /* Read a flat tensor; `what` and `g` are for messages. */
 int shard_read_flat(const struct shard_reader *r, const struct value *v,
@@ -154,7 +151,12 @@ int shard_read_states(const struct shard_reader *r, size_t g,
 		      const struct value *states, uint64_t need,
 		      uint64_t most);
 
-/* The states of group g in a torch optimizer's `state` dict, or NULL. */
+/* Check that all entries of a torch optimizer's `state` belong to groups, so that
+ * none is dropped.  -EBADMSG if not. */
+int shard_check_state(const struct shard_reader *r, const struct value *state);
+
+/* The states of group g in a torch optimizer's `state`, or NULL.  It is a dict by
+ * group, or a list, as DeepSpeed's unit tests write it. */
 const struct value *shard_find_group_state(const struct value *state, size_t g);
 
 #endif

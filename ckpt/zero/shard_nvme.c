@@ -3,12 +3,11 @@
  * Tensors of an optimizer shard that lie in a file of their own: a sub-group
  * of stage 3 on NVMe (offload_optimizer, and at least 1 MiB large).
  *
- * In the shard they have no elements, but keep the attribute by which
- * DeepSpeed's swapper calls their files (swap_tensor/optimizer_utils.py):
- * ds_id is <first parameter>_<last parameter> of master weights, with
- * <state>- before it of states.  The file has the elements as they were in
- * memory, padded to the swapper's unit of I/O, which is KIB for each of its
- * threads.
+ * In the shard these tensors have no elements, but keep the attribute ds_id,
+ * from which DeepSpeed's swapper makes the file's name
+ * (swap_tensor/optimizer_utils.py): <first parameter>_<last parameter> for
+ * master weights, with <state>- before it for states. The file has the elements
+ * as in memory, padded to the swapper's unit of I/O: KIB per thread.
  */
 #include "ckpt/zero/shard.h"
 
@@ -17,30 +16,30 @@
 #include <stdio.h>
 
 #include "ckpt/base/checked.h"
-#include "ckpt/dirs/tagdir.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
 
 #define KIB 1024
 #define THREADS_MAX 4096
 
-/* The unit of I/O, as ds_config has it. */
+/* The unit of I/O by ds_config. */
 static uint64_t find_unit(const struct shard_reader *r)
 {
 	const struct value *const aio =
 		value_find_path(r->pt->root, KEY_DS_CONFIG, "aio", NULL);
 	int64_t n;
 
-	/* Called so until 2024. */
+	/* the key until 2024 */
 	if (!value_get_int(value_find(aio, "intra_op_parallelism"), &n) &&
 	    !value_get_int(value_find(aio, "thread_count"), &n))
 		n = 1;
 	return KIB * (uint64_t)(n > 0 && n <= THREADS_MAX ? n : 1);
 }
 
-static int check_size(const struct shard_reader *r, const struct ckfile *f,
+static int check_size(const struct shard_reader *r, const struct tag_file *f,
 		      const char *what, size_t g, uint64_t need)
 {
 	const uint64_t unit = find_unit(r);
@@ -60,11 +59,10 @@ static int check_size(const struct shard_reader *r, const struct ckfile *f,
 		bytes);
 }
 
-int shard_find_swapped(const struct shard_reader *r, const struct value *v,
-		       const char *what, size_t g, uint64_t need,
-		       struct flat *flat)
+int shard_find_nvme(const struct shard_reader *r, const struct value *v,
+		    const char *what, size_t g, uint64_t need, struct flat *flat)
 {
-	const struct ckdir *const d = r->dir;
+	const struct tagdir *const d = r->dir;
 	const struct value *const id = tensor_attribute(v, "ds_id");
 	char name[256];
 	int64_t i;
@@ -72,7 +70,7 @@ int shard_find_swapped(const struct shard_reader *r, const struct value *v,
 	if (!value_is_cstr(id) || id->str.len > 200)
 		return errmsg_set(r->err, -EBADMSG,
 				  "%s: %s of group %zu (%.100s, ...) has no"
-				  " elements on this rank, and does not tell to"
+				  " elements on this rank, and does not say to"
 				  " which file it was offloaded",
 				  r->file, what, g, shard_group_name(r, g));
 	if (d->mp_degree > 1)
@@ -81,7 +79,7 @@ int shard_find_swapped(const struct shard_reader *r, const struct value *v,
 				  " supported together with tensor parallelism",
 				  r->file);
 	snprintf(name, sizeof(name), "%s" NAMES_SWAP_SUFFIX, id->str.p);
-	i = ckdir_find_swapped(d, r->s->rank, name);
+	i = tagdir_find_nvme(d, r->s->rank, name);
 	if (i < 0)
 		return errmsg_set(r->err, -EBADMSG,
 				  "%s/" NAMES_SWAP_DIR "/rank%02u/%s: is"

@@ -9,10 +9,10 @@
  *                         the padding at the group's end
  *   param_alignment_paddings[g][i], param_slice_mappings[g][name]
  *
- * Offsets follow from param_shapes and the alignment paddings.  The recorded
- * param_slice_mappings are computed from another order when
- * round_robin_gradients is on, so they only serve as a check; DeepSpeed's
- * converter, which believes them, scrambles such checkpoints.
+ * Offsets follow from param_shapes and the alignment paddings. With
+ * round_robin_gradients, DeepSpeed computes param_slice_mappings from another
+ * order, so they only serve as a check; its converter trusts them and scrambles
+ * such checkpoints.
  */
 #include "ckpt/zero/shard.h"
 
@@ -28,11 +28,6 @@
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
 
-static int fail_nomem(const struct shard_reader *r)
-{
-	return errmsg_set(r->err, -ENOMEM, "%s: out of memory", r->file);
-}
-
 /* --- layout ---------------------------------------------------------------- */
 
 static bool is_all_zero(const struct value_seq *v)
@@ -46,12 +41,12 @@ static bool is_all_zero(const struct value_seq *v)
 }
 
 /*
- * The alignment padding after each parameter of group g: NULL if there is
- * none recorded (then there is none).
+ * The alignment padding after each parameter of group g; NULL if none is
+ * recorded, which means that there is none.
  *
- * The list goes with that of param_shapes.  DeepSpeed 0.19 leaves parameters
- * without elements out of both; where they are in it, what pads the group
- * after them comes after the last one before them that has a place.
+ * The list has the entries of param_shapes. DeepSpeed 0.19 leaves parameters
+ * without elements out of both; older versions list them, and their padding
+ * counts as that of the last parameter with elements before them.
  */
 static int read_paddings(const struct shard_reader *r, size_t g,
 			 uint64_t **out)
@@ -62,23 +57,23 @@ static int read_paddings(const struct shard_reader *r, size_t g,
 	const struct value_seq *const v =
 		all && g < all->n ? value_items(all->v[g]) : NULL;
 	uint64_t *pad;
-	size_t at = 0; /* behind the parameter before the entry */
+	size_t at = 0; /* parameters with elements up to the entry */
 
 	*out = NULL;
 	if (!v || is_all_zero(v))
 		return 0;
-	if (v->n != group->listed)
+	if (v->n != group->param_shapes_count)
 		return errmsg_set(r->err, -EBADMSG,
 				  "%s: param_alignment_paddings[%zu] has %zu"
-				  " entries for %zu parameters", r->file, g,
-				  v->n, group->listed);
+				  " entries for %zu parameters",
+				  r->file, g, v->n, group->param_shapes_count);
 	pad = calloc(group->n + 1, sizeof(*pad));
 	if (!pad)
-		return fail_nomem(r);
+		return errmsg_nomem(r->err, r->file);
 	for (size_t i = 0; i < v->n; i++) {
 		int64_t p;
 
-		if (at < group->n && group->slices[at]->listed == i)
+		if (at < group->n && group->slices[at]->param_shapes_index == i)
 			at++;
 		if (value_get_int(v->v[i], &p) && p >= 0 && (at || !p) &&
 		    (!at || checked_add(pad[at - 1], (uint64_t)p,
@@ -103,7 +98,7 @@ static int build_partition(const struct shard_reader *r, size_t g,
 	if (rc)
 		return rc;
 	rc = partition_init_zero12(out, numel, padding, n,
-				   r->layout->spread[g].ranks);
+				   r->layout->stripe[g].ranks);
 	free(padding);
 	return rc ? errmsg_set(r->err, rc, "%s: group %zu: %s", r->file, g,
 			       strerror(-rc)) :
@@ -119,18 +114,18 @@ static int check_partition_count(const struct shard_reader *r, size_t g)
 	int64_t count;
 
 	if (!v || g >= v->n || !value_get_int(v->v[g], &count) ||
-	    count == r->layout->spread[g].ranks)
+	    count == r->layout->stripe[g].ranks)
 		return 0;
 	return errmsg_set(r->err, -EBADMSG,
 			  "%s: group %zu is partitioned over %" PRId64
 			  " ranks, but there are %u optimizer shards of it",
-			  r->file, g, count, r->layout->spread[g].ranks);
+			  r->file, g, count, r->layout->stripe[g].ranks);
 }
 
 /*
- * Groups of experts are marked, and named after the number of ranks that share
- * the experts (DeepSpeed moe/utils.py); it must be what the names of the
- * parameters and the number of experts say.
+ * Groups of experts are marked and named after the number of ranks that share
+ * the experts (DeepSpeed moe/utils.py). It must agree with the names of the
+ * parameters and the number of experts.
  */
 static int check_expert_group(const struct shard_reader *r, size_t g)
 {
@@ -145,7 +140,7 @@ static int check_expert_group(const struct shard_reader *r, size_t g)
 	char name[32];
 
 	if (!v)
-		return 0; /* elastic_checkpoint has none */
+		return 0; /* elastic_checkpoint writes no param_groups */
 	snprintf(name, sizeof(name), "ep_size_%u", group->degree);
 	if (marked ? value_is_str(value_find(v, "name"), name) :
 		     group->degree == 1)
@@ -156,7 +151,7 @@ static int check_expert_group(const struct shard_reader *r, size_t g)
 			  shard_group_name(r, g));
 }
 
-/* Position of `name` in the group's order, searching from `from` on. */
+/* The position of `name` in the group, searched from `from` on. */
 static size_t find_in_group(const struct slice_group *group, const char *name,
 			    size_t from)
 {
@@ -166,8 +161,8 @@ static size_t find_in_group(const struct slice_group *group, const char *name,
 	return group->n;
 }
 
-/* Names of `m` that follow another order than param_shapes, or that do not
- * belong there, mean that the mapping was made from another layout. */
+/* A mapping whose names follow another order than param_shapes, or do not
+ * belong to the group, was computed from another layout. */
 static bool is_other_order(const struct slice_group *group,
 			   const struct value_dict *m)
 {
@@ -197,8 +192,7 @@ static bool is_fragment(const struct value *v, const struct fragment *f)
 	       (uint64_t)numel == f->numel;
 }
 
-/* The first parameter of which the mapping says something else than the
- * layout, or NULL. */
+/* The first parameter whose mapping contradicts the layout, or NULL. */
 static const char *find_contradiction(const struct shard_reader *r, size_t g,
 				      const struct value_dict *m)
 {
@@ -230,7 +224,7 @@ static int check_mapping(const struct shard_reader *r, size_t g)
 	const char *name;
 
 	if (!m)
-		return 0; /* before DeepSpeed 0.7 */
+		return 0; /* DeepSpeed before 0.7 wrote no mappings */
 	name = find_contradiction(r, g, m);
 	if (!name)
 		return 0;
@@ -251,16 +245,16 @@ static const struct value *group_states(const struct shard_reader *r, size_t g)
 		value_find(r->dict, KEY_BASE_OPTIMIZER_STATE);
 	const struct value_seq *const list = value_items(base);
 
-	if (list) /* elastic_checkpoint */
+	if (list) /* elastic_checkpoint writes a list */
 		return g < list->n ? list->v[g] : NULL;
 	return shard_find_group_state(value_find(base, "state"), g);
 }
 
 /*
- * Muon's update needs the momentum of whole matrices.  Each rank keeps that of
- * every parameter of its partition, end to end (_muon_momentum_buffer); only
- * when the optimizer is offloaded is it cut like everything else
- * (_apply_muon_updates_cpu_offload).
+ * Muon's update needs the momentum of whole matrices. Each rank keeps the whole
+ * momentum of every parameter of its partition, end to end
+ * (_muon_momentum_buffer). If the optimizer is offloaded, the momentum is cut like
+ * other states (_apply_muon_updates_cpu_offload).
  */
 static bool keeps_whole(const struct shard_reader *r, size_t g)
 {
@@ -282,7 +276,8 @@ static int read_group(const struct shard_reader *r, size_t g,
 		      const struct value *fp32)
 {
 	const struct partition *const p = &r->layout->groups[g];
-	const uint64_t filled = partition_filled(p, shard_part(r, g));
+	const unsigned part = shard_part(r, g);
+	const uint64_t filled = partition_filled(p, part);
 	struct shard_group *const group = &r->s->groups[g];
 	uint64_t need, most;
 	int rc;
@@ -302,8 +297,10 @@ static int read_group(const struct shard_reader *r, size_t g,
 				  shard_group_name(r, g), group->fp32.numel,
 				  filled, p->size);
 	group->padding = filled == 0;
-	group->whole = keeps_whole(r, g);
-	shard_bound_states(r, g, &need, &most);
+	group->replicated = keeps_whole(r, g);
+	/* A replicated state has all ranks' elements. */
+	need = group->replicated ? partition_whole_size(p, part) : filled;
+	most = group->replicated ? need : p->size;
 	rc = shard_read_states(r, g, group_states(r, g), need, most);
 	return rc ? rc : check_mapping(r, g);
 }
@@ -312,6 +309,8 @@ int shard_read_zero12(struct shard_reader *r)
 {
 	const struct value_seq *const fp32 =
 		value_items(value_find(r->dict, KEY_FP32_GROUPS));
+	const struct value *const base =
+		value_find(r->dict, KEY_BASE_OPTIMIZER_STATE);
 	int rc;
 
 	if (!fp32 || fp32->n != r->c->ngroups)
@@ -319,7 +318,10 @@ int shard_read_zero12(struct shard_reader *r)
 				  "%s: " KEY_FP32_GROUPS " holds %zu groups,"
 				  " param_shapes %zu", r->file,
 				  fp32 ? fp32->n : 0, r->c->ngroups);
-	rc = shard_build_layout(r, build_partition);
+	rc = shard_check_state(
+		r, value_items(base) ? base : value_find(base, "state"));
+	if (!rc)
+		rc = shard_build_layout(r, build_partition);
 	for (size_t g = 0; !rc && g < r->c->ngroups; g++)
 		rc = read_group(r, g, fp32->v[g]);
 	return rc;

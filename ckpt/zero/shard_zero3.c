@@ -5,11 +5,11 @@
  *   fp32_flat_groups[sg]                   master weights of a sub-group
  *   optimizer_state_dict: {state: {sg: {step, exp_avg, ...}}, param_groups}
  *
- * A sub-group's flat tensor on rank r has, for each parameter in the order of
- * param_shapes[sg], ceil(numel / W) slots: elements [r*q, (r+1)*q) of the
- * parameter, uninitialised memory beyond its end.
+ * A sub-group's flat tensor on rank r has q = ceil(numel / W) slots for each
+ * parameter, in the order of param_shapes[sg]: elements [r*q, (r+1)*q) of the
+ * parameter, and uninitialised memory beyond its end.
  *
- * Of a sub-group on NVMe no tensor has elements here, see shard_nvme.c.
+ * The tensors of a sub-group on NVMe have no elements here, see shard_nvme.c.
  */
 #include "ckpt/zero/shard.h"
 
@@ -25,7 +25,7 @@ static int build_partition(const struct shard_reader *r, size_t g,
 			   const uint64_t *numel, struct partition *out)
 {
 	const int rc = partition_init_zero3(out, numel, r->c->groups[g].n,
-					    r->layout->spread[g].ranks);
+					    r->layout->stripe[g].ranks);
 
 	return rc ? errmsg_set(r->err, rc, "%s: sub-group %zu: %s", r->file, g,
 			       strerror(-rc)) :
@@ -47,8 +47,8 @@ static int check_partition_count(const struct shard_reader *r)
 
 /* --- experts -------------------------------------------------------------- */
 
-/* The ranks over which a sub-group was cut, as the file lists them. */
-static bool are_ranks(const struct value *v, const struct spread *s,
+/* Does `v` list the ranks over which the sub-group is cut? */
+static bool are_ranks(const struct value *v, const struct rank_stripe *s,
 		      unsigned which)
 {
 	const struct value_seq *const list = value_items(v);
@@ -58,7 +58,7 @@ static bool are_ranks(const struct value *v, const struct spread *s,
 		return false;
 	for (unsigned i = 0; i < s->ranks; i++)
 		if (!value_get_int(list->v[i], &rank) ||
-		    rank != spread_rank(s, which, i))
+		    rank != rank_stripe_rank(s, which, i))
 			return false;
 	return true;
 }
@@ -67,7 +67,7 @@ static bool are_ranks(const struct value *v, const struct spread *s,
  * partition_ranks, ...}.  Without it every sub-group is cut over all ranks. */
 static int check_partition_group(const struct shard_reader *r, size_t g)
 {
-	const struct spread *const s = &r->layout->spread[g];
+	const struct rank_stripe *const s = &r->layout->stripe[g];
 	const struct value_seq *const all =
 		value_items(value_find(r->dict, "ds_zero_partition_groups"));
 	const struct value *const v = all && g < all->n ? all->v[g] : NULL;
@@ -79,14 +79,15 @@ static int check_partition_group(const struct shard_reader *r, size_t g)
 	if (value_get_int(value_find(v, "partition_count"), &count) &&
 	    value_get_int(value_find(v, "partition_rank"), &rank) &&
 	    count == s->ranks &&
-	    rank == spread_part(s, r->s->rank, &which) &&
+	    rank == rank_stripe_part(s, r->s->rank, &which) &&
 	    are_ranks(value_find(v, "partition_ranks"), s, which))
 		return 0;
 	return errmsg_set(r->err, -EBADMSG,
-			  "%s: ds_zero_partition_groups does not tell that"
+			  "%s: ds_zero_partition_groups does not say that"
 			  " sub-group %zu (%.100s) is cut over %u ranks, one in"
-			  " %u", r->file, g,
-			  shard_group_name(r, g), s->ranks, spread_step(s));
+			  " %u",
+			  r->file, g, shard_group_name(r, g), s->ranks,
+			  rank_stripe_step(s));
 }
 
 static int fail_size(const struct shard_reader *r, size_t g, uint64_t numel,
@@ -115,7 +116,9 @@ int shard_read_zero3(struct shard_reader *r)
 				  "%s: " KEY_FP32_FLAT_GROUPS " holds %zu"
 				  " sub-groups, param_shapes %zu", r->file,
 				  fp32 ? fp32->n : 0, r->c->ngroups);
-	rc = shard_build_layout(r, build_partition);
+	rc = shard_check_state(r, state);
+	if (!rc)
+		rc = shard_build_layout(r, build_partition);
 	for (size_t g = 0; !rc && g < r->c->ngroups; g++) {
 		const uint64_t size = r->layout->groups[g].size;
 		struct flat *const flat = &r->s->groups[g].fp32;
@@ -125,9 +128,8 @@ int shard_read_zero3(struct shard_reader *r)
 			rc = shard_read_flat(r, fp32->v[g], KEY_FP32_FLAT_GROUPS, g,
 				     flat);
 		if (!rc && !flat->numel && size)
-			rc = shard_find_swapped(r, fp32->v[g],
-						KEY_FP32_FLAT_GROUPS, g, size,
-						flat);
+			rc = shard_find_nvme(r, fp32->v[g], KEY_FP32_FLAT_GROUPS,
+					     g, size, flat);
 		if (!rc && flat->numel != size)
 			rc = fail_size(r, g, flat->numel, size);
 		if (!rc)

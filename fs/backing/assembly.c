@@ -1,183 +1,188 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files assembled in memory.
+ * The cache of assembled files: least recently used first out.
  *
- * One that nobody has open any more is kept, for others who read the same, but
- * not for long: its memory is hot, and new memory is dear.  Only when files
- * come back that were given up is more of them kept.
+ * Its size adapts.  New memory is slow, and reusing a buffer keeps it in the
+ * processor's cache, so that up to the bound the cache prefers to evict an idle
+ * file rather than to grow beyond its target.  The target doubles whenever a
+ * file is missed that was evicted before.
+ *
+ * Prefetched files stay until they have been opened once: plain LRU would evict
+ * them first, since a loader closes each file after the next ones were built.
  */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/pack/blockcache.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/vfile.h"
 #include "fs/backing/backing_impl.h"
+#include "fs/backing/hugefs.h"
 #include "fs/backing/pool.h"
 #include "fs/log/stats.h"
 
-/* A larger part of the bound takes longer to make than it takes to stream a file,
- * and so is only worth it for one that comes again, or where many come. */
+/* A buffer for a file larger than this part of the bound takes longer to create
+ * than the file takes to stream, and pays only after many such files. */
 #define LARGE_PART 8
-#define LARGE_MANY 16
+#define LARGE_MISSES 16
 
-/* More threads do not make one file faster. */
+/* More threads do not assemble a file faster. */
 #define THREADS_MAX 4
 
-/* Who opens the file waits for it and leaves its processor; when it is made
- * ahead somebody reads another one meanwhile. */
-static unsigned threads_for_a_file(bool ahead)
+/* An opener waits and leaves its processor idle.  A prefetch leaves half the
+ * processors to the reader of another file. */
+static unsigned threads_for_a_file(bool prefetch)
 {
-	const unsigned width = parallel_width() / (ahead ? 2 : 1);
+	const unsigned width = parallel_width() / (prefetch ? 2 : 1);
 
 	return width < 1 ? 1 : width < THREADS_MAX ? width : THREADS_MAX;
 }
 
-bool assembly_wanted(const struct backing *b, uint64_t size)
+bool assembly_eligible(const struct backing *b, uint64_t size)
 {
-	/* Two, so that the next one can be made while one is read. */
+	/* Two files must fit: one being read, one being assembled. */
 	return size >= ASSEMBLY_MIN && size <= b->bound / 2;
 }
 
-void assembly_rest(struct backing *b, struct backed *file)
+static struct backed_list *list_of(struct backing *b, const struct backed *file)
 {
-	TAILQ_INSERT_TAIL(&b->idle, file, idle);
-	if (file->met)
-		b->idle_bytes += file->size;
+	assert(file->state == BACKED_IDLE || file->state == BACKED_PREFETCHED);
+	return file->state == BACKED_IDLE ? &b->idle : &b->prefetched;
 }
 
-void assembly_wake(struct backing *b, struct backed *file)
+void assembly_idle(struct backing *b, struct backed *file,
+		   enum backed_state state)
 {
-	TAILQ_REMOVE(&b->idle, file, idle);
-	if (file->met)
-		b->idle_bytes -= file->size;
+	assert(file->buffer && file->handles == 0);
+	file->state = state;
+	TAILQ_INSERT_TAIL(list_of(b, file), file, lru);
 }
 
-static void evict(struct backing *b, struct backed *file)
+void assembly_reuse(struct backing *b, struct backed *file)
 {
-	struct slot *const slot = file->slot;
+	TAILQ_REMOVE(list_of(b, file), file, lru);
+}
 
-	assembly_wake(b, file);
-	file->slot = NULL;
-	file->id = 0;
-	file->state = BACKED_NOT;
+static void assembly_evict(struct backing *b, struct backed *file)
+{
+	TAILQ_REMOVE(list_of(b, file), file, lru);
 	stats_add(b->stats, STATS_EVICTED, 1);
-	if (!pool_put(b->pool, slot))
+	if (!pool_put(b->pool, file->buffer))
 		stats_add(b->stats, STATS_STILL_MAPPED, 1);
+	file->buffer = NULL;
+	file->id = 0;
+	file->state = BACKED_ABSENT;
+	file->ghost = true;
 }
 
-/* Those made ahead are waited for. */
-static struct backed *oldest_suiting(const struct backing *b, uint64_t size)
+/* What the cache has for files: all but the decoded blocks of packs. */
+static uint64_t files_bound(const struct backing *b)
 {
-	struct backed *file;
+	const uint64_t blocks = blockcache_bytes();
 
-	TAILQ_FOREACH(file, &b->idle, idle)
-	if (file->met && pool_suits(file->slot, size))
-		return file;
-	return NULL;
+	return blocks < b->bound ? b->bound - blocks : 0;
 }
 
-static struct backed *oldest(const struct backing *b)
+/* Request a new buffer, evicting files until it fits the bound. */
+static void assembly_request_buffer(struct backing *b, uint64_t size)
 {
-	struct backed *file;
-
-	TAILQ_FOREACH(file, &b->idle, idle)
-	if (file->met)
-		return file;
-	return TAILQ_FIRST(&b->idle);
-}
-
-/* Have a new slot made, if need be in the place of others. */
-static void want(struct backing *b, uint64_t size)
-{
-	while (!pool_has_room(b->pool, size)) {
-		struct backed *const file = oldest(b);
+	while (!pool_has_room(b->pool, size, files_bound(b))) {
+		struct backed *file = TAILQ_FIRST(&b->idle);
 
 		if (!file)
+			file = TAILQ_FIRST(&b->prefetched);
+		if (!file)
 			return;
-		evict(b, file);
+		assembly_evict(b, file);
 	}
-	pool_want(b->pool, size);
+	pool_request(b->pool, size);
 }
 
-static bool is_worth_making(struct backing *b, const struct backed *file)
+static bool is_worth_a_buffer(struct backing *b, uint64_t size)
 {
-	return file->size <= b->bound / LARGE_PART || file->opened ||
-	       ++b->large_missed > LARGE_MANY;
+	return size <= b->bound / LARGE_PART || ++b->large_misses > LARGE_MISSES;
 }
 
-struct slot *assembly_claim(struct backing *b, const struct backed *file)
+static bool assembly_has_pool(struct backing *b)
+{
+	if (!b->pool)
+		b->pool = pool_new(hugefs_mount(), b->bound, b->passthrough,
+				   b->stats);
+	if (!b->pool)
+		b->bound = 0;
+	return b->pool;
+}
+
+struct pool_buffer *assembly_take_buffer(struct backing *b, struct backed *file)
 {
 	const uint64_t size = file->size;
-	struct slot *slot;
+	struct pool_buffer *buffer;
 
-	if (!b->pool)
-		b->pool = pool_new(b->bound, b->passthrough, b->stats);
-	if (!b->pool) {
-		b->bound = 0;
+	assert(file->state == BACKED_ABSENT);
+	if (!assembly_has_pool(b))
 		return NULL;
-	}
-	while (!(slot = pool_take(b->pool, size))) {
-		struct backed *const old = oldest_suiting(b, size);
-		const bool more = b->idle_bytes + size <= b->keep &&
-				  pool_has_room(b->pool, size);
+	if (file->ghost)
+		b->target = b->target < b->bound / 2 ? b->target * 2 : b->bound;
+	file->ghost = false;
+	while (!(buffer = pool_take(b->pool, size))) {
+		struct backed *victim = TAILQ_FIRST(&b->idle);
 
-		/* For those to come: this one would have to be streamed. */
-		if ((!old || more) && is_worth_making(b, file))
-			want(b, size);
-		if (!old)
+		while (victim && !pool_fits(victim->buffer, size))
+			victim = TAILQ_NEXT(victim, lru);
+		/* For later opens: this one would have to be streamed. */
+		if ((!victim || pool_has_room(b->pool, size, b->target)) &&
+		    is_worth_a_buffer(b, size))
+			assembly_request_buffer(b, size);
+		if (!victim)
 			return NULL;
-		evict(b, old);
+		assembly_evict(b, victim);
 	}
-	return slot;
+	return buffer;
 }
 
-void assembly_let_go(struct backing *b)
+void assembly_drop_idle(struct backing *b)
 {
-	while (!TAILQ_EMPTY(&b->idle))
-		evict(b, TAILQ_FIRST(&b->idle));
+	struct backed *file;
+
+	while ((file = TAILQ_FIRST(&b->idle)))
+		assembly_evict(b, file);
+	while ((file = TAILQ_FIRST(&b->prefetched)))
+		assembly_evict(b, file);
 	if (b->pool)
 		pool_trim(b->pool);
-}
-
-/* A file that comes back was given up too early. */
-static void count(struct backing *b, struct backed *file, uint64_t clock)
-{
-	stats_since(b->stats, STATS_TIME_ASSEMBLE, clock);
-	stats_add(b->stats, STATS_ASSEMBLED, 1);
-	stats_add(b->stats, STATS_ASSEMBLED_BYTES, file->size);
-	stats_add(b->stats, STATS_SHARD_BYTES, file->size);
-	if (file->assembled && b->keep < b->bound)
-		b->keep *= 2;
-	file->assembled = true;
-	file->met = false;
 }
 
 void assembly_help(struct backing *b, struct backed *file)
 {
 	pthread_mutex_unlock(&b->lock);
-	/* The others answer requests. */
-	crew_help(&file->crew, threads_for_a_file(true));
+	/* The other server threads answer requests. */
+	team_join(&file->team, threads_for_a_file(true));
 	pthread_mutex_lock(&b->lock);
 }
 
-void assembly_make(struct backing *b, struct backed *file, struct slot *slot,
-		   struct vfile *v, bool ahead)
+void assembly_build(struct backing *b, struct backed *file,
+		    struct pool_buffer *buffer, struct vfile *v, bool prefetch)
 {
 	const uint64_t clock = stats_clock();
 	struct errmsg err = { "" };
 	int rc;
 
-	file->state = BACKED_MAKING;
+	assert(file->state == BACKED_ABSENT && buffer->size == file->size);
+	file->state = BACKED_BUILDING;
 	pthread_mutex_unlock(&b->lock);
-	rc = vfile_fill(v, slot->p, threads_for_a_file(ahead), &file->crew,
-			&err);
+	rc = vfile_read_all(v, buffer->p, threads_for_a_file(prefetch),
+			    &file->team, &err);
 	pthread_mutex_lock(&b->lock);
 	if (rc) {
-		pool_put(b->pool, slot);
+		pool_put(b->pool, buffer);
 	} else {
-		file->slot = slot;
-		file->id = slot->id;
-		count(b, file, clock);
+		file->buffer = buffer;
+		file->id = buffer->id;
+		stats_since(b->stats, STATS_TIME_ASSEMBLE, clock);
+		stats_add(b->stats, STATS_ASSEMBLED, 1);
+		stats_add(b->stats, STATS_ASSEMBLED_BYTES, file->size);
+		stats_add(b->stats, STATS_SHARD_BYTES, file->size);
 	}
 	backing_settle(b, file, rc, &err);
 }

@@ -1,32 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which way an open goes.
+ * How an open is answered, by the state of its file (backing_impl.h):
  *
- *	             open of a shard as it is, or of a file to assemble
- *	                                |
- *	   handles stream it? --yes--> stream
- *	   ready?             --yes--> pass
- *	   being made?        --yes--> help, wait, then pass
- *	   O_NONBLOCK?        --yes--> stream
- *	   memory at hand?    --no---> stream, and have some the next time
- *	                       yes---> make it, then pass
+ *	STREAMED			stream
+ *	PREFETCHED, READY, IDLE		pass through: a cache hit
+ *	BUILDING			help, wait, then pass through
+ *	ABSENT, a shard			open the shard, then pass through
+ *	ABSENT, O_NONBLOCK		stream
+ *	ABSENT, a buffer at hand	assemble, then pass through
+ *	ABSENT, no buffer		stream, and request a buffer
  *
- * To assemble a file is to write every byte once more, and pays also for a reader
- * who is alone: the next files are assembled meanwhile, and a loader that reads
- * here and there before it comes to the tensor need not ask us
- * (tests/bench/RESULTS.md).  Who wants to know where the bytes lie, and not
- * the bytes, opens files with O_NONBLOCK.
+ * Assembling a file writes every byte once more.  It pays even for a single
+ * reader: the next files are assembled while this one is read, and a loader
+ * that seeks through the file before it reads the tensor sends us no requests
+ * (tests/bench/RESULTS.md).
  *
- * A number of the kernel's stays with a file while a handle is open; those of
- * a shard then end, assembled files are kept until their memory is wanted.
+ * The backing id of a shard is released with its last handle; that of an
+ * assembled file stays with its buffer.
  */
 #include "fs/backing/backing.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/pack/blockcache.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
@@ -36,13 +36,15 @@
 #include "fs/log/stats.h"
 #include "fs/tree/tree.h"
 
-/* Unless told otherwise, a sixteenth of the memory and at most this. */
+/* The default bound is a sixteenth of the machine's memory, and at most this. */
 #define BOUND_MAX (UINT64_C(1) << 30)
 
-/* Files at rest that are kept at first, in case others read them soon.  Memory for
- * more of them costs a loader who is alone more than all else here
- * (tests/bench/RESULTS.md). */
-#define KEEP_FIRST (UINT64_C(32) << 20)
+/* The cache's first target.  It is small because new memory costs a single
+ * loader more than anything else (tests/bench/RESULTS.md). */
+#define TARGET_FIRST (UINT64_C(32) << 20)
+
+/* An eighth of the cache is for decoded blocks of packs. */
+#define BLOCKS_PART 8
 
 static uint64_t default_bound(void)
 {
@@ -51,6 +53,15 @@ static uint64_t default_bound(void)
 		pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
 
 	return memory / 16 < BOUND_MAX ? memory / 16 : BOUND_MAX;
+}
+
+/* How much of the cache blocks of packs may take: what many readers need to find
+ * the rest of a block again, and to have the next ones decoded ahead. */
+static size_t blocks_bound(uint64_t bound)
+{
+	return bound == 0 || bound / BLOCKS_PART > BLOCKCACHE_DEFAULT ?
+		       BLOCKCACHE_DEFAULT :
+		       (size_t)(bound / BLOCKS_PART);
 }
 
 struct backing *backing_new(const struct backing_options *options,
@@ -65,10 +76,13 @@ struct backing *backing_new(const struct backing_options *options,
 	b->tree = tree;
 	b->passthrough = passthrough;
 	b->stats = stats;
-	if (!options->stream)
-		b->bound = options->bound ? options->bound : default_bound();
-	b->keep = KEEP_FIRST;
+	if (!options->no_cache)
+		b->bound = options->cache_size ? options->cache_size
+					       : default_bound();
+	blockcache_set_limit(blocks_bound(b->bound));
+	b->target = b->bound < TARGET_FIRST ? b->bound : TARGET_FIRST;
 	TAILQ_INIT(&b->idle);
+	TAILQ_INIT(&b->prefetched);
 	pthread_mutex_init(&b->lock, NULL);
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -85,10 +99,11 @@ void backing_free(struct backing *b)
 		while (b->buckets[i]) {
 			struct backed *const file = b->buckets[i];
 
+			assert(file->state != BACKED_BUILDING && !file->waiting);
 			b->buckets[i] = file->next;
-			if (file->slot)
-				pool_put(b->pool, file->slot);
-			crew_done(&file->crew);
+			if (file->buffer)
+				pool_put(b->pool, file->buffer);
+			team_done(&file->team);
 			free(file);
 		}
 	pool_free(b->pool);
@@ -100,12 +115,12 @@ void backing_free(struct backing *b)
 void backing_start(struct backing *b)
 {
 	if (b->bound && atomic_load(&b->passthrough->on))
-		ahead_start(b);
+		prefetch_start(b);
 }
 
 void backing_stop(struct backing *b)
 {
-	ahead_stop(b);
+	prefetch_stop(b);
 	if (b->pool)
 		pool_stop(b->pool);
 }
@@ -123,7 +138,7 @@ struct backed *backing_find(struct backing *b, uint64_t ino, uint64_t size)
 	file = calloc(1, sizeof(*file));
 	if (!file)
 		return NULL;
-	crew_init(&file->crew);
+	team_init(&file->team);
 	file->ino = ino;
 	file->size = size;
 	file->next = *bucket;
@@ -131,27 +146,28 @@ struct backed *backing_find(struct backing *b, uint64_t ino, uint64_t size)
 	return file;
 }
 
-/* --- answers -------------------------------------------------------------- */
+/* --- state changes: called with the lock held --------------------------------- */
 
-/* Called with the lock held. */
-static enum backing_answer pass(struct backing *b, struct backed *file,
-				struct backing_use *use)
+static int backing_pass(struct backing *b, struct backed *file,
+			struct backing_use *use)
 {
-	if (file->slot && file->passed == 0)
-		assembly_wake(b, file);
-	file->passed++;
-	file->met = true;
+	assert(file->id > 0);
+	if (file->state != BACKED_READY)
+		assembly_reuse(b, file);
+	file->state = BACKED_READY;
+	file->handles++;
 	use->id = file->id;
 	stats_add(b->stats,
-		  file->slot ? STATS_OPENS_ASSEMBLED : STATS_OPENS_IDENTICAL, 1);
+		  file->buffer ? STATS_OPENS_CACHED : STATS_OPENS_PASSTHROUGH,
+		  1);
 	return BACKING_PASS;
 }
 
-/* Called with the lock held, if there is a file. */
-static enum backing_answer stream(struct backing *b, struct backed *file)
+static int backing_stream(struct backing *b, struct backed *file)
 {
-	if (file)
-		file->streamed++;
+	assert(file->state == BACKED_ABSENT || file->state == BACKED_STREAMED);
+	file->state = BACKED_STREAMED;
+	file->handles++;
 	stats_add(b->stats, STATS_OPENS_STREAMED, 1);
 	return BACKING_STREAM;
 }
@@ -160,126 +176,29 @@ void backing_settle(struct backing *b, struct backed *file, int rc,
 		    const struct errmsg *err)
 {
 	struct backing_use *use = file->waiting, *next;
-	enum backing_answer answer = BACKING_STREAM;
 
+	assert(file->state == BACKED_BUILDING && file->handles == 0);
 	file->waiting = NULL;
-	file->state = file->id ? BACKED_READY : BACKED_NOT;
-	if (file->slot)
-		assembly_rest(b, file);
-	/* All waited, so no handle is open and they can be told the same. */
+	file->state = BACKED_ABSENT;
+	if (file->buffer)
+		assembly_idle(b, file, BACKED_PREFETCHED);
+	else if (file->id)
+		file->state = BACKED_READY;
 	for (struct backing_use *u = use; u && !rc; u = u->next)
-		answer = file->id ? pass(b, file, u) : stream(b, file);
+		if (file->id)
+			backing_pass(b, file, u);
+		else
+			backing_stream(b, file);
 	pthread_mutex_unlock(&b->lock);
 	for (; use; use = next) {
-		next = use->next; /* who is answered may be gone at once */
-		use->answer(use, rc ? rc : (int)answer, err);
+		next = use->next; /* the answer may free `use` */
+		use->answer(use,
+			    rc        ? rc
+			    : use->id ? BACKING_PASS
+				      : BACKING_STREAM,
+			    err);
 	}
 	pthread_mutex_lock(&b->lock);
-}
-
-/* --- opening -------------------------------------------------------------- */
-
-/* The kernel holds the shard from now on.  Called with the lock held, which is
- * let go meanwhile, since a shard may have to be opened. */
-static void begin_shard(struct backing *b, struct backed *file,
-			struct shardcache *shards, uint32_t shard)
-{
-	struct errmsg err = { "" };
-	struct shard_map m;
-	int rc, id = 0;
-
-	file->state = BACKED_MAKING;
-	pthread_mutex_unlock(&b->lock);
-	rc = shardcache_get(shards, shard, &m, &err);
-	if (!rc) {
-		id = passthrough_begin(b->passthrough, m.fd);
-		shardcache_put(shards, shard);
-	}
-	pthread_mutex_lock(&b->lock);
-	file->id = id;
-	backing_settle(b, file, rc, &err);
-}
-
-/* Called with the lock held, which may be let go. */
-static void begin(struct backing *b, struct backed *file,
-		  const struct tree_file *f, struct backing_use *use)
-{
-	const int64_t shard = vfile_original(f->v);
-	struct slot *slot;
-
-	if (shard >= 0) {
-		file->waiting = use;
-		begin_shard(b, file, vfile_shards(f->v), (uint32_t)shard);
-		return;
-	}
-	slot = assembly_claim(b, file);
-	file->opened = true;
-	if (slot) {
-		file->waiting = use;
-		assembly_make(b, file, slot, f->v, false);
-		/* Only now: the next one would have taken its processors. */
-		ahead_opened(b, file->ino);
-		return;
-	}
-	stream(b, file);
-	stats_add(b->stats, STATS_CROWDED, 1);
-	ahead_opened(b, file->ino);
-	pthread_mutex_unlock(&b->lock);
-	use->answer(use, BACKING_STREAM, NULL);
-	pthread_mutex_lock(&b->lock);
-}
-
-/* Called with the lock held, which may be let go. */
-static void open_file(struct backing *b, struct backed *file,
-		      const struct tree_file *f, bool patient,
-		      struct backing_use *use)
-{
-	enum backing_answer answer;
-
-	if (file->streamed) {
-		answer = stream(b, file);
-	} else if (file->state == BACKED_MAKING) {
-		use->next = file->waiting;
-		file->waiting = use;
-		stats_add(b->stats, STATS_WAITED, 1);
-		ahead_opened(b, file->ino);
-		assembly_help(b, file);
-		return;
-	} else if (file->state == BACKED_READY) {
-		answer = pass(b, file, use);
-		if (file->slot)
-			stats_add(b->stats, STATS_FOUND, 1);
-	} else if (patient || vfile_original(f->v) >= 0) {
-		begin(b, file, f, use);
-		return;
-	} else {
-		answer = stream(b, file);
-	}
-	if (patient)
-		ahead_opened(b, file->ino);
-	pthread_mutex_unlock(&b->lock);
-	use->answer(use, answer, NULL);
-	pthread_mutex_lock(&b->lock);
-}
-
-void backing_open(struct backing *b, uint64_t ino, const struct tree_file *f,
-		  bool patient, struct backing_use *use)
-{
-	const uint64_t size = f->v && f->plan ? vfile_size(f->v) : 0;
-	struct backed *file = NULL;
-
-	pthread_mutex_lock(&b->lock);
-	if (size && atomic_load(&b->passthrough->on) &&
-	    (vfile_original(f->v) >= 0 || assembly_wanted(b, size)))
-		file = backing_find(b, ino, size);
-	use->id = 0;
-	use->file = file;
-	use->next = NULL;
-	if (file)
-		open_file(b, file, f, patient, use);
-	pthread_mutex_unlock(&b->lock);
-	if (!file)
-		use->answer(use, stream(b, NULL), NULL);
 }
 
 void backing_release(struct backing *b, struct backing_use *use)
@@ -289,16 +208,124 @@ void backing_release(struct backing *b, struct backing_use *use)
 	if (!file)
 		return;
 	pthread_mutex_lock(&b->lock);
-	if (!use->id) {
-		file->streamed--;
-	} else if (--file->passed == 0) {
-		if (file->slot) {
-			assembly_rest(b, file);
+	assert(file->handles > 0);
+	if (--file->handles == 0) {
+		if (file->buffer) {
+			assembly_idle(b, file, BACKED_IDLE);
 		} else {
-			passthrough_end(b->passthrough, file->id);
+			if (file->id)
+				passthrough_end(b->passthrough, file->id);
 			file->id = 0;
-			file->state = BACKED_NOT;
+			file->state = BACKED_ABSENT;
 		}
 	}
 	pthread_mutex_unlock(&b->lock);
+}
+
+/* --- opening: called with the lock held ---------------------------------------- */
+
+/* The answer comes, or came, from backing_settle. */
+#define ANSWERED (-1)
+
+/* Register a shard with the kernel.  Releases the lock meanwhile, since the
+ * shard may have to be opened. */
+static int begin_shard(struct backing *b, struct backed *file,
+		       struct shardcache *shards, uint32_t shard,
+		       struct backing_use *use)
+{
+	struct errmsg err = { "" };
+	struct shard_map m;
+	int rc, id = 0;
+
+	file->state = BACKED_BUILDING;
+	file->waiting = use;
+	pthread_mutex_unlock(&b->lock);
+	rc = shardcache_get(shards, shard, &m, &err);
+	if (!rc) {
+		if (m.fd >= 0)
+			id = passthrough_begin(b->passthrough, m.fd);
+		shardcache_put(shards, shard);
+	}
+	pthread_mutex_lock(&b->lock);
+	file->id = id;
+	backing_settle(b, file, rc, &err);
+	return ANSWERED;
+}
+
+static int backing_miss(struct backing *b, struct backed *file, struct vfile *v,
+			struct backing_use *use)
+{
+	struct pool_buffer *const buffer = assembly_take_buffer(b, file);
+	int answer = ANSWERED;
+
+	stats_add(b->stats, STATS_CACHE_MISSES, 1);
+	if (buffer) {
+		file->waiting = use;
+		assembly_build(b, file, buffer, v, false);
+	} else {
+		stats_add(b->stats, STATS_NO_BUFFER, 1);
+		answer = backing_stream(b, file);
+	}
+	/* Not earlier: prefetching would compete with this assembly. */
+	prefetch_opened(b, file->ino);
+	return answer;
+}
+
+static int backing_wait(struct backing *b, struct backed *file,
+			struct backing_use *use)
+{
+	use->next = file->waiting;
+	file->waiting = use;
+	stats_add(b->stats, STATS_CACHE_WAITS, 1);
+	prefetch_opened(b, file->ino);
+	assembly_help(b, file);
+	return ANSWERED;
+}
+
+static int backing_open_file(struct backing *b, struct backed *file,
+			     const struct tree_file *f, bool nonblock,
+			     struct backing_use *use)
+{
+	const int64_t shard = vfile_verbatim_shard(f->v);
+	int answer;
+
+	if (file->state == BACKED_BUILDING)
+		return backing_wait(b, file, use);
+	if (file->state == BACKED_ABSENT && shard >= 0)
+		return begin_shard(b, file, vfile_shards(f->v), (uint32_t)shard,
+				   use);
+	if (file->state == BACKED_ABSENT && !nonblock)
+		return backing_miss(b, file, f->v, use);
+	if (file->id) {
+		answer = backing_pass(b, file, use);
+		if (file->buffer)
+			stats_add(b->stats, STATS_CACHE_HITS, 1);
+	} else {
+		answer = backing_stream(b, file);
+	}
+	if (!nonblock)
+		prefetch_opened(b, file->ino);
+	return answer;
+}
+
+void backing_open(struct backing *b, uint64_t ino, const struct tree_file *f,
+		  bool nonblock, struct backing_use *use)
+{
+	const uint64_t size = f->v && f->plan ? vfile_size(f->v) : 0;
+	int answer = BACKING_STREAM;
+
+	use->id = 0;
+	use->file = NULL;
+	use->next = NULL;
+	pthread_mutex_lock(&b->lock);
+	if (size && atomic_load(&b->passthrough->on) &&
+	    (vfile_verbatim_shard(f->v) >= 0 || assembly_eligible(b, size)))
+		use->file = backing_find(b, ino, size);
+	if (use->file)
+		answer = backing_open_file(b, use->file, f, nonblock, use);
+	else
+		stats_add(b->stats, STATS_OPENS_STREAMED, 1);
+	pthread_mutex_unlock(&b->lock);
+	if (answer != ANSWERED)
+		use->answer(use, answer, NULL);
 }

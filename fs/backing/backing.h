@@ -13,56 +13,59 @@ struct tree;
 struct tree_file;
 
 /*
- * Files that the kernel reads by itself: those that are a shard as it is, and
- * large ones, which are assembled in memory, once for all who read them.
+ * Decides how each open file is read.  The kernel reads shards that a view
+ * shows unchanged by itself, and also large files, which are assembled in an
+ * in-memory cache shared by all their readers.  Everything else is streamed.
  *
- * The handles of a file that are open at one time are either all passed
- * through, with one number, or all streamed: the kernel refuses anything else.
- * Thread-safe.
+ * All open handles of a file are either passed through with the same backing
+ * id or streamed, since the kernel refuses a mixture.  Thread-safe.
  */
 struct backing;
 
 struct backing_options {
-	bool stream;    /* assemble nothing */
-	uint64_t bound; /* bytes of memory for assembled files; 0: the default */
+	bool no_cache;       /* assemble nothing */
+	uint64_t cache_size; /* bytes; 0: the default */
 };
 
 /* NULL when memory runs out. */
 struct backing *backing_new(const struct backing_options *options,
 			    struct tree *tree, struct passthrough *passthrough,
 			    struct stats *stats);
+
+/* Does not release the backing ids of shards: the unmount does. */
 void backing_free(struct backing *b);
 
-/* Begin and end to assemble in the background what is likely to come. */
+/* Start and stop the background threads.  No open may follow backing_stop. */
 void backing_start(struct backing *b);
 void backing_stop(struct backing *b);
 
 enum backing_answer {
-	BACKING_STREAM, /* we are asked for the bytes */
-	BACKING_PASS,   /* by use.id */
+	BACKING_STREAM, /* the kernel sends us READ requests */
+	BACKING_PASS,   /* the kernel reads from backing id use.id */
 };
 
-/* What an open handle has of its file. */
+/* An open handle's share of its file. */
 struct backing_use {
-	/* In: called once, perhaps before backing_open returns and perhaps by
-	 * another thread, with an answer or, if the shards cannot be read, a
-	 * negative errno and its message. */
+	/* Set by the caller.  Called exactly once, possibly by another thread
+	 * and before backing_open returns, with an enum backing_answer, or with
+	 * a negative errno and its message if the shards cannot be read. */
 	void (*answer)(struct backing_use *use, int rc,
 		       const struct errmsg *err);
-	/* Out: */
+	/* Set by backing_open: */
 	int id;
-	/* backing.c's own: */
-	struct backed *file; /* NULL: never backed */
+	/* Private to backing.c: */
+	struct backed *file; /* NULL: the file is always streamed */
 	struct backing_use *next;
 };
 
 /*
- * A file is opened as `f', which must stay open as long as it is used.  Nothing
- * is assembled for who is not `patient`.  An answer that is not an error is
- * followed by one backing_release.
+ * Decide how a new handle of `f` is read.  `f` must stay open until the
+ * release.  An open with `nonblock` never triggers assembly: such readers want
+ * to know where the bytes lie, not the bytes.  Each answer that is not an error
+ * must be followed by one backing_release.
  */
 void backing_open(struct backing *b, uint64_t ino, const struct tree_file *f,
-		  bool patient, struct backing_use *use);
+		  bool nonblock, struct backing_use *use);
 void backing_release(struct backing *b, struct backing_use *use);
 
 #endif

@@ -13,33 +13,45 @@
 #include "fs/backing/backing.h"
 #include "fs/backing/predictor.h"
 
+struct pool_buffer;
 struct vfile;
 
-/* What backing.c (opens), assembly.c (memory) and prefetch.c (the thread in the
- * background) share. */
-
+/*
+ * Shared by backing.c (opens), assembly.c (the cache) and prefetch.c (the
+ * background thread).  A file's state:
+ *
+ *	ABSENT ----> STREAMED		opened without a buffer; until the last close
+ *	   |
+ *	BUILDING ---> ABSENT		the shards cannot be read
+ *	   |    \
+ *	   |   PREFETCHED --> ABSENT	evicted
+ *	   v    v
+ *	 READY <---> IDLE --> ABSENT	last close and next open; evicted
+ *
+ * A shard shown unchanged has no buffer and goes from READY to ABSENT.
+ */
 enum backed_state {
-	BACKED_NOT,
-	BACKED_MAKING, /* who opens it now waits */
-	BACKED_READY,
+	BACKED_ABSENT,
+	BACKED_STREAMED,   /* has handles, all streamed */
+	BACKED_BUILDING,   /* openers wait and help */
+	BACKED_PREFETCHED, /* in the cache, not opened since it was built */
+	BACKED_READY,      /* has handles, all passed through */
+	BACKED_IDLE,       /* in the cache, without handles */
 };
 
-/* A file that is backed or was: kept, since that tells something. */
+/* A file that was opened at least once, or prefetched. */
 struct backed {
-	struct backed *next; /* of its bucket */
+	struct backed *next; /* in its bucket */
 	uint64_t ino;
 	uint64_t size;
 	enum backed_state state;
-	int id;            /* when it is ready */
-	struct slot *slot; /* likewise; NULL: the file is a shard */
-	unsigned passed;   /* handles that are open, through `id' */
-	unsigned streamed; /* and otherwise */
-	bool opened;       /* at least once */
-	bool assembled;    /* likewise */
-	bool met;          /* opened since */
-	struct crew crew; /* of who makes it: who waits can help */
-	struct backing_use *waiting;
-	TAILQ_ENTRY(backed) idle; /* assembled, and no handle open */
+	bool ghost; /* was evicted since it was last assembled */
+	int id;     /* backing id; 0: none */
+	struct pool_buffer *buffer;  /* NULL: not in the cache */
+	unsigned handles;            /* open ones that have been answered */
+	struct backing_use *waiting; /* opens to answer; BUILDING only */
+	struct team team;            /* lets waiting threads help */
+	TAILQ_ENTRY(backed) lru;     /* IDLE or PREFETCHED only */
 };
 
 TAILQ_HEAD(backed_list, backed);
@@ -53,63 +65,66 @@ struct backing {
 	struct stats *stats;
 
 	pthread_mutex_t lock; /* protects the rest; never held across I/O */
-	uint64_t bound;       /* of memory; 0: assemble nothing */
-	struct pool *pool;    /* made when first wanted, then constant */
+	uint64_t bound;       /* of the cache, in bytes; 0: no cache */
+	uint64_t target;      /* size up to which it grows before it evicts */
+	struct pool *pool;    /* created on first use, then constant */
 	struct backed *buckets[BACKING_BUCKETS];
-	struct backed_list idle; /* the least recently used first */
-	uint64_t idle_bytes;     /* of those that are met */
-	uint64_t keep;           /* so many of them are left alone */
-	unsigned large_missed;   /* large files that there was no memory for */
+	struct backed_list idle, prefetched; /* least recently used first */
+	unsigned large_misses;
 
-	/* For the thread in the background: */
+	/* For the prefetch thread: */
 	pthread_t thread;
 	bool running;
 	atomic_bool stop;
 	pthread_cond_t wake;
-	uint64_t queue[BACKING_QUEUE]; /* inodes that were opened */
+	uint64_t queue[BACKING_QUEUE]; /* inodes opened: a ring */
 	size_t queued, first;
-	struct order order; /* the thread's alone */
+	struct predictor predictor; /* used by the thread alone */
 };
 
-/* All of these are called with the lock held. */
+/* All functions below are called with the lock held, except prefetch_start and
+ * prefetch_stop. */
 
-/* NULL when memory runs out. */
+/* Find or add the file; NULL when memory runs out. */
 struct backed *backing_find(struct backing *b, uint64_t ino, uint64_t size);
 
-/* A file that was BACKED_MAKING is so no more: with rc 0 it is ready if it has
- * an id.  Answers who waits, and lets the lock go meanwhile. */
+/* Leave BUILDING, with rc and `err` of the attempt, and answer all waiting
+ * opens.  Releases the lock while answering. */
 void backing_settle(struct backing *b, struct backed *file, int rc,
 		    const struct errmsg *err);
 
-/* Smaller files are streamed: at half of this there is nothing to gain any more
+/* Smaller files are streamed: at half this size assembly gains nothing
  * (tests/bench/RESULTS.md). */
 #define ASSEMBLY_MIN (UINT64_C(1) << 20)
 
-bool assembly_wanted(const struct backing *b, uint64_t size);
+bool assembly_eligible(const struct backing *b, uint64_t size);
 
-/* An assembled file has no handle open any more, or has one again. */
-void assembly_rest(struct backing *b, struct backed *file);
-void assembly_wake(struct backing *b, struct backed *file);
+/* Put an assembled file without handles on the LRU list of `state`, IDLE or
+ * PREFETCHED; take it off when it is opened. */
+void assembly_idle(struct backing *b, struct backed *file,
+		   enum backed_state state);
+void assembly_reuse(struct backing *b, struct backed *file);
 
-/* Memory, if need be that of a file at rest.  NULL if there is none; some is
- * made then if that is worth it, and may be found the next time. */
-struct slot *assembly_claim(struct backing *b, const struct backed *file);
+/* Find a buffer for a file that is ABSENT, evicting an idle file if necessary.
+ * NULL if there is none; a new one is then requested if that is worth it, and
+ * is available to later calls. */
+struct pool_buffer *assembly_take_buffer(struct backing *b, struct backed *file);
 
-/* Give up all files at rest, and their memory. */
-void assembly_let_go(struct backing *b);
+/* Evict all files without handles, and free their memory. */
+void assembly_drop_idle(struct backing *b);
 
-/* Assemble a file that is BACKED_NOT, and settle it.  Lets the lock go
+/* Assemble a file that is ABSENT, and settle it.  Releases the lock
  * meanwhile. */
-void assembly_make(struct backing *b, struct backed *file, struct slot *slot,
-		   struct vfile *v, bool ahead);
+void assembly_build(struct backing *b, struct backed *file,
+		    struct pool_buffer *buffer, struct vfile *v, bool prefetch);
 
-/* Take part in assembling a file that is BACKED_MAKING, unless there are many
- * already: others answer requests meanwhile.  Lets the lock go. */
+/* Help to assemble a file that is BUILDING, unless half the processors do so
+ * already.  Releases the lock meanwhile. */
 void assembly_help(struct backing *b, struct backed *file);
 
-/* Tell the thread that a file was opened. */
-void ahead_opened(struct backing *b, uint64_t ino);
-void ahead_start(struct backing *b);
-void ahead_stop(struct backing *b);
+/* Report an open to the prefetch thread. */
+void prefetch_opened(struct backing *b, uint64_t ino);
+void prefetch_start(struct backing *b);
+void prefetch_stop(struct backing *b);
 
 #endif

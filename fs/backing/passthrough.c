@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Passthrough by the kernel's own interface (include/uapi/linux/fuse.h, 7.40),
- * since libfuse 3.14 has no names for it yet.  INIT is in fuse_caps.c.
+ * Passthrough by the kernel's interface (include/uapi/linux/fuse.h, protocol
+ * 7.40), which libfuse supports only from 3.17 on.  fuse_caps.c negotiates it.
  */
 #include "fs/backing/passthrough.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fuse_lowlevel.h>
 #include <linux/fuse.h>
@@ -27,7 +28,7 @@ struct open_out {
 };
 
 _Static_assert(sizeof(struct open_out) == sizeof(struct fuse_open_out),
-	       "the kernel's layout");
+	       "must have the kernel's layout");
 
 #define OPEN_PASSTHROUGH (1u << 7)
 #define OPEN_NOFLUSH (1u << 5)
@@ -41,7 +42,7 @@ void passthrough_init(struct passthrough *p, const struct fuse_session *se)
 void passthrough_done(struct passthrough *p)
 {
 	atomic_store(&p->on, false);
-	p->fuse_fd = -1; /* its number may become another file's */
+	p->fuse_fd = -1; /* the descriptor may be reused */
 }
 
 int passthrough_begin(struct passthrough *p, int fd)
@@ -52,8 +53,8 @@ int passthrough_begin(struct passthrough *p, int fd)
 	if (!atomic_load(&p->on))
 		return 0;
 	id = ioctl(p->fuse_fd, BACKING_OPEN, &map);
-	/* No right to it, and that will not change.  Other errors are the
-	 * file's: one on a stacked file system is ELOOP. */
+	/* EPERM is permanent.  Other errors concern the file: ELOOP means that
+	 * it is on a stacked file system. */
 	if (id < 0 && errno == EPERM)
 		atomic_store(&p->on, false);
 	return id > 0 ? id : 0;
@@ -63,6 +64,7 @@ void passthrough_end(struct passthrough *p, int id)
 {
 	const uint32_t number = (uint32_t)id;
 
+	assert(id > 0);
 	ioctl(p->fuse_fd, BACKING_CLOSE, &number);
 }
 

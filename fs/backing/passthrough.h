@@ -10,28 +10,28 @@ struct fuse_req;
 struct fuse_session;
 
 /*
- * Files that the kernel reads from another file by itself ("passthrough",
- * Linux 6.9): a reader then gets what that file's system gives, and we are
- * not asked.  Takes CAP_SYS_ADMIN; where it cannot be had, it is off.
+ * FUSE passthrough (Linux 6.9): the kernel serves reads and mappings of a file
+ * from a backing file, without requests to this process.  Needs CAP_SYS_ADMIN;
+ * `on` is false where it is not available.  Thread-safe.
  */
 struct passthrough {
 	int fuse_fd;
 	atomic_bool on;
 };
 
-/* Before the kernel's INIT has been answered: off. */
+/* Called before INIT has been answered; leaves passthrough off. */
 void passthrough_init(struct passthrough *p, const struct fuse_session *se);
 
-/* Before the unmount, with which the kernel forgets all numbers. */
+/* Called before the unmount, which invalidates all backing ids. */
 void passthrough_done(struct passthrough *p);
 
-/* Let the kernel read the open file `fd`: a number for passthrough_reply that
- * holds the file until passthrough_end, or 0. */
+/* Register the open file `fd` as a backing file.  Returns its backing id, or 0 if
+ * the kernel refuses.  The kernel holds the file until passthrough_end. */
 int passthrough_begin(struct passthrough *p, int fd);
 void passthrough_end(struct passthrough *p, int id);
 
-/* Answer an OPEN: 0, or -ENOENT if the opener has gone away.  All handles of
- * an inode that are open at one time must have the same `id`. */
+/* Reply to an OPEN.  Returns 0, or -ENOENT if the opener was interrupted.  All
+ * handles of an inode that are open at one time must have the same `id`. */
 int passthrough_reply(struct fuse_req *req, uint64_t fh, int id);
 
 #endif

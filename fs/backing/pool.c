@@ -1,24 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recycled memory.
+ * Reused memory.
  *
- * A reader's mapping of a file that the kernel reads by itself outlives the
- * RELEASE of its handle, and shows whatever comes into the pages.  Whether one
- * is left tells a lease for writing: it is granted only if nobody else has the
- * file open or mapped.  (A memfd never grants one; so a tmpfs.)
- *
- * The mount of the tmpfs is attached nowhere and ends with the process.
+ * A reader's mapping of a file that is passed through outlives the RELEASE of
+ * the handle, and would show the next contents of its pages.  A write lease
+ * detects such a mapping: the kernel grants one only while nobody else has the
+ * file open or mapped.  (It grants none on a memfd, hence files of a tmpfs.)
  */
 #include "fs/backing/pool.h"
 
+#include <assert.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/mount.h>
 #include <unistd.h>
 
 #include "fs/backing/passthrough.h"
@@ -26,66 +23,38 @@
 
 #define HUGE_PAGE (UINT64_C(2) << 20)
 
-/* Sizes that are waited for at one time. */
-#define WANTED_MAX 16
-
 struct pool {
 	uint64_t bound;
 	struct passthrough *passthrough;
 	struct stats *stats;
-	int mount;
+	int dir;
 	pthread_mutex_t lock; /* protects the rest */
-	uint64_t held;        /* by all slots */
-	uint64_t idle;        /* of that, by `free' */
-	struct slot *free;
-	struct slot *mapped; /* by somebody, as it seemed last */
+	uint64_t held;        /* bytes, by all buffers */
+	uint64_t unused;      /* bytes of that, by `free` */
+	struct pool_buffer *free;
+	struct pool_buffer *mapped; /* still mapped when last checked */
 
-	/* For the thread that makes slots: */
-	pthread_t thread;
-	bool running;
+	struct pool_buffer *creating; /* by a thread of its own, or NULL */
+	pthread_cond_t created;       /* `creating` has become NULL */
 	atomic_bool stop;
-	pthread_cond_t wake;
-	uint64_t wanted[WANTED_MAX]; /* sizes, all different */
-	size_t nwanted;
 };
 
-/* A tmpfs as a mount that is nowhere; -1 without CAP_SYS_ADMIN. */
-static int mount_tmpfs(void)
-{
-	const int fs = fsopen("tmpfs", FSOPEN_CLOEXEC);
-	int mount = -1;
-
-	if (fs < 0)
-		return -1;
-	/* A kernel without huge pages takes small ones, a little slower. */
-	fsconfig(fs, FSCONFIG_SET_STRING, "huge", "always", 0);
-	if (fsconfig(fs, FSCONFIG_SET_STRING, "size", "0", 0) == 0 &&
-	    fsconfig(fs, FSCONFIG_SET_STRING, "mode", "0700", 0) == 0 &&
-	    fsconfig(fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
-		mount = fsmount(fs, FSMOUNT_CLOEXEC,
-				MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV |
-					MOUNT_ATTR_NOEXEC);
-	close(fs);
-	return mount;
-}
-
-struct pool *pool_new(uint64_t bound, struct passthrough *passthrough,
+struct pool *pool_new(int dir, uint64_t bound, struct passthrough *passthrough,
 		      struct stats *stats)
 {
-	struct pool *const p = calloc(1, sizeof(*p));
+	struct pool *const p = dir < 0 ? NULL : calloc(1, sizeof(*p));
 
-	if (!p)
+	if (!p) {
+		if (dir >= 0)
+			close(dir);
 		return NULL;
+	}
 	p->bound = bound;
 	p->passthrough = passthrough;
 	p->stats = stats;
-	p->mount = mount_tmpfs();
-	if (p->mount < 0) {
-		free(p);
-		return NULL;
-	}
+	p->dir = dir;
 	pthread_mutex_init(&p->lock, NULL);
-	pthread_cond_init(&p->wake, NULL);
+	pthread_cond_init(&p->created, NULL);
 	return p;
 }
 
@@ -94,14 +63,16 @@ static uint64_t room_for(uint64_t size)
 	return (size + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
 }
 
-/* Called with the lock held, as are those below up to pool_take. */
-static void hold(struct pool *p, int64_t bytes)
+/* --- called with the lock held --------------------------------------------- */
+
+static void pool_hold(struct pool *p, int64_t bytes)
 {
 	p->held += (uint64_t)bytes;
-	stats_move(p->stats, STATS_MEMORY_BYTES, bytes);
+	assert(p->held <= p->bound && p->unused <= p->held);
+	stats_move(p->stats, STATS_CACHE_BYTES, bytes);
 }
 
-static void destroy(struct pool *p, struct slot *s)
+static void pool_destroy(struct pool *p, struct pool_buffer *s)
 {
 	if (s->id > 0)
 		passthrough_end(p->passthrough, s->id);
@@ -109,18 +80,30 @@ static void destroy(struct pool *p, struct slot *s)
 		munmap(s->p, s->mapped);
 	if (s->fd >= 0)
 		close(s->fd);
-	hold(p, -(int64_t)s->room);
+	pool_hold(p, -(int64_t)s->room);
 	free(s);
 }
 
-static void push(struct slot **list, struct slot *s)
+static void pool_add_free(struct pool *p, struct pool_buffer *s)
 {
-	s->next = *list;
-	*list = s;
+	s->next = p->free;
+	p->free = s;
+	p->unused += s->room;
 }
 
-/* Is nobody but us left who has it open or mapped? */
-static bool is_ours(const struct slot *s)
+static struct pool_buffer *pool_remove_free(struct pool *p,
+					    struct pool_buffer **at)
+{
+	struct pool_buffer *const s = *at;
+
+	assert(p->unused >= s->room);
+	*at = s->next;
+	p->unused -= s->room;
+	return s;
+}
+
+/* Does nobody else have the buffer's file open or mapped? */
+static bool is_ours(const struct pool_buffer *s)
 {
 	if (fcntl(s->fd, F_SETLEASE, F_WRLCK) < 0)
 		return false;
@@ -128,52 +111,52 @@ static bool is_ours(const struct slot *s)
 	return true;
 }
 
-static void add_free(struct pool *p, struct slot *s)
+/* Recover buffers whose mappings have ended. */
+static void pool_collect(struct pool *p)
 {
-	push(&p->free, s);
-	p->idle += s->room;
-}
-
-/* Take back what mappings have let go. */
-static void collect(struct pool *p)
-{
-	struct slot **at = &p->mapped;
+	struct pool_buffer **at = &p->mapped;
 
 	while (*at) {
-		struct slot *const s = *at;
+		struct pool_buffer *const s = *at;
 
 		if (is_ours(s)) {
 			*at = s->next;
-			add_free(p, s);
+			pool_add_free(p, s);
 		} else {
 			at = &s->next;
 		}
 	}
 }
 
-static struct slot *remove_free(struct pool *p, struct slot **at)
-{
-	struct slot *const s = *at;
-
-	*at = s->next;
-	p->idle -= s->room;
-	return s;
-}
-
-/* Let slots go until a new one fits. */
-static bool make_room(struct pool *p, uint64_t size)
+/* Free unused buffers until `size` more bytes fit the bound, or none is left. */
+static bool pool_make_room(struct pool *p, uint64_t size)
 {
 	while (p->held + room_for(size) > p->bound && p->free)
-		destroy(p, remove_free(p, &p->free));
+		pool_destroy(p, pool_remove_free(p, &p->free));
 	return p->held + room_for(size) <= p->bound;
 }
+
+/* Shrink the file to `size` bytes.  Its last huge page may be split. */
+static bool pool_resize(struct pool *p, struct pool_buffer *s, uint64_t size)
+{
+	if (s->size == size)
+		return true;
+	if (ftruncate(s->fd, (off_t)size) < 0)
+		return false;
+	s->size = size;
+	pool_hold(p, (int64_t)room_for(size) - (int64_t)s->room);
+	s->room = room_for(size);
+	return true;
+}
+
+/* --- buffers -------------------------------------------------------------------- */
 
 void pool_trim(struct pool *p)
 {
 	pthread_mutex_lock(&p->lock);
-	collect(p);
+	pool_collect(p);
 	while (p->free)
-		destroy(p, remove_free(p, &p->free));
+		pool_destroy(p, pool_remove_free(p, &p->free));
 	pthread_mutex_unlock(&p->lock);
 }
 
@@ -181,55 +164,43 @@ void pool_free(struct pool *p)
 {
 	if (!p)
 		return;
+	assert(!p->creating);
 	while (p->free)
-		destroy(p, remove_free(p, &p->free));
-	while (p->mapped) { /* the pages live as long as the mappings */
-		struct slot *const s = p->mapped;
+		pool_destroy(p, pool_remove_free(p, &p->free));
+	while (p->mapped) { /* the pages live as long as their mappings */
+		struct pool_buffer *const s = p->mapped;
 
 		p->mapped = s->next;
-		destroy(p, s);
+		pool_destroy(p, s);
 	}
-	close(p->mount);
-	pthread_cond_destroy(&p->wake);
+	assert(p->held == 0);
+	close(p->dir);
+	pthread_cond_destroy(&p->created);
 	pthread_mutex_destroy(&p->lock);
 	free(p);
 }
 
-bool pool_suits(const struct slot *s, uint64_t size)
+bool pool_fits(const struct pool_buffer *s, uint64_t size)
 {
 	return s->size == size ||
 	       (room_for(size) <= s->room && s->room <= 2 * room_for(size));
 }
 
-/* Make the file `size' bytes long.  The pages behind it are let go; the last
- * one left may be split into small ones, which costs little. */
-static bool resize(struct pool *p, struct slot *s, uint64_t size)
+struct pool_buffer *pool_take(struct pool *p, uint64_t size)
 {
-	if (s->size == size)
-		return true;
-	if (ftruncate(s->fd, (off_t)size) < 0)
-		return false;
-	s->size = size;
-	hold(p, (int64_t)room_for(size) - (int64_t)s->room);
-	s->room = room_for(size);
-	return true;
-}
-
-struct slot *pool_take(struct pool *p, uint64_t size)
-{
-	struct slot **best = NULL, *s = NULL;
+	struct pool_buffer **best = NULL, *s = NULL;
 
 	pthread_mutex_lock(&p->lock);
-	collect(p);
-	for (struct slot **at = &p->free; *at; at = &(*at)->next)
-		if (pool_suits(*at, size) &&
+	pool_collect(p);
+	for (struct pool_buffer **at = &p->free; *at; at = &(*at)->next)
+		if (pool_fits(*at, size) &&
 		    (!best || (*at)->size == size ||
 		     ((*best)->size != size && (*at)->room < (*best)->room)))
 			best = at;
 	if (best) {
-		s = remove_free(p, best);
-		if (!resize(p, s, size)) {
-			destroy(p, s);
+		s = pool_remove_free(p, best);
+		if (!pool_resize(p, s, size)) {
+			pool_destroy(p, s);
 			s = NULL;
 		}
 	}
@@ -237,64 +208,60 @@ struct slot *pool_take(struct pool *p, uint64_t size)
 	return s;
 }
 
-bool pool_has_room(struct pool *p, uint64_t size)
+bool pool_put(struct pool *p, struct pool_buffer *s)
 {
+	bool ours;
+
 	pthread_mutex_lock(&p->lock);
+	ours = is_ours(s);
+	if (ours) {
+		pool_add_free(p, s);
+	} else {
+		s->next = p->mapped;
+		p->mapped = s;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return ours;
+}
 
-	const bool has = p->held - p->idle + room_for(size) <= p->bound;
+bool pool_has_room(struct pool *p, uint64_t size, uint64_t limit)
+{
+	bool has;
 
+	pthread_mutex_lock(&p->lock);
+	has = p->held - p->unused + room_for(size) <= limit;
 	pthread_mutex_unlock(&p->lock);
 	return has;
 }
 
-struct population {
-	const struct slot *slot;
-	const atomic_bool *stop;
-	bool done;
-};
+/* --- creating buffers -------------------------------------------------------- */
 
-/* Give the file its memory.  By writing, since a fault of ours would hold up
- * all who map something meanwhile. */
-static void *populate(void *arg)
+/* Allocate the file's memory.  By writing, since page faults would block all
+ * other threads that map something. */
+static bool pool_populate(const struct pool_buffer *s, const atomic_bool *stop)
 {
 	static const uint8_t zeros[64 << 10];
-	struct population *const x = arg;
-	const uint64_t size = x->slot->size;
 	uint64_t at = 0;
 	ssize_t n = 1;
 
-	/* Readers need the processors more: they stream meanwhile. */
-	sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){ 0 });
-	while (at < size && n > 0 && !atomic_load(x->stop)) {
-		const uint64_t left = size - at;
+	while (at < s->size && n > 0 && !atomic_load(stop)) {
+		const uint64_t left = s->size - at;
 
-		n = pwrite(x->slot->fd, zeros,
+		n = pwrite(s->fd, zeros,
 			   left < sizeof(zeros) ? left : sizeof(zeros),
 			   (off_t)at);
 		at += n > 0 ? (uint64_t)n : 0;
 	}
-	x->done = at == size;
-	return NULL;
+	return at == s->size;
 }
 
-/* In a thread of its own, which holds no lock: nobody can have to wait for the
- * little time that it gets. */
-static bool populate_idly(const struct slot *s, const atomic_bool *stop)
+static bool pool_set_up(struct pool *p, struct pool_buffer *s)
 {
-	struct population x = { .slot = s, .stop = stop };
-	pthread_t thread;
-
-	if (pthread_create(&thread, NULL, populate, &x))
-		return false;
-	pthread_join(thread, NULL);
-	return x.done;
-}
-
-static bool set_up(struct pool *p, struct slot *s)
-{
+	const struct sched_param none = { 0 };
 	void *memory;
+	bool populated;
 
-	s->fd = openat(p->mount, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	s->fd = openat(p->dir, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	if (s->fd < 0 || ftruncate(s->fd, (off_t)s->size) < 0)
 		return false;
 	s->id = passthrough_begin(p->passthrough, s->fd);
@@ -306,66 +273,58 @@ static bool set_up(struct pool *p, struct slot *s)
 		return false;
 	s->p = memory;
 	s->mapped = s->room;
-	return populate_idly(s, &p->stop);
+	/* Readers need the processors more: they stream meanwhile.  The policy
+	 * is restored before a lock is taken, since waiting for an idle thread
+	 * could take long.  That needs CAP_SYS_NICE and is best effort. */
+	sched_setscheduler(0, SCHED_IDLE, &none);
+	populated = pool_populate(s, &p->stop);
+	sched_setscheduler(0, SCHED_OTHER, &none);
+	return populated;
 }
 
-/* Called with the lock held, which is let go meanwhile. */
-static void make(struct pool *p, uint64_t size)
-{
-	struct slot *const s = calloc(1, sizeof(*s));
-	bool made;
-
-	if (!s || !make_room(p, size)) {
-		free(s);
-		return;
-	}
-	*s = (struct slot){ .fd = -1, .size = size, .room = room_for(size) };
-	hold(p, (int64_t)s->room);
-	pthread_mutex_unlock(&p->lock);
-	made = set_up(p, s);
-	pthread_mutex_lock(&p->lock);
-	if (made)
-		add_free(p, s);
-	else
-		destroy(p, s);
-}
-
-static void *run(void *arg)
+static void *pool_create(void *arg)
 {
 	struct pool *const p = arg;
+	struct pool_buffer *const s = p->creating;
+	const bool created = pool_set_up(p, s);
 
 	pthread_mutex_lock(&p->lock);
-	while (!atomic_load(&p->stop)) {
-		if (p->nwanted == 0) {
-			pthread_cond_wait(&p->wake, &p->lock);
-			continue;
-		}
-		make(p, p->wanted[0]);
-		p->nwanted--;
-		memmove(p->wanted, p->wanted + 1,
-			p->nwanted * sizeof(*p->wanted));
-	}
+	if (created)
+		pool_add_free(p, s);
+	else
+		pool_destroy(p, s);
+	p->creating = NULL;
+	pthread_cond_signal(&p->created);
 	pthread_mutex_unlock(&p->lock);
 	return NULL;
 }
 
 /* Called with the lock held. */
-static bool is_wanted(const struct pool *p, uint64_t size)
+static void pool_start(struct pool *p, struct pool_buffer *s, uint64_t size)
 {
-	for (size_t i = 0; i < p->nwanted; i++)
-		if (p->wanted[i] == size)
-			return true;
-	return false;
+	pthread_t thread;
+
+	*s = (struct pool_buffer){ .fd = -1,
+				   .size = size,
+				   .room = room_for(size) };
+	pool_hold(p, (int64_t)s->room);
+	p->creating = s;
+	if (pthread_create(&thread, NULL, pool_create, p)) {
+		p->creating = NULL;
+		pool_destroy(p, s);
+	} else {
+		pthread_detach(thread);
+	}
 }
 
-void pool_want(struct pool *p, uint64_t size)
+void pool_request(struct pool *p, uint64_t size)
 {
 	pthread_mutex_lock(&p->lock);
-	if (!p->running && !atomic_load(&p->stop))
-		p->running = pthread_create(&p->thread, NULL, run, p) == 0;
-	if (p->nwanted < WANTED_MAX && !is_wanted(p, size)) {
-		p->wanted[p->nwanted++] = size;
-		pthread_cond_signal(&p->wake);
+	if (!p->creating && !atomic_load(&p->stop) && pool_make_room(p, size)) {
+		struct pool_buffer *const s = malloc(sizeof(*s));
+
+		if (s)
+			pool_start(p, s, size);
 	}
 	pthread_mutex_unlock(&p->lock);
 }
@@ -373,27 +332,8 @@ void pool_want(struct pool *p, uint64_t size)
 void pool_stop(struct pool *p)
 {
 	pthread_mutex_lock(&p->lock);
-
-	const bool running = p->running;
-
-	p->running = false;
 	atomic_store(&p->stop, true);
-	pthread_cond_signal(&p->wake);
+	while (p->creating)
+		pthread_cond_wait(&p->created, &p->lock);
 	pthread_mutex_unlock(&p->lock);
-	if (running)
-		pthread_join(p->thread, NULL);
-}
-
-bool pool_put(struct pool *p, struct slot *s)
-{
-	bool ours;
-
-	pthread_mutex_lock(&p->lock);
-	ours = is_ours(s);
-	if (ours)
-		add_free(p, s);
-	else
-		push(&p->mapped, s);
-	pthread_mutex_unlock(&p->lock);
-	return ours;
 }

@@ -10,56 +10,57 @@ struct passthrough;
 struct stats;
 
 /*
- * Memory that files are assembled in, a bounded amount: files without names in
- * a tmpfs of huge pages that only this process has, so that the kernel can
- * read them by itself.  Memory that is touched for the first time can cost ten
- * times what reading into it costs, so it is kept and used again.
+ * A bounded pool of buffers to assemble files in.  Each buffer is an unnamed
+ * file that is registered with the kernel as a backing file.  Writing to new
+ * memory can take ten times as long as reading into it, so buffers are reused.
  * Thread-safe.
  */
 struct pool;
 
-struct slot {
-	int fd;	       /* the file */
-	uint8_t *p;    /* mapped for writing */
-	uint64_t size; /* of the file: exact, since readers see all of it */
-	int id;        /* for passthrough_reply */
-	/* The pool's own: */
+struct pool_buffer {
+	int fd;
+	uint8_t *p;    /* the file, mapped for writing */
+	uint64_t size; /* of the file; exact, since readers see all of it */
+	int id;        /* its backing id, for passthrough_reply */
+	/* Private to pool.c: */
 	size_t room;   /* memory held: whole huge pages */
 	size_t mapped; /* address space at `p` */
-	struct slot *next;
+	struct pool_buffer *next;
 };
 
-/* At most `bound` bytes.  NULL if there can be no such file system. */
-struct pool *pool_new(uint64_t bound, struct passthrough *passthrough,
+/* Buffers are created in the directory `dir`, a descriptor that the pool takes
+ * over, and hold at most `bound` bytes.  NULL if `dir` is negative or memory
+ * runs out. */
+struct pool *pool_new(int dir, uint64_t bound, struct passthrough *passthrough,
 		      struct stats *stats);
 
-/* Let all go that nobody uses. */
-void pool_trim(struct pool *p);
-
-/* Make no more slots. */
-void pool_stop(struct pool *p);
-
-/* All slots must have been put back. */
+/* All buffers must have been put back, and pool_stop called. */
 void pool_free(struct pool *p);
 
-/* A slot of `size` bytes, used before; NULL if there is none. */
-struct slot *pool_take(struct pool *p, uint64_t size);
+/* Create no more buffers, and wait for the one being created. */
+void pool_stop(struct pool *p);
 
-/* Once it is put back, will pool_take give this slot for `size`? */
-bool pool_suits(const struct slot *s, uint64_t size);
+/* Take an unused buffer and give it `size` bytes; NULL if none fits. */
+struct pool_buffer *pool_take(struct pool *p, uint64_t size);
 
-/* Does the bound allow a new slot, if what nobody uses is let go? */
-bool pool_has_room(struct pool *p, uint64_t size);
+/* Will pool_take use this buffer for `size` bytes? */
+bool pool_fits(const struct pool_buffer *s, uint64_t size);
 
-/* Make a slot in the background, for pool_take.  That can take a second per
- * gigabyte; whatever else there is to do goes first. */
-void pool_want(struct pool *p, uint64_t size);
+/* Do the buffers in use and a new one of `size` bytes stay within `limit`? */
+bool pool_has_room(struct pool *p, uint64_t size, uint64_t limit);
+
+/* Create a buffer in the background, unless one is being created.  This runs
+ * while the processor is idle and can take a second per gigabyte. */
+void pool_request(struct pool *p, uint64_t size);
 
 /*
- * No handle of the slot is open any more.  False if a mapping still holds its
- * pages (the kernel does not tell when that ends): then the slot is used again
- * once it is gone.
+ * Put a buffer back; no handle of it may be open.  Returns false if a mapping
+ * still shows its pages.  The kernel does not report when that mapping ends:
+ * the pool checks when it is next used.
  */
-bool pool_put(struct pool *p, struct slot *s);
+bool pool_put(struct pool *p, struct pool_buffer *s);
+
+/* Free all unused buffers. */
+void pool_trim(struct pool *p);
 
 #endif

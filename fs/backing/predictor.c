@@ -1,67 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fs/backing/predictor.h"
 
-void order_expect(struct order *o, uint64_t ino, unsigned way)
+#include <assert.h>
+
+void predictor_expect(struct predictor *o, uint64_t ino, unsigned order)
 {
-	for (size_t i = 0; i < ORDER_EXPECTED; i++)
-		if (o->expected[i].ino == ino && o->expected[i].way == way) {
+	assert(ino != 0 && o->next < PREDICTOR_EXPECTED);
+	for (size_t i = 0; i < PREDICTOR_EXPECTED; i++)
+		if (o->expected[i].ino == ino && o->expected[i].order == order) {
 			o->expected[i].raised = o->opens;
 			return;
 		}
 	o->expected[o->next].ino = ino;
-	o->expected[o->next].way = way;
+	o->expected[o->next].order = order;
 	o->expected[o->next].raised = o->opens;
-	o->next = (o->next + 1) % ORDER_EXPECTED;
+	o->next = (o->next + 1) % PREDICTOR_EXPECTED;
 }
 
-/* Who goes through all files of all parameters in any order meets each of them
- * on several ways.  The one that the open before this one pointed to is his; if
- * it pointed here on two, the one he was on. */
-static bool is_likelier(const struct order *o, size_t i, size_t than)
+/* A loader may match several orders at once: one that reads all files of all
+ * parameters does.  Prefer the latest expectation, then the last order. */
+static bool is_likelier(const struct predictor *o, size_t i, size_t than)
 {
 	if (o->expected[i].raised != o->expected[than].raised)
 		return o->expected[i].raised > o->expected[than].raised;
-	if (o->expected[than].way == o->habit)
+	if (o->expected[than].order == o->last_order)
 		return false;
-	return o->expected[i].way == o->habit ||
-	       o->expected[i].way < o->expected[than].way;
+	return o->expected[i].order == o->last_order ||
+	       o->expected[i].order < o->expected[than].order;
 }
 
-/* Whoever that open was by has gone on, this way and no other. */
-static void forget(struct order *o, uint64_t raised)
+/* The loader of that open did not take the other orders. */
+static void predictor_forget(struct predictor *o, uint64_t raised)
 {
-	for (size_t i = 0; i < ORDER_EXPECTED; i++)
+	for (size_t i = 0; i < PREDICTOR_EXPECTED; i++)
 		if (o->expected[i].raised == raised)
 			o->expected[i].ino = 0;
 }
 
-bool order_meet(struct order *o, uint64_t ino, unsigned *way)
+bool predictor_observe(struct predictor *o, uint64_t ino, unsigned *order)
 {
-	size_t best = 0;
-	bool met = false;
+	size_t best = PREDICTOR_EXPECTED;
 
 	o->opens++;
-	for (size_t i = 0; i < ORDER_EXPECTED; i++)
+	for (size_t i = 0; i < PREDICTOR_EXPECTED; i++)
 		if (o->expected[i].ino == ino) {
-			if (!met || is_likelier(o, i, best))
+			if (best == PREDICTOR_EXPECTED ||
+			    is_likelier(o, i, best))
 				best = i;
-			met = true;
 			o->expected[i].ino = 0;
 		}
-	if (met) {
-		*way = o->expected[best].way;
-		forget(o, o->expected[best].raised);
-		o->has_habit = true;
-		o->habit = *way;
-	}
-	return met;
-}
-
-bool order_guess(struct order *o, unsigned *way)
-{
-	const bool guessed = o->has_habit;
-
-	*way = o->habit;
-	o->has_habit = false;
-	return guessed;
+	if (best == PREDICTOR_EXPECTED)
+		return false;
+	*order = o->last_order = o->expected[best].order;
+	predictor_forget(o, o->expected[best].raised);
+	return true;
 }

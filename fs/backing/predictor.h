@@ -1,39 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCFS_ORDER_H
-#define UCFS_ORDER_H
+#ifndef UCFS_PREDICTOR_H
+#define UCFS_PREDICTOR_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#define ORDER_EXPECTED 96
+#define PREDICTOR_EXPECTED 96
 
 /*
- * Which way loaders go through a tree.  Each open of a file raises
- * expectations: what would come next if the loader went this way or that.  An
- * open that was expected shows a loader that does.  Several loaders do not
- * disturb each other.  Zero initialised it is valid.
+ * Recognises loaders that walk a tree in a known order.  After each open the
+ * caller records an expectation for each order: the file that would come next.
+ * An open that was expected reveals the loader's order.  Concurrent loaders do
+ * not disturb each other.  Valid when zero-initialised; not thread-safe.
  */
-struct order {
+struct predictor {
 	struct {
 		uint64_t ino; /* 0: none */
-		unsigned way;
-		uint64_t raised; /* by which open */
-	} expected[ORDER_EXPECTED];
-	size_t next; /* the oldest, to be forgotten first */
+		unsigned order;
+		uint64_t raised; /* number of the open that raised it */
+	} expected[PREDICTOR_EXPECTED];
+	size_t next; /* the oldest; replaced next */
 	uint64_t opens;
-	bool has_habit;
-	unsigned habit; /* the way that was met last */
+	unsigned last_order; /* of the last expected open */
 };
 
-/* Going `way`, this file will come. */
-void order_expect(struct order *o, uint64_t ino, unsigned way);
+/* The file that follows the last observed one in `order`. */
+void predictor_expect(struct predictor *o, uint64_t ino, unsigned order);
 
-/* A file was opened: was it expected, and which way?  Told once. */
-bool order_meet(struct order *o, uint64_t ino, unsigned *way);
-
-/* A loader begins somewhere: it will go as the last one did.  A guess that was
- * not confirmed by anybody since is not made again. */
-bool order_guess(struct order *o, unsigned *way);
+/* Observe an open.  If it was expected, return true and its order; the
+ * expectations raised with it are dropped. */
+bool predictor_observe(struct predictor *o, uint64_t ino, unsigned *order);
 
 #endif

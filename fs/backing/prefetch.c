@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The thread in the background: it assembles what a loader that goes through
- * the tree in order will open next, and lets memory go when all are done.
+ * The background thread.  It assembles the files that a loader which walks
+ * the tree in a known order opens next, and frees the cache when loading ends.
  */
+#include <assert.h>
 #include <errno.h>
 #include <time.h>
 
@@ -11,96 +12,91 @@
 #include "fs/backing/backing_impl.h"
 #include "fs/log/stats.h"
 #include "fs/tree/tree.h"
-#include "fs/backing/timeslice.h"
 
-/* Files ahead of a loader: so many, and more as long as all of them together
- * are a small part of the bound.  Between large files come small ones, while
- * which there is time. */
-#define AHEAD 2
-#define AHEAD_MAX 16
-#define AHEAD_PART 64
+/* How many files to prefetch: so many, and more as long as together they are
+ * at most this part of the bound.  Small files lie between large ones, which
+ * leave time to assemble them. */
+#define PREFETCH_FILES 2
+#define PREFETCH_PART 64
 
-/* When nothing has been opened for so long, the loading is over, and what is
- * trained needs the memory. */
+/* Without an open for so long, loading has ended, and training needs the
+ * memory. */
 #define QUIET_SECONDS 60
 
-static void make(struct backing *b, uint64_t ino)
+static void prefetch_file(struct backing *b, uint64_t ino)
 {
-	struct slot *slot = NULL;
+	struct pool_buffer *buffer = NULL;
 	struct backed *file;
 	struct tree_file f;
 	uint64_t size;
 
 	if (tree_file_open(b->tree, ino, &f, NULL))
-		return; /* who opens it will be told */
+		return; /* opening it reports the error */
 	size = vfile_size(f.v);
 	pthread_mutex_lock(&b->lock);
-	file = assembly_wanted(b, size) ? backing_find(b, ino, size) : NULL;
-	if (file && file->state == BACKED_NOT && !file->streamed)
-		slot = assembly_claim(b, file);
-	if (slot) {
-		stats_add(b->stats, STATS_ASSEMBLED_AHEAD, 1);
-		assembly_make(b, file, slot, f.v, true);
+	file = assembly_eligible(b, size) ? backing_find(b, ino, size) : NULL;
+	if (file && file->state == BACKED_ABSENT)
+		buffer = assembly_take_buffer(b, file);
+	if (buffer) {
+		stats_add(b->stats, STATS_PREFETCHED, 1);
+		assembly_build(b, file, buffer, f.v, true);
 	}
 	pthread_mutex_unlock(&b->lock);
 	tree_file_close(&f);
 }
 
-static void follow(struct backing *b, uint64_t ino, unsigned way,
-		   uint64_t bound, unsigned files, unsigned most)
+static void prefetch_next(struct backing *b, uint64_t ino, unsigned order,
+			  uint64_t bound)
 {
 	uint64_t size, bytes = 0;
 
-	for (unsigned k = 1; k <= most; k++) {
-		if (tree_following(b->tree, ino, way, ASSEMBLY_MIN, &ino, &size) ||
+	for (unsigned k = 1;; k++) {
+		/* All of them and the open one must fit. */
+		if (tree_next_file(b->tree, ino, order, ASSEMBLY_MIN, &ino,
+				   &size) ||
 		    size > bound / (k + 1))
 			return;
 		bytes += size;
-		if (k > files && bytes > bound / AHEAD_PART)
+		if (k > PREFETCH_FILES && bytes > bound / PREFETCH_PART)
 			return;
-		make(b, ino);
+		prefetch_file(b, ino);
 	}
 }
 
-static void look(struct backing *b, uint64_t ino, uint64_t bound)
+static void prefetch_after(struct backing *b, uint64_t ino, uint64_t bound)
 {
 	uint64_t next, size;
-	unsigned way;
+	unsigned order;
 
-	if (order_meet(&b->order, ino, &way))
-		follow(b, ino, way, bound, AHEAD, AHEAD_MAX);
-	else if (order_guess(&b->order, &way))
-		follow(b, ino, way, bound, 1, 1);
-	for (way = 0; way < PLAN_WAYS; way++)
-		if (tree_following(b->tree, ino, way, ASSEMBLY_MIN, &next,
+	if (predictor_observe(&b->predictor, ino, &order))
+		prefetch_next(b, ino, order, bound);
+	for (order = 0; order < PLAN_ORDERS; order++)
+		if (tree_next_file(b->tree, ino, order, ASSEMBLY_MIN, &next,
 				   &size) == 0)
-			order_expect(&b->order, next, way);
+			predictor_expect(&b->predictor, next, order);
 }
 
 /* Wait for an open.  Called with the lock held. */
-static void wait_for_open(struct backing *b)
+static void prefetch_wait(struct backing *b)
 {
 	struct timespec until;
 
 	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec += QUIET_SECONDS;
 	if (pthread_cond_timedwait(&b->wake, &b->lock, &until) == ETIMEDOUT)
-		assembly_let_go(b);
+		assembly_drop_idle(b);
 }
 
-static void *run(void *arg)
+static void *prefetch_run(void *arg)
 {
 	struct backing *const b = arg;
 
-	/* Not those of the thread that answers requests and started this one:
-	 * it would keep the next request waiting. */
-	turn_usual();
 	pthread_mutex_lock(&b->lock);
 	while (!atomic_load(&b->stop)) {
 		uint64_t ino, bound;
 
 		if (b->queued == 0) {
-			wait_for_open(b);
+			prefetch_wait(b);
 			continue;
 		}
 		ino = b->queue[b->first];
@@ -108,37 +104,36 @@ static void *run(void *arg)
 		b->queued--;
 		bound = b->bound;
 		pthread_mutex_unlock(&b->lock);
-		look(b, ino, bound);
+		prefetch_after(b, ino, bound);
 		pthread_mutex_lock(&b->lock);
 	}
 	pthread_mutex_unlock(&b->lock);
 	return NULL;
 }
 
-void ahead_opened(struct backing *b, uint64_t ino)
+void prefetch_opened(struct backing *b, uint64_t ino)
 {
-	/* A loader faster than we are is served as it comes. */
+	/* If the loader is faster than this thread, drop the report. */
 	if (!b->running || b->queued == BACKING_QUEUE)
 		return;
 	b->queue[(b->first + b->queued++) % BACKING_QUEUE] = ino;
+	assert(b->queued <= BACKING_QUEUE);
 	pthread_cond_signal(&b->wake);
 }
 
-void ahead_start(struct backing *b)
+void prefetch_start(struct backing *b)
 {
-	const int rc = pthread_create(&b->thread, NULL, run, b);
-
 	pthread_mutex_lock(&b->lock);
-	b->running = rc == 0;
+	b->running = pthread_create(&b->thread, NULL, prefetch_run, b) == 0;
 	pthread_mutex_unlock(&b->lock);
 }
 
-void ahead_stop(struct backing *b)
+void prefetch_stop(struct backing *b)
 {
+	bool running;
+
 	pthread_mutex_lock(&b->lock);
-
-	const bool running = b->running;
-
+	running = b->running;
 	b->running = false;
 	atomic_store(&b->stop, true);
 	pthread_cond_signal(&b->wake);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where the server's lines go.  One damaged shard makes every request for its
- * tensors fail, so a line that says what the last one said is dropped for a
- * while.
+ * The server's log.  One damaged shard makes every request for its tensors
+ * fail, so a line that repeats the previous one is dropped for a while.
  */
 #include "fs/log/log.h"
 
@@ -10,18 +9,26 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <syslog.h>
 #include <time.h>
 
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/utf8.h"
+
 #define LINE_MAX_LEN 4096
 #define REPEAT_SECONDS 10
+#define RECENT 64
 
-static bool to_syslog; /* set once, before there are threads */
+static bool to_syslog; /* set before threads are started */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char last[LINE_MAX_LEN]; /* protected by lock, as is the next */
+/* Protected by lock: */
+static char last[LINE_MAX_LEN];
 static time_t last_time;
+static char *recent[RECENT]; /* a ring of lines with their times */
+static size_t nrecent;       /* how many were put into it */
 
 void log_to_syslog(void)
 {
@@ -44,13 +51,40 @@ static bool is_repeated(const char *line)
 	return repeated;
 }
 
+/* Keep a line for log_recent. */
+static void keep_line(const char *line)
+{
+	const time_t now = time(NULL);
+	char stamp[32], *stamped;
+	struct tm tm;
+
+	strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &tm));
+	if (asprintf(&stamped, "%s %s\n", stamp, line) < 0)
+		return;
+	pthread_mutex_lock(&lock);
+	free(recent[nrecent % RECENT]);
+	recent[nrecent++ % RECENT] = stamped;
+	pthread_mutex_unlock(&lock);
+}
+
+void log_recent(struct bytebuf *out)
+{
+	pthread_mutex_lock(&lock);
+	for (size_t i = nrecent > RECENT ? nrecent - RECENT : 0; i < nrecent; i++)
+		bytebuf_add(out, recent[i % RECENT], strlen(recent[i % RECENT]));
+	pthread_mutex_unlock(&lock);
+}
+
 static void write_line(int priority, const char *fmt, va_list ap)
 {
-	char line[LINE_MAX_LEN];
+	char text[LINE_MAX_LEN], line[LINE_MAX_LEN];
 
-	vsnprintf(line, sizeof(line), fmt, ap);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	utf8_clean(line, sizeof(line), text);
 	if (is_repeated(line))
 		return;
+	if (priority <= LOG_WARNING)
+		keep_line(line);
 	if (to_syslog)
 		syslog(priority, "%s", line);
 	else

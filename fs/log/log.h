@@ -2,15 +2,23 @@
 #ifndef UCFS_LOG_H
 #define UCFS_LOG_H
 
-/* Lines go to stderr while somebody may be reading it, and to syslog once the
- * server runs in the background.  One event, one line. */
+struct bytebuf;
+
+/*
+ * Messages to the user, one line for each event.  They go to stderr until
+ * log_to_syslog is called, which the server does when it enters the background.
+ * Thread-safe.
+ */
 void log_to_syslog(void);
 
-/* Something a user should know although it is served: a tag left out, a
- * defect of the checkpoint that was corrected. */
+/* Add the last warnings and errors to `out`, oldest first, each with its time. */
+void log_recent(struct bytebuf *out);
+
+/* Something that does not prevent serving: a tag left out, a corrected defect
+ * of the checkpoint. */
 void log_warning(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* What somebody asked for. */
+/* Output that the user requested. */
 void log_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* A request that failed. */

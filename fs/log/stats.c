@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counters of a mount, and the two ways to tell them: .ucfs/stats. */
+/* Counters of a mount, in three formats: .ucfs/stats, .ucfs/stats.json and
+ * .ucfs/metrics. */
 #include "fs/log/stats.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -12,25 +14,26 @@
 
 static const char *const count_names[STATS_COUNTS] = {
 	[STATS_OPENS_STREAMED] = "opens_streamed",
-	[STATS_OPENS_ASSEMBLED] = "opens_assembled",
-	[STATS_OPENS_IDENTICAL] = "opens_identical",
+	[STATS_OPENS_CACHED] = "opens_cached",
+	[STATS_OPENS_PASSTHROUGH] = "opens_passthrough",
 	[STATS_OPENS_FAILED] = "opens_failed",
 	[STATS_READS] = "reads",
 	[STATS_READS_FAILED] = "reads_failed",
 	[STATS_READ_BYTES] = "read_bytes",
 	[STATS_SHARD_BYTES] = "shard_bytes",
+	[STATS_CACHE_HITS] = "cache_hits",
+	[STATS_CACHE_WAITS] = "cache_waits",
+	[STATS_CACHE_MISSES] = "cache_misses",
+	[STATS_NO_BUFFER] = "no_buffer",
 	[STATS_ASSEMBLED] = "assembled",
-	[STATS_ASSEMBLED_AHEAD] = "assembled_ahead",
 	[STATS_ASSEMBLED_BYTES] = "assembled_bytes",
-	[STATS_FOUND] = "found_assembled",
-	[STATS_WAITED] = "waited",
-	[STATS_CROWDED] = "crowded",
+	[STATS_PREFETCHED] = "prefetched",
 	[STATS_EVICTED] = "evicted",
 	[STATS_STILL_MAPPED] = "still_mapped",
 };
 
 static const char *const level_names[STATS_LEVELS] = {
-	[STATS_MEMORY_BYTES] = "memory_bytes",
+	[STATS_CACHE_BYTES] = "cache_bytes",
 	[STATS_HANDLES] = "open_files",
 };
 
@@ -68,6 +71,7 @@ void stats_since(struct stats *s, enum stats_time what, uint64_t clock)
 		bucket = STATS_BUCKETS - 1;
 	atomic_fetch_add_explicit(&s->time[what][bucket], 1,
 				  memory_order_relaxed);
+	atomic_fetch_add_explicit(&s->time_us[what], us, memory_order_relaxed);
 }
 
 static uint64_t value_of(const _Atomic uint64_t *v)
@@ -82,15 +86,17 @@ static void add_number(struct bytebuf *out, const char *format,
 	const int n = snprintf(line, sizeof(line), format, name,
 			       (unsigned long long)value);
 
+	assert(n > 0 && (size_t)n < sizeof(line));
 	bytebuf_add(out, line, (size_t)n);
 }
 
-static void add_string(struct bytebuf *out, const char *text)
+static void stats_add_string(struct bytebuf *out, const char *text)
 {
 	bytebuf_add(out, text, strlen(text));
 }
 
-/* The buckets that are not empty, "below so many microseconds: how many". */
+/* Append the non-empty buckets: the upper bound in microseconds, and the
+ * count. */
 static void add_times(const struct stats *s, unsigned what, const char *format,
 		      const char *between, struct bytebuf *out)
 {
@@ -107,7 +113,7 @@ static void add_times(const struct stats *s, unsigned what, const char *format,
 		else
 			snprintf(bound, sizeof(bound), "%lu", 1ul << i);
 		if (!first)
-			add_string(out, between);
+			stats_add_string(out, between);
 		add_number(out, format, bound, n);
 		first = false;
 	}
@@ -122,17 +128,17 @@ int stats_text(const struct stats *s, struct bytebuf *out)
 		add_number(out, "%s %llu\n", level_names[i],
 			   value_of(&s->level[i]));
 	for (unsigned i = 0; i < STATS_TIMES; i++) {
-		add_string(out, time_names[i]);
-		add_string(out, "_us ");
+		stats_add_string(out, time_names[i]);
+		stats_add_string(out, "_us ");
 		add_times(s, i, "<%s:%llu", " ", out);
-		add_string(out, "\n");
+		stats_add_string(out, "\n");
 	}
 	return out->failed ? -ENOMEM : 0;
 }
 
 int stats_json(const struct stats *s, struct bytebuf *out)
 {
-	add_string(out, "{");
+	stats_add_string(out, "{");
 	for (unsigned i = 0; i < STATS_COUNTS; i++)
 		add_number(out, "\"%s\":%llu,", count_names[i],
 			   value_of(&s->count[i]));
@@ -140,11 +146,91 @@ int stats_json(const struct stats *s, struct bytebuf *out)
 		add_number(out, "\"%s\":%llu,", level_names[i],
 			   value_of(&s->level[i]));
 	for (unsigned i = 0; i < STATS_TIMES; i++) {
-		add_string(out, i ? "},\"" : "\"");
-		add_string(out, time_names[i]);
-		add_string(out, "_us\":{");
+		stats_add_string(out, i ? "},\"" : "\"");
+		stats_add_string(out, time_names[i]);
+		stats_add_string(out, "_us\":{");
 		add_times(s, i, "\"%s\":%llu", ",", out);
 	}
-	add_string(out, "}}\n");
+	stats_add_string(out, "}}\n");
+	return out->failed ? -ENOMEM : 0;
+}
+
+/* A label's value, by Prometheus's exposition format: three characters are
+ * escaped. */
+static void add_label(struct bytebuf *out, const char *text)
+{
+	for (; *text; text++) {
+		if (*text == '\\' || *text == '"')
+			bytebuf_add(out, "\\", 1);
+		if (*text == '\n')
+			stats_add_string(out, "\\n");
+		else
+			bytebuf_add(out, text, 1);
+	}
+}
+
+static void add_metric(struct bytebuf *out, const char *name, const char *suffix,
+		       const char *type, const char *source, uint64_t value)
+{
+	char text[128];
+
+	snprintf(text, sizeof(text), "# TYPE ucfs_%s%s %s\nucfs_%s%s{source=\"",
+		 name, suffix, type, name, suffix);
+	stats_add_string(out, text);
+	add_label(out, source);
+	add_number(out, "%s} %llu\n", "\"", value);
+}
+
+/* One line of a histogram; the rest of its labels is `label`. */
+static void add_bucket(struct bytebuf *out, const char *name, const char *suffix,
+		       const char *source, const char *label, const char *value)
+{
+	stats_add_string(out, "ucfs_");
+	stats_add_string(out, name);
+	stats_add_string(out, suffix);
+	stats_add_string(out, "{source=\"");
+	add_label(out, source);
+	stats_add_string(out, label);
+	stats_add_string(out, "} ");
+	stats_add_string(out, value);
+	stats_add_string(out, "\n");
+}
+
+/* Buckets are cumulative there. */
+static void add_histogram(const struct stats *s, unsigned what,
+			  const char *source, struct bytebuf *out)
+{
+	const char *const name = time_names[what];
+	char label[40], value[40];
+	uint64_t n = 0;
+
+	snprintf(label, sizeof(label), "# TYPE ucfs_%s_seconds histogram\n", name);
+	stats_add_string(out, label);
+	for (unsigned i = 0; i < STATS_BUCKETS; i++) {
+		n += value_of(&s->time[what][i]);
+		snprintf(value, sizeof(value), "%llu", (unsigned long long)n);
+		if (i == STATS_BUCKETS - 1)
+			snprintf(label, sizeof(label), "\",le=\"+Inf\"");
+		else
+			snprintf(label, sizeof(label), "\",le=\"%.6f\"",
+				 (double)(1ul << i) / 1e6);
+		add_bucket(out, name, "_seconds_bucket", source, label, value);
+	}
+	add_bucket(out, name, "_seconds_count", source, "\"", value);
+	snprintf(value, sizeof(value), "%.6f",
+		 (double)value_of(&s->time_us[what]) / 1e6);
+	add_bucket(out, name, "_seconds_sum", source, "\"", value);
+}
+
+int stats_metrics(const struct stats *s, const char *source, struct bytebuf *out)
+{
+	for (unsigned i = 0; i < STATS_COUNTS; i++)
+		add_metric(out, count_names[i], "_total", "counter", source,
+			   value_of(&s->count[i]));
+	for (unsigned i = 0; i < STATS_LEVELS; i++)
+		add_metric(out, level_names[i], "", "gauge", source,
+			   value_of(&s->level[i]));
+	for (unsigned i = 0; i < STATS_TIMES; i++)
+		add_histogram(s, i, source, out);
 	return out->failed ? -ENOMEM : 0;
 }

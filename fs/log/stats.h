@@ -8,34 +8,35 @@
 struct bytebuf;
 
 /*
- * What a mount has done since it was made: sums and distributions of times.
- * Counting takes no lock; what is told is not one moment's.  Zero initialised
- * it is valid.
+ * Counters of a mount since it was created, and distributions of times.
+ * Updates take no lock, so that a rendering is no consistent snapshot.  Valid
+ * when zero-initialised.
  */
 enum stats_count {
-	STATS_OPENS_STREAMED,  /* read through us */
-	STATS_OPENS_ASSEMBLED, /* passed through to memory */
-	STATS_OPENS_IDENTICAL, /* passed through to a shard */
+	STATS_OPENS_STREAMED,    /* the kernel sends us READ requests */
+	STATS_OPENS_CACHED,      /* passed through to an assembled file */
+	STATS_OPENS_PASSTHROUGH, /* passed through to a shard */
 	STATS_OPENS_FAILED,
 	STATS_READS,
 	STATS_READS_FAILED,
-	STATS_READ_BYTES,  /* told to readers */
-	STATS_SHARD_BYTES, /* of shards, for readers and for assembling */
-	STATS_ASSEMBLED,
-	STATS_ASSEMBLED_AHEAD, /* of those, before somebody asked */
+	STATS_READ_BYTES,   /* sent to readers */
+	STATS_SHARD_BYTES,  /* read from shards, for readers and the cache */
+	STATS_CACHE_HITS,   /* opens of a file that was in the cache */
+	STATS_CACHE_WAITS,  /* opens of a file that was being assembled */
+	STATS_CACHE_MISSES, /* opens of a file that could have been cached */
+	STATS_NO_BUFFER,    /* of these, streamed because no buffer was free */
+	STATS_ASSEMBLED,    /* files put into the cache */
 	STATS_ASSEMBLED_BYTES,
-	STATS_FOUND,   /* opens that found their file assembled */
-	STATS_WAITED,  /* opens that waited for one being assembled */
-	STATS_CROWDED, /* opens streamed because there was no memory ready */
+	STATS_PREFETCHED, /* assembled files that no open had asked for */
 	STATS_EVICTED,
-	STATS_STILL_MAPPED, /* evicted, but somebody's mapping holds them */
+	STATS_STILL_MAPPED, /* evicted files that a mapping still showed */
 	STATS_COUNTS
 };
 
-/* How much there is now. */
+/* Current values. */
 enum stats_level {
-	STATS_MEMORY_BYTES, /* of assembled files, in use and ready for reuse */
-	STATS_HANDLES,      /* open files */
+	STATS_CACHE_BYTES, /* memory of the cache, unused buffers included */
+	STATS_HANDLES,     /* open files */
 	STATS_LEVELS
 };
 
@@ -46,25 +47,30 @@ enum stats_time {
 	STATS_TIMES
 };
 
-/* Bucket i holds times below 2^i microseconds that the ones before do not;
- * the last one what is longer. */
+/* Bucket i counts times from 2^(i-1) up to 2^i microseconds; the last bucket
+ * counts all longer ones. */
 #define STATS_BUCKETS 24
 
 struct stats {
 	_Atomic uint64_t count[STATS_COUNTS];
 	_Atomic uint64_t level[STATS_LEVELS];
 	_Atomic uint64_t time[STATS_TIMES][STATS_BUCKETS];
+	_Atomic uint64_t time_us[STATS_TIMES]; /* sums */
 };
 
 void stats_add(struct stats *s, enum stats_count what, uint64_t n);
 void stats_move(struct stats *s, enum stats_level what, int64_t by);
 
-/* stats_clock gives what stats_since measures from. */
+/* Count the time since `clock`, a value of stats_clock (nanoseconds). */
 uint64_t stats_clock(void);
 void stats_since(struct stats *s, enum stats_time what, uint64_t clock);
 
-/* Render all of it; -ENOMEM. */
+/* Append all statistics to `out`.  0 or -ENOMEM. */
 int stats_text(const struct stats *s, struct bytebuf *out);
 int stats_json(const struct stats *s, struct bytebuf *out);
+
+/* The same in the text format of Prometheus, with `source` as a label. */
+int stats_metrics(const struct stats *s, const char *source,
+		  struct bytebuf *out);
 
 #endif

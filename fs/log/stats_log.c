@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A handler may not log; so a thread waits for the signal. */
+/* A signal handler may not log, so a thread waits for the signal. */
 #include "fs/log/stats_log.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -16,7 +17,7 @@ static pthread_t thread;
 static bool running;
 static atomic_bool stop;
 
-static void report(void)
+static void stats_log_report(void)
 {
 	struct bytebuf text = { 0 };
 
@@ -31,22 +32,23 @@ static void *wait_for_signal(void *arg)
 	int signal;
 
 	while (sigwait(set, &signal) == 0 && !atomic_load(&stop))
-		report();
+		stats_log_report();
 	return NULL;
 }
 
-void report_start(const struct stats *stats)
+void stats_log_start(const struct stats *stats)
 {
 	static sigset_t set;
 
+	assert(!running);
 	reported = stats;
 	sigemptyset(&set);
 	sigaddset(&set, SIGUSR1);
-	pthread_sigmask(SIG_BLOCK, &set, NULL); /* in those to come, too */
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
 	running = pthread_create(&thread, NULL, wait_for_signal, &set) == 0;
 }
 
-void report_stop(void)
+void stats_log_stop(void)
 {
 	if (!running)
 		return;

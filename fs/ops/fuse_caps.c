@@ -1,51 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What we want of the kernel's FUSE, and how to get it through an older
- * libfuse.
+ * Capabilities of the kernel's FUSE, also those that an older libfuse lacks.
  *
  * Files are opened with direct I/O: requests are as large as the reader's, and
- * bytes go from the mapped shards into the reader's buffer without passing
- * through FUSE's page cache, which costs several times the copy.  Private
- * mappings of such files work anyway; shared ones (Python's mmap, numpy,
- * safetensors) only with FUSE_DIRECT_IO_ALLOW_MMAP.  libfuse 3.14 (Debian 12)
- * cannot ask for it, nor for passthrough, so its INIT reply is completed on
- * its way out.
+ * bytes are copied from the mapped shards into the reader's buffer without
+ * FUSE's page cache, which costs several times as much as the copy.  Private
+ * mappings of such files always work; shared ones (Python's mmap, numpy,
+ * safetensors) need FUSE_DIRECT_IO_ALLOW_MMAP.  libfuse before 3.17 can request
+ * neither that nor passthrough.  Therefore this module reads the kernel's first
+ * request, INIT, passes it to libfuse, and adds the flags to libfuse's reply
+ * before it sends the reply to the kernel.
  */
 #include "fs/ops/fuse_caps.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <fuse_lowlevel.h>
 #include <linux/fuse.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/uio.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #ifndef FUSE_INIT_EXT
 #define FUSE_INIT_EXT (1u << 30)
 #endif
 
-/* include/uapi/linux/fuse.h: bits 36 and 37 of the flags, here of their second
- * word. */
+/* include/uapi/linux/fuse.h: flags 36 and 37, as bits of the second word. */
 #define FLAGS2_DIRECT_IO_ALLOW_MMAP (1u << 4)
 #define FLAGS2_PASSTHROUGH (1u << 5)
 
 static bool passes_through;
 
-bool kernel_passes_through(void)
+bool fuse_caps_passes_through(void)
 {
 	return passes_through;
 }
 
-void kernel_init(struct fuse_conn_info *conn)
+void fuse_caps_init(struct fuse_conn_info *conn)
 {
-	/* Attributes of views never change; those of the run's own files are
-	 * asked for again every second. */
+	/* Attributes of views never change; those of the run's own files expire
+	 * after a second. */
 	conn->want &= ~(unsigned)FUSE_CAP_AUTO_INVAL_DATA;
-	/* Always with attributes: listings of views cost nothing, and a bare
-	 * READDIR makes ls -l ask for each name. */
+	/* Always list with attributes: those of views are cheap, and after a
+	 * plain READDIR ls -l sends one request per name. */
 	conn->want &= ~(unsigned)FUSE_CAP_READDIRPLUS_AUTO;
 	conn->want |= conn->capable &
 		      (FUSE_CAP_READDIRPLUS | FUSE_CAP_ASYNC_READ |
@@ -64,12 +64,12 @@ void kernel_init(struct fuse_conn_info *conn)
 
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
 
-bool kernel_knows_rings(void)
+bool fuse_caps_has_io_uring(void)
 {
 	return true;
 }
 
-void *kernel_ring_memory(struct fuse_req *req, size_t *size)
+void *fuse_caps_ring_memory(struct fuse_req *req, size_t *size)
 {
 	char *memory;
 
@@ -81,12 +81,12 @@ void *kernel_ring_memory(struct fuse_req *req, size_t *size)
 
 #else
 
-bool kernel_knows_rings(void)
+bool fuse_caps_has_io_uring(void)
 {
 	return false;
 }
 
-void *kernel_ring_memory(struct fuse_req *req, size_t *size)
+void *fuse_caps_ring_memory(struct fuse_req *req, size_t *size)
 {
 	(void)req;
 	(void)size;
@@ -97,7 +97,7 @@ void *kernel_ring_memory(struct fuse_req *req, size_t *size)
 
 #ifdef FUSE_CAP_PASSTHROUGH
 
-int kernel_extend(struct fuse_session *se)
+int fuse_caps_patch_init(struct fuse_session *se)
 {
 	(void)se;
 	return 0;
@@ -105,72 +105,107 @@ int kernel_extend(struct fuse_session *se)
 
 #else
 
-/* INIT comes first, and is answered before other threads start. */
-static uint32_t offered;
+/* The start of INIT and its reply as of protocol 7.40
+ * (include/uapi/linux/fuse.h), since older headers lack some fields. */
+struct init_in {
+	uint32_t major, minor;
+	uint32_t max_readahead;
+	uint32_t flags;
+	uint32_t flags2; /* valid if `flags` has FUSE_INIT_EXT */
+};
 
-/* struct fuse_init_out of 7.40 has behind flags2 how many file systems may lie
- * upon each other, this one among them: we may lie under an overlay and read
- * through from files that are on none. */
-static void pass_through(struct fuse_init_out *out)
+struct init_out {
+	uint32_t major, minor;
+	uint32_t max_readahead;
+	uint32_t flags;
+	uint16_t max_background, congestion_threshold;
+	uint32_t max_write;
+	uint32_t time_gran;
+	uint16_t max_pages, map_alignment;
+	uint32_t flags2;
+	/* The most file systems that may be stacked, this one included.  With 1
+	 * an overlay may use this one, and backing files must not be on a stacked
+	 * file system. */
+	uint32_t max_stack_depth;
+	uint32_t unused[6];
+};
+
+_Static_assert(sizeof(struct init_out) == sizeof(struct fuse_init_out),
+	       "must have the kernel's layout");
+
+struct init_request {
+	struct fuse_in_header header;
+	struct init_in in;
+	uint8_t rest[FUSE_MIN_READ_BUFFER]; /* read() rejects less */
+};
+
+struct init_reply {
+	struct fuse_out_header header;
+	struct init_out out;
+};
+
+/* Let libfuse answer `request` into `reply_fd`, by temporarily replacing its
+ * descriptor of /dev/fuse.  Returns 0 or a negative errno. */
+static int answer_into(struct fuse_session *se, struct init_request *request,
+		       size_t n, int reply_fd)
 {
-	const uint32_t max_stack_depth = 1;
+	const struct fuse_buf buf = { .mem = request, .size = n };
+	const int fd = fuse_session_fd(se);
+	const int device = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	int rc = 0;
 
-	memcpy((uint8_t *)out + offsetof(struct fuse_init_out, flags2) +
-		       sizeof(out->flags2),
-	       &max_stack_depth, sizeof(max_stack_depth));
+	if (device < 0)
+		return -errno;
+	if (dup3(reply_fd, fd, O_CLOEXEC) < 0)
+		rc = -errno;
+	else
+		fuse_session_process_buf(se, &buf);
+	if (dup3(device, fd, O_CLOEXEC) < 0)
+		rc = -errno;
+	close(device);
+	return rc;
 }
 
-/* The INIT reply is the first message of its length. */
-static ssize_t send_completed(int fd, struct iovec *iov, int count,
-			      void *userdata)
+static int patch_init(struct fuse_session *se, int reply_in, int reply_out)
 {
-	static bool done;
+	struct init_request request = { .in = { 0 } };
+	struct init_reply reply;
+	const int fd = fuse_session_fd(se);
+	uint32_t offered;
+	ssize_t n;
+	int rc;
 
-	(void)userdata;
-	if (!done && count == 2 &&
-	    iov[1].iov_len == sizeof(struct fuse_init_out)) {
-		struct fuse_init_out *const out = iov[1].iov_base;
-
-		out->flags |= FUSE_INIT_EXT;
-		out->flags2 |= offered & (FLAGS2_DIRECT_IO_ALLOW_MMAP |
-					  FLAGS2_PASSTHROUGH);
+	do {
+		n = read(fd, &request, sizeof(request));
+	} while (n < 0 && errno == EINTR && !fuse_session_exited(se));
+	if (n < 0)
+		return -errno;
+	offered = request.in.flags & FUSE_INIT_EXT ? request.in.flags2 : 0;
+	passes_through = offered & FLAGS2_PASSTHROUGH;
+	rc = answer_into(se, &request, (size_t)n, reply_in);
+	if (rc)
+		return rc;
+	n = read(reply_out, &reply, sizeof(reply));
+	if (n == (ssize_t)sizeof(reply) && !reply.header.error) {
+		reply.out.flags |= FUSE_INIT_EXT;
+		reply.out.flags2 |= offered & (FLAGS2_DIRECT_IO_ALLOW_MMAP |
+					       FLAGS2_PASSTHROUGH);
 		if (passes_through)
-			pass_through(out);
-		done = true;
+			reply.out.max_stack_depth = 1;
 	}
-	const ssize_t n = writev(fd, iov, count);
-
-	/* A shard that shrank under its mapping; op_read says so.  libfuse
-	 * would print a line of its own for anything but ENOENT. */
-	if (n < 0 && errno == EFAULT)
-		errno = ENOENT;
-	return n;
+	return n < 0 || write(fd, &reply, (size_t)n) < 0 ? -errno : 0;
 }
 
-static ssize_t receive(int fd, void *buf, size_t len, void *userdata)
+int fuse_caps_patch_init(struct fuse_session *se)
 {
-	static bool seen;
-	const struct fuse_in_header *const header = buf;
-	const struct fuse_init_in *const init = (const void *)(header + 1);
-	const ssize_t n = read(fd, buf, len);
+	int pair[2], rc;
 
-	(void)userdata;
-	if (!seen && n >= (ssize_t)(sizeof(*header) + sizeof(*init)) &&
-	    header->opcode == FUSE_INIT) {
-		offered = init->flags & FUSE_INIT_EXT ? init->flags2 : 0;
-		passes_through = offered & FLAGS2_PASSTHROUGH;
-		seen = true;
-	}
-	return n;
-}
-
-int kernel_extend(struct fuse_session *se)
-{
-	static const struct fuse_custom_io io = { .writev = send_completed,
-						  .read = receive };
-
-	return fuse_session_custom_io(se, &io, fuse_session_fd(se)) == 0 ? 0 :
-									   -1;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
+		return -errno;
+	rc = patch_init(se, pair[0], pair[1]);
+	close(pair[0]);
+	close(pair[1]);
+	return rc;
 }
 
 #endif

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libfuse's low-level operations: names, attributes and directories here,
- * files in ops_file.c and ops_extents.c.  Each replies exactly once on every
+ * libfuse's low-level operations: names, attributes and directories; files are
+ * in ops_file.c and ops_extents.c.  Each operation replies exactly once on every
  * path.
  *
- * There is no getxattr: answering it at all, even with "none", makes every
- * listing ask for each file.
+ * There is no getxattr: if it were implemented, even without any attributes,
+ * every listing would send one request per file.
  */
 #include "fs/ops/ops.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fuse_lowlevel.h>
 #include <string.h>
@@ -18,10 +19,10 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/scratch.h"
 #include "fs/backing/backing.h"
-#include "fs/ops/fuse_caps.h"
-#include "fs/log/log.h"
-#include "fs/ops/ops_impl.h"
 #include "fs/backing/passthrough.h"
+#include "fs/log/log.h"
+#include "fs/ops/fuse_caps.h"
+#include "fs/ops/ops_impl.h"
 #include "fs/tree/tree.h"
 
 static struct tree *tree_of(fuse_req_t req)
@@ -31,6 +32,7 @@ static struct tree *tree_of(fuse_req_t req)
 
 void ops_reply_failure(fuse_req_t req, int rc, const struct errmsg *err)
 {
+	assert(rc < 0);
 	if (err->text[0]) {
 		log_error("%s", err->text);
 		rc = rc == -ENOMEM ? rc : -EIO;
@@ -42,10 +44,10 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
 	struct server *const s = userdata;
 
-	kernel_init(conn);
+	fuse_caps_init(conn);
 	s->no_opendir = tree_is_immutable(s->tree) &&
 			conn->capable & FUSE_CAP_NO_OPENDIR_SUPPORT;
-	atomic_store(&s->passthrough->on, kernel_passes_through());
+	atomic_store(&s->passthrough->on, fuse_caps_passes_through());
 	backing_start(s->backing);
 }
 
@@ -73,7 +75,7 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 				   &err);
 
 	if (rc == -ENOENT && !err.text[0]) {
-		/* Inode 0: there is no such name, and it may be believed. */
+		/* Negative entry (inode 0); the kernel may cache it. */
 		e.entry_timeout = timeout;
 		fuse_reply_entry(req, &e);
 	} else if (rc) {
@@ -84,7 +86,7 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	}
 }
 
-/* Nodes are not counted: numbers stay valid without. */
+/* Lookups are not counted: inode numbers are always valid. */
 static void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t nlookup)
 {
 	(void)ino;
@@ -154,8 +156,8 @@ static void op_opendir(fuse_req_t req, fuse_ino_t ino,
 	struct tree_dir *d;
 	int rc;
 
-	/* The kernel then opens directories by itself from now on, and keeps
-	 * all listings: half the requests of a walk. */
+	/* From then on the kernel sends no OPENDIR and caches all listings,
+	 * which halves the requests of a walk. */
 	if (ops_server(req)->no_opendir) {
 		fuse_reply_err(req, ENOSYS);
 		return;
@@ -179,10 +181,9 @@ static void op_releasedir(fuse_req_t req, fuse_ino_t ino,
 	fuse_reply_err(req, 0);
 }
 
-/* Positions 0 and 1 are "." and ".."; the tree's begin at 2. */
-static int next_entry(fuse_req_t req, fuse_ino_t ino, struct tree_dir *d,
-		      uint64_t *pos, struct tree_entry *out,
-		      struct errmsg *err)
+/* Positions 0 and 1 are "." and ".."; the tree's entries begin at 2. */
+static int next_entry(fuse_ino_t ino, struct tree_dir *d, uint64_t *pos,
+		      struct tree_entry *out, struct errmsg *err)
 {
 	uint64_t at = *pos - 2;
 	int rc;
@@ -194,14 +195,13 @@ static int next_entry(fuse_req_t req, fuse_ino_t ino, struct tree_dir *d,
 		++*pos;
 		return 1;
 	}
-	(void)req;
 	rc = tree_dir_next(d, &at, out, err);
 	*pos = at + 2;
 	return rc;
 }
 
-/* Attributes of a listed entry.  Where they are dear, and for "." and "..",
- * the kernel gets the name alone (inode 0) and asks if somebody wants more. */
+/* Fill in the attributes of a listed entry.  If they are expensive, and for "."
+ * and "..", return only the name (inode 0): the kernel looks it up on demand. */
 static void entry_attributes(fuse_req_t req, const struct tree_entry *entry,
 			     struct fuse_entry_param *e)
 {
@@ -228,7 +228,7 @@ static void read_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
 		fuse_reply_err(req, ENOMEM);
 		return;
 	}
-	while ((rc = next_entry(req, ino, d, &pos, &entry, &err)) == 1) {
+	while ((rc = next_entry(ino, d, &pos, &entry, &err)) == 1) {
 		struct fuse_entry_param e;
 		size_t n;
 
@@ -248,7 +248,7 @@ static void read_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
 			break;
 		used += n;
 	}
-	/* What was found before an error is told first. */
+	/* Entries that precede an error are returned first. */
 	if (rc < 0 && used == 0)
 		ops_reply_failure(req, rc, &err);
 	else

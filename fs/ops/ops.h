@@ -9,27 +9,27 @@ struct backing;
 struct fuse_lowlevel_ops;
 struct handle;
 struct passthrough;
-struct small;
+struct prefill;
 struct stats;
 struct tree;
 
-/* What requests are answered with. */
+/* The state behind all requests. */
 struct server {
 	struct tree *tree;
 	struct stats *stats;
 	struct passthrough *passthrough;
 	struct backing *backing;
-	struct small *small;
-	bool no_opendir; /* known once the kernel has said what it can */
+	struct prefill *prefill;
+	bool no_opendir;      /* set at INIT: directories need no open */
 	pthread_mutex_t lock; /* protects `open` */
-	struct handle *open;  /* files, of which each knows the next */
+	struct handle *open;  /* list of all open files */
 };
 
 /* The file system's operations; their userdata is a struct server. */
 extern const struct fuse_lowlevel_ops ops;
 
-/* When nothing is answered any more: close what is open.  An unmount does not
- * wait for the kernel to say that files were closed. */
+/* Close all files that are still open, after the last request: at an unmount the
+ * kernel does not send RELEASE for them. */
 void ops_close_all(struct server *s);
 
 #endif

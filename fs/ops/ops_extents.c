@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the bytes of an open file lie: ckpt/vfile/ucfs_ioctl.h. */
+/* The ioctls that report the extents of an open file (ckpt/vfile/ucfs_ioctl.h). */
 #include <errno.h>
 #include <fuse_lowlevel.h>
 #include <string.h>
@@ -9,6 +9,22 @@
 #include "ckpt/vfile/ucfs_ioctl.h"
 #include "ckpt/vfile/vfile.h"
 #include "fs/ops/ops_impl.h"
+
+static uint32_t ops_extent_kind(const struct vfile *f, const struct extent *e)
+{
+	switch (e->kind) {
+	case EXTENT_SHARD:
+		return shardcache_is_packed(vfile_shards(f), e->shard) ?
+			       UCFS_EXTENT_PACKED :
+			       UCFS_EXTENT_SOURCE;
+	case EXTENT_CAST: return UCFS_EXTENT_CAST;
+	case EXTENT_ZERO: return UCFS_EXTENT_ZERO;
+	case EXTENT_GATHER:
+	case EXTENT_GATHER_CAST: return UCFS_EXTENT_GATHER;
+	case EXTENT_LITERAL: break;
+	}
+	return UCFS_EXTENT_LITERAL;
+}
 
 static int get_extents(const struct tree_file *f, struct ucfs_extents *x)
 {
@@ -29,11 +45,7 @@ static int get_extents(const struct tree_file *f, struct ucfs_extents *x)
 			.offset = e->start,
 			.length = e[1].start - e->start,
 			.source_offset = extent_has_shard(e) ? e->from : 0,
-			.kind = e->kind == EXTENT_SHARD  ? UCFS_EXTENT_SOURCE
-				: e->kind == EXTENT_CAST ? UCFS_EXTENT_CAST
-				: e->kind == EXTENT_ZERO ? UCFS_EXTENT_ZERO
-				: extent_is_gather(e)    ? UCFS_EXTENT_GATHER
-							 : UCFS_EXTENT_LITERAL,
+			.kind = ops_extent_kind(f->v, e),
 			.source = extent_has_shard(e) ? e->shard : 0,
 		};
 		x->next = e[1].start;
@@ -68,7 +80,7 @@ void ops_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg,
 	       struct fuse_file_info *fi, unsigned flags, const void *in,
 	       size_t in_size, size_t out_size)
 {
-	/* Directories have no handle. */
+	/* Directories have no struct handle. */
 	const struct tree_file *const f =
 		flags & FUSE_IOCTL_DIR ? NULL : &ops_handle(fi)->f;
 	union {

@@ -2,12 +2,13 @@
 /*
  * Open files.
  *
- * What the kernel can read by itself it does (backing.h), and small files it
- * keeps (prefill.h).  Of the others it hands over the reader's request, up to 1
- * MiB; its bytes are described as pieces of mapped shards and written to the
- * kernel in one call, without a copy here.  After the reply, while the reader is
- * busy with what it got, the same bytes are added to the file's checksum.
+ * The kernel reads some files directly (backing.h) and keeps small ones in its
+ * page cache (prefill.h).  For all others it forwards each read, up to 1 MiB.  The
+ * reply consists of pieces of mapped shards and is written to the kernel in one
+ * call, without a copy in this process.  After the reply, while the reader
+ * processes the bytes, they are added to the file's checksum.
  */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <fuse_lowlevel.h>
@@ -17,12 +18,12 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/scratch.h"
 #include "ckpt/vfile/vfile.h"
-#include "fs/ops/fuse_caps.h"
-#include "fs/log/log.h"
-#include "fs/ops/ops_impl.h"
 #include "fs/backing/passthrough.h"
-#include "fs/ops/prefill.h"
+#include "fs/log/log.h"
 #include "fs/log/stats.h"
+#include "fs/ops/fuse_caps.h"
+#include "fs/ops/ops_impl.h"
+#include "fs/ops/prefill.h"
 
 static void list_handle(struct handle *h)
 {
@@ -50,7 +51,10 @@ static void unlist_handle(struct handle *h)
 
 static void handle_put(struct handle *h)
 {
-	if (atomic_fetch_sub(&h->refs, 1) != 1)
+	const unsigned refs = atomic_fetch_sub(&h->refs, 1);
+
+	assert(refs > 0);
+	if (refs != 1)
 		return;
 	unlist_handle(h);
 	backing_release(h->server->backing, &h->use);
@@ -69,7 +73,7 @@ static struct handle *new_handle(fuse_req_t req, fuse_ino_t ino, int flags)
 	h->req = req;
 	h->clock = stats_clock();
 	h->ino = ino;
-	h->patient = !(flags & O_NONBLOCK);
+	h->nonblock = flags & O_NONBLOCK;
 	atomic_init(&h->refs, 1);
 	return h;
 }
@@ -79,13 +83,13 @@ static struct handle *handle_of_use(struct backing_use *use)
 	return (struct handle *)((char *)use - offsetof(struct handle, use));
 }
 
-/* May the kernel keep the file? */
+/* Is the file kept in the kernel's page cache? */
 static bool is_small(const struct handle *h)
 {
-	return h->f.plan && !h->use.file && small_is(vfile_size(h->f.v));
+	return h->f.plan && !h->use.file && prefill_eligible(vfile_size(h->f.v));
 }
 
-/* The last thing that is known of an open: how it is to be read. */
+/* Callback of backing_open: reply to the OPEN request. */
 static void answer_open(struct backing_use *use, int answer,
 			const struct errmsg *err)
 {
@@ -93,10 +97,13 @@ static void answer_open(struct backing_use *use, int answer,
 	const bool cached = is_small(h);
 	struct fuse_file_info fi = { .fh = (uintptr_t)h,
 				     .direct_io = !cached,
-				     .keep_cache = cached,
-				     .noflush = 1 };
+				     .keep_cache = cached };
 	int rc;
 
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 11)
+	fi.noflush = 1;
+#endif
+	assert(answer < 0 || (answer == BACKING_PASS) == (use->id > 0));
 	stats_since(h->server->stats, STATS_TIME_OPEN, h->clock);
 	stats_move(h->server->stats, STATS_HANDLES, 1);
 	if (answer < 0) {
@@ -106,13 +113,41 @@ static void answer_open(struct backing_use *use, int answer,
 		handle_put(h);
 		return;
 	}
-	if (cached && h->patient)
-		small_bring(h->server->small, h->ino, h->f.v);
+	if (cached && !h->nonblock)
+		prefill_file(h->server->prefill, h->ino, h->f.v);
 	rc = answer == BACKING_PASS ? passthrough_reply(h->req, fi.fh, use->id)
 				    : fuse_reply_open(h->req, &fi);
-	/* The opener was interrupted and will not release. */
+	/* The opener was interrupted: there will be no RELEASE. */
 	if (rc == -ENOENT)
 		handle_put(h);
+}
+
+#define GROUPS_MAX 1024
+
+static bool is_member(fuse_req_t req, gid_t gid)
+{
+	gid_t list[GROUPS_MAX];
+	const int n = fuse_req_ctx(req)->gid == gid
+			      ? 0
+			      : fuse_req_getgroups(req, GROUPS_MAX, list);
+
+	for (int i = 0; i < n && i < GROUPS_MAX; i++)
+		if (list[i] == gid)
+			return true;
+	return fuse_req_ctx(req)->gid == gid;
+}
+
+/* The kernel has checked cached attributes; check those of the file that was
+ * opened. */
+static bool may_read(fuse_req_t req, const struct access *readers)
+{
+	const uid_t uid = fuse_req_ctx(req)->uid;
+
+	if (uid == 0 || readers->mode == 0444)
+		return true;
+	if (uid == readers->uid)
+		return readers->mode & 0400;
+	return readers->mode & (is_member(req, readers->gid) ? 0040 : 0004);
 }
 
 void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -127,6 +162,10 @@ void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	}
 	h = new_handle(req, ino, fi->flags);
 	rc = h ? tree_file_open(h->server->tree, ino, &h->f, &err) : -ENOMEM;
+	if (!rc && !may_read(req, &h->f.readers)) {
+		tree_file_close(&h->f);
+		rc = -EACCES;
+	}
 	if (rc) {
 		free(h);
 		stats_add(ops_server(req)->stats, STATS_OPENS_FAILED, 1);
@@ -135,7 +174,7 @@ void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	}
 	list_handle(h);
 	h->use.answer = answer_open;
-	backing_open(h->server->backing, ino, &h->f, h->patient, &h->use);
+	backing_open(h->server->backing, ino, &h->f, h->nonblock, &h->use);
 }
 
 void ops_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -164,8 +203,8 @@ static void count_read(struct stats *s, uint64_t bytes, uint64_t clock)
 	stats_add(s, STATS_READ_BYTES, bytes);
 }
 
-/* To where the reply is to be.  libfuse would copy it there from mapped shards,
- * as user code. */
+/* Read into the reply's place in the ring.  Otherwise libfuse would copy there
+ * from mapped shards, in user code, which may raise SIGBUS. */
 static void read_to_ring(fuse_req_t req, struct handle *h, void *to,
 			 size_t size, uint64_t off)
 {
@@ -179,7 +218,7 @@ static void read_to_ring(fuse_req_t req, struct handle *h, void *to,
 		ops_reply_failure(req, (int)n, &err);
 		return;
 	}
-	vfile_sum(h->f.v, to, (size_t)n, off);
+	vfile_crc_advance(h->f.v, to, (size_t)n, off);
 	fuse_reply_buf(req, to, (size_t)n);
 	count_read(stats, (uint64_t)n, clock);
 	if (h->f.plan)
@@ -207,10 +246,10 @@ static void read_vfile(fuse_req_t req, struct handle *h, size_t size,
 		count_read(stats, w.len, clock);
 		if (h->f.plan)
 			stats_add(stats, STATS_SHARD_BYTES, w.len);
-		vfile_sum_behind(v);
+		vfile_crc_catch_up(v);
 	} else if (vfile_map(v, size, off, &w, &err)) {
-		/* A shard shrank under its mapping: the kernel has told the
-		 * reader EIO when it could not copy.  Say why. */
+		/* A shard was truncated while mapped: the kernel could not copy
+		 * and has failed the read with EIO.  Log the reason. */
 		stats_add(stats, STATS_READS_FAILED, 1);
 		log_error("%s", err.text);
 	} else {
@@ -218,7 +257,7 @@ static void read_vfile(fuse_req_t req, struct handle *h, size_t size,
 	}
 }
 
-static void read_real(fuse_req_t req, struct handle *h, size_t size, off_t off)
+static void read_lower(fuse_req_t req, struct handle *h, size_t size, off_t off)
 {
 	struct stats *const stats = h->server->stats;
 	const uint64_t clock = stats_clock();
@@ -246,13 +285,13 @@ void ops_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 
 	(void)ino;
 	atomic_fetch_add(&h->refs, 1);
-	ring = kernel_ring_memory(req, &room);
+	ring = fuse_caps_ring_memory(req, &room);
 	if (h->f.v && ring)
 		read_to_ring(req, h, ring, size < room ? size : room,
 			     (uint64_t)off);
 	else if (h->f.v)
 		read_vfile(req, h, size, (uint64_t)off);
 	else
-		read_real(req, h, size, off);
+		read_lower(req, h, size, off);
 	handle_put(h);
 }

@@ -13,7 +13,7 @@
 
 struct errmsg;
 
-/* What ops*.c share. */
+/* Shared by ops*.c. */
 
 static inline struct server *ops_server(fuse_req_t req)
 {
@@ -21,19 +21,19 @@ static inline struct server *ops_server(fuse_req_t req)
 }
 
 /*
- * An open file.  A reader that has its reply may close the file while we are
- * still busy with what comes after, so requests hold a reference.
+ * An open file.  A reader that has received its reply may close the file while
+ * the request is still being finished, so each request holds a reference.
  */
 struct handle {
 	struct server *server;
-	struct handle *next, **link; /* of the open ones */
+	struct handle *next, **link; /* in server.open */
 	struct tree_file f;
 	struct backing_use use;
 	atomic_uint refs;
-	fuse_req_t req; /* its open, until that is answered */
-	uint64_t clock; /* when that came */
+	fuse_req_t req; /* the OPEN request, until it is answered */
+	uint64_t clock; /* when the request arrived */
 	fuse_ino_t ino;
-	bool patient; /* who opened it wants its bytes */
+	bool nonblock; /* opened with O_NONBLOCK */
 };
 
 static inline struct handle *ops_handle(const struct fuse_file_info *fi)
@@ -42,9 +42,9 @@ static inline struct handle *ops_handle(const struct fuse_file_info *fi)
 }
 
 /*
- * What a failure is called outside: errors of the system as they are, and
- * EIO, with one line in the log, for everything that is wrong with a
- * checkpoint.
+ * Reply with an error.  An error with a message is a defect of the checkpoint:
+ * log the message and reply EIO, or ENOMEM if that is `rc`.  Otherwise reply
+ * `rc`, a negative errno.
  */
 void ops_reply_failure(fuse_req_t req, int rc, const struct errmsg *err);
 

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes that the kernel is given before it asks for them.
- *
- * It waits when one of the pages is about to be read, until that READ has been
- * answered; so of the threads that answer, of which there are two at least,
- * one at a time may wait here.
+ * If one of the pages is being read, the kernel blocks the store until that READ
+ * has been answered.  There are at least two server threads, so only one at a
+ * time may store.
  */
 #include "fs/ops/prefill.h"
 
@@ -16,23 +14,23 @@
 #include "ckpt/vfile/vfile.h"
 #include "fs/log/stats.h"
 
-/* What the kernel reads ahead at once. */
+/* The kernel's default readahead. */
 #define SMALL_MAX (UINT64_C(128) << 10)
 
-/* Files that were brought, by a hash of their inode: they need not be again. */
-#define BROUGHT_BITS 12
+/* The table of files that are stored already, indexed by a hash of the inode. */
+#define STORED_BITS 12
 
-struct small {
+struct prefill {
 	struct fuse_session *se;
 	struct stats *stats;
-	_Atomic uint64_t brought[1 << BROUGHT_BITS];
+	_Atomic uint64_t stored[1 << STORED_BITS];
 	atomic_flag busy; /* protects the rest */
 	uint8_t bytes[SMALL_MAX];
 };
 
-struct small *small_new(struct fuse_session *se, struct stats *stats)
+struct prefill *prefill_new(struct fuse_session *se, struct stats *stats)
 {
-	struct small *const s = calloc(1, sizeof(*s));
+	struct prefill *const s = calloc(1, sizeof(*s));
 
 	if (!s)
 		return NULL;
@@ -42,25 +40,25 @@ struct small *small_new(struct fuse_session *se, struct stats *stats)
 	return s;
 }
 
-void small_free(struct small *s)
+void prefill_free(struct prefill *s)
 {
 	free(s);
 }
 
-bool small_is(uint64_t size)
+bool prefill_eligible(uint64_t size)
 {
 	return size <= SMALL_MAX;
 }
 
 /* Called by one thread at a time. */
-static bool store(struct small *s, uint64_t ino, struct vfile *v)
+static bool prefill_store(struct prefill *s, uint64_t ino, struct vfile *v)
 {
 	struct fuse_bufvec bytes = FUSE_BUFVEC_INIT(0);
 	struct errmsg err = { "" };
 	const int64_t n = vfile_read(v, s->bytes, sizeof(s->bytes), 0, &err);
 
 	if (n <= 0)
-		return false; /* who reads the file will be told */
+		return false; /* reading the file reports the error */
 	bytes.buf[0].mem = s->bytes;
 	bytes.buf[0].size = (size_t)n;
 	if (fuse_lowlevel_notify_store(s->se, ino, 0, &bytes, 0))
@@ -70,15 +68,15 @@ static bool store(struct small *s, uint64_t ino, struct vfile *v)
 	return true;
 }
 
-void small_bring(struct small *s, uint64_t ino, struct vfile *v)
+void prefill_file(struct prefill *s, uint64_t ino, struct vfile *v)
 {
-	_Atomic uint64_t *const brought =
-		&s->brought[(ino ^ ino >> 32) * UINT64_C(0x9e3779b97f4a7c15) >>
-			    (64 - BROUGHT_BITS)];
+	_Atomic uint64_t *const stored =
+		&s->stored[(ino ^ ino >> 32) * UINT64_C(0x9e3779b97f4a7c15) >>
+			   (64 - STORED_BITS)];
 
-	if (atomic_load(brought) == ino || atomic_flag_test_and_set(&s->busy))
+	if (atomic_load(stored) == ino || atomic_flag_test_and_set(&s->busy))
 		return;
-	if (store(s, ino, v))
-		atomic_store(brought, ino);
+	if (prefill_store(s, ino, v))
+		atomic_store(stored, ino);
 	atomic_flag_clear(&s->busy);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCFS_SMALL_H
-#define UCFS_SMALL_H
+#ifndef UCFS_PREFILL_H
+#define UCFS_PREFILL_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -10,21 +10,21 @@ struct stats;
 struct vfile;
 
 /*
- * Small files.  The kernel keeps them in its page cache, and has them from the
- * first open on: torch.load reads a dozen times, however little there is, and
- * a request of its own would take longer than all of that.  Thread-safe.
+ * Fills the kernel's page cache with small files when they are opened.
+ * torch.load issues a dozen reads for the smallest file, and a single READ
+ * request takes longer than all of them together.  Thread-safe.
  */
-struct small;
+struct prefill;
 
 /* NULL when memory runs out. */
-struct small *small_new(struct fuse_session *se, struct stats *stats);
-void small_free(struct small *s);
+struct prefill *prefill_new(struct fuse_session *se, struct stats *stats);
+void prefill_free(struct prefill *s);
 
-/* Is a file of this size one? */
-bool small_is(uint64_t size);
+/* Is a file of `size` bytes small enough? */
+bool prefill_eligible(uint64_t size);
 
-/* A file is about to be opened: give the kernel its bytes.  It asks for what it
- * was not given. */
-void small_bring(struct small *s, uint64_t ino, struct vfile *v);
+/* Store the file's bytes in the page cache, before its open is answered.  Best
+ * effort: the kernel requests bytes that are missing. */
+void prefill_file(struct prefill *s, uint64_t ino, struct vfile *v);
 
 #endif

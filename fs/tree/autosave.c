@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fs/tree/autosave.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -8,28 +9,28 @@
 
 #include "fs/tree/tree.h"
 
-/* Between two looks at whether more is known: what is lost at most. */
-#define SECONDS 10
+/* The most that a mount can lose. */
+#define SAVE_SECONDS 10
 
-static struct tree *kept;
+static struct tree *saved; /* set before the thread starts */
 static pthread_t thread;
 static bool running;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects `stop' */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects `stop` */
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
 static bool stop;
 
-static struct timespec soon(void)
+static struct timespec autosave_deadline(void)
 {
 	struct timespec t;
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
-	t.tv_sec += SECONDS;
+	t.tv_sec += SAVE_SECONDS;
 	return t;
 }
 
-static void *run(void *arg)
+static void *autosave_run(void *arg)
 {
-	struct timespec until = soon();
+	struct timespec until = autosave_deadline();
 
 	(void)arg;
 	pthread_mutex_lock(&lock);
@@ -37,21 +38,22 @@ static void *run(void *arg)
 		if (pthread_cond_clockwait(&wake, &lock, CLOCK_MONOTONIC,
 					   &until) == ETIMEDOUT) {
 			pthread_mutex_unlock(&lock);
-			tree_save(kept);
-			until = soon();
+			tree_save(saved);
+			until = autosave_deadline();
 			pthread_mutex_lock(&lock);
 		}
 	pthread_mutex_unlock(&lock);
 	return NULL;
 }
 
-void keeper_start(struct tree *tree)
+void autosave_start(struct tree *tree)
 {
-	kept = tree;
-	running = pthread_create(&thread, NULL, run, NULL) == 0;
+	assert(!running);
+	saved = tree;
+	running = pthread_create(&thread, NULL, autosave_run, NULL) == 0;
 }
 
-void keeper_stop(void)
+void autosave_stop(void)
 {
 	if (!running)
 		return;

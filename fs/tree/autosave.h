@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCFS_KEEPER_H
-#define UCFS_KEEPER_H
+#ifndef UCFS_AUTOSAVE_H
+#define UCFS_AUTOSAVE_H
 
 struct tree;
 
 /*
- * The thread that writes the index while the mount is there.  Many a mount ends
- * with its machine or is killed with its job, and the next one would have to
- * learn it all again.
+ * A thread that saves the index periodically.  Many mounts never end in order:
+ * their machine stops or their job is killed.  Without an index the next mount
+ * has to parse all shards again.
  */
-void keeper_start(struct tree *tree);
-void keeper_stop(void);
+void autosave_start(struct tree *tree);
+void autosave_stop(void);
 
 #endif

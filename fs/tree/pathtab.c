@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A hash table from paths to numbers that only ever grows. */
+/* Paths by number, and a hash table of them.  Entries are never removed. */
 #include "fs/tree/pathtab.h"
 
 #include <errno.h>
@@ -8,124 +8,100 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct real {
-	char *path; /* immutable once there */
+#include "ckpt/base/array.h"
+#include "ckpt/base/hashtab.h"
+
+struct pathtab_entry {
+	char *path; /* immutable once added */
 	uint64_t parent;
 };
 
-struct reals {
-	pthread_mutex_t lock; /* protects all below */
-	struct real *v;
+struct pathtab {
+	pthread_mutex_t lock; /* protects the rest */
+	struct pathtab_entry *v;
 	size_t n, cap;
-	size_t *buckets; /* index + 1; 0 is empty */
-	size_t nbuckets;
+	struct hashtab index; /* into `v`, by path */
 };
 
-struct reals *reals_new(void)
+struct pathtab *pathtab_new(void)
 {
-	struct reals *const r = calloc(1, sizeof(*r));
+	struct pathtab *const t = calloc(1, sizeof(*t));
 
-	if (r)
-		pthread_mutex_init(&r->lock, NULL);
-	return r;
+	if (t)
+		pthread_mutex_init(&t->lock, NULL);
+	return t;
 }
 
-void reals_free(struct reals *r)
+void pathtab_free(struct pathtab *t)
 {
-	if (!r)
+	if (!t)
 		return;
-	for (size_t i = 0; i < r->n; i++)
-		free(r->v[i].path);
-	free(r->v);
-	free(r->buckets);
-	pthread_mutex_destroy(&r->lock);
-	free(r);
+	for (size_t i = 0; i < t->n; i++)
+		free(t->v[i].path);
+	free(t->v);
+	hashtab_done(&t->index);
+	pthread_mutex_destroy(&t->lock);
+	free(t);
 }
 
-static size_t hash(const char *s)
+/* Find the number of a path.  Called with the lock held. */
+static bool pathtab_find(const struct pathtab *t, uint64_t hash,
+			 const char *path, uint32_t *index)
 {
-	uint64_t h = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+	size_t pos = 0;
 
-	for (; *s; s++)
-		h = (h ^ (unsigned char)*s) * UINT64_C(0x100000001b3);
-	return (size_t)(h ^ h >> 32);
+	while (hashtab_next(&t->index, hash, &pos, index))
+		if (strcmp(t->v[*index].path, path) == 0)
+			return true;
+	return false;
 }
 
-/* Where `path` is, or where it would go. */
-static size_t *find(struct reals *r, const char *path)
+/* Called with the lock held. */
+static bool pathtab_append(struct pathtab *t, uint64_t hash, const char *path,
+			   uint64_t parent)
 {
-	size_t i = hash(path) & (r->nbuckets - 1);
+	char *copy;
 
-	while (r->buckets[i] &&
-	       strcmp(r->v[r->buckets[i] - 1].path, path) != 0)
-		i = (i + 1) & (r->nbuckets - 1);
-	return &r->buckets[i];
-}
-
-static bool grow(struct reals *r)
-{
-	size_t *const old = r->buckets;
-	const size_t n = r->nbuckets;
-
-	if (r->n == r->cap) {
-		const size_t cap = r->cap ? r->cap * 2 : 64;
-		void *const v = realloc(r->v, cap * sizeof(*r->v));
-
-		if (!v)
-			return false;
-		r->v = v;
-		r->cap = cap;
-	}
-	if (r->n * 2 < n)
-		return true;
-	r->nbuckets = n ? n * 2 : 256;
-	r->buckets = calloc(r->nbuckets, sizeof(*r->buckets));
-	if (!r->buckets) {
-		r->buckets = old;
-		r->nbuckets = n;
+	if (t->n == UINT32_MAX ||
+	    !array_reserve(&t->v, &t->cap, t->n + 1, sizeof(*t->v)))
+		return false;
+	copy = strdup(path);
+	if (!copy || !hashtab_add(&t->index, hash, (uint32_t)t->n)) {
+		free(copy);
 		return false;
 	}
-	for (size_t i = 0; i < r->n; i++)
-		*find(r, r->v[i].path) = i + 1;
-	free(old);
+	t->v[t->n++] = (struct pathtab_entry){ copy, parent };
 	return true;
 }
 
-int reals_add(struct reals *r, const char *path, uint64_t parent,
-	      uint64_t *index)
+int pathtab_add(struct pathtab *t, const char *path, uint64_t parent,
+		uint64_t *index)
 {
-	int rc = -ENOMEM;
+	const uint64_t hash = hash_bytes(0, path, strlen(path));
+	uint32_t found;
+	int rc = 0;
 
-	pthread_mutex_lock(&r->lock);
-	if (grow(r)) {
-		size_t *const slot = find(r, path);
-
-		if (*slot == 0) {
-			char *const copy = strdup(path);
-
-			if (!copy)
-				goto out;
-			r->v[r->n] = (struct real){ copy, parent };
-			*slot = ++r->n;
-		}
-		*index = *slot - 1;
-		rc = 0;
-	}
-out:
-	pthread_mutex_unlock(&r->lock);
+	pthread_mutex_lock(&t->lock);
+	if (pathtab_find(t, hash, path, &found))
+		*index = found;
+	else if (pathtab_append(t, hash, path, parent))
+		*index = t->n - 1;
+	else
+		rc = -ENOMEM;
+	pthread_mutex_unlock(&t->lock);
 	return rc;
 }
 
-const char *reals_path(struct reals *r, uint64_t index, uint64_t *parent)
+const char *pathtab_path(struct pathtab *t, uint64_t index, uint64_t *parent)
 {
 	const char *path = NULL;
 
-	pthread_mutex_lock(&r->lock);
-	if (index < r->n) {
-		path = r->v[index].path;
+	pthread_mutex_lock(&t->lock);
+	if (index < t->n) {
+		path = t->v[index].path;
 		if (parent)
-			*parent = r->v[index].parent;
+			*parent = t->v[index].parent;
 	}
-	pthread_mutex_unlock(&r->lock);
+	pthread_mutex_unlock(&t->lock);
 	return path;
 }

@@ -1,25 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCFS_REALS_H
-#define UCFS_REALS_H
+#ifndef UCFS_PATHTAB_H
+#define UCFS_PATHTAB_H
 
 #include <stddef.h>
 #include <stdint.h>
 
 /*
- * The files and directories of a run that somebody has looked at, by number.
- * A path keeps its number as long as the mount lives.  Thread-safe.
+ * A path table: numbers for the files and directories of a run that have been
+ * looked up or listed.  A path keeps its number as long as the mount lives.
+ * Thread-safe.
  */
-struct reals;
+struct pathtab;
 
-struct reals *reals_new(void);
-void reals_free(struct reals *r);
+struct pathtab *pathtab_new(void);
+void pathtab_free(struct pathtab *t);
 
-/* The number of `path` (absolute; copied), remembered from now on, and that
- * of the directory it lies in.  -ENOMEM. */
-int reals_add(struct reals *r, const char *path, uint64_t parent,
-	      uint64_t *index);
+/* Find or add `path` (absolute; copied) in the directory with the number
+ * `parent`.  Numbers count from 0.  0 or -ENOMEM. */
+int pathtab_add(struct pathtab *t, const char *path, uint64_t parent,
+		uint64_t *index);
 
-/* NULL if nobody was given that number.  Valid until reals_free. */
-const char *reals_path(struct reals *r, uint64_t index, uint64_t *parent);
+/* Return a path, and its directory's number unless `parent` is NULL; NULL if no
+ * path has that number.  Valid until pathtab_free. */
+const char *pathtab_path(struct pathtab *t, uint64_t index, uint64_t *parent);
 
 #endif

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The namespace of a mount: names, attributes, files.  (Listing directories
- * is in tree_dir.c, what .ucfs holds in tree_control.c.)
+ * The namespace of a mount: names, attributes, files.  tree_dir.c lists
+ * directories, tree_control.c has the files of .ucfs.
  *
- * In a directory of a run, a tag's views stand beside the tag under the names
- * <tag>_universal, <tag>_hf and <tag>_fp32.  If something of that name is really
- * there (a conversion from earlier), it is shown and the view is not: files are
- * never hidden.
- * latest_universal is the exception; a real one would name an older
- * conversion.  .ucfs can be looked up but is not listed, so that a copy of
- * the tree is the tree.
+ * In a directory of a run, a tag's views appear beside the tag as
+ * <tag>_universal, <tag>_hf and <tag>_fp32, and as <tag>_dp<ranks> after their
+ * first lookup.  A file on disk with such a name, for example an earlier
+ * conversion, is shown instead of the view: files are never hidden.
+ * latest_universal is the exception, since one on disk would name an older
+ * conversion.  .ucfs can be looked up but is not listed, so that a copy of the
+ * mount contains only the tree.
  */
 #include "fs/tree/tree.h"
 
@@ -20,35 +20,38 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/base/beneath.h"
 #include "ckpt/base/bytebuf.h"
-#include "ckpt/dirs/tagdir.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfdir.h"
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/dirs/tags.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/vfile/shardcache.h"
-#include "ckpt/dirs/tags.h"
 #include "ckpt/vfile/vfile.h"
 #include "fs/log/log.h"
-#include "fs/options.h"
 #include "fs/tree/pathtab.h"
+#include "fs/tree/rankfile.h"
 #include "fs/tree/tree_impl.h"
 #include "fs/tree/views.h"
 
-#define BLOCK_SIZE (1u << 20) /* what cp and Python then read at once */
+#define BLOCK_SIZE (1u << 20) /* cp and Python read in pieces of it */
 
-/* The C library lists directories by as much, and the kernel takes and gives
- * back that memory for each request: for directories of three files that was
- * most of a listing's time.  One of many parameters comes with few requests. */
+/* st_blksize of a directory, which the C library uses as its buffer size.  The
+ * kernel allocates as much memory for each request, which dominated listings of
+ * directories with three files.  A large buffer lists many parameters in few
+ * requests. */
 #define LISTING_MIN 4096u
 #define LISTING_MAX (1u << 20)
-#define ENTRY_BYTES 64u /* about */
+#define ENTRY_BYTES 64u /* of a typical entry */
 
 /* --- opening ---------------------------------------------------------------- */
 
-/* A run can be served if one of its tags can: the newest, if possible. */
+/* Plan the newest usable tag; log why newer ones are not. */
 static int open_tags(struct tree *t, const struct tag_list *tags,
 		     struct errmsg *err)
 {
+	const struct view_type type = { .kind = PLAN_UNIVERSAL };
 	struct errmsg newest = { "" };
 	int rc = -ENOENT;
 
@@ -59,14 +62,14 @@ static int open_tags(struct tree *t, const struct tag_list *tags,
 		char *path;
 
 		if (asprintf(&path, "%s/%s", t->o->source, tags->v[i].name) < 0)
-			return errmsg_set(err, -ENOMEM, "out of memory");
-		rc = views_add(t->views, path, PLAN_UNIVERSAL, TREE_ROOT, &view);
+			return errmsg_nomem(err, NULL);
+		rc = views_add(t->views, path, &type, TREE_ROOT, &view);
 		free(path);
 		if (!rc)
 			rc = views_plan(t->views, view, &plan, &why);
 		if (i == 0)
 			newest = why;
-		/* The others can still be of use. */
+		/* Older tags may still be usable. */
 		if (!rc && i > 0)
 			log_warning("%s", newest.text);
 	}
@@ -80,7 +83,7 @@ static int open_run(struct tree *t, struct errmsg *err)
 	const char *const source = t->o->source;
 	struct tag_list tags;
 	uint64_t index;
-	int rc = reals_add(t->reals, source, 0, &index);
+	int rc = pathtab_add(t->pathtab, source, 0, &index);
 
 	if (rc)
 		return errmsg_set(err, rc, "out of memory");
@@ -91,62 +94,125 @@ static int open_run(struct tree *t, struct errmsg *err)
 		rc = open_tags(t, &tags, err);
 	else if (!tags_exist_below(source))
 		rc = errmsg_set(err, -ENOENT,
-				"%s: no DeepSpeed checkpoint here: neither"
-				" *_optim_states.pt files nor directories that"
-				" hold some; nor weights of Hugging Face",
+				"%s: no DeepSpeed checkpoint here: found neither"
+				" *_optim_states.pt files, nor directories with"
+				" such files, nor Hugging Face weights",
 				source);
 	tags_done(&tags);
 	return rc;
 }
 
-static int open_view(struct tree *t, struct errmsg *err)
+static int tree_open_view(struct tree *t, struct errmsg *err)
 {
 	struct plan *plan;
 	size_t view;
-	const int rc = views_add(t->views, t->o->source, t->o->plan.kind,
-				 TREE_ROOT, &view);
+	const struct view_type type = {
+		.kind = t->o->plan.kind,
+		.ranks = t->o->plan.ranks,
+		.stage = t->o->plan.stage,
+	};
+	const int rc = views_add(t->views, t->o->source, &type, TREE_ROOT,
+				 &view);
 
 	return rc ? errmsg_set(err, rc, "out of memory") :
 		    views_plan(t->views, view, &plan, err);
 }
 
-/* Everything but a tag has one way to be seen. */
-static int check_kind(const struct options *o, struct errmsg *err)
+/* Only a tag has several views. */
+static int check_kind(const struct tree_options *o, struct errmsg *err)
 {
-	if (o->plan.kind == PLAN_UNIVERSAL || ckdir_is_tag(o->source))
-		return 0;
-	return errmsg_set(err, -EINVAL,
-			  "%s: -o view is for the directory of a tag", o->source);
+	const bool tag = tagdir_is_tag(o->source);
+
+	if (o->plan.kind != PLAN_UNIVERSAL && !tag)
+		return errmsg_set(err, -EINVAL,
+				  "%s: option view: not a tag directory",
+				  o->source);
+	if (o->nrecut && tag && o->plan.kind != PLAN_RESHARD)
+		return errmsg_set(err, -EINVAL,
+				  "%s: option ranks: a tag directory also needs"
+				  " view=zero",
+				  o->source);
+	return 0;
 }
 
-/* Is all of the source one view?  Weights beside the tags of a run are files
- * of the run. */
+/* Is the root a view?  Weights beside the tags of a run are files of the
+ * run. */
 static bool is_one_view(const char *source)
 {
-	return ckdir_is_tag(source) ||
+	return tagdir_is_tag(source) ||
 	       (hfdir_is_one(source) && !tags_exist_below(source));
 }
 
-int tree_open(const struct options *o, const struct stats *stats,
+/*
+ * The length of the path that files must lie below.  In the cache of Hugging
+ * Face's hub the files of a snapshot are links to blobs of the same repository
+ * (huggingface_hub, file_download.py), so that this is the repository's
+ * directory.  Otherwise it is the source.
+ */
+static size_t root_len(const char *source)
+{
+	static const char snapshots[] = "/snapshots/";
+	const char *const in_repo = strstr(source, "/models--");
+	const char *const at = in_repo ? strstr(in_repo, snapshots) : NULL;
+
+	if (!at || strchr(in_repo + 1, '/') != at ||
+	    strchr(at + strlen(snapshots), '/'))
+		return strlen(source);
+	return (size_t)(at - source);
+}
+
+/* A pack is in the directory that is the root. */
+static size_t confined_len(const char *source)
+{
+	const char *const slash = strrchr(source, '/');
+	struct stat st;
+
+	return slash && slash > source && stat(source, &st) == 0 &&
+			       S_ISREG(st.st_mode) ?
+		       (size_t)(slash - source) :
+		       root_len(source);
+}
+
+/* In a shared mount, a link that the run's owner makes must not expose other
+ * files to other users. */
+static int confine(struct tree *t, struct errmsg *err)
+{
+	const char *const source = t->o->source;
+	char *root;
+	int rc;
+
+	t->search = ACCESS_ALL;
+	if (!t->o->shared || t->o->follow_links)
+		return 0;
+	root = strndup(source, confined_len(source));
+	rc = root ? beneath_confine(root, &t->search, err)
+		  : errmsg_nomem(err, NULL);
+	free(root);
+	return rc;
+}
+
+int tree_open(const struct tree_options *o, const struct stats *stats,
 	      struct tree **out, struct errmsg *err)
 {
 	struct tree *const t = calloc(1, sizeof(*t));
 	int rc;
 
 	if (!t)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	t->o = o;
 	t->stats = stats;
-	t->reals = reals_new();
+	t->pathtab = pathtab_new();
 	t->views = views_new(&o->plan, o->index.path ? &o->index : NULL);
-	if (!t->reals || !t->views) {
-		rc = errmsg_set(err, -ENOMEM, "out of memory");
+	if (!t->pathtab || !t->views) {
+		rc = errmsg_nomem(err, NULL);
+	} else if ((rc = confine(t, err))) {
+		/* err is set */
 	} else if (stat(o->source, &t->source) < 0) {
 		rc = errmsg_set(err, -errno, "%s: %s", o->source,
 				strerror(errno));
 	} else if (!(rc = check_kind(o, err))) {
 		t->is_view = is_one_view(o->source);
-		rc = t->is_view ? open_view(t, err) : open_run(t, err);
+		rc = t->is_view ? tree_open_view(t, err) : open_run(t, err);
 	}
 	if (rc)
 		tree_close(t);
@@ -167,7 +233,7 @@ void tree_close(struct tree *t)
 	if (t->views)
 		tree_save(t);
 	views_free(t->views);
-	reals_free(t->reals);
+	pathtab_free(t->pathtab);
 	free(t);
 }
 
@@ -190,9 +256,9 @@ static blksize_t listing_size(unsigned directories)
 	return (blksize_t)size;
 }
 
-void tree_make_up(const struct tree *t, uint64_t ino, mode_t mode,
-		  uint64_t size, unsigned nlink, int64_t mtime_s,
-		  struct stat *st)
+void tree_synthesize(const struct tree *t, uint64_t ino, mode_t mode,
+		     uint64_t size, unsigned nlink, int64_t mtime_s,
+		     struct stat *st)
 {
 	*st = (struct stat){
 		.st_ino = ino,
@@ -208,19 +274,44 @@ void tree_make_up(const struct tree *t, uint64_t ino, mode_t mode,
 	set_owner(t, st);
 }
 
-static int stat_real(struct tree *t, uint64_t index, struct tree_attr *out)
+/* Users that cannot reach the source must not pass the root of the mount. */
+static void restrict_root(const struct tree *t, struct stat *st)
 {
-	const char *const path = reals_path(t->reals, index, NULL);
+	struct access a = access_of(st, false);
+
+	access_restrict(&a, &t->search);
+	st->st_uid = a.uid;
+	st->st_gid = a.gid;
+	st->st_mode &= ~(mode_t)0777 | a.mode | a.mode >> 2;
+	set_owner(t, st);
+}
+
+/* Adapt the attributes of a file of the run.  The mount serves no ACLs: a file
+ * that has one is accessible to its owner alone. */
+static void show_lower(const struct tree *t, uint64_t index, bool has_acl,
+		       struct stat *st)
+{
+	st->st_ino = ino_of_lower(t, index);
+	st->st_mode &= (mode_t) ~(has_acl ? 0277 : 0222);
+	if (!S_ISDIR(st->st_mode))
+		st->st_blksize = BLOCK_SIZE;
+	set_owner(t, st);
+}
+
+static int stat_lower(struct tree *t, uint64_t index, struct tree_attr *out)
+{
+	const char *const path = pathtab_path(t->pathtab, index, NULL);
+	bool has_acl;
+	int rc;
 
 	if (!path)
 		return -ENOENT;
-	if (lstat(path, &out->st) < 0)
-		return -errno;
-	out->st.st_ino = ino_of_real(t, index);
-	out->st.st_mode &= (mode_t)~0222;
-	if (!S_ISDIR(out->st.st_mode))
-		out->st.st_blksize = BLOCK_SIZE;
-	set_owner(t, &out->st);
+	rc = beneath_lstat(path, &out->st, &has_acl);
+	if (rc)
+		return rc;
+	show_lower(t, index, has_acl, &out->st);
+	if (index == 0)
+		restrict_root(t, &out->st);
 	out->timeout = A_MOMENT;
 	return 0;
 }
@@ -236,41 +327,59 @@ static int stat_view(struct tree *t, size_t view, uint64_t node,
 		rc = plan_stat(p, node, &st, err);
 	if (rc)
 		return rc;
-	tree_make_up(t, ino_of_view(t, view, node),
-		(st.is_dir ? S_IFDIR : S_IFREG) | st.mode, st.size, st.nlink,
-		st.mtime_s, &out->st);
+	tree_synthesize(t, ino_of_view(t, view, node),
+			(st.is_dir ? S_IFDIR : S_IFREG) | st.mode, st.size,
+			st.nlink, st.mtime_s, &out->st);
+	out->st.st_uid = st.uid;
+	out->st.st_gid = st.gid;
+	set_owner(t, &out->st);
+	if (out->st.st_ino == TREE_ROOT)
+		restrict_root(t, &out->st);
 	out->timeout = FOREVER;
 	return 0;
 }
 
-/* What latest_universal in the real directory says: the view of its newest
- * tag.  -ENOENT if it has none. */
-static int latest_text(struct tree *t, uint64_t index, char *text, size_t size)
+/* Get the content of latest_universal, or of the pointer to another type of
+ * views, in a directory of the run: the name of the newest tag's view.  -ENOENT
+ * if the directory has no tag. */
+static int latest_text(struct tree *t, const struct view_type *type,
+		       uint64_t index, char *text, size_t size)
 {
-	const char *const dir = reals_path(t->reals, index, NULL);
+	char suffix[VIEW_SUFFIX_MAX];
+	const char *const dir = pathtab_path(t->pathtab, index, NULL);
 	struct tag_list tags;
 	int rc = dir ? tags_list(dir, &tags, NULL) : -ENOENT;
 
 	if (rc)
 		return rc;
+	view_type_suffix(type, suffix);
 	if (tags.n == 0)
 		rc = -ENOENT;
 	else
-		snprintf(text, size, "%s%s", tags.v[0].name,
-			 view_suffixes[PLAN_UNIVERSAL]);
+		snprintf(text, size, "%s%s", tags.v[0].name, suffix);
 	tags_done(&tags);
 	return rc;
 }
 
-static int stat_latest(struct tree *t, uint64_t index, struct tree_attr *out)
+static int stat_latest(struct tree *t, const struct view_type *type,
+		       uint64_t index, struct tree_attr *out)
 {
 	char text[NAME_MAX + VIEW_SUFFIX_MAX];
-	const int rc = latest_text(t, index, text, sizeof(text));
+	int rc = latest_text(t, type, index, text, sizeof(text));
+	struct stat dir;
 
 	if (rc)
 		return rc;
-	tree_make_up(t, INO_LATEST | index, S_IFREG | 0444, strlen(text), 1,
-		t->source.st_mtim.tv_sec, &out->st);
+	rc = beneath_lstat(pathtab_path(t->pathtab, index, NULL), &dir, NULL);
+	if (rc)
+		return rc;
+	/* It reveals no more than a listing of the directory. */
+	tree_synthesize(t, ino_of_latest(type, index),
+			S_IFREG | (dir.st_mode & 0444), strlen(text), 1,
+			t->source.st_mtim.tv_sec, &out->st);
+	out->st.st_uid = dir.st_uid;
+	out->st.st_gid = dir.st_gid;
+	set_owner(t, &out->st);
 	out->timeout = A_MOMENT;
 	return 0;
 }
@@ -279,11 +388,15 @@ int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out,
 		 struct errmsg *err)
 {
 	const struct tree_node n = ino_parse(t, ino);
+	struct view_type type;
 
 	switch (n.kind) {
-	case NODE_REAL: return stat_real(t, n.index, out);
+	case NODE_LOWER:
+		return stat_lower(t, n.index, out);
 	case NODE_VIEW: return stat_view(t, n.view, n.index, out, err);
-	case NODE_LATEST: return stat_latest(t, n.index, out);
+	case NODE_LATEST:
+		type = view_type_of_number((unsigned)n.view);
+		return stat_latest(t, &type, n.index, out);
 	case NODE_CONTROL: return tree_control_stat(t, ino, out, err);
 	}
 	return -ENOENT;
@@ -291,67 +404,128 @@ int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out,
 
 /* --- names ------------------------------------------------------------------ */
 
-/* "<tag>_universal" or such in a directory where <tag> is a ZeRO tag: the view's
- * number.  -ENOENT if it is no such name. */
-static int find_view_of(struct tree *t, const char *dir, uint64_t dir_ino,
-			const char *name, enum plan_kind kind, size_t *view)
+/* Find or add a view of `tag`, a path.  -ENOENT if there is no such tag. */
+static int view_of_tag(struct tree *t, const char *tag,
+		       const struct view_type *type, uint64_t dir_ino,
+		       size_t *view)
 {
-	const char *const suffix = view_suffixes[kind];
-	const size_t n = strlen(name), s = strlen(suffix);
-	char *path;
-	int rc = -ENOENT;
+	return tagdir_is_zero_tag(tag) ?
+		       views_add(t->views, tag, type, dir_ino, view) :
+		       -ENOENT;
+}
 
-	if (n <= s || strcmp(name + n - s, suffix) != 0)
+/* Find or add the view for `name`, such as "<tag>_universal", in a directory
+ * that holds <tag>.  -ENOENT if `name` is no view's. */
+static int find_view(struct tree *t, const char *dir, uint64_t dir_ino,
+		     const char *name, size_t *view)
+{
+	struct view_type type;
+	size_t n;
+	char *path;
+	int rc;
+
+	if (!view_type_parse(name, &n, &type))
 		return -ENOENT;
-	if (asprintf(&path, "%s/%.*s", dir, (int)(n - s), name) < 0)
+	if (asprintf(&path, "%s/%.*s", dir, (int)n, name) < 0)
 		return -ENOMEM;
-	if (ckdir_is_zero_tag(path))
-		rc = views_add(t->views, path, kind, dir_ino, view);
+	rc = view_of_tag(t, path, &type, dir_ino, view);
 	free(path);
 	return rc;
 }
 
-static int find_view(struct tree *t, const char *dir, uint64_t dir_ino,
-		     const char *name, size_t *view)
+/* Is `name` latest_universal or latest_dp<ranks>, in a directory with tags?  Then
+ * set `*ino`. */
+static bool find_latest(struct tree *t, uint64_t index, const char *name,
+			enum plan_kind kind, uint64_t *ino)
 {
+	char text[NAME_MAX + VIEW_SUFFIX_MAX];
+	struct view_type type;
+	size_t n;
+
+	if (!view_type_parse(name, &n, &type) || type.kind != kind ||
+	    n != strlen(LATEST_PREFIX) ||
+	    strncmp(name, LATEST_PREFIX, n) != 0 ||
+	    latest_text(t, &type, index, text, sizeof(text)))
+		return false;
+	*ino = ino_of_latest(&type, index);
+	return true;
+}
+
+/* Look up a path that exists on disk.  A tag may be shown re-cut. */
+static int lookup_lower(struct tree *t, uint64_t index, const char *path,
+			mode_t mode, uint64_t *ino)
+{
+	uint64_t child;
+	size_t view;
 	int rc = -ENOENT;
 
-	for (int kind = 0; rc == -ENOENT && kind < PLAN_KINDS; kind++)
-		rc = find_view_of(t, dir, dir_ino, name, (enum plan_kind)kind,
-				  view);
+	if (t->o->replace && !S_ISREG(mode))
+		rc = view_of_tag(t, path, &t->o->recut[0],
+				 ino_of_lower(t, index), &view);
+	if (rc == 0)
+		*ino = ino_of_view(t, view, PLAN_ROOT);
+	if (rc != -ENOENT)
+		return rc;
+	rc = pathtab_add(t->pathtab, path, index, &child);
+	if (!rc)
+		*ino = ino_of_lower(t, child);
 	return rc;
 }
 
-static int lookup_in_real(struct tree *t, uint64_t index, const char *name,
-			  uint64_t *ino)
+/* Look up a name that is not on disk: a view, a pointer to one, or a file that
+ * replaces a missing one of a rank. */
+static int lookup_synthesized(struct tree *t, uint64_t index, const char *dir,
+			      const char *name, uint64_t *ino)
 {
-	const char *const dir = reals_path(t->reals, index, NULL);
-	char text[NAME_MAX + VIEW_SUFFIX_MAX];
-	struct stat st;
 	uint64_t child;
 	size_t view;
 	char *path;
 	int rc;
 
+	if (find_latest(t, index, name, PLAN_RESHARD, ino))
+		return 0;
+	rc = find_view(t, dir, ino_of_lower(t, index), name, &view);
+	if (rc == -ENOENT && t->o->replace) {
+		/* A tag that is packed. */
+		if (asprintf(&path, "%s/%s", dir, name) < 0)
+			return -ENOMEM;
+		rc = view_of_tag(t, path, &t->o->recut[0],
+				 ino_of_lower(t, index), &view);
+		free(path);
+	}
+	if (!rc)
+		*ino = ino_of_view(t, view, PLAN_ROOT);
+	if (rc != -ENOENT || !t->o->replace)
+		return rc;
+	rc = rankfile_find(dir, name, t->o->recut[0].ranks, &path);
+	if (rc)
+		return rc;
+	rc = pathtab_add(t->pathtab, path, index, &child);
+	if (!rc)
+		*ino = ino_of_lower(t, child);
+	free(path);
+	return rc;
+}
+
+static int lookup_in_lower(struct tree *t, uint64_t index, const char *name,
+			   uint64_t *ino)
+{
+	const char *const dir = pathtab_path(t->pathtab, index, NULL);
+	struct stat st;
+	char *path;
+	int rc;
+
 	if (!dir)
 		return -ENOENT;
-	if (strcmp(name, LATEST_NAME) == 0 &&
-	    latest_text(t, index, text, sizeof(text)) == 0) {
-		*ino = INO_LATEST | index;
+	if (find_latest(t, index, name, PLAN_UNIVERSAL, ino))
 		return 0;
-	}
 	if (asprintf(&path, "%s/%s", dir, name) < 0)
 		return -ENOMEM;
-	rc = lstat(path, &st) < 0 ? -errno : 0;
-	if (!rc) {
-		rc = reals_add(t->reals, path, index, &child);
-		if (!rc)
-			*ino = ino_of_real(t, child);
-	} else if (rc == -ENOENT) {
-		rc = find_view(t, dir, ino_of_real(t, index), name, &view);
-		if (!rc)
-			*ino = ino_of_view(t, view, PLAN_ROOT);
-	}
+	rc = beneath_lstat(path, &st, NULL);
+	if (!rc)
+		rc = lookup_lower(t, index, path, st.st_mode, ino);
+	else if (rc == -ENOENT)
+		rc = lookup_synthesized(t, index, dir, name, ino);
 	free(path);
 	return rc;
 }
@@ -381,8 +555,8 @@ int tree_lookup(struct tree *t, uint64_t dir, const char *name,
 	if (dir == TREE_ROOT && strcmp(name, CONTROL_NAME) == 0) {
 		ino = INO_CONTROL;
 		rc = 0;
-	} else if (n.kind == NODE_REAL) {
-		rc = lookup_in_real(t, n.index, name, &ino);
+	} else if (n.kind == NODE_LOWER) {
+		rc = lookup_in_lower(t, n.index, name, &ino);
 	} else if (n.kind == NODE_VIEW) {
 		rc = lookup_in_view(t, n.view, n.index, name, &ino, err);
 	} else if (n.kind == NODE_CONTROL) {
@@ -396,12 +570,21 @@ int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size)
 	const struct tree_node n = ino_parse(t, ino);
 	const char *path;
 	ssize_t len;
+	int fd;
 
-	if (n.kind != NODE_REAL)
+	if (n.kind != NODE_LOWER)
 		return -EINVAL;
-	path = reals_path(t->reals, n.index, NULL);
-	len = path ? readlink(path, buf, size) : -1;
-	return len < 0 ? (path ? -errno : -ENOENT) : (int)len;
+	path = pathtab_path(t->pathtab, n.index, NULL);
+	if (!path)
+		return -ENOENT;
+	fd = beneath_open_plain(path, O_PATH | O_NOFOLLOW);
+	if (fd < 0)
+		return fd;
+	len = readlinkat(fd, "", buf, size);
+	if (len < 0)
+		len = -errno;
+	close(fd);
+	return (int)len;
 }
 
 /* --- files ------------------------------------------------------------------- */
@@ -415,15 +598,22 @@ static int open_bytes(struct bytebuf *text, int rc, struct tree_file *out,
 	return rc;
 }
 
-static int open_real(struct tree *t, uint64_t index, struct tree_file *out)
+static int open_lower(struct tree *t, uint64_t index, struct tree_file *out)
 {
-	const char *const path = reals_path(t->reals, index, NULL);
+	const char *const path = pathtab_path(t->pathtab, index, NULL);
+	struct stat st;
 
 	if (!path)
 		return -ENOENT;
-	/* A FIFO's open would wait for its writer. */
-	out->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	return out->fd < 0 ? -errno : 0;
+	/* Opening a FIFO without O_NONBLOCK would wait for a writer. */
+	out->fd = beneath_open_plain(path, O_RDONLY | O_NONBLOCK);
+	if (out->fd < 0)
+		return out->fd;
+	if (!t->o->shared || fstat(out->fd, &st) < 0)
+		return 0;
+	show_lower(t, index, beneath_has_acl(out->fd), &st);
+	out->readers = access_of(&st, false);
+	return 0;
 }
 
 int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
@@ -431,18 +621,21 @@ int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
 {
 	const struct tree_node n = ino_parse(t, ino);
 	char text[NAME_MAX + VIEW_SUFFIX_MAX];
+	struct view_type type;
 	struct bytebuf bytes = { 0 };
 	int rc;
 
-	*out = (struct tree_file){ .fd = -1 };
+	*out = (struct tree_file){ .fd = -1, .readers = ACCESS_ALL };
 	switch (n.kind) {
-	case NODE_REAL: return open_real(t, n.index, out);
+	case NODE_LOWER:
+		return open_lower(t, n.index, out);
 	case NODE_VIEW:
 		rc = views_plan(t->views, n.view, &out->plan, err);
 		return rc ? rc : plan_file_open(out->plan, n.index, &out->v,
 						err);
 	case NODE_LATEST:
-		rc = latest_text(t, n.index, text, sizeof(text));
+		type = view_type_of_number((unsigned)n.view);
+		rc = latest_text(t, &type, n.index, text, sizeof(text));
 		if (!rc)
 			bytebuf_add(&bytes, text, strlen(text));
 		return open_bytes(&bytes, rc, out, err);
@@ -460,10 +653,10 @@ void tree_file_close(struct tree_file *f)
 		close(f->fd);
 }
 
-/* Small files are passed over, but not thousands of them. */
-#define PASSED_OVER 64
+/* Give up after so many files that are too small. */
+#define SKIPPED_MAX 64
 
-int tree_following(struct tree *t, uint64_t ino, unsigned way, uint64_t min,
+int tree_next_file(struct tree *t, uint64_t ino, unsigned order, uint64_t min,
 		   uint64_t *next, uint64_t *size)
 {
 	const struct tree_node n = ino_parse(t, ino);
@@ -474,8 +667,9 @@ int tree_following(struct tree *t, uint64_t ino, unsigned way, uint64_t min,
 	struct plan_stat st;
 	int rc = p ? 0 : -ENOENT;
 
-	for (unsigned i = 0; !rc && i < PASSED_OVER; i++) {
-		rc = plan_following(p, node, (enum plan_way)way, &node, NULL);
+	for (unsigned i = 0; !rc && i < SKIPPED_MAX; i++) {
+		rc = plan_next_file(p, node, (enum plan_order)order, &node,
+				    NULL);
 		if (!rc)
 			rc = plan_stat(p, node, &st, NULL);
 		if (!rc && st.size >= min) {
@@ -487,7 +681,7 @@ int tree_following(struct tree *t, uint64_t ino, unsigned way, uint64_t min,
 	return rc ? rc : -ENOENT;
 }
 
-/* --- the whole ---------------------------------------------------------------- */
+/* --- totals ------------------------------------------------------------------- */
 
 void tree_totals(struct tree *t, uint64_t *bytes, uint64_t *files)
 {
@@ -495,8 +689,9 @@ void tree_totals(struct tree *t, uint64_t *bytes, uint64_t *files)
 
 	*bytes = *files = 0;
 	for (size_t v = 0; v < n; v++) {
-		/* The views of a tag are of the same shards. */
-		struct plan *const p = views_kind(t->views, v) == PLAN_UNIVERSAL
+		/* All views of a tag have the same shards. */
+		struct plan *const p = views_type(t->views, v).kind ==
+						       PLAN_UNIVERSAL
 					       ? views_plan_if_made(t->views, v)
 					       : NULL;
 		const struct shardcache *const c = p ? plan_shards(p) : NULL;

@@ -8,76 +8,101 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
+#include "ckpt/base/access.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/zero/indexfile.h"
+#include "fs/tree/view_type.h"
+
 struct errmsg;
-struct options;
-struct plan;
 struct stats;
 struct vfile;
 
 /*
- * Everything that a mount shows, as inodes:
+ * The namespace of a mount, as inodes:
  *
- *   real	a file or directory of a run, as it is on disk
- *   view	a node of a tag's universal tree
+ *   lower	a file or directory of a run, as it is on disk
+ *   view	a node of one of a tag's views
  *   latest	latest_universal in a directory that has views
- *   control	.ucfs and what is below it
+ *   control	.ucfs and everything below it
  *
- * The source decides what the root is: of a run, the real directory; of a
- * tag the view that options name, of a Hugging Face directory its only one.
- * Inode numbers stay the same while mounted.  Thread-safe after tree_open.
+ * The root depends on the source.  For a run it is the directory itself, for a
+ * tag the view that the options name, for a Hugging Face directory its
+ * universal view.  Inode numbers are stable for the life of the mount.
+ * Thread-safe after tree_open.
  */
 struct tree;
 
 #define TREE_ROOT UINT64_C(1)
 
+#define TREE_RECUT_MAX 64
+
+struct tree_options {
+	char *source; /* absolute */
+	bool has_uid, has_gid;
+	uid_t uid; /* owner of all files, if has_uid */
+	gid_t gid;
+	bool shared; /* other users may use the mount */
+	/* In a shared mount, symbolic links may lead out of the source. */
+	bool follow_links;
+	struct plan_options plan; /* plan.kind: the view of a single tag */
+	/* Types of PLAN_RESHARD that directories list for each tag. */
+	struct view_type recut[TREE_RECUT_MAX];
+	size_t nrecut;
+	bool replace; /* show the tags themselves as the first of these */
+	struct indexfile index;	  /* path NULL: none */
+};
+
 /*
- * Recognise the source and make sure that it can be served: a tag's plan is
- * made, of a run that of the newest tag for which it can be; the others' are
- * made when somebody looks.  Fails with the message of what is wrong.  `stats`
- * is what .ucfs tells.
+ * Recognise the source and check that it can be served: plans the tag, or for a
+ * run the newest usable tag; the others are planned on first access.  `o` and
+ * `stats`, which .ucfs shows, must outlive the tree.  On failure returns a
+ * negative errno, with a message in `err`.
  */
-int tree_open(const struct options *o, const struct stats *stats,
+int tree_open(const struct tree_options *o, const struct stats *stats,
 	      struct tree **out, struct errmsg *err);
 void tree_close(struct tree *t);
 
-/* Write what has been learned to the index, as tree_close does; by one thread
- * at a time. */
+/* Write what has been learned to the index, as tree_close does.  Called by one
+ * thread at a time. */
 void tree_save(struct tree *t);
 
-/*
- * What was looked up: attributes, and for how many seconds the kernel may
- * believe them.  Views do not change; the run's own files may.
- */
+/* Attributes, and for how many seconds the kernel may cache them.  Views do not
+ * change; the run's own files may. */
 struct tree_attr {
 	struct stat st;
 	double timeout;
 };
 
-/* -ENOENT if there is no such name; `*timeout` then says for how long. */
+/* -ENOENT if the name does not exist; the kernel may cache that for `*timeout`
+ * seconds. */
 int tree_lookup(struct tree *t, uint64_t dir, const char *name,
 		struct tree_attr *out, double *timeout, struct errmsg *err);
 int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out,
 		 struct errmsg *err);
 
-/* Target of a symbolic link of the run: its length, or an error. */
+/* Read the target of a symbolic link of the run, without a terminating null
+ * byte.  Returns its length or a negative errno. */
 int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size);
 
 /* --- files ------------------------------------------------------------------- */
 
-/* An open file: one of the two is set. */
+/* An open file: either `v` or `fd` is set. */
 struct tree_file {
-	struct vfile *v;   /* made of shards or of literal bytes */
-	int fd;            /* -1, or a real file */
-	struct plan *plan; /* whose shards `v` is made of, or NULL */
+	struct vfile *v;   /* virtual: shards, or literal bytes; else NULL */
+	int fd;            /* a file of the run; else -1 */
+	struct plan *plan; /* the plan whose shards `v` reads, or NULL */
+	/* In a shared mount, the users that may read `fd`.  The file may not be
+	 * the one whose permissions the kernel has checked. */
+	struct access readers;
 };
 
 int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
 		   struct errmsg *err);
 void tree_file_close(struct tree_file *f);
 
-/* The next file of at least `min` bytes that a loader opens that goes `way`
- * (enum plan_way) through a view: -ENOENT if there is none soon. */
-int tree_following(struct tree *t, uint64_t ino, unsigned way, uint64_t min,
+/* Find the next file of at least `min` bytes that a loader opens if it walks a
+ * view in `order` (enum plan_order).  -ENOENT if there is none nearby. */
+int tree_next_file(struct tree *t, uint64_t ino, unsigned order, uint64_t min,
 		   uint64_t *next, uint64_t *size);
 
 /* --- directories ------------------------------------------------------------- */
@@ -85,15 +110,14 @@ int tree_following(struct tree *t, uint64_t ino, unsigned way, uint64_t min,
 struct tree_entry {
 	uint64_t ino;
 	mode_t type; /* S_IFDIR, S_IFREG, ... */
-	/* Attributes can be had at no great cost (a view's need its plan). */
-	bool cheap;
+	bool cheap;  /* attributes need no plan that may not be made yet */
 	char name[NAME_MAX + 1];
 };
 
 /*
- * A directory being listed.  Of a view, entries are numbered and need no
- * state; of a real directory it is a snapshot, so that a listing neither
- * repeats nor loses names while files come and go.
+ * A directory being listed.  A view's entries are numbered and need no state.
+ * A directory of the run is a snapshot, so that a listing neither repeats nor
+ * loses names while files are created and removed.
  */
 struct tree_dir;
 
@@ -101,23 +125,23 @@ int tree_dir_open(struct tree *t, uint64_t ino, struct tree_dir **out,
 		  struct errmsg *err);
 void tree_dir_close(struct tree_dir *d);
 
-/* Will every listing always be the same, as that of a tag's view is? */
+/* Is the whole tree a view, so that no directory ever changes? */
 bool tree_is_immutable(const struct tree *t);
 
-/* Will the listing be the same the next time? */
+/* Is the directory part of a view, which does not change? */
 bool tree_dir_is_immutable(const struct tree_dir *d);
 
 /* The parent's inode, for "..". */
 uint64_t tree_dir_parent(const struct tree_dir *d);
 
-/* The entry at `*pos` (0 is the first), which moves on.  1 and an entry, 0 at
- * the end, or an error. */
+/* Read the entry at `*pos` (the first is at 0) and advance `*pos`.  Returns 1
+ * with an entry, 0 at the end, or a negative errno. */
 int tree_dir_next(struct tree_dir *d, uint64_t *pos, struct tree_entry *out,
 		  struct errmsg *err);
 
-/* --- the whole ---------------------------------------------------------------- */
+/* --- totals -------------------------------------------------------------------- */
 
-/* For statfs: bytes and files of what is served, as far as it is known. */
+/* For statfs: bytes and number of the shards of all planned tags. */
 void tree_totals(struct tree *t, uint64_t *bytes, uint64_t *files);
 
 #endif

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Listing directories.  A view's entries are counted off its plan; a real
- * directory is read at once when it is opened, and the views that belong into
- * it are put in.
+ * Listing directories.  A view's entries are computed from its plan.  A directory
+ * of the run is read completely when it is opened, and the views of its tags are
+ * added.
  */
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/base/array.h"
+#include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
-#include "fs/options.h"
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/pack/packfs.h"
 #include "fs/tree/pathtab.h"
 #include "fs/tree/tree.h"
 #include "fs/tree/tree_impl.h"
@@ -25,27 +28,20 @@ struct tree_dir {
 	size_t view;
 	struct plan *plan;
 	uint64_t node;
-	/* A snapshot, if it is no view: */
+	/* Entries, unless it is a view: */
 	struct tree_entry *v;
 	size_t n, cap;
 };
 
-static int add(struct tree_dir *d, uint64_t ino, mode_t type, bool cheap,
-	       const char *name)
+static int tree_dir_add(struct tree_dir *d, uint64_t ino, mode_t type,
+			bool cheap, const char *name)
 {
 	struct tree_entry *e;
 
 	if (strlen(name) > NAME_MAX)
-		return 0; /* a view of a tag with the longest of names */
-	if (d->n == d->cap) {
-		const size_t cap = d->cap ? d->cap * 2 : 32;
-		void *const grown = realloc(d->v, cap * sizeof(*d->v));
-
-		if (!grown)
-			return -ENOMEM;
-		d->v = grown;
-		d->cap = cap;
-	}
+		return 0; /* the tag's name leaves no room for the suffix */
+	if (!array_reserve(&d->v, &d->cap, d->n + 1, sizeof(*d->v)))
+		return -ENOMEM;
 	e = &d->v[d->n++];
 	e->ino = ino;
 	e->type = type;
@@ -62,8 +58,8 @@ static bool has_name(const struct tree_dir *d, const char *name)
 	return false;
 }
 
-static int add_real(struct tree_dir *d, const char *path, uint64_t index,
-		    const struct dirent *e)
+static int add_lower(struct tree_dir *d, const char *path, uint64_t index,
+		     const struct dirent *e)
 {
 	uint64_t child;
 	char *full;
@@ -71,16 +67,16 @@ static int add_real(struct tree_dir *d, const char *path, uint64_t index,
 
 	if (asprintf(&full, "%s/%s", path, e->d_name) < 0)
 		return -ENOMEM;
-	rc = reals_add(d->t->reals, full, index, &child);
+	rc = pathtab_add(d->t->pathtab, full, index, &child);
 	free(full);
-	return rc ? rc :
-		    add(d, ino_of_real(d->t, child), DTTOIF(e->d_type), true,
-			e->d_name);
+	return rc ? rc
+		  : tree_dir_add(d, ino_of_lower(d->t, child),
+				 DTTOIF(e->d_type), true, e->d_name);
 }
 
-static int read_real(struct tree_dir *d, const char *path, uint64_t index)
+static int read_lower(struct tree_dir *d, const char *path, uint64_t index)
 {
-	DIR *const dir = opendir(path);
+	DIR *const dir = beneath_opendir(path);
 	const struct dirent *e;
 	int rc = 0;
 
@@ -89,80 +85,168 @@ static int read_real(struct tree_dir *d, const char *path, uint64_t index)
 	while (!rc && (errno = 0, e = readdir(dir)))
 		if (strcmp(e->d_name, ".") != 0 &&
 		    strcmp(e->d_name, "..") != 0)
-			rc = add_real(d, path, index, e);
+			rc = add_lower(d, path, index, e);
 	if (!rc)
 		rc = -errno;
 	closedir(dir);
 	return rc;
 }
 
-/* A view of a tag, unless something real has its name. */
+/* Add a view of a tag, unless a file on disk has its name. */
 static int add_view(struct tree_dir *d, const char *tag, const char *name,
-		    uint64_t index, enum plan_kind kind)
+		    uint64_t index, const struct view_type *type)
 {
-	char own[NAME_MAX + VIEW_SUFFIX_MAX];
+	char own[NAME_MAX + VIEW_SUFFIX_MAX], suffix[VIEW_SUFFIX_MAX];
 	size_t view;
 	int rc;
 
-	snprintf(own, sizeof(own), "%s%s", name, view_suffixes[kind]);
+	view_type_suffix(type, suffix);
+	snprintf(own, sizeof(own), "%s%s", name, suffix);
 	if (has_name(d, own))
 		return 0;
-	rc = views_add(d->t->views, tag, kind, ino_of_real(d->t, index), &view);
+	rc = views_add(d->t->views, tag, type, ino_of_lower(d->t, index),
+		       &view);
 	return rc ? rc
-		  : add(d, ino_of_view(d->t, view, PLAN_ROOT), S_IFDIR, false,
-			own);
+		  : tree_dir_add(d, ino_of_view(d->t, view, PLAN_ROOT), S_IFDIR,
+				 false, own);
 }
 
-/* The views of the tag that an entry is, if it is one. */
-static int add_views(struct tree_dir *d, const char *path, uint64_t index,
-		     const char *name, bool *added)
+/* Add the re-cut views of a tag: those that options name, and those that have been
+ * looked up. */
+static int add_recut(struct tree_dir *d, const char *tag, const char *name,
+		     uint64_t index)
 {
+	struct tree *const t = d->t;
+	const size_t n = views_count(t->views);
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < t->o->nrecut; i++)
+		rc = add_view(d, tag, name, index, &t->o->recut[i]);
+	for (size_t i = 0; !rc && i < n; i++) {
+		const struct view_type type = views_type(t->views, i);
+
+		if (type.kind == PLAN_RESHARD &&
+		    strcmp(views_path(t->views, i), tag) == 0 &&
+		    views_plan_if_made(t->views, i))
+			rc = add_view(d, tag, name, index, &type);
+	}
+	return rc;
+}
+
+/* Show a tag, which is entry `i`, as the view that stands for it; one that is
+ * packed, beside the pack. */
+static int replace_tag(struct tree_dir *d, const char *tag, const char *name,
+		       uint64_t index, size_t i)
+{
+	size_t view;
+	const int rc = views_add(d->t->views, tag, &d->t->o->recut[0],
+				 ino_of_lower(d->t, index), &view);
+
+	if (rc)
+		return rc;
+	if (d->v[i].type == S_IFREG)
+		return tree_dir_add(d, ino_of_view(d->t, view, PLAN_ROOT),
+				    S_IFDIR, false, name);
+	d->v[i].ino = ino_of_view(d->t, view, PLAN_ROOT);
+	return 0;
+}
+
+/* If entry `i` is a tag, or stands for one as a pack, add its views and set
+ * `*added`. */
+static int add_views(struct tree_dir *d, const char *path, uint64_t index,
+		     size_t i, bool *added)
+{
+	const bool packed = d->v[i].type == S_IFREG;
+	char *const name = packfs_dir_name(d->v[i].name);
 	char *tag;
 	int rc = 0;
 
-	if (asprintf(&tag, "%s/%s", path, name) < 0)
+	if (!name || asprintf(&tag, "%s/%s", path, name) < 0) {
+		free(name);
 		return -ENOMEM;
-	if (ckdir_is_zero_tag(tag)) {
-		*added = true;
-		for (int kind = 0; !rc && kind < PLAN_KINDS; kind++)
-			rc = add_view(d, tag, name, index, (enum plan_kind)kind);
 	}
+	/* Where the directory itself is there the pack is a file like others, as
+	 * is what is no pack. */
+	if ((!packed || !has_name(d, name)) &&
+	    tagdir_is_zero_tag(tag)) {
+		*added = true;
+		for (int kind = 0; !rc && kind < VIEW_KINDS; kind++)
+			rc = add_view(d, tag, name, index,
+				      &(struct view_type){
+					      .kind = (enum plan_kind)kind });
+		if (!rc)
+			rc = add_recut(d, tag, name, index);
+		if (!rc && d->t->o->replace)
+			rc = replace_tag(d, tag, name, index, i);
+	}
+	free(name);
 	free(tag);
 	return rc;
 }
 
-/* Ours stands for one that is there. */
-static int add_latest(struct tree_dir *d, uint64_t index)
+/* Add the pointer to views of a type.  latest_universal replaces a file on disk;
+ * other pointers do not. */
+static int add_latest(struct tree_dir *d, uint64_t index,
+		      const struct view_type *type)
 {
+	const uint64_t ino = ino_of_latest(type, index);
+	char name[sizeof(LATEST_PREFIX) + VIEW_SUFFIX_MAX];
+	char suffix[VIEW_SUFFIX_MAX];
+
+	view_type_suffix(type, suffix);
+	snprintf(name, sizeof(name), LATEST_PREFIX "%s", suffix);
 	for (size_t i = 0; i < d->n; i++)
-		if (strcmp(d->v[i].name, LATEST_NAME) == 0) {
-			d->v[i].ino = INO_LATEST | index;
+		if (strcmp(d->v[i].name, name) == 0) {
+			if (type->kind == PLAN_RESHARD)
+				return 0;
+			d->v[i].ino = ino;
 			d->v[i].type = S_IFREG;
 			return 0;
 		}
-	return add(d, INO_LATEST | index, S_IFREG, true, LATEST_NAME);
+	return tree_dir_add(d, ino, S_IFREG, true, name);
 }
 
-static int open_real(struct tree_dir *d, uint64_t index)
+/* Add a pointer for each type of views in the directory. */
+static int add_pointers(struct tree_dir *d, uint64_t index)
+{
+	struct tree *const t = d->t;
+	const size_t n = views_count(t->views);
+	int rc = add_latest(d, index,
+			    &(struct view_type){ .kind = PLAN_UNIVERSAL });
+
+	for (size_t i = 0; !rc && i < t->o->nrecut; i++)
+		rc = add_latest(d, index, &t->o->recut[i]);
+	for (size_t i = 0; !rc && i < n; i++) {
+		const struct view_type type = views_type(t->views, i);
+
+		if (type.kind == PLAN_RESHARD &&
+		    views_parent(t->views, i) == ino_of_lower(t, index) &&
+		    views_plan_if_made(t->views, i))
+			rc = add_latest(d, index, &type);
+	}
+	return rc;
+}
+
+static int open_lower(struct tree_dir *d, uint64_t index)
 {
 	struct tree *const t = d->t;
 	uint64_t parent = 0;
-	const char *const path = reals_path(t->reals, index, &parent);
+	const char *const path = pathtab_path(t->pathtab, index, &parent);
 	bool views = false;
-	size_t reals;
+	size_t n;
 	int rc;
 
 	if (!path)
 		return -ENOENT;
-	d->parent = ino_of_real(t, parent);
-	rc = read_real(d, path, index);
-	reals = d->n;
-	for (size_t i = 0; !rc && i < reals; i++)
+	d->parent = ino_of_lower(t, parent);
+	rc = read_lower(d, path, index);
+	n = d->n;
+	for (size_t i = 0; !rc && i < n; i++)
 		if (d->v[i].type == S_IFDIR || d->v[i].type == S_IFLNK ||
-		    d->v[i].type == 0)
-			rc = add_views(d, path, index, d->v[i].name, &views);
+		    d->v[i].type == S_IFREG || d->v[i].type == 0)
+			rc = add_views(d, path, index, i, &views);
 	if (!rc && views)
-		rc = add_latest(d, index);
+		rc = add_pointers(d, index);
 	return rc;
 }
 
@@ -174,25 +258,29 @@ static int open_control(struct tree_dir *d, uint64_t ino)
 
 	d->parent = ino == INO_CONTROL ? TREE_ROOT : INO_CONTROL;
 	if (ino == INO_CONTROL) {
-		rc = add(d, INO_CONTROL_PLANS, S_IFDIR, true, PLANS_NAME);
-		if (!rc)
-			rc = add(d, INO_CONTROL_STATS, S_IFREG, true,
-				 STATS_NAME);
-		return rc ? rc :
-			    add(d, INO_CONTROL_STATS_JSON, S_IFREG, true,
-				STATS_JSON_NAME);
+		for (size_t i = 0; !rc && i < TREE_CONTROL_ENTRIES; i++) {
+			const struct tree_control_entry *const e =
+				&tree_control_entries[i];
+
+			rc = tree_dir_add(d, e->ino,
+					  e->ino == INO_CONTROL_PLANS ? S_IFDIR
+								      : S_IFREG,
+					  true, e->name);
+		}
+		return rc;
 	}
 	if (ino != INO_CONTROL_PLANS)
 		return -ENOTDIR;
 	for (size_t i = 0; !rc && i < n; i++) {
 		tree_control_name(d->t, i, name);
-		rc = add(d, INO_CONTROL_PLAN0 + i, S_IFREG, false, name);
+		rc = tree_dir_add(d, INO_CONTROL_PLAN0 + i, S_IFREG, false,
+				  name);
 	}
 	return rc;
 }
 
-static int open_view(struct tree_dir *d, size_t view, uint64_t node,
-		     struct errmsg *err)
+static int tree_dir_open_view(struct tree_dir *d, size_t view, uint64_t node,
+			      struct errmsg *err)
 {
 	const int rc = views_plan(d->t->views, view, &d->plan, err);
 
@@ -218,12 +306,12 @@ int tree_dir_open(struct tree *t, uint64_t ino, struct tree_dir **out,
 	if (!d)
 		return -ENOMEM;
 	d->t = t;
-	if (n.kind == NODE_REAL)
-		rc = open_real(d, n.index);
+	if (n.kind == NODE_LOWER)
+		rc = open_lower(d, n.index);
 	else if (n.kind == NODE_CONTROL)
 		rc = open_control(d, ino);
 	else if (n.kind == NODE_VIEW)
-		rc = open_view(d, n.view, n.index, err);
+		rc = tree_dir_open_view(d, n.view, n.index, err);
 	if (rc)
 		tree_dir_close(d);
 	else
@@ -258,6 +346,7 @@ int tree_dir_next(struct tree_dir *d, uint64_t *pos, struct tree_entry *out,
 	struct plan_entry e;
 	int rc;
 
+	assert(!d->is_view == !d->plan);
 	if (!d->is_view) {
 		if (*pos >= d->n)
 			return 0;

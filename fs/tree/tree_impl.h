@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCFS_TREE_INO_H
-#define UCFS_TREE_INO_H
+#ifndef UCFS_TREE_IMPL_H
+#define UCFS_TREE_IMPL_H
 
 #include <limits.h>
 #include <stdbool.h>
@@ -8,65 +8,62 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
+#include "ckpt/base/access.h"
 #include "ckpt/plan/plan.h"
 #include "fs/tree/tree.h"
+#include "fs/tree/view_type.h"
 
 /*
- * What tree*.c share: the tree itself, and its inode numbers.
- * They are arithmetic; nothing is allocated for a node of a view.
+ * Shared by tree*.c: the tree, and its inode numbers.  Numbers are computed, so
+ * that nothing is allocated for a node of a view.
  *
- *   1			 the root: of a run the real directory, else the
- *			 view
- *   2 + i		 real node i, below 2^44
+ *   1			 the root: the run's directory, or a view
+ *   2 + i		 file or directory i of the run (pathtab.h), below 2^44
  *   (v + 1) << 44 | n	 node n of view v's plan
- *   LATEST | i		 latest_universal in real directory i
- *   CONTROL | i	 .ucfs and below
+ *   LATEST | v << 44 | i	 pointer to views of type v in directory i of the run
+ *   CONTROL | i	 .ucfs and everything below it
  */
 struct tree {
-	const struct options *o;
-	struct stat source; /* gives what is made up its owner and time */
-	bool is_view; /* all of the source is one */
-	struct reals *reals;
+	const struct tree_options *o;
+	struct access search; /* users that may search the root's ancestors */
+	struct stat source;   /* owner and time of synthesized files */
+	bool is_view;         /* the root is a view */
+	struct pathtab *pathtab;
 	struct views *views;
 	const struct stats *stats;
 };
 
 #define INO_VIEW_SHIFT 44
-#define INO_REAL_FIRST UINT64_C(2)
+#define INO_LOWER_FIRST UINT64_C(2)
 #define INO_LATEST (UINT64_C(1) << 61)
 #define INO_CONTROL (UINT64_C(1) << 62)
 #define INO_CONTROL_PLANS (INO_CONTROL | 1)
 #define INO_CONTROL_STATS (INO_CONTROL | 2)
 #define INO_CONTROL_STATS_JSON (INO_CONTROL | 3)
+#define INO_CONTROL_METRICS (INO_CONTROL | 4)
+#define INO_CONTROL_ERRORS (INO_CONTROL | 5)
 #define INO_CONTROL_PLAN0 (INO_CONTROL | 16) /* + view */
 
 _Static_assert(PLAN_NODE_END <= UINT64_C(1) << INO_VIEW_SHIFT,
-	       "a plan's nodes fit below its view's number");
+	       "a plan's nodes must fit below its view's number");
+_Static_assert(1ull << (VIEW_TYPE_BITS + INO_VIEW_SHIFT) <= INO_LATEST,
+	       "types of views must fit below their pointers' bit");
 _Static_assert(65535ull << INO_VIEW_SHIFT < INO_LATEST,
-	       "all views fit below the other kinds");
+	       "all views must fit below the other kinds");
 
-/* What the views of a tag are called: its name, and this. */
-static const char *const view_suffixes[PLAN_KINDS] = {
-	[PLAN_UNIVERSAL] = "_universal",
-	[PLAN_HF] = "_hf",
-	[PLAN_FP32] = "_fp32",
-};
-
-#define VIEW_SUFFIX_MAX 16
-#define LATEST_NAME "latest_universal"
+#define LATEST_PREFIX "latest"
 #define CONTROL_NAME ".ucfs"
-#define PLANS_NAME "plan"
-#define STATS_NAME "stats"
-#define STATS_JSON_NAME "stats.json"
 
-#define FOREVER 1e9  /* for what cannot change */
-#define A_MOMENT 1.0 /* for what may */
+/* Seconds for which the kernel may cache attributes. */
+#define FOREVER 1e9  /* immutable */
+#define A_MOMENT 1.0 /* may change */
 
 enum tree_kind {
-	NODE_REAL,    /* index: its number in reals */
-	NODE_VIEW,    /* view; index: the plan's node */
-	NODE_LATEST,  /* index: the real directory's */
-	NODE_CONTROL, /* index: which */
+	NODE_LOWER,   /* index: number in the path table */
+	NODE_VIEW,    /* view: its number; index: node of its plan */
+	NODE_LATEST,  /* view: number of its type; index: the directory's number
+			 in the path table */
+	NODE_CONTROL, /* index: the low bits of INO_CONTROL_... */
 };
 
 struct tree_node {
@@ -78,23 +75,35 @@ struct tree_node {
 static inline struct tree_node ino_parse(const struct tree *t, uint64_t ino)
 {
 	if (ino == TREE_ROOT)
-		return (struct tree_node){ t->is_view ? NODE_VIEW : NODE_REAL, 0,
-					   0 };
+		return (struct tree_node){ t->is_view ? NODE_VIEW : NODE_LOWER,
+					   0, 0 };
 	if (ino & INO_CONTROL)
 		return (struct tree_node){ NODE_CONTROL, 0, ino & ~INO_CONTROL };
 	if (ino & INO_LATEST)
-		return (struct tree_node){ NODE_LATEST, 0, ino & ~INO_LATEST };
+		return (struct tree_node){
+			NODE_LATEST,
+			(size_t)((ino & ~INO_LATEST) >> INO_VIEW_SHIFT),
+			ino & ((UINT64_C(1) << INO_VIEW_SHIFT) - 1)
+		};
 	if (ino >> INO_VIEW_SHIFT)
 		return (struct tree_node){
 			NODE_VIEW, (size_t)(ino >> INO_VIEW_SHIFT) - 1,
 			ino & ((UINT64_C(1) << INO_VIEW_SHIFT) - 1)
 		};
-	return (struct tree_node){ NODE_REAL, 0, ino - INO_REAL_FIRST };
+	return (struct tree_node){ NODE_LOWER, 0, ino - INO_LOWER_FIRST };
 }
 
-static inline uint64_t ino_of_real(const struct tree *t, uint64_t index)
+static inline uint64_t ino_of_lower(const struct tree *t, uint64_t index)
 {
-	return index == 0 && !t->is_view ? TREE_ROOT : INO_REAL_FIRST + index;
+	return index == 0 && !t->is_view ? TREE_ROOT : INO_LOWER_FIRST + index;
+}
+
+/* The pointer in lower directory `index` to the newest tag's view of a type. */
+static inline uint64_t ino_of_latest(const struct view_type *type,
+				     uint64_t index)
+{
+	return INO_LATEST |
+	       (uint64_t)view_type_number(type) << INO_VIEW_SHIFT | index;
 }
 
 static inline uint64_t ino_of_view(const struct tree *t, size_t view,
@@ -105,12 +114,15 @@ static inline uint64_t ino_of_view(const struct tree *t, size_t view,
 	return (uint64_t)(view + 1) << INO_VIEW_SHIFT | node;
 }
 
-/* Attributes of something that is on no disk. */
-void tree_make_up(const struct tree *t, uint64_t ino, mode_t mode, uint64_t size,
-		  unsigned nlink, int64_t mtime_s, struct stat *st);
+/* Fill in the attributes of a file or directory that exists only in the
+ * mount. */
+void tree_synthesize(const struct tree *t, uint64_t ino, mode_t mode,
+		     uint64_t size, unsigned nlink, int64_t mtime_s,
+		     struct stat *st);
 
-/* .ucfs and what is below it (tree_control.c): as tree_lookup, tree_getattr,
- * the bytes of a file, and the name of a view's plan in .ucfs/plan. */
+/* .ucfs and everything below it (tree_control.c): as tree_lookup and
+ * tree_getattr; the bytes of a file, appended to `out`; and the name of a view's
+ * plan in .ucfs/plan. */
 int tree_control_lookup(struct tree *t, uint64_t dir, const char *name,
 			uint64_t *ino);
 int tree_control_stat(struct tree *t, uint64_t ino, struct tree_attr *out,
@@ -118,5 +130,14 @@ int tree_control_stat(struct tree *t, uint64_t ino, struct tree_attr *out,
 int tree_control_bytes(struct tree *t, uint64_t ino, struct bytebuf *out,
 		       struct errmsg *err);
 void tree_control_name(struct tree *t, size_t view, char name[NAME_MAX + 1]);
+
+/* The entries of .ucfs. */
+struct tree_control_entry {
+	const char *name;
+	uint64_t ino;
+};
+
+#define TREE_CONTROL_ENTRIES 5
+extern const struct tree_control_entry tree_control_entries[TREE_CONTROL_ENTRIES];
 
 #endif

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tags that have a view, and their plans once made. */
+/* The views of tags, and their plans. */
 #include "fs/tree/views.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/zero/indexfile.h"
 #include "fs/log/log.h"
@@ -15,23 +17,23 @@
 #define RETRY_SECONDS 1
 
 struct view {
-	char *path;          /* immutable */
-	enum plan_kind kind; /* immutable */
-	uint64_t parent;     /* immutable */
+	char *path;            /* immutable */
+	struct view_type type; /* immutable */
+	uint64_t parent;       /* immutable */
 	/* Protected by views.lock: */
-	struct plan *plan; /* does not change once it is there */
-	time_t failed;
-	int rc;
+	struct plan *plan; /* immutable once set */
+	time_t failed;     /* time of the last attempt */
+	int rc;            /* and its result */
 	struct errmsg why;
 };
 
 struct views {
 	struct plan_options options;
 	const struct indexfile *index; /* or NULL */
-	bool unkept; /* views_save's own: it failed, and has told so */
-	pthread_mutex_t lock; /* protects v and n; held while a plan is made */
+	bool save_failed;              /* used by views_save alone */
+	pthread_mutex_t lock; /* protects the rest; held while a plan is made */
 	struct view **v;
-	size_t n;
+	size_t n, cap;
 };
 
 struct views *views_new(const struct plan_options *options,
@@ -51,10 +53,10 @@ void views_free(struct views *v)
 {
 	if (!v)
 		return;
-	/* The universal plans, which come first, are what the others use. */
+	/* Other plans refer to universal ones, which are the first kind. */
 	for (int kind = PLAN_KINDS; kind-- > 0;)
 		for (size_t i = 0; i < v->n; i++)
-			if ((int)v->v[i]->kind == kind)
+			if ((int)v->v[i]->type.kind == kind)
 				plan_close(v->v[i]->plan);
 	for (size_t i = 0; i < v->n; i++) {
 		free(v->v[i]->path);
@@ -66,18 +68,15 @@ void views_free(struct views *v)
 }
 
 /* Called with the lock held. */
-static int append(struct views *v, const char *path, enum plan_kind kind,
-		  uint64_t parent)
+static int views_append(struct views *v, const char *path,
+			const struct view_type *type, uint64_t parent)
 {
 	struct view *view;
-	void *grown;
 
 	if (v->n == VIEWS_MAX)
 		return -ENFILE;
-	grown = realloc(v->v, (v->n + 1) * sizeof(struct view *));
-	if (!grown)
+	if (!array_reserve(&v->v, &v->cap, v->n + 1, sizeof(struct view *)))
 		return -ENOMEM;
-	v->v = grown;
 	view = calloc(1, sizeof(*view));
 	if (!view)
 		return -ENOMEM;
@@ -86,34 +85,35 @@ static int append(struct views *v, const char *path, enum plan_kind kind,
 		free(view);
 		return -ENOMEM;
 	}
-	view->kind = kind;
+	view->type = *type;
 	view->parent = parent;
 	v->v[v->n++] = view;
 	return 0;
 }
 
-/* The number of a view; the one behind the last, if it is not there.  Called with
- * the lock held. */
-static size_t find(const struct views *v, const char *path, enum plan_kind kind)
+/* Return the number of a view, or v->n if it does not exist.  Called with the
+ * lock held. */
+static size_t views_find(const struct views *v, const char *path,
+			 const struct view_type *type)
 {
 	size_t i = 0;
 
-	while (i < v->n &&
-	       (v->v[i]->kind != kind || strcmp(v->v[i]->path, path) != 0))
+	while (i < v->n && (!view_type_equal(&v->v[i]->type, type) ||
+			    strcmp(v->v[i]->path, path) != 0))
 		i++;
 	return i;
 }
 
-int views_add(struct views *v, const char *path, enum plan_kind kind,
+int views_add(struct views *v, const char *path, const struct view_type *type,
 	      uint64_t parent, size_t *index)
 {
 	int rc = 0;
 	size_t i;
 
 	pthread_mutex_lock(&v->lock);
-	i = find(v, path, kind);
+	i = views_find(v, path, type);
 	if (i == v->n)
-		rc = append(v, path, kind, parent);
+		rc = views_append(v, path, type, parent);
 	pthread_mutex_unlock(&v->lock);
 	if (!rc)
 		*index = i;
@@ -122,37 +122,47 @@ int views_add(struct views *v, const char *path, enum plan_kind kind,
 
 size_t views_count(struct views *v)
 {
+	size_t n;
+
 	pthread_mutex_lock(&v->lock);
-
-	const size_t n = v->n;
-
+	n = v->n;
 	pthread_mutex_unlock(&v->lock);
 	return n;
 }
 
-static struct view *get(struct views *v, size_t index)
+/* NULL if no view has that number. */
+static struct view *views_get(struct views *v, size_t index)
 {
+	struct view *view;
+
 	pthread_mutex_lock(&v->lock);
-
-	struct view *const view = index < v->n ? v->v[index] : NULL;
-
+	view = index < v->n ? v->v[index] : NULL;
 	pthread_mutex_unlock(&v->lock);
 	return view;
 }
 
 const char *views_path(struct views *v, size_t index)
 {
-	return get(v, index)->path;
+	const struct view *const view = views_get(v, index);
+
+	assert(view);
+	return view->path;
 }
 
-enum plan_kind views_kind(struct views *v, size_t index)
+struct view_type views_type(struct views *v, size_t index)
 {
-	return get(v, index)->kind;
+	const struct view *const view = views_get(v, index);
+
+	assert(view);
+	return view->type;
 }
 
 uint64_t views_parent(struct views *v, size_t index)
 {
-	return get(v, index)->parent;
+	const struct view *const view = views_get(v, index);
+
+	assert(view);
+	return view->parent;
 }
 
 static void log_warnings(struct plan *p, const char *path)
@@ -164,7 +174,7 @@ static void log_warnings(struct plan *p, const char *path)
 		log_warning("%s: %s", path, text.text);
 }
 
-/* Open the plan of a tag, with what is kept of it. */
+/* Open the plan of a tag, using the index if it has a valid record. */
 static int open_plan(const struct views *v, struct view *view, struct plan **p)
 {
 	struct plan_options options = v->options;
@@ -172,7 +182,9 @@ static int open_plan(const struct views *v, struct view *view, struct plan **p)
 	struct bytebuf index = { 0 };
 	int rc = 0;
 
-	options.kind = view->kind;
+	options.kind = view->type.kind;
+	options.ranks = view->type.ranks;
+	options.stage = view->type.stage;
 	if (v->index)
 		rc = indexfile_find(v->index, view->path, &index, &refused);
 	if (*refused.text)
@@ -190,29 +202,36 @@ static int open_plan(const struct views *v, struct view *view, struct plan **p)
 
 static int make_plan(struct views *v, struct view *view);
 
-/* The universal plan of the same tag, made if need be: NULL if it cannot be.
- * Called with the lock held. */
+/* Get the universal plan of the same tag; NULL if it cannot be made.  Called with
+ * the lock held. */
 static struct plan *find_universal(struct views *v, const struct view *view)
 {
-	size_t i = find(v, view->path, PLAN_UNIVERSAL);
+	const struct view_type type = { .kind = PLAN_UNIVERSAL };
+	size_t i = views_find(v, view->path, &type);
 
-	if (i == v->n && append(v, view->path, PLAN_UNIVERSAL, view->parent))
+	if (i == v->n && views_append(v, view->path, &type, view->parent))
 		return NULL;
 	return make_plan(v, v->v[i]) ? NULL : v->v[i]->plan;
 }
 
-/* What is not universal may be possible where that is not: by itself then. */
-static int open_view(struct views *v, struct view *view, struct plan **p)
+/* Derive the plan from the universal one.  If that cannot be made the view may
+ * still be possible: then open it on its own. */
+static int views_open_view(struct views *v, struct view *view, struct plan **p)
 {
+	const struct view_type *const type = &view->type;
 	struct plan *const universal =
-		view->kind == PLAN_UNIVERSAL ? NULL : find_universal(v, view);
+		type->kind == PLAN_UNIVERSAL ? NULL : find_universal(v, view);
 
-	return universal ? plan_open_beside(universal, view->kind, p, &view->why)
-			 : open_plan(v, view, p);
+	if (!universal)
+		return open_plan(v, view, p);
+	return type->kind == PLAN_RESHARD ?
+		       plan_open_resharded(universal, type->ranks, type->stage,
+					   p, &view->why) :
+		       plan_open_derived(universal, type->kind, p, &view->why);
 }
 
-/* Called with the lock held.  Recursive, once: a view may need the universal
- * one. */
+/* Called with the lock held.  Recursive to a depth of one, for the universal
+ * plan. */
 static int make_plan(struct views *v, struct view *view)
 {
 	const time_t now = time(NULL);
@@ -221,7 +240,7 @@ static int make_plan(struct views *v, struct view *view)
 	if (view->plan || (view->rc && now - view->failed < RETRY_SECONDS))
 		return view->rc;
 	view->failed = now;
-	view->rc = open_view(v, view, &p);
+	view->rc = views_open_view(v, view, &p);
 	if (view->rc)
 		return view->rc;
 	view->rc = plan_check(p, &view->why);
@@ -230,6 +249,7 @@ static int make_plan(struct views *v, struct view *view)
 		return view->rc;
 	}
 	log_warnings(p, view->path);
+	assert(!view->plan);
 	view->plan = p;
 	return 0;
 }
@@ -237,7 +257,7 @@ static int make_plan(struct views *v, struct view *view)
 int views_plan(struct views *v, size_t index, struct plan **out,
 	       struct errmsg *err)
 {
-	struct view *const view = get(v, index);
+	struct view *const view = views_get(v, index);
 	int rc;
 
 	if (!view)
@@ -251,7 +271,8 @@ int views_plan(struct views *v, size_t index, struct plan **out,
 	return rc;
 }
 
-/* The plans that are made, with their paths; how many. */
+/* List the plans that have been made, with the paths of their tags; returns
+ * their number.  The caller frees both lists. */
 static size_t list_plans(struct views *v, struct indexfile_record **records,
 			 struct plan ***plans)
 {
@@ -274,9 +295,9 @@ void views_save(struct views *v)
 	struct indexfile_record *records;
 	struct plan **plans;
 	struct errmsg err = { "" };
-	size_t n, kept = 0;
+	size_t n, saved = 0;
 
-	if (!v->index || v->unkept)
+	if (!v->index || v->save_failed)
 		return;
 	n = list_plans(v, &records, &plans);
 	for (size_t i = 0; i < n; i++) {
@@ -286,15 +307,15 @@ void views_save(struct views *v)
 		if (rc < 0)
 			log_warning("%s: no index: %s", r.tag, err.text);
 		if (rc == 1)
-			records[kept++] = r;
+			records[saved++] = r;
 		else
 			bytebuf_done(&r.bytes);
 	}
-	if (kept && indexfile_put(v->index, records, kept, &err)) {
+	if (saved && indexfile_put(v->index, records, saved, &err)) {
 		log_warning("no index: %s", err.text);
-		v->unkept = true;
+		v->save_failed = true; /* log it once */
 	}
-	for (size_t i = 0; i < kept; i++)
+	for (size_t i = 0; i < saved; i++)
 		bytebuf_done(&records[i].bytes);
 	free(records);
 	free(plans);
@@ -302,12 +323,25 @@ void views_save(struct views *v)
 
 struct plan *views_plan_if_made(struct views *v, size_t index)
 {
-	struct view *const view = get(v, index);
+	struct view *const view = views_get(v, index);
+	struct plan *p;
+
+	pthread_mutex_lock(&v->lock);
+	p = view ? view->plan : NULL;
+	pthread_mutex_unlock(&v->lock);
+	return p;
+}
+
+bool views_failed(struct views *v, size_t index, struct errmsg *why)
+{
+	struct view *const view = views_get(v, index);
 
 	pthread_mutex_lock(&v->lock);
 
-	struct plan *const p = view ? view->plan : NULL;
+	const bool failed = view && view->rc;
 
+	if (failed)
+		*why = view->why;
 	pthread_mutex_unlock(&v->lock);
-	return p;
+	return failed;
 }

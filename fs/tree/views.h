@@ -2,56 +2,60 @@
 #ifndef UCFS_VIEWS_H
 #define UCFS_VIEWS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "ckpt/plan/plan.h"
+#include "fs/tree/view_type.h"
 
 struct errmsg;
 struct indexfile;
 
 /*
- * The views of a mount, by number: one of each kind for each tag directory that
- * somebody has seen.  Seeing one costs nothing; its plan is made when it is
- * first wanted, and kept.  What the views of a tag learn of its files they share.
+ * The views of a mount, by number: one of each type for each tag directory that
+ * has been looked up or listed.  Adding a view is cheap; its plan is made on
+ * first use and kept.  The views of a tag share what they learn from its files.
  * Thread-safe.
  */
 struct views;
 
 #define VIEWS_MAX 65535u
 
-/* What is learned of tags is kept in `index` (borrowed; NULL: nowhere), and
- * taken from there. */
+/* Plans are restored from `index` and saved to it; it must outlive the views.
+ * Without an index it is NULL.  Returns NULL when memory runs out. */
 struct views *views_new(const struct plan_options *options,
 			const struct indexfile *index);
 
-/* Keep what has been learned, if there is more than was kept before.  By one
- * thread at a time; others may be using the views. */
+/* Write to the index what has been learned since the last save.  Called by one
+ * thread at a time; others may use the views meanwhile. */
 void views_save(struct views *v);
 void views_free(struct views *v);
 
-/* The number of a view of the tag at `path` (copied), whose entry stands in
- * the directory with inode `parent`.  -ENOMEM, -ENFILE. */
-int views_add(struct views *v, const char *path, enum plan_kind kind,
+/* Find or add a view of the tag at `path` (copied), listed in the directory
+ * with inode `parent`.  0, -ENOMEM, or -ENFILE after VIEWS_MAX views. */
+int views_add(struct views *v, const char *path, const struct view_type *type,
 	      uint64_t parent, size_t *index);
 
-/* How many there are. */
 size_t views_count(struct views *v);
 
-/* Valid until views_free. */
+/* `index` is below views_count.  The path is valid until views_free. */
 const char *views_path(struct views *v, size_t index);
-enum plan_kind views_kind(struct views *v, size_t index);
+struct view_type views_type(struct views *v, size_t index);
 uint64_t views_parent(struct views *v, size_t index);
 
 /*
- * The plan of a view, made if need be; valid until views_free.  What is wrong
- * with a tag that cannot be served is logged when it is found out; a failure
- * is tried again after a second, since the tag may still be being written.
+ * Get the plan of a view, making it on first use; valid until views_free.
+ * Warnings of the plan are logged once.  A failure is retried after a second,
+ * since the tag may still be being written; until then it is returned again.
  */
 int views_plan(struct views *v, size_t index, struct plan **out,
 	       struct errmsg *err);
 
-/* The plan if it has been made, else NULL. */
+/* Get whether the plan could not be made, and then the reason in *why. */
+bool views_failed(struct views *v, size_t index, struct errmsg *why);
+
+/* Get the plan if it has been made, else NULL. */
 struct plan *views_plan_if_made(struct views *v, size_t index);
 
 #endif

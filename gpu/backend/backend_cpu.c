@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The CPU as a device: its memory is the host's, and what it is told to do it
- * has done on return.
- */
+/* The CPU as a device: its memory is the host's, and operations are complete on
+ * return. */
 #include <errno.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -10,18 +8,19 @@
 #include <sys/mman.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/splitmix.h"
 #include "gpu/backend/cpu.h"
 #include "gpu/backend/cpu_math.h"
 #include "gpu/backend/dropout.h"
 
-/* Large buffers lie on pages of this size where the system has them. */
+/* Large buffers use pages of this size if the system has them. */
 #define HUGE_PAGE ((size_t)2 << 20)
 #define CACHE_LINE ((size_t)64)
 
-/* Elements that a thread takes at once. */
+/* Elements per task of a thread. */
 #define BLOCK ((size_t)16384)
 
-/* Bytes that a thread zeroes at once. */
+/* Bytes that a thread zeroes per task. */
 #define ZERO_BLOCK ((size_t)1 << 20)
 
 static void *memory(size_t bytes)
@@ -100,7 +99,7 @@ static void cpu_copy_queued(struct backend *b, enum backend_queue q, void *dst,
 	cpu_copy(b, dst, src, bytes);
 }
 
-/* All events are the same: all that was recorded has happened. */
+/* All events are one object, which is always complete. */
 static struct backend_event *cpu_event_new(struct backend *b)
 {
 	return (struct backend_event *)b;
@@ -216,8 +215,8 @@ static void cpu_embed(struct backend *b, void *out, const void *wte,
 	}
 }
 
-/* By columns: a token may be there many times, and is summed in the order of
- * rows however many threads there are. */
+/* Threads split the columns: a token's rows are summed in order, whatever the
+ * number of threads. */
 static void cpu_embed_grad(struct backend *b, float *dwte, float *dwpe,
 			   const void *dout, const int32_t *tokens,
 			   size_t batch, size_t seq, size_t c)
@@ -249,15 +248,15 @@ CPU_CLONES void cpu_drop(float *x, size_t n, float drop, uint64_t row,
 	size_t i;
 
 	for (i = 0; i < n; i++)
-		x[i] = pattern_drop(x[i],
-				    pattern_element(row, (uint32_t)(first + i)),
-				    drop);
+		x[i] = dropout_apply(
+			x[i], dropout_element(row, (uint32_t)(first + i)), drop);
 }
 
 static void cpu_dropout(struct backend *b, void *p, size_t n, float drop,
 			uint64_t seed)
 {
-	const uint64_t row = pattern_random(seed, 0); /* all of it is one */
+	const uint64_t row = splitmix64(seed, 0); /* the whole buffer counts
+						       * as one row */
 	float *const x = p;
 	size_t at;
 
@@ -312,7 +311,7 @@ static const struct backend_ops ops = {
 	.attention_grad = cpu_attention_grad,
 	.dropout = cpu_dropout,
 	.add = cpu_add,
-	.classify = cpu_classify,
+	.cross_entropy = cpu_cross_entropy,
 	.sum_squares = cpu_sum_squares,
 	.scale = cpu_scale,
 	.accumulate = cpu_accumulate,
@@ -331,12 +330,12 @@ int backend_cpu_new(struct backend **out, enum dtype dtype, unsigned threads,
 				  dtype_name(dtype));
 	c = calloc(1, sizeof(*c));
 	if (!c)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	c->base = (struct backend){
 		.ops = &ops,
 		.name = "cpu",
 		.dtype = dtype,
-		.lp_size = sizeof(float),
+		.act_size = sizeof(float),
 		.on_host = true,
 	};
 	c->threads = threads ? threads : (unsigned)omp_get_max_threads();

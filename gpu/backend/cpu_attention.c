@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Causal attention, a head at a time, a block of queries at a time: the
- * weights of a block are made, used and forgotten; the way back makes them
- * again from the logarithm of each row's sum.
+ * Causal attention, one head and one block of queries at a time: the weights of
+ * a block are computed, used and discarded; the backward pass recomputes them
+ * from the logarithm of each row's sum.
  *
- * Rows of qkv are those of c_attn's output: queries, keys and values of all
- * heads, 3 * c wide.
+ * Rows of qkv are c_attn's output, 3 * c wide: queries, keys and values of all
+ * heads.
  */
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
+#include "ckpt/base/splitmix.h"
 #include "gpu/backend/cpu.h"
 #include "gpu/backend/cpu_math.h"
 #include "gpu/backend/dropout.h"
@@ -42,13 +44,13 @@ static struct head head_of(struct backend *b, const float *qkv,
 		.pitch = 3 * c,
 		.scale = 1.0f / sqrtf((float)width),
 		.drop = drop,
-		.seed = pattern_random(seed, batch * heads + h),
+		.seed = splitmix64(seed, batch * heads + h),
 		.cpu = (struct cpu *)b,
 	};
 }
 
-/* The weights of a query from its scores of the first `n` keys.  Returns the
- * logarithm of the sum of their exponentials. */
+/* Replace a query's scores of the first `n` keys by weights.  Returns the
+ * logarithm of the sum of exponentials. */
 CPU_CLONES static float softmax_row(float *x, size_t n)
 {
 	float top = -INFINITY, sum = 0;
@@ -75,19 +77,19 @@ CPU_CLONES static void weights_again(float *x, size_t n, float log_sum)
 		x[i] = cpu_exp(x[i] - log_sum);
 }
 
-/* Drop weights of query `q`; the gradient of a weight is dropped with it. */
+/* Drop weights of query `q`, or their gradients, by the same mask. */
 static void drop_row(const struct head *h, float *x, size_t q)
 {
 	if (h->drop > 0)
-		cpu_drop(x, q + 1, h->drop, pattern_random(h->seed, q), 0);
+		cpu_drop(x, q + 1, h->drop, splitmix64(h->seed, q), 0);
 }
 
 /* Scores of queries [q, q + n) against the first q + n keys. */
 static void scores(const struct head *h, size_t q, size_t n, float *out,
 		   size_t ldo)
 {
-	cpu_product(h->cpu, AS_IT_IS, TRANSPOSED, n, q + n, h->width, h->scale,
-		    h->q + q * h->pitch, h->pitch, h->k, h->pitch, 0, out, ldo);
+	cpu_gemm(h->cpu, NO_TRANS, TRANS, n, q + n, h->width, h->scale,
+		 h->q + q * h->pitch, h->pitch, h->k, h->pitch, 0, out, ldo);
 }
 
 static void attend(const struct head *h, float *out, size_t out_pitch,
@@ -108,16 +110,16 @@ static void attend(const struct head *h, float *out, size_t out_pitch,
 			memset(row + q + i + 1, 0,
 			       (keys - q - i - 1) * sizeof(*row));
 		}
-		cpu_product(h->cpu, AS_IT_IS, AS_IT_IS, n, h->width, keys, 1, w,
-			    h->seq, h->v, h->pitch, 0, out + q * out_pitch,
-			    out_pitch);
+		cpu_gemm(h->cpu, NO_TRANS, NO_TRANS, n, h->width, keys, 1, w,
+			 h->seq, h->v, h->pitch, 0, out + q * out_pitch,
+			 out_pitch);
 		for (i = 0; i < n; i++)
 			cpu_round_to(h->cpu->base.dtype, out + (q + i) * out_pitch,
 				     h->width);
 	}
 }
 
-/* An operation on all heads; the way forwards has no gradients. */
+/* An operation on all heads.  The forward pass has no gradients. */
 struct job {
 	struct backend *b;
 	size_t batch, seq, heads, c;
@@ -155,13 +157,14 @@ static struct head head_of_job(const struct job *j, size_t i)
 		       j->heads, j->c, j->drop, j->seed);
 }
 
-/* Where head i begins in a matrix with rows of `c`. */
+/* The offset of head i in a matrix with rows of `c`. */
 static size_t head_start(const struct job *j, size_t i)
 {
+	assert(i < j->batch * j->heads);
 	return i / j->heads * j->seq * j->c + i % j->heads * (j->c / j->heads);
 }
 
-static void forward(const struct job *j, size_t i, float *scratch)
+static void cpu_attention_forward(const struct job *j, size_t i, float *scratch)
 {
 	const struct head h = head_of_job(j, i);
 
@@ -186,10 +189,10 @@ void cpu_attention(struct backend *b, void *out, float *stats, const void *qkv,
 		.seed = seed,
 	};
 
-	for_each_head(&j, QUERIES * seq, forward);
+	for_each_head(&j, QUERIES * seq, cpu_attention_forward);
 }
 
-/* d = p * (d - delta) * scale, the way back through softmax and scaling. */
+/* d = p * (d - delta) * scale: softmax and scaling, backward. */
 CPU_CLONES static void softmax_row_grad(float *d, const float *p, size_t n,
 					float delta, float scale)
 {
@@ -210,15 +213,15 @@ CPU_CLONES static float dot(const float *a, const float *b, size_t n)
 	return sum;
 }
 
-/* Where the gradient of a head goes, and what it comes from. */
+/* A head's gradients and their sources. */
 struct head_grad {
 	float *dq, *dk, *dv;     /* as in struct head */
 	const float *out, *dout; /* rows `pitch` apart */
 	size_t pitch;
 };
 
-/* Gradients of the scores of queries [q, q + n), from the weights `p`; what
- * was dropped of them is dropped in `p` on return. */
+/* Gradients of the scores of queries [q, q + n), from the weights `p`.  On
+ * return `p` has dropout applied. */
 static void scores_grad(const struct head *h, const struct head_grad *g,
 			size_t q, size_t n, const float *stats, float *p,
 			float *d)
@@ -227,9 +230,8 @@ static void scores_grad(const struct head *h, const struct head_grad *g,
 	size_t i;
 
 	scores(h, q, n, p, h->seq);
-	cpu_product(h->cpu, AS_IT_IS, TRANSPOSED, n, keys, h->width, 1,
-		    g->dout + q * g->pitch, g->pitch, h->v, h->pitch, 0, d,
-		    h->seq);
+	cpu_gemm(h->cpu, NO_TRANS, TRANS, n, keys, h->width, 1,
+		 g->dout + q * g->pitch, g->pitch, h->v, h->pitch, 0, d, h->seq);
 	for (i = 0; i < n; i++) {
 		const size_t valid = q + i + 1, row = q + i;
 		float *const pr = p + i * h->seq, *const dr = d + i * h->seq;
@@ -246,8 +248,8 @@ static void scores_grad(const struct head *h, const struct head_grad *g,
 	}
 }
 
-/* Blocks from the last to the first: the last one sees all keys, so that it
- * can write their gradients and the others add to them. */
+/* From the last block to the first: the last one sees all keys and can
+ * overwrite their gradients, to which the others add. */
 static void attend_grad(const struct head *h, const struct head_grad *g,
 			const float *stats, float *scratch)
 {
@@ -260,15 +262,15 @@ static void attend_grad(const struct head *h, const struct head_grad *g,
 		const size_t keys = q + n;
 
 		scores_grad(h, g, q, n, stats, p, d);
-		cpu_product(h->cpu, AS_IT_IS, AS_IT_IS, n, h->width, keys, 1, d,
-			    h->seq, h->k, h->pitch, 0, g->dq + q * h->pitch,
-			    h->pitch);
-		cpu_product(h->cpu, TRANSPOSED, AS_IT_IS, keys, h->width, n, 1,
-			    d, h->seq, h->q + q * h->pitch, h->pitch, beta,
-			    g->dk, h->pitch);
-		cpu_product(h->cpu, TRANSPOSED, AS_IT_IS, keys, h->width, n, 1,
-			    p, h->seq, g->dout + q * g->pitch, g->pitch, beta,
-			    g->dv, h->pitch);
+		cpu_gemm(h->cpu, NO_TRANS, NO_TRANS, n, h->width, keys, 1, d,
+			 h->seq, h->k, h->pitch, 0, g->dq + q * h->pitch,
+			 h->pitch);
+		cpu_gemm(h->cpu, TRANS, NO_TRANS, keys, h->width, n, 1, d,
+			 h->seq, h->q + q * h->pitch, h->pitch, beta, g->dk,
+			 h->pitch);
+		cpu_gemm(h->cpu, TRANS, NO_TRANS, keys, h->width, n, 1, p,
+			 h->seq, g->dout + q * g->pitch, g->pitch, beta, g->dv,
+			 h->pitch);
 		beta = 1;
 		if (q == 0)
 			break;
@@ -280,7 +282,7 @@ static void attend_grad(const struct head *h, const struct head_grad *g,
 	}
 }
 
-static void backward(const struct job *j, size_t i, float *scratch)
+static void cpu_attention_backward(const struct job *j, size_t i, float *scratch)
 {
 	const struct head h = head_of_job(j, i);
 	const size_t at = head_start(j, i);
@@ -317,5 +319,5 @@ void cpu_attention_grad(struct backend *b, void *dqkv, const void *dout,
 		.seed = seed,
 	};
 
-	for_each_head(&j, 2 * QUERIES * seq, backward);
+	for_each_head(&j, 2 * QUERIES * seq, cpu_attention_backward);
 }

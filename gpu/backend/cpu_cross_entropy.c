@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Head and loss.  The logits of a whole batch would be the largest thing in
- * memory by far; there are those of a tile of rows, in blocks of columns that
- * fit a core's cache.  A block's exponentials are taken as soon as its logits
- * are there, against the largest of the block, and they alone are kept; when
- * all blocks are known, each is scaled to what it is in the gradient, and used
- * up.  Blocks are threads' own.
+ * The fused head and loss.  The logits of a whole batch would by far be the
+ * largest buffer; instead a tile of rows is computed in blocks of columns that
+ * fit a core's cache.  Right after a block's logits are computed, their
+ * exponentials relative to the block's largest logit replace them.  When all
+ * blocks of the tile are done, each is rescaled to the gradient of the logits
+ * and consumed.  Every block belongs to one thread.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -14,26 +14,27 @@
 #include "gpu/backend/cpu.h"
 #include "gpu/backend/cpu_math.h"
 
-/* Rows of a tile, bytes that may be kept of them, and columns of a block.  Each
- * product has to arrange all of `wte` anew, which many rows make up for. */
+/* Rows of a tile, the limit on bytes kept for them, and columns of a block.
+ * Each GEMM has to rearrange all of `wte`, which pays off only with many
+ * rows. */
 #define ROWS_MAX ((size_t)512)
 #define LOGITS_BYTES ((size_t)128 << 20)
 #define COLUMNS ((size_t)256)
 
 struct head {
 	struct cpu *cpu;
-	/* What cpu_classify was told, of the rows of this tile. */
+	/* Arguments of cpu_cross_entropy, restricted to this tile. */
 	const float *in, *wte;
 	float *dwte;
 	const int32_t *targets;
 	size_t rows, c, vocab;
 	float scale;
-	/* Of a block each, [block][rows]: exponentials' largest logit and sum,
-	 * in the end the factor that makes gradients of them. */
+	/* [block][rows]: exponentials, their largest logit and their sum; in
+	 * the end the factor that turns them into gradients. */
 	float *exps, *top, *sum;
 	float *wanted; /* the target's logit, [rows] */
-	/* For each part of the blocks: the logits of one, which stay in a
-	 * cache; a sum of gradients. */
+	/* Per part of the blocks: the logits of one, which stay in a cache, and
+	 * a sum of gradients. */
 	float *logits, *din;
 };
 
@@ -49,13 +50,13 @@ static size_t columns(const struct head *h, size_t block)
 	return left < COLUMNS ? left : COLUMNS;
 }
 
-/* The rows of a block are `columns` long. */
+/* The exponentials of a block; a row has `columns` of them. */
 static float *exps_of(const struct head *h, size_t block)
 {
 	return h->exps + block * COLUMNS * h->rows;
 }
 
-/* Is row i's target in this block?  Then *column is its place. */
+/* Is row i's target in this block?  If so, *column is its column. */
 static bool has_target(const struct head *h, size_t block, size_t i,
 		       size_t *column)
 {
@@ -104,8 +105,8 @@ static void block_forward(const struct head *h, size_t block, float *logits)
 	const size_t n = columns(h, block);
 	size_t i, column;
 
-	cpu_product(h->cpu, AS_IT_IS, TRANSPOSED, h->rows, n, h->c, 1, h->in,
-		    h->c, h->wte + block * COLUMNS * h->c, h->c, 0, logits, n);
+	cpu_gemm(h->cpu, NO_TRANS, TRANS, h->rows, n, h->c, 1, h->in, h->c,
+		 h->wte + block * COLUMNS * h->c, h->c, 0, logits, n);
 	for (i = 0; i < h->rows; i++) {
 		float *const x = logits + i * n;
 		const size_t at = block * h->rows + i;
@@ -119,7 +120,7 @@ static void block_forward(const struct head *h, size_t block, float *logits)
 	}
 }
 
-/* The cross entropy of a row; its `sum`s become factors. */
+/* Return the cross entropy of a row, and turn its `sum`s into factors. */
 static double row_loss(const struct head *h, size_t i)
 {
 	const size_t n = blocks(h->vocab);
@@ -142,11 +143,11 @@ static double row_loss(const struct head *h, size_t i)
 	}
 	for (k = 0; k < n; k++)
 		h->sum[k * h->rows + i] *= h->scale / sum;
-	/* A NaN loses every comparison: the sum is what shows it. */
+	/* A NaN loses every comparison for `top`, but reaches the sum. */
 	return (double)(logf(sum) + top) - h->wanted[i] + 0 * sum;
 }
 
-/* Gradients of a block's logits, and what they add to the others'. */
+/* Gradients of a block's logits, and their contribution to `din` and `dwte`. */
 static void block_backward(const struct head *h, size_t block, float *din,
 			   bool first)
 {
@@ -162,13 +163,13 @@ static void block_backward(const struct head *h, size_t block, float *din,
 			x[column] -= h->scale;
 		cpu_round_to(h->cpu->base.dtype, x, n);
 	}
-	cpu_product(h->cpu, AS_IT_IS, AS_IT_IS, h->rows, c, n, 1, grads, n,
-		    h->wte + block * COLUMNS * c, c, first ? 0 : 1, din, c);
-	cpu_product(h->cpu, TRANSPOSED, AS_IT_IS, n, c, h->rows, 1, grads, n,
-		    h->in, c, 1, h->dwte + block * COLUMNS * c, c);
+	cpu_gemm(h->cpu, NO_TRANS, NO_TRANS, h->rows, c, n, 1, grads, n,
+		 h->wte + block * COLUMNS * c, c, first ? 0 : 1, din, c);
+	cpu_gemm(h->cpu, TRANS, NO_TRANS, n, c, h->rows, 1, grads, n, h->in, c,
+		 1, h->dwte + block * COLUMNS * c, c);
 }
 
-static void forward(const struct head *h, double *loss)
+static void cpu_cross_entropy_forward(const struct head *h, double *loss)
 {
 	const size_t parts = h->cpu->threads, n = blocks(h->vocab);
 	double losses[ROWS_MAX];
@@ -185,9 +186,9 @@ static void forward(const struct head *h, double *loss)
 		*loss += losses[i];
 }
 
-/* Each part of the blocks has a sum for `din` of its own, and they are added
- * in order: the same result in every run. */
-static void backward(const struct head *h, float *din)
+/* Each part of the blocks has its own sum for `din`.  These are added in a
+ * fixed order, so that every run has the same result. */
+static void cpu_cross_entropy_backward(const struct head *h, float *din)
 {
 	const size_t parts = h->cpu->threads, n = blocks(h->vocab);
 	const size_t size = h->rows * h->c;
@@ -209,7 +210,7 @@ static void backward(const struct head *h, float *din)
 	cpu_round_to(h->cpu->base.dtype, din, size);
 }
 
-/* As many rows as there may be, or fewer so that tiles are of one size. */
+/* The most rows that fit, or fewer to have tiles of equal size. */
 static size_t tile_rows(size_t rows, size_t vocab)
 {
 	const size_t fit = LOGITS_BYTES / (vocab * sizeof(float));
@@ -219,9 +220,9 @@ static size_t tile_rows(size_t rows, size_t vocab)
 	return (rows + tiles - 1) / tiles;
 }
 
-void cpu_classify(struct backend *b, double *loss, void *din, float *dwte,
-		  const void *in, const void *wte, const int32_t *targets,
-		  size_t rows, size_t c, size_t vocab, float scale)
+void cpu_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
+		       const void *in, const void *wte, const int32_t *targets,
+		       size_t rows, size_t c, size_t vocab, float scale)
 {
 	struct cpu *const cpu = (struct cpu *)b;
 	const size_t tile = tile_rows(rows, vocab);
@@ -252,8 +253,8 @@ void cpu_classify(struct backend *b, double *loss, void *din, float *dwte,
 		h.sum = h.top + n * blocks(vocab);
 		h.wanted = h.sum + n * blocks(vocab);
 		h.din = h.wanted + n;
-		forward(&h, loss);
+		cpu_cross_entropy_forward(&h, loss);
 		if (din)
-			backward(&h, (float *)din + at * c);
+			cpu_cross_entropy_backward(&h, (float *)din + at * c);
 	}
 }

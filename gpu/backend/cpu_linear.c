@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Linear layers.  Each thread makes a rectangle of the result, and does itself
- * what is to be done to the matrix on the way in and out, while it is in its
- * cache.  Threads meet once in an operation: they do not have to wait for each
- * other within a product.
+ * Linear layers.  Each thread computes a rectangle of the result and also does
+ * the element-wise work on it, while it is in the thread's cache.  Threads
+ * synchronise once per operation, not within a product.
  */
 #include "gpu/backend/cpu.h"
+
+#include <assert.h>
 #include "gpu/backend/cpu_math.h"
 
-/* Rectangles begin at multiples of this: a cache line, and what kernels of
- * products take at once. */
+/* Rectangles start at multiples of this: a cache line, and the granularity of
+ * GEMM kernels. */
 #define GRAIN ((size_t)16)
 
 /* Rows [row, row + rows) and columns [col, col + cols) of a matrix. */
@@ -17,18 +18,19 @@ struct piece {
 	size_t row, rows, col, cols;
 };
 
-/* Where part i of n begins. */
-static size_t cut(size_t n, size_t i, size_t parts)
+/* The start of part i of n. */
+static size_t cpu_linear_cut(size_t n, size_t i, size_t parts)
 {
 	return i == parts ? n : n * i / parts / GRAIN * GRAIN;
 }
 
-/* Part `i` of `parts` of a matrix.  A thread reads what belongs to its rows
- * and to its columns: the shape with the least of both. */
+/* Part `i` of `parts` of a matrix.  A thread reads all data of its rows and
+ * columns: choose the shape that minimises their sum. */
 static struct piece piece_of(size_t m, size_t n, size_t i, size_t parts)
 {
 	size_t down = parts, d, row, col;
 
+	assert(i < parts);
 	for (d = 1; d < parts; d++)
 		if (parts % d == 0 &&
 		    m / d + n / (parts / d) < m / down + n / (parts / down))
@@ -36,14 +38,16 @@ static struct piece piece_of(size_t m, size_t n, size_t i, size_t parts)
 	row = i % down;
 	col = i / down;
 	return (struct piece){
-		.row = cut(m, row, down),
-		.rows = cut(m, row + 1, down) - cut(m, row, down),
-		.col = cut(n, col, parts / down),
-		.cols = cut(n, col + 1, parts / down) - cut(n, col, parts / down),
+		.row = cpu_linear_cut(m, row, down),
+		.rows = cpu_linear_cut(m, row + 1, down) -
+			cpu_linear_cut(m, row, down),
+		.col = cpu_linear_cut(n, col, parts / down),
+		.cols = cpu_linear_cut(n, col + 1, parts / down) -
+			cpu_linear_cut(n, col, parts / down),
 	};
 }
 
-/* What the product is added to: the bias, and the residual if there is one. */
+/* Initialise a row to the bias, plus the residual if there is one. */
 CPU_CLONES static void begin_row(float *out, const float *bias,
 				 const float *residual, size_t n)
 {
@@ -81,20 +85,20 @@ CPU_CLONES static void add_row(float *sum, const float *x, size_t n)
 		sum[i] += x[i];
 }
 
-/* An operation: what backend_ops says of `linear` or of `linear_grad`. */
+/* The arguments of `linear` or `linear_grad` (backend.h). */
 struct linear {
 	struct cpu *cpu;
 	size_t rows, ic, oc;
 	const float *in, *w;
-	/* forwards */
+	/* forward */
 	const float *bias, *residual;
 	float *out, *pre;
-	/* backwards */
+	/* backward */
 	const float *dout, *in_pre;
 	float *din, *dw, *dbias;
 };
 
-static void forward(const struct linear *l, struct piece p)
+static void cpu_linear_forward(const struct linear *l, struct piece p)
 {
 	float *const product = l->pre ? l->pre : l->out;
 	const size_t ic = l->ic, oc = l->oc;
@@ -104,9 +108,9 @@ static void forward(const struct linear *l, struct piece p)
 		begin_row(product + i * oc + p.col, l->bias + p.col,
 			  l->residual ? l->residual + i * oc + p.col : NULL,
 			  p.cols);
-	cpu_product(l->cpu, AS_IT_IS, AS_IT_IS, p.rows, p.cols, ic, 1,
-		    l->in + p.row * ic, ic, l->w + p.col, oc, 1,
-		    product + p.row * oc + p.col, oc);
+	cpu_gemm(l->cpu, NO_TRANS, NO_TRANS, p.rows, p.cols, ic, 1,
+		 l->in + p.row * ic, ic, l->w + p.col, oc, 1,
+		 product + p.row * oc + p.col, oc);
 	for (i = p.row; i < p.row + p.rows; i++) {
 		const size_t at = i * oc + p.col;
 
@@ -139,18 +143,18 @@ void cpu_linear(struct backend *b, void *out, void *pre, const void *in,
 
 #pragma omp parallel for schedule(static, 1)
 	for (t = 0; t < parts; t++)
-		forward(&l, piece_of(rows, oc, t, parts));
+		cpu_linear_forward(&l, piece_of(rows, oc, t, parts));
 }
 
-/* Part of the gradient of `in`. */
+/* A part of the gradient of `in`. */
 static void backward_in(const struct linear *l, struct piece p)
 {
 	const size_t ic = l->ic, oc = l->oc;
 	size_t i;
 
-	cpu_product(l->cpu, AS_IT_IS, TRANSPOSED, p.rows, p.cols, oc, 1,
-		    l->dout + p.row * oc, oc, l->w + p.col * oc, oc, 0,
-		    l->din + p.row * ic + p.col, ic);
+	cpu_gemm(l->cpu, NO_TRANS, TRANS, p.rows, p.cols, oc, 1,
+		 l->dout + p.row * oc, oc, l->w + p.col * oc, oc, 0,
+		 l->din + p.row * ic + p.col, ic);
 	for (i = p.row; i < p.row + p.rows; i++) {
 		const size_t at = i * ic + p.col;
 
@@ -162,16 +166,17 @@ static void backward_in(const struct linear *l, struct piece p)
 	}
 }
 
-/* Part of the weights' gradient, and of the bias'. */
+/* A part of the gradients of the weights and the bias. */
 static void backward_weights(const struct linear *l, struct piece p)
 {
 	const size_t ic = l->ic, oc = l->oc;
 	size_t i;
 
-	cpu_product(l->cpu, TRANSPOSED, AS_IT_IS, p.rows, p.cols, l->rows, 1,
-		    l->in + p.row, ic, l->dout + p.col, oc, 1,
-		    l->dw + p.row * oc + p.col, oc);
-	/* The columns of the bias are those of whoever has the last row. */
+	cpu_gemm(l->cpu, TRANS, NO_TRANS, p.rows, p.cols, l->rows, 1,
+		 l->in + p.row, ic, l->dout + p.col, oc, 1,
+		 l->dw + p.row * oc + p.col, oc);
+	/* The thread with the last row also sums the bias gradient of its
+	 * columns. */
 	if (p.row + p.rows == ic)
 		for (i = 0; i < l->rows; i++)
 			add_row(l->dbias + p.col, l->dout + i * oc + p.col,

@@ -7,10 +7,8 @@
 
 #include "ckpt/sys/cpu_clones.h"
 
-/*
- * Arithmetic on single elements that the compiler can put into vectors: no
- * branches, no calls, no errno.
- */
+/* Element arithmetic that compilers can vectorise: no branches, no calls, no
+ * errno. */
 
 static inline float cpu_from_bits(uint32_t u)
 {
@@ -29,14 +27,14 @@ static inline uint32_t cpu_to_bits(float f)
 }
 
 /*
- * e^x within 2 units in the last place; 0 below -87.3, where the result would
- * be no normal number, and the largest power above 88.3.  NaN stays NaN.
- * x = n ln 2 + r with |r| <= ln 2 / 2; ln 2 in two parts, so that n times the
- * first is exact (Cody and Waite); then the series of e^r.
+ * e^x within 2 ulp; 0 below -87.3, where the result would be subnormal, and
+ * saturated above 88.3.  NaN stays NaN. x = n ln 2 + r with |r| <= ln 2 / 2,
+ * where ln 2 is split in two so that n times the first part is exact (Cody and
+ * Waite), then the series of e^r.
  */
 static inline float cpu_exp(float x)
 {
-	/* 1.5 * 2^23: adding it rounds, and leaves n in the lowest bits. */
+	/* 1.5 * 2^23: adding it rounds to an integer, in the lowest bits. */
 	const float magic = 12582912.0f;
 	const float top = x > 88.3f ? 88.3f : x;
 	const float y = top < -87.3f ? -87.3f : top;
@@ -55,10 +53,8 @@ static inline float cpu_exp(float x)
 	return top < -87.3f ? 0.0f : p;
 }
 
-/*
- * gelu_new, x * (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3), is
- * x times the logistic function of 2u.
- */
+/* gelu_new, x * (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3),
+ * equals x times the logistic function of 2u. */
 #define CPU_GELU_A 1.5957691216f /* 2 sqrt(2 / pi) */
 #define CPU_GELU_B 0.044715f
 
@@ -79,7 +75,7 @@ static inline float cpu_gelu_slope(float x)
 	return s + x * s * (1 - s) * CPU_GELU_A * (1 + 3 * CPU_GELU_B * x * x);
 }
 
-/* The nearest number that bfloat16 can hold, even ones first.  NaN stays. */
+/* Round to the nearest bfloat16, ties to even.  NaN stays NaN. */
 static inline float cpu_round_bf16(float x)
 {
 	const uint32_t u = cpu_to_bits(x);
@@ -89,16 +85,16 @@ static inline float cpu_round_bf16(float x)
 }
 
 /*
- * The nearest number that float16 can hold.  Adding and taking away a power of
- * two, 2^13 units of the last place that shall stay, rounds the rest away; of
- * numbers below 2^-14, which have fewer places, that unit is 2^-24.
+ * Round to the nearest float16.  Adding and subtracting a power of two that is
+ * 2^13 times the last place to keep removes the lower digits.  Below 2^-14,
+ * where float16 is subnormal, the last place is 2^-24.
  */
 static inline float cpu_round_f16(float x)
 {
 	const uint32_t sign = cpu_to_bits(x) & 0x80000000u;
 	const float a = cpu_from_bits(cpu_to_bits(x) & 0x7fffffffu);
 	const uint32_t e = cpu_to_bits(a) & 0x7f800000u;
-	const uint32_t least = 113u << 23; /* of 2^-14 */
+	const uint32_t least = 113u << 23; /* the bits of 2^-14 */
 	const float step = cpu_from_bits((e > least ? e : least) + (13u << 23));
 	const float r = (a + step) - step;
 	const float y = a >= 65520.0f ? __builtin_inff() : r;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layer norm, a row at a time. */
+/* Layer norm, one row at a time. */
 #include <math.h>
 #include <string.h>
 
@@ -44,7 +44,7 @@ void cpu_norm(struct backend *b, void *out, float *stats, const void *in,
 	}
 }
 
-/* Adds to `dw` and `db`, which are this thread's own, and to `dx`. */
+/* Accumulates into `dw` and `db`, which are this thread's own, and `dx`. */
 CPU_CLONES static void norm_row_grad(float *dx, float *dw, float *db,
 				     const float *dy, const float *x,
 				     const float *stats, const float *weight,
@@ -86,8 +86,8 @@ void cpu_norm_grad(struct backend *b, void *din, float *dweight, float *dbias,
 
 	if (!part)
 		return;
-		/* Each part of the rows has sums of its own, which are added in order:
-	 * the same result in every run. */
+		/* Each part of the rows has its own sums.  These are added in a
+		 * fixed order, so that every run has the same result. */
 #pragma omp parallel for schedule(static, 1)
 	for (t = 0; t < parts; t++) {
 		float *const dw = part + t * 2 * c, *const db = dw + c;

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ZeRO does to flat arrays: each of these is bound by memory. */
+/* The optimizer's operations on flat arrays, all limited by memory
+ * bandwidth. */
 #include <math.h>
 
 #include "gpu/backend/cpu.h"
 #include "gpu/backend/cpu_math.h"
 
-/* Elements that a thread takes at once. */
+/* Elements per task of a thread. */
 #define BLOCK ((size_t)16384)
 
-/* Parts of a sum: their number does not depend on that of threads, nor does
- * the sum therefore. */
+/* Parts of a sum.  Their number is constant, so that the result does not depend
+ * on the number of threads. */
 #define PARTS ((size_t)256)
 
 static size_t block_len(size_t at, size_t n)

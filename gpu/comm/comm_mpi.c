@@ -2,20 +2,20 @@
 /*
  * Ranks by MPI.
  *
- * Floats are summed here, not by MPI: whose reductions may take any order, and
- * another one for another length.  Every rank sends each other rank its part
- * and adds up what it gets in the order of ranks, in double precision.  That
- * moves as many bytes as the best reduce-scatter does, and what comes out
- * depends on the numbers only, so that stages of ZeRO, which cut the same sum
- * differently, agree to the last bit.
+ * Floats are summed here, since MPI's reductions may use any order, and another
+ * one for another length.  Every rank sends each other rank its part, and adds
+ * up what it receives in rank order, in double precision.  This moves no more
+ * bytes than the best reduce-scatter, and the result depends on the values
+ * only, so that ZeRO stages, which partition the same sum differently, agree to
+ * the last bit.
  *
- * Messages are sent in windows, which bounds the memory for what arrives and
- * keeps MPI's counts, which are ints, far from their end.
+ * Messages are sent in windows, which bounds the receive buffer and keeps
+ * counts within MPI's int.
  *
- * MPI's own errors are fatal (MPI_ERRORS_ARE_FATAL, its default), and mpirun
- * ends all ranks when one exits without MPI_Finalize.
+ * MPI's errors are fatal (MPI_ERRORS_ARE_FATAL, its default), and mpirun ends
+ * all ranks when one exits without MPI_Finalize.
  */
-#include <errno.h>
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,9 +28,9 @@
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/lsan_interface.h>
-/* What Open MPI leaks is no leak of ours: what its threads leak is known by the
- * names of its plugins (tests/mpi.supp), which are lost when it closes them;
- * the rest is not looked at. */
+/* Open MPI's leaks are not reported as ours: leaks in its threads are
+ * suppressed by the names of its plugins (tests/mpi.supp), which closing the
+ * plugins would lose; others are not checked. */
 int dlclose(void *handle);
 int dlclose(void *handle)
 {
@@ -42,7 +42,7 @@ int dlclose(void *handle)
 #define NOT_OUR_LEAKS(call) (void)(call)
 #endif
 
-#define WINDOW_BYTES ((size_t)16 << 20) /* that arrive at once, in all */
+#define WINDOW_BYTES ((size_t)16 << 20) /* received at once, in total */
 #define BROADCAST_BYTES ((size_t)1 << 30)
 
 struct comm_impl {
@@ -52,8 +52,8 @@ struct comm_impl {
 	size_t *lengths;      /* size */
 };
 
-/* Did something that speaks PMI start us?  MPI_Init of a process that nobody
- * started would start a daemon of its own. */
+/* Was this process started by a launcher that speaks PMI? MPI_Init of a process
+ * without one would start a daemon. */
 static bool started_by_mpirun(void)
 {
 	static const char *const marks[] = { "OMPI_COMM_WORLD_RANK",
@@ -74,6 +74,8 @@ static void find_neighbours(struct comm *c)
 			    MPI_INFO_NULL, &local);
 	MPI_Comm_rank(local, &rank);
 	MPI_Comm_size(local, &n);
+	c->node = c->rank;
+	MPI_Bcast(&c->node, 1, MPI_UNSIGNED, 0, local);
 	MPI_Comm_free(&local);
 	c->local_rank = (unsigned)rank;
 	c->local_size = (unsigned)n;
@@ -90,7 +92,7 @@ static void impl_free(struct comm_impl *m)
 	free(m);
 }
 
-/* The most elements of `size` bytes that come from one rank in a window. */
+/* The most elements of `size` bytes that each rank sends in one window. */
 static size_t window_share(const struct comm *c, size_t size)
 {
 	const size_t share = WINDOW_BYTES / c->size / size;
@@ -131,7 +133,7 @@ int comm_init(struct comm *c, int *argc, char ***argv, struct errmsg *err)
 	c->size = (unsigned)size;
 	find_neighbours(c);
 	c->impl = impl_new(c);
-	return c->impl ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+	return c->impl ? 0 : errmsg_nomem(err, NULL);
 }
 
 void comm_done(struct comm *c)
@@ -164,9 +166,10 @@ int comm_agree(struct comm *c, int rc, struct errmsg *err)
 	struct {
 		int rc;
 		struct errmsg err;
-	} told = { .rc = rc };
+	} agreed = { .rc = rc };
 	int first = rc ? (int)c->rank : (int)c->size, failed = rc != 0;
 
+	assert(rc <= 0);
 	if (!c->impl)
 		return rc;
 	MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
@@ -175,19 +178,20 @@ int comm_agree(struct comm *c, int rc, struct errmsg *err)
 	MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_SUM,
 		      MPI_COMM_WORLD);
 	if (err && rc && failed == (int)c->size)
-		told.err = *err;
+		agreed.err = *err;
 	else if (err && rc)
-		errmsg_set(&told.err, rc, "rank %u: %s", c->rank, err->text);
-	MPI_Bcast(&told, sizeof(told), MPI_BYTE, first, MPI_COMM_WORLD);
+		errmsg_set(&agreed.err, rc, "rank %u: %s", c->rank, err->text);
+	MPI_Bcast(&agreed, sizeof(agreed), MPI_BYTE, first, MPI_COMM_WORLD);
 	if (err)
-		*err = told.err;
-	return told.rc;
+		*err = agreed.err;
+	return agreed.rc;
 }
 
 void comm_broadcast(struct comm *c, void *p, size_t bytes, unsigned root)
 {
 	uint8_t *at = p;
 
+	assert(root < c->size);
 	if (!c->impl)
 		return;
 	while (bytes) {
@@ -245,14 +249,15 @@ void comm_max_double(struct comm *c, double *x, size_t n)
 	fold_doubles(c, x, n, larger_of);
 }
 
-/* Add the `n` elements that came from each rank, and those of our own, in the
- * order of ranks. */
+/* Add the `n` elements received from each rank and this rank's own, in rank
+ * order. */
 static void sum_window(struct comm *c, const float *own, size_t share, size_t n,
 		       float *out)
 {
 	const float *window = (const float *)c->impl->window;
 	double *sums = c->impl->sums;
 
+	assert(n <= share);
 	for (unsigned r = 0; r < c->size; r++) {
 		const float *x = r == c->rank ? own : window + r * share;
 

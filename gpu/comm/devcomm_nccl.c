@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks with a device each.  Pieces of ranks differ in length, which NCCL's
- * reduce-scatter and all-gather do not allow: then it is a group of reductions,
- * or of broadcasts, with another root each.
+ * Collectives between ranks with a device each.  NCCL's reduce-scatter and
+ * all-gather require pieces of equal length; other pieces take a group of
+ * reductions or broadcasts, each with its own root.
  */
+#include <assert.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ckpt/base/errmsg.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
 #include "gpu/comm/devcomm.h"
-#include "gpu/nvidia/nccl_api.h"
 #include "gpu/comm/pieces.h"
+#include "gpu/nvidia/nccl_api.h"
 
 struct devcomm {
 	const struct nccl_api *nccl;
@@ -25,7 +27,7 @@ struct devcomm {
 	struct errmsg failure; /* the first; "" if none */
 };
 
-static bool ok(struct devcomm *d, ncclResult_t r, const char *call)
+static bool devcomm_nccl_ok(struct devcomm *d, ncclResult_t r, const char *call)
 {
 	if (r == ncclSuccess)
 		return true;
@@ -39,50 +41,113 @@ static bool ok(struct devcomm *d, ncclResult_t r, const char *call)
 
 void devcomm_fix_order(void)
 {
-	/* Trees and switches may add up in another order in another run. */
+	/* Trees and switches may sum in another order in another run. */
 	setenv("NCCL_ALGO", "Ring", 0);
 	setenv("NCCL_PROTO", "Simple", 0);
 }
 
-/* Has every rank a device of its own, and NCCL? */
-static const struct nccl_api *wanted(struct comm *c, struct backend *b)
-{
-	const struct nccl_api *api = NULL;
-	const char *why = NULL;
-	double lacking;
+/* Where a rank computes.  Devices have the same number in several processes if
+ * each sees only its own, as with Slurm: they are compared by name. */
+struct seat {
+	unsigned node;
+	char device[BACKEND_DEVICE_LEN];
+};
 
-	if (c->size == 1)
-		return NULL;
-	lacking = b->devices < c->local_size;
-	comm_max_double(c, &lacking, 1);
-	if (lacking)
-		return NULL;
-	api = nccl_api(&why);
-	if (!api)
-		fprintf(stderr,
-			"uctrain: rank %u: without NCCL ranks talk through "
-			"their hosts: %s\n",
-			c->rank, why);
-	lacking = !api;
-	comm_max_double(c, &lacking, 1);
-	return lacking ? NULL : api;
+static bool is_same(const struct seat *a, const struct seat *b)
+{
+	return a->node == b->node && strcmp(a->device, b->device) == 0;
 }
 
-static int join(struct devcomm *d, struct comm *c)
+/* Is there a device that two ranks use?  Then *why names it.  All ranks get the
+ * same answer. */
+static bool is_shared(struct comm *c, const struct seat *seats,
+		      struct errmsg *why)
+{
+	for (unsigned r = 1; r < c->size; r++)
+		for (unsigned q = 0; q < r; q++)
+			if (is_same(&seats[q], &seats[r])) {
+				errmsg_set(why, -EBUSY,
+					   "ranks %u and %u share device %s", q,
+					   r, seats[r].device);
+				return true;
+			}
+	return false;
+}
+
+/* Gather the seats of all ranks. */
+static void find_seats(struct comm *c, const struct backend *b,
+		       struct seat *seats, size_t *bytes)
+{
+	struct seat *mine = &seats[c->rank];
+
+	mine->node = c->node;
+	memcpy(mine->device, b->device, sizeof(mine->device));
+	for (unsigned r = 0; r < c->size; r++)
+		bytes[r] = sizeof(*seats);
+	comm_all_gather(c, mine, bytes, seats);
+}
+
+/* Does every rank have a device of its own, and NCCL?  0, or an error with the
+ * cause, the same on all ranks. */
+static int check_usable(struct comm *c, const struct backend *b,
+			const struct nccl_api **api, struct errmsg *cause)
+{
+	struct seat *seats = calloc(c->size, sizeof(*seats));
+	size_t *bytes = calloc(c->size, sizeof(*bytes));
+	int rc = seats && bytes ? 0 : errmsg_nomem(cause, NULL);
+	const char *why = NULL;
+
+	rc = comm_agree(c, rc, cause);
+	if (!rc)
+		find_seats(c, b, seats, bytes);
+	if (!rc && is_shared(c, seats, cause))
+		rc = -EBUSY;
+	if (!rc) {
+		*api = nccl_api(&why);
+		rc = comm_agree(c,
+				*api ? 0 : errmsg_set(cause, -ENOENT, "%s", why),
+				cause);
+	}
+	free(seats);
+	free(bytes);
+	return rc;
+}
+
+/* The table of NCCL, or NULL with one warning from rank 0. */
+static const struct nccl_api *wanted(struct comm *c, const struct backend *b)
+{
+	const struct nccl_api *api = NULL;
+	struct errmsg cause;
+
+	if (c->size == 1 || !*b->device)
+		return NULL;
+	if (check_usable(c, b, &api, &cause) == 0)
+		return api;
+	if (c->rank == 0)
+		fprintf(stderr,
+			"uctrain: NCCL is not used, ranks communicate through "
+			"their hosts: %s\n",
+			cause.text);
+	return NULL;
+}
+
+static int devcomm_nccl_join(struct devcomm *d, struct comm *c)
 {
 	ncclUniqueId id = { 0 };
-	const bool well = d->rank ||
-			  ok(d, d->nccl->get_unique_id(&id), "ncclGetUniqueId");
+	const bool well =
+		d->rank || devcomm_nccl_ok(d, d->nccl->get_unique_id(&id),
+					   "ncclGetUniqueId");
 	int rc;
 
 	comm_broadcast(c, &id, sizeof(id), 0);
-	/* All ranks must call this, or none: in there they wait for each
-	 * other. */
+	/* ncclCommInitRank waits for all ranks: agree first that all of them
+	 * can call it. */
 	rc = comm_agree(c, well ? 0 : -EIO, &d->failure);
-	if (!rc && !ok(d,
-		       d->nccl->comm_init_rank(&d->comm, (int)d->size, id,
-					       (int)d->rank),
-		       "ncclCommInitRank"))
+	if (!rc &&
+	    !devcomm_nccl_ok(d,
+			     d->nccl->comm_init_rank(&d->comm, (int)d->size, id,
+						     (int)d->rank),
+			     "ncclCommInitRank"))
 		comm_abort(c, &d->failure);
 	return rc;
 }
@@ -97,8 +162,9 @@ int devcomm_new(struct devcomm **out, struct comm *c, struct backend *b,
 	*out = NULL;
 	if (!api)
 		return 0;
+	assert(c->size > 1);
 	d = calloc(1, sizeof(*d));
-	rc = d ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+	rc = d ? 0 : errmsg_nomem(err, NULL);
 	rc = comm_agree(c, rc, err);
 	if (rc) {
 		free(d);
@@ -108,7 +174,7 @@ int devcomm_new(struct devcomm **out, struct comm *c, struct backend *b,
 	d->rank = c->rank;
 	d->size = c->size;
 	d->stream = b->ops->native_queue(b, QUEUE_COMM);
-	rc = join(d, c);
+	rc = devcomm_nccl_join(d, c);
 	if (rc) {
 		errmsg_set(err, rc, "%s", d->failure.text);
 		devcomm_free(d);
@@ -129,9 +195,9 @@ int devcomm_check(struct devcomm *d, struct errmsg *err)
 {
 	ncclResult_t late = ncclSuccess;
 
-	ok(d, d->nccl->comm_get_async_error(d->comm, &late),
-	   "ncclCommGetAsyncError");
-	ok(d, late, "a collective of NCCL");
+	devcomm_nccl_ok(d, d->nccl->comm_get_async_error(d->comm, &late),
+			"ncclCommGetAsyncError");
+	devcomm_nccl_ok(d, late, "a collective of NCCL");
 	return *d->failure.text ? errmsg_set(err, -EIO, "%s", d->failure.text)
 				: 0;
 }
@@ -150,20 +216,23 @@ void devcomm_reduce_scatter(struct devcomm *d, const float *parts,
 			    const size_t *n, float *mine)
 {
 	if (all_equal(d, n)) {
-		ok(d,
-		   d->nccl->reduce_scatter(parts, mine, n[0], ncclFloat32,
-					   ncclSum, d->comm, d->stream),
-		   "ncclReduceScatter");
+		devcomm_nccl_ok(d,
+				d->nccl->reduce_scatter(parts, mine, n[0],
+							ncclFloat32, ncclSum,
+							d->comm, d->stream),
+				"ncclReduceScatter");
 		return;
 	}
-	ok(d, d->nccl->group_start(), "ncclGroupStart");
+	devcomm_nccl_ok(d, d->nccl->group_start(), "ncclGroupStart");
 	for (unsigned r = 0; r < d->size; parts += n[r], r++)
 		if (n[r])
-			ok(d,
-			   d->nccl->reduce(parts, mine, n[r], ncclFloat32,
-					   ncclSum, (int)r, d->comm, d->stream),
-			   "ncclReduce");
-	ok(d, d->nccl->group_end(), "ncclGroupEnd");
+			devcomm_nccl_ok(d,
+					d->nccl->reduce(parts, mine, n[r],
+							ncclFloat32, ncclSum,
+							(int)r, d->comm,
+							d->stream),
+					"ncclReduce");
+	devcomm_nccl_ok(d, d->nccl->group_end(), "ncclGroupEnd");
 }
 
 void devcomm_all_gather(struct devcomm *d, const void *mine,
@@ -172,27 +241,29 @@ void devcomm_all_gather(struct devcomm *d, const void *mine,
 	uint8_t *to = all;
 
 	if (all_equal(d, bytes)) {
-		ok(d,
-		   d->nccl->all_gather(mine, all, bytes[0], ncclUint8, d->comm,
-				       d->stream),
-		   "ncclAllGather");
+		devcomm_nccl_ok(d,
+				d->nccl->all_gather(mine, all, bytes[0],
+						    ncclUint8, d->comm,
+						    d->stream),
+				"ncclAllGather");
 		return;
 	}
-	ok(d, d->nccl->group_start(), "ncclGroupStart");
+	devcomm_nccl_ok(d, d->nccl->group_start(), "ncclGroupStart");
 	for (unsigned r = 0; r < d->size; to += bytes[r], r++)
 		if (bytes[r])
-			ok(d,
-			   d->nccl->broadcast(r == d->rank ? mine : to, to,
-					      bytes[r], ncclUint8, (int)r,
-					      d->comm, d->stream),
-			   "ncclBroadcast");
-	ok(d, d->nccl->group_end(), "ncclGroupEnd");
+			devcomm_nccl_ok(
+				d,
+				d->nccl->broadcast(r == d->rank ? mine : to, to,
+						   bytes[r], ncclUint8, (int)r,
+						   d->comm, d->stream),
+				"ncclBroadcast");
+	devcomm_nccl_ok(d, d->nccl->group_end(), "ncclGroupEnd");
 }
 
 void devcomm_sum_float(struct devcomm *d, float *x, size_t n)
 {
-	ok(d,
-	   d->nccl->all_reduce(x, x, n, ncclFloat32, ncclSum, d->comm,
-			       d->stream),
-	   "ncclAllReduce");
+	devcomm_nccl_ok(d,
+			d->nccl->all_reduce(x, x, n, ncclFloat32, ncclSum,
+					    d->comm, d->stream),
+			"ncclAllReduce");
 }

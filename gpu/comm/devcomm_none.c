@@ -1,14 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In the place of devcomm_nccl.c where NCCL was not found: ranks talk through
+/* Replaces devcomm_nccl.c in builds without NCCL: ranks communicate through
  * their hosts. */
 #include "gpu/comm/devcomm.h"
+
+#include <stdio.h>
+
+#include "gpu/backend/backend.h"
+#include "gpu/comm/comm.h"
 
 int devcomm_new(struct devcomm **out, struct comm *c, struct backend *b,
 		struct errmsg *err)
 {
-	(void)c;
-	(void)b;
 	(void)err;
+	if (c->size > 1 && *b->device && c->rank == 0)
+		fprintf(stderr,
+			"uctrain: NCCL is not used, ranks communicate through "
+			"their hosts: this uctrain was built without it\n");
 	*out = NULL;
 	return 0;
 }

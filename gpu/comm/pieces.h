@@ -6,7 +6,7 @@
 
 /*
  * Pieces of `n[rank]` elements, end to end, that ranks exchange.  Large ones
- * go in windows: in the window from `at` on are elements [at, at + width) of
+ * are exchanged in windows: the window at `at` has elements [at, at + width) of
  * each piece.
  */
 static inline size_t pieces_within(size_t n, size_t at, size_t width)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Command lines.  One is read twice, because a model and a DeepSpeed
- * configuration set many things at once, which any flag, before or after, may
- * then set better.  Last comes what follows from what was set.
+ * Command lines.  They are parsed twice: a model and a DeepSpeed configuration
+ * set many values, which any flag, earlier or later on the command line,
+ * overrides.  Derived values come last.
  */
 #include "gpu/config/config.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
@@ -28,15 +29,15 @@
 
 /* --- the command line ------------------------------------------------------ */
 
-/* A command line being read. */
+/* A command line being parsed. */
 struct parse {
 	struct config *config;
 	struct config_ratios ratios;
-	const char *model; /* name */
+	const char *model; /* its name */
 	bool verbose;
 };
 
-static void print_help(void)
+static void config_print_help(void)
 {
 	puts("usage: [mpirun -n RANKS] uctrain [--FLAG VALUE]...\n\n"
 	     "Train GPT-2 with ZeRO, and save checkpoints as DeepSpeed does.\n"
@@ -44,16 +45,16 @@ static void print_help(void)
 	flags_print();
 }
 
-/* What other flags depend on. */
-static int set_early(struct parse *p, const struct flag *f, const char *text,
-		     struct errmsg *err)
+/* Handle the flags that other flags override. */
+static int set_header_len(struct parse *p, const struct flag *f,
+			  const char *text, struct errmsg *err)
 {
 	struct errmsg why;
 
 	switch (f->kind) {
 	case FLAG_HELP:
 		if (p->verbose)
-			print_help();
+			config_print_help();
 		return 1;
 	case FLAG_VERSION:
 		if (p->verbose)
@@ -72,7 +73,8 @@ static int set_early(struct parse *p, const struct flag *f, const char *text,
 	}
 }
 
-/* What getopt_long has just refused, `code` being ':' or '?'. */
+/* Report the argument that getopt_long has just rejected; `code` is ':' or
+ * '?'. */
 static int refuse(char **argv, int code, struct errmsg *err)
 {
 	const char *const word = argv[optind - 1];
@@ -87,15 +89,15 @@ static int refuse(char **argv, int code, struct errmsg *err)
 			  word);
 }
 
-/* What the configuration said, and a flag has just made meaningless. */
-static void forget(struct parse *p, const struct flag *f)
+/* Discard values of the configuration that a flag replaces. */
+static void config_forget(struct parse *p, const struct flag *f)
 {
 	struct config *const c = p->config;
 
 	if (f->at == AT(batch) || f->at == AT(micro_batch))
 		c->accumulation = 0;
 	if (f->at == AT(schedule.kind))
-		c->schedule = (struct schedule_config){
+		c->schedule = (struct lr_schedule_config){
 			.kind = c->schedule.kind,
 			.start_lr = NAN,
 			.min_lr = c->schedule.min_lr,
@@ -123,7 +125,8 @@ static void make_options(struct option *options)
 	options[i] = (struct option){ 0 };
 }
 
-/* One reading: those that others depend on, or the others. */
+/* One pass over the arguments: with `early` the flags that others override,
+ * else those others. */
 static int read_flags(struct parse *p, int argc, char **argv, bool early,
 		      struct errmsg *err)
 {
@@ -132,7 +135,7 @@ static int read_flags(struct parse *p, int argc, char **argv, bool early,
 
 	make_options(options);
 	opterr = 0;
-	optind = 0; /* start anew, GNU's way */
+	optind = 0; /* GNU: reinitialise */
 	while (!rc &&
 	       (code = getopt_long(argc, argv, ":", options, NULL)) != -1) {
 		const struct flag *f;
@@ -141,11 +144,11 @@ static int read_flags(struct parse *p, int argc, char **argv, bool early,
 			return refuse(argv, code, err);
 		f = &flags[code - 1];
 		if (early) {
-			rc = set_early(p, f, optarg, err);
+			rc = set_header_len(p, f, optarg, err);
 			continue;
 		}
 		rc = flag_set(p->config, f, optarg, err);
-		forget(p, f);
+		config_forget(p, f);
 	}
 	if (!rc && optind < argc)
 		rc = errmsg_set(err, -EINVAL, "'%s': not a flag", argv[optind]);
@@ -154,7 +157,7 @@ static int read_flags(struct parse *p, int argc, char **argv, bool early,
 
 /* --- what follows ---------------------------------------------------------- */
 
-/* The batch is no multiple of `unit` rows, but has to be. */
+/* Report a batch that is not a multiple of `unit` rows. */
 static int bad_batch(const struct config *c, unsigned ranks, unsigned unit,
 		     struct errmsg *err)
 {
@@ -176,12 +179,12 @@ static int bad_batch(const struct config *c, unsigned ranks, unsigned unit,
 				  " %u ranks%s%s = %u",
 				  c->batch, ranks, micro, steps, unit);
 	return errmsg_set(err, -EINVAL,
-			  "--train_batch_size %u: is no multiple"
+			  "--train_batch_size %u: is not a multiple"
 			  " of %u ranks%s%s; %s%u would work",
 			  c->batch, ranks, micro, steps, less, below + unit);
 }
 
-/* The largest part of a rank's rows that is not larger than the default. */
+/* The largest divisor of a rank's rows that does not exceed the default. */
 static unsigned default_micro_batch(unsigned rows)
 {
 	unsigned micro = MICRO_BATCH_DEFAULT;
@@ -191,8 +194,8 @@ static unsigned default_micro_batch(unsigned rows)
 	return micro;
 }
 
-/* DeepSpeed's rule: batch = micro batch * accumulation * ranks, where what is
- * not given follows from the rest. */
+/* DeepSpeed's rule: batch = micro batch * accumulation * ranks.  Values that
+ * are not given follow from the others. */
 static int settle_batch(struct config *c, unsigned ranks, struct errmsg *err)
 {
 	uint64_t unit = (uint64_t)ranks * (c->micro_batch ? c->micro_batch : 1);
@@ -222,7 +225,7 @@ static int settle_batch(struct config *c, unsigned ranks, struct errmsg *err)
 
 static int check_schedule(const struct config *c, struct errmsg *err)
 {
-	const struct schedule_config *const s = &c->schedule;
+	const struct lr_schedule_config *const s = &c->schedule;
 
 	if ((s->kind == SCHEDULE_COSINE || s->kind == SCHEDULE_LINEAR) &&
 	    s->warmup > s->total)
@@ -256,11 +259,11 @@ static int settle_resume(struct config *c, struct errmsg *err)
 	return flag_set_text(&c->resume_dir, c->checkpoint_dir, err);
 }
 
-/* Where the schedule begins and ends. */
+/* Set the schedule's start, end and warm-up from ratios and steps. */
 static int settle_schedule(struct config *c, const struct config_ratios *ratios,
 			   struct errmsg *err)
 {
-	struct schedule_config *const s = &c->schedule;
+	struct lr_schedule_config *const s = &c->schedule;
 	const double lr = c->optimizer.lr;
 
 	if (!isnan(ratios->start))
@@ -299,13 +302,15 @@ static int settle(struct parse *p, unsigned ranks, struct errmsg *err)
 		rc = settle_schedule(c, &p->ratios, err);
 	if (!rc)
 		rc = settle_resume(c, err);
+	assert(rc || c->batch == c->micro_batch * c->accumulation * ranks);
 	if (c->dtype != DTYPE_F16)
-		c->scaler = (struct scaler_config){ 0 };
-	/* The model and how it is cut up, as the DSUC demo names its runs. */
+		c->scaler = (struct loss_scaler_config){ 0 };
+	/* The model and its parallelism, in the form of the DSUC demo's run
+	 * names. */
 	if (!rc && !c->run_name &&
 	    asprintf(&c->run_name, "%s_tp1_pp1_dp%u_sp1", p->model, ranks) < 0) {
 		c->run_name = NULL;
-		rc = errmsg_set(err, -ENOMEM, "out of memory");
+		rc = errmsg_nomem(err, NULL);
 	}
 	return rc;
 }

@@ -6,20 +6,20 @@
 
 #include "gpu/config/config.h"
 
-/* The flag that names a DeepSpeed configuration; messages need it too. */
+/* The flag that names a DeepSpeed configuration, also for messages. */
 #define CONFIG_JSON_FLAG "deepspeed_config"
 
-/* Ends of a schedule as parts of a learning rate that flags may still set;
- * NaN: none. */
+/* The schedule's ends as fractions of the learning rate, which flags may still
+ * set.  NaN if not given. */
 struct config_ratios {
 	double start, min;
 };
 
 /*
- * Set what the DeepSpeed configuration in `path` says; its text goes to
- * c->deepspeed_json.  Batch sizes remain 0 where it leaves them to be worked
- * out.  -EINVAL, with line and column for a file that is no JSON; keys that
- * are not known are told on stderr if `verbose`.
+ * Apply the DeepSpeed configuration in the file `path`, and store its text in
+ * c->deepspeed_json.  Batch sizes that it leaves to be derived stay 0. -EINVAL
+ * for invalid JSON, with line and column; unknown keys are reported on stderr
+ * if `verbose`.
  */
 int config_read_json(struct config *c, struct config_ratios *ratios,
 		     const char *path, bool verbose, struct errmsg *err);

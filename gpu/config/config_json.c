@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * DeepSpeed's configuration.  "auto" is what Hugging Face's
- * trainer writes for values that its own arguments give: not given.
+ * DeepSpeed's configuration. "auto", which Hugging Face's trainer replaces by
+ * its own arguments, counts as not given.
  *
- * Defaults that DeepSpeed has for values that are not given are ours, too,
- * where the JSON file names their object.
+ * If the file has an object, values that the object lacks get DeepSpeed's
+ * defaults.
  */
 #include "gpu/config/config_impl.h"
 
@@ -25,11 +25,11 @@
 
 /* --- reading --------------------------------------------------------------- */
 
-/* What the file says: NaN and NULL where it does not. */
+/* The file's values: NaN and NULL where it has none. */
 struct json {
 	const char *file;
 	double number[DS_KEYS];
-	const char *text[DS_KEYS]; /* in the tree */
+	const char *text[DS_KEYS]; /* inside the tree */
 	struct errmsg unknown;     /* keys, comma-separated */
 };
 
@@ -57,8 +57,8 @@ static int bad_json(const struct json *j, const char *path, const char *want,
 			  j->file, path, want);
 }
 
-static int read_number(struct json *j, const struct dskey_rule *k,
-		       const cJSON *value, struct errmsg *err)
+static int config_json_read_number(struct json *j, const struct dskey_rule *k,
+				   const cJSON *value, struct errmsg *err)
 {
 	const double v = value->valuedouble;
 	char want[96];
@@ -100,7 +100,7 @@ static int read_known(struct json *j, const struct dskey_rule *k,
 	switch (k->type) {
 	case DS_WHOLE:
 	case DS_REAL:
-		return read_number(j, k, value, err);
+		return config_json_read_number(j, k, value, err);
 	case DS_BETAS:
 		return read_betas(j, k, value, err);
 	case DS_BOOL:
@@ -164,7 +164,8 @@ static int read_item(struct json *j, const cJSON *value, const char *path,
 	return 0;
 }
 
-/* The keys of an object.  It ends: paths that are walked are those of a table. */
+/* Visit the keys of an object.  Recursion is bounded: it follows only paths in
+ * the table of keys. */
 static int walk(struct json *j, const cJSON *object, const char *prefix,
 		struct errmsg *err)
 {
@@ -189,7 +190,7 @@ static int walk(struct json *j, const cJSON *object, const char *prefix,
 
 /* --- what it means --------------------------------------------------------- */
 
-/* Where DeepSpeed would count one micro-batch per step, so do we. */
+/* Where DeepSpeed would default to one micro-batch per step, so do we. */
 static void apply_batch(struct config *c, const struct json *j)
 {
 	const unsigned known_sizes = (unsigned)given(j, DS_BATCH) +
@@ -224,7 +225,8 @@ static int apply_dtype(struct config *c, const struct json *j,
 	return 0;
 }
 
-/* Which of its kinds of Adam DeepSpeed takes decides how a step is counted. */
+/* The kind of Adam that DeepSpeed would choose, which decides how steps are
+ * stored. */
 static enum optimizer_flavor flavor_of(const struct json *j)
 {
 	const char *const device = j->text[DS_OFFLOAD_DEVICE];
@@ -237,8 +239,8 @@ static enum optimizer_flavor flavor_of(const struct json *j)
 	return OPTIMIZER_APEX;
 }
 
-/* DeepSpeed's Adam is AdamW unless adam_w_mode is false.  An optimizer that is
- * named has its own defaults: torch's AdamW decays, the others do not. */
+/* DeepSpeed's Adam is AdamW unless adam_w_mode is false.  A named optimizer has
+ * its own default for weight decay: torch's AdamW decays, the others do not. */
 static int apply_optimizer(struct config *c, const struct json *j,
 			   struct errmsg *err)
 {
@@ -269,7 +271,7 @@ static int apply_optimizer(struct config *c, const struct json *j,
 static int apply_scheduler(struct config *c, struct config_ratios *ratios,
 			   const struct json *j, struct errmsg *err)
 {
-	struct schedule_config *const s = &c->schedule;
+	struct lr_schedule_config *const s = &c->schedule;
 	const char *const type = j->text[DS_SCHEDULER];
 	const char *const warmup = j->text[DS_WARMUP_TYPE];
 
@@ -302,8 +304,8 @@ static int apply_scheduler(struct config *c, struct config_ratios *ratios,
 	return 0;
 }
 
-static int apply(struct config *c, struct config_ratios *ratios,
-		 const struct json *j, struct errmsg *err)
+static int config_json_apply(struct config *c, struct config_ratios *ratios,
+			     const struct json *j, struct errmsg *err)
 {
 	int rc = apply_dtype(c, j, err);
 
@@ -321,7 +323,8 @@ static int apply(struct config *c, struct config_ratios *ratios,
 
 /* --- the file -------------------------------------------------------------- */
 
-static int load(const char *path, char **text, size_t *len, struct errmsg *err)
+static int config_json_load(const char *path, char **text, size_t *len,
+			    struct errmsg *err)
 {
 	struct errmsg why = { "" };
 	struct source src;
@@ -338,7 +341,7 @@ static int load(const char *path, char **text, size_t *len, struct errmsg *err)
 				" configuration",
 				path);
 	else if (!(*text = malloc(*len + 1)))
-		rc = errmsg_set(&why, -ENOMEM, "%s: out of memory", path);
+		rc = errmsg_nomem(&why, path);
 	else
 		rc = source_read(&src, *text, *len, 0, &why);
 	source_close(&src);
@@ -373,13 +376,13 @@ int config_read_json(struct config *c, struct config_ratios *ratios,
 	cJSON *root;
 	size_t len = 0;
 	char *text = NULL;
-	int rc = load(path, &text, &len, err);
+	int rc = config_json_load(path, &text, &len, err);
 
 	if (rc)
 		return rc;
 	for (size_t i = 0; i < DS_KEYS; i++)
 		j.number[i] = NAN;
-	/* The terminating NUL is passed, too: that nothing follows. */
+	/* The length includes the NUL, so that trailing text is an error. */
 	root = cJSON_ParseWithLengthOpts(text, len + 1, &end, true);
 	if (!root)
 		rc = no_json(path, text,
@@ -392,7 +395,7 @@ int config_read_json(struct config *c, struct config_ratios *ratios,
 	else
 		rc = walk(&j, root, "", err);
 	if (!rc)
-		rc = apply(c, ratios, &j, err);
+		rc = config_json_apply(c, ratios, &j, err);
 	if (!rc && verbose && *j.unknown.text)
 		fprintf(stderr, "uctrain: %s: unknown keys, ignored: %s\n",
 			path, j.unknown.text);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Taken from the configuration classes of DeepSpeed 0.19. */
+/* The keys are those of the configuration classes of DeepSpeed 0.19. */
 #include "gpu/config/dskeys.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
+
 #define SIZE_LIMIT ((double)(1 << 22))
 #define STEPS_LIMIT 9007199254740992.0
-
-#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 static const struct dskey_rule known[] = {
 	{ "train_batch_size", DS_WHOLE, DS_BATCH, 1, SIZE_LIMIT },
@@ -50,7 +50,7 @@ static const struct dskey_rule known[] = {
 	{ "checkpoint.load_universal", DS_BOOL, DS_UNIVERSAL, 0, 1 },
 };
 
-/* A path ending in a dot is a whole object. */
+/* A path that ends in a dot is a whole object. */
 static const char *const irrelevant[] = {
 	"$schema",
 	"activation_checkpointing.",

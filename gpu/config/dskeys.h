@@ -2,12 +2,10 @@
 #ifndef UCTRAIN_DSKEYS_H
 #define UCTRAIN_DSKEYS_H
 
-/*
- * The keys of DeepSpeed's configuration, and what we make of each.  A path is
- * the names of objects and key, joined by dots.
- */
+/* The keys of DeepSpeed's configuration and how uctrain treats each.  A path is
+ * the names of objects and the key, joined by dots. */
 
-/* Those that mean something to us. */
+/* The keys that set a value. */
 enum dskey {
 	DS_BATCH,
 	DS_MICRO_BATCH,
@@ -56,11 +54,11 @@ enum dskey_class {
 	DS_UNKNOWN,
 	DS_KNOWN,
 	DS_PARENT,      /* an object with known keys */
-	DS_IRRELEVANT,  /* speed, memory and reports of DeepSpeed's own */
-	DS_UNSUPPORTED, /* if true, it would train or save differently */
+	DS_IRRELEVANT,  /* concerns DeepSpeed's own speed, memory or logs */
+	DS_UNSUPPORTED, /* if true, training or checkpoints would differ */
 };
 
-/* `*rule` is set if the class is DS_KNOWN. */
+/* Classify a key. *rule is set if the class is DS_KNOWN. */
 enum dskey_class dskey_find(const char *path, const struct dskey_rule **rule);
 
 #endif

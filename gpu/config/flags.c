@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/config/flags.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -8,6 +9,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/names.h"
 #include "gpu/config/config_impl.h"
 
 /* Sizes that are multiplied with each other and must not overflow. */
@@ -71,33 +73,33 @@ static const struct choice devices[] = {
 
 const struct flag flags[FLAGS] = {
 	UINT("train_batch_size", batch, 1, SIZE_LIMIT,
-	     "N\trows of a step, over all ranks (16)"),
+	     "N\trows per step, of all ranks (16)"),
 	UINT("train_micro_batch_size_per_gpu", micro_batch, 1, SIZE_LIMIT,
-	     "N\trows that a rank computes at once (4)"),
+	     "N\trows per rank and micro-batch (4)"),
 	U64("steps", steps, 1, STEPS_LIMIT,
-	    "N\tthe last step; a resumed run counts on (100)"),
+	    "N\tthe last step, counted from the first run's start (100)"),
 	OTHER("checkpoint_dir", FLAG_TEXT, checkpoint_dir,
-	      "DIR\twhere checkpoints are saved (nothing is)"),
+	      "DIR\tsave checkpoints in DIR (none are saved)"),
 	U64("checkpoint_interval", checkpoint_interval, 0, STEPS_LIMIT,
 	    "N\tsave every N steps (after the last step only)"),
 	UINT("keep_last", keep_last, 0, SIZE_LIMIT,
 	     "N\tkeep the N newest checkpoints of this run (all)"),
 	OTHER("async_save", FLAG_ON, async_save,
-	      "\ttrain on while a copy of the state is saved"),
+	      "\tkeep training while a copy of the state is saved"),
 	OTHER("resume", FLAG_RESUME, resume_dir,
-	      "[=DIR]\tcontinue from a checkpoint in DIR (checkpoint_dir)"),
+	      "[=DIR]\tresume from a checkpoint in DIR (checkpoint_dir)"),
 	OTHER("checkpoint_tag", FLAG_NAME, checkpoint_tag,
-	      "TAG\tthe one to continue from (the newest)"),
+	      "TAG\tthe checkpoint to resume from (the newest)"),
 	OTHER("universal_checkpoint", FLAG_ON, universal,
-	      "\tit is a universal checkpoint: a mount, or converted"),
+	      "\tresume from a universal one, mounted or converted"),
 	OTHER("no_load_optimizer_states", FLAG_ON, no_load_optimizer_states,
-	      "\ttake over weights only"),
+	      "\tresume the weights only"),
 	OTHER("ignore_missing_optim", FLAG_ON, ignore_missing_optim,
-	      "\toptimizer states that it lacks begin with zeros"),
+	      "\tmissing optimizer states start at zero"),
 	OTHER("run_name", FLAG_NAME, run_name,
-	      "NAME\tname of the run's figures (MODEL_tp1_pp1_dpRANKS_sp1)"),
+	      "NAME\tname of the run (MODEL_tp1_pp1_dpRANKS_sp1)"),
 	OTHER("log_dir", FLAG_TEXT, log_dir,
-	      "DIR\twhere figures go: DIR/NAME (runs)"),
+	      "DIR\twrite the run's metrics to DIR/NAME (runs)"),
 	ALONE("model", FLAG_MODEL,
 	      "NAME\tsizes: gpt2-dsuc, gpt2, gpt2-medium, ... (gpt2-dsuc)"),
 	UINT("n_layer", model.n_layer, 1, SIZE_LIMIT, "N\tblocks"),
@@ -106,10 +108,10 @@ const struct flag flags[FLAGS] = {
 	UINT("vocab_size", model.vocab_size, 1, SIZE_LIMIT,
 	     "N\tdifferent tokens"),
 	UINT("n_positions", model.n_positions, 1, SIZE_LIMIT,
-	     "N\tlength of the longest row"),
+	     "N\tthe longest sequence"),
 	{ "dropout", FLAG_FLOAT, AT(model.dropout), 0, 0.99, NULL,
 	  "P\tprobability (0)" },
-	UINT("seq_length", seq_length, 2, SIZE_LIMIT, "N\ttokens of a row (128)"),
+	UINT("seq_length", seq_length, 2, SIZE_LIMIT, "N\ttokens per row (128)"),
 	UINT("zero_stage", zero_stage, 0, 3, "N\t0, 1, 2 or 3 (1)"),
 	CHOICE("dtype", dtype, dtypes, "TYPE\tfp32, bf16 or fp16 (fp32)"),
 	CHOICE("optimizer", optimizer.kind, optimizers,
@@ -120,34 +122,34 @@ const struct flag flags[FLAGS] = {
 	OTHER("betas", FLAG_BETAS, optimizer.beta1, "X,X\tof Adam (0.9,0.999)"),
 	REAL("eps", optimizer.eps, 0, 1, "X\tof Adam (1e-8)"),
 	REAL("gradient_clipping", gradient_clipping, 0, 1e30,
-	     "X\tlargest norm of the gradient; 0 is any (1)"),
+	     "X\tclip the gradient's norm to X; 0 does not clip (1)"),
 	CHOICE("lr_schedule", schedule.kind, schedules,
 	       "NAME\tconstant, warmup or cosine (constant)"),
 	U64("warmup_steps", schedule.warmup, 0, STEPS_LIMIT,
 	    "N\tsteps of warm-up (0)"),
 	REAL("min_lr", schedule.min_lr, 0, 1e3,
-	     "X\twhere warm-up begins and a cosine ends (0)"),
+	     "X\tlearning rate before warm-up and after a cosine (0)"),
 	U64("seed", seed, 0, STEPS_LIMIT,
-	    "N\tof weights, dropout and synthetic data (42)"),
+	    "N\tseed of weights, dropout and synthetic data (42)"),
 	OTHER("deterministic", FLAG_ON, deterministic,
-	      "\tthe same bits in every run"),
+	      "\tbit-identical results in every run"),
 	OTHER("rank_invariant", FLAG_ON, rank_invariant,
-	      "\tand on any number of ranks; slower"),
+	      "\tthe same on any number of ranks; slower"),
 	CHOICE("device", device, devices, "NAME\tcpu or cuda (cpu)"),
 	OTHER("tf32", FLAG_ON, tf32,
-	      "\tproducts of fp32 in TF32, on devices that have it"),
+	      "\tuse TF32 for fp32 GEMMs, on devices that have it"),
 	OTHER("no_gds", FLAG_ON, no_gds,
 	      "\tdo not read checkpoints by GPUDirect Storage"),
 	OTHER("no_cudnn", FLAG_ON, no_cudnn,
-	      "\tattention by uctrain's own kernels"),
+	      "\tuse uctrain's own attention kernels"),
 	OTHER("recompute", FLAG_ON, recompute,
-	      "\tmake blocks again on the way back: less memory"),
+	      "\trecompute blocks in the backward pass: less memory"),
 	OTHER("data", FLAG_TEXT, data,
 	      "SOURCE\ttokens; see uctrain(1) (synthetic)"),
-	U64("valid_interval", valid_interval, 0, STEPS_LIMIT,
+	U64("eval_interval", eval_interval, 0, STEPS_LIMIT,
 	    "N\tvalidate every N steps (never)"),
 	OTHER(CONFIG_JSON_FLAG, FLAG_JSON, deepspeed_json,
-	      "FILE\tDeepSpeed's JSON; flags go before what it says"),
+	      "FILE\tDeepSpeed's JSON; flags override its values"),
 	ALONE("help", FLAG_HELP, "\tprint this"),
 	ALONE("version", FLAG_VERSION, "\tprint the version"),
 };
@@ -192,13 +194,14 @@ static int bad_number(const struct flag *f, const char *text, bool whole,
 	return bad_value(f, text, want, err);
 }
 
-/* A whole number within the flag's limits, which are below 2^53 + 1. */
+/* Parse a whole number within the flag's limits, which are below 2^53 + 1. */
 static int get_whole(const struct flag *f, const char *text, uint64_t *out,
 		     struct errmsg *err)
 {
 	char *end;
 	unsigned long long v;
 
+	assert(f->min >= 0 && f->max <= STEPS_LIMIT);
 	errno = 0;
 	v = strtoull(text, &end, 10);
 	if (errno || *end || *text < '0' || *text > '9' ||
@@ -257,19 +260,12 @@ static int get_choice(const struct flag *f, const char *text, void *out,
 	return bad_value(f, text, names, err);
 }
 
-/* A name of a file, not a path to one. */
-static bool is_file_name(const char *s)
-{
-	return *s && strlen(s) <= 200 && !strchr(s, '/') &&
-	       strcmp(s, ".") != 0 && strcmp(s, "..") != 0;
-}
-
 int flag_set_text(char **out, const char *text, struct errmsg *err)
 {
 	char *const copy = strdup(text);
 
 	if (!copy)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	free(*out);
 	*out = copy;
 	return 0;
@@ -280,7 +276,7 @@ static int get_text(const struct flag *f, const char *text, char **out,
 {
 	if (!*text)
 		return bad_value(f, text, "not empty", err);
-	if (f->kind == FLAG_NAME && !is_file_name(text))
+	if (f->kind == FLAG_NAME && (!names_is_file(text) || strlen(text) > 200))
 		return bad_value(f, text,
 				 "a name without slashes, of at most"
 				 " 200 bytes",
@@ -318,12 +314,12 @@ int flag_set(struct config *c, const struct flag *f, const char *text,
 	case FLAG_TEXT:
 	case FLAG_NAME:
 		return get_text(f, text, at, err);
-	case FLAG_RESUME: /* without a directory: finish() finds it */
+	case FLAG_RESUME: /* without DIR: settle_resume sets it */
 		return flag_set_text(at, text ? text : "", err);
 	case FLAG_ON:
 		*(bool *)at = true;
 		return 0;
-	default: /* has had its turn */
+	default: /* handled in the early pass */
 		return 0;
 	}
 }

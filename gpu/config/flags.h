@@ -9,10 +9,8 @@
 
 struct errmsg;
 
-/*
- * The flags of uctrain as a table: how a value is checked, where it goes, and
- * what --help says of it.
- */
+/* The flags of uctrain as a table: how a value is checked, where it is stored,
+ * and its line of --help. */
 struct choice {
 	const char *name; /* NULL: the end */
 	int value;
@@ -26,9 +24,9 @@ enum flag_kind {
 	FLAG_BETAS, /* two doubles, "0.9,0.999" */
 	FLAG_CHOICE,
 	FLAG_TEXT,
-	FLAG_NAME, /* a text that can be the name of a file */
+	FLAG_NAME, /* text that can be the name of a file */
 	FLAG_ON,
-	/* Those with a meaning of their own. */
+	/* Flags with their own handling. */
 	FLAG_MODEL,
 	FLAG_RESUME,
 	FLAG_JSON,
@@ -42,7 +40,8 @@ struct flag {
 	size_t at;       /* of the value, in struct config */
 	double min, max; /* of numbers */
 	const struct choice *choices;
-	const char *help; /* what a value is called, a tab, and the meaning */
+	const char *help; /* the value's placeholder, a tab, and the
+			   * description */
 };
 
 #define FLAGS 46
@@ -50,16 +49,16 @@ extern const struct flag flags[FLAGS];
 
 bool flag_takes_value(const struct flag *f);
 
-/* Put a value where it belongs; flags with a meaning of their own are left
- * alone.  `text` is NULL where a flag has none.  -EINVAL names the flag, the
- * value, and what it must be. */
+/* Store a value in the configuration; flags with their own handling are left
+ * alone.  `text` is NULL if the flag has no value. -EINVAL with the flag, the
+ * value, and what is allowed. */
 int flag_set(struct config *c, const struct flag *f, const char *text,
 	     struct errmsg *err);
 
-/* Replace a string that is owned. */
+/* Replace an owned string. */
 int flag_set_text(char **out, const char *text, struct errmsg *err);
 
-/* A line for each flag, on stdout. */
+/* Print a line for each flag to stdout. */
 void flags_print(void);
 
 #endif

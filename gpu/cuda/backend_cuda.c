@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A GPU as a device.  Nothing here waits for it but `sync` and the copies that
- * backend.h says are over on return.
- */
+/* The CUDA backend.  Only `sync`, and the copies that backend.h defines as
+ * synchronous, wait for the GPU. */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "ckpt/base/errmsg.h"
+#include "gpu/cuda/backend_cuda.h"
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/cuda_attention.h"
-#include "gpu/cuda/cuda_ops.h"
 #include "gpu/cuda/cuda_gemm.h"
+#include "gpu/cuda/cuda_ops.h"
 #include "gpu/cuda/cuda_stream.h"
 #include "gpu/read/reader.h"
 
-/* As much as products of many rows gain by. */
+/* Enough rows per chunk for the GEMMs to be at full speed. */
 #define LOGITS_BYTES ((size_t)1 << 30)
 
 /* --- failures --------------------------------------------------------------- */
@@ -27,6 +27,7 @@ static int errno_of(cudaError_t e)
 
 void cuda_fail(struct cuda *c, int rc, const char *call, const char *reason)
 {
+	assert(rc < 0);
 	if (c->failed)
 		return;
 	c->failed = rc;
@@ -37,7 +38,7 @@ bool cuda_ok(struct cuda *c, cudaError_t e, const char *call)
 {
 	if (e == cudaSuccess)
 		return true;
-	cudaGetLastError(); /* or the next call returns it once more */
+	cudaGetLastError(); /* otherwise the next call returns it again */
 	cuda_fail(c, errno_of(e), call, cudaGetErrorString(e));
 	return false;
 }
@@ -64,7 +65,7 @@ static void *cuda_alloc(struct backend *b, size_t bytes)
 
 	if (cudaMallocAsync(&p, bytes ? bytes : 1, c->stream) != cudaSuccess) {
 		cudaGetLastError();
-		return NULL; /* our caller knows what it is for */
+		return NULL; /* the caller reports it */
 	}
 	cuda_ok(c, cudaMemsetAsync(p, 0, bytes, c->stream), "cudaMemsetAsync");
 	return p;
@@ -95,8 +96,8 @@ void *cuda_scratch(struct cuda *c, size_t bytes)
 	return p;
 }
 
-/* Memory that was given back stays ours: asking the system for it anew, for
- * each unit of each step, would wait for all that is queued. */
+/* Keep freed memory in the pool: returning it to the driver, for every unit of
+ * every step, would wait for all queued operations. */
 static void keep_memory(struct cuda *c)
 {
 	uint64_t all = UINT64_MAX;
@@ -110,8 +111,8 @@ static void keep_memory(struct cuda *c)
 			"cudaMemPoolSetAttribute");
 }
 
-static void copy(struct cuda *c, void *dst, const void *src, size_t bytes,
-		 enum cudaMemcpyKind kind)
+static void backend_cuda_copy(struct cuda *c, void *dst, const void *src,
+			      size_t bytes, enum cudaMemcpyKind kind)
 {
 	if (cuda_ok(c, cudaMemcpyAsync(dst, src, bytes, kind, c->stream),
 		    "cudaMemcpyAsync"))
@@ -122,13 +123,13 @@ static void copy(struct cuda *c, void *dst, const void *src, size_t bytes,
 static void cuda_to_device(struct backend *b, void *dst, const void *src,
 			   size_t bytes)
 {
-	copy(cuda_of(b), dst, src, bytes, cudaMemcpyHostToDevice);
+	backend_cuda_copy(cuda_of(b), dst, src, bytes, cudaMemcpyHostToDevice);
 }
 
 static void cuda_to_host(struct backend *b, void *dst, const void *src,
 			 size_t bytes)
 {
-	copy(cuda_of(b), dst, src, bytes, cudaMemcpyDeviceToHost);
+	backend_cuda_copy(cuda_of(b), dst, src, bytes, cudaMemcpyDeviceToHost);
 }
 
 static void cuda_zero(struct backend *b, void *p, size_t bytes)
@@ -155,7 +156,7 @@ static void cuda_destroy(struct backend *b)
 {
 	struct cuda *const c = cuda_of(b);
 
-	cuda_products_done(c);
+	cuda_gemm_done(c);
 	cuda_attention_cudnn_done(c);
 	cuda_queues_done(c);
 	if (c->scratch)
@@ -195,7 +196,7 @@ static const struct backend_ops ops = {
 	.attention_grad = cuda_attention_grad,
 	.dropout = cuda_dropout,
 	.add = cuda_add,
-	.classify = cuda_classify,
+	.cross_entropy = cuda_cross_entropy,
 	.sum_squares = cuda_sum_squares,
 	.scale = cuda_scale,
 	.accumulate = cuda_accumulate,
@@ -204,7 +205,7 @@ static const struct backend_ops ops = {
 	.adam = cuda_adam,
 };
 
-/* Ranks of a machine take its GPUs in turns. */
+/* Ranks of a machine take its GPUs round robin. */
 static int choose_device(struct cuda *c, unsigned local_rank, struct errmsg *err)
 {
 	int n = 0;
@@ -215,8 +216,11 @@ static int choose_device(struct cuda *c, unsigned local_rank, struct errmsg *err
 				  e == cudaSuccess ? "there is none"
 						   : cudaGetErrorString(e));
 	c->device = (int)(local_rank % (unsigned)n);
-	c->base.devices = (unsigned)n;
 	cuda_ok(c, cudaSetDevice(c->device), "cudaSetDevice");
+	cuda_ok(c,
+		cudaDeviceGetPCIBusId(c->base.device, BACKEND_DEVICE_LEN,
+				      c->device),
+		"cudaDeviceGetPCIBusId");
 	cuda_ok(c,
 		cudaDeviceGetAttribute(&c->major,
 				       cudaDevAttrComputeCapabilityMajor,
@@ -226,8 +230,8 @@ static int choose_device(struct cuda *c, unsigned local_rank, struct errmsg *err
 		"cudaStreamCreateWithFlags");
 	cuda_queues_init(c);
 	keep_memory(c);
-	if (cuda_products_init(c))
-		return errmsg_set(err, -ENOMEM, "out of memory");
+	if (cuda_gemm_init(c))
+		return errmsg_nomem(err, NULL);
 	return cuda_sync(&c->base, err);
 }
 
@@ -242,17 +246,17 @@ int backend_cuda_new(struct backend **out, enum dtype dtype,
 				  dtype_name(dtype));
 	c = calloc(1, sizeof(*c));
 	if (!c)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	c->base = (struct backend){
 		.ops = &ops,
 		.name = "cuda",
 		.dtype = dtype,
-		.lp_size = dtype == DTYPE_F32 ? 4 : 2,
+		.act_size = dtype == DTYPE_F32 ? 4 : 2,
 	};
 	c->logits_bytes = o->logits_bytes ? o->logits_bytes : LOGITS_BYTES;
 	c->no_gds = o->no_gds;
 	c->no_cudnn = o->no_cudnn;
-	c->repeatable = o->deterministic;
+	c->deterministic = o->deterministic;
 	c->tf32 = o->tf32 && dtype == DTYPE_F32;
 	rc = choose_device(c, o->local_rank, err);
 	if (rc) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In the place of the CUDA backend where it was not built. */
+/* Replaces the CUDA backend in builds without CUDA. */
 #include <errno.h>
 
 #include "ckpt/base/errmsg.h"
-#include "gpu/backend/backend.h"
+#include "gpu/cuda/backend_cuda.h"
 
 int backend_cuda_new(struct backend **out, enum dtype dtype,
 		     const struct backend_cuda_options *o, struct errmsg *err)

@@ -14,27 +14,27 @@ extern "C" {
 #endif
 
 /*
- * The parts of the CUDA backend: host code is C, kernels are in cuda_*.cu.
- * lp buffers have the model's type.  All operations are queued on one stream;
- * memory is taken and given back in its order, too, so that neither waits.
+ * The CUDA backend's internals: host code is C, kernels are in cuda_*.cu. act_t
+ * buffers have the model's type.  All operations are queued on one stream.
+ * Memory is allocated and freed in stream order, so that neither waits.
  */
 struct cuda {
 	struct backend base;
 	int device;
 	int major; /* of its compute capability */
 	cudaStream_t stream;
-	cudaStream_t beside[BACKEND_QUEUES]; /* of the other queues */
-	struct products *products;
-	struct cudnn *cudnn; /* NULL: not asked for yet */
-	bool tf32;           /* products of float32 may keep less of it */
-	size_t logits_bytes; /* that are there at once */
-	bool no_gds;         /* files are read through the host's memory */
-	bool no_cudnn;       /* attention is by our kernels */
-	bool repeatable;     /* the same bits every time */
-	/* Grown on first use and kept: what operations need for themselves. */
+	cudaStream_t side_streams[BACKEND_QUEUES]; /* of the other queues */
+	struct gemm_cache *gemm_cache;
+	struct cudnn *cudnn; /* NULL: not opened yet */
+	bool tf32;           /* float32 GEMMs may use tf32 */
+	size_t logits_bytes; /* limit of logits in memory */
+	bool no_gds;         /* read files through host memory */
+	bool no_cudnn;       /* use our own attention kernels */
+	bool deterministic;  /* bit-identical results in every run */
+	/* Scratch memory of operations, grown on demand and kept. */
 	void *scratch;
 	size_t scratch_len;
-	/* The first failure, which sync tells: a negative errno, or 0. */
+	/* The first failure, reported by sync: a negative errno, or 0. */
 	int failed;
 	char failure[256];
 };
@@ -44,15 +44,17 @@ static inline struct cuda *cuda_of(struct backend *b)
 	return (struct cuda *)b;
 }
 
-/* Was the call a success?  If not, sync will tell its name and the reason; only
- * the first failure is kept, others follow from it. */
+/* Check the result of a call.  Returns false after recording a failure and the
+ * call's name for sync to report; failures after the first are ignored. */
 bool cuda_ok(struct cuda *c, cudaError_t e, const char *call);
 
-/* A call has failed, with a negative errno and a reason, for sync to tell. */
+/* Record a failed call, with a negative errno and a reason, for sync to
+ * report. */
 void cuda_fail(struct cuda *c, int rc, const char *call, const char *reason);
 
-/* At least `bytes` of device memory, aligned for any vector, for the operation
- * that asks, or NULL, which sync will tell.  The last one's is gone. */
+/* Return at least `bytes` of device memory, aligned for any vector type, for
+ * the operation being queued, or NULL, which sync reports.  Invalidates the
+ * previous call's memory. */
 void *cuda_scratch(struct cuda *c, size_t bytes);
 
 #ifdef __cplusplus

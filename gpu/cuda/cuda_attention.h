@@ -11,30 +11,35 @@ extern "C" {
 #endif
 
 /*
- * What backend_ops say of `attention` and of `attention_grad`, for the kernels
- * that can do them: those for tensor cores, and those that any shape goes
- * through.  `stats` has the logarithm of the sum of each query's exponentials,
- * `delta` the products of its output and the gradient of that.
+ * The arguments of backend_ops' `attention` and `attention_grad`, for cuDNN and
+ * for our kernels.  `stats` is the logarithm of the sum of each query's
+ * exponentials, `delta` the product of its output and the output's gradient.
  */
 struct cuda_heads {
 	const void *qkv;
 	void *out;
 	float *stats;
-	/* the way back */
+	/* backward */
 	const void *dout;
 	void *dqkv;
 	const float *delta;
 	size_t batch, seq, heads, width;
 	float scale, drop;
 	uint64_t seed;
+	bool chunked; /* heads begin and end at multiples of 16 bytes */
 };
 
-/* Can tensor cores do it?  16-bit types, heads of up to 128 elements. */
-bool cuda_attention_fits_mma(const struct cuda *c, const struct cuda_heads *a);
-void cuda_attention_mma(struct cuda *c, const struct cuda_heads *a);
-void cuda_attention_mma_grad(struct cuda *c, const struct cuda_heads *a);
+/* The arguments that both directions share; c = heads * width. */
+struct cuda_heads cuda_heads_of(const void *qkv, size_t batch, size_t seq,
+				size_t heads, size_t c, float drop,
+				uint64_t seed);
 
-/* By cuDNN.  False if it cannot, with nothing done. */
+/* Prepare `a` for our kernels: set `chunked`.  False if a head is wider than
+ * they support, which sync reports. */
+bool cuda_heads_fit(struct cuda *c, struct cuda_heads *a);
+
+/* Attention by cuDNN.  Return false with nothing queued if cuDNN cannot compute
+ * it; a later failure is reported by sync. */
 bool cuda_attention_cudnn(struct cuda *c, const struct cuda_heads *a);
 bool cuda_attention_cudnn_grad(struct cuda *c, const struct cuda_heads *a);
 void cuda_attention_cudnn_done(struct cuda *c);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention by cuDNN, where it is quicker than our kernels and means the same:
- * its dropout has other patterns than ours, and its sums on the way back come
- * in any order, so that neither is asked for where that matters.  Its `stats`
- * are ours: forwards and back are each by who can.
+ * Attention by cuDNN, where it is faster than our kernels and equivalent.  Its
+ * dropout has other masks, and its backward sums have no fixed order: it is not
+ * used where these matter.  `stats` has the same meaning for both, so that
+ * forward and backward pass can each be computed by either.
  */
 #include <math.h>
 #include <stdio.h>
@@ -12,19 +12,20 @@
 #include "gpu/cuda/cuda_attention.h"
 #include "gpu/nvidia/cudnn_attention.h"
 
-/* Of cuDNN: before the first, backward kernels had errors that NVIDIA's front
- * end refuses them for; before the second, keys beyond a multiple of 128 had to
- * be masked by whoever calls. */
+/* Versions of cuDNN. Backward kernels before the first have errors because of
+ * which NVIDIA's front end rejects them; before the second, callers have to
+ * mask keys beyond a multiple of 128. */
 #define VERSION_MIN 91100
 #define VERSION_ANY_SEQ 91600
 
-#define SEQ_MIN 64    /* fewer positions are no work */
+#define SEQ_MIN 64    /* too little work below */
 #define WIDTH_MAX 128 /* of a head, on all devices */
 #define ALIGNMENT 16
 #define WORKSPACE_ALIGNMENT 256
 
-/* What is done in one way; without a graph, not by cuDNN. */
-struct way {
+/* The plan of a shape and direction.  Without a graph, cuDNN does not compute
+ * it. */
+struct attention_plan {
 	struct cudnn_attention shape;
 	bool back;
 	struct cudnn_graph *graph;
@@ -33,9 +34,9 @@ struct way {
 struct cudnn {
 	const struct cudnn_api *api;
 	struct cudnn_target target;
-	struct way *ways;
+	struct attention_plan *plans;
 	size_t n;
-	bool told; /* that it failed */
+	bool reported; /* the fallback was reported */
 };
 
 /* --- beginning and end ------------------------------------------------------ */
@@ -48,17 +49,17 @@ static void close_cudnn(struct cudnn *d)
 	d->api = NULL;
 }
 
-static void tell(struct cudnn *d, const char *why)
+static void cuda_attention_cudnn_report(struct cudnn *d, const char *why)
 {
-	if (!d->told)
+	if (!d->reported)
 		fprintf(stderr,
-			"uctrain: attention is by our own kernels where cuDNN "
-			"failed: %s\n",
+			"uctrain: cuDNN failed, using our own attention "
+			"kernels instead: %s\n",
 			why);
-	d->told = true;
+	d->reported = true;
 }
 
-/* Without an api, it cannot be used. */
+/* On failure d->api remains NULL. */
 static void open_cudnn(struct cuda *c, struct cudnn *d)
 {
 	const struct cudnn_api *const api = cudnn_api();
@@ -73,12 +74,12 @@ static void open_cudnn(struct cuda *c, struct cudnn *d)
 	else
 		s = api->set_stream(d->target.handle, c->stream);
 	if (s) {
-		tell(d, api->get_error_string(s));
+		cuda_attention_cudnn_report(d, api->get_error_string(s));
 		close_cudnn(d);
 	}
 }
 
-/* NULL: it cannot be used. */
+/* NULL: cuDNN is unavailable. */
 static struct cudnn *cudnn_of(struct cuda *c)
 {
 	if (!c->cudnn) {
@@ -96,9 +97,9 @@ void cuda_attention_cudnn_done(struct cuda *c)
 	if (!d)
 		return;
 	for (size_t i = 0; i < d->n; i++)
-		cudnn_graph_free(d->ways[i].graph);
+		cudnn_graph_free(d->plans[i].graph);
 	close_cudnn(d);
-	free(d->ways);
+	free(d->plans);
 	free(d);
 }
 
@@ -123,25 +124,26 @@ static bool version_fits(const struct cudnn *d, const struct cuda_heads *a)
 	return d->api->version >= VERSION_ANY_SEQ || a->seq % 128 == 0;
 }
 
-/* From now on this is for our kernels. */
-static void give_up(struct cudnn *d, struct way *w, const char *why)
+/* Leave this plan's shape to our kernels from now on. */
+static void give_up(struct cudnn *d, struct attention_plan *w, const char *why)
 {
-	tell(d, why);
+	cuda_attention_cudnn_report(d, why);
 	cudnn_graph_free(w->graph);
 	w->graph = NULL;
 }
 
-static struct way *new_way(struct cudnn *d, const struct cudnn_attention *shape,
-			   bool back)
+static struct attention_plan *
+new_plan(struct cudnn *d, const struct cudnn_attention *shape, bool back)
 {
-	struct way *const ways = realloc(d->ways, (d->n + 1) * sizeof(*ways));
-	struct way *w;
+	struct attention_plan *const plans =
+		realloc(d->plans, (d->n + 1) * sizeof(*plans));
+	struct attention_plan *w;
 
-	if (!ways)
+	if (!plans)
 		return NULL;
-	d->ways = ways;
-	w = &ways[d->n++];
-	*w = (struct way){ .shape = *shape, .back = back };
+	d->plans = plans;
+	w = &plans[d->n++];
+	*w = (struct attention_plan){ .shape = *shape, .back = back };
 	w->graph = back ? cudnn_attention_grad_graph(d->api, shape)
 			: cudnn_attention_graph(d->api, shape);
 	if (w->graph && cudnn_graph_plan(w->graph, &d->target) < 0)
@@ -149,23 +151,24 @@ static struct way *new_way(struct cudnn *d, const struct cudnn_attention *shape,
 	return w;
 }
 
-/* The way of a shape, or NULL: not by cuDNN. */
-static struct way *find_way(struct cudnn *d,
-			    const struct cudnn_attention *shape, bool back)
+/* Find or make the plan of a shape. */
+static struct attention_plan *
+find_plan(struct cudnn *d, const struct cudnn_attention *shape, bool back)
 {
 	for (size_t i = 0; i < d->n; i++) {
-		const struct cudnn_attention *const s = &d->ways[i].shape;
+		const struct cudnn_attention *const s = &d->plans[i].shape;
 
-		if (d->ways[i].back == back && s->batch == shape->batch &&
+		if (d->plans[i].back == back && s->batch == shape->batch &&
 		    s->seq == shape->seq && s->heads == shape->heads &&
 		    s->width == shape->width)
-			return &d->ways[i];
+			return &d->plans[i];
 	}
-	return new_way(d, shape, back);
+	return new_plan(d, shape, back);
 }
 
-/* NULL: not by cuDNN. */
-static struct way *way_for(struct cuda *c, const struct cuda_heads *a, bool back)
+/* NULL: our kernels have to compute it. */
+static struct attention_plan *plan_for(struct cuda *c,
+				       const struct cuda_heads *a, bool back)
 {
 	const struct cudnn_attention shape = {
 		.type = c->base.dtype == DTYPE_BF16 ? CUDNN_DATA_BFLOAT16
@@ -176,18 +179,19 @@ static struct way *way_for(struct cuda *c, const struct cuda_heads *a, bool back
 		.width = (int64_t)a->width,
 	};
 	struct cudnn *const d = fits(c, a) ? cudnn_of(c) : NULL;
-	struct way *w;
+	struct attention_plan *w;
 
 	if (!d || !version_fits(d, a))
 		return NULL;
-	w = find_way(d, &shape, back);
+	w = find_plan(d, &shape, back);
 	return w && w->graph ? w : NULL;
 }
 
 /* --- operations ------------------------------------------------------------- */
 
-/* When cuDNN fails it has queued nothing. */
-static bool run(struct cuda *c, struct way *w, void *slots[], void *workspace)
+/* If this fails, cuDNN has queued nothing. */
+static bool cuda_attention_cudnn_run(struct cuda *c, struct attention_plan *w,
+				     void *slots[], void *workspace)
 {
 	struct cudnn *const d = c->cudnn;
 	const cudnnStatus_t s = cudnn_graph_run(w->graph, slots, workspace);
@@ -197,11 +201,11 @@ static bool run(struct cuda *c, struct way *w, void *slots[], void *workspace)
 	return s == CUDNN_STATUS_SUCCESS;
 }
 
-/* Third `i` of what has rows of queries, keys and values. */
+/* Third `i` of a buffer with rows of queries, keys and values. */
 static void *third(const struct cuda *c, const void *qkv,
 		   const struct cuda_heads *a, size_t i)
 {
-	return (char *)qkv + i * a->heads * a->width * c->base.lp_size;
+	return (char *)qkv + i * a->heads * a->width * c->base.act_size;
 }
 
 static float minus_infinity = -INFINITY, one = 1;
@@ -220,7 +224,7 @@ static void set_slots(const struct cuda *c, const struct cuda_heads *a,
 
 bool cuda_attention_cudnn(struct cuda *c, const struct cuda_heads *a)
 {
-	struct way *const w = way_for(c, a, false);
+	struct attention_plan *const w = plan_for(c, a, false);
 	void *slots[ATTENTION_SLOTS];
 	float scale = a->scale;
 	void *workspace = NULL;
@@ -232,10 +236,10 @@ bool cuda_attention_cudnn(struct cuda *c, const struct cuda_heads *a)
 	if (bytes) {
 		workspace = cuda_scratch(c, bytes);
 		if (!workspace)
-			return true; /* sync tells */
+			return true; /* reported by sync */
 	}
 	set_slots(c, a, &scale, slots);
-	return run(c, w, slots, workspace);
+	return cuda_attention_cudnn_run(c, w, slots, workspace);
 }
 
 static size_t aligned(size_t bytes)
@@ -246,7 +250,8 @@ static size_t aligned(size_t bytes)
 
 bool cuda_attention_cudnn_grad(struct cuda *c, const struct cuda_heads *a)
 {
-	struct way *const w = c->repeatable ? NULL : way_for(c, a, true);
+	struct attention_plan *const w =
+		c->deterministic ? NULL : plan_for(c, a, true);
 	const size_t rows = a->batch * a->heads * a->seq;
 	const size_t delta = aligned(rows * sizeof(float));
 	const size_t sums = aligned(rows * a->width * sizeof(float));
@@ -259,7 +264,7 @@ bool cuda_attention_cudnn_grad(struct cuda *c, const struct cuda_heads *a)
 	scratch =
 		cuda_scratch(c, delta + sums + cudnn_graph_workspace(w->graph));
 	if (!scratch)
-		return true; /* sync tells */
+		return true; /* reported by sync */
 	set_slots(c, a, &scale, slots);
 	slots[ATTENTION_DOUT] = (void *)a->dout;
 	slots[ATTENTION_DQ] = third(c, a->dqkv, a, 0);
@@ -268,5 +273,5 @@ bool cuda_attention_cudnn_grad(struct cuda *c, const struct cuda_heads *a)
 	slots[ATTENTION_ONE] = &one;
 	slots[ATTENTION_DELTA] = scratch;
 	slots[ATTENTION_DQ_SUM] = scratch + delta;
-	return run(c, w, slots, scratch + delta + sums);
+	return cuda_attention_cudnn_run(c, w, slots, scratch + delta + sums);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In the place of cuda_attention_cudnn.c where cuDNN was not found. */
+/* Replaces cuda_attention_cudnn.c in builds without cuDNN. */
 #include "gpu/cuda/cuda_attention.h"
 
 bool cuda_attention_cudnn(struct cuda *c, const struct cuda_heads *a)

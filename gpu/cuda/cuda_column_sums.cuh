@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCTRAIN_CUDA_COLUMNS_CUH
-#define UCTRAIN_CUDA_COLUMNS_CUH
+#ifndef UCTRAIN_CUDA_COLUMN_SUMS_CUH
+#define UCTRAIN_CUDA_COLUMN_SUMS_CUH
 
 /*
- * Sums over the rows of a matrix, added to what is there: gradients of biases
- * and of layer norms.  Chunks of rows are summed by blocks, and chunks in order
- * by others.  How rows are cut depends on their number alone, so that the
- * result does not depend on the device.
+ * Accumulated sums over the rows of a matrix: gradients of biases and of layer
+ * norms.  A first kernel sums chunks of rows, a second one adds the chunks in
+ * order.  The chunks depend on the number of rows only, so that the result does
+ * not depend on the device.
  *
- * What is summed is an object: SUMS of them, N columns at once.
+ * The summand is a functor with SUMS results for N columns:
  *
- *     template <int N> __device__ void add(floats<N> sums[SUMS], size_t row,
- *                                          size_t column) const
+ *     template <int N> __device__ void
+ *     add(floats<N> sums[SUMS], size_t row, size_t column) const
  */
 #include "gpu/cuda/cuda_launch.cuh"
-#include "gpu/cuda/cuda_types.cuh"
 #include "gpu/cuda/cuda_reduce.cuh"
+#include "gpu/cuda/cuda_types.cuh"
 
 #define COLUMN_WARPS 8
 #define CHUNKS_MAX ((size_t)128)
@@ -61,7 +61,7 @@ struct column_sums {
 	float *to[2];
 };
 
-/* A block adds chunks of 32 columns of one of the sums. */
+/* Each block adds the chunks of 32 columns of one sum. */
 static __global__ void __launch_bounds__(WARP *COLUMN_WARPS)
 	add_chunks(column_sums sums, const float *parts, size_t chunks, size_t c)
 {
@@ -89,7 +89,7 @@ static size_t chunk_rows(size_t rows)
 	return even > CHUNK_MIN ? even : CHUNK_MIN;
 }
 
-/* N columns at once, which must be aligned for that. */
+/* N columns at once, which must be aligned accordingly. */
 template <int N, typename F>
 static void sum_columns(struct cuda *c, const char *name, const F &of,
 			const column_sums &sums, size_t rows, size_t columns)

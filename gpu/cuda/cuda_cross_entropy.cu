@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Head and loss.  The logits of some rows at a time are there, once: a block
- * takes each row's loss and turns its logits into their gradient in place.
- * Rows are padded so that each begins where 16 bytes can be moved, and products
- * with odd vocabularies are as fast as others.
+ * The fused head and loss.  Only the logits of a chunk of rows are in memory: a
+ * block computes a row's loss and replaces its logits by their gradient.  Rows
+ * are padded to allow 16-byte accesses, and GEMMs as fast as those of even
+ * vocabularies.
  */
-#include "gpu/cuda/cuda_launch.cuh"
-#include "gpu/cuda/cuda_types.cuh"
-#include "gpu/cuda/cuda_ops.h"
 #include "gpu/cuda/cuda_gemm.h"
+#include "gpu/cuda/cuda_launch.cuh"
+#include "gpu/cuda/cuda_ops.h"
 #include "gpu/cuda/cuda_reduce.cuh"
+#include "gpu/cuda/cuda_types.cuh"
 
 #define THREADS 256
 
-/* Elements that rows of logits are padded to, and rows that products like. */
+/* Padding of logits' rows, and the granularity of rows, in elements. */
 #define PITCH ((size_t)64)
 #define ROWS ((size_t)128)
 
-/* A sum of exponentials, counted from the largest. */
+/* A sum of exponentials relative to the largest logit. */
 struct softmax {
 	float top, sum;
 };
@@ -26,7 +26,7 @@ static __device__ __forceinline__ softmax together(softmax a, softmax b)
 {
 	const float top = fmaxf(a.top, b.top);
 
-	/* Nothing has been seen: there is no difference to take. */
+	/* No element yet: the difference would be NaN. */
 	if (top == -INFINITY)
 		return { top, a.sum + b.sum };
 	return { top, a.sum * exp_near(a.top - top) +
@@ -47,8 +47,8 @@ static __device__ __forceinline__ softmax softmax_of_warp(softmax x)
 	return x;
 }
 
-/* N logits of a row of n, from the i-th on.  What lies beyond was never written:
- * it is not read, and weighs nothing. */
+/* N logits of a row of n, from the i-th on.  The padding is uninitialised: it
+ * is not read, and has weight 0. */
 template <int N, typename T>
 static __device__ __forceinline__ floats<N> load_logits(const T *x, size_t i,
 							size_t n)
@@ -90,7 +90,8 @@ static __device__ __forceinline__ softmax softmax_of_row(const T *x, size_t n)
 	return softmax_of_warp(lane < THREADS / WARP ? shared[lane] : none);
 }
 
-/* The loss of a row, and if `grad` its logits' gradient in their place. */
+/* Compute a row's loss and, with `grad`, replace its logits by their
+ * gradient. */
 template <int N, typename T>
 static __global__ void __launch_bounds__(THREADS)
 	lose_row(float *losses, T *logits, const int32_t *targets, size_t vocab,
@@ -137,7 +138,7 @@ static __global__ void __launch_bounds__(THREADS)
 		*loss += sum;
 }
 
-/* What cuda_classify was told, of some rows. */
+/* Arguments of cuda_cross_entropy, restricted to a chunk of rows. */
 struct head {
 	struct cuda *c;
 	double *loss;
@@ -153,7 +154,7 @@ struct head {
 
 static bool make_logits(const head &h)
 {
-	struct cuda_product p = {};
+	struct cuda_gemm p = {};
 
 	p.m = h.rows;
 	p.n = h.vocab;
@@ -162,12 +163,12 @@ static bool make_logits(const head &h)
 	p.b = { h.wte, h.width, true };
 	p.out = h.logits;
 	p.out_pitch = h.pitch;
-	return cuda_multiply(h.c, &p);
+	return cuda_gemm_run(h.c, &p);
 }
 
 static bool give_back(const head &h)
 {
-	struct cuda_product in = {}, wte = {};
+	struct cuda_gemm in = {}, wte = {};
 
 	in.m = h.rows;
 	in.n = h.width;
@@ -185,7 +186,7 @@ static bool give_back(const head &h)
 	wte.add = h.dwte;
 	wte.out_pitch = h.width;
 	wte.wide = true;
-	return cuda_multiply(h.c, &in) && cuda_multiply(h.c, &wte);
+	return cuda_gemm_run(h.c, &in) && cuda_gemm_run(h.c, &wte);
 }
 
 static bool classify_rows(const head &h)
@@ -205,7 +206,7 @@ static bool classify_rows(const head &h)
 	return !h.din || give_back(h);
 }
 
-/* As many rows as there may be, or fewer so that all chunks are of a size. */
+/* The most rows within the limit, or fewer to have chunks of equal size. */
 static size_t chunk_of(size_t rows, size_t bytes_of_row, size_t limit)
 {
 	const size_t fit = limit / bytes_of_row ? limit / bytes_of_row : 1;
@@ -216,13 +217,13 @@ static size_t chunk_of(size_t rows, size_t bytes_of_row, size_t limit)
 	return liked <= fit ? liked : even;
 }
 
-void cuda_classify(struct backend *b, double *loss, void *din, float *dwte,
-		   const void *in, const void *wte, const int32_t *targets,
-		   size_t rows, size_t c, size_t vocab, float scale)
+void cuda_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
+			const void *in, const void *wte, const int32_t *targets,
+			size_t rows, size_t c, size_t vocab, float scale)
 {
 	struct cuda *const cuda = cuda_of(b);
 	const size_t pitch = (vocab + PITCH - 1) / PITCH * PITCH;
-	const size_t of_row = pitch * b->lp_size, step = c * b->lp_size;
+	const size_t of_row = pitch * b->act_size, step = c * b->act_size;
 	const size_t chunk = chunk_of(rows, of_row, cuda->logits_bytes);
 	char *const scratch =
 		(char *)cuda_scratch(cuda, chunk * (of_row + sizeof(float)));

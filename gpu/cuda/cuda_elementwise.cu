@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operations on elements: dropout, sums, and what ZeRO does to flat arrays.
- * Each is bound by memory.  An operation is an object that does N elements from
- * the i-th on; arrays that are not aligned for more are done one by one.
+ * Element-wise operations: dropout, sums, and ZeRO's operations on flat arrays.
+ * All are limited by memory bandwidth.  An operation is a functor for N
+ * elements from the i-th on; unaligned arrays are processed one element at a
+ * time.
  */
+#include "ckpt/base/splitmix.h"
+#include "gpu/backend/dropout.h"
 #include "gpu/cuda/cuda_launch.cuh"
-#include "gpu/cuda/cuda_types.cuh"
 #include "gpu/cuda/cuda_ops.h"
 #include "gpu/cuda/cuda_reduce.cuh"
-#include "gpu/backend/dropout.h"
+#include "gpu/cuda/cuda_types.cuh"
 
 #define THREADS 256
-/* Blocks that keep any device busy; each goes on until nothing is left. */
+/* Enough blocks to occupy any device; each loops until no work is left. */
 #define BLOCKS_MAX ((size_t)132 * 16)
 
 static unsigned blocks_for(size_t work)
@@ -34,7 +36,8 @@ static __global__ void __launch_bounds__(THREADS) each(F op, size_t n)
 		op.template run<1>(i);
 }
 
-/* N is how many elements an operation does best, if it is aligned. */
+/* N is the operation's preferred number of elements, used if arrays are
+ * aligned. */
 template <int N, typename F>
 static void for_each(struct backend *b, const char *name, const F &op,
 		     bool aligned, size_t n)
@@ -56,7 +59,7 @@ static void for_each(struct backend *b, const char *name, const F &op,
 template <typename T> struct drop_op {
 	T *x;
 	float drop;
-	uint64_t row; /* all of it is one */
+	uint64_t row; /* the whole buffer counts as one row */
 
 	template <int N> __device__ void run(size_t i) const
 	{
@@ -64,8 +67,8 @@ template <typename T> struct drop_op {
 
 #pragma unroll
 		for (int k = 0; k < N; k++)
-			f.x[k] = pattern_drop(
-				f.x[k], pattern_element(row, (uint32_t)(i + k)),
+			f.x[k] = dropout_apply(
+				f.x[k], dropout_element(row, (uint32_t)(i + k)),
 				drop);
 		store(x + i, f);
 	}
@@ -77,7 +80,7 @@ void cuda_dropout(struct backend *b, void *x, size_t n, float drop,
 	by_type(b->dtype, [=](auto t) {
 		typedef decltype(t) T;
 		constexpr int N = wide<T>();
-		const drop_op<T> op = { (T *)x, drop, pattern_random(seed, 0) };
+		const drop_op<T> op = { (T *)x, drop, splitmix64(seed, 0) };
 
 		for_each<N>(b, "dropout", op, is_aligned<N>(op.x), n);
 	});
@@ -100,8 +103,8 @@ template <typename T> struct add_op {
 };
 
 template <typename T>
-static void add(struct backend *b, const char *name, T *dst, const T *src,
-		size_t n)
+static void cuda_elementwise_add(struct backend *b, const char *name, T *dst,
+				 const T *src, size_t n)
 {
 	constexpr int N = wide<T>();
 	const add_op<T> op = { dst, src };
@@ -114,13 +117,13 @@ void cuda_add(struct backend *b, void *dst, const void *src, size_t n)
 	by_type(b->dtype, [=](auto t) {
 		typedef decltype(t) T;
 
-		add(b, "add", (T *)dst, (const T *)src, n);
+		cuda_elementwise_add(b, "add", (T *)dst, (const T *)src, n);
 	});
 }
 
 void cuda_accumulate(struct backend *b, float *dst, const float *src, size_t n)
 {
-	add(b, "accumulate", dst, src, n);
+	cuda_elementwise_add(b, "accumulate", dst, src, n);
 }
 
 /* --- masters and gradients -------------------------------------------------- */
@@ -136,8 +139,8 @@ template <typename To, typename From> struct convert_op {
 };
 
 template <typename To, typename From>
-static void convert(struct backend *b, const char *name, To *dst,
-		    const From *src, size_t n)
+static void cuda_elementwise_convert(struct backend *b, const char *name,
+				     To *dst, const From *src, size_t n)
 {
 	const convert_op<To, From> op = { dst, src };
 
@@ -147,14 +150,15 @@ static void convert(struct backend *b, const char *name, To *dst,
 void cuda_round(struct backend *b, void *dst, const float *src, size_t n)
 {
 	by_type(b->dtype, [=](auto t) {
-		convert(b, "round", (decltype(t) *)dst, src, n);
+		cuda_elementwise_convert(b, "round", (decltype(t) *)dst, src, n);
 	});
 }
 
 void cuda_widen(struct backend *b, float *dst, const void *src, size_t n)
 {
 	by_type(b->dtype, [=](auto t) {
-		convert(b, "widen", dst, (const decltype(t) *)src, n);
+		cuda_elementwise_convert(b, "widen", dst,
+					 (const decltype(t) *)src, n);
 	});
 }
 
@@ -181,7 +185,7 @@ void cuda_scale(struct backend *b, float *x, float factor, size_t n)
 }
 
 struct adam_op {
-	/* struct backend_adam, with what all elements have in common made. */
+	/* struct backend_adam, with constant subexpressions precomputed. */
 	float keep_v, to_m, to_v;
 	float eps, grad_scale, l2, decay, step_size, denom;
 	float *p, *m, *v;
@@ -236,7 +240,8 @@ void cuda_adam(struct backend *b, const struct backend_adam *a, float *p,
 
 /* --- sums ------------------------------------------------------------------- */
 
-/* How many parts there are depends on n alone: so does the sum. */
+/* The number of parts depends on n only, and hence also the order of the
+ * sum. */
 #define PARTS_MAX ((size_t)1024)
 
 static __global__ void __launch_bounds__(THREADS)

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Embeddings.  On the way back rows are sorted by their token, so that all that
- * is added to a token's gradient is added by one block, in the order of rows.
- */
+/* Embeddings.  The backward pass sorts rows by token, so that one block adds up
+ * a token's gradient, in the order of rows. */
 #include "gpu/cuda/cuda_launch.cuh"
-#include "gpu/cuda/cuda_types.cuh"
 #include "gpu/cuda/cuda_ops.h"
+#include "gpu/cuda/cuda_types.cuh"
 
 #define THREADS 128
 
@@ -49,13 +47,12 @@ void cuda_embed(struct backend *b, void *out, const void *wte, const void *wpe,
 	});
 }
 
-/* --- the way back ----------------------------------------------------------- */
+/* --- backward --------------------------------------------------------------- */
 
 #define TILE 1024
 
-/* A row's place among all, sorted by token and among equals by row, is the
- * number of those before it: to count them is quadratic, but a comparison takes
- * no time beside what is done for a token elsewhere. */
+/* A row's rank, sorted by token and then by row, is the number of rows before
+ * it.  Counting these is quadratic, but fast compared to the rest of a step. */
 static __global__ void __launch_bounds__(THREADS)
 	sort_rows(uint32_t *order, const int32_t *tokens, size_t rows)
 {
@@ -66,7 +63,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 	for (size_t at = 0; at < rows; at += TILE) {
 		const unsigned n = rows - at < TILE ? rows - at : TILE;
-		/* Rows before mine come first among equals. */
+		/* Among equal tokens, earlier rows come first. */
 		const unsigned earlier = me <= at      ? 0
 					 : me - at < n ? me - at
 						       : n;
@@ -84,8 +81,8 @@ static __global__ void __launch_bounds__(THREADS)
 		order[before] = (uint32_t)me;
 }
 
-/* Behind the last of the rows with the token of the first: there may be many, so
- * steps double until one is too far. */
+/* The end of the rows with the first row's token.  There may be many: steps
+ * double until one is too far. */
 static __device__ __forceinline__ size_t end_of_token(const int32_t *tokens,
 						      const uint32_t *order,
 						      size_t first, size_t rows)
@@ -103,7 +100,7 @@ static __device__ __forceinline__ size_t end_of_token(const int32_t *tokens,
 	return last + 1;
 }
 
-/* The block of a token's first row adds them all. */
+/* The block of a token's first row adds up all of them. */
 template <int N, typename T>
 static __global__ void __launch_bounds__(THREADS)
 	add_tokens(float *dwte, const T *dout, const int32_t *tokens,

@@ -1,33 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Products of matrices by cuBLASLt, and what it can do on the way out.  How it
- * does a product best is asked once for each that is different, and kept: the
- * same algorithm, and so the same result, every time.
+ * GEMMs with epilogues by cuBLASLt.  It selects an algorithm once per problem,
+ * which is kept, so that equal problems have bit-identical results.
  *
- * cuBLASLt counts by columns: our matrices are its transposed ones, and
- * (a * b)' = b' * a'.
+ * cuBLASLt is column-major: our matrices are its transposes, and (a * b)' = b'
+ * * a'.
  */
 #include "gpu/cuda/cuda_gemm.h"
 
-#include <cublasLt.h>
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* NVIDIA's advice for Hopper; older devices need less. */
+#include "ckpt/base/array.h"
+#include "gpu/nvidia/cublaslt_api.h"
+
+/* NVIDIA's recommendation for Hopper; older devices need less. */
 #define WORKSPACE_BYTES ((size_t)32 << 20)
 
-/* Alignments above do not matter to anybody. */
+/* Alignment beyond this does not influence the selection. */
 #define ALIGNMENT_MAX 256
 
-/* What an epilogue reads and writes must be aligned to.  cuBLASLt does not say
- * so, and takes others; but then its kernels may fault (users of its bias have
- * met that below 8 and below 16), which ends all work on the device. */
+/* Required alignment of the buffers of an epilogue. cuBLASLt does not document
+ * it and accepts less, but its kernels may fault then (users of its bias report
+ * this below 8 and below 16), which invalidates the CUDA context. */
 #define EPILOGUE_ALIGNMENT 16
 
-/* What products have in common that are done in one way.  No padding: it is
- * compared as bytes. */
+/* A problem, as far as it determines the algorithm.  Without implicit padding:
+ * keys are compared as bytes. */
 struct key {
 	size_t m, n, k, a_pitch, b_pitch, out_pitch;
 	uint32_t a_align, b_align, add_align, out_align, vector_align;
@@ -35,7 +37,7 @@ struct key {
 	uint32_t epilogue, padding;
 };
 
-struct way {
+struct gemm_plan {
 	struct key key;
 	cublasLtMatmulDesc_t desc;
 	cublasLtMatrixLayout_t a, b, out;
@@ -43,59 +45,66 @@ struct way {
 	bool can;
 };
 
-struct products {
+struct gemm_cache {
+	const struct cublaslt_api *api;
 	cublasLtHandle_t lt;
 	void *workspace;
-	struct way *ways;
+	struct gemm_plan *plans;
 	size_t n, room;
 };
 
-/* Was the call a success?  As cuda_ok. */
+/* Like cuda_ok. */
 static bool lt_ok(struct cuda *c, cublasStatus_t s, const char *call)
 {
 	if (s == CUBLAS_STATUS_SUCCESS)
 		return true;
 	cuda_fail(c, s == CUBLAS_STATUS_ALLOC_FAILED ? -ENOMEM : -EIO, call,
-		  cublasLtGetStatusString(s));
+		  c->gemm_cache->api->status_string(s));
 	return false;
 }
 
-int cuda_products_init(struct cuda *c)
+int cuda_gemm_init(struct cuda *c)
 {
-	struct products *const p = calloc(1, sizeof(*p));
+	struct gemm_cache *const p = calloc(1, sizeof(*p));
+	const char *why;
 
 	if (!p)
 		return -ENOMEM;
-	c->products = p;
-	if (!lt_ok(c, cublasLtCreate(&p->lt), "cublasLtCreate"))
-		return 0; /* for sync to tell */
+	c->gemm_cache = p;
+	p->api = cublaslt_api(&why);
+	if (!p->api) {
+		cuda_fail(c, -ENOENT, "cuBLASLt", why);
+		return 0; /* reported by sync */
+	}
+	if (!lt_ok(c, p->api->create(&p->lt), "cublasLtCreate"))
+		return 0; /* reported by sync */
 	cuda_ok(c, cudaMallocAsync(&p->workspace, WORKSPACE_BYTES, c->stream),
 		"workspace of cuBLASLt: cudaMallocAsync");
 	return 0;
 }
 
-void cuda_products_done(struct cuda *c)
+void cuda_gemm_done(struct cuda *c)
 {
-	struct products *const p = c->products;
+	struct gemm_cache *const p = c->gemm_cache;
 	size_t i;
 
 	if (!p)
 		return;
 	for (i = 0; i < p->n; i++) {
-		cublasLtMatmulDescDestroy(p->ways[i].desc);
-		cublasLtMatrixLayoutDestroy(p->ways[i].a);
-		cublasLtMatrixLayoutDestroy(p->ways[i].b);
-		cublasLtMatrixLayoutDestroy(p->ways[i].out);
+		p->api->desc_destroy(p->plans[i].desc);
+		p->api->layout_destroy(p->plans[i].a);
+		p->api->layout_destroy(p->plans[i].b);
+		p->api->layout_destroy(p->plans[i].out);
 	}
 	if (p->lt)
-		cublasLtDestroy(p->lt);
+		p->api->destroy(p->lt);
 	if (p->workspace)
 		cudaFreeAsync(p->workspace, c->stream);
-	free(p->ways);
+	free(p->plans);
 	free(p);
 }
 
-/* --- ways ------------------------------------------------------------------- */
+/* --- plans ------------------------------------------------------------------ */
 
 static uint32_t alignment(const void *p)
 {
@@ -107,7 +116,7 @@ static uint32_t alignment(const void *p)
 	return n;
 }
 
-static struct key key_of(const struct cuda_product *p)
+static struct key key_of(const struct cuda_gemm *p)
 {
 	struct key k;
 
@@ -139,32 +148,35 @@ static cudaDataType_t type_of(const struct cuda *c, bool wide)
 	return c->base.dtype == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-static bool set(struct cuda *c, cublasLtMatmulDesc_t d,
-		cublasLtMatmulDescAttributes_t what, const void *value,
-		size_t size)
+static bool cuda_gemm_set(struct cuda *c, cublasLtMatmulDesc_t d,
+			  cublasLtMatmulDescAttributes_t what,
+			  const void *value, size_t size)
 {
-	return lt_ok(c, cublasLtMatmulDescSetAttribute(d, what, value, size),
+	return lt_ok(c, c->gemm_cache->api->desc_set(d, what, value, size),
 		     "cublasLtMatmulDescSetAttribute");
 }
 
-/* Pointers of the epilogue differ between products that are done in one way. */
+/* Pointers of the epilogue differ between calls with the same plan. */
 static bool set_pointers(struct cuda *c, cublasLtMatmulDesc_t d,
-			 const struct cuda_product *p)
+			 const struct cuda_gemm *p)
 {
-	return (!p->vector || set(c, d, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-				  &p->vector, sizeof(p->vector))) &&
-	       (!p->aux || set(c, d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
-			       &p->aux, sizeof(p->aux)));
+	return (!p->vector ||
+		cuda_gemm_set(c, d, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+			      &p->vector, sizeof(p->vector))) &&
+	       (!p->aux ||
+		cuda_gemm_set(c, d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+			      &p->aux, sizeof(p->aux)));
 }
 
-static bool describe(struct cuda *c, struct way *w, const struct cuda_product *p)
+static bool cuda_gemm_describe(struct cuda *c, struct gemm_plan *w,
+			       const struct cuda_gemm *p)
 {
 	static const cublasLtEpilogue_t epilogues[] = {
 		[CUDA_EPILOGUE_NONE] = CUBLASLT_EPILOGUE_DEFAULT,
 		[CUDA_EPILOGUE_BIAS] = CUBLASLT_EPILOGUE_BIAS,
 		[CUDA_EPILOGUE_BIAS_GELU] = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
 		[CUDA_EPILOGUE_GELU_GRAD] = CUBLASLT_EPILOGUE_DGELU,
-		/* b is the first factor there */
+		/* cuBLASLt's A is our b */
 		[CUDA_EPILOGUE_SUMS] = CUBLASLT_EPILOGUE_BGRADA,
 	};
 	const cublasComputeType_t compute =
@@ -173,28 +185,35 @@ static bool describe(struct cuda *c, struct way *w, const struct cuda_product *p
 	const cublasOperation_t b = p->b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
 	const int64_t pitch = (int64_t)p->out_pitch;
 
-	return lt_ok(c, cublasLtMatmulDescCreate(&w->desc, compute, CUDA_R_32F),
+	return lt_ok(c,
+		     c->gemm_cache->api->desc_create(&w->desc, compute,
+						     CUDA_R_32F),
 		     "cublasLtMatmulDescCreate") &&
-	       set(c, w->desc, CUBLASLT_MATMUL_DESC_TRANSA, &b, sizeof(b)) &&
-	       set(c, w->desc, CUBLASLT_MATMUL_DESC_TRANSB, &a, sizeof(a)) &&
-	       set(c, w->desc, CUBLASLT_MATMUL_DESC_EPILOGUE,
-		   &epilogues[p->epilogue], sizeof(epilogues[0])) &&
-	       (!p->aux || set(c, w->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD,
-			       &pitch, sizeof(pitch))) &&
+	       cuda_gemm_set(c, w->desc, CUBLASLT_MATMUL_DESC_TRANSA, &b,
+			     sizeof(b)) &&
+	       cuda_gemm_set(c, w->desc, CUBLASLT_MATMUL_DESC_TRANSB, &a,
+			     sizeof(a)) &&
+	       cuda_gemm_set(c, w->desc, CUBLASLT_MATMUL_DESC_EPILOGUE,
+			     &epilogues[p->epilogue], sizeof(epilogues[0])) &&
+	       (!p->aux ||
+		cuda_gemm_set(c, w->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD,
+			      &pitch, sizeof(pitch))) &&
 	       set_pointers(c, w->desc, p);
 }
 
-/* A matrix of ours, as it lies in memory. */
+/* Describe one of our matrices. */
 static bool layout(struct cuda *c, cublasLtMatrixLayout_t *out, bool wide,
 		   size_t rows, size_t columns, size_t pitch)
 {
 	return lt_ok(c,
-		     cublasLtMatrixLayoutCreate(out, type_of(c, wide), columns,
-						rows, (int64_t)pitch),
+		     c->gemm_cache->api->layout_create(out, type_of(c, wide),
+						       columns, rows,
+						       (int64_t)pitch),
 		     "cublasLtMatrixLayoutCreate");
 }
 
-static bool lay_out(struct cuda *c, struct way *w, const struct cuda_product *p)
+static bool cuda_gemm_lay_out(struct cuda *c, struct gemm_plan *w,
+			      const struct cuda_gemm *p)
 {
 	return layout(c, &w->a, false, p->a.transposed ? p->k : p->m,
 		      p->a.transposed ? p->m : p->k, p->a.pitch) &&
@@ -208,8 +227,8 @@ static bool limit(struct cuda *c, cublasLtMatmulPreference_t preference,
 		  size_t size)
 {
 	return lt_ok(c,
-		     cublasLtMatmulPreferenceSetAttribute(preference, what,
-							  value, size),
+		     c->gemm_cache->api->preference_set(preference, what, value,
+							size),
 		     "cublasLtMatmulPreferenceSetAttribute");
 }
 
@@ -231,22 +250,23 @@ static bool set_limits(struct cuda *c, cublasLtMatmulPreference_t preference,
 		     &k->out_align, sizeof(k->out_align));
 }
 
-/* Ask cuBLASLt.  That it knows no way is an answer. */
-static bool choose(struct cuda *c, struct way *w)
+/* Let cuBLASLt select an algorithm.  No algorithm for an epilogue is a valid
+ * answer. */
+static bool cuda_gemm_choose(struct cuda *c, struct gemm_plan *w)
 {
 	cublasLtMatmulHeuristicResult_t best;
 	cublasLtMatmulPreference_t preference;
 	cublasStatus_t s = CUBLAS_STATUS_NOT_SUPPORTED;
 	int n = 0;
 
-	if (!lt_ok(c, cublasLtMatmulPreferenceCreate(&preference),
+	if (!lt_ok(c, c->gemm_cache->api->preference_create(&preference),
 		   "cublasLtMatmulPreferenceCreate"))
 		return false;
 	if (set_limits(c, preference, &w->key))
-		s = cublasLtMatmulAlgoGetHeuristic(c->products->lt, w->desc,
-						   w->b, w->a, w->out, w->out,
-						   preference, 1, &best, &n);
-	cublasLtMatmulPreferenceDestroy(preference);
+		s = c->gemm_cache->api->heuristic(c->gemm_cache->lt, w->desc,
+						  w->b, w->a, w->out, w->out,
+						  preference, 1, &best, &n);
+	c->gemm_cache->api->preference_destroy(preference);
 	w->can = s == CUBLAS_STATUS_SUCCESS && n > 0 &&
 		 best.state == CUBLAS_STATUS_SUCCESS;
 	if (w->can)
@@ -257,69 +277,64 @@ static bool choose(struct cuda *c, struct way *w)
 	return w->can;
 }
 
-static struct way *new_way(struct products *all)
+static struct gemm_plan *new_plan(struct gemm_cache *all)
 {
-	if (all->n == all->room) {
-		const size_t room = all->room ? 2 * all->room : 32;
-		struct way *const more =
-			realloc(all->ways, room * sizeof(*more));
-
-		if (!more)
-			return NULL;
-		all->ways = more;
-		all->room = room;
-	}
-	all->ways[all->n] = (struct way){ .can = false };
-	return &all->ways[all->n++];
+	if (!array_reserve(&all->plans, &all->room, all->n + 1,
+			   sizeof(*all->plans)))
+		return NULL;
+	all->plans[all->n] = (struct gemm_plan){ .can = false };
+	return &all->plans[all->n++];
 }
 
-static struct way *way_of(struct cuda *c, const struct cuda_product *p)
+static struct gemm_plan *plan_of(struct cuda *c, const struct cuda_gemm *p)
 {
-	struct products *const all = c->products;
+	struct gemm_cache *const all = c->gemm_cache;
 	const struct key key = key_of(p);
-	struct way *w;
+	struct gemm_plan *w;
 	size_t i;
 
 	for (i = 0; i < all->n; i++)
-		if (memcmp(&all->ways[i].key, &key, sizeof(key)) == 0)
-			return &all->ways[i];
-	w = new_way(all);
+		if (memcmp(&all->plans[i].key, &key, sizeof(key)) == 0)
+			return &all->plans[i];
+	w = new_plan(all);
 	if (!w) {
-		cuda_fail(c, -ENOMEM, "a product of matrices", "out of memory");
+		cuda_fail(c, -ENOMEM, "GEMM", "out of memory");
 		return NULL;
 	}
 	w->key = key;
-	w->can = describe(c, w, p) && lay_out(c, w, p) && choose(c, w);
+	w->can = cuda_gemm_describe(c, w, p) && cuda_gemm_lay_out(c, w, p) &&
+		 cuda_gemm_choose(c, w);
 	return w;
 }
 
-/* Its gelu takes tanh from the hardware, which has 11 bits of it: too few for
- * float32, unless the factors have no more. */
-static bool is_exact(const struct cuda *c, const struct cuda_product *p)
+/* cuBLASLt's gelu uses the hardware's tanh with 11 significant bits: too few
+ * for float32, unless tf32 has no more either. */
+static bool is_exact(const struct cuda *c, const struct cuda_gemm *p)
 {
 	return c->base.dtype != DTYPE_F32 || c->tf32 || !p->aux;
 }
 
-static bool is_aligned(const struct cuda_product *p)
+static bool is_aligned(const struct cuda_gemm *p)
 {
 	return alignment(p->vector) >= EPILOGUE_ALIGNMENT &&
 	       alignment(p->aux) >= EPILOGUE_ALIGNMENT;
 }
 
-bool cuda_multiply(struct cuda *c, const struct cuda_product *p)
+bool cuda_gemm_run(struct cuda *c, const struct cuda_gemm *p)
 {
+	assert(p->epilogue != CUDA_EPILOGUE_BIAS || p->vector);
 	const float alpha = 1, beta = p->add ? 1 : 0;
-	struct way *const w =
-		is_exact(c, p) && is_aligned(p) ? way_of(c, p) : NULL;
+	struct gemm_plan *const w =
+		is_exact(c, p) && is_aligned(p) ? plan_of(c, p) : NULL;
 	cublasStatus_t s;
 
 	if (!w || !w->can || !set_pointers(c, w->desc, p))
 		return false;
-	s = cublasLtMatmul(c->products->lt, w->desc, &alpha, p->b.p, w->b,
-			   p->a.p, w->a, &beta, p->add ? p->add : p->out,
-			   w->out, p->out, w->out, &w->algo,
-			   c->products->workspace, WORKSPACE_BYTES, c->stream);
-	/* Not all that cannot be done is known before. */
+	s = c->gemm_cache->api->matmul(
+		c->gemm_cache->lt, w->desc, &alpha, p->b.p, w->b, p->a.p, w->a,
+		&beta, p->add ? p->add : p->out, w->out, p->out, w->out,
+		&w->algo, c->gemm_cache->workspace, WORKSPACE_BYTES, c->stream);
+	/* Some unsupported problems are only rejected here. */
 	if (s == CUBLAS_STATUS_NOT_SUPPORTED &&
 	    p->epilogue != CUDA_EPILOGUE_NONE) {
 		w->can = false;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCTRAIN_CUDA_PRODUCT_H
-#define UCTRAIN_CUDA_PRODUCT_H
+#ifndef UCTRAIN_CUDA_GEMM_H
+#define UCTRAIN_CUDA_GEMM_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,43 +11,45 @@
 extern "C" {
 #endif
 
-/* What cuBLASLt does to a product before it is written. */
+/* What cuBLASLt does to a product before storing it. */
 enum cuda_epilogue {
 	CUDA_EPILOGUE_NONE,
-	CUDA_EPILOGUE_BIAS,      /* adds vector[n] to each row */
-	CUDA_EPILOGUE_BIAS_GELU, /* the same, kept in `aux`, then gelu_new */
-	CUDA_EPILOGUE_GELU_GRAD, /* times the slope of gelu_new at `aux` */
-	CUDA_EPILOGUE_SUMS,      /* vector[n] becomes the sums of b's columns */
+	CUDA_EPILOGUE_BIAS,      /* add vector[n] to each row */
+	CUDA_EPILOGUE_BIAS_GELU, /* the same, stored in `aux`, then gelu_new */
+	CUDA_EPILOGUE_GELU_GRAD, /* multiply by the slope of gelu_new at
+				  * `aux` */
+	CUDA_EPILOGUE_SUMS,      /* vector[n] = the sums of b's columns */
 };
 
-/* A matrix by rows, `pitch` elements apart; transposed on the way in. */
+/* A row-major matrix with rows `pitch` elements apart, used transposed if so
+ * marked. */
 struct cuda_operand {
 	const void *p;
 	size_t pitch;
 	bool transposed;
 };
 
-/* out[m][n] = a[m][k] * b[k][n], and what was in `add`, if that is not NULL.
- * `a`, `b`, `aux` are lp buffers, and so are the others unless `wide`: then
- * they are float. */
-struct cuda_product {
+/* out[m][n] = a[m][k] * b[k][n] + add, where `add` may be NULL. `a`, `b` and
+ * `aux` are act_t buffers, the others too unless `wide`: then they are
+ * float. */
+struct cuda_gemm {
 	size_t m, n, k;
 	struct cuda_operand a, b;
 	void *out;
-	const void *add; /* as `out`, which it may be */
+	const void *add; /* of `out`'s type; may be `out` */
 	size_t out_pitch;
 	bool wide;
 	enum cuda_epilogue epilogue;
-	void *vector, *aux; /* `aux` is as `out` */
+	void *vector, *aux; /* `aux` has `out`'s shape */
 };
 
-/* -ENOMEM; what CUDA says is told by sync. */
-int cuda_products_init(struct cuda *c);
-void cuda_products_done(struct cuda *c);
+/* Create the plan cache. -ENOMEM; CUDA's errors are reported by sync. */
+int cuda_gemm_init(struct cuda *c);
+void cuda_gemm_done(struct cuda *c);
 
-/* Queue it.  False if cuBLASLt cannot do it with this epilogue, with nothing
- * done; other failures are told by sync. */
-bool cuda_multiply(struct cuda *c, const struct cuda_product *p);
+/* Queue a GEMM. False with nothing queued if cuBLASLt does not support it with
+ * this epilogue; other failures are reported by sync. */
+bool cuda_gemm_run(struct cuda *c, const struct cuda_gemm *p);
 
 #ifdef __cplusplus
 }

@@ -3,21 +3,32 @@
 #define UCTRAIN_CUDA_HEAD_CUH
 
 /*
- * Where a block finds the head that it attends for.  The grid is parts of the
- * sequence x heads x rows of the batch.
+ * What the forward and the backward kernel of attention share: finding a
+ * block's head, streaming tiles, masking, and the choice of an instantiation.
+ * The grid is parts of the sequence x heads x rows of the batch.
  */
-#include "gpu/cuda/cuda_attention.h"
-#include "gpu/cuda/cuda_types.cuh"
+#include "ckpt/base/splitmix.h"
 #include "gpu/backend/dropout.h"
+#include "gpu/cuda/cuda_attention.h"
+#include "gpu/cuda/cuda_tile.cuh"
 
+#define LN_2 0.6931471806f
+
+/* Rows of a tile: 64 of a 16-bit type, 32 of float, and at most 16 KiB. */
+constexpr int tile_rows(int d, int bytes)
+{
+	return (16 << 10) / d < 128 ? (16 << 10) / d / bytes : 128 / bytes;
+}
+
+template <int D, typename T> constexpr int TILE_ROWS = tile_rows(D, sizeof(T));
+
+/* The head of a block: q, k, v and their gradients have rows 3 * c elements
+ * apart, out and dout rows of c. */
 template <typename T> struct head_of_block {
-	const T *q, *k, *v;  /* rows 3 * c apart */
-	T *dq, *dk, *dv;     /* likewise */
-	T *out;              /* rows c apart */
-	const T *dout;       /* likewise */
-	float *stats;        /* of each query */
-	const float *delta;  /* likewise */
-	size_t wide, narrow; /* 3 * c and c */
+	matrix<T> q, k, v, dout;
+	T *dq, *dk, *dv, *out;
+	float *stats;       /* of each query */
+	const float *delta; /* of each query */
 	uint64_t seed;
 };
 
@@ -32,30 +43,109 @@ static __device__ __forceinline__ head_of_block<T> head_of(const cuda_heads &a)
 	T *const dq = (T *)a.dqkv + in;
 
 	return {
-		q,
-		q + c,
-		q + 2 * c,
+		{ q, 3 * c, a.seq, a.width, a.chunked },
+		{ q + c, 3 * c, a.seq, a.width, a.chunked },
+		{ q + 2 * c, 3 * c, a.seq, a.width, a.chunked },
+		{ (const T *)a.dout + at, c, a.seq, a.width, a.chunked },
 		dq,
 		dq + c,
 		dq + 2 * c,
 		(T *)a.out + at,
-		(const T *)a.dout + at,
 		a.stats + head * a.seq,
 		a.delta + head * a.seq,
-		3 * c,
-		c,
-		pattern_random(a.seed, head),
+		splitmix64(a.seed, head),
 	};
 }
 
-/* The weight of a key for a query, or its gradient. */
-static __device__ __forceinline__ float
-drop_weight(float x, uint64_t seed, size_t query, size_t key, float drop)
+/* Two matrices that pass by in tiles: one stage is copied while the other is
+ * used.  A block's own rows begin in the second stage, which is free until the
+ * loop starts, or in a third one where left factors stay in shared memory. */
+template <int D, int THREADS, typename T> struct tile_stream {
+	static constexpr int rows = TILE_ROWS<D, T>;
+	static constexpr int stage_len = 2 * rows * D;
+
+	T *tiles;
+	matrix<T> y1, y2;
+
+	__device__ __forceinline__ T *stage(size_t i) const
+	{
+		return tiles + i % 2 * stage_len;
+	}
+
+	__device__ __forceinline__ T *own_rows() const
+	{
+		return tiles + (left_rows<D, T>::keeps_tile ? 2 : 1) * stage_len;
+	}
+
+	/* Start copying the rows from `at` on. */
+	__device__ __forceinline__ void copy(T *to, size_t at) const
+	{
+		copy_tile<D, rows, THREADS>(to, y1, at);
+		copy_tile<D, rows, THREADS>(to + rows * D, y2, at);
+	}
+};
+
+/* Shared memory that a tile_stream needs. */
+template <int D, typename T> static size_t tile_stream_bytes()
 {
-	return pattern_drop(x,
-			    pattern_element(pattern_random(seed, query),
-					    (uint32_t)key),
-			    drop);
+	return (left_rows<D, T>::keeps_tile ? 3 : 2) * sizeof(T) * 2 *
+	       TILE_ROWS<D, T> * D;
+}
+
+/* End this group of copies and wait, with all threads, for all earlier ones. */
+static __device__ __forceinline__ void wait_for_stage()
+{
+	ptx_commit_copies();
+	ptx_wait_for_copies<1>();
+	__syncthreads();
+}
+
+/* Causal mask: scores of keys behind their query become -INFINITY.  The lane's
+ * first score is at `row` and `column`; rows are queries or, with `of_keys`,
+ * keys. */
+template <bool of_keys, int N>
+static __device__ __forceinline__ void mask_later_keys(float s[N][4],
+						       size_t row, size_t column)
+{
+	const int ahead = (int)(row - column);
+
+#pragma unroll
+	for (int i = 0; i < N; i++)
+#pragma unroll
+		for (int j = 0; j < 4; j++) {
+			const int by = i * 8 + j % 2 - j / 2 * 8;
+
+			if (of_keys ? by < ahead : by > ahead)
+				s[i][j] = -INFINITY;
+		}
+}
+
+/* --- on the host ------------------------------------------------------------ */
+
+/* Blocks that take `rows` of a sequence each, in `slices`. */
+static inline dim3 attention_grid(const cuda_heads &a, size_t rows,
+				  size_t slices)
+{
+	return dim3((unsigned)((a.seq + rows - 1) / rows * slices),
+		    (unsigned)a.heads, (unsigned)a.batch);
+}
+
+/* Call `work` with the model's type, the room for a head, and whether it drops
+ * weights.  Wide heads are rare: their kernels always handle dropout, if only
+ * with probability 0. */
+template <typename F>
+static void by_kind(enum dtype dtype, const cuda_heads &a, F work)
+{
+	by_type(dtype, [&](auto t) {
+		if (a.width <= 64 && a.drop == 0)
+			work(t, count<64>(), count<0>());
+		else if (a.width <= 64)
+			work(t, count<64>(), count<1>());
+		else if (a.width <= 128)
+			work(t, count<128>(), count<1>());
+		else
+			work(t, count<256>(), count<1>());
+	});
 }
 
 #endif

@@ -2,22 +2,21 @@
 #ifndef UCTRAIN_CUDA_LAUNCH_CUH
 #define UCTRAIN_CUDA_LAUNCH_CUH
 
-/*
- * How kernels are launched.  Tests without a GPU have a header of this name of
- * their own: what is written for nvcc alone stands here and in cuda_ptx.cuh.
- */
+/* Kernel launches.  Tests without a GPU replace this header and cuda_ptx.cuh:
+ * these two have all code that only nvcc can compile. */
 #include <cuda_runtime.h>
 
 #include "gpu/cuda/cuda.h"
 
-/* What a launch may take without asking. */
+/* Dynamic shared memory that needs no opt-in. */
 #define CUDA_SHARED_DEFAULT ((size_t)48 << 10)
 
-/* The memory of a block whose size its launch has told. */
+/* The block's dynamic shared memory, whose size is an argument of the
+ * launch. */
 #define CUDA_DYNAMIC_SHARED(name) \
 	extern __shared__ __align__(128) unsigned char name[]
 
-/* Queue a kernel; sync will tell if that fails. */
+/* Queue a kernel.  A failure is reported by sync. */
 template <typename... P, typename... A>
 static void cuda_launch(struct cuda *c, const char *name, void (*kernel)(P...),
 			dim3 grid, dim3 block, size_t shared, A... args)

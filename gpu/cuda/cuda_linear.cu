@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Linear layers.  Bias, residual, gelu_new, its slope and the bias' gradient
- * are cuBLASLt's epilogues, on numbers that are still in registers; where it
- * has none for a shape or a type, kernels come after the product.
+ * Linear layers.  Bias, residual, gelu_new, its slope and the bias gradient are
+ * cuBLASLt epilogues, computed in registers.  Where it has no epilogue for a
+ * shape or type, kernels follow the GEMM.
  */
 #include "gpu/cuda/cuda_column_sums.cuh"
-#include "gpu/cuda/cuda_ops.h"
 #include "gpu/cuda/cuda_gemm.h"
+#include "gpu/cuda/cuda_ops.h"
 
 #define THREADS 256
 
@@ -19,7 +19,7 @@ static __device__ __forceinline__ float logistic_of_gelu(float x)
 	return 1.0f / (1.0f + expf(-GELU_A * (x + GELU_B * x * x * x)));
 }
 
-/* x[rows][c] += bias; with `out` also gelu_new of that. */
+/* x[rows][c] += bias; with `out` also out = gelu_new(x) */
 template <int N, typename T>
 static __global__ void __launch_bounds__(THREADS)
 	finish_rows(T *x, T *out, const T *bias, size_t c)
@@ -66,8 +66,8 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 template <typename T>
-static void finish(struct backend *b, T *x, T *out, const T *bias, size_t rows,
-		   size_t c)
+static void cuda_linear_finish(struct backend *b, T *x, T *out, const T *bias,
+			       size_t rows, size_t c)
 {
 	constexpr int W = wide<T>();
 	const bool aligned =
@@ -85,7 +85,7 @@ void cuda_linear(struct backend *b, void *out, void *pre, const void *in,
 		 size_t rows, size_t ic, size_t oc)
 {
 	struct cuda *const c = cuda_of(b);
-	struct cuda_product p = {};
+	struct cuda_gemm p = {};
 
 	p.m = rows;
 	p.n = oc;
@@ -98,21 +98,22 @@ void cuda_linear(struct backend *b, void *out, void *pre, const void *in,
 	p.epilogue = pre ? CUDA_EPILOGUE_BIAS_GELU : CUDA_EPILOGUE_BIAS;
 	p.vector = (void *)bias;
 	p.aux = pre;
-	if (cuda_multiply(c, &p))
+	if (cuda_gemm_run(c, &p))
 		return;
 	p.out = pre ? pre : out;
 	p.epilogue = CUDA_EPILOGUE_NONE;
 	p.vector = p.aux = NULL;
-	if (cuda_multiply(c, &p))
+	if (cuda_gemm_run(c, &p))
 		by_type(b->dtype, [=](auto t) {
 			typedef decltype(t) T;
 
-			finish(b, (T *)p.out, (T *)(pre ? out : NULL),
-			       (const T *)bias, rows, oc);
+			cuda_linear_finish(b, (T *)p.out,
+					   (T *)(pre ? out : NULL),
+					   (const T *)bias, rows, oc);
 		});
 }
 
-/* --- the way back ----------------------------------------------------------- */
+/* --- backward --------------------------------------------------------------- */
 
 static void gelu_grad(struct backend *b, void *din, const void *pre,
 		      size_t rows, size_t c)
@@ -137,7 +138,7 @@ static void grad_of_in(struct backend *b, void *din, const void *dout,
 		       size_t oc)
 {
 	struct cuda *const c = cuda_of(b);
-	struct cuda_product p = {};
+	struct cuda_gemm p = {};
 
 	p.m = rows;
 	p.n = ic;
@@ -148,11 +149,11 @@ static void grad_of_in(struct backend *b, void *din, const void *dout,
 	p.out_pitch = ic;
 	p.epilogue = pre ? CUDA_EPILOGUE_GELU_GRAD : CUDA_EPILOGUE_NONE;
 	p.aux = (void *)pre;
-	if (cuda_multiply(c, &p) || !pre)
+	if (cuda_gemm_run(c, &p) || !pre)
 		return;
 	p.epilogue = CUDA_EPILOGUE_NONE;
 	p.aux = NULL;
-	if (cuda_multiply(c, &p))
+	if (cuda_gemm_run(c, &p))
 		gelu_grad(b, din, pre, rows, ic);
 }
 
@@ -188,13 +189,14 @@ static void grad_of_bias(struct backend *b, float *dbias, const void *dout,
 	});
 }
 
-/* The first devices whose products are not Ampere's.  Those that cuBLASLt (13.0)
- * has with sums of columns in them are, on all devices; without, the others are
- * faster by more than another pass over the gradient takes. */
+/* The first architecture with new GEMM kernels.  On all devices cuBLASLt 13.0
+ * has only Ampere's kernels with column sums in the epilogue; on Hopper, a GEMM
+ * without them plus another pass over the gradient is faster. */
 #define HOPPER 9
 
-/* False if cuBLASLt cannot, or had better not: then nothing was done. */
-static bool multiply_with_sums(struct backend *b, struct cuda_product p,
+/* False with nothing queued if cuBLASLt cannot compute it, or would be
+ * slower. */
+static bool multiply_with_sums(struct backend *b, struct cuda_gemm p,
 			       float *dbias)
 {
 	struct cuda *const c = cuda_of(b);
@@ -203,7 +205,7 @@ static bool multiply_with_sums(struct backend *b, struct cuda_product p,
 		return false;
 	p.epilogue = CUDA_EPILOGUE_SUMS;
 	p.vector = cuda_scratch(c, p.n * sizeof(*dbias));
-	if (!p.vector || !cuda_multiply(c, &p))
+	if (!p.vector || !cuda_gemm_run(c, &p))
 		return false;
 	cuda_accumulate(b, dbias, (const float *)p.vector, p.n);
 	return true;
@@ -213,7 +215,7 @@ static void grad_of_weights(struct backend *b, float *dw, float *dbias,
 			    const void *dout, const void *in, size_t rows,
 			    size_t ic, size_t oc)
 {
-	struct cuda_product p = {};
+	struct cuda_gemm p = {};
 
 	p.m = ic;
 	p.n = oc;
@@ -226,7 +228,7 @@ static void grad_of_weights(struct backend *b, float *dw, float *dbias,
 	p.wide = true;
 	if (multiply_with_sums(b, p, dbias))
 		return;
-	cuda_multiply(cuda_of(b), &p);
+	cuda_gemm_run(cuda_of(b), &p);
 	grad_of_bias(b, dbias, dout, rows, oc);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layer norm: a warp has a row, which after the first pass is in its cache. */
+/* Layer norm: one warp per row, which is in the L1 cache after the first
+ * pass. */
 #include "gpu/cuda/cuda_column_sums.cuh"
 #include "gpu/cuda/cuda_ops.h"
 
@@ -77,7 +78,7 @@ void cuda_norm(struct backend *b, void *out, float *stats, const void *in,
 	});
 }
 
-/* --- the way back ----------------------------------------------------------- */
+/* --- backward --------------------------------------------------------------- */
 
 template <int N, typename T>
 static __global__ void __launch_bounds__(ROWS *WARP)

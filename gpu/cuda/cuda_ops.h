@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* backend_ops of the same names. */
+/* Implementations of the backend_ops of the same names. */
 void cuda_embed(struct backend *b, void *out, const void *wte, const void *wpe,
 		const int32_t *tokens, size_t batch, size_t seq, size_t c);
 void cuda_embed_grad(struct backend *b, float *dwte, float *dwpe,
@@ -39,9 +39,9 @@ void cuda_attention_grad(struct backend *b, void *dqkv, const void *dout,
 void cuda_dropout(struct backend *b, void *x, size_t n, float drop,
 		  uint64_t seed);
 void cuda_add(struct backend *b, void *dst, const void *src, size_t n);
-void cuda_classify(struct backend *b, double *loss, void *din, float *dwte,
-		   const void *in, const void *wte, const int32_t *targets,
-		   size_t rows, size_t c, size_t vocab, float scale);
+void cuda_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
+			const void *in, const void *wte, const int32_t *targets,
+			size_t rows, size_t c, size_t vocab, float scale);
 void cuda_sum_squares(struct backend *b, double *sum, const float *x, size_t n);
 void cuda_scale(struct backend *b, float *x, float factor, size_t n);
 void cuda_accumulate(struct backend *b, float *dst, const float *src, size_t n);

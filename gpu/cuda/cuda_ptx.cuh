@@ -2,15 +2,12 @@
 #ifndef UCTRAIN_CUDA_PTX_CUH
 #define UCTRAIN_CUDA_PTX_CUH
 
-/*
- * Instructions of the GPU that CUDA C++ has no words for.  Tests without a GPU
- * have a header of this name of their own.  See the PTX ISA for what a lane has
- * of a matrix.
- */
+/* Instructions without a CUDA C++ equivalent.  Tests without a GPU replace this
+ * header.  The PTX ISA defines which lane holds which elements of a matrix. */
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-/* The nearest bfloat16 or float16 of a number, as bits. */
+/* Round to the nearest bfloat16 or float16; returns the bits. */
 static __device__ __forceinline__ uint16_t ptx_to_bf16(float x)
 {
 	uint16_t y;
@@ -52,7 +49,7 @@ static __device__ __forceinline__ uint32_t ptx_to_f16x2(float lo, float hi)
 	return y;
 }
 
-/* 2^x, within 2 units of the last place. */
+/* 2^x within 2 ulp. */
 static __device__ __forceinline__ float ptx_exp2(float x)
 {
 	float y;
@@ -61,7 +58,8 @@ static __device__ __forceinline__ float ptx_exp2(float x)
 	return y;
 }
 
-/* d += a * b: a is 16 x 16 by rows, b 16 x 8 by columns. */
+/* d += a * b, where a is a row-major 16 x 16 and b a column-major 16 x 8
+ * matrix. */
 static __device__ __forceinline__ void
 ptx_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
@@ -80,9 +78,9 @@ ptx_mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2])
 	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* Four 8 x 8 matrices of 16-bit elements from shared memory: lane 8 * i + j
- * names row j of matrix i, and gets two elements of each: of row lane / 4, the
- * columns lane % 4 * 2 and the next; transposed, of column lane / 4. */
+/* Load four 8 x 8 matrices of 16-bit elements from shared memory.  Lane 8 * i +
+ * j passes the address of row j of matrix i, and gets two elements of each:
+ * columns lane % 4 * 2 and the next of row lane / 4, or transposed. */
 static __device__ __forceinline__ void ptx_load_matrices(uint32_t x[4],
 							 const void *row)
 {
@@ -107,7 +105,7 @@ ptx_load_matrices_transposed(uint32_t x[4], const void *row)
 		     : "memory");
 }
 
-/* Begin to copy 16 bytes into shared memory; zeros, if not `there`. */
+/* Start copying 16 bytes to shared memory; zeros unless `there`. */
 static __device__ __forceinline__ void
 ptx_copy_16(void *shared, const void *global, bool there)
 {
@@ -119,13 +117,14 @@ ptx_copy_16(void *shared, const void *global, bool there)
 		     : "memory");
 }
 
-/* What was begun since the last call is a group. */
-static __device__ __forceinline__ void ptx_copies_are_a_group()
+/* End a group of copies: all that were started since the last call. */
+static __device__ __forceinline__ void ptx_commit_copies()
 {
 	asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Wait for this thread's copies but those of the last `left` groups. */
+/* Wait for all of this thread's copies except those of the last `left`
+ * groups. */
 template <int left> static __device__ __forceinline__ void ptx_wait_for_copies()
 {
 	asm volatile("cp.async.wait_group %0;" : : "n"(left) : "memory");

@@ -2,10 +2,8 @@
 #ifndef UCTRAIN_CUDA_REDUCE_CUH
 #define UCTRAIN_CUDA_REDUCE_CUH
 
-/*
- * Sums of what the threads of a warp or of a block have.  Everybody gets the
- * same result, and every run: the order is fixed.
- */
+/* Sums over the threads of a warp or a block.  All threads get the same result,
+ * and it is the same in every run: the order is fixed. */
 #include <cuda_runtime.h>
 
 #define WARP 32
@@ -26,8 +24,8 @@ static __device__ __forceinline__ float warp_max(float x)
 	return x;
 }
 
-/* Of a block with one dimension and at most 32 full warps.  `shared` is for
- * this alone, until the next barrier. */
+/* For a one-dimensional block of at most 32 full warps.  `shared` must not be
+ * used otherwise until the next barrier. */
 template <typename T>
 static __device__ __forceinline__ T block_sum(T x, T shared[WARP])
 {

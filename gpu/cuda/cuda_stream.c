@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Queues are streams, events are CUDA's. */
+/* Queues are CUDA streams, events are CUDA events. */
 #include "gpu/cuda/cuda_stream.h"
+
+#include <assert.h>
 
 static cudaStream_t stream_of(const struct cuda *c, enum backend_queue q)
 {
-	return q == QUEUE_COMPUTE ? c->stream : c->beside[q];
+	assert(q < BACKEND_QUEUES);
+	return q == QUEUE_COMPUTE ? c->stream : c->side_streams[q];
 }
 
 void cuda_queues_init(struct cuda *c)
@@ -12,7 +15,7 @@ void cuda_queues_init(struct cuda *c)
 	for (unsigned q = 0; q < BACKEND_QUEUES; q++)
 		if (q != QUEUE_COMPUTE)
 			cuda_ok(c,
-				cudaStreamCreateWithFlags(&c->beside[q],
+				cudaStreamCreateWithFlags(&c->side_streams[q],
 							  cudaStreamNonBlocking),
 				"cudaStreamCreateWithFlags");
 }
@@ -20,8 +23,8 @@ void cuda_queues_init(struct cuda *c)
 void cuda_queues_done(struct cuda *c)
 {
 	for (unsigned q = 0; q < BACKEND_QUEUES; q++)
-		if (c->beside[q])
-			cudaStreamDestroy(c->beside[q]);
+		if (c->side_streams[q])
+			cudaStreamDestroy(c->side_streams[q]);
 }
 
 void *cuda_host_alloc(struct backend *b, size_t bytes)
@@ -31,7 +34,7 @@ void *cuda_host_alloc(struct backend *b, size_t bytes)
 	(void)b;
 	if (cudaMallocHost(&p, bytes ? bytes : 1) != cudaSuccess) {
 		cudaGetLastError();
-		return NULL; /* our caller knows what it is for */
+		return NULL; /* the caller reports it */
 	}
 	return p;
 }
@@ -41,7 +44,7 @@ void cuda_host_free(struct backend *b, void *p)
 	cuda_ok(cuda_of(b), cudaFreeHost(p), "cudaFreeHost");
 }
 
-/* Addresses tell which side is the device. */
+/* With cudaMemcpyDefault, CUDA derives the direction from the addresses. */
 void cuda_copy(struct backend *b, enum backend_queue q, void *dst,
 	       const void *src, size_t bytes)
 {

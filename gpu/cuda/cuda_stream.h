@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCTRAIN_CUDA_QUEUE_H
-#define UCTRAIN_CUDA_QUEUE_H
+#ifndef UCTRAIN_CUDA_STREAM_H
+#define UCTRAIN_CUDA_STREAM_H
 
 #include "gpu/cuda/cuda.h"
 
-/* The streams beside that of the computation.  Failures are for sync to
- * tell. */
+/* The streams besides the computation's.  Failures are reported by sync. */
 void cuda_queues_init(struct cuda *c);
 void cuda_queues_done(struct cuda *c);
 
-/* backend_ops of the same names. */
+/* Implementations of the backend_ops of the same names. */
 void *cuda_host_alloc(struct backend *b, size_t bytes);
 void cuda_host_free(struct backend *b, void *p);
 void cuda_copy(struct backend *b, enum backend_queue q, void *dst,

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCTRAIN_CUDA_LP_CUH
-#define UCTRAIN_CUDA_LP_CUH
+#ifndef UCTRAIN_CUDA_TYPES_CUH
+#define UCTRAIN_CUDA_TYPES_CUH
 
-/*
- * The model's types in kernels, and how they are read and written: 16 bytes at
- * once where everything is aligned for that, element by element where not.
- */
+/* act_t, the model's type, in kernels, with loads and stores of 16 bytes where
+ * alignment permits, else of single elements. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -49,7 +47,7 @@ static __device__ __forceinline__ void narrow(f16 &to, float x)
 	to.bits = ptx_to_f16(x);
 }
 
-/* What an lp buffer would hold of x. */
+/* x rounded to T. */
 template <typename T> static __device__ __forceinline__ float rounded(float x)
 {
 	T t;
@@ -60,14 +58,14 @@ template <typename T> static __device__ __forceinline__ float rounded(float x)
 
 #define LOG2_E 1.4426950409f
 
-/* e^x for an x that is not far from 0, or for which that is as good as 0: the
- * device has powers of two, and what is lost of their exponent grows with it. */
+/* e^x for small |x|, or where results near 0 may be inexact: computed as a
+ * power of two, whose relative error grows with |x|. */
 static __device__ __forceinline__ float exp_near(float x)
 {
 	return ptx_exp2(x * LOG2_E);
 }
 
-/* What is moved at once: an unsigned integer of the size. */
+/* The unsigned integer type of a given size. */
 template <size_t bytes> struct word;
 template <> struct word<16> {
 	typedef uint4 type;
@@ -86,7 +84,7 @@ template <int N> struct floats {
 	float x[N];
 };
 
-/* N elements, which lie at a multiple of their size or 16 bytes. */
+/* Load N elements, aligned to their size or 16 bytes. */
 template <int N, typename T>
 static __device__ __forceinline__ floats<N> load(const T *p)
 {
@@ -127,7 +125,7 @@ static __device__ __forceinline__ void store(T *p, const floats<N> &f)
 
 /* --- on the host ------------------------------------------------------------ */
 
-/* Elements of a float and of a 16-bit buffer that are moved at once. */
+/* The elements of a 16-byte access. */
 template <typename T> constexpr int wide()
 {
 	return 16 / sizeof(T);
@@ -137,13 +135,13 @@ template <int N> struct count {
 	static constexpr int value = N;
 };
 
-/* Is p, counted in elements, at a multiple of N? */
+/* Is p aligned for accesses of N elements? */
 template <int N, typename T> static bool is_aligned(const T *p)
 {
 	return (uintptr_t)p % (N * sizeof(T) < 16 ? N * sizeof(T) : 16) == 0;
 }
 
-/* Call `work` with the number of elements that rows of c allow at once. */
+/* Call `work` with the elements per access that rows of c elements permit. */
 template <typename T, typename F>
 static void by_width(size_t c, bool aligned, F work)
 {

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * MT19937, by Matsumoto and Nishimura (ACM TOMACS 8, 1998), seeded as its
- * authors' init_genrand does.  torch uses the low half of its 64-bit seed,
- * makes 64-bit numbers high half first, and reduces them by remainder; from
- * 2^28 on it takes 64 bits, so that the remainder's bias does not show.
+ * MT19937 by Matsumoto and Nishimura (ACM TOMACS 8, 1998), seeded like its
+ * authors' init_genrand. torch uses the low half of its 64-bit seed, composes
+ * 64-bit numbers high half first, and reduces numbers by remainder; for ranges
+ * of 2^28 and more it uses 64-bit numbers, so that the remainder's bias is
+ * negligible.
  */
 #include "gpu/data/rng.h"
+
+#include <assert.h>
 
 #define SHIFT_WORDS 397
 #define WIDE_FROM (UINT64_C(1) << 28)
@@ -28,7 +31,7 @@ static uint32_t twist(uint32_t high, uint32_t low, uint32_t far)
 	return far ^ y >> 1 ^ (-(low & 1u) & 0x9908b0dfu);
 }
 
-/* The next 624 words of state. */
+/* Compute the next 624 words of state. */
 static void renew(struct rng *r)
 {
 	const unsigned rest = RNG_WORDS - SHIFT_WORDS;
@@ -56,6 +59,7 @@ uint32_t rng_u32(struct rng *r)
 {
 	uint32_t y;
 
+	assert(r->next <= RNG_WORDS);
 	if (r->next == RNG_WORDS)
 		renew(r);
 	y = r->state[r->next++];
@@ -79,5 +83,6 @@ unsigned rng_randint_draws(uint64_t high)
 
 uint64_t rng_randint(struct rng *r, uint64_t high)
 {
+	assert(high);
 	return (high < WIDE_FROM ? rng_u32(r) : rng_u64(r)) % high;
 }

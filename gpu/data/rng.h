@@ -4,29 +4,27 @@
 
 #include <stdint.h>
 
-/*
- * torch's generator for the CPU: what follows torch.manual_seed(seed), number
- * for number.
- */
+/* torch's CPU generator: the same numbers as after torch.manual_seed(seed). */
 #define RNG_WORDS 624
 
 struct rng {
 	uint32_t state[RNG_WORDS];
-	unsigned next; /* word of the state; RNG_WORDS: all are used up */
+	unsigned next; /* word of the state; RNG_WORDS: all used */
 };
 
 void rng_seed(struct rng *r, uint64_t seed);
 
-/* As if `n` 32-bit numbers had been drawn. */
+/* Skip `n` 32-bit numbers. */
 void rng_skip(struct rng *r, uint64_t n);
 
 uint32_t rng_u32(struct rng *r);
 uint64_t rng_u64(struct rng *r);
 
-/* 32-bit numbers that one element of torch.randint(0, high, ...) takes. */
+/* The 32-bit numbers that one element of torch.randint(0, high, ...)
+ * consumes. */
 unsigned rng_randint_draws(uint64_t high);
 
-/* One element of it; high > 0. */
+/* One element of torch.randint(0, high, ...); high > 0. */
 uint64_t rng_randint(struct rng *r, uint64_t high);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/data/tokens.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,10 +13,10 @@
 
 struct tokens {
 	struct tokens_options options;
-	/* Of synthetic data: path NULL. */
+	/* Used for synthetic data: path NULL. */
 	struct tokens_file file;
-	struct tokens_random random[2]; /* to train, to validate */
-	uint64_t rows[2];               /* that there are; UINT64_MAX: no end */
+	struct tokens_random random[2]; /* training, validation */
+	uint64_t rows[2];               /* UINT64_MAX: unlimited */
 };
 
 /* --- opening --------------------------------------------------------------- */
@@ -40,8 +41,8 @@ static bool is_prefix(const char *source)
 	return is;
 }
 
-static int open_file(struct tokens_file *f, const char *source,
-		     struct errmsg *err)
+static int tokens_open_file(struct tokens_file *f, const char *source,
+			    struct errmsg *err)
 {
 	if (has_suffix(source, ".u16"))
 		return tokens_file_open(f, source, 2, false, err);
@@ -57,7 +58,7 @@ static int open_file(struct tokens_file *f, const char *source,
 	return tokens_file_open(f, source, 1, false, err);
 }
 
-/* Divide a file's rows. */
+/* Split a file's rows into training and validation. */
 static int share_rows(struct tokens *t, struct errmsg *err)
 {
 	const struct tokens_options *const o = &t->options;
@@ -96,14 +97,14 @@ int tokens_open(struct tokens **out, const struct tokens_options *o,
 	int rc = 0;
 
 	if (!t)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	t->options = *o;
 	if (strcmp(o->source, "synthetic") == 0) {
 		open_synthetic(t, false);
 	} else if (strcmp(o->source, "synthetic:fresh") == 0) {
 		open_synthetic(t, true);
 	} else {
-		rc = open_file(&t->file, o->source, err);
+		rc = tokens_open_file(&t->file, o->source, err);
 		if (!rc)
 			rc = share_rows(t, err);
 	}
@@ -147,6 +148,7 @@ int tokens_row(struct tokens *t, bool valid, uint64_t row, int32_t *out,
 	const unsigned seq = t->options.seq;
 	int rc;
 
+	assert(t->rows[valid]);
 	row %= t->rows[valid];
 	if (!t->file.path) {
 		tokens_random_row(&t->random[valid], row, out);

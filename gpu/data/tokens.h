@@ -9,19 +9,19 @@
 struct errmsg;
 
 /*
- * Rows of tokens to train on.  Step i (from 1) of a run with batches of B
- * takes rows (i - 1) * B ... i * B - 1; row r of a batch belongs to rank
- * r % ranks.  A source that ends begins again.
+ * Rows of tokens.  Step i (from 1) of a run with batches of B takes rows (i -
+ * 1) * B ... i * B - 1; row r of a batch belongs to rank r % ranks.  After its
+ * last row a source starts again with the first.
  *
- *     synthetic            torch.randint under torch.manual_seed(seed): one
- *                          batch, again every step, as the DSUC demo does
- *     synthetic:fresh      the same generator goes on: new rows in every step
- *     FILE.u16, FILE.i32   little-endian tokens
- *     PREFIX               PREFIX.bin and PREFIX.idx: Megatron's indexed
- *                          data, its documents end to end
- *     FILE, of another name   a text; its bytes are the tokens
+ *     synthetic          torch.randint under torch.manual_seed(seed): the same
+ *                        batch in every step, as in the DSUC demo
+ *     synthetic:fresh    the same generator continued: new rows in every step
+ *     FILE.u16, FILE.i32 little-endian tokens
+ *     PREFIX             PREFIX.bin and PREFIX.idx: Megatron's indexed dataset,
+ *                        its documents concatenated
+ *     any other FILE     a text, whose bytes are the tokens
  *
- * Files are cut into rows of `seq` tokens; what is left over is not used.
+ * Files are split into rows of `seq` tokens; a shorter rest is not used.
  */
 struct tokens;
 
@@ -29,25 +29,27 @@ struct tokens_options {
 	const char *source;
 	unsigned batch, seq, vocab;
 	uint64_t seed;
-	/* The part of a file's rows, at its end, that is kept for validation,
-	 * 0 to less than 1.  If not 0, at least one row is.  Of synthetic data
-	 * it is one batch, from the next seed. */
+	/* The fraction of a file's rows, at its end, that is held out for
+	 * validation, from 0 to less than 1.  If not 0, at least one row is
+	 * held out.  Synthetic data has one validation batch, from the next
+	 * seed. */
 	double held_out;
 };
 
-/* -EINVAL or -EBADMSG for files that are not what they should be, or what the
- * system said.  `o` is copied, but for the name of the source. */
+/* Open a source. -EINVAL or -EBADMSG for malformed files, or a system error.
+ * `o` is copied, except for the source's name. */
 int tokens_open(struct tokens **out, const struct tokens_options *o,
 		struct errmsg *err);
 void tokens_close(struct tokens *t);
 
-/* Row `row` (from 0, of the whole run): seq tokens.  `valid` asks for the
- * rows that are held out, of which there are some.  -ERANGE for a token that
- * the model has not.  Rows are best asked for in order.  Not thread-safe. */
+/* Get row `row`, counted from 0 over the whole run: seq tokens.  `valid`
+ * selects held-out rows, of which there must be some. -ERANGE for a token
+ * beyond the vocabulary.  Reading rows in order is fastest.  Not
+ * thread-safe. */
 int tokens_row(struct tokens *t, bool valid, uint64_t row, int32_t *out,
 	       struct errmsg *err);
 
-/* Rows that are held out; 0 if there are none. */
+/* The number of held-out rows. */
 uint64_t tokens_valid_rows(const struct tokens *t);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files are read, not mapped: one that becomes shorter is an error and not a
+/* Files are read, not mapped: a file that becomes shorter is an error, not a
  * SIGBUS. */
 #include "gpu/data/tokens_impl.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,7 @@ static int open_path(struct tokens_file *f, char *path, struct errmsg *err)
 
 	*f = (struct tokens_file){ .path = path };
 	if (!path)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	rc = source_open(&f->source, path, err);
 	if (rc) {
 		free(path);
@@ -39,11 +40,11 @@ int tokens_file_open(struct tokens_file *f, const char *path, unsigned width,
 	f->nruns = 1;
 	f->runs = calloc(2, sizeof(*f->runs));
 	if (!f->runs)
-		rc = errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+		rc = errmsg_nomem(err, path);
 	else if (f->source.size % width)
 		rc = errmsg_set(err, -EBADMSG,
-				"%s: its %llu bytes are no"
-				" multiple of the %u of a token",
+				"%s: its %llu bytes are not"
+				" a multiple of a token's %u",
 				path, (unsigned long long)f->source.size, width);
 	else
 		f->runs[1].token = f->source.size / width;
@@ -60,7 +61,7 @@ int tokens_file_open_indexed(struct tokens_file *f, const char *prefix,
 	int rc;
 
 	if (asprintf(&path, "%s.idx", prefix) < 0)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	if (asprintf(&bin, "%s.bin", prefix) < 0)
 		bin = NULL;
 	rc = open_path(f, bin, err);
@@ -120,7 +121,7 @@ static int read_run(const struct tokens_file *f, uint64_t at, size_t n,
 	return 0;
 }
 
-/* The run that token `t` is in. */
+/* The run that contains token `t`. */
 static const struct tokens_run *find_run(const struct tokens_file *f, uint64_t t)
 {
 	size_t low = 0, high = f->nruns;
@@ -141,6 +142,7 @@ int tokens_file_read(const struct tokens_file *f, uint64_t first, size_t n,
 {
 	const struct tokens_run *run = find_run(f, first);
 
+	assert(first + n <= f->runs[f->nruns].token);
 	for (; n; run++) {
 		const uint64_t skip = first - run->token;
 		const uint64_t rest = run[1].token - first;

@@ -3,18 +3,18 @@
  * The index of Megatron's indexed dataset (megatron/core/datasets/
  * indexed_dataset.py), version 1, little-endian:
  *
- *     9 bytes   "MMIDIDX\0\0"
- *     u64       version
- *     u8        code of the type of tokens
- *     u64       n, number of sequences
- *     u64       d, number of document boundaries
- *     i32[n]    length of each sequence, in tokens
- *     i64[n]    where it begins in the .bin file, in bytes
- *     i64[d]    the first sequence of each document, and n
- *     i8[n]     modes, of multimodal data; mostly absent
+ *     9 bytes  "MMIDIDX\0\0"
+ *     u64      version
+ *     u8       code of the token type
+ *     u64      n, number of sequences
+ *     u64      d, number of document boundaries
+ *     i32[n]   length of each sequence, in tokens
+ *     i64[n]   offset of each sequence in the .bin file, in bytes
+ *     i64[d]   first sequence of each document, and n
+ *     i8[n]    modes, of multimodal data; mostly absent
  *
  * Sequences mostly follow each other in the .bin file without gaps, so that a
- * large index comes down to one run.
+ * large index reduces to one run.
  */
 #include "gpu/data/tokens_impl.h"
 
@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
@@ -33,7 +34,7 @@
 #define RUNS_MAX (1u << 24) /* 256 MiB of them */
 
 static const struct {
-	uint8_t width; /* 0: no integers */
+	uint8_t width; /* 0: not an integer type */
 	bool is_signed;
 	const char *name;
 } types[] = {
@@ -46,7 +47,7 @@ static const struct {
 struct index {
 	const struct source *src;
 	uint64_t sequences, boundaries;
-	uint64_t lengths, pointers, documents; /* where the tables begin */
+	uint64_t lengths, pointers, documents; /* offsets of the tables */
 };
 
 static int bad_index(const struct source *src, const char *what,
@@ -73,14 +74,14 @@ static int read_type(struct tokens_file *f, const struct source *src,
 	return 0;
 }
 
-/* Where the tables are; they end with the file. */
+/* Locate the tables, which end with the file. */
 static int place_tables(struct index *x, struct errmsg *err)
 {
 	const uint64_t n = x->sequences, size = x->src->size;
 	uint64_t end;
 
 	x->lengths = HEADER_LEN;
-	/* No count that passes here makes later products overflow. */
+	/* Counts that pass this check cannot overflow later products. */
 	if (n > size / 12 || x->boundaries > size / 8)
 		return bad_index(x->src,
 				 "is shorter than the tables that it"
@@ -102,8 +103,8 @@ static int place_tables(struct index *x, struct errmsg *err)
 	return 0;
 }
 
-static int read_header(struct tokens_file *f, struct index *x,
-		       struct errmsg *err)
+static int tokens_index_read_header(struct tokens_file *f, struct index *x,
+				    struct errmsg *err)
 {
 	uint8_t h[HEADER_LEN];
 	int rc;
@@ -133,7 +134,7 @@ static int read_header(struct tokens_file *f, struct index *x,
 	return rc ? rc : place_tables(x, err);
 }
 
-/* Boundaries rise from 0 to n. */
+/* Boundaries must ascend from 0 to n. */
 static int check_documents(const struct index *x, struct errmsg *err)
 {
 	uint8_t buf[ENTRIES * 8];
@@ -170,39 +171,33 @@ static int check_documents(const struct index *x, struct errmsg *err)
 
 /* --- runs ------------------------------------------------------------------ */
 
-static int grow(struct tokens_file *f, size_t *cap, const char *name,
-		struct errmsg *err)
+static int tokens_index_grow(struct tokens_file *f, size_t *cap,
+			     const char *name, struct errmsg *err)
 {
-	struct tokens_run *runs;
-
-	if (f->nruns + 1 < *cap)
-		return 0;
 	if (f->nruns >= RUNS_MAX)
 		return errmsg_set(err, -EFBIG,
 				  "%s: its sequences lie in more"
 				  " than %u places",
 				  name, RUNS_MAX);
-	*cap = *cap ? *cap * 2 : 16;
-	runs = realloc(f->runs, *cap * sizeof(*runs));
-	if (!runs)
-		return errmsg_set(err, -ENOMEM, "%s: out of memory", name);
-	f->runs = runs;
-	return 0;
+	return array_reserve(&f->runs, cap, f->nruns + 2, sizeof(*f->runs))
+		       ? 0
+		       : errmsg_nomem(err, name);
 }
 
-/* `len` tokens at `at`, after those there are.  The entry after the last run
- * is where that ends. */
-static int add_run(struct tokens_file *f, size_t *cap, const struct index *x,
-		   uint64_t at, uint64_t len, struct errmsg *err)
+/* Append `len` tokens at byte `at`.  The entry after the last run is the end
+ * mark. */
+static int tokens_index_add_run(struct tokens_file *f, size_t *cap,
+				const struct index *x, uint64_t at,
+				uint64_t len, struct errmsg *err)
 {
 	struct tokens_run *end;
-	const int rc = grow(f, cap, x->src->name, err);
+	const int rc = tokens_index_grow(f, cap, x->src->name, err);
 
 	if (rc)
 		return rc;
 	end = &f->runs[f->nruns];
 	if (f->nruns == 0 || end->at != at) {
-		/* This one begins a run. */
+		/* Start a new run. */
 		const uint64_t token = f->nruns ? end->token : 0;
 
 		*end = (struct tokens_run){ token, at };
@@ -230,7 +225,7 @@ static int add_sequence(struct tokens_file *f, size_t *cap,
 				  x->src->name, (unsigned long long)i,
 				  (int)(int32_t)len, (long long)at,
 				  (unsigned long long)bin_size);
-	return len ? add_run(f, cap, x, at, len, err) : 0;
+	return len ? tokens_index_add_run(f, cap, x, at, len, err) : 0;
 }
 
 static int read_sequences(struct tokens_file *f, const struct index *x,
@@ -238,7 +233,7 @@ static int read_sequences(struct tokens_file *f, const struct index *x,
 {
 	uint8_t lengths[ENTRIES * 4], pointers[ENTRIES * 8];
 	size_t cap = 0;
-	int rc = grow(f, &cap, x->src->name, err);
+	int rc = tokens_index_grow(f, &cap, x->src->name, err);
 
 	for (uint64_t i = 0; !rc && i < x->sequences;) {
 		const uint64_t left = x->sequences - i;
@@ -262,7 +257,7 @@ int tokens_index_read(struct tokens_file *f, const struct source *idx,
 		      uint64_t bin_size, struct errmsg *err)
 {
 	struct index x = { .src = idx };
-	int rc = read_header(f, &x, err);
+	int rc = tokens_index_read_header(f, &x, err);
 
 	if (!rc)
 		rc = check_documents(&x, err);

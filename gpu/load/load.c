@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Resuming.  A checkpoint is a source of parameters' elements by name; what
- * this rank keeps of each is fetched, so that how the ranks that saved had cut
- * them makes no difference.
+ * Resuming.  A checkpoint is a source of parameter elements by name, from which
+ * each rank fetches what it keeps: how the saving ranks had partitioned them
+ * makes no difference.
  */
 #include "gpu/load/load.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -18,13 +19,13 @@
 #include "ckpt/sys/parallel.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
+#include "gpu/load/load_impl.h"
 #include "gpu/model/gpt2.h"
 #include "gpu/read/upload.h"
-#include "gpu/load/load_impl.h"
 #include "gpu/zero/zero.h"
 
-/* Reads at once, of all ranks of a machine: what comes from the page cache is
- * copied by that many processors, and a disk wants that many requests. */
+/* Concurrent reads by all ranks of a machine: one per processor for copies from
+ * the page cache, and at least as many requests as keep a disk busy. */
 #define READS_MIN 4u
 #define READS_MAX 16u
 
@@ -32,9 +33,9 @@ struct load {
 	struct zero *z;
 	const struct load_options *o;
 	struct load_result *got;
-	struct load_facts facts;
+	struct load_metadata metadata;
 	struct load_source *source;
-	struct intake *intake;
+	struct upload *upload;
 	struct errmsg *err;
 };
 
@@ -55,11 +56,11 @@ static int other_model(const struct load *l, const struct gpt2_param *p)
 		 p->shape[0], p->shape[1]);
 	return errmsg_set(
 		l->err, -EINVAL,
-		"%s: is of another model: %s has %s, and this model's %s",
+		"%s: checkpoint of another model: %s has %s, this model's has %s",
 		l->source->path, p->name, shape, mine);
 }
 
-/* The token embedding may be padded, here or there. */
+/* The token embedding may be padded, in the checkpoint or in this model. */
 static bool fits_padded(const struct load *l, const struct gpt2_param *p)
 {
 	const struct tensor *t = &l->source->tensor;
@@ -68,12 +69,13 @@ static bool fits_padded(const struct load *l, const struct gpt2_param *p)
 	if (p != &l->z->model->params[GPT2_WTE] || t->numel % width ||
 	    (t->ndim > 1 && t->shape[1] != width))
 		return false;
-	return rows <= p->shape[0] || (l->facts.original_vocab &&
-				       l->facts.original_vocab <= p->shape[0]);
+	return rows <= p->shape[0] ||
+	       (l->metadata.original_vocab &&
+		l->metadata.original_vocab <= p->shape[0]);
 }
 
-/* Is the tensor that is being read one of `p`?  Flat ones tell their number of
- * elements only. */
+/* Does the tensor being read have the shape of `p`?  Flat tensors have only a
+ * number of elements. */
 static int check_shape(const struct load *l, const struct gpt2_param *p)
 {
 	const struct tensor *t = &l->source->tensor;
@@ -86,35 +88,37 @@ static int check_shape(const struct load *l, const struct gpt2_param *p)
 }
 
 /*
- * How many rows of the embedding that is being read are words: as many as the
- * checkpoint says, or where it says nothing, and rows are added here, all.
+ * Rows of the embedding being read that stand for tokens: as many as the
+ * checkpoint says.  If it does not say, all of them if this model adds padding,
+ * else 0: unknown.
  */
-static uint64_t find_words(const struct load *l, const struct gpt2_param *p)
+static uint64_t find_vocab_rows(const struct load *l, const struct gpt2_param *p)
 {
 	const uint64_t rows = l->source->tensor.numel / p->shape[1];
-	const uint64_t told = l->facts.original_vocab;
+	const uint64_t original = l->metadata.original_vocab;
 
-	if (told)
-		return told < rows ? told : rows;
+	if (original)
+		return original < rows ? original : rows;
 	return rows < p->shape[0] ? rows : 0;
 }
 
 /*
- * How many elements of it are `p`'s.  Of a vocabulary that is padded in another
- * way it is the words alone, as in a universal checkpoint, which leaves the
- * padding out.
+ * Elements of the tensor being read that belong to `p`.  If the vocabularies
+ * are padded differently, the unpadded rows alone, as in a universal
+ * checkpoint, which strips the padding.
  */
 static uint64_t usable(const struct load *l, const struct gpt2_param *p)
 {
 	const uint64_t have = l->source->tensor.numel, width = p->shape[1];
-	const uint64_t words = l->facts.original_vocab;
+	const uint64_t vocab_rows = l->metadata.original_vocab;
 
-	return have != p->numel && words && words < have / width ? words * width
-								 : have;
+	return have != p->numel && vocab_rows && vocab_rows < have / width
+		       ? vocab_rows * width
+		       : have;
 }
 
-/* This rank's fragment of it, to its place in `part`; elements that the
- * checkpoint has not are zero. */
+/* Send this rank's fragment of the tensor being read to its place in `part`.
+ * Elements that the checkpoint lacks are zero. */
 static int send_fragment(struct load *l, const struct gpt2_param *p,
 			 const struct fragment *f, float *part)
 {
@@ -125,18 +129,19 @@ static int send_fragment(struct load *l, const struct gpt2_param *p,
 	const uint64_t some = there < f->numel ? there : f->numel;
 	float *to = part + f->start;
 
+	assert(f->first + f->numel <= p->numel);
 	if (some < f->numel)
 		b->ops->zero(b, to + some, (f->numel - some) * sizeof(*to));
 	if (!some)
 		return 0;
-	return s->ops->send(s, f->first, some, to, l->intake, l->err);
+	return s->ops->send(s, f->first, some, to, l->upload, l->err);
 }
 
-/* The tensor is not there: `rc`, and the message says what. */
+/* The tensor is missing, with error `rc` and a message. */
 static int take_missing(struct load *l, const char *state, int rc)
 {
 	if (!state)
-		return -EINVAL; /* it is the checkpoint of another model */
+		return -EINVAL; /* it is another model's checkpoint */
 	if (!l->o->ignore_missing)
 		return rc;
 	if (!l->got->missing++)
@@ -150,6 +155,7 @@ static int load_tensor(struct load *l, size_t i, const char *state, float *part)
 	const struct fragment f = zero_fragment(l->z, i);
 	int rc;
 
+	assert(f.start + f.numel <= l->z->local);
 	if (!f.numel)
 		return 0;
 	rc = l->source->ops->begin(l->source, p->name, state, l->err);
@@ -158,7 +164,7 @@ static int load_tensor(struct load *l, size_t i, const char *state, float *part)
 	if (!rc)
 		rc = check_shape(l, p);
 	if (!rc && i == GPT2_WTE)
-		l->got->words = find_words(l, p);
+		l->got->vocab_rows = find_vocab_rows(l, p);
 	if (!rc)
 		rc = send_fragment(l, p, &f, part);
 	l->source->ops->end(l->source);
@@ -176,7 +182,7 @@ static int see_param(void *ctx, const char *param)
 		if (strcmp(m->params[i].name, param) == 0)
 			return 0;
 	return errmsg_set(l->err, -EINVAL,
-			  "%s: is of another model: this one has no %s",
+			  "%s: checkpoint of another model: this one has no %s",
 			  l->source->path, param);
 }
 
@@ -206,18 +212,18 @@ static const struct load_ops *kind_of(const struct load *l)
 {
 	if (l->o->universal)
 		return &load_universal_ops;
-	return ckdir_is_zero_tag(l->got->path) ? &load_zero_ops
-					       : &load_whole_ops;
+	return tagdir_is_zero_tag(l->got->path) ? &load_zero_ops
+						: &load_stage0_ops;
 }
 
-static int open_source(struct load *l)
+static int load_open_source(struct load *l)
 {
 	const struct load_ops *ops = kind_of(l);
 	struct load_source *s = calloc(1, ops->size);
 	int rc;
 
 	if (!s)
-		return errmsg_set(l->err, -ENOMEM, "out of memory");
+		return errmsg_nomem(l->err, NULL);
 	s->ops = ops;
 	s->path = l->got->path;
 	rc = ops->open(s, l->z->comm->size, l->err);
@@ -228,14 +234,14 @@ static int open_source(struct load *l)
 	return rc;
 }
 
-static void close_source(struct load *l)
+static void load_close_source(struct load *l)
 {
 	l->source->ops->close(l->source);
 	free(l->source);
 }
 
-/* Rank 0 finds the checkpoint, so that all take the same one. */
-static int find(struct load *l)
+/* Rank 0 locates the checkpoint, so that all ranks load the same one. */
+static int load_find_checkpoint(struct load *l)
 {
 	struct comm *c = l->z->comm;
 	int rc = 0;
@@ -243,23 +249,24 @@ static int find(struct load *l)
 	if (c->rank == 0) {
 		rc = load_find(l->o, l->got->path, l->err);
 		if (!rc)
-			rc = load_facts(l->o, l->got->path, &l->facts, l->err);
+			rc = load_metadata(l->o, l->got->path, &l->metadata,
+					   l->err);
 	}
 	rc = comm_agree(c, rc, l->err);
 	if (rc)
 		return rc;
 	comm_broadcast(c, l->got->path, sizeof(l->got->path), 0);
-	comm_broadcast(c, &l->facts, sizeof(l->facts), 0);
+	comm_broadcast(c, &l->metadata, sizeof(l->metadata), 0);
 	return 0;
 }
 
-/* What the checkpoint's optimizer was told, where it says. */
+/* Adopt the hyperparameters that the checkpoint stores. */
 static void take_hyperparameters(struct load *l)
 {
-	const struct load_facts *f = &l->facts;
+	const struct load_metadata *f = &l->metadata;
 	struct optimizer_config *o = &l->z->optimizer;
 	const struct {
-		double told, *to;
+		double value, *to;
 	} numbers[] = {
 		{ l->o->scheduled ? NAN : f->lr, &o->lr },
 		{ f->beta1, &o->beta1 },
@@ -269,13 +276,13 @@ static void take_hyperparameters(struct load *l)
 	};
 
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
-		if (!isnan(numbers[i].told))
-			*numbers[i].to = numbers[i].told;
+		if (!isnan(numbers[i].value))
+			*numbers[i].to = numbers[i].value;
 }
 
-static void take_facts(struct load *l)
+static void take_metadata(struct load *l)
 {
-	const struct load_facts *f = &l->facts;
+	const struct load_metadata *f = &l->metadata;
 
 	l->got->step = f->step;
 	l->got->skipped = f->skipped;
@@ -289,7 +296,7 @@ static void take_facts(struct load *l)
 	l->z->optimizer.flavor = (enum optimizer_flavor)f->flavor;
 }
 
-/* The first failure of GPUDirect Storage on any rank, for all to know. */
+/* Share the first failure of GPUDirect Storage with all ranks. */
 static void share_gds_failure(struct load *l)
 {
 	struct errmsg *e = &l->got->gds_failure;
@@ -297,7 +304,7 @@ static void share_gds_failure(struct load *l)
 	comm_agree(l->z->comm, *e->text ? -EIO : 0, e);
 }
 
-/* How many states are missing on all ranks, and the first of them. */
+/* Count the missing states of all ranks, and share the first one. */
 static void sum_missing(struct load *l)
 {
 	struct comm *c = l->z->comm;
@@ -315,7 +322,7 @@ static unsigned reads_at_once(const struct comm *c)
 	return n < READS_MIN ? READS_MIN : n > READS_MAX ? READS_MAX : n;
 }
 
-static double seconds(void)
+static double load_seconds(void)
 {
 	struct timespec t;
 
@@ -325,26 +332,26 @@ static double seconds(void)
 
 static int load_all(struct load *l)
 {
-	const double begun = seconds();
-	int rc = open_source(l);
+	const double begun = load_seconds();
+	int rc = load_open_source(l);
 
 	if (!rc) {
-		rc = intake_new(&l->intake, l->z->backend,
+		rc = upload_new(&l->upload, l->z->backend,
 				reads_at_once(l->z->comm), l->err);
 		if (!rc)
 			rc = load_tensors(l);
 		if (!rc)
-			rc = intake_finish(l->intake, l->err);
+			rc = upload_finish(l->upload, l->err);
 		l->got->bytes = l->source->bytes;
 		l->got->direct = l->source->direct;
-		if (l->intake) {
+		if (l->upload) {
 			l->got->gds =
-				intake_gds(l->intake, &l->got->gds_failure);
-			intake_free(l->intake);
+				upload_gds(l->upload, &l->got->gds_failure);
+			upload_free(l->upload);
 		}
-		close_source(l);
+		load_close_source(l);
 	}
-	l->got->seconds = seconds() - begun;
+	l->got->seconds = load_seconds() - begun;
 	return comm_agree(l->z->comm, rc, l->err);
 }
 
@@ -355,14 +362,14 @@ int load_checkpoint(struct zero *z, const struct load_options *o,
 	int rc;
 
 	*got = (struct load_result){ 0 };
-	rc = find(&l);
+	rc = load_find_checkpoint(&l);
 	if (!rc)
 		rc = load_all(&l);
 	if (rc)
 		return rc;
-	take_facts(&l);
-	/* The first parameter begins with rank 0. */
-	comm_broadcast(z->comm, &got->words, sizeof(got->words), 0);
+	take_metadata(&l);
+	/* Rank 0 has read the beginning of the embedding. */
+	comm_broadcast(z->comm, &got->vocab_rows, sizeof(got->vocab_rows), 0);
 	sum_missing(&l);
 	share_gds_failure(&l);
 	return zero_publish(z, err);

@@ -12,40 +12,41 @@
 struct zero;
 
 struct load_options {
-	const char *dir;   /* of the run, or of a tag */
-	const char *tag;   /* NULL: what `latest` or `latest_universal` names */
-	bool universal;    /* a universal checkpoint: converted, or mounted */
-	bool no_optimizer; /* parameters only; the optimizer begins anew */
-	bool ignore_missing; /* states that are not there begin from zero */
-	bool scheduled;      /* learning rates are not the checkpoint's */
+	const char *dir;   /* of a run, or of a tag */
+	const char *tag;   /* NULL: the one that `latest` or `latest_universal`
+			    * names */
+	bool universal;    /* a universal checkpoint, converted or mounted */
+	bool no_optimizer; /* parameters only, with fresh optimizer state */
+	bool ignore_missing; /* missing states start at zero */
+	bool scheduled;      /* a schedule sets learning rates */
 };
 
 struct load_result {
 	char path[PATH_MAX]; /* of the tag's directory */
 	uint64_t step, skipped;
-	uint64_t words; /* of the vocabulary, the rest is padding; 0: unknown */
-	bool has_scaler; /* of fp16, and the checkpoint had one */
-	struct scaler scaler;
-	bool has_updates;          /* the optimizer's step was there */
-	uint64_t missing;          /* states that begin from zero ... */
-	struct errmsg first;       /* ... and the first of them; "" if none */
-	uint64_t bytes;            /* of tensors, that this rank has read ... */
-	uint64_t direct;           /* ... of them from shards, past the mount */
-	uint64_t gds;              /* ... of them by GPUDirect Storage */
-	struct errmsg gds_failure; /* its first; "" if none */
-	double seconds;            /* that it took */
+	uint64_t vocab_rows; /* vocabulary without padding; 0: unknown */
+	bool has_scaler;     /* fp16, and the checkpoint has a loss scaler */
+	struct loss_scaler scaler;
+	bool has_updates;          /* the checkpoint has the optimizer's step */
+	uint64_t missing;          /* states that start at zero */
+	struct errmsg first;       /* the first of them; "" if none */
+	uint64_t bytes;            /* of tensors, read by this rank */
+	uint64_t direct;           /* of those, read from shards, not through
+				    * the mount */
+	uint64_t gds;              /* of those, read by GPUDirect Storage */
+	struct errmsg gds_failure; /* the first; "" if none */
+	double seconds;            /* duration */
 };
 
 /*
- * Continue from a checkpoint: fill in masters, moments, the count of updates
- * and the kind of Adam with its parameters, and publish the weights.  From ZeRO
- * shards of as many ranks as there are, or from a universal checkpoint on any
- * number of ranks; each rank reads what it keeps.
+ * Resume from a checkpoint: fill in masters, moments, the count of updates and
+ * the kind of Adam with its hyperparameters, and publish the weights.  Reads
+ * ZeRO shards of as many ranks as this run has, or a universal checkpoint on
+ * any number of ranks; each rank reads what it keeps.
  *
- * Called by all ranks; all get the same result, but for what this rank has read,
- * and how long that took.
- * -ENOENT, with the name, for what is not there, -EINVAL for a checkpoint of
- * another model or of other ranks, or what reading it says.
+ * Collective: all ranks get the same result, except for bytes read and
+ * duration. -ENOENT with the name of what is missing, -EINVAL for a checkpoint
+ * of another model or another number of ranks, or a read error.
  */
 int load_checkpoint(struct zero *z, const struct load_options *o,
 		    struct load_result *got, struct errmsg *err);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which tag is meant, by `latest` and `latest_universal` as DeepSpeed's. */
+/* Selection of the tag.  `latest` and `latest_universal` have DeepSpeed's
+ * meaning. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
+#include "ckpt/pack/packfs.h"
 #include "gpu/load/load_impl.h"
 
 static bool is_dir(const char *path, const char *name)
@@ -18,7 +20,7 @@ static bool is_dir(const char *path, const char *name)
 	struct stat st;
 	const int n = snprintf(full, sizeof(full), "%s/%s", path, name);
 
-	return n < (int)sizeof(full) && stat(full, &st) == 0 &&
+	return n < (int)sizeof(full) && packfs_stat(full, &st, NULL) == 0 &&
 	       S_ISDIR(st.st_mode);
 }
 
@@ -30,7 +32,7 @@ static int set_path(char path[PATH_MAX], const char *dir, const char *tag,
 	return errmsg_set(err, -ENAMETOOLONG, "%s: name too long", dir);
 }
 
-/* The tag that DIR/`pointer` names; "" if there is no such file. */
+/* Read the tag that DIR/`pointer` names; "" if there is no such file. */
 static int read_pointer(const char *dir, const char *pointer,
 			char tag[NAME_MAX + 1], struct errmsg *err)
 {
@@ -55,33 +57,35 @@ static int read_pointer(const char *dir, const char *pointer,
 	tag[strcspn(tag, " \t\r\n")] = '\0';
 	if (!rc && (!*tag || strchr(tag, '/') || !is_dir(dir, tag)))
 		rc = errmsg_set(err, -ENOENT,
-				"%s: names '%s', and there is no such checkpoint",
-				path, tag);
+				"%s: names '%s', which does not exist", path,
+				tag);
 	return rc;
 }
 
-/* The newest by name, if `latest` was lost; or the directory itself. */
-static int choose(const char *dir, char path[PATH_MAX], struct errmsg *err)
+/* Without `latest`, take the tag that is newest by name, or the directory
+ * itself. */
+static int load_find_choose(const char *dir, char path[PATH_MAX],
+			    struct errmsg *err)
 {
 	enum tags_choice choice;
 	char *tag;
 	int rc;
 
-	if (ckdir_is_tag(dir))
+	if (tagdir_is_tag(dir))
 		return set_path(path, dir, ".", err);
 	rc = tags_choose(dir, &tag, &choice, err);
 	if (rc)
 		return rc;
 	if (choice == TAGS_NONE)
 		rc = errmsg_set(err, -ENOENT,
-				"%s: no `latest`, and no checkpoint", dir);
+				"%s: no `latest` and no checkpoint", dir);
 	else if (snprintf(path, PATH_MAX, "%s", tag) >= PATH_MAX)
 		rc = errmsg_set(err, -ENAMETOOLONG, "%s: name too long", dir);
 	free(tag);
 	return rc;
 }
 
-/* Is it of the kind that was asked for? */
+/* Is the checkpoint of the requested kind? */
 static int check_kind(const struct load_options *o, const char *path,
 		      struct errmsg *err)
 {
@@ -95,7 +99,7 @@ static int check_kind(const struct load_options *o, const char *path,
 	if (o->universal && !universal)
 		return errmsg_set(
 			err, -EINVAL,
-			"%s: is no universal checkpoint (there is no zero/); mount it with ucfs, or resume without --universal_checkpoint",
+			"%s: not a universal checkpoint (it has no zero/); mount it with ucfs, or resume without --universal_checkpoint",
 			path);
 	return 0;
 }
@@ -113,8 +117,8 @@ int load_find(const struct load_options *o, char path[PATH_MAX],
 	if (o->tag) {
 		rc = set_path(path, o->dir, o->tag, err);
 		if (!rc && !is_dir(o->dir, o->tag))
-			rc = errmsg_set(err, -ENOENT,
-					"%s: there is no such checkpoint", path);
+			rc = errmsg_set(err, -ENOENT, "%s: no such checkpoint",
+					path);
 		return rc ? rc : check_kind(o, path, err);
 	}
 	rc = read_pointer(o->dir, pointer, tag, err);
@@ -123,13 +127,13 @@ int load_find(const struct load_options *o, char path[PATH_MAX],
 	if (*tag)
 		rc = set_path(path, o->dir, tag, err);
 	else if (!o->universal)
-		rc = choose(o->dir, path, err);
+		rc = load_find_choose(o->dir, path, err);
 	else if (is_dir(o->dir, "zero"))
 		rc = set_path(path, o->dir, ".", err);
 	else
 		rc = errmsg_set(
 			err, -ENOENT,
-			"%s: no `latest_universal`, and no zero/; --checkpoint_tag names a universal checkpoint",
+			"%s: no `latest_universal` and no zero/; name a universal checkpoint with --checkpoint_tag",
 			o->dir);
 	return rc ? rc : check_kind(o, path, err);
 }

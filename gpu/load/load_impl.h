@@ -7,66 +7,67 @@
 #include "ckpt/tensor/tensor.h"
 #include "gpu/load/load.h"
 
-struct intake;
+struct upload;
 struct value;
 
-/* Between the files of load. */
+/* Shared by the files of load. */
 
-/* A kind of checkpoint: where a parameter's elements are. */
+/* A kind of checkpoint as a source of parameter elements. */
 struct load_source;
 
 struct load_ops {
-	size_t size; /* of the kind's own structure, which begins with that */
-	/* Have a look at ->path, for so many ranks.  After an error it is not
-	 * closed. */
+	size_t size; /* of the kind's own struct, whose first member is
+		      * load_source */
+	/* Open the checkpoint at ->path, for a run on `ranks` ranks.  After an
+	 * error `close` is not called. */
 	int (*open)(struct load_source *s, unsigned ranks, struct errmsg *err);
 	/*
-	 * Begin to read parameter i's masters (`state` is NULL) or the state
-	 * of that name.  -ENOENT if it is not there; the message names it.
-	 * ->shape is filled in; flat tensors have one dimension.
+	 * Start reading parameter i's masters (`state` is NULL) or the named
+	 * state, and fill in ->tensor; flat tensors have one dimension. -ENOENT
+	 * with a message that names it if it is missing.
 	 */
 	int (*begin)(struct load_source *s, const char *param,
 		     const char *state, struct errmsg *err);
-	/* Have elements [first, first + n) of it brought to `to`. */
+	/* Queue the upload of its elements [first, first + n) to `to`. */
 	int (*send)(struct load_source *s, uint64_t first, size_t n, float *to,
-		    struct intake *q, struct errmsg *err);
+		    struct upload *q, struct errmsg *err);
 	void (*end)(struct load_source *s);
 
-	/* Call `see` for each parameter that the optimizer owns; stop at its
-	 * first result that is not 0. */
+	/* Call `see` for each parameter that the optimizer owns, until it
+	 * returns a value other than 0, which is returned. */
 	int (*each)(struct load_source *s,
 		    int (*see)(void *ctx, const char *param), void *ctx,
 		    struct errmsg *err);
-	void (*close)(struct load_source *s); /* all but `s` itself */
+	void (*close)(struct load_source *s); /* frees all but `s` itself */
 };
 
 struct load_source {
 	const struct load_ops *ops;
 	const char *path;     /* of the tag; borrowed */
-	struct tensor tensor; /* what is being read */
+	struct tensor tensor; /* the tensor being read */
 	uint64_t bytes, direct;
 };
 
-extern const struct load_ops load_zero_ops, load_whole_ops, load_universal_ops;
+extern const struct load_ops load_zero_ops, load_stage0_ops, load_universal_ops;
 
-/* Where the tag is. */
+/* Find the tag's directory. */
 int load_find(const struct load_options *o, char path[PATH_MAX],
 	      struct errmsg *err);
 
-/* What is known besides tensors.  Filled in by rank 0, told to all. */
-struct load_facts {
+/* A checkpoint's scalars.  Read by rank 0 and broadcast. */
+struct load_metadata {
 	uint64_t step, skipped;  /* of the run */
 	uint64_t original_vocab; /* 0: unknown */
-	bool has_updates;        /* the next two */
+	bool has_updates;        /* `updates` and `flavor` are known */
 	uint64_t updates;
 	int flavor; /* enum optimizer_flavor */
-	/* Of the optimizer's first group; NAN where it has none. */
+	/* Of the optimizer's first parameter group; NAN where missing. */
 	double lr, beta1, beta2, eps, weight_decay;
 	bool has_scaler;
-	struct scaler scaler;
+	struct loss_scaler scaler;
 };
 
-int load_facts(const struct load_options *o, const char *path,
-	       struct load_facts *f, struct errmsg *err);
+int load_metadata(const struct load_options *o, const char *path,
+		  struct load_metadata *f, struct errmsg *err);
 
 #endif

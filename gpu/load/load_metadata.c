@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a checkpoint tells besides tensors: how far the run had come, how many
- * updates the optimizer has made and where it keeps that number, its
- * parameters, the loss scale.
+ * The scalars of a checkpoint: the run's step, the number of updates and where
+ * the optimizer stores it, hyperparameters, and the loss scale.
  *
- * Kinds of Adam keep their step in different places, and so do the two
- * dialects of universal checkpoints; all have the names below somewhere in
- * one dict, or in step.pt of any parameter.
+ * Kinds of Adam store their step in different places, and so do the two
+ * dialects of universal checkpoints.  All of them use the keys below somewhere
+ * in one dict, or in any parameter's step.pt.
  */
 #include <errno.h>
 #include <math.h>
@@ -15,27 +14,30 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ckpt/tensor/cast.h"
-#include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/names.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/pack/packfs.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/tensor/cast.h"
 #include "gpu/config/config.h"
 #include "gpu/load/load_impl.h"
 
 #define STEP_MAX (INT64_C(1) << 53)
 
-/* What flags may say, too. */
+/* The limits of the flags. */
 #define LR_MAX 1e3
 #define DECAY_MAX 1e3
 
-/* The first of the files that is there, in `path`; false if none is. */
+/* Find the first of `names` that exists in `dir`; false if none does. */
 static bool first_file(char path[PATH_MAX], const char *dir,
 		       const char *const *names)
 {
+	struct stat st;
+
 	for (; *names; names++)
 		if (snprintf(path, PATH_MAX, "%s/%s", dir, *names) < PATH_MAX &&
-		    access(path, F_OK) == 0)
+		    packfs_stat(path, &st, NULL) == 0)
 			return true;
 	return false;
 }
@@ -64,8 +66,8 @@ static uint64_t count_at(const struct value *root, const char *key)
 								 : 0;
 }
 
-static int run_facts(const struct load_options *o, const char *dir,
-		     struct load_facts *f, struct errmsg *err)
+static int run_metadata(const struct load_options *o, const char *dir,
+			struct load_metadata *f, struct errmsg *err)
 {
 	static const char *const names[] = {
 		"mp_rank_00_model_states.pt",
@@ -80,7 +82,7 @@ static int run_facts(const struct load_options *o, const char *dir,
 			       ? 0
 			       : errmsg_set(
 					 err, -ENOENT,
-					 "%s: has no model states, which tell its step; --ignore_missing_optim begins at step 0",
+					 "%s: no model states, which contain the step; --ignore_missing_optim starts at step 0",
 					 dir);
 	rc = ptfile_open(&pt, path, err);
 	if (rc)
@@ -99,7 +101,7 @@ static int run_facts(const struct load_options *o, const char *dir,
 
 /* A step is an int, or a tensor of one element. */
 static int take_step(const struct ptfile *pt, const struct value *v,
-		     struct load_facts *f, struct errmsg *err)
+		     struct load_metadata *f, struct errmsg *err)
 {
 	uint8_t bytes[sizeof(double)];
 	uint64_t at;
@@ -114,7 +116,7 @@ static int take_step(const struct ptfile *pt, const struct value *v,
 			return rc;
 		if (t.numel != 1 || dtype_size(t.dtype) > sizeof(bytes))
 			return errmsg_set(err, -EBADMSG,
-					  "%s: the step is no number",
+					  "%s: the step is not a number",
 					  pt->src.name);
 		rc = source_read(&pt->src, bytes, dtype_size(t.dtype),
 				 at + t.storage_offset * dtype_size(t.dtype),
@@ -130,7 +132,7 @@ static int take_step(const struct ptfile *pt, const struct value *v,
 	} else if (value_get_int(v, &i) && i >= 0 && i < STEP_MAX) {
 		f->flavor = OPTIMIZER_DEEPSPEED_CPU;
 	} else {
-		return errmsg_set(err, -EBADMSG, "%s: the step is no number",
+		return errmsg_set(err, -EBADMSG, "%s: the step is not a number",
 				  pt->src.name);
 	}
 	f->has_updates = true;
@@ -138,7 +140,7 @@ static int take_step(const struct ptfile *pt, const struct value *v,
 	return 0;
 }
 
-/* A list's first element. */
+/* The first item of a list, or NULL. */
 static const struct value *first_of(const struct value *list)
 {
 	const struct value_seq *items = value_items(list);
@@ -146,8 +148,8 @@ static const struct value *first_of(const struct value *list)
 	return items && items->n ? items->v[0] : NULL;
 }
 
-/* The optimizer's own dict, within that of ZeRO; or that dict itself, whose
- * param_groups are at the top of a universal checkpoint's. */
+/* The optimizer's own dict inside ZeRO's.  A universal checkpoint has
+ * param_groups at the top level: then it is `dict` itself. */
 static const struct value *inner_optimizer(const struct value *dict)
 {
 	static const char *const keys[] = { KEY_OPTIMIZER_STATE_DICT,
@@ -162,21 +164,22 @@ static const struct value *inner_optimizer(const struct value *dict)
 	return dict;
 }
 
-/* `v` to *to, if it is there, and a number from 0 to `most`. */
+/* Store `v` in *to if it exists.  It must be a number from 0 to `most`. */
 static int take_number(const struct ptfile *pt, const char *key,
 		       const struct value *v, double most, double *to,
 		       struct errmsg *err)
 {
 	if (v && (!get_float(v, to) || !(*to >= 0 && *to <= most)))
-		return errmsg_set(err, -EBADMSG,
-				  "%s: %s of the optimizer is no number from 0 to %g",
-				  pt->src.name, key, most);
+		return errmsg_set(
+			err, -EBADMSG,
+			"%s: %s of the optimizer is not a number from 0 to %g",
+			pt->src.name, key, most);
 	return 0;
 }
 
-/* DeepSpeed, too, goes on with all that a group says of itself. */
+/* DeepSpeed, too, restores all hyperparameters of a group. */
 static int take_group(const struct ptfile *pt, const struct value *group,
-		      struct load_facts *f, struct errmsg *err)
+		      struct load_metadata *f, struct errmsg *err)
 {
 	const struct value_seq *betas = value_items(value_find(group, "betas"));
 	const bool both = betas && betas->n == 2;
@@ -200,7 +203,7 @@ static int take_group(const struct ptfile *pt, const struct value *group,
 	return rc;
 }
 
-/* The state of the first tensor of an optimizer. */
+/* The state of an optimizer's first tensor. */
 static const struct value *first_state(const struct value *optimizer)
 {
 	const struct value_dict *states =
@@ -209,8 +212,8 @@ static const struct value *first_state(const struct value *optimizer)
 	return states && states->n ? states->v[0].val : NULL;
 }
 
-static int optimizer_facts(const struct ptfile *pt, const struct value *dict,
-			  struct load_facts *f, struct errmsg *err)
+static int optimizer_metadata(const struct ptfile *pt, const struct value *dict,
+			      struct load_metadata *f, struct errmsg *err)
 {
 	const struct value *inner = inner_optimizer(dict);
 	const struct value *groups = value_find(inner, KEY_PARAM_GROUPS);
@@ -235,10 +238,10 @@ static int optimizer_facts(const struct ptfile *pt, const struct value *dict,
 
 /* --- loss scale ------------------------------------------------------------ */
 
-static void take_scaler(const struct value *dict, struct load_facts *f)
+static void take_scaler(const struct value *dict, struct load_metadata *f)
 {
 	const struct value *object = value_find(dict, "loss_scaler");
-	struct scaler s = { .dynamic = true };
+	struct loss_scaler s = { .dynamic = true };
 	const struct value *state;
 	const struct {
 		const char *key;
@@ -267,10 +270,10 @@ static void take_scaler(const struct value *dict, struct load_facts *f)
 	f->scaler = s;
 }
 
-/* What FP16_UnfusedOptimizer has, which knows no hysteresis. */
-static void take_plain_scaler(const struct value *dict, struct load_facts *f)
+/* The scaler of FP16_UnfusedOptimizer, which has no hysteresis. */
+static void take_plain_scaler(const struct value *dict, struct load_metadata *f)
 {
-	struct scaler s = {
+	struct loss_scaler s = {
 		.dynamic = true, .hysteresis = 1, .patience = 1, .minimum = 1
 	};
 
@@ -286,10 +289,10 @@ static void take_plain_scaler(const struct value *dict, struct load_facts *f)
 
 /* --- where these are ------------------------------------------------------- */
 
-/* In a universal checkpoint: zero/optimizer_state.pt, and step.pt of every
- * parameter if the optimizer has a step for each. */
-static int universal_facts(const struct load_options *o, const char *dir,
-			   struct load_facts *f, struct errmsg *err)
+/* A universal checkpoint: read zero/optimizer_state.pt, and a parameter's
+ * step.pt if the optimizer counts steps per parameter. */
+static int universal_metadata(const struct load_options *o, const char *dir,
+			      struct load_metadata *f, struct errmsg *err)
 {
 	static const char *const optimizer[] = { "zero/optimizer_state.pt",
 						 NULL };
@@ -305,12 +308,12 @@ static int universal_facts(const struct load_options *o, const char *dir,
 		if (rc)
 			return rc;
 		take_scaler(pt.root, f);
-		rc = optimizer_facts(&pt, pt.root, f, err);
+		rc = optimizer_metadata(&pt, pt.root, f, err);
 		ptfile_close(&pt);
 	} else if (!o->ignore_missing) {
 		return errmsg_set(
 			err, -ENOENT,
-			"%s/%s: is missing; --ignore_missing_optim begins without",
+			"%s/%s: missing; --ignore_missing_optim starts with fresh optimizer state",
 			dir, optimizer[0]);
 	}
 	if (rc || !first_file(path, dir, step))
@@ -323,8 +326,9 @@ static int universal_facts(const struct load_options *o, const char *dir,
 	return rc;
 }
 
-/* In the file of the first rank. */
-static int shard_facts(const char *dir, struct load_facts *f, struct errmsg *err)
+/* ZeRO shards: read the first rank's file. */
+static int shard_metadata(const char *dir, struct load_metadata *f,
+			  struct errmsg *err)
 {
 	static const char *const names[] = {
 		"zero_pp_rank_0_mp_rank_00_optim_states.pt",
@@ -340,7 +344,7 @@ static int shard_facts(const char *dir, struct load_facts *f, struct errmsg *err
 	int rc;
 
 	if (!first_file(path, dir, names))
-		return errmsg_set(err, -ENOENT, "%s: no checkpoint", dir);
+		return errmsg_set(err, -ENOENT, "%s: not a checkpoint", dir);
 	rc = ptfile_open(&pt, path, err);
 	if (rc)
 		return rc;
@@ -351,30 +355,30 @@ static int shard_facts(const char *dir, struct load_facts *f, struct errmsg *err
 		dict = value_find(pt.root, "optimizer");
 		take_plain_scaler(dict, f);
 	}
-	rc = optimizer_facts(&pt, dict, f, err);
+	rc = optimizer_metadata(&pt, dict, f, err);
 	ptfile_close(&pt);
 	return rc;
 }
 
-int load_facts(const struct load_options *o, const char *path,
-	       struct load_facts *f, struct errmsg *err)
+int load_metadata(const struct load_options *o, const char *path,
+		  struct load_metadata *f, struct errmsg *err)
 {
 	int rc;
 
-	*f = (struct load_facts){ .lr = NAN,
-				  .beta1 = NAN,
-				  .beta2 = NAN,
-				  .eps = NAN,
-				  .weight_decay = NAN };
-	rc = run_facts(o, path, f, err);
+	*f = (struct load_metadata){ .lr = NAN,
+				     .beta1 = NAN,
+				     .beta2 = NAN,
+				     .eps = NAN,
+				     .weight_decay = NAN };
+	rc = run_metadata(o, path, f, err);
 	if (rc || o->no_optimizer)
 		return rc;
-	rc = o->universal ? universal_facts(o, path, f, err)
-			  : shard_facts(path, f, err);
+	rc = o->universal ? universal_metadata(o, path, f, err)
+			  : shard_metadata(path, f, err);
 	if (!rc && !f->has_updates && !o->ignore_missing)
 		rc = errmsg_set(
 			err, -ENOENT,
-			"%s: the optimizer's step is missing; --ignore_missing_optim begins without",
+			"%s: the optimizer's step is missing; --ignore_missing_optim starts with fresh optimizer state",
 			path);
 	return rc;
 }

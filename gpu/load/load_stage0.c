@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A checkpoint without ZeRO as a source: everything is in the model states.
- * The optimizer's states are by number, which is a parameter's place among
- * the module's; masters of a 16-bit model are in fp32_groups.
+ * Optimizer states are numbered by the parameter's position in the module; a
+ * 16-bit model has its masters in fp32_groups.
  */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,28 +12,28 @@
 #include "ckpt/dirs/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
-#include "gpu/read/upload.h"
 #include "gpu/load/load_impl.h"
 #include "gpu/load/load_tensor.h"
+#include "gpu/read/upload.h"
 
 #define FILE_NAME "mp_rank_00_model_states.pt"
 
-struct whole_source {
+struct stage0_source {
 	struct load_source s;
 	char path[PATH_MAX];
 	struct ptfile pt;
 	const struct value *optimizer;
 	const struct value_dict *module;
-	uint64_t at; /* of the tensor's storage */
+	uint64_t at; /* of the tensor's storage in the file */
 };
 
-static struct whole_source *of(struct load_source *s)
+static struct stage0_source *load_stage0_of(struct load_source *s)
 {
-	return (struct whole_source *)s;
+	return (struct stage0_source *)s;
 }
 
-/* The place of a parameter among those of the module. */
-static int64_t number_of(const struct whole_source *w, const char *param)
+/* The position of a parameter among the module's parameters. */
+static int64_t number_of(const struct stage0_source *w, const char *param)
 {
 	for (size_t i = 0; i < w->module->n; i++)
 		if (value_is_str(w->module->v[i].key, param))
@@ -50,7 +51,7 @@ static const struct value *find_index(const struct value *dict, int64_t key)
 	return NULL;
 }
 
-/* The element of the first list in a list. */
+/* The i-th tensor of the first parameter group. */
 static const struct value *find_master(const struct value *groups, int64_t i)
 {
 	const struct value_seq *of_groups = value_items(groups);
@@ -60,10 +61,10 @@ static const struct value *find_master(const struct value *groups, int64_t i)
 	return group && (uint64_t)i < group->n ? group->v[i] : NULL;
 }
 
-static int begin(struct load_source *s, const char *param, const char *state,
-		 struct errmsg *err)
+static int load_stage0_begin(struct load_source *s, const char *param,
+			     const char *state, struct errmsg *err)
 {
-	struct whole_source *w = of(s);
+	struct stage0_source *w = load_stage0_of(s);
 	const struct value *inner =
 		value_find(w->optimizer, KEY_OPTIMIZER_STATE_DICT);
 	const struct value *masters = value_find(w->optimizer, "fp32_groups");
@@ -82,29 +83,31 @@ static int begin(struct load_source *s, const char *param, const char *state,
 	return load_tensor_at(&w->pt, v, param, &s->tensor, &w->at, err);
 }
 
-static int send(struct load_source *s, uint64_t first, size_t n, float *to,
-		struct intake *q, struct errmsg *err)
+static int load_stage0_send(struct load_source *s, uint64_t first, size_t n,
+			    float *to, struct upload *q, struct errmsg *err)
 {
-	const struct whole_source *w = of(s);
+	const struct stage0_source *w = load_stage0_of(s);
 	const enum dtype dtype = s->tensor.dtype;
 	const size_t size = dtype_size(dtype);
 
+	assert(first + n <= s->tensor.numel);
 	s->bytes += n * size;
-	return intake_add(q, &w->pt.src, w->at + first * size, n * size, dtype,
+	return upload_add(q, &w->pt.src, w->at + first * size, n * size, dtype,
 			  to, err);
 }
 
-static void end(struct load_source *s)
+static void load_stage0_end(struct load_source *s)
 {
 	(void)s;
 }
 
-/* Names that share a parameter's storage are no parameters: the optimizer has
- * none of them. */
-static int each(struct load_source *s, int (*see)(void *ctx, const char *param),
-		void *ctx, struct errmsg *err)
+/* Names that share another parameter's storage are skipped: the optimizer has
+ * no state for them. */
+static int load_stage0_each(struct load_source *s,
+			    int (*see)(void *ctx, const char *param), void *ctx,
+			    struct errmsg *err)
 {
-	const struct whole_source *w = of(s);
+	const struct stage0_source *w = load_stage0_of(s);
 	struct errmsg none;
 	int rc = 0;
 
@@ -112,24 +115,25 @@ static int each(struct load_source *s, int (*see)(void *ctx, const char *param),
 	for (size_t i = 0; i < w->module->n && !rc; i++) {
 		const char *name = w->module->v[i].key->str.p;
 
-		if (begin(s, name, "exp_avg", &none) == 0)
+		if (load_stage0_begin(s, name, "exp_avg", &none) == 0)
 			rc = see(ctx, name);
 	}
 	return rc;
 }
 
-static void close_source(struct load_source *s)
+static void load_stage0_close_source(struct load_source *s)
 {
-	ptfile_close(&of(s)->pt);
+	ptfile_close(&load_stage0_of(s)->pt);
 }
 
-static int open_source(struct load_source *s, unsigned ranks, struct errmsg *err)
+static int load_stage0_open_source(struct load_source *s, unsigned ranks,
+				   struct errmsg *err)
 {
-	struct whole_source *w = of(s);
+	struct stage0_source *w = load_stage0_of(s);
 	const struct value *module;
 	int rc;
 
-	(void)ranks; /* all of them have the whole */
+	(void)ranks; /* every rank reads the whole checkpoint */
 	if (snprintf(w->path, sizeof(w->path), "%s/" FILE_NAME, s->path) >=
 	    (int)sizeof(w->path))
 		return errmsg_set(err, -ENAMETOOLONG, "%s: name too long",
@@ -148,18 +152,18 @@ static int open_source(struct load_source *s, unsigned ranks, struct errmsg *err
 		rc = -EBADMSG;
 	}
 	if (rc) {
-		errmsg_set(err, rc, "%s: has no optimizer and module", w->path);
+		errmsg_set(err, rc, "%s: no optimizer or no module", w->path);
 		ptfile_close(&w->pt);
 	}
 	return rc;
 }
 
-const struct load_ops load_whole_ops = {
-	.size = sizeof(struct whole_source),
-	.open = open_source,
-	.begin = begin,
-	.send = send,
-	.end = end,
-	.each = each,
-	.close = close_source,
+const struct load_ops load_stage0_ops = {
+	.size = sizeof(struct stage0_source),
+	.open = load_stage0_open_source,
+	.begin = load_stage0_begin,
+	.send = load_stage0_send,
+	.end = load_stage0_end,
+	.each = load_stage0_each,
+	.close = load_stage0_close_source,
 };

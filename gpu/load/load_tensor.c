@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of tensors in files of torch.save. */
+/* Tensors in files of torch.save. */
 #include "gpu/load/load_tensor.h"
 
 #include <errno.h>
 
-#include "ckpt/tensor/cast.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/tensor/cast.h"
 
 int load_tensor_check(const struct tensor *t, const char *file,
 		      const char *name, struct errmsg *err)

@@ -9,13 +9,13 @@ struct ptfile;
 struct tensor;
 struct value;
 
-/* Find a tensor in a file, which must be contiguous and of real numbers; *at
- * is the offset of its element 0 in the file. */
+/* Locate a tensor in a file.  It must be contiguous and of a real type; *at is
+ * the file offset of its first element. */
 int load_tensor_at(const struct ptfile *pt, const struct value *v,
 		   const char *name, struct tensor *t, uint64_t *at,
 		   struct errmsg *err);
 
-/* Is a tensor contiguous and of real numbers?  -ENOTSUP if not. */
+/* Check that a tensor is contiguous and of a real type; -ENOTSUP if not. */
 int load_tensor_check(const struct tensor *t, const char *file,
 		      const char *name, struct errmsg *err);
 

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A universal checkpoint as a source: zero/<parameter>/<state>.pt, a dict
- * with the tensor under `param` (ZeRO-1 and 2) or the tensor itself, flat
- * (ZeRO-3).  Where the file is in a mount that tells where its bytes lie
- * (ckpt/vfile/ucfs_ioctl.h), they are read from there, and the file's own end, for
- * which the mount would have to read them all, is left alone.
+ * A universal checkpoint as a source: zero/<parameter>/<state>.pt is a dict
+ * with the tensor under `param` (ZeRO-1 and 2), or the flat tensor itself
+ * (ZeRO-3).  If the file is in a ucfs mount, its bytes are read from the shards
+ * that the mount reports (ckpt/vfile/ucfs_ioctl.h); the end of the file is not
+ * read, since the mount would have to read the whole tensor for its CRC.
  *
- * A tree that was made of weights of Hugging Face (source.txt tells) has what
- * these have: names as they are, and states for what is no parameter.
+ * Trees made from Hugging Face weights, which source.txt identifies, use
+ * Hugging Face's parameter names, and have states for tensors that are no
+ * parameters.
  */
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -19,31 +21,32 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
-#include "gpu/read/pt_head.h"
-#include "gpu/read/upload.h"
 #include "gpu/load/load_impl.h"
 #include "gpu/load/load_tensor.h"
 #include "gpu/read/mount_extents.h"
+#include "gpu/read/pt_head.h"
+#include "gpu/read/upload.h"
 
 struct universal_source {
 	struct load_source s;
-	char path[PATH_MAX]; /* of the file that is being read */
-	struct source src;   /* open: one of the two below has it */
+	char path[PATH_MAX]; /* of the file being read */
+	struct source src;   /* open; owned by `pt` or `origin` while one of
+			      * them is */
 	bool in_front;
-	struct front front;
+	struct pt_head front;
 	bool in_file;
 	struct ptfile pt;
-	uint64_t at; /* of the tensor's element 0 */
-	struct origin origin;
-	/* Of weights of Hugging Face: what is no parameter has states, too. */
+	uint64_t at; /* file offset of the tensor's first element */
+	struct mount_extents origin;
+	/* Made from Hugging Face weights: also non-parameters have states. */
 	bool weights;
-	size_t skip; /* letters of a parameter's name that the tree leaves out */
+	size_t skip; /* length of the name prefix that the tree omits */
 };
 
-/* The prefix that a GPT-2 without a head has not. */
+/* The prefix that a GPT-2 without a head lacks. */
 #define PREFIX "transformer."
 
-static struct universal_source *of(struct load_source *s)
+static struct universal_source *load_universal_of(struct load_source *s)
 {
 	return (struct universal_source *)s;
 }
@@ -65,9 +68,9 @@ static const struct value *find_tensor(const struct value *root)
 }
 
 /*
- * In a mount: the pickle from the beginning of the file, and the place of the
- * storage from the mount.  -ENOTSUP if the file is not in one, or not as
- * expected.
+ * In a mount: read the pickle from the beginning of the file, and ask the mount
+ * for the storage's extents. -ENOTSUP if the file is not in a mount, or has an
+ * unexpected form.
  */
 static int begin_front(struct universal_source *u, const char *param,
 		       struct errmsg *err)
@@ -76,9 +79,9 @@ static int begin_front(struct universal_source *u, const char *param,
 	uint64_t start = 0, len = 0;
 	int rc;
 
-	if (!origin_storage(&u->origin, &start, &len))
+	if (!mount_extents_storage(&u->origin, &start, &len))
 		return -ENOTSUP;
-	rc = front_read(&u->front, &u->src, start, err);
+	rc = pt_head_read(&u->front, &u->src, start, err);
 	if (rc)
 		return rc;
 	u->in_front = true;
@@ -96,7 +99,7 @@ static int begin_file(struct universal_source *u, const char *param,
 {
 	int rc = ptfile_open_source(&u->pt, &u->src, err);
 
-	u->src.fd = -1; /* it has been taken over, or closed */
+	u->src.fd = -1; /* now owned by `origin`, or closed */
 	if (rc)
 		return rc;
 	u->in_file = true;
@@ -105,12 +108,12 @@ static int begin_file(struct universal_source *u, const char *param,
 			      &u->s.tensor, &u->at, err);
 }
 
-static void end(struct load_source *s)
+static void load_universal_end(struct load_source *s)
 {
-	struct universal_source *u = of(s);
+	struct universal_source *u = load_universal_of(s);
 
 	if (u->in_front)
-		front_done(&u->front);
+		pt_head_done(&u->front);
 	if (u->in_file)
 		ptfile_close(&u->pt);
 	else if (u->src.fd >= 0)
@@ -119,10 +122,10 @@ static void end(struct load_source *s)
 	u->in_front = u->in_file = false;
 }
 
-static int begin(struct load_source *s, const char *param, const char *state,
-		 struct errmsg *err)
+static int load_universal_begin(struct load_source *s, const char *param,
+				const char *state, struct errmsg *err)
 {
-	struct universal_source *u = of(s);
+	struct universal_source *u = load_universal_of(s);
 	int rc = set_path(u, param, state ? state : "fp32", err);
 
 	if (rc)
@@ -132,33 +135,33 @@ static int begin(struct load_source *s, const char *param, const char *state,
 		u->src.fd = -1;
 		return rc;
 	}
-	rc = origin_begin(&u->origin, u->src.fd, err);
+	rc = mount_extents_begin(&u->origin, u->src.fd, err);
 	if (!rc)
 		rc = begin_front(u, param, err);
 	if (rc == -ENOTSUP)
 		rc = begin_file(u, param, err);
 	if (rc)
-		end(s);
+		load_universal_end(s);
 	return rc;
 }
 
-/* Floats of the file from where they lie. */
+/* Queue reads of the file's floats from the shards. */
 static int send_origin(struct universal_source *u, uint64_t off, size_t n,
-		       float *to, struct intake *q, struct errmsg *err)
+		       float *to, struct upload *q, struct errmsg *err)
 {
 	int rc = 0;
 
 	while (n && !rc) {
-		struct origin_run run;
+		struct mount_extents_run run;
 
-		rc = origin_find(&u->origin, &u->src, off, n * sizeof(*to), &run,
-				 err);
+		rc = mount_extents_find(&u->origin, &u->src, off,
+					n * sizeof(*to), &run, err);
 		if (!rc && run.len % sizeof(*to))
 			rc = errmsg_set(err, -EIO,
-					"%s: an element lies in two places",
+					"%s: an element spans two extents",
 					u->path);
 		if (!rc)
-			rc = intake_add(q, &run.file, run.off, run.len,
+			rc = upload_add(q, &run.file, run.off, run.len,
 					DTYPE_F32, to, err);
 		to += run.len / sizeof(*to);
 		off += run.len;
@@ -168,18 +171,19 @@ static int send_origin(struct universal_source *u, uint64_t off, size_t n,
 	return rc;
 }
 
-static int send(struct load_source *s, uint64_t first, size_t n, float *to,
-		struct intake *q, struct errmsg *err)
+static int load_universal_send(struct load_source *s, uint64_t first, size_t n,
+			       float *to, struct upload *q, struct errmsg *err)
 {
-	struct universal_source *u = of(s);
+	struct universal_source *u = load_universal_of(s);
 	const enum dtype dtype = s->tensor.dtype;
 	const size_t size = dtype_size(dtype);
 	const uint64_t off = u->at + first * size;
 
+	assert(first + n <= s->tensor.numel);
 	s->bytes += n * size;
 	if (dtype == DTYPE_F32)
 		return send_origin(u, off, n, to, q, err);
-	return intake_add(q, &u->src, off, n * size, dtype, to, err);
+	return upload_add(q, &u->src, off, n * size, dtype, to, err);
 }
 
 static bool ends_with(const char *s, const char *tail)
@@ -189,7 +193,7 @@ static bool ends_with(const char *s, const char *tail)
 	return n >= t && strcmp(s + n - t, tail) == 0;
 }
 
-/* The masks that Hugging Face's GPT-2 once saved with its weights. */
+/* The attention masks that older versions of Hugging Face's GPT-2 saved. */
 static bool is_mask(const char *name)
 {
 	return ends_with(name, ".attn.bias") ||
@@ -204,14 +208,15 @@ static int read_whole(const char *path, struct bytebuf *out, struct errmsg *err)
 	if (rc)
 		return rc;
 	bytebuf_reserve(out, (size_t)src.size);
-	rc = out->failed ? errmsg_set(err, -ENOMEM, "out of memory")
-			 : source_read(&src, out->data, (size_t)src.size, 0, err);
+	rc = out->failed
+		     ? errmsg_nomem(err, NULL)
+		     : source_read(&src, out->data, (size_t)src.size, 0, err);
 	out->len = (size_t)src.size;
 	source_close(&src);
 	return rc;
 }
 
-/* The head of the model is its embedding: another one would be lost. */
+/* This model's head is its embedding: a separate head would be lost. */
 static int check_head(struct universal_source *u, struct errmsg *err)
 {
 	struct bytebuf head = { 0 }, embedding = { 0 };
@@ -229,17 +234,18 @@ static int check_head(struct universal_source *u, struct errmsg *err)
 		rc = read_whole(u->path, &embedding, err);
 	if (!rc && (head.len != embedding.len ||
 		    memcmp(head.data, embedding.data, head.len) != 0))
-		rc = errmsg_set(err, -EINVAL,
-				"%s: is of another model: its lm_head.weight is not"
-				" its wte.weight",
-				u->s.path);
+		rc = errmsg_set(
+			err, -EINVAL,
+			"%s: checkpoint of another model: its lm_head.weight "
+			"differs from its wte.weight",
+			u->s.path);
 	bytebuf_done(&head);
 	bytebuf_done(&embedding);
 	return rc;
 }
 
-/* One directory of zero/: those of parameters have an optimizer state, others
- * are buffers, frozen parameters and other names of tied ones. */
+/* Visit one directory of zero/. Those of parameters contain an optimizer state;
+ * buffers, frozen parameters and aliases of tied ones do not. */
 static int see_entry(struct universal_source *u, const char *name,
 		     int (*see)(void *ctx, const char *param), void *ctx,
 		     struct errmsg *err)
@@ -256,10 +262,11 @@ static int see_entry(struct universal_source *u, const char *name,
 	return rc || access(u->path, F_OK) != 0 ? rc : see(ctx, full);
 }
 
-static int each(struct load_source *s, int (*see)(void *ctx, const char *param),
-		void *ctx, struct errmsg *err)
+static int load_universal_each(struct load_source *s,
+			       int (*see)(void *ctx, const char *param),
+			       void *ctx, struct errmsg *err)
 {
-	struct universal_source *u = of(s);
+	struct universal_source *u = load_universal_of(s);
 	char path[PATH_MAX];
 	struct dirent *e;
 	DIR *dir;
@@ -278,10 +285,10 @@ static int each(struct load_source *s, int (*see)(void *ctx, const char *param),
 	return rc;
 }
 
-static void close_source(struct load_source *s)
+static void load_universal_close_source(struct load_source *s)
 {
-	end(s);
-	origin_done(&of(s)->origin);
+	load_universal_end(s);
+	mount_extents_done(&load_universal_of(s)->origin);
 }
 
 static bool has(const struct universal_source *u, const char *name)
@@ -293,11 +300,12 @@ static bool has(const struct universal_source *u, const char *name)
 	       access(path, F_OK) == 0;
 }
 
-static int open_source(struct load_source *s, unsigned ranks, struct errmsg *err)
+static int load_universal_open_source(struct load_source *s, unsigned ranks,
+				      struct errmsg *err)
 {
-	struct universal_source *u = of(s);
+	struct universal_source *u = load_universal_of(s);
 
-	(void)ranks; /* of any number */
+	(void)ranks; /* any number of ranks can read it */
 	(void)err;
 	u->src.fd = -1;
 	u->weights = has(u, "source.txt");
@@ -308,10 +316,10 @@ static int open_source(struct load_source *s, unsigned ranks, struct errmsg *err
 
 const struct load_ops load_universal_ops = {
 	.size = sizeof(struct universal_source),
-	.open = open_source,
-	.begin = begin,
-	.send = send,
-	.end = end,
-	.each = each,
-	.close = close_source,
+	.open = load_universal_open_source,
+	.begin = load_universal_begin,
+	.send = load_universal_send,
+	.end = load_universal_end,
+	.each = load_universal_each,
+	.close = load_universal_close_source,
 };

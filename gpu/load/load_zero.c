@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ZeRO shards as a source.  libuckpt finds the extents of any parameter in
- * them, whatever groups the run had made of its parameters; of a checkpoint
- * that was cut as we cut, they lie in this rank's own shard.
+ * ZeRO shards as a source. libuckpt finds the extents of any parameter in them,
+ * whatever parameter groups the run had.  If the partitions are equal, they lie
+ * in this rank's own shard.
  */
 #include <assert.h>
 #include <errno.h>
@@ -10,21 +10,21 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ckpt/vfile/extent.h"
-#include "ckpt/zero/checkpoint.h"
-#include "ckpt/vfile/shardcache.h"
 #include "ckpt/base/source.h"
-#include "gpu/read/upload.h"
+#include "ckpt/vfile/extent.h"
+#include "ckpt/vfile/shardcache.h"
+#include "ckpt/zero/checkpoint.h"
 #include "gpu/load/load_impl.h"
+#include "gpu/read/upload.h"
 
 struct zero_source {
 	struct load_source s;
-	struct resolve r;
+	struct zero_checkpoint r;
 	struct shardcache *shards;
-	struct extent_map map; /* of the tensor that is being read */
+	struct extent_map map; /* of the tensor being read */
 };
 
-static struct zero_source *of(struct load_source *s)
+static struct zero_source *load_zero_of(struct load_source *s)
 {
 	return (struct zero_source *)s;
 }
@@ -39,10 +39,10 @@ static const struct shard_state *find_state(const struct shard_group *g,
 	return NULL;
 }
 
-static int begin(struct load_source *s, const char *name, const char *state,
-		 struct errmsg *err)
+static int load_zero_begin(struct load_source *s, const char *name,
+			   const char *state, struct errmsg *err)
 {
-	struct zero_source *z = of(s);
+	struct zero_source *z = load_zero_of(s);
 	const struct param *p = model_find(&z->r.model, name);
 	const struct shard_group *group;
 	const struct shard_state *found = NULL;
@@ -52,7 +52,7 @@ static int begin(struct load_source *s, const char *name, const char *state,
 	if (!p || !p->first)
 		return errmsg_set(err, -ENOENT, "%s: has no parameter %s",
 				  s->path, name);
-	rc = resolve_group(&z->r, p, &group, err);
+	rc = zckpt_group(&z->r, p, &group, err);
 	if (rc)
 		return rc;
 	if (state && !(found = find_state(group, state)))
@@ -60,65 +60,59 @@ static int begin(struct load_source *s, const char *name, const char *state,
 				  state, name);
 	dtype = found ? found->flat.dtype : group->fp32.dtype;
 	tensor_init(&s->tensor, dtype, p->shape, p->ndim, false);
-	return resolve_slice(&z->r, p->first, state, dtype, &z->map, err);
+	return zckpt_slice(&z->r, p->first, state, dtype, &z->map, err);
 }
 
-static int send_extent(const struct zero_source *z, const struct extent *e,
-		       uint64_t off, size_t len, float *to, struct intake *q,
-		       struct errmsg *err)
+static int send_extent(const struct zero_source *z, const struct extent_walk *w,
+		       float *to, struct upload *q, struct errmsg *err)
 {
+	const uint32_t number = w->e->shard;
 	struct shard_map map;
-	int rc = shardcache_get(z->shards, e->shard, &map, err);
+	int rc = shardcache_get(z->shards, number, &map, err);
 
 	if (rc)
 		return rc;
 
-	const struct fileid *id = shardcache_id(z->shards, e->shard);
-	const struct source shard = { .name = shardcache_path(z->shards,
-							      e->shard),
+	const struct fileid *id = shardcache_id(z->shards, number);
+	const struct source shard = { .name = shardcache_path(z->shards, number),
 				      .size = id->size,
-				      .fd = map.fd };
+				      .fd = map.fd,
+				      .id = *id };
 
-	rc = intake_add(q, &shard, e->from + (off - e->start), len,
-			z->s.tensor.dtype, to, err);
-	shardcache_put(z->shards, e->shard);
+	rc = upload_add(q, &shard, w->from, w->len, z->s.tensor.dtype, to, err);
+	shardcache_put(z->shards, number);
 	return rc;
 }
 
-static int send(struct load_source *s, uint64_t first, size_t n, float *to,
-		struct intake *q, struct errmsg *err)
+static int load_zero_send(struct load_source *s, uint64_t first, size_t n,
+			  float *to, struct upload *q, struct errmsg *err)
 {
-	const struct zero_source *z = of(s);
+	const struct zero_source *z = load_zero_of(s);
 	const size_t size = dtype_size(s->tensor.dtype);
-	uint64_t off = first * size;
-	size_t len = n * size;
+	struct extent_walk w = extent_walk(&z->map, first * size, n * size);
 	int rc = 0;
 
-	s->bytes += len;
-	while (len && !rc) {
-		const struct extent *e = &z->map.v[extent_find(&z->map, off)];
-		const uint64_t left = e[1].start - off;
-		const size_t some = left < len ? (size_t)left : len;
-
-		assert(e->kind == EXTENT_SHARD);
-		rc = send_extent(z, e, off, some, to, q, err);
-		to += some / size;
-		off += some;
-		len -= some;
+	assert(first + n <= s->tensor.numel);
+	s->bytes += n * size;
+	while (!rc && extent_next(&w)) {
+		assert(w.e->kind == EXTENT_SHARD);
+		rc = send_extent(z, &w, to, q, err);
+		to += w.len / size;
 	}
 	return rc;
 }
 
-static void end(struct load_source *s)
+static void load_zero_end(struct load_source *s)
 {
-	extent_done(&of(s)->map);
-	of(s)->map = (struct extent_map){ 0 };
+	extent_done(&load_zero_of(s)->map);
+	load_zero_of(s)->map = (struct extent_map){ 0 };
 }
 
-static int each(struct load_source *s, int (*see)(void *ctx, const char *param),
-		void *ctx, struct errmsg *err)
+static int load_zero_each(struct load_source *s,
+			  int (*see)(void *ctx, const char *param), void *ctx,
+			  struct errmsg *err)
 {
-	const struct model *m = &of(s)->r.model;
+	const struct model *m = &load_zero_of(s)->r.model;
 	int rc = 0;
 
 	(void)err;
@@ -128,16 +122,16 @@ static int each(struct load_source *s, int (*see)(void *ctx, const char *param),
 	return rc;
 }
 
-static void close_source(struct load_source *s)
+static void load_zero_close_source(struct load_source *s)
 {
-	struct zero_source *z = of(s);
+	struct zero_source *z = load_zero_of(s);
 
 	extent_done(&z->map);
-	resolve_done(&z->r);
+	zckpt_done(&z->r);
 	shardcache_free(z->shards);
 }
 
-static int check_ranks(const struct ckdir *dir, unsigned ranks,
+static int check_ranks(const struct tagdir *dir, unsigned ranks,
 		       struct errmsg *err)
 {
 	if (dir->mp_degree != 1)
@@ -153,27 +147,28 @@ static int check_ranks(const struct ckdir *dir, unsigned ranks,
 	return 0;
 }
 
-static int open_source(struct load_source *s, unsigned ranks, struct errmsg *err)
+static int load_zero_open_source(struct load_source *s, unsigned ranks,
+				 struct errmsg *err)
 {
-	struct zero_source *z = of(s);
-	int rc = resolve_init(&z->r, s->path, err);
+	struct zero_source *z = load_zero_of(s);
+	int rc = zckpt_init(&z->r, s->path, err);
 
 	if (rc)
 		return rc;
 	rc = check_ranks(&z->r.dir, ranks, err);
 	if (!rc && !(z->shards = shardcache_of(&z->r.dir)))
-		rc = errmsg_set(err, -ENOMEM, "out of memory");
+		rc = errmsg_nomem(err, NULL);
 	if (rc)
-		close_source(s);
+		load_zero_close_source(s);
 	return rc;
 }
 
 const struct load_ops load_zero_ops = {
 	.size = sizeof(struct zero_source),
-	.open = open_source,
-	.begin = begin,
-	.send = send,
-	.end = end,
-	.each = each,
-	.close = close_source,
+	.open = load_zero_open_source,
+	.begin = load_zero_begin,
+	.send = load_zero_send,
+	.end = load_zero_end,
+	.each = load_zero_each,
+	.close = load_zero_close_source,
 };

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is kept goes to a new file, which then takes the place of the old one:
- * whenever the process dies, there is one of the two.  A row without an end of
- * line is what a crash has left of it.
+ * Rows to keep are copied to a new file, which then replaces the old one: a
+ * crash leaves one of the two.  A last row without a newline is the rest of a
+ * crashed write and is dropped.
  */
 #include "gpu/metrics/csvlog.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdbool.h>
@@ -21,7 +22,7 @@ struct csvlog {
 	char *path;
 };
 
-static int fail(const char *path, const char *what, struct errmsg *err)
+static int csvlog_fail(const char *path, const char *what, struct errmsg *err)
 {
 	const int error = errno ? errno : EIO;
 
@@ -41,7 +42,7 @@ static bool is_kept(const char *line, uint64_t first_step)
 	       step < first_step;
 }
 
-/* Copy header and kept rows of the old table. */
+/* Copy the header and the rows to keep from the old table. */
 static int copy_kept(FILE *to, FILE *from, const char *path, const char *header,
 		     uint64_t first_step, struct errmsg *err)
 {
@@ -75,7 +76,7 @@ static int copy_kept(FILE *to, FILE *from, const char *path, const char *header,
 		first = false;
 	}
 	if (!rc && ferror(from))
-		rc = fail(path, "cannot read", err);
+		rc = csvlog_fail(path, "cannot read", err);
 	free(line);
 	return rc;
 }
@@ -87,10 +88,10 @@ static int write_new(struct csvlog *c, const char *tmp, const char *header,
 	int rc = 0;
 
 	if (!old && errno != ENOENT)
-		return fail(c->path, "cannot open", err);
+		return csvlog_fail(c->path, "cannot open", err);
 	c->file = fopen(tmp, "we");
 	if (!c->file) {
-		rc = fail(tmp, "cannot create", err);
+		rc = csvlog_fail(tmp, "cannot create", err);
 	} else {
 		fprintf(c->file, "%s\n", header);
 		if (old)
@@ -98,12 +99,12 @@ static int write_new(struct csvlog *c, const char *tmp, const char *header,
 				       first_step, err);
 		errno = 0;
 		if (!rc && (fflush(c->file) || fsync(fileno(c->file)) < 0))
-			rc = fail(tmp, "cannot write", err);
+			rc = csvlog_fail(tmp, "cannot write", err);
 	}
 	if (old)
 		fclose(old);
 	if (!rc && rename(tmp, c->path) < 0)
-		rc = fail(c->path, "cannot rename to", err);
+		rc = csvlog_fail(c->path, "cannot rename to", err);
 	if (rc)
 		unlink(tmp);
 	return rc;
@@ -120,7 +121,7 @@ int csvlog_open(struct csvlog **out, const char *path, const char *header,
 		c->path = strdup(path);
 	if (!c || !c->path || asprintf(&tmp, "%s.tmp", path) < 0) {
 		csvlog_close(c, NULL);
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	}
 	rc = write_new(c, tmp, header, first_step, err);
 	free(tmp);
@@ -134,9 +135,10 @@ int csvlog_open(struct csvlog **out, const char *path, const char *header,
 
 int csvlog_add(struct csvlog *c, const char *row, struct errmsg *err)
 {
+	assert(!strchr(row, '\n'));
 	errno = 0;
 	if (fprintf(c->file, "%s\n", row) < 0 || fflush(c->file))
-		return fail(c->path, "cannot write", err);
+		return csvlog_fail(c->path, "cannot write", err);
 	return 0;
 }
 
@@ -148,7 +150,7 @@ int csvlog_close(struct csvlog *c, struct errmsg *err)
 		return 0;
 	errno = 0;
 	if (c->file && fclose(c->file))
-		rc = fail(c->path, "cannot write", err);
+		rc = csvlog_fail(c->path, "cannot write", err);
 	free(c->path);
 	free(c);
 	return rc;

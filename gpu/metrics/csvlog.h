@@ -6,22 +6,20 @@
 
 struct errmsg;
 
-/*
- * A table with a row per step, whose first column is the step.  It is on the
- * disk after each row as far as a killed process is concerned.
- */
+/* A table with a row per step, whose first column is the step.  Every row
+ * survives the death of the process. */
 struct csvlog;
 
 /*
- * Continue `path`, or begin it: rows of steps before `first_step` stay as
- * they are, later ones are gone, and if there are none so is all else.
- * -EEXIST if it has rows to keep under another header than `header`, or any
- * rows and `first_step` is 1: a new run does not take the place of another.
+ * Continue the table at `path`, or create it.  Rows of steps before
+ * `first_step` are kept and later ones removed; if none is kept, neither is the
+ * header. -EEXIST if there are rows to keep under a header other than `header`,
+ * or any rows and `first_step` is 1: a new run does not overwrite another run.
  */
 int csvlog_open(struct csvlog **out, const char *path, const char *header,
 		uint64_t first_step, struct errmsg *err);
 
-/* Add a row, without its end of line. */
+/* Append a row, given without its newline. */
 int csvlog_add(struct csvlog *c, const char *row, struct errmsg *err);
 int csvlog_close(struct csvlog *c, struct errmsg *err);
 

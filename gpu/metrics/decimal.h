@@ -4,7 +4,7 @@
 
 #define DECIMAL_LEN 32
 
-/* The decimal with the fewest digits, of 15 to 17, that is read back as the
+/* Format a number with the fewest digits, from 15 to 17, that read back as the
  * same number. */
 const char *decimal(double v, char buf[DECIMAL_LEN]);
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * On a terminal, one line is drawn anew, with the time that is left:
+ * On a terminal, one line is redrawn, with the remaining time:
  *
- *     37% [==========        ] 0:42  step 37/100  loss 4.1234  lr ...
+ *      37% [==========          ] 0:42  step 37/100  loss 4.1234  lr ...
  *
- * Elsewhere, each step is a line.
+ * Elsewhere, each step prints a line.
  */
 #include "gpu/metrics/metrics.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -34,7 +35,7 @@
 struct metrics {
 	uint64_t first_step, last_step;
 	bool bar, drawn;
-	double began; /* seconds */
+	double began; /* time of the start, in seconds */
 	struct csvlog *csv;
 	struct tbevents *events;
 };
@@ -47,8 +48,8 @@ static double now(void)
 	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
-/* mpirun gives its ranks a terminal of its own making, whatever its own output
- * is; what they print goes there. */
+/* mpirun gives its ranks a pseudo-terminal, whatever its own output is, to
+ * which it forwards theirs. */
 static bool on_terminal(void)
 {
 	char launcher[32];
@@ -70,7 +71,7 @@ static bool on_terminal(void)
 
 /* --- opening --------------------------------------------------------------- */
 
-/* Make the directory, and those above it that are missing. */
+/* Create the directory and its missing parents. */
 static int make_dirs(char *path, struct errmsg *err)
 {
 	int rc = 0;
@@ -98,11 +99,11 @@ static int open_files(struct metrics *m, const struct metrics_options *o,
 	int rc;
 
 	if (asprintf(&dir, "%s/%s", o->log_dir, o->run_name) < 0)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	rc = make_dirs(dir, err);
 	if (!rc && asprintf(&csv, "%s/" METRICS_CSV, dir) < 0) {
 		csv = NULL;
-		rc = errmsg_set(err, -ENOMEM, "out of memory");
+		rc = errmsg_nomem(err, NULL);
 	}
 	if (!rc)
 		rc = csvlog_open(&m->csv, csv, HEADER, o->first_step, err);
@@ -120,7 +121,7 @@ int metrics_open(struct metrics **out, const struct metrics_options *o,
 	int rc = 0;
 
 	if (!m)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	m->first_step = o->first_step;
 	m->last_step = o->last_step;
 	m->bar = on_terminal();
@@ -181,9 +182,9 @@ static void put_bar(FILE *f, const struct metrics *m,
 		floor(left / 60), floor(fmod(left, 60)));
 }
 
-/* Draw the line anew; one that is wider than the terminal could not be drawn
- * over. */
-static void draw(struct metrics *m, const struct metrics_step *s)
+/* Redraw the line, cut to the terminal's width: a wrapped line could not be
+ * redrawn. */
+static void metrics_draw(struct metrics *m, const struct metrics_step *s)
 {
 	struct winsize size = { 0 };
 	char line[LINE_LEN] = "";
@@ -243,8 +244,9 @@ int metrics_add(struct metrics *m, const struct metrics_step *s,
 {
 	int rc = 0;
 
+	assert(s->step);
 	if (m->bar) {
-		draw(m, s);
+		metrics_draw(m, s);
 	} else {
 		put_figures(stdout, m, s);
 		putchar('\n');

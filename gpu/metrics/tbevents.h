@@ -9,27 +9,23 @@
 struct errmsg;
 struct source;
 
-/*
- * TensorBoard's event files: scalars by tag and step.
- */
+/* TensorBoard event files: scalars by tag and step. */
 
 /* --- writing --------------------------------------------------------------- */
 
 struct tbevents;
 
-/*
- * Begin a new file in directory `dir`.  It tells readers that what earlier
- * files there say of `first_step` and later no longer holds.
- */
+/* Create a new file in directory `dir`.  It invalidates steps from `first_step`
+ * on in earlier files there. */
 int tbevents_create(struct tbevents **out, const char *dir, uint64_t first_step,
 		    struct errmsg *err);
 
 struct tbevents_scalar {
 	const char *tag;
-	double value; /* kept as float32 */
+	double value; /* stored as float32 */
 };
 
-/* Add what is known after a step; it is in the file on return. */
+/* Append the scalars of a step, which are in the file on return. */
 int tbevents_add(struct tbevents *t, uint64_t step,
 		 const struct tbevents_scalar *scalars, size_t n,
 		 struct errmsg *err);
@@ -37,17 +33,16 @@ int tbevents_close(struct tbevents *t, struct errmsg *err);
 
 /* --- reading --------------------------------------------------------------- */
 
-/* Called with each scalar in the order of the file, and with a tag of NULL
- * where what was said of `step` and later no longer holds.  Anything but 0
- * ends reading. */
+/* Called for each scalar in file order, and with a NULL tag where the file
+ * invalidates `step` and later steps.  A result other than 0 stops reading. */
 typedef int (*tbevents_fn)(void *ctx, const char *tag, size_t tag_len,
 			   uint64_t step, double value);
 
 /*
- * Read a file as far as it is whole.  Returns 0, also if it ends within a
- * record, as that of a run that was killed does: then `err` has a message
- * (otherwise its text is empty).  -EBADMSG if its beginning is no event file,
- * or for a record whose checksum is wrong; what came before has been told.
+ * Read the complete records of a file.  Returns 0, also if the file ends within
+ * a record, as a killed run leaves it: then `err` has a message; otherwise its
+ * text is empty. -EBADMSG if the file does not start as an event file, or if a
+ * record's checksum is wrong; earlier records have been passed to `fn`.
  */
 int tbevents_read(const struct source *src, tbevents_fn fn, void *ctx,
 		  struct errmsg *err);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Other programs' event files have more in them than ours: fields that are not
- * known are skipped by their wire type.  TensorFlow 2 keeps scalars as tensors
- * of one element (tensorflow/core/framework/tensor.proto: 1 dtype,
- * 4 tensor_content, 5 float_val, 6 double_val).
+ * Event files of other programs have more fields than ours; unknown ones are
+ * skipped by wire type.  TensorFlow 2 stores scalars as tensors of one element
+ * (tensorflow/core/framework/tensor.proto: 1 dtype, 4 tensor_content, 5
+ * float_val, 6 double_val).
  */
 #include "gpu/metrics/tbevents.h"
 
@@ -61,8 +61,8 @@ static bool take_bytes(struct span *s, uint64_t len, struct span *out)
 	return true;
 }
 
-/* The next field of a message; false at its end, and where it is malformed,
- * which leaves something in `s`. */
+/* Read the next field of a message.  False at its end, or if it is malformed:
+ * then `s` is not empty. */
 static bool take_field(struct span *s, struct field *f)
 {
 	struct span rest = *s;
@@ -114,7 +114,7 @@ static double get_double(const uint8_t *p)
 
 /* --- messages -------------------------------------------------------------- */
 
-/* One number of a tensor, if that is all it has. */
+/* Read a tensor of exactly one number. */
 static bool read_tensor(struct span s, double *out)
 {
 	struct field f;
@@ -138,7 +138,7 @@ static bool read_tensor(struct span s, double *out)
 struct event {
 	uint64_t step;
 	struct span summary;
-	bool starts; /* a session, at `step` */
+	bool starts; /* a session starts at `step` */
 };
 
 struct reader {
@@ -147,7 +147,7 @@ struct reader {
 	void *ctx;
 };
 
-static int tell_value(const struct reader *r, uint64_t step, struct span s,
+static int emit_value(const struct reader *r, uint64_t step, struct span s,
 		      bool *ok)
 {
 	struct span tag = { NULL, 0 };
@@ -171,7 +171,7 @@ static int tell_value(const struct reader *r, uint64_t step, struct span s,
 	return r->fn(r->ctx, (const char *)tag.p, tag.len, step, value);
 }
 
-static int tell_summary(const struct reader *r, const struct event *e, bool *ok)
+static int emit_summary(const struct reader *r, const struct event *e, bool *ok)
 {
 	struct span s = e->summary;
 	struct field f;
@@ -179,7 +179,7 @@ static int tell_summary(const struct reader *r, const struct event *e, bool *ok)
 
 	while (!rc && *ok && take_field(&s, &f))
 		if (f.number == 1 && f.wire == WIRE_BYTES)
-			rc = tell_value(r, e->step, f.bytes, ok);
+			rc = emit_value(r, e->step, f.bytes, ok);
 	if (!rc && s.len)
 		*ok = false;
 	return rc;
@@ -221,7 +221,7 @@ static int bad_record(const struct reader *r, uint64_t at, const char *what,
 			  r->src->name, (unsigned long long)at, what);
 }
 
-/* A file that ends here, within a record, is as far as its writer came. */
+/* A file that ends within a record was left by a killed writer. */
 static int cut_short(const struct reader *r, uint64_t at, struct errmsg *err)
 {
 	errmsg_set(err, 0,
@@ -231,7 +231,7 @@ static int cut_short(const struct reader *r, uint64_t at, struct errmsg *err)
 	return 0;
 }
 
-static int tell_record(const struct reader *r, uint64_t at, struct span data,
+static int emit_record(const struct reader *r, uint64_t at, struct span data,
 		       struct errmsg *err)
 {
 	struct event e;
@@ -241,12 +241,12 @@ static int tell_record(const struct reader *r, uint64_t at, struct span data,
 	if (ok && e.starts)
 		rc = r->fn(r->ctx, NULL, 0, e.step, 0);
 	if (ok && !rc)
-		rc = tell_summary(r, &e, &ok);
-	return ok || rc ? rc : bad_record(r, at, "is no event", err);
+		rc = emit_summary(r, &e, &ok);
+	return ok || rc ? rc : bad_record(r, at, "is not an event", err);
 }
 
-/* Read the record at `at` into *buf; sets its length, 0 if the file ends
- * before it does. */
+/* Read the record at `at` into *buf, and its length, or 0 if the file ends
+ * within it. */
 static int read_record(const struct reader *r, uint64_t at, uint8_t **buf,
 		       uint64_t *len, struct errmsg *err)
 {
@@ -263,7 +263,7 @@ static int read_record(const struct reader *r, uint64_t at, uint8_t **buf,
 	if (get_le32(head + 8) != tfrecord_crc(head, 8))
 		return bad_record(r, at,
 				  at ? "its length has a wrong checksum"
-				     : "this is no event file",
+				     : "not an event file",
 				  err);
 	*len = get_le64(head);
 	if (*len > RECORD_MAX)
@@ -275,8 +275,7 @@ static int read_record(const struct reader *r, uint64_t at, uint8_t **buf,
 	}
 	grown = realloc(*buf, (size_t)*len);
 	if (!grown)
-		return errmsg_set(err, -ENOMEM, "%s: out of memory",
-				  r->src->name);
+		return errmsg_nomem(err, r->src->name);
 	*buf = grown;
 	return source_read(r->src, *buf, (size_t)*len, at + TFRECORD_HEAD, err);
 }
@@ -298,7 +297,7 @@ int tbevents_read(const struct source *src, tbevents_fn fn, void *ctx,
 		if (get_le32(buf + len) != tfrecord_crc(buf, (size_t)len))
 			rc = bad_record(&r, at, "has a wrong checksum", err);
 		else
-			rc = tell_record(
+			rc = emit_record(
 				&r, at, (struct span){ buf, (size_t)len }, err);
 		at += TFRECORD_HEAD + len + TFRECORD_TAIL;
 	}

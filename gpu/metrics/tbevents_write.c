@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Events are Protocol Buffers messages (tensorflow/core/util/event.proto and
- * framework/summary.proto), of which we need:
+ * framework/summary.proto).  These fields are used:
  *
  *     Event       1 wall_time double, 2 step int64, 3 file_version string,
  *                 5 summary Summary, 7 session_log SessionLog
@@ -12,6 +12,7 @@
  * A field is a varint, number << 3 | wire type, and its value: a varint (0),
  * eight bytes (1), a varint of length and bytes (2), or four bytes (5).
  */
+#include "ckpt/sys/write_all.h"
 #include "gpu/metrics/tbevents.h"
 
 #include <errno.h>
@@ -90,26 +91,7 @@ static void add_scalar(struct bytebuf *summary, const struct tbevents_scalar *s)
 
 /* --- records --------------------------------------------------------------- */
 
-static int write_all(struct tbevents *t, const struct bytebuf *b,
-		     struct errmsg *err)
-{
-	size_t done = 0;
-
-	while (done < b->len) {
-		const ssize_t n = write(t->fd, b->data + done, b->len - done);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return errmsg_set(err, n < 0 ? -errno : -EIO,
-					  "%s: cannot write: %s", t->path,
-					  strerror(n < 0 ? errno : EIO));
-		done += (size_t)n;
-	}
-	return 0;
-}
-
-/* Write a record of `event`, which is freed. */
+/* Write a record of `event`, and free the latter. */
 static int write_event(struct tbevents *t, struct bytebuf *event,
 		       struct errmsg *err)
 {
@@ -122,9 +104,10 @@ static int write_event(struct tbevents *t, struct bytebuf *event,
 	bytebuf_add(&b, event->data, event->len);
 	bytebuf_add_le32(&b, tfrecord_crc(event->data, event->len));
 	if (b.failed || event->failed)
-		rc = errmsg_set(err, -ENOMEM, "%s: out of memory", t->path);
-	else
-		rc = write_all(t, &b, err);
+		rc = errmsg_nomem(err, t->path);
+	else if ((rc = write_all(t->fd, b.data, b.len)))
+		errmsg_set(err, rc, "%s: cannot write: %s", t->path,
+			   strerror(-rc));
 	bytebuf_done(&b);
 	bytebuf_done(event);
 	return rc;
@@ -150,10 +133,11 @@ static int write_preamble(struct tbevents *t, uint64_t first_step,
 
 /* --- files ----------------------------------------------------------------- */
 
-/* TensorBoard reads the files of a directory in the order of their names, and
- * looks for "tfevents" in them.  A second run within a second must not sort
- * before the first, nor have its name. */
-static int create(struct tbevents *t, const char *dir, struct errmsg *err)
+/* TensorBoard looks for "tfevents" in names, and reads the files of a directory
+ * in the order of their names.  A second run within the same second must
+ * neither sort before the first nor get the same name. */
+static int tbevents_write_create(struct tbevents *t, const char *dir,
+				 struct errmsg *err)
 {
 	char host[256] = "";
 	unsigned i;
@@ -165,7 +149,7 @@ static int create(struct tbevents *t, const char *dir, struct errmsg *err)
 			     dir, (long long)time(NULL), *host ? host : "host",
 			     i) < 0) {
 			t->path = NULL;
-			return errmsg_set(err, -ENOMEM, "out of memory");
+			return errmsg_nomem(err, NULL);
 		}
 		t->fd = open(t->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
 			     0666);
@@ -185,9 +169,9 @@ int tbevents_create(struct tbevents **out, const char *dir, uint64_t first_step,
 	int rc;
 
 	if (!t)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	t->fd = -1;
-	rc = create(t, dir, err);
+	rc = tbevents_write_create(t, dir, err);
 	if (!rc)
 		rc = write_preamble(t, first_step, err);
 	if (rc) {

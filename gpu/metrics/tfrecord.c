@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/metrics/tfrecord.h"
 
-/* Castagnoli's polynomial, reflected; a record is a hundred bytes, so bit by
- * bit will do.  The mask is there because a CRC of data that contains its own
- * CRC is no good. */
+/* CRC-32C, Castagnoli's polynomial, reflected.  Records have about a hundred
+ * bytes, so that one bit at a time is fast enough.  TensorFlow masks CRCs
+ * because the CRC of data that contains a CRC is weak. */
 uint32_t tfrecord_crc(const void *p, size_t len)
 {
 	const uint8_t *const bytes = p;

@@ -8,10 +8,10 @@
 /*
  * TensorFlow's framing of records:
  *
- *     u64   length
- *     u32   masked CRC-32C of the length's eight bytes
- *     ...   length bytes
- *     u32   masked CRC-32C of them
+ *     u64  length
+ *     u32  masked CRC-32C of the eight bytes of length
+ *     ...  length bytes
+ *     u32  masked CRC-32C of these
  */
 #define TFRECORD_HEAD 12
 #define TFRECORD_TAIL 4

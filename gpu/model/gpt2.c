@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The sizes of the published models and the names of their parameters are
- * those of Hugging Face's configurations and state dicts.
- */
+/* Sizes of the published models and names of parameters are those of Hugging
+ * Face's configurations and state dicts. */
 #include "gpu/model/gpt2.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +11,7 @@
 
 #include "ckpt/base/errmsg.h"
 
-/* Keeps every product of sizes, in bytes too, far from 2^63. */
+/* Keeps every product of sizes, also in bytes, far below 2^63. */
 #define SIZE_LIMIT (1u << 22)
 #define LAYERS_LIMIT 4096u
 
@@ -46,17 +45,17 @@ int gpt2_preset(const char *name, struct gpt2_config *c, struct errmsg *err)
 		snprintf(known + strlen(known), sizeof(known) - strlen(known),
 			 "%s%s", i ? ", " : "", presets[i].name);
 	}
-	return errmsg_set(err, -ENOENT, "no model is called '%s'; there are %s",
+	return errmsg_set(err, -ENOENT, "unknown model '%s'; known are %s",
 			  name, known);
 }
 
-/* A parameter of a unit: its name within it, and its shape in multiples of
- * the width and of what `rows` says. */
+/* A parameter of a unit: its name within the unit, and its shape in multiples
+ * of the width and of `rows`. */
 struct shape {
 	const char *name;
 	unsigned ndim;
 	enum { ROWS_WIDTH, ROWS_WIDTH_4, ROWS_VOCAB, ROWS_POSITIONS } rows;
-	unsigned cols; /* times the width; of 1-D parameters it is the length */
+	unsigned cols; /* times the width; the length of a 1-D parameter */
 };
 
 static const struct shape embed_params[GPT2_EMBED_PARAMS] = {
@@ -99,7 +98,7 @@ static uint64_t shape_rows(const struct gpt2_config *c, const struct shape *s)
 	return c->n_embd;
 }
 
-/* Append a unit of `n` parameters, whose names begin with `prefix`. */
+/* Append a unit of `n` parameters, whose names start with `prefix`. */
 static void add_unit(struct gpt2 *m, const char *prefix, const struct shape *s,
 		     size_t n)
 {
@@ -107,6 +106,7 @@ static void add_unit(struct gpt2 *m, const char *prefix, const struct shape *s,
 	struct gpt2_unit *u = &m->units[m->nunits];
 	size_t i;
 
+	assert(m->nunits < m->config.n_layer + 2);
 	*u = (struct gpt2_unit){ .first = m->nparams, .n = n };
 	for (i = 0; i < n; i++) {
 		struct gpt2_param *p = &m->params[m->nparams++];
@@ -147,7 +147,7 @@ static int check_config(const struct gpt2_config *c, struct errmsg *err)
 					  sizes[i].limit);
 	if (c->n_embd % c->n_head)
 		return errmsg_set(err, -EINVAL,
-				  "n_embd %u is no multiple of n_head %u",
+				  "n_embd %u is not a multiple of n_head %u",
 				  c->n_embd, c->n_head);
 	return 0;
 }
@@ -167,7 +167,7 @@ int gpt2_init(struct gpt2 *m, const struct gpt2_config *c, struct errmsg *err)
 	m->units = calloc(c->n_layer + 2, sizeof(*m->units));
 	if (!m->params || !m->units) {
 		gpt2_done(m);
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	}
 	add_unit(m, "transformer.", embed_params, GPT2_EMBED_PARAMS);
 	for (layer = 0; layer < c->n_layer; layer++) {

@@ -9,8 +9,8 @@ struct errmsg;
 
 /*
  * GPT-2 as Hugging Face's GPT2LMHeadModel: its sizes, and its parameters by
- * name in the order of torch's model.parameters(), which is that of
- * DeepSpeed's flat group.  The head is tied to the token embedding and is no
+ * name, in the order of torch's model.parameters(), which is also that of
+ * DeepSpeed's flat group.  The head is tied to the token embedding and is not a
  * parameter of its own.
  */
 struct gpt2_config {
@@ -30,14 +30,13 @@ struct gpt2_param {
 	unsigned ndim;
 	uint64_t shape[2];
 	uint64_t numel;
-	uint64_t start; /* elements of the unit before it */
+	uint64_t start; /* elements of the unit before this parameter */
 	unsigned unit;
 };
 
 /*
  * Parameters that are needed together and, in ZeRO-3, gathered together: the
- * embeddings, each block, the last norm.  Units are in the order of
- * parameters, too.
+ * embeddings, each block, the last norm.  Units are in the order of parameters.
  */
 struct gpt2_unit {
 	size_t first, n; /* parameters */
@@ -56,7 +55,7 @@ struct gpt2 {
 #define GPT2_UNIT_EMBED 0u
 #define GPT2_UNIT_BLOCK(layer) (1u + (layer))
 
-/* Parameters of a unit, by their place in it. */
+/* A unit's parameters, by position. */
 enum gpt2_embed { GPT2_WTE, GPT2_WPE, GPT2_EMBED_PARAMS };
 enum gpt2_block {
 	GPT2_LN_1_WEIGHT,
@@ -75,15 +74,16 @@ enum gpt2_block {
 };
 enum gpt2_last { GPT2_LN_F_WEIGHT, GPT2_LN_F_BIAS, GPT2_LAST_PARAMS };
 
-/* Fill in the sizes that are known by a name ("gpt2", "gpt2-medium", ...);
- * -ENOENT, with the names there are, if it is none. */
+/* Fill in the sizes of a published model ("gpt2", "gpt2-medium", ...). -ENOENT
+ * with a list of names if it is unknown. */
 int gpt2_preset(const char *name, struct gpt2_config *c, struct errmsg *err);
 
-/* -EINVAL, with the reason, for sizes that no model can have; -ENOMEM. */
+/* Build the parameter table. -EINVAL with the reason if the sizes are
+ * impossible; -ENOMEM. */
 int gpt2_init(struct gpt2 *m, const struct gpt2_config *c, struct errmsg *err);
 void gpt2_done(struct gpt2 *m);
 
-/* The unit after all blocks. */
+/* The index of the last unit, which follows all blocks. */
 unsigned gpt2_unit_last(const struct gpt2 *m);
 
 #endif

@@ -1,33 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Weights of a new model: GPT2PreTrainedModel._init_weights has normal(0.02)
- * for matrices, less for those whose output is added to the residual, of
- * which there are two in each layer; ones and zeros for the norms; zeros for
- * biases.  The numbers are counted, not drawn: the generator (splitmix64) is
- * asked for the value of an index.
+ * Weights of a new model, after GPT2PreTrainedModel._init_weights: normal(0.02)
+ * for matrices, with a smaller deviation for the two per layer whose output is
+ * added to the residual stream; ones and zeros for norms; zeros for biases.
+ * The generator is counter-based: splitmix64 of an element's index.
  */
 #include "gpu/model/init_weights.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
+#include "ckpt/base/splitmix.h"
 #include "ckpt/sys/parallel.h"
 #include "gpu/model/gpt2.h"
 
 #define STD 0.02
 
-/* Elements that a thread makes at a time: some milliseconds. */
+/* Elements per task of a thread: some milliseconds of work. */
 #define PIECE ((size_t)1 << 16)
 
-static uint64_t mix(uint64_t x)
-{
-	x += UINT64_C(0x9e3779b97f4a7c15);
-	x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-	return x ^ (x >> 31);
-}
-
-/* In (0, 1]: there is a logarithm of it. */
+/* Uniform in (0, 1]: the caller takes its logarithm. */
 static double uniform(uint64_t bits)
 {
 	return ((double)(bits >> 11) + 1) * 0x1p-53;
@@ -35,8 +28,9 @@ static double uniform(uint64_t bits)
 
 static float normal(uint64_t key, uint64_t index, double std)
 {
-	const double r = sqrt(-2 * log(uniform(mix(key + 2 * index))));
-	const double angle = 2 * M_PI * uniform(mix(key + 2 * index + 1));
+	const double r = sqrt(-2 * log(uniform(splitmix64(key + 2 * index, 1))));
+	const double angle =
+		2 * M_PI * uniform(splitmix64(key + 2 * index + 1, 1));
 
 	return (float)(std * r * cos(angle));
 }
@@ -48,7 +42,7 @@ static int ends_in(const char *s, const char *end)
 	return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-/* Elements of a matrix, for threads to share. */
+/* A range of a matrix's elements, shared by threads. */
 struct drawing {
 	uint64_t key, first;
 	size_t n;
@@ -67,13 +61,14 @@ static int draw_piece(void *ctx, size_t i)
 	return 0;
 }
 
-void initial_weights(const struct gpt2 *m, size_t i, uint64_t seed,
-		     uint64_t first, size_t n, float *out)
+void init_weights(const struct gpt2 *m, size_t i, uint64_t seed, uint64_t first,
+		  size_t n, float *out)
 {
 	const struct gpt2_param *p = &m->params[i];
-	const uint64_t key = mix(mix(seed) ^ i);
+	const uint64_t key = splitmix64(splitmix64(seed, 1) ^ i, 1);
 	double std = STD;
 
+	assert(first + n <= p->numel);
 	if (p->ndim == 1) {
 		const float value = ends_in(p->name, "weight") ? 1 : 0;
 

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPT-2 forwards and backwards, in the operations of a backend.
+ * GPT-2's forward and backward pass, in operations of a backend.
  *
  *     x = wte[token] + wpe[position]
- *     per block:  x1 = x + attn_proj(attention(c_attn(ln_1(x))))
- *                 x' = x1 + mlp_proj(gelu(c_fc(ln_2(x1))))
+ *     per block: x1 = x + attn_proj(attention(c_attn(ln_1(x))))
+ *                x' = x1 + mlp_proj(gelu(c_fc(ln_2(x1))))
  *     loss of ln_f(x) * wte' against the next token
  *
- * Each block keeps what its way back needs, or makes it again from its input;
- * `x` of a block is the `out` of the one before.
+ * Each block keeps the activations that its backward pass needs, or recomputes
+ * them from its input.  The `x` of a block is the `out` of the block before.
  */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdbool.h>
@@ -19,7 +20,7 @@
 #include "gpu/model/gpt2.h"
 #include "gpu/model/network_impl.h"
 
-/* A pass: the network, and what this micro-batch brings along. */
+/* A pass: the network and the arguments of this micro-batch. */
 struct pass {
 	struct network *n;
 	const struct network_weights *w;
@@ -29,26 +30,27 @@ struct pass {
 	float *d_embed; /* the gradient of the embeddings' unit */
 };
 
-/* A unit's weights or its gradients, by parameter. */
+/* A parameter inside its unit's weights or gradients. */
 static const void *weight(const struct pass *p, const void *unit_weights,
 			  unsigned unit, unsigned param)
 {
 	const struct gpt2 *const m = p->n->model;
 
+	assert(unit < m->nunits && param < m->units[unit].n);
 	return (const char *)unit_weights +
-	       m->params[m->units[unit].first + param].start * p->n->b->lp_size;
+	       m->params[m->units[unit].first + param].start * p->n->b->act_size;
 }
 
-static float *gradient(const struct pass *p, float *unit_gradient,
-		       unsigned unit, unsigned param)
+static float *network_gradient(const struct pass *p, float *unit_gradient,
+			       unsigned unit, unsigned param)
 {
 	const struct gpt2 *const m = p->n->model;
 
 	return unit_gradient + m->params[m->units[unit].first + param].start;
 }
 
-/* The places in a block where something is dropped have patterns of their own,
- * and so has the embedding, which counts as the block before the first. */
+/* Each place in a block that applies dropout has its own seed, and so has the
+ * embedding, which counts as the block before the first. */
 enum place { PLACE_ATTENTION, PLACE_ATTN_PROJ, PLACE_MLP_PROJ, PLACES };
 
 static uint64_t seed_of(const struct pass *p, unsigned unit, enum place place)
@@ -57,7 +59,7 @@ static uint64_t seed_of(const struct pass *p, unsigned unit, enum place place)
 				 UINT64_C(0xd1342543de82ef95);
 }
 
-/* out = x + dropped(in * w + bias) */
+/* out = x + dropout(in * w + bias) */
 static void project(const struct pass *p, void *out, const void *x,
 		    const void *in, const void *w, const void *bias, size_t ic,
 		    uint64_t seed)
@@ -74,7 +76,7 @@ static void project(const struct pass *p, void *out, const void *x,
 	}
 }
 
-/* A block up to its last projection. */
+/* A block's forward pass up to its last projection. */
 static void block_inside(const struct pass *p, unsigned unit, const void **w,
 			 const void *x, struct block *k)
 {
@@ -111,7 +113,8 @@ static void block_forward(const struct pass *p, unsigned unit,
 		seed_of(p, unit, PLACE_MLP_PROJ));
 }
 
-/* What comes back into a branch from the residual stream. */
+/* The gradient of a branch's output: the residual stream's, with dropout
+ * applied. */
 static const void *into_branch(const struct pass *p, uint64_t seed)
 {
 	struct network *const n = p->n;
@@ -120,7 +123,7 @@ static const void *into_branch(const struct pass *p, uint64_t seed)
 
 	if (!(p->drop > 0))
 		return n->d;
-	o->zero(n->b, n->d_branch, len * n->b->lp_size);
+	o->zero(n->b, n->d_branch, len * n->b->act_size);
 	o->add(n->b, n->d_branch, n->d, len);
 	o->dropout(n->b, n->d_branch, len, p->drop, seed);
 	return n->d_branch;
@@ -150,10 +153,10 @@ static void attention_backward(const struct pass *p, unsigned unit,
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
-	/* d_wide has room for the gradients of qkv, and behind them for those
-	 * of the heads. */
+	/* d_wide holds the gradient of qkv, followed by that of the heads'
+	 * outputs. */
 	void *const d_heads =
-		(char *)n->d_wide + n->rows * 3 * n->c * n->b->lp_size;
+		(char *)n->d_wide + n->rows * 3 * n->c * n->b->act_size;
 
 	o->linear_grad(
 		n->b, d_heads, g[GPT2_ATTN_PROJ_WEIGHT], g[GPT2_ATTN_PROJ_BIAS],
@@ -184,9 +187,9 @@ static int block_backward(const struct pass *p, unsigned unit, const void *x,
 		return -ENOMEM;
 	for (i = 0; i < GPT2_BLOCK_PARAMS; i++) {
 		w[i] = weight(p, weights, unit, i);
-		g[i] = gradient(p, grads, unit, i);
+		g[i] = network_gradient(p, grads, unit, i);
 	}
-	/* The last block was also the last to be made. */
+	/* The last block's activations are still in the shared buffer. */
 	if (p->n->recompute && unit + 1 < gpt2_unit_last(p->n->model))
 		block_inside(p, unit, w, x, k);
 	mlp_backward(p, unit, w, g, k);
@@ -200,8 +203,8 @@ static const void *input_of(const struct network *n, unsigned layer)
 	return layer ? n->blocks[layer - 1].out : n->embedded;
 }
 
-/* Everything but the head. */
-static int forward(const struct pass *p)
+/* The forward pass without the head. */
+static int network_forward(const struct pass *p)
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
@@ -229,8 +232,8 @@ static int forward(const struct pass *p)
 	return 0;
 }
 
-/* The last norm and the head: the loss, and in training (`d_last` is the
- * gradient of the last unit) the gradient of the residual stream. */
+/* The last norm and the head: computes the loss and, in training, when `d_last`
+ * is the last unit's gradient, the gradient of the residual stream. */
 static int head(struct pass *p, const void *last, float *d_last, float scale)
 {
 	struct network *const n = p->n;
@@ -247,19 +250,21 @@ static int head(struct pass *p, const void *last, float *d_last, float scale)
 	if (!embed)
 		return -ENOMEM;
 	o->zero(n->b, n->loss, sizeof(*n->loss));
-	o->classify(n->b, n->loss, d_last ? n->d_branch : NULL,
-		    d_last ? gradient(p, p->d_embed, GPT2_UNIT_EMBED, GPT2_WTE)
-			   : NULL,
-		    n->normed, weight(p, embed, GPT2_UNIT_EMBED, GPT2_WTE),
-		    n->targets, n->rows, n->c, n->model->config.vocab_size,
-		    scale);
+	o->cross_entropy(n->b, n->loss, d_last ? n->d_branch : NULL,
+			 d_last ? network_gradient(p, p->d_embed,
+						   GPT2_UNIT_EMBED, GPT2_WTE)
+				: NULL,
+			 n->normed, weight(p, embed, GPT2_UNIT_EMBED, GPT2_WTE),
+			 n->targets, n->rows, n->c, n->model->config.vocab_size,
+			 scale);
 	p->w->release(p->w->ctx, GPT2_UNIT_EMBED);
 	if (!d_last)
 		return 0;
-	o->zero(n->b, n->d, n->rows * n->c * n->b->lp_size);
-	o->norm_grad(n->b, n->d, gradient(p, d_last, unit, GPT2_LN_F_WEIGHT),
-		     gradient(p, d_last, unit, GPT2_LN_F_BIAS), n->d_branch, x,
-		     n->ln_f_stats, ln_w, n->rows, n->c);
+	o->zero(n->b, n->d, n->rows * n->c * n->b->act_size);
+	o->norm_grad(n->b, n->d,
+		     network_gradient(p, d_last, unit, GPT2_LN_F_WEIGHT),
+		     network_gradient(p, d_last, unit, GPT2_LN_F_BIAS),
+		     n->d_branch, x, n->ln_f_stats, ln_w, n->rows, n->c);
 	return 0;
 }
 
@@ -286,7 +291,7 @@ static int last_unit(struct pass *p, bool train, float scale)
 	return rc;
 }
 
-static int backward(const struct pass *p)
+static int network_backward(const struct pass *p)
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
@@ -302,13 +307,14 @@ static int backward(const struct pass *p)
 	if (p->drop > 0)
 		o->dropout(n->b, n->d, n->rows * n->c, p->drop,
 			   seed_of(p, GPT2_UNIT_EMBED, PLACE_MLP_PROJ));
-	o->embed_grad(n->b, gradient(p, p->d_embed, GPT2_UNIT_EMBED, GPT2_WTE),
-		      gradient(p, p->d_embed, GPT2_UNIT_EMBED, GPT2_WPE), n->d,
-		      n->tokens, n->batch, n->seq, n->c);
+	o->embed_grad(n->b,
+		      network_gradient(p, p->d_embed, GPT2_UNIT_EMBED, GPT2_WTE),
+		      network_gradient(p, p->d_embed, GPT2_UNIT_EMBED, GPT2_WPE),
+		      n->d, n->tokens, n->batch, n->seq, n->c);
 	return p->w->complete(p->w->ctx, GPT2_UNIT_EMBED, p->err);
 }
 
-/* Each position is to tell the token after it; the last one has none. */
+/* The target of each position is the next token; the last position has none. */
 static void set_tokens(struct network *n, const int32_t *tokens)
 {
 	const struct backend_ops *const o = n->b->ops;
@@ -321,19 +327,19 @@ static void set_tokens(struct network *n, const int32_t *tokens)
 	o->to_device(n->b, n->targets, n->shifted, bytes);
 }
 
-static int run(struct pass *p, const int32_t *tokens, bool train, float scale,
-	       double *loss)
+static int network_run(struct pass *p, const int32_t *tokens, bool train,
+		       float scale, double *loss)
 {
 	struct network *const n = p->n;
 	const double predictions = (double)n->batch * (double)(n->seq - 1);
 	int rc;
 
 	set_tokens(n, tokens);
-	rc = forward(p);
+	rc = network_forward(p);
 	if (!rc)
 		rc = last_unit(p, train, (float)(scale / predictions));
 	if (!rc && train)
-		rc = backward(p);
+		rc = network_backward(p);
 	if (!rc)
 		rc = n->b->ops->sync(n->b, p->err);
 	if (rc)
@@ -355,7 +361,7 @@ int network_train(struct network *n, const struct network_weights *w,
 		.seed = seed,
 	};
 
-	return run(&p, tokens, true, scale, loss);
+	return network_run(&p, tokens, true, scale, loss);
 }
 
 int network_evaluate(struct network *n, const struct network_weights *w,
@@ -363,5 +369,5 @@ int network_evaluate(struct network *n, const struct network_weights *w,
 {
 	struct pass p = { .n = n, .w = w, .err = err };
 
-	return run(&p, tokens, false, 0, loss);
+	return network_run(&p, tokens, false, 0, loss);
 }

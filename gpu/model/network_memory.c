@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The buffers of a network: all that a micro-batch needs on the device. */
+/* The buffers of a network: all device memory that a micro-batch needs. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -11,7 +11,7 @@
 #define BUFFERS_OF_BLOCK 11
 #define BUFFERS_OF_REST 9
 
-static void *take(struct network *n, size_t bytes)
+static void *network_memory_take(struct network *n, size_t bytes)
 {
 	void *const p = n->b->ops->alloc(n->b, bytes);
 
@@ -20,15 +20,15 @@ static void *take(struct network *n, size_t bytes)
 	return p;
 }
 
-/* lp elements, in rows of `times` the width. */
+/* Allocate `times` the width in each row, act_t. */
 static void *take_rows(struct network *n, size_t times)
 {
-	return take(n, n->rows * n->c * times * n->b->lp_size);
+	return network_memory_take(n, n->rows * n->c * times * n->b->act_size);
 }
 
 static float *take_stats(struct network *n, size_t of_row)
 {
-	return take(n, n->rows * of_row * sizeof(float));
+	return network_memory_take(n, n->rows * of_row * sizeof(float));
 }
 
 static void take_inside(struct network *n, struct block *k)
@@ -53,9 +53,9 @@ static void take_rest(struct network *n)
 	n->d = take_rows(n, 1);
 	n->d_branch = take_rows(n, 1);
 	n->d_wide = take_rows(n, 4);
-	n->tokens = take(n, n->rows * sizeof(int32_t));
-	n->targets = take(n, n->rows * sizeof(int32_t));
-	n->loss = take(n, sizeof(double));
+	n->tokens = network_memory_take(n, n->rows * sizeof(int32_t));
+	n->targets = network_memory_take(n, n->rows * sizeof(int32_t));
+	n->loss = network_memory_take(n, sizeof(double));
 }
 
 int network_new(struct network **out, const struct gpt2 *model,
@@ -68,7 +68,7 @@ int network_new(struct network **out, const struct gpt2 *model,
 	size_t i;
 
 	if (!n)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	*n = (struct network){
 		.model = model,
 		.b = b,
@@ -84,7 +84,7 @@ int network_new(struct network **out, const struct gpt2 *model,
 	n->shifted = malloc(n->rows * sizeof(*n->shifted));
 	if (!n->blocks || !n->buffers || !n->shifted) {
 		network_free(n);
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	}
 	for (i = 0; i < layers; i++) {
 		if (i == 0 || !recompute)
@@ -101,8 +101,8 @@ int network_new(struct network **out, const struct gpt2 *model,
 
 		network_free(n);
 		return errmsg_set(err, -ENOMEM,
-				  "no memory for the %zu MiB of activations of "
-				  "a micro-batch of %zu: make it smaller%s",
+				  "cannot allocate %zu MiB of activations for a "
+				  "micro-batch of %zu: make it smaller%s",
 				  wanted >> 20, batch,
 				  recompute ? "" : ", or --recompute");
 	}

@@ -9,7 +9,7 @@ const struct cudnn_api *cudnn_api(void)
 {
 	static struct cudnn_api api;
 	__typeof__(cudnnGetVersion) *version;
-	const struct library_call calls[] = {
+	const struct dynlib_call calls[] = {
 		{ "cudnnGetVersion", (void **)&version },
 		{ "cudnnCreate", (void **)&api.create },
 		{ "cudnnDestroy", (void **)&api.destroy },
@@ -26,7 +26,7 @@ const struct cudnn_api *cudnn_api(void)
 	};
 	const char *why;
 
-	if (!library_load(LIBRARY, calls, sizeof(calls) / sizeof(*calls), &why))
+	if (!dynlib_load(LIBRARY, calls, sizeof(calls) / sizeof(*calls), &why))
 		return NULL;
 	api.version = version();
 	return &api;

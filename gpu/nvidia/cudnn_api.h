@@ -4,8 +4,8 @@
 
 #include <cudnn.h>
 
-/* What we call of cuDNN, whose libraries are a gigabyte: they are loaded when
- * there is attention that they can compute. */
+/* The calls of cuDNN that we use.  Its libraries take a gigabyte: they are
+ * loaded for the first attention that they may compute. */
 struct cudnn_api {
 	size_t version; /* of the library: 92600 is 9.26.0 */
 	__typeof__(cudnnCreate) *create;

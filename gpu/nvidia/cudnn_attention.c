@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuDNN knows flash attention by the graph of its operations: those here, in
- * this order, with these types between them, are the ones that it has kernels
- * for (NVIDIA's documentation of "Fused Attention" has the patterns).  Keys,
- * and on the way back values as well, are given transposed.
+ * cuDNN recognises flash attention by the graph of its operations: it has
+ * kernels for exactly these operations, in this order, with these intermediate
+ * types (see NVIDIA's documentation of "Fused Attention").  Keys are passed
+ * transposed, in the backward pass also values.
  */
 #include "gpu/nvidia/cudnn_attention.h"
 
-/* A graph, and the shapes that its tensors have. */
+/* A graph under construction, and the shapes of its tensors. */
 struct build {
 	struct cudnn_graph *g;
 	cudnnDataType_t type;
@@ -15,12 +15,12 @@ struct build {
 	struct cudnn_shape out;    /* out, dout */
 	struct cudnn_shape heads;  /* [batch][heads][seq][width] */
 	struct cudnn_shape scores; /* [batch][heads][queries][keys] */
-	struct cudnn_shape row;    /* one of each row of scores */
+	struct cudnn_shape row;    /* one element per row of scores */
 	cudnn_tensor scale, minus_infinity;
 };
 
-static void begin(struct build *b, const struct cudnn_api *api,
-		  const struct cudnn_attention *a)
+static void cudnn_attention_begin(struct build *b, const struct cudnn_api *api,
+				  const struct cudnn_attention *a)
 {
 	const int64_t c = a->heads * a->width;
 
@@ -43,7 +43,7 @@ static void begin(struct build *b, const struct cudnn_api *api,
 	b->minus_infinity = cudnn_graph_number(b->g, ATTENTION_MINUS_INFINITY);
 }
 
-static cudnn_tensor lp(struct build *b, unsigned slot, struct cudnn_shape s)
+static cudnn_tensor act(struct build *b, unsigned slot, struct cudnn_shape s)
 {
 	return cudnn_graph_memory(b->g, slot, b->type, s);
 }
@@ -53,10 +53,10 @@ static cudnn_tensor floats(struct build *b, unsigned slot, struct cudnn_shape s)
 	return cudnn_graph_memory(b->g, slot, CUDNN_DATA_FLOAT, s);
 }
 
-/* mode(x, y), of the dimensions of `s`. */
-static cudnn_tensor each(struct build *b, struct cudnn_shape s,
-			 cudnnPointwiseMode_t mode, cudnn_tensor x,
-			 cudnn_tensor y)
+/* mode(x, y), in the shape `s`. */
+static cudnn_tensor cudnn_attention_each(struct build *b, struct cudnn_shape s,
+					 cudnnPointwiseMode_t mode,
+					 cudnn_tensor x, cudnn_tensor y)
 {
 	const cudnn_tensor t = cudnn_graph_between(b->g, CUDNN_DATA_FLOAT, s);
 
@@ -64,8 +64,9 @@ static cudnn_tensor each(struct build *b, struct cudnn_shape s,
 	return t;
 }
 
-static cudnn_tensor reduce(struct build *b, cudnnReduceTensorOp_t op,
-			   cudnn_tensor x)
+static cudnn_tensor cudnn_attention_reduce(struct build *b,
+					   cudnnReduceTensorOp_t op,
+					   cudnn_tensor x)
 {
 	const cudnn_tensor t =
 		cudnn_graph_between(b->g, CUDNN_DATA_FLOAT, b->row);
@@ -84,7 +85,7 @@ static cudnn_tensor score(struct build *b, cudnn_tensor rows,
 	return t;
 }
 
-/* Queries see no later keys. */
+/* Causal mask: queries do not see later keys. */
 static cudnn_tensor mask(struct build *b, cudnn_tensor x)
 {
 	const cudnn_tensor row =
@@ -109,35 +110,37 @@ struct cudnn_graph *cudnn_attention_graph(const struct cudnn_api *api,
 	struct build b;
 	cudnn_tensor x, top, sum, stats, weights, v;
 
-	begin(&b, api, a);
+	cudnn_attention_begin(&b, api, a);
 	if (!b.g)
 		return NULL;
-	x = score(&b, lp(&b, ATTENTION_Q, b.in),
-		  lp(&b, ATTENTION_K, cudnn_transposed(b.in)));
-	x = each(&b, b.scores, CUDNN_POINTWISE_MUL, x, b.scale);
+	x = score(&b, act(&b, ATTENTION_Q, b.in),
+		  act(&b, ATTENTION_K, cudnn_transposed(b.in)));
+	x = cudnn_attention_each(&b, b.scores, CUDNN_POINTWISE_MUL, x, b.scale);
 	x = mask(&b, x);
-	top = reduce(&b, CUDNN_REDUCE_TENSOR_MAX, x);
-	x = each(&b, b.scores, CUDNN_POINTWISE_SUB, x, top);
-	x = each(&b, b.scores, CUDNN_POINTWISE_EXP, x, NULL);
-	sum = reduce(&b, CUDNN_REDUCE_TENSOR_ADD, x);
+	top = cudnn_attention_reduce(&b, CUDNN_REDUCE_TENSOR_MAX, x);
+	x = cudnn_attention_each(&b, b.scores, CUDNN_POINTWISE_SUB, x, top);
+	x = cudnn_attention_each(&b, b.scores, CUDNN_POINTWISE_EXP, x, NULL);
+	sum = cudnn_attention_reduce(&b, CUDNN_REDUCE_TENSOR_ADD, x);
 	stats = floats(&b, ATTENTION_STATS, b.row);
 	cudnn_graph_each(b.g, CUDNN_POINTWISE_ADD, stats, top,
-			 each(&b, b.row, CUDNN_POINTWISE_LOG, sum, NULL));
+			 cudnn_attention_each(&b, b.row, CUDNN_POINTWISE_LOG,
+					      sum, NULL));
 	weights = cudnn_graph_between(b.g, b.type, b.scores);
 	cudnn_graph_each(b.g, CUDNN_POINTWISE_DIV, weights, x, sum);
-	v = lp(&b, ATTENTION_V, b.in);
-	cudnn_graph_multiply(b.g, lp(&b, ATTENTION_OUT, b.out), weights, v);
+	v = act(&b, ATTENTION_V, b.in);
+	cudnn_graph_multiply(b.g, act(&b, ATTENTION_OUT, b.out), weights, v);
 	return b.g;
 }
 
-/* --- the way back ----------------------------------------------------------- */
+/* --- backward --------------------------------------------------------------- */
 
-/* out * dout of each query. */
+/* The dot product of out and dout for each query. */
 static cudnn_tensor delta(struct build *b, cudnn_tensor out, cudnn_tensor dout)
 {
-	const cudnn_tensor sum =
-		reduce(b, CUDNN_REDUCE_TENSOR_ADD,
-		       each(b, b->heads, CUDNN_POINTWISE_MUL, dout, out));
+	const cudnn_tensor sum = cudnn_attention_reduce(
+		b, CUDNN_REDUCE_TENSOR_ADD,
+		cudnn_attention_each(b, b->heads, CUDNN_POINTWISE_MUL, dout,
+				     out));
 	const cudnn_tensor t = floats(b, ATTENTION_DELTA, b->row);
 
 	cudnn_graph_each(b->g, CUDNN_POINTWISE_MUL, t, sum,
@@ -145,7 +148,7 @@ static cudnn_tensor delta(struct build *b, cudnn_tensor out, cudnn_tensor dout)
 	return t;
 }
 
-/* What was counted by query is counted by key: a factor of a product. */
+/* Transpose scores, to be the left factor of a product by key. */
 static cudnn_tensor by_key(struct build *b, cudnn_tensor x)
 {
 	const cudnn_tensor t =
@@ -155,7 +158,7 @@ static cudnn_tensor by_key(struct build *b, cudnn_tensor x)
 	return t;
 }
 
-/* dq = ds * k, whose sums are in memory while they grow. */
+/* dq = ds * k, summed in memory. */
 static void grad_of_queries(struct build *b, cudnn_tensor ds, cudnn_tensor k)
 {
 	const cudnn_tensor by_rows = cudnn_graph_between(b->g, b->type, b->in);
@@ -164,7 +167,7 @@ static void grad_of_queries(struct build *b, cudnn_tensor ds, cudnn_tensor k)
 	cudnn_graph_reshape(b->g, by_rows, k);
 	cudnn_graph_multiply(b->g, sum, ds, by_rows);
 	cudnn_graph_each(b->g, CUDNN_POINTWISE_IDENTITY,
-			 lp(b, ATTENTION_DQ, b->in), sum, NULL);
+			 act(b, ATTENTION_DQ, b->in), sum, NULL);
 }
 
 struct cudnn_graph *cudnn_attention_grad_graph(const struct cudnn_api *api,
@@ -173,26 +176,28 @@ struct cudnn_graph *cudnn_attention_grad_graph(const struct cudnn_api *api,
 	struct build b;
 	cudnn_tensor q, k, dout, sums, weights, x;
 
-	begin(&b, api, a);
+	cudnn_attention_begin(&b, api, a);
 	if (!b.g)
 		return NULL;
-	q = lp(&b, ATTENTION_Q, b.in);
-	k = lp(&b, ATTENTION_K, cudnn_transposed(b.in));
-	dout = lp(&b, ATTENTION_DOUT, b.out);
-	sums = delta(&b, lp(&b, ATTENTION_OUT, b.out), dout);
+	q = act(&b, ATTENTION_Q, b.in);
+	k = act(&b, ATTENTION_K, cudnn_transposed(b.in));
+	dout = act(&b, ATTENTION_DOUT, b.out);
+	sums = delta(&b, act(&b, ATTENTION_OUT, b.out), dout);
 
-	x = each(&b, b.scores, CUDNN_POINTWISE_MUL, score(&b, q, k), b.scale);
-	x = each(&b, b.scores, CUDNN_POINTWISE_SUB, x,
-		 floats(&b, ATTENTION_STATS, b.row));
-	weights = each(&b, b.scores, CUDNN_POINTWISE_EXP, mask(&b, x), NULL);
-	cudnn_graph_multiply(b.g, lp(&b, ATTENTION_DV, b.in),
+	x = cudnn_attention_each(&b, b.scores, CUDNN_POINTWISE_MUL,
+				 score(&b, q, k), b.scale);
+	x = cudnn_attention_each(&b, b.scores, CUDNN_POINTWISE_SUB, x,
+				 floats(&b, ATTENTION_STATS, b.row));
+	weights = cudnn_attention_each(&b, b.scores, CUDNN_POINTWISE_EXP,
+				       mask(&b, x), NULL);
+	cudnn_graph_multiply(b.g, act(&b, ATTENTION_DV, b.in),
 			     by_key(&b, weights), dout);
 
-	x = score(&b, dout, lp(&b, ATTENTION_V, cudnn_transposed(b.in)));
-	x = each(&b, b.scores, CUDNN_POINTWISE_SUB, x, sums);
-	x = each(&b, b.scores, CUDNN_POINTWISE_MUL, x, weights);
-	x = each(&b, b.scores, CUDNN_POINTWISE_MUL, x, b.scale);
-	cudnn_graph_multiply(b.g, lp(&b, ATTENTION_DK, b.in), by_key(&b, x), q);
+	x = score(&b, dout, act(&b, ATTENTION_V, cudnn_transposed(b.in)));
+	x = cudnn_attention_each(&b, b.scores, CUDNN_POINTWISE_SUB, x, sums);
+	x = cudnn_attention_each(&b, b.scores, CUDNN_POINTWISE_MUL, x, weights);
+	x = cudnn_attention_each(&b, b.scores, CUDNN_POINTWISE_MUL, x, b.scale);
+	cudnn_graph_multiply(b.g, act(&b, ATTENTION_DK, b.in), by_key(&b, x), q);
 	grad_of_queries(&b, x, k);
 	return b.g;
 }

@@ -1,28 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/nvidia/cudnn_graph.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* More than attention has, on its way back. */
+/* More than the backward pass of attention has. */
 #define SLOTS_MAX 16
 #define OPERATIONS_MAX 40
 #define DESCRIPTORS_MAX 160
 
-/* Ways that cuDNN is asked for: the first are those it thinks best. */
+/* Engine configurations to request.  The first ones are those that cuDNN
+ * prefers. */
 #define WAYS_MAX 8
 
 struct cudnn_graph {
 	const struct cudnn_api *api;
-	/* All that was made for it, freed with it. */
+	/* All descriptors, freed with the graph. */
 	cudnnBackendDescriptor_t made[DESCRIPTORS_MAX];
 	size_t nmade;
 	cudnnBackendDescriptor_t operations[OPERATIONS_MAX];
 	size_t noperations;
 	unsigned nslots;
-	int64_t between; /* the name of the last tensor without a slot */
+	int64_t between; /* id of the last tensor without a slot */
 	struct cudnn_target target;
 	cudnnBackendDescriptor_t plan;
 	int64_t workspace;
@@ -32,63 +34,66 @@ struct cudnn_graph {
 
 /* --- descriptors ------------------------------------------------------------ */
 
-static void fail(struct cudnn_graph *g, const char *call, const char *reason)
+static void cudnn_graph_fail(struct cudnn_graph *g, const char *call,
+			     const char *reason)
 {
 	if (!g->failed)
 		snprintf(g->why, sizeof(g->why), "%s: %s", call, reason);
 	g->failed = true;
 }
 
-static bool ok(struct cudnn_graph *g, cudnnStatus_t s, const char *call)
+static bool cudnn_graph_ok(struct cudnn_graph *g, cudnnStatus_t s,
+			   const char *call)
 {
 	if (s != CUDNN_STATUS_SUCCESS)
-		fail(g, call, g->api->get_error_string(s));
+		cudnn_graph_fail(g, call, g->api->get_error_string(s));
 	return s == CUDNN_STATUS_SUCCESS;
 }
 
-static cudnnBackendDescriptor_t make(struct cudnn_graph *g,
-				     cudnnBackendDescriptorType_t type)
+static cudnnBackendDescriptor_t
+cudnn_graph_make(struct cudnn_graph *g, cudnnBackendDescriptorType_t type)
 {
 	cudnnBackendDescriptor_t d = NULL;
 
 	if (g->failed)
 		return NULL;
 	if (g->nmade == DESCRIPTORS_MAX) {
-		fail(g, "cudnnBackendCreateDescriptor", "too many");
+		cudnn_graph_fail(g, "cudnnBackendCreateDescriptor", "too many");
 		return NULL;
 	}
-	if (ok(g, g->api->descriptor_create(type, &d),
-	       "cudnnBackendCreateDescriptor"))
+	if (cudnn_graph_ok(g, g->api->descriptor_create(type, &d),
+			   "cudnnBackendCreateDescriptor"))
 		g->made[g->nmade++] = d;
 	return d;
 }
 
-static void set(struct cudnn_graph *g, cudnnBackendDescriptor_t d,
-		cudnnBackendAttributeName_t name,
-		cudnnBackendAttributeType_t type, int64_t n, const void *values)
+static void cudnn_graph_set(struct cudnn_graph *g, cudnnBackendDescriptor_t d,
+			    cudnnBackendAttributeName_t name,
+			    cudnnBackendAttributeType_t type, int64_t n,
+			    const void *values)
 {
 	if (!g->failed)
-		ok(g, g->api->set(d, name, type, n, values),
-		   "cudnnBackendSetAttribute");
+		cudnn_graph_ok(g, g->api->set(d, name, type, n, values),
+			       "cudnnBackendSetAttribute");
 }
 
 static void set_descriptor(struct cudnn_graph *g, cudnnBackendDescriptor_t d,
 			   cudnnBackendAttributeName_t name,
 			   cudnnBackendDescriptor_t value)
 {
-	set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
+	cudnn_graph_set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
 
 static void set_type(struct cudnn_graph *g, cudnnBackendDescriptor_t d,
 		     cudnnBackendAttributeName_t name, cudnnDataType_t type)
 {
-	set(g, d, name, CUDNN_TYPE_DATA_TYPE, 1, &type);
+	cudnn_graph_set(g, d, name, CUDNN_TYPE_DATA_TYPE, 1, &type);
 }
 
 static void finalize(struct cudnn_graph *g, cudnnBackendDescriptor_t d)
 {
 	if (!g->failed)
-		ok(g, g->api->finalize(d), "cudnnBackendFinalize");
+		cudnn_graph_ok(g, g->api->finalize(d), "cudnnBackendFinalize");
 }
 
 struct cudnn_graph *cudnn_graph_new(const struct cudnn_api *api)
@@ -140,27 +145,31 @@ static cudnn_tensor tensor(struct cudnn_graph *g, int64_t name,
 			   cudnnDataType_t type, const struct cudnn_shape *s,
 			   cudnnBackendAttributeName_t kind)
 {
-	const cudnn_tensor t = make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+	const cudnn_tensor t =
+		cudnn_graph_make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
 	const int64_t alignment = 16;
 	const bool yes = true;
 
-	set(g, t, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &name);
+	cudnn_graph_set(g, t, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1,
+			&name);
 	set_type(g, t, CUDNN_ATTR_TENSOR_DATA_TYPE, type);
-	set(g, t, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, s->dims);
-	set(g, t, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, s->strides);
-	set(g, t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1,
-	    &alignment);
+	cudnn_graph_set(g, t, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4,
+			s->dims);
+	cudnn_graph_set(g, t, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4,
+			s->strides);
+	cudnn_graph_set(g, t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT,
+			CUDNN_TYPE_INT64, 1, &alignment);
 	if (kind != CUDNN_ATTR_TENSOR_UNIQUE_ID)
-		set(g, t, kind, CUDNN_TYPE_BOOLEAN, 1, &yes);
+		cudnn_graph_set(g, t, kind, CUDNN_TYPE_BOOLEAN, 1, &yes);
 	finalize(g, t);
 	return t;
 }
 
-/* Slot i has name i + 1: 0 is none. */
+/* Slot i has tensor id i + 1; 0 means no tensor. */
 static int64_t name_slot(struct cudnn_graph *g, unsigned slot)
 {
 	if (slot >= SLOTS_MAX)
-		fail(g, "a graph", "too many tensors");
+		cudnn_graph_fail(g, "a graph", "too many tensors");
 	else if (slot >= g->nslots)
 		g->nslots = slot + 1;
 	return slot + 1;
@@ -193,7 +202,7 @@ static void add_operation(struct cudnn_graph *g, cudnnBackendDescriptor_t d)
 {
 	finalize(g, d);
 	if (g->noperations == OPERATIONS_MAX)
-		fail(g, "a graph", "too many operations");
+		cudnn_graph_fail(g, "a graph", "too many operations");
 	if (!g->failed)
 		g->operations[g->noperations++] = d;
 }
@@ -202,9 +211,9 @@ void cudnn_graph_multiply(struct cudnn_graph *g, cudnn_tensor c, cudnn_tensor a,
 			  cudnn_tensor b)
 {
 	const cudnnBackendDescriptor_t how =
-		make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+		cudnn_graph_make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
 	const cudnnBackendDescriptor_t d =
-		make(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+		cudnn_graph_make(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
 
 	set_type(g, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_DATA_FLOAT);
 	finalize(g, how);
@@ -215,23 +224,23 @@ void cudnn_graph_multiply(struct cudnn_graph *g, cudnn_tensor c, cudnn_tensor a,
 	add_operation(g, d);
 }
 
-/* What is done with each element; axis -1: it has none. */
+/* A pointwise operation; axis -1: it has none. */
 static cudnnBackendDescriptor_t
 pointwise(struct cudnn_graph *g, cudnnPointwiseMode_t mode, int64_t axis)
 {
 	const cudnnBackendDescriptor_t how =
-		make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-	const cudnnBackendDescriptor_t d =
-		make(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+		cudnn_graph_make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+	const cudnnBackendDescriptor_t d = cudnn_graph_make(
+		g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
 
-	set(g, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1,
-	    &mode);
+	cudnn_graph_set(g, how, CUDNN_ATTR_POINTWISE_MODE,
+			CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
 	set_type(g, how, CUDNN_ATTR_POINTWISE_MATH_PREC,
 		 mode == CUDNN_POINTWISE_CMP_GE ? CUDNN_DATA_BOOLEAN
 						: CUDNN_DATA_FLOAT);
 	if (axis >= 0)
-		set(g, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1,
-		    &axis);
+		cudnn_graph_set(g, how, CUDNN_ATTR_POINTWISE_AXIS,
+				CUDNN_TYPE_INT64, 1, &axis);
 	finalize(g, how);
 	set_descriptor(g, d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
 	return d;
@@ -274,12 +283,12 @@ void cudnn_graph_reduce(struct cudnn_graph *g, cudnnReduceTensorOp_t op,
 			cudnn_tensor y, cudnn_tensor x)
 {
 	const cudnnBackendDescriptor_t how =
-		make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
-	const cudnnBackendDescriptor_t d =
-		make(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+		cudnn_graph_make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+	const cudnnBackendDescriptor_t d = cudnn_graph_make(
+		g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
 
-	set(g, how, CUDNN_ATTR_REDUCTION_OPERATOR,
-	    CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &op);
+	cudnn_graph_set(g, how, CUDNN_ATTR_REDUCTION_OPERATOR,
+			CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &op);
 	set_type(g, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_DATA_FLOAT);
 	finalize(g, how);
 	set_descriptor(g, d, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
@@ -291,7 +300,7 @@ void cudnn_graph_reduce(struct cudnn_graph *g, cudnnReduceTensorOp_t op,
 void cudnn_graph_reshape(struct cudnn_graph *g, cudnn_tensor y, cudnn_tensor x)
 {
 	const cudnnBackendDescriptor_t d =
-		make(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+		cudnn_graph_make(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
 
 	set_descriptor(g, d, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
 	set_descriptor(g, d, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y);
@@ -300,12 +309,13 @@ void cudnn_graph_reshape(struct cudnn_graph *g, cudnn_tensor y, cudnn_tensor x)
 
 /* --- a plan ----------------------------------------------------------------- */
 
-/* Devices are told by attributes of one kind or the other. */
+/* Handles and described devices are set by different attributes. */
 static void set_handle(struct cudnn_graph *g, cudnnBackendDescriptor_t d,
 		       cudnnBackendAttributeName_t name)
 {
 	if (g->target.handle)
-		set(g, d, name, CUDNN_TYPE_HANDLE, 1, &g->target.handle);
+		cudnn_graph_set(g, d, name, CUDNN_TYPE_HANDLE, 1,
+				&g->target.handle);
 }
 
 static void set_device(struct cudnn_graph *g, cudnnBackendDescriptor_t d,
@@ -318,71 +328,75 @@ static void set_device(struct cudnn_graph *g, cudnnBackendDescriptor_t d,
 static cudnnBackendDescriptor_t all_operations(struct cudnn_graph *g)
 {
 	const cudnnBackendDescriptor_t d =
-		make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+		cudnn_graph_make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
 
 	set_handle(g, d, CUDNN_ATTR_OPERATIONGRAPH_HANDLE);
-	set(g, d, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-	    (int64_t)g->noperations, g->operations);
+	cudnn_graph_set(g, d, CUDNN_ATTR_OPERATIONGRAPH_OPS,
+			CUDNN_TYPE_BACKEND_DESCRIPTOR, (int64_t)g->noperations,
+			g->operations);
 	finalize(g, d);
 	return d;
 }
 
-/* How cuDNN would do it, the best first; returns how many there are. */
+/* Get cuDNN's engine configurations, best first.  Returns their number. */
 static int64_t ask_for_ways(struct cudnn_graph *g,
-			    cudnnBackendDescriptor_t ways[WAYS_MAX])
+			    cudnnBackendDescriptor_t plans[WAYS_MAX])
 {
 	const cudnnBackendDescriptor_t operations = all_operations(g);
 	const cudnnBackendDescriptor_t d =
-		make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+		cudnn_graph_make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
 	const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
 	int64_t n = 0;
 
 	set_descriptor(g, d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operations);
-	set(g, d, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+	cudnn_graph_set(g, d, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE,
+			1, &mode);
 	set_device(g, d, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP);
 	finalize(g, d);
 	for (int i = 0; i < WAYS_MAX; i++)
-		ways[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+		plans[i] =
+			cudnn_graph_make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
 	if (!g->failed)
-		ok(g,
-		   g->api->get(d, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-			       CUDNN_TYPE_BACKEND_DESCRIPTOR, WAYS_MAX, &n, ways),
-		   "cudnnBackendGetAttribute");
+		cudnn_graph_ok(g,
+			       g->api->get(d, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+					   CUDNN_TYPE_BACKEND_DESCRIPTOR,
+					   WAYS_MAX, &n, plans),
+			       "cudnnBackendGetAttribute");
 	return g->failed ? 0 : n;
 }
 
-/* Make a plan of a way: its kernel is compiled.  Not every way that is proposed
- * can be taken. */
-static void take_way(struct cudnn_graph *g, cudnnBackendDescriptor_t way)
+/* Finalise an execution plan, which compiles its kernel.  Not every proposed
+ * configuration can be finalised. */
+static void take_plan(struct cudnn_graph *g, cudnnBackendDescriptor_t plan)
 {
 	const struct cudnn_api *const api = g->api;
 	const cudnnBackendDescriptor_t d =
-		make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+		cudnn_graph_make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
 	int64_t n;
 
-	set_descriptor(g, d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, way);
+	set_descriptor(g, d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, plan);
 	set_handle(g, d, CUDNN_ATTR_EXECUTION_PLAN_HANDLE);
 	set_device(g, d, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP);
 	if (g->failed || api->finalize(d) != CUDNN_STATUS_SUCCESS)
 		return;
 	g->plan = d;
-	ok(g,
-	   api->get(d, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-		    CUDNN_TYPE_INT64, 1, &n, &g->workspace),
-	   "cudnnBackendGetAttribute");
+	cudnn_graph_ok(g,
+		       api->get(d, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+				CUDNN_TYPE_INT64, 1, &n, &g->workspace),
+		       "cudnnBackendGetAttribute");
 }
 
 int cudnn_graph_plan(struct cudnn_graph *g, const struct cudnn_target *t)
 {
-	cudnnBackendDescriptor_t ways[WAYS_MAX];
+	cudnnBackendDescriptor_t plans[WAYS_MAX];
 	int64_t n;
 
 	g->target = *t;
-	n = ask_for_ways(g, ways);
+	n = ask_for_ways(g, plans);
 	for (int64_t i = 0; i < n && !g->plan; i++)
-		take_way(g, ways[i]);
+		take_plan(g, plans[i]);
 	if (!g->plan)
-		fail(g, "cuDNN", "none of its ways can be taken");
+		cudnn_graph_fail(g, "cuDNN", "none of its ways can be taken");
 	return g->failed ? -ENOTSUP : 0;
 }
 
@@ -404,6 +418,7 @@ cudnnStatus_t cudnn_graph_run(const struct cudnn_graph *g, void *const slots[],
 	int64_t names[SLOTS_MAX];
 	cudnnStatus_t s;
 
+	assert(g->nslots <= SLOTS_MAX);
 	for (unsigned i = 0; i < g->nslots; i++)
 		names[i] = i + 1;
 	s = api->descriptor_create(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);

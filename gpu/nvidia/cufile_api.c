@@ -7,7 +7,7 @@
 
 #define LIBRARY "libcufile.so.0"
 
-/* Of the kernel module that lets storage reach a GPU's memory. */
+/* The kernel module through which storage reaches a GPU's memory. */
 #define DRIVER "/proc/driver/nvidia-fs"
 
 /* Some names are macros for others. */
@@ -17,7 +17,7 @@
 const struct cufile_api *cufile_api(void)
 {
 	static struct cufile_api api;
-	const struct library_call calls[] = {
+	const struct dynlib_call calls[] = {
 		{ NAME_OF(cuFileDriverOpen), (void **)&api.driver_open },
 		{ NAME_OF(cuFileDriverClose), (void **)&api.driver_close },
 		{ NAME_OF(cuFileDriverGetProperties),
@@ -29,11 +29,11 @@ const struct cufile_api *cufile_api(void)
 	};
 	const char *why;
 
-	/* Without it the library copies through the host; and it takes its
-	 * time to find that out, and writes a log into the working directory. */
+	/* Without the driver, cuFile would copy through the host, take long to
+	 * find that out, and write a log into the working directory. */
 	if (access(DRIVER, F_OK) < 0)
 		return NULL;
-	return library_load(LIBRARY, calls, sizeof(calls) / sizeof(*calls), &why)
+	return dynlib_load(LIBRARY, calls, sizeof(calls) / sizeof(*calls), &why)
 		       ? &api
 		       : NULL;
 }

@@ -4,8 +4,8 @@
 
 #include <cufile.h>
 
-/* What we call of cuFile, which is loaded when a checkpoint is, where the kernel
- * has its driver (nvidia-fs): few machines do. */
+/* The calls of cuFile that we use.  It is loaded to resume, on machines whose
+ * kernel has its driver (nvidia-fs), which few have. */
 struct cufile_api {
 	__typeof__(cuFileDriverOpen) *driver_open;
 	__typeof__(cuFileDriverClose) *driver_close;
@@ -15,7 +15,7 @@ struct cufile_api {
 	__typeof__(cuFileRead) *read;
 };
 
-/* NULL if there is no driver, or it cannot be loaded. */
+/* NULL if there is no driver, or the library cannot be loaded. */
 const struct cufile_api *cufile_api(void);
 
 #endif

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuFile wants a descriptor with O_DIRECT: before CUDA 12.2 it takes no other
- * (NVIDIA's O_DIRECT Requirements Guide for GPUDirect Storage), and one without
- * may be read through the page cache.  The descriptors of shards have none, so
- * each file is opened once more, by its descriptor: what is behind its name may
- * be another file by now.  As with any direct read, the kernel first writes to
- * the disk what is newer in its cache.
+ * cuFile needs a descriptor with O_DIRECT: before CUDA 12.2 it accepts no other
+ * (NVIDIA's O_DIRECT Requirements Guide for GPUDirect Storage), and others may
+ * be read through the page cache.  The descriptors of shards lack it, so that
+ * each file is opened again through its descriptor; its name may belong to
+ * another file by now.  As with any direct read, the kernel first writes back
+ * dirty pages.
  */
 #include "gpu/nvidia/cufile_files.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -20,30 +21,29 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 
-/* Numbers of filesystems that <linux/magic.h> has not, as stat(1) knows
- * them. */
+/* Filesystem numbers missing from <linux/magic.h>, as in stat(1). */
 #define BEEGFS_MAGIC 0x19830326
 #define GPFS_MAGIC 0x47504653
 #define LUSTRE_MAGIC 0x0bd00bd0
 
 #define BIT(flag) (1u << (flag))
 
-/* What may lie below a filesystem of this machine's. */
+/* Devices that a local filesystem may be on. */
 #define BLOCK_DEVICES                                                         \
 	(BIT(CU_FILE_NVME_SUPPORTED) | BIT(CU_FILE_NVMEOF_SUPPORTED) |        \
 	 BIT(CU_FILE_SCSI_SUPPORTED) | BIT(CU_FILE_SCALEFLUX_CSD_SUPPORTED) | \
 	 BIT(CU_FILE_NVMESH_SUPPORTED))
 
 /*
- * Does the driver reach the file's filesystem?  Where it does not, cuFile would
- * copy through the host's memory, as we do.  Of local disks it does not say
- * which of them it reaches.
+ * Does GPUDirect Storage support the file's filesystem?  Elsewhere cuFile would
+ * copy through host memory, as we do.  The driver does not report which local
+ * disks it reaches.
  */
 static bool is_supported(const struct cufile_files *f, int fd)
 {
 	static const struct {
 		unsigned long magic;
-		unsigned any; /* of these */
+		unsigned any; /* supported if the driver has any of these */
 	} filesystems[] = {
 		{ EXT4_SUPER_MAGIC, BLOCK_DEVICES },
 		{ XFS_SUPER_MAGIC, BLOCK_DEVICES },
@@ -70,8 +70,9 @@ static int open_direct(int fd)
 	return open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
 }
 
-static int open_file(const struct cufile_files *f, struct cufile_file *file,
-		     const struct source *src, struct errmsg *err)
+static int cufile_files_open_file(const struct cufile_files *f,
+				  struct cufile_file *file,
+				  const struct source *src, struct errmsg *err)
 {
 	CUfileDescr_t d = { .type = CU_FILE_HANDLE_TYPE_OPAQUE_FD };
 	CUfileError_t e;
@@ -91,7 +92,8 @@ static int open_file(const struct cufile_files *f, struct cufile_file *file,
 			  CUFILE_ERRSTR(e.err));
 }
 
-static void close_file(const struct cufile_files *f, struct cufile_file *file)
+static void cufile_files_close_file(const struct cufile_files *f,
+				    struct cufile_file *file)
 {
 	if (!file->open)
 		return;
@@ -99,7 +101,7 @@ static void close_file(const struct cufile_files *f, struct cufile_file *file)
 	close(file->fd);
 }
 
-/* A place for one more; NULL if all are in use. */
+/* Get an unused entry, or evict the oldest idle one.  NULL if all are busy. */
 static struct cufile_file *take_place(struct cufile_files *f)
 {
 	if (f->n < CUFILE_FILES)
@@ -110,7 +112,7 @@ static struct cufile_file *take_place(struct cufile_files *f)
 		f->oldest = (f->oldest + 1) % CUFILE_FILES;
 		if (file->busy)
 			continue;
-		close_file(f, file);
+		cufile_files_close_file(f, file);
 		return file;
 	}
 	return NULL;
@@ -122,6 +124,7 @@ int cufile_files_find(struct cufile_files *f, const struct source *src,
 	struct cufile_file *file;
 	struct stat st;
 
+	assert(f->n <= CUFILE_FILES && src->fd >= 0);
 	if (fstat(src->fd, &st) != 0)
 		return -ENOTSUP;
 	for (unsigned i = 0; i < f->n; i++) {
@@ -133,11 +136,11 @@ int cufile_files_find(struct cufile_files *f, const struct source *src,
 	if (!file)
 		return -ENOTSUP;
 	*file = (struct cufile_file){ .dev = st.st_dev, .ino = st.st_ino };
-	return open_file(f, file, src, err);
+	return cufile_files_open_file(f, file, src, err);
 }
 
 void cufile_files_done(struct cufile_files *f)
 {
 	for (unsigned i = 0; i < f->n; i++)
-		close_file(f, &f->v[i]);
+		cufile_files_close_file(f, &f->v[i]);
 }

@@ -10,22 +10,22 @@
 struct errmsg;
 struct source;
 
-/* Files that are known at once: those beyond take the places of others. */
+/* Files registered at once; further ones evict the oldest. */
 #define CUFILE_FILES 64
 
-/* A file, and whether cuFile reads it. */
+/* A file and its registration with cuFile. */
 struct cufile_file {
 	dev_t dev;
 	ino_t ino;
-	bool open; /* the next two are there */
+	bool open; /* the next two are valid */
 	int fd;
 	CUfileHandle_t handle;
-	unsigned busy; /* reads under way */
-	bool failed;   /* one of them did */
+	unsigned busy; /* reads in progress */
+	bool failed;   /* a read failed */
 };
 
-/* Each is registered once, however often it is opened elsewhere, and stays so
- * until the end.  Used by one thread. */
+/* Every file is registered once, however often it is opened elsewhere, until it
+ * is evicted.  Used by one thread. */
 struct cufile_files {
 	const struct cufile_api *api;
 	unsigned supported; /* bits of CUfileDriverStatusFlags_t */
@@ -34,14 +34,14 @@ struct cufile_files {
 };
 
 /*
- * The entry of an open file.  -ENOTSUP, without a message, where GPUDirect
- * Storage does not reach the file, or cuFile has failed with it before; what
- * registering fails with has a message.
+ * Find or register an open file. -ENOTSUP, without a message, if GPUDirect
+ * Storage does not support the file, or cuFile failed on it before; a failed
+ * registration has a message.
  */
 int cufile_files_find(struct cufile_files *f, const struct source *file,
 		      struct cufile_file **out, struct errmsg *err);
 
-/* Nothing is under way. */
+/* Unregister all files.  No read may be in progress. */
 void cufile_files_done(struct cufile_files *f);
 
 #endif

@@ -8,7 +8,7 @@
 const struct nccl_api *nccl_api(const char **why)
 {
 	static struct nccl_api api;
-	const struct library_call calls[] = {
+	const struct dynlib_call calls[] = {
 		{ "ncclGetUniqueId", (void **)&api.get_unique_id },
 		{ "ncclCommInitRank", (void **)&api.comm_init_rank },
 		{ "ncclCommDestroy", (void **)&api.comm_destroy },
@@ -23,7 +23,7 @@ const struct nccl_api *nccl_api(const char **why)
 		{ "ncclAllReduce", (void **)&api.all_reduce },
 	};
 
-	return library_load(LIBRARY, calls, sizeof(calls) / sizeof(*calls), why)
+	return dynlib_load(LIBRARY, calls, sizeof(calls) / sizeof(*calls), why)
 		       ? &api
 		       : NULL;
 }

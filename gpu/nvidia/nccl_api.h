@@ -4,8 +4,8 @@
 
 #include <nccl.h>
 
-/* What we call of NCCL, which is loaded when several ranks want it: most
- * machines have no need of it. */
+/* The calls of NCCL that we use.  It is loaded when several ranks with devices
+ * need it. */
 struct nccl_api {
 	__typeof__(ncclGetUniqueId) *get_unique_id;
 	__typeof__(ncclCommInitRank) *comm_init_rank;
@@ -21,7 +21,7 @@ struct nccl_api {
 	__typeof__(ncclAllReduce) *all_reduce;
 };
 
-/* NULL, and *why, if it cannot be loaded. */
+/* NULL, with the reason in *why, if it cannot be loaded. */
 const struct nccl_api *nccl_api(const char **why);
 
 #endif

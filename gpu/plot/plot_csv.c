@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Tables with a line of names.  Others call what we know as train/loss and
- * valid/loss by other names; TensorBoard's own download has "Step" and
- * "Value".
- */
+/* Tables with a header line.  Other programs have other names for train/loss
+ * and valid/loss; TensorBoard's download has "Step" and "Value". */
 #include "gpu/plot/plot.h"
 
 #include <errno.h>
@@ -23,7 +20,8 @@
 static const struct {
 	const char *tag, *column;
 } columns[] = {
-	/* Of several for one tag, the first is what we write. */
+	/* Names that are read for a tag.  The first of each tag is the one
+	 * written. */
 	{ METRICS_TRAIN_LOSS, "loss" },
 	{ METRICS_TRAIN_LOSS, "train_loss" },
 	{ METRICS_TRAIN_LOSS, "value" },
@@ -58,9 +56,9 @@ struct table {
 	size_t *column; /* of each tag, or NONE */
 };
 
-/* Cut a line at its commas, in place; quotes around a field go.  Returns the
- * number of fields. */
-static size_t cut(char *line, char *fields[COLUMNS_MAX])
+/* Split a line at its commas, in place, and remove quotes around fields.
+ * Returns the number of fields. */
+static size_t plot_csv_cut(char *line, char *fields[COLUMNS_MAX])
 {
 	size_t n = 0;
 
@@ -85,7 +83,7 @@ static size_t cut(char *line, char *fields[COLUMNS_MAX])
 	return n;
 }
 
-static size_t find(char *const *fields, size_t n, const char *name)
+static size_t plot_csv_find(char *const *fields, size_t n, const char *name)
 {
 	for (size_t i = 0; i < n; i++)
 		if (strcasecmp(fields[i], name) == 0)
@@ -96,9 +94,9 @@ static size_t find(char *const *fields, size_t n, const char *name)
 static int read_names(struct table *t, char *line, struct errmsg *err)
 {
 	char *fields[COLUMNS_MAX];
-	const size_t n = cut(line, fields);
+	const size_t n = plot_csv_cut(line, fields);
 
-	t->step = find(fields, n, "step");
+	t->step = plot_csv_find(fields, n, "step");
 	if (t->step == NONE)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: its first line names no"
@@ -107,16 +105,16 @@ static int read_names(struct table *t, char *line, struct errmsg *err)
 	for (size_t i = 0; i < t->tags->n; i++) {
 		const char *const tag = t->tags->names[i];
 
-		t->column[i] = find(fields, n, tag);
+		t->column[i] = plot_csv_find(fields, n, tag);
 		for (size_t k = 0; t->column[i] == NONE && k < NCOLUMNS; k++)
 			if (strcmp(columns[k].tag, tag) == 0)
-				t->column[i] =
-					find(fields, n, columns[k].column);
+				t->column[i] = plot_csv_find(fields, n,
+							     columns[k].column);
 	}
 	return 0;
 }
 
-static bool read_number(const char *s, double *out)
+static bool plot_csv_read_number(const char *s, double *out)
 {
 	char *end;
 
@@ -130,18 +128,18 @@ static int read_row(struct table *t, char *line, size_t number,
 		    struct errmsg *err)
 {
 	char *fields[COLUMNS_MAX];
-	const size_t n = cut(line, fields);
+	const size_t n = plot_csv_cut(line, fields);
 	double step, value;
 
 	if (n == 1 && !*fields[0]) /* an empty line */
 		return 0;
-	if (t->step >= n || !read_number(fields[t->step], &step) ||
+	if (t->step >= n || !plot_csv_read_number(fields[t->step], &step) ||
 	    !isfinite(step))
 		return errmsg_set(err, -EBADMSG,
 				  "%s: line %zu: has no number"
 				  " as its step",
 				  t->path, number);
-	/* Rows again from an earlier step on: a resumed run. */
+	/* A resumed run repeats rows from an earlier step on. */
 	for (size_t i = 0; i < t->tags->n; i++)
 		plot_series_drop(&t->series[i], step);
 	for (size_t i = 0; i < t->tags->n; i++) {
@@ -149,14 +147,13 @@ static int read_row(struct table *t, char *line, size_t number,
 
 		if (at == NONE || at >= n || !*fields[at])
 			continue;
-		if (!read_number(fields[at], &value))
+		if (!plot_csv_read_number(fields[at], &value))
 			return errmsg_set(err, -EBADMSG,
 					  "%s: line %zu: '%s' is"
 					  " no number",
 					  t->path, number, fields[at]);
 		if (plot_series_add(&t->series[i], step, value))
-			return errmsg_set(err, -ENOMEM, "%s: out of memory",
-					  t->path);
+			return errmsg_nomem(err, t->path);
 	}
 	return 0;
 }
@@ -191,8 +188,7 @@ int plot_csv_read(struct plot_series *series, const struct plot_tags *tags,
 	if (!f)
 		return errmsg_set(err, -errno, "%s: %s", path, strerror(errno));
 	t.column = calloc(tags->n, sizeof(*t.column));
-	rc = t.column ? read_lines(&t, f, err)
-		      : errmsg_set(err, -ENOMEM, "%s: out of memory", path);
+	rc = t.column ? read_lines(&t, f, err) : errmsg_nomem(err, path);
 	free(t.column);
 	fclose(f);
 	return rc;
@@ -200,7 +196,7 @@ int plot_csv_read(struct plot_series *series, const struct plot_tags *tags,
 
 /* --- writing --------------------------------------------------------------- */
 
-/* A field of a table: in quotes if it needs them. */
+/* Write a field, in quotes if it needs them. */
 static void put_field(FILE *f, const char *s)
 {
 	if (!strpbrk(s, ",\"\r\n")) {
@@ -213,7 +209,7 @@ static void put_field(FILE *f, const char *s)
 	fputc('"', f);
 }
 
-/* The first step that is not written yet; false at the end. */
+/* Get the smallest step not written yet; false at the end. */
 static bool next_step(const struct plot_run *r, const size_t *at, double *step)
 {
 	bool any = false;
@@ -255,7 +251,7 @@ int plot_csv_write(const struct plot_run *r, const struct plot_tags *tags,
 	FILE *f;
 
 	if (!at)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	f = fopen(path, "we");
 	if (!f) {
 		free(at);

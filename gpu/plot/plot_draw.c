@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gnuplot gets a script on its standard input and leaves the picture on its
- * standard output; both are files of ours.  No shell sees a name, and in the
- * script names stand in single quotes only, where nothing but the quote itself
- * has a meaning.
+ * gnuplot reads a script from its standard input and writes the picture to its
+ * standard output; both are files opened here.  No shell sees a name, and the
+ * script has names only in single quotes, where only the quote itself is
+ * special.
  */
 #include "gpu/plot/plot.h"
 
@@ -20,7 +20,7 @@
 #include "ckpt/base/errmsg.h"
 #include "gpu/metrics/decimal.h"
 
-/* With so few points a line alone would not show where they are. */
+/* With fewer points than this, the points are marked. */
 #define FEW_POINTS 60
 
 extern char **environ;
@@ -49,7 +49,7 @@ static void put_data(FILE *f, const struct plot_run *runs, size_t n)
 			const struct plot_series *const s = &runs[r].series[i];
 
 			fprintf(f, "$data_%zu_%zu << END\n", r, i);
-			/* Gaps, where a loss was not finite. */
+			/* Leave a gap where a loss was not finite. */
 			for (size_t k = 0; k < s->n; k++)
 				if (isfinite(s->points[k].value))
 					fprintf(f, "%s %s\n",
@@ -63,7 +63,7 @@ static void put_data(FILE *f, const struct plot_run *runs, size_t n)
 	}
 }
 
-/* A run has a colour, a tag a kind of line. */
+/* Colours distinguish runs, line styles distinguish tags. */
 static void put_curves(FILE *f, const struct plot_run *runs, size_t n,
 		       const struct plot_tags *tags)
 {
@@ -156,9 +156,9 @@ static int run_gnuplot(int in, int out, struct errmsg *err)
 }
 
 /* Draw into the new file `tmp`. */
-static int draw(const struct plot_run *runs, size_t n,
-		const struct plot_tags *tags, const char *tmp,
-		struct errmsg *err)
+static int plot_draw_draw(const struct plot_run *runs, size_t n,
+			  const struct plot_tags *tags, const char *tmp,
+			  struct errmsg *err)
 {
 	FILE *const script = tmpfile();
 	int rc = 0, out;
@@ -194,8 +194,8 @@ int plot_draw(const struct plot_run *runs, size_t n,
 	int rc;
 
 	if (asprintf(&tmp, "%s.tmp", path) < 0)
-		return errmsg_set(err, -ENOMEM, "out of memory");
-	rc = draw(runs, n, tags, tmp, err);
+		return errmsg_nomem(err, NULL);
+	rc = plot_draw_draw(runs, n, tags, tmp, err);
 	if (!rc && rename(tmp, path) < 0)
 		rc = errmsg_set(err, -errno, "%s: cannot rename to: %s", path,
 				strerror(errno));

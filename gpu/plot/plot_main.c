@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ucplot: curves of runs beside each other. */
+/* ucplot: curves of several runs in one picture. */
 #include <errno.h>
 #include <getopt.h>
 #include <stdbool.h>
@@ -25,7 +25,7 @@ struct options {
 static const char *const default_tags[] = { METRICS_TRAIN_LOSS,
 					    METRICS_VALID_LOSS };
 
-static void print_help(void)
+static void plot_main_print_help(void)
 {
 	puts("usage: ucplot [options] RUN...\n"
 	     "\n"
@@ -48,13 +48,13 @@ static void print_help(void)
 
 static int usage(const char *word, const char *what)
 {
-	fprintf(stderr, "ucplot: %s%s%s; --help tells more\n", word,
-		*word ? ": " : "", what);
+	fprintf(stderr, "ucplot: %s%s%s; see --help\n", word, *word ? ": " : "",
+		what);
 	return EXIT_USAGE;
 }
 
-/* Returns -1 to go on, or an exit status. */
-static int parse(struct options *o, int argc, char **argv)
+/* Parse the command line.  Returns -1 to continue, or an exit status. */
+static int plot_main_parse(struct options *o, int argc, char **argv)
 {
 	static const struct option options[] = {
 		{ "output", required_argument, NULL, 'o' },
@@ -85,7 +85,7 @@ static int parse(struct options *o, int argc, char **argv)
 			o->names[o->tags.n++] = optarg;
 			break;
 		case 'h':
-			print_help();
+			plot_main_print_help();
 			return EXIT_OK;
 		case 'V':
 			puts("ucplot " PACKAGE_VERSION);
@@ -106,7 +106,7 @@ static int parse(struct options *o, int argc, char **argv)
 	return -1;
 }
 
-/* Append "-N" to a string that is owned. */
+/* Append "-N" to an owned string. */
 static int append_number(char **s, size_t n)
 {
 	char *longer;
@@ -118,8 +118,9 @@ static int append_number(char **s, size_t n)
 	return 0;
 }
 
-/* Runs in different directories may have the same name. */
-static int tell_apart(struct plot_run *runs, size_t i)
+/* Number a run whose name an earlier one has, since runs in different
+ * directories may have equal names. */
+static int number_duplicate(struct plot_run *runs, size_t i)
 {
 	size_t same = 1;
 	int rc = 0;
@@ -140,9 +141,9 @@ static int read_all(struct plot_run *runs, size_t n, char **paths,
 
 	for (size_t i = 0; !rc && i < n; i++)
 		rc = plot_run_read(&runs[i], paths[i], tags, err);
-	/* Backwards: a name is compared with those before it as they came. */
+	/* Backwards: a name is compared with the original names before it. */
 	for (size_t i = n; !rc && i-- > 1;)
-		rc = tell_apart(runs, i);
+		rc = number_duplicate(runs, i);
 	return rc;
 }
 
@@ -153,14 +154,15 @@ static int write_table(const struct options *o, const struct plot_run *run,
 	int rc;
 
 	if (asprintf(&path, "%s-%s.csv", o->prefix, run->name) < 0)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	rc = plot_csv_write(run, &o->tags, path, err);
 	free(path);
 	return rc;
 }
 
-static int write_all(const struct options *o, const struct plot_run *runs,
-		     size_t n, struct errmsg *err)
+static int plot_main_write_all(const struct options *o,
+			       const struct plot_run *runs, size_t n,
+			       struct errmsg *err)
 {
 	char *path;
 	int rc = 0;
@@ -170,7 +172,7 @@ static int write_all(const struct options *o, const struct plot_run *runs,
 	if (rc || !o->png)
 		return rc;
 	if (asprintf(&path, "%s.png", o->prefix) < 0)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	rc = plot_draw(runs, n, &o->tags, path, err);
 	free(path);
 	return rc;
@@ -179,7 +181,7 @@ static int write_all(const struct options *o, const struct plot_run *runs,
 int main(int argc, char **argv)
 {
 	struct options o = { .prefix = "loss" };
-	const int status = parse(&o, argc, argv);
+	const int status = plot_main_parse(&o, argc, argv);
 	struct errmsg err = { "out of memory" };
 	struct plot_run *runs;
 	size_t n;
@@ -192,7 +194,7 @@ int main(int argc, char **argv)
 	if (runs)
 		rc = read_all(runs, n, argv + optind, &o.tags, &err);
 	if (!rc)
-		rc = write_all(&o, runs, n, &err);
+		rc = plot_main_write_all(&o, runs, n, &err);
 	if (rc)
 		fprintf(stderr, "ucplot: %s\n", err.text);
 	for (size_t i = 0; runs && i < n; i++)

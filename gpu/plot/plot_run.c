@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/plot/plot.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -12,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "gpu/metrics/metrics.h"
@@ -28,16 +30,9 @@ void plot_series_drop(struct plot_series *s, double first_step)
 int plot_series_add(struct plot_series *s, double step, double value)
 {
 	plot_series_drop(s, step);
-	if (s->n == s->cap) {
-		const size_t cap = s->cap ? s->cap * 2 : 256;
-		struct plot_point *const p =
-			reallocarray(s->points, cap, sizeof(*p));
-
-		if (!p)
-			return -ENOMEM;
-		s->points = p;
-		s->cap = cap;
-	}
+	if (!array_reserve(&s->points, &s->cap, s->n + 1, sizeof(*s->points)))
+		return -ENOMEM;
+	assert(!s->n || s->points[s->n - 1].step < step);
 	s->points[s->n++] = (struct plot_point){ step, value };
 	return 0;
 }
@@ -80,7 +75,7 @@ static int read_events(struct plot_run *r, const char *path,
 	rc = tbevents_read(&src, take_event, &e, &why);
 	source_close(&src);
 	if (rc == -ENOMEM)
-		return errmsg_set(err, rc, "%s: out of memory", path);
+		return errmsg_nomem(err, path);
 	if (*why.text)
 		fprintf(stderr, "ucplot: %s\n", why.text);
 	return 0;
@@ -91,7 +86,8 @@ static int is_event_file(const struct dirent *d)
 	return strstr(d->d_name, "tfevents") != NULL;
 }
 
-/* All parts of a run, in the order of their names, which begin with a time. */
+/* Read all event files of a directory in the order of their names, which start
+ * with a time. */
 static int read_event_files(struct plot_run *r, const char *dir,
 			    const struct plot_tags *tags, struct errmsg *err)
 {
@@ -110,7 +106,7 @@ static int read_event_files(struct plot_run *r, const char *dir,
 
 		if (!rc && asprintf(&path, "%s/%s", dir, names[i]->d_name) < 0) {
 			path = NULL;
-			rc = errmsg_set(err, -ENOMEM, "out of memory");
+			rc = errmsg_nomem(err, NULL);
 		}
 		if (!rc)
 			rc = read_events(r, path, tags, err);
@@ -129,7 +125,7 @@ static bool is_empty(const struct plot_run *r)
 	return true;
 }
 
-/* The table is exact; what it has not, event files may have. */
+/* Read the table, which is exact, and take tags it lacks from event files. */
 static int read_dir(struct plot_run *r, const char *dir,
 		    const struct plot_tags *tags, struct errmsg *err)
 {
@@ -137,7 +133,7 @@ static int read_dir(struct plot_run *r, const char *dir,
 	int rc = 0;
 
 	if (asprintf(&csv, "%s/" METRICS_CSV, dir) < 0)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	if (access(csv, F_OK) == 0)
 		rc = plot_csv_read(r->series, tags, csv, err);
 	free(csv);
@@ -148,8 +144,8 @@ static int read_dir(struct plot_run *r, const char *dir,
 
 /* --- names ----------------------------------------------------------------- */
 
-/* The directory's name, or the file's without its suffix; METRICS_CSV and
- * event files belong to their directories. */
+/* The directory's name, or the file's without its suffix.  METRICS_CSV and
+ * event files are named after their directory. */
 static char *name_of(const char *path, bool is_dir)
 {
 	char real[PATH_MAX];
@@ -182,8 +178,8 @@ static bool is_degree(const char *s, size_t len)
 	return true;
 }
 
-/* "gpt2_tp1_pp1_dp4_sp1" is "gpt2 (TP 1, PP 1, DP 4, SP 1)"; other names are
- * labels as they are. */
+/* "gpt2_tp1_pp1_dp4_sp1" becomes "gpt2 (TP 1, PP 1, DP 4, SP 1)"; other names
+ * stay as they are. */
 static char *label_of(const char *name)
 {
 	const char *end = name + strlen(name), *p = end;
@@ -244,7 +240,7 @@ int plot_run_read(struct plot_run *r, const char *path,
 	if (r->name)
 		r->label = label_of(r->name);
 	if (!r->series || !r->label)
-		rc = errmsg_set(err, -ENOMEM, "out of memory");
+		rc = errmsg_nomem(err, NULL);
 	else
 		rc = read_path(r, path, S_ISDIR(st.st_mode), tags, err);
 	if (!rc && is_empty(r))

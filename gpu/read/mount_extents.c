@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Past the mount.  A mount of ucfs tells where each run of a file's bytes
- * lies; reading them there saves the way through the kernel and the server
- * and back, and a rank that needs a part of a tensor asks only the shards
- * that have it.
+ * Reads past the mount.  A ucfs mount reports where each range of a file's
+ * bytes lies.  Reading those from the shards avoids the way through the kernel
+ * and the server, and a rank that needs part of a tensor reads only the shards
+ * that contain it.
  *
- * A shard is opened once, and compared with what the mount knows of it.  One
- * that cannot be opened here (another machine's path, another user's file) is
- * read through the mount.
+ * A shard is opened once and compared with the identity that the mount reports.
+ * One that cannot be opened here (a path of another machine, a file of another
+ * user) is read through the mount.
  */
 #include "gpu/read/mount_extents.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -22,26 +21,26 @@
 #include "ckpt/base/source.h"
 #include "ckpt/vfile/ucfs_ioctl.h"
 
-struct origin_file {
+struct mount_extents_file {
 	uint32_t number;
 	char *path;
 	int fd; /* -1: cannot be opened here */
 	struct fileid id;
 };
 
-int origin_begin(struct origin *o, int fd, struct errmsg *err)
+int mount_extents_begin(struct mount_extents *o, int fd, struct errmsg *err)
 {
 	o->fd = fd;
 	if (!o->extents)
 		o->extents = malloc(sizeof(*o->extents));
 	if (!o->extents)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	o->extents->count = 0;
 	return 0;
 }
 
-/* Ask for extents from byte `off` on; how many there are. */
-static uint32_t ask(struct origin *o, uint64_t off)
+/* Request extents from byte `off` on.  Returns their number. */
+static uint32_t mount_extents_ask(struct mount_extents *o, uint64_t off)
 {
 	struct ucfs_extents *x = o->extents;
 
@@ -52,12 +51,13 @@ static uint32_t ask(struct origin *o, uint64_t off)
 	return x->count;
 }
 
-bool origin_storage(struct origin *o, uint64_t *start, uint64_t *len)
+bool mount_extents_storage(struct mount_extents *o, uint64_t *start,
+			   uint64_t *len)
 {
 	uint64_t end = 0;
 	unsigned literals = 0;
 
-	for (uint64_t at = 0; ask(o, at); at = o->extents->next) {
+	for (uint64_t at = 0; mount_extents_ask(o, at); at = o->extents->next) {
 		for (uint32_t i = 0; i < o->extents->count; i++) {
 			const struct ucfs_extent *e = &o->extents->extent[i];
 
@@ -68,7 +68,7 @@ bool origin_storage(struct origin *o, uint64_t *start, uint64_t *len)
 			else
 				end = e->offset;
 		}
-		/* What is asked once more would take the place of these. */
+		/* The next request overwrites these extents. */
 		if (o->extents->next <= at ||
 		    o->extents->next >= o->extents->size)
 			break;
@@ -77,9 +77,9 @@ bool origin_storage(struct origin *o, uint64_t *start, uint64_t *len)
 	return literals == 2 && end > *start;
 }
 
-/* Is the shard behind `f` the one that the mount has planned with? */
-static int check(const struct origin_file *f, const struct ucfs_source *s,
-		 struct errmsg *err)
+/* Is the shard behind `f` the file that the mount planned with? */
+static int mount_extents_check(const struct mount_extents_file *f,
+			       const struct ucfs_source *s, struct errmsg *err)
 {
 	const struct fileid was = { .dev = s->dev,
 				    .ino = s->ino,
@@ -91,19 +91,21 @@ static int check(const struct origin_file *f, const struct ucfs_source *s,
 	return fileid_report_change(f->path, &was, &f->id, err);
 }
 
-static struct origin_file *add_file(struct origin *o, uint32_t number,
-				    const char *path)
+static struct mount_extents_file *mount_extents_add_file(struct mount_extents *o,
+							 uint32_t number,
+							 const char *path)
 {
-	struct origin_file *grown =
+	struct mount_extents_file *grown =
 		realloc(o->files, (o->nfiles + 1) * sizeof(*grown));
-	struct origin_file *f;
+	struct mount_extents_file *f;
 	struct stat st;
 
 	if (!grown)
 		return NULL;
 	o->files = grown;
 	f = &grown[o->nfiles];
-	*f = (struct origin_file){ .number = number, .path = strdup(path) };
+	*f = (struct mount_extents_file){ .number = number,
+					  .path = strdup(path) };
 	if (!f->path)
 		return NULL;
 	f->fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -117,17 +119,19 @@ static struct origin_file *add_file(struct origin *o, uint32_t number,
 	return f;
 }
 
-/* The shard with a number in the mount; a run that is mounted has several
- * checkpoints, whose numbers are their own, so the path tells them apart. */
-static int find_file(struct origin *o, uint32_t number,
-		     const struct origin_file **out, struct errmsg *err)
+/* Find or open a shard by its number in the mount and its path.  A mounted run
+ * has several checkpoints, each with its own numbers; the path tells them
+ * apart. */
+static int mount_extents_find_file(struct mount_extents *o, uint32_t number,
+				   const struct mount_extents_file **out,
+				   struct errmsg *err)
 {
 	struct ucfs_source *s = calloc(1, sizeof(*s));
-	struct origin_file *f = NULL;
+	struct mount_extents_file *f = NULL;
 	int rc = 0;
 
 	if (!s)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	s->version = UCFS_EXTENTS_VERSION;
 	s->source = number;
 	if (ioctl(o->fd, UCFS_IOC_SOURCE, s) == 0) {
@@ -135,18 +139,19 @@ static int find_file(struct origin *o, uint32_t number,
 			if (o->files[i].number == number &&
 			    strcmp(o->files[i].path, s->path) == 0)
 				f = &o->files[i];
-		if (!f && !(f = add_file(o, number, s->path)))
-			rc = errmsg_set(err, -ENOMEM, "out of memory");
+		if (!f && !(f = mount_extents_add_file(o, number, s->path)))
+			rc = errmsg_nomem(err, NULL);
 		else if (f->fd >= 0)
-			rc = check(f, s, err);
+			rc = mount_extents_check(f, s, err);
 	}
 	free(s);
 	*out = f && f->fd >= 0 ? f : NULL;
 	return rc;
 }
 
-/* The extent that has byte `off`; NULL if the mount does not tell. */
-static const struct ucfs_extent *find_extent(struct origin *o, uint64_t off)
+/* The extent that contains byte `off`; NULL if the mount reports none. */
+static const struct ucfs_extent *find_extent(struct mount_extents *o,
+					     uint64_t off)
 {
 	struct ucfs_extents *x = o->extents;
 
@@ -155,24 +160,27 @@ static const struct ucfs_extent *find_extent(struct origin *o, uint64_t off)
 			if (off >= x->extent[i].offset &&
 			    off - x->extent[i].offset < x->extent[i].length)
 				return &x->extent[i];
-		if (!ask(o, off))
+		if (!mount_extents_ask(o, off))
 			break;
 	}
 	return NULL;
 }
 
-int origin_find(struct origin *o, const struct source *file, uint64_t off,
-		size_t len, struct origin_run *run, struct errmsg *err)
+int mount_extents_find(struct mount_extents *o, const struct source *file,
+		       uint64_t off, size_t len, struct mount_extents_run *run,
+		       struct errmsg *err)
 {
 	const struct ucfs_extent *e = find_extent(o, off);
-	const struct origin_file *f = NULL;
+	const struct mount_extents_file *f = NULL;
 	int rc = 0;
 
-	*run = (struct origin_run){ .file = *file, .off = off, .len = len };
+	*run = (struct mount_extents_run){ .file = *file,
+					   .off = off,
+					   .len = len };
 	if (e && e->offset + e->length - off < len)
 		run->len = e->offset + e->length - off;
 	if (e && e->kind == UCFS_EXTENT_SOURCE)
-		rc = find_file(o, e->source, &f, err);
+		rc = mount_extents_find_file(o, e->source, &f, err);
 	if (!f || rc)
 		return rc;
 	run->file = (struct source){ .name = f->path,
@@ -183,7 +191,7 @@ int origin_find(struct origin *o, const struct source *file, uint64_t off,
 	return 0;
 }
 
-void origin_done(struct origin *o)
+void mount_extents_done(struct mount_extents *o)
 {
 	for (size_t i = 0; i < o->nfiles; i++) {
 		free(o->files[i].path);
@@ -192,5 +200,5 @@ void origin_done(struct origin *o)
 	}
 	free(o->files);
 	free(o->extents);
-	*o = (struct origin){ 0 };
+	*o = (struct mount_extents){ 0 };
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCTRAIN_ORIGIN_H
-#define UCTRAIN_ORIGIN_H
+#ifndef UCTRAIN_MOUNT_EXTENTS_H
+#define UCTRAIN_MOUNT_EXTENTS_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -9,40 +9,42 @@
 #include "ckpt/base/source.h"
 
 struct errmsg;
-struct origin_file;
+struct mount_extents_file;
 
 /*
- * Finds where the bytes of a mount's files come from, past the mount; of
- * files that are in no mount, or whose shards cannot be opened, in the files
- * themselves.  Zero initialised it knows no shards.
+ * Maps the bytes of a mount's files to the shards they come from.  Bytes of
+ * files outside mounts, and of shards that cannot be opened, map to the file
+ * itself.  Zero-initialised it has no shards open.
  */
-struct origin {
-	struct origin_file *files; /* shards that have been asked for */
+struct mount_extents {
+	struct mount_extents_file *files; /* shards seen so far */
 	size_t nfiles;
-	struct ucfs_extents *extents; /* of the file that is being read */
+	struct ucfs_extents *extents; /* of the current file */
 	int fd;
-	uint64_t direct; /* bytes that were found past the mount */
+	uint64_t direct; /* bytes that were mapped to shards */
 };
 
-/* Begin with an open file, which must stay so.  -ENOMEM. */
-int origin_begin(struct origin *o, int fd, struct errmsg *err);
+/* Start with an open file, which must stay open. -ENOMEM. */
+int mount_extents_begin(struct mount_extents *o, int fd, struct errmsg *err);
 
-/* Does the mount know the file to hold one storage, and where?  False for
- * files that are in no mount. */
-bool origin_storage(struct origin *o, uint64_t *start, uint64_t *len);
+/* Get the range of the single storage in the file.  False if the mount does not
+ * know it, or the file is in no mount. */
+bool mount_extents_storage(struct mount_extents *o, uint64_t *start,
+			   uint64_t *len);
 
-/* Bytes that lie together. */
-struct origin_run {
+/* A contiguous range. */
+struct mount_extents_run {
 	struct source file; /* the shard, or the file itself; borrowed */
 	uint64_t off;
 	size_t len;
 };
 
-/* Where bytes [off, off + len) of `file`, the one that was begun with, are to
- * be read, or the first of them.  -EIO if a shard is not the one any more that
- * the mount has planned with. */
-int origin_find(struct origin *o, const struct source *file, uint64_t off,
-		size_t len, struct origin_run *run, struct errmsg *err);
-void origin_done(struct origin *o);
+/* Map bytes [off, off + len) of `file`, the current one, or the first of them,
+ * to a contiguous range. -EIO if a shard was replaced since the mount planned
+ * with it. */
+int mount_extents_find(struct mount_extents *o, const struct source *file,
+		       uint64_t off, size_t len, struct mount_extents_run *run,
+		       struct errmsg *err);
+void mount_extents_done(struct mount_extents *o);
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a file of torch.save begins:
+ * The beginning of a torch.save file:
  *
  *     local header | PREFIX/data.pkl | extra | pickle | descriptor | ...
  *
- * The length of the pickle is in the descriptor behind it, which is known by
- * saying the length and the checksum of what is before it.
+ * The pickle's length is in the descriptor behind it, which is recognised by
+ * containing the length and the CRC of the bytes before it.
  */
 #include "gpu/read/pt_head.h"
 
@@ -15,10 +15,10 @@
 #include <string.h>
 
 #include "ckpt/base/bytes.h"
-#include "ckpt/sys/crc32.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/pickle/pickle.h"
 #include "ckpt/base/source.h"
+#include "ckpt/pickle/pickle.h"
+#include "ckpt/sys/crc32.h"
 
 #define FRONT_MAX ((uint64_t)16 << 20)
 #define HEADER_LEN 30u
@@ -28,7 +28,7 @@
 static const uint8_t header_mark[] = { 'P', 'K', 3, 4 };
 static const uint8_t descriptor_mark[] = { 'P', 'K', 7, 8 };
 
-/* Where the pickle begins; 0 if the first record is none. */
+/* The offset of the pickle; 0 if the first record is not one. */
 static size_t find_start(const uint8_t *p, size_t len)
 {
 	const size_t mark = sizeof(PICKLE_NAME) - 1;
@@ -44,15 +44,15 @@ static size_t find_start(const uint8_t *p, size_t len)
 	return HEADER_LEN + name + extra;
 }
 
-/* Is this what follows `n` bytes at `p`? */
+/* Is `p` + n followed by a descriptor of the n bytes at `p`? */
 static bool describes(const uint8_t *at, const uint8_t *p, size_t n)
 {
 	return !memcmp(at, descriptor_mark, sizeof(descriptor_mark)) &&
 	       get_le32(at + 8) == n && get_le32(at + 12) == n &&
-	       get_le32(at + 4) == checksum_add(0, p, n);
+	       get_le32(at + 4) == crc32_add(0, p, n);
 }
 
-/* The pickle in the file's first `len` bytes; empty if it is not found. */
+/* The pickle in the file's first `len` bytes; empty if not found. */
 static struct span find_pickle(const uint8_t *p, size_t len)
 {
 	const size_t start = find_start(p, len);
@@ -64,20 +64,20 @@ static struct span find_pickle(const uint8_t *p, size_t len)
 	return (struct span){ 0 };
 }
 
-int front_read(struct front *f, const struct source *src, uint64_t len,
-	       struct errmsg *err)
+int pt_head_read(struct pt_head *f, const struct source *src, uint64_t len,
+		 struct errmsg *err)
 {
 	uint8_t *bytes = NULL;
 	struct span pickle;
 	int rc;
 
-	*f = (struct front){ 0 };
+	*f = (struct pt_head){ 0 };
 	if (len > FRONT_MAX)
 		return errmsg_set(err, -ENOTSUP, "%s: begins strangely",
 				  src->name);
 	bytes = malloc(len + 1);
 	if (!bytes)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	rc = source_read(src, bytes, len, 0, err);
 	if (!rc) {
 		pickle = find_pickle(bytes, len);
@@ -88,12 +88,12 @@ int front_read(struct front *f, const struct source *src, uint64_t len,
 	}
 	free(bytes);
 	if (rc)
-		front_done(f);
+		pt_head_done(f);
 	return rc;
 }
 
-void front_done(struct front *f)
+void pt_head_done(struct pt_head *f)
 {
 	arena_done(&f->arena);
-	*f = (struct front){ 0 };
+	*f = (struct pt_head){ 0 };
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCTRAIN_FRONT_H
-#define UCTRAIN_FRONT_H
+#ifndef UCTRAIN_PT_HEAD_H
+#define UCTRAIN_PT_HEAD_H
 
 #include <stdint.h>
 
@@ -11,21 +11,19 @@ struct source;
 struct value;
 
 /*
- * The object of a file of torch.save, read from its beginning.  The directory
- * at its end holds the tensors' checksums, and a mount that is asked for it
- * has to read all of them first.
+ * The object of a torch.save file, read from the beginning of the file.  The
+ * directory at its end contains checksums of the tensors, which a mount has to
+ * read completely to serve it.
  */
-struct front {
+struct pt_head {
 	struct arena arena; /* owns `root` */
 	struct value *root;
 };
 
-/*
- * `len` bytes come before the file's first storage.  -ENOTSUP if they do not
- * begin as torch 2.7 or later begins a file, errors of the pickle, -ENOMEM.
- */
-int front_read(struct front *f, const struct source *src, uint64_t len,
-	       struct errmsg *err);
-void front_done(struct front *f);
+/* `len` bytes precede the file's first storage. -ENOTSUP if they do not have
+ * the form that torch 2.7 or later writes, a pickle error, or -ENOMEM. */
+int pt_head_read(struct pt_head *f, const struct source *src, uint64_t len,
+		 struct errmsg *err);
+void pt_head_done(struct pt_head *f);
 
 #endif

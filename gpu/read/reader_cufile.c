@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads by cuFile (GPUDirect Storage): a disk, or what comes from a network,
- * writes into the device's memory by itself.  What cuFile does is known from its
- * header and from NVIDIA's documents; it was emulated, and has not been run on
- * hardware.
+ * Reads by cuFile (GPUDirect Storage): disks and network cards write to device
+ * memory themselves. cuFile's behaviour is known from its header and NVIDIA's
+ * documentation; this file was tested with an emulation, not on hardware.
  *
- * Calls of cuFile wait, and may come from any thread.  The device's memory is not
- * registered with it: every byte of that is read once, and there is more of it
- * than can be pinned, so that pieces go through what cuFile has pinned for
- * itself, in the device.  From there it copies also what is not aligned.
+ * cuFile's calls block and may come from any thread.  Device memory is not
+ * registered with cuFile: every byte is read once, and there is more of it than
+ * can be pinned, so that reads go through cuFile's own pinned buffers on the
+ * device.  From there cuFile also copies unaligned ranges.
  */
+#include <assert.h>
 #include <cuda_runtime_api.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -20,15 +20,14 @@
 #include "gpu/nvidia/cufile_files.h"
 #include "gpu/read/reader.h"
 
-/* Direct reads are of whole blocks of a disk, or pages of the kernel's. */
+/* Direct reads have the granularity of disk blocks or of the kernel's pages. */
 #define ALIGN ((size_t)4096)
 
-/* As much as cuFile moves at once through its own memory, unless it is told
- * otherwise (per_buffer_cache_size_kb in its cufile.json).  Where it begins to
- * pay has not been measured. */
+/* cuFile's default buffer size (per_buffer_cache_size_kb in cufile.json).  The
+ * size from which direct reads pay off has not been measured. */
 #define LEAST ((size_t)1 << 20)
 
-/* CU_FILE_POSIX_IO_MODE, which older headers have not: cuFile reads all files
+/* CU_FILE_POSIX_IO_MODE, missing in older headers: cuFile reads all files
  * through the host. */
 #define POSIX_IO_MODE 2
 
@@ -39,7 +38,7 @@ struct cufile {
 	struct cufile_files files;
 };
 
-static struct cufile *of(struct reader *r)
+static struct cufile *reader_cufile_of(struct reader *r)
 {
 	return (struct cufile *)r;
 }
@@ -47,10 +46,10 @@ static struct cufile *of(struct reader *r)
 /* --- what is read so --------------------------------------------------------- */
 
 /*
- * Does the page cache have half of it, or more?  Then it is copied from there: a
- * direct read would have the disk read all of it again.  To those who
- * neither own a file nor may write to it the kernel says that all is there
- * (Linux 5.2).
+ * Is at least half of the range in the page cache?  Then a copy from there is
+ * better: a direct read would have the disk read all of it again.  Since Linux
+ * 5.2 mincore reports all pages as cached to a process that neither owns the
+ * file nor may write to it.
  */
 static bool is_cached(int fd, uint64_t off, size_t len)
 {
@@ -81,7 +80,8 @@ static int takes(struct reader *r, struct read_job *job)
 
 	if (job->len < LEAST || job->len % ALIGN || job->off % ALIGN)
 		return -ENOTSUP;
-	rc = cufile_files_find(&of(r)->files, &job->file, &file, &job->err);
+	rc = cufile_files_find(&reader_cufile_of(r)->files, &job->file, &file,
+			       &job->err);
 	if (rc)
 		return rc;
 	job->token = file;
@@ -90,9 +90,9 @@ static int takes(struct reader *r, struct read_job *job)
 
 /* --- reading ----------------------------------------------------------------- */
 
-/* Of a negative result, or of 0: the file has become shorter, which who reads it
- * next will tell. */
-static int tell_failure(struct read_job *job, ssize_t got)
+/* Report a negative result, or 0: the file has become shorter, which the retry
+ * by another reader reports. */
+static int report_failure(struct read_job *job, ssize_t got)
 {
 	const char *const reason = got == 0    ? "nothing more to read"
 				   : got == -1 ? strerror(errno)
@@ -103,13 +103,14 @@ static int tell_failure(struct read_job *job, ssize_t got)
 			  (unsigned long long)(job->off + job->done), reason);
 }
 
-/* In a thread, which has not chosen a device yet when it comes here first. */
+/* Runs in a worker thread, which selects its device on its first job. */
 static void read_piece(void *ctx, struct read_job *job)
 {
 	const struct cufile *const c = ctx;
 	const struct cufile_file *const file = job->token;
 	const cudaError_t e = cudaSetDevice(c->device);
 
+	assert(file->open);
 	job->done = 0;
 	job->rc = 0;
 	if (e != cudaSuccess)
@@ -123,21 +124,22 @@ static void read_piece(void *ctx, struct read_job *job)
 		if (got > 0)
 			job->done += (size_t)got;
 		else
-			job->rc = tell_failure(job, got);
+			job->rc = report_failure(job, got);
 	}
 }
 
-static void start(struct reader *r, struct read_job *job)
+static void reader_cufile_start(struct reader *r, struct read_job *job)
 {
 	struct cufile_file *const file = job->token;
 
 	file->busy++;
-	of(r)->threads->ops->start(of(r)->threads, job);
+	reader_cufile_of(r)->threads->ops->start(reader_cufile_of(r)->threads,
+						 job);
 }
 
-static struct read_job *take(struct reader *r, bool wait)
+static struct read_job *reader_cufile_take(struct reader *r, bool wait)
 {
-	struct reader *const threads = of(r)->threads;
+	struct reader *const threads = reader_cufile_of(r)->threads;
 	struct read_job *const job = threads->ops->take(threads, wait);
 
 	if (job) {
@@ -151,8 +153,8 @@ static struct read_job *take(struct reader *r, bool wait)
 
 /* --- beginning and end ------------------------------------------------------- */
 
-/* Which filesystems it reaches, as bits; 0: it would copy through the host, or
- * there is no driver of it. */
+/* The filesystems that GPUDirect Storage supports here, as bits. 0 without the
+ * driver, or if cuFile would copy through the host. */
 static unsigned reach(const struct cufile_api *api)
 {
 	CUfileDrvProps_t props = { 0 };
@@ -165,7 +167,7 @@ static unsigned reach(const struct cufile_api *api)
 
 static void free_cufile(struct reader *r)
 {
-	struct cufile *const c = of(r);
+	struct cufile *const c = reader_cufile_of(r);
 
 	if (c->threads)
 		c->threads->ops->free(c->threads);
@@ -177,9 +179,10 @@ static void free_cufile(struct reader *r)
 int reader_cufile_new(struct reader **out, unsigned width, int device,
 		      struct errmsg *err)
 {
-	static const struct reader_ops ops = {
-		.takes = takes, .start = start, .take = take, .free = free_cufile
-	};
+	static const struct reader_ops ops = { .takes = takes,
+					       .start = reader_cufile_start,
+					       .take = reader_cufile_take,
+					       .free = free_cufile };
 	const struct cufile_api *const api = cufile_api();
 	struct cufile *c;
 	int rc;
@@ -189,7 +192,7 @@ int reader_cufile_new(struct reader **out, unsigned width, int device,
 	c = calloc(1, sizeof(*c));
 	if (!c) {
 		api->driver_close();
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	}
 	c->base = (struct reader){
 		.ops = &ops, .name = "cuFile", .align = ALIGN, .least = LEAST

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In the place of reader_cufile.c where cuFile was not found. */
+/* Replaces reader_cufile.c in builds without cuFile. */
 #include <errno.h>
 
 #include "gpu/read/reader.h"

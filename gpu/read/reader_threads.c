@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads by threads, each of which waits for one. */
-#include <errno.h>
+/* A reader with threads, each of which executes one blocking read at a time. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -22,14 +21,14 @@ struct threads {
 	pthread_t id[];
 };
 
-static void put(struct list *l, struct read_job *job)
+static void reader_threads_put(struct list *l, struct read_job *job)
 {
 	job->next = NULL;
 	*l->end = job;
 	l->end = &job->next;
 }
 
-static struct read_job *get(struct list *l)
+static struct read_job *reader_threads_get(struct list *l)
 {
 	struct read_job *job = l->first;
 
@@ -38,14 +37,14 @@ static struct read_job *get(struct list *l)
 	return job;
 }
 
-static void *work(void *arg)
+static void *reader_threads_work(void *arg)
 {
 	struct threads *t = arg;
 	struct read_job *job;
 
 	pthread_mutex_lock(&t->lock);
 	while (!t->stop) {
-		job = get(&t->todo);
+		job = reader_threads_get(&t->todo);
 		if (!job) {
 			pthread_cond_wait(&t->more, &t->lock);
 			continue;
@@ -53,30 +52,30 @@ static void *work(void *arg)
 		pthread_mutex_unlock(&t->lock);
 		t->read(t->ctx, job);
 		pthread_mutex_lock(&t->lock);
-		put(&t->done, job);
+		reader_threads_put(&t->done, job);
 		pthread_cond_signal(&t->fewer);
 	}
 	pthread_mutex_unlock(&t->lock);
 	return NULL;
 }
 
-static void start(struct reader *r, struct read_job *job)
+static void reader_threads_start(struct reader *r, struct read_job *job)
 {
 	struct threads *t = (struct threads *)r;
 
 	pthread_mutex_lock(&t->lock);
-	put(&t->todo, job);
+	reader_threads_put(&t->todo, job);
 	pthread_cond_signal(&t->more);
 	pthread_mutex_unlock(&t->lock);
 }
 
-static struct read_job *take(struct reader *r, bool wait)
+static struct read_job *reader_threads_take(struct reader *r, bool wait)
 {
 	struct threads *t = (struct threads *)r;
 	struct read_job *job;
 
 	pthread_mutex_lock(&t->lock);
-	while (!(job = get(&t->done)) && wait)
+	while (!(job = reader_threads_get(&t->done)) && wait)
 		pthread_cond_wait(&t->fewer, &t->lock);
 	pthread_mutex_unlock(&t->lock);
 	return job;
@@ -102,14 +101,14 @@ int reader_threads_calling(struct reader **out, unsigned width,
 			   void (*read)(void *ctx, struct read_job *job),
 			   void *ctx, struct errmsg *err)
 {
-	static const struct reader_ops ops = { .start = start,
-					       .take = take,
+	static const struct reader_ops ops = { .start = reader_threads_start,
+					       .take = reader_threads_take,
 					       .free = free_threads };
 	struct threads *t = calloc(1, sizeof(*t) + width * sizeof(*t->id));
 	int rc = 0;
 
 	if (!t)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	t->base = (struct reader){ .ops = &ops, .name = "threads" };
 	t->read = read;
 	t->ctx = ctx;
@@ -118,8 +117,8 @@ int reader_threads_calling(struct reader **out, unsigned width,
 	pthread_mutex_init(&t->lock, NULL);
 	pthread_cond_init(&t->more, NULL);
 	pthread_cond_init(&t->fewer, NULL);
-	while (t->n < width &&
-	       !(rc = pthread_create(&t->id[t->n], NULL, work, t)))
+	while (t->n < width && !(rc = pthread_create(&t->id[t->n], NULL,
+						     reader_threads_work, t)))
 		t->n++;
 	if (!t->n) {
 		free_threads(&t->base);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads by io_uring.  They are handed to the kernel's own threads: otherwise
- * what is in the page cache would be copied by ours, one read after another.
+ * A reader on io_uring.  Reads are forced to the kernel's worker threads:
+ * otherwise this thread would copy ranges in the page cache, one after the
+ * other.
  *
- * What does not go as hoped is read once more by source_read, which knows what
- * to say.
+ * A read that fails is repeated with source_read, which produces the message.
  */
+#include <assert.h>
 #include <errno.h>
 
 #include "gpu/read/reader.h"
@@ -18,12 +19,12 @@ struct uring {
 	struct reader base;
 	struct io_uring ring;
 	unsigned width, busy;
-	struct read_job *todo, **end; /* more than `width` */
+	struct read_job *todo, **end; /* queued beyond `width` */
 };
 
 static void submit(struct uring *u, struct read_job *job)
 {
-	/* There is room for `width`. */
+	/* The ring has room for `width` entries. */
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);
 
 	io_uring_prep_read(sqe, job->file.fd, (uint8_t *)job->buf + job->done,
@@ -35,10 +36,11 @@ static void submit(struct uring *u, struct read_job *job)
 	u->busy++;
 }
 
-static void start(struct reader *r, struct read_job *job)
+static void reader_uring_start(struct reader *r, struct read_job *job)
 {
 	struct uring *u = (struct uring *)r;
 
+	assert(u->busy <= u->width);
 	job->done = 0;
 	job->next = NULL;
 	if (u->busy < u->width) {
@@ -60,8 +62,8 @@ static void start_next(struct uring *u)
 	submit(u, job);
 }
 
-/* The kernel's answer.  Is the job over? */
-static bool finish(struct uring *u, struct read_job *job, int res)
+/* Handle a completion.  Returns whether the job is finished. */
+static bool reader_uring_finish(struct uring *u, struct read_job *job, int res)
 {
 	if (res > 0)
 		job->done += (size_t)res;
@@ -79,7 +81,7 @@ static bool finish(struct uring *u, struct read_job *job, int res)
 	return true;
 }
 
-static struct read_job *take(struct reader *r, bool wait)
+static struct read_job *reader_uring_take(struct reader *r, bool wait)
 {
 	struct uring *u = (struct uring *)r;
 	struct io_uring_cqe *cqe;
@@ -98,7 +100,7 @@ static struct read_job *take(struct reader *r, bool wait)
 		res = cqe->res;
 		io_uring_cqe_seen(&u->ring, cqe);
 		u->busy--;
-		if (finish(u, job, res))
+		if (reader_uring_finish(u, job, res))
 			return job;
 	}
 	return NULL;
@@ -125,13 +127,13 @@ static void free_uring(struct reader *r)
 
 int reader_uring_new(struct reader **out, unsigned width, struct errmsg *err)
 {
-	static const struct reader_ops ops = { .start = start,
-					       .take = take,
+	static const struct reader_ops ops = { .start = reader_uring_start,
+					       .take = reader_uring_take,
 					       .free = free_uring };
 	struct uring *u = calloc(1, sizeof(*u));
 
 	if (!u)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	u->base = (struct reader){ .ops = &ops, .name = "io_uring" };
 	u->width = width;
 	u->end = &u->todo;

@@ -4,11 +4,11 @@
  *
  *     free -> being read -> (cast, copied to the device) -> free
  *
- * and a caller that finds none free helps another one along.  Copies have a
- * queue of their own, which begins after what the device was told before.
+ * and a caller that finds no free slot advances another one.  Copies have a
+ * queue of their own, which starts after the computation queued so far.
  *
- * Where the device has a reader of its own, pieces that it takes are read
- * straight to their places.  One that it fails with is read the usual way.
+ * If the device has its own reader, pieces that it takes are read directly to
+ * their destination.  If that fails, they are read through the host.
  */
 #include "gpu/read/upload.h"
 
@@ -19,57 +19,60 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ckpt/tensor/cast.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/pack/packfs.h"
+#include "ckpt/tensor/cast.h"
 #include "gpu/backend/backend.h"
 #include "gpu/read/reader.h"
 
-/* Bytes of a piece: what a disk or a bus needs to be at its full speed. */
+/* Bytes of a piece: enough for the full speed of a disk or a bus. */
 #define PIECE ((size_t)4 << 20)
 
-/* For each read that may be under way: one is read, one is copied. */
+/* Per concurrent read: one slot being read, one being copied. */
 #define SLOTS_OF_READ 2u
 
 struct slot {
-	struct read_job job; /* first: readers return it */
+	struct read_job job; /* first member: readers return it */
 	enum dtype dtype;
 	size_t n; /* elements */
 	float *to;
-	bool gds;     /* it is with the device's reader */
-	void *raw;    /* PIECE, of elements that must be cast */
-	float *ready; /* PIECE, pinned; NULL: the device's memory is ours */
+	bool gds;     /* in the device's reader */
+	void *raw;    /* PIECE bytes of elements to be cast */
+	float *ready; /* PIECE bytes, pinned; NULL: device memory is host
+		       * memory */
 	struct backend_event *copied;
 	uint64_t number;
 	struct slot *next; /* in a list */
 };
 
-struct intake {
+struct upload {
 	struct backend *b;
 	struct reader *reader;
-	struct reader *gds; /* straight to the device; NULL: none */
+	struct reader *gds; /* the device's own; NULL: none */
 	struct slot *slots, *free;
 	unsigned nslots;
-	struct slot *copying, **copying_end; /* the oldest first */
+	struct slot *copying, **copying_end; /* oldest first */
 	unsigned reading, reading_gds;
 	uint64_t gds_bytes;
 	struct errmsg gds_failure; /* the first; "" if none */
-	void *pinned;              /* all slots' `ready` */
+	void *pinned;              /* `ready` of all slots */
 	uint64_t added;
-	int rc; /* of the first piece that failed ... */
+	int rc; /* of the first piece that failed, and its message */
 	uint64_t failed;
 	struct errmsg err;
 };
 
 /* --- beginning and end ----------------------------------------------------- */
 
-static void put_free(struct intake *q, struct slot *s)
+static void put_free(struct upload *q, struct slot *s)
 {
+	assert(!s->gds);
 	s->next = q->free;
 	q->free = s;
 }
 
-static int alloc_slots(struct intake *q, unsigned n, struct errmsg *err)
+static int alloc_slots(struct upload *q, unsigned n, struct errmsg *err)
 {
 	struct backend *b = q->b;
 
@@ -89,16 +92,16 @@ static int alloc_slots(struct intake *q, unsigned n, struct errmsg *err)
 					     q->nslots * PIECE);
 			s->copied = b->ops->event_new(b);
 			if (!s->copied)
-				return errmsg_set(err, -ENOMEM, "out of memory");
+				return errmsg_nomem(err, NULL);
 		}
 		put_free(q, s);
 	}
 	return 0;
 }
 
-/* What the device was told before happens before what arrives.  Its reader does
- * not know of queues. */
-static void begin_after_compute(struct intake *q)
+/* Make uploads wait for the computation queued so far.  The device's reader
+ * does not know queues: wait here. */
+static void begin_after_compute(struct upload *q)
 {
 	struct backend *b = q->b;
 	struct backend_event *e = q->slots[0].copied;
@@ -111,7 +114,7 @@ static void begin_after_compute(struct intake *q)
 		b->ops->event_wait(b, e);
 }
 
-static int open_readers(struct intake *q, unsigned width, struct errmsg *err)
+static int open_readers(struct upload *q, unsigned width, struct errmsg *err)
 {
 	struct backend *b = q->b;
 	int rc = reader_uring_new(&q->reader, width, err);
@@ -124,21 +127,21 @@ static int open_readers(struct intake *q, unsigned width, struct errmsg *err)
 	return rc == -ENOTSUP ? 0 : rc;
 }
 
-int intake_new(struct intake **out, struct backend *b, unsigned width,
+int upload_new(struct upload **out, struct backend *b, unsigned width,
 	       struct errmsg *err)
 {
-	struct intake *q = calloc(1, sizeof(*q));
+	struct upload *q = calloc(1, sizeof(*q));
 	int rc;
 
 	if (!q)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	q->b = b;
 	q->copying_end = &q->copying;
 	rc = open_readers(q, width, err);
 	if (!rc)
 		rc = alloc_slots(q, width * SLOTS_OF_READ, err);
 	if (rc) {
-		intake_free(q);
+		upload_free(q);
 		return rc;
 	}
 	begin_after_compute(q);
@@ -146,15 +149,15 @@ int intake_new(struct intake **out, struct backend *b, unsigned width,
 	return 0;
 }
 
-/* The file is the piece's own, its name too. */
-static void close_file(struct slot *s)
+/* The piece owns its file descriptor and name. */
+static void upload_close_file(struct slot *s)
 {
 	source_close(&s->job.file);
 	free((char *)s->job.file.name);
 	s->job.file.name = NULL;
 }
 
-void intake_free(struct intake *q)
+void upload_free(struct upload *q)
 {
 	struct backend *b = q->b;
 
@@ -165,7 +168,7 @@ void intake_free(struct intake *q)
 	for (struct slot *s = q->copying; s; s = s->next)
 		b->ops->event_wait(b, s->copied);
 	for (unsigned i = 0; i < q->nslots; i++) {
-		close_file(&q->slots[i]);
+		upload_close_file(&q->slots[i]);
 		free(q->slots[i].raw);
 		if (q->slots[i].copied)
 			b->ops->event_free(b, q->slots[i].copied);
@@ -178,7 +181,7 @@ void intake_free(struct intake *q)
 
 /* --- a piece that has been read -------------------------------------------- */
 
-static void note_failure(struct intake *q, const struct slot *s)
+static void note_failure(struct upload *q, const struct slot *s)
 {
 	if (q->rc && q->failed < s->number)
 		return;
@@ -187,7 +190,7 @@ static void note_failure(struct intake *q, const struct slot *s)
 	q->err = s->job.err;
 }
 
-static void copy_to_device(struct intake *q, struct slot *s)
+static void copy_to_device(struct upload *q, struct slot *s)
 {
 	struct backend *b = q->b;
 
@@ -198,20 +201,21 @@ static void copy_to_device(struct intake *q, struct slot *s)
 	q->copying_end = &s->next;
 }
 
-static void note_gds_failure(struct intake *q, const struct slot *s)
+static void note_gds_failure(struct upload *q, const struct slot *s)
 {
 	if (!*q->gds_failure.text)
 		q->gds_failure = s->job.err;
 }
 
-/* One that has been read straight to its place, or that must be read again. */
-static void collect_gds(struct intake *q, struct slot *s)
+/* Finish a piece of the device's reader, or read it again through the host. */
+static void collect_gds(struct upload *q, struct slot *s)
 {
+	assert(q->reading_gds);
 	q->reading_gds--;
 	s->gds = false;
 	if (!s->job.rc) {
 		q->gds_bytes += s->job.len;
-		close_file(s);
+		upload_close_file(s);
 		put_free(q, s);
 		return;
 	}
@@ -221,7 +225,7 @@ static void collect_gds(struct intake *q, struct slot *s)
 	q->reading++;
 }
 
-static struct slot *take_read(struct intake *q, bool wait)
+static struct slot *take_read(struct upload *q, bool wait)
 {
 	struct read_job *job = NULL;
 
@@ -232,8 +236,8 @@ static struct slot *take_read(struct intake *q, bool wait)
 	return (struct slot *)job;
 }
 
-/* Help one along that has been read.  False: there is none. */
-static bool collect(struct intake *q, bool wait)
+/* Advance a piece that has been read.  False if there is none. */
+static bool upload_collect(struct upload *q, bool wait)
 {
 	struct slot *s = take_read(q, wait);
 
@@ -243,8 +247,9 @@ static bool collect(struct intake *q, bool wait)
 		collect_gds(q, s);
 		return true;
 	}
+	assert(q->reading);
 	q->reading--;
-	close_file(s);
+	upload_close_file(s);
 	if (s->job.rc)
 		note_failure(q, s);
 	else if (s->dtype != DTYPE_F32)
@@ -257,10 +262,11 @@ static bool collect(struct intake *q, bool wait)
 	return true;
 }
 
-static void wait_for_copy(struct intake *q)
+static void wait_for_copy(struct upload *q)
 {
 	struct slot *s = q->copying;
 
+	assert(s);
 	q->b->ops->event_wait(q->b, s->copied);
 	if (!(q->copying = s->next))
 		q->copying_end = &q->copying;
@@ -269,25 +275,25 @@ static void wait_for_copy(struct intake *q)
 
 /* --- a piece to be read ---------------------------------------------------- */
 
-static struct slot *take_slot(struct intake *q)
+static struct slot *take_slot(struct upload *q)
 {
 	struct slot *s;
 
-	while (collect(q, false))
+	while (upload_collect(q, false))
 		;
 	while (!q->free) {
 		if (q->copying)
 			wait_for_copy(q);
 		else
-			collect(q, true);
+			upload_collect(q, true);
 	}
 	s = q->free;
 	q->free = s->next;
 	return s;
 }
 
-/* Where the bytes of a piece are read to; NULL: no memory. */
-static void *place(struct slot *s)
+/* The buffer that a piece is read into; NULL: out of memory. */
+static void *upload_place(struct slot *s)
 {
 	if (s->dtype != DTYPE_F32 && !s->raw)
 		s->raw = malloc(PIECE);
@@ -296,11 +302,14 @@ static void *place(struct slot *s)
 	return s->ready ? s->ready : s->to;
 }
 
-static int open_file(struct slot *s, const struct source *file,
-		     struct errmsg *err)
+static int upload_open_file(struct slot *s, const struct source *file,
+			    struct errmsg *err)
 {
 	s->job.file = *file;
 	s->job.file.name = strdup(file->name);
+	if (s->job.file.name && file->fd < 0) /* in a pack */
+		return packfs_open_known(&s->job.file, s->job.file.name,
+					 &file->id, err);
 	s->job.file.fd = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
 	if (s->job.file.name && s->job.file.fd >= 0)
 		return 0;
@@ -308,12 +317,12 @@ static int open_file(struct slot *s, const struct source *file,
 			  strerror(errno));
 }
 
-/* Shall the device's own reader have it? */
-static bool takes_gds(struct intake *q, struct slot *s)
+/* Should the device's reader have this piece? */
+static bool takes_gds(struct upload *q, struct slot *s)
 {
 	int rc;
 
-	if (!q->gds || s->dtype != DTYPE_F32)
+	if (!q->gds || s->dtype != DTYPE_F32 || s->job.file.fd < 0)
 		return false;
 	rc = q->gds->ops->takes(q->gds, &s->job);
 	if (rc && rc != -ENOTSUP)
@@ -321,7 +330,7 @@ static bool takes_gds(struct intake *q, struct slot *s)
 	return rc == 0;
 }
 
-static void start_read(struct intake *q, struct slot *s)
+static void start_read(struct upload *q, struct slot *s)
 {
 	if (s->gds) {
 		q->gds->ops->start(q->gds, &s->job);
@@ -332,8 +341,8 @@ static void start_read(struct intake *q, struct slot *s)
 	}
 }
 
-static int add_piece(struct intake *q, const struct source *file, uint64_t off,
-		     struct slot piece, struct errmsg *err)
+static int upload_add_piece(struct upload *q, const struct source *file,
+			    uint64_t off, struct slot piece, struct errmsg *err)
 {
 	struct slot *s = take_slot(q);
 	int rc;
@@ -348,13 +357,13 @@ static int add_piece(struct intake *q, const struct source *file, uint64_t off,
 	s->number = q->added++;
 	s->job.off = off;
 	s->job.len = piece.n * dtype_size(piece.dtype);
-	rc = open_file(s, file, err);
+	rc = upload_open_file(s, file, err);
 	s->gds = !rc && takes_gds(q, s);
-	s->job.buf = s->gds ? s->to : place(s);
+	s->job.buf = s->gds ? s->to : upload_place(s);
 	if (!rc && !s->job.buf)
-		rc = errmsg_set(err, -ENOMEM, "out of memory");
+		rc = errmsg_nomem(err, NULL);
 	if (rc) {
-		close_file(s);
+		upload_close_file(s);
 		put_free(q, s);
 		return rc;
 	}
@@ -362,10 +371,10 @@ static int add_piece(struct intake *q, const struct source *file, uint64_t off,
 	return 0;
 }
 
-/* How many of the next `left` elements make a piece.  The device's reader gets
- * whole pages; what is before and after these is a piece of its own. */
-static size_t cut(const struct intake *q, uint64_t off, size_t left,
-		  enum dtype dtype)
+/* The number of elements, of the next `left`, in a piece.  The device's reader
+ * gets whole pages; what lies before and after these is a piece of its own. */
+static size_t upload_cut(const struct upload *q, uint64_t off, size_t left,
+			 enum dtype dtype)
 {
 	const size_t size = dtype_size(dtype);
 	const size_t most =
@@ -383,20 +392,20 @@ static size_t cut(const struct intake *q, uint64_t off, size_t left,
 	return n * size / q->gds->align * q->gds->align / size;
 }
 
-int intake_add(struct intake *q, const struct source *file, uint64_t off,
+int upload_add(struct upload *q, const struct source *file, uint64_t off,
 	       size_t len, enum dtype dtype, float *to, struct errmsg *err)
 {
 	const size_t size = dtype_size(dtype);
 	size_t left = len / size;
 	int rc = source_check(file, len, off, err);
 
-	assert(len % size == 0 && file->fd >= 0);
+	assert(len % size == 0);
 	while (left && !rc) {
-		const size_t n = cut(q, off, left, dtype);
+		const size_t n = upload_cut(q, off, left, dtype);
 
-		rc = add_piece(q, file, off,
-			       (struct slot){ .dtype = dtype, .n = n, .to = to },
-			       err);
+		rc = upload_add_piece(
+			q, file, off,
+			(struct slot){ .dtype = dtype, .n = n, .to = to }, err);
 		off += n * size;
 		to += n;
 		left -= n;
@@ -404,16 +413,16 @@ int intake_add(struct intake *q, const struct source *file, uint64_t off,
 	return rc;
 }
 
-int intake_finish(struct intake *q, struct errmsg *err)
+int upload_finish(struct upload *q, struct errmsg *err)
 {
 	while (q->reading || q->reading_gds)
-		collect(q, true);
+		upload_collect(q, true);
 	while (q->copying)
 		wait_for_copy(q);
 	return q->rc ? errmsg_set(err, q->rc, "%s", q->err.text) : 0;
 }
 
-uint64_t intake_gds(const struct intake *q, struct errmsg *failure)
+uint64_t upload_gds(const struct upload *q, struct errmsg *failure)
 {
 	*failure = q->gds_failure;
 	return q->gds_bytes;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCTRAIN_INTAKE_H
-#define UCTRAIN_INTAKE_H
+#ifndef UCTRAIN_UPLOAD_H
+#define UCTRAIN_UPLOAD_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -12,34 +12,34 @@ struct errmsg;
 struct source;
 
 /*
- * Elements of tensors on their way from files to a device.  They go in large
- * pieces, several at a time: some are read while others are copied and others
- * are asked for.  Where the device's memory is the host's, or the device has a
- * reader of its own, a piece is read straight to its place.
+ * Uploads of tensor elements from files to a device, in large pieces, with
+ * reads and copies of different pieces overlapping.  If device memory is host
+ * memory, or the device has its own reader, a piece is read directly to its
+ * destination.
  */
-struct intake;
+struct upload;
 
 /* At most `width` reads at once. */
-int intake_new(struct intake **out, struct backend *b, unsigned width,
+int upload_new(struct upload **out, struct backend *b, unsigned width,
 	       struct errmsg *err);
 
 /*
- * Bytes [off, off + len) of a file, elements of type `dtype`, shall be at `to`
- * as float32, some time before intake_finish returns.  The source may be
- * closed afterwards.  What one piece fails with, this or a later call returns,
- * or intake_finish; from then on nothing more is read.
+ * Queue bytes [off, off + len) of a file, elements of type `dtype`, to be
+ * stored at `to` as float32 before upload_finish returns.  The source may be
+ * closed afterwards.  The first error of any piece is returned by this call, a
+ * later one or upload_finish; after it nothing more is read.
  */
-int intake_add(struct intake *q, const struct source *file, uint64_t off,
+int upload_add(struct upload *q, const struct source *file, uint64_t off,
 	       size_t len, enum dtype dtype, float *to, struct errmsg *err);
 
-/* All is there, or this is the first failure. */
-int intake_finish(struct intake *q, struct errmsg *err);
+/* Wait for all pieces.  Returns the first error. */
+int upload_finish(struct upload *q, struct errmsg *err);
 
-/* How many bytes the device's own reader has brought, and what it failed with
- * first ("" if with nothing), for which another stood in. */
-uint64_t intake_gds(const struct intake *q, struct errmsg *failure);
+/* Bytes read by the device's own reader, and the first failure of that reader
+ * ("" if none); failed pieces were read through the host. */
+uint64_t upload_gds(const struct upload *q, struct errmsg *failure);
 
-/* What has not arrived is given up. */
-void intake_free(struct intake *q);
+/* Pieces in progress are discarded. */
+void upload_free(struct upload *q);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Readers of a checkpoint ask its ds_config how it was made: the stage,
- * whether gradients were distributed round robin.  Flags of the command line
- * stand above the file that was given, so they are written over it.
+ * Readers of a checkpoint look in its ds_config for how it was made: the ZeRO
+ * stage, round-robin gradients.  Command-line flags override the configuration
+ * file, so their values are written into it.
  */
 #include "gpu/save/dsconfig.h"
 
@@ -14,11 +14,11 @@
 #include "gpu/config/config.h"
 #include "gpu/save/ptsave.h"
 
-#define EXACT_MAX 9007199254740992.0 /* of integers in a double */
+#define EXACT_MAX 9007199254740992.0 /* largest exact integer in a double */
 
-static struct value *convert(struct ptsave *s, const cJSON *j);
+static struct value *dsconfig_convert(struct ptsave *s, const cJSON *j);
 
-static const char *keep(struct ptsave *s, const char *text)
+static const char *dsconfig_keep(struct ptsave *s, const char *text)
 {
 	const char *copy = arena_strndup(&s->arena, text, strlen(text));
 
@@ -44,21 +44,21 @@ static struct value *convert_items(struct ptsave *s, const cJSON *j)
 	cJSON_ArrayForEach(item, j)
 	{
 		if (object)
-			ptsave_set(s, v, keep(s, item->string),
-				   convert(s, item));
+			ptsave_set(s, v, dsconfig_keep(s, item->string),
+				   dsconfig_convert(s, item));
 		else
-			ptsave_add(s, v, convert(s, item));
+			ptsave_add(s, v, dsconfig_convert(s, item));
 	}
 	return v;
 }
 
-/* cJSON has bounded the depth. */
-static struct value *convert(struct ptsave *s, const cJSON *j)
+/* Recursive: cJSON limits the depth. */
+static struct value *dsconfig_convert(struct ptsave *s, const cJSON *j)
 {
 	if (cJSON_IsObject(j) || cJSON_IsArray(j))
 		return convert_items(s, j);
 	if (cJSON_IsString(j))
-		return ptsave_str(s, keep(s, j->valuestring));
+		return ptsave_str(s, dsconfig_keep(s, j->valuestring));
 	if (cJSON_IsBool(j))
 		return ptsave_bool(s, cJSON_IsTrue(j));
 	if (cJSON_IsNumber(j))
@@ -66,7 +66,7 @@ static struct value *convert(struct ptsave *s, const cJSON *j)
 	return ptsave_none(s);
 }
 
-static bool set(cJSON *object, const char *key, cJSON *item)
+static bool dsconfig_set(cJSON *object, const char *key, cJSON *item)
 {
 	bool done;
 
@@ -81,14 +81,14 @@ static bool set(cJSON *object, const char *key, cJSON *item)
 	return done;
 }
 
-/* The object under `key`, made if it is not there. */
+/* Get the object under `key`, or add an empty one. */
 static cJSON *section(cJSON *object, const char *key)
 {
 	cJSON *have = cJSON_GetObjectItemCaseSensitive(object, key);
 
 	if (cJSON_IsObject(have))
 		return have;
-	return set(object, key, cJSON_CreateObject())
+	return dsconfig_set(object, key, cJSON_CreateObject())
 		       ? cJSON_GetObjectItemCaseSensitive(object, key)
 		       : NULL;
 }
@@ -99,7 +99,8 @@ static bool set_enabled(cJSON *root, const char *key, bool enabled)
 			    ? section(root, key)
 			    : NULL;
 
-	return !of ? !enabled : set(of, "enabled", cJSON_CreateBool(enabled));
+	return !of ? !enabled
+		   : dsconfig_set(of, "enabled", cJSON_CreateBool(enabled));
 }
 
 static bool set_all(cJSON *root, const struct config *c)
@@ -114,11 +115,12 @@ static bool set_all(cJSON *root, const struct config *c)
 		{ "gradient_clipping", c->gradient_clipping },
 	};
 	cJSON *zero = section(root, "zero_optimization");
-	bool ok = zero && set(zero, "stage", cJSON_CreateNumber(c->zero_stage));
+	bool ok = zero && dsconfig_set(zero, "stage",
+				       cJSON_CreateNumber(c->zero_stage));
 
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
-		ok = ok && set(root, numbers[i].key,
-			       cJSON_CreateNumber(numbers[i].value));
+		ok = ok && dsconfig_set(root, numbers[i].key,
+					cJSON_CreateNumber(numbers[i].value));
 	return ok && set_enabled(root, "bf16", c->dtype == DTYPE_BF16) &&
 	       set_enabled(root, "fp16", c->dtype == DTYPE_F16);
 }
@@ -134,7 +136,7 @@ struct value *dsconfig_value(struct ptsave *s, const struct config *c)
 	}
 	if (!root || !set_all(root, c))
 		s->failed = true;
-	v = root ? convert(s, root) : ptsave_dict(s);
+	v = root ? dsconfig_convert(s, root) : ptsave_dict(s);
 	cJSON_Delete(root);
 	return v;
 }

@@ -6,8 +6,8 @@ struct config;
 struct ptsave;
 struct value;
 
-/* The dict `ds_config` of a checkpoint: the DeepSpeed configuration that the
- * run was given, if any, with what the run does in fact. */
+/* Build a checkpoint's `ds_config` dict: the DeepSpeed configuration file, if
+ * any, updated with the values in effect. */
 struct value *dsconfig_value(struct ptsave *s, const struct config *c);
 
 #endif

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of torch.save, by the writer that the mount's files come from.  The
- * layout is known before the first byte; storages are fetched, summed and
- * written piece by piece, so that no file is ever in memory as a whole.
+ * Files of torch.save, written by the same writer as the mount's files.  The
+ * layout is computed before the first byte; storages are fetched, checksummed
+ * and written piece by piece, so that no file is ever in memory as a whole.
  */
 #include "gpu/save/ptsave.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,13 +14,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/bytebuf.h"
-#include "ckpt/tensor/cast.h"
-#include "ckpt/sys/crc32.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/pickle/pickle.h"
 #include "ckpt/format/ptwrite.h"
+#include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/sys/crc32.h"
+#include "ckpt/sys/write_all.h"
+#include "ckpt/tensor/cast.h"
 #include "gpu/backend/backend.h"
 
 #define PIECE_ELEMENTS ((size_t)1 << 18)
@@ -32,7 +35,7 @@ int ptsave_init(struct ptsave *s, struct errmsg *err)
 {
 	*s = (struct ptsave){ 0 };
 	s->spare = value_new(&s->arena, VALUE_NONE);
-	return s->spare ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+	return s->spare ? 0 : errmsg_nomem(err, NULL);
 }
 
 void ptsave_done(struct ptsave *s)
@@ -100,8 +103,8 @@ struct value *ptsave_dict(struct ptsave *s)
 	return have(s, value_new(&s->arena, VALUE_DICT));
 }
 
-static struct value *reduce(struct ptsave *s, const char *module,
-			    const char *name, struct value *args)
+static struct value *ptsave_reduce(struct ptsave *s, const char *module,
+				   const char *name, struct value *args)
 {
 	return have(s, value_new_reduce(&s->arena,
 					ptsave_global(s, module, name), args));
@@ -109,7 +112,7 @@ static struct value *reduce(struct ptsave *s, const char *module,
 
 struct value *ptsave_ordered_dict(struct ptsave *s)
 {
-	return reduce(s, "collections", "OrderedDict", ptsave_tuple(s));
+	return ptsave_reduce(s, "collections", "OrderedDict", ptsave_tuple(s));
 }
 
 struct value *ptsave_call(struct ptsave *s, const char *module,
@@ -118,7 +121,7 @@ struct value *ptsave_call(struct ptsave *s, const char *module,
 	struct value *args = ptsave_tuple(s);
 
 	ptsave_add(s, args, arg);
-	return reduce(s, module, name, args);
+	return ptsave_reduce(s, module, name, args);
 }
 
 struct value *ptsave_size(struct ptsave *s, const uint64_t *shape, unsigned ndim)
@@ -133,7 +136,7 @@ struct value *ptsave_size(struct ptsave *s, const uint64_t *shape, unsigned ndim
 struct value *ptsave_object(struct ptsave *s, const char *module,
 			    const char *name, struct value *state)
 {
-	struct value *v = reduce(s, module, name, ptsave_tuple(s));
+	struct value *v = ptsave_reduce(s, module, name, ptsave_tuple(s));
 
 	if (v->kind == VALUE_REDUCE) {
 		v->kind = VALUE_NEWOBJ;
@@ -148,8 +151,8 @@ void ptsave_add(struct ptsave *s, struct value *seq, struct value *v)
 		s->failed = true;
 }
 
-static void set(struct ptsave *s, struct value *dict, struct value *key,
-		struct value *v)
+static void ptsave_set_key(struct ptsave *s, struct value *dict,
+			   struct value *key, struct value *v)
 {
 	struct value_dict *pairs;
 
@@ -163,29 +166,23 @@ static void set(struct ptsave *s, struct value *dict, struct value *key,
 void ptsave_set(struct ptsave *s, struct value *dict, const char *key,
 		struct value *v)
 {
-	set(s, dict, ptsave_str(s, key), v);
+	ptsave_set_key(s, dict, ptsave_str(s, key), v);
 }
 
 void ptsave_set_index(struct ptsave *s, struct value *dict, int64_t key,
 		      struct value *v)
 {
-	set(s, dict, ptsave_int(s, key), v);
+	ptsave_set_key(s, dict, ptsave_int(s, key), v);
 }
 
 /* --- tensors --------------------------------------------------------------- */
 
 size_t ptsave_storage(struct ptsave *s, const struct ptsave_storage *storage)
 {
-	if (s->nstorages == s->cap) {
-		const size_t cap = s->cap ? s->cap * 2 : 16;
-		void *grown = realloc(s->storages, cap * sizeof(*storage));
-
-		if (!grown) {
-			s->failed = true;
-			return 0;
-		}
-		s->storages = grown;
-		s->cap = cap;
+	if (!array_reserve(&s->storages, &s->cap, s->nstorages + 1,
+			   sizeof(*s->storages))) {
+		s->failed = true;
+		return 0;
 	}
 	s->storages[s->nstorages] = *storage;
 	return s->nstorages++;
@@ -200,6 +197,7 @@ struct value *ptsave_tensor(struct ptsave *s, size_t storage, uint64_t offset,
 
 	if (s->failed)
 		return s->spare;
+	assert(storage < s->nstorages);
 	tensor_init(&t, s->storages[storage].dtype, shape, ndim, requires_grad);
 	snprintf(key, sizeof(key), "%zu", storage);
 	t.storage_key = arena_strndup(&s->arena, key, strlen(key));
@@ -208,13 +206,13 @@ struct value *ptsave_tensor(struct ptsave *s, size_t storage, uint64_t offset,
 	return have(s, t.storage_key ? tensor_to_value(&s->arena, &t) : NULL);
 }
 
-/* Of an element, where it is. */
+/* Size of an element in memory. */
 static size_t size_of(const struct ptsave_storage *s)
 {
 	return s->wide ? sizeof(float) : dtype_size(s->dtype);
 }
 
-/* What a storage takes apart from the device, and a gap to the next. */
+/* Host memory for a storage on the device, padded to the next one. */
 static size_t room(const struct ptsave_storage *s)
 {
 	const size_t n = s->numel * size_of(s);
@@ -258,43 +256,32 @@ struct file {
 	const char *path;
 	int fd;
 	struct ptwrite layout;
-	const struct ptsave_storage **storages; /* in the file's order */
+	const struct ptsave_storage **storages; /* in file order */
 	uint64_t *len;
 	uint32_t *crc;
-	uint8_t *piece, *wide; /* PIECE_ELEMENTS */
+	uint8_t *piece, *wide; /* of PIECE_ELEMENTS each */
 	struct errmsg *err;
 };
 
-static int fail(const struct file *f, const char *what)
+static int ptsave_fail(const struct file *f, const char *what)
 {
 	return errmsg_set(f->err, -errno, "%s: %s: %s", f->path, what,
 			  strerror(errno));
 }
 
-static int put(const struct file *f, const void *p, size_t n)
+static int ptsave_put(const struct file *f, const void *p, size_t n)
 {
-	const uint8_t *at = p;
-
-	while (n) {
-		const ssize_t done = write(f->fd, at, n);
-
-		if (done < 0 && errno == EINTR)
-			continue;
-		if (done < 0)
-			return fail(f, "cannot write");
-		at += done;
-		n -= (size_t)done;
-	}
-	return 0;
+	return write_all(f->fd, p, n) < 0 ? ptsave_fail(f, "cannot write") : 0;
 }
 
-/* Elements [at, at + n) of a storage, as the file has them. */
+/* Get elements [at, at + n) of a storage in the file's type. */
 static const void *fetch(const struct file *f, const struct ptsave_storage *s,
 			 uint64_t at, size_t n)
 {
 	const size_t size = size_of(s);
 	const uint8_t *p = (const uint8_t *)s->p + at * size;
 
+	assert(at + n <= s->numel && n <= PIECE_ELEMENTS);
 	if (s->from) {
 		void *to = s->wide ? f->wide : f->piece;
 
@@ -319,8 +306,8 @@ static int put_storage(const struct file *f, size_t i)
 		const size_t n = left < PIECE_ELEMENTS ? left : PIECE_ELEMENTS;
 		const void *p = fetch(f, s, at, n);
 
-		f->crc[i] = checksum_add(f->crc[i], p, n * size);
-		rc = put(f, p, n * size);
+		f->crc[i] = crc32_add(f->crc[i], p, n * size);
+		rc = ptsave_put(f, p, n * size);
 	}
 	return rc;
 }
@@ -331,7 +318,7 @@ static int put_literal(const struct file *f, size_t i)
 	int rc = ptwrite_literal(&f->layout, i, f->crc, &b, f->err);
 
 	if (!rc)
-		rc = put(f, b.data, b.len);
+		rc = ptsave_put(f, b.data, b.len);
 	bytebuf_done(&b);
 	return rc;
 }
@@ -346,26 +333,26 @@ static int put_all(const struct file *f)
 			rc = put_literal(f, i + 1);
 	}
 	if (!rc && fsync(f->fd) < 0)
-		rc = fail(f, "cannot write");
+		rc = ptsave_fail(f, "cannot write");
 	return rc;
 }
 
-static int create(struct file *f)
+static int ptsave_create(struct file *f)
 {
 	int rc;
 
 	f->fd = open(f->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	if (f->fd < 0)
-		return fail(f, "cannot create");
+		return ptsave_fail(f, "cannot create");
 	rc = put_all(f);
 	if (close(f->fd) < 0 && !rc)
-		rc = fail(f, "cannot write");
+		rc = ptsave_fail(f, "cannot write");
 	if (rc)
 		unlink(f->path);
 	return rc;
 }
 
-/* The storages that the pickle refers to, in the order in which it does. */
+/* Order storages as the pickle first refers to them. */
 static int order_storages(struct file *f, const struct pickle_storages *met)
 {
 	f->storages = calloc(met->n + 1, sizeof(const void *));
@@ -395,14 +382,15 @@ static char *stem(const char *path)
 	return dot ? strndup(name, (size_t)(dot - name)) : strdup(name);
 }
 
-static int lay_out(struct file *f, const char *prefix, const struct value *root)
+static int ptsave_lay_out(struct file *f, const char *prefix,
+			  const struct value *root)
 {
 	struct pickle_storages met = { 0 };
 	struct bytebuf pickle = { 0 };
 	int rc = pickle_dump(root, &pickle, &met, f->err);
 
 	if (!rc && order_storages(f, &met))
-		rc = errmsg_set(f->err, -ENOMEM, "out of memory");
+		rc = errmsg_nomem(f->err, NULL);
 	if (!rc)
 		rc = ptwrite_init(&f->layout, prefix, &pickle, f->len, met.n,
 				  f->err);
@@ -420,10 +408,10 @@ int ptsave_write(struct ptsave *s, const struct value *root, const char *path,
 	int rc;
 
 	if (!prefix)
-		return errmsg_set(err, -ENOMEM, "%s: out of memory", path);
-	rc = lay_out(&f, prefix, root);
+		return errmsg_nomem(err, path);
+	rc = ptsave_lay_out(&f, prefix, root);
 	if (!rc)
-		rc = create(&f);
+		rc = ptsave_create(&f);
 	ptwrite_done(&f.layout);
 	free(prefix);
 	free(f.storages);

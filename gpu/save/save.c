@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A checkpoint appears when it is complete: ranks fill a directory under
- * another name (ckpt/sys/outdir.h), and when all of them say that their files are
- * on the medium, rank 0 renames it and then `latest`.  A rank that fails, or a
- * disk that is full, costs this checkpoint and none before it.
+ * A checkpoint appears when it is complete: the ranks write into a temporary
+ * directory (ckpt/sys/outdir.h), and after all of them have synced their files,
+ * rank 0 renames it and then replaces `latest`.  If a rank fails or the disk is
+ * full, earlier checkpoints remain as they are.
  */
 #include "gpu/save/save_impl.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,23 +17,23 @@
 
 #include "ckpt/base/errmsg.h"
 
-static int unsaved(const struct checkpoint *c, int rc, struct errmsg *err)
+static int unsaved(const struct save_job *c, int rc, struct errmsg *err)
 {
 	const struct errmsg why = *err;
 
 	return errmsg_set(err, rc,
 			  "the checkpoint of step %" PRIu64
-			  " was not saved, those before it remain: %.400s",
+			  " was not saved, earlier ones remain: %.400s",
 			  c->o.step, why.text);
 }
 
-static int open_dir(struct checkpoint *c, struct errmsg *err)
+static int open_dir(struct save_job *c, struct errmsg *err)
 {
 	char *path;
 	int rc;
 
 	if (asprintf(&path, "%s/" SAVE_TAG "%" PRIu64, c->o.dir, c->o.step) < 0)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	rc = outdir_open_over(&c->dir, path, err);
 	free(path);
 	if (!rc && strlen(c->dir.tmp) >= sizeof(c->path))
@@ -43,7 +44,7 @@ static int open_dir(struct checkpoint *c, struct errmsg *err)
 	return rc;
 }
 
-static int make_files(struct checkpoint *c, const struct zero *z,
+static int make_files(struct save_job *c, const struct zero *z,
 		      struct errmsg *err)
 {
 	const struct save s = { .zero = z, .o = &c->o, .dir = c->path };
@@ -52,27 +53,27 @@ static int make_files(struct checkpoint *c, const struct zero *z,
 	return rc ? rc : save_shard(&s, &c->files[1], err);
 }
 
-static void start(struct checkpoint *c, const struct zero *z,
-		  const struct save_options *o)
+static void save_start(struct save_job *c, const struct zero *z,
+		       const struct save_options *o)
 {
-	*c = (struct checkpoint){ .o = *o,
-				  .first = z->comm->rank == 0,
-				  .dir = { .fd = -1 } };
+	*c = (struct save_job){ .o = *o,
+				.first = z->comm->rank == 0,
+				.dir = { .fd = -1 } };
 }
 
-int checkpoint_sketch(struct checkpoint *c, const struct zero *z,
-		      const struct save_options *o, struct errmsg *err)
+int save_job_measure(struct save_job *c, const struct zero *z,
+		     const struct save_options *o, struct errmsg *err)
 {
 	int rc;
 
-	start(c, z, o);
+	save_start(c, z, o);
 	rc = comm_agree(z->comm, make_files(c, z, err), err);
 	if (rc)
-		checkpoint_end(c);
+		save_job_end(c);
 	return rc;
 }
 
-size_t checkpoint_bytes(const struct checkpoint *c)
+size_t save_job_bytes(const struct save_job *c)
 {
 	size_t n = 0;
 
@@ -81,30 +82,30 @@ size_t checkpoint_bytes(const struct checkpoint *c)
 	return n;
 }
 
-int checkpoint_begin(struct checkpoint *c, const struct zero *z,
-		     const struct save_options *o, struct errmsg *err)
+int save_job_begin(struct save_job *c, const struct zero *z,
+		   const struct save_options *o, struct errmsg *err)
 {
 	int rc;
 
-	start(c, z, o);
+	save_start(c, z, o);
 	rc = comm_agree(z->comm, c->first ? open_dir(c, err) : 0, err);
 	if (!rc) {
 		comm_broadcast(z->comm, c->path, sizeof(c->path), 0);
 		rc = comm_agree(z->comm, make_files(c, z, err), err);
 	}
 	if (rc) {
-		checkpoint_end(c);
+		save_job_end(c);
 		return unsaved(c, rc, err);
 	}
 	return 0;
 }
 
-int checkpoint_write(struct checkpoint *c, struct errmsg *err)
+int save_job_write(struct save_job *c, struct errmsg *err)
 {
 	int rc = 0;
 
 	if (c->first)
-		save_sweep(c->o.dir);
+		save_remove_stale(c->o.dir);
 	for (unsigned i = 0; i < SAVE_FILES && !rc; i++) {
 		struct save_file *f = &c->files[i];
 
@@ -114,13 +115,14 @@ int checkpoint_write(struct checkpoint *c, struct errmsg *err)
 	return rc ? unsaved(c, rc, err) : 0;
 }
 
-int checkpoint_commit(struct checkpoint *c, struct errmsg *err)
+int save_job_commit(struct save_job *c, struct errmsg *err)
 {
 	struct errmsg kept = { "" };
 	int rc;
 
 	if (!c->first)
 		return 0;
+	assert(*c->path && c->dir.fd >= 0);
 	rc = save_config(c, err);
 	if (!rc && fsync(c->dir.fd) < 0 && errno != EINVAL)
 		rc = errmsg_set(err, -errno, "%s: cannot sync: %s", c->dir.tmp,
@@ -129,13 +131,13 @@ int checkpoint_commit(struct checkpoint *c, struct errmsg *err)
 		rc = outdir_commit(&c->dir, "latest", err);
 	if (rc)
 		return unsaved(c, rc, err);
-	/* An old one that stays is no reason to end a training. */
+	/* Failing to remove an old checkpoint does not stop the training. */
 	if (save_keep_last(c->o.dir, c->o.keep_last, c->o.step, &kept))
 		fprintf(stderr, "uctrain: %s\n", kept.text);
 	return 0;
 }
 
-void checkpoint_end(struct checkpoint *c)
+void save_job_end(struct save_job *c)
 {
 	for (unsigned i = 0; i < SAVE_FILES; i++) {
 		ptsave_done(&c->files[i].pt);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The model's config.json for transformers, in each checkpoint, where ucfs takes
- * it from for its view of the weights.  Keys and defaults are those of
- * GPT2Config; what is not written here has the default there that we have, too.
+ * The model's config.json for transformers, written into each checkpoint, where
+ * ucfs finds it for its view of the weights.  Keys and defaults are
+ * GPT2Config's; omitted keys have the default that this model uses.
  */
 #include <cJSON.h>
 #include <errno.h>
@@ -14,10 +14,10 @@
 #include "ckpt/base/errmsg.h"
 #include "gpu/save/save_impl.h"
 
-/* The token that begins and ends texts in the vocabulary of OpenAI's GPT-2. */
+/* <|endoftext|> in GPT-2's vocabulary, which both begins and ends a text. */
 #define END_OF_TEXT 50256u
 
-/* The number that was meant: 0.1f is no double, and 0.1 is. */
+/* The shortest decimal that rounds to `f`, as a double: 0.1 for 0.1f. */
 static double decimal_of(float f)
 {
 	char text[32];
@@ -38,7 +38,7 @@ static void add_token(cJSON *o, const char *key, const struct gpt2_config *m)
 		cJSON_AddNullToObject(o, key);
 }
 
-/* With a newline at its end; NULL without memory. */
+/* The JSON text, ending in a newline; NULL if out of memory. */
 static char *config_text(const struct gpt2_config *m)
 {
 	static const char *const architecture = "GPT2LMHeadModel";
@@ -77,7 +77,7 @@ static char *config_text(const struct gpt2_config *m)
 	return text;
 }
 
-int save_config(const struct checkpoint *c, struct errmsg *err)
+int save_config(const struct save_job *c, struct errmsg *err)
 {
 	char path[PATH_MAX], tmp[PATH_MAX];
 	char *text;
@@ -89,7 +89,7 @@ int save_config(const struct checkpoint *c, struct errmsg *err)
 				  c->o.dir);
 	text = config_text(&c->o.config->model);
 	if (!text)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	rc = outdir_write_text(tmp, text, err);
 	free(text);
 	if (rc || rename(tmp, path) == 0)

@@ -14,7 +14,7 @@
 #include "gpu/zero/loss_scaler.h"
 #include "gpu/zero/zero.h"
 
-/* Between the files of save. */
+/* Shared by the files of save. */
 
 #define SAVE_TAG "global_step"
 #define SAVE_FILES 2
@@ -22,65 +22,67 @@
 struct save {
 	const struct zero *zero;
 	const struct save_options *o;
-	const char *dir; /* where files go */
+	const char *dir; /* of the checkpoint's files */
 };
 
-/* A file, before it is written. */
+/* A file before it is written. */
 struct save_file {
 	struct ptsave pt;
 	struct value *root;
-	char *path; /* NULL: this rank has none */
+	char *path; /* NULL: this rank writes no such file */
 };
 
-/* Make this rank's model states, if it has any. */
+/* Build this rank's model states, if it has any. */
 int save_model(const struct save *s, struct save_file *f, struct errmsg *err);
 
-/* Make this rank's shard of the optimizer (stages 1 to 3). */
+/* Build this rank's optimizer shard (stages 1 to 3). */
 int save_shard(const struct save *s, struct save_file *f, struct errmsg *err);
 
-/* What stage 0 has under `optimizer` in the model states. */
+/* Build the value of `optimizer` in stage 0's model states. */
 struct value *save_whole_optimizer(const struct save *s, struct ptsave *pt);
 
-/* A checkpoint in the making. */
-struct checkpoint {
+/* A save in progress. */
+struct save_job {
 	struct save_options o;
-	bool first;	     /* this is rank 0 */
-	struct outdir dir;   /* of rank 0 */
-	char path[PATH_MAX]; /* where files go */
+	bool first;          /* is this rank 0? */
+	struct outdir dir;   /* rank 0's */
+	char path[PATH_MAX]; /* of the temporary directory */
 	struct save_file files[SAVE_FILES];
 };
 
-/* Write the model's config.json into the checkpoint; by rank 0. */
-int save_config(const struct checkpoint *c, struct errmsg *err);
+/* Write the model's config.json into the checkpoint.  Rank 0 only. */
+int save_config(const struct save_job *c, struct errmsg *err);
 
-/* Called by all ranks, which get the same result: make the directory, and the
- * files as values.  What these refer to on the device stays there. */
-int checkpoint_begin(struct checkpoint *c, const struct zero *z,
+/* Create the temporary directory and build this rank's files, which refer to
+ * device memory.  Collective: all ranks get the same result. */
+int save_job_begin(struct save_job *c, const struct zero *z,
+		   const struct save_options *o, struct errmsg *err);
+
+/* Build the files as save_job_begin does, without a directory, to measure
+ * them. */
+int save_job_measure(struct save_job *c, const struct zero *z,
 		     const struct save_options *o, struct errmsg *err);
 
-/* As checkpoint_begin, without a directory: to see what it would be. */
-int checkpoint_sketch(struct checkpoint *c, const struct zero *z,
-		      const struct save_options *o, struct errmsg *err);
+/* Bytes of device memory that this rank's files refer to. */
+size_t save_job_bytes(const struct save_job *c);
 
-/* Bytes of the device that this rank's files refer to. */
-size_t checkpoint_bytes(const struct checkpoint *c);
+/* Write and sync this rank's files.  Any thread may call it. */
+int save_job_write(struct save_job *c, struct errmsg *err);
 
-/* Put this rank's files on the medium; by any thread. */
-int checkpoint_write(struct checkpoint *c, struct errmsg *err);
+/* Publish the checkpoint, after all ranks have written theirs, and remove those
+ * beyond keep_last; one that cannot be removed is reported on stderr.  Does
+ * nothing but on rank 0.  Any thread may call it. */
+int save_job_commit(struct save_job *c, struct errmsg *err);
 
-/* When all ranks have: let it appear, and those go that are too many (one that
- * cannot be removed is told on stderr and stays); does something on rank 0 only,
- * by any thread. */
-int checkpoint_commit(struct checkpoint *c, struct errmsg *err);
+/* Free the job.  No rank may still be writing. */
+void save_job_end(struct save_job *c);
 
-/* When no rank writes any more. */
-void checkpoint_end(struct checkpoint *c);
-
-/* Keep `k` checkpoints (0: all) up to `step`, which has just been saved. */
+/* Remove checkpoints of up to `step`, which was just saved, except the newest
+ * `k`. 0 keeps all. */
 int save_keep_last(const char *dir, unsigned k, uint64_t step,
 		   struct errmsg *err);
 
-/* Remove what saves have left in `dir` that were killed. */
-void save_sweep(const char *dir);
+/* Remove temporary directories of killed runs from `dir`. */
+void save_remove_stale(const char *dir);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mp_rank_00_model_states.pt, or in ZeRO-3 one such file of each rank: the
- * keys, their order and what is None in which stage are those of
+ * mp_rank_00_model_states.pt, or in ZeRO-3 one such file per rank.  The keys,
+ * their order, and which are None in which stage are those of
  * DeepSpeedEngine._save_checkpoint (runtime/engine.py).
  */
-#include <errno.h>
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,10 +14,10 @@
 #include "gpu/save/dsconfig.h"
 #include "gpu/save/save_impl.h"
 
-/* The head is the token embedding: another name of the same tensor. */
+/* The head shares its tensor with the token embedding. */
 #define HEAD "lm_head.weight"
 
-/* A storage of `numel` of the model's weights from `start` on. */
+/* Add a storage with `numel` of the model's weights from `start` on. */
 static size_t weights_storage(const struct save *s, struct ptsave *pt,
 			      uint64_t start, uint64_t numel)
 {
@@ -25,19 +25,21 @@ static size_t weights_storage(const struct save *s, struct ptsave *pt,
 	uint64_t all;
 	const uint8_t *p = zero_model(s->zero, &all);
 
+	assert(start + numel <= all);
 	return ptsave_storage(
 		pt, &(struct ptsave_storage){
 			    .dtype = b->dtype,
 			    .numel = numel,
-			    .p = p + start * b->lp_size,
+			    .p = p + start * b->act_size,
 			    .from = b,
-			    .wide = b->lp_size != dtype_size(b->dtype),
+			    .wide = b->act_size != dtype_size(b->dtype),
 		    });
 }
 
 /*
- * Stages 1 and 2 have one storage, of which each weight is a view; stage 0
- * one for each; stage 3 empty ones, the weights being in the shards.
+ * The module's state dict.  In stages 1 and 2 all weights are views of one
+ * storage; in stage 0 each has its own; in stage 3 they are empty, since the
+ * shards have the weights.
  */
 static struct value *module(const struct save *s, struct ptsave *pt)
 {
@@ -120,7 +122,7 @@ static struct value *degrees(struct ptsave *pt)
 	return dict;
 }
 
-/* What a training script passes as client_state. */
+/* The dict that training scripts pass as client_state. */
 static void add_client_state(const struct save *s, struct ptsave *pt,
 			     struct value *root)
 {
@@ -128,11 +130,11 @@ static void add_client_state(const struct save *s, struct ptsave *pt,
 
 	ptsave_set(pt, info, "universal_checkpoint_version",
 		   ptsave_float(pt, 0.4));
-	/* There are no patterns of parameters with it, so that converters keep
-	 * the padding, and who goes on with as much of it loses nothing. */
-	if (s->o->words)
+	/* Without parameter patterns beside it, converters keep the padding,
+	 * and a run with the same padding loses nothing. */
+	if (s->o->vocab_rows)
 		ptsave_set(pt, info, "original_vocab_size",
-			   ptsave_int(pt, (int64_t)s->o->words));
+			   ptsave_int(pt, (int64_t)s->o->vocab_rows));
 	ptsave_set(pt, root, "iteration", ptsave_int(pt, (int64_t)s->o->step));
 	ptsave_set(pt, root, KEY_UC_INFO, info);
 }
@@ -185,7 +187,7 @@ int save_model(const struct save *s, struct save_file *f, struct errmsg *err)
 		return 0;
 	if (file_name(s, &f->path) < 0) {
 		f->path = NULL;
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	}
 	rc = ptsave_init(&f->pt, err);
 	if (!rc)

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What earlier saves have left: checkpoints beyond those that are kept, and
- * beginnings of some that were killed.
- */
+/* Retention: removal of checkpoints beyond the limit, and of incomplete ones
+ * that killed runs left behind. */
 #include <dirent.h>
 #include <errno.h>
 #include <ftw.h>
@@ -19,7 +17,7 @@
 #define HIDDEN ".old"
 #define WALK_FDS_MAX 16
 
-/* The step of a tag's name; false if it is none of ours. */
+/* Parse a tag's name; false if it is not one of ours. */
 static bool parse_tag(const char *name, uint64_t *step)
 {
 	char again[NAME_MAX + 1];
@@ -38,7 +36,7 @@ static int newest_first(const void *a, const void *b)
 	return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* The steps of tags before `step`, the newest first; NULL: none. */
+/* The steps of tags before `step`, newest first.  NULL if there are none. */
 static uint64_t *steps_before(const char *dir, uint64_t step, size_t *n)
 {
 	struct dirent **entries;
@@ -68,7 +66,8 @@ static int remove_entry(const char *path, const struct stat *st, int type,
 	return remove(path);
 }
 
-/* It gets a hidden name first: nobody shall see half of it. */
+/* Rename a tag to a hidden name before removing it, so that no reader sees a
+ * part of it. */
 static int remove_tag(const char *dir, uint64_t step, struct errmsg *err)
 {
 	char *path = NULL, *hidden = NULL;
@@ -76,7 +75,7 @@ static int remove_tag(const char *dir, uint64_t step, struct errmsg *err)
 
 	if (asprintf(&path, "%s/" SAVE_TAG "%" PRIu64, dir, step) < 0 ||
 	    asprintf(&hidden, "%s/." SAVE_TAG "%" PRIu64 HIDDEN, dir, step) < 0)
-		rc = errmsg_set(err, -ENOMEM, "out of memory");
+		rc = errmsg_nomem(err, NULL);
 	else if (rename(path, hidden) < 0 ||
 		 nftw(hidden, remove_entry, WALK_FDS_MAX,
 		      FTW_DEPTH | FTW_PHYS) < 0)
@@ -112,7 +111,7 @@ static bool is_tag(const char *name)
 	return parse_tag(name, &step);
 }
 
-/* What remove_tag gives a tag that it removes. */
+/* Is it a name that remove_tag gives? */
 static bool is_hidden(const char *name)
 {
 	const size_t n = strlen(name), end = strlen(HIDDEN);
@@ -125,7 +124,7 @@ static bool is_hidden(const char *name)
 	return is_tag(tag);
 }
 
-void save_sweep(const char *dir)
+void save_remove_stale(const char *dir)
 {
 	struct dirent **entries;
 	const int n = scandir(dir, &entries, NULL, NULL);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Optimizer states: a shard of each rank, as DeepSpeedZeroOptimizer.state_dict
- * (runtime/zero/stage_1_and_2.py) and DeepSpeedZeroOptimizer_Stage3 make it;
- * without ZeRO those of torch, in the model states, or with 16-bit weights
- * what FP16_UnfusedOptimizer makes of them.
+ * Optimizer states: a shard per rank, in the format of
+ * DeepSpeedZeroOptimizer.state_dict (runtime/zero/stage_1_and_2.py) or
+ * DeepSpeedZeroOptimizer_Stage3.  Without ZeRO they are torch's, in the model
+ * states, or FP16_UnfusedOptimizer's if weights are 16-bit.
  *
- * Inside is the state dict of the optimizer that the run claims to be, as it
- * was continued: kinds of Adam differ in where they keep the step.
+ * Inside is the state dict of the optimizer that the run resumed, since kinds
+ * of Adam store their step in different places.
  */
-#include <errno.h>
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +22,8 @@
 
 #define LOSS_SCALER_MODULE "deepspeed.runtime.fp16.loss_scaler"
 
-/* `numel` floats of the device from `p` on, as a 1-D tensor whose storage has
- * `capacity` of them. */
+/* A 1-D tensor of `numel` floats on the device at `p`, in a storage of
+ * `capacity` elements. */
 static struct value *flat(const struct save *s, struct ptsave *pt,
 			  const float *p, uint64_t numel, uint64_t capacity,
 			  bool requires_grad)
@@ -36,6 +36,7 @@ static struct value *flat(const struct save *s, struct ptsave *pt,
 					   .from = s->zero->backend,
 				   });
 
+	assert(numel <= capacity);
 	return ptsave_tensor(pt, storage, 0, &numel, 1, requires_grad);
 }
 
@@ -91,13 +92,13 @@ static void add_torch_flags(const struct save *s, struct ptsave *pt,
 		   ptsave_bool(pt, s->zero->optimizer.kind == OPTIMIZER_ADAMW));
 }
 
-/* param_groups: one group, of `n` tensors. */
+/* param_groups: one group of `n` tensors. */
 static struct value *param_groups(const struct save *s, struct ptsave *pt,
 				  size_t n)
 {
 	const struct optimizer_config *o = &s->zero->optimizer;
-	const double lr =
-		schedule_lr(&s->o->config->schedule, o->lr, s->zero->step + 1);
+	const double lr = lr_schedule_lr(&s->o->config->schedule, o->lr,
+					 s->zero->step + 1);
 	struct value *list = ptsave_list(pt), *group = ptsave_dict(pt);
 	struct value *params = ptsave_list(pt);
 
@@ -152,7 +153,7 @@ static struct value *sharded_optimizer(const struct save *s, struct ptsave *pt)
 
 static struct value *loss_scaler(const struct save *s, struct ptsave *pt)
 {
-	const struct scaler *sc = s->o->scaler;
+	const struct loss_scaler *sc = s->o->scaler;
 	struct value *state = ptsave_dict(pt);
 
 #define SET(key, value) ptsave_set(pt, state, key, value)
@@ -283,7 +284,7 @@ int save_shard(const struct save *s, struct save_file *f, struct errmsg *err)
 		     s->dir, z->backend->dtype == DTYPE_BF16 ? "bf16_" : "",
 		     z->comm->rank) < 0) {
 		f->path = NULL;
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	}
 	rc = ptsave_init(pt, err);
 	if (rc)
@@ -300,7 +301,7 @@ int save_shard(const struct save *s, struct save_file *f, struct errmsg *err)
 
 /* --- without ZeRO ---------------------------------------------------------- */
 
-/* Elements of parameter i, in its shape, of a buffer of all. */
+/* Parameter i, in its shape, as a view of a buffer of all parameters. */
 static struct value *shaped(const struct save *s, struct ptsave *pt,
 			    const float *all, size_t i)
 {
@@ -333,7 +334,7 @@ static struct value *torch_optimizer(const struct save *s, struct ptsave *pt)
 
 struct value *save_whole_optimizer(const struct save *s, struct ptsave *pt)
 {
-	const struct scaler *sc = s->o->scaler;
+	const struct loss_scaler *sc = s->o->scaler;
 	struct value *dict, *masters;
 
 	if (s->zero->backend->dtype == DTYPE_F32)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A save goes through two stages, each done by a thread of every rank and over
- * when all ranks' are: files are written, then rank 0 lets the checkpoint
- * appear.  The threads speak to nobody; ranks agree, between steps, by the
- * thread that trains.
+ * A save has two stages, each run by a thread on every rank and complete when
+ * all ranks have finished it: the files are written, then rank 0 publishes the
+ * checkpoint.  The threads do not communicate; the training threads of all
+ * ranks agree on the results between steps.
  */
 #include "gpu/save/saver.h"
 
-#include <errno.h>
+#include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -20,15 +20,15 @@ struct saver {
 	struct zero *z;
 	bool background;
 	uint64_t saved;
-	struct checkpoint checkpoint;
-	/* NULL: nothing is under way. */
-	int (*stage)(struct checkpoint *c, struct errmsg *err);
+	struct save_job checkpoint;
+	/* NULL: no save in progress. */
+	int (*stage)(struct save_job *c, struct errmsg *err);
 	pthread_t thread;
-	bool threaded; /* there is one: it could be started */
+	bool threaded; /* `thread` was started */
 	atomic_bool over;
-	int rc; /* of the thread, with its message */
+	int rc; /* the thread's result, with its message */
 	struct errmsg err;
-	void *memory; /* of the host, for what is saved; kept */
+	void *memory; /* host memory for copies; kept between saves */
 	size_t size;
 	struct backend_event *copied;
 };
@@ -45,7 +45,7 @@ int saver_new(struct saver **out, struct zero *z, bool background,
 	}
 	if (!s || !s->copied) {
 		free(s);
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	}
 	*out = s;
 	return 0;
@@ -57,6 +57,7 @@ void saver_free(struct saver *s)
 
 	if (!s)
 		return;
+	assert(!s->stage);
 	b = s->z->backend;
 	b->ops->event_free(b, s->copied);
 	if (s->memory)
@@ -71,7 +72,7 @@ uint64_t saver_saved(const struct saver *s)
 
 /* --- stages ---------------------------------------------------------------- */
 
-static void *work(void *arg)
+static void *saver_work(void *arg)
 {
 	struct saver *s = arg;
 
@@ -80,15 +81,15 @@ static void *work(void *arg)
 	return NULL;
 }
 
-static void start(struct saver *s,
-		  int (*stage)(struct checkpoint *c, struct errmsg *err))
+static void saver_start(struct saver *s,
+			int (*stage)(struct save_job *c, struct errmsg *err))
 {
 	s->stage = stage;
 	atomic_store(&s->over, false);
 	s->threaded = s->background &&
-		      pthread_create(&s->thread, NULL, work, s) == 0;
+		      pthread_create(&s->thread, NULL, saver_work, s) == 0;
 	if (!s->threaded)
-		work(s);
+		saver_work(s);
 }
 
 static bool all_over(struct saver *s)
@@ -99,24 +100,25 @@ static bool all_over(struct saver *s)
 	return busy == 0;
 }
 
-/* All ranks' threads are at their end, or will be soon. */
+/* Join this rank's thread and agree on the stage's result with all ranks. */
 static int end_stage(struct saver *s, struct errmsg *err)
 {
 	int rc;
 
+	assert(s->stage);
 	if (s->threaded)
 		pthread_join(s->thread, NULL);
 	rc = comm_agree(s->z->comm, s->rc, &s->err);
 	if (rc) {
 		*err = s->err;
-	} else if (s->stage == checkpoint_write) {
-		start(s, checkpoint_commit);
+	} else if (s->stage == save_job_write) {
+		saver_start(s, save_job_commit);
 		return 0;
 	} else {
 		s->saved = s->checkpoint.o.step;
 	}
 	s->stage = NULL;
-	checkpoint_end(&s->checkpoint);
+	save_job_end(&s->checkpoint);
 	return rc;
 }
 
@@ -131,7 +133,7 @@ int saver_poll(struct saver *s, bool wait, struct errmsg *err)
 
 /* --- what is saved --------------------------------------------------------- */
 
-/* Memory for it; false if a rank has not enough. */
+/* Allocate host memory for copies; false if it fails on some rank. */
 static bool have_memory(struct saver *s, size_t bytes)
 {
 	struct backend *b = s->z->backend;
@@ -148,18 +150,18 @@ static bool have_memory(struct saver *s, size_t bytes)
 	return missing == 0;
 }
 
-/* Without it, nothing is in the background. */
+/* Without this memory, saves are made in the foreground. */
 static void take_memory(struct saver *s)
 {
-	const size_t bytes = checkpoint_bytes(&s->checkpoint);
+	const size_t bytes = save_job_bytes(&s->checkpoint);
 
 	if (!s->background || have_memory(s, bytes))
 		return;
 	s->background = false;
 	if (s->checkpoint.first)
 		fprintf(stderr,
-			"uctrain: no %zu MiB of memory to save from: training "
-			"waits for checkpoints\n",
+			"uctrain: cannot allocate %zu MiB to save in the "
+			"background; training waits for checkpoints\n",
 			bytes >> 20);
 }
 
@@ -170,11 +172,11 @@ int saver_prepare(struct saver *s, const struct save_options *o,
 
 	if (!s->background)
 		return 0;
-	rc = checkpoint_sketch(&s->checkpoint, s->z, o, err);
+	rc = save_job_measure(&s->checkpoint, s->z, o, err);
 	if (rc)
 		return rc;
 	take_memory(s);
-	checkpoint_end(&s->checkpoint);
+	save_job_end(&s->checkpoint);
 	return 0;
 }
 
@@ -187,6 +189,7 @@ static int take_copy(struct saver *s, struct errmsg *err)
 	b->ops->queue_wait(b, QUEUE_COPY, s->copied);
 	for (unsigned i = 0; i < SAVE_FILES; i++)
 		to = ptsave_detach(&s->checkpoint.files[i].pt, to);
+	assert((size_t)(to - (uint8_t *)s->memory) <= s->size);
 	b->ops->event_record(b, s->copied, QUEUE_COPY);
 	b->ops->event_wait(b, s->copied);
 	return comm_agree(s->z->comm, b->ops->sync(b, err), err);
@@ -195,20 +198,20 @@ static int take_copy(struct saver *s, struct errmsg *err)
 int saver_begin(struct saver *s, const struct save_options *o,
 		struct errmsg *err)
 {
-	struct checkpoint *c = &s->checkpoint;
+	struct save_job *c = &s->checkpoint;
 	int rc = saver_poll(s, true, err);
 
 	if (!rc)
-		rc = checkpoint_begin(c, s->z, o, err);
+		rc = save_job_begin(c, s->z, o, err);
 	if (rc)
 		return rc;
 	take_memory(s);
 	if (s->background)
 		rc = take_copy(s, err);
 	if (rc) {
-		checkpoint_end(c);
+		save_job_end(c);
 		return rc;
 	}
-	start(s, checkpoint_write);
+	saver_start(s, save_job_write);
 	return s->background ? 0 : saver_poll(s, true, err);
 }

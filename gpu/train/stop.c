@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads that compute must not be interrupted: oneDNN's products run with the
- * stack pointer in memory of the heap, and a handler's frame there overwrites
- * what lies below.  Signals wait until somebody asks for them; threads that MPI
- * had before may take them by the handler, which does no more than note it.
+ * Threads that compute must not be interrupted: oneDNN's GEMMs run with the
+ * stack pointer in heap memory, and a signal handler's frame there overwrites
+ * what lies below.  The signals are therefore blocked and polled with
+ * sigtimedwait.  Threads that MPI started earlier may still receive them: the
+ * handler only sets a flag.
  */
 #include "gpu/train/stop.h"
 

@@ -5,14 +5,14 @@
 #include <stdbool.h>
 
 /*
- * SIGTERM and SIGUSR1, which batch systems send before they take a machine
- * away, ask for an end after the current step.  A file that may not grow is an
- * error of its write, not the end of the process.  To be called before threads
- * are made that compute.
+ * Treat SIGTERM and SIGUSR1, which batch systems send before they take a
+ * machine away, as requests to stop after the current step.  SIGXFSZ is
+ * ignored, so that a write beyond the file size limit fails instead of ending
+ * the process.  Call this before any thread is started that computes.
  */
 void stop_on_signals(void);
 
-/* Has this process been asked? */
+/* Has this process received such a signal? */
 bool stop_requested(void);
 
 #endif

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run: what it needs, where it begins, and its end. */
+/* A run from its configuration to its end. */
 #include "gpu/train/train.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -13,19 +15,20 @@
 #include "ckpt/sys/parallel.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
-#include "gpu/config/config.h"
 #include "gpu/comm/devcomm.h"
+#include "gpu/config/config.h"
+#include "gpu/cuda/backend_cuda.h"
+#include "gpu/data/tokens.h"
 #include "gpu/load/load.h"
 #include "gpu/metrics/metrics.h"
 #include "gpu/save/saver.h"
-#include "gpu/data/tokens.h"
 #include "gpu/train/train_impl.h"
 
-/* The part of the data that is kept to validate. */
+/* The fraction of the data that is held out for validation. */
 #define HELD_OUT 0.1
 
-/* What was read, and what was not there. */
-static void tell_resumed(const struct run *r, const struct load_result *got)
+/* Report what was read, and what the checkpoint lacked. */
+static void log_resumed(const struct run *r, const struct load_result *got)
 {
 	double bytes[3] = { (double)got->bytes, (double)got->direct,
 			    (double)got->gds };
@@ -40,28 +43,29 @@ static void tell_resumed(const struct run *r, const struct load_result *got)
 		snprintf(gds, sizeof(gds), ", %.1f MB by GPUDirect Storage",
 			 bytes[2] / 1e6);
 	fprintf(stderr,
-		"uctrain: resumed from %s at step %" PRIu64 ": %.1f MB "
-		"of tensors were read by all ranks, %.1f MB of them straight "
-		"from shards%s, in %.2f s\n",
+		"uctrain: resumed from %s at step %" PRIu64 ": all "
+		"ranks read %.1f MB of tensors, %.1f MB directly from "
+		"shards%s, in %.2f s\n",
 		got->path, got->step, bytes[0] / 1e6, bytes[1] / 1e6, gds, took);
 	if (*got->gds_failure.text)
 		fprintf(stderr,
-			"uctrain: read through the host's memory where "
-			"GPUDirect Storage failed: %s\n",
+			"uctrain: GPUDirect Storage failed, reading through "
+			"host memory instead: %s\n",
 			got->gds_failure.text);
 	if (!got->has_updates)
 		fprintf(stderr,
-			"uctrain: the optimizer begins anew: there is no step"
-			" of its in the checkpoint\n");
+			"uctrain: no optimizer step in the checkpoint; starting "
+			"with fresh optimizer state\n");
 	if (got->missing)
 		fprintf(stderr,
-			"uctrain: %" PRIu64 " optimizer states begin "
-			"from zero: %s\n",
+			"uctrain: %" PRIu64 " optimizer states are "
+			"missing and start at zero, the first: %s\n",
 			got->missing, got->first.text);
 }
 
-/* The optimizer goes on as the checkpoint's did, whatever flags say. */
-static void tell_optimizer(const struct run *r)
+/* Report hyperparameters of the checkpoint that differ from the command line's:
+ * the checkpoint's are used. */
+static void log_optimizer(const struct run *r)
 {
 	const struct optimizer_config *now = &r->zero.optimizer;
 	const struct optimizer_config *asked = &r->config->optimizer;
@@ -72,9 +76,9 @@ static void tell_optimizer(const struct run *r)
 	     now->weight_decay == asked->weight_decay))
 		return;
 	fprintf(stderr,
-		"uctrain: the optimizer goes on as the checkpoint says, with "
-		"lr %g, betas %g,%g, eps %g, weight decay %g, not as this run's "
-		"configuration does\n",
+		"uctrain: using the checkpoint's hyperparameters, not the "
+		"configuration's: lr %g, betas %g,%g, eps %g, weight decay "
+		"%g\n",
 		now->lr, now->beta1, now->beta2, now->eps, now->weight_decay);
 }
 
@@ -96,17 +100,18 @@ static int resume(struct run *r, struct errmsg *err)
 		return rc;
 	r->step = r->resumed = got.step;
 	r->skipped = got.skipped;
-	r->words = got.words;
+	r->vocab_rows = got.vocab_rows;
 	if (got.has_scaler && c->scaler.dynamic)
 		r->scaler = got.scaler;
-	tell_resumed(r, &got);
-	tell_optimizer(r);
+	log_resumed(r, &got);
+	log_optimizer(r);
 	return 0;
 }
 
 /*
- * Threads for this rank's work: what OMP_NUM_THREADS says, or its share of the
- * processors.  A rank that mpirun bound to some of them has those to itself.
+ * Worker threads of this rank: 0, which leaves the choice to OMP_NUM_THREADS,
+ * or its share of the processors.  A rank that mpirun bound to some processors
+ * uses all of those.
  */
 static unsigned threads_of_rank(const struct comm *comm)
 {
@@ -142,15 +147,15 @@ static int check_held_out(const struct run *r, struct errmsg *err)
 {
 	const uint64_t rows = tokens_valid_rows(r->tokens);
 
-	if (!r->config->valid_interval || rows >= r->config->batch)
+	if (!r->config->eval_interval || rows >= r->config->batch)
 		return 0;
 	return errmsg_set(err, -EINVAL,
-			  "--valid_interval: %s leaves %" PRIu64 " rows for "
-			  "validation, less than a batch of %u",
+			  "--eval_interval: %s leaves %" PRIu64 " rows for "
+			  "validation, fewer than a batch of %u",
 			  r->config->data, rows, r->config->batch);
 }
 
-/* Everything that a rank needs and that may fail on it alone. */
+/* Open everything that needs no other rank.  Errors are this rank's own. */
 static int open_parts(struct run *r, struct errmsg *err)
 {
 	const struct config *c = r->config;
@@ -160,7 +165,7 @@ static int open_parts(struct run *r, struct errmsg *err)
 		.seq = c->seq_length,
 		.vocab = c->model.vocab_size,
 		.seed = c->seed,
-		.held_out = c->valid_interval ? HELD_OUT : 0,
+		.held_out = c->eval_interval ? HELD_OUT : 0,
 	};
 	int rc = gpt2_init(&r->model, &c->model, err);
 
@@ -179,13 +184,13 @@ static int open_parts(struct run *r, struct errmsg *err)
 	r->rows = calloc((size_t)r->pass_rows * c->seq_length,
 			 sizeof(*r->rows));
 	if (!r->rows)
-		return errmsg_set(err, -ENOMEM, "out of memory");
-	scaler_init(&r->scaler, &c->scaler);
+		return errmsg_nomem(err, NULL);
+	loss_scaler_init(&r->scaler, &c->scaler);
 	return 0;
 }
 
-/* What ranks do together: cut the state, and fill it in. */
-static int open_state(struct run *r, struct errmsg *err)
+/* Partition the training state and fill it in.  Collective. */
+static int train_open_state(struct run *r, struct errmsg *err)
 {
 	const struct config *c = r->config;
 	int rc = zero_init(&r->zero, &r->model, r->comm, r->backend,
@@ -198,7 +203,7 @@ static int open_state(struct run *r, struct errmsg *err)
 	if (rc)
 		return rc;
 	r->weights = zero_weights(&r->zero);
-	/* A device's state has to come to the host anyway. */
+	/* A device's state has to be copied to the host in any case. */
 	rc = saver_new(&r->saver, &r->zero,
 		       c->async_save || !r->backend->on_host, err);
 	rc = comm_agree(r->comm, rc, err);
@@ -209,9 +214,10 @@ static int open_state(struct run *r, struct errmsg *err)
 	return zero_init_weights(&r->zero, c->seed, err);
 }
 
-/* What a rank needs of its device, which falls with the stage and with the
- * number of ranks, and what its micro-batches need, which does not. */
-static void tell_memory(const struct run *r)
+/* Report a rank's device memory: training state, which shrinks with the stage
+ * and the number of ranks, and activations, which depend on the micro-batch
+ * only. */
+static void log_memory(const struct run *r)
 {
 	if (r->comm->rank == 0)
 		fprintf(stderr,
@@ -239,8 +245,9 @@ static int open_metrics(struct run *r, struct errmsg *err)
 	return comm_agree(r->comm, rc, err);
 }
 
-/* The directory of checkpoints may be a mount that a run is resumed from. */
-static void see_where_to_save(struct run *r)
+/* The checkpoint directory may be a read-only mount that the run resumes
+ * from. */
+static void check_checkpoint_dir(struct run *r)
 {
 	const char *const dir = r->config->checkpoint_dir;
 	struct statvfs st;
@@ -248,9 +255,22 @@ static void see_where_to_save(struct run *r)
 	r->saves = dir && !(statvfs(dir, &st) == 0 && st.f_flag & ST_RDONLY);
 	if (dir && !r->saves && r->comm->rank == 0)
 		fprintf(stderr,
-			"uctrain: %s is read-only: nothing will be "
+			"uctrain: %s: read-only; no checkpoints will be "
 			"saved\n",
 			dir);
+}
+
+/* Keep other runs out of the checkpoint directory. */
+static int lock_checkpoint_dir(struct run *r, struct errmsg *err)
+{
+	const struct config *c = r->config;
+	const bool resumes_there = c->resume_dir && c->checkpoint_dir &&
+				   strcmp(c->resume_dir, c->checkpoint_dir) == 0;
+	int rc = 0;
+
+	if (r->saves && r->comm->rank == 0)
+		rc = save_lock(&r->lock, c->checkpoint_dir, !resumes_there, err);
+	return comm_agree(r->comm, rc, err);
 }
 
 static void run_close(struct run *r)
@@ -263,6 +283,7 @@ static void run_close(struct run *r)
 		r->backend->ops->destroy(r->backend);
 	gpt2_done(&r->model);
 	free(r->rows);
+	save_unlock(&r->lock);
 }
 
 int train_run(const struct config *c, struct comm *comm, struct errmsg *err)
@@ -273,14 +294,18 @@ int train_run(const struct config *c, struct comm *comm, struct errmsg *err)
 		.passes = c->accumulation *
 			  (c->rank_invariant ? c->micro_batch : 1),
 		.pass_rows = c->rank_invariant ? 1 : c->micro_batch,
+		.lock = { .fd = -1 },
 	};
 	int rc = comm_agree(comm, open_parts(&r, err), err), end;
 
-	see_where_to_save(&r);
+	assert(c->batch == c->micro_batch * c->accumulation * comm->size);
+	check_checkpoint_dir(&r);
 	if (!rc)
-		rc = open_state(&r, err);
+		rc = lock_checkpoint_dir(&r, err);
 	if (!rc)
-		tell_memory(&r);
+		rc = train_open_state(&r, err);
+	if (!rc)
+		log_memory(&r);
 	if (!rc)
 		rc = open_metrics(&r, err);
 	if (!rc)

@@ -7,10 +7,10 @@ struct config;
 struct errmsg;
 
 /*
- * A training run from its first step, or the one after the checkpoint's, to
- * its last: called by all ranks with the same configuration.  Returns 0, also
- * when a signal ended it early (a checkpoint was saved then, if there is a
- * directory for it); a negative errno, on all ranks the same one, with the
+ * Train from the first step, or the one after the checkpoint's, to the last.
+ * Collective: every rank passes the same configuration and gets the same
+ * result.  Returns 0, also if a signal ended the run early (after saving a
+ * checkpoint if there is a directory for it), or a negative errno with the
  * message of the rank that failed.
  */
 int train_run(const struct config *c, struct comm *comm, struct errmsg *err);

@@ -7,6 +7,7 @@
 
 #include "gpu/model/gpt2.h"
 #include "gpu/model/network.h"
+#include "gpu/save/save_lock.h"
 #include "gpu/zero/loss_scaler.h"
 #include "gpu/zero/zero.h"
 
@@ -18,7 +19,8 @@ struct metrics;
 struct saver;
 struct tokens;
 
-/* What train.c (a run's beginning and end) and train_steps.c share. */
+/* The state of a run, shared by train.c (its beginning and end) and
+ * train_steps.c (the loop). */
 struct run {
 	const struct config *config;
 	struct comm *comm;
@@ -28,21 +30,23 @@ struct run {
 	struct network_weights weights;
 	struct network *network;
 	struct tokens *tokens;
-	struct scaler scaler;
-	struct metrics *metrics; /* of rank 0 */
-	/* A batch is `passes` passes through the network on every rank, each of
-	 * `pass_rows` rows: its micro-batches, or every row by itself. */
+	struct loss_scaler scaler;
+	struct metrics *metrics; /* rank 0 only */
+	/* Every rank makes `passes` passes through the network per batch, each
+	 * over `pass_rows` rows: a micro-batch, or a single row if results must
+	 * not depend on the number of ranks. */
 	unsigned passes, pass_rows;
 	int32_t *rows;           /* of one pass */
-	uint64_t step;           /* done, skipped ones among them */
+	uint64_t step;           /* steps done, including skipped ones */
 	uint64_t skipped;
-	uint64_t words;   /* as the checkpoint says; 0: it does not */
-	uint64_t resumed; /* from this step; 0: it began anew */
-	bool saves;       /* there is a directory that can be written */
+	uint64_t vocab_rows; /* from the checkpoint; 0 if unknown */
+	uint64_t resumed;    /* the step resumed from; 0 for a new run */
+	struct save_lock lock; /* rank 0 only */
+	bool saves;          /* there is a writable checkpoint directory */
 	struct saver *saver;
 };
 
-/* All steps that are left, or until a signal: as train_run. */
+/* Run all remaining steps, or until a signal.  Returns as train_run does. */
 int train_steps(struct run *r, struct errmsg *err);
 
 #endif

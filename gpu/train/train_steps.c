@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loop: rows to micro-batches, micro-batches to one gradient, the gradient
- * to an update.  All ranks take the same decisions: what one of them finds out
- * alone (a signal, a failed read) is agreed upon before it is acted upon.
+ * The training loop: rows form micro-batches, micro-batches one gradient, the
+ * gradient an update.  All ranks take the same decisions: what one rank alone
+ * finds out (a signal, a failed read) is agreed upon before anybody acts on it.
  */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -14,21 +15,22 @@
 #include <time.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/splitmix.h"
 #include "gpu/comm/comm.h"
 #include "gpu/config/config.h"
+#include "gpu/data/tokens.h"
 #include "gpu/metrics/metrics.h"
 #include "gpu/model/network.h"
 #include "gpu/save/saver.h"
+#include "gpu/train/stop.h"
+#include "gpu/train/train_impl.h"
 #include "gpu/zero/loss_scaler.h"
 #include "gpu/zero/lr_schedule.h"
-#include "gpu/train/stop.h"
-#include "gpu/data/tokens.h"
-#include "gpu/train/train_impl.h"
 
-/* Batches that one validation takes at most. */
+/* A validation takes at most this many batches. */
 #define VALID_BATCHES_MAX 16
 
-static double seconds(void)
+static double train_steps_seconds(void)
 {
 	struct timespec t;
 
@@ -44,22 +46,18 @@ static uint64_t resident_bytes(void)
 	return (uint64_t)u.ru_maxrss * 1024;
 }
 
-/* A number that differs with every pass of every rank and step, and is that of
- * the row if passes have but one: the finaliser of splitmix64 over their
- * concatenation. */
+/* A seed for every pass of every rank and step: splitmix64's finaliser over
+ * their concatenation.  If passes have one row, it depends on the row alone,
+ * not on the rank that computes it. */
 static uint64_t dropout_seed(const struct run *r, unsigned pass)
 {
-	uint64_t x = r->config->seed * UINT64_C(0x9e3779b97f4a7c15) +
-		     (r->step << 32) +
-		     (uint64_t)pass * r->comm->size + r->comm->rank;
-
-	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-	return x ^ x >> 31;
+	return splitmix64((r->step << 32) + (uint64_t)pass * r->comm->size +
+				  r->comm->rank,
+			  r->config->seed);
 }
 
-/* The rows of this rank's pass `pass` over batch `batch` (from 0); after a
- * failure, rows of some token. */
+/* Read the rows of this rank's pass `pass` over batch `batch`, both counted
+ * from 0.  After a failure the rows are filled with token 0. */
 static int read_rows(struct run *r, bool valid, uint64_t batch, unsigned pass,
 		     struct errmsg *err)
 {
@@ -67,6 +65,7 @@ static int read_rows(struct run *r, bool valid, uint64_t batch, unsigned pass,
 	unsigned i;
 	int rc = 0;
 
+	assert(pass < r->passes);
 	for (i = 0; i < r->pass_rows && !rc; i++) {
 		uint64_t mine = (uint64_t)pass * r->pass_rows + i;
 		uint64_t row =
@@ -81,7 +80,7 @@ static int read_rows(struct run *r, bool valid, uint64_t batch, unsigned pass,
 	return rc;
 }
 
-/* A pass through the network failed on this rank: it cannot just leave. */
+/* A rank whose pass failed must not leave alone: others would wait for it. */
 static int pass_failed(const struct run *r, int rc, const struct errmsg *err)
 {
 	if (rc && r->comm->size > 1)
@@ -89,35 +88,37 @@ static int pass_failed(const struct run *r, int rc, const struct errmsg *err)
 	return rc;
 }
 
-/* What this rank has added up over passes. */
+/* Losses of this rank, summed over passes. */
 struct losses {
 	double sum;
-	int unread; /* the error of the first rows that could not be ... */
-	struct errmsg why; /* ... and its message */
+	int unread; /* error of the first row that could not be read, or 0 */
+	struct errmsg why; /* its message */
 };
 
 /*
- * Each pass counts for its part of the rank's, as if it had been one large
- * batch; ranks are averaged when they are summed.  How many passes there are
- * depends on the number of ranks, and a gradient that is not to must be scaled
- * when all of it is there.
+ * The factor by which a gradient is divided before accumulation.  Every pass
+ * counts for its share, as if the rank's rows were one large batch; the
+ * reduction averages over ranks.  The number of passes depends on the number of
+ * ranks, so that a rank-invariant gradient is scaled after accumulation
+ * instead.
  */
-static unsigned divided_before(const struct run *r)
+static unsigned divisor_before(const struct run *r)
 {
 	return r->config->rank_invariant ? 1 : r->passes;
 }
 
-static unsigned divided_after(const struct run *r)
+static unsigned divisor_after(const struct run *r)
 {
 	return r->config->rank_invariant ? r->passes : 1;
 }
 
-/* One pass, for its gradients or to validate.  Other rows take the place of
- * those that cannot be read: the result will not count. */
+/* Run one pass, forward and backward, or forward only to validate.  Rows that
+ * cannot be read are replaced: other ranks need this one to go on, and the
+ * step's result is discarded. */
 static int add_pass(struct run *r, bool valid, uint64_t batch, unsigned pass,
 		    struct losses *l, struct errmsg *err)
 {
-	const float scale = (float)(r->scaler.scale / divided_before(r));
+	const float scale = (float)(r->scaler.scale / divisor_before(r));
 	double one;
 	int rc;
 
@@ -128,17 +129,14 @@ static int add_pass(struct run *r, bool valid, uint64_t batch, unsigned pass,
 	rc = valid ? network_evaluate(r->network, &r->weights, r->rows, &one, err)
 		   : network_train(r->network, &r->weights, r->rows, scale,
 				   dropout_seed(r, pass), &one, err);
-	/* Floats have the same sum in any order. */
+	/* The sum of floats in double is exact, hence the same in any order. */
 	if (!rc)
 		l->sum += r->config->rank_invariant ? (float)one : one;
 	return pass_failed(r, rc, err);
 }
 
-/*
- * The mean over all ranks, of `n` passes on each; or what one of them
- * could not read, which only now it can say without anybody waiting for its
- * part of something else.
- */
+/* Average the loss over all ranks and `n` passes on each.  A row that some rank
+ * could not read is reported here, the first point where ranks agree. */
 static int mean_loss(struct run *r, const struct losses *l, double n,
 		     double *loss, struct errmsg *err)
 {
@@ -153,7 +151,7 @@ static int mean_loss(struct run *r, const struct losses *l, double n,
 	return 0;
 }
 
-/* Gradients of the whole batch; *loss is its mean over all ranks. */
+/* Compute the gradient of the whole batch. *loss is the mean over all ranks. */
 static int accumulate(struct run *r, double *loss, struct errmsg *err)
 {
 	const unsigned n = r->passes;
@@ -181,7 +179,8 @@ static int validate(struct run *r, double *loss, struct errmsg *err)
 		  : mean_loss(r, &l, (double)batches * r->passes, loss, err);
 }
 
-/* What is under way is saved, whatever else has happened. */
+/* Finish the save that is under way, also after a failed step.  Return the
+ * first error; a second one is printed. */
 static int end_save(struct run *r, int rc, struct errmsg *err)
 {
 	struct errmsg late;
@@ -194,25 +193,28 @@ static int end_save(struct run *r, int rc, struct errmsg *err)
 	return rc ? rc : end;
 }
 
-/* The step of the last checkpoint of a run that fails. */
+/* The step of the last whole checkpoint, for the message of a run that
+ * fails. */
 static uint64_t last_saved(struct run *r)
 {
 	end_save(r, -EDOM, NULL);
 	return saver_saved(r->saver) ? saver_saved(r->saver) : r->resumed;
 }
 
-/* One update.  Fills in all of `m` but what is measured around it. */
+/* Make one update.  Fills in `m` except for what is measured around the
+ * update. */
 static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
 {
 	const struct config *c = r->config;
 	struct zero_update u = {
-		.lr = schedule_lr(&c->schedule, r->zero.optimizer.lr,
-				  r->zero.step + 1),
+		.lr = lr_schedule_lr(&c->schedule, r->zero.optimizer.lr,
+				     r->zero.step + 1),
 		.clip = c->gradient_clipping,
-		.grad_scale = r->scaler.scale * divided_after(r),
+		.grad_scale = r->scaler.scale * divisor_after(r),
 	};
 	int rc = accumulate(r, &m->loss, err);
 
+	assert(r->passes > 0 && u.grad_scale > 0);
 	if (rc)
 		return rc;
 	r->step++;
@@ -236,7 +238,7 @@ static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
 	m->grad_norm = u.grad_norm;
 	m->loss_scale = r->scaler.scale;
 	m->skipped = u.overflow;
-	return scaler_update(&r->scaler, u.overflow, err);
+	return loss_scaler_update(&r->scaler, u.overflow, err);
 }
 
 static struct save_options save_options(const struct run *r)
@@ -250,11 +252,11 @@ static struct save_options save_options(const struct run *r)
 		.scaler = &r->scaler,
 		.step = r->step,
 		.skipped = r->skipped,
-		.words = r->words,
+		.vocab_rows = r->vocab_rows,
 	};
 }
 
-/* If there will be saves that steps follow. */
+/* Reserve host memory if some save will be followed by more steps. */
 static int prepare_to_save(struct run *r, struct errmsg *err)
 {
 	const uint64_t interval = r->config->checkpoint_interval;
@@ -266,29 +268,29 @@ static int prepare_to_save(struct run *r, struct errmsg *err)
 	return saver_prepare(r->saver, &o, err);
 }
 
-static int save(struct run *r, struct errmsg *err)
+static int train_steps_save(struct run *r, struct errmsg *err)
 {
 	const struct save_options o = save_options(r);
 
 	return saver_begin(r->saver, &o, err);
 }
 
-/* Is there something to do every `interval` steps, now? */
+/* Is `step` a multiple of `interval`? 0 means never. */
 static bool due(uint64_t step, uint64_t interval)
 {
 	return interval && step % interval == 0;
 }
 
-/* *stop: has any rank been told to? */
-static int report(struct run *r, struct metrics_step *m, double begun,
-		  bool *stop, struct errmsg *err)
+/* Log the step. *stop is set if any rank was asked to stop. */
+static int train_steps_report(struct run *r, struct metrics_step *m,
+			      double begun, bool *stop, struct errmsg *err)
 {
 	const struct config *c = r->config;
 	double most[2] = { (double)resident_bytes(), stop_requested() };
 
 	comm_max_double(r->comm, most, 2);
-	m->tokens_per_second =
-		(double)c->batch * c->seq_length / (seconds() - begun);
+	m->tokens_per_second = (double)c->batch * c->seq_length /
+			       (train_steps_seconds() - begun);
 	m->memory = (uint64_t)most[0];
 	*stop = most[1] > 0;
 	return comm_agree(
@@ -303,21 +305,21 @@ int train_steps(struct run *r, struct errmsg *err)
 
 	while (!rc && !stop && r->step < c->steps) {
 		struct metrics_step m = { 0 };
-		double begun = seconds();
+		double begun = train_steps_seconds();
 
 		rc = train_step(r, &m, err);
 		if (!rc)
 			rc = saver_poll(r->saver, false, err);
-		if (!rc && due(r->step, c->valid_interval)) {
+		if (!rc && due(r->step, c->eval_interval)) {
 			m.has_valid = true;
 			rc = validate(r, &m.valid_loss, err);
 		}
 		if (!rc)
-			rc = report(r, &m, begun, &stop, err);
+			rc = train_steps_report(r, &m, begun, &stop, err);
 		if (!rc && r->saves &&
 		    (stop || r->step == c->steps ||
 		     due(r->step, c->checkpoint_interval)))
-			rc = save(r, err);
+			rc = train_steps_save(r, err);
 	}
 	return end_save(r, rc, err);
 }

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Loss scaling exactly as DeepSpeed does it (runtime/fp16/loss_scaler.py), so
- * that a run that changes hands scales on as before.
- */
+/* Loss scaling exactly as DeepSpeed does it (runtime/fp16/loss_scaler.py), so
+ * that a run that moves between the two keeps the same scales. */
 #include "gpu/zero/loss_scaler.h"
 
+#include <assert.h>
 #include <errno.h>
 
 #include "ckpt/base/errmsg.h"
 
 #define FACTOR 2.0
 
-void scaler_init(struct scaler *s, const struct scaler_config *c)
+void loss_scaler_init(struct loss_scaler *s, const struct loss_scaler_config *c)
 {
-	*s = (struct scaler){ .scale = c->initial > 0 ? c->initial : 1 };
+	*s = (struct loss_scaler){ .scale = c->initial > 0 ? c->initial : 1 };
 	if (!c->dynamic)
 		return;
 	s->dynamic = true;
@@ -23,7 +22,7 @@ void scaler_init(struct scaler *s, const struct scaler_config *c)
 	s->minimum = c->minimum;
 }
 
-static int shrink(struct scaler *s, struct errmsg *err)
+static int shrink(struct loss_scaler *s, struct errmsg *err)
 {
 	if (s->scale == s->minimum)
 		return errmsg_set(
@@ -36,12 +35,13 @@ static int shrink(struct scaler *s, struct errmsg *err)
 	return 0;
 }
 
-int scaler_update(struct scaler *s, bool overflow, struct errmsg *err)
+int loss_scaler_update(struct loss_scaler *s, bool overflow, struct errmsg *err)
 {
 	int rc = 0;
 
 	if (!s->dynamic)
 		return 0;
+	assert(s->scale > 0);
 	if (overflow) {
 		if (s->hysteresis == 1 || s->patience == 1)
 			rc = shrink(s, err);

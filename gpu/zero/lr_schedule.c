@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Learning rates by DeepSpeed's formulas (runtime/lr_schedules.py: WarmupLR,
- * WarmupDecayLR, WarmupCosineLR).  Its schedulers begin at iteration -1, which
- * has a value of its own, and are stepped after an update.
+ * WarmupDecayLR, WarmupCosineLR).  Its schedulers start at iteration -1, which
+ * has a value of its own, and step after the update.
  */
 #include "gpu/zero/lr_schedule.h"
 
+#include <assert.h>
 #include <math.h>
 
-/* One step of warm-up would divide by log(1). */
+/* A warm-up of one step would divide by log(1). */
 #define WARMUP_LEAST 2
 
-/* How far warm-up has come, 0 to 1. */
-static double warmed(const struct schedule_config *c, double iteration,
+/* The progress of warm-up, from 0 to 1. */
+static double warmed(const struct lr_schedule_config *c, double iteration,
 		     double warmup)
 {
 	if (c->log_warmup)
@@ -20,7 +21,7 @@ static double warmed(const struct schedule_config *c, double iteration,
 	return iteration / warmup;
 }
 
-static double cosine(const struct schedule_config *c, double lr,
+static double cosine(const struct lr_schedule_config *c, double lr,
 		     double iteration, double warmup)
 {
 	const double all = fmax(1, (double)c->total - warmup);
@@ -30,7 +31,7 @@ static double cosine(const struct schedule_config *c, double lr,
 	return fmax(0, c->min_lr + (lr - c->min_lr) * ratio);
 }
 
-static double linear(const struct schedule_config *c, double lr,
+static double linear(const struct lr_schedule_config *c, double lr,
 		     double iteration, double warmup)
 {
 	const double left = (double)c->total - iteration;
@@ -39,13 +40,15 @@ static double linear(const struct schedule_config *c, double lr,
 	return c->start_lr + (lr - c->start_lr) * fmin(1, fmax(0, left / all));
 }
 
-double schedule_lr(const struct schedule_config *c, double lr, uint64_t update)
+double lr_schedule_lr(const struct lr_schedule_config *c, double lr,
+		      uint64_t update)
 {
 	const double iteration = (double)update - 2;
 	const double warmup = c->warmup && c->warmup < WARMUP_LEAST
 				      ? WARMUP_LEAST
 				      : (double)c->warmup;
 
+	assert(update >= 1);
 	if (c->kind == SCHEDULE_CONSTANT)
 		return lr;
 	if (warmup > 0 && iteration < 0)

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCTRAIN_SCHEDULE_H
-#define UCTRAIN_SCHEDULE_H
+#ifndef UCTRAIN_LR_SCHEDULE_H
+#define UCTRAIN_LR_SCHEDULE_H
 
 #include <stdint.h>
 
 #include "gpu/config/config.h"
 
-/* The learning rate of an update; `update` counts from 1, without those that
- * were skipped, and `lr` is the full rate. */
-double schedule_lr(const struct schedule_config *c, double lr, uint64_t update);
+/* Return the learning rate of update number `update`, counted from 1 without
+ * skipped steps.  `lr` is the peak rate. */
+double lr_schedule_lr(const struct lr_schedule_config *c, double lr,
+		      uint64_t update);
 
 #endif

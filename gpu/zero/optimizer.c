@@ -13,6 +13,7 @@
  */
 #include "gpu/zero/optimizer.h"
 
+#include <assert.h>
 #include <math.h>
 
 struct backend_adam optimizer_adam(const struct optimizer_config *o,
@@ -21,6 +22,7 @@ struct backend_adam optimizer_adam(const struct optimizer_config *o,
 	const double t = (double)step;
 	const bool decoupled = o->kind == OPTIMIZER_ADAMW;
 
+	assert(step >= 1);
 	return (struct backend_adam){
 		.beta1 = o->beta1,
 		.beta2 = o->beta2,

@@ -7,10 +7,8 @@
 #include "gpu/backend/backend.h"
 #include "gpu/config/config.h"
 
-/*
- * The numbers of one update.  `step` counts updates from 1; `grad_scale` is
- * what gradients are multiplied with before use.
- */
+/* Precompute the constants of one Adam update.  `step` counts updates from 1;
+ * gradients are multiplied by `grad_scale` before use. */
 struct backend_adam optimizer_adam(const struct optimizer_config *o,
 				   uint64_t step, double lr, double grad_scale);
 

@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The training state of a rank, and its update.
+ * A rank's training state and its update.
  *
- * Up to stage 2 the parameters lie end to end in buffers of all parts, so that
- * a rank's part is a stretch of them: what is not cut up in a stage is such a
- * buffer, what is cut up has only the part.  In stage 0 there is one part,
- * which everybody has.
+ * Up to stage 2 the parameters lie end to end in the partition's order, so that
+ * a rank's part is one range of the full buffer.  State that the stage
+ * partitions has only that part; other state has the full buffer.  Stage 0 has
+ * one part, which every rank holds.
  */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "ckpt/base/errmsg.h"
+#include "gpu/comm/pieces.h"
 #include "gpu/model/init_weights.h"
 #include "gpu/zero/optimizer.h"
-#include "gpu/comm/pieces.h"
 #include "gpu/zero/zero_impl.h"
 
-#define WINDOW_ELEMENTS ((size_t)4 << 20) /* of all ranks, on their way */
+#define WINDOW_ELEMENTS ((size_t)4 << 20) /* host window, all ranks together */
 
-/* torch and DeepSpeed: keeps a norm of zero from dividing. */
+/* As in torch and DeepSpeed: avoids division by a norm of zero. */
 #define CLIP_EPS 1e-6
 
 void *zero_alloc(struct zero *z, uint64_t n, size_t size, struct errmsg *err)
@@ -32,9 +33,9 @@ void *zero_alloc(struct zero *z, uint64_t n, size_t size, struct errmsg *err)
 	else
 		errmsg_set(err, -ENOMEM,
 			   "%s: out of memory: %" PRIu64
-			   " bytes are taken and %" PRIu64
-			   " more needed; a higher --zero_stage on more ranks, "
-			   "--recompute or a smaller micro-batch take less",
+			   " bytes are in use and %" PRIu64
+			   " more are needed; try a higher --zero_stage on more "
+			   "ranks, --recompute or a smaller micro-batch",
 			   z->backend->name, z->memory, n * size);
 	return p;
 }
@@ -43,13 +44,14 @@ void zero_free(struct zero *z, void *p, uint64_t n, size_t size)
 {
 	if (!p)
 		return;
+	assert(z->memory >= n * size);
 	z->backend->ops->free(z->backend, p);
 	z->memory -= n * size;
 }
 
 /* --- beginning and end ----------------------------------------------------- */
 
-static int cut(struct zero *z, struct errmsg *err)
+static int zero_partition(struct zero *z, struct errmsg *err)
 {
 	const struct gpt2 *m = z->model;
 	uint64_t *numel = malloc(m->nparams * sizeof(*numel));
@@ -68,7 +70,7 @@ static int cut(struct zero *z, struct errmsg *err)
 	free(numel);
 	if (rc)
 		return errmsg_set(err, rc,
-				  "the model cannot be cut for %u ranks",
+				  "the model cannot be partitioned for %u ranks",
 				  z->comm->size);
 	z->part = z->stage ? z->comm->rank : 0;
 	z->local = z->partition.size;
@@ -90,7 +92,7 @@ static int alloc_host(struct zero *z, struct errmsg *err)
 	m->window = calloc(ranks, sizeof(*m->window));
 	m->host = malloc((ranks + 1) * m->share * sizeof(*m->host));
 	if (!m->units || !m->pieces || !m->window || !m->host)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	return 0;
 }
 
@@ -104,7 +106,8 @@ static int alloc_device(struct zero *z, struct errmsg *err)
 	if (!(z->master = zero_alloc(z, z->local, sizeof(float), err)) ||
 	    !(z->exp_avg = zero_alloc(z, z->local, sizeof(float), err)) ||
 	    !(z->exp_avg_sq = zero_alloc(z, z->local, sizeof(float), err)) ||
-	    !(m->weights = zero_alloc(z, m->nweights, z->backend->lp_size, err)) ||
+	    !(m->weights =
+		      zero_alloc(z, m->nweights, z->backend->act_size, err)) ||
 	    !(m->gradient = zero_alloc(z, m->ngradient, sizeof(float), err)) ||
 	    !(m->norm = zero_alloc(z, 1, sizeof(double), err)))
 		return -ENOMEM;
@@ -112,7 +115,7 @@ static int alloc_device(struct zero *z, struct errmsg *err)
 	m->after = z->backend->ops->event_new(z->backend);
 	m->arrived = z->backend->ops->event_new(z->backend);
 	if (!m->before || !m->after || !m->arrived)
-		return errmsg_set(err, -ENOMEM, "out of memory");
+		return errmsg_nomem(err, NULL);
 	return 0;
 }
 
@@ -122,15 +125,16 @@ int zero_init(struct zero *z, const struct gpt2 *model, struct comm *comm,
 {
 	int rc;
 
+	assert(stage <= 3);
 	*z = (struct zero){ .model = model,
 			    .comm = comm,
 			    .backend = b,
 			    .stage = stage,
 			    .optimizer = *optimizer,
 			    .impl = calloc(1, sizeof(*z->impl)) };
-	rc = z->impl ? 0 : errmsg_set(err, -ENOMEM, "out of memory");
+	rc = z->impl ? 0 : errmsg_nomem(err, NULL);
 	if (!rc)
-		rc = cut(z, err);
+		rc = zero_partition(z, err);
 	if (!rc)
 		rc = alloc_host(z, err);
 	if (!rc)
@@ -158,20 +162,20 @@ void zero_done(struct zero *z)
 	struct zero_impl *m = z->impl;
 
 	if (m) {
-		zero_let_leave(z);
+		zero_release_grad(z);
 		free_events(z);
 		devcomm_free(m->device);
 		for (size_t u = 0; m->units && u < z->model->nunits; u++) {
 			const uint64_t n = z->model->units[u].numel;
 
 			zero_free(z, m->units[u].weights, n,
-				  z->backend->lp_size);
+				  z->backend->act_size);
 			zero_free(z, m->units[u].gradient, n, sizeof(float));
 		}
 		zero_free(z, z->master, z->local, sizeof(float));
 		zero_free(z, z->exp_avg, z->local, sizeof(float));
 		zero_free(z, z->exp_avg_sq, z->local, sizeof(float));
-		zero_free(z, m->weights, m->nweights, z->backend->lp_size);
+		zero_free(z, m->weights, m->nweights, z->backend->act_size);
 		zero_free(z, m->gradient, m->ngradient, sizeof(float));
 		zero_free(z, m->norm, 1, sizeof(double));
 		free(m->units);
@@ -187,6 +191,7 @@ void zero_done(struct zero *z)
 
 struct fragment zero_fragment(const struct zero *z, size_t i)
 {
+	assert(i < z->model->nparams);
 	return partition_fragment(&z->partition, i, z->part);
 }
 
@@ -199,11 +204,12 @@ int zero_init_weights(struct zero *z, uint64_t seed, struct errmsg *err)
 	for (size_t i = 0; i < z->model->nparams; i++) {
 		const struct fragment f = zero_fragment(z, i);
 
+		assert(f.start + f.numel <= z->local);
 		for (uint64_t at = 0; at < f.numel; at += m->share) {
 			const size_t n = pieces_within(f.numel, at, m->share);
 
-			initial_weights(z->model, i, seed, f.first + at, n,
-					m->host);
+			init_weights(z->model, i, seed, f.first + at, n,
+				     m->host);
 			z->backend->ops->to_device(
 				z->backend, z->master + f.start + at, m->host,
 				n * sizeof(*m->host));
@@ -218,14 +224,16 @@ const void *zero_model(const struct zero *z, uint64_t *numel)
 	return z->impl->weights;
 }
 
-/* The part of a buffer of all parts. */
+/* The offset of this rank's part in a full buffer. */
 static uint64_t part_start(const struct zero *z)
 {
+	assert(z->stage || z->part == 0);
 	return z->part * z->local;
 }
 
-/* A device that has failed takes no more part in what others wait for on theirs,
- * where nobody can tell them; short of memory, it still does. */
+/* Wait for the device and report its first error.  A rank whose device failed
+ * aborts the job: other devices would wait in collectives that it can no longer
+ * join.  Lack of memory does not prevent it from joining. */
 static int check_device(struct zero *z, struct errmsg *err)
 {
 	struct devcomm *const device = z->impl->device;
@@ -244,15 +252,15 @@ int zero_publish(struct zero *z, struct errmsg *err)
 	struct backend *b = z->backend;
 	uint8_t *own = m->weights;
 
-	zero_drop_ahead(z);
+	zero_discard_prefetch(z);
 	if (z->stage < 3)
-		own += part_start(z) * b->lp_size;
+		own += part_start(z) * b->act_size;
 	b->ops->round(b, own, z->master, z->local);
 	if (z->stage == 1 || z->stage == 2) {
 		for (unsigned r = 0; r < z->comm->size; r++)
 			m->pieces[r] = z->local;
 		zero_gather(z, own, m->weights);
-		zero_join(z);
+		zero_wait_comm(z);
 	}
 	return comm_agree(z->comm, check_device(z, err), err);
 }
@@ -264,7 +272,7 @@ void zero_expect_last(struct zero *z)
 	z->impl->last_pass = true;
 }
 
-/* Stage 0: everybody gets the sum of everything. */
+/* Stage 0: sum the whole gradient over ranks. */
 static void sum_gradients(struct zero *z)
 {
 	struct zero_impl *m = z->impl;
@@ -286,8 +294,9 @@ static void sum_gradients(struct zero *z)
 	}
 }
 
-/* Finish the sums over ranks.  Returns our part of them. */
-static float *reduce(struct zero *z)
+/* Finish the reduction over ranks.  Returns this rank's part of the
+ * gradient. */
+static float *zero_reduce_units(struct zero *z)
 {
 	struct zero_impl *m = z->impl;
 	float *own = m->gradient + (z->stage == 1 ? part_start(z) : 0);
@@ -297,7 +306,7 @@ static float *reduce(struct zero *z)
 		zero_exact_sum(z, own);
 		return own;
 	}
-	zero_let_leave(z);
+	zero_release_grad(z);
 	if (z->stage == 0 && !summed)
 		sum_gradients(z);
 	if (z->stage == 1 && !summed) {
@@ -305,7 +314,7 @@ static float *reduce(struct zero *z)
 			m->pieces[r] = z->local;
 		zero_reduce(z, m->gradient, own, false);
 	}
-	zero_join(z);
+	zero_wait_comm(z);
 	return own;
 }
 
@@ -326,10 +335,11 @@ int zero_update(struct zero *z, struct zero_update *u, struct errmsg *err)
 {
 	struct zero_impl *m = z->impl;
 	struct backend *b = z->backend;
-	float *gradient = reduce(z);
+	float *gradient = zero_reduce_units(z);
 	double scale = 1 / (u->grad_scale * z->comm->size), clip;
 	int rc = 0;
 
+	assert(u->grad_scale > 0);
 	u->grad_norm = global_norm(z, gradient) * scale;
 	u->overflow = !isfinite(u->grad_norm);
 	if (!u->overflow) {

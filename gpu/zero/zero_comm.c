@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ZeRO's traffic.  What ranks exchange lies on devices.  Between devices that
- * reach each other it goes straight, in a queue of its own; otherwise through
- * host memory, window by window, so that the memory for it is bounded.
+ * ZeRO's collectives on device memory.  Devices that reach each other exchange
+ * it directly, in a queue of their own; otherwise it goes through host memory
+ * in windows, which bounds the memory needed.
  */
 #include "gpu/comm/pieces.h"
+
+#include <assert.h>
 #include "gpu/zero/zero_impl.h"
 
-/* --- straight -------------------------------------------------------------- */
+/* --- direct ---------------------------------------------------------------- */
 
-/* What comes into QUEUE_COMM from now on waits for the computation. */
+/* Operations queued on QUEUE_COMM from now on wait for the computation so
+ * far. */
 static void fork_comm(struct zero *z)
 {
 	struct backend *b = z->backend;
@@ -18,7 +21,7 @@ static void fork_comm(struct zero *z)
 	b->ops->queue_wait(b, QUEUE_COMM, z->impl->before);
 }
 
-void zero_join(struct zero *z)
+void zero_wait_comm(struct zero *z)
 {
 	struct backend *b = z->backend;
 
@@ -28,14 +31,14 @@ void zero_join(struct zero *z)
 	b->ops->queue_wait(b, QUEUE_COMPUTE, z->impl->after);
 }
 
-/* What was summed before counts as a part of ours. */
-static void reduce_straight(struct zero *z, float *gradient, float *dst,
-			    bool add)
+/* The sum so far enters the reduction as part of this rank's gradient. */
+static void reduce_direct(struct zero *z, float *gradient, float *dst, bool add)
 {
 	struct zero_impl *m = z->impl;
 	struct backend *b = z->backend;
 	const unsigned me = z->comm->rank;
 
+	assert(me < z->comm->size);
 	if (add && m->pieces[me])
 		b->ops->accumulate(b, gradient + pieces_start(m->pieces, me),
 				   dst, m->pieces[me]);
@@ -45,35 +48,34 @@ static void reduce_straight(struct zero *z, float *gradient, float *dst,
 
 void zero_reduce_all(struct zero *z, float *x, uint64_t n)
 {
+	assert(z->impl->device);
 	fork_comm(z);
 	devcomm_sum_float(z->impl->device, x, n);
 }
 
-static void gather_straight(struct zero *z, const void *mine, void *dst)
+static void gather_direct(struct zero *z, const void *mine, void *dst)
 {
 	struct zero_impl *m = z->impl;
 
 	for (unsigned r = 0; r < z->comm->size; r++)
-		m->window[r] = m->pieces[r] * z->backend->lp_size;
+		m->window[r] = m->pieces[r] * z->backend->act_size;
 	fork_comm(z);
 	devcomm_all_gather(m->device, mine, m->window, dst);
 }
 
 /* --- through the host ------------------------------------------------------ */
 
-/* A sum has arrived: n elements for dst.  The window for all ranks is free
- * again. */
-static void take(struct zero *z, float *dst, float *sum, size_t n, bool add)
+/* Store the n elements of a finished sum in dst, or add them: then by way of
+ * `spent`, n elements on the device that are no longer needed. */
+static void zero_store_sum(struct zero *z, float *dst, const float *sum,
+			   size_t n, float *spent)
 {
 	struct backend *b = z->backend;
-	float *old = z->impl->host;
 
-	if (add) {
-		b->ops->to_host(b, old, dst, n * sizeof(*old));
-		for (size_t i = 0; i < n; i++)
-			sum[i] += old[i];
-	}
-	b->ops->to_device(b, dst, sum, n * sizeof(*sum));
+	assert(n <= z->impl->share);
+	b->ops->to_device(b, spent ? spent : dst, sum, n * sizeof(*sum));
+	if (spent)
+		b->ops->accumulate(b, dst, spent, n);
 }
 
 void zero_reduce(struct zero *z, float *gradient, float *dst, bool add)
@@ -83,15 +85,16 @@ void zero_reduce(struct zero *z, float *gradient, float *dst, bool add)
 	const unsigned ranks = z->comm->size, me = z->comm->rank;
 	const size_t most = pieces_longest(m->pieces, ranks);
 	float *mine = m->host + ranks * m->share;
+	float *own = gradient + pieces_start(m->pieces, me);
 
 	if (m->device) {
-		reduce_straight(z, gradient, dst, add);
+		reduce_direct(z, gradient, dst, add);
 		return;
 	}
 	if (ranks == 1 && add)
 		b->ops->accumulate(b, dst, gradient, most);
 	if (ranks == 1)
-		return; /* otherwise it is there already */
+		return; /* `gradient` and `dst` are the same buffer */
 	for (size_t at = 0; at < most; at += m->share) {
 		const float *from = gradient + at;
 		float *to = m->host;
@@ -109,22 +112,39 @@ void zero_reduce(struct zero *z, float *gradient, float *dst, bool add)
 		comm_reduce_scatter(z->comm, m->host, m->window, mine);
 
 		if (m->window[me])
-			take(z, dst + at, mine, m->window[me], add);
+			zero_store_sum(z, dst + at, mine, m->window[me],
+				       add ? own + at : NULL);
 	}
+}
+
+/* Copy this rank's piece to its place in dst, on the device. */
+static void place_own_piece(struct zero *z, const void *mine, uint8_t *dst)
+{
+	struct backend *b = z->backend;
+	const size_t *pieces = z->impl->pieces;
+	const unsigned me = z->comm->rank;
+	uint8_t *to = dst + pieces_start(pieces, me) * b->act_size;
+
+	if (to != mine)
+		b->ops->copy(b, QUEUE_COMPUTE, to, mine,
+			     pieces[me] * b->act_size);
 }
 
 void zero_gather(struct zero *z, const void *mine, void *dst)
 {
 	struct zero_impl *m = z->impl;
 	struct backend *b = z->backend;
-	const size_t size = b->lp_size;
+	const size_t size = b->act_size;
 	const unsigned ranks = z->comm->size, me = z->comm->rank;
 	const size_t most = pieces_longest(m->pieces, ranks);
 
 	if (m->device) {
-		gather_straight(z, mine, dst);
+		gather_direct(z, mine, dst);
 		return;
 	}
+	place_own_piece(z, mine, dst);
+	if (ranks == 1)
+		return;
 	for (size_t at = 0; at < most; at += m->share) {
 		uint8_t *own = (uint8_t *)(m->host + ranks * m->share);
 		const uint8_t *from = (const uint8_t *)m->host;
@@ -139,7 +159,7 @@ void zero_gather(struct zero *z, const void *mine, void *dst)
 					m->window[me]);
 		comm_all_gather(z->comm, own, m->window, m->host);
 		for (unsigned r = 0; r < ranks; r++) {
-			if (m->window[r])
+			if (m->window[r] && r != me)
 				b->ops->to_device(b, to, from, m->window[r]);
 			from += m->window[r];
 			to += m->pieces[r] * size;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sums that do not depend on who adds what.  A double has room for 29 binary
- * digits more than the float that is added: as long as the gradients of an
- * element are not farther apart than that, their sum is the same in any order,
- * and it is rounded once.  Each rank keeps such a sum of all elements, on the
- * host, in the order of the model.
+ * Sums that do not depend on the order of summation.  A double has 29 more
+ * binary digits than the floats added to it: as long as the gradients of an
+ * element differ by no more than that in magnitude, their sum is exact in any
+ * order, and is rounded once.  Every rank keeps the sums of all elements, on
+ * the host, in the model's order.
  */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,7 @@ void zero_exact_add(struct zero *z, unsigned unit, const float *gradient)
 	const uint64_t numel = z->model->units[unit].numel;
 	double *to = m->exact;
 
+	assert(m->exact && unit < z->model->nunits);
 	for (unsigned u = 0; u < unit; u++)
 		to += z->model->units[u].numel;
 	for (uint64_t at = 0; at < numel; at += m->share) {
@@ -47,7 +49,7 @@ void zero_exact_add(struct zero *z, unsigned unit, const float *gradient)
 	}
 }
 
-/* Elements of one parameter, rounded, to the device. */
+/* Round the sums of one parameter and copy them to the device. */
 static void round_sums(struct zero *z, const double *sums, uint64_t numel,
 		       float *dst)
 {
@@ -72,6 +74,7 @@ void zero_exact_sum(struct zero *z, float *own)
 	for (size_t i = 0; i < z->model->nparams; i++) {
 		const struct fragment f = zero_fragment(z, i);
 
+		assert(f.start + f.numel <= z->local);
 		round_sums(z, param + f.first, f.numel, own + f.start);
 		param += z->model->params[i].numel;
 	}

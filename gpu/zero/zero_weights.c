@@ -1,28 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the network sees of ZeRO: weights that come and go, and a place for
- * gradients.  Up to stage 2 weights are there, up to stage 1 gradients are,
- * and a unit is a part of them.  Otherwise a unit has buffers of its own for
- * as long as it is needed.
+ * The network's access to weights and gradients.  Up to stage 2 all weights,
+ * and up to stage 1 all gradients, have permanent buffers of which a unit is a
+ * range.  Otherwise a unit has buffers of its own while it is in use.
  */
+#include <assert.h>
 #include <errno.h>
 
 #include "ckpt/base/errmsg.h"
 #include "gpu/zero/zero_impl.h"
 
-/* Stage 3: each parameter is cut by itself. */
+/* Stage 3: every parameter is partitioned by itself. */
 static void set_pieces_of(struct zero *z, size_t param)
 {
+	assert(z->stage == 3 && param < z->model->nparams);
 	for (unsigned r = 0; r < z->comm->size; r++)
 		z->impl->pieces[r] =
 			partition_fragment(&z->partition, param, r).numel;
 }
 
-/* Stage 2: what each rank keeps of a stretch of the group. */
+/* Stage 2: intersect a range of the flat group with each rank's part. */
 static void set_pieces_within(struct zero *z, uint64_t start, uint64_t numel)
 {
 	const uint64_t part = z->local, end = start + numel;
 
+	assert(end <= part * z->partition.ranks);
 	for (unsigned r = 0; r < z->comm->size; r++) {
 		const uint64_t lo = r * part > start ? r * part : start;
 		const uint64_t hi = (r + 1) * part < end ? (r + 1) * part : end;
@@ -34,7 +36,7 @@ static void set_pieces_within(struct zero *z, uint64_t start, uint64_t numel)
 static void gather_unit(struct zero *z, const struct gpt2_unit *unit,
 			uint8_t *weights)
 {
-	const size_t size = z->backend->lp_size;
+	const size_t size = z->backend->act_size;
 	const uint8_t *own = z->impl->weights;
 
 	for (size_t i = unit->first; i < unit->first + unit->n; i++) {
@@ -44,22 +46,24 @@ static void gather_unit(struct zero *z, const struct gpt2_unit *unit,
 	}
 }
 
-static int begin_gather(struct zero *z, unsigned unit, struct errmsg *err)
+static int start_gather(struct zero *z, unsigned unit, struct errmsg *err)
 {
 	const struct gpt2_unit *shape = &z->model->units[unit];
 	struct zero_unit *u = &z->impl->units[unit];
 
-	u->weights = zero_alloc(z, shape->numel, z->backend->lp_size, err);
+	assert(!u->weights);
+	u->weights = zero_alloc(z, shape->numel, z->backend->act_size, err);
 	if (!u->weights)
 		return -ENOMEM;
 	gather_unit(z, shape, u->weights);
 	return 0;
 }
 
-/* Blocks are acquired one after another, this way or that: gather the next
- * while the device computes with this one.  Embeddings are too large to be
- * wrong about.  If there is no memory for it, it will be told in its turn. */
-static void gather_ahead(struct zero *z, unsigned unit)
+/* The network acquires blocks in order, forwards or backwards: gather the next
+ * one while the device computes with this one.  Embeddings are too large to
+ * gather on a guess.  A failed allocation is no error here: acquiring the unit
+ * retries it. */
+static void prefetch_unit(struct zero *z, unsigned unit)
 {
 	struct zero_impl *m = z->impl;
 	const int step = (int)unit - (int)m->last;
@@ -71,20 +75,20 @@ static void gather_ahead(struct zero *z, unsigned unit)
 	    next < GPT2_UNIT_BLOCK(0) || next >= gpt2_unit_last(z->model) ||
 	    m->units[next].weights)
 		return;
-	m->units[next].ahead = begin_gather(z, next, &none) == 0;
+	m->units[next].prefetched = start_gather(z, next, &none) == 0;
 	z->backend->ops->event_record(z->backend, m->arrived, QUEUE_COMM);
 }
 
-void zero_drop_ahead(struct zero *z)
+void zero_discard_prefetch(struct zero *z)
 {
 	for (unsigned i = 0; i < z->model->nunits; i++) {
 		struct zero_unit *u = &z->impl->units[i];
 
-		if (!u->ahead)
+		if (!u->prefetched)
 			continue;
-		zero_join(z);
+		zero_wait_comm(z);
 		zero_free(z, u->weights, z->model->units[i].numel,
-			  z->backend->lp_size);
+			  z->backend->act_size);
 		*u = (struct zero_unit){ .gradient = u->gradient };
 	}
 }
@@ -94,22 +98,23 @@ static const void *acquire(void *ctx, unsigned unit, struct errmsg *err)
 	struct zero *z = ctx;
 	struct zero_unit *u = &z->impl->units[unit];
 
+	assert(unit < z->model->nunits);
 	if (z->stage < 3)
 		return (uint8_t *)z->impl->weights +
-		       zero_unit_start(z, unit) * z->backend->lp_size;
+		       zero_unit_start(z, unit) * z->backend->act_size;
 	if (u->users++)
 		return u->weights;
-	if (u->ahead) {
+	if (u->prefetched) {
 		z->backend->ops->queue_wait(z->backend, QUEUE_COMPUTE,
 					    z->impl->arrived);
-	} else if (begin_gather(z, unit, err)) {
+	} else if (start_gather(z, unit, err)) {
 		u->users = 0;
 		return NULL;
 	} else {
-		zero_join(z);
+		zero_wait_comm(z);
 	}
-	u->ahead = false;
-	gather_ahead(z, unit);
+	u->prefetched = false;
+	prefetch_unit(z, unit);
 	return u->weights;
 }
 
@@ -118,33 +123,36 @@ static void release(void *ctx, unsigned unit)
 	struct zero *z = ctx;
 	struct zero_unit *u = &z->impl->units[unit];
 
+	assert(z->stage < 3 || u->users);
 	if (z->stage < 3 || --u->users)
 		return;
 	zero_free(z, u->weights, z->model->units[unit].numel,
-		  z->backend->lp_size);
+		  z->backend->act_size);
 	u->weights = NULL;
 }
 
-/* Is a unit's gradient cut up, or kept elsewhere, when it is complete? */
-static bool gradients_leave(const struct zero *z)
+/* Is a unit's gradient reduced or summed elsewhere as soon as it is
+ * complete? */
+static bool unit_gradients(const struct zero *z)
 {
 	return z->stage >= 2 || z->impl->exact;
 }
 
-static float *gradient(void *ctx, unsigned unit, struct errmsg *err)
+static float *zero_weights_gradient(void *ctx, unsigned unit, struct errmsg *err)
 {
 	struct zero *z = ctx;
 	struct zero_unit *u = &z->impl->units[unit];
 
-	if (!gradients_leave(z))
+	if (!unit_gradients(z))
 		return z->impl->gradient + zero_unit_start(z, unit);
+	assert(!u->gradient);
 	u->gradient = zero_alloc(z, z->model->units[unit].numel,
 				 sizeof(*u->gradient), err);
 	return u->gradient;
 }
 
-/* The sum of a stretch of the group, to what this rank keeps of it in `own`,
- * which has our part. */
+/* Reduce a range of the flat group.  This rank's share is stored in `own`, its
+ * part. */
 static void reduce_stretch(struct zero *z, uint64_t start, uint64_t numel,
 			   float *from, float *own, bool add)
 {
@@ -156,7 +164,7 @@ static void reduce_stretch(struct zero *z, uint64_t start, uint64_t numel,
 	zero_reduce(z, from, own, add);
 }
 
-/* A unit of a gradient that is all there. */
+/* Reduce a unit of a full gradient buffer, in place. */
 static void sum_unit(struct zero *z, uint64_t start, uint64_t numel)
 {
 	float *gradient = z->impl->gradient;
@@ -185,18 +193,19 @@ static void reduce_unit(struct zero *z, const struct gpt2_unit *unit,
 	}
 }
 
-void zero_let_leave(struct zero *z)
+void zero_release_grad(struct zero *z)
 {
 	struct zero_impl *m = z->impl;
 
-	if (!m->leaving)
+	if (!m->reducing)
 		return;
-	zero_join(z);
-	zero_free(z, m->leaving, m->nleaving, sizeof(*m->leaving));
-	m->leaving = NULL;
+	zero_wait_comm(z);
+	zero_free(z, m->reducing, m->nreducing, sizeof(*m->reducing));
+	m->reducing = NULL;
 }
 
-/* The sum goes on while the next unit's gradient is computed. */
+/* A unit's gradient is complete.  Between devices its reduction overlaps the
+ * computation of the next unit's gradient. */
 static int complete(void *ctx, unsigned unit, struct errmsg *err)
 {
 	struct zero *z = ctx;
@@ -204,21 +213,22 @@ static int complete(void *ctx, unsigned unit, struct errmsg *err)
 	struct zero_unit *u = &z->impl->units[unit];
 
 	(void)err;
-	if (!gradients_leave(z)) {
+	if (!unit_gradients(z)) {
 		if (z->impl->device && z->impl->last_pass)
 			sum_unit(z, zero_unit_start(z, unit), shape->numel);
 		return 0;
 	}
-	zero_let_leave(z);
+	assert(u->gradient);
+	zero_release_grad(z);
 	if (z->impl->exact)
 		zero_exact_add(z, unit, u->gradient);
 	else
 		reduce_unit(z, shape, u->gradient);
-	z->impl->leaving = u->gradient;
-	z->impl->nleaving = shape->numel;
+	z->impl->reducing = u->gradient;
+	z->impl->nreducing = shape->numel;
 	u->gradient = NULL;
 	if (!z->impl->device)
-		zero_let_leave(z);
+		zero_release_grad(z);
 	return 0;
 }
 
@@ -228,7 +238,7 @@ struct network_weights zero_weights(struct zero *z)
 		.ctx = z,
 		.acquire = acquire,
 		.release = release,
-		.gradient = gradient,
+		.gradient = zero_weights_gradient,
 		.complete = complete,
 	};
 }

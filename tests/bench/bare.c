@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bare DIR MOUNTPOINT: what any FUSE server can do here.  Shows a tree of files
- * that is there already, names and attributes held in memory, contents read by
- * the kernel itself (passthrough): nothing is parsed, computed, put together or
- * summed.  What it takes is what requests take, so a bar that it misses, ucfs
- * misses, too.  Runs in the background until it is unmounted.
+ * bare DIR MOUNTPOINT: a minimal FUSE server, as a bound for any other.  It shows
+ * an existing tree with names and attributes held in memory and contents read by
+ * the kernel itself (passthrough); it parses, computes and sums nothing.  Its time
+ * is the cost of the requests, so ucfs misses every bar that it misses.  Runs in
+ * the background until it is unmounted.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -16,22 +16,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fs/ops/fuse_caps.h"
 #include "fs/backing/passthrough.h"
-#include "fs/backing/timeslice.h"
+#include "fs/ops/fuse_caps.h"
 
 #define FOR_EVER 1e6
 
-/* Inode i is node i - 1; a directory's entries are neighbours, in the order of
- * their names. */
+/* Inode i is node i - 1; a directory's entries are adjacent and sorted by name. */
 struct node {
-	char *path; /* from the root's on */
+	char *path; /* relative to the root */
 	const char *name;
 	struct stat st;
 	size_t first, n;
 };
 
-/* One that is being read. */
+/* An open directory. */
 struct handle {
 	int fd, id;
 };
@@ -116,8 +114,8 @@ static struct fuse_entry_param entry_of(const struct node *n)
 static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
 	(void)userdata;
-	kernel_init(conn);
-	if (!kernel_passes_through())
+	fuse_caps_init(conn);
+	if (!fuse_caps_passes_through())
 		exit(1);
 	kernel.on = true;
 }
@@ -148,7 +146,7 @@ static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 {
 	(void)ino;
 	(void)fi;
-	fuse_reply_err(req, ENOSYS); /* the kernel does it, and keeps listings */
+	fuse_reply_err(req, ENOSYS); /* no opendir: the kernel caches listings */
 }
 
 static void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size,
@@ -210,12 +208,27 @@ static const struct fuse_lowlevel_ops ops = {
 	.release = op_release,
 };
 
+static int serve(struct fuse_session *session)
+{
+#if FUSE_USE_VERSION >= 312
+	struct fuse_loop_config *const config = fuse_loop_cfg_create();
+	const int rc = fuse_session_loop_mt(session, config);
+
+	fuse_loop_cfg_destroy(config);
+	return rc;
+#else
+	struct fuse_loop_config config = { .max_idle_threads = 10 };
+
+	return fuse_session_loop_mt(session, &config);
+#endif
+}
+
 int main(int argc, char **argv)
 {
 	char *words[] = { argv[0], (char *)"-oro,fsname=bare", NULL };
 	struct fuse_args args = FUSE_ARGS_INIT(2, words);
-	struct fuse_loop_config *const config = fuse_loop_cfg_create();
 	struct fuse_session *session;
+	int rc;
 
 	if (argc != 3) {
 		fprintf(stderr, "usage: bare DIR MOUNTPOINT\n");
@@ -226,12 +239,10 @@ int main(int argc, char **argv)
 	if (!session || fuse_session_mount(session, argv[2]))
 		return 1;
 	passthrough_init(&kernel, session);
-	kernel_extend(session);
-	turn_short();
-	if (fuse_daemonize(0) || fuse_session_loop_mt(session, config))
+	if (fuse_daemonize(0) || fuse_caps_patch_init(session))
 		return 1;
+	rc = serve(session);
 	fuse_session_unmount(session);
 	fuse_session_destroy(session);
-	fuse_loop_cfg_destroy(config);
-	return 0;
+	return rc ? 1 : 0;
 }

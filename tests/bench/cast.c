@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How fast elements are converted, beside memcpy: bytes read and written per second
- * of processor time, the best of some rounds in turns.  Arrays are larger than any
- * cache.  One line each: name, GB/s, ratio to memcpy's.
+ * Throughput of conversions against memcpy: bytes read and written per second of
+ * processor time, the best of several alternating rounds.  Arrays are larger than
+ * any cache.  Prints a line for each: name, GB/s, ratio to memcpy.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/tensor/cast.h"
 
 #define ELEMENTS ((size_t)16 << 20)
 #define ROUNDS 9
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 
 static const enum dtype pairs[][2] = {
 	{ DTYPE_F32, DTYPE_F32 }, /* memcpy */
@@ -49,7 +49,7 @@ int main(void)
 
 	if (!in || !out)
 		return 1;
-	/* Numbers of every size; as 16-bit ones they are numbers, too. */
+	/* Numbers of every magnitude that are finite in 16 bits, too. */
 	for (size_t i = 0; i < ELEMENTS; i++)
 		in[i] = (float)(i % 65521) * 1e-3f - 30;
 	memset(out, 1, ELEMENTS * sizeof(*out));

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Conversions of weights (hf_dtype) beside memcpy, by processor time.
+# Throughput of weight conversions (hf_dtype) against memcpy, by processor time.
 . "${BASH_SOURCE%/*}/lib.sh"
 program=${top_builddir:-.}/tests/bench/cast
 [ -x "$program" ] || skip "no $program; make bench builds it"

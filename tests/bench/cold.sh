@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# From a cold disk: the whole tree read through a mount, file by file, against
-# cat of the shards that it is made of.  Per byte, since the tree may be larger
-# than its shards, or smaller.
+# From a cold disk: read the whole tree through a mount, file by file, against cat of
+# its shards.  Rates are per byte, since the tree may be larger or smaller than the
+# shards.
 . "${BASH_SOURCE%/*}/lib.sh"
 begin
 (echo 1 >/proc/sys/vm/drop_caches) 2>/dev/null ||

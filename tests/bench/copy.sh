@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# cp -r of the universal tree from the mount, against cp -r of the same bytes
-# from a converted copy on a disk, both in the page cache.  With checksums
-# (each round a fresh mount, so that each computes them) and without.
+# cp -r of the universal tree from the mount, against cp -r of the same bytes from a
+# converted copy on a disk, both in the page cache; with checksums (a fresh mount each
+# round, so that each computes them) and without.
 #
-# Destinations are written over, not made anew: where a hypervisor takes free
-# memory back, new pages cost several times the copy and drown it.
+# Destinations are overwritten, not created: where a hypervisor reclaims free memory,
+# new pages cost several times the copy.
 . "${BASH_SOURCE%/*}/lib.sh"
 begin
 room "$work" 2 || skip "no room for a converted copy in $work"

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# What a byte costs: system calls, context switches and processor time of the
-# server and of the reader, for each way that a file can be read.  `strace` is
-# needed for the calls.
+# Cost per byte: system calls, context switches and processor time of the server and
+# of the reader, for each way in which a file is served.  The calls need `strace`.
 . "${BASH_SOURCE%/*}/lib.sh"
 begin_own
 command -v strace >/dev/null || skip "no strace"
@@ -20,14 +19,14 @@ switches() {
 ticks() { awk '{ print $14 + $15 }' "/proc/$server/stat"; }
 per() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.2f", a / b }'; }
 
-# cost NAME OPTIONS FILES...: the files are read once before.
+# cost NAME OPTIONS FILES...: measured after the files were read once.
 cost() {
 	local -r name=$1
 	local calls bytes before at t
 	local -a took
 	local files=()
 
-	ucfs "$source/$tag" "$mnt" -f -o "noindex,crc=zero,$2" &
+	ucfs "$source/$tag" "$mnt" -f -o "index=none,crc=zero,$2" &
 	server=$!
 	until mountpoint -q "$mnt"; do sleep 0.01; done
 	for f in "${@:3}"; do files+=("$mnt/$f"); done
@@ -57,7 +56,7 @@ cost() {
 header cost
 some=(zero/block.000{0,1,2,3}.weight/{fp32,exp_avg,exp_avg_sq}.pt)
 cat "$source/$tag"/* >/dev/null
-cost streamed stream "${some[@]}"
-cost assembled assemble=220M "${some[@]}"
-cost "found assembled" assemble=1G "${some[@]:0:4}"
+cost streamed no_cache "${some[@]}"
+cost assembled cache_size=220M "${some[@]}"
+cost "found assembled" cache_size=1G "${some[@]:0:4}"
 cost "a file that is a shard" stream mp_rank_00_model_states.pt

@@ -1,22 +1,22 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The three tests of the DSUC demo at full size, on the CPU: its model (4
-# layers, 4 heads, 128 wide, vocabulary 50257), batches of 16 rows of 128
-# tokens, saved half-way.
+# The three tests of the DSUC demo at full size, on the CPU: its model (4 layers, 4
+# heads, width 128, vocabulary 50257), batches of 16 rows of 128 tokens, saved
+# half-way.
 #
 #   1  resumed on the same ranks, from ZeRO shards and from the mount
 #   2  one rank against accumulation on one and on two
 #   3  the four ranks' checkpoint on 2, 1 and (batches of 24) 3 ranks
 #
-# Tells the largest difference of losses, what each rank read, and the memory
-# of a rank by stage; the curves go to $UCFS_DSUC_OUT.
+# Reports the largest difference of losses, the bytes that each rank read, and memory
+# per rank by stage; curves go to $UCFS_DSUC_OUT.
 #
-# UCFS_DSUC_STEPS	steps of a run (200); half of them are resumed
-# UCFS_DSUC_STAGES	of the tests 1 and 3 ("1 2 3")
-# UCFS_DSUC_OUT		where curves and logs are kept (not kept)
-# UCFS_DSUC_FLAGS	further flags of all runs, as --rank_invariant (none)
-# UCFS_DSUC_DATA	--data (synthetic, one batch repeated, as in the demo)
+# UCFS_DSUC_STEPS	steps of a run (200); the second half is resumed
+# UCFS_DSUC_STAGES	stages of tests 1 and 3 ("1 2 3")
+# UCFS_DSUC_OUT		directory for curves and logs (default: discarded)
+# UCFS_DSUC_FLAGS	further flags of all runs, such as --rank_invariant
+# UCFS_DSUC_DATA	--data (synthetic: one batch repeated, as in the demo)
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 top_srcdir=${top_srcdir:-$(cd "$here/../.." && pwd)}

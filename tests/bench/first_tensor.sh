@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# What somebody waits who wants one tensor: mount and read it, with the
-# checkpoint in the page cache and not; beside it, reading the whole
-# checkpoint once, which is the least that any converter can do.
+# Time to the first tensor: mount and read one tensor, with the checkpoint in the page
+# cache and without; beside it, one read of the whole checkpoint, the lower bound of
+# any converter.
 . "${BASH_SOURCE%/*}/lib.sh"
 begin
 
-# A block's matrix: some megabytes, in every model.
+# A weight matrix of a block: some megabytes, present in every model.
 choose() {
 	mount_as crc=exact
 	file=$(find "$view/zero" -name fp32.pt -size +1M -size -64M | sort |
@@ -16,7 +16,7 @@ choose() {
 	unmount
 }
 
-one_tensor() { ucfs "$source" "$mnt" -o "noindex,$1" && cat "$file" >/dev/null; }
+one_tensor() { ucfs "$source" "$mnt" -o "index=none,$1" && cat "$file" >/dev/null; }
 
 choose
 for ((i = 0; i < rounds; i++)); do

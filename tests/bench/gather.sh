@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# A weight that tensor-parallel ranks cut along its columns is woven together
-# row by row when it is read.  How fast, to one whose slices follow each other?
-# Read from front to back in blocks of 1 MiB, the checkpoint in memory.
+# Throughput of a weight that tensor-parallel ranks cut along its columns, which is
+# interleaved row by row when it is read, against one whose slices are concatenated.
+# Read front to back in blocks of 1 MiB, with the checkpoint in memory.
 #
-# UCFS_BENCH_ROWS	a checkpoint that tests/interop/make_rows.py made
+# UCFS_BENCH_ROWS	a checkpoint made by tests/interop/make_rows.py
 . "${BASH_SOURCE%/*}/lib.sh"
 [ -n "${UCFS_BENCH_ROWS:-}" ] || skip "UCFS_BENCH_ROWS is not set; for a" \
 	"checkpoint: python3 tests/interop/make_rows.py DIR (takes PyTorch)"

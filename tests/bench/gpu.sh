@@ -1,20 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# uctrain on a GPU: steps of GPT-2 in bfloat16 against PyTorch with
-# torch.compile, in turns, and against what the GPU can do; a checkpoint that is
-# loaded through the mount's extents, against a copy from pinned memory and
-# against plain reads of the mounted files.
+# uctrain on a GPU: training steps of GPT-2 in bfloat16 in turns with PyTorch with
+# torch.compile, and against the GPU's peak; loading a checkpoint through the mount's
+# extents, against a copy from pinned memory and plain reads of the mounted files.
 #
-# UCFS_DEEPSPEED_PYTHON	a Python that has PyTorch with CUDA and transformers;
-#			without it our side is measured alone
-# UCFS_GPU_TFLOPS	what the GPU's tensor cores do in bfloat16, dense (989,
-#			an H100's or H200's)
-# UCFS_GPU_BATCH	rows of a step of gpt2 and of gpt2-xl ("64 16" where there are
-#			100 GB, an H200, else "32 8"; an optimizer's step is a
-#			smaller part of a larger one)
-#
-# shellcheck source=lib.sh
+# UCFS_DEEPSPEED_PYTHON	a Python with PyTorch for CUDA and transformers; without it
+# 			only our side is measured
+# UCFS_GPU_TFLOPS	the GPU's dense bfloat16 peak (989: H100, H200)
+# UCFS_GPU_BATCH	rows per step of gpt2 and of gpt2-xl ("64 16" with 100 GB of
+# 			device memory, as an H200 has, else "32 8"; in a larger
+# 			batch the optimizer's share of a step is smaller)
 . "${BASH_SOURCE%/*}/lib.sh"
 
 command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1 ||
@@ -32,7 +28,7 @@ work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX")
 mnt=$work/mnt
 mkdir "$mnt"
 
-# ours MODEL BATCH STEPS FLAG...: the median of tokens/s, without the beginning
+# ours MODEL BATCH STEPS FLAG...: the median of tokens/s after warm-up
 ours() {
 	rm -rf "$work/logs"
 	uctrain --device cuda --dtype bf16 --model "$1" --seq_length 1024 \
@@ -45,8 +41,8 @@ ours() {
 
 ours gpt2 1 7 >/dev/null || skip "$(tail -n 1 "$work/words")"
 
-# Floating-point operations of a token, forward and backward: 6 of each
-# parameter, and 12 * layers * width * positions of attention.
+# Floating-point operations per token, forward and backward: 6 per parameter, and
+# 12 * layers * width * positions for attention.
 utilisation() {
 	awk -v rate="$1" -v of="$2" -v peak="${UCFS_GPU_TFLOPS:-989}" 'BEGIN {
 		n = of == "gpt2" ? 124439808 : 1557611200
@@ -74,7 +70,7 @@ steps() {
 		"$(median "$1.torch")")" ">=" 1
 }
 
-# GB/s that the run in $work/words has loaded with
+# Loading rate in GB/s of the run that logged to $work/words
 loaded() {
 	sed -n 's/.*: \([0-9.]*\) MB of tensors .*, in \([0-9.]*\) s$/\1 \2/p' \
 		"$work/words" | awk '{ printf "%.2f", $1 / 1e3 / $2 }'

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where the time of a step goes: each operation of a device alone, with the
- * shapes of GPT-2 124M in bfloat16 (or of -w's width), how often a step calls it,
- * and what it reaches in TFLOP/s and in GB/s of what it must read and write.
+ * The time of a training step by operation: each operation of a device alone, with
+ * the shapes of GPT-2 124M in bfloat16 (or of width -w), its calls per step, and its
+ * rate in TFLOP/s and in GB/s of the bytes that it must read and write.
  *
  *     gpuops [-k] [-d] [-c] [-b BATCH] [-s SEQ] [-w WIDTH]
  *
- * -k: attention by our kernels; -d: what --deterministic does; -c: on the CPU.
+ * -k: attention by our kernels; -d: as with --deterministic; -c: on the CPU.
  * Heads have 64 elements.
  */
 #include <errno.h>
@@ -19,6 +19,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "gpu/backend/backend.h"
+#include "gpu/cuda/backend_cuda.h"
 
 #define LAYERS_OF(c) ((c) == 1600 ? 48 : 12)
 #define VOCAB 50257
@@ -28,12 +29,12 @@
 
 static struct backend *b;
 static size_t batch = 32, seq = 1024, width = 768, rows, vocab;
-/* lp: 4 * width of each row, or wte; float: a gradient of as much. */
+/* Activations of 4 * width per row, or wte; a float gradient of that size. */
 static void *x, *y, *z, *d, *w, *small;
 static float *grad, *stats, *more[3];
 static int32_t *tokens;
 static double *sum;
-static double all; /* seconds of a step */
+static double all; /* seconds per step */
 
 static double now(void)
 {
@@ -64,7 +65,7 @@ static void *alloc(size_t bytes)
 	return p;
 }
 
-/* Numbers at random: a GPU is faster with zeros. */
+/* Random numbers: a GPU is faster on zeros. */
 static float *floats(size_t n)
 {
 	float *const p = alloc(n * sizeof(*p)), *const some = malloc(FILL * 4);
@@ -81,7 +82,7 @@ static float *floats(size_t n)
 static void *lp(size_t n)
 {
 	float *const from = floats(n);
-	void *const p = alloc(n * b->lp_size);
+	void *const p = alloc(n * b->act_size);
 
 	b->ops->round(b, p, from, n);
 	b->ops->free(b, from);
@@ -92,7 +93,7 @@ static void *lp(size_t n)
 
 static void *beside(void *p)
 {
-	return (char *)p + b->lp_size;
+	return (char *)p + b->act_size;
 }
 
 static void qkv(void)
@@ -186,8 +187,8 @@ static void embed_grad(void)
 
 static void head(void)
 {
-	b->ops->classify(b, sum, d, grad, x, w, tokens, rows, width, vocab,
-			 1e-4f);
+	b->ops->cross_entropy(b, sum, d, grad, x, w, tokens, rows, width, vocab,
+			      1e-4f);
 }
 
 static void head_odd(void)
@@ -222,7 +223,7 @@ static void adam(void)
 					.step_size = 1e-9f,
 					.denom = 1 };
 
-	/* The gradient may be any of them: it is only read. */
+	/* Any buffer serves as the gradient: it is only read. */
 	b->ops->adam(b, &a, more[0], more[1], more[2], more[0], numel());
 }
 

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# What an index saves: mounting checkpoints of many ranks and parameters,
-# simulated by mkrun, with and without it, in turns; and from the start of the
-# program to the first stat.
+# What an index saves: checkpoints of many ranks and parameters, made by mkrun, are
+# mounted with and without it, in turns; also from program start to the first stat.
 #
-# UCFS_BENCH_INDEX	of which sizes: PARAMETERS:DP:TP ... (20000:32:32 takes ten
-#			minutes to write)
+# UCFS_BENCH_INDEX	sizes: PARAMETERS:DP:TP ... (20000:32:32 takes ten minutes to
+# 			write)
 . "${BASH_SOURCE%/*}/lib.sh"
 
 sizes=${UCFS_BENCH_INDEX:-200:4:1 20000:1024:1}
@@ -20,14 +19,14 @@ work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX")
 mnt=$work/mnt
 mkdir "$mnt"
 
-# first_stat OPTION: from nothing to what stat(2) says of a parameter's file,
-# called by this shell: a program for it would take as long as a small mount.
+# first_stat OPTION: from start to stat(2) of a parameter's file, by this shell's
+# builtin: starting a program would take as long as a small mount.
 first_stat() {
 	ucfs "$source" "$mnt" -o "$1"
 	[ -s "$mnt/global_step1_universal/zero/block.0000.weight/fp32.pt" ]
 }
 
-# The server keeps what it has learned after the mount is gone.
+# The server writes the index after it was unmounted.
 unmount_whole() {
 	local -r pid=$(pgrep -n -f "ucfs $source ")
 
@@ -46,15 +45,15 @@ one_size() {
 	"$mkrun" "$source" "$parameters" 64 "$dp" "$tp"
 	warm
 	timed make_index ucfs "$source" "$mnt" -o index="$index"
-	# All shards' maps are wanted for that.
+	# Compute all checksums, so that the index has them.
 	find "$mnt/global_step1_universal/zero" -name fp32.pt -exec cat {} + >/dev/null
 	unmount_whole
 	for ((i = 0; i < rounds; i++)); do
-		timed without ucfs "$source" "$mnt" -o noindex
+		timed without ucfs "$source" "$mnt" -o index=none
 		unmount_whole
 		timed with ucfs "$source" "$mnt" -o index="$index"
 		unmount_whole
-		timed stat_without first_stat noindex
+		timed stat_without first_stat index=none
 		unmount_whole
 		timed stat_with first_stat index="$index"
 		unmount_whole

@@ -3,18 +3,18 @@
 #
 # Shared by the benchmarks: sourced, not run.  (Run it and it does nothing.)
 #
-# UCFS_BENCH_DIR	a run directory that DeepSpeed wrote, with one or more
-#			gigabytes of ZeRO checkpoint in its newest tag;
+# UCFS_BENCH_DIR	a run directory written by DeepSpeed, with at least a
+#			gigabyte of ZeRO checkpoint in its newest tag;
 #			tests/interop/make_bench.py makes one
 # UCFS_BENCH_ROUNDS	rounds of each measurement (5)
-# UCFS_BENCH_DEST	directory that copies are written to (/dev/shm if it is
-#			there); needs three times the checkpoint's size
-# UCFS_BENCH_TABLE	file that the lines of the common table go to, see `run`
+# UCFS_BENCH_DEST	directory for copies (/dev/shm if it exists); needs three
+#			times the checkpoint's size
+# UCFS_BENCH_TABLE	file for the lines of the common table, see `run`
 # UCFS_BENCH_TMP	directory on a disk for the converted copy (TMPDIR,
 #			else /tmp); needs twice the checkpoint's size
 #
-# What is compared is measured in turns, in one run, and told as a ratio of
-# medians: on a machine with other things to do only that repeats.
+# Both sides of a comparison are measured in turns, in one run, and reported as a
+# ratio of medians: on a shared machine only such ratios repeat.
 
 [ "${BASH_SOURCE[0]}" != "$0" ] || exit 77
 set -eu -o pipefail
@@ -52,8 +52,8 @@ cleanup() {
 	[ -z "${dest:-}" ] || { chmod -R u+w "$dest" && rm -rf "$dest"; }
 }
 
-# Everything that all benchmarks need: the checkpoint in $source, its tag's
-# view in $view once mounted, directories $work (disk), $dest and $mnt.
+# Set up what all benchmarks need: the checkpoint in $source, its tag's view in
+# $view once mounted, directories $work (disk), $dest and $mnt.
 begin() {
 	local dest_in=${UCFS_BENCH_DEST:-}
 
@@ -82,14 +82,14 @@ begin() {
 	compile readfile
 }
 
-# compile NAME: a program of this directory, to $work.
+# compile NAME: build a program of this directory in $work.
 compile() {
 	${CC:-cc} -O2 -std=gnu11 -D_GNU_SOURCE -pthread -I"${top_srcdir:-.}" \
 		-o "$work/$1" "${top_srcdir:-.}/tests/bench/$1.c" ||
 		skip "$1.c cannot be compiled"
 }
 
-# Benchmarks that make their own checkpoints: directories $work and $mnt.
+# For benchmarks that make their own checkpoints: directories $work and $mnt.
 begin_own() {
 	[ -w /dev/fuse ] || skip "/dev/fuse cannot be used"
 	command -v ucfs >/dev/null || skip "ucfs is not built"
@@ -102,16 +102,16 @@ begin_own() {
 	mkdir "$mnt"
 }
 
-# mount_bare DIR: have the server that does nothing (bare.c) show it at $mnt.  The
-# kernel reads files by itself for root alone; has_bare: it may.
+# mount_bare DIR: mount DIR at $mnt with the minimal server, bare.c.  has_bare: is
+# passthrough, which takes root, available?
 bare=${top_builddir:-.}/tests/bench/bare
 mount_bare() { "$bare" "$1" "$mnt"; }
 has_bare() { [ "$(id -u)" = 0 ] && [ -x "$bare" ]; }
 
-# mount_as OPTIONS: serve $source at $mnt, the server's process in $server.
-# Without an index: rounds are to be alike.
+# mount_as OPTIONS: mount $source at $mnt; $server is the process.  Without an
+# index, so that all rounds are alike.
 mount_as() {
-	ucfs "$source" "$mnt" -f -o "noindex,$1" &
+	ucfs "$source" "$mnt" -f -o "index=none,$1" &
 	server=$!
 	until mountpoint -q "$mnt"; do
 		kill -0 "$server" 2>/dev/null || { server=; return 1; }
@@ -119,7 +119,7 @@ mount_as() {
 	done
 }
 
-# room DIR FACTOR: is there room for FACTOR checkpoints?
+# room DIR FACTOR: has DIR room for FACTOR checkpoints?
 room() {
 	local -r have=$(df --output=avail -B1 "$1" | tail -n 1)
 	local -r size=$(du -sb "$source/$tag" | cut -f1)
@@ -127,7 +127,7 @@ room() {
 	[ "$have" -gt $((size * $2)) ]
 }
 
-# The checkpoint in the page cache, and out of it.
+# Bring the checkpoint into the page cache; drop it.
 warm() { cat "$source/$tag"/* >/dev/null; }
 cold() {
 	local f
@@ -138,7 +138,7 @@ cold() {
 	done
 }
 
-# now: microseconds.  timed NAME COMMAND...: appends milliseconds to the
+# now: microseconds.  timed NAME COMMAND...: append the command's milliseconds to
 # series NAME.
 now() { echo "${EPOCHREALTIME/[.,]/}"; }
 timed() {
@@ -176,8 +176,8 @@ header() {
 row() { printf '%-44s %12s %20s  %s\n' "$1" "$2" "${3:-}" "${4:-}"; }
 row_of() { row "$1 ($3)" "$(median "$2")" "$(spread "$2")" "${4:-}"; }
 
-# bar WHAT VALUE OP LIMIT [OURS [OTHER]]: told, not enforced; a loaded machine is
-# no defect.  What was compared stands in the common table, see `run`.
+# bar WHAT VALUE OP LIMIT [OURS [OTHER]]: report, do not enforce; a loaded machine
+# is no defect.  The compared values go to the common table, see `run`.
 bar() {
 	local -r verdict=$(awk -v a="$2" -v b="$4" -v op="$3" 'BEGIN {
 		ok = op == "<" ? a < b : a >= b
@@ -186,7 +186,7 @@ bar() {
 	printf '%-44s %12s %20s  %s\n' "$1" "$2" "bar $3 $4" "$verdict"
 	common "$1" "${5:-}" "${6:-}" "$2" "$3 $4" "$verdict"
 }
-# figure WHAT OURS [OTHER [RATIO]]: the same where no bar is set.
+# figure WHAT OURS [OTHER [RATIO]]: the same without a bar.
 figure() {
 	row "$1" "$2" "${3:-}" "${4:-}"
 	common "$1" "$2" "${3:-}" "${4:-}" "" ""

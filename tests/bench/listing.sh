@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# ls -lR and find -size over 100,000 files of 25,000 parameters, in a fresh
-# mount and again, against the same tree in a tmpfs; and ls -l of the one
-# directory that holds all parameters.  A directory takes two requests, however
-# few files it has: their latency is told by the first, what an entry costs by the
-# last, and what any server would take by one that has nothing to do (bare.c).
+# ls -lR and find -size over 100,000 files of 25,000 parameters, in a fresh mount and
+# again, against the same tree in a tmpfs; and ls -l of the one directory that holds
+# all parameters.  A directory takes two requests, however few files it has: the first
+# measurement shows their latency, the last the cost of an entry, and the minimal
+# server (bare.c) the cost of any FUSE server.
 . "${BASH_SOURCE%/*}/lib.sh"
 begin_own
 [ -w /dev/shm ] || skip "no /dev/shm to compare with"
@@ -18,7 +18,7 @@ sizes() { find "$1" -size +1M >/dev/null; }
 mkdir "$work/many"
 "$mkrun" "$work/many" 25000 4
 source=$work/many tag=global_step1
-ucfs "$source/$tag" "$mnt" -o noindex
+ucfs "$source/$tag" "$mnt" -o index=none
 (cd "$mnt" && find . -type d -print0) | (cd "$dest" && xargs -0 mkdir -p)
 (cd "$mnt" && find . -type f -print0) | (cd "$dest" && xargs -0 touch)
 unmount
@@ -26,11 +26,11 @@ for ((i = 0; i < rounds; i++)); do
 	timed tmpfs list "$dest"
 	timed tmpfs_find sizes "$dest"
 	timed tmpfs_wide wide "$dest"
-	ucfs "$source/$tag" "$mnt" -o noindex
+	ucfs "$source/$tag" "$mnt" -o index=none
 	timed first_wide wide "$mnt"
 	timed again_wide wide "$mnt"
 	unmount
-	ucfs "$source/$tag" "$mnt" -o noindex
+	ucfs "$source/$tag" "$mnt" -o index=none
 	timed first list "$mnt"
 	timed again list "$mnt"
 	timed again_find sizes "$mnt"
@@ -44,7 +44,7 @@ for ((i = 0; i < rounds; i++)); do
 	unmount
 done
 files=$(find "$dest" -type f | wc -l)
-# Of a run, whose other views are planned once they are looked into.
+# Mount a run, whose other views are planned on first access.
 mount_as crc=exact
 add mounted "$(proc "$server" status RssAnon)"
 list "$mnt/${tag}_universal"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# What the machine can do: the figures that all others are to be seen against.
-# A file of 26 MiB and one of 154 MiB, read 1 MiB at a time by open, read, close
-# from the disk's file system (in the page cache) and from a tmpfs of huge pages,
-# which is the most that an assembled file can be read with.
+# The machine's own limits, to which all other figures relate.  A file of 26 MiB and
+# one of 154 MiB are read 1 MiB at a time by open, read, close from the disk's file
+# system (in the page cache) and from a tmpfs of huge pages, the upper bound for reads
+# of a cached file.
 . "${BASH_SOURCE%/*}/lib.sh"
 trap cleanup EXIT
 trap 'exit 1' INT TERM HUP

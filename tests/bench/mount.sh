@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# From nothing to a listing, and what the server holds: mount, first ls, first
-# stat of a tensor, listing everything, unmounting; anonymous memory while the
-# whole tree is read; bytes read to get there.
+# Start-up and the server's memory: mount, first ls, first stat of a tensor, listing
+# everything, unmount; anonymous memory while the whole tree is read; bytes read for
+# all of that.
 . "${BASH_SOURCE%/*}/lib.sh"
 begin
 
 first_ls() {
-	ucfs "$source" "$mnt" -o noindex && ls "$view" >/dev/null
+	ucfs "$source" "$mnt" -o index=none && ls "$view" >/dev/null
 }
 
 peak=0

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several readers go through the same files in the same order, each by open,
- * read of 1 MiB at a time, close; as the ranks of a job do.
+ * Several readers read the same files in the same order, as the ranks of a job do,
+ * each by open, reads of 1 MiB, close.
  *
  *   readers [-t READERS] [-n BYTES] [-m] FILE...
  *
- * -n ends each reader's way after so many bytes (to read as much of a shard
- * as of some files).  With -m files are mapped and one byte of each page is
- * looked at.  The opens are part of the time.  Prints GB/s of all readers
- * together, bytes, seconds, and seconds of processors.
+ * -n stops each reader after BYTES (to read as much of a shard as of some files).
+ * With -m, files are mapped and one byte of each page is read.  The time includes
+ * the opens.  Prints the GB/s of all readers together, bytes, seconds, and processor
+ * seconds.
  */
 #include <errno.h>
 #include <fcntl.h>

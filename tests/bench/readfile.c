@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads files from front to back and tells how fast.
+ * Read files from front to back and print the rate.
  *
  *   readfile [-b BYTES] [-t THREADS] FILE...       through read(2)
  *   readfile -x [-b BYTES] [-t THREADS] FILE...    the same bytes, from the
  *                                                  shards that hold them
  *   readfile -m [-b BYTES]                         memory: what memcpy reaches
  *
- * With -x the files lie in a ucfs mount; their extents are asked for before
- * the clock starts, and what no shard holds (some kilobytes of each file) is
- * left out.  Thread k of n reads the files k, k + n, ...; the clock runs from
- * the first read to the last thread's end.  Prints GB/s, bytes and seconds.
+ * With -x the files lie in a ucfs mount; their extents are fetched before the
+ * clock starts, and bytes that are in no shard (some kilobytes of each file) are
+ * skipped.  Thread k of n reads the files k, k + n, ...; the clock runs from the
+ * first read to the end of the last thread.  Prints GB/s, bytes and seconds.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -30,11 +30,11 @@
 #define SOURCES_MAX 65536
 #define MEMCPY_BYTES (UINT64_C(4) << 30)
 
-/* Bytes [off, off + len) of an open file; of all of it if `len' is 0. */
+/* Bytes [off, off + len) of an open file; the whole file if `len' is 0. */
 struct run {
 	int fd;
 	uint64_t off, len;
-	size_t file; /* which of the command line */
+	size_t file; /* index on the command line */
 };
 
 static struct run *runs;
@@ -76,8 +76,8 @@ static void add_run(int fd, uint64_t off, uint64_t len, size_t file)
 	runs[nruns++] = (struct run){ fd, off, len, file };
 }
 
-/* The descriptor of source `n' of the checkpoint that `fd' belongs to.  All
- * files are of one checkpoint, so the number is enough to know it again. */
+/* The descriptor of source `n' of the checkpoint of `fd'.  All files belong to one
+ * checkpoint, so the number identifies the source. */
 static int source_fd(int fd, uint32_t n)
 {
 	struct ucfs_source s = { .version = UCFS_EXTENTS_VERSION, .source = n };
@@ -157,7 +157,7 @@ static void *read_share(void *arg)
 	return NULL;
 }
 
-/* A buffer whose pages are there. */
+/* A buffer with its pages populated. */
 static uint8_t *new_buffer(size_t size)
 {
 	void *p;

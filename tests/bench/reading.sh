@@ -1,18 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Files read through the mount in each of the three ways, and mapped, against
-# pread of as many bytes of the shards by as many readers, just before and just
-# after; each reader opens, reads and closes every file.  Of files that are
-# assembled the memory is warm and too small for all of them, so that each is
-# assembled in each round; unless the row says that it was found so.
+# Files read through the mount in each of the three ways, and mapped, against pread of
+# as many bytes of the shards by as many readers, just before and just after; each
+# reader opens, reads and closes every file.  For assembled files the cache is warm
+# and too small for all, so that each is assembled in each round; rows that say
+# "found" have a cache that holds all.
 #
-# What the memory itself would give, were files assembled for nothing, is told
-# too: files of a tmpfs of huge pages, read in turns with the others.
+# Also reported is the bound of the memory itself, if assembling cost nothing: files of
+# a tmpfs of huge pages, read in turns with the others.
 #
-# A second ratio is of processor time, the server's and the readers' together:
-# it says what a machine with idle processors could do, on
-# one that has none.
+# A second ratio is of processor time, of server and readers together: it shows on a
+# busy machine what one with idle processors would reach.
 . "${BASH_SOURCE%/*}/lib.sh"
 begin_own
 compile readers
@@ -20,19 +19,19 @@ compile readfile
 
 better() { printf '%s\n' "$@" | sort -g | tail -n 1; }
 
-# own NAME PARAMETERS ELEMENTS: a run of that name, and its mount points.
+# own NAME PARAMETERS ELEMENTS: make a run of that name and its mount points.
 own() {
 	local part
 
 	mkdir "$work/$1"
 	"$mkrun" "$work/$1" "$2" "$3"
-	for part in stream zero exact; do
+	for part in no_cache zero exact; do
 		mkdir "$mnt/$1.$part"
 	done
 }
 declare -A pids
 serve() {
-	ucfs "$work/${1%.*}/global_step1" "$mnt/$1" -f -o "noindex,$2" &
+	ucfs "$work/${1%.*}/global_step1" "$mnt/$1" -f -o "index=none,$2" &
 	pids[$1]=$!
 	until mountpoint -q "$mnt/$1"; do
 		kill -0 "${pids[$1]}" || exit 1
@@ -43,7 +42,7 @@ let_go() {
 	umount "$mnt/$1" 2>/dev/null || fusermount3 -u "$mnt/$1"
 	wait "${pids[$1]}"
 }
-# Seconds of processors that a mount's server has used.
+# Processor seconds of a mount's server.
 used() {
 	awk -v hz="$(getconf CLK_TCK)" '{ print ($14 + $15) / hz }' \
 		"/proc/${pids[$1]}/stat"
@@ -51,7 +50,7 @@ used() {
 trap 'for m in "$mnt"/*; do mountpoint -q "$m" && umount -l "$m"; done; cleanup' EXIT
 
 count() { awk -v n="$2" '$1 == n { print $2 }' "$mnt/$1/.ucfs/stats"; }
-# Files of some parameters of a mount: files MOUNT FIRST LAST.
+# files MOUNT FIRST LAST: files of some parameters of a mount.
 files() {
 	local i
 
@@ -60,21 +59,21 @@ files() {
 			"$i" exp_avg "$i" exp_avg_sq
 	done
 }
-# Read until nothing is streamed for want of memory, and no more of it is made.
+# Read until no open misses for lack of buffers and no new ones are allocated.
 warm_up() {
 	local before i
 
 	for ((i = 0; i < 50; i++)); do
-		before=$(count "$1" crowded),$(count "$1" memory_bytes)
+		before=$(count "$1" no_buffer),$(count "$1" cache_bytes)
 		"$work/readers" "${@:2}" >/dev/null
 		sleep 0.2
-		[ "$(count "$1" crowded),$(count "$1" memory_bytes)" != \
+		[ "$(count "$1" no_buffer),$(count "$1" cache_bytes)" != \
 			"$before" ] || return 0
 	done
 	echo "no memory became ready: the machine has no time for it" >&2
 }
-# against SERIES READERS MOUNT COMMAND...: how a command's rate and processor
-# time are to those of reading as many bytes of the shards.
+# against SERIES READERS MOUNT COMMAND...: a command's rate and processor time
+# relative to reading as many bytes of the shards.
 against() {
 	local -r series=$1 t=$2 mount=$3
 	local -a a b got
@@ -104,16 +103,16 @@ own 154 4 40370176
 can=yes
 serve 26.zero crc=zero
 head -c 1 "$mnt/26.zero/mp_rank_00_model_states.pt" >/dev/null
-[ "$(count 26.zero opens_identical)" -gt 0 ] || can=
+[ "$(count 26.zero opens_passthrough)" -gt 0 ] || can=
 let_go 26.zero
 
 cat "$work"/*/global_step1/* >/dev/null
-serve 26.stream crc=zero,stream
+serve 26.no_cache crc=zero,no_cache
 if [ -n "$can" ]; then
-	serve 26.zero crc=zero,assemble=220M
-	serve 154.zero crc=zero,assemble=540M
+	serve 26.zero crc=zero,cache_size=220M
+	serve 154.zero crc=zero,cache_size=540M
 fi
-mapfile -t streamed < <(files 26.stream 0 3)
+mapfile -t streamed < <(files 26.no_cache 0 3)
 mapfile -t z26 < <(files 26.zero 4 7)
 mapfile -t z154 < <(files 154.zero 0 3)
 mapfile -t e26 < <(files 26.exact 4 7)
@@ -126,20 +125,20 @@ if [ -n "$can" ]; then
 	done
 	cp "$mnt/154.zero/zero/block.0000.weight/fp32.pt" "$mnt/huge/154"
 fi
-model=$mnt/26.stream/mp_rank_00_model_states.pt
+model=$mnt/26.no_cache/mp_rank_00_model_states.pt
 small=$(stat -c %s "${streamed[0]}")
 large=$(stat -c %s "$work"/154/global_step1/mp_rank_00_model_states.pt)
 
 for ((i = 0; i < rounds; i++)); do
 	cat "$work"/*/global_step1/* >/dev/null
 	bytes=$((small * 12))
-	against stream1 1 26.stream "$work/readers" "${streamed[@]}"
-	# Two readers, each half of the files, to what one reads of the shards.
-	against stream2 1 26.stream "$work/readfile" -t 2 "${streamed[@]}"
-	against extents 1 26.stream "$work/readfile" -x "${streamed[@]}"
+	against stream1 1 26.no_cache "$work/readers" "${streamed[@]}"
+	# Two readers, each with half of the files, against one reader of the shards.
+	against stream2 1 26.no_cache "$work/readfile" -t 2 "${streamed[@]}"
+	against extents 1 26.no_cache "$work/readfile" -x "${streamed[@]}"
 	if [ -n "$can" ]; then
 		bytes=$(stat -c %s "$model") same=mp
-		against identity 1 26.stream "$work/readers" "$model"
+		against identity 1 26.no_cache "$work/readers" "$model"
 		same=zero
 		bytes=$((small * 12))
 		warm_up 26.zero "${z26[@]}"
@@ -151,7 +150,7 @@ for ((i = 0; i < rounds; i++)); do
 		bytes=$small
 		"$work/readers" "${z26[0]}" >/dev/null
 		against again26 1 26.zero "$work/readers" "${z26[0]}"
-		serve 26.exact crc=exact,assemble=220M
+		serve 26.exact crc=exact,cache_size=220M
 		warm_up 26.exact "${warm26[@]}"
 		bytes=$((small * 12))
 		against crc26 1 26.exact "$work/readers" "${e26[@]}"
@@ -187,7 +186,7 @@ tell stream1 "streamed, one reader" 0.45
 tell stream2 "streamed, two readers / one raw" 0.9
 tell extents "by extents" 0.9
 tell identity "a file that is a shard" 0.95
-# What is no result of ours.
+# Not our results: the machine's.
 ceiling() {
 	[ ! -f "$work/series.$1" ] ||
 		figure "$2" "$(median "$1.ours") GB/s" "$(median "$1.raw") GB/s" \

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """resume.py STAGE RANKS RUN TAG: milliseconds that DeepSpeed takes to load a
-universal checkpoint of make_bench.py's model on so many CPU ranks, the slowest
-of them; engines are made before."""
+checkpoint of make_bench.py's model, which is universal if its name says so, on so
+many CPU ranks, the slowest of them; engines are made before."""
 
 import os
 import socket
@@ -28,7 +28,7 @@ def resume(rank, stage, ranks, run, tag, port, took):
             "optimizer": {"type": "Adam",
                           "params": {"lr": 1e-4, "torch_adam": True}},
             "zero_optimization": {"stage": stage},
-            "checkpoint": {"load_universal": True},
+            "checkpoint": {"load_universal": tag.endswith("_universal")},
         })
     torch.distributed.barrier()
     start = time.perf_counter()

@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# A resume in DeepSpeed itself on other ranks: from a mount, its mounting
-# included, against conversion by ds_to_universal.py and the same resume from
-# the converted directory.  UCFS_DEEPSPEED_PYTHON names a Python that has
-# DeepSpeed and transformers.
+# A resume in DeepSpeed itself on another number of ranks: from a mount, including the
+# time to mount, against ds_to_universal.py and the same resume from the converted
+# directory.  UCFS_DEEPSPEED_PYTHON names a Python that has DeepSpeed and transformers.
 #
-# UCFS_BENCH_STAGE	the ZeRO stage that goes on (1)
-# UCFS_BENCH_RANKS	and its ranks (2)
+# UCFS_BENCH_STAGE	ZeRO stage of the resumed run (1)
+# UCFS_BENCH_RANKS	its number of ranks (2)
 . "${BASH_SOURCE%/*}/lib.sh"
 [ -n "${UCFS_DEEPSPEED_PYTHON:-}" ] || skip "UCFS_DEEPSPEED_PYTHON is not set"
 "$UCFS_DEEPSPEED_PYTHON" -c 'import deepspeed, transformers' >/dev/null 2>&1 ||

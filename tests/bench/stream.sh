@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Reading large files of the mount from front to back, 1 MiB at a time, by one
-# and by two readers, against pread of the same bytes of the shards by as many;
-# with checksums computed on the way (fresh mounts) and without; and what the
-# machine can do at all.
+# Large files of the mount read front to back, 1 MiB at a time, by one and by two
+# readers, against pread of the same bytes of the shards by as many readers; with
+# checksums computed on the way (fresh mounts) and without; and the machine's limits.
 . "${BASH_SOURCE%/*}/lib.sh"
 begin
 
@@ -21,7 +20,7 @@ for ((i = 0; i < rounds; i++)); do
 				-size +1M -size -64M | sort)
 			raw=$(rate -x -t $t "${files[@]}")
 			got=$(rate -t $t "${files[@]}")
-			# Whatever else runs hurts one busy process more than
+			# Other load hurts one busy process more than
 			# two that take turns: the better of two is fair.
 			raw=$(better "$raw" "$(rate -x -t $t "${files[@]}")")
 			add "raw$t" "$raw"

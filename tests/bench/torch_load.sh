@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# torch.load of a file of 154 MiB from a mount whose memory is warm, against
-# the same from a copy on a disk, in one process; "first" is the first load of
-# a fresh mount, for which the file is assembled.  UCFS_DEEPSPEED_PYTHON names
-# a Python that has torch.
+# torch.load of a file of 154 MiB from a mount whose cache memory is warm, against the
+# same from a copy on a disk, in one process; "first" is the first load of a fresh
+# mount, which assembles the file.  UCFS_DEEPSPEED_PYTHON names a Python that has
+# torch.
 . "${BASH_SOURCE%/*}/lib.sh"
 [ -n "${UCFS_DEEPSPEED_PYTHON:-}" ] || skip "UCFS_DEEPSPEED_PYTHON is not set"
 "$UCFS_DEEPSPEED_PYTHON" -c 'import torch' >/dev/null 2>&1 ||
@@ -15,15 +15,15 @@ mkdir "$work/large"
 "$mkrun" "$work/large" 2 40370176
 source=$work/large tag=global_step1
 file=block.0001.weight/fp32.pt
-ucfs "$source/$tag" "$mnt" -o noindex,crc=zero,stream
+ucfs "$source/$tag" "$mnt" -o index=none,crc=zero,no_cache
 cp "$mnt/zero/$file" "$work/copy.pt"
 unmount
 for ((i = 0; i < rounds; i++)); do
 	cat "$source/$tag"/zero_* "$work/copy.pt" >/dev/null
-	ucfs "$source/$tag" "$mnt" -o noindex,crc=zero,assemble=540M
+	ucfs "$source/$tag" "$mnt" -o index=none,crc=zero,cache_size=540M
 	for ((k = 0; k < 20; k++)); do
 		cat "$mnt/zero/block.0000.weight/exp_avg.pt" >/dev/null
-		grep -q '^opens_assembled 0' "$mnt/.ucfs/stats" || break
+		grep -q '^opens_cached 0' "$mnt/.ucfs/stats" || break
 		sleep 0.2
 	done
 	read -r -a t < <("$UCFS_DEEPSPEED_PYTHON" \

@@ -1,16 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Training steps on the CPU, forward, backward and AdamW, against the same in
-# PyTorch, in turns; and how near to the machine's SGEMM the products come, alone
-# and with what the operations do around them.
-# UCFS_DEEPSPEED_PYTHON names a Python that has PyTorch and transformers.
+# Training steps on the CPU (forward, backward, AdamW) in turns with the same in PyTorch;
+# and GEMM throughput relative to the machine's SGEMM peak, alone and within the
+# operations.  UCFS_DEEPSPEED_PYTHON names a Python that has PyTorch and transformers.
 #
-# Threads sleep soon when they wait, on both sides: by default they keep
-# processors busy that others could use.  Processor time of a step says more
-# than seconds where others do use them.
-#
-# shellcheck source=lib.sh
+# Waiting threads sleep soon, on both sides: by default they spin and keep processors
+# from others.  On a shared machine the processor time of a step says more than its
+# seconds.
 . "${BASH_SOURCE%/*}/lib.sh"
 
 python=${UCFS_DEEPSPEED_PYTHON:-}

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How fast the trainer's arithmetic is, without its data and its ranks:
- * training steps on random tokens in one process, as zero.c would do them
- * (forward, backward, norm, AdamW, new weights, gradients back to zero).
+ * The trainer's arithmetic alone, without data and ranks: training steps on random
+ * tokens in one process, as zero.c does them (forward, backward, norm, AdamW, new
+ * weights, gradients cleared).
  *
- *     trainstep MODEL BATCH SEQ STEPS     tokens/s, the median (stderr: each);
- *                                         processor milliseconds of a step
- *     trainstep -p MODEL BATCH SEQ STEPS  of the machine's SGEMM peak, what all
- *                                         products of a step reach, where they
- *                                         stand in it; what the operations with
- *                                         weights do, all that they do besides
- *                                         included; and the peak, in GFLOP/s
+ *     trainstep MODEL BATCH SEQ STEPS     median tokens/s (stderr: each step);
+ *                                         processor milliseconds per step
+ *     trainstep -p MODEL BATCH SEQ STEPS  fraction of the machine's SGEMM peak
+ *                                         reached by all GEMMs within a step; by
+ *                                         the operations around them; and the
+ *                                         peak, in GFLOP/s
  */
 #include <math.h>
 #include <oneapi/dnnl/dnnl.h>
@@ -48,7 +47,7 @@ static unsigned threads(void)
 	return n ? (unsigned)atoi(n) : THREADS_DEFAULT;
 }
 
-/* Weights about as large as those of a new model, tokens of all kinds. */
+/* Weights of the magnitude of a new model's, random tokens. */
 static void fill(struct training *t)
 {
 	struct whole *const w = &t->w;
@@ -172,43 +171,42 @@ static int run(struct training *t, unsigned steps, struct errmsg *err)
 	return rc;
 }
 
-/* All products since this was cleared; seconds are the sum of threads'. */
-static struct products {
+/* All GEMMs since this was cleared; seconds are summed over threads. */
+static struct gemm_cache {
 	double gflop, seconds;
-} products;
+} gemm_cache;
 
-dnnl_status_t __real_dnnl_sgemm(char turn_a, char turn_b, dnnl_dim_t m,
+dnnl_status_t __real_dnnl_sgemm(char trans_a, char trans_b, dnnl_dim_t m,
 				dnnl_dim_t n, dnnl_dim_t k, float alpha,
 				const float *a, dnnl_dim_t lda, const float *b,
 				dnnl_dim_t ldb, float beta, float *c,
 				dnnl_dim_t ldc);
-dnnl_status_t __wrap_dnnl_sgemm(char turn_a, char turn_b, dnnl_dim_t m,
+dnnl_status_t __wrap_dnnl_sgemm(char trans_a, char trans_b, dnnl_dim_t m,
 				dnnl_dim_t n, dnnl_dim_t k, float alpha,
 				const float *a, dnnl_dim_t lda, const float *b,
 				dnnl_dim_t ldb, float beta, float *c,
 				dnnl_dim_t ldc);
 
-/* The linker puts this in front of oneDNN's (tests/local.mk). */
-dnnl_status_t __wrap_dnnl_sgemm(char turn_a, char turn_b, dnnl_dim_t m,
+/* Wraps oneDNN's function (-Wl,--wrap, tests/bench/local.mk). */
+dnnl_status_t __wrap_dnnl_sgemm(char trans_a, char trans_b, dnnl_dim_t m,
 				dnnl_dim_t n, dnnl_dim_t k, float alpha,
 				const float *a, dnnl_dim_t lda, const float *b,
 				dnnl_dim_t ldb, float beta, float *c,
 				dnnl_dim_t ldc)
 {
 	const double start = now();
-	const dnnl_status_t rc =
-		__real_dnnl_sgemm(turn_a, turn_b, m, n, k, alpha, a, lda, b,
-				  ldb, beta, c, ldc);
+	const dnnl_status_t rc = __real_dnnl_sgemm(
+		trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 	const double seconds = now() - start;
 
 #pragma omp atomic
-	products.seconds += seconds;
+	gemm_cache.seconds += seconds;
 #pragma omp atomic
-	products.gflop += 2e-9 * (double)m * (double)n * (double)k;
+	gemm_cache.gflop += 2e-9 * (double)m * (double)n * (double)k;
 	return rc;
 }
 
-/* GFLOP/s of large products, one for each thread. */
+/* GFLOP/s of large GEMMs, one per thread. */
 static double peak(void)
 {
 	const size_t n = PEAK_SIZE;
@@ -231,7 +229,7 @@ static double peak(void)
 	return 2e-9 * threads() * (double)(n * n * n) / start;
 }
 
-/* Layer `i` of the four of a block: width in and out. */
+/* Input and output width of layer `i` of a block's four. */
 static void layer_shape(size_t c, size_t i, size_t *ic, size_t *oc)
 {
 	const size_t shapes[][2] = {
@@ -242,7 +240,7 @@ static void layer_shape(size_t c, size_t i, size_t *ic, size_t *oc)
 	*oc = shapes[i % 4][1];
 }
 
-/* Those of a step, in 10^9: each product once forwards, twice backwards. */
+/* GFLOP of a step: each GEMM once in the forward pass, twice in backward. */
 static double gflop(const struct training *t)
 {
 	const struct gpt2_config *const m = &t->w.model.config;
@@ -252,8 +250,7 @@ static double gflop(const struct training *t)
 	       (m->n_layer * 12 * c * c + m->vocab_size * c);
 }
 
-/* What products read and write: weights, whatever they are, so that no number
- * gets too small. */
+/* Operands of the GEMMs: weights, so that no number becomes denormal. */
 struct operands {
 	const float *w;
 	float *out, *din;
@@ -275,7 +272,7 @@ static int operands_init(struct operands *x, const struct training *t)
 	return x->out && x->din ? 0 : -1;
 }
 
-/* GFLOP/s of all operations of a step that are products of weights. */
+/* GFLOP/s of all operations of a step that multiply by weights. */
 static double operations(struct training *t, const struct operands *x)
 {
 	const struct gpt2_config *const m = &t->w.model.config;
@@ -292,12 +289,12 @@ static double operations(struct training *t, const struct operands *x)
 		o->linear_grad(t->w.b, x->din, t->w.grads, t->exp_avg, x->w,
 			       x->w, NULL, x->w, rows, ic, oc);
 	}
-	o->classify(t->w.b, &loss, x->din, t->w.grads, x->w, x->w, t->w.tokens,
-		    rows, c, m->vocab_size, 1);
+	o->cross_entropy(t->w.b, &loss, x->din, t->w.grads, x->w, x->w,
+			 t->w.tokens, rows, c, m->vocab_size, 1);
 	return gflop(t) / (now() - start);
 }
 
-/* All are the best of as many rounds: what disturbs only slows down. */
+/* The best of several rounds: interference only slows down. */
 static int compare_to_peak(struct training *t, unsigned rounds,
 			   struct errmsg *err)
 {
@@ -308,10 +305,10 @@ static int compare_to_peak(struct training *t, unsigned rounds,
 
 	for (i = 0; i < rounds && !rc; i++) {
 		most = fmax(most, peak());
-		products = (struct products){ 0 };
+		gemm_cache = (struct gemm_cache){ 0 };
 		rc = training_step(t, err);
-		alone = fmax(alone, threads() * products.gflop /
-					    products.seconds);
+		alone = fmax(alone,
+			     threads() * gemm_cache.gflop / gemm_cache.seconds);
 		around = fmax(around, operations(t, &x));
 	}
 	printf("%.3f %.3f %.1f\n", alone / most, around / most, most);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs a command and tells on standard output what it took:
+ * Run a command and print its resource usage on standard output:
  *
  *   usage COMMAND...
  *
- * milliseconds, processor milliseconds, KiB of resident memory at most, bytes
- * given to it by read(2) and its like, bytes taken from it by write(2), context
- * switches.  Its own output goes to standard error.
+ * milliseconds, processor milliseconds, peak resident KiB, bytes read by read(2)
+ * and similar calls, bytes written, context switches.  The command's own output
+ * goes to standard error.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -31,7 +31,7 @@ static double now(void)
 	return (double)ts.tv_sec * 1e3 + (double)ts.tv_nsec / 1e6;
 }
 
-/* A field of the io file of a process that has ended and is not reaped. */
+/* A field of /proc/PID/io of a process that has ended but is not reaped. */
 static unsigned long long io_of(pid_t pid, const char *name)
 {
 	char path[64], line[128];

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Weights for Hugging Face: files of the _hf and _fp32 views read by one reader,
-# streamed and found assembled, against pread of the shards' bytes that they are
-# made of, just before.  Of files that are converted these are twice as many.
+# Hugging Face weights: files of the _hf and _fp32 views read by one reader, streamed and
+# from the cache, against pread of the shards' bytes that they are made of, just before.
+# A file converted to 16 bits is made of twice its bytes.
 . "${BASH_SOURCE%/*}/lib.sh"
 begin
 compile readers
 
 shards=("$source/$tag"/*optim_states.pt)
-# pread_of BYTES: GB/s of so many bytes of the shards.
+# pread_of BYTES: GB/s of reading BYTES of the shards.
 pread_of() { "$work/readers" -n "$1" "${shards[@]}" | cut -d' ' -f1; }
-# measure SERIES FACTOR FILE: rate of the bytes that go into FILE, FACTOR as many
-# as it has, to that of pread.
+# measure SERIES FACTOR FILE: the rate at which the source bytes of FILE (FACTOR
+# times its size) are read, relative to pread.
 measure() {
 	local -r size=$(stat -c %s "$3")
 	local -r raw=$(pread_of $((size * $2)))
@@ -28,9 +28,9 @@ one() {
 	local -r file=$mnt/${tag}_$1/$2 name=$1.$3
 	local how
 
-	for how in stream assemble=2G; do
+	for how in no_cache cache_size=2G; do
 		mount_as "hf_dtype=$3,$how,crc=zero"
-		if [ "$how" = stream ]; then
+		if [ "$how" = no_cache ]; then
 			measure "$name.streamed" "$4" "$file"
 		else # from the second time on, when its memory is there
 			for _ in 1 2 3 4 5 6 7 8 9; do

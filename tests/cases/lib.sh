@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-# What the mounted cases share.  A case sources this first; it gets
+# Shared by the cases.  A case sources this first and gets
 #
 #   $good           real checkpoints and their digests (good/README.md)
 #   $tmp            a directory of its own, removed at the end
-#   mount_fg SRC    mounts SRC on $tmp/mnt, the server's lines in $tmp/log
-#   unmount         and waits for the server to be gone, checking how it went
-#   check/fail      say what is expected
+#   mount_fg SRC    mounts SRC on $tmp/mnt and logs the server to $tmp/log
+#   unmount         unmounts, waits for the server and checks its exit status
+#   check/fail      report what was expected
 #
 # Variables that a case may read: top_srcdir, top_builddir (from `make check`).
 
 set -u
-# What the caller of `make check` ignores (nohup does SIGHUP) would be ignored by
-# all that is tested, and a shell cannot undo that.
+# A signal that the caller of `make check` ignores (nohup ignores SIGHUP) would be
+# ignored by every program under test, and a shell cannot restore it.
 if [ -z "${CASE_SIGNALS-}" ]; then
 	export CASE_SIGNALS=default
 	exec env --default-signal bash "$0" "$@"
@@ -57,6 +57,7 @@ finish() {
 }
 
 require_fuse() {
+	[ -x "$top_builddir/ucfs" ] || skip "built without FUSE"
 	[ -c /dev/fuse ] || skip "no /dev/fuse"
 	[ -r /dev/fuse ] && [ -w /dev/fuse ] || skip "no access to /dev/fuse"
 	command -v fusermount3 >/dev/null || skip "no fusermount3"
@@ -66,7 +67,8 @@ require() {
 	command -v "$1" >/dev/null || skip "no $1"
 }
 
-# Mounts in the foreground of a background job, so that its lines can be read.
+# Run the server in the foreground of a background job, so that its log can be
+# read.
 mount_fg() {
 	mkdir -p "$tmp/mnt"
 	# A background job ignores SIGINT, and so would the server.
@@ -82,8 +84,8 @@ mount_fg() {
 	return 1
 }
 
-# A server that is told to leave must exit with 0; sanitizers that found
-# something make it exit with another status.
+# A server that is unmounted must exit with 0; a sanitizer that found a defect
+# changes the status.
 unmount() {
 	local status
 	for _ in $(seq 100); do

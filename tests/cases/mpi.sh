@@ -1,31 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-# What cases that run several ranks share, on top of lib.sh, or of a directory
-# $tmp of the caller's own.
+# Shared by cases that run several ranks; needs lib.sh, or a directory $tmp.
 #
-#   on_ranks N COMMAND...  runs it on N ranks, for $TRAIN_SECONDS (120) at most;
-#                          one rank needs no mpirun
+#   on_ranks N COMMAND...  runs COMMAND on N ranks, for at most $TRAIN_SECONDS
+#                          (120); a single rank runs without mpirun
 
 require_mpi() {
 	command -v mpirun >/dev/null || skip "no mpirun"
 }
 
-# Open MPI refuses root, and more ranks than processors, unless it is told;
-# and a container may forbid ranks to read each other's memory.
+# By default Open MPI refuses to run as root and to run more ranks than there are
+# processors, and a container may forbid ranks to read each other's memory.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_btl_vader_single_copy_mechanism=none
 export OMP_NUM_THREADS=1
 
-# All ranks are here: looking for networks and other machines takes longer than
-# most of the runs.
+# All ranks are local: a search for networks and other machines would take longer
+# than most of the runs.
 export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader OMPI_MCA_plm=isolated
 
-# Where it keeps what it has open: of two that share a directory, one may remove
-# it while the other begins.
+# A session directory of its own: of two runs that share one, the first to end
+# may remove it while the other starts.
 export OMPI_MCA_orte_tmpdir_base=$tmp
 
-# It keeps memory until it exits, which is no leak of ours.  A rank that is
-# alone does without it, and has no excuse.
+# Open MPI holds memory until it exits, which is not our leak.  A single rank runs
+# without Open MPI and without these suppressions.
 lsan_options=${LSAN_OPTIONS-}
 export LSAN_OPTIONS="suppressions=$top_srcdir/tests/mpi.supp:print_suppressions=0${LSAN_OPTIONS:+:$LSAN_OPTIONS}"
 
@@ -35,9 +34,9 @@ on_ranks() {
 	if [ "$1" = 1 ]; then
 		run+=(env LSAN_OPTIONS="$lsan_options")
 	else
-		# Symbols are not needed to know what is Open MPI's, and reading
-		# those of all libraries takes longer than most of the runs.
-		# ASAN_OPTIONS=symbolize=1 has them in reports.
+		# Suppressions work without symbols, and loading those of all
+		# libraries takes longer than most of the runs.
+		# ASAN_OPTIONS=symbolize=1 turns them on.
 		run+=(env ASAN_OPTIONS="symbolize=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}" mpirun -n "$1")
 	fi
 	"${run[@]}" "${@:2}" </dev/null

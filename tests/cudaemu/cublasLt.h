@@ -55,7 +55,8 @@ typedef enum {
 	CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8,
 } cublasLtMatmulPreferenceAttributes_t;
 
-/* What an algorithm was chosen for holds for what it is used for. */
+/* An algorithm records the problem that it was selected for, and may only be
+ * used for that. */
 typedef struct {
 	uint32_t alignment[4];
 } cublasLtMatmulAlgo_t;

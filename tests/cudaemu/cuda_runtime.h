@@ -2,7 +2,7 @@
 #ifndef CUDAEMU_CUDA_RUNTIME_H
 #define CUDAEMU_CUDA_RUNTIME_H
 
-/* The part of CUDA C++ that kernels of the CUDA backend use. */
+/* The part of CUDA C++ that the CUDA backend's kernels use. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>

@@ -4,8 +4,8 @@
 
 /*
  * The part of CUDA's runtime that the CUDA backend calls, with the names and
- * meanings of NVIDIA's documentation, for a device that is the host: its
- * memory is malloc's, and what is queued has been done on return.
+ * meanings of NVIDIA's documentation.  The device is the host: device memory
+ * comes from malloc, and operations are complete when they return.
  */
 #include <stddef.h>
 
@@ -45,11 +45,12 @@ typedef struct cudaemu_event *cudaEvent_t;
 
 const char *cudaGetErrorName(cudaError_t e);
 const char *cudaGetErrorString(cudaError_t e);
-/* The last error, which is forgotten. */
+/* Return and clear the last error. */
 cudaError_t cudaGetLastError(void);
 
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int device);
+cudaError_t cudaDeviceGetPCIBusId(char *id, int len, int device);
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr,
 				   int device);
 

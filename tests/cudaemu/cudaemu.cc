@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads of a block as coroutines: see cudaemu.h. */
+/* The threads of a block as coroutines: see cudaemu.h. */
 #include "cudaemu.h"
 
 #include <stdio.h>
@@ -25,7 +25,7 @@ enum state { RUNS, WAITS_FOR_WARP, WAITS_FOR_BLOCK, HAS_ENDED };
 
 #define COPIES_MAX 256
 
-/* A copy that a thread has begun. */
+/* A pending copy of a thread. */
 struct copy {
 	void *to;
 	const void *from; /* NULL: zeros */
@@ -41,7 +41,7 @@ struct coroutine {
 	void *fake_stack; /* ASan's */
 	char *stack;
 	enum state state;
-	unsigned turn; /* of cudaemu_exchange */
+	unsigned turn; /* parity of cudaemu_exchange */
 	const char *operation;
 	struct copy copies[COPIES_MAX];
 	unsigned ncopies, group;
@@ -109,7 +109,7 @@ static size_t caller_stack_len;
 
 static void switch_to(struct coroutine *from, struct coroutine *to)
 {
-	/* A thread that has ended needs its stack no more. */
+	/* A finished thread's stack can be reused. */
 	__sanitizer_start_switch_fiber(
 		from->state == HAS_ENDED ? NULL : &from->fake_stack,
 		to == &caller ? caller_stack : to->stack,
@@ -118,7 +118,7 @@ static void switch_to(struct coroutine *from, struct coroutine *to)
 	__sanitizer_finish_switch_fiber(from->fake_stack, NULL, NULL);
 }
 
-/* The first switch of a thread ends here. */
+/* A thread's first switch ends here. */
 static void has_begun(void)
 {
 	const void *from;
@@ -136,7 +136,7 @@ static void forget_caller(void)
 	caller_stack = NULL;
 }
 
-/* A thread that has ended has left thread_main's frame as it was. */
+/* A finished thread left thread_main's frame unchanged. */
 static void forget_frames(char *stack)
 {
 	__asan_unpoison_memory_region(stack + STACK_BYTES - 4096, 4096);
@@ -169,7 +169,7 @@ static void set_thread(unsigned i)
 		(struct cudaemu_dim){ i % d.x, i / d.x % d.y, i / d.x / d.y };
 }
 
-/* Go on with the next thread that can. */
+/* Switch to the next runnable thread. */
 static void run_next(void)
 {
 	const unsigned me = current, step = reversed ? nthreads - 1 : 1;
@@ -244,7 +244,7 @@ static void prepare(struct coroutine *c)
 	c->ncopies = c->group = 0;
 	c->fake_stack = NULL;
 #if defined(__x86_64__)
-	/* Six registers, where to go, and nowhere to return to. */
+	/* Six registers, the entry address, and no return address. */
 	void **const top = (void **)(c->stack + STACK_BYTES) - 8;
 
 	memset(top, 0, 8 * sizeof(*top));

@@ -3,16 +3,15 @@
 #define CUDAEMU_H
 
 /*
- * Runs CUDA kernels on the host, so that what they compute can be tested where
- * there is no GPU.  The blocks of a grid run one after the other; the threads
- * of a block are coroutines, which take turns wherever they meet: at
- * __syncthreads, and in what the lanes of a warp do together.  Device memory is
- * malloc's, so that sanitizers see what is read and written beyond it.
+ * Runs CUDA kernels on the host, to test their results without a GPU. The
+ * blocks of a grid run one after the other; the threads of a block are
+ * coroutines that switch at __syncthreads and at warp-wide operations.  Device
+ * memory comes from malloc, so that sanitizers see accesses beyond it.
  *
- * What this shows: index arithmetic, bounds, alignment, reductions, barriers
- * that not all threads reach, and such races as change the result when threads
- * run in the opposite order.  What it does not: the arithmetic of the
- * hardware, other races, the memory model, and anything about time.
+ * This tests index arithmetic, bounds, alignment, reductions, barriers that not
+ * all threads reach, and races that change the result when threads run in the
+ * opposite order.  It does not test the hardware's arithmetic, other races, the
+ * memory model, or anything about time.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,29 +22,28 @@
 extern "C" {
 #endif
 
-/* Threads of a block run in this order from now on. */
+/* Run threads of a block in this order from now on. */
 void cudaemu_reverse(bool reverse);
 
-/* cublasLt knows no epilogues from now on, as for shapes and types that it
- * really has none for. */
+/* Let cublasLt reject all epilogues from now on, as it does for some shapes and
+ * types. */
 void cudaemu_refuse_epilogues(bool refuse);
 
-/* How many products cublasLt has summed the columns of. */
+/* The number of products whose column sums cublasLt computed. */
 unsigned cudaemu_products_with_sums(void);
 
-/* Devices are of this compute capability from now on (8.x). */
+/* Set the devices' compute capability (8.x) from now on. */
 void cudaemu_be(int capability);
 
-/* Allocations fail when more than so many bytes would be taken; SIZE_MAX: they
- * never do. */
+/* Let allocations beyond this total fail; SIZE_MAX: no limit. */
 void cudaemu_limit_memory(size_t bytes);
 
-/* Has the calling thread chosen a device? */
+/* Has the calling thread selected a device? */
 bool cudaemu_has_device(void);
 
-/* Is that part of an allocation, and has somebody waited for what was queued
- * when that was made?  Else it may be written to later than by who knows of no
- * queue. */
+/* Is this range inside an allocation, and has somebody waited for the
+ * operations queued when it was allocated?  Otherwise a reader that knows no
+ * queues may not write to it yet. */
 bool cudaemu_is_settled(const void *p, size_t bytes);
 
 /* --- for the headers beside this one --------------------------------------- */
@@ -54,36 +52,37 @@ struct cudaemu_dim {
 	unsigned x, y, z;
 };
 
-/* Where the running thread is. */
+/* The position of the running thread. */
 extern struct cudaemu_dim cudaemu_thread, cudaemu_block;
 extern struct cudaemu_dim cudaemu_block_dim, cudaemu_grid_dim;
 
-/* What each thread of each block calls. */
+/* The body of each thread of each block. */
 void cudaemu_run(struct cudaemu_dim grid, struct cudaemu_dim block,
 		 size_t shared, void (*body)(void *arg), void *arg);
 
 void cudaemu_syncthreads(void);
 
-/* Memory that a block has asked for when it was launched. */
+/* The dynamic shared memory of the running block. */
 void *cudaemu_shared(void);
 
 #define CUDAEMU_WARP 32
-#define CUDAEMU_EXCHANGE 64 /* the most bytes that a lane gives */
+#define CUDAEMU_EXCHANGE 64 /* the most bytes that a lane passes */
 
-/* All lanes of a warp give `size` bytes, in the same `operation`.  What lane i
- * gave is at i * CUDAEMU_EXCHANGE until the lane calls this twice more. */
+/* Exchange data within a warp: all lanes pass `size` bytes, in the same
+ * `operation`.  Lane i's bytes are at i * CUDAEMU_EXCHANGE until the second
+ * next call. */
 const char *cudaemu_exchange(const char *operation, const void *mine,
 			     size_t size);
 
 unsigned cudaemu_lane(void);
 
-/* Copies of 16 bytes that a thread begins, puts into groups, and waits for, all
- * but the last `left` groups.  They happen as late as they may. */
+/* Asynchronous 16-byte copies of a thread: start one, end a group, wait for all
+ * but the last `left` groups.  They are executed as late as possible. */
 void cudaemu_copy_later(void *shared, const void *global, bool there);
 void cudaemu_end_group(void);
 void cudaemu_wait_group(unsigned left);
 
-/* Numbers of 16 bits, as they lie in memory. */
+/* 16-bit floats as bits. */
 uint16_t cudaemu_to_f16(float x);
 float cudaemu_from_f16(uint16_t x);
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The runtime's functions: see cuda_runtime_api.h. */
+/* The functions of cuda_runtime_api.h. */
+#include <inttypes.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +15,7 @@ static cudaError_t last_error;
 static size_t taken, limit = SIZE_MAX;
 static _Thread_local bool has_device;
 
-/* Allocations have numbers; those up to `settled` are known to be there. */
+/* Allocations are numbered; those up to `settled` are complete. */
 struct allocation {
 	uint8_t *p;
 	size_t bytes;
@@ -22,7 +24,7 @@ struct allocation {
 };
 
 struct cudaemu_event {
-	uint64_t number; /* of the last one before it */
+	uint64_t number; /* of the last allocation before it */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -143,6 +145,18 @@ void cudaemu_be(int capability)
 	major = capability;
 }
 
+/* With CUDAEMU_DEVICES=own each rank sees one device, its own, as number 0. */
+cudaError_t cudaDeviceGetPCIBusId(char *id, int len, int device)
+{
+	const char *const own = getenv("CUDAEMU_DEVICES");
+	const char *const rank = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+
+	if (own && strcmp(own, "own") == 0 && rank)
+		device = 16 + atoi(rank);
+	snprintf(id, (size_t)len, "0000:%02x:00.0", device);
+	return cudaSuccess;
+}
+
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr,
 				   int device)
 {
@@ -171,7 +185,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 	return cudaSuccess;
 }
 
-/* Whatever an event comes after has been done. */
+/* Operations are complete when they return: nothing to wait for. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
 				unsigned flags)
 {
@@ -235,7 +249,8 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool,
 	return cudaSuccess;
 }
 
-/* As far aligned as cudaMalloc's, and no further: what is not, shows. */
+/* Aligned like cudaMalloc's memory, and no more, so that reliance on more
+ * fails. */
 cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream)
 {
 	(void)stream;
@@ -260,13 +275,68 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t stream)
 	return cudaSuccess;
 }
 
+/* --- copies ----------------------------------------------------------------- */
+
+/* Counts copies between host and device.  At exit, their numbers and bytes are
+ * written to $CUDAEMU_TRAFFIC.RANK. */
+static struct {
+	uint64_t copies, bytes;
+} to_device, to_host;
+
+static bool is_on_device(const void *p)
+{
+	bool found = false;
+
+	pthread_mutex_lock(&lock);
+	for (const struct allocation *a = allocations; a && !found; a = a->next)
+		found = (const uint8_t *)p >= a->p &&
+			(const uint8_t *)p < a->p + a->bytes;
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
+static void count_copy(const void *dst, const void *src, size_t bytes)
+{
+	const bool into = is_on_device(dst), from = is_on_device(src);
+
+	if (into && !from) {
+		to_device.copies++;
+		to_device.bytes += bytes;
+	}
+	if (from && !into) {
+		to_host.copies++;
+		to_host.bytes += bytes;
+	}
+}
+
+static void __attribute__((destructor)) report_traffic(void)
+{
+	const char *const prefix = getenv("CUDAEMU_TRAFFIC");
+	const char *const rank = getenv("OMPI_COMM_WORLD_RANK");
+	char path[4096];
+	FILE *f;
+
+	if (!prefix)
+		return;
+	snprintf(path, sizeof(path), "%s.%s", prefix, rank ? rank : "0");
+	f = fopen(path, "w");
+	if (!f)
+		return;
+	fprintf(f, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n",
+		to_device.copies, to_device.bytes, to_host.copies,
+		to_host.bytes);
+	fclose(f);
+}
+
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes,
 			    enum cudaMemcpyKind kind, cudaStream_t stream)
 {
 	(void)kind;
 	(void)stream;
-	if (bytes)
+	if (bytes) {
+		count_copy(dst, src, bytes);
 		memcpy(dst, src, bytes);
+	}
 	return cudaSuccess;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuDNN's library: descriptors, what is made of them, and how they are run;
- * cudaemu_cudnn_ops.c does the operations. */
+/* The emulated cuDNN: descriptors, plans and their execution.
+ * cudaemu_cudnn_ops.c has the operations. */
 #include "cudaemu_cudnn.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "cudaemu_cudnn_impl.h"
 #include "gpu/nvidia/cudnn_api.h"
 
-/* What plans say that they need; all of it is written. */
+/* The workspace that plans claim to need; all of it is overwritten. */
 #define WORKSPACE 300
 
 struct cudaemu_dnn {
@@ -52,7 +52,7 @@ cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t d)
 	return CUDNN_STATUS_SUCCESS;
 }
 
-/* Descriptors that others are made of have been finalized. */
+/* Descriptors must be finalized before others refer to them. */
 static bool are_final(const desc *children, int64_t n)
 {
 	for (int64_t i = 0; i < n; i++)
@@ -82,7 +82,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t d,
 	return CUDNN_STATUS_SUCCESS;
 }
 
-/* Two ways, of which the first cannot be taken. */
+/* Propose two configurations, the first of which cannot be finalized. */
 static cudnnStatus_t give_ways(desc d, int64_t room, int64_t *n, desc *ways)
 {
 	*n = room < 2 ? room : 2;

@@ -5,14 +5,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The emulated library. */
+/* The state of the emulated library. */
 struct cudaemu_cudnn {
-	bool absent;    /* it cannot be loaded */
-	size_t version; /* 0: one that can do all */
-	bool broken;    /* it can be loaded, and no more */
-	bool refuses;   /* it can do nothing */
-	bool fails;     /* what was planned fails */
-	unsigned runs;  /* graphs that have been run */
+	bool absent;    /* loading fails */
+	size_t version; /* 0: the newest supported */
+	bool broken;    /* loading succeeds, creating a handle fails */
+	bool refuses;   /* no graph is supported */
+	bool fails;     /* execution fails */
+	unsigned runs;  /* graphs executed */
 };
 extern struct cudaemu_cudnn cudaemu_cudnn;
 

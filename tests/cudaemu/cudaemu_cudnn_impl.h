@@ -2,13 +2,13 @@
 #ifndef CUDAEMU_CUDNN_IMPL_H
 #define CUDAEMU_CUDNN_IMPL_H
 
-/* Between the files of the emulated cuDNN. */
+/* Shared by the files of the emulated cuDNN. */
 #include <stdbool.h>
 #include <string.h>
 
 #include "cudnn.h"
 
-/* Attributes are copied; each descriptor has few. */
+/* Attributes are copied; a descriptor has few. */
 struct cudaemu_dnn_descriptor {
 	cudnnBackendDescriptorType_t type;
 	bool final;
@@ -52,11 +52,11 @@ static inline int64_t integer64(desc d, cudnnBackendAttributeName_t name)
 	return x;
 }
 
-/* Is an operation one that can be done with its tensors? */
+/* Is the operation supported for its tensors? */
 bool cudnn_ops_fit(desc d);
 
-/* Do the operations of a graph on the tensors of a variant pack.  False: one has
- * no place, or none with its alignment. */
+/* Execute a graph's operations on the tensors of a variant pack.  False if a
+ * tensor has no address, or a misaligned one. */
 bool cudnn_ops_do(desc graph, desc pack);
 
 #endif

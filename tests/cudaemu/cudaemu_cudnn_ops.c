@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuDNN's operations, one after the other, element by element, as NVIDIA's
- * documentation describes them.  What tensors between operations have is kept
- * as float, rounded to their types.
+ * cuDNN's operations, executed one after the other, element by element, as
+ * documented by NVIDIA. Intermediate tensors are stored as float, rounded to
+ * their types.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static const int64_t *strides_of(desc t)
 	return values(t, CUDNN_ATTR_TENSOR_STRIDES);
 }
 
-/* Elements from the first to the last. */
+/* The number of elements that a tensor spans in memory. */
 static size_t extent_of(desc t)
 {
 	int64_t last = 0;
@@ -35,13 +35,13 @@ static size_t extent_of(desc t)
 	return (size_t)last + 1;
 }
 
-/* Where each tensor is while a graph runs. */
+/* The storage of each tensor while a graph is executed. */
 struct places {
 	size_t n;
 	struct {
 		desc tensor;
 		char *given;    /* of a tensor in memory, or a number */
-		float *between; /* of others */
+		float *between; /* of an intermediate tensor */
 	} of[TENSORS_MAX];
 	desc pack;
 };
@@ -68,11 +68,11 @@ static float *new_between(desc t)
 	float *const p = malloc(n * sizeof(*p));
 
 	for (size_t i = 0; p && i < n; i++)
-		p[i] = NAN; /* nothing was written there */
+		p[i] = NAN; /* shows reads of unwritten elements */
 	return p;
 }
 
-/* The place of a tensor, found on first use; -1: there is none. */
+/* Find or create the storage of a tensor; -1: there is none. */
 static int place_of(struct places *p, desc t)
 {
 	const int64_t name = integer64(t, CUDNN_ATTR_TENSOR_UNIQUE_ID);
@@ -115,7 +115,7 @@ static float rounded(cudnnDataType_t type, float x)
 	}
 }
 
-/* Element `at` of a tensor; dimensions of one element have it everywhere. */
+/* Element `at` of a tensor; dimensions of size 1 are broadcast. */
 static size_t offset_of(desc t, const int64_t at[DIMS])
 {
 	int64_t offset = 0;
@@ -161,7 +161,7 @@ static void store(struct places *p, int place, const int64_t at[DIMS], float x)
 		((float *)to)[i] = x;
 }
 
-/* The next element of a tensor; false: that was the last. */
+/* Advance to the next element of a tensor; false after the last. */
 static bool next(desc t, int64_t at[DIMS])
 {
 	for (int i = DIMS; i-- > 0; at[i] = 0)
@@ -172,8 +172,8 @@ static bool next(desc t, int64_t at[DIMS])
 
 /* --- operations ------------------------------------------------------------- */
 
-/* Is y what comes of x, whose dimensions may be 1 instead? */
-static bool spreads(desc y, desc x)
+/* Can x be broadcast to y? */
+static bool stripes(desc y, desc x)
 {
 	for (int i = 0; i < DIMS; i++)
 		if (dims_of(x)[i] != dims_of(y)[i] && dims_of(x)[i] != 1)
@@ -204,10 +204,10 @@ bool cudnn_ops_fit(desc d)
 				  child(d, CUDNN_ATTR_OPERATION_MATMUL_BDESC));
 		break;
 	case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
-		fits = spreads(y, x) && (!b || spreads(y, b));
+		fits = stripes(y, x) && (!b || stripes(y, b));
 		break;
 	case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
-		fits = spreads(child(d, CUDNN_ATTR_OPERATION_REDUCTION_XDESC),
+		fits = stripes(child(d, CUDNN_ATTR_OPERATION_REDUCTION_XDESC),
 			       child(d, CUDNN_ATTR_OPERATION_REDUCTION_YDESC));
 		break;
 	case CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR:
@@ -265,7 +265,7 @@ static float apply(cudnnPointwiseMode_t mode, float x, float b, float t,
 	}
 }
 
-/* b and t are -1 where there are none. */
+/* b and t are -1 for operations without them. */
 static void each(struct places *p, desc how, int y, int x, int b, int t)
 {
 	const cudnnPointwiseMode_t mode =
@@ -299,7 +299,7 @@ static void reduce(struct places *p, desc how, int y, int x)
 	} while (next(p->of[x].tensor, at));
 }
 
-/* The same memory in other dimensions. */
+/* Copy to other dimensions, in memory order. */
 static void reshape(struct places *p, int y, int x)
 {
 	const desc from = p->of[x].tensor;
@@ -313,7 +313,7 @@ static void reshape(struct places *p, int y, int x)
 	while (next(from, at));
 }
 
-/* The place of a tensor of an operation; -1: there is none. */
+/* The storage of an operation's tensor; -1: there is none. */
 static int operand(struct places *p, desc d, cudnnBackendAttributeName_t name)
 {
 	const desc t = child(d, name);

@@ -89,7 +89,8 @@ static CUfileError_t get_properties(CUfileDrvProps_t *props)
 /* --- files ------------------------------------------------------------------- */
 
 struct handle {
-	int direct, fd; /* what was registered; the same without O_DIRECT */
+	int direct, fd; /* the registered descriptor; a duplicate without
+			 * O_DIRECT */
 };
 
 static CUfileError_t handle_register(CUfileHandle_t *fh, CUfileDescr_t *d)
@@ -124,7 +125,7 @@ static void handle_deregister(CUfileHandle_t fh)
 	free(h);
 }
 
-/* Which read is it, from 0? */
+/* The number of this read, from 0. */
 static unsigned count_read(void)
 {
 	unsigned n;
@@ -148,7 +149,7 @@ static ssize_t read_file(CUfileHandle_t fh, void *base, size_t size, off_t off,
 	assert(cudaemu_has_device());
 	assert(cudaemu_is_settled(to, size));
 	if (n >= cudaemu_cufile.good && cudaemu_cufile.result <= 0) {
-		memset(to, 0xee, size); /* something came already */
+		memset(to, 0xee, size); /* partially written */
 		errno = EIO;
 		return cudaemu_cufile.result;
 	}

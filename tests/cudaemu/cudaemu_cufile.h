@@ -8,36 +8,36 @@
 #include "cufile.h"
 
 /*
- * cuFile for an emulated device.  Whoever calls it as NVIDIA's documentation
- * forbids is stopped by an assertion.  Programs with it are linked with
- * --wrap=fstatfs,--wrap=mincore, so that files are where it can read them,
- * whatever disk the tests have.
+ * cuFile for an emulated device.  Calls that NVIDIA's documentation forbids
+ * fail an assertion.  Programs are linked with --wrap=fstatfs,--wrap=mincore,
+ * so that files appear to be on a supported filesystem.
  *
- * There is none until a test says so, or CUFILE_EMULATED in the environment:
- * "works", "short" (reads bring less than is asked for) or "fails" (all but the
+ * The library is absent until a test enables it, or CUFILE_EMULATED in the
+ * environment is "works", "short" (short reads) or "fails" (all reads but the
  * first).
  */
 struct cudaemu_cufile {
-	/* What it is like. */
+	/* Its behaviour, set by tests. */
 	bool there;          /* the library can be loaded */
-	CUfileOpError opens; /* what the driver's opening comes to */
-	unsigned reaches;    /* filesystems: dstatusflags */
+	CUfileOpError opens; /* result of opening the driver */
+	unsigned reaches;    /* supported filesystems: dstatusflags */
 	unsigned control;    /* dcontrolflags */
-	unsigned long fs;    /* that all files are on */
-	bool cache;          /* pages are in memory as they are; else none */
-	CUfileOpError registers; /* what registering a file comes to */
-	size_t most;             /* bytes of a read; 0: as many as asked for */
-	unsigned good;           /* reads that go well before others fail ... */
-	ssize_t result;          /* ... with this, and EIO; 1: none does */
+	unsigned long fs;    /* the filesystem of all files */
+	bool cache;          /* report the real page cache; else none */
+	CUfileOpError registers; /* result of registering a file */
+	size_t most;             /* most bytes per read; 0: unlimited */
+	unsigned good;           /* successful reads before others fail ... */
+	ssize_t result;          /* ... with this result, and EIO; 1: none
+				  * fails */
 
-	/* What was done. */
+	/* Counters. */
 	unsigned drivers, handles; /* open now */
 	unsigned registered, reads;
 };
 
 extern struct cudaemu_cufile cudaemu_cufile;
 
-/* One that works and has done nothing. */
+/* Reset to a working library with zero counters. */
 void cudaemu_cufile_begin(void);
 
 #endif

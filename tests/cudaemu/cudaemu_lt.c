@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * cuBLASLt's products, element by element, by columns as NVIDIA's documentation
- * describes them.
- */
+/* cuBLASLt's products, computed element by element, column-major as documented
+ * by NVIDIA. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cublasLt.h"
 #include "cudaemu.h"
+#include "gpu/nvidia/cublaslt_api.h"
 
 struct cudaemu_lt {
 	char unused;
@@ -91,7 +89,7 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
 	return destroyed(desc);
 }
 
-/* An attribute is what is behind `to`; its size must be told right. */
+/* Set an attribute at `to`; the passed size must be correct. */
 static cublasStatus_t set(void *to, size_t to_size, const void *value,
 			  size_t size)
 {
@@ -183,7 +181,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
 	if (wanted < 1 ||
 	    (refuses && desc->epilogue != CUBLASLT_EPILOGUE_DEFAULT))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
-	/* As the documentation demands. */
+	/* The documented requirements. */
 	if (desc->aux && desc->aux_ld % 8)
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	results->state = CUBLAS_STATUS_SUCCESS;
@@ -212,7 +210,7 @@ static void put(void *p, cudaDataType_t type, uint64_t i, float x)
 							 : cudaemu_to_f16(x);
 }
 
-/* Where element (row, col) of a factor is. */
+/* The address of element (row, col) of a factor. */
 static uint64_t at(const struct cudaemu_lt_layout *l, cublasOperation_t op,
 		   uint64_t row, uint64_t col)
 {
@@ -221,7 +219,7 @@ static uint64_t at(const struct cudaemu_lt_layout *l, cublasOperation_t op,
 	return op == CUBLAS_OP_T ? row * ld + col : col * ld + row;
 }
 
-/* The hardware's tanh, which has a relative error of up to 2^-11. */
+/* The hardware's tanh, with a relative error of up to 2^-11. */
 static float tanh_of_hardware(float x)
 {
 	return tanhf(x) * (1 - 0x1p-11f);
@@ -243,7 +241,7 @@ static float gelu_slope(float x)
 					(1 + 3 * 0.044715f * x * x);
 }
 
-/* What an element becomes before it is written. */
+/* Apply the epilogue to an element. */
 static float finish(const struct cudaemu_lt_desc *desc, cudaDataType_t type,
 		    float x, uint64_t row, uint64_t col)
 {
@@ -263,7 +261,7 @@ static float finish(const struct cudaemu_lt_desc *desc, cudaDataType_t type,
 	}
 }
 
-/* The sums of op(a)'s rows. */
+/* The row sums of op(a). */
 static void sum_rows(const struct cudaemu_lt_desc *desc, const void *a,
 		     const struct cudaemu_lt_layout *l, uint64_t m, uint64_t k,
 		     cudaDataType_t type)
@@ -307,7 +305,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
 	    !fits(a, algo->alignment[0]) || !fits(b, algo->alignment[1]) ||
 	    !fits(c, algo->alignment[2]) || !fits(d, algo->alignment[3]))
 		return CUBLAS_STATUS_INVALID_VALUE;
-	/* Kernels may read these as vectors. */
+	/* Kernels may access these as vectors. */
 	if (!fits(desc->bias, 16) || !fits(desc->aux, 16))
 		return CUBLAS_STATUS_EXECUTION_FAILED;
 	memcpy(&by[0], alpha, sizeof(by[0]));
@@ -335,4 +333,26 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
 		with_sums++;
 	}
 	return CUBLAS_STATUS_SUCCESS;
+}
+
+const struct cublaslt_api *cublaslt_api(const char **why)
+{
+	static const struct cublaslt_api api = {
+		.create = cublasLtCreate,
+		.destroy = cublasLtDestroy,
+		.status_string = cublasLtGetStatusString,
+		.desc_create = cublasLtMatmulDescCreate,
+		.desc_destroy = cublasLtMatmulDescDestroy,
+		.desc_set = cublasLtMatmulDescSetAttribute,
+		.layout_create = cublasLtMatrixLayoutCreate,
+		.layout_destroy = cublasLtMatrixLayoutDestroy,
+		.preference_create = cublasLtMatmulPreferenceCreate,
+		.preference_destroy = cublasLtMatmulPreferenceDestroy,
+		.preference_set = cublasLtMatmulPreferenceSetAttribute,
+		.heuristic = cublasLtMatmulAlgoGetHeuristic,
+		.matmul = cublasLtMatmul,
+	};
+
+	*why = NULL;
+	return &api;
 }

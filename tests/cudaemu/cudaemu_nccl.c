@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An NCCL that the machine has would look for real GPUs; tests/cudaemu/ncclemu.c is one
- * that does not. */
+/* Replaces nccl_api.c: an installed NCCL would look for real GPUs. ncclemu.c
+ * emulates one. */
 #include <stddef.h>
 
 #include "gpu/nvidia/nccl_api.h"

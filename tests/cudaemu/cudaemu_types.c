@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* float16: rounded to the nearest, even ones first. */
+/* float16 conversions, rounding to nearest, ties to even. */
 #include <math.h>
 #include <string.h>
 
@@ -19,7 +19,8 @@ uint16_t cudaemu_to_f16(float x)
 		return (uint16_t)sign;
 	frexpf(a, &e); /* 2^(e - 1) <= a */
 	e = e - 1 < -14 ? -14 : e - 1;
-	/* Counted in units of the last place, exponents follow each other. */
+	/* In units of the last place, the ranges of consecutive exponents are
+	 * contiguous. */
 	return (uint16_t)(sign | (unsigned)((e + 14) * 1024 +
 					    (int)nearbyintf(ldexpf(a, 10 - e))));
 }
@@ -28,7 +29,8 @@ float cudaemu_from_f16(uint16_t x)
 {
 	const uint32_t sign = (uint32_t)(x & 0x8000) << 16;
 	const uint32_t e = x >> 10 & 31, m = x & 1023;
-	/* The exponent's bias is 15 there and 127 here; all ones stay so. */
+	/* The exponent's bias is 15 in float16 and 127 in float; all ones
+	 * remain all ones. */
 	const uint32_t u = sign | (e == 31 ? 255 : e + 112) << 23 | m << 13;
 	float f;
 

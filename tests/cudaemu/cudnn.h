@@ -3,9 +3,9 @@
 #define CUDAEMU_CUDNN_H
 
 /*
- * The part of cuDNN's graphs that cudnn_graph.c and cuda_attention_cudnn.c call,
- * with the names and meanings of NVIDIA's documentation; cudaemu_cudnn.c does
- * their operations one by one.
+ * The part of cuDNN's graph API that cudnn_graph.c and cuda_attention_cudnn.c
+ * call, with the names and meanings of NVIDIA's documentation; implemented by
+ * cudaemu_cudnn.c.
  */
 #include <cuda_runtime_api.h>
 #include <stddef.h>
@@ -103,7 +103,7 @@ typedef enum {
 	CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
 	CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
 	CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
-	CUDNN_ATTR_COUNT, /* none of cuDNN's */
+	CUDNN_ATTR_COUNT, /* not in cuDNN */
 } cudnnBackendAttributeName_t;
 
 typedef enum {

@@ -4,8 +4,8 @@
 
 /*
  * The part of cuFile that reader_cufile.c and cufile_files.c call, with the
- * names and meanings of NVIDIA's documentation; cudaemu_cufile.c does it by
- * pread.
+ * names and meanings of NVIDIA's documentation; implemented with pread by
+ * cudaemu_cufile.c.
  */
 #include <stddef.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ typedef struct {
 	int cu_err;
 } CUfileError_t;
 
-/* Numbers of bits in dstatusflags. */
+/* Bit numbers in dstatusflags. */
 enum {
 	CU_FILE_LUSTRE_SUPPORTED = 0,
 	CU_FILE_NFS_SUPPORTED = 2,

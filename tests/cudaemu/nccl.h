@@ -3,7 +3,7 @@
 #define CUDAEMU_NCCL_H
 
 /* The part of NCCL that devcomm_nccl.c calls, with the names and meanings of
- * NVIDIA's documentation; tests/cudaemu/ncclemu.c does it by MPI. */
+ * NVIDIA's documentation; implemented with MPI by ncclemu.c. */
 #include <cuda_runtime_api.h>
 #include <stddef.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What we call of NCCL, by MPI, on the memory of apart.h.  What is queued has
- * been done on return; calls of a group are done in their order, which is that
- * of all ranks.
+ * The calls of NCCL that we use, by MPI, on the memory of apart.h.  Operations
+ * are complete when they return; the calls of a group are executed in their
+ * order, which is the same on all ranks.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -40,7 +40,8 @@ static ncclResult_t get_unique_id(ncclUniqueId *id)
 	return ncclSuccess;
 }
 
-/* NCCL_EMULATED_BROKEN names a rank on which it fails; the others wait. */
+/* NCCL_EMULATED_BROKEN is the number of a rank on which initialization fails,
+ * while the others wait. */
 static ncclResult_t init_rank(ncclComm_t *comm, int n, ncclUniqueId id, int r)
 {
 	const char *const broken = getenv("NCCL_EMULATED_BROKEN");

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * TensorBoard's event files on arbitrary bytes: tags lie within the file, and
- * what is told of a file that was cut is what was told of the whole.
+ * TensorBoard event files of arbitrary bytes: tags lie within the file, and a
+ * truncated file yields a prefix of the events of the whole.
  *
- * Checksums would keep a fuzzer out, so the input is the content of records:
- * each byte pair is a length, then come as many bytes.
+ * Checksums would stop a fuzzer, so the input is the content of records: a 16-bit
+ * length and as many bytes, repeated.
  */
 #include <assert.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* A digest of what was told, in order. */
+/* A digest of the reported events, in order. */
 struct told {
 	uint64_t sum, calls;
 };
@@ -75,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	assert(!b.failed);
 	if (b.len && tell(&b, &whole) == 0) {
-		/* A byte of a last record more is not told. */
+		/* A further byte of an incomplete record reports nothing. */
 		bytebuf_add_u8(&b, 0);
 		assert(tell(&b, &cut) == 0);
 		assert(cut.sum == whole.sum && cut.calls == whole.calls);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An index of a sharded model of arbitrary bytes: files are sorted names that
- * stay in the directory, and each tensor is in one of them.
+ * The index of a sharded model, of arbitrary bytes: file names are sorted and stay
+ * in the directory, and each tensor is in one file.
  */
 #include <assert.h>
 #include <stddef.h>
@@ -10,8 +10,8 @@
 
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/hfindex.h"
 #include "ckpt/base/source.h"
+#include "ckpt/dirs/hfindex.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

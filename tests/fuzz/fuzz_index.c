@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The index of an indexed dataset on arbitrary bytes: what is accepted is
- * runs that lie within the data file, in order, none empty.
+ * The index of an indexed dataset, of arbitrary bytes: accepted runs lie within the
+ * data file, in order, and none is empty.
  */
 #include <assert.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The pickle machine on arbitrary bytes: it reads them or refuses them with a
- * message, and what it read it can write again, to something that it reads
- * and writes the same way ever after.
+ * message, and writing what it read reaches a fixed point: the result is read and
+ * written to the same bytes.
  */
 #include <assert.h>
 #include <errno.h>
@@ -38,8 +38,8 @@ static void write_and_read_again(const struct value *root)
 	if (rc == 0) {
 		rc = pickle_load((struct span){ once.data, once.len }, "again",
 				 &arena, &again, NULL);
-		/* Built bottom up, a graph may nest deeper than the reader
-		 * allows when it meets the same from the top. */
+		/* A graph built bottom up may nest deeper than the reader
+		 * allows from the top. */
 		assert(rc == 0 || rc == -E2BIG);
 	}
 	if (rc == 0) {

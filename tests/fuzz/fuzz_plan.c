@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A whole checkpoint of arbitrary pickles: planned, listed, read from end to
- * end.  The zip containers around them are sound (fuzz_zip and fuzz_ptfile
- * look at those), so that what is mutated is what the plan is made of.
+ * A whole checkpoint of arbitrary pickles: planned, listed, read from end to end.
+ * The zip containers are sound (fuzz_zip and fuzz_ptfile mutate those), so that
+ * mutations reach the planner.
  *
  *   byte 0    bit 0: ZeRO-3, bit 1: two ranks, bit 2: zero checksums,
  *             bit 3: experts
@@ -41,13 +41,13 @@ enum {
 	FLAG_NO_SUMS = 4,
 	FLAG_EXPERTS = 8
 };
-/* Those that say which files there are. */
+/* Flags that select the files. */
 #define FLAGS_FILES (FLAG_ZERO3 | FLAG_TWO_RANKS | FLAG_EXPERTS)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct mkpt storages;
-static char *dirs[FLAGS_FILES + 1]; /* by these flags */
+static char *dirs[FLAGS_FILES + 1]; /* by flags */
 
 static void remove_dirs(void)
 {

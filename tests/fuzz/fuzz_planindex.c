@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an index tells, on sound checkpoints: planned, listed, read from end to
- * end.  (The file around it is zstd's business, and test_indexfile's.)
+ * Arbitrary bytes as the index of a sound checkpoint: the tree is planned, listed
+ * and read from end to end.  (test_indexfile covers the file around them.)
  *
  *   byte 0    bit 0: ZeRO-3, bit 1: two ranks
- *   then      the index behind the identities of the files, which nobody can
- *             know beforehand
+ *   then      the index behind the identities of the files, which differ from
+ *             run to run
  */
 #include <assert.h>
 #include <stddef.h>
@@ -13,14 +13,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/zero/checkpoint.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/walk.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 
 enum { FLAG_ZERO3 = 1, FLAG_TWO_RANKS = 2, FLAGS = 4 };
 
@@ -41,7 +40,7 @@ static const struct plan_options options;
 /* By flags. */
 static struct sound {
 	char *dir;
-	struct bytebuf identity; /* what every index of it begins with */
+	struct bytebuf identity; /* the beginning of every index of it */
 } sounds[FLAGS];
 
 static void remove_dirs(void)
@@ -52,10 +51,10 @@ static void remove_dirs(void)
 	}
 }
 
-/* The length of the version and the identities, see index_impl.h. */
-static size_t identity_len(const struct ckdir *d, const struct bytebuf *index)
+/* The length of the version and the identities, see index.c. */
+static size_t identity_len(const struct tagdir *d, const struct bytebuf *index)
 {
-	return 4 + index->data[0] + 9 + 3 * 4 + 32 * ckdir_count(d);
+	return 4 + index->data[0] + 9 + 3 * 4 + 32 * tagdir_count(d);
 }
 
 static void set_up(void)
@@ -82,7 +81,7 @@ static void set_up(void)
 		    plan_index(p, &s->identity, &err) != 1)
 			abort();
 		s->identity.len =
-			identity_len(&plan_resolve(p)->dir, &s->identity);
+			identity_len(&plan_zckpt(p)->dir, &s->identity);
 		plan_close(p);
 	}
 	atexit(remove_dirs);
@@ -106,14 +105,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	rc = plan_open_indexed(s->dir, &options,
 			       (struct span){ index.data, index.len }, &p,
 			       &refused, &err);
-	assert(rc == 0); /* whatever the index says, the files are sound */
+	assert(rc == 0); /* the files are sound, whatever the index says */
 	rc = walk_plan(p, &err);
 	plan_close(p);
 	bytebuf_done(&index);
 	if (rc == WALK_BROKEN)
 		fprintf(stderr, "%s\n", err.text);
 	assert(rc != WALK_BROKEN);
-	/* ... and where it is of no use, they are what is read. */
+	/* A refused index is replaced by the files. */
 	assert(rc == 0 || !*refused.text);
 	return 0;
 }

@@ -11,12 +11,12 @@
 
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/format/ptfile.h"
 #include "ckpt/base/source.h"
-#include "ckpt/tensor/tensor.h"
+#include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/tensor/tensor.h"
 
-/* Values form a graph, perhaps a cyclic one: look at so many of them. */
+/* Values may form a cyclic graph: the most that are visited. */
 #define VISITS_MAX 4096
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A safetensors file of arbitrary bytes: tensors lie within it, one behind the
- * other, each as long as its shape says, and no two have one name.
+ * A safetensors file of arbitrary bytes: tensors lie within it, adjacent, each as
+ * long as its shape says, with unique names.
  */
 #include <assert.h>
 #include <stddef.h>
@@ -10,8 +10,8 @@
 
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/format/safetensors.h"
 #include "ckpt/base/source.h"
+#include "ckpt/format/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -46,7 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		assert(*err.text);
 		return 0;
 	}
-	/* Without tensors only the header is left, however it is padded. */
+	/* Without tensors the file is the header alone, with any padding. */
 	check(&s, s.n ? size : 0);
 	safetensors_done(&s);
 	return 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The zip directory on arbitrary bytes: members lie within the archive, do
- * not overlap, and are found by their names.
+ * A zip directory of arbitrary bytes: members lie within the archive, do not
+ * overlap, and are found by name.
  */
 #include <assert.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Does any byte of [at, at + len) belong to another member?  Marks them. */
+/* Mark the bytes [at, at + len); does one of them belong to another member? */
 static void take(uint8_t *taken, uint64_t at, uint64_t len)
 {
 	for (uint64_t i = at; i < at + len; i++)

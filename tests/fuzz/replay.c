@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs a fuzz target on files instead of on a fuzzer's inputs: those named as
- * arguments or, without any, the target's corpus.  So `make check` looks at
- * everything that a fuzzer once found, without one.
+ * Run a fuzz target on files instead of a fuzzer's inputs: on the arguments or, by
+ * default, on the target's corpus.  `make check` thus repeats everything that a
+ * fuzzer has found.
  *
  *     replay_NAME [FILE]...		default: tests/fuzz/corpus/NAME
  */
@@ -17,7 +17,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* The copy ends where the file does, so that reading past it is noticed. */
+/* An exact copy, so that reading past the end is noticed. */
 static void run(const char *path)
 {
 	struct bytebuf b = mkpt_load(path);

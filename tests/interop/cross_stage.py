@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Resume with another ZeRO stage from a mount with dialect=any.
+"""Resume with another ZeRO stage from a mount with stage=any.
 
     cross_stage.py SCRATCH
 
 DeepSpeed trains and saves with one stage; the checkpoint is mounted with
-`-o dialect=any` and resumed with another, on another number of ranks, and
+`-o stage=any` and resumed with another, on another number of ranks, and
 once more with its own.  After one step the states must be those of the run
 that was not interrupted, but for the order in which gradients are added up.
 Models, steps and comparison are those of resume.py.
@@ -23,7 +23,7 @@ import resume
 class Mount(resume.Mount):
     def __enter__(self):
         os.mkdir(self.where)
-        subprocess.run(["ucfs", self.source, self.where, "-o", "dialect=any"],
+        subprocess.run(["ucfs", self.source, self.where, "-o", "stage=any"],
                        check=True)
         return self.where
 

@@ -9,6 +9,7 @@
 #     resume_parallel   tensor and pipeline parallelism
 #     resume_optimizers the optimizer; a mount only, the converter fails
 #     cross_stage       the stage; there is nothing of the converter's to compare
+#     reshard           ranks and stage, from TAG_dpN, without load_universal
 #
 #     UCFS_PYTHON=/venv/bin/python resume.sh [SCRIPT [CASE...]]
 #
@@ -45,7 +46,7 @@ if [ $# -gt 0 ]; then
 	exit
 fi
 failed=0
-for script in resume resume_parallel resume_optimizers cross_stage; do
+for script in resume resume_parallel resume_optimizers cross_stage reshard; do
 	run "$script" || failed=1
 done
 exit $failed

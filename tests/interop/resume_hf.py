@@ -4,7 +4,7 @@
 
     resume_hf.py DIRECTORY TAG STAGE OPTIMIZER [offload]
 
-DIRECTORY/TAG is a mount, with dialect=any, of tests/good/
+DIRECTORY/TAG is a mount, with stage=any, of tests/good/
 hfdir_gpt2_bf16_sharded.  A model that transformers makes anew loads it and
 takes four steps; its weights must be those of the directory, and its steps must
 count from 0.  OPTIMIZER is AdamW, of torch, or with `offload` Adam, of

@@ -14,7 +14,7 @@ require_python deepspeed transformers safetensors
 require_ucfs
 make_scratch weights
 
-ucfs "$good/hfdir_gpt2_bf16_sharded" "$mnt" -o dialect=any || exit 1
+ucfs "$good/hfdir_gpt2_bf16_sharded" "$mnt" -o stage=any || exit 1
 for case in "1 AdamW" "2 AdamW" "3 AdamW" "1 Adam offload"; do
 	# shellcheck disable=SC2086 # words
 	"$UCFS_PYTHON" "$here/resume_hf.py" "$scratch" weights $case \

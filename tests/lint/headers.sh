@@ -1,20 +1,19 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Every header compiles alone: it includes what it needs, and can be included
-# twice.
+# Every header compiles by itself and can be included twice.
 set -u
 cd "${top_srcdir:-$(dirname "$0")/../..}" || exit 1
 
 cc=${CC:-cc}
 cppflags=${CPPFLAGS:-"-I. -D_GNU_SOURCE $(pkg-config --cflags fuse3)"}
-# VPATH builds pass directories relative to the build directory: add our own.
-# CUDA's headers are not everywhere: those of the emulation are.
+# VPATH builds pass directories relative to the build directory, so add our own.
+# Where CUDA's headers are missing, those of the emulation serve.
 cppflags="-I. -Itests/cudaemu $cppflags"
 
 count=0
 failed=0
-for h in fs/*.h ckpt/*/*.h fs/*/*.h gpu/*/*.h; do
+for h in $(find ckpt fs gpu -name "*.h"); do
 	[ -f "$h" ] || continue
 	count=$((count + 1))
 	# shellcheck disable=SC2086 # flags are lists

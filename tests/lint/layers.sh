@@ -1,50 +1,74 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Which file may include which.  An allow list, so that a new dependency is a
-# decision and not an accident:
+# The order of the rooms, by includes and by calls.
 #
-#   ckpt/  only ckpt/, and there only what stands above it in ckpt/local.mk
-#   fs/    ckpt/ and fs/
-#   gpu/   ckpt/ and gpu/
+# ckpt/, fs/ and gpu/ are columns: fs/ and gpu/ stand on ckpt/ and know nothing
+# of each other.  A column's local.mk includes its rooms in the order in which
+# they may use each other, and a room's local.mk lists its files in that order:
 #
-# and the headers of FUSE belong to fs/ alone, those of CUDA and MPI to gpu/.
+#   - a file includes only headers that are listed above it;
+#   - an object calls only what its own room or one above it defines, also
+#     through a declaration that is no header's;
+#   - the headers of FUSE belong to fs/, those of CUDA and MPI to gpu/.
+#
+# An order leaves no circle.
 set -u
 cd "${top_srcdir:-$(dirname "$0")/../..}" || exit 1
+build=${top_builddir:-build}
 
-files=
-for dir in ckpt fs gpu; do
-	for f in "$dir"/*.[ch] "$dir"/*/*.[ch] "$dir"/*/*.cu "$dir"/*/*.cuh; do
-		if [ -f "$f" ]; then
-			files="$files $f"
-		fi
+# "ckpt/base", "ckpt/sys", ... in order.
+rooms=$(for column in ckpt fs gpu; do
+	sed -n "s|^include %D%/\([a-z]*\)/local.mk|$column/\1|p" $column/local.mk
+done)
+
+# Every file in order: those of the rooms, then those of the top folders.
+# shellcheck disable=SC2086 # our own names: no blanks
+listed=$(
+	for room in $rooms; do
+		awk -v room="$room/" '
+		!/^[ \t]*(gpu|ckpt)\// {
+			line = $0
+			while (match(line, /%D%\/[A-Za-z0-9_]+\.(cuh|cu|c|h)/)) {
+				print room substr(line, RSTART + 4, RLENGTH - 4)
+				line = substr(line, RSTART + RLENGTH)
+			}
+		}' "$room/local.mk"
 	done
+	printf '%s\n' fs/options.h fs/options.c ckpt/main.c fs/main.c gpu/main.c
+)
+
+bad=0
+
+# --- every source is listed -------------------------------------------------------
+
+for f in $(find ckpt fs gpu -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh'); do
+	if ! printf '%s\n' "$listed" | grep -qxF "$f"; then
+		echo "$f: not listed in $(dirname "$f")/local.mk"
+		bad=$((bad + 1))
+	fi
 done
 
-# One pass: first the order of ckpt/local.mk, then every include of every file.
-# shellcheck disable=SC2086 # our own file names: no blanks
-exec awk '
+# --- includes ---------------------------------------------------------------------
+
+# shellcheck disable=SC2086
+printf '%s\n' "$listed" | awk '
 function complain(text)
 {
 	printf "%s:%d: %s\n", FILENAME, FNR, text
 	bad++
 }
 
-FILENAME == "ckpt/local.mk" {
-	line = $0
-	while (match(line, /%D%\/[A-Za-z0-9_\/]+\.[ch]/)) {
-		place["ckpt/" substr(line, RSTART + 4, RLENGTH - 4)] = ++places
-		line = substr(line, RSTART + RLENGTH)
-	}
+FILENAME == "-" {
+	if (!($0 in place))
+		place[$0] = ++places
 	next
 }
 
 FNR == 1 {
 	split(FILENAME, part, "/")
-	dir = part[1]
+	column = part[1]
 	checked++
-	if (dir == "ckpt" && !(FILENAME in place))
-		complain("not listed in ckpt/local.mk")
 }
 
 !/^[ \t]*#[ \t]*include/ { next }
@@ -54,13 +78,12 @@ FNR == 1 {
 	header = part[2]
 	if (header !~ /^(ckpt|fs|gpu)\//)
 		complain("\"" header "\": write the directory too")
-	else if (index(header, "ckpt/") != 1 && index(header, dir "/") != 1)
-		complain(dir "/ may not include \"" header "\"")
-	else if (dir == "ckpt" && !(header in place))
-		complain("\"" header "\" is not listed in ckpt/local.mk")
-	else if (dir == "ckpt" && FILENAME in place &&
-		 place[header] > place[FILENAME])
-		complain("\"" header "\" stands below it in ckpt/local.mk")
+	else if (index(header, "ckpt/") != 1 && index(header, column "/") != 1)
+		complain(column "/ may not include \"" header "\"")
+	else if (!(header in place))
+		complain("\"" header "\" is not listed in any local.mk")
+	else if (FILENAME in place && place[header] > place[FILENAME])
+		complain("\"" header "\" is listed below it")
 	next
 }
 
@@ -68,14 +91,71 @@ FNR == 1 {
 	header = $0
 	sub(/^[^<]*</, "", header)
 	sub(/>.*/, "", header)
-	if (dir != "fs" && header ~ /^fuse/)
-		complain(dir "/ may not include <" header ">")
-	if (dir != "gpu" && header ~ /^(cuda|cublas|cudnn|curand|cufile|nccl|mpi)/)
-		complain(dir "/ may not include <" header ">")
+	if (column != "fs" && header ~ /^fuse/)
+		complain(column "/ may not include <" header ">")
+	if (column != "gpu" && header ~ /^(cuda|cublas|cudnn|curand|cufile|nccl|mpi)/)
+		complain(column "/ may not include <" header ">")
 }
 
 END {
-	printf "%d files looked at, %d complaints\n", checked, bad
+	printf "includes: %d files looked at, %d complaints\n", checked, bad
 	exit bad || !checked
 }
-' ckpt/local.mk $files
+' - $listed || bad=$((bad + 1))
+
+# --- calls ------------------------------------------------------------------------
+
+objects=$(cd "$build" && for room in $rooms; do
+	for o in "$room"/*.o; do
+		[ -f "$o" ] && echo "$o"
+	done
+done)
+if [ -z "$objects" ]; then
+	echo "$build: no objects to look at"
+	exit 1
+fi
+
+# shellcheck disable=SC2086
+(
+	printf 'room %s\n' $rooms
+	cd "$build" && nm -A -P -g $objects
+) | awk '
+$1 == "room" {
+	place[$2] = ++places
+	next
+}
+
+{
+	object = $1
+	sub(/:$/, "", object)
+	sub(/\[.*$/, "", object)
+	room = object
+	sub(/\/[^\/]*$/, "", room)
+	if (!seen[object]++)
+		objects++
+}
+
+$3 == "U" {
+	uses[object, $2] = room
+	next
+}
+
+$3 ~ /^[TDBRV]$/ && (!($2 in home) || place[room] < place[home[$2]]) {
+	home[$2] = room
+}
+
+END {
+	for (use in uses) {
+		split(use, part, SUBSEP)
+		to = home[part[2]]
+		if (to != "" && place[to] > place[uses[use]]) {
+			printf "%s calls %s of %s, a room below its own\n",
+				part[1], part[2], to
+			bad++
+		}
+	}
+	printf "calls: %d objects looked at, %d complaints\n", objects, bad
+	exit bad || !objects
+}' || bad=$((bad + 1))
+
+[ "$bad" -eq 0 ]

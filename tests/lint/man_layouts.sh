@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The table of layouts in ucfs(1) promises nothing that no reference checkpoint
-# shows: each that it names is there, is of the stage and type of its place,
-# and is refused where the table says so, and only there.
+# Every cell of the table of layouts in ucfs(1) is shown by reference checkpoints:
+# each that it names exists, has the cell's stage and dtype, and is refused exactly
+# where the table says so.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../cases/lib.sh"
 
@@ -11,7 +11,8 @@ section() {
 		"${top_srcdir:?}/man/ucfs.1"
 }
 
-# is_of NAME KEY VALUE: does its report say so, or that it does not know?
+# is_of NAME KEY VALUE: does the report of checkpoint NAME have KEY = VALUE, or
+# not know it?
 is_of() {
 	ucckpt info --quick --json "$good/$1" |
 		grep -q -E "^[[:space:]]\"$2\":[[:space:]]*(\"?$3\"?|\"unknown\"|null),"
@@ -41,7 +42,7 @@ while read -r _ stage _ float32 _ bfloat16 _ float16; do
 done < <(section | grep -E '^\.It [0-9]')
 check "the table was read" test $names -gt 20
 
-# What the text below it names is there, too.
+# The checkpoints that the text below the table names exist, too.
 while read -r name; do
 	check "$name is a reference checkpoint" test -f "$good/$name.digests"
 	names=$((names + 1))

@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/sys/crc32.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/pickle/pickle.h"
 #include "ckpt/format/ptwrite.h"
+#include "ckpt/pickle/pickle.h"
+#include "ckpt/sys/crc32.h"
 
 static void die(const char *what)
 {
@@ -230,7 +230,7 @@ static void emit(const struct mkpt *m, const size_t *order, size_t n,
 		const struct mkpt_storage *const s = &m->storages[order[i]];
 
 		len[i] = s->len;
-		crc[i] = checksum_add(0, s->bytes, s->len);
+		crc[i] = crc32_add(0, s->bytes, s->len);
 	}
 	if (ptwrite_init(&w, prefix, pickle, len, n, &err))
 		die(err.text);

@@ -87,9 +87,9 @@ static uint32_t rank_element(const struct mkckpt *c, size_t param,
 }
 
 /* What the universal file must have. */
-static uint32_t merged_element(const struct world *w,
-			       const struct world_tensor *t, unsigned state,
-			       uint64_t i)
+static uint32_t param_extents_element(const struct world *w,
+				      const struct world_tensor *t,
+				      unsigned state, uint64_t i)
 {
 	volatile float sum = 0;
 
@@ -300,7 +300,7 @@ static struct value *whole_tensor(struct mkpt *m, const struct world *w,
 	struct tensor all;
 
 	for (uint64_t i = 0; i < t->numel; i++)
-		bits[i] = merged_element(w, t, state, i);
+		bits[i] = param_extents_element(w, t, state, i);
 	/* The master weights require a gradient, their moments do not. */
 	tensor_init(&all, DTYPE_F32, bare ? &t->numel : t->shape,
 		    bare ? 1 : t->ndim, state == 0);

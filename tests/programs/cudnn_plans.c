@@ -1,22 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Does the real cuDNN know our graphs of attention, and has it kernels for them?
- * It compiles them for devices that are described to it (its "deviceless"
- * compilation), so that no GPU is needed; cases/train/cudnn.sh has the rest.
- * Ends with 77 if there is no cuDNN to ask.
+ * Does the real cuDNN accept our attention graphs, and does it have kernels for
+ * them?  It compiles them for described devices ("deviceless" compilation), so that
+ * no GPU is needed; see cases/train/cudnn.sh.  Exits with 77 without cuDNN.
  */
 #include <stdio.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "gpu/nvidia/cudnn_attention.h"
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
-
-/* The first that takes this description. */
+/* The first version with deviceless compilation. */
 #define VERSION_MIN 91200
 
-/* What cuDNN asks of a device, in its own names; sizes are those of NVIDIA's
- * documents. */
+/* A device description in cuDNN's own terms; sizes are from NVIDIA's documents. */
 static const char description[] =
 	"{\"cudaDeviceId\":0,\"deviceVer\":%d,\"driverVer\":13000,"
 	"\"totalGlobalMem\":80000000000,"

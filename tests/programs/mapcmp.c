@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mapcmp FILE...: is a file mapped, shared and privately, what it is read? */
+/* mapcmp FILE...: compare the bytes of a file, mapped shared and privately, with
+ * those that read(2) returns. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

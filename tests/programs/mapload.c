@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mapload FILE COPY: is FILE, mapped privately and shared, what COPY is?
+ * mapload FILE COPY: compare FILE, mapped privately and shared, with COPY.
  *
- * Sixty-four threads fault at once, all over both mappings.  The file is
- * closed by then, as after torch.load(mmap=True).  A line goes to stdout; once
- * stdin has ended everything is compared again, from the first byte to the
- * last.  A fault that gets no page is told, and status 3.
+ * Sixty-four threads fault at once, all over both mappings; the file is closed by
+ * then, as after torch.load(mmap=True).  After that a line goes to stdout, and at
+ * the end of stdin everything is compared again from first to last byte.  A fault
+ * without a page is reported and gives exit status 3.
  */
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes a run with one checkpoint whose parameters are as large as is wanted:
+ * Write a run with one checkpoint of parameters of a given size:
  *
  *   mkrun DIR PARAMETERS ELEMENTS [DP [TP]]
  *
- * DIR must exist.  The tag is global_step1, of ZeRO stage 1 and two ranks, or DP
- * data-parallel times TP tensor-parallel ones; a parameter's file has four bytes
- * for each element of a tensor-parallel rank.
+ * DIR must exist.  The tag is global_step1, of ZeRO stage 1 on DP (2) data-parallel
+ * times TP (1) tensor-parallel ranks; a parameter's file has four bytes for each
+ * element of a tensor-parallel rank.
  */
 #include <limits.h>
 #include <stdio.h>

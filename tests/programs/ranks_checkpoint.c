@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A training run that needs no network: gradients are known.  Run by mpirun on
- * any number of ranks, it saves and resumes as uctrain does, and prints what
- * its state is at the end, so that two runs can be compared.
+ * A training run without a network: gradients are given by a formula.  Run by mpirun
+ * on any number of ranks, it saves and resumes as uctrain does and prints its final
+ * state, so that two runs can be compared.
  *
  *     ranks_checkpoint KEY=VALUE ... [-- KEY=VALUE ...]...
  *
- * Several runs, one after the other, need mpirun once.  What one with name=NAME
- * says begins with "NAME: "; that it failed is said, too, and is no failure of
- * the program.
+ * Several runs share one mpirun.  The output of a run with name=NAME begins with
+ * "NAME: "; its failure is printed, too, and does not make the program fail.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -23,8 +22,8 @@
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
 #include "gpu/config/config.h"
-#include "gpu/model/gpt2.h"
 #include "gpu/load/load.h"
+#include "gpu/model/gpt2.h"
 #include "gpu/save/saver.h"
 #include "gpu/zero/loss_scaler.h"
 #include "gpu/zero/lr_schedule.h"
@@ -37,21 +36,21 @@ struct run {
 	struct gpt2 model;
 	struct backend *backend;
 	struct zero zero;
-	struct scaler scaler;
+	struct loss_scaler scaler;
 	uint64_t step, skipped;
-	uint64_t told; /* words of the vocabulary, by the checkpoint */
+	uint64_t told; /* vocabulary rows, by the checkpoint */
 	struct load_options load;
-	unsigned largest; /* file, in bytes, that may be written; 0: any */
-	bool background;  /* save while training goes on ... */
+	unsigned largest; /* the largest file that may be written, in bytes; 0: any */
+	bool background;  /* save in the background of training ... */
 	unsigned more;    /* ... for so many steps */
-	bool killed;      /* in the middle of that */
-	bool apart;       /* on a device whose memory is not ours */
-	unsigned words;   /* of the vocabulary, the rest is padding; 0: all */
-	bool padding;     /* has values that are not 0 */
+	bool killed;      /* stop in the middle of these */
+	bool apart;       /* on a device with memory of its own */
+	unsigned vocab_rows; /* unpadded vocabulary rows; 0: all */
+	bool padding;     /* has non-zero values */
 	char *name;
 };
 
-/* Rank 0's words. */
+/* Rank 0's output. */
 __attribute__((format(printf, 2, 3))) static void tell(const struct run *r,
 						       const char *format, ...)
 {
@@ -116,7 +115,7 @@ static int set_key(struct run *r, const char *key, char *value)
 		{ "more", .number = &r->more },
 		{ "killed", .flag = &r->killed },
 		{ "apart", .flag = &r->apart },
-		{ "words", .number = &r->words },
+		{ "words", .number = &r->vocab_rows },
 		{ "dynamic", .flag = &c->scaler.dynamic },
 		{ "load", .text = (char **)&r->load.dir },
 		{ "tag", .text = (char **)&r->load.tag },
@@ -182,7 +181,7 @@ static float known_gradient(uint64_t step, uint64_t e)
 	return (float)((int)((e * 7 + step * 3) % 23) - 11) / 64;
 }
 
-/* Every rank has the same gradient, so that the average is it. */
+/* Every rank has the same gradient, so that it equals the average. */
 static void add_gradients(struct run *r)
 {
 	const struct network_weights w = zero_weights(&r->zero);
@@ -193,7 +192,7 @@ static void add_gradients(struct run *r)
 		float *g = w.gradient(w.ctx, u, NULL);
 		float *x = calloc(n, sizeof(*x));
 
-		/* One micro-batch: there is no gradient yet. */
+		/* One micro-batch: the gradient is not accumulated. */
 		for (uint64_t i = 0; i < n; i++)
 			x[i] = known_gradient(r->step, start + i) *
 			       (float)r->scaler.scale;
@@ -210,23 +209,24 @@ static int train(struct run *r, uint64_t steps, struct errmsg *err)
 	int rc = 0;
 
 	while (r->step < steps && !rc) {
-		struct zero_update u = { .lr = schedule_lr(&c->schedule,
-							   r->zero.optimizer.lr,
-							   r->zero.step + 1),
-					 .clip = c->gradient_clipping,
-					 .grad_scale = r->scaler.scale };
+		struct zero_update u = {
+			.lr = lr_schedule_lr(&c->schedule, r->zero.optimizer.lr,
+					     r->zero.step + 1),
+			.clip = c->gradient_clipping,
+			.grad_scale = r->scaler.scale
+		};
 
 		add_gradients(r);
 		rc = zero_update(&r->zero, &u, err);
 		r->step++;
 		r->skipped += u.overflow;
 		if (!rc)
-			rc = scaler_update(&r->scaler, u.overflow, err);
+			rc = loss_scaler_update(&r->scaler, u.overflow, err);
 	}
 	return rc;
 }
 
-/* A save asks for no memory of the host when it has been prepared. */
+/* After preparation, a save allocates no host memory. */
 static int begin_save(struct saver *s, const struct save_options *o,
 		      struct errmsg *err)
 {
@@ -240,7 +240,7 @@ static int begin_save(struct saver *s, const struct save_options *o,
 	return rc;
 }
 
-/* What is saved is what was there when it began. */
+/* A save writes the state at the time when it began. */
 static int save_and_train(struct run *r, const struct save_options *o,
 			  struct errmsg *err)
 {
@@ -274,7 +274,7 @@ static int save(struct run *r, struct errmsg *err)
 					.scaler = &r->scaler,
 					.step = r->step,
 					.skipped = r->skipped,
-					.words = r->told };
+					.vocab_rows = r->told };
 
 	if (r->largest) {
 		signal(SIGXFSZ, SIG_IGN);
@@ -284,7 +284,7 @@ static int save(struct run *r, struct errmsg *err)
 	return o.dir ? save_and_train(r, &o, err) : 0;
 }
 
-/* Of all ranks together. */
+/* Over all ranks. */
 static void tell_bytes(struct run *r, const struct load_result *got)
 {
 	double all[] = { (double)got->bytes, (double)got->direct };
@@ -302,7 +302,7 @@ static int resume(struct run *r, struct errmsg *err)
 		return rc;
 	r->step = got.step;
 	r->skipped = got.skipped;
-	r->told = got.words;
+	r->told = got.vocab_rows;
 	if (got.has_scaler)
 		r->scaler = got.scaler;
 	if (got.missing)
@@ -314,7 +314,7 @@ static int resume(struct run *r, struct errmsg *err)
 
 static int begin(struct run *r, struct errmsg *err)
 {
-	scaler_init(&r->scaler, &r->config.scaler);
+	loss_scaler_init(&r->scaler, &r->config.scaler);
 	if (r->load.dir)
 		return resume(r, err);
 	return zero_init_weights(&r->zero, r->config.seed, err);
@@ -331,7 +331,7 @@ static uint64_t digest(uint64_t h, const float *x, size_t n)
 	return h;
 }
 
-/* Of a buffer of the partition, in the order of the model, without padding. */
+/* The elements of a partition's buffer in model order, without padding. */
 static uint64_t collect(struct run *r, const float *part)
 {
 	uint64_t h = UINT64_C(0xcbf29ce484222325);
@@ -340,8 +340,9 @@ static uint64_t collect(struct run *r, const float *part)
 		const struct fragment f = zero_fragment(&r->zero, i);
 		const struct gpt2_param *p = &r->model.params[i];
 		const uint64_t n = p->numel;
-		const uint64_t told =
-			i == GPT2_WTE && r->words ? r->words * p->shape[1] : n;
+		const uint64_t told = i == GPT2_WTE && r->vocab_rows
+					      ? r->vocab_rows * p->shape[1]
+					      : n;
 		float *x = calloc(n, sizeof(*x));
 
 		r->backend->ops->to_host(r->backend, x + f.first,
@@ -392,7 +393,7 @@ static int run(struct run *r, struct errmsg *err)
 	return rc ? rc : save(r, err);
 }
 
-/* All of it has been done, or rank 0 says why not. */
+/* Finish the run; rank 0 prints why it failed. */
 static void run_one(struct comm *comm, int argc, char **argv)
 {
 	struct run r = { .comm = comm };

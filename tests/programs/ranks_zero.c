@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What ranks must agree on; run by mpirun on any number of them
- * (cases/train/zero.sh).  A model is trained for a few steps with gradients
- * that are known and whose sums are exact, however they are distributed: all
- * stages must end with the same masters, to the last bit, and with the same on
- * any number of ranks.  With zero_sum_exactly, gradients may be anything.
- * Prints digests of them for each stage.
+ * Results that must not depend on the distribution; run by mpirun on any number of
+ * ranks (cases/train/zero.sh).  A model is trained for a few steps with gradients
+ * given by a formula whose sums are exact in any order: all stages must end with the
+ * same master weights, bit for bit, on any number of ranks.  With zero_sum_exactly,
+ * gradients may be anything.  Prints a digest of the masters for each stage.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -21,7 +20,7 @@
 #include "gpu/zero/zero.h"
 #include "tests/support/apart.h"
 
-#define MICRO_BATCHES 12u /* of a step, of all ranks: 1, 2, 3, 4 divide it */
+#define MICRO_BATCHES 12u /* of a step, over all ranks; divisible by 1 to 4 */
 #define STEPS 3u
 #define LR 0.05
 #define SEED 7
@@ -52,7 +51,7 @@ static void sums_of_floats(struct comm *c)
 	check(c, right, "sum of floats");
 }
 
-/* Rank r's part has r elements: rank 0 gets nothing. */
+/* Rank r's part has r elements; rank 0's is empty. */
 static void parts_of_any_length(struct comm *c)
 {
 	size_t n[64] = { 0 }, bytes[64], total = 0, start = 0;
@@ -114,9 +113,8 @@ static void others(struct comm *c)
 
 /* --- training with known gradients ----------------------------------------- */
 
-/* The gradient of element e of the whole model in a micro-batch: a small
- * integer, so that sums of them are exact; or a fraction of one, so that sums
- * of floats differ with their order. */
+/* The gradient of element e of the whole model in a micro-batch: a small integer,
+ * so that sums are exact, or a fraction, so that float sums depend on the order. */
 static float known_gradient(bool fraction, unsigned step, unsigned micro,
 			    uint64_t e)
 {
@@ -178,7 +176,7 @@ static void collect(struct zero *z, float *all)
 	}
 }
 
-/* Acquired units show what the masters are. */
+/* Acquired units have the values of the masters. */
 static void check_weights(struct zero *z, const struct network_weights *w,
 			  const float *all)
 {
@@ -237,7 +235,7 @@ static void train(struct comm *c, struct backend *b, const struct gpt2 *model,
 	w = zero_weights(&z);
 	for (unsigned step = 0; step < STEPS; step++) {
 		for (unsigned k = c->rank; k < MICRO_BATCHES; k += c->size) {
-			/* Sums may begin early, or must not. */
+			/* Reductions may start early, or must not. */
 			if (step && k + c->size >= MICRO_BATCHES)
 				zero_expect_last(&z);
 			add_gradients(&z, &w, run->exactly, step, k);
@@ -249,7 +247,7 @@ static void train(struct comm *c, struct backend *b, const struct gpt2 *model,
 	collect(&z, run->all);
 	check_weights(&z, &w, run->all);
 
-	/* A gradient that is not a number anywhere changes nothing. */
+	/* A NaN in any gradient skips the step. */
 	add_gradients(&z, &w, run->exactly, STEPS, c->rank);
 	if (c->rank == c->size - 1) {
 		float *g = w.gradient(w.ctx, 1, NULL);
@@ -266,7 +264,7 @@ static void train(struct comm *c, struct backend *b, const struct gpt2 *model,
 	check(c, z.memory == 0, "memory is given back");
 }
 
-/* What a rank keeps, in bytes per parameter. */
+/* Memory of a rank in bytes per parameter. */
 static void memory(struct comm *c, struct backend *b)
 {
 	static const struct {
@@ -301,7 +299,7 @@ static void memory(struct comm *c, struct backend *b)
 
 static void all_stages(struct comm *c, struct backend *b)
 {
-	/* Some parameters are smaller than there are ranks. */
+	/* Some parameters have fewer elements than there are ranks. */
 	const struct gpt2_config config = { .n_layer = 2,
 					    .n_head = 1,
 					    .n_embd = 2,
@@ -345,15 +343,17 @@ static void all_stages(struct comm *c, struct backend *b)
 }
 
 /* By name. */
-static int open_backend(struct backend **b, const char *name,
+static int open_backend(struct backend **b, const char *name, unsigned rank,
 			struct errmsg *err)
 {
 	if (strcmp(name, "cpu") == 0)
 		return backend_cpu_new(b, DTYPE_F32, 1, err);
 	*b = apart_backend(DTYPE_F32);
-	/* Enough for each rank to have its own. */
+	/* A device for each rank, or one that all share. */
 	if (strcmp(name, "own") == 0)
-		(*b)->devices = 64;
+		snprintf((*b)->device, sizeof((*b)->device), "gpu%u", rank);
+	if (strcmp(name, "shared") == 0)
+		snprintf((*b)->device, sizeof((*b)->device), "gpu");
 	return 0;
 }
 
@@ -365,7 +365,7 @@ int main(int argc, char **argv)
 	double failed;
 
 	if (comm_init(&c, &argc, &argv, &err) ||
-	    open_backend(&b, argc > 1 ? argv[1] : "cpu", &err)) {
+	    open_backend(&b, argc > 1 ? argv[1] : "cpu", c.rank, &err)) {
 		fprintf(stderr, "%s\n", err.text);
 		return 1;
 	}

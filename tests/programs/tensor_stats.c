@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prints what a .pt file's tensor is and how its elements are distributed:
- * the bare tensor, or the one under "param" as universal files have it.  For
+ * Print the shape and dtype of a .pt file's tensor and statistics of its elements:
+ * of the bare tensor, or of the one under "param" as universal files have it.  For
  * the demonstration, which has neither Python nor torch.
  *
  *     tensor_stats FILE...
@@ -13,12 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/tensor/cast.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/format/ptfile.h"
 #include "ckpt/base/source.h"
-#include "ckpt/tensor/tensor.h"
+#include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/tensor/cast.h"
+#include "ckpt/tensor/tensor.h"
 
 struct stats {
 	double min, max, sum;
@@ -35,7 +35,7 @@ static void add(struct stats *s, const float *v, size_t n)
 	s->n += n;
 }
 
-/* The elements of a dense tensor, from byte `off` of the file on. */
+/* The elements of a dense tensor that begins at byte `off` of the file. */
 static int add_elements(struct stats *s, const struct ptfile *pt,
 			const struct tensor *t, uint64_t off, struct errmsg *err)
 {

@@ -278,8 +278,7 @@ struct backend *apart_backend(enum dtype dtype)
 	};
 	static struct backend apart = { .ops = &ops,
 					.name = "apart",
-					.lp_size = sizeof(float),
-					.devices = 1 };
+					.act_size = sizeof(float) };
 
 	apart.dtype = dtype;
 	return &apart;

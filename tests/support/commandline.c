@@ -2,17 +2,12 @@
 #include "tests/support/commandline.h"
 
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
+#include "tests/support/unit.h"
 
 #define WORDS_MAX 24
 
@@ -68,14 +63,12 @@ const char *line_with_json(const char *json, const char *more)
 
 int lines_set_up(void **state)
 {
-	(void)state;
 	dir = mkckpt_new_dir();
 	return 0;
 }
 
 int lines_tear_down(void **state)
 {
-	(void)state;
 	mkckpt_free_dir(dir);
 	return 0;
 }

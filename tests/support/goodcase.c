@@ -37,13 +37,13 @@ void hex_digest(const void *bytes, size_t len, char out[GOOD_HEX_LEN + 1])
 
 /* --- statements ------------------------------------------------------------------ */
 
-void lines_load(struct lines *x, const char *path)
+void lines_load(struct findings *x, const char *path)
 {
 	FILE *const f = fopen(path, "r");
 	char *rest, *line, *word;
 	size_t cap = 0;
 
-	*x = (struct lines){ 0 };
+	*x = (struct findings){ 0 };
 	if (!f || getdelim(&x->text, &cap, '\0', f) < 0)
 		die(path);
 	fclose(f);
@@ -63,7 +63,7 @@ void lines_load(struct lines *x, const char *path)
 	}
 }
 
-void lines_done(struct lines *x)
+void findings_done(struct findings *x)
 {
 	free(x->text);
 	free(x->v);
@@ -74,7 +74,7 @@ bool line_is(const struct line *l, const char *keyword)
 	return strcmp(l->field[0], keyword) == 0;
 }
 
-const struct line *lines_find(const struct lines *x, const char *keyword)
+const struct line *findings_find(const struct findings *x, const char *keyword)
 {
 	for (size_t i = 0; i < x->n; i++)
 		if (line_is(&x->v[i], keyword))

@@ -19,19 +19,19 @@ struct line {
 };
 
 /* A file of statements, split. */
-struct lines {
+struct findings {
 	char *text;
 	struct line *v;
 	size_t n;
 };
 
 /* Ends the test if the file cannot be read. */
-void lines_load(struct lines *x, const char *path);
-void lines_done(struct lines *x);
+void lines_load(struct findings *x, const char *path);
+void findings_done(struct findings *x);
 bool line_is(const struct line *l, const char *keyword);
 
 /* The first of them, or NULL. */
-const struct line *lines_find(const struct lines *x, const char *keyword);
+const struct line *findings_find(const struct findings *x, const char *keyword);
 
 /* The SHA-256 of bytes, as text. */
 void hex_digest(const void *bytes, size_t len, char out[GOOD_HEX_LEN + 1]);

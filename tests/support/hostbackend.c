@@ -100,7 +100,7 @@ struct backend *hostbackend(enum dtype dtype)
 	};
 	static struct backend host = { .ops = &ops,
 				       .name = "host",
-				       .lp_size = sizeof(float) };
+				       .act_size = sizeof(float) };
 
 	host.dtype = dtype;
 	return &host;

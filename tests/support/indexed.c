@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/indexed.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+#include "tests/support/unit.h"
 #include "tests/support/walk.h"
 
 static const struct plan_options options = { .crc_zero = false };
 
-void indexed_write(struct indexed *x, void (*edit)(struct resolve *r))
+void indexed_write(struct indexed *x, void (*edit)(struct zero_checkpoint *r))
 {
 	struct errmsg err = { "" };
 	struct plan *p = NULL;
@@ -21,7 +15,7 @@ void indexed_write(struct indexed *x, void (*edit)(struct resolve *r))
 	if (plan_open(x->dir, &options, &p, &err) || walk_plan(p, &err))
 		fail_msg("%s", err.text);
 	if (edit)
-		edit(plan_resolve(p));
+		edit(plan_zckpt(p));
 	assert_int_equal(plan_index(p, &x->index, &err), 1);
 	plan_close(p);
 }

@@ -21,7 +21,7 @@ struct indexed indexed_make(int stage);
 void indexed_done(struct indexed *x);
 
 /* The index of a plan of the directory, after `edit` (if any). */
-void indexed_write(struct indexed *x, void (*edit)(struct resolve *r));
+void indexed_write(struct indexed *x, void (*edit)(struct zero_checkpoint *r));
 
 /* Open with the index.  Whether it was of use; why not. */
 bool indexed_is_used(const struct indexed *x, struct plan **p,

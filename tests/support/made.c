@@ -1,20 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/made.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include <cmocka.h>
-
-#include "ckpt/tensor/cast.h"
 #include "ckpt/sys/crc32.h"
+#include "ckpt/tensor/cast.h"
 #include "ckpt/vfile/gather.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
+#include "tests/support/unit.h"
 
 uint64_t made_random(uint64_t *s)
 {
@@ -117,7 +114,7 @@ static void make_file(const struct shards *f, struct made *m, size_t n,
 		for (unsigned k = 0; k < runs; k++)
 			add_run(f, &maps[i], &data[i], &s, k % 2 ? 400 : 20000);
 		len[i] = data[i].len;
-		m->sums[i] = checksum_add(0, data[i].data, data[i].len);
+		m->sums[i] = crc32_add(0, data[i].data, data[i].len);
 	}
 	bytebuf_add(&pickle, "N.", 2);
 	assert_int_equal(ptwrite_init(&w, "x", &pickle, len, n, NULL), 0);
@@ -195,7 +192,7 @@ bool made_pieces_are_right(struct made *m, uint64_t seed, unsigned n)
 		ok = i % 3 ? made_read_is_right(m, buf, len, off)
 			   : made_map_is_right(m, len, off);
 		if (i % 5 == 0)
-			vfile_sum_behind(m->f);
+			vfile_crc_catch_up(m->f);
 	}
 	ok = ok && made_read_is_right(m, buf, m->size + 16, 0);
 	free(buf);

@@ -2,17 +2,14 @@
 #include "tests/support/numbers.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
-#include "ckpt/tensor/cast.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/tensor/cast.h"
+#include "tests/support/unit.h"
 
 void numbers_open(struct numbers *n, const char *name)
 {

@@ -10,7 +10,7 @@
 struct value;
 
 /*
- * PyTorch's numbers: a file of tests/numbers, which is a list of dicts
+ * PyTorch's numbers: a file of tests/support/numbers, which is a list of dicts
  * (interop/make_numbers.py says of what).  Whatever is wrong with it fails the
  * test that runs.
  */

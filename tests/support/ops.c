@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "ckpt/base/array.h"
 
 static void flat(struct side *s, const struct shape *h)
 {
@@ -20,7 +20,7 @@ static void flat(struct side *s, const struct shape *h)
 		.denom = 0.1f,
 	};
 	const size_t n = h->n[0];
-	void *const x = side_lp(s, n, 1), *const y = side_lp(s, n, NAN);
+	void *const x = side_act(s, n, 1), *const y = side_act(s, n, NAN);
 	float *const f = side_floats(s, n, 1), *const g = side_floats(s, n, 1);
 	float *const m = side_floats(s, n, 0.1f), *const v =
 							  side_floats(s, n, 0);
@@ -34,8 +34,8 @@ static void flat(struct side *s, const struct shape *h)
 	o->accumulate(s->b, f, g, n);
 	o->sum_squares(s->b, sum, f, n);
 	o->adam(s->b, &adam, f, m, v, g, n);
-	side_show_lp(s, "dropped", x, n);
-	side_show_lp(s, "sum", y, n);
+	side_show_act(s, "dropped", x, n);
+	side_show_act(s, "sum", y, n);
 	side_show_double(s, "squares", sum);
 	side_show_floats(s, "p", f, n);
 	side_show_floats(s, "m", m, n);
@@ -57,14 +57,15 @@ static void embed(struct side *s, const struct shape *h)
 	const size_t vocab = h->n[3], n = batch * seq * c;
 	const int32_t *const tokens =
 		side_ints(s, batch * seq, (unsigned)vocab, false);
-	void *const out = side_lp(s, n, NAN);
+	void *const out = side_act(s, n, NAN);
 	float *const dwte = side_floats(s, vocab * c, 1);
 	float *const dwpe = side_floats(s, (seq + 2) * c, 1);
 
-	o->embed(s->b, out, side_lp(s, vocab * c, 1), side_lp(s, seq * c, 1),
+	o->embed(s->b, out, side_act(s, vocab * c, 1), side_act(s, seq * c, 1),
 		 tokens, batch, seq, c);
-	o->embed_grad(s->b, dwte, dwpe, side_lp(s, n, 1), tokens, batch, seq, c);
-	side_show_lp(s, "out", out, n);
+	o->embed_grad(s->b, dwte, dwpe, side_act(s, n, 1), tokens, batch, seq,
+		      c);
+	side_show_act(s, "out", out, n);
 	side_show_floats(s, "dwte", dwte, vocab * c);
 	side_show_floats(s, "dwpe", dwpe, (seq + 2) * c);
 }
@@ -82,15 +83,16 @@ static void norm(struct side *s, const struct shape *h)
 {
 	const struct backend_ops *const o = s->b->ops;
 	const size_t rows = h->n[0], c = h->n[1], n = rows * c;
-	void *const in = side_lp(s, n, 1), *const w = side_lp(s, c, 1);
-	void *const out = side_lp(s, n, NAN), *const din = side_lp(s, n, 1);
+	void *const in = side_act(s, n, 1), *const w = side_act(s, c, 1);
+	void *const out = side_act(s, n, NAN), *const din = side_act(s, n, 1);
 	float *const stats = side_floats(s, 2 * rows, NAN);
 	float *const dw = side_floats(s, c, 1), *const db = side_floats(s, c, 1);
 
-	o->norm(s->b, out, stats, in, w, side_lp(s, c, 1), rows, c, 1e-5f);
-	o->norm_grad(s->b, din, dw, db, side_lp(s, n, 1), in, stats, w, rows, c);
-	side_show_lp(s, "out", out, n);
-	side_show_lp(s, "din", din, n);
+	o->norm(s->b, out, stats, in, w, side_act(s, c, 1), rows, c, 1e-5f);
+	o->norm_grad(s->b, din, dw, db, side_act(s, n, 1), in, stats, w, rows,
+		     c);
+	side_show_act(s, "out", out, n);
+	side_show_act(s, "din", din, n);
 	side_show_floats(s, "dweight", dw, c);
 	side_show_floats(s, "dbias", db, c);
 }
@@ -111,24 +113,24 @@ static void linear(struct side *s, const struct shape *h)
 {
 	const struct backend_ops *const o = s->b->ops;
 	const size_t rows = h->n[0], ic = h->n[1], oc = h->n[2];
-	void *const in = side_lp(s, rows * ic, 1);
-	void *const w = side_lp(s, ic * oc, 0.5f);
-	void *const out = side_lp(s, rows * oc, 1);
-	void *const pre = h->how == GELU ? side_lp(s, rows * oc, NAN) : NULL;
+	void *const in = side_act(s, rows * ic, 1);
+	void *const w = side_act(s, ic * oc, 0.5f);
+	void *const out = side_act(s, rows * oc, 1);
+	void *const pre = h->how == GELU ? side_act(s, rows * oc, NAN) : NULL;
 	/* What `in` was made of. */
-	void *const in_pre = h->how == GELU ? side_lp(s, rows * ic, 2) : NULL;
-	void *const din = side_lp(s, rows * ic, NAN);
+	void *const in_pre = h->how == GELU ? side_act(s, rows * ic, 2) : NULL;
+	void *const din = side_act(s, rows * ic, NAN);
 	float *const dw = side_floats(s, ic * oc, 1);
 	float *const db = side_floats(s, oc, 1);
 
-	o->linear(s->b, out, pre, in, w, side_lp(s, oc, 1),
+	o->linear(s->b, out, pre, in, w, side_act(s, oc, 1),
 		  h->how == RESIDUAL ? out : NULL, rows, ic, oc);
-	o->linear_grad(s->b, din, dw, db, side_lp(s, rows * oc, 1), in, in_pre,
+	o->linear_grad(s->b, din, dw, db, side_act(s, rows * oc, 1), in, in_pre,
 		       w, rows, ic, oc);
-	side_show_lp(s, "out", out, rows * oc);
+	side_show_act(s, "out", out, rows * oc);
 	if (pre)
-		side_show_lp(s, "pre", pre, rows * oc);
-	side_show_lp(s, "din", din, rows * ic);
+		side_show_act(s, "pre", pre, rows * oc);
+	side_show_act(s, "din", din, rows * ic);
 	side_show_floats(s, "dw", dw, ic * oc);
 	side_show_floats(s, "dbias", db, oc);
 }
@@ -147,15 +149,16 @@ static void attention(struct side *s, const struct shape *h)
 	const struct backend_ops *const o = s->b->ops;
 	const size_t batch = h->n[0], seq = h->n[1], heads = h->n[2];
 	const size_t c = heads * h->n[3], n = batch * seq * c;
-	void *const qkv = side_lp(s, 3 * n, 1), *const out = side_lp(s, n, NAN);
-	void *const dqkv = side_lp(s, 3 * n, NAN);
+	void *const qkv = side_act(s, 3 * n, 1), *const out =
+							 side_act(s, n, NAN);
+	void *const dqkv = side_act(s, 3 * n, NAN);
 	float *const stats = side_floats(s, batch * heads * seq, NAN);
 
 	o->attention(s->b, out, stats, qkv, batch, seq, heads, c, h->drop, 5);
-	o->attention_grad(s->b, dqkv, side_lp(s, n, 1), out, stats, qkv, batch,
+	o->attention_grad(s->b, dqkv, side_act(s, n, 1), out, stats, qkv, batch,
 			  seq, heads, c, h->drop, 5);
-	side_show_lp(s, "out", out, n);
-	side_show_lp(s, "dqkv", dqkv, 3 * n);
+	side_show_act(s, "out", out, n);
+	side_show_act(s, "dqkv", dqkv, 3 * n);
 }
 
 static const struct shape attentions[] = {
@@ -166,28 +169,30 @@ static const struct shape attentions[] = {
 	{ .n = { 1, 131, 1, 64 } },
 	{ .n = { 1, 67, 1, 128 }, .drop = 0.2f },
 	{ .n = { 1, 40, 1, 136 } },
+	{ .n = { 1, 70, 1, 97 } },
+	{ .n = { 1, 37, 1, 255 }, .drop = 0.2f },
 	{ .n = { 2, 128, 2, 16 } },
 	{ .n = { 3, 70, 1, 24 } },
 };
 
 /* Rows, width, vocabulary; `how`: the loss alone. */
-static void classify(struct side *s, const struct shape *h)
+static void cross_entropy(struct side *s, const struct shape *h)
 {
 	const struct backend_ops *const o = s->b->ops;
 	const size_t rows = h->n[0], c = h->n[1], vocab = h->n[2];
-	void *const din = side_lp(s, rows * c, NAN);
+	void *const din = side_act(s, rows * c, NAN);
 	float *const dwte = side_floats(s, vocab * c, 1);
 	double *const loss = side_double(s, 0.25);
-	const void *const in = side_lp(s, rows * c, 1);
+	const void *const in = side_act(s, rows * c, 1);
 
-	o->classify(s->b, loss, h->how ? NULL : din, h->how ? NULL : dwte, in,
-		    side_lp(s, vocab * c, 1),
-		    side_ints(s, rows, (unsigned)vocab, true), rows, c, vocab,
-		    0.5f);
+	o->cross_entropy(s->b, loss, h->how ? NULL : din, h->how ? NULL : dwte,
+			 in, side_act(s, vocab * c, 1),
+			 side_ints(s, rows, (unsigned)vocab, true), rows, c,
+			 vocab, 0.5f);
 	side_show_double(s, "loss", loss);
 	side_show_floats(s, "dwte", dwte, vocab * c);
 	if (!h->how)
-		side_show_lp(s, "din", din, rows * c);
+		side_show_act(s, "din", din, rows * c);
 }
 
 static const struct shape heads[] = {
@@ -202,7 +207,7 @@ const struct op ops[OPS] = {
 	{ "norm", norm, norms, COUNT(norms) },
 	{ "linear", linear, linears, COUNT(linears) },
 	{ "attention", attention, attentions, COUNT(attentions) },
-	{ "classify", classify, heads, COUNT(heads) },
+	{ "classify", cross_entropy, heads, COUNT(heads) },
 };
 
 const struct op *op_named(const char *name)

@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/rules.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ckpt/base/errmsg.h"
+#include "tests/support/unit.h"
 
 struct value *rules_info(struct mkpt *m, const struct entry *v, size_t n)
 {

@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/sides.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/splitmix.h"
 #include "gpu/backend/dropout.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "tests/support/unit.h"
 
 void side_begin(struct side *s, struct backend *b, size_t skew)
 {
@@ -58,7 +54,7 @@ static float *drawn(struct side *s, size_t n, float by)
 	size_t i;
 
 	for (i = 0; i < n; i++)
-		x[i] = ((float)(pattern_random(11, s->drawn++) >> 40) * 0x1p-23f -
+		x[i] = ((float)(splitmix64(11, s->drawn++) >> 40) * 0x1p-23f -
 			1) *
 		       by;
 	return x;
@@ -74,11 +70,11 @@ float *side_floats(struct side *s, size_t n, float by)
 	return p;
 }
 
-void *side_lp(struct side *s, size_t n, float by)
+void *side_act(struct side *s, size_t n, float by)
 {
 	float *const x = drawn(s, n, by);
 	float *const wide = s->b->ops->alloc(s->b, n * sizeof(*x));
-	void *const p = take(s, n, s->b->lp_size, s->skew);
+	void *const p = take(s, n, s->b->act_size, s->skew);
 
 	assert_non_null(wide);
 	s->b->ops->to_device(s->b, wide, x, n * sizeof(*x));
@@ -103,7 +99,7 @@ int32_t *side_ints(struct side *s, size_t n, unsigned limit, bool some_not)
 	size_t i;
 
 	for (i = 0; i < n; i++) {
-		const uint64_t r = pattern_random(13, s->drawn++);
+		const uint64_t r = splitmix64(13, s->drawn++);
 
 		x[i] = some_not && r % 5 == 0 ? -1 : (int32_t)(r / 5 % limit);
 	}
@@ -133,7 +129,7 @@ void side_show_floats(struct side *s, const char *name, const float *p, size_t n
 	s->b->ops->to_host(s->b, x, p, n * sizeof(*x));
 }
 
-void side_show_lp(struct side *s, const char *name, const void *p, size_t n)
+void side_show_act(struct side *s, const char *name, const void *p, size_t n)
 {
 	float *const x = show(s, name, n);
 	float *const wide = s->b->ops->alloc(s->b, n * sizeof(*x));

@@ -38,13 +38,13 @@ void side_end(struct side *s);
 
 /* Buffers of random numbers from -by to by, or NaN if `by` is that: for what
  * is written.  Freed by side_end. */
-void *side_lp(struct side *s, size_t n, float by);
+void *side_act(struct side *s, size_t n, float by);
 float *side_floats(struct side *s, size_t n, float by);
 double *side_double(struct side *s, double x);
 /* Integers from 0 to below `limit`; every fifth is -1 if `some_not`. */
 int32_t *side_ints(struct side *s, size_t n, unsigned limit, bool some_not);
 
-void side_show_lp(struct side *s, const char *name, const void *p, size_t n);
+void side_show_act(struct side *s, const char *name, const void *p, size_t n);
 void side_show_floats(struct side *s, const char *name, const float *p,
 		      size_t n);
 void side_show_double(struct side *s, const char *name, const double *p);

@@ -8,10 +8,10 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/vfile/extent.h"
 #include "ckpt/plan/plan.h"
-#include "ckpt/zero/checkpoint.h"
+#include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/vfile.h"
+#include "ckpt/zero/checkpoint.h"
 
 static int broken(struct errmsg *err, const char *what, const char *name)
 {
@@ -126,7 +126,7 @@ static int walk_dir(struct plan *p, uint64_t dir, struct errmsg *err)
 
 int walk_plan(struct plan *p, struct errmsg *err)
 {
-	struct resolve *const r = plan_resolve(p);
+	struct zero_checkpoint *const r = plan_zckpt(p);
 	uint64_t files, bytes;
 	int rc = walk_dir(p, PLAN_ROOT, err);
 
@@ -134,6 +134,6 @@ int walk_plan(struct plan *p, struct errmsg *err)
 		rc = plan_totals(p, &files, &bytes, err);
 	/* Ranks that hold padding only have not been looked at yet. */
 	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)
-		rc = resolve_shards(r, mp, 0, r->dir.dp_degree, 1, err);
+		rc = zckpt_load_shards(r, mp, 0, r->dir.dp_degree, 1, err);
 	return rc;
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/whole.h"
 
-#include <errno.h>
 #include <stdlib.h>
 
 #include "ckpt/base/errmsg.h"
@@ -73,9 +72,7 @@ int whole_init(struct whole *w, const struct gpt2_config *c, size_t batch,
 	w->weights = w->b->ops->alloc(w->b, w->model.numel * sizeof(float));
 	w->grads = w->b->ops->alloc(w->b, w->model.numel * sizeof(float));
 	w->tokens = calloc(batch * seq, sizeof(int32_t));
-	return w->weights && w->grads && w->tokens
-		       ? 0
-		       : errmsg_set(err, -ENOMEM, "out of memory");
+	return w->weights && w->grads && w->tokens ? 0 : errmsg_nomem(err, NULL);
 }
 
 void whole_done(struct whole *w)

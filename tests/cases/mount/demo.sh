@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The demonstration comes to its end, and what it shows on the way is so.
+# The demonstration runs to its end and shows what it claims.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
@@ -11,5 +11,6 @@ require unzip
 bash "$top_srcdir/tests/demo.sh" "$top_builddir" >"$tmp/out" 2>&1 ||
 	fail "it stopped: $(tail -n 30 "$tmp/out")"
 check "it compares what was mounted" grep -q '^\$ diff -r mnt/' "$tmp/out"
+check "it packs a tag" grep -q '^run/.*[.]ucpack: [0-9]* files' "$tmp/out"
 check "and losses of four ranks and of two" grep -q ' steps, at most .* apart' "$tmp/out"
 finish

@@ -1,14 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What cannot be served fails the mount command, with one line; a shard that
-# changes under the mount is EIO and one line in the log, never other bytes.
+# A source that cannot be served fails the mount command with one line.  A shard
+# that changes under the mount gives EIO and one line in the log, never other
+# bytes.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
 mnt=$tmp/mnt
 mkdir -p "$mnt"
 
-# refused SOURCE WORDS: not in the foreground, so this is before daemonising.
+# refused SOURCE WORDS: without -f, so that the failure precedes daemonising.
 refused() {
 	local out
 	if out=$(ucfs "$1" "$mnt" 2>&1); then
@@ -40,11 +41,12 @@ cp "$tag/mp_rank_00_model_states.pt" "$tmp/damaged/"
 truncate -s 4000 "$tmp/damaged/mp_rank_00_model_states.pt"
 cp "$tag"/zero* "$tmp/damaged/"
 refused "$tmp/damaged" "mp_rank_00_model_states.pt: .*truncated"
-# Half of the data is not there, since two ranks wrote to each file.
+# Half of the data is missing, since two ranks wrote to each file.
 refused "$good/sp2_dp2_z3/global_step4" "rank_0_mp_rank_00_optim_states.pt: .*(one, .*sequence parallel"
 check "a bad option is named" grep -q 'crc=no' <(ucfs "$tag" "$mnt" -o crc=no 2>&1)
 check "a missing mount point is named" grep -q "$tmp/no" <(ucfs "$tag" "$tmp/no" 2>&1)
-# Mounting opens one optimizer shard; others that are bad are found when needed.
+# Mounting opens one optimizer shard; damage in others is found when they are
+# needed.
 rm -rf "$tmp/damaged"
 cp -r "$tag" "$tmp/damaged"
 for f in "$tmp"/damaged/zero_pp_rank_[1-3]*; do
@@ -61,9 +63,9 @@ fi
 mkdir "$tmp/run"
 cp -r "$tag" "$tmp/run"
 mkdir "$tmp/run/mnt"
-check "a mount point within the source is refused" grep -q within <(ucfs "$tmp/run" "$tmp/run/mnt" 2>&1)
+check "a mount point within the source is refused" grep -q inside <(ucfs "$tmp/run" "$tmp/run/mnt" 2>&1)
 
-# damaged WHAT COMMAND WORDS: WHAT happens to rank 1's shard under the mount.
+# damaged WHAT COMMAND WORDS: rank 1's shard is damaged under the mount.
 shard=$tmp/live/zero_pp_rank_1_mp_rank_00_optim_states.pt
 damaged() {
 	rm -rf "$tmp/live"
@@ -83,6 +85,7 @@ damaged() {
 		fi
 	done
 	grep -q -e "rank_1.*$3" "$tmp/log" || fail "$2: logged '$(cat "$tmp/log")', not '$3'"
+	grep -q -e "Z .*rank_1.*$3" "$mnt/.ucfs/errors" || fail "$2: .ucfs/errors: $(cat "$mnt/.ucfs/errors")"
 	exec 9<&-
 	unmount
 }

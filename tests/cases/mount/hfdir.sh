@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Hugging Face directories as sources.  (That their trees are right is in
-# tree.sh, with all others.)
+# Hugging Face directories as sources.  (tree.sh compares their trees, like all
+# others.)
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
@@ -27,9 +27,9 @@ cat zero/transformer.wte.weight/fp32.pt >/dev/null 2>&1 && fail "weights need on
 cd "$tmp" || exit 1
 unmount
 
-# Engines as they are want more than the script writes.
-mount_fg "$types" -o dialect=any
-check "dialect=any has model states under both names" test \
+# DeepSpeed's engines need more files than the script writes.
+mount_fg "$types" -o stage=any
+check "stage=any has model states under both names" test \
 	"$(cd "$tmp/mnt" && echo *)" = \
 	"mp_rank_00_model_states.pt source.txt zero zero_pp_rank_0_mp_rank_00_model_states.pt"
 check "which say the same" cmp \
@@ -40,7 +40,7 @@ check "and steps" test "$(echo "$tmp"/mnt/zero/scalar/*.pt | xargs -n1 basename 
 	"exp_avg.pt exp_avg_sq.pt fp32.pt step.pt"
 unmount
 
-# A run stays one, whatever is beside its tags.
+# A run is recognised as one whatever else lies beside its tags.
 cp -r "$good/z1_fp32_dp2" "$tmp/run"
 cp "$types/model.safetensors" "$tmp/run/"
 mkdir "$tmp/run/weights"
@@ -49,7 +49,7 @@ mount_fg "$tmp/run"
 check "a run with weights is a run" test -d "$tmp/mnt/global_step4_universal/zero"
 check "which shows them" cmp "$tmp/mnt/model.safetensors" "$types/model.safetensors"
 
-# What another mount shows are files like any other.
+# Files of another mount can be mounted like any other.
 mkdir "$tmp/mnt2"
 check "a mount of a mount" ucfs "$tmp/mnt/weights" "$tmp/mnt2"
 check "has the tree" sha256sum --quiet -c \
@@ -57,20 +57,20 @@ check "has the tree" sha256sum --quiet -c \
 fusermount3 -u "$tmp/mnt2"
 unmount
 
-# A hub's cache has links to its files.
+# In the hub's cache, files are links.
 mkdir -p "$tmp/hub/snapshots/1" "$tmp/hub/blobs"
 cp "$types/model.safetensors" "$tmp/hub/blobs/4711"
 ln -s ../../blobs/4711 "$tmp/hub/snapshots/1/model.safetensors"
 mount_fg "$tmp/hub/snapshots/1"
 check "links are followed" test -s "$tmp/mnt/zero/long/fp32.pt"
 
-# What is not the file that was planned is not read.
+# A file that is not the planned one is not read.
 printf x >>"$tmp/hub/blobs/4711"
 cat "$tmp/mnt/zero/long/fp32.pt" >"$tmp/read" 2>&1 && fail "a changed file is read"
 check "and is named" grep -q '1/model.safetensors: was written to since it was planned' "$tmp/log"
 unmount
 
-# refused DIR TEXT: is not mounted, for that reason.
+# refused DIR TEXT: the mount is refused for that reason.
 refused() {
 	local out
 	if out=$(ucfs "$1" "$tmp/mnt" 2>&1); then

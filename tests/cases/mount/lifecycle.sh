@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# How a mount begins and ends: by hand, by mount(8) and its helpers, in the
+# How mounts start and end: by hand, by mount(8) and its helpers, in the
 # background; by a signal, by fusermount3.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -13,7 +13,7 @@ check "--help" grep -q 'usage: ucfs SOURCE MOUNTPOINT' <(ucfs --help)
 check "--version" grep -q '^ucfs [0-9]' <(ucfs -V)
 check "no arguments: a usage line" grep -q usage <(ucfs 2>&1)
 
-# Is the server of $mnt gone?
+# Has the server of $mnt exited?
 gone() {
 	for _ in $(seq 100); do
 		pgrep -f "ucfs .*$mnt" >/dev/null || return 0
@@ -35,7 +35,7 @@ for signal in TERM INT; do
 	check "and unmounts" test ! -e "$mnt/zero"
 done
 
-# Whoever has files open is left with errors, and the server with nothing.
+# Readers with open files get errors, and the server leaks nothing.
 mount_fg "$tag" || finish
 exec 5<"$mnt/zero/cube/fp32.pt" 6<"$mnt/.ucfs/stats"
 kill -TERM "$server"
@@ -43,7 +43,7 @@ check "files are open when it leaves" wait "$server"
 exec 5<&- 6<&-
 server=
 
-# As mount(8) calls its helpers.
+# Called as mount(8) calls its helpers.
 mkdir "$tmp/bin"
 ln -s "$(command -v ucfs)" "$tmp/bin/mount.ucfs"
 check "mount.ucfs SOURCE DIR -n -s -o ..." \

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Mapped files: many threads fault at once and get on; a shard that is cut
-# under a mapping costs the reader a page and the server nothing.
+# Mapped files: many threads fault at once without deadlock; a shard that is
+# truncated under a mapping costs the reader a page and the server nothing.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
@@ -15,16 +15,16 @@ check "convert" ucckpt convert "$tag" "$tmp/copy" >"$tmp/convert.log" 2>&1
 copy=$tmp/copy/zero/block.0001.weight/exp_avg.pt
 mapload() { timeout 60 "$top_builddir/tests/programs/mapload" "$@"; }
 
-for options in stream stream,io_uring assemble=256M crc=zero,stream; do
+for options in no_cache no_cache,io_uring cache_size=256M crc=zero,no_cache; do
 	mount_fg "$tmp/run" -o "$options" || finish
-	if [ "$options" = crc=zero,stream ]; then
+	if [ "$options" = crc=zero,no_cache ]; then
 		cp "$file" "$tmp/zero.pt"
 		copy=$tmp/zero.pt
 	fi
 	for turn in 1 2 3; do
 		check "$options, turn $turn: 64 threads fault and get on" mapload "$file" "$copy" </dev/null >/dev/null
 	done
-	# Several processes, and readers between them.
+	# Several mapping processes, and readers at the same time.
 	for i in 1 2 3 4; do
 		mapload "$file" "$copy" </dev/null >/dev/null &
 		pids[i]=$!
@@ -37,8 +37,9 @@ for options in stream stream,io_uring assemble=256M crc=zero,stream; do
 done
 copy=$tmp/copy/zero/block.0001.weight/exp_avg.pt
 
-# The shards are cut while the file is mapped; pages not read yet cannot come.
-mount_fg "$tmp/run" -o stream || finish
+# The shards are truncated while the file is mapped; pages that were not read yet
+# cannot be served.
+mount_fg "$tmp/run" -o no_cache || finish
 mkfifo "$tmp/hold"
 mapload "$file" "$copy" <"$tmp/hold" >"$tmp/mapped" 2>"$tmp/told" &
 holder=$!

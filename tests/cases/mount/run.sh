@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The mount of a run: tags as they are, a view beside each, latest_universal,
-# tags that appear later, what Hugging Face's Trainer leaves.
+# The mount of a run: tags unchanged, a view beside each, latest_universal, tags
+# that appear later, directories of the Hugging Face Trainer.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
@@ -35,7 +35,7 @@ check "with its view" test -f "$mnt/global_step12_universal/zero/cube/fp32.pt"
 check "and is listed" grep -q global_step12_universal <(ls "$mnt")
 check "latest_universal follows" test "$(cat "$mnt/latest_universal")" = global_step12_universal
 
-# One that is still being written fails, and works when it is there.
+# A tag that is still being written fails, and works once it is complete.
 mkdir "$run/global_step20"
 cp "$good/z1_fp32_dp2/global_step4"/zero_pp_rank_0* "$run/global_step20"
 sleep 1.2
@@ -44,7 +44,7 @@ cp "$good/z1_fp32_dp2/global_step4"/* "$run/global_step20"
 sleep 2.2
 check "until it is complete" test -f "$mnt/global_step20_universal/zero/cube/fp32.pt"
 
-# One whose files do not define the result is an error as a whole.
+# A tag whose files do not define the result is an error as a whole.
 cp -r "$good/sp2_dp2_z3/global_step4" "$run/global_step24"
 sleep 1.2
 check "it is an error" grep -q 'Input/output error' <(ls "$mnt/global_step24_universal" 2>&1)
@@ -53,7 +53,7 @@ check "its files are there" diff -r "$run/global_step24" "$mnt/global_step24"
 check "and the other tags" test -f "$mnt/global_step4_universal/zero/cube/fp32.pt"
 rm -r "$run/global_step24"
 
-# A conversion from earlier is not hidden.
+# An earlier conversion is not hidden.
 mkdir -p "$run/global_step4b_universal"
 cp -r "$good/z1_fp32_dp2/global_step4" "$run/global_step4b"
 echo old >"$run/global_step4b_universal/note"
@@ -66,20 +66,21 @@ sleep 1.2
 check "a tag is known by its files, not its name" test -f "$mnt/pytorch_model_universal/zero/cube/fp32.pt"
 rm -r "$run/pytorch_model"
 
-# Where there are no tags, a real latest_universal is a file like others.
+# Without tags, a real latest_universal is an ordinary file.
 mkdir "$run/converted"
 echo x >"$run/converted/latest_universal"
 check "latest_universal of somebody else is listed" test "$(ls "$mnt/converted")" = latest_universal
 check "and is itself" test "$(cat "$mnt/converted/latest_universal")" = x
 
-# The plan, for people and scripts; not in listings, so that copies are clean.
+# The plan, for people and scripts; it is not listed, so that copies do not
+# include it.
 check ".ucfs is not listed" test -z "$(ls -A "$mnt" | grep ucfs)"
 check "the plan names its shards" grep -q '"shards":\[' "$mnt/.ucfs/plan/global_step4.json"
 check "its size is known before" test "$(stat -c %s "$mnt/.ucfs/plan/global_step4.json")" = \
 	"$(wc -c <"$mnt/.ucfs/plan/global_step4.json")"
 unmount
 
-# A newest tag that is damaged does not hide the others.
+# A damaged newest tag does not hide the others.
 rm "$run/global_step12"/*rank_1*optim* && printf global_step12 >"$run/latest"
 mount_fg "$run" || finish
 check "the damaged tag is named" grep -q 'global_step12.*missing' "$tmp/log"
@@ -98,8 +99,7 @@ check "so has its output directory" test -f \
 check "and a latest_universal there" test \
 	"$(cat "$mnt/checkpoint-4/latest_universal")" = global_step4_universal
 unmount
-# The converter's flags: given or not, the views are those of a conversion that
-# has them.
+# With or without the converter's flags, the views equal a conversion with them.
 for flag in no_strict:z1_unused_pattern_strict_dp2 inject_missing_state:z1_no_ucinfo_dp2; do
 	name=${flag#*:} flag=${flag%:*}
 	ucckpt convert "--$flag" "$good/$name" "$tmp/$name" >/dev/null 2>&1 || fail "convert --$flag"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Standard tools are right on a mount.
+# Standard tools work on a mount.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
@@ -57,7 +57,7 @@ ls -liR "$mnt" >"$tmp/i2"
 check "inode numbers stay" cmp "$tmp/i1" "$tmp/i2"
 check "no two files share one" test -z "$(find "$mnt" -printf '%i\n' | sort | uniq -d)"
 
-# Eight readers at once.
+# Eight concurrent readers.
 for i in 1 2 3 4 5 6 7 8; do
 	(cd "$mnt" && find . -type f -print0 | sort -z | xargs -0 sha256sum) >"$tmp/sum$i" &
 	pids[i]=$!
@@ -79,9 +79,9 @@ check "the tensor (120 bytes from 768 on) is the same" cmp \
 	<(tail -c +769 "$tmp/copy/zero/cube/exp_avg.pt" | head -c 120)
 unmount
 
-# A tree for engines of any stage, whatever it was saved with.
+# A tree for engines of any stage, whatever stage it was saved with.
 for name2 in z1_groups2_dp2 z3_groups2_dp2 meg_tp2_dp2_z1_fp32; do
-	mount_fg "$good/$name2/$(tag_of $name2)" -o dialect=any || finish
+	mount_fg "$good/$name2/$(tag_of $name2)" -o stage=any || finish
 	check "$name2: model states under stage 1's name" test -f "$mnt/mp_rank_00_model_states.pt"
 	check "$name2: and stage 3's" test -f "$mnt/zero_pp_rank_0_mp_rank_00_model_states.pt"
 	check "$name2: which are the same" cmp "$mnt/mp_rank_00_model_states.pt" \
@@ -91,7 +91,7 @@ for name2 in z1_groups2_dp2 z3_groups2_dp2 meg_tp2_dp2_z1_fp32; do
 	check "$name2: every file can be read" tar -C "$mnt" -cf "$tmp/any.tar" .
 	check "$name2: the optimizer's file is small" test "$(stat -c %s "$mnt/zero/optimizer_state.pt")" -lt 8192
 	rm -rf "$tmp/out"
-	check "$name2: ucckpt converts to the same" ucckpt convert --dialect any \
+	check "$name2: ucckpt converts to the same" ucckpt convert --stage any \
 		"$good/$name2/$(tag_of $name2)" "$tmp/out/tree"
 	check "$name2: indeed" diff -r "$mnt" "$tmp/out/tree"
 	unmount

@@ -1,15 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Debian's torch loads what a mount shows: states and weights, whole and in
-# several files, are those of the training processes (good/README.md).
+# Debian's torch loads the files of a mount: states and weights, in one file and
+# in several, equal those of the training processes (good/README.md).
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
 python=/usr/bin/python3
 "$python" -c 'import torch' 2>"$tmp/why" || skip "no torch for $python: $(tail -n 1 "$tmp/why")"
 
-# all_of "what" PATTERN: the lines of the case that the pattern makes are among
-# what torch has loaded; and there are some
+# all_of "what" PATTERN: torch has loaded every line of the case that PATTERN
+# selects, and there is at least one
 all_of() {
 	sed -n "$2" "$good/$name".{digests,weights} | sort >"$tmp/want"
 	check "$name$options: $1: there are some" test -s "$tmp/want"

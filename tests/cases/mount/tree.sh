@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Every reference file comes out of the mount byte for byte, its size known
-# before any read, and nothing else is in the tree.
+# The mount serves every reference file byte for byte, knows its size before any
+# read, and has no other files.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse

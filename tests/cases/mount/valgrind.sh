@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Nothing is lost between mount and unmount, and nothing is read that was not
-# written: valgrind watches a server while everything is read.
+# No leaks and no uninitialised reads between mount and unmount: everything is
+# read from a server that runs under valgrind.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
 require valgrind
 grep -q -E '__asan_init|__tsan_init' "$(command -v ucfs)" && skip "built with a sanitizer"
 
-# The lib's mount_fg calls `ucfs': this one runs it under valgrind.
+# lib.sh's mount_fg calls `ucfs'; this function runs it under valgrind.
 real=$(command -v ucfs)
 ucfs() {
 	exec valgrind -q --leak-check=full --show-leak-kinds=definite,indirect,possible \

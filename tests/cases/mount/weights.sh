@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Weights for Hugging Face out of a mount: the files of zero_to_fp32.py, read in
-# every way, and what from_pretrained wants beside them.
+# Hugging Face weights from a mount: the files of zero_to_fp32.py, read in every
+# way, and the files that from_pretrained reads beside them.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
 mnt=$tmp/mnt
 
-# The `file` lines of a variant: each file of the view has these bytes.
+# A variant's `file` lines give the bytes of each file of the view.
 compare() {
 	local name=$1 variant=$2 view=$3 file bytes digest
 	while read -r _ _ file bytes digest; do
@@ -18,7 +18,7 @@ compare() {
 	done < <(grep "^file $variant " "$good/$name.weights")
 }
 
-# With what options which variants of make_weights.py are to be seen.
+# The variants of make_weights.py, by mount options.
 for options in crc=exact:hf:fp32 hf_dtype=bf16:hf-bf16:fp32 hf_dtype=fp16:hf-fp16:fp32 \
 	hf_shard_size=0.5KB:hf-split:fp32-split hf_shard_size=0.5kb,hf_dtype=bf16:hf-split-bf16:fp32-split; do
 	IFS=: read -r options hf fp32 <<<"$options"
@@ -36,7 +36,7 @@ for options in crc=exact:hf:fp32 hf_dtype=bf16:hf-bf16:fp32 hf_dtype=fp16:hf-fp1
 	done
 done
 
-# Of tensor-parallel ranks, rows are woven; mapped they are the same as read.
+# Rows of tensor-parallel ranks are interleaved; mapped and read bytes are equal.
 mount_fg "$good/meg_tp2_dp2_z1_bf16" -o hf_dtype=bf16 || finish
 cp "$mnt/global_step4_hf/model.safetensors" "$tmp/copy"
 check "a mapping has the same bytes" timeout 60 "$top_builddir/tests/programs/mapload" \
@@ -47,7 +47,7 @@ check "the plan tells files and runs" grep -q '"model.safetensors":{"bytes":.*"g
 	"$mnt/.ucfs/plan/global_step4_hf.json"
 unmount
 
-# fp32 is where it was: its bytes can be taken from the shards.
+# fp32 is not converted: extents lead to the shards.
 mount_fg "$good/z3_fp32_dp4" || finish
 ucckpt extents "$mnt/global_step4_hf/model.safetensors" >"$tmp/extents"
 check "all but the head are a shard's" test "$(grep -c -v ' source ' "$tmp/extents")" = 1
@@ -55,7 +55,7 @@ check "the checkpoint has these weights" grep -q '^equal: 17 states of 17' \
 	<(ucckpt diff "$good/z3_fp32_dp4/global_step4" "$mnt/global_step4_hf")
 unmount
 
-# What is beside the tag, and wanted; a changed one is not mixed up.
+# Sidecar files beside the tag; a changed one is refused.
 run=$tmp/run
 mkdir "$run"
 cp -r "$good/z1_fp32_dp2/global_step4" "$run"
@@ -66,9 +66,9 @@ echo old >"$run/training_args.bin"
 echo '{}' >"$run/trainer_state.json"
 mkdir "$run/vocab.json"
 mount_fg "$run" || finish
-check "companions and weights, nothing else" test "$(ls "$mnt/global_step4_hf" | tr '\n' ' ')" = \
+check "sidecars and weights, nothing else" test "$(ls "$mnt/global_step4_hf" | tr '\n' ' ')" = \
 	"config.json model.safetensors modeling_own.py tokenizer.json "
-check "a companion is the file itself" cmp "$run/config.json" "$mnt/global_step4_hf/config.json"
+check "a sidecar is the file itself" cmp "$run/config.json" "$mnt/global_step4_hf/config.json"
 check "weights for PyTorch stand alone" test "$(ls "$mnt/global_step4_fp32")" = pytorch_model.bin
 check "the time is the file's own" test "$(stat -c %Y "$run/config.json")" = \
 	"$(stat -c %Y "$mnt/global_step4_hf/config.json")"
@@ -95,7 +95,7 @@ check "it is listed once" test "$(ls "$mnt" | grep -c '^global_step4_hf$')" = 1
 check "the other view is there" test -f "$mnt/global_step4_fp32/pytorch_model.bin"
 unmount
 
-# Of a tag alone, the view that is asked for.
+# A single tag shows the requested view.
 rm -r "$run/global_step4_hf"
 for view in universal hf fp32; do
 	ucckpt convert --to $view "$run/global_step4" "$tmp/$view" >/dev/null || fail "convert $view"
@@ -112,10 +112,10 @@ unmount
 for source in "$run" "$good/hfdir_bin"; do
 	ucfs "$source" "$mnt" -f -o view=hf 2>"$tmp/said"
 	check "of what is no tag it is refused" test $? = 1
-	check "which is told" grep -q "^ucfs: $source: -o view is for" "$tmp/said"
+	check "which is told" grep -q "^ucfs: $source: option view: not a tag directory" "$tmp/said"
 done
 
-# A tag of which nothing can be shown.
+# A tag that cannot be served.
 mount_fg "$good/hf_trainer" || finish
 mkdir -p "$tmp/none"
 check "a tag below" test -f "$mnt/checkpoint-4/global_step4_hf/config.json"
@@ -126,7 +126,7 @@ check "a damaged tag has no weights" grep -q 'Input/output error' <(ls "$mnt/glo
 check "and the log says why" grep -q 'global_step8.*sequence parallel' "$tmp/log"
 unmount
 
-# Options that are none.
+# Invalid options.
 mkdir -p "$tmp/mnt"
 for wrong in hf_dtype=int8 hf_dtype= hf_shard_size=5 hf_shard_size=400B hf_shard_size=-1GB hf_shard_size=0GB \
 	view=bf16 view=; do

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs on the CPU and on CUDA learn alike, and each resumes what the other has
-# saved.  Where there is no GPU, CUDA is emulated.
+# Runs on the CPU and on CUDA have the same learning curve, and each resumes the other's
+# checkpoints.  Without a GPU, CUDA is emulated.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -31,8 +31,8 @@ for dtype in fp32 bf16; do
 		--resume="$tmp/cpu-$dtype" --checkpoint_tag "global_step$half"
 done
 
-# Several ranks, more than the emulation has devices: they talk through the
-# host, as two do there that have one each.  What three save on CUDA, two go on from on the CPU.
+# Three ranks, more than the emulation has devices, communicate through the host.  Two
+# ranks on the CPU resume what they saved.
 several=("${tiny[@]}" --train_batch_size 6 --train_micro_batch_size_per_gpu 1)
 train 1 one "${several[@]}" --steps 4
 for stage in 1 2 3; do
@@ -46,7 +46,7 @@ for stage in 1 2 3; do
 	check "stage $stage goes on with two on the CPU" within 1e-4 "$(apart one "two-z$stage" 3)"
 done
 
-# The same bits on any number of ranks.
+# Bit-identical results on any number of ranks.
 same=("${several[@]}" --rank_invariant --steps 4)
 on_cuda 1 same1 "${same[@]}"
 on_cuda 3 same3 "${same[@]}" --zero_stage 3
@@ -54,8 +54,8 @@ check "rank-invariant: one and three ranks" within 0 "$(apart same1 same3 1)"
 on_cuda 2 same2 "${same[@]}" --zero_stage 2
 check "rank-invariant: one and two ranks" within 0 "$(apart same1 same2 1)"
 
-# Attention by cuDNN, if it is there, and by our kernels: for as many positions
-# as cuDNN is asked for.
+# Attention by cuDNN, if it is available, and by our kernels, for enough positions that
+# cuDNN is used.
 wide=(--dtype bf16 --n_positions 64 --seq_length 64 --steps 4)
 train 1 wide-cpu "${flags[@]}" "${wide[@]}"
 for attention in "" --no_cudnn --deterministic; do
@@ -65,7 +65,7 @@ done
 on_cuda 1 wide-again "${flags[@]}" "${wide[@]}" --deterministic
 check "attention --deterministic, again" within 0 "$(apart wide--deterministic wide-again 1)"
 
-# What only a GPU has.
+# Needs a real GPU.
 if [ "${cuda[0]}" = uctrain ] && command -v compute-sanitizer >/dev/null; then
 	check "compute-sanitizer" compute-sanitizer --error-exitcode 9 uctrain \
 		"${flags[@]}" --device cuda --steps 2 --log_dir "$tmp/logs" >/dev/null

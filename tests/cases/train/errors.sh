@@ -1,14 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What cannot be trained, saved or resumed ends with one message and nothing
-# lost.
+# Runs that cannot train, save or resume end with one message and lose nothing.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
 
 flags=("${tiny[@]}" --train_batch_size 8 --train_micro_batch_size_per_gpu 4)
 
-# refused "what" PATTERN RANKS FLAG...: fails, and says PATTERN.
+# refused "what" PATTERN RANKS FLAG...: must fail with a message that matches PATTERN.
 refused() {
 	local what=$1 pattern=$2 ranks=$3
 	shift 3
@@ -31,25 +30,25 @@ uctrain --bogus 2>"$tmp/bogus"
 check "a wrong command line: status 2" test $? = 2
 check "in one line" test "$(wc -l <"$tmp/bogus")" = 1
 
-# Tokens that the model has not.
+# Tokens beyond the vocabulary.
 head -c 4096 /dev/zero | tr '\0' '\377' >"$tmp/high.u16"
 seq 400 >"$tmp/short.txt"
 refused "tokens out of range" "high.u16" 2 "${flags[@]}" --data "$tmp/high.u16" --steps 1
 
-refused "nothing to validate on" "valid_interval" 1 "${flags[@]}" --steps 1 \
-	--data "$tmp/short.txt" --valid_interval 1
+refused "nothing to validate on" "eval_interval" 1 "${flags[@]}" --steps 1 \
+	--data "$tmp/short.txt" --eval_interval 1
 
-# A known key is used, an unknown one named.
+# A known key takes effect, an unknown one is reported.
 echo '{ "train_batch_size": 8, "zero_optimization": { "stage": 2 }, "stage_fright": 1 }' >"$tmp/odd.json"
 train 2 odd "${tiny[@]}" --train_micro_batch_size_per_gpu 4 --deepspeed_config "$tmp/odd.json" --steps 1
 check "an unknown key is named" grep -q stage_fright "$tmp/odd.log"
 
-# Two checkpoints to lose.
+# Two checkpoints, which must survive.
 run=$tmp/run
 train 2 good "${flags[@]}" --steps 2 --checkpoint_dir "$run" --checkpoint_interval 1
 check "both are there" test -d "$run/global_step1" -a -d "$run/global_step2"
 
-# The loss goes astray.
+# The loss diverges.
 refused "a loss that is no number" "stopped; nothing was saved after step 2" 2 "${flags[@]}" --steps 50 --resume \
 	--no_load_optimizer_states --checkpoint_dir "$run" --lr 1000 --gradient_clipping 0 --checkpoint_interval 50
 check "and is not saved" test "$(cat "$run/latest")" = global_step2
@@ -59,8 +58,8 @@ check "the last one is whole" ucckpt check --data "$run/global_step2"
 refused "another model" "transformer" 2 "${flags[@]}" --n_layer 3 --steps 3 --resume --checkpoint_dir "$run"
 refused "other ranks" "universal" 1 "${flags[@]}" --steps 3 --resume --checkpoint_dir "$run"
 
-# The disk is full: files of the ranks may not grow beyond 64 KiB.  (Those of
-# mpirun may, and ranks talk through no files of shared memory.)
+# The disk is full: the ranks' files are limited to 64 KiB.  (mpirun's are not, and the
+# ranks use no files of shared memory.)
 for how in "" --async_save; do
 	rank=(bash -c 'ulimit -f 64; exec uctrain "$@"' uctrain ${how:+"$how"})
 	if OMPI_MCA_btl=self,tcp try_train 2 full "${flags[@]}" --steps 30 --resume \
@@ -74,7 +73,7 @@ for how in "" --async_save; do
 done
 rank=(uctrain)
 
-# A rank dies: the others stop, with a message.
+# A rank dies: the others end, with a message.
 timeout 60 mpirun -n 2 uctrain "${flags[@]}" --steps 100000 --resume --checkpoint_dir "$run" \
 	--run_name killed --log_dir "$tmp/logs" >"$tmp/killed.log" 2>&1 &
 mpi=$!
@@ -92,7 +91,7 @@ fi
 check "the message names the rank" grep -q -i rank "$tmp/killed.log"
 check "the last checkpoint is whole" ucckpt check --data "$run/global_step2"
 
-# Asked to stop: the step is finished and saved.
+# A stop signal: the step is finished and saved.
 for how in "" --async_save; do
 	mpirun -n 2 uctrain "${flags[@]}" --steps 100000 --checkpoint_dir "$tmp/asked$how" \
 		--checkpoint_interval 10 --keep_last 2 ${how:+"$how"} \

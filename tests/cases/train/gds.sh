@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Resuming by GPUDirect Storage: from shards and from a mount, a run goes on with
-# the same losses as one that reads through the host, and so it does where cuFile
-# fails.  The GPU and cuFile are emulated.
+# Resuming by GPUDirect Storage: from shards and from a mount, a run has the same
+# losses as one that reads through the host, also if cuFile fails.  The GPU and cuFile
+# are emulated.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -11,14 +11,14 @@ rank=("$top_builddir/tests/programs/uctrain_emulated")
 dd if=/dev/zero of="$tmp/direct" bs=4096 count=1 oflag=direct 2>/dev/null ||
 	skip "no direct reads of files in $tmp"
 
-# Of the tensors, only that of positions has enough elements for cuFile.
+# Only the tensor of positions is large enough for cuFile.
 flags=("${tiny[@]}" --n_positions 40960 --seq_length 16 --train_batch_size 3
 	--train_micro_batch_size_per_gpu 1 --device cuda --steps 3)
 run=$tmp/run
 train 1 saved "${flags[@]}" --checkpoint_dir "$run" --checkpoint_interval 1
 
-# resumed RANKS NAME HOW APART FLAG...: goes on with an emulated cuFile that
-# works, fails, or is not there.
+# resumed RANKS NAME HOW APART FLAG...: resume with an emulated cuFile that works,
+# fails, or is absent.
 resumed() {
 	local how=$3
 
@@ -28,11 +28,11 @@ resumed() {
 	check "$2: the losses" within "$4" "$(apart saved "$2" 2)"
 }
 
-# Of three tensors a piece of 4 MiB each: what is left is too little.
+# One piece of 4 MiB of each of three tensors: the rests are too small.
 by_cufile() { grep -q 'shards, 12.6 MB by GPUDirect Storage, in' "$tmp/$1.log"; }
 not_by_cufile() { ! grep -q GPUDirect "$tmp/$1.log"; }
 told_once() {
-	test "$(grep -c "GPUDirect Storage failed: .*optim_states.pt: cuFileRead at [0-9]*: some error of cuFile$" "$tmp/$1.log")" = 1
+	test "$(grep -c "GPUDirect Storage failed, reading through host memory instead: .*optim_states.pt: cuFileRead at [0-9]*: some error of cuFile$" "$tmp/$1.log")" = 1
 }
 
 shards=(--resume="$run" --checkpoint_tag global_step1)
@@ -47,7 +47,7 @@ check "--no_gds: it reads nothing" not_by_cufile off
 resumed 1 fails fails 0 "${shards[@]}"
 check "a failure is told" told_once fails
 
-# Sums of three ranks' gradients have another order.
+# Gradients of three ranks are summed in another order.
 if (require_fuse) && mount_fg "$run"; then
 	universal=(--resume="$tmp/mnt/global_step1_universal" --universal_checkpoint)
 	resumed 1 mounted works 0 "${universal[@]}"

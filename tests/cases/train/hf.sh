@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Training begins with weights of Hugging Face, mounted or converted, on any
-# number of ranks and of any stage; what they lack is told.
+# Training starts from Hugging Face weights, mounted or converted, on any number of
+# ranks and in any stage; missing state is logged.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -12,7 +12,7 @@ flags=(--n_layer 2 --n_head 2 --n_embd 8 --vocab_size 32 --n_positions 16
 	--seq_length 16 --train_batch_size 4 --train_micro_batch_size_per_gpu 1 --lr 1e-3 --seed 1
 	--steps 4 --resume --universal_checkpoint)
 
-# begin N NAME STAGE FLAG...: N ranks go on from there
+# begin N NAME STAGE FLAG...: resume from there on N ranks
 begin() {
 	train "$1" "$2" "${flags[@]}" --zero_stage "$3" "${@:4}"
 }
@@ -21,7 +21,7 @@ ucckpt convert "$gpt2" "$tmp/tree/weights" >/dev/null || fail "converted"
 mount_fg "$gpt2"
 begin 1 one 1 --ignore_missing_optim --checkpoint_dir "$tmp/mnt"
 check "at step 0" grep -q "^uctrain: resumed from $tmp/mnt/. at step 0:" "$tmp/one.log"
-check "with a new optimizer, which is told" grep -q '^uctrain: the optimizer begins anew' "$tmp/one.log"
+check "with a new optimizer, which is logged" grep -q '^uctrain: no optimizer step in the checkpoint; starting with fresh' "$tmp/one.log"
 check "and goes on" test "$(losses one | wc -l)" = 4
 begin 2 two 3 --ignore_missing_optim --checkpoint_dir "$tmp/mnt"
 begin 4 four 2 --ignore_missing_optim --checkpoint_dir "$tmp/tree"
@@ -30,22 +30,22 @@ check "it is not a new model that was trained" \
 check "two ranks of stage 3 do the same" within 1e-5 "$(apart one two 1)"
 check "and four, from a disk" within 1e-5 "$(apart one four 1)"
 
-# Nothing is left out in silence.
+# Missing state is an error without the flag.
 try_train 2 strict "${flags[@]}" --zero_stage 1 --checkpoint_dir "$tmp/mnt" &&
 	fail "missing states were accepted"
 check "what is missing is named" grep -q \
-	'mnt/.: has no model states, which tell its step; --ignore_missing_optim begins at step 0' "$tmp/strict.log"
+	'mnt/.: no model states, which contain the step; --ignore_missing_optim starts at step 0' "$tmp/strict.log"
 unmount
 
-# With what engines as they are want, no flag is needed.
-mount_fg "$gpt2" -o dialect=any
+# A converted checkpoint with optimizer state needs no flag.
+mount_fg "$gpt2" -o stage=any
 begin 2 any 2 --checkpoint_dir "$tmp/mnt"
-check "the optimizer's step is there" test "$(grep -c 'begins anew' "$tmp/any.log")" = 0
+check "the optimizer's step is there" test "$(grep -c 'fresh optimizer state' "$tmp/any.log")" = 0
 check "and is 0" within 1e-5 "$(apart one any 1)"
 unmount
 
-# Weights of the model without its head, as of the hub's gpt2: names without
-# a prefix, and masks beside the parameters.
+# Weights of a model without a head, such as the hub's gpt2: names lack the prefix,
+# and there are attention masks beside the parameters.
 bare=$tmp/bare/weights
 mkdir "$tmp/bare"
 cp -r "$tmp/tree/weights" "$bare"
@@ -63,15 +63,15 @@ check "a head that is the embedding" within 1e-5 "$(apart one tied 1)"
 printf x | dd of="$bare/zero/lm_head.weight/fp32.pt" bs=1 seek=1000 conv=notrunc 2>/dev/null
 try_train 1 untied "${flags[@]}" --ignore_missing_optim --checkpoint_dir "$tmp/bare" &&
 	fail "another head was accepted"
-check "another head is another model" grep -q 'its lm_head.weight is not its wte.weight' "$tmp/untied.log"
+check "another head is another model" grep -q 'its lm_head.weight differs from its wte.weight' "$tmp/untied.log"
 rm -r "$bare/zero/lm_head.weight"
 cp -r "$bare/zero/ln_f.bias" "$bare/zero/h.2.ln_1.bias"
 try_train 1 more "${flags[@]}" --ignore_missing_optim --checkpoint_dir "$tmp/bare" &&
 	fail "another layer was accepted"
 check "and so is another layer" grep -q 'this one has no transformer.h.2.ln_1.bias' "$tmp/more.log"
 
-# Weights leave a ZeRO checkpoint for Hugging Face and enter training again, and
-# no file is written: this is a mount of a view of a mount.
+# From a ZeRO checkpoint to Hugging Face weights and back into training without writing
+# a file: a mount of a view of a mount.
 model=("${tiny[@]}" --train_batch_size 4 --train_micro_batch_size_per_gpu 1)
 train 2 zero "${model[@]}" --zero_stage 3 --steps 12 --checkpoint_dir "$tmp/run" \
 	--checkpoint_interval 6

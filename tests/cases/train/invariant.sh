@@ -9,7 +9,7 @@
 require_train
 require_fuse
 
-flags=("${tiny[@]}" --train_batch_size 24 --dropout 0.1 --rank_invariant --valid_interval 5
+flags=("${tiny[@]}" --train_batch_size 24 --dropout 0.1 --rank_invariant --eval_interval 5
 	--data "$top_srcdir/LICENSE")
 
 long 60 5

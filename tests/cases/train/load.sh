@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What was saved is found again, whoever saved it and on however many ranks.
+# Saved state is restored exactly, whichever program saved it and on any number of ranks.
 # shellcheck disable=SC2086 # $flags and $tree are words
 # shellcheck source=tests/cases/train/ranks_lib.sh
 . "$(dirname "$0")/ranks_lib.sh"
 
-# All ranks together have read each element of the state once.
+# All ranks together read each element of the state once.
 read_once() {
 	check "$1: each rank read its part" \
 		test "$(said "$1" | grep '^read')" = "read ${2:-13536} bytes, 0 past the mount"
@@ -13,8 +13,8 @@ read_once() {
 
 # --- what four ranks saved in any stage, in every stage on fewer ---------------
 
-# Averages of three ranks' gradients round in their own way, so training on three
-# ranks does not have the bits of training on four; what they load has.
+# Averages over three ranks round differently, so that training on three ranks does not
+# have the bits of training on four; the loaded state does.
 for stage in 1 2 3; do
 	later 4 four-z$stage stage=$stage schedule=2 save="$tmp/four-z$stage"
 done
@@ -87,7 +87,7 @@ row_resumes() {
 	done
 }
 each_row row_resumes
-# Another type of weights than it was saved with: masters are masters.
+# Another type of weights than the saved one: masters are the same.
 later 2 becomes-bf16 dtype=bf16 schedule=2
 later 4 becomes-fp32 universal=yes load="$tmp/bf16-z1"
 start
@@ -136,8 +136,8 @@ done <<<"$deepspeed"
 
 # --- vocabularies with padding --------------------------------------------------
 
-# Of 16 rows 11 are words, the others have learnt that they never come.  They stay
-# where the model has as many; any other has zeros in their place, or none.
+# 11 of 16 rows are tokens, the others were trained as padding.  A model with 16 rows
+# resumes them; any other has zeros instead, or none.
 for stage in 2 3; do
 	case=$good/z${stage}_padded_vocab_dp2
 	ucckpt convert "$case/global_step4" "$tmp/padded-z$stage" >/dev/null || fail "convert $case"
@@ -174,7 +174,7 @@ for stage in 2 3; do
 			padded-z$stage-less$from
 	done
 done
-# The other name of the embedding is shown as it was saved.
+# The embedding's other name is shown as it was saved.
 got=$(ucckpt diff "$good/z2_padded_vocab_dp2/global_step4" "$run/global_step4" | grep -v '^[AB]: ')
 check "and words are those of DeepSpeed" test "$got" = \
 	"lm_head.weight fp32: shape [16, 6] in A, [11, 6] in B
@@ -229,7 +229,7 @@ later 1 no-step-needed universal=yes no_optimizer=yes load="$run"
 start
 check "as all of them may" grep -q "^56 missing: " <<<"$(said no-states)"
 check "as zeros" grep -q "^step 3 $fresh" <<<"$(state no-states)"
-refused "the step is missing" "optimizer_state.pt: is missing" no-step
+refused "the step is missing" "optimizer_state.pt: missing" no-step
 did no-step-needed
 
 rm -r "$tree/zero/transformer.ln_f.bias"
@@ -240,7 +240,7 @@ later 2 no-parameter universal=yes load="$run" ignore_missing=yes
 run=$tmp/fp32-z3
 models="layers=3|transformer.h.2.
 layers=1|this one has no transformer.h.1.
-width=8|another model: transformer.wte.weight has .*, and this model's 11 x 8
+width=8|another model: transformer.wte.weight has .*, this model's has 11 x 8
 positions=6|another model: transformer.wpe.weight
 vocab=10|another model: transformer.wte.weight"
 for universal in no yes; do
@@ -284,7 +284,7 @@ for universal in no yes; do
 done
 refused "no directory" "none: no .latest." none
 refused "an empty one" "empty" empty
-refused "no such tag" "global_step9: there is no such checkpoint" no-tag
+refused "no such tag" "global_step9: no such checkpoint" no-tag
 refused "a tree, as shards" "resume from it with --universal" tree-as-shards
 refused "shards, as a tree" "mount it with ucfs" shards-as-tree
 

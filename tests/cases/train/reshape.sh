@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What four ranks saved, one, two and three continue from the mount, in the
-# same stage or another, with as much accumulation as the batch then needs.
+# One, two and three ranks resume from the mount what four ranks saved, in the same
+# or another stage, with the accumulation that the batch requires.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
 require_fuse
 
-# A text, not the same random rows again and again: a model that learns those by
-# heart becomes so sensitive that PyTorch, too, goes apart by a last bit's doing.
+# A text, not a repeated random batch: a model that memorises the latter becomes so
+# sensitive that runs diverge after a difference in the last bit, in PyTorch too.
 flags=("${tiny[@]}" --n_embd 16 --seq_length 16 --lr 1e-3 --data "$top_srcdir/LICENSE" --train_batch_size 24
 	--train_micro_batch_size_per_gpu 2)
 

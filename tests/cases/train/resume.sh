@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# A run that was saved half-way and resumed on as many ranks goes on as if it
-# had not been interrupted: from the shards, and from the mounted tree.
+# A run resumed on the same number of ranks continues as if it had not been
+# interrupted, both from the shards and from the mounted tree.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -41,7 +41,7 @@ for stage in 1 2 3; do
 	resume "$stage" fp32
 done
 
-# The learning rate goes on, too.
+# The learning rate schedule continues, too.
 train 2 warm "${tiny[@]}" --train_batch_size 16 --steps 6 --lr_schedule warmup \
 	--warmup_steps 4 --min_lr 0 --checkpoint_dir "$tmp/warm" --checkpoint_interval 2
 train 2 warm-on "${tiny[@]}" --train_batch_size 16 --steps 6 --lr_schedule warmup \
@@ -52,17 +52,17 @@ check "a warm-up is resumed" test "$(rates warm 2)" = "$(rates warm-on 2)"
 check "and has warmed up" test "$(rates warm 0 | sort -g | uniq | wc -l)" -ge 4
 check "to the full rate" test "$(rates warm 0 | tail -n 1)" = 0.005
 
-# A rate without a schedule is the checkpoint's, as in DeepSpeed, and so is the
-# rest of what Adam was told; without its states, it is what flags say.
+# Without a schedule, the learning rate and Adam's other hyperparameters are the
+# checkpoint's, as in DeepSpeed; without optimizer states, they are the flags'.
 other=("${tiny[@]}" --train_batch_size 16 --steps 8 --lr 1e-4 --resume="$tmp/warm"
 	--checkpoint_tag global_step6)
 train 2 kept "${other[@]}"
 check "a rate is the checkpoint's" test "$(rates kept 0 | sort -u)" = 0.005
-check "which is told" grep -q "checkpoint says, with lr 0.005, " "$tmp/kept.log"
+check "which is told" grep -q "hyperparameters, not the configuration.s: lr 0.005, " "$tmp/kept.log"
 train 2 new "${other[@]}" --no_load_optimizer_states
 check "a new optimizer's is not" test "$(rates new 0 | sort -u)" = 0.0001
 
-# A vocabulary gets padding and loses it again; what is none was told in between.
+# A vocabulary gets padding and loses it again; checkpoints declare it in between.
 train 1 words "${flags[@]}" --steps 1 --checkpoint_dir "$tmp/words"
 train 1 padded "${flags[@]}" --vocab_size 264 --steps 2 --resume="$tmp/words" \
 	--checkpoint_dir "$tmp/padded"

@@ -21,7 +21,7 @@ fails() {
 	check "$1" grep -q "^failed: .*$2" "$tmp/words"
 }
 
-# What stage 0 saves is no ZeRO checkpoint; others can be checked.
+# Stage 0 saves no ZeRO checkpoint; those of other stages can be checked.
 kinds=$(for stage in 1 2 3; do
 	for dtype in fp32 bf16; do
 		for n in 1 2 3; do echo "$stage $dtype $n"; done
@@ -45,7 +45,7 @@ check "files are named as DeepSpeed does, ZeRO-3 and bf16" test "$(cd "$tmp/z3-b
 	"./global_step3/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt\
  ./global_step3/zero_pp_rank_0_mp_rank_00_model_states.pt"
 
-# Any kind of Adam, learning rates and loss scales are found again.
+# The kind of Adam, learning rates and loss scales are restored.
 dir=$tmp/kinds
 for flavor in 0 1 2; do
 	later 2 flavor$flavor flavor=$flavor schedule=$flavor dynamic=yes \
@@ -58,7 +58,7 @@ for flavor in 0 1 2; do
 	check "flavor $flavor: whole" ucckpt check --data "$dir/global_step$((flavor + 1))" >/dev/null
 done
 
-# Each has its configuration; one beside them is somebody else's.
+# Each checkpoint has its configuration; one in the run's directory is not touched.
 has_config() { grep -q '"vocab_size":[[:blank:]]*11,' "$dir/$1/config.json"; }
 check "the model's configuration" has_config global_step2
 echo mine >"$dir/config.json"
@@ -66,7 +66,7 @@ saves "another save" 2 steps=1 save="$dir"
 check "that of another save" has_config global_step1
 check "the configuration beside them stays" test "$(cat "$dir/config.json")" = mine
 
-# Old checkpoints go when a new one is there; others do not.
+# Old checkpoints are removed after a new one was saved; other directories are not.
 mkdir "$dir/global_step2_universal"
 saves "keep two" 2 steps=4 keep=2 save="$dir"
 check "two are kept" test "$(cd "$dir" && echo *)" = \
@@ -76,7 +76,7 @@ check "later ones stay" test "$(cd "$dir" && echo *)" = \
 	"config.json global_step2_universal global_step3 global_step4 latest"
 check "the newest is what was saved last" test "$(cat "$dir/latest")" = global_step3
 
-# One that cannot be removed, since something is mounted there, stays.
+# A checkpoint that cannot be removed, because it is a mount point, stays.
 if [ -w /dev/fuse ]; then
 	held=$tmp/held
 	saves "one to be held" 1 steps=1 save="$held"
@@ -88,13 +88,13 @@ if [ -w /dev/fuse ]; then
 	check "both are whole" ucckpt check --data "$held" >/dev/null
 fi
 
-# The disk is full: files may not grow beyond 8 KiB.
+# The disk is full: files are limited to 8 KiB.
 before=$(cd "$dir" && find . -type f -exec cksum {} + | sort)
-fails "it says so" "step 3 was not saved, those before it remain: .*too large" \
+fails "it says so" "step 3 was not saved, earlier ones remain: .*too large" \
 	2 steps=3 save="$dir" keep=1 largest=8192
 check "nothing has changed" test "$before" = "$(cd "$dir" && find . -type f -exec cksum {} + | sort)"
 
-# Of a first save nothing is left.
+# A failed first save leaves nothing.
 fails "it says so" "step 3 was not saved" 2 steps=3 save="$tmp/new/run" largest=8192
 check "it was not there before" test ! -e "$tmp/new"
 mkdir -p "$tmp/led/latest"
@@ -107,13 +107,13 @@ fails "it says so" "run/latest: cannot rename to" 2 steps=2 width=8 save="$tmp/l
 check "as is what was to give way" \
 	test "$before" = "$(cd "$tmp/led" && find . -type f -exec cksum {} + | sort)"
 
-# A directory that cannot be written.
+# A directory without write permission.
 touch "$tmp/file"
 fails "it is named" "$tmp/file" 2 save="$tmp/file"
 
 # --- while training goes on -----------------------------------------------------
 
-# What is saved is what was there when it began, wherever it was.
+# An asynchronous save has the state of the moment when it began, in any memory.
 kinds=$(for apart in no yes; do
 	for stage in 0 1 2 3; do
 		for dtype in fp32 bf16; do echo "$apart $stage $dtype"; done
@@ -136,7 +136,7 @@ done <<<"$kinds"
 dir=$tmp/background
 saves "a checkpoint" 2 steps=2 save="$dir"
 before=$(cd "$dir" && find . -type f -exec cksum {} + | sort)
-fails "it says so" "step 4 was not saved, those before it remain: .*too large" \
+fails "it says so" "step 4 was not saved, earlier ones remain: .*too large" \
 	2 steps=4 background=yes more=3 save="$dir" largest=8192
 check "nothing has changed" test "$before" = "$(cd "$dir" && find . -type f -exec cksum {} + | sort)"
 check "and nothing is left over" test "$(cd "$dir" && echo .[!.]*)" = ".[!.]*"

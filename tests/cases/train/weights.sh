@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Weights leave a ZeRO-3 run on four ranks for Hugging Face, and come back into
-# training on four ranks and on two, with an optimizer that begins anew: a mount
-# of a mount's view, and two conversions.
+# Weights of a ZeRO-3 run on four ranks become Hugging Face weights, and training
+# resumes from them on four and two ranks with fresh optimizer state: by a mount of a
+# mount's view, and by two conversions.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -11,7 +11,7 @@ require_train
 # that counts from 1 again sees what step 101 would have.
 head -c $((32 * 177)) "$top_srcdir/LICENSE" >"$tmp/text"
 flags=("${tiny[@]}" --lr 1e-3 --data "$tmp/text" --train_batch_size 16
-	--train_micro_batch_size_per_gpu 4 --deterministic --valid_interval 10
+	--train_micro_batch_size_per_gpu 4 --deterministic --eval_interval 10
 	--zero_stage 3)
 run=$tmp/run
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Ranks and ZeRO: whatever the stage and however many ranks, the same
-# gradients make the same model (ranks_zero.c).
+# ZeRO: the same gradients make the same model in any stage and on any number of ranks
+# (ranks_zero.c).
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 # shellcheck source=tests/cases/mpi.sh
@@ -19,23 +19,30 @@ for n in 1 2 3 4; do
 	check "on $n ranks as without mpirun" cmp "$tmp/0" "$tmp/$n"
 done
 
-# Nor does it matter whether the host can touch the device's memory.
+# The same with device memory that the host cannot access.
 check "apart" "$program" apart >"$tmp/apart"
 for n in 1 2 3 4; do
 	check "apart, on $n ranks" on_ranks "$n" "$program" apart >"$tmp/apart$n"
 	check "apart, on $n ranks as without mpirun" cmp "$tmp/apart" "$tmp/apart$n"
 done
 
-# Nor whether ranks talk through the host or straight (NCCL's part is played by
-# MPI): sums of these gradients are exact in any order.
+# The same with NCCL, which MPI emulates, instead of the host: sums of these gradients
+# are exact in any order.
 program=$top_builddir/tests/programs/ranks_nccl
 for n in 1 2 3 4; do
 	check "straight, on $n ranks" on_ranks "$n" "$program" own >"$tmp/own$n"
 	check "straight, on $n ranks as without mpirun" cmp "$tmp/apart" "$tmp/own$n"
 done
 
-# Where one cannot begin, the others do not wait for it.
+# Ranks that share a device go through the host, with a warning that names the cause.
+check "a shared device" on_ranks 3 "$program" shared >"$tmp/shared" 2>"$tmp/shared.err"
+check "a shared device: as without mpirun" cmp "$tmp/apart" "$tmp/shared"
+check "a shared device: the cause" test "$(sort -u "$tmp/shared.err")" = \
+	"uctrain: NCCL is not used, ranks communicate through their hosts: ranks 0 and 1 share device gpu"
+check "own devices: no warning" test "$(on_ranks 2 "$program" own 2>&1 >/dev/null | grep -c uctrain:)" = 0
+
+# If NCCL fails on one rank, the others do not wait for it.
 NCCL_EMULATED_BROKEN=1 TRAIN_SECONDS=60 on_ranks 3 "$program" own >"$tmp/broken" 2>&1
 check "all end where one cannot begin" test "$?" -eq 1
-check "who cannot is told" grep -q '^uctrain: rank 1: ncclCommInitRank' "$tmp/broken"
+check "the message names the rank and the call" grep -q '^uctrain: rank 1: ncclCommInitRank' "$tmp/broken"
 finish

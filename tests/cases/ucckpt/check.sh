@@ -50,8 +50,10 @@ done
 check "checkpoints were looked at" test $n -gt 50
 
 run_check 0 "$good/z1_fp32_dp2"
-says "checkpoint $good/z1_fp32_dp2/global_step4 (named by latest)" "files 3 of ranks, .*" \
+says "checkpoint $good/z1_fp32_dp2/global_step4 (named by latest)" "files 3, .*" \
 	"parameters 17, in 70 files of the universal tree" \
+	"can convert --to universal" "--to universal --stage any" "--to hf" \
+	"--to fp32" "--to zero" \
 	"the checkpoint is whole; tensors were not read (--data)"
 run_check 0 --json --data "$good/meg_tp2_dp2_z1_fp32"
 says "{" '"data": true,' '"whole": true,' '"files": 6,' '"replicas": [1-9][0-9]*,' \
@@ -81,7 +83,7 @@ says "problem: .*/layer_0_expert_1_mp_rank_00_model_states.pt: .*truncated.*" \
 damaged moe_ep2_dp2_z2_frozen
 cp layer_0_expert_3_mp_rank_00_model_states.pt layer_0_expert_2_mp_rank_00_model_states.pt
 run_check 1 .
-says "problem: .*/layer_0_expert_2_mp_rank_00_model_states.pt: has a .*experts.3.*, which is none of expert 2"
+says "problem: .*/layer_0_expert_2_mp_rank_00_model_states.pt: has a .*experts.3.*, which does not belong to expert 2"
 
 # A rank of ZeRO-3 says which experts it has.
 damaged autoep2_dp4_z3_bf16
@@ -92,7 +94,7 @@ problems 1
 
 # The container without zip has no sums: its bytes are read, and that is told.
 run_check 0 --data "$good/legacy_z3_fp32_dp2/global_step4"
-says "note: .*/zero_pp_rank_0_mp_rank_00_model_states.pt: no checksums in it.*"
+says "note: .*/zero_pp_rank_0_mp_rank_00_model_states.pt: has no checksums.*"
 damaged legacy_z3_fp32_dp2
 truncate -s -1 zero_pp_rank_1_mp_rank_00_optim_states.pt
 run_check 1 .
@@ -144,7 +146,7 @@ damaged meg_tp2_dp2_z1_fp32
 shard=zero_pp_rank_0_mp_rank_01_optim_states.pt
 start=$(start_of $shard data/1)
 replica="problem: .*: parameter language_model.embedding.position_embeddings.weight:"
-replica+=" exp_avg is not the same on tensor-parallel ranks 0 and 1, from element 2 on"
+replica+=" exp_avg differs between tensor-parallel ranks 0 and 1, from element 2 on"
 replica+=" (zero_pp_rank_0_mp_rank_00_optim_states.pt at [0-9]*, $shard at $((start + 392)))"
 flip $shard $((start + 4 * 98 + 1))
 flip $shard $((start + 4 * 99 + 1))
@@ -157,7 +159,7 @@ while read -r at; do
 	dd if=/dev/zero of=$shard bs=1 seek=$((at + 16)) count=4 conv=notrunc status=none
 done <"$tmp/headers"
 run_check 1 --data .
-says "note: .*/$shard: no checksums in it.*" "$replica"
+says "note: .*/$shard: has no checksums.*" "$replica"
 problems 1
 
 # Of the embedding that two pipeline stages share.
@@ -169,7 +171,7 @@ for shard in zero_pp_rank_*_mp_rank_01_optim_states.pt bf16_zero_pp_rank_*_mp_ra
 		seek="$(start_of "$shard" data/1)" status=none
 done
 run_check 1 --data .
-says "problem: .*: parameter .*: [a-z0-9_]* is not the same on pipeline stages 0 and 1, .*"
+says "problem: .*: parameter .*: [a-z0-9_]* differs between pipeline stages 0 and 1, .*"
 
 # Of a piece that an affine map places on all ranks: the second's, the last's.
 for rank in 01 03; do
@@ -180,7 +182,7 @@ for rank in 01 03; do
 	flip "$shard" $(($(start_of "$shard" data/1) + 4 * 5 + 1))
 	run_check 1 --data .
 	says "problem: .*/$shard: member data/1: is damaged: .*" \
-		"problem: .*: parameter model.embed_tokens.weight: exp_avg is not the same on tensor-parallel ranks 0 and ${rank#0}, from element 5 on"
+		"problem: .*: parameter model.embed_tokens.weight: exp_avg differs between tensor-parallel ranks 0 and ${rank#0}, from element 5 on"
 	problems 2
 done
 
@@ -235,7 +237,7 @@ LC_ALL=C grep -obUa $'global_steps[^K]*K\x04' mp_rank_01_model_states.pt | head 
 at=$(cut -d: -f1 "$tmp/step")
 flip mp_rank_01_model_states.pt $((at + $(cut -d: -f2- "$tmp/step" | wc -c) - 2))
 run_check 1 .
-says "problem: .*/mp_rank_01_model_states.pt: is of global step 5, mp_rank_00_model_states.pt of 4: not one checkpoint"
+says "problem: .*/mp_rank_01_model_states.pt: is of global step 5, but mp_rank_00_model_states.pt is of 4: files of different checkpoints"
 problems 1
 
 # A shard of another run.
@@ -249,7 +251,7 @@ problems 1
 damaged old0.16.9_z3_dp2
 cp "$good/z3_fp32_dp2/global_step4/zero_pp_rank_1_mp_rank_00_model_states.pt" .
 run_check 1 .
-says "problem: .*/zero_pp_rank_1_mp_rank_00_model_states.pt: was written by DeepSpeed 0.19.8, .* by 0.16.9: not one checkpoint"
+says "problem: .*/zero_pp_rank_1_mp_rank_00_model_states.pt: was written by DeepSpeed 0.19.8, but .* by 0.16.9: files of different checkpoints"
 problems 1
 
 cd "$tmp" || exit 1
@@ -266,4 +268,33 @@ says "problem: .*no DeepSpeed checkpoint here"
 ucckpt check "$good/z1_fp32_dp2" >/dev/full 2>"$tmp/errors"
 check "output that cannot be written: exit status 1" test $? = 1
 check "--help" grep -q '^usage: ucckpt check' <(ucckpt check --help)
+# What other forms need and the universal tree does not: a rank's part of the
+# frozen parameters.
+damaged z3_tied_frozen_buffers_dp2
+LC_ALL=C sed -i s/frozen_param_fragments/frozen_param_fragmentz/ \
+	zero_pp_rank_1_mp_rank_00_model_states.pt
+run_check 1 .
+says "problem: .*frozen_param_fragments: .* is missing (needed by convert --to hf)" \
+	"problem: .*frozen_param_fragments: .* is missing (needed by convert --to fp32)" \
+	"note: .*adapter.weight: .* (convert --to zero is not possible)" \
+	"can convert --to universal" "--to universal --stage any"
+problems 2
+for to in hf fp32 "zero --ranks 3"; do
+	# shellcheck disable=SC2086 # several words
+	check "convert --to $to refuses it" test "$(ucckpt convert --to $to . "$tmp/none" \
+		>"$tmp/said" 2>&1; echo $?)" = 1
+	check "and names the file" grep -q zero_pp_rank_1_mp_rank_00_model "$tmp/said"
+done
+for stage in native any; do
+	check "convert --stage $stage" ucckpt convert --stage $stage . "$tmp/u" >/dev/null
+	rm -r "$tmp/u"
+done
+cd "$tmp" || exit 1
+# DeepSpeed's experts of ZeRO-3 cannot be cut for other ranks.
+run_check 0 "$good/autoep2_dp2_z3"
+says "note: .*experts of ZeRO-3.* (convert --to zero is not possible)" \
+	"the checkpoint is whole; tensors were not read (--data)"
+check "nor is it said to be" test "$(grep -c -e '--to zero$' "$tmp/said")" = 0
+run_check 0 --json "$good/autoep2_dp2_z3"
+says '"convert": \["--to universal", "--to universal --stage any", "--to hf", "--to fp32"\],'
 finish

@@ -27,7 +27,7 @@ fails() {
 	check "$what: nothing on stdout" test ! -s "$tmp/out"
 }
 
-fails "weights of weights" "hfdir_types: weights are all that it has" \
+fails "weights of weights" "hfdir_types: a Hugging Face directory already holds weights" \
 	ucckpt convert --to hf "$good/hfdir_types" "$dir/v"
 nothing_left "weights of weights"
 

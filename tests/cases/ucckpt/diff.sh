@@ -81,7 +81,7 @@ done
 ucckpt convert "$good/hfdir_types" "$tmp/tree" >"$tmp/said" 2>&1
 run_diff 1 "$good/hfdir_types" "$tmp/tree"
 says "of.float64 fp32: 1 of 15 elements differ, by up to 6.08e-17 (relative 6.08e-09), the first at [2, 1], float64 in A, float32 in B" \
-	"note: A has no exp_avg, exp_avg_sq" "note: states of the same values in another type: 16" \
+	"note: A has no exp_avg, exp_avg_sq" "note: states with equal values of different types: 16" \
 	"different: 1 of 21 states of 21 parameters, by up to 6.08e-17 (relative 6.08e-09)"
 rm -r "$tmp/tree"
 
@@ -94,10 +94,10 @@ ucckpt convert "$tag" "$tmp/u" >/dev/null 2>&1
 # Model states in a tree tell of ties as those of a ZeRO checkpoint do.
 for a in "$tag" "$tmp/u"; do
 	run_diff 0 "$a" "$tmp/once"
-	types=("note: states of the same values in another type: 2")
+	types=("note: states with equal values of different types: 2")
 	[ "$a" != "$tag" ] || types=() # those of its views
 	says "note: B has no exp_avg, exp_avg_sq, step" \
-		"note: B has parameters only as those that they are tied to: 1" "${types[@]}" \
+		"note: B stores tied parameters once, under another name: 1" "${types[@]}" \
 		"equal: 23 states of 23 parameters"
 	run_diff 0 "$tmp/once" "$a" --all
 	check "which is told" grep -q -x "head.weight fp32: the same, as embed.weight in A" "$tmp/said"
@@ -115,7 +115,7 @@ for a in "$tag" "$tmp/u"; do
 	run_diff 0 "$a" "$tmp/head" --all
 	check "which is told: $(cat "$tmp/said")" grep -q -x "embed.weight fp32: the same, as head.weight in B" "$tmp/said"
 	run_diff 0 "$tmp/head" "$a"
-	check "it is one" grep -q -x "note: A has parameters only as those that they are tied to: 1" "$tmp/said"
+	check "it is one" grep -q -x "note: A stores tied parameters once, under another name: 1" "$tmp/said"
 done
 # But who knows it as the other has none of its states.
 mv "$tmp/u/zero/embed.weight" "$tmp/embed"
@@ -136,7 +136,7 @@ ucckpt convert --to fp32 "$good/z3_padded_vocab_dp2" "$tmp/both" >/dev/null 2>&1
 ucckpt convert "$good/z3_padded_vocab_dp2" "$tmp/one" >/dev/null 2>&1
 run_diff 0 "$tmp/both" "$tmp/one"
 check "the head is the embedding" grep -q -x \
-	"note: B has parameters only as those that they are tied to: 1" "$tmp/said"
+	"note: B stores tied parameters once, under another name: 1" "$tmp/said"
 run_diff 1 "$tmp/both" "$tmp/one" --strict
 rm -r "$tmp/u"
 
@@ -236,7 +236,7 @@ ucckpt convert "$good/z1_cpuadam_dp2" "$tmp/int" >/dev/null 2>&1
 fresh
 cp "$tmp/int/zero/embed.weight/step.pt" "$zero/tail/step.pt"
 run_diff 0 "$tmp/u" "$tmp/v"
-says "note: states of the same values in another type: 1" "equal: 68 states of 17 parameters"
+says "note: states with equal values of different types: 1" "equal: 68 states of 17 parameters"
 run_diff 1 "$tmp/u" "$tmp/v" --strict
 run_diff 0 "$tmp/u" "$tmp/v" --all
 check "--all tells of all" test "$(grep -c ': the same' "$tmp/said")" = 68

@@ -7,7 +7,7 @@
 echo hello >"$tmp/plain"
 ucckpt extents "$tmp/plain" >"$tmp/out" 2>"$tmp/said"
 check "a plain file: exit status 1" test $? = 1
-check "a plain file" grep -q "^ucckpt: $tmp/plain: not a checkpoint's file in a mount" "$tmp/said"
+check "a plain file" grep -q "^ucckpt: $tmp/plain: is not a file of a checkpoint in a ucfs mount" "$tmp/said"
 ucckpt extents "$tmp/none" >"$tmp/out" 2>"$tmp/said"
 check "no file: exit status 1" test $? = 1
 check "no file" grep -q "^ucckpt: $tmp/none: cannot open" "$tmp/said"

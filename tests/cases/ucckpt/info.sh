@@ -71,13 +71,13 @@ cp -r "$good/z1_fp32_dp2/global_step4" "$run/global_step9"
 cp -r "$run/global_step9" "$run/global_step10"
 cp -r "$run/global_step9" "$run/best"
 info 0 "$run"
-says "checkpoint $run/global_step10 (the highest step)"
+says "checkpoint $run/global_step10 (highest step)"
 printf 'global_step9\n' >"$run/latest"
 info 0 "$run/"
 says "checkpoint $run/global_step9 (named by latest)"
 printf ../run/global_step9 >"$run/latest"
 info 0 "$run"
-says "checkpoint $run/global_step10 (the highest step)"
+says "checkpoint $run/global_step10 (highest step)"
 printf global_step11 >"$run/latest"
 info 0 "$run"
 says "checkpoint $run/global_step10 .*" "warning: .*latest names global_step11.*"
@@ -85,9 +85,9 @@ rm -r "$run"/global* "$run/latest"
 cp -r "$run/best" "$run/worst"
 touch -d 2001-01-01 "$run/worst"
 info 0 "$run"
-says "checkpoint $run/best (the last changed)"
+says "checkpoint $run/best (last modified)"
 info 1 "$good/hf_trainer"
-says "warning: .*further down.*" "problem: .*no DeepSpeed checkpoint here"
+says "warning: .*in directories below.*" "problem: .*no DeepSpeed checkpoint here"
 
 # damaged CASE: a copy to be damaged, in $tmp/damaged.
 damaged() {
@@ -119,7 +119,7 @@ for rank in 0 1 3; do
 	problems 2
 done
 info 0 --quick .
-says "no problems found, at a quick look"
+says "no problems found in one rank.s files (--quick)"
 
 # A shard of another step: the checkpoint is a mixture.
 damaged z3_fp32_dp2
@@ -143,7 +143,7 @@ says "problem: .*model_states.pt file: it is missing"
 damaged z1_fp32_dp2
 cp zero_pp_rank_1_mp_rank_00_optim_states.pt zero_pp_rank_999999_mp_rank_00_optim_states.pt
 info 1 .
-says "problem: .*more files are missing"
+says "problem: .*more files are missing (not listed)"
 
 cd "$tmp" || exit 1
 ucckpt info >/dev/null 2>"$tmp/errors"

@@ -3,19 +3,14 @@
  * Arithmetic is torch's, bit for bit: every line of tests/arith.expect, which
  * tests/interop/make_arith.py made, on elements of any alignment.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ckpt/tensor/arith.h"
 #include "ckpt/tensor/cast.h"
+#include "tests/support/unit.h"
 
 #define FIELDS_MAX 9
 
@@ -103,7 +98,6 @@ static void results_are_those_of_torch(void **state)
 	size_t lines = 0;
 	FILE *f;
 
-	(void)state;
 	snprintf(path, sizeof(path), "%s/tests/arith.expect",
 		 srcdir ? srcdir : ".");
 	f = fopen(path, "r");
@@ -117,7 +111,6 @@ static void results_are_those_of_torch(void **state)
 /* What is computed in no tensor's type is not guessed. */
 static void integers_are_not_known(void **state)
 {
-	(void)state;
 	assert_true(arith_knows(DTYPE_F16));
 	assert_false(arith_knows(DTYPE_I64));
 	assert_false(arith_knows(DTYPE_BOOL));

@@ -4,19 +4,12 @@
  * the value of a 16-bit number from its definition, by ldexp.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ckpt/tensor/cast.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "tests/support/unit.h"
 
 /* A binary floating-point number by definition: (-1)^s 2^(e-bias) 1.f. */
 static double value_of(unsigned bits, int exponent_bits, int fraction_bits)
@@ -63,19 +56,16 @@ static void check_all(enum dtype dtype, int exponent_bits, int fraction_bits)
 
 static void every_half_is_exact(void **state)
 {
-	(void)state;
 	check_all(DTYPE_F16, 5, 10);
 }
 
 static void every_bfloat16_is_exact(void **state)
 {
-	(void)state;
 	check_all(DTYPE_BF16, 8, 7);
 }
 
 static void every_float8_is_exact(void **state)
 {
-	(void)state;
 	check_all(DTYPE_F8_E4M3, 4, 3);
 	check_all(DTYPE_F8_E5M2, 5, 2);
 }
@@ -102,7 +92,6 @@ static void payloads_of_nans_survive(void **state)
 		{ DTYPE_F8_E5M2, 0xfe, 0xffc00000 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		uint32_t bits;
 		float f;
@@ -135,7 +124,6 @@ static void doubles_round_to_nearest_even(void **state)
 		{ INFINITY, INFINITY },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		float got;
 
@@ -185,7 +173,6 @@ static void integers_round_to_nearest_even(void **state)
 		{ DTYPE_BOOL, { 0xff }, 1 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		float got;
 
@@ -219,7 +206,6 @@ static void float64_holds_wide_types(void **state)
 		{ DTYPE_BOOL, { 2 }, 1 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		double got[2] = { 0, 7 };
 
@@ -234,7 +220,6 @@ static void any_alignment_will_do(void **state)
 	const float in[] = { 1.5f, -2.25f, 1e-40f };
 	uint8_t raw[sizeof(in) + 8];
 
-	(void)state;
 	for (size_t shift = 0; shift < 8; shift++) {
 		float out[COUNT(in)];
 
@@ -250,7 +235,6 @@ static void elements_do_not_depend_on_their_neighbours(void **state)
 	static uint8_t in[65536 * 2 + 1];
 	static float out[65536];
 
-	(void)state;
 	for (size_t i = 0; i < 65536; i++) {
 		in[2 * i + 1] = (uint8_t)i;
 		in[2 * i + 2] = (uint8_t)(i >> 8);
@@ -279,7 +263,6 @@ static void many_elements_are_converted_in_order(void **state)
 	static int32_t in[CAST_BATCH];
 	static float out[CAST_BATCH + 1];
 
-	(void)state;
 	for (int i = 0; i < CAST_BATCH; i++)
 		in[i] = i * 3;
 	out[CAST_BATCH] = 7;
@@ -340,13 +323,11 @@ static void check_all_halfways(enum dtype to, int exponent_bits,
 
 static void halves_round_to_nearest_even(void **state)
 {
-	(void)state;
 	check_all_halfways(DTYPE_F16, 5, 10);
 }
 
 static void bfloat16s_round_to_nearest_even(void **state)
 {
-	(void)state;
 	check_all_halfways(DTYPE_BF16, 8, 7);
 }
 
@@ -363,7 +344,6 @@ static void nans_are_those_of_torch(void **state)
 		{ 0x7fc12345, 0x7e09 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		float f;
 
@@ -383,7 +363,6 @@ static void types_convert_by_way_of_float32(void **state)
 	static const uint16_t of_doubles[] = { 0x3c00, 0xae66 };
 	uint16_t got[COUNT(bfloats)];
 
-	(void)state;
 	cast(DTYPE_BF16, bfloats, DTYPE_F16, got, COUNT(bfloats));
 	assert_memory_equal(got, halves, sizeof(halves));
 	cast(DTYPE_F64, doubles, DTYPE_F16, got, COUNT(doubles));

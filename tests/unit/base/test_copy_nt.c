@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies are copies, whatever their lengths and places, and nothing beside them
  * is written to. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/sys/copy_nt.h"
+#include "tests/support/unit.h"
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 #define ROOM (300u << 10)
 #define MARGIN 128
 
@@ -25,7 +19,6 @@ static void copies_are_exact(void **state)
 	uint8_t *const from = malloc(ROOM), *const to = malloc(ROOM);
 	uint8_t *const want = malloc(ROOM);
 
-	(void)state;
 	for (size_t i = 0; i < ROOM; i++)
 		from[i] = (uint8_t)(i * 7 ^ i >> 8);
 	for (size_t n = 0; n < COUNT(lens); n++)
@@ -36,7 +29,7 @@ static void copies_are_exact(void **state)
 				memset(to, 0xee, ROOM);
 				memset(want, 0xee, ROOM);
 				memcpy(want + at, from + places[s], lens[n]);
-				streamcopy(to + at, from + places[s], lens[n]);
+				copy_nt(to + at, from + places[s], lens[n]);
 				assert_memory_equal(to, want, ROOM);
 			}
 	free(from);

@@ -1,21 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sums of ranges are those of their bytes, however many threads take part. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 #include <zlib.h>
 
-#include "ckpt/sys/crc32.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/sys/crc32.h"
+#include "tests/support/unit.h"
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 #define MIB (UINT64_C(1) << 20)
 #define SIZE (50 * MIB)
 
@@ -63,23 +57,23 @@ static void sums_are_those_of_zip(void **state)
 {
 	const struct memory *const m = *state;
 
-	assert_int_equal(checksum_add(0, "123456789", 9), 0xcbf43926);
+	assert_int_equal(crc32_add(0, "123456789", 9), 0xcbf43926);
 	for (unsigned at = 0; at < 70; at += 3)
 		for (unsigned len = 0; len < 600; len++) {
 			const uint8_t *const p = m->bytes + at;
 			const uint32_t whole = (uint32_t)crc32(0, p, len);
 			const unsigned part = len / 3;
 
-			assert_int_equal(checksum_add(0, p, len), whole);
-			assert_int_equal(checksum_add(checksum_add(0, p, part),
-						      p + part, len - part),
+			assert_int_equal(crc32_add(0, p, len), whole);
+			assert_int_equal(crc32_add(crc32_add(0, p, part),
+						   p + part, len - part),
 					 whole);
 		}
 }
 
 static void ranges_have_the_sums_of_their_bytes(void **state)
 {
-	static const struct checksum ranges[] = {
+	static const struct crc_range ranges[] = {
 		{ .off = 0, .len = 0, .crc = 0 },
 		{ .off = 5, .len = 0, .crc = 77 },
 		{ .off = 0, .len = 1, .crc = 0 },
@@ -94,11 +88,11 @@ static void ranges_have_the_sums_of_their_bytes(void **state)
 	const struct memory *const m = *state;
 
 	for (unsigned width = 1; width <= 5; width += 2) {
-		struct checksum v[COUNT(ranges)];
+		struct crc_range v[COUNT(ranges)];
 
 		memcpy(v, ranges, sizeof(v));
-		assert_int_equal(checksum_ranges(v, COUNT(v), width,
-						 read_memory, *state, NULL),
+		assert_int_equal(crc32_ranges(v, COUNT(v), width, read_memory,
+					      *state, NULL),
 				 0);
 		for (size_t i = 0; i < COUNT(v); i++)
 			assert_int_equal(
@@ -108,8 +102,8 @@ static void ranges_have_the_sums_of_their_bytes(void **state)
 				      (unsigned)ranges[i].len));
 		/* One that is alone is cut up, too. */
 		v[8].crc = 0;
-		assert_int_equal(checksum_ranges(&v[8], 1, width, read_memory,
-						 *state, NULL),
+		assert_int_equal(crc32_ranges(&v[8], 1, width, read_memory,
+					      *state, NULL),
 				 0);
 		assert_int_equal(v[8].crc,
 				 crc32(0, m->bytes + v[8].off,
@@ -118,7 +112,7 @@ static void ranges_have_the_sums_of_their_bytes(void **state)
 }
 
 /* A step that marks what it went through. */
-static int mark(void *ctx, struct checksum *piece, struct errmsg *err)
+static int mark(void *ctx, struct crc_range *piece, struct errmsg *err)
 {
 	uint8_t *const marks = ctx;
 
@@ -127,7 +121,7 @@ static int mark(void *ctx, struct checksum *piece, struct errmsg *err)
 		marks[piece->off + i]++;
 	if (!piece->unsummed) /* of zeros, say */
 		for (uint64_t i = 0; i < piece->len; i++)
-			piece->crc = checksum_add(piece->crc, "", 1);
+			piece->crc = crc32_add(piece->crc, "", 1);
 	return 0;
 }
 
@@ -136,18 +130,18 @@ static void who_does_more_gets_pieces(void **state)
 {
 	static const uint8_t zeros[5 * MIB];
 
-	(void)state;
 	for (unsigned width = 1; width <= 3; width++) {
-		struct checksum v[] = {
+		struct crc_range v[] = {
 			{ .len = 5 * MIB },
-			{ .off = 5 * MIB, .len = 2 * MIB, .crc = 3,
+			{ .off = 5 * MIB,
+			  .len = 2 * MIB,
+			  .crc = 3,
 			  .unsummed = true },
 		};
 		uint8_t *const marks = calloc(1, 7 * MIB);
 
-		assert_int_equal(checksum_pieces(v, 2, width, NULL, mark, marks,
-						 NULL),
-				 0);
+		assert_int_equal(
+			crc32_pieces(v, 2, width, NULL, mark, marks, NULL), 0);
 		for (size_t i = 0; i < 7 * MIB; i++)
 			assert_int_equal(marks[i], 1);
 		assert_int_equal(v[0].crc,
@@ -163,19 +157,17 @@ static void zeros_are_summed_without_being_read(void **state)
 					 8, 255, MIB - 1, MIB + 13, SIZE, };
 	uint8_t *const zeros = calloc(1, SIZE);
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(lens); i++)
-		assert_int_equal(checksum_zeros(lens[i]),
+		assert_int_equal(crc32_zeros(lens[i]),
 				 crc32(0, zeros, (unsigned)lens[i]));
 	/* 2^40 of them, by powers of the matrix that a byte is. */
-	assert_int_equal(checksum_zeros(UINT64_C(1) << 40), 0xd968558);
+	assert_int_equal(crc32_zeros(UINT64_C(1) << 40), 0xd968558);
 	free(zeros);
 }
 
 static void nothing_has_no_sum(void **state)
 {
-	assert_int_equal(checksum_ranges(NULL, 0, 2, read_memory, *state, NULL),
-			 0);
+	assert_int_equal(crc32_ranges(NULL, 0, 2, read_memory, *state, NULL), 0);
 }
 
 static void what_cannot_be_read_is_told(void **state)
@@ -185,16 +177,14 @@ static void what_cannot_be_read_is_told(void **state)
 	m.bad_from = 30 * MIB;
 	m.bad_to = 30 * MIB + 1;
 	for (unsigned width = 1; width <= 4; width++) {
-		struct checksum v[] = { { .len = 20 * MIB },
-					{ .off = 20 * MIB, .len = 20 * MIB } };
+		struct crc_range v[] = { { .len = 20 * MIB },
+					 { .off = 20 * MIB, .len = 20 * MIB } };
 		struct errmsg err = { "" };
 
-		assert_int_equal(checksum_ranges(v, 1, width, read_memory, &m,
-						 &err),
-				 0);
-		assert_int_equal(checksum_ranges(v, 2, width, read_memory, &m,
-						 &err),
-				 -EIO);
+		assert_int_equal(
+			crc32_ranges(v, 1, width, read_memory, &m, &err), 0);
+		assert_int_equal(
+			crc32_ranges(v, 2, width, read_memory, &m, &err), -EIO);
 		assert_string_equal(err.text, "bad in [30, 30)");
 	}
 }

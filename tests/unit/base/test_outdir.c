@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What appears whole has the modes of files that anybody makes, while other
  * threads make theirs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -14,8 +8,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/outdir.h"
 #include "tests/make/mkckpt.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "tests/support/unit.h"
 
 /* In place of libc's: between two calls of it, other threads' files are open to
  * everybody. */
@@ -39,7 +32,6 @@ static void modes_follow_the_umask(void **state)
 	static const mode_t masks[] = { 022, 027, 077, 0 };
 	char *const dir = mkckpt_new_dir();
 
-	(void)state;
 	assert_int_equal(chdir(dir), 0);
 	for (size_t i = 0; i < COUNT(masks); i++) {
 		char text[] = "all/XXXXXX";

@@ -1,11 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Work for several threads, and those who come by to help. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -13,6 +7,7 @@
 #include <string.h>
 
 #include "ckpt/sys/parallel.h"
+#include "tests/support/unit.h"
 
 #define ITEMS 100
 
@@ -33,21 +28,20 @@ static void each_item_is_done_once(void **state)
 {
 	static const size_t items[] = { 0, 1, 2, 3, ITEMS };
 
-	(void)state;
 	for (size_t k = 0; k < sizeof(items) / sizeof(*items); k++)
 		for (unsigned width = 0; width <= 5; width++)
 			for (int with = 0; with < 2; with++) {
 				struct calls c = { .fails_from = ITEMS };
-				struct crew crew;
+				struct team team;
 
-				crew_init(&crew);
+				team_init(&team);
 				assert_int_equal(
-					with ? crew_for(&crew, items[k], width,
+					with ? team_for(&team, items[k], width,
 							call, &c)
 					     : parallel_for(items[k], width,
 							    call, &c),
 					0);
-				crew_done(&crew);
+				team_done(&team);
 				for (size_t i = 0; i < ITEMS; i++)
 					assert_int_equal(atomic_load(&c.of[i]),
 							 i < items[k]);
@@ -56,7 +50,6 @@ static void each_item_is_done_once(void **state)
 
 static void after_a_failure_nothing_is_begun(void **state)
 {
-	(void)state;
 	for (unsigned width = 1; width <= 4; width++) {
 		struct calls c = { .fails_from = 20 };
 		unsigned begun = 0;
@@ -73,7 +66,7 @@ static void after_a_failure_nothing_is_begun(void **state)
 /* Two items, of which each waits until the other has been begun: who is alone
  * never comes to an end. */
 struct pair {
-	struct crew crew;
+	struct team team;
 	atomic_uint begun;
 	atomic_uint over;
 	pthread_t who[2];
@@ -98,7 +91,7 @@ static void *work(void *arg)
 {
 	struct pair *const p = arg;
 
-	p->rc = crew_for(&p->crew, 2, 1, meet, p) ||
+	p->rc = team_for(&p->team, 2, 1, meet, p) ||
 		atomic_load(&p->over) != 2; /* helpers are waited for */
 	return NULL;
 }
@@ -108,32 +101,30 @@ static void who_comes_by_helps(void **state)
 	struct pair p = { 0 };
 	pthread_t worker;
 
-	(void)state;
-	crew_init(&p.crew);
+	team_init(&p.team);
 	assert_int_equal(pthread_create(&worker, NULL, work, &p), 0);
 	while (atomic_load(&p.begun) == 0)
 		sched_yield();
-	crew_help(&p.crew, 0); /* there are enough */
+	team_join(&p.team, 0); /* there are enough */
 	assert_int_equal(atomic_load(&p.begun), 1);
-	crew_help(&p.crew, 1);
+	team_join(&p.team, 1);
 	pthread_join(worker, NULL);
 	assert_int_equal(p.rc, 0);
 	assert_false(pthread_equal(p.who[0], p.who[1]));
-	crew_done(&p.crew);
+	team_done(&p.team);
 }
 
 static void where_there_is_nothing_to_do_nobody_stays(void **state)
 {
 	struct calls c = { .fails_from = ITEMS };
-	struct crew crew;
+	struct team team;
 
-	(void)state;
-	crew_init(&crew);
-	crew_help(&crew, 1);
-	assert_int_equal(crew_for(&crew, 3, 1, call, &c), 0);
-	crew_help(&crew, 1);
+	team_init(&team);
+	team_join(&team, 1);
+	assert_int_equal(team_for(&team, 3, 1, call, &c), 0);
+	team_join(&team, 1);
 	assert_int_equal(atomic_load(&c.of[2]), 1);
-	crew_done(&crew);
+	team_done(&team);
 }
 
 int main(void)

@@ -1,24 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The pickle machine: what each opcode builds, what is refused and how. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "tests/support/unit.h"
 
 /* A string literal with its NULs; two adjacent ones end hex escapes. */
 #define BYTES(s)                                    \
@@ -234,7 +227,6 @@ static void each_opcode_builds_its_value(void **state)
 		{ BYTES("N.garbage"), "None" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct arena a = { 0 };
 		struct errmsg err = { "" };
@@ -382,7 +374,6 @@ static void hostile_and_damaged_are_refused(void **state)
 		  -EBADMSG, "not a storage's" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++)
 		check_refused(cases[i].in, cases[i].rc, cases[i].says);
 }
@@ -394,7 +385,6 @@ static void a_hostile_name_cannot_garble_a_message(void **state)
 	struct value *root;
 	static const struct span in = BYTES("cos\n\x1b[2Jsystem\n.");
 
-	(void)state;
 	assert_int_equal(pickle_load(in, "x", &a, &root, &err), -EBADMSG);
 	assert_null(strchr(err.text, '\x1b'));
 	arena_done(&a);
@@ -409,7 +399,6 @@ static void every_truncation_is_refused(void **state)
 		      "eX\x01\0\0\0cq\3cm\nC\nq\4)\x81q\5}(h\1G?\xf0\0\0\0\0\0"
 		      "\0ub\x8a\x02\1\1\x87q\6u.");
 
-	(void)state;
 	for (size_t n = 0; n < whole.len; n++) {
 		uint8_t *const copy = malloc(n ? n : 1);
 		struct arena a = { 0 };
@@ -449,10 +438,11 @@ static void limits_hold(void **state)
 		{ "N", "\x85", ".", PICKLE_DEPTH_MAX + 1, -E2BIG, "500 deep" },
 		{ "N", "\x85", ".", 1000000, -E2BIG, "500 deep" },
 		{ "", "(", ".", PICKLE_MARKS_MAX + 1, -E2BIG, "open marks" },
-		{ "", "N", ".", PICKLE_STACK_MAX + 1, -E2BIG, "on the stack" },
+		{ "", "K\1", ".", PICKLE_STACK_MAX + 1, -E2BIG, "on the stack" },
+		{ "", "}", ".", 200000, -E2BIG, "no checkpoint's pickle" },
+		{ "", "}0", "N.", PICKLE_VALUES_MAX, -E2BIG, "values in" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct bytebuf b = repeated(cases[i].head, cases[i].piece,
 					    cases[i].n, cases[i].tail);
@@ -469,7 +459,6 @@ static void deepest_allowed_nesting_loads(void **state)
 	struct arena a = { 0 };
 	struct value *root;
 
-	(void)state;
 	assert_int_equal(pickle_load((struct span){ b.data, b.len }, "x", &a,
 				     &root, NULL),
 			 0);
@@ -485,7 +474,6 @@ static void memory_is_bounded_by_input(void **state)
 	struct arena a = { 0 };
 	struct value *root;
 
-	(void)state;
 	pickle_load((struct span){ b.data, b.len }, "x", &a, &root, NULL);
 	assert_true(a.used <= b.len * PICKLE_MEMORY_PER_BYTE + 65536);
 	assert_int_equal(a.limit, 0);

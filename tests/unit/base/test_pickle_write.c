@@ -1,27 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pickles written as CPython writes them, real ones byte for byte. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ckpt/base/arena.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/pickle/pickle.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/realfiles.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "tests/support/unit.h"
 
 /* A string literal with its NULs; two adjacent ones end hex escapes. */
 #define BYTES(s)                                    \
@@ -110,7 +103,6 @@ static void pickles_of_cpython_come_out_unchanged(void **state)
 		{ "d = {}; d['a'] = d", BYTES("\x80\x02}q\0X\1\0\0\0aq\1h\0s.") },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++)
 		check_same(cases[i].in, cases[i].what);
 }
@@ -127,7 +119,6 @@ static void an_object_among_its_own_arguments_stays_one(void **state)
 	struct value *root = load(in, &a);
 	struct bytebuf once = dump(root);
 
-	(void)state;
 	for (int i = 0; i < 2; i++) {
 		const struct value *list;
 
@@ -182,7 +173,6 @@ static void containers_are_filled_in_batches_of_1000(void **state)
 		{ 2001, "(u(u(u", "(e(e(e", "(u(us" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct mkpt m = { 0 };
 		struct value *const dict = mkpt_dict(&m);
@@ -224,7 +214,6 @@ static void memo_indices_above_255_use_the_long_form(void **state)
 	struct value *last = NULL;
 	struct bytebuf b;
 
-	(void)state;
 	/* The outer list has 0, inner list i has i + 1. */
 	for (int i = 0; i < 256; i++)
 		mkpt_add(&m, list, last = mkpt_list(&m));
@@ -248,7 +237,6 @@ static void storages_are_numbered_as_they_are_met(void **state)
 	struct pickle_storages s = { 0 };
 	struct bytebuf out = { 0 };
 
-	(void)state;
 	mkpt_add(&m, list, b);
 	mkpt_add(&m, list, a);
 	mkpt_add(&m, list, b);
@@ -271,7 +259,6 @@ static void dump_refuses_bottomless_nesting(void **state)
 	struct bytebuf out = { 0 };
 	struct errmsg err = { "" };
 
-	(void)state;
 	for (int i = 0; i < 100000; i++) {
 		struct value *const outer = mkpt_list(&m);
 
@@ -294,7 +281,6 @@ static void dump_refuses_too_many_names_and_storages(void **state)
 	struct bytebuf out = { 0 };
 	struct errmsg err = { "" };
 
-	(void)state;
 	for (int i = 0; i < 300000; i++) {
 		struct value *const pid = value_new(&m.arena, VALUE_STORAGE);
 		char text[16], *name;
@@ -380,7 +366,6 @@ static void real_files_come_out_unchanged(void **state)
 	unsigned exact = 0;
 	glob_t g;
 
-	(void)state;
 	realfiles_list(&g);
 	for (size_t i = 0; i < g.gl_pathc; i++)
 		check_real_file(g.gl_pathv[i], &exact);

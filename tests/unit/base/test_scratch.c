@@ -1,21 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory for the time of a call: kept by its thread, freed when that ends. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <pthread.h>
 #include <string.h>
 
 #include "ckpt/sys/scratch.h"
+#include "tests/support/unit.h"
 
 static void what_was_given_back_is_taken_again(void **state)
 {
 	void *const first = scratch_take(1000);
 
-	(void)state;
 	assert_non_null(first);
 	scratch_give(first);
 	for (size_t len = 0; len <= 1000; len += 100) {
@@ -31,7 +25,6 @@ static void what_is_taken_within_is_apart_and_stays(void **state)
 	static const size_t lens[] = { 64, 1 << 20, 8, 4096 };
 	uint8_t *p[4];
 
-	(void)state;
 	/* The second time some are larger than what is kept. */
 	for (size_t factor = 1; factor <= 3; factor += 2) {
 		for (size_t i = 0; i < 4; i++) {
@@ -64,7 +57,6 @@ static void threads_have_their_own(void **state)
 	pthread_t thread;
 	void *theirs;
 
-	(void)state;
 	assert_int_equal(pthread_create(&thread, NULL, take_some, mine), 0);
 	assert_int_equal(pthread_join(thread, &theirs), 0);
 	assert_non_null(theirs);
@@ -73,7 +65,6 @@ static void threads_have_their_own(void **state)
 
 static void nothing_can_be_given_back(void **state)
 {
-	(void)state;
 	scratch_give(NULL);
 }
 

@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files that are cut short under their mapping are an error, in the thread that
  * touches them and in no other. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -16,6 +10,7 @@
 #include <unistd.h>
 
 #include "ckpt/sys/sigbus.h"
+#include "tests/support/unit.h"
 
 #define PAGES 8
 
@@ -38,7 +33,7 @@ static struct access map_pages(int *fd)
 {
 	void *p;
 
-	busguard_install(); /* cmocka takes the signal for each test */
+	sigbus_install(); /* cmocka takes the signal for each test */
 	page = (size_t)sysconf(_SC_PAGESIZE);
 	*fd = memfd_create("pages", MFD_CLOEXEC);
 	assert_int_equal(ftruncate(*fd, (off_t)(PAGES * page)), 0);
@@ -59,10 +54,9 @@ static void what_is_cut_short_is_an_error(void **state)
 	int fd;
 	struct access a = map_pages(&fd);
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(left) / sizeof(*left); i++) {
 		assert_int_equal(ftruncate(fd, (off_t)(left[i] * page)), 0);
-		assert_int_equal(busguard_run(touch, &a),
+		assert_int_equal(sigbus_run(touch, &a),
 				 left[i] == PAGES ? 0 : -EFAULT);
 		assert_int_equal(a.done, left[i]);
 	}
@@ -74,7 +68,7 @@ static void *often(void *arg)
 	intptr_t failed = 0;
 
 	for (int i = 0; i < 1000; i++)
-		failed += busguard_run(touch, arg) != 0;
+		failed += sigbus_run(touch, arg) != 0;
 	return (void *)failed;
 }
 
@@ -84,7 +78,6 @@ static void threads_are_guarded_each(void **state)
 	struct access a[4];
 	int fd[4];
 
-	(void)state;
 	for (int i = 0; i < 4; i++) {
 		a[i] = map_pages(&fd[i]);
 		if (i % 2)
@@ -108,8 +101,7 @@ static void other_faults_are_not_ours(void **state)
 	struct access a = map_pages(&fd);
 	pid_t child;
 
-	(void)state;
-	assert_int_equal(busguard_run(touch, &a), 0);
+	assert_int_equal(sigbus_run(touch, &a), 0);
 	assert_int_equal(ftruncate(fd, 0), 0);
 	child = fork();
 	if (child == 0) {

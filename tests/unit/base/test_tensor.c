@@ -1,21 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors as pickles describe them: every form, every lie. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/tensor/tensor.h"
 #include "tests/make/mkpt.h"
+#include "tests/support/unit.h"
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 #define DIMS 4
 
 static struct value *storage(struct mkpt *m, const char *module,
@@ -150,7 +144,6 @@ static void every_form_is_understood(void **state)
 		form_with_size,
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(forms); i++) {
 		struct mkpt m = { 0 };
 		struct value *const v = forms[i](&m);
@@ -195,7 +188,6 @@ static void other_values_are_no_tensors(void **state)
 	struct errmsg err = { "" };
 	struct tensor t;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(v); i++) {
 		assert_false(tensor_is(v[i]));
 		assert_int_equal(tensor_from_value(v[i], "t", &t, &err),
@@ -235,7 +227,6 @@ static void every_storage_class_is_known(void **state)
 		{ "UntypedStorage", DTYPE_OTHER, 1, "untyped" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct mkpt m = { 0 };
 		enum dtype dtype = DTYPE_OTHER;
@@ -263,7 +254,6 @@ static void other_storages_are_refused(void **state)
 	const char *key;
 	uint64_t numel;
 
-	(void)state;
 	assert_int_equal(tensor_storage(storage(&m, "torch", "QInt8Storage", 1),
 					"t", &dtype, &key, &numel, &err),
 			 -ENOTSUP);
@@ -311,7 +301,6 @@ static void views_must_lie_within_their_storage(void **state)
 		{ 10, 0, 2, { 1, 1 }, { 1, -1 }, "stride 1 is not a count" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct mkpt m = { 0 };
 		struct value *const v = call(
@@ -337,7 +326,6 @@ static void malformed_calls_are_refused(void **state)
 	struct value *v;
 	struct tensor t;
 
-	(void)state;
 	v = plain(&m);
 	v->obj->args->seq.n = 3;
 	assert_int_equal(tensor_from_value(v, "w", &t, &err), -EBADMSG);
@@ -384,7 +372,6 @@ static void contiguous_and_dense_are_told_apart(void **state)
 		{ 4, { 2, 2, 2, 2 }, { 1, 2, 4, 8 }, false, true },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct tensor t = { .ndim = cases[i].n, .numel = 1 };
 
@@ -411,7 +398,6 @@ static void own_tensors_survive_a_round_trip(void **state)
 		{ 2, { 0, 0 }, { 1, 1 } },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct mkpt m = { 0 };
 		struct tensor t, again;

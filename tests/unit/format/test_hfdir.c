@@ -10,26 +10,19 @@
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfdir.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "tests/support/unit.h"
 
 /* Put a file of this text into the directory; ' stands for ". */
 static void put_text(const char *dir, const char *name, const char *text)
@@ -130,7 +123,6 @@ static void the_files_that_transformers_takes_are_taken(void **state)
 {
 	char *const dir = mkckpt_new_dir();
 
-	(void)state;
 	assert_false(hfdir_is_one(dir));
 	check_refused(dir, -ENOENT, dir, "no weights of Hugging Face");
 	put_torch(dir, "b.bin", "d");
@@ -159,7 +151,6 @@ static void tensors_of_all_files_are_found_by_name(void **state)
 	struct errmsg err = { "" };
 	struct hfdir d;
 
-	(void)state;
 	put_tensors(dir, "m1", "zay"); /* y is not in the index: it is there */
 	put_tensors(dir, "m2", "bx");
 	put_text(dir, "model.safetensors.index.json",
@@ -193,7 +184,6 @@ static void a_transposed_tensor_keeps_its_strides(void **state)
 	struct tensor t;
 	struct hfdir d;
 
-	(void)state;
 	snprintf(path, sizeof(path), "%s/tests/good/hfdir_bin",
 		 srcdir ? srcdir : ".");
 	if (hfdir_open(&d, path, &err))
@@ -237,7 +227,6 @@ static void files_that_contradict_an_index_are_told(void **state)
 	char *const dir = mkckpt_new_dir();
 	char path[PATH_MAX];
 
-	(void)state;
 	put_tensors(dir, "m1", "a");
 	put_tensors(dir, "m2", "b");
 	put_tensors(dir, "m4", "ab");
@@ -295,7 +284,6 @@ static void what_is_no_tensor_of_numbers_is_told(void **state)
 	char *const dir = mkckpt_new_dir();
 	char path[PATH_MAX];
 
-	(void)state;
 	snprintf(path, sizeof(path), "%s/pytorch_model.bin", dir);
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct mkpt m = { 0 };
@@ -354,7 +342,6 @@ static void each_bad_file_is_refused(void **state)
 	char bad[PATH_MAX];
 	int n;
 
-	(void)state;
 	snprintf(bad, sizeof(bad), "%s/tests/bad", srcdir ? srcdir : ".");
 	n = scandir(bad, &entries, is_ours, alphasort);
 	assert_true(n > 0);

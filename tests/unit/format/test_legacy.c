@@ -6,28 +6,22 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/pickle/pickle.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 #include "tests/make/mklegacy.h"
 #include "tests/make/mkpt.h"
+#include "tests/support/unit.h"
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 /* The bytes of the tensor under `key`, as a string. */
 static void tensor_text(const struct ptfile *pt, const char *key, char *out)
 {
@@ -132,7 +126,6 @@ static void tensors_are_found(void **state)
 		    { PART_DATA, BYTES(U64("\0") DATA_22) } } },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct bytebuf b = legacy_make(cases[i].r, COUNT(cases[i].r));
 		struct errmsg err = { "" };
@@ -166,7 +159,6 @@ static void a_file_without_tensors_is_read(void **state)
 	uint8_t *copy;
 	uint64_t at;
 
-	(void)state;
 	assert_int_equal(legacy_open_copy(&b, b.len, &pt, &copy, &err), 0);
 	assert_int_equal(pt.root->i, 7);
 	assert_int_equal(ptfile_storage(&pt, "0", 0, &at, &err), -EBADMSG);
@@ -185,7 +177,6 @@ static void storages_know_their_lengths(void **state)
 	uint8_t *copy;
 	uint64_t at = 0;
 
-	(void)state;
 	assert_int_equal(legacy_open_copy(&b, b.len, &pt, &copy, &err), 0);
 	assert_int_equal(ptfile_storage(&pt, "22", 10, &at, &err), 0);
 	assert_int_equal(at, b.len - 10);
@@ -211,7 +202,6 @@ static void a_class_with_its_source_is_the_class(void **state)
 	struct ptfile pt;
 	uint8_t *copy;
 
-	(void)state;
 	if (legacy_open_copy(&b, b.len, &pt, &copy, &err))
 		fail_msg("%s", err.text);
 	assert_true(value_is_global(value_find(pt.root, "c"), "my.net", "Net"));
@@ -239,7 +229,6 @@ static void what_is_read_can_be_written(void **state)
 	struct ptfile pt;
 	uint8_t *copy;
 
-	(void)state;
 	if (legacy_open_copy(&b, b.len, &pt, &copy, &err) ||
 	    pickle_dump(pt.root, &out, &s, &err))
 		fail_msg("%s", err.text);
@@ -298,7 +287,6 @@ static void long_pickles_are_read_whole(void **state)
 	struct bytebuf short_one = legacy_make(NULL, 0);
 	const size_t rest = short_one.len + 11;
 
-	(void)state;
 	bytebuf_done(&short_one);
 	for (uint32_t d = 0; d < 2 * rest; d += 7)
 		check_long((1 << 20) - d);
@@ -325,7 +313,6 @@ static void storages_are_stepped_over(void **state)
 	char text[256];
 	int fd;
 
-	(void)state;
 	mkpt_save(path, b.data, b.len);
 	bytebuf_add(&last, DATA_22, sizeof(DATA_22) - 1);
 	fd = open(path, O_WRONLY);
@@ -351,7 +338,6 @@ static int make_path(void **state)
 {
 	const int fd = mkstemp(path);
 
-	(void)state;
 	if (fd >= 0)
 		close(fd);
 	return fd < 0 ? -1 : 0;
@@ -359,7 +345,6 @@ static int make_path(void **state)
 
 static int remove_path(void **state)
 {
-	(void)state;
 	return unlink(path);
 }
 

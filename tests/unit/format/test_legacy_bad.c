@@ -2,23 +2,16 @@
 /* Torch's container without zip: what is damaged or hostile is refused. */
 #include <errno.h>
 #include <glob.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/ptfile.h"
 #include "tests/make/mklegacy.h"
 #include "tests/make/mkpt.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "tests/support/unit.h"
 
 static void damaged_and_hostile_are_refused(void **state)
 {
@@ -184,7 +177,6 @@ static void damaged_and_hostile_are_refused(void **state)
 					   VIEW("33", "K\0", "K\2")))) } } },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct bytebuf b = legacy_make(cases[i].r, COUNT(cases[i].r));
 		struct errmsg err = { "" };
@@ -224,7 +216,6 @@ static void every_truncation_is_refused(void **state)
 	char pattern[4096];
 	glob_t g;
 
-	(void)state;
 	check_truncations(&b);
 	bytebuf_done(&b);
 	snprintf(pattern, sizeof(pattern), "%s/tests/good/legacy_*/*/*.pt",

@@ -1,30 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* File names of checkpoints, and grids of ranks made of them. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-#include "ckpt/dirs/tagdir.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
+#include "ckpt/dirs/tagdir.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "tests/support/unit.h"
 
 static void names_tell_kind_and_ranks(void **state)
 {
 	static const struct {
 		const char *name;
-		enum ckfile_kind kind;
+		enum tag_file_kind kind;
 		unsigned dp, mp;
 	} cases[] = {
 		{ "mp_rank_00_model_states.pt", CKFILE_MODEL, 0, 0 },
@@ -77,7 +70,6 @@ static void names_tell_kind_and_ranks(void **state)
 		  0 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		const struct ckname n = names_parse(cases[i].name);
 
@@ -108,9 +100,8 @@ static void ranks_are_in_order_of_numbers(void **state)
 	char *const dir = mkckpt_new_dir();
 	struct errmsg err = { "" };
 	char path[4096];
-	struct ckdir d;
+	struct tagdir d;
 
-	(void)state;
 	for (unsigned mp = 0; mp < 3; mp++)
 		for (unsigned dp = 0; dp < 12; dp++) {
 			touch(dir, OPTIM, dp, mp);
@@ -118,7 +109,7 @@ static void ranks_are_in_order_of_numbers(void **state)
 		}
 	touch(dir, "latest", 0, 0);
 	snprintf(path, sizeof(path), "%s//", dir);
-	if (ckdir_scan(&d, path, &err))
+	if (tagdir_scan(&d, path, &err))
 		fail_msg("%s", err.text);
 	assert_string_equal(d.path, dir);
 	assert_string_equal(d.tag, strrchr(dir, '/') + 1);
@@ -133,26 +124,25 @@ static void ranks_are_in_order_of_numbers(void **state)
 		assert_string_equal(d.optim[i].path + strlen(dir) + 1,
 				    d.optim[i].name);
 	}
-	ckdir_done(&d);
-	ckdir_done(&d);
-	assert_true(ckdir_is_zero_tag(dir));
+	tagdir_done(&d);
+	tagdir_done(&d);
+	assert_true(tagdir_is_zero_tag(dir));
 	mkckpt_free_dir(dir);
 }
 
 static void each_hole_in_the_grid_is_told(void **state)
 {
-	(void)state;
 	for (unsigned hole = 0; hole < 5; hole++) {
 		char *const dir = mkckpt_new_dir();
 		struct errmsg err = { "" };
 		char expect[64];
-		struct ckdir d;
+		struct tagdir d;
 
 		for (unsigned dp = 0; dp < 6; dp++)
 			if (dp != hole)
 				touch(dir, OPTIM, dp, 0);
 		touch(dir, "mp_rank_00_model_states.pt", 0, 0);
-		assert_int_equal(ckdir_scan(&d, dir, &err), -EBADMSG);
+		assert_int_equal(tagdir_scan(&d, dir, &err), -EBADMSG);
 		snprintf(expect, sizeof(expect), "data-parallel rank %u,", hole);
 		assert_non_null(strstr(err.text, expect));
 		mkckpt_free_dir(dir);
@@ -170,14 +160,14 @@ static void check_experts(const struct expert_case *x)
 {
 	char *const dir = mkckpt_new_dir();
 	struct errmsg err = { "" };
-	struct ckdir d;
+	struct tagdir d;
 
 	touch(dir, OPTIM, 0, 0);
 	touch(dir, "mp_rank_00_model_states.pt", 0, 0);
 	for (size_t i = 0; i < COUNT(x->files); i++)
 		touch(dir, "layer_%u_expert_%u_mp_rank_00_model_states.pt",
 		      x->files[i][0], x->files[i][1]);
-	assert_int_equal(ckdir_scan(&d, dir, &err), x->rc);
+	assert_int_equal(tagdir_scan(&d, dir, &err), x->rc);
 	if (x->rc)
 		assert_non_null(strstr(err.text, x->expect));
 	for (size_t i = 1; i < d.nexpert; i++) {
@@ -189,7 +179,7 @@ static void check_experts(const struct expert_case *x)
 	}
 	if (!x->rc)
 		assert_int_equal(d.nexpert, COUNT(x->files));
-	ckdir_done(&d);
+	tagdir_done(&d);
 	mkckpt_free_dir(dir);
 }
 
@@ -210,7 +200,6 @@ static void experts_are_there_from_the_first_on(void **state)
 			      { 2, 2 } }, "expert 0 in MoE layer 0" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++)
 		check_experts(&cases[i]);
 }
@@ -230,17 +219,16 @@ static void other_files_of_experts_are_refused(void **state)
 		{ "expert_0_mp_rank_00_model_states.pt", -ENOTSUP, "too old" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		char *const dir = mkckpt_new_dir();
 		struct errmsg err = { "" };
-		struct ckdir d;
+		struct tagdir d;
 
 		touch(dir, OPTIM, 0, 0);
 		touch(dir, "mp_rank_00_model_states.pt", 0, 0);
 		touch(dir, "layer_0_expert_0_mp_rank_00_model_states.pt", 0, 0);
 		touch(dir, cases[i].name, 0, 0);
-		assert_int_equal(ckdir_scan(&d, dir, &err), cases[i].rc);
+		assert_int_equal(tagdir_scan(&d, dir, &err), cases[i].rc);
 		assert_non_null(strstr(err.text, cases[i].expect));
 		mkckpt_free_dir(dir);
 	}
@@ -264,17 +252,16 @@ static void a_layer_is_there_once(void **state)
 		{ "layer_01-model_states.pt", "layer_11-model_states.pt", 0 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		char *const dir = mkckpt_new_dir();
 		struct errmsg err = { "" };
-		struct ckdir d;
+		struct tagdir d;
 
 		touch(dir, OPTIM, 0, 0);
 		touch(dir, "mp_rank_00_model_states.pt", 0, 0);
 		touch(dir, cases[i].a, 0, 0);
 		touch(dir, cases[i].b, 0, 0);
-		assert_int_equal(ckdir_scan(&d, dir, &err), cases[i].rc);
+		assert_int_equal(tagdir_scan(&d, dir, &err), cases[i].rc);
 		if (cases[i].rc) {
 			assert_non_null(strstr(err.text, "is there twice"));
 			assert_non_null(strstr(err.text, cases[i].a));
@@ -282,7 +269,7 @@ static void a_layer_is_there_once(void **state)
 		} else {
 			assert_int_equal(d.nlayer, 2);
 		}
-		ckdir_done(&d);
+		tagdir_done(&d);
 		mkckpt_free_dir(dir);
 	}
 }
@@ -291,13 +278,12 @@ static void other_directories_are_no_tags(void **state)
 {
 	char *const dir = mkckpt_new_dir();
 
-	(void)state;
-	assert_false(ckdir_is_zero_tag(dir));
+	assert_false(tagdir_is_zero_tag(dir));
 	touch(dir, "mp_rank_00_model_states.pt", 0, 0);
-	assert_false(ckdir_is_zero_tag(dir));
+	assert_false(tagdir_is_zero_tag(dir));
 	touch(dir, "expp_rank_0_mp_rank_00_optim_states.pt", 0, 0);
-	assert_false(ckdir_is_zero_tag(dir));
-	assert_false(ckdir_is_zero_tag("/nonexistent"));
+	assert_false(tagdir_is_zero_tag(dir));
+	assert_false(tagdir_is_zero_tag("/nonexistent"));
 	mkckpt_free_dir(dir);
 }
 

@@ -6,29 +6,23 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/bytes.h"
-#include "ckpt/sys/crc32.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/ptwrite.h"
+#include "ckpt/sys/crc32.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/realfiles.h"
+#include "tests/support/unit.h"
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 #define GIB (UINT64_C(1) << 30)
 
 static struct bytebuf pickle_of(size_t len)
@@ -60,7 +54,6 @@ static void small_file_has_torchs_offsets(void **state)
 	static const uint64_t header[] = { 0, 340, 465, 594, 662, 740, 860, 978 };
 	struct ptwrite w;
 
-	(void)state;
 	lay_out(&w, "a", 260, len, 2);
 	assert_memory_equal(w.header, header, sizeof(header));
 	assert_int_equal(w.offset[0], 704);
@@ -81,7 +74,6 @@ static void universal_files_have_torchs_sizes(void **state)
 		      { "exp_avg_sq", 1918 } };
 	static const uint64_t len = 308;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct ptwrite w;
 
@@ -175,7 +167,6 @@ static void layout_obeys_the_arithmetic(void **state)
 		{ { UINT64_C(1) << 40, UINT64_C(1) << 50 }, 2 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++)
 		check_layout(cases[i].len, cases[i].n);
 	/* A header exactly at, before and after 2^32 - 1. */
@@ -192,7 +183,6 @@ static void big_records_have_zip64_fields(void **state)
 	struct ptwrite w;
 	const uint8_t *p;
 
-	(void)state;
 	lay_out(&w, "b", 100, len, 4);
 
 	/* Before data/1: 16-byte field, compressed size left zero. */
@@ -233,7 +223,6 @@ static void a_file_of_5_gib_can_be_read(void **state)
 	struct ptfile pt;
 	int fd;
 
-	(void)state;
 	snprintf(path, sizeof(path), "%s/big.pt", dir);
 	fd = open(path, O_RDWR | O_CREAT, 0600);
 	assert_true(fd >= 0);
@@ -282,7 +271,6 @@ static void sizes_that_overflow_are_refused(void **state)
 		{ 8, UINT64_MAX - 600 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(lens); i++) {
 		struct bytebuf pickle = pickle_of(2);
 		struct errmsg err = { "" };
@@ -303,12 +291,11 @@ static void without_sums_all_fields_are_zero(void **state)
 {
 	static const uint64_t len = 4;
 	struct bytebuf with = { 0 }, without = { 0 };
-	const uint32_t crc = checksum_add(0, "abcd", 4);
+	const uint32_t crc = crc32_add(0, "abcd", 4);
 	struct ptwrite w;
 	struct source src;
 	struct zip zip;
 
-	(void)state;
 	lay_out(&w, "x", 2, &len, 1);
 	for (size_t i = 0; i <= 1; i++) {
 		assert_int_equal(ptwrite_literal(&w, i, &crc, &with, NULL), 0);
@@ -326,8 +313,7 @@ static void without_sums_all_fields_are_zero(void **state)
 		uint64_t at;
 
 		assert_int_equal(zip_locate(&zip, e, &at, NULL), 0);
-		assert_int_equal(e->crc,
-				 checksum_add(0, with.data + at, e->size));
+		assert_int_equal(e->crc, crc32_add(0, with.data + at, e->size));
 		/* and the descriptor after it */
 		assert_memory_equal(with.data + at + e->size, "PK\7\x8", 4);
 		assert_int_equal(get_le32(with.data + at + e->size + 4), e->crc);
@@ -378,7 +364,7 @@ static struct bytebuf write_again(const struct ptfile *pt,
 			break;
 		data[n] = member(pt, file, name);
 		len[n] = data[n].len;
-		crc[n] = checksum_add(0, data[n].p, data[n].len);
+		crc[n] = crc32_add(0, data[n].p, data[n].len);
 	}
 	snprintf(prefix, sizeof(prefix), "%.*s",
 		 (int)strlen(pt->zip.prefix) - 1, pt->zip.prefix);
@@ -421,7 +407,6 @@ static void real_files_come_out_unchanged(void **state)
 	unsigned checked = 0;
 	glob_t g;
 
-	(void)state;
 	realfiles_list(&g);
 	for (size_t i = 0; i < g.gl_pathc; i++)
 		checked += check_real_file(g.gl_pathv[i]);

@@ -5,25 +5,18 @@
  * library wrote are in test_hfdir.c.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/hfindex.h"
 #include "ckpt/base/json.h"
-#include "ckpt/format/safetensors.h"
 #include "ckpt/base/source.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "ckpt/dirs/hfindex.h"
+#include "ckpt/format/safetensors.h"
+#include "tests/support/unit.h"
 
 /* A file of this header, in which ' stands for ", and so many bytes of data. */
 static struct bytebuf file_of(const char *header, size_t data)
@@ -82,7 +75,6 @@ static void tensors_come_in_the_order_of_their_bytes(void **state)
 	struct errmsg err = { "" };
 	struct safetensors s;
 
-	(void)state;
 	if (read_bytes(&b, &s, &err))
 		fail_msg("%s", err.text);
 	assert_int_equal(s.n, COUNT(expect));
@@ -107,7 +99,6 @@ static void a_file_may_have_no_tensors(void **state)
 	struct bytebuf b = file_of("{}", 0);
 	struct safetensors s;
 
-	(void)state;
 	assert_int_equal(read_bytes(&b, &s, NULL), 0);
 	assert_int_equal(s.n, 0);
 	safetensors_done(&s);
@@ -118,7 +109,6 @@ static void types_have_one_name(void **state)
 {
 	unsigned known = 0;
 
-	(void)state;
 	for (enum dtype d = 0; d <= DTYPE_F8_E5M2; d++) {
 		const char *const name = safetensors_dtype_name(d);
 
@@ -220,7 +210,6 @@ static void defects_of_headers_are_told(void **state)
 		{ "{}", 1, -EBADMSG, "1 bytes behind the last tensor" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct bytebuf b = file_of(cases[i].header, cases[i].data);
 		struct errmsg err = { "" };
@@ -250,7 +239,6 @@ static void lengths_of_headers_are_checked(void **state)
 		  -E2BIG, "header of 100000001 bytes" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct bytebuf b = { 0 };
 		struct errmsg err = { "" };
@@ -274,7 +262,6 @@ static void values_are_counted_before_they_are_made(void **state)
 	struct errmsg err = { "" };
 	struct safetensors s;
 
-	(void)state;
 	bytebuf_add_le64(&b, 2 * n + 6);
 	bytebuf_add(&b, "{\"a\":[", 6);
 	for (size_t i = 0; i < n; i++)
@@ -303,7 +290,6 @@ static void indices_tell_the_file_of_a_tensor(void **state)
 	struct errmsg err = { "" };
 	struct hfindex x;
 
-	(void)state;
 	if (read_index("{'metadata':{'total_size':12,'x':[{}]},\n 'weight_map':"
 		       "{'w':'b','v':'c','a..b':'..b','u':'b'}}\n",
 		       &x, &err))
@@ -349,7 +335,6 @@ static void defects_of_indices_are_told(void **state)
 		{ "{'weight_map':{'a':'b','a':'c'}}", "a is there twice" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct errmsg err = { "" };
 		struct hfindex x;
@@ -366,7 +351,6 @@ static void names_of_files_have_a_limit(void **state)
 	char text[400];
 	struct hfindex x;
 
-	(void)state;
 	for (unsigned n = 255; n <= 256; n++) {
 		snprintf(text, sizeof(text), "{'weight_map':{'a':'%0*d'}}", n,
 			 0);

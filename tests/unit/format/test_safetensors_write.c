@@ -1,34 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Headers of safetensors, as the library's 0.8 writes them. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/format/safetensors.h"
 #include "ckpt/base/source.h"
+#include "ckpt/format/safetensors.h"
 #include "ckpt/format/safetensors_write.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "tests/support/unit.h"
 
 static const uint64_t three[] = { 3 }, none[] = { 0, 3 }, matrix[] = { 2, 3 };
 
 /* `expect` is all that follows the length. */
-static void check_header(const struct stwrite_tensor *v, size_t n,
+static void check_header(const struct safetensors_write_tensor *v, size_t n,
 			 const char *expect)
 {
 	struct bytebuf out = { 0 };
 	size_t order[32];
 
-	assert_int_equal(stwrite_header(v, n, order, &out, NULL), 0);
+	assert_int_equal(safetensors_write_header(v, n, order, &out, NULL), 0);
 	assert_int_equal(get_le64(out.data), strlen(expect));
 	assert_int_equal(out.len, 8 + strlen(expect));
 	assert_memory_equal(out.data + 8, expect, strlen(expect));
@@ -37,15 +30,14 @@ static void check_header(const struct stwrite_tensor *v, size_t n,
 
 static void nothing_is_a_file_too(void **state)
 {
-	(void)state;
 	check_header(NULL, 0, "{\"__metadata__\":{\"format\":\"pt\"}}");
 }
 
 static void blanks_fill_it_up_to_eight(void **state)
 {
-	const struct stwrite_tensor v = { "a", DTYPE_BOOL, 1, three, 3 };
+	const struct safetensors_write_tensor v = { "a", DTYPE_BOOL, 1, three,
+						    3 };
 
-	(void)state;
 	check_header(&v, 1,
 		     "{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":"
 		     "\"BOOL\",\"shape\":[3],\"data_offsets\":[0,3]}}  ");
@@ -53,7 +45,7 @@ static void blanks_fill_it_up_to_eight(void **state)
 
 static void tensors_go_by_type_and_then_by_name(void **state)
 {
-	const struct stwrite_tensor v[] = {
+	const struct safetensors_write_tensor v[] = {
 		{ "b", DTYPE_BF16, 1, three, 3 },
 		{ "z", DTYPE_F32, 2, matrix, 6 },
 		{ "e", DTYPE_F32, 2, none, 0 },
@@ -63,7 +55,6 @@ static void tensors_go_by_type_and_then_by_name(void **state)
 	struct bytebuf out = { 0 };
 	size_t order[COUNT(v)];
 
-	(void)state;
 	check_header(v, COUNT(v),
 		     "{\"__metadata__\":{\"format\":\"pt\"},"
 		     "\"i\":{\"dtype\":\"I64\",\"shape\":[3],"
@@ -76,7 +67,8 @@ static void tensors_go_by_type_and_then_by_name(void **state)
 		     "\"data_offsets\":[28,52]},"
 		     "\"b\":{\"dtype\":\"BF16\",\"shape\":[3],"
 		     "\"data_offsets\":[52,58]}}  ");
-	assert_int_equal(stwrite_header(v, COUNT(v), order, &out, NULL), 0);
+	assert_int_equal(
+		safetensors_write_header(v, COUNT(v), order, &out, NULL), 0);
 	assert_int_equal(order[0], 4);
 	assert_int_equal(order[1], 3);
 	assert_int_equal(order[4], 0);
@@ -91,20 +83,21 @@ static void types_have_the_librarys_order(void **state)
 		DTYPE_I32,     DTYPE_BF16,    DTYPE_F16, DTYPE_U16, DTYPE_I16,
 		DTYPE_F8_E4M3, DTYPE_F8_E5M2, DTYPE_I8,  DTYPE_U8,  DTYPE_BOOL,
 	};
-	struct stwrite_tensor v[COUNT(types)];
+	struct safetensors_write_tensor v[COUNT(types)];
 	struct bytebuf out = { 0 };
 	size_t order[COUNT(types)];
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(types); i++)
-		v[i] = (struct stwrite_tensor){ "a", types[i], 1, three, 3 };
+		v[i] = (struct safetensors_write_tensor){ "a", types[i], 1,
+							  three, 3 };
 	for (size_t i = 0; i < COUNT(types) / 2; i++) {
-		const struct stwrite_tensor t = v[i];
+		const struct safetensors_write_tensor t = v[i];
 
 		v[i] = v[COUNT(types) - 1 - i];
 		v[COUNT(types) - 1 - i] = t;
 	}
-	assert_int_equal(stwrite_header(v, COUNT(v), order, &out, NULL), 0);
+	assert_int_equal(
+		safetensors_write_header(v, COUNT(v), order, &out, NULL), 0);
 	for (size_t i = 0; i < COUNT(types); i++)
 		assert_int_equal(v[order[i]].dtype, types[i]);
 	bytebuf_done(&out);
@@ -112,12 +105,11 @@ static void types_have_the_librarys_order(void **state)
 
 static void names_are_escaped_as_json_demands(void **state)
 {
-	const struct stwrite_tensor v = {
+	const struct safetensors_write_tensor v = {
 		"n\"\\\b\f\n\r\t\x01\x1f\x7f/\xc3\xa9\xf0\x9f\x98\x80",
 		DTYPE_F32, 0, NULL, 1
 	};
 
-	(void)state;
 	check_header(&v, 1,
 		     "{\"__metadata__\":{\"format\":\"pt\"},"
 		     "\"n\\\"\\\\\\b\\f\\n\\r\\t\\u0001\\u001f\x7f/\xc3\xa9"
@@ -128,7 +120,7 @@ static void names_are_escaped_as_json_demands(void **state)
 static void what_the_format_has_not_is_refused(void **state)
 {
 	static const struct {
-		struct stwrite_tensor t;
+		struct safetensors_write_tensor t;
 		const char *why;
 	} cases[] = {
 		{ { "c", DTYPE_C128, 1, three, 3 }, "complex128" },
@@ -140,15 +132,14 @@ static void what_the_format_has_not_is_refused(void **state)
 		{ { "\xf4\x90\x80\x80", DTYPE_F32, 1, three, 3 }, "UTF-8" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct bytebuf out = { 0 };
 		struct errmsg err = { "" };
 		size_t order;
 
-		assert_int_equal(
-			stwrite_header(&cases[i].t, 1, &order, &out, &err),
-			-ENOTSUP);
+		assert_int_equal(safetensors_write_header(&cases[i].t, 1,
+							  &order, &out, &err),
+				 -ENOTSUP);
 		assert_non_null(strstr(err.text, cases[i].why));
 		bytebuf_done(&out);
 	}
@@ -157,7 +148,7 @@ static void what_the_format_has_not_is_refused(void **state)
 /* What is written can be read: the reader's rules are the library's. */
 static void the_reader_takes_it(void **state)
 {
-	const struct stwrite_tensor v[] = {
+	const struct safetensors_write_tensor v[] = {
 		{ "w", DTYPE_F16, 2, matrix, 6 },
 		{ "none", DTYPE_F32, 2, none, 0 },
 		{ "n\xc3\xa9\"", DTYPE_I64, 1, three, 3 },
@@ -168,8 +159,8 @@ static void the_reader_takes_it(void **state)
 	struct source src;
 	size_t order[COUNT(v)];
 
-	(void)state;
-	assert_int_equal(stwrite_header(v, COUNT(v), order, &out, NULL), 0);
+	assert_int_equal(
+		safetensors_write_header(v, COUNT(v), order, &out, NULL), 0);
 	bytebuf_add_fill(&out, 0, 24 + 12);
 	source_init_span(&src, "written", (struct span){ out.data, out.len });
 	if (safetensors_read(&s, &src, &err))

@@ -4,23 +4,17 @@
  * torch, and the ids of all real files that we have.
  */
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ckpt/base/errmsg.h"
-#include "ckpt/format/serialization_id.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/format/serialization_id.h"
 #include "tests/support/realfiles.h"
+#include "tests/support/unit.h"
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 #define SIZES_MAX 4096
 
 static void constants_of_torch_are_met(void **state)
@@ -34,11 +28,10 @@ static void constants_of_torch_are_met(void **state)
 		{ 2, UINT64_C(5611085236196705294) },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		uint64_t got = 0;
 
-		assert_true(namehash(cases[i].nstorages, &got));
+		assert_true(serialization_id(cases[i].nstorages, &got));
 		assert_true(got == cases[i].hash);
 	}
 }
@@ -83,7 +76,7 @@ static size_t check_file(const char *path)
 		uint64_t hash = 0;
 
 		n = count_storages(&pt);
-		assert_true(namehash(n, &hash));
+		assert_true(serialization_id(n, &hash));
 		snprintf(expect, sizeof(expect), "%020" PRIu64, hash);
 		if (strncmp(id, expect, 20) != 0)
 			fail_msg("%s: %zu storages: %.20s, computed %s", path,
@@ -99,7 +92,6 @@ static void ids_of_real_files_are_met(void **state)
 	size_t sizes = 0, most = 0;
 	glob_t g;
 
-	(void)state;
 	realfiles_list(&g);
 	for (size_t i = 0; i < g.gl_pathc; i++) {
 		const size_t n = check_file(g.gl_pathv[i]);
@@ -124,11 +116,10 @@ static void large_sets_are_hashed(void **state)
 {
 	uint64_t last = 0;
 
-	(void)state;
 	for (size_t n = 0; n < 3000; n++) {
 		uint64_t h = 0;
 
-		assert_true(namehash(n, &h));
+		assert_true(serialization_id(n, &h));
 		assert_true(h != last);
 		last = h;
 	}

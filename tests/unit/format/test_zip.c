@@ -5,23 +5,17 @@
  * the library's writer, which could not write them.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "ckpt/format/zip.h"
+#include "tests/support/unit.h"
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 #define MEMBERS_MAX 8
 
 /* A member as the directory describes it; what it really is has been written
@@ -203,7 +197,6 @@ static void check_member(const struct opened *o, const char *name,
 
 static void members_are_found(void **state)
 {
-	(void)state;
 	/* With and without ZIP64 records, comments, ZIP64 entry fields. */
 	for (unsigned variant = 0; variant < 8; variant++) {
 		struct archive a = archive_new();
@@ -238,7 +231,6 @@ static void members_of_other_folders_are_ignored(void **state)
 	struct archive a = archive_new();
 	struct opened o;
 
-	(void)state;
 	add(&a, "p/version", "3\n");
 	add(&a, "q/data.pkl", "evil");
 	add(&a, "pp/data.pkl", "evil");
@@ -258,7 +250,6 @@ static void directory_in_any_order_is_read(void **state)
 	struct member swap;
 	struct opened o;
 
-	(void)state;
 	add(&a, "p/a", "AA");
 	add(&a, "p/b", "B");
 	swap = a.m[0];
@@ -280,7 +271,6 @@ static void longest_comment_is_skipped(void **state)
 	char *const comment = malloc(65536);
 	struct opened o;
 
-	(void)state;
 	memset(comment, 'x', 65535);
 	comment[65535] = '\0';
 	add(&a, "p/a", "A");
@@ -300,7 +290,6 @@ static void every_truncation_is_refused(void **state)
 {
 	struct archive a = archive_new();
 
-	(void)state;
 	add(&a, "p/data.pkl", "pickle");
 	add(&a, "p/data/0", "0123456789");
 	finish(&a);
@@ -320,7 +309,6 @@ static void no_flipped_bit_leads_outside(void **state)
 {
 	struct archive a = archive_new();
 
-	(void)state;
 	add(&a, "p/data.pkl", "pickle");
 	add(&a, "p/data/0", "0123456789")->zip64 = true;
 	finish(&a);
@@ -376,7 +364,6 @@ static void lying_members_are_refused(void **state)
 #undef FIELD
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct archive a = two_members();
 
@@ -394,7 +381,6 @@ static void huge_sizes_do_not_wrap(void **state)
 					  UINT64_MAX - 37, INT64_MAX,
 					  UINT64_C(1) << 32 };
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(sizes); i++) {
 		struct archive a = two_members();
 
@@ -408,7 +394,6 @@ static void a_member_is_there_once(void **state)
 {
 	struct archive a = archive_new();
 
-	(void)state;
 	add(&a, "p/data.pkl", "one");
 	add(&a, "p/data/0", "x");
 	add(&a, "p/data.pkl", "two");
@@ -420,7 +405,6 @@ static void members_do_not_share_bytes(void **state)
 {
 	struct archive a = two_members();
 
-	(void)state;
 	a.m[a.n] = a.m[1];
 	a.m[a.n++].name = "p/data/1";
 	check_refused(&a, -EBADMSG, "overlap");
@@ -430,7 +414,6 @@ static void names_are_checked(void **state)
 {
 	struct archive a = two_members();
 
-	(void)state;
 	a.m[1].name = "p/da\0a/0";
 	a.m[1].name_len = 8;
 	check_refused(&a, -EBADMSG, "malformed");
@@ -465,7 +448,6 @@ static void lying_end_records_are_refused(void **state)
 #undef TRUE_
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct archive a = two_members();
 
@@ -481,7 +463,6 @@ static void zip64_locator_must_lead_to_its_record(void **state)
 	static const uint64_t places[] = { 0, 1, 1000000, UINT64_MAX - 1,
 					   UINT64_MAX - 60 };
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(places); i++) {
 		struct archive a = two_members();
 
@@ -496,7 +477,6 @@ static void zip64_field_must_hold_what_is_asked_of_it(void **state)
 	struct opened o;
 	uint8_t *at;
 
-	(void)state;
 	a.m[1].zip64 = true;
 	finish(&a);
 	/* The extra field's own length: 24 becomes 16, the offset is gone. */
@@ -532,7 +512,6 @@ static void local_header_must_agree(void **state)
 		{ 29, 255, "run into" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct archive a = two_members();
 		struct errmsg err = { "" };
@@ -562,7 +541,6 @@ static void local_extra_may_not_push_data_into_the_next(void **state)
 	struct opened o;
 	uint64_t at;
 
-	(void)state;
 	a.b.data[28] = 6;
 	finish(&a);
 	open_bytes(&o, a.b.data, a.b.len);

@@ -1,28 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is counted is told, in text and in JSON. */
+/* Counters are rendered as text and as JSON. */
+#include <cJSON.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-#include <cJSON.h>
-
 #include "ckpt/base/bytebuf.h"
 #include "fs/log/stats.h"
+#include "tests/support/unit.h"
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
-
-static void counts_are_told_both_ways(void **state)
+static void counters_are_rendered_both_ways(void **state)
 {
 	struct bytebuf text = { 0 }, json = { 0 };
 	struct stats s = { 0 };
 	cJSON *o;
 
-	(void)state;
 	stats_add(&s, STATS_READS, 3);
 	stats_add(&s, STATS_READ_BYTES, UINT64_C(5) << 30);
 	stats_move(&s, STATS_HANDLES, 4);
@@ -57,7 +49,6 @@ static void times_fall_into_their_buckets(void **state)
 		{ 60000000, "<inf:1" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct bytebuf text = { 0 };
 		struct stats s = { 0 };
@@ -84,7 +75,6 @@ static void threads_count_together(void **state)
 	struct stats s = { 0 };
 	pthread_t threads[8];
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(threads); i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, count_on, &s),
 				 0);
@@ -93,10 +83,39 @@ static void threads_count_together(void **state)
 	assert_int_equal(s.count[STATS_READS], 800000);
 }
 
+static void metrics_are_cumulative_and_escape_their_label(void **state)
+{
+	static const char *const lines[] = {
+		"# TYPE ucfs_reads_total counter\n"
+		"ucfs_reads_total{source=\"/a\\\"b\\\\c\\nd\"} 3\n",
+		"# TYPE ucfs_open_files gauge\n",
+		"# TYPE ucfs_read_seconds histogram\n",
+		",le=\"1.048576\"} 0\n",
+		",le=\"2.097152\"} 1\n",
+		",le=\"4.194304\"} 2\n",
+		",le=\"+Inf\"} 2\n",
+	};
+	struct bytebuf text = { 0 };
+	struct stats s = { 0 };
+
+	(void)state;
+	stats_add(&s, STATS_READS, 3);
+	stats_since(&s, STATS_TIME_READ, stats_clock() - 1050000000);
+	stats_since(&s, STATS_TIME_READ, stats_clock() - 2100000000);
+	assert_int_equal(stats_metrics(&s, "/a\"b\\c\nd", &text), 0);
+	bytebuf_add(&text, "", 1);
+	for (size_t i = 0; i < COUNT(lines); i++)
+		if (!strstr((char *)text.data, lines[i]))
+			fail_msg("no %s", lines[i]);
+	assert_non_null(strstr((char *)text.data, "ucfs_read_seconds_sum"));
+	bytebuf_done(&text);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(counts_are_told_both_ways),
+		cmocka_unit_test(counters_are_rendered_both_ways),
+		cmocka_unit_test(metrics_are_cumulative_and_escape_their_label),
 		cmocka_unit_test(times_fall_into_their_buckets),
 		cmocka_unit_test(threads_count_together),
 	};

@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Experts: their names on a rank and in the whole, their places, and whole
- * checkpoints of any number of layers, ranks and experts.
- */
+/* Experts: their names on a rank and in the whole model, their places, and
+ * checkpoints of random numbers of layers, ranks and experts. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/errmsg.h"
@@ -23,9 +15,9 @@
 #include "ckpt/plan/plan.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/slices.h"
+#include "tests/support/unit.h"
 #include "tests/support/walk.h"
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 #define MARK ".deepspeed_moe.experts.deepspeed_experts."
 
 /* --- names ----------------------------------------------------------------- */
@@ -35,11 +27,11 @@ static void native_prefixes_are_found_in_keys(void **state)
 	static const struct {
 		const char *key;
 		unsigned expert;
-		const char *prefix; /* NULL: none of this expert */
+		const char *prefix; /* NULL: not a key of this expert */
 	} cases[] = {
 		{ "moe.0" MARK "0.weight", 0, "moe.0" MARK },
 		{ "a.b" MARK "17.fc.bias", 17, "a.b" MARK },
-		/* experts that are mixtures themselves: the inner ones count */
+		/* experts with experts of their own: the inner ones count */
 		{ "a" MARK "3.b" MARK "2.w", 2, "a" MARK "3.b" MARK },
 		{ "a" MARK "3.b" MARK "2.w", 3, NULL },
 		{ "moe.0" MARK "1.weight", 0, NULL },
@@ -53,7 +45,6 @@ static void native_prefixes_are_found_in_keys(void **state)
 	};
 	struct arena a = { 0 };
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		bool nomem;
 		const char *const prefix = experts_find_prefix(
@@ -93,7 +84,6 @@ static void names_are_taken_apart_and_made(void **state)
 		{ &fused, "m.experts_w1", 0, NULL, NULL },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		char key[EXPERT_NAME_MAX];
 		unsigned expert;
@@ -114,7 +104,7 @@ static void names_are_taken_apart_and_made(void **state)
 
 /* --- places ---------------------------------------------------------------- */
 
-/* Of a layer of four experts on two ranks. */
+/* Check the placement of a layer of four experts on two ranks. */
 static void check_placement(const struct expert_place *places,
 			    const char *slices, const char *runs)
 {
@@ -146,7 +136,6 @@ static void experts_are_in_the_order_of_their_numbers(void **state)
 		{ 0, 1 }, { 1, 1 }, { 0, 0 }, { 1, 0 }
 	};
 
-	(void)state;
 	check_placement(plain, "[[2,3],[2,3]]", "0:0-5 1:0-5");
 	check_placement(mixed, "[[2,3],[2,3]]", "0:3-5 1:3-5 0:0-2 1:0-2");
 	check_placement(mixed, "[[2],[2]]", "0:1 1:1 0:0 1:0");
@@ -167,7 +156,6 @@ static void ranks_must_hold_what_the_layer_says(void **state)
 		"[[2,3],[2,4]]", "[[2,3],[2]]", "[[],[]]",
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct errmsg err = { "" };
 		struct mkpt m = { 0 };
@@ -292,8 +280,8 @@ static void add_layer(struct mixture *x, unsigned ep, unsigned group)
 		add_native(x, l, group);
 }
 
-/* Group 0 is dense; layers of one degree share the next, as DeepSpeed would
- * have it, or have one each. */
+/* Group 0 is dense. Layers of one degree share the next group, as in DeepSpeed,
+ * or have one each. */
 static void make_mixture(struct mixture *x, uint64_t number)
 {
 	static const unsigned degrees[] = { 1, 2, 3, 4 };
@@ -355,7 +343,6 @@ static void check_mixture(uint64_t number)
 
 static void any_mixture_is_put_together_again(void **state)
 {
-	(void)state;
 	for (uint64_t number = 1; number <= 120; number++)
 		check_mixture(number);
 }

@@ -1,26 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Slices put together: each rule on worked examples.  What does not fit is in
- * test_geometry_bad.c, random ones in test_geometry_random.c.
- */
-#include <setjmp.h>
-#include <stdarg.h>
+/* Merging slices: worked examples of each rule. test_geometry_bad.c has slices
+ * that do not fit, test_geometry_random.c random ones. */
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/model/merge_rules.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/slices.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "tests/support/unit.h"
 
 static void check_shape(const struct geometry *g, const struct value *shape,
 			const char *what)
@@ -234,7 +225,6 @@ static const struct example examples[] = {
 
 static void examples_are_laid_out_as_worked_out(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < COUNT(examples); i++) {
 		const struct example *const x = &examples[i];
 		struct mkpt m = { 0 };
@@ -256,19 +246,18 @@ static void examples_are_laid_out_as_worked_out(void **state)
 			fail_msg("%s: %llu rows", x->what,
 				 (unsigned long long)g.rows);
 		geometry_done(&g);
-		geometry_done(&g); /* also half built */
+		geometry_done(&g); /* also when it is incomplete */
 		mkpt_done(&m);
 	}
 }
 
-/* Pieces that several ranks have, read from each of them in turn; one that
- * fewer have, from its first. */
+/* Pieces that several ranks hold are read from each holder in turn; a piece
+ * with fewer holders, from its first. */
 static void copies_are_read_from_any_holder(void **state)
 {
 	static const char *const elements[] = { "2:0-1 0:2", "0:0-1 0:2",
 						"1:0-1 0:2", "2:0-1 0:2" };
 
-	(void)state;
 	for (size_t holder = 0; holder < COUNT(elements); holder++) {
 		struct mkpt m = { 0 };
 		const struct merge rule = {
@@ -302,7 +291,6 @@ static void averages_are_means_of_all(void **state)
 	static const char *const slices[] = { "[[2,3]]", "[[2,3],[2,3]]",
 					      "[[2,3],[2,3],[2,3],[2,3]]" };
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(slices); i++) {
 		struct mkpt m = { 0 };
 		struct slices l;
@@ -311,7 +299,7 @@ static void averages_are_means_of_all(void **state)
 		slices_parse(&l, &m, slices[i]);
 		assert_int_equal(geometry_init(&g, &rule, "w", l.v, l.n, NULL),
 				 0);
-		/* The mean of one is that one. */
+		/* The mean of one slice is the slice. */
 		assert_int_equal(g.mean, l.n > 1);
 		assert_int_equal(g.nsources, l.n);
 		check_shape(&g, slices_literal(&m, "[2,3]"), slices[i]);
@@ -321,7 +309,7 @@ static void averages_are_means_of_all(void **state)
 	}
 }
 
-/* Of a weight as it is in large models, and 64 ranks. */
+/* A weight of a large model on 64 ranks. */
 static void large_weights_cost_no_more_than_a_row(void **state)
 {
 	static const uint64_t shape[] = { UINT64_C(1) << 30, 1024 };
@@ -329,7 +317,6 @@ static void large_weights_cost_no_more_than_a_row(void **state)
 	struct geometry_slice s[64];
 	struct geometry g;
 
-	(void)state;
 	for (size_t t = 0; t < 64; t++)
 		s[t] = (struct geometry_slice){ true, 2, shape,
 						shape[0] * shape[1] };

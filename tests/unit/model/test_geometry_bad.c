@@ -2,24 +2,17 @@
 /* Rules and slices that do not fit each other are refused, with a reason. */
 #include <errno.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/model/merge_rules.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/slices.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "tests/support/unit.h"
 
 #define PIECE(shape, source, dest) \
 	"{'shape': " shape ", 'source': " source ", 'dest': " dest "}"
@@ -65,7 +58,7 @@ static const struct {
 	{ MERGE_AVERAGE, 0, "[None,[3]]", NULL, NULL, -EBADMSG,
 	  "is not of one shape" },
 
-	/* Sub-parameters: what is no spec, */
+	/* sub-parameters: no valid spec */
 	{ MERGE_SUB_PARAMS, 0, "[[4],[4]]", "{}", NULL, -EBADMSG,
 	  "do not fit its slices" },
 	{ MERGE_SUB_PARAMS, 0, "[[4],[4]]", "5", NULL, -EBADMSG, "do not fit" },
@@ -88,7 +81,7 @@ static const struct {
 	{ MERGE_SUB_PARAMS, 0, "[[4],[4]]",
 	  "{'shape': ((12,-4),), 'partition_dim': 0}", NULL, -EBADMSG,
 	  "do not fit" },
-	/* ... does not divide, */
+	/* sub-parameters that cannot be divided */
 	{ MERGE_SUB_PARAMS, 0, "[[4],[4]]",
 	  "{'shape': ((5,3),), 'partition_dim': 0}", NULL, -EBADMSG,
 	  "cannot be divided among 2 ranks" },
@@ -104,7 +97,7 @@ static const struct {
 	{ MERGE_SUB_PARAMS, 0, "[[4],[4]]",
 	  "{'shape': (" HUGE ",), 'partition_dim': 0}", NULL, -EBADMSG,
 	  "do not fit" },
-	/* ... has another number of elements, */
+	/* sub-parameters of another number of elements */
 	{ MERGE_SUB_PARAMS, 0, "[[4],[4]]",
 	  "{'shape': ((8,8),), 'partition_dim': 0}", NULL, -EBADMSG,
 	  "does not fit its 8 elements" },
@@ -129,7 +122,7 @@ static const struct {
 	{ MERGE_SUB_PARAMS, 0, "[[4],[4]]",
 	  "{'shape': ((4,4),(" HUGE "," HUGE ")), 'partition_dim': 0}", NULL,
 	  -EBADMSG, "does not fit its 8 elements" },
-	/* ... or widths that are others' or none. */
+	/* wrong or missing widths */
 	{ MERGE_SUB_PARAMS, 0, "[[4],[4]]",
 	  "{'shape': ((4,4),), 'partition_dim': 0}", "[[2,2]]", -EBADMSG,
 	  "do not fit" },
@@ -157,12 +150,12 @@ static const struct {
 	{ MERGE_SUB_PARAMS, 0, "[[4],[4]]",
 	  "{'shape': ((4,4),), 'partition_dim': 0}", "[[2,'x'],[2,2]]",
 	  -EBADMSG, "do not fit" },
-	/* Of a rank that has none. */
+	/* a rank without a slice */
 	{ MERGE_SUB_PARAMS, 0, "[[8],None]",
 	  "{'shape': ((4,4),), 'partition_dim': 0}", NULL, -EBADMSG,
 	  "do not fit" },
 
-	/* Affine maps: what is no map, */
+	/* affine maps: not a map */
 	{ MERGE_AFFINE, 0, "[[4]]", "{}", NULL, -EBADMSG, "has no shape" },
 	{ MERGE_AFFINE, 0, "[[4]]", "{'logical_shape': [-4], 'ranks': {}}",
 	  NULL, -EBADMSG, "has no shape" },
@@ -184,7 +177,7 @@ static const struct {
 	{ MERGE_AFFINE, 0, "[[4]]",
 	  "{'logical_shape': [4294967296,4294967296], 'ranks': {}}", NULL,
 	  -EBADMSG, "overflows" },
-	/* ... whose pieces leave elements out, */
+	/* pieces that leave elements out */
 	{ MERGE_AFFINE, 0, "[[4]]", "{'logical_shape': [4], 'ranks': {}}", NULL,
 	  -EBADMSG, "overlap or leave elements out" },
 	{ MERGE_AFFINE, 0, "[[4]]",
@@ -199,7 +192,7 @@ static const struct {
 	{ MERGE_AFFINE, 0, "[[8]]",
 	  ONE_RANK("[2,4]", PIECE("[2,3]", "[0,[4,1]]", "[0,[4,1]]")), NULL,
 	  -EBADMSG, "leave elements out" },
-	/* ... overlap, */
+	/* pieces that overlap */
 	{ MERGE_AFFINE, 0, "[[4]]",
 	  ONE_RANK("[4]", PIECE("[3]", "[0,[1]]", "[0,[1]]") ","
 			  PIECE("[2]", "[2,[1]]", "[2,[1]]")),
@@ -216,7 +209,7 @@ static const struct {
 	  "0: {'pieces': [" PIECE("[2,2]", "[0,[2,1]]", "[0,[2,1]]") "]},"
 	  "1: {'pieces': [" PIECE("[2,1]", "[1,[2,1]]", "[0,[2,1]]") "]}}}",
 	  NULL, -EBADMSG, "overlap" },
-	/* ... reach beyond the whole or the slice, */
+	/* pieces beyond the whole or the slice */
 	{ MERGE_AFFINE, 0, "[[8]]",
 	  ONE_RANK("[4]", PIECE("[5]", "[0,[1]]", "[0,[1]]")), NULL, -EBADMSG,
 	  "lies outside" },
@@ -246,7 +239,7 @@ static const struct {
 	  ONE_RANK("[4]", PIECE("[" HUGE "," HUGE "]", "[0,[0,0]]",
 				"[0,[0,0]]")),
 	  NULL, -EBADMSG, "lies outside" },
-	/* ... or are none. */
+	/* pieces that are not pieces */
 	{ MERGE_AFFINE, 0, "[[4]]", ONE_RANK("[4]", "5"), NULL, -EBADMSG,
 	  "lies outside" },
 	{ MERGE_AFFINE, 0, "[[4]]",
@@ -261,7 +254,7 @@ static const struct {
 	{ MERGE_AFFINE, 0, "[[4]]",
 	  ONE_RANK("[4]", PIECE("[4]", "[-1,[1]]", "[0,[1]]")), NULL, -EBADMSG,
 	  "lies outside" },
-	/* Scales by which nothing can be divided. */
+	/* scales that cannot divide */
 	{ MERGE_AFFINE, 0, "[[4]]", ONE_RANK("[4]", SCALED("0")), NULL,
 	  -EBADMSG, "has a scale that nothing" },
 	{ MERGE_AFFINE, 0, "[[4]]", ONE_RANK("[4]", SCALED("0.0")), NULL,
@@ -274,7 +267,6 @@ static const struct {
 
 static void what_does_not_fit_is_refused(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < COUNT(refusals); i++) {
 		struct mkpt m = { 0 };
 		const struct merge rule = {
@@ -300,8 +292,8 @@ static void what_does_not_fit_is_refused(void **state)
 	}
 }
 
-/* A few numbers can ask for any number of runs: every second element.  That
- * the others are missing is noticed once all runs are laid out. */
+/* A few numbers can ask for any number of runs: here, every second element.
+ * Missing elements are only found once all runs are laid out. */
 static void runs_beyond_number_are_refused(void **state)
 {
 	static const struct {
@@ -316,7 +308,6 @@ static void runs_beyond_number_are_refused(void **state)
 		  -ENOMEM },
 	};
 
-	(void)state;
 	assert_int_equal(GEOMETRY_SEGMENTS_MAX, 4194304);
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct mkpt m = { 0 };
@@ -335,7 +326,7 @@ static void runs_beyond_number_are_refused(void **state)
 	}
 }
 
-/* One piece an element, each of a scale of its own. */
+/* One piece per element, each with its own scale. */
 static int init_scales(unsigned n, double first, struct errmsg *err)
 {
 	struct mkpt m = { 0 };
@@ -373,7 +364,6 @@ static void scales_are_bounded(void **state)
 {
 	struct errmsg err = { "" };
 
-	(void)state;
 	assert_int_equal(init_scales(255, 2, &err), 0);
 	assert_int_equal(init_scales(256, 2, &err), -E2BIG);
 	assert_non_null(strstr(err.text, "parameter w: "));

@@ -1,35 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Random slices put together, beside the converter's definition, element by
- * element.
- */
-#include <setjmp.h>
-#include <stdarg.h>
+/* Merging random slices, compared with the converter's definition element by
+ * element. */
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/splitmix.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/model/merge_rules.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/slices.h"
+#include "tests/support/unit.h"
 
 static uint64_t seed;
 
-/* splitmix64; a number below `n`. */
+/* A random number below `n`. */
 static uint64_t below(uint64_t n)
 {
-	uint64_t x = seed += UINT64_C(0x9e3779b97f4a7c15);
-
-	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-	return (x ^ x >> 31) % n;
+	return splitmix64_next(&seed) % n;
 }
 
 static uint64_t numel_of(const uint64_t *shape, unsigned ndim)
@@ -61,11 +51,9 @@ static uint64_t ravel(const uint64_t *index, const uint64_t *shape,
 	return x;
 }
 
-/*
- * Parts along a dimension, each the ranks' shares: widths[j][t].  Of these,
- * one part is a concatenation, and two that halve each slice (the first the
- * larger one) are two sub-parameters.
- */
+/* Parts along a dimension, each made of the ranks' shares widths[j][t]. One
+ * part is a concatenation; two parts that halve each slice (the first the
+ * larger one) are two sub-parameters. */
 struct parts {
 	uint64_t shape[SLICES_DIMS_MAX];
 	unsigned ndim, dim;
@@ -96,7 +84,7 @@ static void make_parts(struct parts *p, enum merge_rule rule)
 		}
 }
 
-/* The slice, and the element in it, that element `x` of the whole is. */
+/* The slice and the element in it that hold element `x` of the whole. */
 static struct element find_part(const struct parts *p, const struct slices *l,
 				uint64_t x)
 {
@@ -168,7 +156,7 @@ static void check_parts(enum merge_rule kind)
 		shape[p.dim] = 0;
 		for (size_t j = 0; j < p.parts; j++)
 			shape[p.dim] += p.widths[j][t];
-		/* A rank that has nothing may also lack the parameter. */
+		/* A rank without elements may also lack the parameter. */
 		if (shape[p.dim] || t == 0 || below(2))
 			slices_set(&l, t, shape, p.ndim);
 	}
@@ -198,7 +186,6 @@ static void check_parts(enum merge_rule kind)
 
 static void parts_agree_with_the_definition(void **state)
 {
-	(void)state;
 	seed = 1;
 	for (int i = 0; i < 3000; i++) {
 		check_parts(MERGE_CAT);
@@ -207,11 +194,9 @@ static void parts_agree_with_the_definition(void **state)
 	}
 }
 
-/*
- * A whole cut into boxes by a grid; each box is put into the slice of a rank,
- * in an order of dimensions of its own, with room after each row and before
- * the next box.
- */
+/* A whole, cut into boxes by a grid. Each box lies in the slice of a rank, in
+ * its own order of dimensions, with room after each row and before the next
+ * box. */
 struct boxes {
 	uint64_t shape[SLICES_DIMS_MAX];
 	unsigned ndim;
@@ -237,7 +222,7 @@ static struct value *place(struct mkpt *m, uint64_t off, const uint64_t *strides
 			  numbers(m, strides, n));
 }
 
-/* The box of `size` at `lo` goes to a rank. */
+/* Put the box of `size` at `lo` into a rank's slice. */
 static void put_box(struct boxes *b, struct mkpt *m, const uint64_t *lo,
 		    const uint64_t *size)
 {
@@ -250,7 +235,8 @@ static void put_box(struct boxes *b, struct mkpt *m, const uint64_t *lo,
 
 	for (unsigned i = b->ndim; i-- > 0; step *= b->shape[i])
 		ss[i] = step;
-	/* `first` varies fastest in the slice, then as in the whole. */
+	/* Dimension `first` varies fastest in the slice; the others follow in
+	 * the order of the whole. */
 	ds[first] = 1;
 	step = size[first] + below(4) / 3;
 	for (unsigned i = b->ndim; i-- > 0;) {
@@ -354,11 +340,10 @@ static void affine_maps_agree_with_the_definition(void **state)
 {
 	int repeated = 0;
 
-	(void)state;
 	seed = 2;
 	for (int i = 0; i < 5000; i++)
 		repeated += check_boxes() > 1;
-	/* Both forms were met. */
+	/* Both forms occurred. */
 	assert_in_range(repeated, 100, 4900);
 }
 

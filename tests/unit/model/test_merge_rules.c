@@ -4,22 +4,15 @@
  * and bounded whatever they say.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/model/merge_rules.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/rules.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "tests/support/unit.h"
 
 /* --- rules --------------------------------------------------------------- */
 
@@ -50,7 +43,8 @@ static void lists_decide_in_the_converters_order(void **state)
 		  "w",
 		  MERGE_TWO_SUB_PARAMS,
 		  0 },
-		/* Matched from the start of the name, not to its end. */
+		/* A match begins at the start of the name and may end before
+		 * its end. */
 		{ { { REPLICATED, { "transformer" } } },
 		  "transformer.h.0",
 		  MERGE_REPLICATED,
@@ -83,7 +77,6 @@ static void lists_decide_in_the_converters_order(void **state)
 		  0 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct mkpt m = { 0 };
 		struct merge_rules *const r =
@@ -91,7 +84,7 @@ static void lists_decide_in_the_converters_order(void **state)
 		struct errmsg err = { "" };
 		struct merge out;
 
-		if (merge_match(r, cases[i].name, &out, &err))
+		if (merge_rules_match(r, cases[i].name, &out, &err))
 			fail_msg("case %zu: %s", i, err.text);
 		if (out.rule != cases[i].rule || out.dim != cases[i].dim ||
 		    out.vocab)
@@ -109,16 +102,15 @@ static void without_lists_everything_is_concatenated(void **state)
 	const struct value *const infos[] = { NULL, mkpt_none(&m), mkpt_dict(&m),
 					      mkpt_int(&m, 1), none };
 
-	(void)state;
 	mkpt_set(&m, none, REPLICATED, mkpt_none(&m));
 	for (size_t i = 0; i < COUNT(infos); i++) {
 		struct merge_rules *const r = rules_new(infos[i]);
 		struct merge out;
 		size_t pos = 0;
 
-		assert_int_equal(merge_match(r, "w", &out, NULL), 0);
+		assert_int_equal(merge_rules_match(r, "w", &out, NULL), 0);
 		assert_int_equal(out.rule, MERGE_CAT);
-		assert_null(merge_next_unused(r, &pos));
+		assert_null(merge_rules_next_unused(r, &pos));
 		merge_rules_free(r);
 	}
 	mkpt_done(&m);
@@ -127,7 +119,7 @@ static void without_lists_everything_is_concatenated(void **state)
 static void vocabularies_are_cut_to_their_size(void **state)
 {
 	static const int64_t sizes[] = { 90, 128, 0, INT64_MAX };
-	/* Beside the rule, whichever that is. */
+	/* The vocabulary list applies besides the rule. */
 	static const struct {
 		struct entry lists[2];
 		enum merge_rule rule;
@@ -138,7 +130,6 @@ static void vocabularies_are_cut_to_their_size(void **state)
 		{ { { VOCAB, { "emb" } }, { ROW, { "emb" } } }, MERGE_CAT },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases) * COUNT(sizes); i++) {
 		const int64_t size = sizes[i % COUNT(sizes)];
 		const size_t k = i / COUNT(sizes);
@@ -149,18 +140,18 @@ static void vocabularies_are_cut_to_their_size(void **state)
 
 		mkpt_set(&m, info, "original_vocab_size", mkpt_int(&m, size));
 		r = rules_new(info);
-		assert_int_equal(merge_match(r, "emb.w", &out, NULL), 0);
+		assert_int_equal(merge_rules_match(r, "emb.w", &out, NULL), 0);
 		assert_int_equal(out.rule, cases[k].rule);
 		assert_true(out.vocab);
 		assert_int_equal(out.vocab_rows, size);
-		assert_int_equal(merge_match(r, "w", &out, NULL), 0);
+		assert_int_equal(merge_rules_match(r, "w", &out, NULL), 0);
 		assert_false(out.vocab);
 		merge_rules_free(r);
 		mkpt_done(&m);
 	}
 }
 
-/* A size that is none is as good as missing. */
+/* An invalid size counts as missing. */
 static void vocabularies_need_their_size(void **state)
 {
 	static const struct entry list = { VOCAB, { "emb" } };
@@ -169,7 +160,6 @@ static void vocabularies_need_their_size(void **state)
 					mkpt_float(&m, 90.0),
 					mkpt_str(&m, "90") };
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(sizes); i++) {
 		struct value *const info = rules_info(&m, &list, 1);
 		struct errmsg err = { "" };
@@ -178,11 +168,12 @@ static void vocabularies_need_their_size(void **state)
 
 		mkpt_set(&m, info, "original_vocab_size", sizes[i]);
 		r = rules_new(info);
-		assert_int_equal(merge_match(r, "emb.w", &out, &err), -EBADMSG);
+		assert_int_equal(merge_rules_match(r, "emb.w", &out, &err),
+				 -EBADMSG);
 		assert_non_null(strstr(err.text, "parameter emb.w: is a "
 						 "vocabulary parameter, but "
 						 "original_vocab_size"));
-		assert_int_equal(merge_match(r, "w", &out, NULL), 0);
+		assert_int_equal(merge_rules_match(r, "w", &out, NULL), 0);
 		merge_rules_free(r);
 	}
 	mkpt_done(&m);
@@ -199,20 +190,19 @@ static void unused_patterns_are_listed(void **state)
 	struct merge out;
 	size_t pos = 0;
 
-	(void)state;
-	assert_int_equal(merge_match(r, "a", &out, NULL), 0);
-	assert_int_equal(merge_match(r, "b", &out, NULL), 0);
-	assert_string_equal(merge_next_unused(r, &pos), "never");
-	assert_string_equal(merge_next_unused(r, &pos), "nor this");
-	assert_null(merge_next_unused(r, &pos));
-	assert_null(merge_next_unused(r, &pos));
+	assert_int_equal(merge_rules_match(r, "a", &out, NULL), 0);
+	assert_int_equal(merge_rules_match(r, "b", &out, NULL), 0);
+	assert_string_equal(merge_rules_next_unused(r, &pos), "never");
+	assert_string_equal(merge_rules_next_unused(r, &pos), "nor this");
+	assert_null(merge_rules_next_unused(r, &pos));
+	assert_null(merge_rules_next_unused(r, &pos));
 	merge_rules_free(r);
 	mkpt_done(&m);
 }
 
 /* --- refusals ------------------------------------------------------------ */
 
-static void contradictions_are_told(void **state)
+static void contradictions_are_reported(void **state)
 {
 	static const struct {
 		struct entry list;
@@ -225,7 +215,6 @@ static void contradictions_are_told(void **state)
 		{ { VOCAB, { "w" } }, "original_vocab_size is missing" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct mkpt m = { 0 };
 		struct merge_rules *const r =
@@ -233,7 +222,7 @@ static void contradictions_are_told(void **state)
 		struct errmsg err = { "" };
 		struct merge out;
 
-		assert_int_equal(merge_match(r, "w", &out, &err),
+		assert_int_equal(merge_rules_match(r, "w", &out, &err),
 				 -EBADMSG);
 		assert_non_null(strstr(err.text, cases[i].says));
 		merge_rules_free(r);
@@ -246,7 +235,6 @@ static void bad_patterns_are_told(void **state)
 	static const char *const patterns[] = { "(",  "[a-",   "a{2,1}",
 						"*a", "(?P<n", "\\" };
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(patterns); i++) {
 		const struct entry list = { REPLICATED, { patterns[i] } };
 		struct merge_rules *r = NULL;
@@ -273,7 +261,6 @@ static void lists_of_other_things_are_told(void **state)
 	struct merge_rules *r;
 	struct errmsg err = { "" };
 
-	(void)state;
 	mkpt_set(&m, info, ROW, mkpt_str(&m, "w"));
 	assert_int_equal(merge_rules_new(info, "f", &r, &err), -EBADMSG);
 	assert_non_null(strstr(err.text, "expected a list of patterns, found"
@@ -290,7 +277,7 @@ static void lists_of_other_things_are_told(void **state)
 	mkpt_done(&m);
 }
 
-/* Patterns that would take longer than the universe has. */
+/* Patterns that would match forever. */
 static void exploding_patterns_are_bounded(void **state)
 {
 	static const char *const patterns[] = {
@@ -299,7 +286,6 @@ static void exploding_patterns_are_bounded(void **state)
 	};
 	char name[201];
 
-	(void)state;
 	memset(name, 'a', 200);
 	name[200] = '\0';
 	for (size_t i = 0; i < COUNT(patterns); i++) {
@@ -311,7 +297,7 @@ static void exploding_patterns_are_bounded(void **state)
 		int rc;
 
 		r = rules_new(rules_info(&m, &list, 1));
-		rc = merge_match(r, name, &out, &err);
+		rc = merge_rules_match(r, name, &out, &err);
 		if (rc)
 			assert_non_null(strstr(err.text, "cannot be matched"));
 		merge_rules_free(r);
@@ -332,24 +318,23 @@ static void pipeline_replicas_match_any_pattern(void **state)
 	struct merge out;
 	size_t pos = 0;
 
-	(void)state;
-	/* Two patterns: no contradiction here. */
+	/* Two matching patterns are not a contradiction here. */
 	assert_int_equal(merge_is_pipeline_replica(r, "emb.w", NULL), 1);
 	assert_int_equal(merge_is_pipeline_replica(r, "emb.b", NULL), 1);
 	assert_int_equal(merge_is_pipeline_replica(r, "h.emb", NULL), 0);
-	/* It is no rule of merging. */
-	assert_int_equal(merge_match(r, "emb.w", &out, NULL), 0);
+	/* The list is not a merge rule. */
+	assert_int_equal(merge_rules_match(r, "emb.w", &out, NULL), 0);
 	assert_int_equal(out.rule, MERGE_CAT);
-	assert_int_equal(merge_match(r, "w", &out, NULL), 0);
-	/* One that no parameter needs is no mistake. */
-	assert_null(merge_next_unused(r, &pos));
+	assert_int_equal(merge_rules_match(r, "w", &out, NULL), 0);
+	/* An unused pattern of this list is not reported. */
+	assert_null(merge_rules_next_unused(r, &pos));
 	merge_rules_free(r);
 	mkpt_done(&m);
 }
 
 /* --- damage ------------------------------------------------------------------ */
 
-/* Anything may stand where the structured lists are. */
+/* The structured lists may be objects of any kind. */
 static void odd_structures_are_refused_or_passed_over(void **state)
 {
 	static const char *const keys[] = {
@@ -358,7 +343,6 @@ static void odd_structures_are_refused_or_passed_over(void **state)
 		"universal_checkpoint_version",
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(keys) * 7; i++) {
 		struct mkpt m = { 0 };
 		struct value *const info = mkpt_dict(&m);
@@ -389,7 +373,8 @@ static void odd_structures_are_refused_or_passed_over(void **state)
 			assert_true(rc == -EBADMSG || rc == -ENOTSUP);
 			assert_int_equal(strncmp(err.text, "f: ", 3), 0);
 		} else {
-			assert_int_equal(merge_match(r, "w", &out, NULL), 0);
+			assert_int_equal(merge_rules_match(r, "w", &out, NULL),
+					 0);
 			assert_int_equal(out.rule, MERGE_CAT);
 		}
 		merge_rules_free(r);
@@ -405,7 +390,6 @@ static void deep_infos_are_refused(void **state)
 	struct merge_rules *r = NULL;
 	struct errmsg err = { "" };
 
-	(void)state;
 	for (int i = 0; i < 200; i++)
 		v = mkpt_tuple(&m, 1, v);
 	mkpt_set(&m, info, "x", v);
@@ -415,8 +399,8 @@ static void deep_infos_are_refused(void **state)
 	mkpt_done(&m);
 }
 
-/* What is shared in a pickle is not in a copy of it: a few bytes could ask for
- * any memory, this for a gigabyte. */
+/* Objects that are shared in a pickle are not shared in a copy: a few bytes
+ * could ask for any amount of memory, here a gigabyte. */
 static void shared_infos_are_bounded(void **state)
 {
 	struct mkpt m = { 0 };
@@ -425,7 +409,6 @@ static void shared_infos_are_bounded(void **state)
 	struct merge_rules *r = NULL;
 	struct errmsg err = { "" };
 
-	(void)state;
 	for (int i = 0; i < 23; i++)
 		v = mkpt_tuple(&m, 2, v, v);
 	mkpt_set(&m, info, "x", v);
@@ -442,7 +425,7 @@ int main(void)
 		cmocka_unit_test(vocabularies_are_cut_to_their_size),
 		cmocka_unit_test(vocabularies_need_their_size),
 		cmocka_unit_test(unused_patterns_are_listed),
-		cmocka_unit_test(contradictions_are_told),
+		cmocka_unit_test(contradictions_are_reported),
 		cmocka_unit_test(bad_patterns_are_told),
 		cmocka_unit_test(lists_of_other_things_are_told),
 		cmocka_unit_test(exploding_patterns_are_bounded),

@@ -1,22 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rules that bring a structure along: sub-parameters and affine maps. */
+/* Rules with a structure: sub-parameters and affine maps. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/model/merge_rules.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/rules.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "tests/support/unit.h"
 
 /* --- sub-parameters ------------------------------------------------------- */
 
@@ -36,7 +29,7 @@ static struct value *sub_params(struct mkpt *m, const char *a, const char *b)
 	return d;
 }
 
-/* `first`, then one for "q". */
+/* Info with `first` and a second entry for "q". */
 static struct value *sub_params_info(struct mkpt *m, struct value *first)
 {
 	struct value *const info = mkpt_dict(m), *const list = mkpt_list(m);
@@ -57,15 +50,15 @@ static void sub_params_bring_their_dict(void **state)
 	struct merge out;
 	int64_t dim;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(names); i++) {
 		const struct value_seq *shape;
 
-		/* "q" matches too, but the first that does is taken. */
-		assert_int_equal(merge_match(r, names[i], &out, NULL), 0);
+		/* The first matching entry counts, although "q" matches,
+		 * too. */
+		assert_int_equal(merge_rules_match(r, names[i], &out, NULL), 0);
 		assert_int_equal(out.rule, MERGE_SUB_PARAMS);
 		assert_non_null(out.spec);
-		assert_null(out.widths); /* no version: before 0.4 */
+		assert_null(out.widths); /* no version: older than 0.4 */
 		shape = value_items(value_find(out.spec, "shape"));
 		assert_non_null(shape);
 		assert_int_equal(shape->n, 2);
@@ -75,15 +68,15 @@ static void sub_params_bring_their_dict(void **state)
 					 ->n,
 				 2);
 	}
-	assert_int_equal(merge_match(r, "q.weight", &out, NULL), 0);
+	assert_int_equal(merge_rules_match(r, "q.weight", &out, NULL), 0);
 	assert_int_equal(value_items(value_find(out.spec, "patterns"))->n, 1);
-	assert_int_equal(merge_match(r, "w", &out, NULL), 0);
+	assert_int_equal(merge_rules_match(r, "w", &out, NULL), 0);
 	assert_int_equal(out.rule, MERGE_CAT);
 	merge_rules_free(r);
 	mkpt_done(&m);
 }
 
-/* Rules outlive the file that they were read from. */
+/* Rules outlive the file from which they were read. */
 static void specs_are_copies(void **state)
 {
 	struct mkpt m = { 0 };
@@ -92,12 +85,11 @@ static void specs_are_copies(void **state)
 	struct merge out;
 	int64_t dim = -1;
 
-	(void)state;
 	mkpt_done(&m);
-	assert_int_equal(merge_match(r, "qkv", &out, NULL), 0);
+	assert_int_equal(merge_rules_match(r, "qkv", &out, NULL), 0);
 	assert_true(value_get_int(value_find(out.spec, "partition_dim"), &dim));
 	assert_int_equal(dim, 0);
-	assert_int_equal(merge_match(r, "q", &out, NULL), 0);
+	assert_int_equal(merge_rules_match(r, "q", &out, NULL), 0);
 	merge_rules_free(r);
 }
 
@@ -113,7 +105,6 @@ static void sub_params_come_after_the_plain_lists(void **state)
 		{ ROW, MERGE_SUB_PARAMS },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct mkpt m = { 0 };
 		struct value *const info = sub_params_info(
@@ -125,7 +116,7 @@ static void sub_params_come_after_the_plain_lists(void **state)
 		mkpt_add(&m, list, mkpt_str(&m, "qkv"));
 		mkpt_set(&m, info, cases[i].list, list);
 		r = rules_new(info);
-		assert_int_equal(merge_match(r, "qkv", &out, NULL), 0);
+		assert_int_equal(merge_rules_match(r, "qkv", &out, NULL), 0);
 		assert_int_equal(out.rule, cases[i].rule);
 		assert_int_equal(out.dim, 0);
 		merge_rules_free(r);
@@ -133,7 +124,7 @@ static void sub_params_come_after_the_plain_lists(void **state)
 	}
 }
 
-/* Of files that ought to record how wide the shards are. */
+/* From version 0.4 on, widths of the shards are required. */
 static void new_sub_params_need_widths(void **state)
 {
 	static const struct {
@@ -152,7 +143,6 @@ static void new_sub_params_need_widths(void **state)
 		{ 1.0, "other", -EBADMSG, false },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct mkpt m = { 0 };
 		struct value *const info = sub_params_info(
@@ -171,7 +161,7 @@ static void new_sub_params_need_widths(void **state)
 			mkpt_set(&m, info, "sub_param_shard_widths", widths);
 		}
 		r = rules_new(info);
-		rc = merge_match(r, "qkv", &out, &err);
+		rc = merge_rules_match(r, "qkv", &out, &err);
 		if (rc != cases[i].rc || !!out.widths != cases[i].widths)
 			fail_msg("case %zu: %d, %s", i, rc, err.text);
 		if (rc) {
@@ -216,7 +206,6 @@ static void affine_maps_have_priority_and_consume_lists(void **state)
 	struct merge out;
 	size_t pos = 0;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(lists); i++) {
 		struct value *const l = mkpt_list(&m);
 
@@ -226,12 +215,13 @@ static void affine_maps_have_priority_and_consume_lists(void **state)
 	mkpt_add(&m, subs, sub_params(&m, "h.0", NULL));
 	mkpt_set(&m, info, SUB, subs);
 	r = rules_new(info);
-	assert_int_equal(merge_match(r, "h.0.w", &out, NULL), 0);
+	assert_int_equal(merge_rules_match(r, "h.0.w", &out, NULL), 0);
 	assert_int_equal(out.rule, MERGE_AFFINE);
 	assert_non_null(value_pairs(out.spec));
-	assert_null(merge_next_unused(r, &pos));
-	/* Anchored on both sides as AutoTP writes it: the lists decide. */
-	assert_int_equal(merge_match(r, "h.0.wx", &out, NULL), 0);
+	assert_null(merge_rules_next_unused(r, &pos));
+	/* AutoTP anchors the pattern on both sides, so it does not match and
+	 * the lists decide. */
+	assert_int_equal(merge_rules_match(r, "h.0.wx", &out, NULL), 0);
 	assert_int_equal(out.rule, MERGE_REPLICATED);
 	merge_rules_free(r);
 	mkpt_done(&m);
@@ -244,8 +234,7 @@ static void two_affine_maps_are_a_contradiction(void **state)
 	struct errmsg err = { "" };
 	struct merge out;
 
-	(void)state;
-	assert_int_equal(merge_match(r, "w", &out, &err), -EBADMSG);
+	assert_int_equal(merge_rules_match(r, "w", &out, &err), -EBADMSG);
 	assert_non_null(strstr(err.text, "two patterns: 'w' and 'w.*'"));
 	merge_rules_free(r);
 	mkpt_done(&m);
@@ -259,12 +248,11 @@ static void affine_vocabularies_are_cut_too(void **state)
 	struct merge_rules *r;
 	struct merge out;
 
-	(void)state;
 	mkpt_add(&m, list, mkpt_str(&m, "emb"));
 	mkpt_set(&m, info, VOCAB, list);
 	mkpt_set(&m, info, "original_vocab_size", mkpt_int(&m, 90));
 	r = rules_new(info);
-	assert_int_equal(merge_match(r, "emb", &out, NULL), 0);
+	assert_int_equal(merge_rules_match(r, "emb", &out, NULL), 0);
 	assert_int_equal(out.rule, MERGE_AFFINE);
 	assert_true(out.vocab);
 	assert_int_equal(out.vocab_rows, 90);
@@ -279,7 +267,6 @@ static void affine_maps_of_the_future_are_refused(void **state)
 		int rc;
 	} cases[] = { { 0, 0 }, { 1, 0 }, { 2, -ENOTSUP }, { 99, -ENOTSUP } };
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct mkpt m = { 0 };
 		struct merge_rules *r = NULL;
@@ -305,7 +292,6 @@ static void what_its_author_rules_out_is_refused(void **state)
 	struct merge_rules *r = NULL;
 	struct errmsg err = { "" };
 
-	(void)state;
 	mkpt_set(&m, info, "autotp_unsupported_parameter_patterns", refused);
 	merge_rules_free(rules_new(info)); /* empty: nothing is refused */
 	mkpt_set(&m, refused, "^qkv\\.w$", mkpt_str(&m, "interleaved"));

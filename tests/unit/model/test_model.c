@@ -1,41 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What is known of a checkpoint of several model-parallel ranks once their
- * catalogues have been read.  That tensors come back whole from it is shown by
- * test_property.c.
- */
+/* The model of a checkpoint of several model-parallel ranks. test_property.c
+ * shows that tensors come back whole. */
 #include <errno.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-#include "ckpt/dirs/tagdir.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/model.h"
 #include "tests/make/world.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "tests/support/unit.h"
 
 /* --- what the model knows ------------------------------------------------------------ */
 
 static int load(const char *dir, struct model *m, struct errmsg *err)
 {
-	struct ckdir d;
-	int rc = ckdir_scan(&d, dir, err);
+	struct tagdir d;
+	int rc = tagdir_scan(&d, dir, err);
 
 	if (rc)
 		fail_msg("%s", err->text);
 	rc = model_load(m, &d, err);
-	ckdir_done(&d);
+	tagdir_done(&d);
 	return rc;
 }
 
@@ -71,7 +61,7 @@ static void touch_layer(const char *dir, unsigned layer, unsigned slice)
 	mkpt_save(path, "", 0);
 }
 
-/* Before degrees were recorded, the files of layers told. */
+/* Before degrees were recorded, the layers' files give them. */
 static void degrees_are_found(void **state)
 {
 	static const struct {
@@ -81,13 +71,12 @@ static void degrees_are_found(void **state)
 		int rc;
 	} cases[] = {
 		{ 2, 2, 0, 2, 2, 0 },        { 4, 1, 0, 4, 1, 0 },
-		{ 2, 2, 4, 2, 2, 0 }, /* what is recorded counts */
+		{ 2, 2, 4, 2, 2, 0 }, /* the recorded degree counts */
 		{ 0, 0, 0, 4, 1, 0 },        { 0, 0, 2, 2, 2, 0 },
 		{ 0, 0, 4, 4, 1, 0 },        { 1, 3, 2, 2, 2, 0 },
 		{ 0, 0, 3, 0, 0, -EBADMSG },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		const unsigned tp = cases[i].want_tp ? cases[i].want_tp : 4;
 		char *const dir = mkckpt_new_dir();
@@ -116,8 +105,8 @@ static void degrees_are_found(void **state)
 	}
 }
 
-/* One layer's stray file would make two tensor-parallel ranks three, or four
- * of one stage.  That counts only where the degrees are not recorded. */
+/* A stray file of one layer makes the layers' numbers of files differ. That
+ * matters only where the degrees are not recorded. */
 static void layers_have_as_many_files(void **state)
 {
 	static const struct {
@@ -128,7 +117,6 @@ static void layers_have_as_many_files(void **state)
 		{ 2, 4, 2, 0 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		char *const dir = mkckpt_new_dir();
 		struct errmsg err = { "" };
@@ -162,12 +150,12 @@ static void parameters_know_their_slices(void **state)
 	struct world w;
 	struct model m;
 
-	(void)state;
 	make_small(&w, MERGE_CAT, 2, 2);
 	world_write(&w, dir);
 	if (load(dir, &m, &err))
 		fail_msg("%s", err.text);
-	assert_int_equal(m.nparams, 1); /* the last stage only repeats it */
+	assert_int_equal(m.nparams, 1); /* the last stage only repeats the
+					 * parameter */
 	assert_int_equal(m.nunused, 0);
 	assert_null(model_find(&m, "v"));
 	p = model_find(&m, "w");
@@ -187,10 +175,9 @@ static void parameters_know_their_slices(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/*
- * A parameter of two stages is the first one's, listed or not; one that is
- * listed is not looked for in later stages, as in the converter.
- */
+/* A parameter of two stages belongs to the first stage, whether the list of
+ * pipeline replicas names it or not. As in the converter, later stages are not
+ * searched for a listed one. */
 static void later_stages_do_not_count_if_listed(void **state)
 {
 	static const struct {
@@ -203,7 +190,6 @@ static void later_stages_do_not_count_if_listed(void **state)
 		{ 1, false, true },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		char *const dir = mkckpt_new_dir();
 		struct errmsg err = { "" };
@@ -214,7 +200,7 @@ static void later_stages_do_not_count_if_listed(void **state)
 		make_small(&w, MERGE_REPLICATED, 2, 2);
 		w.v[0].stage = cases[i].stage;
 		w.v[0].listed = cases[i].listed;
-		/* So that no stage is empty. */
+		/* No stage is empty then. */
 		w.v[1] = w.v[0];
 		w.v[1].stage = 0;
 		strcpy(w.v[1].name, "other");
@@ -246,7 +232,6 @@ static void slices_that_do_not_fit_name_the_file(void **state)
 	struct world w;
 	struct model m;
 
-	(void)state;
 	make_small(&w, MERGE_REPLICATED, 2, 1);
 	w.v[0].shapes[1][0]--;
 	world_write(&w, dir);
@@ -264,7 +249,6 @@ static void vocabularies_are_matrices(void **state)
 	struct world w;
 	struct model m;
 
-	(void)state;
 	make_small(&w, MERGE_REPLICATED, 2, 1);
 	w.v[0].vocab = true;
 	w.v[0].ndim = 1;
@@ -282,7 +266,6 @@ static void stage_3_has_no_pipeline(void **state)
 	struct world w;
 	struct model m;
 
-	(void)state;
 	make_small(&w, MERGE_REPLICATED, 1, 2);
 	w.as.stage = 3;
 	world_write(&w, dir);

@@ -3,19 +3,13 @@
 #include "tests/unit/plan/bad.h"
 
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "tests/make/mkpt.h"
+#include "tests/support/unit.h"
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 #define DIRECTORY "ucfs-test-"
 #define EXPERT(layer, n) \
 	"layer_" #layer "_expert_" #n "_mp_rank_00_model_states.pt"
@@ -435,7 +429,7 @@ const struct bad bad_experts[] = {
 	INSIDE(fused_of_other_shape, 4, EXPERT(1, 0), "is of another shape"),
 	INSIDE(no_tensor, 0, EXPERT(0, 0), "expected a tensor, found str"),
 	INSIDE(hostile, 0, EXPERT(0, 0), "refusing global os.system"),
-	INSIDE(stranger, 2, EXPERT(0, 2), "has a other.weight, which is none"),
+	INSIDE(stranger, 2, EXPERT(0, 2), "has a other.weight, which does not belong"),
 
 	STATES(no_layers, STAGES_12, "of a model without any"),
 	STATES(no_counts, STAGES_ALL, "num_experts counts 0 layers"),

@@ -6,19 +6,14 @@
 #include "tests/unit/plan/bad.h"
 
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "tests/make/mkpt.h"
+#include "tests/support/unit.h"
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 #define LAST (BAD_RANKS - 1)
 #define DIRECTORY "ucfs-test-" /* where no file is to be named */
 
@@ -299,7 +294,7 @@ const struct bad bad_files[] = {
 	      DIRECTORY, "rank 1, model-parallel rank 1 is missing"),
 	FILES(experts, STAGES_ALL, add_expert, DIRECTORY,
 	      "the file of expert 0 in MoE layer 0 is missing"),
-	FILES(dangling link, STAGES_ALL, make_dangling, SHARD_1, "cannot stat"),
+	FILES(dangling link, STAGES_ALL, make_dangling, SHARD_1, "cannot open"),
 	FILES(fifo, STAGES_ALL, make_fifo, SHARD_1, "not a regular file"),
 	FILES(directory for a file, STAGES_ALL, make_directory, SHARD_0,
 	      "not a regular file"),

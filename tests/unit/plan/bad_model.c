@@ -6,9 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "tests/make/mkpt.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 
 struct value_seq *bad_rebuild(struct value *tensor)
 {
@@ -188,7 +187,7 @@ const struct bad bad_model[] = {
 	MODEL_(root_is_a_list, STAGES_ALL, "expected a dict, found list"),
 	MODEL_(no_param_shapes, STAGES_ALL, "no param_shapes"),
 	MODEL_(shapes_of_strings, STAGES_ALL, "param_shapes[1] is a str"),
-	MODEL_(shape_is_a_string, STAGES_ALL, "l1.bias: no shape but str"),
+	MODEL_(shape_is_a_string, STAGES_ALL, "l1.bias: expected a shape, found str"),
 	MODEL_(negative_dimension, STAGES_ALL, "impossible dimension 0"),
 	MODEL_(huge_shape, STAGES_ALL, "impossible dimension"),
 	MODEL_(name_with_slash, STAGES_ALL,
@@ -198,8 +197,8 @@ const struct bad bad_model[] = {
 	MODEL_(name_too_long, STAGES_ALL, "nnn' cannot be"),
 	MODEL_(name_with_nul, STAGES_ALL, "'?' cannot be"),
 	MODEL_(name_of_a_file, STAGES_ALL, "'optimizer_state.pt' cannot be"),
-	MODEL_(name_twice, STAGES_ALL, "l1.bias is there twice"),
-	MODEL_(no_module, STAGES_12, "no module in it"),
+	MODEL_(name_twice, STAGES_ALL, "l1.bias occurs twice"),
+	MODEL_(no_module, STAGES_12, "has no module"),
 	MODEL_(bad_pattern, STAGES_12, "pattern 'l1.(': missing"),
 	MODEL_(two_patterns, STAGES_12, "l1.bias: matches two patterns"),
 	MODEL_(exploding_pattern, STAGES_12, "cannot be matched"),

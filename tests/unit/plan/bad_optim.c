@@ -4,9 +4,8 @@
 
 #include <stdint.h>
 
+#include "ckpt/base/array.h"
 #include "tests/make/mkpt.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 
 static void root_is_a_list(struct mkpt *m, struct value *root)
 {
@@ -19,14 +18,17 @@ static struct value *shard_dict(struct value *root)
 	return value_find(root, "optimizer_state_dict");
 }
 
-static struct value *states_of(struct value *root, size_t group)
+static struct value *optimizer_of(struct value *root)
 {
 	struct value *const d = shard_dict(root);
 	struct value *const base = value_find(d, "base_optimizer_state");
-	struct value *const optimizer =
-		base ? base : value_find(d, "optimizer_state_dict");
 
-	return value_find(optimizer, "state")->dict.v[group].val;
+	return base ? base : value_find(d, "optimizer_state_dict");
+}
+
+static struct value *states_of(struct value *root, size_t group)
+{
+	return value_find(optimizer_of(root), "state")->dict.v[group].val;
 }
 
 static struct value *fp32_of(struct value *root)
@@ -47,6 +49,22 @@ static struct value *some_floats(struct mkpt *m, uint64_t n)
 static void no_optimizer_dict(struct mkpt *m, struct value *root)
 {
 	mkpt_set(m, root, "optimizer_state_dict", NULL);
+}
+
+static void state_is_a_string(struct mkpt *m, struct value *root)
+{
+	mkpt_set(m, optimizer_of(root), "state", mkpt_str(m, "none"));
+}
+
+static void state_of_no_group(struct mkpt *m, struct value *root)
+{
+	mkpt_set_key(m, value_find(optimizer_of(root), "state"),
+		     mkpt_int(m, 77), mkpt_dict(m));
+}
+
+static void states_are_a_list(struct mkpt *m, struct value *root)
+{
+	value_find(optimizer_of(root), "state")->dict.v[1].val = mkpt_list(m);
 }
 
 static void stage_three(struct mkpt *m, struct value *root)
@@ -272,7 +290,7 @@ static void expert_groups(struct mkpt *m, struct value *root)
 #edit, STAGE(3), expect, "", MKCKPT_OPTIM, 1, edit, NULL \
 	}
 
-#define NO_FILE "and does not tell to which file it was offloaded"
+#define NO_FILE "and does not say to which file it was offloaded"
 
 const struct bad bad_optim[] = {
 	SHARD(root_is_a_list, 1, STAGES_ALL, "not an optimizer shard"),
@@ -303,7 +321,11 @@ const struct bad bad_optim[] = {
 	SHARD(state_of_text, 1, STAGES_ALL, "state exp_avg of group 1 is a str"),
 	SHARD(state_with_slash, 0, STAGES_ALL, "no usable name"),
 	SHARD(state_called_fp32, 0, STAGES_ALL, "no usable name"),
-	SHARD(state_twice, 0, STAGES_ALL, "step of group 1 is there twice"),
+	SHARD(state_is_a_string, 0, STAGES_ALL, "the optimizer's state is a str"),
+	SHARD(state_of_no_group, 0, STAGES_ALL, "belongs to none of 2 groups"),
+	SHARD(states_are_a_list, 0, STAGES_ALL,
+	      "states of group 1 are not a dict but a list"),
+	SHARD(state_twice, 0, STAGES_ALL, "step of group 1 occurs twice"),
 	SHARD(too_many_states, 0, STAGES_ALL, "has 16 optimizer states"),
 	SHARD(fp32_of_two_dimensions, 1, STAGES_ALL, "is no flat tensor"),
 	SHARD(fp32_of_text, 1, STAGES_ALL, "expected a tensor, found str"),
@@ -318,6 +340,6 @@ const struct bad bad_optim[] = {
 	SHARD(paddings_of_text, 0, STAGES_12, "[0][1] is not a count"),
 	SHARD(paddings_too_few, 0, STAGES_12, "2 entries for 3 parameters"),
 	SHARD(paddings_too_large, 0, STAGES_12, "group 0: Value too large"),
-	SHARD(expert_groups, 1, STAGE(3), "does not tell that sub-group 0"),
+	SHARD(expert_groups, 1, STAGE(3), "does not say that sub-group 0"),
 };
 const size_t bad_optim_n = COUNT(bad_optim);

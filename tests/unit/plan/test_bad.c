@@ -11,28 +11,21 @@
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "ckpt/base/errmsg.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/zero/checkpoint.h"
-#include "tests/unit/plan/bad.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
+#include "tests/support/unit.h"
 #include "tests/support/walk.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "tests/unit/plan/bad.h"
 
 static const struct mkckpt_param params[] = {
 	{ "emb.weight", 2, { 11, 7 }, 0 }, { "l1.weight", 2, { 7, 5 }, 0 },
@@ -135,7 +128,6 @@ static unsigned failures;
 
 static int forget_failures(void **state)
 {
-	(void)state;
 	failures = 0;
 	return 0;
 }
@@ -208,7 +200,6 @@ static void check_good(make_good make)
 
 static void undamaged_is_served(void **state)
 {
-	(void)state;
 	check_good(good);
 	check_good(good_experts);
 }
@@ -222,27 +213,23 @@ static void check_table(const struct bad *v, size_t n, make_good make)
 	assert_int_equal(failures, 0);
 }
 
-static void defects_of_files_are_told(void **state)
+static void defects_of_files_are_reported(void **state)
 {
-	(void)state;
 	check_table(bad_files, bad_files_n, good);
 }
 
-static void defects_of_model_states_are_told(void **state)
+static void defects_of_model_states_are_reported(void **state)
 {
-	(void)state;
 	check_table(bad_model, bad_model_n, good);
 }
 
-static void defects_of_optimizer_shards_are_told(void **state)
+static void defects_of_optimizer_shards_are_reported(void **state)
 {
-	(void)state;
 	check_table(bad_optim, bad_optim_n, good);
 }
 
-static void defects_of_experts_are_told(void **state)
+static void defects_of_experts_are_reported(void **state)
 {
-	(void)state;
 	check_table(bad_experts, bad_experts_n, good_experts);
 }
 
@@ -274,9 +261,8 @@ static void check_truncated(const struct mkckpt *c, const char *dir,
 	bytebuf_done(&whole);
 }
 
-static void truncated_files_are_told(void **state)
+static void truncated_files_are_reported(void **state)
 {
-	(void)state;
 	for (int stage = 2; stage <= 3; stage++) {
 		const struct mkckpt c = good(stage);
 		char *const dir = mkckpt_new_dir();
@@ -290,12 +276,11 @@ static void truncated_files_are_told(void **state)
 	assert_int_equal(failures, 0);
 }
 
-static void unreadable_files_are_told(void **state)
+static void unreadable_files_are_reported(void **state)
 {
 	const struct mkckpt c = good(2);
 	char path[PATH_MAX], *dir;
 
-	(void)state;
 	if (geteuid() == 0) {
 		print_message("skipped: root may read everything\n");
 		skip();
@@ -329,7 +314,6 @@ static void strings_in_the_module_are_left_out(void **state)
 	struct plan *p;
 	uint64_t node;
 
-	(void)state;
 	c.edit = edit_one;
 	c.ctx = (void *)&b;
 	mkckpt_write(&c, dir);
@@ -337,8 +321,8 @@ static void strings_in_the_module_are_left_out(void **state)
 		fail_msg("%s", err.text);
 	assert_int_equal(plan_lookup(p, PLAN_ZERO, "frozen", &node, &err),
 			 -ENOENT);
-	assert_int_equal(plan_resolve(p)->model.cats[0].nwarnings, 1);
-	assert_string_equal(plan_resolve(p)->model.cats[0].warnings[0],
+	assert_int_equal(plan_zckpt(p)->model.ranks[0].nwarnings, 1);
+	assert_string_equal(plan_zckpt(p)->model.ranks[0].warnings[0],
 			    "module: frozen: left out: not a tensor");
 	plan_close(p);
 	mkckpt_free_dir(dir);
@@ -410,7 +394,6 @@ static void each_file_is_refused(void **state)
 	char dir[PATH_MAX];
 	int n;
 
-	(void)state;
 	snprintf(dir, sizeof(dir), "%s/tests/bad", srcdir ? srcdir : ".");
 	n = scandir(dir, &entries, is_expect, alphasort);
 	assert_true(n > 0);
@@ -427,16 +410,16 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(undamaged_is_served),
-		cmocka_unit_test_setup(defects_of_files_are_told,
+		cmocka_unit_test_setup(defects_of_files_are_reported,
 				       forget_failures),
-		cmocka_unit_test_setup(defects_of_model_states_are_told,
+		cmocka_unit_test_setup(defects_of_model_states_are_reported,
 				       forget_failures),
-		cmocka_unit_test_setup(defects_of_optimizer_shards_are_told,
+		cmocka_unit_test_setup(defects_of_optimizer_shards_are_reported,
 				       forget_failures),
-		cmocka_unit_test_setup(defects_of_experts_are_told,
+		cmocka_unit_test_setup(defects_of_experts_are_reported,
 				       forget_failures),
-		cmocka_unit_test_setup(truncated_files_are_told, forget_failures),
-		cmocka_unit_test_setup(unreadable_files_are_told,
+		cmocka_unit_test_setup(truncated_files_are_reported, forget_failures),
+		cmocka_unit_test_setup(unreadable_files_are_reported,
 				       forget_failures),
 		cmocka_unit_test(strings_in_the_module_are_left_out),
 		cmocka_unit_test_setup(each_file_is_refused, forget_failures),

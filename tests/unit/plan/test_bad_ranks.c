@@ -6,24 +6,18 @@
  * its name and the cause.  (Of one rank: test_bad.c.)
  */
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "ckpt/base/errmsg.h"
 #include "ckpt/plan/plan.h"
 #include "tests/make/mkckpt.h"
+#include "tests/support/unit.h"
 #include "tests/support/walk.h"
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 #define TP 2u
 #define PP 2u
 #define RANKS (TP * PP)
@@ -293,11 +287,10 @@ static const struct defect defects[] = {
 	     "exp_avg_sq of parameter 1.bias is missing"),
 };
 
-static void defects_are_told(void **state)
+static void defects_are_reported(void **state)
 {
 	unsigned failures = 0;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(defects); i++) {
 		char *const dir = write_ranks(&defects[i], true);
 		struct errmsg err = { "" };
@@ -320,7 +313,6 @@ static void undamaged_is_served(void **state)
 	char *const dir = write_ranks(NULL, true);
 	struct errmsg err = { "" };
 
-	(void)state;
 	if (serve(dir, &err))
 		fail_msg("%s", err.text);
 	mkckpt_free_dir(dir);
@@ -332,7 +324,6 @@ static void a_lost_last_rank_is_missed(void **state)
 {
 	const struct defect d = { .damage = lose_last_rank, .mp = NONE };
 
-	(void)state;
 	for (int degrees = 0; degrees < 2; degrees++) {
 		char *const dir = write_ranks(&d, degrees);
 		struct errmsg err = { "" };
@@ -348,7 +339,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(undamaged_is_served),
-		cmocka_unit_test(defects_are_told),
+		cmocka_unit_test(defects_are_reported),
 		cmocka_unit_test(a_lost_last_rank_is_missed),
 	};
 

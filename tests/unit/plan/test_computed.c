@@ -6,20 +6,15 @@
  */
 #include <errno.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/vfile/vfile.h"
 #include "tests/make/mkckpt.h"
+#include "tests/support/unit.h"
 
 #define RANKS 2
 #define NUMEL 4
@@ -205,7 +200,6 @@ static void means_are_of_the_tensors_type(void **state)
 		{ DTYPE_F64, { f64[0], f64[1] }, f64[2] },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		const struct bias b = { .dtype = cases[i].dtype,
 					.slices = { cases[i].slices[0],
@@ -237,7 +231,6 @@ static void scales_are_undone_by_state(void **state)
 		       { "exp_avg.pt", -1 },
 		       { "exp_avg_sq.pt", -2 } };
 
-	(void)state;
 	for (size_t i = 0; i < 3; i++) {
 		const struct bias b = { .dtype = DTYPE_F32,
 					.slices = { held, held },
@@ -285,7 +278,6 @@ static void what_cannot_be_computed_is_refused(void **state)
 		  " the power of -2", -EBADMSG },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		const struct bias b = { .dtype = cases[i].dtype,
 					.slices = { elements, elements },
@@ -313,7 +305,6 @@ static void other_states_may_be_averaged(void **state)
 	struct plan *const p = open_plan(dir);
 	struct errmsg err = { "" };
 
-	(void)state;
 	if (plan_check(p, &err))
 		fail_msg("%s", err.text);
 	check_file(p, "momentum.pt", DTYPE_F32, elements);

@@ -16,11 +16,11 @@
 
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/plan/plan.h"
-#include "ckpt/format/ptfile.h"
 #include "ckpt/base/source.h"
-#include "ckpt/tensor/tensor.h"
+#include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/tensor/tensor.h"
 #include "ckpt/vfile/vfile.h"
 #include "tests/support/goodcase.h"
 
@@ -28,7 +28,7 @@
 /* One case: its digests file, split, and the plan made of its checkpoint. */
 struct good {
 	const char *name;
-	struct lines lines;
+	struct findings lines;
 	struct plan *plan;
 	unsigned failures;
 	unsigned checks;
@@ -369,7 +369,7 @@ static int reopen(struct good *g, const char *path,
 
 	plan_close(g->plan);
 	g->plan = NULL;
-	if (rc != !lines_find(&g->lines, "hugging-face"))
+	if (rc != !findings_find(&g->lines, "hugging-face"))
 		fail(g, "index: %d: %s", rc, err.text);
 	rc = plan_open_indexed(path, options, (struct span){ b.data, b.len },
 			       &g->plan, &refused, &err);
@@ -404,8 +404,8 @@ static void check_lines(struct good *g)
 /* Twice: from the files, and from the index of what these told. */
 static void check_open(struct good *g, const char *dir)
 {
-	const struct line *const tag = lines_find(&g->lines, "tag");
-	const struct line *const refuse = lines_find(&g->lines, "refuse");
+	const struct line *const tag = findings_find(&g->lines, "tag");
+	const struct line *const refuse = findings_find(&g->lines, "refuse");
 	const struct plan_options options = { .hugging_face = true };
 	struct errmsg err = { "" };
 	char path[GOOD_PATH_LEN];
@@ -437,7 +437,7 @@ static unsigned check_case(const char *dir, const char *name, unsigned *checks)
 	snprintf(path, sizeof(path), "%s/%s.digests", dir, name);
 	lines_load(&g.lines, path);
 	check_open(&g, dir);
-	lines_done(&g.lines);
+	findings_done(&g.lines);
 	*checks += g.checks;
 	return g.failures;
 }

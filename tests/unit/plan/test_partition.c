@@ -1,23 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * ZeRO's arithmetic: worked examples, and on random groups that the ranks'
- * fragments hold every element of every parameter exactly once.
- */
+/* ZeRO's arithmetic: worked examples and random groups, whose fragments must
+ * hold every element of every parameter exactly once. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ckpt/zero/partition.h"
+#include "tests/support/unit.h"
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 #define PARAMS_MAX 12
 #define NUMEL_MAX 400
 
@@ -58,7 +50,6 @@ static void stage_2_on_two_ranks(void **state)
 	};
 	struct partition p;
 
-	(void)state;
 	assert_int_equal(
 		partition_init_zero12(&p, model, NULL, COUNT(model), 2), 0);
 	assert_int_equal(p.used, 246);
@@ -69,14 +60,13 @@ static void stage_2_on_two_ranks(void **state)
 	partition_done(&p);
 }
 
-/* The order that round_robin_gradients makes of the same model. */
+/* The same model in the order of round_robin_gradients. */
 static void stage_2_round_robin(void **state)
 {
 	static const uint64_t numel[] = { 77, 5, 5, 7, 35, 5, 35, 77 };
 	static const uint64_t start[] = { 0, 77, 82, 87, 94, 129, 134, 169 };
 	struct partition p;
 
-	(void)state;
 	assert_int_equal(
 		partition_init_zero12(&p, numel, NULL, COUNT(numel), 2), 0);
 	assert_memory_equal(p.start, start, sizeof(start));
@@ -94,7 +84,6 @@ static void stage_1_with_alignment(void **state)
 	};
 	struct partition p;
 
-	(void)state;
 	assert_int_equal(
 		partition_init_zero12(&p, model, padding, COUNT(model), 4), 0);
 	assert_int_equal(p.start[1], 80);
@@ -105,14 +94,13 @@ static void stage_1_with_alignment(void **state)
 	partition_done(&p);
 }
 
-/* A parameter without elements behind it makes the last padding count: used
- * are 5 + 3, a multiple of the unit of one rank, 2. */
+/* The padding before a trailing parameter without elements counts as used: 5 +
+ * 3 is a multiple of the unit of one rank, 2. */
 static void padding_at_the_end_is_used(void **state)
 {
 	static const uint64_t numel = 5, padding = 3;
 	struct partition p;
 
-	(void)state;
 	assert_int_equal(partition_init_zero12(&p, &numel, &padding, 1, 1), 0);
 	assert_int_equal(p.used, 8);
 	assert_int_equal(p.size, 8); /* not 6 */
@@ -128,7 +116,6 @@ static void ranks_may_hold_nothing(void **state)
 	struct partition p;
 	unsigned first, end;
 
-	(void)state;
 	assert_int_equal(partition_init_zero12(&p, &numel, NULL, 1, 8), 0);
 	assert_int_equal(p.size, 2);
 	for (unsigned r = 0; r < 8; r++) {
@@ -147,7 +134,6 @@ static void stage_3_on_two_ranks(void **state)
 	static const uint64_t valid[] = { 38, 17, 2, 2, 2, 17, 3, 38 };
 	struct partition p;
 
-	(void)state;
 	assert_int_equal(partition_init_zero3(&p, model, COUNT(model), 2), 0);
 	assert_int_equal(p.size, 127);
 	assert_memory_equal(p.start, start, sizeof(start));
@@ -161,8 +147,8 @@ static void stage_3_on_two_ranks(void **state)
 	partition_done(&p);
 }
 
-/* Each rank keeps what it has a part of whole: of the fifth parameter, which
- * is cut, both do. */
+/* Each rank keeps the parameters of its partition whole; both keep the fifth,
+ * which is cut. */
 static void whole_parameters_of_a_partition(void **state)
 {
 	static const struct piece pieces[] = {
@@ -172,7 +158,6 @@ static void whole_parameters_of_a_partition(void **state)
 	};
 	struct partition p;
 
-	(void)state;
 	assert_int_equal(
 		partition_init_zero12(&p, model, NULL, COUNT(model), 2), 0);
 	for (size_t i = 0; i < COUNT(pieces); i++) {
@@ -186,14 +171,13 @@ static void whole_parameters_of_a_partition(void **state)
 	partition_done(&p);
 }
 
-/* Three elements over many ranks: one each for three of them. */
+/* Three elements over many ranks: three ranks hold one each. */
 static void stage_3_parameters_smaller_than_the_world(void **state)
 {
 	static const uint64_t numel[] = { 3, 0, 1 };
 	struct partition p;
 	unsigned first, end;
 
-	(void)state;
 	assert_int_equal(partition_init_zero3(&p, numel, 3, 1000), 0);
 	assert_int_equal(p.size, 2);
 	partition_ranks(&p, 0, &first, &end);
@@ -214,7 +198,6 @@ static void nothing_at_all_is_allowed(void **state)
 	static const uint64_t zero[] = { 0, 0 };
 	struct partition p;
 
-	(void)state;
 	assert_int_equal(partition_init_zero12(&p, NULL, NULL, 0, 3), 0);
 	assert_int_equal(p.size, 0);
 	assert_int_equal(partition_filled(&p, 2), 0);
@@ -225,7 +208,7 @@ static void nothing_at_all_is_allowed(void **state)
 	assert_int_equal(partition_init_zero3(&p, NULL, 0, 3), 0);
 	assert_int_equal(partition_filled(&p, 2), 0);
 	partition_done(&p);
-	partition_done(&p); /* again: harmless */
+	partition_done(&p); /* a second call is harmless */
 }
 
 static void sums_that_overflow_are_refused(void **state)
@@ -234,7 +217,6 @@ static void sums_that_overflow_are_refused(void **state)
 	static const uint64_t edge = UINT64_MAX - 1, two = 2;
 	struct partition p;
 
-	(void)state;
 	assert_int_equal(partition_init_zero12(&p, huge, NULL, 3, 2),
 			 -EOVERFLOW);
 	assert_int_equal(partition_init_zero12(&p, &two, &edge, 1, 2),
@@ -256,7 +238,7 @@ static uint64_t next_random(uint64_t *s)
 	return *s;
 }
 
-/* Sizes as they come: many small, a few large, some empty. */
+/* Random sizes: many small, a few large, some empty. */
 static uint64_t random_numel(uint64_t *s)
 {
 	switch (next_random(s) % 4) {
@@ -269,8 +251,8 @@ static uint64_t random_numel(uint64_t *s)
 	}
 }
 
-/* Count how often each element of parameter i is held, and each place of a
- * rank's partition is taken. */
+/* Count the holders of each element of parameter i, and the uses of each place
+ * of a rank's partition. */
 static void count_holders(const struct partition *p, size_t i, unsigned *taken)
 {
 	unsigned holders[NUMEL_MAX] = { 0 };
@@ -281,7 +263,7 @@ static void count_holders(const struct partition *p, size_t i, unsigned *taken)
 	for (unsigned r = 0; r < p->ranks; r++) {
 		const struct fragment f = partition_fragment(p, i, r);
 
-		/* Those who hold some are exactly [first, end). */
+		/* Exactly the ranks [first, end) hold a part. */
 		assert_int_equal(f.numel != 0, r >= first && r < end);
 		if (!f.numel)
 			continue;
@@ -332,7 +314,6 @@ static void check_random(uint64_t seed)
 
 static void every_element_is_held_exactly_once(void **state)
 {
-	(void)state;
 	for (uint64_t seed = 1; seed <= 3000; seed++)
 		check_random(seed);
 }
@@ -342,7 +323,7 @@ static void every_element_is_held_exactly_once(void **state)
 static void experts_are_spread_over_ranks(void **state)
 {
 	static const struct {
-		struct spread s;
+		struct rank_stripe s;
 		unsigned ranks[2][2]; /* of each group, by part */
 	} cases[] = {
 		{ { 2, 2, false }, { { 0, 2 }, { 1, 3 } } },
@@ -352,31 +333,31 @@ static void experts_are_spread_over_ranks(void **state)
 		{ { 1, 2, true }, { { 0 }, { 1 } } },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++)
 		for (unsigned g = 0; g < cases[i].s.degree; g++)
 			for (unsigned part = 0; part < cases[i].s.ranks; part++)
-				assert_int_equal(spread_rank(&cases[i].s, g,
-							     part),
-						 cases[i].ranks[g][part]);
+				assert_int_equal(
+					rank_stripe_rank(&cases[i].s, g, part),
+					cases[i].ranks[g][part]);
 }
 
 static void each_rank_has_one_part_of_one_group(void **state)
 {
-	(void)state;
 	for (unsigned n = 0; n < 2 * 6 * 6; n++) {
-		const struct spread s = { 1 + n % 6, 1 + n / 6 % 6, n >= 36 };
+		const struct rank_stripe s = { 1 + n % 6, 1 + n / 6 % 6,
+					       n >= 36 };
 
 		for (unsigned rank = 0; rank < s.ranks * s.degree; rank++) {
 			unsigned g;
-			const unsigned part = spread_part(&s, rank, &g);
+			const unsigned part = rank_stripe_part(&s, rank, &g);
 
 			assert_true(g < s.degree && part < s.ranks);
-			assert_int_equal(spread_rank(&s, g, part), rank);
+			assert_int_equal(rank_stripe_rank(&s, g, part), rank);
 			if (part)
-				assert_int_equal(spread_rank(&s, g, part - 1) +
-							 spread_step(&s),
-						 rank);
+				assert_int_equal(
+					rank_stripe_rank(&s, g, part - 1) +
+						rank_stripe_step(&s),
+					rank);
 		}
 	}
 }

@@ -7,28 +7,22 @@
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "ckpt/base/errmsg.h"
 #include "ckpt/plan/plan.h"
-#include "ckpt/zero/checkpoint.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
+#include "ckpt/zero/checkpoint.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
+#include "tests/support/unit.h"
 #include "tests/support/walk.h"
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 #define PARAMS_MAX 9
 #define NAME_LEN 32
 
@@ -87,7 +81,6 @@ static void stage_2_has_the_converters_files(void **state)
 	char *const dir = mkckpt_new_dir();
 	struct plan *p;
 
-	(void)state;
 	mkckpt_write(&c, dir);
 	p = open_plan(dir, false);
 	check_listing(p, PLAN_ROOT, root);
@@ -112,7 +105,6 @@ static void stage_3_has_the_converters_files(void **state)
 	char *const dir = mkckpt_new_dir();
 	struct plan *p;
 
-	(void)state;
 	mkckpt_write(&c, dir);
 	p = open_plan(dir, false);
 	check_listing(p, PLAN_ROOT, root);
@@ -132,7 +124,6 @@ static void what_is_not_there_is_not_found(void **state)
 	uint64_t dirs[3], node;
 	struct plan *p;
 
-	(void)state;
 	mkckpt_write(&c, dir);
 	p = open_plan(dir, false);
 	dirs[0] = PLAN_ROOT;
@@ -158,7 +149,6 @@ static void wrong_nodes_are_refused(void **state)
 	struct plan *p;
 	uint64_t file, pos = 0, node;
 
-	(void)state;
 	mkckpt_write(&c, dir);
 	p = open_plan(dir, false);
 	file = find(p, find(p, PLAN_ZERO, "bias"), "fp32.pt");
@@ -185,7 +175,6 @@ static void directories_have_the_links_of_theirs(void **state)
 	struct plan_stat st;
 	struct plan *p;
 
-	(void)state;
 	mkckpt_write(&c, dir);
 	p = open_plan(dir, false);
 	assert_int_equal(plan_stat(p, PLAN_ROOT, &st, NULL), 0);
@@ -204,7 +193,7 @@ static void directories_have_the_links_of_theirs(void **state)
 
 /* Does `a` lead to `b`, going a way? */
 static bool leads(struct plan *p, const char *a, const char *b,
-		  enum plan_way way)
+		  enum plan_order way)
 {
 	char dir[64], file[64];
 	uint64_t node[2], next;
@@ -214,7 +203,7 @@ static bool leads(struct plan *p, const char *a, const char *b,
 				 2);
 		node[i] = find(p, find(p, PLAN_ZERO, dir), file);
 	}
-	return plan_following(p, node[0], way, &next, NULL) == 0 &&
+	return plan_next_file(p, node[0], way, &next, NULL) == 0 &&
 	       next == node[1];
 }
 
@@ -242,25 +231,24 @@ static void files_follow_each_other(void **state)
 	struct plan *p;
 	uint64_t next;
 
-	(void)state;
 	mkckpt_write(&c, dir);
 	p = open_plan(dir, false);
 	for (size_t i = 0; i < COUNT(cases); i++) {
-		const char *const to[PLAN_WAYS] = { cases[i].files,
-						    cases[i].names,
-						    cases[i].params };
+		const char *const to[PLAN_ORDERS] = { cases[i].files,
+						      cases[i].names,
+						      cases[i].params };
 
-		for (unsigned way = 0; way < PLAN_WAYS; way++)
+		for (unsigned way = 0; way < PLAN_ORDERS; way++)
 			if (leads(p, cases[i].from,
 				  to[way] ? to[way] : cases[i].from,
 				  way) != (to[way] != NULL))
 				fail_msg("%s, way %u", cases[i].from, way);
 	}
-	assert_int_equal(plan_following(p, find(p, PLAN_ZERO, "bias"),
-					PLAN_WAY_FILES, &next, NULL),
+	assert_int_equal(plan_next_file(p, find(p, PLAN_ZERO, "bias"),
+					PLAN_ORDER_FILES, &next, NULL),
 			 -ENOENT);
 	assert_int_equal(
-		plan_following(p, PLAN_ROOT, PLAN_WAY_FILES, &next, NULL),
+		plan_next_file(p, PLAN_ROOT, PLAN_ORDER_FILES, &next, NULL),
 		-ENOENT);
 	plan_close(p);
 	mkckpt_free_dir(dir);
@@ -273,7 +261,6 @@ static void crc_zero_changes_nothing_but_sums(void **state)
 	uint64_t files[2], bytes[2];
 	char why[1024];
 
-	(void)state;
 	mkckpt_write(&c, dir);
 	for (int zero = 0; zero <= 1; zero++) {
 		struct plan *const p = open_plan(dir, zero);
@@ -305,7 +292,6 @@ static void replaced_shards_are_noticed_at_open(void **state)
 	struct vfile *f;
 	uint64_t bias;
 
-	(void)state;
 	mkckpt_write(&c, dir);
 	p = open_plan(dir, false);
 	bias = find(p, find(p, PLAN_ZERO, "bias"), "fp32.pt");
@@ -346,7 +332,6 @@ static void threads_share_a_plan(void **state)
 {
 	struct walker walkers[4];
 
-	(void)state;
 	for (int stage = 2; stage <= 3; stage++) {
 		struct mkckpt c = mkckpt_small(stage);
 		char *const dir = mkckpt_new_dir();
@@ -373,7 +358,6 @@ static void threads_share_a_plan(void **state)
 
 static void the_plan_can_be_told_as_json(void **state)
 {
-	(void)state;
 	for (int stage = 1; stage <= 3; stage++) {
 		const struct mkckpt c = mkckpt_small(stage);
 		char *const dir = mkckpt_new_dir();
@@ -453,7 +437,6 @@ static void check_random(uint64_t seed)
 
 static void any_geometry_is_put_together_again(void **state)
 {
-	(void)state;
 	for (uint64_t seed = 1; seed <= 150; seed++)
 		check_random(seed);
 }

@@ -1,40 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whatever a checkpoint's geometry is, each universal file is the one that
- * the whole tensors make, byte for byte, wherever reads begin and end.
+ * Whatever a checkpoint's geometry is, each universal file has the bytes that
+ * follow from the whole tensors, wherever reads begin and end.
  *
- * A geometry is made up from its number: degrees, groups, layout, shapes,
- * rules.  Its shards are written to memory (/dev/shm) where there is such a
- * place.  A number that fails is told, and tried again alone by
+ * A geometry follows from its number: degrees, groups, layout, shapes, rules.
+ * Its shards are written to /dev/shm if that exists. A failing number is printed
+ * and can be tried again with
  *
  *	UCFS_GEOMETRIES=4711 ./tests/unit/plan/test_property
  *
- * which also says what it is made of; UCFS_GEOMETRIES=1-1000000 tries more
- * than `make check` does.
+ * which also prints the geometry. UCFS_GEOMETRIES=1-1000000 tries more numbers than
+ * `make check` does.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/parallel.h"
+#include "ckpt/base/splitmix.h"
 #include "ckpt/plan/plan.h"
-#include "ckpt/zero/checkpoint.h"
+#include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/vfile.h"
-#include "tests/support/walk.h"
+#include "ckpt/zero/checkpoint.h"
 #include "tests/make/world.h"
+#include "tests/support/recut.h"
+#include "tests/support/unit.h"
+#include "tests/support/walk.h"
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 #define GEOMETRIES 10000
 #define RANKS_MAX 9
 #define GROUPS_MAX 3
@@ -43,19 +39,15 @@ struct dice {
 	uint64_t state;
 };
 
-/* splitmix64; a number below `n`. */
+/* A random number below `n`. */
 static uint64_t roll(struct dice *d, uint64_t n)
 {
-	uint64_t x = d->state += UINT64_C(0x9e3779b97f4a7c15);
-
-	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-	return (x ^ x >> 31) % n;
+	return splitmix64_next(&d->state) % n;
 }
 
 /* --- a geometry from its number --------------------------------------------- */
 
-/* How wide each rank's share of part `j` is; `least`, or more. */
+/* The width of each rank's share of part `j`: at least `least`. */
 static void make_part(struct dice *d, const struct world *w,
 		      struct world_tensor *t, size_t j, uint64_t least)
 {
@@ -71,7 +63,7 @@ static void make_part(struct dice *d, const struct world *w,
 		else if (j == 1 && t->rule == MERGE_TWO_SUB_PARAMS)
 			*width = t->widths[0][k] -
 				 (t->widths[0][k] && roll(d, 2));
-		else /* the first rank has something of everything */
+		else /* the first rank has a share of every part */
 			*width = k ? least + roll(d, 5) : 1 + roll(d, 4);
 		if (k == 0 || !t->copied[j])
 			t->shape[t->dim] += *width;
@@ -130,8 +122,8 @@ static void make_tensor(struct dice *d, struct world *w, unsigned stage,
 			      : 1 + (unsigned)roll(d, WORLD_DIMS_MAX - 1);
 	for (unsigned i = 0; i < t->ndim; i++)
 		t->shape[i] = 1 + roll(d, i ? 6 : 20);
-	/* Long runs are read in other ways than short ones, and those of more
-	 * than 64 KiB in yet another (gather.c). */
+	/* Long runs take another path than short ones, and runs of more than 64
+	 * KiB a third (gather.c). */
 	if (t->ndim > 1 && roll(d, 30) == 0)
 		t->shape[t->ndim - 1] = 200 + roll(d, 800);
 	if (t->ndim > 2 && roll(d, 600) == 0) {
@@ -232,9 +224,9 @@ static void describe(const struct world *w)
 
 /* --- reading it back ---------------------------------------------------------- */
 
-#define WRONG (-1000) /* no errno */
+#define WRONG (-1000) /* not an errno */
 
-/* As the mount does, and then sums what has been mapped. */
+/* Read as the mount does, then checksum the mapped bytes. */
 static int read_mapped(struct vfile *f, uint8_t *buf, size_t len, uint64_t off,
 		       struct errmsg *err)
 {
@@ -250,21 +242,21 @@ static int read_mapped(struct vfile *f, uint8_t *buf, size_t len, uint64_t off,
 		buf += w.iov[i].iov_len;
 	}
 	vfile_unmap(f, &w);
-	vfile_sum_behind(f);
+	vfile_crc_catch_up(f);
 	return rc;
 }
 
-/* As the command that converts does, if it reads from front to back. */
+/* Read as `ucckpt convert` does when it reads from front to back. */
 static int read_copied(struct vfile *f, uint8_t *buf, size_t len, uint64_t off,
 		       struct errmsg *err)
 {
 	if (vfile_read(f, buf, len, off, err) != (int64_t)len)
 		return WRONG;
-	vfile_sum(f, buf, len, off);
+	vfile_crc_advance(f, buf, len, off);
 	return 0;
 }
 
-/* [from, end) in pieces of any length. */
+/* Read [from, end) in pieces of random lengths. */
 static int read_pieces(struct vfile *f, const struct bytebuf *want,
 		       uint64_t from, uint64_t end, struct dice *d,
 		       struct errmsg *err)
@@ -419,28 +411,53 @@ static int check_tree(const struct world *w, struct plan *p, struct dice *d,
 		rc = check_tensor(w, &w->v[i], p, d, err);
 	for (size_t i = 0; !rc && i < w->nextras; i++)
 		rc = check_extra(w, &w->extras[i], p, d, err);
-	/* Of the others, that they keep their promises. */
+	/* Check the promises of other kinds of files. */
 	if (!rc && roll(d, 8) == 0)
 		rc = walk_plan(p, err);
 	return rc;
 }
 
-/* Weights of the same tag keep their promises, too; or it is said why there are
- * none: tensors of modules that tensor-parallel ranks do not share. */
+/* Weights of the same tag are right, or an error says why there are none:
+ * tensors of modules that tensor-parallel ranks do not share. */
 static int check_weights(struct plan *universal, struct dice *d,
 			 struct errmsg *err)
 {
 	struct plan *p;
-	int rc = plan_open_beside(universal, roll(d, 2) ? PLAN_HF : PLAN_FP32,
-				  &p, err);
+	int rc = plan_open_derived(universal, roll(d, 2) ? PLAN_HF : PLAN_FP32,
+				   &p, err);
 
 	if (rc)
-		return rc == -ENOTSUP && strstr(err->text, "other ranks") ? 0
+		return rc == -ENOTSUP && strstr(err->text, "differs between ranks") ? 0
 									  : rc;
 	rc = plan_check(p, err);
 	if (!rc)
 		rc = walk_plan(p, err);
 	plan_close(p);
+	return rc;
+}
+
+/* A checkpoint cut for another number of ranks makes the same tree. */
+static int check_recut(const struct world *w, const char *tag,
+		       const struct plan_options *options, struct dice *d,
+		       struct errmsg *err)
+{
+	char *const dir = mkckpt_new_dir();
+	const unsigned ranks = 1 + (unsigned)roll(d, 2 * RANKS_MAX);
+	struct plan *p;
+	int rc = recut_open(tag, ranks, 0, &p, err);
+
+	if (!rc) {
+		rc = recut_write(p, dir, err);
+		plan_close(p);
+	}
+	if (!rc)
+		rc = plan_open(dir, options, &p, err);
+	if (!rc) {
+		plan_zckpt(p)->readers = 1;
+		rc = check_tree(w, p, d, err);
+		plan_close(p);
+	}
+	mkckpt_free_dir(dir);
 	return rc;
 }
 
@@ -459,13 +476,15 @@ static int check_world(const struct world *w, struct dice *d, struct errmsg *err
 	world_write(w, dir);
 	rc = plan_open(dir, &options, &p, err);
 	if (!rc) {
-		/* Geometries are tried in parallel already. */
-		plan_resolve(p)->readers = 1;
+		/* Geometries already run in parallel. */
+		plan_zckpt(p)->readers = 1;
 		rc = check_tree(w, p, d, err);
 		if (!rc && roll(d, 8) == 0)
 			rc = check_weights(p, d, err);
 		plan_close(p);
 	}
+	if (!rc && roll(d, 4) == 0)
+		rc = check_recut(w, dir, &options, d, err);
 	mkckpt_free_dir(dir);
 	return rc;
 }
@@ -494,7 +513,7 @@ static int check_number(const struct range *range, uint64_t number)
 	return rc;
 }
 
-/* Every `n`th number from the one at `i` on: true if all are as they should be. */
+/* Check every `n`th number from the `i`-th on. */
 static bool check_share(const struct range *range, unsigned i, unsigned n)
 {
 	const uint64_t numbers = range->last - range->first + 1;
@@ -505,8 +524,8 @@ static bool check_share(const struct range *range, unsigned i, unsigned n)
 	return true;
 }
 
-/* By processes, which share no address space: with threads, a sanitizer's
- * traffic with the kernel takes half of the time. */
+/* Use processes, which share no address space: with threads, a sanitizer's
+ * system calls take half of the time. */
 static unsigned check_all(const struct range *range)
 {
 	const unsigned n = parallel_width();
@@ -549,7 +568,6 @@ static void files_are_those_of_the_whole_tensors(void **state)
 {
 	struct range r = get_range();
 
-	(void)state;
 	print_message("geometries %llu to %llu\n", (unsigned long long)r.first,
 		      (unsigned long long)r.last);
 	if (access("/dev/shm", W_OK) == 0)

@@ -8,6 +8,7 @@
  *
  *     test_weights [DIRECTORY [CASE]...]
  */
+#include <cJSON.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -18,17 +19,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <cJSON.h>
+#include "ckpt/base/array.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/plan/plan.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/plan/plan.h"
 #include "ckpt/vfile/vfile.h"
 #include "tests/support/goodcase.h"
 #include "tests/support/walk.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 
 /* As in make_weights.py. */
 static const struct {
@@ -48,7 +47,7 @@ static const struct {
 struct good {
 	const char *name;
 	char tag[GOOD_PATH_LEN]; /* its path */
-	struct lines digests, weights;
+	struct findings digests, weights;
 	unsigned failures;
 	unsigned checks;
 };
@@ -194,7 +193,7 @@ static void check_bytes(struct good *g, const struct line *l, struct span bytes)
 }
 
 /* A file that the script does not write is one of the run's own. */
-static bool is_companion(const struct good *g, const char *name)
+static bool is_sidecar(const struct good *g, const char *name)
 {
 	char path[2 * GOOD_PATH_LEN];
 
@@ -229,7 +228,7 @@ static void check_files(struct good *g, struct plan *p, const char *variant)
 		struct span bytes;
 
 		if (!l) {
-			if (!is_companion(g, e.name))
+			if (!is_sidecar(g, e.name))
 				fail(g, "%s: %s: should not be there", variant,
 				     e.name);
 			continue;
@@ -378,7 +377,7 @@ static void check_variant(struct good *g, size_t i)
 	}
 	if (plan_check(p, &err) || walk_plan(p, &err))
 		fail(g, "%s: %s", variants[i].name, err.text);
-	if (!lines_find(&g->weights, "fails"))
+	if (!findings_find(&g->weights, "fails"))
 		check_files(g, p, variants[i].name);
 	plan_close(p);
 }
@@ -401,7 +400,7 @@ static void check_refused(struct good *g)
 }
 
 /* Beside the universal tree, of which they share all that is known. */
-static void check_beside(struct good *g)
+static void check_derived(struct good *g)
 {
 	const struct plan_options options = { .kind = PLAN_UNIVERSAL };
 	struct plan *p, *hf = NULL, *fp32 = NULL;
@@ -411,8 +410,8 @@ static void check_beside(struct good *g)
 		fail(g, "does not open: %s", err.text);
 		return;
 	}
-	if (plan_open_beside(p, PLAN_HF, &hf, &err) ||
-	    plan_open_beside(p, PLAN_FP32, &fp32, &err))
+	if (plan_open_derived(p, PLAN_HF, &hf, &err) ||
+	    plan_open_derived(p, PLAN_FP32, &fp32, &err))
 		fail(g, "does not open beside the other: %s", err.text);
 	else
 		check_trained(g, hf, fp32);
@@ -431,18 +430,18 @@ static unsigned check_case(const char *dir, const char *name, unsigned *checks)
 	lines_load(&g.digests, path);
 	snprintf(path, sizeof(path), "%s/%s.weights", dir, name);
 	lines_load(&g.weights, path);
-	tag = lines_find(&g.digests, "tag");
+	tag = findings_find(&g.digests, "tag");
 	snprintf(g.tag, sizeof(g.tag), "%s/%s/%s", dir, name,
 		 tag ? tag->field[1] : "");
-	if (lines_find(&g.digests, "refuse")) {
+	if (findings_find(&g.digests, "refuse")) {
 		check_refused(&g);
 	} else {
 		for (size_t i = 0; i < COUNT(variants); i++)
 			check_variant(&g, i);
-		check_beside(&g);
+		check_derived(&g);
 	}
-	lines_done(&g.digests);
-	lines_done(&g.weights);
+	findings_done(&g.digests);
+	findings_done(&g.weights);
 	*checks += g.checks;
 	return g.failures;
 }

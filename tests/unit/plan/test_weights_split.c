@@ -4,26 +4,20 @@
  * (tests/splits.expect, made by tests/interop/make_splits.py) are held against
  * ours line by line.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/weights/weights_split.h"
+#include "tests/support/unit.h"
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 #define TENSORS_MAX 64
 
 /* A split as the lines have it: "0 2 / 1 ; 250". */
-static void print_split(const struct hfsplit *s, char *out)
+static void print_split(const struct weights_split *s, char *out)
 {
 	out += sprintf(out, " ");
 	for (size_t f = 0; f < s->nfiles; f++) {
@@ -40,7 +34,7 @@ static void check_line(char *line)
 	uint64_t len[TENSORS_MAX], max;
 	size_t same[TENSORS_MAX], n = 0;
 	char got[1024], *expect, *word;
-	struct hfsplit s;
+	struct weights_split s;
 
 	expect = strstr(line, "->");
 	assert_non_null(expect);
@@ -54,10 +48,10 @@ static void check_line(char *line)
 		len[n] = *word == '=' ? len[same[n]] : strtoull(word, NULL, 10);
 		n++;
 	}
-	assert_int_equal(hfsplit_init(&s, len, same, n, max, NULL), 0);
+	assert_int_equal(weights_split_init(&s, len, same, n, max, NULL), 0);
 	print_split(&s, got);
 	assert_string_equal(got, expect + 2);
-	hfsplit_done(&s);
+	weights_split_done(&s);
 }
 
 static void the_rule_is_huggingface_hubs(void **state)
@@ -67,7 +61,6 @@ static void the_rule_is_huggingface_hubs(void **state)
 	unsigned n = 0;
 	FILE *f;
 
-	(void)state;
 	snprintf(path, sizeof(path), "%s/tests/splits.expect",
 		 srcdir ? srcdir : ".");
 	f = fopen(path, "r");
@@ -85,17 +78,16 @@ static void files_are_numbered_if_there_are_several(void **state)
 	const uint64_t len[] = { 60, 60, 60 };
 	const size_t same[] = { 0, 1, 2 };
 	char name[NAME_MAX + 1];
-	struct hfsplit s;
+	struct weights_split s;
 
-	(void)state;
-	assert_int_equal(hfsplit_init(&s, len, same, 3, 180, NULL), 0);
-	hfsplit_name(&s, "model", "safetensors", 0, name);
+	assert_int_equal(weights_split_init(&s, len, same, 3, 180, NULL), 0);
+	weights_split_name(&s, "model", "safetensors", 0, name);
 	assert_string_equal(name, "model.safetensors");
-	hfsplit_done(&s);
-	assert_int_equal(hfsplit_init(&s, len, same, 3, 100, NULL), 0);
-	hfsplit_name(&s, "model", "safetensors", 1, name);
+	weights_split_done(&s);
+	assert_int_equal(weights_split_init(&s, len, same, 3, 100, NULL), 0);
+	weights_split_name(&s, "model", "safetensors", 1, name);
 	assert_string_equal(name, "model-00002-of-00003.safetensors");
-	hfsplit_done(&s);
+	weights_split_done(&s);
 }
 
 /* Printed by json.dumps({...}, indent=2, sort_keys=True). */
@@ -119,15 +111,15 @@ static void the_index_is_what_python_prints(void **state)
 	const uint64_t len[] = { 10, 10, 10, 10, 10 };
 	const size_t same[] = { 0, 1, 2, 3, 4 };
 	struct bytebuf out = { 0 };
-	struct hfsplit s;
+	struct weights_split s;
 
-	(void)state;
-	assert_int_equal(hfsplit_init(&s, len, same, 5, 20, NULL), 0);
-	assert_int_equal(hfsplit_index(&s, "w", "bin", names, &out, NULL), 0);
+	assert_int_equal(weights_split_init(&s, len, same, 5, 20, NULL), 0);
+	assert_int_equal(weights_split_index(&s, "w", "bin", names, &out, NULL),
+			 0);
 	assert_int_equal(out.len, strlen(expect));
 	assert_memory_equal(out.data, expect, out.len);
 	bytebuf_done(&out);
-	hfsplit_done(&s);
+	weights_split_done(&s);
 }
 
 /* As parse_size_to_int takes them, but for what makes no size at all. */
@@ -162,11 +154,10 @@ static void sizes_are_decimal(void **state)
 		{ " 5GB", 0 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		uint64_t size = 0;
 
-		assert_int_equal(hfsplit_parse_size(cases[i].text, &size),
+		assert_int_equal(weights_split_parse_size(cases[i].text, &size),
 				 cases[i].size != 0);
 		assert_int_equal(size, cases[i].size);
 	}

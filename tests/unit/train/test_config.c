@@ -1,17 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a command line asks for, and which cannot be. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+/* Command lines: valid ones with the resulting configuration, and invalid ones
+ * with their message. */
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "gpu/config/flags.h"
 #include "tests/support/commandline.h"
-
-#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+#include "tests/support/unit.h"
 
 /* --- flags ----------------------------------------------------------------- */
 
@@ -19,7 +13,6 @@ static void defaults_are_the_demos(void **state)
 {
 	struct config c;
 
-	(void)state;
 	line_is_taken(&c, "", 4);
 	assert_int_equal(c.model.n_layer, 4);
 	assert_int_equal(c.model.n_embd, 128);
@@ -48,7 +41,6 @@ static void flags_set_what_they_say(void **state)
 {
 	struct config c;
 
-	(void)state;
 	line_is_taken(
 		&c,
 		"--n_layer 2 --model gpt2-medium --dropout 0.1 --betas 0.8,0.95 "
@@ -84,7 +76,6 @@ static void flags_set_what_they_say(void **state)
 
 static void every_flag_is_told_in_the_table(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < FLAGS; i++) {
 		assert_non_null(flags[i].name);
 		assert_non_null(strchr(flags[i].help, '\t'));
@@ -104,7 +95,6 @@ static void resuming(void **state)
 		  "global_step3" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct config c;
 
@@ -127,7 +117,6 @@ static void help_and_version_are_answers(void **state)
 	struct config c;
 	struct errmsg err;
 
-	(void)state;
 	assert_int_equal(line_parse(&c, "--help --nonsense", 1, &err), 1);
 	assert_int_equal(line_parse(&c, "--version", 1, &err), 1);
 }
@@ -159,12 +148,12 @@ static void wrong_flags_are_named_with_their_value(void **state)
 		{ "--betas 0.9", "--betas 0.9: must be two numbers" },
 		{ "--betas 0.9,1", "--betas 0.9,1: must be two numbers" },
 		{ "--betas 0.9,0.9,0.9", "must be two numbers" },
-		{ "--model gpt5", "--model: no model is called 'gpt5'" },
+		{ "--model gpt5", "--model: unknown model 'gpt5'" },
 		{ "--run_name a/b", "--run_name a/b: must be a name" },
 		{ "--run_name ..", "--run_name ..: must be a name" },
 		{ "--data=", "--data '': must be not empty" },
 		{ "--seq_length 2048", "--seq_length 2048: is more than" },
-		{ "--n_head 3", "n_embd 128 is no multiple of n_head 3" },
+		{ "--n_head 3", "n_embd 128 is not a multiple of n_head 3" },
 		{ "--lr_schedule cosine --warmup_steps 200",
 		  "--warmup_steps 200: is more than the 100 steps" },
 		{ "--lr_schedule cosine --lr 1e-4 --min_lr 1e-3",
@@ -172,7 +161,6 @@ static void wrong_flags_are_named_with_their_value(void **state)
 		{ "--deepspeed_config none.json", "none.json" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++)
 		line_is_refused(cases[i].line, 1, cases[i].says);
 }
@@ -190,7 +178,7 @@ static void what_is_not_given_of_a_batch_follows(void **state)
 		{ "{}", "", 8, 16, 2, 1 },
 		{ "{}", "--train_batch_size 6", 2, 6, 3, 1 },
 		{ "{}", "--train_micro_batch_size_per_gpu 8", 2, 16, 8, 1 },
-		/* As DeepSpeed works them out. */
+		/* DeepSpeed's derivation. */
 		{ "{\"train_batch_size\": 32}", "", 2, 32, 16, 1 },
 		{ "{\"train_micro_batch_size_per_gpu\": 3}", "", 2, 6, 3, 1 },
 		{ "{\"train_batch_size\": 32,"
@@ -204,7 +192,7 @@ static void what_is_not_given_of_a_batch_follows(void **state)
 		  "\"train_micro_batch_size_per_gpu\": \"auto\","
 		  "\"gradient_accumulation_steps\": \"auto\"}",
 		  "", 4, 16, 4, 1 },
-		/* Flags win; accumulation gives way. */
+		/* Flags override the file; accumulation is derived. */
 		{ "{\"train_batch_size\": 32,"
 		  "\"train_micro_batch_size_per_gpu\": 8,"
 		  "\"gradient_accumulation_steps\": 2}",
@@ -213,7 +201,6 @@ static void what_is_not_given_of_a_batch_follows(void **state)
 		  "--train_micro_batch_size_per_gpu 4", 2, 32, 4, 4 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct config c;
 
@@ -234,7 +221,7 @@ static void impossible_batches_are_told_with_what_would_work(void **state)
 		const char *says;
 	} cases[] = {
 		{ "{}", "", 3,
-		  "--train_batch_size 16: is no multiple of 3"
+		  "--train_batch_size 16: is not a multiple of 3"
 		  " ranks; 15 or 18 would work" },
 		{ "{}", "--train_micro_batch_size_per_gpu 3", 2,
 		  "2 ranks x --train_micro_batch_size_per_gpu 3; 12 or 18" },
@@ -254,7 +241,6 @@ static void impossible_batches_are_told_with_what_would_work(void **state)
 		  "", 4000, "too large" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++)
 		line_is_refused(line_with_json(cases[i].json, cases[i].flags),
 				cases[i].ranks, cases[i].says);

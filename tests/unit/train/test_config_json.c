@@ -1,18 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a DeepSpeed configuration asks for beside a command line, and which cannot
- * be. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+/* DeepSpeed configurations with a command line: valid ones with the resulting
+ * configuration, and invalid ones with their message. */
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "tests/support/commandline.h"
-
-#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+#include "tests/support/unit.h"
 
 static void a_configuration_is_taken_over(void **state)
 {
@@ -29,7 +22,6 @@ static void a_configuration_is_taken_over(void **state)
 		" \"checkpoint\": {\"load_universal\": true}}";
 	struct config c;
 
-	(void)state;
 	line_is_taken(&c, line_with_json(json, ""), 2);
 	assert_int_equal(c.batch, 8);
 	assert_true(c.gradient_clipping == 0.5);
@@ -55,7 +47,6 @@ static void flags_win_wherever_they_stand(void **state)
 	struct config c;
 	char line[LINE_LEN];
 
-	(void)state;
 	snprintf(line, sizeof(line), "--zero_stage 2 %s",
 		 line_with_json("{\"zero_optimization\": {\"stage\": 3}}",
 				"--lr 1e-2"));
@@ -92,7 +83,6 @@ static void deepspeeds_kinds_of_adam(void **state)
 		  OPTIMIZER_ADAMW, OPTIMIZER_APEX, 1e-3, 0 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct config c;
 
@@ -109,7 +99,7 @@ static void loss_scales(void **state)
 {
 	static const struct {
 		const char *json, *flags;
-		struct scaler_config want;
+		struct loss_scaler_config want;
 	} cases[] = {
 		{ "{\"fp16\": {\"enabled\": true}}",
 		  "",
@@ -128,9 +118,8 @@ static void loss_scales(void **state)
 		{ "{\"fp16\": {\"enabled\": false}}", "", { 0, false, 0, 0, 0 } },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
-		const struct scaler_config *const want = &cases[i].want;
+		const struct loss_scaler_config *const want = &cases[i].want;
 		struct config c;
 
 		line_is_taken(&c, line_with_json(cases[i].json, cases[i].flags),
@@ -148,7 +137,7 @@ static void schedules(void **state)
 {
 	static const struct {
 		const char *json, *flags;
-		struct schedule_config want;
+		struct lr_schedule_config want;
 	} cases[] = {
 		{ "{\"scheduler\": {\"type\": \"WarmupLR\"}}",
 		  "",
@@ -172,9 +161,8 @@ static void schedules(void **state)
 		  { SCHEDULE_COSINE, 0, 0, 30, 100, false } },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
-		const struct schedule_config *const want = &cases[i].want;
+		const struct lr_schedule_config *const want = &cases[i].want;
 		struct config c;
 
 		line_is_taken(&c, line_with_json(cases[i].json, cases[i].flags),
@@ -222,13 +210,12 @@ static void wrong_configurations_are_refused(void **state)
 		  "uctrain has no fp16.consecutive_hysteresis" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++)
 		line_is_refused(line_with_json(cases[i].json, ""), 1,
 				cases[i].says);
 }
 
-/* What is printed on stderr, which is a file meanwhile. */
+/* Capture stderr in a file. */
 static void unknown_keys_are_warned_of(void **state)
 {
 	const char *const line = line_with_json(
@@ -242,7 +229,6 @@ static void unknown_keys_are_warned_of(void **state)
 	struct config c;
 	FILE *saved;
 
-	(void)state;
 	snprintf(copy, sizeof(copy), "%s", line);
 	char *argv[] = { "uctrain", strtok(copy, " "), strtok(NULL, " "), NULL };
 

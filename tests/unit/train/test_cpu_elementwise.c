@@ -1,28 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What ZeRO asks of the CPU backend is what plain C does (hostbackend.c, which
- * test_optimizer compares with torch), for arrays of any length, and the same
- * for any number of threads.
+ * ZeRO's operations on the CPU backend give the results of plain C
+ * (hostbackend.c, which test_optimizer compares with torch), for arrays of any
+ * length and any number of threads.
  */
 #include <errno.h>
 #include <math.h>
 #include <omp.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "ckpt/base/errmsg.h"
 #include "gpu/backend/backend.h"
 #include "tests/support/hostbackend.h"
+#include "tests/support/unit.h"
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
-
-/* Around what vectors, blocks and parts hold. */
+/* Around the lengths of vectors, blocks and parts. */
 static const size_t lengths[] = { 0, 1, 7, 16, 255, 257, 16383, 16385, 40001 };
 static const unsigned threads[] = { 1, 2, 5 };
 
@@ -60,7 +53,7 @@ static void near(const float *got, const float *want, size_t n)
 				 want[i]);
 }
 
-/* Calls `check` with each length and number of threads. */
+/* Call `check` with each length and number of threads. */
 static void each(void (*check)(struct backend *cpu, struct backend *host,
 			       size_t n))
 {
@@ -93,7 +86,6 @@ static void check_squares(struct backend *cpu, struct backend *host, size_t n)
 
 static void sums_squares(void **state)
 {
-	(void)state;
 	each(check_squares);
 }
 
@@ -119,11 +111,10 @@ static void check_arrays(struct backend *cpu, struct backend *host, size_t n)
 
 static void adds_scales_and_widens(void **state)
 {
-	(void)state;
 	each(check_arrays);
 }
 
-/* p, exp_avg, exp_avg_sq, and the gradient, of LONGEST elements each. */
+/* p, exp_avg, exp_avg_sq and the gradient, LONGEST elements each. */
 struct states {
 	float *x[4];
 };
@@ -176,16 +167,14 @@ static void check_adam(struct backend *cpu, struct backend *host, size_t n)
 
 static void updates_as_adam(void **state)
 {
-	(void)state;
 	each(check_adam);
 }
 
-/* Weights of the model's type, without touching what is behind them. */
+/* Weights in the model's type, with a guard behind them. */
 static void rounds_masters(void **state)
 {
 	size_t l;
 
-	(void)state;
 	for (l = 0; l < COUNT(lengths); l++) {
 		struct backend *const cpu = backend(DTYPE_BF16, 2);
 		struct backend *const host = hostbackend(DTYPE_BF16);
@@ -210,7 +199,6 @@ static void threads_make_no_difference(void **state)
 	float *const x = random_floats(1);
 	double a = 0, b = 0;
 
-	(void)state;
 	one->ops->sum_squares(one, &a, x, LONGEST);
 	many->ops->sum_squares(many, &b, x, LONGEST);
 	assert_memory_equal(&a, &b, sizeof(a));
@@ -223,7 +211,6 @@ static void as_many_threads_as_told(void **state)
 {
 	size_t t;
 
-	(void)state;
 	for (t = 0; t < COUNT(threads); t++) {
 		struct backend *const b = backend(DTYPE_F32, threads[t]);
 
@@ -237,7 +224,6 @@ static void other_types_are_refused(void **state)
 	struct errmsg err = { "" };
 	struct backend *b;
 
-	(void)state;
 	assert_int_equal(backend_cpu_new(&b, DTYPE_F64, 1, &err), -ENOTSUP);
 	assert_non_null(strstr(err.text, "float64"));
 }

@@ -1,33 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What each operation of the CPU backend takes for its gradient is the slope
- * of what it computes: gone a step to both sides along random directions, the
- * outputs weighted at random.  Dropout included, whose pattern has to be the
- * same both ways.
+ * The gradient of every CPU operation is the slope of the operation: central
+ * differences along random directions, with randomly weighted outputs, dropout
+ * included.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
 #include "gpu/backend/backend.h"
+#include "tests/support/unit.h"
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
-#define MOST 2048 /* elements of anything here */
+#define MOST 2048 /* elements of any array here */
 #define DIRECTIONS 8
 #define STEP 1e-3f
 #define SEED 11
 
 /*
- * A function of one array, which may be several arguments end to end; so is
- * its gradient.  `backward` comes after `forward` of the same x, and gets
- * zeroes to add to.
+ * A function of one array, which may hold several arguments end to end, as does
+ * its gradient.  `backward` follows `forward` of the same x, and accumulates
+ * into zeros.
  */
 struct function {
 	const char *name;
@@ -39,7 +32,7 @@ struct function {
 			 const float *dout, float *dx);
 };
 
-/* What `forward` keeps for `backward`. */
+/* Kept by `forward` for `backward`. */
 static float stats[MOST], kept[MOST], kept_pre[MOST];
 
 /* --- the functions: sizes, what is in x, and both ways ---------------------- */
@@ -139,13 +132,14 @@ static void dropout_grad(struct backend *b, float drop, const float *x,
 
 static const int32_t targets[HEAD_ROWS] = { 3, -1, 0, 5, 3 };
 
-static void classify(struct backend *b, float drop, const float *x, float *out)
+static void cross_entropy(struct backend *b, float drop, const float *x,
+			  float *out)
 {
 	double loss = 0;
 
 	(void)drop;
-	b->ops->classify(b, &loss, NULL, NULL, x, x + HEAD_WTE, targets,
-			 HEAD_ROWS, HEAD_C, HEAD_VOCAB, 0);
+	b->ops->cross_entropy(b, &loss, NULL, NULL, x, x + HEAD_WTE, targets,
+			      HEAD_ROWS, HEAD_C, HEAD_VOCAB, 0);
 	*out = (float)loss;
 }
 
@@ -155,8 +149,8 @@ static void classify_grad(struct backend *b, float drop, const float *x,
 	double loss = 0;
 
 	(void)drop;
-	b->ops->classify(b, &loss, dx, dx + HEAD_WTE, x, x + HEAD_WTE, targets,
-			 HEAD_ROWS, HEAD_C, HEAD_VOCAB, *dout);
+	b->ops->cross_entropy(b, &loss, dx, dx + HEAD_WTE, x, x + HEAD_WTE,
+			      targets, HEAD_ROWS, HEAD_C, HEAD_VOCAB, *dout);
 }
 
 /* wte[4][5], wpe[3][5] */
@@ -186,7 +180,7 @@ static const struct function functions[] = {
 	{ "attention_with_dropout", 3 * ATT_OUT, ATT_OUT, 0.3f, attention,
 	  attention_grad },
 	{ "dropout", 100, 100, 0.4f, dropout, dropout_grad },
-	{ "classify", HEAD_WTE + HEAD_VOCAB *HEAD_C, 1, 0, classify,
+	{ "classify", HEAD_WTE + HEAD_VOCAB *HEAD_C, 1, 0, cross_entropy,
 	  classify_grad },
 	{ "embed", EMBED_WPE + 3 * EMBED_C, 2 * 3 * EMBED_C, 0, embed,
 	  embed_grad },

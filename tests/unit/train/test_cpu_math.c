@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The arithmetic of single elements keeps the accuracy that cpu_math.h
- * promises, everywhere. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+/* The arithmetic of single elements has the accuracy that cpu_math.h promises,
+ * for all inputs. */
 #include <math.h>
 
+#include "ckpt/base/splitmix.h"
 #include "ckpt/tensor/cast.h"
 #include "gpu/backend/cpu_math.h"
 #include "gpu/backend/dropout.h"
+#include "tests/support/unit.h"
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
-
-/* Steps through floats: prime, so that all places of the mantissa change. */
+/* Steps between tested floats: prime, so that all bits of the mantissa
+ * change. */
 #define STRIDE 1009
 
 static double ulps(float got, double want)
@@ -29,7 +24,6 @@ static void exp_is_within_2_ulp(void **state)
 {
 	uint32_t u;
 
-	(void)state;
 	for (u = 0; u < 0x7f800000u; u += STRIDE) {
 		const float a = cpu_from_bits(u);
 		const float both[] = { a, -a };
@@ -60,7 +54,6 @@ static void gelu_is_the_tanh_formula(void **state)
 {
 	int i;
 
-	(void)state;
 	for (i = -120000; i <= 120000; i++) {
 		const double x = i / 10000.0, h = 1e-6;
 		const double slope = (gelu(x + h) - gelu(x - h)) / (2 * h);
@@ -74,7 +67,7 @@ static void gelu_is_the_tanh_formula(void **state)
 	}
 }
 
-/* A 16-bit type: all of its numbers, and how it rounds. */
+/* A 16-bit type, all of its values, and its rounding. */
 static const struct type {
 	enum dtype dtype;
 	float (*round)(float x);
@@ -93,14 +86,12 @@ static float number(const struct type *t, unsigned bits)
 	return x;
 }
 
-/* Rounding to nearest, even ones first, between each two neighbours: what lies
- * in the middle, and just beside it.  Infinity is where the next number would
- * be. */
+/* Rounding to nearest even between all neighbours: the midpoint and values just
+ * beside it.  The value after the largest is infinity. */
 static void rounds_to_nearest_even(void **state)
 {
 	size_t i;
 
-	(void)state;
 	for (i = 0; i < COUNT(types); i++) {
 		const struct type *const t = &types[i];
 		unsigned u;
@@ -125,7 +116,7 @@ static void rounds_to_nearest_even(void **state)
 	}
 }
 
-/* Is that often of n what five standard deviations allow? */
+/* Is `often` of n within five standard deviations of the expectation? */
 static bool is_likely(unsigned often, unsigned n, double rate)
 {
 	return fabs(often - n * rate) < 5 * sqrt(n * rate * (1 - rate));
@@ -135,7 +126,7 @@ static const float rates[] = { 0.01f, 0.1f, 0.5f, 0.9f };
 
 static float dropped(uint64_t row, uint32_t i, float rate)
 {
-	return pattern_drop(2, pattern_element(pattern_random(3, row), i), rate);
+	return dropout_apply(2, dropout_element(splitmix64(3, row), i), rate);
 }
 
 static void drops_as_often_as_told(void **state)
@@ -143,7 +134,6 @@ static void drops_as_often_as_told(void **state)
 	const unsigned n = 100000;
 	size_t r;
 
-	(void)state;
 	for (r = 0; r < COUNT(rates); r++) {
 		const double rate = rates[r], kept = 2 / (1 - rate);
 		unsigned i, often = 0;
@@ -158,13 +148,12 @@ static void drops_as_often_as_told(void **state)
 	}
 }
 
-/* Of two elements that are some steps apart in a row, or in rows some apart,
- * both are dropped as often as chance would have it. */
+/* Elements some steps apart in a row, or in rows some steps apart, are both
+ * dropped as often as independence predicts. */
 static void neighbours_are_dropped_independently(void **state)
 {
 	const unsigned n = 300;
 
-	(void)state;
 	for (size_t r = 0; r < COUNT(rates); r++)
 		for (unsigned rows = 0; rows < 9; rows++)
 			for (unsigned steps = !rows; steps < 9; steps++) {

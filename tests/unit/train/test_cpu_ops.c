@@ -1,17 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Each operation of the CPU backend computes what PyTorch's does, forwards and
- * backwards, in every type and for any shape and number of threads
- * (numbers/ops.pt, made by interop/make_numbers.py).
+ * Every CPU operation computes what PyTorch does, forward and backward, in
+ * every type, for any shape and number of threads (numbers/ops.pt, made by
+ * interop/make_numbers.py).
  *
- * What an operation writes is NaN before, what it adds to is not zero.
+ * Outputs are NaN before they are overwritten; accumulated ones are not zero.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,12 +15,11 @@
 #include "ckpt/pickle/value.h"
 #include "gpu/backend/backend.h"
 #include "tests/support/numbers.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "tests/support/unit.h"
 
 static const unsigned threads[] = { 1, 2, 5 };
 
-/* One case of the numbers, and the memory that it takes. */
+/* One case of the reference, and its memory. */
 struct op_case {
 	const struct value *dict;
 	struct backend *b;
@@ -40,14 +33,12 @@ static struct numbers numbers;
 
 static int open_numbers(void **state)
 {
-	(void)state;
 	numbers_open(&numbers, "ops.pt");
 	return 0;
 }
 
 static int close_numbers(void **state)
 {
-	(void)state;
 	numbers_close(&numbers);
 	return 0;
 }
@@ -95,8 +86,7 @@ static float *written(struct op_case *c, size_t numel)
 	return filled(c, numel, NAN);
 }
 
-/* A power of two, so that it can be taken away again without a trace worth
- * mentioning. */
+/* A power of two: subtracting it again loses almost nothing. */
 #define BEFORE 0.5f
 
 static float *added_to(struct op_case *c, size_t numel)
@@ -113,8 +103,9 @@ static void near(struct op_case *c, const char *key, const float *got,
 	numbers_near(what, got, in(c, key, numel), numel, c->tolerance);
 }
 
-/* `near`, and of the model's type. */
-static void near_lp(struct op_case *c, const char *key, float *got, size_t numel)
+/* `near`, for the model's type. */
+static void near_act(struct op_case *c, const char *key, float *got,
+		     size_t numel)
 {
 	float *const rounded = written(c, numel);
 
@@ -143,7 +134,7 @@ static void norm(struct op_case *c)
 	float *const dw = added_to(c, width), *const db = added_to(c, width);
 
 	o->norm(c->b, y, stats, x, w, in(c, "bias", width), rows, width, 1e-5f);
-	near_lp(c, "out", y, n);
+	near_act(c, "out", y, n);
 	o->norm_grad(c->b, dx, dw, db, dy, x, stats, w, rows, width);
 	near_added(c, "din", dx, n);
 	near_added(c, "dweight", dw, width);
@@ -164,14 +155,14 @@ static void linear(struct op_case *c)
 
 	o->linear(c->b, y, pre, x, w, b,
 		  residual ? in(c, "residual", rows * oc) : NULL, rows, ic, oc);
-	near_lp(c, "out", y, rows * oc);
+	near_act(c, "out", y, rows * oc);
 	if (pre)
-		near_lp(c, "pre", pre, rows * oc);
+		near_act(c, "pre", pre, rows * oc);
 	o->linear_grad(c->b, dx, dw, db, in(c, "dout", rows * oc),
 		       gelu ? in(c, "in_gelu", rows * ic) : x,
 		       gelu ? in(c, "in_pre", rows * ic) : NULL, w, rows, ic,
 		       oc);
-	near_lp(c, "din", dx, rows * ic);
+	near_act(c, "din", dx, rows * ic);
 	near_added(c, "dweight", dw, ic * oc);
 	near_added(c, "dbias", db, oc);
 }
@@ -186,13 +177,13 @@ static void attention(struct op_case *c)
 	float *const dqkv = written(c, 3 * n);
 
 	o->attention(c->b, y, stats, qkv, batch, seq, heads, width, 0, 1);
-	near_lp(c, "out", y, n);
+	near_act(c, "out", y, n);
 	o->attention_grad(c->b, dqkv, in(c, "dout", n), y, stats, qkv, batch,
 			  seq, heads, width, 0, 1);
-	near_lp(c, "dqkv", dqkv, 3 * n);
+	near_act(c, "dqkv", dqkv, 3 * n);
 }
 
-static void classify(struct op_case *c)
+static void cross_entropy(struct op_case *c)
 {
 	const struct backend_ops *const o = c->b->ops;
 	const size_t rows = size(c, 0), width = size(c, 1), vocab = size(c, 2);
@@ -204,14 +195,15 @@ static void classify(struct op_case *c)
 	const double want = numbers_scalar(&numbers, c->dict, "loss");
 	double loss = 1, again = 1;
 
-	o->classify(c->b, &loss, dx, dw, x, wte, targets, rows, width, vocab,
-		    (float)numbers_scalar(&numbers, c->dict, "scale"));
+	o->cross_entropy(c->b, &loss, dx, dw, x, wte, targets, rows, width,
+			 vocab,
+			 (float)numbers_scalar(&numbers, c->dict, "scale"));
 	if (fabs(loss - 1 - want) > c->tolerance * want)
 		fail_msg("%s: loss %g, not %g", c->name, loss - 1, want);
-	near_lp(c, "din", dx, rows * width);
+	near_act(c, "din", dx, rows * width);
 	near_added(c, "dwte", dw, vocab * width);
-	o->classify(c->b, &again, NULL, NULL, x, wte, targets, rows, width,
-		    vocab, 0);
+	o->cross_entropy(c->b, &again, NULL, NULL, x, wte, targets, rows, width,
+			 vocab, 0);
 	assert_true(again == loss);
 }
 
@@ -227,16 +219,16 @@ static void embed(struct op_case *c)
 
 	o->embed(c->b, y, in(c, "wte", vocab * width),
 		 in(c, "wpe", positions * width), tokens, batch, seq, width);
-	near_lp(c, "out", y, n);
+	near_act(c, "out", y, n);
 	o->embed_grad(c->b, dwte, dwpe, in(c, "dout", n), tokens, batch, seq,
 		      width);
 	near_added(c, "dwte", dwte, vocab * width);
 	near_added(c, "dwpe", dwpe, positions * width);
 }
 
-/* float32 has 24 bits, which sums of some hundred terms in another order have
- * not.  Of 16 bits torch keeps weights' gradients, too, and single steps of
- * gelu_new and of sums, each rounded. */
+/* float32 has 24 bits; sums of some hundred terms in another order lose some.
+ * In 16 bits, torch also rounds weight gradients, and single steps of gelu_new
+ * and of sums. */
 static const struct {
 	const char *name;
 	enum dtype dtype;
@@ -278,7 +270,7 @@ static const struct op {
 	void (*check)(struct op_case *c);
 } ops[] = {
 	{ "norm", norm },           { "linear", linear },
-	{ "attention", attention }, { "classify", classify },
+	{ "attention", attention }, { "classify", cross_entropy },
 	{ "embed", embed },
 };
 
@@ -307,8 +299,8 @@ static void is_pytorchs(void **state)
 #define SEQ ((size_t)32)
 #define SEEDS 64
 
-/* Weights of all queries: without keys they are even, and values that are the
- * identity show them. */
+/* The weights of all queries: with equal keys they are uniform, and an identity
+ * matrix as values shows them. */
 static void show_weights(struct backend *b, uint64_t seed, float *out)
 {
 	float qkv[SEQ * 3 * SEQ] = { 0 }, stats[SEQ];
@@ -319,7 +311,7 @@ static void show_weights(struct backend *b, uint64_t seed, float *out)
 	b->ops->attention(b, out, stats, qkv, 1, SEQ, 1, SEQ, 0.5f, seed);
 }
 
-/* How many of `n` weights are dropped in both or in none. */
+/* The number of `n` weights that are dropped in both or in none. */
 static size_t alike(const float *x, const float *y, size_t n)
 {
 	size_t i, same = 0;
@@ -329,8 +321,8 @@ static size_t alike(const float *x, const float *y, size_t n)
 	return same;
 }
 
-/* Steps of a run have seeds one beside the other: no row of one of them may be
- * a row of another. */
+/* Steps of a run have consecutive seeds: no row of one may equal a row of
+ * another. */
 static void every_row_drops_others(void **state)
 {
 	const size_t n = 24;
@@ -340,7 +332,6 @@ static void every_row_drops_others(void **state)
 	unsigned seed;
 	size_t i, j;
 
-	(void)state;
 	assert_int_equal(backend_cpu_new(&b, DTYPE_F32, 1, &err), 0);
 	show_weights(b, 0, first);
 	for (seed = 0; seed <= SEEDS; seed++) {

@@ -1,22 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CUDA backend does what the CPU's does: each operation, for a table of
- * shapes, in every type, from aligned buffers and others; and a whole model
- * learns along the same curve.
+ * The CUDA backend computes what the CPU's does: each operation, for a table of
+ * shapes, in every type, with aligned and unaligned buffers; and a whole model
+ * has the same learning curve.
  *
- * Built twice.  test_cuda runs on a GPU, and is skipped where there is none.
- * test_cuda_emulated runs everywhere, on tests/cudaemu, which shows indices,
- * bounds, alignment, reductions, missing barriers, and such races as change the
- * result when the threads of a block run in the opposite order; it shows
- * nothing of the hardware's arithmetic, of cuBLASLt, of its memory model and of
- * its speed.
+ * Built twice. test_cuda runs on a GPU, and is skipped without one.
+ * test_cuda_emulated runs everywhere, on tests/cudaemu: it tests indices,
+ * bounds, alignment, reductions, barriers, and races that change the result
+ * when threads of a block run in the opposite order; it does not test the
+ * hardware's arithmetic, cuBLASLt, the memory model, or speed.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -25,18 +18,19 @@
 
 #include "ckpt/base/errmsg.h"
 #include "gpu/comm/comm.h"
+#include "gpu/cuda/backend_cuda.h"
 #include "gpu/zero/zero.h"
 #include "tests/support/ops.h"
+#include "tests/support/unit.h"
 #ifdef CUDA_EMULATED
 #include "cudaemu.h"
 #include "cudaemu_cudnn.h"
 #endif
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
-
 /* float32 has 24 bits, of which sums of some hundred terms in another order
- * keep 17.  Types of 16 bits have 8 or 11: results are rounded to the one or
- * the other neighbour, from factors that were, too, as weights of attention. */
+ * keep 17. 16-bit types have 8 or 11: results round to one or the other
+ * neighbour, computed from factors that were rounded as well, such as attention
+ * weights. */
 static const struct {
 	const char *name;
 	enum dtype dtype;
@@ -49,7 +43,7 @@ static const struct {
 
 /* --- both sides ------------------------------------------------------------- */
 
-/* Logits are enough for some rows of the largest vocabulary above. */
+/* Enough for the logits of some rows of the largest vocabulary above. */
 static struct backend_cuda_options options = {
 	.logits_bytes = 1 << 14,
 	.deterministic = true,
@@ -96,7 +90,7 @@ static void run_otherwise(bool otherwise)
 #ifdef CUDA_EMULATED
 	cudaemu_reverse(otherwise);
 #else
-	(void)otherwise; /* the hardware does what it likes */
+	(void)otherwise; /* the hardware schedules as it likes */
 #endif
 }
 
@@ -122,8 +116,7 @@ static void check_shape(struct backend *want_by, struct backend *got_by,
 	side_end(&again);
 }
 
-/* Shapes of an operation that are also done with buffers that are not aligned:
- * whether they are does not depend on the shape. */
+/* Shapes that are also tested with unaligned buffers. */
 #define SKEWED 3
 
 static void check_op(const struct op *op)
@@ -148,10 +141,9 @@ static void is_the_cpus(void **state)
 	check_op(*state);
 }
 
-/* In a run that need not be repeatable, all of it is by cuDNN where it can. */
+/* If results need not be reproducible, cuDNN computes all attention it can. */
 static void attention_is_the_cpus_by_cudnn(void **state)
 {
-	(void)state;
 	options.deterministic = false;
 	check_op(op_named("attention"));
 	options.deterministic = true;
@@ -159,14 +151,13 @@ static void attention_is_the_cpus_by_cudnn(void **state)
 
 static void attention_is_the_cpus_by_our_kernels(void **state)
 {
-	(void)state;
 	options.no_cudnn = true;
 	check_op(op_named("attention"));
 	options.no_cudnn = false;
 }
 
 #ifdef CUDA_EMULATED
-/* How many graphs cuDNN runs for a shape. */
+/* The number of graphs that cuDNN executes for a shape. */
 static unsigned runs_of(const struct shape *h, enum dtype dtype)
 {
 	struct backend *const b = cuda(dtype);
@@ -241,7 +232,6 @@ static void cudnn_is_asked_for_what_it_can(void **state)
 	};
 	size_t i;
 
-	(void)state;
 	for (i = 0; i < COUNT(cases); i++) {
 		unsigned runs;
 
@@ -265,17 +255,15 @@ static void attention_is_the_cpus_where_cudnn_fails(void **state)
 	cudaemu_cudnn = (struct cudaemu_cudnn){ 0 };
 }
 
-/* As where cuBLASLt has no epilogue: the same, by other kernels. */
+/* As if cuBLASLt had no epilogue: the same results from other kernels. */
 static void linear_needs_no_epilogues(void **state)
 {
-	(void)state;
 	cudaemu_refuse_epilogues(true);
 	check_op(op_named("linear"));
 	cudaemu_refuse_epilogues(false);
 }
 
-/* Products with sums in them are Ampere's, which later devices are better
- * without. */
+/* GEMMs with column sums are Ampere's: later devices do without them. */
 static void columns_are_summed_in_products_before_hopper(void **state)
 {
 	static const struct {
@@ -283,7 +271,6 @@ static void columns_are_summed_in_products_before_hopper(void **state)
 		bool in_products;
 	} of[] = { { 8, true }, { 9, false }, { 10, false } };
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(of); i++) {
 		const unsigned before = cudaemu_products_with_sums();
 
@@ -301,13 +288,12 @@ static void out_of_memory_is_told(void **state)
 	struct errmsg err = { "" };
 	struct side s;
 
-	(void)state;
 	side_begin(&s, b, 0);
 	cudaemu_limit_memory(0);
 	assert_null(b->ops->alloc(b, 1 << 20));
 	cudaemu_limit_memory(SIZE_MAX);
 	assert_int_equal(b->ops->sync(b, &err), 0);
-	/* so that nothing is left to be allocated */
+	/* leaves nothing to allocate */
 	op_named("norm")->work(&s, op_named("norm")->shapes);
 	cudaemu_limit_memory(0);
 	b->ops->sum_squares(b, NULL, NULL, 1 << 20);
@@ -329,7 +315,7 @@ static void out_of_memory_is_told(void **state)
 #define BATCH ((size_t)2)
 #define SEQ ((size_t)24)
 
-/* Of steps that can be told from each other. */
+/* Different in every step. */
 static void set_tokens(int32_t *tokens, size_t step)
 {
 	size_t k;
@@ -388,7 +374,7 @@ static void learn(struct backend *b, double *losses, size_t steps)
 	b->ops->destroy(b);
 }
 
-/* Means of `part` steps each. */
+/* The means of `part` steps each. */
 static void curves_are_near(const double *got, const double *want, size_t part,
 			    double tolerance, const char *type)
 {
@@ -406,10 +392,10 @@ static void curves_are_near(const double *got, const double *want, size_t part,
 }
 
 /*
- * Rounding differs with the order of sums, and what comes of that grows: of
- * float32 it stays invisible, of bfloat16 a step's loss is up to 3 % more or
- * less after a hundred, without a GPU too.  But the curve stays where it is, and
- * does not drift: on the whole, it is the same.
+ * Rounding depends on the order of sums, and its effects grow: invisible in
+ * float32; in bfloat16 a step's loss differs by up to 3 % after a hundred
+ * steps, also without a GPU. The curve as a whole must stay the same, without
+ * drift.
  */
 static void a_model_learns_as_on_the_cpu(void **state)
 {
@@ -424,7 +410,6 @@ static void a_model_learns_as_on_the_cpu(void **state)
 	};
 	double want[STEPS], got[STEPS];
 
-	(void)state;
 	for (size_t t = 0; t < COUNT(of); t++) {
 		if (!t || of[t].dtype != of[t - 1].dtype) {
 			learn(cpu(of[t].dtype), want, STEPS);
@@ -440,7 +425,6 @@ static void runs_are_equal_bit_for_bit(void **state)
 {
 	double first[STEPS / 2], again[STEPS / 2];
 
-	(void)state;
 	learn(cuda(DTYPE_BF16), first, STEPS / 2);
 	run_otherwise(true);
 	learn(cuda(DTYPE_BF16), again, STEPS / 2);
@@ -450,7 +434,7 @@ static void runs_are_equal_bit_for_bit(void **state)
 
 /* --- queues ----------------------------------------------------------------- */
 
-/* In by one queue, twice as much by the computation, out by another. */
+/* Copied in by one queue, doubled by the computation, copied out by another. */
 static void queues_wait_for_each_other(void **state)
 {
 	const size_t n = 5000000, bytes = n * sizeof(float);
@@ -461,7 +445,6 @@ static void queues_wait_for_each_other(void **state)
 	struct backend_event *there = o->event_new(b), *done = o->event_new(b);
 	struct errmsg err = { "" };
 
-	(void)state;
 	assert_true(in && out && x && there && done);
 	o->event_wait(b, there); /* it was never recorded */
 	for (size_t i = 0; i < n; i++)
@@ -493,7 +476,7 @@ static void queues_wait_for_each_other(void **state)
 
 /* --------------------------------------------------------------------------- */
 
-/* 77 where there is no GPU. */
+/* 77 without a GPU. */
 static int look_for_device(void)
 {
 	struct errmsg err = { "" };

@@ -1,37 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Loading by GPUDirect Storage, with an emulated GPU and an emulated cuFile:
- * what arrives is what the files have, whatever cuFile does; it is asked for
- * what it is good at, and for nothing else.
- */
+/* GPUDirect Storage on an emulated GPU and cuFile: data arrives correctly
+ * whatever cuFile does, and cuFile is used exactly for suitable reads. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-#include "ckpt/tensor/cast.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
+#include "ckpt/tensor/cast.h"
 #include "cudaemu_cufile.h"
 #include "gpu/backend/backend.h"
+#include "gpu/cuda/backend_cuda.h"
 #include "gpu/read/upload.h"
 #include "tests/support/openfiles.h"
+#include "tests/support/unit.h"
 
 #define FILE_NAME "gds.tmp"
 #define MIB ((size_t)1 << 20)
 #define FILE_BYTES (12 * MIB) /* three pieces */
 #define PAGE 4096
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 
 static uint8_t *content;
 
@@ -39,7 +30,6 @@ static int make_file(void **state)
 {
 	FILE *f = fopen(FILE_NAME, "w");
 
-	(void)state;
 	content = malloc(FILE_BYTES);
 	if (!f || !content)
 		return -1;
@@ -51,12 +41,11 @@ static int make_file(void **state)
 
 static int remove_file(void **state)
 {
-	(void)state;
 	free(content);
 	return unlink(FILE_NAME);
 }
 
-/* cuFile, and disks too, need a filesystem that has direct reads. */
+/* Needs a filesystem with direct reads. */
 static void require_direct(void)
 {
 	const int fd = open(FILE_NAME, O_RDONLY | O_DIRECT);
@@ -84,13 +73,13 @@ struct part {
 	enum dtype dtype;
 };
 
-static void ask(struct intake *q, const struct part *p, float *to)
+static void ask(struct upload *q, const struct part *p, float *to)
 {
 	struct source src;
 
 	assert_int_equal(source_open(&src, FILE_NAME, NULL), 0);
 	assert_int_equal(
-		intake_add(q, &src, p->off, p->len, p->dtype, to, NULL), 0);
+		upload_add(q, &src, p->off, p->len, p->dtype, to, NULL), 0);
 	source_close(&src);
 }
 
@@ -115,27 +104,27 @@ static size_t elements(const struct part *p)
 	return p->len / dtype_size(p->dtype);
 }
 
-/* All arrives, and nothing stays open; how many bytes came by cuFile, and what
- * it failed with. */
+/* Everything arrives and nothing stays open; checks the bytes read by cuFile,
+ * and its first failure. */
 static uint64_t load_with(bool no_gds, const struct part *parts, size_t n,
 			  struct errmsg *failure)
 {
 	struct backend *b = device(no_gds);
 	const unsigned files = open_files();
 	size_t all = 0, at = 0;
-	struct intake *q;
+	struct upload *q;
 	uint64_t bytes;
 	float *to;
 
 	for (size_t i = 0; i < n; i++)
 		all += elements(&parts[i]);
 	to = b->ops->alloc(b, all * sizeof(*to));
-	assert_int_equal(intake_new(&q, b, 3, NULL), 0);
+	assert_int_equal(upload_new(&q, b, 3, NULL), 0);
 	for (size_t i = 0; i < n; at += elements(&parts[i]), i++)
 		ask(q, &parts[i], to + at);
-	assert_int_equal(intake_finish(q, NULL), 0);
-	bytes = intake_gds(q, failure);
-	intake_free(q);
+	assert_int_equal(upload_finish(q, NULL), 0);
+	bytes = upload_gds(q, failure);
+	upload_free(q);
 	assert_int_equal(open_files(), files);
 	assert_int_equal(cudaemu_cufile.handles, 0);
 	assert_int_equal(cudaemu_cufile.drivers, 0);
@@ -180,7 +169,6 @@ static void large_aligned_floats_go_by_cufile(void **state)
 		{ "the whole file", { 0, FILE_BYTES, DTYPE_F32 }, FILE_BYTES },
 	};
 
-	(void)state;
 	require_direct();
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct errmsg failure;
@@ -201,7 +189,6 @@ static void a_file_is_registered_once(void **state)
 	struct part parts[20];
 	struct errmsg failure;
 
-	(void)state;
 	require_direct();
 	for (size_t i = 0; i < COUNT(parts); i++) {
 		const size_t off = (size_t)rand() % (FILE_BYTES / 8);
@@ -264,7 +251,6 @@ static void elsewhere_files_are_read_as_ever(void **state)
 	};
 	struct errmsg failure;
 
-	(void)state;
 	require_direct();
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		cudaemu_cufile_begin();
@@ -293,7 +279,6 @@ static void other_filesystems_have_their_own_bits(void **state)
 	};
 	struct errmsg failure;
 
-	(void)state;
 	require_direct();
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		cudaemu_cufile_begin();
@@ -306,13 +291,12 @@ static void other_filesystems_have_their_own_bits(void **state)
 	}
 }
 
-/* Here what is in memory is the kernel's. */
+/* Use the kernel's real page cache. */
 static void what_was_written_out_and_dropped_is_read_by_cufile(void **state)
 {
 	const int fd = open(FILE_NAME, O_RDONLY);
 	struct errmsg failure;
 
-	(void)state;
 	require_direct();
 	assert_int_equal(fsync(fd), 0);
 	assert_int_equal(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
@@ -323,7 +307,7 @@ static void what_was_written_out_and_dropped_is_read_by_cufile(void **state)
 		print_message("this filesystem keeps what it has in memory\n");
 		skip();
 	}
-	/* The emulation has read it through the cache. */
+	/* The emulation has read it into the cache. */
 	assert_int_equal(load(&failure), 0);
 }
 
@@ -334,7 +318,6 @@ static void short_reads_are_continued(void **state)
 	static const size_t most[] = { 300001, PAGE, 3 * MIB };
 	struct errmsg failure;
 
-	(void)state;
 	require_direct();
 	for (size_t i = 0; i < COUNT(most); i++) {
 		cudaemu_cufile_begin();
@@ -358,7 +341,6 @@ static void what_it_fails_with_is_read_otherwise(void **state)
 		{ -CU_FILE_IO_NOT_SUPPORTED, 2, "not supported on this file" },
 	};
 
-	(void)state;
 	require_direct();
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct errmsg failure;
@@ -373,12 +355,11 @@ static void what_it_fails_with_is_read_otherwise(void **state)
 	}
 }
 
-/* In the middle of a piece, too: part of it is there. */
+/* Also in the middle of a piece, after a part of it was read. */
 static void a_piece_that_breaks_off_is_read_anew(void **state)
 {
 	struct errmsg failure;
 
-	(void)state;
 	require_direct();
 	cudaemu_cufile_begin();
 	cudaemu_cufile.most = MIB;
@@ -393,14 +374,13 @@ static void a_file_that_failed_is_not_tried_again(void **state)
 	struct part parts[20];
 	struct errmsg failure;
 
-	(void)state;
 	require_direct();
 	for (size_t i = 0; i < COUNT(parts); i++)
 		parts[i] = (struct part){ 0, 4 * MIB, DTYPE_F32 };
 	cudaemu_cufile_begin();
 	cudaemu_cufile.result = -1;
 	load_with(false, parts, COUNT(parts), &failure);
-	assert_in_range(cudaemu_cufile.reads, 1, 6); /* as many as slots */
+	assert_in_range(cudaemu_cufile.reads, 1, 6); /* at most one per slot */
 
 	cudaemu_cufile_begin();
 	cudaemu_cufile.registers = CU_FILE_IO_NOT_SUPPORTED;
@@ -418,22 +398,21 @@ static void a_truncated_file_is_told_as_ever(void **state)
 	float *to = b->ops->alloc(b, FILE_BYTES);
 	struct errmsg err = { "" };
 	struct source src;
-	struct intake *q;
+	struct upload *q;
 	int rc;
 
-	(void)state;
 	require_direct();
 	cudaemu_cufile_begin();
 	assert_int_equal(source_open(&src, FILE_NAME, NULL), 0);
 	assert_int_equal(truncate(FILE_NAME, 6 * MIB), 0);
-	assert_int_equal(intake_new(&q, b, 3, NULL), 0);
-	rc = intake_add(q, &src, 0, FILE_BYTES, DTYPE_F32, to, &err);
+	assert_int_equal(upload_new(&q, b, 3, NULL), 0);
+	rc = upload_add(q, &src, 0, FILE_BYTES, DTYPE_F32, to, &err);
 	if (!rc)
-		rc = intake_finish(q, &err);
+		rc = upload_finish(q, &err);
 	assert_int_equal(rc, -EIO);
 	assert_string_equal(err.text,
 			    FILE_NAME ": truncated at 6291456 while reading");
-	intake_free(q);
+	upload_free(q);
 	source_close(&src);
 	b->ops->free(b, to);
 	b->ops->destroy(b);
@@ -446,14 +425,13 @@ static void it_can_be_given_up(void **state)
 	struct backend *b = device(false);
 	float *to = b->ops->alloc(b, FILE_BYTES);
 	const unsigned files = open_files();
-	struct intake *q;
+	struct upload *q;
 
-	(void)state;
 	require_direct();
 	cudaemu_cufile_begin();
-	assert_int_equal(intake_new(&q, b, 2, NULL), 0);
+	assert_int_equal(upload_new(&q, b, 2, NULL), 0);
 	ask(q, &whole, to);
-	intake_free(q);
+	upload_free(q);
 	assert_int_equal(open_files(), files);
 	assert_int_equal(cudaemu_cufile.handles, 0);
 	assert_int_equal(cudaemu_cufile.drivers, 0);

@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parameters of GPT-2 are those of Hugging Face's GPT2LMHeadModel: their
- * numbers of elements are the published ones. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+/* GPT-2's parameters are those of Hugging Face's GPT2LMHeadModel, with the
+ * published numbers of elements. */
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "ckpt/base/errmsg.h"
 #include "gpu/model/gpt2.h"
+#include "tests/support/unit.h"
 
 static void published_sizes(void **state)
 {
@@ -26,7 +21,6 @@ static void published_sizes(void **state)
 	};
 	size_t i;
 
-	(void)state;
 	for (i = 0; i < sizeof(models) / sizeof(models[0]); i++) {
 		struct gpt2_config c = { 0 };
 		struct gpt2 m;
@@ -64,7 +58,6 @@ static void names_and_shapes(void **state)
 	struct gpt2 m;
 	size_t i;
 
-	(void)state;
 	assert_int_equal(gpt2_init(&m, &c, NULL), 0);
 	assert_int_equal(m.nparams, 28);
 	assert_int_equal(m.nunits, 4);
@@ -92,7 +85,7 @@ static void impossible_sizes_are_refused(void **state)
 		  "n_layer" },
 		{ { .n_layer = 1, .n_head = 3, .n_embd = 8, .vocab_size = 8,
 		    .n_positions = 8 },
-		  "no multiple" },
+		  "not a multiple" },
 		{ { .n_layer = 1, .n_head = 1, .n_embd = 8,
 		    .vocab_size = UINT32_MAX, .n_positions = 8 },
 		  "vocab_size" },
@@ -102,7 +95,6 @@ static void impossible_sizes_are_refused(void **state)
 	struct gpt2 m;
 	size_t i;
 
-	(void)state;
 	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		assert_true(gpt2_init(&m, &cases[i].c, &err) < 0);
 		assert_non_null(strstr(err.text, cases[i].says));

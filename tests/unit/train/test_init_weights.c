@@ -1,26 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A new model: the distributions of Hugging Face, whoever makes which part. */
+/* A new model has Hugging Face's distributions, however its computation is
+ * split. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "gpu/model/gpt2.h"
 #include "gpu/model/init_weights.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "tests/support/unit.h"
 
 static void make_model(struct gpt2 *m)
 {
 	const struct gpt2_config c = { .n_layer = 2,
 				       .n_head = 2,
 				       .n_embd = 64,
-				       .vocab_size = 500,
+				       .vocab_size = 4000,
 				       .n_positions = 40 };
 
 	assert_int_equal(gpt2_init(m, &c, NULL), 0);
@@ -41,14 +35,13 @@ static void distributions(void **state)
 	};
 	struct gpt2 m;
 
-	(void)state;
 	make_model(&m);
 	for (size_t k = 0; k < COUNT(params); k++) {
 		const size_t n = m.params[params[k].i].numel;
 		double sum = 0, squares = 0;
 		float *x = malloc(n * sizeof(*x));
 
-		initial_weights(&m, params[k].i, 42, 0, n, x);
+		init_weights(&m, params[k].i, 42, 0, n, x);
 		for (size_t e = 0; e < n; e++) {
 			sum += (double)x[e];
 			squares += (x[e] - params[k].mean) *
@@ -65,20 +58,19 @@ static void distributions(void **state)
 
 static void parts_are_parts_of_the_whole(void **state)
 {
-	static float whole[200000]; /* more than a thread makes at a time */
+	static float whole[200000]; /* more than a thread's task */
 	float part[50];
 	struct gpt2 m;
 
-	(void)state;
 	make_model(&m);
-	initial_weights(&m, 4, 42, 0, 200000, whole);
-	initial_weights(&m, 4, 42, 199950, 50, part);
+	init_weights(&m, 0, 42, 0, 200000, whole);
+	init_weights(&m, 0, 42, 199950, 50, part);
 	assert_memory_equal(whole + 199950, part, sizeof(part));
-	initial_weights(&m, 4, 42, 123, 50, part);
+	init_weights(&m, 0, 42, 123, 50, part);
 	assert_memory_equal(whole + 123, part, sizeof(part));
-	initial_weights(&m, 4, 43, 123, 50, part);
+	init_weights(&m, 0, 43, 123, 50, part);
 	assert_memory_not_equal(whole + 123, part, sizeof(part));
-	initial_weights(&m, 10, 42, 123, 50, part);
+	init_weights(&m, 10, 42, 123, 50, part);
 	assert_memory_not_equal(whole + 123, part, sizeof(part));
 	gpt2_done(&m);
 }

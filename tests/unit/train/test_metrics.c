@@ -1,20 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run's figures: exact in the CSV, the same in the event file, and
- * continued where a run is resumed. */
+/* A run's figures are exact in the CSV, equal in the event file, and continued
+ * by a resumed run. */
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
@@ -23,8 +17,8 @@
 #include "gpu/metrics/tbevents.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
+#include "tests/support/unit.h"
 
-#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 #define HEADER \
 	"step,loss,lr,grad_norm,tokens_per_second,memory,loss_scale,valid_loss\n"
 
@@ -38,7 +32,7 @@ static const char *csv_path(void)
 	return path;
 }
 
-/* Run steps `first` to `last`; the loss of step i is 1 / i. */
+/* Log steps `first` to `last`; the loss of step i is 1 / i. */
 static void run(uint64_t first, uint64_t last)
 {
 	char log_dir[PATH_MAX];
@@ -83,14 +77,12 @@ static void csv_must_be(const char *want)
 
 static void numbers_are_exact(void **state)
 {
-	(void)state;
 	run(1, 3);
 	csv_must_be(HEADER ROW1 ROW2 ROW3);
 }
 
 static void a_resumed_run_continues(void **state)
 {
-	(void)state;
 	run(1, 4);
 	run(3, 4);
 	csv_must_be(HEADER ROW1 ROW2 ROW3 ROW4);
@@ -100,7 +92,6 @@ static void a_resumed_run_continues(void **state)
 
 static void a_gap_stays_one(void **state)
 {
-	(void)state;
 	run(1, 1);
 	run(4, 4); /* from a checkpoint of another run */
 	csv_must_be(HEADER ROW1 ROW4);
@@ -116,9 +107,8 @@ static void a_new_run_does_not_replace_another(void **state)
 	struct metrics *m;
 	struct errmsg err;
 
-	(void)state;
 	snprintf(log_dir, sizeof(log_dir), "%s/logs", dir);
-	/* One that has not come to its first step is none. */
+	/* A run that died before its first step does not count. */
 	assert_int_equal(metrics_open(&m, &o, &err), 0);
 	assert_int_equal(metrics_close(m, &err), 0);
 	run(1, 2);
@@ -131,7 +121,6 @@ static void what_a_crash_left_is_dropped(void **state)
 {
 	static const char left[] = HEADER ROW1 ROW2 "junk,1\n3,0.33";
 
-	(void)state;
 	run(1, 1);
 	mkpt_save(csv_path(), left, strlen(left));
 	run(4, 4);
@@ -149,7 +138,6 @@ static void foreign_tables_are_not_overwritten(void **state)
 	struct metrics *m;
 	struct errmsg err;
 
-	(void)state;
 	run(1, 1);
 	mkpt_save(csv_path(), foreign, strlen(foreign));
 	snprintf(log_dir, sizeof(log_dir), "%s/logs", dir);
@@ -168,7 +156,6 @@ static void directories_that_cannot_be_made_are_named(void **state)
 	struct metrics *m;
 	struct errmsg err;
 
-	(void)state;
 	snprintf(log_dir, sizeof(log_dir), "%s/file", dir);
 	mkpt_save(log_dir, "", 0);
 	assert_int_equal(metrics_open(&m, &o, &err), -ENOTDIR);
@@ -186,7 +173,7 @@ static int count_loss(void *ctx, const char *tag, size_t tag_len, uint64_t step,
 	return 0;
 }
 
-/* Each part of a run has a file of its own. */
+/* Each resumed part has an event file of its own. */
 static void events_say_the_same(void **state)
 {
 	char path[PATH_MAX + NAME_MAX];
@@ -194,7 +181,6 @@ static void events_say_the_same(void **state)
 	unsigned files = 0;
 	int n;
 
-	(void)state;
 	run(1, 2);
 	run(3, 4);
 	snprintf(path, sizeof(path), "%s/logs/run 1", dir);
@@ -210,7 +196,7 @@ static void events_say_the_same(void **state)
 			assert_int_equal(source_open(&src, path, &err), 0);
 			assert_int_equal(
 				tbevents_read(&src, count_loss, &sum, &err), 0);
-			/* 1 for each step, but for float32. */
+			/* 1 for each step, rounded to float32. */
 			assert_true(sum > 1.999999 && sum < 2.000001);
 			source_close(&src);
 			files++;
@@ -223,14 +209,12 @@ static void events_say_the_same(void **state)
 
 static int set_up(void **state)
 {
-	(void)state;
 	dir = mkckpt_new_dir();
 	return 0;
 }
 
 static int tear_down(void **state)
 {
-	(void)state;
 	mkckpt_free_dir(dir);
 	return 0;
 }

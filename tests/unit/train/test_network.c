@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The network computes what Hugging Face's GPT2LMHeadModel does: the same loss
- * and the same gradient of every parameter, for small models of odd sizes
- * (numbers/network.pt, made by interop/make_numbers.py); and its gradient is
- * the slope of its loss.
+ * The network computes the same loss and the same gradients as Hugging Face's
+ * GPT2LMHeadModel, for small models of odd sizes (numbers/network.pt, made by
+ * interop/make_numbers.py), and its gradient is the slope of its loss.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +12,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pickle/value.h"
 #include "tests/support/numbers.h"
+#include "tests/support/unit.h"
 #include "tests/support/whole.h"
 
 static void begin(struct whole *w, const struct gpt2_config *c, size_t batch,
@@ -62,19 +56,17 @@ static struct numbers numbers;
 
 static int open_numbers(void **state)
 {
-	(void)state;
 	numbers_open(&numbers, "network.pt");
 	return 0;
 }
 
 static int close_numbers(void **state)
 {
-	(void)state;
 	numbers_close(&numbers);
 	return 0;
 }
 
-/* Model `i` of the numbers, its weights rounded to `dtype`. */
+/* Model `i` of the reference, with weights rounded to `dtype`. */
 static const struct value *load_model(struct whole *w, size_t i,
 				      enum dtype dtype, unsigned threads)
 {
@@ -108,7 +100,7 @@ static const struct value *load_model(struct whole *w, size_t i,
 	return model;
 }
 
-/* Sums of some thousand terms in another order: float32 keeps 24 bits. */
+/* float32 has 24 bits; sums of some thousand terms in another order differ. */
 static void compare_gradients(const struct whole *w, const struct value *model,
 			      double tolerance)
 {
@@ -133,7 +125,6 @@ static void loss_and_gradient_are_pytorchs(void **state)
 	unsigned threads;
 	size_t i;
 
-	(void)state;
 	for (i = 0; i < n; i++)
 		for (threads = 1; threads <= 3; threads++) {
 			struct whole w;
@@ -151,8 +142,8 @@ static void loss_and_gradient_are_pytorchs(void **state)
 		}
 }
 
-/* bfloat16 has 8 bits and float16 has 11: what two orders of rounding leave in
- * common is about that of the type. */
+/* bfloat16 has 8 bits and float16 11: rounding in another order leaves an error
+ * of about that size. */
 static void sixteen_bits_are_close_to_pytorchs(void **state)
 {
 	static const struct {
@@ -166,7 +157,6 @@ static void sixteen_bits_are_close_to_pytorchs(void **state)
 	const size_t n = numbers_count(&numbers);
 	size_t i, t;
 
-	(void)state;
 	for (i = 0; i < n; i++)
 		for (t = 0; t < 2; t++) {
 			struct whole w;
@@ -205,7 +195,7 @@ static void fill(struct whole *w, unsigned seed)
 		w->tokens[i] = rand() % (int)w->model.config.vocab_size;
 }
 
-/* The slope of the loss along `direction`, by going there and back. */
+/* The slope of the loss along `direction`, by central differences. */
 static double slope(struct whole *w, const float *direction, double step)
 {
 	double side[2];
@@ -217,7 +207,7 @@ static double slope(struct whole *w, const float *direction, double step)
 
 		for (i = 0; i < w->model.numel; i++)
 			w->weights[i] += (float)(by * direction[i]);
-		/* Of the loss in training: what is dropped is dropped. */
+		/* The training loss, with dropout for a fixed seed. */
 		side[s] = train(w, 0);
 		for (i = 0; i < w->model.numel; i++)
 			w->weights[i] -= (float)(by * direction[i]);
@@ -231,7 +221,6 @@ static void gradient_is_the_slope_of_the_loss(void **state)
 	size_t d, i;
 	unsigned seed;
 
-	(void)state;
 	for (d = 0; d < 2; d++)
 		for (seed = 1; seed <= 5; seed++) {
 			struct gpt2_config c = config;
@@ -266,7 +255,6 @@ static void gradients_are_added(void **state)
 	float *once;
 	size_t i;
 
-	(void)state;
 	begin(&w, &config, 3, 5, DTYPE_F32, 2);
 	fill(&w, 3);
 	train(&w, 1);
@@ -286,7 +274,6 @@ static void runs_are_equal_bit_for_bit(void **state)
 	struct whole w[2];
 	int i;
 
-	(void)state;
 	for (i = 0; i < 2; i++) {
 		struct gpt2_config c = config;
 
@@ -301,7 +288,7 @@ static void runs_are_equal_bit_for_bit(void **state)
 	end(&w[1]);
 }
 
-/* One set of activations of a block instead of each block's. */
+/* One set of block activations instead of one per block. */
 static void made_again_gradients_are_the_same(void **state)
 {
 	struct gpt2_config c = config;
@@ -310,7 +297,6 @@ static void made_again_gradients_are_the_same(void **state)
 	size_t all;
 	int i;
 
-	(void)state;
 	c.dropout = 0.1f;
 	c.n_layer = 3;
 	for (i = 0; i < 2; i++) {

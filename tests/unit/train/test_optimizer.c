@@ -1,29 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Updates, learning rates and loss scales are those of torch 2.15 and
- * DeepSpeed 0.19.8: the numbers come from running them.
- */
+/* Updates, learning rates and loss scales are those of torch 2.15 and DeepSpeed
+ * 0.19.8, which computed the reference values. */
 #include <errno.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ckpt/base/errmsg.h"
-#include "gpu/zero/optimizer.h"
 #include "gpu/zero/loss_scaler.h"
 #include "gpu/zero/lr_schedule.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "gpu/zero/optimizer.h"
+#include "tests/support/unit.h"
 
 /* --- Adam ------------------------------------------------------------------ */
 
-/* Three steps on (0.5, -1.25, 3.0), the gradient of step t being t times
- * (0.1, -2.0, 0.03). */
+/* Three steps on (0.5, -1.25, 3.0); the gradient of step t is t times (0.1,
+ * -2.0, 0.03). */
 static void updates_of_torch(void **state)
 {
 	static const struct {
@@ -47,7 +38,6 @@ static void updates_of_torch(void **state)
 	};
 	struct backend *b;
 
-	(void)state;
 	assert_int_equal(backend_cpu_new(&b, DTYPE_F32, 1, NULL), 0);
 	for (size_t k = 0; k < COUNT(runs); k++) {
 		const struct optimizer_config o = { .kind = runs[k].kind,
@@ -58,7 +48,7 @@ static void updates_of_torch(void **state)
 		float p[3] = { 0.5f, -1.25f, 3 }, m[3] = { 0 }, v[3] = { 0 };
 
 		for (unsigned t = 1; t <= 3; t++) {
-			/* Gradients come scaled: by 8, here. */
+			/* Gradients arrive scaled by 8. */
 			const float g[3] = { 0.8f * (float)t, -16 * (float)t,
 					     0.24f * (float)t };
 			const struct backend_adam a =
@@ -78,7 +68,7 @@ static void updates_of_torch(void **state)
 static void rates_of_deepspeed(void **state)
 {
 	static const struct {
-		struct schedule_config c;
+		struct lr_schedule_config c;
 		double lr[12];
 	} runs[] = {
 		{ { .kind = SCHEDULE_CONSTANT, .warmup = 5 },
@@ -124,32 +114,32 @@ static void rates_of_deepspeed(void **state)
 		    0.0027639320225002107, 0.002, 0.002, 0.002 } },
 	};
 
-	(void)state;
 	for (size_t k = 0; k < COUNT(runs); k++)
 		for (unsigned i = 0; i < COUNT(runs[k].lr); i++)
-			assert_float_equal(schedule_lr(&runs[k].c, 0.01, i + 1),
-					   runs[k].lr[i], 1e-15);
+			assert_float_equal(
+				lr_schedule_lr(&runs[k].c, 0.01, i + 1),
+				runs[k].lr[i], 1e-15);
 }
 
-/* DeepSpeed has none without warming up; it is the full rate at once. */
+/* Without warm-up, which DeepSpeed requires, the rate is full at once. */
 static void no_warmup(void **state)
 {
-	static const enum schedule_kind kinds[] = { SCHEDULE_WARMUP,
-						    SCHEDULE_COSINE,
-						    SCHEDULE_LINEAR };
+	static const enum lr_schedule_kind kinds[] = { SCHEDULE_WARMUP,
+						       SCHEDULE_COSINE,
+						       SCHEDULE_LINEAR };
 
-	(void)state;
 	for (size_t k = 0; k < COUNT(kinds); k++) {
-		const struct schedule_config c = { .kind = kinds[k],
-						   .total = 10 };
+		const struct lr_schedule_config c = { .kind = kinds[k],
+						      .total = 10 };
 
-		assert_float_equal(schedule_lr(&c, 0.01, 1), 0.01, 0);
+		assert_float_equal(lr_schedule_lr(&c, 0.01, 1), 0.01, 0);
 	}
 }
 
 /* --- loss scale ------------------------------------------------------------ */
 
-/* 'o' overflows, 'g' goes well.  After each: scale and overflows left. */
+/* 'o' is an overflow, 'g' a good step.  After each: scale and hysteresis
+ * left. */
 static void scales_of_deepspeed(void **state)
 {
 	static const char went[] = "ggggggoogoogggggggggogoooggggggo";
@@ -162,17 +152,17 @@ static void scales_of_deepspeed(void **state)
 		{ 32, 1 },  { 32, 1 },  { 32, 1 },  { 64, 2 },  { 64, 2 },
 		{ 64, 2 },  { 64, 1 },
 	};
-	const struct scaler_config c = { .initial = 256,
-					 .dynamic = true,
-					 .window = 3,
-					 .hysteresis = 2,
-					 .minimum = 32 };
-	struct scaler s;
+	const struct loss_scaler_config c = { .initial = 256,
+					      .dynamic = true,
+					      .window = 3,
+					      .hysteresis = 2,
+					      .minimum = 32 };
+	struct loss_scaler s;
 
-	(void)state;
-	scaler_init(&s, &c);
+	loss_scaler_init(&s, &c);
 	for (size_t i = 0; i < COUNT(want); i++) {
-		assert_int_equal(scaler_update(&s, went[i] == 'o', NULL), 0);
+		assert_int_equal(loss_scaler_update(&s, went[i] == 'o', NULL),
+				 0);
 		assert_float_equal(s.scale, want[i][0], 0);
 		assert_int_equal(s.patience, want[i][1]);
 	}
@@ -180,33 +170,31 @@ static void scales_of_deepspeed(void **state)
 
 static void smallest_scale_is_an_end(void **state)
 {
-	const struct scaler_config c = { .initial = 2,
-					 .dynamic = true,
-					 .window = 1000,
-					 .hysteresis = 1,
-					 .minimum = 1 };
+	const struct loss_scaler_config c = { .initial = 2,
+					      .dynamic = true,
+					      .window = 1000,
+					      .hysteresis = 1,
+					      .minimum = 1 };
 	struct errmsg err;
-	struct scaler s;
+	struct loss_scaler s;
 
-	(void)state;
-	scaler_init(&s, &c);
-	assert_int_equal(scaler_update(&s, true, &err), 0);
+	loss_scaler_init(&s, &c);
+	assert_int_equal(loss_scaler_update(&s, true, &err), 0);
 	assert_float_equal(s.scale, 1, 0);
-	assert_int_equal(scaler_update(&s, true, &err), -ERANGE);
+	assert_int_equal(loss_scaler_update(&s, true, &err), -ERANGE);
 	assert_non_null(strstr(err.text, "smallest loss scale"));
 }
 
 static void static_scales(void **state)
 {
-	const struct scaler_config none = { 0 }, fixed = { .initial = 128 };
-	struct scaler s;
+	const struct loss_scaler_config none = { 0 }, fixed = { .initial = 128 };
+	struct loss_scaler s;
 
-	(void)state;
-	scaler_init(&s, &none);
-	assert_int_equal(scaler_update(&s, true, NULL), 0);
+	loss_scaler_init(&s, &none);
+	assert_int_equal(loss_scaler_update(&s, true, NULL), 0);
 	assert_float_equal(s.scale, 1, 0);
-	scaler_init(&s, &fixed);
-	assert_int_equal(scaler_update(&s, true, NULL), 0);
+	loss_scaler_init(&s, &fixed);
+	assert_int_equal(loss_scaler_update(&s, true, NULL), 0);
 	assert_float_equal(s.scale, 128, 0);
 }
 

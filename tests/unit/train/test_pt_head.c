@@ -1,24 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A file's object can be had from its beginning; and whatever the beginning
- * is, nothing worse happens than an error.
- */
+/* A file's object can be read from the beginning of the file, and damage there
+ * causes only errors. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "ckpt/pickle/value.h"
 #include "gpu/read/pt_head.h"
 #include "tests/make/mkpt.h"
+#include "tests/support/unit.h"
 
-/* {"param": a tensor of 77 floats} as fp32.pt; *len bytes are before them. */
+/* {"param": a tensor of 77 floats} as fp32.pt; *len bytes precede the
+ * storage. */
 static struct bytebuf make_file(uint64_t *len)
 {
 	static const uint64_t shape[] = { 11, 7 };
@@ -39,13 +33,13 @@ static struct bytebuf make_file(uint64_t *len)
 	return file;
 }
 
-static int read_front(struct front *f, const uint8_t *p, size_t size,
+static int read_front(struct pt_head *f, const uint8_t *p, size_t size,
 		      uint64_t len, struct errmsg *err)
 {
 	struct source src;
 
 	source_init_span(&src, "fp32.pt", (struct span){ .p = p, .len = size });
-	return front_read(f, &src, len, err);
+	return pt_head_read(f, &src, len, err);
 }
 
 static void object_is_found(void **state)
@@ -53,17 +47,16 @@ static void object_is_found(void **state)
 	uint64_t len;
 	struct bytebuf file = make_file(&len);
 	struct tensor t;
-	struct front f;
+	struct pt_head f;
 
-	(void)state;
-	assert_int_equal(len % 64, 0); /* as torch aligns storages */
+	assert_int_equal(len % 64, 0); /* torch's alignment of storages */
 	assert_int_equal(read_front(&f, file.data, file.len, len, NULL), 0);
 	assert_int_equal(
 		tensor_from_value(value_find(f.root, "param"), "t", &t, NULL),
 		0);
 	assert_int_equal(t.shape[0], 11);
 	assert_int_equal(t.storage_numel, 77);
-	front_done(&f);
+	pt_head_done(&f);
 	bytebuf_done(&file);
 }
 
@@ -72,14 +65,13 @@ static void cut_off(void **state)
 	uint64_t len;
 	struct bytebuf file = make_file(&len);
 	struct errmsg err;
-	struct front f;
+	struct pt_head f;
 	int rc;
 
-	(void)state;
 	for (uint64_t n = 0; n < len; n++) {
 		rc = read_front(&f, file.data, file.len, n, &err);
 		if (rc == 0)
-			front_done(&f); /* the pickle was whole */
+			pt_head_done(&f); /* the pickle was complete */
 		else
 			assert_int_equal(rc, -ENOTSUP);
 		assert_true(rc == 0 || n < 300);
@@ -88,21 +80,20 @@ static void cut_off(void **state)
 	bytebuf_done(&file);
 }
 
-/* A byte of the pickle, or of what describes it, is another. */
+/* Change one byte of the pickle or of its headers. */
 static void damaged(void **state)
 {
 	uint64_t len;
 	struct bytebuf file = make_file(&len);
 	struct errmsg err;
-	struct front f;
+	struct pt_head f;
 
-	(void)state;
 	for (size_t i = 64; i < 260; i++) {
 		file.data[i] ^= 0x20;
 		if (read_front(&f, file.data, file.len, len, &err) == 0) {
-			/* behind it, where nobody looks */
+			/* behind the pickle, not read */
 			assert_non_null(value_find(f.root, "param"));
-			front_done(&f);
+			pt_head_done(&f);
 			assert_true(i > 200);
 		}
 		file.data[i] ^= 0x20;
@@ -114,9 +105,8 @@ static void too_long(void **state)
 {
 	static const uint8_t nothing[64];
 	struct errmsg err;
-	struct front f;
+	struct pt_head f;
 
-	(void)state;
 	assert_int_equal(read_front(&f, nothing, 64, UINT64_MAX, &err),
 			 -ENOTSUP);
 	assert_int_equal(read_front(&f, nothing, 64, 64, &err), -ENOTSUP);

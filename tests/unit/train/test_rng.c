@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random numbers are torch's, element for element.  The table is what
- * tests/interop/make_rng.py prints. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+/* Random numbers equal torch's, element for element. tests/interop/make_rng.py
+ * prints the table. */
 #include "gpu/data/rng.h"
+
+#include "tests/support/unit.h"
 
 static const struct {
 	uint64_t seed, high;
@@ -34,7 +29,6 @@ static const struct {
 
 static void elements_are_those_of_torch_randint(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < NCASES; i++) {
 		struct rng r;
 
@@ -50,7 +44,6 @@ static void elements_are_those_of_torch_randint(void **state)
 
 static void skipping_is_drawing(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < NCASES; i++) {
 		struct rng r;
 
@@ -63,13 +56,12 @@ static void skipping_is_drawing(void **state)
 	}
 }
 
-/* Around the borders of the state's 624 words. */
+/* Around the boundaries of the 624-word state. */
 static void skips_add_up(void **state)
 {
 	static const uint64_t parts[] = { 0, 1, 622, 623, 624, 625, 1248, 5000 };
 	const size_t n = sizeof(parts) / sizeof(parts[0]);
 
-	(void)state;
 	for (size_t i = 0; i < n * n; i++) {
 		const uint64_t first = parts[i / n], second = parts[i % n];
 		struct rng once, twice;

@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests to stop wait until somebody asks for them: no thread that computes is
- * interrupted. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+/* Stop requests stay pending until polled, and interrupt no computing
+ * thread. */
 #include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "gpu/train/stop.h"
+#include "tests/support/unit.h"
 
 static void *has_both_blocked(void *arg)
 {
@@ -33,7 +28,8 @@ static bool thread_has_both_blocked(void)
 	       pthread_join(t, NULL) == 0 && blocked;
 }
 
-/* In a process of its own; its exit status says what is not so. */
+/* Runs in a process of its own, whose exit status is the number of the failed
+ * check. */
 static int ask(int sig)
 {
 	bool blocked;
@@ -52,7 +48,6 @@ static void a_request_waits_to_be_asked_for(void **state)
 {
 	static const int signals[] = { SIGTERM, SIGUSR1 };
 
-	(void)state;
 	for (size_t i = 0; i < 2; i++) {
 		const pid_t child = fork();
 		int status = -1;

@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TensorBoard's event files: what is written is read back, damage is noticed,
- * and what came before it is not lost. */
+/* Event files are read back as written; damage is detected, and records before
+ * it are not lost. */
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
@@ -21,13 +15,13 @@
 #include "gpu/metrics/tfrecord.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
+#include "tests/support/unit.h"
 
-#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
-
-/* What a reader was told, as a text: "tag step value; " and "from step; ". */
+/* The scalars passed to a reader, as text: "tag step value; " and "from step;
+ * ". */
 struct told {
 	char text[512];
-	int stop; /* what to answer */
+	int stop; /* the callback's result */
 };
 
 static int note(void *ctx, const char *tag, size_t tag_len, uint64_t step,
@@ -56,7 +50,7 @@ static int read_bytes(const void *p, size_t len, struct told *t,
 	return tbevents_read(&src, note, t, err);
 }
 
-/* The bytes of a file with two steps, from 5 on. */
+/* A file with two steps, from step 5 on. */
 static struct bytebuf make_file(void)
 {
 	const struct tbevents_scalar one[] = { { "train/loss", 4.5 } };
@@ -95,7 +89,6 @@ static void checksums_are_tensorflows(void **state)
 	 * tensorflow/core/lib/hash/crc32c.h. */
 	const uint32_t crc = 0xe3069283u;
 
-	(void)state;
 	assert_int_equal(tfrecord_crc("123456789", 9),
 			 (uint32_t)((crc >> 15 | crc << 17) + 0xa282ead8u));
 }
@@ -106,7 +99,6 @@ static void what_is_written_is_read(void **state)
 	struct told t = { "", 0 };
 	struct errmsg err;
 
-	(void)state;
 	assert_int_equal(read_bytes(b.data, b.len, &t, &err), 0);
 	assert_string_equal(t.text, FIRST SECOND);
 	assert_string_equal(err.text, "");
@@ -122,12 +114,11 @@ static void a_file_that_was_cut_is_read_up_to_there(void **state)
 	struct told t = { "", 0 };
 	struct errmsg err;
 
-	(void)state;
 	for (size_t len = 0; len < b.len; len++) {
 		assert_int_equal(read_bytes(b.data, len, &t, &err), 0);
 		assert_int_equal(strncmp(FIRST SECOND, t.text, strlen(t.text)),
 				 0);
-		/* Nothing is told where a record ends. */
+		/* A file that ends between records has no message. */
 		assert_true(!*err.text ||
 			    strstr(err.text, "ends within the record"));
 	}
@@ -142,7 +133,6 @@ static void damage_is_noticed_and_what_came_before_is_kept(void **state)
 	struct told t = { "", 0 };
 	struct errmsg err;
 
-	(void)state;
 	for (size_t i = 0; i < b.len; i++) {
 		b.data[i] ^= 0x10;
 		assert_int_equal(read_bytes(b.data, b.len, &t, &err), -EBADMSG);
@@ -167,7 +157,7 @@ static void add_record(struct bytebuf *b, const void *p, size_t len)
 	bytebuf_done(&head);
 }
 
-/* Messages by hand, as other programs may write them. */
+/* Hand-made messages, as other programs may write them. */
 static void other_programs_events(void **state)
 {
 	static const struct {
@@ -202,7 +192,6 @@ static void other_programs_events(void **state)
 		{ "\x2a\x03\x0a\x01\x0a", 5, "", -EBADMSG },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct bytebuf b = { 0 };
 		struct told t = { "", 0 };
@@ -222,7 +211,6 @@ static void a_record_is_not_larger_than_the_limit(void **state)
 	struct told t = { "", 0 };
 	struct errmsg err;
 
-	(void)state;
 	bytebuf_add_le64(&b, UINT64_MAX - 2);
 	bytebuf_add_le32(&b, tfrecord_crc(b.data, 8));
 	assert_int_equal(read_bytes(b.data, b.len, &t, &err), -EBADMSG);

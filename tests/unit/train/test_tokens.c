@@ -1,28 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of tokens: from torch's generator, from files of numbers, from
- * Megatron's indexed datasets, from text.  No token is made up, and none is
- * passed on that the model has not. */
+/* Rows of tokens from torch's generator, binary files, Megatron's indexed
+ * datasets and text.  No token is invented, and none beyond the vocabulary is
+ * passed on. */
 #include <errno.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include <nettle/sha2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-#include <nettle/sha2.h>
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "gpu/data/tokens.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
-
-#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+#include "tests/support/unit.h"
 
 static char *dir;
 
@@ -65,8 +58,8 @@ static void must_read(struct tokens *t, bool valid, uint64_t row, int32_t *out)
 
 /* --- synthetic ------------------------------------------------------------- */
 
-/* The reference runs of DeepSpeed took these tokens, 20 batches of 16 rows;
- * the digest is that of their file. */
+/* DeepSpeed's reference runs used these tokens, 20 batches of 16 rows; the
+ * digest is that of their file. */
 static void the_demos_batch_is_torchs(void **state)
 {
 	static const uint8_t want[SHA256_DIGEST_SIZE] = {
@@ -84,7 +77,6 @@ static void the_demos_batch_is_torchs(void **state)
 	uint8_t got[SHA256_DIGEST_SIZE];
 	struct sha256_ctx sha;
 
-	(void)state;
 	sha256_init(&sha);
 	for (uint64_t row = 0; row < 20 * 16; row++) {
 		int32_t tokens[32];
@@ -112,7 +104,6 @@ static void fresh_rows_go_on_and_are_the_same_from_anywhere(void **state)
 	static const uint64_t order[] = { 99999, 3, 4, 0, 1234567, 4, 99999 };
 	struct tokens *const t = must_open(&o);
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(order); i++) {
 		struct tokens *const anew = must_open(&o);
 		int32_t a[8], b[8], next[8];
@@ -138,7 +129,6 @@ static void synthetic_validation_is_another_batch(void **state)
 	struct tokens *const t = must_open(&o);
 	int32_t train[8], valid[8];
 
-	(void)state;
 	assert_int_equal(tokens_valid_rows(t), 4);
 	must_read(t, false, 0, train);
 	must_read(t, true, 0, valid);
@@ -164,7 +154,6 @@ static void rows_of_numbers_and_of_bytes(void **state)
 		{ "noname", "text\nxyz", 8, { 't', '\n', 'x' } },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		const struct tokens_options o = {
 			.source = in_dir(cases[i].name),
@@ -178,7 +167,7 @@ static void rows_of_numbers_and_of_bytes(void **state)
 		t = must_open(&o);
 		must_read(t, false, 1, row);
 		assert_memory_equal(row, cases[i].row1, sizeof(row));
-		/* There are two rows; then the first is next. */
+		/* There are two rows; the third is the first again. */
 		must_read(t, false, 0, row);
 		must_read(t, false, 2, again);
 		assert_memory_equal(row, again, sizeof(row));
@@ -194,7 +183,6 @@ static void rows_at_the_end_are_held_out(void **state)
 	} cases[] = { { 0, 0 }, { 0.01, 1 }, { 0.2, 2 }, { 0.9, 9 } };
 	char bytes[20];
 
-	(void)state;
 	for (int i = 0; i < 20; i++)
 		bytes[i] = (char)i;
 	mkpt_save(in_dir("text"), bytes, sizeof(bytes));
@@ -229,13 +217,13 @@ static void files_that_cannot_be_rows_are_refused(void **state)
 		size_t len;
 		const char *says;
 	} cases[] = {
-		{ "b.u16", "abc", 3, "3 bytes are no multiple of the 2" },
+		{ "b.u16", "abc", 3,
+		  "3 bytes are not a multiple of a token's 2" },
 		{ "b.i32", "", 0, "has 0 tokens" },
 		{ "b.txt", "abc", 3, "has 3 tokens, 0 rows of 4" },
 		{ "b.bin", "abcdefgh", 8, "is named without .bin and .idx" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		const struct tokens_options o = {
 			.source = in_dir(cases[i].name),
@@ -266,7 +254,6 @@ static void tokens_that_the_model_has_not_are_named(void **state)
 	struct errmsg err;
 	int32_t row[2];
 
-	(void)state;
 	mkpt_save(o.source, bytes, 24);
 	t = must_open(&o);
 	must_read(t, false, 0, row);
@@ -287,7 +274,6 @@ static void a_file_that_becomes_shorter_is_an_error(void **state)
 	struct errmsg err;
 	int32_t row[4];
 
-	(void)state;
 	mkpt_save(o.source, "abcdefgh", 8);
 	t = must_open(&o);
 	must_read(t, false, 1, row);
@@ -303,8 +289,8 @@ static void a_file_that_becomes_shorter_is_an_error(void **state)
 struct index {
 	uint64_t version;
 	uint8_t type;
-	uint64_t sequences, documents; /* announced */
-	size_t n, d;                   /* written */
+	uint64_t sequences, documents; /* in the header */
+	size_t n, d;                   /* actually written */
 	uint32_t lengths[4];
 	uint64_t pointers[4];
 	uint64_t boundaries[4];
@@ -354,7 +340,7 @@ static void documents_are_read_end_to_end(void **state)
 		size_t len;
 	} cases[] = {
 		{ good, good_bin, 12 },
-		/* Elsewhere in the file, with gaps, an empty one between. */
+		/* At other offsets, with gaps and an empty sequence. */
 		{ { .version = 1,
 		    .type = 1,
 		    .sequences = 4,
@@ -379,7 +365,6 @@ static void documents_are_read_end_to_end(void **state)
 		  48 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct tokens_options o = { .source = in_dir("data"),
 					    .vocab = 7 };
@@ -406,7 +391,6 @@ static void indices_that_do_not_hold_together_are_refused(void **state)
 	struct index x = good;
 	struct tokens_options o = { .seq = 2, .vocab = 7 };
 
-	(void)state;
 	write_index("bad", &x, good_bin, 12);
 	o.source = in_dir("bad");
 	tokens_close(must_open(&o));
@@ -456,14 +440,12 @@ static void indices_that_do_not_hold_together_are_refused(void **state)
 
 static int set_up(void **state)
 {
-	(void)state;
 	dir = mkckpt_new_dir();
 	return 0;
 }
 
 static int tear_down(void **state)
 {
-	(void)state;
 	mkckpt_free_dir(dir);
 	return 0;
 }

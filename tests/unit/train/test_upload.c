@@ -1,36 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is asked for is there in the end, wherever the device's memory is and
- * whoever reads; what cannot be read is told as source_read tells it; and who
- * gives up early leaves nothing behind.
+ * Uploads arrive completely, with device memory apart from or shared with the
+ * host, by any reader; read errors have source_read's messages; an upload freed
+ * early leaves nothing behind.
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-#include "ckpt/tensor/cast.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
+#include "ckpt/tensor/cast.h"
 #include "gpu/backend/backend.h"
-#include "gpu/read/upload.h"
 #include "gpu/read/reader.h"
+#include "gpu/read/upload.h"
 #include "tests/support/apart.h"
 #include "tests/support/openfiles.h"
+#include "tests/support/unit.h"
 
-/* Several pieces, and not a whole number of them. */
+/* Several pieces, and a rest. */
 #define FILE_BYTES ((size_t)20 << 20)
 #define FILE_NAME "intake.tmp"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 
 static uint8_t *content;
 
@@ -54,7 +47,6 @@ static int make_file(void **state)
 {
 	FILE *f = fopen(FILE_NAME, "w");
 
-	(void)state;
 	content = content ? content : malloc(FILE_BYTES);
 	if (!f || !content)
 		return -1;
@@ -68,7 +60,6 @@ static int make_file(void **state)
 
 static int remove_file(void **state)
 {
-	(void)state;
 	free(content);
 	return unlink(FILE_NAME);
 }
@@ -88,7 +79,7 @@ struct job {
 	size_t off, n, to;
 };
 
-/* Jobs one behind the other in the device's memory. */
+/* Jobs with consecutive ranges of device memory. */
 static size_t random_jobs(struct job *jobs, size_t n)
 {
 	static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_F32, DTYPE_BF16,
@@ -127,28 +118,26 @@ static void everything_arrives(void **state)
 {
 	struct job jobs[40];
 
-	(void)state;
 	for (unsigned round = 0; round < 6; round++) {
 		struct backend *b = devices[round % 2]();
 		const size_t all = random_jobs(jobs, COUNT(jobs));
 		float *to = b->ops->alloc(b, (all + 1) * sizeof(*to));
-		struct intake *q;
+		struct upload *q;
 
-		assert_int_equal(intake_new(&q, b, 1 + round, NULL), 0);
+		assert_int_equal(upload_new(&q, b, 1 + round, NULL), 0);
 		for (size_t i = 0; i < COUNT(jobs); i++) {
 			const struct job *j = &jobs[i];
 			struct source src = open_file();
 
-			assert_int_equal(
-				intake_add(q, &src, j->off,
-					   j->n * dtype_size(j->dtype),
-					   j->dtype, to + j->to, NULL),
-				0);
+			assert_int_equal(upload_add(q, &src, j->off,
+						    j->n * dtype_size(j->dtype),
+						    j->dtype, to + j->to, NULL),
+					 0);
 			source_close(&src);
 		}
-		assert_int_equal(intake_finish(q, NULL), 0);
+		assert_int_equal(upload_finish(q, NULL), 0);
 		assert_int_equal(apart_pending(), 0);
-		intake_free(q);
+		upload_free(q);
 		for (size_t i = 0; i < COUNT(jobs); i++)
 			check_job(b, &jobs[i], to);
 		b->ops->sync(b, NULL);
@@ -158,27 +147,26 @@ static void everything_arrives(void **state)
 
 /* --- what does not ----------------------------------------------------------- */
 
-/* A file that has become shorter, read from `off` on. */
+/* Read from `off` on a file that has been truncated. */
 static int read_short(struct backend *b, float *to, uint64_t off,
 		      struct errmsg *err)
 {
 	struct source src = open_file();
-	struct intake *q;
+	struct upload *q;
 	int rc;
 
 	assert_int_equal(truncate(FILE_NAME, FILE_BYTES / 2), 0);
-	assert_int_equal(intake_new(&q, b, 4, NULL), 0);
-	rc = intake_add(q, &src, off, FILE_BYTES - off, DTYPE_F32, to, err);
+	assert_int_equal(upload_new(&q, b, 4, NULL), 0);
+	rc = upload_add(q, &src, off, FILE_BYTES - off, DTYPE_F32, to, err);
 	source_close(&src);
 	if (!rc)
-		rc = intake_finish(q, err);
-	intake_free(q);
+		rc = upload_finish(q, err);
+	upload_free(q);
 	return rc;
 }
 
 static void failures_are_told(void **state)
 {
-	(void)state;
 	for (size_t d = 0; d < COUNT(devices); d++) {
 		struct backend *b = devices[d]();
 		float *to = b->ops->alloc(b, FILE_BYTES);
@@ -204,21 +192,20 @@ static void nothing_more_is_read_after_a_failure(void **state)
 	struct errmsg err = { "" }, again = { "" };
 	struct source src, bad = { .name = "bad", .size = FILE_BYTES };
 	float *to = malloc(FILE_BYTES);
-	struct intake *q;
+	struct upload *q;
 	int rc = 0;
 
-	(void)state;
 	src = open_file();
 	bad.fd = open(".", O_RDONLY | O_DIRECTORY);
-	assert_int_equal(intake_new(&q, b, 2, NULL), 0);
-	assert_int_equal(intake_add(q, &bad, 0, 4, DTYPE_F32, to, &err), 0);
+	assert_int_equal(upload_new(&q, b, 2, NULL), 0);
+	assert_int_equal(upload_add(q, &bad, 0, 4, DTYPE_F32, to, &err), 0);
 	for (unsigned i = 0; i < 100 && !rc; i++)
-		rc = intake_add(q, &src, 0, 4096, DTYPE_F32, to, &err);
+		rc = upload_add(q, &src, 0, 4096, DTYPE_F32, to, &err);
 	assert_int_equal(rc, -EIO);
 	assert_string_equal(err.text, "bad: read at 0: Is a directory");
-	assert_int_equal(intake_finish(q, &again), -EIO);
+	assert_int_equal(upload_finish(q, &again), -EIO);
 	assert_string_equal(again.text, err.text);
-	intake_free(q);
+	upload_free(q);
 	close(bad.fd);
 	source_close(&src);
 	free(to);
@@ -228,35 +215,33 @@ static void beyond_the_end_is_refused_at_once(void **state)
 {
 	struct source src = open_file();
 	struct errmsg err = { "" };
-	struct intake *q;
+	struct upload *q;
 	float x;
 
-	(void)state;
-	assert_int_equal(intake_new(&q, cpu(), 2, NULL), 0);
-	assert_int_equal(intake_add(q, &src, FILE_BYTES - 3, 4, DTYPE_F32, &x,
-				    &err),
-			 -EBADMSG);
+	assert_int_equal(upload_new(&q, cpu(), 2, NULL), 0);
+	assert_int_equal(
+		upload_add(q, &src, FILE_BYTES - 3, 4, DTYPE_F32, &x, &err),
+		-EBADMSG);
 	assert_non_null(strstr(err.text, FILE_NAME ": ends at 20971520"));
-	assert_int_equal(intake_finish(q, NULL), 0);
-	intake_free(q);
+	assert_int_equal(upload_finish(q, NULL), 0);
+	upload_free(q);
 	source_close(&src);
 }
 
 static void it_can_be_given_up(void **state)
 {
-	(void)state;
 	for (size_t d = 0; d < COUNT(devices); d++) {
 		struct backend *b = devices[d]();
 		float *to = b->ops->alloc(b, FILE_BYTES);
 		const unsigned files = open_files();
 		struct source src = open_file();
-		struct intake *q;
+		struct upload *q;
 
-		assert_int_equal(intake_new(&q, b, 3, NULL), 0);
-		assert_int_equal(intake_add(q, &src, 0, FILE_BYTES, DTYPE_F32,
-					    to, NULL),
-				 0);
-		intake_free(q);
+		assert_int_equal(upload_new(&q, b, 3, NULL), 0);
+		assert_int_equal(
+			upload_add(q, &src, 0, FILE_BYTES, DTYPE_F32, to, NULL),
+			0);
+		upload_free(q);
 		source_close(&src);
 		assert_int_equal(open_files(), files);
 		b->ops->sync(b, NULL);
@@ -289,7 +274,7 @@ static void check_reader(struct reader *r)
 	}
 	assert_int_equal(jobs[8].rc, -EBADMSG);
 	assert_non_null(strstr(jobs[8].err.text, FILE_NAME ": ends at"));
-	r->ops->start(r, &jobs[0]); /* and is not waited for */
+	r->ops->start(r, &jobs[0]); /* and not waited for */
 	r->ops->free(r);
 	source_close(&src);
 	free(buf);
@@ -299,7 +284,6 @@ static void all_readers_read_the_same(void **state)
 {
 	struct reader *r;
 
-	(void)state;
 	assert_int_equal(reader_threads_new(&r, 3, NULL), 0);
 	check_reader(r);
 	if (reader_uring_new(&r, 3, NULL) == 0)

@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Extent maps: adding, merging, finding. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
+#include <string.h>
 
 #include "ckpt/vfile/extent.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "tests/support/unit.h"
 
 static void add(struct extent_map *m, enum extent_kind kind, uint64_t len,
 		uint32_t shard, uint64_t from, enum dtype dtype)
@@ -22,7 +17,6 @@ static void an_empty_map_is_valid(void **state)
 {
 	struct extent_map m = { 0 };
 
-	(void)state;
 	assert_int_equal(extent_size(&m), 0);
 	add(&m, EXTENT_SHARD, 0, 1, 2, DTYPE_F32);
 	assert_int_equal(m.n, 0);
@@ -49,7 +43,6 @@ static void runs_are_merged_when_they_continue(void **state)
 		{ EXTENT_LITERAL, 0, 108, DTYPE_U8, 2 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct extent_map m = { 0 };
 
@@ -67,7 +60,6 @@ static void casts_are_merged_by_elements(void **state)
 {
 	struct extent_map m = { 0 };
 
-	(void)state;
 	assert_true(extent_add_cast(&m, 10, 3, 1000, DTYPE_BF16, DTYPE_F32));
 	assert_true(extent_add_cast(&m, 1, 3, 1020, DTYPE_BF16, DTYPE_F32));
 	assert_int_equal(m.n, 1);
@@ -89,7 +81,6 @@ static void the_same_type_is_not_converted(void **state)
 {
 	struct extent_map m = { 0 };
 
-	(void)state;
 	assert_true(extent_add_cast(&m, 10, 3, 1000, DTYPE_F32, DTYPE_F32));
 	assert_int_equal(m.v[0].kind, EXTENT_SHARD);
 	add(&m, EXTENT_SHARD, 4, 3, 1040, DTYPE_F32);
@@ -101,7 +92,6 @@ static void a_map_is_converted_run_by_run(void **state)
 {
 	struct extent_map from = { 0 }, m = { 0 };
 
-	(void)state;
 	add(&from, EXTENT_SHARD, 40, 1, 100, DTYPE_F32);
 	add(&from, EXTENT_SHARD, 8, 2, 500, DTYPE_F32);
 	add(&from, EXTENT_GATHER, 16, 7, 0, DTYPE_F32);
@@ -128,7 +118,6 @@ static void each_byte_is_found_in_its_extent(void **state)
 	struct extent_map m = { 0 };
 	uint64_t at = 0;
 
-	(void)state;
 	for (uint32_t i = 0; i < 300; i++)
 		add(&m, EXTENT_SHARD, 1 + i % 7, i, 0, DTYPE_U8);
 	assert_int_equal(m.n, 300);
@@ -145,10 +134,46 @@ static void one_extent_is_found_everywhere(void **state)
 {
 	struct extent_map m = { 0 };
 
-	(void)state;
 	add(&m, EXTENT_LITERAL, UINT64_C(1) << 40, 0, 0, DTYPE_U8);
 	assert_int_equal(extent_find(&m, 0), 0);
 	assert_int_equal(extent_find(&m, (UINT64_C(1) << 40) - 1), 0);
+	extent_done(&m);
+}
+
+/* The bytes 0..9 lie in extents of 1, 2, 3 and 4 bytes. */
+static void a_walk_goes_through_a_range(void **state)
+{
+	static const struct {
+		uint64_t off;
+		size_t len;
+		const char *expected; /* shard:from+length, each */
+	} cases[] = {
+		{ 0, 10, "0:0+1 1:100+2 2:200+3 3:300+4 " },
+		{ 2, 3, "1:101+1 2:200+2 " },
+		{ 7, 2, "3:301+2 " },
+		{ 3, 3, "2:200+3 " },
+		{ 4, 0, "" },
+		{ 99, 0, "" },
+	};
+	struct extent_map m = { 0 };
+
+	for (uint32_t i = 0; i < 4; i++)
+		add(&m, EXTENT_SHARD, i + 1, i, 100 * i, DTYPE_U8);
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct extent_walk w =
+			extent_walk(&m, cases[i].off, cases[i].len);
+		uint64_t off = cases[i].off;
+		char got[80] = "";
+
+		while (extent_next(&w)) {
+			assert_int_equal(w.off, off);
+			assert_int_equal(w.skip, off - w.e->start);
+			off += w.len;
+			sprintf(got + strlen(got), "%u:%d+%d ", w.e->shard,
+				(int)w.from, (int)w.len);
+		}
+		assert_string_equal(got, cases[i].expected);
+	}
 	extent_done(&m);
 }
 
@@ -162,6 +187,7 @@ int main(void)
 		cmocka_unit_test(a_map_is_converted_run_by_run),
 		cmocka_unit_test(each_byte_is_found_in_its_extent),
 		cmocka_unit_test(one_extent_is_found_everywhere),
+		cmocka_unit_test(a_walk_goes_through_a_range),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

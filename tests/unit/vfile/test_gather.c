@@ -6,33 +6,23 @@
  */
 #include <errno.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ckpt/base/errmsg.h"
-#include "ckpt/vfile/gather.h"
+#include "ckpt/base/splitmix.h"
 #include "ckpt/model/geometry.h"
+#include "ckpt/vfile/gather.h"
+#include "tests/support/unit.h"
 
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
 #define SOURCES_MAX 6
 
 static uint64_t seed;
 
-/* splitmix64 */
 static uint64_t draw(void)
 {
-	uint64_t x = seed += UINT64_C(0x9e3779b97f4a7c15);
-
-	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-	return x ^ x >> 31;
+	return splitmix64_next(&seed);
 }
 
 static uint64_t below(uint64_t n)
@@ -232,7 +222,6 @@ static void check_rows(bool large)
 
 static void rows_are_those_of_the_geometry(void **state)
 {
-	(void)state;
 	seed = 1;
 	for (int i = 0; i < 4000; i++)
 		check_rows(false);
@@ -240,7 +229,6 @@ static void rows_are_those_of_the_geometry(void **state)
 
 static void long_segments_are_too(void **state)
 {
-	(void)state;
 	seed = 2;
 	for (int i = 0; i < 25; i++)
 		check_rows(true);
@@ -257,7 +245,6 @@ static void small_reads_read_little(void **state)
 		uint64_t rows, segs, len;
 	} cases[] = { { 1, 50000, 3 }, { 1000, 50, 3 }, { 2, 600, 3000 } };
 
-	(void)state;
 	seed = 6;
 	for (size_t c = 0; c < COUNT(cases); c++) {
 		struct geometry g = { .nsources = 2, .rows = cases[c].rows };
@@ -350,7 +337,6 @@ static void check_scaled(int power)
 
 static void scaled_segments_are_divided(void **state)
 {
-	(void)state;
 	seed = 7;
 	for (int i = 0; i < 300; i++)
 		check_scaled(i % 3 == 2 ? 1 : -1 - i % 3);
@@ -414,7 +400,6 @@ static void check_mean(size_t n, uint64_t numel)
 
 static void means_are_those_of_floats(void **state)
 {
-	(void)state;
 	seed = 3;
 	for (int i = 0; i < 300; i++)
 		check_mean(2 + below(SOURCES_MAX - 1), 1 + below(200));
@@ -430,7 +415,6 @@ static void a_worked_mean(void **state)
 	struct memory m = { 0 };
 	float got;
 
-	(void)state;
 	for (size_t t = 0; t < 2; t++) {
 		m.len[t] = sizeof(float);
 		m.whole[t] = malloc(sizeof(float));
@@ -475,7 +459,6 @@ static void failed_reads_are_passed_up(void **state)
 {
 	static const uint64_t lens[] = { 7, 100000 }; /* also by themselves */
 
-	(void)state;
 	seed = 4;
 	for (size_t i = 0; i < COUNT(lens); i++) {
 		struct geometry g = { .nsources = 2, .rows = 2, .nsegs = 2 };
@@ -509,7 +492,6 @@ static void failed_means_are_passed_up(void **state)
 	const uint64_t numel = 20000; /* 64 KiB at a time */
 	struct memory m = { 0 };
 
-	(void)state;
 	seed = 5;
 	for (size_t t = 0; t < 3; t++) {
 		m.len[t] = numel * sizeof(float);

@@ -8,11 +8,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,14 +17,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "ckpt/base/errmsg.h"
 #include "ckpt/vfile/shardcache.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "tests/support/unit.h"
 
 struct fixture {
 	char *dir;
@@ -149,7 +142,6 @@ static void expect(const struct fixture *f, const char *what, int rc,
 
 static void changes_are_told_when_a_shard_is_opened(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < COUNT(changes); i++) {
 		struct errmsg err = { "" };
 		struct shard_map m;
@@ -168,7 +160,6 @@ static void changes_are_told_when_a_shard_is_opened(void **state)
 
 static void changes_are_told_of_an_open_shard(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < COUNT(changes); i++) {
 		struct errmsg err = { "" };
 		struct shard_map m;
@@ -194,7 +185,6 @@ static void changes_are_told_of_a_path(void **state)
 {
 	const struct timespec interval = { .tv_nsec = 130000000 };
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(changes); i++) {
 		struct errmsg err = { "" };
 		struct fixture f;
@@ -265,7 +255,6 @@ static void few_files_are_open_at_once(void **state)
 	struct shardcache *c;
 	unsigned before;
 
-	(void)state;
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
 	low = limit;
 	low.rlim_cur = 64;
@@ -290,7 +279,6 @@ static void shards_in_use_stay_open(void **state)
 	struct shard_map held;
 	struct shardcache *c;
 
-	(void)state;
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
 	low = limit;
 	low.rlim_cur = 64;
@@ -333,7 +321,6 @@ static void mappings_that_were_read_are_let_go(void **state)
 	struct fixture f;
 	struct shard_map m;
 
-	(void)state;
 	set_up(&f);
 	for (int in_use = 1; in_use >= 0; in_use--) {
 		assert_int_equal(shardcache_get(f.c, 0, &m, NULL), 0);
@@ -383,7 +370,6 @@ static void threads_share_shards(void **state)
 	struct shardcache *c;
 	pthread_t threads[6];
 
-	(void)state;
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
 	low = limit;
 	low.rlim_cur = 64;

@@ -2,20 +2,15 @@
 /* Checksums of virtual files: computed in passing, or when they are asked for. */
 #include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-#include "ckpt/sys/crc32.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/sys/crc32.h"
 #include "ckpt/vfile/gather.h"
 #include "tests/support/made.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "tests/support/unit.h"
 
 /* Longer than what zeros are mapped to. */
 #define ZEROS ((5u << 20) / 2 + 12)
@@ -33,7 +28,6 @@ static void zeros_come_from_nowhere(void **state)
 	struct ptwrite layout;
 	struct vfile *f;
 
-	(void)state;
 	bytebuf_add(&pickle, "pickle", 6);
 	assert_int_equal(ptwrite_init(&layout, "x", &pickle, len, 3, NULL), 0);
 	for (size_t i = 0; i < 3; i++) {
@@ -48,8 +42,8 @@ static void zeros_come_from_nowhere(void **state)
 	f = vfile_new_pt(NULL, &layout, maps, &none, crc, NULL);
 	assert_non_null(f);
 	for (size_t i = 0; i < 3; i++)
-		assert_int_equal(crc[i], VFILE_CRC_KNOWN |
-						 checksum_add(0, bytes, len[i]));
+		assert_int_equal(crc[i],
+				 VFILE_CRC_KNOWN | crc32_add(0, bytes, len[i]));
 	assert_int_equal(vfile_check(f, NULL), 0);
 	assert_int_equal(vfile_map(f, ZEROS, at, &w, NULL), 0);
 	assert_int_equal(w.n, 3);
@@ -71,7 +65,6 @@ static void copying_by_map_makes_the_sum_known(void **state)
 	static const size_t steps[] = { 100, 4096, 131072, 1 << 20 };
 	struct shards f;
 
-	(void)state;
 	shards_make(&f);
 	for (size_t k = 0; k < COUNT(steps); k++) {
 		struct made m;
@@ -84,7 +77,7 @@ static void copying_by_map_makes_the_sum_known(void **state)
 
 			assert_true(made_map_is_right(
 				&m, left < steps[k] ? left : steps[k], at));
-			vfile_sum_behind(m.f);
+			vfile_crc_catch_up(m.f);
 		}
 		made_check_sums(&m);
 		made_done(&m);
@@ -97,7 +90,6 @@ static void copying_by_read_makes_all_sums_known(void **state)
 	uint8_t *const buf = malloc(1 << 20);
 	struct shards f;
 
-	(void)state;
 	shards_make(&f);
 	for (size_t n = 1; n <= MADE_STORAGES; n++) {
 		const size_t step = 1000 * n * n + 7;
@@ -111,7 +103,7 @@ static void copying_by_read_makes_all_sums_known(void **state)
 			const size_t len = left < step ? left : step;
 
 			assert_true(made_read_is_right(&m, buf, len, at));
-			vfile_sum(m.f, buf, len, at);
+			vfile_crc_advance(m.f, buf, len, at);
 		}
 		made_check_sums(&m);
 		made_done(&m);
@@ -126,7 +118,6 @@ static void reading_out_of_order_makes_no_wrong_sum(void **state)
 	uint8_t *const buf = malloc(1 << 20);
 	struct shards f;
 
-	(void)state;
 	shards_make(&f);
 	for (uint64_t seed = 1; seed <= 20; seed++) {
 		uint64_t s = seed * 2654435761 | 1;
@@ -140,10 +131,10 @@ static void reading_out_of_order_makes_no_wrong_sum(void **state)
 			if (i % 2) {
 				assert_true(
 					made_read_is_right(&m, buf, len, off));
-				vfile_sum(m.f, buf, len, off);
+				vfile_crc_advance(m.f, buf, len, off);
 			} else {
 				assert_true(made_map_is_right(&m, len, off));
-				vfile_sum_behind(m.f);
+				vfile_crc_catch_up(m.f);
 			}
 			for (size_t k = 0; k < m.n; k++) {
 				const uint64_t crc = atomic_load(&m.crc[k]);
@@ -160,89 +151,6 @@ static void reading_out_of_order_makes_no_wrong_sum(void **state)
 	shards_done(&f);
 }
 
-/* Cut at random; `left_out` is missing.  Returns the number of parts. */
-static size_t sum_in_parts(struct made *m, struct checksum *parts, size_t most,
-			   size_t left_out, uint64_t *s)
-{
-	const uint64_t last = made_trailer(m);
-	uint64_t at = 0;
-	size_t n = 0, kept = 0;
-
-	/* Literals between storages are parts like any other. */
-	while (at < last) {
-		const struct extent_map *const map = vfile_extents(m->f);
-		const size_t i = extent_find(map, at);
-		const uint64_t left = map->v[i + 1].start - at;
-		const uint64_t len = 1 + made_random(s) % left;
-
-		assert_true(n < most);
-		if (n++ != left_out)
-			parts[kept++] = (struct checksum){
-				.off = at, .len = len,
-				.crc = checksum_add(0, m->whole + at, len),
-			};
-		at += len;
-	}
-	vfile_sum_parts(m->f, parts, kept);
-	return n;
-}
-
-static void parts_make_sums_known(void **state)
-{
-	enum { PARTS = 4096 };
-	struct checksum *const parts = calloc(PARTS, sizeof(*parts));
-	struct shards f;
-
-	(void)state;
-	shards_make(&f);
-	for (uint64_t seed = 1; seed <= 8; seed++) {
-		const size_t n = 1 + seed % MADE_STORAGES;
-		uint64_t s = seed * 2654435761 | 1;
-		struct made m;
-
-		made_file(&f, &m, n, true, seed);
-		assert_true(vfile_wants_sums(m.f));
-		sum_in_parts(&m, parts, PARTS, PARTS, &s);
-		made_check_sums(&m);
-		made_done(&m);
-	}
-	free(parts);
-	shards_done(&f);
-}
-
-static void a_missing_part_leaves_its_sum_to_be_computed(void **state)
-{
-	enum { PARTS = 4096 };
-	struct checksum *const parts = calloc(PARTS, sizeof(*parts));
-	uint8_t *const buf = malloc(4 << 20);
-	struct shards f;
-
-	(void)state;
-	shards_make(&f);
-	for (size_t without = 0; without < 40; without++) {
-		uint64_t s = 2654435761;
-		size_t unknown = 0;
-		struct made m;
-
-		made_file(&f, &m, MADE_STORAGES, true, 11);
-		sum_in_parts(&m, parts, PARTS, without, &s);
-		for (size_t k = 0; k < m.n; k++) {
-			const uint64_t crc = atomic_load(&m.crc[k]);
-
-			unknown += crc == 0;
-			assert_true(crc == 0 ||
-				    crc == (VFILE_CRC_KNOWN | m.sums[k]));
-		}
-		assert_in_range(unknown, 0, 1);
-		assert_true(made_read_is_right(&m, buf, m.size, 0));
-		made_check_sums(&m);
-		made_done(&m);
-	}
-	free(buf);
-	free(parts);
-	shards_done(&f);
-}
-
 /* A sum that is known is not computed: shown by one that is wrong. */
 static void known_sums_are_believed(void **state)
 {
@@ -250,7 +158,6 @@ static void known_sums_are_believed(void **state)
 	struct made m;
 	uint8_t *buf;
 
-	(void)state;
 	shards_make(&f);
 	made_file(&f, &m, 1, true, 5);
 	atomic_store(&m.crc[0], VFILE_CRC_KNOWN | 0x11223344);
@@ -271,7 +178,6 @@ static void who_has_the_file_open_goes_on_with_others_sums(void **state)
 	uint8_t *had, last;
 	size_t half;
 
-	(void)state;
 	shards_make(&f);
 	made_file(&f, &first, 1, true, 5);
 	made_again(&f, &other, &first, 5);
@@ -279,7 +185,7 @@ static void who_has_the_file_open_goes_on_with_others_sums(void **state)
 	had = malloc(half);
 	assert_int_equal(vfile_read(first.f, had, half, 0, NULL), half);
 	had[half - 1] ^= 1;
-	vfile_sum(first.f, had, half, 0);
+	vfile_crc_advance(first.f, had, half, 0);
 	assert_int_equal(atomic_load(&first.crc[0]), 0);
 	assert_int_equal(vfile_read(other.f, &last, 1, other.size - 1, NULL), 1);
 	assert_int_not_equal(atomic_load(&first.crc[0]), 0);
@@ -287,7 +193,7 @@ static void who_has_the_file_open_goes_on_with_others_sums(void **state)
 			     VFILE_CRC_KNOWN | first.sums[0]);
 	/* What is known nobody sums on, and what was begun ends with those who
 	 * had the file open. */
-	vfile_sum(first.f, had, half, 0);
+	vfile_crc_advance(first.f, had, half, 0);
 	made_done(&other);
 	made_done(&first);
 	made_file(&f, &first, 1, true, 5);
@@ -322,7 +228,6 @@ static void many_who_ask_at_once_are_told_the_same(void **state)
 	struct shards f;
 	struct made m;
 
-	(void)state;
 	shards_make(&f);
 	for (uint64_t seed = 1; seed <= 10; seed++) {
 		made_file(&f, &m, 1 + seed % 3, true, seed);
@@ -353,7 +258,6 @@ static void a_failed_sum_is_tried_again(void **state)
 	struct made m;
 	uint8_t buf[16];
 
-	(void)state;
 	shards_make(&f);
 	made_file(&f, &m, 1, true, 77);
 	for (unsigned i = 0; i < SHARDS; i++) {
@@ -378,8 +282,6 @@ int main(void)
 		cmocka_unit_test(copying_by_map_makes_the_sum_known),
 		cmocka_unit_test(copying_by_read_makes_all_sums_known),
 		cmocka_unit_test(reading_out_of_order_makes_no_wrong_sum),
-		cmocka_unit_test(parts_make_sums_known),
-		cmocka_unit_test(a_missing_part_leaves_its_sum_to_be_computed),
 		cmocka_unit_test(known_sums_are_believed),
 		cmocka_unit_test(who_has_the_file_open_goes_on_with_others_sums),
 		cmocka_unit_test(many_who_ask_at_once_are_told_the_same),

@@ -4,9 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,24 +12,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-#include "ckpt/sys/sigbus.h"
-#include "ckpt/sys/crc32.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/sys/crc32.h"
+#include "ckpt/sys/sigbus.h"
 #include "ckpt/vfile/gather.h"
-#include "tests/support/made.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
-
-#define COUNT(a) (sizeof(a) / sizeof(*(a)))
+#include "tests/support/made.h"
+#include "tests/support/unit.h"
 
 /* Bytes and sums from one pass. */
 static void a_whole_file_is_filled_in(void **state)
 {
 	struct shards f;
 
-	(void)state;
 	shards_make(&f);
 	for (size_t n = 0; n <= MADE_STORAGES; n++)
 		for (unsigned width = 0; width <= 3; width++) {
@@ -40,8 +34,8 @@ static void a_whole_file_is_filled_in(void **state)
 
 			made_file(&f, &m, n, width != 0, n + 50);
 			buf = malloc(m.size);
-			assert_int_equal(vfile_fill(m.f, buf, width, NULL, NULL),
-					 0);
+			assert_int_equal(
+				vfile_read_all(m.f, buf, width, NULL, NULL), 0);
 			assert_memory_equal(buf, m.whole, m.size);
 			if (width)
 				made_check_sums(&m);
@@ -58,13 +52,12 @@ static void a_changed_shard_fills_nothing(void **state)
 	struct made m;
 	uint8_t *buf;
 
-	(void)state;
 	shards_make(&f);
 	made_file(&f, &m, 2, true, 8);
 	buf = malloc(m.size);
 	for (unsigned i = 0; i < SHARDS; i++)
 		assert_int_equal(truncate(f.path[i], 100), 0);
-	assert_int_equal(vfile_fill(m.f, buf, 2, NULL, &err), -EIO);
+	assert_int_equal(vfile_read_all(m.f, buf, 2, NULL, &err), -EIO);
 	assert_non_null(strstr(err.text, "was truncated since"));
 	free(buf);
 	made_done(&m);
@@ -126,7 +119,7 @@ static void single_done(struct single *x)
 static bool sum_is_right(const struct single *x)
 {
 	return atomic_load(&x->crc) ==
-	       (VFILE_CRC_KNOWN | checksum_add(0, x->bytes, x->len));
+	       (VFILE_CRC_KNOWN | crc32_add(0, x->bytes, x->len));
 }
 
 /* Storages large enough to be summed in parallel. */
@@ -135,7 +128,6 @@ static void large_storages_are_summed_in_parallel(void **state)
 	uint8_t last, *whole;
 	struct single x;
 
-	(void)state;
 	single_make(&x, 9 << 20);
 	assert_int_equal(vfile_read(x.f, &last, 1, vfile_size(x.f) - 1, NULL),
 			 1);
@@ -143,7 +135,8 @@ static void large_storages_are_summed_in_parallel(void **state)
 	whole = malloc(vfile_size(x.f));
 	for (unsigned width = 1; width <= 3; width++) {
 		atomic_store(&x.crc, 0);
-		assert_int_equal(vfile_fill(x.f, whole, width, NULL, NULL), 0);
+		assert_int_equal(vfile_read_all(x.f, whole, width, NULL, NULL),
+				 0);
 		assert_true(sum_is_right(&x));
 		assert_non_null(memmem(whole, vfile_size(x.f), x.bytes, x.len));
 	}
@@ -198,7 +191,8 @@ static void fill_and_cut(struct single *x, off_t left, bool restored,
 				  PROT_READ | PROT_WRITE),
 			 0);
 	sigaction(SIGSEGV, &on_write, &before);
-	assert_int_equal(vfile_fill(x->f, cut.memory, width, NULL, &err), -EIO);
+	assert_int_equal(vfile_read_all(x->f, cut.memory, width, NULL, &err),
+			 -EIO);
 	sigaction(SIGSEGV, &before, NULL);
 	assert_true(cut.cuts > 0);
 	assert_non_null(strstr(err.text, x->path));
@@ -219,8 +213,7 @@ static void a_shard_cut_in_the_middle_fills_nothing(void **state)
 	/* In one piece, and in several. */
 	static const size_t lengths[] = { 200100, (3u << 20) + 100 };
 
-	(void)state;
-	busguard_install(); /* cmocka takes the signal for each test */
+	sigbus_install(); /* cmocka takes the signal for each test */
 	for (size_t i = 0; i < 2 * COUNT(cuts) * COUNT(lengths); i++) {
 		const size_t len = lengths[i % 2];
 		const unsigned width = 1 + i / 2 % 2;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In the place of the header of the same name: launches run at once, here. */
+/* Replaces the header of the same name: launches run immediately, on the
+ * host. */
 #ifndef UCTRAIN_CUDA_LAUNCH_CUH
 #define UCTRAIN_CUDA_LAUNCH_CUH
 

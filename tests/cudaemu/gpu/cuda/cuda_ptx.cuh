@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In the place of the header of the same name, after the PTX ISA's words. */
+/* Replaces the header of the same name, implementing the PTX ISA's
+ * definitions. */
 #ifndef UCTRAIN_CUDA_PTX_CUH
 #define UCTRAIN_CUDA_PTX_CUH
 
@@ -42,14 +43,14 @@ struct cudaemu_operands {
 	uint32_t a[4], b[2];
 };
 
-/* Element `half` of a register of the lane that has it. */
+/* One half of a lane's register as a number. */
 template <float (*from)(uint16_t)>
 static inline float cudaemu_half(uint32_t x, int half)
 {
 	return from((uint16_t)(x >> 16 * half));
 }
 
-/* d += a * b, each element by the lane that has it: rows lane / 4 and 8 below,
+/* d += a * b.  Each lane computes its elements of d: rows lane / 4 and 8 below,
  * columns lane % 4 * 2 and the next. */
 template <float (*from)(uint16_t)>
 static inline void cudaemu_mma(float d[4], const uint32_t a[4],
@@ -67,7 +68,7 @@ static inline void cudaemu_mma(float d[4], const uint32_t a[4],
 		const unsigned column = lane % 4 * 2 + i % 2;
 
 		for (unsigned k = 0; k < 16; k++) {
-			/* Which lane has a[row][k], and b[k][column]? */
+			/* The lanes that hold a[row][k] and b[k][column]. */
 			const unsigned pair = k % 8 / 2;
 			const struct cudaemu_operands *const of_a =
 				(const struct cudaemu_operands
@@ -97,7 +98,7 @@ static inline void ptx_mma_f16(float d[4], const uint32_t a[4],
 	cudaemu_mma<cudaemu_from_f16>(d, a, b);
 }
 
-/* Lane 8 * i + j names row j of matrix i. */
+/* Lane 8 * i + j passes the address of row j of matrix i. */
 static inline const uint16_t *cudaemu_row(const char *given, unsigned matrix,
 					  unsigned row)
 {
@@ -110,7 +111,7 @@ static inline const uint16_t *cudaemu_row(const char *given, unsigned matrix,
 static inline const char *cudaemu_rows(const void *row)
 {
 	if ((uintptr_t)row % 16)
-		__builtin_trap(); /* rows are aligned */
+		__builtin_trap(); /* misaligned row */
 	return cudaemu_exchange("ldmatrix", &row, sizeof(row));
 }
 
@@ -147,7 +148,7 @@ static inline void ptx_copy_16(void *shared, const void *global, bool there)
 	cudaemu_copy_later(shared, global, there);
 }
 
-static inline void ptx_copies_are_a_group()
+static inline void ptx_commit_copies()
 {
 	cudaemu_end_group();
 }

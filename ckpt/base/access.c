@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Intersections of permissions.  A virtual file is made of several files, each
+ * with an owner, a group and bits of its own; its attributes must not let
+ * anyone read who may not read all of them.
+ */
+#include "ckpt/base/access.h"
+
+#include <assert.h>
+#include <unistd.h>
+
+#define OWNER 0400u
+#define GROUP 0040u
+#define OTHER 0004u
+
+struct access access_of(const struct stat *st, bool has_acl)
+{
+	unsigned mode = st->st_mode & 0444;
+
+	if (S_ISDIR(st->st_mode))
+		mode = (st->st_mode & 0111) << 2;
+	if (has_acl)
+		mode &= OWNER;
+	return (struct access){ st->st_uid, st->st_gid, mode };
+}
+
+static bool is_open(const struct access *a)
+{
+	return a->mode == (OWNER | GROUP | OTHER);
+}
+
+/* The bits for members of `a`'s group and for others, when the group of `b` is
+ * another one: whether they are also members of that is not known. */
+static unsigned bits_with_group_of(const struct access *a,
+				   const struct access *b)
+{
+	const bool outside = b->mode & GROUP && b->mode & OTHER;
+
+	return outside ? a->mode & (GROUP | OTHER) : 0;
+}
+
+void access_restrict(struct access *a, const struct access *b)
+{
+	const struct access x = *a;
+	unsigned of_a, of_b;
+
+	assert(!(a->mode & ~0444u) && !(b->mode & ~0444u));
+	if (is_open(b))
+		return;
+	if (is_open(a)) {
+		*a = *b;
+		return;
+	}
+	if (x.uid != b->uid) {
+		*a = (struct access){ geteuid(), getegid(), OWNER };
+		return;
+	}
+	if (x.gid == b->gid) {
+		a->mode &= b->mode;
+		return;
+	}
+	of_a = bits_with_group_of(&x, b);
+	of_b = bits_with_group_of(b, &x);
+	if (of_b && !of_a)
+		a->gid = b->gid;
+	a->mode = (x.mode & b->mode & OWNER) | (of_a ? of_a : of_b);
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_ARRAY_H
+#define UCKPT_ARRAY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* The number of elements of an array, which must not be a pointer. */
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+/* The slow path of array_reserve. */
+bool array_grow(void *array, size_t *cap, size_t want, size_t item);
+
+/*
+ * Make room for `want` elements of `item` bytes in a growing array, which is
+ * malloc'ed and may be NULL with a `*cap` of 0.  `array` is the address of the
+ * caller's pointer to it.  The capacity doubles, so adding one element at a
+ * time costs O(1) each; new elements are not initialised.  When memory runs
+ * out the array stays as it is and false is returned.
+ */
+static inline bool array_reserve(void *array, size_t *cap, size_t want,
+				 size_t item)
+{
+	return want <= *cap || array_grow(array, cap, want, item);
+}
+
+#endif

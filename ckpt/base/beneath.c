@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Path resolution that stays below a directory.
+ *
+ * openat2(2) does it in the kernel with RESOLVE_BENEATH.  Where it is missing,
+ * and where the directories on the way are wanted for their permissions, the
+ * path is walked here: each component is opened from its parent with O_NOFOLLOW,
+ * links are read from the descriptor that was opened and their text is walked in
+ * turn, and ".." goes back to a descriptor that is already open.  What is
+ * renamed meanwhile changes which file is found, never whether it lies below.
+ */
+#include "ckpt/base/beneath.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+#if __has_include(<linux/openat2.h>)
+#include <linux/openat2.h>
+#endif
+
+#include "ckpt/base/errmsg.h"
+
+/* Deeper than any run; as many links as Linux follows (path_resolution(7)). */
+#define DEPTH_MAX 64
+#define LINKS_MAX 40
+
+static struct {
+	int fd; /* the root, or -1 while nothing is confined */
+	size_t len;
+	char path[PATH_MAX];
+	bool by_hand;
+} root = { .fd = -1 };
+
+bool beneath_is_confined(void)
+{
+	return root.fd >= 0;
+}
+
+void beneath_walk_by_hand(bool yes)
+{
+	root.by_hand = yes;
+}
+
+/* What follows the root in a path, or NULL if it does not begin with it. */
+static const char *below_root(const char *path)
+{
+	if (strncmp(path, root.path, root.len) != 0 ||
+	    (path[root.len] != '/' && path[root.len] != '\0'))
+		return NULL;
+	path += root.len;
+	while (*path == '/')
+		path++;
+	return *path ? path : ".";
+}
+
+/* An O_PATH descriptor has no extended attributes, its name in /proc does. */
+bool beneath_has_acl(int fd)
+{
+	char name[32];
+
+	if (!beneath_is_confined())
+		return false;
+	snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
+	return getxattr(name, "system.posix_acl_access", NULL, 0) > 0;
+}
+
+/* --- by hand -------------------------------------------------------------------- */
+
+struct walk {
+	int fds[DEPTH_MAX]; /* directories from the root to where it stands */
+	unsigned n;
+	unsigned links;
+	bool plain;            /* links are errors */
+	bool keep_last;        /* a link as the last component is the result */
+	struct access *access; /* restricted by every directory; or NULL */
+	char rest[PATH_MAX];   /* components yet to be walked */
+};
+
+static void walk_restrict(struct walk *w, int fd, const struct stat *st)
+{
+	struct access a;
+
+	if (!w->access)
+		return;
+	a = access_of(st, beneath_has_acl(fd));
+	access_restrict(w->access, &a);
+}
+
+static int walk_push(struct walk *w, int fd, const struct stat *st)
+{
+	if (w->n == DEPTH_MAX)
+		return -ENAMETOOLONG;
+	walk_restrict(w, fd, st);
+	w->fds[w->n++] = fd;
+	return 0;
+}
+
+/* Put the text of a link before what is yet to be walked. */
+static int walk_follow(struct walk *w, int fd, const char *rest)
+{
+	char text[PATH_MAX];
+	const ssize_t len = readlinkat(fd, "", text, sizeof(text));
+	const size_t more = strlen(rest);
+
+	if (len < 0)
+		return -errno;
+	if (w->plain || ++w->links > LINKS_MAX)
+		return -ELOOP;
+	if (len == 0 || text[0] == '/')
+		return -EXDEV;
+	if ((size_t)len + 1 + more + 1 > sizeof(w->rest))
+		return -ENAMETOOLONG;
+	memmove(w->rest + len + 1, rest, more + 1);
+	memcpy(w->rest, text, (size_t)len);
+	w->rest[len] = '/';
+	return 0;
+}
+
+/* Take one step: 1 with `*out` at the end of the path, 0 to go on. */
+static int walk_step(struct walk *w, int *out)
+{
+	char name[NAME_MAX + 1];
+	const char *const begin = w->rest + strspn(w->rest, "/");
+	const size_t len = strcspn(begin, "/");
+	const char *const rest = begin + len + strspn(begin + len, "/");
+	struct stat st;
+	int fd, rc;
+
+	if (len > NAME_MAX)
+		return -ENAMETOOLONG;
+	memcpy(name, begin, len);
+	name[len] = '\0';
+	if (strcmp(name, "..") == 0) {
+		if (w->n == 1)
+			return -EXDEV;
+		close(w->fds[--w->n]);
+	}
+	if (len == 0 || strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
+		if (*rest) {
+			memmove(w->rest, rest, strlen(rest) + 1);
+			return 0;
+		}
+		*out = fcntl(w->fds[w->n - 1], F_DUPFD_CLOEXEC, 0);
+		return *out < 0 ? -errno : 1;
+	}
+	fd = openat(w->fds[w->n - 1], name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	if (fstat(fd, &st) < 0) {
+		rc = -errno;
+	} else if (S_ISLNK(st.st_mode) && !(w->keep_last && !*rest)) {
+		rc = walk_follow(w, fd, rest);
+	} else if (!*rest) {
+		*out = fd;
+		return 1;
+	} else if (!S_ISDIR(st.st_mode)) {
+		rc = -ENOTDIR;
+	} else {
+		rc = walk_push(w, fd, &st);
+		if (!rc) {
+			memmove(w->rest, rest, strlen(rest) + 1);
+			return 0;
+		}
+	}
+	close(fd);
+	return rc;
+}
+
+/* An O_PATH descriptor of a path below the root, or a negative errno. */
+static int walk(const char *below, bool plain, bool keep_last,
+		struct access *access)
+{
+	struct walk w = { .plain = plain,
+			  .keep_last = keep_last,
+			  .access = access };
+	struct stat st;
+	int fd = -1, rc = 0;
+
+	if (strlen(below) >= sizeof(w.rest))
+		return -ENAMETOOLONG;
+	strcpy(w.rest, below);
+	w.fds[0] = fcntl(root.fd, F_DUPFD_CLOEXEC, 0);
+	if (w.fds[0] < 0)
+		return -errno;
+	w.n = 1;
+	if (fstat(root.fd, &st) == 0)
+		walk_restrict(&w, root.fd, &st);
+	while (rc == 0)
+		rc = walk_step(&w, &fd);
+	while (w.n)
+		close(w.fds[--w.n]);
+	return rc < 0 ? rc : fd;
+}
+
+/* --- the calls ------------------------------------------------------------------ */
+
+/* Headers older than Linux 5.6 lack the call. */
+#ifdef RESOLVE_BENEATH
+static int open2(const char *below, int flags, unsigned long long resolve)
+{
+	struct open_how how = { .flags = (unsigned)flags | O_CLOEXEC,
+				.resolve = resolve };
+	int tries = 0;
+	long fd;
+
+	/* EAGAIN: something was renamed meanwhile. */
+	do
+		fd = syscall(__NR_openat2, root.fd, below, &how, sizeof(how));
+	while (fd < 0 && errno == EAGAIN && ++tries < 100);
+	return fd < 0 ? -errno : (int)fd;
+}
+
+static int confined_open2(const char *below, int flags, bool plain)
+{
+	return open2(below, flags,
+		     RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS |
+			     (plain ? RESOLVE_NO_SYMLINKS : 0));
+}
+#else
+static int confined_open2(const char *below, int flags, bool plain)
+{
+	(void)below;
+	(void)flags;
+	(void)plain;
+	return -ENOSYS;
+}
+#endif
+
+/* Open what an O_PATH descriptor stands for. */
+static int reopen(int path_fd, int flags)
+{
+	char name[32];
+	int fd;
+
+	if (path_fd < 0)
+		return path_fd;
+	snprintf(name, sizeof(name), "/proc/self/fd/%d", path_fd);
+	fd = open(name, (flags & ~O_NOFOLLOW) | O_CLOEXEC);
+	fd = fd < 0 ? -errno : fd;
+	close(path_fd);
+	return fd;
+}
+
+static int confined_open(const char *path, int flags, bool plain)
+{
+	const char *const below = below_root(path);
+	const bool keep_last = flags & O_NOFOLLOW && flags & O_PATH;
+	int fd = -ENOSYS;
+
+	if (!below)
+		return -EXDEV;
+	if (!root.by_hand)
+		fd = confined_open2(below, flags, plain);
+	if (fd != -ENOSYS)
+		return fd;
+	fd = walk(below, plain, keep_last, NULL);
+	return flags & O_PATH ? fd : reopen(fd, flags);
+}
+
+int beneath_open(const char *path, int flags)
+{
+	int fd;
+
+	if (beneath_is_confined())
+		return confined_open(path, flags, false);
+	fd = open(path, flags | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
+}
+
+int beneath_open_plain(const char *path, int flags)
+{
+	int fd;
+
+	if (beneath_is_confined())
+		return confined_open(path, flags, true);
+	fd = open(path, flags | O_NOFOLLOW | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
+}
+
+int beneath_fail(const char *path, int rc, struct errmsg *err)
+{
+	if (rc == -EXDEV)
+		return errmsg_set(err, -EACCES,
+				  "%s: a symbolic link leads out of %s, and"
+				  " other users may read the mount; mount with"
+				  " -o follow_links to allow it",
+				  path, root.path);
+	return errmsg_set(err, rc, "%s: cannot open: %s", path, strerror(-rc));
+}
+
+DIR *beneath_opendir(const char *path)
+{
+	const int fd = beneath_open(path, O_RDONLY | O_DIRECTORY);
+	DIR *const dir = fd < 0 ? NULL : fdopendir(fd);
+
+	if (fd < 0)
+		errno = -fd;
+	else if (!dir)
+		close(fd);
+	return dir;
+}
+
+int beneath_stat(const char *path, struct stat *st, struct access *access)
+{
+	const char *const below =
+		beneath_is_confined() ? below_root(path) : NULL;
+	struct access way = ACCESS_ALL;
+	int fd, rc = 0;
+
+	if (!beneath_is_confined()) {
+		if (stat(path, st) < 0)
+			return -errno;
+		if (access)
+			*access = access_of(st, false);
+		return 0;
+	}
+	fd = below ? walk(below, false, false, &way) : -EXDEV;
+	if (fd < 0)
+		return fd;
+	if (fstat(fd, st) < 0)
+		rc = -errno;
+	if (!rc && access) {
+		*access = access_of(st, beneath_has_acl(fd));
+		access_restrict(access, &way);
+	}
+	close(fd);
+	return rc;
+}
+
+int beneath_lstat(const char *path, struct stat *st, bool *acl)
+{
+	int fd, rc = 0;
+
+	if (acl)
+		*acl = false;
+	if (!beneath_is_confined())
+		return lstat(path, st) < 0 ? -errno : 0;
+	fd = confined_open(path, O_PATH | O_NOFOLLOW, true);
+	if (fd < 0)
+		return fd;
+	if (fstat(fd, st) < 0)
+		rc = -errno;
+	else if (acl && !S_ISLNK(st->st_mode))
+		*acl = beneath_has_acl(fd);
+	close(fd);
+	return rc;
+}
+
+/* --- the root ------------------------------------------------------------------- */
+
+/* Who may search every directory above the root. */
+static int search_ancestors(struct access *access)
+{
+	char path[PATH_MAX];
+	struct stat st;
+
+	*access = ACCESS_ALL;
+	strcpy(path, root.path);
+	for (char *slash; (slash = strrchr(path, '/'));) {
+		const char *const dir = slash == path ? "/" : path;
+		struct access a;
+		int fd;
+
+		*slash = '\0';
+		fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+		if (fd < 0 || fstat(fd, &st) < 0) {
+			const int rc = -errno;
+
+			if (fd >= 0)
+				close(fd);
+			return rc;
+		}
+		a = access_of(&st, beneath_has_acl(fd));
+		access_restrict(access, &a);
+		close(fd);
+	}
+	return 0;
+}
+
+int beneath_confine(const char *path, struct access *access, struct errmsg *err)
+{
+	int rc;
+
+	assert(root.fd < 0 && path[0] == '/');
+	if (strlen(path) >= sizeof(root.path))
+		return errmsg_set(err, -ENAMETOOLONG, "%s: path too long", path);
+	strcpy(root.path, path);
+	root.len = strcmp(path, "/") == 0 ? 0 : strlen(path);
+	root.fd = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	rc = root.fd < 0 ? -errno : search_ancestors(access);
+	return rc ? errmsg_set(err, rc, "%s: cannot open: %s", path,
+			       strerror(-rc))
+		  : 0;
+}

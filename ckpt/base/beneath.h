@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_BENEATH_H
+#define UCKPT_BENEATH_H
+
+#include <dirent.h>
+#include <stdbool.h>
+#include <sys/stat.h>
+
+#include "ckpt/base/access.h"
+
+struct errmsg;
+
+/*
+ * Files of a checkpoint, opened without leaving it.  A server that shows files
+ * to other users must not follow a link out of the run with its own rights:
+ * whoever can write to the run could have it show any file.
+ *
+ * By default nothing is confined, and these are open(2), stat(2) and lstat(2).
+ * Once confined, a path must begin with the root, and every link on it must
+ * lead to a place below the root: else -EXDEV.  No renaming while a path is
+ * walked gets around this.
+ */
+
+/* Confine all later calls of this process to the directory `root` (absolute,
+ * without links).  Call it once, before threads are started.  `access` becomes
+ * who may search the directories that lead to the root. */
+int beneath_confine(const char *root, struct access *access, struct errmsg *err);
+bool beneath_is_confined(void);
+
+/* As open(2): a descriptor, or a negative errno. */
+int beneath_open(const char *path, int flags);
+
+/* The same for a path of which no component may be a link: -ELOOP. */
+int beneath_open_plain(const char *path, int flags);
+
+/* As opendir(3); NULL with errno. */
+DIR *beneath_opendir(const char *path);
+
+/* Say why a file could not be opened, `rc` being a negative errno of one of these
+ * functions.  Returns `rc`, or -EACCES for -EXDEV. */
+int beneath_fail(const char *path, int rc, struct errmsg *err);
+
+/*
+ * As stat(2): 0 or a negative errno.  `access` (may be NULL) becomes who may
+ * read the file: by its own attributes and, once confined, by those of every
+ * directory below the root on the way to it.
+ */
+int beneath_stat(const char *path, struct stat *st, struct access *access);
+
+/* As lstat(2), of a path whose directories may not be links.  `has_acl` (may be
+ * NULL) says if an ACL restricts or extends the attributes; it is false while
+ * nothing is confined. */
+int beneath_lstat(const char *path, struct stat *st, bool *has_acl);
+
+/* Does an ACL restrict or extend the attributes of an open file?  Always false
+ * while nothing is confined. */
+bool beneath_has_acl(int fd);
+
+/* Walk paths component by component as on kernels without openat2(2) (before
+ * 5.6).  For tests. */
+void beneath_walk_by_hand(bool yes);
+
+#endif

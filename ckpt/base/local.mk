@@ -1,0 +1,16 @@
+# Errors, bytes, memory, text and the bytes of a file: what every room
+# stands on.
+# Uses nothing of ours.
+ckpt_libuckpt_a_SOURCES += \
+	%D%/utf8.h %D%/utf8.c \
+	%D%/errmsg.h %D%/errmsg.c \
+	%D%/array.h %D%/array.c \
+	%D%/checked.h \
+	%D%/splitmix.h \
+	%D%/hashtab.h %D%/hashtab.c \
+	%D%/bytes.h \
+	%D%/bytebuf.h %D%/bytebuf.c \
+	%D%/arena.h %D%/arena.c \
+	%D%/access.h %D%/access.c %D%/beneath.h %D%/beneath.c \
+	%D%/source.h %D%/source.c \
+	%D%/json.h %D%/json.c

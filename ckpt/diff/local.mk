@@ -1,0 +1,5 @@
+# ucckpt diff: two checkpoints compared.
+# Uses the rooms above.  May print.
+ucckpt_SOURCES += \
+	%D%/diff.h %D%/diff.c %D%/diff_compare.c %D%/diff_summary.c \
+	%D%/diff_text.c %D%/diff_json.c

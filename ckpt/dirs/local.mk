@@ -1,0 +1,8 @@
+# Directories: the files of a tag, the tags of a run, Hugging Face weights.
+# Uses the rooms above; tensors are only described here.
+ckpt_libuckpt_a_SOURCES += \
+	%D%/names.h %D%/names.c \
+	%D%/hfindex.h %D%/hfindex.c \
+	%D%/hfdir.h %D%/hfdir.c \
+	%D%/tagdir.h %D%/tagdir_impl.h %D%/tagdir.c %D%/tagdir_nvme.c \
+	%D%/tags.h %D%/tags.c

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_BLOCK_H
+#define UCKPT_BLOCK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/pack/planes.h"
+
+/* Bytes of a decoded block; the last one of an extent may have fewer. */
+#define BLOCK_SIZE ((size_t)128 << 10)
+
+/* What the bytes of a block are.  The numbers are those of the format. */
+enum block_type {
+	BLOCK_BYTES = 0, /* anything: one plane */
+	BLOCK_F16 = 1,
+	BLOCK_BF16 = 2,
+	BLOCK_F32 = 3,
+	BLOCK_F64 = 4,
+	BLOCK_TYPES
+};
+
+/* Bytes of an element: as many planes has a block. */
+unsigned block_width(enum block_type type);
+
+/*
+ * How the planes of a block are coded.  Any choice is correct; block_choose
+ * finds the one that is smallest for blocks like a given one.
+ */
+enum block_coding {
+	BLOCK_RAW,
+	BLOCK_HUFFMAN, /* a zstd frame of literals alone */
+	BLOCK_ZSTD,    /* a zstd frame with matches */
+};
+
+struct block_codings {
+	enum block_coding of[PLANES_MAX];
+};
+
+/* Most bytes of an encoded block: its plane lengths, and all planes raw. */
+#define BLOCK_STORED_MAX (BLOCK_SIZE + 4 * PLANES_MAX)
+
+/* Working memory of one thread at a time; NULL when memory runs out. */
+struct block_encoder;
+struct block_encoder *block_encoder_new(void);
+void block_encoder_free(struct block_encoder *e);
+
+struct block_decoder;
+struct block_decoder *block_decoder_new(void);
+void block_decoder_free(struct block_decoder *d);
+
+/* Encode `len` bytes (1 .. BLOCK_SIZE, a multiple of the width) in every way, and
+ * choose for each plane the smallest that saves at least 1 % over raw. */
+void block_choose(struct block_encoder *e, enum block_type type,
+		  const void *bytes, size_t len, struct block_codings *out);
+
+/* Encode `len` bytes into `out`, which has room for BLOCK_STORED_MAX.  A plane
+ * that its coding does not make at least 1 % smaller is stored raw.  Returns
+ * the number of bytes. */
+size_t block_encode(struct block_encoder *e, enum block_type type,
+		    const struct block_codings *codings, const void *bytes,
+		    size_t len, void *out);
+
+/*
+ * Decode `stored` bytes to exactly `len` (as block_encode) and compare their
+ * XXH3-64 with `hash`.  False if they are not what was encoded; then the content
+ * of `out` is undefined.  Writes nothing beyond `out + len`, whatever the bytes
+ * are.
+ */
+bool block_decode(struct block_decoder *d, enum block_type type,
+		  const void *bytes, size_t stored, uint64_t hash, void *out,
+		  size_t len);
+
+/* The XXH3-64 of a decoded block. */
+uint64_t block_hash(const void *bytes, size_t len);
+
+#endif

@@ -1,0 +1,13 @@
+# A pack: the files of a directory, compressed, in one file that is read in place.
+# Uses base, sys and tensor.
+ckpt_libuckpt_a_SOURCES += \
+	%D%/planes.h %D%/planes.c \
+	%D%/pack_hash.h \
+	%D%/block.h %D%/block.c \
+	%D%/pack_index.h %D%/pack_index.c \
+	%D%/blockcache.h %D%/blockcache.c \
+	%D%/pack.h %D%/pack_impl.h %D%/pack.c %D%/pack_read.c \
+	%D%/pack_ahead.c \
+	%D%/packfs.h %D%/packfs.c \
+	%D%/pack_extract.h %D%/pack_extract.c \
+	%D%/pack_write.h %D%/pack_write.c

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening packs.  All who open a path share one pack, since plan, readers and
+ * checks each come by the path, and the index of a large checkpoint takes a
+ * while to check.
+ */
+#include "ckpt/pack/pack_impl.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/beneath.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/pack/pack_hash.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct pack *packs;   /* by pack_open; protected by the lock */
+static uint64_t last_serial; /* protected by the lock */
+
+static void pack_free(struct pack *p)
+{
+	if (!p)
+		return;
+	blockcache_drop(p->serial);
+	for (uint32_t i = 0; p->tables && i < p->x.nextents; i++)
+		free(atomic_load(&p->tables[i].blocks));
+	free(p->tables);
+	pack_index_done(&p->x);
+	source_close(&p->src);
+	free(p->path);
+	pthread_mutex_destroy(&p->lock);
+	free(p);
+}
+
+static int read_index(struct pack *p, struct errmsg *err)
+{
+	const char *const name = p->src.name;
+	uint8_t head[PACK_HEADER_SIZE];
+	struct pack_header h;
+	uint8_t *bytes;
+	int rc;
+
+	if (p->src.size < sizeof(head))
+		return errmsg_set(err, -EBADMSG, "%s: not a pack", name);
+	rc = source_read(&p->src, head, sizeof(head), 0, err);
+	if (!rc)
+		rc = pack_header_parse(head, name, p->src.size, &h, err);
+	if (rc)
+		return rc;
+	bytes = malloc(h.index_size + 1);
+	if (!bytes)
+		return errmsg_nomem(err, name);
+	rc = source_read(&p->src, bytes, h.index_size, h.index_at, err);
+	if (!rc)
+		rc = pack_index_parse((struct span){ bytes, h.index_size },
+				      name, &h, &p->x, err);
+	free(bytes);
+	return rc;
+}
+
+static int make_tables(struct pack *p, struct errmsg *err)
+{
+	uint64_t first = 0;
+
+	p->tables = calloc((size_t)p->x.nextents + 1, sizeof(*p->tables));
+	if (!p->tables)
+		return errmsg_nomem(err, p->src.name);
+	for (uint32_t i = 0; i < p->x.nextents; i++) {
+		p->tables[i].first = first;
+		if (p->x.extents[i].kind == PACK_STORED)
+			first += pack_extent_blocks(&p->x.extents[i]);
+	}
+	return 0;
+}
+
+int pack_open_source(const struct source *src, struct pack **out,
+		     struct errmsg *err)
+{
+	struct pack *const p = calloc(1, sizeof(*p));
+	int rc;
+
+	if (!p)
+		return errmsg_nomem(err, src->name);
+	pthread_mutex_init(&p->lock, NULL);
+	p->src = *src;
+	p->users = 1;
+	pthread_mutex_lock(&lock);
+	p->serial = ++last_serial;
+	pthread_mutex_unlock(&lock);
+	rc = read_index(p, err);
+	if (!rc)
+		rc = make_tables(p, err);
+	if (rc) {
+		p->src = (struct source){ .fd = -1 }; /* stays the caller's */
+		pack_free(p);
+		return rc;
+	}
+	*out = p;
+	return 0;
+}
+
+/* Called with the lock held. */
+static struct pack *find_open(const char *path, const struct fileid *id)
+{
+	struct pack *p = packs;
+
+	while (p && (strcmp(p->path, path) != 0 || !fileid_equal(&p->src.id, id)))
+		p = p->next;
+	if (p)
+		p->users++;
+	return p;
+}
+
+static int open_path(const char *path, struct pack **out, struct errmsg *err)
+{
+	char *const copy = strdup(path);
+	struct source src;
+	int rc;
+
+	if (!copy)
+		return errmsg_nomem(err, path);
+	rc = source_open(&src, copy, err);
+	if (!rc) {
+		rc = pack_open_source(&src, out, err);
+		if (rc)
+			source_close(&src);
+	}
+	if (rc)
+		free(copy);
+	else
+		(*out)->path = copy;
+	return rc;
+}
+
+int pack_open(const char *path, struct pack **out, struct errmsg *err)
+{
+	struct fileid id;
+	struct stat st;
+	struct pack *p = NULL;
+	int rc;
+
+	if (beneath_stat(path, &st, NULL) == 0) {
+		fileid_from_stat(&st, &id);
+		pthread_mutex_lock(&lock);
+		p = find_open(path, &id);
+		pthread_mutex_unlock(&lock);
+	}
+	if (p) {
+		*out = p;
+		return 0;
+	}
+	rc = open_path(path, &p, err);
+	if (rc)
+		return rc;
+	/* Another thread may have opened it meanwhile; then there are two. */
+	pthread_mutex_lock(&lock);
+	p->next = packs;
+	packs = p;
+	pthread_mutex_unlock(&lock);
+	*out = p;
+	return 0;
+}
+
+struct pack *pack_ref(struct pack *p)
+{
+	pthread_mutex_lock(&lock);
+	p->users++;
+	pthread_mutex_unlock(&lock);
+	return p;
+}
+
+void pack_close(struct pack *p)
+{
+	bool last;
+
+	if (!p)
+		return;
+	pthread_mutex_lock(&lock);
+	last = --p->users == 0;
+	if (last && p->path) {
+		struct pack **at = &packs;
+
+		while (*at != p)
+			at = &(*at)->next;
+		*at = p->next;
+	}
+	pthread_mutex_unlock(&lock);
+	if (last)
+		pack_free(p);
+}
+
+const struct pack_index *pack_index_of(const struct pack *p)
+{
+	return &p->x;
+}
+
+const struct fileid *pack_id(const struct pack *p)
+{
+	return &p->src.id;
+}
+
+int pack_stat(const struct pack *p, struct stat *st)
+{
+	return fstat(p->src.fd, st) < 0 ? -errno : 0;
+}
+
+bool pack_is_one(const char *path)
+{
+	uint8_t magic[sizeof(PACK_MAGIC) - 1];
+	struct source src;
+	bool is;
+
+	if (source_open(&src, path, NULL))
+		return false;
+	is = src.size >= sizeof(magic) &&
+	     source_read(&src, magic, sizeof(magic), 0, NULL) == 0 &&
+	     memcmp(magic, PACK_MAGIC, sizeof(magic)) == 0;
+	source_close(&src);
+	return is;
+}
+
+/* --- tables ---------------------------------------------------------------- */
+
+static int fail_table(const struct pack *p, uint32_t extent, struct errmsg *err)
+{
+	return errmsg_set(err, -EBADMSG, "%s: table of extent %u is damaged",
+			  p->src.name, extent);
+}
+
+/* Turn lengths into offsets; their sum is in the index. */
+static int fill_table(const struct pack *p, uint32_t extent,
+		      const uint8_t *bytes, struct pack_block *out,
+		      struct errmsg *err)
+{
+	const struct pack_extent *const e = &p->x.extents[extent];
+	const uint64_t n = pack_extent_blocks(e);
+	uint64_t at = e->at;
+
+	for (uint64_t i = 0; i < n; i++) {
+		const uint32_t len = get_le32(bytes + i * PACK_TABLE_RECORD);
+
+		if (len > BLOCK_STORED_MAX || len > e->at + e->stored - at)
+			return fail_table(p, extent, err);
+		out[i].at = at;
+		out[i].hash = get_le64(bytes + i * PACK_TABLE_RECORD + 4);
+		at += len;
+	}
+	out[n].at = at;
+	return at == e->at + e->stored ? 0 : fail_table(p, extent, err);
+}
+
+static int read_table(struct pack *p, uint32_t extent, struct pack_block **out,
+		      struct errmsg *err)
+{
+	const struct pack_extent *const e = &p->x.extents[extent];
+	const uint64_t n = pack_extent_blocks(e);
+	const size_t size = (size_t)(n * PACK_TABLE_RECORD);
+	struct pack_block *const v = calloc(n + 1, sizeof(*v));
+	uint8_t *const bytes = malloc(size);
+	int rc = -ENOMEM;
+
+	if (v && bytes)
+		rc = source_read(&p->src, bytes, size, e->table, err);
+	else
+		errmsg_nomem(err, p->src.name);
+	if (!rc && XXH3_64bits(bytes, size) != e->table_hash)
+		rc = fail_table(p, extent, err);
+	if (!rc)
+		rc = fill_table(p, extent, bytes, v, err);
+	free(bytes);
+	if (rc)
+		free(v);
+	else
+		*out = v;
+	return rc;
+}
+
+int pack_load_table(struct pack *p, uint32_t extent,
+		    const struct pack_block **out, struct errmsg *err)
+{
+	struct pack_table *const t = &p->tables[extent];
+	struct pack_block *v = atomic_load(&t->blocks);
+	int rc = 0;
+
+	if (!v) {
+		pthread_mutex_lock(&p->lock);
+		v = atomic_load(&t->blocks);
+		if (!v && !(rc = read_table(p, extent, &v, err)))
+			atomic_store(&t->blocks, v);
+		pthread_mutex_unlock(&p->lock);
+	}
+	if (!rc)
+		*out = v;
+	return rc;
+}

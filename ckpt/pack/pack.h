@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_PACK_H
+#define UCKPT_PACK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/base/source.h"
+#include "ckpt/pack/pack_index.h"
+
+struct errmsg;
+
+/*
+ * A pack, opened for reading: the files of a directory in one file, as
+ * ucpack(5) describes it.  Immutable and thread-safe; the index has been read
+ * and checked, blocks are read when somebody wants their bytes.
+ */
+struct pack;
+
+/*
+ * Open the pack at `path`.  Whoever opens the same file gets the same pack;
+ * each calls pack_close.  Errors as source_open and pack_index_parse; messages
+ * name the file.
+ */
+int pack_open(const char *path, struct pack **out, struct errmsg *err);
+
+/* Open a pack whose bytes the source has.  Takes over the source, on success
+ * only; its name must outlive the pack. */
+int pack_open_source(const struct source *src, struct pack **out,
+		     struct errmsg *err);
+
+struct pack *pack_ref(struct pack *p);
+void pack_close(struct pack *p);
+
+const struct pack_index *pack_index_of(const struct pack *p);
+
+/* Identity and attributes (as fstat(2)) of the pack's own file. */
+const struct fileid *pack_id(const struct pack *p);
+int pack_stat(const struct pack *p, struct stat *st);
+
+/* Does the file at `path` begin like a pack? */
+bool pack_is_one(const char *path);
+
+/*
+ * Read bytes [off, off + len) of an entry, which must have them (asserted).
+ * -EBADMSG if a block is damaged: the message names the file and the block, and
+ * none of its bytes have been written to `buf`'s part for it.  -EIO, -ENOMEM.
+ */
+int pack_read(struct pack *p, uint32_t entry, void *buf, size_t len,
+	      uint64_t off, struct errmsg *err);
+
+/*
+ * Start up to `threads` threads that decode ahead of those who read in sequence,
+ * until pack_stop_ahead.  For mains, after they went to the background.  Without
+ * it every reader decodes for itself.
+ */
+void pack_start_ahead(unsigned threads);
+void pack_stop_ahead(void);
+
+#endif

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* All files of a pack, to prove it or to have them back. */
+#include "ckpt/pack/pack_extract.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/pack/pack_hash.h"
+#include "ckpt/pack/pack_impl.h"
+#include "ckpt/sys/pipeline.h"
+
+/* Bytes that a thread takes at once: whole blocks of an extent. */
+#define UNIT (16 * BLOCK_SIZE)
+
+struct extract_unit {
+	uint32_t entry;
+	uint64_t off;
+	size_t len;
+};
+
+/* A file that is being written. */
+struct extract_file {
+	int fd;
+	atomic_size_t left; /* units that are not finished */
+};
+
+struct extracting {
+	struct pack *p;
+	int dir; /* -1: nothing is written */
+	const struct pack_extract_options *o;
+	struct extract_unit *units;
+	size_t nunits;
+	struct extract_file *files; /* of each entry */
+	XXH3_state_t *hash;         /* of the file that is being committed */
+	struct errmsg *err;
+	pthread_mutex_t err_lock; /* of several errors one is reported */
+	bool failed;              /* protected by err_lock */
+};
+
+static int extract_report(struct extracting *x, int rc, const struct errmsg *why)
+{
+	pthread_mutex_lock(&x->err_lock);
+	if (!x->failed && x->err)
+		*x->err = *why;
+	x->failed = true;
+	pthread_mutex_unlock(&x->err_lock);
+	return rc;
+}
+
+static int extract_fail(struct extracting *x, uint32_t entry, const char *what)
+{
+	struct errmsg why;
+	const int rc = errmsg_set(&why, errno ? -errno : -EIO, "%s: %s: %s",
+				  x->p->x.entries[entry].name, what,
+				  strerror(errno ? errno : EIO));
+
+	return extract_report(x, rc, &why);
+}
+
+static void *extract_begin(void *ctx)
+{
+	(void)ctx;
+	return malloc(UNIT);
+}
+
+static int extract_read(void *ctx, void *slot, size_t i)
+{
+	struct extracting *const x = ctx;
+	const struct extract_unit *const u = &x->units[i];
+	struct errmsg why = { "" };
+	const int rc = pack_read(x->p, u->entry, slot, u->len, u->off, &why);
+
+	return rc ? extract_report(x, rc, &why) : 0;
+}
+
+static int check_hash(struct extracting *x, uint32_t entry)
+{
+	const struct pack_entry *const e = &x->p->x.entries[entry];
+	const XXH128_hash_t h = XXH3_128bits_digest(x->hash);
+	struct errmsg why;
+
+	if (h.low64 == e->hash[0] && h.high64 == e->hash[1])
+		return 0;
+	errmsg_set(&why, 0, "%s: %s: its content is not what was packed",
+		   x->p->src.name, e->name);
+	return extract_report(x, -EBADMSG, &why);
+}
+
+static int create_file(struct extracting *x, uint32_t entry)
+{
+	const struct pack_entry *const e = &x->p->x.entries[entry];
+
+	if (x->dir < 0)
+		return 0;
+	x->files[entry].fd = openat(
+		x->dir, e->name,
+		O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	return x->files[entry].fd < 0 ? extract_fail(x, entry, "cannot create")
+				      : 0;
+}
+
+/* Modes and times come last: writing changes them. */
+static int close_file(struct extracting *x, uint32_t entry)
+{
+	const struct pack_entry *const e = &x->p->x.entries[entry];
+	const struct timespec times[2] = {
+		{ .tv_nsec = UTIME_OMIT },
+		{ .tv_sec = e->mtime_s, .tv_nsec = e->mtime_ns },
+	};
+	const int fd = x->files[entry].fd;
+	bool ok;
+
+	if (fd < 0)
+		return 0;
+	ok = fchmod(fd, e->mode & 07777) == 0 && futimens(fd, times) == 0 &&
+	     fsync(fd) == 0;
+	x->files[entry].fd = -1;
+	if (ok)
+		return close(fd) < 0 ? extract_fail(x, entry, "cannot write")
+				     : 0;
+	extract_fail(x, entry, "cannot write");
+	close(fd);
+	return -EIO;
+}
+
+static int extract_commit(void *ctx, void *slot, size_t i)
+{
+	struct extracting *const x = ctx;
+	const struct extract_unit *const u = &x->units[i];
+	const uint64_t end = u->off + u->len;
+	int rc = 0;
+
+	if (u->off == 0) {
+		XXH3_128bits_reset(x->hash);
+		rc = create_file(x, u->entry);
+	}
+	XXH3_128bits_update(x->hash, slot, u->len);
+	if (!rc && end == x->p->x.entries[u->entry].size)
+		rc = check_hash(x, u->entry);
+	if (!rc && x->o->progress && !x->o->progress(x->o->ctx, u->len))
+		rc = -EINTR;
+	return rc;
+}
+
+static int extract_write(void *ctx, void *slot, size_t i)
+{
+	struct extracting *const x = ctx;
+	const struct extract_unit *const u = &x->units[i];
+	struct extract_file *const f = &x->files[u->entry];
+	const uint8_t *from = slot;
+	uint64_t off = u->off;
+
+	while (f->fd >= 0 && off < u->off + u->len) {
+		const ssize_t n =
+			pwrite(f->fd, from, u->off + u->len - off, (off_t)off);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return extract_fail(x, u->entry, "cannot write");
+		from += n;
+		off += (uint64_t)n;
+	}
+	return atomic_fetch_sub(&f->left, 1) == 1 ? close_file(x, u->entry) : 0;
+}
+
+/* Units of each file, which begin where blocks do. */
+static bool list_units(struct extracting *x)
+{
+	const struct pack_index *const index = &x->p->x;
+	size_t n = 0;
+
+	for (uint32_t i = 0; i < index->nextents; i++)
+		n += (size_t)((index->extents[i].len + UNIT - 1) / UNIT);
+	x->units = calloc(n + 1, sizeof(*x->units));
+	x->files = calloc(index->nentries, sizeof(*x->files));
+	if (!x->units || !x->files)
+		return false;
+	for (uint32_t i = 0; i < index->nentries; i++) {
+		const struct pack_entry *const e = &index->entries[i];
+
+		x->files[i].fd = -1;
+		for (uint32_t k = e->first; k < e->first + e->n; k++) {
+			const struct pack_extent *const r = &index->extents[k];
+
+			for (uint64_t skip = 0; skip < r->len; skip += UNIT) {
+				const uint64_t left = r->len - skip;
+
+				x->units[x->nunits++] = (struct extract_unit){
+					i, r->start + skip,
+					left < UNIT ? (size_t)left : UNIT
+				};
+				x->files[i].left++;
+			}
+		}
+	}
+	return true;
+}
+
+static int make_dirs(struct extracting *x)
+{
+	int rc = 0;
+
+	for (uint32_t i = 1; !rc && i < x->p->x.nentries; i++)
+		if (S_ISDIR(x->p->x.entries[i].mode) &&
+		    mkdirat(x->dir, x->p->x.entries[i].name, 0700) < 0)
+			rc = extract_fail(x, i, "cannot create");
+	return rc;
+}
+
+static int make_empty_files(struct extracting *x)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; !rc && i < x->p->x.nentries; i++) {
+		const struct pack_entry *const e = &x->p->x.entries[i];
+
+		if (S_ISREG(e->mode) && e->size == 0) {
+			rc = create_file(x, i);
+			if (!rc)
+				rc = close_file(x, i);
+		}
+	}
+	return rc;
+}
+
+/* Modes and times of directories, when all is in them. */
+static int finish_dirs(struct extracting *x)
+{
+	int rc = 0;
+
+	for (uint32_t i = x->p->x.nentries; !rc && i-- > 0;) {
+		const struct pack_entry *const e = &x->p->x.entries[i];
+
+		if (!S_ISDIR(e->mode))
+			continue;
+		x->files[i].fd = openat(x->dir, *e->name ? e->name : ".",
+					O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		rc = x->files[i].fd < 0 ? extract_fail(x, i, "cannot open")
+					: close_file(x, i);
+	}
+	return rc;
+}
+
+static int extract_all(struct extracting *x)
+{
+	static const struct pipeline_ops ops = {
+		.begin = extract_begin,
+		.end = free,
+		.work = extract_read,
+		.commit = extract_commit,
+		.finish = extract_write,
+	};
+	int rc;
+
+	x->hash = XXH3_createState();
+	if (!x->hash || !list_units(x))
+		return errmsg_nomem(x->err, NULL);
+	if (x->dir >= 0) {
+		rc = make_dirs(x);
+		if (!rc)
+			rc = make_empty_files(x);
+		if (rc)
+			return rc;
+	}
+	rc = pipeline_run(x->nunits, x->o->width, &ops, x);
+	if (rc == -ENOMEM && !x->failed)
+		errmsg_nomem(x->err, NULL);
+	return !rc && x->dir >= 0 ? finish_dirs(x) : rc;
+}
+
+int pack_extract(struct pack *p, int dirfd,
+		 const struct pack_extract_options *o, struct errmsg *err)
+{
+	struct extracting x = { .p = p, .dir = dirfd, .o = o, .err = err };
+	int rc;
+
+	pthread_mutex_init(&x.err_lock, NULL);
+	rc = extract_all(&x);
+	for (uint32_t i = 0; x.files && i < p->x.nentries; i++)
+		if (x.files[i].fd >= 0)
+			close(x.files[i].fd);
+	pthread_mutex_destroy(&x.err_lock);
+	XXH3_freeState(x.hash);
+	free(x.units);
+	free(x.files);
+	return rc;
+}

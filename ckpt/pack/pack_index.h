@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_PACK_INDEX_H
+#define UCKPT_PACK_INDEX_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
+#include "ckpt/pack/block.h"
+
+struct errmsg;
+
+/* The layout of a pack, which ucpack(5) documents. */
+#define PACK_SUFFIX ".ucpack"
+#define PACK_MAGIC "\x89UCPACK\n"
+#define PACK_VERSION 1u
+#define PACK_HEADER_SIZE 56u
+#define PACK_TABLE_RECORD 12u /* bytes for a block in its extent's table */
+
+/* Limits on what an index may ask for.  An extent is a storage, or a run of it;
+ * a ZeRO-3 model-states file has no more than a million. */
+#define PACK_ENTRIES_MAX (UINT64_C(1) << 20)
+#define PACK_EXTENTS_MAX (UINT64_C(1) << 22)
+#define PACK_NAME_MAX 4096u
+
+/* Where the bytes of an extent come from. */
+enum pack_kind {
+	PACK_STORED = 0,  /* its own blocks */
+	PACK_COPY = 1,    /* bytes of a stored extent */
+	PACK_ROUNDED = 2, /* floats of a stored extent, rounded to a type of 16
+			   * bits */
+};
+
+struct pack_extent {
+	uint64_t start; /* in its file */
+	uint64_t len;   /* at least 1 */
+	enum pack_kind kind;
+	enum block_type type; /* PACK_STORED: of its blocks; PACK_ROUNDED: of the
+			       * result; else BLOCK_BYTES */
+	/* PACK_STORED: */
+	uint64_t at;     /* of the first block, in the pack */
+	uint64_t stored; /* bytes of all blocks, which follow each other */
+	uint64_t table;  /* of its table, in the pack */
+	uint64_t table_hash;
+	/* The others: */
+	uint32_t target; /* number of a stored extent */
+	uint64_t from;   /* first byte of the source in it */
+};
+
+/* A file or a directory; the first entry is the directory itself, named "". */
+struct pack_entry {
+	const char *name; /* relative; in the index */
+	mode_t mode;
+	int64_t mtime_s;
+	uint32_t mtime_ns;
+	uint64_t size;
+	uint64_t hash[2]; /* XXH3-128 of the content: low, high; 0 of directories */
+	uint32_t first; /* of its extents */
+	uint32_t n;
+};
+
+/* What a pack holds, sorted by name; extents in the order of their files. */
+struct pack_index {
+	struct pack_entry *entries;
+	struct pack_extent *extents;
+	uint32_t nentries;
+	uint32_t nextents;
+	char *names;
+};
+
+/* The first bytes of a pack. */
+struct pack_header {
+	uint64_t file_size;
+	uint64_t index_at, index_size;
+	uint64_t index_hash;
+};
+
+/*
+ * Read a header of a pack of `size` bytes: -EBADMSG for anything that is no
+ * pack or a damaged one, -ENOTSUP for another version.  `name` is for messages.
+ */
+int pack_header_parse(const uint8_t bytes[PACK_HEADER_SIZE], const char *name,
+		      uint64_t size, struct pack_header *out,
+		      struct errmsg *err);
+void pack_header_put(const struct pack_header *h, uint8_t out[PACK_HEADER_SIZE]);
+
+/*
+ * Read an index and check all of it: that names are sorted, lead nowhere else
+ * and have their directories; that extents make up each file; that stored ones
+ * and their tables fill the pack without gaps; that references lie within one
+ * stored extent.  -EBADMSG, -E2BIG or -ENOMEM.
+ */
+int pack_index_parse(struct span bytes, const char *name,
+		     const struct pack_header *h, struct pack_index *out,
+		     struct errmsg *err);
+void pack_index_done(struct pack_index *x);
+
+/* Append the bytes of an index. */
+void pack_index_put(const struct pack_index *x, struct bytebuf *out);
+
+/* The number of the entry of that name; -1: none. */
+int64_t pack_index_find(const struct pack_index *x, const char *name);
+
+/* The number of the extent that holds byte `off` of a file, below its size. */
+uint32_t pack_index_extent(const struct pack_index *x,
+			   const struct pack_entry *e, uint64_t off);
+
+/* Blocks of a stored extent. */
+uint64_t pack_extent_blocks(const struct pack_extent *x);
+
+#endif

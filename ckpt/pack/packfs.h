@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_PACKFS_H
+#define UCKPT_PACKFS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+#include "ckpt/base/access.h"
+#include "ckpt/base/source.h"
+
+struct errmsg;
+struct pack;
+
+/*
+ * Files by path, in directories and in packs alike.  Where a directory is not
+ * there, a pack of its name with PACK_SUFFIX stands for it, and a pack is a
+ * directory itself: run/TAG/FILE and run/TAG.ucpack/FILE are FILE in
+ * run/TAG.ucpack.  What is really there comes first.  Paths of packs are resolved
+ * as in beneath.h.
+ */
+
+/* As source_open and source_open_known.  The source of a packed file has no
+ * descriptor. */
+int packfs_open(struct source *s, const char *path, struct errmsg *err);
+int packfs_open_known(struct source *s, const char *path,
+		      const struct fileid *id, struct errmsg *err);
+
+/*
+ * As beneath_stat.  What is packed has its own type, permissions, size and
+ * modification time, the owner of the pack, and an identity that changes with the
+ * pack; whoever may read the pack may read it.
+ */
+int packfs_stat(const char *path, struct stat *st, struct access *access);
+
+/* Is this a file in a pack?  Then a reference to the pack, which the caller
+ * closes, and the entry's number. */
+bool packfs_find(const char *path, struct pack **pack, uint32_t *entry);
+
+/* The name of the directory that a file of this name would stand for as a pack:
+ * without PACK_SUFFIX, if it ends so.  NULL when memory runs out. */
+char *packfs_dir_name(const char *name);
+
+/* The names in a directory, but "." and "..". */
+struct packfs_dir;
+
+/* -EBADMSG for a damaged pack; otherwise as beneath_fail. */
+int packfs_opendir(const char *path, struct packfs_dir **out,
+		   struct errmsg *err);
+
+/* The next name, until the directory is closed or read again; NULL with errno 0 at
+ * the end, or another errno. */
+const char *packfs_readdir(struct packfs_dir *d);
+
+/* The type of the file that was read last, S_IFREG or such; links are followed.  0
+ * if it is gone. */
+mode_t packfs_read_type(const struct packfs_dir *d);
+
+/* As fstat(2) of the directory. */
+int packfs_dir_stat(const struct packfs_dir *d, struct stat *st);
+void packfs_closedir(struct packfs_dir *d);
+
+/* All names of a directory, in the order of strverscmp(3).  packfs_names_free frees
+ * them.  Errors as packfs_opendir, or what the system said. */
+int packfs_names(const char *path, char ***names, size_t *n, struct errmsg *err);
+void packfs_names_free(char **names, size_t n);
+
+#endif

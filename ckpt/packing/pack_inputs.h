@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_PACK_INPUTS_H
+#define UCKPT_PACK_INPUTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/pack/pack_write.h"
+
+struct errmsg;
+
+/* What a directory holds, sorted by name, the directory itself first. */
+struct pack_inputs {
+	struct pack_input *v;
+	size_t n, cap;
+};
+
+/*
+ * List a directory and all below it, and find the storages in each file: those
+ * of floats become regions of their type, everything else is bytes.  A file that
+ * is no container of tensors, or a damaged one, is bytes.  -ENOTSUP for anything
+ * but files and directories, -E2BIG, -ENOMEM, or what the system said.
+ */
+int pack_inputs_list(struct pack_inputs *x, const char *dir, struct errmsg *err);
+void pack_inputs_done(struct pack_inputs *x);
+
+/* The number of the file of that relative name, or -1. */
+int64_t pack_inputs_find(const struct pack_inputs *x, const char *name);
+
+/* The region that holds bytes [off, off + len) of a file, or NULL. */
+const struct pack_region *pack_inputs_region(const struct pack_input *in,
+					     uint64_t off, uint64_t len);
+
+/*
+ * Let bytes [off, off + len) of a file, which lie in one stored region, be `r`
+ * (with any start and length) instead.  False when memory runs out; then the
+ * regions are as before.
+ */
+bool pack_inputs_refer(struct pack_input *in, uint64_t off, uint64_t len,
+		       const struct pack_region *r);
+
+#endif

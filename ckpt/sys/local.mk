@@ -1,0 +1,14 @@
+# What the operating system gives: threads, SIGBUS, scratch memory, copies
+# past the cache, CRC-32, a directory that appears whole.
+# Uses base.
+ckpt_libuckpt_a_SOURCES += \
+	%D%/parallel.h %D%/parallel.c \
+	%D%/pipeline.h %D%/pipeline.c \
+	%D%/write_all.h %D%/write_all.c \
+	%D%/sigbus.h %D%/sigbus.c \
+	%D%/copy_nt.h %D%/copy_nt.c \
+	%D%/scratch.h %D%/scratch.c \
+	%D%/crc32.h %D%/crc32.c \
+	%D%/cpu_clones.h \
+	%D%/outdir.h %D%/outdir.c \
+	%D%/outfile.h %D%/outfile.c

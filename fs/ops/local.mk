@@ -1,0 +1,6 @@
+# FUSE requests, each answered exactly once.
+# Uses ckpt/ and the rooms above.
+ucfs_SOURCES += \
+	%D%/fuse_caps.h %D%/fuse_caps.c \
+	%D%/prefill.h %D%/prefill.c \
+	%D%/ops.h %D%/ops_impl.h %D%/ops.c %D%/ops_file.c %D%/ops_extents.c

@@ -1,0 +1,10 @@
+# The namespace as inodes: a run's own files, views of its tags, and .ucfs.
+# Uses ckpt/ and log.  Knows no FUSE.
+ucfs_SOURCES += \
+	%D%/pathtab.h %D%/pathtab.c \
+	%D%/rankfile.h %D%/rankfile.c \
+	%D%/view_type.h %D%/view_type.c \
+	%D%/views.h %D%/views.c \
+	%D%/tree.h %D%/tree_impl.h %D%/tree.c %D%/tree_dir.c \
+	%D%/tree_control.c \
+	%D%/autosave.h %D%/autosave.c

@@ -1,0 +1,12 @@
+# What ranks tell each other, by MPI and NCCL.
+# Uses ckpt/, backend and nvidia.
+gpu_libuctrain_a_SOURCES += \
+	%D%/comm.h \
+	%D%/pieces.h \
+	%D%/comm_mpi.c \
+	%D%/devcomm.h
+if HAVE_NCCL
+gpu_libuctrain_a_SOURCES += %D%/devcomm_nccl.c
+else
+gpu_libuctrain_a_SOURCES += %D%/devcomm_none.c
+endif

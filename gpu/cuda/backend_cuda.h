@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCTRAIN_BACKEND_CUDA_H
+#define UCTRAIN_BACKEND_CUDA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "gpu/backend/backend.h"
+
+struct backend_cuda_options {
+	unsigned local_rank; /* of this machine: ranks take GPUs round robin */
+	bool tf32;           /* float32 GEMMs may round factors to 11 bits */
+	size_t logits_bytes; /* limit of logits in memory; 0: 1 GiB */
+	bool no_gds;         /* read files through host memory */
+	bool no_cudnn;       /* use our own attention kernels */
+	bool deterministic;  /* bit-identical results in every run */
+};
+
+/* Create a backend. -ENOTSUP in builds without CUDA, -ENODEV without a GPU. */
+int backend_cuda_new(struct backend **out, enum dtype dtype,
+		     const struct backend_cuda_options *o, struct errmsg *err);
+
+#endif

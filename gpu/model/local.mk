@@ -1,0 +1,6 @@
+# GPT-2: its parameters, its forward and its backward pass.
+# Uses ckpt/ and backend.
+gpu_libuctrain_a_SOURCES += \
+	%D%/gpt2.h %D%/gpt2.c \
+	%D%/network.h %D%/network_impl.h %D%/network.c %D%/network_memory.c \
+	%D%/init_weights.h %D%/init_weights.c

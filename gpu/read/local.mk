@@ -1,0 +1,11 @@
+# From files to the memory of a device, several reads at a time.
+# Uses ckpt/, backend and nvidia.
+gpu_libuctrain_a_SOURCES += \
+	%D%/mount_extents.h %D%/mount_extents.c \
+	%D%/pt_head.h %D%/pt_head.c \
+	%D%/reader.h %D%/reader_threads.c %D%/reader_uring.c \
+	%D%/upload.h %D%/upload.c
+cufile_sources += %D%/reader_cufile.c
+if !HAVE_CUFILE
+gpu_libuctrain_a_SOURCES += %D%/reader_nocufile.c
+endif

@@ -1,0 +1,5 @@
+# The loop: rows, gradient, update, checkpoint.
+# Uses ckpt/ and the rooms above.
+gpu_libuctrain_a_SOURCES += \
+	%D%/stop.h %D%/stop.c \
+	%D%/train.h %D%/train_impl.h %D%/train_steps.c %D%/train.c

@@ -1,0 +1,56 @@
+# What is handed to others: static programs, Debian packages, a Python wheel.
+# tests/lint/packages.sh installs them into fresh roots.
+
+# For programs that include ucfs/ucfs_ioctl.h.
+pkgconfigdir = $(libdir)/pkgconfig
+pkgconfig_DATA = %D%/ucfs.pc
+
+if BUILD_FUSE
+systemdunit_DATA = %D%/systemd/ucfs@.service
+endif
+%D%/systemd/ucfs@.service: %D%/systemd/ucfs@.service.in Makefile
+	$(AM_V_GEN)$(MKDIR_P) $(@D) && sed 's|@bindir[@]|$(bindir)|' \
+		'$(srcdir)/$@.in' >$@.tmp && mv $@.tmp $@
+CLEANFILES += %D%/systemd/ucfs@.service
+
+# One file each that runs on any Linux of this architecture.  Only the link
+# differs from the other programs'.
+static_libs = libcjson zlib libisal libzstd libxxhash libpcre2-8
+static_dir = $(abs_builddir)/static
+static_link = $(CC) $(AM_CFLAGS) $(CFLAGS) $(AM_LDFLAGS) -static -s -o $@
+static_pkg_config = PKG_CONFIG_PATH='$(static_dir)/lib/pkgconfig' \
+	$(PKG_CONFIG) --static --libs
+static_programs = static/ucckpt
+if BUILD_FUSE
+static_programs += static/ucfs
+endif
+
+static: $(static_programs)
+static/ucckpt: $(ucckpt_OBJECTS) $(ckpt_archives) static/lib/libisal.a
+	$(AM_V_CCLD)$(static_link) $(ucckpt_OBJECTS) $(ckpt_archives) \
+		`$(static_pkg_config) $(static_libs)` -lm
+static/ucfs: $(ucfs_OBJECTS) $(ckpt_archives) static/lib/libisal.a
+	$(AM_V_CCLD)$(static_link) $(ucfs_OBJECTS) $(ckpt_archives) \
+		`$(static_pkg_config) fuse3 $(static_libs)` -lm
+static/lib/libisal.a:
+	$(AM_V_GEN)CC='$(CC)' '$(srcdir)/%D%/static-libs.sh' '$(static_dir)'
+
+# Needs Python, without any module.
+wheel: static
+	$(AM_V_GEN)python3 '$(srcdir)/%D%/wheel.py' $(PACKAGE_VERSION) \
+		'$(host_cpu)' . $(static_programs)
+
+# Of a release, as `make dist` packs it; needs debhelper, dpkg-dev and what
+# debian/control names.
+deb: dist
+	$(AM_V_GEN)rm -rf deb && mkdir deb && tar -xf $(distdir).tar.xz -C deb && \
+		cd deb/$(distdir) && dpkg-buildpackage -us -uc -b && \
+		lintian --fail-on error,warning ../*.changes
+
+clean-packages:
+	rm -rf static deb ucfs-*.whl
+.PHONY: static wheel deb clean-packages
+EXTRA_DIST += %D%/static-libs.sh %D%/wheel.py \
+	%D%/systemd/ucfs@.service.in debian/changelog debian/control \
+	debian/copyright debian/rules debian/source/format \
+	debian/ucfs.install debian/ucfs-train.install

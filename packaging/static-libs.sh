@@ -1,0 +1,74 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# packaging/static-libs.sh PREFIX
+#
+# Puts into PREFIX/lib the static libraries that Debian and Ubuntu do not
+# package, libcjson.a and libisal.a, made from the distribution's own sources.
+# What is there already is left.  Needs nasm.
+set -eu
+prefix=$(mkdir -p "$1/lib/pkgconfig" && cd "$1" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# Sources are not in a default sources.list: it is read as one of sources here,
+# and nothing of the system's is changed.
+sources()
+{
+	mkdir -p "$work/parts" "$work/lists/partial"
+	local f
+	for f in /etc/apt/sources.list /etc/apt/sources.list.d/*; do
+		[ -f "$f" ] || continue
+		sed 's/^Types: *deb$/Types: deb-src/; s/^deb /deb-src /' "$f" \
+			>"$work/parts/${f##*/}"
+	done
+	mv "$work/parts/sources.list" "$work/sources.list" 2>/dev/null ||
+		: >"$work/sources.list"
+	apt=(apt-get -qq -o "Dir::Etc::sourcelist=$work/sources.list"
+		-o "Dir::Etc::sourceparts=$work/parts"
+		-o "Dir::State::lists=$work/lists"
+		-o APT::Sandbox::User=root)
+	"${apt[@]}" update
+}
+
+# unpack PACKAGE: its source, in $work/PACKAGE
+unpack()
+{
+	[ -n "${apt+set}" ] || sources
+	(cd "$work" && "${apt[@]}" source --only-source "$1" >/dev/null)
+	mv "$work/$1"-*/ "$work/$1"
+}
+
+# pc NAME VERSION: a pkg-config file, so that configure finds lib/libNAME.a
+pc()
+{
+	cat >"$prefix/lib/pkgconfig/lib$1.pc" <<-EOF
+	Name: lib$1
+	Description: static lib$1
+	Version: $2
+	Cflags: -I$prefix/include
+	Libs: -L$prefix/lib -l$1
+	EOF
+}
+
+mkdir -p "$prefix/include/cjson" "$prefix/include/isa-l"
+
+if [ ! -f "$prefix/lib/pkgconfig/libcjson.pc" ]; then
+	version=$(pkg-config --modversion libcjson)
+	unpack cjson
+	${CC:-gcc} -O2 -c -o "$work/cJSON.o" "$work/cjson/cJSON.c"
+	ar crs "$prefix/lib/libcjson.a" "$work/cJSON.o"
+	cp "$work/cjson/cJSON.h" "$prefix/include/cjson/"
+	pc cjson "$version"
+fi
+
+# The part that ucfs uses, checksums; a vector unit is chosen when it runs.
+if [ ! -f "$prefix/lib/pkgconfig/libisal.pc" ]; then
+	version=$(pkg-config --modversion libisal)
+	unpack libisal
+	make -s -C "$work/libisal" -f Makefile.unx units=crc lib >"$work/log" 2>&1 ||
+		{ cat "$work/log" >&2; exit 1; }
+	cp "$work/libisal/bin/isa-l.a" "$prefix/lib/libisal.a"
+	cp "$work/libisal"/include/crc*.h "$prefix/include/isa-l/"
+	pc isal "$version"
+fi

@@ -1,0 +1,52 @@
+# What is mounted or run, as a user would.  Cases that take longest first: two
+# run at a time, and none should be left over.
+scripts += \
+	%D%/train/load.sh \
+	%D%/train/invariant.sh \
+	%D%/train/cuda_ranks.sh \
+	%D%/train/reshape.sh \
+	%D%/train/resume.sh \
+	%D%/train/deepspeed.sh \
+	%D%/train/errors.sh \
+	%D%/train/save.sh \
+	%D%/train/traffic.sh \
+	%D%/train/lock.sh \
+	%D%/train/weights.sh \
+	%D%/train/accumulate.sh \
+	%D%/train/hf.sh \
+	%D%/train/mount.sh \
+	%D%/train/pack.sh \
+	%D%/train/cuda.sh \
+	%D%/train/gds.sh \
+	%D%/train/cudnn.sh \
+	%D%/train/zero.sh \
+	%D%/mount/tree.sh \
+	%D%/mount/run.sh \
+	%D%/mount/pack.sh \
+	%D%/mount/torch.sh \
+	%D%/mount/weights.sh \
+	%D%/mount/reshard.sh \
+	%D%/mount/hfdir.sh \
+	%D%/mount/tools.sh \
+	%D%/mount/errors.sh \
+	%D%/mount/backed.sh \
+	%D%/mount/unprivileged.sh \
+	%D%/mount/mapped.sh \
+	%D%/mount/lifecycle.sh \
+	%D%/mount/index.sh \
+	%D%/mount/shared.sh \
+	%D%/mount/valgrind.sh \
+	%D%/mount/example_extents.sh \
+	%D%/mount/demo.sh \
+	%D%/ucckpt/clean.sh \
+	%D%/ucckpt/info.sh \
+	%D%/ucckpt/check.sh \
+	%D%/ucckpt/convert.sh \
+	%D%/ucckpt/reshard.sh \
+	%D%/ucckpt/convert_fail.sh \
+	%D%/ucckpt/diff.sh \
+	%D%/ucckpt/pack.sh \
+	%D%/ucckpt/extents.sh \
+	%D%/train/ucplot.sh
+EXTRA_DIST += %D%/lib.sh %D%/mpi.sh %D%/train/train_lib.sh \
+	%D%/train/ranks_lib.sh %D%/mount/loadtorch.py

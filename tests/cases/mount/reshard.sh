@@ -1,0 +1,107 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# TAG_dpN: a ZeRO checkpoint as N ranks would have saved it, in the mount of a run.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+require_fuse
+
+run=$tmp/run
+tag=global_step4
+cp -r "$good/z1_fp32_dp4" "$run"
+for r in 0 1 2 3; do echo "$r" >"$run/rng_state_$r.pth"; done
+mnt=$tmp/mnt
+
+# absent NAME...: these are not in the mount.
+absent() {
+	local name
+	for name; do
+		check "there is no $name" test ! -e "$mnt/$name"
+	done
+}
+
+mount_fg "$run" -o ranks=2,8_z3 || fail "cannot mount: $(cat "$tmp/log")"
+check "ls shows what ranks= names" test "$(cd "$mnt" && echo ${tag}_dp* latest_dp*)" = \
+	"${tag}_dp2 ${tag}_dp8_z3 latest_dp2 latest_dp8_z3"
+check "a look-up makes any other" test -d "$mnt/${tag}_dp3"
+check "ls shows it, too" test "$(cd "$mnt" && echo ${tag}_dp3* latest_dp3*)" = "${tag}_dp3 latest_dp3"
+check "the pointer, without a newline" cmp "$mnt/latest_dp3" <(printf ${tag}_dp3)
+check "of any number" cmp "$mnt/latest_dp77_z2" <(printf ${tag}_dp77_z2)
+absent ${tag}_dp0 ${tag}_dp4097 ${tag}_dp03 ${tag}_dp ${tag}_dp2_z4 ${tag}_dp2_z nothing_dp2 latest_dp0
+
+# In order of ranks, as ls sorts these few.
+check "stage 1: files of each rank" test "$(ls "$mnt/${tag}_dp3")" = \
+	"$(printf '%s\n' mp_rank_00_model_states.pt zero_pp_rank_{0,1,2}_mp_rank_00_optim_states.pt)"
+check "stage 3: names of stage 3" test "$(ls "$mnt/${tag}_dp8_z3")" = \
+	"$(for r in {0..7}; do printf 'zero_pp_rank_%s_mp_rank_00_%s_states.pt\n' $r model $r optim; done)"
+for n in 1 2 3 4096; do
+	ucckpt diff "$run" "$mnt/${tag}_dp$n" >"$tmp/said" || fail "$n ranks: $(cat "$tmp/said")"
+done
+for view in ${tag}_dp3 ${tag}_dp8_z3; do
+	ucckpt check --data "$mnt/$view" >"$tmp/said" || fail "$view: $(cat "$tmp/said")"
+done
+for f in "$run/$tag"/*.pt; do
+	check "for as many ranks: what was saved" cmp "$f" "$mnt/${tag}_dp4/${f##*/}"
+done
+ucckpt convert --to zero --ranks 3 "$run" "$tmp/written/dp3" >/dev/null 2>&1
+check "what convert writes" diff -r "$tmp/written/dp3" "$mnt/${tag}_dp3"
+cp -r "$mnt/${tag}_dp3" "$tmp/copy"
+ucckpt convert --to zero --ranks 4 "$tmp/copy" "$tmp/back" >/dev/null 2>&1
+check "a copy, re-cut back: what was saved" diff -r "$run/$tag" "$tmp/back"
+check "read only" test "$(stat -c %a "$mnt/${tag}_dp3/mp_rank_00_model_states.pt")" = 444
+check ".ucfs has its plan" grep -q zero_pp_rank_2 "$mnt/.ucfs/plan/${tag}_dp3.json"
+mkdir "$run/${tag}_dp6"
+check "a real directory is shown" test "$(ls "$mnt/${tag}_dp6")" = ""
+absent rng_state_4.pth
+unmount
+
+# A tag that cannot be re-cut says why.
+cp -r "$good/moe_ep2_dp2_z1" "$tmp/moe"
+mount_fg "$tmp/moe" || fail "cannot mount: $(cat "$tmp/log")"
+check "experts: not any number" test ! -e "$mnt/${tag}_dp3"
+check "and why" grep -q 'spread over 2 ranks: 3 is no multiple' "$tmp/log"
+check "but multiples" test -e "$mnt/${tag}_dp4/zero_pp_rank_3_mp_rank_00_optim_states.pt"
+unmount
+
+# A pipeline's layers are there, too.
+name=pp2_tp2_dp2_z1_bf16
+mount_fg "$good/$name" || fail "cannot mount: $(cat "$tmp/log")"
+for f in "$good/$name/$tag"/layer_*; do
+	check "layers" cmp "$f" "$mnt/${tag}_dp5/${f##*/}"
+done
+check "5 ranks of each of 4" test "$(find "$mnt/${tag}_dp5" -name '*optim_states.pt' | wc -l)" = 20
+unmount
+
+# replace: whoever knows nothing resumes.
+mount_fg "$run" -o ranks=6,replace || fail "cannot mount: $(cat "$tmp/log")"
+check "the tag itself is re-cut" test "$(find "$mnt/$tag" -name '*optim_states.pt' | wc -l)" = 6
+ucckpt diff "$run" "$mnt" >"$tmp/said" || fail "replace: $(cat "$tmp/said")"
+check "latest as it was" cmp "$run/latest" "$mnt/latest"
+check "other views, too" test -d "$mnt/${tag}_universal/zero"
+for r in 0 1 2 3 4 5; do
+	check "rank $r has the random state of r mod 4" test "$(cat "$mnt/rng_state_$r.pth")" = $((r % 4))
+done
+absent rng_state_6.pth rng_state.pth random_states_0.pkl
+unmount
+mount_fg "$run" -o ranks=1,replace || fail "cannot mount: $(cat "$tmp/log")"
+check "one rank has a file without a number" test "$(cat "$mnt/rng_state.pth")" = 0
+unmount
+
+# A tag alone.
+mount_fg "$run/$tag" -o view=zero,ranks=2_z3 || fail "cannot mount: $(cat "$tmp/log")"
+ucckpt check "$mnt" >"$tmp/said" || fail "a tag alone: $(cat "$tmp/said")"
+check "a tag alone" test "$(find "$mnt" -name '*model_states.pt' | wc -l)" = 2
+unmount
+
+# refused WHY SOURCE OPTIONS
+refused() {
+	ucfs "$2" "$mnt" -o "$3" >"$tmp/said" 2>&1 && fail "$3: not refused"
+	check "$3: says why" grep -q -e "$1" "$tmp/said"
+}
+refused 'needs ranks=N, with one N' "$run/$tag" view=zero
+refused 'needs ranks=N, with one N' "$run/$tag" view=zero,ranks=2,3
+refused 'needs ranks=N, with one N' "$run" replace
+refused 'not a number of ranks' "$run" ranks=0
+refused 'not a number of ranks' "$run" ranks=2,4097
+refused 'also needs view=zero' "$run/$tag" ranks=2
+refused 'option view: not a tag directory' "$run" view=zero,ranks=2
+finish

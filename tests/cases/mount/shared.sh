@@ -1,0 +1,194 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# A mount that root shares with everyone (allow_other): nobody reads through it
+# what he may not read without it.
+
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+require_fuse
+require setpriv
+[ "$(id -u)" = 0 ] || skip "only root can become other users"
+
+run=$tmp/run
+name=dsuc_gpt2_z3_offload_dp4
+tag=$(tag_of $name)
+view=$tmp/mnt/${tag}_universal
+param=$view/zero/transformer.wte.weight/fp32.pt
+chmod 755 "$tmp"
+
+# A user that owns nothing, and the one that owns the run.
+stranger=65533
+owner=65532
+as() { setpriv --reuid="$1" --regid="$1" --clear-groups "${@:2}"; }
+reads() { as "$1" head -c 1 "$2" >/dev/null 2>&1; }
+lacks() { ! reads "$@"; }
+
+fresh_run() {
+	rm -rf "$run"
+	cp -r "$good/$name" "$run"
+	chmod -R u=rwX,go=rX "$run"
+	chown -R "$owner:$owner" "$run"
+}
+
+shared() {
+	mount_fg "$1" -o "allow_other,index=none${2:+,$2}" || finish
+}
+
+secret=$tmp/secret
+echo "secret" >"$secret"
+chmod 600 "$secret"
+echo "{}" >"$tmp/elsewhere.json"
+chmod 644 "$tmp/elsewhere.json"
+
+# --- what everyone may read, everyone reads ------------------------------------------
+
+fresh_run
+shared "$run"
+check "an open run is open" reads $stranger "$param"
+check "its files keep their owner" test "$(stat -c %u "$param")" = "$owner"
+check "so does the view" test "$(stat -c %u:%a "$view")" = "$owner:555"
+unmount
+
+# --- links that lead out --------------------------------------------------------------
+
+fresh_run
+ln -sf "$secret" "$run/$tag/config.json"
+ln -sf "$tmp/elsewhere.json" "$run/tokenizer.json"
+shared "$run"
+check "a linked configuration is not shown" lacks 0 "$tmp/mnt/${tag}_hf/config.json"
+check "nor a linked tokenizer" lacks 0 "$tmp/mnt/${tag}_hf/tokenizer.json"
+check "the weights beside them are" reads $stranger "$tmp/mnt/${tag}_hf/model.safetensors"
+unmount
+shared "$run" follow_links
+check "follow_links shows both" reads 0 "$tmp/mnt/${tag}_hf/config.json"
+check "to those who may read them" reads $stranger "$tmp/mnt/${tag}_hf/tokenizer.json"
+check "and to no others" lacks $stranger "$tmp/mnt/${tag}_hf/config.json"
+unmount
+
+fresh_run
+model=$(cd "$run/$tag" && ls ./*rank_0_*model_states.pt)
+mv "$run/$tag/$model" "$tmp/model.pt"
+chmod 600 "$tmp/model.pt"
+ln -s "$tmp/model.pt" "$run/$tag/$model"
+ucfs "$run" "$tmp/mnt" -o allow_other,index=none 2>"$tmp/out" && umount "$tmp/mnt"
+check "a linked shard is refused by name" grep -q "$tag/.*model_states.pt: a symbolic link leads out of" "$tmp/out"
+
+fresh_run
+mv "$run/$tag" "$tmp/private"
+chmod 700 "$tmp/private"
+ln -s "$tmp/private" "$run/$tag"
+cp -r "$good/$name/$tag" "$run/global_step9"
+shared "$run"
+check "a linked tag has no view" test ! -e "$view"
+check "the others do" reads $stranger "$tmp/mnt/global_step9_universal/zero/transformer.wte.weight/fp32.pt"
+unmount
+rm -rf "$tmp/private"
+
+weights=$tmp/weights
+cp -r "$good/hfdir_gpt2_bf16_sharded" "$weights"
+file=$(cd "$weights" && ls ./*.safetensors | head -n 1)
+mv "$weights/$file" "$tmp/w.safetensors"
+ln -s "$tmp/w.safetensors" "$weights/$file"
+ucfs "$weights" "$tmp/mnt" -o allow_other,index=none 2>"$tmp/out" && umount "$tmp/mnt"
+check "linked weights are refused" grep -q "a symbolic link leads out of" "$tmp/out"
+
+# --- links within ---------------------------------------------------------------------
+
+hub=$tmp/hub/models--org--gpt2
+mkdir -p "$hub/snapshots/0123abcd" "$hub/blobs"
+for f in "$good"/hfdir_gpt2_bf16_sharded/*; do
+	[ -f "$f" ] || continue
+	cp "$f" "$hub/blobs/$(basename "$f").blob"
+	ln -s "../../blobs/$(basename "$f").blob" "$hub/snapshots/0123abcd/$(basename "$f")"
+done
+shared "$hub/snapshots/0123abcd"
+check "the hub's cache is served" reads $stranger "$tmp/mnt/zero/transformer.wte.weight/fp32.pt"
+unmount
+
+# --- permissions of what a file is made of ---------------------------------------------
+
+fresh_run
+chmod 600 "$run/$tag"/*rank_1_*optim_states.pt
+shared "$run"
+check "a shard that is closed closes what is made of it" lacks $stranger "$param"
+check "its owner reads it" reads $owner "$param"
+check "weights that are made of it are closed" lacks $stranger "$tmp/mnt/${tag}_hf/model.safetensors"
+check "model states as they are stay open" reads $stranger "$view/zero_pp_rank_0_mp_rank_00_model_states.pt"
+check "the plan, which names shards, is closed" lacks $stranger "$tmp/mnt/.ucfs/plan/$tag.json"
+unmount
+
+made=$tmp/made
+mkdir "$made"
+"$top_builddir/tests/programs/mkrun" "$made" 4 1000 || fail mkrun
+chmod -R u=rwX,go=rX "$made"
+chmod 600 "$made"/global_step1/*rank_1_*optim_states.pt
+shared "$made"
+first=$(ls "$tmp/mnt/global_step1_universal/zero" | grep block | head -n 1)
+last=$(ls "$tmp/mnt/global_step1_universal/zero" | grep block | tail -n 1)
+check "elements of an open shard are open" reads $stranger "$tmp/mnt/global_step1_universal/zero/$first/fp32.pt"
+check "those of a closed one are not" lacks $stranger "$tmp/mnt/global_step1_universal/zero/$last/fp32.pt"
+unmount
+
+fresh_run
+chmod 600 "$run/$tag"/*optim_states.pt
+chown $stranger "$run/$tag"/*rank_1_*optim_states.pt
+shared "$run"
+check "shards of two owners are root's alone: one" lacks $owner "$param"
+check "the other" lacks $stranger "$param"
+check "root" reads 0 "$param"
+unmount
+
+fresh_run
+chmod 700 "$run/$tag"
+shared "$run"
+check "a closed tag has a closed view" lacks $stranger "$param"
+check "that its owner reads" reads $owner "$param"
+unmount
+
+fresh_run
+chmod 700 "$tmp"
+shared "$run"
+check "what is out of reach stays so" lacks $stranger "$param"
+check "and for the owner, too" lacks $owner "$param"
+unmount
+chmod 755 "$tmp"
+
+if command -v setfacl >/dev/null && fresh_run &&
+	setfacl -m "u:$stranger:---" "$run/$tag"/*rank_1_*optim_states.pt 2>/dev/null; then
+	shared "$run"
+	check "an ACL that shuts someone out does" lacks $stranger "$param"
+	unmount
+fi
+
+# --- swapped while it is read -----------------------------------------------------------
+
+fresh_run
+mkdir "$run/dir" "$tmp/dir"
+echo "public" >"$run/dir/file"
+echo "secret" >"$tmp/dir/file"
+chmod 644 "$run/dir/file"
+chmod 600 "$tmp/dir/file"
+chown -R $owner "$run/dir"
+ln -s "$tmp/dir" "$run/link"
+ln "$tmp/dir/file" "$run/dir/closed"
+shared "$run"
+check "a public file is read" grep -q public <(as $stranger cat "$tmp/mnt/dir/file")
+(
+	while [ ! -e "$tmp/stop" ]; do
+		mv -T "$run/dir" "$run/was" && mv -T "$run/link" "$run/dir"
+		mv -T "$run/dir" "$run/link" && mv -T "$run/was" "$run/dir"
+		mv "$run/dir/file" "$run/dir/open" && mv "$run/dir/closed" "$run/dir/file"
+		mv "$run/dir/file" "$run/dir/closed" && mv "$run/dir/open" "$run/dir/file"
+	done 2>/dev/null
+) &
+swapper=$!
+for _ in $(seq 300); do
+	as $stranger cat "$tmp/mnt/dir/file" 2>/dev/null
+done >"$tmp/seen"
+touch "$tmp/stop"
+wait "$swapper"
+check "a swap never wins" test "$(grep -c secret "$tmp/seen")" -eq 0
+unmount
+
+finish

@@ -1,0 +1,49 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Two runs do not save in the same directory of checkpoints.
+# shellcheck source=tests/cases/train/train_lib.sh
+. "$(dirname "$0")/train_lib.sh"
+require_train
+
+dir=$tmp/run
+flags=("${tiny[@]}" --train_batch_size 2)
+
+# Its file is there while a run is at work; `long` has no end.
+wait_for_lock() {
+	for _ in $(seq 600); do
+		[ -e "$dir/.uctrain.lock" ] && [ -s "$dir/.uctrain.lock" ] && return
+		sleep 0.1
+	done
+	return 1
+}
+
+try_train 2 long "${flags[@]}" --steps 1000000000 --checkpoint_dir "$dir" --checkpoint_interval 3 &
+check "a run locks the directory, which it makes" wait_for_lock
+
+second() {
+	! try_train "$1" second "${flags[@]}" --steps 1 --checkpoint_dir "$dir" "${@:2}"
+}
+message="^uctrain: (rank 0: )?$dir: another run saves checkpoints here \\(process [0-9]+ on .*\\); choose another --checkpoint_dir\$"
+for ranks in 1 2; do
+	check "a second run on $ranks ranks is refused" second "$ranks"
+	check "with one message" grep -qE "$message" "$tmp/second.log"
+done
+check "one that saves nothing is not" try_train 1 reads "${flags[@]}" --steps 1
+check "nor one that saves elsewhere" try_train 1 elsewhere "${flags[@]}" --steps 1 --checkpoint_dir "$tmp/elsewhere"
+check "which leaves no lock" test ! -e "$tmp/elsewhere/.uctrain.lock"
+
+# A kill leaves the file, not the lock.
+owner=$(sed 's/^process \([0-9]*\) .*/\1/' "$dir/.uctrain.lock")
+kill -9 "$owner"
+wait
+check "the file of a killed run is left" test -e "$dir/.uctrain.lock"
+check "the next one saves" try_train 1 next "${flags[@]}" --steps 1 --checkpoint_dir "$dir"
+check "and is whole" ucckpt check "$dir/global_step1"
+check "its file is gone" test ! -e "$dir/.uctrain.lock"
+
+# What fails before it saves leaves no directory.
+check "a run that cannot resume" second 1 --resume="$tmp/nowhere" --checkpoint_dir "$tmp/unused"
+check "leaves nothing" test ! -e "$tmp/unused"
+check "nor does one that resumes from there" second 1 --resume --checkpoint_dir "$tmp/unused"
+check "leave anything" test ! -e "$tmp/unused"
+finish

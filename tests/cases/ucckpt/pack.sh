@@ -1,0 +1,110 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# ucckpt pack writes a directory's files to one smaller file, whole or not at all;
+# ucckpt unpack writes them back byte for byte.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+
+# state DIR: every name below it with mode, size, time to the nanosecond, digest.
+state() {
+	(cd "$1" && find . -printf '%P %M %T@ ' -type f -printf '%s ' \
+		-exec sha256sum {} + -o -printf '%P %M %T@\n' | sort)
+}
+
+# ran STATUS ARGUMENT...: what it said goes to $tmp/said and $tmp/errors.
+ran() {
+	local want=$1
+	shift
+	ucckpt "$@" >"$tmp/said" 2>"$tmp/errors"
+	local status=$?
+	check "ucckpt $*: exit status (said: $(cat "$tmp/errors"))" test $status = "$want"
+}
+
+said() {
+	grep -q -F -e "$1" "$tmp/said" "$tmp/errors" ||
+		fail "not said: '$1', but: $(cat "$tmp/said" "$tmp/errors")"
+}
+
+# --- all good checkpoints, there and back ------------------------------------------
+
+for tag in "$good"/*/*/; do
+	ls "$tag"/*_states.pt >/dev/null 2>&1 || continue
+	rm -rf "$tmp/tag" "$tmp/tag.ucpack" "$tmp/back"
+	cp -a "$tag" "$tmp/tag"
+	state "$tmp/tag" >"$tmp/was"
+	ran 0 pack "$tmp/tag"
+	check "$tag: the original is left alone" cmp "$tmp/was" <(state "$tmp/tag")
+	ran 0 unpack "$tmp/tag.ucpack" -o "$tmp/back"
+	check "$tag: unpacked as it was" cmp "$tmp/was" <(state "$tmp/back")
+done
+
+# --- whatever else a directory holds --------------------------------------------------
+
+mkdir -p "$tmp/odd/a/b" "$tmp/odd/empty"
+: >"$tmp/odd/nothing"
+head -c 300000 /dev/urandom >"$tmp/odd/a/noise"
+head -c 300000 /dev/zero >"$tmp/odd/a/b/zeros"
+printf 'PK\3\4 but no zip file' >"$tmp/odd/a.pt"
+head -c 70000 /dev/urandom >"$tmp/odd/a/x.tensor.swp"
+printf x >"$tmp/odd/a/$(printf 'w\303\266rd and blank')"
+touch -d '1969-12-31 23:59:58.25 UTC' "$tmp/odd/nothing"
+chmod 4751 "$tmp/odd/a.pt"
+chmod 500 "$tmp/odd/a/b"
+state "$tmp/odd" >"$tmp/was"
+ran 0 pack "$tmp/odd/" --jobs 3 --output "$tmp/odd.pack"
+said "odd.pack: 6 files"
+ran 2 unpack "$tmp/odd.pack"
+said "name the directory with -o"
+ran 0 unpack --check "$tmp/odd.pack"
+said "all as packed"
+ran 0 unpack "$tmp/odd.pack" -o "$tmp/new/odd" -j 1
+check "names, modes, times, content" cmp "$tmp/was" <(state "$tmp/new/odd")
+ran 0 pack "$tmp/odd" -j 1 -o "$tmp/again.pack"
+check "the same pack on any number of threads" cmp "$tmp/odd.pack" "$tmp/again.pack"
+
+# --- nothing is replaced, nothing half done --------------------------------------------
+
+ran 1 pack "$tmp/odd" -o "$tmp/odd.pack"
+said "odd.pack: exists"
+ran 1 unpack "$tmp/odd.pack" -o "$tmp/new/odd"
+said "exists and is not empty"
+ran 1 pack "$tmp/none"
+said "none: No such file or directory"
+ran 1 unpack "$tmp/odd/a.pt" -o "$tmp/no"
+said "a.pt: not a pack"
+ln -s a.pt "$tmp/odd/link"
+ran 1 pack "$tmp/odd" -o "$tmp/linked.pack"
+said "link: neither a file nor a directory"
+rm "$tmp/odd/link"
+(ulimit -f 100 && ran 1 pack "$tmp/odd" -o "$tmp/large.pack"; [ "$failures" = 0 ]) ||
+	fail "a limit on file sizes is an error"
+said "large.pack: cannot write: File too large"
+check "nothing is left of it" test -z "$(find "$tmp" -name '*large.pack*' -o -name '*linked.pack*')"
+ran 2 pack
+ran 2 pack a b
+ran 2 pack "$tmp/odd" --jobs 0
+ran 2 unpack --check -o x y
+
+# --- damage ----------------------------------------------------------------------------
+
+cp "$tmp/odd.pack" "$tmp/bad.pack"
+flip "$tmp/bad.pack" 200000
+ran 1 unpack "$tmp/bad.pack" -o "$tmp/no"
+said "is damaged"
+check "nothing is left of it" test ! -e "$tmp/no"
+ran 1 unpack --check "$tmp/bad.pack"
+said "a/noise: block "
+head -c -1 "$tmp/odd.pack" >"$tmp/bad.pack"
+ran 1 unpack --check "$tmp/bad.pack"
+said "bytes instead of"
+
+# --- --remove ----------------------------------------------------------------------------
+
+cp -a "$tmp/odd" "$tmp/gone"
+state "$tmp/gone" >"$tmp/was"
+ran 0 pack --remove "$tmp/gone"
+check "the directory is gone" test ! -e "$tmp/gone"
+ran 0 unpack "$tmp/gone.ucpack"
+check "and comes back" cmp "$tmp/was" <(state "$tmp/gone")
+
+finish

@@ -1,0 +1,43 @@
+# Programs that cases, benchmarks and the demonstration run.
+# Uses make, support, ckpt/ and gpu/.
+
+# What cases run on several ranks.
+train_programs = \
+	%D%/ranks_zero \
+	%D%/ranks_nccl \
+	%D%/ranks_checkpoint
+%C%_ranks_checkpoint_SOURCES = %D%/ranks_checkpoint.c $(apart)
+%C%_ranks_checkpoint_LDADD = $(train_libs)
+%C%_ranks_zero_SOURCES = %D%/ranks_zero.c $(apart)
+%C%_ranks_zero_LDADD = $(train_libs)
+%C%_ranks_nccl_SOURCES = %D%/ranks_zero.c $(apart) tests/cudaemu/ncclemu.c \
+	gpu/nvidia/nccl_api.h gpu/comm/devcomm_nccl.c
+%C%_ranks_nccl_CPPFLAGS = -I$(top_srcdir)/tests/cudaemu $(AM_CPPFLAGS) \
+	$(MPI_CFLAGS)
+%C%_ranks_nccl_LDADD = $(train_libs)
+
+cuda_programs =
+if HAVE_CXX
+cuda_programs += %D%/uctrain_emulated
+endif
+if HAVE_CUDNN
+cuda_programs += %D%/cudnn_plans
+endif
+%C%_cudnn_plans_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
+%C%_cudnn_plans_LDADD = $(train_libs)
+%C%_uctrain_emulated_SOURCES = gpu/main.c tests/cudaemu/cudaemu_nccl.c
+%C%_uctrain_emulated_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS)
+%C%_uctrain_emulated_LDADD = $(cudaemu_libs) $(train_libs)
+%C%_uctrain_emulated_LDFLAGS = $(cudaemu_ldflags)
+
+if BUILD_TRAIN
+check_PROGRAMS += $(train_programs) $(cuda_programs)
+endif
+
+# What cases/mount map files with, and what makes checkpoints of large
+# parameters.
+check_PROGRAMS += %D%/mapcmp %D%/mapload %D%/mkrun
+
+# What the demonstration shows tensors with.
+noinst_PROGRAMS += %D%/tensor_stats
+%C%_tensor_stats_LDADD = $(ckpt_libs)

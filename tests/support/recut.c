@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Re-cut checkpoints on a disk, written without haste or sync. */
+#include "tests/support/recut.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/vfile/vfile.h"
+
+int recut_open(const char *tag, unsigned ranks, unsigned stage,
+	       struct plan **out, struct errmsg *err)
+{
+	const struct plan_options options = {
+		.kind = PLAN_RESHARD,
+		.ranks = ranks,
+		.stage = stage,
+	};
+	int rc = plan_open(tag, &options, out, err);
+
+	if (rc)
+		return rc;
+	rc = plan_check(*out, err);
+	if (rc)
+		plan_close(*out);
+	return rc;
+}
+
+static int write_bytes(const char *path, const void *bytes, size_t len,
+		       struct errmsg *err)
+{
+	FILE *const f = fopen(path, "wb");
+	const bool ok = f && fwrite(bytes, 1, len, f) == len;
+
+	if (f && fclose(f) == 0 && ok)
+		return 0;
+	return errmsg_set(err, -EIO, "%s: cannot be written", path);
+}
+
+static int write_file(struct plan *p, const struct plan_entry *e,
+		      const char *dir, struct errmsg *err)
+{
+	char path[PATH_MAX];
+	struct vfile *f;
+	uint64_t size;
+	void *bytes;
+	int rc = plan_file_open(p, e->node, &f, err);
+
+	if (rc)
+		return rc;
+	size = vfile_size(f);
+	bytes = malloc(size + 1);
+	if (!bytes || vfile_read(f, bytes, size, 0, err) != (int64_t)size) {
+		rc = -EIO;
+	} else {
+		snprintf(path, sizeof(path), "%s/%s", dir, e->name);
+		rc = write_bytes(path, bytes, size, err);
+	}
+	free(bytes);
+	vfile_free(f);
+	return rc;
+}
+
+int recut_write(struct plan *p, const char *dir, struct errmsg *err)
+{
+	struct plan_entry e;
+	uint64_t pos = 0;
+	int rc;
+
+	while ((rc = plan_next(p, PLAN_ROOT, &pos, &e, err)) == 1) {
+		rc = write_file(p, &e, dir, err);
+		if (rc)
+			return rc;
+	}
+	return rc;
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_RECUT_H
+#define TESTS_RECUT_H
+
+struct errmsg;
+struct plan;
+struct plan_options;
+
+/* Open a tag re-cut for so many ranks and, unless it is 0, another stage. */
+int recut_open(const char *tag, unsigned ranks, unsigned stage,
+	       struct plan **out, struct errmsg *err);
+
+/* Write the files of a re-cut tag into `dir`, which is there and empty. */
+int recut_write(struct plan *p, const char *dir, struct errmsg *err);
+
+#endif

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_UNIT_H
+#define TESTS_UNIT_H
+
+/* cmocka.h uses what these four declare and includes none of them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "ckpt/base/array.h"
+
+/* cmocka hands each test a state, which few need. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+#endif

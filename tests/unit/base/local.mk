@@ -1,0 +1,20 @@
+# Units of ckpt/base, sys, pickle and tensor.
+unit_tests += \
+	%D%/test_errmsg \
+	%D%/test_array \
+	%D%/test_access \
+	%D%/test_beneath \
+	%D%/test_hashtab \
+	%D%/test_splitmix \
+	%D%/test_write_all \
+	%D%/test_parallel \
+	%D%/test_sigbus \
+	%D%/test_copy_nt \
+	%D%/test_crc32 \
+	%D%/test_scratch \
+	%D%/test_outdir \
+	%D%/test_tensor \
+	%D%/test_cast \
+	%D%/test_arith \
+	%D%/test_pickle \
+	%D%/test_pickle_write

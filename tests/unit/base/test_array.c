@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An array that grows keeps its elements, and survives a failure to grow. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/unit.h"
+
+struct big {
+	char bytes[300];
+};
+
+static void elements_keep_their_values(void **state)
+{
+	uint64_t *v = NULL;
+	size_t cap = 0, moves = 0;
+
+	for (size_t i = 0; i < 10000; i++) {
+		const size_t before = cap;
+
+		assert_true(array_reserve(&v, &cap, i + 1, sizeof(*v)));
+		moves += cap != before;
+		v[i] = i * i;
+	}
+	for (size_t i = 0; i < 10000; i++)
+		assert_int_equal(v[i], i * i);
+	assert_in_range(moves, 2, 14); /* doubles */
+	free(v);
+}
+
+static void there_is_room_for_all_that_is_wanted(void **state)
+{
+	static const size_t wants[] = { 1, 2, 3, 1000, 999 };
+	struct big *v = NULL;
+	size_t cap = 0;
+
+	for (size_t i = 0; i < COUNT(wants); i++) {
+		assert_true(array_reserve(&v, &cap, wants[i], sizeof(*v)));
+		assert_true(cap >= wants[i]);
+		memset(v, 0, wants[i] * sizeof(*v));
+	}
+	free(v);
+}
+
+static void what_cannot_be_had_changes_nothing(void **state)
+{
+	uint64_t *v = NULL, *before;
+	size_t cap = 0;
+
+	assert_true(array_reserve(&v, &cap, 1, sizeof(*v)));
+	before = v;
+	assert_false(array_reserve(&v, &cap, SIZE_MAX, sizeof(*v)));
+	assert_false(array_reserve(&v, &cap, SIZE_MAX / 16, sizeof(*v)));
+	assert_ptr_equal(v, before);
+	assert_true(cap < 1000);
+	free(v);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(elements_keep_their_values),
+		cmocka_unit_test(there_is_room_for_all_that_is_wanted),
+		cmocka_unit_test(what_cannot_be_had_changes_nothing),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

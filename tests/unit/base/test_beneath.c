@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Paths that stay below a directory, by openat2 and walked by hand: what leads
+ * out is -EXDEV, and a thread that swaps a directory for a link never wins.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "ckpt/base/beneath.h"
+#include "ckpt/base/errmsg.h"
+#include "tests/support/unit.h"
+
+static char top[PATH_MAX]; /* has run/ and outside/ */
+static struct access ancestors;
+
+static void make_file(const char *name, const char *text)
+{
+	FILE *const f = fopen(name, "w");
+
+	assert_non_null(f);
+	fputs(text, f);
+	assert_int_equal(fclose(f), 0);
+}
+
+static void link_to(const char *text, const char *name)
+{
+	assert_int_equal(symlink(text, name), 0);
+}
+
+static int set_up(void **state)
+{
+	struct errmsg err = { "" };
+	char root[PATH_MAX + 8], real[PATH_MAX];
+	const char *const tmp = getenv("TMPDIR");
+
+	snprintf(top, sizeof(top), "%s/beneath.XXXXXX", tmp ? tmp : "/tmp");
+	assert_non_null(mkdtemp(top));
+	assert_non_null(realpath(top, real));
+	strcpy(top, real);
+	assert_int_equal(chdir(top), 0);
+	assert_int_equal(chmod(top, 0755), 0);
+	assert_int_equal(mkdir("run", 0755), 0);
+	assert_int_equal(mkdir("run/tag", 0755), 0);
+	assert_int_equal(mkdir("run/shut", 0700), 0);
+	assert_int_equal(mkdir("outside", 0755), 0);
+	make_file("run/file", "in");
+	make_file("run/tag/file", "in");
+	make_file("run/shut/file", "in");
+	make_file("outside/file", "out");
+	link_to("../file", "run/tag/up");
+	link_to("tag/../tag/./up", "run/twice");
+	link_to("../../outside/file", "run/tag/out");
+	link_to("/etc/passwd", "run/tag/absolute");
+	link_to("tag", "run/dir");
+	link_to("../outside", "run/outdir");
+	link_to("loop", "run/loop");
+	link_to("../shut/file", "run/tag/shut");
+	snprintf(root, sizeof(root), "%s/run", top);
+	assert_int_equal(beneath_confine(root, &ancestors, &err), 0);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	char command[PATH_MAX + 16];
+
+	snprintf(command, sizeof(command), "rm -rf '%s'", top);
+	return system(command);
+}
+
+/* The first byte of a file of the run, or a negative errno. */
+static int first_byte(const char *name, bool plain)
+{
+	char path[2 * PATH_MAX], c;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/run/%s", top, name);
+	fd = plain ? beneath_open_plain(path, O_RDONLY)
+		   : beneath_open(path, O_RDONLY);
+	if (fd < 0)
+		return fd;
+	assert_int_equal(read(fd, &c, 1), 1);
+	close(fd);
+	return c;
+}
+
+static const struct {
+	const char *name;
+	int any, plain; /* the byte, or the error, with links and without */
+} rows[] = {
+	{ "file", 'i', 'i' },
+	{ "tag/file", 'i', 'i' },
+	{ "./tag//file", 'i', 'i' },
+	{ "tag/../file", 'i', 'i' },
+	{ "tag/up", 'i', -ELOOP },
+	{ "twice", 'i', -ELOOP },
+	{ "dir/file", 'i', -ELOOP },
+	{ "dir/up", 'i', -ELOOP },
+	{ "tag/out", -EXDEV, -ELOOP },
+	{ "tag/absolute", -EXDEV, -ELOOP },
+	{ "outdir/file", -EXDEV, -ELOOP },
+	{ "../outside/file", -EXDEV, -EXDEV },
+	{ "tag/../../outside/file", -EXDEV, -EXDEV },
+	{ "loop", -ELOOP, -ELOOP },
+	{ "missing", -ENOENT, -ENOENT },
+	{ "file/below", -ENOTDIR, -ENOTDIR },
+};
+
+static void check_rows(void)
+{
+	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+		assert_int_equal(first_byte(rows[i].name, false), rows[i].any);
+		assert_int_equal(first_byte(rows[i].name, true), rows[i].plain);
+	}
+	assert_int_equal(beneath_open("/etc/passwd", O_RDONLY), -EXDEV);
+}
+
+static bool has_openat2(void)
+{
+#ifdef __NR_openat2
+	return syscall(__NR_openat2, -1, "", NULL, 0) < 0 && errno != ENOSYS;
+#else
+	return false;
+#endif
+}
+
+static void the_kernel_stays_below(void **state)
+{
+	if (!has_openat2())
+		skip();
+	check_rows();
+}
+
+static void the_walk_stays_below(void **state)
+{
+	beneath_walk_by_hand(true);
+	check_rows();
+	beneath_walk_by_hand(false);
+}
+
+static struct access readers_of(const char *name)
+{
+	char path[2 * PATH_MAX];
+	struct access a;
+	struct stat st;
+
+	snprintf(path, sizeof(path), "%s/run/%s", top, name);
+	assert_int_equal(beneath_stat(path, &st, &a), 0);
+	assert_true(S_ISREG(st.st_mode));
+	return a;
+}
+
+static void directories_on_the_way_count(void **state)
+{
+	assert_int_equal(readers_of("tag/file").mode, 0444);
+	assert_int_equal(readers_of("tag/up").mode, 0444);
+	assert_int_equal(readers_of("shut/file").mode, 0400);
+	assert_int_equal(readers_of("tag/shut").mode, 0400);
+	assert_int_equal(ancestors.mode, 0444);
+}
+
+static void a_link_is_described_not_followed(void **state)
+{
+	char path[PATH_MAX + 32];
+	struct stat st;
+
+	snprintf(path, sizeof(path), "%s/run/tag/out", top);
+	assert_int_equal(beneath_lstat(path, &st, NULL), 0);
+	assert_true(S_ISLNK(st.st_mode));
+	assert_int_equal(beneath_stat(path, &st, NULL), -EXDEV);
+}
+
+static atomic_bool swapping;
+
+static void *swap(void *unused)
+{
+	char a[PATH_MAX + 16], b[PATH_MAX + 16];
+
+	(void)unused;
+	snprintf(a, sizeof(a), "%s/run/tag", top);
+	snprintf(b, sizeof(b), "%s/run/outdir", top);
+	while (atomic_load(&swapping))
+		syscall(SYS_renameat2, AT_FDCWD, a, AT_FDCWD, b,
+			2 /* RENAME_EXCHANGE */);
+	return NULL;
+}
+
+static void count_outcomes(bool by_hand, unsigned *in)
+{
+	beneath_walk_by_hand(by_hand);
+	for (unsigned i = 0; i < 20000; i++) {
+		const int got = first_byte("tag/file", i & 1);
+
+		assert_int_not_equal(got, 'o');
+		*in += got == 'i';
+	}
+	beneath_walk_by_hand(false);
+}
+
+static void a_directory_swapped_for_a_link_never_wins(void **state)
+{
+	unsigned in = 0;
+	pthread_t t;
+
+	atomic_store(&swapping, true);
+	assert_int_equal(pthread_create(&t, NULL, swap, NULL), 0);
+	count_outcomes(false, &in);
+	count_outcomes(true, &in);
+	atomic_store(&swapping, false);
+	pthread_join(t, NULL);
+	assert_int_not_equal(in, 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_kernel_stays_below),
+		cmocka_unit_test(the_walk_stays_below),
+		cmocka_unit_test(directories_on_the_way_count),
+		cmocka_unit_test(a_link_is_described_not_followed),
+		cmocka_unit_test(a_directory_swapped_for_a_link_never_wins),
+	};
+
+	return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names of views: each view has one, and each name at most one view. */
+#include <string.h>
+
+#include "fs/tree/view_type.h"
+#include "tests/support/unit.h"
+
+static const struct {
+	const char *name, *tag; /* tag NULL: no view's name */
+	struct view_type type;
+} names[] = {
+	{ "t_universal", "t", { .kind = PLAN_UNIVERSAL } },
+	{ "t_hf", "t", { .kind = PLAN_HF } },
+	{ "t_fp32", "t", { .kind = PLAN_FP32 } },
+	{ "t_dp1", "t", { .kind = PLAN_RESHARD, .ranks = 1 } },
+	{ "t_dp4096_z3", "t", { PLAN_RESHARD, 4096, 3 } },
+	{ "t_dp2_dp3", "t_dp2", { .kind = PLAN_RESHARD, .ranks = 3 } },
+	{ "t_dp2_universal", "t_dp2", { .kind = PLAN_UNIVERSAL } },
+	{ "t_dp0", NULL, { 0 } },
+	{ "t_dp4097", NULL, { 0 } },
+	{ "t_dp99999", NULL, { 0 } },
+	{ "t_dp4294967298", NULL, { 0 } },
+	{ "t_dp02", NULL, { 0 } },
+	{ "t_dp", NULL, { 0 } },
+	{ "t_dp2_z0", NULL, { 0 } },
+	{ "t_dp2_z4", NULL, { 0 } },
+	{ "t_dp2_z1 ", NULL, { 0 } },
+	{ "t_dp2_z", NULL, { 0 } },
+	{ "t_dp2x", NULL, { 0 } },
+	{ "_dp2", NULL, { 0 } },
+	{ "_hf", NULL, { 0 } },
+	{ "t", NULL, { 0 } },
+	{ "", NULL, { 0 } },
+};
+
+static void names_are_taken_apart(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < COUNT(names); i++) {
+		struct view_type type;
+		size_t n = 0;
+		const bool is_view = view_type_parse(names[i].name, &n, &type);
+
+		if (is_view != (names[i].tag != NULL))
+			fail_msg("%s", names[i].name);
+		if (!is_view)
+			continue;
+		assert_int_equal(n, strlen(names[i].tag));
+		assert_memory_equal(names[i].name, names[i].tag, n);
+		assert_true(view_type_equal(&type, &names[i].type));
+	}
+}
+
+static void names_are_put_together_again(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < COUNT(names); i++) {
+		char suffix[VIEW_SUFFIX_MAX];
+
+		if (!names[i].tag)
+			continue;
+		view_type_suffix(&names[i].type, suffix);
+		assert_string_equal(suffix,
+				    names[i].name + strlen(names[i].tag));
+	}
+}
+
+static void types_are_numbers(void **state)
+{
+	(void)state;
+	for (unsigned stage = 0; stage <= 3; stage++)
+		for (unsigned ranks = 1; ranks <= 4096; ranks++) {
+			const struct view_type type = { PLAN_RESHARD, ranks,
+							stage };
+			const unsigned n = view_type_number(&type);
+			const struct view_type back = view_type_of_number(n);
+
+			assert_in_range(n, 1, (1u << VIEW_TYPE_BITS) - 1);
+			assert_true(view_type_equal(&type, &back));
+		}
+	assert_int_equal(view_type_of_number(0).kind, PLAN_UNIVERSAL);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(names_are_taken_apart),
+		cmocka_unit_test(names_are_put_together_again),
+		cmocka_unit_test(types_are_numbers),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

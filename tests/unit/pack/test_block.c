@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Blocks of every type, length and content come back as they were; trained floats
+ * are smaller; what is no block is refused and writes nothing beyond its end. */
+#include "tests/support/unit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/pack/block.h"
+
+#define GUARD 0xa5
+
+static uint64_t state = 1;
+
+static uint32_t draw(void)
+{
+	state = state * UINT64_C(6364136223846793005) + 1442695040888963407;
+	return (uint32_t)(state >> 32);
+}
+
+enum content { RANDOM, ZEROS, NORMAL, TEXT, CONTENTS };
+
+/* NORMAL: sums of uniform numbers, as weights are distributed. */
+static void fill(enum content c, enum block_type type, uint8_t *to, size_t len)
+{
+	const unsigned width = block_width(type);
+
+	for (size_t i = 0; i < len; i++)
+		to[i] = c == RANDOM ? (uint8_t)draw()
+			: c == TEXT ? (uint8_t) "weights and moments "[i % 20]
+				    : 0;
+	for (size_t i = 0; c == NORMAL && i + 4 <= len && width > 1; i += width) {
+		float sum = 0;
+		double wide;
+
+		for (int k = 0; k < 12; k++)
+			sum += (float)draw() / 4294967296.0f - 0.5f;
+		sum *= 0.02f;
+		wide = sum;
+		if (type == BLOCK_F64)
+			memcpy(to + i, &wide, i + 8 <= len ? 8 : 4);
+		else if (type == BLOCK_F32)
+			memcpy(to + i, &sum, 4);
+		else
+			memcpy(to + i, (uint8_t *)&sum + 2, 2);
+	}
+}
+
+static size_t round_trip(enum block_type type, const uint8_t *in, size_t len)
+{
+	struct block_encoder *const e = block_encoder_new();
+	struct block_decoder *const d = block_decoder_new();
+	uint8_t *const stored = malloc(BLOCK_STORED_MAX);
+	uint8_t *const back = malloc(len + 1);
+	struct block_codings codings;
+	size_t n;
+
+	assert_true(e && d && stored && back);
+	block_choose(e, type, in, len, &codings);
+	n = block_encode(e, type, &codings, in, len, stored);
+	assert_true(n <= len + 4 * block_width(type));
+	back[len] = GUARD;
+	assert_true(block_decode(d, type, stored, n, block_hash(in, len), back,
+				 len));
+	assert_memory_equal(back, in, len);
+	assert_int_equal(back[len], GUARD);
+	assert_false(block_decode(d, type, stored, n, ~block_hash(in, len),
+				  back, len));
+	block_encoder_free(e);
+	block_decoder_free(d);
+	free(stored);
+	free(back);
+	return n;
+}
+
+static void all_blocks_come_back(void **unused)
+{
+	static const size_t elements[] = { 1,  2,  15,   16,   17,  63,
+					   64, 65, 1000, 4095, 8192 };
+	uint8_t *const in = malloc(BLOCK_SIZE);
+
+	(void)unused;
+	for (unsigned type = 0; type < BLOCK_TYPES; type++)
+		for (unsigned c = 0; c < CONTENTS; c++) {
+			const unsigned width = block_width(type);
+
+			for (size_t i = 0; i < COUNT(elements); i++) {
+				fill(c, type, in, elements[i] * width);
+				round_trip(type, in, elements[i] * width);
+			}
+			fill(c, type, in, BLOCK_SIZE);
+			round_trip(type, in, BLOCK_SIZE);
+		}
+	free(in);
+}
+
+/* At most as much as ../bench/RESULTS.md promises of trained states. */
+static void floats_are_smaller(void **unused)
+{
+	static const struct {
+		enum block_type type;
+		enum content content;
+		size_t percent;
+	} cases[] = {
+		{ BLOCK_F32, NORMAL, 85 },  { BLOCK_BF16, NORMAL, 68 },
+		{ BLOCK_F32, ZEROS, 1 },    { BLOCK_BYTES, TEXT, 2 },
+		{ BLOCK_F32, RANDOM, 101 },
+	};
+	uint8_t *const in = malloc(BLOCK_SIZE);
+
+	(void)unused;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		fill(cases[i].content, cases[i].type, in, BLOCK_SIZE);
+		assert_in_range(round_trip(cases[i].type, in, BLOCK_SIZE), 1,
+				BLOCK_SIZE * cases[i].percent / 100);
+	}
+	free(in);
+}
+
+/* Whatever a choice says, the block is right. */
+static void every_coding_decodes(void **unused)
+{
+	struct block_encoder *const e = block_encoder_new();
+	struct block_decoder *const d = block_decoder_new();
+	uint8_t *const in = malloc(BLOCK_SIZE), *const back = malloc(BLOCK_SIZE);
+	uint8_t *const stored = malloc(BLOCK_STORED_MAX);
+
+	(void)unused;
+	fill(NORMAL, BLOCK_F32, in, BLOCK_SIZE);
+	for (unsigned k = 0; k < 81; k++) {
+		const struct block_codings codings = { { k % 3, k / 3 % 3,
+							 k / 9 % 3, k / 27 } };
+		const size_t n = block_encode(e, BLOCK_F32, &codings, in,
+					      BLOCK_SIZE, stored);
+
+		assert_true(block_decode(d, BLOCK_F32, stored, n,
+					 block_hash(in, BLOCK_SIZE), back,
+					 BLOCK_SIZE));
+		assert_memory_equal(back, in, BLOCK_SIZE);
+	}
+	block_encoder_free(e);
+	block_decoder_free(d);
+	free(in);
+	free(back);
+	free(stored);
+}
+
+/* The layout that ucpack(5) documents: lengths, then planes; the sign lowest. */
+static void the_layout_is_the_documented_one(void **unused)
+{
+	static const uint8_t in[] = { 0x01, 0x80, 0x02, 0x40 };
+	static const uint8_t out[] = { 2, 0, 0,    0,    2,    0,
+				       0, 0, 0x03, 0x04, 0x00, 0x80 };
+	struct block_encoder *const e = block_encoder_new();
+	struct block_codings codings;
+	uint8_t stored[sizeof(out) + 64];
+
+	(void)unused;
+	block_choose(e, BLOCK_BF16, in, sizeof(in), &codings);
+	assert_int_equal(
+		block_encode(e, BLOCK_BF16, &codings, in, sizeof(in), stored),
+		sizeof(out));
+	assert_memory_equal(stored, out, sizeof(out));
+	block_encoder_free(e);
+}
+
+/* Random changes of a block: the right bytes, or none. */
+static void damaged_blocks_are_refused(void **unused)
+{
+	struct block_encoder *const e = block_encoder_new();
+	struct block_decoder *const d = block_decoder_new();
+	const size_t len = 40000;
+	uint8_t *const in = malloc(len), *const back = malloc(len + 1);
+	uint8_t *const stored = malloc(BLOCK_STORED_MAX);
+	struct block_codings codings;
+	uint64_t hash;
+	size_t n;
+
+	(void)unused;
+	fill(NORMAL, BLOCK_F32, in, len);
+	hash = block_hash(in, len);
+	block_choose(e, BLOCK_F32, in, len, &codings);
+	n = block_encode(e, BLOCK_F32, &codings, in, len, stored);
+	back[len] = GUARD;
+	for (int i = 0; i < 20000; i++) {
+		/* Every bit of the lengths and the first frame's header; then
+		 * some. */
+		const size_t bit = i < 1024 ? (size_t)i : draw() % (8 * n);
+
+		stored[bit / 8] ^= (uint8_t)(1 << bit % 8);
+		if (block_decode(d, BLOCK_F32, stored, n, hash, back, len))
+			assert_memory_equal(back, in, len);
+		stored[bit / 8] ^= (uint8_t)(1 << bit % 8);
+	}
+	for (size_t cut = 0; cut < n; cut += 1 + cut / 16)
+		assert_false(block_decode(d, BLOCK_F32, stored, cut, hash, back,
+					  len));
+	assert_false(block_decode(d, BLOCK_F32, stored, n + 1, hash, back, len));
+	assert_int_equal(back[len], GUARD);
+	block_encoder_free(e);
+	block_decoder_free(d);
+	free(in);
+	free(back);
+	free(stored);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(all_blocks_come_back),
+		cmocka_unit_test(floats_are_smaller),
+		cmocka_unit_test(every_coding_decodes),
+		cmocka_unit_test(the_layout_is_the_documented_one),
+		cmocka_unit_test(damaged_blocks_are_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is packed is read back, whole and in parts, by one thread and by several,
+ * within the cache's limit; and is written back as it was. */
+#include "tests/support/unit.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/pack/blockcache.h"
+#include "ckpt/pack/pack.h"
+#include "ckpt/pack/pack_extract.h"
+#include "ckpt/sys/parallel.h"
+#include "tests/make/mkckpt.h"
+#include "tests/unit/pack/packed.h"
+
+static struct packed small, large;
+
+static int set_up(void **state)
+{
+	*state = mkckpt_new_dir();
+	return chdir(*state);
+}
+
+static int tear_down(void **state)
+{
+	mkckpt_free_dir(*state);
+	return 0;
+}
+
+static struct pack *open_pack(void)
+{
+	struct errmsg err = { "" };
+	struct pack *p;
+
+	if (pack_open("pack", &p, &err))
+		fail_msg("%s", err.text);
+	return p;
+}
+
+static void read_matches(struct pack *p, const struct packed *want, uint32_t i,
+			 size_t len, uint64_t off, uint8_t *buf)
+{
+	struct errmsg err = { "" };
+
+	if (pack_read(p, i, buf, len, off, &err))
+		fail_msg("%s", err.text);
+	assert_memory_equal(buf, want->bytes[i] + off, len);
+}
+
+static void the_index_has_all(void **state)
+{
+	const struct pack_index *x;
+	struct pack *p;
+
+	packed_make(&small, false, 1);
+	p = open_pack();
+	x = pack_index_of(p);
+	assert_int_equal(x->nentries, PACKED_FILES);
+	for (uint32_t i = 0; i < x->nentries; i++) {
+		const struct pack_input *const in = &small.in[i];
+
+		assert_string_equal(x->entries[i].name, in->name);
+		assert_int_equal(x->entries[i].mode, in->mode);
+		assert_int_equal(x->entries[i].mtime_s, in->mtime_s);
+		assert_int_equal(x->entries[i].mtime_ns, in->mtime_ns);
+		assert_int_equal(x->entries[i].size,
+				 S_ISREG(in->mode) ? in->id.size : 0);
+		assert_int_equal(pack_index_find(x, in->name), i);
+	}
+	assert_int_equal(pack_index_find(x, "dir/"), -1);
+	assert_int_equal(pack_index_find(x, "maste"), -1);
+	pack_close(p);
+	packed_done(&small);
+}
+
+static void what_follows_is_left_out(void **state)
+{
+	uint64_t masters = 0, others = 0;
+	const struct pack_index *x;
+	struct pack *p;
+
+	packed_make(&large, true, 2);
+	p = open_pack();
+	x = pack_index_of(p);
+	for (uint32_t i = 0; i < x->nentries; i++)
+		for (uint32_t k = 0; k < x->entries[i].n; k++) {
+			const struct pack_extent *const e =
+				&x->extents[x->entries[i].first + k];
+
+			if (e->kind == PACK_STORED)
+				*(strcmp(x->entries[i].name, "master") == 0
+					  ? &masters
+					  : &others) += e->stored;
+		}
+	assert_true(masters > 4 << 20);
+	assert_true(others < 64 << 10);
+	pack_close(p);
+	packed_done(&large);
+}
+
+static void threads_make_no_difference(void **state)
+{
+	uint8_t *v[2];
+	size_t n[2];
+
+	for (unsigned i = 0; i < 2; i++) {
+		packed_make(&large, true, 1 + 3 * i);
+		v[i] = packed_load(&n[i]);
+		/* Times of the files differ: they are in the index. */
+		n[i] = 0;
+		memcpy(&n[i], v[i] + 24, 8);
+		packed_done(&large);
+	}
+	assert_int_equal(n[0], n[1]);
+	assert_memory_equal(v[0] + 56, v[1] + 56, n[0] - 56);
+	free(v[0]);
+	free(v[1]);
+}
+
+static void any_range_is_read(void **state)
+{
+	uint64_t seed = 7;
+	struct pack *p;
+	uint8_t *buf;
+
+	packed_make(&large, true, 2);
+	p = open_pack();
+	buf = malloc(large.in[4].id.size + 1);
+	for (uint32_t i = 2; i < PACKED_FILES; i++) {
+		const uint64_t size = large.in[i].id.size;
+
+		read_matches(p, &large, i, size, 0, buf);
+		read_matches(p, &large, i, 0, size, buf);
+		for (int k = 0; k < 300 && size; k++) {
+			uint64_t off, len;
+
+			seed = seed * UINT64_C(6364136223846793005) + 1;
+			off = (seed >> 20) % size;
+			seed = seed * UINT64_C(6364136223846793005) + 1;
+			len = (seed >> 20) % (k % 2 ? 300 : 700000);
+			len = len < size - off ? len : size - off;
+			read_matches(p, &large, i, len, off, buf);
+		}
+	}
+	free(buf);
+	pack_close(p);
+	packed_done(&large);
+}
+
+static int read_in_sequence(void *ctx, size_t i)
+{
+	struct pack *const p = ctx;
+	const uint32_t file = 2 + (uint32_t)i % (PACKED_FILES - 2);
+	const uint64_t size = large.in[file].id.size;
+	uint8_t *const buf = malloc(200000);
+	int rc = 0;
+
+	for (uint64_t off = 0, n; !rc && off < size; off += n) {
+		n = size - off < 200000 ? size - off : 200000;
+		rc = pack_read(p, file, buf, n, off, NULL);
+		if (!rc && memcmp(buf, large.bytes[file] + off, n) != 0)
+			rc = -EILSEQ;
+	}
+	free(buf);
+	return rc;
+}
+
+static void many_readers_share_a_small_cache(void **state)
+{
+	struct pack *p;
+
+	packed_make(&large, true, 2);
+	blockcache_set_limit(4 * BLOCK_SIZE);
+	pack_start_ahead(2);
+	p = open_pack();
+	assert_int_equal(parallel_for(40, 8, read_in_sequence, p), 0);
+	assert_true(blockcache_bytes() <= 4 * BLOCK_SIZE);
+	pack_stop_ahead();
+	assert_int_equal(parallel_for(10, 3, read_in_sequence, p), 0);
+	pack_close(p);
+	assert_int_equal(blockcache_bytes(), 0);
+	blockcache_set_limit(BLOCKCACHE_DEFAULT);
+	packed_done(&large);
+}
+
+static void everything_is_extracted(void **state)
+{
+	const struct pack_extract_options o = { .width = 3 };
+	struct errmsg err = { "" };
+	struct pack *p;
+	int dir;
+
+	packed_make(&large, true, 2);
+	p = open_pack();
+	assert_int_equal(mkdir("back", 0700), 0);
+	dir = open("back", O_RDONLY | O_DIRECTORY);
+	if (pack_extract(p, dir, &o, &err))
+		fail_msg("%s", err.text);
+	for (int i = 1; i < PACKED_FILES; i++) {
+		const struct pack_input *const in = &large.in[i];
+		uint8_t *const bytes = malloc(in->id.size + 1);
+		struct stat st;
+		int fd;
+
+		assert_int_equal(fstatat(dir, in->name, &st, 0), 0);
+		assert_int_equal(st.st_mode, in->mode);
+		assert_int_equal(st.st_mtim.tv_sec, in->mtime_s);
+		assert_int_equal(st.st_mtim.tv_nsec, in->mtime_ns);
+		if (S_ISREG(st.st_mode)) {
+			fd = openat(dir, in->name, O_RDONLY);
+			assert_int_equal(st.st_size, in->id.size);
+			assert_int_equal(read(fd, bytes, in->id.size),
+					 in->id.size);
+			assert_memory_equal(bytes, large.bytes[i], in->id.size);
+			close(fd);
+		}
+		free(bytes);
+	}
+	/* Nothing is written over. */
+	assert_int_equal(pack_extract(p, dir, &o, &err), -EEXIST);
+	close(dir);
+	pack_close(p);
+	packed_done(&large);
+}
+
+static bool stop(void *ctx, uint64_t bytes)
+{
+	(void)ctx, (void)bytes;
+	return false;
+}
+
+static void work_can_be_stopped(void **state)
+{
+	const struct pack_extract_options o = { .width = 2, .progress = stop };
+	const struct pack_write_options w = { .name = "other",
+					      .width = 2,
+					      .progress = stop };
+	uint64_t size;
+	struct pack *p;
+	int fd;
+
+	packed_make(&small, false, 1);
+	p = open_pack();
+	assert_int_equal(pack_extract(p, -1, &o, NULL), -EINTR);
+	pack_close(p);
+	fd = open("other", O_RDWR | O_CREAT, 0600);
+	assert_int_equal(pack_write(fd, small.in, PACKED_FILES, &w, &size, NULL),
+			 -EINTR);
+	close(fd);
+	packed_done(&small);
+}
+
+static void a_file_that_changed_is_not_packed(void **state)
+{
+	const struct pack_write_options w = { .name = "other", .width = 2 };
+	struct errmsg err = { "" };
+	uint64_t size;
+	int fd;
+
+	packed_make(&small, false, 1);
+	assert_int_equal(truncate("text", 100), 0);
+	fd = open("other", O_RDWR | O_CREAT, 0600);
+	assert_int_equal(
+		pack_write(fd, small.in, PACKED_FILES, &w, &size, &err), -EIO);
+	assert_non_null(strstr(err.text, "text: was truncated"));
+	close(fd);
+	packed_done(&small);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_index_has_all),
+		cmocka_unit_test(what_follows_is_left_out),
+		cmocka_unit_test(threads_make_no_difference),
+		cmocka_unit_test(any_range_is_read),
+		cmocka_unit_test(many_readers_share_a_small_cache),
+		cmocka_unit_test(everything_is_extracted),
+		cmocka_unit_test(work_can_be_stopped),
+		cmocka_unit_test(a_file_that_changed_is_not_packed),
+	};
+
+	return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Other forms in which the same checkpoint is found: the tree is the same. */
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/pickle/value.h"
+#include "ckpt/plan/plan.h"
+#include "tests/make/mkckpt.h"
+#include "tests/make/mkpt.h"
+#include "tests/support/unit.h"
+#include "tests/support/walk.h"
+
+/* `module` as Megatron-DeepSpeed writes it without pipeline engine: a.b.c as
+ * {a: {b.c}} and, deeper, {a: {b: {c}}}. */
+static void nest(struct mkpt *m, struct value *root, unsigned depth)
+{
+	const struct value_dict *const flat =
+		value_pairs(value_find(root, "module"));
+	struct value *const nested = mkpt_dict(m);
+
+	for (size_t i = 0; i < flat->n; i++) {
+		const char *name = flat->v[i].key->str.p;
+		struct value *in = nested;
+		const char *dot;
+
+		for (unsigned k = 0; k < depth && (dot = strchr(name, '.')); k++) {
+			char *const first = arena_strndup(
+				&m->arena, name, (size_t)(dot - name));
+			struct value *inner = value_find(in, first);
+
+			if (!inner) {
+				inner = mkpt_dict(m);
+				mkpt_set(m, in, first, inner);
+			}
+			in = inner;
+			name = dot + 1;
+		}
+		mkpt_set(m, in, name, flat->v[i].val);
+	}
+	mkpt_set(m, root, "module", nested);
+}
+
+static void module_nested(struct mkpt *m, struct value *root)
+{
+	nest(m, root, 1);
+}
+
+static void module_nested_deeply(struct mkpt *m, struct value *root)
+{
+	nest(m, root, 8);
+}
+
+/* The states of groups as a list, as DeepSpeed's unit tests write them. */
+static void states_in_a_list(struct mkpt *m, struct value *root)
+{
+	struct value *const d = value_find(root, "optimizer_state_dict");
+	struct value *const base = value_find(d, "base_optimizer_state");
+	struct value *const optimizer =
+		base ? base : value_find(d, "optimizer_state_dict");
+	const struct value_dict *const state =
+		value_pairs(value_find(optimizer, "state"));
+	struct value *const list = mkpt_list(m);
+
+	for (size_t g = 0; g < state->n; g++)
+		mkpt_add(m, list, state->v[g].val);
+	mkpt_set(m, optimizer, "state", list);
+}
+
+struct form {
+	const char *name;
+	enum mkckpt_file kind;
+	void (*edit)(struct mkpt *m, struct value *root);
+};
+
+static void edit_file(struct mkpt *m, struct value *root,
+		      enum mkckpt_file kind, unsigned rank, void *ctx)
+{
+	const struct form *const f = ctx;
+
+	(void)rank;
+	if (kind == f->kind)
+		f->edit(m, root);
+}
+
+static void check_form(const struct form *f, int stage)
+{
+	static const struct plan_options options = { .crc_zero = false };
+	struct mkckpt c = mkckpt_small(stage);
+	char *const dir = mkckpt_new_dir();
+	struct errmsg err = { "" };
+	struct plan *p = NULL;
+	char why[400] = "";
+	size_t pos = 0;
+
+	c.edit = edit_file;
+	c.ctx = (void *)f;
+	mkckpt_write(&c, dir);
+	if (plan_open(dir, &options, &p, &err) || walk_plan(p, &err))
+		fail_msg("%s, stage %d: %s", f->name, stage, err.text);
+	if (!mkckpt_check(&c, p, why, sizeof(why)))
+		fail_msg("%s, stage %d: %s", f->name, stage, why);
+	if (plan_warning(p, &pos, &err))
+		fail_msg("%s, stage %d: %s", f->name, stage, err.text);
+	plan_close(p);
+	mkckpt_free_dir(dir);
+}
+
+static void the_tree_is_the_same(void **state)
+{
+	static const struct form forms[] = {
+		{ "module_nested", MKCKPT_MODEL, module_nested },
+		{ "module_nested_deeply", MKCKPT_MODEL, module_nested_deeply },
+		{ "states_in_a_list", MKCKPT_OPTIM, states_in_a_list },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(forms); i++)
+		for (int stage = 1; stage <= 3; stage++)
+			check_form(&forms[i], stage);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_tree_is_the_same),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Real checkpoints, re-cut: for other numbers of ranks, the tensors are the same
+ * to the last bit; for the number that they were saved on, so are the files that
+ * DeepSpeed wrote, whole; and re-cut and back, they are what was saved.
+ *
+ *     test_reshard [DIRECTORY [CASE]...]
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/source.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/vfile/vfile.h"
+#include "ckpt/zero/checkpoint.h"
+#include "tests/make/mkckpt.h"
+#include "tests/support/goodcase.h"
+#include "tests/support/recut.h"
+#include "tests/support/walk.h"
+
+static const unsigned ranks[] = { 1, 2, 3, 5, 8 };
+
+struct recut {
+	const char *name;
+	char tag[GOOD_PATH_LEN];
+	struct plan *whole; /* its universal tree */
+	unsigned failures, checks;
+};
+
+static __attribute__((format(printf, 2, 3))) void fail(struct recut *r,
+						       const char *fmt, ...)
+{
+	va_list ap;
+
+	printf("%s: ", r->name);
+	va_start(ap, fmt);
+	vprintf(fmt, ap);
+	va_end(ap);
+	putchar('\n');
+	r->failures++;
+}
+
+/* The bytes of a file of a tree; NULL after a failure. */
+static uint8_t *read_node(struct plan *p, uint64_t node, uint64_t *size,
+			  struct errmsg *err)
+{
+	struct vfile *f;
+	uint8_t *bytes;
+
+	if (plan_file_open(p, node, &f, err))
+		return NULL;
+	*size = vfile_size(f);
+	bytes = xrealloc(NULL, *size + 1);
+	if (vfile_read(f, bytes, *size, 0, err) != (int64_t)*size) {
+		free(bytes);
+		bytes = NULL;
+	}
+	vfile_free(f);
+	return bytes;
+}
+
+/* --- tensors ---------------------------------------------------------------------- */
+
+static void compare_files(struct recut *r, struct plan *p, uint64_t a,
+			  uint64_t b, const char *what)
+{
+	struct errmsg err = { "" };
+	uint64_t na = 0, nb = 0;
+	uint8_t *const x = read_node(r->whole, a, &na, &err);
+	uint8_t *const y = x ? read_node(p, b, &nb, &err) : NULL;
+
+	r->checks++;
+	if (!y || na != nb || memcmp(x, y, na) != 0)
+		fail(r, "%s: differs (%s)", what, err.text);
+	free(x);
+	free(y);
+}
+
+/* A float32 view of a flat group of the module, whose file has all of the group,
+ * padding included. */
+static bool is_view(const struct recut *r, const char *name)
+{
+	const struct param *const p =
+		model_find(&plan_zckpt(r->whole)->model, name);
+
+	return p && p->module && p->module->dtype == DTYPE_F32 &&
+	       p->module->storage_numel != p->module->numel;
+}
+
+/* All files of each parameter, in the universal trees of both. */
+static void compare_params(struct recut *r, struct plan *p, const char *what)
+{
+	struct errmsg err = { "" };
+	struct plan_entry e, f;
+	uint64_t pos = 0, node, file;
+	char text[2 * NAME_MAX];
+
+	while (plan_next(r->whole, PLAN_ZERO, &pos, &e, &err) == 1) {
+		uint64_t inner = 0;
+
+		if (!plan_is_dir(r->whole, e.node) || is_view(r, e.name))
+			continue;
+		if (plan_lookup(p, PLAN_ZERO, e.name, &node, &err)) {
+			fail(r, "%s: %s is missing (%s)", what, e.name,
+			     err.text);
+			return;
+		}
+		while (plan_next(r->whole, e.node, &inner, &f, &err) == 1) {
+			snprintf(text, sizeof(text), "%s: %.200s/%.40s", what,
+				 e.name, f.name);
+			if (plan_lookup(p, node, f.name, &file, &err))
+				fail(r, "%s is missing (%s)", text, err.text);
+			else
+				compare_files(r, p, f.node, file, text);
+		}
+	}
+}
+
+/* The universal tree of what is in `dir` is that of the checkpoint. */
+static void check_tensors(struct recut *r, const char *dir, const char *what)
+{
+	const struct plan_options options = { .kind = PLAN_UNIVERSAL };
+	struct errmsg err = { "" };
+	struct plan *p;
+
+	if (plan_open(dir, &options, &p, &err)) {
+		fail(r, "%s: %s", what, err.text);
+		return;
+	}
+	if (plan_check(p, &err))
+		fail(r, "%s: %s", what, err.text);
+	else
+		compare_params(r, p, what);
+	plan_close(p);
+}
+
+/* --- files -------------------------------------------------------------------------- */
+
+/*
+ * Files that are not made again to the byte: padding of stage 3 holds anything,
+ * in z1_lion_dp2 also that of stage 1, and what is made here has zeros in it; and
+ * neither torch's older container nor the device of a tensor is kept.
+ */
+static bool has_all_bytes(const struct recut *r)
+{
+	static const char *const others[] = { "z1_lion_dp2", "z1_not_zip_dp2",
+					      "legacy_", "z1_cudatag_" };
+
+	for (size_t i = 0; i < COUNT(others); i++)
+		if (strncmp(r->name, others[i], strlen(others[i])) == 0)
+			return false;
+	return !plan_zckpt(r->whole)->dir.zero3;
+}
+
+static void compare_with_disk(struct recut *r, struct plan *p,
+			      const struct plan_entry *e, const char *what)
+{
+	char path[2 * GOOD_PATH_LEN];
+	struct errmsg err = { "" };
+	uint64_t size = 0;
+	uint8_t *const made = read_node(p, e->node, &size, &err);
+	struct source src;
+	uint8_t *saved;
+
+	r->checks++;
+	snprintf(path, sizeof(path), "%s/%s", r->tag, e->name);
+	if (!made || source_open(&src, path, &err)) {
+		fail(r, "%s: %s: %s", what, e->name, err.text);
+		free(made);
+		return;
+	}
+	saved = xrealloc(NULL, src.size + 1);
+	if (source_read(&src, saved, src.size, 0, &err) || src.size != size ||
+	    memcmp(made, saved, size) != 0)
+		fail(r, "%s: %s is not what DeepSpeed wrote (%s)", what,
+		     e->name, err.text);
+	source_close(&src);
+	free(saved);
+	free(made);
+}
+
+/* Re-cut for the ranks that saved it, the files are those that were saved. */
+static void check_files(struct recut *r, const char *from, const char *what)
+{
+	const unsigned old = plan_zckpt(r->whole)->dir.dp_degree;
+	struct errmsg err = { "" };
+	struct plan_entry e;
+	struct plan *p;
+	uint64_t pos = 0;
+
+	if (recut_open(from, old, 0, &p, &err)) {
+		fail(r, "%s: %s", what, err.text);
+		return;
+	}
+	while (plan_next(p, PLAN_ROOT, &pos, &e, &err) == 1)
+		compare_with_disk(r, p, &e, what);
+	plan_close(p);
+}
+
+/* --- one number of ranks --------------------------------------------------------------- */
+
+/* Re-cut what is in `dir` back: `dir` again. */
+static void check_way_back(struct recut *r, const char *dir, const char *what)
+{
+	const unsigned old = plan_zckpt(r->whole)->dir.dp_degree;
+	char *const back = mkckpt_new_dir();
+	struct errmsg err = { "" };
+	struct plan *p;
+
+	if (recut_open(dir, old, 0, &p, &err)) {
+		fail(r, "%s, and back: %s", what, err.text);
+	} else {
+		if (recut_write(p, back, &err))
+			fail(r, "%s, and back: %s", what, err.text);
+		else
+			check_tensors(r, back, what);
+		plan_close(p);
+	}
+	mkckpt_free_dir(back);
+}
+
+/* Experts are spread over ranks, which the number of ranks must be a multiple
+ * of; those of stage 3 stay where they are. */
+static bool may_refuse(const struct recut *r, unsigned n)
+{
+	const struct zero_checkpoint *const c = plan_zckpt(r->whole);
+	const struct rank_params *const params = &c->model.ranks[0];
+
+	for (size_t g = 0; g < params->ngroups; g++)
+		if (params->groups[g].degree > 1 &&
+		    (c->dir.zero3 || n % params->groups[g].degree))
+			return true;
+	return false;
+}
+
+static void check_ranks(struct recut *r, unsigned n, unsigned stage)
+{
+	char *const dir = mkckpt_new_dir();
+	struct errmsg err = { "" };
+	char what[64];
+	struct plan *p;
+	int rc = recut_open(r->tag, n, stage, &p, &err);
+
+	snprintf(what, sizeof(what), "%u ranks%s%.0u", n, stage ? ", stage " : "",
+		 stage);
+	r->checks++;
+	if (rc == -ENOTSUP && may_refuse(r, n)) {
+		mkckpt_free_dir(dir);
+		return;
+	}
+	if (rc) {
+		fail(r, "%s: %s", what, err.text);
+	} else {
+		if (walk_plan(p, &err) || recut_write(p, dir, &err))
+			fail(r, "%s: %s", what, err.text);
+		plan_close(p);
+		check_tensors(r, dir, what);
+		check_way_back(r, dir, what);
+		if (has_all_bytes(r))
+			check_files(r, dir, what);
+	}
+	mkckpt_free_dir(dir);
+}
+
+/* --- cases -------------------------------------------------------------------------------- */
+
+static void check_checkpoint(struct recut *r)
+{
+	if (has_all_bytes(r) && !may_refuse(r, 0))
+		check_files(r, r->tag, "the same ranks");
+	for (size_t i = 0; i < COUNT(ranks); i++)
+		check_ranks(r, ranks[i], 0);
+}
+
+static unsigned check_case(const char *dir, const char *name, unsigned *checks)
+{
+	const struct plan_options options = { .kind = PLAN_UNIVERSAL };
+	struct recut r = { .name = name };
+	struct errmsg err = { "" };
+	struct findings lines;
+	const struct line *tag;
+	char path[GOOD_PATH_LEN];
+
+	snprintf(path, sizeof(path), "%s/%s.digests", dir, name);
+	lines_load(&lines, path);
+	tag = findings_find(&lines, "tag");
+	snprintf(r.tag, sizeof(r.tag), "%s/%s/%s", dir, name,
+		 tag ? tag->field[1] : "");
+	if (!findings_find(&lines, "refuse") &&
+	    !findings_find(&lines, "hugging-face")) {
+		if (plan_open(r.tag, &options, &r.whole, &err)) {
+			fail(&r, "%s", err.text);
+		} else {
+			check_checkpoint(&r);
+			plan_close(r.whole);
+		}
+	}
+	findings_done(&lines);
+	*checks += r.checks;
+	return r.failures;
+}
+
+int main(int argc, char **argv)
+{
+	if (access("/dev/shm", W_OK) == 0)
+		setenv("TMPDIR", "/dev/shm", 0);
+	return good_main(argc, argv, ".digests", check_case);
+}

@@ -1,0 +1,64 @@
+# Units of gpu/.
+train_tests = \
+	%D%/test_gpt2 \
+	%D%/test_optimizer \
+	%D%/test_init_weights \
+	%D%/test_stop \
+	%D%/test_pt_head \
+	%D%/test_cpu_math \
+	%D%/test_cpu_elementwise \
+	%D%/test_cpu_ops \
+	%D%/test_cpu_grad \
+	%D%/test_network \
+	%D%/test_upload \
+	%D%/test_rng \
+	%D%/test_config \
+	%D%/test_config_json \
+	%D%/test_tokens \
+	%D%/test_tbevents \
+	%D%/test_metrics
+tests_unit_train_test_cpu_elementwise_SOURCES = %D%/test_cpu_elementwise.c $(hostbackend)
+tests_unit_train_test_cpu_ops_SOURCES = %D%/test_cpu_ops.c $(numbers)
+tests_unit_train_test_network_SOURCES = %D%/test_network.c $(numbers) $(whole)
+tests_unit_train_test_upload_SOURCES = %D%/test_upload.c $(openfiles) $(apart)
+tests_unit_train_test_config_SOURCES = %D%/test_config.c $(commandline)
+tests_unit_train_test_config_json_SOURCES = %D%/test_config_json.c $(commandline)
+tests_unit_train_test_gpt2_LDADD = $(train_ldadd)
+tests_unit_train_test_optimizer_LDADD = $(train_ldadd)
+tests_unit_train_test_init_weights_LDADD = $(train_ldadd)
+tests_unit_train_test_stop_LDADD = $(train_ldadd)
+tests_unit_train_test_pt_head_LDADD = $(train_ldadd)
+tests_unit_train_test_cpu_math_LDADD = $(train_ldadd)
+tests_unit_train_test_cpu_elementwise_LDADD = $(train_ldadd)
+tests_unit_train_test_cpu_ops_LDADD = $(train_ldadd)
+tests_unit_train_test_cpu_grad_LDADD = $(train_ldadd)
+tests_unit_train_test_network_LDADD = $(train_ldadd)
+tests_unit_train_test_upload_LDADD = $(train_ldadd)
+tests_unit_train_test_rng_LDADD = $(train_ldadd)
+tests_unit_train_test_config_LDADD = $(train_ldadd)
+tests_unit_train_test_config_json_LDADD = $(train_ldadd)
+tests_unit_train_test_tokens_LDADD = $(train_ldadd)
+tests_unit_train_test_tbevents_LDADD = $(train_ldadd)
+tests_unit_train_test_metrics_LDADD = $(train_ldadd)
+
+# The CUDA backend without a GPU: its kernels compiled as C++, with headers and
+# a runtime that emulate CUDA.  test_cuda is the same test on a GPU.
+cuda_tests =
+cuda_test_sources = %D%/test_cuda.c $(sides) $(ops)
+if HAVE_CXX
+cuda_tests += %D%/test_cuda_emulated %D%/test_gds
+endif
+if HAVE_CUDA
+cuda_tests += %D%/test_cuda
+endif
+tests_unit_train_test_cuda_SOURCES = $(cuda_test_sources)
+tests_unit_train_test_cuda_LDADD = $(train_ldadd)
+tests_unit_train_test_cuda_emulated_SOURCES = $(cuda_test_sources)
+tests_unit_train_test_cuda_emulated_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS) \
+	-DCUDA_EMULATED
+tests_unit_train_test_cuda_emulated_LDADD = $(cudaemu_libs) $(train_ldadd)
+tests_unit_train_test_cuda_emulated_LDFLAGS = $(cudaemu_ldflags)
+tests_unit_train_test_gds_SOURCES = %D%/test_gds.c $(openfiles)
+tests_unit_train_test_gds_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS)
+tests_unit_train_test_gds_LDADD = $(cudaemu_libs) $(train_ldadd)
+tests_unit_train_test_gds_LDFLAGS = $(cudaemu_ldflags)
