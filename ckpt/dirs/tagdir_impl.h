@@ -6,7 +6,7 @@
 
 #include "ckpt/dirs/tagdir.h"
 
-/* Between the parts of ckdir: files of a kind as they are found. */
+/* Between the parts of tagdir: files of a kind as they are found. */
 struct list {
 	struct tag_file *v;
 	size_t n, cap;

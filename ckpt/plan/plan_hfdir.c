@@ -29,7 +29,7 @@
 #define NODE_TENSOR (UINT64_C(1) << 32)
 #define STRIDE 8
 
-_Static_assert(1 + HFCONTENT_SLOTS <= STRIDE, "slots fit a tensor");
+_Static_assert(1 + UC_FILE_HF_SLOTS <= STRIDE, "slots fit a tensor");
 
 #define SOURCE_TEXT "Huggingface checkpoint"
 
@@ -50,7 +50,7 @@ static const struct single {
 struct plan_hfdir {
 	struct plan plan;
 	struct hfdir d;
-	vfile_crc *crc;            /* [tensor * HFCONTENT_SLOTS + slot] */
+	vfile_crc *crc;            /* [tensor * UC_FILE_HF_SLOTS + slot] */
 	vfile_crc single[SINGLES]; /* at most one storage each */
 };
 
@@ -73,7 +73,7 @@ static bool is_tensor(const struct plan_hfdir *h, uint64_t node, size_t *index,
 
 static unsigned slots(const struct plan_hfdir *h)
 {
-	return h->plan.options.any_stage ? HFCONTENT_SLOTS : HFCONTENT_STEP;
+	return h->plan.options.any_stage ? UC_FILE_HF_SLOTS : UC_FILE_HF_STEP;
 }
 
 static const struct single *find_single(const struct plan_hfdir *h,
@@ -171,7 +171,7 @@ static int hf_lookup(struct plan *p, uint64_t dir, const char *name,
 static unsigned slot_named_after(const struct plan_hfdir *h, unsigned slot)
 {
 	const unsigned n = slots(h);
-	const char *names[HFCONTENT_SLOTS];
+	const char *names[UC_FILE_HF_SLOTS];
 	unsigned next;
 
 	for (unsigned i = 0; i < n; i++)
@@ -224,7 +224,7 @@ static int get_uc_file(struct plan_hfdir *h, uint64_t node, struct uc_file *c,
 		return errmsg_set(err, -EISDIR, "is a directory");
 	if (slot > slots(h))
 		return errmsg_set(err, -ENOENT, "no such file");
-	*crc = &h->crc[index * HFCONTENT_SLOTS + slot - 1];
+	*crc = &h->crc[index * UC_FILE_HF_SLOTS + slot - 1];
 	return uc_file_hf_of_tensor(&h->d.v[index], slot - 1, c, err);
 }
 
@@ -347,7 +347,7 @@ static int finish_open(struct plan_hfdir *h, struct errmsg *err)
 	h->plan.tag = slash && slash[1] ? slash + 1 : h->d.path;
 	h->plan.shards = shardcache_new();
 	h->plan.readers = h->d.access;
-	h->crc = calloc(h->d.n * HFCONTENT_SLOTS + 1, sizeof(*h->crc));
+	h->crc = calloc(h->d.n * UC_FILE_HF_SLOTS + 1, sizeof(*h->crc));
 	ok = h->plan.shards && h->crc;
 	for (size_t i = 0; ok && i < h->d.nfiles; i++)
 		ok = shardcache_add(h->plan.shards, h->d.files[i].path,

@@ -23,7 +23,7 @@
 
 static size_t nslots(const struct plan_universal *u)
 {
-	return u->r.model.nparams * CONTENT_SLOTS;
+	return u->r.model.nparams * UC_FILE_SLOTS;
 }
 
 static size_t count_sums(vfile_crc *v, size_t n)

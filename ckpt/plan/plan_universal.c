@@ -33,8 +33,8 @@
 
 #define OPTIMIZER_FILE "optimizer_state.pt"
 
-_Static_assert(1 + CONTENT_SLOTS <= PARAM_STRIDE, "slots fit a parameter");
-_Static_assert(SHARD_STATES_MAX + 1 <= CONTENT_SLOTS, "states fit the slots");
+_Static_assert(1 + UC_FILE_SLOTS <= PARAM_STRIDE, "slots fit a parameter");
+_Static_assert(SHARD_STATES_MAX + 1 <= UC_FILE_SLOTS, "states fit the slots");
 
 /* --- nodes ------------------------------------------------------------------ */
 
@@ -141,7 +141,7 @@ static int next_in_param(struct plan_universal *u, size_t index, uint64_t *pos,
 
 	if (rc)
 		return rc;
-	while (*pos < CONTENT_SLOTS) {
+	while (*pos < UC_FILE_SLOTS) {
 		const unsigned slot = (unsigned)(*pos)++;
 		const char *const name = uc_file_name(&u->r, group, param, slot);
 
@@ -180,7 +180,7 @@ static int plan_universal_find_file(struct plan_universal *u, size_t index,
 
 	if (rc)
 		return rc;
-	for (; slot < CONTENT_SLOTS; slot++) {
+	for (; slot < UC_FILE_SLOTS; slot++) {
 		if (uc_file_name(&u->r, group, param, slot)) {
 			*node = param_node(index) + 1 + slot;
 			return 0;
@@ -198,19 +198,19 @@ static int find_named(struct plan_universal *u, size_t index, unsigned after,
 {
 	const struct param *const param = &u->r.model.params[index];
 	const struct shard_group *group;
-	const char *names[CONTENT_SLOTS];
+	const char *names[UC_FILE_SLOTS];
 	unsigned slot;
 	const int rc = get_group(u, param, &group, err);
 
 	if (rc)
 		return rc;
-	for (slot = 0; slot < CONTENT_SLOTS; slot++)
+	for (slot = 0; slot < UC_FILE_SLOTS; slot++)
 		names[slot] = uc_file_name(&u->r, group, param, slot);
-	if (after < CONTENT_SLOTS && !names[after])
+	if (after < UC_FILE_SLOTS && !names[after])
 		return -ENOENT;
-	slot = plan_name_after(names, CONTENT_SLOTS, after);
+	slot = plan_name_after(names, UC_FILE_SLOTS, after);
 	*node = param_node(index) + 1 + slot;
-	return slot < CONTENT_SLOTS ? 0 : -ENOENT;
+	return slot < UC_FILE_SLOTS ? 0 : -ENOENT;
 }
 
 static int universal_next_file(struct plan *p, uint64_t node,
@@ -231,7 +231,7 @@ static int universal_next_file(struct plan *p, uint64_t node,
 		rc = find_named(u, index, slot - 1, next, err);
 	while (rc == -ENOENT && ++index < u->r.model.nparams) {
 		if (order == PLAN_ORDER_NAMES)
-			rc = find_named(u, index, CONTENT_SLOTS, next, err);
+			rc = find_named(u, index, UC_FILE_SLOTS, next, err);
 		else
 			rc = plan_universal_find_file(
 				u, index,
@@ -320,7 +320,7 @@ static int get_uc_file(struct plan_universal *u, uint64_t node, bool extents,
 	rc = get_group(u, param, &group, err);
 	if (rc)
 		return rc;
-	if (slot > CONTENT_SLOTS || !uc_file_name(&u->r, group, param, slot - 1))
+	if (slot > UC_FILE_SLOTS || !uc_file_name(&u->r, group, param, slot - 1))
 		return errmsg_set(err, -ENOENT, "no such file");
 	assert(index < u->r.model.nparams);
 	*crc = &u->crc[(slot - 1) * u->r.model.nparams + index];
@@ -516,7 +516,7 @@ static int finish_open(struct plan_universal *u, const char *path,
 	u->plan.zckpt = &u->r;
 	u->plan.shards = shardcache_of(&u->r.dir);
 	u->plan.readers = u->r.dir.access;
-	u->crc = calloc(u->r.model.nparams * CONTENT_SLOTS + 1, sizeof(*u->crc));
+	u->crc = calloc(u->r.model.nparams * UC_FILE_SLOTS + 1, sizeof(*u->crc));
 	if (!u->plan.shards || !u->crc)
 		return errmsg_nomem(err, path);
 	return 0;

@@ -36,7 +36,7 @@ int uc_file_lay_out(struct uc_file *c, const char *prefix,
  * The files of a parameter: slot 0 is fp32.pt, slot i is state i - 1 of its
  * group.
  */
-#define CONTENT_SLOTS 16
+#define UC_FILE_SLOTS 16
 
 /* The stem of the file in `slot` ("exp_avg"), or NULL if there is none.  `g` is
  * the parameter's group, NULL if the optimizer does not own it. */

@@ -36,13 +36,13 @@
 const char *uc_file_hf_name(enum uc_file_hf_slot slot)
 {
 	static const char *const names[] = {
-		[HFCONTENT_FP32] = "fp32",
-		[HFCONTENT_EXP_AVG] = "exp_avg",
-		[HFCONTENT_EXP_AVG_SQ] = "exp_avg_sq",
-		[HFCONTENT_STEP] = "step",
+		[UC_FILE_HF_FP32] = "fp32",
+		[UC_FILE_HF_EXP_AVG] = "exp_avg",
+		[UC_FILE_HF_EXP_AVG_SQ] = "exp_avg_sq",
+		[UC_FILE_HF_STEP] = "step",
 	};
 
-	assert(slot < HFCONTENT_SLOTS);
+	assert(slot < UC_FILE_HF_SLOTS);
 	return names[slot];
 }
 
@@ -99,7 +99,7 @@ int uc_file_hf_of_tensor(const struct hfdir_tensor *x, enum uc_file_hf_slot slot
 			 struct uc_file *out, struct errmsg *err)
 {
 	const char *const stem = uc_file_hf_name(slot);
-	const uint64_t numel = slot == HFCONTENT_STEP ? 1 : x->numel;
+	const uint64_t numel = slot == UC_FILE_HF_STEP ? 1 : x->numel;
 	const uint64_t len = numel * sizeof(float);
 	struct errmsg why = { "" };
 	struct arena a = { 0 };
@@ -108,15 +108,15 @@ int uc_file_hf_of_tensor(const struct hfdir_tensor *x, enum uc_file_hf_slot slot
 
 	hfdir_describe(x, &t);
 	t.dtype = DTYPE_F32;
-	t.requires_grad = slot == HFCONTENT_FP32 && x->requires_grad;
+	t.requires_grad = slot == UC_FILE_HF_FP32 && x->requires_grad;
 	rc = uc_file_lay_out(out, stem,
-			     slot == HFCONTENT_STEP ? no_step(&a)
-						    : wrap(&a, x->name, &t),
+			     slot == UC_FILE_HF_STEP ? no_step(&a)
+						     : wrap(&a, x->name, &t),
 			     &len, 1, &why);
 	arena_done(&a);
 	if (rc)
 		return fail_tensor(x, rc, &why, err);
-	if (slot != HFCONTENT_FP32)
+	if (slot != UC_FILE_HF_FP32)
 		return add_zeros(out, len, err);
 	if (extent_add_cast(&out->storages[0], numel, x->file, x->offset,
 			    x->dtype, DTYPE_F32))

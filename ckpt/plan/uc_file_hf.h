@@ -9,11 +9,11 @@ struct hfdir_tensor;
 
 /* The universal files of one tensor of a Hugging Face directory. */
 enum uc_file_hf_slot {
-	HFCONTENT_FP32,
-	HFCONTENT_EXP_AVG,
-	HFCONTENT_EXP_AVG_SQ,
-	HFCONTENT_STEP, /* only in a tree for any stage */
-	HFCONTENT_SLOTS
+	UC_FILE_HF_FP32,
+	UC_FILE_HF_EXP_AVG,
+	UC_FILE_HF_EXP_AVG_SQ,
+	UC_FILE_HF_STEP, /* only in a tree for any stage */
+	UC_FILE_HF_SLOTS
 };
 
 /* The stem of the file in a slot. */

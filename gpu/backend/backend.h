@@ -195,7 +195,7 @@ struct backend {
 	const struct backend_ops *ops;
 	const char *name;
 	enum dtype dtype; /* of the model */
-	size_t act_size;  /* bytes of an element of an lp buffer */
+	size_t act_size;  /* bytes of an element of an act_t buffer */
 	/* What identifies the device on its machine, such as a GPU's PCI bus id;
 	 * "" if the device is the machine itself. */
 	char device[BACKEND_DEVICE_LEN];

@@ -46,8 +46,8 @@ static void config_print_help(void)
 }
 
 /* Handle the flags that other flags override. */
-static int set_header_len(struct parse *p, const struct flag *f,
-			  const char *text, struct errmsg *err)
+static int set_early(struct parse *p, const struct flag *f, const char *text,
+		     struct errmsg *err)
 {
 	struct errmsg why;
 
@@ -144,7 +144,7 @@ static int read_flags(struct parse *p, int argc, char **argv, bool early,
 			return refuse(argv, code, err);
 		f = &flags[code - 1];
 		if (early) {
-			rc = set_header_len(p, f, optarg, err);
+			rc = set_early(p, f, optarg, err);
 			continue;
 		}
 		rc = flag_set(p->config, f, optarg, err);

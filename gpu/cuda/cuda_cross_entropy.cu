@@ -189,19 +189,19 @@ static bool give_back(const head &h)
 	return cuda_gemm_run(h.c, &in) && cuda_gemm_run(h.c, &wte);
 }
 
-static bool classify_rows(const head &h)
+static bool cross_entropy_of_rows(const head &h)
 {
 	if (!make_logits(h))
 		return false;
 	by_type(h.c->base.dtype, [&](auto t) {
 		typedef decltype(t) T;
 
-		cuda_launch(h.c, "classify", lose_row<wide<T>(), T>,
+		cuda_launch(h.c, "cross_entropy", lose_row<wide<T>(), T>,
 			    (unsigned)h.rows, THREADS, 0, h.losses,
 			    (T *)h.logits, h.targets, h.vocab, h.pitch, h.scale,
 			    h.din != NULL);
 	});
-	cuda_launch(h.c, "classify", add_losses, 1, THREADS, 0, h.loss,
+	cuda_launch(h.c, "cross_entropy", add_losses, 1, THREADS, 0, h.loss,
 		    h.losses, h.rows);
 	return !h.din || give_back(h);
 }
@@ -248,7 +248,7 @@ void cuda_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
 			.losses = (float *)(scratch + chunk * of_row),
 		};
 
-		if (!classify_rows(h))
+		if (!cross_entropy_of_rows(h))
 			return;
 	}
 }

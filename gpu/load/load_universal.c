@@ -30,14 +30,13 @@
 struct universal_source {
 	struct load_source s;
 	char path[PATH_MAX]; /* of the file being read */
-	struct source src;   /* open; owned by `pt` or `origin` while one of
-			      * them is */
-	bool in_front;
-	struct pt_head front;
-	bool in_file;
+	struct source src;   /* the same file; `pt` owns it if has_file */
+	bool has_head;
+	struct pt_head head;
+	bool has_file;
 	struct ptfile pt;
 	uint64_t at; /* file offset of the tensor's first element */
-	struct mount_extents origin;
+	struct mount_extents extents;
 	/* Made from Hugging Face weights: also non-parameters have states. */
 	bool weights;
 	size_t skip; /* length of the name prefix that the tree omits */
@@ -72,20 +71,20 @@ static const struct value *find_tensor(const struct value *root)
  * for the storage's extents. -ENOTSUP if the file is not in a mount, or has an
  * unexpected form.
  */
-static int begin_front(struct universal_source *u, const char *param,
-		       struct errmsg *err)
+static int begin_head(struct universal_source *u, const char *param,
+		      struct errmsg *err)
 {
 	struct tensor *t = &u->s.tensor;
 	uint64_t start = 0, len = 0;
 	int rc;
 
-	if (!mount_extents_storage(&u->origin, &start, &len))
+	if (!mount_extents_storage(&u->extents, &start, &len))
 		return -ENOTSUP;
-	rc = pt_head_read(&u->front, &u->src, start, err);
+	rc = pt_head_read(&u->head, &u->src, start, err);
 	if (rc)
 		return rc;
-	u->in_front = true;
-	rc = tensor_from_value(find_tensor(u->front.root), param, t, err);
+	u->has_head = true;
+	rc = tensor_from_value(find_tensor(u->head.root), param, t, err);
 	if (rc)
 		return rc;
 	u->at = start + t->storage_offset * dtype_size(t->dtype);
@@ -99,10 +98,10 @@ static int begin_file(struct universal_source *u, const char *param,
 {
 	int rc = ptfile_open_source(&u->pt, &u->src, err);
 
-	u->src.fd = -1; /* now owned by `origin`, or closed */
+	u->src.fd = -1; /* `pt` owns the file now, or has closed it */
 	if (rc)
 		return rc;
-	u->in_file = true;
+	u->has_file = true;
 	u->src = u->pt.src;
 	return load_tensor_at(&u->pt, find_tensor(u->pt.root), param,
 			      &u->s.tensor, &u->at, err);
@@ -112,14 +111,14 @@ static void load_universal_end(struct load_source *s)
 {
 	struct universal_source *u = load_universal_of(s);
 
-	if (u->in_front)
-		pt_head_done(&u->front);
-	if (u->in_file)
+	if (u->has_head)
+		pt_head_done(&u->head);
+	if (u->has_file)
 		ptfile_close(&u->pt);
 	else if (u->src.fd >= 0)
 		source_close(&u->src);
 	u->src.fd = -1;
-	u->in_front = u->in_file = false;
+	u->has_head = u->has_file = false;
 }
 
 static int load_universal_begin(struct load_source *s, const char *param,
@@ -135,9 +134,9 @@ static int load_universal_begin(struct load_source *s, const char *param,
 		u->src.fd = -1;
 		return rc;
 	}
-	rc = mount_extents_begin(&u->origin, u->src.fd, err);
+	rc = mount_extents_begin(&u->extents, u->src.fd, err);
 	if (!rc)
-		rc = begin_front(u, param, err);
+		rc = begin_head(u, param, err);
 	if (rc == -ENOTSUP)
 		rc = begin_file(u, param, err);
 	if (rc)
@@ -146,15 +145,15 @@ static int load_universal_begin(struct load_source *s, const char *param,
 }
 
 /* Queue reads of the file's floats from the shards. */
-static int send_origin(struct universal_source *u, uint64_t off, size_t n,
-		       float *to, struct upload *q, struct errmsg *err)
+static int send_extents(struct universal_source *u, uint64_t off, size_t n,
+			float *to, struct upload *q, struct errmsg *err)
 {
 	int rc = 0;
 
 	while (n && !rc) {
 		struct mount_extents_run run;
 
-		rc = mount_extents_find(&u->origin, &u->src, off,
+		rc = mount_extents_find(&u->extents, &u->src, off,
 					n * sizeof(*to), &run, err);
 		if (!rc && run.len % sizeof(*to))
 			rc = errmsg_set(err, -EIO,
@@ -167,7 +166,7 @@ static int send_origin(struct universal_source *u, uint64_t off, size_t n,
 		off += run.len;
 		n -= run.len / sizeof(*to);
 	}
-	u->s.direct = u->origin.direct;
+	u->s.direct = u->extents.direct;
 	return rc;
 }
 
@@ -182,7 +181,7 @@ static int load_universal_send(struct load_source *s, uint64_t first, size_t n,
 	assert(first + n <= s->tensor.numel);
 	s->bytes += n * size;
 	if (dtype == DTYPE_F32)
-		return send_origin(u, off, n, to, q, err);
+		return send_extents(u, off, n, to, q, err);
 	return upload_add(q, &u->src, off, n * size, dtype, to, err);
 }
 
@@ -288,7 +287,7 @@ static int load_universal_each(struct load_source *s,
 static void load_universal_close_source(struct load_source *s)
 {
 	load_universal_end(s);
-	mount_extents_done(&load_universal_of(s)->origin);
+	mount_extents_done(&load_universal_of(s)->extents);
 }
 
 static bool has(const struct universal_source *u, const char *name)

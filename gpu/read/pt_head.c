@@ -20,7 +20,7 @@
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/sys/crc32.h"
 
-#define FRONT_MAX ((uint64_t)16 << 20)
+#define HEAD_MAX ((uint64_t)16 << 20)
 #define HEADER_LEN 30u
 #define DESCRIPTOR_LEN 16u
 #define PICKLE_NAME "/data.pkl"
@@ -72,8 +72,8 @@ int pt_head_read(struct pt_head *f, const struct source *src, uint64_t len,
 	int rc;
 
 	*f = (struct pt_head){ 0 };
-	if (len > FRONT_MAX)
-		return errmsg_set(err, -ENOTSUP, "%s: begins strangely",
+	if (len > HEAD_MAX)
+		return errmsg_set(err, -ENOTSUP, "%s: unrecognised .pt header",
 				  src->name);
 	bytes = malloc(len + 1);
 	if (!bytes)
@@ -84,7 +84,8 @@ int pt_head_read(struct pt_head *f, const struct source *src, uint64_t len,
 		rc = pickle.len ? pickle_load(pickle, src->name, &f->arena,
 					      &f->root, err)
 				: errmsg_set(err, -ENOTSUP,
-					     "%s: begins strangely", src->name);
+					     "%s: unrecognised .pt header",
+					     src->name);
 	}
 	free(bytes);
 	if (rc)

@@ -79,7 +79,7 @@ static float *floats(size_t n)
 	return p;
 }
 
-static void *lp(size_t n)
+static void *acts(size_t n)
 {
 	float *const from = floats(n);
 	void *const p = alloc(n * b->act_size);
@@ -91,7 +91,7 @@ static void *lp(size_t n)
 
 /* --- operations ------------------------------------------------------------- */
 
-static void *beside(void *p)
+static void *unaligned(void *p)
 {
 	return (char *)p + b->act_size;
 }
@@ -113,7 +113,7 @@ static void fc(void)
 
 static void fc_unfused(void)
 {
-	b->ops->linear(b, y, z, x, w, beside(small), NULL, rows, width,
+	b->ops->linear(b, y, z, x, w, unaligned(small), NULL, rows, width,
 		       4 * width);
 }
 
@@ -124,7 +124,7 @@ static void mlp_proj(void)
 
 static void mlp_proj_unfused(void)
 {
-	b->ops->linear(b, y, NULL, x, w, beside(small), z, rows, 4 * width,
+	b->ops->linear(b, y, NULL, x, w, unaligned(small), z, rows, 4 * width,
 		       width);
 }
 
@@ -299,12 +299,12 @@ static void make_operands(void)
 	tokens = alloc(rows * sizeof(*t));
 	b->ops->to_device(b, tokens, t, rows * sizeof(*t));
 	free(t);
-	x = lp(most);
-	y = lp(most);
-	z = lp(most);
-	d = lp(most);
-	w = lp(VOCAB_EVEN * width);
-	small = lp(4 * width + 1);
+	x = acts(most);
+	y = acts(most);
+	z = acts(most);
+	d = acts(most);
+	w = acts(VOCAB_EVEN * width);
+	small = acts(4 * width + 1);
 	grad = floats((VOCAB_EVEN + seq) * width);
 	stats = floats(rows * (2 + width / 64) + 4 * width);
 	sum = alloc(sizeof(*sum));

@@ -71,7 +71,7 @@ LINEARS = [
 # batch, seq, heads, width of a head
 ATTENTIONS = [(1, 1, 1, 1), (2, 5, 3, 4), (1, 64, 1, 5), (1, 130, 1, 3)]
 # rows, width, vocabulary: more rows than a tile has, more columns than a block
-CLASSIFIES = [(1, 1, 2), (700, 3, 5), (9, 3, 1100)]
+CROSS_ENTROPIES = [(1, 1, 2), (700, 3, 5), (9, 3, 1100)]
 # batch, seq, width, vocabulary
 EMBEDS = [(1, 1, 1, 1), (2, 3, 70, 5), (3, 11, 4, 7)]
 
@@ -134,7 +134,7 @@ def attention(dtype, batch, seq, heads, width):
     return {"qkv": qkv, "out": y, "dout": dy, "dqkv": qkv.grad}
 
 
-def classify(dtype, rows, c, vocab):
+def cross_entropy(dtype, rows, c, vocab):
     x, wte = new(dtype, rows, c), new(dtype, vocab, c)
     targets = torch.randint(-1, vocab, (rows,))
     targets[0] = vocab - 1
@@ -162,7 +162,8 @@ def ops():
     torch.manual_seed(0)
     cases = []
     for op, shapes in ((norm, NORMS), (linear, LINEARS),
-                       (attention, ATTENTIONS), (classify, CLASSIFIES),
+                       (attention, ATTENTIONS),
+                       (cross_entropy, CROSS_ENTROPIES),
                        (embed, EMBEDS)):
         for sizes in shapes:
             for name, dtype in TYPES.items():

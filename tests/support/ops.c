@@ -207,7 +207,7 @@ const struct op ops[OPS] = {
 	{ "norm", norm, norms, COUNT(norms) },
 	{ "linear", linear, linears, COUNT(linears) },
 	{ "attention", attention, attentions, COUNT(attentions) },
-	{ "classify", cross_entropy, heads, COUNT(heads) },
+	{ "cross_entropy", cross_entropy, heads, COUNT(heads) },
 };
 
 const struct op *op_named(const char *name)

@@ -143,8 +143,8 @@ static void cross_entropy(struct backend *b, float drop, const float *x,
 	*out = (float)loss;
 }
 
-static void classify_grad(struct backend *b, float drop, const float *x,
-			  const float *dout, float *dx)
+static void cross_entropy_grad(struct backend *b, float drop, const float *x,
+			       const float *dout, float *dx)
 {
 	double loss = 0;
 
@@ -180,8 +180,8 @@ static const struct function functions[] = {
 	{ "attention_with_dropout", 3 * ATT_OUT, ATT_OUT, 0.3f, attention,
 	  attention_grad },
 	{ "dropout", 100, 100, 0.4f, dropout, dropout_grad },
-	{ "classify", HEAD_WTE + HEAD_VOCAB *HEAD_C, 1, 0, cross_entropy,
-	  classify_grad },
+	{ "cross_entropy", HEAD_WTE + HEAD_VOCAB *HEAD_C, 1, 0, cross_entropy,
+	  cross_entropy_grad },
 	{ "embed", EMBED_WPE + 3 * EMBED_C, 2 * 3 * EMBED_C, 0, embed,
 	  embed_grad },
 };

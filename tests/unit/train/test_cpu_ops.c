@@ -270,7 +270,7 @@ static const struct op {
 	void (*check)(struct op_case *c);
 } ops[] = {
 	{ "norm", norm },           { "linear", linear },
-	{ "attention", attention }, { "classify", cross_entropy },
+	{ "attention", attention }, { "cross_entropy", cross_entropy },
 	{ "embed", embed },
 };
 

@@ -23,7 +23,7 @@
 
 /* Several pieces, and a rest. */
 #define FILE_BYTES ((size_t)20 << 20)
-#define FILE_NAME "intake.tmp"
+#define FILE_NAME "upload.tmp"
 
 static uint8_t *content;
 
