@@ -15,6 +15,7 @@
  */
 #include <errno.h>
 #include <fuse_lowlevel.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +49,24 @@ static void raise_file_limit(void)
 		rl.rlim_cur = rl.rlim_max;
 		setrlimit(RLIMIT_NOFILE, &rl);
 	}
+}
+
+static void *cancel_self(void *arg)
+{
+	pthread_cancel(pthread_self());
+	pthread_testcancel();
+	return arg;
+}
+
+/* libfuse cancels its threads when the loop ends.  glibc loads a library for the
+ * first cancellation of a process, and aborts if it cannot: no descriptor or no
+ * memory may be left by then. */
+static void prepare_to_cancel(void)
+{
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, cancel_self, NULL) == 0)
+		pthread_join(thread, NULL);
 }
 
 /* Run the loop of libfuse's threads; libfuse before 3.12 starts as many as there
@@ -101,6 +120,7 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se,
 		goto out_mount;
 	if (!o->foreground)
 		log_to_syslog();
+	prepare_to_cancel();
 	stats_log_start(server->stats);
 	if (o->tree.index.path)
 		autosave_start(server->tree);

@@ -128,7 +128,7 @@ void options_print_help(void)
 	       "                          of the run's files and of SOURCE)\n"
 	       "        cache_size=SIZE   memory to assemble large files in, for\n"
 	       "                          example 512M or 2G (default: 1/16 of the\n"
-	       "                          machine's memory, at most 1G)\n"
+	       "                          memory that it may use, at most 1G)\n"
 	       "        no_cache          read large files from the shards each time\n"
 	       "        io_uring          use io_uring for requests, if available\n"
 	       "        index=FILE        save what is parsed from the shards for the\n"

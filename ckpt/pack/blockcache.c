@@ -6,13 +6,18 @@
  */
 #include "ckpt/pack/blockcache.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 
 #include "ckpt/pack/block.h"
+#include "ckpt/sys/memory.h"
 
 #define BUCKETS 4096 /* power of two */
+
+#define DEFAULT_PART 16
+#define DEFAULT_MAX (UINT64_C(64) << 20)
 
 struct cached_block {
 	struct blockcache_key key;
@@ -30,7 +35,7 @@ static pthread_cond_t decoded = PTHREAD_COND_INITIALIZER;
 static struct cached_block *bucket[BUCKETS];
 static struct cached_block *newest, *oldest;
 static size_t held;
-static size_t limit = BLOCKCACHE_DEFAULT;
+static size_t limit; /* 0: not decided yet */
 
 static struct cached_block **bucket_of(struct blockcache_key key)
 {
@@ -86,11 +91,20 @@ static struct cached_block *evict(void)
 	return b;
 }
 
+size_t blockcache_default(void)
+{
+	const size_t bytes = (size_t)memory_share(DEFAULT_PART, DEFAULT_MAX);
+
+	return bytes < BLOCK_SIZE ? BLOCK_SIZE : bytes;
+}
+
 /* A block with memory of its own, in use by the caller. */
 static struct cached_block *insert(struct blockcache_key key)
 {
 	struct cached_block *b = NULL;
 
+	if (!limit)
+		limit = blockcache_default();
 	while (held + BLOCK_SIZE > limit && oldest) {
 		free(b);
 		b = evict();
@@ -120,6 +134,7 @@ static void release(struct cached_block *b)
 		return;
 	}
 	list_newest(b);
+	assert(limit);
 	while (held > limit && oldest)
 		free(evict());
 }
@@ -205,7 +220,7 @@ void blockcache_release(struct cached_block *b)
 void blockcache_set_limit(size_t bytes)
 {
 	pthread_mutex_lock(&lock);
-	limit = bytes;
+	limit = bytes < BLOCK_SIZE ? BLOCK_SIZE : bytes;
 	while (held > limit && oldest)
 		free(evict());
 	pthread_mutex_unlock(&lock);

@@ -11,8 +11,9 @@
  * limit, least recently used first out.  Thread-safe.
  */
 
-/* Used until blockcache_set_limit. */
-#define BLOCKCACHE_DEFAULT ((size_t)64 << 20)
+/* The limit until blockcache_set_limit: 64 MiB, or a sixteenth of the memory that
+ * the process may use where that is less. */
+size_t blockcache_default(void);
 
 struct blockcache_key {
 	uint64_t pack;  /* unique in the process */

@@ -1,9 +1,10 @@
-# What the operating system gives: threads, SIGBUS, scratch memory, copies
-# past the cache, CRC-32, a directory that appears whole.
+# What the operating system gives: threads, limits of memory, SIGBUS, scratch
+# memory, copies past the cache, CRC-32, a directory that appears whole.
 # Uses base.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/parallel.h %D%/parallel.c \
 	%D%/pipeline.h %D%/pipeline.c \
+	%D%/memory.h %D%/memory.c \
 	%D%/write_all.h %D%/write_all.c \
 	%D%/sigbus.h %D%/sigbus.c \
 	%D%/copy_nt.h %D%/copy_nt.c \

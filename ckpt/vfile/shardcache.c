@@ -165,9 +165,9 @@ static int check_fd(const struct entry *e, int fd, struct errmsg *err)
 		       fileid_report_change(e->path, &e->id, &now, err);
 }
 
-/* Close the least recently used shard without users.  Called with the lock
- * held, only when the limit is reached. */
-static void shardcache_evict(struct shardcache *c)
+/* Close the least recently used shard without users; false if there is none.
+ * Called with the lock held, only when a limit is reached. */
+static bool shardcache_evict(struct shardcache *c)
 {
 	struct entry *oldest = NULL;
 
@@ -180,6 +180,19 @@ static void shardcache_evict(struct shardcache *c)
 	}
 	if (oldest)
 		close_entry(c, oldest);
+	return oldest;
+}
+
+/* Other parts of the process may hold more descriptors than open_limit leaves
+ * them: shards make room.  Called with the lock held. */
+static int open_shard(struct shardcache *c, const struct entry *e)
+{
+	int fd;
+
+	do
+		fd = beneath_open(e->path, O_RDONLY | O_NONBLOCK);
+	while (fd == -EMFILE && shardcache_evict(c));
+	return fd;
 }
 
 /* A file in a pack: what was planned is in its identity, and what is read is
@@ -209,7 +222,7 @@ static int open_entry(struct shardcache *c, struct entry *e,
 
 	if (c->nopen >= c->open_max)
 		shardcache_evict(c);
-	fd = beneath_open(e->path, O_RDONLY | O_NONBLOCK);
+	fd = open_shard(c, e);
 	if (fd == -ENOENT || fd == -ENOTDIR)
 		return open_packed(c, e, err);
 	if (fd < 0) {

@@ -23,11 +23,11 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pack/blockcache.h"
 #include "ckpt/plan/plan.h"
+#include "ckpt/sys/memory.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
 #include "fs/backing/backing_impl.h"
@@ -36,8 +36,10 @@
 #include "fs/log/stats.h"
 #include "fs/tree/tree.h"
 
-/* The default bound is a sixteenth of the machine's memory, and at most this. */
-#define BOUND_MAX (UINT64_C(1) << 30)
+/* The default bound is a sixteenth of the memory that the process may use, and at
+ * most this. */
+#define BOUND_PART 16
+#define BOUND_MAX  (UINT64_C(1) << 30)
 
 /* The cache's first target.  It is small because new memory costs a single
  * loader more than anything else (tests/bench/RESULTS.md). */
@@ -46,22 +48,15 @@
 /* An eighth of the cache is for decoded blocks of packs. */
 #define BLOCKS_PART 8
 
-static uint64_t default_bound(void)
-{
-	const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-	const uint64_t memory =
-		pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
-
-	return memory / 16 < BOUND_MAX ? memory / 16 : BOUND_MAX;
-}
-
 /* How much of the cache blocks of packs may take: what many readers need to find
  * the rest of a block again, and to have the next ones decoded ahead. */
 static size_t blocks_bound(uint64_t bound)
 {
-	return bound == 0 || bound / BLOCKS_PART > BLOCKCACHE_DEFAULT ?
-		       BLOCKCACHE_DEFAULT :
-		       (size_t)(bound / BLOCKS_PART);
+	const size_t most = blockcache_default();
+
+	return bound == 0 || bound / BLOCKS_PART > most
+		       ? most
+		       : (size_t)(bound / BLOCKS_PART);
 }
 
 struct backing *backing_new(const struct backing_options *options,
@@ -77,8 +72,9 @@ struct backing *backing_new(const struct backing_options *options,
 	b->passthrough = passthrough;
 	b->stats = stats;
 	if (!options->no_cache)
-		b->bound = options->cache_size ? options->cache_size
-					       : default_bound();
+		b->bound = options->cache_size
+				   ? options->cache_size
+				   : memory_share(BOUND_PART, BOUND_MAX);
 	blockcache_set_limit(blocks_bound(b->bound));
 	b->target = b->bound < TARGET_FIRST ? b->bound : TARGET_FIRST;
 	TAILQ_INIT(&b->idle);

@@ -32,6 +32,7 @@ scripts += \
 	%D%/mount/backed.sh \
 	%D%/mount/unprivileged.sh \
 	%D%/mount/mapped.sh \
+	%D%/mount/limits.sh \
 	%D%/mount/lifecycle.sh \
 	%D%/mount/index.sh \
 	%D%/mount/shared.sh \

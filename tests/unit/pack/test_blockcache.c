@@ -121,7 +121,7 @@ static void one_of_many_decodes(void **state)
 {
 	const unsigned before = fills;
 
-	blockcache_set_limit(BLOCKCACHE_DEFAULT);
+	blockcache_set_limit(blockcache_default());
 	assert_int_equal(parallel_for(8, 8, want, NULL), 0);
 	assert_int_equal(fills, before + 1);
 	blockcache_drop(1);

@@ -184,7 +184,7 @@ static void many_readers_share_a_small_cache(void **state)
 	assert_int_equal(parallel_for(10, 3, read_in_sequence, p), 0);
 	pack_close(p);
 	assert_int_equal(blockcache_bytes(), 0);
-	blockcache_set_limit(BLOCKCACHE_DEFAULT);
+	blockcache_set_limit(blockcache_default());
 	packed_done(&large);
 }
 

@@ -271,6 +271,34 @@ static void few_files_are_open_at_once(void **state)
 	mkckpt_free_dir(dir);
 }
 
+/* Where others hold more descriptors than were left for them, shards that nobody
+ * uses are closed before one cannot be opened. */
+static void shards_make_room_for_shards(void **state)
+{
+	char *const dir = mkckpt_new_dir();
+	struct rlimit limit, low;
+	struct shardcache *c;
+	int held[64], n = 0;
+
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	low = limit;
+	low.rlim_cur = 64;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+	c = many_shards(dir);
+	while ((held[n] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0)
+		n++;
+	assert_true(n > 3);
+	for (int i = 0; i < 3; i++)
+		close(held[--n]);
+	for (uint32_t i = 0; i < SHARDS; i++)
+		check_shard(c, i);
+	while (n)
+		close(held[--n]);
+	shardcache_free(c);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	mkckpt_free_dir(dir);
+}
+
 /* Shards in use are not closed under their users. */
 static void shards_in_use_stay_open(void **state)
 {
@@ -396,6 +424,7 @@ int main(void)
 		cmocka_unit_test(changes_are_told_of_an_open_shard),
 		cmocka_unit_test(changes_are_told_of_a_path),
 		cmocka_unit_test(few_files_are_open_at_once),
+		cmocka_unit_test(shards_make_room_for_shards),
 		cmocka_unit_test(shards_in_use_stay_open),
 		cmocka_unit_test(mappings_that_were_read_are_let_go),
 		cmocka_unit_test(threads_share_shards),

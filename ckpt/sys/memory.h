@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_MEMORY_H
+#define UCKPT_MEMORY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * Bytes of memory that this process may use, for the defaults of caches: the
+ * machine's memory, or less where RLIMIT_AS, the process's cgroup or one of the
+ * cgroup's ancestors limits it.
+ */
+uint64_t memory_size(void);
+
+/* The part `1 / divisor` of memory_size, and at most `most`. */
+uint64_t memory_share(unsigned divisor, uint64_t most);
+
+/*
+ * The lowest memory limit of the process's cgroups, v1 and v2; UINT64_MAX if there
+ * is none.  /proc/self/cgroup, /proc/self/mountinfo and the hierarchies themselves
+ * are looked for below `root`: "" for those of the system.
+ */
+uint64_t memory_cgroup_limit(const char *root);
+
+#endif
