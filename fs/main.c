@@ -175,8 +175,12 @@ static int main_run(const struct options *o, struct fuse_args *args)
 
 	raise_file_limit();
 	sigbus_install();
+	if (o->log && (rc = log_to_file(o->log))) {
+		fprintf(stderr, "ucfs: log=%s: %s\n", o->log, strerror(-rc));
+		return 1;
+	}
 	if (tree_open(&o->tree, &stats, &tree, &err)) {
-		fprintf(stderr, "ucfs: %s\n", err.text);
+		log_error("%s", err.text);
 		return 1;
 	}
 	if (!o->fake)

@@ -43,6 +43,8 @@ enum key {
 	KEY_CACHE_SIZE,
 	KEY_IO_URING,
 	KEY_INDEX,
+	KEY_LOG,
+	KEY_CHECK,
 	KEY_VIEW,
 	KEY_RANKS,
 	KEY_REPLACE,
@@ -71,6 +73,8 @@ static const struct fuse_opt table[] = {
 	FUSE_OPT_KEY("cache_size=%s", KEY_CACHE_SIZE),
 	FUSE_OPT_KEY("io_uring", KEY_IO_URING),
 	FUSE_OPT_KEY("index=%s", KEY_INDEX),
+	FUSE_OPT_KEY("log=%s", KEY_LOG),
+	FUSE_OPT_KEY("check", KEY_CHECK),
 	FUSE_OPT_KEY("view=%s", KEY_VIEW),
 	FUSE_OPT_KEY("ranks=%s", KEY_RANKS),
 	FUSE_OPT_KEY("replace", KEY_REPLACE),
@@ -134,6 +138,9 @@ void options_print_help(void)
 	       "        index=FILE        save what is parsed from the shards for the\n"
 	       "                          next mount in FILE (default: below ~/.cache)\n"
 	       "        index=none        use no index\n"
+	       "        check             open every file of a tag before it is served,\n"
+	       "                          and refuse files of different steps\n"
+	       "        log=FILE          append log lines to FILE instead of syslog\n"
 	       "        view=KIND         view of a tag directory: universal (default),\n"
 	       "                          hf, fp32, or zero with ranks=N\n"
 	       "        ranks=N[,N]...    list views *_dpN: tags as N data-parallel\n"
@@ -200,22 +207,30 @@ static bool parse_choice(const char *text, const char *first,
 	return *out || strcmp(text, first) == 0;
 }
 
-static bool parse_index(const char *text, struct options *o)
+/* A file's absolute name, since the server changes its working directory later.
+ * Replaces `*path`; false if there is none. */
+static bool parse_file(const char *text, char **path)
 {
 	char cwd[PATH_MAX];
 
+	free(*path);
+	*path = NULL;
+	if (*text == '/')
+		*path = strdup(text);
+	else if (!*text || !getcwd(cwd, sizeof(cwd)) ||
+		 asprintf(path, "%s/%s", cwd, text) < 0)
+		*path = NULL;
+	return *path;
+}
+
+static bool parse_index(const char *text, struct options *o)
+{
+	o->no_index = strcmp(text, "none") == 0;
+	if (!o->no_index)
+		return parse_file(text, &o->tree.index.path);
 	free(o->tree.index.path);
 	o->tree.index.path = NULL;
-	o->no_index = strcmp(text, "none") == 0;
-	if (o->no_index)
-		return true;
-	/* The server changes its working directory later. */
-	if (*text == '/')
-		o->tree.index.path = strdup(text);
-	else if (!*text || !getcwd(cwd, sizeof(cwd)) ||
-		 asprintf(&o->tree.index.path, "%s/%s", cwd, text) < 0)
-		o->tree.index.path = NULL;
-	return o->tree.index.path;
+	return true;
 }
 
 /* Parse one number of ranks.  Returns NULL, or what is wrong with it. */
@@ -262,6 +277,8 @@ static const char *parse_value(struct options *o, int key, const char *text)
 								 : "not a size";
 	case KEY_INDEX:
 		return parse_index(text, o) ? NULL : "not a file name";
+	case KEY_LOG:
+		return parse_file(text, &o->log) ? NULL : "not a file name";
 	case KEY_VIEW:
 		return plan_parse_kind(text, &plan->kind)
 			       ? NULL
@@ -319,6 +336,9 @@ static int options_take(void *data, const char *arg, int key,
 		return 0;
 	case KEY_NO_CACHE:
 		o->backing.no_cache = true;
+		return 0;
+	case KEY_CHECK:
+		o->tree.check = true;
 		return 0;
 	case KEY_REPLACE:
 		o->tree.replace = true;
@@ -452,4 +472,5 @@ void options_done(struct options *o)
 	free(o->tree.source);
 	free(o->mountpoint);
 	free(o->tree.index.path);
+	free(o->log);
 }

@@ -19,6 +19,7 @@ struct options {
 	struct tree_options tree;
 	struct backing_options backing;
 	bool no_index;
+	char *log; /* file to log to, too; absolute; NULL: none */
 };
 
 /*

@@ -22,14 +22,15 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
-#include "ckpt/cmd/diagnose.h"
 #include "ckpt/cmd/progress.h"
 #include "ckpt/dirs/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/zip.h"
 #include "ckpt/pack/packfs.h"
+#include "ckpt/plan/plan.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
+#include "ckpt/zero/complete.h"
 
 /* At most this many damaged members of one file are listed. */
 #define MEMBERS_MAX 20
@@ -198,7 +199,7 @@ static void check_facts(const struct check *c, struct check_file *f,
 	struct errmsg err;
 
 	if (c->plan && (kind == CKFILE_MODEL || kind == CKFILE_MODEL3) &&
-	    diagnose_facts(c->plan, f->path, pt->root, &err))
+	    zckpt_check_facts(plan_zckpt(c->plan), f->path, pt->root, &err))
 		findings_add_new(&f->problems, err.text);
 }
 

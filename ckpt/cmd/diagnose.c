@@ -27,6 +27,7 @@
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/zero/checkpoint.h"
+#include "ckpt/zero/complete.h"
 
 /* At most this many missing files are listed one by one. */
 #define MISSING_MAX 100
@@ -282,71 +283,6 @@ void diagnose_shards(struct plan *plan, struct findings *problems)
 	check_each(plan, r->dir.noptim, check_shard_indexed, problems);
 }
 
-/* Check that the rank has the experts that belong to its position. */
-static int check_ep(const struct zero_checkpoint *r, const char *path,
-		    const struct expert_layer *l, struct errmsg *err)
-{
-	const unsigned degree = experts_degree(l);
-	const struct rank_stripe stripe = {
-		.ranks = r->dir.dp_degree / degree,
-		.degree = degree,
-		.data_first = r->model.ranks[0].experts.data_first,
-	};
-	const unsigned dp = names_parse(strrchr(path, '/') + 1).dp;
-	unsigned ep;
-
-	rank_stripe_part(&stripe, dp, &ep);
-	if (!l->fused || l->ep < 0 || l->ep == ep)
-		return 0;
-	return errmsg_set(err, -EBADMSG,
-			  "%s: is of expert-parallel rank %" PRId64 " (%s), but"
-			  " data-parallel rank %u is rank %u of %u", path,
-			  l->ep, l->prefix, dp, ep, degree);
-}
-
-static int check_layers(const struct zero_checkpoint *r, const char *path,
-			const struct value *root, struct errmsg *err)
-{
-	const struct rank_params *const c = &r->model.ranks[0];
-	struct arena a = { 0 };
-	struct experts x;
-	int rc = experts_init(&x, &a, root, c->zero3, path, err);
-
-	if (!rc && !experts_equal(&x, &c->experts))
-		rc = errmsg_set(err, -EBADMSG,
-				"%s: records different experts than %s", path,
-				r->dir.model[0].name);
-	for (size_t i = 0; !rc && i < x.n; i++)
-		rc = check_ep(r, path, &x.layers[i], err);
-	arena_done(&a);
-	return rc;
-}
-
-int diagnose_facts(struct plan *plan, const char *path,
-		   const struct value *root, struct errmsg *err)
-{
-	const struct zero_checkpoint *const r = plan_zckpt(plan);
-	const struct rank_params *const c = &r->model.ranks[0];
-	const struct value *const version = value_find(root, KEY_DS_VERSION);
-	int64_t step;
-
-	if (value_get_int(value_find(root, "global_steps"), &step) &&
-	    c->global_steps >= 0 && step != c->global_steps)
-		return errmsg_set(err, -EBADMSG,
-				  "%s: is of global step %" PRId64 ", but %s is"
-				  " of %" PRId64 ": files of different"
-				  " checkpoints", path, step,
-				  r->dir.model[0].name, c->global_steps);
-	if (value_is_cstr(version) && *c->ds_version &&
-	    strcmp(version->str.p, c->ds_version) != 0)
-		return errmsg_set(err, -EBADMSG,
-				  "%s: was written by DeepSpeed %.20s, but %s"
-				  " by %.20s: files of different checkpoints", path,
-				  version->str.p, r->dir.model[0].name,
-				  c->ds_version);
-	return check_layers(r, path, root, err);
-}
-
 static int check_model(void *ctx, size_t i)
 {
 	struct checking *const c = ctx;
@@ -355,7 +291,7 @@ static int check_model(void *ctx, size_t i)
 
 	if (tagdir_open_file(f, &pt, &c->err[i]))
 		return 0;
-	diagnose_facts(c->plan, f->path, pt.root, &c->err[i]);
+	zckpt_check_facts(c->r, f->path, pt.root, &c->err[i]);
 	ptfile_close(&pt);
 	return 0;
 }
@@ -385,6 +321,7 @@ void diagnose_warnings(struct plan *plan, struct findings *warnings)
 {
 	const struct zero_checkpoint *const r = plan_zckpt(plan);
 	const struct model *const m = &r->model;
+	struct errmsg steps;
 
 	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++)
 		for (size_t i = 0; i < m->ranks[mp].nwarnings; i++)
@@ -405,4 +342,7 @@ void diagnose_warnings(struct plan *plan, struct findings *warnings)
 			     " read in the order of param_shapes",
 			     m->ranks[0].round_robin ? " (round_robin_gradients)"
 						    : "");
+	for (size_t i = 0; i < ZCKPT_STEP_WARNINGS; i++)
+		if (zckpt_step_warning(r, i, &steps))
+			findings_add_new(warnings, steps.text);
 }

@@ -4,10 +4,8 @@
 
 #include "ckpt/dirs/tags.h"
 
-struct errmsg;
 struct findings;
 struct plan;
-struct value;
 
 /*
  * Finds all problems of a checkpoint's files, for `ucckpt info` and `ucckpt
@@ -32,11 +30,8 @@ void diagnose_shards(struct plan *plan, struct findings *problems);
 void diagnose_experts(struct plan *plan, struct findings *problems);
 
 /* Read every model-states file and check that all agree on DeepSpeed's version,
- * the step and the experts.  diagnose_facts checks one file, whose object is
- * `root`. */
+ * the step and the experts. */
 void diagnose_models(struct plan *plan, struct findings *problems);
-int diagnose_facts(struct plan *plan, const char *path,
-		   const struct value *root, struct errmsg *err);
 
 /* Add warnings about a checkpoint that can be served. */
 void diagnose_warnings(struct plan *plan, struct findings *warnings);

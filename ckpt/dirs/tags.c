@@ -41,8 +41,7 @@ static char *tags_join(const char *dir, const char *name)
 	return asprintf(&path, "%.*s/%s", (int)n, dir, name) < 0 ? NULL : path;
 }
 
-/* The number in "global_step<N>"; -1 if the name is another. */
-static int64_t parse_step(const char *name)
+int64_t tags_step(const char *name)
 {
 	const size_t skip = sizeof(STEP_PREFIX) - 1;
 	size_t digits;
@@ -61,7 +60,7 @@ static int add_tag(struct tag_list *t, const char *name, const struct stat *st)
 		return -ENOMEM;
 	t->v[t->n] = (struct tag){
 		.name = strdup(name),
-		.step = parse_step(name),
+		.step = tags_step(name),
 		.mtime_ns = st->st_mtim.tv_sec * INT64_C(1000000000) +
 			    st->st_mtim.tv_nsec,
 	};

@@ -38,6 +38,9 @@ struct tag_list {
 int tags_list(const char *dir, struct tag_list *out, struct errmsg *err);
 void tags_done(struct tag_list *t);
 
+/* The number in a name "global_step<N>"; -1 for other names. */
+int64_t tags_step(const char *name);
+
 /* Is there a ZeRO tag in a directory of `dir`, or in one of theirs? */
 bool tags_exist_below(const char *dir);
 

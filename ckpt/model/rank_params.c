@@ -260,6 +260,7 @@ static int load_metadata(const struct rank_params_loader *l)
 
 	c->stage = find_int(zero, "stage");
 	c->global_steps = find_int(root, "global_steps");
+	c->skipped_steps = find_int(root, "skipped_steps");
 	c->dp_world_size = find_int(root, "dp_world_size");
 	c->mp_world_size = find_int(root, "mp_world_size");
 	c->tp_degree = find_int(value_find(root, "checkpoint_parallel_dimensions"),

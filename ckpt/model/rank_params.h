@@ -84,6 +84,7 @@ struct rank_params {
 	const char *ds_version; /* "" if unknown */
 	int64_t stage;		/* by ds_config; -1 if not recorded */
 	int64_t global_steps;	/* -1 if not recorded */
+	int64_t skipped_steps;	/* of them, by an overflow; -1 if not recorded */
 	int64_t dp_world_size;	/* -1 if not recorded */
 	int64_t mp_world_size;	/* -1 if not recorded */
 	enum dtype module_dtype; /* the model's own; DTYPE_OTHER if unknown */

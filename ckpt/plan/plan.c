@@ -13,6 +13,7 @@
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/plan/uc_file.h"
 #include "ckpt/vfile/vfile.h"
+#include "ckpt/zero/complete.h"
 
 bool plan_parse_kind(const char *text, enum plan_kind *out)
 {
@@ -117,6 +118,13 @@ void plan_close(struct plan *p)
 int plan_check(struct plan *p, struct errmsg *err)
 {
 	return p->ops->check(p, err);
+}
+
+int plan_check_files(struct plan *p, struct errmsg *err)
+{
+	const int rc = plan_check(p, err);
+
+	return rc || !p->zckpt ? rc : zckpt_check_files(p->zckpt, err);
 }
 
 int plan_warning(struct plan *p, size_t *pos, struct errmsg *out)

@@ -143,6 +143,10 @@ int plan_universal_weights(struct plan *p, const struct weights **out,
  */
 int plan_check(struct plan *p, struct errmsg *err);
 
+/* Check also that all files of the tag belong together, by reading every shard's
+ * map and every model-states file; see zckpt_check_files. */
+int plan_check_files(struct plan *p, struct errmsg *err);
+
 /* Iterate over warnings about a tree that can be served.  Start with `*pos` 0.
  * Returns 1 and a text without the tag's path, or 0 at the end. */
 int plan_warning(struct plan *p, size_t *pos, struct errmsg *out);

@@ -25,6 +25,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/weights/weights.h"
+#include "ckpt/zero/complete.h"
 
 #define NODE_OPTIMIZER UINT64_C(2)
 #define NODE_MODEL UINT64_C(16)
@@ -464,18 +465,20 @@ static bool warn_of_model(const struct model *m, size_t i, struct errmsg *out)
 	return *out->text;
 }
 
-/* Positions: two for the model, then the warnings of each rank's parameter
- * table, then unused patterns. */
+/* Positions: two for the model, those for steps, then the warnings of each rank's
+ * parameter table, then unused patterns. */
 static int universal_warning(struct plan *p, size_t *pos, struct errmsg *out)
 {
 	const struct zero_checkpoint *const r = &plan_universal(p)->r;
+	const size_t fixed = 2 + ZCKPT_STEP_WARNINGS;
 	size_t i;
 
 	*out = (struct errmsg){ "" };
-	while (*pos < 2)
-		if (warn_of_model(&r->model, (*pos)++, out))
+	while ((i = (*pos)++) < fixed)
+		if (i < 2 ? warn_of_model(&r->model, i, out) :
+			    zckpt_step_warning(r, i - 2, out))
 			return 1;
-	i = (*pos)++ - 2;
+	i -= fixed;
 	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++) {
 		const struct rank_params *const c = &r->model.ranks[mp];
 

@@ -30,7 +30,7 @@
 #include "ckpt/tensor/cast.h"
 #include "ckpt/zero/index_stream.h"
 
-#define INDEX_VERSION "5"
+#define INDEX_VERSION "6"
 
 /* Bytes that a warning, a MoE layer, a group, a slice take at least. */
 enum { WARNING_LEN = 4, LAYER_LEN = 9, GROUP_LEN = 8, SLICE_LEN = 6 };
@@ -45,7 +45,7 @@ INDEX_KNOWS(slice, 80);
 INDEX_KNOWS(slice_group, 32);
 INDEX_KNOWS(expert_layer, 40);
 INDEX_KNOWS(experts, 24);
-INDEX_KNOWS(rank_params, 200);
+INDEX_KNOWS(rank_params, 208);
 
 static int index_damaged(struct errmsg *err, const char *what)
 {
@@ -129,6 +129,7 @@ static void index_metadata(struct index_stream *x, struct rank_params *c)
 	index_bool(x, &c->round_robin);
 	index_i64(x, &c->stage);
 	index_i64(x, &c->global_steps);
+	index_i64(x, &c->skipped_steps);
 	index_i64(x, &c->dp_world_size);
 	index_i64(x, &c->mp_world_size);
 	index_i64(x, &c->tp_degree);

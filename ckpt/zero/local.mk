@@ -9,4 +9,5 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/index.h %D%/index.c \
 	%D%/indexfile.h %D%/indexfile.c \
 	%D%/checkpoint.h %D%/checkpoint.c \
+	%D%/complete.h %D%/complete.c \
 	%D%/param_extents.h %D%/param_extents.c

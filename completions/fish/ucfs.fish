@@ -3,7 +3,8 @@
 
 set -l options allow_other allow_root auto_unmount ro uid= gid= crc=exact crc=zero \
     stage=native stage=any hf_dtype=fp32 hf_dtype=bf16 hf_dtype=fp16 hf_shard_size= \
-    cache_size= no_cache io_uring index= index=none view=universal view=hf view=fp32 \
+    cache_size= check log= no_cache io_uring index= index=none view=universal view=hf view=fp32 view=zero \
+    ranks= replace follow_links \
     no_strict inject_missing_state
 
 for program in ucfs mount.ucfs

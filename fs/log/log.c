@@ -5,6 +5,8 @@
  */
 #include "fs/log/log.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -16,12 +18,15 @@
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/utf8.h"
+#include "ckpt/sys/write_all.h"
 
 #define LINE_MAX_LEN 4096
 #define REPEAT_SECONDS 10
 #define RECENT 64
 
-static bool to_syslog; /* set before threads are started */
+/* Set before threads are started: */
+static bool to_syslog;   /* else to stderr */
+static int log_file = -1; /* lines go there, too */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* Protected by lock: */
@@ -34,6 +39,14 @@ void log_to_syslog(void)
 {
 	openlog("ucfs", LOG_PID, LOG_DAEMON);
 	to_syslog = true;
+}
+
+int log_to_file(const char *path)
+{
+	/* Others may append to it or truncate it meanwhile, as logrotate's
+	 * copytruncate does. */
+	log_file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	return log_file < 0 ? -errno : 0;
 }
 
 static bool is_repeated(const char *line)
@@ -51,16 +64,20 @@ static bool is_repeated(const char *line)
 	return repeated;
 }
 
-/* Keep a line for log_recent. */
-static void keep_line(const char *line)
+/* The line with its time; NULL if memory runs out. */
+static char *log_stamp(const char *line)
 {
 	const time_t now = time(NULL);
 	char stamp[32], *stamped;
 	struct tm tm;
 
 	strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &tm));
-	if (asprintf(&stamped, "%s %s\n", stamp, line) < 0)
-		return;
+	return asprintf(&stamped, "%s %s\n", stamp, line) < 0 ? NULL : stamped;
+}
+
+/* Keep a line for log_recent, which owns it then. */
+static void keep_line(char *stamped)
+{
 	pthread_mutex_lock(&lock);
 	free(recent[nrecent % RECENT]);
 	recent[nrecent++ % RECENT] = stamped;
@@ -75,20 +92,31 @@ void log_recent(struct bytebuf *out)
 	pthread_mutex_unlock(&lock);
 }
 
+static bool log_append(const char *stamped)
+{
+	return log_file >= 0 && stamped &&
+	       write_all(log_file, stamped, strlen(stamped)) == 0;
+}
+
 static void write_line(int priority, const char *fmt, va_list ap)
 {
-	char text[LINE_MAX_LEN], line[LINE_MAX_LEN];
+	char text[LINE_MAX_LEN], line[LINE_MAX_LEN], *stamped;
+	bool appended;
 
 	vsnprintf(text, sizeof(text), fmt, ap);
 	utf8_clean(line, sizeof(line), text);
 	if (is_repeated(line))
 		return;
-	if (priority <= LOG_WARNING)
-		keep_line(line);
-	if (to_syslog)
-		syslog(priority, "%s", line);
-	else
+	stamped = log_stamp(line);
+	appended = log_append(stamped);
+	if (!to_syslog)
 		fprintf(stderr, "ucfs: %s\n", line);
+	else if (!appended)
+		syslog(priority, "%s", line);
+	if (stamped && priority <= LOG_WARNING)
+		keep_line(stamped);
+	else
+		free(stamped);
 }
 
 void log_warning(const char *fmt, ...)

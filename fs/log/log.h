@@ -11,6 +11,12 @@ struct bytebuf;
  */
 void log_to_syslog(void);
 
+/*
+ * Append every line to the file `path`, too, each with its time; then nothing goes
+ * to syslog.  Called before threads are started.  Returns 0 or a negative errno.
+ */
+int log_to_file(const char *path);
+
 /* Add the last warnings and errors to `out`, oldest first, each with its time. */
 void log_recent(struct bytebuf *out);
 

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "ckpt/base/bytebuf.h"
+#include "ckpt/base/json.h"
 
 static const char *const count_names[STATS_COUNTS] = {
 	[STATS_OPENS_STREAMED] = "opens_streamed",
@@ -136,7 +137,8 @@ int stats_text(const struct stats *s, struct bytebuf *out)
 	return out->failed ? -ENOMEM : 0;
 }
 
-int stats_json(const struct stats *s, struct bytebuf *out)
+int stats_json(const struct stats *s, const struct cJSON *errors,
+	       struct bytebuf *out)
 {
 	stats_add_string(out, "{");
 	for (unsigned i = 0; i < STATS_COUNTS; i++)
@@ -151,7 +153,12 @@ int stats_json(const struct stats *s, struct bytebuf *out)
 		stats_add_string(out, "_us\":{");
 		add_times(s, i, "\"%s\":%llu", ",", out);
 	}
-	stats_add_string(out, "}}\n");
+	stats_add_string(out, "}");
+	if (errors) {
+		stats_add_string(out, ",\"errors\":");
+		json_write(out, errors, false);
+	}
+	stats_add_string(out, "}\n");
 	return out->failed ? -ENOMEM : 0;
 }
 

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 struct bytebuf;
+struct cJSON;
 
 /*
  * Counters of a mount since it was created, and distributions of times.
@@ -65,9 +66,11 @@ void stats_move(struct stats *s, enum stats_level what, int64_t by);
 uint64_t stats_clock(void);
 void stats_since(struct stats *s, enum stats_time what, uint64_t clock);
 
-/* Append all statistics to `out`.  0 or -ENOMEM. */
+/* Append all statistics to `out`; to the JSON object also `errors`, unless it is
+ * NULL.  0 or -ENOMEM. */
 int stats_text(const struct stats *s, struct bytebuf *out);
-int stats_json(const struct stats *s, struct bytebuf *out);
+int stats_json(const struct stats *s, const struct cJSON *errors,
+	       struct bytebuf *out);
 
 /* The same in the text format of Prometheus, with `source` as a label. */
 int stats_metrics(const struct stats *s, const char *source,

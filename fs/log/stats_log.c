@@ -21,7 +21,7 @@ static void stats_log_report(void)
 {
 	struct bytebuf text = { 0 };
 
-	if (stats_json(reported, &text) == 0)
+	if (stats_json(reported, NULL, &text) == 0)
 		log_note("%.*s", (int)text.len - 1, (const char *)text.data);
 	bytebuf_done(&text);
 }

@@ -6,5 +6,6 @@ ucfs_SOURCES += \
 	%D%/view_type.h %D%/view_type.c \
 	%D%/views.h %D%/views.c \
 	%D%/tree.h %D%/tree_impl.h %D%/tree.c %D%/tree_dir.c \
+	%D%/tree_open.c \
 	%D%/tree_control.c \
 	%D%/autosave.h %D%/autosave.c

@@ -50,11 +50,14 @@ struct tree_options {
 	size_t nrecut;
 	bool replace; /* show the tags themselves as the first of these */
 	struct indexfile index;	  /* path NULL: none */
+	bool check; /* open all files of a tag before it is served */
 };
 
 /*
  * Recognise the source and check that it can be served: plans the tag, or for a
- * run the newest usable tag; the others are planned on first access.  `o` and
+ * run the newest usable tag; the others are planned on first access.  Warns of
+ * tags that will not be served, as far as their files' names show it; with
+ * `check` all tags are planned.  `o` and
  * `stats`, which .ucfs shows, must outlive the tree.  On failure returns a
  * negative errno, with a message in `err`.
  */

@@ -3,13 +3,17 @@
  * .ucfs: information about the mount itself.
  *
  *   plan/<tag>.json	the byte ranges of shards behind a view's files
- *   stats, stats.json	the mount's statistics
+ *   stats		the mount's statistics
+ *   stats.json		the same, and why views cannot be served, by name; in a
+ *			shared mount for the owner only
  *   metrics		the same for Prometheus
  *   errors		views that cannot be served, and the last log lines; for
  *			the owner only, as they name tags and files
  */
+#include <cJSON.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/bytebuf.h"
@@ -38,26 +42,72 @@ static void control_add(struct bytebuf *out, const char *text)
 	bytebuf_add(out, text, strlen(text));
 }
 
+/* The path of a view, and its name in the mount. */
+static char *view_label(struct tree *t, size_t view)
+{
+	const struct view_type type = views_type(t->views, view);
+	char suffix[VIEW_SUFFIX_MAX], *label;
+
+	view_type_suffix(&type, suffix);
+	return asprintf(&label, "%s%s", views_path(t->views, view), suffix) < 0 ?
+		       NULL : label;
+}
+
+/* The part of a path below the source, or its last component. */
+static const char *within_source(const struct tree *t, const char *path)
+{
+	const size_t n = strlen(t->o->source);
+
+	if (strncmp(path, t->o->source, n) == 0 && path[n] == '/')
+		return path + n + 1;
+	return strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+}
+
 /* Views that cannot be served, a line each, then what was logged last. */
 static int control_errors(struct tree *t, struct bytebuf *out)
 {
 	const size_t n = views_count(t->views);
-	char suffix[VIEW_SUFFIX_MAX];
 	struct errmsg why;
 
 	for (size_t i = 0; i < n; i++)
 		if (views_failed(t->views, i, &why)) {
-			const struct view_type type = views_type(t->views, i);
+			char *const label = view_label(t, i);
 
-			view_type_suffix(&type, suffix);
-			control_add(out, views_path(t->views, i));
-			control_add(out, suffix);
+			if (!label)
+				return -ENOMEM;
+			control_add(out, label);
 			control_add(out, ": ");
 			control_add(out, why.text);
 			control_add(out, "\n");
+			free(label);
 		}
 	log_recent(out);
 	return out->failed ? -ENOMEM : 0;
+}
+
+/* The statistics, and why views cannot be served, by their names. */
+static int control_stats_json(struct tree *t, struct bytebuf *out)
+{
+	const size_t n = views_count(t->views);
+	cJSON *const errors = cJSON_CreateObject();
+	struct errmsg why;
+	int rc = errors ? 0 : -ENOMEM;
+
+	for (size_t i = 0; !rc && i < n; i++)
+		if (views_failed(t->views, i, &why)) {
+			char *const label = view_label(t, i);
+
+			if (!label ||
+			    !cJSON_AddStringToObject(errors,
+						     within_source(t, label),
+						     why.text))
+				rc = -ENOMEM;
+			free(label);
+		}
+	if (!rc)
+		rc = stats_json(t->stats, errors, out);
+	cJSON_Delete(errors);
+	return rc;
 }
 
 int tree_control_bytes(struct tree *t, uint64_t ino, struct bytebuf *out,
@@ -71,7 +121,7 @@ int tree_control_bytes(struct tree *t, uint64_t ino, struct bytebuf *out,
 	if (ino == INO_CONTROL_STATS)
 		return stats_text(t->stats, out);
 	if (ino == INO_CONTROL_STATS_JSON)
-		return stats_json(t->stats, out);
+		return control_stats_json(t, out);
 	if (ino == INO_CONTROL_METRICS)
 		return stats_metrics(t->stats, t->o->source, out);
 	if (ino == INO_CONTROL_ERRORS)
@@ -85,6 +135,14 @@ int tree_control_bytes(struct tree *t, uint64_t ino, struct bytebuf *out,
 static mode_t dir_mode(const struct tree *t, uint64_t ino)
 {
 	return ino == INO_CONTROL_PLANS && t->o->shared ? 0511 : 0555;
+}
+
+/* Reasons name tags and shards. */
+static mode_t file_mode(const struct tree *t, uint64_t ino)
+{
+	return ino == INO_CONTROL_ERRORS ||
+			       (ino == INO_CONTROL_STATS_JSON && t->o->shared) ?
+		       0400 : 0444;
 }
 
 /* A plan names shards and describes their contents, so only users that may read
@@ -117,9 +175,8 @@ int tree_control_stat(struct tree *t, uint64_t ino, struct tree_attr *out,
 	if (!is_dir(ino))
 		rc = tree_control_bytes(t, ino, &text, err);
 	tree_synthesize(t, ino,
-			is_dir(ino)                 ? S_IFDIR | dir_mode(t, ino)
-			: ino == INO_CONTROL_ERRORS ? S_IFREG | 0400
-						    : S_IFREG | 0444,
+			is_dir(ino) ? S_IFDIR | dir_mode(t, ino)
+				    : S_IFREG | file_mode(t, ino),
 			text.len,
 			ino == INO_CONTROL ? 3
 			: is_dir(ino)      ? 2
@@ -138,15 +195,10 @@ void tree_control_name(struct tree *t, size_t view, char name[NAME_MAX + 1])
 {
 	const struct view_type type = views_type(t->views, view);
 	char suffix[VIEW_SUFFIX_MAX] = "";
-	const char *path = views_path(t->views, view);
-	const size_t n = strlen(t->o->source);
-
 	/* A tag in a subdirectory is named by its path:
 	 * checkpoint-4+global_step4. */
-	if (strncmp(path, t->o->source, n) == 0 && path[n] == '/')
-		path += n + 1;
-	else if (strrchr(path, '/'))
-		path = strrchr(path, '/') + 1;
+	const char *const path = within_source(t, views_path(t->views, view));
+
 	if (type.kind != PLAN_UNIVERSAL)
 		view_type_suffix(&type, suffix);
 	snprintf(name, NAME_MAX + 1, "%.*s%s.json",

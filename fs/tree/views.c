@@ -29,6 +29,7 @@ struct view {
 
 struct views {
 	struct plan_options options;
+	bool check; /* all files of a tag */
 	const struct indexfile *index; /* or NULL */
 	bool save_failed;              /* used by views_save alone */
 	pthread_mutex_t lock; /* protects the rest; held while a plan is made */
@@ -36,7 +37,7 @@ struct views {
 	size_t n, cap;
 };
 
-struct views *views_new(const struct plan_options *options,
+struct views *views_new(const struct plan_options *options, bool check,
 			const struct indexfile *index)
 {
 	struct views *const v = calloc(1, sizeof(*v));
@@ -44,6 +45,7 @@ struct views *views_new(const struct plan_options *options,
 	if (!v)
 		return NULL;
 	v->options = *options;
+	v->check = check;
 	v->index = index;
 	pthread_mutex_init(&v->lock, NULL);
 	return v;
@@ -243,7 +245,8 @@ static int make_plan(struct views *v, struct view *view)
 	view->rc = views_open_view(v, view, &p);
 	if (view->rc)
 		return view->rc;
-	view->rc = plan_check(p, &view->why);
+	view->rc = v->check ? plan_check_files(p, &view->why) :
+			      plan_check(p, &view->why);
 	if (view->rc) {
 		plan_close(p);
 		return view->rc;

@@ -22,9 +22,10 @@ struct views;
 
 #define VIEWS_MAX 65535u
 
-/* Plans are restored from `index` and saved to it; it must outlive the views.
+/* A plan needs all files of its tag to be readable and to belong together if
+ * `check`, else only those that it is made of.  Plans are restored from `index` and saved to it; it must outlive the views.
  * Without an index it is NULL.  Returns NULL when memory runs out. */
-struct views *views_new(const struct plan_options *options,
+struct views *views_new(const struct plan_options *options, bool check,
 			const struct indexfile *index);
 
 /* Write to the index what has been learned since the last save.  Called by one

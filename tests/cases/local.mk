@@ -29,6 +29,7 @@ scripts += \
 	%D%/mount/hfdir.sh \
 	%D%/mount/tools.sh \
 	%D%/mount/errors.sh \
+	%D%/mount/reasons.sh \
 	%D%/mount/backed.sh \
 	%D%/mount/unprivileged.sh \
 	%D%/mount/mapped.sh \

@@ -25,7 +25,7 @@ static void counters_are_rendered_both_ways(void **state)
 	assert_non_null(strstr((char *)text.data, "\nread_bytes 5368709120\n"));
 	assert_non_null(strstr((char *)text.data, "\nopen_files 3\n"));
 	assert_non_null(strstr((char *)text.data, "opens_streamed 0\n"));
-	assert_int_equal(stats_json(&s, &json), 0);
+	assert_int_equal(stats_json(&s, NULL, &json), 0);
 	o = cJSON_ParseWithLength((char *)json.data, json.len);
 	assert_non_null(o);
 	assert_true(cJSON_GetObjectItem(o, "read_bytes")->valuedouble ==

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_COMPLETE_H
+#define UCKPT_COMPLETE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct errmsg;
+struct value;
+struct zero_checkpoint;
+
+/* Whether a checkpoint's files belong together, without reading tensors. */
+
+/*
+ * Read the map of every shard and the object of every other file of a rank, in
+ * parallel.  -EBADMSG if one is damaged or of another step than the others.
+ */
+int zckpt_check_files(struct zero_checkpoint *r, struct errmsg *err);
+
+/* Check that the model-states file `path`, whose object is `root`, agrees with
+ * the first one on DeepSpeed's version, the step and the experts. */
+int zckpt_check_facts(const struct zero_checkpoint *r, const char *path,
+		      const struct value *root, struct errmsg *err);
+
+/*
+ * Warning `i` of steps that differ between files that are known already: the
+ * model states, the first shard, and the tag's name.  They may differ for good
+ * reasons.  False if there is nothing to warn of.
+ */
+#define ZCKPT_STEP_WARNINGS 2
+bool zckpt_step_warning(const struct zero_checkpoint *r, size_t i,
+			struct errmsg *out);
+
+#endif

@@ -1,0 +1,102 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# What will not be served is said at mount, and why is found in .ucfs/errors, in
+# .ucfs/stats.json by tag, and in the file that log= names.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+require_fuse
+mnt=$tmp/mnt
+mkdir -p "$mnt" "$tmp/run"
+tag=$good/z1_fp32_dp4/global_step4
+run=$tmp/run
+
+# mounts WORDS OPTIONS...: mounts the run in the background; the terminal says
+# WORDS, or nothing if they are empty.
+mounts() {
+	local words=$1
+	shift
+	ucfs "$run" "$mnt" -o index=none "$@" >"$tmp/out" 2>&1 || fail "mount $*: $(cat "$tmp/out")"
+	if [ -n "$words" ]; then
+		check "said at mount" grep -q -e "$words" "$tmp/out"
+	else
+		check "nothing to say: $(cat "$tmp/out")" test ! -s "$tmp/out"
+	fi
+}
+
+cp -r "$tag" "$run/global_step4"
+mounts ""
+fusermount3 -u "$mnt"
+mounts "" -o check
+check "a whole tag passes" test -f "$mnt/global_step4_universal/zero/cube/fp32.pt"
+fusermount3 -u "$mnt"
+
+# Seen by names.
+cp -r "$tag" "$run/global_step3"
+rm "$run/global_step3"/zero_pp_rank_1_*
+mounts "global_step3 will not be served: .*rank 1.*missing" -o "log=$tmp/served.log"
+check "opening it fails" test ! -e "$mnt/global_step3_universal/zero"
+check "errors" grep -q "global_step3_universal: .*rank 1.*missing" "$mnt/.ucfs/errors"
+check "stats.json" grep -q '"errors":{"global_step3_universal":".*rank 1.*missing' "$mnt/.ucfs/stats.json"
+check "the log" grep -q "^2.*Z global_step3 will not be served" "$tmp/served.log"
+check "for the owner" test "$(stat -c %a "$tmp/served.log")" = 600
+fusermount3 -u "$mnt"
+rm -r "$run/global_step3"
+
+mkdir "$run/global_step3"
+cp "$tag"/mp_rank* "$run/global_step3"
+mounts "global_step3 will not be served: .*optimizer shards are missing"
+fusermount3 -u "$mnt"
+rm -r "$run/global_step3"
+
+echo -n global_step5 >"$run/latest"
+mounts "latest names global_step5, .*latest_universal names global_step4"
+fusermount3 -u "$mnt"
+rm "$run/latest"
+
+# As the Hugging Face Trainer lays out a run.
+mkdir "$run/checkpoint-3"
+mv "$run/global_step4" "$run/checkpoint-3"
+rm "$run/checkpoint-3/global_step4"/zero_pp_rank_1_*
+mounts "global_step4 will not be served: .*rank 1.*missing"
+fusermount3 -u "$mnt"
+rm -r "$run/checkpoint-3"
+
+# Seen by the files that are opened at mount.
+cp -r "$tag" "$run/global_step7"
+mounts "global step 4, not of the step in the tag's name"
+fusermount3 -u "$mnt"
+rm -r "$run/global_step7"
+
+# set_step FILE: makes model states of step 4 those of step 5.  In the pickle the
+# number follows the key and a memo's number of one byte or of four.
+set_step() {
+	local at
+	at=$(LC_ALL=C grep -obUaE 'global_steps[qr]' "$1")
+	case $at in
+	*q) flip "$1" $((${at%%:*} + 15)) ;;
+	*r) flip "$1" $((${at%%:*} + 18)) ;;
+	esac
+}
+
+cp -r "$tag" "$run/global_step5"
+set_step "$run/global_step5/mp_rank_00_model_states.pt"
+mounts "is of global step 5 (0 skipped), but the optimizer .* has made 4 steps"
+fusermount3 -u "$mnt"
+rm -r "$run/global_step5"
+
+# Seen by opening all files: rank 2 of a save that was interrupted, and one that
+# is damaged.
+cp -r "$good/z3_fp32_dp4/global_step4" "$run/global_step4"
+set_step "$run/global_step4/zero_pp_rank_2_mp_rank_00_model_states.pt"
+mounts ""
+fusermount3 -u "$mnt"
+check "refused" grep -q "rank_2_.*is of global step 5, .*different checkpoints" <(ucfs "$run" "$mnt" -o check 2>&1)
+cp -r "$tag" "$run/global_step2"
+mounts "global_step4 will not be served: .*rank_2_.*is of global step 5" -o check
+check "others are served" test -f "$mnt/global_step2_universal/zero/cube/fp32.pt"
+fusermount3 -u "$mnt"
+rm -r "$run/global_step4"
+echo garbage >"$run/global_step2/zero_pp_rank_2_mp_rank_00_optim_states.pt"
+check "damage is refused" grep -q "rank_2_.*not a file of torch.save" <(ucfs "$run" "$mnt" -o check 2>&1)
+check "a log that cannot be written" grep -q "log=$tmp/no/log: No such file" <(ucfs "$tag" "$mnt" -o "log=$tmp/no/log" 2>&1)
+finish
