@@ -67,6 +67,20 @@ void *arena_alloc(struct arena *a, size_t size)
 	return b->data + b->used - size;
 }
 
+void *arena_copy(struct arena *a, const void *from, size_t size)
+{
+	void *const copy = arena_alloc(a, size);
+
+	if (copy && size)
+		memcpy(copy, from, size);
+	return copy;
+}
+
+char *arena_strdup(struct arena *a, const char *s)
+{
+	return arena_copy(a, s, strlen(s) + 1);
+}
+
 char *arena_strndup(struct arena *a, const char *s, size_t len)
 {
 	char *const copy = arena_alloc(a, len + 1);
@@ -76,29 +90,27 @@ char *arena_strndup(struct arena *a, const char *s, size_t len)
 	return copy;
 }
 
-void *arena_grow(struct arena *a, void *array, size_t n, size_t *cap,
-		 size_t want, size_t elem)
+bool arena_reserve(struct arena *a, void *array, size_t n, size_t *cap,
+		   size_t want, size_t elem)
 {
 	size_t more = *cap ? *cap : 4;
+	void *grown, *v;
 
+	assert(elem > 0 && n <= *cap);
 	if (want <= *cap)
-		return array;
-	while (more < want) {
-		if (more > SIZE_MAX / 2)
-			return NULL;
-		more *= 2;
-	}
-	if (more > SIZE_MAX / elem)
-		return NULL;
-
-	void *const grown = arena_alloc(a, more * elem);
-
+		return true;
+	while (more < want)
+		more = more > SIZE_MAX / 2 ? want : more * 2;
+	grown = more > SIZE_MAX / elem ? NULL : arena_alloc(a, more * elem);
 	if (!grown)
-		return NULL;
+		return false;
+	/* `array` is a T **: copying the pointer breaks no aliasing rule. */
+	memcpy(&v, array, sizeof(v));
 	if (n)
-		memcpy(grown, array, n * elem);
+		memcpy(grown, v, n * elem);
+	memcpy(array, &grown, sizeof(grown));
 	*cap = more;
-	return grown;
+	return true;
 }
 
 void arena_done(struct arena *a)

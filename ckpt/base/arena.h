@@ -2,6 +2,7 @@
 #ifndef UCKPT_ARENA_H
 #define UCKPT_ARENA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /*
@@ -19,16 +20,20 @@ struct arena {
  * exhausted. */
 void *arena_alloc(struct arena *a, size_t size);
 
-/* A NUL-terminated copy of `len` bytes. */
+/* A copy of `size` bytes, or of a string.  arena_strndup adds a NUL to `len`
+ * bytes.  NULL as arena_alloc. */
+void *arena_copy(struct arena *a, const void *from, size_t size);
+char *arena_strdup(struct arena *a, const char *s);
 char *arena_strndup(struct arena *a, const char *s, size_t len);
 
 /*
- * Make room for `want` elements of `elem` bytes in an array of which `n` are
- * in use and `*cap` allocated.  Returns the array (moved when it had to grow,
- * the old copy stays in the arena) or NULL.
+ * Make room for `want` elements of `elem` bytes in an array of which `n` are in
+ * use and `*cap` allocated.  `array` is the address of the caller's pointer to
+ * it.  An array that grows is moved; the old copy stays in the arena.  False as
+ * arena_alloc; the array is then as before.
  */
-void *arena_grow(struct arena *a, void *array, size_t n, size_t *cap,
-		 size_t want, size_t elem);
+bool arena_reserve(struct arena *a, void *array, size_t n, size_t *cap,
+		   size_t want, size_t elem);
 
 void arena_done(struct arena *a);
 

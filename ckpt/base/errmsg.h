@@ -2,6 +2,8 @@
 #ifndef UCKPT_ERRMSG_H
 #define UCKPT_ERRMSG_H
 
+#include <stddef.h>
+
 #define ERRMSG_MAX 512
 
 /*
@@ -21,6 +23,15 @@ struct errmsg {
  */
 int errmsg_set(struct errmsg *err, int rc, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
+
+/* The same with the file's name before the message.  `x` points to any structure
+ * with a `file` and an `err`. */
+#define ERRMSG_FILE(x, rc, fmt, ...) \
+	errmsg_set((x)->err, rc, "%s: " fmt, (x)->file __VA_OPT__(, ) __VA_ARGS__)
+
+/* Copy the first of `n` messages that is not empty to `err` (may be NULL): the
+ * message of a parallel loop, whose steps have one each. */
+void errmsg_first(struct errmsg *err, const struct errmsg *v, size_t n);
 
 /* Report that memory ran out at work on `name`, a file or NULL.  Returns
  * -ENOMEM. */

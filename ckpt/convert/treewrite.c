@@ -71,12 +71,9 @@ static char *join_path(struct arena *a, const char *dir, const char *name)
 
 static int add_task(struct writer *w, const struct task *t, struct errmsg *err)
 {
-	struct task *const grown = arena_grow(
-		&w->arena, w->tasks, w->n, &w->cap, w->n + 1, sizeof(*grown));
-
-	if (!grown)
+	if (!arena_reserve(&w->arena, &w->tasks, w->n, &w->cap, w->n + 1,
+			   sizeof(*w->tasks)))
 		return errmsg_nomem(err, w->target.options->shown);
-	w->tasks = grown;
 	w->tasks[w->n++] = *t;
 	return 0;
 }

@@ -58,10 +58,10 @@ static uint32_t hfindex_find_file(const struct hfindex *x, const char *name)
 	return (uint32_t)(f - x->files);
 }
 
-/* What belongs to the parsed text becomes our own. */
+/* Replace a string of the parsed text, which is freed, by a copy. */
 static bool copy_text(struct hfindex *x, const char **s)
 {
-	*s = arena_strndup(&x->arena, *s, strlen(*s));
+	*s = arena_strdup(&x->arena, *s);
 	return *s;
 }
 

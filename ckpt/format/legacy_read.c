@@ -247,9 +247,8 @@ static int read_keys(struct legacy *l, struct chain *c,
 				  " are read", c->src->name, keys->n,
 				  LEGACY_STORAGES_MAX);
 	v = arena_alloc(&l->arena, keys->n * sizeof(*v));
-	l->by_key = arena_grow(&l->arena, NULL, 0, &l->cap, keys->n + 1,
-			       sizeof(*l->by_key));
-	if (!v || !l->by_key)
+	if (!v || !arena_reserve(&l->arena, &l->by_key, 0, &l->cap, keys->n,
+				 sizeof(*l->by_key)))
 		return errmsg_nomem(err, c->src->name);
 	for (size_t i = 0; i < keys->n; i++) {
 		if (!value_is_cstr(keys->v[i]))
@@ -306,10 +305,9 @@ static int add_view(struct ids *ids, const struct legacy_storage *root,
 		return errmsg_set(ids->err, -E2BIG, "%s: more than %u views of"
 				  " storages", ids->file, LEGACY_STORAGES_MAX);
 	v = arena_alloc(&ids->l->arena, sizeof(*v));
-	ids->views = arena_grow(&ids->l->arena, ids->views, ids->nviews,
-				&ids->cap, ids->nviews + 1,
-				sizeof(struct legacy_storage *));
-	if (!v || !ids->views)
+	if (!v || !arena_reserve(&ids->l->arena, &ids->views, ids->nviews,
+				 &ids->cap, ids->nviews + 1,
+				 sizeof(*ids->views)))
 		return errmsg_nomem(ids->err, ids->file);
 	*v = (struct legacy_storage){ .key = view->v[0]->str.p, .elem = elem,
 				      .root = root };
@@ -433,9 +431,8 @@ static int place_views(const struct ids *ids)
 {
 	struct legacy *const l = ids->l;
 
-	l->by_key = arena_grow(&l->arena, l->by_key, l->n, &l->cap,
-			       l->n + ids->nviews, sizeof(*l->by_key));
-	if (!l->by_key)
+	if (!arena_reserve(&l->arena, &l->by_key, l->n, &l->cap,
+			   l->n + ids->nviews, sizeof(*l->by_key)))
 		return errmsg_nomem(ids->err, ids->file);
 	for (size_t i = 0; i < ids->nviews; i++) {
 		ids->views[i]->off += ids->views[i]->root->off;

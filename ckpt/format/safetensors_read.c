@@ -173,16 +173,13 @@ static int read_tensor(const struct reader *r, const cJSON *entry,
 
 	if (!cJSON_IsObject(entry))
 		return safetensors_read_fail(r, entry, "is no object");
-	rc = read_dtype(r, entry, t);
-	if (!rc)
-		rc = read_shape(r, entry, t);
-	if (!rc)
-		rc = read_offsets(r, entry, t, &x);
+	rc = read_dtype(r, entry, t) ?:
+	     read_shape(r, entry, t) ?:
+	     read_offsets(r, entry, t, &x);
 	if (rc)
 		return rc;
 	t->offset = r->data + x.begin;
-	t->name = arena_strndup(&r->s->arena, entry->string,
-				strlen(entry->string));
+	t->name = arena_strdup(&r->s->arena, entry->string);
 	return t->name ? 0 : errmsg_nomem(r->err, r->src->name);
 }
 

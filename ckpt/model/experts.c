@@ -63,15 +63,14 @@ int experts_init(struct experts *x, struct arena *a, const struct value *root,
 		 bool zero3, const char *file, struct errmsg *err)
 {
 	const struct value_seq *const counts =
-		value_items(value_find(root, "num_experts"));
-	const struct value *const first =
-		value_find_path(root, KEY_DS_CONFIG,
-				"use_data_before_expert_parallelism", NULL);
+		value_find_items(root, "num_experts");
 	const struct value *list = value_find(root, "ds_autoep_layers");
 	int rc = 0;
 
-	*x = (struct experts){ .data_first = first && first->kind == VALUE_BOOL &&
-					     first->b };
+	*x = (struct experts){ .data_first = value_is_true(value_find_path(
+				       root, KEY_DS_CONFIG,
+				       "use_data_before_expert_parallelism",
+				       NULL)) };
 	if (counts)
 		rc = read_counts(x, a, counts, file, err);
 	if (!list)

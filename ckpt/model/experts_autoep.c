@@ -9,10 +9,10 @@
  *   affine_maps	the same for each parameter, as pieces
  */
 #include <errno.h>
-#include <inttypes.h>
 #include <string.h>
 
 #include "ckpt/base/arena.h"
+#include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/model/experts_impl.h"
 #include "ckpt/pickle/value.h"
@@ -29,41 +29,45 @@ struct reader {
 	struct errmsg *err;
 };
 
-static int experts_autoep_fail(const struct reader *r, int rc, const char *what)
-{
-	return errmsg_set(r->err, rc, "%s: ds_autoep_layers[%zu]: %s", r->file,
-			  r->i, what);
-}
+#define AUTOEP_FAIL(r, rc, fmt, ...)                                       \
+	errmsg_set((r)->err, rc, "%s: ds_autoep_layers[%zu]: " fmt, \
+		   (r)->file, (r)->i __VA_OPT__(, ) __VA_ARGS__)
 
 /* --- placement ------------------------------------------------------------------ */
 
 /* A number from `least` to `most`. */
-static int experts_autoep_read_number(const struct reader *r,
-				      const struct value *entry,
-				      const char *key, unsigned least,
-				      unsigned most, unsigned *out)
+static int autoep_read_number(const struct reader *r, const struct value *entry,
+			      const char *key, unsigned least, unsigned most,
+			      unsigned *out)
 {
 	int64_t i;
 
 	if (!value_get_int(value_find(entry, key), &i) || i < least || i > most)
-		return errmsg_set(r->err, -EBADMSG,
-				  "%s: ds_autoep_layers[%zu]: %s is missing or"
-				  " not from %u to %u",
-				  r->file, r->i, key, least, most);
+		return AUTOEP_FAIL(r, -EBADMSG,
+				   "%s is missing or not from %u to %u", key,
+				   least, most);
 	*out = (unsigned)i;
 	return 0;
+}
+
+static int autoep_expect(const struct reader *r, const struct value *entry,
+			 const char *key, unsigned expected)
+{
+	unsigned n;
+
+	return autoep_read_number(r, entry, key, expected, expected, &n);
 }
 
 static int set_place(const struct reader *r, const struct expert_layer *l,
 		     struct expert_place *places, bool *placed,
 		     const struct value *expert, unsigned rank, unsigned index)
 {
-	int64_t e;
+	uint64_t e;
 
-	if (!value_get_int(expert, &e) || e < 0 || e >= l->n || placed[e])
-		return experts_autoep_fail(r, -EBADMSG,
-					   "expert_placement names an expert that"
-					   " is not there, or one twice");
+	if (!value_get_count(expert, &e) || e >= l->n || placed[e])
+		return AUTOEP_FAIL(r, -EBADMSG,
+				   "expert_placement names an expert that is not"
+				   " there, or one twice");
 	placed[e] = true;
 	places[e] = (struct expert_place){ rank, index };
 	return 0;
@@ -76,29 +80,26 @@ static int read_ranks(const struct reader *r, const struct expert_layer *l,
 {
 	bool *const seen = arena_alloc(r->a, ranks->n + 1);
 	bool *const placed = arena_alloc(r->a, l->n);
-	int rc = seen && placed
-			 ? 0
-			 : experts_autoep_fail(r, -ENOMEM, "out of memory");
+	int rc = seen && placed ? 0 : errmsg_nomem(r->err, r->file);
 
 	for (size_t i = 0; !rc && i < ranks->n; i++) {
 		const struct value_seq *const own =
-			value_items(value_find(ranks->v[i], "experts"));
+			value_find_items(ranks->v[i], "experts");
 		unsigned rank;
 
-		rc = experts_autoep_read_number(r, ranks->v[i], "rank", 0,
-						(unsigned)ranks->n - 1, &rank);
+		rc = autoep_read_number(r, ranks->v[i], "rank", 0,
+					(unsigned)ranks->n - 1, &rank);
 		if (rc)
 			break;
 		if (seen[rank] || !own)
-			return experts_autoep_fail(r, -EBADMSG,
-						   "expert_placement has a rank"
-						   " without experts, or twice");
+			return AUTOEP_FAIL(r, -EBADMSG,
+					   "expert_placement has a rank without"
+					   " experts, or twice");
 		seen[rank] = true;
 		if (own->n != l->local)
-			return experts_autoep_fail(r, -ENOTSUP,
-						   "ranks that hold different"
-						   " numbers of experts are not"
-						   " supported");
+			return AUTOEP_FAIL(r, -ENOTSUP,
+					   "ranks that hold different numbers of"
+					   " experts are not supported");
 		for (unsigned k = 0; !rc && k < l->local; k++)
 			rc = set_place(r, l, places, placed, own->v[k], rank, k);
 	}
@@ -110,13 +111,11 @@ static int read_placement(const struct reader *r, struct expert_layer *l,
 {
 	struct expert_place *const places =
 		arena_alloc(r->a, l->n * sizeof(*places));
-	const struct value_seq *const ranks =
-		value_items(value_find(v, "ranks"));
-	unsigned version, n, degree;
+	const struct value_seq *const ranks = value_find_items(v, "ranks");
 	int rc;
 
 	if (!places)
-		return experts_autoep_fail(r, -ENOMEM, "out of memory");
+		return errmsg_nomem(r->err, r->file);
 	l->places = places;
 	if (!v || v->kind == VALUE_NONE) {
 		/* Without a placement experts are numbered rank after rank. */
@@ -125,21 +124,14 @@ static int read_placement(const struct reader *r, struct expert_layer *l,
 							   e % l->local };
 		return 0;
 	}
-	rc = experts_autoep_read_number(r, v, "version", PLACEMENT_VERSION,
-					PLACEMENT_VERSION, &version);
-	if (!rc)
-		rc = experts_autoep_read_number(r, v, "num_experts", l->n, l->n,
-						&n);
-	if (!rc)
-		rc = experts_autoep_read_number(r, v, "ep_size",
-						experts_degree(l),
-						experts_degree(l), &degree);
+	rc = autoep_expect(r, v, "version", PLACEMENT_VERSION) ?:
+	     autoep_expect(r, v, "num_experts", l->n) ?:
+	     autoep_expect(r, v, "ep_size", experts_degree(l));
 	if (rc)
 		return rc;
 	if (!ranks || ranks->n != experts_degree(l))
-		return experts_autoep_fail(r, -EBADMSG,
-					   "expert_placement does not list the"
-					   " ranks");
+		return AUTOEP_FAIL(r, -EBADMSG,
+				   "expert_placement does not list the ranks");
 	return read_ranks(r, l, ranks, places);
 }
 
@@ -150,31 +142,26 @@ static int read_placement(const struct reader *r, struct expert_layer *l,
 static bool piece_agrees(const struct expert_layer *l, unsigned rank,
 			 const struct value *piece, bool *seen)
 {
-	const struct value_seq *const shape =
-		value_items(value_find(piece, "shape"));
-	const struct value_seq *const source =
-		value_items(value_find(piece, "source"));
-	const struct value_seq *const dest =
-		value_items(value_find(piece, "dest"));
-	int64_t n, from, to, dim, len = 1;
+	const struct value_seq *const shape = value_find_items(piece, "shape");
+	const struct value_seq *const source = value_find_items(piece, "source");
+	const struct value_seq *const dest = value_find_items(piece, "dest");
+	uint64_t n, from, to, dim, len = 1;
 
 	if (!shape || !shape->n || !source || source->n != 2 || !dest ||
 	    dest->n != 2 || value_find(piece, "scale") ||
-	    !value_get_int(shape->v[0], &n) ||
-	    !value_get_int(source->v[0], &from) ||
-	    !value_get_int(dest->v[0], &to) || from < 0 || to < 0)
+	    !value_get_count(shape->v[0], &n) ||
+	    !value_get_count(source->v[0], &from) ||
+	    !value_get_count(dest->v[0], &to))
 		return false;
 	for (size_t i = 1; i < shape->n; i++)
-		if (!value_get_int(shape->v[i], &dim) || dim < 1 ||
-		    dim > INT64_MAX / len)
+		if (!value_get_count(shape->v[i], &dim) || !dim ||
+		    !checked_mul(len, dim, &len))
 			return false;
-		else
-			len *= dim;
 	if (from % len || to % len)
 		return false;
 	from /= len;
 	to /= len;
-	for (int64_t k = 0; k < n; k++) {
+	for (uint64_t k = 0; k < n; k++) {
 		if (from + k >= l->n || seen[from + k] ||
 		    l->places[from + k].rank != rank ||
 		    l->places[from + k].index != to + k)
@@ -187,17 +174,16 @@ static bool piece_agrees(const struct expert_layer *l, unsigned rank,
 static bool map_agrees(const struct expert_layer *l, const struct value *map,
 		       bool *seen)
 {
-	const struct value_dict *const ranks =
-		value_pairs(value_find(map, "ranks"));
-	int64_t rank;
+	const struct value_dict *const ranks = value_find_pairs(map, "ranks");
+	uint64_t rank;
 
 	memset(seen, 0, l->n);
 	for (size_t i = 0; ranks && i < ranks->n; i++) {
 		const struct value_seq *const pieces =
-			value_items(value_find(ranks->v[i].val, "pieces"));
+			value_find_items(ranks->v[i].val, "pieces");
 
-		if (!pieces || !value_get_int(ranks->v[i].key, &rank) ||
-		    rank < 0 || rank >= experts_degree(l))
+		if (!pieces || !value_get_count(ranks->v[i].key, &rank) ||
+		    rank >= experts_degree(l))
 			return false;
 		for (size_t k = 0; k < pieces->n; k++)
 			if (!piece_agrees(l, (unsigned)rank, pieces->v[k],
@@ -210,21 +196,17 @@ static bool map_agrees(const struct expert_layer *l, const struct value *map,
 static int check_maps(const struct reader *r, const struct expert_layer *l,
 		      const struct value *entry)
 {
-	const struct value_dict *const maps = value_pairs(
-		value_find_path(entry, "affine_maps", "params", NULL));
-	bool *seen;
+	const struct value_dict *const maps =
+		value_find_pairs(value_find(entry, "affine_maps"), "params");
+	bool *const seen = arena_alloc(r->a, l->n);
 
-	if (!maps || !maps->n)
-		return 0;
-	seen = arena_alloc(r->a, l->n);
 	if (!seen)
-		return experts_autoep_fail(r, -ENOMEM, "out of memory");
-	for (size_t i = 0; i < maps->n; i++)
+		return errmsg_nomem(r->err, r->file);
+	for (size_t i = 0; maps && i < maps->n; i++)
 		if (!map_agrees(l, maps->v[i].val, seen))
-			return experts_autoep_fail(r, -EBADMSG,
-						   "affine_maps place experts"
-						   " elsewhere than"
-						   " expert_placement does");
+			return AUTOEP_FAIL(r, -EBADMSG,
+					   "affine_maps place experts elsewhere"
+					   " than expert_placement does");
 	return 0;
 }
 
@@ -235,17 +217,13 @@ static int check_maps(const struct reader *r, const struct expert_layer *l,
 static int check_format(const struct reader *r, const struct value *entry,
 			bool zero3)
 {
-	unsigned version;
-
 	if (zero3 !=
 	    value_is_str(value_find(entry, "checkpoint_format"), ZERO3_FORMAT))
-		return experts_autoep_fail(r, -ENOTSUP,
-					   "checkpoint_format is not the one of"
-					   " this ZeRO stage");
-	return zero3 ? experts_autoep_read_number(r, entry,
-						  "checkpoint_format_version",
-						  ZERO3_FORMAT_VERSION,
-						  ZERO3_FORMAT_VERSION, &version)
+		return AUTOEP_FAIL(r, -ENOTSUP,
+				   "checkpoint_format is not the one of this"
+				   " ZeRO stage");
+	return zero3 ? autoep_expect(r, entry, "checkpoint_format_version",
+				     ZERO3_FORMAT_VERSION)
 		     : 0;
 }
 
@@ -255,45 +233,37 @@ static int read_layer(const struct reader *r, const struct value *entry,
 	const struct value *const prefix =
 		value_find(entry, "expert_key_prefix");
 	struct expert_layer *l;
-	unsigned id, degree;
-	int rc = experts_autoep_read_number(r, entry, "moe_layer_id", 0,
-					    (unsigned)r->x->n - 1, &id);
+	unsigned id;
+	int rc = autoep_read_number(r, entry, "moe_layer_id", 0,
+				    (unsigned)r->x->n - 1, &id);
 
 	if (rc)
 		return rc;
 	l = &r->x->layers[id];
 	if (l->fused)
-		return experts_autoep_fail(r, -EBADMSG,
-					   "is of the same layer as another");
+		return AUTOEP_FAIL(r, -EBADMSG, "is of the same layer as another");
 	l->fused = true;
 	if (!value_get_int(value_find(entry, "ep_rank"), &l->ep))
 		l->ep = -1;
-	rc = experts_autoep_read_number(r, entry, "num_experts", l->n, l->n,
-					&l->n);
-	if (!rc)
-		rc = experts_autoep_read_number(r, entry, "num_local_experts",
-						1, l->n, &l->local);
-	if (!rc)
-		rc = experts_autoep_read_number(r, entry, "ep_size",
-						l->n / l->local,
-						l->n / l->local, &degree);
-	if (!rc)
-		rc = check_format(r, entry, zero3);
+	rc = autoep_expect(r, entry, "num_experts", l->n) ?:
+	     autoep_read_number(r, entry, "num_local_experts", 1, l->n,
+				&l->local) ?:
+	     autoep_expect(r, entry, "ep_size", l->n / l->local) ?:
+	     check_format(r, entry, zero3);
 	if (rc)
 		return rc;
 	if (l->n % l->local)
-		return experts_autoep_fail(r, -EBADMSG,
-					   "num_local_experts does not divide"
-					   " num_experts");
+		return AUTOEP_FAIL(r, -EBADMSG,
+				   "num_local_experts does not divide"
+				   " num_experts");
 	if (!value_is_cstr(prefix) || !prefix->str.len ||
 	    prefix->str.len > EXPERT_NAME_MAX / 2)
-		return experts_autoep_fail(r, -EBADMSG,
-					   "expert_key_prefix is no name");
-	l->prefix = arena_strndup(r->a, prefix->str.p, prefix->str.len);
+		return AUTOEP_FAIL(r, -EBADMSG, "expert_key_prefix is no name");
+	l->prefix = arena_strdup(r->a, prefix->str.p);
 	if (!l->prefix)
-		return experts_autoep_fail(r, -ENOMEM, "out of memory");
-	rc = read_placement(r, l, value_find(entry, "expert_placement"));
-	return rc ? rc : check_maps(r, l, entry);
+		return errmsg_nomem(r->err, r->file);
+	return read_placement(r, l, value_find(entry, "expert_placement")) ?:
+	       check_maps(r, l, entry);
 }
 
 int experts_read_autoep(struct experts *x, struct arena *a,

@@ -21,7 +21,6 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/checked.h"
-#include "ckpt/base/errmsg.h"
 #include "ckpt/model/geometry_impl.h"
 #include "ckpt/model/merge_rules.h"
 #include "ckpt/pickle/value.h"
@@ -40,12 +39,6 @@ int geometry_add(struct geometry *g, struct geometry_segment s)
 	return 0;
 }
 
-/* The whole row comes from slice 0. */
-static int add_first(struct geometry *g)
-{
-	return geometry_add(g, (struct geometry_segment){ .len = g->row_len });
-}
-
 static uint64_t product(const uint64_t *v, unsigned from, unsigned to)
 {
 	uint64_t n = 1;
@@ -56,122 +49,113 @@ static uint64_t product(const uint64_t *v, unsigned from, unsigned to)
 	return n;
 }
 
-static const struct geometry_slice *first_slice(const struct geometry_slice *s,
-						size_t n)
+static const struct geometry_slice *first_slice(const struct geometry_job *j)
 {
-	for (size_t t = 0; t < n; t++)
-		if (s[t].present)
-			return &s[t];
+	for (size_t t = 0; t < j->n; t++)
+		if (j->s[t].present)
+			return &j->s[t];
 	assert(!"a parameter has a slice");
 	return NULL;
 }
 
-int geometry_set_shape(struct geometry *g, const char *name,
-		       const uint64_t *shape, unsigned ndim,
-		       struct errmsg *err)
+int geometry_set_shape(const struct geometry_job *j, const uint64_t *shape,
+		       size_t ndim)
 {
-	g->ndim = ndim;
+	struct geometry *const g = j->g;
+
+	assert(ndim <= TENSOR_DIMS_MAX);
+	g->ndim = (unsigned)ndim;
 	g->numel = 1;
 	memcpy(g->shape, shape, ndim * sizeof(*shape));
-	for (unsigned i = 0; i < ndim; i++)
+	for (size_t i = 0; i < ndim; i++)
 		if (!checked_mul(g->numel, shape[i], &g->numel) ||
 		    g->numel > INT64_MAX / 16)
-			return errmsg_set(err, -EBADMSG,
-					  "parameter %s: its size overflows",
-					  name);
+			return GEOMETRY_BAD(j, "its size overflows");
 	return 0;
 }
 
-/* Check that all slices have one shape, as for replicated and averaged ones. */
-static int same_shapes(struct geometry *g, const char *name,
-		       const struct geometry_slice *s, size_t n,
-		       struct errmsg *err)
+/* The whole is one slice: the first of slices that must be of one shape. */
+static int take_first(const struct geometry_job *j)
 {
-	const struct geometry_slice *const first = first_slice(s, n);
+	const struct geometry_slice *const first = first_slice(j);
+	struct geometry *const g = j->g;
 
-	for (size_t t = 0; t < n; t++)
-		if (!s[t].present || s[t].ndim != first->ndim ||
-		    memcmp(s[t].shape, first->shape,
+	for (size_t t = 0; t < j->n; t++)
+		if (!j->s[t].present || j->s[t].ndim != first->ndim ||
+		    memcmp(j->s[t].shape, first->shape,
 			   first->ndim * sizeof(*first->shape)) != 0)
-			return errmsg_set(err, -EBADMSG,
-					  "parameter %s: is not of one shape on"
-					  " all tensor-parallel ranks", name);
+			return GEOMETRY_BAD(j, "is not of one shape on all"
+					       " tensor-parallel ranks");
 	g->rows = 1;
-	g->row_len = first->numel;
-	return geometry_set_shape(g, name, first->shape, first->ndim, err);
+	g->row_len = g->stride[0] = first->numel;
+	return geometry_set_shape(j, first->shape, first->ndim) ?:
+	       geometry_add(g, (struct geometry_segment){ .len = g->row_len });
 }
 
 /* The shape of the slices concatenated along `dim`. */
-static int joined_shape(struct geometry *g, const char *name, unsigned dim,
-			const struct geometry_slice *s, size_t n,
-			struct errmsg *err)
+static int joined_shape(const struct geometry_job *j, unsigned dim)
 {
-	const struct geometry_slice *const first = first_slice(s, n);
+	const struct geometry_slice *const first = first_slice(j);
 	uint64_t shape[TENSOR_DIMS_MAX];
 
 	if (dim >= first->ndim)
-		return errmsg_set(err, -EBADMSG,
-				  "parameter %s: %zu slices of %u dimensions"
-				  " cannot be joined along dimension %u", name,
-				  n, first->ndim, dim);
+		return GEOMETRY_BAD(j, "%zu slices of %u dimensions cannot be"
+				       " joined along dimension %u",
+				    j->n, first->ndim, dim);
 	memcpy(shape, first->shape, first->ndim * sizeof(*shape));
 	shape[dim] = 0;
-	for (size_t t = 0; t < n; t++) {
-		if (!s[t].present)
+	for (size_t t = 0; t < j->n; t++) {
+		const struct geometry_slice *const s = &j->s[t];
+
+		if (!s->present)
 			continue;
 		for (unsigned i = 0; i < first->ndim; i++)
-			if (s[t].ndim != first->ndim ||
-			    (i != dim && s[t].shape[i] != first->shape[i]))
-				return errmsg_set(err, -EBADMSG,
-						  "parameter %s: the slice of"
-						  " tensor-parallel rank %zu"
-						  " does not fit the others",
-						  name, t);
-		if (!checked_add(shape[dim], s[t].shape[dim], &shape[dim]))
-			return errmsg_set(err, -EBADMSG,
-					  "parameter %s: its size overflows",
-					  name);
+			if (s->ndim != first->ndim ||
+			    (i != dim && s->shape[i] != first->shape[i]))
+				return GEOMETRY_BAD(j, "the slice of"
+						       " tensor-parallel rank"
+						       " %zu does not fit the"
+						       " others", t);
+		if (!checked_add(shape[dim], s->shape[dim], &shape[dim]))
+			return GEOMETRY_BAD(j, "its size overflows");
 	}
-	return geometry_set_shape(g, name, shape, first->ndim, err);
+	return geometry_set_shape(j, shape, first->ndim);
 }
 
 /* Lay out rows of `parts` parts, each of which is the ranks' shares in order:
- * widths[part * n + t] is rank t's share, in units of `inner` elements. */
+ * widths[part * n + t] is rank t's share of dimension `dim`. */
 static int lay_parts(struct geometry *g, const uint64_t *widths, size_t parts,
-		     size_t n, uint64_t inner)
+		     size_t n, unsigned dim)
 {
+	const uint64_t inner = product(g->shape, dim + 1, g->ndim);
 	uint64_t at = 0;
 
-	for (size_t t = 0; t < n; t++)
-		for (size_t j = 0; j < parts; j++)
-			g->stride[t] += widths[j * n + t] * inner;
+	g->rows = product(g->shape, 0, dim);
 	for (size_t j = 0; j < parts; j++)
 		for (size_t t = 0; t < n; t++) {
 			const uint64_t len = widths[j * n + t] * inner;
-			uint64_t from = 0;
 
-			for (size_t k = 0; k < j; k++)
-				from += widths[k * n + t] * inner;
+			/* A slice has its shares of all parts end to end. */
 			if (geometry_add(g, (struct geometry_segment){
 						    .at = at,
 						    .len = len,
-						    .from = from,
+						    .from = g->stride[t],
 						    .source = (uint32_t)t }))
 				return -ENOMEM;
 			at += len;
+			g->stride[t] += len;
 		}
 	g->row_len = at;
 	return 0;
 }
 
-static int concatenate(struct geometry *g, const struct merge *m,
-		       const char *name, const struct geometry_slice *s,
-		       size_t n, struct errmsg *err)
+static int concatenate(const struct geometry_job *j)
 {
-	const unsigned parts = m->rule == MERGE_TWO_SUB_PARAMS ? 2 : 1;
-	const unsigned dim = m->rule == MERGE_TWO_SUB_PARAMS ? 0 : m->dim;
+	const unsigned parts = j->m->rule == MERGE_TWO_SUB_PARAMS ? 2 : 1;
+	const unsigned dim = parts == 2 ? 0 : j->m->dim;
+	const size_t n = j->n;
 	uint64_t *widths;
-	int rc = joined_shape(g, name, dim, s, n, err);
+	int rc = joined_shape(j, dim);
 
 	if (rc)
 		return rc;
@@ -179,16 +163,14 @@ static int concatenate(struct geometry *g, const struct merge *m,
 	if (!widths)
 		return -ENOMEM;
 	for (size_t t = 0; t < n; t++) {
-		const uint64_t w = s[t].present ? s[t].shape[dim] : 0;
+		const uint64_t w = j->s[t].present ? j->s[t].shape[dim] : 0;
 
 		/* torch.chunk gives the odd row to the first half. */
 		widths[t] = parts == 2 ? w / 2 + w % 2 : w;
 		if (parts == 2)
 			widths[n + t] = w / 2;
 	}
-	g->rows = product(g->shape, 0, dim);
-	rc = lay_parts(g, widths, parts, n,
-		       product(g->shape, dim + 1, g->ndim));
+	rc = lay_parts(j->g, widths, parts, n, dim);
 	free(widths);
 	return rc;
 }
@@ -205,9 +187,9 @@ static bool entry_sum(const struct value *v, int64_t *sum)
 		return value_get_int(v, sum);
 	*sum = 0;
 	for (size_t i = 0; i < parts->n; i++) {
-		int64_t w;
+		uint64_t w;
 
-		if (!value_get_int(parts->v[i], &w) || w < 0 ||
+		if (!value_get_count(parts->v[i], &w) ||
 		    __builtin_add_overflow(*sum, w, sum))
 			return false;
 	}
@@ -216,17 +198,19 @@ static bool entry_sum(const struct value *v, int64_t *sum)
 
 /* The shape in which the parameter is viewed; one -1 stands for the remaining
  * elements. */
-static int logical_shape(struct geometry *g, const char *name,
-			 const struct value_seq *spec, size_t dim,
-			 int64_t dim_size, uint64_t numel, struct errmsg *err)
+static int logical_shape(const struct geometry_job *j,
+			 const struct value_seq *spec, uint64_t dim,
+			 uint64_t dim_size, uint64_t numel)
 {
+	struct geometry_job silent = *j;
 	uint64_t shape[TENSOR_DIMS_MAX], known = 1;
 	size_t open = SIZE_MAX;
 
+	silent.err = NULL;
 	if (spec->n > TENSOR_DIMS_MAX)
 		goto bad;
 	for (size_t i = 0; i < spec->n; i++) {
-		int64_t d = dim_size;
+		int64_t d = (int64_t)dim_size;
 
 		if (i != dim && !entry_sum(spec->v[i], &d))
 			goto bad;
@@ -240,204 +224,168 @@ static int logical_shape(struct geometry *g, const char *name,
 	}
 	if (open != SIZE_MAX)
 		shape[open] = known ? numel / known : 0;
-	if (geometry_set_shape(g, name, shape, (unsigned)spec->n, NULL) ||
-	    g->numel != numel)
-		goto bad;
-	return 0;
+	if (!geometry_set_shape(&silent, shape, spec->n) && j->g->numel == numel)
+		return 0;
 bad:
-	return errmsg_set(err, -EBADMSG,
-			  "parameter %s: its sub-parameter shape does not fit"
-			  " its %llu elements", name,
-			  (unsigned long long)numel);
+	return GEOMETRY_BAD(j, "its sub-parameter shape does not fit its %llu"
+			       " elements", (unsigned long long)numel);
 }
 
 /* The widths of the parts: recorded as a tuple or, in the oldest files, as a
  * number of equal parts. */
-static int part_sizes(const struct value *spec, uint64_t whole, uint64_t *out,
-		      size_t *parts)
+static bool part_sizes(const struct value *spec, uint64_t whole, uint64_t *out,
+		       size_t *parts)
 {
 	const struct value_seq *const tuple = value_items(spec);
-	int64_t n;
+	uint64_t n = tuple ? tuple->n : 0;
 
-	if (!tuple) {
-		if (!value_get_int(spec, &n) || n <= 0 || n > PARTS_MAX ||
-		    whole % (uint64_t)n)
-			return -EBADMSG;
-		*parts = (size_t)n;
-		for (size_t j = 0; j < *parts; j++)
-			out[j] = whole / (uint64_t)n;
-		return 0;
-	}
-	if (tuple->n == 0 || tuple->n > PARTS_MAX)
-		return -EBADMSG;
-	*parts = tuple->n;
+	if (!tuple && !value_get_count(spec, &n))
+		return false;
+	if (n == 0 || n > PARTS_MAX || (!tuple && whole % n))
+		return false;
+	*parts = (size_t)n;
 	for (size_t j = 0; j < *parts; j++) {
-		int64_t w;
-
-		if (!value_get_int(tuple->v[j], &w) || w < 0)
-			return -EBADMSG;
-		out[j] = (uint64_t)w;
+		out[j] = whole / n;
+		if (tuple && !value_get_count(tuple->v[j], &out[j]))
+			return false;
 	}
-	return 0;
+	return true;
 }
 
 /* Each rank's share of each part: as recorded, or equal. */
-static int part_widths(const struct merge *m, const uint64_t *sizes,
-		       size_t parts, size_t n, uint64_t *out)
+static bool part_widths(const struct merge *m, const uint64_t *sizes,
+			size_t parts, size_t n, uint64_t *out)
 {
 	const struct value_seq *const all = value_items(m->widths);
 
 	if (m->widths && (!all || all->n != parts))
-		return -EBADMSG;
+		return false;
 	for (size_t j = 0; j < parts; j++) {
 		const struct value_seq *const row =
 			all ? value_items(all->v[j]) : NULL;
 		uint64_t sum = 0;
 
 		if (all ? !row || row->n != n : sizes[j] % n != 0)
-			return -EBADMSG;
+			return false;
 		for (size_t t = 0; t < n; t++) {
-			int64_t w = (int64_t)(sizes[j] / n);
+			uint64_t *const w = &out[j * n + t];
 
-			if (all && (!value_get_int(row->v[t], &w) || w < 0))
-				return -EBADMSG;
-			out[j * n + t] = (uint64_t)w;
-			if (!checked_add(sum, (uint64_t)w, &sum))
-				return -EBADMSG;
+			*w = sizes[j] / n;
+			if ((all && !value_get_count(row->v[t], w)) ||
+			    !checked_add(sum, *w, &sum))
+				return false;
 		}
 		if (sum != sizes[j])
-			return -EBADMSG;
+			return false;
 	}
-	return 0;
+	return true;
 }
 
 /* The sum of the slices' extents along dimension `dim`, in their own shape. */
-static uint64_t joined_extent(const struct geometry_slice *s, size_t n,
-			      size_t dim)
+static uint64_t joined_extent(const struct geometry_job *j, uint64_t dim)
 {
 	uint64_t sum = 0;
 
-	for (size_t t = 0; t < n; t++)
-		if (s[t].present && dim < s[t].ndim)
-			sum += s[t].shape[dim];
+	for (size_t t = 0; t < j->n; t++)
+		if (j->s[t].present && dim < j->s[t].ndim)
+			sum += j->s[t].shape[dim];
 	return sum;
 }
 
-/* Do the widths account for exactly the elements of each slice? */
-static bool widths_fit(const struct geometry *g,
-		       const struct geometry_slice *s, size_t n)
+static uint64_t slice_numel(const struct geometry_job *j, size_t t)
 {
-	for (size_t t = 0; t < n; t++)
-		if (g->rows * g->stride[t] != (s[t].present ? s[t].numel : 0))
+	return j->s[t].present ? j->s[t].numel : 0;
+}
+
+/* Do the widths account for exactly the elements of each slice? */
+static bool widths_fit(const struct geometry_job *j)
+{
+	for (size_t t = 0; t < j->n; t++)
+		if (j->g->rows * j->g->stride[t] != slice_numel(j, t))
 			return false;
 	return true;
 }
 
-static int sub_params(struct geometry *g, const struct merge *m,
-		      const char *name, const struct geometry_slice *s,
-		      size_t n, struct errmsg *err)
+static int sub_params(const struct geometry_job *j)
 {
-	const struct value_seq *const spec =
-		value_items(value_find(m->spec, "shape"));
-	uint64_t sizes[PARTS_MAX], *widths = NULL, numel = 0, whole = 0;
+	const struct value *const v = j->m->spec;
+	const struct value_seq *const spec = value_find_items(v, "shape");
+	uint64_t sizes[PARTS_MAX], *widths, numel = 0, whole = 0, dim;
 	size_t parts = 0;
-	int64_t dim;
-	int rc = -EBADMSG;
+	int rc;
 
-	for (size_t t = 0; t < n; t++)
-		numel += s[t].present ? s[t].numel : 0;
-	if (!spec ||
-	    !value_get_int(value_find(m->spec, "partition_dim"), &dim) ||
-	    dim < 0 || (uint64_t)dim >= spec->n ||
-	    part_sizes(spec->v[dim], joined_extent(s, n, (size_t)dim), sizes,
-		       &parts))
+	for (size_t t = 0; t < j->n; t++)
+		numel += slice_numel(j, t);
+	if (!spec || !value_get_count(value_find(v, "partition_dim"), &dim) ||
+	    dim >= spec->n ||
+	    !part_sizes(spec->v[dim], joined_extent(j, dim), sizes, &parts))
 		goto bad;
-	for (size_t j = 0; j < parts; j++)
-		if (!checked_add(whole, sizes[j], &whole) ||
-		    whole > INT64_MAX)
+	for (size_t k = 0; k < parts; k++)
+		if (!checked_add(whole, sizes[k], &whole) || whole > INT64_MAX)
 			goto bad;
-	rc = logical_shape(g, name, spec, (size_t)dim, (int64_t)whole, numel,
-			   err);
+	rc = logical_shape(j, spec, dim, whole, numel);
 	if (rc)
 		return rc;
-	widths = calloc(parts * n, sizeof(*widths));
+	widths = calloc(parts * j->n, sizeof(*widths));
 	if (!widths)
 		return -ENOMEM;
-	rc = part_widths(m, sizes, parts, n, widths);
-	g->rows = product(g->shape, 0, (unsigned)dim);
-	if (!rc)
-		rc = lay_parts(g, widths, parts, n,
-			       product(g->shape, (unsigned)dim + 1, g->ndim));
+	rc = part_widths(j->m, sizes, parts, j->n, widths)
+		     ? lay_parts(j->g, widths, parts, j->n, (unsigned)dim)
+		     : -EBADMSG;
 	free(widths);
-	if (!rc && !widths_fit(g, s, n))
-		rc = -EBADMSG;
-	if (rc != -EBADMSG)
+	if (rc == -ENOMEM || (!rc && widths_fit(j)))
 		return rc;
 bad:
-	return errmsg_set(err, -EBADMSG,
-			  "parameter %s: its sub-parameters do not fit its"
-			  " slices, or cannot be divided among %zu ranks", name,
-			  n);
+	return GEOMETRY_BAD(j, "its sub-parameters do not fit its slices, or"
+			       " cannot be divided among %zu ranks", j->n);
 }
 
 /* --- the whole --------------------------------------------------------------- */
 
-static int geometry_apply(struct geometry *g, const struct merge *m,
-			  const char *name, const struct geometry_slice *s,
-			  size_t n, struct errmsg *err)
+static int geometry_apply(const struct geometry_job *j)
 {
-	int rc;
-
-	switch (m->rule) {
-	case MERGE_AFFINE:
-		return geometry_affine(g, m->spec, m->holder, name, s, n, err);
-	case MERGE_EXPERTS:
-		return geometry_experts(g, m->experts, name, s, n, err);
-	case MERGE_SUB_PARAMS: return sub_params(g, m, name, s, n, err);
-	case MERGE_REPLICATED:
+	switch (j->m->rule) {
+	case MERGE_AFFINE: return geometry_affine(j);
+	case MERGE_EXPERTS: return geometry_experts(j);
+	case MERGE_SUB_PARAMS: return sub_params(j);
 	case MERGE_AVERAGE:
-		rc = same_shapes(g, name, s, n, err);
 		/* The mean of one slice is the slice. */
-		g->mean = m->rule == MERGE_AVERAGE && n > 1;
-		g->stride[0] = g->row_len;
-		return rc ? rc : add_first(g);
+		j->g->mean = j->n > 1;
+		return take_first(j);
+	case MERGE_REPLICATED: return take_first(j);
 	case MERGE_TWO_SUB_PARAMS:
 	case MERGE_CAT: break;
 	}
 	/* A single slice is the whole, even a scalar, which cannot be
 	 * concatenated. */
-	if (n == 1) {
-		rc = same_shapes(g, name, s, n, err);
-		g->stride[0] = g->row_len;
-		return rc ? rc : add_first(g);
-	}
-	return concatenate(g, m, name, s, n, err);
+	return j->n == 1 ? take_first(j) : concatenate(j);
 }
 
-/* Do the segments fill a row in order, without gap or overlap? */
-static bool is_row_covered(const struct geometry *g)
+bool geometry_is_covered(const struct geometry *g)
 {
 	uint64_t at = 0;
+	size_t i;
 
-	for (size_t i = 0; i < g->nsegs && g->segs[i].at == at; i++)
+	for (i = 0; i < g->nsegs && g->segs[i].at == at; i++)
 		at += g->segs[i].len;
-	return at == g->row_len;
+	return i == g->nsegs && at == g->row_len;
 }
 
 int geometry_init(struct geometry *g, const struct merge *m, const char *name,
 		  const struct geometry_slice *slices, size_t n,
 		  struct errmsg *err)
 {
+	const struct geometry_job j = { g, m, name, slices, n, err };
 	int rc = -ENOMEM;
 
 	assert(n > 0);
 	*g = (struct geometry){ .nsources = n, .holders = 1,
 				.stride = calloc(n, sizeof(*g->stride)) };
 	if (g->stride)
-		rc = geometry_apply(g, m, name, slices, n, err);
+		rc = geometry_apply(&j);
 	if (rc == -ENOMEM)
 		errmsg_set(err, rc, "parameter %s: out of memory", name);
-	assert(rc || is_row_covered(g));
+	assert(rc || geometry_is_covered(g));
 	if (rc)
 		geometry_done(g);
 	return rc;

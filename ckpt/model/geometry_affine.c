@@ -18,8 +18,8 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/checked.h"
-#include "ckpt/base/errmsg.h"
 #include "ckpt/model/geometry_impl.h"
+#include "ckpt/model/merge_rules.h"
 #include "ckpt/pickle/value.h"
 
 /* Limit of different scales in one map. */
@@ -46,13 +46,9 @@ static bool get_counts(const struct value *v, uint64_t *out, size_t *n)
 
 	if (!s || s->n > TENSOR_DIMS_MAX)
 		return false;
-	for (size_t i = 0; i < s->n; i++) {
-		int64_t k;
-
-		if (!value_get_int(s->v[i], &k) || k < 0)
+	for (size_t i = 0; i < s->n; i++)
+		if (!value_get_count(s->v[i], &out[i]))
 			return false;
-		out[i] = (uint64_t)k;
-	}
 	*n = s->n;
 	return true;
 }
@@ -62,14 +58,10 @@ static bool get_place(const struct value *v, uint64_t *offset,
 		      uint64_t *strides, size_t ndim)
 {
 	const struct value_seq *const s = value_items(v);
-	int64_t at;
 	size_t n;
 
-	if (!s || s->n != 2 || !value_get_int(s->v[0], &at) || at < 0 ||
-	    !get_counts(s->v[1], strides, &n) || n != ndim)
-		return false;
-	*offset = (uint64_t)at;
-	return true;
+	return s && s->n == 2 && value_get_count(s->v[0], offset) &&
+	       get_counts(s->v[1], strides, &n) && n == ndim;
 }
 
 /* Does the box lie within `size` elements? */
@@ -91,8 +83,7 @@ static bool box_fits(const struct piece *p, uint64_t at,
 /* The number of ranks that hold the box; 0 if not recorded. */
 static size_t count_holders(const struct value *v)
 {
-	const struct value_seq *const s =
-		value_items(value_find(v, "locations"));
+	const struct value_seq *const s = value_find_items(v, "locations");
 
 	return s ? s->n : 0;
 }
@@ -104,11 +95,10 @@ static bool is_holder(const struct value *v, uint32_t r, size_t holder)
 	const size_t n = count_holders(v);
 	int64_t rank;
 
-	return n == 0 ||
-	       (value_get_int(value_items(value_find(v, "locations"))
-				      ->v[holder < n ? holder : 0],
-			      &rank) &&
-		rank == (int64_t)r);
+	return n == 0 || (value_get_int(value_item(value_find(v, "locations"),
+						   holder < n ? holder : 0),
+					&rank) &&
+			  rank == (int64_t)r);
 }
 
 /* The index of a scale in geometry.scales. -E2BIG if there are too many. */
@@ -136,8 +126,8 @@ static int find_scale(struct geometry *g, double scale, uint32_t *out)
 }
 
 /* The scale of a piece, which is not written when it is 1. */
-static int get_scale(struct geometry *g, const char *name,
-		     const struct value *v, uint32_t *out, struct errmsg *err)
+static int get_scale(const struct geometry_job *j, const struct value *v,
+		     uint32_t *out)
 {
 	const struct value *const scale = value_find(v, "scale");
 	double number = 1;
@@ -150,23 +140,23 @@ static int get_scale(struct geometry *g, const char *name,
 	else if (scale && scale->kind != VALUE_NONE)
 		number = 0;
 	if (!isfinite(number) || number == 0)
-		return errmsg_set(err, -EBADMSG,
-				  "parameter %s: a piece of its affine map has a"
-				  " scale that nothing can be divided by", name);
-	rc = find_scale(g, number, out);
-	return rc == -E2BIG ?
-		       errmsg_set(err, rc, "parameter %s: the pieces of its"
-				  " affine map have more than %u scales", name,
-				  SCALES_MAX - 1) :
-		       rc;
+		return GEOMETRY_BAD(j, "a piece of its affine map has a scale"
+				       " that nothing can be divided by");
+	rc = find_scale(j->g, number, out);
+	return rc == -E2BIG
+		       ? errmsg_set(j->err, rc,
+				    "parameter %s: the pieces of its affine map"
+				    " have more than %u scales",
+				    j->name, SCALES_MAX - 1)
+		       : rc;
 }
 
-static int geometry_affine_add_piece(struct pieces *l, struct geometry *g,
-				     size_t holder, const char *name,
-				     const struct value *v, uint32_t rank,
-				     uint64_t slice_numel, struct errmsg *err)
+static int affine_add_piece(struct pieces *l, const struct geometry_job *j,
+			    const struct value *v, uint32_t rank)
 {
+	const uint64_t slice_numel = j->s[rank].present ? j->s[rank].numel : 0;
 	struct piece p = { .source = rank, .numel = 1 };
+	struct geometry *const g = j->g;
 	size_t ndim;
 	int rc;
 
@@ -180,12 +170,12 @@ static int geometry_affine_add_piece(struct pieces *l, struct geometry *g,
 			goto bad;
 	if (count_holders(v) > g->holders)
 		g->holders = count_holders(v);
-	if (p.numel == 0 || !is_holder(v, rank, holder))
+	if (p.numel == 0 || !is_holder(v, rank, j->m->holder))
 		return 0;
 	if (!box_fits(&p, p.so, p.ss, g->numel) ||
 	    !box_fits(&p, p.from, p.ds, slice_numel))
 		goto bad;
-	rc = get_scale(g, name, v, &p.scale, err);
+	rc = get_scale(j, v, &p.scale);
 	if (rc)
 		return rc;
 	if (!array_reserve(&l->v, &l->cap, l->n + 1, sizeof(*l->v)))
@@ -193,39 +183,29 @@ static int geometry_affine_add_piece(struct pieces *l, struct geometry *g,
 	l->v[l->n++] = p;
 	return 0;
 bad:
-	return errmsg_set(err, -EBADMSG,
-			  "parameter %s: a piece of its affine map lies outside"
-			  " of it or of the slice of rank %u", name, rank);
+	return GEOMETRY_BAD(j, "a piece of its affine map lies outside of it or"
+			       " of the slice of rank %u", rank);
 }
 
-static int read_pieces(struct pieces *l, struct geometry *g, size_t holder,
-		       const struct value *map, const char *name,
-		       const struct geometry_slice *s, size_t n,
-		       struct errmsg *err)
+static int read_pieces(struct pieces *l, const struct geometry_job *j)
 {
 	const struct value_dict *const ranks =
-		value_pairs(value_find(map, "ranks"));
+		value_find_pairs(j->m->spec, "ranks");
 	int rc = 0;
 
 	if (!ranks)
-		return errmsg_set(err, -EBADMSG,
-				  "parameter %s: its affine map has no ranks",
-				  name);
+		return GEOMETRY_BAD(j, "its affine map has no ranks");
 	for (size_t i = 0; !rc && i < ranks->n; i++) {
-		const struct value_seq *const pieces = value_items(
-			value_find(ranks->v[i].val, "pieces"));
-		int64_t r;
+		const struct value_seq *const pieces =
+			value_find_items(ranks->v[i].val, "pieces");
+		uint64_t r;
 
-		if (!pieces || !value_get_int(ranks->v[i].key, &r) || r < 0 ||
-		    (uint64_t)r >= n)
-			return errmsg_set(err, -EBADMSG,
-					  "parameter %s: its affine map is of"
-					  " other ranks than the %zu here",
-					  name, n);
+		if (!pieces || !value_get_count(ranks->v[i].key, &r) ||
+		    r >= j->n)
+			return GEOMETRY_BAD(j, "its affine map is of other ranks"
+					       " than the %zu here", j->n);
 		for (size_t k = 0; !rc && k < pieces->n; k++)
-			rc = geometry_affine_add_piece(
-				l, g, holder, name, pieces->v[k], (uint32_t)r,
-				s[r].present ? s[r].numel : 0, err);
+			rc = affine_add_piece(l, j, pieces->v[k], (uint32_t)r);
 	}
 	return rc;
 }
@@ -297,57 +277,40 @@ static int add_runs(struct geometry *g, const struct piece *p, unsigned dim)
 	}
 }
 
-static int geometry_affine_by_place(const void *a, const void *b)
+static int affine_by_place(const void *a, const void *b)
 {
 	const struct geometry_segment *const x = a, *const y = b;
 
 	return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* The sorted runs must cover the output without gap or overlap. */
-static int check_cover(const struct geometry *g, const char *name,
-		       struct errmsg *err)
+int geometry_affine(const struct geometry_job *j)
 {
-	uint64_t at = 0;
-	size_t i;
-
-	if (g->nsegs)
-		qsort(g->segs, g->nsegs, sizeof(*g->segs),
-		      geometry_affine_by_place);
-	for (i = 0; i < g->nsegs && g->segs[i].at == at; i++)
-		at += g->segs[i].len;
-	if (i == g->nsegs && at == g->row_len)
-		return 0;
-	return errmsg_set(err, -EBADMSG,
-			  "parameter %s: the pieces of its affine map overlap"
-			  " or leave elements out", name);
-}
-
-int geometry_affine(struct geometry *g, const struct value *map,
-		    size_t holder, const char *name, const struct geometry_slice *s, size_t n,
-		    struct errmsg *err)
-{
+	struct geometry *const g = j->g;
 	uint64_t shape[TENSOR_DIMS_MAX];
 	struct pieces l = { 0 };
 	unsigned dim = 1;
 	size_t ndim;
 	int rc;
 
-	if (!get_counts(value_find(map, "logical_shape"), shape, &ndim))
-		return errmsg_set(err, -EBADMSG,
-				  "parameter %s: its affine map has no shape",
-				  name);
-	rc = geometry_set_shape(g, name, shape, (unsigned)ndim, err);
-	if (!rc)
-		rc = read_pieces(&l, g, holder, map, name, s, n, err);
-	if (!rc && !find_rows(g, &l, s)) {
+	if (!get_counts(value_find(j->m->spec, "logical_shape"), shape, &ndim))
+		return GEOMETRY_BAD(j, "its affine map has no shape");
+	rc = geometry_set_shape(j, shape, ndim) ?: read_pieces(&l, j);
+	if (!rc && !find_rows(g, &l, j->s)) {
 		g->rows = 1;
 		g->row_len = g->numel;
-		memset(g->stride, 0, n * sizeof(*g->stride));
+		memset(g->stride, 0, j->n * sizeof(*g->stride));
 		dim = 0;
 	}
 	for (size_t i = 0; !rc && i < l.n; i++)
 		rc = add_runs(g, &l.v[i], dim);
 	free(l.v);
-	return rc ? rc : check_cover(g, name, err);
+	if (rc)
+		return rc;
+	if (g->nsegs)
+		qsort(g->segs, g->nsegs, sizeof(*g->segs), affine_by_place);
+	return geometry_is_covered(g)
+		       ? 0
+		       : GEOMETRY_BAD(j, "the pieces of its affine map overlap"
+					 " or leave elements out");
 }

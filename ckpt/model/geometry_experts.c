@@ -7,13 +7,12 @@
  *	placement {0: [2, 0], 1: [3, 1]}
  *	whole	| 0: index 1 | 1: index 1 | 0: index 0 | 1: index 0 |
  */
-#include <errno.h>
 #include <stdint.h>
 #include <string.h>
 
-#include "ckpt/base/errmsg.h"
 #include "ckpt/model/experts.h"
 #include "ckpt/model/geometry_impl.h"
+#include "ckpt/model/merge_rules.h"
 
 /* The number of experts from `e` on that are adjacent on one rank as well. */
 static unsigned run_length(const struct expert_layer *l, unsigned e)
@@ -27,42 +26,31 @@ static unsigned run_length(const struct expert_layer *l, unsigned e)
 	return n;
 }
 
-static int geometry_experts_set_shape(struct geometry *g,
-				      const struct expert_layer *l,
-				      const char *name,
-				      const struct geometry_slice *s,
-				      struct errmsg *err)
+int geometry_experts(const struct geometry_job *j)
 {
-	uint64_t shape[TENSOR_DIMS_MAX];
-
-	memcpy(shape, s->shape, s->ndim * sizeof(*shape));
-	shape[0] = l->n;
-	return geometry_set_shape(g, name, shape, s->ndim, err);
-}
-
-int geometry_experts(struct geometry *g, const struct expert_layer *l,
-		     const char *name, const struct geometry_slice *s, size_t n,
-		     struct errmsg *err)
-{
-	uint64_t len;
+	const struct expert_layer *const l = j->m->experts;
+	const struct geometry_slice *const s = j->s;
+	struct geometry *const g = j->g;
+	uint64_t shape[TENSOR_DIMS_MAX], len;
 	int rc;
 
-	for (size_t i = 0; i < n; i++)
-		if (n != experts_degree(l) || s[i].ndim == 0 ||
+	for (size_t i = 0; i < j->n; i++)
+		if (j->n != experts_degree(l) || s[i].ndim == 0 ||
 		    s[i].ndim != s[0].ndim || s[i].shape[0] != l->local ||
 		    memcmp(s[i].shape, s[0].shape,
 			   s[0].ndim * sizeof(*s[0].shape)) != 0)
-			return errmsg_set(err, -EBADMSG,
-					  "parameter %s: is not of %u experts on"
-					  " each of %u ranks",
-					  name, l->local, experts_degree(l));
-	rc = geometry_experts_set_shape(g, l, name, s, err);
+			return GEOMETRY_BAD(j, "is not of %u experts on each of"
+					       " %u ranks",
+					    l->local, experts_degree(l));
+	memcpy(shape, s->shape, s->ndim * sizeof(*shape));
+	shape[0] = l->n;
+	rc = geometry_set_shape(j, shape, s->ndim);
 	if (rc)
 		return rc;
 	g->rows = 1;
 	g->row_len = g->numel;
 	len = g->numel / l->n;
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < j->n; i++)
 		g->stride[i] = s[i].numel;
 	for (unsigned e = 0, run; !rc && e < l->n; e += run) {
 		run = run_length(l, e);

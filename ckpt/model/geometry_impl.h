@@ -2,29 +2,43 @@
 #ifndef UCKPT_GEOMETRY_IMPL_H
 #define UCKPT_GEOMETRY_IMPL_H
 
+#include <errno.h>
+
+#include "ckpt/base/errmsg.h"
 #include "ckpt/model/geometry.h"
 
 struct expert_layer;
-struct value;
+struct merge;
 
-/* Shared by geometry*.c. */
+/* Shared by geometry*.c: what geometry_init was called with. */
+struct geometry_job {
+	struct geometry *g;
+	const struct merge *m;
+	const char *name;
+	const struct geometry_slice *s;
+	size_t n;
+	struct errmsg *err;
+};
+
+/* Report that slices and rule do not agree.  Returns -EBADMSG. */
+#define GEOMETRY_BAD(j, fmt, ...)                                       \
+	errmsg_set((j)->err, -EBADMSG, "parameter %s: " fmt, (j)->name \
+		   __VA_OPT__(, ) __VA_ARGS__)
 
 /* Append a segment, unless it is empty. -ENOMEM, also when the limit is
  * reached. */
 int geometry_add(struct geometry *g, struct geometry_segment s);
 
-int geometry_set_shape(struct geometry *g, const char *name,
-		       const uint64_t *shape, unsigned ndim,
-		       struct errmsg *err);
+int geometry_set_shape(const struct geometry_job *j, const uint64_t *shape,
+		       size_t ndim);
 
-/* The rule of an affine map; `holder` as in struct merge. */
-int geometry_affine(struct geometry *g, const struct value *map,
-		    size_t holder, const char *name, const struct geometry_slice *s, size_t n,
-		    struct errmsg *err);
+/* Do the segments fill a row in order, without gap or overlap? */
+bool geometry_is_covered(const struct geometry *g);
+
+/* The rule of an affine map. */
+int geometry_affine(const struct geometry_job *j);
 
 /* Merge all experts of a layer from the expert-parallel ranks' slices. */
-int geometry_experts(struct geometry *g, const struct expert_layer *l,
-		     const char *name, const struct geometry_slice *s,
-		     size_t n, struct errmsg *err);
+int geometry_experts(const struct geometry_job *j);
 
 #endif

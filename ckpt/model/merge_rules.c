@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "ckpt/base/arena.h"
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pickle/value.h"
 
@@ -33,6 +34,8 @@
  * soon reached by a pattern made to explode. */
 #define MATCH_LIMIT 100000
 
+/* Those that are plain lists of patterns come first, in the order in which the
+ * converter tries them. */
 enum list {
 	LIST_REPLICATED,
 	LIST_AVERAGE,
@@ -63,7 +66,7 @@ struct pattern {
 
 struct merge_rules {
 	struct pattern *v;
-	size_t n;
+	size_t n, cap;
 	struct arena arena;	  /* owns what specs point to */
 	const struct value *info; /* NULL: none */
 	int64_t vocab_rows;	  /* original_vocab_size, or -1 */
@@ -86,25 +89,29 @@ const char *merge_rule_name(enum merge_rule rule)
 	return names[rule];
 }
 
-static int add_pattern(struct merge_rules *r, enum list list,
-		       const struct value *v, const struct value *spec,
-		       const char *file, struct errmsg *err)
+/* --- reading the lists -------------------------------------------------------- */
+
+struct reader {
+	struct merge_rules *r;
+	const char *file;
+	struct errmsg *err;
+};
+
+static int add_pattern(const struct reader *x, enum list list,
+		       const struct value *v, const struct value *spec)
 {
+	struct merge_rules *const r = x->r;
 	PCRE2_UCHAR why[128];
 	PCRE2_SIZE at;
 	int code;
 
 	if (!value_is_cstr(v) || v->str.len > PATTERN_LEN_MAX ||
 	    r->n == PATTERNS_MAX)
-		return errmsg_set(err, -EBADMSG,
-				  "%s: universal_checkpoint_info: a pattern is"
-				  " no string, too long, or one too many", file);
-
-	void *const grown = realloc(r->v, (r->n + 1) * sizeof(*r->v));
-
-	if (!grown)
-		return errmsg_nomem(err, file);
-	r->v = grown;
+		return ERRMSG_FILE(x, -EBADMSG,
+				   "universal_checkpoint_info: a pattern is no"
+				   " string, too long, or one too many");
+	if (!array_reserve(&r->v, &r->cap, r->n + 1, sizeof(*r->v)))
+		return errmsg_nomem(x->err, x->file);
 	r->v[r->n] = (struct pattern){
 		.list = list,
 		.spec = spec,
@@ -115,76 +122,69 @@ static int add_pattern(struct merge_rules *r, enum list list,
 	};
 	if (!r->v[r->n++].code) {
 		pcre2_get_error_message(code, why, sizeof(why));
-		return errmsg_set(err, -EBADMSG,
-				  "%s: universal_checkpoint_info: pattern"
-				  " '%.100s': %s", file, v->str.p,
-				  (const char *)why);
+		return ERRMSG_FILE(x, -EBADMSG,
+				   "universal_checkpoint_info: pattern"
+				   " '%.100s': %s",
+				   v->str.p, (const char *)why);
 	}
 	return 0;
 }
 
-static int add_list(struct merge_rules *r, enum list list,
-		    const struct value *v, const struct value *spec,
-		    const char *file, struct errmsg *err)
+static int add_list(const struct reader *x, enum list list,
+		    const struct value *v, const struct value *spec)
 {
 	const struct value_seq *const items = value_items(v);
+	int rc = 0;
 
 	if (!v || v->kind == VALUE_NONE)
 		return 0;
 	if (!items)
-		return errmsg_set(err, -EBADMSG,
-				  "%s: universal_checkpoint_info: expected a"
-				  " list of patterns, found %s", file,
-				  value_kind_name(v));
-	for (size_t i = 0; i < items->n; i++) {
-		const int rc = add_pattern(r, list, items->v[i], spec, file, err);
-
-		if (rc)
-			return rc;
-	}
-	return 0;
+		return ERRMSG_FILE(x, -EBADMSG,
+				   "universal_checkpoint_info: expected a list"
+				   " of patterns, found %s", value_kind_name(v));
+	for (size_t i = 0; !rc && i < items->n; i++)
+		rc = add_pattern(x, list, items->v[i], spec);
+	return rc;
 }
 
 /* Add sub-parameters and affine maps, which are not plain lists. */
-static int add_structured(struct merge_rules *r, const char *file,
-			  struct errmsg *err)
+static int add_structured(const struct reader *x)
 {
+	const struct value *const info = x->r->info;
 	const struct value_seq *const subs =
-		value_items(value_find(r->info, "parameter_with_sub_params"));
-	const struct value_dict *const affine = value_pairs(
-		value_find_path(r->info, "affine_map", "params", NULL));
+		value_find_items(info, "parameter_with_sub_params");
+	const struct value_dict *const affine =
+		value_find_pairs(value_find(info, "affine_map"), "params");
 	int rc = 0;
 
 	for (size_t i = 0; !rc && subs && i < subs->n; i++)
-		rc = add_list(r, LIST_SUB_PARAMS,
-			      value_find(subs->v[i], "patterns"), subs->v[i],
-			      file, err);
+		rc = add_list(x, LIST_SUB_PARAMS,
+			      value_find(subs->v[i], "patterns"), subs->v[i]);
 	for (size_t i = 0; !rc && affine && i < affine->n; i++)
-		rc = add_pattern(r, LIST_AFFINE, affine->v[i].key,
-				 affine->v[i].val, file, err);
+		rc = add_pattern(x, LIST_AFFINE, affine->v[i].key,
+				 affine->v[i].val);
 	return rc;
 }
 
 /* Refuse what the checkpoint's author or its version rules out. */
-static int check_info(const struct merge_rules *r, const char *file,
-		      struct errmsg *err)
+static int check_info(const struct reader *x)
 {
-	const struct value_dict *const refused = value_pairs(
-		value_find(r->info, "autotp_unsupported_parameter_patterns"));
+	const struct value *const info = x->r->info;
+	const struct value_dict *const refused =
+		value_find_pairs(info, "autotp_unsupported_parameter_patterns");
 	int64_t version;
 
 	if (refused && refused->n)
-		return errmsg_set(err, -ENOTSUP,
-				  "%s: universal_checkpoint_info says that"
-				  " parameters '%.100s' cannot be converted",
-				  file, value_is_cstr(refused->v[0].key) ?
-						refused->v[0].key->str.p :
-						"?");
-	if (value_get_int(value_find_path(r->info, "affine_map", "version",
-					  NULL), &version) && version > 1)
-		return errmsg_set(err, -ENOTSUP,
-				  "%s: affine maps of version %lld: only 1 is"
-				  " known", file, (long long)version);
+		return ERRMSG_FILE(x, -ENOTSUP,
+				   "universal_checkpoint_info says that"
+				   " parameters '%.100s' cannot be converted",
+				   value_cstr(refused->v[0].key));
+	if (value_get_int(value_find_path(info, "affine_map", "version", NULL),
+			  &version) &&
+	    version > 1)
+		return ERRMSG_FILE(x, -ENOTSUP,
+				   "affine maps of version %lld: only 1 is"
+				   " known", (long long)version);
 	return 0;
 }
 
@@ -192,7 +192,8 @@ int merge_rules_new(const struct value *info, const char *file,
 		    struct merge_rules **out, struct errmsg *err)
 {
 	struct merge_rules *const r = calloc(1, sizeof(*r));
-	int64_t rows;
+	const struct reader x = { r, file, err };
+	uint64_t rows;
 	int rc = 0;
 
 	if (r) {
@@ -208,22 +209,18 @@ int merge_rules_new(const struct value *info, const char *file,
 	if (value_pairs(info)) {
 		r->info = value_copy(&r->arena, info);
 		if (!r->info)
-			rc = errmsg_set(err, -E2BIG,
-					"%s: universal_checkpoint_info is"
-					" nested too deeply or too large",
-					file);
+			rc = ERRMSG_FILE(&x, -E2BIG,
+					 "universal_checkpoint_info is nested"
+					 " too deeply or too large");
 	}
-	r->vocab_rows = value_get_int(value_find(r->info,
-						 "original_vocab_size"),
-				      &rows) && rows >= 0 ? rows : -1;
-	if (!rc)
-		rc = check_info(r, file, err);
+	r->vocab_rows = -1;
+	if (value_get_count(value_find(r->info, "original_vocab_size"), &rows))
+		r->vocab_rows = (int64_t)rows;
+	rc = rc ?: check_info(&x);
 	for (int l = 0; !rc && l <= LIST_PIPELINE; l++)
-		rc = add_list(r, (enum list)l,
-			      value_find(r->info, list_keys[l]), NULL, file,
-			      err);
-	if (!rc)
-		rc = add_structured(r, file, err);
+		rc = add_list(&x, (enum list)l,
+			      value_find(r->info, list_keys[l]), NULL);
+	rc = rc ?: add_structured(&x);
 	if (rc)
 		merge_rules_free(r);
 	else
@@ -250,6 +247,8 @@ const struct value *merge_rules_info(const struct merge_rules *r)
 {
 	return r->info;
 }
+
+/* --- matching ------------------------------------------------------------------ */
 
 /* Match a name against `list`: 1 and the pattern if exactly one matches, 0 if
  * none does, an error if several do. (For sub-parameters the converter takes
@@ -344,13 +343,10 @@ static int set_sub_params(const struct merge_rules *r, const char *name,
 static int match_rule(struct merge_rules *r, const char *name, struct merge *m,
 		      struct errmsg *err)
 {
-	static const struct {
-		enum list list;
-		enum merge_rule rule;
-	} order[] = {
-		{ LIST_REPLICATED, MERGE_REPLICATED },
-		{ LIST_AVERAGE, MERGE_AVERAGE },
-		{ LIST_TWO_SUB_PARAMS, MERGE_TWO_SUB_PARAMS },
+	static const enum merge_rule plain[] = {
+		[LIST_REPLICATED] = MERGE_REPLICATED,
+		[LIST_AVERAGE] = MERGE_AVERAGE,
+		[LIST_TWO_SUB_PARAMS] = MERGE_TWO_SUB_PARAMS,
 	};
 	const struct pattern *affine = NULL, *sub = NULL;
 	int hit = match_list(r, LIST_AFFINE, name, &affine, err);
@@ -364,10 +360,10 @@ static int match_rule(struct merge_rules *r, const char *name, struct merge *m,
 		m->spec = affine->spec;
 		return consume_lists(r, name, err);
 	}
-	for (size_t i = 0; i < sizeof(order) / sizeof(*order); i++) {
-		hit = match_list(r, order[i].list, name, NULL, err);
+	for (size_t i = 0; i < COUNT(plain); i++) {
+		hit = match_list(r, (enum list)i, name, NULL, err);
 		if (hit > 0)
-			m->rule = order[i].rule;
+			m->rule = plain[i];
 		if (hit)
 			return hit < 0 ? hit : 0;
 	}

@@ -123,10 +123,11 @@ static struct param *find_among(struct param *v, size_t n, const char *name)
 	return bsearch(&key, v, n, sizeof(key), model_by_name);
 }
 
-/* Sort between ranks: names within one rank are distinct. */
-static void sort_params(struct model *m)
+/* Sort after a rank has added to the first `sorted` parameters: names within one
+ * rank are distinct. */
+static void sort_params(struct model *m, size_t sorted)
 {
-	if (m->nparams)
+	if (m->nparams > sorted)
 		qsort(m->params, m->nparams, sizeof(*m->params), model_by_name);
 }
 
@@ -181,27 +182,20 @@ static int add_slice(const struct builder *b, size_t sorted, size_t *at,
 
 /* --- experts ------------------------------------------------------------------- */
 
-/* A copy of the slice for another expert-parallel rank. */
-static const struct slice *slice_of_rank(const struct builder *b,
-					 const struct slice *s, unsigned ep)
-{
-	struct slice *const copy = arena_alloc(&b->m->arena, sizeof(*copy));
-
-	if (copy) {
-		*copy = *s;
-		copy->ep = ep;
-	}
-	return copy;
-}
-
-/* Set slice `at` of a parameter. */
+/* Set slice `at` of a parameter to a copy of `s` for expert-parallel rank
+ * `ep`. */
 static int set_expert(const struct builder *b, struct param *p, unsigned at,
 		      const struct slice *s, unsigned ep)
 {
+	struct slice *const copy = arena_copy(&b->m->arena, s, sizeof(*s));
+
 	assert(at < p->nslices && !p->slices[at]);
-	p->slices[at] = slice_of_rank(b, s, ep);
+	if (!copy)
+		return errmsg_nomem(b->err, b->dir->path);
+	copy->ep = ep;
+	p->slices[at] = copy;
 	p->first = p->slices[0];
-	return p->slices[at] ? 0 : errmsg_nomem(b->err, b->dir->path);
+	return 0;
 }
 
 static int add_fused(const struct builder *b, const struct slice *s)
@@ -228,17 +222,12 @@ static int add_native(const struct builder *b, const struct slice *s)
 		const char *name;
 
 		experts_key(l, ep * l->local + s->expert, s->rest, key);
-		name = arena_strndup(&b->m->arena, key, strlen(key));
+		name = arena_strdup(&b->m->arena, key);
 		p = name ? model_add_param(b, name, 1) : NULL;
 		rc = p ? set_expert(b, p, 0, s, ep)
 		       : errmsg_nomem(b->err, b->dir->path);
 	}
 	return rc;
-}
-
-static int add_expert(const struct builder *b, const struct slice *s)
-{
-	return s->layer->fused ? add_fused(b, s) : add_native(b, s);
 }
 
 /* --- all of them ----------------------------------------------------------------- */
@@ -256,18 +245,19 @@ static int add_owned(const struct builder *b, const struct rank_params *c)
 		if (s->module)
 			continue;
 		if (s->layer) {
-			rc = add_expert(b, s);
+			rc = s->layer->fused ? add_fused(b, s)
+					     : add_native(b, s);
 			continue;
 		}
 		if (c->mp >= b->m->tp)
 			replica = merge_is_pipeline_replica(b->rules, s->name,
 							    b->err);
-		rc = replica < 0 ? replica
-		     : replica	 ? 0
-				 : add_slice(b, sorted, &at, s);
+		if (replica < 0)
+			rc = replica;
+		else if (!replica)
+			rc = add_slice(b, sorted, &at, s);
 	}
-	if (!rc && b->m->nparams > sorted)
-		sort_params(b->m);
+	sort_params(b->m, sorted);
 	return rc;
 }
 
@@ -290,8 +280,7 @@ static void add_modules(const struct builder *b, const struct rank_params *c)
 			.module = s->module,
 		};
 	}
-	if (b->m->nparams > sorted)
-		sort_params(b->m);
+	sort_params(b->m, sorted);
 }
 
 /* The most parameters that a rank's slices can become. */
@@ -358,18 +347,11 @@ int model_geometry(const struct param *p, struct geometry *g,
 static int model_set_shape(const struct builder *b, struct param *p)
 {
 	struct geometry g;
-	uint64_t *shape;
 	int rc = model_geometry(p, &g, b->err);
 
 	if (rc)
 		return rc;
-	shape = arena_alloc(&b->m->arena, g.ndim * sizeof(*shape) + 1);
-	if (!shape) {
-		geometry_done(&g);
-		return errmsg_nomem(b->err, b->dir->path);
-	}
-	memcpy(shape, g.shape, g.ndim * sizeof(*shape));
-	p->shape = shape;
+	p->shape = arena_copy(&b->m->arena, g.shape, g.ndim * sizeof(*g.shape));
 	p->ndim = g.ndim;
 	p->numel = g.numel;
 	p->holders = g.holders;
@@ -377,6 +359,8 @@ static int model_set_shape(const struct builder *b, struct param *p)
 	if (g.nscales)
 		b->m->scaled = p;
 	geometry_done(&g);
+	if (!p->shape)
+		return errmsg_nomem(b->err, b->dir->path);
 	if (!p->merge.vocab)
 		return 0;
 	if (p->ndim != 2)
@@ -384,8 +368,8 @@ static int model_set_shape(const struct builder *b, struct param *p)
 				  "parameter %s: is a vocabulary parameter of"
 				  " %u dimensions", p->name, p->ndim);
 	/* Python's slice [:n] stops at the last row. */
-	if (p->merge.vocab_rows > shape[0])
-		p->merge.vocab_rows = shape[0];
+	if (p->merge.vocab_rows > p->shape[0])
+		p->merge.vocab_rows = p->shape[0];
 	return 0;
 }
 
@@ -424,18 +408,13 @@ static int list_unused(const struct builder *b)
 	if (model_is_flat(m))
 		return 0;
 	while ((text = merge_rules_next_unused(b->rules, &pos))) {
-		void *const grown = arena_grow(&m->arena, m->unused,
-					       m->nunused, &cap,
-					       m->nunused + 1,
-					       sizeof(*m->unused));
+		const char *const copy = arena_strdup(&m->arena, text);
 
-		if (!grown)
+		if (!copy || !arena_reserve(&m->arena, &m->unused, m->nunused,
+					    &cap, m->nunused + 1,
+					    sizeof(*m->unused)))
 			return errmsg_nomem(b->err, b->dir->path);
-		m->unused = grown;
-		m->unused[m->nunused] =
-			arena_strndup(&m->arena, text, strlen(text));
-		if (!m->unused[m->nunused++])
-			return errmsg_nomem(b->err, b->dir->path);
+		m->unused[m->nunused++] = copy;
 	}
 	return 0;
 }
@@ -464,11 +443,7 @@ static int model_finish_build(struct builder *b, int rc)
 		/* Messages from here on name parameters; prepend the file. */
 		b->err = &why;
 		b->rules = m->ranks[0].rules;
-		rc = model_collect(b);
-		if (!rc)
-			rc = match_rules(b);
-		if (!rc)
-			rc = list_unused(b);
+		rc = model_collect(b) ?: match_rules(b) ?: list_unused(b);
 		if (rc)
 			errmsg_set(err, rc, "%s: %s", dir->model[0].path,
 				   why.text);
@@ -510,12 +485,8 @@ static int model_load_ranks(const struct builder *b)
 	if (!l.err)
 		return errmsg_nomem(b->err, b->dir->path);
 	rc = parallel_for(n, parallel_width(), model_load_rank, &l);
-	for (unsigned i = 0; rc && i < n; i++)
-		if (l.err[i].text[0]) {
-			if (b->err)
-				*b->err = l.err[i];
-			break;
-		}
+	if (rc)
+		errmsg_first(b->err, l.err, n);
 	free(l.err);
 	return rc;
 }
@@ -523,11 +494,8 @@ static int model_load_ranks(const struct builder *b)
 int model_load(struct model *m, const struct tagdir *dir, struct errmsg *err)
 {
 	struct builder b = { .m = m, .dir = dir, .err = err };
-	int rc = model_init(&b);
 
-	if (!rc)
-		rc = model_load_ranks(&b);
-	return model_finish_build(&b, rc);
+	return model_finish_build(&b, model_init(&b) ?: model_load_ranks(&b));
 }
 
 int model_build(struct model *m, const struct tagdir *dir,

@@ -26,9 +26,8 @@ struct flattening {
 
 static int flatten_too_large(const struct flattening *f)
 {
-	return errmsg_set(f->err, -E2BIG,
-			  "%s: module: its dictionaries are nested too deeply or"
-			  " have too many entries", f->file);
+	return ERRMSG_FILE(f, -E2BIG, "module: its dictionaries are nested too"
+				      " deeply or have too many entries");
 }
 
 /* Append the entries of `from`, whose name is the first `len` bytes of f->name. */
@@ -78,8 +77,7 @@ static bool is_nested(const struct value_dict *d)
 int module_dict(const struct value *root, const char *file, struct arena *a,
 		const struct value_dict **out, struct errmsg *err)
 {
-	const struct value_dict *const module =
-		value_pairs(value_find(root, "module"));
+	const struct value_dict *const module = value_find_pairs(root, "module");
 	struct value *const flat =
 		module && is_nested(module) ? value_new(a, VALUE_DICT) : NULL;
 	struct flattening f = { .a = a, .file = file, .err = err };

@@ -30,33 +30,16 @@ int rank_params_warn(const struct rank_params_loader *l, const char *fmt,
 {
 	struct rank_params *const c = l->c;
 	char text[WARNING_MAX];
-	void *grown;
+	const char *copy;
 
 	snprintf(text, sizeof(text), fmt, name, why);
-	grown = arena_grow(&c->arena, c->warnings, c->nwarnings,
-			   &c->warnings_cap, c->nwarnings + 1,
-			   sizeof(*c->warnings));
-	if (!grown)
+	copy = arena_strdup(&c->arena, text);
+	if (!copy || !arena_reserve(&c->arena, &c->warnings, c->nwarnings,
+				    &c->warnings_cap, c->nwarnings + 1,
+				    sizeof(*c->warnings)))
 		return errmsg_nomem(l->err, l->file);
-	c->warnings = grown;
-	c->warnings[c->nwarnings] =
-		arena_strndup(&c->arena, text, strlen(text));
-	return c->warnings[c->nwarnings++] ? 0 : errmsg_nomem(l->err, l->file);
-}
-
-bool rank_params_is_name(const struct value *v)
-{
-	return value_is_cstr(v) && names_is_param(v->str.p);
-}
-
-uint64_t *rank_params_copy_dims(const struct rank_params_loader *l,
-				const uint64_t *dims, unsigned n)
-{
-	uint64_t *const to = arena_alloc(&l->c->arena, n * sizeof(*to) + 1);
-
-	if (to)
-		memcpy(to, dims, n * sizeof(*to));
-	return to;
+	c->warnings[c->nwarnings++] = copy;
+	return 0;
 }
 
 bool rank_params_multiply(uint64_t *numel, uint64_t n)
@@ -65,24 +48,17 @@ bool rank_params_multiply(uint64_t *numel, uint64_t n)
 }
 
 struct slice *rank_params_add_slice(const struct rank_params_loader *l,
-				    const char *name, size_t len)
+				    const char *name)
 {
 	struct rank_params *const c = l->c;
-	struct slice *p;
-	void *const grown = arena_grow(&c->arena, c->slices, c->nslices,
-				       &c->slices_cap, c->nslices + 1,
-				       sizeof(*c->slices));
+	const char *const copy = arena_strdup(&c->arena, name);
 
-	if (!grown)
+	if (!copy || !arena_reserve(&c->arena, &c->slices, c->nslices,
+				    &c->slices_cap, c->nslices + 1,
+				    sizeof(*c->slices)))
 		return NULL;
-	c->slices = grown;
-	p = &c->slices[c->nslices];
-	*p = (struct slice){ .name = arena_strndup(&c->arena, name, len),
-			     .mp = c->mp };
-	if (!p->name)
-		return NULL;
-	c->nslices++;
-	return p;
+	c->slices[c->nslices] = (struct slice){ .name = copy, .mp = c->mp };
+	return &c->slices[c->nslices++];
 }
 
 /* --- parameters of the optimizer ----------------------------------------- */
@@ -94,22 +70,18 @@ static int rank_params_set_shape(const struct rank_params_loader *l,
 	uint64_t d[TENSOR_DIMS_MAX];
 
 	if (!dims || dims->n > TENSOR_DIMS_MAX)
-		return errmsg_set(l->err, -EBADMSG,
-				  "%s: param_shapes: %s: expected a shape, found %s",
-				  l->file, p->name, value_kind_name(shape));
+		return ERRMSG_FILE(l, -EBADMSG,
+				   "param_shapes: %s: expected a shape, found %s",
+				   p->name, value_kind_name(shape));
 	p->numel = 1;
-	for (size_t i = 0; i < dims->n; i++) {
-		int64_t n;
-
-		if (!value_get_int(dims->v[i], &n) || n < 0 ||
-		    !rank_params_multiply(&p->numel, (uint64_t)n))
-			return errmsg_set(l->err, -EBADMSG,
-					  "%s: param_shapes: %s: impossible"
-					  " dimension %zu", l->file, p->name, i);
-		d[i] = (uint64_t)n;
-	}
+	for (size_t i = 0; i < dims->n; i++)
+		if (!value_get_count(dims->v[i], &d[i]) ||
+		    !rank_params_multiply(&p->numel, d[i]))
+			return ERRMSG_FILE(l, -EBADMSG,
+					   "param_shapes: %s: impossible"
+					   " dimension %zu", p->name, i);
 	p->ndim = (unsigned)dims->n;
-	p->shape = rank_params_copy_dims(l, d, p->ndim);
+	p->shape = arena_copy(&l->c->arena, d, dims->n * sizeof(*d));
 	return p->shape ? 0 : errmsg_nomem(l->err, l->file);
 }
 
@@ -121,13 +93,12 @@ static int load_group(const struct rank_params_loader *l,
 		struct slice *p;
 		int rc;
 
-		if (!rank_params_is_name(name))
-			return errmsg_set(l->err, -ENOTSUP,
-					  "%s: param_shapes: '%.100s' cannot be"
-					  " a directory's name", l->file,
-					  value_is_cstr(name) ? name->str.p :
-								"?");
-		p = rank_params_add_slice(l, name->str.p, name->str.len);
+		if (!value_is_cstr(name) || !names_is_param(name->str.p))
+			return ERRMSG_FILE(l, -ENOTSUP,
+					   "param_shapes: '%.100s' cannot be a"
+					   " directory's name",
+					   value_cstr(name));
+		p = rank_params_add_slice(l, name->str.p);
 		if (!p)
 			return errmsg_nomem(l->err, l->file);
 		p->group = group;
@@ -163,25 +134,21 @@ static int load_groups(const struct rank_params_loader *l)
 	size_t total = 0;
 
 	if (!list)
-		return errmsg_set(l->err, -EBADMSG,
-				  "%s: has no param_shapes: not the model"
-				  " states of a ZeRO run", l->file);
+		return ERRMSG_FILE(l, -EBADMSG,
+				   "has no param_shapes: not the model states"
+				   " of a ZeRO run");
 	if (list->n > RANK_PARAMS_GROUPS_MAX)
-		return errmsg_set(l->err, -E2BIG, "%s: %zu parameter groups",
-				  l->file, list->n);
+		return ERRMSG_FILE(l, -E2BIG, "%zu parameter groups", list->n);
 	for (size_t g = 0; g < list->n; g++) {
 		const struct value_dict *const d = value_pairs(list->v[g]);
 
 		if (!d)
-			return errmsg_set(l->err, -EBADMSG,
-					  "%s: param_shapes[%zu] is a %s",
-					  l->file, g,
-					  value_kind_name(list->v[g]));
+			return ERRMSG_FILE(l, -EBADMSG, "param_shapes[%zu] is a %s",
+					   g, value_kind_name(list->v[g]));
 		total += d->n;
 	}
 	if (total > RANK_PARAMS_MAX)
-		return errmsg_set(l->err, -E2BIG, "%s: %zu parameters",
-				  l->file, total);
+		return ERRMSG_FILE(l, -E2BIG, "%zu parameters", total);
 	c->groups = arena_alloc(&c->arena, (list->n + 1) * sizeof(*c->groups));
 	if (!c->groups)
 		return errmsg_nomem(l->err, l->file);
@@ -213,9 +180,9 @@ static int sort_slices(const struct rank_params_loader *l)
 		      rank_params_by_name);
 	for (size_t i = 0; i + 1 < c->nslices; i++)
 		if (strcmp(c->slices[i].name, c->slices[i + 1].name) == 0)
-			return errmsg_set(l->err, -EBADMSG,
-					  "%s: param_shapes: %s occurs twice",
-					  l->file, c->slices[i].name);
+			return ERRMSG_FILE(l, -EBADMSG,
+					   "param_shapes: %s occurs twice",
+					   c->slices[i].name);
 	return 0;
 }
 
@@ -254,8 +221,8 @@ static int load_metadata(const struct rank_params_loader *l)
 	const struct value *const version = value_find(root, KEY_DS_VERSION);
 	const struct value *const zero =
 		value_find_path(root, KEY_DS_CONFIG, "zero_optimization", NULL);
-	const struct value *const robin =
-		value_find(zero, "round_robin_gradients");
+	const struct value *const degrees =
+		value_find(root, "checkpoint_parallel_dimensions");
 	struct rank_params *const c = l->c;
 
 	c->stage = find_int(zero, "stage");
@@ -263,15 +230,12 @@ static int load_metadata(const struct rank_params_loader *l)
 	c->skipped_steps = find_int(root, "skipped_steps");
 	c->dp_world_size = find_int(root, "dp_world_size");
 	c->mp_world_size = find_int(root, "mp_world_size");
-	c->tp_degree = find_int(value_find(root, "checkpoint_parallel_dimensions"),
-				"tp_degree");
-	c->pp_degree = find_int(value_find(root, "checkpoint_parallel_dimensions"),
-				"pp_degree");
+	c->tp_degree = find_int(degrees, "tp_degree");
+	c->pp_degree = find_int(degrees, "pp_degree");
 	c->module_dtype = DTYPE_OTHER;
-	c->round_robin = robin && robin->kind == VALUE_BOOL && robin->b;
-	c->ds_version = arena_strndup(
-		&c->arena, value_is_cstr(version) ? version->str.p : "",
-		value_is_cstr(version) ? version->str.len : 0);
+	c->round_robin = value_is_true(value_find(zero, "round_robin_gradients"));
+	c->ds_version = arena_strdup(
+		&c->arena, value_is_cstr(version) ? version->str.p : "");
 	return c->ds_version ? 0 : errmsg_nomem(l->err, l->file);
 }
 
@@ -299,10 +263,9 @@ int rank_params_index_groups(const struct rank_params_loader *l)
 		if (p->module)
 			continue;
 		if (p->index >= g->n || g->slices[p->index])
-			return errmsg_set(l->err, -EBADMSG,
-					  "%s: %s has no place of its own in"
-					  " its group",
-					  l->file, p->name);
+			return ERRMSG_FILE(l, -EBADMSG,
+					   "%s has no place of its own in its"
+					   " group", p->name);
 		g->slices[p->index] = p;
 	}
 	return 0;
@@ -350,26 +313,17 @@ static void find_module_dtype(const struct rank_params_loader *l)
 	}
 }
 
-static int check_root(const struct rank_params_loader *l)
-{
-	if (!value_pairs(l->pt->root))
-		return errmsg_set(l->err, -EBADMSG,
-				  "%s: expected a dict, found %s", l->file,
-				  value_kind_name(l->pt->root));
-	return 0;
-}
-
 static int rank_params_load_rank(struct rank_params_loader *l)
 {
-	int rc = check_root(l);
+	int rc;
 
-	if (!rc)
-		rc = module_dict(l->pt->root, l->file, &l->c->arena, &l->module,
-				 l->err);
-	if (!rc)
-		rc = load_metadata(l);
-	if (!rc)
-		rc = load_groups(l);
+	if (!value_pairs(l->pt->root))
+		return ERRMSG_FILE(l, -EBADMSG, "expected a dict, found %s",
+				   value_kind_name(l->pt->root));
+	rc = module_dict(l->pt->root, l->file, &l->c->arena, &l->module,
+			 l->err) ?:
+	     load_metadata(l) ?:
+	     load_groups(l);
 	if (rc)
 		return rc;
 	if (!l->c->zero3) {
@@ -377,19 +331,16 @@ static int rank_params_load_rank(struct rank_params_loader *l)
 		renumber(l->c);
 	}
 	rc = sort_slices(l);
-	if (!rc)
-		find_module_dtype(l);
-	if (!rc)
-		rc = rank_params_load_experts(l);
-	if (!rc)
-		rc = sort_slices(l);
-	if (!rc && !l->c->zero3)
-		rc = rank_params_load_module(l);
-	if (!rc)
-		rc = sort_slices(l);
-	if (!rc)
-		rc = load_rules(l);
-	return rc ? rc : rank_params_index_groups(l);
+	if (rc)
+		return rc;
+	find_module_dtype(l);
+	/* Each of the first two adds slices and looks among the sorted ones. */
+	return rank_params_load_experts(l) ?:
+	       sort_slices(l) ?:
+	       (l->c->zero3 ? 0 : rank_params_load_module(l)) ?:
+	       sort_slices(l) ?:
+	       load_rules(l) ?:
+	       rank_params_index_groups(l);
 }
 
 int rank_params_load(struct rank_params *c, const struct tagdir *dir,

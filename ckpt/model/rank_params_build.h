@@ -31,18 +31,11 @@ int rank_params_warn(const struct rank_params_loader *l, const char *fmt,
 /* Append a slice; the pointer is valid until the next call. NULL if memory runs
  * out. */
 struct slice *rank_params_add_slice(const struct rank_params_loader *l,
-				    const char *name, size_t len);
-
-/* Is `v` a valid directory name beside optimizer_state.pt? */
-bool rank_params_is_name(const struct value *v);
+				    const char *name);
 
 /* Multiply a parameter's number of elements by a dimension; false if the
  * product is larger than any tensor. */
 bool rank_params_multiply(uint64_t *numel, uint64_t n);
-
-/* Copy to the arena; NULL if memory runs out. */
-uint64_t *rank_params_copy_dims(const struct rank_params_loader *l,
-				const uint64_t *dims, unsigned n);
 
 /* rank_params_find among the first `n` slices, which are sorted. */
 const struct slice *rank_params_find_among(const struct rank_params *c,

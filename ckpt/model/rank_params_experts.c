@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
 #include "ckpt/dirs/tagdir.h"
@@ -21,8 +22,6 @@
 #include "ckpt/pickle/value.h"
 
 static const char *const fused_names[] = { ".w1", ".w2", ".w3" };
-
-#define NFUSED (sizeof(fused_names) / sizeof(*fused_names))
 
 /* --- files ------------------------------------------------------------------- */
 
@@ -35,29 +34,25 @@ static int check_files(const struct rank_params_loader *l)
 	size_t at = 0;
 
 	if (d->nexpert && (!x->n || d->zero3))
-		return errmsg_set(
-			l->err, d->zero3 ? -ENOTSUP : -EBADMSG,
-			"%s: there are files of experts (%s), but this"
-			" is %s",
-			l->file, d->expert[0].name,
-			d->zero3 ? "ZeRO-3" : "of a model without any");
+		return ERRMSG_FILE(l, d->zero3 ? -ENOTSUP : -EBADMSG,
+				   "there are files of experts (%s), but this"
+				   " is %s", d->expert[0].name,
+				   d->zero3 ? "ZeRO-3" : "of a model without any");
 	for (size_t i = 0; i < x->n && !d->zero3; i++) {
 		unsigned n = 0;
 
 		for (; at < d->nexpert && d->expert[at].id.layer == i; at++)
 			n++;
 		if (n != x->layers[i].n)
-			return errmsg_set(l->err, -EBADMSG,
-					  "%s: MoE layer %zu has %u experts, but"
-					  " there are files (layer_%zu_expert_*)"
-					  " of %u",
-					  l->file, i, x->layers[i].n, i, n);
+			return ERRMSG_FILE(l, -EBADMSG,
+					   "MoE layer %zu has %u experts, but"
+					   " there are files (layer_%zu_expert_*)"
+					   " of %u", i, x->layers[i].n, i, n);
 	}
 	if (at < d->nexpert && !d->zero3)
-		return errmsg_set(l->err, -EBADMSG,
-				  "%s: the model has %zu MoE layers, but there"
-				  " is a file %s",
-				  l->file, x->n, d->expert[at].name);
+		return ERRMSG_FILE(l, -EBADMSG,
+				   "the model has %zu MoE layers, but there is"
+				   " a file %s", x->n, d->expert[at].name);
 	return 0;
 }
 
@@ -118,10 +113,9 @@ static int need_prefix(const struct rank_params_loader *l, size_t i)
 	if (layer->prefix)
 		return 0;
 	if (l->dir->zero3)
-		return errmsg_set(l->err, -ENOTSUP,
-				  "%s: MoE layer %zu is not of AutoEP: not"
-				  " supported in ZeRO-3",
-				  l->file, i);
+		return ERRMSG_FILE(l, -ENOTSUP,
+				   "MoE layer %zu is not of AutoEP: not"
+				   " supported in ZeRO-3", i);
 	return find_prefix(l, layer, first_file(l, i));
 }
 
@@ -137,11 +131,10 @@ static int find_prefixes(const struct rank_params_loader *l)
 		/* Two layers of one prefix would share their parameters. */
 		for (size_t k = 0; !rc && k < i; k++)
 			if (strcmp(x->layers[k].prefix, x->layers[i].prefix) == 0)
-				rc = errmsg_set(l->err, -EBADMSG,
-						"%s: MoE layers %zu and %zu are"
-						" both called %s",
-						l->file, k, i,
-						x->layers[i].prefix);
+				rc = ERRMSG_FILE(l, -EBADMSG,
+						 "MoE layers %zu and %zu are"
+						 " both called %s", k, i,
+						 x->layers[i].prefix);
 	}
 	return rc;
 }
@@ -163,18 +156,16 @@ static int claim(const struct rank_params_loader *l, struct slice *s)
 		if (!layer->fused && s->expert >= layer->local)
 			layer->local = s->expert + 1;
 		if (layer->fused && (!s->ndim || s->shape[0] != layer->local))
-			return errmsg_set(l->err, -EBADMSG,
-					  "%s: param_shapes: %s is not of %u"
-					  " experts",
-					  l->file, s->name, layer->local);
+			return ERRMSG_FILE(l, -EBADMSG,
+					   "param_shapes: %s is not of %u"
+					   " experts", s->name, layer->local);
 	}
 	/* The parameter has another name in the whole model, and nothing says
 	 * which. */
 	if (!s->layer && experts_is_native(s->name))
-		return errmsg_set(l->err, -EBADMSG,
-				  "%s: param_shapes: %s is of an expert whose"
-				  " MoE layer has no files",
-				  l->file, s->name);
+		return ERRMSG_FILE(l, -EBADMSG,
+				   "param_shapes: %s is of an expert whose MoE"
+				   " layer has no files", s->name);
 	return 0;
 }
 
@@ -185,11 +176,10 @@ static int check_degree(const struct rank_params_loader *l, size_t i)
 
 	if ((layer->local && layer->n % layer->local) ||
 	    dp % experts_degree(layer))
-		return errmsg_set(l->err, -EBADMSG,
-				  "%s: %u experts of MoE layer %zu (%s), %u on"
-				  " this rank, cannot be divided among %u ranks",
-				  l->file, layer->n, i, layer->prefix,
-				  layer->local, dp);
+		return ERRMSG_FILE(l, -EBADMSG,
+				   "%u experts of MoE layer %zu (%s), %u on"
+				   " this rank, cannot be divided among %u ranks",
+				   layer->n, i, layer->prefix, layer->local, dp);
 	return 0;
 }
 
@@ -201,11 +191,10 @@ static int set_group_degree(const struct rank_params_loader *l,
 	const unsigned degree = s->layer ? experts_degree(s->layer) : 1;
 
 	if (g->degree && g->degree != degree)
-		return errmsg_set(l->err, -ENOTSUP,
-				  "%s: parameter %s: is shared by %u"
-				  " expert-parallel ranks, others in its group by"
-				  " %u",
-				  l->file, s->name, degree, g->degree);
+		return ERRMSG_FILE(l, -ENOTSUP,
+				   "parameter %s: is shared by %u expert-parallel"
+				   " ranks, others in its group by %u",
+				   s->name, degree, g->degree);
 	g->degree = degree;
 	return 0;
 }
@@ -282,11 +271,10 @@ static int add_rest(const struct rank_params_loader *l,
 		    !experts_parse(layer, key->str.p, &number, &rest) ||
 		    number != expert) {
 			rc = errmsg_set(l->err, -EBADMSG,
-					"%s: has a %.100s, which does not belong to"
-					" expert %u",
+					"%s: has a %.100s, which does not belong"
+					" to expert %u",
 					l->dir->expert[file].path,
-					value_is_cstr(key) ? key->str.p : "?",
-					expert);
+					value_cstr(key), expert);
 			break;
 		}
 		if (layer->local) {
@@ -307,7 +295,7 @@ static int warn_frozen(const struct rank_params_loader *l,
 {
 	int rc = 0;
 
-	for (size_t i = 0; !rc && i < NFUSED; i++) {
+	for (size_t i = 0; !rc && i < COUNT(fused_names); i++) {
 		char name[EXPERT_NAME_MAX];
 
 		snprintf(name, sizeof(name), "%s%s", layer->prefix,
@@ -369,16 +357,15 @@ static int warn_loader(const struct rank_params_loader *l)
 
 int rank_params_place_experts(const struct rank_params_loader *l)
 {
-	int rc = check_files(l);
+	const int rc = check_files(l);
 
-	if (!rc && l->c->experts.n && l->dir->mp_degree > 1)
-		rc = errmsg_set(l->err, -ENOTSUP,
-				"%s: experts are supported without tensor and"
-				" pipeline parallelism only",
-				l->file);
-	if (!rc)
-		rc = find_prefixes(l);
-	return rc ? rc : claim_slices(l);
+	if (rc)
+		return rc;
+	if (l->c->experts.n && l->dir->mp_degree > 1)
+		return ERRMSG_FILE(l, -ENOTSUP,
+				   "experts are supported without tensor and"
+				   " pipeline parallelism only");
+	return find_prefixes(l) ?: claim_slices(l);
 }
 
 int rank_params_load_experts(const struct rank_params_loader *l)
@@ -386,10 +373,9 @@ int rank_params_load_experts(const struct rank_params_loader *l)
 	struct rank_params *const c = l->c;
 	const size_t owned = c->nslices;
 	int rc = experts_init(&c->experts, &c->arena, l->pt->root, c->zero3,
-			      l->file, l->err);
+			      l->file, l->err) ?:
+		 rank_params_place_experts(l);
 
-	if (!rc)
-		rc = rank_params_place_experts(l);
 	for (size_t i = 0; !rc && i < c->experts.n && !c->zero3; i++)
 		rc = check_layer(l, &c->experts.layers[i], first_file(l, i),
 				 owned);
@@ -415,13 +401,11 @@ static int check_keys(const struct rank_params *c, const struct tag_file *f,
 		    experts_parse(layer, key->str.p, &expert, &rest) &&
 		    expert == f->id.expert)
 			experts_key(layer, expert % layer->local, rest, name);
-		if (rank_params_find(c, name) ||
-		    (value_is_cstr(key) && rank_params_find(c, key->str.p)))
-			continue;
-		return errmsg_set(err, -EBADMSG,
-				  "%s: has a %.100s, which other experts"
-				  " lack", f->path,
-				  value_is_cstr(key) ? key->str.p : "?");
+		if (!rank_params_find(c, name) &&
+		    !rank_params_find(c, value_cstr(key)))
+			return errmsg_set(err, -EBADMSG,
+					  "%s: has a %.100s, which other experts"
+					  " lack", f->path, value_cstr(key));
 	}
 	return 0;
 }

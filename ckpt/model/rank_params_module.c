@@ -8,6 +8,7 @@
 #include <errno.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/names.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/model/rank_params_build.h"
@@ -17,7 +18,8 @@
 static int set_tensor(const struct rank_params_loader *l, struct slice *p,
 		      const struct tensor *t, uint64_t storage, uint32_t file)
 {
-	struct module_tensor *const m = arena_alloc(&l->c->arena, sizeof(*m));
+	struct arena *const a = &l->c->arena;
+	struct module_tensor *const m = arena_alloc(a, sizeof(*m));
 
 	if (!m)
 		return errmsg_nomem(l->err, l->file);
@@ -26,8 +28,8 @@ static int set_tensor(const struct rank_params_loader *l, struct slice *p,
 		.dtype = t->dtype,
 		.requires_grad = t->requires_grad,
 		.ndim = t->ndim,
-		.shape = rank_params_copy_dims(l, t->shape, t->ndim),
-		.stride = rank_params_copy_dims(l, t->stride, t->ndim),
+		.shape = arena_copy(a, t->shape, t->ndim * sizeof(*t->shape)),
+		.stride = arena_copy(a, t->stride, t->ndim * sizeof(*t->stride)),
 		.numel = t->numel,
 		.storage = storage,
 		.storage_offset = t->storage_offset,
@@ -42,11 +44,6 @@ static int set_tensor(const struct rank_params_loader *l, struct slice *p,
 	return 0;
 }
 
-static bool can_become_float(const struct tensor *t)
-{
-	return cast_knows(t->dtype) && tensor_is_dense(t);
-}
-
 int rank_params_add_tensor(const struct rank_params_loader *l,
 			   const struct ptfile *pt, uint32_t file,
 			   const struct value *name, const struct value *v)
@@ -56,19 +53,20 @@ int rank_params_add_tensor(const struct rank_params_loader *l,
 	uint64_t storage;
 	int rc;
 
-	if (!rank_params_is_name(name) || !tensor_is(v))
+	if (!value_is_cstr(name) || !names_is_param(name->str.p) || !tensor_is(v))
 		return rank_params_warn(l, "module: %s: left out: %s",
-					value_is_cstr(name) ? name->str.p : "?",
+					value_cstr(name),
 					tensor_is(v)
 						? "cannot be a directory's name"
 						: "not a tensor");
 	rc = ptfile_tensor(pt, v, name->str.p, &t, &storage, l->err);
-	if (rc == -ENOTSUP || (!rc && !can_become_float(&t)))
+	if (rc == -ENOTSUP ||
+	    (!rc && !(cast_knows(t.dtype) && tensor_is_dense(&t))))
 		return rank_params_warn(l, "module: %s: left out: %s",
 					name->str.p, "no dense real tensor");
 	if (rc)
 		return rc;
-	p = rank_params_add_slice(l, name->str.p, name->str.len);
+	p = rank_params_add_slice(l, name->str.p);
 	return p ? set_tensor(l, p, &t, storage, file)
 		 : errmsg_nomem(l->err, l->file);
 }
@@ -82,12 +80,11 @@ int rank_params_load_module(const struct rank_params_loader *l)
 	/* In a pipeline stage `module` is None: the layers have files of their
 	 * own, which the converter ignores. */
 	if (!module)
-		return l->dir->nlayer ? 0
-				      : errmsg_set(l->err, -EBADMSG,
-						   "%s: has no module, and no"
-						   " layer_* files of a pipeline"
-						   " beside it",
-						   l->file);
+		return l->dir->nlayer
+			       ? 0
+			       : ERRMSG_FILE(l, -EBADMSG,
+					     "has no module, and no layer_*"
+					     " files of a pipeline beside it");
 	for (size_t i = 0; !rc && i < module->n; i++) {
 		const struct value *const name = module->v[i].key;
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each opcode does: CPython's pickletools.py, but that nothing happens. */
+/* What each opcode does, after CPython's pickletools.py, except that nothing is
+ * executed. */
 #include "ckpt/pickle/pickle_machine.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -28,19 +30,37 @@ static int push_string(struct machine *m, enum value_kind kind, uint64_t len)
 	return v->str.p ? machine_push(m, v) : machine_fail_nomem(m);
 }
 
-/* A string or byte string whose length is `width` little-endian bytes. */
-static int op_string(struct machine *m, enum value_kind kind, unsigned width)
+/* Take an operand of `width` little-endian bytes. */
+static int take_uint(struct machine *m, unsigned width, uint64_t *out)
 {
 	const uint8_t *const p = machine_take(m, width);
-	uint64_t len = 0;
 
+	assert(width <= sizeof(*out));
 	if (!p)
 		return machine_fail_short(m);
+	*out = 0;
 	for (unsigned i = width; i-- > 0;)
-		len = len << 8 | p[i];
-	return push_string(m, kind, len);
+		*out = *out << 8 | p[i];
+	return 0;
 }
 
+static int op_with_uint(struct machine *m, unsigned width,
+			int (*f)(struct machine *, uint64_t))
+{
+	uint64_t v = 0;
+
+	return take_uint(m, width, &v) ?: f(m, v);
+}
+
+/* A string or byte string, whose length is an operand of `width` bytes. */
+static int op_string(struct machine *m, enum value_kind kind, unsigned width)
+{
+	uint64_t len = 0;
+
+	return take_uint(m, width, &len) ?: push_string(m, kind, len);
+}
+
+/* An integer of `len` bytes, little-endian two's complement. */
 static int op_long(struct machine *m, uint64_t len)
 {
 	const uint8_t *const p = machine_take(m, len);
@@ -86,11 +106,10 @@ static int push_global(struct machine *m, const char *module, const char *name)
 static int op_global(struct machine *m)
 {
 	char *module, *name;
-	int rc = machine_take_line(m, &module);
 
-	if (!rc)
-		rc = machine_take_line(m, &name);
-	return rc ? rc : push_global(m, module, name);
+	return machine_take_line(m, &module) ?:
+	       machine_take_line(m, &name) ?:
+	       push_global(m, module, name);
 }
 
 static int op_stack_global(struct machine *m)
@@ -169,7 +188,8 @@ static int append_from(struct machine *m, size_t from)
 	return 0;
 }
 
-/* Set the key, value pairs stack[from .. depth) in the dict below them. */
+/* Set the pairs of key and value stack[from .. depth) in the dict (or object)
+ * right below them. */
 static int setitems_from(struct machine *m, size_t from)
 {
 	const size_t end = m->depth;
@@ -189,10 +209,9 @@ static int setitems_from(struct machine *m, size_t from)
 		return MACHINE_FAIL(m, -EBADMSG, "sets an item of a %s",
 				    value_kind_name(to));
 	for (size_t i = from; i < end; i += 2) {
-		int rc = machine_nest(m, to, m->stack[i]);
+		const int rc = machine_nest(m, to, m->stack[i]) ?:
+			       machine_nest(m, to, m->stack[i + 1]);
 
-		if (!rc)
-			rc = machine_nest(m, to, m->stack[i + 1]);
 		if (rc)
 			return rc;
 		if (!value_dict_add(m->a, dict, m->stack[i], m->stack[i + 1]))
@@ -222,7 +241,6 @@ static int op_construct(struct machine *m, enum value_kind kind)
 	struct value *const args = machine_pop(m);
 	struct value *const callable = machine_pop(m);
 	struct value *v;
-	int rc;
 
 	if (!args || !callable)
 		return machine_fail_underflow(m);
@@ -234,10 +252,9 @@ static int op_construct(struct machine *m, enum value_kind kind)
 	if (!v)
 		return machine_fail_nomem(m);
 	v->kind = kind;
-	rc = machine_nest(m, v, args);
-	if (!rc)
-		rc = machine_nest(m, v, callable);
-	return rc ? rc : machine_push(m, v);
+	return machine_nest(m, v, args) ?:
+	       machine_nest(m, v, callable) ?:
+	       machine_push(m, v);
 }
 
 static int op_build(struct machine *m)
@@ -255,7 +272,8 @@ static int op_build(struct machine *m)
 	return machine_nest(m, obj, state);
 }
 
-/* ('storage', class, key, location, numel); torch/serialization.py. */
+/* ('storage', class, key, location, numel) in zip files; in older ones, a sixth
+ * field describes a view (torch/serialization.py). */
 static bool is_storage_id(const struct value *id, size_t fields)
 {
 	return id->kind == VALUE_TUPLE && id->seq.n == fields &&
@@ -303,29 +321,11 @@ static int op_mark(struct machine *m)
 	return 0;
 }
 
-static int op_proto(struct machine *m)
+static int check_proto(struct machine *m, uint64_t v)
 {
-	const uint8_t *const p = machine_take(m, 1);
-
-	if (!p)
-		return machine_fail_short(m);
-	if (*p < 2 || *p > 5)
-		return MACHINE_FAIL(m, -ENOTSUP, "pickle protocol %u", *p);
-	return 0;
-}
-
-/* An operand of `width` little-endian bytes, for `f`. */
-static int op_with_uint(struct machine *m, unsigned width,
-			int (*f)(struct machine *, uint64_t))
-{
-	const uint8_t *const p = machine_take(m, width);
-	uint64_t v = 0;
-
-	if (!p)
-		return machine_fail_short(m);
-	for (unsigned i = width; i-- > 0;)
-		v = v << 8 | p[i];
-	return f(m, v);
+	return v >= 2 && v <= 5 ? 0
+				: MACHINE_FAIL(m, -ENOTSUP,
+					       "pickle protocol %u", (unsigned)v);
 }
 
 static int push_uint(struct machine *m, uint64_t v)
@@ -360,15 +360,15 @@ static int op_pop_mark(struct machine *m)
 
 static int skip_frame(struct machine *m, uint64_t len)
 {
-	/* Frames only group bytes for buffered readers. */
+	/* A frame only tells a buffered reader how much to read ahead. */
 	return len > m->in.len - m->pos ? machine_fail_short(m) : 0;
 }
 
-/* The opcodes: one line each, longer than a function should be otherwise. */
+/* One line for each opcode: the table is longer than other functions may be. */
 int machine_execute(struct machine *m, uint8_t op)
 {
 	switch (op) {
-	case 0x80: return op_proto(m);
+	case 0x80: return op_with_uint(m, 1, check_proto);
 	case 0x95: return op_with_uint(m, 8, skip_frame);
 	case '(': return op_mark(m);
 	case '0': return op_pop(m);

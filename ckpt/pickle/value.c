@@ -140,10 +140,8 @@ static struct value *value_copy_node(struct arena *a, const struct value *v,
 	case VALUE_LIST: ok = copy_seq(a, &v->seq, &c->seq, depth + 1); break;
 	case VALUE_DICT: ok = copy_dict(a, &v->dict, &c->dict, depth + 1); break;
 	case VALUE_GLOBAL:
-		c->global.module = arena_strndup(a, v->global.module,
-						 strlen(v->global.module));
-		c->global.name = arena_strndup(a, v->global.name,
-					       strlen(v->global.name));
+		c->global.module = arena_strdup(a, v->global.module);
+		c->global.name = arena_strdup(a, v->global.name);
 		ok = c->global.module && c->global.name;
 		break;
 	case VALUE_REDUCE:
@@ -162,12 +160,9 @@ struct value *value_copy(struct arena *a, const struct value *v)
 
 bool value_seq_add(struct arena *a, struct value_seq *seq, struct value *v)
 {
-	void *const grown = arena_grow(a, seq->v, seq->n, &seq->cap,
-				       seq->n + 1, sizeof(*seq->v));
-
-	if (!grown || !v)
+	if (!v || !arena_reserve(a, &seq->v, seq->n, &seq->cap, seq->n + 1,
+				 sizeof(*seq->v)))
 		return false;
-	seq->v = grown;
 	seq->v[seq->n++] = v;
 	return true;
 }
@@ -175,12 +170,10 @@ bool value_seq_add(struct arena *a, struct value_seq *seq, struct value *v)
 bool value_dict_add(struct arena *a, struct value_dict *dict,
 		    struct value *key, struct value *val)
 {
-	void *const grown = arena_grow(a, dict->v, dict->n, &dict->cap,
-				       dict->n + 1, sizeof(*dict->v));
-
-	if (!grown || !key || !val)
+	if (!key || !val ||
+	    !arena_reserve(a, &dict->v, dict->n, &dict->cap, dict->n + 1,
+			   sizeof(*dict->v)))
 		return false;
-	dict->v = grown;
 	dict->v[dict->n++] = (struct value_pair){ .key = key, .val = val };
 	return true;
 }
@@ -188,7 +181,8 @@ bool value_dict_add(struct arena *a, struct value_dict *dict,
 bool value_dict_set(struct arena *a, struct value *dict, const char *key,
 		    struct value *val)
 {
-	return value_dict_add(a, &dict->dict, value_new_str(a, key), val);
+	return dict &&
+	       value_dict_add(a, &dict->dict, value_new_str(a, key), val);
 }
 
 const struct value_dict *value_pairs(const struct value *v)
@@ -210,10 +204,17 @@ const struct value_seq *value_items(const struct value *v)
 	if (v->kind == VALUE_REDUCE &&
 	    value_is_global(v->obj->callable, "torch", "Size") &&
 	    v->obj->args->kind == VALUE_TUPLE && v->obj->args->seq.n == 1)
-		return v->obj->args->seq.v[0]->kind == VALUE_TUPLE ?
-			       &v->obj->args->seq.v[0]->seq :
-			       NULL;
+		return v->obj->args->seq.v[0]->kind == VALUE_TUPLE
+			       ? &v->obj->args->seq.v[0]->seq
+			       : NULL;
 	return NULL;
+}
+
+struct value *value_item(const struct value *v, size_t i)
+{
+	const struct value_seq *const s = value_items(v);
+
+	return s && i < s->n ? s->v[i] : NULL;
 }
 
 struct value *value_find(const struct value *v, const char *key)
@@ -224,6 +225,16 @@ struct value *value_find(const struct value *v, const char *key)
 		if (value_is_str(d->v[i - 1].key, key))
 			return d->v[i - 1].val;
 	return NULL;
+}
+
+const struct value_dict *value_find_pairs(const struct value *v, const char *key)
+{
+	return value_pairs(value_find(v, key));
+}
+
+const struct value_seq *value_find_items(const struct value *v, const char *key)
+{
+	return value_items(value_find(v, key));
 }
 
 struct value *value_find_path(const struct value *v, ...)
@@ -258,6 +269,16 @@ bool value_is_cstr(const struct value *v)
 	return v && v->kind == VALUE_STR && !memchr(v->str.p, 0, v->str.len);
 }
 
+const char *value_cstr(const struct value *v)
+{
+	return value_is_cstr(v) ? v->str.p : "?";
+}
+
+bool value_is_true(const struct value *v)
+{
+	return v && v->kind == VALUE_BOOL && v->b;
+}
+
 bool value_get_int(const struct value *v, int64_t *out)
 {
 	if (!v)
@@ -278,6 +299,16 @@ bool value_get_int(const struct value *v, int64_t *out)
 		return true;
 	}
 	return false;
+}
+
+bool value_get_count(const struct value *v, uint64_t *out)
+{
+	int64_t i;
+
+	if (!value_get_int(v, &i) || i < 0)
+		return false;
+	*out = (uint64_t)i;
+	return true;
 }
 
 const char *value_kind_name(const struct value *v)

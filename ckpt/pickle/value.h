@@ -105,7 +105,8 @@ bool value_seq_add(struct arena *a, struct value_seq *seq, struct value *v);
 bool value_dict_add(struct arena *a, struct value_dict *dict,
 		    struct value *key, struct value *val);
 
-/* The same to a DICT, under a string, which is borrowed. */
+/* The same to a DICT, under a string, which is borrowed.  Also false if `dict` or
+ * `val` is NULL, so that a constructor's result needs no check. */
 bool value_dict_set(struct arena *a, struct value *dict, const char *key,
 		    struct value *val);
 
@@ -116,9 +117,18 @@ const struct value_dict *value_pairs(const struct value *v);
 /* The elements of a tuple or list, or of a `torch.Size`; NULL otherwise. */
 const struct value_seq *value_items(const struct value *v);
 
+/* Element `i` of a tuple or list; NULL if there is none. */
+struct value *value_item(const struct value *v, size_t i);
+
 /* The value under string key `key`: the last one if it is there twice, as in
  * Python.  NULL if absent or if `v` has no pairs.  O(n). */
 struct value *value_find(const struct value *v, const char *key);
+
+/* The pairs or the elements of the value under `key`. */
+const struct value_dict *value_find_pairs(const struct value *v,
+					  const char *key);
+const struct value_seq *value_find_items(const struct value *v,
+					 const char *key);
 
 /* value_find along a path of keys, ending with NULL. */
 struct value *value_find_path(const struct value *v, ...)
@@ -131,12 +141,21 @@ bool value_is_global(const struct value *v, const char *module,
 /* Is `v` a string that can be used as a C string (no NUL inside)? */
 bool value_is_cstr(const struct value *v);
 
+/* That string, or "?", for messages. */
+const char *value_cstr(const struct value *v);
+
+/* Is `v` the bool True? */
+bool value_is_true(const struct value *v);
+
 /*
  * An integer that may come as an int, a bool or as an enum member
  * (`ZeroStageEnum(2)`, which newer DeepSpeed writes where older ones wrote 2).
  * False if `v` (may be NULL) is none of them.
  */
 bool value_get_int(const struct value *v, int64_t *out);
+
+/* The same for one that is not negative. */
+bool value_get_count(const struct value *v, uint64_t *out);
 
 /* A short name of the kind, for messages: "dict", "str", ... */
 const char *value_kind_name(const struct value *v);

@@ -22,35 +22,29 @@
 
 int statetree_add(struct statetree *t, const char *name, struct errmsg *err)
 {
-	const char **const grown = arena_grow(&t->arena, t->names, t->n, &t->cap,
-					      t->n + 1, sizeof(*t->names));
+	const char *const copy = arena_strdup(&t->arena, name);
 
 	if (t->n == MODEL_PARAMS_MAX)
 		return errmsg_set(err, -E2BIG, "more than %u parameters",
 				  MODEL_PARAMS_MAX);
-	if (grown)
-		t->names = grown;
-	if (!grown ||
-	    !(t->names[t->n] = arena_strndup(&t->arena, name, strlen(name))))
+	if (!copy || !arena_reserve(&t->arena, &t->names, t->n, &t->cap,
+				    t->n + 1, sizeof(*t->names)))
 		return errmsg_nomem(err, NULL);
-	t->n++;
+	t->names[t->n++] = copy;
 	return 0;
 }
 
 int statetree_add_tie(struct statetree *t, const char *name, const char *of,
 		      struct errmsg *err)
 {
-	struct statetree_tie *const grown =
-		arena_grow(&t->arena, t->ties, t->nties, &t->ties_cap,
-			   t->nties + 1, sizeof(*t->ties));
 	const struct statetree_tie tie = {
-		.name = arena_strndup(&t->arena, name, strlen(name)),
-		.of = arena_strndup(&t->arena, of, strlen(of)),
+		.name = arena_strdup(&t->arena, name),
+		.of = arena_strdup(&t->arena, of),
 	};
 
-	if (grown)
-		t->ties = grown;
-	if (!grown || !tie.name || !tie.of)
+	if (!tie.name || !tie.of ||
+	    !arena_reserve(&t->arena, &t->ties, t->nties, &t->ties_cap,
+			   t->nties + 1, sizeof(*t->ties)))
 		return errmsg_nomem(err, NULL);
 	t->ties[t->nties++] = tie;
 	return 0;

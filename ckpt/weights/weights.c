@@ -56,13 +56,11 @@ struct weight *weights_new(struct weights_loader *l, const char *name)
 {
 	struct weights *const w = l->w;
 	struct weight *const x = arena_alloc(&w->arena, sizeof(*x));
-	void *const grown = arena_grow(&w->arena, w->v, w->n, &w->cap, w->n + 1,
-				       sizeof(struct weight *));
 
-	if (!x || !grown)
+	if (!x || !arena_reserve(&w->arena, &w->v, w->n, &w->cap, w->n + 1,
+				 sizeof(*w->v)))
 		return NULL;
-	w->v = grown;
-	x->name = arena_strndup(&w->arena, name, strlen(name));
+	x->name = arena_strdup(&w->arena, name);
 	x->same = w->n;
 	if (!x->name || !tsearch(x, &l->names, weights_by_name))
 		return NULL;
@@ -73,37 +71,28 @@ struct weight *weights_new(struct weights_loader *l, const char *name)
 bool weights_set_shape(struct weights_loader *l, struct weight *x,
 		       const uint64_t *shape, unsigned ndim)
 {
-	uint64_t *const copy =
-		arena_alloc(&l->w->arena, ndim * sizeof(*copy) + 1);
-
-	if (!copy)
-		return false;
-	if (ndim)
-		memcpy(copy, shape, ndim * sizeof(*copy));
-	x->shape = copy;
+	x->shape = arena_copy(&l->w->arena, shape, ndim * sizeof(*shape));
 	x->ndim = ndim;
 	x->numel = 1;
 	for (unsigned i = 0; i < ndim; i++)
-		x->numel *= copy[i];
-	return true;
+		x->numel *= shape[i];
+	return x->shape;
 }
 
 int weights_warn(struct weights_loader *l, const char *what, const char *name)
 {
 	struct weights *const w = l->w;
 	char text[ERRMSG_MAX];
-	void *const grown = arena_grow(&w->arena, w->warnings, w->nwarnings,
-				       &w->warnings_cap, w->nwarnings + 1,
-				       sizeof(*w->warnings));
+	const char *copy;
 
-	if (!grown)
-		return errmsg_nomem(l->err, l->r->dir.path);
-	w->warnings = grown;
 	snprintf(text, sizeof(text), "%s: %s", name, what);
-	w->warnings[w->nwarnings] = arena_strndup(&w->arena, text, strlen(text));
-	return w->warnings[w->nwarnings++]
-		       ? 0
-		       : errmsg_nomem(l->err, l->r->dir.path);
+	copy = arena_strdup(&w->arena, text);
+	if (!copy || !arena_reserve(&w->arena, &w->warnings, w->nwarnings,
+				    &w->warnings_cap, w->nwarnings + 1,
+				    sizeof(*w->warnings)))
+		return errmsg_nomem(l->err, l->r->dir.path);
+	w->warnings[w->nwarnings++] = copy;
+	return 0;
 }
 
 static int by_text(const void *a, const void *b)

@@ -108,7 +108,7 @@ static struct value *tensor_value(struct arena *a, const struct weight *x,
 
 	tensor_init(&t, dtype, x->shape, x->ndim, x->requires_grad);
 	snprintf(key, sizeof(key), "%zu", storage);
-	t.storage_key = arena_strndup(a, key, strlen(key));
+	t.storage_key = arena_strdup(a, key);
 	return t.storage_key ? tensor_to_value(a, &t) : NULL;
 }
 

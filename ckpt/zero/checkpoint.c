@@ -210,12 +210,8 @@ static int load_missing(struct zero_checkpoint *r, unsigned first, unsigned end,
 			l.ranks[n++] = i;
 	rc = parallel_for(n, r->readers ? r->readers : parallel_width(),
 			  load_indexed, &l);
-	for (size_t i = 0; rc && i < n; i++)
-		if (l.err[i].text[0]) {
-			if (err)
-				*err = l.err[i];
-			break;
-		}
+	if (rc)
+		errmsg_first(err, l.err, n);
 out:
 	free(l.ranks);
 	free(l.err);

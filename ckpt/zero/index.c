@@ -23,6 +23,7 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/names.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/merge_rules.h"
 #include "ckpt/model/rank_params_build.h"
@@ -392,12 +393,8 @@ static int check_slices(struct rank_params *c, const struct tagdir *d,
 
 	for (size_t i = 0; !rc && i < c->nslices; i++) {
 		struct slice *const s = &c->slices[i];
-		const struct value name = {
-			.kind = VALUE_STR,
-			.str = { .p = s->name, .len = strlen(s->name) },
-		};
 
-		if (!rank_params_is_name(&name) ||
+		if (!names_is_param(s->name) ||
 		    (i && strcmp(s[-1].name, s->name) >= 0))
 			return index_damaged(err, "a parameter's name");
 		rc = s->module ? check_module(c, d, s,

@@ -312,7 +312,7 @@ const struct bad bad_files[] = {
 	FILES(pickle missing, STAGES_ALL, lose_pickle, SHARD_1,
 	      "no data.pkl in it"),
 	FILES(bytes object, STAGES_ALL, make_bytes, SHARD_0,
-	      "bytes objects have no protocol 2 form"),
+	      "bytes objects cannot be written in protocol 2"),
 	FILES(zip directory damaged, STAGES_ALL, break_directory, SHARD_1,
 	      "entry 0 is malformed"),
 };
