@@ -4,7 +4,8 @@
  *
  * The rooms that an open and a read pass through:
  *
- *   options	the source, the mount point and the mount options
+ *   options	the source, the mount options
+ *   mountpoint	the mount point, and why it cannot be mounted on
  *   tree	the namespace: a run's own files, and views of its tags
  *   (ckpt/)	a view's plan, and its files as extents of shards
  *   backing	files that the kernel reads directly
@@ -34,6 +35,7 @@
 #include "fs/ops/fuse_caps.h"
 #include "fs/ops/ops.h"
 #include "fs/ops/prefill.h"
+#include "fs/mountpoint.h"
 #include "fs/options.h"
 #include "fs/tree/autosave.h"
 #include "fs/tree/tree.h"
@@ -113,8 +115,11 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se,
 
 	if (fuse_set_signal_handlers(se))
 		return 1;
-	if (fuse_session_mount(se, o->mountpoint))
+	if (fuse_session_mount(se, o->mountpoint)) {
+		mountpoint_explain(o->mountpoint);
 		goto out_signals;
+	}
+	mountpoint_mounted();
 	passthrough_init(server->passthrough, se);
 	if (fuse_daemonize(o->foreground))
 		goto out_mount;
@@ -150,12 +155,15 @@ static int serve_tree(const struct options *o, struct fuse_args *args,
 	struct server server = { .tree = tree, .stats = stats,
 				 .passthrough = &passthrough,
 				 .lock = PTHREAD_MUTEX_INITIALIZER };
-	struct fuse_session *const se =
-		fuse_session_new(args, &ops, sizeof(ops), &server);
+	struct fuse_session *se;
 	int rc = 1;
 
-	if (!se)
+	mountpoint_hold_messages();
+	se = fuse_session_new(args, &ops, sizeof(ops), &server);
+	if (!se) {
+		mountpoint_explain(o->mountpoint);
 		return 1;
+	}
 	server.backing = backing_new(&o->backing, tree, &passthrough, stats);
 	server.prefill = prefill_new(se, stats);
 	if (server.backing && server.prefill)
@@ -195,6 +203,7 @@ int main(int argc, char **argv)
 	struct options o;
 	int rc = 1;
 
+	mountpoint_take_messages();
 	if (options_parse(&o, argc, argv, &args) == 0) {
 		rc = 0;
 		if (o.help)

@@ -8,7 +8,8 @@
  *			-o options			    (mount -t ucfs, fstab)
  *
  * mount(8) passes every option of an fstab line; those that concern only itself
- * or systemd are dropped here.
+ * or systemd are dropped here.  Every option is known here, so that libfuse never
+ * has to complain of one.
  */
 #include "fs/options.h"
 
@@ -21,12 +22,17 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/base/nearest.h"
 #include "ckpt/weights/weights_file.h"
 #include "ckpt/weights/weights_split.h"
+#include "fs/mountpoint.h"
 #include "fs/ops/fuse_caps.h"
 
 enum key {
 	KEY_IGNORE,
+	KEY_KEEP, /* for libfuse */
+	KEY_REMOUNT,
+	KEY_NONEMPTY,
 	KEY_HELP,
 	KEY_VERSION,
 	KEY_FOREGROUND,
@@ -56,7 +62,9 @@ static const struct fuse_opt table[] = {
 	FUSE_OPT_KEY("-V", KEY_VERSION),
 	FUSE_OPT_KEY("--version", KEY_VERSION),
 	FUSE_OPT_KEY("-f", KEY_FOREGROUND),
+	FUSE_OPT_KEY("--foreground", KEY_FOREGROUND),
 	FUSE_OPT_KEY("-d", KEY_DEBUG),
+	FUSE_OPT_KEY("--debug", KEY_DEBUG),
 	FUSE_OPT_KEY("debug", KEY_DEBUG),
 	FUSE_OPT_KEY("crc=%s", KEY_CRC),
 	FUSE_OPT_KEY("stage=%s", KEY_STAGE),
@@ -78,29 +86,62 @@ static const struct fuse_opt table[] = {
 	FUSE_OPT_KEY("view=%s", KEY_VIEW),
 	FUSE_OPT_KEY("ranks=%s", KEY_RANKS),
 	FUSE_OPT_KEY("replace", KEY_REPLACE),
-	/* The mount is always read-only. */
+	FUSE_OPT_KEY("nonempty", KEY_NONEMPTY),
+	FUSE_OPT_KEY("remount", KEY_REMOUNT),
+	/* The mount is always read-only and checks permissions. */
 	FUSE_OPT_KEY("rw", KEY_IGNORE),
 	FUSE_OPT_KEY("ro", KEY_IGNORE),
+	FUSE_OPT_KEY("default_permissions", KEY_IGNORE),
+	/* Of libfuse, fusermount3 and the kernel. */
+	FUSE_OPT_KEY("allow_root", KEY_KEEP),
+	FUSE_OPT_KEY("auto_unmount", KEY_KEEP),
+	FUSE_OPT_KEY("fsname=%s", KEY_KEEP),
+	FUSE_OPT_KEY("subtype=%s", KEY_KEEP),
+	FUSE_OPT_KEY("max_read=%s", KEY_KEEP),
+	FUSE_OPT_KEY("suid", KEY_KEEP),
+	FUSE_OPT_KEY("nosuid", KEY_KEEP),
+	FUSE_OPT_KEY("dev", KEY_KEEP),
+	FUSE_OPT_KEY("nodev", KEY_KEEP),
+	FUSE_OPT_KEY("exec", KEY_KEEP),
+	FUSE_OPT_KEY("noexec", KEY_KEEP),
+	FUSE_OPT_KEY("sync", KEY_KEEP),
+	FUSE_OPT_KEY("async", KEY_KEEP),
+	FUSE_OPT_KEY("dirsync", KEY_KEEP),
+	FUSE_OPT_KEY("atime", KEY_KEEP),
+	FUSE_OPT_KEY("noatime", KEY_KEEP),
+	FUSE_OPT_KEY("context=%s", KEY_KEEP),
+	FUSE_OPT_KEY("fscontext=%s", KEY_KEEP),
+	FUSE_OPT_KEY("defcontext=%s", KEY_KEEP),
+	FUSE_OPT_KEY("rootcontext=%s", KEY_KEEP),
 	/* Options of mount(8), its callers and systemd. */
 	FUSE_OPT_KEY("defaults", KEY_IGNORE),
 	FUSE_OPT_KEY("auto", KEY_IGNORE),
 	FUSE_OPT_KEY("noauto", KEY_IGNORE),
 	FUSE_OPT_KEY("user", KEY_IGNORE),
-	FUSE_OPT_KEY("user=", KEY_IGNORE),
+	FUSE_OPT_KEY("user=%s", KEY_IGNORE),
 	FUSE_OPT_KEY("nouser", KEY_IGNORE),
 	FUSE_OPT_KEY("users", KEY_IGNORE),
+	FUSE_OPT_KEY("nousers", KEY_IGNORE),
 	FUSE_OPT_KEY("owner", KEY_IGNORE),
+	FUSE_OPT_KEY("noowner", KEY_IGNORE),
 	FUSE_OPT_KEY("group", KEY_IGNORE),
+	FUSE_OPT_KEY("nogroup", KEY_IGNORE),
 	FUSE_OPT_KEY("nofail", KEY_IGNORE),
 	FUSE_OPT_KEY("_netdev", KEY_IGNORE),
-	FUSE_OPT_KEY("comment=", KEY_IGNORE),
-	/* Options of mount(8) that libfuse rejects. */
+	FUSE_OPT_KEY("comment=%s", KEY_IGNORE),
+	/* Options of mount(8) that some libfuse rejects. */
 	FUSE_OPT_KEY("relatime", KEY_IGNORE),
 	FUSE_OPT_KEY("norelatime", KEY_IGNORE),
 	FUSE_OPT_KEY("strictatime", KEY_IGNORE),
 	FUSE_OPT_KEY("nostrictatime", KEY_IGNORE),
+	FUSE_OPT_KEY("diratime", KEY_IGNORE),
+	FUSE_OPT_KEY("nodiratime", KEY_IGNORE),
 	FUSE_OPT_KEY("lazytime", KEY_IGNORE),
 	FUSE_OPT_KEY("nolazytime", KEY_IGNORE),
+	FUSE_OPT_KEY("symfollow", KEY_IGNORE),
+	FUSE_OPT_KEY("nosymfollow", KEY_IGNORE),
+	FUSE_OPT_KEY("mand", KEY_IGNORE),
+	FUSE_OPT_KEY("nomand", KEY_IGNORE),
 	FUSE_OPT_KEY("silent", KEY_IGNORE),
 	FUSE_OPT_KEY("loud", KEY_IGNORE),
 	FUSE_OPT_KEY("iversion", KEY_IGNORE),
@@ -113,13 +154,15 @@ void options_print_help(void)
 	printf("usage: ucfs SOURCE MOUNTPOINT [options]\n"
 	       "\n"
 	       "Show a DeepSpeed ZeRO checkpoint as a universal checkpoint.\n"
-	       "SOURCE is a run directory or a tag directory.\n"
+	       "SOURCE is a run directory, a tag directory, a pack of one, or a Hugging\n"
+	       "Face directory.\n"
 	       "\n"
-	       "    -f                stay in the foreground, log to stderr\n"
-	       "    -d                like -f, and log every request\n"
+	       "    -f, --foreground  stay in the foreground, log to stderr\n"
+	       "    -d, --debug       like -f, and log every request\n"
 	       "    -V, --version     print the version\n"
 	       "    -h, --help        print this help\n"
-	       "    -o OPT[,OPT...]   mount options:\n"
+	       "    -o, --options OPT[,OPT...]\n"
+	       "                      mount options:\n"
 	       "        crc=exact|zero    checksums in .pt files: computed\n"
 	       "                          (default), or zero, which torch accepts\n"
 	       "        stage=native|any  a tree that loads into the ZeRO stage it\n"
@@ -134,6 +177,9 @@ void options_print_help(void)
 	       "                          example 512M or 2G (default: 1/16 of the\n"
 	       "                          memory that it may use, at most 1G)\n"
 	       "        no_cache          read large files from the shards each time\n"
+	       "        debug             the same as -d\n"
+	       "        no_strict, inject_missing_state\n"
+	       "                          flags of the converter, which are always on\n"
 	       "        io_uring          use io_uring for requests, if available\n"
 	       "        index=FILE        save what is parsed from the shards for the\n"
 	       "                          next mount in FILE (default: below ~/.cache)\n"
@@ -154,6 +200,7 @@ void options_print_help(void)
 	       "                          that lead out of the source\n"
 	       "        allow_root        let root read the mount\n"
 	       "        auto_unmount      unmount when the server dies\n"
+	       "        nonempty          mount over an existing ucfs mount, too\n"
 	       "        ro                accepted: the mount is always read-only\n"
 	       "\n"
 	       "To unmount: fusermount3 -u MOUNTPOINT, or umount.\n");
@@ -303,6 +350,35 @@ static int options_take_operand(struct options *o, const char *arg)
 	return *operand ? 0 : -1;
 }
 
+/* Name what the user probably meant.  Options that are ignored are of no use. */
+static int unknown_option(const char *arg)
+{
+	const size_t len = strcspn(arg, "=");
+	const char *const value = arg + len, *dash = arg[0] == '-' ? "" : "-o ";
+	struct nearest near = nearest_begin(arg, len);
+	bool wants_value;
+
+	for (const struct fuse_opt *o = table; o->templ; o++)
+		if (o->value != KEY_IGNORE && (o->templ[0] == '-') == !*dash)
+			nearest_consider(&near, o->templ,
+					 strcspn(o->templ, "="));
+	if (!near.name) {
+		fprintf(stderr, "ucfs: unknown option %s%s; see ucfs --help\n",
+			dash, arg);
+		return -1;
+	}
+	wants_value = near.name[near.name_len] == '=';
+	if (near.distance == 0)
+		fprintf(stderr, "ucfs: option %s%s: %s\n", dash, arg,
+			wants_value ? "needs a value" : "takes no value");
+	else
+		fprintf(stderr,
+			"ucfs: unknown option %s%s; did you mean %s%.*s%s?\n",
+			dash, arg, dash, (int)near.name_len, near.name,
+			!wants_value ? "" : *value ? value : "=...");
+	return -1;
+}
+
 /* fuse_opt callback: 1 keeps the argument for libfuse, 0 drops it, and -1 reports
  * an error. */
 static int options_take(void *data, const char *arg, int key,
@@ -321,13 +397,21 @@ static int options_take(void *data, const char *arg, int key,
 			break;
 		/* Drop options of other readers of fstab, such as
 		 * x-systemd.automount. */
-		return strncmp(arg, "x-", 2) != 0 && strncmp(arg, "X-", 2) != 0;
+		return strncmp(arg, "x-", 2) != 0 && strncmp(arg, "X-", 2) != 0 ?
+			       unknown_option(arg) : 0;
 	case KEY_IGNORE:
+		return 0;
+	case KEY_KEEP: return 1;
+	case KEY_REMOUNT:
+		return bad_option(arg, "no option can be changed while it is"
+				       " mounted: unmount it and mount again");
+	case KEY_NONEMPTY:
+		o->nonempty = true;
 		return 0;
 	case KEY_HELP: o->help = true; return 0;
 	case KEY_VERSION: o->version = true; return 0;
 	case KEY_FOREGROUND: o->foreground = true; return 0;
-	case KEY_DEBUG: o->debug = o->foreground = true; return 1;
+	case KEY_DEBUG: o->debug = o->foreground = true; return 0;
 	case KEY_ALLOW_OTHER:
 		o->tree.shared = true;
 		return 1;
@@ -393,16 +477,32 @@ static int check_ranks(struct options *o)
 	return 0;
 }
 
-static char *absolute(char **path, const char *what)
+static char *absolute(char **path)
 {
 	char *const full = realpath(*path, NULL);
 
 	if (!full)
-		fprintf(stderr, "ucfs: %s %s: %s\n", what, *path,
-			strerror(errno));
+		fprintf(stderr, "ucfs: source %s: %s\n", *path, strerror(errno));
 	free(*path);
 	*path = full;
 	return full;
+}
+
+/* Copy the command line, with -o for --options. */
+static int copy_args(int argc, char **argv, struct fuse_args *args)
+{
+	static const char options[] = "--options";
+	const size_t n = sizeof(options) - 1;
+	int rc = 0;
+
+	*args = (struct fuse_args)FUSE_ARGS_INIT(0, NULL);
+	for (int i = 0; !rc && i < argc; i++)
+		if (strncmp(argv[i], options, n) != 0 ||
+		    (argv[i][n] && argv[i][n] != '='))
+			rc = fuse_opt_add_arg(args, argv[i]);
+		else if ((rc = fuse_opt_add_arg(args, "-o")) == 0 && argv[i][n])
+			rc = fuse_opt_add_arg(args, argv[i] + n + 1);
+	return rc;
 }
 
 /* A server that lists its own mount point deadlocks. */
@@ -427,6 +527,8 @@ static int add_mount_options(const struct options *o, struct fuse_args *args)
 	if (asprintf(&fsname, "fsname=%s", o->tree.source) < 0)
 		return -1;
 	rc = fuse_opt_add_opt(&option, "ro,default_permissions,subtype=ucfs");
+	if (!rc && o->debug)
+		rc = fuse_opt_add_opt(&option, "debug");
 	if (!rc)
 		rc = fuse_opt_add_opt_escaped(&option, fsname);
 	if (!rc)
@@ -447,8 +549,8 @@ int options_parse(struct options *o, int argc, char **argv,
 	*o = (struct options){ .tree.plan.hugging_face = true };
 	if (strcmp(name, "mount.ucfs") == 0)
 		drop_helper_flags(o, &argc, argv);
-	*fuse_args = (struct fuse_args)FUSE_ARGS_INIT(argc, argv);
-	if (fuse_opt_parse(fuse_args, o, table, options_take) < 0)
+	if (copy_args(argc, argv, fuse_args) ||
+	    fuse_opt_parse(fuse_args, o, table, options_take) < 0)
 		return -1;
 	if (o->help || o->version)
 		return 0;
@@ -459,8 +561,8 @@ int options_parse(struct options *o, int argc, char **argv,
 	}
 	if (check_ranks(o))
 		return -1;
-	if (!absolute(&o->tree.source, "source") ||
-	    !absolute(&o->mountpoint, "mount point"))
+	if (!absolute(&o->tree.source) ||
+	    mountpoint_resolve(&o->mountpoint, o->nonempty))
 		return -1;
 	if (!o->tree.index.path && !o->no_index)
 		o->tree.index = indexfile_default(o->tree.source);

@@ -18,6 +18,7 @@ struct options {
 	bool fake; /* mount -f: do everything but mount */
 	struct tree_options tree;
 	struct backing_options backing;
+	bool nonempty; /* mount over an existing ucfs mount, too */
 	bool no_index;
 	char *log; /* file to log to, too; absolute; NULL: none */
 };

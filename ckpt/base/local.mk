@@ -10,6 +10,7 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/hashtab.h %D%/hashtab.c \
 	%D%/bytes.h \
 	%D%/bytebuf.h %D%/bytebuf.c \
+	%D%/nearest.h %D%/nearest.c \
 	%D%/arena.h %D%/arena.c \
 	%D%/access.h %D%/access.c %D%/beneath.h %D%/beneath.c \
 	%D%/source.h %D%/source.c \

@@ -205,7 +205,7 @@ int cmd_check(int argc, char **argv)
 		case 'h':
 			check_print_help();
 			return CMD_OK;
-		default: return cmd_bad_option(argv, code);
+		default: return cmd_bad_option(argv, options, code);
 		}
 	}
 	if (argc - optind != 1)

@@ -17,7 +17,9 @@
 #include <string.h>
 
 #include "ckpt/base/bytebuf.h"
+#include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
+#include "ckpt/base/nearest.h"
 #include "ckpt/base/utf8.h"
 
 #define INT64_LEN 24
@@ -69,16 +71,19 @@ int cmd_usage(const char *command, const char *fmt, ...)
 	return CMD_USAGE;
 }
 
-int cmd_bad_option(char **argv, int c)
+int cmd_bad_option(char **argv, const struct option *options, int c)
 {
 	const char *const word = argv[optind - 1];
 	const bool is_long = strncmp(word, "--", 2) == 0;
+	struct errmsg why;
 
 	assert(c == ':' || c == '?');
 	if (c == ':')
 		return cmd_usage(argv[0], "%s requires a value", word);
-	if (!optopt)
-		return cmd_usage(argv[0], "unknown option %s", word);
+	if (!optopt) {
+		nearest_describe_option(options, word, &why);
+		return cmd_usage(argv[0], "%s: %s", word, why.text);
+	}
 	if (is_long && strchr(word, '='))
 		return cmd_usage(argv[0], "%.*s takes no value",
 				 (int)strcspn(word, "="), word);

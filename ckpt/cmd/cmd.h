@@ -35,7 +35,8 @@ int cmd_usage(const char *command, const char *fmt, ...)
 
 /* Report the option that getopt_long refused with `c`, ':' or '?'.  Returns
  * CMD_USAGE. */
-int cmd_bad_option(char **argv, int c);
+struct option;
+int cmd_bad_option(char **argv, const struct option *options, int c);
 
 /* Print text that may come from a file, as utf8_show shows it.  Returns the
  * number of characters. */

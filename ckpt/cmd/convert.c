@@ -355,7 +355,7 @@ static int set_option(struct convert *c, char **argv, int code)
 	case OPT_DTYPE:
 	case OPT_SHARD_SIZE:
 	case OPT_RANKS: return set_kind(c, argv, code);
-	default: return cmd_bad_option(argv, code);
+	default: return cmd_bad_option(argv, options, code);
 	}
 	return CMD_OK;
 }

@@ -255,7 +255,7 @@ int cmd_extents(int argc, char **argv)
 		case 'h':
 			extents_print_help();
 			return CMD_OK;
-		default: return cmd_bad_option(argv, c);
+		default: return cmd_bad_option(argv, options, c);
 		}
 	}
 	if (argc - optind != 1)

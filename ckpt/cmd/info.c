@@ -150,7 +150,7 @@ int cmd_info(int argc, char **argv)
 		case 'h':
 			info_print_help();
 			return CMD_OK;
-		default: return cmd_bad_option(argv, c);
+		default: return cmd_bad_option(argv, options, c);
 		}
 	}
 	if (argc - optind != 1)

@@ -247,7 +247,7 @@ int cmd_diff(int argc, char **argv)
 			diff_print_help();
 			return CMD_OK;
 		default:
-			return cmd_bad_option(argv, code);
+			return cmd_bad_option(argv, options, code);
 		}
 	}
 	if (argc - optind != 2)

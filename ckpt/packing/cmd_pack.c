@@ -121,7 +121,7 @@ static int parse(struct pack_command *c, int argc, char **argv,
 		else if (code == OPT_OUTPUT)
 			c->out = optarg;
 		else
-			rc = cmd_bad_option(argv, code);
+			rc = cmd_bad_option(argv, options, code);
 		if (rc != CMD_OK)
 			return rc;
 	}

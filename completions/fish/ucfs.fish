@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # fish completion for ucfs(1)
 
-set -l options allow_other allow_root auto_unmount ro uid= gid= crc=exact crc=zero \
+set -l options allow_other allow_root auto_unmount debug nonempty ro uid= gid= crc=exact crc=zero \
     stage=native stage=any hf_dtype=fp32 hf_dtype=bf16 hf_dtype=fp16 hf_shard_size= \
     cache_size= check log= no_cache io_uring index= index=none view=universal view=hf view=fp32 view=zero \
     ranks= replace follow_links \
@@ -9,9 +9,9 @@ set -l options allow_other allow_root auto_unmount ro uid= gid= crc=exact crc=ze
 
 for program in ucfs mount.ucfs
     complete -c $program -f -a '(__fish_complete_directories)'
-    complete -c $program -s f -d 'Stay in the foreground'
-    complete -c $program -s d -d 'Log every request'
-    complete -c $program -s o -x -d 'Mount options' -a "(__fish_append , $options)"
+    complete -c $program -s f -l foreground -d 'Stay in the foreground'
+    complete -c $program -s d -l debug -d 'Log every request'
+    complete -c $program -s o -l options -x -d 'Mount options' -a "(__fish_append , $options)"
     complete -c $program -s V -l version -d 'Print the version'
     complete -c $program -s h -l help -d 'Print help'
 end

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/nearest.h"
 #include "gpu/config/config_impl.h"
 #include "gpu/config/flags.h"
 
@@ -73,20 +74,24 @@ static int set_early(struct parse *p, const struct flag *f, const char *text,
 	}
 }
 
+/* getopt_long's code for flag 0; smaller ones are characters. */
+#define FLAG_CODE 256
+
 /* Report the argument that getopt_long has just rejected; `code` is ':' or
  * '?'. */
-static int refuse(char **argv, int code, struct errmsg *err)
+static int refuse(char **argv, const struct option *options, int code,
+		  struct errmsg *err)
 {
 	const char *const word = argv[optind - 1];
+	struct errmsg why;
 
 	if (code == ':')
 		return errmsg_set(err, -EINVAL, "%s: needs a value", word);
-	if (optopt > 0 && optopt <= (int)FLAGS)
+	if (optopt >= FLAG_CODE)
 		return errmsg_set(err, -EINVAL, "%s: takes no value", word);
-	return errmsg_set(err, -EINVAL,
-			  "%s: no such flag, or an ambiguous one"
-			  " (--help lists them)",
-			  word);
+	nearest_describe_option(options, word, &why);
+	return errmsg_set(err, -EINVAL, "%s: %s (--help lists all)", word,
+			  why.text);
 }
 
 /* Discard values of the configuration that a flag replaces. */
@@ -120,9 +125,18 @@ static void make_options(struct option *options)
 				flags[i].kind == FLAG_RESUME ? optional_argument
 				: flag_takes_value(&flags[i]) ? required_argument
 							      : no_argument,
-			.val = (int)i + 1,
+			.val = (int)i + FLAG_CODE,
 		};
 	options[i] = (struct option){ 0 };
+}
+
+static const struct flag *help_flag(void)
+{
+	const struct flag *f = flags;
+
+	while (f->kind != FLAG_HELP)
+		f++;
+	return f;
 }
 
 /* One pass over the arguments: with `early` the flags that others override,
@@ -137,12 +151,12 @@ static int read_flags(struct parse *p, int argc, char **argv, bool early,
 	opterr = 0;
 	optind = 0; /* GNU: reinitialise */
 	while (!rc &&
-	       (code = getopt_long(argc, argv, ":", options, NULL)) != -1) {
+	       (code = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
 		const struct flag *f;
 
 		if (code == ':' || code == '?')
-			return refuse(argv, code, err);
-		f = &flags[code - 1];
+			return refuse(argv, options, code, err);
+		f = code == 'h' ? help_flag() : &flags[code - FLAG_CODE];
 		if (early) {
 			rc = set_early(p, f, optarg, err);
 			continue;

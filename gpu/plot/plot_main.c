@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/nearest.h"
 #include "gpu/metrics/metrics.h"
 #include "gpu/plot/plot.h"
 
@@ -65,6 +66,7 @@ static int plot_main_parse(struct options *o, int argc, char **argv)
 		{ "version", no_argument, NULL, 'V' },
 		{ 0 },
 	};
+	struct errmsg why;
 	int c;
 
 	opterr = 0;
@@ -93,7 +95,8 @@ static int plot_main_parse(struct options *o, int argc, char **argv)
 		case ':':
 			return usage(argv[optind - 1], "needs a value");
 		default:
-			return usage(argv[optind - 1], "no such option");
+			nearest_describe_option(options, argv[optind - 1], &why);
+			return usage(argv[optind - 1], why.text);
 		}
 	}
 	if (optind == argc)

@@ -161,7 +161,7 @@ usage() {
 usage "expected INPUT and OUTPUT"
 usage "expected INPUT and OUTPUT" "$tag"
 usage "unexpected argument 'more'" "$tag" "$tmp/v" more
-usage "unknown option --frobnicate" --frobnicate "$tag" "$tmp/v"
+usage "--frobnicate: no such option" --frobnicate "$tag" "$tmp/v"
 usage "unknown option -x" -x "$tag" "$tmp/v"
 usage "requires a value" --input_folder
 usage "takes no value" --no_strict=1 "$tag" "$tmp/v"

@@ -318,7 +318,7 @@ mkdir "$tmp/empty"
 trouble "empty: no DeepSpeed checkpoint here" "$tmp/empty" "$tag"
 trouble "diff: expected A and B" "$tag"
 trouble "diff: expected A and B" "$tag" "$tag" "$tag"
-trouble "diff: unknown option --frobnicate" --frobnicate "$tag" "$tag"
+trouble "diff: --frobnicate: no such option" --frobnicate "$tag" "$tag"
 ucckpt diff "$tag" "$tag" >/dev/full 2>"$tmp/errors"
 check "output that cannot be written: exit status 2" test $? = 2
 check "--help" grep -q '^usage: ucckpt diff' <(ucckpt diff --help)

@@ -118,6 +118,7 @@ static void help_and_version_are_answers(void **state)
 	struct errmsg err;
 
 	assert_int_equal(line_parse(&c, "--help --nonsense", 1, &err), 1);
+	assert_int_equal(line_parse(&c, "-h", 1, &err), 1);
 	assert_int_equal(line_parse(&c, "--version", 1, &err), 1);
 }
 
@@ -126,7 +127,9 @@ static void wrong_flags_are_named_with_their_value(void **state)
 	static const struct {
 		const char *line, *says;
 	} cases[] = {
-		{ "--nonsense", "--nonsense: no such flag" },
+		{ "--nonsense", "--nonsense: no such option (" },
+		{ "--stesp 3", "--stesp: no such option; did you mean --steps?" },
+		{ "--checkpoint x", "--checkpoint: is ambiguous: --checkpoint_" },
 		{ "--steps", "--steps: needs a value" },
 		{ "--deterministic=1", "--deterministic=1: takes no value" },
 		{ "train", "'train': not a flag" },

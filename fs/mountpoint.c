@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libfuse and fusermount3 say which call failed.  A user in a container, or on a
+ * machine without the package, needs to know what to install or whom to ask, and
+ * that a conversion needs none of it.
+ */
+#include "fs/mountpoint.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fuse_log.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "fs/log/log.h"
+
+/* --- before -------------------------------------------------------------------- */
+
+/* Decode \ooo, as the kernel writes blanks and backslashes in mountinfo. */
+static void decode_octal(char *s)
+{
+	char *to = s;
+
+	while (*s)
+		if (s[0] == '\\' && s[1] && s[2] && s[3]) {
+			*to++ = (char)((s[1] - '0') << 6 | (s[2] - '0') << 3 |
+				       (s[3] - '0'));
+			s += 4;
+		} else {
+			*to++ = *s++;
+		}
+	*to = '\0';
+}
+
+/* proc(5): ID, parent, device, root, mount point, options, ..., "-", type,
+ * source. */
+static bool is_ucfs_line(char *line, const char *path)
+{
+	char *field, *rest = line;
+	char *const type = strstr(line, " - ");
+
+	if (!type || strncmp(type + 3, "fuse.ucfs ", 10) != 0)
+		return false;
+	for (int i = 0; i < 5; i++)
+		field = strsep(&rest, " ");
+	if (!field)
+		return false;
+	decode_octal(field);
+	return strcmp(field, path) == 0;
+}
+
+static bool is_ucfs_mount(const char *path)
+{
+	FILE *const f = fopen("/proc/self/mountinfo", "re");
+	char *line = NULL;
+	size_t cap = 0;
+	bool found = false;
+
+	while (f && !found && getline(&line, &cap, f) > 0)
+		found = is_ucfs_line(line, path);
+	free(line);
+	if (f)
+		fclose(f);
+	return found;
+}
+
+int mountpoint_resolve(char **path, bool nonempty)
+{
+	char *const full = realpath(*path, NULL);
+	struct statvfs fs;
+	struct stat st;
+	/* Attributes may be cached; statvfs asks the server. */
+	int error = full && stat(full, &st) == 0 && statvfs(full, &fs) == 0 ?
+			    0 :
+			    errno;
+
+	if (!error && !S_ISDIR(st.st_mode))
+		error = ENOTDIR;
+	if (error == ENOTCONN)
+		fprintf(stderr,
+			"ucfs: mount point %s: a mount whose server has ended;"
+			" remove it with: fusermount3 -u %s (as root: umount"
+			" %s)\n",
+			*path, *path, *path);
+	else if (error)
+		fprintf(stderr, "ucfs: mount point %s: %s\n", *path,
+			strerror(error));
+	else if (!nonempty && is_ucfs_mount(full))
+		fprintf(stderr,
+			"ucfs: mount point %s: is a ucfs mount already; unmount"
+			" it with: fusermount3 -u %s, or mount over it with -o"
+			" nonempty\n",
+			full, full);
+	else
+		nonempty = true;
+	free(*path);
+	*path = full;
+	return !error && nonempty ? 0 : -1;
+}
+
+/* --- after ----------------------------------------------------------------------- */
+
+#define MESSAGE_MAX 512
+
+/* Used by one thread until mountpoint_mounted: */
+static bool holding;
+static char said[MESSAGE_MAX]; /* held back: what libfuse said last */
+
+/* With -d, libfuse prints its requests in pieces of lines. */
+static void take_message(enum fuse_log_level level, const char *fmt, va_list ap)
+{
+	static const char own[] = "fuse: ";
+	const size_t n = sizeof(own) - 1;
+	char text[MESSAGE_MAX];
+
+	if (level >= FUSE_LOG_INFO) {
+		vfprintf(stderr, fmt, ap);
+		return;
+	}
+	vsnprintf(text, sizeof(text), fmt, ap);
+	text[strcspn(text, "\n")] = '\0';
+	if (strncmp(text, own, n) == 0)
+		memmove(text, text + n, strlen(text + n) + 1);
+	if (holding)
+		strcpy(said, text);
+	else if (level <= FUSE_LOG_ERR)
+		log_error("libfuse: %s", text);
+	else
+		log_warning("libfuse: %s", text);
+}
+
+void mountpoint_take_messages(void)
+{
+	fuse_set_log_func(take_message);
+}
+
+void mountpoint_hold_messages(void)
+{
+	holding = true;
+}
+
+void mountpoint_mounted(void)
+{
+	holding = false;
+	if (*said)
+		log_warning("libfuse: %s", said);
+}
+
+static bool has_program(const char *name)
+{
+	const char *const path = getenv("PATH");
+	char *const dirs = path ? strdup(path) : NULL;
+	char *rest = dirs, file[4096];
+	const char *dir;
+	bool found = false;
+
+	while (dirs && !found && (dir = strsep(&rest, ":"))) {
+		snprintf(file, sizeof(file), "%s/%s", dir, name);
+		found = access(file, X_OK) == 0;
+	}
+	free(dirs);
+	return found;
+}
+
+/* Why the device cannot be opened, or NULL. */
+static const char *explain_device(void)
+{
+	const int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+
+	if (fd >= 0) {
+		close(fd);
+		return NULL;
+	}
+	switch (errno) {
+	case ENOENT:
+	case ENODEV:
+	case ENXIO:
+		return "there is no /dev/fuse: load the kernel's module with"
+		       " 'modprobe fuse', or start the container with"
+		       " '--device /dev/fuse --cap-add SYS_ADMIN'";
+	case EACCES:
+		return "no permission to open /dev/fuse: ask the"
+		       " administrator to let users do so (chmod 666)";
+	case EPERM:
+		return "the container may not use /dev/fuse: start it with"
+		       " '--device /dev/fuse --cap-add SYS_ADMIN'";
+	}
+	return NULL;
+}
+
+static const char *explain(const char *path)
+{
+	const char *const device = explain_device();
+
+	if (device)
+		return device;
+	if (geteuid() == 0)
+		return "root may not mount here: start the container with"
+		       " '--cap-add SYS_ADMIN' (ucfs-deploy(7))";
+	if (!has_program("fusermount3"))
+		return "users other than root need fusermount3: install the"
+		       " package fuse3";
+	if (access(path, W_OK) < 0)
+		return "users other than root need write permission for the"
+		       " mount point";
+	return "fusermount3 refused; allow_other needs user_allow_other in"
+	       " /etc/fuse.conf, and containers more privileges"
+	       " (ucfs-deploy(7))";
+}
+
+void mountpoint_explain(const char *path)
+{
+	fprintf(stderr,
+		"ucfs: cannot mount on %s: %s; 'ucckpt convert' writes the same"
+		" tree and needs none of it%s%s%s\n",
+		path, explain(path), *said ? " (libfuse: " : "", said,
+		*said ? ")" : "");
+}
