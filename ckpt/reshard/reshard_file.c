@@ -133,13 +133,11 @@ struct value *reshard_copy_tensor(struct reshard_builder *b,
 	struct tensor old, t;
 	uint64_t storage;
 
-	const int rc =
-		ptfile_tensor(&b->pt, v, "tensor", &old, &storage, b->err);
-
-	if (rc) {
-		b->rc = rc;
+	if (b->rc)
 		return NULL;
-	}
+	b->rc = ptfile_tensor(&b->pt, v, "tensor", &old, &storage, b->err);
+	if (b->rc)
+		return NULL;
 	tensor_init(&t, old.dtype, old.shape, old.ndim, old.requires_grad);
 	if (!reshard_add_storage(b, &t, &map))
 		return NULL;
@@ -160,6 +158,8 @@ struct value *reshard_edit(struct reshard_builder *b, const struct value *from,
 	struct value_dict *to;
 	bool ok = true;
 
+	if (b->rc)
+		return NULL;
 	if (!old) {
 		b->rc = errmsg_set(b->err, -EBADMSG,
 				   "%s: found %s in place of a dict",
@@ -270,13 +270,16 @@ bool reshard_add_runs(struct reshard_builder *b, const struct reshard_runs *runs
 		      const char *state, enum dtype dtype, enum dtype to,
 		      struct extent_map *map)
 {
-	int rc = load_shards(b, runs);
+	int rc;
 
+	if (b->rc)
+		return false;
+	rc = load_shards(b, runs);
 	for (size_t i = 0; !rc && i < runs->n; i++)
 		rc = add_run(b, &runs->v[i], state, dtype, to, map);
 	if (rc == -ENOMEM)
 		reshard_nomem(b);
-	else if (rc)
+	else
 		b->rc = rc;
 	return !rc;
 }

@@ -33,7 +33,7 @@ struct reshard_builder {
 	size_t nstorages, cap;
 	struct ptfile *frozen; /* model-states files of old ranks, as needed */
 	struct errmsg *err;
-	int rc; /* of the first failure that has a message */
+	int rc; /* of the first failure; later ones leave it, and its message */
 };
 
 /* A storage that no old file has; its key is "new" and its number. */

@@ -107,9 +107,10 @@ static const struct value_pair *shape_entry(struct reshard_builder *b,
 
 	if (d && p->listed < d->n)
 		return &d->v[p->listed];
-	b->rc = errmsg_set(b->err, -EBADMSG,
-			   "%s: param_shapes is not that of other ranks",
-			   b->file->path);
+	if (!b->rc)
+		b->rc = errmsg_set(b->err, -EBADMSG,
+				   "%s: param_shapes is not that of other ranks",
+				   b->file->path);
 	return NULL;
 }
 
@@ -159,7 +160,7 @@ static struct ptfile *open_frozen(struct reshard_builder *b, unsigned rank)
 		return NULL;
 	}
 	pt = &b->frozen[rank];
-	if (!pt->root)
+	if (!pt->root && !b->rc)
 		b->rc = tagdir_open_file(
 			&d->model[(size_t)b->mp * d->dp_degree + rank], pt,
 			b->err);

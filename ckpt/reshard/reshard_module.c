@@ -38,8 +38,9 @@ struct module_builder {
 static bool fail_bad(struct reshard_builder *b, const char *what,
 		     const char *name)
 {
-	b->rc = errmsg_set(b->err, -EBADMSG, "%s: %s: %.100s", b->file->path,
-			   what, name);
+	if (!b->rc)
+		b->rc = errmsg_set(b->err, -EBADMSG, "%s: %s: %.100s",
+				   b->file->path, what, name);
 	return false;
 }
 
@@ -85,8 +86,9 @@ static bool find_flat_groups(struct module_builder *x)
 
 		if (!p || !tensor_is(pair->val))
 			continue;
-		b->rc = ptfile_tensor(&b->pt, pair->val, p->name, &t, &storage,
-				      b->err);
+		if (!b->rc)
+			b->rc = ptfile_tensor(&b->pt, pair->val, p->name, &t,
+					      &storage, b->err);
 		if (b->rc)
 			return false;
 		f = &x->flat[p->group];
@@ -239,7 +241,9 @@ static struct value *without_elements(struct module_builder *x,
 	if (!tensor_is(pair->val) || !value_is_cstr(pair->key) ||
 	    reshard_is_buffer(b->pt.root, pair->key->str.p))
 		return pair->val;
-	b->rc = tensor_from_value(pair->val, pair->key->str.p, &old, b->err);
+	if (!b->rc)
+		b->rc = tensor_from_value(pair->val, pair->key->str.p, &old,
+					  b->err);
 	if (b->rc)
 		return NULL;
 	tensor_init(&t, old.dtype, &none, 1, false);
@@ -432,7 +436,8 @@ static struct value *shape_of(struct reshard_builder *b, const struct value *v)
 	struct tensor t;
 	bool ok = dims && args && cls;
 
-	b->rc = tensor_from_value(v, "module", &t, b->err);
+	if (!b->rc)
+		b->rc = tensor_from_value(v, "module", &t, b->err);
 	for (unsigned i = 0; ok && !b->rc && i < t.ndim; i++)
 		ok = value_seq_add(&b->a, &dims->seq,
 				   value_new_int(&b->a, (int64_t)t.shape[i]));
@@ -457,7 +462,9 @@ static struct value *part_of_tensor(struct reshard_builder *b,
 	uint64_t storage, q, first, n;
 	size_t item;
 
-	b->rc = ptfile_tensor(&b->pt, v, "module", &old, &storage, b->err);
+	if (!b->rc)
+		b->rc = ptfile_tensor(&b->pt, v, "module", &old, &storage,
+				      b->err);
 	if (b->rc)
 		return NULL;
 	if (!tensor_is_contiguous(&old)) {
@@ -487,7 +494,8 @@ static struct value *recut_fragment(struct reshard_builder *b, const char *name,
 	struct tensor old, whole, t;
 	uint64_t q, first, n;
 
-	b->rc = tensor_from_value(like, name, &old, b->err);
+	if (!b->rc)
+		b->rc = tensor_from_value(like, name, &old, b->err);
 	if (b->rc)
 		return NULL;
 	if (!reshard_read_shape(value_find_path(b->pt.root,

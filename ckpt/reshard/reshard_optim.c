@@ -141,9 +141,11 @@ static struct value *missing_states(struct group_builder *x)
 		const struct shard_state *const st = &x->profile->states[i];
 
 		if (st->kind != STATE_FLAT) {
-			b->rc = errmsg_set(b->err, -ENOTSUP,
-					   "%s: has no states of group %" PRIu32,
-					   b->file->path, x->g->like);
+			if (!b->rc)
+				b->rc = errmsg_set(
+					b->err, -EBADMSG,
+					"%s: has no states of group %" PRIu32,
+					b->file->path, x->g->like);
 			return NULL;
 		}
 		ok = value_dict_set(&b->a, out, st->name,

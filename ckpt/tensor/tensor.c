@@ -223,8 +223,9 @@ int tensor_from_value(const struct value *v, const char *name,
 	int rc;
 
 	if (!a)
-		return errmsg_set(err, -ENOTSUP, "%s: expected a tensor, found %s",
-				  name, value_kind_name(v));
+		return errmsg_set(err, tensor_is(v) ? -ENOTSUP : -EBADMSG,
+				  "%s: expected a tensor, found %s", name,
+				  value_kind_name(v));
 	if (a->n < 4)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: tensor with %zu arguments", name, a->n);

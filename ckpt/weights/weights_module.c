@@ -34,7 +34,7 @@ static int find_tensor(const struct weights_loader *l, const char *name,
 		       struct errmsg *err)
 {
 	int rc = tensor_is(v) ? ptfile_tensor(l->pt, v, name, t, at, err)
-			      : errmsg_set(err, -ENOTSUP,
+			      : errmsg_set(err, -EBADMSG,
 					   "%s: %s: is a %s, not a tensor",
 					   l->file, name, value_kind_name(v));
 

@@ -87,7 +87,7 @@ int shard_read_flat(const struct shard_reader *r, const struct value *v,
 	if (rc)
 		return rc;
 	if (t.ndim > 1 || !tensor_is_contiguous(&t))
-		return errmsg_set(r->err, -ENOTSUP,
+		return errmsg_set(r->err, -EBADMSG,
 				  "%s: %s of group %zu is no flat tensor:"
 				  " %u dimensions", r->file, what, g, t.ndim);
 	/* ptfile_tensor has checked that the view lies in the storage. */

@@ -153,6 +153,7 @@ static void op_opendir(fuse_req_t req, fuse_ino_t ino,
 		       struct fuse_file_info *fi)
 {
 	struct errmsg err = { "" };
+	struct access readers;
 	struct tree_dir *d;
 	int rc;
 
@@ -163,6 +164,13 @@ static void op_opendir(fuse_req_t req, fuse_ino_t ino,
 		return;
 	}
 	rc = tree_dir_open(tree_of(req), ino, &d, &err);
+	if (!rc) {
+		readers = tree_dir_readers(d);
+		if (!ops_may_read(req, &readers)) {
+			tree_dir_close(d);
+			rc = -EACCES;
+		}
+	}
 	if (rc) {
 		ops_reply_failure(req, rc, &err);
 		return;

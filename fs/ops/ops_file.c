@@ -137,9 +137,7 @@ static bool is_member(fuse_req_t req, gid_t gid)
 	return fuse_req_ctx(req)->gid == gid;
 }
 
-/* The kernel has checked cached attributes; check those of the file that was
- * opened. */
-static bool may_read(fuse_req_t req, const struct access *readers)
+bool ops_may_read(fuse_req_t req, const struct access *readers)
 {
 	const uid_t uid = fuse_req_ctx(req)->uid;
 
@@ -162,7 +160,7 @@ void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	}
 	h = new_handle(req, ino, fi->flags);
 	rc = h ? tree_file_open(h->server->tree, ino, &h->f, &err) : -ENOMEM;
-	if (!rc && !may_read(req, &h->f.readers)) {
+	if (!rc && !ops_may_read(req, &h->f.readers)) {
 		tree_file_close(&h->f);
 		rc = -EACCES;
 	}

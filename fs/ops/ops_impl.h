@@ -11,6 +11,7 @@
 #include "fs/ops/ops.h"
 #include "fs/tree/tree.h"
 
+struct access;
 struct errmsg;
 
 /* Shared by ops*.c. */
@@ -47,6 +48,10 @@ static inline struct handle *ops_handle(const struct fuse_file_info *fi)
  * `rc`, a negative errno.
  */
 void ops_reply_failure(fuse_req_t req, int rc, const struct errmsg *err);
+
+/* May the caller of a request read what was opened?  The kernel has checked cached
+ * attributes, perhaps of another file. */
+bool ops_may_read(fuse_req_t req, const struct access *readers);
 
 void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void ops_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,

@@ -97,8 +97,8 @@ static void restrict_root(const struct tree *t, struct stat *st)
 
 /* Adapt the attributes of a file of the run.  The mount serves no ACLs: a file
  * that has one is accessible to its owner alone. */
-static void show_lower(const struct tree *t, uint64_t index, bool has_acl,
-		       struct stat *st)
+void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl,
+		     struct stat *st)
 {
 	st->st_ino = ino_of_lower(t, index);
 	st->st_mode &= (mode_t) ~(has_acl ? 0277 : 0222);
@@ -118,7 +118,7 @@ static int stat_lower(struct tree *t, uint64_t index, struct tree_attr *out)
 	rc = beneath_lstat(path, &out->st, &has_acl);
 	if (rc)
 		return rc;
-	show_lower(t, index, has_acl, &out->st);
+	tree_show_lower(t, index, has_acl, &out->st);
 	if (index == 0)
 		restrict_root(t, &out->st);
 	out->timeout = A_MOMENT;
@@ -420,7 +420,7 @@ static int open_lower(struct tree *t, uint64_t index, struct tree_file *out)
 		return out->fd;
 	if (!t->o->shared || fstat(out->fd, &st) < 0)
 		return 0;
-	show_lower(t, index, beneath_has_acl(out->fd), &st);
+	tree_show_lower(t, index, beneath_has_acl(out->fd), &st);
 	out->readers = access_of(&st, false);
 	return 0;
 }

@@ -128,6 +128,10 @@ int tree_dir_open(struct tree *t, uint64_t ino, struct tree_dir **out,
 		  struct errmsg *err);
 void tree_dir_close(struct tree_dir *d);
 
+/* In a shared mount, the users that may list a directory of the run.  The directory
+ * may not be the one whose permissions the kernel has checked. */
+struct access tree_dir_readers(const struct tree_dir *d);
+
 /* Is the whole tree a view, so that no directory ever changes? */
 bool tree_is_immutable(const struct tree *t);
 

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/access.h"
 #include "ckpt/base/array.h"
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
@@ -28,6 +29,7 @@ struct tree_dir {
 	size_t view;
 	struct plan *plan;
 	uint64_t node;
+	struct access readers;
 	/* Entries, unless it is a view: */
 	struct tree_entry *v;
 	size_t n, cap;
@@ -78,13 +80,18 @@ static int read_lower(struct tree_dir *d, const char *path, uint64_t index)
 {
 	DIR *const dir = beneath_opendir(path);
 	const struct dirent *e;
+	struct stat st;
 	int rc = 0;
 
 	if (!dir)
 		return -errno;
+	if (d->t->o->shared && fstat(dirfd(dir), &st) == 0) {
+		tree_show_lower(d->t, index, beneath_has_acl(dirfd(dir)), &st);
+		d->readers = (struct access){ st.st_uid, st.st_gid,
+					      st.st_mode & 0444 };
+	}
 	while (!rc && (errno = 0, e = readdir(dir)))
-		if (strcmp(e->d_name, ".") != 0 &&
-		    strcmp(e->d_name, "..") != 0)
+		if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
 			rc = add_lower(d, path, index, e);
 	if (!rc)
 		rc = -errno;
@@ -104,8 +111,7 @@ static int add_view(struct tree_dir *d, const char *tag, const char *name,
 	snprintf(own, sizeof(own), "%s%s", name, suffix);
 	if (has_name(d, own))
 		return 0;
-	rc = views_add(d->t->views, tag, type, ino_of_lower(d->t, index),
-		       &view);
+	rc = views_add(d->t->views, tag, type, ino_of_lower(d->t, index), &view);
 	return rc ? rc
 		  : tree_dir_add(d, ino_of_view(d->t, view, PLAN_ROOT), S_IFDIR,
 				 false, own);
@@ -167,8 +173,7 @@ static int add_views(struct tree_dir *d, const char *path, uint64_t index,
 	}
 	/* Where the directory itself is there the pack is a file like others, as
 	 * is what is no pack. */
-	if ((!packed || !has_name(d, name)) &&
-	    tagdir_is_zero_tag(tag)) {
+	if ((!packed || !has_name(d, name)) && tagdir_is_zero_tag(tag)) {
 		*added = true;
 		for (int kind = 0; !rc && kind < VIEW_KINDS; kind++)
 			rc = add_view(d, tag, name, index,
@@ -306,6 +311,7 @@ int tree_dir_open(struct tree *t, uint64_t ino, struct tree_dir **out,
 	if (!d)
 		return -ENOMEM;
 	d->t = t;
+	d->readers = ACCESS_ALL;
 	if (n.kind == NODE_LOWER)
 		rc = open_lower(d, n.index);
 	else if (n.kind == NODE_CONTROL)
@@ -323,6 +329,11 @@ void tree_dir_close(struct tree_dir *d)
 {
 	free(d->v);
 	free(d);
+}
+
+struct access tree_dir_readers(const struct tree_dir *d)
+{
+	return d->readers;
 }
 
 bool tree_is_immutable(const struct tree *t)

@@ -120,6 +120,11 @@ void tree_synthesize(const struct tree *t, uint64_t ino, mode_t mode,
 		     uint64_t size, unsigned nlink, int64_t mtime_s,
 		     struct stat *st);
 
+/* Turn the attributes of a file or directory of the run into those of its inode
+ * in the mount. */
+void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl,
+		     struct stat *st);
+
 /* .ucfs and everything below it (tree_control.c): as tree_lookup and
  * tree_getattr; the bytes of a file, appended to `out`; and the name of a view's
  * plan in .ucfs/plan. */

@@ -172,7 +172,15 @@ chmod 600 "$tmp/dir/file"
 chown -R $owner "$run/dir"
 ln -s "$tmp/dir" "$run/link"
 ln "$tmp/dir/file" "$run/dir/closed"
+mkdir "$run/list" "$run/hidden"
+touch "$run/list/shown" "$run/hidden/secret"
+chmod 755 "$run/list"
+chmod 700 "$run/hidden"
+chown -R $owner "$run/list" "$run/hidden"
+lists_nothing() { ! as $stranger ls "$1" >/dev/null 2>&1; }
 shared "$run"
+check "a directory is listed" grep -q shown <(as $stranger ls "$tmp/mnt/list")
+check "a closed one is not" lists_nothing "$tmp/mnt/hidden"
 check "a public file is read" grep -q public <(as $stranger cat "$tmp/mnt/dir/file")
 (
 	while [ ! -e "$tmp/stop" ]; do
@@ -180,11 +188,14 @@ check "a public file is read" grep -q public <(as $stranger cat "$tmp/mnt/dir/fi
 		mv -T "$run/dir" "$run/link" && mv -T "$run/was" "$run/dir"
 		mv "$run/dir/file" "$run/dir/open" && mv "$run/dir/closed" "$run/dir/file"
 		mv "$run/dir/file" "$run/dir/closed" && mv "$run/dir/open" "$run/dir/file"
+		mv -T "$run/list" "$run/was" && mv -T "$run/hidden" "$run/list"
+		mv -T "$run/list" "$run/hidden" && mv -T "$run/was" "$run/list"
 	done 2>/dev/null
 ) &
 swapper=$!
 for _ in $(seq 300); do
 	as $stranger cat "$tmp/mnt/dir/file" 2>/dev/null
+	as $stranger ls "$tmp/mnt/list" 2>/dev/null
 done >"$tmp/seen"
 touch "$tmp/stop"
 wait "$swapper"

@@ -275,7 +275,7 @@ static void what_is_no_tensor_of_numbers_is_told(void **state)
 	} cases[] = {
 		{ "t", gaps, -ENOTSUP, "tensor t: a view with gaps" },
 		{ "t", complex_numbers, -ENOTSUP, "tensor t: complex64" },
-		{ "t", number, -ENOTSUP, "t: expected a tensor, found int" },
+		{ "t", number, -EBADMSG, "t: expected a tensor, found int" },
 		{ "a/b", NULL, -EBADMSG, "'a/b' cannot be the name" },
 		{ "..", NULL, -EBADMSG, "'..' cannot be the name" },
 		{ "", NULL, -EBADMSG, "'' cannot be the name" },
