@@ -194,6 +194,7 @@ static int main_run(const struct options *o, struct fuse_args *args)
 	if (!o->fake)
 		rc = serve_tree(o, args, tree, &stats);
 	tree_close(tree);
+	log_end();
 	return rc;
 }
 

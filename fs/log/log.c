@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The server's log.  One damaged shard makes every request for its tensors
- * fail, so a line that repeats the previous one is dropped for a while.
- */
+/* The server's log. */
 #include "fs/log/log.h"
 
 #include <errno.h>
@@ -16,24 +13,21 @@
 #include <syslog.h>
 #include <time.h>
 
-#include "ckpt/base/bytebuf.h"
 #include "ckpt/base/utf8.h"
 #include "ckpt/sys/write_all.h"
+#include "fs/log/repeats.h"
 
 #define LINE_MAX_LEN 4096
-#define REPEAT_SECONDS 10
-#define RECENT 64
 
 /* Set before threads are started: */
 static bool to_syslog;   /* else to stderr */
 static int log_file = -1; /* lines go there, too */
 
+static void log_print(int priority, const char *line, uint64_t repeated);
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* Protected by lock: */
-static char last[LINE_MAX_LEN];
-static time_t last_time;
-static char *recent[RECENT]; /* a ring of lines with their times */
-static size_t nrecent;       /* how many were put into it */
+/* Warnings and errors; protected by lock. */
+static struct repeats repeats = { .print = log_print };
 
 void log_to_syslog(void)
 {
@@ -49,74 +43,65 @@ int log_to_file(const char *path)
 	return log_file < 0 ? -errno : 0;
 }
 
-static bool is_repeated(const char *line)
-{
-	const time_t now = time(NULL);
-	bool repeated;
-
-	pthread_mutex_lock(&lock);
-	repeated = strcmp(line, last) == 0 && now - last_time < REPEAT_SECONDS;
-	if (!repeated) {
-		strcpy(last, line);
-		last_time = now;
-	}
-	pthread_mutex_unlock(&lock);
-	return repeated;
-}
-
-/* The line with its time; NULL if memory runs out. */
-static char *log_stamp(const char *line)
+static bool log_append(const char *line, const char *again)
 {
 	const time_t now = time(NULL);
 	char stamp[32], *stamped;
 	struct tm tm;
+	bool appended;
 
+	if (log_file < 0)
+		return false;
 	strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &tm));
-	return asprintf(&stamped, "%s %s\n", stamp, line) < 0 ? NULL : stamped;
+	if (asprintf(&stamped, "%s %s%s\n", stamp, line, again) < 0)
+		return false;
+	appended = write_all(log_file, stamped, strlen(stamped)) == 0;
+	free(stamped);
+	return appended;
 }
 
-/* Keep a line for log_recent, which owns it then. */
-static void keep_line(char *stamped)
+static void log_print(int priority, const char *line, uint64_t repeated)
 {
+	char again[REPEATS_TEXT_MAX] = "";
+	bool appended;
+
+	if (repeated)
+		repeats_text(repeated, again);
+	appended = log_append(line, again);
+	if (!to_syslog)
+		fprintf(stderr, "ucfs: %s%s\n", line, again);
+	else if (!appended)
+		syslog(priority, "%s%s", line, again);
+}
+
+static void write_line(int priority, const char *fmt, va_list ap)
+{
+	char text[LINE_MAX_LEN], line[LINE_MAX_LEN];
+
+	vsnprintf(text, sizeof(text), fmt, ap);
+	utf8_clean(line, sizeof(line), text);
+	if (priority > LOG_WARNING) {
+		log_print(priority, line, 0);
+		return;
+	}
 	pthread_mutex_lock(&lock);
-	free(recent[nrecent % RECENT]);
-	recent[nrecent++ % RECENT] = stamped;
+	repeats_add(&repeats, priority, line, time(NULL));
 	pthread_mutex_unlock(&lock);
 }
 
 void log_recent(struct bytebuf *out)
 {
 	pthread_mutex_lock(&lock);
-	for (size_t i = nrecent > RECENT ? nrecent - RECENT : 0; i < nrecent; i++)
-		bytebuf_add(out, recent[i % RECENT], strlen(recent[i % RECENT]));
+	repeats_list(&repeats, out);
 	pthread_mutex_unlock(&lock);
 }
 
-static bool log_append(const char *stamped)
+void log_end(void)
 {
-	return log_file >= 0 && stamped &&
-	       write_all(log_file, stamped, strlen(stamped)) == 0;
-}
-
-static void write_line(int priority, const char *fmt, va_list ap)
-{
-	char text[LINE_MAX_LEN], line[LINE_MAX_LEN], *stamped;
-	bool appended;
-
-	vsnprintf(text, sizeof(text), fmt, ap);
-	utf8_clean(line, sizeof(line), text);
-	if (is_repeated(line))
-		return;
-	stamped = log_stamp(line);
-	appended = log_append(stamped);
-	if (!to_syslog)
-		fprintf(stderr, "ucfs: %s\n", line);
-	else if (!appended)
-		syslog(priority, "%s", line);
-	if (stamped && priority <= LOG_WARNING)
-		keep_line(stamped);
-	else
-		free(stamped);
+	pthread_mutex_lock(&lock);
+	repeats_flush(&repeats);
+	repeats_done(&repeats);
+	pthread_mutex_unlock(&lock);
 }
 
 void log_warning(const char *fmt, ...)

@@ -8,6 +8,8 @@ struct bytebuf;
  * Messages to the user, one line for each event.  They go to stderr until
  * log_to_syslog is called, which the server does when it enters the background.
  * Thread-safe.
+ *
+ * Warnings and errors that are repeated are counted instead (repeats.h).
  */
 void log_to_syslog(void);
 
@@ -19,6 +21,9 @@ int log_to_file(const char *path);
 
 /* Add the last warnings and errors to `out`, oldest first, each with its time. */
 void log_recent(struct bytebuf *out);
+
+/* Print how often lines were repeated that have not been printed since. */
+void log_end(void);
 
 /* Something that does not prevent serving: a tag left out, a corrected defect
  * of the checkpoint. */

@@ -57,7 +57,12 @@ if mount_fg "$tmp/damaged"; then
 	check "the model states are served" cmp "$tag/mp_rank_00_model_states.pt" "$mnt/mp_rank_00_model_states.pt"
 	check "their data is an error" grep -q 'Input/output error' <(cat "$mnt"/zero/*/fp32.pt 2>&1 >/dev/null)
 	check "with a line that names the shard" grep -q 'rank_[1-3].*not a file of torch.save' "$tmp/log"
+	cat "$mnt"/zero/*/fp32.pt >/dev/null 2>&1
+	check "each cause has one line for each file" test -z "$(sort "$tmp/log" | uniq -d)"
+	check "in .ucfs/errors with a count" grep -q 'rank_1.*not a file of torch.save (repeated [0-9,]* time' "$mnt/.ucfs/errors"
+	check "which the log lacks" test "$(grep -c repeated "$tmp/log")" -eq 0
 	unmount
+	check "until the end" grep -q 'rank_1.*not a file of torch.save (repeated [0-9,]* time' "$tmp/log"
 fi
 
 mkdir "$tmp/run"

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One damaged shard makes every request for its tensors fail, thousands in a
+ * second, and one lost disk damages thousands of shards.  So that a log says what
+ * is wrong and not how often somebody has tried to read it, a line is printed when
+ * it comes first, and at most once in an interval after that.
+ */
+#include "fs/log/repeats.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <syslog.h>
+
+#include "ckpt/base/bytebuf.h"
+
+#define LEFT_OUT "more causes and files than are listed; the rest is left out"
+
+/* How many digits a number at `p` has; 0 if they are part of a name, by the
+ * characters around them. */
+static size_t number_len(const char *p, char before)
+{
+	const size_t n = strspn(p, "0123456789");
+
+	return n && strchr(" (", before) && strchr(" ,:;)", p[n]) ? n : 0;
+}
+
+/* The line with "#" for each number; NULL when memory runs out. */
+static char *cause_of(const char *line)
+{
+	char *const cause = malloc(strlen(line) + 1), *to = cause;
+	char before = 'a';
+
+	if (!cause)
+		return NULL;
+	while (*line) {
+		const size_t n = number_len(line, before);
+
+		before = *line;
+		*to++ = n ? '#' : *line;
+		line += n ? n : 1;
+	}
+	*to = '\0';
+	return cause;
+}
+
+static struct repeats_line *repeats_find(struct repeats *r, const char *cause)
+{
+	for (size_t i = 0; i < r->n; i++)
+		if (strcmp(r->v[i].cause, cause) == 0)
+			return &r->v[i];
+	return NULL;
+}
+
+static void print_repeats(struct repeats *r, struct repeats_line *l, time_t now)
+{
+	r->print(l->priority, l->text, l->unprinted);
+	l->printed = now;
+	l->unprinted = 0;
+}
+
+/* Forget the line that came last the longest time ago, if that is an interval. */
+static void make_room(struct repeats *r, time_t now)
+{
+	size_t oldest = 0;
+
+	for (size_t i = 1; i < r->n; i++)
+		if (r->v[i].last < r->v[oldest].last)
+			oldest = i;
+	if (now - r->v[oldest].last < REPEATS_SECONDS)
+		return;
+	if (r->v[oldest].unprinted)
+		print_repeats(r, &r->v[oldest], now);
+	free(r->v[oldest].text);
+	free(r->v[oldest].cause);
+	r->n--;
+	memmove(&r->v[oldest], &r->v[oldest + 1],
+		(r->n - oldest) * sizeof(*r->v));
+}
+
+/* Print, once in an interval, how many lines had no room. */
+static void leave_out(struct repeats *r, time_t now)
+{
+	r->left_out++;
+	if (r->left_out > 1 && now - r->left_out_printed < REPEATS_SECONDS)
+		return;
+	r->print(LOG_WARNING, LEFT_OUT, r->left_out > 1 ? r->left_out : 0);
+	r->left_out_printed = now;
+}
+
+/* Takes `cause`. */
+static void add_new(struct repeats *r, int priority, const char *line,
+		    char *cause, time_t now)
+{
+	char *const text = cause ? strdup(line) : NULL;
+
+	for (size_t i = 0; i < r->n; i++)
+		if (r->v[i].unprinted && now - r->v[i].printed >= REPEATS_SECONDS)
+			print_repeats(r, &r->v[i], now);
+	if (text && r->n == REPEATS_MAX)
+		make_room(r, now);
+	if (!text || r->n == REPEATS_MAX) {
+		free(cause);
+		free(text);
+		leave_out(r, now);
+		return;
+	}
+	r->v[r->n++] = (struct repeats_line){ .text = text,
+					      .cause = cause,
+					      .priority = priority,
+					      .first = now,
+					      .last = now,
+					      .printed = now,
+					      .n = 1 };
+	r->print(priority, line, 0);
+}
+
+void repeats_add(struct repeats *r, int priority, const char *line, time_t now)
+{
+	char *const cause = cause_of(line);
+	struct repeats_line *const l = cause ? repeats_find(r, cause) : NULL;
+
+	if (!l) {
+		add_new(r, priority, line, cause, now);
+		return;
+	}
+	free(cause);
+	l->n++;
+	l->unprinted++;
+	l->last = now;
+	if (now - l->printed >= REPEATS_SECONDS)
+		print_repeats(r, l, now);
+}
+
+void repeats_flush(struct repeats *r)
+{
+	for (size_t i = 0; i < r->n; i++)
+		if (r->v[i].unprinted)
+			print_repeats(r, &r->v[i], r->v[i].last);
+}
+
+void repeats_text(uint64_t n, char text[REPEATS_TEXT_MAX])
+{
+	char digits[24], *to = text;
+	const int len = snprintf(digits, sizeof(digits), "%" PRIu64, n);
+
+	to += sprintf(to, " (repeated ");
+	for (int i = 0; i < len; i++) {
+		if (i > 0 && (len - i) % 3 == 0)
+			*to++ = ',';
+		*to++ = digits[i];
+	}
+	strcpy(to, n == 1 ? " time)" : " times)");
+}
+
+static void list_text(struct bytebuf *out, const char *text)
+{
+	bytebuf_add(out, text, strlen(text));
+}
+
+void repeats_list(const struct repeats *r, struct bytebuf *out)
+{
+	char stamp[32], again[REPEATS_TEXT_MAX];
+	struct tm tm;
+
+	for (size_t i = 0; i < r->n; i++) {
+		const struct repeats_line *const l = &r->v[i];
+
+		strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%SZ ",
+			 gmtime_r(&l->first, &tm));
+		list_text(out, stamp);
+		list_text(out, l->text);
+		if (l->n > 1) {
+			repeats_text(l->n - 1, again);
+			list_text(out, again);
+		}
+		list_text(out, "\n");
+	}
+	if (r->left_out) {
+		repeats_text(r->left_out, again);
+		list_text(out, LEFT_OUT);
+		list_text(out, again);
+		list_text(out, "\n");
+	}
+}
+
+void repeats_done(struct repeats *r)
+{
+	for (size_t i = 0; i < r->n; i++) {
+		free(r->v[i].text);
+		free(r->v[i].cause);
+	}
+	r->n = 0;
+}

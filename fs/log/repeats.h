@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCFS_REPEATS_H
+#define UCFS_REPEATS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+struct bytebuf;
+
+/* A line that is repeated is printed again after so many seconds, with the number
+ * of repetitions. */
+#define REPEATS_SECONDS 60
+
+/* Lines that are told apart.  More are counted together. */
+#define REPEATS_MAX 256
+
+struct repeats_line {
+	char *text;   /* as it came first */
+	char *cause;  /* the same without numbers */
+	int priority; /* of syslog */
+	time_t first, last, printed;
+	uint64_t n;         /* how often it came */
+	uint64_t unprinted; /* how often since it was printed */
+};
+
+/*
+ * Lines of a log, one for each cause and file.  Lines that differ in numbers alone,
+ * such as offsets, have one cause; digits in names distinguish files.  Valid when
+ * zero-initialised but for `print`; not thread-safe.
+ */
+struct repeats {
+	/* `repeated`: how often the line came since it was printed, this time
+	 * included; 0 when it is new. */
+	void (*print)(int priority, const char *line, uint64_t repeated);
+	struct repeats_line v[REPEATS_MAX]; /* in the order of `first` */
+	size_t n;
+	uint64_t left_out; /* lines for which there was no room */
+	time_t left_out_printed;
+};
+
+/* Print a line, or count it. */
+void repeats_add(struct repeats *r, int priority, const char *line, time_t now);
+
+/* Print all lines that were repeated since they were printed. */
+void repeats_flush(struct repeats *r);
+
+/* Append the lines to `out`, each with its time and the number of repetitions. */
+void repeats_list(const struct repeats *r, struct bytebuf *out);
+
+/* " (repeated 1,234 times)". */
+#define REPEATS_TEXT_MAX 64
+void repeats_text(uint64_t n, char text[REPEATS_TEXT_MAX]);
+
+void repeats_done(struct repeats *r);
+
+#endif
