@@ -3,11 +3,11 @@
  * One block: planes, each raw or in a zstd frame.
  *
  *     u32 length[planes]   the top bit set: a zstd frame; else raw
+ *                          of the first, the bit below set: floats not turned
  *     bytes of each plane, one after the other
  *
- * A frame in which zstd was allowed no matches is all literals, so only Huffman
- * coded: the fast strategy with the smallest table and the longest minimal match
- * finds none in a plane of exponents.  The decoder sees ordinary frames.
+ * A frame of literals alone is only Huffman coded, which suits exponents: there
+ * are no matches in them.  The decoder sees ordinary frames.
  */
 #include "ckpt/pack/block.h"
 
@@ -18,14 +18,19 @@
 #include <zstd.h>
 
 #include "ckpt/base/bytes.h"
+#include "ckpt/pack/huffman.h"
 #include "ckpt/pack/pack_hash.h"
 
 #define CODED UINT32_C(0x80000000)
+#define STRAIGHT UINT32_C(0x40000000)
 
 /* A plane is coded if that leaves at most this part of it. */
 #define WORTH(n) ((n) - (n) / 100)
 
-/* Bytes that are looked at before a plane is coded, and how many at a time. */
+/* Elements of a block by which its codings are chosen. */
+#define CHOICE ((size_t)8192)
+
+/* Bytes of a plane that tell whether it is random, and how many at a time. */
 #define SAMPLE ((size_t)4096)
 #define SAMPLE_PIECE ((size_t)512)
 
@@ -72,6 +77,8 @@ static bool set_all(ZSTD_CCtx *z, const struct parameter *v, size_t n)
 
 static bool set_parameters(ZSTD_CCtx *huffman, ZSTD_CCtx *zstd)
 {
+	/* The fast strategy with the smallest table and the longest minimal
+	 * match finds none among exponents. */
 	static const struct parameter literals[] = {
 		{ ZSTD_c_strategy, ZSTD_fast },
 		{ ZSTD_c_windowLog, 17 },
@@ -143,25 +150,16 @@ static size_t code_plane(struct block_encoder *e, enum block_coding coding,
 			 const uint8_t *plane, size_t n, uint8_t *out,
 			 size_t room)
 {
-	size_t got;
+	size_t got = 0;
 
 	if (coding == BLOCK_RAW || room == 0)
 		return 0;
-	got = ZSTD_compress2(coding == BLOCK_ZSTD ? e->zstd : e->huffman, out,
-			     room, plane, n);
+	if (coding == BLOCK_HUFFMAN)
+		got = huffman_frame(plane, n, out, room);
+	if (!got)
+		got = ZSTD_compress2(coding == BLOCK_ZSTD ? e->zstd : e->huffman,
+				     out, room, plane, n);
 	return ZSTD_isError(got) ? 0 : got;
-}
-
-static const uint8_t *split(struct block_encoder *e, enum block_type type,
-			    const void *bytes, size_t len)
-{
-	const unsigned width = block_width(type);
-
-	assert(len && len <= BLOCK_SIZE && len % width == 0);
-	if (width == 1)
-		return bytes;
-	planes_split(bytes, e->planes, len / width, width);
-	return e->planes;
 }
 
 /*
@@ -186,31 +184,78 @@ static bool looks_random(const uint8_t *plane, size_t n)
 	return pairs * 256 * 100 < (uint64_t)SAMPLE * (SAMPLE - 1) * 105;
 }
 
+/* The smaller one of both codings; but zstd takes three times as long to find and
+ * to decode, so that it must save a tenth of the plane. */
+static enum block_coding choose_coding(struct block_encoder *e,
+				       const uint8_t *plane, size_t n)
+{
+	const size_t room = sizeof(e->tried);
+	size_t huffman = code_plane(e, BLOCK_HUFFMAN, plane, n, e->tried, room);
+	size_t zstd = code_plane(e, BLOCK_ZSTD, plane, n, e->tried, room);
+
+	huffman = huffman ? huffman : n;
+	zstd = zstd ? zstd : n;
+	return zstd + n / 10 < huffman ? BLOCK_ZSTD
+	       : huffman <= WORTH(n)   ? BLOCK_HUFFMAN
+	       : zstd <= WORTH(n)      ? BLOCK_ZSTD
+				       : BLOCK_RAW;
+}
+
+/* Split floats, turned or not: true if they were. */
+static bool split_sample(const uint8_t *floats, uint8_t *const plane[],
+			 size_t n, unsigned width)
+{
+	uint8_t signs = 0;
+
+	planes_split(floats, plane, n, width, true);
+	for (size_t i = 0; i < n; i++)
+		signs |= plane[0][i] & 1;
+	if (!signs)
+		planes_split(floats, plane, n, width, false);
+	return signs;
+}
+
 void block_choose(struct block_encoder *e, enum block_type type,
 		  const void *bytes, size_t len, struct block_codings *out)
 {
-	static const enum block_coding tried[] = { BLOCK_HUFFMAN, BLOCK_ZSTD };
 	const unsigned width = block_width(type);
-	const uint8_t *const planes = split(e, type, bytes, len);
-	const size_t n = len / width;
+	const size_t all = len / width, n = all < CHOICE ? all : CHOICE;
+	const uint8_t *const sample =
+		(const uint8_t *)bytes + (all - n) / 2 * width;
+	uint8_t *plane[PLANES_MAX] = { NULL };
 
-	for (unsigned k = 0; k < width; k++) {
-		size_t best = WORTH(n) + 1;
+	assert(len && len <= BLOCK_SIZE && len % width == 0);
+	for (unsigned k = 0; k < width; k++)
+		plane[k] = e->planes + k * n;
+	if (width == 1)
+		memcpy(plane[0], sample, n);
+	else
+		out->turned = split_sample(sample, plane, n, width);
+	for (unsigned k = 0; k < width; k++)
+		out->of[k] = width > 1 && looks_random(plane[k], n)
+				     ? BLOCK_RAW
+				     : choose_coding(e, plane[k], n);
+}
 
-		out->of[k] = BLOCK_RAW;
-		if (width > 1 && looks_random(planes + k * n, n))
-			continue;
-		for (int i = 0; i < 2; i++) {
-			const size_t got =
-				code_plane(e, tried[i], planes + k * n, n,
-					   e->tried, best - 1);
+/* Split the bytes: those of raw planes that come before others go to where they
+ * are wanted, `raw`. */
+static void split(struct block_encoder *e, enum block_type type,
+		  const struct block_codings *codings, const void *bytes,
+		  size_t n, uint8_t *raw, const uint8_t *plane[])
+{
+	const unsigned width = block_width(type);
+	uint8_t *to[PLANES_MAX] = { NULL };
+	bool first = true;
 
-			if (got) {
-				out->of[k] = tried[i];
-				best = WORTH(got);
-			}
-		}
+	if (width == 1) {
+		plane[0] = bytes;
+		return;
 	}
+	for (unsigned k = 0; k < width; k++) {
+		first = first && codings->of[k] == BLOCK_RAW;
+		plane[k] = to[k] = (first ? raw : e->planes) + k * n;
+	}
+	planes_split(bytes, to, n, width, codings->turned);
 }
 
 size_t block_encode(struct block_encoder *e, enum block_type type,
@@ -218,34 +263,71 @@ size_t block_encode(struct block_encoder *e, enum block_type type,
 		    size_t len, void *out)
 {
 	const unsigned width = block_width(type);
-	const uint8_t *const planes = split(e, type, bytes, len);
 	const size_t n = len / width;
+	const uint8_t *plane[PLANES_MAX] = { NULL };
 	uint8_t *const head = out;
 	uint8_t *to = head + 4 * width;
 
+	assert(len && len <= BLOCK_SIZE && len % width == 0);
+	split(e, type, codings, bytes, n, to, plane);
 	for (unsigned k = 0; k < width; k++) {
-		size_t got = code_plane(e, codings->of[k], planes + k * n, n,
-					to, WORTH(n));
+		size_t got = code_plane(e, codings->of[k], plane[k], n, to,
+					WORTH(n));
 
 		put_le32(head + 4 * k, (uint32_t)(got ? got | CODED : n));
 		if (!got) {
-			memcpy(to, planes + k * n, n);
+			if (plane[k] != to)
+				memcpy(to, plane[k], n);
 			got = n;
 		}
 		to += got;
 	}
+	if (width > 1 && !codings->turned)
+		put_le32(head, get_le32(head) | STRAIGHT);
 	return (size_t)(to - head);
 }
 
-static bool decode_plane(struct block_decoder *d, const uint8_t *from,
-			 uint32_t length, bool coded, uint8_t *to, size_t n)
+/* What a block's plane k is: its length, and whether it is coded. */
+struct stored_plane {
+	uint32_t length;
+	bool coded;
+};
+
+static struct stored_plane stored_plane(const uint8_t *head, unsigned width,
+					unsigned k)
 {
-	if (coded)
-		return ZSTD_decompressDCtx(d->z, to, n, from, length) == n;
-	if (length != n)
+	const uint32_t word = get_le32(head + 4 * k);
+	const uint32_t flags = k == 0 && width > 1 ? CODED | STRAIGHT : CODED;
+
+	return (struct stored_plane){ word & ~flags, word & CODED };
+}
+
+/* Find the planes: raw ones where they are stored, others decoded to `planes`, each
+ * to exactly `n` bytes. */
+static bool decode_planes(struct block_decoder *d, unsigned width,
+			  const uint8_t *head, size_t stored, uint8_t *planes,
+			  size_t n, const uint8_t *plane[])
+{
+	const uint8_t *from = head + 4 * width;
+
+	if (stored < 4 * width)
 		return false;
-	memcpy(to, from, n);
-	return true;
+	stored -= 4 * width;
+	for (unsigned k = 0; k < width; k++) {
+		const struct stored_plane p = stored_plane(head, width, k);
+		uint8_t *const to = planes + k * n;
+
+		if (p.length > stored)
+			return false;
+		if (p.coded ? ZSTD_decompressDCtx(d->z, to, n, from,
+						  p.length) != n
+			    : p.length != n)
+			return false;
+		plane[k] = p.coded ? to : from;
+		from += p.length;
+		stored -= p.length;
+	}
+	return stored == 0;
 }
 
 bool block_decode(struct block_decoder *d, enum block_type type,
@@ -254,26 +336,16 @@ bool block_decode(struct block_decoder *d, enum block_type type,
 {
 	const unsigned width = block_width(type);
 	const size_t n = len / width;
-	const uint8_t *const head = bytes;
-	const uint8_t *from = head + 4 * width;
-	uint8_t *const planes = width == 1 ? out : d->planes;
+	const uint8_t *plane[PLANES_MAX] = { NULL };
 
 	assert(len && len <= BLOCK_SIZE && len % width == 0);
-	if (stored < 4 * width)
+	if (!decode_planes(d, width, bytes, stored,
+			   width == 1 ? out : d->planes, n, plane))
 		return false;
-	stored -= 4 * width;
-	for (unsigned k = 0; k < width; k++) {
-		const uint32_t word = get_le32(head + 4 * k);
-		const uint32_t length = word & ~CODED;
-
-		if (length > stored ||
-		    !decode_plane(d, from, length, word & CODED, planes + k * n,
-				  n))
-			return false;
-		from += length;
-		stored -= length;
-	}
 	if (width > 1)
-		planes_merge(planes, out, n, width);
-	return stored == 0 && block_hash(out, len) == hash;
+		planes_merge(plane, out, n, width,
+			     !(get_le32(bytes) & STRAIGHT));
+	else if (plane[0] != out)
+		memcpy(out, plane[0], n);
+	return block_hash(out, len) == hash;
 }

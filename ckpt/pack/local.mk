@@ -2,6 +2,7 @@
 # Uses base, sys and tensor.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/planes.h %D%/planes.c \
+	%D%/huffman.h %D%/huffman.c \
 	%D%/pack_hash.h \
 	%D%/block.h %D%/block.c \
 	%D%/pack_index.h %D%/pack_index.c \
@@ -10,4 +11,4 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/pack_ahead.c \
 	%D%/packfs.h %D%/packfs.c \
 	%D%/pack_extract.h %D%/pack_extract.c \
-	%D%/pack_write.h %D%/pack_write.c
+	%D%/pack_write.h %D%/pack_unit.h %D%/pack_unit.c %D%/pack_write.c

@@ -2,15 +2,14 @@
 /*
  * Writing a pack.
  *
- * Files are cut into units, which threads read, compare and encode; results are
- * put in order before they get their place in the pack, so that the same files
- * make the same pack.  The codings of planes are chosen once for each run of
- * blocks in a unit.
+ * Files are cut into units, which threads encode; results are put in order before
+ * they get their place in the pack, so that the same files make the same pack.
  */
 #include "ckpt/pack/pack_write.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,54 +20,9 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pack/pack_hash.h"
+#include "ckpt/pack/pack_unit.h"
 #include "ckpt/sys/pipeline.h"
 #include "ckpt/sys/write_all.h"
-#include "ckpt/tensor/cast.h"
-
-/* Bytes of a file that a thread takes at once. */
-#define UNIT_BLOCKS 16
-#define UNIT (UNIT_BLOCKS * BLOCK_SIZE)
-
-/* A run that equals its original saves more than the extent that says so costs
- * only if it is longer than this. */
-#define EQUAL_MIN 4096
-
-/* Runs of a unit that are equal or not: each at least EQUAL_MIN, but for the
- * ones in between. */
-#define PIECES_MAX (2 * (UNIT / EQUAL_MIN) + 2)
-
-struct pack_unit {
-	uint32_t input;
-	uint32_t region;
-	uint64_t skip; /* bytes of the region before it */
-};
-
-/* A run of a unit that is stored, or that refers to its region's source. */
-struct unit_piece {
-	size_t off, len;
-	bool stored;
-	size_t first_block, nblocks; /* of the unit's, if stored */
-};
-
-/* What a thread has of the unit that it works on. */
-struct unit_slot {
-	struct block_encoder *encoder;
-	struct unit_piece pieces[PIECES_MAX];
-	size_t npieces;
-	struct {
-		uint32_t len;
-		uint64_t hash;
-	} blocks[UNIT_BLOCKS + PIECES_MAX];
-	size_t nblocks;
-	size_t out_len;
-	uint64_t at; /* in the pack */
-	uint8_t *bytes, *original,
-		*made; /* UNIT; of floats twice as many; UNIT */
-	uint8_t *out;  /* encoded blocks */
-};
-
-/* Each piece may end in a block that is not full. */
-#define OUT_MAX (UNIT + (UNIT_BLOCKS + PIECES_MAX) * 4 * PLANES_MAX)
 
 struct packing {
 	int fd;
@@ -103,159 +57,26 @@ static int pack_report(struct packing *p, int rc, const struct errmsg *why)
 	return rc;
 }
 
-/* --- slots ----------------------------------------------------------------- */
-
-static void slot_end(void *arg)
-{
-	struct unit_slot *const s = arg;
-
-	if (!s)
-		return;
-	block_encoder_free(s->encoder);
-	free(s->bytes);
-	free(s->original);
-	free(s->made);
-	free(s->out);
-	free(s);
-}
+/* --- work ------------------------------------------------------------------ */
 
 static void *slot_begin(void *ctx)
 {
-	struct unit_slot *const s = calloc(1, sizeof(*s));
-
 	(void)ctx;
-	if (!s)
-		return NULL;
-	s->encoder = block_encoder_new();
-	s->bytes = malloc(UNIT);
-	s->original = malloc(2 * UNIT);
-	s->made = malloc(UNIT);
-	s->out = malloc(OUT_MAX);
-	if (s->encoder && s->bytes && s->original && s->made && s->out)
-		return s;
-	slot_end(s);
-	return NULL;
+	return unit_slot_new();
 }
 
-/* --- work: read, compare, encode ------------------------------------------- */
-
-static int read_input(const struct pack_input *in, void *buf, size_t len,
-		      uint64_t off, struct errmsg *err)
+static void slot_end(void *slot)
 {
-	struct source src;
-	int rc = source_open_known(&src, in->path, &in->id, err);
-
-	if (rc)
-		return rc;
-	rc = source_read(&src, buf, len, off, err);
-	source_close(&src);
-	return rc;
-}
-
-static void add_piece(struct unit_slot *s, size_t off, size_t len, bool stored)
-{
-	struct unit_piece *const last =
-		s->npieces ? &s->pieces[s->npieces - 1] : NULL;
-
-	if (!len)
-		return;
-	if (last && last->stored == stored) {
-		last->len += len;
-		return;
-	}
-	assert(s->npieces < PIECES_MAX);
-	s->pieces[s->npieces++] =
-		(struct unit_piece){ .off = off, .len = len, .stored = stored };
-}
-
-/* Cut a unit of `len` bytes into runs that equal `made` and others, by steps
- * that are multiples of every element's width. */
-static void compare(struct unit_slot *s, const uint8_t *made, size_t len)
-{
-	for (size_t i = 0, n; i < len; i += n) {
-		n = len - i < EQUAL_MIN ? len - i : EQUAL_MIN;
-		add_piece(s, i, n, memcmp(s->bytes + i, made + i, n) != 0);
-	}
-}
-
-static int find_pieces(struct packing *p, struct unit_slot *s,
-		       const struct pack_region *r, size_t len, uint64_t skip,
-		       struct errmsg *err)
-{
-	const bool rounded = r->kind == PACK_ROUNDED;
-	const size_t scale = rounded ? 2 : 1;
-	int rc;
-
-	s->npieces = 0;
-	if (r->kind == PACK_STORED) {
-		add_piece(s, 0, len, true);
-		return 0;
-	}
-	rc = read_input(&p->v[r->source], s->original, scale * len,
-			r->from + scale * skip, err);
-	if (rc)
-		return rc;
-	if (rounded)
-		cast(DTYPE_F32, s->original,
-		     r->type == BLOCK_F16 ? DTYPE_F16 : DTYPE_BF16, s->made,
-		     len / 2);
-	compare(s, rounded ? s->made : s->original, len);
-	return 0;
-}
-
-static void encode_piece(struct unit_slot *s, struct unit_piece *piece,
-			 enum block_type type)
-{
-	const uint8_t *from = s->bytes + piece->off;
-	struct block_codings codings;
-
-	piece->first_block = s->nblocks;
-	for (size_t left = piece->len, n; left; left -= n, from += n) {
-		n = left < BLOCK_SIZE ? left : BLOCK_SIZE;
-		if (left == piece->len)
-			block_choose(s->encoder, type, from, n, &codings);
-
-		const size_t stored = block_encode(s->encoder, type, &codings,
-						   from, n, s->out + s->out_len);
-
-		s->blocks[s->nblocks].len = (uint32_t)stored;
-		s->blocks[s->nblocks++].hash = block_hash(from, n);
-		s->out_len += stored;
-	}
-	piece->nblocks = s->nblocks - piece->first_block;
-}
-
-static const struct pack_region *region_of(const struct packing *p, size_t i,
-					   size_t *len)
-{
-	const struct pack_unit *const u = &p->units[i];
-	const struct pack_region *const r = &p->v[u->input].regions[u->region];
-	const uint64_t left = r->len - u->skip;
-
-	*len = left < UNIT ? (size_t)left : UNIT;
-	return r;
+	unit_slot_free(slot);
 }
 
 static int unit_work(void *ctx, void *slot, size_t i)
 {
 	struct packing *const p = ctx;
-	struct unit_slot *const s = slot;
-	const struct pack_unit *const u = &p->units[i];
 	struct errmsg err = { "" };
-	size_t len;
-	const struct pack_region *const r = region_of(p, i, &len);
-	int rc = read_input(&p->v[u->input], s->bytes, len, r->start + u->skip,
-			    &err);
+	const int rc = pack_unit_encode(p->v, &p->units[i], slot, &err);
 
-	if (!rc)
-		rc = find_pieces(p, s, r, len, u->skip, &err);
-	if (rc)
-		return pack_report(p, rc, &err);
-	s->nblocks = s->out_len = 0;
-	for (size_t k = 0; k < s->npieces; k++)
-		if (s->pieces[k].stored)
-			encode_piece(s, &s->pieces[k], r->type);
-	return 0;
+	return rc ? pack_report(p, rc, &err) : 0;
 }
 
 /* --- commit: places, extents, hashes --------------------------------------- */
@@ -354,8 +175,8 @@ static int unit_commit(void *ctx, void *slot, size_t i)
 	struct packing *const p = ctx;
 	struct unit_slot *const s = slot;
 	const struct pack_unit *const u = &p->units[i];
-	size_t len;
-	const struct pack_region *const r = region_of(p, i, &len);
+	const struct pack_region *const r = &p->v[u->input].regions[u->region];
+	const size_t len = pack_unit_len(p->v, u);
 	uint64_t at = p->at;
 	int rc = 0;
 
@@ -389,6 +210,10 @@ static int unit_finish(void *ctx, void *slot, size_t i)
 	const int rc = pack_put(p, s->out, s->out_len, s->at, &err);
 
 	(void)i;
+	/* All is synced in the end: let the disk begin now. */
+	if (!rc)
+		sync_file_range(p->fd, (off_t)s->at, (off_t)s->out_len,
+				SYNC_FILE_RANGE_WRITE);
 	return rc ? pack_report(p, rc, &err) : 0;
 }
 
@@ -469,7 +294,8 @@ static size_t count_units(const struct packing *p)
 
 	for (size_t i = 0; i < p->n; i++)
 		for (size_t k = 0; k < p->v[i].nregions; k++)
-			n += (size_t)((p->v[i].regions[k].len + UNIT - 1) / UNIT);
+			n += (size_t)((p->v[i].regions[k].len + PACK_UNIT - 1) /
+				      PACK_UNIT);
 	return n;
 }
 
@@ -482,7 +308,7 @@ static bool make_units(struct packing *p)
 	for (size_t i = 0; i < p->n; i++)
 		for (size_t k = 0; k < p->v[i].nregions; k++)
 			for (uint64_t skip = 0; skip < p->v[i].regions[k].len;
-			     skip += UNIT)
+			     skip += PACK_UNIT)
 				p->units[p->nunits++] =
 					(struct pack_unit){ (uint32_t)i,
 							    (uint32_t)k, skip };

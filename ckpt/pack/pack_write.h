@@ -47,10 +47,11 @@ struct pack_write_options {
 };
 
 /*
- * Write a pack of the inputs, sorted by name, to `fd`, which is empty.  The same
- * files give the same bytes, on however many threads.  `*size` is how many.
- * -EINTR if progress said so; -EIO if a file changed since it was looked at;
- * otherwise what the system said, or -ENOMEM, -E2BIG.
+ * Write a pack of the inputs, sorted by name, to `fd`, which is empty.  Each block
+ * is decoded again before it is written, and compared.  The same files give the
+ * same bytes, on however many threads.  `*size` is how many.  -EINTR if progress
+ * said so; -EIO if a file changed since it was looked at, or a block does not
+ * decode; otherwise what the system said, or -ENOMEM, -E2BIG.
  */
 int pack_write(int fd, const struct pack_input *v, size_t n,
 	       const struct pack_write_options *o, uint64_t *size,

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Packing as a whole.  The pack is read back from its temporary file before it
- * gets its name: what is verified is what is there, not what was meant to be
- * written.
+ * Packing as a whole.
+ *
+ * A pack is proved in two parts before it gets its name.  pack_write decodes each
+ * block when it has encoded it.  Then the finished file is opened as any reader
+ * would, which checks its index and tables, and both ends of every extent are read
+ * through it and compared with the files: so each extent has its place, its
+ * source and its blocks in order.
  */
 #include "ckpt/packing/packer.h"
 
@@ -22,20 +26,23 @@
 #include "ckpt/sys/outdir.h"
 #include "ckpt/sys/outfile.h"
 
-/* Progress over several passes. */
-struct passes {
+/* Bytes at both ends of an extent that are compared. */
+#define END ((size_t)4096)
+
+/* Progress, of which all is known at the beginning. */
+struct work {
 	const struct packer_options *o;
 	uint64_t all;
 };
 
 static bool on_progress(void *ctx, uint64_t bytes)
 {
-	const struct passes *const p = ctx;
+	const struct work *const p = ctx;
 
 	return !p->o->progress || p->o->progress(p->o->ctx, bytes, p->all);
 }
 
-static int extract(struct pack *pack, int dir, struct passes *p,
+static int extract(struct pack *pack, int dir, struct work *p,
 		   struct errmsg *err)
 {
 	const struct pack_extract_options o = { .width = p->o->width,
@@ -77,9 +84,50 @@ static int check_entries(const struct pack *p, const struct pack_inputs *x,
 				 "the pack does not list what was packed");
 }
 
+/* Are bytes [off, off + len) of an entry, at most END, those of the file? */
+static int check_bytes(struct pack *p, uint32_t entry, const struct source *src,
+		       size_t len, uint64_t off, struct errmsg *err)
+{
+	uint8_t packed[END], original[END];
+	int rc = pack_read(p, entry, packed, len, off, err);
+
+	if (!rc)
+		rc = source_read(src, original, len, off, err);
+	if (!rc && memcmp(packed, original, len) != 0)
+		rc = errmsg_set(err, -EBADMSG,
+				"%s: the pack has other bytes at %llu",
+				src->name, (unsigned long long)off);
+	return rc;
+}
+
+static int check_extents(struct pack *p, uint32_t entry,
+			 const struct pack_input *in, struct errmsg *err)
+{
+	const struct pack_index *const x = pack_index_of(p);
+	const struct pack_entry *const e = &x->entries[entry];
+	struct source src;
+	int rc;
+
+	if (!e->n)
+		return 0;
+	rc = source_open_known(&src, in->path, &in->id, err);
+	if (rc)
+		return rc;
+	for (uint32_t i = e->first; !rc && i < e->first + e->n; i++) {
+		const struct pack_extent *const r = &x->extents[i];
+		const size_t n = r->len < END ? (size_t)r->len : END;
+
+		rc = check_bytes(p, entry, &src, n, r->start, err);
+		if (!rc && n < r->len)
+			rc = check_bytes(p, entry, &src, n,
+					 r->start + r->len - n, err);
+	}
+	source_close(&src);
+	return rc;
+}
+
 static int verify_new(const char *path, const struct pack_inputs *x,
-		      struct passes *p, struct packer_result *result,
-		      struct errmsg *err)
+		      struct packer_result *result, struct errmsg *err)
 {
 	struct pack *pack;
 	int rc = pack_open(path, &pack, err);
@@ -87,8 +135,8 @@ static int verify_new(const char *path, const struct pack_inputs *x,
 	if (rc)
 		return rc;
 	rc = check_entries(pack, x, err);
-	if (!rc)
-		rc = extract(pack, -1, p, err);
+	for (uint32_t i = 0; !rc && i < x->n; i++)
+		rc = check_extents(pack, i, &x->v[i], err);
 	count_entries(pack, result);
 	pack_close(pack);
 	return rc;
@@ -126,7 +174,7 @@ static int remove_inputs(const struct pack_inputs *x, struct errmsg *err)
 }
 
 static int write_pack(const struct pack_inputs *x, struct outfile *out,
-		      struct passes *p, struct packer_result *result,
+		      struct work *p, struct packer_result *result,
 		      struct errmsg *err)
 {
 	const struct pack_write_options o = { .name = out->final,
@@ -137,13 +185,13 @@ static int write_pack(const struct pack_inputs *x, struct outfile *out,
 	int rc;
 
 	for (size_t i = 0; i < x->n; i++)
-		p->all += S_ISREG(x->v[i].mode) ? 2 * x->v[i].id.size : 0;
+		p->all += S_ISREG(x->v[i].mode) ? x->v[i].id.size : 0;
 	on_progress(p, 0);
 	rc = pack_write(out->fd, x->v, x->n, &o, &size, err);
 	if (!rc)
 		rc = outfile_sync(out, err);
 	if (!rc)
-		rc = verify_new(out->tmp, x, p, result, err);
+		rc = verify_new(out->tmp, x, result, err);
 	return rc ? rc : outfile_commit(out, err);
 }
 
@@ -151,7 +199,7 @@ int packer_pack(const char *dir, const char *out, bool remove,
 		const struct packer_options *o, struct packer_result *result,
 		struct errmsg *err)
 {
-	struct passes p = { .o = o };
+	struct work p = { .o = o };
 	struct pack_inputs x;
 	struct outfile file;
 	int rc = outfile_open(&file, out, err);
@@ -175,7 +223,7 @@ int packer_unpack(const char *path, const char *out,
 		  const struct packer_options *o, struct packer_result *result,
 		  struct errmsg *err)
 {
-	struct passes p = { .o = o };
+	struct work p = { .o = o };
 	struct outdir dir;
 	struct pack *pack;
 	int rc = pack_open(path, &pack, err);
@@ -199,7 +247,7 @@ int packer_unpack(const char *path, const char *out,
 int packer_verify(const char *path, const struct packer_options *o,
 		  struct packer_result *result, struct errmsg *err)
 {
-	struct passes p = { .o = o };
+	struct work p = { .o = o };
 	struct pack *pack;
 	int rc = pack_open(path, &pack, err);
 

@@ -127,9 +127,10 @@ static void every_coding_decodes(void **unused)
 
 	(void)unused;
 	fill(NORMAL, BLOCK_F32, in, BLOCK_SIZE);
-	for (unsigned k = 0; k < 81; k++) {
-		const struct block_codings codings = { { k % 3, k / 3 % 3,
-							 k / 9 % 3, k / 27 } };
+	for (unsigned k = 0; k < 2 * 81; k++) {
+		const struct block_codings codings = {
+			{ k % 3, k / 3 % 3, k / 9 % 3, k / 27 % 3 }, k / 81
+		};
 		const size_t n = block_encode(e, BLOCK_F32, &codings, in,
 					      BLOCK_SIZE, stored);
 
