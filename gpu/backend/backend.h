@@ -189,6 +189,10 @@ struct backend_ops {
 		     size_t n);
 };
 
+/* Declares a function with the prototype of an operation:
+ * `BACKEND_OP(norm) cpu_norm;`. */
+#define BACKEND_OP(op) __typeof__(*((struct backend_ops *)0)->op)
+
 #define BACKEND_DEVICE_LEN 32
 
 struct backend {

@@ -41,32 +41,16 @@ void cpu_round_to(enum dtype dtype, float *x, size_t n);
 void cpu_drop(float *x, size_t n, float drop, uint64_t row, size_t first);
 
 /* Implementations of the backend_ops of the same names. */
-void cpu_norm(struct backend *b, void *out, float *stats, const void *in,
-	      const void *weight, const void *bias, size_t rows, size_t c,
-	      float eps);
-void cpu_norm_grad(struct backend *b, void *din, float *dweight, float *dbias,
-		   const void *dout, const void *in, const float *stats,
-		   const void *weight, size_t rows, size_t c);
-void cpu_linear(struct backend *b, void *out, void *pre, const void *in,
-		const void *w, const void *bias, const void *residual,
-		size_t rows, size_t ic, size_t oc);
-void cpu_linear_grad(struct backend *b, void *din, float *dw, float *dbias,
-		     const void *dout, const void *in, const void *pre,
-		     const void *w, size_t rows, size_t ic, size_t oc);
-void cpu_attention(struct backend *b, void *out, float *stats, const void *qkv,
-		   size_t batch, size_t seq, size_t heads, size_t c, float drop,
-		   uint64_t seed);
-void cpu_attention_grad(struct backend *b, void *dqkv, const void *dout,
-			const void *out, const float *stats, const void *qkv,
-			size_t batch, size_t seq, size_t heads, size_t c,
-			float drop, uint64_t seed);
-void cpu_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
-		       const void *in, const void *wte, const int32_t *targets,
-		       size_t rows, size_t c, size_t vocab, float scale);
-void cpu_sum_squares(struct backend *b, double *sum, const float *x, size_t n);
-void cpu_scale(struct backend *b, float *x, float factor, size_t n);
-void cpu_accumulate(struct backend *b, float *dst, const float *src, size_t n);
-void cpu_adam(struct backend *b, const struct backend_adam *a, float *p,
-	      float *exp_avg, float *exp_avg_sq, const float *grad, size_t n);
+BACKEND_OP(norm) cpu_norm;
+BACKEND_OP(norm_grad) cpu_norm_grad;
+BACKEND_OP(linear) cpu_linear;
+BACKEND_OP(linear_grad) cpu_linear_grad;
+BACKEND_OP(attention) cpu_attention;
+BACKEND_OP(attention_grad) cpu_attention_grad;
+BACKEND_OP(cross_entropy) cpu_cross_entropy;
+BACKEND_OP(sum_squares) cpu_sum_squares;
+BACKEND_OP(scale) cpu_scale;
+BACKEND_OP(accumulate) cpu_accumulate;
+BACKEND_OP(adam) cpu_adam;
 
 #endif

@@ -33,9 +33,11 @@ static bool devcomm_nccl_ok(struct devcomm *d, ncclResult_t r, const char *call)
 		return true;
 	if (!*d->failure.text)
 		errmsg_set(&d->failure, -EIO, "%s: %s", call,
-			   d->nccl->get_error_string(r));
+			   d->nccl->ncclGetErrorString(r));
 	return false;
 }
+#define NCCL_CALL(d, function, ...) \
+	devcomm_nccl_ok(d, (d)->nccl->function(__VA_ARGS__), #function)
 
 /* --- beginning and end ----------------------------------------------------- */
 
@@ -134,20 +136,15 @@ static const struct nccl_api *wanted(struct comm *c, const struct backend *b)
 static int devcomm_nccl_join(struct devcomm *d, struct comm *c)
 {
 	ncclUniqueId id = { 0 };
-	const bool well =
-		d->rank || devcomm_nccl_ok(d, d->nccl->get_unique_id(&id),
-					   "ncclGetUniqueId");
+	const bool well = d->rank || NCCL_CALL(d, ncclGetUniqueId, &id);
 	int rc;
 
 	comm_broadcast(c, &id, sizeof(id), 0);
 	/* ncclCommInitRank waits for all ranks: agree first that all of them
 	 * can call it. */
 	rc = comm_agree(c, well ? 0 : -EIO, &d->failure);
-	if (!rc &&
-	    !devcomm_nccl_ok(d,
-			     d->nccl->comm_init_rank(&d->comm, (int)d->size, id,
-						     (int)d->rank),
-			     "ncclCommInitRank"))
+	if (!rc && !NCCL_CALL(d, ncclCommInitRank, &d->comm, (int)d->size, id,
+			      (int)d->rank))
 		comm_abort(c, &d->failure);
 	return rc;
 }
@@ -187,7 +184,7 @@ int devcomm_new(struct devcomm **out, struct comm *c, struct backend *b,
 void devcomm_free(struct devcomm *d)
 {
 	if (d && d->comm)
-		d->nccl->comm_destroy(d->comm);
+		d->nccl->ncclCommDestroy(d->comm);
 	free(d);
 }
 
@@ -195,8 +192,7 @@ int devcomm_check(struct devcomm *d, struct errmsg *err)
 {
 	ncclResult_t late = ncclSuccess;
 
-	devcomm_nccl_ok(d, d->nccl->comm_get_async_error(d->comm, &late),
-			"ncclCommGetAsyncError");
+	NCCL_CALL(d, ncclCommGetAsyncError, d->comm, &late);
 	devcomm_nccl_ok(d, late, "a collective of NCCL");
 	return *d->failure.text ? errmsg_set(err, -EIO, "%s", d->failure.text)
 				: 0;
@@ -216,23 +212,16 @@ void devcomm_reduce_scatter(struct devcomm *d, const float *parts,
 			    const size_t *n, float *mine)
 {
 	if (all_equal(d, n)) {
-		devcomm_nccl_ok(d,
-				d->nccl->reduce_scatter(parts, mine, n[0],
-							ncclFloat32, ncclSum,
-							d->comm, d->stream),
-				"ncclReduceScatter");
+		NCCL_CALL(d, ncclReduceScatter, parts, mine, n[0], ncclFloat32,
+			  ncclSum, d->comm, d->stream);
 		return;
 	}
-	devcomm_nccl_ok(d, d->nccl->group_start(), "ncclGroupStart");
+	NCCL_CALL(d, ncclGroupStart);
 	for (unsigned r = 0; r < d->size; parts += n[r], r++)
 		if (n[r])
-			devcomm_nccl_ok(d,
-					d->nccl->reduce(parts, mine, n[r],
-							ncclFloat32, ncclSum,
-							(int)r, d->comm,
-							d->stream),
-					"ncclReduce");
-	devcomm_nccl_ok(d, d->nccl->group_end(), "ncclGroupEnd");
+			NCCL_CALL(d, ncclReduce, parts, mine, n[r], ncclFloat32,
+				  ncclSum, (int)r, d->comm, d->stream);
+	NCCL_CALL(d, ncclGroupEnd);
 }
 
 void devcomm_all_gather(struct devcomm *d, const void *mine,
@@ -241,29 +230,21 @@ void devcomm_all_gather(struct devcomm *d, const void *mine,
 	uint8_t *to = all;
 
 	if (all_equal(d, bytes)) {
-		devcomm_nccl_ok(d,
-				d->nccl->all_gather(mine, all, bytes[0],
-						    ncclUint8, d->comm,
-						    d->stream),
-				"ncclAllGather");
+		NCCL_CALL(d, ncclAllGather, mine, all, bytes[0], ncclUint8,
+			  d->comm, d->stream);
 		return;
 	}
-	devcomm_nccl_ok(d, d->nccl->group_start(), "ncclGroupStart");
+	NCCL_CALL(d, ncclGroupStart);
 	for (unsigned r = 0; r < d->size; to += bytes[r], r++)
 		if (bytes[r])
-			devcomm_nccl_ok(
-				d,
-				d->nccl->broadcast(r == d->rank ? mine : to, to,
-						   bytes[r], ncclUint8, (int)r,
-						   d->comm, d->stream),
-				"ncclBroadcast");
-	devcomm_nccl_ok(d, d->nccl->group_end(), "ncclGroupEnd");
+			NCCL_CALL(d, ncclBroadcast, r == d->rank ? mine : to,
+				  to, bytes[r], ncclUint8, (int)r, d->comm,
+				  d->stream);
+	NCCL_CALL(d, ncclGroupEnd);
 }
 
 void devcomm_sum_float(struct devcomm *d, float *x, size_t n)
 {
-	devcomm_nccl_ok(d,
-			d->nccl->all_reduce(x, x, n, ncclFloat32, ncclSum,
-					    d->comm, d->stream),
-			"ncclAllReduce");
+	NCCL_CALL(d, ncclAllReduce, x, x, n, ncclFloat32, ncclSum, d->comm,
+		  d->stream);
 }

@@ -48,7 +48,7 @@ static int cuda_sync(struct backend *b, struct errmsg *err)
 	struct cuda *const c = cuda_of(b);
 	int rc;
 
-	cuda_ok(c, cudaStreamSynchronize(c->stream), "cudaStreamSynchronize");
+	CUDA_CALL(c, cudaStreamSynchronize, c->stream);
 	rc = c->failed;
 	c->failed = 0;
 	return rc ? errmsg_set(err, rc, "CUDA device %d: %s", c->device,
@@ -67,7 +67,7 @@ static void *cuda_alloc(struct backend *b, size_t bytes)
 		cudaGetLastError();
 		return NULL; /* the caller reports it */
 	}
-	cuda_ok(c, cudaMemsetAsync(p, 0, bytes, c->stream), "cudaMemsetAsync");
+	CUDA_CALL(c, cudaMemsetAsync, p, 0, bytes, c->stream);
 	return p;
 }
 
@@ -76,7 +76,7 @@ static void cuda_free(struct backend *b, void *p)
 	struct cuda *const c = cuda_of(b);
 
 	if (p)
-		cuda_ok(c, cudaFreeAsync(p, c->stream), "cudaFreeAsync");
+		CUDA_CALL(c, cudaFreeAsync, p, c->stream);
 }
 
 void *cuda_scratch(struct cuda *c, size_t bytes)
@@ -86,8 +86,7 @@ void *cuda_scratch(struct cuda *c, size_t bytes)
 	if (bytes <= c->scratch_len)
 		return c->scratch;
 	if (c->scratch)
-		cuda_ok(c, cudaFreeAsync(c->scratch, c->stream),
-			"cudaFreeAsync");
+		CUDA_CALL(c, cudaFreeAsync, c->scratch, c->stream);
 	c->scratch_len = 0;
 	if (cuda_ok(c, cudaMallocAsync(&p, bytes, c->stream),
 		    "memory that an operation needs: cudaMallocAsync"))
@@ -103,21 +102,16 @@ static void keep_memory(struct cuda *c)
 	uint64_t all = UINT64_MAX;
 	cudaMemPool_t pool;
 
-	if (cuda_ok(c, cudaDeviceGetDefaultMemPool(&pool, c->device),
-		    "cudaDeviceGetDefaultMemPool"))
-		cuda_ok(c,
-			cudaMemPoolSetAttribute(
-				pool, cudaMemPoolAttrReleaseThreshold, &all),
-			"cudaMemPoolSetAttribute");
+	if (CUDA_CALL(c, cudaDeviceGetDefaultMemPool, &pool, c->device))
+		CUDA_CALL(c, cudaMemPoolSetAttribute, pool,
+			  cudaMemPoolAttrReleaseThreshold, &all);
 }
 
 static void backend_cuda_copy(struct cuda *c, void *dst, const void *src,
 			      size_t bytes, enum cudaMemcpyKind kind)
 {
-	if (cuda_ok(c, cudaMemcpyAsync(dst, src, bytes, kind, c->stream),
-		    "cudaMemcpyAsync"))
-		cuda_ok(c, cudaStreamSynchronize(c->stream),
-			"cudaStreamSynchronize");
+	if (CUDA_CALL(c, cudaMemcpyAsync, dst, src, bytes, kind, c->stream))
+		CUDA_CALL(c, cudaStreamSynchronize, c->stream);
 }
 
 static void cuda_to_device(struct backend *b, void *dst, const void *src,
@@ -136,7 +130,7 @@ static void cuda_zero(struct backend *b, void *p, size_t bytes)
 {
 	struct cuda *const c = cuda_of(b);
 
-	cuda_ok(c, cudaMemsetAsync(p, 0, bytes, c->stream), "cudaMemsetAsync");
+	CUDA_CALL(c, cudaMemsetAsync, p, 0, bytes, c->stream);
 }
 
 /* --- files ------------------------------------------------------------------ */
@@ -216,18 +210,13 @@ static int choose_device(struct cuda *c, unsigned local_rank, struct errmsg *err
 				  e == cudaSuccess ? "there is none"
 						   : cudaGetErrorString(e));
 	c->device = (int)(local_rank % (unsigned)n);
-	cuda_ok(c, cudaSetDevice(c->device), "cudaSetDevice");
-	cuda_ok(c,
-		cudaDeviceGetPCIBusId(c->base.device, BACKEND_DEVICE_LEN,
-				      c->device),
-		"cudaDeviceGetPCIBusId");
-	cuda_ok(c,
-		cudaDeviceGetAttribute(&c->major,
-				       cudaDevAttrComputeCapabilityMajor,
-				       c->device),
-		"cudaDeviceGetAttribute");
-	cuda_ok(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),
-		"cudaStreamCreateWithFlags");
+	CUDA_CALL(c, cudaSetDevice, c->device);
+	CUDA_CALL(c, cudaDeviceGetPCIBusId, c->base.device, BACKEND_DEVICE_LEN,
+		  c->device);
+	CUDA_CALL(c, cudaDeviceGetAttribute, &c->major,
+		  cudaDevAttrComputeCapabilityMajor, c->device);
+	CUDA_CALL(c, cudaStreamCreateWithFlags, &c->stream,
+		  cudaStreamNonBlocking);
 	cuda_queues_init(c);
 	keep_memory(c);
 	if (cuda_gemm_init(c))

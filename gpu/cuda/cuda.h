@@ -47,6 +47,7 @@ static inline struct cuda *cuda_of(struct backend *b)
 /* Check the result of a call.  Returns false after recording a failure and the
  * call's name for sync to report; failures after the first are ignored. */
 bool cuda_ok(struct cuda *c, cudaError_t e, const char *call);
+#define CUDA_CALL(c, function, ...) cuda_ok(c, function(__VA_ARGS__), #function)
 
 /* Record a failed call, with a negative errno and a reason, for sync to
  * report. */

@@ -44,7 +44,7 @@ struct cudnn {
 static void close_cudnn(struct cudnn *d)
 {
 	if (d->target.handle)
-		d->api->destroy(d->target.handle);
+		d->api->cudnnDestroy(d->target.handle);
 	d->target.handle = NULL;
 	d->api = NULL;
 }
@@ -68,13 +68,13 @@ static void open_cudnn(struct cuda *c, struct cudnn *d)
 	if (!api || api->version < VERSION_MIN)
 		return;
 	d->api = api;
-	s = api->create(&d->target.handle);
+	s = api->cudnnCreate(&d->target.handle);
 	if (s)
 		d->target.handle = NULL;
 	else
-		s = api->set_stream(d->target.handle, c->stream);
+		s = api->cudnnSetStream(d->target.handle, c->stream);
 	if (s) {
-		cuda_attention_cudnn_report(d, api->get_error_string(s));
+		cuda_attention_cudnn_report(d, api->cudnnGetErrorString(s));
 		close_cudnn(d);
 	}
 }
@@ -197,7 +197,7 @@ static bool cuda_attention_cudnn_run(struct cuda *c, struct attention_plan *w,
 	const cudnnStatus_t s = cudnn_graph_run(w->graph, slots, workspace);
 
 	if (s != CUDNN_STATUS_SUCCESS)
-		give_up(d, w, d->api->get_error_string(s));
+		give_up(d, w, d->api->cudnnGetErrorString(s));
 	return s == CUDNN_STATUS_SUCCESS;
 }
 

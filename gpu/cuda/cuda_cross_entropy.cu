@@ -154,37 +154,24 @@ struct head {
 
 static bool make_logits(const head &h)
 {
-	struct cuda_gemm p = {};
+	struct cuda_gemm p =
+		cuda_gemm_of(h.rows, h.vocab, h.width, { h.in, h.width, false },
+			     { h.wte, h.width, true }, h.logits);
 
-	p.m = h.rows;
-	p.n = h.vocab;
-	p.k = h.width;
-	p.a = { h.in, h.width, false };
-	p.b = { h.wte, h.width, true };
-	p.out = h.logits;
 	p.out_pitch = h.pitch;
 	return cuda_gemm_run(h.c, &p);
 }
 
 static bool give_back(const head &h)
 {
-	struct cuda_gemm in = {}, wte = {};
+	const struct cuda_gemm in = cuda_gemm_of(
+		h.rows, h.width, h.vocab, { h.logits, h.pitch, false },
+		{ h.wte, h.width, false }, h.din);
+	struct cuda_gemm wte = cuda_gemm_of(h.vocab, h.width, h.rows,
+					    { h.logits, h.pitch, true },
+					    { h.in, h.width, false }, h.dwte);
 
-	in.m = h.rows;
-	in.n = h.width;
-	in.k = h.vocab;
-	in.a = { h.logits, h.pitch, false };
-	in.b = { h.wte, h.width, false };
-	in.out = h.din;
-	in.out_pitch = h.width;
-	wte.m = h.vocab;
-	wte.n = h.width;
-	wte.k = h.rows;
-	wte.a = { h.logits, h.pitch, true };
-	wte.b = { h.in, h.width, false };
-	wte.out = h.dwte;
 	wte.add = h.dwte;
-	wte.out_pitch = h.width;
 	wte.wide = true;
 	return cuda_gemm_run(h.c, &in) && cuda_gemm_run(h.c, &wte);
 }

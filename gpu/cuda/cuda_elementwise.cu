@@ -109,7 +109,7 @@ static void cuda_elementwise_add(struct backend *b, const char *name, T *dst,
 	constexpr int N = wide<T>();
 	const add_op<T> op = { dst, src };
 
-	for_each<N>(b, name, op, is_aligned<N>(dst) && is_aligned<N>(src), n);
+	for_each<N>(b, name, op, is_aligned<N>(dst, src), n);
 }
 
 void cuda_add(struct backend *b, void *dst, const void *src, size_t n)
@@ -144,7 +144,7 @@ static void cuda_elementwise_convert(struct backend *b, const char *name,
 {
 	const convert_op<To, From> op = { dst, src };
 
-	for_each<8>(b, name, op, is_aligned<8>(dst) && is_aligned<8>(src), n);
+	for_each<8>(b, name, op, is_aligned<8>(dst, src), n);
 }
 
 void cuda_round(struct backend *b, void *dst, const float *src, size_t n)
@@ -232,9 +232,7 @@ void cuda_adam(struct backend *b, const struct backend_adam *a, float *p,
 		grad,
 	};
 
-	for_each<4>(b, "adam", op,
-		    is_aligned<4>(p) && is_aligned<4>(exp_avg) &&
-			    is_aligned<4>(exp_avg_sq) && is_aligned<4>(grad),
+	for_each<4>(b, "adam", op, is_aligned<4>(p, exp_avg, exp_avg_sq, grad),
 		    n);
 }
 

@@ -32,11 +32,9 @@ void cuda_embed(struct backend *b, void *out, const void *wte, const void *wpe,
 {
 	by_type(b->dtype, [=](auto t) {
 		typedef decltype(t) T;
-		constexpr int W = wide<T>();
 		T *const x = (T *)out;
 		const T *const te = (const T *)wte, *const pe = (const T *)wpe;
-		const bool aligned = is_aligned<W>(x) && is_aligned<W>(te) &&
-				     is_aligned<W>(pe);
+		const bool aligned = is_aligned<wide<T>()>(x, te, pe);
 
 		by_width<T>(c, aligned, [=](auto n) {
 			cuda_launch(cuda_of(b), "embed",
@@ -168,10 +166,8 @@ void cuda_embed_grad(struct backend *b, float *dwte, float *dwpe,
 		    order, tokens, rows);
 	by_type(b->dtype, [=](auto t) {
 		typedef decltype(t) T;
-		constexpr int W = wide<T>();
 		const T *const d = (const T *)dout;
-		const bool aligned = is_aligned<W>(d) && is_aligned<W>(dwte) &&
-				     is_aligned<W>(dwpe);
+		const bool aligned = is_aligned<wide<T>()>(d, dwte, dwpe);
 
 		by_width<T>(c, aligned, [=](auto n) {
 			constexpr int N = decltype(n)::value;

@@ -53,15 +53,17 @@ struct gemm_cache {
 	size_t n, room;
 };
 
-/* Like cuda_ok. */
+/* Like cuda_ok and CUDA_CALL. */
 static bool lt_ok(struct cuda *c, cublasStatus_t s, const char *call)
 {
 	if (s == CUBLAS_STATUS_SUCCESS)
 		return true;
 	cuda_fail(c, s == CUBLAS_STATUS_ALLOC_FAILED ? -ENOMEM : -EIO, call,
-		  c->gemm_cache->api->status_string(s));
+		  c->gemm_cache->api->cublasLtGetStatusString(s));
 	return false;
 }
+#define LT_CALL(c, function, ...) \
+	lt_ok(c, (c)->gemm_cache->api->function(__VA_ARGS__), #function)
 
 int cuda_gemm_init(struct cuda *c)
 {
@@ -76,7 +78,7 @@ int cuda_gemm_init(struct cuda *c)
 		cuda_fail(c, -ENOENT, "cuBLASLt", why);
 		return 0; /* reported by sync */
 	}
-	if (!lt_ok(c, p->api->create(&p->lt), "cublasLtCreate"))
+	if (!LT_CALL(c, cublasLtCreate, &p->lt))
 		return 0; /* reported by sync */
 	cuda_ok(c, cudaMallocAsync(&p->workspace, WORKSPACE_BYTES, c->stream),
 		"workspace of cuBLASLt: cudaMallocAsync");
@@ -91,13 +93,13 @@ void cuda_gemm_done(struct cuda *c)
 	if (!p)
 		return;
 	for (i = 0; i < p->n; i++) {
-		p->api->desc_destroy(p->plans[i].desc);
-		p->api->layout_destroy(p->plans[i].a);
-		p->api->layout_destroy(p->plans[i].b);
-		p->api->layout_destroy(p->plans[i].out);
+		p->api->cublasLtMatmulDescDestroy(p->plans[i].desc);
+		p->api->cublasLtMatrixLayoutDestroy(p->plans[i].a);
+		p->api->cublasLtMatrixLayoutDestroy(p->plans[i].b);
+		p->api->cublasLtMatrixLayoutDestroy(p->plans[i].out);
 	}
 	if (p->lt)
-		p->api->destroy(p->lt);
+		p->api->cublasLtDestroy(p->lt);
 	if (p->workspace)
 		cudaFreeAsync(p->workspace, c->stream);
 	free(p->plans);
@@ -152,8 +154,7 @@ static bool cuda_gemm_set(struct cuda *c, cublasLtMatmulDesc_t d,
 			  cublasLtMatmulDescAttributes_t what,
 			  const void *value, size_t size)
 {
-	return lt_ok(c, c->gemm_cache->api->desc_set(d, what, value, size),
-		     "cublasLtMatmulDescSetAttribute");
+	return LT_CALL(c, cublasLtMatmulDescSetAttribute, d, what, value, size);
 }
 
 /* Pointers of the epilogue differ between calls with the same plan. */
@@ -185,10 +186,8 @@ static bool cuda_gemm_describe(struct cuda *c, struct gemm_plan *w,
 	const cublasOperation_t b = p->b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
 	const int64_t pitch = (int64_t)p->out_pitch;
 
-	return lt_ok(c,
-		     c->gemm_cache->api->desc_create(&w->desc, compute,
-						     CUDA_R_32F),
-		     "cublasLtMatmulDescCreate") &&
+	return LT_CALL(c, cublasLtMatmulDescCreate, &w->desc, compute,
+		       CUDA_R_32F) &&
 	       cuda_gemm_set(c, w->desc, CUBLASLT_MATMUL_DESC_TRANSA, &b,
 			     sizeof(b)) &&
 	       cuda_gemm_set(c, w->desc, CUBLASLT_MATMUL_DESC_TRANSB, &a,
@@ -205,11 +204,8 @@ static bool cuda_gemm_describe(struct cuda *c, struct gemm_plan *w,
 static bool layout(struct cuda *c, cublasLtMatrixLayout_t *out, bool wide,
 		   size_t rows, size_t columns, size_t pitch)
 {
-	return lt_ok(c,
-		     c->gemm_cache->api->layout_create(out, type_of(c, wide),
-						       columns, rows,
-						       (int64_t)pitch),
-		     "cublasLtMatrixLayoutCreate");
+	return LT_CALL(c, cublasLtMatrixLayoutCreate, out, type_of(c, wide),
+		       columns, rows, (int64_t)pitch);
 }
 
 static bool cuda_gemm_lay_out(struct cuda *c, struct gemm_plan *w,
@@ -226,10 +222,8 @@ static bool limit(struct cuda *c, cublasLtMatmulPreference_t preference,
 		  cublasLtMatmulPreferenceAttributes_t what, const void *value,
 		  size_t size)
 {
-	return lt_ok(c,
-		     c->gemm_cache->api->preference_set(preference, what, value,
-							size),
-		     "cublasLtMatmulPreferenceSetAttribute");
+	return LT_CALL(c, cublasLtMatmulPreferenceSetAttribute, preference,
+		       what, value, size);
 }
 
 static bool set_limits(struct cuda *c, cublasLtMatmulPreference_t preference,
@@ -259,14 +253,13 @@ static bool cuda_gemm_choose(struct cuda *c, struct gemm_plan *w)
 	cublasStatus_t s = CUBLAS_STATUS_NOT_SUPPORTED;
 	int n = 0;
 
-	if (!lt_ok(c, c->gemm_cache->api->preference_create(&preference),
-		   "cublasLtMatmulPreferenceCreate"))
+	if (!LT_CALL(c, cublasLtMatmulPreferenceCreate, &preference))
 		return false;
 	if (set_limits(c, preference, &w->key))
-		s = c->gemm_cache->api->heuristic(c->gemm_cache->lt, w->desc,
-						  w->b, w->a, w->out, w->out,
-						  preference, 1, &best, &n);
-	c->gemm_cache->api->preference_destroy(preference);
+		s = c->gemm_cache->api->cublasLtMatmulAlgoGetHeuristic(
+			c->gemm_cache->lt, w->desc, w->b, w->a, w->out, w->out,
+			preference, 1, &best, &n);
+	c->gemm_cache->api->cublasLtMatmulPreferenceDestroy(preference);
 	w->can = s == CUBLAS_STATUS_SUCCESS && n > 0 &&
 		 best.state == CUBLAS_STATUS_SUCCESS;
 	if (w->can)
@@ -330,7 +323,7 @@ bool cuda_gemm_run(struct cuda *c, const struct cuda_gemm *p)
 
 	if (!w || !w->can || !set_pointers(c, w->desc, p))
 		return false;
-	s = c->gemm_cache->api->matmul(
+	s = c->gemm_cache->api->cublasLtMatmul(
 		c->gemm_cache->lt, w->desc, &alpha, p->b.p, w->b, p->a.p, w->a,
 		&beta, p->add ? p->add : p->out, w->out, p->out, w->out,
 		&w->algo, c->gemm_cache->workspace, WORKSPACE_BYTES, c->stream);

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "gpu/cuda/cuda.h"
 
@@ -42,6 +43,24 @@ struct cuda_gemm {
 	enum cuda_epilogue epilogue;
 	void *vector, *aux; /* `aux` has `out`'s shape */
 };
+
+/* out[m][n] = a[m][k] * b[k][n], all in the model's type and `out` without gaps;
+ * the caller may add the rest. */
+static inline struct cuda_gemm cuda_gemm_of(size_t m, size_t n, size_t k,
+					    struct cuda_operand a,
+					    struct cuda_operand b, void *out)
+{
+	struct cuda_gemm p;
+
+	memset(&p, 0, sizeof(p));
+	p.m = m;
+	p.n = p.out_pitch = n;
+	p.k = k;
+	p.a = a;
+	p.b = b;
+	p.out = out;
+	return p;
+}
 
 /* Create the plan cache. -ENOMEM; CUDA's errors are reported by sync. */
 int cuda_gemm_init(struct cuda *c);

@@ -69,9 +69,7 @@ template <typename T>
 static void cuda_linear_finish(struct backend *b, T *x, T *out, const T *bias,
 			       size_t rows, size_t c)
 {
-	constexpr int W = wide<T>();
-	const bool aligned =
-		is_aligned<W>(x) && is_aligned<W>(out) && is_aligned<W>(bias);
+	const bool aligned = is_aligned<wide<T>()>(x, out, bias);
 
 	by_width<T>(c, aligned, [=](auto n) {
 		cuda_launch(cuda_of(b), "linear",
@@ -85,16 +83,10 @@ void cuda_linear(struct backend *b, void *out, void *pre, const void *in,
 		 size_t rows, size_t ic, size_t oc)
 {
 	struct cuda *const c = cuda_of(b);
-	struct cuda_gemm p = {};
+	struct cuda_gemm p = cuda_gemm_of(rows, oc, ic, { in, ic, false },
+					  { w, oc, false }, out);
 
-	p.m = rows;
-	p.n = oc;
-	p.k = ic;
-	p.a = { in, ic, false };
-	p.b = { w, oc, false };
-	p.out = out;
 	p.add = residual;
-	p.out_pitch = oc;
 	p.epilogue = pre ? CUDA_EPILOGUE_BIAS_GELU : CUDA_EPILOGUE_BIAS;
 	p.vector = (void *)bias;
 	p.aux = pre;
@@ -120,12 +112,10 @@ static void gelu_grad(struct backend *b, void *din, const void *pre,
 {
 	by_type(b->dtype, [=](auto t) {
 		typedef decltype(t) T;
-		constexpr int W = wide<T>();
 		T *const d = (T *)din;
 		const T *const x = (const T *)pre;
-		const bool aligned = is_aligned<W>(d) && is_aligned<W>(x);
 
-		by_width<T>(c, aligned, [=](auto n) {
+		by_width<T>(c, is_aligned<wide<T>()>(d, x), [=](auto n) {
 			cuda_launch(cuda_of(b), "linear_grad",
 				    gelu_grad_rows<decltype(n)::value, T>,
 				    (unsigned)rows, THREADS, 0, d, x, c);
@@ -138,15 +128,9 @@ static void grad_of_in(struct backend *b, void *din, const void *dout,
 		       size_t oc)
 {
 	struct cuda *const c = cuda_of(b);
-	struct cuda_gemm p = {};
+	struct cuda_gemm p = cuda_gemm_of(rows, ic, oc, { dout, oc, false },
+					  { w, oc, true }, din);
 
-	p.m = rows;
-	p.n = ic;
-	p.k = oc;
-	p.a = { dout, oc, false };
-	p.b = { w, oc, true };
-	p.out = din;
-	p.out_pitch = ic;
 	p.epilogue = pre ? CUDA_EPILOGUE_GELU_GRAD : CUDA_EPILOGUE_NONE;
 	p.aux = (void *)pre;
 	if (cuda_gemm_run(c, &p) || !pre)
@@ -215,16 +199,10 @@ static void grad_of_weights(struct backend *b, float *dw, float *dbias,
 			    const void *dout, const void *in, size_t rows,
 			    size_t ic, size_t oc)
 {
-	struct cuda_gemm p = {};
+	struct cuda_gemm p = cuda_gemm_of(ic, oc, rows, { in, ic, true },
+					  { dout, oc, false }, dw);
 
-	p.m = ic;
-	p.n = oc;
-	p.k = rows;
-	p.a = { in, ic, true };
-	p.b = { dout, oc, false };
-	p.out = dw;
 	p.add = dw;
-	p.out_pitch = oc;
 	p.wide = true;
 	if (multiply_with_sums(b, p, dbias))
 		return;

@@ -62,12 +62,10 @@ void cuda_norm(struct backend *b, void *out, float *stats, const void *in,
 {
 	by_type(b->dtype, [=](auto t) {
 		typedef decltype(t) T;
-		constexpr int W = wide<T>();
 		T *const y = (T *)out;
 		const T *const x = (const T *)in;
 		const T *const w = (const T *)weight, *const s = (const T *)bias;
-		const bool aligned = is_aligned<W>(y) && is_aligned<W>(x) &&
-				     is_aligned<W>(w) && is_aligned<W>(s);
+		const bool aligned = is_aligned<wide<T>()>(y, x, w, s);
 
 		by_width<T>(c, aligned, [=](auto n) {
 			cuda_launch(cuda_of(b), "norm",
@@ -152,13 +150,11 @@ void cuda_norm_grad(struct backend *b, void *din, float *dweight, float *dbias,
 
 	by_type(b->dtype, [=](auto t) {
 		typedef decltype(t) T;
-		constexpr int W = wide<T>();
 		T *const dx = (T *)din;
 		const T *const dy = (const T *)dout, *const x = (const T *)in;
 		const T *const w = (const T *)weight;
 		const norm_sums<T> of = { dy, x, stats, c };
-		const bool aligned = is_aligned<W>(dx) && is_aligned<W>(dy) &&
-				     is_aligned<W>(x) && is_aligned<W>(w);
+		const bool aligned = is_aligned<wide<T>()>(dx, dy, x, w);
 
 		by_width<T>(c, aligned, [=](auto n) {
 			constexpr int N = decltype(n)::value;

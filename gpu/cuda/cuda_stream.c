@@ -14,10 +14,8 @@ void cuda_queues_init(struct cuda *c)
 {
 	for (unsigned q = 0; q < BACKEND_QUEUES; q++)
 		if (q != QUEUE_COMPUTE)
-			cuda_ok(c,
-				cudaStreamCreateWithFlags(&c->side_streams[q],
-							  cudaStreamNonBlocking),
-				"cudaStreamCreateWithFlags");
+			CUDA_CALL(c, cudaStreamCreateWithFlags,
+				  &c->side_streams[q], cudaStreamNonBlocking);
 }
 
 void cuda_queues_done(struct cuda *c)
@@ -41,7 +39,7 @@ void *cuda_host_alloc(struct backend *b, size_t bytes)
 
 void cuda_host_free(struct backend *b, void *p)
 {
-	cuda_ok(cuda_of(b), cudaFreeHost(p), "cudaFreeHost");
+	CUDA_CALL(cuda_of(b), cudaFreeHost, p);
 }
 
 /* With cudaMemcpyDefault, CUDA derives the direction from the addresses. */
@@ -50,10 +48,8 @@ void cuda_copy(struct backend *b, enum backend_queue q, void *dst,
 {
 	struct cuda *const c = cuda_of(b);
 
-	cuda_ok(c,
-		cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault,
-				stream_of(c, q)),
-		"cudaMemcpyAsync");
+	CUDA_CALL(c, cudaMemcpyAsync, dst, src, bytes, cudaMemcpyDefault,
+		  stream_of(c, q));
 }
 
 struct backend_event *cuda_event_new(struct backend *b)
@@ -70,8 +66,7 @@ struct backend_event *cuda_event_new(struct backend *b)
 
 void cuda_event_free(struct backend *b, struct backend_event *e)
 {
-	cuda_ok(cuda_of(b), cudaEventDestroy((cudaEvent_t)e),
-		"cudaEventDestroy");
+	CUDA_CALL(cuda_of(b), cudaEventDestroy, (cudaEvent_t)e);
 }
 
 void cuda_event_record(struct backend *b, struct backend_event *e,
@@ -79,14 +74,12 @@ void cuda_event_record(struct backend *b, struct backend_event *e,
 {
 	struct cuda *const c = cuda_of(b);
 
-	cuda_ok(c, cudaEventRecord((cudaEvent_t)e, stream_of(c, q)),
-		"cudaEventRecord");
+	CUDA_CALL(c, cudaEventRecord, (cudaEvent_t)e, stream_of(c, q));
 }
 
 void cuda_event_wait(struct backend *b, struct backend_event *e)
 {
-	cuda_ok(cuda_of(b), cudaEventSynchronize((cudaEvent_t)e),
-		"cudaEventSynchronize");
+	CUDA_CALL(cuda_of(b), cudaEventSynchronize, (cudaEvent_t)e);
 }
 
 void cuda_queue_wait(struct backend *b, enum backend_queue q,
@@ -94,8 +87,7 @@ void cuda_queue_wait(struct backend *b, enum backend_queue q,
 {
 	struct cuda *const c = cuda_of(b);
 
-	cuda_ok(c, cudaStreamWaitEvent(stream_of(c, q), (cudaEvent_t)e, 0),
-		"cudaStreamWaitEvent");
+	CUDA_CALL(c, cudaStreamWaitEvent, stream_of(c, q), (cudaEvent_t)e, 0);
 }
 
 void *cuda_native_queue(struct backend *b, enum backend_queue q)

@@ -135,10 +135,11 @@ template <int N> struct count {
 	static constexpr int value = N;
 };
 
-/* Is p aligned for accesses of N elements? */
-template <int N, typename T> static bool is_aligned(const T *p)
+/* Are all of p aligned for accesses of N elements? */
+template <int N, typename... T> static bool is_aligned(const T *...p)
 {
-	return (uintptr_t)p % (N * sizeof(T) < 16 ? N * sizeof(T) : 16) == 0;
+	return (... &&
+		((uintptr_t)p % (N * sizeof(T) < 16 ? N * sizeof(T) : 16) == 0));
 }
 
 /* Call `work` with the elements per access that rows of c elements permit. */

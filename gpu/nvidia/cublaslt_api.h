@@ -4,23 +4,28 @@
 
 #include <cublasLt.h>
 
+#include "gpu/nvidia/dynlib.h"
+
 /* The calls of cuBLASLt that we use.  The library is half a gigabyte: it is
  * loaded for the first CUDA backend, so that other runs start as fast as without
  * it, also on machines that lack it. */
+#define CUBLASLT_CALLS(X)                       \
+	X(cublasLtCreate)                       \
+	X(cublasLtDestroy)                      \
+	X(cublasLtGetStatusString)              \
+	X(cublasLtMatmulDescCreate)             \
+	X(cublasLtMatmulDescDestroy)            \
+	X(cublasLtMatmulDescSetAttribute)       \
+	X(cublasLtMatrixLayoutCreate)           \
+	X(cublasLtMatrixLayoutDestroy)          \
+	X(cublasLtMatmulPreferenceCreate)       \
+	X(cublasLtMatmulPreferenceDestroy)      \
+	X(cublasLtMatmulPreferenceSetAttribute) \
+	X(cublasLtMatmulAlgoGetHeuristic)       \
+	X(cublasLtMatmul)
+
 struct cublaslt_api {
-	__typeof__(cublasLtCreate) *create;
-	__typeof__(cublasLtDestroy) *destroy;
-	__typeof__(cublasLtGetStatusString) *status_string;
-	__typeof__(cublasLtMatmulDescCreate) *desc_create;
-	__typeof__(cublasLtMatmulDescDestroy) *desc_destroy;
-	__typeof__(cublasLtMatmulDescSetAttribute) *desc_set;
-	__typeof__(cublasLtMatrixLayoutCreate) *layout_create;
-	__typeof__(cublasLtMatrixLayoutDestroy) *layout_destroy;
-	__typeof__(cublasLtMatmulPreferenceCreate) *preference_create;
-	__typeof__(cublasLtMatmulPreferenceDestroy) *preference_destroy;
-	__typeof__(cublasLtMatmulPreferenceSetAttribute) *preference_set;
-	__typeof__(cublasLtMatmulAlgoGetHeuristic) *heuristic;
-	__typeof__(cublasLtMatmul) *matmul;
+	CUBLASLT_CALLS(DYNLIB_MEMBER)
 };
 
 /* The table, valid for the rest of the process.  NULL, with the dynamic linker's

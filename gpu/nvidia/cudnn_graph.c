@@ -46,9 +46,11 @@ static bool cudnn_graph_ok(struct cudnn_graph *g, cudnnStatus_t s,
 			   const char *call)
 {
 	if (s != CUDNN_STATUS_SUCCESS)
-		cudnn_graph_fail(g, call, g->api->get_error_string(s));
+		cudnn_graph_fail(g, call, g->api->cudnnGetErrorString(s));
 	return s == CUDNN_STATUS_SUCCESS;
 }
+#define CUDNN_CALL(g, function, ...) \
+	cudnn_graph_ok(g, (g)->api->function(__VA_ARGS__), #function)
 
 static cudnnBackendDescriptor_t
 cudnn_graph_make(struct cudnn_graph *g, cudnnBackendDescriptorType_t type)
@@ -61,8 +63,7 @@ cudnn_graph_make(struct cudnn_graph *g, cudnnBackendDescriptorType_t type)
 		cudnn_graph_fail(g, "cudnnBackendCreateDescriptor", "too many");
 		return NULL;
 	}
-	if (cudnn_graph_ok(g, g->api->descriptor_create(type, &d),
-			   "cudnnBackendCreateDescriptor"))
+	if (CUDNN_CALL(g, cudnnBackendCreateDescriptor, type, &d))
 		g->made[g->nmade++] = d;
 	return d;
 }
@@ -73,8 +74,8 @@ static void cudnn_graph_set(struct cudnn_graph *g, cudnnBackendDescriptor_t d,
 			    const void *values)
 {
 	if (!g->failed)
-		cudnn_graph_ok(g, g->api->set(d, name, type, n, values),
-			       "cudnnBackendSetAttribute");
+		CUDNN_CALL(g, cudnnBackendSetAttribute, d, name, type, n,
+			   values);
 }
 
 static void set_descriptor(struct cudnn_graph *g, cudnnBackendDescriptor_t d,
@@ -93,7 +94,7 @@ static void set_type(struct cudnn_graph *g, cudnnBackendDescriptor_t d,
 static void finalize(struct cudnn_graph *g, cudnnBackendDescriptor_t d)
 {
 	if (!g->failed)
-		cudnn_graph_ok(g, g->api->finalize(d), "cudnnBackendFinalize");
+		CUDNN_CALL(g, cudnnBackendFinalize, d);
 }
 
 struct cudnn_graph *cudnn_graph_new(const struct cudnn_api *api)
@@ -112,7 +113,7 @@ void cudnn_graph_free(struct cudnn_graph *g)
 	if (!g)
 		return;
 	while (g->nmade)
-		g->api->descriptor_destroy(g->made[--g->nmade]);
+		g->api->cudnnBackendDestroyDescriptor(g->made[--g->nmade]);
 	free(g);
 }
 
@@ -357,11 +358,9 @@ static int64_t ask_for_ways(struct cudnn_graph *g,
 		plans[i] =
 			cudnn_graph_make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
 	if (!g->failed)
-		cudnn_graph_ok(g,
-			       g->api->get(d, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-					   CUDNN_TYPE_BACKEND_DESCRIPTOR,
-					   WAYS_MAX, &n, plans),
-			       "cudnnBackendGetAttribute");
+		CUDNN_CALL(g, cudnnBackendGetAttribute, d,
+			   CUDNN_ATTR_ENGINEHEUR_RESULTS,
+			   CUDNN_TYPE_BACKEND_DESCRIPTOR, WAYS_MAX, &n, plans);
 	return g->failed ? 0 : n;
 }
 
@@ -377,13 +376,12 @@ static void take_plan(struct cudnn_graph *g, cudnnBackendDescriptor_t plan)
 	set_descriptor(g, d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, plan);
 	set_handle(g, d, CUDNN_ATTR_EXECUTION_PLAN_HANDLE);
 	set_device(g, d, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP);
-	if (g->failed || api->finalize(d) != CUDNN_STATUS_SUCCESS)
+	if (g->failed || api->cudnnBackendFinalize(d) != CUDNN_STATUS_SUCCESS)
 		return;
 	g->plan = d;
-	cudnn_graph_ok(g,
-		       api->get(d, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-				CUDNN_TYPE_INT64, 1, &n, &g->workspace),
-		       "cudnnBackendGetAttribute");
+	CUDNN_CALL(g, cudnnBackendGetAttribute, d,
+		   CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
+		   1, &n, &g->workspace);
 }
 
 int cudnn_graph_plan(struct cudnn_graph *g, const struct cudnn_target *t)
@@ -421,21 +419,25 @@ cudnnStatus_t cudnn_graph_run(const struct cudnn_graph *g, void *const slots[],
 	assert(g->nslots <= SLOTS_MAX);
 	for (unsigned i = 0; i < g->nslots; i++)
 		names[i] = i + 1;
-	s = api->descriptor_create(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
+	s = api->cudnnBackendCreateDescriptor(
+		CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
 	if (s)
 		return s;
-	s = api->set(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64,
-		     g->nslots, names);
+	s = api->cudnnBackendSetAttribute(pack,
+					  CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
+					  CUDNN_TYPE_INT64, g->nslots, names);
 	if (!s)
-		s = api->set(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
-			     CUDNN_TYPE_VOID_PTR, g->nslots, slots);
+		s = api->cudnnBackendSetAttribute(
+			pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
+			CUDNN_TYPE_VOID_PTR, g->nslots, slots);
 	if (!s)
-		s = api->set(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
-			     CUDNN_TYPE_VOID_PTR, 1, &workspace);
+		s = api->cudnnBackendSetAttribute(
+			pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
+			CUDNN_TYPE_VOID_PTR, 1, &workspace);
 	if (!s)
-		s = api->finalize(pack);
+		s = api->cudnnBackendFinalize(pack);
 	if (!s)
-		s = api->execute(g->target.handle, g->plan, pack);
-	api->descriptor_destroy(pack);
+		s = api->cudnnBackendExecute(g->target.handle, g->plan, pack);
+	api->cudnnBackendDestroyDescriptor(pack);
 	return s;
 }

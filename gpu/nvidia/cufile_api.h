@@ -4,15 +4,20 @@
 
 #include <cufile.h>
 
+#include "gpu/nvidia/dynlib.h"
+
 /* The calls of cuFile that we use.  It is loaded to resume, on machines whose
  * kernel has its driver (nvidia-fs), which few have. */
+#define CUFILE_CALLS(X)              \
+	X(cuFileDriverOpen)          \
+	X(cuFileDriverClose)         \
+	X(cuFileDriverGetProperties) \
+	X(cuFileHandleRegister)      \
+	X(cuFileHandleDeregister)    \
+	X(cuFileRead)
+
 struct cufile_api {
-	__typeof__(cuFileDriverOpen) *driver_open;
-	__typeof__(cuFileDriverClose) *driver_close;
-	__typeof__(cuFileDriverGetProperties) *driver_get_properties;
-	__typeof__(cuFileHandleRegister) *handle_register;
-	__typeof__(cuFileHandleDeregister) *handle_deregister;
-	__typeof__(cuFileRead) *read;
+	CUFILE_CALLS(DYNLIB_MEMBER)
 };
 
 /* NULL if there is no driver, or the library cannot be loaded. */

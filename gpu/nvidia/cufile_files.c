@@ -83,7 +83,7 @@ static int cufile_files_open_file(const struct cufile_files *f,
 	if (file->fd < 0)
 		return -ENOTSUP;
 	d.handle.fd = file->fd;
-	e = f->api->handle_register(&file->handle, &d);
+	e = f->api->cuFileHandleRegister(&file->handle, &d);
 	file->open = e.err == CU_FILE_SUCCESS;
 	if (file->open)
 		return 0;
@@ -97,7 +97,7 @@ static void cufile_files_close_file(const struct cufile_files *f,
 {
 	if (!file->open)
 		return;
-	f->api->handle_deregister(file->handle);
+	f->api->cuFileHandleDeregister(file->handle);
 	close(file->fd);
 }
 

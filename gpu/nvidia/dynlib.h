@@ -5,6 +5,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/*
+ * A library's table of calls, in members of the same names, is made from a list
+ * of them, X(function): DYNLIB_MEMBER declares the members, and DYNLIB_CALL,
+ * where a variable `api` is the table, says what to look up.  Some names are
+ * macros for others.
+ */
+#define DYNLIB_MEMBER(function) __typeof__(function) *function;
+#define DYNLIB_CALL(function) { DYNLIB_TEXT(function), (void **)&api.function },
+#define DYNLIB_TEXT(x) #x
+
 /* A function of a library, and where to store its address. */
 struct dynlib_call {
 	const char *name;

@@ -4,21 +4,26 @@
 
 #include <nccl.h>
 
+#include "gpu/nvidia/dynlib.h"
+
 /* The calls of NCCL that we use.  It is loaded when several ranks with devices
  * need it. */
+#define NCCL_CALLS(X)            \
+	X(ncclGetUniqueId)       \
+	X(ncclCommInitRank)      \
+	X(ncclCommDestroy)       \
+	X(ncclCommGetAsyncError) \
+	X(ncclGetErrorString)    \
+	X(ncclGroupStart)        \
+	X(ncclGroupEnd)          \
+	X(ncclReduce)            \
+	X(ncclBroadcast)         \
+	X(ncclReduceScatter)     \
+	X(ncclAllGather)         \
+	X(ncclAllReduce)
+
 struct nccl_api {
-	__typeof__(ncclGetUniqueId) *get_unique_id;
-	__typeof__(ncclCommInitRank) *comm_init_rank;
-	__typeof__(ncclCommDestroy) *comm_destroy;
-	__typeof__(ncclCommGetAsyncError) *comm_get_async_error;
-	__typeof__(ncclGetErrorString) *get_error_string;
-	__typeof__(ncclGroupStart) *group_start;
-	__typeof__(ncclGroupEnd) *group_end;
-	__typeof__(ncclReduce) *reduce;
-	__typeof__(ncclBroadcast) *broadcast;
-	__typeof__(ncclReduceScatter) *reduce_scatter;
-	__typeof__(ncclAllGather) *all_gather;
-	__typeof__(ncclAllReduce) *all_reduce;
+	NCCL_CALLS(DYNLIB_MEMBER)
 };
 
 /* NULL, with the reason in *why, if it cannot be loaded. */

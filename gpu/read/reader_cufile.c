@@ -117,7 +117,7 @@ static void read_piece(void *ctx, struct read_job *job)
 		job->rc = errmsg_set(&job->err, -EIO, "%s: cudaSetDevice: %s",
 				     job->file.name, cudaGetErrorString(e));
 	while (!job->rc && job->done < job->len) {
-		const ssize_t got = c->files.api->read(
+		const ssize_t got = c->files.api->cuFileRead(
 			file->handle, job->buf, job->len - job->done,
 			(off_t)(job->off + job->done), (off_t)job->done);
 
@@ -159,7 +159,7 @@ static unsigned reach(const struct cufile_api *api)
 {
 	CUfileDrvProps_t props = { 0 };
 
-	if (api->driver_get_properties(&props).err != CU_FILE_SUCCESS ||
+	if (api->cuFileDriverGetProperties(&props).err != CU_FILE_SUCCESS ||
 	    props.nvfs.dcontrolflags & 1u << POSIX_IO_MODE)
 		return 0;
 	return props.nvfs.dstatusflags;
@@ -172,7 +172,7 @@ static void free_cufile(struct reader *r)
 	if (c->threads)
 		c->threads->ops->free(c->threads);
 	cufile_files_done(&c->files);
-	c->files.api->driver_close();
+	c->files.api->cuFileDriverClose();
 	free(c);
 }
 
@@ -187,11 +187,11 @@ int reader_cufile_new(struct reader **out, unsigned width, int device,
 	struct cufile *c;
 	int rc;
 
-	if (!api || api->driver_open().err != CU_FILE_SUCCESS)
+	if (!api || api->cuFileDriverOpen().err != CU_FILE_SUCCESS)
 		return -ENOTSUP;
 	c = calloc(1, sizeof(*c));
 	if (!c) {
-		api->driver_close();
+		api->cuFileDriverClose();
 		return errmsg_nomem(err, NULL);
 	}
 	c->base = (struct reader){

@@ -183,16 +183,16 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
 const struct cudnn_api *cudnn_api(void)
 {
 	static struct cudnn_api api = {
-		.create = cudnnCreate,
-		.destroy = cudnnDestroy,
-		.set_stream = cudnnSetStream,
-		.get_error_string = cudnnGetErrorString,
-		.descriptor_create = cudnnBackendCreateDescriptor,
-		.descriptor_destroy = cudnnBackendDestroyDescriptor,
-		.set = cudnnBackendSetAttribute,
-		.get = cudnnBackendGetAttribute,
-		.finalize = cudnnBackendFinalize,
-		.execute = cudnnBackendExecute,
+		.cudnnCreate = cudnnCreate,
+		.cudnnDestroy = cudnnDestroy,
+		.cudnnSetStream = cudnnSetStream,
+		.cudnnGetErrorString = cudnnGetErrorString,
+		.cudnnBackendCreateDescriptor = cudnnBackendCreateDescriptor,
+		.cudnnBackendDestroyDescriptor = cudnnBackendDestroyDescriptor,
+		.cudnnBackendSetAttribute = cudnnBackendSetAttribute,
+		.cudnnBackendGetAttribute = cudnnBackendGetAttribute,
+		.cudnnBackendFinalize = cudnnBackendFinalize,
+		.cudnnBackendExecute = cudnnBackendExecute,
 	};
 
 	api.version = cudaemu_cudnn.version ? cudaemu_cudnn.version : 92600;

@@ -159,12 +159,12 @@ static ssize_t read_file(CUfileHandle_t fh, void *base, size_t size, off_t off,
 const struct cufile_api *cufile_api(void)
 {
 	static const struct cufile_api api = {
-		.driver_open = driver_open,
-		.driver_close = driver_close,
-		.driver_get_properties = get_properties,
-		.handle_register = handle_register,
-		.handle_deregister = handle_deregister,
-		.read = read_file,
+		.cuFileDriverOpen = driver_open,
+		.cuFileDriverClose = driver_close,
+		.cuFileDriverGetProperties = get_properties,
+		.cuFileHandleRegister = handle_register,
+		.cuFileHandleDeregister = handle_deregister,
+		.cuFileRead = read_file,
 	};
 	const char *how = getenv("CUFILE_EMULATED");
 

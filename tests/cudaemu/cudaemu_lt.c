@@ -338,19 +338,21 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
 const struct cublaslt_api *cublaslt_api(const char **why)
 {
 	static const struct cublaslt_api api = {
-		.create = cublasLtCreate,
-		.destroy = cublasLtDestroy,
-		.status_string = cublasLtGetStatusString,
-		.desc_create = cublasLtMatmulDescCreate,
-		.desc_destroy = cublasLtMatmulDescDestroy,
-		.desc_set = cublasLtMatmulDescSetAttribute,
-		.layout_create = cublasLtMatrixLayoutCreate,
-		.layout_destroy = cublasLtMatrixLayoutDestroy,
-		.preference_create = cublasLtMatmulPreferenceCreate,
-		.preference_destroy = cublasLtMatmulPreferenceDestroy,
-		.preference_set = cublasLtMatmulPreferenceSetAttribute,
-		.heuristic = cublasLtMatmulAlgoGetHeuristic,
-		.matmul = cublasLtMatmul,
+		.cublasLtCreate = cublasLtCreate,
+		.cublasLtDestroy = cublasLtDestroy,
+		.cublasLtGetStatusString = cublasLtGetStatusString,
+		.cublasLtMatmulDescCreate = cublasLtMatmulDescCreate,
+		.cublasLtMatmulDescDestroy = cublasLtMatmulDescDestroy,
+		.cublasLtMatmulDescSetAttribute = cublasLtMatmulDescSetAttribute,
+		.cublasLtMatrixLayoutCreate = cublasLtMatrixLayoutCreate,
+		.cublasLtMatrixLayoutDestroy = cublasLtMatrixLayoutDestroy,
+		.cublasLtMatmulPreferenceCreate = cublasLtMatmulPreferenceCreate,
+		.cublasLtMatmulPreferenceDestroy =
+			cublasLtMatmulPreferenceDestroy,
+		.cublasLtMatmulPreferenceSetAttribute =
+			cublasLtMatmulPreferenceSetAttribute,
+		.cublasLtMatmulAlgoGetHeuristic = cublasLtMatmulAlgoGetHeuristic,
+		.cublasLtMatmul = cublasLtMatmul,
 	};
 
 	*why = NULL;

@@ -155,18 +155,18 @@ static ncclResult_t all_reduce(const void *from, void *to, size_t n,
 const struct nccl_api *nccl_api(const char **why)
 {
 	static const struct nccl_api api = {
-		.get_unique_id = get_unique_id,
-		.comm_init_rank = init_rank,
-		.comm_destroy = destroy,
-		.comm_get_async_error = async_error,
-		.get_error_string = error_string,
-		.group_start = group,
-		.group_end = group,
-		.reduce = reduce,
-		.broadcast = broadcast,
-		.reduce_scatter = reduce_scatter,
-		.all_gather = all_gather,
-		.all_reduce = all_reduce,
+		.ncclGetUniqueId = get_unique_id,
+		.ncclCommInitRank = init_rank,
+		.ncclCommDestroy = destroy,
+		.ncclCommGetAsyncError = async_error,
+		.ncclGetErrorString = error_string,
+		.ncclGroupStart = group,
+		.ncclGroupEnd = group,
+		.ncclReduce = reduce,
+		.ncclBroadcast = broadcast,
+		.ncclReduceScatter = reduce_scatter,
+		.ncclAllGather = all_gather,
+		.ncclAllReduce = all_reduce,
 	};
 
 	*why = NULL;

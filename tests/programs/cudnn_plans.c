@@ -55,10 +55,12 @@ static cudnnBackendDescriptor_t describe(const struct cudnn_api *api, size_t i)
 
 	snprintf(text, sizeof(text), description, devices[i].version,
 		 devices[i].multiprocessors, devices[i].shared, devices[i].name);
-	if (api->descriptor_create(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d) ||
-	    api->set(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
-		     CUDNN_TYPE_CHAR, (int64_t)strlen(text), text) ||
-	    api->finalize(d))
+	if (api->cudnnBackendCreateDescriptor(
+		    CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d) ||
+	    api->cudnnBackendSetAttribute(
+		    d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
+		    CUDNN_TYPE_CHAR, (int64_t)strlen(text), text) ||
+	    api->cudnnBackendFinalize(d))
 		return NULL;
 	return d;
 }
@@ -115,7 +117,7 @@ int main(void)
 			printf("%s: FAILED: not taken\n", devices[i].name);
 		can &= d && plan_all(api, d, devices[i].name);
 		if (d)
-			api->descriptor_destroy(d);
+			api->cudnnBackendDestroyDescriptor(d);
 	}
 	return !can;
 }
