@@ -127,8 +127,7 @@ static const struct nccl_api *wanted(struct comm *c, const struct backend *b)
 		return api;
 	if (c->rank == 0)
 		fprintf(stderr,
-			"uctrain: NCCL is not used, ranks communicate through "
-			"their hosts: %s\n",
+			"uctrain: NCCL is not used, ranks communicate through their hosts: %s\n",
 			cause.text);
 	return NULL;
 }

@@ -188,14 +188,14 @@ static int bad_batch(const struct config *c, unsigned ranks, unsigned unit,
 	if (below)
 		snprintf(less, sizeof(less), "%u or ", below);
 	if (c->micro_batch && c->accumulation)
-		return errmsg_set(err, -EINVAL,
-				  "--train_batch_size %u: is not"
-				  " %u ranks%s%s = %u",
-				  c->batch, ranks, micro, steps, unit);
-	return errmsg_set(err, -EINVAL,
-			  "--train_batch_size %u: is not a multiple"
-			  " of %u ranks%s%s; %s%u would work",
-			  c->batch, ranks, micro, steps, less, below + unit);
+		return errmsg_set(
+			err, -EINVAL,
+			"--train_batch_size %u: is not %u ranks%s%s = %u",
+			c->batch, ranks, micro, steps, unit);
+	return errmsg_set(
+		err, -EINVAL,
+		"--train_batch_size %u: is not a multiple of %u ranks%s%s; %s%u would work",
+		c->batch, ranks, micro, steps, less, below + unit);
 }
 
 /* The largest divisor of a rank's rows that does not exceed the default. */
@@ -218,10 +218,10 @@ static int settle_batch(struct config *c, unsigned ranks, struct errmsg *err)
 	if (unit <= UINT32_MAX)
 		unit *= c->accumulation ? c->accumulation : 1;
 	if (unit > SIZE_LIMIT)
-		return errmsg_set(err, -ERANGE,
-				  "a batch of %u ranks x micro"
-				  " batch %u x accumulation %u is too large",
-				  ranks, c->micro_batch, c->accumulation);
+		return errmsg_set(
+			err, -ERANGE,
+			"a batch of %u ranks x micro batch %u x accumulation %u is too large",
+			ranks, c->micro_batch, c->accumulation);
 	if (!c->batch && c->micro_batch && c->accumulation)
 		c->batch = (unsigned)unit;
 	if (!c->batch)
@@ -243,15 +243,14 @@ static int check_schedule(const struct config *c, struct errmsg *err)
 
 	if ((s->kind == SCHEDULE_COSINE || s->kind == SCHEDULE_LINEAR) &&
 	    s->warmup > s->total)
-		return errmsg_set(err, -EINVAL,
-				  "--warmup_steps %llu: is more than the %llu"
-				  " steps of the schedule",
-				  (unsigned long long)s->warmup,
-				  (unsigned long long)s->total);
+		return errmsg_set(
+			err, -EINVAL,
+			"--warmup_steps %llu: is more than the %llu steps of the schedule",
+			(unsigned long long)s->warmup,
+			(unsigned long long)s->total);
 	if (s->kind == SCHEDULE_COSINE && s->min_lr > c->optimizer.lr)
 		return errmsg_set(err, -EINVAL,
-				  "--min_lr %g: is more than"
-				  " --lr %g",
+				  "--min_lr %g: is more than --lr %g",
 				  s->min_lr, c->optimizer.lr);
 	return 0;
 }
@@ -259,17 +258,16 @@ static int check_schedule(const struct config *c, struct errmsg *err)
 static int settle_resume(struct config *c, struct errmsg *err)
 {
 	if (!c->resume_dir && c->checkpoint_tag)
-		return errmsg_set(err, -EINVAL,
-				  "--checkpoint_tag %s: names"
-				  " what to continue from, but there is no"
-				  " --resume",
-				  c->checkpoint_tag);
+		return errmsg_set(
+			err, -EINVAL,
+			"--checkpoint_tag %s: names what to continue from, but there is no --resume",
+			c->checkpoint_tag);
 	if (!c->resume_dir || *c->resume_dir)
 		return 0;
 	if (!c->checkpoint_dir)
-		return errmsg_set(err, -EINVAL,
-				  "--resume: from where? Give"
-				  " --resume=DIR or --checkpoint_dir DIR");
+		return errmsg_set(
+			err, -EINVAL,
+			"--resume: from where? Give --resume=DIR or --checkpoint_dir DIR");
 	return flag_set_text(&c->resume_dir, c->checkpoint_dir, err);
 }
 
@@ -298,10 +296,10 @@ static int settle_model(struct config *c, struct errmsg *err)
 
 	gpt2_done(&trial);
 	if (!rc && c->seq_length > c->model.n_positions)
-		return errmsg_set(err, -EINVAL,
-				  "--seq_length %u: is more than"
-				  " the model's --n_positions %u",
-				  c->seq_length, c->model.n_positions);
+		return errmsg_set(
+			err, -EINVAL,
+			"--seq_length %u: is more than the model's --n_positions %u",
+			c->seq_length, c->model.n_positions);
 	return rc;
 }
 

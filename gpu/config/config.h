@@ -82,8 +82,8 @@ struct config {
 	struct loss_scaler_config scaler;
 	double gradient_clipping; /* 0: none */
 
-	char *data;              /* see tokens.h */
-	uint64_t eval_interval;  /* 0: no validation */
+	char *data;             /* see tokens.h */
+	uint64_t eval_interval; /* 0: no validation */
 
 	char *checkpoint_dir;         /* NULL: save nothing */
 	uint64_t checkpoint_interval; /* 0: after the last step only */

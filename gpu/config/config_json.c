@@ -25,36 +25,28 @@
 
 /* --- reading --------------------------------------------------------------- */
 
-/* The file's values: NaN and NULL where it has none. */
 struct json {
 	const char *file;
-	double number[DS_KEYS];
-	const char *text[DS_KEYS]; /* inside the tree */
-	struct errmsg unknown;     /* keys, comma-separated */
+	struct dskeys v;       /* strings are inside the tree */
+	struct errmsg unknown; /* keys, comma-separated */
 };
 
-static bool given(const struct json *j, enum dskey key)
+static double number_or(double number, double otherwise)
 {
-	return !isnan(j->number[key]);
+	return isnan(number) ? otherwise : number;
 }
 
-static double number_or(const struct json *j, enum dskey key, double otherwise)
+static bool is_true(double number)
 {
-	return given(j, key) ? j->number[key] : otherwise;
-}
-
-static bool is_true(const struct json *j, enum dskey key)
-{
-	return number_or(j, key, 0) != 0;
+	return number_or(number, 0) != 0;
 }
 
 static int bad_json(const struct json *j, const char *path, const char *want,
 		    struct errmsg *err)
 {
 	return errmsg_set(err, -EINVAL,
-			  "--" CONFIG_JSON_FLAG " %s: %s must be"
-			  " %s",
-			  j->file, path, want);
+			  "--" CONFIG_JSON_FLAG " %s: %s must be %s", j->file,
+			  path, want);
 }
 
 static int config_json_read_number(struct json *j, const struct dskey_rule *k,
@@ -65,7 +57,7 @@ static int config_json_read_number(struct json *j, const struct dskey_rule *k,
 
 	if (cJSON_IsNumber(value) && v >= k->min && v <= k->max &&
 	    (k->type == DS_REAL || v == floor(v))) {
-		j->number[k->key] = v;
+		*(double *)((char *)&j->v + k->at) = v;
 		return 0;
 	}
 	snprintf(want, sizeof(want), "%s from %.16g to %.16g",
@@ -83,10 +75,9 @@ static int read_betas(struct json *j, const struct dskey_rule *k,
 		    !cJSON_IsNumber(beta) || !(beta->valuedouble >= 0) ||
 		    !(beta->valuedouble < 1))
 			return bad_json(j, k->path,
-					"two numbers from 0 to"
-					" less than 1",
+					"two numbers from 0 to less than 1",
 					err);
-		j->number[k->key + (enum dskey)i] = beta->valuedouble;
+		j->v.betas[i] = beta->valuedouble;
 	}
 	return 0;
 }
@@ -94,6 +85,8 @@ static int read_betas(struct json *j, const struct dskey_rule *k,
 static int read_known(struct json *j, const struct dskey_rule *k,
 		      const cJSON *value, struct errmsg *err)
 {
+	void *const at = (char *)&j->v + k->at;
+
 	if (cJSON_IsNull(value) ||
 	    (cJSON_IsString(value) && strcmp(value->valuestring, "auto") == 0))
 		return 0;
@@ -106,12 +99,12 @@ static int read_known(struct json *j, const struct dskey_rule *k,
 	case DS_BOOL:
 		if (!cJSON_IsBool(value))
 			return bad_json(j, k->path, "true or false", err);
-		j->number[k->key] = cJSON_IsTrue(value);
+		*(double *)at = cJSON_IsTrue(value);
 		return 0;
 	case DS_TEXT:
 		if (!cJSON_IsString(value))
 			return bad_json(j, k->path, "a string", err);
-		j->text[k->key] = value->valuestring;
+		*(const char **)at = value->valuestring;
 		return 0;
 	}
 	return 0;
@@ -193,35 +186,34 @@ static int walk(struct json *j, const cJSON *object, const char *prefix,
 /* Where DeepSpeed would default to one micro-batch per step, so do we. */
 static void apply_batch(struct config *c, const struct json *j)
 {
-	const unsigned known_sizes = (unsigned)given(j, DS_BATCH) +
-				     (unsigned)given(j, DS_MICRO_BATCH);
+	const bool one_size = isnan(j->v.batch) != isnan(j->v.micro_batch);
 
-	c->batch = (unsigned)number_or(j, DS_BATCH, 0);
-	c->micro_batch = (unsigned)number_or(j, DS_MICRO_BATCH, 0);
-	c->accumulation = (unsigned)number_or(j, DS_ACCUMULATION,
-					      known_sizes == 1 ? 1 : 0);
+	c->batch = (unsigned)number_or(j->v.batch, 0);
+	c->micro_batch = (unsigned)number_or(j->v.micro_batch, 0);
+	c->accumulation =
+		(unsigned)number_or(j->v.accumulation, one_size ? 1 : 0);
 }
 
 static int apply_dtype(struct config *c, const struct json *j,
 		       struct errmsg *err)
 {
-	const double scale = number_or(j, DS_LOSS_SCALE, 0);
+	const double scale = number_or(j->v.loss_scale, 0);
 
-	if (is_true(j, DS_BF16) && is_true(j, DS_FP16))
+	if (is_true(j->v.bf16) && is_true(j->v.fp16))
 		return errmsg_set(err, -EINVAL,
-				  "--" CONFIG_JSON_FLAG " %s:"
-				  " bf16 and fp16 are both enabled",
+				  "--" CONFIG_JSON_FLAG
+				  " %s: bf16 and fp16 are both enabled",
 				  j->file);
-	if (is_true(j, DS_BF16))
+	if (is_true(j->v.bf16))
 		c->dtype = DTYPE_BF16;
-	if (is_true(j, DS_FP16))
+	if (is_true(j->v.fp16))
 		c->dtype = DTYPE_F16;
 	c->scaler.dynamic = scale == 0;
 	c->scaler.initial =
-		scale != 0 ? scale : exp2(number_or(j, DS_SCALE_POWER, 16));
-	c->scaler.window = (uint64_t)number_or(j, DS_SCALE_WINDOW, 1000);
-	c->scaler.hysteresis = (uint64_t)number_or(j, DS_HYSTERESIS, 2);
-	c->scaler.minimum = number_or(j, DS_MIN_SCALE, 1);
+		scale != 0 ? scale : exp2(number_or(j->v.scale_power, 16));
+	c->scaler.window = (uint64_t)number_or(j->v.scale_window, 1000);
+	c->scaler.hysteresis = (uint64_t)number_or(j->v.hysteresis, 2);
+	c->scaler.minimum = number_or(j->v.min_scale, 1);
 	return 0;
 }
 
@@ -229,12 +221,11 @@ static int apply_dtype(struct config *c, const struct json *j,
  * stored. */
 static enum optimizer_flavor flavor_of(const struct json *j)
 {
-	const char *const device = j->text[DS_OFFLOAD_DEVICE];
+	const char *const device = j->v.offload_device;
 
-	if (is_true(j, DS_TORCH_ADAM))
+	if (is_true(j->v.torch_adam))
 		return OPTIMIZER_TORCH;
-	if (is_true(j, DS_CPU_OFFLOAD) ||
-	    (device && strcmp(device, "none") != 0))
+	if (is_true(j->v.cpu_offload) || (device && strcmp(device, "none") != 0))
 		return OPTIMIZER_DEEPSPEED_CPU;
 	return OPTIMIZER_APEX;
 }
@@ -245,14 +236,14 @@ static int apply_optimizer(struct config *c, const struct json *j,
 			   struct errmsg *err)
 {
 	struct optimizer_config *const o = &c->optimizer;
-	const char *const type = j->text[DS_OPTIMIZER];
+	const char *const type = j->v.optimizer;
 
 	if (type && strcasecmp(type, "adam") != 0 &&
 	    strcasecmp(type, "adamw") != 0)
 		return bad_json(j, "optimizer.type", "Adam or AdamW", err);
 	if (type) {
 		const bool decoupled = strcasecmp(type, "adamw") == 0 ||
-				       number_or(j, DS_ADAM_W_MODE, 1) != 0;
+				       number_or(j->v.adam_w_mode, 1) != 0;
 
 		o->kind = decoupled ? OPTIMIZER_ADAMW : OPTIMIZER_ADAM;
 		o->flavor = flavor_of(j);
@@ -260,11 +251,11 @@ static int apply_optimizer(struct config *c, const struct json *j,
 		o->weight_decay =
 			decoupled && o->flavor == OPTIMIZER_TORCH ? 0.01 : 0;
 	}
-	o->lr = number_or(j, DS_LR, o->lr);
-	o->beta1 = number_or(j, DS_BETA1, o->beta1);
-	o->beta2 = number_or(j, DS_BETA2, o->beta2);
-	o->eps = number_or(j, DS_EPS, o->eps);
-	o->weight_decay = number_or(j, DS_DECAY, o->weight_decay);
+	o->lr = number_or(j->v.lr, o->lr);
+	o->beta1 = number_or(j->v.betas[0], o->beta1);
+	o->beta2 = number_or(j->v.betas[1], o->beta2);
+	o->eps = number_or(j->v.eps, o->eps);
+	o->weight_decay = number_or(j->v.weight_decay, o->weight_decay);
 	return 0;
 }
 
@@ -272,8 +263,8 @@ static int apply_scheduler(struct config *c, struct config_ratios *ratios,
 			   const struct json *j, struct errmsg *err)
 {
 	struct lr_schedule_config *const s = &c->schedule;
-	const char *const type = j->text[DS_SCHEDULER];
-	const char *const warmup = j->text[DS_WARMUP_TYPE];
+	const char *const type = j->v.scheduler;
+	const char *const warmup = j->v.warmup_type;
 
 	if (!type)
 		return 0;
@@ -285,22 +276,22 @@ static int apply_scheduler(struct config *c, struct config_ratios *ratios,
 		s->kind = SCHEDULE_COSINE;
 	else
 		return bad_json(j, "scheduler.type",
-				"WarmupLR, WarmupDecayLR"
-				" or WarmupCosineLR",
+				"WarmupLR, WarmupDecayLR or WarmupCosineLR",
 				err);
 	if (warmup && strcmp(warmup, "log") != 0 && strcmp(warmup, "linear") != 0)
 		return bad_json(j, "scheduler.params.warmup_type",
 				"log or linear", err);
 	s->log_warmup = !warmup || strcmp(warmup, "log") == 0;
-	s->warmup = (uint64_t)number_or(j, DS_WARMUP_STEPS, 1000);
-	s->total = (uint64_t)number_or(j, DS_TOTAL_STEPS, 0);
+	s->warmup = (uint64_t)number_or(j->v.warmup_steps, 1000);
+	s->total = (uint64_t)number_or(j->v.total_steps, 0);
 	if (s->kind == SCHEDULE_COSINE) {
-		ratios->start = number_or(j, DS_START_RATIO, 0);
-		ratios->min = number_or(j, DS_MIN_RATIO, 1e-4);
+		ratios->start = number_or(j->v.start_ratio, 0);
+		ratios->min = number_or(j->v.min_ratio, 1e-4);
 		return 0;
 	}
-	s->start_lr = number_or(j, DS_WARMUP_MIN, 0);
-	c->optimizer.lr = number_or(j, DS_WARMUP_MAX, number_or(j, DS_LR, 1e-3));
+	s->start_lr = number_or(j->v.warmup_min_lr, 0);
+	c->optimizer.lr =
+		number_or(j->v.warmup_max_lr, number_or(j->v.lr, 1e-3));
 	return 0;
 }
 
@@ -310,10 +301,10 @@ static int config_json_apply(struct config *c, struct config_ratios *ratios,
 	int rc = apply_dtype(c, j, err);
 
 	apply_batch(c, j);
-	c->gradient_clipping = number_or(j, DS_CLIPPING, c->gradient_clipping);
-	c->universal = is_true(j, DS_UNIVERSAL);
-	if (given(j, DS_STAGE))
-		c->zero_stage = (unsigned)j->number[DS_STAGE];
+	c->gradient_clipping = number_or(j->v.clipping, c->gradient_clipping);
+	c->universal = is_true(j->v.universal);
+	if (!isnan(j->v.stage))
+		c->zero_stage = (unsigned)j->v.stage;
 	if (!rc)
 		rc = apply_optimizer(c, j, err);
 	if (!rc)
@@ -337,9 +328,7 @@ static int config_json_load(const char *path, char **text, size_t *len,
 	*len = (size_t)src.size;
 	if (src.size > FILE_LIMIT)
 		rc = errmsg_set(&why, -EFBIG,
-				"%s: is too large for a"
-				" configuration",
-				path);
+				"%s: is too large for a configuration", path);
 	else if (!(*text = malloc(*len + 1)))
 		rc = errmsg_nomem(&why, path);
 	else
@@ -363,8 +352,8 @@ static int no_json(const char *path, const char *text, const char *at,
 		line += *p == '\n';
 	}
 	return errmsg_set(err, -EINVAL,
-			  "--" CONFIG_JSON_FLAG " %s: near line %u,"
-			  " column %u: no valid JSON",
+			  "--" CONFIG_JSON_FLAG
+			  " %s: near line %u, column %u: no valid JSON",
 			  path, line, column);
 }
 
@@ -380,8 +369,7 @@ int config_read_json(struct config *c, struct config_ratios *ratios,
 
 	if (rc)
 		return rc;
-	for (size_t i = 0; i < DS_KEYS; i++)
-		j.number[i] = NAN;
+	dskeys_init(&j.v);
 	/* The length includes the NUL, so that trailing text is an error. */
 	root = cJSON_ParseWithLengthOpts(text, len + 1, &end, true);
 	if (!root)
@@ -389,8 +377,7 @@ int config_read_json(struct config *c, struct config_ratios *ratios,
 			     end && end < text + len ? end : text + len, err);
 	else if (!cJSON_IsObject(root))
 		rc = errmsg_set(err, -EINVAL,
-				"--" CONFIG_JSON_FLAG " %s: is"
-				" no JSON object",
+				"--" CONFIG_JSON_FLAG " %s: is no JSON object",
 				path);
 	else
 		rc = walk(&j, root, "", err);

@@ -2,8 +2,8 @@
 /* The keys are those of the configuration classes of DeepSpeed 0.19. */
 #include "gpu/config/dskeys.h"
 
+#include <math.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <string.h>
 
 #include "ckpt/base/array.h"
@@ -11,43 +11,45 @@
 #define SIZE_LIMIT ((double)(1 << 22))
 #define STEPS_LIMIT 9007199254740992.0
 
+#define AT(member) offsetof(struct dskeys, member)
+
 static const struct dskey_rule known[] = {
-	{ "train_batch_size", DS_WHOLE, DS_BATCH, 1, SIZE_LIMIT },
-	{ "train_micro_batch_size_per_gpu", DS_WHOLE, DS_MICRO_BATCH, 1,
+	{ "train_batch_size", DS_WHOLE, AT(batch), 1, SIZE_LIMIT },
+	{ "train_micro_batch_size_per_gpu", DS_WHOLE, AT(micro_batch), 1,
 	  SIZE_LIMIT },
-	{ "gradient_accumulation_steps", DS_WHOLE, DS_ACCUMULATION, 1,
+	{ "gradient_accumulation_steps", DS_WHOLE, AT(accumulation), 1,
 	  SIZE_LIMIT },
-	{ "gradient_clipping", DS_REAL, DS_CLIPPING, 0, 1e30 },
-	{ "zero_optimization.stage", DS_WHOLE, DS_STAGE, 0, 3 },
+	{ "gradient_clipping", DS_REAL, AT(clipping), 0, 1e30 },
+	{ "zero_optimization.stage", DS_WHOLE, AT(stage), 0, 3 },
 	{ "zero_optimization.offload_optimizer.device", DS_TEXT,
-	  DS_OFFLOAD_DEVICE, 0, 0 },
-	{ "zero_optimization.cpu_offload", DS_BOOL, DS_CPU_OFFLOAD, 0, 1 },
-	{ "bf16.enabled", DS_BOOL, DS_BF16, 0, 1 },
-	{ "bfloat16.enabled", DS_BOOL, DS_BF16, 0, 1 },
-	{ "fp16.enabled", DS_BOOL, DS_FP16, 0, 1 },
-	{ "fp16.loss_scale", DS_REAL, DS_LOSS_SCALE, 0, 1e30 },
-	{ "fp16.initial_scale_power", DS_WHOLE, DS_SCALE_POWER, 0, 64 },
-	{ "fp16.loss_scale_window", DS_WHOLE, DS_SCALE_WINDOW, 1, STEPS_LIMIT },
-	{ "fp16.hysteresis", DS_WHOLE, DS_HYSTERESIS, 1, STEPS_LIMIT },
-	{ "fp16.min_loss_scale", DS_REAL, DS_MIN_SCALE, 0, 1e30 },
-	{ "optimizer.type", DS_TEXT, DS_OPTIMIZER, 0, 0 },
-	{ "optimizer.params.adam_w_mode", DS_BOOL, DS_ADAM_W_MODE, 0, 1 },
-	{ "optimizer.params.torch_adam", DS_BOOL, DS_TORCH_ADAM, 0, 1 },
-	{ "optimizer.params.lr", DS_REAL, DS_LR, 0, 1e3 },
-	{ "optimizer.params.betas", DS_BETAS, DS_BETA1, 0, 1 },
-	{ "optimizer.params.eps", DS_REAL, DS_EPS, 0, 1 },
-	{ "optimizer.params.weight_decay", DS_REAL, DS_DECAY, 0, 1e3 },
-	{ "scheduler.type", DS_TEXT, DS_SCHEDULER, 0, 0 },
-	{ "scheduler.params.warmup_min_lr", DS_REAL, DS_WARMUP_MIN, 0, 1e3 },
-	{ "scheduler.params.warmup_max_lr", DS_REAL, DS_WARMUP_MAX, 0, 1e3 },
-	{ "scheduler.params.warmup_num_steps", DS_WHOLE, DS_WARMUP_STEPS, 0,
+	  AT(offload_device), 0, 0 },
+	{ "zero_optimization.cpu_offload", DS_BOOL, AT(cpu_offload), 0, 1 },
+	{ "bf16.enabled", DS_BOOL, AT(bf16), 0, 1 },
+	{ "bfloat16.enabled", DS_BOOL, AT(bf16), 0, 1 },
+	{ "fp16.enabled", DS_BOOL, AT(fp16), 0, 1 },
+	{ "fp16.loss_scale", DS_REAL, AT(loss_scale), 0, 1e30 },
+	{ "fp16.initial_scale_power", DS_WHOLE, AT(scale_power), 0, 64 },
+	{ "fp16.loss_scale_window", DS_WHOLE, AT(scale_window), 1, STEPS_LIMIT },
+	{ "fp16.hysteresis", DS_WHOLE, AT(hysteresis), 1, STEPS_LIMIT },
+	{ "fp16.min_loss_scale", DS_REAL, AT(min_scale), 0, 1e30 },
+	{ "optimizer.type", DS_TEXT, AT(optimizer), 0, 0 },
+	{ "optimizer.params.adam_w_mode", DS_BOOL, AT(adam_w_mode), 0, 1 },
+	{ "optimizer.params.torch_adam", DS_BOOL, AT(torch_adam), 0, 1 },
+	{ "optimizer.params.lr", DS_REAL, AT(lr), 0, 1e3 },
+	{ "optimizer.params.betas", DS_BETAS, AT(betas), 0, 1 },
+	{ "optimizer.params.eps", DS_REAL, AT(eps), 0, 1 },
+	{ "optimizer.params.weight_decay", DS_REAL, AT(weight_decay), 0, 1e3 },
+	{ "scheduler.type", DS_TEXT, AT(scheduler), 0, 0 },
+	{ "scheduler.params.warmup_min_lr", DS_REAL, AT(warmup_min_lr), 0, 1e3 },
+	{ "scheduler.params.warmup_max_lr", DS_REAL, AT(warmup_max_lr), 0, 1e3 },
+	{ "scheduler.params.warmup_num_steps", DS_WHOLE, AT(warmup_steps), 0,
 	  STEPS_LIMIT },
-	{ "scheduler.params.warmup_type", DS_TEXT, DS_WARMUP_TYPE, 0, 0 },
-	{ "scheduler.params.total_num_steps", DS_WHOLE, DS_TOTAL_STEPS, 1,
+	{ "scheduler.params.warmup_type", DS_TEXT, AT(warmup_type), 0, 0 },
+	{ "scheduler.params.total_num_steps", DS_WHOLE, AT(total_steps), 1,
 	  STEPS_LIMIT },
-	{ "scheduler.params.warmup_min_ratio", DS_REAL, DS_START_RATIO, 0, 1 },
-	{ "scheduler.params.cos_min_ratio", DS_REAL, DS_MIN_RATIO, 0, 1 },
-	{ "checkpoint.load_universal", DS_BOOL, DS_UNIVERSAL, 0, 1 },
+	{ "scheduler.params.warmup_min_ratio", DS_REAL, AT(start_ratio), 0, 1 },
+	{ "scheduler.params.cos_min_ratio", DS_REAL, AT(min_ratio), 0, 1 },
+	{ "checkpoint.load_universal", DS_BOOL, AT(universal), 0, 1 },
 };
 
 /* A path that ends in a dot is a whole object. */
@@ -169,6 +171,19 @@ static const char *const unsupported[] = {
 	"zero_optimization.zero_quantized_nontrainable_weights",
 	"zero_optimization.zero_quantized_weights",
 };
+
+void dskeys_init(struct dskeys *v)
+{
+	*v = (struct dskeys){ 0 };
+	for (size_t i = 0; i < COUNT(known); i++) {
+		double *const number = (double *)((char *)v + known[i].at);
+
+		if (known[i].type != DS_TEXT)
+			number[0] = NAN;
+		if (known[i].type == DS_BETAS)
+			number[1] = NAN;
+	}
+}
 
 static bool is_irrelevant(const char *path)
 {

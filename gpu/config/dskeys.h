@@ -2,53 +2,38 @@
 #ifndef UCTRAIN_DSKEYS_H
 #define UCTRAIN_DSKEYS_H
 
+#include <stddef.h>
+
 /* The keys of DeepSpeed's configuration and how uctrain treats each.  A path is
  * the names of objects and the key, joined by dots. */
 
-/* The keys that set a value. */
-enum dskey {
-	DS_BATCH,
-	DS_MICRO_BATCH,
-	DS_ACCUMULATION,
-	DS_CLIPPING,
-	DS_STAGE,
-	DS_OFFLOAD_DEVICE,
-	DS_CPU_OFFLOAD,
-	DS_BF16,
-	DS_FP16,
-	DS_LOSS_SCALE,
-	DS_SCALE_POWER,
-	DS_SCALE_WINDOW,
-	DS_HYSTERESIS,
-	DS_MIN_SCALE,
-	DS_OPTIMIZER,
-	DS_ADAM_W_MODE,
-	DS_TORCH_ADAM,
-	DS_LR,
-	DS_BETA1,
-	DS_BETA2,
-	DS_EPS,
-	DS_DECAY,
-	DS_SCHEDULER,
-	DS_WARMUP_MIN,
-	DS_WARMUP_MAX,
-	DS_WARMUP_STEPS,
-	DS_WARMUP_TYPE,
-	DS_TOTAL_STEPS,
-	DS_START_RATIO,
-	DS_MIN_RATIO,
-	DS_UNIVERSAL,
-	DS_KEYS,
+/* The values of a configuration: NaN and NULL where it has none. */
+struct dskeys {
+	double batch, micro_batch, accumulation, clipping, stage;
+	const char *offload_device;
+	double cpu_offload;
+	double bf16, fp16;
+	double loss_scale, scale_power, scale_window, hysteresis, min_scale;
+	const char *optimizer;
+	double adam_w_mode, torch_adam;
+	double lr, betas[2], eps, weight_decay;
+	const char *scheduler, *warmup_type;
+	double warmup_min_lr, warmup_max_lr, warmup_steps, total_steps;
+	double start_ratio, min_ratio;
+	double universal;
 };
 
+/* Numbers and truth values are stored as double. */
 enum dskey_type { DS_WHOLE, DS_REAL, DS_BOOL, DS_TEXT, DS_BETAS };
 
 struct dskey_rule {
 	const char *path;
 	enum dskey_type type;
-	enum dskey key;
+	size_t at;       /* in struct dskeys */
 	double min, max; /* of numbers */
 };
+
+void dskeys_init(struct dskeys *v);
 
 enum dskey_class {
 	DS_UNKNOWN,

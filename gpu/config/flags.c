@@ -278,8 +278,7 @@ static int get_text(const struct flag *f, const char *text, char **out,
 		return bad_value(f, text, "not empty", err);
 	if (f->kind == FLAG_NAME && (!names_is_file(text) || strlen(text) > 200))
 		return bad_value(f, text,
-				 "a name without slashes, of at most"
-				 " 200 bytes",
+				 "a name without slashes, of at most 200 bytes",
 				 err);
 	return flag_set_text(out, text, err);
 }

@@ -53,8 +53,7 @@ static void cuda_attention_cudnn_report(struct cudnn *d, const char *why)
 {
 	if (!d->reported)
 		fprintf(stderr,
-			"uctrain: cuDNN failed, using our own attention "
-			"kernels instead: %s\n",
+			"uctrain: cuDNN failed, using our own attention kernels instead: %s\n",
 			why);
 	d->reported = true;
 }

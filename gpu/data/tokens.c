@@ -49,10 +49,10 @@ static int tokens_open_file(struct tokens_file *f, const char *source,
 	if (has_suffix(source, ".i32"))
 		return tokens_file_open(f, source, 4, true, err);
 	if (has_suffix(source, ".bin") || has_suffix(source, ".idx"))
-		return errmsg_set(err, -EINVAL,
-				  "%s: an indexed dataset is"
-				  " named without .bin and .idx",
-				  source);
+		return errmsg_set(
+			err, -EINVAL,
+			"%s: an indexed dataset is named without .bin and .idx",
+			source);
 	if (is_prefix(source))
 		return tokens_file_open_indexed(f, source, err);
 	return tokens_file_open(f, source, 1, false, err);
@@ -68,13 +68,13 @@ static int share_rows(struct tokens *t, struct errmsg *err)
 	if (o->held_out > 0 && valid == 0)
 		valid = 1;
 	if (rows <= valid)
-		return errmsg_set(err, -EINVAL,
-				  "%s: has %llu tokens, %llu"
-				  " rows of %u; at least %llu rows are needed",
-				  o->source,
-				  (unsigned long long)tokens_file_count(&t->file),
-				  (unsigned long long)rows, o->seq,
-				  (unsigned long long)valid + 1);
+		return errmsg_set(
+			err, -EINVAL,
+			"%s: has %llu tokens, %llu rows of %u; at least %llu rows are needed",
+			o->source,
+			(unsigned long long)tokens_file_count(&t->file),
+			(unsigned long long)rows, o->seq,
+			(unsigned long long)valid + 1);
 	t->rows[0] = rows - valid;
 	t->rows[1] = valid;
 	return 0;
@@ -133,12 +133,11 @@ static int check_row(const struct tokens *t, uint64_t row,
 
 	for (unsigned i = 0; i < o->seq; i++)
 		if (tokens[i] < 0 || (unsigned)tokens[i] >= o->vocab)
-			return errmsg_set(err, -ERANGE,
-					  "%s: row %llu, token"
-					  " %u of it is %d; the model has 0"
-					  " to %u",
-					  t->file.path, (unsigned long long)row,
-					  i, (int)tokens[i], o->vocab - 1);
+			return errmsg_set(
+				err, -ERANGE,
+				"%s: row %llu, token %u of it is %d; the model has 0 to %u",
+				t->file.path, (unsigned long long)row, i,
+				(int)tokens[i], o->vocab - 1);
 	return 0;
 }
 

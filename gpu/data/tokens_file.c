@@ -42,10 +42,10 @@ int tokens_file_open(struct tokens_file *f, const char *path, unsigned width,
 	if (!f->runs)
 		rc = errmsg_nomem(err, path);
 	else if (f->source.size % width)
-		rc = errmsg_set(err, -EBADMSG,
-				"%s: its %llu bytes are not"
-				" a multiple of a token's %u",
-				path, (unsigned long long)f->source.size, width);
+		rc = errmsg_set(
+			err, -EBADMSG,
+			"%s: its %llu bytes are not a multiple of a token's %u",
+			path, (unsigned long long)f->source.size, width);
 	else
 		f->runs[1].token = f->source.size / width;
 	if (rc)

@@ -61,13 +61,11 @@ static int read_type(struct tokens_file *f, const struct source *src,
 {
 	if (code == 0 || code >= sizeof(types) / sizeof(types[0]))
 		return errmsg_set(err, -EBADMSG,
-				  "%s: no type of tokens has"
-				  " the code %u",
+				  "%s: no type of tokens has the code %u",
 				  src->name, code);
 	if (!types[code].width)
 		return errmsg_set(err, -EBADMSG,
-				  "%s: its tokens are %s;"
-				  " integers are expected",
+				  "%s: its tokens are %s; integers are expected",
 				  src->name, types[code].name);
 	f->width = types[code].width;
 	f->is_signed = types[code].is_signed;
@@ -84,21 +82,18 @@ static int place_tables(struct index *x, struct errmsg *err)
 	/* Counts that pass this check cannot overflow later products. */
 	if (n > size / 12 || x->boundaries > size / 8)
 		return bad_index(x->src,
-				 "is shorter than the tables that it"
-				 " announces",
+				 "is shorter than the tables that it announces",
 				 err);
 	x->pointers = x->lengths + n * 4;
 	x->documents = x->pointers + n * 8;
 	end = x->documents + x->boundaries * 8;
 	if (end > size)
 		return bad_index(x->src,
-				 "is shorter than the tables that it"
-				 " announces",
+				 "is shorter than the tables that it announces",
 				 err);
 	if (end != size && end + n != size)
 		return bad_index(x->src,
-				 "is longer than the tables that it"
-				 " announces",
+				 "is longer than the tables that it announces",
 				 err);
 	return 0;
 }
@@ -110,24 +105,23 @@ static int tokens_index_read_header(struct tokens_file *f, struct index *x,
 	int rc;
 
 	if (x->src->size < HEADER_LEN)
-		return bad_index(x->src,
-				 "is shorter than the header of an"
-				 " indexed dataset",
-				 err);
+		return bad_index(
+			x->src,
+			"is shorter than the header of an indexed dataset", err);
 	rc = source_read(x->src, h, sizeof(h), 0, err);
 	if (rc)
 		return rc;
 	if (memcmp(h, MAGIC, MAGIC_LEN) != 0)
-		return bad_index(x->src,
-				 "does not begin as the index of an"
-				 " indexed dataset does",
-				 err);
+		return bad_index(
+			x->src,
+			"does not begin as the index of an indexed dataset does",
+			err);
 	if (get_le64(h + MAGIC_LEN) != 1)
-		return errmsg_set(err, -EBADMSG,
-				  "%s: version %llu of indexed"
-				  " datasets is not known",
-				  x->src->name,
-				  (unsigned long long)get_le64(h + MAGIC_LEN));
+		return errmsg_set(
+			err, -EBADMSG,
+			"%s: version %llu of indexed datasets is not known",
+			x->src->name,
+			(unsigned long long)get_le64(h + MAGIC_LEN));
 	x->sequences = get_le64(h + MAGIC_LEN + 9);
 	x->boundaries = get_le64(h + MAGIC_LEN + 17);
 	rc = read_type(f, x->src, h[MAGIC_LEN + 8], err);
@@ -152,19 +146,16 @@ static int check_documents(const struct index *x, struct errmsg *err)
 			const uint64_t at = get_le64(buf + k * 8);
 
 			if (at < last || at > x->sequences || (i == 0 && at))
-				return errmsg_set(err, -EBADMSG,
-						  "%s: boundary"
-						  " %llu of documents is out of"
-						  " order",
-						  x->src->name,
-						  (unsigned long long)i);
+				return errmsg_set(
+					err, -EBADMSG,
+					"%s: boundary %llu of documents is out of order",
+					x->src->name, (unsigned long long)i);
 			last = at;
 		}
 	}
 	if (last != x->sequences)
 		return bad_index(x->src,
-				 "its documents are not all of its"
-				 " sequences",
+				 "its documents are not all of its sequences",
 				 err);
 	return 0;
 }
@@ -176,8 +167,7 @@ static int tokens_index_grow(struct tokens_file *f, size_t *cap,
 {
 	if (f->nruns >= RUNS_MAX)
 		return errmsg_set(err, -EFBIG,
-				  "%s: its sequences lie in more"
-				  " than %u places",
+				  "%s: its sequences lie in more than %u places",
 				  name, RUNS_MAX);
 	return array_reserve(&f->runs, cap, f->nruns + 2, sizeof(*f->runs))
 		       ? 0
@@ -218,13 +208,12 @@ static int add_sequence(struct tokens_file *f, size_t *cap,
 	const uint64_t at = get_le64(pointer);
 
 	if (len > INT32_MAX || !checked_range(at, len * f->width, bin_size))
-		return errmsg_set(err, -EBADMSG,
-				  "%s: sequence %llu, %d tokens"
-				  " at byte %lld, is not within the %llu bytes"
-				  " of data",
-				  x->src->name, (unsigned long long)i,
-				  (int)(int32_t)len, (long long)at,
-				  (unsigned long long)bin_size);
+		return errmsg_set(
+			err, -EBADMSG,
+			"%s: sequence %llu, %d tokens at byte %lld, is not within the %llu bytes"
+			" of data",
+			x->src->name, (unsigned long long)i, (int)(int32_t)len,
+			(long long)at, (unsigned long long)bin_size);
 	return len ? tokens_index_add_run(f, cap, x, at, len, err) : 0;
 }
 

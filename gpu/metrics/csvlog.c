@@ -58,19 +58,18 @@ static int copy_kept(FILE *to, FILE *from, const char *path, const char *header,
 			same = (size_t)n == header_len + 1 &&
 			       memcmp(line, header, header_len) == 0;
 		else if (first_step <= 1 && is_kept(line, UINT64_MAX))
-			rc = errmsg_set(err, -EEXIST,
-					"%s: has the steps of another run; move"
-					" it away, choose another --run_name,"
-					" or --resume that run",
-					path);
+			rc = errmsg_set(
+				err, -EEXIST,
+				"%s: has the steps of another run; move it away, choose another --run_name,"
+				" or --resume that run",
+				path);
 		else if (line[n - 1] != '\n' || !is_kept(line, first_step))
 			continue;
 		else if (!same)
-			rc = errmsg_set(err, -EEXIST,
-					"%s: has other columns"
-					" than %s; move it away or choose"
-					" another --run_name",
-					path, header);
+			rc = errmsg_set(
+				err, -EEXIST,
+				"%s: has other columns than %s; move it away or choose another --run_name",
+				path, header);
 		else
 			fwrite(line, 1, (size_t)n, to);
 		first = false;

@@ -135,18 +135,17 @@ static int run_gnuplot(int in, int out, struct errmsg *err)
 	int status, rc = spawn(in, out, &pid);
 
 	if (rc == ENOENT)
-		return errmsg_set(err, -ENOENT,
-				  "gnuplot, which draws, is not"
-				  " installed (Debian: gnuplot-nox); tables"
-				  " alone are made by --csv");
+		return errmsg_set(
+			err, -ENOENT,
+			"gnuplot, which draws, is not installed (Debian: gnuplot-nox); tables"
+			" alone are made by --csv");
 	if (rc)
 		return errmsg_set(err, -rc, "cannot run gnuplot: %s",
 				  strerror(rc));
 	while (waitpid(pid, &status, 0) < 0)
 		if (errno != EINTR)
 			return errmsg_set(err, -errno,
-					  "cannot wait for"
-					  " gnuplot: %s",
+					  "cannot wait for gnuplot: %s",
 					  strerror(errno));
 	if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
 		return errmsg_set(err, -EIO, "gnuplot failed");
@@ -165,8 +164,7 @@ static int plot_draw_draw(const struct plot_run *runs, size_t n,
 
 	if (!script)
 		return errmsg_set(err, -errno,
-				  "cannot create a temporary"
-				  " file: %s",
+				  "cannot create a temporary file: %s",
 				  strerror(errno));
 	put_script(script, runs, n, tags);
 	errno = 0;

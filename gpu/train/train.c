@@ -43,8 +43,7 @@ static void log_resumed(const struct run *r, const struct load_result *got)
 		snprintf(gds, sizeof(gds), ", %.1f MB by GPUDirect Storage",
 			 bytes[2] / 1e6);
 	fprintf(stderr,
-		"uctrain: resumed from %s at step %" PRIu64 ": all "
-		"ranks read %.1f MB of tensors, %.1f MB directly from "
+		"uctrain: resumed from %s at step %" PRIu64 ": all ranks read %.1f MB of tensors, %.1f MB directly from "
 		"shards%s, in %.2f s\n",
 		got->path, got->step, bytes[0] / 1e6, bytes[1] / 1e6, gds, took);
 	if (*got->gds_failure.text)
@@ -58,8 +57,7 @@ static void log_resumed(const struct run *r, const struct load_result *got)
 			"with fresh optimizer state\n");
 	if (got->missing)
 		fprintf(stderr,
-			"uctrain: %" PRIu64 " optimizer states are "
-			"missing and start at zero, the first: %s\n",
+			"uctrain: %" PRIu64 " optimizer states are missing and start at zero, the first: %s\n",
 			got->missing, got->first.text);
 }
 
@@ -150,8 +148,7 @@ static int check_held_out(const struct run *r, struct errmsg *err)
 	if (!r->config->eval_interval || rows >= r->config->batch)
 		return 0;
 	return errmsg_set(err, -EINVAL,
-			  "--eval_interval: %s leaves %" PRIu64 " rows for "
-			  "validation, fewer than a batch of %u",
+			  "--eval_interval: %s leaves %" PRIu64 " rows for validation, fewer than a batch of %u",
 			  r->config->data, rows, r->config->batch);
 }
 
@@ -255,8 +252,7 @@ static void check_checkpoint_dir(struct run *r)
 	r->saves = dir && !(statvfs(dir, &st) == 0 && st.f_flag & ST_RDONLY);
 	if (dir && !r->saves && r->comm->rank == 0)
 		fprintf(stderr,
-			"uctrain: %s: read-only; no checkpoints will be "
-			"saved\n",
+			"uctrain: %s: read-only; no checkpoints will be saved\n",
 			dir);
 }
 

@@ -221,17 +221,14 @@ static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
 	m->step = r->step;
 	if (!isfinite(m->loss))
 		return errmsg_set(err, -EDOM,
-				  "the loss of step %" PRIu64 " is %f: stopped; "
-				  "nothing was saved after step %" PRIu64,
+				  "the loss of step %" PRIu64 " is %f: stopped; nothing was saved after step %" PRIu64,
 				  r->step, m->loss, last_saved(r));
 	rc = zero_update(&r->zero, &u, err);
 	if (rc)
 		return rc;
 	if (u.overflow && !r->config->scaler.dynamic)
 		return errmsg_set(err, -EDOM,
-				  "the gradient of step %" PRIu64 " is not "
-				  "finite: stopped; nothing was saved after "
-				  "step %" PRIu64,
+				  "the gradient of step %" PRIu64 " is not finite: stopped; nothing was saved after step %" PRIu64,
 				  r->step, last_saved(r));
 	r->skipped += u.overflow;
 	m->lr = u.lr;
