@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "ckpt/base/utf8.h"
 
@@ -39,4 +40,12 @@ int errmsg_nomem(struct errmsg *err, const char *name)
 {
 	return errmsg_set(err, -ENOMEM, "%s%sout of memory", name ? name : "",
 			  name ? ": " : "");
+}
+
+int errmsg_errno(struct errmsg *err, const char *name, const char *cannot_do)
+{
+	const int error = errno;
+
+	return errmsg_set(err, -error, "%s: %s: %s", name, cannot_do,
+			  strerror(error));
 }

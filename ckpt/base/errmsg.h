@@ -33,6 +33,10 @@ int errmsg_set(struct errmsg *err, int rc, const char *fmt, ...)
  * message of a parallel loop, whose steps have one each. */
 void errmsg_first(struct errmsg *err, const struct errmsg *v, size_t n);
 
+/* Report that a system call failed on `name`: "NAME: cannot do: REASON", with
+ * errno's reason.  Returns -errno. */
+int errmsg_errno(struct errmsg *err, const char *name, const char *cannot_do);
+
 /* Report that memory ran out at work on `name`, a file or NULL.  Returns
  * -ENOMEM. */
 int errmsg_nomem(struct errmsg *err, const char *name);

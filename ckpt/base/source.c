@@ -51,8 +51,7 @@ int source_open(struct source *s, const char *path, struct errmsg *err)
 	if (fd < 0)
 		return beneath_fail(path, fd, err);
 	if (fstat(fd, &st) < 0) {
-		rc = errmsg_set(err, -errno, "%s: cannot stat: %s", path,
-				strerror(errno));
+		rc = errmsg_errno(err, path, "cannot stat");
 		goto fail;
 	}
 	if (!S_ISREG(st.st_mode)) {

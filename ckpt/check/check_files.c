@@ -64,7 +64,7 @@ void check_list_files(struct check *c)
 	if (!c->files)
 		findings_add(&c->problems, "out of memory");
 	for (size_t i = 0; c->files && i < n; i++)
-		if (names_parse(names[i]).kind != CKFILE_OTHER)
+		if (names_parse(names[i]).kind != TAG_FILE_OTHER)
 			check_files_add_file(c, names[i]);
 	packfs_names_free(names, n);
 }
@@ -198,7 +198,7 @@ static void check_facts(const struct check *c, struct check_file *f,
 		names_parse(strrchr(f->path, '/') + 1).kind;
 	struct errmsg err;
 
-	if (c->plan && (kind == CKFILE_MODEL || kind == CKFILE_MODEL3) &&
+	if (c->plan && (kind == TAG_FILE_MODEL || kind == TAG_FILE_MODEL3) &&
 	    zckpt_check_facts(plan_zckpt(c->plan), f->path, pt->root, &err))
 		findings_add_new(&f->problems, err.text);
 }

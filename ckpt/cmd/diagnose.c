@@ -102,7 +102,7 @@ static void try_file(struct missing_scan *s, const char *name, enum tag_file_kin
 	if (ptfile_open(&pt, path, &err)) {
 		findings_add_new(s->problems, err.text);
 	} else {
-		if (kind != CKFILE_OPTIM)
+		if (kind != TAG_FILE_OPTIM)
 			read_degree(s, pt.root);
 		ptfile_close(&pt);
 	}
@@ -113,8 +113,8 @@ static void scan_file(struct missing_scan *s, const char *name)
 {
 	const struct ckname id = names_parse(name);
 
-	if (id.kind != CKFILE_OPTIM && id.kind != CKFILE_MODEL &&
-	    id.kind != CKFILE_MODEL3)
+	if (id.kind != TAG_FILE_OPTIM && id.kind != TAG_FILE_MODEL &&
+	    id.kind != TAG_FILE_MODEL3)
 		return;
 	assert(id.dp <= NAMES_RANK_MAX);
 	s->found[s->n++] = id;
@@ -122,9 +122,9 @@ static void scan_file(struct missing_scan *s, const char *name)
 		s->dp = id.dp + 1;
 	if (id.mp >= s->mp)
 		s->mp = id.mp + 1;
-	if (id.kind == CKFILE_MODEL3)
+	if (id.kind == TAG_FILE_MODEL3)
 		s->zero3 = true;
-	if (id.kind == CKFILE_OPTIM && strncmp(name, "bf16_", 5) == 0)
+	if (id.kind == TAG_FILE_OPTIM && strncmp(name, "bf16_", 5) == 0)
 		s->prefix = "bf16_";
 	try_file(s, name, id.kind);
 }
@@ -158,19 +158,19 @@ static void find_missing_of(struct missing_scan *s, unsigned mp, unsigned dp)
 {
 	char name[128];
 
-	if (!diagnose_exists(s, CKFILE_OPTIM, mp, dp)) {
+	if (!diagnose_exists(s, TAG_FILE_OPTIM, mp, dp)) {
 		snprintf(name, sizeof(name),
 			 "%szero_pp_rank_%u_mp_rank_%02u_optim_states.pt",
 			 s->prefix, dp, mp);
 		report_missing(s, name);
 	}
-	if (s->zero3 && !diagnose_exists(s, CKFILE_MODEL3, mp, dp)) {
+	if (s->zero3 && !diagnose_exists(s, TAG_FILE_MODEL3, mp, dp)) {
 		snprintf(name, sizeof(name),
 			 "zero_pp_rank_%u_mp_rank_%02u_model_states.pt", dp,
 			 mp);
 		report_missing(s, name);
 	}
-	if (!s->zero3 && dp == 0 && !diagnose_exists(s, CKFILE_MODEL, mp, 0)) {
+	if (!s->zero3 && dp == 0 && !diagnose_exists(s, TAG_FILE_MODEL, mp, 0)) {
 		snprintf(name, sizeof(name), "mp_rank_%02u_model_states.pt",
 			 mp);
 		report_missing(s, name);

@@ -9,27 +9,19 @@
 
 #include <assert.h>
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "ckpt/cmd/cmd.h"
+#include "ckpt/sys/clock.h"
 
 #define INTERVAL_NS INT64_C(100000000)
 #define BAR_LEN 28
-
-static int64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * INT64_C(1000000000) + ts.tv_nsec;
-}
 
 void progress_init(struct progress *p, uint64_t total)
 {
 	p->shown = isatty(STDERR_FILENO);
 	p->total = total;
-	p->began_ns = now_ns();
+	p->began_ns = (int64_t)clock_ns();
 	atomic_init(&p->done, 0);
 	atomic_init(&p->next_ns, p->began_ns + INTERVAL_NS);
 }
@@ -59,7 +51,7 @@ void progress_add(struct progress *p, uint64_t bytes)
 
 	if (!p->shown)
 		return;
-	now = now_ns();
+	now = (int64_t)clock_ns();
 	next = atomic_load(&p->next_ns);
 	/* One of several late threads wins. */
 	if (now >= next && atomic_compare_exchange_strong(&p->next_ns, &next,
@@ -76,5 +68,5 @@ void progress_done(struct progress *p)
 
 double progress_seconds(const struct progress *p)
 {
-	return (double)(now_ns() - p->began_ns) / 1e9;
+	return (double)((int64_t)clock_ns() - p->began_ns) / 1e9;
 }

@@ -174,8 +174,7 @@ int treewrite_save(struct plan *p, int dir,
 	if (!rc)
 		rc = write_files(&w, err);
 	if (!rc && syncfs(dir) < 0)
-		rc = errmsg_set(err, -errno, "%s: cannot sync: %s",
-				options->shown, strerror(errno));
+		rc = errmsg_errno(err, options->shown, "cannot sync");
 	arena_done(&w.arena);
 	pthread_mutex_destroy(&w.lock);
 	return rc;

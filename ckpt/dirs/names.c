@@ -37,7 +37,7 @@ static bool skip_number(const char **s, unsigned *out)
 	return true;
 }
 
-static bool ends_with(const char *s, const char *tail)
+bool names_ends_with(const char *s, const char *tail)
 {
 	const size_t n = strlen(s), t = strlen(tail);
 
@@ -57,24 +57,24 @@ static unsigned find_slice(const char *axes)
 /* Files of single layers and experts. */
 static struct ckname parse_layer(const char *name)
 {
-	struct ckname r = { .kind = CKFILE_OTHER };
+	struct ckname r = { .kind = TAG_FILE_OTHER };
 	const char *s = name;
 
 	if (skip(&s, "layer_") && skip_number(&s, &r.layer) &&
-	    ends_with(name, "model_states.pt")) {
-		r.kind = CKFILE_LAYER;
+	    names_ends_with(name, "model_states.pt")) {
+		r.kind = TAG_FILE_LAYER;
 		if (skip(&s, "_expert_") && skip_number(&s, &r.expert) &&
 		    skip(&s, "_mp_rank_") && skip_number(&s, &r.mp) &&
 		    strcmp(s, "_model_states.pt") == 0)
-			r.kind = CKFILE_EXPERT;
+			r.kind = TAG_FILE_EXPERT;
 		else
 			r.mp = find_slice(s);
 	} else if (strncmp(name, "expert_", 7) == 0 &&
-		   ends_with(name, "_model_states.pt")) {
-		r.kind = CKFILE_EXPERT_OLD;
+		   names_ends_with(name, "_model_states.pt")) {
+		r.kind = TAG_FILE_EXPERT_OLD;
 	} else if (strncmp(name, "expp_rank_", 10) == 0 &&
-		   ends_with(name, "optim_states.pt")) {
-		r.kind = CKFILE_EXPERT_OPTIM;
+		   names_ends_with(name, "optim_states.pt")) {
+		r.kind = TAG_FILE_EXPERT_OPTIM;
 	}
 	return r;
 }
@@ -86,18 +86,18 @@ bool names_is_swap_rank(const char *name, unsigned *rank)
 
 bool names_is_swapped(const char *name)
 {
-	return ends_with(name, NAMES_SWAP_SUFFIX);
+	return names_ends_with(name, NAMES_SWAP_SUFFIX);
 }
 
 struct ckname names_parse(const char *name)
 {
-	struct ckname r = { .kind = CKFILE_OTHER };
+	struct ckname r = { .kind = TAG_FILE_OTHER };
 	const char *s = name;
 	unsigned dp, mp;
 
 	if (skip(&s, "mp_rank_") && skip_number(&s, &mp) &&
 	    strcmp(s, "_model_states.pt") == 0)
-		return (struct ckname){ .kind = CKFILE_MODEL, .mp = mp };
+		return (struct ckname){ .kind = TAG_FILE_MODEL, .mp = mp };
 	s = name;
 	if (!skip(&s, "bf16_"))
 		skip(&s, "fp16_");
@@ -107,10 +107,10 @@ struct ckname names_parse(const char *name)
 		/* The oldest files lack the underscore before "optim". */
 		if (strcmp(s, "_optim_states.pt") == 0 ||
 		    strcmp(s, "optim_states.pt") == 0)
-			r.kind = CKFILE_OPTIM;
+			r.kind = TAG_FILE_OPTIM;
 		else if (strcmp(s, "_model_states.pt") == 0)
-			r.kind = CKFILE_MODEL3;
-		return r.kind == CKFILE_OTHER ? (struct ckname){ 0 } : r;
+			r.kind = TAG_FILE_MODEL3;
+		return r.kind == TAG_FILE_OTHER ? (struct ckname){ 0 } : r;
 	}
 	return parse_layer(name);
 }

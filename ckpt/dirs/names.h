@@ -6,23 +6,23 @@
 
 /* The kind of a file in a tag directory, by its name. */
 enum tag_file_kind {
-	CKFILE_OTHER,
-	CKFILE_MODEL,  /* mp_rank_XX_model_states.pt */
-	CKFILE_MODEL3, /* zero_pp_rank_D_mp_rank_XX_model_states.pt (ZeRO-3) */
-	CKFILE_OPTIM,  /* [bf16_]zero_pp_rank_D_mp_rank_XX_optim_states.pt */
-	CKFILE_LAYER,  /* layer_XX-...-model_states.pt (pipeline) */
-	CKFILE_EXPERT, /* layer_L_expert_E_mp_rank_XX_model_states.pt */
-	CKFILE_EXPERT_OLD,   /* expert_E_mp_rank_XX_model_states.pt: no layer */
-	CKFILE_EXPERT_OPTIM, /* expp_rank_R_mp_rank_XX_optim_states.pt: no ZeRO */
+	TAG_FILE_OTHER,
+	TAG_FILE_MODEL,  /* mp_rank_XX_model_states.pt */
+	TAG_FILE_MODEL3, /* zero_pp_rank_D_mp_rank_XX_model_states.pt (ZeRO-3) */
+	TAG_FILE_OPTIM,  /* [bf16_]zero_pp_rank_D_mp_rank_XX_optim_states.pt */
+	TAG_FILE_LAYER,  /* layer_XX-...-model_states.pt (pipeline) */
+	TAG_FILE_EXPERT, /* layer_L_expert_E_mp_rank_XX_model_states.pt */
+	TAG_FILE_EXPERT_OLD,   /* expert_E_mp_rank_XX_model_states.pt: no layer */
+	TAG_FILE_EXPERT_OPTIM, /* expp_rank_R_mp_rank_XX_optim_states.pt: no ZeRO */
 };
 
 struct ckname {
 	enum tag_file_kind kind;
 	unsigned dp; /* data-parallel rank; "pp" in the name is historical */
 	unsigned mp; /* model-parallel rank: pipeline stage * tp + tensor rank;
-		      * CKFILE_LAYER: the tensor rank alone */
-	unsigned layer; /* of CKFILE_LAYER; CKFILE_EXPERT: counts MoE layers */
-	unsigned expert; /* of CKFILE_EXPERT, in all of its layer */
+		      * TAG_FILE_LAYER: the tensor rank alone */
+	unsigned layer; /* of TAG_FILE_LAYER; TAG_FILE_EXPERT: counts MoE layers */
+	unsigned expert; /* of TAG_FILE_EXPERT, in all of its layer */
 };
 
 /* Larger numbers in names are not ranks. */
@@ -64,5 +64,7 @@ bool names_is_swapped(const char *name);
 #define KEY_DS_CONFIG "ds_config"
 #define KEY_SHARED_PARAMS "shared_params"
 #define KEY_UC_INFO "universal_checkpoint_info"
+
+bool names_ends_with(const char *s, const char *tail);
 
 #endif

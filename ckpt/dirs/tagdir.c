@@ -82,12 +82,12 @@ struct found {
 static struct list *list_for(struct found *f, enum tag_file_kind kind)
 {
 	switch (kind) {
-	case CKFILE_OPTIM: return &f->optim;
-	case CKFILE_MODEL: return &f->model;
-	case CKFILE_MODEL3: return &f->model3;
-	case CKFILE_LAYER:
+	case TAG_FILE_OPTIM: return &f->optim;
+	case TAG_FILE_MODEL: return &f->model;
+	case TAG_FILE_MODEL3: return &f->model3;
+	case TAG_FILE_LAYER:
 		return &f->layer;
-	case CKFILE_EXPERT: return &f->expert;
+	case TAG_FILE_EXPERT: return &f->expert;
 	default: return NULL;
 	}
 }
@@ -107,15 +107,14 @@ static int scan_names(struct tagdir *d, struct found *f, struct errmsg *err)
 		const struct ckname id = names_parse(name);
 		struct list *to;
 
-		f->old_experts |= id.kind == CKFILE_EXPERT_OLD;
+		f->old_experts |= id.kind == TAG_FILE_EXPERT_OLD;
 		to = list_for(f, id.kind);
 		if (!to)
 			continue;
 		rc = list_add(to, d->path, name, id, err);
 	}
 	if (!rc && errno)
-		rc = errmsg_set(err, -errno, "%s: cannot list: %s", d->path,
-				strerror(errno));
+		rc = errmsg_errno(err, d->path, "cannot list");
 	packfs_closedir(dir);
 	return rc;
 }
@@ -399,12 +398,12 @@ static bool has_file(const char *path, bool (*wanted)(enum tag_file_kind))
 
 static bool is_any(enum tag_file_kind kind)
 {
-	return kind != CKFILE_OTHER;
+	return kind != TAG_FILE_OTHER;
 }
 
 static bool is_optim(enum tag_file_kind kind)
 {
-	return kind == CKFILE_OPTIM;
+	return kind == TAG_FILE_OPTIM;
 }
 
 bool tagdir_is_tag(const char *path)

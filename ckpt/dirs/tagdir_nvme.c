@@ -42,8 +42,7 @@ static int each_entry(const char *path, struct list *l,
 	while (!rc && (name = packfs_readdir(dir)))
 		rc = see(path, name, l, err);
 	if (!rc && errno)
-		rc = errmsg_set(err, -errno, "%s: cannot list: %s", path,
-				strerror(errno));
+		rc = errmsg_errno(err, path, "cannot list");
 	packfs_closedir(dir);
 	return rc;
 }
@@ -51,7 +50,7 @@ static int each_entry(const char *path, struct list *l,
 static int tagdir_nvme_add_file(const char *path, const char *name,
 				struct list *l, struct errmsg *err)
 {
-	struct ckname id = { .kind = CKFILE_OTHER };
+	struct ckname id = { .kind = TAG_FILE_OTHER };
 
 	if (!names_is_swapped(name))
 		return 0;

@@ -188,8 +188,7 @@ int tags_list(const char *dir, struct tag_list *out, struct errmsg *err)
 	if (rc)
 		errmsg_nomem(err, dir);
 	else if (errno)
-		rc = errmsg_set(err, -errno, "%s: cannot list: %s", dir,
-				strerror(errno));
+		rc = errmsg_errno(err, dir, "cannot list");
 	else
 		t.latest = read_latest(dir);
 	closedir(d);

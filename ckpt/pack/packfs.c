@@ -402,8 +402,7 @@ int packfs_names(const char *path, char ***names, size_t *n, struct errmsg *err)
 		else
 			rc = errmsg_nomem(err, path);
 	if (!rc && errno)
-		rc = errmsg_set(err, -errno, "%s: cannot list: %s", path,
-				strerror(errno));
+		rc = errmsg_errno(err, path, "cannot list");
 	packfs_closedir(d);
 	if (rc) {
 		packfs_names_free(v, *n);

@@ -163,13 +163,13 @@ static int find_master(struct deriving *d, const struct weight *w)
 	char *name;
 	int rc = 0;
 
-	if (id->kind == CKFILE_LAYER)
+	if (id->kind == TAG_FILE_LAYER)
 		snprintf(layer, sizeof(layer), "%u.", id->layer);
 	if (asprintf(&name, "%s%s", layer, w->name) < 0)
 		return errmsg_nomem(d->err, NULL);
 	for (unsigned mp = 0; !rc && mp < d->z.dir.mp_degree; mp++) {
 		const struct slice *const s =
-			id->kind == CKFILE_MODEL && mp != id->mp
+			id->kind == TAG_FILE_MODEL && mp != id->mp
 				? NULL
 				: rank_params_find(&m->ranks[mp], name);
 
@@ -213,7 +213,7 @@ static int derive_file(struct deriving *d, const struct tag_file *f)
 	d->in = in;
 	d->pt = &pt;
 	/* A pipeline's layers are dictionaries of weights themselves. */
-	dict = value_pairs(f->id.kind == CKFILE_MODEL
+	dict = value_pairs(f->id.kind == TAG_FILE_MODEL
 				   ? value_find(pt.root, "module")
 				   : pt.root);
 	for (size_t i = 0; !rc && dict && i < dict->n; i++)

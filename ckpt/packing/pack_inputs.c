@@ -264,13 +264,6 @@ static bool make_regions(struct pack_input *in, const struct runs *runs)
 	return ok && add_stored(in, at, in->id.size, BLOCK_BYTES);
 }
 
-static bool ends_with(const char *s, const char *tail)
-{
-	const size_t n = strlen(s), t = strlen(tail);
-
-	return n >= t && strcmp(s + n - t, tail) == 0;
-}
-
 static int find_regions(struct pack_input *in, struct errmsg *err)
 {
 	struct runs runs = { 0 };
@@ -279,9 +272,9 @@ static int find_regions(struct pack_input *in, struct errmsg *err)
 
 	if (rc)
 		return rc;
-	if (ends_with(in->path, ".safetensors"))
+	if (names_ends_with(in->path, ".safetensors"))
 		find_in_safetensors(&src, &runs);
-	else if (ends_with(in->path, NAMES_SWAP_SUFFIX))
+	else if (names_ends_with(in->path, NAMES_SWAP_SUFFIX))
 		add_run(&runs, DTYPE_F32, 0, src.size);
 	else
 		find_in_ptfile(&src, &runs);
@@ -350,8 +343,7 @@ static int list_dir(struct pack_inputs *x, const char *dir, size_t root,
 		return errmsg_set(err, -E2BIG, "%s: too deep", dir);
 	d = opendir(dir);
 	if (!d)
-		return errmsg_set(err, -errno, "%s: cannot open: %s", dir,
-				  strerror(errno));
+		return errmsg_errno(err, dir, "cannot open");
 	while (!rc && (errno = 0, e = readdir(d))) {
 		char *path;
 
@@ -365,8 +357,7 @@ static int list_dir(struct pack_inputs *x, const char *dir, size_t root,
 		free(path);
 	}
 	if (!rc && errno)
-		rc = errmsg_set(err, -errno, "%s: cannot list: %s", dir,
-				strerror(errno));
+		rc = errmsg_errno(err, dir, "cannot list");
 	closedir(d);
 	return rc;
 }

@@ -168,8 +168,7 @@ static int remove_inputs(const struct pack_inputs *x, struct errmsg *err)
 	for (size_t i = x->n; !rc && i-- > 0;)
 		if (unlinkat(AT_FDCWD, x->v[i].path,
 			     S_ISDIR(x->v[i].mode) ? AT_REMOVEDIR : 0) < 0)
-			rc = errmsg_set(err, -errno, "%s: cannot remove: %s",
-					x->v[i].path, strerror(errno));
+			rc = errmsg_errno(err, x->v[i].path, "cannot remove");
 	return rc;
 }
 

@@ -150,14 +150,14 @@ static int reshard_lookup(struct plan *p, uint64_t dir, const char *name,
 {
 	struct plan_reshard *const x = reshard_of(p);
 	const struct ckname id = names_parse(name);
-	const bool optim = id.kind == CKFILE_OPTIM;
+	const bool optim = id.kind == TAG_FILE_OPTIM;
 	const enum node_kind kind = optim ? NODE_OPTIM : NODE_MODEL;
 	const uint64_t n = count_nodes(x, kind) / x->s.r->dir.mp_degree;
 	struct plan_entry e;
 
 	if (dir != PLAN_ROOT)
 		return errmsg_set(err, -ENOTDIR, "not a directory");
-	if (!optim && id.kind != CKFILE_MODEL && id.kind != CKFILE_MODEL3)
+	if (!optim && id.kind != TAG_FILE_MODEL && id.kind != TAG_FILE_MODEL3)
 		return plan_lookup_by_walking(p, dir, name, node, err);
 	if (id.mp >= x->s.r->dir.mp_degree || id.dp >= n)
 		return -ENOENT;

@@ -6,7 +6,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "ckpt/base/errmsg.h"
@@ -35,8 +34,7 @@ static int each_entry(const char *path, entry_fn see, void *ctx,
 		if (name[0] != '.')
 			rc = see(ctx, d, name, err);
 	if (!rc && errno)
-		rc = errmsg_set(err, -errno, "%s: cannot list: %s", path,
-				strerror(errno));
+		rc = errmsg_errno(err, path, "cannot list");
 	packfs_closedir(d);
 	return rc;
 }
@@ -115,7 +113,7 @@ static int see_model(void *ctx, const struct packfs_dir *d, const char *file,
 	int rc;
 
 	(void)d;
-	if ((name.kind != CKFILE_MODEL && name.kind != CKFILE_MODEL3) || name.dp)
+	if ((name.kind != TAG_FILE_MODEL && name.kind != TAG_FILE_MODEL3) || name.dp)
 		return 0;
 	if (asprintf(&path, "%s/%s", t->path, file) < 0)
 		return errmsg_nomem(err, NULL);

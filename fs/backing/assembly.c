@@ -15,6 +15,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pack/blockcache.h"
+#include "ckpt/sys/clock.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/vfile.h"
 #include "fs/backing/backing_impl.h"
@@ -164,7 +165,7 @@ void assembly_help(struct backing *b, struct backed *file)
 void assembly_build(struct backing *b, struct backed *file,
 		    struct pool_buffer *buffer, struct vfile *v, bool prefetch)
 {
-	const uint64_t clock = stats_clock();
+	const uint64_t clock = clock_ns();
 	struct errmsg err = { "" };
 	int rc;
 

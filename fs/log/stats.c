@@ -8,10 +8,10 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/json.h"
+#include "ckpt/sys/clock.h"
 
 static const char *const count_names[STATS_COUNTS] = {
 	[STATS_OPENS_STREAMED] = "opens_streamed",
@@ -55,17 +55,9 @@ void stats_move(struct stats *s, enum stats_level what, int64_t by)
 				  memory_order_relaxed);
 }
 
-uint64_t stats_clock(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
-}
-
 void stats_since(struct stats *s, enum stats_time what, uint64_t clock)
 {
-	const uint64_t us = (stats_clock() - clock) / 1000;
+	const uint64_t us = (clock_ns() - clock) / 1000;
 	unsigned bucket = us ? 64 - (unsigned)__builtin_clzll(us) : 0;
 
 	if (bucket >= STATS_BUCKETS)

@@ -62,8 +62,7 @@ struct stats {
 void stats_add(struct stats *s, enum stats_count what, uint64_t n);
 void stats_move(struct stats *s, enum stats_level what, int64_t by);
 
-/* Count the time since `clock`, a value of stats_clock (nanoseconds). */
-uint64_t stats_clock(void);
+/* Count the time since `clock`, a value of clock_ns. */
 void stats_since(struct stats *s, enum stats_time what, uint64_t clock);
 
 /* Append all statistics to `out`; to the JSON object also `errors`, unless it is

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/sys/clock.h"
 #include "ckpt/sys/scratch.h"
 #include "ckpt/vfile/vfile.h"
 #include "fs/backing/passthrough.h"
@@ -71,7 +72,7 @@ static struct handle *new_handle(fuse_req_t req, fuse_ino_t ino, int flags)
 		return NULL;
 	h->server = ops_server(req);
 	h->req = req;
-	h->clock = stats_clock();
+	h->clock = clock_ns();
 	h->ino = ino;
 	h->nonblock = flags & O_NONBLOCK;
 	atomic_init(&h->refs, 1);
@@ -207,7 +208,7 @@ static void read_to_ring(fuse_req_t req, struct handle *h, void *to,
 			 size_t size, uint64_t off)
 {
 	struct stats *const stats = h->server->stats;
-	const uint64_t clock = stats_clock();
+	const uint64_t clock = clock_ns();
 	struct errmsg err = { "" };
 	const int64_t n = vfile_read(h->f.v, to, size, off, &err);
 
@@ -227,7 +228,7 @@ static void read_vfile(fuse_req_t req, struct handle *h, size_t size,
 		       uint64_t off)
 {
 	struct stats *const stats = h->server->stats;
-	const uint64_t clock = stats_clock();
+	const uint64_t clock = clock_ns();
 	struct vfile *const v = h->f.v;
 	struct errmsg err = { "" };
 	struct vfile_window w;
@@ -258,7 +259,7 @@ static void read_vfile(fuse_req_t req, struct handle *h, size_t size,
 static void read_lower(fuse_req_t req, struct handle *h, size_t size, off_t off)
 {
 	struct stats *const stats = h->server->stats;
-	const uint64_t clock = stats_clock();
+	const uint64_t clock = clock_ns();
 	char *const buf = scratch_take(size);
 	ssize_t n = -1;
 

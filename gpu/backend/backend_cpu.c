@@ -190,13 +190,20 @@ static void cpu_widen(struct backend *b, float *dst, const void *src, size_t n)
 	memcpy(dst, src, n * sizeof(float));
 }
 
-CPU_CLONES static void sum_row(float *out, const float *a, const float *b,
-			       size_t n)
+CPU_CLONES void cpu_add_row(float *sum, const float *x, size_t n)
 {
 	size_t i;
 
 	for (i = 0; i < n; i++)
-		out[i] = a[i] + b[i];
+		sum[i] += x[i];
+}
+
+CPU_CLONES void cpu_scale_row(float *x, float factor, size_t n)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		x[i] *= factor;
 }
 
 static void cpu_embed(struct backend *b, void *out, const void *wte,
@@ -209,8 +216,8 @@ static void cpu_embed(struct backend *b, void *out, const void *wte,
 
 #pragma omp parallel for schedule(static)
 	for (i = 0; i < batch * seq; i++) {
-		sum_row(x + i * c, te + (size_t)tokens[i] * c, pe + i % seq * c,
-			c);
+		memcpy(x + i * c, te + (size_t)tokens[i] * c, c * sizeof(*x));
+		cpu_add_row(x + i * c, pe + i % seq * c, c);
 		cpu_round_to(b->dtype, x + i * c, c);
 	}
 }
@@ -236,8 +243,8 @@ static void cpu_embed_grad(struct backend *b, float *dwte, float *dwpe,
 			float *const pe = dwpe + i % seq * c + at;
 			const float *const row = d + i * c + at;
 
-			sum_row(te, te, row, n);
-			sum_row(pe, pe, row, n);
+			cpu_add_row(te, row, n);
+			cpu_add_row(pe, row, n);
 		}
 	}
 }
@@ -279,7 +286,7 @@ static void cpu_add(struct backend *b, void *dst, const void *src, size_t n)
 	for (at = 0; at < n; at += BLOCK) {
 		const size_t len = n - at < BLOCK ? n - at : BLOCK;
 
-		sum_row(to + at, to + at, from + at, len);
+		cpu_add_row(to + at, from + at, len);
 		cpu_round_to(b->dtype, to + at, len);
 	}
 }

@@ -36,6 +36,10 @@ void cpu_gemm(struct cpu *c, enum cpu_transpose trans_a,
 /* Round n elements to values of the model's type, on the calling thread. */
 void cpu_round_to(enum dtype dtype, float *x, size_t n);
 
+/* sum += x, and x *= factor, on the calling thread. */
+void cpu_add_row(float *sum, const float *x, size_t n);
+void cpu_scale_row(float *x, float factor, size_t n);
+
 /* Apply dropout to n elements of a row (dropout.h), starting with its element
  * `first`, on the calling thread. */
 void cpu_drop(float *x, size_t n, float drop, uint64_t row, size_t first);

@@ -92,14 +92,6 @@ CPU_CLONES static float exponentials(float *out, const float *x, size_t n,
 	return sum;
 }
 
-CPU_CLONES static void scale_row(float *x, size_t n, float factor)
-{
-	size_t i;
-
-	for (i = 0; i < n; i++)
-		x[i] *= factor;
-}
-
 static void block_forward(const struct head *h, size_t block, float *logits)
 {
 	const size_t n = columns(h, block);
@@ -158,7 +150,7 @@ static void block_backward(const struct head *h, size_t block, float *din,
 	for (i = 0; i < h->rows; i++) {
 		float *const x = grads + i * n;
 
-		scale_row(x, n, h->sum[block * h->rows + i]);
+		cpu_scale_row(x, h->sum[block * h->rows + i], n);
 		if (has_target(h, block, i, &column))
 			x[column] -= h->scale;
 		cpu_round_to(h->cpu->base.dtype, x, n);

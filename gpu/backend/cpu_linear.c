@@ -77,14 +77,6 @@ CPU_CLONES static void gelu_row_grad(float *d, const float *pre, size_t n)
 		d[i] *= cpu_gelu_slope(pre[i]);
 }
 
-CPU_CLONES static void add_row(float *sum, const float *x, size_t n)
-{
-	size_t i;
-
-	for (i = 0; i < n; i++)
-		sum[i] += x[i];
-}
-
 /* The arguments of `linear` or `linear_grad` (backend.h). */
 struct linear {
 	struct cpu *cpu;
@@ -179,8 +171,8 @@ static void backward_weights(const struct linear *l, struct piece p)
 	 * columns. */
 	if (p.row + p.rows == ic)
 		for (i = 0; i < l->rows; i++)
-			add_row(l->dbias + p.col, l->dout + i * oc + p.col,
-				p.cols);
+			cpu_add_row(l->dbias + p.col,
+				     l->dout + i * oc + p.col, p.cols);
 }
 
 void cpu_linear_grad(struct backend *b, void *din, float *dw, float *dbias,

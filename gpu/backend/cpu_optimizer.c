@@ -45,14 +45,6 @@ void cpu_sum_squares(struct backend *b, double *sum, const float *x, size_t n)
 		*sum += parts[i];
 }
 
-CPU_CLONES static void scale_block(float *x, float factor, size_t n)
-{
-	size_t i;
-
-	for (i = 0; i < n; i++)
-		x[i] *= factor;
-}
-
 void cpu_scale(struct backend *b, float *x, float factor, size_t n)
 {
 	size_t at;
@@ -60,15 +52,7 @@ void cpu_scale(struct backend *b, float *x, float factor, size_t n)
 	(void)b;
 #pragma omp parallel for schedule(static)
 	for (at = 0; at < n; at += BLOCK)
-		scale_block(x + at, factor, block_len(at, n));
-}
-
-CPU_CLONES static void add_block(float *dst, const float *src, size_t n)
-{
-	size_t i;
-
-	for (i = 0; i < n; i++)
-		dst[i] += src[i];
+		cpu_scale_row(x + at, factor, block_len(at, n));
 }
 
 void cpu_accumulate(struct backend *b, float *dst, const float *src, size_t n)
@@ -78,7 +62,7 @@ void cpu_accumulate(struct backend *b, float *dst, const float *src, size_t n)
 	(void)b;
 #pragma omp parallel for schedule(static)
 	for (at = 0; at < n; at += BLOCK)
-		add_block(dst + at, src + at, block_len(at, n));
+		cpu_add_row(dst + at, src + at, block_len(at, n));
 }
 
 CPU_CLONES static void adam_block(const struct backend_adam *a,

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/names.h"
 #include "gpu/data/tokens_impl.h"
 
 struct tokens {
@@ -20,13 +21,6 @@ struct tokens {
 };
 
 /* --- opening --------------------------------------------------------------- */
-
-static bool has_suffix(const char *s, const char *suffix)
-{
-	const size_t n = strlen(s), k = strlen(suffix);
-
-	return n >= k && strcmp(s + n - k, suffix) == 0;
-}
 
 /* Is it the prefix of an indexed dataset? */
 static bool is_prefix(const char *source)
@@ -44,11 +38,11 @@ static bool is_prefix(const char *source)
 static int tokens_open_file(struct tokens_file *f, const char *source,
 			    struct errmsg *err)
 {
-	if (has_suffix(source, ".u16"))
+	if (names_ends_with(source, ".u16"))
 		return tokens_file_open(f, source, 2, false, err);
-	if (has_suffix(source, ".i32"))
+	if (names_ends_with(source, ".i32"))
 		return tokens_file_open(f, source, 4, true, err);
-	if (has_suffix(source, ".bin") || has_suffix(source, ".idx"))
+	if (names_ends_with(source, ".bin") || names_ends_with(source, ".idx"))
 		return errmsg_set(
 			err, -EINVAL,
 			"%s: an indexed dataset is named without .bin and .idx",

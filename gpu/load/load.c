@@ -13,9 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "ckpt/dirs/tagdir.h"
+#include "ckpt/sys/clock.h"
 #include "ckpt/sys/parallel.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
@@ -173,17 +173,17 @@ static int load_tensor(struct load *l, size_t i, const char *state, float *part)
 
 /* --- all of them ----------------------------------------------------------- */
 
-static int see_param(void *ctx, const char *param)
+int load_known(const struct load_source *s, const char *param,
+	       struct errmsg *err)
 {
-	const struct load *l = ctx;
-	const struct gpt2 *m = l->z->model;
+	const struct gpt2 *m = s->model;
 
 	for (size_t i = 0; i < m->nparams; i++)
 		if (strcmp(m->params[i].name, param) == 0)
 			return 0;
-	return errmsg_set(l->err, -EINVAL,
+	return errmsg_set(err, -EINVAL,
 			  "%s: checkpoint of another model: this one has no %s",
-			  l->source->path, param);
+			  s->path, param);
 }
 
 static int load_tensors(struct load *l)
@@ -197,7 +197,7 @@ static int load_tensors(struct load *l)
 	int rc = 0;
 
 	if (z->comm->rank == 0)
-		rc = l->source->ops->each(l->source, see_param, l, l->err);
+		rc = l->source->ops->check(l->source, l->err);
 	for (size_t i = 0; i < z->model->nparams && !rc; i++) {
 		rc = load_tensor(l, i, NULL, z->master);
 		for (size_t k = 0; k < 2 && !rc && !l->o->no_optimizer; k++)
@@ -226,6 +226,7 @@ static int load_open_source(struct load *l)
 		return errmsg_nomem(l->err, NULL);
 	s->ops = ops;
 	s->path = l->got->path;
+	s->model = l->z->model;
 	rc = ops->open(s, l->z->comm->size, l->err);
 	if (rc)
 		free(s);
@@ -322,17 +323,9 @@ static unsigned reads_at_once(const struct comm *c)
 	return n < READS_MIN ? READS_MIN : n > READS_MAX ? READS_MAX : n;
 }
 
-static double load_seconds(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static int load_all(struct load *l)
 {
-	const double begun = load_seconds();
+	const double begun = clock_seconds();
 	int rc = load_open_source(l);
 
 	if (!rc) {
@@ -351,7 +344,7 @@ static int load_all(struct load *l)
 		}
 		load_close_source(l);
 	}
-	l->got->seconds = load_seconds() - begun;
+	l->got->seconds = clock_seconds() - begun;
 	return comm_agree(l->z->comm, rc, l->err);
 }
 

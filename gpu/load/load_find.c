@@ -49,8 +49,7 @@ static int read_pointer(const char *dir, const char *pointer,
 	if (fd >= 0)
 		n = read(fd, tag, NAME_MAX);
 	if (n < 0)
-		rc = errmsg_set(err, -errno, "%s: cannot read: %s", path,
-				strerror(errno));
+		rc = errmsg_errno(err, path, "cannot read");
 	if (fd >= 0)
 		close(fd);
 	tag[n > 0 ? n : 0] = '\0';

@@ -7,6 +7,7 @@
 #include "ckpt/tensor/tensor.h"
 #include "gpu/load/load.h"
 
+struct gpt2;
 struct upload;
 struct value;
 
@@ -33,20 +34,23 @@ struct load_ops {
 		    struct upload *q, struct errmsg *err);
 	void (*end)(struct load_source *s);
 
-	/* Call `see` for each parameter that the optimizer owns, until it
-	 * returns a value other than 0, which is returned. */
-	int (*each)(struct load_source *s,
-		    int (*see)(void *ctx, const char *param), void *ctx,
-		    struct errmsg *err);
+	/* Call load_known for each parameter that the optimizer owns, until it
+	 * fails. */
+	int (*check)(struct load_source *s, struct errmsg *err);
 	void (*close)(struct load_source *s); /* frees all but `s` itself */
 };
 
 struct load_source {
 	const struct load_ops *ops;
-	const char *path;     /* of the tag; borrowed */
+	const char *path; /* of the tag; borrowed */
+	const struct gpt2 *model;
 	struct tensor tensor; /* the tensor being read */
 	uint64_t bytes, direct;
 };
+
+/* Does the model have a parameter of this name?  -EINVAL if not. */
+int load_known(const struct load_source *s, const char *param,
+	       struct errmsg *err);
 
 extern const struct load_ops load_zero_ops, load_stage0_ops, load_universal_ops;
 

@@ -7,7 +7,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "ckpt/dirs/names.h"
 #include "ckpt/format/ptfile.h"
@@ -103,20 +102,17 @@ static void load_stage0_end(struct load_source *s)
 
 /* Names that share another parameter's storage are skipped: the optimizer has
  * no state for them. */
-static int load_stage0_each(struct load_source *s,
-			    int (*see)(void *ctx, const char *param), void *ctx,
-			    struct errmsg *err)
+static int load_stage0_check(struct load_source *s, struct errmsg *err)
 {
 	const struct stage0_source *w = load_stage0_of(s);
 	struct errmsg none;
 	int rc = 0;
 
-	(void)err;
 	for (size_t i = 0; i < w->module->n && !rc; i++) {
 		const char *name = w->module->v[i].key->str.p;
 
 		if (load_stage0_begin(s, name, "exp_avg", &none) == 0)
-			rc = see(ctx, name);
+			rc = load_known(s, name, err);
 	}
 	return rc;
 }
@@ -164,6 +160,6 @@ const struct load_ops load_stage0_ops = {
 	.begin = load_stage0_begin,
 	.send = load_stage0_send,
 	.end = load_stage0_end,
-	.each = load_stage0_each,
+	.check = load_stage0_check,
 	.close = load_stage0_close_source,
 };

@@ -19,6 +19,7 @@
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
 #include "gpu/load/load_impl.h"
@@ -185,18 +186,11 @@ static int load_universal_send(struct load_source *s, uint64_t first, size_t n,
 	return upload_add(q, &u->src, off, n * size, dtype, to, err);
 }
 
-static bool ends_with(const char *s, const char *tail)
-{
-	const size_t n = strlen(s), t = strlen(tail);
-
-	return n >= t && strcmp(s + n - t, tail) == 0;
-}
-
 /* The attention masks that older versions of Hugging Face's GPT-2 saved. */
 static bool is_mask(const char *name)
 {
-	return ends_with(name, ".attn.bias") ||
-	       ends_with(name, ".attn.masked_bias");
+	return names_ends_with(name, ".attn.bias") ||
+	       names_ends_with(name, ".attn.masked_bias");
 }
 
 static int read_whole(const char *path, struct bytebuf *out, struct errmsg *err)
@@ -245,9 +239,8 @@ static int check_head(struct universal_source *u, struct errmsg *err)
 
 /* Visit one directory of zero/. Those of parameters contain an optimizer state;
  * buffers, frozen parameters and aliases of tied ones do not. */
-static int see_entry(struct universal_source *u, const char *name,
-		     int (*see)(void *ctx, const char *param), void *ctx,
-		     struct errmsg *err)
+static int check_entry(struct universal_source *u, const char *name,
+		       struct errmsg *err)
 {
 	char full[NAME_MAX + sizeof(PREFIX)];
 	int rc;
@@ -258,12 +251,11 @@ static int see_entry(struct universal_source *u, const char *name,
 		return check_head(u, err);
 	snprintf(full, sizeof(full), "%s%s", u->skip ? PREFIX : "", name);
 	rc = set_path(u, full, "exp_avg", err);
-	return rc || access(u->path, F_OK) != 0 ? rc : see(ctx, full);
+	return rc || access(u->path, F_OK) != 0 ? rc
+						: load_known(&u->s, full, err);
 }
 
-static int load_universal_each(struct load_source *s,
-			       int (*see)(void *ctx, const char *param),
-			       void *ctx, struct errmsg *err)
+static int load_universal_check(struct load_source *s, struct errmsg *err)
 {
 	struct universal_source *u = load_universal_of(s);
 	char path[PATH_MAX];
@@ -274,11 +266,10 @@ static int load_universal_each(struct load_source *s,
 	if (snprintf(path, sizeof(path), "%s/zero", s->path) >=
 		    (int)sizeof(path) ||
 	    !(dir = opendir(path)))
-		return errmsg_set(err, -errno, "%s: cannot list: %s", s->path,
-				  strerror(errno));
+		return errmsg_errno(err, s->path, "cannot list");
 	while (!rc && (e = readdir(dir))) {
 		if (e->d_name[0] != '.')
-			rc = see_entry(u, e->d_name, see, ctx, err);
+			rc = check_entry(u, e->d_name, err);
 	}
 	closedir(dir);
 	return rc;
@@ -319,6 +310,6 @@ const struct load_ops load_universal_ops = {
 	.begin = load_universal_begin,
 	.send = load_universal_send,
 	.end = load_universal_end,
-	.each = load_universal_each,
+	.check = load_universal_check,
 	.close = load_universal_close_source,
 };

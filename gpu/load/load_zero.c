@@ -108,17 +108,14 @@ static void load_zero_end(struct load_source *s)
 	load_zero_of(s)->map = (struct extent_map){ 0 };
 }
 
-static int load_zero_each(struct load_source *s,
-			  int (*see)(void *ctx, const char *param), void *ctx,
-			  struct errmsg *err)
+static int load_zero_check(struct load_source *s, struct errmsg *err)
 {
 	const struct model *m = &load_zero_of(s)->r.model;
 	int rc = 0;
 
-	(void)err;
 	for (size_t i = 0; i < m->nparams && !rc; i++)
 		if (m->params[i].first)
-			rc = see(ctx, m->params[i].name);
+			rc = load_known(s, m->params[i].name, err);
 	return rc;
 }
 
@@ -169,6 +166,6 @@ const struct load_ops load_zero_ops = {
 	.begin = load_zero_begin,
 	.send = load_zero_send,
 	.end = load_zero_end,
-	.each = load_zero_each,
+	.check = load_zero_check,
 	.close = load_zero_close_source,
 };

@@ -15,13 +15,12 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/sys/clock.h"
 #include "gpu/metrics/csvlog.h"
 #include "gpu/metrics/decimal.h"
 #include "gpu/metrics/tbevents.h"
@@ -39,14 +38,6 @@ struct metrics {
 	struct csvlog *csv;
 	struct tbevents *events;
 };
-
-static double now(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
-}
 
 /* mpirun gives its ranks a pseudo-terminal, whatever its own output is, to
  * which it forwards theirs. */
@@ -83,8 +74,7 @@ static int make_dirs(char *path, struct errmsg *err)
 			continue;
 		*p = '\0';
 		if (mkdir(path, 0777) < 0 && errno != EEXIST)
-			rc = errmsg_set(err, -errno, "%s: cannot create: %s",
-					path, strerror(errno));
+			rc = errmsg_errno(err, path, "cannot create");
 		*p = end;
 		if (!end)
 			break;
@@ -125,7 +115,7 @@ int metrics_open(struct metrics **out, const struct metrics_options *o,
 	m->first_step = o->first_step;
 	m->last_step = o->last_step;
 	m->bar = on_terminal();
-	m->began = now();
+	m->began = clock_seconds();
 	if (o->log_dir)
 		rc = open_files(m, o, err);
 	if (rc) {
@@ -170,8 +160,8 @@ static void put_bar(FILE *f, const struct metrics *m,
 		    const struct metrics_step *s)
 {
 	const double part = (double)s->step / (double)m->last_step;
-	const double each =
-		(now() - m->began) / (double)(s->step - m->first_step + 1);
+	const double each = (clock_seconds() - m->began) /
+			    (double)(s->step - m->first_step + 1);
 	const double left = each * (double)(m->last_step - s->step);
 	char bar[BAR_LEN + 1];
 

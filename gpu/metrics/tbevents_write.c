@@ -157,8 +157,7 @@ static int tbevents_write_create(struct tbevents *t, const char *dir,
 			break;
 	}
 	if (t->fd < 0)
-		return errmsg_set(err, -errno, "%s: cannot create: %s", t->path,
-				  strerror(errno));
+		return errmsg_errno(err, t->path, "cannot create");
 	return 0;
 }
 
@@ -204,8 +203,7 @@ int tbevents_close(struct tbevents *t, struct errmsg *err)
 	if (!t)
 		return 0;
 	if (t->fd >= 0 && close(t->fd) < 0)
-		rc = errmsg_set(err, -errno, "%s: cannot write: %s", t->path,
-				strerror(errno));
+		rc = errmsg_errno(err, t->path, "cannot write");
 	free(t->path);
 	free(t);
 	return rc;

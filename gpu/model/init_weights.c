@@ -9,9 +9,9 @@
 
 #include <assert.h>
 #include <math.h>
-#include <string.h>
 
 #include "ckpt/base/splitmix.h"
+#include "ckpt/dirs/names.h"
 #include "ckpt/sys/parallel.h"
 #include "gpu/model/gpt2.h"
 
@@ -33,13 +33,6 @@ static float normal(uint64_t key, uint64_t index, double std)
 		2 * M_PI * uniform(splitmix64(key + 2 * index + 1, 1));
 
 	return (float)(std * r * cos(angle));
-}
-
-static int ends_in(const char *s, const char *end)
-{
-	const size_t n = strlen(s), m = strlen(end);
-
-	return n >= m && strcmp(s + n - m, end) == 0;
 }
 
 /* A range of a matrix's elements, shared by threads. */
@@ -70,13 +63,13 @@ void init_weights(const struct gpt2 *m, size_t i, uint64_t seed, uint64_t first,
 
 	assert(first + n <= p->numel);
 	if (p->ndim == 1) {
-		const float value = ends_in(p->name, "weight") ? 1 : 0;
+		const float value = names_ends_with(p->name, "weight") ? 1 : 0;
 
 		for (size_t k = 0; k < n; k++)
 			out[k] = value;
 		return;
 	}
-	if (ends_in(p->name, "c_proj.weight"))
+	if (names_ends_with(p->name, "c_proj.weight"))
 		std /= sqrt(2.0 * m->config.n_layer);
 	parallel_for((n + PIECE - 1) / PIECE, parallel_width(), draw_piece,
 		     &(struct drawing){ key, first, n, std, out });

@@ -252,8 +252,7 @@ int plot_csv_write(const struct plot_run *r, const struct plot_tags *tags,
 	f = fopen(path, "we");
 	if (!f) {
 		free(at);
-		return errmsg_set(err, -errno, "%s: cannot create: %s", path,
-				  strerror(errno));
+		return errmsg_errno(err, path, "cannot create");
 	}
 	fputs("step", f);
 	for (size_t i = 0; i < tags->n; i++) {

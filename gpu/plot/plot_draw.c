@@ -175,8 +175,7 @@ static int plot_draw_draw(const struct plot_run *runs, size_t n,
 	out = rc ? -1
 		 : open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 	if (!rc && out < 0)
-		rc = errmsg_set(err, -errno, "%s: cannot create: %s", tmp,
-				strerror(errno));
+		rc = errmsg_errno(err, tmp, "cannot create");
 	if (!rc)
 		rc = run_gnuplot(fileno(script), out, err);
 	if (out >= 0)
@@ -195,8 +194,7 @@ int plot_draw(const struct plot_run *runs, size_t n,
 		return errmsg_nomem(err, NULL);
 	rc = plot_draw_draw(runs, n, tags, tmp, err);
 	if (!rc && rename(tmp, path) < 0)
-		rc = errmsg_set(err, -errno, "%s: cannot rename to: %s", path,
-				strerror(errno));
+		rc = errmsg_errno(err, path, "cannot rename to");
 	if (rc)
 		unlink(tmp);
 	free(tmp);

@@ -313,8 +313,7 @@ static int upload_open_file(struct slot *s, const struct source *file,
 	s->job.file.fd = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
 	if (s->job.file.name && s->job.file.fd >= 0)
 		return 0;
-	return errmsg_set(err, -errno, "%s: cannot be read: %s", file->name,
-			  strerror(errno));
+	return errmsg_errno(err, file->name, "cannot be read");
 }
 
 /* Should the device's reader have this piece? */

@@ -125,8 +125,7 @@ int save_job_commit(struct save_job *c, struct errmsg *err)
 	assert(*c->path && c->dir.fd >= 0);
 	rc = save_config(c, err);
 	if (!rc && fsync(c->dir.fd) < 0 && errno != EINVAL)
-		rc = errmsg_set(err, -errno, "%s: cannot sync: %s", c->dir.tmp,
-				strerror(errno));
+		rc = errmsg_errno(err, c->dir.tmp, "cannot sync");
 	if (!rc)
 		rc = outdir_commit(&c->dir, "latest", err);
 	if (rc)

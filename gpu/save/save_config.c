@@ -94,6 +94,5 @@ int save_config(const struct save_job *c, struct errmsg *err)
 	free(text);
 	if (rc || rename(tmp, path) == 0)
 		return rc;
-	return errmsg_set(err, -errno, "%s: cannot rename to: %s", path,
-			  strerror(errno));
+	return errmsg_errno(err, path, "cannot rename to");
 }

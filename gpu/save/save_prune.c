@@ -79,8 +79,7 @@ static int remove_tag(const char *dir, uint64_t step, struct errmsg *err)
 	else if (rename(path, hidden) < 0 ||
 		 nftw(hidden, remove_entry, WALK_FDS_MAX,
 		      FTW_DEPTH | FTW_PHYS) < 0)
-		rc = errmsg_set(err, -errno, "%s: cannot remove: %s", path,
-				strerror(errno));
+		rc = errmsg_errno(err, path, "cannot remove");
 	free(path);
 	free(hidden);
 	return rc;

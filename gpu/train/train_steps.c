@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/splitmix.h"
+#include "ckpt/sys/clock.h"
 #include "gpu/comm/comm.h"
 #include "gpu/config/config.h"
 #include "gpu/data/tokens.h"
@@ -29,14 +29,6 @@
 
 /* A validation takes at most this many batches. */
 #define VALID_BATCHES_MAX 16
-
-static double train_steps_seconds(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static uint64_t resident_bytes(void)
 {
@@ -287,7 +279,7 @@ static int train_steps_report(struct run *r, struct metrics_step *m,
 
 	comm_max_double(r->comm, most, 2);
 	m->tokens_per_second = (double)c->batch * c->seq_length /
-			       (train_steps_seconds() - begun);
+			       (clock_seconds() - begun);
 	m->memory = (uint64_t)most[0];
 	*stop = most[1] > 0;
 	return comm_agree(
@@ -302,7 +294,7 @@ int train_steps(struct run *r, struct errmsg *err)
 
 	while (!rc && !stop && r->step < c->steps) {
 		struct metrics_step m = { 0 };
-		double begun = train_steps_seconds();
+		double begun = clock_seconds();
 
 		rc = train_step(r, &m, err);
 		if (!rc)

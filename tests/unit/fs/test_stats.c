@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ckpt/base/bytebuf.h"
+#include "ckpt/sys/clock.h"
 #include "fs/log/stats.h"
 #include "tests/support/unit.h"
 
@@ -54,7 +55,7 @@ static void times_fall_into_their_buckets(void **state)
 		struct stats s = { 0 };
 
 		stats_since(&s, STATS_TIME_READ,
-			    stats_clock() - cases[i].us * 1000);
+			    clock_ns() - cases[i].us * 1000);
 		assert_int_equal(stats_text(&s, &text), 0);
 		bytebuf_add(&text, "", 1);
 		if (!strstr((char *)text.data, cases[i].bucket))
@@ -100,8 +101,8 @@ static void metrics_are_cumulative_and_escape_their_label(void **state)
 
 	(void)state;
 	stats_add(&s, STATS_READS, 3);
-	stats_since(&s, STATS_TIME_READ, stats_clock() - 1050000000);
-	stats_since(&s, STATS_TIME_READ, stats_clock() - 2100000000);
+	stats_since(&s, STATS_TIME_READ, clock_ns() - 1050000000);
+	stats_since(&s, STATS_TIME_READ, clock_ns() - 2100000000);
 	assert_int_equal(stats_metrics(&s, "/a\"b\\c\nd", &text), 0);
 	bytebuf_add(&text, "", 1);
 	for (size_t i = 0; i < COUNT(lines); i++)
