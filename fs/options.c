@@ -22,6 +22,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/base/errmsg.h"
 #include "ckpt/base/nearest.h"
 #include "ckpt/weights/weights_file.h"
 #include "ckpt/weights/weights_split.h"
@@ -39,6 +40,8 @@ enum key {
 	KEY_DEBUG,
 	KEY_CRC,
 	KEY_STAGE,
+	KEY_RULES,
+	KEY_PRESET,
 	KEY_HF_DTYPE,
 	KEY_HF_SHARD_SIZE,
 	KEY_UID,
@@ -68,6 +71,8 @@ static const struct fuse_opt table[] = {
 	FUSE_OPT_KEY("debug", KEY_DEBUG),
 	FUSE_OPT_KEY("crc=%s", KEY_CRC),
 	FUSE_OPT_KEY("stage=%s", KEY_STAGE),
+	FUSE_OPT_KEY("rules=%s", KEY_RULES),
+	FUSE_OPT_KEY("preset=%s", KEY_PRESET),
 	FUSE_OPT_KEY("hf_dtype=%s", KEY_HF_DTYPE),
 	FUSE_OPT_KEY("hf_shard_size=%s", KEY_HF_SHARD_SIZE),
 	FUSE_OPT_KEY("uid=%s", KEY_UID),
@@ -167,6 +172,10 @@ void options_print_help(void)
 	       "                          (default), or zero, which torch accepts\n"
 	       "        stage=native|any  a tree that loads into the ZeRO stage it\n"
 	       "                          was saved with (default), or into any\n"
+	       "        rules=FILE        merge rules that come before the\n"
+	       "                          checkpoint's own (JSON)\n"
+	       "        preset=NAME       merge rules of Megatron-DeepSpeed:\n"
+	       "                          megatron-qkv-thirds, megatron-qkv-by-head\n"
 	       "        hf_dtype=TYPE     type of the weights in *_hf views: fp32\n"
 	       "                          (default), bf16 or fp16\n"
 	       "        hf_shard_size=SIZE  largest file of weights, for example\n"
@@ -291,6 +300,18 @@ static const char *parse_ranks(const char *text, struct tree_options *t)
 	return NULL;
 }
 
+/* Read merge rules.  Returns NULL, or what is wrong with them. */
+static const char *take_rules(struct options *o, int key, const char *text)
+{
+	static struct errmsg err;
+	const int rc = key == KEY_RULES
+			       ? user_rules_read(&o->rules, text, &err)
+			       : user_rules_preset(&o->rules, text, &err);
+
+	o->tree.plan.rules = &o->rules;
+	return rc ? err.text : NULL;
+}
+
 /* Parse the value of an option.  Returns NULL, or what is wrong with it. */
 static const char *parse_value(struct options *o, int key, const char *text)
 {
@@ -305,6 +326,9 @@ static const char *parse_value(struct options *o, int key, const char *text)
 		return parse_choice(text, "native", "any", &plan->any_stage)
 			       ? NULL
 			       : "must be native or any";
+	case KEY_RULES:
+	case KEY_PRESET:
+		return take_rules(o, key, text);
 	case KEY_HF_DTYPE:
 		return weights_file_parse_dtype(text, &plan->dtype)
 			       ? NULL
@@ -575,4 +599,5 @@ void options_done(struct options *o)
 	free(o->mountpoint);
 	free(o->tree.index.path);
 	free(o->log);
+	user_rules_done(&o->rules);
 }

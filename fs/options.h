@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+#include "ckpt/model/user_rules.h"
 #include "fs/backing/backing.h"
 #include "fs/tree/tree.h"
 
@@ -16,7 +17,8 @@ struct options {
 	bool help;
 	bool version;
 	bool fake; /* mount -f: do everything but mount */
-	struct tree_options tree;
+	struct tree_options tree; /* its plan.rules are `rules` */
+	struct user_rules rules;
 	struct backing_options backing;
 	bool nonempty; /* mount over an existing ucfs mount, too */
 	bool no_index;
@@ -25,7 +27,8 @@ struct options {
 
 /*
  * Parse a command line of a user or of mount(8).  Arguments for libfuse and the
- * kernel are left in `*fuse_args`, which the caller frees.  Returns 0, or -1
+ * kernel are left in `*fuse_args`, which the caller frees.  `*o` must not be
+ * moved afterwards.  Returns 0, or -1
  * with a message on stderr.  Call options_done in any case.
  */
 int options_parse(struct options *o, int argc, char **argv,

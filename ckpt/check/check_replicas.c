@@ -221,6 +221,57 @@ static void compare_state(struct comparison *x, const char *state,
 	x->a.map = x->b.map = (struct extent_map){ 0 };
 }
 
+/* Are all elements of a state zero?  1, 0 or an error. */
+static int state_is_zero(const struct comparison *x, const struct side *s,
+			 const struct shard_state *state, struct errmsg *err)
+{
+	static const uint8_t zeros[COMPARE_CHUNK];
+	struct extent_map map = { 0 };
+	int rc = zckpt_slice(plan_zckpt(x->c->plan), s->slice, state->name,
+			     state->flat.dtype, &map, err);
+	bool zero = true;
+	size_t n;
+
+	for (uint64_t off = 0; !rc && zero && off < extent_size(&map);
+	     off += n) {
+		n = extent_size(&map) - off < COMPARE_CHUNK ?
+			    (size_t)(extent_size(&map) - off) :
+			    COMPARE_CHUNK;
+		rc = shardcache_read_map(plan_shards(x->c->plan), &map, s->buf,
+					 n, off, err);
+		zero = !rc && memcmp(s->buf, zeros, n) == 0;
+	}
+	extent_done(&map);
+	return rc ? rc : zero;
+}
+
+/* Has the optimizer never moved a slice, all of whose moments are zero? */
+static bool is_untrained(const struct comparison *x, const struct side *s,
+			 const struct shard_group *g)
+{
+	bool moments = false;
+
+	for (size_t i = 0; i < g->nstates; i++) {
+		if (g->states[i].kind != STATE_FLAT)
+			continue;
+		moments = true;
+		/* An error is found again, and reported, by comparing. */
+		if (state_is_zero(x, s, &g->states[i], NULL) != 1)
+			return false;
+	}
+	return moments;
+}
+
+/* Megatron-DeepSpeed's last stage has a copy of the position embeddings that
+ * nothing uses: only word embeddings are kept equal across stages.  Loaders read
+ * the first stage's. */
+static bool is_unused_copy(const struct comparison *x,
+			   const struct shard_group *g)
+{
+	return x->pair->stages && is_untrained(x, &x->b, g) &&
+	       !is_untrained(x, &x->a, g);
+}
+
 static void check_replicas_compare(struct comparison *x)
 {
 	const struct shard_group *const g =
@@ -235,6 +286,14 @@ static void check_replicas_compare(struct comparison *x)
 					     : "tensor-parallel rank",
 			     number(x, x->a.slice), x->b.slice->numel,
 			     number(x, x->b.slice));
+		return;
+	}
+	if (is_unused_copy(x, g)) {
+		findings_add(&x->pair->notes,
+			     "parameter %s: pipeline stage %u has a copy that"
+			     " was never trained; that of stage %u is read",
+			     x->a.slice->name, number(x, x->b.slice),
+			     number(x, x->a.slice));
 		return;
 	}
 	compare_state(x, NULL, g->fp32.dtype);
@@ -267,6 +326,8 @@ static int check_pair(void *ctx, size_t i)
 void check_pairs(struct check *c)
 {
 	parallel_for(c->npairs, parallel_width(), check_pair, c);
-	for (size_t i = 0; i < c->npairs; i++)
+	for (size_t i = 0; i < c->npairs; i++) {
+		findings_take(&c->notes, &c->pairs[i].notes);
 		findings_take(&c->problems, &c->pairs[i].problems);
+	}
 }

@@ -22,6 +22,7 @@
 #include "ckpt/cmd/progress.h"
 #include "ckpt/convert/treewrite.h"
 #include "ckpt/dirs/tags.h"
+#include "ckpt/model/user_rules.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/reshard/reshard.h"
 #include "ckpt/sys/outdir.h"
@@ -43,6 +44,7 @@ struct convert {
 	bool keep_temp;
 	bool has_dtype;
 	struct plan_options plan;
+	struct user_rules rules;
 };
 
 static bool on_progress(void *ctx, uint64_t bytes)
@@ -61,8 +63,7 @@ static int check_patterns(const struct convert *c, struct plan *p)
 	if (!m || !m->nunused || c->lenient || c->plan.kind == PLAN_RESHARD)
 		return CMD_OK;
 	for (size_t i = 0; i < m->nunused; i++)
-		cmd_say("%s: a pattern of universal_checkpoint_info matches no"
-			" parameter: %s", r->dir.model[0].path, m->unused[i]);
+		cmd_say("%s: a pattern of merge rules matches no parameter: %s", r->dir.model[0].path, m->unused[i]);
 	cmd_say("nothing was written; --no_strict ignores such patterns");
 	return CMD_FAILED;
 }
@@ -195,6 +196,8 @@ enum option_code {
 	OPT_INJECT,
 	OPT_CRC,
 	OPT_STAGE,
+	OPT_RULES,
+	OPT_PRESET,
 	OPT_TO,
 	OPT_DTYPE,
 	OPT_SHARD_SIZE,
@@ -211,6 +214,8 @@ static const struct option options[] = {
 	{ "inject_missing_state", no_argument, NULL, OPT_INJECT },
 	{ "crc", required_argument, NULL, OPT_CRC },
 	{ "stage", required_argument, NULL, OPT_STAGE },
+	{ "rules", required_argument, NULL, OPT_RULES },
+	{ "preset", required_argument, NULL, OPT_PRESET },
 	{ "ranks", required_argument, NULL, OPT_RANKS },
 	{ "to", required_argument, NULL, OPT_TO },
 	{ "dtype", required_argument, NULL, OPT_DTYPE },
@@ -256,6 +261,12 @@ static void convert_print_help(void)
 	     "      --stage native|any       tree for the stage that saved the"
 	     " checkpoint\n"
 	     "                               (default), or for any stage\n"
+	     "      --rules FILE             merge rules that come before the"
+	     " checkpoint's own\n"
+	     "                               (JSON)\n"
+	     "      --preset NAME            merge rules of Megatron-DeepSpeed:\n"
+	     "                               megatron-qkv-thirds or"
+	     " megatron-qkv-by-head\n"
 	     "      --stage 1|2|3            ZeRO stage, with --to zero"
 	     " (default: the stage\n"
 	     "                               that saved the checkpoint)\n"
@@ -299,6 +310,20 @@ static bool parse_stage(const char *text, struct plan_options *out)
 		return parse_choice(text, "native", "any", &out->any_stage);
 	out->stage = (unsigned)(*text - '0');
 	return true;
+}
+
+/* Read merge rules from a file or a preset, as set_option. */
+static int set_rules(struct convert *c, int code)
+{
+	struct errmsg err = { "" };
+	const int rc = code == OPT_RULES ?
+			       user_rules_read(&c->rules, optarg, &err) :
+			       user_rules_preset(&c->rules, optarg, &err);
+
+	c->plan.rules = &c->rules;
+	if (rc)
+		cmd_say("%s", err.text);
+	return rc ? CMD_USAGE : CMD_OK;
 }
 
 /* Set an option about the kind of tree, as set_option. */
@@ -351,6 +376,8 @@ static int set_option(struct convert *c, char **argv, int code)
 					 " or 3, not '%s'",
 					 optarg);
 		break;
+	case OPT_RULES:
+	case OPT_PRESET: return set_rules(c, code);
 	case OPT_TO:
 	case OPT_DTYPE:
 	case OPT_SHARD_SIZE:
@@ -383,9 +410,8 @@ static int check_options(const struct convert *c, char **argv)
 	return CMD_OK;
 }
 
-int cmd_convert(int argc, char **argv)
+static int convert_run(struct convert *c, int argc, char **argv)
 {
-	struct convert c = { .plan.hugging_face = true };
 	int code, rc;
 
 	while ((code = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
@@ -393,19 +419,28 @@ int cmd_convert(int argc, char **argv)
 			convert_print_help();
 			return CMD_OK;
 		}
-		rc = set_option(&c, argv, code);
+		rc = set_option(c, argv, code);
 		if (rc != CMD_OK)
 			return rc;
 	}
-	if (!c.in && optind < argc)
-		c.in = argv[optind++];
-	if (!c.out && optind < argc)
-		c.out = argv[optind++];
-	if (!c.in || !c.out)
+	if (!c->in && optind < argc)
+		c->in = argv[optind++];
+	if (!c->out && optind < argc)
+		c->out = argv[optind++];
+	if (!c->in || !c->out)
 		return cmd_usage(argv[0], "expected INPUT and OUTPUT");
 	if (optind < argc)
 		return cmd_usage(argv[0], "unexpected argument '%s'",
 				 argv[optind]);
-	rc = check_options(&c, argv);
-	return rc == CMD_OK ? convert_convert(&c) : rc;
+	rc = check_options(c, argv);
+	return rc == CMD_OK ? convert_convert(c) : rc;
+}
+
+int cmd_convert(int argc, char **argv)
+{
+	struct convert c = { .plan.hugging_face = true };
+	const int rc = convert_run(&c, argc, argv);
+
+	user_rules_done(&c.rules);
+	return rc;
 }

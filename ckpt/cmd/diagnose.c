@@ -320,29 +320,14 @@ void diagnose_experts(struct plan *plan, struct findings *problems)
 void diagnose_warnings(struct plan *plan, struct findings *warnings)
 {
 	const struct zero_checkpoint *const r = plan_zckpt(plan);
-	const struct model *const m = &r->model;
-	struct errmsg steps;
+	struct errmsg text;
+	size_t pos = 0;
 
-	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++)
-		for (size_t i = 0; i < m->ranks[mp].nwarnings; i++)
-			findings_add_new(warnings, m->ranks[mp].warnings[i]);
-	for (size_t i = 0; i < m->nunused; i++)
+	while (plan_warning(plan, &pos, &text))
+		findings_add_new(warnings, text.text);
+	if (zckpt_shard(r, 0, 0) && zckpt_shard(r, 0, 0)->mapping_ignored &&
+	    !r->model.ranks[0].round_robin)
 		findings_add(warnings,
-			     "a pattern of universal_checkpoint_info matches no"
-			     " parameter: %s",
-			     m->unused[i]);
-	if (m->scaled)
-		findings_add(warnings,
-			     "pieces of %s are scaled: its moments are correct"
-			     " only if lr and eps are scaled as well",
-			     m->scaled->name);
-	if (zckpt_shard(r, 0, 0) && zckpt_shard(r, 0, 0)->mapping_ignored)
-		findings_add(warnings,
-			     "param_slice_mappings is wrong%s: parameters are"
-			     " read in the order of param_shapes",
-			     m->ranks[0].round_robin ? " (round_robin_gradients)"
-						    : "");
-	for (size_t i = 0; i < ZCKPT_STEP_WARNINGS; i++)
-		if (zckpt_step_warning(r, i, &steps))
-			findings_add_new(warnings, steps.text);
+			     "param_slice_mappings is wrong: parameters are"
+			     " read in the order of param_shapes");
 }

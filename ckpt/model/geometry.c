@@ -6,6 +6,7 @@
  *   concatenation along d	row = everything from dimension d on:
  *				| slice 0 | slice 1 | ... |
  *   two sub-parameters		| half of 0 | half of 1 | other half of 0 | ...
+ *   three sub-parameters	the same in thirds
  *   sub-parameters along d	the same with any number of parts, whose widths
  *				the checkpoint records
  *   affine map			pieces {shape, place in the whole, place in the
@@ -151,8 +152,8 @@ static int lay_parts(struct geometry *g, const uint64_t *widths, size_t parts,
 
 static int concatenate(const struct geometry_job *j)
 {
-	const unsigned parts = j->m->rule == MERGE_TWO_SUB_PARAMS ? 2 : 1;
-	const unsigned dim = parts == 2 ? 0 : j->m->dim;
+	const unsigned parts = merge_rule_parts(j->m->rule);
+	const unsigned dim = parts > 1 ? 0 : j->m->dim;
 	const size_t n = j->n;
 	uint64_t *widths;
 	int rc = joined_shape(j, dim);
@@ -163,12 +164,17 @@ static int concatenate(const struct geometry_job *j)
 	if (!widths)
 		return -ENOMEM;
 	for (size_t t = 0; t < n; t++) {
-		const uint64_t w = j->s[t].present ? j->s[t].shape[dim] : 0;
+		uint64_t left = j->s[t].present ? j->s[t].shape[dim] : 0;
+		/* As torch.chunk: what does not divide is missing at the
+		 * end. */
+		const uint64_t chunk = (left + parts - 1) / parts;
 
-		/* torch.chunk gives the odd row to the first half. */
-		widths[t] = parts == 2 ? w / 2 + w % 2 : w;
-		if (parts == 2)
-			widths[n + t] = w / 2;
+		for (unsigned i = 0; i < parts; i++) {
+			const uint64_t w = left < chunk ? left : chunk;
+
+			widths[i * n + t] = w;
+			left -= w;
+		}
 	}
 	rc = lay_parts(j->g, widths, parts, n, dim);
 	free(widths);
@@ -354,6 +360,7 @@ static int geometry_apply(const struct geometry_job *j)
 		return take_first(j);
 	case MERGE_REPLICATED: return take_first(j);
 	case MERGE_TWO_SUB_PARAMS:
+	case MERGE_THREE_SUB_PARAMS:
 	case MERGE_CAT: break;
 	}
 	/* A single slice is the whole, even a scalar, which cannot be

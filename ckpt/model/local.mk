@@ -4,6 +4,7 @@
 ckpt_libuckpt_a_SOURCES += \
 	%D%/experts.h %D%/experts_impl.h %D%/experts.c %D%/experts_autoep.c \
 	%D%/merge_rules.h %D%/merge_rules.c \
+	%D%/user_rules.h %D%/user_rules.c \
 	%D%/module_dict.h %D%/module_dict.c \
 	%D%/rank_params.h %D%/rank_params_build.h \
 	%D%/rank_params.c %D%/rank_params_module.c %D%/rank_params_experts.c \

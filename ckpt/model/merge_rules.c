@@ -26,6 +26,9 @@
 #define PATTERNS_MAX 4096
 #define PATTERN_LEN_MAX 4096
 
+/* The checkpoint's, a preset and a file. */
+#define LEVELS_MAX 3
+
 /* Limit of the copy of the lists. Objects that are shared in the file are not
  * shared in the copy, so a small file could ask for any amount. */
 #define INFO_MEMORY_MAX (256u << 20)
@@ -40,6 +43,8 @@ enum list {
 	LIST_REPLICATED,
 	LIST_AVERAGE,
 	LIST_TWO_SUB_PARAMS,
+	LIST_THREE_SUB_PARAMS,
+	LIST_COLUMN_PARALLEL,
 	LIST_ROW_PARALLEL,
 	LIST_VOCABULARY,
 	LIST_PIPELINE,
@@ -51,25 +56,36 @@ static const char *const list_keys[] = {
 	[LIST_REPLICATED] = "tp_replicated_parameter_patterns",
 	[LIST_AVERAGE] = "parameter_to_average_patterns",
 	[LIST_TWO_SUB_PARAMS] = "parameter_with_2_sub_params_cat_dim_0",
+	[LIST_THREE_SUB_PARAMS] = MERGE_RULES_THREE,
+	[LIST_COLUMN_PARALLEL] = MERGE_RULES_COLUMN,
 	[LIST_ROW_PARALLEL] = "parameter_with_row_parallelism_patterns",
 	[LIST_VOCABULARY] = "vocabulary_parameter_patterns",
 	[LIST_PIPELINE] = "pipeline_replicated_parameter_patterns",
 };
 
+#define KEY_VOCAB_ROWS "original_vocab_size"
+#define KEY_SUB_PARAMS "parameter_with_sub_params"
+#define KEY_WIDTHS "sub_param_shard_widths"
+
 struct pattern {
 	enum list list;
+	unsigned level;
 	char *text;
 	pcre2_code *code;
 	const struct value *spec; /* of sub-parameters and affine maps */
 	bool used;
+	bool presumed; /* may match nothing */
 };
 
 struct merge_rules {
 	struct pattern *v;
 	size_t n, cap;
-	struct arena arena;	  /* owns what specs point to */
-	const struct value *info; /* NULL: none */
-	int64_t vocab_rows;	  /* original_vocab_size, or -1 */
+	struct arena arena; /* owns what specs point to */
+	/* The checkpoint's info is level 0; those of the user are above.
+	 * NULL: none. */
+	const struct value *info[LEVELS_MAX];
+	unsigned level;	    /* the highest */
+	int64_t vocab_rows; /* original_vocab_size, or -1 */
 	pcre2_match_data *match;
 	pcre2_match_context *limits;
 };
@@ -81,6 +97,7 @@ const char *merge_rule_name(enum merge_rule rule)
 		[MERGE_REPLICATED] = "replicated",
 		[MERGE_AVERAGE] = "average",
 		[MERGE_TWO_SUB_PARAMS] = "two_sub_params",
+		[MERGE_THREE_SUB_PARAMS] = "three_sub_params",
 		[MERGE_SUB_PARAMS] = "sub_params",
 		[MERGE_AFFINE] = "affine",
 		[MERGE_EXPERTS] = "experts",
@@ -89,10 +106,19 @@ const char *merge_rule_name(enum merge_rule rule)
 	return names[rule];
 }
 
+unsigned merge_rule_parts(enum merge_rule rule)
+{
+	return rule == MERGE_TWO_SUB_PARAMS   ? 2 :
+	       rule == MERGE_THREE_SUB_PARAMS ? 3 :
+						1;
+}
+
 /* --- reading the lists -------------------------------------------------------- */
 
+/* Reads one level. */
 struct reader {
 	struct merge_rules *r;
+	bool presumed;
 	const char *file;
 	struct errmsg *err;
 };
@@ -114,6 +140,8 @@ static int add_pattern(const struct reader *x, enum list list,
 		return errmsg_nomem(x->err, x->file);
 	r->v[r->n] = (struct pattern){
 		.list = list,
+		.level = r->level,
+		.presumed = x->presumed,
 		.spec = spec,
 		.text = strdup(v->str.p),
 		.code = pcre2_compile((PCRE2_SPTR)v->str.p, v->str.len,
@@ -150,9 +178,9 @@ static int add_list(const struct reader *x, enum list list,
 /* Add sub-parameters and affine maps, which are not plain lists. */
 static int add_structured(const struct reader *x)
 {
-	const struct value *const info = x->r->info;
+	const struct value *const info = x->r->info[x->r->level];
 	const struct value_seq *const subs =
-		value_find_items(info, "parameter_with_sub_params");
+		value_find_items(info, KEY_SUB_PARAMS);
 	const struct value_dict *const affine =
 		value_find_pairs(value_find(info, "affine_map"), "params");
 	int rc = 0;
@@ -169,7 +197,7 @@ static int add_structured(const struct reader *x)
 /* Refuse what the checkpoint's author or its version rules out. */
 static int check_info(const struct reader *x)
 {
-	const struct value *const info = x->r->info;
+	const struct value *const info = x->r->info[0];
 	const struct value_dict *const refused =
 		value_find_pairs(info, "autotp_unsupported_parameter_patterns");
 	int64_t version;
@@ -188,13 +216,42 @@ static int check_info(const struct reader *x)
 	return 0;
 }
 
+static bool is_users_alone(enum list list)
+{
+	return list == LIST_THREE_SUB_PARAMS || list == LIST_COLUMN_PARALLEL;
+}
+
+/* Add the lists of the highest level. */
+static int add_level(const struct reader *x, const struct value *info)
+{
+	struct merge_rules *const r = x->r;
+	const struct value **const copy = &r->info[r->level];
+	uint64_t rows;
+	int rc = 0;
+
+	if (!value_pairs(info))
+		return 0;
+	*copy = value_copy(&r->arena, info);
+	if (!*copy)
+		return ERRMSG_FILE(x, -E2BIG,
+				   "universal_checkpoint_info is nested too"
+				   " deeply or too large");
+	if (value_get_count(value_find(*copy, KEY_VOCAB_ROWS), &rows))
+		r->vocab_rows = (int64_t)rows;
+	if (r->level == 0)
+		rc = check_info(x);
+	for (int l = 0; !rc && l <= LIST_PIPELINE; l++)
+		if (r->level > 0 || !is_users_alone((enum list)l))
+			rc = add_list(x, (enum list)l,
+				      value_find(*copy, list_keys[l]), NULL);
+	return rc ?: add_structured(x);
+}
+
 int merge_rules_new(const struct value *info, const char *file,
 		    struct merge_rules **out, struct errmsg *err)
 {
 	struct merge_rules *const r = calloc(1, sizeof(*r));
-	const struct reader x = { r, file, err };
-	uint64_t rows;
-	int rc = 0;
+	int rc;
 
 	if (r) {
 		r->match = pcre2_match_data_create(1, NULL);
@@ -206,26 +263,35 @@ int merge_rules_new(const struct value *info, const char *file,
 	}
 	pcre2_set_match_limit(r->limits, MATCH_LIMIT);
 	r->arena.limit = INFO_MEMORY_MAX;
-	if (value_pairs(info)) {
-		r->info = value_copy(&r->arena, info);
-		if (!r->info)
-			rc = ERRMSG_FILE(&x, -E2BIG,
-					 "universal_checkpoint_info is nested"
-					 " too deeply or too large");
-	}
 	r->vocab_rows = -1;
-	if (value_get_count(value_find(r->info, "original_vocab_size"), &rows))
-		r->vocab_rows = (int64_t)rows;
-	rc = rc ?: check_info(&x);
-	for (int l = 0; !rc && l <= LIST_PIPELINE; l++)
-		rc = add_list(&x, (enum list)l,
-			      value_find(r->info, list_keys[l]), NULL);
-	rc = rc ?: add_structured(&x);
+	rc = add_level(&(struct reader){ r, false, file, err }, info);
 	if (rc)
 		merge_rules_free(r);
 	else
 		*out = r;
 	return rc;
+}
+
+int merge_rules_override(struct merge_rules *r, const struct value *info,
+			 const char *file, bool presumed, struct errmsg *err)
+{
+	r->level++;
+	assert(r->level < LEVELS_MAX);
+	return add_level(&(struct reader){ r, presumed, file, err }, info);
+}
+
+bool merge_rules_knows(const char *key)
+{
+	static const char *const others[] = { KEY_VOCAB_ROWS, KEY_SUB_PARAMS,
+					      KEY_WIDTHS };
+
+	for (int l = 0; l <= LIST_PIPELINE; l++)
+		if (strcmp(key, list_keys[l]) == 0)
+			return true;
+	for (size_t i = 0; i < COUNT(others); i++)
+		if (strcmp(key, others[i]) == 0)
+			return true;
+	return false;
 }
 
 void merge_rules_free(struct merge_rules *r)
@@ -245,16 +311,17 @@ void merge_rules_free(struct merge_rules *r)
 
 const struct value *merge_rules_info(const struct merge_rules *r)
 {
-	return r->info;
+	return r->info[0];
 }
 
 /* --- matching ------------------------------------------------------------------ */
 
-/* Match a name against `list`: 1 and the pattern if exactly one matches, 0 if
- * none does, an error if several do. (For sub-parameters the converter takes
- * the first match.) */
-static int match_list(struct merge_rules *r, enum list list, const char *name,
-		      const struct pattern **hit, struct errmsg *err)
+/* Match a name against `list` of one level: 1 and the pattern if exactly one
+ * matches, 0 if none does, an error if several do. (For sub-parameters the
+ * converter takes the first match.) */
+static int match_list(struct merge_rules *r, unsigned level, enum list list,
+		      const char *name, const struct pattern **hit,
+		      struct errmsg *err)
 {
 	const struct pattern *first = NULL;
 
@@ -262,7 +329,7 @@ static int match_list(struct merge_rules *r, enum list list, const char *name,
 		struct pattern *const p = &r->v[i];
 		int rc;
 
-		if (p->list != list)
+		if (p->list != list || p->level != level)
 			continue;
 		rc = pcre2_match(p->code, (PCRE2_SPTR)name, strlen(name), 0, 0,
 				 r->match, r->limits);
@@ -289,10 +356,21 @@ static int match_list(struct merge_rules *r, enum list list, const char *name,
 	return first != NULL;
 }
 
+/* The same in the highest level that has a match. */
+static int match_levels(struct merge_rules *r, enum list list, const char *name,
+			struct errmsg *err)
+{
+	int hit = 0;
+
+	for (unsigned level = r->level + 1; !hit && level-- > 0;)
+		hit = match_list(r, level, list, name, NULL, err);
+	return hit;
+}
+
 static int match_vocab(struct merge_rules *r, const char *name,
 		       struct merge *m, struct errmsg *err)
 {
-	const int hit = match_list(r, LIST_VOCABULARY, name, NULL, err);
+	const int hit = match_levels(r, LIST_VOCABULARY, name, err);
 
 	if (hit <= 0)
 		return hit;
@@ -305,85 +383,96 @@ static int match_vocab(struct merge_rules *r, const char *name,
 	return 0;
 }
 
-/* The lists that an affine map supersedes count as used. */
-static int consume_lists(struct merge_rules *r, const char *name,
-			 struct errmsg *err)
+/* Lists that others supersede count as used where they match.  A contradiction
+ * in them has no effect. */
+static void mark_superseded(struct merge_rules *r, unsigned level,
+			    const char *name)
 {
-	int hit = 0;
-
-	for (int l = LIST_REPLICATED; hit >= 0 && l <= LIST_ROW_PARALLEL; l++)
-		hit = match_list(r, (enum list)l, name, NULL, err);
-	return hit < 0 ? hit : 0;
+	for (int l = 0; l <= LIST_AFFINE; l++)
+		if (l != LIST_VOCABULARY && l != LIST_PIPELINE)
+			(void)match_list(r, level, (enum list)l, name, NULL,
+					 NULL);
 }
 
 /* Widths of the shards are recorded from version 0.4 on; before, they were
- * always equal. */
+ * always equal, as they are if the user tells no others. */
 static int set_sub_params(const struct merge_rules *r, const char *name,
 			  const struct pattern *p, struct merge *m,
 			  struct errmsg *err)
 {
+	const struct value *const info = r->info[p->level];
 	const struct value *const version =
-		value_find(r->info, "universal_checkpoint_version");
+		value_find(info, "universal_checkpoint_version");
+	const bool recorded = version && version->kind == VALUE_FLOAT &&
+			      version->f >= 0.4;
 
 	m->rule = MERGE_SUB_PARAMS;
 	m->spec = p->spec;
-	if (!version || version->kind != VALUE_FLOAT || version->f < 0.4)
-		return 0;
-	m->widths = value_find(value_find(r->info, "sub_param_shard_widths"),
-			       p->text);
-	if (m->widths)
-		return 0;
+	if (recorded || p->level > 0)
+		m->widths = value_find(value_find(info, KEY_WIDTHS), p->text);
+	if (m->widths || !recorded)
+		return 1;
 	return errmsg_set(err, -EBADMSG,
 			  "parameter %s: sub_param_shard_widths has no entry for"
 			  " its pattern '%.100s'", name, p->text);
 }
 
-/* The rule of the first list, in the converter's order, that matches the
- * name. */
-static int match_rule(struct merge_rules *r, const char *name, struct merge *m,
-		      struct errmsg *err)
+/* The rule of the first list of a level, in the converter's order, that matches
+ * the name: 1, 0 if none does, or an error. */
+static int match_level(struct merge_rules *r, unsigned level, const char *name,
+		       struct merge *m, struct errmsg *err)
 {
 	static const enum merge_rule plain[] = {
 		[LIST_REPLICATED] = MERGE_REPLICATED,
 		[LIST_AVERAGE] = MERGE_AVERAGE,
 		[LIST_TWO_SUB_PARAMS] = MERGE_TWO_SUB_PARAMS,
+		[LIST_THREE_SUB_PARAMS] = MERGE_THREE_SUB_PARAMS,
+		[LIST_COLUMN_PARALLEL] = MERGE_CAT,
 	};
 	const struct pattern *affine = NULL, *sub = NULL;
-	int hit = match_list(r, LIST_AFFINE, name, &affine, err);
+	int hit = match_list(r, level, LIST_AFFINE, name, &affine, err);
 
 	if (hit >= 0)
-		hit = match_list(r, LIST_SUB_PARAMS, name, &sub, err);
+		hit = match_list(r, level, LIST_SUB_PARAMS, name, &sub, err);
 	if (hit < 0)
 		return hit;
 	if (affine) {
 		m->rule = MERGE_AFFINE;
 		m->spec = affine->spec;
-		return consume_lists(r, name, err);
+		mark_superseded(r, level, name);
+		return 1;
 	}
 	for (size_t i = 0; i < COUNT(plain); i++) {
-		hit = match_list(r, (enum list)i, name, NULL, err);
+		hit = match_list(r, level, (enum list)i, name, NULL, err);
 		if (hit > 0)
 			m->rule = plain[i];
 		if (hit)
-			return hit < 0 ? hit : 0;
+			return hit;
 	}
 	if (sub)
 		return set_sub_params(r, name, sub, m, err);
-	hit = match_list(r, LIST_ROW_PARALLEL, name, NULL, err);
+	hit = match_list(r, level, LIST_ROW_PARALLEL, name, NULL, err);
 	m->dim = hit > 0;
-	return hit < 0 ? hit : 0;
+	return hit;
 }
 
 int merge_rules_match(struct merge_rules *r, const char *name,
 		      struct merge *out, struct errmsg *err)
 {
 	struct merge m = { .rule = MERGE_CAT };
-	int rc = match_rule(r, name, &m, err);
+	unsigned level = r->level + 1;
+	int rc = 0;
 
-	assert(rc || !m.spec == (m.rule != MERGE_AFFINE &&
-				 m.rule != MERGE_SUB_PARAMS));
-	if (!rc)
-		rc = match_vocab(r, name, &m, err);
+	while (!rc && level-- > 0)
+		rc = match_level(r, level, name, &m, err);
+	if (rc < 0)
+		return rc;
+	m.from_user = rc && level > 0;
+	while (m.from_user && level-- > 0)
+		mark_superseded(r, level, name);
+	assert(!m.spec == (m.rule != MERGE_AFFINE &&
+			   m.rule != MERGE_SUB_PARAMS));
+	rc = match_vocab(r, name, &m, err);
 	if (!rc)
 		*out = m;
 	return rc;
@@ -393,7 +482,7 @@ int merge_is_pipeline_replica(struct merge_rules *r, const char *name,
 			      struct errmsg *err)
 {
 	/* Several patterns of this list may match (any() in the converter). */
-	return match_list(r, LIST_PIPELINE, name, NULL, err);
+	return match_levels(r, LIST_PIPELINE, name, err);
 }
 
 const char *merge_rules_next_unused(const struct merge_rules *r, size_t *pos)
@@ -401,7 +490,7 @@ const char *merge_rules_next_unused(const struct merge_rules *r, size_t *pos)
 	while (*pos < r->n) {
 		const struct pattern *const p = &r->v[(*pos)++];
 
-		if (!p->used && p->list != LIST_AFFINE &&
+		if (!p->used && !p->presumed && p->list != LIST_AFFINE &&
 		    p->list != LIST_PIPELINE)
 			return p->text;
 	}

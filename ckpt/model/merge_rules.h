@@ -17,6 +17,7 @@ enum merge_rule {
 	MERGE_REPLICATED,     /* equal on all ranks; the first is read */
 	MERGE_AVERAGE,	      /* their mean */
 	MERGE_TWO_SUB_PARAMS, /* all first halves, then all second halves */
+	MERGE_THREE_SUB_PARAMS, /* the same in thirds */
 	MERGE_SUB_PARAMS,     /* several parameters in one, each cut
 			       * separately */
 	MERGE_AFFINE,	      /* pieces, placed by an affine map */
@@ -26,6 +27,7 @@ enum merge_rule {
 struct merge {
 	enum merge_rule rule;
 	unsigned dim;		     /* of MERGE_CAT */
+	bool from_user;		     /* the user gave the rule */
 	const struct value *spec;    /* SUB_PARAMS: its dict; AFFINE: its map */
 	size_t holder; /* AFFINE: which of the ranks that hold a piece it is
 		        * read from */
@@ -38,6 +40,9 @@ struct merge {
 
 const char *merge_rule_name(enum merge_rule rule);
 
+/* The number of equal sub-parameters; 1 for rules without. */
+unsigned merge_rule_parts(enum merge_rule rule);
+
 /*
  * The pattern lists of a checkpoint's `universal_checkpoint_info`, compiled.
  * `file` names the file they come from.  A missing or NULL `info` (Hugging
@@ -47,6 +52,22 @@ struct merge_rules;
 int merge_rules_new(const struct value *info, const char *file,
 		    struct merge_rules **out, struct errmsg *err);
 void merge_rules_free(struct merge_rules *r);
+
+/* Lists that only users give: plain concatenation along dimension 0, and three
+ * sub-parameters as the checkpoint's list of two has them. */
+#define MERGE_RULES_COLUMN "parameter_with_column_parallelism_patterns"
+#define MERGE_RULES_THREE "parameter_with_3_sub_params_cat_dim_0"
+
+/*
+ * Add rules of the user, as an info of the same form, with the two lists above.
+ * They are asked before all rules added so far.  If `presumed`, patterns
+ * without a parameter are no fault.  Errors as merge_rules_new.
+ */
+int merge_rules_override(struct merge_rules *r, const struct value *info,
+			 const char *file, bool presumed, struct errmsg *err);
+
+/* Is it a key of an info that users may give? */
+bool merge_rules_knows(const char *key);
 
 /* The info the rules were made from; NULL if there was none. */
 const struct value *merge_rules_info(const struct merge_rules *r);

@@ -15,11 +15,13 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/geometry.h"
+#include "ckpt/model/user_rules.h"
 #include "ckpt/sys/parallel.h"
 
 struct builder {
 	struct model *m;
 	const struct tagdir *dir;
+	const struct user_rules *user;
 	struct merge_rules *rules;
 	struct errmsg *err;
 };
@@ -373,6 +375,22 @@ static int model_set_shape(const struct builder *b, struct param *p)
 	return 0;
 }
 
+/* The checkpoint's rules and, before them, the user's. */
+static int gather_rules(struct builder *b)
+{
+	const struct user_rules *const u = b->user;
+	int rc = 0;
+
+	b->rules = b->m->ranks[0].rules;
+	if (u && u->preset.info)
+		rc = merge_rules_override(b->rules, u->preset.info,
+					  u->preset.name, true, b->err);
+	if (!rc && u && u->file.info)
+		rc = merge_rules_override(b->rules, u->file.info, u->file.name,
+					  false, b->err);
+	return rc;
+}
+
 static int match_rules(const struct builder *b)
 {
 	struct model *const m = b->m;
@@ -442,8 +460,8 @@ static int model_finish_build(struct builder *b, int rc)
 	if (!rc) {
 		/* Messages from here on name parameters; prepend the file. */
 		b->err = &why;
-		b->rules = m->ranks[0].rules;
-		rc = model_collect(b) ?: match_rules(b) ?: list_unused(b);
+		rc = gather_rules(b) ?: model_collect(b) ?: match_rules(b) ?:
+		     list_unused(b);
 		if (rc)
 			errmsg_set(err, rc, "%s: %s", dir->model[0].path,
 				   why.text);
@@ -491,17 +509,19 @@ static int model_load_ranks(const struct builder *b)
 	return rc;
 }
 
-int model_load(struct model *m, const struct tagdir *dir, struct errmsg *err)
+int model_load(struct model *m, const struct tagdir *dir,
+	       const struct user_rules *user, struct errmsg *err)
 {
-	struct builder b = { .m = m, .dir = dir, .err = err };
+	struct builder b = { .m = m, .dir = dir, .user = user, .err = err };
 
 	return model_finish_build(&b, model_init(&b) ?: model_load_ranks(&b));
 }
 
 int model_build(struct model *m, const struct tagdir *dir,
-		struct rank_params *ranks, struct errmsg *err)
+		struct rank_params *ranks, const struct user_rules *user,
+		struct errmsg *err)
 {
-	struct builder b = { .m = m, .dir = dir, .err = err };
+	struct builder b = { .m = m, .dir = dir, .user = user, .err = err };
 	const int rc = model_init(&b);
 
 	for (unsigned i = 0; i < dir->mp_degree; i++) {

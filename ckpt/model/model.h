@@ -13,6 +13,7 @@
 struct tagdir;
 struct errmsg;
 struct geometry;
+struct user_rules;
 
 /* A parameter of the whole model. */
 struct param {
@@ -56,14 +57,17 @@ struct model {
  * them. */
 #define MODEL_PARAMS_MAX (1u << 24)
 
-/* Read the tables of all ranks of a scanned directory. -ENOTSUP, with the
- * parameter's name, for layouts that cannot be served. */
-int model_load(struct model *m, const struct tagdir *dir, struct errmsg *err);
+/* Read the tables of all ranks of a scanned directory. The user's rules (may be
+ * NULL) come before those of the checkpoint. -ENOTSUP, with the parameter's
+ * name, for layouts that cannot be served. */
+int model_load(struct model *m, const struct tagdir *dir,
+	       const struct user_rules *user, struct errmsg *err);
 
 /* As model_load, from existing tables, one of each model-parallel rank. Takes
  * them over, also on failure. */
 int model_build(struct model *m, const struct tagdir *dir,
-		struct rank_params *ranks, struct errmsg *err);
+		struct rank_params *ranks, const struct user_rules *user,
+		struct errmsg *err);
 void model_done(struct model *m);
 
 /* The parameter called `name`, or NULL. */

@@ -229,7 +229,7 @@ int pack_derive(struct pack_inputs *x, const char *tag, struct errmsg *err)
 	struct deriving d = { .x = x, .err = err };
 	int rc = 0;
 
-	if (zckpt_init(&d.z, tag, NULL))
+	if (zckpt_init(&d.z, tag, NULL, NULL))
 		return 0;
 	for (size_t i = 0; !rc && !d.z.dir.zero3 && i < d.z.dir.nmodel; i++)
 		rc = derive_file(&d, &d.z.dir.model[i]);

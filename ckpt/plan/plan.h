@@ -16,6 +16,7 @@
 struct errmsg;
 struct zero_checkpoint;
 struct shardcache;
+struct user_rules;
 struct vfile;
 struct weights;
 
@@ -70,6 +71,9 @@ struct plan_options {
 	 * tree, which is the default, can be loaded only by the stage that the
 	 * checkpoint was saved with. */
 	bool any_stage;
+	/* Merge rules that come before the checkpoint's own; NULL: none.  They
+	 * must outlive the plan. */
+	const struct user_rules *rules;
 	/* Accept a Hugging Face directory if the path is no tag.  plan_zckpt
 	 * then returns NULL. */
 	bool hugging_face;

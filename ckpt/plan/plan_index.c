@@ -4,6 +4,7 @@
  * by the checksums computed so far.  Numbers are little-endian, widths in bits:
  *
  *   any_stage (8)
+ *   digest of the user's merge rules (64; 0: none)
  *   number of parameter files' checksums (32), and for each
  * 	its index in plan_universal.crc (32), the CRC-32 (32)
  *   size of optimizer_state.pt (64; 0 if not known)
@@ -20,6 +21,7 @@
 #include <stdlib.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/model/user_rules.h"
 
 static size_t nslots(const struct plan_universal *u)
 {
@@ -79,6 +81,13 @@ static void write_optimizer(struct plan_universal *u, struct bytebuf *b)
 		bytebuf_add_le64(b, atomic_load(&u->optimizer_crc[i]));
 }
 
+static uint64_t rules_digest(const struct plan_universal *u)
+{
+	const struct user_rules *const r = u->plan.options.rules;
+
+	return r ? r->digest : 0;
+}
+
 int plan_universal_index(struct plan *p, struct bytebuf *out, struct errmsg *err)
 {
 	struct plan_universal *const u = plan_universal(p);
@@ -92,6 +101,7 @@ int plan_universal_index(struct plan *p, struct bytebuf *out, struct errmsg *err
 	if (rc)
 		return rc;
 	bytebuf_add_u8(out, u->plan.options.any_stage);
+	bytebuf_add_le64(out, rules_digest(u));
 	sums = write_sums_of_parameters(u, out);
 	write_optimizer(u, out);
 	if (out->failed)
@@ -140,13 +150,14 @@ static int read_sums(struct plan_universal *u, struct span bytes, size_t *sums,
 	const uint8_t *at = bytes.p;
 	size_t left = bytes.len, n;
 
-	if (left < 17 || *at > 1)
+	if (left < 25 || *at > 1)
 		return fail_damaged(err);
-	if (*at != u->plan.options.any_stage)
+	if (*at != u->plan.options.any_stage ||
+	    get_le64(at + 1) != rules_digest(u))
 		return 0; /* the index is of a tree with other files */
-	n = get_le32(at + 1);
-	at += 5;
-	left -= 5;
+	n = get_le32(at + 9);
+	at += 13;
+	left -= 13;
 	if (n > (left - 12) / 8)
 		return fail_damaged(err);
 	*sums = n;

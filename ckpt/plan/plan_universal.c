@@ -25,7 +25,6 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/weights/weights.h"
-#include "ckpt/zero/complete.h"
 
 #define NODE_OPTIMIZER UINT64_C(2)
 #define NODE_MODEL UINT64_C(16)
@@ -449,56 +448,10 @@ static void universal_close(struct plan *p)
 	free(u);
 }
 
-/* Report what is unusual about the model as a whole. */
-static bool warn_of_model(const struct model *m, size_t i, struct errmsg *out)
-{
-	if (i == 0 && m->ranks->round_robin)
-		errmsg_set(out, 0,
-			   "round_robin_gradients was on: tensors are"
-			   " read in the order of param_shapes");
-	if (i == 1 && m->scaled)
-		errmsg_set(out, 0,
-			   "pieces of %s are scaled: its moments are"
-			   " correct only if lr and eps are scaled as"
-			   " well",
-			   m->scaled->name);
-	return *out->text;
-}
-
-/* Positions: two for the model, those for steps, then the warnings of each rank's
- * parameter table, then unused patterns. */
-static int universal_warning(struct plan *p, size_t *pos, struct errmsg *out)
-{
-	const struct zero_checkpoint *const r = &plan_universal(p)->r;
-	const size_t fixed = 2 + ZCKPT_STEP_WARNINGS;
-	size_t i;
-
-	*out = (struct errmsg){ "" };
-	while ((i = (*pos)++) < fixed)
-		if (i < 2 ? warn_of_model(&r->model, i, out) :
-			    zckpt_step_warning(r, i - 2, out))
-			return 1;
-	i -= fixed;
-	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++) {
-		const struct rank_params *const c = &r->model.ranks[mp];
-
-		if (i < c->nwarnings) {
-			errmsg_set(out, 0, "%s", c->warnings[i]);
-			return 1;
-		}
-		i -= c->nwarnings;
-	}
-	if (i >= r->model.nunused)
-		return 0;
-	errmsg_set(out, 0, "pattern '%s' matches no parameter",
-		   r->model.unused[i]);
-	return 1;
-}
-
 static const struct plan_ops universal_ops = {
 	.close = universal_close,
 	.check = universal_check,
-	.warning = universal_warning,
+	.warning = plan_universal_warning,
 	.is_dir = universal_is_dir,
 	.parent = universal_parent,
 	.next = universal_next,
@@ -550,8 +503,9 @@ int plan_open_universal(const char *path, const struct plan_options *options,
 	pthread_mutex_init(&u->lock, NULL);
 	if (!index.len)
 		index.p = NULL;
-	rc = index.p ? zckpt_init_indexed(&u->r, path, &index, refused, err)
-		     : zckpt_init(&u->r, path, err);
+	rc = index.p ? zckpt_init_indexed(&u->r, path, options->rules, &index,
+					  refused, err)
+		     : zckpt_init(&u->r, path, options->rules, err);
 	if (rc) {
 		pthread_mutex_destroy(&u->lock);
 		free(u);

@@ -12,7 +12,8 @@
 #include "ckpt/zero/checkpoint.h"
 
 /* The plan of a ZeRO tag's universal tree.  plan_universal.c provides the tree,
- * plan_index.c its index, plan_universal_json.c the JSON. */
+ * plan_index.c its index, plan_universal_json.c the JSON, plan_universal_warn.c
+ * the warnings. */
 struct plan_universal {
 	struct plan plan;
 	struct zero_checkpoint r;
@@ -35,10 +36,11 @@ static inline struct plan_universal *plan_universal(struct plan *p)
 	return (struct plan_universal *)p;
 }
 
-/* The operations `index` and `json` of such a plan. */
+/* The operations `index`, `json` and `warning` of such a plan. */
 int plan_universal_index(struct plan *p, struct bytebuf *out,
 			 struct errmsg *err);
 int plan_universal_json(struct plan *p, struct bytebuf *out, struct errmsg *err);
+int plan_universal_warning(struct plan *p, size_t *pos, struct errmsg *out);
 
 /* Read the checksums, which follow the model in an index.  -EBADMSG if they are
  * damaged, -ENOMEM. */

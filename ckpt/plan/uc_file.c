@@ -119,10 +119,11 @@ static struct value *wrap_tensor(struct arena *a, const struct param *p,
 	if (ok && !p->module && m->rule == MERGE_CAT)
 		ok = value_dict_set(a, dict, "cat_dim",
 				    value_new_int(a, m->dim));
-	if (ok && !p->module && m->rule == MERGE_TWO_SUB_PARAMS)
+	if (ok && !p->module && merge_rule_parts(m->rule) > 1)
 		ok = value_dict_set(a, dict, "cat_dim", value_new_int(a, 0)) &&
 		     value_dict_set(a, dict, "param_n_sub_params",
-				    value_new_int(a, 2));
+				    value_new_int(a, merge_rule_parts(
+							     m->rule)));
 	if (ok && m->rule == MERGE_SUB_PARAMS)
 		ok = value_dict_set(a, dict, "sub_param_shape",
 				    sub_param_shape(a, p));

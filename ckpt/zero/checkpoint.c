@@ -54,27 +54,29 @@ static int scan(struct zero_checkpoint *r, const char *path, struct errmsg *err)
 	return 0;
 }
 
-static int load_model(struct zero_checkpoint *r, struct errmsg *err)
+static int load_model(struct zero_checkpoint *r, const struct user_rules *user,
+		      struct errmsg *err)
 {
-	const int rc = model_load(&r->model, &r->dir, err);
+	const int rc = model_load(&r->model, &r->dir, user, err);
 
 	return rc ? rc : check_degrees(r, err);
 }
 
-int zckpt_init(struct zero_checkpoint *r, const char *path, struct errmsg *err)
+int zckpt_init(struct zero_checkpoint *r, const char *path,
+	       const struct user_rules *user, struct errmsg *err)
 {
 	int rc = scan(r, path, err);
 
 	if (!rc)
-		rc = load_model(r, err);
+		rc = load_model(r, user, err);
 	if (rc)
 		zckpt_done(r);
 	return rc;
 }
 
 /* Make the model from the index.  On failure nothing has changed. */
-static int use_index(struct zero_checkpoint *r, struct span *index,
-		     struct errmsg *err)
+static int use_index(struct zero_checkpoint *r, const struct user_rules *user,
+		     struct span *index, struct errmsg *err)
 {
 	struct rank_params *const ranks =
 		calloc(r->dir.mp_degree, sizeof(*ranks));
@@ -83,7 +85,7 @@ static int use_index(struct zero_checkpoint *r, struct span *index,
 		       : errmsg_nomem(err, NULL);
 
 	if (!rc) {
-		rc = model_build(&r->model, &r->dir, ranks, err);
+		rc = model_build(&r->model, &r->dir, ranks, user, err);
 		if (!rc) {
 			rc = check_degrees(r, err);
 			if (rc)
@@ -97,14 +99,14 @@ static int use_index(struct zero_checkpoint *r, struct span *index,
 }
 
 int zckpt_init_indexed(struct zero_checkpoint *r, const char *path,
-		       struct span *index, struct errmsg *refused,
-		       struct errmsg *err)
+		       const struct user_rules *user, struct span *index,
+		       struct errmsg *refused, struct errmsg *err)
 {
 	int rc = scan(r, path, err);
 
-	if (!rc && use_index(r, index, refused)) {
+	if (!rc && use_index(r, user, index, refused)) {
 		*index = (struct span){ 0 };
-		rc = load_model(r, err);
+		rc = load_model(r, user, err);
 	}
 	if (rc)
 		zckpt_done(r);

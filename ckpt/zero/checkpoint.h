@@ -13,6 +13,7 @@
 struct bytebuf;
 struct errmsg;
 struct extent_map;
+struct user_rules;
 
 /*
  * An opened checkpoint: the model (names and shapes), built by zckpt_init, and
@@ -35,9 +36,10 @@ struct zero_checkpoint {
 				 * processor */
 };
 
-/* Scan a tag directory and read its model.  Errors as tagdir_scan and
- * model_load. */
-int zckpt_init(struct zero_checkpoint *r, const char *path, struct errmsg *err);
+/* Scan a tag directory and read its model, with rules of the user (may be
+ * NULL).  Errors as tagdir_scan and model_load. */
+int zckpt_init(struct zero_checkpoint *r, const char *path,
+	       const struct user_rules *user, struct errmsg *err);
 void zckpt_done(struct zero_checkpoint *r);
 
 /*
@@ -46,8 +48,8 @@ void zckpt_done(struct zero_checkpoint *r);
  * used, and `refused` says why.
  */
 int zckpt_init_indexed(struct zero_checkpoint *r, const char *path,
-		       struct span *index, struct errmsg *refused,
-		       struct errmsg *err);
+		       const struct user_rules *user, struct span *index,
+		       struct errmsg *refused, struct errmsg *err);
 
 /* Append an index of the model.  Errors as index_write. */
 int zckpt_index(const struct zero_checkpoint *r, struct bytebuf *out,

@@ -148,7 +148,7 @@ static int load_zero_open_source(struct load_source *s, unsigned ranks,
 				 struct errmsg *err)
 {
 	struct zero_source *z = load_zero_of(s);
-	int rc = zckpt_init(&z->r, s->path, err);
+	int rc = zckpt_init(&z->r, s->path, NULL, err);
 
 	if (rc)
 		return rc;

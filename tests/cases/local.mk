@@ -46,7 +46,7 @@ scripts += \
 	%D%/ucckpt/check.sh \
 	%D%/ucckpt/convert.sh \
 	%D%/ucckpt/reshard.sh \
-	%D%/ucckpt/convert_fail.sh \
+	%D%/ucckpt/convert_fail.sh %D%/ucckpt/rules.sh \
 	%D%/ucckpt/diff.sh \
 	%D%/ucckpt/pack.sh \
 	%D%/ucckpt/extents.sh \

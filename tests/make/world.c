@@ -285,7 +285,8 @@ static void add_rule(struct mkpt *m, struct value *dict,
 	case MERGE_REPLICATED:
 	case MERGE_AVERAGE:
 	case MERGE_AFFINE:
-	case MERGE_EXPERTS: /* not in these worlds */
+	case MERGE_THREE_SUB_PARAMS:
+	case MERGE_EXPERTS: /* the last two: not in these worlds */
 		break;
 	}
 }

@@ -103,6 +103,16 @@ static const struct example examples[] = {
 	{ .what = "two sub-parameters, one slice", .rule = MERGE_TWO_SUB_PARAMS,
 	  .slices = "[[5]]", .shape = "[5]", .rows = 1, .elements = "0:0-4" },
 
+	{ .what = "three sub-parameters", .rule = MERGE_THREE_SUB_PARAMS,
+	  .slices = "[[3,2],[6,2]]", .shape = "[9,2]", .rows = 1,
+	  .elements = "0:0-1 1:0-3 0:2-3 1:4-7 0:4-5 1:8-11" },
+	{ .what = "three sub-parameters, odd", .rule = MERGE_THREE_SUB_PARAMS,
+	  .slices = "[[4],[5]]", .shape = "[9]", .rows = 1,
+	  .elements = "0:0-1 1:0-1 0:2-3 1:2-3 1:4" },
+	{ .what = "three sub-parameters, one slice",
+	  .rule = MERGE_THREE_SUB_PARAMS, .slices = "[[6,2]]",
+	  .shape = "[6,2]", .rows = 1, .elements = "0:0-11" },
+
 	{ .what = "GQA, even, recorded", .rule = MERGE_SUB_PARAMS,
 	  .slices = "[[6,1],[6,1]]",
 	  .spec = "{'shape': ((8,2,2),1), 'partition_dim': 0}",

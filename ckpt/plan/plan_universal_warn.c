@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is unusual about a tag whose universal tree can be served. */
+#include "ckpt/plan/plan_universal.h"
+
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/zero/complete.h"
+
+#define MODEL_WARNINGS 5
+
+/* A parameter whose name ends so and which the checkpoint, not the user, says to
+ * concatenate along dimension 0; NULL if there is none. */
+static const struct param *find_plain(const struct model *m, const char *suffix)
+{
+	const size_t len = strlen(suffix);
+
+	for (size_t i = 0; i < m->nparams; i++) {
+		const struct param *const p = &m->params[i];
+		const size_t n = strlen(p->name);
+
+		if (n > len && strcmp(p->name + n - len, suffix) == 0 &&
+		    p->merge.rule == MERGE_CAT && p->merge.dim == 0 &&
+		    !p->merge.from_user && !p->module)
+			return p;
+	}
+	return NULL;
+}
+
+/* Report what Megatron-DeepSpeed's files leave open: the converter guesses, and
+ * a resume on another tensor-parallel size may be wrong without a message. */
+static void warn_of_megatron(const struct model *m, size_t i, struct errmsg *out)
+{
+	const struct param *const qkv =
+		find_plain(m, ".self_attention.query_key_value.weight");
+	const struct param *const row =
+		find_plain(m, ".mlp.dense_4h_to_h.weight");
+
+	if (!m->ranks->has_uc_info || model_is_flat(m))
+		return;
+	if (i == 0 && qkv)
+		errmsg_set(out, 0,
+			   "%s: the order of its rows is not recorded; with"
+			   " another tensor-parallel size Megatron-DeepSpeed"
+			   " since December 2024 mixes Q, K and V up unless"
+			   " preset=megatron-qkv-thirds is given"
+			   " (preset=megatron-qkv-by-head: older versions)",
+			   qkv->name);
+	if (i == 1 && row && m->tp == 1)
+		errmsg_set(out, 0,
+			   "%s: a run on one tensor-parallel rank records no"
+			   " row-parallel parameters; with more ranks it is cut"
+			   " along the wrong dimension unless a megatron preset"
+			   " is given",
+			   row->name);
+}
+
+/* Report what is unusual about the model as a whole. */
+static bool warn_of_model(const struct plan_universal *u, size_t i,
+			  struct errmsg *out)
+{
+	const struct model *const m = &u->r.model;
+
+	if (i >= 3)
+		warn_of_megatron(m, i - 3, out);
+	if (i == 2 && u->plan.options.rules && model_is_flat(m))
+		errmsg_set(out, 0,
+			   "merge rules do not apply: ZeRO-3 without tensor"
+			   " parallelism has whole parameters");
+	if (i == 0 && m->ranks->round_robin)
+		errmsg_set(out, 0,
+			   "round_robin_gradients was on: tensors are"
+			   " read in the order of param_shapes");
+	if (i == 1 && m->scaled)
+		errmsg_set(out, 0,
+			   "pieces of %s are scaled: its moments are"
+			   " correct only if lr and eps are scaled as"
+			   " well",
+			   m->scaled->name);
+	return *out->text;
+}
+
+/* Positions: those for the model and for steps, then the warnings of each rank's
+ * parameter table, then unused patterns. */
+int plan_universal_warning(struct plan *p, size_t *pos, struct errmsg *out)
+{
+	const struct plan_universal *const u = plan_universal(p);
+	const struct zero_checkpoint *const r = &u->r;
+	const size_t fixed = MODEL_WARNINGS + ZCKPT_STEP_WARNINGS;
+	size_t i;
+
+	*out = (struct errmsg){ "" };
+	while ((i = (*pos)++) < fixed)
+		if (i < MODEL_WARNINGS
+			    ? warn_of_model(u, i, out)
+			    : zckpt_step_warning(r, i - MODEL_WARNINGS, out))
+			return 1;
+	i -= fixed;
+	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++) {
+		const struct rank_params *const c = &r->model.ranks[mp];
+
+		if (i < c->nwarnings) {
+			errmsg_set(out, 0, "%s", c->warnings[i]);
+			return 1;
+		}
+		i -= c->nwarnings;
+	}
+	if (i >= r->model.nunused)
+		return 0;
+	errmsg_set(out, 0, "a pattern of merge rules matches no parameter: %s",
+		   r->model.unused[i]);
+	return 1;
+}

@@ -1,0 +1,76 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Merge rules of the user, in `convert` and in a mount: Megatron's query_key_value
+# in thirds becomes Q, K and V, and nothing else changes.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+
+name=meg_tp2_dp2_z1_fp32
+run=$good/$name
+tag=$(tag_of $name)
+qkv=zero/language_model.encoder.layers.0.self_attention.query_key_value.weight/fp32.pt
+
+# The bytes of a file's one tensor.
+tensor() { unzip -p "$1" '*/data/0'; }
+
+# in_thirds FILE: blocks of 4 rows (of 8 floats), which two ranks saved as QKVQKV,
+# as QQKKVV.
+in_thirds() {
+	local block
+
+	for block in 0 3 1 4 2 5; do
+		tail -c +$((1 + 128 * block)) "$1" | head -c 128
+	done
+}
+
+ucckpt convert "$run/$tag" "$tmp/plain" 2>"$tmp/said" || fail "convert"
+check "a guess is told" grep -q "$(basename "$(dirname "$qkv")").*megatron-qkv-thirds" "$tmp/said"
+ucckpt convert --preset megatron-qkv-thirds "$run/$tag" "$tmp/thirds" 2>"$tmp/said" || fail "convert --preset"
+check "not where the user said" test ! -s "$tmp/said"
+tensor "$tmp/plain/$qkv" >"$tmp/rows"
+check "the preset sorts Q, K and V" cmp <(in_thirds "$tmp/rows") <(tensor "$tmp/thirds/$qkv")
+check "and only them" test -z \
+	"$(diff -rq "$tmp/plain" "$tmp/thirds" | grep -v query_key_value)"
+ucckpt convert --preset megatron-qkv-by-head "$run/$tag" "$tmp/heads" || fail "convert --preset"
+check "by head they stay as they are" diff -r "$tmp/plain" "$tmp/heads"
+
+cat >"$tmp/rules.json" <<'END'
+{ "parameter_with_3_sub_params_cat_dim_0": [".*query_key_value\\.(weight|bias)$"] }
+END
+ucckpt convert --rules "$tmp/rules.json" "$run/$tag" "$tmp/own" || fail "convert --rules"
+check "rules from a file do the same" diff -r "$tmp/thirds" "$tmp/own"
+
+# --- mistakes -----------------------------------------------------------------------
+
+ucckpt convert --preset megatron "$run/$tag" "$tmp/no" 2>"$tmp/said"
+check "unknown presets are a usage error" test $? = 2
+check "that names those there are" grep -q megatron-qkv-by-head "$tmp/said"
+echo '{ "tp_replicated_parameter_patterns": ["no such parameter"] }' >"$tmp/unused.json"
+ucckpt convert --rules "$tmp/unused.json" "$run/$tag" "$tmp/no" 2>"$tmp/said"
+check "a pattern without a parameter is an error" test $? = 1
+check "by name" grep -q "no such parameter" "$tmp/said"
+echo '{ "tp_replicated_parameter_patterns": [".*query_key_value.weight"] }' >"$tmp/damaged.json"
+ucckpt convert --no_strict --rules "$tmp/damaged.json" --preset megatron-qkv-thirds "$run/$tag" "$tmp/replicated" ||
+	fail "rules and preset"
+check "a file comes before a preset" test \
+	"$(tensor "$tmp/replicated/$qkv" | wc -c)" = $(($(wc -c <"$tmp/rows") / 2))
+
+# --- mounted ------------------------------------------------------------------------
+
+require_fuse
+for options in index="$tmp/index" index="$tmp/index,preset=megatron-qkv-thirds" \
+	index="$tmp/index,rules=$tmp/rules.json"; do
+	want=thirds
+	[ "$options" != index="$tmp/index" ] || want=plain
+	# Twice: checksums that an index keeps belong to the rules they were made with.
+	for _ in 1 2; do
+		mount_fg "$run" -o "$options" || continue
+		check "$options: as convert writes it" diff -r "$tmp/$want" "$tmp/mnt/${tag}_universal"
+		unmount
+	done
+done
+ucfs "$run" "$tmp/mnt" -o preset=megatron 2>"$tmp/said"
+check "a mount refuses unknown presets" grep -q "preset=megatron: .*megatron-qkv-thirds" "$tmp/said"
+ucfs "$run" "$tmp/mnt" -o rules="$tmp/none.json" 2>"$tmp/said"
+check "and files that are not there" grep -q "none.json: cannot open: No such file" "$tmp/said"
+finish
