@@ -52,10 +52,15 @@ static void copy(int fd, uint64_t offset, uint64_t length)
 
 int main(int argc, char **argv)
 {
-	const int fd = open(argc > 1 ? argv[1] : "", O_RDONLY | O_NONBLOCK);
 	static struct ucfs_extents x = { .version = UCFS_EXTENTS_VERSION };
+	int fd;
 
-	need(fd >= 0, "open");
+	if (argc != 2) {
+		fprintf(stderr, "usage: extents FILE >COPY\n");
+		return 2;
+	}
+	fd = open(argv[1], O_RDONLY | O_NONBLOCK);
+	need(fd >= 0, argv[1]);
 	do {
 		need(ioctl(fd, UCFS_IOC_EXTENTS, &x) == 0, "extents");
 		for (uint32_t i = 0; i < x.count; i++) {

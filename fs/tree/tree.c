@@ -28,7 +28,6 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/plan/plan.h"
-#include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
 #include "fs/log/log.h"
 #include "fs/tree/pathtab.h"
@@ -488,26 +487,4 @@ int tree_next_file(struct tree *t, uint64_t ino, unsigned order, uint64_t min,
 		}
 	}
 	return rc ? rc : -ENOENT;
-}
-
-/* --- totals ------------------------------------------------------------------- */
-
-void tree_totals(struct tree *t, uint64_t *bytes, uint64_t *files)
-{
-	const size_t n = views_count(t->views);
-
-	*bytes = *files = 0;
-	for (size_t v = 0; v < n; v++) {
-		/* All views of a tag have the same shards. */
-		struct plan *const p = views_type(t->views, v).kind ==
-						       PLAN_UNIVERSAL
-					       ? views_plan_if_made(t->views, v)
-					       : NULL;
-		const struct shardcache *const c = p ? plan_shards(p) : NULL;
-		const size_t shards = c ? shardcache_count(c) : 0;
-
-		for (size_t i = 0; i < shards; i++)
-			*bytes += shardcache_id(c, (uint32_t)i)->size;
-		*files += shards;
-	}
 }

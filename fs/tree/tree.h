@@ -146,9 +146,4 @@ uint64_t tree_dir_parent(const struct tree_dir *d);
 int tree_dir_next(struct tree_dir *d, uint64_t *pos, struct tree_entry *out,
 		  struct errmsg *err);
 
-/* --- totals -------------------------------------------------------------------- */
-
-/* For statfs: bytes and number of the shards of all planned tags. */
-void tree_totals(struct tree *t, uint64_t *bytes, uint64_t *files);
-
 #endif

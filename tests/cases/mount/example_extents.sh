@@ -28,7 +28,8 @@ mount_fg "$tmp/tag" || finish
 for shard in "$tmp"/tag/*optim_states.pt; do
 	echo x >>"$shard"
 done
-check "a shard that has changed is not copied" grep -q '^open: Input/output error' \
+check "without a file: how it is used" grep -q '^usage: extents FILE' <("$tmp/extents" 2>&1)
+check "a shard that has changed is not copied" grep -q 'fp32.pt: Input/output error' \
 	<("$tmp/extents" "$(find "$mnt/zero" -name fp32.pt | head -n 1)" 2>&1 >/dev/null)
 check "what is in no mount has no extents" grep -q '^extents: ' <("$tmp/extents" "$top_srcdir/README.md" 2>&1)
 unmount
