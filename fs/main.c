@@ -165,6 +165,7 @@ static int serve_tree(const struct options *o, struct fuse_args *args,
 		return 1;
 	}
 	server.backing = backing_new(&o->backing, tree, &passthrough, stats);
+	server.session = se;
 	server.prefill = prefill_new(se, stats);
 	if (server.backing && server.prefill)
 		rc = mount_and_serve(o, se, &server);

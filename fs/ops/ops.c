@@ -53,7 +53,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 
 /* --- names and attributes ------------------------------------------------- */
 
-static void fill_entry(const struct tree_attr *attr,
+static void fill_entry(const struct tree_attr *attr, double timeout,
 		       struct fuse_entry_param *e)
 {
 	*e = (struct fuse_entry_param){
@@ -61,7 +61,7 @@ static void fill_entry(const struct tree_attr *attr,
 		.generation = 1,
 		.attr = attr->st,
 		.attr_timeout = attr->timeout,
-		.entry_timeout = attr->timeout,
+		.entry_timeout = timeout,
 	};
 }
 
@@ -71,9 +71,13 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	struct errmsg err = { "" };
 	struct tree_attr attr;
 	double timeout;
-	const int rc = tree_lookup(tree_of(req), parent, name, &attr, &timeout,
-				   &err);
+	int rc;
 
+	/* The kernel sends no OPENDIR for which a listing could be refreshed. */
+	if (parent == TREE_ROOT && tree_renew(tree_of(req)))
+		fuse_lowlevel_notify_inval_inode(ops_server(req)->session,
+						 TREE_ROOT, 0, 0);
+	rc = tree_lookup(tree_of(req), parent, name, &attr, &timeout, &err);
 	if (rc == -ENOENT && !err.text[0]) {
 		/* Negative entry (inode 0); the kernel may cache it. */
 		e.entry_timeout = timeout;
@@ -81,7 +85,7 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	} else if (rc) {
 		ops_reply_failure(req, rc, &err);
 	} else {
-		fill_entry(&attr, &e);
+		fill_entry(&attr, timeout, &e);
 		fuse_reply_entry(req, &e);
 	}
 }
@@ -209,7 +213,8 @@ static int next_entry(fuse_ino_t ino, struct tree_dir *d, uint64_t *pos,
 
 /* Fill in the attributes of a listed entry.  If they are expensive, and for "."
  * and "..", return only the name (inode 0): the kernel looks it up on demand. */
-static void entry_attributes(fuse_req_t req, const struct tree_entry *entry,
+static void entry_attributes(fuse_req_t req, fuse_ino_t dir,
+			     const struct tree_entry *entry,
 			     struct fuse_entry_param *e)
 {
 	struct tree_attr attr;
@@ -219,7 +224,8 @@ static void entry_attributes(fuse_req_t req, const struct tree_entry *entry,
 	};
 	if (entry->cheap &&
 	    tree_getattr(tree_of(req), entry->ino, &attr, NULL) == 0)
-		fill_entry(&attr, e);
+		fill_entry(&attr,
+			   tree_entry_timeout(tree_of(req), dir, &attr), e);
 }
 
 static void read_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
@@ -240,7 +246,7 @@ static void read_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
 		size_t n;
 
 		if (plus) {
-			entry_attributes(req, &entry, &e);
+			entry_attributes(req, ino, &entry, &e);
 			n = fuse_add_direntry_plus(req, buf + used,
 						   size - used, entry.name, &e,
 						   (off_t)pos);

@@ -10,11 +10,13 @@ struct fuse_lowlevel_ops;
 struct handle;
 struct passthrough;
 struct prefill;
+struct fuse_session;
 struct stats;
 struct tree;
 
 /* The state behind all requests. */
 struct server {
+	struct fuse_session *session;
 	struct tree *tree;
 	struct stats *stats;
 	struct passthrough *passthrough;

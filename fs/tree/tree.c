@@ -131,8 +131,10 @@ static int stat_view(struct tree *t, size_t view, uint64_t node,
 	struct plan *p;
 	int rc = views_plan(t->views, view, &p, err);
 
-	if (!rc)
-		rc = plan_stat(p, node, &st, err);
+	if (rc)
+		return rc;
+	rc = plan_stat(p, node, &st, err);
+	views_put(t->views, view);
 	if (rc)
 		return rc;
 	tree_synthesize(t, ino_of_view(t, view, node),
@@ -143,7 +145,8 @@ static int stat_view(struct tree *t, size_t view, uint64_t node,
 	set_owner(t, &out->st);
 	if (out->st.st_ino == TREE_ROOT)
 		restrict_root(t, &out->st);
-	out->timeout = FOREVER;
+	/* The root is always the same inode, of whatever view. */
+	out->timeout = out->st.st_ino == TREE_ROOT ? A_MOMENT : FOREVER;
 	return 0;
 }
 
@@ -345,8 +348,10 @@ static int lookup_in_view(struct tree *t, size_t view, uint64_t node,
 	uint64_t child;
 	int rc = views_plan(t->views, view, &p, err);
 
-	if (!rc)
-		rc = plan_lookup(p, node, name, &child, err);
+	if (rc)
+		return rc;
+	rc = plan_lookup(p, node, name, &child, err);
+	views_put(t->views, view);
 	if (!rc)
 		*ino = ino_of_view(t, view, child);
 	return rc;
@@ -359,7 +364,7 @@ int tree_lookup(struct tree *t, uint64_t dir, const char *name,
 	uint64_t ino = 0;
 	int rc = -ENOENT;
 
-	*timeout = n.kind == NODE_VIEW ? FOREVER : A_MOMENT;
+	*timeout = n.kind == NODE_VIEW && dir != TREE_ROOT ? FOREVER : A_MOMENT;
 	if (dir == TREE_ROOT && strcmp(name, CONTROL_NAME) == 0) {
 		ino = INO_CONTROL;
 		rc = 0;
@@ -370,7 +375,31 @@ int tree_lookup(struct tree *t, uint64_t dir, const char *name,
 	} else if (n.kind == NODE_CONTROL) {
 		rc = tree_control_lookup(t, dir, name, &ino);
 	}
-	return rc ? rc : tree_getattr(t, ino, out, err);
+	if (!rc)
+		rc = tree_getattr(t, ino, out, err);
+	if (!rc)
+		*timeout = tree_entry_timeout(t, dir, out);
+	return rc;
+}
+
+double tree_entry_timeout(const struct tree *t, uint64_t dir,
+			  const struct tree_attr *attr)
+{
+	const bool renewed = dir == TREE_ROOT ||
+			     ino_parse(t, dir).kind == NODE_LOWER;
+
+	return renewed && attr->timeout > A_MOMENT ? A_MOMENT : attr->timeout;
+}
+
+bool tree_renew(struct tree *t)
+{
+	const struct view_type type = tree_root_type(t);
+	size_t view;
+
+	if (!t->is_view || views_add(t->views, t->o->source, &type, TREE_ROOT,
+				     &view))
+		return false;
+	return atomic_exchange(&t->root_view, view) != view;
 }
 
 int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size)
@@ -424,6 +453,25 @@ static int open_lower(struct tree *t, uint64_t index, struct tree_file *out)
 	return 0;
 }
 
+static int open_in_view(struct tree *t, size_t view, uint64_t node,
+			struct tree_file *out, struct errmsg *err)
+{
+	int rc = views_plan(t->views, view, &out->plan, err);
+
+	if (rc)
+		return rc;
+	out->views = t->views;
+	out->view = view;
+	rc = plan_file_open(out->plan, node, &out->v, err);
+	if (rc == -EIO)
+		views_suspect(t->views, view);
+	if (rc) {
+		views_put(t->views, view);
+		out->plan = NULL;
+	}
+	return rc;
+}
+
 int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
 		   struct errmsg *err)
 {
@@ -438,9 +486,7 @@ int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
 	case NODE_LOWER:
 		return open_lower(t, n.index, out);
 	case NODE_VIEW:
-		rc = views_plan(t->views, n.view, &out->plan, err);
-		return rc ? rc : plan_file_open(out->plan, n.index, &out->v,
-						err);
+		return open_in_view(t, n.view, n.index, out, err);
 	case NODE_LATEST:
 		type = view_type_of_number((unsigned)n.view);
 		rc = latest_text(t, &type, n.index, text, sizeof(text));
@@ -457,6 +503,8 @@ int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
 void tree_file_close(struct tree_file *f)
 {
 	vfile_free(f->v);
+	if (f->plan)
+		views_put(f->views, f->view);
 	if (f->fd >= 0)
 		close(f->fd);
 }
@@ -483,8 +531,11 @@ int tree_next_file(struct tree *t, uint64_t ino, unsigned order, uint64_t min,
 		if (!rc && st.size >= min) {
 			*next = ino_of_view(t, n.view, node);
 			*size = st.size;
+			views_put(t->views, n.view);
 			return 0;
 		}
 	}
+	if (p)
+		views_put(t->views, n.view);
 	return rc ? rc : -ENOENT;
 }

@@ -16,6 +16,7 @@
 struct errmsg;
 struct stats;
 struct vfile;
+struct views;
 
 /*
  * The namespace of a mount, as inodes:
@@ -76,12 +77,21 @@ struct tree_attr {
 	double timeout;
 };
 
-/* -ENOENT if the name does not exist; the kernel may cache that for `*timeout`
- * seconds. */
+/* -ENOENT if the name does not exist.  The kernel may cache that, or the inode that
+ * the name leads to, for `*timeout` seconds. */
 int tree_lookup(struct tree *t, uint64_t dir, const char *name,
 		struct tree_attr *out, double *timeout, struct errmsg *err);
 int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out,
 		 struct errmsg *err);
+
+/* For how many seconds the kernel may cache that an entry of `dir` with these
+ * attributes has its inode.  A tag that is saved again gets other inodes. */
+double tree_entry_timeout(const struct tree *t, uint64_t dir,
+			  const struct tree_attr *attr);
+
+/* If the root is a view, look whether its tag was saved again.  True if it was: then
+ * what the kernel has cached of the root's listing is out of date. */
+bool tree_renew(struct tree *t);
 
 /* Read the target of a symbolic link of the run, without a terminating null
  * byte.  Returns its length or a negative errno. */
@@ -94,6 +104,8 @@ struct tree_file {
 	struct vfile *v;   /* virtual: shards, or literal bytes; else NULL */
 	int fd;            /* a file of the run; else -1 */
 	struct plan *plan; /* the plan whose shards `v` reads, or NULL */
+	struct views *views; /* with `plan`: whose it is */
+	size_t view;
 	/* In a shared mount, the users that may read `fd`.  The file may not be
 	 * the one whose permissions the kernel has checked. */
 	struct access readers;

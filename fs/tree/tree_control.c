@@ -114,6 +114,7 @@ int tree_control_bytes(struct tree *t, uint64_t ino, struct bytebuf *out,
 		       struct errmsg *err)
 {
 	struct plan *p;
+	size_t view;
 	int rc;
 
 	if (is_dir(ino))
@@ -126,8 +127,13 @@ int tree_control_bytes(struct tree *t, uint64_t ino, struct bytebuf *out,
 		return stats_metrics(t->stats, t->o->source, out);
 	if (ino == INO_CONTROL_ERRORS)
 		return control_errors(t, out);
-	rc = views_plan(t->views, (size_t)(ino - INO_CONTROL_PLAN0), &p, err);
-	return rc ? rc : plan_json(p, out, err);
+	view = (size_t)(ino - INO_CONTROL_PLAN0);
+	rc = views_plan(t->views, view, &p, err);
+	if (rc)
+		return rc;
+	rc = plan_json(p, out, err);
+	views_put(t->views, view);
+	return rc;
 }
 
 /* In a shared mount the plan directory cannot be listed: a user may know the
@@ -151,13 +157,14 @@ static int restrict_plan(struct tree *t, uint64_t ino, struct stat *st,
 			 struct errmsg *err)
 {
 	struct access readers;
+	const size_t view = (size_t)(ino - INO_CONTROL_PLAN0);
 	struct plan *p;
-	const int rc = views_plan(t->views, (size_t)(ino - INO_CONTROL_PLAN0),
-				  &p, err);
+	const int rc = views_plan(t->views, view, &p, err);
 
 	if (rc)
 		return rc;
 	plan_readers(p, &readers);
+	views_put(t->views, view);
 	st->st_mode = S_IFREG | readers.mode;
 	if (!t->o->has_uid)
 		st->st_uid = readers.uid;
@@ -185,7 +192,7 @@ int tree_control_stat(struct tree *t, uint64_t ino, struct tree_attr *out,
 	if (!rc && ino >= INO_CONTROL_PLAN0)
 		rc = restrict_plan(t, ino, &out->st, err);
 	out->timeout = is_dir(ino)                ? A_MOMENT
-		       : ino >= INO_CONTROL_PLAN0 ? FOREVER
+		       : ino >= INO_CONTROL_PLAN0 ? A_MOMENT
 						  : 0;
 	bytebuf_done(&text);
 	return rc;
@@ -221,7 +228,7 @@ int tree_control_lookup(struct tree *t, uint64_t dir, const char *name,
 		}
 	for (size_t i = 0; dir == INO_CONTROL_PLANS && i < n; i++) {
 		tree_control_name(t, i, own);
-		if (strcmp(own, name) == 0) {
+		if (views_is_current(t->views, i) && strcmp(own, name) == 0) {
 			*ino = INO_CONTROL_PLAN0 + i;
 			return 0;
 		}

@@ -133,7 +133,7 @@ static int add_recut(struct tree_dir *d, const char *tag, const char *name,
 
 		if (type.kind == PLAN_RESHARD &&
 		    strcmp(views_path(t->views, i), tag) == 0 &&
-		    views_plan_if_made(t->views, i))
+		    views_is_planned(t->views, i))
 			rc = add_view(d, tag, name, index, &type);
 	}
 	return rc;
@@ -226,7 +226,7 @@ static int add_pointers(struct tree_dir *d, uint64_t index)
 
 		if (type.kind == PLAN_RESHARD &&
 		    views_parent(t->views, i) == ino_of_lower(t, index) &&
-		    views_plan_if_made(t->views, i))
+		    views_is_planned(t->views, i))
 			rc = add_latest(d, index, &type);
 	}
 	return rc;
@@ -277,6 +277,8 @@ static int open_control(struct tree_dir *d, uint64_t ino)
 	if (ino != INO_CONTROL_PLANS)
 		return -ENOTDIR;
 	for (size_t i = 0; !rc && i < n; i++) {
+		if (!views_is_current(d->t->views, i))
+			continue;
 		tree_control_name(d->t, i, name);
 		rc = tree_dir_add(d, INO_CONTROL_PLAN0 + i, S_IFREG, false,
 				  name);
@@ -291,8 +293,8 @@ static int tree_dir_open_view(struct tree_dir *d, size_t view, uint64_t node,
 
 	if (rc)
 		return rc;
-	d->is_view = true;
 	d->view = view;
+	d->is_view = true;
 	d->node = node;
 	if (node == PLAN_ROOT)
 		d->parent = views_parent(d->t->views, view);
@@ -327,6 +329,8 @@ int tree_dir_open(struct tree *t, uint64_t ino, struct tree_dir **out,
 
 void tree_dir_close(struct tree_dir *d)
 {
+	if (d->plan)
+		views_put(d->t->views, d->view);
 	free(d->v);
 	free(d);
 }

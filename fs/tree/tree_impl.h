@@ -3,6 +3,7 @@
 #define UCFS_TREE_IMPL_H
 
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -27,7 +28,8 @@ struct tree {
 	const struct tree_options *o;
 	struct access search; /* users that may search the root's ancestors */
 	struct stat source;   /* owner and time of synthesized files */
-	bool is_view;         /* the root is a view */
+	bool is_view;         /* the root is a view: */
+	atomic_size_t root_view; /* its number, until its tag is saved again */
 	struct pathtab *pathtab;
 	struct views *views;
 	const struct stats *stats;
@@ -76,7 +78,7 @@ static inline struct tree_node ino_parse(const struct tree *t, uint64_t ino)
 {
 	if (ino == TREE_ROOT)
 		return (struct tree_node){ t->is_view ? NODE_VIEW : NODE_LOWER,
-					   0, 0 };
+					   atomic_load(&t->root_view), 0 };
 	if (ino & INO_CONTROL)
 		return (struct tree_node){ NODE_CONTROL, 0, ino & ~INO_CONTROL };
 	if (ino & INO_LATEST)
@@ -112,6 +114,14 @@ static inline uint64_t ino_of_view(const struct tree *t, size_t view,
 	if (t->is_view && node == PLAN_ROOT)
 		return TREE_ROOT;
 	return (uint64_t)(view + 1) << INO_VIEW_SHIFT | node;
+}
+
+/* The type of the view that is the root, if one is. */
+static inline struct view_type tree_root_type(const struct tree *t)
+{
+	return (struct view_type){ .kind = t->o->plan.kind,
+				   .ranks = t->o->plan.ranks,
+				   .stage = t->o->plan.stage };
 }
 
 /* Fill in the attributes of a file or directory that exists only in the

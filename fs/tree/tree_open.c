@@ -33,11 +33,15 @@ static int try_tag(struct tree *t, uint64_t index, const char *path,
 	const struct view_type type = { .kind = PLAN_UNIVERSAL };
 	struct plan *plan;
 	size_t view;
-	const int rc = views_add(t->views, path, &type, ino_of_lower(t, index),
-				 &view);
+	int rc = views_add(t->views, path, &type, ino_of_lower(t, index),
+			   &view);
 
-	return rc ? errmsg_nomem(why, path) :
-		    views_plan(t->views, view, &plan, why);
+	if (rc)
+		return errmsg_nomem(why, path);
+	rc = views_plan(t->views, view, &plan, why);
+	if (!rc)
+		views_put(t->views, view);
+	return rc;
 }
 
 /* Plan the newest usable tag. */
@@ -238,18 +242,18 @@ static int open_run(struct tree *t, struct errmsg *err)
 
 static int tree_open_view(struct tree *t, struct errmsg *err)
 {
+	const struct view_type type = tree_root_type(t);
 	struct plan *plan;
 	size_t view;
-	const struct view_type type = {
-		.kind = t->o->plan.kind,
-		.ranks = t->o->plan.ranks,
-		.stage = t->o->plan.stage,
-	};
-	const int rc = views_add(t->views, t->o->source, &type, TREE_ROOT,
-				 &view);
+	int rc = views_add(t->views, t->o->source, &type, TREE_ROOT, &view);
 
-	return rc ? errmsg_set(err, rc, "out of memory") :
-		    views_plan(t->views, view, &plan, err);
+	if (rc)
+		return errmsg_set(err, rc, "out of memory");
+	rc = views_plan(t->views, view, &plan, err);
+	if (!rc)
+		views_put(t->views, view);
+	atomic_init(&t->root_view, view);
+	return rc;
 }
 
 /* Only a tag has several views. */

@@ -1,5 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The views of tags, and their plans. */
+/*
+ * The views of tags, and their plans.
+ *
+ * A plan does not change, so a tag that is saved again gets new views, with new
+ * numbers and thus new inodes: whatever the kernel has cached of the old ones
+ * stays true of them.  An old view is retired, which is to say that it is not
+ * found any more, and its plan is closed after the last use.
+ *
+ * A save takes a while and leaves files of two generations meanwhile.  So a tag
+ * is taken for saved when two looks at all its files, LOOK_NS apart, see the same.
+ */
 #include "fs/tree/views.h"
 
 #include <assert.h>
@@ -11,10 +21,17 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/source.h"
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/pack/packfs.h"
+#include "ckpt/sys/crc32.h"
+#include "ckpt/vfile/shardcache.h"
+#include "ckpt/zero/checkpoint.h"
 #include "ckpt/zero/indexfile.h"
 #include "fs/log/log.h"
 
 #define RETRY_SECONDS 1
+#define LOOK_NS UINT64_C(1000000000)
 
 struct view {
 	char *path;            /* immutable */
@@ -25,6 +42,12 @@ struct view {
 	time_t failed;     /* time of the last attempt */
 	int rc;            /* and its result */
 	struct errmsg why;
+	unsigned users; /* of the plan: callers, and plans that refer to it */
+	struct view *base; /* whose plan this plan refers to, or NULL */
+	bool retired;      /* its tag was saved again */
+	bool suspect;      /* a file could not be opened */
+	uint64_t looked;   /* when its files were last compared */
+	uint32_t seen;     /* sum of what was seen then, if it was other files */
 };
 
 struct views {
@@ -100,11 +123,138 @@ static size_t views_find(const struct views *v, const char *path,
 {
 	size_t i = 0;
 
-	while (i < v->n && (!view_type_equal(&v->v[i]->type, type) ||
+	while (i < v->n && (v->v[i]->retired ||
+			    !view_type_equal(&v->v[i]->type, type) ||
 			    strcmp(v->v[i]->path, path) != 0))
 		i++;
 	return i;
 }
+
+/* Give back a use of the view's plan.  Called with the lock held. */
+static void release_plan(struct view *view)
+{
+	assert(view->users > 0);
+	if (--view->users || !view->retired)
+		return;
+	plan_close(view->plan);
+	view->plan = NULL;
+	if (view->base)
+		release_plan(view->base);
+}
+
+/* --- tags that are saved again ---------------------------------------------------- */
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * LOOK_NS + (uint64_t)ts.tv_nsec;
+}
+
+/* Does the path of a shard lead to another file than the planned one? */
+static bool is_other(struct plan *p, size_t shard)
+{
+	const struct shardcache *const c = plan_shards(p);
+	struct fileid now;
+	struct stat st;
+
+	if (packfs_stat(shardcache_path(c, (uint32_t)shard), &st, NULL))
+		return true;
+	fileid_from_stat(&st, &now);
+	return !fileid_equal(&now, shardcache_id(c, (uint32_t)shard));
+}
+
+/* A save replaces all files, so the first ones of both kinds are enough, which
+ * costs little where storage is far.  What that misses makes opens fail. */
+static bool may_be_changed(const struct view *view)
+{
+	const struct zero_checkpoint *const r = plan_zckpt(view->plan);
+
+	return r && (view->suspect || is_other(view->plan, 0) ||
+		     is_other(view->plan, r->dir.noptim));
+}
+
+/* A sum of all files' identities; 0 if they are those of the plan, or no complete
+ * tag. */
+static uint32_t sum_of_files(const struct view *view)
+{
+	const struct shardcache *const c = plan_shards(view->plan);
+	struct tagdir d;
+	uint32_t sum = 0;
+	bool same;
+
+	if (tagdir_scan(&d, view->path, NULL))
+		return 0;
+	same = tagdir_count(&d) == shardcache_count(c);
+	for (size_t i = 0; i < tagdir_count(&d); i++) {
+		const struct fileid *const id = &tagdir_file(&d, i)->file;
+
+		sum = crc32_add(sum, id, sizeof(*id));
+		same = same &&
+		       fileid_equal(id, shardcache_id(c, (uint32_t)i));
+	}
+	tagdir_done(&d);
+	return same ? 0 : sum;
+}
+
+static void retire(struct view *view)
+{
+	log_note("%s: was saved again", view->path);
+	view->retired = true;
+	view->rc = 0;
+	if (view->plan) {
+		view->users++;
+		release_plan(view);
+	}
+}
+
+/* Look whether a tag was saved again, and then retire its views.  Called with the
+ * lock held. */
+static void look_again(struct views *v, const char *path)
+{
+	const uint64_t now = now_ns();
+	struct view *view = NULL;
+	uint32_t before;
+
+	for (size_t i = 0; i < v->n && !view; i++)
+		if (!v->v[i]->retired && v->v[i]->plan &&
+		    strcmp(v->v[i]->path, path) == 0)
+			view = v->v[i];
+	if (!view || now - view->looked < LOOK_NS)
+		return;
+	view->looked = now;
+	before = view->seen;
+	view->seen = may_be_changed(view) ? sum_of_files(view) : 0;
+	view->suspect = view->seen != 0;
+	if (!view->seen || view->seen != before)
+		return;
+	for (size_t i = 0; i < v->n; i++)
+		if (!v->v[i]->retired && strcmp(v->v[i]->path, path) == 0)
+			retire(v->v[i]);
+}
+
+void views_suspect(struct views *v, size_t index)
+{
+	pthread_mutex_lock(&v->lock);
+	assert(index < v->n);
+	for (size_t i = 0; i < v->n; i++)
+		if (strcmp(v->v[i]->path, v->v[index]->path) == 0)
+			v->v[i]->suspect = true;
+	pthread_mutex_unlock(&v->lock);
+}
+
+bool views_is_current(struct views *v, size_t index)
+{
+	bool current;
+
+	pthread_mutex_lock(&v->lock);
+	current = index < v->n && !v->v[index]->retired;
+	pthread_mutex_unlock(&v->lock);
+	return current;
+}
+
+/* --- views ---------------------------------------------------------------------------- */
 
 int views_add(struct views *v, const char *path, const struct view_type *type,
 	      uint64_t parent, size_t *index)
@@ -113,6 +263,7 @@ int views_add(struct views *v, const char *path, const struct view_type *type,
 	size_t i;
 
 	pthread_mutex_lock(&v->lock);
+	look_again(v, path);
 	i = views_find(v, path, type);
 	if (i == v->n)
 		rc = views_append(v, path, type, parent);
@@ -204,16 +355,16 @@ static int open_plan(const struct views *v, struct view *view, struct plan **p)
 
 static int make_plan(struct views *v, struct view *view);
 
-/* Get the universal plan of the same tag; NULL if it cannot be made.  Called with
- * the lock held. */
-static struct plan *find_universal(struct views *v, const struct view *view)
+/* Get the view with the universal plan of the same tag; NULL if it cannot be made.
+ * Called with the lock held. */
+static struct view *find_universal(struct views *v, const struct view *view)
 {
 	const struct view_type type = { .kind = PLAN_UNIVERSAL };
 	size_t i = views_find(v, view->path, &type);
 
 	if (i == v->n && views_append(v, view->path, &type, view->parent))
 		return NULL;
-	return make_plan(v, v->v[i]) ? NULL : v->v[i]->plan;
+	return make_plan(v, v->v[i]) ? NULL : v->v[i];
 }
 
 /* Derive the plan from the universal one.  If that cannot be made the view may
@@ -221,15 +372,22 @@ static struct plan *find_universal(struct views *v, const struct view *view)
 static int views_open_view(struct views *v, struct view *view, struct plan **p)
 {
 	const struct view_type *const type = &view->type;
-	struct plan *const universal =
+	struct view *const universal =
 		type->kind == PLAN_UNIVERSAL ? NULL : find_universal(v, view);
+	int rc;
 
 	if (!universal)
 		return open_plan(v, view, p);
-	return type->kind == PLAN_RESHARD ?
-		       plan_open_resharded(universal, type->ranks, type->stage,
-					   p, &view->why) :
-		       plan_open_derived(universal, type->kind, p, &view->why);
+	rc = type->kind == PLAN_RESHARD ?
+		     plan_open_resharded(universal->plan, type->ranks,
+					 type->stage, p, &view->why) :
+		     plan_open_derived(universal->plan, type->kind, p,
+				       &view->why);
+	if (!rc) {
+		universal->users++;
+		view->base = universal;
+	}
+	return rc;
 }
 
 /* Called with the lock held.  Recursive to a depth of one, for the universal
@@ -249,6 +407,9 @@ static int make_plan(struct views *v, struct view *view)
 			      plan_check(p, &view->why);
 	if (view->rc) {
 		plan_close(p);
+		if (view->base)
+			release_plan(view->base);
+		view->base = NULL;
 		return view->rc;
 	}
 	log_warnings(p, view->path);
@@ -266,28 +427,38 @@ int views_plan(struct views *v, size_t index, struct plan **out,
 	if (!view)
 		return errmsg_set(err, -ENOENT, "no such view");
 	pthread_mutex_lock(&v->lock);
-	rc = make_plan(v, view);
-	if (rc && err)
+	rc = view->retired ? -ESTALE : make_plan(v, view);
+	if (rc && rc != -ESTALE && err)
 		*err = view->why;
-	*out = view->plan;
+	*out = rc ? NULL : view->plan;
+	view->users += !rc;
 	pthread_mutex_unlock(&v->lock);
 	return rc;
 }
 
-/* List the plans that have been made, with the paths of their tags; returns
- * their number.  The caller frees both lists. */
+void views_put(struct views *v, size_t index)
+{
+	pthread_mutex_lock(&v->lock);
+	assert(index < v->n);
+	release_plan(v->v[index]);
+	pthread_mutex_unlock(&v->lock);
+}
+
+/* List the views whose plans have been made, with the paths of their tags, and use
+ * the plans; returns their number.  The caller frees both lists. */
 static size_t list_plans(struct views *v, struct indexfile_record **records,
-			 struct plan ***plans)
+			 struct view ***views)
 {
 	size_t n = 0;
 
 	pthread_mutex_lock(&v->lock);
 	*records = calloc(v->n + 1, sizeof(**records));
-	*plans = calloc(v->n + 1, sizeof(**plans));
-	for (size_t i = 0; *records && *plans && i < v->n; i++)
-		if (v->v[i]->plan) {
+	*views = calloc(v->n + 1, sizeof(**views));
+	for (size_t i = 0; *records && *views && i < v->n; i++)
+		if (v->v[i]->plan && !v->v[i]->retired) {
 			(*records)[n].tag = v->v[i]->path;
-			(*plans)[n++] = v->v[i]->plan;
+			v->v[i]->users++;
+			(*views)[n++] = v->v[i];
 		}
 	pthread_mutex_unlock(&v->lock);
 	return n;
@@ -296,16 +467,16 @@ static size_t list_plans(struct views *v, struct indexfile_record **records,
 void views_save(struct views *v)
 {
 	struct indexfile_record *records;
-	struct plan **plans;
+	struct view **views;
 	struct errmsg err = { "" };
 	size_t n, saved = 0;
 
 	if (!v->index || v->save_failed)
 		return;
-	n = list_plans(v, &records, &plans);
+	n = list_plans(v, &records, &views);
 	for (size_t i = 0; i < n; i++) {
 		struct indexfile_record r = { .tag = records[i].tag };
-		const int rc = plan_index(plans[i], &r.bytes, &err);
+		const int rc = plan_index(views[i]->plan, &r.bytes, &err);
 
 		if (rc < 0)
 			log_warning("%s: no index: %s", r.tag, err.text);
@@ -320,8 +491,12 @@ void views_save(struct views *v)
 	}
 	for (size_t i = 0; i < saved; i++)
 		bytebuf_done(&records[i].bytes);
+	pthread_mutex_lock(&v->lock);
+	for (size_t i = 0; i < n; i++)
+		release_plan(views[i]);
+	pthread_mutex_unlock(&v->lock);
 	free(records);
-	free(plans);
+	free(views);
 }
 
 struct plan *views_plan_if_made(struct views *v, size_t index)
@@ -330,9 +505,20 @@ struct plan *views_plan_if_made(struct views *v, size_t index)
 	struct plan *p;
 
 	pthread_mutex_lock(&v->lock);
-	p = view ? view->plan : NULL;
+	p = view && !view->retired ? view->plan : NULL;
+	if (p)
+		view->users++;
 	pthread_mutex_unlock(&v->lock);
 	return p;
+}
+
+bool views_is_planned(struct views *v, size_t index)
+{
+	const bool planned = views_plan_if_made(v, index);
+
+	if (planned)
+		views_put(v, index);
+	return planned;
 }
 
 bool views_failed(struct views *v, size_t index, struct errmsg *why)

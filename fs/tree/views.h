@@ -34,7 +34,8 @@ void views_save(struct views *v);
 void views_free(struct views *v);
 
 /* Find or add a view of the tag at `path` (copied), listed in the directory
- * with inode `parent`.  0, -ENOMEM, or -ENFILE after VIEWS_MAX views. */
+ * with inode `parent`.  If the tag was saved again since its plans were made, its
+ * views are retired, and a new one is added.  0, -ENOMEM, or -ENFILE after VIEWS_MAX views. */
 int views_add(struct views *v, const char *path, const struct view_type *type,
 	      uint64_t parent, size_t *index);
 
@@ -46,17 +47,26 @@ struct view_type views_type(struct views *v, size_t index);
 uint64_t views_parent(struct views *v, size_t index);
 
 /*
- * Get the plan of a view, making it on first use; valid until views_free.
+ * Get the plan of a view, making it on first use, and use it until views_put.
  * Warnings of the plan are logged once.  A failure is retried after a second,
  * since the tag may still be being written; until then it is returned again.
+ * -ESTALE, without a message, for a view that is retired.
  */
 int views_plan(struct views *v, size_t index, struct plan **out,
 	       struct errmsg *err);
+void views_put(struct views *v, size_t index);
+
+/* A file of the view could not be opened: was the tag saved again? */
+void views_suspect(struct views *v, size_t index);
+
+/* False for a view that is retired. */
+bool views_is_current(struct views *v, size_t index);
 
 /* Get whether the plan could not be made, and then the reason in *why. */
 bool views_failed(struct views *v, size_t index, struct errmsg *why);
 
-/* Get the plan if it has been made, else NULL. */
+/* Get the plan if it has been made, and use it until views_put, else NULL. */
 struct plan *views_plan_if_made(struct views *v, size_t index);
+bool views_is_planned(struct views *v, size_t index);
 
 #endif

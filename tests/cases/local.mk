@@ -30,6 +30,7 @@ scripts += \
 	%D%/mount/tools.sh \
 	%D%/mount/errors.sh \
 	%D%/mount/reasons.sh \
+	%D%/mount/saved_again.sh \
 	%D%/mount/mistakes.sh \
 	%D%/mount/backed.sh \
 	%D%/mount/unprivileged.sh \

@@ -1,0 +1,108 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# A tag that is saved again under the mount is served again: in place or replaced,
+# through the mount of its run and of itself, in all its views.  Nobody sees bytes of
+# two generations: readers of the old files get old bytes or EIO.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+require_fuse
+mnt=$tmp/mnt
+old=$good/z1_fp32_dp2/global_step4
+new=$good/z1_fp16_dp2/global_step4 # other parameters' values, in the same files
+
+# What each view has of each generation.
+for generation in old new; do
+	mkdir "$tmp/$generation"
+	cp -r "${!generation}" "$tmp/$generation/tag"
+	mount_fg "$tmp/$generation" -o index=none || finish
+	mkdir "$tmp/$generation.views"
+	cp -r "$mnt"/tag_* "$tmp/$generation.views"
+	cp -r "$mnt/tag_dp3" "$tmp/$generation.views"
+	unmount
+done
+
+# becomes TREE VIEW: within 30 seconds, in which readers may get EIO and ESTALE.
+becomes() {
+	for _ in $(seq 150); do
+		diff -r "$1" "$2" >"$tmp/diff" 2>&1 && return
+		sleep 0.2
+	done
+	fail "$2 is not $1: $(head -n 3 "$tmp/diff")"
+}
+
+# In place, as DeepSpeed does.
+save_in_place() {
+	for f in "$new"/*; do
+		cat "$f" >"$1/${f##*/}"
+	done
+}
+
+# By another program, which removes the tag first.
+save_replaced() {
+	mv "$1" "$tmp/removed"
+	cp -r "$new" "$1"
+}
+
+for save in save_in_place save_replaced; do
+	rm -rf "$tmp/removed" "$tmp/run"
+	mkdir "$tmp/run"
+	cp -r "$old" "$tmp/run/tag"
+	mount_fg "$tmp/run" || finish
+	for view in "$tmp"/old.views/*; do
+		becomes "$view" "$mnt/${view##*/}"
+	done
+	name=zero/cube/fp32.pt
+	exec 5<"$mnt/tag_universal/$name"
+	cd "$mnt/tag_universal/zero" || fail "no zero/"
+	$save "$tmp/run/tag"
+	for view in "$tmp"/new.views/*; do
+		becomes "$view" "$mnt/${view##*/}"
+	done
+	check "the plan is the new one" grep -q '"fp32.pt"' "$mnt/.ucfs/plan/tag.json"
+	check "there is one" test "$(find "$mnt/.ucfs/plan" -name tag.json | wc -l)" = 1
+	if cat <&5 >"$tmp/held" 2>/dev/null; then
+		check "a file that was open has its old bytes" cmp "$tmp/held" "$tmp/old.views/tag_universal/$name"
+	fi
+	exec 5<&-
+	check "no files of old directories" grep -q -E 'Stale|Input/output' <(cat cube/fp32.pt 2>&1 >/dev/null)
+	cd "$tmp" || exit 1
+	unmount
+
+	# The tag itself, whose root is always the same inode.
+	rm -rf "$tmp/removed" "$tmp/run/tag"
+	cp -r "$old" "$tmp/run/tag"
+	mount_fg "$tmp/run/tag" || finish
+	becomes "$tmp/old.views/tag_universal" "$mnt"
+	$save "$tmp/run/tag"
+	becomes "$tmp/new.views/tag_universal" "$mnt"
+	unmount
+done
+
+# Other names, which the kernel has listed before.
+for ranks in 3 4; do
+	mount_fg "$good/z3_fp32_dp$ranks/global_step4" -o index=none || finish
+	cp -r "$mnt" "$tmp/dp$ranks"
+	unmount
+done
+rm -rf "$tmp/run/tag"
+cp -r "$good/z3_fp32_dp3/global_step4" "$tmp/run/tag"
+mount_fg "$tmp/run/tag" || finish
+becomes "$tmp/dp3" "$mnt"
+cp "$good"/z3_fp32_dp4/global_step4/* "$tmp/run/tag"
+becomes "$tmp/dp4" "$mnt"
+unmount
+
+# A save that is not complete is not served.
+rm -rf "$tmp/run/tag"
+cp -r "$old" "$tmp/run/tag"
+mount_fg "$tmp/run" || finish
+becomes "$tmp/old.views/tag_universal" "$mnt/tag_universal"
+rm "$tmp/run/tag"/*optim_states.pt
+for _ in 1 2 3 4 5 6; do
+	sleep 0.5
+	cat "$mnt"/tag_universal/zero/*/fp32.pt >/dev/null 2>&1 && fail "served without shards"
+done
+cp "$old"/* "$tmp/run/tag"
+becomes "$tmp/old.views/tag_universal" "$mnt/tag_universal"
+unmount
+finish
