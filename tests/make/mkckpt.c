@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checkpoint directories for tests.  How parameters are laid out and cut is
- * done here the slow way, element by element into real buffers, and shares
- * nothing with ckpt/zero/partition.c, whose results are compared with it.
+ * Checkpoint directories for tests.  Parameters are laid out and partitioned
+ * the slow way, element by element into real buffers; nothing is shared with
+ * ckpt/zero/partition.c, whose results are compared with these.
  */
 #include "tests/make/mkckpt.h"
 
@@ -64,7 +64,7 @@ uint32_t mkckpt_element(const struct mkckpt *c, size_t param, unsigned state,
 
 /* --- one flat group ------------------------------------------------------ */
 
-/* A group of stages 1, 2: which element of which parameter lies where. */
+/* A group of stages 1 and 2: which element of which parameter lies where. */
 struct flat_group {
 	size_t *params; /* numbers, in flat order */
 	uint64_t *pad;  /* after each */
@@ -154,7 +154,7 @@ static uint32_t *flat_elements(const struct mkckpt *c,
 	return v;
 }
 
-/* How many elements at the end of a rank's partition are the tail's padding. */
+/* The number of padding elements at the end of a rank's partition. */
 static uint64_t tail_padding(const struct flat_group *f, unsigned rank)
 {
 	uint64_t n = 0;
@@ -164,7 +164,7 @@ static uint64_t tail_padding(const struct flat_group *f, unsigned rank)
 	return n;
 }
 
-/* {name: fragment_address} of what a rank holds. */
+/* {name: fragment_address} of the fragments that a rank holds. */
 static struct value *slice_mapping(struct mkpt *m, const struct mkckpt *c,
 				   const struct flat_group *f, unsigned rank)
 {

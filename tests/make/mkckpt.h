@@ -19,9 +19,9 @@ struct mkckpt_param {
 	unsigned group; /* ZeRO-3: sub-group */
 };
 
-/* A tensor that only the module has (stages 1 and 2): its element i is the
- * number (first + i) % 100.  Its storage goes on so for `spare` elements
- * before and behind it. */
+/* A tensor that only the module has (stages 1 and 2): element i is the number
+ * (first + i) % 100.  Its storage continues in the same way for `spare`
+ * elements before and after it. */
 struct mkckpt_extra {
 	const char *name;
 	enum dtype dtype;
@@ -31,10 +31,10 @@ struct mkckpt_extra {
 };
 
 /*
- * A MoE layer: `n` experts, shared by `ep` ranks.  Parameters of it are those
- * whose names begin with the prefix, see ckpt/model/experts.h, as in the whole
- * model; a native expert's have its number.  Extras can be a native expert's,
- * too.
+ * A MoE layer: `n` experts, shared by `ep` ranks.  Its parameters are those
+ * whose names begin with the prefix, as in the whole model
+ * (ckpt/model/experts.h); a native expert's name contains its number.  Extras
+ * can belong to a native expert, too.
  */
 struct mkckpt_layer {
 	const char *prefix;
@@ -50,8 +50,8 @@ struct mkckpt_view;
 
 /*
  * A checkpoint as DeepSpeed writes it, of any stage, number of ranks, groups
- * and shapes, whose every element is known (mkckpt_element).  Padding is
- * filled with a NaN of its own, so that it is noticed when it gets out.
+ * and shapes.  Every element is known (mkckpt_element).  Padding is a NaN of
+ * its own, so that it is noticed if it is served.
  */
 struct mkckpt {
 	int stage; /* 1, 2 or 3 */
@@ -80,9 +80,9 @@ struct mkckpt {
 	uint32_t (*element)(const struct mkckpt *c, size_t param,
 			    unsigned state, uint64_t i);
 
-	/* Called with each file's root before it is written; the chance to
-	 * add to it or to damage it.  The files of experts are counted, layer
-	 * after layer, instead of ranks. */
+	/* Called with each file's root before it is written, to add to it or to
+	 * damage it.  Files of experts are counted, layer by layer, instead of
+	 * ranks. */
 	void (*edit)(struct mkpt *m, struct value *root, enum mkckpt_file kind,
 		     unsigned rank, void *ctx);
 	void *ctx;
@@ -104,16 +104,18 @@ void mkckpt_write(const struct mkckpt *c, const char *dir);
 void mkckpt_path(const struct mkckpt *c, const char *dir, enum mkckpt_file kind,
 		 unsigned rank, char *out);
 
-/* Do all files of the plan hold the right elements?  If not, `why` tells. */
+/* Do all files of the plan hold the right elements?  If not, `why` says what is
+ * wrong. */
 bool mkckpt_check(const struct mkckpt *c, struct plan *p, char *why,
 		  size_t why_len);
 
-/* A new directory below $TMPDIR, and its removal with everything in it. */
+/* Create a directory below $TMPDIR; remove it with everything in it. */
 char *mkckpt_new_dir(void);
 void mkckpt_free_dir(char *dir);
 
-/* One for whoever needs no more: two ranks, three parameters in two groups, of
- * shapes that two ranks do not divide, and tensors of the module. */
+/* A checkpoint for tests that need nothing special: two ranks, three parameters
+ * in two groups, of shapes that two ranks do not divide, and tensors of the
+ * module. */
 struct mkckpt mkckpt_small(int stage);
 
 #endif

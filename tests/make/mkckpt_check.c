@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads a planned tree back as torch would, and compares every element with
- * the one that mkckpt.c put into the shards.
+ * Reads a planned tree as torch would, and compares every element with the one
+ * that mkckpt.c put into the shards.
  */
 #include "tests/make/mkckpt.h"
 
@@ -24,7 +24,7 @@ static uint64_t numel_of(const uint64_t *shape, unsigned ndim)
 	return n;
 }
 
-/* What a file of the plan holds, opened as torch would. */
+/* A file of the plan, opened as torch would. */
 struct reading {
 	struct bytebuf bytes;
 	struct ptfile pt;

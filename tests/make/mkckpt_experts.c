@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Experts of the checkpoints that tests make.  Which rank has which of them is
- * found here by looking through all ranks and experts, and shares nothing with
+ * Experts of the checkpoints that tests make.  Which rank has which experts is
+ * found by trying all ranks and experts; nothing is shared with
  * ckpt/zero/partition.c and ckpt/model/experts.c.
  */
 #include <limits.h>
@@ -30,7 +30,7 @@ static const struct mkckpt_layer *group_layer(const struct mkckpt *c, size_t g)
 	return NULL;
 }
 
-/* A native expert's number in a name, and what comes behind it. */
+/* A native expert's number in a name, and the rest of the name. */
 static unsigned number_in(const struct mkckpt_layer *l, const char *name,
 			  const char **rest)
 {
@@ -48,8 +48,8 @@ static unsigned expert_at(const struct mkckpt_layer *l, unsigned ep, unsigned i)
 	return l->order ? l->order[at] : at;
 }
 
-/* The expert-parallel rank of a data-parallel rank, and its number among those
- * that have the same experts: counted. */
+/* The expert-parallel rank of a data-parallel rank, and its number among the
+ * ranks with the same experts, found by counting. */
 static unsigned find_ep(const struct mkckpt *c, unsigned degree, unsigned rank,
 			unsigned *part)
 {
@@ -68,7 +68,7 @@ static unsigned find_ep(const struct mkckpt *c, unsigned degree, unsigned rank,
 
 /* --- what a rank has ------------------------------------------------------- */
 
-/* As the rank has the parameter; false if it has it not. */
+/* The parameter as the rank has it; false if the rank does not have it. */
 static bool localize(struct mkpt *m, const struct mkckpt_layer *l, unsigned ep,
 		     struct mkckpt_param *p)
 {

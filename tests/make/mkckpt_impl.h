@@ -4,14 +4,15 @@
 
 #include "tests/make/mkckpt.h"
 
-/* What the files of mkckpt share. */
+/* Shared by the files of mkckpt. */
 
 #define MKCKPT_DS_VERSION "0.19.8"
 
 void *mkckpt_must(void *p);
 uint64_t mkckpt_numel(const uint64_t *shape, unsigned ndim);
 
-/* The numbers of a group's parameters, in flat order; the caller frees. */
+/* The numbers of a group's parameters, in flat order, to be freed by the
+ * caller. */
 size_t *mkckpt_order(const struct mkckpt *c, size_t g, bool round_robin,
 		     size_t *n);
 
@@ -25,9 +26,9 @@ struct value *mkckpt_extra_tensor(struct mkpt *m,
 				  const struct mkckpt_extra *e);
 
 /*
- * mkckpt_experts.c.  What a rank has of a group: parameters as they are called
- * and shaped there, cut over the ranks that have the same.  Without experts
- * that is the checkpoint itself.
+ * mkckpt_experts.c.  A rank's part of a group: parameters with the names and
+ * shapes that they have there, partitioned over the ranks that have the same
+ * ones.  Without experts that is the whole checkpoint.
  */
 struct mkckpt_view {
 	struct mkckpt c;
@@ -46,8 +47,8 @@ uint32_t mkckpt_view_element(const struct mkckpt_view *v, size_t param,
 const struct mkckpt_layer *mkckpt_layer_of(const struct mkckpt *c,
 					   const char *name);
 
-/* Add what model states say of experts; mark the group of an optimizer's
- * param_groups; the value of ds_zero_partition_groups. */
+/* Add the entries about experts to model states; mark the group in an
+ * optimizer's param_groups; the value of ds_zero_partition_groups. */
 void mkckpt_set_experts(struct mkpt *m, const struct mkckpt *c,
 			struct value *root);
 void mkckpt_mark_group(struct mkpt *m, const struct mkckpt *c, size_t g,
@@ -55,7 +56,7 @@ void mkckpt_mark_group(struct mkpt *m, const struct mkckpt *c, size_t g,
 struct value *mkckpt_partition_groups(struct mkpt *m, const struct mkckpt *c,
 				      unsigned rank);
 
-/* The files of experts: how many, their roots, where they are. */
+/* The files of experts: their number, their roots, their paths. */
 unsigned mkckpt_nexperts(const struct mkckpt *c);
 struct value *mkckpt_expert(struct mkpt *m, const struct mkckpt *c,
 			    unsigned number);

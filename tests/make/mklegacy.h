@@ -12,8 +12,8 @@ struct errmsg;
 struct ptfile;
 
 /*
- * Files of torch's container without zip, put together from their parts, of
- * which some are replaced.
+ * Files of torch's container before zip, assembled from parts, some of which
+ * are replaced.
  */
 
 #define BYTES(s)                                        \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checkpoint files for tests, made with the library's own writer.  That the
- * writer writes what torch does is shown elsewhere (test_good, test_ptwrite);
- * here it serves to make files that differ from good ones in one place.
+ * Checkpoint files for tests, made with the library's own writer. test_good and
+ * test_ptwrite show that it writes what torch writes; here it makes files that
+ * differ from good ones in one place.
  */
 #include "tests/make/mkpt.h"
 

@@ -12,9 +12,9 @@
 #include "ckpt/tensor/tensor.h"
 
 /*
- * Makes .pt files for tests: a graph of values, the bytes of its storages,
- * and torch's container around both.  Whatever fails here ends the test
- * program.  Zero initialised it is empty and valid.
+ * Makes .pt files for tests: a graph of values, the bytes of its storages, and
+ * torch's container around both.  Any failure ends the test program.
+ * Zero-initialised it is empty and valid.
  */
 struct mkpt {
 	struct arena arena;
@@ -27,7 +27,7 @@ struct mkpt {
 
 void mkpt_done(struct mkpt *m);
 
-/* Values; they live as long as `m`.  Strings are borrowed. */
+/* Create values.  They live as long as `m`; strings are borrowed. */
 struct value *mkpt_none(struct mkpt *m);
 struct value *mkpt_int(struct mkpt *m, int64_t i);
 struct value *mkpt_bool(struct mkpt *m, bool b);
@@ -37,7 +37,7 @@ struct value *mkpt_global(struct mkpt *m, const char *module, const char *name);
 struct value *mkpt_dict(struct mkpt *m);
 struct value *mkpt_list(struct mkpt *m);
 
-/* A tuple of `n` values, then those. */
+/* A tuple of the `n` values that follow. */
 struct value *mkpt_tuple(struct mkpt *m, size_t n, ...);
 
 /* callable(*args), and cls.__new__(cls) with a state. */
@@ -52,7 +52,7 @@ struct value *mkpt_ordered_dict(struct mkpt *m);
 struct value *mkpt_size(struct mkpt *m, const uint64_t *shape, unsigned ndim);
 
 /* Append to a list or tuple.  Set a key of a dict or OrderedDict, in place if
- * it is there; remove it if `v` is NULL. */
+ * it exists; a `v` of NULL removes it. */
 void mkpt_add(struct mkpt *m, struct value *seq, struct value *v);
 void mkpt_set(struct mkpt *m, struct value *dict, const char *key,
 	      struct value *v);
@@ -76,8 +76,8 @@ struct value *mkpt_flat(struct mkpt *m, enum dtype dtype, uint64_t numel,
 void mkpt_emit(const struct mkpt *m, const struct value *root,
 	       const char *prefix, struct bytebuf *out);
 
-/* The same around a pickle as it is, with the storages of `m` (may be NULL)
- * in their order. */
+/* The same around a given pickle, with the storages of `m` (may be NULL) in
+ * their order. */
 void mkpt_emit_pickle(const struct mkpt *m, struct span pickle,
 		      const char *prefix, struct bytebuf *out);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors are cut up as trainers do, and written through mkckpt.c.  Whoever
- * cuts deals out elements one by one; what the universal files must hold is
- * then taken from the whole, so that nothing is shared with the code that
- * finds the elements again (geometry.c, partition.c).
+ * Tensors are partitioned as trainers do it, and written through mkckpt.c.
+ * Elements are dealt out one by one, and the universal files that must result
+ * are taken from the whole tensors, so that nothing is shared with the code
+ * that locates the elements (geometry.c, partition.c).
  */
 #include "tests/make/world.h"
 
@@ -46,7 +46,7 @@ static uint64_t numel_of(const uint64_t *shape, unsigned ndim)
 
 /* --- elements ------------------------------------------------------------- */
 
-/* Small numbers, so that the means of some are exact and of others not. */
+/* Small numbers: the means of some are exact, those of others are not. */
 static float whole_element(const struct world *w, const struct world_tensor *t,
 			   unsigned state, uint64_t i)
 {
@@ -74,7 +74,7 @@ static uint32_t bits_of(float f)
 	return bits;
 }
 
-/* What a later stage repeats is not asked: anything will do. */
+/* A later stage's repetition is never read: any value will do. */
 static uint32_t rank_element(const struct mkckpt *c, size_t param,
 			     unsigned state, uint64_t i)
 {
@@ -107,7 +107,7 @@ static bool is_cut(const struct world_tensor *t)
 	return t->rule != MERGE_REPLICATED && t->rule != MERGE_AVERAGE;
 }
 
-/* Has rank `k` of `tp` position `y` of the cut dimension? */
+/* Does rank `k` of `tp` hold position `y` of the partitioned dimension? */
 static bool holds(const struct world_tensor *t, unsigned tp, unsigned k,
 		  uint64_t y)
 {
@@ -128,7 +128,7 @@ static bool holds(const struct world_tensor *t, unsigned tp, unsigned k,
 	abort(); /* beyond the parts */
 }
 
-/* Every slice keeps the order of the whole. */
+/* Every slice keeps the order of the whole tensor. */
 static void deal(struct world_tensor *t, unsigned tp, unsigned k)
 {
 	const uint64_t inner = numel_of(t->shape + t->dim, t->ndim - t->dim);
@@ -261,7 +261,7 @@ size_t world_nfiles(const struct world *w, const struct world_tensor *t)
 	return w->as.stage < 3 || w->any_stage ? WORLD_FILES : MKCKPT_STATES;
 }
 
-/* ds_to_universal.py merge_tp_slices: what is beside the tensor. */
+/* ds_to_universal.py merge_tp_slices: the entries other than the tensor. */
 static void add_rule(struct mkpt *m, struct value *dict,
 		     const struct world_tensor *t, enum merge_rule rule)
 {
@@ -291,8 +291,8 @@ static void add_rule(struct mkpt *m, struct value *dict,
 	}
 }
 
-/* The converter cuts a vocabulary's padding off by a view: it stays in the
- * storage. */
+/* The converter strips a vocabulary's padding with a view: the storage still
+ * has it. */
 static struct value *whole_tensor(struct mkpt *m, const struct world *w,
 				  const struct world_tensor *t, unsigned state,
 				  bool bare, bool vocab)
@@ -351,7 +351,7 @@ void world_extra_file(const struct world *w, const struct world_extra *e,
 		      struct bytebuf *out)
 {
 	const uint64_t n = numel_of(e->as.shape, e->as.ndim);
-	/* A float32 tensor stays the view that it was, others are cast. */
+	/* A float32 tensor remains the view that it was; others are cast. */
 	const uint64_t spare = e->as.dtype == DTYPE_F32 ? e->as.spare : 0;
 	const uint64_t first = e->as.first + (uint64_t)e->stage * w->tp +
 			       (e->as.spare - spare);

@@ -19,8 +19,8 @@
 #define WORLD_VOCAB_ROWS 3 /* original_vocab_size */
 
 /*
- * A tensor of the model.  Where it is cut it consists of parts along `dim`,
- * each the ranks' shares, one after the other: widths[part][rank].
+ * A tensor of the model.  A partitioned tensor consists of parts along `dim`,
+ * each of the ranks' shares, end to end: widths[part][rank].
  */
 struct world_tensor {
 	char name[32];
@@ -34,7 +34,7 @@ struct world_tensor {
 	uint64_t shape[WORLD_DIMS_MAX];
 	size_t parts;
 	uint64_t widths[WORLD_PARTS_MAX][WORLD_TP_MAX];
-	/* MERGE_AFFINE: parts that all ranks have whole. */
+	/* MERGE_AFFINE: parts that every rank has whole. */
 	bool copied[WORLD_PARTS_MAX];
 	/* MERGE_SUB_PARAMS before version 0.4: the parts are only counted;
 	 * the size of dimension `open` is left open (-1), unless it is
@@ -42,8 +42,8 @@ struct world_tensor {
 	bool counted;
 	unsigned open;
 
-	/* Filled in by world_cut: of each rank's slice the shape, and the
-	 * element of the whole that each of its elements is. */
+	/* Set by world_cut for each rank's slice: its shape, and for each of
+	 * its elements the element of the whole tensor. */
 	uint64_t numel;
 	uint64_t shapes[WORLD_TP_MAX][WORLD_DIMS_MAX];
 	uint64_t *place[WORLD_TP_MAX];
@@ -58,9 +58,9 @@ struct world_extra {
 
 /*
  * A model of which every element is known, whole and in each rank's slices.
- * It is made up by the caller, cut by world_cut, written by world_write;
- * world_file then tells what the universal files must be.  Nothing here
- * knows how slices are put together again.
+ * The caller describes it, world_cut partitions it, and world_write writes it;
+ * world_file then says what the universal files must be.  Nothing here knows
+ * how slices are merged.
  */
 struct world {
 	unsigned tp, pp;
@@ -89,8 +89,8 @@ struct value *world_info(struct mkpt *m, const struct world *w);
 struct value *world_sub_param_shape(struct mkpt *m,
 				    const struct world_tensor *t, bool spelled);
 
-/* Names of the files of an optimizer's parameter, its states and then the
- * step; how many of them a parameter has, 0 if it is not in the tree. */
+/* The names of the files of an optimizer's parameter: its states, then the
+ * step.  How many of them a parameter has; 0 if it is not in the tree. */
 #define WORLD_FILES (MKCKPT_STATES + 1)
 extern const char *const world_file_names[WORLD_FILES];
 size_t world_nfiles(const struct world *w, const struct world_tensor *t);
@@ -99,7 +99,7 @@ size_t world_nfiles(const struct world *w, const struct world_tensor *t);
 void world_file(const struct world *w, const struct world_tensor *t, size_t i,
 		struct bytebuf *out);
 
-/* The same of a tensor that only modules have: its fp32.pt. */
+/* The same for a tensor that only modules have: its fp32.pt. */
 void world_extra_file(const struct world *w, const struct world_extra *e,
 		      struct bytebuf *out);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a world's author declares its rules: universal_checkpoint_info. */
+/* Declares a world's rules as its author would: universal_checkpoint_info. */
 #include "tests/make/world.h"
 
 static struct value *ints(struct mkpt *m, const uint64_t *v, unsigned n)
@@ -11,7 +11,7 @@ static struct value *ints(struct mkpt *m, const uint64_t *v, unsigned n)
 	return l;
 }
 
-/* Add to the list under `key`, which may not be there yet. */
+/* Append to the list under `key`, which is created if it is missing. */
 static void add_to(struct mkpt *m, struct value *dict, const char *key,
 		   struct value *v)
 {
@@ -26,7 +26,7 @@ static void add_to(struct mkpt *m, struct value *dict, const char *key,
 
 /* --- sub-parameters ------------------------------------------------------- */
 
-/* The sizes of the parts; as the oldest files have it, their number. */
+/* The sizes of the parts or, in the oldest files, their number. */
 static struct value *part_sizes(struct mkpt *m, const struct world_tensor *t,
 				bool spelled)
 {
@@ -76,8 +76,8 @@ static void add_sub_params(struct mkpt *m, struct value *info,
 
 /* --- affine maps ---------------------------------------------------------- */
 
-/* Row-major strides of a tensor of shape `shape` but for `size` along the cut
- * dimension. */
+/* Row-major strides of a tensor of shape `shape`, but with `size` along the
+ * partitioned dimension. */
 static void strides(const struct world_tensor *t, uint64_t size, uint64_t *out)
 {
 	uint64_t s = 1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses of the device are those of a stretch that nobody may touch; their
- * memory lies as far behind them as the stretch is long.
+ * Device addresses are those of an inaccessible range; their memory lies as far
+ * behind them as the range is long.
  */
 #include "tests/support/apart.h"
 
@@ -44,7 +44,7 @@ void *apart_memory(const void *p)
 		       : NULL;
 }
 
-/* Of an argument that must be the device's. */
+/* Check an argument that must be a device address. */
 static void *of(const void *p)
 {
 	void *m = apart_memory(p);
@@ -60,7 +60,7 @@ static const struct backend_ops *host(struct backend *b)
 
 /* --- memory ---------------------------------------------------------------- */
 
-/* Never used again: what was freed stays wrong. */
+/* Freed memory is never used again, so that stale accesses stay wrong. */
 static void *take(struct backend *b, size_t bytes)
 {
 	uint8_t *p = begin() + taken;

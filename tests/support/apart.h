@@ -8,19 +8,19 @@ struct backend;
 
 /*
  * A device whose memory is not the host's: touching it crashes.  It has the
- * operations of hostbackend.h.  What is told to another queue than that of the
- * computation happens as late as it may: when somebody waits for it.  There is
- * one, and it has one type.
+ * operations of hostbackend.h.  Operations on queues other than the
+ * computation's happen as late as possible: when they are waited for.  There is
+ * one such device, with one type.
  */
 struct backend *apart_backend(enum dtype dtype);
 
-/* The memory behind an address of it; NULL if it is none. */
+/* The memory behind a device address; NULL if it is not one. */
 void *apart_memory(const void *p);
 
-/* How often memory of the host was asked of it. */
+/* How often host memory was allocated from it. */
 unsigned apart_host_asked(void);
 
-/* Copies that have been asked for and have not happened. */
+/* Copies that are queued and not yet executed. */
 unsigned apart_pending(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Command lines of uctrain, written as people do, and what is made of them. */
+/* Command lines of uctrain, written as users would, and what they configure. */
 #ifndef TESTS_COMMANDLINE_H
 #define TESTS_COMMANDLINE_H
 
@@ -15,11 +15,12 @@ int line_parse(struct config *c, const char *line, unsigned ranks,
 void line_is_taken(struct config *c, const char *line, unsigned ranks);
 void line_is_refused(const char *line, unsigned ranks, const char *says);
 
-/* Write a configuration, and the command line that names it and goes on with
+/* Write a configuration, and make the command line that names it, followed by
  * `more`. */
 const char *line_with_json(const char *json, const char *more);
 
-/* For all tests of a program: where configurations are written. */
+/* Set up and tear down the directory for configurations, for all tests of a
+ * program. */
 int lines_set_up(void **state);
 int lines_tear_down(void **state);
 

@@ -6,8 +6,8 @@
 #include <stddef.h>
 
 /*
- * The cases of tests/good, whose README.md says what their files hold: what the
- * tests that go through them have in common.
+ * Shared by the tests that go through the cases of tests/good, whose README.md
+ * explains their files.
  */
 
 #define GOOD_FIELDS 5
@@ -36,7 +36,7 @@ const struct line *findings_find(const struct findings *x, const char *keyword);
 /* The SHA-256 of bytes, as text. */
 void hex_digest(const void *bytes, size_t len, char out[GOOD_HEX_LEN + 1]);
 
-/* As realloc; ends the test where there is no memory. */
+/* As realloc, but ends the test if there is no memory. */
 void *xrealloc(void *p, size_t size);
 
 /* Checks the case DIR/NAME, adds the checks that were made to `*checks`, and
@@ -45,7 +45,7 @@ typedef unsigned good_check_fn(const char *dir, const char *name,
 			       unsigned *checks);
 
 /* main(): check the cases that the command line names (DIRECTORY CASE...), or
- * all that have a file with that suffix, in order. */
+ * all that have a file with this suffix, in order. */
 int good_main(int argc, char **argv, const char *suffix, good_check_fn *check);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ZeRO needs of a backend, as backend.h says it. */
+/* The operations of backend.h that ZeRO needs. */
 #include "tests/support/hostbackend.h"
 
 #include <math.h>

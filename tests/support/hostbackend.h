@@ -6,8 +6,8 @@
 
 struct backend;
 
-/* A backend with the operations that ZeRO needs and no others, in plain C;
- * types of 16 bits are kept in floats.  There is one, and it has one type. */
+/* A backend in plain C with only the operations that ZeRO needs; 16-bit types
+ * are stored as float.  There is one, with one type. */
 struct backend *hostbackend(enum dtype dtype);
 
 #endif

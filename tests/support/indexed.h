@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A small checkpoint in a new directory, and the index of all that it tells. */
+/* A small checkpoint in a new directory, and its complete index. */
 #ifndef TESTS_INDEXED_H
 #define TESTS_INDEXED_H
 
@@ -27,7 +27,7 @@ void indexed_write(struct indexed *x, void (*edit)(struct zero_checkpoint *r));
 bool indexed_is_used(const struct indexed *x, struct plan **p,
 		     struct errmsg *refused);
 
-/* All elements of the tree are the checkpoint's. */
+/* Check that all elements of the tree are the checkpoint's. */
 void indexed_check(const struct indexed *x, struct plan *p);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Virtual files put together at random, and beside each of them its bytes, put
- * together in memory.
+ * Random virtual files, and for each of them the same bytes, assembled in
+ * memory.
  */
 #ifndef TESTS_MADE_H
 #define TESTS_MADE_H
@@ -31,7 +31,7 @@ struct shards {
 void shards_make(struct shards *f);
 void shards_done(struct shards *f);
 
-/* A file as it should be, and as it is. */
+/* A file's expected bytes, and the virtual file. */
 struct made {
 	uint8_t *whole;
 	uint64_t size;
@@ -56,7 +56,7 @@ bool made_pieces_are_right(struct made *m, uint64_t seed, unsigned n);
 /* The sum of each storage is known, and right. */
 void made_check_sums(const struct made *m);
 
-/* Where the trailer begins: reading that would have sums computed. */
+/* Where the trailer begins: reading it requires the checksums. */
 uint64_t made_trailer(const struct made *m);
 
 #endif

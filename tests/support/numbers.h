@@ -10,9 +10,8 @@
 struct value;
 
 /*
- * PyTorch's numbers: a file of tests/support/numbers, which is a list of dicts
- * (interop/make_numbers.py says of what).  Whatever is wrong with it fails the
- * test that runs.
+ * PyTorch's results: a file of tests/numbers, which is a list of dicts (see
+ * interop/make_numbers.py).  Any defect in it fails the running test.
  */
 struct numbers {
 	struct ptfile file;
@@ -28,8 +27,8 @@ const struct value *numbers_case(const struct numbers *n, size_t i);
 /* The i-th of the integers under "sizes". */
 size_t numbers_size(const struct value *dict, size_t i);
 
-/* A tensor of `numel` elements as float32, or of int32 as it is; freed by the
- * caller. */
+/* A tensor of `numel` elements, converted to float32, or an int32 one; freed by
+ * the caller. */
 float *numbers_floats(const struct numbers *n, const struct value *dict,
 		      const char *key, size_t numel);
 int32_t *numbers_ints(const struct numbers *n, const struct value *dict,
@@ -39,8 +38,8 @@ int32_t *numbers_ints(const struct numbers *n, const struct value *dict,
 double numbers_scalar(const struct numbers *n, const struct value *dict,
 		      const char *key);
 
-/* Fails, naming `what`, unless each element of `got` is as near to that of
- * `want` as `tolerance` times the largest of them. */
+/* Fails, naming `what`, unless the error of each element of `got` is at most
+ * `tolerance` times the largest element of `want`. */
 void numbers_near(const char *what, const float *got, const float *want,
 		  size_t numel, double tolerance);
 

@@ -4,7 +4,7 @@
 
 #include <fcntl.h>
 
-/* How many descriptors are open, of the first ones: a test opens few. */
+/* How many of the first descriptors are open: a test opens few. */
 static inline unsigned open_files(void)
 {
 	unsigned n = 0;

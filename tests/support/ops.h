@@ -4,9 +4,9 @@
 
 #include "tests/support/sides.h"
 
-/* The operations of a backend, and the shapes that two backends do them in to be
- * compared.  What an operation writes is NaN before, what it adds to is not
- * zero. */
+/* The operations of a backend, and the shapes for which two backends are
+ * compared.  Buffers that an operation overwrites start as NaN, those to which
+ * it adds start nonzero. */
 struct shape {
 	size_t n[4];
 	float drop;

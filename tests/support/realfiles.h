@@ -4,8 +4,8 @@
 
 #include <glob.h>
 
-/* All .pt files of the reference checkpoints in tests/good; there are some, or
- * the test program ends.  The caller frees with globfree(). */
+/* All .pt files of the reference checkpoints in tests/good.  The test program
+ * ends if there are none.  The caller frees with globfree(). */
 void realfiles_list(glob_t *g);
 
 #endif

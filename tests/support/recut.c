@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Re-cut checkpoints on a disk, written without haste or sync. */
+/* Re-cut checkpoints, written to a disk without threads or sync. */
 #include "tests/support/recut.h"
 
 #include <errno.h>

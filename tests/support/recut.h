@@ -6,11 +6,12 @@ struct errmsg;
 struct plan;
 struct plan_options;
 
-/* Open a tag re-cut for so many ranks and, unless it is 0, another stage. */
+/* Open a tag, re-cut for this number of ranks and, unless it is 0, this
+ * stage. */
 int recut_open(const char *tag, unsigned ranks, unsigned stage,
 	       struct plan **out, struct errmsg *err);
 
-/* Write the files of a re-cut tag into `dir`, which is there and empty. */
+/* Write the files of a re-cut tag into `dir`, which exists and is empty. */
 int recut_write(struct plan *p, const char *dir, struct errmsg *err);
 
 #endif

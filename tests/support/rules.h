@@ -25,7 +25,7 @@ struct entry {
 
 struct value *rules_info(struct mkpt *m, const struct entry *v, size_t n);
 
-/* Compiled, which must not fail; merge_rules_free. */
+/* Compile the rules, which must not fail; free with merge_rules_free. */
 struct merge_rules *rules_new(const struct value *info);
 
 #endif

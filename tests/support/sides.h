@@ -9,9 +9,9 @@
 #include "gpu/backend/backend.h"
 
 /*
- * One of two backends that do the same: the oracle, or the one that is tested.
- * What an operation reads is made of random numbers, the same for both; what it
- * has written is shown, and compared when both are through.
+ * One of two backends that run the same operations: the reference, or the one
+ * under test.  Inputs are random numbers, the same for both; results are
+ * recorded, and compared when both are done.
  */
 struct side {
 	struct backend *b;
@@ -31,13 +31,13 @@ struct side {
 	size_t nshown;
 };
 
-/* Begin anew, with nothing drawn. */
+/* Start over, with nothing drawn. */
 void side_begin(struct side *s, struct backend *b, size_t skew);
-/* Free all that was made and shown. */
+/* Free everything that was made and recorded. */
 void side_end(struct side *s);
 
-/* Buffers of random numbers from -by to by, or NaN if `by` is that: for what
- * is written.  Freed by side_end. */
+/* A buffer of random numbers from -by to by; all NaN, for results, if `by` is.
+ * Freed by side_end. */
 void *side_act(struct side *s, size_t n, float by);
 float *side_floats(struct side *s, size_t n, float by);
 double *side_double(struct side *s, double x);
@@ -49,11 +49,11 @@ void side_show_floats(struct side *s, const char *name, const float *p,
 		      size_t n);
 void side_show_double(struct side *s, const char *name, const double *p);
 
-/* Fails, naming `what`, unless each element that the one has shown is as near
- * to the other's as `tolerance` times the largest of them. */
+/* Fails, naming `what`, unless each recorded element differs from the other
+ * side's by at most `tolerance` times the largest of them. */
 void sides_near(const char *what, const struct side *got,
 		const struct side *want, double tolerance);
-/* Fails unless both have shown the same bits. */
+/* Fails unless both sides recorded the same bits. */
 void sides_equal(const char *what, const struct side *got,
 		 const struct side *want);
 

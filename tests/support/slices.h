@@ -9,8 +9,8 @@
 #include "tests/make/mkpt.h"
 
 /*
- * Slices for the tests of geometry, and what elements a geometry makes of
- * them.  What these tests' tables say is written as Python would.
+ * Slices for the tests of geometry, and the elements that a geometry selects.
+ * The tables of these tests use Python's syntax.
  */
 
 #define SLICES_RANKS_MAX 8
@@ -37,16 +37,16 @@ struct element {
 	uint64_t index;
 };
 
-/* Is it what gather.c relies on? */
+/* Does it satisfy what gather.c relies on? */
 void slices_check_invariants(const struct slices *l, const struct geometry *g);
 
 /* Every element of the output; free() it. */
 struct element *slices_expand(const struct slices *l, const struct geometry *g);
 
 /*
- * Is the output of these elements?  They are runs of the slices' elements:
- * "0:0-2 1:7" is elements 0, 1 and 2 of slice 0 and then element 7 of slice
- * 1.  `what` names the case.
+ * Does the output consist of these elements?  They are runs of the slices'
+ * elements: "0:0-2 1:7" is elements 0, 1 and 2 of slice 0 and then element 7 of
+ * slice 1.  `what` names the case.
  */
 void slices_check(const struct slices *l, const struct geometry *g,
 		  const char *runs, const char *what);

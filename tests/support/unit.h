@@ -2,7 +2,7 @@
 #ifndef TESTS_UNIT_H
 #define TESTS_UNIT_H
 
-/* cmocka.h uses what these four declare and includes none of them. */
+/* cmocka.h needs these four headers and includes none of them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

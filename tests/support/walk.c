@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every promise that plan.h and vfile.h make about any tree whatsoever. */
+/* Checks every promise that plan.h and vfile.h make about any tree. */
 #include "tests/support/walk.h"
 
 #include <stdbool.h>
@@ -30,8 +30,8 @@ static bool is_map(const struct vfile *f)
 	       (m->n == 0 || m->v[0].start == 0);
 }
 
-/* Read it all, from its end first, so that checksums are wanted early; then
- * in pieces from the front. */
+/* Read the whole file, from its end first, so that checksums are needed early;
+ * then in pieces from its start. */
 static int read_file(struct vfile *f, const char *name, struct errmsg *err)
 {
 	const uint64_t size = vfile_size(f);
@@ -118,7 +118,7 @@ static int walk_dir(struct plan *p, uint64_t dir, struct errmsg *err)
 	}
 	if (rc)
 		return rc;
-	/* A slash is in no name, so that no checkpoint can have this one. */
+	/* No name contains a slash: no checkpoint can have this one. */
 	return plan_lookup(p, dir, "no/such", &node, err) == -ENOENT
 		       ? 0
 		       : broken(err, "finds what is not there", "no/such");
@@ -132,7 +132,7 @@ int walk_plan(struct plan *p, struct errmsg *err)
 
 	if (!rc)
 		rc = plan_totals(p, &files, &bytes, err);
-	/* Ranks that hold padding only have not been looked at yet. */
+	/* Ranks that hold only padding have not been read yet. */
 	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)
 		rc = zckpt_load_shards(r, mp, 0, r->dir.dp_degree, 1, err);
 	return rc;

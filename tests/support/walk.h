@@ -7,8 +7,8 @@
 struct errmsg;
 struct plan;
 
-/* What walk_plan returns when the tree contradicts itself: a bug of ours,
- * whatever the checkpoint. */
+/* Returned by walk_plan if the tree contradicts itself: a bug of ours, whatever
+ * the checkpoint is. */
 #define WALK_BROKEN (-EUCLEAN)
 
 /*

@@ -11,8 +11,8 @@
 
 struct errmsg;
 
-/* A model in one process and one piece: a network whose units' weights and
- * gradients lie end to end. */
+/* A model in one process: a network whose units' weights and gradients lie end
+ * to end. */
 struct whole {
 	struct gpt2 model;
 	struct backend *b;
@@ -23,8 +23,8 @@ struct whole {
 	unsigned acquired; /* and not released */
 };
 
-/* On the CPU; weights, gradients and tokens are 0.  Ends with whole_done in
- * any case. */
+/* On the CPU; weights, gradients and tokens are 0.  Call whole_done in any
+ * case. */
 int whole_init(struct whole *w, const struct gpt2_config *c, size_t batch,
 	       size_t seq, enum dtype dtype, unsigned threads,
 	       struct errmsg *err);

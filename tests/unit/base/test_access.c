@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who may read what is made of several files: for every user and group that a
- * row names, nobody gets more than each of the files gives.
+ * Access to what is made from several files: for every user and group that a
+ * row names, nobody gets more than each of the files grants.
  */
 #include <unistd.h>
 
@@ -38,7 +38,7 @@ static void intersections_are_exact_or_smaller(void **state)
 	}
 }
 
-/* Is a user with these groups let in? */
+/* Does it admit a user with these groups? */
 static bool lets_in(const struct access *a, uid_t uid, bool ten, bool twenty)
 {
 	if (uid == a->uid)
@@ -48,8 +48,8 @@ static bool lets_in(const struct access *a, uid_t uid, bool ten, bool twenty)
 	return a->mode & 0004;
 }
 
-/* All bits, owners and groups, against all users: but for this process's own
- * user, who remains where owners differ. */
+/* All bits, owners and groups, for all users except this process's own, who
+ * keeps access where owners differ. */
 static void nobody_gets_more_than_both_give(void **state)
 {
 	for (unsigned k = 0; k < 8 * 8 * 16; k++) {

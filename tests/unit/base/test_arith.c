@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Arithmetic is torch's, bit for bit: every line of tests/arith.expect, which
- * tests/interop/make_arith.py made, on elements of any alignment.
+ * Arithmetic equals torch's, bit for bit: every line of tests/arith.expect,
+ * which tests/interop/make_arith.py wrote, on elements of any alignment.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@ static enum dtype find_type(const char *name)
 	return DTYPE_OTHER;
 }
 
-/* COPIES times the element of these hexadecimal digits. */
+/* COPIES times the element with these hexadecimal digits. */
 static void fill(uint8_t *to, enum dtype t, const char *digits)
 {
 	const size_t item = dtype_size(t);

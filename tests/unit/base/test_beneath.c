@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Paths that stay below a directory, by openat2 and walked by hand: what leads
- * out is -EXDEV, and a thread that swaps a directory for a link never wins.
+ * Paths stay below a directory, by openat2 and when walked by hand: a path that
+ * leads out is -EXDEV, and a thread that swaps a directory for a link never
+ * wins.
  */
 #include <errno.h>
 #include <fcntl.h>

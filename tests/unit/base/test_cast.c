@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Conversions to float32, against arithmetic that shares nothing with them:
- * the value of a 16-bit number from its definition, by ldexp.
+ * Conversions to float32, compared with arithmetic that shares nothing with
+ * them: the definition of a 16-bit number, by ldexp.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -146,7 +146,7 @@ static void integers_round_to_nearest_even(void **state)
 		{ -16777217, -16777216.0f },
 		{ INT64_MAX, 0x1p63f },
 		{ INT64_MIN, -0x1p63f },
-		/* Rounding by way of double would go wrong here. */
+		/* Rounding by way of double would be wrong here. */
 		{ (INT64_C(1) << 60) + (INT64_C(1) << 36) + 1,
 		  0x1p60f + 0x1p37f },
 	};
@@ -187,7 +187,7 @@ static void integers_round_to_nearest_even(void **state)
 	}
 }
 
-/* What float32 would round. */
+/* Numbers that float32 would round. */
 static void float64_holds_wide_types(void **state)
 {
 	static const struct {
@@ -229,7 +229,7 @@ static void any_alignment_will_do(void **state)
 	}
 }
 
-/* As many at once as come: vectors, and what is left over. */
+/* Any number at once: vectors, and the rest. */
 static void elements_do_not_depend_on_their_neighbours(void **state)
 {
 	static uint8_t in[65536 * 2 + 1];
@@ -278,7 +278,7 @@ static uint16_t to_16_bits(enum dtype to, float f)
 	uint16_t many[100], one;
 	float in[COUNT(many)];
 
-	/* Long runs go another way than what is left over. */
+	/* Long runs take another path than the rest. */
 	for (size_t i = 0; i < COUNT(in); i++)
 		in[i] = f;
 	cast_from_float(to, in, many, COUNT(in));
@@ -289,9 +289,9 @@ static uint16_t to_16_bits(enum dtype to, float f)
 }
 
 /*
- * Between each two neighbours the number halfway goes to the even one, and its
- * float32 neighbours to the nearer one.  The largest number's neighbour is
- * infinity, which stands where the next power of two would.
+ * Between any two neighbours, the midpoint rounds to the even one, and its
+ * float32 neighbours to the nearer one.  The upper neighbour of the largest
+ * number is infinity, in the place of the next power of two.
  */
 static void check_all_halfways(enum dtype to, int exponent_bits,
 			       int fraction_bits)
@@ -331,7 +331,7 @@ static void bfloat16s_round_to_nearest_even(void **state)
 	check_all_halfways(DTYPE_BF16, 8, 7);
 }
 
-/* As torch 2.15 gives them on x86. */
+/* As torch 2.15 converts them on x86. */
 static void nans_are_those_of_torch(void **state)
 {
 	static const struct {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies are copies, whatever their lengths and places, and nothing beside them
- * is written to. */
+/* Copies are exact, whatever their lengths and alignments, and nothing outside
+ * the destination is written. */
 #include <stdlib.h>
 #include <string.h>
 

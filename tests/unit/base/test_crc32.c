@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums of ranges are those of their bytes, however many threads take part. */
+/* Checksums of ranges are those of their bytes, however many threads take
+ * part. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -52,7 +53,7 @@ static int free_memory(void **state)
 	return 0;
 }
 
-/* Of any length, from any address on, in one part or two: what zlib says. */
+/* Any length, from any address on, in one part or two: as zlib. */
 static void sums_are_those_of_zip(void **state)
 {
 	const struct memory *const m = *state;
@@ -100,7 +101,7 @@ static void ranges_have_the_sums_of_their_bytes(void **state)
 				crc32(ranges[i].crc,
 				      m->bytes + ranges[i].off,
 				      (unsigned)ranges[i].len));
-		/* One that is alone is cut up, too. */
+		/* A single range is split, too. */
 		v[8].crc = 0;
 		assert_int_equal(crc32_ranges(&v[8], 1, width, read_memory,
 					      *state, NULL),
@@ -125,7 +126,7 @@ static int mark(void *ctx, struct crc_range *piece, struct errmsg *err)
 	return 0;
 }
 
-/* Each byte once, with and without its sum. */
+/* Each byte once, with its checksum and without. */
 static void who_does_more_gets_pieces(void **state)
 {
 	static const uint8_t zeros[5 * MIB];

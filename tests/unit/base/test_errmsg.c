@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An error is one line that a terminal shows as it stands. */
+/* An error is one line that a terminal can show. */
 #include <errno.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is added to a table is found in it, and nothing else. */
+/* A table finds what was added to it, and nothing else. */
 #include "ckpt/base/hashtab.h"
 #include "tests/support/unit.h"
 
@@ -39,7 +39,7 @@ static void a_hash_may_have_several_numbers(void **state)
 	hashtab_done(&t);
 }
 
-/* Of http://www.isthe.com/chongo/tech/comp/fnv/, FNV-1a of 64 bits. */
+/* From http://www.isthe.com/chongo/tech/comp/fnv/, FNV-1a with 64 bits. */
 static void bytes_have_the_hash_of_fnv(void **state)
 {
 	assert_true(hash_bytes(0, "", 0) == UINT64_C(0xcbf29ce484222325));

@@ -57,7 +57,8 @@ static const struct system systems[] = {
 	    { IN_V1 "/a/memory.limit_in_bytes", "5000000\n" } }, 5000000 },
 	{ "v1: the limit of another controller's hierarchy", "1:cpu:/a\n", V1_CPU V1,
 	  { { IN_V1 "/a/memory.limit_in_bytes", "1\n" } }, UINT64_MAX },
-	/* /proc/self/cgroup names the whole path, the mount shows its end. */
+	/* /proc/self/cgroup has the whole path, the mount shows only its
+	 * end. */
 	{ "v1: a container without a namespace", "4:memory:/docker/0a/in\n",
 	  "35 32 0:32 /docker/0a " IN_V1 " ro - cgroup cgroup rw,memory\n",
 	  { { IN_V1 "/memory.limit_in_bytes", "7000000\n" },

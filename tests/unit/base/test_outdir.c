@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What appears whole has the modes of files that anybody makes, while other
- * threads make theirs. */
+/* A directory that appears whole has the modes of ordinary files, while other
+ * threads create theirs. */
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>

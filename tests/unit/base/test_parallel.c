@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Work for several threads, and those who come by to help. */
+/* Work for several threads, and threads that join to help. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -63,8 +63,8 @@ static void after_a_failure_nothing_is_begun(void **state)
 
 /* --- helpers ---------------------------------------------------------------- */
 
-/* Two items, of which each waits until the other has been begun: who is alone
- * never comes to an end. */
+/* Two items, each of which waits until the other has begun: a single thread
+ * would never finish. */
 struct pair {
 	struct team team;
 	atomic_uint begun;

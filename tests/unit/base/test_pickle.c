@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pickle machine: what each opcode builds, what is refused and how. */
+/* The pickle machine: what each opcode builds, what is refused, and with which
+ * message. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -223,7 +224,7 @@ static void each_opcode_builds_its_value(void **state)
 		{ BYTES("N(K\x01K\x02"
 			"1."),
 		  "None" },
-		/* What follows STOP is another pickle's. */
+		/* What follows STOP belongs to another pickle. */
 		{ BYTES("N.garbage"), "None" },
 	};
 
@@ -264,7 +265,7 @@ static void hostile_and_damaged_are_refused(void **state)
 		int rc;
 		const char *says;
 	} cases[] = {
-		/* What would run code. */
+		/* Opcodes that would run code. */
 		{ BYTES("cos\nsystem\nX\x02\0\0\0id\x85R."), -EBADMSG,
 		  "+0x0: refusing global os.system" },
 		{ BYTES("cposix\nsystem\n."), -EBADMSG, "posix.system" },
@@ -390,8 +391,8 @@ static void a_hostile_name_cannot_garble_a_message(void **state)
 	arena_done(&a);
 }
 
-/* Every prefix of a good pickle is refused, none of them read out of bounds
- * (the copy on the heap is exactly as long as the prefix). */
+/* Every prefix of a good pickle is refused without reading out of bounds (the
+ * copy on the heap is exactly as long as the prefix). */
 static void every_truncation_is_refused(void **state)
 {
 	static const struct span whole =
@@ -466,8 +467,8 @@ static void deepest_allowed_nesting_loads(void **state)
 	bytebuf_done(&b);
 }
 
-/* A few bytes of input must not become much memory: lists that are filled
- * over and over from the memo are bounded by the length of the pickle. */
+/* A few bytes of input must not need much memory: lists that are extended over
+ * and over from the memo are bounded by the length of the pickle. */
 static void memory_is_bounded_by_input(void **state)
 {
 	struct bytebuf b = repeated("", "]", 100000, ".");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pickles written as CPython writes them, real ones byte for byte. */
+/* Pickles are written as CPython writes them, real ones byte for byte. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -107,8 +107,8 @@ static void pickles_of_cpython_come_out_unchanged(void **state)
 		check_same(cases[i].in, cases[i].what);
 }
 
-/* CPython writes such an object twice and drops the outer copy.  It makes a
- * new tuple of arguments each time, which a graph cannot tell, so only the
+/* CPython writes such an object twice and drops the outer copy.  It makes a new
+ * tuple of arguments each time, which a graph does not record, so that only the
  * meaning is the same. */
 static void an_object_among_its_own_arguments_stays_one(void **state)
 {
@@ -249,8 +249,8 @@ static void storages_are_numbered_as_they_are_met(void **state)
 	mkpt_done(&m);
 }
 
-/* A graph can be deeper than any pickle that the reader takes: its writer
- * must not follow it to the end of the stack. */
+/* A graph can be deeper than any pickle that the reader accepts: the writer
+ * must not exhaust the stack. */
 static void dump_refuses_bottomless_nesting(void **state)
 {
 	struct mkpt m = { 0 };
@@ -271,8 +271,8 @@ static void dump_refuses_bottomless_nesting(void **state)
 	mkpt_done(&m);
 }
 
-/* Distinct classes and storages are bounded, and take no time in proportion
- * to the square of their number: the test would not end. */
+/* The numbers of distinct classes and storages are bounded, and do not take
+ * quadratic time: the test would not end. */
 static void dump_refuses_too_many_names_and_storages(void **state)
 {
 	struct mkpt m = { 0 };
@@ -317,7 +317,7 @@ static struct bytebuf read_pickle(const struct ptfile *pt)
 	return b;
 }
 
-/* Files in which identity of objects comes from where no pickle shows it. */
+/* Files in which objects are identical for reasons that no pickle records. */
 static bool is_special(const char *path)
 {
 	static const char *const names[] = {
@@ -336,9 +336,9 @@ static bool is_special(const char *path)
 }
 
 /*
- * Optimizer shards come out unchanged.  Model states need not (argparse and
- * configurations share interned strings in ways that a pickle does not
- * record), but what was written once is written the same ever after.
+ * Optimizer shards are reproduced exactly.  Model states need not be (argparse
+ * and configurations share interned strings in ways that a pickle does not
+ * record), but what was written once does not change when it is written again.
  */
 static void check_real_file(const char *path, unsigned *exact)
 {
@@ -350,7 +350,7 @@ static void check_real_file(const char *path, unsigned *exact)
 		fail_msg("%s", err.text);
 	out = dump(pt.root);
 	check_same((struct span){ out.data, out.len }, path);
-	/* Without zip, persistent ids are others. */
+	/* Files before zip have other persistent ids. */
 	if (strstr(path, "optim_states") && !is_special(path) && pt.is_zip) {
 		in = read_pickle(&pt);
 		check_same((struct span){ in.data, in.len }, path);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory for the time of a call: kept by its thread, freed when that ends. */
+/* Scratch memory for one call: kept by its thread, and freed when the thread
+ * ends. */
 #include <pthread.h>
 #include <string.h>
 
@@ -25,7 +26,7 @@ static void what_is_taken_within_is_apart_and_stays(void **state)
 	static const size_t lens[] = { 64, 1 << 20, 8, 4096 };
 	uint8_t *p[4];
 
-	/* The second time some are larger than what is kept. */
+	/* In the second round some are larger than what is kept. */
 	for (size_t factor = 1; factor <= 3; factor += 2) {
 		for (size_t i = 0; i < 4; i++) {
 			p[i] = scratch_take(factor * lens[i]);
@@ -50,7 +51,7 @@ static void *take_some(void *other)
 	return p == other ? NULL : p;
 }
 
-/* That what they have is freed is what the leak sanitizer sees. */
+/* The leak sanitizer checks that their memory is freed. */
 static void threads_have_their_own(void **state)
 {
 	void *const mine = scratch_take(100);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that are cut short under their mapping are an error, in the thread that
- * touches them and in no other. */
+/* A mapped file that is truncated is an error in the thread that touches it,
+ * and in no other. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -94,7 +94,7 @@ static void threads_are_guarded_each(void **state)
 	}
 }
 
-/* A defect elsewhere is not swallowed: whoever was responsible still is. */
+/* A SIGBUS elsewhere is not swallowed: the previous handler still gets it. */
 static void other_faults_are_not_ours(void **state)
 {
 	int fd, status;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors as pickles describe them: every form, every lie. */
+/* Tensors as pickles describe them: every form, and every contradiction. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -194,7 +194,7 @@ static void other_values_are_no_tensors(void **state)
 				 -ENOTSUP);
 		assert_non_null(strstr(err.text, "t: expected a tensor"));
 	}
-	/* Wrapped more often than torch ever does. */
+	/* Wrapped more often than torch ever does it. */
 	for (int i = 0; i < 100; i++)
 		deep = call(&m, "torch._utils", "_rebuild_parameter",
 			    mkpt_tuple(&m, 1, deep));

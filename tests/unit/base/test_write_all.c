@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All bytes are written, also where one call takes but some of them. */
+/* All bytes are written, even if a call accepts only some of them. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

@@ -24,7 +24,7 @@
 #include "tests/make/mkpt.h"
 #include "tests/support/unit.h"
 
-/* Put a file of this text into the directory; ' stands for ". */
+/* Write a file with this text into the directory; ' stands for ". */
 static void put_text(const char *dir, const char *name, const char *text)
 {
 	struct bytebuf b = { 0 };
@@ -118,7 +118,8 @@ static void check_refused(const char *dir, int expect_rc, const char *file,
 
 /* --- good ones ------------------------------------------------------------------ */
 
-/* From the first to the last choice: each is taken once those before are gone. */
+/* From the first choice to the last: each is used once those before it are
+ * gone. */
 static void the_files_that_transformers_takes_are_taken(void **state)
 {
 	char *const dir = mkckpt_new_dir();
@@ -196,7 +197,7 @@ static void a_transposed_tensor_keeps_its_strides(void **state)
 	assert_int_equal(t.stride[0], 1);
 	assert_int_equal(t.stride[1], 4);
 	assert_int_equal(t.storage_numel, 12);
-	/* Parts of one storage lie where they are in it. */
+	/* Tensors that share a storage lie at their offsets in it. */
 	assert_int_equal(hfdir_find(&d, "h.0.bias")->offset,
 			 hfdir_find(&d, "h.0.weight")->offset + 20 * 4);
 	assert_int_equal(hfdir_find(&d, "lm_head.weight")->offset,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Torch's container without zip: what is in good files is found.  That files
- * of torch itself are read, and give the same tree as zip files do, test_good
- * shows; bad ones are in test_legacy_bad.c.
+ * Torch's container before zip: the contents of good files are found. test_good
+ * shows that torch's own files are read and give the same tree as zip files;
+ * bad ones are in test_legacy_bad.c.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -168,7 +168,7 @@ static void a_file_without_tensors_is_read(void **state)
 	bytebuf_done(&b);
 }
 
-/* Lengths that a tensor does not ask for are checked, too. */
+/* Lengths that no tensor needs are checked, too. */
 static void storages_know_their_lengths(void **state)
 {
 	struct bytebuf b = legacy_make(NULL, 0);
@@ -294,7 +294,7 @@ static void long_pickles_are_read_whole(void **state)
 	check_long(5000000);
 }
 
-/* The elements of a storage are not read: of this file, nearly all is a hole
+/* The elements of a storage are not read: nearly all of this file is a hole
  * that would take long to read. */
 static void storages_are_stepped_over(void **state)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Torch's container without zip: what is damaged or hostile is refused. */
+/* Torch's container before zip: damaged and hostile files are refused. */
 #include <errno.h>
 #include <glob.h>
 #include <stdbool.h>

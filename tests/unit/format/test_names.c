@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* File names of checkpoints, and grids of ranks made of them. */
+/* Names of files in checkpoints, and the grids of ranks that they form. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -204,7 +204,8 @@ static void experts_are_there_from_the_first_on(void **state)
 		check_experts(&cases[i]);
 }
 
-/* What has no place in a grid without tensor and pipeline parallelism. */
+/* Files that have no place in a grid without tensor and pipeline
+ * parallelism. */
 static void other_files_of_experts_are_refused(void **state)
 {
 	static const struct {
@@ -234,7 +235,7 @@ static void other_files_of_experts_are_refused(void **state)
 	}
 }
 
-/* Names that are not the same, but say the same. */
+/* Different names with the same meaning. */
 static void a_layer_is_there_once(void **state)
 {
 	static const struct {

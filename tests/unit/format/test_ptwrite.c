@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The container writer: real files come out byte for byte, and layouts that
- * no test can afford to write (5 GiB) obey the arithmetic of torch's writer.
+ * The container writer: real files are reproduced byte for byte, and layouts
+ * that no test can afford to write (5 GiB) obey the arithmetic of torch's
+ * writer.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -155,7 +156,7 @@ static void layout_obeys_the_arithmetic(void **state)
 		{ { 0 }, 1 },
 		{ { 1 }, 1 },
 		{ { 64, 0, 63, 0, 65 }, 5 },
-		/* Around the places where 32 bits end. */
+		/* Sizes around the limits of 32 bits. */
 		{ { 0xfffffffe, 1 }, 2 },
 		{ { 0xffffffff, 1 }, 2 },
 		{ { 0x100000000, 1, 0, 7 }, 4 },
@@ -344,7 +345,7 @@ static struct span member(const struct ptfile *pt, const struct bytebuf *file,
 	return (struct span){ file->data + at, e->size };
 }
 
-/* The same records, laid out by us. */
+/* The same records, laid out by our writer. */
 static struct bytebuf write_again(const struct ptfile *pt,
 				  const struct bytebuf *file)
 {
@@ -378,7 +379,8 @@ static struct bytebuf write_again(const struct ptfile *pt,
 	return out;
 }
 
-/* 1 if it was a file of torch 2.7 or later, which is what we write. */
+/* 1 if torch 2.7 or later wrote the file, whose layout is the one that we
+ * write. */
 static unsigned check_real_file(const char *path)
 {
 	struct bytebuf file = mkpt_load(path), again = { 0 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Headers of safetensors files and indices of sharded ones: what is true of
- * good ones, and that each defect is told for what it is.  Files that the real
+ * Headers of safetensors files and indices of sharded ones: good ones are
+ * understood, and each defect is reported as what it is.  Files that the real
  * library wrote are in test_hfdir.c.
  */
 #include <errno.h>
@@ -18,7 +18,8 @@
 #include "ckpt/format/safetensors.h"
 #include "tests/support/unit.h"
 
-/* A file of this header, in which ' stands for ", and so many bytes of data. */
+/* A file with this header, in which ' stands for ", and this many bytes of
+ * data. */
 static struct bytebuf file_of(const char *header, size_t data)
 {
 	struct bytebuf b = { 0 };

@@ -14,7 +14,7 @@
 
 static const uint64_t three[] = { 3 }, none[] = { 0, 3 }, matrix[] = { 2, 3 };
 
-/* `expect` is all that follows the length. */
+/* `expect` is everything after the length. */
 static void check_header(const struct safetensors_write_tensor *v, size_t n,
 			 const char *expect)
 {
@@ -75,7 +75,7 @@ static void tensors_go_by_type_and_then_by_name(void **state)
 	bytebuf_done(&out);
 }
 
-/* The order in which the library put one tensor of each type. */
+/* The library's order for one tensor of each type. */
 static void types_have_the_librarys_order(void **state)
 {
 	static const enum dtype types[] = {
@@ -145,7 +145,7 @@ static void what_the_format_has_not_is_refused(void **state)
 	}
 }
 
-/* What is written can be read: the reader's rules are the library's. */
+/* The reader accepts what is written; its rules are the library's. */
 static void the_reader_takes_it(void **state)
 {
 	const struct safetensors_write_tensor v[] = {

@@ -70,7 +70,7 @@ static size_t check_file(const char *path)
 
 	if (ptfile_open(&pt, path, &err))
 		return 0;
-	/* Older writers have other records, and so another hash. */
+	/* Older writers have other records, and therefore another hash. */
 	if (read_member(&pt, ".format_version", version, 1) &&
 	    read_member(&pt, ".data/serialization_id", id, 40)) {
 		uint64_t hash = 0;
@@ -104,7 +104,7 @@ static void ids_of_real_files_are_met(void **state)
 		}
 	}
 	globfree(&g);
-	/* The hash table behind it was rehashed at least once. */
+	/* The underlying hash table was rehashed at least once. */
 	assert_true(sizes >= 5);
 	assert_true(most > 13);
 	print_message("%zu different numbers of storages, %zu at most\n", sizes,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The zip reader on archives in memory that are wrong in one place each.
- * They are put together here field by field (PKWARE APPNOTE 4.3), not with
- * the library's writer, which could not write them.
+ * The zip reader on archives in memory that are wrong in one place each.  They
+ * are assembled field by field (PKWARE APPNOTE 4.3); the library's writer could
+ * not write them.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -18,8 +18,8 @@
 
 #define MEMBERS_MAX 8
 
-/* A member as the directory describes it; what it really is has been written
- * when it was added. */
+/* A member as the directory describes it; the member itself was written when it
+ * was added. */
 struct member {
 	const char *name;
 	size_t name_len;
@@ -33,7 +33,7 @@ struct archive {
 	struct bytebuf b;
 	struct member m[MEMBERS_MAX];
 	size_t n;
-	/* What the end records say; UINT64_MAX: the truth. */
+	/* Values of the end records; UINT64_MAX: the true ones. */
 	uint64_t count, size, offset;
 	uint64_t end64_at;
 	bool no_zip64;
@@ -140,7 +140,8 @@ static void finish(struct archive *a)
 	bytebuf_add(b, a->comment, strlen(a->comment));
 }
 
-/* zip_open on a copy that ends where the archive does, for ASan to see. */
+/* zip_open on a heap copy of exactly the archive's length, so that ASan notices
+ * reads beyond it. */
 struct opened {
 	uint8_t *copy;
 	struct source src;
@@ -264,7 +265,7 @@ static void directory_in_any_order_is_read(void **state)
 	bytebuf_done(&a.b);
 }
 
-/* The end record is searched for behind a comment as long as it may be. */
+/* The end record is found behind a comment of maximal length. */
 static void longest_comment_is_skipped(void **state)
 {
 	struct archive a = archive_new();
@@ -304,7 +305,8 @@ static void every_truncation_is_refused(void **state)
 	bytebuf_done(&a.b);
 }
 
-/* One bit at a time: what still opens must not lead out of the archive. */
+/* One bit at a time: an archive that still opens must not lead out of
+ * itself. */
 static void no_flipped_bit_leads_outside(void **state)
 {
 	struct archive a = archive_new();

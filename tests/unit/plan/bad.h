@@ -6,14 +6,14 @@
 
 #include "tests/make/mkckpt.h"
 
-/* What is good about the checkpoints that are damaged. */
+/* The intact parts of the checkpoints that are damaged. */
 #define BAD_RANKS 3
 
 #define STAGE(n) (1u << (n))
 #define STAGES_12 (STAGE(1) | STAGE(2))
 #define STAGES_ALL (STAGES_12 | STAGE(3))
 
-/* A defect, and how it is told. */
+/* A defect, and how it is reported. */
 struct bad {
 	const char *name;
 	unsigned stages;
@@ -21,7 +21,7 @@ struct bad {
 	const char *file;   /* in the message, too */
 
 	/* One of the two: change a file's values before it is written, or the
-	 * files when they are there. */
+	 * files afterwards. */
 	enum mkckpt_file kind;
 	unsigned rank;
 	void (*edit)(struct mkpt *m, struct value *root);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Defects of experts: their files, and what other files say of them. */
+/* Defects of experts: their files, and what other files say about them. */
 #include "tests/unit/plan/bad.h"
 
 #include <limits.h>
@@ -145,7 +145,7 @@ static void hostile(struct mkpt *m, struct value *root)
 			     mkpt_tuple(m, 1, mkpt_str(m, "true"))));
 }
 
-/* In the file of an expert that is opened for what is not trained. */
+/* In the file of an expert, which is opened for untrained tensors. */
 static void stranger(struct mkpt *m, struct value *root)
 {
 	mkpt_set(m, root, "other.weight", mkpt_int(m, 1));
@@ -311,7 +311,7 @@ static void rank_missing(struct mkpt *m, struct value *root)
 		->seq.n--;
 }
 
-/* The map of a rank that has experts 0 and 1, which it has not. */
+/* The map of a rank that claims experts 0 and 1, which it does not have. */
 static void other_map(struct mkpt *m, struct value *root)
 {
 	struct value *const maps = mkpt_dict(m), *const params = mkpt_dict(m);
@@ -456,7 +456,7 @@ const struct bad bad_experts[] = {
 	STATES(rank_missing, STAGES_ALL, "does not list the ranks"),
 	STATES(other_map, STAGES_ALL, "affine_maps place experts elsewhere"),
 
-	/* What contradicts the shards. */
+	/* Entries that contradict the shards. */
 	{ "other_degree", STAGES_12, "is partitioned over 2 ranks", SHARD_0,
 	  MKCKPT_MODEL, 0, other_degree, NULL },
 	{ "data_first", STAGES_12, "disagree on where", SHARD_1, MKCKPT_MODEL,

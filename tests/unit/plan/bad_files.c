@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Defects of directories and of whole files: what is missing, what is there
- * twice, what is no file of torch.save.
+ * Defects of directories and of whole files: missing, duplicate, or not written
+ * by torch.save.
  */
 #include "tests/unit/plan/bad.h"
 
@@ -247,7 +247,7 @@ static void break_directory(const struct mkckpt *c, const char *dir)
 	replace_bytes(path, "PK\1\2", "PK\1X");
 }
 
-/* A string becomes a bytes object: what was read cannot be written again into
+/* A string becomes a bytes object, which can be read, but not written into
  * optimizer_state.pt. */
 static void make_bytes(const struct mkckpt *c, const char *dir)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Defects of what a model-states file says. */
+/* Defects in model-states files. */
 #include "tests/unit/plan/bad.h"
 
 #include <limits.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Defects of what an optimizer shard says. */
+/* Defects in optimizer shards. */
 #include "tests/unit/plan/bad.h"
 
 #include <stdint.h>
@@ -126,7 +126,7 @@ static void empty_fp32(struct mkpt *m, struct value *root)
 	fp32_of(root)->seq.v[1] = some_floats(m, 0);
 }
 
-/* As DeepSpeed leaves tensors that are on NVMe. */
+/* Tensors on NVMe, as DeepSpeed leaves them. */
 static void offloaded_fp32(struct mkpt *m, struct value *root)
 {
 	fp32_of(root)->seq.v[1] = mkpt_attribute(m, some_floats(m, 0), "ds_id",
@@ -284,7 +284,7 @@ static void expert_groups(struct mkpt *m, struct value *root)
 			NULL                                                   \
 	}
 
-/* Of ZeRO-3; the message names the file that is not there. */
+/* ZeRO-3; the message names the missing file. */
 #define LOST(edit, expect)                                               \
 	{                                                                \
 #edit, STAGE(3), expect, "", MKCKPT_OPTIM, 1, edit, NULL \

@@ -123,7 +123,7 @@ static int open_and_walk(const char *dir, struct errmsg *err)
 	return rc;
 }
 
-/* Cases that went wrong in the current test; they do not stop the others. */
+/* Cases that failed in the current test; they do not stop the others. */
 static unsigned failures;
 
 static int forget_failures(void **state)
@@ -297,7 +297,7 @@ static void unreadable_files_are_reported(void **state)
 	assert_int_equal(failures, 0);
 }
 
-/* A module of strings has no tensors to serve; that is no damage. */
+/* A module of strings has no tensors to serve, which is not damage. */
 static void frozen_is_a_string(struct mkpt *m, struct value *root)
 {
 	mkpt_set(m, value_find(root, "module"), "frozen", mkpt_str(m, "text"));
@@ -330,7 +330,7 @@ static void strings_in_the_module_are_left_out(void **state)
 
 /* --- tests/bad ----------------------------------------------------------- */
 
-/* The file of a case, as a .pt file: pickles are put into one. */
+/* The file of a case, as a .pt file; bare pickles are wrapped into one. */
 static struct bytebuf load_case(const char *path)
 {
 	struct bytebuf b = mkpt_load(path), out = { 0 };
@@ -380,7 +380,7 @@ static void check_case(const char *dir, const char *name)
 	bytebuf_done(&file);
 }
 
-/* Others are not of this kind of checkpoint: test_hfdir.c has them. */
+/* Other files belong to other kinds of checkpoints (test_hfdir.c). */
 static int is_expect(const struct dirent *d)
 {
 	return strstr(d->d_name, ".pkl.expect") ||

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Damaged checkpoints of several model-parallel ranks, here two stages of a
- * pipeline and two tensor-parallel ranks: one file that does not go with the
- * others must be refused, at the latest when something is made of it, with
- * its name and the cause.  (Of one rank: test_bad.c.)
+ * Damaged checkpoints of several model-parallel ranks, here two pipeline stages
+ * with two tensor-parallel ranks each: a file that does not fit the others must
+ * be refused, at the latest when it is used, with its name and the cause.  (One
+ * rank: test_bad.c.)
  */
 #include <limits.h>
 #include <stdbool.h>
@@ -26,7 +26,7 @@
 #define MODEL(mp) "mp_rank_0" #mp "_model_states.pt"
 #define SHARD(mp) "zero_pp_rank_0_mp_rank_0" #mp "_optim_states.pt"
 
-/* A defect of model-parallel rank `mp`, and how it is told. */
+/* A defect of model-parallel rank `mp`, and how it is reported. */
 struct defect {
 	const char *name;
 	enum mkckpt_file kind;
@@ -318,8 +318,8 @@ static void undamaged_is_served(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/* Without its last rank the grid looks complete; the number of ranks tells,
- * and older files' model-parallel size. */
+/* Without its last rank the grid looks complete; the recorded number of ranks,
+ * or the model-parallel size of older files, shows that it is not. */
 static void a_lost_last_rank_is_missed(void **state)
 {
 	const struct defect d = { .damage = lose_last_rank, .mp = NONE };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files whose elements are computed: means, and pieces that a slice holds
+ * Files whose elements are computed: means, and pieces that a slice stores
  * scaled.  Two tensor-parallel ranks have a bias of four elements each; what
  * cannot be computed is refused before anything is read.
  */
@@ -19,7 +19,7 @@
 #define RANKS 2
 #define NUMEL 4
 
-/* What the ranks have of every state, and what rule is for it. */
+/* What the ranks have of every state, and its rule. */
 struct bias {
 	enum dtype dtype;
 	const void *slices[RANKS];
@@ -220,8 +220,8 @@ static void means_are_of_the_tensors_type(void **state)
 
 static void scales_are_undone_by_state(void **state)
 {
-	/* A rank holds what is in the whole times the scale; its first moment
-	 * divided, its second by the square. */
+	/* A rank stores the whole's elements times the scale: its first moment
+	 * is divided by the scale, its second by the square. */
 	static const float held[] = { 1, -3, 0.1f, 1e-40f };
 	static const double scales[] = { 0.5, 3, 0.1 };
 	static const struct {

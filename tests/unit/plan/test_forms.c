@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Other forms in which the same checkpoint is found: the tree is the same. */
+/* The same checkpoint in other forms gives the same tree. */
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"

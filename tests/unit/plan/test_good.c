@@ -71,8 +71,8 @@ static uint64_t next_random(uint64_t *state)
 	return *state;
 }
 
-/* Read the file once more, in pieces of random lengths in random places, and
- * to its end from one of them; compare with `whole`. */
+/* Read the file again, in pieces of random lengths from random places, and from
+ * one of them to its end; compare with `whole`. */
 static void check_pieces(struct good *g, const char *path, struct vfile *f,
 			 struct span whole)
 {
@@ -99,7 +99,8 @@ static void check_pieces(struct good *g, const char *path, struct vfile *f,
 }
 
 /* The whole content in memory, which the caller frees; .p is NULL after a
- * failure, which has been told.  The size comes before the file is opened. */
+ * failure, which has been reported.  The size is known before the file is
+ * opened. */
 static struct span read_file(struct good *g, const char *path)
 {
 	struct errmsg err = { "" };
@@ -235,8 +236,8 @@ out:
 	free((void *)bytes.p);
 }
 
-/* Is the number what the line says?  Of a tensor without dimensions the
- * element, which `bytes` holds. */
+/* Is the number the line's?  For a tensor without dimensions, `bytes` holds the
+ * element. */
 static bool is_number(const struct line *l, const struct value *v,
 		      const struct tensor *t, const uint8_t *bytes)
 {
@@ -344,7 +345,7 @@ static void check_complete(struct good *g, const struct line *l)
 		     (unsigned long long)files, expected);
 }
 
-/* refuse open | shards: not before the optimizer shards are looked at. */
+/* refuse open | shards: on opening, or only when optimizer shards are read. */
 static void check_refused(struct good *g, int rc, bool late, struct errmsg *err)
 {
 	uint64_t files, bytes;
@@ -358,7 +359,7 @@ static void check_refused(struct good *g, int rc, bool late, struct errmsg *err)
 		     err->text, strerror(-rc));
 }
 
-/* The plan, opened again with its index: of the same files that is of use.  A
+/* The plan, opened again with its index, which is used for the same files.  A
  * Hugging Face directory has none. */
 static int reopen(struct good *g, const char *path,
 		  const struct plan_options *options)
@@ -401,7 +402,7 @@ static void check_lines(struct good *g)
 			}
 }
 
-/* Twice: from the files, and from the index of what these told. */
+/* Twice: from the files, and from the index made of them. */
 static void check_open(struct good *g, const char *dir)
 {
 	const struct line *const tag = findings_find(&g->lines, "tag");

@@ -46,7 +46,7 @@ static void write_unseen(const char *path, const char *bytes, off_t off,
 	close(fd);
 }
 
-/* The same, and make the index one of the file as it is now. */
+/* The same, and record the file's new identity in the index. */
 static void scribble(const struct indexed *x, const char *path, off_t off)
 {
 	struct stat before, after;
@@ -98,7 +98,7 @@ static void the_model_is_not_parsed(void **state)
 	}
 }
 
-/* Nothing new is known: nothing is written. */
+/* Nothing new is known: the index is not written. */
 static void what_is_known_is_not_written_again(void **state)
 {
 	struct indexed x = indexed_make(2);
@@ -114,7 +114,7 @@ static void what_is_known_is_not_written_again(void **state)
 	indexed_done(&x);
 }
 
-/* While a mount goes on, the index is written again only when more is known. */
+/* During a mount, the index is written again only if more is known. */
 static void what_was_written_is_not_written_again(void **state)
 {
 	struct indexed x = indexed_make(2);
@@ -246,8 +246,8 @@ static int64_t read_bias(const struct indexed *x, uint8_t *to, size_t len)
 	return n;
 }
 
-/* A known checksum is not computed again: it is served although the elements have
- * changed without a trace in the file's identity. */
+/* A known checksum is not computed again: it is served although the elements
+ * have changed without a trace in the file's identity. */
 static void checksums_are_kept(void **state)
 {
 	struct indexed x = indexed_make(2);

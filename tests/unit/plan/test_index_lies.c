@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An index passes the checks that a model-states file passes: a wrong one is
+ * An index passes the same checks as a model-states file: a wrong one is
  * refused, and the tree is made without it.
  */
 #include "tests/support/indexed.h"
@@ -136,8 +136,8 @@ static void lies_are_noticed(void **state)
 	}
 }
 
-/* An index that ends anywhere is refused; one with any byte changed is, or it
- * gives a tree that is sound, though not the right one. */
+/* A truncated index is refused.  One with any byte changed is refused, too, or
+ * gives a tree that is consistent, though not the right one. */
 static void damage_breaks_nothing(void **state)
 {
 	for (int stage = 2; stage <= 3; stage++) {

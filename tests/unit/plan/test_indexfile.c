@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file of an index: what is put is found, whole or not at all, and nothing
- * of anybody else's is read or lost. */
+/* The index file: a stored index is found, whole or not at all, and nobody
+ * else's file is read or lost. */
 #include <errno.h>
 #include <limits.h>
 #include <stdbool.h>
@@ -75,7 +75,7 @@ static void what_is_put_is_found(void **state)
 	assert_string_equal(err.text, "");
 	assert_int_equal(stat(path, &st), 0);
 	assert_int_equal(st.st_mode & 0777, 0600);
-	/* Nothing else is left in the directory. */
+	/* The directory contains nothing else. */
 	assert_int_equal(unlink(path), 0);
 	assert_int_equal(rmdir(dir), 0);
 	assert_int_equal(mkdir(dir, 0700), 0);
@@ -116,7 +116,7 @@ static void damage_is_noticed(void **state)
 		assert_non_null(strstr(err.text, path));
 		whole.data[i] ^= 1;
 	}
-	/* It is replaced all the same, if it is an index at all. */
+	/* It is replaced anyway, if it is an index at all. */
 	mkpt_save(path, whole.data, whole.len - 1);
 	assert_int_equal(put(&chosen, "/b", "new", &err), 0);
 	assert_int_equal(find(&chosen, "/b", "new", &err), 0);
@@ -186,8 +186,8 @@ static void a_frame_may_not_claim_any_size(void **state)
 	bytebuf_done(&b);
 }
 
-/* The user's cache directory is made, is nobody else's business, and has a
- * bounded number of files. */
+/* The user's cache directory is created, is private, and has a bounded number
+ * of files. */
 static void the_cache_is_bounded(void **state)
 {
 	struct errmsg err = { "" };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Planned trees: what is listed can be looked up, has the size that stat
- * tells and the elements that were trained, for any shapes, groups, numbers of
- * ranks and stages.
+ * reports and the elements that were trained, for any shapes, groups, numbers
+ * of ranks and stages.
  */
 #include <errno.h>
 #include <limits.h>
@@ -138,7 +138,7 @@ static void what_is_not_there_is_not_found(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/* Numbers that stand for nothing, and things used for what they are not. */
+/* Invalid node numbers, and operations on the wrong kind of node. */
 static void wrong_nodes_are_refused(void **state)
 {
 	const struct mkckpt c = mkckpt_small(2);
@@ -158,7 +158,7 @@ static void wrong_nodes_are_refused(void **state)
 	assert_int_equal(plan_file_open(p, PLAN_ZERO, &f, NULL), -EISDIR);
 	assert_int_equal(plan_file_open(p, find(p, PLAN_ZERO, "bias"), &f, NULL),
 			 -EISDIR);
-	/* A state that the parameter has not. */
+	/* A state that the parameter does not have. */
 	assert_true(plan_file_open(p, file + 12, &f, NULL) < 0);
 	assert_true(plan_stat(p, file + 12, &st, NULL) < 0);
 	assert_true(plan_stat(p, 3, &st, NULL) < 0);
@@ -279,8 +279,8 @@ static void crc_zero_changes_nothing_but_sums(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/* Every file is all of the shards it says it is made of: replace one, and
- * opening fails. */
+/* Every file uses all the shards that it names: replace one, and opening
+ * fails. */
 static void replaced_shards_are_noticed_at_open(void **state)
 {
 	const struct mkckpt c = mkckpt_small(2);
@@ -327,7 +327,7 @@ static void *walk_on(void *arg)
 	return NULL;
 }
 
-/* Shards are read when first needed: by whom does not matter. */
+/* Shards are read when first needed, no matter by which call. */
 static void threads_share_a_plan(void **state)
 {
 	struct walker walkers[4];

@@ -82,7 +82,7 @@ static void compare_files(struct recut *r, struct plan *p, uint64_t a,
 	free(y);
 }
 
-/* A float32 view of a flat group of the module, whose file has all of the group,
+/* A float32 view of a flat group of the module, whose file has the whole group,
  * padding included. */
 static bool is_view(const struct recut *r, const char *name)
 {
@@ -122,7 +122,7 @@ static void compare_params(struct recut *r, struct plan *p, const char *what)
 	}
 }
 
-/* The universal tree of what is in `dir` is that of the checkpoint. */
+/* The universal tree of the checkpoint in `dir` is that of the original. */
 static void check_tensors(struct recut *r, const char *dir, const char *what)
 {
 	const struct plan_options options = { .kind = PLAN_UNIVERSAL };
@@ -143,9 +143,9 @@ static void check_tensors(struct recut *r, const char *dir, const char *what)
 /* --- files -------------------------------------------------------------------------- */
 
 /*
- * Files that are not made again to the byte: padding of stage 3 holds anything,
- * in z1_lion_dp2 also that of stage 1, and what is made here has zeros in it; and
- * neither torch's older container nor the device of a tensor is kept.
+ * Files that are not reproduced to the byte: padding of stage 3 holds anything,
+ * in z1_lion_dp2 also that of stage 1, and ours is zeros; neither torch's older
+ * container nor the device of a tensor is kept.
  */
 static bool has_all_bytes(const struct recut *r)
 {
@@ -205,7 +205,7 @@ static void check_files(struct recut *r, const char *from, const char *what)
 
 /* --- one number of ranks --------------------------------------------------------------- */
 
-/* Re-cut what is in `dir` back: `dir` again. */
+/* Re-cut the checkpoint in `dir` back: the result is the original. */
 static void check_way_back(struct recut *r, const char *dir, const char *what)
 {
 	const unsigned old = plan_zckpt(r->whole)->dir.dp_degree;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A state is read in row-major order, in whatever form its file has it; and a
- * file that holds something else is no state.
+ * A state is read in row-major order, whatever form its file has; a file that
+ * holds something else is no state.
  */
 #include <errno.h>
 #include <string.h>

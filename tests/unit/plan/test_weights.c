@@ -68,7 +68,7 @@ static __attribute__((format(printf, 2, 3))) void fail(struct good *g,
 /* --- reading ----------------------------------------------------------------- */
 
 /* The whole file in memory, which the caller frees; .p is NULL after a failure,
- * which has been told. */
+ * which has been reported. */
 static struct span read_node(struct good *g, struct plan *p, uint64_t node,
 			     const char *name)
 {
@@ -294,7 +294,7 @@ static void check_truth(struct good *g, const struct line *l,
 	fail(g, "%s: is missing", l->field[1]);
 }
 
-/* safetensors have the same elements, but for tied ones. */
+/* safetensors have the same elements, except for tied ones. */
 static void check_view(struct good *g, const struct dict *d, struct span bin,
 		       struct span st)
 {
@@ -399,7 +399,7 @@ static void check_refused(struct good *g)
 	}
 }
 
-/* Beside the universal tree, of which they share all that is known. */
+/* Opened along with the universal tree, with which they share the model. */
 static void check_derived(struct good *g)
 {
 	const struct plan_options options = { .kind = PLAN_UNIVERSAL };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Weights in several files: the rule is huggingface_hub's, whose answers
- * (tests/splits.expect, made by tests/interop/make_splits.py) are held against
+ * (tests/splits.expect, made by tests/interop/make_splits.py) are compared with
  * ours line by line.
  */
 #include <stdbool.h>
@@ -16,7 +16,7 @@
 
 #define TENSORS_MAX 64
 
-/* A split as the lines have it: "0 2 / 1 ; 250". */
+/* A split as the lines write it: "0 2 / 1 ; 250". */
 static void print_split(const struct weights_split *s, char *out)
 {
 	out += sprintf(out, " ");

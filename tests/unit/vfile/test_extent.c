@@ -25,7 +25,7 @@ static void an_empty_map_is_valid(void **state)
 	extent_done(&m);
 }
 
-/* What continues the last run is merged into it; nothing else is. */
+/* A continuation of the last run is merged into it; nothing else is. */
 static void runs_are_merged_when_they_continue(void **state)
 {
 	static const struct {
@@ -55,7 +55,7 @@ static void runs_are_merged_when_they_continue(void **state)
 	}
 }
 
-/* Converted elements have another size at their source. */
+/* Converted elements have another size in their source. */
 static void casts_are_merged_by_elements(void **state)
 {
 	struct extent_map m = { 0 };
@@ -69,14 +69,14 @@ static void casts_are_merged_by_elements(void **state)
 	assert_true(extent_add_cast(&m, 1, 3, 1028, DTYPE_F16, DTYPE_F32));
 	assert_int_equal(m.n, 3);
 	assert_int_equal(extent_size(&m), 52);
-	/* To another type than before, although the source goes on. */
+	/* Another type than before, although the source continues. */
 	assert_true(extent_add_cast(&m, 1, 3, 1030, DTYPE_F16, DTYPE_BF16));
 	assert_int_equal(m.n, 4);
 	assert_int_equal(extent_size(&m), 54);
 	extent_done(&m);
 }
 
-/* What has its type already is no cast. */
+/* Elements that already have the type are not cast. */
 static void the_same_type_is_not_converted(void **state)
 {
 	struct extent_map m = { 0 };

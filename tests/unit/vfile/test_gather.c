@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gathers over sources in memory: whatever the rows and wherever a read begins
- * and ends, bytes are those that the geometry names, and what is computed is
- * what float arithmetic gives.  (Other types: test_arith.c.)
+ * Gathers over sources in memory: for any rows, and wherever a read begins and
+ * ends, the bytes are those that the geometry names, and computed elements are
+ * those of float arithmetic.  (Other types: test_arith.c.)
  */
 #include <errno.h>
 #include <math.h>
@@ -33,8 +33,8 @@ static uint64_t below(uint64_t n)
 /* --- sources ----------------------------------------------------------------- */
 
 /*
- * The bytes of all sources in one "shard", and a map per source that cuts them
- * into runs, which lie there in opposite order.
+ * The bytes of all sources in one "shard", and a map for each source that
+ * divides it into runs, which are stored there in reverse order.
  */
 struct memory {
 	uint8_t *shard; /* owned */
@@ -123,7 +123,7 @@ static void check_reads(struct memory *m, const uint8_t *want, uint64_t len)
 				   left > 20   ? below(20) :
 						 left;
 
-		/* Nothing but what was asked for is written. */
+		/* Only the requested bytes are written. */
 		memset(got, 0xa5, len + 2);
 		m->reads_left = UINT32_MAX;
 		assert_int_equal(gather_read(m->x, read_memory, m, got + 1, n,
@@ -141,7 +141,7 @@ static void check_reads(struct memory *m, const uint8_t *want, uint64_t len)
 
 /* --- rows ---------------------------------------------------------------------- */
 
-/* Rows of random segments; some as long as deserves reads of their own. */
+/* Rows of random segments; some are long enough for reads of their own. */
 static void make_rows(struct geometry *g, bool large)
 {
 	const uint64_t segs = large ? 1 + below(3) : 1 + below(9);
@@ -161,7 +161,7 @@ static void make_rows(struct geometry *g, bool large)
 		s->len = large ? longest / 2 + below(longest / 2) :
 				 1 + below(longest);
 		s->from = below(10);
-		/* Some sources stay without, as ranks that have nothing. */
+		/* Some sources stay empty, like ranks that have nothing. */
 		s->source = (uint32_t)below(g->nsources);
 		if (s->from + s->len > g->stride[s->source])
 			g->stride[s->source] = s->from + s->len + below(3) / 2;
@@ -235,9 +235,9 @@ static void long_segments_are_too(void **state)
 }
 
 /*
- * Rows of many segments, as a matrix has that is cut along its last dimension
- * into single elements, and one row of them all: a small read takes little
- * more than it gives, from wherever it begins.
+ * Rows of many segments, like those of a matrix that is partitioned along its
+ * last dimension into single elements, and one row of them all: a small read
+ * costs little more than it returns, wherever it begins.
  */
 static void small_reads_read_little(void **state)
 {
@@ -291,8 +291,8 @@ static void small_reads_read_little(void **state)
 /* --- scales ------------------------------------------------------------------------ */
 
 /*
- * Rows of float32 segments, some scaled: what is not is as it was, the rest is
- * divided by its scale to the power of the state.
+ * Rows of float32 segments, some of them scaled: unscaled ones are copied, the
+ * others are divided by their scale to the power of the state.
  */
 static void check_scaled(int power)
 {
@@ -433,7 +433,7 @@ static void a_worked_mean(void **state)
 
 /* --- errors ------------------------------------------------------------------------ */
 
-/* A gather whose every read is needed: it fails, whichever fails. */
+/* A gather that needs each of its reads fails if any of them fails. */
 static void check_failures(struct memory *m, uint64_t len, unsigned reads)
 {
 	uint8_t *const got = malloc(len);
@@ -448,7 +448,7 @@ static void check_failures(struct memory *m, uint64_t len, unsigned reads)
 				 i < reads ? -EIO : 0);
 		assert_string_equal(err.text, i < reads ? "no more" : "");
 	}
-	/* Of nothing, nothing is read. */
+	/* An empty read reads nothing. */
 	m->reads_left = 0;
 	assert_int_equal(gather_read(m->x, read_memory, m, got, 0, len, NULL),
 			 0);
@@ -481,7 +481,7 @@ static void failed_reads_are_passed_up(void **state)
 		g.numel = 4 * lens[i];
 		m.x = gather_new(&g, DTYPE_U8, 1, make_maps(&m, 2));
 		assert_non_null(m.x);
-		/* Once a source, or once a segment and row. */
+		/* One read per source, or one per segment and row. */
 		check_failures(&m, 4 * lens[i], i ? 4 : 2);
 		memory_done(&m);
 	}

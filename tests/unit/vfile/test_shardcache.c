@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Open shards: what happens to a file behind our back is noticed, and no more
- * files are open than may be.
+ * Open shards: changes to a file behind our back are noticed, and the number of
+ * open files is limited.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -57,7 +57,7 @@ static void tear_down(struct fixture *f)
 	mkckpt_free_dir(f->dir);
 }
 
-/* Time stamps are coarse; a change within one tick is told by nothing. */
+/* Time stamps are coarse: a change within one tick cannot be detected. */
 static void step_clock(const char *path)
 {
 	const struct timespec later[] = { { .tv_sec = 2000000000 },
@@ -123,7 +123,7 @@ static const struct change changes[] = {
 	  "was written to since", "was written to since" },
 	{ "overwrite", overwrite_it, "was written to since",
 	  "was written to since", "was written to since" },
-	/* An open file stays what it was whatever happens to its name. */
+	/* An open file remains the same, whatever happens to its name. */
 	{ "replace", replace_it, "was replaced since", NULL,
 	  "was replaced since" },
 	{ "remove", remove_it, "cannot open", NULL, "is gone" },
@@ -191,13 +191,13 @@ static void changes_are_told_of_a_path(void **state)
 		int rc;
 
 		set_up(&f);
-		/* Asked again at once, it may rely on the last answer. */
+		/* Asked again at once, it may use its last answer. */
 		assert_int_equal(shardcache_check_path(f.c, 0, &err), 0);
 		changes[i].make(&f);
 		nanosleep(&interval, NULL);
 		rc = shardcache_check_path(f.c, 0, &err);
 		expect(&f, changes[i].name, rc, &err, changes[i].path);
-		/* A bad answer is not relied on. */
+		/* A failure is never reused. */
 		rc = shardcache_check_path(f.c, 0, &err);
 		expect(&f, changes[i].name, rc, &err, changes[i].path);
 		tear_down(&f);
@@ -271,8 +271,8 @@ static void few_files_are_open_at_once(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/* Where others hold more descriptors than were left for them, shards that nobody
- * uses are closed before one cannot be opened. */
+/* If other code holds more descriptors than were left for it, shards that
+ * nobody uses are closed before opening one fails. */
 static void shards_make_room_for_shards(void **state)
 {
 	char *const dir = mkckpt_new_dir();
@@ -322,7 +322,7 @@ static void shards_in_use_stay_open(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/* KiB of the mapping at `p` that count as ours. */
+/* KiB of the mapping at `p` that count as resident. */
 static long resident(const void *p)
 {
 	FILE *const f = fopen("/proc/self/smaps", "r");
@@ -343,7 +343,7 @@ static long resident(const void *p)
 	return kib;
 }
 
-/* In use or not; and they are the same bytes when they are read again. */
+/* In use or not; reading them again gives the same bytes. */
 static void mappings_that_were_read_are_let_go(void **state)
 {
 	struct fixture f;

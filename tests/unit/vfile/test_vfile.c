@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Virtual files read in every way, by one thread and by many, against the
- * same bytes put together in memory.
+ * Virtual files read in every way, by one thread and by several, compared with
+ * the same bytes assembled in memory.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -160,7 +160,7 @@ static void *copy_on(void *arg)
 	return NULL;
 }
 
-/* Meant to be run under a thread sanitizer, too. */
+/* Run this under a thread sanitizer, too. */
 static void threads_read_the_same_file(void **state)
 {
 	struct reader readers[6];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checksums of virtual files: computed in passing, or when they are asked for. */
+/* Checksums of virtual files, computed in passing or on demand. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -112,7 +112,7 @@ static void copying_by_read_makes_all_sums_known(void **state)
 	shards_done(&f);
 }
 
-/* Gaps, repetitions and steps back do not make a wrong sum. */
+/* Gaps, repetitions and backward steps do not give a wrong checksum. */
 static void reading_out_of_order_makes_no_wrong_sum(void **state)
 {
 	uint8_t *const buf = malloc(1 << 20);
@@ -151,7 +151,7 @@ static void reading_out_of_order_makes_no_wrong_sum(void **state)
 	shards_done(&f);
 }
 
-/* A sum that is known is not computed: shown by one that is wrong. */
+/* A known checksum is not computed again: shown by a wrong one. */
 static void known_sums_are_believed(void **state)
 {
 	struct shards f;
@@ -169,8 +169,8 @@ static void known_sums_are_believed(void **state)
 	shards_done(&f);
 }
 
-/* Each byte is summed once, whoever reads it: shown by what one reader is said to
- * have had, and has not. */
+/* Each byte is summed once, whoever reads it: shown by bytes that one reader
+ * claims to have summed, and has not. */
 static void who_has_the_file_open_goes_on_with_others_sums(void **state)
 {
 	struct shards f;
@@ -191,8 +191,8 @@ static void who_has_the_file_open_goes_on_with_others_sums(void **state)
 	assert_int_not_equal(atomic_load(&first.crc[0]), 0);
 	assert_int_not_equal(atomic_load(&first.crc[0]),
 			     VFILE_CRC_KNOWN | first.sums[0]);
-	/* What is known nobody sums on, and what was begun ends with those who
-	 * had the file open. */
+	/* A known checksum is not continued, and a partial one is dropped when
+	 * its readers close the file. */
 	vfile_crc_advance(first.f, had, half, 0);
 	made_done(&other);
 	made_done(&first);
@@ -248,8 +248,8 @@ static void many_who_ask_at_once_are_told_the_same(void **state)
 	shards_done(&f);
 }
 
-/* A trailer cannot be made when its data cannot be read; when it can be
- * again, it can. */
+/* A trailer fails as long as its data cannot be read, and succeeds
+ * afterwards. */
 static void a_failed_sum_is_tried_again(void **state)
 {
 	struct errmsg err = { "" };

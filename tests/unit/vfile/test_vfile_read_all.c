@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Virtual files put together in memory, with their sums, from shards that may be cut
- * short meanwhile. */
+/* Virtual files assembled in memory, with their checksums, from shards that may
+ * be truncated meanwhile. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -94,7 +94,7 @@ static void single_make(struct single *x, size_t len)
 		x->bytes[i] = (uint8_t)(i * i >> 7 | 1); /* no zeros */
 	snprintf(x->path, sizeof(x->path), "%s/shard", x->dir);
 	mkpt_save(x->path, x->bytes, len);
-	/* Clocks of files are coarse: it was not written just now. */
+	/* Time stamps of files are coarse: it must not look just written. */
 	assert_int_equal(utimensat(AT_FDCWD, x->path, long_ago, 0), 0);
 	assert_int_equal(stat(x->path, &st), 0);
 	fileid_from_stat(&st, &id);
@@ -146,8 +146,8 @@ static void large_storages_are_summed_in_parallel(void **state)
 
 /* --- a shard that is cut short meanwhile ----------------------------------- */
 
-/* Half of the memory that is filled cannot be written; who comes there finds
- * that it can, and the shard cut short. */
+/* Half of the buffer is write-protected; the first write to it makes it
+ * writable and truncates the shard. */
 static struct {
 	const struct single *x;
 	off_t left;    /* of the shard */
