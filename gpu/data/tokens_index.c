@@ -60,8 +60,7 @@ static int read_type(struct tokens_file *f, const struct source *src,
 		     unsigned code, struct errmsg *err)
 {
 	if (code == 0 || code >= sizeof(types) / sizeof(types[0]))
-		return errmsg_set(err, -EBADMSG,
-				  "%s: no type of tokens has the code %u",
+		return errmsg_set(err, -EBADMSG, "%s: unknown token type %u",
 				  src->name, code);
 	if (!types[code].width)
 		return errmsg_set(err, -EBADMSG,
@@ -82,19 +81,18 @@ static int place_tables(struct index *x, struct errmsg *err)
 	/* Counts that pass this check cannot overflow later products. */
 	if (n > size / 12 || x->boundaries > size / 8)
 		return bad_index(x->src,
-				 "is shorter than the tables that it announces",
+				 "is too short for the tables in its header",
 				 err);
 	x->pointers = x->lengths + n * 4;
 	x->documents = x->pointers + n * 8;
 	end = x->documents + x->boundaries * 8;
 	if (end > size)
 		return bad_index(x->src,
-				 "is shorter than the tables that it announces",
+				 "is too short for the tables in its header",
 				 err);
 	if (end != size && end + n != size)
-		return bad_index(x->src,
-				 "is longer than the tables that it announces",
-				 err);
+		return bad_index(
+			x->src, "is longer than the tables in its header", err);
 	return 0;
 }
 
@@ -112,14 +110,12 @@ static int tokens_index_read_header(struct tokens_file *f, struct index *x,
 	if (rc)
 		return rc;
 	if (memcmp(h, MAGIC, MAGIC_LEN) != 0)
-		return bad_index(
-			x->src,
-			"does not begin as the index of an indexed dataset does",
-			err);
+		return bad_index(x->src,
+				 "is not the index of an indexed dataset", err);
 	if (get_le64(h + MAGIC_LEN) != 1)
 		return errmsg_set(
 			err, -EBADMSG,
-			"%s: version %llu of indexed datasets is not known",
+			"%s: unknown version %llu of an indexed dataset",
 			x->src->name,
 			(unsigned long long)get_le64(h + MAGIC_LEN));
 	x->sequences = get_le64(h + MAGIC_LEN + 9);
@@ -148,15 +144,14 @@ static int check_documents(const struct index *x, struct errmsg *err)
 			if (at < last || at > x->sequences || (i == 0 && at))
 				return errmsg_set(
 					err, -EBADMSG,
-					"%s: boundary %llu of documents is out of order",
+					"%s: document boundary %llu is out of order",
 					x->src->name, (unsigned long long)i);
 			last = at;
 		}
 	}
 	if (last != x->sequences)
-		return bad_index(x->src,
-				 "its documents are not all of its sequences",
-				 err);
+		return bad_index(
+			x->src, "its documents do not cover all sequences", err);
 	return 0;
 }
 

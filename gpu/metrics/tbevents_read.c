@@ -225,7 +225,7 @@ static int bad_record(const struct reader *r, uint64_t at, const char *what,
 static int cut_short(const struct reader *r, uint64_t at, struct errmsg *err)
 {
 	errmsg_set(err, 0,
-		   "%s: ends within the record at byte %llu, which is left out",
+		   "%s: ends within the record at byte %llu, which is ignored",
 		   r->src->name, (unsigned long long)at);
 	return 0;
 }

@@ -99,7 +99,7 @@ static int read_names(struct table *t, char *line, struct errmsg *err)
 	t->step = plot_csv_find(fields, n, "step");
 	if (t->step == NONE)
 		return errmsg_set(err, -EBADMSG,
-				  "%s: its first line names no column \"step\"",
+				  "%s: the header has no column \"step\"",
 				  t->path);
 	for (size_t i = 0; i < t->tags->n; i++) {
 		const char *const tag = t->tags->names[i];
@@ -135,7 +135,7 @@ static int read_row(struct table *t, char *line, size_t number,
 	if (t->step >= n || !plot_csv_read_number(fields[t->step], &step) ||
 	    !isfinite(step))
 		return errmsg_set(err, -EBADMSG,
-				  "%s: line %zu: has no number as its step",
+				  "%s: line %zu: the step is not a number",
 				  t->path, number);
 	/* A resumed run repeats rows from an earlier step on. */
 	for (size_t i = 0; i < t->tags->n; i++)
@@ -147,7 +147,7 @@ static int read_row(struct table *t, char *line, size_t number,
 			continue;
 		if (!plot_csv_read_number(fields[at], &value))
 			return errmsg_set(err, -EBADMSG,
-					  "%s: line %zu: '%s' is no number",
+					  "%s: line %zu: '%s' is not a number",
 					  t->path, number, fields[at]);
 		if (plot_series_add(&t->series[i], step, value))
 			return errmsg_nomem(err, t->path);

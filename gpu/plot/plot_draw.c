@@ -137,8 +137,7 @@ static int run_gnuplot(int in, int out, struct errmsg *err)
 	if (rc == ENOENT)
 		return errmsg_set(
 			err, -ENOENT,
-			"gnuplot, which draws, is not installed (Debian: gnuplot-nox); tables"
-			" alone are made by --csv");
+			"gnuplot is not installed (Debian: gnuplot-nox); --csv writes tables only");
 	if (rc)
 		return errmsg_set(err, -rc, "cannot run gnuplot: %s",
 				  strerror(rc));

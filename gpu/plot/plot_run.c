@@ -244,7 +244,7 @@ int plot_run_read(struct plot_run *r, const char *path,
 	else
 		rc = read_path(r, path, S_ISDIR(st.st_mode), tags, err);
 	if (!rc && is_empty(r))
-		rc = errmsg_set(err, -ENODATA, "%s: has nothing of %s%s%s",
+		rc = errmsg_set(err, -ENODATA, "%s: has no values of %s%s%s",
 				path, tags->names[0], tags->n > 1 ? " or " : "",
 				tags->n > 1 ? tags->names[1] : "");
 	if (rc)

@@ -5,9 +5,9 @@
     cross_stage.py SCRATCH
 
 DeepSpeed trains and saves with one stage; the checkpoint is mounted with
-`-o stage=any` and resumed with another, on another number of ranks, and
-once more with its own.  After one step the states must be those of the run
-that was not interrupted, but for the order in which gradients are added up.
+`-o stage=any` and resumed with another stage on another number of ranks, and
+once more with its own.  After one step the states must equal those of the
+uninterrupted run, except for the order in which gradients are summed.
 Models, steps and comparison are those of resume.py.
 """
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Make tests/arith.expect, what tests/unit/base/test_arith.c holds arithmetic to.
+"""Make tests/arith.expect, the results that test_arith.c expects.
 
     make_arith.py >tests/arith.expect
 
-PyTorch's own results on a CPU, for the numbers where rounding goes wrong
-first.  Bits of elements are hexadecimal.
+PyTorch's results on a CPU, for the numbers most sensitive to
+rounding.  Bits of elements are hexadecimal.
 
     mean TYPE SLICE... RESULT		sum(slices) / len(slices)
     divide TYPE NUMBER ELEMENT RESULT	tensor / number

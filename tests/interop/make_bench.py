@@ -7,7 +7,7 @@
 A GPT-2 of 124 million parameters (Hugging Face's GPT2LMHeadModel, weights
 tied), float32, Adam, on CPU ranks over gloo: one step on a tiny batch, then
 saved to OUTPUT/global_step1.  About 2 GB for stages 1 and 2, 1.5 GB for stage
-3; each rank takes some 2 GB of memory meanwhile.  Needs PyTorch, transformers
+3; each rank needs about 2 GB of memory.  Needs PyTorch, transformers
 and DeepSpeed; nothing is downloaded.
 """
 

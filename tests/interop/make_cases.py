@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Make small checkpoints with DeepSpeed, and note what is true of them.
+"""Make small checkpoints with DeepSpeed, and record the truth about them.
 
     make_cases.py COLLECTION [CASE...]
 
-COLLECTION becomes what make_digests.py beside this file reads: for each case
-the checkpoint, the tree that ds_to_universal makes of it as far as it gets,
-and in manifest.json the digests of all tensors as the training processes had
-them right before they saved.  The digests are made from the optimizer's flat
-buffers, cut by the rules of resume.py and parallel.py, and checked: a master
-weight must round to the parameter that the model has.
+COLLECTION is written in the form that make_digests.py reads: for each case the
+checkpoint, as much of the tree as ds_to_universal makes of it, and in
+manifest.json the digests of all tensors as the training processes had them
+right before they saved.  The digests are made from the optimizer's flat
+buffers, divided by the rules of resume.py and parallel.py, and checked: a
+master weight must round to the model's parameter.
 
 The cases are those whose rules no other case in tests/good shows: other
 optimizers, odd sizes, options.  DeepSpeed's own optimizers are compiled when
-first used.  What DeepSpeed cannot do on CPUs is told with its error; the
-remarks at CASES say what was found with 0.19.8.
+first used.  What DeepSpeed cannot do on CPUs is reported with its error;
+comments at CASES say what was found with 0.19.8.
 """
 
 import glob
@@ -62,7 +62,7 @@ class Small(torch.nn.Module):
             logits.flatten(0, 1), targets.flatten())
 
 
-# GPT-2 with rows of padding in its vocabulary, which its checkpoint tells.
+# GPT-2 with padding rows in its vocabulary, recorded in its checkpoint.
 PADDED_VOCAB = 16
 PADDED = {"universal_checkpoint_version": 0.4,
           "original_vocab_size": 11,
@@ -104,7 +104,7 @@ class Case:
 
 
 def torch_optimizer(name, **options):
-    """One of torch's, which DeepSpeed has to be told to trust."""
+    """An optimizer of torch that DeepSpeed accepts only if told to."""
     options.setdefault("lr", 1e-2)
     return lambda params: getattr(torch.optim, name)(params, **options)
 
@@ -157,7 +157,7 @@ CASES = [
          config=by_config("Muon")),
     Case("z3_muon_bf16_dp2", 2, 3, "bf16", config=by_config("Muon"),
          zero={"reduce_scatter": False}),
-    # Steps that are numbers of Python.
+    # Steps that are Python numbers.
     Case("z1_cpuadam_dp2", 2, 1, optimizer=cpu_adam),
     Case("z2_offload_bf16_dp3", 3, 2, "bf16", zero=OFFLOAD, groups=2,
          config=by_config("Adam")),
@@ -233,8 +233,8 @@ def config_of(case):
 def new_engine(case):
     torch.manual_seed(7)
     more = {}
-    # Ranks of a sequence are like those of a tensor: they see the same data,
-    # and what they have are replicas.
+    # Sequence-parallel ranks are like tensor-parallel ones: they see the same
+    # data, and their states are replicas.
     beside = case.tp * case.sp
     grid = parallel.Grid(beside, 1, case.world // beside)
     if case.autotp:
@@ -279,7 +279,7 @@ def batches(rank, vocab):
 
 
 def check_master(engine, states):
-    """The master weights, rounded, are the parameters that the model has."""
+    """Check that the master weights round to the model's parameters."""
     for name, p in engine.module.named_parameters():
         if (name, "fp32") not in states or hasattr(p, "positions"):
             continue  # a piece; the rules are those of whole ones
@@ -290,7 +290,7 @@ def check_master(engine, states):
 
 
 def truth(case, engine, grid):
-    """Per parameter: what manifest.json says of it."""
+    """manifest.json's entry for each parameter."""
     states, numbers = parallel.whole_states(engine, grid, case.stage)
     check_master(engine, states)
     out = {}
@@ -345,7 +345,7 @@ def train(rank, case, run_dir, out):
 
 
 def convert(case, case_dir):
-    """The converter's tree, or as much as it made of it, and its error."""
+    """The converter's tree, possibly incomplete, and its error."""
     tree = os.path.join(case_dir, TAG + "_universal")
     try:
         resume.convert(os.path.join(case_dir, TAG), tree, False,
@@ -358,7 +358,7 @@ def convert(case, case_dir):
 
 
 def last_line(error):
-    """The error that ends a log; ranks that were killed say nothing."""
+    """The error at the end of a log; killed ranks report none."""
     lines = [s for s in str(error).splitlines() if "Error" in s[:60]]
     return (lines or str(error).splitlines())[-1]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Make tests/good/ out of a collection of real DeepSpeed checkpoints.
+"""Make tests/good/ from a collection of real DeepSpeed checkpoints.
 
     make_digests.py COLLECTION OUTPUT
 
@@ -15,10 +15,10 @@ optimizer keeps of its group, such as the step, by type and value.
 make_cases.py makes such a collection.
 
 For each case of CASES and REFUSED the checkpoint is copied to OUTPUT/<case>/
-and what must come out of it is written to OUTPUT/<case>.digests; README.md
-in the output describes that format.  A converter's file becomes a `file`
-line only if the tensor in it is the true one: this is decided here, from the
-bytes, not from somebody's verdict.  Needs nothing but the standard library.
+and the expected results are written to OUTPUT/<case>.digests; README.md in the
+output describes the format.  A converter's file becomes a `file` line only if
+the tensor in it is the true one, which is decided here from the
+bytes.  Needs nothing but the standard library.
 """
 
 import hashlib
@@ -40,8 +40,8 @@ CASES = re.compile(r"((old[0-9.]+_)?(z[123]|meg|pp2|tp[23])_.*|autotp.*"
                    r"|sp2_dp1_z[12].*|pp2_tp2.*|dsuc_gpt2_z3_offload_dp4"
                    r"|moe_ep[12]_dp2_z[12].*)$")
 
-# Checkpoints that cannot be served: what is told by ("open" the
-# names and the model states, "shards" only the optimizer's), and why.
+# Checkpoints that cannot be served: which files show it ("open": the names and
+# the model states, "shards": only the optimizer's), and why.
 REFUSED = {
     "z0_fp32_dp2": ("open", "no ZeRO: there are no optimizer shards"),
     "z0_fp16_dp2": ("open", "no ZeRO: there are no optimizer shards"),
@@ -86,7 +86,7 @@ def read_bytes(path):
 
 
 class Tensor:
-    """A strided view of a storage: what a pickled tensor says of itself."""
+    """A strided view of a storage, as a pickled tensor describes it."""
 
     def __init__(self, storage, offset, shape, stride, *_):
         self.key, self.kind = storage
@@ -109,7 +109,7 @@ class Tensor:
 
 
 class Inert:
-    """Any object that we do not look into."""
+    """Any object whose contents do not matter."""
 
     def __init__(self, *_):
         pass
@@ -190,7 +190,7 @@ def reference_tree(case_dir):
 
 
 def left_out(tree, truth):
-    """States that the converter does not know, and so leaves out."""
+    """States that the converter does not know and omits."""
     for param, state in truth:
         path = f"zero/{param}/{state}.pt"
         if not os.path.exists(os.path.join(tree, path)):

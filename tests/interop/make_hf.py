@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face directories for tests/good, and what must come out of them.
+"""Hugging Face directories for tests/good, and the expected results.
 
     make_hf.py OUTPUT
 
@@ -90,8 +90,8 @@ def begin(out, case):
 
 
 def some(dtype, *shape):
-    """Numbers that are not all ordinary.  (torch makes other NaNs of those of
-    float16 at the end of a tensor than before, so there are none.)"""
+    """Numbers including special ones.  For float16 there is no NaN: torch
+    converts those at the end of a tensor differently from others."""
     n = 1
     for d in shape:
         n *= d
@@ -139,14 +139,14 @@ def gpt2(out):
     for name in sorted(os.listdir(folder)):
         if name.endswith(".safetensors"):
             tensors.update(load_file(os.path.join(folder, name)))
-    # What safetensors come before is not looked at.
+    # Files that are ignored because safetensors come first.
     with open(os.path.join(folder, "pytorch_model.bin"), "w") as f:
         f.write("not looked at\n")
     finish(out, "hfdir_gpt2_bf16_sharded", tensors)
 
 
 def pytorch(out):
-    """As torch.save leaves the state of a model."""
+    """A model's state saved by torch.save."""
     folder = begin(out, "hfdir_bin")
     group = some(torch.float32, 40)
     wte = some(torch.float32, 6, 4)

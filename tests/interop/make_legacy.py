@@ -7,12 +7,12 @@
 DeepSpeed writes that container when its configuration says
 `"checkpoint": {"checkpoint_serialization": false}`, by torch.save(...,
 _use_new_zipfile_serialization=False).  Here each file of the cases in CASES is
-loaded and saved again in this way.  What must come out of the result is what
-came out of the original, except the model states, which are copied as they
-are: only their lines differ in the digests.
+loaded and saved again in this way.  The expected results are those of the
+original, except for the model states, which are copied unchanged: only their
+lines differ in the digests.
 
-torch names storages by their addresses in this container, so the files have
-other bytes each time that they are made.  Needs torch and deepspeed.
+In this container torch names storages by their addresses, so that the files
+differ each time.  Needs torch and deepspeed.
 """
 
 import hashlib

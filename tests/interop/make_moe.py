@@ -8,13 +8,13 @@ Each case is trained for four steps by real DeepSpeed on the CPU: native MoE
 layers (deepspeed.moe), or AutoEP, which puts its own layers into a Mixtral of
 Hugging Face.  The truth is gathered in the training processes right before
 they save, from the flat partitions of the optimizer and the order of the
-parameters in memory; what is gathered must, rounded to the model's type, equal
-the model's own weights, or nothing is written.  The names of experts are
-global: a rank tells which experts it holds by its rank among the
-expert-parallel ones, as it would when it runs the model.
+parameters in memory; rounded to the model's type, it must equal the model's
+own weights, or nothing is written.  The names of experts are global: a rank
+derives the experts that it holds from its expert-parallel rank, as it does
+when it runs the model.
 
-Then DeepSpeed's converter is run, and the digests written as README.md in
-tests/good tells; they record the releases that were in use.  Needs torch and
+Then DeepSpeed's converter is run, and the digests are written as README.md in
+tests/good describes; they record the releases used.  Needs torch and
 deepspeed.
 """
 
@@ -50,8 +50,8 @@ HIDDEN = 6
 VOCABULARY = 13
 LOCAL_EXPERT = re.compile(r"(.*\.deepspeed_experts\.)(\d+)(\..*)")
 
-# world: ranks; ep: ranks that share the experts; frozen: parameters whose
-# names end so are not trained; dtype: the model's, fp32 or bf16.
+# world: ranks; ep: ranks that share the experts; frozen: parameters with these
+# suffixes are not trained; dtype: the model's, fp32 or bf16.
 CASES = {
     "moe2_ep2_dp4_z1": dict(world=4, ep=2, stage=1, layers=2),
     "moe2_ep2_dp4_z1_bf16": dict(world=4, ep=2, stage=1, layers=2,
@@ -108,7 +108,7 @@ class Experts(nn.Module):
 
 
 class SparseLayer(nn.Module):
-    """Its `mlp` is what AutoEP looks for and replaces."""
+    """AutoEP finds and replaces its `mlp`."""
 
     def __init__(self, config):
         super().__init__()
@@ -173,7 +173,7 @@ def gather(part, group):
 
 
 def flat_tensors(master, state):
-    """(state, tensor) of what is divided like the master weights."""
+    """(state, tensor) of everything partitioned like the master weights."""
     yield "fp32", master.detach()
     for name, value in state.items():
         if torch.is_tensor(value) and value.dim() == 1:
@@ -181,7 +181,7 @@ def flat_tensors(master, state):
 
 
 def truth_zero12(optimizer):
-    """(parameter, state, its elements): the groups, put together again."""
+    """(parameter, state, its elements), from the merged groups."""
     for i, group in enumerate(optimizer.round_robin_bit16_groups):
         master = optimizer.single_partition_of_fp32_groups[i]
         state = optimizer.optimizer.state[master]
@@ -290,7 +290,8 @@ def make_engine(case, rank, config, seed):
     model = make_model(case)
     random = torch.Generator().manual_seed(100 + rank)
     for name, param in model.named_parameters():
-        # Experts begin as copies of one: those that stay so would look alike.
+        # Experts start as copies of one; unless changed, they could not be
+        # told apart.
         if ".experts." in name and name.endswith(case.get("frozen", "?")):
             param.data.normal_(generator=random)
             param.requires_grad_(False)
@@ -354,7 +355,7 @@ def run_ranks(work, case, folder):
 
 
 def convert(folder):
-    """Run DeepSpeed's converter; what it said if it failed."""
+    """Run DeepSpeed's converter; returns its error if it failed."""
     from deepspeed.checkpoint import ds_to_universal
     args = argparse.Namespace(
         input_folder=os.path.join(folder, TAG),

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Make tests/good/<case>.weights: what DeepSpeed's zero_to_fp32.py makes of it.
+"""Make tests/good/<case>.weights: the results of DeepSpeed's zero_to_fp32.py.
 
     make_weights.py tests/good [CASE...]
 
 For each case the script of DeepSpeed 0.19.8 is run as a module, with and without
 safe_serialization, in one file and in several, in all types; README.md there
-describes the lines.  Three of its defects are mended before it writes, each told
-in a `mended` line: `frozen' (it loses the frozen parameters of stage 1, which
+describes the lines.  Three of its defects are fixed before it writes, each
+recorded in a `mended` line: `frozen' (it loses the frozen parameters of stage 1, which
 are in `module`), `tied' (safetensors refuses tied tensors: they are left out but
 for their first name, which is what transformers' save_pretrained does) and
-`empty' (it takes parameters without elements for each other).  Where it fails
-there is a `fails` line alone.
+`empty' (it confuses parameters without elements).  Where it fails, there is
+only a `fails` line.
 
 Needs torch, deepspeed, safetensors and huggingface_hub.
 """
@@ -48,7 +48,7 @@ def find_tag(digests):
 
 
 def frozen_of_stage1(tag, state):
-    """What `module` has and the state dict not, but for other names."""
+    """Entries of `module` that the state dict lacks, except aliases."""
     path = os.path.join(tag, "mp_rank_00_model_states.pt")
     if not os.path.exists(path):
         return {}
@@ -113,7 +113,7 @@ def convert(run, tag, variant, out, notes):
 
 
 def listing(path):
-    """Of a file of torch.save, what matters: one line for each tensor."""
+    """The tensors of a file of torch.save, one line for each."""
     text = ""
     for name, t in torch.load(path, map_location="cpu").items():
         shape = "x".join(str(n) for n in t.shape) or "-"

@@ -3,9 +3,9 @@
 
 A Grid says which rank is where, and is the `mpu` that DeepSpeed asks.  Each
 parameter of a divided model knows which elements of the whole one it holds:
-`positions` has them, `whole_shape` the shape.  What is put together from the
-ranks' pieces by these is true whatever a checkpoint says of how the model was
-divided; uc_info() says it in DeepSpeed's words.
+`positions` has them, `whole_shape` the shape.  Tensors merged by these are
+correct whatever a checkpoint says about how the model was divided; uc_info()
+says it in DeepSpeed's terms.
 """
 
 import itertools
@@ -24,7 +24,7 @@ BLOCKS = 4  # of a pipeline: the converter divides them by the stages
 
 
 def parts_of(odd):
-    """Rows of the fused projection's three parts, each divided for itself.
+    """Rows of the fused projection's three parts, each divided separately.
     DeepSpeed's loader divides evenly only."""
     return (8, 3, 3) if odd else (8, 4, 4)
 
@@ -132,7 +132,7 @@ def rows_of_halves(whole, r, n):
 
 
 def shares(rows, n):
-    """As even as whole numbers allow, the larger ones first."""
+    """Sizes as equal as possible, larger ones first."""
     return [rows // n + (r < rows % n) for r in range(n)]
 
 
@@ -227,8 +227,8 @@ def loss_of(grid, logits, targets):
 
 class TensorModel(torch.nn.Module):
     """What Megatron does to a transformer's layers; tied embeddings.  An odd
-    one also has what can be saved, but not loaded by other ranks: uneven
-    parts, and a vector that each rank trains for itself."""
+    one also has what can be saved, but not loaded on other ranks: uneven
+    parts, and a vector that each rank trains separately."""
 
     def __init__(self, grid, odd=False):
         super().__init__()
@@ -303,7 +303,7 @@ def llama():
 
 
 def autotp_positions(tp):
-    """Which elements AutoTP gives to this rank: those of a model whose
+    """The elements that AutoTP gives to this rank, found with a model whose
     elements are their own positions."""
     model = llama()
     for p in model.parameters():
@@ -321,7 +321,7 @@ def set_positions(engine, positions):
         p.positions, p.whole_shape = positions[name]
 
 
-# What all ranks have, put together.
+# The state of all ranks, merged.
 
 
 def own_parts(engine, grid, stage):

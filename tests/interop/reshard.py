@@ -7,12 +7,12 @@
 DeepSpeed trains and saves on some ranks; the run is mounted, and loaded on other
 ranks from TAG_dpN, or with another stage from TAG_dpN_zS.  What is loaded
 (parameters, master weights, optimizer states, steps, hyperparameters, schedule)
-must be what was saved, bit for bit, and after one step the states must be those
-of the run that was not interrupted, but for the order in which gradients are
-added up.
+must be what was saved, bit for bit, and after one step the states must equal
+those of the uninterrupted run, except for the order in which gradients are
+summed.
 
-What is loaded is saved again, on the new ranks: DeepSpeed's own files must be
-those of the view.  Models, steps and comparison are those of resume.py.
+The loaded state is saved again on the new ranks: DeepSpeed's own files must
+equal those of the view.  Models, steps and comparison are those of resume.py.
 """
 
 import os
@@ -65,7 +65,7 @@ def load(rank, case, load_dir, tag, again, out):
         torch.save({"loaded": loaded, "stepped": stepped}, out)
 
 
-# What the files of a view and DeepSpeed's own say differently.
+# Values that differ between a view's files and DeepSpeed's own.
 
 # The configuration is that of the new run, which was started with another batch
 # size.  Stage 3 records neither clip_grad nor param_alignment_paddings, which other
@@ -110,7 +110,7 @@ def unequal(a, b, path):
 
 def zero_padding(value, stage):
     """Slots of stage 3 beyond a parameter's end hold anything in DeepSpeed's own
-    files: how many elements differ there is not told."""
+    files: differences there are not counted."""
     return [d for d in value if stage < 3 or not d.endswith(": elements")]
 
 
@@ -131,7 +131,7 @@ def compare_files(view, again, stage):
 
 
 def run(case, to, top):
-    """What is wrong, the distance, and how many files are the same."""
+    """The problems, the distance, and the number of equal files."""
     os.makedirs(os.path.join(top, "run"))
     whole, out = os.path.join(top, "whole.pt"), os.path.join(top, "out.pt")
     again, log = os.path.join(top, "again"), os.path.join(top, "log")

@@ -14,9 +14,9 @@ Training then goes on for one more step, on the same data, four times over:
 
 What the last three have after loading (parameters, master weights, optimizer
 states, steps, hyperparameters, schedule, client state) and after the step
-must be equal bit for bit.  The uninterrupted run adds gradients up in another
-order where the number of ranks differs, so there it is a tolerance, and
-equality where it does not.
+must be equal bit for bit.  The uninterrupted run sums gradients in another
+order if the number of ranks differs; then a tolerance applies, otherwise
+equality.
 """
 
 import collections
@@ -52,7 +52,7 @@ def cases():
                        before, after, False)
     for stage in 1, 2, 3:
         yield Case(f"z{stage}_bf16_4to2", stage, "bf16", 4, 2, False)
-    # As the Hugging Face Trainer leaves it: a level deeper, and without
+    # As the Hugging Face Trainer saves it: one level deeper, and without
     # universal_checkpoint_info.
     for stage in 2, 3:
         yield Case(f"trainer_z{stage}_fp32_2to4", stage, "fp32", 2, 4, True)
@@ -133,12 +133,12 @@ def train_step(engine, rank, world):
     return total.item() / world
 
 
-# What an engine has, put together over its ranks.
+# The state of an engine, merged over its ranks.
 
 
 @contextlib.contextmanager
 def swapped_in(zero, group):
-    """A sub-group that is on NVMe is in memory meanwhile."""
+    """Keep a sub-group that is on NVMe in memory meanwhile."""
     swapped = (getattr(zero, "swap_optimizer", False)
                and zero._swappable_optimizer_subgroup(group))
     if swapped:
@@ -212,7 +212,7 @@ def snapshot(engine, case, world, **more):
             "global_steps": engine.global_steps, **more}
 
 
-# What the ranks do.
+# What each rank runs.
 
 
 def train(rank, case, run_dir, out):
@@ -285,7 +285,7 @@ def on_ranks(world, what, log, *args):
         running = ranks
         while running:
             multiprocessing.connection.wait([r.sentinel for r in running])
-            # One that failed leaves the others waiting for it.
+            # A failed process leaves the others waiting.
             if any(r.exitcode for r in ranks):
                 raise RuntimeError("a rank failed: " + tail(log))
             running = [r for r in running if r.exitcode is None]
@@ -401,8 +401,8 @@ def run_case(case, top):
 
 
 def compare(case, identical, results):
-    """What is not as it should be, the number of tensors compared, the
-    distance to the uninterrupted run, and the losses of it and the mount."""
+    """The problems, the number of tensors compared, the distance to the
+    uninterrupted run, and the losses of both."""
     reference = results["converter"]
     found = [f"{name}, {moment}: {what}"
              for name in ("latest", "tag")

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Begin training in DeepSpeed as it is with weights of Hugging Face, mounted.
+"""Start training in unmodified DeepSpeed from mounted Hugging Face weights.
 
     resume_hf.py DIRECTORY TAG STAGE OPTIMIZER [offload]
 
 DIRECTORY/TAG is a mount, with stage=any, of tests/good/
-hfdir_gpt2_bf16_sharded.  A model that transformers makes anew loads it and
-takes four steps; its weights must be those of the directory, and its steps must
-count from 0.  OPTIMIZER is AdamW, of torch, or with `offload` Adam, of
-DeepSpeed.  The last line tells the losses, which are the same in all stages.
+hfdir_gpt2_bf16_sharded.  A new model of transformers loads it and takes four
+steps; its weights must be those of the directory, and its steps must count
+from 0.  OPTIMIZER is AdamW, of torch, or with `offload` Adam, of
+DeepSpeed.  The last line has the losses, which are the same in all stages.
 """
 
 import glob

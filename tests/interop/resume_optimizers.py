@@ -5,9 +5,10 @@
     resume_optimizers.py SCRATCH [CASE...]
 
 Cases of make_cases.py are trained and saved; training goes on for a step in
-the same processes, and in others from a mount of the checkpoint.  What all
-ranks have, after loading and after the step, must be the same bit for bit:
-that is all there is to compare with, as the converter makes no tree of these.
+the same processes, and in others from a mount of the checkpoint.  The states
+of all ranks, after loading and after the step, must be equal bit for bit.
+There is nothing else to compare with, since the converter cannot convert
+these.
 """
 
 import os

@@ -7,9 +7,9 @@
 As resume.py, for the models of parallel.py and for AutoTP: DeepSpeed trains on one
 arrangement of ranks and saves; training goes on for a step in the same
 processes, and on another arrangement from the converter's tree and from a
-mount.  What each rank has after loading and after the step must be equal bit
-for bit from both, and near the uninterrupted run, where only the order in
-which gradients are added up is another.
+mount.  Each rank's state after loading and after the step must be equal bit
+for bit from both, and close to the uninterrupted run, which sums gradients in
+another order.
 """
 
 import collections
@@ -117,7 +117,7 @@ def train_step(engine, grid, kind):
 
 
 def all_ranks(engine, stage):
-    """What each rank has, and what it all makes, named for resume.py."""
+    """Each rank's state, and the merged one, named as in resume.py."""
     mine = {("module", n): p.detach().clone()
             for n, p in engine.module.named_parameters()}
     for g, (_, buffers, others) in enumerate(
@@ -169,8 +169,8 @@ def go_on(rank, case, load_dir, tag, out):
 
 
 def run_case(case, top):
-    """Train, convert, mount, resume: what is not as it should be, the number
-    of tensors compared, the distance, the losses."""
+    """Train, convert, mount, resume: the problems, the number of tensors
+    compared, the distance, the losses."""
     run, converted = os.path.join(top, "run"), os.path.join(top, "converted")
     os.makedirs(run)
 

@@ -38,12 +38,12 @@ import zipfile
 
 import torch
 
-# What torch's restricted unpickler knows comes from these.
+# Modules whose names torch's restricted unpickler knows.
 OWN_MODULES = ("torch", "collections")
 
 SUBPARAM = "deepspeed.checkpoint.universal_checkpoint.SubparamShape"
 
-# Chatter about the old typed storages, which the files use as torch does.
+# Warnings about old typed storages, which the files use as torch does.
 warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
 
 
@@ -210,7 +210,7 @@ class Run:
     def check_way(self, path, way, plain, foreign):
         try:
             value = self.ways[way](path)
-        except Exception as e:  # whatever torch throws is the finding
+        except Exception as e:  # any exception of torch is a finding
             unknown = sorted(foreign)
             if "Unsupported operand 71" in str(e):  # 'G', a number
                 unknown = ["floating-point numbers"]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""DeepSpeed goes on from what the trainer has saved.
+"""DeepSpeed resumes from what the trainer saved.
 
     trainer.py TAG STAGE DTYPE RANKS TRUTH [universal]
 
@@ -67,7 +67,7 @@ def link_states(engine):
 
 
 def compare(engine, tree):
-    """The names of what differs."""
+    """The names of the states that differ."""
     wrong = []
     link_states(engine)
     for name, param in engine.module.named_parameters():

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Weights out of a mount, read by the programs that they are for.
+"""Weights from a mount, read by the programs that use them.
 
     weights.py files VIEW...
     weights.py loss VIEW TOKENS
@@ -38,7 +38,7 @@ def read_safetensors(path):
     with safe_open(path, "pt", backend="pread") as f:
         same(mapped, {k: f.get_tensor(k) for k in f.keys()}, path + ": pread")
     same(mapped, load_file(path), path + ": load_file")
-    # By a plain read, without the library's way to open files.
+    # Read plainly, without the library's own way to open files.
     from safetensors.torch import load
     with open(path, "rb") as f:
         same(mapped, load(f.read()), path + ": read")

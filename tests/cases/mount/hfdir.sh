@@ -12,7 +12,7 @@ types=$good/hfdir_types
 cp -r "$gpt2" "$tmp/gpt2"
 mount_fg "$tmp/gpt2"
 cd "$tmp/mnt" || exit 1
-check "source.txt tells what it is" cmp source.txt <(printf 'Huggingface checkpoint')
+check "source.txt says what it is" cmp source.txt <(printf 'Huggingface checkpoint')
 check "and no other file is at the root" test "$(echo *)" = "source.txt zero"
 check "weights are those of the directory" test \
 	"$(ucckpt extents zero/transformer.wte.weight/fp32.pt | awk '$3 == "cast" { print $2, $NF }')" = \

@@ -48,7 +48,7 @@ check "until it is complete" test -f "$mnt/global_step20_universal/zero/cube/fp3
 cp -r "$good/sp2_dp2_z3/global_step4" "$run/global_step24"
 sleep 1.2
 check "it is an error" grep -q 'Input/output error' <(ls "$mnt/global_step24_universal" 2>&1)
-check "told in one line" test "$(grep -c 'global_step24.*sequence parallel' "$tmp/log")" = 1
+check "reported in one line" test "$(grep -c 'global_step24.*sequence parallel' "$tmp/log")" = 1
 check "its files are there" diff -r "$run/global_step24" "$mnt/global_step24"
 check "and the other tags" test -f "$mnt/global_step4_universal/zero/cube/fp32.pt"
 rm -r "$run/global_step24"

@@ -43,7 +43,7 @@ check "a mapping has the same bytes" timeout 60 "$top_builddir/tests/programs/ma
 	"$mnt/global_step4_hf/model.safetensors" "$tmp/copy" </dev/null >/dev/null
 check "the table says what is converted and what is woven" grep -q ' cast .*zero_pp_rank_.* \| gather ' \
 	<(ucckpt extents "$mnt/global_step4_hf/model.safetensors")
-check "the plan tells files and runs" grep -q '"model.safetensors":{"bytes":.*"gather"' \
+check "the plan lists files and runs" grep -q '"model.safetensors":{"bytes":.*"gather"' \
 	"$mnt/.ucfs/plan/global_step4_hf.json"
 unmount
 
@@ -76,7 +76,7 @@ echo '{"model_type": "llama"}' >"$run/config.json"
 sleep 0.3
 check "a file that was changed is an error" grep -q 'Input/output error' \
 	<(cat "$mnt/global_step4_hf/config.json" 2>&1)
-check "which is told" grep -q 'run/config.json' "$tmp/log"
+check "which is reported" grep -q 'run/config.json' "$tmp/log"
 unmount
 echo '{"model_type": "gpt2"}' >"$run/global_step4/config.json"
 mount_fg "$run" || finish
@@ -112,7 +112,7 @@ unmount
 for source in "$run" "$good/hfdir_bin"; do
 	ucfs "$source" "$mnt" -f -o view=hf 2>"$tmp/said"
 	check "of what is no tag it is refused" test $? = 1
-	check "which is told" grep -q "^ucfs: $source: option view: not a tag directory" "$tmp/said"
+	check "which is reported" grep -q "^ucfs: $source: option view: not a tag directory" "$tmp/said"
 done
 
 # A tag that cannot be served.
@@ -132,7 +132,7 @@ for wrong in hf_dtype=int8 hf_dtype= hf_shard_size=5 hf_shard_size=400B hf_shard
 	view=bf16 view=; do
 	ucfs "$run" "$tmp/mnt" -f -o "$wrong" 2>"$tmp/said"
 	check "$wrong is refused" test $? = 1
-	check "$wrong is told" grep -q "^ucfs: ${wrong}:" "$tmp/said"
+	check "$wrong is reported" grep -q "^ucfs: ${wrong}:" "$tmp/said"
 done
 
 finish

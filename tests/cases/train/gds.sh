@@ -31,7 +31,7 @@ resumed() {
 # One piece of 4 MiB of each of three tensors: the rests are too small.
 by_cufile() { grep -q 'shards, 12.6 MB by GPUDirect Storage, in' "$tmp/$1.log"; }
 not_by_cufile() { ! grep -q GPUDirect "$tmp/$1.log"; }
-told_once() {
+reported_once() {
 	test "$(grep -c "GPUDirect Storage failed, reading through host memory instead: .*optim_states.pt: cuFileRead at [0-9]*: some error of cuFile$" "$tmp/$1.log")" = 1
 }
 
@@ -45,7 +45,7 @@ check "short reads are continued" by_cufile short
 resumed 1 off works 0 "${shards[@]}" --no_gds
 check "--no_gds: it reads nothing" not_by_cufile off
 resumed 1 fails fails 0 "${shards[@]}"
-check "a failure is told" told_once fails
+check "a failure is reported" reported_once fails
 
 # Gradients of three ranks are summed in another order.
 if (require_fuse) && mount_fg "$run"; then
@@ -53,7 +53,7 @@ if (require_fuse) && mount_fg "$run"; then
 	resumed 1 mounted works 0 "${universal[@]}"
 	check "cuFile reads the shards behind a mount" by_cufile mounted
 	resumed 3 mounted-fails fails 1e-6 "${universal[@]}"
-	check "a failure of three ranks is told once" told_once mounted-fails
+	check "a failure of three ranks is reported once" reported_once mounted-fails
 	unmount
 fi
 finish

@@ -279,7 +279,7 @@ for universal in no yes; do
 		same "other padding is zeros" "${want% and padding}" "$universal-$to"
 	done
 	refused "a word is missing" "another model: transformer.wte.weight" "$universal-loses"
-	check "all ranks tell the number of words" test "$(grep -l original_vocab_size \
+	check "all ranks record the vocabulary rows" test "$(grep -l original_vocab_size \
 		"$tmp/padded-$universal"/global_step6/*model_states.pt | wc -l)" = 2
 done
 refused "no directory" "none: no .latest." none
@@ -302,7 +302,7 @@ later 3 tree-padded words=11 vocab=16 universal=yes load="$tree"
 later 3 tree-repads words=11 vocab=20 universal=yes load="$tree"
 start
 same "a tree keeps padding" "${want% and padding} and padding" tree-padded
-same "and tells which rows are" "${want% and padding}" tree-repads
+same "and records which rows are" "${want% and padding}" tree-repads
 
 truncate -s 1000 "$run/global_step3/zero_pp_rank_1_mp_rank_00_optim_states.pt"
 truncate -s 1000 "$run/global_step3_universal/zero/transformer.wte.weight/fp32.pt"

@@ -58,7 +58,7 @@ other=("${tiny[@]}" --train_batch_size 16 --steps 8 --lr 1e-4 --resume="$tmp/war
 	--checkpoint_tag global_step6)
 train 2 kept "${other[@]}"
 check "a rate is the checkpoint's" test "$(rates kept 0 | sort -u)" = 0.005
-check "which is told" grep -q "hyperparameters, not the configuration.s: lr 0.005, " "$tmp/kept.log"
+check "which is reported" grep -q "hyperparameters, not the configuration.s: lr 0.005, " "$tmp/kept.log"
 train 2 new "${other[@]}" --no_load_optimizer_states
 check "a new optimizer's is not" test "$(rates new 0 | sort -u)" = 0.0001
 

@@ -67,7 +67,7 @@ done
 
 # A build without NCCL gives that as the cause.
 no_nccl="^uctrain: NCCL is not used, .*: this uctrain was built without it$"
-told_once() {
+reported_once() {
 	test "$(grep -c -e "^uctrain: NCCL is not used, .*: $1\$" -e "$no_nccl" "$tmp/$2.log")" = 1
 }
 
@@ -76,9 +76,9 @@ check "one rank: no warning" test "$(grep -c 'NCCL is not used' "$tmp/run-1-1-2.
 train 3 shared "${tiny[@]}" --device cuda --train_batch_size 3 --steps 1
 train 2 own "${tiny[@]}" --device cuda --train_batch_size 2 --steps 1
 check "three ranks on two devices: the cause" \
-	told_once "ranks 0 and 2 share device 0000:00:00.0" shared
-check "a device each, but no NCCL: the cause" told_once "the GPUs are emulated" own
+	reported_once "ranks 0 and 2 share device 0000:00:00.0" shared
+check "a device each, but no NCCL: the cause" reported_once "the GPUs are emulated" own
 # As with Slurm, which shows each rank its own device as number 0.
 CUDAEMU_DEVICES=own train 3 visible "${tiny[@]}" --device cuda --train_batch_size 3 --steps 1
-check "each rank sees its own device alone" told_once "the GPUs are emulated" visible
+check "each rank sees its own device alone" reported_once "the GPUs are emulated" visible
 finish

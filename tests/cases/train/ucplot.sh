@@ -86,11 +86,11 @@ cmp -s "twice-$run.csv" "twice-$run-2.csv" || fail "no second table of the same 
 mkdir cut bad
 head -c -5 "$events/simple/events.out.tfevents.1.host" >cut/events.out.tfevents.1
 ucplot cut --csv -o cut >said 2>&1 || fail "cut: $(cat said)"
-check "a cut event file is told" grep -q '^ucplot: cut/.*: ends within the record' said
+check "a cut event file is reported" grep -q '^ucplot: cut/.*: ends within the record' said
 table cut-cut.csv step,loss,valid_loss 1,5, 2,4.5,5.5 3,9, 4,9,10
 sed 's/valid/vapid/' "$events/tensor/events.out.tfevents.1.host" >bad/events.out.tfevents.1
 ucplot bad --csv -o bad >said 2>&1 || fail "bad: $(cat said)"
-check "a damaged event file is told" grep -q 'record at byte .*wrong checksum' said
+check "a damaged event file is reported" grep -q 'record at byte .*wrong checksum' said
 table bad-bad.csv step,loss,valid_loss 1,5,
 
 mkdir empty
@@ -100,12 +100,12 @@ refuses 1 'runs.*: has neither' runs
 : >void.csv
 refuses 1 'void.csv: is empty' void.csv
 echo loss,accuracy >nostep.csv
-refuses 1 'nostep.csv: its first line names no column "step"' nostep.csv
+refuses 1 'nostep.csv: the header has no column "step"' nostep.csv
 printf '%s\n' step,loss 1,5 2,many >word.csv
-refuses 1 "word.csv: line 3: 'many' is no number" word.csv
+refuses 1 "word.csv: line 3: 'many' is not a number" word.csv
 printf '%s\n' step,loss one,5 >nonumber.csv
-refuses 1 'nonumber.csv: line 2: has no number as its step' nonumber.csv
-refuses 1 'has nothing of train/accuracy' "$events/simple" --tag train/accuracy
+refuses 1 'nonumber.csv: line 2: the step is not a number' nonumber.csv
+refuses 1 'has no values of train/accuracy' "$events/simple" --tag train/accuracy
 refuses 1 'nowhere/x-tensor.csv: cannot create' "$events/tensor" -o nowhere/x
 refuses 1 'nowhere/x.png.tmp: cannot create' "$events/tensor" -o nowhere/x --png
 
@@ -122,7 +122,7 @@ ucplot=$(command -v ucplot)
 mkdir nothing
 PATH=$tmp/nothing "$ucplot" "$events/tensor" -o bare >said 2>&1
 check "no gnuplot: exit status" test $? = 1
-check "no gnuplot: is told" grep -q '^ucplot: gnuplot.*not installed' said
+check "no gnuplot: is reported" grep -q '^ucplot: gnuplot.*not installed' said
 check "no gnuplot: no picture" test ! -e bare.png -a ! -e bare.png.tmp
 table bare-tensor.csv step,loss,valid_loss 1,5, 2,4.5,5.5
 finish

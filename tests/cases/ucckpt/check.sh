@@ -61,7 +61,7 @@ says "{" '"data": true,' '"whole": true,' '"files": 6,' '"replicas": [1-9][0-9]*
 run_check 1 --json "$good/moe_ep2_dp2_z0"
 says '"whole": false,' '"problems": \[".*without ZeRO.*"\]'
 
-# A byte of a tensor: only its checksum tells, of the file and the member.
+# A byte of a tensor: only the checksum shows it, naming the file and the member.
 for what in zero_pp_rank_1_mp_rank_00_optim_states.pt:data/1 mp_rank_00_model_states.pt:data/0; do
 	shard=${what%:*} member=${what#*:}
 	damaged z1_fp32_dp2
@@ -92,7 +92,7 @@ run_check 1 .
 says "problem: .*_rank_3_.*: is of expert-parallel rank 0 .*, but data-parallel rank 3 is rank 1 of 2"
 problems 1
 
-# The container without zip has no sums: its bytes are read, and that is told.
+# The container without zip has no sums: its bytes are read, which is reported.
 run_check 0 --data "$good/legacy_z3_fp32_dp2/global_step4"
 says "note: .*/zero_pp_rank_0_mp_rank_00_model_states.pt: has no checksums.*"
 damaged legacy_z3_fp32_dp2

@@ -84,7 +84,7 @@ rm -r "$tmp/weights"
 
 # What a mount warns of.
 check "ranks took turns" convert "$good/z2_round_robin_dp3" "$tmp/v"
-check "which is told" grep -q '^ucckpt: warning: round_robin_gradients was on' "$tmp/said"
+check "which is reported" grep -q '^ucckpt: warning: round_robin_gradients was on' "$tmp/said"
 rm -r "$tmp/v"
 
 tag=$good/z1_fp32_dp2/global_step4

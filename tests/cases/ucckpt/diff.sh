@@ -64,7 +64,7 @@ z1_fp32_dp2 z1_fp32_dp4 1
 z1_fp32_dp2 pp2_dp1_z1_fp32 1
 END
 run_diff 0 "$good/z1_fp32_dp2" "$good/z3_fp32_dp2/global_step4"
-check "it is told what was compared" diff <(head -n 2 "$tmp/said") - <<END
+check "it is reported what was compared" diff <(head -n 2 "$tmp/said") - <<END
 A: $good/z1_fp32_dp2/global_step4 (ZeRO checkpoint)
 B: $good/z3_fp32_dp2/global_step4 (ZeRO checkpoint)
 END
@@ -74,7 +74,7 @@ says "equal: 68 states of 17 parameters"
 for name in hfdir_bin hfdir_bin_sharded hfdir_gpt2_bf16_sharded; do
 	ucckpt convert "$good/$name" "$tmp/tree" >"$tmp/said" 2>&1 || fail "convert $name: $(cat "$tmp/said")"
 	run_diff 0 "$good/$name" "$tmp/tree"
-	check "$name: the states are told once" grep -q -x "note: A has no exp_avg, exp_avg_sq" "$tmp/said"
+	check "$name: the states are reported once" grep -q -x "note: A has no exp_avg, exp_avg_sq" "$tmp/said"
 	run_diff 1 "$good/$name" "$tmp/tree" --strict
 	rm -r "$tmp/tree"
 done
@@ -91,7 +91,7 @@ tag=$good/z1_tied_frozen_buffers_dp2/global_step4
 ucckpt convert --to hf "$tag" "$tmp/once" >/dev/null 2>&1 || fail "convert to hf"
 ucckpt convert --to fp32 "$tag" "$tmp/twice" >/dev/null 2>&1 || fail "convert to fp32"
 ucckpt convert "$tag" "$tmp/u" >/dev/null 2>&1
-# Model states in a tree tell of ties as those of a ZeRO checkpoint do.
+# Model states in a tree name ties as those of a ZeRO checkpoint do.
 for a in "$tag" "$tmp/u"; do
 	run_diff 0 "$a" "$tmp/once"
 	types=("note: states with equal values of different types: 2")
@@ -100,12 +100,12 @@ for a in "$tag" "$tmp/u"; do
 		"note: B stores tied parameters once, under another name: 1" "${types[@]}" \
 		"equal: 23 states of 23 parameters"
 	run_diff 0 "$tmp/once" "$a" --all
-	check "which is told" grep -q -x "head.weight fp32: the same, as embed.weight in A" "$tmp/said"
+	check "which is reported" grep -q -x "head.weight fp32: the same, as embed.weight in A" "$tmp/said"
 	run_diff 0 "$tmp/twice" "$a"
 	check "nothing is missing" test "$(grep -c "are tied to" "$tmp/said")" = 0
 done
 run_diff 0 "$tmp/u" "$tmp/once" --json --all
-check "JSON tells it, too" test "$(tr -d ' \t\n' <"$tmp/said" |
+check "JSON reports it, too" test "$(tr -d ' \t\n' <"$tmp/said" |
 	grep -o '"parameter":"[a-z.]*","tied_[ab]":"[a-z.]*","state":"[a-z0-9]*","kind":"[a-z]*"')" = \
 	'"parameter":"head.weight","tied_b":"embed.weight","state":"fp32","kind":"same"'
 # Either of the names will do, also the one that ties do not lead to.
@@ -113,7 +113,7 @@ cp -r "$tmp/once" "$tmp/head"
 LC_ALL=C sed -i 's/"embed\.weight":{/"head.weight": {/' "$tmp/head/model.safetensors"
 for a in "$tag" "$tmp/u"; do
 	run_diff 0 "$a" "$tmp/head" --all
-	check "which is told: $(cat "$tmp/said")" grep -q -x "embed.weight fp32: the same, as head.weight in B" "$tmp/said"
+	check "which is reported: $(cat "$tmp/said")" grep -q -x "embed.weight fp32: the same, as head.weight in B" "$tmp/said"
 	run_diff 0 "$tmp/head" "$a"
 	check "it is one" grep -q -x "note: A stores tied parameters once, under another name: 1" "$tmp/said"
 done
@@ -127,7 +127,7 @@ cp "$tmp/u/zero/ln_f.weight/fp32.pt" "$tmp/u/zero/head.weight/fp32.pt"
 run_diff 1 "$tmp/u" "$tmp/once"
 check "they are compared" grep -q -x \
 	"head.weight fp32: shape \[6\] in A, \[13, 6\] in B, as embed.weight in B" "$tmp/said"
-# Nothing tells: neither has model states.
+# Ties are unknown: neither has model states.
 rm "$tmp/u/"*model_states.pt
 run_diff 1 "$tmp/u" "$tmp/once"
 check "a name that is missing: $(cat "$tmp/said")" grep -q -x "head.weight: only in A" "$tmp/said"
@@ -239,7 +239,7 @@ run_diff 0 "$tmp/u" "$tmp/v"
 says "note: states with equal values of different types: 1" "equal: 68 states of 17 parameters"
 run_diff 1 "$tmp/u" "$tmp/v" --strict
 run_diff 0 "$tmp/u" "$tmp/v" --all
-check "--all tells of all" test "$(grep -c ': the same' "$tmp/said")" = 68
+check "--all lists all" test "$(grep -c ': the same' "$tmp/said")" = 68
 check "with their types" grep -q -x 'tail step: the same, float32 in A, int64 in B' "$tmp/said"
 check "the weights first" diff <(grep '^cube ' "$tmp/said") - <<END
 cube fp32: the same

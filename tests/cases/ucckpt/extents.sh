@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# ucckpt extents tells where a mounted file's bytes lie, and they lie there.
+# ucckpt extents shows where a mounted file's bytes lie, and they lie there.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# ucckpt info tells what a checkpoint is, and everything that is wrong with it.
+# ucckpt info shows what a checkpoint is, and everything that is wrong with it.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 

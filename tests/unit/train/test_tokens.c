@@ -404,24 +404,24 @@ static void indices_that_do_not_hold_together_are_refused(void **state)
 		must_not_open(&o, says);              \
 	} while (0)
 
-	REFUSED(version, 2, "version 2 of indexed datasets");
-	REFUSED(type, 0, "has the code 0");
-	REFUSED(type, 9, "has the code 9");
+	REFUSED(version, 2, "unknown version 2");
+	REFUSED(type, 0, "unknown token type 0");
+	REFUSED(type, 9, "unknown token type 9");
 	REFUSED(type, 7, "its tokens are float32");
-	REFUSED(sequences, 1000, "shorter than the tables");
-	REFUSED(sequences, UINT64_MAX, "shorter than the tables");
-	REFUSED(sequences, UINT64_MAX / 4 + 2, "shorter than the tables");
-	REFUSED(documents, UINT64_MAX / 8 + 3, "shorter than the tables");
+	REFUSED(sequences, 1000, "too short for the tables");
+	REFUSED(sequences, UINT64_MAX, "too short for the tables");
+	REFUSED(sequences, UINT64_MAX / 4 + 2, "too short for the tables");
+	REFUSED(documents, UINT64_MAX / 8 + 3, "too short for the tables");
 	REFUSED(documents, 3, "longer than the tables");
 	REFUSED(lengths[2], 3,
 		"sequence 2, 3 tokens at byte 8, is not within"
 		" the 12 bytes");
 	REFUSED(lengths[1], UINT32_MAX, "sequence 1, -1 tokens");
 	REFUSED(pointers[0], UINT64_MAX - 1, "sequence 0, 3 tokens at byte -2");
-	REFUSED(boundaries[0], 1, "boundary 0 of documents is out of order");
-	REFUSED(boundaries[2], 0, "boundary 2 of documents is out of order");
-	REFUSED(boundaries[3], 4, "boundary 3 of documents is out of order");
-	REFUSED(boundaries[3], 2, "its documents are not all");
+	REFUSED(boundaries[0], 1, "document boundary 0 is out of order");
+	REFUSED(boundaries[2], 0, "document boundary 2 is out of order");
+	REFUSED(boundaries[3], 4, "document boundary 3 is out of order");
+	REFUSED(boundaries[3], 2, "its documents do not cover");
 #undef REFUSED
 
 	mkpt_save(in_dir("bad.idx"), "MMIDIDX", 7);
@@ -432,7 +432,7 @@ static void indices_that_do_not_hold_together_are_refused(void **state)
 		  "\10\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
 		  34);
 	o.source = in_dir("bad");
-	must_not_open(&o, "does not begin as the index");
+	must_not_open(&o, "is not the index");
 	assert_int_equal(unlink(in_dir("bad.bin")), 0);
 	o.source = in_dir("bad");
 	must_not_open(&o, "bad.bin");
