@@ -118,7 +118,7 @@ static int read_pair(struct hfdir_file *f, const struct ptfile *pt,
 
 	if (!value_is_cstr(pair->key))
 		return errmsg_set(err, -EBADMSG,
-				  "%s: a tensor's name is no string", f->path);
+				  "%s: a tensor's name is not a string", f->path);
 	rc = ptfile_tensor(pt, pair->val, pair->key->str.p, &t, &storage, err);
 	if (rc)
 		return rc;

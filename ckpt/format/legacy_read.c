@@ -400,7 +400,7 @@ static int locate(const struct source *src, uint64_t pos,
 
 		if (!s->elem)
 			return errmsg_set(err, -EBADMSG, "%s: storage %.40s is"
-					  " nobody's", src->name, s->key);
+					  " not referenced", src->name, s->key);
 		rc = source_read(src, count, COUNT_LEN, pos, err);
 		if (rc)
 			return rc;

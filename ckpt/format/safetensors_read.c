@@ -191,7 +191,7 @@ static int check_metadata(const struct reader *r, const cJSON *entry)
 		return errmsg_set(r->err, -EBADMSG,
 				  "%s: __metadata__ is no object", r->src->name);
 	cJSON_ArrayForEach(item, entry) if (!cJSON_IsString(item)) return errmsg_set(
-		r->err, -EBADMSG, "%s: __metadata__: %.200s is no string",
+		r->err, -EBADMSG, "%s: __metadata__: %.200s is not a string",
 		r->src->name, item->string);
 	return 0;
 }
@@ -267,7 +267,7 @@ static int find_header(const struct source *src, uint64_t *len,
 
 	if (src->size < sizeof(head))
 		return errmsg_set(err, -EBADMSG,
-				  "%s: %llu bytes are no safetensors file",
+				  "%s: %llu bytes are too few for a safetensors file",
 				  src->name, (unsigned long long)src->size);
 	rc = source_read(src, head, sizeof(head), 0, err);
 	if (rc)

@@ -47,7 +47,7 @@ static int read_counts(struct experts *x, struct arena *a,
 
 		if (!value_get_int(counts->v[i], &n) || n < 1)
 			return errmsg_set(err, -EBADMSG,
-					  "%s: num_experts[%zu] is no number of"
+					  "%s: num_experts[%zu] is not a number of"
 					  " experts", file, i);
 		if (n > (int64_t)(EXPERTS_MAX - total))
 			return errmsg_set(err, -E2BIG,

@@ -134,7 +134,7 @@ static int add_pattern(const struct reader *x, enum list list,
 	if (!value_is_cstr(v) || v->str.len > PATTERN_LEN_MAX ||
 	    r->n == PATTERNS_MAX)
 		return ERRMSG_FILE(x, -EBADMSG,
-				   "universal_checkpoint_info: a pattern is no"
+				   "universal_checkpoint_info: a pattern is not a"
 				   " string, too long, or one too many");
 	if (!array_reserve(&r->v, &r->cap, r->n + 1, sizeof(*r->v)))
 		return errmsg_nomem(x->err, x->file);

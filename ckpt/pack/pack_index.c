@@ -243,7 +243,7 @@ static int parse_stored(struct parser *p, const struct pack_header *h)
 	}
 	if (table != h->index_at)
 		return errmsg_set(p->err, -EBADMSG,
-				  "%s: damaged index: bytes that are nobody's",
+				  "%s: damaged index: bytes that belong to no file",
 				  p->name);
 	return 0;
 }
@@ -302,7 +302,7 @@ static int parse_all(struct parser *p, const struct pack_header *h)
 		return rc;
 	if (name != p->names_size || extent != x->nextents)
 		return errmsg_set(p->err, -EBADMSG,
-				  "%s: damaged index: records that are nobody's",
+				  "%s: damaged index: records that belong to no file",
 				  p->name);
 	rc = parse_stored(p, h);
 	return rc ? rc : parse_references(p);

@@ -93,7 +93,7 @@ static int parse_jobs(char **argv, unsigned *out)
 	if (errno || *end || *optarg < '0' || *optarg > '9' || n < 1 ||
 	    n > JOBS_MAX)
 		return cmd_usage(argv[0],
-				 "'%s' is no number of threads"
+				 "'%s' is not a number of threads"
 				 " (1 to %d)",
 				 optarg, JOBS_MAX);
 	*out = (unsigned)n;

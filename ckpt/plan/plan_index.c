@@ -37,7 +37,8 @@ static size_t count_sums(vfile_crc *v, size_t n)
 	return known;
 }
 
-/* Count the model as one fact, and those about optimizer_state.pt. */
+/* The number of facts to save besides parameters' checksums: the model is one;
+ * the size and the checksums of optimizer_state.pt are the others. */
 static size_t count_others(struct plan_universal *u)
 {
 	size_t n = 1;

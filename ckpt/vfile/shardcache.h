@@ -16,8 +16,8 @@ struct extent_map;
  * that many descriptors. */
 #define SHARDCACHE_OPEN_MAX 2048
 
-/* Pages of mappings count as the memory of the process; after so many bytes it
- * lets them go. */
+/* The pages of mappings count as memory of the process.  When this many bytes
+ * were touched, the cache lets the kernel take them back. */
 #define SHARDCACHE_MAPPED_MAX (UINT64_C(64) << 20)
 
 /*

@@ -38,6 +38,6 @@ endif
 # parameters.
 check_PROGRAMS += %D%/mapcmp %D%/mapload %D%/mkrun
 
-# What the demonstration shows tensors with.
+# The demonstration prints tensors with it.
 noinst_PROGRAMS += %D%/tensor_stats
 %C%_tensor_stats_LDADD = $(ckpt_libs)

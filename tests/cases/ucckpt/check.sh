@@ -162,7 +162,7 @@ run_check 1 --data .
 says "note: .*/$shard: has no checksums.*" "$replica"
 problems 1
 
-# Of the embedding that two pipeline stages share.
+# Two pipeline stages share an embedding: their copies are compared.
 damaged pp2_dp2_z1_bf16_tied
 run_check 0 --data .
 says "replicas [1-9][0-9]* pairs of slices compared"

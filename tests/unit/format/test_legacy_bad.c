@@ -80,7 +80,7 @@ static void damaged_and_hostile_are_refused(void **state)
 		  { { PART_KEYS, BYTES(KEYS(KEY("11"))) } } },
 		{ -EBADMSG, "storage 11 is missing",
 		  { { PART_KEYS, BYTES("\200\2].") } } },
-		{ -EBADMSG, "storage 33 is nobody's",
+		{ -EBADMSG, "storage 33 is not referenced",
 		  { { PART_KEYS, BYTES(KEYS(KEY("11") KEY("22") KEY("33"))) } } },
 		{ -EBADMSG, "storage 11 is there twice",
 		  { { PART_KEYS, BYTES(KEYS(KEY("11") KEY("22") KEY("11"))) } } },

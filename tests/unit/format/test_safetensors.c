@@ -166,7 +166,7 @@ static void defects_of_headers_are_told(void **state)
 		{ "{'__metadata__':[]}", 0, -EBADMSG,
 		  "__metadata__ is no object" },
 		{ "{'__metadata__':{'a':1}}", 0, -EBADMSG,
-		  "__metadata__: a is no string" },
+		  "__metadata__: a is not a string" },
 		/* one tensor */
 		{ "{'t':[]}", 0, -EBADMSG, "tensor t: is no object" },
 		{ "{'t':{}}", 0, -EBADMSG, "dtype is missing" },
@@ -231,7 +231,7 @@ static void lengths_of_headers_are_checked(void **state)
 		int rc;
 		const char *expect;
 	} cases[] = {
-		{ 2, 8, -EBADMSG, "8 bytes are no safetensors file" },
+		{ 2, 8, -EBADMSG, "8 bytes are too few for a safetensors file" },
 		{ 3, 10, -EBADMSG, "or truncated" },
 		{ UINT64_MAX, 10, -EBADMSG, "or truncated" },
 		{ UINT64_MAX - 7, 10, -EBADMSG, "or truncated" },

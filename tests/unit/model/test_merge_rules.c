@@ -268,7 +268,7 @@ static void lists_of_other_things_are_told(void **state)
 	mkpt_add(&m, list, mkpt_int(&m, 5));
 	mkpt_set(&m, info, ROW, list);
 	assert_int_equal(merge_rules_new(info, "f", &r, &err), -EBADMSG);
-	assert_non_null(strstr(err.text, "a pattern is no string"));
+	assert_non_null(strstr(err.text, "a pattern is not a string"));
 	list->seq.n = 0;
 	for (int i = 0; i < 5000; i++)
 		mkpt_add(&m, list, mkpt_str(&m, "w"));

@@ -223,7 +223,7 @@ static void other_files_are_refused(void **state)
 		  -EBADMSG },
 		{ "{\"" ROW "\": [true]}", "expected patterns", -EBADMSG },
 		{ "{\"" ROW "\": [1.5]}", "expected patterns", -EBADMSG },
-		{ "{\"" ROW "\": [5]}", "a pattern is no string", -EBADMSG },
+		{ "{\"" ROW "\": [5]}", "a pattern is not a string", -EBADMSG },
 		{ "{\"" ROW "\": \"w\"}", "expected a list", -EBADMSG },
 		{ "{\"" ROW "\": [\"(\"]}", "pattern '('", -EBADMSG },
 	};

@@ -434,7 +434,7 @@ const struct bad bad_experts[] = {
 	STATES(no_layers, STAGES_12, "of a model without any"),
 	STATES(no_counts, STAGES_ALL, "num_experts counts 0 layers"),
 	STATES(more_experts, STAGES_12, "MoE layer 0 has 6 experts"),
-	STATES(count_of_text, STAGES_ALL, "num_experts[0] is no number"),
+	STATES(count_of_text, STAGES_ALL, "num_experts[0] is not a number"),
 	STATES(too_many_experts, STAGES_ALL, "more than 1000000 experts"),
 	STATES(third_layer, STAGES_12, "MoE layer 2 has 4 experts"),
 	STATES(third_layer, STAGE(3), "MoE layer 1 is not of AutoEP"),
