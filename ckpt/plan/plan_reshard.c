@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A ZeRO tag as another number of data-parallel ranks would have saved it
- * (reshard.h): the tag's own directory, with optimizer shards and model states
- * of those ranks in it.
+ * (reshard.h): a tag directory with the optimizer shards and model states of those
+ * ranks.
  *
  *   0                the root
  *   2^32 + i         optimizer shard i
  *   2 * 2^32 + i     model-states file i
- *   3 * 2^32 + i     file i of a pipeline's layers, as it is
- *   4 * 2^32 + i     file i of experts, as it is
+ *   3 * 2^32 + i     file i of a pipeline's layers, unchanged
+ *   4 * 2^32 + i     file i of experts, unchanged
  *
- * A file's size follows from its pickle, so an old file is read for it when
- * somebody asks, and the size is kept.
+ * A file's size follows from its pickle, so the first stat of a file reads the old
+ * one that it is modelled on.  The size is kept.
  */
 #include <cJSON.h>
 #include <errno.h>
@@ -39,10 +39,10 @@ enum node_kind {
 	NODE_KINDS
 };
 
-/* What is known of a file that is made here. */
+/* A file that is made here. */
 struct made_file {
 	char stem[NAME_MAX + 1];
-	bool known; /* the rest is, too */
+	bool known; /* the fields below are set */
 	uint64_t size;
 	size_t nstorages;
 	vfile_crc *crc; /* of each storage */
@@ -51,13 +51,13 @@ struct made_file {
 struct plan_reshard {
 	struct plan plan;
 	struct plan *universal; /* of the same tag */
-	bool owned;             /* is it this plan's alone? */
+	bool owned;             /* closed with this plan */
 	struct reshard s;
-	struct shardcache *shards; /* the tag's, and files of layers after them */
-	uint32_t first_layer;      /* their first number */
+	struct shardcache *shards; /* the tag's files, then those of layers */
+	uint32_t first_layer;      /* number of the first of these */
 
-	pthread_mutex_t lock; /* protects what follows while it is made */
-	struct made_file **files[RESHARD_KINDS]; /* NULL: nobody has asked */
+	pthread_mutex_t lock; /* protects `files` and unknown fields in them */
+	struct made_file **files[RESHARD_KINDS]; /* entries are made on demand */
 };
 
 static struct plan_reshard *reshard_of(struct plan *p)
@@ -65,18 +65,23 @@ static struct plan_reshard *reshard_of(struct plan *p)
 	return (struct plan_reshard *)p;
 }
 
-/* --- nodes ---------------------------------------------------------------------- */
+/* --- nodes ---------------------------------------------------------------- */
 
 static uint64_t count_nodes(const struct plan_reshard *x, enum node_kind kind)
 {
 	const struct tagdir *const d = &x->s.r->dir;
 
 	switch (kind) {
-	case NODE_OPTIM: return reshard_count(&x->s, RESHARD_OPTIM);
-	case NODE_MODEL: return reshard_count(&x->s, RESHARD_MODEL);
-	case NODE_LAYER: return d->nlayer;
-	case NODE_EXPERT: return d->nexpert;
-	default: return 0;
+	case NODE_OPTIM:
+		return reshard_count(&x->s, RESHARD_OPTIM);
+	case NODE_MODEL:
+		return reshard_count(&x->s, RESHARD_MODEL);
+	case NODE_LAYER:
+		return d->nlayer;
+	case NODE_EXPERT:
+		return d->nexpert;
+	default:
+		return 0;
 	}
 }
 
@@ -85,7 +90,7 @@ static uint64_t node_of(enum node_kind kind, uint64_t i)
 	return (uint64_t)kind << NODE_SHIFT | i;
 }
 
-/* Take a file's number apart; false if there is no such file. */
+/* Split an inode number; false if there is no such file. */
 static bool parse_node(const struct plan_reshard *x, uint64_t node,
 		       enum node_kind *kind, size_t *i)
 {
@@ -144,7 +149,7 @@ static int reshard_next(struct plan *p, uint64_t dir, uint64_t *pos,
 	return 0;
 }
 
-/* By the ranks in the name: a directory may hold thousands. */
+/* Find a file by the ranks in its name: a directory may hold thousands. */
 static int reshard_lookup(struct plan *p, uint64_t dir, const char *name,
 			  uint64_t *node, struct errmsg *err)
 {
@@ -168,14 +173,14 @@ static int reshard_lookup(struct plan *p, uint64_t dir, const char *name,
 	return 0;
 }
 
-/* --- files ------------------------------------------------------------------------ */
+/* --- files ---------------------------------------------------------------- */
 
 static int fail_nomem(const struct plan_reshard *x, struct errmsg *err)
 {
 	return errmsg_nomem(err, x->s.r->dir.path);
 }
 
-/* The record of a file, made if need be. */
+/* Return the record of a file, made on first use; NULL if out of memory. */
 static struct made_file *get_file(struct plan_reshard *x, enum node_kind kind,
 				  size_t i)
 {
@@ -194,7 +199,7 @@ static struct made_file *get_file(struct plan_reshard *x, enum node_kind kind,
 	return f;
 }
 
-/* Keep what a layout says of the file. */
+/* Record what a layout says about the file. */
 static int know_file(struct plan_reshard *x, struct made_file *f,
 		     const struct ptwrite *w, struct errmsg *err)
 {
@@ -208,7 +213,6 @@ static int know_file(struct plan_reshard *x, struct made_file *f,
 		f->known = f->crc;
 		rc = f->crc ? 0 : fail_nomem(x, err);
 	} else if (f->size != w->size || f->nstorages != w->n) {
-		/* Shards are opened as they were planned only. */
 		rc = errmsg_set(err, -EIO, "%s.pt: has changed", f->stem);
 	}
 	pthread_mutex_unlock(&x->lock);
@@ -291,14 +295,14 @@ static int reshard_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 	return rc;
 }
 
-/* A file of layers or experts. */
+/* Open a file of layers or experts. */
 static int open_disk_file(struct plan_reshard *x, enum node_kind kind, size_t i,
 			  struct vfile **out, struct errmsg *err)
 {
 	const struct tagdir *const d = &x->s.r->dir;
-	const uint32_t first = kind == NODE_LAYER ?
-				       x->first_layer :
-				       (uint32_t)(d->noptim + d->nmodel);
+	const uint32_t first = kind == NODE_LAYER
+				       ? x->first_layer
+				       : (uint32_t)(d->noptim + d->nmodel);
 
 	*out = vfile_new_verbatim(x->shards, first + (uint32_t)i, err);
 	return *out ? 0 : -ENOMEM;
@@ -341,9 +345,9 @@ static int reshard_json(struct plan *p, struct bytebuf *out, struct errmsg *err)
 	return rc;
 }
 
-/* --- the whole ---------------------------------------------------------------------- */
+/* --- the whole ------------------------------------------------------------ */
 
-/* A file of each kind and model-parallel rank shows that all can be made. */
+/* Try one file of each kind and model-parallel rank. */
 static int reshard_check(struct plan *p, struct errmsg *err)
 {
 	struct plan_reshard *const x = reshard_of(p);
@@ -375,9 +379,9 @@ static void free_files(struct plan_reshard *x)
 {
 	for (int kind = 0; kind < RESHARD_KINDS; kind++) {
 		const size_t n =
-			x->files[kind] ?
-				reshard_count(&x->s, (enum reshard_kind)kind) :
-				0;
+			x->files[kind]
+				? reshard_count(&x->s, (enum reshard_kind)kind)
+				: 0;
 
 		for (size_t i = 0; i < n; i++) {
 			if (x->files[kind][i])

@@ -14,23 +14,22 @@ struct zero_checkpoint;
 struct slice;
 
 /*
- * A ZeRO checkpoint as if it had been saved on another number of data-parallel
- * ranks, or by another ZeRO stage: how each flat group is cut then.  Each
- * model-parallel rank is cut for itself.  "New" is what the files made here
- * hold, "old" what is on disk.
+ * A ZeRO checkpoint re-cut for another number of data-parallel ranks, or for
+ * another ZeRO stage: how each flat group is partitioned then.  Each model-parallel
+ * rank is re-cut separately.  "Old" is what is on disk, "new" what the view has.
  */
 #define RESHARD_RANKS_MAX 4096u
 
 struct reshard_options {
-	unsigned ranks; /* data-parallel ones, 1 to RESHARD_RANKS_MAX */
-	unsigned stage; /* 1 to 3; 0: that it was saved with */
+	unsigned ranks; /* data-parallel, 1 to RESHARD_RANKS_MAX */
+	unsigned stage; /* 1 to 3; 0: the old one */
 };
 
 /* A parameter of the optimizer: entry `listed` of the old param_shapes[group]. */
 struct reshard_param {
 	uint32_t group;
 	uint32_t listed;
-	const struct slice *slice; /* NULL: it has no elements, nor a place */
+	const struct slice *slice; /* NULL: a parameter without elements */
 };
 
 /* A new flat group. */
@@ -40,28 +39,28 @@ struct reshard_group {
 	size_t cap;
 	struct partition part; /* of `params` */
 	struct rank_stripe stripe;
-	uint32_t like;	      /* the old group that holds its first parameter */
+	uint32_t like;        /* the old group that holds its first parameter */
 	uint32_t param_group; /* of the optimizer */
-	uint64_t *padding;    /* alignment padding after each parameter, or NULL */
+	uint64_t *padding; /* alignment padding after each parameter, or NULL */
 	/*
-	 * As recorded in param_slice_mappings, which DeepSpeed computes in the
-	 * model's order also where round_robin_gradients shuffles the group:
-	 * position k of `recorded` is parameter recorded_order[k].  NULL: `part`.
+	 * What param_slice_mappings says.  DeepSpeed computes it in the model's
+	 * order even if round_robin_gradients reorders the group: position k of
+	 * `recorded` is parameter recorded_order[k].  NULL: `part` is right.
 	 */
 	struct partition recorded;
 	size_t *recorded_order;
 };
 
-/* What one model-parallel rank's optimizer files are like. */
+/* The optimizer files of one model-parallel rank. */
 struct reshard_mp {
 	struct reshard_group *groups;
 	size_t ngroups;
-	bool elastic;	 /* base_optimizer_state is a list (elastic_checkpoint) */
-	bool bf16;	 /* of BF16_Optimizer: partitions keep their padding */
+	bool elastic; /* base_optimizer_state is a list (elastic_checkpoint) */
+	bool bf16;    /* BF16_Optimizer's: partitions keep their padding */
 	bool same_groups; /* new groups are the old ones, parameter by parameter */
-	bool same_order;  /* and in their order */
-	/* ds_id of each entry of param_shapes, in the order of groups; NULL:
-	 * not known, or not needed. */
+	bool same_order; /* and in their order */
+	/* ds_id of each entry of param_shapes, in the order of groups; NULL if
+	 * unknown or not needed. */
 	int64_t *ids;
 	size_t *ids_start; /* of each old group */
 };
@@ -72,34 +71,34 @@ struct reshard {
 	unsigned stage, old_stage; /* 1 to 3 */
 	bool last_padded; /* group_paddings counts the last rank's padding only */
 	struct reshard_mp *mp;
-	const char *warning; /* what users should know, or NULL */
+	const char *warning; /* for the user, or NULL */
 };
 
 /*
- * Work out how the checkpoint is cut; opens the first optimizer shard of each
- * model-parallel rank.  `r` must outlive it.  -ENOTSUP with the reason if it
- * cannot be cut so; otherwise errors as zckpt_profiles.
+ * Plan the new groups; opens the first optimizer shard of each model-parallel
+ * rank.  `r` must outlive `s`.  Returns -ENOTSUP with the reason if the checkpoint
+ * cannot be re-cut that way, otherwise errors of zckpt_profiles.
  */
 int reshard_init(struct reshard *s, struct zero_checkpoint *r,
 		 const struct reshard_options *options, struct errmsg *err);
 void reshard_done(struct reshard *s);
 
-/* Are the groups stage 3's? */
+/* Does the new stage partition parameters? */
 static inline bool reshard_zero3(const struct reshard *s)
 {
 	return s->stage == 3;
 }
 
-/* Is the stage another one, with another cut? */
+/* Does the new stage cut groups in another way than the old one? */
 static inline bool reshard_crosses(const struct reshard *s)
 {
 	return (s->stage == 3) != (s->old_stage == 3);
 }
 
-/* Elements of the tail of rank `rank`'s partition that belong to no parameter. */
+/* Return how many elements at the end of a rank's partition are padding. */
 uint64_t reshard_padding(const struct reshard_group *g, unsigned rank);
 
-/* --- elements ---------------------------------------------------------------- */
+/* --- elements ------------------------------------------------------------- */
 
 /* Consecutive elements of an old rank's flat tensor, or zeros. */
 struct reshard_run {
@@ -117,19 +116,19 @@ struct reshard_runs {
 
 void reshard_runs_done(struct reshard_runs *runs);
 
-/* Append a run; one without elements is none.  -ENOMEM. */
+/* Append a run, unless it is empty.  0 or -ENOMEM. */
 int reshard_add_run(struct reshard_runs *runs, struct reshard_run run);
 
 /*
- * What new rank `rank`'s flat tensor of a group consists of, in order.
- * `replicated`: of a state that ranks keep whole, see partition_whole.
- * -ENOMEM.
+ * Append the runs that new rank `rank`'s flat tensor of a group consists of.
+ * `replicated`: that of a state that ranks keep whole, see partition_whole.
+ * 0 or -ENOMEM.
  */
 int reshard_find_runs(const struct reshard *s, unsigned mp,
 		      const struct reshard_group *g, unsigned rank,
 		      bool replicated, struct reshard_runs *out);
 
-/* The same of all elements of one parameter. */
+/* Append the runs of a whole parameter.  0 or -ENOMEM. */
 int reshard_find_param(const struct reshard *s, unsigned mp,
 		       const struct reshard_param *p, struct reshard_runs *out);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * New files: an old one of the same kind is read, what depends on the number of
- * ranks is replaced, and the result is pickled again.  Storages that are not
- * replaced are those of the old file.
+ * Makes a new file: reads the old file of the same kind, replaces what depends on
+ * the number of ranks, and pickles the result.  Storages that are not replaced are
+ * read from the old file.
  */
 #include "ckpt/reshard/reshard_file.h"
 
@@ -20,7 +20,7 @@
 #include "ckpt/reshard/reshard_impl.h"
 #include "ckpt/zero/checkpoint.h"
 
-/* --- which files there are ------------------------------------------------------ */
+/* --- file names ----------------------------------------------------------- */
 
 /* Does a kind have a file of every data-parallel rank? */
 static bool is_per_rank(enum reshard_kind kind, bool zero3)
@@ -38,7 +38,7 @@ size_t reshard_count(const struct reshard *s, enum reshard_kind kind)
 	return (size_t)s->r->dir.mp_degree * files_per_mp(s, kind);
 }
 
-/* The number of the model among the directory's files of its kind. */
+/* The number of the old file that a new one is modelled on. */
 static size_t model_number(const struct reshard *s, enum reshard_kind kind,
 			   size_t number)
 {
@@ -54,13 +54,13 @@ const struct tag_file *reshard_model_of(const struct reshard *s,
 {
 	const struct tagdir *const d = &s->r->dir;
 
-	return &(kind == RESHARD_OPTIM ? d->optim : d->model)[model_number(
-		s, kind, number)];
+	return &(kind == RESHARD_OPTIM
+			 ? d->optim
+			 : d->model)[model_number(s, kind, number)];
 }
 
-/* The name of an old file with another rank in it. */
-static void rename_rank(const char *old, unsigned rank,
-			char name[NAME_MAX + 1])
+/* Replace the rank in the name of an old file. */
+static void rename_rank(const char *old, unsigned rank, char name[NAME_MAX + 1])
 {
 	static const char before[] = "zero_pp_rank_";
 	const char *const at = strstr(old, before) + sizeof(before) - 1;
@@ -87,7 +87,7 @@ void reshard_name(const struct reshard *s, enum reshard_kind kind,
 			 f->id.mp);
 }
 
-/* --- values ------------------------------------------------------------------------ */
+/* --- values --------------------------------------------------------------- */
 
 struct value *reshard_nomem(struct reshard_builder *b)
 {
@@ -142,10 +142,9 @@ struct value *reshard_copy_tensor(struct reshard_builder *b,
 	if (!reshard_add_storage(b, &t, &map))
 		return NULL;
 	if (b->extents &&
-	    !extent_add(map, EXTENT_SHARD, t.numel * dtype_size(t.dtype),
-			b->number,
-			storage + old.storage_offset * dtype_size(t.dtype),
-			t.dtype))
+	    !extent_add(
+		    map, EXTENT_SHARD, t.numel * dtype_size(t.dtype), b->number,
+		    storage + old.storage_offset * dtype_size(t.dtype), t.dtype))
 		return NULL;
 	return tensor_to_value_like(&b->a, v, &t);
 }
@@ -199,11 +198,10 @@ bool reshard_take(struct reshard_builder *b, struct value *to,
 
 struct value *reshard_config(struct reshard_builder *b)
 {
-	const struct value *const config =
-		value_find(b->pt.root, KEY_DS_CONFIG);
+	const struct value *const config = value_find(b->pt.root, KEY_DS_CONFIG);
 	const struct value *const zero = value_find(config, "zero_optimization");
-	const struct reshard_edit stage = {
-		"stage", value_new_int(&b->a, b->s->stage) };
+	const struct reshard_edit stage = { "stage",
+					    value_new_int(&b->a, b->s->stage) };
 	struct reshard_edit edit = { "zero_optimization", NULL };
 
 	if (!value_find(zero, "stage"))
@@ -212,9 +210,9 @@ struct value *reshard_config(struct reshard_builder *b)
 	return reshard_edit(b, config, &edit, 1);
 }
 
-/* --- elements ------------------------------------------------------------------------ */
+/* --- elements ------------------------------------------------------------- */
 
-/* Make sure that the maps of the old ranks of some runs are there. */
+/* Load the shard maps of all old ranks that the runs refer to. */
 static int load_shards(struct reshard_builder *b,
 		       const struct reshard_runs *runs)
 {
@@ -230,8 +228,8 @@ static int load_shards(struct reshard_builder *b,
 		first = run->rank < first ? run->rank : first;
 		last = run->rank > last ? run->rank : last;
 	}
-	return first > last ? 0 :
-			      zckpt_load_shards(b->s->r, b->mp, first, last + 1,
+	return first > last ? 0
+			    : zckpt_load_shards(b->s->r, b->mp, first, last + 1,
 						step, b->err);
 }
 
@@ -245,10 +243,10 @@ static int add_run(struct reshard_builder *b, const struct reshard_run *run,
 	unsigned number;
 
 	if (run->zeros)
-		return extent_add(map, EXTENT_ZERO,
-				  run->numel * dtype_size(to), 0, 0, to) ?
-			       0 :
-			       -ENOMEM;
+		return extent_add(map, EXTENT_ZERO, run->numel * dtype_size(to),
+				  0, 0, to)
+			       ? 0
+			       : -ENOMEM;
 	number = zckpt_shard_number(r, b->mp, run->rank);
 	flat = shard_find_flat(
 		&zckpt_shard(r, b->mp, run->rank)->groups[run->group], state);
@@ -261,14 +259,14 @@ static int add_run(struct reshard_builder *b, const struct reshard_run *run,
 	assert(run->start + run->numel <= flat->numel);
 	return extent_add_cast(map, run->numel,
 			       zckpt_file_number(r, number, flat),
-			       flat->offset + run->start * item, dtype, to) ?
-		       0 :
-		       -ENOMEM;
+			       flat->offset + run->start * item, dtype, to)
+		       ? 0
+		       : -ENOMEM;
 }
 
-bool reshard_add_runs(struct reshard_builder *b, const struct reshard_runs *runs,
-		      const char *state, enum dtype dtype, enum dtype to,
-		      struct extent_map *map)
+bool reshard_add_runs(struct reshard_builder *b,
+		      const struct reshard_runs *runs, const char *state,
+		      enum dtype dtype, enum dtype to, struct extent_map *map)
 {
 	int rc;
 
@@ -284,7 +282,7 @@ bool reshard_add_runs(struct reshard_builder *b, const struct reshard_runs *runs
 	return !rc;
 }
 
-/* --- the file --------------------------------------------------------------------------- */
+/* --- the file ------------------------------------------------------------- */
 
 void reshard_file_done(struct reshard_file *f)
 {
@@ -295,19 +293,19 @@ void reshard_file_done(struct reshard_file *f)
 	*f = (struct reshard_file){ 0 };
 }
 
-/* The new storage of that key, or NULL.  A key of the old file that is the same
- * by chance is another string. */
+/* Find a new storage by its key.  An old file may use the same key: the caller must
+ * compare the pointers. */
 static struct reshard_storage *find_new(struct reshard_builder *b,
 					const char *key)
 {
 	size_t i;
 
-	return sscanf(key, "new%zu", &i) == 1 && i < b->nstorages ?
-		       &b->storages[i] :
-		       NULL;
+	return sscanf(key, "new%zu", &i) == 1 && i < b->nstorages
+		       ? &b->storages[i]
+		       : NULL;
 }
 
-/* A storage of the model file. */
+/* Map a storage of the old file. */
 static int map_old(struct reshard_builder *b, const struct value *pid,
 		   uint64_t *len, struct extent_map *map)
 {
@@ -372,9 +370,8 @@ static int dump(struct reshard_builder *b, const struct value *root,
 		out->storages = calloc(s.n + 1, sizeof(*out->storages));
 		out->nstorages = s.n;
 		len = calloc(s.n + 1, sizeof(*len));
-		rc = out->storages && len ?
-			     map_storages(b, &s, len, out) :
-			     errmsg_nomem(b->err, b->file->path);
+		rc = out->storages && len ? map_storages(b, &s, len, out)
+					  : errmsg_nomem(b->err, b->file->path);
 	}
 	if (!rc)
 		rc = ptwrite_init(&out->w, prefix, &pickle, len, s.n, b->err);
@@ -407,9 +404,9 @@ int reshard_lay_out(const struct reshard *s, enum reshard_kind kind,
 		.mp = (unsigned)(number / files),
 		.rank = (unsigned)(number % files),
 		.file = reshard_model_of(s, kind, number),
-		.number = (uint32_t)(kind == RESHARD_OPTIM ?
-					     model :
-					     s->r->dir.noptim + model),
+		.number = (uint32_t)(kind == RESHARD_OPTIM
+					     ? model
+					     : s->r->dir.noptim + model),
 		.extents = extents,
 		.err = err,
 	};
@@ -418,20 +415,20 @@ int reshard_lay_out(const struct reshard *s, enum reshard_kind kind,
 
 	*out = (struct reshard_file){ 0 };
 	b.m = &s->mp[b.mp];
-	/* Checks that the model is an optimizer shard of this checkpoint. */
-	rc = kind == RESHARD_OPTIM ?
-		     zckpt_load_shards(s->r, b.mp, b.file->id.dp,
-				       b.file->id.dp + 1, 1, err) :
-		     0;
+	/* This checks that the old file is a shard of this checkpoint. */
+	rc = kind == RESHARD_OPTIM
+		     ? zckpt_load_shards(s->r, b.mp, b.file->id.dp,
+					 b.file->id.dp + 1, 1, err)
+		     : 0;
 	if (!rc)
 		rc = tagdir_open_file(b.file, &b.pt, err);
 	if (rc)
 		return rc;
-	root = kind == RESHARD_OPTIM ? reshard_optim_root(&b) :
-				       reshard_model_root(&b);
+	root = kind == RESHARD_OPTIM ? reshard_optim_root(&b)
+				     : reshard_model_root(&b);
 	if (!root && !b.rc)
 		reshard_nomem(&b);
-	/* What could not be made may not have been asked for by the graph. */
+	/* A value that could not be made may not be part of the graph. */
 	rc = b.rc ? b.rc : dump(&b, root, prefix, out);
 	if (rc)
 		reshard_file_done(out);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * DeepSpeed numbers parameters as it comes by them (partition_parameters.py,
- * Init.param_id), which mostly is the order of the module's state dict.  Where
- * the numbers that files have say otherwise, none is made up.
+ * DeepSpeed numbers parameters as it partitions them (partition_parameters.py,
+ * Init.param_id), mostly in the order of the module's state dict.  The numbers in
+ * the files must confirm that order; otherwise no number is made up.
  */
 #include "ckpt/reshard/reshard_ids.h"
 
@@ -41,8 +41,8 @@ static const struct value_seq *buffer_names(const struct value *root)
 {
 	const struct value *v = value_find(root, "buffer_names");
 
-	if (v && v->kind == VALUE_REDUCE &&
-	    v->obj->args->kind == VALUE_TUPLE && v->obj->args->seq.n == 1)
+	if (v && v->kind == VALUE_REDUCE && v->obj->args->kind == VALUE_TUPLE &&
+	    v->obj->args->seq.n == 1)
 		v = v->obj->args->seq.v[0];
 	return value_items(v);
 }
@@ -90,7 +90,7 @@ static int64_t find_id(const struct id_table *t, const char *name)
 	return found ? found->id : -1;
 }
 
-/* The numbers in the order of param_shapes; false if one has none. */
+/* List the numbers in the order of param_shapes; false if a parameter has none. */
 static bool list_ids(const struct value *root, const struct id_table *t,
 		     int64_t *ids, size_t *start)
 {
@@ -111,7 +111,7 @@ static bool list_ids(const struct value *root, const struct id_table *t,
 	return groups != NULL;
 }
 
-/* Are these the numbers that the master weights carry? */
+/* Do the master weights carry these numbers? */
 static bool agree(const struct value *root, const struct rank_params *c,
 		  const int64_t *ids, const size_t *start)
 {
@@ -147,13 +147,12 @@ static int check_optimizer(const struct zero_checkpoint *r, unsigned mp,
 	return 0;
 }
 
-int reshard_find_ids(const struct zero_checkpoint *r, unsigned mp, int64_t **ids,
-		     size_t **start, struct errmsg *err)
+int reshard_find_ids(const struct zero_checkpoint *r, unsigned mp,
+		     int64_t **ids, size_t **start, struct errmsg *err)
 {
 	const struct rank_params *const c = &r->model.ranks[mp];
 	const struct tag_file *const f =
-		&r->dir.model[(size_t)mp *
-			      (r->dir.zero3 ? r->dir.dp_degree : 1)];
+		&r->dir.model[(size_t)mp * (r->dir.zero3 ? r->dir.dp_degree : 1)];
 	struct id_table t = { 0 };
 	struct ptfile pt;
 	size_t total = 0;

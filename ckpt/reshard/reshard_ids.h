@@ -10,18 +10,17 @@ struct errmsg;
 struct value;
 struct zero_checkpoint;
 
-/* Is `name` a buffer of the module, by a model-states file's object? */
+/* Does a model-states file (`root`) list `name` as a buffer of the module? */
 bool reshard_is_buffer(const struct value *root, const char *name);
 
 /*
- * The numbers by which ZeRO-3 knows parameters (ds_id), which the master
- * weights of a sub-group carry: of entry i of param_shapes[g] at
- * (*ids)[(*start)[g] + i].  Files only have those of the first and the last
- * parameter of each sub-group.  `*ids` stays NULL if the rest cannot be known.
- * The caller frees both.  Opens the first model-states file of model-parallel
- * rank `mp`, and its first optimizer shard.
+ * Find the ds_id of each parameter: ZeRO-3 numbers parameters, and tags the master
+ * weights of a sub-group with the numbers of its first and last one.  Entry i of
+ * param_shapes[g] has (*ids)[(*start)[g] + i]; the caller frees both.  `*ids` is NULL
+ * if the numbers cannot be inferred.  Opens the first model-states file and the first
+ * optimizer shard of model-parallel rank `mp`.
  */
-int reshard_find_ids(const struct zero_checkpoint *r, unsigned mp, int64_t **ids,
-		     size_t **start, struct errmsg *err);
+int reshard_find_ids(const struct zero_checkpoint *r, unsigned mp,
+		     int64_t **ids, size_t **start, struct errmsg *err);
 
 #endif

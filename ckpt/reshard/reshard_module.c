@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The module's tensors, and its frozen parameters.
+ * The module's tensors.
  *
- * Stages 1 and 2 save the weights as views of the flat groups, which are padded
- * for the number of ranks; whatever is laid out otherwise stays as it is.  Stage 3
- * saves tensors without elements in place of parameters.  To bring them back, they
- * are cast from the master weights, as DeepSpeed does after each step.
+ * Stages 1 and 2 save the weights as views of the flat groups, whose padding depends
+ * on the number of ranks; a tensor with another layout is kept.  Stage 3 saves empty
+ * tensors in place of parameters.  Towards stages 1 and 2 the weights are cast from
+ * the master weights, as DeepSpeed does after each step.
  */
 #include <assert.h>
 #include <errno.h>
@@ -21,28 +21,19 @@
 
 /* A flat group of the module, as one storage. */
 struct flat_module {
-	const char *old_key; /* its storage in the old file; NULL: it has none */
-	uint64_t old_storage; /* where that lies in the file */
-	struct tensor t; /* of the new storage; a view has its own shape */
+	const char *old_key;  /* of its storage in the old file, or NULL */
+	uint64_t old_storage; /* offset in that file */
+	struct tensor t;      /* the new storage; its shape is not used */
 	bool added;
 };
 
-/* The module while it is made. */
+/* The module while it is built. */
 struct module_builder {
 	struct reshard_builder *b;
 	const struct reshard_places *places;
 	const struct value_dict *old;
 	struct flat_module *flat; /* of each new group */
 };
-
-static bool fail_bad(struct reshard_builder *b, const char *what,
-		     const char *name)
-{
-	if (!b->rc)
-		b->rc = errmsg_set(b->err, -EBADMSG, "%s: %s: %.100s",
-				   b->file->path, what, name);
-	return false;
-}
 
 static const struct partition *old_partition(const struct reshard_builder *b,
 					     const struct slice *s)
@@ -56,9 +47,9 @@ static const struct slice *slice_at(const struct reshard_builder *b,
 	return b->m->groups[p->group].params[p->index].slice;
 }
 
-/* --- stages 1 and 2, as they were ---------------------------------------------------- */
+/* --- stages 1 and 2 ------------------------------------------------------- */
 
-/* Is the tensor where its parameter is in the old flat group? */
+/* Is the tensor its parameter's view of the old flat group? */
 static bool is_in_place(const struct reshard_builder *b, const struct slice *s,
 			const struct tensor *t)
 {
@@ -69,7 +60,7 @@ static bool is_in_place(const struct reshard_builder *b, const struct slice *s,
 	       t->numel == s->numel && tensor_is_contiguous(t);
 }
 
-/* Look whether each group is one storage, whose views are its parameters. */
+/* Find the groups whose parameters all are views of one storage. */
 static bool find_flat_groups(struct module_builder *x)
 {
 	struct reshard_builder *const b = x->b;
@@ -77,9 +68,9 @@ static bool find_flat_groups(struct module_builder *x)
 	for (size_t i = 0; i < x->old->n; i++) {
 		const struct value_pair *const pair = &x->old->v[i];
 		const struct reshard_place *const p =
-			value_is_cstr(pair->key) ?
-				reshard_place(x->places, pair->key->str.p) :
-				NULL;
+			value_is_cstr(pair->key)
+				? reshard_place(x->places, pair->key->str.p)
+				: NULL;
 		struct flat_module *f;
 		uint64_t storage;
 		struct tensor t;
@@ -105,7 +96,7 @@ static bool find_flat_groups(struct module_builder *x)
 	return true;
 }
 
-/* The storage of a new group, put together from the old one. */
+/* Add the storage of a new group, copied parameter by parameter. */
 static bool add_flat_storage(struct module_builder *x, size_t group)
 {
 	struct reshard_builder *const b = x->b;
@@ -125,9 +116,8 @@ static bool add_flat_storage(struct module_builder *x, size_t group)
 
 		if (!s)
 			continue;
-		ok = extent_add(map, EXTENT_ZERO,
-				(g->part.start[i] - at) * item, 0, 0,
-				f->t.dtype) &&
+		ok = extent_add(map, EXTENT_ZERO, (g->part.start[i] - at) * item,
+				0, 0, f->t.dtype) &&
 		     extent_add(map, EXTENT_SHARD, s->numel * item, b->number,
 				f->old_storage +
 					old_partition(b, s)->start[s->index] *
@@ -135,19 +125,18 @@ static bool add_flat_storage(struct module_builder *x, size_t group)
 				f->t.dtype);
 		at = g->part.start[i] + s->numel;
 	}
-	return ok && (!b->extents ||
-		      extent_add(map, EXTENT_ZERO, (total - at) * item, 0, 0,
-				 f->t.dtype));
+	return ok &&
+	       (!b->extents || extent_add(map, EXTENT_ZERO, (total - at) * item,
+					  0, 0, f->t.dtype));
 }
 
-/* The parameter of an old group that element `at` belongs to, or NULL. */
+/* Find the parameter that element `at` of an old group belongs to, or NULL. */
 static const struct slice *find_slice(const struct reshard_builder *b,
 				      uint32_t group, uint64_t at)
 {
 	const struct slice_group *const g =
 		&b->s->r->model.ranks[b->mp].groups[group];
-	const struct partition *const p =
-		&b->s->r->layouts[b->mp].groups[group];
+	const struct partition *const p = &b->s->r->layouts[b->mp].groups[group];
 	size_t lo = 0, hi = g->n;
 
 	while (hi - lo > 1) {
@@ -161,7 +150,7 @@ static const struct slice *find_slice(const struct reshard_builder *b,
 	return g->n && at - p->start[lo] < p->numel[lo] ? g->slices[lo] : NULL;
 }
 
-/* A view of a flat group, where it is in the new one. */
+/* Move a view of an old flat group to the new one. */
 static struct value *move_view(struct module_builder *x, size_t group,
 			       const struct value *v, struct tensor *t)
 {
@@ -174,29 +163,27 @@ static struct value *move_view(struct module_builder *x, size_t group,
 
 	if (!p || (!f->added && !add_flat_storage(x, group)))
 		return NULL;
-	t->storage_offset +=
-		b->m->groups[p->group].part.start[p->index] -
-		old_partition(b, s)->start[s->index];
+	t->storage_offset += b->m->groups[p->group].part.start[p->index] -
+			     old_partition(b, s)->start[s->index];
 	t->storage_key = f->t.storage_key;
 	t->storage_numel = f->t.storage_numel;
 	return tensor_to_value_like(&b->a, v, t);
 }
 
-/* Can a group's storage be replaced?  Every view must be of a parameter. */
+/* Can a group's storage be replaced?  Every view of it must lie in a parameter. */
 static bool can_move(struct module_builder *x, size_t group)
 {
 	const struct flat_module *const f = &x->flat[group];
-	const uint32_t old = x->b->m->groups[group].n ?
-				     x->b->m->groups[group].params[0].group :
-				     0;
+	const uint32_t old = x->b->m->groups[group].n
+				     ? x->b->m->groups[group].params[0].group
+				     : 0;
 	struct tensor t;
 
 	if (!f->old_key || !*f->old_key)
 		return false;
 	for (size_t i = 0; i < x->old->n; i++)
 		if (tensor_is(x->old->v[i].val) &&
-		    tensor_from_value(x->old->v[i].val, "module", &t, NULL) ==
-			    0 &&
+		    tensor_from_value(x->old->v[i].val, "module", &t, NULL) == 0 &&
 		    strcmp(t.storage_key, f->old_key) == 0 &&
 		    (!t.numel || !find_slice(x->b, old, t.storage_offset)))
 			return false;
@@ -228,7 +215,7 @@ static bool begin_relaid(struct module_builder *x)
 	return true;
 }
 
-/* --- from stages 1 and 2 to stage 3 ----------------------------------------------------- */
+/* --- from stages 1 and 2 to stage 3 --------------------------------------- */
 
 static struct value *without_elements(struct module_builder *x,
 				      const struct value_pair *pair)
@@ -247,13 +234,13 @@ static struct value *without_elements(struct module_builder *x,
 	if (b->rc)
 		return NULL;
 	tensor_init(&t, old.dtype, &none, 1, false);
-	return reshard_add_storage(b, &t, &map) ? tensor_to_value(&b->a, &t) :
-						  NULL;
+	return reshard_add_storage(b, &t, &map) ? tensor_to_value(&b->a, &t)
+						: NULL;
 }
 
-/* --- from stage 3 to stages 1 and 2 ------------------------------------------------------- */
+/* --- from stage 3 to stages 1 and 2 --------------------------------------- */
 
-/* A new group's weights in the type of the module. */
+/* Add the storage of a new group, cast from the master weights. */
 static bool add_cast_storage(struct module_builder *x, size_t group,
 			     enum dtype to)
 {
@@ -268,8 +255,7 @@ static bool add_cast_storage(struct module_builder *x, size_t group,
 
 	f->added = true;
 	f->t = (struct tensor){ .dtype = to,
-				.storage_numel =
-					g->part.size * g->part.ranks };
+				.storage_numel = g->part.size * g->part.ranks };
 	for (size_t i = 0; ok && b->extents && i < g->n; i++) {
 		struct reshard_run gap = { .zeros = true,
 					   .numel = g->part.start[i] - at };
@@ -279,8 +265,10 @@ static bool add_cast_storage(struct module_builder *x, size_t group,
 		at = g->part.start[i] + g->part.numel[i];
 	}
 	if (ok && b->extents)
-		ok = !reshard_add_run(&runs, (struct reshard_run){
-			.zeros = true, .numel = f->t.storage_numel - at });
+		ok = !reshard_add_run(
+			&runs, (struct reshard_run){
+				       .zeros = true,
+				       .numel = f->t.storage_numel - at });
 	if (ok) {
 		struct extent_map *map;
 
@@ -292,7 +280,7 @@ static bool add_cast_storage(struct module_builder *x, size_t group,
 	return ok;
 }
 
-/* A parameter of the optimizer, as a view of its flat group. */
+/* Return a parameter as a view of its flat group. */
 static struct value *filled_view(struct module_builder *x,
 				 const struct reshard_place *p, enum dtype to)
 {
@@ -300,35 +288,34 @@ static struct value *filled_view(struct module_builder *x,
 	struct flat_module *const f = &x->flat[p->group];
 	struct tensor t;
 
-	if (!cast_knows(to)) {
-		fail_bad(x->b, "the module has no type to cast to", p->name);
+	if (!cast_knows(to) && !x->b->rc)
+		x->b->rc = errmsg_set(x->b->err, -EBADMSG,
+				      "%s: %.100s: no cast from the master"
+				      " weights to %s is known",
+				      x->b->file->path, p->name, dtype_name(to));
+	if (x->b->rc)
 		return NULL;
-	}
 	if (!f->added && !add_cast_storage(x, p->group, to))
 		return NULL;
 	tensor_init(&t, f->t.dtype, s->shape, s->ndim, false);
-	t.storage_offset =
-		x->b->m->groups[p->group].part.start[p->index];
+	t.storage_offset = x->b->m->groups[p->group].part.start[p->index];
 	t.storage_key = f->t.storage_key;
 	t.storage_numel = f->t.storage_numel;
 	return tensor_to_value(&x->b->a, &t);
 }
 
-/* A frozen parameter, put together. */
-static struct value *filled_frozen(struct module_builder *x, const char *name,
-				   const struct value *shape, enum dtype dtype)
+/* Return a frozen parameter, joined from the old ranks' slots. */
+static struct value *joined_frozen(struct module_builder *x, const char *name,
+				   enum dtype dtype)
 {
 	struct reshard_builder *const b = x->b;
 	struct extent_map *map;
 	struct tensor t;
 
-	if (!reshard_read_shape(shape, &t, dtype)) {
-		fail_bad(b, "frozen_param_shapes: no shape", name);
-		return NULL;
-	}
-	if (!reshard_add_storage(b, &t, &map) ||
-	    (b->extents && !reshard_add_frozen(b, name, t.numel, 0, t.numel,
-					       dtype, map)))
+	if (!reshard_frozen_shape(b, name, dtype, &t) ||
+	    !reshard_add_storage(b, &t, &map) ||
+	    (b->extents &&
+	     !reshard_add_frozen(b, name, t.numel, 0, t.numel, dtype, map)))
 		return NULL;
 	return tensor_to_value(&b->a, &t);
 }
@@ -338,7 +325,7 @@ static struct value *filled_tensor(struct module_builder *x,
 {
 	const struct value *const root = x->b->pt.root;
 	const struct reshard_place *p;
-	const struct value *shared, *shape;
+	const struct value *shared;
 	const char *name;
 	struct tensor t;
 
@@ -352,11 +339,12 @@ static struct value *filled_tensor(struct module_builder *x,
 	p = reshard_place(x->places, name);
 	if (p)
 		return filled_view(x, p, t.dtype);
-	shape = value_find_path(root, "frozen_param_shapes", name, NULL);
-	return shape ? filled_frozen(x, name, shape, t.dtype) : pair->val;
+	return value_find_path(root, "frozen_param_shapes", name, NULL)
+		       ? joined_frozen(x, name, t.dtype)
+		       : pair->val;
 }
 
-/* --- the module ------------------------------------------------------------------------------ */
+/* --- the module ----------------------------------------------------------- */
 
 struct value *reshard_module(struct reshard_builder *b,
 			     const struct reshard_places *places)
@@ -364,232 +352,30 @@ struct value *reshard_module(struct reshard_builder *b,
 	struct value *const module = value_find(b->pt.root, "module");
 	struct value *(*const tensor)(struct module_builder *,
 				      const struct value_pair *) =
-		!reshard_crosses(b->s) ? relaid_tensor :
-		reshard_zero3(b->s)    ? without_elements :
-					 filled_tensor;
+		!reshard_crosses(b->s) ? relaid_tensor
+		: reshard_zero3(b->s)  ? without_elements
+				       : filled_tensor;
 	struct module_builder x = {
 		.b = b,
 		.places = places,
 		.old = value_pairs(module),
-		.flat = arena_alloc(&b->a, (b->m->ngroups + 1) *
-						   sizeof(*x.flat)),
+		.flat = arena_alloc(&b->a, (b->m->ngroups + 1) * sizeof(*x.flat)),
 	};
 	struct value *out;
 	bool ok;
 
-	/* Pipelines have none; what stage 3 has depends on nothing. */
+	/* Pipelines have no module; that of stage 3 does not depend on ranks. */
 	if (!x.old || (reshard_zero3(b->s) && !reshard_crosses(b->s)))
 		return module;
-	out = module->kind == VALUE_DICT ? value_new(&b->a, VALUE_DICT) :
-					   reshard_new_dict(b);
-	ok = x.flat && out &&
-	     (reshard_crosses(b->s) || begin_relaid(&x));
+	out = module->kind == VALUE_DICT ? value_new(&b->a, VALUE_DICT)
+					 : reshard_new_dict(b);
+	ok = x.flat && out && (reshard_crosses(b->s) || begin_relaid(&x));
 	for (size_t i = 0; ok && i < x.old->n; i++)
 		ok = value_dict_add(&b->a,
-				    out->kind == VALUE_DICT ?
-					    &out->dict :
-					    &out->obj->pairs,
+				    out->kind == VALUE_DICT ? &out->dict
+							    : &out->obj->pairs,
 				    x.old->v[i].key, tensor(&x, &x.old->v[i]));
 	if (ok && out->kind != VALUE_DICT)
 		out->obj->state = module->obj->state;
 	return ok ? out : NULL;
-}
-
-/* --- frozen parameters -------------------------------------------------------------------------- */
-
-/* Of a module with all weights: parameters that the optimizer does not own. */
-static bool is_frozen(const struct reshard_builder *b,
-		      const struct reshard_places *places,
-		      const struct value_pair *pair)
-{
-	const char *const name =
-		value_is_cstr(pair->key) ? pair->key->str.p : NULL;
-
-	return name && tensor_is(pair->val) && !reshard_place(places, name) &&
-	       !reshard_is_buffer(b->pt.root, name) &&
-	       !value_find_path(b->pt.root, KEY_SHARED_PARAMS, name, NULL);
-}
-
-/* The values of module[frozen], each as `of` makes it. */
-static struct value *map_frozen(struct reshard_builder *b,
-				const struct reshard_places *places,
-				const struct value *module,
-				struct value *(*of)(struct reshard_builder *b,
-						    const struct value *v))
-{
-	const struct value_dict *const d = value_pairs(module);
-	struct value *const out = reshard_new_dict(b);
-	bool ok = out;
-
-	for (size_t i = 0; ok && d && i < d->n; i++)
-		if (is_frozen(b, places, &d->v[i]))
-			ok = value_dict_add(&b->a, &out->obj->pairs,
-					    d->v[i].key, of(b, d->v[i].val));
-	return ok ? out : NULL;
-}
-
-static struct value *shape_of(struct reshard_builder *b, const struct value *v)
-{
-	struct value *const dims = value_new(&b->a, VALUE_TUPLE);
-	struct value *const args = value_new(&b->a, VALUE_TUPLE);
-	struct value *const cls = value_new_global(&b->a, "torch", "Size");
-	struct tensor t;
-	bool ok = dims && args && cls;
-
-	if (!b->rc)
-		b->rc = tensor_from_value(v, "module", &t, b->err);
-	for (unsigned i = 0; ok && !b->rc && i < t.ndim; i++)
-		ok = value_seq_add(&b->a, &dims->seq,
-				   value_new_int(&b->a, (int64_t)t.shape[i]));
-	return ok && !b->rc && value_seq_add(&b->a, &args->seq, dims) ?
-		       value_new_reduce(&b->a, cls, args) :
-		       NULL;
-}
-
-/* Stage 2 keeps the parameter itself. */
-static struct value *itself(struct reshard_builder *b, const struct value *v)
-{
-	(void)b;
-	return (struct value *)v;
-}
-
-/* This rank's part of a whole tensor. */
-static struct value *part_of_tensor(struct reshard_builder *b,
-				    const struct value *v)
-{
-	struct extent_map *map;
-	struct tensor old, t;
-	uint64_t storage, q, first, n;
-	size_t item;
-
-	if (!b->rc)
-		b->rc = ptfile_tensor(&b->pt, v, "module", &old, &storage,
-				      b->err);
-	if (b->rc)
-		return NULL;
-	if (!tensor_is_contiguous(&old)) {
-		fail_bad(b, "module", "a frozen parameter is not contiguous");
-		return NULL;
-	}
-	item = dtype_size(old.dtype);
-	q = old.numel / b->s->ranks + (old.numel % b->s->ranks != 0);
-	first = b->rank * q < old.numel ? b->rank * q : old.numel;
-	n = old.numel - first < q ? old.numel - first : q;
-	tensor_init(&t, old.dtype, &q, 1, false);
-	if (!reshard_add_storage(b, &t, &map) ||
-	    (b->extents &&
-	     (!extent_add(map, EXTENT_SHARD, n * item, b->number,
-			  storage + (old.storage_offset + first) * item,
-			  old.dtype) ||
-	      !extent_add(map, EXTENT_ZERO, (q - n) * item, 0, 0, old.dtype))))
-		return NULL;
-	return tensor_to_value(&b->a, &t);
-}
-
-/* This rank's part of a parameter of which the old ranks have parts, as `like`. */
-static struct value *recut_fragment(struct reshard_builder *b, const char *name,
-				    const struct value *like)
-{
-	struct extent_map *map;
-	struct tensor old, whole, t;
-	uint64_t q, first, n;
-
-	if (!b->rc)
-		b->rc = tensor_from_value(like, name, &old, b->err);
-	if (b->rc)
-		return NULL;
-	if (!reshard_read_shape(value_find_path(b->pt.root,
-						"frozen_param_shapes", name,
-						NULL),
-				&whole, old.dtype)) {
-		fail_bad(b, "frozen_param_shapes: no shape", name);
-		return NULL;
-	}
-	q = whole.numel / b->s->ranks + (whole.numel % b->s->ranks != 0);
-	first = b->rank * q < whole.numel ? b->rank * q : whole.numel;
-	n = whole.numel - first < q ? whole.numel - first : q;
-	tensor_init(&t, old.dtype, &q, 1, false);
-	if (!reshard_add_storage(b, &t, &map) ||
-	    (b->extents &&
-	     (!reshard_add_frozen(b, name, whole.numel, first, n, old.dtype,
-				  map) ||
-	      !extent_add(map, EXTENT_ZERO, (q - n) * dtype_size(old.dtype), 0,
-			  0, old.dtype))))
-		return NULL;
-	return tensor_to_value_like(&b->a, like, &t);
-}
-
-static struct value *recut_fragments(struct reshard_builder *b,
-				     const struct value *old)
-{
-	const struct value_dict *const d = value_pairs(old);
-	struct value *const out = reshard_new_dict(b);
-	bool ok = out;
-
-	if (!d)
-		return (struct value *)old;
-	for (size_t i = 0; ok && i < d->n; i++) {
-		const struct value *const key = d->v[i].key;
-
-		if (!value_is_cstr(key)) {
-			fail_bad(b, "frozen_param_fragments", "no name");
-			return NULL;
-		}
-		ok = value_dict_add(&b->a, &out->obj->pairs, d->v[i].key,
-				    recut_fragment(b, key->str.p, d->v[i].val));
-	}
-	return ok ? out : NULL;
-}
-
-/* Of the frozen parameters in a module that was stage 3's. */
-static struct value *filled_fragments(struct reshard_builder *b,
-				      const struct value *module,
-				      const struct value *old)
-{
-	const struct value_dict *const d = value_pairs(old);
-	struct value *const out = reshard_new_dict(b);
-	bool ok = out;
-
-	for (size_t i = 0; ok && d && i < d->n; i++) {
-		struct value *const v =
-			value_is_cstr(d->v[i].key) ?
-				value_find(module, d->v[i].key->str.p) :
-				NULL;
-
-		if (v)
-			ok = value_dict_add(&b->a, &out->obj->pairs,
-					    d->v[i].key, v);
-	}
-	return ok ? out : NULL;
-}
-
-struct value *reshard_frozen_shapes(struct reshard_builder *b,
-				    const struct reshard_places *places)
-{
-	struct value *const old = value_find(b->pt.root, "frozen_param_shapes");
-
-	if (b->s->stage == 1 && b->s->old_stage != 1)
-		return value_new(&b->a, VALUE_NONE);
-	if (b->s->old_stage != 1 || b->s->stage == 1)
-		return old;
-	return map_frozen(b, places, value_find(b->pt.root, "module"),
-			  shape_of);
-}
-
-struct value *reshard_frozen_fragments(struct reshard_builder *b,
-				       const struct reshard_places *places,
-				       const struct value *module)
-{
-	struct value *const old =
-		value_find(b->pt.root, "frozen_param_fragments");
-	const struct value *const weights = value_find(b->pt.root, "module");
-
-	if (b->s->stage == b->s->old_stage)
-		return b->s->stage == 3 ? recut_fragments(b, old) : old;
-	if (b->s->stage == 1)
-		return value_new(&b->a, VALUE_NONE);
-	if (b->s->stage == 3)
-		return map_frozen(b, places, weights, part_of_tensor);
-	return b->s->old_stage == 3 ? filled_fragments(b, module, old) :
-				      map_frozen(b, places, module, itself);
 }

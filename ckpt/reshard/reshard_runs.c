@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which old elements a new rank's flat tensor consists of: the fragments of its
- * parameters, each cut again where the old ranks' fragments end, and zeros in
- * between (alignment, the group's tail, stage 3's slots beyond a parameter's
- * end).
+ * Maps a new rank's flat tensor to old elements: the fragments of its parameters,
+ * split where the old ranks' fragments end, and zeros between them (alignment, the
+ * end of the group, the end of stage 3's slots).
  */
 #include <assert.h>
 #include <errno.h>
@@ -19,7 +18,7 @@ void reshard_runs_done(struct reshard_runs *runs)
 	*runs = (struct reshard_runs){ 0 };
 }
 
-/* Does a run continue the one before it? */
+/* Does run `b` continue run `a`? */
 static bool continues(const struct reshard_run *a, const struct reshard_run *b)
 {
 	if (a->zeros || b->zeros)
@@ -51,19 +50,19 @@ int reshard_add_run(struct reshard_runs *runs, struct reshard_run run)
 
 static int add_zeros(struct reshard_runs *runs, uint64_t numel)
 {
-	return reshard_add_run(runs, (struct reshard_run){ .zeros = true,
-						   .numel = numel });
+	return reshard_add_run(
+		runs, (struct reshard_run){ .zeros = true, .numel = numel });
 }
 
-/* Elements [first, first + numel) of a parameter, of expert-parallel rank
+/* Append elements [first, first + numel) of a parameter of expert-parallel rank
  * `which`. */
 static int add_elements(const struct reshard *s, unsigned mp,
 			const struct reshard_param *p, unsigned which,
-			uint64_t first, uint64_t numel,
-			struct reshard_runs *out)
+			uint64_t first, uint64_t numel, struct reshard_runs *out)
 {
 	const struct partition *const old = &s->r->layouts[mp].groups[p->group];
-	const struct rank_stripe *const stripe = &s->r->layouts[mp].stripe[p->group];
+	const struct rank_stripe *const stripe =
+		&s->r->layouts[mp].stripe[p->group];
 	const uint64_t end = first + numel;
 	unsigned part, last;
 	int rc = 0;
@@ -77,16 +76,18 @@ static int add_elements(const struct reshard *s, unsigned mp,
 			f.first + f.numel < end ? f.first + f.numel : end;
 
 		if (from < to)
-			rc = reshard_add_run(out, (struct reshard_run){
-				.rank = rank_stripe_rank(stripe, which, part),
-				.group = p->group,
-				.start = f.start + (from - f.first),
-				.numel = to - from });
+			rc = reshard_add_run(
+				out, (struct reshard_run){
+					     .rank = rank_stripe_rank(
+						     stripe, which, part),
+					     .group = p->group,
+					     .start = f.start + (from - f.first),
+					     .numel = to - from });
 	}
 	return rc;
 }
 
-/* A whole parameter, as the first old rank keeps it that has a part of it. */
+/* Append a replicated parameter, from the first old rank that has it. */
 static int add_replica(const struct reshard *s, unsigned mp,
 		       const struct reshard_param *p, unsigned which,
 		       struct reshard_runs *out)
@@ -97,12 +98,14 @@ static int add_replica(const struct reshard *s, unsigned mp,
 
 	partition_ranks(old, p->slice->index, &part, &last);
 	f = partition_whole(old, p->slice->index, part);
-	return reshard_add_run(out, (struct reshard_run){
-		.rank = rank_stripe_rank(&s->r->layouts[mp].stripe[p->group], which,
-				    part),
-		.group = p->group,
-		.start = f.start,
-		.numel = f.numel });
+	return reshard_add_run(
+		out, (struct reshard_run){
+			     .rank = rank_stripe_rank(
+				     &s->r->layouts[mp].stripe[p->group], which,
+				     part),
+			     .group = p->group,
+			     .start = f.start,
+			     .numel = f.numel });
 }
 
 int reshard_find_runs(const struct reshard *s, unsigned mp,

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The new flat groups: which parameters each one has, in which order, and how it
+ * is cut.  Sources: DeepSpeed runtime/zero/stage_1_and_2.py
+ * (_round_robin_reorder, param_padding) and runtime/zero/stage3.py
+ * (_create_fp16_sub_groups).
+ */
+#include "ckpt/reshard/reshard_groups.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/reshard/reshard.h"
+#include "ckpt/zero/checkpoint.h"
+
+/* parameter_alignment: each parameter starts on a multiple of so many bytes. */
+#define ALIGNMENT_BYTES 16
+
+/* --- parameters of a group ------------------------------------------------ */
+
+static struct reshard_group *add_group(struct resharder *b, uint32_t param_group)
+{
+	struct reshard_mp *const m = b->m;
+	struct reshard_group *const grown =
+		realloc(m->groups, (m->ngroups + 1) * sizeof(*grown));
+
+	if (!grown)
+		return NULL;
+	m->groups = grown;
+	grown[m->ngroups] = (struct reshard_group){ .param_group = param_group };
+	return &grown[m->ngroups++];
+}
+
+static int add_param(const struct resharder *b, struct reshard_group *g,
+		     struct reshard_param p)
+{
+	if (g->n == g->cap) {
+		const size_t cap = g->cap ? g->cap * 2 : 16;
+		void *const grown = realloc(g->params, cap * sizeof(*g->params));
+
+		if (!grown)
+			return errmsg_nomem(b->err, b->file);
+		g->params = grown;
+		g->cap = cap;
+	}
+	g->params[g->n++] = p;
+	return 0;
+}
+
+/* Append the parameters of an old group in its order. */
+static int add_old(const struct resharder *b, struct reshard_group *to,
+		   uint32_t group)
+{
+	const struct slice_group *const old = &b->c->groups[group];
+	size_t next = 0;
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < old->param_shapes_count; i++) {
+		const bool placed = next < old->n &&
+				    old->slices[next]->param_shapes_index == i;
+
+		rc = add_param(b, to,
+			       (struct reshard_param){
+				       group, (uint32_t)i,
+				       placed ? old->slices[next] : NULL });
+		next += placed;
+	}
+	return rc;
+}
+
+static uint64_t numel_of(const struct reshard_param *p)
+{
+	return p->slice ? p->slice->numel : 0;
+}
+
+/* Reorder the parameters as round_robin_gradients does, which deals them to the
+ * ranks in turn; `back` restores the order before that. */
+static int deal(const struct resharder *b, struct reshard_group *g,
+		unsigned ranks, bool back)
+{
+	struct reshard_param *const to = malloc((g->n + 1) * sizeof(*to));
+	size_t k = 0;
+
+	if (!to)
+		return errmsg_nomem(b->err, b->file);
+	for (size_t r = 0; r < ranks && r < g->n; r++)
+		for (size_t i = r; i < g->n; i += ranks, k++) {
+			if (back)
+				to[i] = g->params[k];
+			else
+				to[k] = g->params[i];
+		}
+	free(g->params);
+	g->params = to;
+	g->cap = g->n + 1;
+	return 0;
+}
+
+/* Join the old flat groups of one parameter group, in the model's order. */
+static int join(const struct resharder *b, uint32_t param_group,
+		struct reshard_group *to)
+{
+	const bool dealt = b->c->round_robin && !b->c->zero3 && !b->bf16;
+	bool first = true;
+	int rc = 0;
+
+	to->stripe = (struct rank_stripe){ .ranks = b->s->ranks, .degree = 1 };
+	for (uint32_t g = 0; !rc && g < b->c->ngroups; g++)
+		if (b->param_group[g] == param_group) {
+			rc = add_old(b, to, g);
+			to->stripe = b->old->stripe[g];
+			to->like = first ? g : to->like;
+			first = false;
+		}
+	return !rc && dealt ? deal(b, to, to->stripe.ranks, true) : rc;
+}
+
+/* --- stages 1 and 2 ------------------------------------------------------- */
+
+static uint64_t old_padding(const struct resharder *b,
+			    const struct reshard_param *p)
+{
+	const struct partition *const old = &b->old->groups[p->group];
+	const size_t i = p->slice ? p->slice->index : 0;
+
+	if (!p->slice)
+		return 0;
+	return (i + 1 < old->n ? old->start[i + 1] : old->used) -
+	       (old->start[i] + old->numel[i]);
+}
+
+/* Did the run use parameter_alignment? */
+static bool is_aligned(const struct resharder *b, const struct reshard_group *g)
+{
+	bool any = false;
+
+	for (size_t i = 0; !b->c->zero3 && i < g->n; i++)
+		any |= old_padding(b, &g->params[i]) != 0;
+	return any;
+}
+
+/* Does the new group keep the order of the old one? */
+static bool in_old_order(const struct reshard_group *g)
+{
+	size_t i = 0;
+
+	while (i < g->n && g->params[i].listed == i)
+		i++;
+	return i == g->n;
+}
+
+/* Set the padding after each parameter.  A new order moves the last parameter,
+ * which has no padding, so all of it is recomputed. */
+static int set_padding(const struct resharder *b, struct reshard_group *g)
+{
+	const uint64_t item = dtype_size(b->c->module_dtype);
+	const uint64_t unit =
+		item < ALIGNMENT_BYTES ? ALIGNMENT_BYTES / item : 1;
+	const bool keep = in_old_order(g);
+
+	g->padding = calloc(g->n + 1, sizeof(*g->padding));
+	if (!g->padding)
+		return errmsg_nomem(b->err, b->file);
+	for (size_t i = 0; i < g->n; i++) {
+		const uint64_t n = numel_of(&g->params[i]);
+
+		if (keep)
+			g->padding[i] = old_padding(b, &g->params[i]);
+		else if (i + 1 < g->n)
+			g->padding[i] = (unit - n % unit) % unit;
+	}
+	return 0;
+}
+
+static int cut(const struct resharder *b, const struct reshard_group *g,
+	       struct partition *out)
+{
+	uint64_t *const numel = malloc((g->n + 1) * sizeof(*numel));
+	int rc;
+
+	if (!numel)
+		return errmsg_nomem(b->err, b->file);
+	for (size_t i = 0; i < g->n; i++)
+		numel[i] = numel_of(&g->params[i]);
+	rc = reshard_zero3(b->s)
+		     ? partition_init_zero3(out, numel, g->n, g->stripe.ranks)
+		     : partition_init_zero12(out, numel, g->padding, g->n,
+					     g->stripe.ranks);
+	free(numel);
+	return rc ? errmsg_set(b->err, rc, "%s: %s", b->file, strerror(-rc)) : 0;
+}
+
+/* Record the places that parameters have before they are dealt:
+ * param_slice_mappings has those. */
+static int record(const struct resharder *b, struct reshard_group *g)
+{
+	const unsigned ranks = g->stripe.ranks;
+	size_t k = 0;
+	int rc;
+
+	g->recorded_order = malloc((g->n + 1) * sizeof(*g->recorded_order));
+	if (!g->recorded_order)
+		return errmsg_nomem(b->err, b->file);
+	rc = cut(b, g, &g->recorded);
+	for (size_t r = 0; !rc && r < ranks && r < g->n; r++)
+		for (size_t i = r; i < g->n; i += ranks)
+			g->recorded_order[i] = k++;
+	return rc;
+}
+
+int reshard_build_flat_group(struct resharder *b, uint32_t param_group)
+{
+	struct reshard_group *const g = add_group(b, param_group);
+	const bool deals = b->c->round_robin && !b->m->bf16;
+	int rc = g ? join(b, param_group, g) : errmsg_nomem(b->err, b->file);
+
+	if (rc)
+		return rc;
+	g->stripe.ranks = b->s->ranks / g->stripe.degree;
+	/* With parameter_alignment DeepSpeed records the dealt places. */
+	if (deals && !is_aligned(b, g))
+		rc = record(b, g);
+	if (!rc && deals)
+		rc = deal(b, g, g->stripe.ranks, false);
+	if (!rc && is_aligned(b, g))
+		rc = set_padding(b, g);
+	return rc ? rc : cut(b, g, &g->part);
+}
+
+/* --- stage 3 -------------------------------------------------------------- */
+
+/* Return the end of the sub-group that starts at parameter `first`: it is full
+ * once a rank's part of it reaches sub_group_size. */
+static size_t sub_group_end(const struct resharder *b,
+			    const struct reshard_group *all, size_t first,
+			    unsigned ranks)
+{
+	double sum = 0;
+	size_t i = first;
+
+	while (i < all->n && sum < b->sub_group_size) {
+		const uint64_t n = numel_of(&all->params[i++]);
+
+		sum += (double)(n / ranks + (n % ranks != 0));
+	}
+	return i;
+}
+
+/* Do the old sub-groups follow from sub_group_size? */
+static bool follows_rule(const struct resharder *b,
+			 const struct reshard_group *all)
+{
+	size_t end;
+
+	for (size_t i = 0; i < all->n; i = end) {
+		const uint32_t g = all->params[i].group;
+
+		end = sub_group_end(b, all, i, b->old->ranks);
+		if (all->params[end - 1].group != g ||
+		    (end < all->n && all->params[end].group == g))
+			return false;
+	}
+	return true;
+}
+
+static size_t old_end(const struct reshard_group *all, size_t first)
+{
+	size_t i = first;
+
+	while (i < all->n && all->params[i].group == all->params[first].group)
+		i++;
+	return i;
+}
+
+static int build_sub_group(struct resharder *b, const struct reshard_group *all,
+			   size_t first, size_t end)
+{
+	struct reshard_group *const g = add_group(b, all->param_group);
+	int rc = g ? 0 : errmsg_nomem(b->err, b->file);
+
+	if (rc)
+		return rc;
+	g->stripe = all->stripe;
+	g->stripe.ranks = b->s->ranks;
+	g->like = all->params[first].group;
+	for (size_t i = first; !rc && i < end; i++)
+		rc = add_param(b, g, all->params[i]);
+	return rc ? rc : cut(b, g, &g->part);
+}
+
+int reshard_build_sub_groups(struct resharder *b, uint32_t param_group)
+{
+	struct reshard_group all = { .param_group = param_group };
+	int rc = join(b, param_group, &all);
+	const bool rule = !rc && (!b->c->zero3 || follows_rule(b, &all));
+	size_t end;
+
+	if (!rule)
+		b->s->warning =
+			"its sub-groups do not follow from sub_group_size;"
+			" they are kept";
+	for (size_t i = 0; !rc && i < all.n; i = end) {
+		end = rule ? sub_group_end(b, &all, i, b->s->ranks)
+			   : old_end(&all, i);
+		rc = build_sub_group(b, &all, i, end);
+	}
+	free(all.params);
+	return rc;
+}
