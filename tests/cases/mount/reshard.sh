@@ -36,9 +36,13 @@ check "stage 3: names of stage 3" test "$(ls "$mnt/${tag}_dp8_z3")" = \
 for n in 1 2 3 4096; do
 	ucckpt diff "$run" "$mnt/${tag}_dp$n" >"$tmp/said" || fail "$n ranks: $(cat "$tmp/said")"
 done
-for view in ${tag}_dp3 ${tag}_dp8_z3; do
-	ucckpt check --data "$mnt/$view" >"$tmp/said" || fail "$view: $(cat "$tmp/said")"
-done
+while read -r view n stage; do
+	ucckpt check --data "$mnt/${tag}_$view" >"$tmp/said" || fail "$view: $(cat "$tmp/said")"
+	ucckpt info "$mnt/${tag}_$view" >"$tmp/said" || fail "$view: $(cat "$tmp/said")"
+	check "info of $view" test "$(sed -n 's/^ZeRO stage *//p; s/^ranks *\([0-9]* data-parallel\),.*/\1/p' "$tmp/said")" = \
+		"$stage"$'\n'"$n data-parallel"
+done <<<"dp3 3 1
+dp8_z3 8 3"
 for f in "$run/$tag"/*.pt; do
 	check "for as many ranks: what was saved" cmp "$f" "$mnt/${tag}_dp4/${f##*/}"
 done

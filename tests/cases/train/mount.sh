@@ -25,6 +25,18 @@ for stage in 1 3; do
 			test "$(said run$stage-$n | grep '^read')" = "read 13536 bytes, 13536 past the mount"
 	done
 	same "stage $stage, the tag itself" "$want" run$stage-tag
+	# Re-cut, it is a checkpoint of that many ranks, of this stage or another.
+	other=$((4 - stage))
+	for n in 1 3; do
+		later $n run$stage-dp$n stage=$stage load="$tmp/mnt" tag=global_step3_dp$n steps=0
+		later $n run$stage-dp$n-z$other stage=$other load="$tmp/mnt" \
+			tag=global_step3_dp${n}_z$other steps=0
+	done
+	start
+	for n in 1 3; do
+		same "stage $stage, re-cut for $n ranks" "$want" run$stage-dp$n
+		same "stage $stage, re-cut for $n ranks and stage $other" "$want" run$stage-dp$n-z$other
+	done
 	unmount
 done
 

@@ -41,6 +41,23 @@ for stage in 1 2 3; do
 	resume "$stage" fp32
 done
 
+# On other ranks from the re-cut shards, as from the universal tree.
+mount_fg "$tmp/z1_fp32" || finish
+for n in 2 8; do
+	f=("${flags[@]}" --train_micro_batch_size_per_gpu 2 --steps $((steps + 5)) --resume="$tmp/mnt")
+	train $n tree-$n "${f[@]}" --zero_stage 1 --universal_checkpoint \
+		--checkpoint_tag global_step${steps}_universal
+	train $n recut-$n "${f[@]}" --zero_stage 1 --checkpoint_tag global_step${steps}_dp$n
+	train $n recut3-$n "${f[@]}" --zero_stage 3 --checkpoint_tag global_step${steps}_dp${n}_z3
+	for run in recut-$n recut3-$n; do
+		check "$run: it goes on with the next step" \
+			test "$(losses $run | head -n 1 | cut -d' ' -f1)" = $((steps + 1))
+	done
+	check "re-cut for $n ranks, bit for bit" within 0 "$(apart tree-$n recut-$n $((steps + 1)))"
+	check "re-cut for stage 3 and $n ranks" within 2e-6 "$(apart tree-$n recut3-$n $((steps + 1)))"
+done
+unmount
+
 # The learning rate schedule continues, too.
 train 2 warm "${tiny[@]}" --train_batch_size 16 --steps 6 --lr_schedule warmup \
 	--warmup_steps 4 --min_lr 0 --checkpoint_dir "$tmp/warm" --checkpoint_interval 2
