@@ -336,8 +336,11 @@ def own_parts(engine, grid, stage):
                         "mean": hasattr(p, "is_mean")}
     parts = [([names[p] for p in params], buffers, numbers)
              for params, buffers, numbers in resume.local_parts(engine, stage)]
+    paddings = getattr(engine.optimizer, "round_robin_bit16_padding", None) \
+        or [[0] * len(params) for params, _, _ in parts]
     return {"at": (grid.stage, grid.tensor, grid.data), "places": places,
-            "parts": parts, "whole": whole_momenta(engine, names, parts)}
+            "parts": parts, "paddings": paddings,
+            "whole": whole_momenta(engine, names, parts)}
 
 
 def whole_momenta(engine, names, parts):
@@ -362,9 +365,11 @@ def slices_of(ranks, stage):
     out = {}
     for g, (names, buffers, numbers) in enumerate(ranks[0]["parts"]):
         sizes = [ranks[0]["places"][n]["numel"] for n in names]
+        slots = [sum(pair) for pair in zip(sizes, ranks[0]["paddings"][g])]
         for state in buffers:
-            pieces = cut(sizes, [r["parts"][g][1][state] for r in ranks])
-            out.update(((n, state), piece) for n, piece in zip(names, pieces))
+            pieces = cut(slots, [r["parts"][g][1][state] for r in ranks])
+            out.update(((n, state), piece[:size])
+                       for n, size, piece in zip(names, sizes, pieces))
     for rank in ranks:
         for key, whole in rank["whole"].items():
             if not torch.equal(out.setdefault(key, whole), whole):

@@ -154,6 +154,8 @@ def local_parts(engine, stage):
     zero = engine.optimizer
     if stage == 3:
         pairs = zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat)
+    elif hasattr(zero, "bf16_groups"):  # BF16_Optimizer
+        pairs = zip(zero.bf16_groups, zero.fp32_groups_flat_partition)
     else:
         pairs = zip(zero.round_robin_bit16_groups,
                     zero.single_partition_of_fp32_groups)
