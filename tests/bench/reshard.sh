@@ -1,50 +1,93 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# A resume on another number of ranks from TAG_dpN: the bytes of optimizer shards
-# that all ranks read together, against those of the checkpoint; and the time that
-# DeepSpeed takes to load the view, against the universal view of the same mount, if
+# DeepSpeed resumes on another number of ranks from TAG_dpN: its time, and the bytes
+# of optimizer shards that all ranks read together, against the universal view of the
+# same mount and against a checkpoint that DeepSpeed saved on N ranks.  Each load has a
+# mount of its own, so that none finds pages that another one left in the cache.
 # UCFS_DEEPSPEED_PYTHON names a Python that has DeepSpeed and transformers.
 #
 # UCFS_BENCH_STAGE	ZeRO stage of the run (1)
 # UCFS_BENCH_RANKS	numbers of ranks ("2 8")
 . "${BASH_SOURCE%/*}/lib.sh"
+[ -n "${UCFS_DEEPSPEED_PYTHON:-}" ] || skip "UCFS_DEEPSPEED_PYTHON is not set"
+"$UCFS_DEEPSPEED_PYTHON" -c 'import deepspeed, transformers' >/dev/null 2>&1 ||
+	skip "$UCFS_DEEPSPEED_PYTHON has no DeepSpeed or no transformers"
 begin
+room "$work" 2 || skip "no room for a checkpoint in $work"
+stage=${UCFS_BENCH_STAGE:-1}
 
-# Bytes of the optimizer shards in DIRECTORY.  A rank reads its own, whole.
-shards() {
-	find "$1" -name '*optim_states.pt' -printf '%s\n' |
+# bytes DIRECTORY PATTERN: of the files of that name.
+bytes() {
+	find "$1" -name "$2" -printf '%s\n' |
 		awk '{ sum += $1 } END { printf "%.0f", sum }'
 }
 
-can_load() {
-	[ -n "${UCFS_DEEPSPEED_PYTHON:-}" ] &&
-		"$UCFS_DEEPSPEED_PYTHON" -c 'import deepspeed, transformers' >/dev/null 2>&1
+# ask load|save RUN TAG: sets $ms, and $read, the bytes that all ranks read.
+ask() {
+	echo "$@" >&"${engine[1]}"
+	read -r ms read <&"${engine[0]}" || { cat "$work/log"; exit 1; }
 }
 
-# load RANKS TAG: milliseconds.
+# load NAME TAG: from a new mount.
 load() {
-	"$UCFS_DEEPSPEED_PYTHON" "${BASH_SOURCE%/*}/resume.py" \
-		"${UCFS_BENCH_STAGE:-1}" "$1" "$mnt" "$2" 2>"$work/log" | tail -n 1
+	mount_as crc=exact
+	ask load "$mnt" "$2"
+	unmount
+	add "$1" "$ms"
+	add "$1.read" "$read"
+}
+native() {
+	ask load "$work/run" "$tag"
+	add "native$n" "$ms"
+	add "native$n.read" "$read"
+}
+
+# What ranks read besides shards: the module, stages 1 and 2 more than once.
+other_bytes() {
+	echo $(($(median "native$n.read") - $(bytes "$work/run/$tag" '*optim_states.pt')))
+}
+
+compare() {
+	local -r saved=$(bytes "$source/$tag" '*optim_states.pt')
+	local -r shards=$(($(median "dp$n.read") - $(other_bytes)))
+	local limit=1
+
+	[ "$stage" != 3 ] || limit=0.6
+	row_of "$n ranks: DeepSpeed loads ${tag}_dp$n" "dp$n" ms
+	row_of "$n ranks: DeepSpeed loads ${tag}_universal" "universal$n" ms
+	row_of "$n ranks: DeepSpeed loads its own of $n ranks" "native$n" ms
+	bar "$n ranks: shards' bytes read / saved" "$(ratio "$shards" "$saved")" \
+		"<" 1.05 "$shards" "$saved"
+	figure "$n ranks: bytes read, TAG_dp$n, TAG_universal" "$(median "dp$n.read")" \
+		"$(median "universal$n.read")"
+	bar "$n ranks: TAG_dp$n / TAG_universal (ms)" \
+		"$(ratio "$(median "dp$n")" "$(median "universal$n")")" \
+		"<" "$limit" "$(median "dp$n")" "$(median "universal$n")"
+	bar "$n ranks: TAG_dp$n / DeepSpeed's own (ms)" \
+		"$(ratio "$(median "dp$n")" "$(median "native$n")")" \
+		"<" 1.25 "$(median "dp$n")" "$(median "native$n")"
 }
 
 warm
-saved=$(shards "$source/$tag")
 header reshard
 for n in ${UCFS_BENCH_RANKS:-2 8}; do
+	coproc engine {
+		exec "$UCFS_DEEPSPEED_PYTHON" "${BASH_SOURCE%/*}/resume.py" \
+			"$stage" "$n" 2>"$work/log"
+	}
+	pid=$engine_PID
 	mount_as crc=exact
-	read=$(shards "$mnt/${tag}_dp$n")
-	figure "$n ranks: bytes of shards read, saved" "$read" "$saved" "$(ratio "$read" "$saved")"
+	ask load "$mnt" "${tag}_dp$n"
 	unmount
-	can_load || continue
+	ask save "$work/run" "$tag"
 	for ((i = 0; i < rounds; i++)); do
-		mount_as crc=exact
-		add "dp$n" "$(load "$n" "${tag}_dp$n")"
-		add "universal$n" "$(load "$n" "${tag}_universal")"
-		unmount
+		load "dp$n" "${tag}_dp$n"
+		load "universal$n" "${tag}_universal"
+		native
 	done
-	row_of "$n ranks: DeepSpeed loads ${tag}_dp$n" "dp$n" ms
-	row_of "$n ranks: DeepSpeed loads ${tag}_universal" "universal$n" ms
-	figure "$n ranks: TAG_dp$n, TAG_universal (ms)" "$(median "dp$n")" \
-		"$(median "universal$n")" "$(ratio "$(median "dp$n")" "$(median "universal$n")")"
+	exec {engine[1]}>&-
+	wait "$pid" || { cat "$work/log"; exit 1; }
+	compare
+	rm -rf "$work/run"
 done

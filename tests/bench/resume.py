@@ -1,56 +1,107 @@
 # SPDX-License-Identifier: Apache-2.0
-"""resume.py STAGE RANKS RUN TAG: milliseconds that DeepSpeed takes to load a
-checkpoint of make_bench.py's model, which is universal if its name says so, on so
-many CPU ranks, the slowest of them; engines are made before."""
+"""resume.py STAGE RANKS: an engine of make_bench.py's model on so many CPU ranks,
+which obeys lines of standard input:
 
+    load RUN TAG    loads a checkpoint, which is universal if its name says so
+    save RUN TAG    saves one
+
+and answers each with a line: the milliseconds that it took, and the bytes that all
+ranks together read from files.  The engine is made before the first line, so that
+what is compared is measured in turns by the same processes."""
+
+import importlib
+import multiprocessing
 import os
 import socket
 import sys
 import time
 
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-def resume(rank, stage, ranks, run, tag, port, took):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-                      RANK=str(rank), LOCAL_RANK=str(rank),
-                      WORLD_SIZE=str(ranks))
-    sys.stdout = open(os.devnull, "w", encoding="utf-8")
-    import deepspeed
-    import torch
-    import transformers
+# Ranks are forks: importing these takes longer than all else here.
+import deepspeed
+import torch
+import transformers
 
-    torch.set_num_threads(1)
-    deepspeed.init_distributed("gloo")
+# A faster all-reduce that DeepSpeed would compile first.
+importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None
+
+
+def new_engine(stage):
     model = transformers.GPT2LMHeadModel(
         transformers.GPT2Config(vocab_size=50257, n_positions=1024))
-    engine, *_ = deepspeed.initialize(
+    return deepspeed.initialize(
         model=model, model_parameters=model.parameters(), config={
             "train_micro_batch_size_per_gpu": 1,
             "optimizer": {"type": "Adam",
                           "params": {"lr": 1e-4, "torch_adam": True}},
             "zero_optimization": {"stage": stage},
-            "checkpoint": {"load_universal": tag.endswith("_universal")},
-        })
+        })[0]
+
+
+def bytes_read():
+    with open("/proc/self/io", encoding="ascii") as f:
+        return int(f.readline().split()[1])
+
+
+def total(number):
+    tensor = torch.tensor([number])
+    torch.distributed.all_reduce(tensor)
+    return tensor.item()
+
+
+def obey(engine, what, run, tag):
+    engine._config.load_universal_checkpoint = tag.endswith("_universal")
     torch.distributed.barrier()
-    start = time.perf_counter()
-    path, _ = engine.load_checkpoint(run, tag=tag)
-    if path is None:
+    start, before = time.perf_counter(), bytes_read()
+    if what == "save":
+        engine.save_checkpoint(run, tag=tag)
+    elif engine.load_checkpoint(run, tag=tag)[0] is None:
         raise RuntimeError("nothing was loaded")
+    read = bytes_read() - before
     torch.distributed.barrier()
-    took[rank] = (time.perf_counter() - start) * 1000
+    return (time.perf_counter() - start) * 1000, total(read)
+
+
+def rank_main(rank, stage, ranks, port, lines, answers):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+                      RANK=str(rank), LOCAL_RANK=str(rank),
+                      WORLD_SIZE=str(ranks))
+    os.dup2(2, 1)
+    torch.set_num_threads(1)
+    deepspeed.init_distributed("gloo")
+    engine = new_engine(stage)
+    while line := lines.recv():
+        answer = obey(engine, *line.split())
+        if rank == 0:
+            answers.send("%.2f %d" % answer)
 
 
 def main():
-    stage, ranks, run, tag = sys.argv[1:]
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    import torch.multiprocessing as mp
-
+    stage, ranks = int(sys.argv[1]), int(sys.argv[2])
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    took = mp.get_context("spawn").Array("d", int(ranks))
-    mp.spawn(resume, (int(stage), int(ranks), run, tag, port, took),
-             nprocs=int(ranks))
-    print(f"{max(took):.2f}")
+    fork = multiprocessing.get_context("fork")
+    answer, answers = fork.Pipe(duplex=False)
+    pipes = [fork.Pipe(duplex=False) for _ in range(ranks)]
+    processes = [fork.Process(target=rank_main, daemon=True,
+                              args=(r, stage, ranks, port, lines, answers))
+                 for r, (lines, _) in enumerate(pipes)]
+    for p in processes:
+        p.start()
+    for line in sys.stdin:
+        for _, to in pipes:
+            to.send(line)
+        while not answer.poll(1):
+            if not all(p.is_alive() for p in processes):
+                sys.exit("a rank failed")
+        print(answer.recv(), flush=True)
+    for _, to in pipes:
+        to.send("")
+    for p in processes:
+        p.join()
 
 
 if __name__ == "__main__":

@@ -23,9 +23,10 @@ convert() {
 }
 # load RUN: milliseconds.
 load() {
-	"$UCFS_DEEPSPEED_PYTHON" "${BASH_SOURCE%/*}/resume.py" \
-		"${UCFS_BENCH_STAGE:-1}" "${UCFS_BENCH_RANKS:-2}" "$1" \
-		"${tag}_universal" 2>"$work/log" | tail -n 1
+	echo "load $1 ${tag}_universal" |
+		"$UCFS_DEEPSPEED_PYTHON" "${BASH_SOURCE%/*}/resume.py" \
+			"${UCFS_BENCH_STAGE:-1}" "${UCFS_BENCH_RANKS:-2}" \
+			2>"$work/log" | cut -d' ' -f1
 }
 
 warm
