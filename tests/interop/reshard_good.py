@@ -14,6 +14,12 @@ Then the engine saves.  What DeepSpeed writes on these ranks must be what the vi
 has: names of files, keys and their order, types, shapes, dtypes, strides, storages
 and elements.  Of files that another release wrote this is not asked.
 
+With 0.19.8 all of this was so, but for z1_elastic_dp2 and z2_elastic_groups_dp3: it
+does not load its own either.  With 0.14.4 and 0.16.9 it was so of their checkpoints
+for ZeRO in old*.  Files have the same objects, but rarely the same bytes: of equal
+strings, which pickles share if they are one object, the processes that saved had
+others in common.
+
 The optimizer is one that takes any state and does not step, so that no optimizer of
 DeepSpeed has to be compiled; Muon, which decides where states lie, is its own.
 """

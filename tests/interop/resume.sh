@@ -10,6 +10,12 @@
 #     resume_optimizers the optimizer; a mount only, the converter fails
 #     cross_stage       the stage; there is nothing of the converter's to compare
 #     reshard           ranks and stage, from TAG_dpN, without load_universal
+#     reshard_good      the same of tests/good, compared with what was trained
+#
+# and only if named, since they need transformers and accelerate:
+#
+#     reshard_curves    TAG_dpN of tests/good/curves, by losses
+#     reshard_hf        Hugging Face's Trainer and Accelerate resume from TAG_dpN
 #
 #     UCFS_PYTHON=/venv/bin/python resume.sh [SCRIPT [CASE...]]
 #
@@ -22,7 +28,7 @@ require_ucfs
 scratch=$(mktemp -d) || exit 1
 clean_up()
 {
-	for m in "$scratch"/*/*/mount; do
+	for m in "$scratch"/*/*/mount*; do
 		if fusermount3 -u "$m" 2>/dev/null; then
 			echo "unmounted $m"
 		fi
@@ -46,7 +52,8 @@ if [ $# -gt 0 ]; then
 	exit
 fi
 failed=0
-for script in resume resume_parallel resume_optimizers cross_stage reshard; do
+for script in resume resume_parallel resume_optimizers cross_stage reshard \
+	reshard_good; do
 	run "$script" || failed=1
 done
 exit $failed
