@@ -8,6 +8,7 @@
  *   module			stages 1 and 2: views of the padded flat groups
  *   frozen_param_fragments	stage 3: this rank's slots
  *   shared_params		only the first rank fills it in
+ *   ds_autoep_layers	the ranks that share an expert
  *
  * and these on the stage: frozen_param_shapes, frozen_param_fragments, ds_config.
  */
@@ -19,6 +20,8 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/reshard/reshard_impl.h"
 #include "ckpt/zero/checkpoint.h"
+
+#define KEY_AUTOEP_LAYERS "ds_autoep_layers"
 
 struct value *reshard_new_dict(struct reshard_builder *b)
 {
@@ -129,6 +132,44 @@ static struct value *shared_params(struct reshard_builder *b)
 		       : value_new(&b->a, VALUE_DICT);
 }
 
+/* Return AutoEP's records of its layers, each with the new number of ranks that share
+ * an expert. */
+static struct value *autoep_layers(struct reshard_builder *b, struct value *old)
+{
+	const struct value_seq *const list = value_items(old);
+	struct value *const out = value_new(&b->a, VALUE_LIST);
+	bool ok = out;
+
+	if (!list)
+		return old;
+	for (size_t i = 0; ok && i < list->n; i++) {
+		int64_t ep_size = 1;
+		struct reshard_edit edit = {
+			.key = "expert_data_parallel_world_size"
+		};
+
+		value_get_int(value_find(list->v[i], "ep_size"), &ep_size);
+		edit.value = value_new_int(
+			&b->a, b->s->ranks / (ep_size > 0 ? ep_size : 1));
+		ok = value_seq_add(&b->a, &out->seq,
+				   reshard_edit(b, list->v[i], &edit, 1));
+	}
+	return ok ? out : NULL;
+}
+
+/* universal_checkpoint_info has a copy of these records. */
+static struct value *uc_info(struct reshard_builder *b)
+{
+	struct value *const old = value_find(b->pt.root, KEY_UC_INFO);
+	struct value *const layers = value_find(old, KEY_AUTOEP_LAYERS);
+	struct reshard_edit edit = { .key = KEY_AUTOEP_LAYERS };
+
+	if (!layers)
+		return old;
+	edit.value = autoep_layers(b, layers);
+	return reshard_edit(b, old, &edit, 1);
+}
+
 struct value *reshard_model_root(struct reshard_builder *b)
 {
 	const bool changes = b->s->stage != b->s->old_stage;
@@ -149,6 +190,9 @@ struct value *reshard_model_root(struct reshard_builder *b)
 		{ "frozen_param_fragments",
 		  reshard_frozen_fragments(b, &places, module) },
 		{ "frozen_param_shapes", reshard_frozen_shapes(b, &places) },
+		{ KEY_AUTOEP_LAYERS,
+		  autoep_layers(b, value_find(b->pt.root, KEY_AUTOEP_LAYERS)) },
+		{ KEY_UC_INFO, uc_info(b) },
 		{ KEY_DS_CONFIG, changes ? reshard_config(b) : NULL },
 	};
 

@@ -16,6 +16,8 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/zero/checkpoint.h"
@@ -239,6 +241,33 @@ static bool may_refuse(const struct recut *r, unsigned n)
 	return false;
 }
 
+/* AutoEP's records of its layers, for n ranks. */
+static void check_autoep(struct recut *r, const char *dir, unsigned n)
+{
+	char path[2 * GOOD_PATH_LEN];
+	struct errmsg err = { "" };
+	const struct value_seq *layers;
+	struct ptfile pt;
+
+	snprintf(path, sizeof(path), "%s/mp_rank_00_model_states.pt", dir);
+	if (access(path, F_OK) || ptfile_open(&pt, path, &err))
+		return;
+	layers = value_items(value_find(pt.root, "ds_autoep_layers"));
+	for (size_t i = 0; layers && i < layers->n; i++) {
+		int64_t experts = 0, sharing = 0;
+
+		value_get_int(value_find(layers->v[i], "ep_size"), &experts);
+		value_get_int(value_find(layers->v[i],
+					 "expert_data_parallel_world_size"),
+			      &sharing);
+		r->checks++;
+		if (experts * sharing != n)
+			fail(r, "%u ranks: ds_autoep_layers says %ld x %ld", n,
+			     (long)experts, (long)sharing);
+	}
+	ptfile_close(&pt);
+}
+
 static void check_ranks(struct recut *r, unsigned n, unsigned stage)
 {
 	char *const dir = mkckpt_new_dir();
@@ -261,6 +290,7 @@ static void check_ranks(struct recut *r, unsigned n, unsigned stage)
 			fail(r, "%s: %s", what, err.text);
 		plan_close(p);
 		check_tensors(r, dir, what);
+		check_autoep(r, dir, n);
 		check_way_back(r, dir, what);
 		if (has_all_bytes(r))
 			check_files(r, dir, what);
