@@ -1,4 +1,4 @@
-# What ranks tell each other, by MPI and NCCL.
+# Communication between ranks, by MPI and NCCL.
 # Uses ckpt/, backend and nvidia.
 gpu_libuctrain_a_SOURCES += \
 	%D%/comm.h \

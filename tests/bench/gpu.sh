@@ -14,7 +14,7 @@
 . "${BASH_SOURCE%/*}/lib.sh"
 
 command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1 ||
-	skip "there is no GPU, or no nvidia-smi that tells of one"
+	skip "there is no GPU, or no nvidia-smi that lists one"
 here=${BASH_SOURCE%/*}
 python=${UCFS_DEEPSPEED_PYTHON:-}
 [ -z "$python" ] || "$python" -c 'import sys, torch, transformers

@@ -171,7 +171,7 @@ for t in 1 4; do
 	[ ! -f "$work/series.raw$t" ] ||
 		row_of "pread of the shards, $t reader(s)" raw$t GB/s
 done
-tell() {
+report() {
 	if [ -f "$work/series.$1" ]; then
 		bar "$2" "$(median "$1")" ">=" "$3" \
 			"$(median "$1.ours") GB/s" "$(median "$1.raw") GB/s"
@@ -182,10 +182,10 @@ tell() {
 		row "$2" "-" "" "no passthrough here"
 	fi
 }
-tell stream1 "streamed, one reader" 0.45
-tell stream2 "streamed, two readers / one raw" 0.9
-tell extents "by extents" 0.9
-tell identity "a file that is a shard" 0.95
+report stream1 "streamed, one reader" 0.45
+report stream2 "streamed, two readers / one raw" 0.9
+report extents "by extents" 0.9
+report identity "a file that is a shard" 0.95
 # Not our results: the machine's.
 ceiling() {
 	[ ! -f "$work/series.$1" ] ||
@@ -195,9 +195,9 @@ ceiling() {
 ceiling native26 "12 times 26 MiB of huge pages, natively"
 ceiling native26x4 "12 times 26 MiB, natively, four readers"
 ceiling native154 "154 MiB of huge pages, natively"
-tell a26 "26 MiB, assembled" 1.0
-tell crc26 "26 MiB, assembled with checksums" 0.8
-tell a26x4 "26 MiB, four readers" 1.3
-tell again26 "26 MiB, found assembled" 1.5
-tell a154 "154 MiB, assembled" 1.0
-tell again154 "154 MiB, found assembled" 1.5
+report a26 "26 MiB, assembled" 1.0
+report crc26 "26 MiB, assembled with checksums" 0.8
+report a26x4 "26 MiB, four readers" 1.3
+report again26 "26 MiB, found assembled" 1.5
+report a154 "154 MiB, assembled" 1.0
+report again154 "154 MiB, found assembled" 1.5

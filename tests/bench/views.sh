@@ -51,13 +51,13 @@ for ((i = 0; i < rounds; i++)); do
 done
 
 header views
-tell() {
+report() {
 	bar "$2" "$(median "$1")" ">=" "$3" "$(median "$1.ours") GB/s" \
 		"$(median "$1.raw") GB/s"
 }
-tell hf.fp32.streamed "model.safetensors, streamed" 0.45
-tell hf.bf16.streamed "model.safetensors, as bfloat16, streamed" 0.45
-tell fp32.fp32.streamed "pytorch_model.bin, streamed" 0.45
-tell hf.fp32.found "model.safetensors, found assembled" 1.5
-tell hf.bf16.found "model.safetensors, as bfloat16, found assembled" 1.5
-tell fp32.fp32.found "pytorch_model.bin, found assembled" 1.5
+report hf.fp32.streamed "model.safetensors, streamed" 0.45
+report hf.bf16.streamed "model.safetensors, as bfloat16, streamed" 0.45
+report fp32.fp32.streamed "pytorch_model.bin, streamed" 0.45
+report hf.fp32.found "model.safetensors, found assembled" 1.5
+report hf.bf16.found "model.safetensors, as bfloat16, found assembled" 1.5
+report fp32.fp32.found "pytorch_model.bin, found assembled" 1.5

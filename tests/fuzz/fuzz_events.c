@@ -21,14 +21,14 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* A digest of the reported events, in order. */
-struct told {
+struct events {
 	uint64_t sum, calls;
 };
 
 static int note(void *ctx, const char *tag, size_t tag_len, uint64_t step,
 		double value)
 {
-	struct told *const t = ctx;
+	struct events *const t = ctx;
 
 	for (size_t i = 0; tag && i < tag_len; i++)
 		t->sum = t->sum * 31 + (uint8_t)tag[i];
@@ -47,7 +47,7 @@ static void add_record(struct bytebuf *b, const uint8_t *p, size_t len)
 	bytebuf_add_le32(b, tfrecord_crc(p, len));
 }
 
-static int tell(const struct bytebuf *b, struct told *t)
+static int read_events(const struct bytebuf *b, struct events *t)
 {
 	struct errmsg err = { "" };
 	struct source src;
@@ -62,7 +62,7 @@ static int tell(const struct bytebuf *b, struct told *t)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct bytebuf b = { 0 };
-	struct told whole = { 0 }, cut = { 0 };
+	struct events whole = { 0 }, cut = { 0 };
 
 	bytebuf_reserve(&b, 64);
 	while (size >= 2) {
@@ -74,10 +74,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		size -= 2 + len;
 	}
 	assert(!b.failed);
-	if (b.len && tell(&b, &whole) == 0) {
+	if (b.len && read_events(&b, &whole) == 0) {
 		/* A further byte of an incomplete record reports nothing. */
 		bytebuf_add_u8(&b, 0);
-		assert(tell(&b, &cut) == 0);
+		assert(read_events(&b, &cut) == 0);
 		assert(cut.sum == whole.sum && cut.calls == whole.calls);
 	}
 	bytebuf_done(&b);

@@ -18,10 +18,10 @@ WITHIN = 1e-5
 
 
 def loss_of(path, tokens):
-    model, told = AutoModelForCausalLM.from_pretrained(
+    model, info = AutoModelForCausalLM.from_pretrained(
         path, dtype=torch.float32, output_loading_info=True)
     for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-        assert not told[what], (what, told[what])
+        assert not info[what], (what, info[what])
     model.eval()
     rows = numpy.fromfile(tokens, dtype="<i4").astype("int64")
     rows = torch.from_numpy(rows.reshape(-1, model.config.n_positions))

@@ -3,7 +3,7 @@
 #
 # Trains with DeepSpeed, saves, and resumes on other ranks, from the tree of
 # DeepSpeed's converter and from a mount.  Both must go on alike to the last
-# bit.  What is varied is told by the Python scripts beside this file:
+# bit.  What is varied is described in the Python scripts beside this file:
 #
 #     resume            the number of data-parallel ranks
 #     resume_parallel   tensor and pipeline parallelism

@@ -55,7 +55,7 @@ to_fp32() {
 	END
 }
 
-# What a run comes to is told by its last line.
+# The last line of a run has its result.
 save() { on_ranks 2 "$program" "${shape[@]}" "$@" | tail -n 1 | grep 'done$'; }
 
 for stage in 1 2 3; do

@@ -25,7 +25,7 @@
 static size_t size;
 static const uint8_t *copy, *privately, *shared;
 
-static void told(int signal)
+static void on_sigbus(int signal)
 {
 	static const char text[] = "mapload: a page could not be read\n";
 
@@ -100,7 +100,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: mapload FILE COPY\n");
 		return 2;
 	}
-	signal(SIGBUS, told);
+	signal(SIGBUS, on_sigbus);
 	copy = map(argv[2], MAP_PRIVATE);
 	privately = map(argv[1], MAP_PRIVATE);
 	shared = map(argv[1], MAP_SHARED);

@@ -38,21 +38,21 @@ struct run {
 	struct zero zero;
 	struct loss_scaler scaler;
 	uint64_t step, skipped;
-	uint64_t told; /* vocabulary rows, by the checkpoint */
+	uint64_t loaded_rows; /* of the vocabulary, by the checkpoint */
 	struct load_options load;
 	unsigned largest; /* the largest file that may be written, in bytes; 0: any */
-	bool background;  /* save in the background of training ... */
-	unsigned more;    /* ... for so many steps */
-	bool killed;      /* stop in the middle of these */
-	bool apart;       /* on a device with memory of its own */
+	bool background;     /* save in the background of training ... */
+	unsigned more;       /* ... for so many steps */
+	bool killed;         /* stop in the middle of these */
+	bool apart;          /* on a device with memory of its own */
 	unsigned vocab_rows; /* unpadded vocabulary rows; 0: all */
-	bool padding;     /* has non-zero values */
+	bool padding;        /* has non-zero values */
 	char *name;
 };
 
 /* Rank 0's output. */
-__attribute__((format(printf, 2, 3))) static void tell(const struct run *r,
-						       const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void
+print_from(const struct run *r, const char *format, ...)
 {
 	va_list args;
 
@@ -274,7 +274,7 @@ static int save(struct run *r, struct errmsg *err)
 					.scaler = &r->scaler,
 					.step = r->step,
 					.skipped = r->skipped,
-					.vocab_rows = r->told };
+					.vocab_rows = r->loaded_rows };
 
 	if (r->largest) {
 		signal(SIGXFSZ, SIG_IGN);
@@ -290,7 +290,7 @@ static void tell_bytes(struct run *r, const struct load_result *got)
 	double all[] = { (double)got->bytes, (double)got->direct };
 
 	comm_sum_double(r->comm, all, 2);
-	tell(r, "read %.0f bytes, %.0f past the mount\n", all[0], all[1]);
+	print_from(r, "read %.0f bytes, %.0f past the mount\n", all[0], all[1]);
 }
 
 static int resume(struct run *r, struct errmsg *err)
@@ -302,12 +302,12 @@ static int resume(struct run *r, struct errmsg *err)
 		return rc;
 	r->step = got.step;
 	r->skipped = got.skipped;
-	r->told = got.vocab_rows;
+	r->loaded_rows = got.vocab_rows;
 	if (got.has_scaler)
 		r->scaler = got.scaler;
 	if (got.missing)
-		tell(r, "%" PRIu64 " missing: %s\n", got.missing,
-		     got.first.text);
+		print_from(r, "%" PRIu64 " missing: %s\n", got.missing,
+			   got.first.text);
 	tell_bytes(r, &got);
 	return 0;
 }
@@ -340,17 +340,17 @@ static uint64_t collect(struct run *r, const float *part)
 		const struct fragment f = zero_fragment(&r->zero, i);
 		const struct gpt2_param *p = &r->model.params[i];
 		const uint64_t n = p->numel;
-		const uint64_t told = i == GPT2_WTE && r->vocab_rows
-					      ? r->vocab_rows * p->shape[1]
-					      : n;
+		const uint64_t rows_end = i == GPT2_WTE && r->vocab_rows
+						  ? r->vocab_rows * p->shape[1]
+						  : n;
 		float *x = calloc(n, sizeof(*x));
 
 		r->backend->ops->to_host(r->backend, x + f.first,
 					 part + f.start, f.numel * sizeof(*x));
 		if (r->zero.stage)
 			comm_sum_float(r->comm, x, n);
-		h = digest(h, x, told);
-		for (uint64_t k = told; k < n; k++)
+		h = digest(h, x, rows_end);
+		for (uint64_t k = rows_end; k < n; k++)
 			r->padding |= x[k] != 0;
 		free(x);
 	}
@@ -363,13 +363,13 @@ static void report(struct run *r)
 	const uint64_t exp_avg = collect(r, r->zero.exp_avg);
 	const uint64_t exp_avg_sq = collect(r, r->zero.exp_avg_sq);
 
-	tell(r,
-	     "step %" PRIu64 " updates %" PRIu64 " fp32 %016" PRIx64
-	     " exp_avg %016" PRIx64 " exp_avg_sq %016" PRIx64
-	     " flavor %d scale %g%s\n",
-	     r->step, r->zero.step, fp32, exp_avg, exp_avg_sq,
-	     r->zero.optimizer.flavor, r->scaler.scale,
-	     r->padding ? " and padding" : "");
+	print_from(r,
+		   "step %" PRIu64 " updates %" PRIu64 " fp32 %016" PRIx64
+		   " exp_avg %016" PRIx64 " exp_avg_sq %016" PRIx64
+		   " flavor %d scale %g%s\n",
+		   r->step, r->zero.step, fp32, exp_avg, exp_avg_sq,
+		   r->zero.optimizer.flavor, r->scaler.scale,
+		   r->padding ? " and padding" : "");
 }
 
 static int run(struct run *r, struct errmsg *err)
@@ -403,9 +403,9 @@ static void run_one(struct comm *comm, int argc, char **argv)
 	if (!rc)
 		rc = run(&r, &err);
 	if (rc)
-		tell(&r, "failed: %s (%s)\n", err.text, strerror(-rc));
+		print_from(&r, "failed: %s (%s)\n", err.text, strerror(-rc));
 	else
-		tell(&r, "done\n");
+		print_from(&r, "done\n");
 	fflush(stdout);
 	zero_done(&r.zero);
 	if (r.backend)

@@ -74,7 +74,7 @@ static int walk_file(struct plan *p, const struct plan_entry *e,
 		return rc;
 	rc = vfile_size(f) == st->size
 		     ? read_file(f, e->name, err)
-		     : broken(err, "not of the size that stat tells", e->name);
+		     : broken(err, "not of the size that stat reports", e->name);
 	vfile_free(f);
 	return rc;
 }

@@ -41,7 +41,7 @@ copy=$tmp/copy/zero/block.0001.weight/exp_avg.pt
 # cannot be served.
 mount_fg "$tmp/run" -o no_cache || finish
 mkfifo "$tmp/hold"
-mapload "$file" "$copy" <"$tmp/hold" >"$tmp/mapped" 2>"$tmp/told" &
+mapload "$file" "$copy" <"$tmp/hold" >"$tmp/mapped" 2>"$tmp/err" &
 holder=$!
 exec 9>"$tmp/hold"
 until [ -s "$tmp/mapped" ] || ! kill -0 $holder 2>/dev/null; do sleep 0.02; done
@@ -52,7 +52,7 @@ exec 9>&-
 wait "$holder"
 status=$?
 # Either all pages had been read ahead, or one was missing: never other bytes.
-check "a reader of cut shards gets the old bytes or none (status $status: $(cat "$tmp/told"))" \
+check "a reader of cut shards gets the old bytes or none (status $status: $(cat "$tmp/err"))" \
 	test "$status" -eq 0 -o "$status" -eq 3
 check "the server lives" test -f "$mnt/.ucfs/stats"
 check "and says which shard it was" grep -q 'zero_pp_rank_._.*truncated' \

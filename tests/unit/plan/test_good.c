@@ -355,7 +355,7 @@ static void check_refused(struct good *g, int rc, bool late, struct errmsg *err)
 	if (!rc)
 		fail(g, "should be refused");
 	else if (!strstr(err->text, g->name))
-		fail(g, "refused without telling which file: \"%s\" (%s)",
+		fail(g, "refused without naming the file: \"%s\" (%s)",
 		     err->text, strerror(-rc));
 }
 

@@ -100,7 +100,7 @@ static void lies_are_noticed(void **state)
 	}
 	static const struct {
 		const char *what;
-		void (*tell)(struct zero_checkpoint *r);
+		void (*lie)(struct zero_checkpoint *r);
 	} lies[] = {
 		LIE(larger_parameter),
 		LIE(endless_parameter),
@@ -127,7 +127,7 @@ static void lies_are_noticed(void **state)
 		struct errmsg refused;
 		struct plan *p;
 
-		indexed_write(&x, lies[i].tell);
+		indexed_write(&x, lies[i].lie);
 		if (indexed_is_used(&x, &p, &refused))
 			fail_msg("%s: not noticed", lies[i].what);
 		indexed_check(&x, p);

@@ -393,7 +393,7 @@ static void check_refused(struct good *g)
 			fail(g, "%s: should be refused", variants[i].name);
 			plan_close(p);
 		} else if (!strstr(err.text, g->name)) {
-			fail(g, "refused without telling which file: %s",
+			fail(g, "refused without naming the file: %s",
 			     err.text);
 		}
 	}

@@ -19,7 +19,7 @@
 
 /* The scalars passed to a reader, as text: "tag step value; " and "from step;
  * ". */
-struct told {
+struct events {
 	char text[512];
 	int stop; /* the callback's result */
 };
@@ -27,7 +27,7 @@ struct told {
 static int note(void *ctx, const char *tag, size_t tag_len, uint64_t step,
 		double value)
 {
-	struct told *const t = ctx;
+	struct events *const t = ctx;
 	const size_t n = strlen(t->text);
 
 	if (tag)
@@ -39,7 +39,7 @@ static int note(void *ctx, const char *tag, size_t tag_len, uint64_t step,
 	return t->stop;
 }
 
-static int read_bytes(const void *p, size_t len, struct told *t,
+static int read_bytes(const void *p, size_t len, struct events *t,
 		      struct errmsg *err)
 {
 	struct source src;
@@ -96,7 +96,7 @@ static void checksums_are_tensorflows(void **state)
 static void what_is_written_is_read(void **state)
 {
 	struct bytebuf b = make_file();
-	struct told t = { "", 0 };
+	struct events t = { "", 0 };
 	struct errmsg err;
 
 	assert_int_equal(read_bytes(b.data, b.len, &t, &err), 0);
@@ -111,7 +111,7 @@ static void what_is_written_is_read(void **state)
 static void a_file_that_was_cut_is_read_up_to_there(void **state)
 {
 	struct bytebuf b = make_file();
-	struct told t = { "", 0 };
+	struct events t = { "", 0 };
 	struct errmsg err;
 
 	for (size_t len = 0; len < b.len; len++) {
@@ -130,7 +130,7 @@ static void a_file_that_was_cut_is_read_up_to_there(void **state)
 static void damage_is_noticed_and_what_came_before_is_kept(void **state)
 {
 	struct bytebuf b = make_file();
-	struct told t = { "", 0 };
+	struct events t = { "", 0 };
 	struct errmsg err;
 
 	for (size_t i = 0; i < b.len; i++) {
@@ -163,7 +163,7 @@ static void other_programs_events(void **state)
 	static const struct {
 		const char *event;
 		size_t len;
-		const char *told;
+		const char *expect;
 		int rc;
 	} cases[] = {
 		{ "", 0, "", 0 },
@@ -194,12 +194,12 @@ static void other_programs_events(void **state)
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct bytebuf b = { 0 };
-		struct told t = { "", 0 };
+		struct events t = { "", 0 };
 		struct errmsg err;
 
 		add_record(&b, cases[i].event, cases[i].len);
 		if (read_bytes(b.data, b.len, &t, &err) != cases[i].rc ||
-		    strcmp(t.text, cases[i].told) != 0)
+		    strcmp(t.text, cases[i].expect) != 0)
 			fail_msg("case %zu: '%s' %s", i, t.text, err.text);
 		bytebuf_done(&b);
 	}
@@ -208,7 +208,7 @@ static void other_programs_events(void **state)
 static void a_record_is_not_larger_than_the_limit(void **state)
 {
 	struct bytebuf b = { 0 };
-	struct told t = { "", 0 };
+	struct events t = { "", 0 };
 	struct errmsg err;
 
 	bytebuf_add_le64(&b, UINT64_MAX - 2);

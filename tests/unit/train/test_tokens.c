@@ -105,15 +105,15 @@ static void fresh_rows_go_on_and_are_the_same_from_anywhere(void **state)
 	struct tokens *const t = must_open(&o);
 
 	for (size_t i = 0; i < COUNT(order); i++) {
-		struct tokens *const anew = must_open(&o);
+		struct tokens *const reopened = must_open(&o);
 		int32_t a[8], b[8], next[8];
 
 		must_read(t, false, order[i], a);
-		must_read(anew, false, order[i], b);
-		must_read(anew, false, order[i] + 4, next);
+		must_read(reopened, false, order[i], b);
+		must_read(reopened, false, order[i] + 4, next);
 		assert_memory_equal(a, b, sizeof(a));
 		assert_memory_not_equal(a, next, sizeof(a));
-		tokens_close(anew);
+		tokens_close(reopened);
 	}
 	tokens_close(t);
 }
