@@ -14,8 +14,7 @@
 
 struct tokens {
 	struct tokens_options options;
-	/* Used for synthetic data: path NULL. */
-	struct tokens_file file;
+	struct tokens_file file;        /* path NULL: synthetic data */
 	struct tokens_random random[2]; /* training, validation */
 	uint64_t rows[2];               /* UINT64_MAX: unlimited */
 };

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the table of tests/unit/train/test_rng.c: what torch.randint gives, after how many elements.
+"""Print the table of tests/unit/train/test_rng.c.
 
-    make_rng.py		prints it
+    make_rng.py
+
+Each row has what torch.randint returns after a number of elements.
 """
 import torch
 

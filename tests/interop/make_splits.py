@@ -19,7 +19,7 @@ CASES = [
     (100, [101]),
     (100, [60, 40, 1]),  # full to the byte
     (100, [60, 41]),
-    (100, [10, 200, 20]),  # the large one goes before what is open
+    (100, [10, 200, 20]),  # the large one gets a file before the open one
     (100, [200, 10, 300, 20, 400]),
     (100, [90, 200, 90, 300, 90]),
     (100, [200, 300]),

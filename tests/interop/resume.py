@@ -366,7 +366,7 @@ def distance(a, b):
 
 
 def run_case(case, top):
-    """Train, convert, mount, resume: all that `compare` says of it."""
+    """Train, convert, mount and resume; returns the result of `compare`."""
     os.mkdir(top)
     run = os.path.join(top, "run")
     place = "checkpoint-4" if case.trainer else "."

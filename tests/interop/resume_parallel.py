@@ -146,7 +146,7 @@ def train(rank, case, run_dir, out):
     info = "universal_checkpoint_info"
     if case.kind != "autotp":
         client = {info: parallel.uc_info(grid, pipe=case.kind == "pipe")}
-    else:  # AutoTP writes it by itself
+    else:  # AutoTP adds universal_checkpoint_info itself
         client = {} if grid.tp > 1 else {info: {}}
     engine.save_checkpoint(run_dir, tag=resume.TAG, client_state=client)
     loss = train_step(engine, grid, case.kind)

@@ -71,7 +71,7 @@ struct mkckpt {
 	const struct mkckpt_layer *layers;
 	size_t nlayers;
 	bool data_first; /* use_data_before_expert_parallelism */
-	const struct mkckpt_view *view; /* set while files are made */
+	const struct mkckpt_view *view; /* set while files are written */
 
 	/* With model parallelism: one of these for each rank, all written to
 	 * one directory.  The degrees are recorded unless 0. */

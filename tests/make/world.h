@@ -90,7 +90,7 @@ struct value *world_sub_param_shape(struct mkpt *m,
 				    const struct world_tensor *t, bool spelled);
 
 /* The names of the files of an optimizer's parameter: its states, then the
- * step.  How many of them a parameter has; 0 if it is not in the tree. */
+ * step.  world_nfiles: how many of them `t` has; 0 if it is not in the tree. */
 #define WORLD_FILES (MKCKPT_STATES + 1)
 extern const char *const world_file_names[WORLD_FILES];
 size_t world_nfiles(const struct world *w, const struct world_tensor *t);

@@ -52,8 +52,8 @@ static struct mkckpt good(int stage)
 	};
 }
 
-/* On two ranks each of four, and in stages 1 and 2 on others in another
- * order: a native layer (0), and one of AutoEP (1; in stage 3, 0). */
+/* Two MoE layers of four experts, two of them on a rank: a native one (layer 0)
+ * and one of AutoEP with another order (layer 1), which is alone in stage 3. */
 #define NATIVE "moe.deepspeed_moe.experts.deepspeed_experts."
 
 static const struct mkckpt_param expert_params[] = {

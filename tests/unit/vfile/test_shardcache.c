@@ -110,9 +110,9 @@ static void leave_it(const struct fixture *f)
 struct change {
 	const char *name;
 	void (*make)(const struct fixture *f);
-	const char *unopened; /* what shardcache_get says; NULL: fine */
-	const char *open;     /* the same when it had been opened before */
-	const char *path;     /* what shardcache_check_path says */
+	const char *unopened; /* message of shardcache_get, or NULL */
+	const char *open;     /* the same if it was opened before */
+	const char *path;     /* message of shardcache_check_path */
 };
 
 static const struct change changes[] = {

@@ -12,7 +12,7 @@
 #include "tests/support/made.h"
 #include "tests/support/unit.h"
 
-/* Longer than what zeros are mapped to. */
+/* Longer than the mapping that serves zeros. */
 #define ZEROS ((5u << 20) / 2 + 12)
 
 /* Their sum is known as soon as the file is there; no shard is. */

@@ -203,7 +203,7 @@ static void a_shard_cut_in_the_middle_fills_nothing(void **state)
 {
 	static const struct {
 		double left; /* of its length */
-		size_t less; /* bytes, so that no page is missing */
+		size_t less; /* bytes: few enough that no page is missing */
 		bool restored;
 	} cuts[] = {
 		{ 0, 0, false }, { 0.5, 0, false }, { 0.75, 1, false },
