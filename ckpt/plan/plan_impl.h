@@ -104,10 +104,10 @@ int plan_open_uc_file(const struct plan *p, struct uc_file *c, vfile_crc *crc,
 int plan_lookup_by_walking(struct plan *p, uint64_t dir, const char *name,
 			   uint64_t *node, struct errmsg *err);
 
-/* Add the files of a directory to a JSON object, with sizes and runs. */
 struct cJSON;
-int plan_files_json(struct plan *p, uint64_t dir, struct cJSON *files,
-		    struct errmsg *err);
+
+/* Append the files of the root, with sizes and runs: for trees without parameters. */
+int plan_files_json(struct plan *p, struct bytebuf *out, struct errmsg *err);
 
 /*
  * Append the parameters of a universal tree with their files; `describe` adds

@@ -80,7 +80,7 @@ static int file_json(struct plan *p, const struct plan_entry *e, cJSON *files,
 	return 0;
 }
 
-int plan_files_json(struct plan *p, uint64_t dir, cJSON *files,
+static int dir_json(struct plan *p, uint64_t dir, cJSON *files,
 		    struct errmsg *err)
 {
 	struct plan_entry e;
@@ -94,6 +94,16 @@ int plan_files_json(struct plan *p, uint64_t dir, cJSON *files,
 		if (rc)
 			return rc;
 	}
+	return rc;
+}
+
+int plan_files_json(struct plan *p, struct bytebuf *out, struct errmsg *err)
+{
+	cJSON *const files = cJSON_CreateObject();
+	const int rc = dir_json(p, PLAN_ROOT, files, err);
+
+	plan_json_add_text(out, ",\"files\":");
+	plan_add_json(out, files);
 	return rc;
 }
 
@@ -124,9 +134,8 @@ int plan_params_json(struct plan *p, plan_describe_fn *describe,
 		cJSON_AddStringToObject(o, "name", e.name);
 		rc = describe(p, &e, o, err);
 		if (!rc)
-			rc = plan_files_json(
-				p, e.node, cJSON_AddObjectToObject(o, "files"),
-				err);
+			rc = dir_json(p, e.node,
+				      cJSON_AddObjectToObject(o, "files"), err);
 		plan_json_add_text(out, before);
 		before = ",\n";
 		plan_add_json(out, o);

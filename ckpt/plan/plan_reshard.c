@@ -13,7 +13,6 @@
  * A file's size follows from its pickle, so the first stat of a file reads the old
  * one that it is modelled on.  The size is kept.
  */
-#include <cJSON.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -334,17 +333,6 @@ static int reshard_file_open(struct plan *p, uint64_t node, struct vfile **out,
 	return *out ? 0 : -ENOMEM;
 }
 
-static int reshard_json(struct plan *p, struct bytebuf *out, struct errmsg *err)
-{
-	static const char head[] = ",\"files\":";
-	cJSON *const files = cJSON_CreateObject();
-	const int rc = plan_files_json(p, PLAN_ROOT, files, err);
-
-	bytebuf_add(out, head, sizeof(head) - 1);
-	plan_add_json(out, files);
-	return rc;
-}
-
 /* --- the whole ------------------------------------------------------------ */
 
 /* Try one file of each kind and model-parallel rank. */
@@ -414,7 +402,7 @@ static const struct plan_ops reshard_ops = {
 	.lookup = reshard_lookup,
 	.stat = reshard_stat,
 	.file_open = reshard_file_open,
-	.json = reshard_json,
+	.json = plan_files_json,
 };
 
 static int add_layers(struct plan_reshard *x)

@@ -11,7 +11,6 @@
  * Everything except the elements is computed when the plan is opened, because
  * the sizes of the files depend on it.
  */
-#include <cJSON.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -181,17 +180,6 @@ static int plan_weights_open_file(struct plan *p, uint64_t node,
 	return *out ? 0 : -ENOMEM;
 }
 
-static int weights_json(struct plan *p, struct bytebuf *out, struct errmsg *err)
-{
-	static const char head[] = ",\"files\":";
-	cJSON *const files = cJSON_CreateObject();
-	const int rc = plan_files_json(p, PLAN_ROOT, files, err);
-
-	bytebuf_add(out, head, sizeof(head) - 1);
-	plan_add_json(out, files);
-	return rc;
-}
-
 /* --- the whole -------------------------------------------------------------------- */
 
 /* Check that weights which need computing can be computed. */
@@ -252,7 +240,7 @@ static const struct plan_ops weights_ops = {
 	.next_file = weights_next_file,
 	.stat = weights_stat,
 	.file_open = plan_weights_open_file,
-	.json = weights_json,
+	.json = plan_files_json,
 };
 
 /* --- making it ----------------------------------------------------------------------- */
