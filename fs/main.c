@@ -169,6 +169,8 @@ static int serve_tree(const struct options *o, struct fuse_args *args,
 	server.prefill = prefill_new(se, stats);
 	if (server.backing && server.prefill)
 		rc = mount_and_serve(o, se, &server);
+	else
+		log_error("out of memory");
 	prefill_free(server.prefill);
 	backing_free(server.backing);
 	fuse_session_destroy(se);

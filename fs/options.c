@@ -361,6 +361,12 @@ static const char *parse_value(struct options *o, int key, const char *text)
 	return "unknown option";
 }
 
+static int no_memory(void)
+{
+	fprintf(stderr, "ucfs: out of memory\n");
+	return -1;
+}
+
 static int options_take_operand(struct options *o, const char *arg)
 {
 	char **const operand =
@@ -371,7 +377,7 @@ static int options_take_operand(struct options *o, const char *arg)
 		return -1;
 	}
 	*operand = strdup(arg);
-	return *operand ? 0 : -1;
+	return *operand ? 0 : no_memory();
 }
 
 /* Name what the user probably meant.  Options that are ignored are of no use. */
@@ -549,7 +555,7 @@ static int add_mount_options(const struct options *o, struct fuse_args *args)
 	int rc;
 
 	if (asprintf(&fsname, "fsname=%s", o->tree.source) < 0)
-		return -1;
+		return no_memory();
 	rc = fuse_opt_add_opt(&option, "ro,default_permissions,subtype=ucfs");
 	if (!rc && o->debug)
 		rc = fuse_opt_add_opt(&option, "debug");

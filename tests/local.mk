@@ -18,6 +18,7 @@ include %D%/programs/local.mk
 include %D%/fuzz/local.mk
 include %D%/bench/local.mk
 include %D%/cases/local.mk
+include %D%/faults/local.mk
 include %D%/lint/local.mk
 
 LDADD = %D%/libmk.a $(ckpt_libs) $(CMOCKA_LIBS) $(NETTLE_LIBS)
@@ -66,8 +67,8 @@ check-mountless:
 		TESTS='$(filter-out tests/cases/mount/% tests/cases/train/%,$(TESTS))'
 .PHONY: check-mountless
 
-# Longer runs that are not part of `make check`: speed, and comparison with
-# other programs (these may need Python).
+# Longer runs that are not part of `make check`: speed, comparison with other
+# programs (these may need Python), and faults for an hour.
 bench: all %D%/programs/mkrun$(EXEEXT)
 	@$(AM_TESTS_ENVIRONMENT) '$(abs_top_srcdir)'/tests/bench/run
 interop: all
@@ -78,4 +79,6 @@ interop: all
 		"$$s"; st=$$?; \
 		test $$st -eq 0 || test $$st -eq 77 || rc=1; \
 	done; exit $$rc
-.PHONY: bench interop
+campaign: all $(check_PROGRAMS) tests/faults/faults.so
+	@$(AM_TESTS_ENVIRONMENT) '$(abs_top_srcdir)'/tests/faults/campaign
+.PHONY: bench interop campaign

@@ -36,8 +36,10 @@ static struct arena_block *add_block(struct arena *a, size_t size)
 		return NULL;
 	if (a->limit && (a->used > a->limit || want > a->limit - a->used))
 		want = size;
-	if (a->limit && (a->used > a->limit || want > a->limit - a->used))
+	if (a->limit && (a->used > a->limit || want > a->limit - a->used)) {
+		a->refused = true;
 		return NULL;
+	}
 
 	struct arena_block *const b = calloc(1, sizeof(*b) + want);
 

@@ -14,6 +14,7 @@ struct arena {
 	struct arena_block *head;
 	size_t used;  /* bytes handed out and block overhead */
 	size_t limit; /* most that `used` may reach; 0 means no limit */
+	bool refused; /* something, by the limit */
 };
 
 /* `size` bytes, 16-aligned and zeroed; NULL when memory or the limit is

@@ -146,8 +146,13 @@ int pack_get_block(struct pack *p, uint32_t extent, uint64_t block,
 	struct wanted w = { p, extent, block, err };
 	const int rc = blockcache_get(key_of(&w), decode, &w, out);
 
-	/* Another thread may have met the damage, and has the message. */
-	return rc == -EBADMSG ? fail_block(&w) : rc;
+	/* Another thread may have met the failure, and has the message. */
+	if (rc == -EBADMSG)
+		return fail_block(&w);
+	if (rc && err && !err->text[0])
+		errmsg_set(err, rc, "%s: %s: cannot decode: %s", p->src.name,
+			   owner(p, extent)->name, strerror(-rc));
+	return rc;
 }
 
 static int read_whole(struct wanted *w, uint8_t *to)

@@ -13,6 +13,8 @@
 
 int machine_fail_nomem(struct machine *m)
 {
+	if (!m->a->refused)
+		return MACHINE_FAIL(m, -ENOMEM, "out of memory");
 	return MACHINE_FAIL(m, -E2BIG, "needs more memory than its size allows");
 }
 

@@ -59,6 +59,7 @@ static int run_bounded(struct machine *m, struct value **root)
 
 	if (m->in.len > PICKLE_BYTES_MAX)
 		return MACHINE_FAIL(m, -E2BIG, "pickle of %zu bytes", m->in.len);
+	m->a->refused = false;
 	m->a->limit =
 		m->a->used +
 		(size_t)(want < PICKLE_MEMORY_MAX ? want : PICKLE_MEMORY_MAX);

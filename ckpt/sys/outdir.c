@@ -32,6 +32,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/sys/write_all.h"
 
 #define TMP_MARK ".tmp-"
 #define TMP_LETTERS "XXXXXX"
@@ -278,14 +279,12 @@ static int sync_dir(const char *path, struct errmsg *err)
 
 int outdir_write_text(char *tmp, const char *text, struct errmsg *err)
 {
-	const size_t n = strlen(text);
 	const int fd = make_new(tmp, new_file);
 	int rc = 0;
 
 	if (fd < 0)
 		return outdir_fail(tmp, "cannot create", err);
-	errno = EIO; /* of a short write */
-	if (write(fd, text, n) != (ssize_t)n || fsync(fd) < 0)
+	if (write_all(fd, text, strlen(text)) || fsync(fd) < 0)
 		rc = outdir_fail(tmp, "cannot write", err);
 	if (close(fd) < 0 && !rc)
 		rc = outdir_fail(tmp, "cannot write", err);

@@ -35,7 +35,8 @@ int outdir_open_over(struct outdir *o, const char *path, struct errmsg *err);
 /*
  * Give the directory its name, and write that name into the file `pointer`
  * beside it ("latest_universal"; NULL: none).  Its content must be on the
- * medium already; the names are when this returns.
+ * medium already; the names are when this returns 0.  If only writing the names to
+ * the medium fails, both are in place, and the error says that they "cannot sync".
  */
 int outdir_commit(struct outdir *o, const char *pointer, struct errmsg *err);
 

@@ -46,7 +46,7 @@ INDEX_KNOWS(slice, 80);
 INDEX_KNOWS(slice_group, 32);
 INDEX_KNOWS(expert_layer, 40);
 INDEX_KNOWS(experts, 24);
-INDEX_KNOWS(rank_params, 208);
+INDEX_KNOWS(rank_params, 216);
 
 static int index_damaged(struct errmsg *err, const char *what)
 {

@@ -3,6 +3,7 @@
 #define UCFS_OPS_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 
 struct backing;
@@ -25,6 +26,7 @@ struct server {
 	bool no_opendir;      /* set at INIT: directories need no open */
 	pthread_mutex_t lock; /* protects `open` */
 	struct handle *open;  /* list of all open files */
+	atomic_uint opened;   /* how many have been; orders uses of handles */
 };
 
 /* The file system's operations; their userdata is a struct server. */

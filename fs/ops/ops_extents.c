@@ -82,7 +82,7 @@ void ops_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg,
 {
 	/* Directories have no struct handle. */
 	const struct tree_file *const f =
-		flags & FUSE_IOCTL_DIR ? NULL : &ops_handle(fi)->f;
+		flags & FUSE_IOCTL_DIR ? NULL : &ops_handle(req, fi)->f;
 	union {
 		struct ucfs_extents extents;
 		struct ucfs_source source;

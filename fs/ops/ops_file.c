@@ -96,6 +96,8 @@ static void answer_open(struct backing_use *use, int answer,
 {
 	struct handle *const h = handle_of_use(use);
 	const bool cached = is_small(h);
+	const fuse_req_t req = h->req;
+	const int id = use->id;
 	struct fuse_file_info fi = { .fh = (uintptr_t)h,
 				     .direct_io = !cached,
 				     .keep_cache = cached };
@@ -104,20 +106,22 @@ static void answer_open(struct backing_use *use, int answer,
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 11)
 	fi.noflush = 1;
 #endif
-	assert(answer < 0 || (answer == BACKING_PASS) == (use->id > 0));
+	assert(answer < 0 || (answer == BACKING_PASS) == (id > 0));
 	stats_since(h->server->stats, STATS_TIME_OPEN, h->clock);
 	stats_move(h->server->stats, STATS_HANDLES, 1);
 	if (answer < 0) {
 		stats_add(h->server->stats, STATS_OPENS_FAILED, 1);
-		ops_reply_failure(h->req, answer, err);
+		ops_reply_failure(req, answer, err);
 		use->file = NULL;
 		handle_put(h);
 		return;
 	}
 	if (cached && !h->nonblock)
 		prefill_file(h->server->prefill, h->ino, h->f.v);
-	rc = answer == BACKING_PASS ? passthrough_reply(h->req, fi.fh, use->id)
-				    : fuse_reply_open(h->req, &fi);
+	/* From here on other threads may use the handle, and free it. */
+	atomic_fetch_add(&h->server->opened, 1);
+	rc = answer == BACKING_PASS ? passthrough_reply(req, fi.fh, id)
+				    : fuse_reply_open(req, &fi);
 	/* The opener was interrupted: there will be no RELEASE. */
 	if (rc == -ENOENT)
 		handle_put(h);
@@ -179,7 +183,7 @@ void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 void ops_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	(void)ino;
-	handle_put(ops_handle(fi));
+	handle_put(ops_handle(req, fi));
 	fuse_reply_err(req, 0);
 }
 
@@ -278,7 +282,7 @@ static void read_lower(fuse_req_t req, struct handle *h, size_t size, off_t off)
 void ops_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 	      struct fuse_file_info *fi)
 {
-	struct handle *const h = ops_handle(fi);
+	struct handle *const h = ops_handle(req, fi);
 	size_t room = 0;
 	void *ring;
 

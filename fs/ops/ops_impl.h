@@ -37,8 +37,12 @@ struct handle {
 	bool nonblock; /* opened with O_NONBLOCK */
 };
 
-static inline struct handle *ops_handle(const struct fuse_file_info *fi)
+static inline struct handle *ops_handle(fuse_req_t req,
+					const struct fuse_file_info *fi)
 {
+	/* The kernel hands the pointer from one thread to another; this orders
+	 * what they do with it. */
+	atomic_load(&ops_server(req)->opened);
 	return (struct handle *)(uintptr_t)fi->fh;
 }
 

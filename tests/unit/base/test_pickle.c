@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/bytebuf.h"
@@ -482,9 +483,38 @@ static void memory_is_bounded_by_input(void **state)
 	bytebuf_done(&b);
 }
 
+/* The machine's lack of memory is not blamed on the pickle. */
+static void too_little_memory_is_an_error(void **state)
+{
+	struct bytebuf b = repeated("", "}0", 60000, "N.");
+	const struct span bytes = { b.data, b.len };
+	struct errmsg err = { "" };
+	struct arena a = { 0 };
+	struct rlimit was, low;
+	struct value *root;
+	int rc;
+
+#ifdef __SANITIZE_ADDRESS__
+	skip(); /* it reserves more address space than any limit allows */
+#endif
+	assert_int_equal(getrlimit(RLIMIT_AS, &was), 0);
+	low = (struct rlimit){ 4096, was.rlim_max };
+	assert_int_equal(setrlimit(RLIMIT_AS, &low), 0);
+	rc = pickle_load(bytes, "x", &a, &root, &err);
+	assert_int_equal(setrlimit(RLIMIT_AS, &was), 0);
+	assert_int_equal(rc, -ENOMEM);
+	assert_non_null(strstr(err.text, "out of memory"));
+	arena_done(&a);
+	assert_int_equal(pickle_load(bytes, "x", &a, &root, &err), 0);
+	arena_done(&a);
+	bytebuf_done(&b);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
+		/* The first: others leave memory for it. */
+		cmocka_unit_test(too_little_memory_is_an_error),
 		cmocka_unit_test(each_opcode_builds_its_value),
 		cmocka_unit_test(hostile_and_damaged_are_refused),
 		cmocka_unit_test(a_hostile_name_cannot_garble_a_message),
