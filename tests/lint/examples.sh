@@ -1,0 +1,215 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# What README and the manuals tell a user to type works, and prints what they show.
+#
+# Commands follow "$ " or "# ", in README's indented blocks and in the manuals'
+# literal ones; an output that is shown must have the same words, as far as "...".
+# Each command is run as it stands, but below a directory of the test instead of
+# /data, /mnt, /tmp and /elsewhere.  What cannot be run here is listed under `not_run`,
+# with the reason; of trainings, all flags must be known.  (Code in Python is run by
+# tests/interop.)
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../cases/lib.sh"
+require_fuse
+src=$(realpath "$top_srcdir")
+
+# The first words of commands that are not run, and why.
+not_run=(
+	"mpirun -n |trains for minutes: tests/cases/train does so"
+	"ucfs run |needs what was trained"
+	"fusermount3 -u mnt|needs what was trained"
+	"ucplot |needs what was trained: tests/cases/train draws"
+	"systemctl |needs root and systemd"
+	"docker run |needs another machine"
+	"mount -t overlay |needs root; part of what precedes it"
+	"ucfs /data/run1 /mnt/run1|needs root: part of the overlay"
+	"mkdir -p /data/new |needs root: part of the overlay"
+	"ln -s /mnt/run1/.ucfs/metrics |needs root"
+)
+
+# --- what they say ---------------------------------------------------------------------
+
+# extract FILE: for each block with commands a line "B", for each command "C LINE
+# COMMAND", with \n for line ends, and for each line of its output "O TEXT".
+extract() {
+	awk -v readme="$([ "${1##*/}" = README.md ] && echo 1)" '
+	function unescape(s) {
+		gsub(/\\e/, "\\", s); gsub(/\\-/, "-", s); gsub(/\\&/, "", s)
+		gsub(/\\\\/, "\\", s)
+		return s
+	}
+	function open_ended(s,  quotes) {
+		quotes = gsub(/\047/, "\047", s)
+		return s ~ /[\\|]$/ || quotes % 2
+	}
+	/^\.Bd -literal/ && !readme { inside = 1; fresh = 1; next }
+	/^\.Ed/ { inside = 0; more = 0; next }
+	readme { inside = /^    /; if (!inside) { fresh = 1; more = 0 } sub(/^    /, "") }
+	!inside { next }
+	!readme { $0 = unescape($0) }
+	more { command = command "\\n" $0; more = open_ended(command)
+		if (!more) print command
+		next }
+	/^[$#] / {
+		if (fresh) print "B"
+		fresh = 0
+		said = 1
+		command = "C " NR " " substr($0, 3)
+		more = open_ended(command)
+		if (!more) print command
+		next }
+	/^#!/ { said = 0 }
+	!fresh && said { print "O " $0 }
+	fresh { said = 0 }
+	' "$1"
+}
+
+# --- the machine that they speak of ------------------------------------------------------
+
+mkdir "$tmp/data" "$tmp/mnt" "$tmp/bin" "$tmp/work" "$tmp/out"
+mkdir "$tmp/data/run" "$tmp/mnt/run"
+tag=$good/z2_padded_vocab_dp2/$(tag_of z2_padded_vocab_dp2)
+cp -r "$tag" "$tmp/data/run/global_step1000"
+echo -n global_step1000 >"$tmp/data/run/latest"
+ln -s "$src/tests" "$tmp/work/tests"
+ln -s "$(realpath "$top_builddir")" "$tmp/work/build"
+
+# --- trying them ---------------------------------------------------------------------------
+
+# Why a command cannot be run here; empty if it can be.
+reason_of() {
+	local entry
+	for entry in "${not_run[@]}"; do
+		case $1 in
+		"${entry%%|*}"*)
+			used+="$entry
+"
+			why=${entry#*|}
+			return
+			;;
+		esac
+	done
+	why=
+	case $1 in
+	*torch*) python3 -c 'import torch' 2>/dev/null || why="no torch for python3" ;;
+	*jq\ *) command -v jq >/dev/null || why="no jq" ;;
+	esac
+}
+
+here() {
+	sed -E -e "s#/tmp/mnt\\b#$tmp/mnt/tmp#g; s#(^|[ '\":])/(data|mnt|elsewhere)\\b#\\1$tmp/\\2#g; s#\\bRUN\\b#$tmp/data/run#; s#\\bOUTPUT\\b#$tmp/out/converted#"
+}
+
+words() {
+	tr -s ' \n' '\n\n' | grep -v '^\.\.\.$' | sort
+}
+
+# The output of the last command is what was shown for it.
+compare() {
+	[ -n "$shown" ] || return
+	case $shown in
+	*...) [ "$(tr -d ' \n' <<<"${shown%...}" | head -c 12)" = "$(tr -d ' \n' <"$tmp/said" | head -c 12)" ] ;;
+	*) [ "$(words <<<"$shown")" = "$(here <<<"$(cat "$tmp/said")" | words)" ] ;;
+	esac || fail "$at: printed '$(head -n 5 "$tmp/said")', not '$shown'"
+	shown=
+}
+
+# All flags of a training and of a plot are known.
+check_flags() {
+	local program flag
+	case $1 in
+	*uctrain*) program=uctrain ;;
+	ucplot*) program=ucplot ;;
+	*) return ;;
+	esac
+	command -v "$program" >/dev/null || return
+	for flag in $(grep -oE -- '--[a-z_]+' <<<"$1"); do
+		grep -q -e "$flag\\b" <("$program" --help) || fail "$at: $program has no $flag"
+	done
+}
+
+try() {
+	local command=$1
+	reason_of "$command"
+	at=$file:$2
+	if [ -n "$why" ]; then
+		check_flags "$command"
+		echo "not run: $at: $(head -n 1 <<<"$command"): $why"
+		skipping=1
+		return
+	fi
+	skipping=
+	ran=$((ran + 1))
+	eval "$(here <<<"$command")" >"$tmp/said" 2>"$tmp/complaints" </dev/null ||
+		fail "$at: $command: $(tail -n 3 "$tmp/complaints")"
+}
+
+unmount_all() {
+	cd "$tmp/work" || exit 1
+	for dir in "$tmp/mnt/run" "$tmp/mnt/tmp"; do
+		mountpoint -q "$dir" && fusermount3 -u "$dir"
+	done
+}
+
+# A block that looks at the mount without making it takes it for granted.
+mount_for() {
+	case $1 in
+	*"ucfs /data/run /mnt/run"*) ;;
+	*/mnt/run/*) ucfs "$tmp/data/run" "$tmp/mnt/run" -o index=none 2>/dev/null ;;
+	esac
+}
+
+try_file() {
+	local kind line rest lines
+	file=$1
+	mapfile -t lines < <(extract "$src/$1")
+	for ((i = 0; i < ${#lines[@]}; i++)); do
+		read -r kind line rest <<<"${lines[i]}"
+		case $kind in
+		B)
+			compare
+			unmount_all
+			mount_for "${lines[i + 1]}"
+			;;
+		C)
+			compare
+			try "${rest//\\n/$'\n'}" "$line"
+			;;
+		O) [ -n "$skipping" ] || shown+="${lines[i]#O }
+" ;;
+		esac
+	done
+	shown=${shown%$'\n'}
+	compare
+	unmount_all
+}
+
+used=
+ran=0
+shown=
+skipping=
+cd "$tmp/work" || exit 1
+for file in README.md man/ucfs.1 man/ucckpt.1 man/uctrain.1 man/ucplot.1 man/ucfs-deploy.7 man/mount.ucfs.8; do
+	[ "$file" != man/ucckpt.1 ] || cp -r "$tag" "$tmp/data/run/global_step999"
+	try_file "$file"
+done
+check "commands were run" test "$ran" -ge 15
+for entry in "${not_run[@]}"; do
+	case $used in
+	*"$entry"*) ;;
+	*) fail "not_run: nothing begins with '${entry%%|*}'" ;;
+	esac
+done
+
+# Lines of fstab, as mount(8) would have them tried.
+if [ "$(id -u)" -eq 0 ]; then
+	ln -s "$(command -v ucfs)" "$tmp/bin/mount.ucfs"
+	while read -r source dir type options _; do
+		mkdir -p "$tmp$dir" "$tmp$source"
+		[ "$source" = /data/run ] || cp -rn "$tmp/data/run/." "$tmp$source"
+		"$tmp/bin/mount.ucfs" "$tmp$source" "$tmp$dir" -o "$options,index=none" 2>"$tmp/complaints" ||
+			fail "fstab: $source $dir $type $options: $(cat "$tmp/complaints")"
+		fusermount3 -u "$tmp$dir"
+	done < <(grep -h -E '^/data/.* (fuse\.)?ucfs .* 0 0$' "$src"/man/*.[1-9])
+fi
+finish
