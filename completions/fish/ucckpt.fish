@@ -2,17 +2,22 @@
 # fish completion for ucckpt(1)
 
 complete -c ucckpt -f
-complete -c ucckpt -n __fish_use_subcommand -a 'info check convert diff extents'
+complete -c ucckpt -n __fish_use_subcommand -a 'info check convert diff pack unpack extents'
 complete -c ucckpt -n __fish_use_subcommand -l version -d 'Print the version'
 complete -c ucckpt -l help -d 'Print help'
-complete -c ucckpt -n '__fish_seen_subcommand_from info check convert diff' \
+complete -c ucckpt -n '__fish_seen_subcommand_from info check convert diff pack' \
     -a '(__fish_complete_directories)'
-complete -c ucckpt -n '__fish_seen_subcommand_from extents' -F
+complete -c ucckpt -n '__fish_seen_subcommand_from extents unpack' -F
 complete -c ucckpt -n '__fish_seen_subcommand_from info check diff extents' -l json
 complete -c ucckpt -n '__fish_seen_subcommand_from info' -l quick
 complete -c ucckpt -n '__fish_seen_subcommand_from check' -l data
 complete -c ucckpt -n '__fish_seen_subcommand_from diff' -l all
 complete -c ucckpt -n '__fish_seen_subcommand_from diff' -l strict
+set -l packing '__fish_seen_subcommand_from pack unpack'
+complete -c ucckpt -n $packing -s o -l output -r
+complete -c ucckpt -n $packing -s j -l jobs -x
+complete -c ucckpt -n '__fish_seen_subcommand_from pack' -l remove
+complete -c ucckpt -n '__fish_seen_subcommand_from unpack' -l check
 set -l convert '__fish_seen_subcommand_from convert'
 complete -c ucckpt -n $convert -l input_folder -x -a '(__fish_complete_directories)'
 complete -c ucckpt -n $convert -l output_folder -x -a '(__fish_complete_directories)'
@@ -22,9 +27,10 @@ complete -c ucckpt -n $convert -l keep_temp_folder
 complete -c ucckpt -n $convert -l no_strict
 complete -c ucckpt -n $convert -l inject_missing_state
 complete -c ucckpt -n $convert -l crc -x -a 'exact zero'
-complete -c ucckpt -n $convert -l stage -x -a 'native any'
+complete -c ucckpt -n $convert -l stage -x -a 'native any 1 2 3'
 complete -c ucckpt -n $convert -l rules -r
 complete -c ucckpt -n $convert -l preset -x -a 'megatron-qkv-thirds megatron-qkv-by-head'
-complete -c ucckpt -n $convert -l to -x -a 'universal hf fp32'
+complete -c ucckpt -n $convert -l to -x -a 'universal hf fp32 zero'
+complete -c ucckpt -n $convert -l ranks -x
 complete -c ucckpt -n $convert -l dtype -x -a 'fp32 bf16 fp16'
 complete -c ucckpt -n $convert -l shard-size -x
