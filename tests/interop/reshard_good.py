@@ -14,11 +14,12 @@ Then the engine saves.  What DeepSpeed writes on these ranks must be what the vi
 has: names of files, keys and their order, types, shapes, dtypes, strides, storages
 and elements.  Of files that another release wrote this is not asked.
 
-With 0.19.8 all of this was so, but for z1_elastic_dp2 and z2_elastic_groups_dp3: it
-does not load its own either.  With 0.14.4 and 0.16.9 it was so of their checkpoints
-for ZeRO in old*.  Files have the same objects, but rarely the same bytes: of equal
-strings, which pickles share if they are one object, the processes that saved had
-others in common.
+Seen with 0.19.8 on 3 ranks: all of this was so for stages 1 and 2, but for
+z1_elastic_dp2 and z2_elastic_groups_dp3, of which it does not load its own either;
+z2_muon_offload_dp2 was not tried, and of stage 3 only some.  With 0.14.4 and 0.16.9 it
+was so of their checkpoints for ZeRO in old*.  Files have the same objects, but rarely
+the same bytes: a pickle stores one string object once, and in the processes that saved
+other equal strings were one object.
 
 The optimizer is one that takes any state and does not step, so that no optimizer of
 DeepSpeed has to be compiled; Muon, which decides where states lie, is its own.
@@ -39,6 +40,10 @@ import reshard
 import resume
 
 GOOD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "good")
+
+# Case, end of a path: torch casts states to the type of the weights as it loads them.
+EXPLAINED = {"z2_muon_bf16_dp3": "/momentum_buffer"}
+
 
 class Keeper(torch.optim.Optimizer):
     """Has the states of the checkpoint, of zeros, and keeps what is loaded."""
@@ -241,6 +246,9 @@ def is_good(case, world, lines, tag_dir, scratch):
     print(f"{'WRONG' if found else 'truth'}{compared:5} tensors"
           + (f", {same} of {files} files to the byte" if files else ""),
           flush=True)
+    if case in EXPLAINED:
+        differ = [d for d in differ
+                  if not d.split(": ")[0].endswith(EXPLAINED[case])]
     for what in found[:10] + differ[:12]:
         print("    " + what)
     return not found and not differ
