@@ -58,6 +58,13 @@ struct tagdir {
 int tagdir_scan(struct tagdir *d, const char *path, struct errmsg *err);
 void tagdir_done(struct tagdir *d);
 
+/* The index in `model` of the first file of model-parallel rank `mp`.  In ZeRO-3
+ * its data-parallel ranks have one each; they agree on all that concerns us. */
+static inline size_t tagdir_model_number(const struct tagdir *d, unsigned mp)
+{
+	return (size_t)mp * (d->zero3 ? d->dp_degree : 1);
+}
+
 /* The number of a rank's file in `swapped`, or -1. */
 int64_t tagdir_find_nvme(const struct tagdir *d, unsigned rank,
 			 const char *name);

@@ -346,9 +346,8 @@ static int rank_params_load_rank(struct rank_params_loader *l)
 int rank_params_load(struct rank_params *c, const struct tagdir *dir,
 		     unsigned mp, struct errmsg *err)
 {
-	/* Any of the rank's files will do: they agree. */
 	const struct tag_file *const f =
-		&dir->model[(size_t)mp * (dir->zero3 ? dir->dp_degree : 1)];
+		&dir->model[tagdir_model_number(dir, mp)];
 	struct rank_params_loader l = {
 		.c = c, .file = f->path, .dir = dir, .err = err
 	};

@@ -71,7 +71,7 @@ static bool is_model(const struct plan_universal *u, uint64_t node,
 		return false;
 	*index = (size_t)(node - NODE_MODEL);
 	if (*index >= d->nmodel)
-		*index = (*index - d->nmodel) * (d->zero3 ? d->dp_degree : 1);
+		*index = tagdir_model_number(d, (unsigned)(*index - d->nmodel));
 	return true;
 }
 
@@ -168,49 +168,30 @@ static int universal_next(struct plan *p, uint64_t dir, uint64_t *pos,
 	return errmsg_set(err, -ENOTDIR, "not a directory");
 }
 
-/* Find the first file of parameter `index` from `slot` on, or for
- * PLAN_ORDER_PARAMS the file in `slot` only. */
-static int plan_universal_find_file(struct plan_universal *u, size_t index,
-				    unsigned slot, enum plan_order order,
-				    uint64_t *node, struct errmsg *err)
-{
-	const struct param *const param = &u->r.model.params[index];
-	const struct shard_group *group;
-	const int rc = get_group(u, param, &group, err);
-
-	if (rc)
-		return rc;
-	for (; slot < UC_FILE_SLOTS; slot++) {
-		if (uc_file_name(&u->r, group, param, slot)) {
-			*node = param_node(index) + 1 + slot;
-			return 0;
-		}
-		if (order == PLAN_ORDER_PARAMS)
-			break;
-	}
-	return -ENOENT;
-}
-
-/* Find the file of parameter `index` whose name follows that in slot `after`,
- * as plan_name_after. */
-static int find_named(struct plan_universal *u, size_t index, unsigned after,
-		      uint64_t *node, struct errmsg *err)
+/* Find a file of parameter `index`: the first one from `slot` on
+ * (PLAN_ORDER_FILES), the one in `slot` (PLAN_ORDER_PARAMS), or the one whose name
+ * follows that of `slot`, as plan_name_after. */
+static int universal_find_file(struct plan_universal *u, size_t index,
+			       unsigned slot, enum plan_order order,
+			       uint64_t *node, struct errmsg *err)
 {
 	const struct param *const param = &u->r.model.params[index];
 	const struct shard_group *group;
 	const char *names[UC_FILE_SLOTS];
-	unsigned slot;
 	const int rc = get_group(u, param, &group, err);
 
 	if (rc)
 		return rc;
-	for (slot = 0; slot < UC_FILE_SLOTS; slot++)
-		names[slot] = uc_file_name(&u->r, group, param, slot);
-	if (after < UC_FILE_SLOTS && !names[after])
+	for (unsigned i = 0; i < UC_FILE_SLOTS; i++)
+		names[i] = uc_file_name(&u->r, group, param, i);
+	if (order == PLAN_ORDER_NAMES && (slot == UC_FILE_SLOTS || names[slot]))
+		slot = plan_name_after(names, UC_FILE_SLOTS, slot);
+	while (order == PLAN_ORDER_FILES && slot < UC_FILE_SLOTS && !names[slot])
+		slot++;
+	if (slot >= UC_FILE_SLOTS || !names[slot])
 		return -ENOENT;
-	slot = plan_name_after(names, UC_FILE_SLOTS, after);
 	*node = param_node(index) + 1 + slot;
-	return slot < UC_FILE_SLOTS ? 0 : -ENOENT;
+	return 0;
 }
 
 static int universal_next_file(struct plan *p, uint64_t node,
@@ -219,25 +200,22 @@ static int universal_next_file(struct plan *p, uint64_t node,
 {
 	struct plan_universal *const u = plan_universal(p);
 	size_t index;
-	unsigned slot;
+	unsigned slot, from;
 	int rc = -ENOENT;
 
-	if (!is_param(u, node, &index, &slot) || slot == 0)
+	if (!is_param(u, node, &index, &slot) || slot == 0 ||
+	    slot > UC_FILE_SLOTS)
 		return -ENOENT;
 	/* Nodes count slots from 1, so `slot` is the slot after the node's. */
-	if (order == PLAN_ORDER_FILES)
-		rc = plan_universal_find_file(u, index, slot, order, next, err);
-	else if (order == PLAN_ORDER_NAMES)
-		rc = find_named(u, index, slot - 1, next, err);
-	while (rc == -ENOENT && ++index < u->r.model.nparams) {
-		if (order == PLAN_ORDER_NAMES)
-			rc = find_named(u, index, UC_FILE_SLOTS, next, err);
-		else
-			rc = plan_universal_find_file(
-				u, index,
-				order == PLAN_ORDER_PARAMS ? slot - 1 : 0,
-				order, next, err);
-	}
+	if (order != PLAN_ORDER_PARAMS)
+		rc = universal_find_file(
+			u, index, order == PLAN_ORDER_NAMES ? slot - 1 : slot,
+			order, next, err);
+	from = order == PLAN_ORDER_NAMES    ? UC_FILE_SLOTS
+	       : order == PLAN_ORDER_PARAMS ? slot - 1
+					    : 0;
+	while (rc == -ENOENT && ++index < u->r.model.nparams)
+		rc = universal_find_file(u, index, from, order, next, err);
 	return rc;
 }
 
@@ -271,15 +249,13 @@ static int know_optimizer(struct plan_universal *u, const struct uc_file *c,
 
 	pthread_mutex_lock(&u->lock);
 	if (!atomic_load(&u->optimizer_known)) {
-		if (u->optimizer_sums != c->w.n || !u->optimizer_crc) {
-			free(u->optimizer_crc);
-			u->optimizer_crc =
-				calloc(c->w.n + 1, sizeof(*u->optimizer_crc));
-			u->optimizer_sums = u->optimizer_crc ? c->w.n : 0;
-		}
+		assert(!u->optimizer_crc);
+		u->optimizer_crc =
+			calloc(c->w.n + 1, sizeof(*u->optimizer_crc));
 		if (!u->optimizer_crc) {
 			rc = errmsg_nomem(err, NULL);
 		} else {
+			u->optimizer_sums = c->w.n;
 			u->optimizer_size = c->w.size;
 			atomic_store(&u->optimizer_known, true);
 		}
@@ -306,10 +282,7 @@ static int get_uc_file(struct plan_universal *u, uint64_t node, bool extents,
 
 	if (node == NODE_OPTIMIZER) {
 		rc = uc_file_of_optimizer(&u->r, c, err);
-		if (rc)
-			return rc;
-		rc = know_optimizer(u, c, err);
-		if (rc)
+		if (!rc && (rc = know_optimizer(u, c, err)))
 			uc_file_done(c);
 		*crc = u->optimizer_crc;
 		return rc;

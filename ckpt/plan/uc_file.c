@@ -54,10 +54,9 @@ const char *uc_file_name(const struct zero_checkpoint *r,
 	st = &g->states[slot - 1];
 	/* Stage 3 trees have no file for a state that is not a tensor: the
 	 * loader takes the step from optimizer_state.pt. */
-	return st->kind == STATE_FLAT || !r->model.ranks[0].zero3 ||
-			       r->any_stage ?
-		       st->name :
-		       NULL;
+	if (st->kind != STATE_FLAT && r->model.ranks[0].zero3 && !r->any_stage)
+		return NULL;
+	return st->name;
 }
 
 /* The shape of sub-parameters in the newer form: where older files give only
@@ -100,12 +99,11 @@ static struct value *sub_param_shape(struct arena *a, const struct param *p)
 		shape = spell_out(a, p, value_items(shape), dim->i);
 	object->kind = VALUE_NEWOBJ;
 	object->obj->state = state;
-	return value_dict_set(a, state, "patterns",
-			      value_find(spec, "patterns")) &&
-			       value_dict_set(a, state, "shape", shape) &&
-			       value_dict_set(a, state, "partition_dim", dim) ?
-		       object :
-		       NULL;
+	if (!value_dict_set(a, state, "patterns", value_find(spec, "patterns")) ||
+	    !value_dict_set(a, state, "shape", shape) ||
+	    !value_dict_set(a, state, "partition_dim", dim))
+		return NULL;
+	return object;
 }
 
 /* Build the dict around a parameter's tensor. */
@@ -116,10 +114,11 @@ static struct value *wrap_tensor(struct arena *a, const struct param *p,
 	struct value *const dict = value_new(a, VALUE_DICT);
 	bool ok = dict;
 
-	if (ok && !p->module && m->rule == MERGE_CAT)
+	/* A tensor of the module has no rule: all fields of `m` are 0. */
+	if (!p->module && m->rule == MERGE_CAT)
 		ok = value_dict_set(a, dict, "cat_dim",
 				    value_new_int(a, m->dim));
-	if (ok && !p->module && merge_rule_parts(m->rule) > 1)
+	if (merge_rule_parts(m->rule) > 1)
 		ok = value_dict_set(a, dict, "cat_dim", value_new_int(a, 0)) &&
 		     value_dict_set(a, dict, "param_n_sub_params",
 				    value_new_int(a, merge_rule_parts(
@@ -157,12 +156,9 @@ int uc_file_lay_out(struct uc_file *c, const char *prefix,
 			       .nstorages = n };
 	if (!c->storages || !root)
 		rc = errmsg_nomem(err, prefix);
-	if (!rc)
-		rc = pickle_dump(root, &pickle, &storages, err);
-	if (!rc)
-		assert(storages.n == n);
-	if (!rc)
-		rc = ptwrite_init(&c->w, prefix, &pickle, len, n, err);
+	rc = rc ?: pickle_dump(root, &pickle, &storages, err);
+	assert(rc || storages.n == n);
+	rc = rc ?: ptwrite_init(&c->w, prefix, &pickle, len, n, err);
 	pickle_storages_done(&storages);
 	bytebuf_done(&pickle);
 	if (rc)
@@ -208,12 +204,8 @@ static int state_file(struct zero_checkpoint *r, const struct param *p,
 	struct tensor t;
 	int rc;
 
-	if (bare)
-		tensor_init(&t, flat->dtype, &p->numel, 1,
-			    flat->requires_grad);
-	else
-		tensor_init(&t, flat->dtype, p->shape, p->ndim,
-			    flat->requires_grad);
+	tensor_init(&t, flat->dtype, bare ? &p->numel : p->shape,
+		    bare ? 1 : p->ndim, flat->requires_grad);
 	rc = uc_file_lay_out(out, state ? state : "fp32",
 			     bare ? tensor_to_value(&a, &t)
 				  : wrap_tensor(&a, p, &t),

@@ -6,6 +6,7 @@
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
 
+struct arena;
 struct errmsg;
 struct param;
 struct zero_checkpoint;
@@ -31,6 +32,22 @@ void uc_file_done(struct uc_file *c);
 int uc_file_lay_out(struct uc_file *c, const char *prefix,
 		    const struct value *root, const uint64_t *len, size_t n,
 		    struct errmsg *err);
+
+/* Build a list of `n` empty dicts: param_groups that say nothing.  A loader
+ * updates its own groups from them and so keeps its hyperparameters.  NULL if the
+ * arena is exhausted, like the next. */
+struct value *uc_file_empty_groups(struct arena *a, size_t n);
+
+/*
+ * Build what stage 3's loader reads from optimizer_state.pt:
+ *
+ *   {state: {0: {step}}, param_groups}
+ *
+ * `step` may be NULL: there is none.  stage3.py,
+ * load_hp_checkpoint_state_from_checkpoint_dir_stage3.
+ */
+struct value *uc_file_stage3_state(struct arena *a, struct value *step,
+				   struct value *groups);
 
 /*
  * The files of a parameter: slot 0 is fp32.pt, slot i is state i - 1 of its

@@ -25,6 +25,7 @@
 #include <strings.h>
 
 #include "ckpt/base/arena.h"
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/names.h"
@@ -51,7 +52,7 @@ static bool is_vocabulary(const char *name)
 	static const char *const parts[] = { "word_embeddings", "embed_tokens",
 					     "embedding", "wte", "lm_head" };
 
-	for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
+	for (size_t i = 0; i < COUNT(parts); i++)
 		if (strcasestr(name, parts[i]))
 			return true;
 	return false;
@@ -61,8 +62,7 @@ static struct value *wrap(struct arena *a, const char *name,
 			  const struct tensor *t)
 {
 	struct value *const dict = value_new(a, VALUE_DICT);
-	bool ok = dict &&
-		  value_dict_set(a, dict, "param", tensor_to_value(a, t)) &&
+	bool ok = value_dict_set(a, dict, "param", tensor_to_value(a, t)) &&
 		  value_dict_set(a, dict, "cat_dim", value_new_int(a, 0));
 
 	if (ok && is_vocabulary(name))
@@ -125,44 +125,18 @@ int uc_file_hf_of_tensor(const struct hfdir_tensor *x, enum uc_file_hf_slot slot
 	return errmsg_nomem(err, NULL);
 }
 
-static struct value *empty_groups(struct arena *a)
-{
-	struct value *const list = value_new(a, VALUE_LIST);
-	bool ok = list;
-
-	for (size_t g = 0; ok && g < EMPTY_GROUPS; g++)
-		ok = value_seq_add(a, &list->seq, value_new(a, VALUE_DICT));
-	return ok ? list : NULL;
-}
-
-/* Stage 3 reads the step of the first state. */
-static struct value *inner_state(struct arena *a, struct value *groups)
-{
-	struct value *const dict = value_new(a, VALUE_DICT);
-	struct value *const state = value_new(a, VALUE_DICT);
-	struct value *const first = value_new(a, VALUE_DICT);
-
-	return dict && state && first &&
-			       value_dict_set(a, first, "step", no_step(a)) &&
-			       value_dict_add(a, &state->dict,
-					      value_new_int(a, 0), first) &&
-			       value_dict_set(a, dict, "state", state) &&
-			       value_dict_set(a, dict, KEY_PARAM_GROUPS, groups)
-		       ? dict
-		       : NULL;
-}
-
 int uc_file_hf_of_optimizer(struct uc_file *out, struct errmsg *err)
 {
 	const uint64_t len = sizeof(float);
 	struct arena a = { 0 };
 	struct value *const root = value_new(&a, VALUE_DICT);
-	struct value *const groups = empty_groups(&a);
-	const bool ok = root && groups &&
+	struct value *const groups = uc_file_empty_groups(&a, EMPTY_GROUPS);
+	struct value *const step = no_step(&a);
+	const bool ok = step &&
 			value_dict_set(&a, root, KEY_DS_VERSION,
 				       value_new_str(&a, NAMES_DS_VERSION)) &&
 			value_dict_set(&a, root, KEY_OPTIMIZER_STATE_DICT,
-				       inner_state(&a, groups)) &&
+				       uc_file_stage3_state(&a, step, groups)) &&
 			value_dict_set(&a, root, KEY_PARAM_GROUPS, groups);
 	const int rc = uc_file_lay_out(out, "optimizer_state", ok ? root : NULL,
 				       &len, 1, err);
@@ -176,8 +150,8 @@ static struct value *no_schedule(struct arena *a)
 {
 	struct value *const dict = value_new(a, VALUE_DICT);
 
-	return dict && value_dict_set(a, dict, "last_batch_iteration",
-				      value_new_int(a, -1))
+	return value_dict_set(a, dict, "last_batch_iteration",
+			      value_new_int(a, -1))
 		       ? dict
 		       : NULL;
 }
@@ -195,13 +169,12 @@ int uc_file_hf_of_model(const char *stem, struct uc_file *out,
 	};
 	struct arena a = { 0 };
 	struct value *const root = value_new(&a, VALUE_DICT);
-	bool ok =
-		root &&
-		value_dict_set(&a, root, "module", value_new(&a, VALUE_DICT)) &&
-		value_dict_set(&a, root, "lr_scheduler", no_schedule(&a));
+	bool ok = value_dict_set(&a, root, "module",
+				 value_new(&a, VALUE_DICT)) &&
+		  value_dict_set(&a, root, "lr_scheduler", no_schedule(&a));
 	int rc;
 
-	for (size_t i = 0; ok && i < sizeof(counts) / sizeof(*counts); i++)
+	for (size_t i = 0; ok && i < COUNT(counts); i++)
 		ok = value_dict_set(&a, root, counts[i].key,
 				    value_new_int(&a, counts[i].n));
 	ok = ok && value_dict_set(&a, root, KEY_DS_VERSION,

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "ckpt/base/arena.h"
+#include "ckpt/base/array.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
@@ -40,7 +41,7 @@ static bool is_sharded(const struct value *key)
 		KEY_OPTIMIZER_STATE_DICT,
 	};
 
-	for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++)
+	for (size_t i = 0; i < COUNT(keys); i++)
 		if (value_is_str(key, keys[i]))
 			return true;
 	return false;
@@ -73,12 +74,7 @@ static struct value *replaced(struct arena *a, const struct value *key,
 	return v;
 }
 
-/*
- * An elastic checkpoint records no param_groups.  The loader walks saved and
- * own groups together and updates its own from the saved ones, so empty dicts
- * make it load every group and keep its hyperparameters.
- */
-static struct value *empty_groups(struct arena *a, size_t n)
+struct value *uc_file_empty_groups(struct arena *a, size_t n)
 {
 	struct value *const list = value_new(a, VALUE_LIST);
 	bool ok = list;
@@ -93,36 +89,29 @@ static struct value *find_step(const struct zero_checkpoint *r,
 			       const struct value *dict)
 {
 	const struct value *const base = value_find(
-		dict, r->model.ranks[0].zero3 ? KEY_OPTIMIZER_STATE_DICT :
-					       KEY_BASE_OPTIMIZER_STATE);
-	const struct value_seq *const elastic = value_items(base);
+		dict, r->model.ranks[0].zero3 ? KEY_OPTIMIZER_STATE_DICT
+					      : KEY_BASE_OPTIMIZER_STATE);
 	const struct value *const first =
-		elastic && elastic->n ?
-			elastic->v[0] :
-			shard_find_group_state(value_find(base, "state"), 0);
+		value_item(base, 0)
+			?: shard_find_group_state(value_find(base, "state"), 0);
 
 	return value_find(first, "step");
 }
 
-/* What stage 3's loader reads: stage3.py,
- * load_hp_checkpoint_state_from_checkpoint_dir_stage3. */
-static struct value *stage3_state(const struct zero_checkpoint *r,
-				  struct arena *a, const struct value *dict,
-				  struct value *groups)
+struct value *uc_file_stage3_state(struct arena *a, struct value *step,
+				   struct value *groups)
 {
 	struct value *const out = value_new(a, VALUE_DICT);
 	struct value *const state = value_new(a, VALUE_DICT);
 	struct value *const first = value_new(a, VALUE_DICT);
-	struct value *const step = find_step(r, dict);
-	bool ok = out && state && first;
 
-	if (ok && step)
-		ok = value_dict_set(a, first, "step", step);
-	ok = ok &&
-	     value_dict_add(a, &state->dict, value_new_int(a, 0), first) &&
-	     value_dict_set(a, out, "state", state) &&
-	     value_dict_set(a, out, KEY_PARAM_GROUPS, groups);
-	return ok ? out : NULL;
+	return state && (!step || value_dict_set(a, first, "step", step)) &&
+			       value_dict_add(a, &state->dict,
+					      value_new_int(a, 0), first) &&
+			       value_dict_set(a, out, "state", state) &&
+			       value_dict_set(a, out, KEY_PARAM_GROUPS, groups)
+		       ? out
+		       : NULL;
 }
 
 static struct value *build_root(const struct zero_checkpoint *r,
@@ -148,11 +137,14 @@ static struct value *build_root(const struct zero_checkpoint *r,
 					    replaced(a, p->key, p->val,
 						     r->dir.dp_degree));
 	}
+	/* An elastic checkpoint records no param_groups.  The loader walks saved
+	 * and own groups together: empty ones make it load every group. */
 	if (!groups)
-		groups = empty_groups(a, r->model.ranks[0].ngroups);
+		groups = uc_file_empty_groups(a, r->model.ranks[0].ngroups);
 	if (r->any_stage)
 		ok = ok && value_dict_set(a, root, KEY_OPTIMIZER_STATE_DICT,
-					  stage3_state(r, a, dict, groups));
+					  uc_file_stage3_state(
+						  a, find_step(r, dict), groups));
 	/* Stages 1 and 2 read the version here; stage 3 has it one level up. */
 	if (ok && r->any_stage && zero3 && version &&
 	    !value_find(root, KEY_DS_VERSION))

@@ -344,7 +344,7 @@ static int load_rank(struct weights_loader *l, unsigned mp)
 	int rc;
 
 	l->mp = mp;
-	l->model = (size_t)mp * (d->zero3 ? d->dp_degree : 1);
+	l->model = tagdir_model_number(d, mp);
 	assert(l->model < d->nmodel);
 	l->file = d->model[l->model].path;
 	rc = tagdir_open_file(&d->model[l->model], &pt, l->err);

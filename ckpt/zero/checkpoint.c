@@ -65,10 +65,8 @@ static int load_model(struct zero_checkpoint *r, const struct user_rules *user,
 int zckpt_init(struct zero_checkpoint *r, const char *path,
 	       const struct user_rules *user, struct errmsg *err)
 {
-	int rc = scan(r, path, err);
+	const int rc = scan(r, path, err) ?: load_model(r, user, err);
 
-	if (!rc)
-		rc = load_model(r, user, err);
 	if (rc)
 		zckpt_done(r);
 	return rc;
@@ -84,16 +82,14 @@ static int use_index(struct zero_checkpoint *r, const struct user_rules *user,
 	int rc = ranks ? index_read(&r->dir, ranks, &rest, err)
 		       : errmsg_nomem(err, NULL);
 
-	if (!rc) {
-		rc = model_build(&r->model, &r->dir, ranks, user, err);
-		if (!rc) {
-			rc = check_degrees(r, err);
-			if (rc)
-				model_done(&r->model);
-		}
-	}
+	rc = rc ?: model_build(&r->model, &r->dir, ranks, user, err);
 	free(ranks);
-	if (!rc)
+	if (rc)
+		return rc;
+	rc = check_degrees(r, err);
+	if (rc)
+		model_done(&r->model);
+	else
 		*index = rest;
 	return rc;
 }
@@ -264,13 +260,14 @@ static int check_steps(const struct zero_checkpoint *r, unsigned mp,
 	const struct shard *const b = zckpt_shard(r, mp, 0);
 	const int64_t first = r->model.ranks[0].global_steps;
 	const int64_t step = r->model.ranks[mp].global_steps;
-	const struct tag_file *const model =
-		&d->model[(size_t)mp * (d->zero3 ? d->dp_degree : 1)];
+	const struct tag_file *const shard =
+		&d->optim[zckpt_shard_number(r, mp, 0)];
 
 	if (first >= 0 && step >= 0 && first != step)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: is of global step %lld, %s of %lld: not"
-				  " one checkpoint", model->path,
+				  " one checkpoint",
+				  d->model[tagdir_model_number(d, mp)].path,
 				  (long long)step, d->model[0].name,
 				  (long long)first);
 	for (size_t g = 0; g < a->ngroups && g < b->ngroups; g++) {
@@ -278,13 +275,11 @@ static int check_steps(const struct zero_checkpoint *r, unsigned mp,
 			find_other_number(&a->groups[g], &b->groups[g]);
 
 		if (name)
-			return errmsg_set(
-				err, -EBADMSG,
-				"%s and %s differ in %s of group %zu:"
-				" not of one step?",
-				d->optim[0].path,
-				d->optim[zckpt_shard_number(r, mp, 0)].name,
-				name, g);
+			return errmsg_set(err, -EBADMSG,
+					  "%s and %s differ in %s of group %zu:"
+					  " not of one step?",
+					  d->optim[0].path, shard->name, name,
+					  g);
 	}
 	return 0;
 }

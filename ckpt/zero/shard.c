@@ -87,9 +87,8 @@ int shard_read_flat(const struct shard_reader *r, const struct value *v,
 	if (rc)
 		return rc;
 	if (t.ndim > 1 || !tensor_is_contiguous(&t))
-		return errmsg_set(r->err, -EBADMSG,
-				  "%s: %s of group %zu is no flat tensor:"
-				  " %u dimensions", r->file, what, g, t.ndim);
+		return ERRMSG_FILE(r, -EBADMSG, "%s of group %zu is no flat"
+				   " tensor: %u dimensions", what, g, t.ndim);
 	/* ptfile_tensor has checked that the view lies in the storage. */
 	skip = t.storage_offset * dtype_size(t.dtype);
 	*out = (struct flat){ .offset = storage + (t.numel ? skip : 0),
@@ -125,11 +124,10 @@ static int read_state_tensor(const struct shard_reader *r, size_t g,
 	if (rc)
 		return rc;
 	if (st->flat.numel < need || st->flat.numel > most)
-		return errmsg_set(r->err, -EBADMSG,
-				  "%s: %s of group %zu (%.100s, ...) has %" PRIu64
-				  " elements, expected %" PRIu64,
-				  r->file, st->name, g, shard_group_name(r, g),
-				  st->flat.numel, need);
+		return ERRMSG_FILE(r, -EBADMSG,
+				   "%s of group %zu (%.100s, ...) has %" PRIu64
+				   " elements, expected %" PRIu64, st->name, g,
+				   shard_group_name(r, g), st->flat.numel, need);
 	return 0;
 }
 
@@ -151,18 +149,16 @@ static int read_state(const struct shard_reader *r, size_t g,
 	if (p->val->kind == VALUE_NONE)
 		return 0; /* SGD's momentum_buffer when momentum is 0 */
 	if (!is_state_name(p->key))
-		return errmsg_set(r->err, -EBADMSG,
-				  "%s: a state of group %zu has no usable name",
-				  r->file, g);
+		return ERRMSG_FILE(r, -EBADMSG,
+				   "a state of group %zu has no usable name",
+				   g);
 	for (size_t i = 0; i < r->s->groups[g].nstates; i++)
 		if (value_is_str(p->key, r->s->groups[g].states[i].name))
-			return errmsg_set(r->err, -EBADMSG,
-					  "%s: state %s of group %zu occurs"
-					  " twice", r->file,
-					  r->s->groups[g].states[i].name, g);
+			return ERRMSG_FILE(r, -EBADMSG,
+					   "state %s of group %zu occurs twice",
+					   r->s->groups[g].states[i].name, g);
 	*st = (struct shard_state){
-		.name = arena_strndup(&r->s->arena, p->key->str.p,
-				      p->key->str.len),
+		.name = arena_strdup(&r->s->arena, p->key->str.p),
 	};
 	if (!st->name)
 		return errmsg_nomem(r->err, r->file);
@@ -180,10 +176,9 @@ static int read_state(const struct shard_reader *r, size_t g,
 		st->f = p->val->f;
 		return 1;
 	}
-	return errmsg_set(r->err, -ENOTSUP,
-			  "%s: state %s of group %zu is a %s: it cannot be"
-			  " divided among parameters", r->file, st->name, g,
-			  value_kind_name(p->val));
+	return ERRMSG_FILE(r, -ENOTSUP, "state %s of group %zu is a %s: it"
+			   " cannot be divided among parameters", st->name, g,
+			   value_kind_name(p->val));
 }
 
 int shard_read_states(const struct shard_reader *r, size_t g,
@@ -196,14 +191,13 @@ int shard_read_states(const struct shard_reader *r, size_t g,
 	if (!states || states->kind == VALUE_NONE)
 		return 0; /* the optimizer has not stepped this group yet */
 	if (!d)
-		return errmsg_set(r->err, -EBADMSG,
-				  "%s: the optimizer states of group %zu are not"
-				  " a dict but a %s", r->file, g,
-				  value_kind_name(states));
+		return ERRMSG_FILE(r, -EBADMSG, "the optimizer states of group"
+				   " %zu are not a dict but a %s", g,
+				   value_kind_name(states));
 	if (d->n > SHARD_STATES_MAX)
-		return errmsg_set(r->err, -E2BIG,
-				  "%s: group %zu has %zu optimizer states",
-				  r->file, g, d->n);
+		return ERRMSG_FILE(r, -E2BIG,
+				   "group %zu has %zu optimizer states", g,
+				   d->n);
 	group->states = arena_alloc(&r->s->arena,
 				    (d->n + 1) * sizeof(*group->states));
 	if (!group->states)
@@ -223,15 +217,12 @@ int shard_read_states(const struct shard_reader *r, size_t g,
 const struct value *shard_find_group_state(const struct value *state, size_t g)
 {
 	const struct value_dict *const d = value_pairs(state);
-	const struct value_seq *const list = value_items(state);
 
-	if (list)
-		return g < list->n ? list->v[g] : NULL;
 	for (size_t i = d ? d->n : 0; i > 0; i--)
 		if (d->v[i - 1].key->kind == VALUE_INT &&
 		    d->v[i - 1].key->i == (int64_t)g)
 			return d->v[i - 1].val;
-	return NULL;
+	return value_item(state, g);
 }
 
 int shard_check_state(const struct shard_reader *r, const struct value *state)
@@ -242,78 +233,66 @@ int shard_check_state(const struct shard_reader *r, const struct value *state)
 	if (!state || state->kind == VALUE_NONE)
 		return 0; /* no group has states */
 	if (!d && !list)
-		return errmsg_set(r->err, -EBADMSG,
-				  "%s: the optimizer's state is a %s, expected a"
-				  " dict or a list", r->file,
-				  value_kind_name(state));
+		return ERRMSG_FILE(r, -EBADMSG, "the optimizer's state is a %s,"
+				   " expected a dict or a list",
+				   value_kind_name(state));
 	if (list && list->n > r->c->ngroups)
-		return errmsg_set(r->err, -EBADMSG,
-				  "%s: the optimizer has states of %zu groups,"
-				  " but there are %zu", r->file, list->n,
-				  r->c->ngroups);
+		return ERRMSG_FILE(r, -EBADMSG, "the optimizer has states of"
+				   " %zu groups, but there are %zu", list->n,
+				   r->c->ngroups);
 	for (size_t i = 0; d && i < d->n; i++) {
-		int64_t g;
+		uint64_t g;
 
-		if (!value_get_int(d->v[i].key, &g) || g < 0 ||
-		    (uint64_t)g >= r->c->ngroups)
-			return errmsg_set(r->err, -EBADMSG,
-					  "%s: entry %zu of the optimizer's"
-					  " state belongs to none of %zu groups",
-					  r->file, i, r->c->ngroups);
+		if (!value_get_count(d->v[i].key, &g) || g >= r->c->ngroups)
+			return ERRMSG_FILE(r, -EBADMSG, "entry %zu of the"
+					   " optimizer's state belongs to none"
+					   " of %zu groups", i, r->c->ngroups);
 	}
 	return 0;
 }
 
-static int read_stage(const struct shard_reader *r, int64_t *stage)
+static int check_stage(const struct shard_reader *r)
 {
 	const struct value *const v = value_find(r->dict, KEY_ZERO_STAGE);
+	int64_t stage = 1; /* BF16_Optimizer, of stage 1, writes none */
 
-	/* BF16_Optimizer writes none; it is a stage 1 optimizer. */
-	*stage = 1;
-	if (v && !value_get_int(v, stage))
-		return errmsg_set(r->err, -EBADMSG, "%s: zero_stage is a %s",
-				  r->file, value_kind_name(v));
-	if (*stage < 1 || *stage > 3 || (*stage == 3) != r->c->zero3)
-		return errmsg_set(r->err, -EBADMSG,
-				  "%s: is of ZeRO stage %" PRId64 ", but the"
-				  " model-states files are of %s", r->file,
-				  *stage, r->c->zero3 ? "stage 3" :
-							"stage 1 or 2");
+	if (v && !value_get_int(v, &stage))
+		return ERRMSG_FILE(r, -EBADMSG, "zero_stage is a %s",
+				   value_kind_name(v));
+	if (stage < 1 || stage > 3 || (stage == 3) != r->c->zero3)
+		return ERRMSG_FILE(r, -EBADMSG,
+				   "is of ZeRO stage %" PRId64 ", but the"
+				   " model-states files are of %s", stage,
+				   r->c->zero3 ? "stage 3" : "stage 1 or 2");
 	return 0;
 }
 
 static int read_version(const struct shard_reader *r)
 {
-	const struct value *const v =
-		value_find(r->pt->root, KEY_DS_VERSION);
+	const struct value *const v = value_find(r->pt->root, KEY_DS_VERSION);
 
-	r->s->ds_version =
-		arena_strndup(&r->s->arena, value_is_cstr(v) ? v->str.p : "",
-			      value_is_cstr(v) ? v->str.len : 0);
+	r->s->ds_version = arena_strdup(&r->s->arena,
+					value_is_cstr(v) ? v->str.p : "");
 	if (!r->s->ds_version)
 		return errmsg_nomem(r->err, r->file);
 	if (*r->s->ds_version && *r->c->ds_version &&
 	    strcmp(r->s->ds_version, r->c->ds_version) != 0)
-		return errmsg_set(r->err, -EBADMSG,
-				  "%s: was written by DeepSpeed %.20s, the model"
-				  " states by %.20s: not one checkpoint",
-				  r->file, r->s->ds_version, r->c->ds_version);
+		return ERRMSG_FILE(r, -EBADMSG, "was written by DeepSpeed"
+				   " %.20s, the model states by %.20s: not one"
+				   " checkpoint", r->s->ds_version,
+				   r->c->ds_version);
 	return 0;
 }
 
 static int read_dict(struct shard_reader *r)
 {
-	int64_t stage;
 	int rc;
 
 	r->dict = value_find(r->pt->root, KEY_OPTIMIZER_STATE_DICT);
 	if (!value_pairs(r->dict))
-		return errmsg_set(r->err, -EBADMSG,
-				  "%s: has no optimizer_state_dict: not an"
-				  " optimizer shard", r->file);
-	rc = read_stage(r, &stage);
-	if (!rc)
-		rc = read_version(r);
+		return ERRMSG_FILE(r, -EBADMSG, "has no optimizer_state_dict:"
+				   " not an optimizer shard");
+	rc = check_stage(r) ?: read_version(r);
 	if (rc)
 		return rc;
 	r->s->ngroups = r->c->ngroups;

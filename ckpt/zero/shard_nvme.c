@@ -68,16 +68,14 @@ int shard_find_nvme(const struct shard_reader *r, const struct value *v,
 	int64_t i;
 
 	if (!value_is_cstr(id) || id->str.len > 200)
-		return errmsg_set(r->err, -EBADMSG,
-				  "%s: %s of group %zu (%.100s, ...) has no"
-				  " elements on this rank, and does not say to"
-				  " which file it was offloaded",
-				  r->file, what, g, shard_group_name(r, g));
+		return ERRMSG_FILE(r, -EBADMSG, "%s of group %zu (%.100s, ...)"
+				   " has no elements on this rank, and does not"
+				   " say to which file it was offloaded", what,
+				   g, shard_group_name(r, g));
 	if (d->mp_degree > 1)
-		return errmsg_set(r->err, -ENOTSUP,
-				  "%s: was offloaded to NVMe, which is not"
-				  " supported together with tensor parallelism",
-				  r->file);
+		return ERRMSG_FILE(r, -ENOTSUP, "was offloaded to NVMe, which"
+				   " is not supported together with tensor"
+				   " parallelism");
 	snprintf(name, sizeof(name), "%s" NAMES_SWAP_SUFFIX, id->str.p);
 	i = tagdir_find_nvme(d, r->s->rank, name);
 	if (i < 0)
@@ -88,10 +86,9 @@ int shard_find_nvme(const struct shard_reader *r, const struct value *v,
 				  d->path, r->s->rank, name, what, g,
 				  shard_group_name(r, g));
 	if (flat->dtype != DTYPE_F32)
-		return errmsg_set(r->err, -ENOTSUP,
-				  "%s: %s of group %zu was offloaded to NVMe as"
-				  " %s",
-				  r->file, what, g, dtype_name(flat->dtype));
+		return ERRMSG_FILE(r, -ENOTSUP, "%s of group %zu was offloaded"
+				   " to NVMe as %s", what, g,
+				   dtype_name(flat->dtype));
 	flat->swapped = (uint32_t)i + 1;
 	flat->offset = 0;
 	flat->numel = need;

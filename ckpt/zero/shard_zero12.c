@@ -52,10 +52,8 @@ static int read_paddings(const struct shard_reader *r, size_t g,
 			 uint64_t **out)
 {
 	const struct slice_group *const group = &r->c->groups[g];
-	const struct value_seq *const all =
-		value_items(value_find(r->dict, "param_alignment_paddings"));
-	const struct value_seq *const v =
-		all && g < all->n ? value_items(all->v[g]) : NULL;
+	const struct value_seq *const v = value_items(value_item(
+		value_find(r->dict, "param_alignment_paddings"), g));
 	uint64_t *pad;
 	size_t at = 0; /* parameters with elements up to the entry */
 
@@ -63,26 +61,24 @@ static int read_paddings(const struct shard_reader *r, size_t g,
 	if (!v || is_all_zero(v))
 		return 0;
 	if (v->n != group->param_shapes_count)
-		return errmsg_set(r->err, -EBADMSG,
-				  "%s: param_alignment_paddings[%zu] has %zu"
-				  " entries for %zu parameters",
-				  r->file, g, v->n, group->param_shapes_count);
+		return ERRMSG_FILE(r, -EBADMSG, "param_alignment_paddings[%zu]"
+				   " has %zu entries for %zu parameters", g,
+				   v->n, group->param_shapes_count);
 	pad = calloc(group->n + 1, sizeof(*pad));
 	if (!pad)
 		return errmsg_nomem(r->err, r->file);
 	for (size_t i = 0; i < v->n; i++) {
-		int64_t p;
+		uint64_t p;
 
 		if (at < group->n && group->slices[at]->param_shapes_index == i)
 			at++;
-		if (value_get_int(v->v[i], &p) && p >= 0 && (at || !p) &&
-		    (!at || checked_add(pad[at - 1], (uint64_t)p,
-					&pad[at - 1])))
+		if (value_get_count(v->v[i], &p) &&
+		    (at ? checked_add(pad[at - 1], p, &pad[at - 1]) : !p))
 			continue;
 		free(pad);
-		return errmsg_set(r->err, -EBADMSG,
-				  "%s: param_alignment_paddings[%zu][%zu] is not"
-				  " a count", r->file, g, i);
+		return ERRMSG_FILE(r, -EBADMSG,
+				   "param_alignment_paddings[%zu][%zu] is not a"
+				   " count", g, i);
 	}
 	*out = pad;
 	return 0;
@@ -100,8 +96,7 @@ static int build_partition(const struct shard_reader *r, size_t g,
 	rc = partition_init_zero12(out, numel, padding, n,
 				   r->layout->stripe[g].ranks);
 	free(padding);
-	return rc ? errmsg_set(r->err, rc, "%s: group %zu: %s", r->file, g,
-			       strerror(-rc)) :
+	return rc ? ERRMSG_FILE(r, rc, "group %zu: %s", g, strerror(-rc)) :
 		    0;
 }
 
@@ -109,17 +104,22 @@ static int build_partition(const struct shard_reader *r, size_t g,
 
 static int check_partition_count(const struct shard_reader *r, size_t g)
 {
-	const struct value_seq *const v =
-		value_items(value_find(r->dict, KEY_PARTITION_COUNT));
+	const struct value *const v =
+		value_item(value_find(r->dict, KEY_PARTITION_COUNT), g);
 	int64_t count;
 
-	if (!v || g >= v->n || !value_get_int(v->v[g], &count) ||
-	    count == r->layout->stripe[g].ranks)
+	if (!value_get_int(v, &count) || count == r->layout->stripe[g].ranks)
 		return 0;
-	return errmsg_set(r->err, -EBADMSG,
-			  "%s: group %zu is partitioned over %" PRId64
-			  " ranks, but there are %u optimizer shards of it",
-			  r->file, g, count, r->layout->stripe[g].ranks);
+	return ERRMSG_FILE(r, -EBADMSG,
+			   "group %zu is partitioned over %" PRId64 " ranks,"
+			   " but there are %u optimizer shards of it", g, count, r->layout->stripe[g].ranks);
+}
+
+/* The optimizer's own entry for the group, or NULL. */
+static const struct value *param_group(const struct shard_reader *r, size_t g)
+{
+	return value_item(value_find_path(r->dict, KEY_BASE_OPTIMIZER_STATE,
+					  KEY_PARAM_GROUPS, NULL), g);
 }
 
 /*
@@ -130,25 +130,19 @@ static int check_partition_count(const struct shard_reader *r, size_t g)
 static int check_expert_group(const struct shard_reader *r, size_t g)
 {
 	const struct slice_group *const group = &r->c->groups[g];
-	const struct value *const base =
-		value_find(r->dict, KEY_BASE_OPTIMIZER_STATE);
-	const struct value_seq *const all =
-		value_items(value_find(base, KEY_PARAM_GROUPS));
-	const struct value *const v = all && g < all->n ? all->v[g] : NULL;
-	const struct value *const moe = value_find(v, "moe");
-	const bool marked = moe && moe->kind == VALUE_BOOL && moe->b;
+	const struct value *const v = param_group(r, g);
 	char name[32];
 
 	if (!v)
 		return 0; /* elastic_checkpoint writes no param_groups */
 	snprintf(name, sizeof(name), "ep_size_%u", group->degree);
-	if (marked ? value_is_str(value_find(v, "name"), name) :
-		     group->degree == 1)
+	if (value_is_true(value_find(v, "moe"))
+		    ? value_is_str(value_find(v, "name"), name)
+		    : group->degree == 1)
 		return 0;
-	return errmsg_set(r->err, -EBADMSG,
-			  "%s: param_groups[%zu] is not the group of experts"
-			  " (%s) that holds %.100s", r->file, g, name,
-			  shard_group_name(r, g));
+	return ERRMSG_FILE(r, -EBADMSG, "param_groups[%zu] is not the group of"
+			   " experts (%s) that holds %.100s", g, name,
+			   shard_group_name(r, g));
 }
 
 /* The position of `name` in the group, searched from `from` on. */
@@ -181,15 +175,14 @@ static bool is_other_order(const struct slice_group *group,
 static bool is_fragment(const struct value *v, const struct fragment *f)
 {
 	const struct value *const state =
-		v->kind == VALUE_NEWOBJ || v->kind == VALUE_REDUCE ?
-			v->obj->state :
-			NULL;
-	int64_t start, numel;
+		v->kind == VALUE_NEWOBJ || v->kind == VALUE_REDUCE
+			? v->obj->state
+			: NULL;
+	uint64_t start, numel;
 
-	return value_get_int(value_find(state, "start"), &start) &&
-	       value_get_int(value_find(state, "numel"), &numel) &&
-	       start >= 0 && numel >= 0 && (uint64_t)start == f->start &&
-	       (uint64_t)numel == f->numel;
+	return value_get_count(value_find(state, "start"), &start) &&
+	       value_get_count(value_find(state, "numel"), &numel) &&
+	       start == f->start && numel == f->numel;
 }
 
 /* The first parameter whose mapping contradicts the layout, or NULL. */
@@ -217,10 +210,8 @@ static const char *find_contradiction(const struct shard_reader *r, size_t g,
 
 static int check_mapping(const struct shard_reader *r, size_t g)
 {
-	const struct value_seq *const all =
-		value_items(value_find(r->dict, KEY_PARAM_SLICE_MAPPINGS));
-	const struct value_dict *const m =
-		all && g < all->n ? value_pairs(all->v[g]) : NULL;
+	const struct value_dict *const m = value_pairs(
+		value_item(value_find(r->dict, KEY_PARAM_SLICE_MAPPINGS), g));
 	const char *name;
 
 	if (!m)
@@ -232,9 +223,9 @@ static int check_mapping(const struct shard_reader *r, size_t g)
 		r->s->mapping_ignored = true;
 		return 0;
 	}
-	return errmsg_set(r->err, -EBADMSG,
-			  "%s: group %zu: param_slice_mappings and param_shapes"
-			  " disagree on where %.100s lies", r->file, g, name);
+	return ERRMSG_FILE(r, -EBADMSG, "group %zu: param_slice_mappings and"
+			   " param_shapes disagree on where %.100s lies", g,
+			   name);
 }
 
 /* --- groups ---------------------------------------------------------------- */
@@ -243,10 +234,9 @@ static const struct value *group_states(const struct shard_reader *r, size_t g)
 {
 	const struct value *const base =
 		value_find(r->dict, KEY_BASE_OPTIMIZER_STATE);
-	const struct value_seq *const list = value_items(base);
 
-	if (list) /* elastic_checkpoint writes a list */
-		return g < list->n ? list->v[g] : NULL;
+	if (value_items(base)) /* elastic_checkpoint writes a list */
+		return value_item(base, g);
 	return shard_find_group_state(value_find(base, "state"), g);
 }
 
@@ -258,17 +248,11 @@ static const struct value *group_states(const struct shard_reader *r, size_t g)
  */
 static bool keeps_whole(const struct shard_reader *r, size_t g)
 {
-	const struct value *const groups = value_find_path(
-		r->dict, KEY_BASE_OPTIMIZER_STATE, KEY_PARAM_GROUPS, NULL);
-	const struct value_seq *const list = value_items(groups);
-	const struct value *const muon =
-		list && g < list->n ? value_find(list->v[g], "use_muon") : NULL;
-	const struct value *const offload =
+	const struct value *const device =
 		value_find_path(r->pt->root, KEY_DS_CONFIG, "zero_optimization",
-				"offload_optimizer", NULL);
-	const struct value *const device = value_find(offload, "device");
+				"offload_optimizer", "device", NULL);
 
-	return muon && muon->kind == VALUE_BOOL && muon->b &&
+	return value_is_true(value_find(param_group(r, g), "use_muon")) &&
 	       (!device || value_is_str(device, "none"));
 }
 
@@ -280,48 +264,45 @@ static int read_group(const struct shard_reader *r, size_t g,
 	const uint64_t filled = partition_filled(p, part);
 	struct shard_group *const group = &r->s->groups[g];
 	uint64_t need, most;
-	int rc;
+	const int rc = check_partition_count(r, g) ?:
+		       check_expert_group(r, g) ?:
+		       shard_read_flat(r, fp32, KEY_FP32_GROUPS, g,
+				       &group->fp32);
 
-	rc = check_partition_count(r, g);
-	if (!rc)
-		rc = check_expert_group(r, g);
-	if (!rc)
-		rc = shard_read_flat(r, fp32, KEY_FP32_GROUPS, g, &group->fp32);
 	if (rc)
 		return rc;
 	if (group->fp32.numel != filled && group->fp32.numel != p->size)
-		return errmsg_set(r->err, -EBADMSG,
-				  "%s: group %zu (%.100s, ...): the fp32 partition has %"
-				  PRIu64 " elements, expected %" PRIu64 " or,"
-				  " padded, %" PRIu64, r->file, g,
-				  shard_group_name(r, g), group->fp32.numel,
-				  filled, p->size);
+		return ERRMSG_FILE(r, -EBADMSG,
+				   "group %zu (%.100s, ...): the fp32 partition"
+				   " has %" PRIu64 " elements, expected %" PRIu64
+				   " or, padded, %" PRIu64, g,
+				   shard_group_name(r, g), group->fp32.numel,
+				   filled, p->size);
 	group->padding = filled == 0;
 	group->replicated = keeps_whole(r, g);
 	/* A replicated state has all ranks' elements. */
 	need = group->replicated ? partition_whole_size(p, part) : filled;
 	most = group->replicated ? need : p->size;
-	rc = shard_read_states(r, g, group_states(r, g), need, most);
-	return rc ? rc : check_mapping(r, g);
+	return shard_read_states(r, g, group_states(r, g), need, most) ?:
+	       check_mapping(r, g);
 }
 
 int shard_read_zero12(struct shard_reader *r)
 {
 	const struct value_seq *const fp32 =
-		value_items(value_find(r->dict, KEY_FP32_GROUPS));
+		value_find_items(r->dict, KEY_FP32_GROUPS);
 	const struct value *const base =
 		value_find(r->dict, KEY_BASE_OPTIMIZER_STATE);
 	int rc;
 
 	if (!fp32 || fp32->n != r->c->ngroups)
-		return errmsg_set(r->err, -EBADMSG,
-				  "%s: " KEY_FP32_GROUPS " holds %zu groups,"
-				  " param_shapes %zu", r->file,
-				  fp32 ? fp32->n : 0, r->c->ngroups);
-	rc = shard_check_state(
-		r, value_items(base) ? base : value_find(base, "state"));
-	if (!rc)
-		rc = shard_build_layout(r, build_partition);
+		return ERRMSG_FILE(r, -EBADMSG,
+				   KEY_FP32_GROUPS " holds %zu groups,"
+				   " param_shapes %zu", fp32 ? fp32->n : 0, r->c->ngroups);
+	rc = shard_check_state(r, value_items(base)
+					  ? base
+					  : value_find(base, "state")) ?:
+	     shard_build_layout(r, build_partition);
 	for (size_t g = 0; !rc && g < r->c->ngroups; g++)
 		rc = read_group(r, g, fp32->v[g]);
 	return rc;

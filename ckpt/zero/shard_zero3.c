@@ -27,8 +27,7 @@ static int build_partition(const struct shard_reader *r, size_t g,
 	const int rc = partition_init_zero3(out, numel, r->c->groups[g].n,
 					    r->layout->stripe[g].ranks);
 
-	return rc ? errmsg_set(r->err, rc, "%s: sub-group %zu: %s", r->file, g,
-			       strerror(-rc)) :
+	return rc ? ERRMSG_FILE(r, rc, "sub-group %zu: %s", g, strerror(-rc)) :
 		    0;
 }
 
@@ -38,10 +37,10 @@ static int check_partition_count(const struct shard_reader *r)
 
 	if (value_get_int(value_find(r->dict, KEY_PARTITION_COUNT), &count) &&
 	    count != r->layout->ranks)
-		return errmsg_set(r->err, -EBADMSG,
-				  "%s: partitioned over %" PRId64 " ranks, but"
-				  " there are %u optimizer shards", r->file,
-				  count, r->layout->ranks);
+		return ERRMSG_FILE(r, -EBADMSG,
+				   "partitioned over %" PRId64 " ranks, but there"
+				   " are %u optimizer shards", count,
+				   r->layout->ranks);
 	return 0;
 }
 
@@ -68,13 +67,13 @@ static bool are_ranks(const struct value *v, const struct rank_stripe *s,
 static int check_partition_group(const struct shard_reader *r, size_t g)
 {
 	const struct rank_stripe *const s = &r->layout->stripe[g];
-	const struct value_seq *const all =
-		value_items(value_find(r->dict, "ds_zero_partition_groups"));
-	const struct value *const v = all && g < all->n ? all->v[g] : NULL;
+	const struct value *const all =
+		value_find(r->dict, "ds_zero_partition_groups");
+	const struct value *const v = value_item(all, g);
 	int64_t count, rank;
 	unsigned which;
 
-	if (!all && s->degree == 1)
+	if (!value_items(all) && s->degree == 1)
 		return 0;
 	if (value_get_int(value_find(v, "partition_count"), &count) &&
 	    value_get_int(value_find(v, "partition_rank"), &rank) &&
@@ -82,29 +81,27 @@ static int check_partition_group(const struct shard_reader *r, size_t g)
 	    rank == rank_stripe_part(s, r->s->rank, &which) &&
 	    are_ranks(value_find(v, "partition_ranks"), s, which))
 		return 0;
-	return errmsg_set(r->err, -EBADMSG,
-			  "%s: ds_zero_partition_groups does not say that"
-			  " sub-group %zu (%.100s) is cut over %u ranks, one in"
-			  " %u",
-			  r->file, g, shard_group_name(r, g), s->ranks,
-			  rank_stripe_step(s));
+	return ERRMSG_FILE(r, -EBADMSG, "ds_zero_partition_groups does not say"
+			   " that sub-group %zu (%.100s) is cut over %u ranks,"
+			   " one in %u", g, shard_group_name(r, g), s->ranks,
+			   rank_stripe_step(s));
 }
 
 static int fail_size(const struct shard_reader *r, size_t g, uint64_t numel,
 		     uint64_t need)
 {
-	return errmsg_set(r->err, -EBADMSG,
-			  "%s: sub-group %zu (%.100s, ...) has %" PRIu64
-			  " elements on this rank, its parameters need %" PRIu64
-			  ": was it partitioned over another number of ranks"
-			  " (sequence parallel)?", r->file, g,
-			  shard_group_name(r, g), numel, need);
+	return ERRMSG_FILE(r, -EBADMSG,
+			   "sub-group %zu (%.100s, ...) has %" PRIu64
+			   " elements on this rank, its parameters need %" PRIu64
+			   ": was it partitioned over another number of ranks"
+			   " (sequence parallel)?", g, shard_group_name(r, g),
+			   numel, need);
 }
 
 int shard_read_zero3(struct shard_reader *r)
 {
 	const struct value_seq *const fp32 =
-		value_items(value_find(r->dict, KEY_FP32_FLAT_GROUPS));
+		value_find_items(r->dict, KEY_FP32_FLAT_GROUPS);
 	const struct value *const state = value_find_path(
 		r->dict, KEY_OPTIMIZER_STATE_DICT, "state", NULL);
 	int rc = check_partition_count(r);
@@ -112,30 +109,25 @@ int shard_read_zero3(struct shard_reader *r)
 	if (rc)
 		return rc;
 	if (!fp32 || fp32->n != r->c->ngroups)
-		return errmsg_set(r->err, -EBADMSG,
-				  "%s: " KEY_FP32_FLAT_GROUPS " holds %zu"
-				  " sub-groups, param_shapes %zu", r->file,
-				  fp32 ? fp32->n : 0, r->c->ngroups);
-	rc = shard_check_state(r, state);
-	if (!rc)
-		rc = shard_build_layout(r, build_partition);
+		return ERRMSG_FILE(r, -EBADMSG,
+				   KEY_FP32_FLAT_GROUPS " holds %zu sub-groups,"
+				   " param_shapes %zu", fp32 ? fp32->n : 0, r->c->ngroups);
+	rc = shard_check_state(r, state) ?: shard_build_layout(r, build_partition);
 	for (size_t g = 0; !rc && g < r->c->ngroups; g++) {
 		const uint64_t size = r->layout->groups[g].size;
 		struct flat *const flat = &r->s->groups[g].fp32;
 
-		rc = check_partition_group(r, g);
-		if (!rc)
-			rc = shard_read_flat(r, fp32->v[g], KEY_FP32_FLAT_GROUPS, g,
+		rc = check_partition_group(r, g) ?:
+		     shard_read_flat(r, fp32->v[g], KEY_FP32_FLAT_GROUPS, g,
 				     flat);
 		if (!rc && !flat->numel && size)
 			rc = shard_find_nvme(r, fp32->v[g], KEY_FP32_FLAT_GROUPS,
 					     g, size, flat);
 		if (!rc && flat->numel != size)
 			rc = fail_size(r, g, flat->numel, size);
-		if (!rc)
-			rc = shard_read_states(
-				r, g, shard_find_group_state(state, g), size,
-				size);
+		rc = rc ?: shard_read_states(r, g,
+					     shard_find_group_state(state, g),
+					     size, size);
 	}
 	return rc;
 }
