@@ -32,6 +32,11 @@ void bytebuf_add(struct bytebuf *b, const void *p, size_t len)
 		memcpy(to, p, len);
 }
 
+void bytebuf_add_str(struct bytebuf *b, const char *s)
+{
+	bytebuf_add(b, s, strlen(s));
+}
+
 void bytebuf_add_fill(struct bytebuf *b, uint8_t byte, size_t len)
 {
 	uint8_t *const to = extend(b, len);

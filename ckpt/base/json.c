@@ -178,6 +178,14 @@ int json_read(const struct source *src, uint64_t off, size_t len, cJSON **out,
 
 /* --- writing ------------------------------------------------------------------ */
 
+static void add_unit(struct bytebuf *out, uint32_t unit)
+{
+	char text[sizeof("\\uffff")];
+
+	snprintf(text, sizeof(text), "\\u%04x", unit & 0xffff);
+	bytebuf_add_str(out, text);
+}
+
 void json_write(struct bytebuf *out, const cJSON *value, bool pretty)
 {
 	char *const text = pretty ? cJSON_Print(value)
@@ -186,24 +194,46 @@ void json_write(struct bytebuf *out, const cJSON *value, bool pretty)
 
 	out->failed = out->failed || !text;
 	while (!out->failed && *s) {
-		char escape[sizeof("\\uffff")];
 		uint32_t c;
 		unsigned n = utf8_next(s, &c);
 
 		/* cJSON has escaped what is below a blank; line breaks and tabs
 		 * are its own. */
 		if (n == 0 || utf8_is_surrogate(c)) {
-			bytebuf_add(out, UTF8_REPLACEMENT,
-				    sizeof(UTF8_REPLACEMENT) - 1);
+			bytebuf_add_str(out, UTF8_REPLACEMENT);
 		} else if (c >= 0x20 && !utf8_is_shown(c)) {
-			snprintf(escape, sizeof(escape), "\\u%04x", c & 0xffff);
-			bytebuf_add(out, escape, sizeof(escape) - 1);
+			add_unit(out, c);
 		} else {
 			bytebuf_add(out, s, n);
 		}
 		s += n ? n : 1;
 	}
 	cJSON_free(text);
+}
+
+void json_write_string(struct bytebuf *out, const char *s, bool ascii)
+{
+	static const char special[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
+	uint32_t c;
+	unsigned n;
+
+	bytebuf_add_u8(out, '"');
+	for (; *s && (n = utf8_next(s, &c)); s += n) {
+		const char *const at = c < 0x80 ? strchr(special, (int)c) : NULL;
+
+		if (at) {
+			bytebuf_add_u8(out, '\\');
+			bytebuf_add_u8(out, (uint8_t)letter[at - special]);
+		} else if (c >= 0x20 && (!ascii || c < 0x7f)) {
+			bytebuf_add(out, s, n);
+		} else if (c < 0x10000) {
+			add_unit(out, c);
+		} else {
+			add_unit(out, 0xd800 + ((c - 0x10000) >> 10));
+			add_unit(out, 0xdc00 + (c & 0x3ff));
+		}
+	}
+	bytebuf_add_u8(out, '"');
 }
 
 bool json_get_count(const cJSON *v, uint64_t *out)

@@ -35,6 +35,11 @@ int json_read(const struct source *src, uint64_t off, size_t len, cJSON **out,
  */
 void json_write(struct bytebuf *out, const cJSON *value, bool pretty);
 
+/* Append a string, which is UTF-8, with the escapes that RFC 8259 demands.  If
+ * `ascii`, all other characters beyond ASCII and DEL become UTF-16 escapes, as
+ * Python's json.dumps writes them. */
+void json_write_string(struct bytebuf *out, const char *s, bool ascii);
+
 /* Get a whole number.  False if it is none, or so large that cJSON, which has
  * doubles, may have rounded it. */
 bool json_get_count(const cJSON *v, uint64_t *out);

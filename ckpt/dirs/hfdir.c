@@ -7,9 +7,9 @@
  *   model.safetensors.index.json	pytorch_model.bin.index.json
  *     and the files that it names	  and the files that it names
  *
- * What is looked for first, and that one file comes before several, is as in
- * transformers (modeling_utils.py, _get_resolved_checkpoint_files).  Links are
- * followed: a directory of the hub's cache has nothing else.
+ * The order of preference is that of transformers (modeling_utils.py,
+ * _get_resolved_checkpoint_files): safetensors first, and one file before several.
+ * Links are followed, because a directory of the hub's cache consists of links.
  */
 #include "ckpt/dirs/hfdir.h"
 
@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfindex.h"
@@ -41,14 +42,14 @@ static const struct layout {
 	{ "pytorch_model.bin.index.json", true, false },
 };
 
-/* Memory for the descriptions of a pickle's tensors: several names may be of
- * one tensor, so that they need not be in proportion to anything. */
+/* Limit of the memory for descriptions of a pickle's tensors.  Several names may
+ * share a tensor, so a small file could ask for any amount. */
 #define DESCRIPTIONS_MAX(size) ((1u << 20) + 8 * (size))
 
-/* The first of the layouts that is there, or NULL. */
+/* Return the first layout whose file exists, or NULL. */
 static const struct layout *find_layout(const char *dir)
 {
-	for (size_t i = 0; i < sizeof(layouts) / sizeof(*layouts); i++) {
+	for (size_t i = 0; i < COUNT(layouts); i++) {
 		struct stat st;
 		char *path;
 		bool there;
@@ -98,16 +99,6 @@ static int read_safetensors(struct hfdir_file *f, const struct source *src,
 	return 0;
 }
 
-static const uint64_t *copy_dims(struct arena *a, const uint64_t *dims,
-				 unsigned n)
-{
-	uint64_t *const to = arena_alloc(a, n * sizeof(*to) + 1);
-
-	if (to)
-		memcpy(to, dims, n * sizeof(*to));
-	return to;
-}
-
 static int read_pair(struct hfdir_file *f, const struct ptfile *pt,
 		     const struct value_pair *pair, struct hfdir_tensor *out,
 		     struct errmsg *err)
@@ -129,13 +120,14 @@ static int read_pair(struct hfdir_file *f, const struct ptfile *pt,
 				  cast_knows(t.dtype) ? "a view with gaps"
 						      : dtype_name(t.dtype));
 	*out = (struct hfdir_tensor){
-		.name = arena_strndup(&f->arena, pair->key->str.p,
-				      pair->key->str.len),
+		.name = arena_strdup(&f->arena, pair->key->str.p),
 		.dtype = t.dtype,
 		.requires_grad = t.requires_grad,
 		.ndim = t.ndim,
-		.shape = copy_dims(&f->arena, t.shape, t.ndim),
-		.stride = copy_dims(&f->arena, t.stride, t.ndim),
+		.shape = arena_copy(&f->arena, t.shape,
+				    t.ndim * sizeof(*t.shape)),
+		.stride = arena_copy(&f->arena, t.stride,
+				     t.ndim * sizeof(*t.stride)),
 		.numel = t.numel,
 		.offset = storage + t.storage_offset * dtype_size(t.dtype),
 	};
@@ -151,7 +143,7 @@ static int read_torch(struct hfdir_file *f, struct source *src,
 	struct ptfile pt;
 	int rc = ptfile_open_source(&pt, src, err);
 
-	src->fd = -1; /* it has been taken over, or closed */
+	src->fd = -1; /* ptfile_open_source owns it now, or has closed it */
 	if (rc)
 		return rc;
 	f->arena.limit = DESCRIPTIONS_MAX((size_t)pt.src.size);
@@ -188,47 +180,34 @@ static int read_file(struct hfdir_file *f, bool safetensors, struct errmsg *err)
 
 /* --- all of them -------------------------------------------------------------- */
 
-/* What reading a file came to. */
-struct outcome {
-	int rc;
-	struct errmsg err;
-};
-
 struct reading {
 	struct hfdir *d;
 	bool safetensors;
-	struct outcome *outcome; /* of each file */
+	struct errmsg *err; /* of each file */
 };
 
 static int read_numbered(void *ctx, size_t i)
 {
 	const struct reading *const r = ctx;
 	struct hfdir_file *const f = &r->d->files[i];
-	struct outcome *const o = &r->outcome[i];
+	const int rc = read_file(f, r->safetensors, &r->err[i]);
 
-	o->rc = read_file(f, r->safetensors, &o->err);
 	for (size_t k = 0; k < f->n; k++)
 		f->v[k].file = (uint32_t)i;
-	return o->rc;
+	return rc;
 }
 
 static int read_files(struct hfdir *d, bool safetensors, struct errmsg *err)
 {
-	struct reading r = { .d = d,
-			     .safetensors = safetensors,
-			     .outcome = calloc(d->nfiles,
-					       sizeof(*r.outcome)) };
-	int rc = 0;
+	struct reading r = { d, safetensors, calloc(d->nfiles, sizeof(*r.err)) };
+	int rc;
 
-	if (!r.outcome)
+	if (!r.err)
 		return errmsg_nomem(err, d->path);
-	parallel_for(d->nfiles, parallel_width(), read_numbered, &r);
-	for (size_t i = 0; !rc && i < d->nfiles; i++) {
-		rc = r.outcome[i].rc;
-		if (rc)
-			*err = r.outcome[i].err;
-	}
-	free(r.outcome);
+	rc = parallel_for(d->nfiles, parallel_width(), read_numbered, &r);
+	if (rc)
+		errmsg_first(err, r.err, d->nfiles);
+	free(r.err);
 	return rc;
 }
 
@@ -252,7 +231,7 @@ static int hfdir_by_name(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-/* All files' tensors, sorted; no two have one name. */
+/* List the tensors of all files, sorted.  Names must be unique. */
 static int list_tensors(struct hfdir *d, struct errmsg *err)
 {
 	size_t n = 0;
@@ -285,7 +264,8 @@ static int list_tensors(struct hfdir *d, struct errmsg *err)
 	return 0;
 }
 
-/* Does each file have the tensors that the index says it has?  More may be. */
+/* Check that each file has the tensors that the index lists.  It may have
+ * others. */
 static int check_index(const struct hfdir *d, const struct hfindex *x,
 		       const char *path, struct errmsg *err)
 {
@@ -320,12 +300,9 @@ static int open_indexed(struct hfdir *d, const struct layout *l,
 	rc = d->files ? 0 : errmsg_nomem(err, path);
 	for (size_t i = 0; !rc && i < x.nfiles; i++)
 		rc = hfdir_add_file(d, x.files[i], err);
-	if (!rc)
-		rc = read_files(d, l->safetensors, err);
-	if (!rc)
-		rc = list_tensors(d, err);
-	if (!rc)
-		rc = check_index(d, &x, path, err);
+	rc = rc ?: read_files(d, l->safetensors, err) ?:
+	     list_tensors(d, err) ?:
+	     check_index(d, &x, path, err);
 	hfindex_done(&x);
 	return rc;
 }
@@ -338,11 +315,11 @@ static int open_layout(struct hfdir *d, const struct layout *l,
 
 	if (!l->is_index) {
 		d->files = calloc(1, sizeof(*d->files));
-		rc = d->files ? hfdir_add_file(d, l->name, err)
-			      : errmsg_nomem(err, d->path);
-		if (!rc)
-			rc = read_files(d, l->safetensors, err);
-		return rc ? rc : list_tensors(d, err);
+		if (!d->files)
+			return errmsg_nomem(err, d->path);
+		return hfdir_add_file(d, l->name, err) ?:
+		       read_files(d, l->safetensors, err) ?:
+		       list_tensors(d, err);
 	}
 	if (asprintf(&path, "%s/%s", d->path, l->name) < 0)
 		return errmsg_nomem(err, d->path);

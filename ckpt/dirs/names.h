@@ -12,7 +12,9 @@ enum tag_file_kind {
 	TAG_FILE_OPTIM,  /* [bf16_]zero_pp_rank_D_mp_rank_XX_optim_states.pt */
 	TAG_FILE_LAYER,  /* layer_XX-...-model_states.pt (pipeline) */
 	TAG_FILE_EXPERT, /* layer_L_expert_E_mp_rank_XX_model_states.pt */
-	TAG_FILE_EXPERT_OLD,   /* expert_E_mp_rank_XX_model_states.pt: no layer */
+	TAG_FILE_KINDS,  /* of files that are read */
+	TAG_FILE_EXPERT_OLD = TAG_FILE_KINDS, /* expert_E_mp_rank_XX_model_states.pt:
+					   * no layer */
 	TAG_FILE_EXPERT_OPTIM, /* expp_rank_R_mp_rank_XX_optim_states.pt: no ZeRO */
 };
 

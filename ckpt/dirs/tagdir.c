@@ -2,9 +2,8 @@
 /*
  * From a directory to a grid of ranks.
  *
- * Only the directory itself is read, and where offloaded tensors are copied to,
- * nothing else that lies below it: DeepSpeed's own converter walks recursively
- * and counts stray copies as ranks.
+ * Only the directory itself and that of offloaded tensors are read.  DeepSpeed's
+ * own converter walks all directories below and takes stray copies for ranks.
  */
 #include "ckpt/dirs/tagdir_impl.h"
 
@@ -73,24 +72,11 @@ static int by_layer(const void *a, const void *b)
 	return 0;
 }
 
-/* What a directory holds, by kind. */
+/* The files of a directory by kind. */
 struct found {
-	struct list optim, model, model3, layer, expert, swapped;
-	bool old_experts; /* some of another layout are there */
+	struct list v[TAG_FILE_KINDS]; /* TAG_FILE_OTHER: of tensors on NVMe */
+	bool old_experts;            /* some of another layout are there */
 };
-
-static struct list *list_for(struct found *f, enum tag_file_kind kind)
-{
-	switch (kind) {
-	case TAG_FILE_OPTIM: return &f->optim;
-	case TAG_FILE_MODEL: return &f->model;
-	case TAG_FILE_MODEL3: return &f->model3;
-	case TAG_FILE_LAYER:
-		return &f->layer;
-	case TAG_FILE_EXPERT: return &f->expert;
-	default: return NULL;
-	}
-}
 
 static int scan_names(struct tagdir *d, struct found *f, struct errmsg *err)
 {
@@ -105,13 +91,10 @@ static int scan_names(struct tagdir *d, struct found *f, struct errmsg *err)
 		beneath_fail(d->path, rc, err);
 	while (!rc && (name = packfs_readdir(dir))) {
 		const struct ckname id = names_parse(name);
-		struct list *to;
 
 		f->old_experts |= id.kind == TAG_FILE_EXPERT_OLD;
-		to = list_for(f, id.kind);
-		if (!to)
-			continue;
-		rc = list_add(to, d->path, name, id, err);
+		if (id.kind != TAG_FILE_OTHER && id.kind < TAG_FILE_KINDS)
+			rc = list_add(&f->v[id.kind], d->path, name, id, err);
 	}
 	if (!rc && errno)
 		rc = errmsg_errno(err, d->path, "cannot list");
@@ -172,19 +155,20 @@ static void tagdir_widen(struct tagdir *d, const struct list *l)
 	}
 }
 
-/* Are the experts of each layer there, from the first on?  How many there are
- * is not in their names. */
+/* Check that the experts of each layer are numbered without gaps.  Their names do
+ * not say how many there are. */
 static int check_experts(const struct tagdir *d, const struct found *f,
 			 struct errmsg *err)
 {
+	const struct list *const l = &f->v[TAG_FILE_EXPERT];
 	unsigned layer = 0, expert = 0;
 
 	if (f->old_experts)
 		return errmsg_set(err, -ENOTSUP,
-				  "%s: has files of experts (expert_*) that do"
-				  " not tell their layer: too old", d->path);
-	for (size_t i = 0; i < f->expert.n; i++, expert++) {
-		const struct tag_file *const e = &f->expert.v[i];
+				  "%s: has files of experts (expert_*) whose"
+				  " names lack the layer: too old", d->path);
+	for (size_t i = 0; i < l->n; i++, expert++) {
+		const struct tag_file *const e = &l->v[i];
 
 		if (i > 0 && by_layer(&e[-1], e) == 0)
 			return fail_twice(d, &e[-1], e, err);
@@ -202,12 +186,12 @@ static int check_experts(const struct tagdir *d, const struct found *f,
 			return errmsg_set(err, -EBADMSG,
 					  "%s: the file of expert %u in MoE layer"
 					  " %u is missing (%zu files found)",
-					  d->path, expert, layer, f->expert.n);
+					  d->path, expert, layer, l->n);
 	}
 	return 0;
 }
 
-/* Whatever else they are, each is there once. */
+/* Check that no file of a layer is there twice; nothing else is known of them. */
 static int check_layers(const struct tagdir *d, const struct list *l,
 			struct errmsg *err)
 {
@@ -225,53 +209,58 @@ static void sort(struct list *l, int (*order)(const void *a, const void *b))
 
 static int build_grid(struct tagdir *d, struct found *f, struct errmsg *err)
 {
-	struct list *const states = f->model3.n ? &f->model3 : &f->model;
+	struct list *const optim = &f->v[TAG_FILE_OPTIM];
+	struct list *const model = &f->v[TAG_FILE_MODEL];
+	struct list *const model3 = &f->v[TAG_FILE_MODEL3];
+	struct list *const states = model3->n ? model3 : model;
 	int rc;
 
-	if (f->optim.n == 0)
-		return fail_not_zero(d, f->model.n + f->model3.n, err);
-	d->zero3 = f->model3.n > 0;
-	if (d->zero3 && f->model.n)
+	if (optim->n == 0)
+		return fail_not_zero(d, model->n + model3->n, err);
+	d->zero3 = model3->n > 0;
+	if (d->zero3 && model->n)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: model states of ZeRO-3 (%s) and of other"
 				  " stages (%s) side by side", d->path,
-				  f->model3.v[0].name, f->model.v[0].name);
+				  model3->v[0].name, model->v[0].name);
 	if (states->n == 0)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: no *_model_states.pt file: it is missing",
 				  d->path);
-	sort(&f->optim, by_rank);
+	sort(optim, by_rank);
 	sort(states, by_rank);
-	sort(&f->layer, by_layer);
-	sort(&f->expert, by_layer);
-	tagdir_widen(d, &f->optim);
+	sort(&f->v[TAG_FILE_LAYER], by_layer);
+	sort(&f->v[TAG_FILE_EXPERT], by_layer);
+	tagdir_widen(d, optim);
 	tagdir_widen(d, states);
-	rc = check_grid(d, f->optim.v, f->optim.n, d->mp_degree, d->dp_degree,
-			"optimizer shard", err);
-	if (!rc)
-		rc = check_grid(d, states->v, states->n, d->mp_degree,
-				d->zero3 ? d->dp_degree : 1,
-				"model-states file", err);
-	if (!rc)
-		rc = check_layers(d, &f->layer, err);
-	if (!rc)
-		rc = check_experts(d, f, err);
+	rc = check_grid(d, optim->v, optim->n, d->mp_degree, d->dp_degree,
+			"optimizer shard", err) ?:
+	     check_grid(d, states->v, states->n, d->mp_degree,
+			d->zero3 ? d->dp_degree : 1, "model-states file", err) ?:
+	     check_layers(d, &f->v[TAG_FILE_LAYER], err) ?:
+	     check_experts(d, f, err);
 	if (rc)
 		return rc;
-	if (f->optim.n != (size_t)d->mp_degree * d->dp_degree ||
-	    states->n != (size_t)d->mp_degree * (d->zero3 ? d->dp_degree : 1))
+	if (optim->n != (size_t)d->mp_degree * d->dp_degree ||
+	    states->n != tagdir_model_number(d, d->mp_degree))
 		return errmsg_set(err, -EBADMSG,
 				  "%s: %zu optimizer shards and %zu model-states"
 				  " files do not form a grid of ranks", d->path,
-				  f->optim.n, states->n);
+				  optim->n, states->n);
 	return 0;
 }
 
-void list_done(struct list *l)
+static void free_files(struct tag_file *v, size_t n)
 {
-	for (size_t i = 0; i < l->n; i++)
-		free(l->v[i].path);
-	free(l->v);
+	for (size_t i = 0; i < n; i++)
+		free(v[i].path);
+	free(v);
+}
+
+static void take(struct list *l, struct tag_file **v, size_t *n)
+{
+	*v = l->v;
+	*n = l->n;
 	*l = (struct list){ 0 };
 }
 
@@ -309,45 +298,30 @@ int tagdir_scan(struct tagdir *d, const char *path, struct errmsg *err)
 	if (!rc)
 		rc = build_grid(d, &f, err);
 	if (!rc && d->zero3)
-		rc = tagdir_scan_nvme(d->path, &f.swapped, err);
-	if (rc) {
-		list_done(&f.optim);
-		list_done(&f.model);
-		list_done(&f.model3);
-		list_done(&f.layer);
-		list_done(&f.expert);
-		list_done(&f.swapped);
+		rc = tagdir_scan_nvme(d->path, &f.v[TAG_FILE_OTHER], err);
+	take(&f.v[TAG_FILE_OPTIM], &d->optim, &d->noptim);
+	take(&f.v[d->zero3 ? TAG_FILE_MODEL3 : TAG_FILE_MODEL], &d->model,
+	     &d->nmodel);
+	take(&f.v[TAG_FILE_LAYER], &d->layer, &d->nlayer);
+	take(&f.v[TAG_FILE_EXPERT], &d->expert, &d->nexpert);
+	take(&f.v[TAG_FILE_OTHER], &d->swapped, &d->nswapped);
+	for (int kind = 0; kind < TAG_FILE_KINDS; kind++)
+		free_files(f.v[kind].v, f.v[kind].n); /* model states of
+						       * two kinds */
+	if (rc)
 		tagdir_done(d);
-		return rc;
-	}
-	d->optim = f.optim.v;
-	d->noptim = f.optim.n;
-	d->model = d->zero3 ? f.model3.v : f.model.v;
-	d->nmodel = d->zero3 ? f.model3.n : f.model.n;
-	d->layer = f.layer.v;
-	d->nlayer = f.layer.n;
-	d->expert = f.expert.v;
-	d->nexpert = f.expert.n;
-	d->swapped = f.swapped.v;
-	d->nswapped = f.swapped.n;
-	list_done(d->zero3 ? &f.model : &f.model3);
-	set_readers(d);
-	return 0;
+	else
+		set_readers(d);
+	return rc;
 }
 
 void tagdir_done(struct tagdir *d)
 {
-	struct list optim = { .v = d->optim, .n = d->noptim };
-	struct list model = { .v = d->model, .n = d->nmodel };
-	struct list layer = { .v = d->layer, .n = d->nlayer };
-	struct list expert = { .v = d->expert, .n = d->nexpert };
-	struct list swapped = { .v = d->swapped, .n = d->nswapped };
-
-	list_done(&optim);
-	list_done(&model);
-	list_done(&layer);
-	list_done(&expert);
-	list_done(&swapped);
+	free_files(d->optim, d->noptim);
+	free_files(d->model, d->nmodel);
+	free_files(d->layer, d->nlayer);
+	free_files(d->expert, d->nexpert);
+	free_files(d->swapped, d->nswapped);
 	free(d->path);
 	free(d->tag);
 	*d = (struct tagdir){ 0 };

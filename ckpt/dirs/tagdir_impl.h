@@ -15,7 +15,6 @@ struct list {
 /* Add the file `name` of `dir`: -ENOMEM, or as beneath_stat. */
 int list_add(struct list *l, const char *dir, const char *name,
 	     struct ckname id, struct errmsg *err);
-void list_done(struct list *l);
 
 /* Those of tensors on NVMe, in order; none if there is no such directory. */
 int tagdir_scan_nvme(const char *tag, struct list *out, struct errmsg *err);

@@ -7,6 +7,7 @@
  */
 #include "ckpt/format/ptfile.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,11 +96,9 @@ static int load_root(struct ptfile *pt, struct errmsg *err)
 
 static int open_zip(struct ptfile *pt, struct errmsg *err)
 {
-	int rc = zip_open(&pt->zip, &pt->src, err);
-
-	if (!rc)
-		rc = check_byteorder(pt, err);
-	return rc ? rc : load_root(pt, err);
+	return zip_open(&pt->zip, &pt->src, err) ?:
+	       check_byteorder(pt, err) ?:
+	       load_root(pt, err);
 }
 
 int ptfile_open_source(struct ptfile *pt, const struct source *src,
@@ -110,9 +109,10 @@ int ptfile_open_source(struct ptfile *pt, const struct source *src,
 	*pt = (struct ptfile){ .src = *src };
 	rc = check_magic(&pt->src, &pt->is_zip, err);
 	if (!rc)
-		rc = pt->is_zip ? open_zip(pt, err) :
-				  legacy_open(&pt->legacy, &pt->src, &pt->arena,
+		rc = pt->is_zip ? open_zip(pt, err)
+				: legacy_open(&pt->legacy, &pt->src, &pt->arena,
 					      &pt->root, err);
+	assert(rc || pt->root);
 	if (rc)
 		ptfile_close(pt);
 	return rc;
@@ -135,56 +135,37 @@ void ptfile_close(struct ptfile *pt)
 	pt->root = NULL;
 }
 
-static int check_storage(const struct ptfile *pt, const char *key,
-			 uint64_t has, uint64_t needs, struct errmsg *err)
-{
-	if (has >= needs)
-		return 0;
-	return errmsg_set(err, -EBADMSG,
-			  "%s: storage %s%.40s has %llu bytes, its tensors"
-			  " need %llu", pt->src.name,
-			  pt->is_zip ? "data/" : "", key,
-			  (unsigned long long)has, (unsigned long long)needs);
-}
-
-static int fail_missing(const struct ptfile *pt, const char *key,
-			struct errmsg *err)
-{
-	return errmsg_set(err, -EBADMSG, "%s: storage %s%.40s is missing",
-			  pt->src.name, pt->is_zip ? "data/" : "", key);
-}
-
-static int zip_storage(const struct ptfile *pt, const char *key, uint64_t bytes,
-		       uint64_t *offset, struct errmsg *err)
+static const struct zip_entry *find_member(const struct ptfile *pt,
+					   const char *key)
 {
 	char member[64];
 	const int n = snprintf(member, sizeof(member), "data/%s", key);
-	const struct zip_entry *const e = n < (int)sizeof(member) ?
-						  zip_find(&pt->zip, member) :
-						  NULL;
-	int rc;
 
-	if (!e)
-		return fail_missing(pt, key, err);
-	rc = check_storage(pt, key, e->size, bytes, err);
-	return rc ? rc : zip_locate(&pt->zip, e, offset, err);
+	return n < (int)sizeof(member) ? zip_find(&pt->zip, member) : NULL;
 }
 
 int ptfile_storage(const struct ptfile *pt, const char *key, uint64_t bytes,
 		   uint64_t *offset, struct errmsg *err)
 {
-	const struct legacy_storage *s;
-	int rc;
+	const struct zip_entry *const e = pt->is_zip ? find_member(pt, key) : NULL;
+	const struct legacy_storage *const s =
+		pt->is_zip ? NULL : legacy_find(&pt->legacy, key);
+	const uint64_t has = e ? e->size : s ? s->len : 0;
+	const char *const dir = pt->is_zip ? "data/" : "";
 
-	if (pt->is_zip)
-		return zip_storage(pt, key, bytes, offset, err);
-	s = legacy_find(&pt->legacy, key);
-	if (!s)
-		return fail_missing(pt, key, err);
-	rc = check_storage(pt, key, s->len, bytes, err);
-	if (!rc)
-		*offset = s->off;
-	return rc;
+	if (!e && !s)
+		return errmsg_set(err, -EBADMSG, "%s: storage %s%.40s is missing",
+				  pt->src.name, dir, key);
+	if (has < bytes)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: storage %s%.40s has %llu bytes, its"
+				  " tensors need %llu", pt->src.name, dir, key,
+				  (unsigned long long)has,
+				  (unsigned long long)bytes);
+	if (e)
+		return zip_locate(&pt->zip, e, offset, err);
+	*offset = s->off;
+	return 0;
 }
 
 int ptfile_tensor(const struct ptfile *pt, const struct value *v,

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * torch.save's zip container, byte for byte.
+ * torch.save's zip container, byte for byte, as observed on files of torch 2.15
+ * and checked against all reference files:
  *
- * Observed on files of torch 2.15 and checked against all reference files:
- * records in the order data.pkl, .format_version, .storage_alignment,
- * byteorder, data/0.., version, .data/serialization_id; every record's data
- * on a multiple of 64, reached by padding the local extra field with an "FB"
- * entry of 'Z's; local headers without sizes, a data descriptor after each
- * record that is not empty; ZIP64 fields where 32 bits do not do; all three
- * end records always.
+ * - The records are data.pkl, .format_version, .storage_alignment, byteorder,
+ *   data/0 and so on, version, .data/serialization_id, in this order.
+ * - The data of each record begins on a multiple of 64.  An entry "FB" of 'Z's
+ *   pads the local extra field up to there.
+ * - Local headers have no sizes.  A data descriptor follows each record that is
+ *   not empty.
+ * - ZIP64 fields are written where a number needs more than 32 bits; the three
+ *   end records always are.
  *
  *   local header   30 + name + [zip64 extra] + "FB" u16 pad + pad
  *   data
@@ -91,7 +93,9 @@ static size_t name_len(const struct ptwrite *w, const struct record *r)
 	return strlen(w->prefix) + 1 + strlen(r->name);
 }
 
-static size_t local_zip64_len(const struct record *r, uint64_t header)
+/* The length of the ZIP64 extra field, which is the same in the local header and
+ * in the directory. */
+static size_t zip64_len(const struct record *r, uint64_t header)
 {
 	if (!is_big(r->len) && !is_big(header))
 		return 0;
@@ -102,8 +106,7 @@ static size_t local_zip64_len(const struct record *r, uint64_t header)
 static size_t local_len(const struct ptwrite *w, const struct record *r,
 			uint64_t header)
 {
-	const size_t fixed = 30 + name_len(w, r) + local_zip64_len(r, header) +
-			     4;
+	const size_t fixed = 30 + name_len(w, r) + zip64_len(r, header) + 4;
 
 	return fixed + (size_t)(-(header + fixed) % ALIGNMENT);
 }
@@ -112,18 +115,14 @@ static size_t descriptor_len(const struct record *r, uint64_t header)
 {
 	if (r->len == 0)
 		return 0;
-	return local_zip64_len(r, header) ? 24 : 16;
-}
-
-static size_t central_zip64_len(const struct record *r, uint64_t header)
-{
-	return local_zip64_len(r, header); /* the same fields, filled in */
+	return zip64_len(r, header) ? 24 : 16;
 }
 
 int ptwrite_init(struct ptwrite *w, const char *prefix, struct bytebuf *pickle,
 		 const uint64_t *len, size_t n, struct errmsg *err)
 {
 	uint64_t at = 0, directory = 0;
+	int rc = -ENOMEM;
 	struct ptwrite l = {
 		.prefix = prefix,
 		.pickle = { pickle->data, pickle->len },
@@ -135,10 +134,8 @@ int ptwrite_init(struct ptwrite *w, const char *prefix, struct bytebuf *pickle,
 	};
 
 	if (!l.len || !l.offset || !l.header || pickle->failed) {
-		free(l.len);
-		free(l.offset);
-		free(l.header);
-		return errmsg_nomem(err, prefix);
+		errmsg_nomem(err, prefix);
+		goto fail;
 	}
 	if (n)
 		memcpy(l.len, len, n * sizeof(*len));
@@ -150,20 +147,22 @@ int ptwrite_init(struct ptwrite *w, const char *prefix, struct bytebuf *pickle,
 		if (i >= RECORDS_BEFORE && i < RECORDS_BEFORE + n)
 			l.offset[i - RECORDS_BEFORE] = at;
 		if (r.len > FILE_SIZE_MAX || at > FILE_SIZE_MAX - r.len) {
-			l.pickle.p = NULL;
-			ptwrite_done(&l);
-			return errmsg_set(err, -EFBIG, "%s.pt: too large",
-					  prefix);
+			rc = errmsg_set(err, -EFBIG, "%s.pt: too large", prefix);
+			goto fail;
 		}
+		assert(at % ALIGNMENT == 0);
 		at += r.len + descriptor_len(&r, l.header[i]);
-		directory += 46 + name_len(&l, &r) +
-			     central_zip64_len(&r, l.header[i]);
+		directory += 46 + name_len(&l, &r) + zip64_len(&r, l.header[i]);
 	}
 	l.directory = at;
 	l.size = at + directory + 56 + 20 + 22;
 	*w = l;
 	*pickle = (struct bytebuf){ 0 };
 	return 0;
+fail:
+	l.pickle.p = NULL; /* still the caller's */
+	ptwrite_done(&l);
+	return rc;
 }
 
 void ptwrite_done(struct ptwrite *w)
@@ -194,18 +193,36 @@ uint64_t ptwrite_literal_len(const struct ptwrite *w, size_t i)
 static void ptwrite_add_name(const struct ptwrite *w, const struct record *r,
 			     struct bytebuf *out)
 {
-	bytebuf_add(out, w->prefix, strlen(w->prefix));
+	bytebuf_add_str(out, w->prefix);
 	bytebuf_add_u8(out, '/');
-	bytebuf_add(out, r->name, strlen(r->name));
+	bytebuf_add_str(out, r->name);
+}
+
+/* The ZIP64 field: sizes and offset, if they need more than 32 bits. */
+static void add_zip64(const struct record *r, uint64_t header, uint64_t csize,
+		      struct bytebuf *out)
+{
+	const size_t len = zip64_len(r, header);
+
+	if (!len)
+		return;
+	bytebuf_add_le16(out, 1);
+	bytebuf_add_le16(out, (uint16_t)(len - 4));
+	if (is_big(r->len)) {
+		bytebuf_add_le64(out, r->len);
+		bytebuf_add_le64(out, csize);
+	}
+	if (is_big(header))
+		bytebuf_add_le64(out, header);
 }
 
 static void add_local(const struct ptwrite *w, const struct record *r,
 		      uint64_t header, struct bytebuf *out)
 {
-	const size_t zip64 = local_zip64_len(r, header);
 	const size_t extra = local_len(w, r, header) - 30 - name_len(w, r);
-	const size_t pad = extra - zip64 - 4;
+	const size_t pad = extra - zip64_len(r, header) - 4;
 
+	assert(pad < ALIGNMENT);
 	bytebuf_add_le32(out, 0x04034b50);
 	bytebuf_add_le16(out, 0);
 	bytebuf_add_le16(out, r->len ? FLAGS : FLAGS_EMPTY);
@@ -214,16 +231,7 @@ static void add_local(const struct ptwrite *w, const struct record *r,
 	bytebuf_add_le16(out, (uint16_t)name_len(w, r));
 	bytebuf_add_le16(out, (uint16_t)extra);
 	ptwrite_add_name(w, r, out);
-	if (zip64) {
-		bytebuf_add_le16(out, 1);
-		bytebuf_add_le16(out, (uint16_t)(zip64 - 4));
-		if (is_big(r->len)) {
-			bytebuf_add_le64(out, r->len);
-			bytebuf_add_le64(out, 0); /* miniz leaves this zero */
-		}
-		if (is_big(header))
-			bytebuf_add_le64(out, header);
-	}
+	add_zip64(r, header, 0, out); /* miniz leaves the second size zero */
 	bytebuf_add(out, "FB", 2);
 	bytebuf_add_le16(out, (uint16_t)pad);
 	bytebuf_add_fill(out, 'Z', pad);
@@ -236,7 +244,7 @@ static void add_descriptor(const struct record *r, uint64_t header,
 		return;
 	bytebuf_add_le32(out, 0x08074b50);
 	bytebuf_add_le32(out, crc);
-	if (local_zip64_len(r, header)) {
+	if (zip64_len(r, header)) {
 		bytebuf_add_le64(out, r->len);
 		bytebuf_add_le64(out, r->len);
 	} else {
@@ -253,8 +261,6 @@ static uint32_t low32(uint64_t v)
 static void add_central(const struct ptwrite *w, const struct record *r,
 			uint64_t header, uint32_t crc, struct bytebuf *out)
 {
-	const size_t zip64 = central_zip64_len(r, header);
-
 	bytebuf_add_le32(out, 0x02014b50);
 	bytebuf_add_le32(out, 0); /* made by, needed */
 	bytebuf_add_le16(out, r->len ? FLAGS : FLAGS_EMPTY);
@@ -263,20 +269,11 @@ static void add_central(const struct ptwrite *w, const struct record *r,
 	bytebuf_add_le32(out, low32(r->len));
 	bytebuf_add_le32(out, low32(r->len));
 	bytebuf_add_le16(out, (uint16_t)name_len(w, r));
-	bytebuf_add_le16(out, (uint16_t)zip64);
+	bytebuf_add_le16(out, (uint16_t)zip64_len(r, header));
 	bytebuf_add_fill(out, 0, 10); /* comment, disk, attributes */
 	bytebuf_add_le32(out, low32(header));
 	ptwrite_add_name(w, r, out);
-	if (!zip64)
-		return;
-	bytebuf_add_le16(out, 1);
-	bytebuf_add_le16(out, (uint16_t)(zip64 - 4));
-	if (is_big(r->len)) {
-		bytebuf_add_le64(out, r->len);
-		bytebuf_add_le64(out, r->len);
-	}
-	if (is_big(header))
-		bytebuf_add_le64(out, header);
+	add_zip64(r, header, r->len, out);
 }
 
 static void add_end(const struct ptwrite *w, uint64_t directory_len,

@@ -18,6 +18,7 @@
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/json.h"
 #include "ckpt/base/utf8.h"
 #include "ckpt/format/safetensors.h"
 
@@ -54,33 +55,6 @@ static int safetensors_write_by_place(const void *a, const void *b, void *ctx)
 	return strcmp(x->name, y->name);
 }
 
-static void safetensors_write_add_text(struct bytebuf *out, const char *s)
-{
-	bytebuf_add(out, s, strlen(s));
-}
-
-static void safetensors_write_add_string(struct bytebuf *out, const char *s)
-{
-	static const char plain[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
-
-	bytebuf_add_u8(out, '"');
-	for (; *s; s++) {
-		const char *const special = strchr(plain, *s);
-		char text[8];
-
-		if (special) {
-			bytebuf_add_u8(out, '\\');
-			bytebuf_add_u8(out, (uint8_t)letter[special - plain]);
-		} else if ((uint8_t)*s < 0x20) {
-			snprintf(text, sizeof(text), "\\u%04x", (uint8_t)*s);
-			safetensors_write_add_text(out, text);
-		} else {
-			bytebuf_add_u8(out, (uint8_t)*s);
-		}
-	}
-	bytebuf_add_u8(out, '"');
-}
-
 /* One member; `*at' moves on by its bytes. */
 static void add_tensor(const struct safetensors_write_tensor *t, uint64_t *at,
 		       struct bytebuf *out)
@@ -89,18 +63,18 @@ static void add_tensor(const struct safetensors_write_tensor *t, uint64_t *at,
 	char text[64];
 
 	bytebuf_add_u8(out, ',');
-	safetensors_write_add_string(out, t->name);
-	safetensors_write_add_text(out, ":{\"dtype\":\"");
-	safetensors_write_add_text(out, safetensors_dtype_name(t->dtype));
-	safetensors_write_add_text(out, "\",\"shape\":[");
+	json_write_string(out, t->name, false);
+	bytebuf_add_str(out, ":{\"dtype\":\"");
+	bytebuf_add_str(out, safetensors_dtype_name(t->dtype));
+	bytebuf_add_str(out, "\",\"shape\":[");
 	for (unsigned i = 0; i < t->ndim; i++) {
 		snprintf(text, sizeof(text), i ? ",%" PRIu64 : "%" PRIu64,
 			 t->shape[i]);
-		safetensors_write_add_text(out, text);
+		bytebuf_add_str(out, text);
 	}
 	snprintf(text, sizeof(text),
 		 "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", *at, end);
-	safetensors_write_add_text(out, text);
+	bytebuf_add_str(out, text);
 	*at = end;
 }
 
@@ -127,16 +101,16 @@ int safetensors_write_header(const struct safetensors_write_tensor *v, size_t n,
 	uint64_t at = 0;
 	int rc = 0;
 
-	for (size_t i = 0; !rc && i < n; i++) {
+	for (size_t i = 0; i < n; i++) {
 		rc = check_tensor(&v[i], err);
+		if (rc)
+			return rc;
 		order[i] = i;
 	}
-	if (rc)
-		return rc;
 	if (n)
 		qsort_r(order, n, sizeof(*order), safetensors_write_by_place,
 			(void *)v);
-	safetensors_write_add_text(&b, "{\"__metadata__\":{\"format\":\"pt\"}");
+	bytebuf_add_str(&b, "{\"__metadata__\":{\"format\":\"pt\"}");
 	for (size_t i = 0; i < n && b.len <= SAFETENSORS_HEADER_MAX; i++)
 		add_tensor(&v[order[i]], &at, &b);
 	bytebuf_add_u8(&b, '}');

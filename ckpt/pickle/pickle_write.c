@@ -238,9 +238,9 @@ static void save_global(struct writer *w, const struct value *v)
 	if (!e)
 		return;
 	bytebuf_add_u8(w->out, 'c');
-	bytebuf_add(w->out, module, strlen(module));
+	bytebuf_add_str(w->out, module);
 	bytebuf_add_u8(w->out, '\n');
-	bytebuf_add(w->out, name, strlen(name));
+	bytebuf_add_str(w->out, name);
 	bytebuf_add_u8(w->out, '\n');
 	memoize_entry(w, e);
 }

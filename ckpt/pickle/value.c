@@ -63,7 +63,7 @@ struct value *value_new_reduce(struct arena *a, struct value *callable,
 {
 	struct value *const v = value_new(a, VALUE_REDUCE);
 
-	if (!v)
+	if (!v || !callable || !args)
 		return NULL;
 	v->obj = arena_alloc(a, sizeof(*v->obj));
 	if (!v->obj)

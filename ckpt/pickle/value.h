@@ -85,8 +85,8 @@ struct value {
 	};
 };
 
-/* Constructors: NULL when the arena is exhausted.  Strings are borrowed, not
- * copied: they must outlive the arena's values. */
+/* Constructors: NULL when the arena is exhausted, or if an argument is NULL.
+ * Strings are borrowed: they must outlive the arena's values. */
 struct value *value_new(struct arena *a, enum value_kind kind);
 struct value *value_new_int(struct arena *a, int64_t i);
 struct value *value_new_bool(struct arena *a, bool b);

@@ -16,11 +16,6 @@
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
 
-static void plan_json_add_text(struct bytebuf *out, const char *s)
-{
-	bytebuf_add(out, s, strlen(s));
-}
-
 void plan_add_json(struct bytebuf *out, cJSON *o)
 {
 	json_write(out, o, false);
@@ -102,7 +97,7 @@ int plan_files_json(struct plan *p, struct bytebuf *out, struct errmsg *err)
 	cJSON *const files = cJSON_CreateObject();
 	const int rc = dir_json(p, PLAN_ROOT, files, err);
 
-	plan_json_add_text(out, ",\"files\":");
+	bytebuf_add_str(out, ",\"files\":");
 	plan_add_json(out, files);
 	return rc;
 }
@@ -124,7 +119,7 @@ int plan_params_json(struct plan *p, plan_describe_fn *describe,
 	uint64_t pos = 0;
 	int rc;
 
-	plan_json_add_text(out, ",\"params\":[");
+	bytebuf_add_str(out, ",\"params\":[");
 	while ((rc = plan_next(p, PLAN_ZERO, &pos, &e, err)) == 1) {
 		cJSON *o;
 
@@ -136,13 +131,13 @@ int plan_params_json(struct plan *p, plan_describe_fn *describe,
 		if (!rc)
 			rc = dir_json(p, e.node,
 				      cJSON_AddObjectToObject(o, "files"), err);
-		plan_json_add_text(out, before);
+		bytebuf_add_str(out, before);
 		before = ",\n";
 		plan_add_json(out, o);
 		if (rc)
 			return rc;
 	}
-	plan_json_add_text(out, "\n]");
+	bytebuf_add_str(out, "\n]");
 	return rc;
 }
 
@@ -161,12 +156,12 @@ int plan_json(struct plan *p, struct bytebuf *out, struct errmsg *err)
 {
 	int rc;
 
-	plan_json_add_text(out, "{\"version\":1,\"tag\":");
+	bytebuf_add_str(out, "{\"version\":1,\"tag\":");
 	plan_add_json(out, cJSON_CreateString(plan_tag(p)));
-	plan_json_add_text(out, ",\"shards\":");
+	bytebuf_add_str(out, ",\"shards\":");
 	shards_json(p, out);
 	rc = p->ops->json(p, out, err);
-	plan_json_add_text(out, "}\n");
+	bytebuf_add_str(out, "}\n");
 	if (!rc && out->failed)
 		rc = errmsg_nomem(err, NULL);
 	return rc;

@@ -85,13 +85,12 @@ static struct value *sub_param_shape(struct arena *a, const struct param *p)
 	const struct value *const spec = p->merge.spec;
 	struct value *shape = value_find(spec, "shape");
 	struct value *const dim = value_find(spec, "partition_dim");
-	struct value *const none = value_new(a, VALUE_TUPLE);
 	struct value *const state = value_new(a, VALUE_DICT);
-	struct value *const cls = value_new_global(
-		a, "deepspeed.checkpoint.universal_checkpoint",
-		"SubparamShape");
-	struct value *const object =
-		cls && none ? value_new_reduce(a, cls, none) : NULL;
+	struct value *const object = value_new_reduce(
+		a,
+		value_new_global(a, "deepspeed.checkpoint.universal_checkpoint",
+				 "SubparamShape"),
+		value_new(a, VALUE_TUPLE));
 
 	if (!object || !state)
 		return NULL;

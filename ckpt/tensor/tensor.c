@@ -171,15 +171,11 @@ static int get_dims(const struct value *v, const char *name, uint64_t *out,
 	if (!dims || dims->n > TENSOR_DIMS_MAX)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: malformed tensor size or stride", name);
-	for (size_t i = 0; i < dims->n; i++) {
-		int64_t d;
-
-		if (!value_get_int(dims->v[i], &d) || d < 0)
+	for (size_t i = 0; i < dims->n; i++)
+		if (!value_get_count(dims->v[i], &out[i]))
 			return errmsg_set(err, -EBADMSG,
 					  "%s: tensor size or stride %zu is not"
 					  " a count", name, i);
-		out[i] = (uint64_t)d;
-	}
 	*n = dims->n;
 	return 0;
 }
@@ -219,7 +215,6 @@ int tensor_from_value(const struct value *v, const char *name,
 	const struct value_seq *const a = rebuild_args(v);
 	struct tensor t = { 0 };
 	size_t nshape, nstride;
-	int64_t offset;
 	int rc;
 
 	if (!a)
@@ -233,13 +228,11 @@ int tensor_from_value(const struct value *v, const char *name,
 			    &t.storage_numel, err);
 	if (rc)
 		return rc;
-	if (!value_get_int(a->v[1], &offset) || offset < 0)
+	if (!value_get_count(a->v[1], &t.storage_offset))
 		return errmsg_set(err, -EBADMSG,
 				  "%s: bad tensor storage offset", name);
-	t.storage_offset = (uint64_t)offset;
-	rc = get_dims(a->v[2], name, t.shape, &nshape, err);
-	if (!rc)
-		rc = get_dims(a->v[3], name, t.stride, &nstride, err);
+	rc = get_dims(a->v[2], name, t.shape, &nshape, err) ?:
+	     get_dims(a->v[3], name, t.stride, &nstride, err);
 	if (rc)
 		return rc;
 	if (nshape != nstride)
@@ -247,12 +240,11 @@ int tensor_from_value(const struct value *v, const char *name,
 				  "%s: tensor with %zu sizes but %zu strides",
 				  name, nshape, nstride);
 	t.ndim = (unsigned)nshape;
-	t.requires_grad = a->n > 4 && a->v[4]->kind == VALUE_BOOL && a->v[4]->b;
+	t.requires_grad = a->n > 4 && value_is_true(a->v[4]);
 	rc = tensor_check_view(&t, name, err);
-	if (rc)
-		return rc;
-	*out = t;
-	return 0;
+	if (!rc)
+		*out = t;
+	return rc;
 }
 
 void tensor_init(struct tensor *t, enum dtype dtype, const uint64_t *shape,
@@ -286,14 +278,26 @@ static struct value *dims_to_value(struct arena *a, const uint64_t *dims,
 	return v;
 }
 
-static struct value *tuple_of(struct arena *a, size_t n, struct value **v)
+/* A tuple of `v[0 .. n)` and then of what `from` (may be NULL) has from there
+ * on. */
+static struct value *tuple_with(struct arena *a, struct value **v, size_t n,
+				const struct value *from)
 {
+	const size_t end = from && from->seq.n > n ? from->seq.n : n;
 	struct value *const t = value_new(a, VALUE_TUPLE);
 
-	for (size_t i = 0; t && i < n; i++)
-		if (!value_seq_add(a, &t->seq, v[i]))
+	for (size_t i = 0; t && i < end; i++)
+		if (!value_seq_add(a, &t->seq, i < n ? v[i] : from->seq.v[i]))
 			return NULL;
 	return t;
+}
+
+/* Hooks, of which each tensor has an empty dict of its own. */
+static struct value *no_hooks(struct arena *a)
+{
+	return value_new_reduce(a,
+				value_new_global(a, "collections", "OrderedDict"),
+				value_new(a, VALUE_TUPLE));
 }
 
 /* Make the persistent id of the storage of `t`.  `location` may be a shared
@@ -305,57 +309,37 @@ static struct value *storage_to_value(struct arena *a, const struct tensor *t,
 
 	if (!storage)
 		return NULL;
-	storage->pid = tuple_of(a, 5, (struct value *[]){
+	storage->pid = tuple_with(a, (struct value *[]){
 		value_new_str(a, "storage"),
 		value_new_global(a, "torch", dtypes[t->dtype].storage),
 		value_new_str(a, t->storage_key),
 		location ? location : value_new_str(a, "cpu"),
 		value_new_int(a, (int64_t)t->storage_numel),
-	});
+	}, 5, NULL);
 	return storage->pid ? storage : NULL;
 }
 
 struct value *tensor_to_value(struct arena *a, const struct tensor *t)
 {
-	struct value *const empty = value_new(a, VALUE_TUPLE);
-
-	if (!empty)
-		return NULL;
-
-	struct value *const args = tuple_of(a, 6, (struct value *[]){
+	struct value *args[] = {
 		storage_to_value(a, t, NULL),
 		value_new_int(a, (int64_t)t->storage_offset),
 		dims_to_value(a, t->shape, t->ndim),
 		dims_to_value(a, t->stride, t->ndim),
 		value_new_bool(a, t->requires_grad),
-		value_new_reduce(a, value_new_global(a, "collections",
-						     "OrderedDict"), empty),
-	});
+		no_hooks(a),
+	};
 
-	return args ? value_new_reduce(a, value_new_global(a, "torch._utils",
-							   "_rebuild_tensor_v2"),
-				       args) :
-		      NULL;
-}
-
-/* A tuple with its first `n` elements replaced. */
-static struct value *tuple_with(struct arena *a, const struct value *from,
-				struct value **v, size_t n)
-{
-	struct value *const t = value_new(a, VALUE_TUPLE);
-
-	for (size_t i = 0; t && i < from->seq.n; i++)
-		if (!value_seq_add(a, &t->seq, i < n ? v[i] : from->seq.v[i]))
-			return NULL;
-	return t;
+	return value_new_reduce(a, value_new_global(a, "torch._utils",
+						    "_rebuild_tensor_v2"),
+				tuple_with(a, args, 6, NULL));
 }
 
 /* A call with other arguments, and what BUILD added to it. */
 static struct value *call_with(struct arena *a, const struct value *from,
 			       struct value *args)
 {
-	struct value *const v =
-		args ? value_new_reduce(a, from->obj->callable, args) : NULL;
+	struct value *const v = value_new_reduce(a, from->obj->callable, args);
 
 	if (v)
 		v->obj->state = from->obj->state;
@@ -370,42 +354,35 @@ static struct value *wrap_like(struct arena *a, const struct value *like,
 	struct value *inner;
 
 	if (is_rebuild(like->obj->callable)) {
-		/* Hooks are an object of each tensor's own. */
-		struct value *const none = value_new(a, VALUE_TUPLE);
-		struct value *const hooks =
-			none ? value_new_reduce(a,
-						value_new_global(a, "collections",
-								 "OrderedDict"),
-						none)
-			     : NULL;
 		const struct value_seq *const old = &args->seq;
 		struct value *const location =
-			old->v[0]->kind == VALUE_STORAGE ?
-				old->v[0]->pid->seq.v[3] :
-				NULL;
+			old->v[0]->kind == VALUE_STORAGE
+				? old->v[0]->pid->seq.v[3]
+				: NULL;
+		struct value *v[] = {
+			storage_to_value(a, t, location),
+			value_new_int(a, (int64_t)t->storage_offset),
+			dims_to_value(a, t->shape, t->ndim),
+			dims_to_value(a, t->stride, t->ndim),
+			old->n > 5 ? old->v[4] : NULL,
+			no_hooks(a),
+		};
 
 		return call_with(a, like,
-				 tuple_with(a, args, (struct value *[]){
-					storage_to_value(a, t, location),
-					value_new_int(a, (int64_t)t->storage_offset),
-					dims_to_value(a, t->shape, t->ndim),
-					dims_to_value(a, t->stride, t->ndim),
-					old->n > 5 ? old->v[4] : NULL,
-					hooks,
-				 }, old->n > 5 ? 6 : 4));
+				 tuple_with(a, v, old->n > 5 ? 6 : 4, args));
 	}
 	if (depth == 0)
 		return NULL;
 	if (!call_args(like, "torch._tensor", "_rebuild_from_type_v2")) {
 		inner = wrap_like(a, args->seq.v[0], t, depth - 1);
-		return call_with(a, like, tuple_with(a, args, &inner, 1));
+		return call_with(a, like, tuple_with(a, &inner, 1, args));
 	}
 	/* (function, type, its arguments, attributes): a call, taken apart. */
 	inner = value_new_reduce(a, args->seq.v[0], args->seq.v[2]);
 	inner = inner ? wrap_like(a, inner, t, depth - 1) : NULL;
-	return inner ? call_with(a, like, tuple_with(a, args, (struct value *[]){
+	return inner ? call_with(a, like, tuple_with(a, (struct value *[]){
 					args->seq.v[0], args->seq.v[1],
-					inner->obj->args }, 3))
+					inner->obj->args }, 3, args))
 		     : NULL;
 }
 
@@ -430,11 +407,9 @@ struct value *tensor_with_attribute(struct arena *a, const struct value *like,
 		ok = value_dict_add(a, &state->dict, old->v[i].key,
 				    value_is_str(old->v[i].key, name) ?
 					    attribute : old->v[i].val);
-	return ok ? call_with(a, like,
-			      tuple_with(a, like->obj->args,
-					 (struct value *[]){
-						 from->v[0], from->v[1],
-						 from->v[2], state }, 4))
+	return ok ? call_with(a, like, tuple_with(a, (struct value *[]){
+				from->v[0], from->v[1], from->v[2], state },
+				4, like->obj->args))
 		  : NULL;
 }
 

@@ -27,15 +27,14 @@
  * second-level cache. */
 #define CAST_BYTES (128u << 10)
 
-static struct vfile *new_vfile(struct errmsg *err)
+static struct vfile *new_vfile(struct shardcache *c)
 {
 	struct vfile *const f = calloc(1, sizeof(*f));
 
-	if (!f) {
-		errmsg_nomem(err, NULL);
-		return NULL;
+	if (f) {
+		f->shards = c;
+		atomic_init(&f->trailer_ready, true);
 	}
-	atomic_init(&f->trailer_ready, true);
 	return f;
 }
 
@@ -51,37 +50,29 @@ void vfile_free(struct vfile *f)
 	free(f);
 }
 
-struct vfile *vfile_new_verbatim(struct shardcache *c, uint32_t shard,
-				 struct errmsg *err)
+/* Memory ran out: free the file, which may be NULL, and return NULL. */
+static struct vfile *drop_vfile(struct vfile *f, struct errmsg *err)
 {
-	struct vfile *const f = new_vfile(err);
-
-	if (!f)
-		return NULL;
-	f->shards = c;
-	if (extent_add(&f->map, EXTENT_SHARD, shardcache_id(c, shard)->size,
-		       shard, 0, DTYPE_U8))
-		return f;
 	errmsg_nomem(err, NULL);
 	vfile_free(f);
 	return NULL;
 }
 
+struct vfile *vfile_new_verbatim(struct shardcache *c, uint32_t shard,
+				 struct errmsg *err)
+{
+	struct vfile *const f = new_vfile(c);
+
+	return f && extent_add(&f->map, EXTENT_SHARD,
+			       shardcache_id(c, shard)->size, shard, 0, DTYPE_U8)
+		       ? f
+		       : drop_vfile(f, err);
+}
+
 struct vfile *vfile_new_bytes(struct bytebuf *bytes, struct errmsg *err)
 {
-	struct vfile *const f = new_vfile(err);
-
-	if (!f)
-		return NULL;
-	if (!extent_add(&f->map, EXTENT_LITERAL, bytes->len, 0, 0, DTYPE_U8)) {
-		errmsg_nomem(err, NULL);
-		vfile_free(f);
-		return NULL;
-	}
-	f->literal = *bytes;
-	f->header_len = bytes->len;
-	*bytes = (struct bytebuf){ 0 };
-	return f;
+	return vfile_new_tensors(NULL, bytes, NULL, 0, &(struct gathers){ 0 },
+				 err);
 }
 
 static bool add_storage(struct extent_map *to, const struct extent_map *from)
@@ -97,18 +88,14 @@ struct vfile *vfile_new_tensors(struct shardcache *c, struct bytebuf *head,
 				const struct extent_map *tensors, size_t n,
 				struct gathers *gathers, struct errmsg *err)
 {
-	struct vfile *const f = new_vfile(err);
+	struct vfile *const f = new_vfile(c);
 	bool ok = f && extent_add(&f->map, EXTENT_LITERAL, head->len, 0, 0,
 				  DTYPE_U8);
 
 	for (size_t i = 0; ok && i < n; i++)
 		ok = add_storage(&f->map, &tensors[i]);
-	if (!ok) {
-		errmsg_nomem(err, NULL);
-		vfile_free(f);
-		return NULL;
-	}
-	f->shards = c;
+	if (!ok)
+		return drop_vfile(f, err);
 	f->literal = *head;
 	f->header_len = head->len;
 	*head = (struct bytebuf){ 0 };
@@ -122,12 +109,12 @@ struct vfile *vfile_new_pt(struct shardcache *c, struct ptwrite *w,
 			   struct gathers *gathers, vfile_crc *crc,
 			   struct errmsg *err)
 {
-	struct vfile *const f = new_vfile(err);
+	struct vfile *const f = new_vfile(c);
 	uint64_t at = 0;
 	bool ok = true;
 
 	if (!f)
-		return NULL;
+		return drop_vfile(f, err);
 	for (size_t i = 0; ok && i <= w->n; i++) {
 		const uint64_t len = ptwrite_literal_len(w, i);
 
@@ -150,13 +137,9 @@ struct vfile *vfile_new_pt(struct shardcache *c, struct ptwrite *w,
 		if (crc && w->n)
 			break;
 	}
-	if (!ok) {
-		errmsg_nomem(err, w->prefix);
-		vfile_free(f);
-		return NULL;
-	}
+	if (!ok)
+		return drop_vfile(f, err);
 	assert(extent_size(&f->map) == w->size);
-	f->shards = c;
 	f->crc = crc;
 	f->nstorages = w->n;
 	f->w = *w;

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pack/packfs.h"
 #include "ckpt/vfile/shardcache.h"
@@ -106,11 +107,8 @@ static bool has_name(const struct sidecars *c, const char *name)
 
 static bool sidecars_add_name(struct sidecars *c, const char *name, bool own)
 {
-	void *const grown = realloc(c->v, (c->n + 1) * sizeof(*c->v));
-
-	if (!grown)
+	if (!array_reserve(&c->v, &c->cap, c->n + 1, sizeof(*c->v)))
 		return false;
-	c->v = grown;
 	c->v[c->n] = (struct sidecar){ .name = strdup(name), .own = own };
 	return c->v[c->n].name ? ++c->n : false;
 }

@@ -27,7 +27,7 @@ struct sidecar {
  */
 struct sidecars {
 	struct sidecar *v; /* sorted by name */
-	size_t n;
+	size_t n, cap;
 	struct shardcache *shards;
 };
 

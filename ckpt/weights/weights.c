@@ -52,7 +52,8 @@ struct weight *weights_find(const struct weights_loader *l, const char *name)
 	return found ? *found : NULL;
 }
 
-struct weight *weights_new(struct weights_loader *l, const char *name)
+struct weight *weights_new(struct weights_loader *l, const char *name,
+			   const uint64_t *shape, size_t ndim)
 {
 	struct weights *const w = l->w;
 	struct weight *const x = arena_alloc(&w->arena, sizeof(*x));
@@ -62,21 +63,25 @@ struct weight *weights_new(struct weights_loader *l, const char *name)
 		return NULL;
 	x->name = arena_strdup(&w->arena, name);
 	x->same = w->n;
-	if (!x->name || !tsearch(x, &l->names, weights_by_name))
+	x->shape = arena_copy(&w->arena, shape, ndim * sizeof(*shape));
+	x->ndim = (unsigned)ndim;
+	x->numel = 1;
+	for (size_t i = 0; i < ndim; i++)
+		x->numel *= shape[i];
+	if (!x->name || !x->shape || !tsearch(x, &l->names, weights_by_name))
 		return NULL;
 	w->v[w->n++] = x;
 	return x;
 }
 
-bool weights_set_shape(struct weights_loader *l, struct weight *x,
-		       const uint64_t *shape, unsigned ndim)
+int weights_nomem(const struct weights_loader *l)
 {
-	x->shape = arena_copy(&l->w->arena, shape, ndim * sizeof(*shape));
-	x->ndim = ndim;
-	x->numel = 1;
-	for (unsigned i = 0; i < ndim; i++)
-		x->numel *= shape[i];
-	return x->shape;
+	return errmsg_nomem(l->err, l->r->dir.path);
+}
+
+void weights_keep(void *node)
+{
+	(void)node;
 }
 
 int weights_warn(struct weights_loader *l, const char *what, const char *name)
@@ -90,7 +95,7 @@ int weights_warn(struct weights_loader *l, const char *what, const char *name)
 	if (!copy || !arena_reserve(&w->arena, &w->warnings, w->nwarnings,
 				    &w->warnings_cap, w->nwarnings + 1,
 				    sizeof(*w->warnings)))
-		return errmsg_nomem(l->err, l->r->dir.path);
+		return weights_nomem(l);
 	w->warnings[w->nwarnings++] = copy;
 	return 0;
 }
@@ -110,6 +115,7 @@ bool weights_has_name(const struct weights_names *s, const char *name)
 static int weights_add_param(struct weights_loader *l, const struct param *p)
 {
 	const struct shard_group *g;
+	uint64_t shape[TENSOR_DIMS_MAX];
 	struct weight *x;
 	int rc;
 
@@ -118,21 +124,19 @@ static int weights_add_param(struct weights_loader *l, const struct param *p)
 	rc = zckpt_group(l->r, p, &g, l->err);
 	if (rc)
 		return rc;
-	x = weights_new(l, p->name);
-	if (!x || !weights_set_shape(l, x, p->shape, p->ndim))
-		return errmsg_nomem(l->err, l->r->dir.path);
-	x->param = p;
-	x->dtype = g->fp32.dtype;
-	x->requires_grad = g->fp32.requires_grad;
+	assert(p->ndim <= TENSOR_DIMS_MAX);
+	memcpy(shape, p->shape, p->ndim * sizeof(*shape));
 	/* The number of padding rows depends on the number of ranks, so they
 	 * are cut off.  A single rank keeps them, because the script does not
 	 * know about padding. */
-	if (p->merge.vocab && l->r->dir.mp_degree > 1) {
-		((uint64_t *)x->shape)[0] = p->merge.vocab_rows;
-		x->numel = 1;
-		for (unsigned i = 0; i < x->ndim; i++)
-			x->numel *= x->shape[i];
-	}
+	if (p->merge.vocab && l->r->dir.mp_degree > 1)
+		shape[0] = p->merge.vocab_rows;
+	x = weights_new(l, p->name, shape, p->ndim);
+	if (!x)
+		return weights_nomem(l);
+	x->param = p;
+	x->dtype = g->fp32.dtype;
+	x->requires_grad = g->fp32.requires_grad;
 	return 0;
 }
 
@@ -166,21 +170,17 @@ static int add_empty(struct weights_loader *l, const char *name,
 	if (weights_find(l, name))
 		return 0;
 	for (size_t i = 0; dims && i < dims->n && i < TENSOR_DIMS_MAX; i++) {
-		int64_t n = 0;
-
-		if (!value_get_int(dims->v[i], &n) || n < 0)
-			n = 1; /* treat it as a dimension with elements */
-		d[i] = (uint64_t)n;
-		empty |= n == 0;
+		if (!value_get_count(dims->v[i], &d[i]))
+			d[i] = 1; /* treat it as a dimension with elements */
+		empty |= d[i] == 0;
 	}
 	if (!empty || dims->n > TENSOR_DIMS_MAX)
-		return errmsg_set(l->err, -EBADMSG,
-				  "%s: param_shapes lists %s, which no"
-				  " parameter group contains",
-				  l->file, name);
-	x = weights_new(l, name);
-	if (!x || !weights_set_shape(l, x, d, (unsigned)dims->n))
-		return errmsg_nomem(l->err, l->r->dir.path);
+		return ERRMSG_FILE(l, -EBADMSG,
+				   "param_shapes lists %s, which no parameter"
+				   " group contains", name);
+	x = weights_new(l, name, d, dims->n);
+	if (!x)
+		return weights_nomem(l);
 	x->dtype = DTYPE_F32;
 	x->numel = 0;
 	return 0;
@@ -240,9 +240,9 @@ static int add_tie(struct weights_loader *l, const char *name, const char *of)
 	/* A name with a tensor of its own is not really tied. */
 	if (!x || weights_find(l, name))
 		return 0;
-	w = weights_new(l, name);
-	if (!w || !weights_set_shape(l, w, x->shape, x->ndim))
-		return errmsg_nomem(l->err, l->r->dir.path);
+	w = weights_new(l, name, x->shape, x->ndim);
+	if (!w)
+		return weights_nomem(l);
 	w->same = x->same;
 	w->numel = x->numel;
 	w->dtype = x->dtype;
@@ -253,7 +253,7 @@ static int add_tie(struct weights_loader *l, const char *name, const char *of)
 static int load_ties(struct weights_loader *l)
 {
 	const struct value_dict *const shared =
-		value_pairs(value_find(l->pt->root, KEY_SHARED_PARAMS));
+		value_find_pairs(l->pt->root, KEY_SHARED_PARAMS);
 	int rc = 0;
 
 	for (size_t i = 0; !rc && shared && i < shared->n; i++)
@@ -299,15 +299,15 @@ static void sort_set(struct weights_names *s)
 static int read_names(struct weights_loader *l)
 {
 	const struct value_seq *const buffers =
-		value_items(value_find(l->pt->root, "buffer_names"));
+		value_find_items(l->pt->root, "buffer_names");
 	const struct value_dict *const shared =
-		value_pairs(value_find(l->pt->root, KEY_SHARED_PARAMS));
+		value_find_pairs(l->pt->root, KEY_SHARED_PARAMS);
 
 	for_listed(l, count_name);
 	if (!make_set(&l->owned, l->owned.n) ||
 	    !make_set(&l->buffers, buffers ? buffers->n : 0) ||
 	    !make_set(&l->shared, shared ? shared->n : 0))
-		return errmsg_nomem(l->err, l->r->dir.path);
+		return weights_nomem(l);
 	for_listed(l, take_name);
 	for (size_t i = 0; buffers && i < buffers->n; i++)
 		if (value_is_cstr(buffers->v[i]))
@@ -319,11 +319,6 @@ static int read_names(struct weights_loader *l)
 	sort_set(&l->buffers);
 	sort_set(&l->shared);
 	return 0;
-}
-
-static void weights_keep(void *node)
-{
-	(void)node;
 }
 
 static void forget_names(struct weights_loader *l)
@@ -351,19 +346,13 @@ static int load_rank(struct weights_loader *l, unsigned mp)
 	if (rc)
 		return rc;
 	l->pt = &pt;
-	rc = module_dict(pt.root, l->file, &names, &l->module, l->err);
-	if (!rc)
-		rc = read_names(l);
-	if (!rc)
-		rc = weights_load_buffers(l);
-	if (!rc)
-		rc = weights_load_frozen(l);
-	if (!rc)
-		rc = weights_load_rest(l);
-	if (!rc)
-		rc = for_listed(l, add_listed);
-	if (!rc)
-		rc = load_ties(l);
+	rc = module_dict(pt.root, l->file, &names, &l->module, l->err) ?:
+	     read_names(l) ?:
+	     weights_load_buffers(l) ?:
+	     weights_load_frozen(l) ?:
+	     weights_load_rest(l) ?:
+	     for_listed(l, add_listed) ?:
+	     load_ties(l);
 	forget_names(l);
 	arena_done(&names);
 	ptfile_close(&pt);
@@ -399,7 +388,6 @@ int weights_add(const struct weights *w, size_t i, struct zero_checkpoint *r,
 {
 	const struct weight *const x = w->v[w->v[i]->same];
 	struct extent_map whole = { 0 }, map = { 0 };
-	bool ok;
 	int rc = 0;
 
 	assert(i < w->n && x->same == w->v[i]->same);
@@ -411,11 +399,8 @@ int weights_add(const struct weights *w, size_t i, struct zero_checkpoint *r,
 					     x->numel * dtype_size(x->dtype)))
 			rc = errmsg_nomem(err, NULL);
 	}
-	if (!rc) {
-		ok = extent_add_all(out, x->param ? &map : &x->map, x->dtype,
-				    to);
-		rc = ok ? 0 : errmsg_nomem(err, NULL);
-	}
+	if (!rc && !extent_add_all(out, x->param ? &map : &x->map, x->dtype, to))
+		rc = errmsg_nomem(err, NULL);
 	extent_done(&whole);
 	extent_done(&map);
 	return rc;

@@ -44,20 +44,21 @@ struct weights_placed {
 	const char *name;
 };
 
-/* -ENOMEM. */
+/* Report that memory ran out.  Returns -ENOMEM. */
+int weights_nomem(const struct weights_loader *l);
 
 /* Add a warning: "NAME: WHAT". -ENOMEM. */
 int weights_warn(struct weights_loader *l, const char *what, const char *name);
 
 struct weight *weights_find(const struct weights_loader *l, const char *name);
 
-/* Append a weight with only its name filled in.  NULL if memory is short. */
-struct weight *weights_new(struct weights_loader *l, const char *name);
+/* Append a weight with its name, shape and numel.  The caller has checked that the
+ * product does not overflow.  NULL if memory is short. */
+struct weight *weights_new(struct weights_loader *l, const char *name,
+			   const uint64_t *shape, size_t ndim);
 
-/* Set the shape and numel.  The caller has checked that the product does not
- * overflow.  False if memory is short. */
-bool weights_set_shape(struct weights_loader *l, struct weight *x,
-		       const uint64_t *shape, unsigned ndim);
+/* For tdestroy: the nodes of the search trees have other owners. */
+void weights_keep(void *node);
 
 bool weights_has_name(const struct weights_names *s, const char *name);
 

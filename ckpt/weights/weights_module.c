@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/ptfile.h"
@@ -33,21 +34,23 @@ static int find_tensor(const struct weights_loader *l, const char *name,
 		       const struct value *v, struct tensor *t, uint64_t *at,
 		       struct errmsg *err)
 {
-	int rc = tensor_is(v) ? ptfile_tensor(l->pt, v, name, t, at, err)
-			      : errmsg_set(err, -EBADMSG,
-					   "%s: %s: is a %s, not a tensor",
-					   l->file, name, value_kind_name(v));
+	int rc;
 
-	if (!rc && t->dtype == DTYPE_OTHER)
-		rc = errmsg_set(err, -ENOTSUP,
-				"%s: %s: unknown element type",
-				l->file, name);
-	if (!rc && !tensor_is_contiguous(t))
-		rc = errmsg_set(err, -ENOTSUP, "%s: %s: tensor is not contiguous",
-				l->file, name);
-	if (!rc)
-		*at += t->storage_offset * dtype_size(t->dtype);
-	return rc;
+	if (!tensor_is(v))
+		return errmsg_set(err, -EBADMSG, "%s: %s: is a %s, not a tensor",
+				  l->file, name, value_kind_name(v));
+	rc = ptfile_tensor(l->pt, v, name, t, at, err);
+	if (rc)
+		return rc;
+	if (t->dtype == DTYPE_OTHER)
+		return errmsg_set(err, -ENOTSUP, "%s: %s: unknown element type",
+				  l->file, name);
+	if (!tensor_is_contiguous(t))
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: %s: tensor is not contiguous", l->file,
+				  name);
+	*at += t->storage_offset * dtype_size(t->dtype);
+	return 0;
 }
 
 static int compare_bytes(const struct weights_loader *l, const struct weight *x,
@@ -95,6 +98,16 @@ static int check_same(const struct weights_loader *l, const struct weight *x,
 	return rc ? errmsg_set(l->err, rc, "%s", why.text) : 0;
 }
 
+/* Append `n` elements at offset `at` of a shard. */
+static int add_extent(const struct weights_loader *l, struct weight *x,
+		      uint64_t n, uint32_t shard, uint64_t at)
+{
+	return extent_add(&x->map, EXTENT_SHARD, n * dtype_size(x->dtype),
+			  shard, at, x->dtype)
+		       ? 0
+		       : weights_nomem(l);
+}
+
 /* Add a weight whose elements are a tensor of the open file. */
 static int add_tensor(struct weights_loader *l, const char *name,
 		      const struct value *v)
@@ -108,15 +121,12 @@ static int add_tensor(struct weights_loader *l, const char *name,
 		return rc;
 	if (x)
 		return x->param || x->map.n == 0 ? 0 : check_same(l, x, &t, at);
-	x = weights_new(l, name);
-	if (!x || !weights_set_shape(l, x, t.shape, t.ndim))
-		return errmsg_nomem(l->err, l->r->dir.path);
+	x = weights_new(l, name, t.shape, t.ndim);
+	if (!x)
+		return weights_nomem(l);
 	x->dtype = t.dtype;
 	x->requires_grad = t.requires_grad;
-	if (!extent_add(&x->map, EXTENT_SHARD, t.numel * dtype_size(t.dtype),
-			shard_number(l), at, t.dtype))
-		return errmsg_nomem(l->err, l->r->dir.path);
-	return 0;
+	return add_extent(l, x, t.numel, shard_number(l), at);
 }
 
 /* --- buffers ------------------------------------------------------------------------ */
@@ -149,10 +159,9 @@ int weights_load_buffers(struct weights_loader *l)
 static int add_part(struct weights_loader *l, const char *name,
 		    struct weight *x, const struct value *v)
 {
-	const uint64_t item = dtype_size(x->dtype);
 	const uint64_t ranks = l->r->dir.dp_degree;
 	const uint64_t part = (x->numel + ranks - 1) / ranks;
-	const uint64_t have = extent_size(&x->map) / item;
+	const uint64_t have = extent_size(&x->map) / dtype_size(x->dtype);
 	const uint64_t left = x->numel - have;
 	struct tensor t;
 	uint64_t at;
@@ -162,59 +171,45 @@ static int add_part(struct weights_loader *l, const char *name,
 		return rc;
 	assert(have <= x->numel);
 	if (t.dtype != x->dtype || t.numel != part)
-		return errmsg_set(l->err, -EBADMSG,
-				  "%s: %s: part has %llu elements of %s,"
-				  " expected %llu of %s",
-				  l->file, name, (unsigned long long)t.numel,
-				  dtype_name(t.dtype), (unsigned long long)part,
-				  dtype_name(x->dtype));
-	return extent_add(&x->map, EXTENT_SHARD,
-			  (left < part ? left : part) * item, shard_number(l),
-			  at, x->dtype)
-		       ? 0
-		       : errmsg_nomem(l->err, l->r->dir.path);
+		return ERRMSG_FILE(l, -EBADMSG,
+				   "%s: part has %llu elements of %s, expected"
+				   " %llu of %s", name,
+				   (unsigned long long)t.numel,
+				   dtype_name(t.dtype), (unsigned long long)part,
+				   dtype_name(x->dtype));
+	return add_extent(l, x, left < part ? left : part, shard_number(l), at);
 }
 
 static int add_frozen3(struct weights_loader *l, const char *name,
 		       const struct value *shape, const struct value *v)
 {
 	const struct value_seq *const dims = value_items(shape);
-	uint64_t d[TENSOR_DIMS_MAX];
+	uint64_t d[TENSOR_DIMS_MAX], at, numel = 1;
 	struct weight *x;
 	struct tensor t;
-	uint64_t at;
 	int rc = find_tensor(l, name, v, &t, &at, l->err);
 
 	if (rc)
 		return rc;
 	if (l->r->model.tp > 1)
-		return errmsg_set(l->err, -ENOTSUP,
-				  "%s: %s: is frozen, and the checkpoint does"
-				  " not record how tensor-parallel ranks cut it",
-				  l->file, name);
+		return ERRMSG_FILE(l, -ENOTSUP,
+				   "%s: is frozen, and the checkpoint does not"
+				   " record how tensor-parallel ranks cut it",
+				   name);
 	if (!dims || dims->n > TENSOR_DIMS_MAX)
-		return errmsg_set(l->err, -EBADMSG,
-				  "%s: frozen_param_shapes: %s: not a shape",
-				  l->file, name);
-	at = 1;
-	for (size_t i = 0; i < dims->n; i++) {
-		int64_t n;
-
-		if (!value_get_int(dims->v[i], &n) || n < 0 ||
-		    __builtin_mul_overflow(at, (uint64_t)n, &at) ||
-		    at > INT64_MAX / 16)
-			return errmsg_set(l->err, -EBADMSG,
-					  "%s: frozen_param_shapes: %s:"
-					  " impossible dimension %zu",
-					  l->file, name, i);
-		d[i] = (uint64_t)n;
-	}
+		return ERRMSG_FILE(l, -EBADMSG,
+				   "frozen_param_shapes: %s: not a shape", name);
+	for (size_t i = 0; i < dims->n; i++)
+		if (!value_get_count(dims->v[i], &d[i]) ||
+		    !checked_mul(numel, d[i], &numel) || numel > INT64_MAX / 16)
+			return ERRMSG_FILE(l, -EBADMSG,
+					   "frozen_param_shapes: %s: impossible"
+					   " dimension %zu", name, i);
 	if (weights_find(l, name))
-		return errmsg_set(l->err, -EBADMSG, "%s: %s is listed twice",
-				  l->file, name);
-	x = weights_new(l, name);
-	if (!x || !weights_set_shape(l, x, d, (unsigned)dims->n))
-		return errmsg_nomem(l->err, l->r->dir.path);
+		return ERRMSG_FILE(l, -EBADMSG, "%s is listed twice", name);
+	x = weights_new(l, name, d, dims->n);
+	if (!x)
+		return weights_nomem(l);
 	x->dtype = t.dtype;
 	return 0;
 }
@@ -232,9 +227,8 @@ static const struct value *find_part(const struct value *parts,
 
 static int fail_part(const struct weights_loader *l, const char *name)
 {
-	return errmsg_set(l->err, -EBADMSG,
-			  "%s: " KEY_FROZEN_FRAGMENTS ": %s is missing",
-			  l->file, name);
+	return ERRMSG_FILE(l, -EBADMSG, KEY_FROZEN_FRAGMENTS ": %s is missing",
+			   name);
 }
 
 /* Add the open file's part of each frozen parameter. */
@@ -262,7 +256,7 @@ static int add_parts(struct weights_loader *l, const struct value_dict *shapes)
 static int load_parts(struct weights_loader *l)
 {
 	const struct value_dict *const shapes =
-		value_pairs(value_find(l->pt->root, KEY_FROZEN_SHAPES));
+		value_find_pairs(l->pt->root, KEY_FROZEN_SHAPES);
 	const struct ptfile *const first = l->pt;
 	const size_t base = l->model;
 	int rc = 0;
@@ -309,7 +303,7 @@ int weights_load_frozen(struct weights_loader *l)
 {
 	const struct value *const root = l->pt->root;
 	const struct value_dict *const shapes =
-		value_pairs(value_find(root, KEY_FROZEN_SHAPES));
+		value_find_pairs(root, KEY_FROZEN_SHAPES);
 	const struct value *const parts = value_find(root, KEY_FROZEN_FRAGMENTS);
 	int rc = 0;
 
@@ -376,7 +370,7 @@ static int add_rest(struct weights_loader *l, size_t i, const char *name,
 	if (t.numel) {
 		first = weights_module_place(l, i, at, t.numel, name);
 		if (!first)
-			return errmsg_nomem(l->err, l->r->dir.path);
+			return weights_nomem(l);
 		if (!owned && first->name != name) {
 			l->ties[l->nties++] =
 				(struct weights_tie){ name, first->name };
@@ -401,7 +395,6 @@ static bool is_contiguous(const struct module_tensor *m)
 static int add_expert(struct weights_loader *l, const struct param *p)
 {
 	const struct module_tensor *const m = p->module;
-	const uint64_t item = dtype_size(m->dtype);
 	struct weight *x;
 
 	if (m->file < l->r->dir.nmodel || weights_find(l, p->name))
@@ -411,16 +404,13 @@ static int add_expert(struct weights_loader *l, const struct param *p)
 			l->err, -ENOTSUP, "%s: %s: tensor is not contiguous",
 			tagdir_file(&l->r->dir, l->r->dir.noptim + m->file)->path,
 			p->name);
-	x = weights_new(l, p->name);
-	if (!x || !weights_set_shape(l, x, m->shape, m->ndim))
-		return errmsg_nomem(l->err, l->r->dir.path);
+	x = weights_new(l, p->name, m->shape, m->ndim);
+	if (!x)
+		return weights_nomem(l);
 	x->dtype = m->dtype;
 	x->requires_grad = m->requires_grad;
-	return extent_add(&x->map, EXTENT_SHARD, m->numel * item,
-			  (uint32_t)l->r->dir.noptim + m->file,
-			  m->storage + m->storage_offset * item, m->dtype)
-		       ? 0
-		       : errmsg_nomem(l->err, l->r->dir.path);
+	return add_extent(l, x, m->numel, (uint32_t)l->r->dir.noptim + m->file,
+			  m->storage + m->storage_offset * dtype_size(m->dtype));
 }
 
 static int load_experts(struct weights_loader *l)
@@ -448,7 +438,7 @@ int weights_load_rest(struct weights_loader *l)
 	l->placed = calloc(module->n + 1, sizeof(*l->placed));
 	l->ties = calloc(module->n + 1, sizeof(*l->ties));
 	if (!l->placed || !l->ties)
-		return errmsg_nomem(l->err, l->r->dir.path);
+		return weights_nomem(l);
 	for (size_t i = 0; !rc && i < module->n; i++) {
 		const struct value *const name = module->v[i].key;
 
@@ -459,14 +449,9 @@ int weights_load_rest(struct weights_loader *l)
 	return rc ? rc : load_experts(l);
 }
 
-static void weights_module_keep(void *node)
-{
-	(void)node;
-}
-
 void weights_forget_rest(struct weights_loader *l)
 {
-	tdestroy(l->places, weights_module_keep);
+	tdestroy(l->places, weights_keep);
 	l->places = NULL;
 	free(l->placed);
 	free(l->ties);

@@ -21,7 +21,7 @@
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/utf8.h"
+#include "ckpt/base/json.h"
 
 bool weights_split_parse_size(const char *text, uint64_t *out)
 {
@@ -82,11 +82,6 @@ static void weights_split_put(struct splitting *x, size_t i, size_t f)
 	x->file[i] = f;
 }
 
-static void weights_split_open_file(struct splitting *x, size_t f)
-{
-	x->first[f] = x->n;
-}
-
 /* Assign the storages to files, which are numbered in the order in which they
  * are opened. */
 static void weights_split_place(struct splitting *x, const uint64_t *len,
@@ -100,7 +95,6 @@ static void weights_split_place(struct splitting *x, const uint64_t *len,
 			continue;
 		x->s->total += len[i];
 		if (len[i] > max) {
-			weights_split_open_file(x, files);
 			weights_split_put(x, i, files);
 			x->rank[files++] = closed++;
 			continue;
@@ -111,7 +105,6 @@ static void weights_split_place(struct splitting *x, const uint64_t *len,
 		}
 		if (current == NO_FILE) {
 			current = files++;
-			weights_split_open_file(x, current);
 			size = 0;
 		}
 		weights_split_put(x, i, current);
@@ -191,7 +184,7 @@ int weights_split_init(struct weights_split *s, const uint64_t *len,
 	x.twin = scratch + 5 * room;
 	x.scratch = scratch + 6 * room;
 	for (size_t i = 0; i < n; i++)
-		x.next[i] = n;
+		x.next[i] = x.first[i] = n;
 	weights_split_place(&x, len, max);
 	place_twins(&x);
 	weights_split_list(&x);
@@ -217,46 +210,6 @@ void weights_split_name(const struct weights_split *s, const char *stem,
 	else
 		snprintf(out, NAME_MAX + 1, "%s-%05zu-of-%05zu.%s", stem, f + 1,
 			 s->nfiles, suffix);
-}
-
-static void weights_split_add_text(struct bytebuf *out, const char *s)
-{
-	bytebuf_add(out, s, strlen(s));
-}
-
-static void add_unit(struct bytebuf *out, uint32_t unit)
-{
-	char text[12];
-
-	snprintf(text, sizeof(text), "\\u%04" PRIx32, unit);
-	weights_split_add_text(out, text);
-}
-
-/* A JSON string in ASCII; other characters become UTF-16 escapes. */
-static void weights_split_add_string(struct bytebuf *out, const char *s)
-{
-	static const char plain[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
-	uint32_t c;
-	unsigned n;
-
-	bytebuf_add_u8(out, '"');
-	for (; *s && (n = utf8_next(s, &c)); s += n) {
-		const char *const special =
-			c < 0x80 ? strchr(plain, (int)c) : NULL;
-
-		if (special) {
-			bytebuf_add_u8(out, '\\');
-			bytebuf_add_u8(out, (uint8_t)letter[special - plain]);
-		} else if (c >= 0x20 && c < 0x7f) {
-			bytebuf_add_u8(out, (uint8_t)c);
-		} else if (c < 0x10000) {
-			add_unit(out, c);
-		} else {
-			add_unit(out, 0xd800 + ((c - 0x10000) >> 10));
-			add_unit(out, 0xdc00 + (c & 0x3ff));
-		}
-	}
-	bytebuf_add_u8(out, '"');
 }
 
 struct named {
@@ -292,15 +245,15 @@ int weights_split_index(const struct weights_split *s, const char *stem,
 		 "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64
 		 "\n  },\n  \"weight_map\": {",
 		 s->total);
-	weights_split_add_text(out, text);
+	bytebuf_add_str(out, text);
 	for (size_t i = 0; i < s->n; i++) {
-		weights_split_add_text(out, i ? ",\n    " : "\n    ");
-		weights_split_add_string(out, v[i].name);
+		bytebuf_add_str(out, i ? ",\n    " : "\n    ");
+		json_write_string(out, v[i].name, true);
 		weights_split_name(s, stem, suffix, v[i].file, text);
-		weights_split_add_text(out, ": ");
-		weights_split_add_string(out, text);
+		bytebuf_add_str(out, ": ");
+		json_write_string(out, text, true);
 	}
-	weights_split_add_text(out, "\n  }\n}\n");
+	bytebuf_add_str(out, "\n  }\n}\n");
 	free(v);
 	return out->failed ? errmsg_nomem(err, NULL) : 0;
 }
