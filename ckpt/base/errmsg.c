@@ -27,15 +27,6 @@ int errmsg_set(struct errmsg *err, int rc, const char *fmt, ...)
 	return rc;
 }
 
-void errmsg_first(struct errmsg *err, const struct errmsg *v, size_t n)
-{
-	for (size_t i = 0; err && i < n; i++)
-		if (v[i].text[0]) {
-			*err = v[i];
-			return;
-		}
-}
-
 int errmsg_nomem(struct errmsg *err, const char *name)
 {
 	return errmsg_set(err, -ENOMEM, "%s%sout of memory", name ? name : "",

@@ -2,8 +2,6 @@
 #ifndef UCKPT_ERRMSG_H
 #define UCKPT_ERRMSG_H
 
-#include <stddef.h>
-
 #define ERRMSG_MAX 512
 
 /*
@@ -28,10 +26,6 @@ int errmsg_set(struct errmsg *err, int rc, const char *fmt, ...)
  * with a `file` and an `err`. */
 #define ERRMSG_FILE(x, rc, fmt, ...) \
 	errmsg_set((x)->err, rc, "%s: " fmt, (x)->file __VA_OPT__(, ) __VA_ARGS__)
-
-/* Copy the first of `n` messages that is not empty to `err` (may be NULL): the
- * message of a parallel loop, whose steps have one each. */
-void errmsg_first(struct errmsg *err, const struct errmsg *v, size_t n);
 
 /* Report that a system call failed on `name`: "NAME: cannot do: REASON", with
  * errno's reason.  Returns -errno. */

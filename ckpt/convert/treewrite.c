@@ -16,7 +16,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,10 +40,6 @@ struct writer {
 	struct arena arena; /* of tasks and paths */
 	struct task *tasks;
 	size_t n, cap;
-
-	pthread_mutex_t lock; /* protects the two below */
-	int rc;               /* of the first failure */
-	struct errmsg err;
 };
 
 /* --- directories and the list of files -------------------------------------- */
@@ -131,35 +126,21 @@ static int by_size(const void *a, const void *b)
 	return strcmp(x->path, y->path);
 }
 
-static int write_file(void *ctx, size_t i)
+static int write_file(void *ctx, size_t i, struct errmsg *err)
 {
-	struct writer *const w = ctx;
-	const struct task *const t = &w->tasks[i];
-	struct errmsg err = { "" };
-	const int rc = treefile_write(&w->target, t->path, t->node, &err);
+	const struct writer *const w = ctx;
 
-	if (rc) {
-		pthread_mutex_lock(&w->lock);
-		if (!w->rc) {
-			w->rc = rc;
-			w->err = err;
-		}
-		pthread_mutex_unlock(&w->lock);
-	}
-	return rc;
+	return treefile_write(&w->target, w->tasks[i].path, w->tasks[i].node,
+			      err);
 }
 
 static int write_files(struct writer *w, struct errmsg *err)
 {
-	int rc;
-
-	assert(w->target.options->width > 0 && !w->rc);
+	assert(w->target.options->width > 0);
 	if (w->n)
 		qsort(w->tasks, w->n, sizeof(*w->tasks), by_size);
-	rc = parallel_for(w->n, w->target.options->width, write_file, w);
-	if (rc && err)
-		*err = w->err;
-	return rc;
+	return parallel_try(w->n, w->target.options->width, NULL, write_file, w,
+			    err);
 }
 
 int treewrite_save(struct plan *p, int dir,
@@ -169,13 +150,9 @@ int treewrite_save(struct plan *p, int dir,
 				    .p = p, .dir = dir, .options = options } };
 	int rc;
 
-	pthread_mutex_init(&w.lock, NULL);
-	rc = add_tree(&w, PLAN_ROOT, "", err);
-	if (!rc)
-		rc = write_files(&w, err);
+	rc = add_tree(&w, PLAN_ROOT, "", err) ?: write_files(&w, err);
 	if (!rc && syncfs(dir) < 0)
 		rc = errmsg_errno(err, options->shown, "cannot sync");
 	arena_done(&w.arena);
-	pthread_mutex_destroy(&w.lock);
 	return rc;
 }

@@ -183,14 +183,13 @@ static int read_file(struct hfdir_file *f, bool safetensors, struct errmsg *err)
 struct reading {
 	struct hfdir *d;
 	bool safetensors;
-	struct errmsg *err; /* of each file */
 };
 
-static int read_numbered(void *ctx, size_t i)
+static int read_numbered(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct reading *const r = ctx;
 	struct hfdir_file *const f = &r->d->files[i];
-	const int rc = read_file(f, r->safetensors, &r->err[i]);
+	const int rc = read_file(f, r->safetensors, err);
 
 	for (size_t k = 0; k < f->n; k++)
 		f->v[k].file = (uint32_t)i;
@@ -199,16 +198,10 @@ static int read_numbered(void *ctx, size_t i)
 
 static int read_files(struct hfdir *d, bool safetensors, struct errmsg *err)
 {
-	struct reading r = { d, safetensors, calloc(d->nfiles, sizeof(*r.err)) };
-	int rc;
+	struct reading r = { d, safetensors };
 
-	if (!r.err)
-		return errmsg_nomem(err, d->path);
-	rc = parallel_for(d->nfiles, parallel_width(), read_numbered, &r);
-	if (rc)
-		errmsg_first(err, r.err, d->nfiles);
-	free(r.err);
-	return rc;
+	return parallel_try(d->nfiles, parallel_width(), NULL, read_numbered, &r,
+			    err);
 }
 
 static int hfdir_add_file(struct hfdir *d, const char *name, struct errmsg *err)

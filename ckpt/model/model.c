@@ -474,39 +474,11 @@ static int model_finish_build(struct builder *b, int rc)
 	return rc;
 }
 
-struct ranks_loading {
-	struct rank_params *ranks;
-	const struct tagdir *dir;
-	struct errmsg *err; /* of each rank */
-};
-
-static int model_load_rank(void *ctx, size_t mp)
+static int model_load_rank(void *ctx, size_t mp, struct errmsg *err)
 {
-	const struct ranks_loading *const l = ctx;
+	const struct builder *const b = ctx;
 
-	return rank_params_load(&l->ranks[mp], l->dir, (unsigned)mp,
-				&l->err[mp]);
-}
-
-/* Parse the ranks' model-states files in parallel; `err` is the message of the
- * lowest rank that failed. */
-static int model_load_ranks(const struct builder *b)
-{
-	const unsigned n = b->dir->mp_degree;
-	struct ranks_loading l = {
-		.ranks = b->m->ranks,
-		.dir = b->dir,
-		.err = calloc(n, sizeof(*l.err)),
-	};
-	int rc;
-
-	if (!l.err)
-		return errmsg_nomem(b->err, b->dir->path);
-	rc = parallel_for(n, parallel_width(), model_load_rank, &l);
-	if (rc)
-		errmsg_first(b->err, l.err, n);
-	free(l.err);
-	return rc;
+	return rank_params_load(&b->m->ranks[mp], b->dir, (unsigned)mp, err);
 }
 
 int model_load(struct model *m, const struct tagdir *dir,
@@ -514,7 +486,10 @@ int model_load(struct model *m, const struct tagdir *dir,
 {
 	struct builder b = { .m = m, .dir = dir, .user = user, .err = err };
 
-	return model_finish_build(&b, model_init(&b) ?: model_load_ranks(&b));
+	return model_finish_build(
+		&b, model_init(&b) ?:
+		    parallel_try(dir->mp_degree, parallel_width(), NULL,
+				 model_load_rank, &b, err));
 }
 
 int model_build(struct model *m, const struct tagdir *dir,

@@ -2,7 +2,6 @@
 #include "ckpt/sys/crc32.h"
 
 #include <isa-l/crc.h>
-#include <pthread.h>
 #include <zlib.h>
 
 #include "ckpt/base/errmsg.h"
@@ -25,27 +24,13 @@ struct summing {
 	void *ctx;
 	struct crc_range *v; /* pieces, in the order of ranges */
 	size_t n;
-	pthread_mutex_t lock; /* protects the two below */
-	size_t failed_at;
-	struct errmsg *err;
 };
 
-static int sum_indexed(void *ctx, size_t i)
+static int sum_indexed(void *ctx, size_t i, struct errmsg *err)
 {
-	struct summing *const s = ctx;
-	struct errmsg err = { "" };
-	const int rc = s->step(s->ctx, &s->v[i], &err);
+	const struct summing *const s = ctx;
 
-	if (!rc)
-		return 0;
-	pthread_mutex_lock(&s->lock);
-	if (i < s->failed_at) {
-		s->failed_at = i;
-		if (s->err)
-			*s->err = err;
-	}
-	pthread_mutex_unlock(&s->lock);
-	return rc;
+	return s->step(s->ctx, &s->v[i], err);
 }
 
 static uint64_t piece_len(const struct crc_range *v, size_t n, unsigned width)
@@ -117,8 +102,7 @@ int crc32_pieces(struct crc_range *v, size_t n, unsigned width,
 		 struct errmsg *err)
 {
 	const uint64_t piece = piece_len(v, n, width + (team != NULL));
-	struct summing s = { .step = step, .ctx = ctx, .failed_at = SIZE_MAX,
-			     .err = err };
+	struct summing s = { .step = step, .ctx = ctx };
 	size_t pieces = 0;
 	int rc;
 
@@ -128,10 +112,7 @@ int crc32_pieces(struct crc_range *v, size_t n, unsigned width,
 	if (!s.v)
 		return errmsg_nomem(err, NULL);
 	crc32_cut(&s, v, n, piece);
-	pthread_mutex_init(&s.lock, NULL);
-	rc = team ? team_for(team, s.n, width, sum_indexed, &s)
-		  : parallel_for(s.n, width, sum_indexed, &s);
-	pthread_mutex_destroy(&s.lock);
+	rc = parallel_try(s.n, width, team, sum_indexed, &s, err);
 	if (!rc)
 		combine(s.v, v, n);
 	scratch_give(s.v);

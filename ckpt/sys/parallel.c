@@ -12,14 +12,17 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "ckpt/base/errmsg.h"
+
 struct job {
 	pthread_mutex_t lock; /* protects all below */
 	size_t next;
 	size_t n;
 	size_t failed_at;
 	int rc;
+	struct errmsg *err; /* of `rc`; or NULL */
 
-	int (*work)(void *ctx, size_t i);
+	int (*work)(void *ctx, size_t i, struct errmsg *err);
 	void *ctx;
 };
 
@@ -42,15 +45,18 @@ static void *parallel_run(void *arg)
 	pthread_mutex_lock(&job->lock);
 	while (job->next < job->n && !job->rc) {
 		const size_t i = job->next++;
+		struct errmsg err;
+		int rc;
 
 		pthread_mutex_unlock(&job->lock);
-
-		const int rc = job->work(job->ctx, i);
-
+		err.text[0] = '\0';
+		rc = job->work(job->ctx, i, &err);
 		pthread_mutex_lock(&job->lock);
 		if (rc && (!job->rc || i < job->failed_at)) {
 			job->rc = rc;
 			job->failed_at = i;
+			if (job->err)
+				*job->err = err;
 		}
 	}
 	pthread_mutex_unlock(&job->lock);
@@ -73,21 +79,61 @@ static void run_all(struct job *job, unsigned width)
 	free(threads);
 }
 
-int parallel_for(size_t n, unsigned width, int (*work)(void *ctx, size_t i),
-		 void *ctx)
+/* Let team_join find the job until all who joined have left. */
+static void run_with_team(struct job *job, unsigned width, struct team *c)
 {
-	struct job job = { .n = n, .work = work, .ctx = ctx };
+	pthread_mutex_lock(&c->lock);
+	assert(!c->job); /* one loop at a time */
+	c->job = job;
+	pthread_mutex_unlock(&c->lock);
+	run_all(job, width);
+	pthread_mutex_lock(&c->lock);
+	c->job = NULL;
+	while (c->helping)
+		pthread_cond_wait(&c->left, &c->lock);
+	pthread_mutex_unlock(&c->lock);
+}
+
+int parallel_try(size_t n, unsigned width, struct team *team,
+		 int (*work)(void *ctx, size_t i, struct errmsg *err),
+		 void *ctx, struct errmsg *err)
+{
+	struct job job = { .n = n, .work = work, .ctx = ctx, .err = err };
 	int rc = 0;
 
-	if (n < 2 || width < 2) {
+	if (!team && (n < 2 || width < 2)) {
 		for (size_t i = 0; i < n && !rc; i++)
-			rc = work(ctx, i);
+			rc = work(ctx, i, err);
 		return rc;
 	}
 	pthread_mutex_init(&job.lock, NULL);
-	run_all(&job, width);
+	if (team)
+		run_with_team(&job, width, team);
+	else
+		run_all(&job, width);
 	pthread_mutex_destroy(&job.lock);
 	return job.rc;
+}
+
+struct silent {
+	int (*work)(void *ctx, size_t i);
+	void *ctx;
+};
+
+static int work_silently(void *ctx, size_t i, struct errmsg *err)
+{
+	const struct silent *const s = ctx;
+
+	(void)err;
+	return s->work(s->ctx, i);
+}
+
+int parallel_for(size_t n, unsigned width, int (*work)(void *ctx, size_t i),
+		 void *ctx)
+{
+	struct silent s = { work, ctx };
+
+	return parallel_try(n, width, NULL, work_silently, &s, NULL);
 }
 
 void team_init(struct team *c)
@@ -101,26 +147,6 @@ void team_done(struct team *c)
 {
 	pthread_cond_destroy(&c->left);
 	pthread_mutex_destroy(&c->lock);
-}
-
-int team_for(struct team *c, size_t n, unsigned width,
-	     int (*work)(void *ctx, size_t i), void *ctx)
-{
-	struct job job = { .n = n, .work = work, .ctx = ctx };
-
-	pthread_mutex_init(&job.lock, NULL);
-	pthread_mutex_lock(&c->lock);
-	assert(!c->job); /* one loop at a time */
-	c->job = &job;
-	pthread_mutex_unlock(&c->lock);
-	run_all(&job, width);
-	pthread_mutex_lock(&c->lock);
-	c->job = NULL;
-	while (c->helping)
-		pthread_cond_wait(&c->left, &c->lock);
-	pthread_mutex_unlock(&c->lock);
-	pthread_mutex_destroy(&job.lock);
-	return job.rc;
 }
 
 void team_join(struct team *c, unsigned most)

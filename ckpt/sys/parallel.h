@@ -16,6 +16,8 @@ unsigned parallel_width(void);
 int parallel_for(size_t n, unsigned width, int (*work)(void *ctx, size_t i),
 		 void *ctx);
 
+struct errmsg;
+
 /* A loop that waiting threads can find and join. */
 struct team {
 	pthread_mutex_t lock; /* protects the rest */
@@ -27,12 +29,16 @@ struct team {
 void team_init(struct team *c);
 void team_done(struct team *c);
 
-/* As parallel_for, with the threads that call team_join meanwhile.  A team runs
- * one loop at a time. */
-int team_for(struct team *c, size_t n, unsigned width,
-	     int (*work)(void *ctx, size_t i), void *ctx);
+/*
+ * As parallel_for, for work that explains its failures: `err` (may be NULL)
+ * becomes the message of the result.  The threads that call team_join meanwhile
+ * help if there is a `team` (NULL: none), which runs one loop at a time.
+ */
+int parallel_try(size_t n, unsigned width, struct team *team,
+		 int (*work)(void *ctx, size_t i, struct errmsg *err),
+		 void *ctx, struct errmsg *err);
 
-/* Join the running team_for, if there is one with fewer than `most` helpers, until
+/* Join the running loop of a team, if there is one with fewer than `most` helpers, until
  * no index is left to begin. */
 void team_join(struct team *c, unsigned most);
 

@@ -147,8 +147,7 @@ const struct shard *zckpt_shard(const struct zero_checkpoint *r, unsigned mp,
 
 struct loading {
 	struct zero_checkpoint *r;
-	unsigned *ranks;
-	struct errmsg *err; /* of each shard in `ranks` */
+	unsigned *shards;
 };
 
 /* Load shard `i`: the first one of its model-parallel rank, or any other once
@@ -178,11 +177,11 @@ static int load_one(struct zero_checkpoint *r, unsigned i, struct errmsg *err)
 	return rc;
 }
 
-static int load_indexed(void *ctx, size_t i)
+static int load_indexed(void *ctx, size_t i, struct errmsg *err)
 {
-	struct loading *const l = ctx;
+	const struct loading *const l = ctx;
 
-	return load_one(l->r, l->ranks[i], &l->err[i]);
+	return load_one(l->r, l->shards[i], err);
 }
 
 /* Load the missing ones of shards first, first + step, ... below `end`. Called
@@ -192,27 +191,20 @@ static int load_missing(struct zero_checkpoint *r, unsigned first, unsigned end,
 {
 	struct loading l = {
 		.r = r,
-		.ranks = malloc((end - first) * sizeof(*l.ranks)),
-		.err = calloc(end - first, sizeof(*l.err)),
+		.shards = malloc((end - first) * sizeof(*l.shards)),
 	};
 	size_t n = 0;
 	int rc;
 
 	assert(first < end && end <= r->dir.noptim && step > 0);
-	if (!l.ranks || !l.err) {
-		rc = errmsg_nomem(err, r->dir.path);
-		goto out;
-	}
+	if (!l.shards)
+		return errmsg_nomem(err, r->dir.path);
 	for (unsigned i = first; i < end; i += step)
 		if (!atomic_load(&r->loaded[i]))
-			l.ranks[n++] = i;
-	rc = parallel_for(n, r->readers ? r->readers : parallel_width(),
-			  load_indexed, &l);
-	if (rc)
-		errmsg_first(err, l.err, n);
-out:
-	free(l.ranks);
-	free(l.err);
+			l.shards[n++] = i;
+	rc = parallel_try(n, r->readers ? r->readers : parallel_width(), NULL,
+			  load_indexed, &l, err);
+	free(l.shards);
 	return rc;
 }
 

@@ -90,50 +90,34 @@ int zckpt_check_facts(const struct zero_checkpoint *r, const char *path,
 
 /* --- all files ----------------------------------------------------------------- */
 
-struct opening {
-	const struct zero_checkpoint *r;
-	struct errmsg *err; /* of each file */
-};
-
 /* Open file `i` of those that are not optimizer shards: model states, layers and
  * experts. */
-static int complete_open_file(void *ctx, size_t i)
+static int complete_open_file(void *ctx, size_t i, struct errmsg *err)
 {
-	const struct opening *const o = ctx;
-	const struct tagdir *const d = &o->r->dir;
+	const struct zero_checkpoint *const r = ctx;
+	const struct tagdir *const d = &r->dir;
 	const struct tag_file *const f =
 		i < d->nmodel ? &d->model[i] :
 		i < d->nmodel + d->nlayer ?
 				&d->layer[i - d->nmodel] :
 				&d->expert[i - d->nmodel - d->nlayer];
 	struct ptfile pt;
-	int rc = tagdir_open_file(f, &pt, &o->err[i]);
+	int rc = tagdir_open_file(f, &pt, err);
 
 	if (rc)
 		return rc;
 	if (i < d->nmodel)
-		rc = zckpt_check_facts(o->r, f->path, pt.root, &o->err[i]);
+		rc = zckpt_check_facts(r, f->path, pt.root, err);
 	ptfile_close(&pt);
 	return rc;
 }
 
-static int open_others(const struct zero_checkpoint *r, struct errmsg *err)
+static int open_others(struct zero_checkpoint *r, struct errmsg *err)
 {
 	const struct tagdir *const d = &r->dir;
-	const size_t n = d->nmodel + d->nlayer + d->nexpert;
-	struct opening o = { r, calloc(n + 1, sizeof(*o.err)) };
-	int rc;
 
-	if (!o.err)
-		return errmsg_nomem(err, d->path);
-	rc = parallel_for(n, parallel_width(), complete_open_file, &o);
-	for (size_t i = 0; rc && i < n; i++)
-		if (o.err[i].text[0]) {
-			*err = o.err[i];
-			break;
-		}
-	free(o.err);
-	return rc;
+	return parallel_try(d->nmodel + d->nlayer + d->nexpert,
+			    parallel_width(), NULL, complete_open_file, r, err);
 }
 
 int zckpt_check_files(struct zero_checkpoint *r, struct errmsg *err)

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "ckpt/base/errmsg.h"
 #include "ckpt/sys/parallel.h"
 #include "tests/support/unit.h"
 
@@ -24,6 +25,13 @@ static int call(void *ctx, size_t i)
 	return i >= c->fails_from ? (int)i : 0;
 }
 
+static int call_in_team(void *ctx, size_t i, struct errmsg *err)
+{
+	const int rc = call(ctx, i);
+
+	return rc ? errmsg_set(err, rc, "item %zu", i) : 0;
+}
+
 static void each_item_is_done_once(void **state)
 {
 	static const size_t items[] = { 0, 1, 2, 3, ITEMS };
@@ -36,8 +44,9 @@ static void each_item_is_done_once(void **state)
 
 				team_init(&team);
 				assert_int_equal(
-					with ? team_for(&team, items[k], width,
-							call, &c)
+					with ? parallel_try(items[k], width,
+							    &team, call_in_team,
+							    &c, NULL)
 					     : parallel_for(items[k], width,
 							    call, &c),
 					0);
@@ -73,10 +82,11 @@ struct pair {
 	int rc;
 };
 
-static int meet(void *ctx, size_t i)
+static int meet(void *ctx, size_t i, struct errmsg *err)
 {
 	struct pair *const p = ctx;
 
+	(void)err;
 	p->who[i] = pthread_self();
 	atomic_fetch_add(&p->begun, 1);
 	while (atomic_load(&p->begun) < 2)
@@ -91,7 +101,7 @@ static void *work(void *arg)
 {
 	struct pair *const p = arg;
 
-	p->rc = team_for(&p->team, 2, 1, meet, p) ||
+	p->rc = parallel_try(2, 1, &p->team, meet, p, NULL) ||
 		atomic_load(&p->over) != 2; /* helpers are waited for */
 	return NULL;
 }
@@ -121,10 +131,28 @@ static void where_there_is_nothing_to_do_nobody_stays(void **state)
 
 	team_init(&team);
 	team_join(&team, 1);
-	assert_int_equal(team_for(&team, 3, 1, call, &c), 0);
+	assert_int_equal(parallel_try(3, 1, &team, call_in_team, &c, NULL), 0);
 	team_join(&team, 1);
 	assert_int_equal(atomic_load(&c.of[2]), 1);
 	team_done(&team);
+}
+
+static void the_message_is_that_of_the_result(void **state)
+{
+	for (unsigned width = 1; width <= 4; width++)
+		for (int with = 0; with < 2; with++) {
+			struct calls c = { .fails_from = 20 };
+			struct errmsg err = { "" };
+			struct team team;
+
+			team_init(&team);
+			assert_int_equal(parallel_try(ITEMS, width,
+						      with ? &team : NULL,
+						      call_in_team, &c, &err),
+					 20);
+			assert_string_equal(err.text, "item 20");
+			team_done(&team);
+		}
 }
 
 int main(void)
@@ -132,6 +160,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(each_item_is_done_once),
 		cmocka_unit_test(after_a_failure_nothing_is_begun),
+		cmocka_unit_test(the_message_is_that_of_the_result),
 		cmocka_unit_test(who_comes_by_helps),
 		cmocka_unit_test(where_there_is_nothing_to_do_nobody_stays),
 	};
