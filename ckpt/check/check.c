@@ -23,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cmd/cmd.h"
 #include "ckpt/cmd/diagnose.h"
@@ -188,27 +189,14 @@ static void check_print_help(void)
 
 int cmd_check(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "data", no_argument, NULL, 'd' },
-		{ "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },
-		{ 0 },
-	};
 	struct check c = { 0 };
 	bool json = false;
-	int code;
+	const struct cmd_flag flags[] = { { "data", &c.data },
+					  { "json", &json } };
+	int status;
 
-	while ((code = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
-		switch (code) {
-		case 'd': c.data = true; break;
-		case 'j': json = true; break;
-		case 'h':
-			check_print_help();
-			return CMD_OK;
-		default: return cmd_bad_option(argv, options, code);
-		}
-	}
-	if (argc - optind != 1)
-		return cmd_usage(argv[0], "expected one DIRECTORY");
-	return check_check(&c, argv[optind], json);
+	return cmd_parse_flags(argc, argv, flags, COUNT(flags), 1,
+			       "one DIRECTORY", check_print_help, &status)
+		       ? check_check(&c, argv[optind], json)
+		       : status;
 }

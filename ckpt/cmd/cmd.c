@@ -90,6 +90,30 @@ int cmd_bad_option(char **argv, const struct option *options, int c)
 	return cmd_usage(argv[0], "unknown option -%c", optopt);
 }
 
+bool cmd_parse_flags(int argc, char **argv, const struct cmd_flag *flags,
+		     size_t n, int nargs, const char *expected,
+		     void (*print_help)(void), int *status)
+{
+	struct option options[CMD_FLAGS_MAX + 2] = { 0 };
+	int c;
+
+	assert(n <= CMD_FLAGS_MAX);
+	for (size_t i = 0; i < n; i++) /* numbers that no character has */
+		options[i] = (struct option){ flags[i].name, no_argument, NULL,
+					      256 + (int)i };
+	options[n] = (struct option){ "help", no_argument, NULL, 'h' };
+	while ((c = getopt_long(argc, argv, ":h", options, NULL)) >= 256)
+		*flags[c - 256].set = true;
+	if (c == -1 && argc - optind == nargs)
+		return true;
+	if (c == 'h')
+		print_help();
+	*status = c == 'h'  ? CMD_OK
+		  : c == -1 ? cmd_usage(argv[0], "expected %s", expected)
+			    : cmd_bad_option(argv, options, c);
+	return false;
+}
+
 int cmd_put(const char *text)
 {
 	return put(stdout, text);

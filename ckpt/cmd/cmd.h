@@ -2,6 +2,8 @@
 #ifndef UCKPT_CMD_H
 #define UCKPT_CMD_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct cJSON;
@@ -37,6 +39,24 @@ int cmd_usage(const char *command, const char *fmt, ...)
  * CMD_USAGE. */
 struct option;
 int cmd_bad_option(char **argv, const struct option *options, int c);
+
+/* A flag of a command, and what it sets. */
+struct cmd_flag {
+	const char *name;
+	bool *set;
+};
+
+#define CMD_FLAGS_MAX 8
+
+/*
+ * Parse the command line of a command whose options are all flags, `n` of them and
+ * --help, and which takes `nargs` arguments, from argv[optind] on.  False if there
+ * is nothing left to do: `*status` is then the exit code.  `expected` names the
+ * arguments.
+ */
+bool cmd_parse_flags(int argc, char **argv, const struct cmd_flag *flags,
+		     size_t n, int nargs, const char *expected,
+		     void (*print_help)(void), int *status);
 
 /* Print text that may come from a file, as utf8_show shows it.  Returns the
  * number of characters. */

@@ -241,24 +241,12 @@ static void extents_print_help(void)
 
 int cmd_extents(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },
-		{ 0 },
-	};
 	bool json = false;
-	int c;
+	const struct cmd_flag flags[] = { { "json", &json } };
+	int status;
 
-	while ((c = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
-		switch (c) {
-		case 'j': json = true; break;
-		case 'h':
-			extents_print_help();
-			return CMD_OK;
-		default: return cmd_bad_option(argv, options, c);
-		}
-	}
-	if (argc - optind != 1)
-		return cmd_usage(argv[0], "expected one FILE");
-	return extents_show(argv[optind], json);
+	return cmd_parse_flags(argc, argv, flags, COUNT(flags), 1, "one FILE",
+			       extents_print_help, &status)
+		       ? extents_show(argv[optind], json)
+		       : status;
 }

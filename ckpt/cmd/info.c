@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cmd/cmd.h"
 #include "ckpt/cmd/diagnose.h"
@@ -133,27 +134,14 @@ static void info_print_help(void)
 
 int cmd_info(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "json", no_argument, NULL, 'j' },
-		{ "quick", no_argument, NULL, 'q' },
-		{ "help", no_argument, NULL, 'h' },
-		{ 0 },
-	};
 	struct info info = { 0 };
 	bool json = false;
-	int c;
+	const struct cmd_flag flags[] = { { "json", &json },
+					  { "quick", &info.quick } };
+	int status;
 
-	while ((c = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
-		switch (c) {
-		case 'j': json = true; break;
-		case 'q': info.quick = true; break;
-		case 'h':
-			info_print_help();
-			return CMD_OK;
-		default: return cmd_bad_option(argv, options, c);
-		}
-	}
-	if (argc - optind != 1)
-		return cmd_usage(argv[0], "expected one DIRECTORY");
-	return info_show(&info, argv[optind], json);
+	return cmd_parse_flags(argc, argv, flags, COUNT(flags), 1,
+			       "one DIRECTORY", info_print_help, &status)
+		       ? info_show(&info, argv[optind], json)
+		       : status;
 }

@@ -10,12 +10,12 @@
  */
 #include <assert.h>
 #include <getopt.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cmd/cmd.h"
 #include "ckpt/diff/diff.h"
@@ -120,27 +120,18 @@ static int match_states(struct diff *d, struct diff_param *p, struct errmsg *err
 	return 0;
 }
 
-struct job {
-	struct diff *d;
-	struct errmsg *err; /* of the first failure */
-	atomic_bool failed;
-};
-
-static int compare_param(void *ctx, size_t i)
+static int compare_param(void *ctx, size_t i, struct errmsg *err)
 {
-	struct job *const job = ctx;
-	struct diff_param *const p = &job->d->params[i];
-	struct errmsg err = { "" };
+	struct diff *const d = ctx;
+	struct diff_param *const p = &d->params[i];
 	int rc;
 
 	if (!diff_name_in(p, 0) || !diff_name_in(p, 1))
 		return 0;
-	rc = match_states(job->d, p, &err);
+	rc = match_states(d, p, err);
 	for (size_t k = 0; !rc && k < p->nstates; k++)
 		if (p->states[k].kind == DIFF_NONE)
-			rc = compare_state(job->d, p, &p->states[k], &err);
-	if (rc && !atomic_exchange(&job->failed, true))
-		*job->err = err;
+			rc = compare_state(d, p, &p->states[k], err);
 	return rc;
 }
 
@@ -148,12 +139,9 @@ static int compare_param(void *ctx, size_t i)
 
 static int compare_all(struct diff *d, struct errmsg *err)
 {
-	struct job job = { .d = d, .err = err };
-	const int rc = match_params(d, err);
-
-	return rc ? rc
-		  : parallel_for(d->nparams, parallel_width(), compare_param,
-				 &job);
+	return match_params(d, err) ?:
+	       parallel_try(d->nparams, parallel_width(), NULL, compare_param, d,
+			    err);
 }
 
 static void diff_done(struct diff *d)
@@ -221,38 +209,17 @@ static void diff_print_help(void)
 
 int cmd_diff(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "all", no_argument, NULL, 'a' },
-		{ "json", no_argument, NULL, 'j' },
-		{ "strict", no_argument, NULL, 's' },
-		{ "help", no_argument, NULL, 'h' },
-		{ 0 },
-	};
 	struct diff d = { 0 };
 	bool json = false, all = false;
-	int code, rc;
+	const struct cmd_flag flags[] = { { "all", &all },
+					  { "json", &json },
+					  { "strict", &d.strict } };
+	int status;
 
-	while ((code = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
-		switch (code) {
-		case 'a':
-			all = true;
-			break;
-		case 'j':
-			json = true;
-			break;
-		case 's':
-			d.strict = true;
-			break;
-		case 'h':
-			diff_print_help();
-			return CMD_OK;
-		default:
-			return cmd_bad_option(argv, options, code);
-		}
+	if (cmd_parse_flags(argc, argv, flags, COUNT(flags), 2, "A and B",
+			    diff_print_help, &status)) {
+		status = diff(&d, argv + optind, json, all);
+		diff_done(&d);
 	}
-	if (argc - optind != 2)
-		return cmd_usage(argv[0], "expected A and B");
-	rc = diff(&d, argv + optind, json, all);
-	diff_done(&d);
-	return rc;
+	return status;
 }
