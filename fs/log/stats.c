@@ -83,10 +83,6 @@ static void add_number(struct bytebuf *out, const char *format,
 	bytebuf_add(out, line, (size_t)n);
 }
 
-static void stats_add_string(struct bytebuf *out, const char *text)
-{
-	bytebuf_add(out, text, strlen(text));
-}
 
 /* Append the non-empty buckets: the upper bound in microseconds, and the
  * count. */
@@ -106,7 +102,7 @@ static void add_times(const struct stats *s, unsigned what, const char *format,
 		else
 			snprintf(bound, sizeof(bound), "%lu", 1ul << i);
 		if (!first)
-			stats_add_string(out, between);
+			bytebuf_add_str(out, between);
 		add_number(out, format, bound, n);
 		first = false;
 	}
@@ -121,10 +117,10 @@ int stats_text(const struct stats *s, struct bytebuf *out)
 		add_number(out, "%s %llu\n", level_names[i],
 			   value_of(&s->level[i]));
 	for (unsigned i = 0; i < STATS_TIMES; i++) {
-		stats_add_string(out, time_names[i]);
-		stats_add_string(out, "_us ");
+		bytebuf_add_str(out, time_names[i]);
+		bytebuf_add_str(out, "_us ");
 		add_times(s, i, "<%s:%llu", " ", out);
-		stats_add_string(out, "\n");
+		bytebuf_add_str(out, "\n");
 	}
 	return out->failed ? -ENOMEM : 0;
 }
@@ -132,7 +128,7 @@ int stats_text(const struct stats *s, struct bytebuf *out)
 int stats_json(const struct stats *s, const struct cJSON *errors,
 	       struct bytebuf *out)
 {
-	stats_add_string(out, "{");
+	bytebuf_add_str(out, "{");
 	for (unsigned i = 0; i < STATS_COUNTS; i++)
 		add_number(out, "\"%s\":%llu,", count_names[i],
 			   value_of(&s->count[i]));
@@ -140,17 +136,17 @@ int stats_json(const struct stats *s, const struct cJSON *errors,
 		add_number(out, "\"%s\":%llu,", level_names[i],
 			   value_of(&s->level[i]));
 	for (unsigned i = 0; i < STATS_TIMES; i++) {
-		stats_add_string(out, i ? "},\"" : "\"");
-		stats_add_string(out, time_names[i]);
-		stats_add_string(out, "_us\":{");
+		bytebuf_add_str(out, i ? "},\"" : "\"");
+		bytebuf_add_str(out, time_names[i]);
+		bytebuf_add_str(out, "_us\":{");
 		add_times(s, i, "\"%s\":%llu", ",", out);
 	}
-	stats_add_string(out, "}");
+	bytebuf_add_str(out, "}");
 	if (errors) {
-		stats_add_string(out, ",\"errors\":");
+		bytebuf_add_str(out, ",\"errors\":");
 		json_write(out, errors, false);
 	}
-	stats_add_string(out, "}\n");
+	bytebuf_add_str(out, "}\n");
 	return out->failed ? -ENOMEM : 0;
 }
 
@@ -162,7 +158,7 @@ static void add_label(struct bytebuf *out, const char *text)
 		if (*text == '\\' || *text == '"')
 			bytebuf_add(out, "\\", 1);
 		if (*text == '\n')
-			stats_add_string(out, "\\n");
+			bytebuf_add_str(out, "\\n");
 		else
 			bytebuf_add(out, text, 1);
 	}
@@ -175,7 +171,7 @@ static void add_metric(struct bytebuf *out, const char *name, const char *suffix
 
 	snprintf(text, sizeof(text), "# TYPE ucfs_%s%s %s\nucfs_%s%s{source=\"",
 		 name, suffix, type, name, suffix);
-	stats_add_string(out, text);
+	bytebuf_add_str(out, text);
 	add_label(out, source);
 	add_number(out, "%s} %llu\n", "\"", value);
 }
@@ -184,15 +180,15 @@ static void add_metric(struct bytebuf *out, const char *name, const char *suffix
 static void add_bucket(struct bytebuf *out, const char *name, const char *suffix,
 		       const char *source, const char *label, const char *value)
 {
-	stats_add_string(out, "ucfs_");
-	stats_add_string(out, name);
-	stats_add_string(out, suffix);
-	stats_add_string(out, "{source=\"");
+	bytebuf_add_str(out, "ucfs_");
+	bytebuf_add_str(out, name);
+	bytebuf_add_str(out, suffix);
+	bytebuf_add_str(out, "{source=\"");
 	add_label(out, source);
-	stats_add_string(out, label);
-	stats_add_string(out, "} ");
-	stats_add_string(out, value);
-	stats_add_string(out, "\n");
+	bytebuf_add_str(out, label);
+	bytebuf_add_str(out, "} ");
+	bytebuf_add_str(out, value);
+	bytebuf_add_str(out, "\n");
 }
 
 /* Buckets are cumulative there. */
@@ -204,7 +200,7 @@ static void add_histogram(const struct stats *s, unsigned what,
 	uint64_t n = 0;
 
 	snprintf(label, sizeof(label), "# TYPE ucfs_%s_seconds histogram\n", name);
-	stats_add_string(out, label);
+	bytebuf_add_str(out, label);
 	for (unsigned i = 0; i < STATS_BUCKETS; i++) {
 		n += value_of(&s->time[what][i]);
 		snprintf(value, sizeof(value), "%llu", (unsigned long long)n);

@@ -1,37 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The namespace of a mount: names, attributes, files.  tree_open.c recognises
- * the source, tree_dir.c lists directories, tree_control.c has the files of
- * .ucfs.
- *
- * In a directory of a run, a tag's views appear beside the tag as
- * <tag>_universal, <tag>_hf and <tag>_fp32, and as <tag>_dp<ranks> after their
- * first lookup.  A file on disk with such a name, for example an earlier
- * conversion, is shown instead of the view: files are never hidden.
- * latest_universal is the exception, since one on disk would name an older
- * conversion.  .ucfs can be looked up but is not listed, so that a copy of the
- * mount contains only the tree.
+ * The namespace of a mount: attributes and files.  tree_open.c recognises the
+ * source, tree_lookup.c finds names, tree_dir.c lists directories, tree_control.c
+ * has the files of .ucfs.
  */
 #include "fs/tree/tree.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/hfdir.h"
-#include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/vfile/vfile.h"
-#include "fs/log/log.h"
 #include "fs/tree/pathtab.h"
-#include "fs/tree/rankfile.h"
 #include "fs/tree/tree_impl.h"
 #include "fs/tree/views.h"
 
@@ -150,11 +137,8 @@ static int stat_view(struct tree *t, size_t view, uint64_t node,
 	return 0;
 }
 
-/* Get the content of latest_universal, or of the pointer to another type of
- * views, in a directory of the run: the name of the newest tag's view.  -ENOENT
- * if the directory has no tag. */
-static int latest_text(struct tree *t, const struct view_type *type,
-		       uint64_t index, char *text, size_t size)
+int tree_latest_text(struct tree *t, const struct view_type *type,
+		     uint64_t index, char text[LATEST_TEXT_MAX])
 {
 	char suffix[VIEW_SUFFIX_MAX];
 	const char *const dir = pathtab_path(t->pathtab, index, NULL);
@@ -167,7 +151,7 @@ static int latest_text(struct tree *t, const struct view_type *type,
 	if (tags.n == 0)
 		rc = -ENOENT;
 	else
-		snprintf(text, size, "%s%s", tags.v[0].name, suffix);
+		snprintf(text, LATEST_TEXT_MAX, "%s%s", tags.v[0].name, suffix);
 	tags_done(&tags);
 	return rc;
 }
@@ -175,8 +159,8 @@ static int latest_text(struct tree *t, const struct view_type *type,
 static int stat_latest(struct tree *t, const struct view_type *type,
 		       uint64_t index, struct tree_attr *out)
 {
-	char text[NAME_MAX + VIEW_SUFFIX_MAX];
-	int rc = latest_text(t, type, index, text, sizeof(text));
+	char text[LATEST_TEXT_MAX];
+	int rc = tree_latest_text(t, type, index, text);
 	struct stat dir;
 
 	if (rc)
@@ -213,184 +197,6 @@ int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out,
 	return -ENOENT;
 }
 
-/* --- names ------------------------------------------------------------------ */
-
-/* Find or add a view of `tag`, a path.  -ENOENT if there is no such tag. */
-static int view_of_tag(struct tree *t, const char *tag,
-		       const struct view_type *type, uint64_t dir_ino,
-		       size_t *view)
-{
-	return tagdir_is_zero_tag(tag) ?
-		       views_add(t->views, tag, type, dir_ino, view) :
-		       -ENOENT;
-}
-
-/* Find or add the view for `name`, such as "<tag>_universal", in a directory
- * that holds <tag>.  -ENOENT if `name` is no view's. */
-static int find_view(struct tree *t, const char *dir, uint64_t dir_ino,
-		     const char *name, size_t *view)
-{
-	struct view_type type;
-	size_t n;
-	char *path;
-	int rc;
-
-	if (!view_type_parse(name, &n, &type))
-		return -ENOENT;
-	if (asprintf(&path, "%s/%.*s", dir, (int)n, name) < 0)
-		return -ENOMEM;
-	rc = view_of_tag(t, path, &type, dir_ino, view);
-	free(path);
-	return rc;
-}
-
-/* Is `name` latest_universal or latest_dp<ranks>, in a directory with tags?  Then
- * set `*ino`. */
-static bool find_latest(struct tree *t, uint64_t index, const char *name,
-			enum plan_kind kind, uint64_t *ino)
-{
-	char text[NAME_MAX + VIEW_SUFFIX_MAX];
-	struct view_type type;
-	size_t n;
-
-	if (!view_type_parse(name, &n, &type) || type.kind != kind ||
-	    n != strlen(LATEST_PREFIX) ||
-	    strncmp(name, LATEST_PREFIX, n) != 0 ||
-	    latest_text(t, &type, index, text, sizeof(text)))
-		return false;
-	*ino = ino_of_latest(&type, index);
-	return true;
-}
-
-/* Look up a path that exists on disk.  A tag may be shown re-cut. */
-static int lookup_lower(struct tree *t, uint64_t index, const char *path,
-			mode_t mode, uint64_t *ino)
-{
-	uint64_t child;
-	size_t view;
-	int rc = -ENOENT;
-
-	if (t->o->replace && !S_ISREG(mode))
-		rc = view_of_tag(t, path, &t->o->recut[0],
-				 ino_of_lower(t, index), &view);
-	if (rc == 0)
-		*ino = ino_of_view(t, view, PLAN_ROOT);
-	if (rc != -ENOENT)
-		return rc;
-	rc = pathtab_add(t->pathtab, path, index, &child);
-	if (!rc)
-		*ino = ino_of_lower(t, child);
-	return rc;
-}
-
-/* Look up a name that is not on disk: a view, a pointer to one, or a file that
- * replaces a missing one of a rank. */
-static int lookup_synthesized(struct tree *t, uint64_t index, const char *dir,
-			      const char *name, uint64_t *ino)
-{
-	uint64_t child;
-	size_t view;
-	char *path;
-	int rc;
-
-	if (find_latest(t, index, name, PLAN_RESHARD, ino))
-		return 0;
-	rc = find_view(t, dir, ino_of_lower(t, index), name, &view);
-	if (rc == -ENOENT && t->o->replace) {
-		/* A tag that is packed. */
-		if (asprintf(&path, "%s/%s", dir, name) < 0)
-			return -ENOMEM;
-		rc = view_of_tag(t, path, &t->o->recut[0],
-				 ino_of_lower(t, index), &view);
-		free(path);
-	}
-	if (!rc)
-		*ino = ino_of_view(t, view, PLAN_ROOT);
-	if (rc != -ENOENT || !t->o->replace)
-		return rc;
-	rc = rankfile_find(dir, name, t->o->recut[0].ranks, &path);
-	if (rc)
-		return rc;
-	rc = pathtab_add(t->pathtab, path, index, &child);
-	if (!rc)
-		*ino = ino_of_lower(t, child);
-	free(path);
-	return rc;
-}
-
-static int lookup_in_lower(struct tree *t, uint64_t index, const char *name,
-			   uint64_t *ino)
-{
-	const char *const dir = pathtab_path(t->pathtab, index, NULL);
-	struct stat st;
-	char *path;
-	int rc;
-
-	if (!dir)
-		return -ENOENT;
-	if (find_latest(t, index, name, PLAN_UNIVERSAL, ino))
-		return 0;
-	if (asprintf(&path, "%s/%s", dir, name) < 0)
-		return -ENOMEM;
-	rc = beneath_lstat(path, &st, NULL);
-	if (!rc)
-		rc = lookup_lower(t, index, path, st.st_mode, ino);
-	else if (rc == -ENOENT)
-		rc = lookup_synthesized(t, index, dir, name, ino);
-	free(path);
-	return rc;
-}
-
-static int lookup_in_view(struct tree *t, size_t view, uint64_t node,
-			  const char *name, uint64_t *ino, struct errmsg *err)
-{
-	struct plan *p;
-	uint64_t child;
-	int rc = views_plan(t->views, view, &p, err);
-
-	if (rc)
-		return rc;
-	rc = plan_lookup(p, node, name, &child, err);
-	views_put(t->views, view);
-	if (!rc)
-		*ino = ino_of_view(t, view, child);
-	return rc;
-}
-
-int tree_lookup(struct tree *t, uint64_t dir, const char *name,
-		struct tree_attr *out, double *timeout, struct errmsg *err)
-{
-	const struct tree_node n = ino_parse(t, dir);
-	uint64_t ino = 0;
-	int rc = -ENOENT;
-
-	*timeout = n.kind == NODE_VIEW && dir != TREE_ROOT ? FOREVER : A_MOMENT;
-	if (dir == TREE_ROOT && strcmp(name, CONTROL_NAME) == 0) {
-		ino = INO_CONTROL;
-		rc = 0;
-	} else if (n.kind == NODE_LOWER) {
-		rc = lookup_in_lower(t, n.index, name, &ino);
-	} else if (n.kind == NODE_VIEW) {
-		rc = lookup_in_view(t, n.view, n.index, name, &ino, err);
-	} else if (n.kind == NODE_CONTROL) {
-		rc = tree_control_lookup(t, dir, name, &ino);
-	}
-	if (!rc)
-		rc = tree_getattr(t, ino, out, err);
-	if (!rc)
-		*timeout = tree_entry_timeout(t, dir, out);
-	return rc;
-}
-
-double tree_entry_timeout(const struct tree *t, uint64_t dir,
-			  const struct tree_attr *attr)
-{
-	const bool renewed = dir == TREE_ROOT ||
-			     ino_parse(t, dir).kind == NODE_LOWER;
-
-	return renewed && attr->timeout > A_MOMENT ? A_MOMENT : attr->timeout;
-}
-
 bool tree_renew(struct tree *t)
 {
 	const struct view_type type = tree_root_type(t);
@@ -401,6 +207,8 @@ bool tree_renew(struct tree *t)
 		return false;
 	return atomic_exchange(&t->root_view, view) != view;
 }
+
+/* --- files ------------------------------------------------------------------- */
 
 int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size)
 {
@@ -423,8 +231,6 @@ int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size)
 	close(fd);
 	return (int)len;
 }
-
-/* --- files ------------------------------------------------------------------- */
 
 static int open_bytes(struct bytebuf *text, int rc, struct tree_file *out,
 		      struct errmsg *err)
@@ -476,7 +282,7 @@ int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
 		   struct errmsg *err)
 {
 	const struct tree_node n = ino_parse(t, ino);
-	char text[NAME_MAX + VIEW_SUFFIX_MAX];
+	char text[LATEST_TEXT_MAX];
 	struct view_type type;
 	struct bytebuf bytes = { 0 };
 	int rc;
@@ -489,9 +295,9 @@ int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
 		return open_in_view(t, n.view, n.index, out, err);
 	case NODE_LATEST:
 		type = view_type_of_number((unsigned)n.view);
-		rc = latest_text(t, &type, n.index, text, sizeof(text));
+		rc = tree_latest_text(t, &type, n.index, text);
 		if (!rc)
-			bytebuf_add(&bytes, text, strlen(text));
+			bytebuf_add_str(&bytes, text);
 		return open_bytes(&bytes, rc, out, err);
 	case NODE_CONTROL:
 		rc = tree_control_bytes(t, ino, &bytes, err);

@@ -37,11 +37,6 @@ static bool is_dir(uint64_t ino)
 	return ino == INO_CONTROL || ino == INO_CONTROL_PLANS;
 }
 
-static void control_add(struct bytebuf *out, const char *text)
-{
-	bytebuf_add(out, text, strlen(text));
-}
-
 /* The path of a view, and its name in the mount. */
 static char *view_label(struct tree *t, size_t view)
 {
@@ -75,10 +70,10 @@ static int control_errors(struct tree *t, struct bytebuf *out)
 
 			if (!label)
 				return -ENOMEM;
-			control_add(out, label);
-			control_add(out, ": ");
-			control_add(out, why.text);
-			control_add(out, "\n");
+			bytebuf_add_str(out, label);
+			bytebuf_add_str(out, ": ");
+			bytebuf_add_str(out, why.text);
+			bytebuf_add_str(out, "\n");
 			free(label);
 		}
 	log_recent(out);

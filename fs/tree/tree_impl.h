@@ -135,6 +135,13 @@ void tree_synthesize(const struct tree *t, uint64_t ino, mode_t mode,
 void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl,
 		     struct stat *st);
 
+/* Get the content of latest_universal, or of the pointer to another type of views,
+ * in directory `index` of the run: the name of the newest tag's view.  -ENOENT if
+ * the directory has no tag. */
+#define LATEST_TEXT_MAX (NAME_MAX + VIEW_SUFFIX_MAX)
+int tree_latest_text(struct tree *t, const struct view_type *type,
+		     uint64_t index, char text[LATEST_TEXT_MAX]);
+
 /* .ucfs and everything below it (tree_control.c): as tree_lookup and
  * tree_getattr; the bytes of a file, appended to `out`; and the name of a view's
  * plan in .ucfs/plan. */

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Names in a mount.
+ *
+ * In a directory of a run, a tag's views appear beside the tag as
+ * <tag>_universal, <tag>_hf and <tag>_fp32, and as <tag>_dp<ranks> after their
+ * first lookup.  A file on disk with such a name, for example an earlier
+ * conversion, is shown instead of the view: files are never hidden.
+ * latest_universal is the exception, since one on disk would name an older
+ * conversion.  .ucfs can be looked up but is not listed, so that a copy of the
+ * mount contains only the tree.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/beneath.h"
+#include "ckpt/dirs/tagdir.h"
+#include "fs/tree/pathtab.h"
+#include "fs/tree/rankfile.h"
+#include "fs/tree/tree.h"
+#include "fs/tree/tree_impl.h"
+#include "fs/tree/views.h"
+
+/* Find or add a view of `tag`, a path in directory `index` of the run.  -ENOENT if
+ * there is no such tag. */
+static int lookup_tag(struct tree *t, uint64_t index, const char *tag,
+		      const struct view_type *type, uint64_t *ino)
+{
+	size_t view;
+	const int rc = tagdir_is_zero_tag(tag)
+			       ? views_add(t->views, tag, type,
+					   ino_of_lower(t, index), &view)
+			       : -ENOENT;
+
+	if (!rc)
+		*ino = ino_of_view(t, view, PLAN_ROOT);
+	return rc;
+}
+
+/* Find or add the view for `name`, such as "<tag>_universal", in a directory
+ * that holds <tag>.  -ENOENT if `name` is no view's. */
+static int lookup_view(struct tree *t, uint64_t index, const char *dir,
+		       const char *name, uint64_t *ino)
+{
+	struct view_type type;
+	size_t n;
+	char *path;
+	int rc;
+
+	if (!view_type_parse(name, &n, &type))
+		return -ENOENT;
+	if (asprintf(&path, "%s/%.*s", dir, (int)n, name) < 0)
+		return -ENOMEM;
+	rc = lookup_tag(t, index, path, &type, ino);
+	free(path);
+	return rc;
+}
+
+/* Is `name` a pointer to views of `kind`, latest_universal or latest_dp<ranks>, in
+ * a directory with tags?  Then set `*ino`. */
+static bool find_latest(struct tree *t, uint64_t index, const char *name,
+			enum plan_kind kind, uint64_t *ino)
+{
+	char text[LATEST_TEXT_MAX];
+	struct view_type type;
+	size_t n;
+
+	if (!view_type_parse(name, &n, &type) || type.kind != kind ||
+	    n != strlen(LATEST_PREFIX) ||
+	    strncmp(name, LATEST_PREFIX, n) != 0 ||
+	    tree_latest_text(t, &type, index, text))
+		return false;
+	*ino = ino_of_latest(&type, index);
+	return true;
+}
+
+/* Return the inode of a path of the run. */
+static int lookup_path(struct tree *t, uint64_t index, const char *path,
+		       uint64_t *ino)
+{
+	uint64_t child;
+	const int rc = pathtab_add(t->pathtab, path, index, &child);
+
+	if (!rc)
+		*ino = ino_of_lower(t, child);
+	return rc;
+}
+
+/* Look up a path that exists on disk.  A tag may be shown re-cut. */
+static int lookup_lower(struct tree *t, uint64_t index, const char *path,
+			mode_t mode, uint64_t *ino)
+{
+	const int rc = t->o->replace && !S_ISREG(mode)
+			       ? lookup_tag(t, index, path, &t->o->recut[0], ino)
+			       : -ENOENT;
+
+	return rc == -ENOENT ? lookup_path(t, index, path, ino) : rc;
+}
+
+/* Look up a name that is not on disk: a view, a pointer to one, or a file that
+ * replaces a missing one of a rank. */
+static int lookup_synthesized(struct tree *t, uint64_t index, const char *dir,
+			      const char *path, const char *name, uint64_t *ino)
+{
+	char *twin;
+	int rc;
+
+	if (find_latest(t, index, name, PLAN_RESHARD, ino))
+		return 0;
+	rc = lookup_view(t, index, dir, name, ino);
+	if (rc != -ENOENT || !t->o->replace)
+		return rc;
+	/* A tag that is packed. */
+	rc = lookup_tag(t, index, path, &t->o->recut[0], ino);
+	if (rc != -ENOENT)
+		return rc;
+	rc = rankfile_find(dir, name, t->o->recut[0].ranks, &twin);
+	if (rc)
+		return rc;
+	rc = lookup_path(t, index, twin, ino);
+	free(twin);
+	return rc;
+}
+
+static int lookup_in_lower(struct tree *t, uint64_t index, const char *name,
+			   uint64_t *ino)
+{
+	const char *const dir = pathtab_path(t->pathtab, index, NULL);
+	struct stat st;
+	char *path;
+	int rc;
+
+	if (!dir)
+		return -ENOENT;
+	if (find_latest(t, index, name, PLAN_UNIVERSAL, ino))
+		return 0;
+	if (asprintf(&path, "%s/%s", dir, name) < 0)
+		return -ENOMEM;
+	rc = beneath_lstat(path, &st, NULL);
+	if (!rc)
+		rc = lookup_lower(t, index, path, st.st_mode, ino);
+	else if (rc == -ENOENT)
+		rc = lookup_synthesized(t, index, dir, path, name, ino);
+	free(path);
+	return rc;
+}
+
+static int lookup_in_view(struct tree *t, size_t view, uint64_t node,
+			  const char *name, uint64_t *ino, struct errmsg *err)
+{
+	struct plan *p;
+	uint64_t child;
+	int rc = views_plan(t->views, view, &p, err);
+
+	if (rc)
+		return rc;
+	rc = plan_lookup(p, node, name, &child, err);
+	views_put(t->views, view);
+	if (!rc)
+		*ino = ino_of_view(t, view, child);
+	return rc;
+}
+
+int tree_lookup(struct tree *t, uint64_t dir, const char *name,
+		struct tree_attr *out, double *timeout, struct errmsg *err)
+{
+	const struct tree_node n = ino_parse(t, dir);
+	uint64_t ino = 0;
+	int rc = -ENOENT;
+
+	*timeout = n.kind == NODE_VIEW && dir != TREE_ROOT ? FOREVER : A_MOMENT;
+	if (dir == TREE_ROOT && strcmp(name, CONTROL_NAME) == 0) {
+		ino = INO_CONTROL;
+		rc = 0;
+	} else if (n.kind == NODE_LOWER) {
+		rc = lookup_in_lower(t, n.index, name, &ino);
+	} else if (n.kind == NODE_VIEW) {
+		rc = lookup_in_view(t, n.view, n.index, name, &ino, err);
+	} else if (n.kind == NODE_CONTROL) {
+		rc = tree_control_lookup(t, dir, name, &ino);
+	}
+	if (!rc)
+		rc = tree_getattr(t, ino, out, err);
+	if (!rc)
+		*timeout = tree_entry_timeout(t, dir, out);
+	return rc;
+}
+
+double tree_entry_timeout(const struct tree *t, uint64_t dir,
+			  const struct tree_attr *attr)
+{
+	const bool renewed = dir == TREE_ROOT ||
+			     ino_parse(t, dir).kind == NODE_LOWER;
+
+	return renewed && attr->timeout > A_MOMENT ? A_MOMENT : attr->timeout;
+}
