@@ -36,20 +36,18 @@ struct legacy {
 };
 
 /*
- * Read the file's pickles and the lengths of its storages, and check them
- * against each other and the file.  The storages are not read.  The object goes
- * to `a`, which must be empty and outlive `l`; its persistent ids have the five
- * fields of those in a zip file.  -EBADMSG not such a file, damaged or hostile,
- * -ENOTSUP big-endian or with storages of unknown types, -E2BIG over a limit,
- * -EIO, -ENOMEM.  On failure
- * nothing needs to be closed.
+ * Read the file's pickles and the lengths of its storages, and check them against
+ * each other and the file.  The storages are not read.  The object goes to `a`,
+ * which must be empty and outlive `l`; its persistent ids have five fields, as in
+ * a zip file.  -EBADMSG for another format and for damaged or hostile files,
+ * -ENOTSUP for big-endian files and unknown types of storages, -E2BIG over a
+ * limit, -EIO, -ENOMEM.  On failure nothing needs to be closed.
  */
 int legacy_open(struct legacy *l, const struct source *src, struct arena *a,
 		struct value **root, struct errmsg *err);
 void legacy_close(struct legacy *l);
 
 /* The storage under `key`, or NULL. */
-const struct legacy_storage *legacy_find(const struct legacy *l,
-					 const char *key);
+struct legacy_storage *legacy_find(const struct legacy *l, const char *key);
 
 #endif

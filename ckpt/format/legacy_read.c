@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What torch.save wrote before 1.6, and still writes when it is told
+ * The format of torch.save before 1.6, which it still writes with
  * _use_new_zipfile_serialization=False, as DeepSpeed does with
  * "checkpoint_serialization": false.  torch/serialization.py _legacy_save:
  *
@@ -9,26 +9,27 @@
  *     pickle  {protocol_version, little_endian, type_sizes}
  *     pickle  the object
  *     pickle  [key of a storage, ...]
- *     for each key: i64 number of elements, then these, unaligned
+ *     for each key: i64 number of elements, then the elements, unaligned
  *
- * Nothing says how long anything is.  So the pickles are read through a
- * window on the beginning of the file that grows until they fit, and a
- * storage is found by adding up those before it.  How large its elements are,
- * only the persistent ids in the object tell:
+ * No lengths are recorded.  Pickles are read through a window on the beginning of
+ * the file, which grows until they fit; the offset of a storage is the sum of the
+ * storages before it.  The size of an element follows from the persistent ids in
+ * the object:
  *
  *     ('storage', type, key, location, numel, view)
  *
- * `view` is None, or (key, offset, numel) of a part of that storage, which
- * then is what the id stands for.  torch writes no views any more, but reads
- * them.
+ * `view` is None or (key, offset, numel); then the id stands for this part of the
+ * storage.  torch no longer writes views, but reads them.
  */
 #include "ckpt/format/legacy.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
@@ -38,11 +39,10 @@
 
 #define PROTOCOL_VERSION 1001
 
-/* Large enough for most files to be read at once. */
+/* The first window, which holds all pickles of most files. */
 #define WINDOW_FIRST (1u << 20)
 
-/* Before a storage. */
-#define COUNT_LEN 8
+#define COUNT_LEN 8 /* bytes of the number before a storage */
 
 /* 0x1950a86a20f9469cfc6c, too long for an int64_t. */
 static const uint8_t magic_number[] = { 0x6c, 0xfc, 0x9c, 0x46, 0xf9,
@@ -82,7 +82,7 @@ static int grow_window(struct chain *c, struct errmsg *err)
 	return rc;
 }
 
-/* The next pickle, of at most `max` bytes, into `a`, which is empty. */
+/* Read the next pickle, of at most `max` bytes, into `a`, which is empty. */
 static int read_pickle(struct chain *c, const char *what, size_t max,
 		       struct arena *a, struct pickle_part *out,
 		       struct errmsg *err)
@@ -155,7 +155,7 @@ static int check_sys_info(const struct source *src, const struct value *v,
 	return check_protocol(src, value_find(v, "protocol_version"), err);
 }
 
-static int legacy_read_read_header(struct chain *c, struct errmsg *err)
+static int read_header(struct chain *c, struct errmsg *err)
 {
 	static const struct {
 		const char *what;
@@ -167,14 +167,13 @@ static int legacy_read_read_header(struct chain *c, struct errmsg *err)
 		{ "sys_info", check_sys_info },
 	};
 
-	for (size_t i = 0; i < sizeof(header) / sizeof(*header); i++) {
+	for (size_t i = 0; i < COUNT(header); i++) {
 		struct arena a = { 0 };
 		struct pickle_part part;
-		int rc = read_pickle(c, header[i].what, LEGACY_HEADER_MAX, &a,
-				     &part, err);
+		const int rc = read_pickle(c, header[i].what, LEGACY_HEADER_MAX,
+					   &a, &part, err) ?:
+			       header[i].check(c->src, part.root, err);
 
-		if (!rc)
-			rc = header[i].check(c->src, part.root, err);
 		arena_done(&a);
 		if (rc)
 			return rc;
@@ -210,20 +209,19 @@ static int sort_keys(struct legacy *l, const char *file, struct errmsg *err)
 	return 0;
 }
 
-static struct legacy_storage *legacy_read_find(const struct legacy *l,
-					       const char *key)
+struct legacy_storage *legacy_find(const struct legacy *l, const char *key)
 {
 	const struct legacy_storage wanted = { .key = key };
 	const struct legacy_storage *const p = &wanted;
 	struct legacy_storage **const at =
-		l->n ? bsearch(&p, l->by_key, l->n, sizeof(*l->by_key),
-			       by_key) :
-		       NULL;
+		l->n ? bsearch(&p, l->by_key, l->n, sizeof(*l->by_key), by_key)
+		     : NULL;
 
 	return at ? *at : NULL;
 }
 
-/* The last pickle: one storage per key, at *storages in the file's order. */
+/* Read the last pickle: `*storages` has a storage for each key, in the file's
+ * order. */
 static int read_keys(struct legacy *l, struct chain *c,
 		     struct legacy_storage **storages, struct errmsg *err)
 {
@@ -264,7 +262,7 @@ static int read_keys(struct legacy *l, struct chain *c,
 
 /* --- persistent ids -------------------------------------------------------- */
 
-/* What the object's storages turn out to be. */
+/* The persistent ids of the object, while they are read. */
 struct ids {
 	struct legacy *l;
 	const char *file;
@@ -273,8 +271,8 @@ struct ids {
 	struct errmsg *err;
 };
 
-/* The storage `root`, as one id describes it.  The first decides what its
- * elements are, as they are counted in the file. */
+/* Set or check the length of storage `root` by an id that refers to it.  The file
+ * counts elements of the type that the first id gives. */
 static int set_length(const struct ids *ids, struct legacy_storage *root,
 		      enum dtype dtype, uint64_t numel)
 {
@@ -309,6 +307,7 @@ static int add_view(struct ids *ids, const struct legacy_storage *root,
 				 &ids->cap, ids->nviews + 1,
 				 sizeof(*ids->views)))
 		return errmsg_nomem(ids->err, ids->file);
+	assert(root->elem && !root->root);
 	*v = (struct legacy_storage){ .key = view->v[0]->str.p, .elem = elem,
 				      .root = root };
 	if (!checked_mul((uint64_t)view->v[1]->i, elem, &v->off) ||
@@ -321,21 +320,17 @@ static int add_view(struct ids *ids, const struct legacy_storage *root,
 	return 0;
 }
 
-static bool is_count(const struct value *v)
-{
-	return v->kind == VALUE_INT && v->i >= 0;
-}
-
 static bool is_view(const struct value *v)
 {
 	return v->kind == VALUE_TUPLE && v->seq.n == 3 &&
-	       value_is_cstr(v->seq.v[0]) && is_count(v->seq.v[1]) &&
-	       is_count(v->seq.v[2]);
+	       value_is_cstr(v->seq.v[0]) && v->seq.v[1]->kind == VALUE_INT &&
+	       v->seq.v[1]->i >= 0 && v->seq.v[2]->kind == VALUE_INT &&
+	       v->seq.v[2]->i >= 0;
 }
 
 /*
- * Take in one id, and make of it what a zip file has: five fields, and a view
- * is a storage of its own.  Ids may share their tuple.
+ * Read one id and rewrite it to the five fields that zip files have: a view
+ * becomes a storage of its own.  Ids may share their tuple.
  */
 static int take_id(struct ids *ids, struct value *node)
 {
@@ -353,7 +348,7 @@ static int take_id(struct ids *ids, struct value *node)
 	rc = tensor_storage(node, ids->file, &dtype, &key, &numel, ids->err);
 	if (rc)
 		return rc;
-	root = legacy_read_find(ids->l, key);
+	root = legacy_find(ids->l, key);
 	if (!root)
 		return errmsg_set(ids->err, -EBADMSG, "%s: storage %.40s is"
 				  " missing", ids->file, key);
@@ -377,18 +372,17 @@ static int take_id(struct ids *ids, struct value *node)
 
 static int take_ids(struct ids *ids, const struct value_seq *nodes)
 {
-	for (size_t i = 0; i < nodes->n; i++) {
-		const int rc = take_id(ids, nodes->v[i]);
+	int rc = 0;
 
-		if (rc)
-			return rc;
-	}
-	return 0;
+	for (size_t i = 0; !rc && i < nodes->n; i++)
+		rc = take_id(ids, nodes->v[i]);
+	return rc;
 }
 
 /* --- where they lie -------------------------------------------------------- */
 
-/* The `n` storages one after the other, from `pos` to the end of the file. */
+/* Set the offsets of the `n` storages, which must fill the file from `pos` to its
+ * end. */
 static int locate(const struct source *src, uint64_t pos,
 		  struct legacy_storage *v, size_t n, struct errmsg *err)
 {
@@ -426,7 +420,8 @@ static int locate(const struct source *src, uint64_t pos,
 	return 0;
 }
 
-/* Among the other storages, now that their roots have been found. */
+/* Set the offsets of views, now that those of their storages are known, and list
+ * them among the storages. */
 static int place_views(const struct ids *ids)
 {
 	struct legacy *const l = ids->l;
@@ -447,23 +442,13 @@ static int read_chain(struct legacy *l, struct chain *c, struct arena *a,
 	struct ids ids = { .l = l, .file = c->src->name, .err = err };
 	struct legacy_storage *storages = NULL;
 	struct pickle_part object;
-	int rc = legacy_read_read_header(c, err);
+	int rc = read_header(c, err) ?:
+		 read_pickle(c, "object", LEGACY_PICKLES_MAX, a, &object, err) ?:
+		 read_keys(l, c, &storages, err) ?:
+		 take_ids(&ids, &object.storages) ?:
+		 locate(c->src, c->pos, storages, l->n, err) ?:
+		 place_views(&ids);
 
-	if (!rc)
-		rc = read_pickle(c, "object", LEGACY_PICKLES_MAX, a, &object,
-				 err);
-	if (!rc)
-		rc = read_keys(l, c, &storages, err);
-	if (rc)
-		return rc;
-
-	const size_t n = l->n;
-
-	rc = take_ids(&ids, &object.storages);
-	if (!rc)
-		rc = locate(c->src, c->pos, storages, n, err);
-	if (!rc)
-		rc = place_views(&ids);
 	if (!rc)
 		*root = object.root;
 	return rc;
@@ -476,9 +461,7 @@ int legacy_open(struct legacy *l, const struct source *src, struct arena *a,
 	int rc;
 
 	*l = (struct legacy){ 0 };
-	rc = grow_window(&c, err);
-	if (!rc)
-		rc = read_chain(l, &c, a, root, err);
+	rc = grow_window(&c, err) ?: read_chain(l, &c, a, root, err);
 	free(c.window);
 	if (rc)
 		legacy_close(l);
@@ -489,10 +472,4 @@ void legacy_close(struct legacy *l)
 {
 	arena_done(&l->arena);
 	*l = (struct legacy){ 0 };
-}
-
-const struct legacy_storage *legacy_find(const struct legacy *l,
-					 const char *key)
-{
-	return legacy_read_find(l, key);
 }

@@ -14,6 +14,7 @@
  */
 #include "ckpt/format/safetensors.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,8 @@
 #include "ckpt/base/json.h"
 #include "ckpt/base/source.h"
 
-/* Elements, of what is later counted in signed bytes of eight each. */
+/* Limit of the elements of a tensor: with 8 bytes each, they can be counted in an
+ * int64_t. */
 #define NUMEL_MAX (UINT64_C(1) << 58)
 
 static const struct {
@@ -50,7 +52,7 @@ struct reader {
 	struct errmsg *err;
 };
 
-/* Where a tensor ends, before it is known to. */
+/* The range of a tensor in the data, as the header gives it. */
 struct range {
 	uint64_t begin, end;
 };
@@ -71,8 +73,8 @@ const char *safetensors_dtype_name(enum dtype d)
 	return NULL;
 }
 
-static int safetensors_read_fail(const struct reader *r, const cJSON *entry,
-				 const char *what)
+static int fail_tensor(const struct reader *r, const cJSON *entry,
+		       const char *what)
 {
 	return errmsg_set(r->err, -EBADMSG, "%s: tensor %.200s: %s",
 			  r->src->name, entry->string, what);
@@ -86,8 +88,7 @@ static int read_dtype(const struct reader *r, const cJSON *entry,
 	int dtype;
 
 	if (!cJSON_IsString(name))
-		return safetensors_read_fail(r, entry,
-					     "dtype is missing, or no string");
+		return fail_tensor(r, entry, "dtype is missing, or no string");
 	dtype = safetensors_dtype(name->valuestring);
 	if (dtype < 0)
 		return errmsg_set(r->err, -ENOTSUP,
@@ -99,7 +100,8 @@ static int read_dtype(const struct reader *r, const cJSON *entry,
 	return 0;
 }
 
-/* Sizes are multiplied as if those of 0 were 1: so are strides. */
+/* The product of the sizes must not overflow even if those of 0 were 1: strides
+ * are computed like that. */
 static int read_shape(const struct reader *r, const cJSON *entry,
 		      struct safetensors_tensor *t)
 {
@@ -110,8 +112,8 @@ static int read_shape(const struct reader *r, const cJSON *entry,
 	const cJSON *item;
 
 	if (!cJSON_IsArray(list) || n > TENSOR_DIMS_MAX)
-		return safetensors_read_fail(
-			r, entry, "shape is missing, or no list of sizes");
+		return fail_tensor(r, entry,
+				   "shape is missing, or no list of sizes");
 	shape = arena_alloc(&r->s->arena, (size_t)n * sizeof(*shape) + 1);
 	if (!shape)
 		return errmsg_nomem(r->err, r->src->name);
@@ -122,12 +124,11 @@ static int read_shape(const struct reader *r, const cJSON *entry,
 		uint64_t *const d = &shape[t->ndim++];
 
 		if (!json_get_count(item, d))
-			return safetensors_read_fail(
-				r, entry, "shape has what is no size");
+			return fail_tensor(r, entry, "shape has an element that"
+						     " is no size");
 		if (!checked_mul(product, *d ? *d : 1, &product) ||
 		    product > NUMEL_MAX)
-			return safetensors_read_fail(r, entry,
-						     "shape overflows");
+			return fail_tensor(r, entry, "shape overflows");
 		t->numel *= *d;
 	}
 	return 0;
@@ -138,7 +139,8 @@ static uint64_t size_of(const struct safetensors_tensor *t)
 	return t->numel * dtype_size(t->dtype);
 }
 
-/* Where it lies, which must be as long as its type and shape say. */
+/* Read the range of a tensor, which must have the length that its type and shape
+ * give. */
 static int read_offsets(const struct reader *r, const cJSON *entry,
 			const struct safetensors_tensor *t, struct range *x)
 {
@@ -148,20 +150,17 @@ static int read_offsets(const struct reader *r, const cJSON *entry,
 	if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != 2 ||
 	    !json_get_count(list->child, &x->begin) ||
 	    !json_get_count(list->child->next, &x->end))
-		return safetensors_read_fail(
-			r, entry,
-			"data_offsets is missing, or no pair of"
-			" offsets");
+		return fail_tensor(r, entry, "data_offsets is missing, or no"
+					     " pair of offsets");
 	if (x->end < x->begin)
-		return safetensors_read_fail(
-			r, entry, "data_offsets end before they begin");
+		return fail_tensor(r, entry,
+				   "data_offsets end before they begin");
 	if (x->end > r->src->size - r->data)
-		return safetensors_read_fail(r, entry,
-					     "data_offsets end behind the file:"
+		return fail_tensor(r, entry, "data_offsets end behind the file:"
 					     " truncated?");
 	if (x->end - x->begin != size_of(t))
-		return safetensors_read_fail(
-			r, entry, "data_offsets do not fit dtype and shape");
+		return fail_tensor(r, entry,
+				   "data_offsets do not fit dtype and shape");
 	return 0;
 }
 
@@ -172,7 +171,7 @@ static int read_tensor(const struct reader *r, const cJSON *entry,
 	int rc;
 
 	if (!cJSON_IsObject(entry))
-		return safetensors_read_fail(r, entry, "is no object");
+		return fail_tensor(r, entry, "is no object");
 	rc = read_dtype(r, entry, t) ?:
 	     read_shape(r, entry, t) ?:
 	     read_offsets(r, entry, t, &x);
@@ -190,13 +189,17 @@ static int check_metadata(const struct reader *r, const cJSON *entry)
 	if (!cJSON_IsObject(entry))
 		return errmsg_set(r->err, -EBADMSG,
 				  "%s: __metadata__ is no object", r->src->name);
-	cJSON_ArrayForEach(item, entry) if (!cJSON_IsString(item)) return errmsg_set(
-		r->err, -EBADMSG, "%s: __metadata__: %.200s is not a string",
-		r->src->name, item->string);
+	cJSON_ArrayForEach(item, entry)
+	{
+		if (!cJSON_IsString(item))
+			return errmsg_set(r->err, -EBADMSG,
+					  "%s: __metadata__: %.200s is not a string",
+					  r->src->name, item->string);
+	}
 	return 0;
 }
 
-/* Those without elements may stand anywhere between others. */
+/* Tensors without elements may lie anywhere between others. */
 static int safetensors_read_by_place(const void *a, const void *b)
 {
 	const struct safetensors_tensor *const x = a, *const y = b;
@@ -208,7 +211,7 @@ static int safetensors_read_by_place(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-/* Put the tensors in order: each must begin where the one before ends. */
+/* Sort the tensors by place; each must begin where the one before ends. */
 static int check_cover(const struct reader *r)
 {
 	const struct safetensors *const s = r->s;
@@ -233,8 +236,7 @@ static int check_cover(const struct reader *r)
 			  (unsigned long long)(r->src->size - at));
 }
 
-static int safetensors_read_read_header(const struct reader *r,
-					const cJSON *root)
+static int read_header(const struct reader *r, const cJSON *root)
 {
 	struct safetensors *const s = r->s;
 	const cJSON *entry;
@@ -258,7 +260,7 @@ static int safetensors_read_read_header(const struct reader *r,
 	return check_cover(r);
 }
 
-/* Its length and its first byte, before anything is made of it. */
+/* Check the length and the first byte of the header before it is parsed. */
 static int find_header(const struct source *src, uint64_t *len,
 		       struct errmsg *err)
 {
@@ -292,13 +294,13 @@ int safetensors_read(struct safetensors *s, const struct source *src,
 	int rc;
 
 	*s = (struct safetensors){ 0 };
-	rc = find_header(src, &len, err);
-	if (!rc)
-		rc = json_read(src, 8, (size_t)len, &root, err);
+	rc = find_header(src, &len, err) ?:
+	     json_read(src, 8, (size_t)len, &root, err);
 	if (rc)
 		return rc;
 	r.data = 8 + len;
-	rc = safetensors_read_read_header(&r, root);
+	assert(r.data <= src->size);
+	rc = read_header(&r, root);
 	cJSON_Delete(root);
 	if (rc)
 		safetensors_done(s);

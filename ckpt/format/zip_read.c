@@ -5,15 +5,16 @@
  * does: stored members only, a data descriptor after each, sizes only in the
  * central directory, ZIP64 end records always.
  *
- * Everything is taken from the central directory, as torch's own reader does,
- * and checked before use; local headers are read one by one when a member's
- * data is located, since a directory may list many members nobody asks for.
+ * Members are found by the central directory, as torch's own reader finds them,
+ * and checked before use.  A local header is read when its member's data is
+ * located, since a directory may list many members that are never used.
  *
  *   [local header | name | extra | data | descriptor]* directory eocd64
  *   locator64 eocd
  */
 #include "ckpt/format/zip.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -191,8 +192,7 @@ static int parse_central(struct zip *z, const uint8_t *p, size_t len,
 				  "%s: member %.*s is %s, torch only stores",
 				  file, (int)name_len, name,
 				  method ? "compressed" : "encrypted");
-	if (csize != size ||
-	    !checked_add(LOCAL_LEN + name_len, size, &body) ||
+	if (csize != size || !checked_add(LOCAL_LEN + name_len, size, &body) ||
 	    !checked_range(header, body, dir->offset))
 		return errmsg_set(err, -EBADMSG,
 				  "%s: member %.*s: %llu bytes at %llu do not"
@@ -211,7 +211,7 @@ static int parse_central(struct zip *z, const uint8_t *p, size_t len,
 		z->prefix = arena_strndup(&z->arena, name,
 					  (size_t)(slash - name) + 1);
 		if (!z->prefix)
-			goto nomem;
+			return errmsg_nomem(err, file);
 	}
 
 	const size_t plen = strlen(z->prefix);
@@ -227,11 +227,7 @@ static int parse_central(struct zip *z, const uint8_t *p, size_t len,
 		.crc = get_le32(p + 16),
 		.full_name_len = (uint16_t)name_len,
 	};
-	if (!z->entries[z->n++].name)
-		goto nomem;
-	return 0;
-nomem:
-	return errmsg_nomem(err, file);
+	return z->entries[z->n++].name ? 0 : errmsg_nomem(err, file);
 }
 
 static int by_header(const void *a, const void *b)
@@ -346,10 +342,10 @@ int zip_locate(const struct zip *z, const struct zip_entry *e,
 	uint64_t data;
 	int rc;
 
-	rc = source_read(z->src, local, sizeof(local), e->header, err);
-	if (!rc)
-		rc = source_read(z->src, name, e->full_name_len,
-				 e->header + LOCAL_LEN, err);
+	assert(plen + nlen == e->full_name_len);
+	rc = source_read(z->src, local, sizeof(local), e->header, err) ?:
+	     source_read(z->src, name, e->full_name_len, e->header + LOCAL_LEN,
+			 err);
 	if (rc)
 		return rc;
 	data = e->header + LOCAL_LEN + e->full_name_len + get_le16(local + 28);
@@ -368,6 +364,7 @@ int zip_locate(const struct zip *z, const struct zip_entry *e,
 				  (unsigned long long)e->size,
 				  (unsigned long long)data,
 				  (unsigned long long)e->end);
+	assert(checked_range(data, e->size, z->src->size));
 	*offset = data;
 	return 0;
 }

@@ -29,7 +29,7 @@
 
 #define NODE_INDEX UINT64_C(1)
 #define NODE_FILE UINT64_C(16)
-#define NODE_COMPANION (UINT64_C(1) << 32)
+#define NODE_SIDECAR (UINT64_C(1) << 32)
 
 struct plan_weights {
 	struct plan plan;
@@ -69,8 +69,8 @@ static struct weights_file *file_of(struct plan_weights *x, uint64_t node)
 static const struct sidecar *sidecar_of(const struct plan_weights *x,
 					uint64_t node)
 {
-	return node >= NODE_COMPANION && node - NODE_COMPANION < x->sidecars.n
-		       ? &x->sidecars.v[node - NODE_COMPANION]
+	return node >= NODE_SIDECAR && node - NODE_SIDECAR < x->sidecars.n
+		       ? &x->sidecars.v[node - NODE_SIDECAR]
 		       : NULL;
 }
 
@@ -100,7 +100,7 @@ static int weights_next(struct plan *p, uint64_t dir, uint64_t *pos,
 		return plan_set_entry(out, NODE_FILE + i, name, "");
 	}
 	i -= x->split.nfiles;
-	return i < x->sidecars.n ? plan_set_entry(out, NODE_COMPANION + i,
+	return i < x->sidecars.n ? plan_set_entry(out, NODE_SIDECAR + i,
 						  x->sidecars.v[i].name, "")
 				 : 0;
 }
@@ -176,7 +176,7 @@ static int plan_weights_open_file(struct plan *p, uint64_t node,
 	if (!sidecar_of(x, node))
 		return errmsg_set(err, -ENOENT, "no such file");
 	*out = vfile_new_verbatim(x->sidecars.shards,
-				  (uint32_t)(node - NODE_COMPANION), err);
+				  (uint32_t)(node - NODE_SIDECAR), err);
 	return *out ? 0 : -ENOMEM;
 }
 
