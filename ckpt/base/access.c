@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Intersections of permissions.  A virtual file is made of several files, each
- * with an owner, a group and bits of its own; its attributes must not let
- * anyone read who may not read all of them.
+ * with an owner, a group and bits of its own; its attributes must give access only
+ * to users that may read all of them.
  */
 #include "ckpt/base/access.h"
 
@@ -29,8 +29,8 @@ static bool is_open(const struct access *a)
 	return a->mode == (OWNER | GROUP | OTHER);
 }
 
-/* The bits for members of `a`'s group and for others, when the group of `b` is
- * another one: whether they are also members of that is not known. */
+/* The bits for members of `a`'s group and for others if `b` has another group: a
+ * user may be in one group, in both or in none. */
 static unsigned bits_with_group_of(const struct access *a,
 				   const struct access *b)
 {
@@ -64,4 +64,5 @@ void access_restrict(struct access *a, const struct access *b)
 	if (of_b && !of_a)
 		a->gid = b->gid;
 	a->mode = (x.mode & b->mode & OWNER) | (of_a ? of_a : of_b);
+	assert(!(a->mode & ~(x.mode | b->mode)));
 }

@@ -7,8 +7,8 @@
 #include <sys/types.h>
 
 /*
- * Who may read something, as one owner, one group and read bits (0444), which
- * is all that a file's attributes can express.  root may always.
+ * The users that may read something, as one owner, one group and read bits (0444):
+ * a file's attributes can express no more.  root may always.
  */
 struct access {
 	uid_t uid;
@@ -19,15 +19,16 @@ struct access {
 /* Everyone may. */
 #define ACCESS_ALL ((struct access){ .mode = 0444 })
 
-/* Who may read the file, or search the directory, that `st` describes.  With an
- * ACL, whose entries `st` does not show, only the owner may for certain. */
+/* The users that may read the file, or search the directory, that `st` describes.
+ * `st` does not show the entries of an ACL: with one, only the owner certainly
+ * may. */
 struct access access_of(const struct stat *st, bool has_acl);
 
 /*
- * Restrict `a` to those who are also in `b`.  Where one owner and group cannot
- * express the intersection, the result is a subset of it.  Where owners differ
- * and neither side is open to everyone, only this process's user remains: he
- * is the one who opens the files.
+ * Restrict `a` to users that are also in `b`.  If one owner and group cannot express
+ * the intersection, the result is a subset of it.  If owners differ and neither
+ * side is open to everyone, only the user of this process remains, which opens the
+ * files.
  */
 void access_restrict(struct access *a, const struct access *b);
 

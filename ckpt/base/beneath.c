@@ -2,12 +2,12 @@
 /*
  * Path resolution that stays below a directory.
  *
- * openat2(2) does it in the kernel with RESOLVE_BENEATH.  Where it is missing,
- * and where the directories on the way are wanted for their permissions, the
- * path is walked here: each component is opened from its parent with O_NOFOLLOW,
- * links are read from the descriptor that was opened and their text is walked in
- * turn, and ".." goes back to a descriptor that is already open.  What is
- * renamed meanwhile changes which file is found, never whether it lies below.
+ * The kernel does it with openat2(2) and RESOLVE_BENEATH.  If the call is missing,
+ * or the permissions of the directories on the path are needed, the path is walked
+ * here: each component is opened from its parent with O_NOFOLLOW, the text of a
+ * link is read from its descriptor and walked as well, and ".." returns to a
+ * descriptor that is already open.  A rename meanwhile may change which file is
+ * found, but the file is always below the directory.
  */
 #include "ckpt/base/beneath.h"
 
@@ -86,6 +86,7 @@ static void walk_restrict(struct walk *w, int fd, const struct stat *st)
 {
 	struct access a;
 
+	assert(S_ISDIR(st->st_mode));
 	if (!w->access)
 		return;
 	a = access_of(st, beneath_has_acl(fd));
@@ -132,6 +133,7 @@ static int walk_step(struct walk *w, int *out)
 	struct stat st;
 	int fd, rc;
 
+	assert(w->n > 0 && w->n <= DEPTH_MAX);
 	if (len > NAME_MAX)
 		return -ENAMETOOLONG;
 	memcpy(name, begin, len);

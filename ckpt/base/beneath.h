@@ -22,8 +22,8 @@ struct errmsg;
  */
 
 /* Confine all later calls of this process to the directory `root` (absolute,
- * without links).  Call it once, before threads are started.  `access` becomes
- * who may search the directories that lead to the root. */
+ * without links).  Call it once, before threads are started.  `access` becomes the
+ * users that may search the directories that lead to the root. */
 int beneath_confine(const char *root, struct access *access, struct errmsg *err);
 bool beneath_is_confined(void);
 
@@ -41,9 +41,9 @@ DIR *beneath_opendir(const char *path);
 int beneath_fail(const char *path, int rc, struct errmsg *err);
 
 /*
- * As stat(2): 0 or a negative errno.  `access` (may be NULL) becomes who may
- * read the file: by its own attributes and, once confined, by those of every
- * directory below the root on the way to it.
+ * As stat(2): 0 or a negative errno.  `access` (may be NULL) becomes the users that
+ * may read the file, by its own attributes and, once confined, by those of every
+ * directory on its path below the root.
  */
 int beneath_stat(const char *path, struct stat *st, struct access *access);
 

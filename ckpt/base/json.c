@@ -7,6 +7,7 @@
  */
 #include "ckpt/base/json.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,6 +94,7 @@ static const char *find_double(const cJSON *o, const cJSON **v)
 	size_t n = 0;
 
 	cJSON_ArrayForEach(member, o) v[n++] = member;
+	assert(n <= JSON_VALUES_MAX); /* check_text has counted them */
 	qsort(v, n, sizeof(*v), json_by_name);
 	for (size_t i = 1; i < n; i++)
 		if (strcmp(v[i - 1]->string, v[i]->string) == 0)

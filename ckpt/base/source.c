@@ -2,6 +2,7 @@
 /* Random access to the bytes of a file, of memory, or of another reader. */
 #include "ckpt/base/source.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -112,6 +113,7 @@ int source_read(const struct source *s, void *buf, size_t len, uint64_t off,
 	uint8_t *to = buf;
 	int rc = source_check(s, len, off, err);
 
+	assert(s->ops || s->fd >= 0 || s->p || s->size == 0);
 	if (rc)
 		return rc;
 	if (s->ops)

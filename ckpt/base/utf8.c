@@ -21,6 +21,7 @@ unsigned utf8_next(const char *s, uint32_t *c)
 			return 0;
 		*c = *c << 6 | (p[i] & 0x3f);
 	}
+	assert(n <= 4);
 	return n && *c >= least[n] && *c < 0x110000 ? n : 0;
 }
 

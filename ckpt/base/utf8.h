@@ -22,9 +22,10 @@ static inline bool utf8_is_surrogate(uint32_t c)
 bool utf8_is(const char *s);
 
 /*
- * Can a terminal be shown this code point?  Controls (C0, DEL, C1) drive it,
- * the others change the order or the lines of the text around them: line and
- * paragraph separators, bidirectional marks, overrides and isolates.
+ * May this code point be printed on a terminal?  Not controls (C0, DEL, C1), which
+ * drive the terminal, and not those that change the order or the lines of the text
+ * around them: line and paragraph separators, bidirectional marks, overrides and
+ * isolates.
  */
 bool utf8_is_shown(uint32_t c);
 

@@ -57,12 +57,12 @@ struct hfdir {
 bool hfdir_is_one(const char *path);
 
 /*
- * Read all headers and no tensor.  Of several kinds of files, those are used that
- * transformers would load: safetensors before torch.save's, one file before
- * several.  -ENOENT if there are none; -EBADMSG for a damaged file,
- * an index that files contradict, tensors of one name; -ENOTSUP for tensors of
- * types that are not real numbers, or with gaps; -E2BIG, -ENOMEM, or the system's
- * error.  Messages name the file.
+ * Read all headers and no tensor.  Of several kinds of files, the kind that
+ * transformers would load is used: safetensors before torch.save's, one file before
+ * several.  -ENOENT without any; -EBADMSG for a damaged file, an index that
+ * contradicts the files, or two tensors of one name; -ENOTSUP for tensors with gaps
+ * or of types that are not real numbers; -E2BIG, -ENOMEM, or the system's error.
+ * Messages name the file.
  */
 int hfdir_open(struct hfdir *d, const char *path, struct errmsg *err);
 void hfdir_done(struct hfdir *d);

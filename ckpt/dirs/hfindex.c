@@ -5,6 +5,7 @@
  */
 #include "ckpt/dirs/hfindex.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -55,6 +56,7 @@ static uint32_t hfindex_find_file(const struct hfindex *x, const char *name)
 	const char *const *const f =
 		bsearch(&name, x->files, x->nfiles, sizeof(*x->files), by_text);
 
+	assert(f); /* list_files has listed all names */
 	return (uint32_t)(f - x->files);
 }
 

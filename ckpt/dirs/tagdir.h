@@ -31,8 +31,9 @@ struct tagdir {
 	char *path;
 	char *tag; /* last component of path */
 	struct stat st;         /* the directory's owner and permission bits */
-	struct access access;   /* who may read all files ... */
-	struct access names;    /* ... all model states, which have the names */
+	struct access access;   /* users that may read all files */
+	struct access names;    /* users that may read all model states, which
+			         * have the parameters' names */
 	bool mixed;             /* not all files have the same readers */
 	struct tag_file *optim; /* optimizer shard of (mp, dp) at mp * dp_degree + dp */
 	size_t noptim;
@@ -45,7 +46,7 @@ struct tagdir {
 	size_t nlayer;
 	struct tag_file *expert; /* of MoE layers, by layer, then expert */
 	size_t nexpert;
-	/* Tensors that were on NVMe, by rank among all (id.dp), then name. */
+	/* Files of tensors on NVMe, by global rank (id.dp), then name. */
 	struct tag_file *swapped;
 	size_t nswapped;
 };
@@ -76,8 +77,8 @@ int64_t tagdir_find_nvme(const struct tagdir *d, unsigned rank,
 size_t tagdir_count(const struct tagdir *d);
 const struct tag_file *tagdir_file(const struct tagdir *d, size_t number);
 
-/* Open a file of the directory.  -EIO if it is not the one that was scanned
- * any more; otherwise as ptfile_open. */
+/* Open a file of the directory.  -EIO if it was replaced since it was scanned;
+ * otherwise as ptfile_open. */
 int tagdir_open_file(const struct tag_file *f, struct ptfile *pt,
 		     struct errmsg *err);
 

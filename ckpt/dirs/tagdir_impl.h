@@ -6,7 +6,7 @@
 
 #include "ckpt/dirs/tagdir.h"
 
-/* Between the parts of tagdir: files of a kind as they are found. */
+/* Shared by tagdir*.c: files of one kind, while they are found. */
 struct list {
 	struct tag_file *v;
 	size_t n, cap;
@@ -16,7 +16,7 @@ struct list {
 int list_add(struct list *l, const char *dir, const char *name,
 	     struct ckname id, struct errmsg *err);
 
-/* Those of tensors on NVMe, in order; none if there is no such directory. */
+/* List the files of tensors on NVMe, sorted; none if the directory is missing. */
 int tagdir_scan_nvme(const char *tag, struct list *out, struct errmsg *err);
 
 #endif

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of tensors that an optimizer kept on NVMe.  DeepSpeed copies each
- * rank's, but for gradients, when it saves (runtime/engine.py,
- * save_checkpoint):
+ * Files of tensors that an optimizer kept on NVMe.  DeepSpeed copies those of each
+ * rank, except gradients, when it saves (runtime/engine.py, save_checkpoint):
  *
  *   offloaded_tensors/rank<global rank>/<tensor>.tensor.swp
  *
- * Which tensor is whose is in the rank's optimizer shard, see shard_nvme.c.
+ * The rank's optimizer shard names the file of each tensor, see shard_nvme.c.
  */
 #include "ckpt/dirs/tagdir_impl.h"
 

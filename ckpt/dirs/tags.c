@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which of a run directory's checkpoints is the newest.
+ * Finds the newest checkpoint of a run directory.
  *
- * DeepSpeed's engine writes the tag's name into `latest` when a save is
- * complete (deepspeed/runtime/engine.py, save_checkpoint), so that file is
- * believed when it names a ZeRO tag.  People delete checkpoints, and copy them
- * without it: then the highest step number counts, and only if no name has
- * one, the time.  `latest` is somebody's text, not a path: it is compared with
- * names that were listed.
+ * DeepSpeed's engine writes the tag's name into `latest` when a save is complete
+ * (deepspeed/runtime/engine.py, save_checkpoint); the file is trusted if it names a
+ * ZeRO tag.  Checkpoints may have been deleted, or copied without `latest`: then
+ * the highest step number counts, and the time of change if no name has a number.
+ * The text of `latest` is never used as a path, only compared with the names of
+ * tags.
  */
 #include "ckpt/dirs/tags.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -68,9 +69,9 @@ static int add_tag(struct tag_list *t, const char *name, const struct stat *st)
 }
 
 /*
- * The path that an entry has as a tag, and its name: its own if it is a directory,
- * those of the directory if it is a pack without one.  NULL if it is neither, or
- * memory runs out.
+ * Return the path and the name of the tag that a directory entry stands for: its
+ * own if it is a directory, those of the packed directory if it is a pack whose
+ * directory is missing.  NULL if it is neither, or memory runs out.
  */
 static char *tag_path(const char *dir, int dirfd, const char *entry,
 		      char **name)
@@ -97,7 +98,7 @@ static char *tag_path(const char *dir, int dirfd, const char *entry,
 	return NULL;
 }
 
-/* Add the entry if it is a ZeRO tag.  What vanishes meanwhile is none. */
+/* Add the entry if it is a ZeRO tag.  One that is removed meanwhile is ignored. */
 static int consider(struct tag_list *t, const char *dir, int dirfd,
 		    const char *entry)
 {
@@ -113,8 +114,8 @@ static int consider(struct tag_list *t, const char *dir, int dirfd,
 	return rc;
 }
 
-/* The text of `latest` without the white space that editors leave behind, if
- * it can be a tag's name. */
+/* Return the text of `latest` up to the first white space, or NULL if it cannot be
+ * a tag's name. */
 static char *read_latest(const char *dir)
 {
 	char text[NAME_MAX + 2] = "";
@@ -197,6 +198,7 @@ int tags_list(const char *dir, struct tag_list *out, struct errmsg *err)
 		return rc;
 	}
 	sort_tags(&t);
+	assert(!t.n == (t.choice == TAGS_NONE));
 	*out = t;
 	return 0;
 }
@@ -210,6 +212,7 @@ void tags_done(struct tag_list *t)
 	*t = (struct tag_list){ .choice = TAGS_NONE };
 }
 
+/* Recursive to a depth of `levels`. */
 static bool exist_within(const char *dir, unsigned levels)
 {
 	DIR *const d = beneath_opendir(dir);
@@ -235,7 +238,8 @@ bool tags_exist_below(const char *dir)
 	return exist_within(dir, 2);
 }
 
-/* Of a directory without ZeRO tags: what is closest to one. */
+/* Choose the directory to report on where there is no ZeRO tag: the one that
+ * `latest` names, or `path`. */
 static char *choose_none(const char *path, const struct tag_list *t)
 {
 	char *const named = t->latest ? tags_join(path, t->latest) : NULL;

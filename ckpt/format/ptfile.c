@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * torch.save's container as torch.load sees it: torch/serialization.py
- * decides by the first four bytes whether it is a zip file, unpickles
- * <prefix>/data.pkl and finds each storage in <prefix>/data/<key>.  Any other
- * file it takes for a chain of pickles (legacy_read.c).
+ * torch.save's container as torch.load sees it.  torch/serialization.py decides by
+ * the first four bytes whether it is a zip file; then it unpickles
+ * <prefix>/data.pkl and finds each storage in <prefix>/data/<key>.  It reads any
+ * other file as a chain of pickles (legacy_read.c).
  */
 #include "ckpt/format/ptfile.h"
 

@@ -55,7 +55,7 @@ static int safetensors_write_by_place(const void *a, const void *b, void *ctx)
 	return strcmp(x->name, y->name);
 }
 
-/* One member; `*at' moves on by its bytes. */
+/* Add a tensor's member, and its bytes to `*at`. */
 static void add_tensor(const struct safetensors_write_tensor *t, uint64_t *at,
 		       struct bytebuf *out)
 {

@@ -12,10 +12,11 @@
  *   - a rehash walks the list and re-inserts by the same rules (keeping what
  *     follows in place), just before the insertion that outgrew the buckets.
  *
- * Nobody reads the value; it is here so that our files equal torch's.
+ * No loader reads the value; it is computed so that our files equal torch's.
  */
 #include "ckpt/format/serialization_id.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,6 +113,7 @@ static _Bool insert(struct table *t, const char *name)
 
 	const size_t node = ++t->n;
 
+	assert(t->n <= t->nbuckets); /* a load factor of 1 at most */
 	t->hash[node] = hash_string(name);
 
 	const size_t b = t->hash[node] % t->nbuckets;

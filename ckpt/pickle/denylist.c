@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A list to refuse by, not to be safe by: safe we are because nothing is ever
- * called.  Modules are matched whole, since a user's own package may well be
- * called code.models or platform.x.
+ * The list makes hostile files fail early.  Safety does not depend on it, because
+ * nothing is ever called.  Only whole names of modules match: a user's own package
+ * may be called code.models.
  */
 #include "ckpt/pickle/denylist.h"
 

@@ -5,9 +5,9 @@
 #include <stdbool.h>
 
 /*
- * Does module.name run commands or load code?  A pickle that names such a
- * thing was made to attack whoever unpickles it.  It could not harm us, but
- * refusing keeps it from being passed on in a file that we emit.
+ * Does module.name run commands or load code?  A pickle with such a global was made
+ * to attack programs that unpickle it.  It cannot harm this one, but it must not be
+ * copied into a file that we write.
  */
 bool denylist_global(const char *module, const char *name);
 

@@ -37,20 +37,22 @@ int pickle_load(struct span bytes, const char *name, struct arena *a,
 		struct value **root, struct errmsg *err);
 
 /*
- * One pickle of a chain of them, as torch's files have that are not zip files:
- * where it ends is known when it has been read.  Its persistent ids have the
- * six fields of those files (legacy_read.c), and may be those of classes.
+ * One of the pickles in a file of torch's older container, which follow each other.
+ * Its end is known when it has been read.  Its persistent ids have the six fields
+ * of that container (legacy_read.c) and may stand for classes.
  */
 struct pickle_part {
-	const char *file; /* given, like the next: for messages */
+	/* Set by the caller, for messages: */
+	const char *file;
 	const char *part;
+	/* Set by pickle_load_part: */
 	struct value *root;
-	struct value_seq storages; /* VALUE_STORAGE nodes as they were met */
+	struct value_seq storages; /* VALUE_STORAGE nodes in order of visit */
 	size_t len;		   /* bytes, STOP included */
 };
 
-/* pickle_load of the pickle that `bytes` begin with.  Also -ENODATA: they end
- * before it does. */
+/* As pickle_load, for the first pickle in `bytes`.  Also -ENODATA: the bytes end
+ * before the pickle does. */
 int pickle_load_part(struct span bytes, struct arena *a,
 		     struct pickle_part *part, struct errmsg *err);
 
@@ -64,9 +66,9 @@ struct pickle_storages {
 void pickle_storages_done(struct pickle_storages *s);
 
 /*
- * Write `root` as torch.save would: protocol 2, CPython's choice of opcodes
- * and memo numbers, storages renumbered from 0 in the order in which they are
- * met and located on the CPU.  They are put into `storages`, which is empty.
+ * Write `root` as torch.save would: protocol 2, CPython's choice of opcodes and
+ * memo numbers, storages numbered from 0 in order of visit and located on the CPU.
+ * `storages`, which must be empty, gets their nodes.
  * -E2BIG when larger or nested deeper than any pickle that pickle_load
  * accepts, or over a limit of its own, -ENOTSUP, -ENOMEM.
  */
