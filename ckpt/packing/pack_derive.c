@@ -6,7 +6,8 @@
  * (runtime/zero/stage_1_and_2.py, step; runtime/bf16_optimizer.py,
  * update_lp_params): rounded to nearest even where these are bf16 or fp16, as
  * they are in fp32.  Stage 3 saves no weights besides its masters.  Frozen
- * parameters and buffers have no masters.
+ * parameters and buffers have no masters.  The weights of an expert lie in a file
+ * of their own.
  */
 #include "ckpt/packing/pack_derive.h"
 
@@ -82,72 +83,119 @@ static bool read_some(const char *path, const struct fileid *id, void *buf,
 	return ok;
 }
 
-/* Do the first elements agree?  They are of one extent. */
-static bool is_master(const struct deriving *d, const struct weight *w,
-		      const struct extent_map *m)
+/* The masters of a weight: part of a slice. */
+struct masters {
+	struct extent_map map; /* of the slice */
+	uint64_t skip;         /* bytes of it before the weight's */
+	uint64_t len;
+};
+
+/* What extent i of the slice has of the masters: where they are. */
+struct run_of_masters {
+	const struct tag_file *file;
+	uint64_t from;  /* in it */
+	uint64_t start; /* among the masters */
+	uint64_t len;   /* 0: nothing */
+};
+
+static struct run_of_masters masters_run(const struct deriving *d,
+					 const struct masters *m, size_t i)
 {
-	const struct tag_file *const f = tagdir_file(&d->z.dir, m->v[0].shard);
-	const uint64_t has = (m->v[1].start - m->v[0].start) / sizeof(float);
+	const struct extent *const e = &m->map.v[i];
+	const uint64_t end = m->skip + m->len;
+	const uint64_t first = e->start > m->skip ? e->start : m->skip;
+	const uint64_t last = e[1].start < end ? e[1].start : end;
+
+	return first >= last ? (struct run_of_masters){ 0 }
+			     : (struct run_of_masters){
+				       tagdir_file(&d->z.dir, e->shard),
+				       e->from + (first - e->start),
+				       first - m->skip,
+				       last - first,
+			       };
+}
+
+/* Do the first elements of a run agree? */
+static bool is_master(const struct deriving *d, const struct weight *w,
+		      const struct run_of_masters *r)
+{
+	const uint64_t has = r->len / sizeof(float);
 	const size_t n = has < PROBE ? (size_t)has : PROBE;
 	const size_t size = dtype_size(w->dtype);
+	const uint64_t at = w->at + r->start / sizeof(float) * size;
 	uint8_t weights[PROBE * sizeof(float)], made[PROBE * sizeof(float)];
 	float masters[PROBE];
 
-	if (!read_some(d->in->path, &d->in->id, weights, n * size, w->at) ||
-	    !read_some(f->path, &f->file, masters, n * sizeof(float),
-		       m->v[0].from))
+	if (!read_some(d->in->path, &d->in->id, weights, n * size, at) ||
+	    !read_some(r->file->path, &r->file->file, masters,
+		       n * sizeof(float), r->from))
 		return false;
 	cast(DTYPE_F32, masters, w->dtype, made, n);
 	return memcmp(weights, made, n * size) == 0;
 }
 
-static int refer(struct deriving *d, const struct weight *w,
-		 const struct extent_map *m)
+/* Let a run of a weight refer to its masters, unless either is no whole part of a
+ * region of its type. */
+static int refer_run(struct deriving *d, const struct weight *w,
+		     const struct run_of_masters *run)
 {
 	const size_t size = dtype_size(w->dtype);
+	const uint64_t at = w->at + run->start / sizeof(float) * size;
+	const uint64_t len = run->len / sizeof(float) * size;
 	struct pack_region r = {
 		.kind = w->dtype == DTYPE_F32 ? PACK_COPY : PACK_ROUNDED,
 		.type = weight_type(w->dtype),
+		.from = run->from,
 	};
+	const struct pack_input *const source =
+		input_of(d, run->file, &r.source);
+	const struct pack_region *from, *to;
 
-	for (size_t i = 0; i < m->n; i++) {
-		const struct extent *const e = &m->v[i];
-		const uint64_t len = e[1].start - e->start;
-		const uint64_t at = w->at + e->start / sizeof(float) * size;
-		const struct pack_region *to, *from;
-		const struct pack_input *const source =
-			input_of(d, tagdir_file(&d->z.dir, e->shard), &r.source);
-
-		from = source ? pack_inputs_region(source, e->from, len) : NULL;
-		to = pack_inputs_region(d->in, at, len / sizeof(float) * size);
-		r.from = e->from;
-		if (!from || from->kind != PACK_STORED ||
-		    from->type != BLOCK_F32 ||
-		    (e->from - from->start) % sizeof(float) || !to ||
-		    to->kind != PACK_STORED || to->type != r.type ||
-		    (at - to->start) % size)
-			continue;
-		if (!pack_inputs_refer(d->in, at, len / sizeof(float) * size, &r))
-			return errmsg_nomem(d->err, NULL);
-	}
-	return 0;
+	from = source ? pack_inputs_region(source, run->from, run->len) : NULL;
+	to = pack_inputs_region(d->in, at, len);
+	if (!from || from->kind != PACK_STORED || from->type != BLOCK_F32 ||
+	    (run->from - from->start) % sizeof(float) || !to ||
+	    to->kind != PACK_STORED || to->type != r.type ||
+	    (at - to->start) % size)
+		return 0;
+	return pack_inputs_refer(d->in, at, len, &r)
+		       ? 0
+		       : errmsg_nomem(d->err, NULL);
 }
 
-/* Let a weight refer to a slice, if that is its master: 1, or 0 if not. */
-static int try_slice(struct deriving *d, const struct weight *w,
-		     const struct slice *s)
+static int refer(struct deriving *d, const struct weight *w,
+		 const struct masters *m)
 {
-	struct extent_map m = { 0 };
+	bool probed = false;
 	int rc = 0;
 
-	if (s->module || s->numel != w->numel)
-		return 0;
-	if (zckpt_slice(&d->z, s, NULL, DTYPE_F32, &m, NULL) == 0 && m.n &&
-	    is_master(d, w, &m)) {
-		rc = refer(d, w, &m);
-		rc = rc ? rc : 1;
+	for (size_t i = 0; !rc && i < m->map.n; i++) {
+		const struct run_of_masters run = masters_run(d, m, i);
+
+		if (!run.len)
+			continue;
+		if (!probed && !is_master(d, w, &run))
+			return 0;
+		probed = true;
+		rc = refer_run(d, w, &run);
 	}
-	extent_done(&m);
+	return rc ? rc : probed;
+}
+
+/* Let a weight refer to a slice from element `skip` on, if these are its masters:
+ * 1, or 0 if not. */
+static int try_slice(struct deriving *d, const struct weight *w,
+		     const struct slice *s, uint64_t skip)
+{
+	struct masters m = { .skip = skip * sizeof(float),
+			     .len = w->numel * sizeof(float) };
+	int rc = 0;
+
+	if (s->module || skip > s->numel || w->numel > s->numel - skip)
+		return 0;
+	if (zckpt_slice(&d->z, s, NULL, DTYPE_F32, &m.map, NULL) == 0)
+		rc = refer(d, w, &m);
+	extent_done(&m.map);
 	return rc;
 }
 
@@ -173,9 +221,53 @@ static int find_master(struct deriving *d, const struct weight *w)
 				? NULL
 				: rank_params_find(&m->ranks[mp], name);
 
-		if (s)
-			rc = try_slice(d, w, s);
+		if (s && s->numel == w->numel)
+			rc = try_slice(d, w, s, 0);
 	}
+	free(name);
+	return rc < 0 ? rc : 0;
+}
+
+/* The slice that has a native expert's weight, or of AutoEP's all experts of a
+ * rank, this one after `*skip` elements; NULL if there is none. */
+static const struct slice *expert_slice(const struct deriving *d,
+					const struct weight *w, char *name,
+					uint64_t *skip)
+{
+	const struct param *p = model_find(&d->z.model, name);
+	const struct expert_layer *l;
+	const struct expert_place *place;
+
+	*skip = 0;
+	if (p)
+		return p->first && p->first->numel == w->numel ? p->first : NULL;
+	/* AutoEP appends the expert's number to the name of the parameter. */
+	if (!strrchr(name, '.'))
+		return NULL;
+	*strrchr(name, '.') = '\0';
+	p = model_find(&d->z.model, name);
+	l = p && p->first ? p->first->layer : NULL;
+	if (!l || !l->fused || d->file->id.expert >= l->n)
+		return NULL;
+	place = &l->places[d->file->id.expert];
+	*skip = place->index * w->numel;
+	return place->rank < p->nslices && p->first->numel / w->numel == l->local
+		       ? p->slices[place->rank]
+		       : NULL;
+}
+
+/* An expert's file has its names in the whole model. */
+static int find_expert(struct deriving *d, const struct weight *w)
+{
+	char *const name = strdup(w->name);
+	const struct slice *s;
+	uint64_t skip;
+	int rc;
+
+	if (!name)
+		return errmsg_nomem(d->err, NULL);
+	s = expert_slice(d, w, name, &skip);
+	rc = s ? try_slice(d, w, s, skip) : 0;
 	free(name);
 	return rc < 0 ? rc : 0;
 }
@@ -195,8 +287,10 @@ static int derive_tensor(struct deriving *d, const char *name,
 	w.numel = t.numel;
 	if (w.dtype != DTYPE_F32 && w.dtype != DTYPE_F16 && w.dtype != DTYPE_BF16)
 		return 0;
-	return w.numel * dtype_size(w.dtype) < DERIVED_MIN ? 0
-							   : find_master(d, &w);
+	if (w.numel * dtype_size(w.dtype) < DERIVED_MIN)
+		return 0;
+	return d->file->id.kind == TAG_FILE_EXPERT ? find_expert(d, &w)
+						   : find_master(d, &w);
 }
 
 static int derive_file(struct deriving *d, const struct tag_file *f)
@@ -212,7 +306,8 @@ static int derive_file(struct deriving *d, const struct tag_file *f)
 	d->file = f;
 	d->in = in;
 	d->pt = &pt;
-	/* A pipeline's layers are dictionaries of weights themselves. */
+	/* Files of a pipeline's layers and of experts are dictionaries of weights
+	 * themselves. */
 	dict = value_pairs(f->id.kind == TAG_FILE_MODEL
 				   ? value_find(pt.root, "module")
 				   : pt.root);
@@ -235,6 +330,8 @@ int pack_derive(struct pack_inputs *x, const char *tag, struct errmsg *err)
 		rc = derive_file(&d, &d.z.dir.model[i]);
 	for (size_t i = 0; !rc && i < d.z.dir.nlayer; i++)
 		rc = derive_file(&d, &d.z.dir.layer[i]);
+	for (size_t i = 0; !rc && !d.z.dir.zero3 && i < d.z.dir.nexpert; i++)
+		rc = derive_file(&d, &d.z.dir.expert[i]);
 	zckpt_done(&d.z);
 	return rc;
 }
