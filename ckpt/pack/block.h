@@ -9,7 +9,7 @@
 #include "ckpt/pack/planes.h"
 
 /* Bytes of a decoded block; the last one of an extent may have fewer. */
-#define BLOCK_SIZE ((size_t)128 << 10)
+#define BLOCK_SIZE ((size_t)64 << 10)
 
 /* What the bytes of a block are.  The numbers are those of the format. */
 enum block_type {

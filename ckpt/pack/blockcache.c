@@ -2,7 +2,7 @@
 /*
  * A hash table of blocks, and a list of those that are not in use, in the order
  * of their last use.  One lock suffices: it is taken a few times for each
- * 128 KiB, and never held while a block is decoded.
+ * 64 KiB, and never held while a block is decoded.
  */
 #include "ckpt/pack/blockcache.h"
 

@@ -13,11 +13,11 @@
 #include "ckpt/pack/pack_impl.h"
 
 /* Blocks after the last one that was read: 2 MiB. */
-#define WINDOW 16
+#define WINDOW 32
 
 /* Blocks that wait for a thread; those that find no place are left to their
  * readers. */
-#define QUEUE 64
+#define QUEUE 128
 
 #define THREADS_MAX 64
 

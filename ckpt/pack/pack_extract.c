@@ -17,7 +17,7 @@
 #include "ckpt/sys/pipeline.h"
 
 /* Bytes that a thread takes at once: whole blocks of an extent. */
-#define UNIT (16 * BLOCK_SIZE)
+#define UNIT (32 * BLOCK_SIZE)
 
 struct extract_unit {
 	uint32_t entry;

@@ -10,7 +10,7 @@
 #include "ckpt/pack/pack_write.h"
 
 /* Bytes of a region that a thread encodes at once. */
-#define PACK_UNIT_BLOCKS 16
+#define PACK_UNIT_BLOCKS 32
 #define PACK_UNIT (PACK_UNIT_BLOCKS * BLOCK_SIZE)
 
 /* A run that equals its original saves more than the extent that says so costs
