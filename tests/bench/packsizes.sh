@@ -29,7 +29,7 @@ packs() {
 		--n_positions 64 --seq_length 64 --train_batch_size 8 \
 		--train_micro_batch_size_per_gpu 4 --data "$work/text" --steps "$steps" \
 		--dtype "$2" --zero_stage "$3" --checkpoint_dir "$work/$1" \
-		--log_dir "$work/logs" >"$work/$1.log" 2>&1 || { cat "$work/$1.log"; exit 1; }
+		--log_dir "$work/logs/$1" >"$work/$1.log" 2>&1 || { cat "$work/$1.log"; exit 1; }
 	ucckpt pack "$tag" >/dev/null
 	ucckpt unpack "$tag.ucpack" -o "$work/back" >/dev/null
 	diff -r "$tag" "$work/back" || exit 1
