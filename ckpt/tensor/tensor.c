@@ -218,7 +218,9 @@ int tensor_from_value(const struct value *v, const char *name,
 	int rc;
 
 	if (!a)
-		return errmsg_set(err, tensor_is(v) ? -ENOTSUP : -EBADMSG,
+		/* An object may be a tensor of a kind unknown to us. */
+		return errmsg_set(err, v && v->kind == VALUE_REDUCE ?
+					       -ENOTSUP : -EBADMSG,
 				  "%s: expected a tensor, found %s", name,
 				  value_kind_name(v));
 	if (a->n < 4)

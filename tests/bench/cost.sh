@@ -11,7 +11,7 @@ compile usage
 
 mkdir "$work/run"
 "$mkrun" "$work/run" 8 6815744
-source=$work/run tag=global_step1
+source=$work/run tag=global_step4
 switches() {
 	cat /proc/"$server"/task/*/status |
 		awk '/ctxt_switches/ { n += $2 } END { print n }'

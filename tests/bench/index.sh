@@ -23,7 +23,7 @@ mkdir "$mnt"
 # builtin: starting a program would take as long as a small mount.
 first_stat() {
 	ucfs "$source" "$mnt" -o "$1"
-	[ -s "$mnt/global_step1_universal/zero/block.0000.weight/fp32.pt" ]
+	[ -s "$mnt/global_step4_universal/zero/block.0000.weight/fp32.pt" ]
 }
 
 # The server writes the index after it was unmounted.
@@ -39,14 +39,14 @@ one_size() {
 
 	IFS=: read -r parameters dp tp <<<"$1"
 	source=$work/run
-	tag=global_step1
+	tag=global_step4
 	rm -rf "$source" "$index" "$work"/series.*
 	mkdir "$source"
 	"$mkrun" "$source" "$parameters" 64 "$dp" "$tp"
 	warm
 	timed make_index ucfs "$source" "$mnt" -o index="$index"
 	# Compute all checksums, so that the index has them.
-	find "$mnt/global_step1_universal/zero" -name fp32.pt -exec cat {} + >/dev/null
+	find "$mnt/global_step4_universal/zero" -name fp32.pt -exec cat {} + >/dev/null
 	unmount_whole
 	for ((i = 0; i < rounds; i++)); do
 		timed without ucfs "$source" "$mnt" -o index=none

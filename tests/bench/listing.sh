@@ -17,7 +17,7 @@ sizes() { find "$1" -size +1M >/dev/null; }
 
 mkdir "$work/many"
 "$mkrun" "$work/many" 25000 4
-source=$work/many tag=global_step1
+source=$work/many tag=global_step4
 ucfs "$source/$tag" "$mnt" -o index=none
 (cd "$mnt" && find . -type d -print0) | (cd "$dest" && xargs -0 mkdir -p)
 (cd "$mnt" && find . -type f -print0) | (cd "$dest" && xargs -0 touch)

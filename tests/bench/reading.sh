@@ -31,7 +31,7 @@ own() {
 }
 declare -A pids
 serve() {
-	ucfs "$work/${1%.*}/global_step1" "$mnt/$1" -f -o "index=none,$2" &
+	ucfs "$work/${1%.*}/global_step4" "$mnt/$1" -f -o "index=none,$2" &
 	pids[$1]=$!
 	until mountpoint -q "$mnt/$1"; do
 		kill -0 "${pids[$1]}" || exit 1
@@ -94,7 +94,7 @@ against() {
 		'BEGIN { printf "%.2f", (r + q) / 2 / (own + e - s) }')"
 }
 raw() {
-	"$work/readers" -t "$1" -n "$bytes" "$work/${2%.*}"/global_step1/"$same"_*
+	"$work/readers" -t "$1" -n "$bytes" "$work/${2%.*}"/global_step4/"$same"_*
 }
 same=zero # files of a checkpoint that have the same bytes
 
@@ -106,7 +106,7 @@ head -c 1 "$mnt/26.zero/mp_rank_00_model_states.pt" >/dev/null
 [ "$(count 26.zero opens_passthrough)" -gt 0 ] || can=
 let_go 26.zero
 
-cat "$work"/*/global_step1/* >/dev/null
+cat "$work"/*/global_step4/* >/dev/null
 serve 26.no_cache crc=zero,no_cache
 if [ -n "$can" ]; then
 	serve 26.zero crc=zero,cache_size=220M
@@ -127,10 +127,10 @@ if [ -n "$can" ]; then
 fi
 model=$mnt/26.no_cache/mp_rank_00_model_states.pt
 small=$(stat -c %s "${streamed[0]}")
-large=$(stat -c %s "$work"/154/global_step1/mp_rank_00_model_states.pt)
+large=$(stat -c %s "$work"/154/global_step4/mp_rank_00_model_states.pt)
 
 for ((i = 0; i < rounds; i++)); do
-	cat "$work"/*/global_step1/* >/dev/null
+	cat "$work"/*/global_step4/* >/dev/null
 	bytes=$((small * 12))
 	against stream1 1 26.no_cache "$work/readers" "${streamed[@]}"
 	# Two readers, each with half of the files, against one reader of the shards.
@@ -165,7 +165,7 @@ for ((i = 0; i < rounds; i++)); do
 	fi
 done
 
-source=$work/26 tag=global_step1
+source=$work/26 tag=global_step4
 header reading
 for t in 1 4; do
 	[ ! -f "$work/series.raw$t" ] ||

@@ -13,7 +13,7 @@ begin_own
 
 mkdir "$work/large"
 "$mkrun" "$work/large" 2 40370176
-source=$work/large tag=global_step1
+source=$work/large tag=global_step4
 file=block.0001.weight/fp32.pt
 ucfs "$source/$tag" "$mnt" -o index=none,crc=zero,no_cache
 cp "$mnt/zero/$file" "$work/copy.pt"

@@ -4,7 +4,7 @@
  *
  *   mkrun DIR PARAMETERS ELEMENTS [DP [TP]]
  *
- * DIR must exist.  The tag is global_step1, of ZeRO stage 1 on DP (2) data-parallel
+ * DIR must exist.  The tag is global_step4, of ZeRO stage 1 on DP (2) data-parallel
  * times TP (1) tensor-parallel ranks; a parameter's file has four bytes for each
  * element of a tensor-parallel rank.
  */
@@ -43,8 +43,8 @@ static struct mkckpt_param *new_params(size_t n, uint64_t elements)
 static int make_tag(const char *dir, char path[PATH_MAX])
 {
 	snprintf(path, PATH_MAX, "%s/latest", dir);
-	mkpt_save(path, (const uint8_t *)"global_step1", 12);
-	snprintf(path, PATH_MAX, "%s/global_step1", dir);
+	mkpt_save(path, (const uint8_t *)"global_step4", 12);
+	snprintf(path, PATH_MAX, "%s/global_step4", dir);
 	if (mkdir(path, 0777) < 0) {
 		perror(path);
 		return 1;

@@ -6,12 +6,12 @@
 . "$(dirname "$0")/../lib.sh"
 require_fuse
 mnt=$tmp/mnt
-zero=$mnt/global_step1_universal/zero
+zero=$mnt/global_step4_universal/zero
 
 # Nine files of 4.4 MB each, just above the size from which files are cached.
 mkdir "$tmp/run"
 "$top_builddir/tests/programs/mkrun" "$tmp/run" 3 1100000 || fail "mkrun"
-tag=$tmp/run/global_step1
+tag=$tmp/run/global_step4
 check "convert" ucckpt convert "$tag" "$tmp/copy" >"$tmp/convert.log" 2>&1
 (cd "$tmp/copy/zero" && find . -name '*.pt' -size +4M | sort) >"$tmp/large"
 check "nine large files" test "$(wc -l <"$tmp/large")" -eq 9
@@ -37,7 +37,7 @@ settle() {
 
 # --- streamed -----------------------------------------------------------------
 mount_fg "$tmp/run" -o no_cache || finish
-check "streamed: the tree" diff -r "$mnt/global_step1_universal" "$tmp/copy"
+check "streamed: the tree" diff -r "$mnt/global_step4_universal" "$tmp/copy"
 check "streamed: again" read_all
 check "nothing is assembled" test "$(count assembled)" -eq 0
 check "and takes no memory" test "$(count cache_bytes)" -eq 0
@@ -68,14 +68,14 @@ if [ "$identical" -eq 0 ]; then
 fi
 mount_fg "$tmp/run" -o cache_size=64M || finish
 reads=$(count reads)
-check "model states" cmp "$mnt/global_step1_universal/mp_rank_00_model_states.pt" "$tag/mp_rank_00_model_states.pt"
+check "model states" cmp "$mnt/global_step4_universal/mp_rank_00_model_states.pt" "$tag/mp_rank_00_model_states.pt"
 check "are passed through" test "$(count opens_passthrough)" -eq 1
-check "mapped" "$top_builddir/tests/programs/mapload" "$mnt/global_step1_universal/mp_rank_00_model_states.pt" \
+check "mapped" "$top_builddir/tests/programs/mapload" "$mnt/global_step4_universal/mp_rank_00_model_states.pt" \
 	"$tag/mp_rank_00_model_states.pt" </dev/null >/dev/null
 check "the server is not asked for their bytes" test "$(count reads)" -lt $((reads + 10))
 check "large files are assembled after a while" settle opens_cached
 check "then found so" settle cache_hits
-check "the whole tree is the same" diff -r "$mnt/global_step1_universal" "$tmp/copy"
+check "the whole tree is the same" diff -r "$mnt/global_step4_universal" "$tmp/copy"
 check "unzip's view of an assembled file" test "$(tail -c 22 "$zero/block.0001.weight/fp32.pt" | md5sum)" = \
 	"$(tail -c 22 "$tmp/copy/zero/block.0001.weight/fp32.pt" | md5sum)"
 check "sizes are exact" cmp <(cd "$zero" && xargs wc -c <"$tmp/large") <(cd "$tmp/copy/zero" && xargs wc -c <"$tmp/large")
@@ -143,7 +143,7 @@ unmount
 
 # --- small files ----------------------------------------------------------------------
 mount_fg "$tmp/run" -o no_cache || finish
-small=$mnt/global_step1_universal/zero/optimizer_state.pt
+small=$mnt/global_step4_universal/zero/optimizer_state.pt
 [ "$(stat -c %s "$small")" -le 131072 ] || fail "a file of 128 KiB at most was wanted"
 own=$(count reads) # what it takes to ask
 own=$(($(count reads) - own))
@@ -169,7 +169,7 @@ check "that names the shard" grep -q 'zero_pp_rank_0_.*since' "$tmp/log"
 echo x >>"$tag/mp_rank_00_model_states.pt"
 sleep 0.2
 check "so is one that is a shard" grep -q 'Input/output error' \
-	<(cat "$mnt/global_step1_universal/mp_rank_00_model_states.pt" 2>&1 >/dev/null)
+	<(cat "$mnt/global_step4_universal/mp_rank_00_model_states.pt" 2>&1 >/dev/null)
 check "the server lives" test -n "$(count reads)"
 unmount
 finish

@@ -85,7 +85,7 @@ mkdir "$tmp/large"
 "$top_builddir/tests/programs/mkrun" "$tmp/large" 15 1100000 || fail "mkrun"
 limit=
 mount_fg "$tmp/large" || finish
-(cd "$mnt/global_step1_universal" && find zero -name '*.pt' -size +4M | sort | xargs md5sum) >"$tmp/whole"
+(cd "$mnt/global_step4_universal" && find zero -name '*.pt' -size +4M | sort | xargs md5sum) >"$tmp/whole"
 unmount
 check "they are 45" test "$(wc -l <"$tmp/whole")" -eq 45
 
@@ -95,7 +95,7 @@ readers=()
 for i in $(seq 64); do
 	# Each begins elsewhere.
 	(
-		eval "${limit//\$\$/$BASHPID}" && cd "$mnt/global_step1_universal" &&
+		eval "${limit//\$\$/$BASHPID}" && cd "$mnt/global_step4_universal" &&
 			cat "$tmp/whole" "$tmp/whole" | sed -n "$((i % 45 + 1)),+5p" |
 			LC_ALL=C md5sum --quiet -c >"$tmp/read.$i" 2>&1
 	) &

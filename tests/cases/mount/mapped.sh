@@ -6,11 +6,11 @@
 . "$(dirname "$0")/../lib.sh"
 require_fuse
 mnt=$tmp/mnt
-file=$mnt/global_step1_universal/zero/block.0001.weight/exp_avg.pt
+file=$mnt/global_step4_universal/zero/block.0001.weight/exp_avg.pt
 
 mkdir "$tmp/run"
 "$top_builddir/tests/programs/mkrun" "$tmp/run" 2 1100000 || fail "mkrun"
-tag=$tmp/run/global_step1
+tag=$tmp/run/global_step4
 check "convert" ucckpt convert "$tag" "$tmp/copy" >"$tmp/convert.log" 2>&1
 copy=$tmp/copy/zero/block.0001.weight/exp_avg.pt
 mapload() { timeout 60 "$top_builddir/tests/programs/mapload" "$@"; }

@@ -122,12 +122,12 @@ made=$tmp/made
 mkdir "$made"
 "$top_builddir/tests/programs/mkrun" "$made" 4 1000 || fail mkrun
 chmod -R u=rwX,go=rX "$made"
-chmod 600 "$made"/global_step1/*rank_1_*optim_states.pt
+chmod 600 "$made"/global_step4/*rank_1_*optim_states.pt
 shared "$made"
-first=$(ls "$tmp/mnt/global_step1_universal/zero" | grep block | head -n 1)
-last=$(ls "$tmp/mnt/global_step1_universal/zero" | grep block | tail -n 1)
-check "elements of an open shard are open" reads $stranger "$tmp/mnt/global_step1_universal/zero/$first/fp32.pt"
-check "those of a closed one are not" lacks $stranger "$tmp/mnt/global_step1_universal/zero/$last/fp32.pt"
+first=$(ls "$tmp/mnt/global_step4_universal/zero" | grep block | head -n 1)
+last=$(ls "$tmp/mnt/global_step4_universal/zero" | grep block | tail -n 1)
+check "elements of an open shard are open" reads $stranger "$tmp/mnt/global_step4_universal/zero/$first/fp32.pt"
+check "those of a closed one are not" lacks $stranger "$tmp/mnt/global_step4_universal/zero/$last/fp32.pt"
 unmount
 
 fresh_run

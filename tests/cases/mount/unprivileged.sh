@@ -37,17 +37,17 @@ require_fuse
 mnt=$tmp/mnt
 mkdir "$tmp/run"
 "$top_builddir/tests/programs/mkrun" "$tmp/run" 2 1100000 || fail "mkrun"
-tag=$tmp/run/global_step1
+tag=$tmp/run/global_step4
 check "convert" ucckpt convert "$tag" "$tmp/copy" >"$tmp/convert.log" 2>&1
 
 count() { awk -v name="$1" '$1 == name { print $2 }' "$mnt/.ucfs/stats"; }
 
 for options in index=none index=none,cache_size=64M index=none,no_cache; do
 	mount_fg "$tmp/run" -o "$options" || finish
-	check "$options: the tree" diff -r "$mnt/global_step1_universal" "$tmp/copy"
+	check "$options: the tree" diff -r "$mnt/global_step4_universal" "$tmp/copy"
 	# Concurrent readers would otherwise have files cached.
 	for _ in 1 2 3 4; do
-		diff -r "$mnt/global_step1_universal" "$tmp/copy" &
+		diff -r "$mnt/global_step4_universal" "$tmp/copy" &
 		pids+=($!)
 	done
 	for pid in "${pids[@]}"; do
@@ -55,7 +55,7 @@ for options in index=none index=none,cache_size=64M index=none,no_cache; do
 	done
 	pids=()
 	check "$options: mapped" "$top_builddir/tests/programs/mapload" \
-		"$mnt/global_step1_universal/zero/block.0000.weight/fp32.pt" \
+		"$mnt/global_step4_universal/zero/block.0000.weight/fp32.pt" \
 		"$tmp/copy/zero/block.0000.weight/fp32.pt" </dev/null >/dev/null
 	check "$options: nothing is passed through" \
 		test "$(($(count opens_passthrough) + $(count opens_cached)))" -eq 0
