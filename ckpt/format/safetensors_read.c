@@ -188,7 +188,7 @@ static int check_metadata(const struct reader *r, const cJSON *entry)
 
 	if (!cJSON_IsObject(entry))
 		return errmsg_set(r->err, -EBADMSG,
-				  "%s: __metadata__ is no object", r->src->name);
+				  "%s: __metadata__ is not an object", r->src->name);
 	cJSON_ArrayForEach(item, entry)
 	{
 		if (!cJSON_IsString(item))

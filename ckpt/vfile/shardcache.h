@@ -64,7 +64,8 @@ void shardcache_put(struct shardcache *c, uint32_t shard);
  * one that cannot be opened is said not to be packed. */
 bool shardcache_is_packed(struct shardcache *c, uint32_t shard);
 
-/* So many bytes of mappings have been read. */
+/* Count `len` bytes that a caller has read from mappings; see
+ * SHARDCACHE_MAPPED_MAX. */
 void shardcache_count_mapped(struct shardcache *c, size_t len);
 
 /* Read `len` bytes at `off` of a shard; errors as shardcache_get. */

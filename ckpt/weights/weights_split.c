@@ -120,8 +120,8 @@ static void weights_split_place(struct splitting *x, const uint64_t *len,
  * storage in the order of their first tensors. */
 static void place_twins(struct splitting *x)
 {
-	size_t *const last = x->scratch; /* by first tensor of a storage: its
-					  * last so far */
+	/* The last tensor of a storage so far, by the storage's first one. */
+	size_t *const last = x->scratch;
 
 	for (size_t i = 0; i < x->n; i++) {
 		x->twin[i] = x->n;

@@ -26,7 +26,7 @@ struct server {
 	bool no_opendir;      /* set at INIT: directories need no open */
 	pthread_mutex_t lock; /* protects `open` */
 	struct handle *open;  /* list of all open files */
-	atomic_uint opened;   /* how many have been; orders uses of handles */
+	atomic_uint opened;   /* number of opens so far; orders the uses of handles */
 };
 
 /* The file system's operations; their userdata is a struct server. */

@@ -513,7 +513,7 @@ static void too_little_memory_is_an_error(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		/* The first: others leave memory for it. */
+		/* First, since the other tests free memory that it could use. */
 		cmocka_unit_test(too_little_memory_is_an_error),
 		cmocka_unit_test(each_opcode_builds_its_value),
 		cmocka_unit_test(hostile_and_damaged_are_refused),

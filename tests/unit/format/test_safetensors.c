@@ -164,7 +164,7 @@ static void defects_of_headers_are_told(void **state)
 		{ "{'__metadata__':{'a':'1','a':'1'}}", 0, -EBADMSG,
 		  "a is there twice" },
 		{ "{'__metadata__':[]}", 0, -EBADMSG,
-		  "__metadata__ is no object" },
+		  "__metadata__ is not an object" },
 		{ "{'__metadata__':{'a':1}}", 0, -EBADMSG,
 		  "__metadata__: a is not a string" },
 		/* one tensor */

@@ -151,7 +151,7 @@ static void large_storages_are_summed_in_parallel(void **state)
 static struct {
 	const struct single *x;
 	off_t left;    /* of the shard */
-	bool restored; /* its length, but not what was there */
+	bool restored; /* its length; what was cut off is now zero */
 	uint8_t *memory;
 	size_t size;
 	unsigned cuts;
