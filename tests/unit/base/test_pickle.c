@@ -486,17 +486,19 @@ static void memory_is_bounded_by_input(void **state)
 /* The machine's lack of memory is not blamed on the pickle. */
 static void too_little_memory_is_an_error(void **state)
 {
-	struct bytebuf b = repeated("", "}0", 60000, "N.");
-	const struct span bytes = { b.data, b.len };
 	struct errmsg err = { "" };
 	struct arena a = { 0 };
 	struct rlimit was, low;
 	struct value *root;
+	struct bytebuf b;
+	struct span bytes;
 	int rc;
 
 #ifdef __SANITIZE_ADDRESS__
 	skip(); /* it reserves more address space than any limit allows */
 #endif
+	b = repeated("", "}0", 60000, "N.");
+	bytes = (struct span){ b.data, b.len };
 	assert_int_equal(getrlimit(RLIMIT_AS, &was), 0);
 	low = (struct rlimit){ 4096, was.rlim_max };
 	assert_int_equal(setrlimit(RLIMIT_AS, &low), 0);
