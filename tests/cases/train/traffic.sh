@@ -8,6 +8,7 @@ require_train
 
 rank=("$top_builddir/tests/programs/uctrain_emulated")
 [ -x "${rank[0]}" ] || skip "nothing emulates a GPU"
+[ "${sanitize:-no}" = no ] || skip "the copies are the same with a sanitizer"
 
 # A step on the given stage and number of ranks: "copies bytes" to the device and
 # "copies bytes" to the host, of the given rank.  What three steps copy more than two.

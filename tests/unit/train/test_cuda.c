@@ -307,7 +307,9 @@ static void out_of_memory_is_told(void **state)
 
 /* --- a whole model ---------------------------------------------------------- */
 
-#ifdef CUDA_EMULATED
+#if defined(CUDA_EMULATED) && defined(__SANITIZE_ADDRESS__)
+#define STEPS 10
+#elif defined(CUDA_EMULATED)
 #define STEPS 20
 #else
 #define STEPS 100
