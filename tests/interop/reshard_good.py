@@ -14,9 +14,9 @@ Then the engine saves.  What DeepSpeed writes on these ranks must be what the vi
 has: names of files, keys and their order, types, shapes, dtypes, strides, storages
 and elements.  Of files that another release wrote this is not asked.
 
-Seen with 0.19.8 on 3 ranks: all of this was so for stages 1 and 2, but for
+Seen with 0.19.8 on 3 ranks: all of this was so for every stage, but for
 z1_elastic_dp2 and z2_elastic_groups_dp3, of which it does not load its own either;
-z2_muon_offload_dp2 was not tried, and of stage 3 only some.  With 0.14.4 and 0.16.9 it
+z2_muon_offload_dp2 was not tried, and z3_hpz2_dp4 needs 4 ranks.  With 0.14.4 and 0.16.9 it
 was so of their checkpoints for ZeRO in old*.  Files have the same objects, but rarely
 the same bytes: a pickle stores one string object once, and in the processes that saved
 other equal strings were one object.
@@ -42,7 +42,8 @@ import resume
 GOOD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "good")
 
 # Case, end of a path: torch casts states to the type of the weights as it loads them.
-EXPLAINED = {"z2_muon_bf16_dp3": "/momentum_buffer"}
+EXPLAINED = {"z2_muon_bf16_dp3": "/momentum_buffer",
+             "z3_muon_bf16_dp2": "/momentum_buffer"}
 
 
 class Keeper(torch.optim.Optimizer):
