@@ -254,14 +254,6 @@ int packfs_open_known(struct source *s, const char *path,
 	return rc;
 }
 
-bool packfs_find(const char *path, struct pack **pack, uint32_t *entry)
-{
-	struct stat st;
-
-	return is_missing(beneath_stat(path, &st, NULL)) &&
-	       find_entry(path, pack, entry, NULL) == 0;
-}
-
 /* --- directories --------------------------------------------------------------- */
 
 struct packfs_dir {

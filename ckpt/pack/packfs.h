@@ -10,7 +10,6 @@
 #include "ckpt/base/source.h"
 
 struct errmsg;
-struct pack;
 
 /*
  * Files by path, in directories and in packs alike.  Where a directory is not
@@ -32,10 +31,6 @@ int packfs_open_known(struct source *s, const char *path,
  * pack; whoever may read the pack may read it.
  */
 int packfs_stat(const char *path, struct stat *st, struct access *access);
-
-/* Is this a file in a pack?  Then a reference to the pack, which the caller
- * closes, and the entry's number. */
-bool packfs_find(const char *path, struct pack **pack, uint32_t *entry);
 
 /* The name of the directory that a file of this name would stand for as a pack:
  * without PACK_SUFFIX, if it ends so.  NULL when memory runs out. */

@@ -28,21 +28,19 @@
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
-#include "ckpt/pack/pack.h"
 #include "ckpt/pack/packfs.h"
 #include "ckpt/vfile/extent.h"
 
 #define CHECK_INTERVAL_NS INT64_C(100000000)
 
 struct entry {
-	char *path;	  /* immutable */
+	char *path;       /* immutable */
 	struct fileid id; /* immutable */
 	/* Protected by shardcache.lock: */
 	bool open;
-	const uint8_t *p; /* NULL: closed, or packed */
-	int fd;		  /* -1: the same */
-	struct pack *pack; /* NULL: closed, or not packed */
-	uint32_t packed;   /* its number in the pack */
+	const uint8_t *p; /* NULL: closed, unmapped, or without a descriptor */
+	int fd;           /* -1: closed, or read through `src` */
+	struct source src; /* of a file that is no local one; its ops else NULL */
 	unsigned users;
 	uint64_t last_use;
 	int64_t checked_ns;
@@ -52,7 +50,7 @@ struct shardcache {
 	pthread_mutex_t lock;
 	struct entry *v; /* immutable array */
 	size_t n, cap;
-	size_t nopen;	/* protected by lock */
+	size_t nopen;   /* protected by lock */
 	uint64_t clock; /* protected by lock */
 	size_t open_max;
 	uint64_t let_go; /* protected by lock: the clock at the last let_go() */
@@ -89,9 +87,9 @@ static void close_entry(struct shardcache *c, struct entry *e)
 		munmap((void *)e->p, (size_t)e->id.size);
 	if (e->fd >= 0)
 		close(e->fd);
-	pack_close(e->pack);
+	if (e->src.ops)
+		source_close(&e->src);
 	e->open = false;
-	e->pack = NULL;
 	e->fd = -1;
 	e->p = NULL;
 	c->nopen--;
@@ -116,8 +114,7 @@ int64_t shardcache_add(struct shardcache *c, const char *path,
 {
 	if (!array_reserve(&c->v, &c->cap, c->n + 1, sizeof(*c->v)))
 		return -1;
-	c->v[c->n] = (struct entry){ .path = strdup(path), .id = *id,
-				     .fd = -1 };
+	c->v[c->n] = (struct entry){ .path = strdup(path), .id = *id, .fd = -1 };
 	return c->v[c->n].path ? (int64_t)c->n++ : -1;
 }
 
@@ -160,9 +157,9 @@ static int check_fd(const struct entry *e, int fd, struct errmsg *err)
 		return errmsg_set(err, -EIO, "%s: cannot stat: %s", e->path,
 				  strerror(errno));
 	fileid_from_stat(&st, &now);
-	return fileid_equal(&now, &e->id) ?
-		       0 :
-		       fileid_report_change(e->path, &e->id, &now, err);
+	return fileid_equal(&now, &e->id)
+		       ? 0
+		       : fileid_report_change(e->path, &e->id, &now, err);
 }
 
 /* Close the least recently used shard without users; false if there is none.
@@ -195,27 +192,23 @@ static int open_shard(struct shardcache *c, const struct entry *e)
 	return fd;
 }
 
-/* A file in a pack: what was planned is in its identity, and what is read is
- * checked by the pack.  Called with the lock held. */
-static int open_packed(struct shardcache *c, struct entry *e,
-		       struct errmsg *err)
+/* A file that no local path leads to, such as one in a pack: what was planned is in
+ * its identity, and its source checks what it reads.  Called with the lock held. */
+static int open_source(struct shardcache *c, struct entry *e, struct errmsg *err)
 {
-	struct source src;
-	int rc = packfs_open_known(&src, e->path, &e->id, err);
-
-	if (rc)
+	if (packfs_open_known(&e->src, e->path, &e->id, err))
 		return -EIO;
-	source_close(&src);
-	if (!packfs_find(e->path, &e->pack, &e->packed))
-		return errmsg_set(err, -EIO, "%s: is gone", e->path);
+	if (!e->src.ops) { /* it came back a moment ago */
+		source_close(&e->src);
+		return errmsg_set(err, -EIO, "%s: was moved", e->path);
+	}
 	e->open = true;
 	c->nopen++;
 	return 0;
 }
 
 /* Called with the lock held. */
-static int open_entry(struct shardcache *c, struct entry *e,
-		      struct errmsg *err)
+static int open_entry(struct shardcache *c, struct entry *e, struct errmsg *err)
 {
 	void *p;
 	int fd, rc;
@@ -224,7 +217,7 @@ static int open_entry(struct shardcache *c, struct entry *e,
 		shardcache_evict(c);
 	fd = open_shard(c, e);
 	if (fd == -ENOENT || fd == -ENOTDIR)
-		return open_packed(c, e, err);
+		return open_source(c, e, err);
 	if (fd < 0) {
 		beneath_fail(e->path, fd, err);
 		return -EIO;
@@ -310,24 +303,24 @@ void shardcache_count_mapped(struct shardcache *c, size_t len)
 		let_go(c);
 }
 
-bool shardcache_is_packed(struct shardcache *c, uint32_t shard)
+bool shardcache_has_descriptor(struct shardcache *c, uint32_t shard)
 {
 	struct shard_map m;
 
 	if (shardcache_get(c, shard, &m, NULL))
-		return false;
+		return true;
 	shardcache_put(c, shard);
-	return m.fd < 0;
+	return m.fd >= 0;
 }
 
-/* The entry is in use, so that its pack stays. */
-static int read_packed(const struct entry *e, void *buf, size_t len,
+/* The entry is in use, so that its source stays. */
+static int read_source(const struct entry *e, void *buf, size_t len,
 		       uint64_t off, struct errmsg *err)
 {
 	if (!checked_range(off, len, e->id.size))
 		return errmsg_set(err, -EIO, "%s: read at %llu: truncated",
 				  e->path, (unsigned long long)off);
-	return pack_read(e->pack, e->packed, buf, len, off, err);
+	return source_read(&e->src, buf, len, off, err);
 }
 
 int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
@@ -340,7 +333,7 @@ int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
 	if (rc)
 		return rc;
 	if (m.fd < 0)
-		rc = read_packed(&c->v[shard], buf, len, off, err);
+		rc = read_source(&c->v[shard], buf, len, off, err);
 	while (m.fd >= 0 && len) {
 		const ssize_t n = pread(m.fd, to, len, (off_t)off);
 

@@ -47,7 +47,7 @@ const struct fileid *shardcache_id(const struct shardcache *c, uint32_t shard);
 /* A shard in use: stays open and mapped until it is put back. */
 struct shard_map {
 	const uint8_t *p; /* the whole file, read-only, shared; NULL: unmapped */
-	int fd;		  /* -1: in a pack */
+	int fd;		  /* -1: no local file, such as one in a pack */
 };
 
 /*
@@ -60,9 +60,9 @@ int shardcache_get(struct shardcache *c, uint32_t shard, struct shard_map *out,
 		   struct errmsg *err);
 void shardcache_put(struct shardcache *c, uint32_t shard);
 
-/* Is the shard in a pack?  It has no descriptor and no mapping then.  Opens it;
- * one that cannot be opened is said not to be packed. */
-bool shardcache_is_packed(struct shardcache *c, uint32_t shard);
+/* Has the shard a descriptor, and perhaps a mapping?  One in a pack has not.  Opens
+ * it; true if it cannot be opened. */
+bool shardcache_has_descriptor(struct shardcache *c, uint32_t shard);
 
 /* Count `len` bytes that a caller has read from mappings; see
  * SHARDCACHE_MAPPED_MAX. */

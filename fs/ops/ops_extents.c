@@ -14,9 +14,9 @@ static uint32_t ops_extent_kind(const struct vfile *f, const struct extent *e)
 {
 	switch (e->kind) {
 	case EXTENT_SHARD:
-		return shardcache_is_packed(vfile_shards(f), e->shard) ?
-			       UCFS_EXTENT_PACKED :
-			       UCFS_EXTENT_SOURCE;
+		return shardcache_has_descriptor(vfile_shards(f), e->shard) ?
+			       UCFS_EXTENT_SOURCE :
+			       UCFS_EXTENT_PACKED;
 	case EXTENT_CAST: return UCFS_EXTENT_CAST;
 	case EXTENT_ZERO: return UCFS_EXTENT_ZERO;
 	case EXTENT_GATHER:
