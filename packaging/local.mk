@@ -26,14 +26,14 @@ static_programs += static/ucfs
 endif
 
 static: $(static_programs)
-static/ucckpt: $(ucckpt_OBJECTS) $(ckpt_archives) static/lib/libisal.a
+static/ucckpt: $(ucckpt_OBJECTS) $(ckpt_archives) static/libraries.stamp
 	$(AM_V_CCLD)$(static_link) $(ucckpt_OBJECTS) $(ckpt_archives) \
 		`$(static_pkg_config) $(static_libs)` -lm
-static/ucfs: $(ucfs_OBJECTS) $(ckpt_archives) static/lib/libisal.a
+static/ucfs: $(ucfs_OBJECTS) $(ckpt_archives) static/libraries.stamp
 	$(AM_V_CCLD)$(static_link) $(ucfs_OBJECTS) $(ckpt_archives) \
 		`$(static_pkg_config) fuse3 $(static_libs)` -lm
-static/lib/libisal.a:
-	$(AM_V_GEN)CC='$(CC)' '$(srcdir)/%D%/static-libs.sh' '$(static_dir)'
+static/libraries.stamp: %D%/static-libs.sh
+	$(AM_V_GEN)CC='$(CC)' '$(srcdir)/%D%/static-libs.sh' '$(static_dir)' && touch $@
 
 # Needs Python, without any module.
 wheel: static

@@ -4,8 +4,9 @@
 # packaging/static-libs.sh PREFIX
 #
 # Puts into PREFIX/lib the static libraries that Debian and Ubuntu do not
-# package, libcjson.a and libisal.a, made from the distribution's own sources.
-# What is there already is left.  Needs nasm.
+# package as configure finds the shared ones: libcjson.a and libisal.a, and a
+# libxxhash.a that chooses among the processor's vectors.  They are made from the
+# distribution's own sources.  What is there already is left.  Needs nasm.
 set -eu
 prefix=$(mkdir -p "$1/lib/pkgconfig" && cd "$1" && pwd)
 work=$(mktemp -d)
@@ -60,6 +61,21 @@ if [ ! -f "$prefix/lib/pkgconfig/libcjson.pc" ]; then
 	ar crs "$prefix/lib/libcjson.a" "$work/cJSON.o"
 	cp "$work/cjson/cJSON.h" "$prefix/include/cjson/"
 	pc cjson "$version"
+fi
+
+if [ ! -f "$prefix/lib/pkgconfig/libxxhash.pc" ]; then
+	version=$(pkg-config --modversion libxxhash)
+	unpack xxhash
+	files=(xxhash)
+	if [ "$(uname -m)" = x86_64 ]; then
+		files+=(xxh_x86dispatch)
+	fi
+	for f in "${files[@]}"; do
+		${CC:-gcc} -O3 -c -o "$work/$f.o" "$work/xxhash/$f.c"
+	done
+	ar crs "$prefix/lib/libxxhash.a" "$work"/xxh*.o
+	cp "$work/xxhash"/xxh*.h "$prefix/include/"
+	pc xxhash "$version"
 fi
 
 # The part that ucfs uses, checksums; a vector unit is chosen when it runs.

@@ -11,6 +11,7 @@ train_programs = \
 %C%_ranks_zero_SOURCES = %D%/ranks_zero.c $(apart)
 %C%_ranks_zero_LDADD = $(train_libs)
 %C%_ranks_nccl_SOURCES = %D%/ranks_zero.c $(apart) tests/cudaemu/ncclemu.c \
+	tests/cudaemu/nccl.h \
 	gpu/nvidia/nccl_api.h gpu/comm/devcomm_nccl.c
 %C%_ranks_nccl_CPPFLAGS = -I$(top_srcdir)/tests/cudaemu $(AM_CPPFLAGS) \
 	$(MPI_CFLAGS)
