@@ -1,0 +1,175 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The completions of bash, zsh and fish offer what the programs' --help names, and
+# nothing else.  Each shell is asked for the candidates of a line as a user would
+# have typed it.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../cases/lib.sh"
+completions=$(realpath "$top_srcdir")/completions
+
+# Values that are offered after LINE.
+values='
+ucckpt convert --crc |exact zero
+ucckpt convert --to |universal hf fp32 zero
+ucckpt convert --stage |native any 1 2 3
+ucckpt convert --dtype |fp32 bf16 fp16
+ucckpt convert --preset |megatron-qkv-thirds megatron-qkv-by-head
+ucfs a b -o crc=|exact zero
+ucfs a b -o ro,stage=|native any
+ucfs a b -o view=|universal hf fp32 zero
+ucfs a b -o hf_dtype=|fp32 bf16 fp16
+ucfs a b -o preset=|megatron-qkv-thirds megatron-qkv-by-head
+uctrain --model |gpt2-dsuc gpt2 gpt2-medium gpt2-large gpt2-xl
+uctrain --dtype |fp32 bf16 fp16
+uctrain --zero_stage |0 1 2 3
+uctrain --optimizer |Adam AdamW
+uctrain --lr_schedule |constant warmup cosine
+uctrain --device |cpu cuda
+'
+
+# --- asking shells: candidates_of_SHELL reads lines, and writes one file for each,
+# $tmp/SHELL/NUMBER
+
+candidates_of_bash() {
+	local line n=0 program words
+	while IFS= read -r line; do
+		program=${line%% *}
+		# Words as readline has them, which breaks at = too.
+		read -r -a words <<<"${line//=/ = }"
+		[ "${line% }" = "$line" ] && [ "${line%=}" = "$line" ] || words+=("")
+		[ "${line%=}" = "$line" ] || words=("${words[@]:0:${#words[@]}-1}")
+		bash --norc -c '
+			compopt() { :; } # only for readline
+			. "$1"
+			shift
+			COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+			"_$1"
+			printf "%s\n" "${COMPREPLY[@]}"' \
+			sh "$completions/$program" "${words[@]}" >"$tmp/bash/$n" 2>&1
+		n=$((n + 1))
+	done
+}
+
+# In an interactive zsh on a terminal of its own, compadd notes what it is given.
+candidates_of_zsh() {
+	cat >"$tmp/ask.zsh" <<-'EOF'
+	# ask.zsh DIRECTORY-OF-COMPLETIONS FILE-OF-LINES DIRECTORY-OF-ANSWERS
+	zmodload zsh/zpty
+	zpty shell zsh -f -i
+	zpty -w shell "dirs=($1) lines=$2 answers=$3"
+	zpty -w shell 'fpath=($dirs $fpath); LISTMAX=10000; autoload -Uz compinit; compinit -u -D'
+	zpty -w shell 'compadd() {
+		local -a seen
+		if [[ " $* " != *" -"[OAD]" "* ]]; then
+			builtin compadd -A seen "$@"
+			print -rl -- $seen >>$answers/$n
+		fi
+		builtin compadd "$@"
+	}'
+	zpty -w shell 'ask() {
+		n=0
+		while IFS= read -r BUFFER; do
+			: >$answers/$n
+			CURSOR=$#BUFFER
+			zle list-choices
+			(( n++ ))
+		done <$lines
+		exit
+	}'
+	zpty -w shell 'zle -N ask; bindkey "^T" ask'
+	zpty -w -n shell $'\x14'
+	while zpty -r shell; do :; done >/dev/null
+	EOF
+	cat >"$tmp/lines"
+	timeout 60 zsh -f "$tmp/ask.zsh" "$completions/zsh" "$tmp/lines" "$tmp/zsh"
+}
+
+candidates_of_fish() {
+	local line n=0
+	while IFS= read -r line; do
+		HOME=$tmp fish -c 'source $argv[1]; complete -C $argv[2]' \
+			"$completions/fish/${line%% *}.fish" "$line" >"$tmp/fish/$n" 2>&1
+		n=$((n + 1))
+	done
+	# Without descriptions.
+	sed -i 's/\t.*//' "$tmp"/fish/*
+}
+
+# --- what is expected ---------------------------------------------------------------------
+
+# The lines to ask, and for each what candidates count and which they must be.
+lines=()
+kinds=()
+expected=()
+ask() {
+	lines+=("$1")
+	kinds+=("$2")
+	expected+=("$(sort -u <<<"$3")")
+}
+
+long_options_of() {
+	"$@" --help | grep -oE '^ +(-[a-zA-Z], )?--[a-z][a-z_-]*' | grep -oE -- '--.*'
+}
+
+commands_of() {
+	"$@" --help | sed -n 's/^  \([a-z]\+\) .*/\1/p'
+}
+
+# "        uid=N, gid=N      owner" names uid and gid.
+mount_options_of() {
+	"$@" --help | sed -nE 's/^        ([a-z].*)/\1/p' | sed -E 's/  .*//; s/, /\n/g' |
+		sed -E 's/=.*//'
+}
+
+programs=(ucckpt ucplot)
+[ ! -x "$top_builddir/ucfs" ] || programs+=(ucfs)
+[ ! -x "$top_builddir/uctrain" ] || programs+=(uctrain)
+for program in "${programs[@]}"; do
+	case $program in
+	ucckpt)
+		ask "ucckpt " word "$(commands_of ucckpt)"
+		for command in $(commands_of ucckpt); do
+			ask "ucckpt $command --" option "$(long_options_of ucckpt "$command")"
+		done
+		;;
+	ucfs)
+		ask "ucfs a b -o " mount "$(mount_options_of ucfs)"
+		ask "ucfs a b -o ro,ch" mount "check"
+		;;
+	esac
+	ask "$program --" option "$(long_options_of "$program")"
+	while IFS='|' read -r line words; do
+		[ "${line%% *}" != "$program" ] || ask "$line" value "${words// /$'\n'}"
+	done <<<"$values"
+done
+
+# count KIND <CANDIDATES: of the candidates those that count.
+count() {
+	case $1 in
+	option) grep -oE -- '^--[a-z][a-z_-]*' ;;
+	word) grep -v -e '^-' -e '/$' | sed 's/ $//' ;;
+	mount) sed 's/.*,//' | grep -oE '^[a-z_]+' ;;
+	value) sed 's/^[^ ]*=//; s/ $//' | grep -v '^$' ;;
+	esac | sort -u
+}
+
+# --- -------------------------------------------------------------------------------------
+
+cd "$tmp" || exit 1 # without files, which would be candidates
+asked=0
+for shell in bash zsh fish; do
+	if ! command -v "$shell" >/dev/null; then
+		echo "not asked: no $shell"
+		continue
+	fi
+	asked=$((asked + 1))
+	mkdir "$tmp/$shell"
+	printf '%s\n' "${lines[@]}" | "candidates_of_$shell"
+	for i in "${!lines[@]}"; do
+		differences=$(diff <(count "${kinds[i]}" <"$tmp/$shell/$i") <(echo "${expected[i]}")) ||
+			fail "$shell: '${lines[i]}': is offered (<), should be (>):
+$differences"
+	done
+done
+check "a shell was asked" test "$asked" -gt 0
+finish
