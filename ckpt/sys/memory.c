@@ -12,6 +12,7 @@
 #include "ckpt/sys/memory.h"
 
 #include <limits.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,10 +93,18 @@ static bool has_word(const char *list, const char *word)
 	return false;
 }
 
-/* The limit by a line of mountinfo (proc(5)) for a process in `cgroup`. */
-static uint64_t limit_of_mount(const char *root, const struct hierarchy *h,
-			       const char *line, const char *cgroup)
+/* Where a process lies in a hierarchy. */
+struct place {
+	const struct hierarchy *h;
+	const char *cgroup;
+};
+
+/* By a line of mountinfo (proc(5)), for a process in the `struct place`. */
+static uint64_t limit_by_mount(const char *root, char *line, const void *ctx)
 {
+	const struct place *const place = ctx;
+	const struct hierarchy *const h = place->h;
+	const char *cgroup = place->cgroup;
 	char top[PATH_MAX], mount[PATH_MAX], type[32], options[1024];
 	const char *const tail = strstr(line, " - ");
 	size_t len;
@@ -117,10 +126,13 @@ static uint64_t limit_of_mount(const char *root, const struct hierarchy *h,
 			    strcmp(cgroup, "/") == 0 ? "" : cgroup);
 }
 
-static uint64_t limit_in_hierarchy(const char *root, const struct hierarchy *h,
-				   const char *cgroup)
+/* The lowest limit by the lines of a file of /proc/self. */
+static uint64_t limit_by_lines(const char *root, const char *name,
+			       uint64_t (*by_line)(const char *root, char *line,
+						   const void *ctx),
+			       const void *ctx)
 {
-	FILE *const f = memory_open(root, "/proc/self", "mountinfo");
+	FILE *const f = memory_open(root, "/proc/self", name);
 	uint64_t lowest = UINT64_MAX;
 	char *line = NULL;
 	size_t room = 0;
@@ -128,7 +140,7 @@ static uint64_t limit_in_hierarchy(const char *root, const struct hierarchy *h,
 	if (!f)
 		return UINT64_MAX;
 	while (getline(&line, &room, f) > 0) {
-		const uint64_t limit = limit_of_mount(root, h, line, cgroup);
+		const uint64_t limit = by_line(root, line, ctx);
 
 		lowest = limit < lowest ? limit : lowest;
 	}
@@ -139,49 +151,48 @@ static uint64_t limit_in_hierarchy(const char *root, const struct hierarchy *h,
 
 /* By a line "NUMBER:CONTROLLERS:PATH" of /proc/self/cgroup; v2 has the number 0
  * and no controllers. */
-static uint64_t limit_by_line(const char *root, char *line)
+static uint64_t limit_by_cgroup(const char *root, char *line, const void *ctx)
 {
 	char *const controllers = strchr(line, ':');
 	char *const cgroup = controllers ? strchr(controllers + 1, ':') : NULL;
+	struct place place = { .h = &v1 };
 
+	(void)ctx;
 	if (!cgroup)
 		return UINT64_MAX;
 	*cgroup = '\0';
 	cgroup[1 + strcspn(cgroup + 1, "\n")] = '\0';
+	place.cgroup = cgroup + 1;
 	if (strcmp(line, "0:") == 0)
-		return limit_in_hierarchy(root, &v2, cgroup + 1);
-	return has_word(controllers + 1, "memory")
-		       ? limit_in_hierarchy(root, &v1, cgroup + 1)
-		       : UINT64_MAX;
+		place.h = &v2;
+	else if (!has_word(controllers + 1, "memory"))
+		return UINT64_MAX;
+	return limit_by_lines(root, "mountinfo", limit_by_mount, &place);
 }
 
 uint64_t memory_cgroup_limit(const char *root)
 {
-	FILE *const f = memory_open(root, "/proc/self", "cgroup");
-	uint64_t lowest = UINT64_MAX;
-	char *line = NULL;
-	size_t room = 0;
-
-	if (!f)
-		return UINT64_MAX;
-	while (getline(&line, &room, f) > 0) {
-		const uint64_t limit = limit_by_line(root, line);
-
-		lowest = limit < lowest ? limit : lowest;
-	}
-	free(line);
-	fclose(f);
-	return lowest;
+	return limit_by_lines(root, "cgroup", limit_by_cgroup, NULL);
 }
 
+static uint64_t cgroups;
+
+static void find_cgroups(void)
+{
+	cgroups = memory_cgroup_limit("");
+}
+
+/* The files of cgroups take longer to read than a shard's directory: once is
+ * enough. */
 uint64_t memory_size(void)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
 	uint64_t size =
 		pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
-	const uint64_t cgroups = memory_cgroup_limit("");
 	struct rlimit rl;
 
+	pthread_once(&once, find_cgroups);
 	if (cgroups < size)
 		size = cgroups;
 	if (getrlimit(RLIMIT_AS, &rl) == 0 && rl.rlim_cur < size)
