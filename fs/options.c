@@ -8,8 +8,7 @@
  *			-o options			    (mount -t ucfs, fstab)
  *
  * mount(8) passes every option of an fstab line; those that concern only itself
- * or systemd are dropped here.  Every option is known here, so that libfuse never
- * has to complain of one.
+ * or systemd are dropped.
  */
 #include "fs/options.h"
 
@@ -23,197 +22,11 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/nearest.h"
 #include "ckpt/weights/weights_file.h"
 #include "ckpt/weights/weights_split.h"
 #include "fs/mountpoint.h"
 #include "fs/ops/fuse_caps.h"
-
-enum key {
-	KEY_IGNORE,
-	KEY_KEEP, /* for libfuse */
-	KEY_REMOUNT,
-	KEY_NONEMPTY,
-	KEY_HELP,
-	KEY_VERSION,
-	KEY_FOREGROUND,
-	KEY_DEBUG,
-	KEY_CRC,
-	KEY_STAGE,
-	KEY_RULES,
-	KEY_PRESET,
-	KEY_HF_DTYPE,
-	KEY_HF_SHARD_SIZE,
-	KEY_UID,
-	KEY_ALLOW_OTHER,
-	KEY_FOLLOW_LINKS,
-	KEY_GID,
-	KEY_NO_CACHE,
-	KEY_CACHE_SIZE,
-	KEY_IO_URING,
-	KEY_INDEX,
-	KEY_LOG,
-	KEY_CHECK,
-	KEY_VIEW,
-	KEY_RANKS,
-	KEY_REPLACE,
-};
-
-static const struct fuse_opt table[] = {
-	FUSE_OPT_KEY("-h", KEY_HELP),
-	FUSE_OPT_KEY("--help", KEY_HELP),
-	FUSE_OPT_KEY("-V", KEY_VERSION),
-	FUSE_OPT_KEY("--version", KEY_VERSION),
-	FUSE_OPT_KEY("-f", KEY_FOREGROUND),
-	FUSE_OPT_KEY("--foreground", KEY_FOREGROUND),
-	FUSE_OPT_KEY("-d", KEY_DEBUG),
-	FUSE_OPT_KEY("--debug", KEY_DEBUG),
-	FUSE_OPT_KEY("debug", KEY_DEBUG),
-	FUSE_OPT_KEY("crc=%s", KEY_CRC),
-	FUSE_OPT_KEY("stage=%s", KEY_STAGE),
-	FUSE_OPT_KEY("rules=%s", KEY_RULES),
-	FUSE_OPT_KEY("preset=%s", KEY_PRESET),
-	FUSE_OPT_KEY("hf_dtype=%s", KEY_HF_DTYPE),
-	FUSE_OPT_KEY("hf_shard_size=%s", KEY_HF_SHARD_SIZE),
-	FUSE_OPT_KEY("uid=%s", KEY_UID),
-	FUSE_OPT_KEY("allow_other", KEY_ALLOW_OTHER),
-	FUSE_OPT_KEY("follow_links", KEY_FOLLOW_LINKS),
-	FUSE_OPT_KEY("gid=%s", KEY_GID),
-	/* Flags of the converter, which a mount always implies. */
-	FUSE_OPT_KEY("no_strict", KEY_IGNORE),
-	FUSE_OPT_KEY("inject_missing_state", KEY_IGNORE),
-	FUSE_OPT_KEY("no_cache", KEY_NO_CACHE),
-	FUSE_OPT_KEY("cache_size=%s", KEY_CACHE_SIZE),
-	FUSE_OPT_KEY("io_uring", KEY_IO_URING),
-	FUSE_OPT_KEY("index=%s", KEY_INDEX),
-	FUSE_OPT_KEY("log=%s", KEY_LOG),
-	FUSE_OPT_KEY("check", KEY_CHECK),
-	FUSE_OPT_KEY("view=%s", KEY_VIEW),
-	FUSE_OPT_KEY("ranks=%s", KEY_RANKS),
-	FUSE_OPT_KEY("replace", KEY_REPLACE),
-	FUSE_OPT_KEY("nonempty", KEY_NONEMPTY),
-	FUSE_OPT_KEY("remount", KEY_REMOUNT),
-	/* The mount is always read-only and checks permissions. */
-	FUSE_OPT_KEY("rw", KEY_IGNORE),
-	FUSE_OPT_KEY("ro", KEY_IGNORE),
-	FUSE_OPT_KEY("default_permissions", KEY_IGNORE),
-	/* Of libfuse, fusermount3 and the kernel. */
-	FUSE_OPT_KEY("allow_root", KEY_KEEP),
-	FUSE_OPT_KEY("auto_unmount", KEY_KEEP),
-	FUSE_OPT_KEY("fsname=%s", KEY_KEEP),
-	FUSE_OPT_KEY("subtype=%s", KEY_KEEP),
-	FUSE_OPT_KEY("max_read=%s", KEY_KEEP),
-	FUSE_OPT_KEY("suid", KEY_KEEP),
-	FUSE_OPT_KEY("nosuid", KEY_KEEP),
-	FUSE_OPT_KEY("dev", KEY_KEEP),
-	FUSE_OPT_KEY("nodev", KEY_KEEP),
-	FUSE_OPT_KEY("exec", KEY_KEEP),
-	FUSE_OPT_KEY("noexec", KEY_KEEP),
-	FUSE_OPT_KEY("sync", KEY_KEEP),
-	FUSE_OPT_KEY("async", KEY_KEEP),
-	FUSE_OPT_KEY("dirsync", KEY_KEEP),
-	FUSE_OPT_KEY("atime", KEY_KEEP),
-	FUSE_OPT_KEY("noatime", KEY_KEEP),
-	FUSE_OPT_KEY("context=%s", KEY_KEEP),
-	FUSE_OPT_KEY("fscontext=%s", KEY_KEEP),
-	FUSE_OPT_KEY("defcontext=%s", KEY_KEEP),
-	FUSE_OPT_KEY("rootcontext=%s", KEY_KEEP),
-	/* Options of mount(8), its callers and systemd. */
-	FUSE_OPT_KEY("defaults", KEY_IGNORE),
-	FUSE_OPT_KEY("auto", KEY_IGNORE),
-	FUSE_OPT_KEY("noauto", KEY_IGNORE),
-	FUSE_OPT_KEY("user", KEY_IGNORE),
-	FUSE_OPT_KEY("user=%s", KEY_IGNORE),
-	FUSE_OPT_KEY("nouser", KEY_IGNORE),
-	FUSE_OPT_KEY("users", KEY_IGNORE),
-	FUSE_OPT_KEY("nousers", KEY_IGNORE),
-	FUSE_OPT_KEY("owner", KEY_IGNORE),
-	FUSE_OPT_KEY("noowner", KEY_IGNORE),
-	FUSE_OPT_KEY("group", KEY_IGNORE),
-	FUSE_OPT_KEY("nogroup", KEY_IGNORE),
-	FUSE_OPT_KEY("nofail", KEY_IGNORE),
-	FUSE_OPT_KEY("_netdev", KEY_IGNORE),
-	FUSE_OPT_KEY("comment=%s", KEY_IGNORE),
-	/* Options of mount(8) that some libfuse rejects. */
-	FUSE_OPT_KEY("relatime", KEY_IGNORE),
-	FUSE_OPT_KEY("norelatime", KEY_IGNORE),
-	FUSE_OPT_KEY("strictatime", KEY_IGNORE),
-	FUSE_OPT_KEY("nostrictatime", KEY_IGNORE),
-	FUSE_OPT_KEY("diratime", KEY_IGNORE),
-	FUSE_OPT_KEY("nodiratime", KEY_IGNORE),
-	FUSE_OPT_KEY("lazytime", KEY_IGNORE),
-	FUSE_OPT_KEY("nolazytime", KEY_IGNORE),
-	FUSE_OPT_KEY("symfollow", KEY_IGNORE),
-	FUSE_OPT_KEY("nosymfollow", KEY_IGNORE),
-	FUSE_OPT_KEY("mand", KEY_IGNORE),
-	FUSE_OPT_KEY("nomand", KEY_IGNORE),
-	FUSE_OPT_KEY("silent", KEY_IGNORE),
-	FUSE_OPT_KEY("loud", KEY_IGNORE),
-	FUSE_OPT_KEY("iversion", KEY_IGNORE),
-	FUSE_OPT_KEY("noiversion", KEY_IGNORE),
-	FUSE_OPT_END,
-};
-
-void options_print_help(void)
-{
-	printf("usage: ucfs SOURCE MOUNTPOINT [options]\n"
-	       "\n"
-	       "Show a DeepSpeed ZeRO checkpoint as a universal checkpoint.\n"
-	       "SOURCE is a run directory, a tag directory, a pack of one, or a Hugging\n"
-	       "Face directory.\n"
-	       "\n"
-	       "    -f, --foreground  stay in the foreground, log to stderr\n"
-	       "    -d, --debug       like -f, and log every request\n"
-	       "    -V, --version     print the version\n"
-	       "    -h, --help        print this help\n"
-	       "    -o, --options OPT[,OPT...]\n"
-	       "                      mount options:\n"
-	       "        crc=exact|zero    checksums in .pt files: computed\n"
-	       "                          (default), or zero, which torch accepts\n"
-	       "        stage=native|any  a tree that loads into the ZeRO stage it\n"
-	       "                          was saved with (default), or into any\n"
-	       "        rules=FILE        merge rules that come before the\n"
-	       "                          checkpoint's own (JSON)\n"
-	       "        preset=NAME       merge rules of Megatron-DeepSpeed:\n"
-	       "                          megatron-qkv-thirds, megatron-qkv-by-head\n"
-	       "        hf_dtype=TYPE     type of the weights in *_hf views: fp32\n"
-	       "                          (default), bf16 or fp16\n"
-	       "        hf_shard_size=SIZE  largest file of weights, for example\n"
-	       "                          500MB (default: 5GB)\n"
-	       "        uid=N, gid=N      owner and group of all files (default: those\n"
-	       "                          of the run's files and of SOURCE)\n"
-	       "        cache_size=SIZE   memory to assemble large files in, for\n"
-	       "                          example 512M or 2G (default: 1/16 of the\n"
-	       "                          memory that it may use, at most 1G)\n"
-	       "        no_cache          read large files from the shards each time\n"
-	       "        debug             the same as -d\n"
-	       "        no_strict, inject_missing_state\n"
-	       "                          flags of the converter, which are always on\n"
-	       "        io_uring          use io_uring for requests, if available\n"
-	       "        index=FILE        save what is parsed from the shards for the\n"
-	       "                          next mount in FILE (default: below ~/.cache)\n"
-	       "        index=none        use no index\n"
-	       "        check             open every file of a tag before it is served,\n"
-	       "                          and refuse files of different steps\n"
-	       "        log=FILE          append log lines to FILE instead of syslog\n"
-	       "        view=KIND         view of a tag directory: universal (default),\n"
-	       "                          hf, fp32, or zero with ranks=N\n"
-	       "        ranks=N[,N]...    list views *_dpN: tags as N data-parallel\n"
-	       "                          ranks would have saved them; N_zS: with\n"
-	       "                          ZeRO stage S\n"
-	       "        replace           show these views instead of the tags; needs\n"
-	       "                          ranks=N, with one N\n"
-	       "        allow_other       let other users read what they may read of\n"
-	       "                          the source\n"
-	       "        follow_links      with allow_other: also follow symbolic links\n"
-	       "                          that lead out of the source\n"
-	       "        allow_root        let root read the mount\n"
-	       "        auto_unmount      unmount when the server dies\n"
-	       "        nonempty          mount over an existing ucfs mount, too\n"
-	       "        ro                accepted: the mount is always read-only\n"
-	       "\n"
-	       "To unmount: fusermount3 -u MOUNTPOINT, or umount.\n");
-}
+#include "fs/options_impl.h"
 
 /* Print what is wrong with an option, and return -1. */
 static int bad_option(const char *arg, const char *why)
@@ -380,35 +193,6 @@ static int options_take_operand(struct options *o, const char *arg)
 	return *operand ? 0 : no_memory();
 }
 
-/* Name what the user probably meant.  Options that are ignored are of no use. */
-static int unknown_option(const char *arg)
-{
-	const size_t len = strcspn(arg, "=");
-	const char *const value = arg + len, *dash = arg[0] == '-' ? "" : "-o ";
-	struct nearest near = nearest_begin(arg, len);
-	bool wants_value;
-
-	for (const struct fuse_opt *o = table; o->templ; o++)
-		if (o->value != KEY_IGNORE && (o->templ[0] == '-') == !*dash)
-			nearest_consider(&near, o->templ,
-					 strcspn(o->templ, "="));
-	if (!near.name) {
-		fprintf(stderr, "ucfs: unknown option %s%s; see ucfs --help\n",
-			dash, arg);
-		return -1;
-	}
-	wants_value = near.name[near.name_len] == '=';
-	if (near.distance == 0)
-		fprintf(stderr, "ucfs: option %s%s: %s\n", dash, arg,
-			wants_value ? "needs a value" : "takes no value");
-	else
-		fprintf(stderr,
-			"ucfs: unknown option %s%s; did you mean %s%.*s%s?\n",
-			dash, arg, dash, (int)near.name_len, near.name,
-			!wants_value ? "" : *value ? value : "=...");
-	return -1;
-}
-
 /* fuse_opt callback: 1 keeps the argument for libfuse, 0 drops it, and -1 reports
  * an error. */
 static int options_take(void *data, const char *arg, int key,
@@ -428,7 +212,7 @@ static int options_take(void *data, const char *arg, int key,
 		/* Drop options of other readers of fstab, such as
 		 * x-systemd.automount. */
 		return strncmp(arg, "x-", 2) != 0 && strncmp(arg, "X-", 2) != 0 ?
-			       unknown_option(arg) : 0;
+			       options_report_unknown(arg) : 0;
 	case KEY_IGNORE:
 		return 0;
 	case KEY_KEEP: return 1;
@@ -580,7 +364,7 @@ int options_parse(struct options *o, int argc, char **argv,
 	if (strcmp(name, "mount.ucfs") == 0)
 		drop_helper_flags(o, &argc, argv);
 	if (copy_args(argc, argv, fuse_args) ||
-	    fuse_opt_parse(fuse_args, o, table, options_take) < 0)
+	    fuse_opt_parse(fuse_args, o, options_table, options_take) < 0)
 		return -1;
 	if (o->help || o->version)
 		return 0;

@@ -5,8 +5,8 @@ ucfs_SOURCES += \
 	%D%/rankfile.h %D%/rankfile.c \
 	%D%/view_type.h %D%/view_type.c \
 	%D%/views.h %D%/views.c \
-	%D%/survey.h %D%/survey.c \
-	%D%/tree.h %D%/tree_impl.h %D%/tree.c %D%/tree_open.c \
+	%D%/tree.h %D%/tree_impl.h %D%/survey.h %D%/survey.c \
+	%D%/tree.c %D%/tree_open.c \
 	%D%/tree_lookup.c %D%/tree_dir.c \
 	%D%/tree_control.c \
 	%D%/autosave.h %D%/autosave.c

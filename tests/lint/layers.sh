@@ -35,7 +35,8 @@ listed=$(
 			}
 		}' "$room/local.mk"
 	done
-	printf '%s\n' fs/mountpoint.h fs/mountpoint.c fs/options.h fs/options.c \
+	printf '%s\n' fs/mountpoint.h fs/mountpoint.c \
+		fs/options.h fs/options_impl.h fs/options_table.c fs/options.c \
 		ckpt/main.c fs/main.c gpu/main.c
 )
 
