@@ -2,7 +2,7 @@
 /*
  * Command lines.  There are three kinds of callers:
  *
- *   users		ucfs SOURCE MOUNTPOINT [-o options] [-f] [-d]
+ *   users		ucfs SOURCE... MOUNTPOINT [-o options] [-f] [-d]
  *   mount.fuse3	ucfs SOURCE MOUNTPOINT -o options   (mount -t fuse.ucfs)
  *   mount(8)		mount.ucfs SOURCE MOUNTPOINT [-sfnv] [-N ns] [-t type]
  *			-o options			    (mount -t ucfs, fstab)
@@ -21,7 +21,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/files/roots.h"
 #include "ckpt/weights/weights_file.h"
 #include "ckpt/weights/weights_split.h"
 #include "fs/mountpoint.h"
@@ -182,15 +184,12 @@ static int no_memory(void)
 
 static int options_take_operand(struct options *o, const char *arg)
 {
-	char **const operand =
-		!o->tree.source ? &o->tree.source : &o->mountpoint;
-
-	if (*operand) {
-		fprintf(stderr, "ucfs: too many arguments: %s\n", arg);
-		return -1;
-	}
-	*operand = strdup(arg);
-	return *operand ? 0 : no_memory();
+	if (!array_reserve(&o->operands, &o->operands_cap, o->noperands + 1,
+			   sizeof(*o->operands)) ||
+	    !(o->operands[o->noperands] = strdup(arg)))
+		return no_memory();
+	o->noperands++;
+	return 0;
 }
 
 /* fuse_opt callback: 1 keeps the argument for libfuse, 0 drops it, and -1 reports
@@ -291,15 +290,17 @@ static int check_ranks(struct options *o)
 	return 0;
 }
 
-static char *absolute(char **path)
+/* The source is one directory, or the union of several. */
+static int take_source(struct options *o)
 {
-	char *const full = realpath(*path, NULL);
+	struct errmsg err = { "" };
 
-	if (!full)
-		fprintf(stderr, "ucfs: source %s: %s\n", *path, strerror(errno));
-	free(*path);
-	*path = full;
-	return full;
+	if (roots_absolute(o->operands, o->noperands - 1, &o->tree.source,
+			   &err)) {
+		fprintf(stderr, "ucfs: source %s\n", err.text);
+		return -1;
+	}
+	return 0;
 }
 
 /* Copy the command line, with -o for --options. */
@@ -322,14 +323,24 @@ static int copy_args(int argc, char **argv, struct fuse_args *args)
 /* A server that lists its own mount point deadlocks. */
 static int check_nesting(const struct options *o)
 {
-	const size_t n = strlen(o->tree.source);
+	const size_t roots = roots_count(o->tree.source);
+	bool inside = false;
 
-	if (strncmp(o->mountpoint, o->tree.source, n) != 0 ||
-	    (o->mountpoint[n] != '/' && o->mountpoint[n] != '\0'))
-		return 0;
-	fprintf(stderr, "ucfs: mount point %s is inside the source %s\n",
-		o->mountpoint, o->tree.source);
-	return -1;
+	for (size_t i = 0; !inside && i < roots; i++) {
+		char *const root = roots_path(o->tree.source, i);
+		const size_t n = root ? strlen(root) : 0;
+
+		if (!root)
+			return no_memory();
+		inside = strncmp(o->mountpoint, root, n) == 0 &&
+			 (o->mountpoint[n] == '/' || o->mountpoint[n] == '\0');
+		if (inside)
+			fprintf(stderr,
+				"ucfs: mount point %s is inside the source %s\n",
+				o->mountpoint, root);
+		free(root);
+	}
+	return inside ? -1 : 0;
 }
 
 /* Options for the kernel.  The name is escaped, since a comma ends an option. */
@@ -368,15 +379,17 @@ int options_parse(struct options *o, int argc, char **argv,
 		return -1;
 	if (o->help || o->version)
 		return 0;
-	if (!o->tree.source || !o->mountpoint) {
-		fprintf(stderr, "ucfs: usage: ucfs SOURCE MOUNTPOINT"
+	if (o->noperands < 2) {
+		fprintf(stderr, "ucfs: usage: ucfs SOURCE... MOUNTPOINT"
 				" [options]; see ucfs --help\n");
 		return -1;
 	}
-	if (check_ranks(o))
+	if (check_ranks(o) || take_source(o))
 		return -1;
-	if (!absolute(&o->tree.source) ||
-	    mountpoint_resolve(&o->mountpoint, o->nonempty))
+	o->mountpoint = strdup(o->operands[o->noperands - 1]);
+	if (!o->mountpoint)
+		return no_memory();
+	if (mountpoint_resolve(&o->mountpoint, o->nonempty))
 		return -1;
 	if (!o->tree.index.path && !o->no_index)
 		o->tree.index = indexfile_default(o->tree.source);
@@ -385,6 +398,9 @@ int options_parse(struct options *o, int argc, char **argv,
 
 void options_done(struct options *o)
 {
+	while (o->noperands)
+		free(o->operands[--o->noperands]);
+	free(o->operands);
 	free(o->tree.source);
 	free(o->mountpoint);
 	free(o->tree.index.path);

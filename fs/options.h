@@ -11,6 +11,8 @@
 struct fuse_args;
 
 struct options {
+	char **operands; /* the roots of the source, then the mount point */
+	size_t noperands, operands_cap;
 	char *mountpoint; /* absolute */
 	bool foreground;
 	bool debug;

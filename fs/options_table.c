@@ -106,11 +106,11 @@ const struct fuse_opt options_table[] = {
 
 void options_print_help(void)
 {
-	printf("usage: ucfs SOURCE MOUNTPOINT [options]\n"
+	printf("usage: ucfs SOURCE... MOUNTPOINT [options]\n"
 	       "\n"
 	       "Show a DeepSpeed ZeRO checkpoint as a universal checkpoint.\n"
 	       "SOURCE is a run directory, a tag directory, a pack of one, or a Hugging\n"
-	       "Face directory.\n"
+	       "Face directory.  Several are one whose files are spread over them.\n"
 	       "\n"
 	       "    -f, --foreground  stay in the foreground, log to stderr\n"
 	       "    -d, --debug       like -f, and log every request\n"

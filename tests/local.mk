@@ -9,6 +9,7 @@ include %D%/unit/base/local.mk
 include %D%/unit/format/local.mk
 include %D%/unit/model/local.mk
 include %D%/unit/pack/local.mk
+include %D%/unit/files/local.mk
 include %D%/unit/vfile/local.mk
 include %D%/unit/plan/local.mk
 include %D%/unit/fs/local.mk

@@ -16,6 +16,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/xattr.h>
@@ -24,39 +25,50 @@
 #include <linux/openat2.h>
 #endif
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 
 /* Deeper than any run; as many links as Linux follows (path_resolution(7)). */
 #define DEPTH_MAX 64
 #define LINKS_MAX 40
 
-static struct {
-	int fd; /* the root, or -1 while nothing is confined */
+struct root {
+	int fd;
 	size_t len;
-	char path[PATH_MAX];
-	bool by_hand;
-} root = { .fd = -1 };
+	char *path;
+};
+
+static struct root *roots; /* as long as the process lives */
+static size_t nroots, roots_cap;
+static bool by_hand;
 
 bool beneath_is_confined(void)
 {
-	return root.fd >= 0;
+	return nroots > 0;
 }
 
 void beneath_walk_by_hand(bool yes)
 {
-	root.by_hand = yes;
+	by_hand = yes;
 }
 
-/* What follows the root in a path, or NULL if it does not begin with it. */
-static const char *below_root(const char *path)
+/* The root that a path begins with, and what follows it in the path; NULL if there
+ * is none. */
+static const struct root *find_root(const char *path, const char **below)
 {
-	if (strncmp(path, root.path, root.len) != 0 ||
-	    (path[root.len] != '/' && path[root.len] != '\0'))
-		return NULL;
-	path += root.len;
-	while (*path == '/')
-		path++;
-	return *path ? path : ".";
+	for (size_t i = 0; i < nroots; i++) {
+		const struct root *const r = &roots[i];
+
+		if (strncmp(path, r->path, r->len) != 0 ||
+		    (path[r->len] != '/' && path[r->len] != '\0'))
+			continue;
+		path += r->len;
+		while (*path == '/')
+			path++;
+		*below = *path ? path : ".";
+		return r;
+	}
+	return NULL;
 }
 
 /* An O_PATH descriptor has no extended attributes, its name in /proc does. */
@@ -175,8 +187,8 @@ static int walk_step(struct walk *w, int *out)
 }
 
 /* An O_PATH descriptor of a path below the root, or a negative errno. */
-static int walk(const char *below, bool plain, bool keep_last,
-		struct access *access)
+static int walk(const struct root *root, const char *below, bool plain,
+		bool keep_last, struct access *access)
 {
 	struct walk w = { .plain = plain,
 			  .keep_last = keep_last,
@@ -187,12 +199,12 @@ static int walk(const char *below, bool plain, bool keep_last,
 	if (strlen(below) >= sizeof(w.rest))
 		return -ENAMETOOLONG;
 	strcpy(w.rest, below);
-	w.fds[0] = fcntl(root.fd, F_DUPFD_CLOEXEC, 0);
+	w.fds[0] = fcntl(root->fd, F_DUPFD_CLOEXEC, 0);
 	if (w.fds[0] < 0)
 		return -errno;
 	w.n = 1;
-	if (fstat(root.fd, &st) == 0)
-		walk_restrict(&w, root.fd, &st);
+	if (fstat(root->fd, &st) == 0)
+		walk_restrict(&w, root->fd, &st);
 	while (rc == 0)
 		rc = walk_step(&w, &fd);
 	while (w.n)
@@ -204,7 +216,8 @@ static int walk(const char *below, bool plain, bool keep_last,
 
 /* Headers older than Linux 5.6 lack the call. */
 #ifdef RESOLVE_BENEATH
-static int open2(const char *below, int flags, unsigned long long resolve)
+static int open2(const struct root *root, const char *below, int flags,
+		 unsigned long long resolve)
 {
 	struct open_how how = { .flags = (unsigned)flags | O_CLOEXEC,
 				.resolve = resolve };
@@ -213,20 +226,23 @@ static int open2(const char *below, int flags, unsigned long long resolve)
 
 	/* EAGAIN: something was renamed meanwhile. */
 	do
-		fd = syscall(__NR_openat2, root.fd, below, &how, sizeof(how));
+		fd = syscall(__NR_openat2, root->fd, below, &how, sizeof(how));
 	while (fd < 0 && errno == EAGAIN && ++tries < 100);
 	return fd < 0 ? -errno : (int)fd;
 }
 
-static int confined_open2(const char *below, int flags, bool plain)
+static int confined_open2(const struct root *root, const char *below, int flags,
+			  bool plain)
 {
-	return open2(below, flags,
+	return open2(root, below, flags,
 		     RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS |
 			     (plain ? RESOLVE_NO_SYMLINKS : 0));
 }
 #else
-static int confined_open2(const char *below, int flags, bool plain)
+static int confined_open2(const struct root *root, const char *below, int flags,
+			  bool plain)
 {
+	(void)root;
 	(void)below;
 	(void)flags;
 	(void)plain;
@@ -251,17 +267,18 @@ static int reopen(int path_fd, int flags)
 
 static int confined_open(const char *path, int flags, bool plain)
 {
-	const char *const below = below_root(path);
 	const bool keep_last = flags & O_NOFOLLOW && flags & O_PATH;
+	const char *below;
+	const struct root *const root = find_root(path, &below);
 	int fd = -ENOSYS;
 
-	if (!below)
+	if (!root)
 		return -EXDEV;
-	if (!root.by_hand)
-		fd = confined_open2(below, flags, plain);
+	if (!by_hand)
+		fd = confined_open2(root, below, flags, plain);
 	if (fd != -ENOSYS)
 		return fd;
-	fd = walk(below, plain, keep_last, NULL);
+	fd = walk(root, below, plain, keep_last, NULL);
 	return flags & O_PATH ? fd : reopen(fd, flags);
 }
 
@@ -287,12 +304,15 @@ int beneath_open_plain(const char *path, int flags)
 
 int beneath_fail(const char *path, int rc, struct errmsg *err)
 {
+	const char *below;
+	const struct root *const root = find_root(path, &below);
+
 	if (rc == -EXDEV)
 		return errmsg_set(err, -EACCES,
 				  "%s: a symbolic link leads out of %s, and"
 				  " other users may read the mount; mount with"
 				  " -o follow_links to allow it",
-				  path, root.path);
+				  path, root ? root->path : "the source");
 	return errmsg_set(err, rc, "%s: cannot open: %s", path, strerror(-rc));
 }
 
@@ -310,8 +330,8 @@ DIR *beneath_opendir(const char *path)
 
 int beneath_stat(const char *path, struct stat *st, struct access *access)
 {
-	const char *const below =
-		beneath_is_confined() ? below_root(path) : NULL;
+	const char *below;
+	const struct root *const root = find_root(path, &below);
 	struct access way = ACCESS_ALL;
 	int fd, rc = 0;
 
@@ -322,7 +342,7 @@ int beneath_stat(const char *path, struct stat *st, struct access *access)
 			*access = access_of(st, false);
 		return 0;
 	}
-	fd = below ? walk(below, false, false, &way) : -EXDEV;
+	fd = root ? walk(root, below, false, false, &way) : -EXDEV;
 	if (fd < 0)
 		return fd;
 	if (fstat(fd, st) < 0)
@@ -356,14 +376,14 @@ int beneath_lstat(const char *path, struct stat *st, bool *acl)
 
 /* --- the root ------------------------------------------------------------------- */
 
-/* Who may search every directory above the root. */
-static int search_ancestors(struct access *access)
+/* Who may search every directory above a root. */
+static int search_ancestors(const char *root, struct access *access)
 {
 	char path[PATH_MAX];
 	struct stat st;
 
 	*access = ACCESS_ALL;
-	strcpy(path, root.path);
+	strcpy(path, root);
 	for (char *slash; (slash = strrchr(path, '/'));) {
 		const char *const dir = slash == path ? "/" : path;
 		struct access a;
@@ -387,15 +407,27 @@ static int search_ancestors(struct access *access)
 
 int beneath_confine(const char *path, struct access *access, struct errmsg *err)
 {
+	struct root r = {
+		.len = strcmp(path, "/") == 0 ? 0 : strlen(path),
+		.path = strdup(path),
+	};
 	int rc;
 
-	assert(root.fd < 0 && path[0] == '/');
-	if (strlen(path) >= sizeof(root.path))
+	assert(path[0] == '/');
+	if (!r.path ||
+	    !array_reserve(&roots, &roots_cap, nroots + 1, sizeof(*roots))) {
+		free(r.path);
+		return errmsg_nomem(err, path);
+	}
+	if (strlen(path) >= PATH_MAX) {
+		free(r.path);
 		return errmsg_set(err, -ENAMETOOLONG, "%s: path too long", path);
-	strcpy(root.path, path);
-	root.len = strcmp(path, "/") == 0 ? 0 : strlen(path);
-	root.fd = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	rc = root.fd < 0 ? -errno : search_ancestors(access);
+	}
+	r.fd = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	rc = r.fd < 0 ? -errno : 0;
+	roots[nroots++] = r;
+	if (!rc)
+		rc = search_ancestors(path, access);
 	return rc ? errmsg_set(err, rc, "%s: cannot open: %s", path,
 			       strerror(-rc))
 		  : 0;

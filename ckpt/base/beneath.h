@@ -16,13 +16,14 @@ struct errmsg;
  * whoever can write to the run could have it show any file.
  *
  * By default nothing is confined, and these are open(2), stat(2) and lstat(2).
- * Once confined, a path must begin with the root, and every link on it must
- * lead to a place below the root: else -EXDEV.  No renaming while a path is
+ * Once confined, a path must begin with a root, and every link on it must
+ * lead to a place below that root: else -EXDEV.  No renaming while a path is
  * walked gets around this.
  */
 
 /* Confine all later calls of this process to the directory `root` (absolute,
- * without links).  Call it once, before threads are started.  `access` becomes the
+ * without links), or, after further calls, to one of several: each path to the root
+ * that it begins with.  Call it before threads are started.  `access` becomes the
  * users that may search the directories that lead to the root. */
 int beneath_confine(const char *root, struct access *access, struct errmsg *err);
 bool beneath_is_confined(void);

@@ -173,11 +173,13 @@ static int check_check(struct check *c, const char *path, bool json)
 
 static void check_print_help(void)
 {
-	puts("usage: ucckpt check [--data] [--json] DIRECTORY\n"
+	puts("usage: ucckpt check [--data] [--json] DIRECTORY...\n"
 	     "\n"
 	     "Check that the ZeRO checkpoint in DIRECTORY (of a tag, or of a run"
 	     " for its newest\n"
-	     "tag) is whole: all files, all ranks, every element exactly once.\n"
+	     "tag) is whole: all files, all ranks, every element exactly once. "
+	     " Several are one\n"
+	     "whose files are spread over them.\n"
 	     "\n"
 	     "      --data  also read all tensors: verify checksums and compare"
 	     " replicas\n"
@@ -193,10 +195,14 @@ int cmd_check(int argc, char **argv)
 	bool json = false;
 	const struct cmd_flag flags[] = { { "data", &c.data },
 					  { "json", &json } };
+	char *path;
 	int status;
 
-	return cmd_parse_flags(argc, argv, flags, COUNT(flags), 1,
-			       "one DIRECTORY", check_print_help, &status)
-		       ? check_check(&c, argv[optind], json)
-		       : status;
+	if (!cmd_parse_flags(argc, argv, flags, COUNT(flags), 0, "a DIRECTORY",
+			     check_print_help, &status))
+		return status;
+	path = cmd_source(argv + optind, (size_t)(argc - optind));
+	status = path ? check_check(&c, path, json) : CMD_FAILED;
+	free(path);
+	return status;
 }

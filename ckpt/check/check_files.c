@@ -24,9 +24,9 @@
 #include "ckpt/base/source.h"
 #include "ckpt/cmd/progress.h"
 #include "ckpt/dirs/names.h"
+#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/zip.h"
-#include "ckpt/pack/packfs.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
@@ -44,7 +44,7 @@ static void check_files_add_file(struct check *c, const char *name)
 
 	if (asprintf(&f.path, "%s/%s", c->dir, name) < 0)
 		return;
-	if (packfs_stat(f.path, &st, NULL) == 0 && S_ISREG(st.st_mode))
+	if (files_stat(f.path, &st, NULL) == 0 && S_ISREG(st.st_mode))
 		f.size = (uint64_t)st.st_size;
 	c->bytes += f.size;
 	c->files[c->nfiles++] = f;
@@ -56,7 +56,7 @@ void check_list_files(struct check *c)
 	char **names;
 	size_t n;
 
-	if (packfs_names(c->dir, &names, &n, &err)) {
+	if (files_names(c->dir, &names, &n, &err)) {
 		findings_add(&c->problems, "%s", err.text);
 		return;
 	}
@@ -66,7 +66,7 @@ void check_list_files(struct check *c)
 	for (size_t i = 0; c->files && i < n; i++)
 		if (names_parse(names[i]).kind != TAG_FILE_OTHER)
 			check_files_add_file(c, names[i]);
-	packfs_names_free(names, n);
+	files_names_free(names, n);
 }
 
 /* --- directories ------------------------------------------------------------- */

@@ -14,7 +14,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/check/check.h"
-#include "ckpt/pack/packfs.h"
+#include "ckpt/files/files.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/zero/checkpoint.h"
 
@@ -38,7 +38,7 @@ static bool check_layers_exists(const char *dir, const char *name)
 
 	if (asprintf(&path, "%s/%s", dir, name) < 0)
 		return true; /* the slice is not recorded */
-	found = packfs_stat(path, &st, NULL) == 0;
+	found = files_stat(path, &st, NULL) == 0;
 	free(path);
 	return found;
 }

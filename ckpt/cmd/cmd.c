@@ -21,6 +21,8 @@
 #include "ckpt/base/json.h"
 #include "ckpt/base/nearest.h"
 #include "ckpt/base/utf8.h"
+#include "ckpt/files/files.h"
+#include "ckpt/files/roots.h"
 
 #define INT64_LEN 24
 
@@ -104,7 +106,7 @@ bool cmd_parse_flags(int argc, char **argv, const struct cmd_flag *flags,
 	options[n] = (struct option){ "help", no_argument, NULL, 'h' };
 	while ((c = getopt_long(argc, argv, ":h", options, NULL)) >= 256)
 		*flags[c - 256].set = true;
-	if (c == -1 && argc - optind == nargs)
+	if (c == -1 && (nargs ? argc - optind == nargs : argc > optind))
 		return true;
 	if (c == 'h')
 		print_help();
@@ -112,6 +114,30 @@ bool cmd_parse_flags(int argc, char **argv, const struct cmd_flag *flags,
 		  : c == -1 ? cmd_usage(argv[0], "expected %s", expected)
 			    : cmd_bad_option(argv, options, c);
 	return false;
+}
+
+char *cmd_source(char *const *args, size_t n)
+{
+	struct errmsg err = { "" };
+	char *path = NULL;
+	int rc = roots_unite(args, n, &path, &err);
+
+	/* One directory is looked at when it is used; a root that is not there
+	 * would look as if it had no files. */
+	for (size_t i = 0;
+	     !rc && roots_count(path) > 1 && i < roots_count(path); i++) {
+		char *const root = roots_path(path, i);
+		struct stat st;
+
+		rc = root ? files_find(root, NULL, &st, NULL, &err)
+			  : errmsg_nomem(&err, NULL);
+		free(root);
+	}
+	if (!rc)
+		return path;
+	cmd_say("%s", err.text);
+	free(path);
+	return NULL;
 }
 
 int cmd_put(const char *text)

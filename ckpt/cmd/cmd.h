@@ -50,13 +50,17 @@ struct cmd_flag {
 
 /*
  * Parse the command line of a command whose options are all flags, `n` of them and
- * --help, and which takes `nargs` arguments, from argv[optind] on.  False if there
- * is nothing left to do: `*status` is then the exit code.  `expected` names the
- * arguments.
+ * --help, and which takes `nargs` arguments, from argv[optind] on; with 0 any number
+ * of them but none.  False if there is nothing left to do: `*status` is then the exit
+ * code.  `expected` names the arguments.
  */
 bool cmd_parse_flags(int argc, char **argv, const struct cmd_flag *flags,
 		     size_t n, int nargs, const char *expected,
 		     void (*print_help)(void), int *status);
+
+/* The source that arguments mean (roots_unite); NULL, with a message, if they mean
+ * none.  The caller frees it. */
+char *cmd_source(char *const *args, size_t n);
 
 /* Print text that may come from a file, as utf8_show shows it.  Returns the
  * number of characters. */

@@ -36,7 +36,7 @@
 #define POINTER_MAX 64
 
 struct convert {
-	const char *in;
+	char *in;
 	const char *out;
 	unsigned readers; /* shards read at once; 0: one per processor */
 	unsigned writers; /* files written at once; 0: one per processor */
@@ -158,13 +158,13 @@ static int convert_plan(const struct convert *c, struct plan *p)
 	return CMD_OK;
 }
 
-static int convert_convert(const struct convert *c)
+static int convert_convert(const struct convert *c, const char *source)
 {
 	enum tags_choice choice;
 	struct errmsg err = { "" };
 	struct plan *p = NULL;
 	char *dir = NULL;
-	int rc = tags_choose(c->in, &dir, &choice, &err);
+	int rc = tags_choose(source, &dir, &choice, &err);
 
 	if (!rc)
 		rc = plan_open(dir, &c->plan, &p, &err);
@@ -226,7 +226,7 @@ static const struct option options[] = {
 
 static void convert_print_help(void)
 {
-	puts("usage: ucckpt convert [OPTION]... INPUT OUTPUT\n"
+	puts("usage: ucckpt convert [OPTION]... INPUT... OUTPUT\n"
 	     "\n"
 	     "Write the universal tree, or the weights, of the ZeRO checkpoint in"
 	     " INPUT (of a\n"
@@ -234,6 +234,8 @@ static void convert_print_help(void)
 	     " the new\n"
 	     "directory OUTPUT; or the ZeRO checkpoint itself for another number"
 	     " of ranks.\n"
+	     "Several INPUTs are one checkpoint whose files are spread over"
+	     " them.\n"
 	     "For a universal tree, also write latest_universal beside it.\n"
 	     "\n"
 	     "      --to universal|hf|fp32|zero\n"
@@ -410,9 +412,22 @@ static int check_options(const struct convert *c, char **argv)
 	return CMD_OK;
 }
 
+/* Convert what operands [0, n), or else --input_folder, mean. */
+static int convert_from(struct convert *c, char **operands, size_t n)
+{
+	char *const source = cmd_source(n ? operands : &c->in, n ? n : 1);
+	int rc;
+
+	if (!source)
+		return CMD_FAILED;
+	rc = convert_convert(c, source);
+	free(source);
+	return rc;
+}
+
 static int convert_run(struct convert *c, int argc, char **argv)
 {
-	int code, rc;
+	int code, rc, n;
 
 	while ((code = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
 		if (code == 'h') {
@@ -423,17 +438,16 @@ static int convert_run(struct convert *c, int argc, char **argv)
 		if (rc != CMD_OK)
 			return rc;
 	}
-	if (!c->in && optind < argc)
-		c->in = argv[optind++];
-	if (!c->out && optind < argc)
-		c->out = argv[optind++];
-	if (!c->in || !c->out)
+	n = argc - optind;
+	if (!c->out && n)
+		c->out = argv[optind + --n];
+	if (!c->out || !(c->in || n))
 		return cmd_usage(argv[0], "expected INPUT and OUTPUT");
-	if (optind < argc)
+	if (c->in && n)
 		return cmd_usage(argv[0], "unexpected argument '%s'",
 				 argv[optind]);
 	rc = check_options(c, argv);
-	return rc == CMD_OK ? convert_convert(c) : rc;
+	return rc == CMD_OK ? convert_from(c, argv + optind, (size_t)n) : rc;
 }
 
 int cmd_convert(int argc, char **argv)

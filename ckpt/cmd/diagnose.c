@@ -21,8 +21,8 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cmd/findings.h"
 #include "ckpt/dirs/names.h"
+#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
-#include "ckpt/pack/packfs.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
@@ -198,12 +198,12 @@ void diagnose_missing(const char *dir, struct findings *problems)
 	char **names;
 	size_t n;
 
-	if (packfs_names(dir, &names, &n, NULL))
+	if (files_names(dir, &names, &n, NULL))
 		return;
 	s.found = calloc(n + 1, sizeof(*s.found));
 	for (size_t i = 0; s.found && i < n; i++)
 		scan_file(&s, names[i]);
-	packfs_names_free(names, n);
+	files_names_free(names, n);
 	if (s.n) {
 		qsort(s.found, s.n, sizeof(*s.found), diagnose_by_place);
 		find_missing(&s);

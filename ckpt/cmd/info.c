@@ -119,11 +119,13 @@ static int info_show(struct info *info, const char *path, bool json)
 
 static void info_print_help(void)
 {
-	puts("usage: ucckpt info [--json] [--quick] DIRECTORY\n"
+	puts("usage: ucckpt info [--json] [--quick] DIRECTORY...\n"
 	     "\n"
 	     "Describe the ZeRO checkpoint in DIRECTORY (of a tag, or of a run"
 	     " for its newest\n"
-	     "tag), and list everything that is missing or damaged.\n"
+	     "tag), and list everything that is missing or damaged.  Several"
+	     " are one whose\n"
+	     "files are spread over them.\n"
 	     "\n"
 	     "      --json   print JSON\n"
 	     "      --quick  read only one rank's files\n"
@@ -138,10 +140,14 @@ int cmd_info(int argc, char **argv)
 	bool json = false;
 	const struct cmd_flag flags[] = { { "json", &json },
 					  { "quick", &info.quick } };
+	char *path;
 	int status;
 
-	return cmd_parse_flags(argc, argv, flags, COUNT(flags), 1,
-			       "one DIRECTORY", info_print_help, &status)
-		       ? info_show(&info, argv[optind], json)
-		       : status;
+	if (!cmd_parse_flags(argc, argv, flags, COUNT(flags), 0, "a DIRECTORY",
+			     info_print_help, &status))
+		return status;
+	path = cmd_source(argv + optind, (size_t)(argc - optind));
+	status = path ? info_show(&info, path, json) : CMD_FAILED;
+	free(path);
+	return status;
 }

@@ -25,7 +25,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/convert/treewrite.h"
-#include "ckpt/pack/packfs.h"
+#include "ckpt/files/files.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/write_all.h"
 #include "ckpt/vfile/extent.h"
@@ -157,7 +157,7 @@ static int copy_mode_and_times(const struct out *o, uint32_t shard,
 	const char *const original =
 		shardcache_path(vfile_shards(o->f), shard);
 	struct stat st;
-	int rc = packfs_stat(original, &st, NULL);
+	int rc = files_stat(original, &st, NULL);
 
 	if (rc)
 		return errmsg_set(err, rc, "%s: cannot stat: %s", original,

@@ -161,13 +161,30 @@ static void diff_done(struct diff *d)
 	statetree_close(d->tree[1]);
 }
 
-static int diff(struct diff *d, char *const paths[2], bool json, bool all)
+/* Returns CMD_OK or CMD_TROUBLE. */
+static int open_side(struct diff *d, unsigned side, char *arg)
 {
 	struct errmsg err = { "" };
-	int rc = statetree_open(paths[0], &d->tree[0], &err);
+	char *const path = cmd_source(&arg, 1);
+	int rc = CMD_TROUBLE;
 
-	if (!rc)
-		rc = statetree_open(paths[1], &d->tree[1], &err);
+	if (!path)
+		return CMD_TROUBLE;
+	if (statetree_open(path, &d->tree[side], &err))
+		cmd_say("%s", err.text);
+	else
+		rc = CMD_OK;
+	free(path);
+	return rc;
+}
+
+static int diff(struct diff *d, char *const args[2], bool json, bool all)
+{
+	struct errmsg err = { "" };
+	int rc = 0;
+
+	if (open_side(d, 0, args[0]) || open_side(d, 1, args[1]))
+		return CMD_TROUBLE;
 	for (unsigned side = 0; !rc && side < 2; side++)
 		rc = statetree_match(d->tree[side], d->tree[!side], &err);
 	if (!rc)
@@ -193,7 +210,8 @@ static void diff_print_help(void)
 	     "ZeRO checkpoint (the directory of a tag, or of a run for its newest"
 	     " tag), a\n"
 	     "universal checkpoint or a Hugging Face model, on a disk or"
-	     " mounted.\n"
+	     " mounted.  '{A,B}'\n"
+	     "is one whose files are spread over A and B.\n"
 	     "\n"
 	     "      --all     print all states, not only those that differ\n"
 	     "      --json    print JSON\n"

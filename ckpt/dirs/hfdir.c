@@ -20,13 +20,12 @@
 #include <sys/stat.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfindex.h"
 #include "ckpt/dirs/names.h"
+#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/safetensors.h"
-#include "ckpt/pack/packfs.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/tensor/cast.h"
@@ -56,8 +55,7 @@ static const struct layout *find_layout(const char *dir)
 
 		if (asprintf(&path, "%s/%s", dir, layouts[i].name) < 0)
 			return NULL;
-		there = packfs_stat(path, &st, NULL) == 0 &&
-			S_ISREG(st.st_mode);
+		there = files_stat(path, &st, NULL) == 0 && S_ISREG(st.st_mode);
 		free(path);
 		if (there)
 			return &layouts[i];
@@ -143,7 +141,7 @@ static int read_torch(struct hfdir_file *f, struct source *src,
 	struct ptfile pt;
 	int rc = ptfile_open_source(&pt, src, err);
 
-	src->fd = -1; /* ptfile_open_source owns it now, or has closed it */
+	*src = (struct source){ .fd = -1 }; /* ptfile_open_source took it */
 	if (rc)
 		return rc;
 	f->arena.limit = DESCRIPTIONS_MAX((size_t)pt.src.size);
@@ -163,13 +161,17 @@ static int read_file(struct hfdir_file *f, bool safetensors, struct errmsg *err)
 {
 	struct source src;
 	struct stat st;
-	int rc = packfs_stat(f->path, &st, &f->access);
+	char *where;
+	int rc = files_find(f->path, &where, &st, &f->access, err);
 
 	if (rc)
-		return beneath_fail(f->path, rc, err);
+		return rc;
+	f->name = where + strlen(where) - strlen(f->name);
+	free(f->path);
+	f->path = where;
 	fileid_from_stat(&st, &f->file);
 	f->mtime_s = st.st_mtim.tv_sec;
-	rc = packfs_open_known(&src, f->path, &f->file, err);
+	rc = files_open_known(&src, f->path, &f->file, err);
 	if (rc)
 		return rc;
 	rc = safetensors ? read_safetensors(f, &src, err)
@@ -281,7 +283,7 @@ static int open_indexed(struct hfdir *d, const struct layout *l,
 {
 	struct hfindex x;
 	struct source src;
-	int rc = packfs_open(&src, path, err);
+	int rc = files_open(&src, path, err);
 
 	if (rc)
 		return rc;
@@ -327,7 +329,7 @@ int hfdir_open(struct hfdir *d, const char *path, struct errmsg *err)
 	struct stat st;
 	int rc;
 
-	if (!l || packfs_stat(path, &st, NULL))
+	if (!l || files_stat(path, &st, NULL))
 		return errmsg_set(err, -ENOENT,
 				  "%s: no weights of Hugging Face here", path);
 	*d = (struct hfdir){ .path = strdup(path), .st = st };

@@ -17,31 +17,28 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/files/files.h"
+#include "ckpt/files/roots.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pack/packfs.h"
 
-int list_add(struct list *l, const char *dir, const char *name,
-	     struct ckname id, struct errmsg *err)
+int list_add(struct list *l, const struct files_dir *dir, struct ckname id,
+	     struct errmsg *err)
 {
-	const size_t dlen = strlen(dir), nlen = strlen(name);
-	struct tag_file f = { .path = malloc(dlen + nlen + 2), .id = id };
+	struct tag_file f = { .id = id };
 	struct stat st;
-	int rc;
+	int rc = files_read_path(dir, &f.path, err);
 
-	if (!f.path || !array_reserve(&l->v, &l->cap, l->n + 1, sizeof(*l->v))) {
-		free(f.path);
-		return errmsg_nomem(err, dir);
-	}
-	memcpy(f.path, dir, dlen);
-	f.path[dlen] = '/';
-	memcpy(f.path + dlen + 1, name, nlen + 1);
-	f.name = f.path + dlen + 1;
-	rc = packfs_stat(f.path, &st, &f.access);
+	if (rc)
+		return rc;
+	rc = files_find(f.path, NULL, &st, &f.access, err);
+	if (!rc && !array_reserve(&l->v, &l->cap, l->n + 1, sizeof(*l->v)))
+		rc = errmsg_nomem(err, f.path);
 	if (rc) {
-		rc = beneath_fail(f.path, rc, err);
 		free(f.path);
 		return rc;
 	}
+	f.name = strrchr(f.path, '/') + 1;
 	f.mtime_s = st.st_mtim.tv_sec;
 	fileid_from_stat(&st, &f.file);
 	l->v[l->n++] = f;
@@ -80,25 +77,26 @@ struct found {
 
 static int scan_names(struct tagdir *d, struct found *f, struct errmsg *err)
 {
-	struct packfs_dir *dir;
+	struct files_dir *dir;
 	const char *name;
-	int rc = packfs_opendir(d->path, &dir, err);
+	bool has_acl;
+	int rc = files_opendir(d->path, &dir, err);
 
 	if (rc)
 		return rc;
-	rc = packfs_dir_stat(dir, &d->st);
+	rc = files_dir_stat(dir, &d->st, &has_acl);
 	if (rc)
 		beneath_fail(d->path, rc, err);
-	while (!rc && (name = packfs_readdir(dir))) {
+	while (!rc && (name = files_readdir(dir))) {
 		const struct ckname id = names_parse(name);
 
 		f->old_experts |= id.kind == TAG_FILE_EXPERT_OLD;
 		if (id.kind != TAG_FILE_OTHER && id.kind < TAG_FILE_KINDS)
-			rc = list_add(&f->v[id.kind], d->path, name, id, err);
+			rc = list_add(&f->v[id.kind], dir, id, err);
 	}
 	if (!rc && errno)
 		rc = errmsg_errno(err, d->path, "cannot list");
-	packfs_closedir(dir);
+	files_closedir(dir);
 	return rc;
 }
 
@@ -284,7 +282,6 @@ static void set_readers(struct tagdir *d)
 int tagdir_scan(struct tagdir *d, const char *path, struct errmsg *err)
 {
 	struct found f = { 0 };
-	const char *slash;
 	int rc;
 
 	*d = (struct tagdir){ .path = strdup(path) };
@@ -292,8 +289,7 @@ int tagdir_scan(struct tagdir *d, const char *path, struct errmsg *err)
 		return errmsg_nomem(err, path);
 	for (size_t n = strlen(d->path); n > 1 && d->path[n - 1] == '/'; n--)
 		d->path[n - 1] = '\0';
-	slash = strrchr(d->path, '/');
-	d->tag = packfs_dir_name(slash && slash[1] ? slash + 1 : d->path);
+	d->tag = packfs_dir_name(roots_base(d->path));
 	rc = d->tag ? scan_names(d, &f, err) : errmsg_nomem(err, path);
 	if (!rc)
 		rc = build_grid(d, &f, err);
@@ -351,22 +347,22 @@ int tagdir_open_file(const struct tag_file *f, struct ptfile *pt,
 		     struct errmsg *err)
 {
 	struct source src;
-	const int rc = packfs_open_known(&src, f->path, &f->file, err);
+	const int rc = files_open_known(&src, f->path, &f->file, err);
 
 	return rc ? rc : ptfile_open_source(pt, &src, err);
 }
 
 static bool has_file(const char *path, bool (*wanted)(enum tag_file_kind))
 {
-	struct packfs_dir *dir;
+	struct files_dir *dir;
 	const char *name;
 	bool found = false;
 
-	if (packfs_opendir(path, &dir, NULL))
+	if (files_opendir(path, &dir, NULL))
 		return false;
-	while (!found && (name = packfs_readdir(dir)))
+	while (!found && (name = files_readdir(dir)))
 		found = wanted(names_parse(name).kind);
-	packfs_closedir(dir);
+	files_closedir(dir);
 	return found;
 }
 

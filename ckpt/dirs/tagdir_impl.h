@@ -12,9 +12,10 @@ struct list {
 	size_t n, cap;
 };
 
-/* Add the file `name` of `dir`: -ENOMEM, or as beneath_stat. */
-int list_add(struct list *l, const char *dir, const char *name,
-	     struct ckname id, struct errmsg *err);
+/* Add the file of `dir` that was read last; errors as files_find. */
+struct files_dir;
+int list_add(struct list *l, const struct files_dir *dir, struct ckname id,
+	     struct errmsg *err);
 
 /* List the files of tensors on NVMe, sorted; none if the directory is missing. */
 int tagdir_scan_nvme(const char *tag, struct list *out, struct errmsg *err);

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/pack/packfs.h"
+#include "ckpt/files/files.h"
 
 static int by_rank_and_name(const void *a, const void *b)
 {
@@ -28,42 +28,45 @@ static int by_rank_and_name(const void *a, const void *b)
 
 /* Call `see` with each entry of a directory, which need not be there. */
 static int each_entry(const char *path, struct list *l,
-		      int (*see)(const char *path, const char *name,
-				 struct list *l, struct errmsg *err),
+		      int (*see)(const struct files_dir *dir, const char *path,
+				 const char *name, struct list *l,
+				 struct errmsg *err),
 		      struct errmsg *err)
 {
-	struct packfs_dir *dir;
+	struct files_dir *dir;
 	const char *name;
-	int rc = packfs_opendir(path, &dir, err);
+	int rc = files_opendir(path, &dir, err);
 
 	if (rc)
 		return rc == -ENOENT || rc == -ENOTDIR ? 0 : rc;
-	while (!rc && (name = packfs_readdir(dir)))
-		rc = see(path, name, l, err);
+	while (!rc && (name = files_readdir(dir)))
+		rc = see(dir, path, name, l, err);
 	if (!rc && errno)
 		rc = errmsg_errno(err, path, "cannot list");
-	packfs_closedir(dir);
+	files_closedir(dir);
 	return rc;
 }
 
-static int tagdir_nvme_add_file(const char *path, const char *name,
-				struct list *l, struct errmsg *err)
+static int tagdir_nvme_add_file(const struct files_dir *dir, const char *path,
+				const char *name, struct list *l,
+				struct errmsg *err)
 {
 	struct ckname id = { .kind = TAG_FILE_OTHER };
 
 	if (!names_is_swapped(name))
 		return 0;
 	names_is_swap_rank(strrchr(path, '/') + 1, &id.dp);
-	return list_add(l, path, name, id, err);
+	return list_add(l, dir, id, err);
 }
 
-static int add_rank(const char *path, const char *name, struct list *l,
-		    struct errmsg *err)
+static int add_rank(const struct files_dir *dir, const char *path,
+		    const char *name, struct list *l, struct errmsg *err)
 {
 	unsigned rank;
 	char *sub;
 	int rc;
 
+	(void)dir;
 	if (!names_is_swap_rank(name, &rank))
 		return 0;
 	if (asprintf(&sub, "%s/%s", path, name) < 0)

@@ -12,21 +12,18 @@
 #include "ckpt/dirs/tags.h"
 
 #include <assert.h>
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
 #include "ckpt/dirs/tagdir.h"
+#include "ckpt/files/files.h"
 #include "ckpt/pack/packfs.h"
 
 #define STEP_PREFIX "global_step"
@@ -69,28 +66,26 @@ static int add_tag(struct tag_list *t, const char *name, const struct stat *st)
 }
 
 /*
- * Return the path and the name of the tag that a directory entry stands for: its
+ * Return the path and the name of the tag that the entry read last stands for: its
  * own if it is a directory, those of the packed directory if it is a pack whose
  * directory is missing.  NULL if it is neither, or memory runs out.
  */
-static char *tag_path(const char *dir, int dirfd, const char *entry,
-		      char **name)
+static char *tag_path(const char *dir, const struct files_dir *d,
+		      const char *entry, char **name)
 {
+	const mode_t type = entry[0] == '.' ? 0 : files_read_type(d);
 	char *path = NULL;
 	struct stat st;
 
 	*name = NULL;
-	if (entry[0] == '.' || fstatat(dirfd, entry, &st, 0) < 0)
-		return NULL;
-	if (S_ISDIR(st.st_mode))
+	if (S_ISDIR(type))
 		*name = strdup(entry);
-	else if (S_ISREG(st.st_mode))
+	else if (S_ISREG(type))
 		*name = packfs_dir_name(entry);
 	if (*name)
 		path = tags_join(dir, *name);
 	/* A file that is no pack has its own name, so it is there. */
-	if (path && (S_ISDIR(st.st_mode) ||
-		     beneath_stat(path, &st, NULL) == -ENOENT))
+	if (path && (S_ISDIR(type) || files_lstat(path, &st, NULL) == -ENOENT))
 		return path;
 	free(path);
 	free(*name);
@@ -99,15 +94,14 @@ static char *tag_path(const char *dir, int dirfd, const char *entry,
 }
 
 /* Add the entry if it is a ZeRO tag.  One that is removed meanwhile is ignored. */
-static int consider(struct tag_list *t, const char *dir, int dirfd,
-		    const char *entry)
+static int consider(struct tag_list *t, const char *dir,
+		    const struct files_dir *d, const char *entry)
 {
-	char *name, *const path = tag_path(dir, dirfd, entry, &name);
+	char *name, *const path = tag_path(dir, d, entry, &name);
 	struct stat st;
 	int rc = 0;
 
-	if (path && tagdir_is_zero_tag(path) &&
-	    packfs_stat(path, &st, NULL) == 0)
+	if (path && tagdir_is_zero_tag(path) && files_stat(path, &st, NULL) == 0)
 		rc = add_tag(t, name, &st);
 	free(path);
 	free(name);
@@ -120,18 +114,19 @@ static char *read_latest(const char *dir)
 {
 	char text[NAME_MAX + 2] = "";
 	char *const path = tags_join(dir, "latest");
-	const int fd =
-		path ? beneath_open(path, O_RDONLY | O_NONBLOCK) : -ENOMEM;
-	ssize_t n;
+	struct source src;
+	size_t n;
+	int rc = path ? files_open(&src, path, NULL) : -ENOMEM;
 
+	if (!rc) {
+		n = src.size < sizeof(text) ? (size_t)src.size
+					    : sizeof(text) - 1;
+		rc = source_read(&src, text, n, 0, NULL);
+		source_close(&src);
+	}
 	free(path);
-	if (fd < 0)
+	if (rc)
 		return NULL;
-	n = read(fd, text, sizeof(text) - 1);
-	close(fd);
-	if (n <= 0)
-		return NULL;
-	text[n] = '\0';
 	text[strcspn(text, " \t\r\n")] = '\0';
 	return names_is_file(text) ? strdup(text) : NULL;
 }
@@ -171,28 +166,21 @@ static void sort_tags(struct tag_list *t)
 int tags_list(const char *dir, struct tag_list *out, struct errmsg *err)
 {
 	struct tag_list t = { .choice = TAGS_NONE };
-	DIR *const d = beneath_opendir(dir);
-	const struct dirent *e;
-	struct packfs_dir *packed;
-	int rc = d ? 0 : -errno;
+	struct files_dir *d;
+	const char *name;
+	int rc = files_opendir(dir, &d, err);
 
-	if (rc && packfs_opendir(dir, &packed, NULL) == 0) {
-		packfs_closedir(packed);
-		*out = t; /* runs are not packed as a whole */
-		return 0;
-	}
 	if (rc)
-		return errmsg_set(err, rc, "%s: cannot open: %s", dir,
-				  strerror(-rc));
-	while (!rc && (errno = 0, e = readdir(d)))
-		rc = consider(&t, dir, dirfd(d), e->d_name);
+		return rc;
+	while (!rc && (name = files_readdir(d)))
+		rc = consider(&t, dir, d, name);
 	if (rc)
 		errmsg_nomem(err, dir);
 	else if (errno)
 		rc = errmsg_errno(err, dir, "cannot list");
 	else
 		t.latest = read_latest(dir);
-	closedir(d);
+	files_closedir(d);
 	if (rc) {
 		tags_done(&t);
 		return rc;
@@ -215,21 +203,20 @@ void tags_done(struct tag_list *t)
 /* Recursive to a depth of `levels`. */
 static bool exist_within(const char *dir, unsigned levels)
 {
-	DIR *const d = beneath_opendir(dir);
-	const struct dirent *e;
+	struct files_dir *d = NULL;
+	const char *entry;
 	bool found = false;
 
-	while (d && !found && (e = readdir(d))) {
-		char *name, *const path =
-			tag_path(dir, dirfd(d), e->d_name, &name);
+	files_opendir(dir, &d, NULL);
+	while (d && !found && (entry = files_readdir(d))) {
+		char *name, *const path = tag_path(dir, d, entry, &name);
 
 		found = path && (tagdir_is_zero_tag(path) ||
 				 (levels > 1 && exist_within(path, levels - 1)));
 		free(path);
 		free(name);
 	}
-	if (d)
-		closedir(d);
+	files_closedir(d);
 	return found;
 }
 
@@ -245,8 +232,7 @@ static char *choose_none(const char *path, const struct tag_list *t)
 	char *const named = t->latest ? tags_join(path, t->latest) : NULL;
 	struct stat st;
 
-	if (named && packfs_stat(named, &st, NULL) == 0 &&
-	    S_ISDIR(st.st_mode))
+	if (named && files_stat(named, &st, NULL) == 0 && S_ISDIR(st.st_mode))
 		return named;
 	free(named);
 	return strdup(path);

@@ -15,7 +15,7 @@
 
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/pack/packfs.h"
+#include "ckpt/files/files.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 
@@ -121,7 +121,7 @@ int ptfile_open_source(struct ptfile *pt, const struct source *src,
 int ptfile_open(struct ptfile *pt, const char *path, struct errmsg *err)
 {
 	struct source src;
-	const int rc = packfs_open(&src, path, err);
+	const int rc = files_open(&src, path, err);
 
 	return rc ? rc : ptfile_open_source(pt, &src, err);
 }

@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/array.h"
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pack/pack.h"
@@ -279,7 +278,8 @@ static int open_packed_dir(struct packfs_dir *d, const char *path, int missing,
 	return rc;
 }
 
-int packfs_opendir(const char *path, struct packfs_dir **out, struct errmsg *err)
+static int open_dir(const char *path, bool packs, struct packfs_dir **out,
+		    struct errmsg *err)
 {
 	struct packfs_dir *const d = calloc(1, sizeof(*d));
 	int rc = 0;
@@ -289,7 +289,7 @@ int packfs_opendir(const char *path, struct packfs_dir **out, struct errmsg *err
 	d->real = beneath_opendir(path);
 	if (!d->real)
 		rc = -errno;
-	if (is_missing(rc))
+	if (packs && is_missing(rc))
 		rc = open_packed_dir(d, path, rc, err);
 	else if (rc)
 		beneath_fail(path, rc, err);
@@ -300,6 +300,17 @@ int packfs_opendir(const char *path, struct packfs_dir **out, struct errmsg *err
 	d->next = d->entry + 1;
 	*out = d;
 	return 0;
+}
+
+int packfs_opendir(const char *path, struct packfs_dir **out, struct errmsg *err)
+{
+	return open_dir(path, true, out, err);
+}
+
+int packfs_opendir_real(const char *path, struct packfs_dir **out,
+			struct errmsg *err)
+{
+	return open_dir(path, false, out, err);
 }
 
 /* Entries below a directory follow it, those of deeper directories among them. */
@@ -347,11 +358,17 @@ mode_t packfs_read_type(const struct packfs_dir *d)
 		       : st.st_mode & S_IFMT;
 }
 
-int packfs_dir_stat(const struct packfs_dir *d, struct stat *st)
+mode_t packfs_read_own_type(const struct packfs_dir *d)
+{
+	return d->real ? DTTOIF(d->read->d_type) : packfs_read_type(d);
+}
+
+int packfs_dir_stat(const struct packfs_dir *d, struct stat *st, bool *has_acl)
 {
 	struct stat of_pack;
 	int rc;
 
+	*has_acl = d->real && beneath_has_acl(dirfd(d->real));
 	if (d->real)
 		return fstat(dirfd(d->real), st) < 0 ? -errno : 0;
 	rc = pack_stat(d->p, &of_pack);
@@ -369,46 +386,4 @@ void packfs_closedir(struct packfs_dir *d)
 		closedir(d->real);
 	pack_close(d->p);
 	free(d);
-}
-
-static int by_version(const void *a, const void *b)
-{
-	return strverscmp(*(char *const *)a, *(char *const *)b);
-}
-
-int packfs_names(const char *path, char ***names, size_t *n, struct errmsg *err)
-{
-	struct packfs_dir *d;
-	const char *name;
-	char **v = NULL;
-	size_t cap = 0;
-	int rc = packfs_opendir(path, &d, err);
-
-	if (rc)
-		return rc;
-	*n = 0;
-	while (!rc && (name = packfs_readdir(d)))
-		if (array_reserve(&v, &cap, *n + 1, sizeof(*v)) &&
-		    (v[*n] = strdup(name)))
-			++*n;
-		else
-			rc = errmsg_nomem(err, path);
-	if (!rc && errno)
-		rc = errmsg_errno(err, path, "cannot list");
-	packfs_closedir(d);
-	if (rc) {
-		packfs_names_free(v, *n);
-		return rc;
-	}
-	if (*n)
-		qsort(v, *n, sizeof(*v), by_version);
-	*names = v;
-	return 0;
-}
-
-void packfs_names_free(char **names, size_t n)
-{
-	while (n)
-		free(names[--n]);
-	free(names);
 }

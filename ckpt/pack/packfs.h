@@ -43,6 +43,10 @@ struct packfs_dir;
 int packfs_opendir(const char *path, struct packfs_dir **out,
 		   struct errmsg *err);
 
+/* The same without packs. */
+int packfs_opendir_real(const char *path, struct packfs_dir **out,
+			struct errmsg *err);
+
 /* The next name, until the directory is closed or read again; NULL with errno 0 at
  * the end, or another errno. */
 const char *packfs_readdir(struct packfs_dir *d);
@@ -51,13 +55,11 @@ const char *packfs_readdir(struct packfs_dir *d);
  * if it is gone. */
 mode_t packfs_read_type(const struct packfs_dir *d);
 
-/* As fstat(2) of the directory. */
-int packfs_dir_stat(const struct packfs_dir *d, struct stat *st);
-void packfs_closedir(struct packfs_dir *d);
+/* The same, but a link's type is S_IFLNK; 0 if the directory does not say. */
+mode_t packfs_read_own_type(const struct packfs_dir *d);
 
-/* All names of a directory, in the order of strverscmp(3).  packfs_names_free frees
- * them.  Errors as packfs_opendir, or what the system said. */
-int packfs_names(const char *path, char ***names, size_t *n, struct errmsg *err);
-void packfs_names_free(char **names, size_t n);
+/* As fstat(2) of the directory; has it an ACL? */
+int packfs_dir_stat(const struct packfs_dir *d, struct stat *st, bool *has_acl);
+void packfs_closedir(struct packfs_dir *d);
 
 #endif

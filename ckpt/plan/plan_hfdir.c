@@ -21,6 +21,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfdir.h"
+#include "ckpt/files/roots.h"
 #include "ckpt/plan/uc_file_hf.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
@@ -341,10 +342,9 @@ static const struct plan_ops hf_ops = {
 
 static int finish_open(struct plan_hfdir *h, struct errmsg *err)
 {
-	const char *const slash = strrchr(h->d.path, '/');
 	bool ok;
 
-	h->plan.tag = slash && slash[1] ? slash + 1 : h->d.path;
+	h->plan.tag = roots_base(h->d.path);
 	h->plan.shards = shardcache_new();
 	h->plan.readers = h->d.access;
 	h->crc = calloc(h->d.n * UC_FILE_HF_SLOTS + 1, sizeof(*h->crc));

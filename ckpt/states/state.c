@@ -14,7 +14,7 @@
 
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/pack/packfs.h"
+#include "ckpt/files/files.h"
 #include "ckpt/pickle/value.h"
 
 static void set_tensor(struct state *s, const struct tensor *t, uint64_t at)
@@ -93,7 +93,7 @@ int state_open(struct state *s, const char *path, struct errmsg *err)
 
 	if (!name)
 		return errmsg_nomem(err, path);
-	rc = packfs_open(&src, name, err);
+	rc = files_open(&src, name, err);
 	if (!rc)
 		rc = state_open_source(s, &src, err);
 	if (rc)

@@ -13,8 +13,8 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/tags.h"
+#include "ckpt/files/files.h"
 #include "ckpt/model/model.h"
-#include "ckpt/pack/packfs.h"
 #include "ckpt/states/state.h"
 #include "ckpt/states/statetree_impl.h"
 
@@ -98,7 +98,7 @@ static bool has_dir(const char *path, const char *name)
 
 	if (asprintf(&full, "%s/%s", path, name) < 0)
 		return false;
-	is = packfs_stat(full, &st, NULL) == 0 && S_ISDIR(st.st_mode);
+	is = files_stat(full, &st, NULL) == 0 && S_ISDIR(st.st_mode);
 	free(full);
 	return is;
 }

@@ -7,7 +7,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "ckpt/dirs/hfdir.h"
-#include "ckpt/pack/packfs.h"
+#include "ckpt/files/files.h"
 #include "ckpt/states/state.h"
 #include "ckpt/states/statetree_impl.h"
 
@@ -42,7 +42,7 @@ static int statetree_hf_open_state(struct statetree *t, const char *param,
 
 	assert(tensor && strcmp(name, "fp32") == 0);
 	file = &d->files[tensor->file];
-	rc = packfs_open_known(&src, file->path, &file->file, err);
+	rc = files_open_known(&src, file->path, &file->file, err);
 	if (rc)
 		return rc;
 	hfdir_describe(tensor, &described);

@@ -11,37 +11,37 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "ckpt/dirs/names.h"
+#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
-#include "ckpt/pack/packfs.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/states/state.h"
 #include "ckpt/states/statetree_impl.h"
 
-typedef int (*entry_fn)(void *ctx, const struct packfs_dir *d,
-			const char *name, struct errmsg *err);
+typedef int (*entry_fn)(void *ctx, const struct files_dir *d, const char *name,
+			struct errmsg *err);
 
 /* Call `see` for each entry that is not hidden. */
 static int each_entry(const char *path, entry_fn see, void *ctx,
 		      struct errmsg *err)
 {
-	struct packfs_dir *d;
+	struct files_dir *d;
 	const char *name;
-	int rc = packfs_opendir(path, &d, err);
+	int rc = files_opendir(path, &d, err);
 
 	if (rc)
 		return rc;
-	while (!rc && (name = packfs_readdir(d)))
+	while (!rc && (name = files_readdir(d)))
 		if (name[0] != '.')
 			rc = see(ctx, d, name, err);
 	if (!rc && errno)
 		rc = errmsg_errno(err, path, "cannot list");
-	packfs_closedir(d);
+	files_closedir(d);
 	return rc;
 }
 
 /* --- states -------------------------------------------------------------------- */
 
-static int see_file(void *ctx, const struct packfs_dir *d, const char *name,
+static int see_file(void *ctx, const struct files_dir *d, const char *name,
 		    struct errmsg *err)
 {
 	(void)d;
@@ -78,10 +78,10 @@ static int statetree_universal_open_state(struct statetree *t,
 
 /* --- parameters ---------------------------------------------------------------- */
 
-static int see_param(void *ctx, const struct packfs_dir *d, const char *name,
+static int see_param(void *ctx, const struct files_dir *d, const char *name,
 		     struct errmsg *err)
 {
-	return S_ISDIR(packfs_read_type(d)) ? statetree_add(ctx, name, err) : 0;
+	return S_ISDIR(files_read_type(d)) ? statetree_add(ctx, name, err) : 0;
 }
 
 /* --- ties ---------------------------------------------------------------------- */
@@ -103,7 +103,7 @@ static int add_ties(struct statetree *t, const struct value *root,
 	return rc;
 }
 
-static int see_model(void *ctx, const struct packfs_dir *d, const char *file,
+static int see_model(void *ctx, const struct files_dir *d, const char *file,
 		     struct errmsg *err)
 {
 	struct statetree *const t = ctx;

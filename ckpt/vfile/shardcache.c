@@ -28,7 +28,7 @@
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
-#include "ckpt/pack/packfs.h"
+#include "ckpt/files/files.h"
 #include "ckpt/vfile/extent.h"
 
 #define CHECK_INTERVAL_NS INT64_C(100000000)
@@ -196,7 +196,7 @@ static int open_shard(struct shardcache *c, const struct entry *e)
  * its identity, and its source checks what it reads.  Called with the lock held. */
 static int open_source(struct shardcache *c, struct entry *e, struct errmsg *err)
 {
-	if (packfs_open_known(&e->src, e->path, &e->id, err))
+	if (files_open_known(&e->src, e->path, &e->id, err))
 		return -EIO;
 	if (!e->src.ops) { /* it came back a moment ago */
 		source_close(&e->src);
@@ -388,7 +388,7 @@ int shardcache_check_path(struct shardcache *c, uint32_t shard,
 	pthread_mutex_unlock(&c->lock);
 	if (!due)
 		return 0;
-	rc = packfs_stat(e->path, &st, NULL);
+	rc = files_stat(e->path, &st, NULL);
 	if (rc)
 		return errmsg_set(err, -EIO, "%s: is gone: %s", e->path,
 				  strerror(-rc));

@@ -11,7 +11,8 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/pack/packfs.h"
+#include "ckpt/files/files.h"
+#include "ckpt/files/roots.h"
 #include "ckpt/vfile/shardcache.h"
 
 /*
@@ -113,19 +114,30 @@ static bool sidecars_add_name(struct sidecars *c, const char *name, bool own)
 	return c->v[c->n].name ? ++c->n : false;
 }
 
+/* The run's directory.  A union of tags has that of the first. */
+static char *run_of(const char *tag)
+{
+	char *const first = *roots_below(tag) ? strdup(tag) : roots_path(tag, 0);
+	char *const dir = first ? parent_of(first) : NULL;
+
+	free(first);
+	return dir;
+}
+
 /* Add the regular files of `dir` that match a pattern.  Links count, because a
  * trainer may link to files elsewhere. */
 static bool list_names(struct sidecars *c, const char *dir, bool own)
 {
-	struct packfs_dir *d = NULL;
+	struct files_dir *d = NULL;
 	const char *name;
 	bool ok = true;
 
-	packfs_opendir(dir, &d, NULL);
-	while (d && ok && c->n < SIDECARS_MAX && (name = packfs_readdir(d)))
-		if (is_wanted(name) && !has_name(c, name) && S_ISREG(packfs_read_type(d)))
+	files_opendir(dir, &d, NULL);
+	while (d && ok && c->n < SIDECARS_MAX && (name = files_readdir(d)))
+		if (is_wanted(name) && !has_name(c, name) &&
+		    S_ISREG(files_read_type(d)))
 			ok = sidecars_add_name(c, name, own);
-	packfs_closedir(d);
+	files_closedir(d);
 	return ok;
 }
 
@@ -138,16 +150,16 @@ static bool add_files(struct sidecars *c, const char *tag, const char *dir)
 		struct sidecar x = c->v[i];
 		struct fileid id;
 		struct stat st;
-		char *path = NULL;
+		char *path = NULL, *where = NULL;
 		int64_t shard;
 
 		ok = ok && asprintf(&path, "%s/%s", x.own ? tag : dir,
 				    x.name) >= 0;
-		if (!ok || packfs_stat(path, &st, &x.access)) {
+		if (!ok || files_find(path, &where, &st, &x.access, NULL)) {
 			free(x.name);
 		} else {
 			fileid_from_stat(&st, &id);
-			shard = shardcache_add(c->shards, path, &id);
+			shard = shardcache_add(c->shards, where, &id);
 			assert(shard < 0 || (size_t)shard == kept);
 			ok = shard >= 0;
 			x.size = id.size;
@@ -155,6 +167,7 @@ static bool add_files(struct sidecars *c, const char *tag, const char *dir)
 			c->v[kept++] = x;
 		}
 		free(path);
+		free(where);
 	}
 	c->n = kept;
 	return ok;
@@ -162,7 +175,7 @@ static bool add_files(struct sidecars *c, const char *tag, const char *dir)
 
 int sidecars_find(struct sidecars *c, const char *path, struct errmsg *err)
 {
-	char *const dir = parent_of(path);
+	char *const dir = run_of(path);
 	bool ok;
 
 	*c = (struct sidecars){ .shards = shardcache_new() };

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/beneath.h"
+#include "ckpt/files/files.h"
 #include "ckpt/reshard/reshard.h"
 
 static const struct pattern {
@@ -51,7 +51,7 @@ static char *rank_path(const char *dir, const struct pattern *p, long rank,
 				 asprintf(&path, "%s/%s%ld%s", dir, p->before,
 					  rank, p->after);
 
-	*rc = n < 0 ? -ENOMEM : beneath_lstat(path, &st, NULL);
+	*rc = n < 0 ? -ENOMEM : files_lstat(path, &st, NULL);
 	if (!*rc)
 		return path;
 	if (n >= 0)

@@ -5,17 +5,17 @@
  */
 #include "fs/tree/survey.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
+#include "ckpt/files/files.h"
+#include "ckpt/files/roots.h"
 #include "ckpt/pack/packfs.h"
 #include "ckpt/sys/parallel.h"
 #include "fs/log/log.h"
@@ -66,20 +66,20 @@ static int survey_add(struct survey *s, const char *dir, const char *name)
 
 /* Add an entry: a directory, or a pack without one under the name that it stands
  * for. */
-static int survey_entry(struct survey *s, const char *dir,
-			const struct dirent *e)
+static int survey_entry(struct survey *s, const char *dir, const char *entry,
+			mode_t type)
 {
 	char *name;
 	int rc;
 
-	if (e->d_name[0] == '.')
+	if (entry[0] == '.')
 		return 0;
-	if (e->d_type != DT_REG)
-		return survey_add(s, dir, e->d_name);
-	name = packfs_dir_name(e->d_name);
+	if (!S_ISREG(type))
+		return survey_add(s, dir, entry);
+	name = packfs_dir_name(entry);
 	if (!name)
 		return -ENOMEM;
-	rc = strcmp(name, e->d_name) == 0 ? 0 : survey_add(s, dir, name);
+	rc = strcmp(name, entry) == 0 ? 0 : survey_add(s, dir, name);
 	free(name);
 	return rc;
 }
@@ -136,7 +136,7 @@ static void survey_report(const struct survey *s, const char *path)
 			tagdir_done(&d);
 	}
 	if (rc)
-		log_warning("%s will not be served: %s", strrchr(path, '/') + 1,
+		log_warning("%s will not be served: %s", roots_base(path),
 			    why.text);
 }
 
@@ -172,14 +172,14 @@ static void survey_dir(struct tree *t, const char *dir, uint64_t index,
 		       const struct tag_list *tags, unsigned levels)
 {
 	struct survey s = { .t = t, .index = index };
-	DIR *const d = beneath_opendir(dir);
-	const struct dirent *e;
+	struct files_dir *d = NULL;
+	const char *name;
 
-	while (d && (e = readdir(d)))
-		if (survey_entry(&s, dir, e))
+	files_opendir_real(dir, &d, NULL);
+	while (d && (name = files_readdir(d)))
+		if (survey_entry(&s, dir, name, files_read_own_type(d)))
 			break;
-	if (d)
-		closedir(d);
+	files_closedir(d);
 	s.odd = calloc(s.n + 1, sizeof(*s.odd));
 	if (s.odd)
 		parallel_for(s.n, SURVEY_WIDTH, survey_scan, &s);

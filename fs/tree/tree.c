@@ -16,6 +16,7 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tags.h"
+#include "ckpt/files/files.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/vfile/vfile.h"
 #include "fs/tree/pathtab.h"
@@ -101,7 +102,7 @@ static int stat_lower(struct tree *t, uint64_t index, struct tree_attr *out)
 
 	if (!path)
 		return -ENOENT;
-	rc = beneath_lstat(path, &out->st, &has_acl);
+	rc = files_lstat(path, &out->st, &has_acl);
 	if (rc)
 		return rc;
 	tree_show_lower(t, index, has_acl, &out->st);
@@ -165,7 +166,7 @@ static int stat_latest(struct tree *t, const struct view_type *type,
 
 	if (rc)
 		return rc;
-	rc = beneath_lstat(pathtab_path(t->pathtab, index, NULL), &dir, NULL);
+	rc = files_lstat(pathtab_path(t->pathtab, index, NULL), &dir, NULL);
 	if (rc)
 		return rc;
 	/* It reveals no more than a listing of the directory. */
@@ -222,7 +223,7 @@ int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size)
 	path = pathtab_path(t->pathtab, n.index, NULL);
 	if (!path)
 		return -ENOENT;
-	fd = beneath_open_plain(path, O_PATH | O_NOFOLLOW);
+	fd = files_open_plain(path, O_PATH | O_NOFOLLOW);
 	if (fd < 0)
 		return fd;
 	len = readlinkat(fd, "", buf, size);
@@ -249,7 +250,7 @@ static int open_lower(struct tree *t, uint64_t index, struct tree_file *out)
 	if (!path)
 		return -ENOENT;
 	/* Opening a FIFO without O_NONBLOCK would wait for a writer. */
-	out->fd = beneath_open_plain(path, O_RDONLY | O_NONBLOCK);
+	out->fd = files_open_plain(path, O_RDONLY | O_NONBLOCK);
 	if (out->fd < 0)
 		return out->fd;
 	if (!t->o->shared || fstat(out->fd, &st) < 0)

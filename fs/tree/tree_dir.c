@@ -5,7 +5,6 @@
  * added.
  */
 #include <assert.h>
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,9 +12,9 @@
 
 #include "ckpt/base/access.h"
 #include "ckpt/base/array.h"
-#include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
+#include "ckpt/files/files.h"
 #include "ckpt/pack/packfs.h"
 #include "fs/tree/pathtab.h"
 #include "fs/tree/tree.h"
@@ -61,41 +60,49 @@ static bool has_name(const struct tree_dir *d, const char *name)
 }
 
 static int add_lower(struct tree_dir *d, const char *path, uint64_t index,
-		     const struct dirent *e)
+		     const char *name, mode_t type)
 {
 	uint64_t child;
 	char *full;
 	int rc;
 
-	if (asprintf(&full, "%s/%s", path, e->d_name) < 0)
+	if (asprintf(&full, "%s/%s", path, name) < 0)
 		return -ENOMEM;
 	rc = pathtab_add(d->t->pathtab, full, index, &child);
 	free(full);
 	return rc ? rc
-		  : tree_dir_add(d, ino_of_lower(d->t, child),
-				 DTTOIF(e->d_type), true, e->d_name);
+		  : tree_dir_add(d, ino_of_lower(d->t, child), type, true, name);
+}
+
+static int set_readers(struct tree_dir *d, uint64_t index,
+		       const struct files_dir *dir)
+{
+	struct stat st;
+	bool has_acl;
+	const int rc = files_dir_stat(dir, &st, &has_acl);
+
+	if (rc)
+		return rc;
+	tree_show_lower(d->t, index, has_acl, &st);
+	d->readers = (struct access){ st.st_uid, st.st_gid, st.st_mode & 0444 };
+	return 0;
 }
 
 static int read_lower(struct tree_dir *d, const char *path, uint64_t index)
 {
-	DIR *const dir = beneath_opendir(path);
-	const struct dirent *e;
-	struct stat st;
-	int rc = 0;
+	struct files_dir *dir;
+	const char *name;
+	int rc = files_opendir_real(path, &dir, NULL);
 
-	if (!dir)
-		return -errno;
-	if (d->t->o->shared && fstat(dirfd(dir), &st) == 0) {
-		tree_show_lower(d->t, index, beneath_has_acl(dirfd(dir)), &st);
-		d->readers = (struct access){ st.st_uid, st.st_gid,
-					      st.st_mode & 0444 };
-	}
-	while (!rc && (errno = 0, e = readdir(dir)))
-		if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
-			rc = add_lower(d, path, index, e);
+	if (rc)
+		return rc;
+	if (d->t->o->shared)
+		rc = set_readers(d, index, dir);
+	while (!rc && (name = files_readdir(dir)))
+		rc = add_lower(d, path, index, name, files_read_own_type(dir));
 	if (!rc)
 		rc = -errno;
-	closedir(dir);
+	files_closedir(dir);
 	return rc;
 }
 

@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/beneath.h"
 #include "ckpt/dirs/tagdir.h"
+#include "ckpt/files/files.h"
 #include "fs/tree/pathtab.h"
 #include "fs/tree/rankfile.h"
 #include "fs/tree/tree.h"
@@ -138,7 +138,7 @@ static int lookup_in_lower(struct tree *t, uint64_t index, const char *name,
 		return 0;
 	if (asprintf(&path, "%s/%s", dir, name) < 0)
 		return -ENOMEM;
-	rc = beneath_lstat(path, &st, NULL);
+	rc = files_lstat(path, &st, NULL);
 	if (!rc)
 		rc = lookup_lower(t, index, path, st.st_mode, ino);
 	else if (rc == -ENOENT)

@@ -10,6 +10,8 @@
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
+#include "ckpt/files/files.h"
+#include "ckpt/files/roots.h"
 #include "ckpt/plan/plan.h"
 #include "fs/tree/pathtab.h"
 #include "fs/tree/survey.h"
@@ -136,21 +138,36 @@ static size_t confined_len(const char *source)
 		       : root_len(source);
 }
 
+static int confine_root(struct tree *t, const char *source, struct errmsg *err)
+{
+	char *const root = strndup(source, confined_len(source));
+	struct access search;
+	int rc = root ? beneath_confine(root, &search, err)
+		      : errmsg_nomem(err, NULL);
+
+	free(root);
+	if (!rc)
+		access_restrict(&t->search, &search);
+	return rc;
+}
+
 /* In a shared mount, a link that the run's owner makes must not expose other
  * files to other users. */
 static int confine(struct tree *t, struct errmsg *err)
 {
-	const char *const source = t->o->source;
-	char *root;
-	int rc;
+	const size_t n = roots_count(t->o->source);
+	int rc = 0;
 
 	t->search = ACCESS_ALL;
 	if (!t->o->shared || t->o->follow_links)
 		return 0;
-	root = strndup(source, confined_len(source));
-	rc = root ? beneath_confine(root, &t->search, err)
-		  : errmsg_nomem(err, NULL);
-	free(root);
+	for (size_t i = 0; !rc && i < n; i++) {
+		char *const source = roots_path(t->o->source, i);
+
+		rc = source ? confine_root(t, source, err)
+			    : errmsg_nomem(err, NULL);
+		free(source);
+	}
 	return rc;
 }
 
@@ -171,9 +188,8 @@ int tree_open(const struct tree_options *o, const struct stats *stats,
 		rc = errmsg_nomem(err, NULL);
 	} else if ((rc = confine(t, err))) {
 		/* err is set */
-	} else if (stat(o->source, &t->source) < 0) {
-		rc = errmsg_set(err, -errno, "%s: %s", o->source,
-				strerror(errno));
+	} else if ((rc = files_find(o->source, NULL, &t->source, NULL, err))) {
+		/* err is set */
 	} else if (!(rc = check_kind(o, err))) {
 		t->is_view = is_one_view(o->source);
 		rc = t->is_view ? tree_open_view(t, err) : open_run(t, err);

@@ -23,7 +23,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "ckpt/dirs/tagdir.h"
-#include "ckpt/pack/packfs.h"
+#include "ckpt/files/files.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/zero/checkpoint.h"
@@ -159,7 +159,7 @@ static bool is_other(struct plan *p, size_t shard)
 	struct fileid now;
 	struct stat st;
 
-	if (packfs_stat(shardcache_path(c, (uint32_t)shard), &st, NULL))
+	if (files_stat(shardcache_path(c, (uint32_t)shard), &st, NULL))
 		return true;
 	fileid_from_stat(&st, &now);
 	return !fileid_equal(&now, shardcache_id(c, (uint32_t)shard));

@@ -11,7 +11,7 @@
 
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
-#include "ckpt/pack/packfs.h"
+#include "ckpt/files/files.h"
 #include "gpu/load/load_impl.h"
 
 static bool is_dir(const char *path, const char *name)
@@ -20,7 +20,7 @@ static bool is_dir(const char *path, const char *name)
 	struct stat st;
 	const int n = snprintf(full, sizeof(full), "%s/%s", path, name);
 
-	return n < (int)sizeof(full) && packfs_stat(full, &st, NULL) == 0 &&
+	return n < (int)sizeof(full) && files_stat(full, &st, NULL) == 0 &&
 	       S_ISDIR(st.st_mode);
 }
 

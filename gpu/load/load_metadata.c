@@ -16,8 +16,8 @@
 
 #include "ckpt/dirs/names.h"
 #include "ckpt/dirs/tagdir.h"
+#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
-#include "ckpt/pack/packfs.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/tensor/cast.h"
 #include "gpu/config/config.h"
@@ -37,7 +37,7 @@ static bool first_file(char path[PATH_MAX], const char *dir,
 
 	for (; *names; names++)
 		if (snprintf(path, PATH_MAX, "%s/%s", dir, *names) < PATH_MAX &&
-		    packfs_stat(path, &st, NULL) == 0)
+		    files_stat(path, &st, NULL) == 0)
 			return true;
 	return false;
 }

@@ -21,7 +21,7 @@
 
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/pack/packfs.h"
+#include "ckpt/files/files.h"
 #include "ckpt/tensor/cast.h"
 #include "gpu/backend/backend.h"
 #include "gpu/read/reader.h"
@@ -308,8 +308,8 @@ static int upload_open_file(struct slot *s, const struct source *file,
 	s->job.file = *file;
 	s->job.file.name = strdup(file->name);
 	if (s->job.file.name && file->fd < 0) /* in a pack */
-		return packfs_open_known(&s->job.file, s->job.file.name,
-					 &file->id, err);
+		return files_open_known(&s->job.file, s->job.file.name,
+					&file->id, err);
 	s->job.file.fd = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
 	if (s->job.file.name && s->job.file.fd >= 0)
 		return 0;

@@ -29,6 +29,7 @@ scripts += \
 	%D%/mount/hfdir.sh \
 	%D%/mount/tools.sh \
 	%D%/mount/errors.sh \
+	%D%/mount/roots.sh \
 	%D%/mount/reasons.sh \
 	%D%/mount/saved_again.sh \
 	%D%/mount/mistakes.sh \

@@ -9,7 +9,7 @@ tag=$good/z1_fp32_dp2/global_step4
 mnt=$tmp/mnt
 mkdir -p "$mnt"
 
-check "--help" grep -q 'usage: ucfs SOURCE MOUNTPOINT' <(ucfs --help)
+check "--help" grep -q 'usage: ucfs SOURCE... MOUNTPOINT' <(ucfs --help)
 check "--version" grep -q '^ucfs [0-9]' <(ucfs -V)
 check "no arguments: a usage line" grep -q usage <(ucfs 2>&1)
 

@@ -257,7 +257,7 @@ problems 1
 cd "$tmp" || exit 1
 ucckpt check >/dev/null 2>"$tmp/errors"
 check "no directory: exit status 2" test $? = 2
-check "no directory: usage" grep -q '^ucckpt: check: expected one DIRECTORY' "$tmp/errors"
+check "no directory: usage" grep -q '^ucckpt: check: expected a DIRECTORY' "$tmp/errors"
 ucckpt check --dat=1 "$good" >/dev/null 2>"$tmp/errors"
 check "an option's value: exit status 2" test $? = 2
 ucckpt check "$tmp/none" >/dev/null 2>"$tmp/errors"

@@ -160,7 +160,7 @@ usage() {
 }
 usage "expected INPUT and OUTPUT"
 usage "expected INPUT and OUTPUT" "$tag"
-usage "unexpected argument 'more'" "$tag" "$tmp/v" more
+usage "unexpected argument 'more'" --input_folder "$tag" --output_folder "$tmp/v" more
 usage "--frobnicate: no such option" --frobnicate "$tag" "$tmp/v"
 usage "unknown option -x" -x "$tag" "$tmp/v"
 usage "requires a value" --input_folder

@@ -148,7 +148,7 @@ says "problem: .*more files are missing (not listed)"
 cd "$tmp" || exit 1
 ucckpt info >/dev/null 2>"$tmp/errors"
 check "no directory: exit status 2" test $? = 2
-check "no directory: usage" grep -q '^ucckpt: info: expected one DIRECTORY' "$tmp/errors"
+check "no directory: usage" grep -q '^ucckpt: info: expected a DIRECTORY' "$tmp/errors"
 ucckpt info "$tmp/none" >/dev/null 2>"$tmp/errors"
 check "a directory that is none: exit status 1" test $? = 1
 check "a directory that is none" grep -q "^ucckpt: $tmp/none: " "$tmp/errors"

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_ROOTS_H
+#define UCKPT_ROOTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct errmsg;
+
+/*
+ * Several directories shown as one, such as the local disks of the nodes that saved
+ * a run.  The union has a name, "{/n0/run,/n1/run}", with which paths begin as with
+ * a directory's; a long one names the first root and counts the others.  Names are
+ * known to the process from roots_unite() on and are never forgotten.
+ */
+#define ROOTS_MAX 4096u
+#define ROOTS_UNIONS_MAX 64u
+
+/*
+ * The path that stands for `n` directories (1 to ROOTS_MAX): the directory itself if
+ * it is one, without slashes at its end, else the name of their union.  An argument
+ * "{A,B}" that no file has as its name means the directories A and B.  The caller frees `*path`.  -EINVAL, -E2BIG
+ * or -ENOMEM.  Not thread-safe: called before threads are started.
+ */
+int roots_unite(char *const *dirs, size_t n, char **path, struct errmsg *err);
+
+/* The same for directories that must exist, by their absolute names without
+ * links.  Errors also as realpath(3). */
+int roots_absolute(char *const *dirs, size_t n, char **path, struct errmsg *err);
+
+/* The number of directories that a path is looked up in: 1 if it is in no union. */
+size_t roots_count(const char *path);
+
+/* The path in root `i`; malloc'ed.  NULL when memory runs out. */
+char *roots_path(const char *path, size_t i);
+
+/* The last component of a path; of a union, of its first root. */
+const char *roots_base(const char *path);
+
+/* What follows the union's name, or the whole path if it is in no union. */
+const char *roots_below(const char *path);
+
+#endif

@@ -1,0 +1,4 @@
+# Units of ckpt/files.
+unit_tests += \
+	%D%/test_roots \
+	%D%/test_files

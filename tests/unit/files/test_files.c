@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files and directories of a union of two roots:
+ *
+ *	a/both  a/only_a  a/sizes  a/d/x  a/kinds
+ *	b/both  b/only_b  b/sizes  b/d/y  b/kinds/
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/files/files.h"
+#include "ckpt/files/roots.h"
+#include "tests/support/unit.h"
+
+static char *top, *whole;
+
+static void make(const char *name, const char *text)
+{
+	FILE *const f = fopen(name, "w");
+
+	assert_non_null(f);
+	fputs(text, f);
+	assert_int_equal(fclose(f), 0);
+}
+
+static int set_up(void **state)
+{
+	static char template[] = "/tmp/files.XXXXXX";
+	char *dirs[] = { "a", "b" };
+
+	top = mkdtemp(template);
+	assert_non_null(top);
+	assert_int_equal(chdir(top), 0);
+	for (size_t i = 0; i < 2; i++) {
+		char d[] = "a/d";
+
+		d[0] = *dirs[i];
+		assert_int_equal(mkdir(dirs[i], 0755), 0);
+		assert_int_equal(mkdir(d, i ? 0750 : 0755), 0);
+	}
+	make("a/both", "first");
+	make("b/both", "other");
+	make("a/only_a", "a");
+	make("b/only_b", "bb");
+	make("a/sizes", "1");
+	make("b/sizes", "22");
+	make("a/d/x", "");
+	make("b/d/y", "");
+	make("a/kinds", "");
+	assert_int_equal(mkdir("b/kinds", 0755), 0);
+	return roots_unite(dirs, 2, &whole, NULL);
+}
+
+static int tear_down(void **state)
+{
+	char command[64];
+
+	snprintf(command, sizeof(command), "rm -rf %s", top);
+	free(whole);
+	return chdir("/") || system(command);
+}
+
+static const struct {
+	const char *path;
+	int rc;
+	const char *where;
+} cases[] = {
+	{ "{a,b}/both", 0, "a/both" },     { "{a,b}/only_a", 0, "a/only_a" },
+	{ "{a,b}/only_b", 0, "b/only_b" }, { "{a,b}/d/y", 0, "b/d/y" },
+	{ "{a,b}/d", 0, "a/d" },           { "{a,b}", 0, "a" },
+	{ "{a,b}/sizes", -EBADMSG, NULL }, { "{a,b}/kinds", -EBADMSG, NULL },
+	{ "{a,b}/none", -ENOENT, NULL },   { "a/both", 0, "a/both" },
+};
+
+static void test_find(void **state)
+{
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct errmsg err = { "" };
+		struct stat st;
+		char *where;
+		bool has_acl;
+		int rc = files_find(cases[i].path, &where, &st, NULL, &err);
+
+		if (rc != cases[i].rc)
+			fail_msg("%s: %d, %s", cases[i].path, rc, err.text);
+		assert_int_equal(files_lstat(cases[i].path, &st, &has_acl) == 0,
+				 rc == 0);
+		if (rc) {
+			assert_non_null(strstr(
+				err.text, rc == -EBADMSG ? "b/" : "{a,b}"));
+			continue;
+		}
+		assert_string_equal(where, cases[i].where);
+		free(where);
+	}
+}
+
+static void test_open(void **state)
+{
+	struct errmsg err = { "" };
+	struct source s;
+	char text[6] = "";
+
+	assert_int_equal(files_open(&s, "{a,b}/both", &err), 0);
+	assert_int_equal(source_read(&s, text, 5, 0, &err), 0);
+	assert_string_equal(text, "first");
+	source_close(&s);
+	assert_int_equal(files_open(&s, "{a,b}/sizes", &err), -EBADMSG);
+	assert_int_equal(files_open(&s, "{a,b}/none", &err), -ENOENT);
+}
+
+static void test_list(void **state)
+{
+	static const char *const names[] = { "both",   "d",      "kinds",
+					     "only_a", "only_b", "sizes" };
+	struct errmsg err = { "" };
+	struct files_dir *d;
+	struct stat st;
+	bool has_acl;
+	char *path;
+
+	assert_int_equal(files_opendir(whole, &d, &err), 0);
+	for (size_t i = 0; i < COUNT(names); i++) {
+		const char *const name = files_readdir(d);
+
+		assert_non_null(name);
+		assert_string_equal(name, names[i]);
+		if (strcmp(name, "only_b") != 0)
+			continue;
+		assert_int_equal(files_read_path(d, &path, &err), 0);
+		assert_string_equal(path, "b/only_b");
+		free(path);
+	}
+	assert_null(files_readdir(d));
+	files_closedir(d);
+	assert_int_equal(files_opendir("{a,b}/d", &d, &err), 0);
+	assert_int_equal(files_dir_stat(d, &st, &has_acl), 0);
+	assert_int_equal(st.st_mode & 0777, 0550);
+	files_closedir(d);
+	assert_int_equal(files_opendir("{a,b}/none", &d, &err), -ENOENT);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_find),
+		cmocka_unit_test(test_open),
+		cmocka_unit_test(test_list),
+	};
+
+	return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names of unions, and the paths that begin with them. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/files/roots.h"
+#include "tests/support/unit.h"
+
+#define DIRS_MAX 3
+
+static const struct {
+	char *dirs[DIRS_MAX];
+	const char *name, *base; /* NULL: refused */
+	size_t n;
+} cases[] = {
+	{ { "/a" }, "/a", "a", 1 },
+	{ { "/a/b//" }, "/a/b", "b", 1 },
+	{ { "/" }, "/", "/", 1 },
+	{ { "a", "b" }, "{a,b}", "a", 2 },
+	{ { "/n0/run/", "/n1/run" }, "{/n0/run,/n1/run}", "run", 2 },
+	{ { "{/x,/y/}" }, "{/x,/y}", "x", 2 },
+	{ { "{/x}" }, "/x", "x", 1 },
+	{ { "{}" }, "{}", "{}", 1 },
+	{ { "{/x,}" }, NULL, NULL, 0 },
+	{ { "/x", "" }, NULL, NULL, 0 },
+};
+
+static void test_names(void **state)
+{
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		size_t n = 0;
+		char *path = NULL;
+		int rc;
+
+		while (n < DIRS_MAX && cases[i].dirs[n])
+			n++;
+		rc = roots_unite(cases[i].dirs, n, &path, NULL);
+		assert_int_equal(rc, cases[i].name ? 0 : -EINVAL);
+		if (rc)
+			continue;
+		assert_string_equal(path, cases[i].name);
+		assert_string_equal(roots_base(path), cases[i].base);
+		assert_int_equal(roots_count(path), cases[i].n);
+		free(path);
+	}
+}
+
+static void test_paths(void **state)
+{
+	char *dirs[] = { "/p", "/q" };
+	char *whole, *in;
+
+	assert_int_equal(roots_unite(dirs, 2, &whole, NULL), 0);
+	in = roots_path("{/p,/q}/tag/file", 1);
+	assert_string_equal(in, "/q/tag/file");
+	free(in);
+	assert_string_equal(roots_below("{/p,/q}/tag"), "/tag");
+	assert_string_equal(roots_below(whole), "");
+	assert_string_equal(roots_base("{/p,/q}/tag"), "tag");
+	/* No union has these names. */
+	assert_int_equal(roots_count("{/p,/q}x/tag"), 1);
+	assert_int_equal(roots_count("/{/p,/q}"), 1);
+	free(whole);
+}
+
+/* Long unions have short names, each its own; the same roots have the same. */
+static void test_long(void **state)
+{
+	enum { N = 1000 };
+	static char text[N][32];
+	char *dirs[N], *a, *b, *again;
+
+	for (int i = 0; i < N; i++) {
+		snprintf(text[i], sizeof(text[i]), "/nodes/n%04d/run", i);
+		dirs[i] = text[i];
+	}
+	assert_int_equal(roots_unite(dirs, N, &a, NULL), 0);
+	assert_int_equal(roots_unite(dirs, N, &again, NULL), 0);
+	dirs[N - 1] = "/nodes/other/run";
+	assert_int_equal(roots_unite(dirs, N, &b, NULL), 0);
+	assert_true(strlen(a) < 250 && strlen(b) < 250);
+	assert_string_equal(a, again);
+	assert_string_not_equal(a, b);
+	assert_int_equal(roots_count(a), N);
+	free(again);
+	again = roots_path(b, N - 1);
+	assert_string_equal(again, "/nodes/other/run");
+	free(again);
+	free(a);
+	free(b);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_names),
+		cmocka_unit_test(test_paths),
+		cmocka_unit_test(test_long),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
