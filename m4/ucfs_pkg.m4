@@ -5,11 +5,26 @@
 # Sets VARIABLE_CFLAGS, VARIABLE_LIBS and version_VARIABLE.
 AC_DEFUN([UCFS_REQUIRE],
 [PKG_CHECK_MODULES([$1], [$2 >= $3],
-   [version_$1=`$PKG_CONFIG --modversion $2`],
+   [version_$1=`$PKG_CONFIG --modversion $2 2>/dev/null`],
    [_UCFS_FOUND([$2])
     ucfs_missing="$ucfs_missing
   $2: version $3 or later is needed, $ucfs_found"
     ucfs_missing_packages="$ucfs_missing_packages $4"])])
+
+# UCFS_REQUIRE_CJSON(VERSION)
+# UCFS_REQUIRE of libcjson.  Debian's and Ubuntu's of before 2021 has no
+# pkg-config file, so without one it is looked for where they have it.
+AC_DEFUN([UCFS_REQUIRE_CJSON],
+[AS_IF([test -z "$CJSON_LIBS" && ! $PKG_CONFIG --exists libcjson],
+  [ucfs_save_CPPFLAGS=$CPPFLAGS
+   CPPFLAGS="$CPPFLAGS -I/usr/include/cjson"
+   AC_CHECK_HEADER([cJSON.h],
+     [AC_CHECK_LIB([cjson], [cJSON_Version],
+        [CJSON_CFLAGS=-I/usr/include/cjson
+         CJSON_LIBS=-lcjson])])
+   CPPFLAGS=$ucfs_save_CPPFLAGS])
+UCFS_REQUIRE([CJSON], [libcjson], [$1], [libcjson-dev])
+version_CJSON=${version_CJSON:-found}])
 
 # UCFS_OPTIONAL(VARIABLE, PKG-CONFIG-MODULE, VERSION, DEBIAN-PACKAGE)
 # The same, but sets have_VARIABLE to yes or no.  Adds to
