@@ -68,6 +68,22 @@ bool hfdir_is_one(const char *path)
 	return find_layout(path) != NULL;
 }
 
+const char *hfdir_layout(const char *path)
+{
+	const struct layout *const l = find_layout(path);
+
+	return l ? l->name : NULL;
+}
+
+bool hfdir_layout_is_index(const char *name)
+{
+	size_t i = 0;
+
+	while (i < COUNT(layouts) && strcmp(layouts[i].name, name) != 0)
+		i++;
+	return i < COUNT(layouts) && layouts[i].is_index;
+}
+
 /* --- one file ----------------------------------------------------------------- */
 
 static int read_safetensors(struct hfdir_file *f, const struct source *src,

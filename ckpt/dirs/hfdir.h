@@ -56,6 +56,11 @@ struct hfdir {
 /* Does the directory hold weights?  Looks at names only. */
 bool hfdir_is_one(const char *path);
 
+/* The name of the file by which the weights of a directory are found, which is all
+ * of them or an index; NULL if there are none. */
+const char *hfdir_layout(const char *path);
+bool hfdir_layout_is_index(const char *name);
+
 /*
  * Read all headers and no tensor.  Of several kinds of files, the kind that
  * transformers would load is used: safetensors before torch.save's, one file before

@@ -9,6 +9,7 @@
  *
  * A save takes a while and leaves files of two generations meanwhile.  So a tag
  * is taken for saved when two looks at all its files, LOOK_NS apart, see the same.
+ * The same holds for a Hugging Face directory.
  */
 #include "fs/tree/views.h"
 
@@ -21,14 +22,9 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/source.h"
-#include "ckpt/dirs/tagdir.h"
-#include "ckpt/files/files.h"
-#include "ckpt/sys/crc32.h"
-#include "ckpt/vfile/shardcache.h"
-#include "ckpt/zero/checkpoint.h"
 #include "ckpt/zero/indexfile.h"
 #include "fs/log/log.h"
+#include "fs/tree/saved_again.h"
 
 #define RETRY_SECONDS 1
 #define LOOK_NS UINT64_C(1000000000)
@@ -152,52 +148,6 @@ static uint64_t now_ns(void)
 	return (uint64_t)ts.tv_sec * LOOK_NS + (uint64_t)ts.tv_nsec;
 }
 
-/* Does the path of a shard lead to another file than the planned one? */
-static bool is_other(struct plan *p, size_t shard)
-{
-	const struct shardcache *const c = plan_shards(p);
-	struct fileid now;
-	struct stat st;
-
-	if (files_stat(shardcache_path(c, (uint32_t)shard), &st, NULL))
-		return true;
-	fileid_from_stat(&st, &now);
-	return !fileid_equal(&now, shardcache_id(c, (uint32_t)shard));
-}
-
-/* A save replaces all files, so the first ones of both kinds are enough, which
- * costs little where storage is far.  What that misses makes opens fail. */
-static bool may_be_changed(const struct view *view)
-{
-	const struct zero_checkpoint *const r = plan_zckpt(view->plan);
-
-	return r && (view->suspect || is_other(view->plan, 0) ||
-		     is_other(view->plan, r->dir.noptim));
-}
-
-/* A sum of all files' identities; 0 if they are those of the plan, or no complete
- * tag. */
-static uint32_t sum_of_files(const struct view *view)
-{
-	const struct shardcache *const c = plan_shards(view->plan);
-	struct tagdir d;
-	uint32_t sum = 0;
-	bool same;
-
-	if (tagdir_scan(&d, view->path, NULL))
-		return 0;
-	same = tagdir_count(&d) == shardcache_count(c);
-	for (size_t i = 0; i < tagdir_count(&d); i++) {
-		const struct fileid *const id = &tagdir_file(&d, i)->file;
-
-		sum = crc32_add(sum, id, sizeof(*id));
-		same = same &&
-		       fileid_equal(id, shardcache_id(c, (uint32_t)i));
-	}
-	tagdir_done(&d);
-	return same ? 0 : sum;
-}
-
 static void retire(struct view *view)
 {
 	log_note("%s: was saved again", view->path);
@@ -225,7 +175,10 @@ static void look_again(struct views *v, const char *path)
 		return;
 	view->looked = now;
 	before = view->seen;
-	view->seen = may_be_changed(view) ? sum_of_files(view) : 0;
+	/* What saved_again_maybe misses makes opens fail. */
+	view->seen = view->suspect || saved_again_maybe(view->plan, path) ?
+			     saved_again_sum(view->plan, path) :
+			     0;
 	view->suspect = view->seen != 0;
 	if (!view->seen || view->seen != before)
 		return;

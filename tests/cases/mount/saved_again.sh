@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # A tag that is saved again under the mount is served again: in place or replaced,
-# through the mount of its run and of itself, in all its views.  Nobody sees bytes of
-# two generations: readers of the old files get old bytes or EIO.
+# through the mount of its run and of itself, in all its views.  So is a Hugging Face
+# directory.  Nobody sees bytes of two generations: readers of the old files get old
+# bytes or EIO.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
@@ -91,6 +92,37 @@ becomes "$tmp/dp3" "$mnt"
 cp "$good"/z3_fp32_dp4/global_step4/* "$tmp/run/tag"
 becomes "$tmp/dp4" "$mnt"
 unmount
+
+# A Hugging Face directory: in place, in other files, and in a format that is
+# preferred to the old one, which stays.
+hf_of() {
+	ucckpt convert "$@" >/dev/null 2>"$tmp/complaints" || fail "convert $*: $(cat "$tmp/complaints")"
+}
+hf_of --to hf "$old" "$tmp/old.hf"
+hf_of --to fp32 "$old" "$tmp/old.bin"
+hf_of --to hf "$new" "$tmp/new.hf"
+hf_of --to hf --shard-size 1KB "$new" "$tmp/new.parts"
+check "it is in several files" test -f "$tmp/new.parts/model.safetensors.index.json"
+for save in "old.hf new.hf" "old.hf new.parts" "old.bin new.hf" "new.parts old.hf"; do
+	read -r before after <<<"$save"
+	for generation in "$before" "$after"; do
+		[ -d "$tmp/$generation.tree" ] || hf_of "$tmp/$generation" "$tmp/$generation.tree"
+	done
+	rm -rf "$tmp/model"
+	cp -r "$tmp/$before" "$tmp/model"
+	mount_fg "$tmp/model" || finish
+	becomes "$tmp/$before.tree" "$mnt"
+	exec 5<"$mnt/zero/cube/fp32.pt"
+	[ "$save" = "old.bin new.hf" ] || rm "$tmp/model"/model*
+	cp "$tmp/$after"/model* "$tmp/model"
+	becomes "$tmp/$after.tree" "$mnt"
+	if cat <&5 >"$tmp/held" 2>/dev/null; then
+		check "a file that was open has its old bytes ($save)" \
+			cmp "$tmp/held" "$tmp/$before.tree/zero/cube/fp32.pt"
+	fi
+	exec 5<&-
+	unmount
+done
 
 # A save that is not complete is not served.
 rm -rf "$tmp/run/tag"

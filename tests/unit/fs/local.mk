@@ -24,7 +24,7 @@ tests_unit_fs_test_repeats_SOURCES = %D%/test_repeats.c fs/log/repeats.c
 tests_unit_fs_test_stats_SOURCES = %D%/test_stats.c fs/log/stats.c
 tests_unit_fs_test_tree_SOURCES = %D%/test_tree.c fs/log/log.c fs/log/repeats.c fs/log/stats.c \
 	fs/tree/pathtab.c fs/tree/rankfile.c fs/tree/view_type.c \
-	fs/tree/views.c fs/tree/tree.c fs/tree/tree_dir.c \
+	fs/tree/views.c fs/tree/saved_again.c fs/tree/tree.c fs/tree/tree_dir.c \
 	fs/tree/survey.c fs/tree/tree_open.c \
 	fs/tree/tree_lookup.c \
 	fs/tree/tree_control.c
