@@ -2,14 +2,12 @@
 /*
  * Byte planes.
  *
- * Of a trained float only the exponent compresses, and only where it stands
- * apart from the mantissa: an entropy coder needs the same byte of all elements
- * together, and the sign, where it is random, out of it.
+ * In a trained float the exponent compresses well, the sign and the mantissa hardly
+ * at all.  So the same byte of all elements is coded together, and the sign, which
+ * would spoil the byte with the exponent, is moved to another.
  *
- * Groups of 16 elements go through vectors of 16 bytes, which every processor
- * that matters has (SSE2, NEON) and for which compilers emit scalar code where
- * it has not.  Splitting takes the even and the odd bytes of two vectors apart,
- * as often as an element has halves; merging interleaves them again.
+ * Both are plain loops over groups of constant length, of which compilers make
+ * vectors for each generation of processors.
  */
 #include "ckpt/pack/planes.h"
 
@@ -17,236 +15,179 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "ckpt/sys/cpu_clones.h"
+
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "elements of checkpoints are little-endian, and are taken as they are"
 #endif
 
-#define GROUP 16 /* elements */
+#define GROUP 64 /* elements */
 
-/* Loops for each value of `turned`. */
+/* Loops for constant lengths. */
 #define INLINED static inline __attribute__((always_inline))
 
-typedef uint8_t bytes16 __attribute__((vector_size(16)));
-typedef uint16_t words8 __attribute__((vector_size(16)));
-typedef uint32_t words4 __attribute__((vector_size(16)));
+/* --- splitting ------------------------------------------------------------- */
 
-static inline bytes16 load(const uint8_t *p)
-{
-	bytes16 v;
+#define STRAIGHT(x) (x)
+#define LEFT(x) ((x) << 1 | (x) >> (8 * sizeof(x) - 1))
 
-	memcpy(&v, p, sizeof(v));
-	return v;
-}
-
-static inline void store(uint8_t *p, bytes16 v)
-{
-	memcpy(p, &v, sizeof(v));
-}
-
-/* clang has one spelling of shuffles, and gcc before 12 another. */
-#ifdef __clang__
-#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (bytes16){ __VA_ARGS__ })
-#endif
-
-static inline bytes16 even(bytes16 a, bytes16 b)
-{
-	return SHUFFLE(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26,
-		       28, 30);
-}
-
-static inline bytes16 odd(bytes16 a, bytes16 b)
-{
-	return SHUFFLE(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27,
-		       29, 31);
-}
-
-static inline bytes16 zip_low(bytes16 a, bytes16 b)
-{
-	return SHUFFLE(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7,
-		       23);
-}
-
-static inline bytes16 zip_high(bytes16 a, bytes16 b)
-{
-	return SHUFFLE(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14,
-		       30, 15, 31);
-}
-
-static inline bytes16 left16(bytes16 v, bool turned)
-{
-	const words8 x = (words8)v;
-
-	return !turned ? v : (bytes16)(x << 1 | x >> 15);
-}
-
-static inline bytes16 right16(bytes16 v, bool turned)
-{
-	const words8 x = (words8)v;
-
-	return !turned ? v : (bytes16)(x >> 1 | x << 15);
-}
-
-static inline bytes16 left32(bytes16 v, bool turned)
-{
-	const words4 x = (words4)v;
-
-	return !turned ? v : (bytes16)(x << 1 | x >> 31);
-}
-
-static inline bytes16 right32(bytes16 v, bool turned)
-{
-	const words4 x = (words4)v;
-
-	return !turned ? v : (bytes16)(x >> 1 | x << 31);
-}
-
-/* --- one element at a time ------------------------------------------------- */
-
-static void split_one(const uint8_t *in, uint8_t *const out[], size_t i,
-		      unsigned width, bool turned)
-{
-	const unsigned top = 8 * width - 1;
-	uint64_t x = 0;
-
-	memcpy(&x, in + width * i, width);
-	if (turned)
-		x = x << 1 | x >> top;
-	for (unsigned k = 0; k < width; k++)
-		out[k][i] = (uint8_t)(x >> 8 * k);
-}
-
-static void merge_one(const uint8_t *const in[], uint8_t *out, size_t i,
-		      unsigned width, bool turned)
-{
-	const unsigned top = 8 * width - 1;
-	uint64_t x = 0;
-
-	for (unsigned k = 0; k < width; k++)
-		x |= (uint64_t)in[k][i] << 8 * k;
-	if (turned)
-		x = x >> 1 | (x & 1) << top;
-	memcpy(out + width * i, &x, width);
-}
-
-/* --- groups ---------------------------------------------------------------- */
-
-INLINED size_t split_groups16(const uint8_t *in, uint8_t *out0, uint8_t *out1,
-			      size_t n, bool turned)
-{
-	size_t i = 0;
-
-	for (; i + GROUP <= n; i += GROUP) {
-		const bytes16 a = left16(load(in + 2 * i), turned);
-		const bytes16 b = left16(load(in + 2 * i + 16), turned);
-
-		store(out0 + i, even(a, b));
-		store(out1 + i, odd(a, b));
+/* Load `n` elements of `type`; memcpy allows any alignment. */
+#define LOAD(type, in, x, n, turn)                               \
+	for (size_t k_ = 0; k_ < (n); k_++) {                    \
+		type v_;                                         \
+                                                                 \
+		memcpy(&v_, (in) + sizeof(v_) * k_, sizeof(v_)); \
+		(x)[k_] = (type)turn(v_);                        \
 	}
-	return i;
+
+/* Split `n` <= GROUP elements of `type`, from element `i` on. */
+#define SPLIT_SOME(type, in, out, i, n, turned)                         \
+	do {                                                            \
+		const uint8_t *const from_ = (in) + sizeof(type) * (i); \
+		type x_[GROUP];                                         \
+                                                                        \
+		if (turned)                                             \
+			LOAD(type, from_, x_, n, LEFT)                  \
+		else                                                    \
+			LOAD(type, from_, x_, n, STRAIGHT)              \
+		_Pragma("GCC unroll 8") for (unsigned p_ = 0;           \
+					     p_ < sizeof(type); p_++)   \
+		{                                                       \
+			uint8_t *const to_ = (out)[p_] + (i);           \
+                                                                        \
+			for (size_t k_ = 0; k_ < (n); k_++)             \
+				to_[k_] = (uint8_t)(x_[k_] >> 8 * p_);  \
+		}                                                       \
+	} while (0)
+
+#define SPLIT(type, in, out, n, turned)                               \
+	do {                                                          \
+		size_t i_ = 0;                                        \
+                                                                      \
+		for (; i_ + GROUP <= (n); i_ += GROUP)                \
+			SPLIT_SOME(type, in, out, i_, GROUP, turned); \
+		SPLIT_SOME(type, in, out, i_, (n)-i_, turned);        \
+	} while (0)
+
+CPU_CLONES static void split16(const uint8_t *in, uint8_t *const out[],
+			       size_t n, bool turned)
+{
+	SPLIT(uint16_t, in, out, n, turned);
 }
 
-INLINED size_t merge_groups16(const uint8_t *in0, const uint8_t *in1,
-			      uint8_t *out, size_t n, bool turned)
+CPU_CLONES static void split32(const uint8_t *in, uint8_t *const out[],
+			       size_t n, bool turned)
 {
-	size_t i = 0;
-
-	for (; i + GROUP <= n; i += GROUP) {
-		const bytes16 low = load(in0 + i), high = load(in1 + i);
-
-		store(out + 2 * i, right16(zip_low(low, high), turned));
-		store(out + 2 * i + 16, right16(zip_high(low, high), turned));
-	}
-	return i;
+	SPLIT(uint32_t, in, out, n, turned);
 }
 
-INLINED size_t split_groups32(const uint8_t *in, uint8_t *const out[], size_t n,
-			      bool turned)
+CPU_CLONES static void split64(const uint8_t *in, uint8_t *const out[],
+			       size_t n, bool turned)
 {
-	uint8_t *const out0 = out[0], *const out1 = out[1];
-	uint8_t *const out2 = out[2], *const out3 = out[3];
-	size_t i = 0;
-
-	for (; i + GROUP <= n; i += GROUP) {
-		const bytes16 a = left32(load(in + 4 * i), turned);
-		const bytes16 b = left32(load(in + 4 * i + 16), turned);
-		const bytes16 c = left32(load(in + 4 * i + 32), turned);
-		const bytes16 d = left32(load(in + 4 * i + 48), turned);
-		const bytes16 even_ab = even(a, b), even_cd = even(c, d);
-		const bytes16 odd_ab = odd(a, b), odd_cd = odd(c, d);
-
-		store(out0 + i, even(even_ab, even_cd));
-		store(out1 + i, even(odd_ab, odd_cd));
-		store(out2 + i, odd(even_ab, even_cd));
-		store(out3 + i, odd(odd_ab, odd_cd));
-	}
-	return i;
-}
-
-INLINED size_t merge_groups32(const uint8_t *const in[], uint8_t *out, size_t n,
-			      bool turned)
-{
-	const uint8_t *const in0 = in[0], *const in1 = in[1];
-	const uint8_t *const in2 = in[2], *const in3 = in[3];
-	size_t i = 0;
-
-	for (; i + GROUP <= n; i += GROUP) {
-		const bytes16 p0 = load(in0 + i), p1 = load(in1 + i);
-		const bytes16 p2 = load(in2 + i), p3 = load(in3 + i);
-		const bytes16 even_low = zip_low(p0, p2);
-		const bytes16 even_high = zip_high(p0, p2);
-		const bytes16 odd_low = zip_low(p1, p3);
-		const bytes16 odd_high = zip_high(p1, p3);
-
-		store(out + 4 * i, right32(zip_low(even_low, odd_low), turned));
-		store(out + 4 * i + 16,
-		      right32(zip_high(even_low, odd_low), turned));
-		store(out + 4 * i + 32,
-		      right32(zip_low(even_high, odd_high), turned));
-		store(out + 4 * i + 48,
-		      right32(zip_high(even_high, odd_high), turned));
-	}
-	return i;
-}
-
-/* What has two bytes or four; doubles are rare. */
-INLINED size_t split_groups(const uint8_t *in, uint8_t *const out[], size_t n,
-			    unsigned width, bool turned)
-{
-	return width == 2   ? split_groups16(in, out[0], out[1], n, turned)
-	       : width == 4 ? split_groups32(in, out, n, turned)
-			    : 0;
-}
-
-INLINED size_t merge_groups(const uint8_t *const in[], uint8_t *out, size_t n,
-			    unsigned width, bool turned)
-{
-	return width == 2   ? merge_groups16(in[0], in[1], out, n, turned)
-	       : width == 4 ? merge_groups32(in, out, n, turned)
-			    : 0;
+	SPLIT(uint64_t, in, out, n, turned);
 }
 
 void planes_split(const void *floats, uint8_t *const plane[], size_t n,
 		  unsigned width, bool turned)
 {
-	size_t i;
-
 	assert(width == 2 || width == 4 || width == 8);
-	i = turned ? split_groups(floats, plane, n, width, true)
-		   : split_groups(floats, plane, n, width, false);
-	for (; i < n; i++)
-		split_one(floats, plane, i, width, turned);
+	if (width == 2)
+		split16(floats, plane, n, turned);
+	else if (width == 4)
+		split32(floats, plane, n, turned);
+	else
+		split64(floats, plane, n, turned);
+}
+
+/* --- merging ---------------------------------------------------------------- */
+
+#define RIGHT(x) ((x) >> 1 | (x) << (8 * sizeof(x) - 1))
+
+#define STORE(type, x, out, n, turn)                              \
+	for (size_t k_ = 0; k_ < (n); k_++) {                     \
+		const type v_ = (type)turn((x)[k_]);              \
+                                                                  \
+		memcpy((out) + sizeof(v_) * k_, &v_, sizeof(v_)); \
+	}
+
+/* Join the halves of `n` elements of `type`. */
+#define JOIN(type, low, high, out, n)                           \
+	for (size_t k_ = 0; k_ < (n); k_++)                     \
+		(out)[k_] = (type)((low)[k_] | (type)(high)[k_] \
+						       << 4 * sizeof(type));
+
+#define STORE_TURNED(type, x, out, n, turned)            \
+	do {                                             \
+		if (turned)                              \
+			STORE(type, x, out, n, RIGHT)    \
+		else                                     \
+			STORE(type, x, out, n, STRAIGHT) \
+	} while (0)
+
+/* Merge `n` <= GROUP elements, from element `i` on: bytes to words, these to
+ * double words, as vectors do. */
+INLINED void merge16_some(const uint8_t *const in[], uint8_t *out, size_t i,
+			  size_t n, bool turned)
+{
+	uint16_t x[GROUP];
+
+	JOIN(uint16_t, in[0] + i, in[1] + i, x, n)
+	STORE_TURNED(uint16_t, x, out + sizeof(*x) * i, n, turned);
+}
+
+INLINED void merge32_some(const uint8_t *const in[], uint8_t *out, size_t i,
+			  size_t n, bool turned)
+{
+	uint16_t low[GROUP], high[GROUP];
+	uint32_t x[GROUP];
+
+	JOIN(uint16_t, in[0] + i, in[1] + i, low, n)
+	JOIN(uint16_t, in[2] + i, in[3] + i, high, n)
+	JOIN(uint32_t, low, high, x, n)
+	STORE_TURNED(uint32_t, x, out + sizeof(*x) * i, n, turned);
+}
+
+CPU_CLONES static void merge16(const uint8_t *const in[], uint8_t *out,
+			       size_t n, bool turned)
+{
+	size_t i = 0;
+
+	for (; i + GROUP <= n; i += GROUP)
+		merge16_some(in, out, i, GROUP, turned);
+	merge16_some(in, out, i, n - i, turned);
+}
+
+CPU_CLONES static void merge32(const uint8_t *const in[], uint8_t *out,
+			       size_t n, bool turned)
+{
+	size_t i = 0;
+
+	for (; i + GROUP <= n; i += GROUP)
+		merge32_some(in, out, i, GROUP, turned);
+	merge32_some(in, out, i, n - i, turned);
+}
+
+/* Doubles are rare. */
+static void merge64(const uint8_t *const in[], uint8_t *out, size_t n,
+		    bool turned)
+{
+	for (size_t i = 0; i < n; i++) {
+		uint64_t x = 0;
+
+		for (unsigned k = 0; k < sizeof(x); k++)
+			x |= (uint64_t)in[k][i] << 8 * k;
+		STORE_TURNED(uint64_t, &x, out + sizeof(x) * i, 1, turned);
+	}
 }
 
 void planes_merge(const uint8_t *const plane[], void *floats, size_t n,
 		  unsigned width, bool turned)
 {
-	size_t i;
-
 	assert(width == 2 || width == 4 || width == 8);
-	i = turned ? merge_groups(plane, floats, n, width, true)
-		   : merge_groups(plane, floats, n, width, false);
-	for (; i < n; i++)
-		merge_one(plane, floats, i, width, turned);
+	if (width == 2)
+		merge16(plane, floats, n, turned);
+	else if (width == 4)
+		merge32(plane, floats, n, turned);
+	else
+		merge64(plane, floats, n, turned);
 }
