@@ -41,6 +41,7 @@ struct parameter {
 
 struct block_encoder {
 	ZSTD_CCtx *huffman, *zstd;
+	struct huffman_work work;
 	uint8_t planes[BLOCK_SIZE];
 	uint8_t tried[BLOCK_SIZE]; /* a frame that may be worth it */
 };
@@ -155,7 +156,7 @@ static size_t code_plane(struct block_encoder *e, enum block_coding coding,
 	if (coding == BLOCK_RAW || room == 0)
 		return 0;
 	if (coding == BLOCK_HUFFMAN)
-		got = huffman_frame(plane, n, out, room);
+		got = huffman_frame(&e->work, plane, n, out, room);
 	if (!got)
 		got = ZSTD_compress2(coding == BLOCK_ZSTD ? e->zstd : e->huffman,
 				     out, room, plane, n);
