@@ -202,7 +202,8 @@ static int pack_put(const struct packing *p, const void *bytes, size_t len,
 	int rc = 0;
 
 	for (size_t i = 0, n; !rc && i < len; i += n) {
-		n = len - i < WRITE_STEP ? len - i : WRITE_STEP;
+		n = WRITE_STEP - (size_t)((at + i) % WRITE_STEP);
+		n = len - i < n ? len - i : n;
 		rc = pwrite_all(p->fd, (const uint8_t *)bytes + i, n, at + i);
 	}
 	return rc ? errmsg_set(err, rc, "%s: cannot write: %s", p->o->name,
