@@ -8,7 +8,7 @@
 struct errmsg;
 struct option;
 
-/* What a user probably meant who has mistyped a name. */
+/* Finds the name that a user probably meant by a mistyped one. */
 
 struct nearest {
 	const char *word; /* as typed */

@@ -3,10 +3,9 @@
  * Checks all ranks together: every element of every parameter exists exactly
  * once, and all files are of one step.
  *
- * Most of that is checked when shards are read and files are opened, by the
- * code that a mount relies on.  Here fragments are counted once more rank by
- * rank, because a mistake in the arithmetic that finds the ranks of a slice
- * would not be noticed by anything built on it.
+ * The code that reads shards for a mount checks most of that.  This file counts
+ * the fragments of each rank independently: a mistake in the arithmetic that finds
+ * the ranks of a slice would go unnoticed by code that uses this arithmetic.
  */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A mount stops at the first problem.  A user who has to repair or re-fetch a
- * checkpoint needs all of them, so here every file is read, whether or not
- * others are damaged.
+ * Finds all problems of a checkpoint.  A mount stops at the first one, but a user
+ * who repairs or copies a checkpoint again needs the whole list, so every file is
+ * read, whether or not others are damaged.
  *
  * For a directory that is not a complete checkpoint, the expected files are
  * derived from the number of ranks: that of the highest rank that left a file,

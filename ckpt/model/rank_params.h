@@ -45,8 +45,8 @@ struct slice {
 	uint32_t index;	 /* position in the group */
 	uint32_t param_shapes_index; /* position in param_shapes, which
 				      * includes empty ones */
-	/* Of an expert: its layer. The name is that on the rank, see
-	 * experts.h. */
+	/* Of an expert: its layer, or NULL.  The parameter's name is the one
+	 * that the rank uses (experts.h). */
 	const struct expert_layer *layer;
 	unsigned ep;	  /* expert-parallel rank */
 	unsigned expert;  /* native: local number */

@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
@@ -45,6 +46,39 @@ unsigned plan_name_after(const char *const *names, unsigned n, unsigned after)
 	return best;
 }
 
+int plan_open_over(const struct plan_over_kind *kind, struct plan *universal,
+		   bool owned, const struct plan_options *options,
+		   struct plan **out, struct errmsg *err)
+{
+	struct plan_over *const o = calloc(1, kind->size);
+	int rc;
+
+	assert(kind->size >= sizeof(*o));
+	if (!o) {
+		if (owned)
+			plan_close(universal);
+		return errmsg_nomem(err, NULL);
+	}
+	o->plan = *universal;
+	o->plan.ops = kind->ops;
+	o->plan.options = *options;
+	o->universal = universal;
+	o->owned = owned;
+	rc = kind->make(&o->plan, err);
+	if (rc)
+		plan_close(&o->plan);
+	else
+		*out = &o->plan;
+	return rc;
+}
+
+void plan_over_close(struct plan_over *o)
+{
+	if (o->owned)
+		plan_close(o->universal);
+	free(o);
+}
+
 /* As plan_open_indexed, except that a stale index is an error. */
 static int open_indexed(const char *path, const struct plan_options *options,
 			struct span index, struct plan **out,
@@ -55,21 +89,23 @@ static int open_indexed(const char *path, const struct plan_options *options,
 	int rc;
 
 	if (options->hugging_face && !tagdir_is_tag(path) && hfdir_is_one(path))
-		return options->kind == PLAN_UNIVERSAL ?
-			       plan_open_hfdir(path, options, out, err) :
-			       errmsg_set(err, -ENOTSUP,
-					  "%s: a Hugging Face directory already holds"
-					  " weights; only a universal tree can be made"
-					  " of it",
-					  path);
+		return options->kind == PLAN_UNIVERSAL
+			       ? plan_open_hfdir(path, options, out, err)
+			       : errmsg_set(
+					 err, -ENOTSUP,
+					 "%s: a Hugging Face directory already holds"
+					 " weights; only a universal tree can be made"
+					 " of it",
+					 path);
 	universal.kind = PLAN_UNIVERSAL;
 	rc = plan_open_universal(path, &universal, index, &p, refused, err);
 	if (rc)
 		return rc;
-	if (options->kind == PLAN_RESHARD)
-		return plan_open_reshard(p, true, options, out, err);
 	if (options->kind != PLAN_UNIVERSAL)
-		return plan_open_weights(p, true, options, out, err);
+		return plan_open_over(options->kind == PLAN_RESHARD
+					      ? &plan_reshard
+					      : &plan_weights,
+				      p, true, options, out, err);
 	*out = p;
 	return 0;
 }
@@ -95,7 +131,8 @@ int plan_open_derived(struct plan *universal, enum plan_kind kind,
 	struct plan_options options = universal->options;
 
 	options.kind = kind;
-	return plan_open_weights(universal, false, &options, out, err);
+	return plan_open_over(&plan_weights, universal, false, &options, out,
+			      err);
 }
 
 int plan_open_resharded(struct plan *universal, unsigned ranks, unsigned stage,
@@ -106,7 +143,8 @@ int plan_open_resharded(struct plan *universal, unsigned ranks, unsigned stage,
 	options.kind = PLAN_RESHARD;
 	options.ranks = ranks;
 	options.stage = stage;
-	return plan_open_reshard(universal, false, &options, out, err);
+	return plan_open_over(&plan_reshard, universal, false, &options, out,
+			      err);
 }
 
 void plan_close(struct plan *p)
@@ -199,8 +237,8 @@ int plan_lookup_by_walking(struct plan *p, uint64_t dir, const char *name,
 	return rc ? rc : -ENOENT;
 }
 
-int plan_lookup(struct plan *p, uint64_t dir, const char *name,
-		uint64_t *node, struct errmsg *err)
+int plan_lookup(struct plan *p, uint64_t dir, const char *name, uint64_t *node,
+		struct errmsg *err)
 {
 	return (p->ops->lookup ? p->ops->lookup : plan_lookup_by_walking)(
 		p, dir, name, node, err);

@@ -68,15 +68,33 @@ int plan_open_universal(const char *path, const struct plan_options *options,
 int plan_open_hfdir(const char *path, const struct plan_options *options,
 		    struct plan **out, struct errmsg *err);
 
-/* The same for weights, using a universal plan of the same tag.  If `owned`,
- * the new plan takes over `universal`; on failure it is closed. */
-int plan_open_weights(struct plan *universal, bool owned,
-		      const struct plan_options *options, struct plan **out,
-		      struct errmsg *err);
+/* The part that plans made over a universal plan of the same tag share.  Their own
+ * structure begins with it. */
+struct plan_over {
+	struct plan plan;
+	struct plan *universal;
+	bool owned; /* `universal` is closed together with this plan */
+};
 
-int plan_open_reshard(struct plan *universal, bool owned,
-		      const struct plan_options *options, struct plan **out,
-		      struct errmsg *err);
+/* A kind of such plans.  `ops->close` ends with plan_over_close, and takes what
+ * `make` has left when it failed. */
+struct plan_over_kind {
+	const struct plan_ops *ops;
+	size_t size; /* of the kind's own structure */
+	/* Fill in the kind's own fields, all zero; 0 or a negative errno. */
+	int (*make)(struct plan *p, struct errmsg *err);
+};
+
+extern const struct plan_over_kind plan_weights, plan_reshard;
+
+/* Open a plan over `universal`, which it takes over if `owned`: on failure it is
+ * closed then.  As plan_open. */
+int plan_open_over(const struct plan_over_kind *kind, struct plan *universal,
+		   bool owned, const struct plan_options *options,
+		   struct plan **out, struct errmsg *err);
+
+/* Close the shared part and free the structure. */
+void plan_over_close(struct plan_over *o);
 
 /* Fill in an entry.  Name and suffix must fit (asserted).  Returns 1. */
 int plan_set_entry(struct plan_entry *e, uint64_t node, const char *name,

@@ -48,9 +48,7 @@ struct made_file {
 };
 
 struct plan_reshard {
-	struct plan plan;
-	struct plan *universal; /* of the same tag */
-	bool owned;             /* closed with this plan */
+	struct plan_over over;
 	struct reshard s;
 	struct shardcache *shards; /* the tag's files, then those of layers */
 	uint32_t first_layer;      /* number of the first of these */
@@ -387,10 +385,8 @@ static void reshard_close(struct plan *p)
 	free_files(x);
 	reshard_done(&x->s);
 	shardcache_free(x->shards);
-	if (x->owned)
-		plan_close(x->universal);
 	pthread_mutex_destroy(&x->lock);
-	free(x);
+	plan_over_close(&x->over);
 }
 
 static const struct plan_ops reshard_ops = {
@@ -420,19 +416,23 @@ static int add_layers(struct plan_reshard *x)
 	return 0;
 }
 
-static int make(struct plan_reshard *x, struct errmsg *err)
+static int reshard_make(struct plan *p, struct errmsg *err)
 {
+	struct plan_reshard *const x = reshard_of(p);
 	const struct reshard_options options = {
-		.ranks = x->plan.options.ranks,
-		.stage = x->plan.options.stage,
+		.ranks = p->options.ranks,
+		.stage = p->options.stage,
 	};
-	int rc = reshard_init(&x->s, x->plan.zckpt, &options, err);
+	int rc;
 
+	x->s.r = p->zckpt;
+	pthread_mutex_init(&x->lock, NULL);
+	rc = reshard_init(&x->s, p->zckpt, &options, err);
 	if (rc)
 		return rc;
 	if (add_layers(x))
 		return fail_nomem(x, err);
-	x->plan.shards = x->shards;
+	p->shards = x->shards;
 	for (int kind = 0; kind < RESHARD_KINDS; kind++) {
 		x->files[kind] =
 			calloc(reshard_count(&x->s, (enum reshard_kind)kind),
@@ -443,29 +443,8 @@ static int make(struct plan_reshard *x, struct errmsg *err)
 	return 0;
 }
 
-int plan_open_reshard(struct plan *universal, bool owned,
-		      const struct plan_options *options, struct plan **out,
-		      struct errmsg *err)
-{
-	struct plan_reshard *const x = calloc(1, sizeof(*x));
-	int rc;
-
-	if (!x) {
-		if (owned)
-			plan_close(universal);
-		return errmsg_nomem(err, NULL);
-	}
-	x->plan = *universal;
-	x->plan.ops = &reshard_ops;
-	x->plan.options = *options;
-	x->universal = universal;
-	x->owned = owned;
-	x->s.r = x->plan.zckpt;
-	pthread_mutex_init(&x->lock, NULL);
-	rc = make(x, err);
-	if (rc)
-		reshard_close(&x->plan);
-	else
-		*out = &x->plan;
-	return rc;
-}
+const struct plan_over_kind plan_reshard = {
+	.ops = &reshard_ops,
+	.size = sizeof(struct plan_reshard),
+	.make = reshard_make,
+};

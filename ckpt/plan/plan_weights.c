@@ -32,16 +32,14 @@
 #define NODE_SIDECAR (UINT64_C(1) << 32)
 
 struct plan_weights {
-	struct plan plan;
-	struct plan *universal; /* of the same tag */
-	bool owned;             /* closed together with this plan */
+	struct plan_over over;
 	const struct format *format;
 	const struct weights *w; /* belongs to the universal plan */
 	struct weights_file_set set;
 	size_t *tensors; /* indices of the saved weights, grouped by file */
 	struct weights_split split;
 	struct weights_file *files; /* split.nfiles of them */
-	struct bytebuf index; /* JSON; empty if there is one file */
+	struct bytebuf index;       /* JSON; empty if there is one file */
 	struct sidecars sidecars;
 };
 
@@ -226,9 +224,7 @@ static void weights_close(struct plan *p)
 	weights_split_done(&x->split);
 	bytebuf_done(&x->index);
 	sidecars_done(&x->sidecars);
-	if (x->owned)
-		plan_close(x->universal);
-	free(x);
+	plan_over_close(&x->over);
 }
 
 static const struct plan_ops weights_ops = {
@@ -260,7 +256,7 @@ static int plan_weights_split(struct plan_weights *x, struct errmsg *err)
 	size_t k = 0, empty = n;
 	int rc = len && same && saved && number
 			 ? 0
-			 : errmsg_nomem(err, x->plan.zckpt->dir.path);
+			 : errmsg_nomem(err, x->over.plan.zckpt->dir.path);
 
 	for (size_t i = 0; !rc && i < n; i++) {
 		const struct weight *const w = x->w->v[i];
@@ -281,13 +277,13 @@ static int plan_weights_split(struct plan_weights *x, struct errmsg *err)
 	}
 	if (!rc)
 		rc = weights_split_init(&x->split, len, same, k,
-					x->plan.options.shard_size
-						? x->plan.options.shard_size
+					x->over.plan.options.shard_size
+						? x->over.plan.options.shard_size
 						: WEIGHTS_SPLIT_SIZE,
 					err);
 	x->tensors = calloc(n + 1, sizeof(*x->tensors));
 	if (!rc && !x->tensors)
-		rc = errmsg_nomem(err, x->plan.zckpt->dir.path);
+		rc = errmsg_nomem(err, x->over.plan.zckpt->dir.path);
 	for (size_t i = 0; !rc && i < k; i++)
 		x->tensors[i] = saved[x->split.order[i]];
 	free(len);
@@ -304,7 +300,7 @@ static int plan_weights_lay_out(struct plan_weights *x, struct errmsg *err)
 
 	x->files = calloc(s->nfiles, sizeof(*x->files));
 	if (!x->files)
-		return errmsg_nomem(err, x->plan.zckpt->dir.path);
+		return errmsg_nomem(err, x->over.plan.zckpt->dir.path);
 	for (size_t i = 0; !rc && i < s->nfiles; i++) {
 		struct weights_file *const f = &x->files[i];
 
@@ -327,7 +323,7 @@ static int make_index(struct plan_weights *x, struct errmsg *err)
 		return 0;
 	names = calloc(x->split.n + 1, sizeof(*names));
 	if (!names)
-		return errmsg_nomem(err, x->plan.zckpt->dir.path);
+		return errmsg_nomem(err, x->over.plan.zckpt->dir.path);
 	for (size_t i = 0; i < x->split.n; i++)
 		names[x->split.order[i]] = x->w->v[x->tensors[i]]->name;
 	rc = weights_split_index(&x->split, x->format->stem, x->format->suffix,
@@ -336,17 +332,22 @@ static int make_index(struct plan_weights *x, struct errmsg *err)
 	return rc;
 }
 
-static int plan_weights_make(struct plan_weights *x, struct errmsg *err)
+static int weights_make(struct plan *p, struct errmsg *err)
 {
-	const struct plan_options *const o = &x->plan.options;
-	struct zero_checkpoint *const r = x->plan.zckpt;
+	struct plan_weights *const x = weights_of(p);
+	const struct plan_options *const o = &p->options;
+	struct zero_checkpoint *const r = p->zckpt;
 	struct errmsg why = { "" };
-	int rc = plan_universal_weights(x->universal, &x->w, err);
+	int rc;
 
+	x->format = &formats[o->kind];
+	rc = zckpt_profiles(r, err);
+	if (!rc)
+		rc = plan_universal_weights(x->over.universal, &x->w, err);
 	x->set = (struct weights_file_set){
 		.w = x->w,
 		.r = r,
-		.shards = x->plan.shards,
+		.shards = p->shards,
 		.dtype = o->kind == PLAN_HF && (o->dtype == DTYPE_F16 ||
 						o->dtype == DTYPE_BF16)
 				 ? o->dtype
@@ -368,30 +369,8 @@ static int plan_weights_make(struct plan_weights *x, struct errmsg *err)
 	return rc;
 }
 
-int plan_open_weights(struct plan *universal, bool owned,
-		      const struct plan_options *options, struct plan **out,
-		      struct errmsg *err)
-{
-	struct plan_weights *const x = calloc(1, sizeof(*x));
-	int rc;
-
-	if (!x) {
-		if (owned)
-			plan_close(universal);
-		return errmsg_nomem(err, NULL);
-	}
-	x->plan = *universal;
-	x->plan.ops = &weights_ops;
-	x->plan.options = *options;
-	x->universal = universal;
-	x->owned = owned;
-	x->format = &formats[options->kind];
-	rc = zckpt_profiles(x->plan.zckpt, err);
-	if (!rc)
-		rc = plan_weights_make(x, err);
-	if (rc)
-		weights_close(&x->plan);
-	else
-		*out = &x->plan;
-	return rc;
-}
+const struct plan_over_kind plan_weights = {
+	.ops = &weights_ops,
+	.size = sizeof(struct plan_weights),
+	.make = weights_make,
+};

@@ -192,9 +192,9 @@ static bool warn_of_optimizer(const struct zero_checkpoint *r,
 	if (!s || c->global_steps < skipped || !optimizer_step(s, &step) ||
 	    !is_odd_step(r, step, c->global_steps - skipped))
 		return false;
-	errmsg_set(out, 0, "%s is of global step %" PRId64 " (%" PRId64 " skipped),"
-		   " but the optimizer of %s has made %.0f steps: files of"
-		   " different steps, unless the optimizer was started anew",
+	errmsg_set(out, 0, "%s was saved at global step %" PRId64 " (%" PRId64 " skipped),"
+		   " but the optimizer in %s has made %.0f steps: the files are"
+		   " of different steps, or the optimizer was reset",
 		   r->dir.model[0].name, c->global_steps, skipped,
 		   r->dir.optim[0].name, step);
 	return true;

@@ -10,9 +10,9 @@
  *	ABSENT, a buffer at hand	assemble, then pass through
  *	ABSENT, no buffer		stream, and request a buffer
  *
- * Assembling a file writes every byte once more.  It pays even for a single
- * reader: the next files are assembled while this one is read, and a loader
- * that seeks through the file before it reads the tensor sends us no requests
+ * Assembling a file copies every byte once more, but is faster even for a single
+ * reader: the next files are assembled while this one is read, and a loader that
+ * seeks through the file before it reads the tensor sends us no requests
  * (tests/bench/RESULTS.md).
  *
  * The backing id of a shard is released with its last handle; that of an

@@ -12,7 +12,7 @@ struct bytebuf;
  * of repetitions. */
 #define REPEATS_SECONDS 60
 
-/* Lines that are told apart.  More are counted together. */
+/* Different lines that are remembered.  All further ones are counted together. */
 #define REPEATS_MAX 256
 
 struct repeats_line {

@@ -22,6 +22,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/sys/clock.h"
 #include "ckpt/zero/indexfile.h"
 #include "fs/log/log.h"
 #include "fs/tree/saved_again.h"
@@ -140,14 +141,6 @@ static void release_plan(struct view *view)
 
 /* --- tags that are saved again ---------------------------------------------------- */
 
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * LOOK_NS + (uint64_t)ts.tv_nsec;
-}
-
 static void retire(struct view *view)
 {
 	log_note("%s: was saved again", view->path);
@@ -163,7 +156,7 @@ static void retire(struct view *view)
  * lock held. */
 static void look_again(struct views *v, const char *path)
 {
-	const uint64_t now = now_ns();
+	const uint64_t now = clock_ns();
 	struct view *view = NULL;
 	uint32_t before;
 

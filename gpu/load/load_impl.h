@@ -62,7 +62,7 @@ int load_find(const struct load_options *o, char path[PATH_MAX],
 struct load_metadata {
 	uint64_t step, skipped;  /* of the run */
 	uint64_t original_vocab; /* 0: unknown */
-	bool has_updates;        /* `updates` and `flavor` are known */
+	bool has_updates;        /* the next two are known */
 	uint64_t updates;
 	int flavor; /* enum optimizer_flavor */
 	/* Of the optimizer's first parameter group; NAN where missing. */

@@ -14,10 +14,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/sys/clock.h"
 #include "gpu/backend/backend.h"
 #include "gpu/cuda/backend_cuda.h"
 
@@ -35,14 +35,6 @@ static float *grad, *stats, *more[3];
 static int32_t *tokens;
 static double *sum;
 static double all; /* seconds per step */
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void finish(void)
 {
@@ -242,11 +234,11 @@ static void measure(const char *name, void (*op)(void), size_t times,
 	op();
 	op();
 	finish();
-	start = now();
+	start = clock_seconds();
 	for (int i = 0; i < CALLS; i++)
 		op();
 	finish();
-	took = (now() - start) / CALLS;
+	took = (clock_seconds() - start) / CALLS;
 	all += took * (double)times;
 	printf("%-28s %8.3f ms  x%3zu = %8.2f ms  %7.1f TFLOP/s  %7.0f GB/s\n",
 	       name, took * 1e3, times, took * 1e3 * (double)times,

@@ -11,22 +11,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pack/blockcache.h"
 #include "ckpt/pack/pack.h"
+#include "ckpt/sys/clock.h"
 
 static const size_t sizes[] = { 4u << 10, 128u << 10, 1u << 20 };
-
-static double now_us(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec * 1e6 + (double)ts.tv_nsec / 1e3;
-}
 
 static int by_value(const void *a, const void *b)
 {
@@ -44,7 +36,8 @@ static double median(double *v, size_t n)
 int main(int argc, char **argv)
 {
 	const size_t reads = argc > 4 ? strtoul(argv[4], NULL, 10) : 2000;
-	double *const a = calloc(reads, sizeof(*a)), *const b = calloc(reads, sizeof(*b));
+	double *const a = calloc(reads, sizeof(*a)), *const b = calloc(
+							     reads, sizeof(*b));
 	uint8_t *const x = malloc(1u << 20), *const y = malloc(1u << 20);
 	struct errmsg err = { "" };
 	struct pack *p;
@@ -67,20 +60,23 @@ int main(int argc, char **argv)
 
 	for (size_t s = 0; s < sizeof(sizes) / sizeof(*sizes); s++) {
 		for (size_t i = 0; i < reads; i++) {
-			const uint64_t off = (uint64_t)(drand48() *
-							(double)(size - sizes[s])) &
-					     ~UINT64_C(4095);
-			double t = now_us();
+			const uint64_t off =
+				(uint64_t)(drand48() *
+					   (double)(size - sizes[s])) &
+				~UINT64_C(4095);
+			double t = clock_seconds() * 1e6;
 
-			if (pack_read(p, (uint32_t)entry, x, sizes[s], off, &err)) {
+			if (pack_read(p, (uint32_t)entry, x, sizes[s], off,
+				      &err)) {
 				fprintf(stderr, "packread: %s\n", err.text);
 				return 1;
 			}
-			a[i] = now_us() - t;
-			t = now_us();
-			if (pread(fd, y, sizes[s], (off_t)off) != (ssize_t)sizes[s])
+			a[i] = clock_seconds() * 1e6 - t;
+			t = clock_seconds() * 1e6;
+			if (pread(fd, y, sizes[s], (off_t)off) !=
+			    (ssize_t)sizes[s])
 				return 1;
-			b[i] = now_us() - t;
+			b[i] = clock_seconds() * 1e6 - t;
 			if (memcmp(x, y, sizes[s]) != 0)
 				return 1;
 		}

@@ -23,6 +23,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ckpt/sys/clock.h"
+
 #define BLOCK (1u << 20)
 #define READERS_MAX 64
 
@@ -41,14 +43,6 @@ static void fail(const char *what)
 {
 	fprintf(stderr, "readers: %s: %s\n", what, strerror(errno));
 	exit(1);
-}
-
-static double now(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
 /* Processor time of all threads. */
@@ -122,7 +116,7 @@ static void run(unsigned n)
 		memset(readers[i].buf, 1, BLOCK);
 	}
 	u = used();
-	t = now();
+	t = clock_seconds();
 	for (unsigned i = 0; i < n; i++)
 		if (pthread_create(&readers[i].thread, NULL, go_through,
 				   &readers[i]))
@@ -131,7 +125,7 @@ static void run(unsigned n)
 		pthread_join(readers[i].thread, NULL);
 		bytes += readers[i].bytes;
 	}
-	t = now() - t;
+	t = clock_seconds() - t;
 	printf("%.3f %llu %.4f %.4f\n", (double)bytes / 1e9 / t,
 	       (unsigned long long)bytes, t, used() - u);
 }

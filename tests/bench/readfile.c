@@ -21,9 +21,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "ckpt/sys/clock.h"
 #include "ckpt/vfile/ucfs_ioctl.h"
 
 #define THREADS_MAX 64
@@ -47,14 +47,6 @@ static void fail(const char *what)
 {
 	fprintf(stderr, "readfile: %s: %s\n", what, strerror(errno));
 	exit(1);
-}
-
-static double now(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
 static int open_file(const char *path, int flags)
@@ -184,14 +176,14 @@ static void read_all(void)
 		r[k].k = k;
 		r[k].buf = new_buffer(block);
 	}
-	t = now();
+	t = clock_seconds();
 	for (unsigned k = 1; k < threads; k++)
 		if (pthread_create(&r[k].thread, NULL, read_share, &r[k]))
 			fail("thread");
 	read_share(&r[0]);
 	for (unsigned k = 1; k < threads; k++)
 		pthread_join(r[k].thread, NULL);
-	t = now() - t;
+	t = clock_seconds() - t;
 	for (unsigned k = 0; k < threads; k++)
 		bytes += r[k].bytes;
 	report(bytes, t);
@@ -202,7 +194,7 @@ static void copy_memory(void)
 {
 	const size_t region = 256u << 20;
 	uint8_t *const from = new_buffer(region), *const to = new_buffer(region);
-	const double t = now();
+	const double t = clock_seconds();
 	uint64_t done = 0;
 
 	for (; done < MEMCPY_BYTES; done += block) {
@@ -210,7 +202,7 @@ static void copy_memory(void)
 
 		memcpy(to + at, from + at, block);
 	}
-	report(done, now() - t);
+	report(done, clock_seconds() - t);
 }
 
 static size_t number(const char *text, size_t max)

@@ -20,6 +20,7 @@
 #include <time.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/sys/clock.h"
 #include "tests/support/whole.h"
 
 #define THREADS_DEFAULT 2
@@ -31,14 +32,6 @@ struct training {
 	double *norm;
 	unsigned step;
 };
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static unsigned threads(void)
 {
@@ -155,10 +148,11 @@ static int run(struct training *t, unsigned steps, struct errmsg *err)
 
 	spent = processor_time();
 	for (i = 0; i < steps && !rc; i++) {
-		const double start = now();
+		const double start = clock_seconds();
 
 		rc = training_step(t, err);
-		rates[i] = (double)(t->w.batch * t->w.seq) / (now() - start);
+		rates[i] = (double)(t->w.batch * t->w.seq) /
+			   (clock_seconds() - start);
 		fprintf(stderr, "%.0f ", rates[i]);
 	}
 	spent = processor_time() - spent;
@@ -194,10 +188,10 @@ dnnl_status_t __wrap_dnnl_sgemm(char trans_a, char trans_b, dnnl_dim_t m,
 				dnnl_dim_t ldb, float beta, float *c,
 				dnnl_dim_t ldc)
 {
-	const double start = now();
+	const double start = clock_seconds();
 	const dnnl_status_t rc = __real_dnnl_sgemm(
 		trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-	const double seconds = now() - start;
+	const double seconds = clock_seconds() - start;
 
 #pragma omp atomic
 	gemm_cache.seconds += seconds;
@@ -217,14 +211,13 @@ static double peak(void)
 	if (!x)
 		return NAN;
 	memset(x, 0, (threads() + 2) * n * n * sizeof(*x));
-	start = now();
+	start = clock_seconds();
 #pragma omp parallel for schedule(static, 1)
 	for (t = 0; t < threads(); t++)
 		dnnl_sgemm('N', 'N', (dnnl_dim_t)n, (dnnl_dim_t)n,
 			   (dnnl_dim_t)n, 1, x, (dnnl_dim_t)n, x + n * n,
-			   (dnnl_dim_t)n, 0, x + (2 + t) * n * n,
-			   (dnnl_dim_t)n);
-	start = now() - start;
+			   (dnnl_dim_t)n, 0, x + (2 + t) * n * n, (dnnl_dim_t)n);
+	start = clock_seconds() - start;
 	free(x);
 	return 2e-9 * threads() * (double)(n * n * n) / start;
 }
@@ -278,7 +271,7 @@ static double operations(struct training *t, const struct operands *x)
 	const struct gpt2_config *const m = &t->w.model.config;
 	const size_t rows = t->w.batch * t->w.seq, c = m->n_embd;
 	const struct backend_ops *const o = t->w.b->ops;
-	const double start = now();
+	const double start = clock_seconds();
 	double loss = 0;
 	size_t i, ic, oc;
 
@@ -291,7 +284,7 @@ static double operations(struct training *t, const struct operands *x)
 	}
 	o->cross_entropy(t->w.b, &loss, x->din, t->w.grads, x->w, x->w,
 			 t->w.tokens, rows, c, m->vocab_size, 1);
-	return gflop(t) / (now() - start);
+	return gflop(t) / (clock_seconds() - start);
 }
 
 /* The best of several rounds: interference only slows down. */

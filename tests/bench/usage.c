@@ -14,21 +14,14 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "ckpt/sys/clock.h"
 
 static void fail(const char *what)
 {
 	fprintf(stderr, "usage: %s: %s\n", what, strerror(errno));
 	exit(1);
-}
-
-static double now(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec * 1e3 + (double)ts.tv_nsec / 1e6;
 }
 
 /* A field of /proc/PID/io of a process that has ended but is not reaped. */
@@ -55,7 +48,7 @@ static double ms(struct timeval t)
 
 int main(int argc, char **argv)
 {
-	const double start = now();
+	const double start = clock_seconds();
 	unsigned long long in, out;
 	struct rusage u;
 	siginfo_t info;
@@ -78,7 +71,7 @@ int main(int argc, char **argv)
 	out = io_of(pid, "wchar");
 	if (wait4(pid, &status, 0, &u) < 0)
 		fail("wait");
-	printf("%.2f %.2f %ld %llu %llu %ld\n", now() - start,
+	printf("%.2f %.2f %ld %llu %llu %ld\n", 1e3 * (clock_seconds() - start),
 	       ms(u.ru_utime) + ms(u.ru_stime), u.ru_maxrss, in, out,
 	       u.ru_nvcsw + u.ru_nivcsw);
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;

@@ -53,5 +53,5 @@ scripts += \
 	%D%/ucckpt/pack.sh \
 	%D%/ucckpt/extents.sh \
 	%D%/train/ucplot.sh
-EXTRA_DIST += %D%/lib.sh %D%/mpi.sh %D%/train/train_lib.sh \
+EXTRA_DIST += %D%/lib.sh %D%/mpi.sh %D%/ucckpt/report.sh %D%/train/train_lib.sh \
 	%D%/train/ranks_lib.sh %D%/mount/loadtorch.py

@@ -41,13 +41,14 @@
 enum class { OPEN, READ, WRITE, SYNC, NAME, ALLOC, MAP, THREAD, CLASSES };
 
 static const char *const class_names[CLASSES] = {
-	[OPEN] = "open",   [READ] = "read",   [WRITE] = "write", [SYNC] = "sync",
-	[NAME] = "name",   [ALLOC] = "alloc", [MAP] = "map",	 [THREAD] = "thread",
+	[OPEN] = "open", [READ] = "read",     [WRITE] = "write",
+	[SYNC] = "sync", [NAME] = "name",     [ALLOC] = "alloc",
+	[MAP] = "map",   [THREAD] = "thread",
 };
 
 /* How a call may fail: an errno, or one of these. */
 #define SHORT (-1)
-#define SLOW  (-2)
+#define SLOW (-2)
 
 #define KINDS 5
 static const int kinds[CLASSES][KINDS] = {
@@ -85,10 +86,11 @@ static uint64_t mix(uint64_t x)
 static void faults_log(const char *line, int len)
 {
 	const char *const path = getenv("FAULTS_LOG");
-	const int fd = path ? (int)syscall(SYS_openat, AT_FDCWD, path,
-					   O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC,
-					   0666)
-			    : -1;
+	const int fd =
+		path ? (int)syscall(SYS_openat, AT_FDCWD, path,
+				    O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC,
+				    0666)
+		     : -1;
 
 	if (fd < 0)
 		return;
@@ -98,10 +100,10 @@ static void faults_log(const char *line, int len)
 
 static const char *name_of(int kind)
 {
-	return kind == SHORT	? "short"
-	       : kind == SLOW	? "slow"
-	       : kind == EIO	? "EIO"
-	       : kind == EINTR	? "EINTR"
+	return kind == SHORT    ? "short"
+	       : kind == SLOW   ? "slow"
+	       : kind == EIO    ? "EIO"
+	       : kind == EINTR  ? "EINTR"
 	       : kind == ENOMEM ? "ENOMEM"
 	       : kind == ENOSPC ? "ENOSPC"
 	       : kind == EMFILE ? "EMFILE"
@@ -127,7 +129,8 @@ static int fault(enum class c, const void *caller)
 	uint64_t n, h;
 	int kind, many = 0;
 
-	if (!on || (uintptr_t)caller < text_begin || (uintptr_t)caller >= text_end)
+	if (!on || (uintptr_t)caller < text_begin ||
+	    (uintptr_t)caller >= text_end)
 		return 0;
 	n = atomic_fetch_add(&calls[c], 1) + 1;
 	h = mix(seed ^ mix(n * CLASSES + c));
@@ -149,8 +152,9 @@ static int fault_of_fd(enum class c, int fd, const void *caller)
 {
 	struct stat st;
 
-	return on && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? fault(c, caller)
-								: 0;
+	return on && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)
+		       ? fault(c, caller)
+		       : 0;
 }
 
 /* The fault of a call that returns -1; 1 if it may go on with `*len` bytes. */
@@ -164,16 +168,27 @@ static bool fails(int kind, size_t *len)
 }
 
 /* The function that is covered here. */
-#define REAL(name)                                                             \
-	static __typeof__(name) *real;                                         \
-	if (!real)                                                             \
-		real = (__typeof__(name) *)dlsym(RTLD_NEXT, #name)
+#define REAL(name)                     \
+	static __typeof__(name) *real; \
+	if (!real)                     \
+	real = (__typeof__(name) *)dlsym(RTLD_NEXT, #name)
 
 /* --- files ------------------------------------------------------------------------- */
 
 static mode_t mode_of(int flags, va_list ap)
 {
 	return flags & (O_CREAT | O_TMPFILE) ? va_arg(ap, mode_t) : 0;
+}
+
+static int open_unless(int kind, int dir, const char *path, int flags,
+		       mode_t mode)
+{
+	REAL(openat);
+	if (kind) {
+		errno = kind;
+		return -1;
+	}
+	return real(dir, path, flags, mode);
 }
 
 int open(const char *path, int flags, ...)
@@ -185,11 +200,7 @@ int open(const char *path, int flags, ...)
 	va_start(ap, flags);
 	mode = mode_of(flags, ap);
 	va_end(ap);
-	if (kind) {
-		errno = kind;
-		return -1;
-	}
-	return openat(AT_FDCWD, path, flags, mode);
+	return open_unless(kind, AT_FDCWD, path, flags, mode);
 }
 
 int openat(int dir, const char *path, int flags, ...)
@@ -198,15 +209,10 @@ int openat(int dir, const char *path, int flags, ...)
 	va_list ap;
 	mode_t mode;
 
-	REAL(openat);
 	va_start(ap, flags);
 	mode = mode_of(flags, ap);
 	va_end(ap);
-	if (kind) {
-		errno = kind;
-		return -1;
-	}
-	return real(dir, path, flags, mode);
+	return open_unless(kind, dir, path, flags, mode);
 }
 
 DIR *opendir(const char *path)
@@ -275,14 +281,15 @@ ssize_t pwritev(int fd, const struct iovec *iov, int n, off_t off)
 	size_t none = 0;
 
 	REAL(pwritev);
-	return fails(kind, &none) ? -1 : real(fd, iov, kind == SHORT ? 1 : n, off);
+	return fails(kind, &none) ? -1
+				  : real(fd, iov, kind == SHORT ? 1 : n, off);
 }
 
-#define FAILING(class)                                                         \
-	const int kind = fault(class, HERE);                                   \
-	if (kind) {                                                            \
-		errno = kind;                                                  \
-		return -1;                                                     \
+#define FAILING(class)                       \
+	const int kind = fault(class, HERE); \
+	if (kind) {                          \
+		errno = kind;                \
+		return -1;                   \
 	}
 
 int fsync(int fd)
@@ -368,10 +375,10 @@ void *__libc_malloc(size_t len);
 void *__libc_calloc(size_t n, size_t len);
 void *__libc_realloc(void *p, size_t len);
 
-#define NO_MEMORY(what)                                                        \
-	if (fault(ALLOC, HERE)) {                                              \
-		errno = ENOMEM;                                                \
-		return what;                                                   \
+#define NO_MEMORY(what)           \
+	if (fault(ALLOC, HERE)) { \
+		errno = ENOMEM;   \
+		return what;      \
 	}
 
 void *malloc(size_t len)
@@ -502,8 +509,8 @@ static void __attribute__((destructor)) end(void)
 		return;
 	on = false;
 	for (int c = 0; c < CLASSES; c++)
-		len += snprintf(line + len, sizeof(line) - (size_t)len, " %s=%llu",
-				class_names[c],
+		len += snprintf(line + len, sizeof(line) - (size_t)len,
+				" %s=%llu", class_names[c],
 				(unsigned long long)atomic_load(&calls[c]));
 	line[len++] = '\n';
 	faults_log(line, len);

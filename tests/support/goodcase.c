@@ -2,6 +2,7 @@
 #include "tests/support/goodcase.h"
 
 #include <dirent.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,6 +113,18 @@ static unsigned check_all(const char *dir, const char *suffix,
 	}
 	free(entries);
 	return failures;
+}
+
+void good_fail(struct good_tally *t, const char *fmt, ...)
+{
+	va_list ap;
+
+	printf("%s: ", t->name);
+	va_start(ap, fmt);
+	vprintf(fmt, ap);
+	va_end(ap);
+	putchar('\n');
+	t->failures++;
 }
 
 int good_main(int argc, char **argv, const char *suffix, good_check_fn *check)

@@ -4,6 +4,8 @@
 # included, and nothing with those of DeepSpeed.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
+# shellcheck source=tests/cases/ucckpt/report.sh
+. "$(dirname "$0")/report.sh"
 
 # run_check STATUS ARGUMENT...: the report goes to $tmp/said.
 run_check() {
@@ -13,20 +15,6 @@ run_check() {
 	status=$?
 	check "check $*: exit status: $(cat "$tmp/said")" test $status = "$want"
 	check "check $*: nothing on stderr" test ! -s "$tmp/errors"
-}
-
-# says REGEX...: each is a line of the report, but for blanks.
-says() {
-	local line
-	for line; do
-		tr -s ' \t' ' ' <"$tmp/said" | grep -q -x -e " \?$line" ||
-			fail "no line '$line' in: $(cat "$tmp/said")"
-	done
-}
-
-problems() {
-	check "$1 problems: $(cat "$tmp/said")" \
-		test "$(grep -c '^problem: ' "$tmp/said")" = "$1"
 }
 
 # damaged CASE: a copy to be damaged, in $tmp/damaged.

@@ -3,6 +3,8 @@
 # ucckpt info shows what a checkpoint is, and everything that is wrong with it.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
+# shellcheck source=tests/cases/ucckpt/report.sh
+. "$(dirname "$0")/report.sh"
 
 # info STATUS ARGUMENT...: the report goes to $tmp/said.
 info() {
@@ -11,19 +13,6 @@ info() {
 	ucckpt info "$@" >"$tmp/said" 2>"$tmp/errors"
 	check "info $*: exit status" test $? = "$want"
 	check "info $*: nothing on stderr" test ! -s "$tmp/errors"
-}
-
-# says REGEX...: each is a line of the report, but for blanks.
-says() {
-	local line
-	for line; do
-		tr -s ' \t' ' ' <"$tmp/said" | grep -q -x -e " \?$line" ||
-			fail "no line '$line' in: $(cat "$tmp/said")"
-	done
-}
-
-problems() {
-	check "$1 problems" test "$(grep -c '^problem: ' "$tmp/said")" = "$1"
 }
 
 info 0 "$good/z1_fp32_dp2/global_step4"

@@ -24,28 +24,12 @@
 #include "ckpt/vfile/vfile.h"
 #include "tests/support/goodcase.h"
 
-
 /* One case: its digests file, split, and the plan made of its checkpoint. */
 struct good {
-	const char *name;
+	struct good_tally tally;
 	struct findings lines;
 	struct plan *plan;
-	unsigned failures;
-	unsigned checks;
 };
-
-static __attribute__((format(printf, 2, 3))) void fail(struct good *g,
-						       const char *fmt, ...)
-{
-	va_list ap;
-
-	printf("%s: ", g->name);
-	va_start(ap, fmt);
-	vprintf(fmt, ap);
-	va_end(ap);
-	putchar('\n');
-	g->failures++;
-}
 
 /* The node at a path of the tree, by one lookup per component. */
 static int find_node(struct good *g, const char *path, uint64_t *node)
@@ -59,7 +43,8 @@ static int find_node(struct good *g, const char *path, uint64_t *node)
 	while (!rc && (name = strsep(&rest, "/")))
 		rc = plan_lookup(g->plan, *node, name, node, &err);
 	if (rc)
-		fail(g, "%s: lookup: %s (%s)", path, strerror(-rc), err.text);
+		good_fail(&g->tally, "%s: lookup: %s (%s)", path, strerror(-rc),
+			  err.text);
 	return rc;
 }
 
@@ -89,9 +74,11 @@ static void check_pieces(struct good *g, const char *path, struct vfile *f,
 
 		if (got != (int64_t)expect ||
 		    memcmp(piece, whole.p + off, expect)) {
-			fail(g, "%s: %zu bytes at %llu: %lld, expected %zu (%s)",
-			     path, want, (unsigned long long)off,
-			     (long long)got, expect, err.text);
+			good_fail(
+				&g->tally,
+				"%s: %zu bytes at %llu: %lld, expected %zu (%s)",
+				path, want, (unsigned long long)off,
+				(long long)got, expect, err.text);
 			break;
 		}
 	}
@@ -114,14 +101,15 @@ static struct span read_file(struct good *g, const char *path)
 		return (struct span){ NULL, 0 };
 	if (plan_stat(g->plan, node, &st, &err) || st.is_dir || !st.size ||
 	    plan_file_open(g->plan, node, &f, &err)) {
-		fail(g, "%s: not a file that opens (%s)", path, err.text);
+		good_fail(&g->tally, "%s: not a file that opens (%s)", path,
+			  err.text);
 		return (struct span){ NULL, 0 };
 	}
 	bytes = xrealloc(NULL, st.size + 1);
 	got = vfile_read(f, bytes, st.size + 1, 0, &err);
 	if (got != (int64_t)st.size) {
-		fail(g, "%s: size %llu, read %lld (%s)", path,
-		     (unsigned long long)st.size, (long long)got, err.text);
+		good_fail(&g->tally, "%s: size %llu, read %lld (%s)", path,
+			  (unsigned long long)st.size, (long long)got, err.text);
 		free(bytes);
 		bytes = NULL;
 	} else {
@@ -142,10 +130,11 @@ static void check_file(struct good *g, const struct line *l)
 		return;
 	hex_digest(bytes.p, bytes.len, hex);
 	if (bytes.len != strtoull(l->field[2], NULL, 10))
-		fail(g, "%s: %zu bytes, expected %s", path, bytes.len,
-		     l->field[2]);
+		good_fail(&g->tally, "%s: %zu bytes, expected %s", path,
+			  bytes.len, l->field[2]);
 	else if (strcmp(hex, l->field[3]))
-		fail(g, "%s: right size, other bytes (%.12s..)", path, hex);
+		good_fail(&g->tally, "%s: right size, other bytes (%.12s..)",
+			  path, hex);
 	free((void *)bytes.p);
 }
 
@@ -192,48 +181,69 @@ static void check_shape(struct good *g, const char *param, const char *path,
 
 		if (line_is(l, "shape") && !strcmp(l->field[1], param) &&
 		    strcmp(l->field[2], text) && !(may_be_flat && t->ndim == 1))
-			fail(g, "%s: shape %s, expected %s", path, text,
-			     l->field[2]);
+			good_fail(&g->tally, "%s: shape %s, expected %s", path,
+				  text, l->field[2]);
 	}
+}
+
+/* A state of a parameter that a line names, as torch.load reads it. */
+struct loaded {
+	char path[GOOD_PATH_LEN];
+	struct span bytes; /* of the file */
+	struct source src;
+	struct ptfile pt;
+};
+
+static bool load_state(struct good *g, const struct line *l, struct loaded *x)
+{
+	struct errmsg err = { "" };
+
+	snprintf(x->path, sizeof(x->path), "zero/%s/%s.pt", l->field[1],
+		 l->field[2]);
+	x->bytes = read_file(g, x->path);
+	if (!x->bytes.p)
+		return false;
+	source_init_span(&x->src, x->path, x->bytes);
+	if (!ptfile_open_source(&x->pt, &x->src, &err))
+		return true;
+	good_fail(&g->tally, "%s", err.text);
+	free((void *)x->bytes.p);
+	return false;
+}
+
+static void loaded_done(struct loaded *x)
+{
+	ptfile_close(&x->pt);
+	free((void *)x->bytes.p);
 }
 
 /* truth <param> <state> <sha256>: what torch would load from the file. */
 static void check_truth(struct good *g, const struct line *l)
 {
 	struct errmsg err = { "" };
-	char path[GOOD_PATH_LEN], hex[GOOD_HEX_LEN + 1];
+	char hex[GOOD_HEX_LEN + 1];
 	const struct value *v;
-	struct source src;
-	struct ptfile pt;
-	struct span bytes;
+	struct loaded x;
 	struct tensor t;
 	uint64_t storage;
 
-	snprintf(path, sizeof(path), "zero/%s/%s.pt", l->field[1], l->field[2]);
-	bytes = read_file(g, path);
-	if (!bytes.p)
+	if (!load_state(g, l, &x))
 		return;
-	source_init_span(&src, path, bytes);
-	if (ptfile_open_source(&pt, &src, &err)) {
-		fail(g, "%s", err.text);
-		goto out;
-	}
-	v = value_find(pt.root, "param");
+	v = value_find(x.pt.root, "param");
 	if (!v)
-		v = pt.root;
-	if (ptfile_tensor(&pt, v, path, &t, &storage, &err)) {
-		fail(g, "%s", err.text);
+		v = x.pt.root;
+	if (ptfile_tensor(&x.pt, v, x.path, &t, &storage, &err)) {
+		good_fail(&g->tally, "%s", err.text);
 	} else if (!tensor_is_contiguous(&t)) {
-		fail(g, "%s: the tensor has gaps", path);
+		good_fail(&g->tally, "%s: the tensor has gaps", x.path);
 	} else {
-		check_shape(g, l->field[1], path, &t, v == pt.root);
-		hex_elements(&t, bytes.p + storage, hex);
+		check_shape(g, l->field[1], x.path, &t, v == x.pt.root);
+		hex_elements(&t, x.bytes.p + storage, hex);
 		if (strcmp(hex, l->field[3]))
-			fail(g, "%s: other values (%.12s..)", path, hex);
+			good_fail(&g->tally, "%s: other values (%.12s..)",
+				  x.path, hex);
 	}
-	ptfile_close(&pt);
-out:
-	free((void *)bytes.p);
+	loaded_done(&x);
 }
 
 /* Is the number the line's?  For a tensor without dimensions, `bytes` holds the
@@ -258,32 +268,21 @@ static bool is_number(const struct line *l, const struct value *v,
 static void check_number(struct good *g, const struct line *l)
 {
 	struct errmsg err = { "" };
-	char path[GOOD_PATH_LEN];
-	struct source src;
-	struct ptfile pt;
-	struct span bytes;
+	struct loaded x;
 	struct tensor t;
 	uint64_t at;
+	bool is_tensor;
 
-	snprintf(path, sizeof(path), "zero/%s/%s.pt", l->field[1], l->field[2]);
-	bytes = read_file(g, path);
-	if (!bytes.p)
+	if (!load_state(g, l, &x))
 		return;
-	source_init_span(&src, path, bytes);
-	if (ptfile_open_source(&pt, &src, &err)) {
-		fail(g, "%s", err.text);
-	} else {
-		const bool is_tensor = tensor_is(pt.root);
-
-		if (is_tensor && ptfile_tensor(&pt, pt.root, path, &t, &at, &err))
-			fail(g, "%s", err.text);
-		else if (!is_number(l, pt.root, is_tensor ? &t : NULL,
-				    is_tensor ? bytes.p + at : NULL))
-			fail(g, "%s: is not %s %s", path, l->field[3],
-			     l->field[4]);
-		ptfile_close(&pt);
-	}
-	free((void *)bytes.p);
+	is_tensor = tensor_is(x.pt.root);
+	if (is_tensor && ptfile_tensor(&x.pt, x.pt.root, x.path, &t, &at, &err))
+		good_fail(&g->tally, "%s", err.text);
+	else if (!is_number(l, x.pt.root, is_tensor ? &t : NULL,
+			    is_tensor ? x.bytes.p + at : NULL))
+		good_fail(&g->tally, "%s: is not %s %s", x.path, l->field[3],
+			  l->field[4]);
+	loaded_done(&x);
 }
 
 /* Every file below `dir` (at `path`, with a slash at its end) has its line;
@@ -303,7 +302,7 @@ static size_t check_known(struct good *g, uint64_t dir, const char *path)
 
 		snprintf(full, sizeof(full), "%s%s", path, e.name);
 		if (plan_stat(g->plan, e.node, &st, &err)) {
-			fail(g, "%s: stat: %s", full, err.text);
+			good_fail(&g->tally, "%s: stat: %s", full, err.text);
 			continue;
 		}
 		if (st.is_dir) {
@@ -317,10 +316,11 @@ static size_t check_known(struct good *g, uint64_t dir, const char *path)
 				 line_is(&g->lines.v[i], "exists")) &&
 				!strcmp(g->lines.v[i].field[1], full);
 		if (!known)
-			fail(g, "%s: should not be there", full);
+			good_fail(&g->tally, "%s: should not be there", full);
 	}
 	if (rc)
-		fail(g, "%s: listing: %s (%s)", path, strerror(-rc), err.text);
+		good_fail(&g->tally, "%s: listing: %s (%s)", path,
+			  strerror(-rc), err.text);
 	return files;
 }
 
@@ -337,12 +337,13 @@ static void check_complete(struct good *g, const struct line *l)
 		expected += line_is(&g->lines.v[i], "file") ||
 			    line_is(&g->lines.v[i], "exists");
 	if (listed != expected)
-		fail(g, "%zu files are listed, expected %zu", listed, expected);
+		good_fail(&g->tally, "%zu files are listed, expected %zu",
+			  listed, expected);
 	if (plan_totals(g->plan, &files, &bytes, &err))
-		fail(g, "totals: %s", err.text);
+		good_fail(&g->tally, "totals: %s", err.text);
 	else if (files != expected)
-		fail(g, "totals say %llu files, expected %zu",
-		     (unsigned long long)files, expected);
+		good_fail(&g->tally, "totals say %llu files, expected %zu",
+			  (unsigned long long)files, expected);
 }
 
 /* refuse open | shards: on opening, or only when optimizer shards are read. */
@@ -353,10 +354,11 @@ static void check_refused(struct good *g, int rc, bool late, struct errmsg *err)
 	if (!rc && late)
 		rc = plan_totals(g->plan, &files, &bytes, err);
 	if (!rc)
-		fail(g, "should be refused");
-	else if (!strstr(err->text, g->name))
-		fail(g, "refused without naming the file: \"%s\" (%s)",
-		     err->text, strerror(-rc));
+		good_fail(&g->tally, "should be refused");
+	else if (!strstr(err->text, g->tally.name))
+		good_fail(&g->tally,
+			  "refused without naming the file: \"%s\" (%s)",
+			  err->text, strerror(-rc));
 }
 
 /* The plan, opened again with its index, which is used for the same files.  A
@@ -371,12 +373,12 @@ static int reopen(struct good *g, const char *path,
 	plan_close(g->plan);
 	g->plan = NULL;
 	if (rc != !findings_find(&g->lines, "hugging-face"))
-		fail(g, "index: %d: %s", rc, err.text);
+		good_fail(&g->tally, "index: %d: %s", rc, err.text);
 	rc = plan_open_indexed(path, options, (struct span){ b.data, b.len },
 			       &g->plan, &refused, &err);
 	if (rc || *refused.text)
-		fail(g, "does not open with its index: %s%s", err.text,
-		     refused.text);
+		good_fail(&g->tally, "does not open with its index: %s%s",
+			  err.text, refused.text);
 	bytebuf_done(&b);
 	return rc;
 }
@@ -387,10 +389,8 @@ static void check_lines(struct good *g)
 		const char *keyword;
 		void (*check)(struct good *g, const struct line *l);
 	} checks[] = {
-		{ "truth", check_truth },
-		{ "number", check_number },
-		{ "file", check_file },
-		{ "exists", check_exists },
+		{ "truth", check_truth },       { "number", check_number },
+		{ "file", check_file },         { "exists", check_exists },
 		{ "complete", check_complete },
 	};
 
@@ -398,7 +398,7 @@ static void check_lines(struct good *g)
 		for (size_t k = 0; k < sizeof(checks) / sizeof(*checks); k++)
 			if (line_is(&g->lines.v[i], checks[k].keyword)) {
 				checks[k].check(g, &g->lines.v[i]);
-				g->checks++;
+				g->tally.checks++;
 			}
 }
 
@@ -412,14 +412,15 @@ static void check_open(struct good *g, const char *dir)
 	char path[GOOD_PATH_LEN];
 	int rc;
 
-	snprintf(path, sizeof(path), "%s/%s/%s", dir, g->name,
+	snprintf(path, sizeof(path), "%s/%s/%s", dir, g->tally.name,
 		 tag ? tag->field[1] : "");
 	rc = plan_open(path, &options, &g->plan, &err);
-	g->checks++;
+	g->tally.checks++;
 	if (refuse)
 		check_refused(g, rc, !strcmp(refuse->field[1], "shards"), &err);
 	else if (rc)
-		fail(g, "does not open: %s (%s)", err.text, strerror(-rc));
+		good_fail(&g->tally, "does not open: %s (%s)", err.text,
+			  strerror(-rc));
 
 	if (!refuse && !rc) {
 		check_lines(g);
@@ -432,15 +433,15 @@ static void check_open(struct good *g, const char *dir)
 
 static unsigned check_case(const char *dir, const char *name, unsigned *checks)
 {
-	struct good g = { .name = name };
+	struct good g = { .tally.name = name };
 	char path[GOOD_PATH_LEN];
 
 	snprintf(path, sizeof(path), "%s/%s.digests", dir, name);
 	lines_load(&g.lines, path);
 	check_open(&g, dir);
 	findings_done(&g.lines);
-	*checks += g.checks;
-	return g.failures;
+	*checks += g.tally.checks;
+	return g.tally.failures;
 }
 
 int main(int argc, char **argv)

@@ -45,25 +45,10 @@ static const struct {
 };
 
 struct good {
-	const char *name;
+	struct good_tally tally;
 	char tag[GOOD_PATH_LEN]; /* its path */
 	struct findings digests, weights;
-	unsigned failures;
-	unsigned checks;
 };
-
-static __attribute__((format(printf, 2, 3))) void fail(struct good *g,
-						       const char *fmt, ...)
-{
-	va_list ap;
-
-	printf("%s: ", g->name);
-	va_start(ap, fmt);
-	vprintf(fmt, ap);
-	va_end(ap);
-	putchar('\n');
-	g->failures++;
-}
 
 /* --- reading ----------------------------------------------------------------- */
 
@@ -78,15 +63,15 @@ static struct span read_node(struct good *g, struct plan *p, uint64_t node,
 	int64_t got;
 
 	if (plan_file_open(p, node, &f, &err)) {
-		fail(g, "%s: does not open: %s", name, err.text);
+		good_fail(&g->tally, "%s: does not open: %s", name, err.text);
 		return s;
 	}
 	s.len = (size_t)vfile_size(f);
 	s.p = xrealloc(NULL, s.len + 1);
 	got = vfile_read(f, (void *)s.p, s.len + 1, 0, &err);
 	if (got != (int64_t)s.len) {
-		fail(g, "%s: size %zu, read %" PRId64 " (%s)", name, s.len, got,
-		     err.text);
+		good_fail(&g->tally, "%s: size %zu, read %" PRId64 " (%s)",
+			  name, s.len, got, err.text);
 		free((void *)s.p);
 		s.p = NULL;
 	}
@@ -107,13 +92,13 @@ static bool dict_open(struct good *g, struct dict *d, const char *name,
 
 	source_init_span(&d->src, name, bytes);
 	if (ptfile_open_source(&d->pt, &d->src, &err)) {
-		fail(g, "%s: %s", name, err.text);
+		good_fail(&g->tally, "%s: %s", name, err.text);
 		return false;
 	}
 	d->v = value_pairs(d->pt.root);
 	if (d->v)
 		return true;
-	fail(g, "%s: not a dict", name);
+	good_fail(&g->tally, "%s: not a dict", name);
 	ptfile_close(&d->pt);
 	return false;
 }
@@ -126,11 +111,11 @@ static const char *dict_tensor(struct good *g, const struct dict *d, size_t i,
 	struct errmsg err = { "" };
 
 	if (ptfile_tensor(&d->pt, d->v->v[i].val, name, t, at, &err)) {
-		fail(g, "%s: %s", name, err.text);
+		good_fail(&g->tally, "%s: %s", name, err.text);
 		return NULL;
 	}
 	if (t->storage_offset || t->storage_numel != t->numel)
-		fail(g, "%s: its storage is not compact", name);
+		good_fail(&g->tally, "%s: its storage is not compact", name);
 	return name;
 }
 
@@ -172,8 +157,8 @@ static void check_tensors(struct good *g, const struct line *l,
 	fclose(f);
 	hex_digest(listing, len, hex);
 	if (strcmp(hex, l->field[3]) != 0)
-		fail(g, "%s: %s: other tensors:\n%s", l->field[1], l->field[2],
-		     listing);
+		good_fail(&g->tally, "%s: %s: other tensors:\n%s", l->field[1],
+			  l->field[2], listing);
 	free(listing);
 	ptfile_close(&d.pt);
 }
@@ -185,11 +170,11 @@ static void check_bytes(struct good *g, const struct line *l, struct span bytes)
 
 	hex_digest(bytes.p, bytes.len, hex);
 	if (bytes.len != strtoull(l->field[3], NULL, 10))
-		fail(g, "%s: %s: %zu bytes, expected %s", l->field[1],
-		     l->field[2], bytes.len, l->field[3]);
+		good_fail(&g->tally, "%s: %s: %zu bytes, expected %s",
+			  l->field[1], l->field[2], bytes.len, l->field[3]);
 	else if (strcmp(hex, l->field[4]) != 0)
-		fail(g, "%s: %s: right size, other bytes", l->field[1],
-		     l->field[2]);
+		good_fail(&g->tally, "%s: %s: right size, other bytes",
+			  l->field[1], l->field[2]);
 }
 
 /* A file that the script does not write is one of the run's own. */
@@ -229,12 +214,13 @@ static void check_files(struct good *g, struct plan *p, const char *variant)
 
 		if (!l) {
 			if (!is_sidecar(g, e.name))
-				fail(g, "%s: %s: should not be there", variant,
-				     e.name);
+				good_fail(&g->tally,
+					  "%s: %s: should not be there",
+					  variant, e.name);
 			continue;
 		}
 		found++;
-		g->checks++;
+		g->tally.checks++;
 		bytes = read_node(g, p, e.node, e.name);
 		if (bytes.p)
 			(line_is(l, "file") ? check_bytes
@@ -244,8 +230,8 @@ static void check_files(struct good *g, struct plan *p, const char *variant)
 	for (size_t i = 0; i < g->weights.n; i++)
 		expected += strcmp(g->weights.v[i].field[1], variant) == 0;
 	if (rc || found != expected)
-		fail(g, "%s: %zu files, expected %zu (%s)", variant, found,
-		     expected, err.text);
+		good_fail(&g->tally, "%s: %zu files, expected %zu (%s)",
+			  variant, found, expected, err.text);
 }
 
 /* --- against training ------------------------------------------------------------- */
@@ -286,12 +272,13 @@ static void check_truth(struct good *g, const struct line *l,
 		hex_digest(bytes.p + at,
 			   count_elements(g, l->field[1], &t) * sizeof(float),
 			   hex);
-		g->checks++;
+		g->tally.checks++;
 		if (strcmp(hex, l->field[3]) != 0)
-			fail(g, "%s: not what was trained", l->field[1]);
+			good_fail(&g->tally, "%s: not what was trained",
+				  l->field[1]);
 		return;
 	}
-	fail(g, "%s: is missing", l->field[1]);
+	good_fail(&g->tally, "%s: is missing", l->field[1]);
 }
 
 /* safetensors have the same elements, except for tied ones. */
@@ -315,10 +302,10 @@ static void check_view(struct good *g, const struct dict *d, struct span bin,
 
 		for (size_t k = 0; k < i; k++)
 			twin |= d->v->v[k].val == d->v->v[i].val;
-		g->checks++;
+		g->tally.checks++;
 		if (twin != !x) {
-			fail(g, "%s: %s safetensors", name,
-			     twin ? "is tied, and in" : "is not in");
+			good_fail(&g->tally, "%s: %s safetensors", name,
+				  twin ? "is tied, and in" : "is not in");
 			continue;
 		}
 		if (twin)
@@ -326,7 +313,8 @@ static void check_view(struct good *g, const struct dict *d, struct span bin,
 		begin = (uint64_t)cJSON_GetArrayItem(range, 0)->valuedouble;
 		if (memcmp(st.p + head + begin, bin.p + at,
 			   t.numel * dtype_size(t.dtype)) != 0)
-			fail(g, "%s: other elements in safetensors", name);
+			good_fail(&g->tally,
+				  "%s: other elements in safetensors", name);
 	}
 	cJSON_Delete(json);
 }
@@ -337,7 +325,7 @@ static struct span read_name(struct good *g, struct plan *p, const char *name)
 	uint64_t node;
 
 	if (plan_lookup(p, PLAN_ROOT, name, &node, &err)) {
-		fail(g, "%s: is not there: %s", name, err.text);
+		good_fail(&g->tally, "%s: is not there: %s", name, err.text);
 		return (struct span){ NULL, 0 };
 	}
 	return read_node(g, p, node, name);
@@ -372,11 +360,12 @@ static void check_variant(struct good *g, size_t i)
 	struct plan *p;
 
 	if (plan_open(g->tag, &variants[i].options, &p, &err)) {
-		fail(g, "%s: does not open: %s", variants[i].name, err.text);
+		good_fail(&g->tally, "%s: does not open: %s", variants[i].name,
+			  err.text);
 		return;
 	}
 	if (plan_check(p, &err) || walk_plan(p, &err))
-		fail(g, "%s: %s", variants[i].name, err.text);
+		good_fail(&g->tally, "%s: %s", variants[i].name, err.text);
 	if (!findings_find(&g->weights, "fails"))
 		check_files(g, p, variants[i].name);
 	plan_close(p);
@@ -388,13 +377,15 @@ static void check_refused(struct good *g)
 		struct errmsg err = { "" };
 		struct plan *p;
 
-		g->checks++;
+		g->tally.checks++;
 		if (!plan_open(g->tag, &variants[i].options, &p, &err)) {
-			fail(g, "%s: should be refused", variants[i].name);
+			good_fail(&g->tally, "%s: should be refused",
+				  variants[i].name);
 			plan_close(p);
-		} else if (!strstr(err.text, g->name)) {
-			fail(g, "refused without naming the file: %s",
-			     err.text);
+		} else if (!strstr(err.text, g->tally.name)) {
+			good_fail(&g->tally,
+				  "refused without naming the file: %s",
+				  err.text);
 		}
 	}
 }
@@ -407,12 +398,13 @@ static void check_derived(struct good *g)
 	struct errmsg err = { "" };
 
 	if (plan_open(g->tag, &options, &p, &err)) {
-		fail(g, "does not open: %s", err.text);
+		good_fail(&g->tally, "does not open: %s", err.text);
 		return;
 	}
 	if (plan_open_derived(p, PLAN_HF, &hf, &err) ||
 	    plan_open_derived(p, PLAN_FP32, &fp32, &err))
-		fail(g, "does not open beside the other: %s", err.text);
+		good_fail(&g->tally, "does not open beside the other: %s",
+			  err.text);
 	else
 		check_trained(g, hf, fp32);
 	plan_close(fp32);
@@ -422,7 +414,7 @@ static void check_derived(struct good *g)
 
 static unsigned check_case(const char *dir, const char *name, unsigned *checks)
 {
-	struct good g = { .name = name };
+	struct good g = { .tally.name = name };
 	char path[GOOD_PATH_LEN];
 	const struct line *tag;
 
@@ -442,8 +434,8 @@ static unsigned check_case(const char *dir, const char *name, unsigned *checks)
 	}
 	findings_done(&g.digests);
 	findings_done(&g.weights);
-	*checks += g.checks;
-	return g.failures;
+	*checks += g.tally.checks;
+	return g.tally.failures;
 }
 
 int main(int argc, char **argv)

@@ -140,20 +140,29 @@ static void expect(const struct fixture *f, const char *what, int rc,
 			 err->text, rc);
 }
 
+/* Use the shard: its bytes, or the message `says`. */
+static void expect_use(const struct fixture *f, const char *what,
+		       const char *says)
+{
+	struct errmsg err = { "" };
+	struct shard_map m;
+	const int rc = shardcache_get(f->c, 0, &m, &err);
+
+	expect(f, what, rc, &err, says);
+	if (rc)
+		return;
+	assert_memory_equal(m.p, "0123456789", 10);
+	shardcache_put(f->c, 0);
+}
+
 static void changes_are_told_when_a_shard_is_opened(void **state)
 {
 	for (size_t i = 0; i < COUNT(changes); i++) {
-		struct errmsg err = { "" };
-		struct shard_map m;
 		struct fixture f;
-		int rc;
 
 		set_up(&f);
 		changes[i].make(&f);
-		rc = shardcache_get(f.c, 0, &m, &err);
-		expect(&f, changes[i].name, rc, &err, changes[i].unopened);
-		if (!rc)
-			shardcache_put(f.c, 0);
+		expect_use(&f, changes[i].name, changes[i].unopened);
 		tear_down(&f);
 	}
 }
@@ -161,22 +170,12 @@ static void changes_are_told_when_a_shard_is_opened(void **state)
 static void changes_are_told_of_an_open_shard(void **state)
 {
 	for (size_t i = 0; i < COUNT(changes); i++) {
-		struct errmsg err = { "" };
-		struct shard_map m;
 		struct fixture f;
-		int rc;
 
 		set_up(&f);
-		assert_int_equal(shardcache_get(f.c, 0, &m, &err), 0);
-		assert_memory_equal(m.p, "0123456789", 10);
-		shardcache_put(f.c, 0);
+		expect_use(&f, "before any change", NULL);
 		changes[i].make(&f);
-		rc = shardcache_get(f.c, 0, &m, &err);
-		expect(&f, changes[i].name, rc, &err, changes[i].open);
-		if (!rc) {
-			assert_memory_equal(m.p, "0123456789", 10);
-			shardcache_put(f.c, 0);
-		}
+		expect_use(&f, changes[i].name, changes[i].open);
 		tear_down(&f);
 	}
 }
