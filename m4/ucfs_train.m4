@@ -6,7 +6,7 @@ AC_DEFUN([UCFS_TRAIN],
 [AC_ARG_WITH([train],
    [AS_HELP_STRING([--without-train],
       [leave out the trainer, uctrain, and with it MPI and oneDNN
-       @<:@default=build it if both are found@:>@])],
+       @<:@default=build it if they are found@:>@])],
    [], [with_train=check])
 
 have_train=no
@@ -21,7 +21,9 @@ AS_IF([test "x$with_train" != xno],
      [AC_SUBST([DNNL_LIBS], [-ldnnl])],
      [ucfs_optional_missing="${ucfs_optional_missing:+$ucfs_optional_missing, }libdnnl-dev (oneDNN >= 2.0)"])
    AC_OPENMP
-   AS_IF([test "x$have_MPI$have_DNNL" = xyesyes],
+   AS_IF([test "x$ac_cv_prog_c_openmp" = xunsupported],
+     [ucfs_optional_missing="${ucfs_optional_missing:+$ucfs_optional_missing, }OpenMP for $CC (clang: libomp-dev of its version)"])
+   AS_IF([test -z "$ucfs_optional_missing"],
      [have_train="Open MPI $version_MPI, oneDNN"],
      [test "x$with_train" != xcheck],
      [AC_MSG_ERROR([--with-train was given; it needs $ucfs_optional_missing])],

@@ -25,7 +25,7 @@ int errmsg_set(struct errmsg *err, int rc, const char *fmt, ...)
 /* The same with the file's name before the message.  `x` points to any structure
  * with a `file` and an `err`. */
 #define ERRMSG_FILE(x, rc, fmt, ...) \
-	errmsg_set((x)->err, rc, "%s: " fmt, (x)->file __VA_OPT__(, ) __VA_ARGS__)
+	errmsg_set((x)->err, rc, "%s: " fmt, (x)->file, ##__VA_ARGS__)
 
 /* Report that a system call failed on `name`: "NAME: cannot do: REASON", with
  * errno's reason.  Returns -errno. */

@@ -147,8 +147,9 @@ static int json_parse(const char *file, const char *text, size_t len,
 	fault = check_text(p, p + len, &rc);
 	if (fault)
 		return errmsg_set(err, rc, "%s: JSON: %s", file, fault);
-	/* cJSON wants the NUL to check that nothing follows. */
-	root = cJSON_ParseWithLengthOpts(text, len + 1, &end, true);
+	/* check_text let no NUL pass but the last.  cJSON_ParseWithLengthOpts
+	 * would need cJSON 1.7.13. */
+	root = cJSON_ParseWithOpts(text, &end, true);
 	if (!root)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: no valid JSON from byte"

@@ -31,7 +31,7 @@ struct reader {
 
 #define AUTOEP_FAIL(r, rc, fmt, ...)                                       \
 	errmsg_set((r)->err, rc, "%s: ds_autoep_layers[%zu]: " fmt, \
-		   (r)->file, (r)->i __VA_OPT__(, ) __VA_ARGS__)
+		   (r)->file, (r)->i, ##__VA_ARGS__)
 
 /* --- placement ------------------------------------------------------------------ */
 

@@ -22,8 +22,8 @@ struct geometry_job {
 
 /* Report that slices and rule do not agree.  Returns -EBADMSG. */
 #define GEOMETRY_BAD(j, fmt, ...)                                       \
-	errmsg_set((j)->err, -EBADMSG, "parameter %s: " fmt, (j)->name \
-		   __VA_OPT__(, ) __VA_ARGS__)
+	errmsg_set((j)->err, -EBADMSG, "parameter %s: " fmt, (j)->name, \
+		   ##__VA_ARGS__)
 
 /* Append a segment, unless it is empty. -ENOMEM, also when the limit is
  * reached. */

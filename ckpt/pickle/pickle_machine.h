@@ -39,7 +39,7 @@ struct machine {
 
 #define MACHINE_FAIL(m, rc, fmt, ...)                                        \
 	errmsg_set((m)->err, rc, "%s: %s+0x%zx: " fmt, (m)->file, (m)->part, \
-		   (m)->op __VA_OPT__(, ) __VA_ARGS__)
+		   (m)->op, ##__VA_ARGS__)
 
 int machine_fail_nomem(struct machine *m);
 int machine_fail_short(struct machine *m);     /* input ends in an opcode */

@@ -81,19 +81,19 @@ install_in()
 }
 
 # Focal's libxxhash is older than what README asks for: as README says, a newer
-# one is installed from its source, here jammy's.
+# one is installed from its source, here Debian's.
 newer_xxhash()
 {
 	inside focal sh -c 'ls /usr/local/lib/libxxhash.so && exit
 		cd /root &&
-		echo "deb-src http://archive.ubuntu.com/ubuntu jammy main universe" \
-			>/etc/apt/sources.list.d/jammy.list &&
+		echo "deb-src [trusted=yes] http://deb.debian.org/debian bookworm main" \
+			>/etc/apt/sources.list.d/debian.list &&
 		apt-get -qq update &&
 		apt-get -qq source --download-only xxhash &&
 		tar -xf xxhash_*.orig.tar.gz &&
 		make -s -C xxHash-* install && ldconfig
 		rc=$?
-		rm -f /etc/apt/sources.list.d/jammy.list
+		rm -f /etc/apt/sources.list.d/debian.list
 		exit $rc'
 }
 
@@ -104,6 +104,7 @@ build_and_test()
 	shift
 	for argument in "$@"; do
 		case $argument in
+		CC=clang-*) compiler+=("${argument#CC=}" "libomp${argument#CC=clang}-dev") ;;
 		CC=*) compiler+=("${argument#CC=}") ;;
 		esac
 	done
