@@ -13,5 +13,5 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/nearest.h %D%/nearest.c \
 	%D%/arena.h %D%/arena.c \
 	%D%/access.h %D%/access.c %D%/beneath.h %D%/beneath.c \
-	%D%/source.h %D%/source.c \
+	%D%/source.h %D%/source.c %D%/ends.h %D%/ends.c \
 	%D%/json.h %D%/json.c

@@ -14,12 +14,19 @@
 #include <string.h>
 
 #include "ckpt/base/checked.h"
+#include "ckpt/base/ends.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/files/files.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 
 #define BYTEORDER_MAX 16
+
+/* Bytes at the ends of a file that have the directory and most pickles: more in a
+ * large file, where they cost nothing compared with the rest. */
+#define ENDS_LEN (16u << 10)
+#define ENDS_LEN_LARGE (64u << 10)
+#define LARGE (UINT64_C(64) << 20)
 
 static int check_magic(const struct source *src, bool *is_zip,
 		       struct errmsg *err)
@@ -48,7 +55,7 @@ static int read_member(const struct ptfile *pt, const struct zip_entry *e,
 	uint64_t at;
 	int rc = zip_locate(&pt->zip, e, &at, err);
 
-	return rc ? rc : source_read(&pt->src, buf, (size_t)e->size, at, err);
+	return rc ? rc : source_read(&pt->ends, buf, (size_t)e->size, at, err);
 }
 
 static int check_byteorder(const struct ptfile *pt, struct errmsg *err)
@@ -96,7 +103,7 @@ static int load_root(struct ptfile *pt, struct errmsg *err)
 
 static int open_zip(struct ptfile *pt, struct errmsg *err)
 {
-	return zip_open(&pt->zip, &pt->src, err) ?:
+	return zip_open(&pt->zip, &pt->ends, err) ?:
 	       check_byteorder(pt, err) ?:
 	       load_root(pt, err);
 }
@@ -106,8 +113,11 @@ int ptfile_open_source(struct ptfile *pt, const struct source *src,
 {
 	int rc;
 
-	*pt = (struct ptfile){ .src = *src };
-	rc = check_magic(&pt->src, &pt->is_zip, err);
+	*pt = (struct ptfile){ .src = *src, .ends.fd = -1 };
+	rc = ends_open(&pt->ends, &pt->src,
+		       src->size < LARGE ? ENDS_LEN : ENDS_LEN_LARGE, err);
+	if (!rc)
+		rc = check_magic(&pt->ends, &pt->is_zip, err);
 	if (!rc)
 		rc = pt->is_zip ? open_zip(pt, err)
 				: legacy_open(&pt->legacy, &pt->src, &pt->arena,
@@ -131,6 +141,8 @@ void ptfile_close(struct ptfile *pt)
 	zip_close(&pt->zip);
 	legacy_close(&pt->legacy);
 	arena_done(&pt->arena);
+	if (pt->ends.ops)
+		source_close(&pt->ends);
 	source_close(&pt->src);
 	pt->root = NULL;
 }

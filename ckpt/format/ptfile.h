@@ -21,6 +21,7 @@ struct value;
  */
 struct ptfile {
 	struct source src;
+	struct source ends; /* the same, for small reads; see ends.h */
 	bool is_zip;
 	struct zip zip;	      /* empty in the other container */
 	struct legacy legacy; /* empty in a zip file */

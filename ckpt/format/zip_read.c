@@ -338,13 +338,13 @@ int zip_locate(const struct zip *z, const struct zip_entry *e,
 	       uint64_t *offset, struct errmsg *err)
 {
 	const size_t plen = strlen(z->prefix), nlen = strlen(e->name);
-	uint8_t local[LOCAL_LEN], name[UINT16_MAX];
+	uint8_t local[LOCAL_LEN + UINT16_MAX];
+	const uint8_t *const name = local + LOCAL_LEN;
 	uint64_t data;
 	int rc;
 
 	assert(plen + nlen == e->full_name_len);
-	rc = source_read(z->src, local, sizeof(local), e->header, err) ?:
-	     source_read(z->src, name, e->full_name_len, e->header + LOCAL_LEN,
+	rc = source_read(z->src, local, LOCAL_LEN + e->full_name_len, e->header,
 			 err);
 	if (rc)
 		return rc;

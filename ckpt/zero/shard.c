@@ -113,7 +113,7 @@ static int read_state_tensor(const struct shard_reader *r, size_t g,
 		st->kind = STATE_TENSOR;
 		rc = shard_read_flat(r, v, st->name, g, &st->flat);
 		return rc ? rc :
-			    source_read(&r->pt->src, st->bytes,
+			    source_read(&r->pt->ends, st->bytes,
 					dtype_size(t.dtype), st->flat.offset,
 					r->err);
 	}

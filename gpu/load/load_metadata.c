@@ -118,7 +118,7 @@ static int take_step(const struct ptfile *pt, const struct value *v,
 			return errmsg_set(err, -EBADMSG,
 					  "%s: the step is not a number",
 					  pt->src.name);
-		rc = source_read(&pt->src, bytes, dtype_size(t.dtype),
+		rc = source_read(&pt->ends, bytes, dtype_size(t.dtype),
 				 at + t.storage_offset * dtype_size(t.dtype),
 				 err);
 		if (rc)
