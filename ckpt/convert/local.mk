@@ -2,5 +2,6 @@
 # Uses the rooms above.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/treewrite.h \
+	%D%/treeahead.h %D%/treeahead.c \
 	%D%/treefile.h %D%/treefile.c \
 	%D%/treewrite.c

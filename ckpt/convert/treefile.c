@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/convert/treeahead.h"
 #include "ckpt/convert/treewrite.h"
 #include "ckpt/files/files.h"
 #include "ckpt/plan/plan.h"
@@ -72,16 +73,20 @@ static int write_chunk(const struct out *o, size_t len, uint64_t off,
 	return treefile_progress(o, len);
 }
 
+/* Of bytes of shards those that follow are read ahead. */
 static int copy_range(const struct out *o, uint64_t off, uint64_t end,
-		      struct errmsg *err)
+		      bool literal, struct errmsg *err)
 {
 	int rc = 0;
 
 	while (!rc && off < end) {
 		const uint64_t left = end - off;
 		const size_t len = left < o->buf_len ? (size_t)left : o->buf_len;
-		const int64_t n = vfile_read(o->f, o->buf, len, off, err);
+		int64_t n;
 
+		if (!literal)
+			treeahead_at(o->t->ahead, o->f, off);
+		n = vfile_read(o->f, o->buf, len, off, err);
 		if (n < 0)
 			return (int)n;
 		assert((size_t)n == len); /* `end` is within the file */
@@ -114,15 +119,16 @@ static int copy_kind(const struct out *o, bool literals, struct errmsg *err)
 		/* Zeros become a hole.  The file still gets its full size,
 		 * because a literal follows the last storage. */
 		rc = zero ? treefile_progress(o, m->v[i].start - start)
-			  : copy_range(o, start, m->v[i].start, err);
+			  : copy_range(o, start, m->v[i].start, literal,
+				       err);
 	}
 	return rc;
 }
 
 /*
  * Copy the shard inside the kernel: copy_file_range shares blocks where the
- * file system can, sendfile works across file systems.  If both fail, read and
- * write the rest, which also reports the error.
+ * file system can, sendfile works across file systems, but waits for each window of
+ * a store that is far away.  Otherwise read and write, which also reports the error.
  */
 static int copy_shard(const struct out *o, uint32_t shard, struct errmsg *err)
 {
@@ -132,21 +138,27 @@ static int copy_shard(const struct out *o, uint32_t shard, struct errmsg *err)
 	int rc = 0;
 
 	while (!rc && from < size) {
+		const off_t at = from;
+		const off_t left = size - at;
 		struct shard_map m;
 		ssize_t n;
 
 		rc = shardcache_get(c, shard, &m, err);
 		if (rc)
 			return rc;
-		/* Without a descriptor (packed) both fail, and bytes are copied. */
+		/* Without a descriptor (packed) both fail. */
 		n = copy_file_range(m.fd, &from, o->fd, NULL, COPY_MAX, 0);
-		if (n < 0)
+		if (n < 0 && shardcache_can_map(c, 0))
 			n = sendfile(o->fd, m.fd, &from, COPY_MAX);
 		shardcache_put(c, shard);
-		if (n <= 0)
-			return copy_range(o, (uint64_t)from, (uint64_t)size,
-					  err);
-		rc = treefile_progress(o, (uint64_t)n);
+		if (n > 0) {
+			rc = treefile_progress(o, (uint64_t)n);
+			continue;
+		}
+		from = at + (left < (off_t)COPY_MAX ? left : (off_t)COPY_MAX);
+		if (lseek(o->fd, from, SEEK_SET) < 0)
+			return treefile_fail(o, "write", err);
+		rc = copy_range(o, (uint64_t)at, (uint64_t)from, false, err);
 	}
 	return rc;
 }

@@ -6,6 +6,7 @@
 
 struct errmsg;
 struct plan;
+struct treeahead;
 struct treewrite_options;
 
 /* The tree that is being written. */
@@ -13,6 +14,7 @@ struct treefile_target {
 	struct plan *p;
 	int dir; /* the output directory, open */
 	const struct treewrite_options *options;
+	struct treeahead *ahead; /* told what is read */
 };
 
 /*

@@ -24,6 +24,7 @@
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/convert/treeahead.h"
 #include "ckpt/convert/treefile.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
@@ -37,6 +38,7 @@ struct task {
 
 struct writer {
 	struct treefile_target target;
+	struct treeahead ahead;
 	struct arena arena; /* of tasks and paths */
 	struct task *tasks;
 	size_t n, cap;
@@ -128,19 +130,33 @@ static int by_size(const void *a, const void *b)
 
 static int write_file(void *ctx, size_t i, struct errmsg *err)
 {
-	const struct writer *const w = ctx;
+	struct writer *const w = ctx;
 
+	treeahead_begin(&w->ahead, i);
 	return treefile_write(&w->target, w->tasks[i].path, w->tasks[i].node,
 			      err);
 }
 
+static uint64_t node_of(const void *ctx, size_t i)
+{
+	const struct writer *const w = ctx;
+
+	return w->tasks[i].node;
+}
+
 static int write_files(struct writer *w, struct errmsg *err)
 {
+	int rc;
+
 	assert(w->target.options->width > 0);
 	if (w->n)
 		qsort(w->tasks, w->n, sizeof(*w->tasks), by_size);
-	return parallel_try(w->n, w->target.options->width, NULL, write_file, w,
-			    err);
+	treeahead_init(&w->ahead, w->target.p, w->n, node_of, w);
+	w->target.ahead = &w->ahead;
+	rc = parallel_try(w->n, w->target.options->width, NULL, write_file, w,
+			  err);
+	treeahead_done(&w->ahead);
+	return rc;
 }
 
 int treewrite_save(struct plan *p, int dir,

@@ -25,9 +25,6 @@
 /* From this length on, a run is worth a read of its own. */
 #define RUN_DIRECT_MIN (32u << 10)
 
-/* Runs farther apart are not read at once. */
-#define GAP_MAX (4u << 10)
-
 /* The longest read of several runs. */
 #define BOUNCE_MAX (256u << 10)
 
@@ -105,6 +102,11 @@ void gathers_done(struct gathers *s)
 }
 
 /* --- runs -------------------------------------------------------------------- */
+
+bool gather_is_mean(const struct gather *x)
+{
+	return x->g->mean;
+}
 
 bool gather_is_plain(const struct gather *x)
 {
@@ -219,7 +221,7 @@ static size_t find_close(const struct gather_run *v, size_t n, uint64_t *end)
 	for (; k < n && v[k].source == v->source; k++) {
 		const uint64_t to = v[k].from + v[k].n;
 
-		if (v[k].n >= RUN_DIRECT_MIN || v[k].from > *end + GAP_MAX ||
+		if (v[k].n >= RUN_DIRECT_MIN || v[k].from > *end + GATHER_GAP_MAX ||
 		    to - v->from > BOUNCE_MAX)
 			break;
 		if (to > *end)

@@ -68,6 +68,12 @@ typedef int (*gather_step_fn)(void *ctx, const struct gather_run *run);
 int gather_walk(const struct gather *x, gather_step_fn step, void *ctx,
 		size_t len, uint64_t off);
 
+/* Runs of a source that lie no farther apart may be read at once. */
+#define GATHER_GAP_MAX (4u << 10)
+
+/* Is it the mean of the slices? */
+bool gather_is_mean(const struct gather *x);
+
 /* Is every byte a copy of a source's, with no arithmetic? */
 bool gather_is_plain(const struct gather *x);
 

@@ -30,6 +30,7 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
 #include "ckpt/vfile/extent.h"
+#include "ckpt/vfile/far.h"
 
 #define CHECK_INTERVAL_NS INT64_C(100000000)
 
@@ -38,6 +39,7 @@ struct entry {
 	struct fileid id; /* immutable */
 	/* Protected by shardcache.lock: */
 	bool open;
+	bool opening;     /* by a thread that does not hold the lock meanwhile */
 	const uint8_t *p; /* NULL: closed, unmapped, or without a descriptor */
 	int fd;           /* -1: closed, or read through `src` */
 	struct source src; /* of a file that is no local one; its ops else NULL */
@@ -48,14 +50,22 @@ struct entry {
 
 struct shardcache {
 	pthread_mutex_t lock;
-	struct entry *v; /* immutable array */
+	pthread_cond_t opened; /* or failed to open */
+	struct entry *v;       /* immutable array */
 	size_t n, cap;
-	size_t nopen;   /* protected by lock */
+	size_t nopen;   /* open or opening; protected by lock */
 	uint64_t clock; /* protected by lock */
 	size_t open_max;
 	uint64_t let_go; /* protected by lock: the clock at the last let_go() */
 	_Atomic uint64_t mapped; /* bytes read through mappings since then */
+	struct far far;		 /* where the shards are */
+	struct readahead *ahead;
+	_Atomic uint64_t asked; /* bytes to be mapped */
 };
+
+/* Mapped bytes of a near store, of which one window is read instead, so that it is
+ * noticed when the store becomes slow. */
+#define PROBE_BYTES (UINT64_C(32) << 20)
 
 static size_t open_limit(void)
 {
@@ -69,13 +79,21 @@ static size_t open_limit(void)
 	return SHARDCACHE_OPEN_MAX;
 }
 
+static readahead_fill fill_shard;
+
 struct shardcache *shardcache_new(void)
 {
 	struct shardcache *const c = calloc(1, sizeof(*c));
 
 	if (!c)
 		return NULL;
+	c->ahead = readahead_new(fill_shard, c);
+	if (!c->ahead) {
+		free(c);
+		return NULL;
+	}
 	pthread_mutex_init(&c->lock, NULL);
+	pthread_cond_init(&c->opened, NULL);
 	c->open_max = open_limit();
 	return c;
 }
@@ -99,12 +117,14 @@ void shardcache_free(struct shardcache *c)
 {
 	if (!c)
 		return;
+	readahead_free(c->ahead);
 	for (size_t i = 0; i < c->n; i++) {
 		if (c->v[i].open)
 			close_entry(c, &c->v[i]);
 		free(c->v[i].path);
 	}
 	free(c->v);
+	pthread_cond_destroy(&c->opened);
 	pthread_mutex_destroy(&c->lock);
 	free(c);
 }
@@ -181,58 +201,93 @@ static bool shardcache_evict(struct shardcache *c)
 }
 
 /* Other parts of the process may hold more descriptors than open_limit leaves
- * them: shards make room.  Called with the lock held. */
+ * them: shards make room. */
 static int open_shard(struct shardcache *c, const struct entry *e)
 {
+	bool again = true;
 	int fd;
 
-	do
-		fd = beneath_open(e->path, O_RDONLY | O_NONBLOCK);
-	while (fd == -EMFILE && shardcache_evict(c));
+	while ((fd = beneath_open(e->path, O_RDONLY | O_NONBLOCK)) == -EMFILE &&
+	       again) {
+		pthread_mutex_lock(&c->lock);
+		again = shardcache_evict(c);
+		pthread_mutex_unlock(&c->lock);
+	}
 	return fd;
 }
 
+/* What open_entry has opened. */
+struct opened {
+	int fd;
+	const uint8_t *p;
+	struct source src;
+};
+
 /* A file that no local path leads to, such as one in a pack: what was planned is in
- * its identity, and its source checks what it reads.  Called with the lock held. */
-static int open_source(struct shardcache *c, struct entry *e, struct errmsg *err)
+ * its identity, and its source checks what it reads. */
+static int open_source(const struct entry *e, struct opened *o,
+		       struct errmsg *err)
 {
-	if (files_open_known(&e->src, e->path, &e->id, err))
+	if (files_open_known(&o->src, e->path, &e->id, err))
 		return -EIO;
-	if (!e->src.ops) { /* it came back a moment ago */
-		source_close(&e->src);
+	if (!o->src.ops) { /* it came back a moment ago */
+		source_close(&o->src);
 		return errmsg_set(err, -EIO, "%s: was moved", e->path);
 	}
-	e->open = true;
-	c->nopen++;
 	return 0;
 }
 
-/* Called with the lock held. */
-static int open_entry(struct shardcache *c, struct entry *e, struct errmsg *err)
+static int open_file(struct shardcache *c, const struct entry *e,
+		     struct opened *o, struct errmsg *err)
 {
+	const int fd = open_shard(c, e);
 	void *p;
-	int fd, rc;
+	int rc;
 
-	if (c->nopen >= c->open_max)
-		shardcache_evict(c);
-	fd = open_shard(c, e);
 	if (fd == -ENOENT || fd == -ENOTDIR)
-		return open_source(c, e, err);
+		return open_source(e, o, err);
 	if (fd < 0) {
 		beneath_fail(e->path, fd, err);
 		return -EIO;
 	}
 	rc = check_fd(e, fd, err);
-	if (rc)
-		goto fail;
+	if (rc) {
+		close(fd);
+		return rc;
+	}
 	p = mmap(NULL, (size_t)e->id.size, PROT_READ, MAP_SHARED, fd, 0);
-	e->open = true;
-	e->fd = fd;
-	e->p = p == MAP_FAILED ? NULL : p; /* `ulimit -v`: readers use pread */
-	c->nopen++;
+	o->fd = fd;
+	o->p = p == MAP_FAILED ? NULL : p; /* `ulimit -v`: readers use pread */
 	return 0;
-fail:
-	close(fd);
+}
+
+/* Called with the lock held, which is released meanwhile: other shards can be
+ * opened, and read, while a store takes its time. */
+static int open_entry(struct shardcache *c, struct entry *e, struct errmsg *err)
+{
+	struct opened o = { .fd = -1 };
+	struct far_request q;
+	int rc;
+
+	if (c->nopen >= c->open_max)
+		shardcache_evict(c);
+	c->nopen++;
+	e->opening = true;
+	pthread_mutex_unlock(&c->lock);
+	far_begin(&c->far, &q, SIZE_MAX);
+	rc = open_file(c, e, &o, err);
+	far_end(&c->far, &q);
+	pthread_mutex_lock(&c->lock);
+	e->opening = false;
+	if (rc) {
+		c->nopen--;
+	} else {
+		e->open = true;
+		e->fd = o.fd;
+		e->p = o.p;
+		e->src = o.src;
+	}
+	pthread_cond_broadcast(&c->opened);
 	return rc;
 }
 
@@ -244,6 +299,8 @@ int shardcache_get(struct shardcache *c, uint32_t shard, struct shard_map *out,
 	int rc = 0;
 
 	pthread_mutex_lock(&c->lock);
+	while (e->opening)
+		pthread_cond_wait(&c->opened, &c->lock);
 	if (!e->open) {
 		rc = open_entry(c, e, err);
 		fresh = true;
@@ -323,35 +380,85 @@ static int read_source(const struct entry *e, void *buf, size_t len,
 	return source_read(&e->src, buf, len, off, err);
 }
 
-int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
-		    uint64_t off, struct errmsg *err)
+/* Read from a shard in use. */
+static int read_used(struct shardcache *c, uint32_t shard,
+		     const struct shard_map *m, void *buf, size_t len,
+		     uint64_t off, struct errmsg *err)
 {
-	struct shard_map m;
 	uint8_t *to = buf;
-	int rc = shardcache_get(c, shard, &m, err);
 
-	if (rc)
-		return rc;
-	if (m.fd < 0)
-		rc = read_source(&c->v[shard], buf, len, off, err);
-	while (m.fd >= 0 && len) {
-		const ssize_t n = pread(m.fd, to, len, (off_t)off);
+	if (m->fd < 0)
+		return read_source(&c->v[shard], buf, len, off, err);
+	while (len) {
+		const ssize_t n = pread(m->fd, to, len, (off_t)off);
 
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n <= 0) {
-			rc = errmsg_set(err, -EIO, "%s: read at %llu: %s",
-					shardcache_path(c, shard),
-					(unsigned long long)off,
-					n < 0 ? strerror(errno) : "truncated");
-			break;
-		}
+		if (n <= 0)
+			return errmsg_set(err, -EIO, "%s: read at %llu: %s",
+					  shardcache_path(c, shard),
+					  (unsigned long long)off,
+					  n < 0 ? strerror(errno) : "truncated");
 		to += n;
 		off += (uint64_t)n;
 		len -= (size_t)n;
 	}
+	return 0;
+}
+
+/* For read-ahead: from the shard itself. */
+static int fill_shard(void *ctx, uint32_t shard, void *buf, size_t len,
+		      uint64_t off, struct errmsg *err)
+{
+	struct shardcache *const c = ctx;
+	struct far_request q;
+	struct shard_map m;
+	int rc = shardcache_get(c, shard, &m, err);
+
+	if (rc)
+		return rc;
+	far_begin(&c->far, &q, len);
+	rc = read_used(c, shard, &m, buf, len, off, err);
+	far_end(&c->far, &q);
 	shardcache_put(c, shard);
 	return rc;
+}
+
+int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
+		    uint64_t off, struct errmsg *err)
+{
+	struct shard_map m;
+	int rc;
+
+	if (!shardcache_is_far(c))
+		return fill_shard(c, shard, buf, len, off, err);
+	/* What was read ahead is used only if the shard has not changed since. */
+	rc = shardcache_get(c, shard, &m, err);
+	if (rc)
+		return rc;
+	shardcache_put(c, shard);
+	return readahead_read(c->ahead, shard, buf, len, off, err);
+}
+
+bool shardcache_is_far(const struct shardcache *c)
+{
+	return far_is_far(&c->far) && readahead_limit() > 0;
+}
+
+uint64_t shardcache_want(struct shardcache *c, uint32_t shard, uint64_t off,
+			 uint64_t len, enum readahead_when when)
+{
+	return readahead_want(c->ahead, shard, off, len, when);
+}
+
+bool shardcache_can_map(struct shardcache *c, size_t len)
+{
+	const uint64_t before = atomic_fetch_add(&c->asked, len);
+
+	if (readahead_limit() == 0)
+		return true;
+	return !far_is_suspect(&c->far) &&
+	       before / PROBE_BYTES == (before + len) / PROBE_BYTES;
 }
 
 int shardcache_read_map(struct shardcache *c, const struct extent_map *m,

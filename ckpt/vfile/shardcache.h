@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "ckpt/base/source.h"
+#include "ckpt/vfile/readahead.h"
 
 struct tagdir;
 struct errmsg;
@@ -71,6 +72,19 @@ void shardcache_count_mapped(struct shardcache *c, size_t len);
 /* Read `len` bytes at `off` of a shard; errors as shardcache_get. */
 int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
 		    uint64_t off, struct errmsg *err);
+
+/* Do the shards' files answer slowly?  Then reads take what was wanted from memory
+ * (readahead.h).  Learned from the reads, and not true before some were slow. */
+bool shardcache_is_far(const struct shardcache *c);
+
+/* As readahead_want. */
+uint64_t shardcache_want(struct shardcache *c, uint32_t shard, uint64_t off,
+			 uint64_t len, enum readahead_when when);
+
+/* Should a reader use mappings for the next `len` bytes?  Not of a far store, whose
+ * pages come one window at a time, nor for a few of all bytes, which show whether the
+ * store is near. */
+bool shardcache_can_map(struct shardcache *c, size_t len);
 
 /* Read bytes [off, off + len) of a map, which must have them and consist of
  * shards as they are (asserted). */

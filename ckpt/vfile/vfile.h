@@ -12,6 +12,7 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/format/ptwrite.h"
 #include "ckpt/vfile/extent.h"
+#include "ckpt/vfile/readahead.h"
 
 struct team;
 struct errmsg;
@@ -76,6 +77,17 @@ int vfile_check(struct vfile *f, struct errmsg *err);
  * Returns the number, or a negative errno. */
 int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off,
 		   struct errmsg *err);
+
+/* Do the file's shards answer slowly (shardcache.h)? */
+bool vfile_is_far(const struct vfile *f);
+
+/*
+ * Have bytes [off, off + len) of the file, as far as there are such, read ahead
+ * (readahead.h).  Returns how many of them, from the first on, are there
+ * or under way; fewer than asked for if memory is used, and those are to be asked for
+ * later.
+ */
+uint64_t vfile_want(struct vfile *f, uint64_t off, uint64_t len, enum readahead_when when);
 
 /*
  * The same bytes as pieces of memory, mostly of mapped shards, so that they

@@ -170,7 +170,8 @@ int vfile_map_pieces(struct vfile *f, size_t len, uint64_t off,
 	w->len = vfile_clamp(f, len, off);
 	if (w->len == 0)
 		return 0;
-	if (can_map(f, w->len, off))
+	if (can_map(f, w->len, off) &&
+	    (!f->shards || shardcache_can_map(f->shards, w->len)))
 		rc = map_pieces(f, off, w, err);
 	if (rc)
 		vfile_unmap(f, w);

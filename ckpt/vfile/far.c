@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a store's requests tell about it.
+ *
+ * A thread that reads from the page cache may lose its processor, but does not give
+ * it up: only requests that slept count as slow.  No table of file systems could
+ * say it: the same mount is near for what is cached.
+ */
+#include "ckpt/vfile/far.h"
+
+#include <sys/resource.h>
+
+#include "ckpt/sys/clock.h"
+
+/* The score rises with each slow request and falls with each other one, which is more
+ * than half of them in a store that is near for some files only. */
+#define SCORE_SLOW 2
+#define SCORE_FAR 5
+#define SCORE_MAX 24
+
+/* Of requests to a near store, so many smaller ones are measured: one of this
+ * number. */
+#define SAMPLED 16
+#define LARGE (256u << 10)
+
+/* Twice as many requests must bring so much more, and half as many may lose so
+ * much. */
+#define GAIN 1.08
+#define LOSS 0.97
+
+#define WIDTH_FIRST 32
+
+/* An epoch lasts so long at least; what brought nothing is tried again later.  Every
+ * third attempt is to do with less. */
+#define EPOCH_NS UINT64_C(30000000)
+#define RETRY_NS UINT64_C(1000000000)
+#define DOWN_EVERY 3
+
+/* What a request costs besides its bytes, in bytes: otherwise small ones would look
+ * like a slow store. */
+#define REQUEST_BYTES (64u << 10)
+
+bool far_is_far(const struct far *f)
+{
+	return atomic_load_explicit(&f->score, memory_order_relaxed) >=
+	       SCORE_FAR;
+}
+
+bool far_is_suspect(const struct far *f)
+{
+	return atomic_load_explicit(&f->score, memory_order_relaxed) > 0;
+}
+
+static long count_sleeps(void)
+{
+	struct rusage u;
+
+	return getrusage(RUSAGE_THREAD, &u) < 0 ? 0 : u.ru_nvcsw;
+}
+
+void far_begin(struct far *f, struct far_request *q, size_t len)
+{
+	q->measured =
+		len >= LARGE || far_is_suspect(f) ||
+		atomic_fetch_add_explicit(&f->calls, 1, memory_order_relaxed) %
+				SAMPLED ==
+			0;
+	if (!q->measured)
+		return;
+	q->sleeps = count_sleeps();
+	q->begun = clock_ns();
+}
+
+void far_end(struct far *f, const struct far_request *q)
+{
+	int score;
+	bool slow;
+
+	if (!q->measured)
+		return;
+	slow = clock_ns() - q->begun >= FAR_NS && count_sleeps() != q->sleeps;
+	score = atomic_load(&f->score);
+	/* If another thread changes it now, one of the two is enough. */
+	if (slow && score < SCORE_MAX)
+		atomic_compare_exchange_strong(&f->score, &score,
+					       score + SCORE_SLOW);
+	else if (!slow && score > 0)
+		atomic_compare_exchange_strong(&f->score, &score, score - 1);
+}
+
+void far_width_init(struct far_width *w)
+{
+	*w = (struct far_width){ .width = WIDTH_FIRST, .settled = WIDTH_FIRST };
+}
+
+static void begin_epoch(struct far_width *w, uint64_t now)
+{
+	w->begun = now;
+	w->bytes = w->n = 0;
+}
+
+/* Twice as many, or at times half as many, unless it is too early. */
+static unsigned next_trial(struct far_width *w, uint64_t now)
+{
+	if (now < w->retry)
+		return w->settled;
+	if (++w->trials % DOWN_EVERY == 0 && w->settled > FAR_WIDTH_MIN)
+		return w->settled / 2;
+	return w->settled < FAR_WIDTH_MAX ? w->settled * 2 : w->settled;
+}
+
+/* An epoch has ended with this rate. */
+static void far_width_step(struct far_width *w, double rate, uint64_t now)
+{
+	const bool was_trial = w->width != w->settled;
+	const double enough = w->width > w->settled ? GAIN : LOSS;
+
+	if (was_trial && rate < w->rate * enough) {
+		w->width = w->settled;
+		w->retry = now + RETRY_NS;
+		return;
+	}
+	if (was_trial && w->width < w->settled)
+		w->retry = now + RETRY_NS;
+	w->rate = rate;
+	w->settled = w->width;
+	w->width = next_trial(w, now);
+}
+
+void far_width_done(struct far_width *w, size_t len, bool busy, uint64_t now)
+{
+	if (!busy || !w->begun) {
+		begin_epoch(w, now);
+		return;
+	}
+	w->bytes += len + REQUEST_BYTES;
+	/* The first requests of an epoch began in the one before. */
+	if (++w->n < 3 * w->width || now < w->begun + EPOCH_NS)
+		return;
+	far_width_step(w, (double)w->bytes / (double)(now - w->begun), now);
+	begin_epoch(w, now);
+}

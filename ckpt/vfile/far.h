@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_FAR_H
+#define UCKPT_FAR_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * Is a store far away?  Learned from the time that its requests take: a far one
+ * lets the reader sleep for milliseconds each time, a disk only now and then, and
+ * the page cache never.  Zero-initialised it is near.  Thread-safe.
+ */
+struct far {
+	atomic_int score;
+	atomic_uint calls;
+};
+
+/* Requests that take longer are slow. */
+#define FAR_NS UINT64_C(1200000)
+
+/* A request while it is measured. */
+struct far_request {
+	bool measured;
+	uint64_t begun;
+	long sleeps;
+};
+
+/* Does the store answer slowly most of the time? */
+bool far_is_far(const struct far *f);
+
+/* Is that being found out?  Requests should be such that far_end sees them. */
+bool far_is_suspect(const struct far *f);
+
+/* Called before and after a request for `len` bytes, on one thread. */
+void far_begin(struct far *f, struct far_request *q, size_t len);
+void far_end(struct far *f, const struct far_request *q);
+
+/*
+ * How many requests should be under way?  Found out by trying: twice as many if that
+ * makes the store faster, half as many if it does not become slower.  Not
+ * thread-safe.
+ */
+struct far_width {
+	unsigned width; /* requests at once */
+	/* Private: */
+	unsigned settled; /* what `width` was before the attempt under way */
+	double rate;      /* bytes per nanosecond with `settled` */
+	unsigned trials;
+	uint64_t retry; /* the time of the next attempt */
+	/* Of the epoch that is measured: */
+	uint64_t begun, bytes;
+	unsigned n;
+};
+
+/* The fewest and the most requests at once. */
+#define FAR_WIDTH_MIN 4
+#define FAR_WIDTH_MAX 128
+
+void far_width_init(struct far_width *w);
+
+/* A request for `len` bytes has ended at the time `now` (clock_ns).  `busy`: others
+ * were waiting. */
+void far_width_done(struct far_width *w, size_t len, bool busy, uint64_t now);
+
+#endif

@@ -1,0 +1,567 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Segments of files that are read ahead.
+ *
+ *	QUEUED ---> FETCHING ---> READY ---> freed
+ *	   |            '-> freed: the reader will meet the error
+ *	   '-> freed: a reader took the bytes itself
+ *
+ * A segment is what was wanted of one slot of a file, an aligned piece of 1 MiB: it
+ * is not rounded to blocks, so that no byte is read that nobody wants.  It is freed
+ * when all of its bytes have been read as often as they were wanted, or, if they are
+ * kept, when memory is needed.  A segment that nobody came for is given up when a
+ * reader finds no memory for what it wants.
+ */
+#include "ckpt/vfile/readahead.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+#include <time.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/sys/clock.h"
+#include "ckpt/vfile/far.h"
+
+#define SLOT (UINT64_C(1) << 20)
+#define BUCKETS 4096
+
+/* Longer segments take buffers of a whole slot, which are used again: new memory
+ * costs more than a copy. */
+#define SMALL (64u << 10)
+
+/* Two readers at once have half of the memory; the other half is for what follows. */
+#define WINDOW_PART 4
+
+/* A thread without work ends after this time. */
+#define IDLE_NS UINT64_C(5000000000)
+
+/* A segment that was wanted, but not read for so long, may be given up. */
+#define STALE_NS UINT64_C(5000000000)
+
+enum segment_state { QUEUED, FETCHING, READY };
+
+struct segment {
+	struct readahead *r;
+	uint32_t file;
+	uint64_t off;
+	size_t len; /* does not cross the end of a slot */
+	enum segment_state state;
+	uint8_t *data;   /* NULL while QUEUED */
+	unsigned users;  /* readers that copy from it, or wait for it */
+	bool failed;     /* freed by its last user */
+	uint64_t unread; /* bytes that were wanted and have not been read */
+	uint64_t touched;
+	struct segment *next;    /* in its bucket */
+	TAILQ_ENTRY(segment) at; /* in `queue`, `ready` or `used` */
+};
+
+TAILQ_HEAD(segments, segment);
+
+struct readahead {
+	readahead_fill *fill;
+	void *ctx;
+	/* Protected by the lock, as all below: */
+	size_t segments;
+	unsigned fetching;
+};
+
+static pthread_mutex_t lock =
+	PTHREAD_MUTEX_INITIALIZER;                     /* not held across I/O */
+static pthread_cond_t more = PTHREAD_COND_INITIALIZER; /* the queue has grown */
+static pthread_cond_t done = PTHREAD_COND_INITIALIZER; /* a segment came in */
+static pthread_cond_t room = PTHREAD_COND_INITIALIZER; /* one was freed */
+static struct segment *buckets[BUCKETS];
+static struct segments queue = TAILQ_HEAD_INITIALIZER(queue);
+static struct segments ready =
+	TAILQ_HEAD_INITIALIZER(ready); /* with unread bytes */
+static struct segments used = TAILQ_HEAD_INITIALIZER(used); /* without */
+static uint64_t limit = READAHEAD_DEFAULT;
+static bool keeps;
+static uint64_t held; /* bytes of segments, those in the queue among them */
+static uint64_t allocated; /* bytes of buffers, free ones among them */
+static void *free_buffers; /* of SLOT bytes; each begins with the next one */
+static struct far_width width;
+static unsigned nthreads, fetching, idle;
+
+/* --- memory ------------------------------------------------------------------------ */
+
+static size_t size_of(size_t len)
+{
+	return len <= SMALL ? len + sizeof(struct segment) : SLOT;
+}
+
+static void free_buffer(void)
+{
+	void *const p = free_buffers;
+
+	free_buffers = *(void **)p;
+	allocated -= SLOT;
+	free(p);
+}
+
+static void give_buffer(void *p, size_t len)
+{
+	if (len <= SMALL) {
+		allocated -= size_of(len);
+		free(p);
+		return;
+	}
+	*(void **)p = free_buffers;
+	free_buffers = p;
+}
+
+static void *take_buffer(size_t len)
+{
+	void *p = free_buffers;
+
+	if (len > SMALL && p) {
+		free_buffers = *(void **)p;
+		return p;
+	}
+	while (free_buffers && allocated + size_of(len) > limit)
+		free_buffer();
+	p = malloc(len <= SMALL ? len : SLOT);
+	if (p)
+		allocated += size_of(len);
+	return p;
+}
+
+static struct segment **bucket_of(const struct readahead *r, uint32_t file,
+				  uint64_t slot)
+{
+	const uint64_t key = (uintptr_t)r / sizeof(*r) +
+			     file * UINT64_C(0x9e3779b1) +
+			     slot * UINT64_C(0xc2b2ae3d);
+
+	return &buckets[key * UINT64_C(0x9e3779b97f4a7c15) >> 52];
+}
+
+static struct segments *list_of(const struct segment *s)
+{
+	return s->state == QUEUED ? &queue : s->unread ? &ready : &used;
+}
+
+static void unlink_segment(struct segment *s)
+{
+	struct segment **at = bucket_of(s->r, s->file, s->off / SLOT);
+
+	while (*at != s)
+		at = &(*at)->next;
+	*at = s->next;
+	s->r->segments--;
+}
+
+/* Free a segment that is in no list. */
+static void free_segment(struct segment *s)
+{
+	assert(s->users == 0 && s->state != FETCHING);
+	if (!s->failed)
+		unlink_segment(s);
+	if (s->data)
+		give_buffer(s->data, s->len);
+	held -= size_of(s->len);
+	free(s);
+	pthread_cond_broadcast(&room);
+}
+
+static void drop_segment(struct segment *s)
+{
+	TAILQ_REMOVE(list_of(s), s, at);
+	free_segment(s);
+}
+
+static bool drop_oldest(struct segments *list, uint64_t before)
+{
+	struct segment *s;
+
+	TAILQ_FOREACH(s, list, at)
+	if (s->users == 0 && s->touched <= before) {
+		drop_segment(s);
+		return true;
+	}
+	return false;
+}
+
+/* Is there room for a segment of `len` bytes, now that others have gone? */
+static bool make_room(size_t len, uint64_t most)
+{
+	const uint64_t now = clock_ns();
+
+	while (held + size_of(len) > most)
+		if (!drop_oldest(&used, now) &&
+		    !drop_oldest(&ready, now - STALE_NS))
+			return false;
+	return true;
+}
+
+/* --- segments ---------------------------------------------------------------------- */
+
+/* The segment that has byte `off`; else NULL, and `*end` is where the next one of the
+ * slot begins, at most `*end` as it was. */
+static struct segment *find_segment(const struct readahead *r, uint32_t file,
+				    uint64_t off, uint64_t *end)
+{
+	struct segment *s = *bucket_of(r, file, off / SLOT);
+
+	for (; s; s = s->next) {
+		if (s->r != r || s->file != file || s->off / SLOT != off / SLOT)
+			continue;
+		if (off >= s->off && off < s->off + s->len)
+			return s;
+		if (s->off > off && s->off < *end)
+			*end = s->off;
+	}
+	return NULL;
+}
+
+static bool add_segment(struct readahead *r, uint32_t file, uint64_t off,
+			size_t len, uint64_t most)
+{
+	struct segment **const bucket = bucket_of(r, file, off / SLOT);
+	struct segment *const s =
+		make_room(len, most) ? malloc(sizeof(*s)) : NULL;
+
+	if (!s)
+		return false;
+	*s = (struct segment){ .r = r,
+			       .file = file,
+			       .off = off,
+			       .len = len,
+			       .unread = len,
+			       .touched = clock_ns(),
+			       .next = *bucket };
+	*bucket = s;
+	r->segments++;
+	held += size_of(len);
+	TAILQ_INSERT_TAIL(&queue, s, at);
+	return true;
+}
+
+/* `n` more bytes of a segment are wanted. */
+static void want_again(struct segment *s, uint64_t n)
+{
+	if (keeps)
+		n = s->len - s->unread;
+	if (s->state == READY)
+		TAILQ_REMOVE(list_of(s), s, at);
+	s->unread += n;
+	s->touched = clock_ns();
+	if (s->state == READY)
+		TAILQ_INSERT_TAIL(list_of(s), s, at);
+}
+
+/* --- threads ------------------------------------------------------------------------ */
+
+static void settle(struct segment *s, int rc)
+{
+	s->state = READY;
+	s->touched = clock_ns();
+	s->r->fetching--;
+	if (rc) {
+		s->failed = true;
+		unlink_segment(s);
+		if (s->users == 0)
+			free_segment(s);
+	} else {
+		TAILQ_INSERT_TAIL(list_of(s), s, at);
+	}
+	pthread_cond_broadcast(&done);
+}
+
+static bool may_fetch(void)
+{
+	return !TAILQ_EMPTY(&queue) && fetching < width.width;
+}
+
+static void *run(void *arg);
+
+static void start_thread(void)
+{
+	pthread_attr_t attr;
+	pthread_t thread;
+
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	if (pthread_create(&thread, &attr, run, NULL) == 0)
+		nthreads++;
+	pthread_attr_destroy(&attr);
+}
+
+/* See that somebody fetches what is in the queue. */
+static void summon(void)
+{
+	if (!may_fetch())
+		return;
+	if (idle)
+		pthread_cond_signal(&more);
+	else if (nthreads < width.width)
+		start_thread();
+}
+
+/* Fetch the first segment of the queue.  Releases the lock meanwhile. */
+static void fetch(void)
+{
+	struct segment *const s = TAILQ_FIRST(&queue);
+	struct readahead *const r = s->r;
+	int rc;
+
+	TAILQ_REMOVE(&queue, s, at);
+	s->state = FETCHING;
+	s->data = take_buffer(s->len);
+	r->fetching++;
+	fetching++;
+	summon(); /* one calls the next */
+	pthread_mutex_unlock(&lock);
+	rc = s->data ? r->fill(r->ctx, s->file, s->data, s->len, s->off, NULL)
+		     : -ENOMEM;
+	pthread_mutex_lock(&lock);
+	fetching--;
+	if (!rc)
+		far_width_done(&width, s->len, !TAILQ_EMPTY(&queue), clock_ns());
+	settle(s, rc);
+}
+
+/* False if nothing came within the time. */
+static bool wait_for(pthread_cond_t *cond, uint64_t ns)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	ns += (uint64_t)until.tv_nsec;
+	until.tv_sec += (time_t)(ns / 1000000000);
+	until.tv_nsec = (long)(ns % 1000000000);
+	return pthread_cond_timedwait(cond, &lock, &until) == 0;
+}
+
+static void *run(void *arg)
+{
+	bool stay = true;
+
+	(void)arg;
+	pthread_mutex_lock(&lock);
+	while (stay) {
+		if (may_fetch()) {
+			fetch();
+			continue;
+		}
+		idle++;
+		stay = wait_for(&more, IDLE_NS) || may_fetch();
+		idle--;
+	}
+	nthreads--;
+	pthread_mutex_unlock(&lock);
+	return NULL;
+}
+
+/* --- readers ------------------------------------------------------------------------- */
+
+struct readahead *readahead_new(readahead_fill *fill, void *ctx)
+{
+	struct readahead *const r = calloc(1, sizeof(*r));
+
+	if (r)
+		*r = (struct readahead){ .fill = fill, .ctx = ctx };
+	return r;
+}
+
+/* Drop the segments of one set of files that a thread has not begun with. */
+static void drop_all(struct readahead *r)
+{
+	for (size_t i = 0; i < BUCKETS && r->segments; i++)
+		for (struct segment *s = buckets[i], *next; s; s = next) {
+			next = s->next;
+			if (s->r == r && s->state != FETCHING)
+				drop_segment(s);
+		}
+}
+
+void readahead_free(struct readahead *r)
+{
+	if (!r)
+		return;
+	pthread_mutex_lock(&lock);
+	drop_all(r);
+	while (r->fetching)
+		pthread_cond_wait(&done, &lock);
+	drop_all(r);
+	assert(r->segments == 0);
+	pthread_mutex_unlock(&lock);
+	free(r);
+}
+
+uint64_t readahead_want(struct readahead *r, uint32_t file, uint64_t off,
+			uint64_t len, enum readahead_when when)
+{
+	const uint64_t to = off + len;
+	uint64_t at = off, most;
+
+	pthread_mutex_lock(&lock);
+	most = when == READAHEAD_LATER ? limit / 2 : limit;
+	if (!width.width)
+		far_width_init(&width);
+	while (at < to) {
+		uint64_t end = at / SLOT * SLOT + SLOT;
+		struct segment *s;
+
+		end = end < to ? end : to;
+		s = find_segment(r, file, at, &end);
+		if (s) {
+			end = s->off + s->len < to ? s->off + s->len : to;
+			want_again(s, when == READAHEAD_LATER ? end - at : 0);
+		} else if (!add_segment(r, file, at, (size_t)(end - at), most)) {
+			break;
+		}
+		at = end;
+	}
+	summon();
+	pthread_mutex_unlock(&lock);
+	return at - off;
+}
+
+/* `n` bytes of a segment were copied.  Called by a user, which it is no longer. */
+static void consume(struct segment *s, size_t n)
+{
+	TAILQ_REMOVE(list_of(s), s, at);
+	s->unread -= n < s->unread ? n : s->unread;
+	s->touched = clock_ns();
+	s->users--;
+	if (!s->unread && !s->users && !keeps) {
+		free_segment(s);
+		return;
+	}
+	TAILQ_INSERT_TAIL(list_of(s), s, at);
+	if (!s->unread)
+		pthread_cond_broadcast(&room);
+}
+
+/* Copy bytes that a segment has, once they are there; -EAGAIN if they could not be
+ * read.  Called with the lock held, releases it meanwhile. */
+static int copy_from(struct segment *s, void *buf, size_t len, uint64_t off)
+{
+	s->users++;
+	if (s->state == QUEUED) { /* before all others */
+		TAILQ_REMOVE(&queue, s, at);
+		TAILQ_INSERT_HEAD(&queue, s, at);
+	}
+	while (s->state != READY)
+		pthread_cond_wait(&done, &lock);
+	if (s->failed) {
+		if (--s->users == 0)
+			free_segment(s);
+		return -EAGAIN;
+	}
+	pthread_mutex_unlock(&lock);
+	memcpy(buf, s->data + (off - s->off), len);
+	pthread_mutex_lock(&lock);
+	consume(s, len);
+	return 0;
+}
+
+/* The end of the bytes from `off` on, at most `to`, that no segment has. */
+static uint64_t find_gap(const struct readahead *r, uint32_t file, uint64_t off,
+			 uint64_t to)
+{
+	uint64_t end = off;
+
+	while (end < to) {
+		const uint64_t slot = end / SLOT * SLOT + SLOT;
+		const uint64_t most = slot < to ? slot : to;
+		uint64_t next = most;
+
+		if (find_segment(r, file, end, &next))
+			break;
+		end = next;
+		if (next < most)
+			break;
+	}
+	return end;
+}
+
+int readahead_read(struct readahead *r, uint32_t file, void *buf, size_t len,
+		   uint64_t off, struct errmsg *err)
+{
+	const uint64_t to = off + len;
+	int rc = 0;
+
+	/* Several pieces at once. */
+	if (len > SLOT)
+		readahead_want(r, file, off, len, READAHEAD_NEXT);
+	pthread_mutex_lock(&lock);
+	for (uint64_t at = off, end; !rc && at < to; at = end) {
+		uint8_t *const p = (uint8_t *)buf + (at - off);
+		struct segment *s;
+
+		end = to;
+		s = find_segment(r, file, at, &end);
+		if (s) {
+			end = s->off + s->len < to ? s->off + s->len : to;
+			if (copy_from(s, p, (size_t)(end - at), at))
+				end = at;
+			continue;
+		}
+		end = find_gap(r, file, at, to);
+		pthread_mutex_unlock(&lock);
+		rc = r->fill(r->ctx, file, p, (size_t)(end - at), at, err);
+		pthread_mutex_lock(&lock);
+	}
+	pthread_mutex_unlock(&lock);
+	return rc;
+}
+
+void readahead_wait(uint64_t ns)
+{
+	pthread_mutex_lock(&lock);
+	wait_for(&room, ns);
+	pthread_mutex_unlock(&lock);
+}
+
+/* --- limits -------------------------------------------------------------------------- */
+
+void readahead_set_limit(uint64_t bytes, bool keep)
+{
+	pthread_mutex_lock(&lock);
+	limit = bytes < READAHEAD_MIN ? 0 : bytes;
+	keeps = keep;
+	pthread_mutex_unlock(&lock);
+}
+
+uint64_t readahead_limit(void)
+{
+	uint64_t bytes;
+
+	pthread_mutex_lock(&lock);
+	bytes = limit;
+	pthread_mutex_unlock(&lock);
+	return bytes;
+}
+
+uint64_t readahead_window(void)
+{
+	return readahead_limit() / WINDOW_PART;
+}
+
+uint64_t readahead_bytes(void)
+{
+	uint64_t bytes;
+
+	pthread_mutex_lock(&lock);
+	bytes = allocated;
+	pthread_mutex_unlock(&lock);
+	return bytes;
+}
+
+void readahead_trim(void)
+{
+	const uint64_t now = clock_ns();
+
+	pthread_mutex_lock(&lock);
+	while (drop_oldest(&used, now) || drop_oldest(&ready, now - STALE_NS))
+		;
+	while (free_buffers)
+		free_buffer();
+	pthread_mutex_unlock(&lock);
+}

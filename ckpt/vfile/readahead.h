@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_READAHEAD_H
+#define UCKPT_READAHEAD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct errmsg;
+
+/*
+ * Reading ahead from storage that is far away.
+ *
+ * Whoever knows what will be read next says so; background threads read it into
+ * memory, so many requests at once as make the store faster (far.h), and readers
+ * take it from there.  What nobody asked for is not read, and what is there or under
+ * way is not read again.  All sets of files share the threads and the memory.
+ * Thread-safe.
+ */
+struct readahead;
+
+/* Read exactly `len` bytes at `off` of a file; 0 or a negative errno. */
+typedef int readahead_fill(void *ctx, uint32_t file, void *buf, size_t len,
+			   uint64_t off, struct errmsg *err);
+
+/* For a set of files, which `fill` reads.  NULL when memory runs out. */
+struct readahead *readahead_new(readahead_fill *fill, void *ctx);
+
+/* Waits for what is under way.  Nobody may read any more. */
+void readahead_free(struct readahead *r);
+
+enum readahead_when {
+	READAHEAD_NEXT, /* by a reader that is there already */
+	READAHEAD_LATER, /* by one that comes; only half of the memory is for these */
+};
+
+/*
+ * Ask for bytes [off, off + len) of a file.  Returns how many of them, from the first
+ * on, are there or under way: fewer than `len` when the memory is used.  What is wanted
+ * already will be read once more if it is READAHEAD_LATER.
+ */
+uint64_t readahead_want(struct readahead *r, uint32_t file, uint64_t off,
+			uint64_t len, enum readahead_when when);
+
+/* What a reader should have wanted of its file, beyond what it reads now. */
+uint64_t readahead_window(void);
+
+/* Read bytes [off, off + len): what was wanted from memory, the rest at once.  Errors
+ * are those of `fill`. */
+int readahead_read(struct readahead *r, uint32_t file, void *buf, size_t len,
+		   uint64_t off, struct errmsg *err);
+
+/* Wait until memory is free for more, or for `ns`. */
+void readahead_wait(uint64_t ns);
+
+/* Memory for what is read ahead, until readahead_set_limit. */
+#define READAHEAD_DEFAULT (UINT64_C(256) << 20)
+
+/* The least that is of use; 0 turns reading ahead off. */
+#define READAHEAD_MIN (UINT64_C(4) << 20)
+
+/* `keep`: what has been read stays for other readers as long as there is memory. */
+void readahead_set_limit(uint64_t bytes, bool keep);
+uint64_t readahead_limit(void);
+
+/* Bytes of memory that are held now; give back what nobody waits for. */
+uint64_t readahead_bytes(void);
+void readahead_trim(void);
+
+#endif

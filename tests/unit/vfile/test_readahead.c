@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading ahead: the bytes are right, none is read twice or for nobody, memory stays
+ * within its bound, and errors reach the reader.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/splitmix.h"
+#include "ckpt/vfile/far.h"
+#include "ckpt/vfile/readahead.h"
+#include "tests/support/unit.h"
+
+#define MIB (UINT64_C(1) << 20)
+
+/* A store of which byte i of file f is known. */
+struct store {
+	atomic_ullong bytes; /* read so far */
+	atomic_int calls, under_way;
+	atomic_bool failing, stopped;
+	uint64_t most; /* bytes that readahead held */
+};
+
+static uint8_t byte_at(uint32_t file, uint64_t i)
+{
+	return (uint8_t)((i * 31 + (i >> 11) + file * 7) & 0xff);
+}
+
+static int fill(void *ctx, uint32_t file, void *buf, size_t len, uint64_t off,
+		struct errmsg *err)
+{
+	struct store *const s = ctx;
+	uint8_t *const p = buf;
+
+	atomic_fetch_add(&s->under_way, 1);
+	while (atomic_load(&s->stopped))
+		usleep(100);
+	atomic_fetch_add(&s->calls, 1);
+	atomic_fetch_add(&s->bytes, len);
+	for (size_t i = 0; i < len; i++)
+		p[i] = byte_at(file, off + i);
+	atomic_fetch_sub(&s->under_way, 1);
+	return atomic_load(&s->failing)
+		       ? errmsg_set(err, -EIO, "file %u: gone", file)
+		       : 0;
+}
+
+static void assert_reads(struct readahead *r, uint32_t file, uint64_t off,
+			 size_t len)
+{
+	uint8_t *const buf = malloc(len + 1);
+	struct errmsg err = { "" };
+
+	assert_int_equal(readahead_read(r, file, buf, len, off, &err), 0);
+	for (size_t i = 0; i < len; i++)
+		if (buf[i] != byte_at(file, off + i))
+			fail_msg("byte %llu is wrong",
+				 (unsigned long long)(off + i));
+	free(buf);
+}
+
+static void each_byte_is_read_once(void **state)
+{
+	struct store s = { 0 };
+	struct readahead *const r = readahead_new(fill, &s);
+
+	readahead_set_limit(64 * MIB, false);
+	assert_int_equal(readahead_want(r, 1, 1000, 5 * MIB, READAHEAD_NEXT),
+			 5 * MIB);
+	/* What is wanted already is not wanted again. */
+	assert_int_equal(readahead_want(r, 1, 0, 6 * MIB, READAHEAD_NEXT),
+			 6 * MIB);
+	for (uint64_t at = 0; at < 6 * MIB; at += 12345)
+		assert_reads(r, 1, at,
+			     at + 12345 < 6 * MIB ? 12345
+						  : (size_t)(6 * MIB - at));
+	assert_int_equal(s.bytes, 6 * MIB);
+	readahead_trim();
+	assert_int_equal(readahead_bytes(), 0);
+	readahead_free(r);
+}
+
+static void only_what_is_wanted_is_read(void **state)
+{
+	struct store s = { 0 };
+	struct readahead *const r = readahead_new(fill, &s);
+
+	readahead_set_limit(64 * MIB, false);
+	for (uint64_t i = 0; i < 100; i++)
+		assert_int_equal(
+			readahead_want(r, 0, i * 9999, 77, READAHEAD_LATER), 77);
+	for (uint64_t i = 0; i < 100; i++)
+		assert_reads(r, 0, i * 9999, 77);
+	assert_int_equal(s.bytes, 7700);
+	/* A reader gets the bytes between them, too. */
+	assert_int_equal(readahead_want(r, 0, 5000, 1000, READAHEAD_NEXT), 1000);
+	assert_reads(r, 0, 4000, 3000);
+	assert_int_equal(s.bytes, 7700 + 3000);
+	readahead_free(r);
+}
+
+static void two_readers_share_what_is_wanted_twice(void **state)
+{
+	struct store s = { 0 };
+	struct readahead *const r = readahead_new(fill, &s);
+
+	readahead_set_limit(64 * MIB, false);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(
+			readahead_want(r, 0, 0, 3 * MIB, READAHEAD_LATER),
+			3 * MIB);
+	for (int i = 0; i < 2; i++)
+		assert_reads(r, 0, 0, 3 * MIB);
+	assert_int_equal(s.bytes, 3 * MIB);
+	assert_reads(r, 0, 0, 10);
+	assert_int_equal(s.bytes, 3 * MIB + 10);
+	readahead_free(r);
+}
+
+static void kept_bytes_are_there_for_others(void **state)
+{
+	struct store s = { 0 };
+	struct readahead *const r = readahead_new(fill, &s);
+
+	readahead_set_limit(8 * MIB, true);
+	assert_int_equal(readahead_want(r, 0, 0, 3 * MIB, READAHEAD_NEXT),
+			 3 * MIB);
+	for (int i = 0; i < 3; i++)
+		assert_reads(r, 0, 0, 3 * MIB);
+	assert_int_equal(s.bytes, 3 * MIB);
+	/* until the memory is needed */
+	assert_int_equal(readahead_want(r, 1, 0, 8 * MIB, READAHEAD_NEXT),
+			 8 * MIB);
+	assert_reads(r, 1, 0, 8 * MIB);
+	assert_true(readahead_bytes() <= 8 * MIB);
+	readahead_free(r);
+}
+
+static void memory_is_bounded(void **state)
+{
+	struct store s = { 0 };
+	struct readahead *const r = readahead_new(fill, &s);
+
+	readahead_set_limit(8 * MIB, false);
+	assert_int_equal(readahead_want(r, 0, 0, 100 * MIB, READAHEAD_LATER),
+			 4 * MIB);
+	assert_int_equal(readahead_want(r, 0, 0, 100 * MIB, READAHEAD_NEXT),
+			 8 * MIB);
+	assert_int_equal(readahead_want(r, 1, 0, 1, READAHEAD_NEXT), 0);
+	assert_reads(r, 0, 0, 2 * MIB);
+	assert_int_equal(readahead_want(r, 1, 0, 100 * MIB, READAHEAD_NEXT),
+			 2 * MIB);
+	assert_true(readahead_bytes() <= 8 * MIB);
+	/* Whoever finds no memory reads all the same. */
+	assert_reads(r, 2, 123, 3 * MIB);
+	readahead_free(r);
+	readahead_trim();
+	assert_int_equal(readahead_bytes(), 0);
+}
+
+static void nothing_is_read_ahead_without_memory(void **state)
+{
+	struct store s = { 0 };
+	struct readahead *const r = readahead_new(fill, &s);
+
+	readahead_set_limit(READAHEAD_MIN - 1, false);
+	assert_int_equal(readahead_limit(), 0);
+	assert_int_equal(readahead_want(r, 0, 0, 100, READAHEAD_NEXT), 0);
+	assert_reads(r, 0, 0, 3 * MIB);
+	readahead_free(r);
+}
+
+static void errors_reach_the_reader(void **state)
+{
+	struct store s = { .failing = true };
+	struct readahead *const r = readahead_new(fill, &s);
+	struct errmsg err = { "" };
+	char buf[100];
+
+	readahead_set_limit(8 * MIB, false);
+	readahead_want(r, 3, 0, MIB, READAHEAD_NEXT);
+	assert_int_equal(readahead_read(r, 3, buf, 100, 50, &err), -EIO);
+	assert_string_equal(err.text, "file 3: gone");
+	/* It may be back. */
+	atomic_store(&s.failing, false);
+	assert_reads(r, 3, 50, 100);
+	readahead_free(r);
+}
+
+static void ends_while_requests_are_under_way(void **state)
+{
+	struct store s = { .stopped = true };
+	struct readahead *const r = readahead_new(fill, &s);
+
+	readahead_set_limit(64 * MIB, false);
+	readahead_want(r, 0, 0, 60 * MIB, READAHEAD_NEXT);
+	while (atomic_load(&s.under_way) == 0)
+		usleep(100);
+	atomic_store(&s.stopped, false);
+	readahead_free(r);
+	assert_int_equal(s.under_way, 0);
+}
+
+/* Threads want and read whatever comes to their minds. */
+struct mind {
+	struct readahead *r;
+	uint64_t seed;
+};
+
+static void *want_and_read(void *arg)
+{
+	struct mind *const m = arg;
+
+	for (int i = 0; i < 300; i++) {
+		const uint32_t file = splitmix64_next(&m->seed) % 3;
+		const uint64_t off = splitmix64_next(&m->seed) % (8 * MIB);
+		const uint64_t len = splitmix64_next(&m->seed) % (200u << 10);
+		const enum readahead_when when = splitmix64_next(&m->seed) % 2;
+
+		if (splitmix64_next(&m->seed) % 3)
+			readahead_want(m->r, file, off, len, when);
+		else
+			assert_reads(m->r, file, off, (size_t)len);
+	}
+	return NULL;
+}
+
+static void many_readers_at_once(void **state)
+{
+	struct store s = { 0 };
+	struct readahead *const r = readahead_new(fill, &s);
+	struct mind minds[4];
+	pthread_t threads[4];
+
+	for (int keep = 0; keep < 2; keep++) {
+		readahead_set_limit(6 * MIB, keep);
+		for (unsigned i = 0; i < 4; i++) {
+			minds[i] = (struct mind){ r, i + 1 };
+			pthread_create(&threads[i], NULL, want_and_read,
+				       &minds[i]);
+		}
+		for (int i = 0; i < 4; i++)
+			pthread_join(threads[i], NULL);
+		assert_true(readahead_bytes() <= 6 * MIB);
+	}
+	readahead_free(r);
+}
+
+/* --- far.h ---------------------------------------------------------------------------- */
+
+/* A store that gives each request its own latency up to `most` at once, and has no
+ * more than that. */
+static void the_width_finds_what_the_store_has(void **state)
+{
+	static const struct {
+		unsigned most, atleast, atmost;
+	} cases[] = {
+		{ 8, 4, 32 },
+		{ 64, 64, 128 },
+		{ 1000, 128, 128 },
+	};
+
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct far_width w;
+		uint64_t now = 1;
+
+		far_width_init(&w);
+		for (int n = 0; n < 200000; n++) {
+			const unsigned at_once = w.width < cases[i].most
+							 ? w.width
+							 : cases[i].most;
+
+			now += 2000000 / at_once;
+			far_width_done(&w, MIB, true, now);
+		}
+		assert_in_range(w.settled, cases[i].atleast, cases[i].atmost);
+	}
+}
+
+static void a_store_is_far_if_it_lets_us_sleep(void **state)
+{
+	struct far f = { 0 };
+	struct far_request q;
+
+	assert_false(far_is_suspect(&f));
+	far_begin(&f, &q, SIZE_MAX);
+	usleep(2000);
+	far_end(&f, &q);
+	assert_true(far_is_suspect(&f));
+	assert_false(far_is_far(&f));
+	for (int i = 0; i < 5; i++) {
+		far_begin(&f, &q, 10);
+		usleep(2000);
+		far_end(&f, &q);
+	}
+	assert_true(far_is_far(&f));
+	for (int i = 0; i < 50; i++) {
+		far_begin(&f, &q, MIB);
+		far_end(&f, &q);
+	}
+	assert_false(far_is_suspect(&f));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(each_byte_is_read_once),
+		cmocka_unit_test(only_what_is_wanted_is_read),
+		cmocka_unit_test(two_readers_share_what_is_wanted_twice),
+		cmocka_unit_test(kept_bytes_are_there_for_others),
+		cmocka_unit_test(memory_is_bounded),
+		cmocka_unit_test(nothing_is_read_ahead_without_memory),
+		cmocka_unit_test(errors_reach_the_reader),
+		cmocka_unit_test(ends_while_requests_are_under_way),
+		cmocka_unit_test(many_readers_at_once),
+		cmocka_unit_test(the_width_finds_what_the_store_has),
+		cmocka_unit_test(a_store_is_far_if_it_lets_us_sleep),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
