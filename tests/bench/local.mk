@@ -14,16 +14,18 @@ noinst_PROGRAMS += %D%/cast %D%/packread
 %C%_packread_LDADD = $(ckpt_libs)
 
 if BUILD_FUSE
-noinst_PROGRAMS += %D%/bare
+noinst_PROGRAMS += %D%/bare %D%/slowfs
 endif
 %C%_bare_SOURCES = %D%/bare.c fs/ops/fuse_caps.c fs/backing/passthrough.c
 %C%_bare_LDADD = $(FUSE_LIBS)
+%C%_slowfs_LDADD = $(FUSE_LIBS)
 
 # Named one by one: of a directory, what was built there would be packed, too.
 EXTRA_DIST += %D%/RESULTS.md %D%/cast.sh %D%/cold.sh %D%/convert.sh %D%/copy.sh \
 	%D%/cost.sh %D%/dsuc.sh %D%/first_tensor.sh %D%/gather.sh %D%/gpu.sh \
 	%D%/gpustep.py %D%/index.sh %D%/large.sh %D%/lib.sh %D%/listing.sh \
-	%D%/machine.sh %D%/mount.sh %D%/pack.sh %D%/packsizes.sh %D%/readers.c %D%/readfile.c %D%/reading.sh \
+	%D%/machine.sh %D%/mount.sh %D%/pack.sh %D%/packsizes.sh \
+	%D%/pieces.c %D%/readers.c %D%/readfile.c %D%/reading.sh \
 	%D%/reshard.sh %D%/resume.py %D%/resume.sh %D%/run %D%/scratch.sh %D%/stream.sh \
 	%D%/torch_load.py %D%/torch_load.sh %D%/train.sh %D%/trainstep.py \
 	%D%/tree_load.py %D%/tree_load.sh %D%/usage.c %D%/views.sh

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a store gives to whoever asks for much at once: readers share the files and
+ * take a piece of 1 MiB each, one after the other.
+ *
+ *   pieces [-t READERS] FILE...
+ *
+ * Prints MB/s, bytes and seconds; the files are opened before.
+ */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PIECE (1u << 20)
+#define READERS_MAX 256
+
+struct file {
+	int fd;
+	uint64_t begin; /* in all files, end to end; a multiple of PIECE */
+};
+
+static struct file *files; /* the one after the last tells the end */
+static size_t nfiles;
+static atomic_ullong next, bytes;
+
+static void die(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static double now(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
+
+static void *read_pieces(void *arg)
+{
+	void *const buf = malloc(PIECE);
+	size_t i = 0;
+
+	(void)arg;
+	for (;;) {
+		const uint64_t at = atomic_fetch_add(&next, PIECE);
+		ssize_t n;
+
+		while (i < nfiles && at >= files[i + 1].begin)
+			i++;
+		if (i == nfiles)
+			break;
+		n = pread(files[i].fd, buf, PIECE, (off_t)(at - files[i].begin));
+		if (n < 0)
+			die("read");
+		atomic_fetch_add(&bytes, (uint64_t)n);
+	}
+	free(buf);
+	return NULL;
+}
+
+static void open_files(char **names)
+{
+	files = calloc(nfiles + 1, sizeof(*files));
+	for (size_t i = 0; i < nfiles; i++) {
+		struct stat st;
+
+		files[i].fd = open(names[i], O_RDONLY);
+		if (files[i].fd < 0 || fstat(files[i].fd, &st) < 0)
+			die(names[i]);
+		files[i + 1].begin =
+			files[i].begin +
+			((uint64_t)st.st_size + PIECE - 1) / PIECE * PIECE;
+	}
+}
+
+int main(int argc, char **argv)
+{
+	pthread_t threads[READERS_MAX];
+	int c, n = 64;
+	double t;
+
+	while ((c = getopt(argc, argv, "t:")) != -1)
+		n = c == 't' ? atoi(optarg) : 0;
+	nfiles = (size_t)(argc - optind);
+	if (!nfiles || n < 1 || n > READERS_MAX) {
+		fprintf(stderr, "usage: pieces [-t READERS] FILE...\n");
+		return 2;
+	}
+	open_files(argv + optind);
+	t = now();
+	for (int i = 0; i < n; i++)
+		if (pthread_create(&threads[i], NULL, read_pieces, NULL))
+			die("thread");
+	for (int i = 0; i < n; i++)
+		pthread_join(threads[i], NULL);
+	t = now() - t;
+	printf("%.0f %llu %.3f\n", (double)bytes / t / 1e6,
+	       (unsigned long long)bytes, t);
+	return 0;
+}
