@@ -47,7 +47,6 @@ struct unit_slot {
 	} blocks[PACK_UNIT_BLOCKS + PACK_PIECES_MAX];
 	size_t nblocks;
 	size_t out_len;
-	uint64_t at;       /* in the pack; pack_write's */
 	uint8_t *bytes;    /* PACK_UNIT */
 	uint8_t *original; /* twice as many: floats to be rounded */
 	uint8_t *made;     /* PACK_UNIT: the same, rounded */

@@ -21,11 +21,13 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pack/pack_hash.h"
 #include "ckpt/pack/pack_unit.h"
+#include "ckpt/sys/filewriter.h"
 #include "ckpt/sys/pipeline.h"
 #include "ckpt/sys/write_all.h"
 
 struct packing {
 	int fd;
+	struct filewriter *out;
 	const struct pack_input *v;
 	size_t n;
 	const struct pack_write_options *o;
@@ -118,7 +120,7 @@ static struct pack_extent *continued(struct packing *p,
 
 static int commit_piece(struct packing *p, const struct pack_unit *u,
 			const struct pack_region *r, const struct unit_slot *s,
-			const struct unit_piece *piece, uint64_t *at)
+			const struct unit_piece *piece)
 {
 	const uint64_t scale = r->kind == PACK_ROUNDED ? 2 : 1;
 	struct pack_extent *last, e = {
@@ -129,7 +131,7 @@ static int commit_piece(struct packing *p, const struct pack_unit *u,
 	};
 
 	if (piece->stored)
-		e.at = *at;
+		e.at = p->at;
 	else
 		e.from = r->from + scale * (u->skip + piece->off);
 	last = continued(p, u, r, &e, r->source);
@@ -146,7 +148,7 @@ static int commit_piece(struct packing *p, const struct pack_unit *u,
 		bytebuf_add_le32(&p->tables, s->blocks[b].len);
 		bytebuf_add_le64(&p->tables, s->blocks[b].hash);
 		last->stored += s->blocks[b].len;
-		*at += s->blocks[b].len;
+		p->at += s->blocks[b].len;
 	}
 	return 0;
 }
@@ -170,6 +172,21 @@ static void hash_unit(struct packing *p, const struct pack_unit *u,
 	}
 }
 
+static int report_write(struct packing *p, int rc)
+{
+	struct errmsg err = { "" };
+
+	if (!rc)
+		return 0;
+	errmsg_set(&err, rc, "%s: cannot write: %s", p->o->name, strerror(-rc));
+	return pack_report(p, rc, &err);
+}
+
+static int append(struct packing *p, const void *bytes, size_t len)
+{
+	return report_write(p, filewriter_append(p->out, bytes, len));
+}
+
 static int unit_commit(void *ctx, void *slot, size_t i)
 {
 	struct packing *const p = ctx;
@@ -177,53 +194,16 @@ static int unit_commit(void *ctx, void *slot, size_t i)
 	const struct pack_unit *const u = &p->units[i];
 	const struct pack_region *const r = &p->v[u->input].regions[u->region];
 	const size_t len = pack_unit_len(p->v, u);
-	uint64_t at = p->at;
 	int rc = 0;
 
 	hash_unit(p, u, s->bytes, len);
-	s->at = p->at;
 	for (size_t k = 0; !rc && k < s->npieces; k++)
-		rc = commit_piece(p, u, r, s, &s->pieces[k], &at);
-	p->at = at;
+		rc = commit_piece(p, u, r, s, &s->pieces[k]);
+	if (!rc)
+		rc = append(p, s->out, s->out_len);
 	if (!rc && p->o->progress && !p->o->progress(p->o->ctx, len))
 		rc = -EINTR;
 	return rc;
-}
-
-/* --- finish: write --------------------------------------------------------- */
-
-/* The kernel gives large writes huge pages, which a virtual machine may first have
- * to get from its host: that takes five times as long as copying. */
-#define WRITE_STEP ((size_t)256 << 10)
-
-static int pack_put(const struct packing *p, const void *bytes, size_t len,
-		    uint64_t at, struct errmsg *err)
-{
-	int rc = 0;
-
-	for (size_t i = 0, n; !rc && i < len; i += n) {
-		n = WRITE_STEP - (size_t)((at + i) % WRITE_STEP);
-		n = len - i < n ? len - i : n;
-		rc = pwrite_all(p->fd, (const uint8_t *)bytes + i, n, at + i);
-	}
-	return rc ? errmsg_set(err, rc, "%s: cannot write: %s", p->o->name,
-			       strerror(-rc))
-		  : 0;
-}
-
-static int unit_finish(void *ctx, void *slot, size_t i)
-{
-	struct packing *const p = ctx;
-	const struct unit_slot *const s = slot;
-	struct errmsg err = { "" };
-	const int rc = pack_put(p, s->out, s->out_len, s->at, &err);
-
-	(void)i;
-	/* All is synced in the end: let the disk begin now. */
-	if (!rc)
-		sync_file_range(p->fd, (off_t)s->at, (off_t)s->out_len,
-				SYNC_FILE_RANGE_WRITE);
-	return rc ? pack_report(p, rc, &err) : 0;
 }
 
 /* --- the index --------------------------------------------------------------- */
@@ -259,7 +239,7 @@ static void place_tables(struct packing *p)
 	}
 }
 
-static int write_index(struct packing *p, uint64_t *size, struct errmsg *err)
+static int write_index(struct packing *p, uint64_t *size)
 {
 	const struct pack_index x = {
 		.entries = p->entries,
@@ -279,17 +259,19 @@ static int write_index(struct packing *p, uint64_t *size, struct errmsg *err)
 	pack_index_put(&x, &index);
 	if (index.failed || p->tables.failed) {
 		bytebuf_done(&index);
-		return errmsg_nomem(err, p->o->name);
+		return errmsg_nomem(p->err, p->o->name);
 	}
 	h.index_size = index.len;
 	h.index_hash = XXH3_64bits(index.data, index.len);
 	h.file_size = h.index_at + h.index_size;
 	pack_header_put(&h, head);
-	rc = pack_put(p, p->tables.data, p->tables.len, p->at, err);
+	rc = append(p, p->tables.data, p->tables.len);
 	if (!rc)
-		rc = pack_put(p, index.data, index.len, h.index_at, err);
+		rc = append(p, index.data, index.len);
 	if (!rc)
-		rc = pack_put(p, head, sizeof(head), 0, err);
+		rc = report_write(p, filewriter_finish(p->out));
+	if (!rc)
+		rc = report_write(p, pwrite_all(p->fd, head, sizeof(head), 0));
 	bytebuf_done(&index);
 	*size = h.file_size;
 	return rc;
@@ -363,14 +345,18 @@ static int pack_units(struct packing *p, uint64_t *size)
 		.end = slot_end,
 		.work = unit_work,
 		.commit = unit_commit,
-		.finish = unit_finish,
 	};
+	/* The header comes last. */
+	static const uint8_t head[PACK_HEADER_SIZE];
 	int rc;
 
 	p->hash = XXH3_createState();
-	if (!p->hash || !make_units(p) || !make_entries(p))
+	p->out = filewriter_new(p->fd);
+	if (!p->hash || !p->out || !make_units(p) || !make_entries(p))
 		return errmsg_nomem(p->err, p->o->name);
-	rc = pipeline_run(p->nunits, p->o->width, &ops, p);
+	rc = append(p, head, sizeof(head));
+	if (!rc)
+		rc = pipeline_run(p->nunits, p->o->width, &ops, p);
 	if (rc)
 		return rc == -ENOMEM && !p->failed
 			       ? errmsg_nomem(p->err, p->o->name)
@@ -380,7 +366,7 @@ static int pack_units(struct packing *p, uint64_t *size)
 				  p->o->name,
 				  (unsigned long long)PACK_EXTENTS_MAX);
 	number_extents(p);
-	return write_index(p, size, p->err);
+	return write_index(p, size);
 }
 
 int pack_write(int fd, const struct pack_input *v, size_t n,
@@ -397,6 +383,7 @@ int pack_write(int fd, const struct pack_input *v, size_t n,
 				  o->name, n);
 	pthread_mutex_init(&p.err_lock, NULL);
 	rc = pack_units(&p, size);
+	filewriter_free(p.out);
 	pthread_mutex_destroy(&p.err_lock);
 	XXH3_freeState(p.hash);
 	bytebuf_done(&p.tables);

@@ -1,11 +1,12 @@
 # What the operating system gives: threads, limits of memory, SIGBUS, scratch
-# memory, copies past the cache, CRC-32, a directory that appears whole.
+# memory, copies and files past the cache, CRC-32, a directory that appears whole.
 # Uses base.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/parallel.h %D%/parallel.c \
 	%D%/pipeline.h %D%/pipeline.c \
 	%D%/memory.h %D%/memory.c \
 	%D%/write_all.h %D%/write_all.c \
+	%D%/filewriter.h %D%/filewriter.c \
 	%D%/sigbus.h %D%/sigbus.c \
 	%D%/copy_nt.h %D%/copy_nt.c \
 	%D%/scratch.h %D%/scratch.c \
