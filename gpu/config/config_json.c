@@ -370,9 +370,9 @@ int config_read_json(struct config *c, struct config_ratios *ratios,
 	if (rc)
 		return rc;
 	dskeys_init(&j.v);
-	/* The length includes the NUL, so that trailing text is an error. */
-	root = cJSON_ParseWithLengthOpts(text, len + 1, &end, true);
-	if (!root)
+	root = cJSON_ParseWithOpts(text, &end, true);
+	/* cJSON stops at a NUL within the text. */
+	if (!root || end != text + len)
 		rc = no_json(path, text,
 			     end && end < text + len ? end : text + len, err);
 	else if (!cJSON_IsObject(root))

@@ -214,9 +214,9 @@ static uint64_t first_view(struct tree *t)
 	double timeout;
 
 	return tree_lookup(t, TREE_ROOT, "global_step1_universal", &attr,
-			   &timeout, NULL) ?
-		       0 :
-		       attr.st.st_ino;
+			   &timeout, NULL)
+		       ? 0
+		       : attr.st.st_ino;
 }
 
 static uint64_t first_parameter_file(struct tree *t);
@@ -230,9 +230,8 @@ static void walks_go_on_while_a_tag_is_saved_again(void **state)
 
 	(void)state;
 	set_up(&f);
-	assert_int_equal(tree_file_open(f.t, first_parameter_file(f.t), &held,
-					NULL),
-			 0);
+	assert_int_equal(
+		tree_file_open(f.t, first_parameter_file(f.t), &held, NULL), 0);
 	for (unsigned i = 0; i < THREADS; i++) {
 		walkers[i].t = f.t;
 		assert_int_equal(pthread_create(&walkers[i].thread, NULL,

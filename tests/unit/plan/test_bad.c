@@ -184,7 +184,7 @@ static void check_good(make_good make)
 		const struct mkckpt c = make(stage);
 		char *const dir = mkckpt_new_dir();
 		struct errmsg err = { "" };
-		struct plan *p;
+		struct plan *p = NULL;
 		char why[1024];
 
 		mkckpt_write(&c, dir);

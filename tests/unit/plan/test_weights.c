@@ -286,8 +286,8 @@ static void check_view(struct good *g, const struct dict *d, struct span bin,
 		       struct span st)
 {
 	const uint64_t head = 8 + get_le64(st.p);
-	cJSON *const json =
-		cJSON_ParseWithLength((const char *)st.p + 8, (size_t)head - 8);
+	char *const text = strndup((const char *)st.p + 8, (size_t)head - 8);
+	cJSON *const json = cJSON_Parse(text);
 
 	for (size_t i = 0; i < d->v->n; i++) {
 		struct tensor t;
@@ -317,6 +317,7 @@ static void check_view(struct good *g, const struct dict *d, struct span bin,
 				  "%s: other elements in safetensors", name);
 	}
 	cJSON_Delete(json);
+	free(text);
 }
 
 static struct span read_name(struct good *g, struct plan *p, const char *name)
