@@ -26,6 +26,12 @@ SPLITMIX_FN uint64_t splitmix64(uint64_t seed, uint64_t i)
 	return x ^ x >> 31;
 }
 
+/* The seed whose i-th number is the (n + i)-th of `seed`. */
+SPLITMIX_FN uint64_t splitmix64_skip(uint64_t seed, uint64_t n)
+{
+	return seed + n * UINT64_C(0x9e3779b97f4a7c15);
+}
+
 /* The next number of the generator in `*state`. */
 SPLITMIX_FN uint64_t splitmix64_next(uint64_t *state)
 {

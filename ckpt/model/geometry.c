@@ -131,6 +131,13 @@ static int lay_parts(struct geometry *g, const uint64_t *widths, size_t parts,
 	const uint64_t inner = product(g->shape, dim + 1, g->ndim);
 	uint64_t at = 0;
 
+	if (n == 1) {
+		/* The parts of all rows follow each other: it is one run. */
+		g->rows = 1;
+		g->row_len = g->stride[0] = product(g->shape, 0, g->ndim);
+		return geometry_add(
+			g, (struct geometry_segment){ .len = g->row_len });
+	}
 	g->rows = product(g->shape, 0, dim);
 	for (size_t j = 0; j < parts; j++)
 		for (size_t t = 0; t < n; t++) {

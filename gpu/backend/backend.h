@@ -58,6 +58,26 @@ enum backend_queue {
 };
 #define BACKEND_QUEUES 3
 
+/*
+ * Ranks that compute the same rows with parts of the same parameters: each has a
+ * range of the tokens, of the heads, and of the widest activation.  All ranks of
+ * a group get the same results, bit for bit.
+ */
+struct backend_group {
+	unsigned rank, size;
+	void *ctx;
+	/* x = its sum over ranks, act_t. */
+	void (*sum)(const struct backend_group *g, struct backend *b, void *x,
+		    size_t n);
+	/* all[rank][n] = every rank's `mine`, on the device. */
+	void (*gather)(const struct backend_group *g, const float *mine,
+		       size_t n, float *all);
+};
+
+/* Instead of a token or a target: it is none, or one of another rank's. */
+#define TOKEN_NONE (-1)
+#define TOKEN_ELSEWHERE (-2)
+
 struct backend_ops {
 	void (*destroy)(struct backend *b);
 	int (*sync)(struct backend *b, struct errmsg *err);
@@ -105,7 +125,9 @@ struct backend_ops {
 	int (*reader_new)(struct backend *b, struct reader **out,
 			  unsigned width, struct errmsg *err);
 
-	/* out[rows][c] = wte[token] + wpe[position]; rows = batch * seq. */
+	/* out[rows][c] = wte[token] + wpe[position]; rows = batch * seq.  A
+	 * token that is TOKEN_ELSEWHERE counts as zeros, and so does `wpe` if
+	 * it is NULL. */
 	void (*embed)(struct backend *b, void *out, const void *wte,
 		      const void *wpe, const int32_t *tokens, size_t batch,
 		      size_t seq, size_t c);
@@ -161,15 +183,18 @@ struct backend_ops {
 
 	/*
 	 * Fused head and loss: logits = in * wte', and each row's cross entropy
-	 * against targets[rows]; a target of -1 excludes the row.  Adds the
+	 * against targets[rows]; TOKEN_NONE excludes the row.  Adds the
 	 * unscaled sum to *loss (float64, on the device).  With `din`, computes
 	 * the gradients of scale * sum.  The whole matrix of logits is never in
-	 * memory.
+	 * memory.  With `group`, `vocab` tokens are this rank's, targets are
+	 * counted from its first one, or are TOKEN_ELSEWHERE, and `din` is this
+	 * rank's summand; only three floats of each row are exchanged.
 	 */
 	void (*cross_entropy)(struct backend *b, double *loss, void *din,
 			      float *dwte, const void *in, const void *wte,
 			      const int32_t *targets, size_t rows, size_t c,
-			      size_t vocab, float scale);
+			      size_t vocab, float scale,
+			      const struct backend_group *group);
 
 	/* --- what ZeRO needs, on float buffers --------------------------- */
 
@@ -179,7 +204,8 @@ struct backend_ops {
 	void (*scale)(struct backend *b, float *x, float factor, size_t n);
 	void (*accumulate)(struct backend *b, float *dst, const float *src,
 			   size_t n);
-	/* Weights in the model's type, from masters, and back. */
+	/* Weights in the model's type, from masters, and back.  Where both
+	 * have floats, `dst` may be `src`. */
 	void (*round)(struct backend *b, void *dst, const float *src,
 		      size_t n);
 	void (*widen)(struct backend *b, float *dst, const void *src,

@@ -179,7 +179,8 @@ static void cpu_round(struct backend *b, void *dst, const float *src, size_t n)
 	for (at = 0; at < n; at += BLOCK) {
 		const size_t len = n - at < BLOCK ? n - at : BLOCK;
 
-		memcpy(to + at, src + at, len * sizeof(float));
+		if (to != src)
+			memcpy(to + at, src + at, len * sizeof(float));
 		cpu_round_to(b->dtype, to + at, len);
 	}
 }
@@ -216,8 +217,13 @@ static void cpu_embed(struct backend *b, void *out, const void *wte,
 
 #pragma omp parallel for schedule(static)
 	for (i = 0; i < batch * seq; i++) {
-		memcpy(x + i * c, te + (size_t)tokens[i] * c, c * sizeof(*x));
-		cpu_add_row(x + i * c, pe + i % seq * c, c);
+		if (tokens[i] == TOKEN_ELSEWHERE)
+			memset(x + i * c, 0, c * sizeof(*x));
+		else
+			memcpy(x + i * c, te + (size_t)tokens[i] * c,
+			       c * sizeof(*x));
+		if (pe)
+			cpu_add_row(x + i * c, pe + i % seq * c, c);
 		cpu_round_to(b->dtype, x + i * c, c);
 	}
 }
@@ -239,11 +245,12 @@ static void cpu_embed_grad(struct backend *b, float *dwte, float *dwpe,
 		size_t i;
 
 		for (i = 0; i < batch * seq; i++) {
-			float *const te = dwte + (size_t)tokens[i] * c + at;
 			float *const pe = dwpe + i % seq * c + at;
 			const float *const row = d + i * c + at;
 
-			cpu_add_row(te, row, n);
+			if (tokens[i] != TOKEN_ELSEWHERE)
+				cpu_add_row(dwte + (size_t)tokens[i] * c + at,
+					    row, n);
 			cpu_add_row(pe, row, n);
 		}
 	}

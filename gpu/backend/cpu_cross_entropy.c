@@ -6,6 +6,9 @@
  * exponentials relative to the block's largest logit replace them.  When all
  * blocks of the tile are done, each is rescaled to the gradient of the logits
  * and consumed.  Every block belongs to one thread.
+ *
+ * If a group shares the tokens, every rank has some of the blocks: ranks exchange
+ * the largest logit of each row, the sum relative to it, and the target's logit.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -21,6 +24,14 @@
 #define LOGITS_BYTES ((size_t)128 << 20)
 #define COLUMNS ((size_t)256)
 
+/* Of a row: its largest logit, the sum of exponentials relative to it, and the
+ * target's logit. */
+struct row_sums {
+	float top, sum, wanted;
+};
+
+#define ROW_FLOATS (sizeof(struct row_sums) / sizeof(float))
+
 struct head {
 	struct cpu *cpu;
 	/* Arguments of cpu_cross_entropy, restricted to this tile. */
@@ -32,7 +43,10 @@ struct head {
 	/* [block][rows]: exponentials, their largest logit and their sum; in
 	 * the end the factor that turns them into gradients. */
 	float *exps, *top, *sum;
-	float *wanted; /* the target's logit, [rows] */
+	/* Of each row: over this rank's blocks, and then over all ranks'. */
+	struct row_sums *local;
+	const struct backend_group *group;
+	struct row_sums *gathered; /* [rank][rows] */
 	/* Per part of the blocks: the logits of one, which stay in a cache, and
 	 * a sum of gradients. */
 	float *logits, *din;
@@ -105,38 +119,67 @@ static void block_forward(const struct head *h, size_t block, float *logits)
 
 		cpu_round_to(h->cpu->base.dtype, x, n);
 		if (has_target(h, block, i, &column))
-			h->wanted[i] = x[column];
+			h->local[i].wanted = x[column];
 		h->top[at] = largest(x, n);
 		h->sum[at] = exponentials(exps_of(h, block) + i * n, x, n,
 					  h->top[at]);
 	}
 }
 
+/* Sum up this rank's blocks of a row. */
+static void sum_blocks(const struct head *h, size_t i)
+{
+	const size_t n = blocks(h->vocab);
+	struct row_sums *const r = &h->local[i];
+	size_t k;
+
+	r->top = -INFINITY;
+	r->sum = 0;
+	for (k = 0; k < n; k++)
+		r->top = fmaxf(r->top, h->top[k * h->rows + i]);
+	for (k = 0; k < n; k++) {
+		const size_t at = k * h->rows + i;
+
+		r->sum += h->sum[at] * cpu_exp(h->top[at] - r->top);
+	}
+}
+
+/* Sum up the ranks' sums of a row, in their order. */
+static void sum_ranks(const struct head *h, size_t i)
+{
+	struct row_sums all = { .top = -INFINITY };
+	unsigned t;
+
+	for (t = 0; t < h->group->size; t++)
+		all.top = fmaxf(all.top, h->gathered[t * h->rows + i].top);
+	for (t = 0; t < h->group->size; t++) {
+		const struct row_sums *const r = &h->gathered[t * h->rows + i];
+
+		all.sum += r->sum * cpu_exp(r->top - all.top);
+		all.wanted += r->wanted;
+	}
+	h->local[i] = all;
+}
+
 /* Return the cross entropy of a row, and turn its `sum`s into factors. */
 static double row_loss(const struct head *h, size_t i)
 {
 	const size_t n = blocks(h->vocab);
-	float top = -INFINITY, sum = 0;
+	const struct row_sums *const r = &h->local[i];
 	size_t k;
 
-	if (h->targets[i] < 0) {
+	if (h->targets[i] == TOKEN_NONE) {
 		for (k = 0; k < n; k++)
 			h->sum[k * h->rows + i] = 0;
 		return 0;
 	}
-	for (k = 0; k < n; k++)
-		top = fmaxf(top, h->top[k * h->rows + i]);
 	for (k = 0; k < n; k++) {
 		const size_t at = k * h->rows + i;
-		const float factor = cpu_exp(h->top[at] - top);
 
-		sum += h->sum[at] * factor;
-		h->sum[at] = factor;
+		h->sum[at] = cpu_exp(h->top[at] - r->top) * (h->scale / r->sum);
 	}
-	for (k = 0; k < n; k++)
-		h->sum[k * h->rows + i] *= h->scale / sum;
 	/* A NaN loses every comparison for `top`, but reaches the sum. */
-	return (double)(logf(sum) + top) - h->wanted[i] + 0 * sum;
+	return (double)(logf(r->sum) + r->top) - r->wanted + 0 * r->sum;
 }
 
 /* Gradients of a block's logits, and their contribution to `din` and `dwte`. */
@@ -167,10 +210,21 @@ static void cpu_cross_entropy_forward(const struct head *h, double *loss)
 	double losses[ROWS_MAX];
 	size_t t, i;
 
+	/* A target that is elsewhere leaves its logit to another rank. */
+	memset(h->local, 0, h->rows * sizeof(*h->local));
 #pragma omp parallel for schedule(static, 1) private(i)
 	for (t = 0; t < parts; t++)
 		for (i = n * t / parts; i < n * (t + 1) / parts; i++)
 			block_forward(h, i, h->logits + t * h->rows * COLUMNS);
+#pragma omp parallel for schedule(static)
+	for (i = 0; i < h->rows; i++)
+		sum_blocks(h, i);
+	if (h->group) {
+		h->group->gather(h->group, &h->local->top, h->rows * ROW_FLOATS,
+				 &h->gathered->top);
+		for (i = 0; i < h->rows; i++)
+			sum_ranks(h, i);
+	}
 #pragma omp parallel for schedule(static)
 	for (i = 0; i < h->rows; i++)
 		losses[i] = row_loss(h, i);
@@ -214,11 +268,13 @@ static size_t tile_rows(size_t rows, size_t vocab)
 
 void cpu_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
 		       const void *in, const void *wte, const int32_t *targets,
-		       size_t rows, size_t c, size_t vocab, float scale)
+		       size_t rows, size_t c, size_t vocab, float scale,
+		       const struct backend_group *group)
 {
 	struct cpu *const cpu = (struct cpu *)b;
 	const size_t tile = tile_rows(rows, vocab);
-	const size_t per_row = vocab + 2 * blocks(vocab) + 1 +
+	const size_t per_row = vocab + 2 * blocks(vocab) +
+			       ROW_FLOATS * (group ? 1 + group->size : 1) +
 			       cpu->threads * (COLUMNS + c);
 	float *const scratch = cpu_scratch(cpu, tile * per_row * sizeof(float));
 	size_t at;
@@ -237,14 +293,16 @@ void cpu_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
 			.c = c,
 			.vocab = vocab,
 			.scale = scale,
+			.group = group,
 			.logits = scratch,
 		};
 
 		h.exps = h.logits + cpu->threads * n * COLUMNS;
 		h.top = h.exps + n * vocab;
 		h.sum = h.top + n * blocks(vocab);
-		h.wanted = h.sum + n * blocks(vocab);
-		h.din = h.wanted + n;
+		h.din = h.sum + n * blocks(vocab);
+		h.local = (struct row_sums *)(h.din + cpu->threads * n * c);
+		h.gathered = h.local + n;
 		cpu_cross_entropy_forward(&h, loss);
 		if (din)
 			cpu_cross_entropy_backward(&h, (float *)din + at * c);

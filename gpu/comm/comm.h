@@ -16,7 +16,7 @@ struct errmsg;
  */
 struct comm {
 	unsigned rank, size;
-	unsigned local_rank, local_size; /* among the ranks on this machine */
+	unsigned local_rank, local_size; /* among the job's on this machine */
 	unsigned node;                   /* the lowest rank on this machine */
 	struct comm_impl *impl;          /* NULL if there is only one rank */
 };
@@ -25,6 +25,13 @@ struct comm {
  * is one rank. -ENOMEM. */
 int comm_init(struct comm *c, int *argc, char ***argv, struct errmsg *err);
 void comm_done(struct comm *c);
+
+/* Split the ranks of `c`: those that pass the same number are a group, in the
+ * order of ranks, with collectives of its own.  Collective: all ranks of `c` get
+ * the same result. -ENOMEM. */
+int comm_split(struct comm *out, struct comm *c, unsigned group,
+	       struct errmsg *err);
+void comm_join(struct comm *group);
 
 /* Print why this rank fails and end all ranks: others may be waiting for it in
  * a collective, where they cannot receive an error.  Does not return. */
@@ -54,5 +61,9 @@ void comm_reduce_scatter(struct comm *c, const float *parts, const size_t *n,
  * own place in `all`. */
 void comm_all_gather(struct comm *c, const void *mine, const size_t *bytes,
 		     void *all);
+
+/* The same with `bytes` of every rank. */
+void comm_all_gather_equal(struct comm *c, const void *mine, size_t bytes,
+			   void *all);
 
 #endif

@@ -46,6 +46,7 @@ int dlclose(void *handle)
 #define BROADCAST_BYTES ((size_t)1 << 30)
 
 struct comm_impl {
+	MPI_Comm mpi;
 	uint8_t *window;      /* WINDOW_BYTES */
 	double *sums;         /* of a window */
 	MPI_Request *request; /* 2 * size */
@@ -100,12 +101,13 @@ static size_t window_share(const struct comm *c, size_t size)
 	return share ? share : 1;
 }
 
-static struct comm_impl *impl_new(const struct comm *c)
+static struct comm_impl *impl_new(const struct comm *c, MPI_Comm mpi)
 {
 	struct comm_impl *m = calloc(1, sizeof(*m));
 
 	if (!m)
 		return NULL;
+	m->mpi = mpi;
 	m->window =
 		malloc(window_share(c, sizeof(float)) * sizeof(float) * c->size);
 	m->sums = malloc(window_share(c, sizeof(float)) * sizeof(*m->sums));
@@ -132,8 +134,44 @@ int comm_init(struct comm *c, int *argc, char ***argv, struct errmsg *err)
 	c->rank = (unsigned)rank;
 	c->size = (unsigned)size;
 	find_neighbours(c);
-	c->impl = impl_new(c);
+	c->impl = impl_new(c, MPI_COMM_WORLD);
 	return c->impl ? 0 : errmsg_nomem(err, NULL);
+}
+
+int comm_split(struct comm *out, struct comm *c, unsigned group,
+	       struct errmsg *err)
+{
+	MPI_Comm mpi;
+	int rank, size, rc = 0;
+
+	*out = *c;
+	out->impl = NULL;
+	if (!c->impl)
+		return 0;
+	MPI_Comm_split(c->impl->mpi, (int)group, (int)c->rank, &mpi);
+	MPI_Comm_rank(mpi, &rank);
+	MPI_Comm_size(mpi, &size);
+	out->rank = (unsigned)rank;
+	out->size = (unsigned)size;
+	if (size == 1) {
+		MPI_Comm_free(&mpi);
+	} else if (!(out->impl = impl_new(out, mpi))) {
+		MPI_Comm_free(&mpi);
+		rc = errmsg_nomem(err, NULL);
+	}
+	rc = comm_agree(c, rc, err);
+	if (rc)
+		comm_join(out);
+	return rc;
+}
+
+void comm_join(struct comm *c)
+{
+	if (!c->impl)
+		return;
+	MPI_Comm_free(&c->impl->mpi);
+	impl_free(c->impl);
+	c->impl = NULL;
 }
 
 void comm_done(struct comm *c)
@@ -158,7 +196,7 @@ void comm_abort(struct comm *c, const struct errmsg *why)
 void comm_barrier(struct comm *c)
 {
 	if (c->impl)
-		MPI_Barrier(MPI_COMM_WORLD);
+		MPI_Barrier(c->impl->mpi);
 }
 
 int comm_agree(struct comm *c, int rc, struct errmsg *err)
@@ -172,16 +210,15 @@ int comm_agree(struct comm *c, int rc, struct errmsg *err)
 	assert(rc <= 0);
 	if (!c->impl)
 		return rc;
-	MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+	MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, c->impl->mpi);
 	if (first == (int)c->size)
 		return 0;
-	MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_SUM,
-		      MPI_COMM_WORLD);
+	MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_SUM, c->impl->mpi);
 	if (err && rc && failed == (int)c->size)
 		agreed.err = *err;
 	else if (err && rc)
 		errmsg_set(&agreed.err, rc, "rank %u: %s", c->rank, err->text);
-	MPI_Bcast(&agreed, sizeof(agreed), MPI_BYTE, first, MPI_COMM_WORLD);
+	MPI_Bcast(&agreed, sizeof(agreed), MPI_BYTE, first, c->impl->mpi);
 	if (err)
 		*err = agreed.err;
 	return agreed.rc;
@@ -198,7 +235,7 @@ void comm_broadcast(struct comm *c, void *p, size_t bytes, unsigned root)
 		const size_t n =
 			bytes < BROADCAST_BYTES ? bytes : BROADCAST_BYTES;
 
-		MPI_Bcast(at, (int)n, MPI_BYTE, (int)root, MPI_COMM_WORLD);
+		MPI_Bcast(at, (int)n, MPI_BYTE, (int)root, c->impl->mpi);
 		at += n;
 		bytes -= n;
 	}
@@ -209,7 +246,7 @@ static void fold_window(struct comm *c, double *x, int n,
 {
 	double *all = (double *)c->impl->window;
 
-	MPI_Allgather(x, n, MPI_DOUBLE, all, n, MPI_DOUBLE, MPI_COMM_WORLD);
+	MPI_Allgather(x, n, MPI_DOUBLE, all, n, MPI_DOUBLE, c->impl->mpi);
 	for (int i = 0; i < n; i++) {
 		x[i] = all[i];
 		for (unsigned r = 1; r < c->size; r++)
@@ -292,11 +329,11 @@ void comm_reduce_scatter(struct comm *c, const float *parts, const size_t *n,
 
 			if (r != c->rank && my)
 				MPI_Irecv(window + r * share, (int)my,
-					  MPI_FLOAT, (int)r, 0, MPI_COMM_WORLD,
+					  MPI_FLOAT, (int)r, 0, c->impl->mpi,
 					  &c->impl->request[wait++]);
 			if (r != c->rank && their)
 				MPI_Isend(part + at, (int)their, MPI_FLOAT,
-					  (int)r, 0, MPI_COMM_WORLD,
+					  (int)r, 0, c->impl->mpi,
 					  &c->impl->request[wait++]);
 		}
 		MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
@@ -327,15 +364,27 @@ void comm_all_gather(struct comm *c, const void *mine, const size_t *bytes,
 
 			if (r != c->rank && their)
 				MPI_Irecv(part + at, (int)their, MPI_BYTE,
-					  (int)r, 0, MPI_COMM_WORLD,
+					  (int)r, 0, c->impl->mpi,
 					  &c->impl->request[wait++]);
 			if (r != c->rank && my)
 				MPI_Isend(own + at, (int)my, MPI_BYTE, (int)r,
-					  0, MPI_COMM_WORLD,
+					  0, c->impl->mpi,
 					  &c->impl->request[wait++]);
 		}
 		MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
 	}
+}
+
+void comm_all_gather_equal(struct comm *c, const void *mine, size_t bytes,
+			   void *all)
+{
+	if (!c->impl) {
+		memmove(all, mine, bytes);
+		return;
+	}
+	for (unsigned r = 0; r < c->size; r++)
+		c->impl->lengths[r] = bytes;
+	comm_all_gather(c, mine, c->impl->lengths, all);
 }
 
 void comm_sum_float(struct comm *c, float *x, size_t n)

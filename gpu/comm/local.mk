@@ -4,6 +4,8 @@ gpu_libuctrain_a_SOURCES += \
 	%D%/comm.h \
 	%D%/pieces.h \
 	%D%/comm_mpi.c \
+	%D%/topology.h %D%/topology.c \
+	%D%/tensor_group.h %D%/tensor_group.c \
 	%D%/devcomm.h
 if HAVE_NCCL
 gpu_libuctrain_a_SOURCES += %D%/devcomm_nccl.c

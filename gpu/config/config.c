@@ -172,9 +172,10 @@ static int read_flags(struct parse *p, int argc, char **argv, bool early,
 /* --- what follows ---------------------------------------------------------- */
 
 /* Report a batch that is not a multiple of `unit` rows. */
-static int bad_batch(const struct config *c, unsigned ranks, unsigned unit,
-		     struct errmsg *err)
+static int bad_batch(const struct config *c, unsigned unit, struct errmsg *err)
 {
+	const char *const kind = c->tensor_parallel > 1 ? "data-parallel " : "";
+	const unsigned ranks = c->data_parallel;
 	const unsigned below = c->batch / unit * unit;
 	char micro[64] = "", steps[64] = "", less[16] = "";
 
@@ -190,12 +191,12 @@ static int bad_batch(const struct config *c, unsigned ranks, unsigned unit,
 	if (c->micro_batch && c->accumulation)
 		return errmsg_set(
 			err, -EINVAL,
-			"--train_batch_size %u: is not %u ranks%s%s = %u",
-			c->batch, ranks, micro, steps, unit);
+			"--train_batch_size %u: is not %u %sranks%s%s = %u",
+			c->batch, ranks, kind, micro, steps, unit);
 	return errmsg_set(
 		err, -EINVAL,
-		"--train_batch_size %u: is not a multiple of %u ranks%s%s; %s%u would work",
-		c->batch, ranks, micro, steps, less, below + unit);
+		"--train_batch_size %u: is not a multiple of %u %sranks%s%s; %s%u would work",
+		c->batch, ranks, kind, micro, steps, less, below + unit);
 }
 
 /* The largest divisor of a rank's rows that does not exceed the default. */
@@ -208,10 +209,11 @@ static unsigned default_micro_batch(unsigned rows)
 	return micro;
 }
 
-/* DeepSpeed's rule: batch = micro batch * accumulation * ranks.  Values that
- * are not given follow from the others. */
-static int settle_batch(struct config *c, unsigned ranks, struct errmsg *err)
+/* DeepSpeed's rule: batch = micro batch * accumulation * data-parallel ranks.
+ * Values that are not given follow from the others. */
+static int settle_batch(struct config *c, struct errmsg *err)
 {
+	const unsigned ranks = c->data_parallel;
 	uint64_t unit = (uint64_t)ranks * (c->micro_batch ? c->micro_batch : 1);
 
 	/* Each factor is at most 2^22 or a number of processes. */
@@ -228,12 +230,37 @@ static int settle_batch(struct config *c, unsigned ranks, struct errmsg *err)
 		c->batch = BATCH_DEFAULT;
 	if (c->batch % unit ||
 	    (c->micro_batch && c->accumulation && c->batch != unit))
-		return bad_batch(c, ranks, (unsigned)unit, err);
+		return bad_batch(c, (unsigned)unit, err);
 	if (!c->micro_batch)
 		c->micro_batch =
 			c->accumulation ? c->batch / (unsigned)unit
 					: default_micro_batch(c->batch / ranks);
 	c->accumulation = c->batch / ranks / c->micro_batch;
+	return 0;
+}
+
+static int settle_ranks(struct config *c, unsigned ranks, struct errmsg *err)
+{
+	const unsigned tensor = c->tensor_parallel;
+
+	if (ranks % tensor)
+		return errmsg_set(
+			err, -EINVAL,
+			"--tensor_model_parallel_size %u: does not divide the %u ranks of this run",
+			tensor, ranks);
+	c->data_parallel = ranks / tensor;
+	if (tensor == 1)
+		return 0;
+	if (c->zero_stage == 3)
+		return errmsg_set(
+			err, -EINVAL,
+			"--tensor_model_parallel_size %u: --zero_stage 3 cuts every parameter itself; use 0, 1 or 2",
+			tensor);
+	if (c->device == DEVICE_CUDA)
+		return errmsg_set(
+			err, -EINVAL,
+			"--tensor_model_parallel_size %u: --device cuda has no tensor parallelism",
+			tensor);
 	return 0;
 }
 
@@ -292,7 +319,8 @@ static int settle_schedule(struct config *c, const struct config_ratios *ratios,
 static int settle_model(struct config *c, struct errmsg *err)
 {
 	struct gpt2 trial = { 0 };
-	const int rc = gpt2_init(&trial, &c->model, err);
+	const int rc =
+		gpt2_init_part(&trial, &c->model, 0, c->tensor_parallel, err);
 
 	gpt2_done(&trial);
 	if (!rc && c->seq_length > c->model.n_positions)
@@ -306,21 +334,25 @@ static int settle_model(struct config *c, struct errmsg *err)
 static int settle(struct parse *p, unsigned ranks, struct errmsg *err)
 {
 	struct config *const c = p->config;
-	int rc = settle_batch(c, ranks, err);
+	int rc = settle_ranks(c, ranks, err);
 
+	if (!rc)
+		rc = settle_batch(c, err);
 	if (!rc)
 		rc = settle_model(c, err);
 	if (!rc)
 		rc = settle_schedule(c, &p->ratios, err);
 	if (!rc)
 		rc = settle_resume(c, err);
-	assert(rc || c->batch == c->micro_batch * c->accumulation * ranks);
+	assert(rc ||
+	       c->batch == c->micro_batch * c->accumulation * c->data_parallel);
 	if (c->dtype != DTYPE_F16)
 		c->scaler = (struct loss_scaler_config){ 0 };
 	/* The model and its parallelism, in the form of the DSUC demo's run
 	 * names. */
 	if (!rc && !c->run_name &&
-	    asprintf(&c->run_name, "%s_tp1_pp1_dp%u_sp1", p->model, ranks) < 0) {
+	    asprintf(&c->run_name, "%s_tp%u_pp1_dp%u_sp1", p->model,
+		     c->tensor_parallel, c->data_parallel) < 0) {
 		c->run_name = NULL;
 		rc = errmsg_nomem(err, NULL);
 	}
@@ -337,6 +369,7 @@ static int set_defaults(struct config *c, struct errmsg *err)
 		.model = { .layer_norm_epsilon = 1e-5f },
 		.seq_length = 128,
 		.dtype = DTYPE_F32,
+		.tensor_parallel = 1,
 		.zero_stage = 1,
 		.steps = 100,
 		.seed = 42,

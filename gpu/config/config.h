@@ -65,14 +65,17 @@ struct config {
 	unsigned zero_stage;
 	enum device_kind device;
 
-	/* batch = micro_batch * accumulation * ranks */
+	/* Sizes of the groups of ranks; their product is the number of ranks. */
+	unsigned tensor_parallel, data_parallel;
+
+	/* batch = micro_batch * accumulation * data_parallel */
 	unsigned batch, micro_batch, accumulation;
 	uint64_t steps;
 	uint64_t seed;
 	bool async_save;
 	bool deterministic;
-	bool rank_invariant; /* results do not depend on ranks and micro-
-			      * batches */
+	bool rank_invariant; /* results do not depend on data-parallel ranks
+			      * and micro-batches */
 	bool recompute;      /* recompute blocks in the backward pass */
 	bool tf32;
 	bool no_gds;   /* read files through host memory */

@@ -5,6 +5,8 @@
  * are padded to allow 16-byte accesses, and GEMMs as fast as those of even
  * vocabularies.
  */
+#include <assert.h>
+
 #include "gpu/cuda/cuda_gemm.h"
 #include "gpu/cuda/cuda_launch.cuh"
 #include "gpu/cuda/cuda_ops.h"
@@ -206,8 +208,10 @@ static size_t chunk_of(size_t rows, size_t bytes_of_row, size_t limit)
 
 void cuda_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
 			const void *in, const void *wte, const int32_t *targets,
-			size_t rows, size_t c, size_t vocab, float scale)
+			size_t rows, size_t c, size_t vocab, float scale,
+			const struct backend_group *group)
 {
+	assert(!group);
 	struct cuda *const cuda = cuda_of(b);
 	const size_t pitch = (vocab + PITCH - 1) / PITCH * PITCH;
 	const size_t of_row = pitch * b->act_size, step = c * b->act_size;

@@ -13,12 +13,14 @@ static __global__ void __launch_bounds__(THREADS)
 		   size_t seq, size_t c)
 {
 	const size_t row = blockIdx.x;
-	const T *const te = wte + (size_t)tokens[row] * c;
-	const T *const pe = wpe + row % seq * c;
+	const int32_t token = tokens[row];
+	const T *const te =
+		token == TOKEN_ELSEWHERE ? NULL : wte + (size_t)token * c;
+	const T *const pe = wpe ? wpe + row % seq * c : NULL;
 
 	for (size_t i = threadIdx.x * N; i < c; i += THREADS * N) {
-		floats<N> x = load<N>(te + i);
-		const floats<N> p = load<N>(pe + i);
+		floats<N> x = te ? load<N>(te + i) : floats<N>();
+		const floats<N> p = pe ? load<N>(pe + i) : floats<N>();
 
 #pragma unroll
 		for (int k = 0; k < N; k++)
@@ -107,7 +109,8 @@ static __global__ void __launch_bounds__(THREADS)
 	const size_t first = blockIdx.x;
 	const int32_t token = tokens[order[first]];
 
-	if (first && tokens[order[first - 1]] == token)
+	if (token == TOKEN_ELSEWHERE ||
+	    (first && tokens[order[first - 1]] == token))
 		return;
 	const size_t end = end_of_token(tokens, order, first, rows);
 

@@ -41,8 +41,20 @@ struct load {
 
 /* --- one tensor ------------------------------------------------------------ */
 
+/* The shape of `p` as the source has it. */
+static const uint64_t *shape_of(const struct load *l, const struct gpt2_param *p)
+{
+	return l->source->cut ? p->shape : p->whole_shape;
+}
+
+static uint64_t numel_of(const struct load *l, const struct gpt2_param *p)
+{
+	return l->source->cut ? p->numel : p->whole_numel;
+}
+
 static int other_model(const struct load *l, const struct gpt2_param *p)
 {
+	const uint64_t *const have = shape_of(l, p);
 	const struct tensor *t = &l->source->tensor;
 	char shape[64], mine[64];
 
@@ -52,8 +64,8 @@ static int other_model(const struct load *l, const struct gpt2_param *p)
 	else
 		snprintf(shape, sizeof(shape), "%" PRIu64 " elements", t->numel);
 	snprintf(mine, sizeof(mine),
-		 p->ndim == 2 ? "%" PRIu64 " x %" PRIu64 : "%" PRIu64,
-		 p->shape[0], p->shape[1]);
+		 p->ndim == 2 ? "%" PRIu64 " x %" PRIu64 : "%" PRIu64, have[0],
+		 have[1]);
 	return errmsg_set(
 		l->err, -EINVAL,
 		"%s: checkpoint of another model: %s has %s, this model's has %s",
@@ -66,12 +78,12 @@ static bool fits_padded(const struct load *l, const struct gpt2_param *p)
 	const struct tensor *t = &l->source->tensor;
 	const uint64_t width = p->shape[1], rows = t->numel / width;
 
-	if (p != &l->z->model->params[GPT2_WTE] || t->numel % width ||
-	    (t->ndim > 1 && t->shape[1] != width))
+	if (p != &l->z->model->params[GPT2_WTE] || l->source->cut ||
+	    t->numel % width || (t->ndim > 1 && t->shape[1] != width))
 		return false;
-	return rows <= p->shape[0] ||
+	return rows <= p->whole_shape[0] ||
 	       (l->metadata.original_vocab &&
-		l->metadata.original_vocab <= p->shape[0]);
+		l->metadata.original_vocab <= p->whole_shape[0]);
 }
 
 /* Does the tensor being read have the shape of `p`?  Flat tensors have only a
@@ -79,11 +91,12 @@ static bool fits_padded(const struct load *l, const struct gpt2_param *p)
 static int check_shape(const struct load *l, const struct gpt2_param *p)
 {
 	const struct tensor *t = &l->source->tensor;
-	bool same = t->numel == p->numel;
+	const uint64_t *const shape = shape_of(l, p);
+	bool same = t->numel == numel_of(l, p);
 
 	if (t->ndim > 1)
-		same = t->ndim == p->ndim && t->shape[0] == p->shape[0] &&
-		       t->shape[1] == p->shape[1];
+		same = t->ndim == p->ndim && t->shape[0] == shape[0] &&
+		       t->shape[1] == shape[1];
 	return same || fits_padded(l, p) ? 0 : other_model(l, p);
 }
 
@@ -98,8 +111,8 @@ static uint64_t find_vocab_rows(const struct load *l, const struct gpt2_param *p
 	const uint64_t original = l->metadata.original_vocab;
 
 	if (original)
-		return original < rows ? original : rows;
-	return rows < p->shape[0] ? rows : 0;
+		return original < rows || l->source->cut ? original : rows;
+	return rows < shape_of(l, p)[0] ? rows : 0;
 }
 
 /*
@@ -112,29 +125,45 @@ static uint64_t usable(const struct load *l, const struct gpt2_param *p)
 	const uint64_t have = l->source->tensor.numel, width = p->shape[1];
 	const uint64_t vocab_rows = l->metadata.original_vocab;
 
-	return have != p->numel && vocab_rows && vocab_rows < have / width
+	return have != numel_of(l, p) && vocab_rows && vocab_rows < have / width
 		       ? vocab_rows * width
 		       : have;
 }
 
-/* Send this rank's fragment of the tensor being read to its place in `part`.
- * Elements that the checkpoint lacks are zero. */
-static int send_fragment(struct load *l, const struct gpt2_param *p,
-			 const struct fragment *f, float *part)
+/* Send `n` elements of the tensor being read, from `first` on, of which it has
+ * `have` in all.  Elements that the checkpoint lacks are zero. */
+static int send_run(struct load *l, uint64_t first, uint64_t n, uint64_t have,
+		    float *to)
 {
 	struct load_source *s = l->source;
 	struct backend *b = l->z->backend;
-	const uint64_t have = usable(l, p);
-	const uint64_t there = f->first < have ? have - f->first : 0;
-	const uint64_t some = there < f->numel ? there : f->numel;
-	float *to = part + f->start;
+	const uint64_t there = first < have ? have - first : 0;
+	const uint64_t some = there < n ? there : n;
 
-	assert(f->first + f->numel <= p->numel);
-	if (some < f->numel)
-		b->ops->zero(b, to + some, (f->numel - some) * sizeof(*to));
+	if (some < n)
+		b->ops->zero(b, to + some, (n - some) * sizeof(*to));
 	if (!some)
 		return 0;
-	return s->ops->send(s, f->first, some, to, l->upload, l->err);
+	return s->ops->send(s, first, some, to, l->upload, l->err);
+}
+
+/* Send this rank's fragment of the tensor being read to its place in `part`: in
+ * one piece, or in as many as it lies in within the whole parameter. */
+static int send_fragment(struct load *l, const struct gpt2_param *p,
+			 const struct fragment *f, float *part)
+{
+	const uint64_t have = usable(l, p);
+	uint64_t at, n, i;
+	int rc = 0;
+
+	assert(f->first + f->numel <= p->numel);
+	if (l->source->cut)
+		return send_run(l, f->first, f->numel, have, part + f->start);
+	for (i = 0; i < f->numel && !rc; i += n) {
+		n = gpt2_whole_run(p, f->first + i, f->numel - i, &at);
+		rc = send_run(l, at, n, have, part + f->start + i);
+	}
+	return rc;
 }
 
 /* The tensor is missing, with error `rc` and a message. */
@@ -196,7 +225,7 @@ static int load_tensors(struct load *l)
 		       { "exp_avg_sq", z->exp_avg_sq } };
 	int rc = 0;
 
-	if (z->comm->rank == 0)
+	if (z->world->rank == 0)
 		rc = l->source->ops->check(l->source, l->err);
 	for (size_t i = 0; i < z->model->nparams && !rc; i++) {
 		rc = load_tensor(l, i, NULL, z->master);
@@ -227,7 +256,8 @@ static int load_open_source(struct load *l)
 	s->ops = ops;
 	s->path = l->got->path;
 	s->model = l->z->model;
-	rc = ops->open(s, l->z->comm->size, l->err);
+	s->data_parallel = l->z->comm->size;
+	rc = ops->open(s, l->err);
 	if (rc)
 		free(s);
 	else
@@ -244,7 +274,7 @@ static void load_close_source(struct load *l)
 /* Rank 0 locates the checkpoint, so that all ranks load the same one. */
 static int load_find_checkpoint(struct load *l)
 {
-	struct comm *c = l->z->comm;
+	struct comm *c = l->z->world;
 	int rc = 0;
 
 	if (c->rank == 0) {
@@ -302,13 +332,13 @@ static void share_gds_failure(struct load *l)
 {
 	struct errmsg *e = &l->got->gds_failure;
 
-	comm_agree(l->z->comm, *e->text ? -EIO : 0, e);
+	comm_agree(l->z->world, *e->text ? -EIO : 0, e);
 }
 
 /* Count the missing states of all ranks, and share the first one. */
 static void sum_missing(struct load *l)
 {
-	struct comm *c = l->z->comm;
+	struct comm *c = l->z->world;
 	double n = (double)l->got->missing;
 
 	comm_agree(c, l->got->missing ? -ENOENT : 0, &l->got->first);
@@ -330,7 +360,7 @@ static int load_all(struct load *l)
 
 	if (!rc) {
 		rc = upload_new(&l->upload, l->z->backend,
-				reads_at_once(l->z->comm), l->err);
+				reads_at_once(l->z->world), l->err);
 		if (!rc)
 			rc = load_tensors(l);
 		if (!rc)
@@ -345,7 +375,7 @@ static int load_all(struct load *l)
 		load_close_source(l);
 	}
 	l->got->seconds = clock_seconds() - begun;
-	return comm_agree(l->z->comm, rc, l->err);
+	return comm_agree(l->z->world, rc, l->err);
 }
 
 int load_checkpoint(struct zero *z, const struct load_options *o,
@@ -362,7 +392,7 @@ int load_checkpoint(struct zero *z, const struct load_options *o,
 		return rc;
 	take_metadata(&l);
 	/* Rank 0 has read the beginning of the embedding. */
-	comm_broadcast(z->comm, &got->vocab_rows, sizeof(got->vocab_rows), 0);
+	comm_broadcast(z->world, &got->vocab_rows, sizeof(got->vocab_rows), 0);
 	sum_missing(&l);
 	share_gds_failure(&l);
 	return zero_publish(z, err);

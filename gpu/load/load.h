@@ -41,8 +41,8 @@ struct load_result {
 /*
  * Resume from a checkpoint: fill in masters, moments, the count of updates and
  * the kind of Adam with its hyperparameters, and publish the weights.  Reads
- * ZeRO shards of as many ranks as this run has, or a universal checkpoint on
- * any number of ranks; each rank reads what it keeps.
+ * ZeRO shards of as many data- and tensor-parallel ranks as this run has, or a
+ * universal checkpoint on any number of either; each rank reads what it keeps.
  *
  * Collective: all ranks get the same result, except for bytes read and
  * duration. -ENOENT with the name of what is missing, -EINVAL for a checkpoint

@@ -19,13 +19,14 @@ struct load_source;
 struct load_ops {
 	size_t size; /* of the kind's own struct, whose first member is
 		      * load_source */
-	/* Open the checkpoint at ->path, for a run on `ranks` ranks.  After an
-	 * error `close` is not called. */
-	int (*open)(struct load_source *s, unsigned ranks, struct errmsg *err);
+	/* Open the checkpoint at ->path.  After an error `close` is not
+	 * called. */
+	int (*open)(struct load_source *s, struct errmsg *err);
 	/*
 	 * Start reading parameter i's masters (`state` is NULL) or the named
-	 * state, and fill in ->tensor; flat tensors have one dimension. -ENOENT
-	 * with a message that names it if it is missing.
+	 * state, and fill in ->tensor: the whole, or if the source is ->cut
+	 * this tensor-parallel rank's part.  Flat tensors have one dimension.
+	 * -ENOENT with a message that names it if it is missing.
 	 */
 	int (*begin)(struct load_source *s, const char *param,
 		     const char *state, struct errmsg *err);
@@ -44,6 +45,8 @@ struct load_source {
 	const struct load_ops *ops;
 	const char *path; /* of the tag; borrowed */
 	const struct gpt2 *model;
+	unsigned data_parallel; /* ranks of this run */
+	bool cut;
 	struct tensor tensor; /* the tensor being read */
 	uint64_t bytes, direct;
 };

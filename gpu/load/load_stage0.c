@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A checkpoint without ZeRO as a source: everything is in the model states.
+ * A checkpoint without ZeRO as a source: everything is in the model states, of
+ * which there is one file of each tensor-parallel rank.
  * Optimizer states are numbered by the parameter's position in the module; a
  * 16-bit model has its masters in fp32_groups.
  */
@@ -15,7 +16,7 @@
 #include "gpu/load/load_tensor.h"
 #include "gpu/read/upload.h"
 
-#define FILE_NAME "mp_rank_00_model_states.pt"
+#define FILE_NAME "%s/mp_rank_%02u_model_states.pt"
 
 struct stage0_source {
 	struct load_source s;
@@ -122,16 +123,30 @@ static void load_stage0_close_source(struct load_source *s)
 	ptfile_close(&load_stage0_of(s)->pt);
 }
 
-static int load_stage0_open_source(struct load_source *s, unsigned ranks,
-				   struct errmsg *err)
+/* Was the checkpoint saved by as many tensor-parallel ranks as this run has? */
+static int check_ranks(const struct stage0_source *w, struct errmsg *err)
+{
+	const int64_t mine = w->s.model->part.size;
+	int64_t saved = 1;
+
+	value_get_int(value_find(w->pt.root, "mp_world_size"), &saved);
+	if (saved == mine)
+		return 0;
+	return errmsg_set(
+		err, -EINVAL,
+		"%s: was saved without ZeRO by %lld tensor-parallel ranks, and this run has %lld",
+		w->s.path, (long long)saved, (long long)mine);
+}
+
+static int load_stage0_open_source(struct load_source *s, struct errmsg *err)
 {
 	struct stage0_source *w = load_stage0_of(s);
 	const struct value *module;
 	int rc;
 
-	(void)ranks; /* every rank reads the whole checkpoint */
-	if (snprintf(w->path, sizeof(w->path), "%s/" FILE_NAME, s->path) >=
-	    (int)sizeof(w->path))
+	s->cut = true;
+	if (snprintf(w->path, sizeof(w->path), FILE_NAME, s->path,
+		     s->model->part.rank) >= (int)sizeof(w->path))
 		return errmsg_set(err, -ENAMETOOLONG, "%s: name too long",
 				  s->path);
 	rc = ptfile_open(&w->pt, w->path, err);
@@ -147,10 +162,12 @@ static int load_stage0_open_source(struct load_source *s, unsigned ranks,
 	} else {
 		rc = -EBADMSG;
 	}
-	if (rc) {
+	if (rc)
 		errmsg_set(err, rc, "%s: no optimizer or no module", w->path);
+	else
+		rc = check_ranks(w, err);
+	if (rc)
 		ptfile_close(&w->pt);
-	}
 	return rc;
 }
 

@@ -290,12 +290,10 @@ static bool has(const struct universal_source *u, const char *name)
 	       access(path, F_OK) == 0;
 }
 
-static int load_universal_open_source(struct load_source *s, unsigned ranks,
-				      struct errmsg *err)
+static int load_universal_open_source(struct load_source *s, struct errmsg *err)
 {
 	struct universal_source *u = load_universal_of(s);
 
-	(void)ranks; /* any number of ranks can read it */
 	(void)err;
 	u->src.fd = -1;
 	u->weights = has(u, "source.txt");

@@ -2,7 +2,8 @@
 /*
  * ZeRO shards as a source. libuckpt finds the extents of any parameter in them,
  * whatever parameter groups the run had.  If the partitions are equal, they lie
- * in this rank's own shard.
+ * in this rank's own shard.  A tensor-parallel run reads the slices of as many
+ * ranks.
  */
 #include <assert.h>
 #include <errno.h>
@@ -39,17 +40,29 @@ static const struct shard_state *find_state(const struct shard_group *g,
 	return NULL;
 }
 
+/* The slice of this tensor-parallel rank; NULL if it has none. */
+static const struct slice *own_slice(const struct zero_source *z,
+				     const struct param *p)
+{
+	if (!z->s.cut)
+		return p->first;
+	return z->s.model->part.rank < p->nslices
+		       ? p->slices[z->s.model->part.rank]
+		       : NULL;
+}
+
 static int load_zero_begin(struct load_source *s, const char *name,
 			   const char *state, struct errmsg *err)
 {
 	struct zero_source *z = load_zero_of(s);
 	const struct param *p = model_find(&z->r.model, name);
+	const struct slice *slice = p ? own_slice(z, p) : NULL;
 	const struct shard_group *group;
 	const struct shard_state *found = NULL;
 	enum dtype dtype;
 	int rc;
 
-	if (!p || !p->first)
+	if (!slice)
 		return errmsg_set(err, -ENOENT, "%s: has no parameter %s",
 				  s->path, name);
 	rc = zckpt_group(&z->r, p, &group, err);
@@ -59,8 +72,11 @@ static int load_zero_begin(struct load_source *s, const char *name,
 		return errmsg_set(err, -ENOENT, "%s: has no %s of %s", s->path,
 				  state, name);
 	dtype = found ? found->flat.dtype : group->fp32.dtype;
-	tensor_init(&s->tensor, dtype, p->shape, p->ndim, false);
-	return zckpt_slice(&z->r, p->first, state, dtype, &z->map, err);
+	if (s->cut)
+		tensor_init(&s->tensor, dtype, slice->shape, slice->ndim, false);
+	else
+		tensor_init(&s->tensor, dtype, p->shape, p->ndim, false);
+	return zckpt_slice(&z->r, slice, state, dtype, &z->map, err);
 }
 
 static int send_extent(const struct zero_source *z, const struct extent_walk *w,
@@ -128,31 +144,34 @@ static void load_zero_close_source(struct load_source *s)
 	shardcache_free(z->shards);
 }
 
-static int check_ranks(const struct tagdir *dir, unsigned ranks,
-		       struct errmsg *err)
+static int check_ranks(const struct zero_source *z, struct errmsg *err)
 {
-	if (dir->mp_degree != 1)
+	const struct tagdir *dir = &z->r.dir;
+	const unsigned ranks = z->s.data_parallel;
+	const unsigned tensor = z->s.model->part.size;
+
+	if (dir->mp_degree != tensor || z->r.model.tp != tensor)
 		return errmsg_set(
 			err, -EINVAL,
-			"%s: was saved by %u model-parallel ranks; mount it with ucfs and resume with --universal_checkpoint",
-			dir->path, dir->mp_degree);
+			"%s: was saved by %u model-parallel ranks, and this run has %u; mount it with ucfs and resume with --universal_checkpoint",
+			dir->path, dir->mp_degree, tensor);
 	if (dir->dp_degree != ranks)
 		return errmsg_set(
 			err, -EINVAL,
 			"%s: was saved by %u ranks, and this run has %u; mount it with ucfs and resume with --universal_checkpoint",
-			dir->path, dir->dp_degree, ranks);
+			dir->path, dir->dp_degree * tensor, ranks * tensor);
 	return 0;
 }
 
-static int load_zero_open_source(struct load_source *s, unsigned ranks,
-				 struct errmsg *err)
+static int load_zero_open_source(struct load_source *s, struct errmsg *err)
 {
 	struct zero_source *z = load_zero_of(s);
 	int rc = zckpt_init(&z->r, s->path, NULL, err);
 
 	if (rc)
 		return rc;
-	rc = check_ranks(&z->r.dir, ranks, err);
+	s->cut = s->model->part.size > 1;
+	rc = check_ranks(z, err);
 	if (!rc && !(z->shards = shardcache_of(&z->r.dir)))
 		rc = errmsg_nomem(err, NULL);
 	if (rc)

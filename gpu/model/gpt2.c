@@ -49,6 +49,10 @@ int gpt2_preset(const char *name, struct gpt2_config *c, struct errmsg *err)
 			  name, known);
 }
 
+/* How tensor-parallel ranks cut a parameter: along its last dimension, or in
+ * thirds of which each is cut so (queries, keys and values); or along rows. */
+enum cut { CUT_NONE, CUT_COLUMNS, CUT_THIRDS, CUT_ROWS };
+
 /* A parameter of a unit: its name within the unit, and its shape in multiples
  * of the width and of `rows`. */
 struct shape {
@@ -56,31 +60,36 @@ struct shape {
 	unsigned ndim;
 	enum { ROWS_WIDTH, ROWS_WIDTH_4, ROWS_VOCAB, ROWS_POSITIONS } rows;
 	unsigned cols; /* times the width; the length of a 1-D parameter */
+	enum cut cut;
 };
 
 static const struct shape embed_params[GPT2_EMBED_PARAMS] = {
-	[GPT2_WTE] = { "wte.weight", 2, ROWS_VOCAB, 1 },
-	[GPT2_WPE] = { "wpe.weight", 2, ROWS_POSITIONS, 1 },
+	[GPT2_WTE] = { "wte.weight", 2, ROWS_VOCAB, 1, CUT_ROWS },
+	[GPT2_WPE] = { "wpe.weight", 2, ROWS_POSITIONS, 1, CUT_NONE },
 };
 
 static const struct shape block_params[GPT2_BLOCK_PARAMS] = {
-	[GPT2_LN_1_WEIGHT] = { "ln_1.weight", 1, ROWS_WIDTH, 1 },
-	[GPT2_LN_1_BIAS] = { "ln_1.bias", 1, ROWS_WIDTH, 1 },
-	[GPT2_C_ATTN_WEIGHT] = { "attn.c_attn.weight", 2, ROWS_WIDTH, 3 },
-	[GPT2_C_ATTN_BIAS] = { "attn.c_attn.bias", 1, ROWS_WIDTH, 3 },
-	[GPT2_ATTN_PROJ_WEIGHT] = { "attn.c_proj.weight", 2, ROWS_WIDTH, 1 },
-	[GPT2_ATTN_PROJ_BIAS] = { "attn.c_proj.bias", 1, ROWS_WIDTH, 1 },
-	[GPT2_LN_2_WEIGHT] = { "ln_2.weight", 1, ROWS_WIDTH, 1 },
-	[GPT2_LN_2_BIAS] = { "ln_2.bias", 1, ROWS_WIDTH, 1 },
-	[GPT2_C_FC_WEIGHT] = { "mlp.c_fc.weight", 2, ROWS_WIDTH, 4 },
-	[GPT2_C_FC_BIAS] = { "mlp.c_fc.bias", 1, ROWS_WIDTH, 4 },
-	[GPT2_MLP_PROJ_WEIGHT] = { "mlp.c_proj.weight", 2, ROWS_WIDTH_4, 1 },
-	[GPT2_MLP_PROJ_BIAS] = { "mlp.c_proj.bias", 1, ROWS_WIDTH, 1 },
+	[GPT2_LN_1_WEIGHT] = { "ln_1.weight", 1, ROWS_WIDTH, 1, CUT_NONE },
+	[GPT2_LN_1_BIAS] = { "ln_1.bias", 1, ROWS_WIDTH, 1, CUT_NONE },
+	[GPT2_C_ATTN_WEIGHT] = { "attn.c_attn.weight", 2, ROWS_WIDTH, 3,
+				 CUT_THIRDS },
+	[GPT2_C_ATTN_BIAS] = { "attn.c_attn.bias", 1, ROWS_WIDTH, 3, CUT_THIRDS },
+	[GPT2_ATTN_PROJ_WEIGHT] = { "attn.c_proj.weight", 2, ROWS_WIDTH, 1,
+				    CUT_ROWS },
+	[GPT2_ATTN_PROJ_BIAS] = { "attn.c_proj.bias", 1, ROWS_WIDTH, 1,
+				  CUT_NONE },
+	[GPT2_LN_2_WEIGHT] = { "ln_2.weight", 1, ROWS_WIDTH, 1, CUT_NONE },
+	[GPT2_LN_2_BIAS] = { "ln_2.bias", 1, ROWS_WIDTH, 1, CUT_NONE },
+	[GPT2_C_FC_WEIGHT] = { "mlp.c_fc.weight", 2, ROWS_WIDTH, 4, CUT_COLUMNS },
+	[GPT2_C_FC_BIAS] = { "mlp.c_fc.bias", 1, ROWS_WIDTH, 4, CUT_COLUMNS },
+	[GPT2_MLP_PROJ_WEIGHT] = { "mlp.c_proj.weight", 2, ROWS_WIDTH_4, 1,
+				   CUT_ROWS },
+	[GPT2_MLP_PROJ_BIAS] = { "mlp.c_proj.bias", 1, ROWS_WIDTH, 1, CUT_NONE },
 };
 
 static const struct shape last_params[GPT2_LAST_PARAMS] = {
-	[GPT2_LN_F_WEIGHT] = { "ln_f.weight", 1, ROWS_WIDTH, 1 },
-	[GPT2_LN_F_BIAS] = { "ln_f.bias", 1, ROWS_WIDTH, 1 },
+	[GPT2_LN_F_WEIGHT] = { "ln_f.weight", 1, ROWS_WIDTH, 1, CUT_NONE },
+	[GPT2_LN_F_BIAS] = { "ln_f.bias", 1, ROWS_WIDTH, 1, CUT_NONE },
 };
 
 static uint64_t shape_rows(const struct gpt2_config *c, const struct shape *s)
@@ -96,6 +105,37 @@ static uint64_t shape_rows(const struct gpt2_config *c, const struct shape *s)
 		break;
 	}
 	return c->n_embd;
+}
+
+static uint64_t numel_of(unsigned ndim, const uint64_t *shape)
+{
+	return ndim == 1 ? shape[0] : shape[0] * shape[1];
+}
+
+/* Reduce a whole parameter to a rank's part. */
+static void cut_param(struct gpt2_param *p, const struct gpt2_part *part,
+		      enum cut cut)
+{
+	uint64_t *const dim = &p->shape[p->ndim == 1 || cut == CUT_ROWS ? 0 : 1];
+
+	p->parts = cut == CUT_NONE ? 1 : part->size;
+	p->part = cut == CUT_NONE ? 0 : part->rank;
+	/* Only the vocabulary need not be a multiple. */
+	*dim = (*dim + p->parts - 1) / p->parts;
+	p->numel = numel_of(p->ndim, p->shape);
+	p->run = p->parts == 1 || cut == CUT_ROWS ? p->numel
+		 : cut == CUT_THIRDS              ? *dim / 3
+						  : *dim;
+}
+
+uint64_t gpt2_whole_run(const struct gpt2_param *p, uint64_t first, uint64_t n,
+			uint64_t *whole)
+{
+	const uint64_t within = first % p->run, left = p->run - within;
+
+	assert(n && first + n <= p->numel);
+	*whole = (first / p->run * p->parts + p->part) * p->run + within;
+	return n < left ? n : left;
 }
 
 /* Append a unit of `n` parameters, whose names start with `prefix`. */
@@ -116,7 +156,9 @@ static void add_unit(struct gpt2 *m, const char *prefix, const struct shape *s,
 		p->ndim = s[i].ndim;
 		p->shape[0] = p->ndim == 1 ? cols : shape_rows(c, &s[i]);
 		p->shape[1] = cols;
-		p->numel = p->ndim == 1 ? cols : p->shape[0] * cols;
+		memcpy(p->whole_shape, p->shape, sizeof(p->shape));
+		p->whole_numel = numel_of(p->ndim, p->shape);
+		cut_param(p, &m->part, s[i].cut);
 		p->unit = (unsigned)m->nunits;
 		p->start = u->numel;
 		u->numel += p->numel;
@@ -152,15 +194,60 @@ static int check_config(const struct gpt2_config *c, struct errmsg *err)
 	return 0;
 }
 
+/* Can `size` tensor-parallel ranks share the model? */
+static int check_part(const struct gpt2_config *c, unsigned size,
+		      struct errmsg *err)
+{
+	const unsigned rows = (c->vocab_size + size - 1) / size;
+
+	if (c->n_head % size)
+		return errmsg_set(
+			err, -EINVAL,
+			"n_head %u is not a multiple of %u tensor-parallel ranks",
+			c->n_head, size);
+	/* c->vocab_size is below 2^23: no product overflows. */
+	if (size > c->vocab_size || rows * (size - 1) >= c->vocab_size)
+		return errmsg_set(
+			err, -EINVAL,
+			"vocab_size %u leaves no token to the last of %u tensor-parallel ranks",
+			c->vocab_size, size);
+	return 0;
+}
+
+static struct gpt2_part part_of(const struct gpt2_config *c, unsigned rank,
+				unsigned size)
+{
+	const unsigned rows = (c->vocab_size + size - 1) / size;
+	const unsigned first = rows * rank, left = c->vocab_size - first;
+
+	return (struct gpt2_part){
+		.rank = rank,
+		.size = size,
+		.n_head = c->n_head / size,
+		.width = c->n_embd / size,
+		.vocab_first = first,
+		.vocab_size = left < rows ? left : rows,
+	};
+}
+
 int gpt2_init(struct gpt2 *m, const struct gpt2_config *c, struct errmsg *err)
+{
+	return gpt2_init_part(m, c, 0, 1, err);
+}
+
+int gpt2_init_part(struct gpt2 *m, const struct gpt2_config *c, unsigned rank,
+		   unsigned size, struct errmsg *err)
 {
 	char prefix[GPT2_NAME_MAX];
 	unsigned layer;
 	int rc = check_config(c, err);
 
+	assert(rank < size);
+	if (!rc)
+		rc = check_part(c, size, err);
 	if (rc)
 		return rc;
-	*m = (struct gpt2){ .config = *c };
+	*m = (struct gpt2){ .config = *c, .part = part_of(c, rank, size) };
 	m->params = calloc(GPT2_EMBED_PARAMS + GPT2_LAST_PARAMS +
 				   (size_t)c->n_layer * GPT2_BLOCK_PARAMS,
 			   sizeof(*m->params));

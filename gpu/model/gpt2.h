@@ -25,11 +25,18 @@ struct gpt2_config {
 
 #define GPT2_NAME_MAX 48
 
+/*
+ * A parameter as a rank holds it.  Tensor-parallel ranks cut some parameters, each
+ * as its operation requires: of every `parts` runs of `run` elements of the whole
+ * parameter a rank holds one, number `part`.
+ */
 struct gpt2_param {
 	char name[GPT2_NAME_MAX];
 	unsigned ndim;
-	uint64_t shape[2];
-	uint64_t numel;
+	uint64_t shape[2], numel; /* of this rank's part */
+	uint64_t whole_shape[2], whole_numel;
+	uint64_t run; /* all elements if the parameter is whole */
+	unsigned parts, part;
 	uint64_t start; /* elements of the unit before this parameter */
 	unsigned unit;
 };
@@ -43,8 +50,18 @@ struct gpt2_unit {
 	uint64_t numel;
 };
 
+/* What tensor-parallel rank `rank` of `size` computes. */
+struct gpt2_part {
+	unsigned rank, size;
+	unsigned n_head, width; /* of its heads, all together */
+	/* Its tokens.  The embedding has as many rows on every rank: on the last
+	 * one some may be padding, which stays zero. */
+	unsigned vocab_first, vocab_size;
+};
+
 struct gpt2 {
 	struct gpt2_config config;
+	struct gpt2_part part;
 	struct gpt2_param *params;
 	size_t nparams;
 	struct gpt2_unit *units; /* n_layer + 2 */
@@ -81,7 +98,20 @@ int gpt2_preset(const char *name, struct gpt2_config *c, struct errmsg *err);
 /* Build the parameter table. -EINVAL with the reason if the sizes are
  * impossible; -ENOMEM. */
 int gpt2_init(struct gpt2 *m, const struct gpt2_config *c, struct errmsg *err);
+
+/* The part of a tensor-parallel rank, number `rank` of `size`. -EINVAL also for a
+ * number of ranks that does not divide the model. */
+int gpt2_init_part(struct gpt2 *m, const struct gpt2_config *c, unsigned rank,
+		   unsigned size, struct errmsg *err);
 void gpt2_done(struct gpt2 *m);
+
+/*
+ * Find elements of a rank's part in the whole parameter: *whole is the place of
+ * element `first`.  Returns how many of the `n` elements from there on, at least
+ * one, are consecutive in the whole parameter, too.  Padding is beyond its end.
+ */
+uint64_t gpt2_whole_run(const struct gpt2_param *p, uint64_t first, uint64_t n,
+			uint64_t *whole);
 
 /* The index of the last unit, which follows all blocks. */
 unsigned gpt2_unit_last(const struct gpt2 *m);

@@ -37,6 +37,7 @@ static float normal(uint64_t key, uint64_t index, double std)
 
 /* A range of a matrix's elements, shared by threads. */
 struct drawing {
+	const struct gpt2_param *param;
 	uint64_t key, first;
 	size_t n;
 	double std;
@@ -49,8 +50,15 @@ static int draw_piece(void *ctx, size_t i)
 	const size_t begin = i * PIECE, left = d->n - begin;
 	const size_t end = begin + (left < PIECE ? left : PIECE);
 
-	for (size_t k = begin; k < end; k++)
-		d->out[k] = normal(d->key, d->first + k, d->std);
+	for (size_t k = begin, n; k < end; k += n) {
+		uint64_t at;
+
+		n = gpt2_whole_run(d->param, d->first + k, end - k, &at);
+		for (size_t j = 0; j < n; j++)
+			d->out[k + j] = at + j < d->param->whole_numel
+						? normal(d->key, at + j, d->std)
+						: 0;
+	}
 	return 0;
 }
 
@@ -72,5 +80,5 @@ void init_weights(const struct gpt2 *m, size_t i, uint64_t seed, uint64_t first,
 	if (names_ends_with(p->name, "c_proj.weight"))
 		std /= sqrt(2.0 * m->config.n_layer);
 	parallel_for((n + PIECE - 1) / PIECE, parallel_width(), draw_piece,
-		     &(struct drawing){ key, first, n, std, out });
+		     &(struct drawing){ p, key, first, n, std, out });
 }

@@ -9,6 +9,11 @@
  *
  * Each block keeps the activations that its backward pass needs, or recomputes
  * them from its input.  The `x` of a block is the `out` of the block before.
+ *
+ * Ranks of a group all have the residual stream and cut what is between two of
+ * its projections: c_attn, the heads and attn_proj; c_fc and mlp_proj.  They sum
+ * up what the second projection adds to the stream, and, backward, the gradients
+ * of what the first one took from it.
  */
 #include <assert.h>
 #include <errno.h>
@@ -16,6 +21,7 @@
 #include <stdbool.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/splitmix.h"
 #include "gpu/backend/backend.h"
 #include "gpu/model/gpt2.h"
 #include "gpu/model/network_impl.h"
@@ -59,6 +65,15 @@ static uint64_t seed_of(const struct pass *p, unsigned unit, enum place place)
 				 UINT64_C(0xd1342543de82ef95);
 }
 
+/* x = its sum over the ranks of a group, of the residual stream's shape. */
+static void sum_over_group(const struct pass *p, void *x)
+{
+	const struct backend_group *const group = p->n->group;
+
+	if (group)
+		group->sum(group, p->n->b, x, p->n->rows * p->n->c);
+}
+
 /* out = x + dropout(in * w + bias) */
 static void project(const struct pass *p, void *out, const void *x,
 		    const void *in, const void *w, const void *bias, size_t ic,
@@ -67,12 +82,50 @@ static void project(const struct pass *p, void *out, const void *x,
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
 
-	if (p->drop > 0) {
-		o->linear(n->b, out, NULL, in, w, bias, NULL, n->rows, ic, n->c);
-		o->dropout(n->b, out, n->rows * n->c, p->drop, seed);
-		o->add(n->b, out, x, n->rows * n->c);
-	} else {
+	if (!n->group && !(p->drop > 0)) {
 		o->linear(n->b, out, NULL, in, w, bias, x, n->rows, ic, n->c);
+		return;
+	}
+	/* One rank's summand has the bias. */
+	if (n->group && n->group->rank)
+		bias = n->no_bias;
+	o->linear(n->b, out, NULL, in, w, bias, NULL, n->rows, ic, n->c);
+	sum_over_group(p, out);
+	if (p->drop > 0)
+		o->dropout(n->b, out, n->rows * n->c, p->drop, seed);
+	o->add(n->b, out, x, n->rows * n->c);
+}
+
+/* Attention of this rank's heads.  Their masks are those that they have where one
+ * rank has all heads: with dropout a group goes through the batch row by row,
+ * since the numbers of a row's heads are not consecutive. */
+static void attend(const struct pass *p, unsigned unit, struct block *k,
+		   const void *d_heads)
+{
+	struct network *const n = p->n;
+	const struct backend_ops *const o = n->b->ops;
+	const struct gpt2_part *const part = &n->model->part;
+	const uint64_t seed = seed_of(p, unit, PLACE_ATTENTION);
+	const size_t step = n->group && p->drop > 0 ? 1 : n->batch;
+	const size_t row = n->seq * n->width * n->b->act_size;
+
+	for (size_t i = 0; i < n->batch; i += step) {
+		const uint64_t skip =
+			part->n_head * (i * part->size + part->rank);
+		const uint64_t own = splitmix64_skip(seed, skip);
+		char *const heads = (char *)k->heads + i * row;
+		char *const qkv = (char *)k->qkv + i * 3 * row;
+		float *const stats =
+			k->attention_stats + i * n->seq * part->n_head;
+
+		if (d_heads)
+			o->attention_grad(n->b, (char *)n->d_wide + i * 3 * row,
+					  (const char *)d_heads + i * row,
+					  heads, stats, qkv, step, n->seq,
+					  part->n_head, n->width, p->drop, own);
+		else
+			o->attention(n->b, heads, stats, qkv, step, n->seq,
+				     part->n_head, n->width, p->drop, own);
 	}
 }
 
@@ -87,16 +140,15 @@ static void block_inside(const struct pass *p, unsigned unit, const void **w,
 	o->norm(n->b, k->ln_1, k->ln_1_stats, x, w[GPT2_LN_1_WEIGHT],
 		w[GPT2_LN_1_BIAS], n->rows, n->c, c->layer_norm_epsilon);
 	o->linear(n->b, k->qkv, NULL, k->ln_1, w[GPT2_C_ATTN_WEIGHT],
-		  w[GPT2_C_ATTN_BIAS], NULL, n->rows, n->c, 3 * n->c);
-	o->attention(n->b, k->heads, k->attention_stats, k->qkv, n->batch,
-		     n->seq, c->n_head, n->c, p->drop,
-		     seed_of(p, unit, PLACE_ATTENTION));
+		  w[GPT2_C_ATTN_BIAS], NULL, n->rows, n->c, 3 * n->width);
+	attend(p, unit, k, NULL);
 	project(p, k->mid, x, k->heads, w[GPT2_ATTN_PROJ_WEIGHT],
-		w[GPT2_ATTN_PROJ_BIAS], n->c, seed_of(p, unit, PLACE_ATTN_PROJ));
+		w[GPT2_ATTN_PROJ_BIAS], n->width,
+		seed_of(p, unit, PLACE_ATTN_PROJ));
 	o->norm(n->b, k->ln_2, k->ln_2_stats, k->mid, w[GPT2_LN_2_WEIGHT],
 		w[GPT2_LN_2_BIAS], n->rows, n->c, c->layer_norm_epsilon);
 	o->linear(n->b, k->gelu, k->pre, k->ln_2, w[GPT2_C_FC_WEIGHT],
-		  w[GPT2_C_FC_BIAS], NULL, n->rows, n->c, 4 * n->c);
+		  w[GPT2_C_FC_BIAS], NULL, n->rows, n->c, 4 * n->width);
 }
 
 static void block_forward(const struct pass *p, unsigned unit,
@@ -109,7 +161,7 @@ static void block_forward(const struct pass *p, unsigned unit,
 		w[i] = weight(p, weights, unit, i);
 	block_inside(p, unit, w, x, k);
 	project(p, k->out, k->mid, k->gelu, w[GPT2_MLP_PROJ_WEIGHT],
-		w[GPT2_MLP_PROJ_BIAS], 4 * p->n->c,
+		w[GPT2_MLP_PROJ_BIAS], 4 * p->n->width,
 		seed_of(p, unit, PLACE_MLP_PROJ));
 }
 
@@ -138,10 +190,11 @@ static void mlp_backward(const struct pass *p, unsigned unit, const void **w,
 	o->linear_grad(
 		n->b, n->d_wide, g[GPT2_MLP_PROJ_WEIGHT], g[GPT2_MLP_PROJ_BIAS],
 		into_branch(p, seed_of(p, unit, PLACE_MLP_PROJ)), k->gelu,
-		k->pre, w[GPT2_MLP_PROJ_WEIGHT], n->rows, 4 * n->c, n->c);
+		k->pre, w[GPT2_MLP_PROJ_WEIGHT], n->rows, 4 * n->width, n->c);
 	o->linear_grad(n->b, n->d_branch, g[GPT2_C_FC_WEIGHT],
 		       g[GPT2_C_FC_BIAS], n->d_wide, k->ln_2, NULL,
-		       w[GPT2_C_FC_WEIGHT], n->rows, n->c, 4 * n->c);
+		       w[GPT2_C_FC_WEIGHT], n->rows, n->c, 4 * n->width);
+	sum_over_group(p, n->d_branch);
 	o->norm_grad(n->b, n->d, g[GPT2_LN_2_WEIGHT], g[GPT2_LN_2_BIAS],
 		     n->d_branch, k->mid, k->ln_2_stats, w[GPT2_LN_2_WEIGHT],
 		     n->rows, n->c);
@@ -156,18 +209,17 @@ static void attention_backward(const struct pass *p, unsigned unit,
 	/* d_wide holds the gradient of qkv, followed by that of the heads'
 	 * outputs. */
 	void *const d_heads =
-		(char *)n->d_wide + n->rows * 3 * n->c * n->b->act_size;
+		(char *)n->d_wide + n->rows * 3 * n->width * n->b->act_size;
 
 	o->linear_grad(
 		n->b, d_heads, g[GPT2_ATTN_PROJ_WEIGHT], g[GPT2_ATTN_PROJ_BIAS],
 		into_branch(p, seed_of(p, unit, PLACE_ATTN_PROJ)), k->heads,
-		NULL, w[GPT2_ATTN_PROJ_WEIGHT], n->rows, n->c, n->c);
-	o->attention_grad(n->b, n->d_wide, d_heads, k->heads, k->attention_stats,
-			  k->qkv, n->batch, n->seq, n->model->config.n_head,
-			  n->c, p->drop, seed_of(p, unit, PLACE_ATTENTION));
+		NULL, w[GPT2_ATTN_PROJ_WEIGHT], n->rows, n->width, n->c);
+	attend(p, unit, k, d_heads);
 	o->linear_grad(n->b, n->d_branch, g[GPT2_C_ATTN_WEIGHT],
 		       g[GPT2_C_ATTN_BIAS], n->d_wide, k->ln_1, NULL,
-		       w[GPT2_C_ATTN_WEIGHT], n->rows, n->c, 3 * n->c);
+		       w[GPT2_C_ATTN_WEIGHT], n->rows, n->c, 3 * n->width);
+	sum_over_group(p, n->d_branch);
 	o->norm_grad(n->b, n->d, g[GPT2_LN_1_WEIGHT], g[GPT2_LN_1_BIAS],
 		     n->d_branch, x, k->ln_1_stats, w[GPT2_LN_1_WEIGHT],
 		     n->rows, n->c);
@@ -214,8 +266,11 @@ static int network_forward(const struct pass *p)
 	if (!w)
 		return -ENOMEM;
 	o->embed(n->b, n->embedded, weight(p, w, GPT2_UNIT_EMBED, GPT2_WTE),
-		 weight(p, w, GPT2_UNIT_EMBED, GPT2_WPE), n->tokens, n->batch,
-		 n->seq, n->c);
+		 n->group && n->group->rank
+			 ? NULL
+			 : weight(p, w, GPT2_UNIT_EMBED, GPT2_WPE),
+		 n->tokens, n->batch, n->seq, n->c);
+	sum_over_group(p, n->embedded);
 	p->w->release(p->w->ctx, GPT2_UNIT_EMBED);
 	if (p->drop > 0)
 		o->dropout(n->b, n->embedded, n->rows * n->c, p->drop,
@@ -255,11 +310,12 @@ static int head(struct pass *p, const void *last, float *d_last, float scale)
 						   GPT2_UNIT_EMBED, GPT2_WTE)
 				: NULL,
 			 n->normed, weight(p, embed, GPT2_UNIT_EMBED, GPT2_WTE),
-			 n->targets, n->rows, n->c, n->model->config.vocab_size,
-			 scale);
+			 n->targets, n->rows, n->c, n->model->part.vocab_size,
+			 scale, n->group);
 	p->w->release(p->w->ctx, GPT2_UNIT_EMBED);
 	if (!d_last)
 		return 0;
+	sum_over_group(p, n->d_branch);
 	o->zero(n->b, n->d, n->rows * n->c * n->b->act_size);
 	o->norm_grad(n->b, n->d,
 		     network_gradient(p, d_last, unit, GPT2_LN_F_WEIGHT),
@@ -314,6 +370,15 @@ static int network_backward(const struct pass *p)
 	return p->w->complete(p->w->ctx, GPT2_UNIT_EMBED, p->err);
 }
 
+/* A token's number among this rank's. */
+static int32_t own_token(const struct network *n, int32_t token)
+{
+	const struct gpt2_part *const part = &n->model->part;
+	const uint32_t own = (uint32_t)token - part->vocab_first;
+
+	return own < part->vocab_size ? (int32_t)own : TOKEN_ELSEWHERE;
+}
+
 /* The target of each position is the next token; the last position has none. */
 static void set_tokens(struct network *n, const int32_t *tokens)
 {
@@ -322,8 +387,11 @@ static void set_tokens(struct network *n, const int32_t *tokens)
 	size_t i;
 
 	for (i = 0; i < n->rows; i++)
-		n->shifted[i] = (i + 1) % n->seq ? tokens[i + 1] : -1;
-	o->to_device(n->b, n->tokens, tokens, bytes);
+		n->shifted[i] = own_token(n, tokens[i]);
+	o->to_device(n->b, n->tokens, n->shifted, bytes);
+	for (i = 0; i < n->rows; i++)
+		n->shifted[i] = (i + 1) % n->seq ? own_token(n, tokens[i + 1])
+						 : TOKEN_NONE;
 	o->to_device(n->b, n->targets, n->shifted, bytes);
 }
 

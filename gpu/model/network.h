@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 struct backend;
+struct backend_group;
 struct errmsg;
 struct gpt2;
 
@@ -35,9 +36,11 @@ struct network_weights {
  * work. */
 struct network;
 
+/* `group` are the ranks that share the model; NULL: it is whole.  All of them
+ * make the same calls with the same rows. */
 int network_new(struct network **out, const struct gpt2 *model,
-		struct backend *b, size_t batch, size_t seq, bool recompute,
-		struct errmsg *err);
+		struct backend *b, const struct backend_group *group,
+		size_t batch, size_t seq, bool recompute, struct errmsg *err);
 void network_free(struct network *n);
 
 /* Bytes of device memory for activations. */

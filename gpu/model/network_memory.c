@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The buffers of a network: all device memory that a micro-batch needs. */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -9,7 +10,7 @@
 #include "gpu/model/network_impl.h"
 
 #define BUFFERS_OF_BLOCK 11
-#define BUFFERS_OF_REST 9
+#define BUFFERS_OF_REST 10
 
 static void *network_memory_take(struct network *n, size_t bytes)
 {
@@ -20,10 +21,10 @@ static void *network_memory_take(struct network *n, size_t bytes)
 	return p;
 }
 
-/* Allocate `times` the width in each row, act_t. */
-static void *take_rows(struct network *n, size_t times)
+/* Allocate `width` elements in each row, act_t. */
+static void *take_rows(struct network *n, size_t width)
 {
-	return network_memory_take(n, n->rows * n->c * times * n->b->act_size);
+	return network_memory_take(n, n->rows * width * n->b->act_size);
 }
 
 static float *take_stats(struct network *n, size_t of_row)
@@ -33,49 +34,54 @@ static float *take_stats(struct network *n, size_t of_row)
 
 static void take_inside(struct network *n, struct block *k)
 {
-	k->ln_1 = take_rows(n, 1);
-	k->qkv = take_rows(n, 3);
-	k->heads = take_rows(n, 1);
-	k->mid = take_rows(n, 1);
-	k->ln_2 = take_rows(n, 1);
-	k->pre = take_rows(n, 4);
-	k->gelu = take_rows(n, 4);
+	k->ln_1 = take_rows(n, n->c);
+	k->qkv = take_rows(n, 3 * n->width);
+	k->heads = take_rows(n, n->width);
+	k->mid = take_rows(n, n->c);
+	k->ln_2 = take_rows(n, n->c);
+	k->pre = take_rows(n, 4 * n->width);
+	k->gelu = take_rows(n, 4 * n->width);
 	k->ln_1_stats = take_stats(n, 2);
 	k->ln_2_stats = take_stats(n, 2);
-	k->attention_stats = take_stats(n, n->model->config.n_head);
+	k->attention_stats = take_stats(n, n->model->part.n_head);
 }
 
 static void take_rest(struct network *n)
 {
-	n->embedded = take_rows(n, 1);
-	n->normed = take_rows(n, 1);
+	n->embedded = take_rows(n, n->c);
+	n->normed = take_rows(n, n->c);
 	n->ln_f_stats = take_stats(n, 2);
-	n->d = take_rows(n, 1);
-	n->d_branch = take_rows(n, 1);
-	n->d_wide = take_rows(n, 4);
+	n->d = take_rows(n, n->c);
+	n->d_branch = take_rows(n, n->c);
+	n->d_wide = take_rows(n, 4 * n->width);
 	n->tokens = network_memory_take(n, n->rows * sizeof(int32_t));
 	n->targets = network_memory_take(n, n->rows * sizeof(int32_t));
 	n->loss = network_memory_take(n, sizeof(double));
+	if (n->group)
+		n->no_bias = network_memory_take(n, n->c * n->b->act_size);
 }
 
 int network_new(struct network **out, const struct gpt2 *model,
-		struct backend *b, size_t batch, size_t seq, bool recompute,
-		struct errmsg *err)
+		struct backend *b, const struct backend_group *group,
+		size_t batch, size_t seq, bool recompute, struct errmsg *err)
 {
 	const unsigned layers = model->config.n_layer;
 	struct network *const n = calloc(1, sizeof(*n));
 	bool missing = false;
 	size_t i;
 
+	assert((group ? group->size : 1) == model->part.size);
 	if (!n)
 		return errmsg_nomem(err, NULL);
 	*n = (struct network){
 		.model = model,
 		.b = b,
+		.group = group,
 		.batch = batch,
 		.seq = seq,
 		.rows = batch * seq,
 		.c = model->config.n_embd,
+		.width = model->part.width,
 		.recompute = recompute,
 	};
 	n->blocks = calloc(layers, sizeof(*n->blocks));
@@ -91,7 +97,7 @@ int network_new(struct network **out, const struct gpt2 *model,
 			take_inside(n, &n->blocks[i]);
 		else
 			n->blocks[i] = n->blocks[0];
-		n->blocks[i].out = take_rows(n, 1);
+		n->blocks[i].out = take_rows(n, n->c);
 	}
 	take_rest(n);
 	for (i = 0; i < n->nbuffers; i++)

@@ -5,5 +5,5 @@ gpu_libuctrain_a_SOURCES += \
 	%D%/dsconfig.h %D%/dsconfig.c \
 	%D%/saver.h \
 	%D%/save_lock.h %D%/save_lock.c \
-	%D%/save_impl.h %D%/save.c %D%/save_prune.c %D%/save_model.c \
+	%D%/save_impl.h %D%/save.c %D%/save_prune.c %D%/save_model.c %D%/save_universal.c \
 	%D%/save_shard.c %D%/save_config.c %D%/saver.c

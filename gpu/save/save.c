@@ -57,7 +57,7 @@ static void save_start(struct save_job *c, const struct zero *z,
 		       const struct save_options *o)
 {
 	*c = (struct save_job){ .o = *o,
-				.first = z->comm->rank == 0,
+				.first = z->world->rank == 0,
 				.dir = { .fd = -1 } };
 }
 
@@ -67,7 +67,7 @@ int save_job_measure(struct save_job *c, const struct zero *z,
 	int rc;
 
 	save_start(c, z, o);
-	rc = comm_agree(z->comm, make_files(c, z, err), err);
+	rc = comm_agree(z->world, make_files(c, z, err), err);
 	if (rc)
 		save_job_end(c);
 	return rc;
@@ -88,10 +88,10 @@ int save_job_begin(struct save_job *c, const struct zero *z,
 	int rc;
 
 	save_start(c, z, o);
-	rc = comm_agree(z->comm, c->first ? open_dir(c, err) : 0, err);
+	rc = comm_agree(z->world, c->first ? open_dir(c, err) : 0, err);
 	if (!rc) {
-		comm_broadcast(z->comm, c->path, sizeof(c->path), 0);
-		rc = comm_agree(z->comm, make_files(c, z, err), err);
+		comm_broadcast(z->world, c->path, sizeof(c->path), 0);
+		rc = comm_agree(z->world, make_files(c, z, err), err);
 	}
 	if (rc) {
 		save_job_end(c);

@@ -38,6 +38,9 @@ int save_model(const struct save *s, struct save_file *f, struct errmsg *err);
 /* Build this rank's optimizer shard (stages 1 to 3). */
 int save_shard(const struct save *s, struct save_file *f, struct errmsg *err);
 
+/* Build the universal_checkpoint_info of the model states. */
+struct value *save_universal_info(const struct save *s, struct ptsave *pt);
+
 /* Build the value of `optimizer` in stage 0's model states. */
 struct value *save_whole_optimizer(const struct save *s, struct ptsave *pt);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mp_rank_00_model_states.pt, or in ZeRO-3 one such file per rank.  The keys,
+ * mp_rank_<tensor-parallel rank>_model_states.pt, or in ZeRO-3 a file of each rank.  The keys,
  * their order, and which are None in which stage are those of
  * DeepSpeedEngine._save_checkpoint (runtime/engine.py).
  */
@@ -14,8 +14,15 @@
 #include "gpu/save/dsconfig.h"
 #include "gpu/save/save_impl.h"
 
-/* The head shares its tensor with the token embedding. */
+/* The head shares its tensor with the token embedding.  A part of it would be no
+ * parameter's, and converters take the first rank's for the whole: tensor-parallel
+ * ranks save the embedding alone. */
 #define HEAD "lm_head.weight"
+
+static bool has_head(const struct save *s)
+{
+	return s->zero->model->part.size == 1;
+}
 
 /* Add a storage with `numel` of the model's weights from `start` on. */
 static size_t weights_storage(const struct save *s, struct ptsave *pt,
@@ -54,7 +61,7 @@ static struct value *module(const struct save *s, struct ptsave *pt)
 	zero_model(s->zero, &all);
 	if (stage == 1 || stage == 2)
 		one = weights_storage(s, pt, 0, all);
-	for (size_t i = 0; i <= m->nparams; i++) {
+	for (size_t i = 0; i < m->nparams + has_head(s); i++) {
 		const bool head = i == m->nparams;
 		const struct gpt2_param *p = &m->params[head ? 0 : i];
 		const char *name = head ? HEAD : p->name;
@@ -95,7 +102,7 @@ static struct value *shared_params(const struct save *s, struct ptsave *pt)
 {
 	struct value *dict = ptsave_dict(pt);
 
-	if (s->zero->comm->rank == 0)
+	if (s->zero->comm->rank == 0 && has_head(s))
 		ptsave_set(pt, dict, HEAD,
 			   ptsave_str(pt, s->zero->model->params[0].name));
 	return dict;
@@ -113,12 +120,12 @@ static struct value *lr_scheduler(const struct save *s, struct ptsave *pt)
 	return dict;
 }
 
-static struct value *degrees(struct ptsave *pt)
+static struct value *degrees(const struct save *s, struct ptsave *pt)
 {
 	struct value *dict = ptsave_dict(pt);
 
 	ptsave_set(pt, dict, "pp_degree", ptsave_int(pt, 1));
-	ptsave_set(pt, dict, "tp_degree", ptsave_int(pt, 1));
+	ptsave_set(pt, dict, "tp_degree", ptsave_int(pt, s->zero->tensor->size));
 	return dict;
 }
 
@@ -126,17 +133,8 @@ static struct value *degrees(struct ptsave *pt)
 static void add_client_state(const struct save *s, struct ptsave *pt,
 			     struct value *root)
 {
-	struct value *info = ptsave_dict(pt);
-
-	ptsave_set(pt, info, "universal_checkpoint_version",
-		   ptsave_float(pt, 0.4));
-	/* Without parameter patterns beside it, converters keep the padding,
-	 * and a run with the same padding loses nothing. */
-	if (s->o->vocab_rows)
-		ptsave_set(pt, info, "original_vocab_size",
-			   ptsave_int(pt, (int64_t)s->o->vocab_rows));
 	ptsave_set(pt, root, "iteration", ptsave_int(pt, (int64_t)s->o->step));
-	ptsave_set(pt, root, KEY_UC_INFO, info);
+	ptsave_set(pt, root, KEY_UC_INFO, save_universal_info(s, pt));
 }
 
 static struct value *model_states(const struct save *s, struct ptsave *pt)
@@ -162,8 +160,8 @@ static struct value *model_states(const struct save *s, struct ptsave *pt)
 	SET("global_steps", ptsave_int(pt, (int64_t)s->o->step));
 	SET("global_samples", ptsave_int(pt, (int64_t)(s->o->step * c->batch)));
 	SET("dp_world_size", ptsave_int(pt, s->zero->comm->size));
-	SET("mp_world_size", ptsave_int(pt, 1));
-	SET("checkpoint_parallel_dimensions", degrees(pt));
+	SET("mp_world_size", ptsave_int(pt, s->zero->tensor->size));
+	SET("checkpoint_parallel_dimensions", degrees(s, pt));
 	SET(KEY_DS_CONFIG, dsconfig_value(pt, c));
 	SET(KEY_DS_VERSION, ptsave_str(pt, NAMES_DS_VERSION));
 #undef SET
@@ -173,10 +171,13 @@ static struct value *model_states(const struct save *s, struct ptsave *pt)
 
 static int file_name(const struct save *s, char **path)
 {
+	const unsigned tensor = s->zero->tensor->rank;
+
 	if (s->zero->stage < 3)
-		return asprintf(path, "%s/mp_rank_00_model_states.pt", s->dir);
-	return asprintf(path, "%s/zero_pp_rank_%u_mp_rank_00_model_states.pt",
-			s->dir, s->zero->comm->rank);
+		return asprintf(path, "%s/mp_rank_%02u_model_states.pt", s->dir,
+				tensor);
+	return asprintf(path, "%s/zero_pp_rank_%u_mp_rank_%02u_model_states.pt",
+			s->dir, s->zero->comm->rank, tensor);
 }
 
 int save_model(const struct save *s, struct save_file *f, struct errmsg *err)

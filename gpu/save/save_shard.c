@@ -280,9 +280,10 @@ int save_shard(const struct save *s, struct save_file *f, struct errmsg *err)
 
 	if (z->stage == 0)
 		return 0;
-	if (asprintf(&f->path, "%s/%szero_pp_rank_%u_mp_rank_00_optim_states.pt",
+	if (asprintf(&f->path,
+		     "%s/%szero_pp_rank_%u_mp_rank_%02u_optim_states.pt",
 		     s->dir, z->backend->dtype == DTYPE_BF16 ? "bf16_" : "",
-		     z->comm->rank) < 0) {
+		     z->comm->rank, z->tensor->rank) < 0) {
 		f->path = NULL;
 		return errmsg_nomem(err, NULL);
 	}

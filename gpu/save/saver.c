@@ -96,7 +96,7 @@ static bool all_over(struct saver *s)
 {
 	double busy = !atomic_load(&s->over);
 
-	comm_max_double(s->z->comm, &busy, 1);
+	comm_max_double(s->z->world, &busy, 1);
 	return busy == 0;
 }
 
@@ -108,7 +108,7 @@ static int end_stage(struct saver *s, struct errmsg *err)
 	assert(s->stage);
 	if (s->threaded)
 		pthread_join(s->thread, NULL);
-	rc = comm_agree(s->z->comm, s->rc, &s->err);
+	rc = comm_agree(s->z->world, s->rc, &s->err);
 	if (rc) {
 		*err = s->err;
 	} else if (s->stage == save_job_write) {
@@ -146,7 +146,7 @@ static bool have_memory(struct saver *s, size_t bytes)
 		s->size = s->memory ? bytes : 0;
 	}
 	missing = bytes > s->size;
-	comm_max_double(s->z->comm, &missing, 1);
+	comm_max_double(s->z->world, &missing, 1);
 	return missing == 0;
 }
 
@@ -192,7 +192,7 @@ static int take_copy(struct saver *s, struct errmsg *err)
 	assert((size_t)(to - (uint8_t *)s->memory) <= s->size);
 	b->ops->event_record(b, s->copied, QUEUE_COPY);
 	b->ops->event_wait(b, s->copied);
-	return comm_agree(s->z->comm, b->ops->sync(b, err), err);
+	return comm_agree(s->z->world, b->ops->sync(b, err), err);
 }
 
 int saver_begin(struct saver *s, const struct save_options *o,

@@ -16,6 +16,7 @@
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
 #include "gpu/comm/devcomm.h"
+#include "gpu/comm/tensor_group.h"
 #include "gpu/config/config.h"
 #include "gpu/cuda/backend_cuda.h"
 #include "gpu/data/tokens.h"
@@ -164,14 +165,18 @@ static int open_parts(struct run *r, struct errmsg *err)
 		.seed = c->seed,
 		.held_out = c->eval_interval ? HELD_OUT : 0,
 	};
-	int rc = gpt2_init(&r->model, &c->model, err);
+	const struct comm *const tensor = &r->ranks.tensor;
+	int rc = gpt2_init_part(&r->model, &c->model, tensor->rank,
+				tensor->size, err);
 
 	if (!rc)
 		rc = open_backend(r, err);
+	if (!rc && tensor->size > 1)
+		tensor_group_init(&r->group, &r->ranks.tensor, r->backend);
 	if (!rc)
 		rc = network_new(&r->network, &r->model, r->backend,
-				 r->pass_rows, c->seq_length, c->recompute,
-				 err);
+				 tensor->size > 1 ? &r->group : NULL,
+				 r->pass_rows, c->seq_length, c->recompute, err);
 	if (!rc)
 		rc = tokens_open(&r->tokens, &t, err);
 	if (!rc)
@@ -190,7 +195,7 @@ static int open_parts(struct run *r, struct errmsg *err)
 static int train_open_state(struct run *r, struct errmsg *err)
 {
 	const struct config *c = r->config;
-	int rc = zero_init(&r->zero, &r->model, r->comm, r->backend,
+	int rc = zero_init(&r->zero, &r->model, &r->ranks, r->backend,
 			   c->zero_stage, &c->optimizer, err);
 
 	if (rc)
@@ -280,6 +285,7 @@ static void run_close(struct run *r)
 	gpt2_done(&r->model);
 	free(r->rows);
 	save_unlock(&r->lock);
+	topology_done(&r->ranks);
 }
 
 int train_run(const struct config *c, struct comm *comm, struct errmsg *err)
@@ -292,9 +298,12 @@ int train_run(const struct config *c, struct comm *comm, struct errmsg *err)
 		.pass_rows = c->rank_invariant ? 1 : c->micro_batch,
 		.lock = { .fd = -1 },
 	};
-	int rc = comm_agree(comm, open_parts(&r, err), err), end;
+	int rc = topology_init(&r.ranks, comm, c->tensor_parallel, err), end;
 
-	assert(c->batch == c->micro_batch * c->accumulation * comm->size);
+	if (rc)
+		return rc;
+	assert(c->batch == c->micro_batch * c->accumulation * r.ranks.data.size);
+	rc = comm_agree(comm, open_parts(&r, err), err);
 	check_checkpoint_dir(&r);
 	if (!rc)
 		rc = lock_checkpoint_dir(&r, err);

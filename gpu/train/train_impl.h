@@ -5,14 +5,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "gpu/backend/backend.h"
+#include "gpu/comm/topology.h"
 #include "gpu/model/gpt2.h"
 #include "gpu/model/network.h"
 #include "gpu/save/save_lock.h"
 #include "gpu/zero/loss_scaler.h"
 #include "gpu/zero/zero.h"
 
-struct backend;
-struct comm;
 struct config;
 struct errmsg;
 struct metrics;
@@ -23,7 +23,9 @@ struct tokens;
  * train_steps.c (the loop). */
 struct run {
 	const struct config *config;
-	struct comm *comm;
+	struct comm *comm; /* all ranks */
+	struct topology ranks;
+	struct backend_group group; /* the tensor-parallel one */
 	struct gpt2 model;
 	struct backend *backend;
 	struct zero zero;

@@ -38,13 +38,15 @@ static uint64_t resident_bytes(void)
 	return (uint64_t)u.ru_maxrss * 1024;
 }
 
-/* A seed for every pass of every rank and step: splitmix64's finaliser over
- * their concatenation.  If passes have one row, it depends on the row alone,
- * not on the rank that computes it. */
+/* A seed for every pass of every data-parallel rank and step: splitmix64's
+ * finaliser over their concatenation.  If passes have one row, it depends on the
+ * row alone, not on the rank that computes it. */
 static uint64_t dropout_seed(const struct run *r, unsigned pass)
 {
-	return splitmix64((r->step << 32) + (uint64_t)pass * r->comm->size +
-				  r->comm->rank,
+	const struct comm *const data = &r->ranks.data;
+
+	return splitmix64((r->step << 32) + (uint64_t)pass * data->size +
+				  data->rank,
 			  r->config->seed);
 }
 
@@ -53,6 +55,7 @@ static uint64_t dropout_seed(const struct run *r, unsigned pass)
 static int read_rows(struct run *r, bool valid, uint64_t batch, unsigned pass,
 		     struct errmsg *err)
 {
+	const struct comm *const data = &r->ranks.data;
 	const struct config *c = r->config;
 	unsigned i;
 	int rc = 0;
@@ -60,8 +63,7 @@ static int read_rows(struct run *r, bool valid, uint64_t batch, unsigned pass,
 	assert(pass < r->passes);
 	for (i = 0; i < r->pass_rows && !rc; i++) {
 		uint64_t mine = (uint64_t)pass * r->pass_rows + i;
-		uint64_t row =
-			batch * c->batch + mine * r->comm->size + r->comm->rank;
+		uint64_t row = batch * c->batch + mine * data->size + data->rank;
 
 		rc = tokens_row(r->tokens, valid, row,
 				r->rows + (size_t)i * c->seq_length, err);
@@ -127,19 +129,21 @@ static int add_pass(struct run *r, bool valid, uint64_t batch, unsigned pass,
 	return pass_failed(r, rc, err);
 }
 
-/* Average the loss over all ranks and `n` passes on each.  A row that some rank
- * could not read is reported here, the first point where ranks agree. */
+/* Average the loss over the data-parallel ranks and `n` passes on each; ranks of
+ * a tensor-parallel group have the same.  A row that some rank could not read is
+ * reported here, the first point where ranks agree. */
 static int mean_loss(struct run *r, const struct losses *l, double n,
 		     double *loss, struct errmsg *err)
 {
 	double all[2] = { l->sum, l->unread != 0 };
 
-	comm_sum_double(r->comm, all, 2);
+	comm_sum_double(&r->ranks.data, all, 2);
+	comm_max_double(&r->ranks.tensor, all, 2);
 	if (all[1] > 0) {
 		*err = l->why;
 		return comm_agree(r->comm, l->unread, err);
 	}
-	*loss = all[0] / (n * r->comm->size);
+	*loss = all[0] / (n * r->ranks.data.size);
 	return 0;
 }
 

@@ -119,7 +119,7 @@ static int alloc_device(struct zero *z, struct errmsg *err)
 	return 0;
 }
 
-int zero_init(struct zero *z, const struct gpt2 *model, struct comm *comm,
+int zero_init(struct zero *z, const struct gpt2 *model, struct topology *ranks,
 	      struct backend *b, unsigned stage,
 	      const struct optimizer_config *optimizer, struct errmsg *err)
 {
@@ -127,7 +127,9 @@ int zero_init(struct zero *z, const struct gpt2 *model, struct comm *comm,
 
 	assert(stage <= 3);
 	*z = (struct zero){ .model = model,
-			    .comm = comm,
+			    .comm = &ranks->data,
+			    .tensor = &ranks->tensor,
+			    .world = ranks->world,
 			    .backend = b,
 			    .stage = stage,
 			    .optimizer = *optimizer,
@@ -139,9 +141,9 @@ int zero_init(struct zero *z, const struct gpt2 *model, struct comm *comm,
 		rc = alloc_host(z, err);
 	if (!rc)
 		rc = alloc_device(z, err);
-	rc = comm_agree(comm, rc, err);
+	rc = comm_agree(z->world, rc, err);
 	if (!rc)
-		rc = devcomm_new(&z->impl->device, comm, b, err);
+		rc = devcomm_new(&z->impl->device, z->comm, b, err);
 	if (rc)
 		zero_done(z);
 	return rc;
@@ -242,7 +244,7 @@ static int check_device(struct zero *z, struct errmsg *err)
 	if (!rc && device)
 		rc = devcomm_check(device, err);
 	if (rc && rc != -ENOMEM && device)
-		comm_abort(z->comm, err);
+		comm_abort(z->world, err);
 	return rc;
 }
 
@@ -262,7 +264,7 @@ int zero_publish(struct zero *z, struct errmsg *err)
 		zero_gather(z, own, m->weights);
 		zero_wait_comm(z);
 	}
-	return comm_agree(z->comm, check_device(z, err), err);
+	return comm_agree(z->world, check_device(z, err), err);
 }
 
 /* --- update ---------------------------------------------------------------- */
@@ -318,16 +320,36 @@ static float *zero_reduce_units(struct zero *z)
 	return own;
 }
 
+/* Add up the squares of this rank's part.  A parameter that all tensor-parallel
+ * ranks have is counted by the first of them. */
+static void sum_squares(struct zero *z, const float *gradient)
+{
+	struct backend *b = z->backend;
+	double *const sum = z->impl->norm;
+
+	b->ops->zero(b, sum, sizeof(*sum));
+	if (z->tensor->rank == 0) {
+		b->ops->sum_squares(b, sum, gradient, z->local);
+		return;
+	}
+	for (size_t i = 0; i < z->model->nparams; i++) {
+		const struct fragment f = zero_fragment(z, i);
+
+		if (z->model->params[i].parts > 1 && f.numel)
+			b->ops->sum_squares(b, sum, gradient + f.start, f.numel);
+	}
+}
+
 static double global_norm(struct zero *z, const float *gradient)
 {
 	struct backend *b = z->backend;
 	double sum;
 
-	b->ops->zero(b, z->impl->norm, sizeof(sum));
-	b->ops->sum_squares(b, z->impl->norm, gradient, z->local);
+	sum_squares(z, gradient);
 	b->ops->to_host(b, &sum, z->impl->norm, sizeof(sum));
 	if (z->stage)
 		comm_sum_double(z->comm, &sum, 1);
+	comm_sum_double(z->tensor, &sum, 1);
 	return sqrt(sum);
 }
 

@@ -14,6 +14,7 @@ struct backend;
 struct comm;
 struct errmsg;
 struct gpt2;
+struct topology;
 
 /*
  * ZeRO: which rank keeps which part of the training state, partitioned exactly
@@ -27,10 +28,15 @@ struct gpt2;
  *
  * In stage 3 a unit's weights are gathered when the network acquires them and
  * freed when it releases them.
+ *
+ * The ranks of a data-parallel group partition the state of their part of the
+ * model; other groups do the same with other parts.
  */
 struct zero {
-	const struct gpt2 *model;
-	struct comm *comm;
+	const struct gpt2 *model; /* this rank's part */
+	struct comm *comm;        /* the data-parallel group: those ranks that
+				   * a stage is about */
+	struct comm *tensor, *world;
 	struct backend *backend;
 	unsigned stage;
 	struct partition partition; /* of one rank in stage 0 */
@@ -46,7 +52,7 @@ struct zero {
 
 /* Allocate the state of a model, all zeros.  Collective: all ranks get the same
  * result. -ENOMEM with the number of bytes, or the backend's error. */
-int zero_init(struct zero *z, const struct gpt2 *model, struct comm *comm,
+int zero_init(struct zero *z, const struct gpt2 *model, struct topology *ranks,
 	      struct backend *b, unsigned stage,
 	      const struct optimizer_config *optimizer, struct errmsg *err);
 void zero_done(struct zero *z);
@@ -66,7 +72,7 @@ int zero_publish(struct zero *z, struct errmsg *err);
 
 /*
  * Accumulate gradients from now on such that the result depends neither on how
- * many ranks add them nor on the order, provided that the summands themselves,
+ * many data-parallel ranks add them nor on the order, provided that the summands themselves,
  * the gradients of each `complete`, do not.  Takes 8 bytes of host memory per
  * parameter of the model on every rank.  Collective: all ranks get the same
  * result.
@@ -93,7 +99,7 @@ struct zero_update {
 	bool overflow;     /* out: norm not finite, nothing updated */
 };
 
-/* Average gradients over ranks, clip, update, publish, and zero the gradients.
+/* Average gradients over the data-parallel group, clip, update, publish, and zero the gradients.
  * Collective: all ranks get the same result. */
 int zero_update(struct zero *z, struct zero_update *u, struct errmsg *err);
 

@@ -19,7 +19,7 @@ int zero_sum_exactly(struct zero *z, struct errmsg *err)
 {
 	double *sums = calloc(z->model->numel, sizeof(*sums));
 	const int rc = comm_agree(
-		z->comm,
+		z->world,
 		sums ? 0 : errmsg_set(err, -ENOMEM, "out of memory for sums"),
 		err);
 

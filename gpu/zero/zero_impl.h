@@ -5,6 +5,7 @@
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
 #include "gpu/comm/devcomm.h"
+#include "gpu/comm/topology.h"
 #include "gpu/model/gpt2.h"
 #include "gpu/zero/zero.h"
 

@@ -180,7 +180,7 @@ static void embed_grad(void)
 static void head(void)
 {
 	b->ops->cross_entropy(b, sum, d, grad, x, w, tokens, rows, width, vocab,
-			      1e-4f);
+			      1e-4f, NULL);
 }
 
 static void head_odd(void)

@@ -283,7 +283,7 @@ static double operations(struct training *t, const struct operands *x)
 			       x->w, NULL, x->w, rows, ic, oc);
 	}
 	o->cross_entropy(t->w.b, &loss, x->din, t->w.grads, x->w, x->w,
-			 t->w.tokens, rows, c, m->vocab_size, 1);
+			 t->w.tokens, rows, c, m->vocab_size, 1, NULL);
 	return gflop(t) / (clock_seconds() - start);
 }
 

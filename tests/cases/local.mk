@@ -6,6 +6,8 @@ scripts += \
 	%D%/train/cuda_ranks.sh \
 	%D%/train/reshape.sh \
 	%D%/train/resume.sh \
+	%D%/train/tensor.sh \
+	%D%/train/tensor_states.sh \
 	%D%/train/deepspeed.sh \
 	%D%/train/errors.sh \
 	%D%/train/save.sh \

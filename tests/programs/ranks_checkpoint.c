@@ -21,6 +21,7 @@
 #include "ckpt/base/errmsg.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
+#include "gpu/comm/topology.h"
 #include "gpu/config/config.h"
 #include "gpu/load/load.h"
 #include "gpu/model/gpt2.h"
@@ -33,6 +34,7 @@
 struct run {
 	struct config config;
 	struct comm *comm;
+	struct topology ranks;
 	struct gpt2 model;
 	struct backend *backend;
 	struct zero zero;
@@ -76,6 +78,7 @@ static void set_defaults(struct config *c)
 			   .vocab_size = 11,
 			   .n_positions = 5 },
 		.dtype = DTYPE_F32,
+		.tensor_parallel = 1,
 		.zero_stage = 1,
 		.batch = 24,
 		.micro_batch = 2,
@@ -101,6 +104,7 @@ static int set_key(struct run *r, const char *key, char *value)
 		bool *flag;
 		char **text;
 	} keys[] = {
+		{ "tensor", .number = &c->tensor_parallel },
 		{ "stage", .number = &c->zero_stage },
 		{ "layers", .number = &c->model.n_layer },
 		{ "width", .number = &c->model.n_embd },
@@ -181,6 +185,21 @@ static float known_gradient(uint64_t step, uint64_t e)
 	return (float)((int)((e * 7 + step * 3) % 23) - 11) / 64;
 }
 
+/* The gradient of a parameter's elements, which begin at `start` in the whole
+ * model; of padding it is 0. */
+static void set_gradient(const struct run *r, const struct gpt2_param *p,
+			 uint64_t start, float *x)
+{
+	uint64_t at, n;
+
+	for (uint64_t i = 0; i < p->numel; i += n) {
+		n = gpt2_whole_run(p, i, p->numel - i, &at);
+		for (uint64_t k = 0; k < n && at + k < p->whole_numel; k++)
+			x[i + k] = known_gradient(r->step, start + at + k) *
+				   (float)r->scaler.scale;
+	}
+}
+
 /* Every rank has the same gradient, so that it equals the average. */
 static void add_gradients(struct run *r)
 {
@@ -188,18 +207,21 @@ static void add_gradients(struct run *r)
 	uint64_t start = 0;
 
 	for (unsigned u = 0; u < r->model.nunits; u++) {
-		const uint64_t n = r->model.units[u].numel;
+		const struct gpt2_unit *unit = &r->model.units[u];
+		const uint64_t n = unit->numel;
 		float *g = w.gradient(w.ctx, u, NULL);
 		float *x = calloc(n, sizeof(*x));
 
 		/* One micro-batch: the gradient is not accumulated. */
-		for (uint64_t i = 0; i < n; i++)
-			x[i] = known_gradient(r->step, start + i) *
-			       (float)r->scaler.scale;
+		for (size_t i = unit->first; i < unit->first + unit->n; i++) {
+			const struct gpt2_param *p = &r->model.params[i];
+
+			set_gradient(r, p, start, x + p->start);
+			start += p->whole_numel;
+		}
 		r->backend->ops->to_device(r->backend, g, x, n * sizeof(*x));
 		free(x);
 		w.complete(w.ctx, u, NULL);
-		start += n;
 	}
 }
 
@@ -331,6 +353,19 @@ static uint64_t digest(uint64_t h, const float *x, size_t n)
 	return h;
 }
 
+/* Put this rank's elements of a parameter into the whole one. */
+static void place(const struct gpt2_param *p, const struct fragment *f,
+		  const float *part, float *whole)
+{
+	uint64_t at, n;
+
+	for (uint64_t i = 0; i < f->numel; i += n) {
+		n = gpt2_whole_run(p, f->first + i, f->numel - i, &at);
+		for (uint64_t k = 0; k < n && at + k < p->whole_numel; k++)
+			whole[at + k] = part[i + k];
+	}
+}
+
 /* The elements of a partition's buffer in model order, without padding. */
 static uint64_t collect(struct run *r, const float *part)
 {
@@ -339,16 +374,22 @@ static uint64_t collect(struct run *r, const float *part)
 	for (size_t i = 0; i < r->model.nparams; i++) {
 		const struct fragment f = zero_fragment(&r->zero, i);
 		const struct gpt2_param *p = &r->model.params[i];
-		const uint64_t n = p->numel;
-		const uint64_t rows_end = i == GPT2_WTE && r->vocab_rows
-						  ? r->vocab_rows * p->shape[1]
-						  : n;
+		const uint64_t n = p->whole_numel;
+		const uint64_t rows_end =
+			i == GPT2_WTE && r->vocab_rows
+				? r->vocab_rows * p->whole_shape[1]
+				: n;
 		float *x = calloc(n, sizeof(*x));
+		float *mine = calloc(f.numel + 1, sizeof(*mine));
 
-		r->backend->ops->to_host(r->backend, x + f.first,
-					 part + f.start, f.numel * sizeof(*x));
+		r->backend->ops->to_host(r->backend, mine, part + f.start,
+					 f.numel * sizeof(*x));
+		if (p->parts > 1 || r->ranks.tensor.rank == 0)
+			place(p, &f, mine, x);
+		free(mine);
 		if (r->zero.stage)
-			comm_sum_float(r->comm, x, n);
+			comm_sum_float(&r->ranks.data, x, n);
+		comm_sum_float(&r->ranks.tensor, x, n);
 		h = digest(h, x, rows_end);
 		for (uint64_t k = rows_end; k < n; k++)
 			r->padding |= x[k] != 0;
@@ -375,14 +416,18 @@ static void report(struct run *r)
 static int run(struct run *r, struct errmsg *err)
 {
 	const struct config *c = &r->config;
-	int rc = gpt2_init(&r->model, &c->model, err);
+	const struct comm *tensor = &r->ranks.tensor;
+	int rc = topology_init(&r->ranks, r->comm, c->tensor_parallel, err);
 
+	if (!rc)
+		rc = gpt2_init_part(&r->model, &c->model, tensor->rank,
+				    tensor->size, err);
 	if (r->apart)
 		r->backend = apart_backend(c->dtype);
 	else if (!rc)
 		rc = backend_cpu_new(&r->backend, c->dtype, 1, err);
 	if (!rc)
-		rc = zero_init(&r->zero, &r->model, r->comm, r->backend,
+		rc = zero_init(&r->zero, &r->model, &r->ranks, r->backend,
 			       c->zero_stage, &c->optimizer, err);
 	if (!rc)
 		rc = begin(r, err);
@@ -411,6 +456,7 @@ static void run_one(struct comm *comm, int argc, char **argv)
 	if (r.backend)
 		r.backend->ops->destroy(r.backend);
 	gpt2_done(&r.model);
+	topology_done(&r.ranks);
 }
 
 int main(int argc, char **argv)

@@ -16,6 +16,7 @@
 #include "ckpt/base/errmsg.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
+#include "gpu/comm/topology.h"
 #include "gpu/model/gpt2.h"
 #include "gpu/zero/zero.h"
 #include "tests/support/apart.h"
@@ -215,21 +216,22 @@ struct run {
 	double norm;
 };
 
-static void train(struct comm *c, struct backend *b, const struct gpt2 *model,
-		  struct run *run)
+static void train(struct topology *t, struct backend *b,
+		  const struct gpt2 *model, struct run *run)
 {
 	const struct optimizer_config adamw = { .kind = OPTIMIZER_ADAMW,
 						.beta1 = 0.9,
 						.beta2 = 0.999,
 						.eps = 1e-8,
 						.weight_decay = 0.01 };
+	struct comm *const c = t->world;
 	struct network_weights w;
 	struct zero_update u = { .lr = LR,
 				 .clip = run->clip,
 				 .grad_scale = MICRO_BATCHES / c->size };
 	struct zero z;
 
-	check(c, !zero_init(&z, model, c, b, run->stage, &adamw, NULL), "init");
+	check(c, !zero_init(&z, model, t, b, run->stage, &adamw, NULL), "init");
 	check(c, !run->exactly || !zero_sum_exactly(&z, NULL), "sums");
 	check(c, !zero_init_weights(&z, SEED, NULL), "initial weights");
 	w = zero_weights(&z);
@@ -265,7 +267,7 @@ static void train(struct comm *c, struct backend *b, const struct gpt2 *model,
 }
 
 /* Memory of a rank in bytes per parameter. */
-static void memory(struct comm *c, struct backend *b)
+static void memory(struct topology *t, struct backend *b)
 {
 	static const struct {
 		double whole, cut;
@@ -279,6 +281,7 @@ static void memory(struct comm *c, struct backend *b)
 					    .vocab_size = 300,
 					    .n_positions = 16 };
 	const struct optimizer_config adam = { 0 };
+	struct comm *const c = t->world;
 	struct gpt2 model;
 
 	check(c, !gpt2_init(&model, &config, NULL), "model");
@@ -288,7 +291,7 @@ static void memory(struct comm *c, struct backend *b)
 		struct zero z;
 		double got;
 
-		check(c, !zero_init(&z, &model, c, b, stage, &adam, NULL),
+		check(c, !zero_init(&z, &model, t, b, stage, &adam, NULL),
 		      "init");
 		got = (double)z.memory / (double)model.numel;
 		check(c, got < want * 1.01, "memory falls with the stage");
@@ -297,7 +300,7 @@ static void memory(struct comm *c, struct backend *b)
 	gpt2_done(&model);
 }
 
-static void all_stages(struct comm *c, struct backend *b)
+static void all_stages(struct topology *t, struct backend *b)
 {
 	/* Some parameters have fewer elements than there are ranks. */
 	const struct gpt2_config config = { .n_layer = 2,
@@ -307,6 +310,7 @@ static void all_stages(struct comm *c, struct backend *b)
 					    .n_positions = 3 };
 	struct run plain = { .clip = 0 }, clipped = { .clip = 0.5 };
 	struct run exact = { .clip = 0.5, .exactly = true };
+	struct comm *const c = t->world;
 	struct gpt2 model;
 	float *first;
 
@@ -317,16 +321,16 @@ static void all_stages(struct comm *c, struct backend *b)
 	first = calloc(model.numel, sizeof(float));
 	for (unsigned stage = 0; stage < 4; stage++) {
 		plain.stage = clipped.stage = exact.stage = stage;
-		train(c, b, &model, &plain);
+		train(t, b, &model, &plain);
 		if (c->rank == 0)
 			printf("stage %u: %016" PRIx64 " norm %.9g", stage,
 			       digest(plain.all, model.numel * sizeof(float)),
 			       plain.norm);
-		train(c, b, &model, &clipped);
+		train(t, b, &model, &clipped);
 		if (c->rank == 0)
 			printf(" clipped %016" PRIx64,
 			       digest(clipped.all, model.numel * sizeof(float)));
-		train(c, b, &model, &exact);
+		train(t, b, &model, &exact);
 		if (c->rank == 0)
 			printf(" exactly %016" PRIx64 "\n",
 			       digest(exact.all, model.numel * sizeof(float)));
@@ -361,10 +365,11 @@ int main(int argc, char **argv)
 {
 	struct errmsg err = { "" };
 	struct backend *b = NULL;
+	struct topology t;
 	struct comm c;
 	double failed;
 
-	if (comm_init(&c, &argc, &argv, &err) ||
+	if (comm_init(&c, &argc, &argv, &err) || topology_init(&t, &c, 1, &err) ||
 	    open_backend(&b, argc > 1 ? argv[1] : "cpu", c.rank, &err)) {
 		fprintf(stderr, "%s\n", err.text);
 		return 1;
@@ -373,8 +378,9 @@ int main(int argc, char **argv)
 	parts_of_any_length(&c);
 	agreement(&c);
 	others(&c);
-	memory(&c, b);
-	all_stages(&c, b);
+	memory(&t, b);
+	all_stages(&t, b);
+	topology_done(&t);
 	b->ops->destroy(b);
 	failed = failures;
 	comm_sum_double(&c, &failed, 1);

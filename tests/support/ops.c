@@ -188,7 +188,7 @@ static void cross_entropy(struct side *s, const struct shape *h)
 	o->cross_entropy(s->b, loss, h->how ? NULL : din, h->how ? NULL : dwte,
 			 in, side_act(s, vocab * c, 1),
 			 side_ints(s, rows, (unsigned)vocab, true), rows, c,
-			 vocab, 0.5f);
+			 vocab, 0.5f, NULL);
 	side_show_double(s, "loss", loss);
 	side_show_floats(s, "dwte", dwte, vocab * c);
 	if (!h->how)

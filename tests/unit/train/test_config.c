@@ -59,6 +59,13 @@ static void flags_set_what_they_say(void **state)
 	assert_string_equal(c.run_name, "gpt2-medium_tp1_pp1_dp1_sp1");
 	config_done(&c);
 
+	line_is_taken(&c, "--tensor_model_parallel_size 2 --train_batch_size 6",
+		      6);
+	assert_int_equal(c.data_parallel, 3);
+	assert_int_equal(c.micro_batch * c.accumulation, 2);
+	assert_string_equal(c.run_name, "gpt2-dsuc_tp2_pp1_dp3_sp1");
+	config_done(&c);
+
 	line_is_taken(&c,
 		      "--seed 7 --deterministic --device cuda --data=a.u16 "
 		      "--recompute --tf32 --no_gds --no_cudnn --async_save "

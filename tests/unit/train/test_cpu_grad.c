@@ -139,7 +139,7 @@ static void cross_entropy(struct backend *b, float drop, const float *x,
 
 	(void)drop;
 	b->ops->cross_entropy(b, &loss, NULL, NULL, x, x + HEAD_WTE, targets,
-			      HEAD_ROWS, HEAD_C, HEAD_VOCAB, 0);
+			      HEAD_ROWS, HEAD_C, HEAD_VOCAB, 0, NULL);
 	*out = (float)loss;
 }
 
@@ -150,7 +150,8 @@ static void cross_entropy_grad(struct backend *b, float drop, const float *x,
 
 	(void)drop;
 	b->ops->cross_entropy(b, &loss, dx, dx + HEAD_WTE, x, x + HEAD_WTE,
-			      targets, HEAD_ROWS, HEAD_C, HEAD_VOCAB, *dout);
+			      targets, HEAD_ROWS, HEAD_C, HEAD_VOCAB, *dout,
+			      NULL);
 }
 
 /* wte[4][5], wpe[3][5] */

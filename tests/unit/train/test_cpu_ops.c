@@ -195,15 +195,15 @@ static void cross_entropy(struct op_case *c)
 	const double want = numbers_scalar(&numbers, c->dict, "loss");
 	double loss = 1, again = 1;
 
-	o->cross_entropy(c->b, &loss, dx, dw, x, wte, targets, rows, width,
-			 vocab,
-			 (float)numbers_scalar(&numbers, c->dict, "scale"));
+	o->cross_entropy(
+		c->b, &loss, dx, dw, x, wte, targets, rows, width, vocab,
+		(float)numbers_scalar(&numbers, c->dict, "scale"), NULL);
 	if (fabs(loss - 1 - want) > c->tolerance * want)
 		fail_msg("%s: loss %g, not %g", c->name, loss - 1, want);
 	near_act(c, "din", dx, rows * width);
 	near_added(c, "dwte", dw, vocab * width);
 	o->cross_entropy(c->b, &again, NULL, NULL, x, wte, targets, rows, width,
-			 vocab, 0);
+			 vocab, 0, NULL);
 	assert_true(again == loss);
 }
 

@@ -18,6 +18,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "gpu/comm/comm.h"
+#include "gpu/comm/topology.h"
 #include "gpu/cuda/backend_cuda.h"
 #include "gpu/zero/zero.h"
 #include "tests/support/ops.h"
@@ -346,6 +347,9 @@ static void learn(struct backend *b, double *losses, size_t steps)
 		.weight_decay = 0.01,
 	};
 	struct comm alone = { .size = 1, .local_size = 1 };
+	struct topology ranks = { .world = &alone,
+				  .tensor = alone,
+				  .data = alone };
 	struct network_weights weights;
 	struct network *net = NULL;
 	struct errmsg err = { "" };
@@ -354,8 +358,8 @@ static void learn(struct backend *b, double *losses, size_t steps)
 	size_t i;
 
 	assert_int_equal(gpt2_init(&model, &config, &err), 0);
-	if (network_new(&net, &model, b, BATCH, SEQ, false, &err) ||
-	    zero_init(&z, &model, &alone, b, 1, &optimizer, &err) ||
+	if (network_new(&net, &model, b, NULL, BATCH, SEQ, false, &err) ||
+	    zero_init(&z, &model, &ranks, b, 1, &optimizer, &err) ||
 	    zero_init_weights(&z, 3, &err))
 		fail_msg("%s", err.text);
 	weights = zero_weights(&z);

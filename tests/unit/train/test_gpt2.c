@@ -32,6 +32,92 @@ static void published_sizes(void **state)
 	}
 }
 
+/* Tensor-parallel ranks together have every element of a parameter that is cut
+ * once, and padding only beyond its end. */
+static void parts_are_the_whole(void **state)
+{
+	const struct gpt2_config c = { .n_layer = 1,
+				       .n_head = 6,
+				       .n_embd = 12,
+				       .vocab_size = 11,
+				       .n_positions = 5 };
+	struct gpt2 m[6];
+	unsigned size, t;
+	size_t i;
+
+	for (size = 1; size <= 3; size++) {
+		for (t = 0; t < size; t++)
+			assert_int_equal(
+				gpt2_init_part(&m[t], &c, t, size, NULL), 0);
+		for (i = 0; i < m[0].nparams; i++) {
+			unsigned seen[12 * 48] = { 0 };
+			uint64_t at, n, e, k;
+
+			for (t = 0; t < size; t++) {
+				const struct gpt2_param *p = &m[t].params[i];
+
+				for (e = 0; e < p->numel; e += n) {
+					n = gpt2_whole_run(p, e, p->numel - e,
+							   &at);
+					for (k = at; k < at + n; k++)
+						if (k < p->whole_numel)
+							seen[k]++;
+				}
+			}
+			for (k = 0; k < m[0].params[i].whole_numel; k++)
+				assert_int_equal(seen[k],
+						 size / m[0].params[i].parts);
+		}
+		for (t = 0; t < size; t++)
+			gpt2_done(&m[t]);
+	}
+}
+
+/* Where elements of the second of two ranks lie: queries, keys and values are cut
+ * each, c_fc's columns, c_proj's rows, the embedding's rows with padding. */
+static void places_in_the_whole(void **state)
+{
+	static const struct {
+		enum gpt2_block param;
+		uint64_t first, whole, run;
+	} places[] = {
+		{ GPT2_C_ATTN_WEIGHT, 0, 4, 4 },
+		{ GPT2_C_ATTN_WEIGHT, 5, 13, 3 },
+		{ GPT2_C_ATTN_WEIGHT, 12, 28, 4 },
+		{ GPT2_C_ATTN_BIAS, 4, 12, 4 },
+		{ GPT2_C_FC_WEIGHT, 16, 48, 16 },
+		{ GPT2_C_FC_BIAS, 0, 16, 16 },
+		{ GPT2_ATTN_PROJ_WEIGHT, 0, 32, 32 },
+		{ GPT2_MLP_PROJ_WEIGHT, 7, 135, 121 },
+		{ GPT2_MLP_PROJ_BIAS, 3, 3, 5 },
+		{ GPT2_LN_2_WEIGHT, 0, 0, 8 },
+	};
+	const struct gpt2_config c = { .n_layer = 1,
+				       .n_head = 2,
+				       .n_embd = 8,
+				       .vocab_size = 11,
+				       .n_positions = 5 };
+	struct gpt2 m;
+	uint64_t at;
+	size_t i;
+
+	assert_int_equal(gpt2_init_part(&m, &c, 1, 2, NULL), 0);
+	for (i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+		const struct gpt2_param *p =
+			&m.params[m.units[GPT2_UNIT_BLOCK(0)].first +
+				  places[i].param];
+
+		assert_int_equal(gpt2_whole_run(p, places[i].first,
+						p->numel - places[i].first, &at),
+				 places[i].run);
+		assert_int_equal(at, places[i].whole);
+	}
+	assert_int_equal(m.params[GPT2_WTE].shape[0], 6);
+	assert_int_equal(m.part.vocab_first, 6);
+	assert_int_equal(m.part.vocab_size, 5);
+	gpt2_done(&m);
+}
+
 static void names_and_shapes(void **state)
 {
 	static const struct {
@@ -108,6 +194,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(published_sizes),
 		cmocka_unit_test(names_and_shapes),
+		cmocka_unit_test(parts_are_the_whole),
+		cmocka_unit_test(places_in_the_whole),
 		cmocka_unit_test(impossible_sizes_are_refused),
 	};
 

@@ -305,9 +305,9 @@ static void made_again_gradients_are_the_same(void **state)
 	}
 	all = network_memory(w[1].net);
 	network_free(w[1].net);
-	assert_int_equal(
-		network_new(&w[1].net, &w[1].model, w[1].b, 3, 9, true, &err),
-		0);
+	assert_int_equal(network_new(&w[1].net, &w[1].model, w[1].b, NULL, 3, 9,
+				     true, &err),
+			 0);
 	assert_true(network_memory(w[1].net) < all * 2 / 3);
 	assert_true(train(&w[0], 1) == train(&w[1], 1));
 	assert_memory_equal(w[0].grads, w[1].grads,

@@ -1,0 +1,139 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Tensor parallelism: ranks that share every layer train as one rank does, and a run
+# goes on with more or fewer of them from a mount.
+# shellcheck source=tests/cases/train/train_lib.sh
+. "$(dirname "$0")/train_lib.sh"
+require_train
+require_fuse
+
+# 257 tokens do not divide: the last rank has rows of padding.
+flags=("${tiny[@]}" --n_head 4 --n_embd 16 --vocab_size 257 --seq_length 16 --lr 1e-3
+	--data "$top_srcdir/LICENSE" --train_batch_size 24 --train_micro_batch_size_per_gpu 2
+	--eval_interval 10)
+t2=(--tensor_model_parallel_size 2)
+t4=(--tensor_model_parallel_size 4)
+
+long 100 10
+
+# The largest differences of a run from another: losses and validation losses at
+# most LIMIT, norms at most 10 of it, which are as far apart on other data-parallel
+# ranks.
+alike() {
+	local label=$1 limit=$2 field d
+	for field in 2 8 4; do
+		d=$(awk -F, -v field=$field '
+		FNR > 1 && $field != "" {
+			if (FNR == NR)
+				a[$1] = $field
+			else if ($1 in a) {
+				d = $field - a[$1]
+				if (d < 0)
+					d = -d
+				if (d > max || !n)
+					max = d
+				n++
+			}
+		}
+		END { print n ? max : "none" }' "$tmp/logs/$3/metrics.csv" "$tmp/logs/$4/metrics.csv")
+		[ $field != 4 ] || limit=$(awk -v x="$limit" 'BEGIN { print 10 * x }')
+		echo "$label: field $field $d apart"
+		check "$label: field $field" within "$limit" "$d"
+	done
+}
+
+same_bits() {
+	check "$1" cmp <(cut -d, -f1,2,4,8 "$tmp/logs/$2/metrics.csv") \
+		<(cut -d, -f1,2,4,8 "$tmp/logs/$3/metrics.csv")
+}
+
+train 1 one "${flags[@]}" --steps "$steps"
+train 2 t2 "${flags[@]}" --steps "$steps" "${t2[@]}"
+train 4 t4 "${flags[@]}" --steps "$steps" "${t4[@]}"
+train 2 again "${flags[@]}" --steps "$steps" "${t2[@]}" --recompute
+alike "two ranks" 1e-5 one t2
+alike "four ranks" 1e-5 one t4
+same_bits "recomputed" t2 again
+for stage in 0 1 2; do
+	train 4 t2-z$stage "${flags[@]}" --steps "$steps" "${t2[@]}" --zero_stage $stage
+	alike "two by two ranks, stage $stage" 1e-5 one t2-z$stage
+done
+
+# Masks do not depend on how the heads are cut.
+train 1 drop "${flags[@]}" --steps "$steps" --dropout 0.1
+train 2 t2-drop "${flags[@]}" --steps "$steps" --dropout 0.1 "${t2[@]}"
+alike "with dropout" 1e-5 drop t2-drop
+
+# 16-bit types round other sums; norms of this text differ by more, on one rank too.
+for dtype in bf16 fp16; do
+	train 1 one-$dtype "${flags[@]}" --steps "$steps" --dtype $dtype
+	train 2 t2-$dtype "${flags[@]}" --steps "$steps" --dtype $dtype "${t2[@]}"
+	d=$(apart one-$dtype t2-$dtype 1)
+	check "$dtype: $d apart" within 3e-3 "$d"
+done
+
+# With --rank_invariant, data-parallel ranks make no difference.
+train 2 exact "${flags[@]}" --steps 5 --rank_invariant "${t2[@]}"
+train 4 exact-by-two "${flags[@]}" --steps 5 --rank_invariant --train_micro_batch_size_per_gpu 6 "${t2[@]}"
+same_bits "rank-invariant" exact exact-by-two
+
+# --- from the mount ------------------------------------------------------------
+
+# Saved by | resumed on | of them tensor-parallel | stage
+plan="1 2 2 1
+1 4 2 2
+2 1 1 1
+2 2 1 3
+2 4 4 1
+2 4 2 0"
+
+all=(--steps $((10 + steps)))
+for saved in 1 2; do
+	train $saved from$saved "${flags[@]}" "${all[@]}" --tensor_model_parallel_size $saved \
+		--checkpoint_dir "$tmp/run$saved" --checkpoint_interval 10
+	mount_fg "$tmp/run$saved" || finish
+	while read -r from ranks tensor stage; do
+		[ "$from" = $saved ] || continue
+		name=from$from-$ranks-$tensor
+		train "$ranks" $name "${flags[@]}" "${all[@]}" --tensor_model_parallel_size "$tensor" \
+			--zero_stage "$stage" --resume --universal_checkpoint \
+			--checkpoint_dir "$tmp/mnt" --checkpoint_tag global_step10_universal
+		alike "$name" 1e-5 from$saved $name
+	done <<<"$plan"
+	unmount
+done
+
+# Uninterrupted bit for bit from its own files.
+train 2 own "${flags[@]}" "${all[@]}" "${t2[@]}" --resume --checkpoint_dir "$tmp/run2" \
+	--checkpoint_tag global_step10
+check "from its own files" cmp <(sed 1,11d "$tmp/logs/from2/metrics.csv" | cut -d, -f1,2,4,8) \
+	<(sed 1d "$tmp/logs/own/metrics.csv" | cut -d, -f1,2,4,8)
+
+# What the ranks saved is whole, and Hugging Face's.
+check "both are checkpoints" ucckpt check --data "$tmp/run2/global_step10"
+ucckpt convert --to hf "$tmp/run2/global_step10" "$tmp/hf2" >/dev/null
+ucckpt convert --to hf "$tmp/run1/global_step10" "$tmp/hf1" >/dev/null
+check "as large as one rank's" test "$(wc -c <"$tmp/hf1/model.safetensors")" = \
+	"$(wc -c <"$tmp/hf2/model.safetensors")"
+
+# --- what cannot be --------------------------------------------------------------
+
+refused() {
+	local label=$1 pattern=$2 ranks=$3
+	shift 3
+	if try_train "$ranks" refused "${flags[@]}" --steps 1 "$@"; then
+		fail "$label: was accepted"
+	fi
+	check "$label: one message" test "$(grep -c '^uctrain: ' "$tmp/refused.log")" = 1
+	grep -q -e "^uctrain: .*$pattern" "$tmp/refused.log" ||
+		fail "$label: $(tail -n 5 "$tmp/refused.log")"
+}
+
+refused "ranks that do not divide" "divide the 3 ranks" 3 "${t2[@]}"
+refused "heads that do not divide" "n_head 1 " 2 --n_head 1 "${t2[@]}"
+refused "too few tokens" "vocab_size 5 " 4 --vocab_size 5 "${t4[@]}"
+refused "a batch that does not divide" "2 data-parallel ranks" 4 --train_batch_size 9 "${t2[@]}"
+refused "stage 3" "zero_stage 3" 2 --zero_stage 3 "${t2[@]}"
+refused "a GPU" "device cuda" 2 --device cuda "${t2[@]}"
+refused "files of other ranks" "mount it with ucfs" 1 --resume --checkpoint_dir "$tmp/run2"
+finish
