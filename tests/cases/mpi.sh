@@ -19,6 +19,10 @@ export OMP_NUM_THREADS=1
 # than most of the runs.
 export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader OMPI_MCA_plm=isolated
 
+# A rank that waits gives the processor to those that it waits for: other tests run
+# beside these.
+export OMPI_MCA_mpi_yield_when_idle=1
+
 # A session directory of its own: of two runs that share one, the first to end
 # may remove it while the other starts.
 export OMPI_MCA_orte_tmpdir_base=$tmp

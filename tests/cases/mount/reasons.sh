@@ -80,7 +80,7 @@ set_step() {
 
 cp -r "$tag" "$run/global_step5"
 set_step "$run/global_step5/mp_rank_00_model_states.pt"
-mounts "is of global step 5 (0 skipped), but the optimizer .* has made 4 steps"
+mounts "was saved at global step 5 (0 skipped), but the optimizer .* has made 4 steps"
 fusermount3 -u "$mnt"
 rm -r "$run/global_step5"
 
