@@ -299,7 +299,9 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	fi->fh = (uintptr_t)f;
 	fi->direct_io = !cached;
 	fi->keep_cache = cached;
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 11)
 	fi->noflush = 1;
+#endif
 	if (strcmp(path, COUNTERS) == 0) {
 		fi->direct_io = 1;
 		fuse_reply_open(req, fi);
