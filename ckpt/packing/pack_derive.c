@@ -24,9 +24,6 @@
 #include "ckpt/vfile/extent.h"
 #include "ckpt/zero/checkpoint.h"
 
-/* Weights with fewer bytes are not worth an extent. */
-#define DERIVED_MIN 4096
-
 /* Elements that are compared to see whether a slice is a tensor's master. */
 #define PROBE 64
 
@@ -287,7 +284,7 @@ static int derive_tensor(struct deriving *d, const char *name,
 	w.numel = t.numel;
 	if (w.dtype != DTYPE_F32 && w.dtype != DTYPE_F16 && w.dtype != DTYPE_BF16)
 		return 0;
-	if (w.numel * dtype_size(w.dtype) < DERIVED_MIN)
+	if (w.numel * dtype_size(w.dtype) < d->x->least)
 		return 0;
 	return d->file->id.kind == TAG_FILE_EXPERT ? find_expert(d, &w)
 						   : find_master(d, &w);

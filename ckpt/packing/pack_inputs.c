@@ -23,9 +23,6 @@
 #include "ckpt/format/safetensors.h"
 #include "ckpt/pickle/value.h"
 
-/* A shorter storage is not worth an extent. */
-#define STORAGE_MIN 4096
-
 /* Directories within each other. */
 #define DIRS_MAX 16
 
@@ -39,7 +36,8 @@ struct run {
 struct runs {
 	struct run *v;
 	size_t n, cap;
-	bool failed; /* memory ran out */
+	uint64_t least; /* bytes of one that counts */
+	bool failed;    /* memory ran out */
 };
 
 static enum block_type block_type_of(enum dtype d)
@@ -63,7 +61,7 @@ static void add_run(struct runs *r, enum dtype dtype, uint64_t start,
 {
 	const enum block_type type = block_type_of(dtype);
 
-	if (type == BLOCK_BYTES || len < STORAGE_MIN)
+	if (type == BLOCK_BYTES || len < r->least)
 		return;
 	if (!array_reserve(&r->v, &r->cap, r->n + 1, sizeof(*r->v))) {
 		r->failed = true;
@@ -264,9 +262,10 @@ static bool make_regions(struct pack_input *in, const struct runs *runs)
 	return ok && add_stored(in, at, in->id.size, BLOCK_BYTES);
 }
 
-static int find_regions(struct pack_input *in, struct errmsg *err)
+static int find_regions(struct pack_input *in, uint64_t least,
+			struct errmsg *err)
 {
-	struct runs runs = { 0 };
+	struct runs runs = { .least = least };
 	struct source src;
 	int rc = source_open_known(&src, in->path, &in->id, err);
 
@@ -369,13 +368,14 @@ static int by_name(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-int pack_inputs_list(struct pack_inputs *x, const char *dir, struct errmsg *err)
+int pack_inputs_list(struct pack_inputs *x, const char *dir, uint64_t least,
+		     struct errmsg *err)
 {
 	const size_t root = strlen(dir);
 	struct stat st;
 	int rc;
 
-	*x = (struct pack_inputs){ 0 };
+	*x = (struct pack_inputs){ .least = least };
 	if (stat(dir, &st) < 0)
 		return errmsg_set(err, -errno, "%s: %s", dir, strerror(errno));
 	if (!S_ISDIR(st.st_mode))
@@ -387,7 +387,7 @@ int pack_inputs_list(struct pack_inputs *x, const char *dir, struct errmsg *err)
 		qsort(x->v, x->n, sizeof(*x->v), by_name);
 	for (size_t i = 0; !rc && i < x->n; i++)
 		if (S_ISREG(x->v[i].mode))
-			rc = find_regions(&x->v[i], err);
+			rc = find_regions(&x->v[i], least, err);
 	if (rc)
 		pack_inputs_done(x);
 	return rc;

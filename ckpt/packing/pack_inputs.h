@@ -13,15 +13,21 @@ struct errmsg;
 struct pack_inputs {
 	struct pack_input *v;
 	size_t n, cap;
+	uint64_t least;
 };
+
+/* Floats of fewer bytes are not worth an extent. */
+#define PACK_INPUTS_LEAST 4096
 
 /*
  * List a directory and all below it, and find the storages in each file: those
- * of floats become regions of their type, everything else is bytes.  A file that
+ * of floats, if they have `least` bytes, become regions of their type, everything
+ * else is bytes.  A file that
  * is no container of tensors, or a damaged one, is bytes.  -ENOTSUP for anything
  * but files and directories, -E2BIG, -ENOMEM, or what the system said.
  */
-int pack_inputs_list(struct pack_inputs *x, const char *dir, struct errmsg *err);
+int pack_inputs_list(struct pack_inputs *x, const char *dir, uint64_t least,
+		     struct errmsg *err);
 void pack_inputs_done(struct pack_inputs *x);
 
 /* The number of the file of that relative name, or -1. */

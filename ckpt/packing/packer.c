@@ -205,7 +205,7 @@ int packer_pack(const char *dir, const char *out, bool remove,
 
 	if (rc)
 		return rc;
-	rc = pack_inputs_list(&x, dir, err);
+	rc = pack_inputs_list(&x, dir, PACK_INPUTS_LEAST, err);
 	if (!rc) {
 		rc = pack_derive(&x, dir, err);
 		if (!rc)

@@ -7,7 +7,10 @@ unit_tests += \
 	%D%/test_block \
 	%D%/test_blockcache \
 	%D%/test_pack \
-	%D%/test_pack_damage
+	%D%/test_pack_damage \
+	%D%/test_derive
 tests_unit_pack_test_pack_SOURCES = %D%/test_pack.c %D%/packed.c %D%/packed.h
 tests_unit_pack_test_pack_damage_SOURCES = %D%/test_pack_damage.c \
 	%D%/packed.c %D%/packed.h
+tests_unit_pack_test_derive_SOURCES = %D%/test_derive.c \
+	ckpt/packing/pack_inputs.c ckpt/packing/pack_derive.c
