@@ -218,6 +218,20 @@ int packer_pack(const char *dir, const char *out, bool remove,
 	return rc;
 }
 
+/* Open a pack that is to be read as a whole. */
+static int open_all(const char *path, struct work *p, struct pack **out,
+		    struct packer_result *result, struct errmsg *err)
+{
+	const int rc = pack_open(path, out, err);
+
+	if (rc)
+		return rc;
+	count_entries(*out, result);
+	p->all = result->bytes;
+	on_progress(p, 0);
+	return 0;
+}
+
 int packer_unpack(const char *path, const char *out,
 		  const struct packer_options *o, struct packer_result *result,
 		  struct errmsg *err)
@@ -225,13 +239,10 @@ int packer_unpack(const char *path, const char *out,
 	struct work p = { .o = o };
 	struct outdir dir;
 	struct pack *pack;
-	int rc = pack_open(path, &pack, err);
+	int rc = open_all(path, &p, &pack, result, err);
 
 	if (rc)
 		return rc;
-	count_entries(pack, result);
-	p.all = result->bytes;
-	on_progress(&p, 0);
 	rc = outdir_open(&dir, out, err);
 	if (!rc) {
 		rc = extract(pack, dir.fd, &p, err);
@@ -248,13 +259,10 @@ int packer_verify(const char *path, const struct packer_options *o,
 {
 	struct work p = { .o = o };
 	struct pack *pack;
-	int rc = pack_open(path, &pack, err);
+	int rc = open_all(path, &p, &pack, result, err);
 
 	if (rc)
 		return rc;
-	count_entries(pack, result);
-	p.all = result->bytes;
-	on_progress(&p, 0);
 	rc = extract(pack, -1, &p, err);
 	pack_close(pack);
 	return rc;
