@@ -5,8 +5,9 @@
 
 noinst_LIBRARIES += %D%/libuckpt.a
 %C%_libuckpt_a_SOURCES =
-ckpt_archives = %D%/libuckpt.a
-ckpt_libs = $(ckpt_archives) \
+ckpt_archives = %D%/libuckpt.a $(ckpt_transport)
+ckpt_static_archives = %D%/libuckpt.a %D%/remote/libucnocurl.a
+ckpt_libs = $(ckpt_archives) $(CURL_LIBS) \
 	$(CJSON_LIBS) $(ZLIB_LIBS) $(ISAL_LIBS) $(ZSTD_LIBS) $(XXHASH_LIBS) \
 	$(PCRE2_LIBS) -lm
 
@@ -16,6 +17,7 @@ ucckpt_LDADD = $(ckpt_libs)
 
 include %D%/base/local.mk
 include %D%/sys/local.mk
+include %D%/remote/local.mk
 include %D%/pickle/local.mk
 include %D%/tensor/local.mk
 include %D%/pack/local.mk

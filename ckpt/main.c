@@ -11,12 +11,14 @@
  *     extents	locate a mounted file's bytes		cmd/extents.c
  */
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "ckpt/check/check.h"
 #include "ckpt/cmd/cmd.h"
 #include "ckpt/diff/diff.h"
+#include "ckpt/remote/remote_options.h"
 #include "ckpt/packing/cmd_pack.h"
 
 static const struct {
@@ -37,7 +39,7 @@ static const struct {
 
 static void main_print_help(void)
 {
-	puts("usage: ucckpt COMMAND [OPTION]... [ARGUMENT]...\n"
+	puts("usage: ucckpt [-o OPTION,...] COMMAND [OPTION]... [ARGUMENT]...\n"
 	     "\n"
 	     "Inspect and convert DeepSpeed ZeRO checkpoints.\n");
 	for (size_t i = 0; i < NCOMMANDS; i++)
@@ -45,10 +47,27 @@ static void main_print_help(void)
 	puts("\n"
 	     "  -h, --help     print this help; see also 'ucckpt COMMAND --help'\n"
 	     "  -V, --version  print the version\n"
+	     "  -o OPTION,...  how servers are asked: deadline=SECONDS, manifest=FILE,\n"
+	     "                 ca_file=FILE, s3_endpoint=URL, s3_region=NAME,\n"
+	     "                 s3_anonymous; see ucfs(1)\n"
 	     "\n"
 	     "Exit status: 0 done, 1 failed or a checkpoint is damaged,"
 	     " 2 wrong usage;\n"
 	     "of diff: 0 equal, 1 different, 2 trouble.");
+}
+
+/* Set options about servers, which are separated by commas. */
+static bool set_options(char *list)
+{
+	for (char *option; (option = strsep(&list, ","));) {
+		const char *const wrong = remote_options_set(option);
+
+		if (!wrong)
+			continue;
+		cmd_say("-o %s: %s; see 'ucckpt --help'", option, wrong);
+		return false;
+	}
+	return true;
 }
 
 static int main_run(int argc, char **argv)
@@ -77,8 +96,12 @@ static int main_run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	const int rc = main_run(argc, argv);
+	int rc = CMD_OK;
 
+	for (; !rc && argc > 2 && strcmp(argv[1], "-o") == 0;
+	     argc -= 2, argv += 2)
+		rc = set_options(argv[2]) ? CMD_OK : CMD_USAGE;
+	rc = rc ? rc : main_run(argc, argv);
 	errno = 0;
 	if (fflush(stdout) == 0 && !ferror(stdout))
 		return rc;

@@ -23,6 +23,8 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/remote/remote_options.h"
+#include "ckpt/remote/site.h"
 #include "ckpt/files/roots.h"
 #include "ckpt/weights/weights_file.h"
 #include "ckpt/weights/weights_split.h"
@@ -243,9 +245,9 @@ static int options_take(void *data, const char *arg, int key,
 	case KEY_IO_URING:
 		return fuse_caps_has_io_uring();
 	}
-	wrong = key == FUSE_OPT_KEY_OPT
-			? parse_ranks(arg, &o->tree)
-			: parse_value(o, key, strchr(arg, '=') + 1);
+	wrong = key == FUSE_OPT_KEY_OPT ? parse_ranks(arg, &o->tree)
+		: key == KEY_REMOTE        ? remote_options_set(arg)
+				 : parse_value(o, key, strchr(arg, '=') + 1);
 	return wrong ? bad_option(arg, wrong) : 0;
 }
 
@@ -386,6 +388,9 @@ int options_parse(struct options *o, int argc, char **argv,
 	}
 	if (check_ranks(o) || take_source(o))
 		return -1;
+	/* Other users see the command line. */
+	for (int i = 1; i < argc; i++)
+		site_hide_secrets(argv[i]);
 	o->mountpoint = strdup(o->operands[o->noperands - 1]);
 	if (!o->mountpoint)
 		return no_memory();

@@ -33,6 +33,7 @@ enum key {
 	KEY_VIEW,
 	KEY_RANKS,
 	KEY_REPLACE,
+	KEY_REMOTE, /* about servers: remote_options.h */
 };
 
 /* Every option, so that libfuse never has to complain of one. */

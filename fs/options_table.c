@@ -41,6 +41,12 @@ const struct fuse_opt options_table[] = {
 	FUSE_OPT_KEY("view=%s", KEY_VIEW),
 	FUSE_OPT_KEY("ranks=%s", KEY_RANKS),
 	FUSE_OPT_KEY("replace", KEY_REPLACE),
+	FUSE_OPT_KEY("deadline=%s", KEY_REMOTE),
+	FUSE_OPT_KEY("manifest=%s", KEY_REMOTE),
+	FUSE_OPT_KEY("ca_file=%s", KEY_REMOTE),
+	FUSE_OPT_KEY("s3_endpoint=%s", KEY_REMOTE),
+	FUSE_OPT_KEY("s3_region=%s", KEY_REMOTE),
+	FUSE_OPT_KEY("s3_anonymous", KEY_REMOTE),
 	FUSE_OPT_KEY("nonempty", KEY_NONEMPTY),
 	FUSE_OPT_KEY("remount", KEY_REMOUNT),
 	/* The mount is always read-only and checks permissions. */
@@ -110,7 +116,8 @@ void options_print_help(void)
 	       "\n"
 	       "Show a DeepSpeed ZeRO checkpoint as a universal checkpoint.\n"
 	       "SOURCE is a run directory, a tag directory, a pack of one, or a Hugging\n"
-	       "Face directory.  Several are one whose files are spread over them.\n"
+	       "Face directory, also by http://, https:// or s3://.  Several are one whose\n"
+	       "files are spread over them.\n"
 	       "\n"
 	       "    -f, --foreground  stay in the foreground, log to stderr\n"
 	       "    -d, --debug       like -f, and log every request\n"
@@ -153,6 +160,14 @@ void options_print_help(void)
 	       "                          ZeRO stage S\n"
 	       "        replace           show these views instead of the tags; needs\n"
 	       "                          ranks=N, with one N\n"
+	       "        deadline=SECONDS  longest time of a request to a server, with\n"
+	       "                          its retries (default: 60)\n"
+	       "        manifest=FILE     names of the files below an http or https\n"
+	       "                          SOURCE whose server lists none\n"
+	       "        ca_file=FILE      certificates that servers are checked by\n"
+	       "        s3_endpoint=URL, s3_region=NAME\n"
+	       "                          where s3 SOURCEs are\n"
+	       "        s3_anonymous      sign no requests\n"
 	       "        allow_other       let other users read what they may read of\n"
 	       "                          the source\n"
 	       "        follow_links      with allow_other: also follow symbolic links\n"

@@ -26,11 +26,11 @@ static_programs += static/ucfs
 endif
 
 static: $(static_programs)
-static/ucckpt: $(ucckpt_OBJECTS) $(ckpt_archives) static/libraries.stamp
-	$(AM_V_CCLD)$(static_link) $(ucckpt_OBJECTS) $(ckpt_archives) \
+static/ucckpt: $(ucckpt_OBJECTS) $(ckpt_static_archives) static/libraries.stamp
+	$(AM_V_CCLD)$(static_link) $(ucckpt_OBJECTS) $(ckpt_static_archives) \
 		`$(static_pkg_config) $(static_libs)` -lm
-static/ucfs: $(ucfs_OBJECTS) $(ckpt_archives) static/libraries.stamp
-	$(AM_V_CCLD)$(static_link) $(ucfs_OBJECTS) $(ckpt_archives) \
+static/ucfs: $(ucfs_OBJECTS) $(ckpt_static_archives) static/libraries.stamp
+	$(AM_V_CCLD)$(static_link) $(ucfs_OBJECTS) $(ckpt_static_archives) \
 		`$(static_pkg_config) fuse3 $(static_libs)` -lm
 static/libraries.stamp: %D%/static-libs.sh
 	$(AM_V_GEN)CC='$(CC)' '$(srcdir)/%D%/static-libs.sh' '$(static_dir)' && touch $@

@@ -8,6 +8,7 @@ include %D%/support/local.mk
 include %D%/unit/base/local.mk
 include %D%/unit/format/local.mk
 include %D%/unit/model/local.mk
+include %D%/unit/remote/local.mk
 include %D%/unit/pack/local.mk
 include %D%/unit/files/local.mk
 include %D%/unit/vfile/local.mk

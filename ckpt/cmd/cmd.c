@@ -21,6 +21,7 @@
 #include "ckpt/base/json.h"
 #include "ckpt/base/nearest.h"
 #include "ckpt/base/utf8.h"
+#include "ckpt/remote/site.h"
 #include "ckpt/files/files.h"
 #include "ckpt/files/roots.h"
 
@@ -133,6 +134,8 @@ char *cmd_source(char *const *args, size_t n)
 			  : errmsg_nomem(&err, NULL);
 		free(root);
 	}
+	for (size_t i = 0; i < n; i++) /* other users see the command line */
+		site_hide_secrets(args[i]);
 	if (!rc)
 		return path;
 	cmd_say("%s", err.text);

@@ -100,7 +100,7 @@ static const struct ucfs_source *find_source(const struct listing *l,
 static bool has_source(const struct ucfs_extent *e)
 {
 	return e->kind == UCFS_EXTENT_SOURCE || e->kind == UCFS_EXTENT_CAST ||
-	       e->kind == UCFS_EXTENT_PACKED;
+	       e->kind == UCFS_EXTENT_PACKED || e->kind == UCFS_EXTENT_REMOTE;
 }
 
 static int read_sources(struct listing *l)
@@ -136,6 +136,8 @@ static const char *kind_name(uint32_t kind)
 	case UCFS_EXTENT_GATHER: return "gather";
 	case UCFS_EXTENT_ZERO: return "zero";
 	case UCFS_EXTENT_PACKED: return "packed";
+	case UCFS_EXTENT_REMOTE:
+		return "remote";
 	}
 	return "unknown";
 }

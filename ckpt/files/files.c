@@ -11,6 +11,7 @@
 
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/remote/store.h"
 #include "ckpt/files/files_impl.h"
 #include "ckpt/files/roots.h"
 #include "ckpt/pack/packfs.h"
@@ -63,15 +64,15 @@ static int search(const char *path, struct found *f, struct errmsg *err)
 
 		if (!where)
 			return errmsg_nomem(err, path);
-		rc = packfs_stat(where, &st, &access);
+		rc = packfs_stat(where, &st, &access, err);
 		if (!rc) {
 			rc = found_add(f, where, &st, &access, err);
 			continue;
 		}
-		rc = is_missing(rc) ? 0 : beneath_fail(where, rc, err);
+		rc = is_missing(rc) ? 0 : rc;
 		free(where);
 	}
-	if (!rc && !f->where)
+	if (!rc && !f->where) /* a message of one root names that one only */
 		rc = beneath_fail(path, -ENOENT, err);
 	return rc;
 }
@@ -98,7 +99,7 @@ int files_find(const char *path, char **where, struct stat *st,
 
 int files_stat(const char *path, struct stat *st, struct access *access)
 {
-	return roots_count(path) == 1 ? packfs_stat(path, st, access)
+	return roots_count(path) == 1 ? packfs_stat(path, st, access, NULL)
 				      : files_find(path, NULL, st, access, NULL);
 }
 
@@ -143,13 +144,13 @@ int files_lstat(const char *path, struct stat *st, bool *has_acl)
 	int rc = 0;
 
 	if (n == 1)
-		return beneath_lstat(path, st, has_acl);
+		return store_lstat(path, st, has_acl);
 	for (size_t i = 0; !rc && i < n; i++) {
 		char *const where = roots_path(path, i);
 		struct stat one;
 		bool one_acl;
 
-		rc = where ? beneath_lstat(where, &one, &one_acl) : -ENOMEM;
+		rc = where ? store_lstat(where, &one, &one_acl) : -ENOMEM;
 		free(where);
 		if (is_missing(rc)) {
 			rc = 0;
@@ -172,11 +173,11 @@ int files_open_plain(const char *path, int flags)
 	int rc = -ENOENT;
 
 	if (n == 1)
-		return beneath_open_plain(path, flags);
+		return store_open_plain(path, flags);
 	for (size_t i = 0; is_missing(rc) && i < n; i++) {
 		char *const where = roots_path(path, i);
 
-		rc = where ? beneath_open_plain(where, flags) : -ENOMEM;
+		rc = where ? store_open_plain(where, flags) : -ENOMEM;
 		free(where);
 	}
 	return rc;

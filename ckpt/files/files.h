@@ -40,7 +40,7 @@ int files_open(struct source *s, const char *path, struct errmsg *err);
 int files_open_known(struct source *s, const char *path,
 		     const struct fileid *id, struct errmsg *err);
 
-/* As beneath_open_plain: a descriptor, or a negative errno. */
+/* As store_open_plain: a descriptor, or a negative errno. */
 int files_open_plain(const char *path, int flags);
 
 /* The names in a directory, but "." and "..".  Those of a union are the names that

@@ -12,6 +12,7 @@
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/remote/site.h"
 
 /* Longer names are shortened, so that messages have room for what they say. */
 #define NAME_LEN_MAX 160
@@ -174,8 +175,16 @@ static int keep(struct united *u, char **path, struct errmsg *err)
 static int set_root(struct united *u, const char *dir, bool absolute,
 		    struct errmsg *err)
 {
-	char *const root = absolute ? realpath(dir, NULL) : without_slashes(dir);
+	char *root = NULL;
+	int rc;
 
+	if (site_is_url(dir)) {
+		rc = site_add(dir, &root, err);
+		if (rc)
+			return rc;
+	} else {
+		root = absolute ? realpath(dir, NULL) : without_slashes(dir);
+	}
 	if (!root && absolute)
 		return errmsg_set(err, -errno, "%s: %s", dir, strerror(errno));
 	if (!root)

@@ -4,13 +4,13 @@
  * checks each come by the path, and the index of a large checkpoint takes a
  * while to check.
  */
+#include "ckpt/remote/store.h"
 #include "ckpt/pack/pack_impl.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pack/pack_hash.h"
 
@@ -120,7 +120,7 @@ static int open_path(const char *path, struct pack **out, struct errmsg *err)
 
 	if (!copy)
 		return errmsg_nomem(err, path);
-	rc = source_open(&src, copy, err);
+	rc = store_open(&src, copy, err);
 	if (!rc) {
 		rc = pack_open_source(&src, out, err);
 		if (rc)
@@ -140,7 +140,7 @@ int pack_open(const char *path, struct pack **out, struct errmsg *err)
 	struct pack *p = NULL;
 	int rc;
 
-	if (beneath_stat(path, &st, NULL) == 0) {
+	if (store_stat(path, &st, NULL, NULL) == 0) {
 		fileid_from_stat(&st, &id);
 		pthread_mutex_lock(&lock);
 		p = find_open(path, &id);
@@ -202,6 +202,8 @@ const struct fileid *pack_id(const struct pack *p)
 
 int pack_stat(const struct pack *p, struct stat *st)
 {
+	if (p->src.fd < 0)
+		return store_stat(p->path, st, NULL, NULL);
 	return fstat(p->src.fd, st) < 0 ? -errno : 0;
 }
 
@@ -211,7 +213,7 @@ bool pack_is_one(const char *path)
 	struct source src;
 	bool is;
 
-	if (source_open(&src, path, NULL))
+	if (store_open(&src, path, NULL))
 		return false;
 	is = src.size >= sizeof(magic) &&
 	     source_read(&src, magic, sizeof(magic), 0, NULL) == 0 &&

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where directories and packs look alike.  Everything above this room finds files
- * by path, so that a path that leads into a pack is all that it takes to read
- * packed checkpoints.
+ * Where directories and packs look alike, on this machine and on servers.  Everything
+ * above finds files by path, so that a path that leads into a pack is all that it
+ * takes to read packed checkpoints.
  */
 #include "ckpt/pack/packfs.h"
 
@@ -16,6 +16,9 @@
 
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/remote/remote.h"
+#include "ckpt/remote/site.h"
+#include "ckpt/remote/store.h"
 #include "ckpt/pack/pack.h"
 
 /* --- paths ------------------------------------------------------------------- */
@@ -24,7 +27,7 @@ static bool is_file(const char *path)
 {
 	struct stat st;
 
-	return beneath_stat(path, &st, NULL) == 0 && S_ISREG(st.st_mode);
+	return store_stat(path, &st, NULL, NULL) == 0 && S_ISREG(st.st_mode);
 }
 
 char *packfs_dir_name(const char *name)
@@ -55,7 +58,9 @@ static const char *split_path(const char *path, char *pack)
 
 		memcpy(pack, path, n);
 		pack[n] = '\0';
-		if (beneath_stat(pack, &st, NULL) == 0) {
+		if (site_is_url(path) && !site_of(pack))
+			return NULL; /* above the source */
+		if (store_stat(pack, &st, NULL, NULL) == 0) {
 			if (!S_ISREG(st.st_mode))
 				return NULL;
 			break;
@@ -154,18 +159,19 @@ static void set_stat(const struct pack *p, uint32_t entry,
 	st->st_atim = st->st_ctim = st->st_mtim;
 }
 
-static int stat_packed(const char *path, struct stat *st, struct access *access)
+static int stat_packed(const char *path, struct stat *st, struct access *access,
+		       struct errmsg *err)
 {
 	struct stat of_pack;
 	struct pack *p;
 	uint32_t entry;
 	char where[PATH_MAX];
-	int rc;
+	int rc = split_path(path, where)
+			 ? store_stat(where, &of_pack, access, err)
+			 : beneath_fail(path, -ENOENT, err);
 
-	rc = split_path(path, where) ? beneath_stat(where, &of_pack, access)
-				     : -ENOENT;
 	if (!rc)
-		rc = find_entry(path, &p, &entry, NULL);
+		rc = find_entry(path, &p, &entry, err);
 	if (rc)
 		return rc;
 	set_stat(p, entry, &of_pack, st);
@@ -173,11 +179,12 @@ static int stat_packed(const char *path, struct stat *st, struct access *access)
 	return 0;
 }
 
-int packfs_stat(const char *path, struct stat *st, struct access *access)
+int packfs_stat(const char *path, struct stat *st, struct access *access,
+		struct errmsg *err)
 {
-	const int rc = beneath_stat(path, st, access);
+	const int rc = store_stat(path, st, access, err);
 
-	return is_missing(rc) ? stat_packed(path, st, access) : rc;
+	return is_missing(rc) ? stat_packed(path, st, access, err) : rc;
 }
 
 /* --- files ------------------------------------------------------------------- */
@@ -233,7 +240,7 @@ static int open_packed(struct source *s, const char *path, struct errmsg *err)
 int packfs_open(struct source *s, const char *path, struct errmsg *err)
 {
 	struct errmsg why = { "" };
-	const int rc = source_open(s, path, &why);
+	const int rc = store_open(s, path, &why);
 
 	if (is_missing(rc))
 		return open_packed(s, path, err);
@@ -256,8 +263,10 @@ int packfs_open_known(struct source *s, const char *path,
 /* --- directories --------------------------------------------------------------- */
 
 struct packfs_dir {
-	DIR *real; /* NULL: in a pack */
-	struct pack *p;
+	char *path;
+	DIR *real;
+	struct remote_dir *remote;
+	struct pack *p; /* if neither of these */
 	uint32_t entry; /* of the directory */
 	uint32_t next;
 	const struct dirent *read; /* the last one, if real */
@@ -286,13 +295,15 @@ static int open_dir(const char *path, bool packs, struct packfs_dir **out,
 
 	if (!d)
 		return errmsg_nomem(err, path);
-	d->real = beneath_opendir(path);
-	if (!d->real)
-		rc = -errno;
+	d->path = strdup(path);
+	if (!d->path)
+		rc = errmsg_nomem(err, path);
+	else if (site_is_url(path))
+		rc = remote_opendir(path, &d->remote, err);
+	else if (!(d->real = beneath_opendir(path)))
+		rc = beneath_fail(path, -errno, err);
 	if (packs && is_missing(rc))
 		rc = open_packed_dir(d, path, rc, err);
-	else if (rc)
-		beneath_fail(path, rc, err);
 	if (rc) {
 		packfs_closedir(d);
 		return rc;
@@ -336,6 +347,8 @@ static const char *read_packed(struct packfs_dir *d)
 const char *packfs_readdir(struct packfs_dir *d)
 {
 	errno = 0;
+	if (d->remote)
+		return remote_readdir(d->remote);
 	if (!d->real)
 		return read_packed(d);
 	do
@@ -349,6 +362,8 @@ mode_t packfs_read_type(const struct packfs_dir *d)
 {
 	struct stat st;
 
+	if (d->remote)
+		return remote_read_type(d->remote);
 	if (!d->real)
 		return pack_index_of(d->p)->entries[d->next - 1].mode & S_IFMT;
 	if (d->read->d_type == DT_REG || d->read->d_type == DT_DIR)
@@ -369,6 +384,8 @@ int packfs_dir_stat(const struct packfs_dir *d, struct stat *st, bool *has_acl)
 	int rc;
 
 	*has_acl = d->real && beneath_has_acl(dirfd(d->real));
+	if (d->remote)
+		return store_stat(d->path, st, NULL, NULL);
 	if (d->real)
 		return fstat(dirfd(d->real), st) < 0 ? -errno : 0;
 	rc = pack_stat(d->p, &of_pack);
@@ -384,6 +401,8 @@ void packfs_closedir(struct packfs_dir *d)
 		return;
 	if (d->real)
 		closedir(d->real);
+	remote_closedir(d->remote);
 	pack_close(d->p);
+	free(d->path);
 	free(d);
 }

@@ -26,11 +26,12 @@ int packfs_open_known(struct source *s, const char *path,
 		      const struct fileid *id, struct errmsg *err);
 
 /*
- * As beneath_stat.  What is packed has its own type, permissions, size and
+ * As store_stat.  What is packed has its own type, permissions, size and
  * modification time, the owner of the pack, and an identity that changes with the
  * pack; whoever may read the pack may read it.
  */
-int packfs_stat(const char *path, struct stat *st, struct access *access);
+int packfs_stat(const char *path, struct stat *st, struct access *access,
+		struct errmsg *err);
 
 /* The name of the directory that a file of this name would stand for as a pack:
  * without PACK_SUFFIX, if it ends so.  NULL when memory runs out. */

@@ -37,11 +37,13 @@
 
 enum ucfs_extent_kind {
 	UCFS_EXTENT_LITERAL = 0, /* made by ucfs: read it from this file */
-	UCFS_EXTENT_SOURCE = 1,	 /* bytes of a source file as they are */
-	UCFS_EXTENT_CAST = 2,	 /* converted from a source: read this file */
-	UCFS_EXTENT_GATHER = 3,	 /* from many sources: read this file */
-	UCFS_EXTENT_ZERO = 4,	 /* zeros: no need to read anything */
-	UCFS_EXTENT_PACKED = 5,	 /* compressed in a pack: read this file */
+	UCFS_EXTENT_SOURCE = 1,  /* bytes of a source file as they are */
+	UCFS_EXTENT_CAST = 2,    /* converted from a source: read this file */
+	UCFS_EXTENT_GATHER = 3,  /* from many sources: read this file */
+	UCFS_EXTENT_ZERO = 4,    /* zeros: no need to read anything */
+	UCFS_EXTENT_PACKED = 5,  /* compressed in a pack: read this file */
+	UCFS_EXTENT_REMOTE =
+		6, /* of a server, its path is a URL: read this file */
 };
 
 struct ucfs_extent {

@@ -4,6 +4,7 @@
 complete -c ucckpt -f
 complete -c ucckpt -n __fish_use_subcommand -a 'info check convert diff pack unpack extents'
 complete -c ucckpt -n __fish_use_subcommand -l version -d 'Print the version'
+complete -c ucckpt -n __fish_use_subcommand -s o -x -d 'How servers are asked'
 complete -c ucckpt -l help -d 'Print help'
 complete -c ucckpt -n '__fish_seen_subcommand_from info check convert diff pack' \
     -a '(__fish_complete_directories)'

@@ -4,19 +4,26 @@
 #include <fuse_lowlevel.h>
 #include <string.h>
 
+#include "ckpt/remote/site.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/ucfs_ioctl.h"
 #include "ckpt/vfile/vfile.h"
 #include "fs/ops/ops_impl.h"
 
+static uint32_t shard_kind(struct shardcache *c, uint32_t shard)
+{
+	if (site_is_url(shardcache_path(c, shard)))
+		return UCFS_EXTENT_REMOTE;
+	return shardcache_has_descriptor(c, shard) ? UCFS_EXTENT_SOURCE
+						   : UCFS_EXTENT_PACKED;
+}
+
 static uint32_t ops_extent_kind(const struct vfile *f, const struct extent *e)
 {
 	switch (e->kind) {
 	case EXTENT_SHARD:
-		return shardcache_has_descriptor(vfile_shards(f), e->shard) ?
-			       UCFS_EXTENT_SOURCE :
-			       UCFS_EXTENT_PACKED;
+		return shard_kind(vfile_shards(f), e->shard);
 	case EXTENT_CAST: return UCFS_EXTENT_CAST;
 	case EXTENT_ZERO: return UCFS_EXTENT_ZERO;
 	case EXTENT_GATHER:

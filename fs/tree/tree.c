@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@
 #include "ckpt/dirs/tags.h"
 #include "ckpt/files/files.h"
 #include "ckpt/plan/plan.h"
+#include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
 #include "fs/tree/pathtab.h"
 #include "fs/tree/tree_impl.h"
@@ -242,7 +244,30 @@ static int open_bytes(struct bytebuf *text, int rc, struct tree_file *out,
 	return rc;
 }
 
-static int open_lower(struct tree *t, uint64_t index, struct tree_file *out)
+/* A file of a server has no descriptor: it is a file of one shard. */
+static int open_remote(const char *path, struct tree_file *out, struct errmsg *err)
+{
+	struct fileid id;
+	struct stat st;
+	char *where;
+	int rc = files_find(path, &where, &st, NULL, err);
+
+	if (rc)
+		return rc;
+	fileid_from_stat(&st, &id);
+	out->own = shardcache_new();
+	if (!out->own || shardcache_add(out->own, where, &id) < 0)
+		rc = errmsg_nomem(err, where);
+	else if (!(out->v = vfile_new_verbatim(out->own, 0, err)))
+		rc = -ENOMEM;
+	free(where);
+	if (rc)
+		shardcache_free(out->own);
+	return rc;
+}
+
+static int open_lower(struct tree *t, uint64_t index, struct tree_file *out,
+		      struct errmsg *err)
 {
 	const char *const path = pathtab_path(t->pathtab, index, NULL);
 	struct stat st;
@@ -251,6 +276,10 @@ static int open_lower(struct tree *t, uint64_t index, struct tree_file *out)
 		return -ENOENT;
 	/* Opening a FIFO without O_NONBLOCK would wait for a writer. */
 	out->fd = files_open_plain(path, O_RDONLY | O_NONBLOCK);
+	if (out->fd == -EREMOTE) {
+		out->fd = -1;
+		return open_remote(path, out, err);
+	}
 	if (out->fd < 0)
 		return out->fd;
 	if (!t->o->shared || fstat(out->fd, &st) < 0)
@@ -291,7 +320,7 @@ int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
 	*out = (struct tree_file){ .fd = -1, .readers = ACCESS_ALL };
 	switch (n.kind) {
 	case NODE_LOWER:
-		return open_lower(t, n.index, out);
+		return open_lower(t, n.index, out, err);
 	case NODE_VIEW:
 		return open_in_view(t, n.view, n.index, out, err);
 	case NODE_LATEST:
@@ -310,6 +339,7 @@ int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
 void tree_file_close(struct tree_file *f)
 {
 	vfile_free(f->v);
+	shardcache_free(f->own);
 	if (f->plan)
 		views_put(f->views, f->view);
 	if (f->fd >= 0)

@@ -102,10 +102,11 @@ int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size);
 /* An open file: either `v` or `fd` is set. */
 struct tree_file {
 	struct vfile *v;   /* virtual: shards, or literal bytes; else NULL */
-	int fd;            /* a file of the run; else -1 */
+	int fd;            /* a local file of the run; else -1 */
 	struct plan *plan; /* the plan whose shards `v` reads, or NULL */
 	struct views *views; /* with `plan`: whose it is */
 	size_t view;
+	struct shardcache *own; /* of a server's file, which `v` reads; or NULL */
 	/* In a shared mount, the users that may read `fd`.  The file may not be
 	 * the one whose permissions the kernel has checked. */
 	struct access readers;

@@ -148,7 +148,7 @@ count() {
 	case $1 in
 	option) grep -oE -- '^--[a-z][a-z_-]*' ;;
 	word) grep -v -e '^-' -e '/$' | sed 's/ $//' ;;
-	mount) sed 's/.*,//' | grep -oE '^[a-z_]+' ;;
+	mount) sed 's/.*,//' | grep -oE '^[a-z0-9_]+' ;;
 	value) sed 's/^[^ ]*=//; s/ $//' | grep -v '^$' ;;
 	esac | sort -u
 }

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_AWS_PROFILE_H
+#define UCKPT_AWS_PROFILE_H
+
+/*
+ * What the environment, ~/.aws/credentials and ~/.aws/config say about S3 (AWS,
+ * "Configuration and credential file settings").  The environment comes first; the
+ * profile is AWS_PROFILE's or "default".  Strings are malloc'ed, or NULL.
+ */
+struct aws_profile {
+	char *key_id, *secret, *token;
+	char *region;
+	char *endpoint; /* URL */
+};
+
+/* 0 or -ENOMEM.  A file that cannot be read says nothing. */
+int aws_profile_read(struct aws_profile *p);
+void aws_profile_done(struct aws_profile *p);
+
+#endif

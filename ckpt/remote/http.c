@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An exchange is a request with its retries.  The header of each answer is checked
+ * before a byte of its body is taken, so that bytes of another generation, or of
+ * another place in the file, never reach the reader's buffer.  What has arrived
+ * before a connection breaks is kept, and only the rest is asked for again.
+ */
+#include "ckpt/remote/http.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/remote/http_impl.h"
+#include "ckpt/remote/remote_options.h"
+#include "ckpt/remote/site.h"
+#include "ckpt/remote/transport.h"
+#include "ckpt/sys/clock.h"
+
+#define MS INT64_C(1000000)
+#define PAUSE_MIN_MS 100
+#define PAUSE_MAX_MS 5000
+#define TRIES_UNKNOWN 3  /* of a server that has never answered */
+#define SNIPPET_MAX 1024 /* of an error's body */
+#define HEADERS_MAX (SIGV4_HEADERS + 2)
+#define CONDITION_MAX (HTTP_ETAG_MAX + 32)
+
+struct exchange {
+	const struct site *site;
+	const char *path;
+	bool head;
+	bool slash;        /* of a directory */
+	const char *query; /* GET of the bucket's list; or NULL */
+	/* Of http_read: */
+	const struct http_meta *meta; /* NULL: not a range */
+	uint8_t *buf;
+	size_t len, got;
+	uint64_t off;
+	/* Of http_get: */
+	struct bytebuf *out;
+	size_t max;
+	/* The last answer: */
+	struct http_answer answer;
+	bool checked;
+	int refused; /* a negative errno: the answer must not be used */
+	char why[TRANSPORT_TEXT_MAX];
+	char snippet[SNIPPET_MAX];
+	size_t nsnippet;
+};
+
+/* --- answers ----------------------------------------------------------------- */
+
+static bool is_good(long status)
+{
+	return status == 200 || status == 206;
+}
+
+static bool is_temporary(long status)
+{
+	return status == 408 || status == 425 || status == 429 ||
+	       status == 500 || status == 502 || status == 503 || status == 504;
+}
+
+static bool refuse(struct exchange *x, int rc, const char *why)
+{
+	x->refused = rc;
+	snprintf(x->why, sizeof(x->why), "%s", why);
+	return false;
+}
+
+/* May the body of a good answer to a range be taken?  It may be shorter than asked,
+ * but not begin elsewhere. */
+static bool check_range(struct exchange *x)
+{
+	const struct http_answer *const a = &x->answer;
+	const uint64_t at = x->off + x->got;
+
+	if (!http_is_same(x->meta, a))
+		return refuse(x, -EIO, "was replaced since it was planned");
+	if (a->status == 200) {
+		if (a->has_length && a->length == x->meta->size && at == 0 &&
+		    x->len == x->meta->size)
+			return true;
+		return refuse(x, -EIO, "the server does not answer ranges");
+	}
+	if (!a->has_range || a->first != at || a->total != x->meta->size ||
+	    a->last - a->first >= x->len - x->got)
+		return refuse(x, -EIO,
+			      "the server answered another range than asked");
+	return true;
+}
+
+static bool check_answer(struct exchange *x)
+{
+	x->checked = true;
+	if (!is_good(x->answer.status))
+		return true;
+	if (x->answer.is_encoded)
+		return refuse(x, -EIO, "the server encoded what was not to be");
+	return !x->meta || check_range(x);
+}
+
+static bool on_header(void *ctx, const char *line, size_t len)
+{
+	struct exchange *const x = ctx;
+
+	http_answer_line(&x->answer, line, len);
+	return true;
+}
+
+static bool on_body(void *ctx, const void *p, size_t len)
+{
+	struct exchange *const x = ctx;
+
+	if (!x->checked && !check_answer(x))
+		return false;
+	if (!is_good(x->answer.status)) {
+		const size_t room = sizeof(x->snippet) - 1 - x->nsnippet;
+		const size_t n = len < room ? len : room;
+
+		memcpy(x->snippet + x->nsnippet, p, n);
+		x->nsnippet += n;
+		return true;
+	}
+	if (x->meta) {
+		if (len > x->len - x->got)
+			return refuse(x, -EIO,
+				      "the server sent more than was asked");
+		memcpy(x->buf + x->got, p, len);
+		x->got += len;
+	} else if (x->out) {
+		if (len > x->max - x->out->len)
+			return refuse(x, -E2BIG, "its list is too large");
+		bytebuf_add(x->out, p, len);
+		if (x->out->failed)
+			return refuse(x, -ENOMEM, "out of memory");
+	}
+	return true;
+}
+
+/* --- one try ------------------------------------------------------------------- */
+
+/* The headers that make the file's generation a condition. */
+static size_t add_condition(const struct exchange *x,
+			    char condition[CONDITION_MAX], char *range,
+			    size_t range_len, const char **headers)
+{
+	const struct http_meta *const m = x->meta;
+	size_t n = 0;
+
+	if (!m)
+		return 0;
+	snprintf(range, range_len, "Range: bytes=%" PRIu64 "-%" PRIu64,
+		 x->off + x->got, x->off + x->len - 1);
+	headers[n++] = range;
+	/* A weak tag never matches (RFC 9110, 13.1.1). */
+	if (*m->etag && strncmp(m->etag, "W/", 2) != 0)
+		snprintf(condition, CONDITION_MAX, "If-Match: %s", m->etag);
+	else if (*m->modified)
+		snprintf(condition, CONDITION_MAX, "If-Unmodified-Since: %s",
+			 m->modified);
+	else
+		return n;
+	headers[n++] = condition;
+	return n;
+}
+
+static int try_once(struct exchange *x, int64_t left_ms,
+		    struct transport_result *result, struct errmsg *err)
+{
+	const struct remote_options *const o = remote_options();
+	const int64_t third_ms = (int64_t)o->deadline_s * 1000 / 3;
+	char condition[CONDITION_MAX], range[64];
+	const char *headers[HEADERS_MAX];
+	struct sigv4_headers signature = { .n = 0 };
+	struct transport_request r = {
+		.headers = headers,
+		.user = site_user(x->site),
+		.ca_file = o->ca_file,
+		.head = x->head,
+		.follow = !site_is_s3(x->site),
+		.timeout_ms = (long)left_ms,
+		.stall_ms = third_ms < 1000 ? 1000 : (long)third_ms,
+		.header = on_header,
+		.body = on_body,
+		.ctx = x,
+	};
+	char *url;
+	int rc = x->query ? site_request_list(x->site, x->query, &url,
+					      &signature, err)
+			  : site_request(x->site, x->path, x->slash, "",
+					 x->head, &url, &signature, err);
+
+	if (rc)
+		return rc;
+	r.url = url;
+	r.nheaders = add_condition(x, condition, range, sizeof(range), headers);
+	for (size_t i = 0; i < signature.n; i++)
+		headers[r.nheaders++] = signature.v[i];
+	x->answer = (struct http_answer){ 0 };
+	x->checked = false;
+	x->refused = 0;
+	x->nsnippet = 0;
+	if (x->out)
+		x->out->len = 0;
+	rc = transport_perform(&r, result);
+	explicit_bzero(&signature, sizeof(signature));
+	free(url);
+	if (result->status)
+		site_set_answered(x->site);
+	if (!rc && !x->checked && !check_answer(x))
+		rc = -ECANCELED;
+	return rc;
+}
+
+/* --- what became of it ----------------------------------------------------------- */
+
+/* The text between <Code> and </Code> in an error of S3, or "". */
+static const char *error_code(struct exchange *x)
+{
+	char *code, *end;
+
+	x->snippet[x->nsnippet] = '\0';
+	code = strstr(x->snippet, "<Code>");
+	end = code ? strstr(code, "</Code>") : NULL;
+	if (!end)
+		return "";
+	*end = '\0';
+	return code + 6;
+}
+
+static int fail_status(struct exchange *x, struct errmsg *err)
+{
+	const long status = x->answer.status;
+	const char *const code = error_code(x);
+	int rc = -EIO;
+
+	if (status == 404 || status == 410)
+		rc = -ENOENT;
+	else if (status == 401 || status == 403)
+		rc = -EACCES;
+	if (x->meta && (status == 412 || status == 416))
+		return errmsg_set(err, -EIO,
+				  "%s: was replaced since it was planned (HTTP"
+				  " status %ld)",
+				  x->path, status);
+	return errmsg_set(err, rc, "%s: HTTP status %ld%s%s", x->path, status,
+			  *code ? " " : "", code);
+}
+
+/* 1: try again, with why it failed in x->why; else the result. */
+static int judge(struct exchange *x, int rc,
+		 const struct transport_result *result, struct errmsg *err)
+{
+	if (x->refused)
+		return errmsg_set(err, x->refused, "%s: %s", x->path, x->why);
+	if (rc == -ECONNRESET || rc == -ETIMEDOUT) {
+		snprintf(x->why, sizeof(x->why), "%s", result->text);
+		return 1;
+	}
+	if (rc == -ECANCELED)
+		return errmsg_set(err, rc, "%s: given up at the unmount",
+				  x->path);
+	if (rc)
+		return errmsg_set(err, rc == -ENOMEM ? rc : -EIO, "%s: %s",
+				  x->path, result->text);
+	if (is_temporary(x->answer.status)) {
+		const char *const code = error_code(x);
+
+		snprintf(x->why, sizeof(x->why), "HTTP status %ld%s%.64s",
+			 x->answer.status, *code ? " " : "", code);
+		return 1;
+	}
+	if (!is_good(x->answer.status))
+		return fail_status(x, err);
+	if (x->meta && x->got < x->len) {
+		snprintf(x->why, sizeof(x->why), "the answer ended early");
+		return 1;
+	}
+	return 0;
+}
+
+/* Pause before try `tries` + 1; random, so that many readers do not return at once.
+ * False if the deadline comes before. */
+static bool pause_for(const struct exchange *x, unsigned tries, int64_t end)
+{
+	int64_t ms = (int64_t)PAUSE_MIN_MS << (tries < 8 ? tries : 8);
+	const int64_t until_ms = (end - (int64_t)clock_ns()) / MS;
+
+	if (ms > PAUSE_MAX_MS)
+		ms = PAUSE_MAX_MS;
+	ms = ms / 2 + (int64_t)(clock_ns() / 1000) % (ms / 2 + 1);
+	if (ms < (int64_t)x->answer.retry_after_s * 1000)
+		ms = (int64_t)x->answer.retry_after_s * 1000;
+	if (ms >= until_ms)
+		return false;
+	for (; ms > 0 && !transport_is_stopped(); ms -= PAUSE_MIN_MS) {
+		const int64_t some = ms < PAUSE_MIN_MS ? ms : PAUSE_MIN_MS;
+		const struct timespec ts = { .tv_nsec = (long)(some * MS) };
+
+		nanosleep(&ts, NULL);
+	}
+	return true;
+}
+
+static int exchange(struct exchange *x, struct transport_result *result,
+		    struct errmsg *err)
+{
+	const unsigned seconds = remote_options()->deadline_s;
+	const int64_t end = (int64_t)clock_ns() + (int64_t)seconds * 1000 * MS;
+	size_t before = 0;
+	unsigned tries = 0;
+	int rc;
+
+	for (;;) {
+		const int64_t left_ms = (end - (int64_t)clock_ns()) / MS;
+
+		if (left_ms <= 0)
+			break;
+		rc = try_once(x, left_ms, result, err);
+		rc = judge(x, rc, result, err);
+		if (rc <= 0)
+			return rc;
+		if (x->got > before) /* not at a standstill */
+			tries = 0;
+		before = x->got;
+		if (++tries == TRIES_UNKNOWN && !site_has_answered(x->site))
+			return errmsg_set(err, -EIO, "%s: %s", x->path, x->why);
+		if (!pause_for(x, tries - 1, end))
+			break;
+	}
+	return errmsg_set(err, -EIO, "%s: not read within %u s: %s", x->path,
+			  seconds, x->why);
+}
+
+/* --- calls ---------------------------------------------------------------------- */
+
+int http_head(const struct site *s, const char *path, bool slash,
+	      struct http_meta *out, struct errmsg *err)
+{
+	struct exchange x = {
+		.site = s, .path = path, .head = true, .slash = slash
+	};
+	struct transport_result result;
+	const int rc = exchange(&x, &result, err);
+
+	if (rc)
+		return rc;
+	*out = (struct http_meta){
+		.size = x.answer.length,
+		.mtime_s = http_parse_date(x.answer.modified),
+		.is_dir = result.is_slash,
+	};
+	strcpy(out->etag, x.answer.etag);
+	strcpy(out->modified, x.answer.modified);
+	if (out->is_dir)
+		return 0;
+	if (!x.answer.has_length)
+		return errmsg_set(err, -EIO,
+				  "%s: the server does not tell its size", path);
+	if (!*out->etag && !out->mtime_s)
+		return errmsg_set(err, -EIO,
+				  "%s: the server sends neither ETag nor"
+				  " Last-Modified, by which a change would show",
+				  path);
+	return 0;
+}
+
+int http_get(const struct site *s, const char *path, const char *query,
+	     size_t max, struct bytebuf *out, struct errmsg *err)
+{
+	struct exchange x = { .site = s,
+			      .path = path,
+			      .slash = !query,
+			      .query = query,
+			      .out = out,
+			      .max = max };
+	struct transport_result result;
+
+	return exchange(&x, &result, err);
+}
+
+int http_read(const struct site *s, const char *path, const struct http_meta *m,
+	      void *buf, size_t len, uint64_t off, struct errmsg *err)
+{
+	struct exchange x = { .site = s,
+			      .path = path,
+			      .meta = m,
+			      .buf = buf,
+			      .len = len,
+			      .off = off };
+	struct transport_result result;
+
+	assert(len && len <= HTTP_READ_MAX && off <= m->size &&
+	       len <= m->size - off);
+	return exchange(&x, &result, err);
+}

@@ -1,0 +1,25 @@
+# Files of servers, by HTTP and S3: requests, lists, attributes, bytes.
+# Uses base and sys.
+ckpt_libuckpt_a_SOURCES += \
+	%D%/remote_options.h %D%/remote_options.c \
+	%D%/sha256.h %D%/sha256.c \
+	%D%/sigv4.h %D%/sigv4.c \
+	%D%/aws_profile.h %D%/aws_profile.c \
+	%D%/site.h %D%/site.c \
+	%D%/transport.h \
+	%D%/http.h %D%/http_impl.h %D%/http_answer.c %D%/http.c \
+	%D%/listing.h %D%/listing.c \
+	%D%/remote.h %D%/remote_impl.h %D%/remote_list.c %D%/remote.c %D%/remote_source.c \
+	%D%/store.h %D%/store.c
+
+# Static programs do without libcurl.
+noinst_LIBRARIES += %D%/libucnocurl.a
+%C%_libucnocurl_a_SOURCES = %D%/transport_none.c
+if HAVE_CURL
+noinst_LIBRARIES += %D%/libuccurl.a
+%C%_libuccurl_a_SOURCES = %D%/transport_curl.c
+%C%_libuccurl_a_CFLAGS = $(AM_CFLAGS) $(CURL_CFLAGS)
+ckpt_transport = %D%/libuccurl.a
+else
+ckpt_transport = %D%/libucnocurl.a
+endif

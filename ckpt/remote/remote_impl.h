@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_REMOTE_IMPL_H
+#define UCKPT_REMOTE_IMPL_H
+
+#include "ckpt/remote/listing.h"
+
+struct errmsg;
+struct site;
+
+/* A list of a directory, shared by those who use it. */
+struct remote_list {
+	char *path;
+	uint64_t made_ns;
+	unsigned users;       /* protected by the lock of remote_list.c */
+	bool dropped;         /* the same: no longer found */
+	struct listing names; /* immutable but for attributes, under that lock */
+};
+
+/* The list of a directory, from memory or from the server: -ENOENT if there is no
+ * such directory.  remote_list_put() gives it back. */
+int remote_list_get(const struct site *s, const char *path,
+		    struct remote_list **out, struct errmsg *err);
+void remote_list_put(struct remote_list *l);
+
+/* Attributes of a file in a list; those of all its files are asked for at once if
+ * the server did not send them with it. */
+int remote_list_meta(const struct site *s, struct remote_list *l,
+		     const char *name, struct http_meta *out,
+		     struct errmsg *err);
+
+/* Attributes of a file or directory. */
+int remote_find(const struct site *s, const char *path, struct http_meta *out,
+		struct errmsg *err);
+
+/* The same as struct stat; -EFBIG. */
+struct stat;
+int remote_set_stat(const struct site *s, const char *path,
+		    const struct http_meta *m, struct stat *st,
+		    struct errmsg *err);
+
+#endif

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_REMOTE_OPTIONS_H
+#define UCKPT_REMOTE_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* How servers are used, by the whole process.  Set before the first source is added
+ * and before threads are started; not changed afterwards. */
+struct remote_options {
+	unsigned deadline_s;
+	char *manifest;  /* file with the names of files, or NULL */
+	char *ca_file;   /* or NULL: the system's certificates */
+	char *cache_dir; /* or NULL */
+	uint64_t cache_bytes;
+	char *s3_endpoint; /* or NULL */
+	char *s3_region;   /* or NULL */
+	bool s3_anonymous;
+};
+
+#define REMOTE_DEADLINE_S 60u
+#define REMOTE_CACHE_BYTES (UINT64_C(16) << 30)
+
+const struct remote_options *remote_options(void);
+
+/* Set an option, "NAME=VALUE" or "NAME".  Returns NULL, or what is wrong with it. */
+const char *remote_options_set(const char *text);
+
+#endif

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A signature is made in three steps: the request in a canonical form, its hash
+ * with the time and the scope, and an HMAC of that by a key that is derived from
+ * the secret for this day, region and service.
+ */
+#include "ckpt/remote/sigv4.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/remote/sha256.h"
+
+#define EMPTY_HASH \
+	"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+#define SCOPE_MAX 256
+
+/* --- the key ----------------------------------------------------------------- */
+
+static void derive_key(const struct sigv4 *s, const char *day,
+		       uint8_t key[SHA256_LEN])
+{
+	const char *const steps[] = { day, s->region, s->service,
+				      "aws4_request" };
+	char first[SIGV4_LINE_MAX];
+	size_t len = (size_t)snprintf(first, sizeof(first), "AWS4%s", s->secret);
+
+	for (size_t i = 0; i < 4; i++) {
+		sha256_hmac(i ? (const void *)key : first, i ? SHA256_LEN : len,
+			    steps[i], strlen(steps[i]), key);
+	}
+	explicit_bzero(first, sizeof(first));
+}
+
+/* --- the request --------------------------------------------------------------- */
+
+/* S3 wants the hash of the body as a header; other services do not. */
+static bool has_body_hash(const struct sigv4 *s)
+{
+	return strcmp(s->service, "s3") == 0;
+}
+
+static const char *signed_headers(const struct sigv4 *s)
+{
+	if (has_body_hash(s))
+		return s->token ? "host;x-amz-content-sha256;x-amz-date;"
+				  "x-amz-security-token"
+				: "host;x-amz-content-sha256;x-amz-date";
+	return s->token ? "host;x-amz-date;x-amz-security-token"
+			: "host;x-amz-date";
+}
+
+/* The canonical form; malloc'ed. */
+static char *canonical(const struct sigv4 *s, const struct sigv4_request *r,
+		       const char *stamp)
+{
+	char *text;
+	const int n = asprintf(
+		&text,
+		"%s\n%s\n%s\nhost:%s\n%s%s%sx-amz-date:%s\n%s%s%s\n%s\n%s",
+		r->method, r->path, r->query, r->host,
+		has_body_hash(s) ? "x-amz-content-sha256:" : "",
+		has_body_hash(s) ? EMPTY_HASH : "", has_body_hash(s) ? "\n" : "",
+		stamp, s->token ? "x-amz-security-token:" : "",
+		s->token ? s->token : "", s->token ? "\n" : "",
+		signed_headers(s), EMPTY_HASH);
+
+	return n < 0 ? NULL : text;
+}
+
+static int put(struct sigv4_headers *out, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+static int put(struct sigv4_headers *out, const char *fmt, ...)
+{
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(out->v[out->n++], SIGV4_LINE_MAX, fmt, ap);
+	va_end(ap);
+	return n < SIGV4_LINE_MAX ? 0 : -EOVERFLOW;
+}
+
+int sigv4_sign(const struct sigv4 *s, const struct sigv4_request *r,
+	       struct sigv4_headers *out)
+{
+	char stamp[32], day[16], scope[SCOPE_MAX], text[SCOPE_MAX + 256];
+	char hex[SHA256_HEX_LEN];
+	uint8_t hash[SHA256_LEN], key[SHA256_LEN];
+	struct tm tm;
+	char *form;
+	int rc;
+
+	gmtime_r(&r->now, &tm);
+	strftime(stamp, sizeof(stamp), "%Y%m%dT%H%M%SZ", &tm);
+	strftime(day, sizeof(day), "%Y%m%d", &tm);
+	if (snprintf(scope, sizeof(scope), "%s/%s/%s/aws4_request", day,
+		     s->region, s->service) >= (int)sizeof(scope) ||
+	    strlen(s->secret) + 8 > SIGV4_LINE_MAX)
+		return -EOVERFLOW;
+	form = canonical(s, r, stamp);
+	if (!form)
+		return -ENOMEM;
+	sha256(form, strlen(form), hash);
+	free(form);
+	sha256_hex(hash, hex);
+	snprintf(text, sizeof(text), "AWS4-HMAC-SHA256\n%s\n%s\n%s", stamp,
+		 scope, hex);
+	derive_key(s, day, key);
+	sha256_hmac(key, sizeof(key), text, strlen(text), hash);
+	explicit_bzero(key, sizeof(key));
+	sha256_hex(hash, hex);
+	out->n = 0;
+	rc = put(out, "x-amz-date: %s", stamp);
+	if (!rc && has_body_hash(s))
+		rc = put(out, "x-amz-content-sha256: %s", EMPTY_HASH);
+	if (!rc && s->token)
+		rc = put(out, "x-amz-security-token: %s", s->token);
+	return rc ? rc
+		  : put(out,
+			"Authorization: AWS4-HMAC-SHA256 Credential=%s/%s, "
+			"SignedHeaders=%s, Signature=%s",
+			s->key_id, scope, signed_headers(s), hex);
+}

@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * URLs taken apart and put together.  Nothing that a message, a mount table or a
+ * control file shows is made from more than a site's path, which has no secrets.
+ */
+#include "ckpt/remote/site.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/remote/aws_profile.h"
+#include "ckpt/remote/remote_options.h"
+
+#define SITES_MAX 4096u
+#define DEFAULT_REGION "us-east-1"
+
+struct site {
+	char *path;   /* without a slash at its end */
+	size_t root;  /* length of "scheme://host" or "s3://bucket" in it */
+	char *origin; /* "scheme://host[:port]" that is asked */
+	char *prefix; /* encoded, before the path on the server: "", "/bucket" */
+	char *user;   /* or NULL */
+	char *query;  /* or NULL */
+	bool s3;
+	struct aws_profile aws; /* without a key: anonymous */
+	atomic_bool *answered;
+};
+
+static struct site *sites;
+static size_t nsites, sites_cap;
+
+bool site_is_url(const char *path)
+{
+	return strncasecmp(path, "http://", 7) == 0 ||
+	       strncasecmp(path, "https://", 8) == 0 ||
+	       strncasecmp(path, "s3://", 5) == 0;
+}
+
+/* --- encoding ----------------------------------------------------------------- */
+
+void site_encode(struct bytebuf *b, const char *text, bool slashes)
+{
+	for (; *text; text++) {
+		const unsigned char c = (unsigned char)*text;
+		char code[4];
+
+		if ((c < 128 && isalnum(c)) || strchr("-._~", c) ||
+		    (slashes && c == '/')) {
+			bytebuf_add_u8(b, c);
+			continue;
+		}
+		snprintf(code, sizeof(code), "%%%02X", c);
+		bytebuf_add_str(b, code);
+	}
+}
+
+static int hex_digit(char c)
+{
+	return c >= '0' && c <= '9'   ? c - '0'
+	       : c >= 'a' && c <= 'f' ? c - 'a' + 10
+	       : c >= 'A' && c <= 'F' ? c - 'A' + 10
+				      : -1;
+}
+
+bool site_decode(char *text)
+{
+	char *to = text;
+
+	for (; *text; text++) {
+		const int high = *text == '%' ? hex_digit(text[1]) : -1;
+		const int low = high >= 0 ? hex_digit(text[2]) : -1;
+
+		if (low < 0) {
+			*to++ = *text;
+			continue;
+		}
+		if (!high && !low)
+			return false;
+		*to++ = (char)(high * 16 + low);
+		text += 2;
+	}
+	*to = '\0';
+	return true;
+}
+
+/* Where the user and password of a URL begin and end (at the @), and its query. */
+static bool find_secrets(const char *url, size_t *begin, size_t *at,
+			 size_t *query)
+{
+	const char *const host = strstr(url, "://");
+	size_t end;
+
+	if (!host)
+		return false;
+	*begin = (size_t)(host + 3 - url);
+	end = *begin + strcspn(url + *begin, "/?#");
+	*at = end;
+	while (*at > *begin && url[*at] != '@')
+		--*at;
+	*query = strcspn(url, "?#");
+	return true;
+}
+
+void site_hide_secrets(char *arg)
+{
+	/* Also the roots in braces. */
+	for (char *url = arg; (url = strstr(url, "://")); url += 3) {
+		size_t begin, at, query;
+
+		while (url > arg && isalnum((unsigned char)url[-1]))
+			url--;
+		if (!site_is_url(url) ||
+		    !find_secrets(url, &begin, &at, &query)) {
+			url = strstr(url, "://");
+			continue;
+		}
+		for (size_t i = begin; i < at; i++)
+			url[i] = '*';
+		for (size_t i = query; url[i] && url[i] != ',' && url[i] != '}';
+		     i++)
+			url[i] = '*';
+		url = strstr(url, "://");
+	}
+}
+
+/* --- taking apart -------------------------------------------------------------- */
+
+static char *text_of(struct bytebuf *b)
+{
+	char *text;
+
+	bytebuf_add_u8(b, '\0');
+	text = b->failed ? NULL : strdup((const char *)b->data);
+	bytebuf_done(b);
+	return text;
+}
+
+/* The path: the scheme in small letters, the host, and the decoded rest. */
+static int set_path(struct site *s, const char *url, size_t begin, size_t at,
+		    size_t end, struct errmsg *err)
+{
+	const size_t host = at + (url[at] == '@');
+	size_t n;
+
+	if (asprintf(&s->path, "%.*s%.*s", (int)begin, url, (int)(end - host),
+		     url + host) < 0) {
+		s->path = NULL;
+		return errmsg_nomem(err, NULL);
+	}
+	for (size_t i = 0; i < begin; i++)
+		s->path[i] = (char)tolower((unsigned char)s->path[i]);
+	s->root = begin + strcspn(s->path + begin, "/");
+	if (s->root == begin || !site_decode(s->path + s->root))
+		return errmsg_set(err, -EINVAL, "%s: not a URL", s->path);
+	for (n = strlen(s->path); n > s->root && s->path[n - 1] == '/'; n--)
+		s->path[n - 1] = '\0';
+	if (strstr(s->path + s->root, "//") || strstr(s->path + s->root, "/../"))
+		return errmsg_set(err, -EINVAL,
+				  "%s: has empty or relative components",
+				  s->path);
+	return 0;
+}
+
+static int set_secrets(struct site *s, const char *url, size_t begin, size_t at,
+		       size_t query, struct errmsg *err)
+{
+	if (url[at] == '@') {
+		s->user = strndup(url + begin, at - begin);
+		if (!s->user || !site_decode(s->user))
+			return errmsg_set(err, -EINVAL,
+					  "%s: bad user or password", s->path);
+	}
+	if (url[query] == '?' && url[query + 1]) {
+		s->query =
+			strndup(url + query + 1, strcspn(url + query + 1, "#"));
+		if (!s->query)
+			return errmsg_nomem(err, NULL);
+	}
+	return 0;
+}
+
+/* May the bucket be part of a host's name, under a certificate for one level? */
+static bool is_host_label(const char *bucket)
+{
+	for (; *bucket; bucket++)
+		if (!islower((unsigned char)*bucket) &&
+		    !isdigit((unsigned char)*bucket) && *bucket != '-')
+			return false;
+	return true;
+}
+
+/* AWS itself has a host for each bucket; other servers have one for all. */
+static int set_s3_origin(struct site *s, struct errmsg *err)
+{
+	const struct remote_options *const o = remote_options();
+	const char *const endpoint =
+		o->s3_endpoint ? o->s3_endpoint : s->aws.endpoint;
+	char *const bucket = strndup(s->path + 5, s->root - 5);
+	int n = -1;
+
+	if (bucket && endpoint) {
+		size_t len = strlen(endpoint);
+
+		while (len && endpoint[len - 1] == '/')
+			len--;
+		n = asprintf(&s->origin, "%.*s", (int)len, endpoint);
+	} else if (bucket && is_host_label(bucket)) {
+		n = asprintf(&s->origin, "https://%s.s3.%s.amazonaws.com",
+			     bucket, s->aws.region);
+	} else if (bucket) {
+		n = asprintf(&s->origin, "https://s3.%s.amazonaws.com",
+			     s->aws.region);
+	}
+	if (n < 0) {
+		s->origin = NULL;
+	} else {
+		const bool in_host = !endpoint && is_host_label(bucket);
+		struct bytebuf b = { 0 };
+
+		bytebuf_add_str(&b, in_host ? "" : "/");
+		if (!in_host)
+			site_encode(&b, bucket, false);
+		s->prefix = text_of(&b);
+	}
+	free(bucket);
+	return s->origin && s->prefix ? 0 : errmsg_nomem(err, NULL);
+}
+
+static int set_s3(struct site *s, struct errmsg *err)
+{
+	const struct remote_options *const o = remote_options();
+	int rc;
+
+	s->s3 = true;
+	rc = aws_profile_read(&s->aws);
+	if (rc)
+		return errmsg_nomem(err, NULL);
+	if (o->s3_region || !s->aws.region) {
+		free(s->aws.region);
+		s->aws.region =
+			strdup(o->s3_region ? o->s3_region : DEFAULT_REGION);
+		if (!s->aws.region)
+			return errmsg_nomem(err, NULL);
+	}
+	if (o->s3_anonymous) {
+		free(s->aws.key_id);
+		s->aws.key_id = NULL;
+	} else if (!s->aws.key_id) {
+		return errmsg_set(err, -EINVAL,
+				  "%s: no key in the environment or"
+				  " ~/.aws/credentials; s3_anonymous does"
+				  " without",
+				  s->path);
+	}
+	return set_s3_origin(s, err);
+}
+
+static void site_done(struct site *s)
+{
+	free(s->path);
+	free(s->origin);
+	free(s->prefix);
+	if (s->user)
+		explicit_bzero(s->user, strlen(s->user));
+	free(s->user);
+	free(s->query);
+	free(s->answered);
+	aws_profile_done(&s->aws);
+}
+
+static int parse(struct site *s, const char *url, struct errmsg *err)
+{
+	size_t begin, at, query;
+	int rc;
+
+	s->answered = calloc(1, sizeof(*s->answered));
+	if (!s->answered)
+		return errmsg_nomem(err, NULL);
+	if (!find_secrets(url, &begin, &at, &query))
+		return errmsg_set(err, -EINVAL, "not a URL");
+	if (url[at] != '@')
+		at = begin;
+	rc = set_path(s, url, begin, at, query, err);
+	if (rc)
+		return rc;
+	if (strncmp(s->path, "s3:", 3) == 0) {
+		if (url[at] == '@' || url[query])
+			return errmsg_set(err, -EINVAL,
+					  "%s: s3:// has no user and no query",
+					  s->path);
+		return set_s3(s, err);
+	}
+	s->origin = strndup(s->path, s->root);
+	s->prefix = strdup("");
+	return s->origin && s->prefix
+		       ? set_secrets(s, url, begin, at, query, err)
+		       : errmsg_nomem(err, NULL);
+}
+
+int site_add(const char *url, char **path, struct errmsg *err)
+{
+	struct site s = { 0 };
+	int rc = parse(&s, url, err);
+
+	if (!rc && nsites == SITES_MAX)
+		rc = errmsg_set(err, -E2BIG, "more than %u URLs", SITES_MAX);
+	if (!rc &&
+	    (!(*path = strdup(s.path)) ||
+	     !array_reserve(&sites, &sites_cap, nsites + 1, sizeof(*sites))))
+		rc = errmsg_nomem(err, NULL);
+	if (rc) {
+		site_done(&s);
+		return rc;
+	}
+	/* A URL given again may have another secret: the last one counts. */
+	sites[nsites++] = s;
+	return 0;
+}
+
+const struct site *site_of(const char *path)
+{
+	const struct site *best = NULL;
+	size_t len = 0;
+
+	for (size_t i = nsites; site_is_url(path) && i-- > 0;) {
+		const size_t n = strlen(sites[i].path);
+
+		if ((!best || n > len) && strncmp(path, sites[i].path, n) == 0 &&
+		    (path[n] == '/' || !path[n])) {
+			best = &sites[i];
+			len = n;
+		}
+	}
+	return best;
+}
+
+const char *site_path(const struct site *s)
+{
+	return s->path;
+}
+
+bool site_is_s3(const struct site *s)
+{
+	return s->s3;
+}
+
+bool site_is_private(const struct site *s)
+{
+	return s->user || s->query || s->aws.key_id;
+}
+
+bool site_has_answered(const struct site *s)
+{
+	return atomic_load(s->answered);
+}
+
+void site_set_answered(const struct site *s)
+{
+	atomic_store(s->answered, true);
+}
+
+const char *site_user(const struct site *s)
+{
+	return s->user;
+}
+
+const char *site_key(const struct site *s, const char *path)
+{
+	path += s->root;
+	return path + (*path == '/');
+}
+
+/* --- putting together ----------------------------------------------------------- */
+
+int site_encoded_path(const struct site *s, const char *path, char **out)
+{
+	struct bytebuf b = { 0 };
+
+	site_encode(&b, path + s->root, true);
+	*out = text_of(&b);
+	return *out ? 0 : -ENOMEM;
+}
+
+static int sign(const struct site *s, const char *path, const char *query,
+		bool head, struct sigv4_headers *headers, struct errmsg *err)
+{
+	const struct sigv4 keys = { .key_id = s->aws.key_id,
+				    .secret = s->aws.secret,
+				    .token = s->aws.token,
+				    .region = s->aws.region,
+				    .service = "s3" };
+	const struct sigv4_request r = { .method = head ? "HEAD" : "GET",
+					 .host = strstr(s->origin, "://") + 3,
+					 .path = path,
+					 .query = query,
+					 .now = time(NULL) };
+	int rc;
+
+	headers->n = 0;
+	if (!s->s3 || !s->aws.key_id)
+		return 0;
+	rc = sigv4_sign(&keys, &r, headers);
+	return rc ? errmsg_set(err, rc, "%s: cannot be signed", s->path) : 0;
+}
+
+/* `path` is the encoded path on the server. */
+static int make_request(const struct site *s, const char *path,
+			const char *query, bool head, char **url,
+			struct sigv4_headers *headers, struct errmsg *err)
+{
+	const char *const own = s->query ? s->query : "";
+	const bool both = *query && *own;
+	const int rc = sign(s, path, query, head, headers, err);
+
+	if (rc)
+		return rc;
+	if (asprintf(url, "%s%s%s%s%s%s", s->origin, path,
+		     *query || *own ? "?" : "", query, both ? "&" : "", own) < 0)
+		return errmsg_nomem(err, s->path);
+	return 0;
+}
+
+int site_request(const struct site *s, const char *path, bool slash,
+		 const char *query, bool head, char **url,
+		 struct sigv4_headers *headers, struct errmsg *err)
+{
+	struct bytebuf b = { 0 };
+	char *encoded;
+	int rc;
+
+	bytebuf_add_str(&b, s->prefix);
+	site_encode(&b, path + s->root, true);
+	if (slash || !path[s->root])
+		bytebuf_add_u8(&b, '/');
+	encoded = text_of(&b);
+	if (!encoded)
+		return errmsg_nomem(err, path);
+	rc = make_request(s, encoded, query, head, url, headers, err);
+	free(encoded);
+	return rc;
+}
+
+int site_request_list(const struct site *s, const char *query, char **url,
+		      struct sigv4_headers *headers, struct errmsg *err)
+{
+	return make_request(s, *s->prefix ? s->prefix : "/", query, false, url,
+			    headers, err);
+}

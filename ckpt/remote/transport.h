@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_TRANSPORT_H
+#define UCKPT_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/*
+ * One HTTP request and its answer, without a second try.  Implemented by libcurl
+ * (transport_curl.c), or by nothing (transport_none.c) in programs without it.
+ * Thread-safe; connections are kept and used again.
+ */
+struct transport_request {
+	const char *url; /* with an encoded path; without user and password */
+	const char *const *headers; /* "Name: value" */
+	size_t nheaders;
+	const char *user;    /* "name:password", or NULL */
+	const char *ca_file; /* instead of the system's certificates, or NULL */
+	bool head;           /* HEAD instead of GET */
+	bool follow; /* redirects, to the same scheme or from http to https */
+	long timeout_ms; /* for all of it */
+	long stall_ms;   /* without a byte */
+	/* Called with each line of the header, and then with pieces of the body.
+	 * After a redirect the header begins again with its status line.  False
+	 * ends the request. */
+	bool (*header)(void *ctx, const char *line, size_t len);
+	bool (*body)(void *ctx, const void *p, size_t len);
+	void *ctx;
+};
+
+#define TRANSPORT_TEXT_MAX 256
+
+struct transport_result {
+	long status;                   /* HTTP's; 0: none came */
+	bool is_slash;                 /* the last URL's path ends in a slash */
+	char text[TRANSPORT_TEXT_MAX]; /* why it failed */
+};
+
+/*
+ * Returns 0 when the whole answer came, whatever its status.  -ECONNRESET and
+ * -ETIMEDOUT may be temporary, -EPROTO is not (a certificate, a redirect that is not
+ * followed); -ECANCELED: a callback, or transport_stop(); -ENOSYS: built without
+ * libcurl; -ENOMEM.
+ */
+int transport_perform(const struct transport_request *r,
+		      struct transport_result *result);
+
+/* End all requests under way, and all later ones, with -ECANCELED. */
+void transport_stop(void);
+bool transport_is_stopped(void);
+
+#endif

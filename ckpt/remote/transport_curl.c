@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests by libcurl.  A handle has its own connections, so idle handles are kept
+ * for the next request: the one used last first, whose connection is most likely
+ * still open.  libcurl tries again by itself if a kept connection turns out closed.
+ */
+#include <curl/curl.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "ckpt/remote/transport.h"
+
+#define IDLE_MAX 256
+#define REDIRECTS_MAX 5L
+#define CONNECT_MS 10000L
+#define BUFFER (512L << 10)
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static CURL *idle[IDLE_MAX]; /* protected by lock */
+static size_t nidle;         /* protected by lock */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static atomic_bool stopped;
+
+static void initialise(void)
+{
+	curl_global_init(CURL_GLOBAL_DEFAULT);
+}
+
+void transport_stop(void)
+{
+	atomic_store(&stopped, true);
+}
+
+bool transport_is_stopped(void)
+{
+	return atomic_load(&stopped);
+}
+
+/* --- handles ----------------------------------------------------------------- */
+
+static CURL *take_handle(void)
+{
+	CURL *h = NULL;
+
+	pthread_once(&once, initialise);
+	pthread_mutex_lock(&lock);
+	if (nidle)
+		h = idle[--nidle];
+	pthread_mutex_unlock(&lock);
+	return h ? h : curl_easy_init();
+}
+
+static void put_handle(CURL *h)
+{
+	curl_easy_reset(h);
+	pthread_mutex_lock(&lock);
+	if (nidle < IDLE_MAX) {
+		idle[nidle++] = h;
+		h = NULL;
+	}
+	pthread_mutex_unlock(&lock);
+	if (h)
+		curl_easy_cleanup(h);
+}
+
+/* --- callbacks --------------------------------------------------------------- */
+
+static size_t on_header(char *p, size_t size, size_t n, void *ctx)
+{
+	const struct transport_request *const r = ctx;
+
+	return r->header(r->ctx, p, size * n) ? size * n : 0;
+}
+
+static size_t on_body(char *p, size_t size, size_t n, void *ctx)
+{
+	const struct transport_request *const r = ctx;
+
+	return r->body(r->ctx, p, size * n) ? size * n : 0;
+}
+
+static int on_progress(void *ctx, curl_off_t a, curl_off_t b, curl_off_t c,
+		       curl_off_t d)
+{
+	(void)ctx;
+	(void)a;
+	(void)b;
+	(void)c;
+	(void)d;
+	return transport_is_stopped();
+}
+
+/* --- one request ------------------------------------------------------------- */
+
+static void allow_protocols(CURL *h, const struct transport_request *r)
+{
+	const bool tls = strncasecmp(r->url, "https:", 6) == 0;
+
+#if LIBCURL_VERSION_NUM >= 0x075500
+	curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, "http,https");
+	curl_easy_setopt(h, CURLOPT_REDIR_PROTOCOLS_STR,
+			 tls ? "https" : "http,https");
+#else
+	curl_easy_setopt(h, CURLOPT_PROTOCOLS,
+			 (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+	curl_easy_setopt(h, CURLOPT_REDIR_PROTOCOLS,
+			 tls ? (long)CURLPROTO_HTTPS
+			     : (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+#endif
+}
+
+static void set_options(CURL *h, const struct transport_request *r,
+			const struct curl_slist *headers, char *text)
+{
+	const long stall = (r->stall_ms + 999) / 1000;
+
+	curl_easy_setopt(h, CURLOPT_URL, r->url);
+	allow_protocols(h, r);
+	curl_easy_setopt(h, CURLOPT_FOLLOWLOCATION, r->follow ? 1L : 0L);
+	curl_easy_setopt(h, CURLOPT_MAXREDIRS, REDIRECTS_MAX);
+	curl_easy_setopt(h, CURLOPT_NOBODY, r->head ? 1L : 0L);
+	curl_easy_setopt(h, CURLOPT_HTTPHEADER, headers);
+	if (r->user)
+		curl_easy_setopt(h, CURLOPT_USERPWD, r->user);
+	if (r->ca_file)
+		curl_easy_setopt(h, CURLOPT_CAINFO, r->ca_file);
+	curl_easy_setopt(h, CURLOPT_USERAGENT, "ucfs/" PACKAGE_VERSION);
+	curl_easy_setopt(h, CURLOPT_HEADERFUNCTION, on_header);
+	curl_easy_setopt(h, CURLOPT_HEADERDATA, (void *)r);
+	curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, on_body);
+	curl_easy_setopt(h, CURLOPT_WRITEDATA, (void *)r);
+	curl_easy_setopt(h, CURLOPT_XFERINFOFUNCTION, on_progress);
+	curl_easy_setopt(h, CURLOPT_NOPROGRESS, 0L);
+	curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
+	curl_easy_setopt(h, CURLOPT_TIMEOUT_MS, r->timeout_ms);
+	curl_easy_setopt(h, CURLOPT_CONNECTTIMEOUT_MS,
+			 r->timeout_ms < CONNECT_MS ? r->timeout_ms
+						    : CONNECT_MS);
+	curl_easy_setopt(h, CURLOPT_LOW_SPEED_LIMIT, 1L);
+	curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, stall);
+	curl_easy_setopt(h, CURLOPT_TCP_KEEPALIVE, 1L);
+	curl_easy_setopt(h, CURLOPT_BUFFERSIZE, BUFFER);
+	curl_easy_setopt(h, CURLOPT_ERRORBUFFER, text);
+}
+
+static int error_of(CURLcode code)
+{
+	switch (code) {
+	case CURLE_OK:
+		return 0;
+	case CURLE_OUT_OF_MEMORY:
+		return -ENOMEM;
+	case CURLE_WRITE_ERROR:
+	case CURLE_ABORTED_BY_CALLBACK:
+		return -ECANCELED;
+	case CURLE_OPERATION_TIMEDOUT:
+		return -ETIMEDOUT;
+	case CURLE_UNSUPPORTED_PROTOCOL:
+	case CURLE_URL_MALFORMAT:
+	case CURLE_TOO_MANY_REDIRECTS:
+	case CURLE_PEER_FAILED_VERIFICATION:
+	case CURLE_SSL_CACERT_BADFILE:
+	case CURLE_SSL_CERTPROBLEM:
+	case CURLE_SSL_ENGINE_NOTFOUND:
+		return -EPROTO;
+	default:
+		return -ECONNRESET;
+	}
+}
+
+static void take_result(CURL *h, CURLcode code, const char *text,
+			struct transport_result *result)
+{
+	char *url = NULL;
+	size_t n;
+
+	*result = (struct transport_result){ 0 };
+	curl_easy_getinfo(h, CURLINFO_RESPONSE_CODE, &result->status);
+	curl_easy_getinfo(h, CURLINFO_EFFECTIVE_URL, &url);
+	n = url ? strcspn(url, "?#") : 0;
+	result->is_slash = n && url[n - 1] == '/';
+	snprintf(result->text, sizeof(result->text), "%s",
+		 *text ? text : curl_easy_strerror(code));
+}
+
+int transport_perform(const struct transport_request *r,
+		      struct transport_result *result)
+{
+	char text[CURL_ERROR_SIZE] = "";
+	struct curl_slist *headers = NULL;
+	CURL *const h = take_handle();
+	CURLcode code = CURLE_OUT_OF_MEMORY;
+	size_t i = 0;
+
+	*result = (struct transport_result){ .text = "out of memory" };
+	if (!h)
+		return -ENOMEM;
+	for (; i < r->nheaders; i++) {
+		struct curl_slist *const more =
+			curl_slist_append(headers, r->headers[i]);
+
+		if (!more)
+			break;
+		headers = more;
+	}
+	if (i == r->nheaders) {
+		set_options(h, r, headers, text);
+		code = curl_easy_perform(h);
+		take_result(h, code, text, result);
+	}
+	put_handle(h);
+	curl_slist_free_all(headers);
+	return error_of(code);
+}

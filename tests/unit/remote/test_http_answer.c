@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Headers of answers, and what makes two answers one file's. */
+#include <string.h>
+
+#include "ckpt/remote/http_impl.h"
+#include "tests/support/unit.h"
+
+static void take(struct http_answer *a, const char *line)
+{
+	http_answer_line(a, line, strlen(line));
+}
+
+static void test_lines(void **state)
+{
+	struct http_answer a = { 0 };
+
+	take(&a, "HTTP/1.1 302 Found\r\n");
+	take(&a, "ETag: \"of the redirect\"\r\n");
+	take(&a, "HTTP/2 206\r\n");
+	assert_int_equal(a.status, 206);
+	assert_string_equal(a.etag, "");
+	take(&a, "content-length: 12\r\n");
+	take(&a, "Content-Range: bytes 5-16/100\r\n");
+	take(&a, "Retry-After: 3\r\n");
+	take(&a, "Last-Modified: Sun, 22 Nov 2026 20:14:01 GMT\r\n");
+	assert_true(a.has_length && a.has_range);
+	assert_int_equal(a.length, 12);
+	assert_int_equal(a.first, 5);
+	assert_int_equal(a.last, 16);
+	assert_int_equal(a.total, 100);
+	assert_int_equal(a.retry_after_s, 3);
+	assert_int_equal(http_parse_date(a.modified), 1795378441);
+}
+
+static void test_bad_ranges(void **state)
+{
+	static const char *const lines[] = {
+		"Content-Range: bytes */100",
+		"Content-Range: bytes 5-4/100",
+		"Content-Range: bytes 5-100/100",
+		"Content-Range: bytes 5-6/*",
+		"Content-Range: bytes -5-6/7",
+		"Content-Range: bytes 99999999999999999999-6/7",
+		"Content-Range: lines 1-2/3",
+		"Content-Range: bytes 1-2/3 and more",
+	};
+
+	for (size_t i = 0; i < COUNT(lines); i++) {
+		struct http_answer a = { 0 };
+
+		take(&a, lines[i]);
+		assert_false(a.has_range);
+	}
+}
+
+#define DATE "Sun, 22 Nov 2026 20:14:01 GMT"
+
+static const struct {
+	const char *etag, *modified, *now_etag, *now_modified;
+	bool same;
+} pairs[] = {
+	{ "\"a\"", DATE, "\"a\"", "", true },
+	{ "\"a\"", DATE, "W/\"a\"", "", true },
+	{ "\"a\"", DATE, "\"b\"", DATE, false },
+	{ "\"a\"", DATE, "", DATE, true },
+	{ "", DATE, "\"a\"", DATE, true },
+	{ "", DATE, "", "Sun, 22 Nov 2026 20:14:02 GMT", false },
+	{ "\"a\"", "", "", "", false },
+	{ "", "", "", "", false },
+};
+
+static void test_same(void **state)
+{
+	for (size_t i = 0; i < COUNT(pairs); i++) {
+		struct http_meta m = { 0 };
+		struct http_answer a = { 0 };
+
+		strcpy(m.etag, pairs[i].etag);
+		strcpy(m.modified, pairs[i].modified);
+		m.mtime_s = http_parse_date(m.modified);
+		strcpy(a.etag, pairs[i].now_etag);
+		strcpy(a.modified, pairs[i].now_modified);
+		assert_int_equal(http_is_same(&m, &a), pairs[i].same);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_lines),
+		cmocka_unit_test(test_bad_ranges),
+		cmocka_unit_test(test_same),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lists of names, as servers make them and as hostile ones might. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/remote/listing.h"
+#include "tests/support/unit.h"
+
+/* The names in order, a directory's with a slash, each followed by a blank. */
+static void assert_names(struct listing *l, const char *want)
+{
+	char got[512] = "";
+
+	listing_finish(l);
+	for (size_t i = 0; i < l->n; i++) {
+		strcat(got, l->v[i].name);
+		strcat(got, l->v[i].is_dir ? "/ " : " ");
+	}
+	assert_string_equal(got, want);
+	listing_done(l);
+}
+
+static const struct {
+	const char *page, *names;
+} pages[] = {
+	/* nginx */
+	{ "<a href=\"../\">../</a>\n<a href=\"global_step1/\">global_step1/</a>"
+	  "  -\n<a href=\"latest\">latest</a> 12",
+	  "global_step1/ latest " },
+	/* Apache: sorting links, and the parent by its path */
+	{ "<a href=\"?C=N;O=D\">Name</a><a href=\"/\">Parent</a>"
+	  "<A HREF='a%20b.pt'>a b</A><a href=x>x</a>",
+	  "a b.pt x " },
+	/* Python's http.server */
+	{ "<li><a href=\"a%26b&amp;c\">a&amp;b</a></li>", "a&b&c " },
+	/* by path and by URL */
+	{ "<a href=\"/run/in\"><a href=\"/other/out\"><a href=\"/run/d/e\">",
+	  "in " },
+	{ "<a href=\"http://evil/x\"><a href=\"javascript:x\">",
+	  "javascript:x " },
+	{ "<a href=\"./here\"><a href=\"..\"><a href=\".\"><a href=\"\">"
+	  "<a href=\"a%2Fb\"><a href=\"nul%00\"><a href=\"..%2Fx\">",
+	  "here " },
+	{ "href <a href=\"open", "open " },
+	{ "twice: <a href=b/><a href=\"b\"><a href=b>", "b/ " },
+};
+
+static void test_pages(void **state)
+{
+	for (size_t i = 0; i < COUNT(pages); i++) {
+		struct listing l = { 0 };
+		char *const text = strdup(pages[i].page);
+
+		assert_int_equal(listing_parse_html(&l, text, "/run"), 0);
+		assert_names(&l, pages[i].names);
+		free(text);
+	}
+}
+
+static const char list[] =
+	"<?xml version=\"1.0\"?><ListBucketResult><Name>b</Name>"
+	"<Prefix>run/</Prefix><IsTruncated>true</IsTruncated>"
+	"<NextContinuationToken>a&amp;b</NextContinuationToken>"
+	"<CommonPrefixes><Prefix>run/d&#233;&lt;/</Prefix></CommonPrefixes>"
+	"<Contents><Key>run/latest</Key>"
+	"<LastModified>2026-11-22T20:14:01.000Z</LastModified>"
+	"<ETag>&quot;abc&quot;</ETag><Size>12</Size></Contents>"
+	"<Contents><Key>run/</Key><ETag>\"e\"</ETag><Size>0</Size></Contents>"
+	"<Contents><Key>other/x</Key><Size>1</Size></Contents>"
+	"<Contents><Key>run/bad</Key><Size>1x</Size></Contents>"
+	"</ListBucketResult>";
+
+static void test_s3(void **state)
+{
+	struct listing l = { 0 };
+	char *next;
+
+	assert_int_equal(listing_parse_s3(&l, list, "run/", &next), 0);
+	assert_string_equal(next, "a&b");
+	free(next);
+	listing_finish(&l);
+	assert_int_equal(l.n, 2);
+	assert_string_equal(l.v[0].name, "d\xc3\xa9<");
+	assert_true(l.v[0].is_dir);
+	assert_true(l.v[1].has_meta);
+	assert_int_equal(l.v[1].meta.size, 12);
+	assert_string_equal(l.v[1].meta.etag, "\"abc\"");
+	assert_int_equal(l.v[1].meta.mtime_s, 1795378441);
+	listing_done(&l);
+	assert_int_equal(listing_parse_s3(&l, "<html>", "", &next), -EBADMSG);
+	assert_int_equal(listing_parse_s3(&l,
+					  "<ListBucketResult><IsTruncated>true"
+					  "</IsTruncated></ListBucketResult>",
+					  "", &next),
+			 -EBADMSG);
+}
+
+static const struct {
+	const char *dir, *names;
+} dirs[] = {
+	{ "", "a/ latest " },
+	{ "a/", "b/ x " },
+	{ "a/b/", "y " },
+	{ "none/", "" },
+};
+
+static void test_manifest(void **state)
+{
+	for (size_t i = 0; i < COUNT(dirs); i++) {
+		struct listing l = { 0 };
+		char text[] =
+			"# comment\n\nlatest\r\n./a/x\na/b/y\n../out\n/abs";
+
+		assert_int_equal(listing_parse_manifest(&l, text, dirs[i].dir),
+				 0);
+		assert_names(&l, dirs[i].names);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_pages),
+		cmocka_unit_test(test_s3),
+		cmocka_unit_test(test_manifest),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
