@@ -10,3 +10,5 @@ endif
 if BUILD_TRAIN
 dist_man1_MANS += %D%/uctrain.1
 endif
+# Of a build without them, too.
+EXTRA_DIST += %D%/ucfs.1 %D%/ucfs-deploy.7 %D%/mount.ucfs.8 %D%/uctrain.1
