@@ -264,14 +264,15 @@ int outdir_open_over(struct outdir *o, const char *path, struct errmsg *err)
 
 /* --- commit ---------------------------------------------------------------- */
 
-static int sync_dir(const char *path, struct errmsg *err)
+static int sync_dir(int at, const char *path, const char *name,
+		    struct errmsg *err)
 {
-	const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	const int fd = openat(at, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	int rc = 0;
 
 	/* Some file systems cannot sync a directory, and say EINVAL. */
 	if (fd < 0 || (fsync(fd) < 0 && errno != EINVAL))
-		rc = outdir_fail(path, "cannot sync", err);
+		rc = outdir_fail(name, "cannot sync", err);
 	if (fd >= 0)
 		close(fd);
 	return rc;
@@ -315,17 +316,13 @@ static void rename_back(struct outdir *o, bool swapped)
 		  swapped ? RENAME_EXCHANGE : 0);
 }
 
+/* The rename is done: what fails here must say so, and is only that. */
 static int sync_names(const struct outdir *o, struct errmsg *err)
 {
-	char *above;
-	int rc;
+	const int rc = sync_dir(o->fd, "..", o->parent, err);
 
-	if (asprintf(&above, "%s/..", o->final) < 0)
-		return errmsg_nomem(err, o->final);
-	rc = sync_dir(above, err);
-	free(above);
 	/* They differ if the name was a symbolic link. */
-	return rc ? rc : sync_dir(o->parent, err);
+	return rc ? rc : sync_dir(AT_FDCWD, o->parent, o->parent, err);
 }
 
 static int rename_with_pointer(struct outdir *o, const char *to, char *tmp,

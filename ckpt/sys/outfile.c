@@ -74,22 +74,27 @@ int outfile_sync(struct outfile *o, struct errmsg *err)
 	return fsync(o->fd) < 0 ? outfile_fail(o->tmp, "cannot write", err) : 0;
 }
 
-static int sync_parent(const char *path, struct errmsg *err)
+/* Without memory, whose lack would be no reason to fail after the rename.  `path` is
+ * cut meanwhile. */
+static int sync_parent(char *path, struct errmsg *err)
 {
-	const char *const slash = strrchr(path, '/');
-	char *const dir =
-		slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+	char *const slash = strrchr(path, '/');
+	const char kept = slash ? slash[1] : '\0';
+	const char *dir = ".";
 	int fd, rc = 0;
 
-	if (!dir)
-		return errmsg_nomem(err, path);
+	if (slash) {
+		slash[1] = '\0';
+		dir = path;
+	}
 	fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	/* Some file systems cannot sync a directory, and say EINVAL. */
 	if (fd < 0 || (fsync(fd) < 0 && errno != EINVAL))
 		rc = outfile_fail(dir, "cannot sync", err);
 	if (fd >= 0)
 		close(fd);
-	free(dir);
+	if (slash)
+		slash[1] = kept;
 	return rc;
 }
 
