@@ -5,7 +5,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <zstd.h>
 
+#include "ckpt/base/bytes.h"
 #include "ckpt/pack/block.h"
 
 #define GUARD 0xa5
@@ -205,6 +207,35 @@ static void damaged_blocks_are_refused(void **unused)
 	free(stored);
 }
 
+/* A frame that decodes to more than the block has, whether it says so or not. */
+static void bombs_are_refused(void **unused)
+{
+	const size_t large = (size_t)64 << 20, room = ZSTD_compressBound(large);
+	struct block_decoder *const d = block_decoder_new();
+	uint8_t *const zeros = calloc(1, large), *const bomb = malloc(room);
+	uint8_t back[4096 + 1];
+
+	(void)unused;
+	assert_true(d && zeros && bomb);
+	for (int says = 0; says < 2; says++) {
+		ZSTD_CCtx *const z = ZSTD_createCCtx();
+		size_t n;
+
+		ZSTD_CCtx_setParameter(z, ZSTD_c_contentSizeFlag, says);
+		n = ZSTD_compress2(z, bomb + 4, room - 4, zeros, large);
+		assert_false(ZSTD_isError(n));
+		put_le32(bomb, (uint32_t)n | 1u << 31);
+		back[4096] = GUARD;
+		assert_false(block_decode(d, BLOCK_BYTES, bomb, n + 4,
+					  block_hash(zeros, 4096), back, 4096));
+		assert_int_equal(back[4096], GUARD);
+		ZSTD_freeCCtx(z);
+	}
+	block_decoder_free(d);
+	free(zeros);
+	free(bomb);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -213,6 +244,7 @@ int main(void)
 		cmocka_unit_test(every_coding_decodes),
 		cmocka_unit_test(the_layout_is_the_documented_one),
 		cmocka_unit_test(damaged_blocks_are_refused),
+		cmocka_unit_test(bombs_are_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

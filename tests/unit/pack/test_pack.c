@@ -272,6 +272,65 @@ static void a_file_that_changed_is_not_packed(void **state)
 	packed_done(&small);
 }
 
+/* A source that is no file: what a store that is far away gives. */
+struct ranges {
+	const uint8_t *bytes;
+	uint64_t read; /* bytes, so far */
+	bool broken;
+};
+
+static int ranges_read(const struct source *s, void *buf, size_t len,
+		       uint64_t off, struct errmsg *err)
+{
+	struct ranges *const r = s->ctx;
+
+	if (r->broken)
+		return errmsg_set(err, -EIO, "%s: no answer", s->name);
+	memcpy(buf, r->bytes + off, len);
+	r->read += len;
+	return 0;
+}
+
+static void ranges_close(struct source *s)
+{
+	struct ranges *const r = s->ctx;
+
+	r->bytes = NULL;
+}
+
+static void ranges_of_any_source_do(void **state)
+{
+	static const struct source_ops ops = { .read = ranges_read,
+					       .close = ranges_close };
+	struct errmsg err = { "" };
+	struct ranges r = { 0 };
+	struct source src = { .name = "far", .fd = -1, .ops = &ops, .ctx = &r };
+	uint8_t *bytes, *buf = malloc(100000);
+	struct pack *p;
+	int64_t master;
+	size_t size;
+
+	packed_make(&large, true, 2);
+	bytes = packed_load(&size);
+	r.bytes = bytes;
+	src.size = size;
+	assert_int_equal(pack_open_source(&src, &p, &err), 0);
+	master = pack_index_find(pack_index_of(p), "master");
+	read_matches(p, &large, (uint32_t)master, 100000, 3000001, buf);
+	/* Index, a table, and three blocks of some hundred. */
+	assert_true(r.read < 300000);
+	r.broken = true;
+	assert_int_equal(
+		pack_read(p, (uint32_t)master, buf, 100000, 7000001, &err),
+		-EIO);
+	assert_string_equal(err.text, "far: no answer");
+	pack_close(p);
+	assert_null(r.bytes);
+	free(buf);
+	free(bytes);
+	packed_done(&large);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -283,6 +342,7 @@ int main(void)
 		cmocka_unit_test(everything_is_extracted),
 		cmocka_unit_test(work_can_be_stopped),
 		cmocka_unit_test(a_file_that_changed_is_not_packed),
+		cmocka_unit_test(ranges_of_any_source_do),
 	};
 
 	return cmocka_run_group_tests(tests, set_up, tear_down);
