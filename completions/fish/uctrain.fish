@@ -12,3 +12,4 @@ complete -c uctrain -l checkpoint_dir -x -a '(__fish_complete_directories)'
 complete -c uctrain -l log_dir -x -a '(__fish_complete_directories)'
 complete -c uctrain -l data -r
 complete -c uctrain -l deepspeed_config -r
+complete -c uctrain -l tuning_cache -r

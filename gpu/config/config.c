@@ -417,6 +417,7 @@ int config_parse(struct config *c, int argc, char **argv, unsigned ranks,
 
 void config_done(struct config *c)
 {
+	free(c->tuning_cache);
 	free(c->data);
 	free(c->checkpoint_dir);
 	free(c->resume_dir);

@@ -78,8 +78,9 @@ struct config {
 			      * and micro-batches */
 	bool recompute;      /* recompute blocks in the backward pass */
 	bool tf32;
-	bool no_gds;   /* read files through host memory */
-	bool no_cudnn; /* use our own attention kernels */
+	bool no_gds;        /* read files through host memory */
+	bool no_cudnn;      /* use our own attention kernels */
+	char *tuning_cache; /* file of measured choices, or NULL */
 	struct optimizer_config optimizer;
 	struct lr_schedule_config schedule;
 	struct loss_scaler_config scaler;

@@ -144,6 +144,8 @@ const struct flag flags[FLAGS] = {
 	      "\tdo not read checkpoints by GPUDirect Storage"),
 	OTHER("no_cudnn", FLAG_ON, no_cudnn,
 	      "\tuse uctrain's own attention kernels"),
+	OTHER("tuning_cache", FLAG_TEXT, tuning_cache,
+	      "FILE\tkeep the algorithms that were fastest in FILE"),
 	OTHER("recompute", FLAG_ON, recompute,
 	      "\trecompute blocks in the backward pass: less memory"),
 	OTHER("data", FLAG_TEXT, data,

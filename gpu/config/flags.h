@@ -44,7 +44,7 @@ struct flag {
 			   * description */
 };
 
-#define FLAGS 47
+#define FLAGS 48
 extern const struct flag flags[FLAGS];
 
 bool flag_takes_value(const struct flag *f);

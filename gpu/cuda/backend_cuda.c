@@ -51,6 +51,8 @@ static int cuda_sync(struct backend *b, struct errmsg *err)
 	CUDA_CALL(c, cudaStreamSynchronize, c->stream);
 	rc = c->failed;
 	c->failed = 0;
+	if (!rc)
+		cuda_gemm_save(c);
 	return rc ? errmsg_set(err, rc, "CUDA device %d: %s", c->device,
 			       c->failure)
 		  : 0;
@@ -246,6 +248,8 @@ int backend_cuda_new(struct backend **out, enum dtype dtype,
 	c->no_gds = o->no_gds;
 	c->no_cudnn = o->no_cudnn;
 	c->deterministic = o->deterministic;
+	c->tuning_cache = o->tuning_cache;
+	c->saves_tuning = o->saves_tuning;
 	c->tf32 = o->tf32 && dtype == DTYPE_F32;
 	rc = choose_device(c, o->local_rank, err);
 	if (rc) {

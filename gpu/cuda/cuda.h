@@ -25,12 +25,14 @@ struct cuda {
 	cudaStream_t stream;
 	cudaStream_t side_streams[BACKEND_QUEUES]; /* of the other queues */
 	struct gemm_cache *gemm_cache;
-	struct cudnn *cudnn; /* NULL: not opened yet */
-	bool tf32;           /* float32 GEMMs may use tf32 */
-	size_t logits_bytes; /* limit of logits in memory */
-	bool no_gds;         /* read files through host memory */
-	bool no_cudnn;       /* use our own attention kernels */
-	bool deterministic;  /* bit-identical results in every run */
+	const char *tuning_cache; /* file of measured choices, or NULL */
+	bool saves_tuning;        /* and reports what is wrong with it */
+	struct cudnn *cudnn;      /* NULL: not opened yet */
+	bool tf32;                /* float32 GEMMs may use tf32 */
+	size_t logits_bytes;      /* limit of logits in memory */
+	bool no_gds;              /* read files through host memory */
+	bool no_cudnn;            /* use our own attention kernels */
+	bool deterministic;       /* bit-identical results in every run */
 	/* Scratch memory of operations, grown on demand and kept. */
 	void *scratch;
 	size_t scratch_len;

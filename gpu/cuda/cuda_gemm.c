@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GEMMs with epilogues by cuBLASLt.  It selects an algorithm once per problem,
- * which is kept, so that equal problems have bit-identical results.
+ * GEMMs with epilogues by cuBLASLt.  Of the algorithms that it suggests for a
+ * problem the fastest is found once and kept, so that equal problems have
+ * bit-identical results; a file keeps it for other runs.
  *
  * cuBLASLt is column-major: our matrices are its transposes, and (a * b)' = b'
  * * a'.
@@ -10,11 +11,14 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
+#include "gpu/cuda/tuning.h"
 #include "gpu/nvidia/cublaslt_api.h"
 
 /* NVIDIA's recommendation for Hopper; older devices need less. */
@@ -27,6 +31,16 @@
  * it and accepts less, but its kernels may fault then (users of its bias report
  * this below 8 and below 16), which invalidates the CUDA context. */
 #define EPILOGUE_ALIGNMENT 16
+
+/* How many of cuBLASLt's suggestions are measured, and how often. */
+#define CANDIDATES 16
+#define REPEATS 4
+
+/* Of the text of a problem with its device. */
+#define KEY_MAX 640
+
+_Static_assert(sizeof(cublasLtMatmulAlgo_t) == TUNING_CHOICE,
+	       "an algorithm fits into the file of choices");
 
 /* A problem, as far as it determines the algorithm.  Without implicit padding:
  * keys are compared as bytes. */
@@ -51,6 +65,9 @@ struct gemm_cache {
 	void *workspace;
 	struct gemm_plan *plans;
 	size_t n, room;
+	struct tuning *tuning; /* NULL: no file */
+	char device[256];      /* its name */
+	cudaEvent_t begun, ended;
 };
 
 /* Like cuda_ok and CUDA_CALL. */
@@ -64,6 +81,41 @@ static bool lt_ok(struct cuda *c, cublasStatus_t s, const char *call)
 }
 #define LT_CALL(c, function, ...) \
 	lt_ok(c, (c)->gemm_cache->api->function(__VA_ARGS__), #function)
+
+static void report(const struct cuda *c, const struct errmsg *why)
+{
+	if (c->saves_tuning)
+		fprintf(stderr, "uctrain: --tuning_cache is ignored: %s\n",
+			why->text);
+}
+
+static int open_tuning(struct cuda *c)
+{
+	struct gemm_cache *const p = c->gemm_cache;
+	struct cudaDeviceProp device;
+	struct errmsg why;
+	int rc;
+
+	if (!c->tuning_cache)
+		return 0;
+	if (!CUDA_CALL(c, cudaGetDeviceProperties, &device, c->device))
+		return 0; /* reported by sync */
+	snprintf(p->device, sizeof(p->device), "%s", device.name);
+	rc = tuning_open(&p->tuning, c->tuning_cache, &why);
+	if (rc && rc != -ENOMEM)
+		report(c, &why);
+	return rc == -ENOMEM ? rc : 0;
+}
+
+void cuda_gemm_save(struct cuda *c)
+{
+	struct tuning *const t = c->gemm_cache->tuning;
+	struct errmsg why;
+
+	if (t && c->saves_tuning && tuning_save(t, &why))
+		fprintf(stderr, "uctrain: --tuning_cache is not written: %s\n",
+			why.text);
+}
 
 int cuda_gemm_init(struct cuda *c)
 {
@@ -82,7 +134,9 @@ int cuda_gemm_init(struct cuda *c)
 		return 0; /* reported by sync */
 	cuda_ok(c, cudaMallocAsync(&p->workspace, WORKSPACE_BYTES, c->stream),
 		"workspace of cuBLASLt: cudaMallocAsync");
-	return 0;
+	CUDA_CALL(c, cudaEventCreateWithFlags, &p->begun, cudaEventDefault);
+	CUDA_CALL(c, cudaEventCreateWithFlags, &p->ended, cudaEventDefault);
+	return open_tuning(c);
 }
 
 void cuda_gemm_done(struct cuda *c)
@@ -98,6 +152,11 @@ void cuda_gemm_done(struct cuda *c)
 		p->api->cublasLtMatrixLayoutDestroy(p->plans[i].b);
 		p->api->cublasLtMatrixLayoutDestroy(p->plans[i].out);
 	}
+	if (p->begun)
+		cudaEventDestroy(p->begun);
+	if (p->ended)
+		cudaEventDestroy(p->ended);
+	tuning_close(p->tuning);
 	if (p->lt)
 		p->api->cublasLtDestroy(p->lt);
 	if (p->workspace)
@@ -244,31 +303,160 @@ static bool set_limits(struct cuda *c, cublasLtMatmulPreference_t preference,
 		     &k->out_align, sizeof(k->out_align));
 }
 
-/* Let cuBLASLt select an algorithm.  No algorithm for an epilogue is a valid
- * answer. */
-static bool cuda_gemm_choose(struct cuda *c, struct gemm_plan *w)
+/* --- choices ---------------------------------------------------------------- */
+
+static cublasStatus_t multiply(struct cuda *c, const struct gemm_plan *w,
+			       const struct cuda_gemm *p, void *out)
 {
-	cublasLtMatmulHeuristicResult_t best;
+	const float alpha = 1, beta = p->add ? 1 : 0;
+
+	return c->gemm_cache->api->cublasLtMatmul(
+		c->gemm_cache->lt, w->desc, &alpha, p->b.p, w->b, p->a.p, w->a,
+		&beta, p->add ? p->add : out, w->out, out, w->out, &w->algo,
+		c->gemm_cache->workspace, WORKSPACE_BYTES, c->stream);
+}
+
+/* Measure the plan's algorithm.  Results go to `out`, since `add` may be where
+ * they belong; what an epilogue stores is stored again.  Infinite if the algorithm
+ * cannot be used after all. */
+static float time_of(struct cuda *c, const struct gemm_plan *w,
+		     const struct cuda_gemm *p, void *out)
+{
+	struct gemm_cache *const all = c->gemm_cache;
+	float ms = INFINITY;
+	bool ran = multiply(c, w, p, out) == CUBLAS_STATUS_SUCCESS;
+
+	CUDA_CALL(c, cudaEventRecord, all->begun, c->stream);
+	for (int i = 0; ran && i < REPEATS; i++)
+		ran = multiply(c, w, p, out) == CUBLAS_STATUS_SUCCESS;
+	CUDA_CALL(c, cudaEventRecord, all->ended, c->stream);
+	if (!CUDA_CALL(c, cudaEventSynchronize, all->ended) || !ran ||
+	    !CUDA_CALL(c, cudaEventElapsedTime, &ms, all->begun, all->ended))
+		return INFINITY;
+	return ms;
+}
+
+/* Keep the fastest of n algorithms.  False if none can be used or there is no
+ * memory to find out. */
+static bool keep_fastest(struct cuda *c, struct gemm_plan *w,
+			 const struct cuda_gemm *p,
+			 const cublasLtMatmulHeuristicResult_t *found, int n)
+{
+	const size_t size = p->wide ? sizeof(float) : c->base.act_size;
+	cublasLtMatmulAlgo_t best;
+	float least = INFINITY;
+	void *out = NULL;
+
+	if (cudaMallocAsync(&out, p->m * p->out_pitch * size, c->stream) !=
+	    cudaSuccess) {
+		cudaGetLastError();
+		return false;
+	}
+	for (int i = 0; i < n; i++) {
+		float ms;
+
+		w->algo = found[i].algo;
+		ms = time_of(c, w, p, out);
+		if (ms < least) {
+			least = ms;
+			best = found[i].algo;
+		}
+	}
+	CUDA_CALL(c, cudaFreeAsync, out, c->stream);
+	if (isinf(least))
+		return false;
+	w->algo = best;
+	return true;
+}
+
+/* All that a choice depends on, as text. */
+static void describe(const struct cuda *c, const struct key *k,
+		     char text[KEY_MAX])
+{
+	snprintf(text, KEY_MAX,
+		 "cuBLASLt %zu %s%s %zux%zux%zu pitches %zu,%zu,%zu aligned %u,%u,%u,%u,%u %c%c add %d wide %d epilogue %u %s",
+		 c->gemm_cache->api->cublasLtGetVersion(),
+		 dtype_name(c->base.dtype), c->tf32 ? "/tf32" : "", k->m, k->n,
+		 k->k, k->a_pitch, k->b_pitch, k->out_pitch, k->a_align,
+		 k->b_align, k->add_align, k->out_align, k->vector_align,
+		 k->a_transposed ? 't' : 'n', k->b_transposed ? 't' : 'n',
+		 k->add, k->wide, k->epilogue, c->gemm_cache->device);
+}
+
+/* Take the file's choice, if it has one that cuBLASLt still accepts. */
+static bool take_stored(struct cuda *c, struct gemm_plan *w, const char *text)
+{
+	struct gemm_cache *const all = c->gemm_cache;
+	const uint8_t *const stored =
+		all->tuning ? tuning_find(all->tuning, text) : NULL;
+	cublasLtMatmulHeuristicResult_t is;
+
+	if (!stored)
+		return false;
+	memcpy(&w->algo, stored, sizeof(w->algo));
+	return all->api->cublasLtMatmulAlgoCheck(all->lt, w->desc, w->b, w->a,
+						 w->out, w->out, &w->algo,
+						 &is) == CUBLAS_STATUS_SUCCESS &&
+	       is.workspaceSize <= WORKSPACE_BYTES;
+}
+
+/* Ask cuBLASLt for at most `most` algorithms, the presumably fastest first.  None
+ * for an epilogue is a valid answer. */
+static int suggest(struct cuda *c, const struct gemm_plan *w,
+		   cublasLtMatmulHeuristicResult_t *found, int most)
+{
 	cublasLtMatmulPreference_t preference;
 	cublasStatus_t s = CUBLAS_STATUS_NOT_SUPPORTED;
-	int n = 0;
+	int n = 0, good = 0;
 
 	if (!LT_CALL(c, cublasLtMatmulPreferenceCreate, &preference))
-		return false;
+		return 0;
 	if (set_limits(c, preference, &w->key))
 		s = c->gemm_cache->api->cublasLtMatmulAlgoGetHeuristic(
 			c->gemm_cache->lt, w->desc, w->b, w->a, w->out, w->out,
-			preference, 1, &best, &n);
+			preference, most, found, &n);
 	c->gemm_cache->api->cublasLtMatmulPreferenceDestroy(preference);
-	w->can = s == CUBLAS_STATUS_SUCCESS && n > 0 &&
-		 best.state == CUBLAS_STATUS_SUCCESS;
-	if (w->can)
-		w->algo = best.algo;
-	else if (w->key.epilogue == CUDA_EPILOGUE_NONE)
+	for (int i = 0; s == CUBLAS_STATUS_SUCCESS && i < n; i++)
+		if (found[i].state == CUBLAS_STATUS_SUCCESS)
+			found[good++] = found[i];
+	if (!good && w->key.epilogue == CUDA_EPILOGUE_NONE)
 		lt_ok(c, s ? s : CUBLAS_STATUS_NOT_SUPPORTED,
 		      "cublasLtMatmulAlgoGetHeuristic");
-	return w->can;
+	return good;
 }
+
+static void store(struct cuda *c, const struct gemm_plan *w, const char *text)
+{
+	struct tuning *const t = c->gemm_cache->tuning;
+	struct errmsg why;
+
+	if (t && tuning_set(t, text, (const uint8_t *)&w->algo, &why))
+		cuda_fail(c, -ENOMEM, "GEMM", why.text);
+}
+
+/* What is measured differs between runs: if results must not, only what is stored
+ * counts, or cuBLASLt's first suggestion. */
+static bool cuda_gemm_choose(struct cuda *c, struct gemm_plan *w,
+			     const struct cuda_gemm *p)
+{
+	cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+	char text[KEY_MAX];
+	int n;
+
+	describe(c, &w->key, text);
+	if (take_stored(c, w, text))
+		return true;
+	n = suggest(c, w, found, c->deterministic ? 1 : CANDIDATES);
+	if (n > 1 && keep_fastest(c, w, p, found, n)) {
+		store(c, w, text);
+		return true;
+	}
+	if (n)
+		w->algo = found[0].algo;
+	return n > 0;
+}
+
+/* --- products --------------------------------------------------------------- */
 
 static struct gemm_plan *new_plan(struct gemm_cache *all)
 {
@@ -296,7 +484,7 @@ static struct gemm_plan *plan_of(struct cuda *c, const struct cuda_gemm *p)
 	}
 	w->key = key;
 	w->can = cuda_gemm_describe(c, w, p) && cuda_gemm_lay_out(c, w, p) &&
-		 cuda_gemm_choose(c, w);
+		 cuda_gemm_choose(c, w, p);
 	return w;
 }
 
@@ -316,17 +504,13 @@ static bool is_aligned(const struct cuda_gemm *p)
 bool cuda_gemm_run(struct cuda *c, const struct cuda_gemm *p)
 {
 	assert(p->epilogue != CUDA_EPILOGUE_BIAS || p->vector);
-	const float alpha = 1, beta = p->add ? 1 : 0;
 	struct gemm_plan *const w =
 		is_exact(c, p) && is_aligned(p) ? plan_of(c, p) : NULL;
 	cublasStatus_t s;
 
 	if (!w || !w->can || !set_pointers(c, w->desc, p))
 		return false;
-	s = c->gemm_cache->api->cublasLtMatmul(
-		c->gemm_cache->lt, w->desc, &alpha, p->b.p, w->b, p->a.p, w->a,
-		&beta, p->add ? p->add : p->out, w->out, p->out, w->out,
-		&w->algo, c->gemm_cache->workspace, WORKSPACE_BYTES, c->stream);
+	s = multiply(c, w, p, p->out);
 	/* Some unsupported problems are only rejected here. */
 	if (s == CUBLAS_STATUS_NOT_SUPPORTED &&
 	    p->epilogue != CUDA_EPILOGUE_NONE) {

@@ -12,6 +12,7 @@
 #define CUBLASLT_CALLS(X)                       \
 	X(cublasLtCreate)                       \
 	X(cublasLtDestroy)                      \
+	X(cublasLtGetVersion)                   \
 	X(cublasLtGetStatusString)              \
 	X(cublasLtMatmulDescCreate)             \
 	X(cublasLtMatmulDescDestroy)            \
@@ -22,6 +23,7 @@
 	X(cublasLtMatmulPreferenceDestroy)      \
 	X(cublasLtMatmulPreferenceSetAttribute) \
 	X(cublasLtMatmulAlgoGetHeuristic)       \
+	X(cublasLtMatmulAlgoCheck)              \
 	X(cublasLtMatmul)
 
 struct cublaslt_api {

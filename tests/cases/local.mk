@@ -12,6 +12,7 @@ scripts += \
 	%D%/train/errors.sh \
 	%D%/train/save.sh \
 	%D%/train/traffic.sh \
+	%D%/train/tuning.sh \
 	%D%/train/lock.sh \
 	%D%/train/weights.sh \
 	%D%/train/accumulate.sh \

@@ -59,6 +59,8 @@ typedef enum {
  * used for that. */
 typedef struct {
 	uint32_t alignment[4];
+	uint32_t number; /* 0: the first that was suggested */
+	uint32_t unused[11];
 } cublasLtMatmulAlgo_t;
 
 typedef struct {
@@ -72,6 +74,7 @@ typedef struct cudaemu_lt_desc *cublasLtMatmulDesc_t;
 typedef struct cudaemu_lt_layout *cublasLtMatrixLayout_t;
 typedef struct cudaemu_lt_preference *cublasLtMatmulPreference_t;
 
+size_t cublasLtGetVersion(void);
 const char *cublasLtGetStatusString(cublasStatus_t s);
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *lt);
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t lt);
@@ -102,6 +105,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
 	cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
 	cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference,
 	int wanted, cublasLtMatmulHeuristicResult_t *results, int *found);
+
+cublasStatus_t
+cublasLtMatmulAlgoCheck(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
+			cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+			cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+			const cublasLtMatmulAlgo_t *algo,
+			cublasLtMatmulHeuristicResult_t *result);
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
 			      const void *alpha, const void *a,

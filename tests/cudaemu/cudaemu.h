@@ -32,6 +32,21 @@ void cudaemu_refuse_epilogues(bool refuse);
 /* The number of products whose column sums cublasLt computed. */
 unsigned cudaemu_products_with_sums(void);
 
+/* Let cublasLt know `n` algorithms from now on (1 at first), of which `fastest`,
+ * counted from 0, takes half the time of the others, and the last is never
+ * supported after all if `last_fails`.  CUDAEMU_ALGORITHMS=N in the environment is
+ * the same with the second as the fastest. */
+void cudaemu_offer(unsigned n, unsigned fastest, bool last_fails);
+
+/* The number of products that cublasLt computed by an algorithm. */
+unsigned cudaemu_products_by(unsigned algorithm);
+
+/* Let cublasLt be of this version from now on. */
+void cudaemu_lt_version(size_t version);
+
+/* The device was at work for this long, in milliseconds. */
+void cudaemu_spend(double ms);
+
 /* Set the devices' compute capability (8.x) from now on. */
 void cudaemu_be(int capability);
 

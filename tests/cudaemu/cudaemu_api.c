@@ -25,7 +25,16 @@ struct allocation {
 
 struct cudaemu_event {
 	uint64_t number; /* of the last allocation before it */
+	double at;       /* milliseconds */
+	bool timed;
 };
+
+static double now;
+
+void cudaemu_spend(double ms)
+{
+	now += ms;
+}
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct allocation *allocations;
@@ -145,6 +154,13 @@ void cudaemu_be(int capability)
 	major = capability;
 }
 
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
+{
+	*prop = (struct cudaDeviceProp){ .name = "emulated" };
+	return result(device == 0 || device == 1 ? cudaSuccess
+						 : cudaErrorInvalidDevice);
+}
+
 /* With CUDAEMU_DEVICES=own each rank sees one device, its own, as number 0. */
 cudaError_t cudaDeviceGetPCIBusId(char *id, int len, int device)
 {
@@ -197,8 +213,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
-	(void)flags;
 	*event = calloc(1, sizeof(**event));
+	if (*event)
+		(*event)->timed = !(flags & cudaEventDisableTiming);
 	return result(*event ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
@@ -212,6 +229,15 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
 	(void)stream;
 	event->number = made;
+	event->at = now;
+	return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begun, cudaEvent_t ended)
+{
+	if (!begun->timed || !ended->timed)
+		return result(cudaErrorInvalidValue);
+	*ms = (float)(ended->at - begun->at);
 	return cudaSuccess;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cuBLASLt's products, computed element by element, column-major as documented
  * by NVIDIA. */
+#include <assert.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -30,8 +31,47 @@ struct cudaemu_lt_preference {
 	uint32_t alignment[4];
 };
 
+#define ALGORITHMS 16
+
 static bool refuses;
 static unsigned with_sums;
+static unsigned products[ALGORITHMS];
+static size_t version = 130000;
+static struct {
+	unsigned n, fastest;
+	bool last_fails;
+} offered = { .n = 1 };
+
+void cudaemu_offer(unsigned n, unsigned fastest, bool last_fails)
+{
+	assert(n && n <= ALGORITHMS);
+	offered.n = n;
+	offered.fastest = fastest;
+	offered.last_fails = last_fails;
+}
+
+static void __attribute__((constructor)) offer_as_told(void)
+{
+	const char *const n = getenv("CUDAEMU_ALGORITHMS");
+
+	if (n)
+		cudaemu_offer((unsigned)atoi(n), 1, false);
+}
+
+unsigned cudaemu_products_by(unsigned algorithm)
+{
+	return products[algorithm];
+}
+
+void cudaemu_lt_version(size_t v)
+{
+	version = v;
+}
+
+size_t cublasLtGetVersion(void)
+{
+	return version;
+}
 
 void cudaemu_refuse_epilogues(bool refuse)
 {
@@ -184,10 +224,37 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
 	/* The documented requirements. */
 	if (desc->aux && desc->aux_ld % 8)
 		return CUBLAS_STATUS_NOT_SUPPORTED;
-	results->state = CUBLAS_STATUS_SUCCESS;
-	memcpy(results->algo.alignment, preference->alignment,
-	       sizeof(preference->alignment));
-	*found = 1;
+	for (; *found < wanted && (unsigned)*found < offered.n; ++*found) {
+		cublasLtMatmulHeuristicResult_t *const r = &results[*found];
+
+		*r = (cublasLtMatmulHeuristicResult_t){
+			.algo.number = (uint32_t)*found,
+			.state = CUBLAS_STATUS_SUCCESS,
+		};
+		memcpy(r->algo.alignment, preference->alignment,
+		       sizeof(preference->alignment));
+	}
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t
+cublasLtMatmulAlgoCheck(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
+			cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+			cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+			const cublasLtMatmulAlgo_t *algo,
+			cublasLtMatmulHeuristicResult_t *result)
+{
+	(void)lt;
+	(void)desc;
+	(void)a;
+	(void)b;
+	(void)c;
+	(void)d;
+	if (algo->number >= offered.n)
+		return CUBLAS_STATUS_NOT_SUPPORTED;
+	*result = (cublasLtMatmulHeuristicResult_t){
+		.state = CUBLAS_STATUS_SUCCESS
+	};
 	return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -308,6 +375,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
 	/* Kernels may access these as vectors. */
 	if (!fits(desc->bias, 16) || !fits(desc->aux, 16))
 		return CUBLAS_STATUS_EXECUTION_FAILED;
+	assert(algo->number < ALGORITHMS);
+	if (offered.last_fails && algo->number + 1 == offered.n)
+		return CUBLAS_STATUS_NOT_SUPPORTED;
+	products[algo->number]++;
+	cudaemu_spend(algo->number == offered.fastest ? 0.5 : 1);
 	memcpy(&by[0], alpha, sizeof(by[0]));
 	memcpy(&by[1], beta, sizeof(by[1]));
 	for (uint64_t col = 0; col < n; col++)
@@ -340,6 +412,7 @@ const struct cublaslt_api *cublaslt_api(const char **why)
 	static const struct cublaslt_api api = {
 		.cublasLtCreate = cublasLtCreate,
 		.cublasLtDestroy = cublasLtDestroy,
+		.cublasLtGetVersion = cublasLtGetVersion,
 		.cublasLtGetStatusString = cublasLtGetStatusString,
 		.cublasLtMatmulDescCreate = cublasLtMatmulDescCreate,
 		.cublasLtMatmulDescDestroy = cublasLtMatmulDescDestroy,
@@ -352,6 +425,7 @@ const struct cublaslt_api *cublaslt_api(const char **why)
 		.cublasLtMatmulPreferenceSetAttribute =
 			cublasLtMatmulPreferenceSetAttribute,
 		.cublasLtMatmulAlgoGetHeuristic = cublasLtMatmulAlgoGetHeuristic,
+		.cublasLtMatmulAlgoCheck = cublasLtMatmulAlgoCheck,
 		.cublasLtMatmul = cublasLtMatmul,
 	};
 
