@@ -52,14 +52,14 @@ pc()
 	EOF
 }
 
-mkdir -p "$prefix/include/cjson" "$prefix/include/isa-l"
+mkdir -p "$prefix/include/isa-l"
 
 if [ ! -f "$prefix/lib/pkgconfig/libcjson.pc" ]; then
 	version=$(pkg-config --modversion libcjson)
 	unpack cjson
 	${CC:-gcc} -O2 -c -o "$work/cJSON.o" "$work/cjson/cJSON.c"
 	ar crs "$prefix/lib/libcjson.a" "$work/cJSON.o"
-	cp "$work/cjson/cJSON.h" "$prefix/include/cjson/"
+	cp "$work/cjson/cJSON.h" "$prefix/include/"
 	pc cjson "$version"
 fi
 

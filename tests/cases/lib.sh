@@ -12,9 +12,13 @@
 set -u
 # A signal that the caller of `make check` ignores (nohup ignores SIGHUP) would be
 # ignored by every program under test, and a shell cannot restore it.
+# Only coreutils since 8.31 can.
+default_signals=(env --default-signal)
+"${default_signals[@]}" true 2>/dev/null ||
+	default_signals=(perl -e '$SIG{$_} = "DEFAULT" for qw(HUP INT QUIT PIPE TERM); exec @ARGV')
 if [ -z "${CASE_SIGNALS-}" ]; then
 	export CASE_SIGNALS=default
-	exec env --default-signal bash "$0" "$@"
+	exec "${default_signals[@]}" bash "$0" "$@"
 fi
 good=$(realpath "${top_srcdir:?}")/tests/good
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/ucfs-case.XXXXXX")
@@ -72,7 +76,7 @@ require() {
 mount_fg() {
 	mkdir -p "$tmp/mnt"
 	# A background job ignores SIGINT, and so would the server.
-	env --default-signal=INT ucfs "$1" "$tmp/mnt" -f "${@:2}" 2>"$tmp/log" &
+	"${default_signals[@]}" ucfs "$1" "$tmp/mnt" -f "${@:2}" 2>"$tmp/log" &
 	server=$!
 	for _ in $(seq 200); do
 		mountpoint -q "$tmp/mnt" && return 0

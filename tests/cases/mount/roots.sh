@@ -74,7 +74,7 @@ for n in $name z3_nvme_dp2; do
 	rm -rf "$tmp/whole"
 	ucckpt convert "$good/$n" "$tmp/whole" >/dev/null || fail "convert of $n"
 	mkdir -p "$tmp/mnt"
-	env --default-signal=INT ucfs "${roots[@]}" "$tmp/mnt" -f 2>"$tmp/log" &
+	"${default_signals[@]}" ucfs "${roots[@]}" "$tmp/mnt" -f 2>"$tmp/log" &
 	server=$!
 	for _ in $(seq 200); do
 		mountpoint -q "$tmp/mnt" && break

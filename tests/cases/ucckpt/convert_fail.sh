@@ -105,7 +105,7 @@ cp -r "$good/z3_fp32_dp2/global_step4" "$tmp/long"
 truncate -s 2G "$tmp/long/zero_pp_rank_1_mp_rank_00_model_states.pt"
 for signal in TERM INT HUP; do
 	# A script's background jobs ignore SIGINT.
-	env --default-signal=INT ucckpt convert "$tmp/long" "$dir/a/b" >"$tmp/out" 2>"$tmp/said" &
+	"${default_signals[@]}" ucckpt convert "$tmp/long" "$dir/a/b" >"$tmp/out" 2>"$tmp/said" &
 	pid=$!
 	for _ in $(seq 200); do
 		[ -z "$(find "$dir" -name 'zero_pp_rank_1*' -size +0)" ] || break
