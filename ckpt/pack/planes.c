@@ -23,6 +23,13 @@
 
 #define GROUP 64 /* elements */
 
+/* The compilers have different words for it. */
+#ifdef __clang__
+#define UNROLL_PLANES _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL_PLANES _Pragma("GCC unroll 8")
+#endif
+
 /* Loops for constant lengths. */
 #define INLINED static inline __attribute__((always_inline))
 
@@ -50,9 +57,8 @@
 			LOAD(type, from_, x_, n, LEFT)                  \
 		else                                                    \
 			LOAD(type, from_, x_, n, STRAIGHT)              \
-		_Pragma("GCC unroll 8") for (unsigned p_ = 0;           \
-					     p_ < sizeof(type); p_++)   \
-		{                                                       \
+		UNROLL_PLANES                                           \
+		for (unsigned p_ = 0; p_ < sizeof(type); p_++) {        \
 			uint8_t *const to_ = (out)[p_] + (i);           \
                                                                         \
 			for (size_t k_ = 0; k_ < (n); k_++)             \
