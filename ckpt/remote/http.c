@@ -326,8 +326,12 @@ static int exchange(struct exchange *x, struct transport_result *result,
 		rc = judge(x, rc, result, err);
 		if (rc <= 0)
 			return rc;
-		if (x->got > before) /* not at a standstill */
+		/* A good part has come: go on at once. */
+		if (x->got - before >= (x->len - before) / 2 && x->got > before) {
+			before = x->got;
 			tries = 0;
+			continue;
+		}
 		before = x->got;
 		if (++tries == TRIES_UNKNOWN && !site_has_answered(x->site))
 			return errmsg_set(err, -EIO, "%s: %s", x->path, x->why);

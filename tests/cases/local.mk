@@ -34,6 +34,7 @@ scripts += \
 	%D%/mount/errors.sh \
 	%D%/mount/roots.sh \
 	%D%/remote/http.sh \
+	%D%/remote/faults.sh \
 	%D%/mount/reasons.sh \
 	%D%/mount/saved_again.sh \
 	%D%/mount/mistakes.sh \
@@ -57,5 +58,5 @@ scripts += \
 	%D%/ucckpt/pack.sh \
 	%D%/ucckpt/extents.sh \
 	%D%/train/ucplot.sh
-EXTRA_DIST += %D%/lib.sh %D%/remote/remote_lib.sh %D%/mpi.sh %D%/ucckpt/report.sh %D%/train/train_lib.sh \
+EXTRA_DIST += %D%/lib.sh %D%/remote/remote_lib.sh %D%/remote/hostile.py %D%/mpi.sh %D%/ucckpt/report.sh %D%/train/train_lib.sh \
 	%D%/train/ranks_lib.sh %D%/mount/loadtorch.py

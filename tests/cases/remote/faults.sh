@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Servers that stall, close, truncate, lie and change: what is read is right, or
+# fails with the reason before long.  Unmounting always works.
+
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+# shellcheck source=tests/cases/remote/remote_lib.sh
+. "$(dirname "$0")/remote_lib.sh"
+require_curl
+require python3
+here=$(dirname "$(realpath "$0")")
+
+mkdir "$tmp/run"
+"$top_builddir/tests/programs/mkrun" "$tmp/run" 2 200000 || fail "mkrun"
+tag=global_step4
+echo good >"$tmp/mode"
+port=$(free_port)
+start() {
+	python3 "$here/hostile.py" "$port" "$tmp" "$tmp/mode" 2>"$tmp/server.err" &
+	hostile=$!
+	servers+=("$hostile")
+	await "$port" "$hostile"
+}
+start
+ucckpt convert "$tmp/run" "$tmp/whole" >/dev/null 2>&1 || fail "convert of the local run"
+
+# One second is the deadline of what fails.  A minute would be a hang.
+convert() {
+	timeout 60 ucckpt -o "deadline=$2" convert --num_extract_workers 4 \
+		"http://127.0.0.1:$port/$1/run" "$tmp/$1.tree" >"$tmp/$1.out" 2>&1
+	echo $? >"$tmp/$1.rc"
+}
+
+# MODE|what is said; nothing if the bytes are right in the end
+modes='good
+short
+close_once
+busy_once
+error_once
+stall|not read within 1 s: .*\(Timeout\|timed out\|slow\)
+stall_body|not read within 1 s:
+close|not read within 1 s:
+close_body
+busy|not read within 1 s: HTTP status 429
+elsewhere|the server answered another range than asked
+another_size|the server answered another range than asked
+too_much|\(the server sent more than was asked\|not read within 1 s\)
+whole|the server does not answer ranges
+changed|was replaced since it was planned
+changed_later|was replaced since it was planned
+precondition|was replaced since it was planned (HTTP status 412)
+unnamed|was replaced since it was planned
+gone|HTTP status 404
+redirect|\(Protocol\|redirect\)
+loop|\(Maximum\|redirect\)
+garbage|HTTP/0.9'
+pids=
+while IFS='|' read -r mode words; do
+	convert "$mode" "$([ -n "$words" ] && echo 1 || echo 30)" &
+	pids="$pids $!"
+done < <(printf '%s\n' "$modes")
+# shellcheck disable=SC2086 # a list
+wait $pids
+while IFS='|' read -r mode words; do
+	rc=$(cat "$tmp/$mode.rc")
+	if [ "$rc" = 0 ]; then
+		check "$mode: the bytes are right" diff -r "$tmp/whole" "$tmp/$mode.tree"
+		[ -z "$words" ] || fail "$mode: succeeds"
+	else
+		check "$mode: fails in time, and so on purpose" test "$rc" = 1
+		[ -n "$words" ] || fail "$mode: $(cat "$tmp/$mode.out")"
+		check "$mode: says why and names the URL" grep -q "http://127.0.0.1:$port/$mode/run.*$words" "$tmp/$mode.out"
+		check "$mode: leaves nothing" test ! -e "$tmp/$mode.tree"
+	fi
+done < <(printf '%s\n' "$modes")
+
+# --- mounted --------------------------------------------------------------------------
+
+require_fuse
+url=http://127.0.0.1:$port/switch/run
+param=$tmp/mnt/${tag}_universal/zero/block.0000.weight/fp32.pt
+want=$tmp/whole/zero/block.0000.weight/fp32.pt
+
+mount_remote "$url" -o index=none,deadline=20
+stop_server "$hostile"
+cat "$param" >"$tmp/read" &
+reader=$!
+sleep 0.5
+start
+wait "$reader"
+check "a server that comes back is read" cmp "$want" "$tmp/read"
+unmount
+
+mount_remote "$url" -o index=none,deadline=1
+echo stall >"$tmp/mode"
+timeout 30 cat "$param" >"$tmp/read" 2>"$tmp/out"
+check "a read that stalls fails" grep -q "Input/output error" "$tmp/out"
+check "and the log says why" grep -q "$url/$tag/.*not read within 1 s" "$tmp/log"
+cat "$param" >/dev/null 2>&1 &
+reader=$!
+sleep 0.3
+check "it can be unmounted meanwhile" fusermount3 -u -z "$tmp/mnt"
+wait "$reader"
+wait "$server"
+check "and the server ends" test $? = 0
+server=
+
+echo good >"$tmp/mode"
+mount_remote "$url" -o index=none
+f=$(basename "$tmp/run/$tag"/*_rank_0_*_optim_states.pt)
+cp "$tmp/run/$tag/$f" "$tmp/saved"
+tr '\0' '\1' <"$tmp/saved" >"$tmp/run/$tag/$f"
+cat "$param" >"$tmp/read" 2>/dev/null && ! cmp -s "$want" "$tmp/read" &&
+	fail "a file of another generation was read"
+unmount
+finish
