@@ -33,6 +33,12 @@ int uc_file_lay_out(struct uc_file *c, const char *prefix,
 		    const struct value *root, const uint64_t *len, size_t n,
 		    struct errmsg *err);
 
+/* Stages 1 and 2 restore the parameters of as many groups as both their engine and
+ * the list in optimizer_state.pt have (deepspeed/runtime/base_optimizer.py,
+ * load_hp_checkpoint_state_from_checkpoint_dir).  Where the engine's number is
+ * unknown, the list has so many, more than programs make. */
+#define UC_FILE_GROUPS 64
+
 /* Build a list of `n` empty dicts: param_groups that say nothing.  A loader
  * updates its own groups from them and so keeps its hyperparameters.  NULL if the
  * arena is exhausted, like the next. */

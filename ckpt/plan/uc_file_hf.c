@@ -31,9 +31,6 @@
 #include "ckpt/dirs/names.h"
 #include "ckpt/pickle/value.h"
 
-/* Stages 1 and 2 load as many groups as both this list and the engine have. */
-#define EMPTY_GROUPS 64
-
 const char *uc_file_hf_name(enum uc_file_hf_slot slot)
 {
 	static const char *const names[] = {
@@ -130,7 +127,7 @@ int uc_file_hf_of_optimizer(struct uc_file *out, struct errmsg *err)
 	const uint64_t len = sizeof(float);
 	struct arena a = { 0 };
 	struct value *const root = value_new(&a, VALUE_DICT);
-	struct value *const groups = uc_file_empty_groups(&a, EMPTY_GROUPS);
+	struct value *const groups = uc_file_empty_groups(&a, UC_FILE_GROUPS);
 	struct value *const step = no_step(&a);
 	const bool ok = step &&
 			value_dict_set(&a, root, KEY_DS_VERSION,

@@ -114,6 +114,45 @@ struct value *uc_file_stage3_state(struct arena *a, struct value *step,
 		       : NULL;
 }
 
+/* The learning rate, if all groups have the same; else NULL. */
+static struct value *common_lr(const struct value_seq *groups)
+{
+	struct value *lr = NULL;
+
+	for (size_t i = 0; groups && i < groups->n; i++) {
+		struct value *const own = value_find(groups->v[i], "lr");
+
+		if (!own || own->kind != VALUE_FLOAT || (lr && own->f != lr->f))
+			return NULL;
+		lr = own;
+	}
+	return lr;
+}
+
+/*
+ * The groups of stage 3, followed by others that have only their learning rate,
+ * which a schedule has changed since the program set it.  A program may make fewer
+ * groups in stage 3 than in the others: Megatron-DeepSpeed tells weights from
+ * biases by their dimensions, and under zero.Init all of them have one.
+ */
+static struct value *add_groups(struct arena *a, const struct value *groups)
+{
+	const struct value_seq *const from = value_items(groups);
+	struct value *const lr = common_lr(from);
+	struct value *const all = value_new(a, VALUE_LIST);
+	bool ok = all;
+
+	for (size_t i = 0; ok && from && i < from->n; i++)
+		ok = value_seq_add(a, &all->seq, from->v[i]);
+	while (ok && all->seq.n < UC_FILE_GROUPS) {
+		struct value *const group = value_new(a, VALUE_DICT);
+
+		ok = (!lr || value_dict_set(a, group, "lr", lr)) &&
+		     value_seq_add(a, &all->seq, group);
+	}
+	return ok ? all : NULL;
+}
+
 static struct value *build_root(const struct zero_checkpoint *r,
 				struct arena *a, const struct value *dict,
 				const struct value *version)
@@ -150,6 +189,8 @@ static struct value *build_root(const struct zero_checkpoint *r,
 	    !value_find(root, KEY_DS_VERSION))
 		ok = value_dict_set(a, root, KEY_DS_VERSION,
 				    (struct value *)version);
+	if (r->any_stage && zero3)
+		groups = add_groups(a, groups);
 	ok = ok && value_dict_set(a, root, KEY_PARAM_GROUPS, groups);
 	return ok ? root : NULL;
 }

@@ -7,7 +7,8 @@
 DeepSpeed trains and saves with one stage; the checkpoint is mounted with
 `-o stage=any` and resumed with another stage on another number of ranks, and
 once more with its own.  After one step the states must equal those of the
-uninterrupted run, except for the order in which gradients are summed.
+uninterrupted run, except for the order in which gradients are summed.  Twice
+the program has one group of parameters in stage 3 and two in the others.
 Models, steps and comparison are those of resume.py.
 """
 
@@ -48,9 +49,11 @@ def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     failed = 0
-    for before, after in (1, 3), (2, 3), (3, 1), (3, 2), (2, 1), (3, 3):
-        name = f"z{before}_to_z{after}_2to4"
-        case = resume.Case(name, before, "fp32", 2, 4, False)
+    pairs = (1, 3), (2, 3), (3, 1), (3, 2), (2, 1), (3, 3)
+    for before, after, by_stage in (
+            *((*pair, False) for pair in pairs), (3, 1, True), (3, 2, True)):
+        name = f"z{before}_to_z{after}_2to4" + "_one_group" * by_stage
+        case = resume.Case(name, before, "fp32", 2, 4, False, by_stage)
         far, loss = run(case, after, os.path.join(sys.argv[1], name))
         good = far <= resume.TOLERANCE["fp32"]
         print(f"{name:18} {'as expected' if good else 'WRONG':12}"

@@ -42,7 +42,8 @@ import deepspeed
 # A faster all-reduce that DeepSpeed would compile first.
 importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None
 
-Case = collections.namedtuple("Case", "name stage dtype before after trainer")
+Case = collections.namedtuple("Case", "name stage dtype before after trainer groups_by_stage",
+                              defaults=[False])
 
 
 def cases():
@@ -91,12 +92,20 @@ class Model(torch.nn.Module):
             self.head(x).float().flatten(0, 1), targets.flatten())
 
 
-def groups_of(model):
-    """Matrices decay, the rest does not."""
+def decays_of(case):
+    return (DECAY, DECAY if case.groups_by_stage else 0.0)
+
+
+def groups_of(model, case):
+    """Matrices decay, the rest does not; or, with groups by stage, all decay,
+    in one group in stage 3 and in two in the others, as in Megatron-DeepSpeed.
+    """
+    if case.groups_by_stage and case.stage == 3:
+        return [{"params": list(model.parameters()), "weight_decay": DECAY}]
     split = [p for p in model.parameters() if p.dim() > 1], \
             [p for p in model.parameters() if p.dim() <= 1]
     return [{"params": params, "weight_decay": decay}
-            for params, decay in zip(split, (DECAY, 0.0))]
+            for params, decay in zip(split, decays_of(case))]
 
 
 def new_engine(case, world, universal):
@@ -117,7 +126,7 @@ def new_engine(case, world, universal):
         "checkpoint": {"load_universal": universal},
     }
     return deepspeed.initialize(model=model, config=config,
-                                model_parameters=groups_of(model))[0]
+                                model_parameters=groups_of(model, case))[0]
 
 
 def train_step(engine, rank, world):
@@ -231,13 +240,13 @@ def train(rank, case, run_dir, out):
         torch.save({"stepped": stepped}, out)
 
 
-def mend_loaded(engine):
+def mend_loaded(engine, case):
     """Two things that DeepSpeed's ZeRO 3 loader does wherever it loads from,
     and without which a run with several groups would go on differently: it
     gives all groups the hyperparameters of the first, and all flat buffers
     one and the same step, which each of them then counts up."""
     optimizer = engine.optimizer.optimizer
-    for group, decay in zip(optimizer.param_groups, (DECAY, 0.0)):
+    for group, decay in zip(optimizer.param_groups, decays_of(case)):
         group["weight_decay"] = decay
     for state in optimizer.state.values():
         state["step"] = state["step"].clone()
@@ -251,7 +260,7 @@ def resume(rank, case, load_dir, tag, out):
         raise RuntimeError("nothing was loaded")
     loaded = snapshot(engine, case, world, client=repr(client))
     if case.stage == 3:
-        mend_loaded(engine)
+        mend_loaded(engine, case)
     loss = train_step(engine, rank, world)
     stepped = snapshot(engine, case, world, loss=loss)
     if rank == 0:

@@ -14,7 +14,9 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/format/ptfile.h"
 #include "ckpt/plan/plan.h"
+#include "ckpt/plan/uc_file.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/zero/checkpoint.h"
@@ -109,6 +111,50 @@ static void stage_3_has_the_converters_files(void **state)
 	p = open_plan(dir, false);
 	check_listing(p, PLAN_ROOT, root);
 	check_listing(p, find(p, PLAN_ZERO, "bias"), owned);
+	plan_close(p);
+	mkckpt_free_dir(dir);
+}
+
+/* An engine in stage 1 or 2 may have more groups than the one that saved. */
+static void any_stage_has_groups_for_an_engine_with_more(void **state)
+{
+	const struct plan_options options = { .any_stage = true };
+	const struct mkckpt c = mkckpt_small(3);
+	char *const dir = mkckpt_new_dir();
+	struct errmsg err = { "" };
+	const struct value_seq *groups;
+	struct source src;
+	struct ptfile pt;
+	struct vfile *f;
+	struct plan *p;
+	uint8_t bytes[8192];
+	int64_t len;
+
+	mkckpt_write(&c, dir);
+	assert_int_equal(plan_open(dir, &options, &p, &err), 0);
+	assert_int_equal(
+		plan_file_open(p, find(p, PLAN_ZERO, "optimizer_state.pt"), &f,
+			       &err),
+		0);
+	len = vfile_read(f, bytes, sizeof(bytes), 0, &err);
+	assert_in_range(len, 1, sizeof(bytes) - 1);
+	source_init_span(&src, "optimizer_state.pt",
+			 (struct span){ bytes, (size_t)len });
+	assert_int_equal(ptfile_open_source(&pt, &src, &err), 0);
+	groups = value_find_items(pt.root, "param_groups");
+	assert_int_equal(groups->n, UC_FILE_GROUPS);
+	for (size_t i = 0; i < groups->n; i++) {
+		const struct value_dict *const g = value_pairs(groups->v[i]);
+
+		assert_true(value_find(groups->v[i], "lr")->f == 0.01);
+		assert_true(i < c.ngroups ? g->n > 1 : g->n == 1);
+	}
+	/* Stage 3 reads its own, and wants as many as it saved. */
+	groups = value_items(value_find_path(pt.root, "optimizer_state_dict",
+					     "param_groups", NULL));
+	assert_int_equal(groups->n, c.ngroups);
+	ptfile_close(&pt);
+	vfile_free(f);
 	plan_close(p);
 	mkckpt_free_dir(dir);
 }
@@ -446,6 +492,7 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(stage_2_has_the_converters_files),
 		cmocka_unit_test(stage_3_has_the_converters_files),
+		cmocka_unit_test(any_stage_has_groups_for_an_engine_with_more),
 		cmocka_unit_test(what_is_not_there_is_not_found),
 		cmocka_unit_test(wrong_nodes_are_refused),
 		cmocka_unit_test(directories_have_the_links_of_theirs),
