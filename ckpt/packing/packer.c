@@ -6,7 +6,8 @@
  * block when it has encoded it.  Then the finished file is opened as any reader
  * would, which checks its index and tables, and both ends of every extent are read
  * through it and compared with the files: so each extent has its place, its
- * source and its blocks in order.
+ * source and its blocks in order.  If the files are to be removed all of the pack
+ * is read back.
  */
 #include "ckpt/packing/packer.h"
 
@@ -126,8 +127,9 @@ static int check_extents(struct pack *p, uint32_t entry,
 	return rc;
 }
 
-static int verify_new(const char *path, const struct pack_inputs *x,
-		      struct packer_result *result, struct errmsg *err)
+static int verify_new(const char *path, const struct pack_inputs *x, bool all,
+		      struct work *p, struct packer_result *result,
+		      struct errmsg *err)
 {
 	struct pack *pack;
 	int rc = pack_open(path, &pack, err);
@@ -137,6 +139,8 @@ static int verify_new(const char *path, const struct pack_inputs *x,
 	rc = check_entries(pack, x, err);
 	for (uint32_t i = 0; !rc && i < x->n; i++)
 		rc = check_extents(pack, i, &x->v[i], err);
+	if (!rc && all)
+		rc = extract(pack, -1, p, err);
 	count_entries(pack, result);
 	pack_close(pack);
 	return rc;
@@ -173,7 +177,7 @@ static int remove_inputs(const struct pack_inputs *x, struct errmsg *err)
 }
 
 static int write_pack(const struct pack_inputs *x, struct outfile *out,
-		      struct work *p, struct packer_result *result,
+		      bool remove, struct work *p, struct packer_result *result,
 		      struct errmsg *err)
 {
 	const struct pack_write_options o = { .name = out->final,
@@ -185,12 +189,13 @@ static int write_pack(const struct pack_inputs *x, struct outfile *out,
 
 	for (size_t i = 0; i < x->n; i++)
 		p->all += S_ISREG(x->v[i].mode) ? x->v[i].id.size : 0;
+	p->all *= remove ? 2 : 1;
 	on_progress(p, 0);
 	rc = pack_write(out->fd, x->v, x->n, &o, &size, err);
 	if (!rc)
 		rc = outfile_sync(out, err);
 	if (!rc)
-		rc = verify_new(out->tmp, x, result, err);
+		rc = verify_new(out->tmp, x, remove, p, result, err);
 	return rc ? rc : outfile_commit(out, err);
 }
 
@@ -209,7 +214,7 @@ int packer_pack(const char *dir, const char *out, bool remove,
 	if (!rc) {
 		rc = pack_derive(&x, dir, err);
 		if (!rc)
-			rc = write_pack(&x, &file, &p, result, err);
+			rc = write_pack(&x, &file, remove, &p, result, err);
 		if (!rc && remove)
 			rc = remove_inputs(&x, err);
 		pack_inputs_done(&x);
