@@ -119,6 +119,21 @@ static int alloc_device(struct zero *z, struct errmsg *err)
 	return 0;
 }
 
+/* The buffers that stage 2 and 3 have for units. */
+static int alloc_units(struct zero *z, struct errmsg *err)
+{
+	struct zero_impl *m = z->impl;
+	int rc = 0;
+
+	if (z->stage == 3)
+		rc = unit_buffers_init(z, &m->unit_weights,
+				       z->backend->act_size, err);
+	if (!rc && z->stage >= 2)
+		rc = unit_buffers_init(z, &m->unit_gradients,
+				       sizeof(*m->gradient), err);
+	return rc;
+}
+
 int zero_init(struct zero *z, const struct gpt2 *model, struct topology *ranks,
 	      struct backend *b, unsigned stage,
 	      const struct optimizer_config *optimizer, struct errmsg *err)
@@ -144,6 +159,8 @@ int zero_init(struct zero *z, const struct gpt2 *model, struct topology *ranks,
 	rc = comm_agree(z->world, rc, err);
 	if (!rc)
 		rc = devcomm_new(&z->impl->device, z->comm, b, err);
+	if (!rc)
+		rc = comm_agree(z->world, alloc_units(z, err), err);
 	if (rc)
 		zero_done(z);
 	return rc;
@@ -167,13 +184,8 @@ void zero_done(struct zero *z)
 		zero_release_grad(z);
 		free_events(z);
 		devcomm_free(m->device);
-		for (size_t u = 0; m->units && u < z->model->nunits; u++) {
-			const uint64_t n = z->model->units[u].numel;
-
-			zero_free(z, m->units[u].weights, n,
-				  z->backend->act_size);
-			zero_free(z, m->units[u].gradient, n, sizeof(float));
-		}
+		unit_buffers_done(z, &m->unit_weights);
+		unit_buffers_done(z, &m->unit_gradients);
 		zero_free(z, z->master, z->local, sizeof(float));
 		zero_free(z, z->exp_avg, z->local, sizeof(float));
 		zero_free(z, z->exp_avg_sq, z->local, sizeof(float));

@@ -26,8 +26,8 @@ struct topology;
  *     gradients      all  all        partition  partition
  *     weights        all  all        all        partition
  *
- * In stage 3 a unit's weights are gathered when the network acquires them and
- * freed when it releases them.
+ * In stage 3 a unit's weights are gathered when the network acquires them, into
+ * one of a few buffers, which is given back when it releases them.
  *
  * The ranks of a data-parallel group partition the state of their part of the
  * model; other groups do the same with other parts.

@@ -17,12 +17,14 @@
 
 int zero_sum_exactly(struct zero *z, struct errmsg *err)
 {
+	struct unit_buffers *const units = &z->impl->unit_gradients;
 	double *sums = calloc(z->model->numel, sizeof(*sums));
-	const int rc = comm_agree(
-		z->world,
-		sums ? 0 : errmsg_set(err, -ENOMEM, "out of memory for sums"),
-		err);
+	int rc = sums ? 0 : errmsg_set(err, -ENOMEM, "out of memory for sums");
 
+	if (!rc && !units->n)
+		rc = unit_buffers_init(z, units, sizeof(*z->impl->gradient),
+				       err);
+	rc = comm_agree(z->world, rc, err);
 	if (rc)
 		free(sums);
 	else

@@ -20,12 +20,26 @@ struct zero_unit {
 	float *gradient;
 };
 
+/* Buffers for units, each of one size, that are taken and given back in the order of
+ * the computation: what uses a buffer next is queued after what used it last. */
+struct unit_buffers {
+	size_t size; /* of an element */
+	unsigned n;
+	struct unit_buffer {
+		void *p;
+		uint64_t numel;
+		bool taken;
+	} of[4];
+};
+
 struct zero_impl {
 	void *weights;     /* act_t, nweights */
 	uint64_t nweights; /* of all parts, or this rank's */
 	float *gradient;   /* ngradient */
 	uint64_t ngradient;
 	struct zero_unit *units;
+	/* For weights in stage 3, and for gradients that are reduced by unit. */
+	struct unit_buffers unit_weights, unit_gradients;
 	size_t *pieces; /* elements per rank */
 	size_t *window; /* elements per rank of the current window */
 	float *host;    /* a window of all ranks, then this rank's own */
@@ -37,7 +51,7 @@ struct zero_impl {
 	struct backend_event *before, *after, *arrived;
 	/* A unit's gradient whose reduction is under way. */
 	float *reducing;
-	uint64_t nreducing;
+	unsigned reducing_unit;
 	unsigned last;  /* the unit acquired last */
 	bool last_pass; /* of the step: complete gradients are final */
 	/* Exact gradient sums of the whole model, on the host; NULL if sums are
@@ -48,6 +62,17 @@ struct zero_impl {
 /* Allocate zeroed device memory and count it.  NULL with a message. */
 void *zero_alloc(struct zero *z, uint64_t n, size_t size, struct errmsg *err);
 void zero_free(struct zero *z, void *p, uint64_t n, size_t size);
+
+/* Allocate buffers of elements of `size` bytes for the units that are in use at
+ * once. -ENOMEM with a message. */
+int unit_buffers_init(struct zero *z, struct unit_buffers *all, size_t size,
+		      struct errmsg *err);
+void unit_buffers_done(struct zero *z, struct unit_buffers *all);
+
+/* Take a buffer for a unit, with undefined content; there is one. */
+void *unit_buffers_take(const struct zero *z, struct unit_buffers *all,
+			unsigned unit);
+void unit_buffers_give(struct unit_buffers *all, const void *p);
 
 /* zero_reduce and zero_gather may still be under way when they return.  After
  * zero_wait_comm, the computation waits for them. */
@@ -65,7 +90,7 @@ void zero_reduce_all(struct zero *z, float *x, uint64_t n);
  * piece, possibly at its place in `dst`. */
 void zero_gather(struct zero *z, const void *mine, void *dst);
 
-/* Free the gradient whose reduction is under way. */
+/* Give back the gradient whose reduction is under way. */
 void zero_release_grad(struct zero *z);
 
 /* The weights changed: discard prefetched copies. */

@@ -46,36 +46,31 @@ static void gather_unit(struct zero *z, const struct gpt2_unit *unit,
 	}
 }
 
-static int start_gather(struct zero *z, unsigned unit, struct errmsg *err)
+static void start_gather(struct zero *z, unsigned unit)
 {
-	const struct gpt2_unit *shape = &z->model->units[unit];
 	struct zero_unit *u = &z->impl->units[unit];
 
 	assert(!u->weights);
-	u->weights = zero_alloc(z, shape->numel, z->backend->act_size, err);
-	if (!u->weights)
-		return -ENOMEM;
-	gather_unit(z, shape, u->weights);
-	return 0;
+	u->weights = unit_buffers_take(z, &z->impl->unit_weights, unit);
+	gather_unit(z, &z->model->units[unit], u->weights);
 }
 
 /* The network acquires blocks in order, forwards or backwards: gather the next
  * one while the device computes with this one.  Embeddings are too large to
- * gather on a guess.  A failed allocation is no error here: acquiring the unit
- * retries it. */
+ * gather on a guess. */
 static void prefetch_unit(struct zero *z, unsigned unit)
 {
 	struct zero_impl *m = z->impl;
 	const int step = (int)unit - (int)m->last;
 	const unsigned next = unit + (unsigned)step;
-	struct errmsg none;
 
 	m->last = unit;
 	if (!m->device || (step != 1 && step != -1) ||
 	    next < GPT2_UNIT_BLOCK(0) || next >= gpt2_unit_last(z->model) ||
 	    m->units[next].weights)
 		return;
-	m->units[next].prefetched = start_gather(z, next, &none) == 0;
+	start_gather(z, next);
+	m->units[next].prefetched = true;
 	z->backend->ops->event_record(z->backend, m->arrived, QUEUE_COMM);
 }
 
@@ -87,8 +82,7 @@ void zero_discard_prefetch(struct zero *z)
 		if (!u->prefetched)
 			continue;
 		zero_wait_comm(z);
-		zero_free(z, u->weights, z->model->units[i].numel,
-			  z->backend->act_size);
+		unit_buffers_give(&z->impl->unit_weights, u->weights);
 		*u = (struct zero_unit){ .gradient = u->gradient };
 	}
 }
@@ -98,6 +92,7 @@ static const void *acquire(void *ctx, unsigned unit, struct errmsg *err)
 	struct zero *z = ctx;
 	struct zero_unit *u = &z->impl->units[unit];
 
+	(void)err;
 	assert(unit < z->model->nunits);
 	if (z->stage < 3)
 		return (uint8_t *)z->impl->weights +
@@ -107,10 +102,8 @@ static const void *acquire(void *ctx, unsigned unit, struct errmsg *err)
 	if (u->prefetched) {
 		z->backend->ops->queue_wait(z->backend, QUEUE_COMPUTE,
 					    z->impl->arrived);
-	} else if (start_gather(z, unit, err)) {
-		u->users = 0;
-		return NULL;
 	} else {
+		start_gather(z, unit);
 		zero_wait_comm(z);
 	}
 	u->prefetched = false;
@@ -126,8 +119,7 @@ static void release(void *ctx, unsigned unit)
 	assert(z->stage < 3 || u->users);
 	if (z->stage < 3 || --u->users)
 		return;
-	zero_free(z, u->weights, z->model->units[unit].numel,
-		  z->backend->act_size);
+	unit_buffers_give(&z->impl->unit_weights, u->weights);
 	u->weights = NULL;
 }
 
@@ -143,11 +135,16 @@ static float *zero_weights_gradient(void *ctx, unsigned unit, struct errmsg *err
 	struct zero *z = ctx;
 	struct zero_unit *u = &z->impl->units[unit];
 
+	(void)err;
 	if (!unit_gradients(z))
 		return z->impl->gradient + zero_unit_start(z, unit);
 	assert(!u->gradient);
-	u->gradient = zero_alloc(z, z->model->units[unit].numel,
-				 sizeof(*u->gradient), err);
+	/* The embeddings have one buffer, which the last pass may have left. */
+	if (z->impl->reducing_unit == unit)
+		zero_release_grad(z);
+	u->gradient = unit_buffers_take(z, &z->impl->unit_gradients, unit);
+	z->backend->ops->zero(z->backend, u->gradient,
+			      z->model->units[unit].numel * sizeof(*u->gradient));
 	return u->gradient;
 }
 
@@ -200,7 +197,7 @@ void zero_release_grad(struct zero *z)
 	if (!m->reducing)
 		return;
 	zero_wait_comm(z);
-	zero_free(z, m->reducing, m->nreducing, sizeof(*m->reducing));
+	unit_buffers_give(&m->unit_gradients, m->reducing);
 	m->reducing = NULL;
 }
 
@@ -225,7 +222,7 @@ static int complete(void *ctx, unsigned unit, struct errmsg *err)
 	else
 		reduce_unit(z, shape, u->gradient);
 	z->impl->reducing = u->gradient;
-	z->impl->nreducing = shape->numel;
+	z->impl->reducing_unit = unit;
 	u->gradient = NULL;
 	if (!z->impl->device)
 		zero_release_grad(z);

@@ -229,11 +229,13 @@ static void train(struct topology *t, struct backend *b,
 	struct zero_update u = { .lr = LR,
 				 .clip = run->clip,
 				 .grad_scale = MICRO_BATCHES / c->size };
+	uint64_t before;
 	struct zero z;
 
 	check(c, !zero_init(&z, model, t, b, run->stage, &adamw, NULL), "init");
 	check(c, !run->exactly || !zero_sum_exactly(&z, NULL), "sums");
 	check(c, !zero_init_weights(&z, SEED, NULL), "initial weights");
+	before = z.memory;
 	w = zero_weights(&z);
 	for (unsigned step = 0; step < STEPS; step++) {
 		for (unsigned k = c->rank; k < MICRO_BATCHES; k += c->size) {
@@ -262,19 +264,32 @@ static void train(struct topology *t, struct backend *b,
 	check(c, !zero_update(&z, &u, NULL) && u.overflow && z.step == STEPS,
 	      "overflow is found by all");
 	check_weights(&z, &w, run->all);
+	check(c, z.memory == before, "nothing was allocated on the way");
 	zero_done(&z);
 	check(c, z.memory == 0, "memory is given back");
 }
 
-/* Memory of a rank in bytes per parameter. */
+/* Elements of the units that are in use at once: the embeddings, a block, between
+ * devices the next one, and the last norm. */
+static uint64_t in_use(const struct gpt2 *m, const struct comm *c,
+		       const struct backend *b)
+{
+	const bool direct = c->size > 1 && strncmp(b->device, "gpu", 3) == 0 &&
+			    b->device[3];
+
+	return m->units[0].numel + m->units[1].numel * (direct ? 2 : 1) +
+	       m->units[m->nunits - 1].numel;
+}
+
+/* Memory of a rank in bytes per parameter, and per parameter in use at once. */
 static void memory(struct topology *t, struct backend *b)
 {
 	static const struct {
-		double whole, cut;
-	} bytes[] = { { 12 + 4 + 4, 0 },
-		      { 4 + 4, 12 },
-		      { 4, 12 + 4 },
-		      { 0, 12 + 4 + 4 } };
+		double whole, cut, used;
+	} bytes[] = { { 12 + 4 + 4, 0, 0 },
+		      { 4 + 4, 12, 0 },
+		      { 4, 12 + 4, 4 },
+		      { 0, 12 + 4 + 4, 4 + 4 } };
 	const struct gpt2_config config = { .n_layer = 2,
 					    .n_head = 2,
 					    .n_embd = 64,
@@ -287,7 +302,9 @@ static void memory(struct topology *t, struct backend *b)
 	check(c, !gpt2_init(&model, &config, NULL), "model");
 	for (unsigned stage = 0; stage < 4; stage++) {
 		const double want =
-			bytes[stage].whole + bytes[stage].cut / c->size;
+			bytes[stage].whole + bytes[stage].cut / c->size +
+			bytes[stage].used * (double)in_use(&model, c, b) /
+				(double)model.numel;
 		struct zero z;
 		double got;
 
@@ -295,6 +312,7 @@ static void memory(struct topology *t, struct backend *b)
 		      "init");
 		got = (double)z.memory / (double)model.numel;
 		check(c, got < want * 1.01, "memory falls with the stage");
+		check(c, got > want * 0.99, "all of it from the start");
 		zero_done(&z);
 	}
 	gpt2_done(&model);
