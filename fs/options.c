@@ -26,6 +26,7 @@
 #include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/files/roots.h"
+#include "ckpt/vfile/readahead.h"
 #include "ckpt/weights/weights_file.h"
 #include "ckpt/weights/weights_split.h"
 #include "fs/mountpoint.h"
@@ -70,6 +71,15 @@ static bool parse_bytes(const char *text, uint64_t *out)
 		return false;
 	*out = (uint64_t)v << shift;
 	return true;
+}
+
+/* 0, or a size that is of use. */
+static bool parse_readahead(const char *text, struct backing_options *out)
+{
+	out->has_readahead = true;
+	out->readahead = 0;
+	return strcmp(text, "0") == 0 || (parse_bytes(text, &out->readahead) &&
+					  out->readahead >= READAHEAD_MIN);
 }
 
 /* One of two words: false for the first, true for the second. */
@@ -163,6 +173,10 @@ static const char *parse_value(struct options *o, int key, const char *text)
 	case KEY_CACHE_SIZE:
 		return parse_bytes(text, &o->backing.cache_size) ? NULL
 								 : "not a size";
+	case KEY_READAHEAD:
+		return parse_readahead(text, &o->backing)
+			       ? NULL
+			       : "neither 0 nor a size of at least 4M";
 	case KEY_INDEX:
 		return parse_index(text, o) ? NULL : "not a file name";
 	case KEY_LOG:

@@ -82,6 +82,7 @@ static struct segments used = TAILQ_HEAD_INITIALIZER(used); /* without */
 static uint64_t limit = READAHEAD_DEFAULT;
 static bool keeps;
 static uint64_t held; /* bytes of segments, those in the queue among them */
+static uint64_t used_bytes; /* of these, bytes of segments in `used` */
 static uint64_t allocated; /* bytes of buffers, free ones among them */
 static void *free_buffers; /* of SLOT bytes; each begins with the next one */
 static struct far_width width;
@@ -145,6 +146,25 @@ static struct segments *list_of(const struct segment *s)
 	return s->state == QUEUED ? &queue : s->unread ? &ready : &used;
 }
 
+/* Put a segment into its list; take it out before its state changes. */
+static void enlist(struct segment *s)
+{
+	struct segments *const list = list_of(s);
+
+	TAILQ_INSERT_TAIL(list, s, at);
+	if (list == &used)
+		used_bytes += size_of(s->len);
+}
+
+static void delist(struct segment *s)
+{
+	struct segments *const list = list_of(s);
+
+	TAILQ_REMOVE(list, s, at);
+	if (list == &used)
+		used_bytes -= size_of(s->len);
+}
+
 static void unlink_segment(struct segment *s)
 {
 	struct segment **at = bucket_of(s->r, s->file, s->off / SLOT);
@@ -170,7 +190,7 @@ static void free_segment(struct segment *s)
 
 static void drop_segment(struct segment *s)
 {
-	TAILQ_REMOVE(list_of(s), s, at);
+	delist(s);
 	free_segment(s);
 }
 
@@ -191,9 +211,11 @@ static bool make_room(size_t len, uint64_t most)
 {
 	const uint64_t now = clock_ns();
 
-	while (held + size_of(len) > most)
-		if (!drop_oldest(&used, now) &&
-		    !drop_oldest(&ready, now - STALE_NS))
+	while (held - used_bytes + size_of(len) > most)
+		if (!drop_oldest(&ready, now - STALE_NS))
+			return false;
+	while (held + size_of(len) > limit)
+		if (!drop_oldest(&used, now))
 			return false;
 	return true;
 }
@@ -237,21 +259,19 @@ static bool add_segment(struct readahead *r, uint32_t file, uint64_t off,
 	*bucket = s;
 	r->segments++;
 	held += size_of(len);
-	TAILQ_INSERT_TAIL(&queue, s, at);
+	enlist(s);
 	return true;
 }
 
 /* `n` more bytes of a segment are wanted. */
 static void want_again(struct segment *s, uint64_t n)
 {
-	if (keeps)
-		n = s->len - s->unread;
 	if (s->state == READY)
-		TAILQ_REMOVE(list_of(s), s, at);
+		delist(s);
 	s->unread += n;
 	s->touched = clock_ns();
 	if (s->state == READY)
-		TAILQ_INSERT_TAIL(list_of(s), s, at);
+		enlist(s);
 }
 
 /* --- threads ------------------------------------------------------------------------ */
@@ -267,7 +287,7 @@ static void settle(struct segment *s, int rc)
 		if (s->users == 0)
 			free_segment(s);
 	} else {
-		TAILQ_INSERT_TAIL(list_of(s), s, at);
+		enlist(s);
 	}
 	pthread_cond_broadcast(&done);
 }
@@ -411,7 +431,7 @@ uint64_t readahead_want(struct readahead *r, uint32_t file, uint64_t off,
 		s = find_segment(r, file, at, &end);
 		if (s) {
 			end = s->off + s->len < to ? s->off + s->len : to;
-			want_again(s, when == READAHEAD_LATER ? end - at : 0);
+			want_again(s, when == READAHEAD_NEXT ? 0 : end - at);
 		} else if (!add_segment(r, file, at, (size_t)(end - at), most)) {
 			break;
 		}
@@ -425,7 +445,7 @@ uint64_t readahead_want(struct readahead *r, uint32_t file, uint64_t off,
 /* `n` bytes of a segment were copied.  Called by a user, which it is no longer. */
 static void consume(struct segment *s, size_t n)
 {
-	TAILQ_REMOVE(list_of(s), s, at);
+	delist(s);
 	s->unread -= n < s->unread ? n : s->unread;
 	s->touched = clock_ns();
 	s->users--;
@@ -433,7 +453,7 @@ static void consume(struct segment *s, size_t n)
 		free_segment(s);
 		return;
 	}
-	TAILQ_INSERT_TAIL(list_of(s), s, at);
+	enlist(s);
 	if (!s->unread)
 		pthread_cond_broadcast(&room);
 }
@@ -537,6 +557,16 @@ uint64_t readahead_limit(void)
 	bytes = limit;
 	pthread_mutex_unlock(&lock);
 	return bytes;
+}
+
+bool readahead_keeps(uint64_t size)
+{
+	bool keep;
+
+	pthread_mutex_lock(&lock);
+	keep = keeps && size <= limit / 8 * 5;
+	pthread_mutex_unlock(&lock);
+	return keep;
 }
 
 uint64_t readahead_window(void)

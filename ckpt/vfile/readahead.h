@@ -32,12 +32,13 @@ void readahead_free(struct readahead *r);
 enum readahead_when {
 	READAHEAD_NEXT, /* by a reader that is there already */
 	READAHEAD_LATER, /* by one that comes; only half of the memory is for these */
+	READAHEAD_AGAIN, /* by a reader that has just read it, and will once more */
 };
 
 /*
  * Ask for bytes [off, off + len) of a file.  Returns how many of them, from the first
  * on, are there or under way: fewer than `len` when the memory is used.  What is wanted
- * already will be read once more if it is READAHEAD_LATER.
+ * already will be read once more unless it is READAHEAD_NEXT.
  */
 uint64_t readahead_want(struct readahead *r, uint32_t file, uint64_t off,
 			uint64_t len, enum readahead_when when);
@@ -62,6 +63,9 @@ void readahead_wait(uint64_t ns);
 /* `keep`: what has been read stays for other readers as long as there is memory. */
 void readahead_set_limit(uint64_t bytes, bool keep);
 uint64_t readahead_limit(void);
+
+/* Does a file of this size stay, if it is wanted again right after it was read? */
+bool readahead_keeps(uint64_t size);
 
 /* Bytes of memory that are held now; give back what nobody waits for. */
 uint64_t readahead_bytes(void);

@@ -20,7 +20,6 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "ckpt/base/array.h"
@@ -29,10 +28,19 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
+#include "ckpt/sys/clock.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/far.h"
 
-#define CHECK_INTERVAL_NS INT64_C(100000000)
+/* A check is repeated at most so often, and only when so many times what it took has
+ * passed: far away it takes milliseconds. */
+#define CHECK_INTERVAL_NS UINT64_C(100000000)
+#define CHECK_COST 50
+
+struct check {
+	uint64_t made; /* 0: never */
+	uint64_t cost;
+};
 
 struct entry {
 	char *path;       /* immutable */
@@ -45,7 +53,7 @@ struct entry {
 	struct source src; /* of a file that is no local one; its ops else NULL */
 	unsigned users;
 	uint64_t last_use;
-	int64_t checked_ns;
+	struct check of_path, of_file;
 };
 
 struct shardcache {
@@ -380,6 +388,30 @@ static int read_source(const struct entry *e, void *buf, size_t len,
 	return source_read(&e->src, buf, len, off, err);
 }
 
+/* Is it time for a check? */
+static bool check_due(struct shardcache *c, struct check *k, uint64_t now)
+{
+	const uint64_t every = k->cost * CHECK_COST < CHECK_INTERVAL_NS
+				       ? CHECK_INTERVAL_NS
+				       : k->cost * CHECK_COST;
+	bool due;
+
+	pthread_mutex_lock(&c->lock);
+	due = k->made == 0 || now - k->made >= every;
+	pthread_mutex_unlock(&c->lock);
+	return due;
+}
+
+static void check_made(struct shardcache *c, struct check *k, uint64_t begun)
+{
+	const uint64_t now = clock_ns();
+
+	pthread_mutex_lock(&c->lock);
+	k->made = now;
+	k->cost = now - begun;
+	pthread_mutex_unlock(&c->lock);
+}
+
 /* Read from a shard in use. */
 static int read_used(struct shardcache *c, uint32_t shard,
 		     const struct shard_map *m, void *buf, size_t len,
@@ -411,6 +443,7 @@ static int fill_shard(void *ctx, uint32_t shard, void *buf, size_t len,
 		      uint64_t off, struct errmsg *err)
 {
 	struct shardcache *const c = ctx;
+	struct entry *const e = &c->v[shard];
 	struct far_request q;
 	struct shard_map m;
 	int rc = shardcache_get(c, shard, &m, err);
@@ -420,6 +453,14 @@ static int fill_shard(void *ctx, uint32_t shard, void *buf, size_t len,
 	far_begin(&c->far, &q, len);
 	rc = read_used(c, shard, &m, buf, len, off, err);
 	far_end(&c->far, &q);
+	/* These bytes may be used much later: they must be of the planned file. */
+	if (!rc && m.fd >= 0 && shardcache_is_far(c)) {
+		const uint64_t now = clock_ns();
+
+		rc = check_fd(e, m.fd, err);
+		if (!rc)
+			check_made(c, &e->of_file, now);
+	}
 	shardcache_put(c, shard);
 	return rc;
 }
@@ -427,16 +468,21 @@ static int fill_shard(void *ctx, uint32_t shard, void *buf, size_t len,
 int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
 		    uint64_t off, struct errmsg *err)
 {
+	const uint64_t now = clock_ns();
 	struct shard_map m;
 	int rc;
 
 	if (!shardcache_is_far(c))
 		return fill_shard(c, shard, buf, len, off, err);
-	/* What was read ahead is used only if the shard has not changed since. */
-	rc = shardcache_get(c, shard, &m, err);
-	if (rc)
-		return rc;
-	shardcache_put(c, shard);
+	/* What was read ahead is of the planned file; whether that is still there is
+	 * looked at now and then. */
+	if (check_due(c, &c->v[shard].of_file, now)) {
+		rc = shardcache_get(c, shard, &m, err);
+		if (rc)
+			return rc;
+		shardcache_put(c, shard);
+		check_made(c, &c->v[shard].of_file, now);
+	}
 	return readahead_read(c->ahead, shard, buf, len, off, err);
 }
 
@@ -480,30 +526,20 @@ int shardcache_check_path(struct shardcache *c, uint32_t shard,
 			  struct errmsg *err)
 {
 	struct entry *const e = &c->v[shard];
-	struct timespec ts;
-	struct fileid now;
+	const uint64_t now = clock_ns();
+	struct fileid id;
 	struct stat st;
-	bool due;
 	int rc;
 
-	clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
-
-	const int64_t t = ts.tv_sec * INT64_C(1000000000) + ts.tv_nsec;
-
-	pthread_mutex_lock(&c->lock);
-	due = t - e->checked_ns >= CHECK_INTERVAL_NS || e->checked_ns == 0;
-	pthread_mutex_unlock(&c->lock);
-	if (!due)
+	if (!check_due(c, &e->of_path, now))
 		return 0;
 	rc = files_stat(e->path, &st, NULL);
 	if (rc)
 		return errmsg_set(err, -EIO, "%s: is gone: %s", e->path,
 				  strerror(-rc));
-	fileid_from_stat(&st, &now);
-	if (!fileid_equal(&now, &e->id))
-		return fileid_report_change(e->path, &e->id, &now, err);
-	pthread_mutex_lock(&c->lock);
-	e->checked_ns = t;
-	pthread_mutex_unlock(&c->lock);
+	fileid_from_stat(&st, &id);
+	if (!fileid_equal(&id, &e->id))
+		return fileid_report_change(e->path, &e->id, &id, err);
+	check_made(c, &e->of_path, now);
 	return 0;
 }

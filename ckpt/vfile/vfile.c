@@ -311,6 +311,14 @@ static int read_cast(struct vfile *f, const struct extent *e, uint64_t skip,
 	return rc;
 }
 
+/* Is this a part of a literal that holds checksums? */
+static bool is_late(const struct vfile *f, const struct extent *e,
+		    uint64_t skip, size_t len)
+{
+	return e->kind == EXTENT_LITERAL &&
+	       e->from + skip + len > f->header_len;
+}
+
 static int read_extent(struct vfile *f, const struct extent *e, uint64_t skip,
 		       void *buf, size_t len, struct errmsg *err)
 {
@@ -332,7 +340,7 @@ static int read_extent(struct vfile *f, const struct extent *e, uint64_t skip,
 	case EXTENT_LITERAL:
 		break;
 	}
-	if (e->from + skip + len > f->header_len) {
+	if (is_late(f, e, skip, len)) {
 		rc = vfile_render_trailer(f, err);
 		if (rc)
 			return rc;
@@ -357,8 +365,12 @@ int vfile_read_exact(struct vfile *f, void *buf, size_t len, uint64_t off,
 	uint8_t *const to = buf;
 	int rc = 0;
 
-	while (!rc && extent_next(&w))
+	while (!rc && extent_next(&w)) {
+		/* What was just read need not be read again to be summed. */
+		if (is_late(f, w.e, w.skip, w.len))
+			vfile_crc_advance(f, buf, (size_t)(w.off - off), off);
 		rc = read_extent(f, w.e, w.skip, to + (w.off - off), w.len, err);
+	}
 	return rc;
 }
 

@@ -87,7 +87,20 @@ bool vfile_is_far(const struct vfile *f);
  * or under way; fewer than asked for if memory is used, and those are to be asked for
  * later.
  */
-uint64_t vfile_want(struct vfile *f, uint64_t off, uint64_t len, enum readahead_when when);
+uint64_t vfile_want(struct vfile *f, uint64_t off, uint64_t len,
+		    enum readahead_when when);
+
+/* How far a reader of a file, or several that read one range together, has had it
+ * read ahead.  Valid when zero-initialised. */
+struct vfile_ahead {
+	_Atomic uint64_t at;
+};
+
+/* Somebody reads on from `off`: have `window` bytes from there on read ahead, if the
+ * file is far and as long as there is memory; nothing before a->at.  Cheap if little has changed since the
+ * last call.  Thread-safe. */
+void vfile_read_ahead(struct vfile *f, struct vfile_ahead *a, uint64_t off,
+		      uint64_t window);
 
 /*
  * The same bytes as pieces of memory, mostly of mapped shards, so that they

@@ -162,3 +162,19 @@ bool vfile_is_far(const struct vfile *f)
 {
 	return f->shards && shardcache_is_far(f->shards);
 }
+
+void vfile_read_ahead(struct vfile *f, struct vfile_ahead *a, uint64_t off,
+		      uint64_t window)
+{
+	uint64_t from = atomic_load(&a->at), at = from;
+
+	if (!vfile_is_far(f))
+		return;
+	if (at < off)
+		at = off;
+	if (at - off > window / 2)
+		return;
+	at += vfile_want(f, at, off + window - at, READAHEAD_NEXT);
+	/* If another thread has done the same, either result will do. */
+	atomic_compare_exchange_strong(&a->at, &from, at);
+}

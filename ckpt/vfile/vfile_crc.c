@@ -71,10 +71,24 @@ int vfile_crc_begin(struct vfile *f, struct errmsg *err)
 	return 0;
 }
 
+struct summing {
+	struct vfile *f;
+	struct vfile_ahead ahead;
+	bool again; /* keep what is far in memory */
+};
+
 static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off,
 		      struct errmsg *err)
 {
-	return vfile_read_exact(ctx, buf, len, off, err);
+	struct summing *const s = ctx;
+	int rc;
+
+	vfile_read_ahead(s->f, &s->ahead, off, readahead_window());
+	rc = vfile_read_exact(s->f, buf, len, off, err);
+	/* Whoever had to wait for the checksums reads the bytes next. */
+	if (!rc && s->again)
+		vfile_want(s->f, off, len, READAHEAD_AGAIN);
+	return rc;
 }
 
 /* Extend `*crc` by the file's bytes [off, off + len). */
@@ -82,7 +96,11 @@ static int sum_range(struct vfile *f, uint64_t off, uint64_t len,
 		     unsigned width, uint32_t *crc, struct errmsg *err)
 {
 	struct crc_range sum = { .off = off, .len = len, .crc = *crc };
-	const int rc = crc32_ranges(&sum, 1, width, read_bytes, f, err);
+	struct summing s = {
+		.f = f,
+		.again = vfile_is_far(f) && readahead_keeps(vfile_size(f)),
+	};
+	const int rc = crc32_ranges(&sum, 1, width, read_bytes, &s, err);
 
 	if (!rc)
 		*crc = sum.crc;
@@ -142,12 +160,14 @@ int vfile_render_trailer(struct vfile *f, struct errmsg *err)
 }
 
 /* Do `*n` bytes of [off, off + len) continue the checksum? */
-static bool continues_sum(const struct vfile *f, size_t len, uint64_t off,
-			  size_t *n)
+static bool continues_sum(struct vfile *f, size_t len, uint64_t off, size_t *n)
 {
 	const struct crc_progress *const s = f->sums;
 	uint64_t end = off + len, stop;
 
+	/* The file's index may have come meanwhile. */
+	if (s->storage < f->nstorages && vfile_crc_known(f, s->storage))
+		begin_sum(f, s->storage);
 	if (atomic_load(&f->trailer_ready) || s->storage == f->nstorages ||
 	    off > s->next || end <= s->next)
 		return false;

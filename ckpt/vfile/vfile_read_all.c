@@ -26,6 +26,7 @@
 struct filling {
 	struct vfile *f;
 	uint8_t *at; /* memory for the whole file */
+	struct vfile_ahead ahead;
 };
 
 struct copying {
@@ -61,13 +62,15 @@ static void copy_window(void *ctx)
 }
 
 /* Copy bytes [off, off + len) to their place. */
-static int fill_chunk(const struct filling *x, size_t len, uint64_t off,
+static int fill_chunk(struct filling *x, size_t len, uint64_t off,
 		      uint32_t *crc, struct errmsg *err)
 {
 	struct vfile_window w;
 	struct copying copying = { .w = &w, .to = x->at + off, .crc = crc };
-	int rc = vfile_map_pieces(x->f, len, off, &w, err);
+	int rc;
 
+	vfile_read_ahead(x->f, &x->ahead, off, readahead_window());
+	rc = vfile_map_pieces(x->f, len, off, &w, err);
 	if (rc == -E2BIG) { /* casts, or too many pieces to map */
 		rc = vfile_read_exact(x->f, x->at + off, len, off, err);
 		if (!rc && crc)

@@ -17,6 +17,7 @@
 #include "ckpt/pack/blockcache.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/parallel.h"
+#include "ckpt/vfile/readahead.h"
 #include "ckpt/vfile/vfile.h"
 #include "fs/backing/backing_impl.h"
 #include "fs/backing/hugefs.h"
@@ -77,12 +78,13 @@ static void assembly_evict(struct backing *b, struct backed *file)
 	file->ghost = true;
 }
 
-/* What the cache has for files: all but the decoded blocks of packs. */
+/* What the cache has for files: all but the decoded blocks of packs and what was read
+ * ahead. */
 static uint64_t files_bound(const struct backing *b)
 {
-	const uint64_t blocks = blockcache_bytes();
+	const uint64_t other = blockcache_bytes() + readahead_bytes();
 
-	return blocks < b->bound ? b->bound - blocks : 0;
+	return other < b->bound ? b->bound - other : 0;
 }
 
 /* Request a new buffer, evicting files until it fits the bound. */
@@ -152,6 +154,7 @@ void assembly_drop_idle(struct backing *b)
 		assembly_evict(b, file);
 	if (b->pool)
 		pool_trim(b->pool);
+	readahead_trim();
 }
 
 void assembly_help(struct backing *b, struct backed *file)

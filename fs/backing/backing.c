@@ -31,6 +31,7 @@
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
 #include "fs/backing/backing_impl.h"
+#include "fs/backing/follow.h"
 #include "fs/backing/passthrough.h"
 #include "fs/backing/pool.h"
 #include "fs/log/stats.h"
@@ -47,6 +48,10 @@
 
 /* An eighth of the cache is for decoded blocks of packs. */
 #define BLOCKS_PART 8
+
+/* What is read ahead from far storage, unless the options say how much: this part of
+ * the memory, and at most READAHEAD_DEFAULT. */
+#define AHEAD_PART 64
 
 /* How much of the cache blocks of packs may take: what many readers need to find
  * the rest of a block again, and to have the next ones decoded ahead. */
@@ -68,6 +73,11 @@ struct backing *backing_new(const struct backing_options *options,
 
 	if (!b)
 		return NULL;
+	b->follow = follow_new(tree);
+	if (!b->follow) {
+		free(b);
+		return NULL;
+	}
 	b->tree = tree;
 	b->passthrough = passthrough;
 	b->stats = stats;
@@ -76,6 +86,10 @@ struct backing *backing_new(const struct backing_options *options,
 				   ? options->cache_size
 				   : memory_share(BOUND_PART, BOUND_MAX);
 	blockcache_set_limit(blocks_bound(b->bound));
+	readahead_set_limit(options->has_readahead
+				    ? options->readahead
+				    : memory_share(AHEAD_PART, READAHEAD_DEFAULT),
+			    true);
 	b->target = b->bound < TARGET_FIRST ? b->bound : TARGET_FIRST;
 	TAILQ_INIT(&b->idle);
 	TAILQ_INIT(&b->prefetched);
@@ -103,6 +117,7 @@ void backing_free(struct backing *b)
 			free(file);
 		}
 	pool_free(b->pool);
+	follow_free(b->follow);
 	pthread_cond_destroy(&b->wake);
 	pthread_mutex_destroy(&b->lock);
 	free(b);
@@ -112,11 +127,14 @@ void backing_start(struct backing *b)
 {
 	if (b->bound && atomic_load(&b->passthrough->on))
 		prefetch_start(b);
+	if (readahead_limit())
+		follow_start(b->follow);
 }
 
 void backing_stop(struct backing *b)
 {
 	prefetch_stop(b);
+	follow_stop(b->follow);
 	if (b->pool)
 		pool_stop(b->pool);
 }
@@ -238,7 +256,8 @@ static int begin_shard(struct backing *b, struct backed *file,
 	pthread_mutex_unlock(&b->lock);
 	rc = shardcache_get(shards, shard, &m, &err);
 	if (!rc) {
-		if (m.fd >= 0)
+		/* The kernel would wait for each window of a far one. */
+		if (m.fd >= 0 && shardcache_can_map(shards, 0))
 			id = passthrough_begin(b->passthrough, m.fd);
 		shardcache_put(shards, shard);
 	}
@@ -313,6 +332,8 @@ void backing_open(struct backing *b, uint64_t ino, const struct tree_file *f,
 	use->id = 0;
 	use->file = NULL;
 	use->next = NULL;
+	if (size && !nonblock && vfile_is_far(f->v))
+		follow_opened(b->follow, ino);
 	pthread_mutex_lock(&b->lock);
 	if (size && atomic_load(&b->passthrough->on) &&
 	    (vfile_verbatim_shard(f->v) >= 0 || assembly_eligible(b, size)))

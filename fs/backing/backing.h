@@ -25,6 +25,8 @@ struct backing;
 struct backing_options {
 	bool no_cache;       /* assemble nothing */
 	uint64_t cache_size; /* bytes; 0: the default */
+	bool has_readahead;
+	uint64_t readahead; /* bytes; 0: nothing is read ahead */
 };
 
 /* NULL when memory runs out. */

@@ -63,6 +63,7 @@ struct backing {
 	struct tree *tree;
 	struct passthrough *passthrough;
 	struct stats *stats;
+	struct follow *follow;
 
 	pthread_mutex_t lock; /* protects the rest; never held across I/O */
 	uint64_t bound;       /* of the cache, in bytes; 0: no cache */

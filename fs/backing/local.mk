@@ -6,6 +6,7 @@ ucfs_SOURCES += \
 	%D%/hugefs.h %D%/hugefs.c \
 	%D%/pool.h %D%/pool.c \
 	%D%/predictor.h %D%/predictor.c \
+	%D%/follow.h %D%/follow.c \
 	%D%/backing.h %D%/backing_impl.h %D%/backing.c \
 	%D%/assembly.c \
 	%D%/prefetch.c

@@ -206,6 +206,32 @@ static void count_read(struct stats *s, uint64_t bytes, uint64_t clock)
 	stats_add(s, STATS_READ_BYTES, bytes);
 }
 
+/* The first window of a reader that goes on where it stopped; each next one is so
+ * many times as large, up to readahead_window. */
+#define WINDOW_FIRST (UINT64_C(4) << 20)
+#define WINDOW_GROWTH 4
+
+/* Have read ahead what the reader will want, if it reads in order. */
+static void read_ahead(struct handle *h, size_t size, uint64_t off)
+{
+	const uint64_t most = readahead_window();
+	uint64_t window;
+
+	if (!vfile_is_far(h->f.v))
+		return;
+	window = atomic_load(&h->window);
+	if (off != atomic_exchange(&h->goes_on, off + size)) {
+		atomic_store(&h->ahead.at, off);
+		window = size;
+	} else {
+		window = window < WINDOW_FIRST ? WINDOW_FIRST
+					       : window * WINDOW_GROWTH;
+	}
+	window = window < most ? window : most;
+	atomic_store(&h->window, window);
+	vfile_read_ahead(h->f.v, &h->ahead, off, window);
+}
+
 /* Read into the reply's place in the ring.  Otherwise libfuse would copy there
  * from mapped shards, in user code, which may raise SIGBUS. */
 static void read_to_ring(fuse_req_t req, struct handle *h, void *to,
@@ -214,8 +240,10 @@ static void read_to_ring(fuse_req_t req, struct handle *h, void *to,
 	struct stats *const stats = h->server->stats;
 	const uint64_t clock = clock_ns();
 	struct errmsg err = { "" };
-	const int64_t n = vfile_read(h->f.v, to, size, off, &err);
+	int64_t n;
 
+	read_ahead(h, size, off);
+	n = vfile_read(h->f.v, to, size, off, &err);
 	if (n < 0) {
 		stats_add(stats, STATS_READS_FAILED, 1);
 		ops_reply_failure(req, (int)n, &err);
@@ -236,14 +264,18 @@ static void read_vfile(fuse_req_t req, struct handle *h, size_t size,
 	struct vfile *const v = h->f.v;
 	struct errmsg err = { "" };
 	struct vfile_window w;
-	int rc = vfile_map(v, size, off, &w, &err);
+	int rc;
 
+	read_ahead(h, size, off);
+	rc = vfile_map(v, size, off, &w, &err);
 	if (rc) {
 		stats_add(stats, STATS_READS_FAILED, 1);
 		ops_reply_failure(req, rc, &err);
 		return;
 	}
 	rc = fuse_reply_iov(req, w.iov, w.n);
+	if (w.bounce) /* the bytes are here: they need not be read again */
+		vfile_crc_advance(v, w.bounce, w.len, off);
 	vfile_unmap(v, &w);
 	if (!rc) {
 		count_read(stats, w.len, clock);

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ckpt/vfile/vfile.h"
 #include "fs/backing/backing.h"
 #include "fs/ops/ops.h"
 #include "fs/tree/tree.h"
@@ -35,6 +36,10 @@ struct handle {
 	uint64_t clock; /* when the request arrived */
 	fuse_ino_t ino;
 	bool nonblock; /* opened with O_NONBLOCK */
+	/* Of a reader that goes through the file in order: */
+	_Atomic uint64_t goes_on; /* where */
+	_Atomic uint64_t window;  /* how much of that is read ahead */
+	struct vfile_ahead ahead;
 };
 
 static inline struct handle *ops_handle(fuse_req_t req,
