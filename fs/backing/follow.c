@@ -25,6 +25,9 @@
 /* Opens that wait for the thread; those that find no place are not followed. */
 #define QUEUE 256
 
+/* The size of a file that some loaders leave out: a step, a list of names. */
+#define TINY 4096
+
 /* How long to wait for memory, and after which time without an open loading has
  * ended. */
 #define ROOM_NS UINT64_C(20000000)
@@ -34,6 +37,7 @@ struct loader {
 	bool there;
 	unsigned order;
 	uint64_t next;   /* the file that it will open; 0: it is at the end */
+	uint64_t other;  /* or this one, if it has no use for a tiny `next` */
 	uint64_t place;  /* the last file that is wanted, completely */
 	size_t between;  /* wanted files that it has not opened */
 	uint64_t opened; /* number of its last open */
@@ -68,13 +72,25 @@ static void close_file(struct loader *l)
 }
 
 /* The file after `ino`, or 0. */
-static uint64_t file_after(struct follow *x, uint64_t ino, unsigned order)
+static uint64_t file_after(struct follow *x, uint64_t ino, unsigned order,
+			   uint64_t *size)
 {
-	uint64_t next, size;
+	uint64_t next;
 
-	return tree_next_file(x->tree, ino, order, 0, &next, &size) ? 0 : next;
+	return tree_next_file(x->tree, ino, order, 0, &next, size) ? 0 : next;
 }
 
+/* A loader has opened `ino`. */
+static void expect_next(struct follow *x, struct loader *l, uint64_t ino)
+{
+	uint64_t size, ignored;
+
+	l->opened = x->opens;
+	l->next = file_after(x, ino, l->order, &size);
+	l->other = l->next && size <= TINY
+			   ? file_after(x, l->next, l->order, &ignored)
+			   : 0;
+}
 /* --- where loaders are ---------------------------------------------------------------- */
 
 static void start_behind(struct loader *l, uint64_t ino)
@@ -89,13 +105,14 @@ static bool moves_on(struct follow *x, uint64_t ino)
 {
 	for (size_t i = 0; i < LOADERS; i++) {
 		struct loader *const l = &x->loaders[i];
+		size_t opened;
 
-		if (!l->there || l->next != ino)
+		if (!l->there || (l->next != ino && l->other != ino))
 			continue;
-		l->opened = x->opens;
-		l->next = file_after(x, ino, l->order);
-		if (l->between)
-			l->between--;
+		opened = l->next == ino ? 1 : 2;
+		expect_next(x, l, ino);
+		if (l->between >= opened)
+			l->between -= opened;
 		else
 			start_behind(l, ino);
 		return true;
@@ -121,6 +138,7 @@ static struct loader *oldest_loader(struct follow *x)
 static void follow_open(struct follow *x, uint64_t ino)
 {
 	unsigned order;
+	uint64_t size;
 
 	x->opens++;
 	if (moves_on(x, ino))
@@ -131,12 +149,10 @@ static void follow_open(struct follow *x, uint64_t ino)
 		start_behind(l, ino);
 		l->there = true;
 		l->order = order;
-		l->opened = x->opens;
-		l->next = file_after(x, ino, order);
+		expect_next(x, l, ino);
 	}
 	for (order = 0; order < PLAN_ORDERS; order++) {
-		const uint64_t next = file_after(x, ino, order);
-
+		const uint64_t next = file_after(x, ino, order, &size);
 		if (next)
 			predictor_expect(&x->predictor, next, order);
 	}
@@ -147,9 +163,11 @@ static void follow_open(struct follow *x, uint64_t ino)
 /* Open the file after the place.  False if there is none. */
 static bool open_next(struct follow *x, struct loader *l)
 {
+	uint64_t size;
+
 	if (l->open)
 		return true;
-	l->ino = file_after(x, l->place, l->order);
+	l->ino = file_after(x, l->place, l->order, &size);
 	/* Opening it reports the error. */
 	l->open = l->ino && tree_file_open(x->tree, l->ino, &l->f, NULL) == 0;
 	return l->open;

@@ -14,7 +14,7 @@ unit_tests += \
 endif
 tests_unit_fs_test_backing_SOURCES = %D%/test_backing.c $(fakekernel) \
 	fs/backing/assembly.c fs/backing/backing.c fs/backing/pool.c \
-	fs/backing/predictor.c fs/backing/prefetch.c fs/log/stats.c
+	fs/backing/predictor.c fs/backing/prefetch.c fs/backing/follow.c fs/log/stats.c
 tests_unit_fs_test_pathtab_SOURCES = %D%/test_pathtab.c fs/tree/pathtab.c
 tests_unit_fs_test_pool_SOURCES = %D%/test_pool.c $(fakekernel) \
 	fs/backing/pool.c fs/log/stats.c
