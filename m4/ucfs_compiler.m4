@@ -34,6 +34,7 @@ AS_IF([test "x$enable_fuzz" = xyes],
    : ${LIB_FUZZING_ENGINE=-fsanitize=fuzzer}
    AS_IF([test "x$enable_sanitize" = xno], [enable_sanitize=address,undefined])])
 AM_CONDITIONAL([ENABLE_FUZZ], [test "x$enable_fuzz" = xyes])
+AM_CONDITIONAL([ENABLE_SANITIZE], [test "x$enable_sanitize" != xno])
 AS_IF([test "x$enable_sanitize" != xno], [: ${CFLAGS="-g -O1"}])])
 
 # UCFS_CHECK_SANITIZE

@@ -31,7 +31,7 @@
 #include "ckpt/tensor/cast.h"
 #include "ckpt/zero/index_stream.h"
 
-#define INDEX_VERSION "6"
+#define INDEX_VERSION "7"
 
 /* Bytes that a warning, a MoE layer, a group, a slice take at least. */
 enum { WARNING_LEN = 4, LAYER_LEN = 9, GROUP_LEN = 8, SLICE_LEN = 6 };

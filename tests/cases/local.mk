@@ -47,7 +47,6 @@ scripts += \
 	%D%/mount/shared.sh \
 	%D%/mount/valgrind.sh \
 	%D%/mount/example_extents.sh \
-	%D%/mount/demo.sh \
 	%D%/ucckpt/clean.sh \
 	%D%/ucckpt/info.sh \
 	%D%/ucckpt/check.sh \
@@ -58,5 +57,10 @@ scripts += \
 	%D%/ucckpt/pack.sh \
 	%D%/ucckpt/extents.sh \
 	%D%/train/ucplot.sh
+# What the demonstration runs is also run by other cases, sanitizers included.
+if !ENABLE_SANITIZE
+scripts += %D%/mount/demo.sh
+endif
+EXTRA_DIST += %D%/mount/demo.sh
 EXTRA_DIST += %D%/lib.sh %D%/remote/remote_lib.sh %D%/remote/hostile.py %D%/mpi.sh %D%/ucckpt/report.sh %D%/train/train_lib.sh \
 	%D%/train/ranks_lib.sh %D%/mount/loadtorch.py
