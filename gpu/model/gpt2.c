@@ -162,6 +162,7 @@ static void add_unit(struct gpt2 *m, const char *prefix, const struct shape *s,
 		p->unit = (unsigned)m->nunits;
 		p->start = u->numel;
 		u->numel += p->numel;
+		m->whole_numel += p->whole_numel;
 	}
 	m->numel += u->numel;
 	m->nunits++;

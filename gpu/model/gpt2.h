@@ -66,7 +66,8 @@ struct gpt2 {
 	size_t nparams;
 	struct gpt2_unit *units; /* n_layer + 2 */
 	size_t nunits;
-	uint64_t numel;
+	uint64_t numel;       /* of this rank's parameters */
+	uint64_t whole_numel; /* of all */
 };
 
 #define GPT2_UNIT_EMBED 0u

@@ -228,7 +228,7 @@ static void log_memory(const struct run *r)
 			"uctrain: %.1f M parameters on %u ranks, ZeRO stage "
 			"%u: each keeps %.1f MiB of training state and %.1f "
 			"MiB of activations\n",
-			(double)r->model.numel / 1e6, r->comm->size,
+			(double)r->model.whole_numel / 1e6, r->comm->size,
 			r->zero.stage, (double)r->zero.memory / 1048576,
 			(double)network_memory(r->network) / 1048576);
 }
