@@ -66,4 +66,9 @@ void comm_all_gather(struct comm *c, const void *mine, const size_t *bytes,
 void comm_all_gather_equal(struct comm *c, const void *mine, size_t bytes,
 			   void *all);
 
+/* Send `out` to a rank and receive as many bytes from it into `in`; either may be
+ * NULL.  Not collective: `peer` makes the matching call. */
+void comm_exchange(struct comm *c, unsigned peer, const void *out, void *in,
+		   size_t bytes);
+
 #endif

@@ -403,3 +403,24 @@ void comm_sum_float(struct comm *c, float *x, size_t n)
 		part[r] *= sizeof(*x);
 	comm_all_gather(c, mine, part, x);
 }
+
+void comm_exchange(struct comm *c, unsigned peer, const void *out, void *in,
+		   size_t bytes)
+{
+	const uint8_t *from = out;
+	uint8_t *to = in;
+
+	assert(c->impl && peer < c->size);
+	for (size_t at = 0; at < bytes; at += BROADCAST_BYTES) {
+		const int n = (int)pieces_within(bytes, at, BROADCAST_BYTES);
+		int wait = 0;
+
+		if (to)
+			MPI_Irecv(to + at, n, MPI_BYTE, (int)peer, 0,
+				  c->impl->mpi, &c->impl->request[wait++]);
+		if (from)
+			MPI_Isend(from + at, n, MPI_BYTE, (int)peer, 0,
+				  c->impl->mpi, &c->impl->request[wait++]);
+		MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
+	}
+}

@@ -5,21 +5,24 @@
 #include "gpu/comm/comm.h"
 
 /*
- * The ranks of a run, in Megatron's order: consecutive ranks are one
- * tensor-parallel group, whose ranks hold parts of the same parameters and
- * compute the same rows.  Ranks at the same place of their tensor-parallel
- * groups are a data-parallel group, whose ranks hold the same parameters and
- * compute different rows.
+ * The ranks of a run, in Megatron's order: rank (stage * data + d) * tensor + t is
+ * number t of its tensor-parallel group, whose ranks hold parts of the same
+ * parameters and compute the same rows; number d of its data-parallel group, whose
+ * ranks hold the same parameters and compute different rows; and of that pipeline
+ * stage, each of which holds other layers for the same rows.
  */
 struct topology {
 	struct comm *world;
-	struct comm tensor, data; /* this rank's groups */
+	struct comm tensor, data, pipe; /* this rank's groups */
+	/* The first and the last stage of the pipeline, which both have the
+	 * embedding; on stages between them, those. */
+	struct comm ends;
 };
 
-/* `tensor`, the size of tensor-parallel groups, divides the number of ranks.
- * Collective: all ranks get the same result. -ENOMEM. */
+/* The product of the sizes of tensor-parallel groups and of pipelines divides
+ * the number of ranks.  Collective: all ranks get the same result. -ENOMEM. */
 int topology_init(struct topology *t, struct comm *world, unsigned tensor,
-		  struct errmsg *err);
+		  unsigned pipe, struct errmsg *err);
 void topology_done(struct topology *t);
 
 #endif

@@ -174,7 +174,8 @@ static int read_flags(struct parse *p, int argc, char **argv, bool early,
 /* Report a batch that is not a multiple of `unit` rows. */
 static int bad_batch(const struct config *c, unsigned unit, struct errmsg *err)
 {
-	const char *const kind = c->tensor_parallel > 1 ? "data-parallel " : "";
+	const bool shared = c->tensor_parallel > 1 || c->pipeline_parallel > 1;
+	const char *const kind = shared ? "data-parallel " : "";
 	const unsigned ranks = c->data_parallel;
 	const unsigned below = c->batch / unit * unit;
 	char micro[64] = "", steps[64] = "", less[16] = "";
@@ -239,29 +240,48 @@ static int settle_batch(struct config *c, struct errmsg *err)
 	return 0;
 }
 
+/* What does not go with ranks that share the model, `flag` `size`. */
+static int check_shared(const struct config *c, const char *flag, unsigned size,
+			unsigned stage_max, const char *stages,
+			struct errmsg *err)
+{
+	if (size > 1 && c->zero_stage > stage_max)
+		return errmsg_set(
+			err, -EINVAL,
+			"--%s %u: does not go with --zero_stage %u; use %s",
+			flag, size, c->zero_stage, stages);
+	if (size > 1 && c->device == DEVICE_CUDA)
+		return errmsg_set(err, -EINVAL,
+				  "--%s %u: does not go with --device cuda",
+				  flag, size);
+	return 0;
+}
+
 static int settle_ranks(struct config *c, unsigned ranks, struct errmsg *err)
 {
-	const unsigned tensor = c->tensor_parallel;
+	const unsigned tensor = c->tensor_parallel, pipe = c->pipeline_parallel;
+	/* Each is at most 2^22. */
+	const uint64_t shared = (uint64_t)tensor * pipe;
+	int rc;
 
 	if (ranks % tensor)
 		return errmsg_set(
 			err, -EINVAL,
 			"--tensor_model_parallel_size %u: does not divide the %u ranks of this run",
 			tensor, ranks);
-	c->data_parallel = ranks / tensor;
-	if (tensor == 1)
-		return 0;
-	if (c->zero_stage == 3)
+	if (ranks % shared)
 		return errmsg_set(
 			err, -EINVAL,
-			"--tensor_model_parallel_size %u: --zero_stage 3 cuts every parameter itself; use 0, 1 or 2",
-			tensor);
-	if (c->device == DEVICE_CUDA)
-		return errmsg_set(
-			err, -EINVAL,
-			"--tensor_model_parallel_size %u: --device cuda has no tensor parallelism",
-			tensor);
-	return 0;
+			"--pipeline_model_parallel_size %u: does not divide the %u groups of ranks of this run",
+			pipe, ranks / tensor);
+	c->data_parallel = (unsigned)(ranks / shared);
+	rc = check_shared(c, "tensor_model_parallel_size", tensor, 2,
+			  "0, 1 or 2", err);
+	/* As in DeepSpeed: stage 2 would reduce gradients once per micro-
+	 * batch. */
+	return rc ? rc
+		  : check_shared(c, "pipeline_model_parallel_size", pipe, 1,
+				 "0 or 1", err);
 }
 
 static int check_schedule(const struct config *c, struct errmsg *err)
@@ -319,8 +339,9 @@ static int settle_schedule(struct config *c, const struct config_ratios *ratios,
 static int settle_model(struct config *c, struct errmsg *err)
 {
 	struct gpt2 trial = { 0 };
-	const int rc =
-		gpt2_init_part(&trial, &c->model, 0, c->tensor_parallel, err);
+	const struct gpt2_split split = { .size = c->tensor_parallel,
+					  .stages = c->pipeline_parallel };
+	const int rc = gpt2_init_part(&trial, &c->model, &split, err);
 
 	gpt2_done(&trial);
 	if (!rc && c->seq_length > c->model.n_positions)
@@ -351,8 +372,9 @@ static int settle(struct parse *p, unsigned ranks, struct errmsg *err)
 	/* The model and its parallelism, in the form of the DSUC demo's run
 	 * names. */
 	if (!rc && !c->run_name &&
-	    asprintf(&c->run_name, "%s_tp%u_pp1_dp%u_sp1", p->model,
-		     c->tensor_parallel, c->data_parallel) < 0) {
+	    asprintf(&c->run_name, "%s_tp%u_pp%u_dp%u_sp1", p->model,
+		     c->tensor_parallel, c->pipeline_parallel,
+		     c->data_parallel) < 0) {
 		c->run_name = NULL;
 		rc = errmsg_nomem(err, NULL);
 	}
@@ -370,6 +392,7 @@ static int set_defaults(struct config *c, struct errmsg *err)
 		.seq_length = 128,
 		.dtype = DTYPE_F32,
 		.tensor_parallel = 1,
+		.pipeline_parallel = 1,
 		.zero_stage = 1,
 		.steps = 100,
 		.seed = 42,

@@ -66,7 +66,7 @@ struct config {
 	enum device_kind device;
 
 	/* Sizes of the groups of ranks; their product is the number of ranks. */
-	unsigned tensor_parallel, data_parallel;
+	unsigned tensor_parallel, pipeline_parallel, data_parallel;
 
 	/* batch = micro_batch * accumulation * data_parallel */
 	unsigned batch, micro_batch, accumulation;

@@ -44,7 +44,7 @@ struct flag {
 			   * description */
 };
 
-#define FLAGS 48
+#define FLAGS 49
 extern const struct flag flags[FLAGS];
 
 bool flag_takes_value(const struct flag *f);

@@ -35,6 +35,7 @@ struct load {
 	struct load_result *got;
 	struct load_metadata metadata;
 	struct load_source *source;
+	struct gpt2 whole;
 	struct upload *upload;
 	struct errmsg *err;
 };
@@ -78,8 +79,8 @@ static bool fits_padded(const struct load *l, const struct gpt2_param *p)
 	const struct tensor *t = &l->source->tensor;
 	const uint64_t width = p->shape[1], rows = t->numel / width;
 
-	if (p != &l->z->model->params[GPT2_WTE] || l->source->cut ||
-	    t->numel % width || (t->ndim > 1 && t->shape[1] != width))
+	if (p->number != GPT2_WTE || l->source->cut || t->numel % width ||
+	    (t->ndim > 1 && t->shape[1] != width))
 		return false;
 	return rows <= p->whole_shape[0] ||
 	       (l->metadata.original_vocab &&
@@ -192,7 +193,7 @@ static int load_tensor(struct load *l, size_t i, const char *state, float *part)
 		return take_missing(l, state, rc);
 	if (!rc)
 		rc = check_shape(l, p);
-	if (!rc && i == GPT2_WTE)
+	if (!rc && p->number == GPT2_WTE)
 		l->got->vocab_rows = find_vocab_rows(l, p);
 	if (!rc)
 		rc = send_fragment(l, p, &f, part);
@@ -205,7 +206,7 @@ static int load_tensor(struct load *l, size_t i, const char *state, float *part)
 int load_known(const struct load_source *s, const char *param,
 	       struct errmsg *err)
 {
-	const struct gpt2 *m = s->model;
+	const struct gpt2 *m = s->whole;
 
 	for (size_t i = 0; i < m->nparams; i++)
 		if (strcmp(m->params[i].name, param) == 0)
@@ -256,6 +257,7 @@ static int load_open_source(struct load *l)
 	s->ops = ops;
 	s->path = l->got->path;
 	s->model = l->z->model;
+	s->whole = &l->whole;
 	s->data_parallel = l->z->comm->size;
 	rc = ops->open(s, l->err);
 	if (rc)
@@ -356,8 +358,10 @@ static unsigned reads_at_once(const struct comm *c)
 static int load_all(struct load *l)
 {
 	const double begun = clock_seconds();
-	int rc = load_open_source(l);
+	int rc = gpt2_init(&l->whole, &l->z->model->config, l->err);
 
+	if (!rc)
+		rc = load_open_source(l);
 	if (!rc) {
 		rc = upload_new(&l->upload, l->z->backend,
 				reads_at_once(l->z->world), l->err);
@@ -374,6 +378,7 @@ static int load_all(struct load *l)
 		}
 		load_close_source(l);
 	}
+	gpt2_done(&l->whole);
 	l->got->seconds = clock_seconds() - begun;
 	return comm_agree(l->z->world, rc, l->err);
 }

@@ -44,7 +44,7 @@ struct load_ops {
 struct load_source {
 	const struct load_ops *ops;
 	const char *path; /* of the tag; borrowed */
-	const struct gpt2 *model;
+	const struct gpt2 *model, *whole; /* this rank's part, and all of it */
 	unsigned data_parallel; /* ranks of this run */
 	bool cut;
 	struct tensor tensor; /* the tensor being read */

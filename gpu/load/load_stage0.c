@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A checkpoint without ZeRO as a source: everything is in the model states, of
- * which there is one file of each tensor-parallel rank.
+ * which there is a file of each part of the model.
  * Optimizer states are numbered by the parameter's position in the module; a
  * 16-bit model has its masters in fp32_groups.
  */
@@ -123,10 +123,11 @@ static void load_stage0_close_source(struct load_source *s)
 	ptfile_close(&load_stage0_of(s)->pt);
 }
 
-/* Was the checkpoint saved by as many tensor-parallel ranks as this run has? */
+/* Was the checkpoint saved in as many parts of the model as this run has? */
 static int check_ranks(const struct stage0_source *w, struct errmsg *err)
 {
-	const int64_t mine = w->s.model->part.size;
+	const struct gpt2_part *const part = &w->s.model->part;
+	const int64_t mine = part->size * part->stages;
 	int64_t saved = 1;
 
 	value_get_int(value_find(w->pt.root, "mp_world_size"), &saved);
@@ -134,19 +135,21 @@ static int check_ranks(const struct stage0_source *w, struct errmsg *err)
 		return 0;
 	return errmsg_set(
 		err, -EINVAL,
-		"%s: was saved without ZeRO by %lld tensor-parallel ranks, and this run has %lld",
+		"%s: was saved without ZeRO in %lld parts of the model, and this run has %lld",
 		w->s.path, (long long)saved, (long long)mine);
 }
 
 static int load_stage0_open_source(struct load_source *s, struct errmsg *err)
 {
 	struct stage0_source *w = load_stage0_of(s);
+	const struct gpt2_part *const part = &s->model->part;
 	const struct value *module;
 	int rc;
 
 	s->cut = true;
 	if (snprintf(w->path, sizeof(w->path), FILE_NAME, s->path,
-		     s->model->part.rank) >= (int)sizeof(w->path))
+		     part->stage * part->size + part->rank) >=
+	    (int)sizeof(w->path))
 		return errmsg_set(err, -ENAMETOOLONG, "%s: name too long",
 				  s->path);
 	rc = ptfile_open(&w->pt, w->path, err);

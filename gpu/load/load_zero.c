@@ -149,17 +149,19 @@ static int check_ranks(const struct zero_source *z, struct errmsg *err)
 	const struct tagdir *dir = &z->r.dir;
 	const unsigned ranks = z->s.data_parallel;
 	const unsigned tensor = z->s.model->part.size;
+	const unsigned stages = z->s.model->part.stages;
 
-	if (dir->mp_degree != tensor || z->r.model.tp != tensor)
+	if (z->r.model.tp != tensor || z->r.model.pp != stages)
 		return errmsg_set(
 			err, -EINVAL,
-			"%s: was saved by %u model-parallel ranks, and this run has %u; mount it with ucfs and resume with --universal_checkpoint",
-			dir->path, dir->mp_degree, tensor);
+			"%s: was saved by %u tensor-parallel ranks in %u stages, and this run has %u in %u; mount it with ucfs and resume with --universal_checkpoint",
+			dir->path, z->r.model.tp, z->r.model.pp, tensor, stages);
 	if (dir->dp_degree != ranks)
 		return errmsg_set(
 			err, -EINVAL,
 			"%s: was saved by %u ranks, and this run has %u; mount it with ucfs and resume with --universal_checkpoint",
-			dir->path, dir->dp_degree * tensor, ranks * tensor);
+			dir->path, dir->dp_degree * tensor * stages,
+			ranks * tensor * stages);
 	return 0;
 }
 

@@ -138,31 +138,37 @@ uint64_t gpt2_whole_run(const struct gpt2_param *p, uint64_t first, uint64_t n,
 	return n < left ? n : left;
 }
 
-/* Append a unit of `n` parameters, whose names start with `prefix`. */
+/* Append a unit of `n` parameters, whose names start with `prefix`; of these this
+ * rank has the first `here`. */
 static void add_unit(struct gpt2 *m, const char *prefix, const struct shape *s,
-		     size_t n)
+		     size_t n, size_t here)
 {
 	const struct gpt2_config *c = &m->config;
 	struct gpt2_unit *u = &m->units[m->nunits];
 	size_t i;
 
 	assert(m->nunits < m->config.n_layer + 2);
-	*u = (struct gpt2_unit){ .first = m->nparams, .n = n };
+	*u = (struct gpt2_unit){ .first = m->nparams, .n = here };
 	for (i = 0; i < n; i++) {
-		struct gpt2_param *p = &m->params[m->nparams++];
+		struct gpt2_param p = { .ndim = s[i].ndim };
 		uint64_t cols = (uint64_t)c->n_embd * s[i].cols;
 
-		snprintf(p->name, sizeof(p->name), "%s%s", prefix, s[i].name);
-		p->ndim = s[i].ndim;
-		p->shape[0] = p->ndim == 1 ? cols : shape_rows(c, &s[i]);
-		p->shape[1] = cols;
-		memcpy(p->whole_shape, p->shape, sizeof(p->shape));
-		p->whole_numel = numel_of(p->ndim, p->shape);
-		cut_param(p, &m->part, s[i].cut);
-		p->unit = (unsigned)m->nunits;
-		p->start = u->numel;
-		u->numel += p->numel;
-		m->whole_numel += p->whole_numel;
+		snprintf(p.name, sizeof(p.name), "%s%s", prefix, s[i].name);
+		p.shape[0] = p.ndim == 1 ? cols : shape_rows(c, &s[i]);
+		p.shape[1] = cols;
+		memcpy(p.whole_shape, p.shape, sizeof(p.shape));
+		p.whole_numel = numel_of(p.ndim, p.shape);
+		m->whole_numel += p.whole_numel;
+		p.number = m->nwhole++;
+		if (i >= here)
+			continue;
+		cut_param(&p, &m->part, s[i].cut);
+		p.unit = (unsigned)m->nunits;
+		p.first = (p.parts > 1 || m->part.rank == 0) &&
+			  (p.unit != GPT2_UNIT_EMBED || m->part.stage == 0);
+		p.start = u->numel;
+		u->numel += p.numel;
+		m->params[m->nparams++] = p;
 	}
 	m->numel += u->numel;
 	m->nunits++;
@@ -195,10 +201,11 @@ static int check_config(const struct gpt2_config *c, struct errmsg *err)
 	return 0;
 }
 
-/* Can `size` tensor-parallel ranks share the model? */
-static int check_part(const struct gpt2_config *c, unsigned size,
-		      struct errmsg *err)
+/* Can so many ranks share the model? */
+static int check_split(const struct gpt2_config *c, const struct gpt2_split *s,
+		       struct errmsg *err)
 {
+	const unsigned size = s->size;
 	const unsigned rows = (c->vocab_size + size - 1) / size;
 
 	if (c->n_head % size)
@@ -212,20 +219,29 @@ static int check_part(const struct gpt2_config *c, unsigned size,
 			err, -EINVAL,
 			"vocab_size %u leaves no token to the last of %u tensor-parallel ranks",
 			c->vocab_size, size);
+	if (s->stages > c->n_layer)
+		return errmsg_set(err, -EINVAL,
+				  "n_layer %u is less than %u pipeline stages",
+				  c->n_layer, s->stages);
 	return 0;
 }
 
-static struct gpt2_part part_of(const struct gpt2_config *c, unsigned rank,
-				unsigned size)
+/* Stages have as many blocks each, or one less. */
+static struct gpt2_part part_of(const struct gpt2_config *c,
+				const struct gpt2_split *s)
 {
-	const unsigned rows = (c->vocab_size + size - 1) / size;
-	const unsigned first = rows * rank, left = c->vocab_size - first;
+	const unsigned rows = (c->vocab_size + s->size - 1) / s->size;
+	const unsigned first = rows * s->rank, left = c->vocab_size - first;
 
 	return (struct gpt2_part){
-		.rank = rank,
-		.size = size,
-		.n_head = c->n_head / size,
-		.width = c->n_embd / size,
+		.rank = s->rank,
+		.size = s->size,
+		.stage = s->stage,
+		.stages = s->stages,
+		.first_layer = c->n_layer * s->stage / s->stages,
+		.end_layer = c->n_layer * (s->stage + 1) / s->stages,
+		.n_head = c->n_head / s->size,
+		.width = c->n_embd / s->size,
 		.vocab_first = first,
 		.vocab_size = left < rows ? left : rows,
 	};
@@ -233,22 +249,45 @@ static struct gpt2_part part_of(const struct gpt2_config *c, unsigned rank,
 
 int gpt2_init(struct gpt2 *m, const struct gpt2_config *c, struct errmsg *err)
 {
-	return gpt2_init_part(m, c, 0, 1, err);
+	return gpt2_init_part(
+		m, c, &(struct gpt2_split){ .size = 1, .stages = 1 }, err);
 }
 
-int gpt2_init_part(struct gpt2 *m, const struct gpt2_config *c, unsigned rank,
-		   unsigned size, struct errmsg *err)
+/* Add all units, with the parameters that this rank has. */
+static void add_units(struct gpt2 *m)
 {
+	const struct gpt2_part *p = &m->part;
+	const bool last = p->stage + 1 == p->stages;
 	char prefix[GPT2_NAME_MAX];
 	unsigned layer;
+
+	add_unit(m, "transformer.", embed_params, GPT2_EMBED_PARAMS,
+		 p->stage == 0 ? GPT2_EMBED_PARAMS
+		 : last        ? GPT2_WTE + 1
+			       : 0);
+	for (layer = 0; layer < m->config.n_layer; layer++) {
+		const bool here =
+			layer >= p->first_layer && layer < p->end_layer;
+
+		snprintf(prefix, sizeof(prefix), "transformer.h.%u.", layer);
+		add_unit(m, prefix, block_params, GPT2_BLOCK_PARAMS,
+			 here ? GPT2_BLOCK_PARAMS : 0);
+	}
+	add_unit(m, "transformer.", last_params, GPT2_LAST_PARAMS,
+		 last ? GPT2_LAST_PARAMS : 0);
+}
+
+int gpt2_init_part(struct gpt2 *m, const struct gpt2_config *c,
+		   const struct gpt2_split *s, struct errmsg *err)
+{
 	int rc = check_config(c, err);
 
-	assert(rank < size);
+	assert(s->rank < s->size && s->stage < s->stages);
 	if (!rc)
-		rc = check_part(c, size, err);
+		rc = check_split(c, s, err);
 	if (rc)
 		return rc;
-	*m = (struct gpt2){ .config = *c, .part = part_of(c, rank, size) };
+	*m = (struct gpt2){ .config = *c, .part = part_of(c, s) };
 	m->params = calloc(GPT2_EMBED_PARAMS + GPT2_LAST_PARAMS +
 				   (size_t)c->n_layer * GPT2_BLOCK_PARAMS,
 			   sizeof(*m->params));
@@ -257,12 +296,7 @@ int gpt2_init_part(struct gpt2 *m, const struct gpt2_config *c, unsigned rank,
 		gpt2_done(m);
 		return errmsg_nomem(err, NULL);
 	}
-	add_unit(m, "transformer.", embed_params, GPT2_EMBED_PARAMS);
-	for (layer = 0; layer < c->n_layer; layer++) {
-		snprintf(prefix, sizeof(prefix), "transformer.h.%u.", layer);
-		add_unit(m, prefix, block_params, GPT2_BLOCK_PARAMS);
-	}
-	add_unit(m, "transformer.", last_params, GPT2_LAST_PARAMS);
+	add_units(m);
 	return 0;
 }
 

@@ -2,6 +2,7 @@
 #ifndef UCTRAIN_GPT2_H
 #define UCTRAIN_GPT2_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -37,6 +38,9 @@ struct gpt2_param {
 	uint64_t whole_shape[2], whole_numel;
 	uint64_t run; /* all elements if the parameter is whole */
 	unsigned parts, part;
+	size_t number;  /* among all parameters of the model */
+	bool first;     /* no rank before has the same elements, but for
+			* data-parallel ones */
 	uint64_t start; /* elements of the unit before this parameter */
 	unsigned unit;
 };
@@ -50,9 +54,17 @@ struct gpt2_unit {
 	uint64_t numel;
 };
 
-/* What tensor-parallel rank `rank` of `size` computes. */
+/* Tensor-parallel rank `rank` of `size`, in a stage of a pipeline. */
+struct gpt2_split {
+	unsigned rank, size;
+	unsigned stage, stages;
+};
+
+/* What such a rank computes. */
 struct gpt2_part {
 	unsigned rank, size;
+	unsigned stage, stages;
+	unsigned first_layer, end_layer;
 	unsigned n_head, width; /* of its heads, all together */
 	/* Its tokens.  The embedding has as many rows on every rank: on the last
 	 * one some may be padding, which stays zero. */
@@ -67,7 +79,8 @@ struct gpt2 {
 	struct gpt2_unit *units; /* n_layer + 2 */
 	size_t nunits;
 	uint64_t numel;       /* of this rank's parameters */
-	uint64_t whole_numel; /* of all */
+	size_t nwhole;        /* parameters of all ranks */
+	uint64_t whole_numel; /* and their elements */
 };
 
 #define GPT2_UNIT_EMBED 0u
@@ -100,10 +113,11 @@ int gpt2_preset(const char *name, struct gpt2_config *c, struct errmsg *err);
  * impossible; -ENOMEM. */
 int gpt2_init(struct gpt2 *m, const struct gpt2_config *c, struct errmsg *err);
 
-/* The part of a tensor-parallel rank, number `rank` of `size`. -EINVAL also for a
- * number of ranks that does not divide the model. */
-int gpt2_init_part(struct gpt2 *m, const struct gpt2_config *c, unsigned rank,
-		   unsigned size, struct errmsg *err);
+/* The part of a rank: units of other stages are empty.  The last stage has the
+ * token embedding, too, for the head. -EINVAL also for numbers of ranks that do
+ * not divide the model. */
+int gpt2_init_part(struct gpt2 *m, const struct gpt2_config *c,
+		   const struct gpt2_split *s, struct errmsg *err);
 void gpt2_done(struct gpt2 *m);
 
 /*

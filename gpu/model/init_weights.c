@@ -66,7 +66,7 @@ void init_weights(const struct gpt2 *m, size_t i, uint64_t seed, uint64_t first,
 		  size_t n, float *out)
 {
 	const struct gpt2_param *p = &m->params[i];
-	const uint64_t key = splitmix64(splitmix64(seed, 1) ^ i, 1);
+	const uint64_t key = splitmix64(splitmix64(seed, 1) ^ p->number, 1);
 	double std = STD;
 
 	assert(first + n <= p->numel);

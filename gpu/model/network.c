@@ -242,7 +242,8 @@ static int block_backward(const struct pass *p, unsigned unit, const void *x,
 		g[i] = network_gradient(p, grads, unit, i);
 	}
 	/* The last block's activations are still in the shared buffer. */
-	if (p->n->recompute && unit + 1 < gpt2_unit_last(p->n->model))
+	if (p->n->recompute &&
+	    unit + 1 < GPT2_UNIT_BLOCK(p->n->model->part.end_layer))
 		block_inside(p, unit, w, x, k);
 	mlp_backward(p, unit, w, g, k);
 	attention_backward(p, unit, w, g, x, k);
@@ -252,16 +253,31 @@ static int block_backward(const struct pass *p, unsigned unit, const void *x,
 
 static const void *input_of(const struct network *n, unsigned layer)
 {
-	return layer ? n->blocks[layer - 1].out : n->embedded;
+	const unsigned first = n->model->part.first_layer;
+
+	return layer > first ? n->blocks[layer - first - 1].out : n->embedded;
 }
 
-/* The forward pass without the head. */
-static int network_forward(const struct pass *p)
+static struct block *block_of(const struct network *n, unsigned layer)
+{
+	return &n->blocks[layer - n->model->part.first_layer];
+}
+
+static bool is_first(const struct network *n)
+{
+	return n->model->part.stage == 0;
+}
+
+static bool is_last(const struct network *n)
+{
+	return n->model->part.stage + 1 == n->model->part.stages;
+}
+
+static int embed(const struct pass *p)
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
 	const void *w = p->w->acquire(p->w->ctx, GPT2_UNIT_EMBED, p->err);
-	unsigned layer;
 
 	if (!w)
 		return -ENOMEM;
@@ -275,13 +291,26 @@ static int network_forward(const struct pass *p)
 	if (p->drop > 0)
 		o->dropout(n->b, n->embedded, n->rows * n->c, p->drop,
 			   seed_of(p, GPT2_UNIT_EMBED, PLACE_MLP_PROJ));
-	for (layer = 0; layer < n->model->config.n_layer; layer++) {
-		const unsigned unit = GPT2_UNIT_BLOCK(layer);
+	return 0;
+}
 
-		w = p->w->acquire(p->w->ctx, unit, p->err);
+/* The forward pass of this rank's layers, without the head. */
+static int forward(const struct pass *p)
+{
+	struct network *const n = p->n;
+	const struct gpt2_part *const part = &n->model->part;
+	unsigned layer;
+	int rc = is_first(n) ? embed(p) : 0;
+
+	if (rc)
+		return rc;
+	for (layer = part->first_layer; layer < part->end_layer; layer++) {
+		const unsigned unit = GPT2_UNIT_BLOCK(layer);
+		const void *const w = p->w->acquire(p->w->ctx, unit, p->err);
 		if (!w)
 			return -ENOMEM;
-		block_forward(p, unit, w, input_of(n, layer), &n->blocks[layer]);
+		block_forward(p, unit, w, input_of(n, layer),
+			      block_of(n, layer));
 		p->w->release(p->w->ctx, unit);
 	}
 	return 0;
@@ -344,22 +373,21 @@ static int last_unit(struct pass *p, bool train, float scale)
 	p->w->release(p->w->ctx, unit);
 	if (!rc && train)
 		rc = p->w->complete(p->w->ctx, unit, p->err);
+	/* Another stage adds the gradient of the embedding's other use. */
+	if (!rc && train && !is_first(n))
+		rc = p->w->complete(p->w->ctx, GPT2_UNIT_EMBED, p->err);
 	return rc;
 }
 
-static int network_backward(const struct pass *p)
+static int embed_backward(struct pass *p)
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
-	unsigned layer = n->model->config.n_layer;
-	int rc;
 
-	while (layer--) {
-		rc = block_backward(p, GPT2_UNIT_BLOCK(layer),
-				    input_of(n, layer), &n->blocks[layer]);
-		if (rc)
-			return rc;
-	}
+	if (!is_last(n))
+		p->d_embed = p->w->gradient(p->w->ctx, GPT2_UNIT_EMBED, p->err);
+	if (!p->d_embed)
+		return -ENOMEM;
 	if (p->drop > 0)
 		o->dropout(n->b, n->d, n->rows * n->c, p->drop,
 			   seed_of(p, GPT2_UNIT_EMBED, PLACE_MLP_PROJ));
@@ -368,6 +396,18 @@ static int network_backward(const struct pass *p)
 		      network_gradient(p, p->d_embed, GPT2_UNIT_EMBED, GPT2_WPE),
 		      n->d, n->tokens, n->batch, n->seq, n->c);
 	return p->w->complete(p->w->ctx, GPT2_UNIT_EMBED, p->err);
+}
+
+static int backward(struct pass *p)
+{
+	struct network *const n = p->n;
+	unsigned layer = n->model->part.end_layer;
+	int rc = 0;
+
+	while (!rc && layer-- > n->model->part.first_layer)
+		rc = block_backward(p, GPT2_UNIT_BLOCK(layer),
+				    input_of(n, layer), block_of(n, layer));
+	return rc || !is_first(n) ? rc : embed_backward(p);
 }
 
 /* A token's number among this rank's. */
@@ -403,14 +443,14 @@ static int network_run(struct pass *p, const int32_t *tokens, bool train,
 	int rc;
 
 	set_tokens(n, tokens);
-	rc = network_forward(p);
-	if (!rc)
+	rc = forward(p);
+	if (!rc && is_last(n))
 		rc = last_unit(p, train, (float)(scale / predictions));
-	if (!rc && train)
-		rc = network_backward(p);
+	if (!rc && train && n->model->part.stages == 1)
+		rc = backward(p);
 	if (!rc)
 		rc = n->b->ops->sync(n->b, p->err);
-	if (rc)
+	if (rc || !is_last(n))
 		return rc;
 	n->b->ops->to_host(n->b, loss, n->loss, sizeof(*loss));
 	*loss /= predictions;
@@ -430,6 +470,36 @@ int network_train(struct network *n, const struct network_weights *w,
 	};
 
 	return network_run(&p, tokens, true, scale, loss);
+}
+
+int network_backward(struct network *n, const struct network_weights *w,
+		     uint64_t seed, struct errmsg *err)
+{
+	struct pass p = {
+		.n = n,
+		.w = w,
+		.err = err,
+		.drop = n->model->config.dropout,
+		.seed = seed,
+	};
+	const int rc = backward(&p);
+
+	return rc ? rc : n->b->ops->sync(n->b, err);
+}
+
+void *network_input(struct network *n)
+{
+	return n->embedded;
+}
+
+const void *network_output(const struct network *n)
+{
+	return input_of(n, n->model->part.end_layer);
+}
+
+void *network_residual_gradient(struct network *n)
+{
+	return n->d;
 }
 
 int network_evaluate(struct network *n, const struct network_weights *w,

@@ -58,6 +58,20 @@ int network_train(struct network *n, const struct network_weights *w,
 		  const int32_t *tokens, float scale, uint64_t seed,
 		  double *loss, struct errmsg *err);
 
+/*
+ * In a stage of a pipeline, network_train and network_evaluate go forward only:
+ * from network_input, which the caller has filled with the output of the stage
+ * before, to network_output.  The last stage computes *loss, others do not set it.
+ * network_backward then takes the gradient of the output from
+ * network_residual_gradient, where the last stage has it already, and leaves that
+ * of the input there.  `seed` is that of network_train.
+ */
+int network_backward(struct network *n, const struct network_weights *w,
+		     uint64_t seed, struct errmsg *err);
+void *network_input(struct network *n);
+const void *network_output(const struct network *n);
+void *network_residual_gradient(struct network *n);
+
 /* Compute the loss alone, without dropout. */
 int network_evaluate(struct network *n, const struct network_weights *w,
 		     const int32_t *tokens, double *loss, struct errmsg *err);

@@ -65,7 +65,7 @@ int network_new(struct network **out, const struct gpt2 *model,
 		struct backend *b, const struct backend_group *group,
 		size_t batch, size_t seq, bool recompute, struct errmsg *err)
 {
-	const unsigned layers = model->config.n_layer;
+	const unsigned layers = model->part.end_layer - model->part.first_layer;
 	struct network *const n = calloc(1, sizeof(*n));
 	bool missing = false;
 	size_t i;

@@ -32,6 +32,15 @@ struct save_file {
 	char *path; /* NULL: this rank writes no such file */
 };
 
+/* The number of this rank's part of the model, as in names of files: that of its
+ * tensor-parallel rank, counted over stages. */
+static inline unsigned save_part(const struct save *s)
+{
+	const struct gpt2_part *p = &s->zero->model->part;
+
+	return p->stage * p->size + p->rank;
+}
+
 /* Build this rank's model states, if it has any. */
 int save_model(const struct save *s, struct save_file *f, struct errmsg *err);
 

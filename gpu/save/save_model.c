@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mp_rank_<tensor-parallel rank>_model_states.pt, or in ZeRO-3 a file of each rank.  The keys,
+ * mp_rank_<part of the model>_model_states.pt, or in ZeRO-3 a file of each rank.  The keys,
  * their order, and which are None in which stage are those of
  * DeepSpeedEngine._save_checkpoint (runtime/engine.py).
  */
@@ -15,13 +15,15 @@
 #include "gpu/save/save_impl.h"
 
 /* The head shares its tensor with the token embedding.  A part of it would be no
- * parameter's, and converters take the first rank's for the whole: tensor-parallel
- * ranks save the embedding alone. */
+ * parameter's, and converters take the first rank's for the whole: ranks that share
+ * the model save the embedding alone. */
 #define HEAD "lm_head.weight"
 
 static bool has_head(const struct save *s)
 {
-	return s->zero->model->part.size == 1;
+	const struct gpt2_part *p = &s->zero->model->part;
+
+	return p->size * p->stages == 1;
 }
 
 /* Add a storage with `numel` of the model's weights from `start` on. */
@@ -124,7 +126,8 @@ static struct value *degrees(const struct save *s, struct ptsave *pt)
 {
 	struct value *dict = ptsave_dict(pt);
 
-	ptsave_set(pt, dict, "pp_degree", ptsave_int(pt, 1));
+	ptsave_set(pt, dict, "pp_degree",
+		   ptsave_int(pt, s->zero->model->part.stages));
 	ptsave_set(pt, dict, "tp_degree", ptsave_int(pt, s->zero->tensor->size));
 	return dict;
 }
@@ -160,7 +163,8 @@ static struct value *model_states(const struct save *s, struct ptsave *pt)
 	SET("global_steps", ptsave_int(pt, (int64_t)s->o->step));
 	SET("global_samples", ptsave_int(pt, (int64_t)(s->o->step * c->batch)));
 	SET("dp_world_size", ptsave_int(pt, s->zero->comm->size));
-	SET("mp_world_size", ptsave_int(pt, s->zero->tensor->size));
+	SET("mp_world_size",
+	    ptsave_int(pt, s->zero->world->size / s->zero->comm->size));
 	SET("checkpoint_parallel_dimensions", degrees(s, pt));
 	SET(KEY_DS_CONFIG, dsconfig_value(pt, c));
 	SET(KEY_DS_VERSION, ptsave_str(pt, NAMES_DS_VERSION));
@@ -171,13 +175,13 @@ static struct value *model_states(const struct save *s, struct ptsave *pt)
 
 static int file_name(const struct save *s, char **path)
 {
-	const unsigned tensor = s->zero->tensor->rank;
+	const unsigned part = save_part(s);
 
 	if (s->zero->stage < 3)
 		return asprintf(path, "%s/mp_rank_%02u_model_states.pt", s->dir,
-				tensor);
+				part);
 	return asprintf(path, "%s/zero_pp_rank_%u_mp_rank_%02u_model_states.pt",
-			s->dir, s->zero->comm->rank, tensor);
+			s->dir, s->zero->comm->rank, part);
 }
 
 int save_model(const struct save *s, struct save_file *f, struct errmsg *err)

@@ -283,7 +283,7 @@ int save_shard(const struct save *s, struct save_file *f, struct errmsg *err)
 	if (asprintf(&f->path,
 		     "%s/%szero_pp_rank_%u_mp_rank_%02u_optim_states.pt",
 		     s->dir, z->backend->dtype == DTYPE_BF16 ? "bf16_" : "",
-		     z->comm->rank, z->tensor->rank) < 0) {
+		     z->comm->rank, save_part(s)) < 0) {
 		f->path = NULL;
 		return errmsg_nomem(err, NULL);
 	}

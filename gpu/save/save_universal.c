@@ -79,7 +79,8 @@ static void add_vocabulary(const struct save *s, struct ptsave *pt,
 {
 	const struct gpt2 *m = s->zero->model;
 	const unsigned words = m->config.vocab_size;
-	const uint64_t rows = m->params[GPT2_WTE].shape[0] * m->part.size;
+	const unsigned size = m->part.size;
+	const uint64_t rows = (uint64_t)(words + size - 1) / size * size;
 	const bool padded = s->o->vocab_rows && s->o->vocab_rows < words;
 	const uint64_t original =
 		padded && rows == words ? s->o->vocab_rows : words;
@@ -99,6 +100,9 @@ struct value *save_universal_info(const struct save *s, struct ptsave *pt)
 	ptsave_set(pt, info, "universal_checkpoint_version",
 		   ptsave_float(pt, 0.4));
 	add_vocabulary(s, pt, info);
+	if (s->zero->model->part.stages > 1)
+		add_list(pt, info, "pipeline_replicated_parameter_patterns",
+			 vocabulary);
 	add_list(pt, info, "tp_replicated_parameter_patterns", replicated);
 	add_list(pt, info, "parameter_with_row_parallelism_patterns",
 		 second_dimension);

@@ -2,4 +2,5 @@
 # Uses ckpt/ and the rooms above.
 gpu_libuctrain_a_SOURCES += \
 	%D%/stop.h %D%/stop.c \
-	%D%/train.h %D%/train_impl.h %D%/train_steps.c %D%/train.c
+	%D%/train.h %D%/train_impl.h %D%/pipeline.c \
+	%D%/train_steps.c %D%/train.c

@@ -144,6 +144,23 @@ static int open_backend(struct run *r, struct errmsg *err)
 			       err);
 }
 
+static int open_networks(struct run *r, struct errmsg *err)
+{
+	const struct config *c = r->config;
+	const unsigned n = pipeline_depth(&r->ranks.pipe, r->passes);
+	int rc = 0;
+
+	r->networks = calloc(n, sizeof(*r->networks));
+	if (!r->networks)
+		return errmsg_nomem(err, NULL);
+	while (!rc && r->nnetworks < n)
+		rc = network_new(&r->networks[r->nnetworks++], &r->model,
+				 r->backend,
+				 r->ranks.tensor.size > 1 ? &r->group : NULL,
+				 r->pass_rows, c->seq_length, c->recompute, err);
+	return rc;
+}
+
 static int check_held_out(const struct run *r, struct errmsg *err)
 {
 	const uint64_t rows = tokens_valid_rows(r->tokens);
@@ -168,17 +185,17 @@ static int open_parts(struct run *r, struct errmsg *err)
 		.held_out = c->eval_interval ? HELD_OUT : 0,
 	};
 	const struct comm *const tensor = &r->ranks.tensor;
-	int rc = gpt2_init_part(&r->model, &c->model, tensor->rank,
-				tensor->size, err);
+	const struct comm *const pipe = &r->ranks.pipe;
+	const struct gpt2_split split = { tensor->rank, tensor->size,
+					  pipe->rank, pipe->size };
+	int rc = gpt2_init_part(&r->model, &c->model, &split, err);
 
 	if (!rc)
 		rc = open_backend(r, err);
 	if (!rc && tensor->size > 1)
 		tensor_group_init(&r->group, &r->ranks.tensor, r->backend);
 	if (!rc)
-		rc = network_new(&r->network, &r->model, r->backend,
-				 tensor->size > 1 ? &r->group : NULL,
-				 r->pass_rows, c->seq_length, c->recompute, err);
+		rc = open_networks(r, err);
 	if (!rc)
 		rc = tokens_open(&r->tokens, &t, err);
 	if (!rc)
@@ -230,7 +247,8 @@ static void log_memory(const struct run *r)
 			"MiB of activations\n",
 			(double)r->model.whole_numel / 1e6, r->comm->size,
 			r->zero.stage, (double)r->zero.memory / 1048576,
-			(double)network_memory(r->network) / 1048576);
+			(double)network_memory(r->networks[0]) * r->nnetworks /
+				1048576);
 }
 
 static int open_metrics(struct run *r, struct errmsg *err)
@@ -281,7 +299,9 @@ static void run_close(struct run *r)
 	saver_free(r->saver);
 	zero_done(&r->zero);
 	tokens_close(r->tokens);
-	network_free(r->network);
+	for (unsigned i = 0; i < r->nnetworks; i++)
+		network_free(r->networks[i]);
+	free(r->networks);
 	if (r->backend)
 		r->backend->ops->destroy(r->backend);
 	gpt2_done(&r->model);
@@ -300,7 +320,9 @@ int train_run(const struct config *c, struct comm *comm, struct errmsg *err)
 		.pass_rows = c->rank_invariant ? 1 : c->micro_batch,
 		.lock = { .fd = -1 },
 	};
-	int rc = topology_init(&r.ranks, comm, c->tensor_parallel, err), end;
+	int rc = topology_init(&r.ranks, comm, c->tensor_parallel,
+			       c->pipeline_parallel, err);
+	int end;
 
 	if (rc)
 		return rc;

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ckpt/base/errmsg.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/topology.h"
 #include "gpu/model/gpt2.h"
@@ -20,7 +21,7 @@ struct saver;
 struct tokens;
 
 /* The state of a run, shared by train.c (its beginning and end) and
- * train_steps.c (the loop). */
+ * train_steps.c and pipeline.c (the loop). */
 struct run {
 	const struct config *config;
 	struct comm *comm; /* all ranks */
@@ -30,7 +31,10 @@ struct run {
 	struct backend *backend;
 	struct zero zero;
 	struct network_weights weights;
-	struct network *network;
+	/* One for each micro-batch whose activations are kept at a time: a
+	 * single one without a pipeline. */
+	struct network **networks;
+	unsigned nnetworks;
 	struct tokens *tokens;
 	struct loss_scaler scaler;
 	struct metrics *metrics; /* rank 0 only */
@@ -47,6 +51,35 @@ struct run {
 	bool saves;          /* there is a writable checkpoint directory */
 	struct saver *saver;
 };
+
+/* Losses of this rank, summed over passes. */
+struct losses {
+	double sum;
+	int unread; /* error of the first row that could not be read, or 0 */
+	struct errmsg why; /* its message */
+};
+
+/* Run one pass over micro-batch `pass` of a batch, forward and backward, or forward
+ * only: to validate, or in a stage of a pipeline (network.h).  Rows that cannot be
+ * read are replaced: other ranks need this one to go on, and the step's result is
+ * discarded. */
+int train_pass(struct run *r, struct network *n, bool valid, uint64_t batch,
+	       unsigned pass, struct losses *l, struct errmsg *err);
+
+/* Go backward with what train_pass went forward with. */
+int train_pass_back(struct run *r, struct network *n, unsigned pass,
+		    struct errmsg *err);
+
+/* The networks that a stage needs for `passes` micro-batches. */
+unsigned pipeline_depth(const struct comm *pipe, unsigned passes);
+
+/* Run all passes of a batch through all stages.  Every rank of the pipeline makes the
+ * same call; only the last stage has losses. */
+int pipeline_accumulate(struct run *r, struct losses *l, struct errmsg *err);
+
+/* One pass of a validation. */
+int pipeline_validate(struct run *r, uint64_t batch, unsigned pass,
+		      struct losses *l, struct errmsg *err);
 
 /* Run all remaining steps, or until a signal.  Returns as train_run does. */
 int train_steps(struct run *r, struct errmsg *err);

@@ -82,13 +82,6 @@ static int pass_failed(const struct run *r, int rc, const struct errmsg *err)
 	return rc;
 }
 
-/* Losses of this rank, summed over passes. */
-struct losses {
-	double sum;
-	int unread; /* error of the first row that could not be read, or 0 */
-	struct errmsg why; /* its message */
-};
-
 /*
  * The factor by which a gradient is divided before accumulation.  Every pass
  * counts for its share, as if the rank's rows were one large batch; the
@@ -106,22 +99,19 @@ static unsigned divisor_after(const struct run *r)
 	return r->config->rank_invariant ? r->passes : 1;
 }
 
-/* Run one pass, forward and backward, or forward only to validate.  Rows that
- * cannot be read are replaced: other ranks need this one to go on, and the
- * step's result is discarded. */
-static int add_pass(struct run *r, bool valid, uint64_t batch, unsigned pass,
-		    struct losses *l, struct errmsg *err)
+int train_pass(struct run *r, struct network *n, bool valid, uint64_t batch,
+	       unsigned pass, struct losses *l, struct errmsg *err)
 {
 	const float scale = (float)(r->scaler.scale / divisor_before(r));
-	double one;
+	double one = 0;
 	int rc;
 
 	if (!valid && pass + 1 == r->passes)
 		zero_expect_last(&r->zero);
 	if (!l->unread)
 		l->unread = read_rows(r, valid, batch, pass, &l->why);
-	rc = valid ? network_evaluate(r->network, &r->weights, r->rows, &one, err)
-		   : network_train(r->network, &r->weights, r->rows, scale,
+	rc = valid ? network_evaluate(n, &r->weights, r->rows, &one, err)
+		   : network_train(n, &r->weights, r->rows, scale,
 				   dropout_seed(r, pass), &one, err);
 	/* The sum of floats in double is exact, hence the same in any order. */
 	if (!rc)
@@ -129,8 +119,16 @@ static int add_pass(struct run *r, bool valid, uint64_t batch, unsigned pass,
 	return pass_failed(r, rc, err);
 }
 
+int train_pass_back(struct run *r, struct network *n, unsigned pass,
+		    struct errmsg *err)
+{
+	return pass_failed(
+		r, network_backward(n, &r->weights, dropout_seed(r, pass), err),
+		err);
+}
+
 /* Average the loss over the data-parallel ranks and `n` passes on each; ranks of
- * a tensor-parallel group have the same.  A row that some rank could not read is
+ * a tensor-parallel group have the same, of a pipeline the last one.  A row that some rank could not read is
  * reported here, the first point where ranks agree. */
 static int mean_loss(struct run *r, const struct losses *l, double n,
 		     double *loss, struct errmsg *err)
@@ -139,6 +137,9 @@ static int mean_loss(struct run *r, const struct losses *l, double n,
 
 	comm_sum_double(&r->ranks.data, all, 2);
 	comm_max_double(&r->ranks.tensor, all, 2);
+	comm_max_double(&r->ranks.pipe, &all[1], 1);
+	comm_broadcast(&r->ranks.pipe, all, sizeof(*all),
+		       r->ranks.pipe.size - 1);
 	if (all[1] > 0) {
 		*err = l->why;
 		return comm_agree(r->comm, l->unread, err);
@@ -154,8 +155,12 @@ static int accumulate(struct run *r, double *loss, struct errmsg *err)
 	struct losses l = { 0 };
 	int rc = 0;
 
-	for (unsigned i = 0; i < n && !rc; i++)
-		rc = add_pass(r, false, r->step, i, &l, err);
+	if (r->ranks.pipe.size > 1)
+		rc = pipeline_accumulate(r, &l, err);
+	else
+		for (unsigned i = 0; i < n && !rc; i++)
+			rc = train_pass(r, r->networks[0], false, r->step, i,
+					&l, err);
 	return rc ? rc : mean_loss(r, &l, n, loss, err);
 }
 
@@ -169,8 +174,8 @@ static int validate(struct run *r, double *loss, struct errmsg *err)
 	if (batches > VALID_BATCHES_MAX)
 		batches = VALID_BATCHES_MAX;
 	for (uint64_t i = 0; i < batches * r->passes && !rc; i++)
-		rc = add_pass(r, true, i / r->passes,
-			      (unsigned)(i % r->passes), &l, err);
+		rc = pipeline_validate(r, i / r->passes,
+				       (unsigned)(i % r->passes), &l, err);
 	return rc ? rc
 		  : mean_loss(r, &l, (double)batches * r->passes, loss, err);
 }

@@ -143,6 +143,7 @@ int zero_init(struct zero *z, const struct gpt2 *model, struct topology *ranks,
 	assert(stage <= 3);
 	*z = (struct zero){ .model = model,
 			    .comm = &ranks->data,
+			    .ranks = ranks,
 			    .tensor = &ranks->tensor,
 			    .world = ranks->world,
 			    .backend = b,
@@ -286,26 +287,48 @@ void zero_expect_last(struct zero *z)
 	z->impl->last_pass = true;
 }
 
-/* Stage 0: sum the whole gradient over ranks. */
-static void sum_gradients(struct zero *z)
+/* x = its sum over ranks, through the host. */
+static void sum_on_host(struct zero *z, struct comm *c, float *x, uint64_t numel)
 {
 	struct zero_impl *m = z->impl;
 	struct backend *b = z->backend;
 
-	if (m->device) {
-		zero_reduce_all(z, m->gradient, m->ngradient);
-		return;
-	}
-	for (uint64_t at = 0; z->comm->size > 1 && at < m->ngradient;
-	     at += m->share) {
-		const size_t n = pieces_within(m->ngradient, at, m->share);
+	for (uint64_t at = 0; c->size > 1 && at < numel; at += m->share) {
+		const size_t n = pieces_within(numel, at, m->share);
 
-		b->ops->to_host(b, m->host, m->gradient + at,
-				n * sizeof(*m->host));
-		comm_sum_float(z->comm, m->host, n);
-		b->ops->to_device(b, m->gradient + at, m->host,
-				  n * sizeof(*m->host));
+		b->ops->to_host(b, m->host, x + at, n * sizeof(*m->host));
+		comm_sum_float(c, m->host, n);
+		b->ops->to_device(b, x + at, m->host, n * sizeof(*m->host));
 	}
+}
+
+/* Stage 0: sum the whole gradient over ranks. */
+static void sum_gradients(struct zero *z)
+{
+	struct zero_impl *m = z->impl;
+
+	if (m->device)
+		zero_reduce_all(z, m->gradient, m->ngradient);
+	else
+		sum_on_host(z, z->comm, m->gradient, m->ngradient);
+}
+
+/* The ends of a pipeline both use the embedding, whose gradient is the sum of
+ * theirs: with it both make the same update. */
+static void sum_ends(struct zero *z)
+{
+	struct zero_impl *m = z->impl;
+	const struct gpt2_part *part = &z->model->part;
+	const uint64_t n = z->model->params[GPT2_WTE].numel;
+
+	if (part->stages == 1 || (part->stage && part->stage + 1 < part->stages))
+		return;
+	assert(z->stage < 2);
+	if (m->exact)
+		comm_sum_double(&z->ranks->ends, m->exact, n);
+	else
+		sum_on_host(z, &z->ranks->ends,
+			    m->gradient + z->partition.start[GPT2_WTE], n);
 }
 
 /* Finish the reduction over ranks.  Returns this rank's part of the
@@ -332,22 +355,22 @@ static float *zero_reduce_units(struct zero *z)
 	return own;
 }
 
-/* Add up the squares of this rank's part.  A parameter that all tensor-parallel
- * ranks have is counted by the first of them. */
+/* Add up the squares of this rank's part.  A parameter that several ranks have is
+ * counted by the first of them. */
 static void sum_squares(struct zero *z, const float *gradient)
 {
 	struct backend *b = z->backend;
 	double *const sum = z->impl->norm;
 
 	b->ops->zero(b, sum, sizeof(*sum));
-	if (z->tensor->rank == 0) {
+	if (z->tensor->rank == 0 && z->ranks->pipe.rank == 0) {
 		b->ops->sum_squares(b, sum, gradient, z->local);
 		return;
 	}
 	for (size_t i = 0; i < z->model->nparams; i++) {
 		const struct fragment f = zero_fragment(z, i);
 
-		if (z->model->params[i].parts > 1 && f.numel)
+		if (z->model->params[i].first && f.numel)
 			b->ops->sum_squares(b, sum, gradient + f.start, f.numel);
 	}
 }
@@ -362,6 +385,7 @@ static double global_norm(struct zero *z, const float *gradient)
 	if (z->stage)
 		comm_sum_double(z->comm, &sum, 1);
 	comm_sum_double(z->tensor, &sum, 1);
+	comm_sum_double(&z->ranks->pipe, &sum, 1);
 	return sqrt(sum);
 }
 
@@ -369,11 +393,13 @@ int zero_update(struct zero *z, struct zero_update *u, struct errmsg *err)
 {
 	struct zero_impl *m = z->impl;
 	struct backend *b = z->backend;
-	float *gradient = zero_reduce_units(z);
 	double scale = 1 / (u->grad_scale * z->comm->size), clip;
+	float *gradient;
 	int rc = 0;
 
 	assert(u->grad_scale > 0);
+	sum_ends(z);
+	gradient = zero_reduce_units(z);
 	u->grad_norm = global_norm(z, gradient) * scale;
 	/* The sum over ranks depends on their number in its last digits; it must
 	 * not reach the clipping or the metrics. */

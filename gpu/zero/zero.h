@@ -36,7 +36,8 @@ struct zero {
 	const struct gpt2 *model; /* this rank's part */
 	struct comm *comm;        /* the data-parallel group: those ranks that
 				   * a stage is about */
-	struct comm *tensor, *world;
+	struct topology *ranks;   /* all groups */
+	struct comm *tensor, *world; /* of them */
 	struct backend *backend;
 	unsigned stage;
 	struct partition partition; /* of one rank in stage 0 */

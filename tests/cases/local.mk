@@ -7,7 +7,8 @@ scripts += \
 	%D%/train/reshape.sh \
 	%D%/train/resume.sh \
 	%D%/train/tensor.sh \
-	%D%/train/tensor_states.sh \
+	%D%/train/pipeline.sh \
+	%D%/train/parts.sh \
 	%D%/train/deepspeed.sh \
 	%D%/train/errors.sh \
 	%D%/train/save.sh \

@@ -77,7 +77,7 @@ done
 # A smaller model than the one that is asked for.
 cat >"$tmp/work/build/uctrain" <<EOF
 #!/bin/sh
-exec '$(realpath "$top_builddir")/uctrain' "\$@" --n_layer 1 --n_head 2 --n_embd 16 \\
+exec '$(realpath "$top_builddir")/uctrain' "\$@" --n_layer 2 --n_head 2 --n_embd 16 \\
 	--vocab_size 64 --n_positions 8 --seq_length 8
 EOF
 chmod +x "$tmp/work/build/uctrain"

@@ -35,7 +35,7 @@ struct run {
 	struct config config;
 	struct comm *comm;
 	struct topology ranks;
-	struct gpt2 model;
+	struct gpt2 model, whole;
 	struct backend *backend;
 	struct zero zero;
 	struct loss_scaler scaler;
@@ -79,6 +79,7 @@ static void set_defaults(struct config *c)
 			   .n_positions = 5 },
 		.dtype = DTYPE_F32,
 		.tensor_parallel = 1,
+		.pipeline_parallel = 1,
 		.zero_stage = 1,
 		.batch = 24,
 		.micro_batch = 2,
@@ -104,6 +105,7 @@ static int set_key(struct run *r, const char *key, char *value)
 		bool *flag;
 		char **text;
 	} keys[] = {
+		{ "pipe", .number = &c->pipeline_parallel },
 		{ "tensor", .number = &c->tensor_parallel },
 		{ "stage", .number = &c->zero_stage },
 		{ "layers", .number = &c->model.n_layer },
@@ -200,24 +202,39 @@ static void set_gradient(const struct run *r, const struct gpt2_param *p,
 	}
 }
 
+/* The elements of the whole model before a parameter. */
+static uint64_t start_of(const struct run *r, const struct gpt2_param *p)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; i < p->number; i++)
+		n += r->whole.params[i].numel;
+	return n;
+}
+
 /* Every rank has the same gradient, so that it equals the average. */
 static void add_gradients(struct run *r)
 {
 	const struct network_weights w = zero_weights(&r->zero);
-	uint64_t start = 0;
 
 	for (unsigned u = 0; u < r->model.nunits; u++) {
 		const struct gpt2_unit *unit = &r->model.units[u];
 		const uint64_t n = unit->numel;
-		float *g = w.gradient(w.ctx, u, NULL);
-		float *x = calloc(n, sizeof(*x));
+		float *g = n ? w.gradient(w.ctx, u, NULL) : NULL;
+		float *x = calloc(n + 1, sizeof(*x));
+
+		if (!n) {
+			free(x);
+			continue;
+		}
 
 		/* One micro-batch: the gradient is not accumulated. */
 		for (size_t i = unit->first; i < unit->first + unit->n; i++) {
 			const struct gpt2_param *p = &r->model.params[i];
 
-			set_gradient(r, p, start, x + p->start);
-			start += p->whole_numel;
+			/* Of the embedding one end of a pipeline has all. */
+			if (r->ranks.pipe.rank == 0 || p->number != GPT2_WTE)
+				set_gradient(r, p, start_of(r, p), x + p->start);
 		}
 		r->backend->ops->to_device(r->backend, g, x, n * sizeof(*x));
 		free(x);
@@ -366,30 +383,44 @@ static void place(const struct gpt2_param *p, const struct fragment *f,
 	}
 }
 
+/* The same for parameter `number` of the whole model, if no other rank does so. */
+static void place_number(struct run *r, size_t number, const float *part,
+			 float *whole)
+{
+	for (size_t i = 0; i < r->model.nparams; i++) {
+		const struct gpt2_param *p = &r->model.params[i];
+		const struct fragment f = zero_fragment(&r->zero, i);
+		float *mine;
+
+		if (p->number != number || !p->first)
+			continue;
+		mine = calloc(f.numel + 1, sizeof(*mine));
+		r->backend->ops->to_host(r->backend, mine, part + f.start,
+					 f.numel * sizeof(*mine));
+		place(p, &f, mine, whole);
+		free(mine);
+	}
+}
+
 /* The elements of a partition's buffer in model order, without padding. */
 static uint64_t collect(struct run *r, const float *part)
 {
 	uint64_t h = UINT64_C(0xcbf29ce484222325);
 
-	for (size_t i = 0; i < r->model.nparams; i++) {
-		const struct fragment f = zero_fragment(&r->zero, i);
-		const struct gpt2_param *p = &r->model.params[i];
+	for (size_t i = 0; i < r->whole.nparams; i++) {
+		const struct gpt2_param *p = &r->whole.params[i];
 		const uint64_t n = p->whole_numel;
 		const uint64_t rows_end =
 			i == GPT2_WTE && r->vocab_rows
 				? r->vocab_rows * p->whole_shape[1]
 				: n;
 		float *x = calloc(n, sizeof(*x));
-		float *mine = calloc(f.numel + 1, sizeof(*mine));
 
-		r->backend->ops->to_host(r->backend, mine, part + f.start,
-					 f.numel * sizeof(*x));
-		if (p->parts > 1 || r->ranks.tensor.rank == 0)
-			place(p, &f, mine, x);
-		free(mine);
+		place_number(r, i, part, x);
 		if (r->zero.stage)
 			comm_sum_float(&r->ranks.data, x, n);
 		comm_sum_float(&r->ranks.tensor, x, n);
+		comm_sum_float(&r->ranks.pipe, x, n);
 		h = digest(h, x, rows_end);
 		for (uint64_t k = rows_end; k < n; k++)
 			r->padding |= x[k] != 0;
@@ -417,11 +448,18 @@ static int run(struct run *r, struct errmsg *err)
 {
 	const struct config *c = &r->config;
 	const struct comm *tensor = &r->ranks.tensor;
-	int rc = topology_init(&r->ranks, r->comm, c->tensor_parallel, err);
+	const struct comm *pipe = &r->ranks.pipe;
+	int rc = topology_init(&r->ranks, r->comm, c->tensor_parallel,
+			       c->pipeline_parallel, err);
 
 	if (!rc)
-		rc = gpt2_init_part(&r->model, &c->model, tensor->rank,
-				    tensor->size, err);
+		rc = gpt2_init(&r->whole, &c->model, err);
+	if (!rc)
+		rc = gpt2_init_part(
+			&r->model, &c->model,
+			&(struct gpt2_split){ tensor->rank, tensor->size,
+					      pipe->rank, pipe->size },
+			err);
 	if (r->apart)
 		r->backend = apart_backend(c->dtype);
 	else if (!rc)
@@ -456,6 +494,7 @@ static void run_one(struct comm *comm, int argc, char **argv)
 	if (r.backend)
 		r.backend->ops->destroy(r.backend);
 	gpt2_done(&r.model);
+	gpt2_done(&r.whole);
 	topology_done(&r.ranks);
 }
 

@@ -387,7 +387,8 @@ int main(int argc, char **argv)
 	struct comm c;
 	double failed;
 
-	if (comm_init(&c, &argc, &argv, &err) || topology_init(&t, &c, 1, &err) ||
+	if (comm_init(&c, &argc, &argv, &err) ||
+	    topology_init(&t, &c, 1, 1, &err) ||
 	    open_backend(&b, argc > 1 ? argv[1] : "cpu", c.rank, &err)) {
 		fprintf(stderr, "%s\n", err.text);
 		return 1;

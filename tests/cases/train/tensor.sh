@@ -16,37 +16,6 @@ t4=(--tensor_model_parallel_size 4)
 
 long 100 10
 
-# The largest differences of a run from another: losses and validation losses at
-# most LIMIT, norms at most 10 of it, which are as far apart on other data-parallel
-# ranks.
-alike() {
-	local label=$1 limit=$2 field d
-	for field in 2 8 4; do
-		d=$(awk -F, -v field=$field '
-		FNR > 1 && $field != "" {
-			if (FNR == NR)
-				a[$1] = $field
-			else if ($1 in a) {
-				d = $field - a[$1]
-				if (d < 0)
-					d = -d
-				if (d > max || !n)
-					max = d
-				n++
-			}
-		}
-		END { print n ? max : "none" }' "$tmp/logs/$3/metrics.csv" "$tmp/logs/$4/metrics.csv")
-		[ $field != 4 ] || limit=$(awk -v x="$limit" 'BEGIN { print 10 * x }')
-		echo "$label: field $field $d apart"
-		check "$label: field $field" within "$limit" "$d"
-	done
-}
-
-same_bits() {
-	check "$1" cmp <(cut -d, -f1,2,4,8 "$tmp/logs/$2/metrics.csv") \
-		<(cut -d, -f1,2,4,8 "$tmp/logs/$3/metrics.csv")
-}
-
 train 1 one "${flags[@]}" --steps "$steps"
 train 2 t2 "${flags[@]}" --steps "$steps" "${t2[@]}"
 train 4 t4 "${flags[@]}" --steps "$steps" "${t4[@]}"

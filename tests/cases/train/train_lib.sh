@@ -7,6 +7,10 @@
 #   apart A B FIRST        the largest difference of two runs' losses over the
 #                          steps from FIRST that both have; "none" if there are
 #                          no such steps
+#   alike WHAT LIMIT A B   are two runs' losses at most LIMIT apart, also those of
+#                          validations, and norms at most 10 LIMIT?  (Norms differ
+#                          by as much on other data-parallel ranks.)
+#   same_bits WHAT A B     are two runs' losses and norms the same?
 #   within LIMIT NUMBER    is it a number, and at most LIMIT?
 #   long MANY FEW          sets $steps to MANY, or to FEW under sanitizers and on
 #                          an emulated GPU
@@ -96,4 +100,32 @@ apart() {
 within() {
 	awk -v limit="$1" -v x="$2" \
 		'BEGIN { exit !(x ~ /^[0-9.e+-]+$/ && x + 0 <= limit + 0) }'
+}
+
+alike() {
+	local label=$1 limit=$2 field d
+	for field in 2 8 4; do
+		d=$(awk -F, -v field=$field '
+		FNR > 1 && $field != "" {
+			if (FNR == NR)
+				a[$1] = $field
+			else if ($1 in a) {
+				d = $field - a[$1]
+				if (d < 0)
+					d = -d
+				if (d > max || !n)
+					max = d
+				n++
+			}
+		}
+		END { print n ? max : "none" }' "$tmp/logs/$3/metrics.csv" "$tmp/logs/$4/metrics.csv")
+		[ $field != 4 ] || limit=$(awk -v x="$limit" 'BEGIN { print 10 * x }')
+		echo "$label: field $field $d apart"
+		check "$label: field $field" within "$limit" "$d"
+	done
+}
+
+same_bits() {
+	check "$1" cmp <(cut -d, -f1,2,4,8 "$tmp/logs/$2/metrics.csv") \
+		<(cut -d, -f1,2,4,8 "$tmp/logs/$3/metrics.csv")
 }

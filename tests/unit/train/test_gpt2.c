@@ -32,44 +32,86 @@ static void published_sizes(void **state)
 	}
 }
 
-/* Tensor-parallel ranks together have every element of a parameter that is cut
- * once, and padding only beyond its end. */
+/* Count the elements of parameter `number` that a rank has, and no rank before. */
+static void count_elements(const struct gpt2 *m, size_t number, unsigned *seen)
+{
+	uint64_t at, n, e, k;
+	size_t i;
+
+	for (i = 0; i < m->nparams; i++) {
+		const struct gpt2_param *p = &m->params[i];
+
+		if (p->number != number || !p->first)
+			continue;
+		for (e = 0; e < p->numel; e += n) {
+			n = gpt2_whole_run(p, e, p->numel - e, &at);
+			for (k = at; k < at + n; k++)
+				if (k < p->whole_numel)
+					seen[k]++;
+		}
+	}
+}
+
+/* Ranks that share a model have every element of it once, and padding only beyond
+ * the end of a parameter. */
 static void parts_are_the_whole(void **state)
 {
-	const struct gpt2_config c = { .n_layer = 1,
+	const struct gpt2_config c = { .n_layer = 3,
 				       .n_head = 6,
 				       .n_embd = 12,
 				       .vocab_size = 11,
 				       .n_positions = 5 };
-	struct gpt2 m[6];
-	unsigned size, t;
+	struct gpt2_split s;
+	struct gpt2 whole, m;
 	size_t i;
+	uint64_t k;
 
-	for (size = 1; size <= 3; size++) {
-		for (t = 0; t < size; t++)
-			assert_int_equal(
-				gpt2_init_part(&m[t], &c, t, size, NULL), 0);
-		for (i = 0; i < m[0].nparams; i++) {
-			unsigned seen[12 * 48] = { 0 };
-			uint64_t at, n, e, k;
+	assert_int_equal(gpt2_init(&whole, &c, NULL), 0);
+	for (s.stages = 1; s.stages <= 3; s.stages++)
+		for (s.size = 1; s.size <= 3; s.size++)
+			for (i = 0; i < whole.nparams; i++) {
+				unsigned seen[12 * 48] = { 0 };
 
-			for (t = 0; t < size; t++) {
-				const struct gpt2_param *p = &m[t].params[i];
-
-				for (e = 0; e < p->numel; e += n) {
-					n = gpt2_whole_run(p, e, p->numel - e,
-							   &at);
-					for (k = at; k < at + n; k++)
-						if (k < p->whole_numel)
-							seen[k]++;
-				}
+				for (s.stage = 0; s.stage < s.stages; s.stage++)
+					for (s.rank = 0; s.rank < s.size;
+					     s.rank++) {
+						assert_int_equal(
+							gpt2_init_part(&m, &c,
+								       &s, NULL),
+							0);
+						count_elements(&m, i, seen);
+						assert_int_equal(m.whole_numel,
+								 whole.numel);
+						gpt2_done(&m);
+					}
+				for (k = 0; k < whole.params[i].numel; k++)
+					assert_int_equal(seen[k], 1);
 			}
-			for (k = 0; k < m[0].params[i].whole_numel; k++)
-				assert_int_equal(seen[k],
-						 size / m[0].params[i].parts);
-		}
-		for (t = 0; t < size; t++)
-			gpt2_done(&m[t]);
+	gpt2_done(&whole);
+}
+
+/* Units of other stages are empty; the last has the embedding for the head. */
+static void stages_have_their_layers(void **state)
+{
+	static const size_t params[3][7] = {
+		{ GPT2_EMBED_PARAMS, 12, 0, 0, 0, 0, 0 },
+		{ 0, 0, 12, 12, 0, 0, 0 },
+		{ 1, 0, 0, 0, 12, 12, GPT2_LAST_PARAMS },
+	};
+	const struct gpt2_config c = { .n_layer = 5,
+				       .n_head = 1,
+				       .n_embd = 2,
+				       .vocab_size = 3,
+				       .n_positions = 5 };
+	struct gpt2_split s = { .size = 1, .stages = 3 };
+	struct gpt2 m;
+	size_t u;
+
+	for (; s.stage < 3; s.stage++) {
+		assert_int_equal(gpt2_init_part(&m, &c, &s, NULL), 0);
+		for (u = 0; u < 7; u++)
+			assert_int_equal(m.units[u].n, params[s.stage][u]);
+		gpt2_done(&m);
 	}
 }
 
@@ -101,7 +143,9 @@ static void places_in_the_whole(void **state)
 	uint64_t at;
 	size_t i;
 
-	assert_int_equal(gpt2_init_part(&m, &c, 1, 2, NULL), 0);
+	assert_int_equal(
+		gpt2_init_part(&m, &c, &(struct gpt2_split){ 1, 2, 0, 1 }, NULL),
+		0);
 	for (i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
 		const struct gpt2_param *p =
 			&m.params[m.units[GPT2_UNIT_BLOCK(0)].first +
@@ -196,6 +240,7 @@ int main(void)
 		cmocka_unit_test(names_and_shapes),
 		cmocka_unit_test(parts_are_the_whole),
 		cmocka_unit_test(places_in_the_whole),
+		cmocka_unit_test(stages_have_their_layers),
 		cmocka_unit_test(impossible_sizes_are_refused),
 	};
 

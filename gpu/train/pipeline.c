@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One forward, one backward (Narayanan et al.: PipeDream, 2019; Megatron-LM, 2021):
+ * a stage goes forward with as many micro-batches as there are stages behind it,
+ * and from then on with one more for each that comes back.  So it keeps the
+ * activations of no more micro-batches than there are stages from it to the end,
+ * and the last stage goes back at once.
+ *
+ * A stage that sends to a neighbour and waits for something from it does both in one
+ * exchange: each would otherwise wait for the other to receive.
+ */
+#include "gpu/backend/backend.h"
+#include "gpu/comm/comm.h"
+#include "gpu/config/config.h"
+#include "gpu/train/train_impl.h"
+
+unsigned pipeline_depth(const struct comm *pipe, unsigned passes)
+{
+	const unsigned behind = pipe->size - pipe->rank;
+
+	return behind < passes ? behind : passes;
+}
+
+static struct network *network_of(const struct run *r, unsigned pass)
+{
+	return r->networks[pass % r->nnetworks];
+}
+
+static size_t bytes_of(const struct run *r)
+{
+	return (size_t)r->pass_rows * r->config->seq_length *
+	       r->config->model.n_embd * r->backend->act_size;
+}
+
+static bool is_last(const struct run *r)
+{
+	return r->ranks.pipe.rank + 1 == r->ranks.pipe.size;
+}
+
+/* Exchange with the stage before: `out` is a micro-batch's gradient of what that
+ * stage had sent, `in` the input of another; NULL: none. */
+static void exchange_before(struct run *r, struct network *out,
+			    struct network *in)
+{
+	struct comm *const pipe = &r->ranks.pipe;
+
+	if (pipe->rank)
+		comm_exchange(pipe, pipe->rank - 1,
+			      out ? network_residual_gradient(out) : NULL,
+			      in ? network_input(in) : NULL, bytes_of(r));
+}
+
+/* Exchange with the stage behind: `out` has an output for it, `in` gets a
+ * gradient. */
+static void exchange_behind(struct run *r, struct network *out,
+			    struct network *in)
+{
+	struct comm *const pipe = &r->ranks.pipe;
+
+	if (!is_last(r))
+		comm_exchange(
+			pipe, pipe->rank + 1, out ? network_output(out) : NULL,
+			in ? network_residual_gradient(in) : NULL, bytes_of(r));
+}
+
+int pipeline_accumulate(struct run *r, struct losses *l, struct errmsg *err)
+{
+	const unsigned n = r->passes, ahead = r->nnetworks - 1;
+	unsigned forth, back;
+	int rc = 0;
+
+	for (forth = 0; forth < ahead && !rc; forth++) {
+		exchange_before(r, NULL, network_of(r, forth));
+		rc = train_pass(r, network_of(r, forth), false, r->step, forth,
+				l, err);
+		exchange_behind(r, network_of(r, forth), NULL);
+	}
+	if (!rc)
+		exchange_before(r, NULL, network_of(r, forth));
+	for (back = 0; forth < n && !rc; forth++, back++) {
+		struct network *const old = network_of(r, back);
+		struct network *const new = network_of(r, forth);
+
+		rc = train_pass(r, new, false, r->step, forth, l, err);
+		exchange_behind(r, new, old);
+		if (!rc)
+			rc = train_pass_back(r, old, back, err);
+		exchange_before(r, old,
+				forth + 1 < n ? network_of(r, forth + 1) : NULL);
+	}
+	for (; back < n && !rc; back++) {
+		exchange_behind(r, NULL, network_of(r, back));
+		rc = train_pass_back(r, network_of(r, back), back, err);
+		exchange_before(r, network_of(r, back), NULL);
+	}
+	return rc;
+}
+
+int pipeline_validate(struct run *r, uint64_t batch, unsigned pass,
+		      struct losses *l, struct errmsg *err)
+{
+	struct network *const n = r->networks[0];
+	int rc;
+
+	exchange_before(r, NULL, n);
+	rc = train_pass(r, n, true, batch, pass, l, err);
+	exchange_behind(r, n, NULL);
+	return rc;
+}

@@ -1,0 +1,108 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# What ranks save that share a model, by tensors or by layers, is restored exactly, by
+# as many ranks from their files and by any others from a mount (ranks_checkpoint.c).
+# shellcheck source=tests/cases/train/ranks_lib.sh
+. "$(dirname "$0")/ranks_lib.sh"
+require_fuse
+
+# Ranks | of them tensor-parallel | stages | ZeRO's | type
+saved="1 1 1 1 fp32
+2 1 1 2 bf16
+2 2 1 0 fp32
+2 2 1 0 bf16
+2 2 1 1 fp32
+4 2 1 1 bf16
+4 2 1 2 fp16
+4 2 1 2 fp32
+2 1 2 0 bf16
+2 1 2 1 fp32
+4 1 2 1 fp16
+4 2 2 1 bf16
+4 2 2 0 fp32"
+
+# Ranks | of them tensor-parallel | stages | ZeRO's
+others="1 1 1 1
+2 1 1 3
+3 1 1 0
+2 2 1 0
+2 2 1 2
+6 2 1 2
+2 1 2 0
+4 1 2 1
+4 2 2 1"
+
+each() {
+	local ranks tensor pipe stage dtype name
+	while read -r ranks tensor pipe stage dtype; do
+		name=n$ranks-t$tensor-p$pipe-z$stage-$dtype
+		"$@"
+	done <<<"$saved"
+}
+
+save() {
+	later $ranks $name tensor=$tensor pipe=$pipe stage=$stage dtype=$dtype schedule=2 save="$tmp/$name"
+}
+
+load() {
+	later $ranks $name-again tensor=$tensor pipe=$pipe stage=$stage dtype=$dtype schedule=2 \
+		load="$tmp/$name" steps=0
+	later $ranks $name-on tensor=$tensor pipe=$pipe stage=$stage dtype=$dtype schedule=2 \
+		load="$tmp/$name" steps=6
+}
+
+compare() {
+	same "$name trained as one rank does" "$(state one-$dtype)" $name
+	same "$name from its files" "$(state one-$dtype)" $name-again
+	same "$name goes on" "$(state six-$dtype)" $name-on
+}
+
+for dtype in fp32 bf16 fp16; do
+	later 1 one-$dtype dtype=$dtype schedule=2
+	later 1 six-$dtype dtype=$dtype schedule=2 steps=6
+done
+each save
+start
+each load
+start
+each compare
+
+# All ranks together read each element of 1128 once, and three states of 4 bytes of it;
+# of replicas, every tensor-parallel rank reads all 114, and both ends of a pipeline 66
+# of the embedding.  Data-parallel ranks of stage 0 read the same.
+bytes() {
+	echo $(((1128 + ($2 - 1) * 114 + ($3 > 1) * 66) * 12 * ($4 ? 1 : $1 / ($2 * $3))))
+}
+
+from_mount() {
+	[ "$stage" != 0 ] || return 0
+	mount_fg "$tmp/$name" || finish
+	while read -r n t p z; do
+		later $n $name-n$n-t$t-p$p-z$z tensor=$t pipe=$p stage=$z dtype=$dtype schedule=2 \
+			universal=yes load="$tmp/mnt" steps=0
+	done <<<"$others"
+	start
+	while read -r n t p z; do
+		same "$name on $n ranks, $t of them tensor-parallel, $p stages, ZeRO's $z" \
+			"$(state one-$dtype)" $name-n$n-t$t-p$p-z$z
+		check "$name on $n ranks: bytes read" \
+			test "$(said $name-n$n-t$t-p$p-z$z | sed -n 's/^read \([0-9]*\) .*/\1/p')" = "$(bytes $n $t $p $z)"
+	done <<<"$others"
+	unmount
+}
+each from_mount
+
+# Files of other ranks, and a mount is named as the way; none of what was saved
+# without ZeRO.
+later 2 other-tp load="$tmp/n2-t2-p1-z1-fp32"
+later 2 other-dp tensor=2 load="$tmp/n4-t2-p1-z2-fp32" stage=2
+later 2 other-pp load="$tmp/n2-t2-p1-z1-fp32" pipe=2
+later 1 other-z0 stage=0 load="$tmp/n2-t2-p1-z0-fp32"
+later 4 other-z0-dp tensor=2 stage=0 load="$tmp/n2-t2-p1-z0-fp32" steps=0
+start
+refused "shards of other tensor-parallel ranks" "mount it with ucfs" other-tp
+refused "shards of other stages" "mount it with ucfs" other-pp
+refused "shards of other data-parallel ranks" "mount it with ucfs" other-dp
+refused "model states of other tensor-parallel ranks" "in 2 parts of the model, and this run has 1" other-z0
+same "data-parallel ranks all read the model states" "$(state one-fp32)" other-z0-dp
+finish

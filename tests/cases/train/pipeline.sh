@@ -1,0 +1,100 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Pipelines: stages that share the layers train as one rank does, also with
+# tensor-parallel ranks, and a run goes on with more or fewer of them from a mount.
+# shellcheck source=tests/cases/train/train_lib.sh
+. "$(dirname "$0")/train_lib.sh"
+require_train
+require_fuse
+
+flags=("${tiny[@]}" --n_layer 5 --n_embd 16 --vocab_size 257 --seq_length 16 --lr 1e-3
+	--data "$top_srcdir/LICENSE" --train_batch_size 24 --train_micro_batch_size_per_gpu 2
+	--eval_interval 10)
+shared() { echo "--tensor_model_parallel_size $1 --pipeline_model_parallel_size $2"; }
+
+long 100 10
+
+# Ranks | of them tensor-parallel | stages | ZeRO's | micro-batch: more of them than
+# stages, as many, fewer, and one
+plan="2 1 2 1 2
+2 1 2 0 12
+3 1 3 1 2
+5 1 5 1 8
+2 1 2 1 24
+4 1 2 1 2
+4 2 2 1 2
+4 2 2 0 6"
+
+train 1 one "${flags[@]}" --steps "$steps"
+while read -r ranks tensor pipe stage micro; do
+	name=n$ranks-t$tensor-p$pipe-z$stage-m$micro
+	# shellcheck disable=SC2046 # words
+	train "$ranks" $name "${flags[@]}" --steps "$steps" $(shared "$tensor" "$pipe") \
+		--zero_stage "$stage" --train_micro_batch_size_per_gpu "$micro"
+	alike $name 1e-5 one $name
+done <<<"$plan"
+
+p2=(--pipeline_model_parallel_size 2)
+train 2 again "${flags[@]}" --steps "$steps" "${p2[@]}" --recompute
+same_bits "recomputed" n2-t1-p2-z1-m2 again
+train 1 drop "${flags[@]}" --steps "$steps" --dropout 0.1
+train 2 p2-drop "${flags[@]}" --steps "$steps" --dropout 0.1 "${p2[@]}"
+alike "with dropout" 1e-5 drop p2-drop
+for dtype in bf16 fp16; do
+	train 1 one-$dtype "${flags[@]}" --steps "$steps" --dtype $dtype
+	train 2 p2-$dtype "${flags[@]}" --steps "$steps" --dtype $dtype "${p2[@]}"
+	d=$(apart one-$dtype p2-$dtype 1)
+	check "$dtype: $d apart" within 3e-3 "$d"
+done
+train 2 exact "${flags[@]}" --steps 5 --rank_invariant "${p2[@]}"
+train 4 exact-by-two "${flags[@]}" --steps 5 --rank_invariant --train_micro_batch_size_per_gpu 6 "${p2[@]}"
+same_bits "rank-invariant" exact exact-by-two
+
+# --- from the mount ------------------------------------------------------------
+
+# Resumed on ranks | of them tensor-parallel | stages | ZeRO's
+plan="1 1 1 1
+4 1 1 2
+2 2 1 1
+3 1 3 1
+4 2 2 0"
+
+all=(--steps $((10 + steps)))
+# shellcheck disable=SC2046
+train 4 from "${flags[@]}" "${all[@]}" $(shared 2 2) --checkpoint_dir "$tmp/run" --checkpoint_interval 10
+check "the files of all stages" test "$(find "$tmp/run/global_step10" -name '*states.pt' | wc -l)" = 8
+check "they are a checkpoint" ucckpt check --data "$tmp/run/global_step10"
+mount_fg "$tmp/run" || finish
+while read -r ranks tensor pipe stage; do
+	name=to-$ranks-$tensor-$pipe
+	# shellcheck disable=SC2046
+	train "$ranks" $name "${flags[@]}" "${all[@]}" $(shared "$tensor" "$pipe") \
+		--zero_stage "$stage" --resume --universal_checkpoint \
+		--checkpoint_dir "$tmp/mnt" --checkpoint_tag global_step10_universal
+	alike $name 1e-5 from $name
+done <<<"$plan"
+unmount
+
+# --- what cannot be --------------------------------------------------------------
+
+refused() {
+	local label=$1 pattern=$2 ranks=$3
+	shift 3
+	if try_train "$ranks" refused "${flags[@]}" --steps 1 "$@"; then
+		fail "$label: was accepted"
+	fi
+	check "$label: one message" test "$(grep -c '^uctrain: ' "$tmp/refused.log")" = 1
+	grep -q -e "^uctrain: .*$pattern" "$tmp/refused.log" ||
+		fail "$label: $(tail -n 5 "$tmp/refused.log")"
+}
+
+refused "ranks that do not divide" "divide the 3 groups of ranks" 3 "${p2[@]}"
+refused "too few layers" "n_layer 1 is less" 2 --n_layer 1 "${p2[@]}"
+refused "stage 2" "zero_stage 2; use 0 or 1" 2 --zero_stage 2 "${p2[@]}"
+refused "a GPU" "device cuda" 2 --device cuda "${p2[@]}"
+refused "files of other stages" "mount it with ucfs" 2 --resume --checkpoint_dir "$tmp/run" "${p2[@]}"
+
+try_train 2 high "${flags[@]}" --steps 1 --vocab_size 40 "${p2[@]}"
+check "tokens out of range" test $? != 0
+check "are named once" test "$(grep -c 'uctrain: .*LICENSE' "$tmp/high.log")" = 1
+finish
