@@ -32,6 +32,9 @@ for ((i = 0; i < rounds; i++)); do
 	read -r -a took < <("$work/usage" ucckpt pack -j 2 "$run/$tag" -o "$work/p.ucpack" 2>/dev/null)
 	add pack "${took[0]}"
 	add packcpu "${took[1]}"
+	rm "$work/p.ucpack"
+	read -r -a took < <("$work/usage" ucckpt pack -j 1 "$run/$tag" -o "$work/p.ucpack" 2>/dev/null)
+	add packcpu1 "${took[1]}"
 	timed unpack ucckpt unpack --check -j 2 "$work/p.ucpack" >/dev/null
 done
 row_of "cp" cp ms
@@ -39,12 +42,15 @@ row_of "cp, then on the disk" cpsync ms
 row_of "cp, processor" cpcpu ms
 row_of "pack, two threads, verified, on the disk" pack ms
 row_of "pack, processor" packcpu ms
+row_of "pack, one thread, processor" packcpu1 ms
 bar "pack, times cp's wall time" "$(ratio "$(median pack)" "$(median cp)")" "<" 1.5 \
 	"$(median pack)" "$(median cp)"
 figure "pack, times cp's wall time on the disk" "$(median pack)" "$(median cpsync)" \
 	"$(ratio "$(median pack)" "$(median cpsync)")"
+# All that the process takes, in the program and in the kernel: reading, comparing,
+# encoding, decoding for proof, hashing, writing, syncing.
 bar "pack, GB/s of original per core" \
-	"$(awk -v n="$size" -v t="$(median packcpu)" 'BEGIN { printf "%.2f", n / t / 1e6 }')" \
+	"$(awk -v n="$size" -v t="$(median packcpu1)" 'BEGIN { printf "%.2f", n / t / 1e6 }')" \
 	">=" 1.2
 row_of "unpack --check, two threads" unpack ms
 rm -rf "$work/copy"
