@@ -11,6 +11,6 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/copy_nt.h %D%/copy_nt.c \
 	%D%/scratch.h %D%/scratch.c \
 	%D%/crc32.h %D%/crc32.c \
-	%D%/cpu_clones.h %D%/clock.h \
+	%D%/cpu_clones.h %D%/clock.h %D%/renameat2.h \
 	%D%/outdir.h %D%/outdir.c \
 	%D%/outfile.h %D%/outfile.c

@@ -32,6 +32,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/sys/renameat2.h"
 #include "ckpt/sys/write_all.h"
 
 #define TMP_MARK ".tmp-"

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/sys/renameat2.h"
 
 #define TRIES_MAX 100
 
