@@ -88,8 +88,8 @@ static void threads_count_together(void **state)
 static void metrics_are_cumulative_and_escape_their_label(void **state)
 {
 	static const char *const lines[] = {
-		"# TYPE ucfs_reads_total counter\n"
-		"ucfs_reads_total{source=\"/a\\\"b\\\\c\\nd\"} 3\n",
+		("# TYPE ucfs_reads_total counter\n"
+		 "ucfs_reads_total{source=\"/a\\\"b\\\\c\\nd\"} 3\n"),
 		"# TYPE ucfs_open_files gauge\n",
 		"# TYPE ucfs_read_seconds histogram\n",
 		",le=\"1.048576\"} 0\n",
