@@ -21,9 +21,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/files/roots.h"
 #include "ckpt/pack/pack.h"
+#include "ckpt/remote/site.h"
+#include "ckpt/remote/transport.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/sys/sigbus.h"
 #include "fs/backing/backing.h"
@@ -32,10 +36,10 @@
 #include "fs/log/notify.h"
 #include "fs/log/stats.h"
 #include "fs/log/stats_log.h"
+#include "fs/mountpoint.h"
 #include "fs/ops/fuse_caps.h"
 #include "fs/ops/ops.h"
 #include "fs/ops/prefill.h"
-#include "fs/mountpoint.h"
 #include "fs/options.h"
 #include "fs/tree/autosave.h"
 #include "fs/tree/tree.h"
@@ -94,6 +98,34 @@ static int loop(struct fuse_session *se, unsigned threads)
 #endif
 }
 
+#define LOOK_MS 100
+
+/* Requests to servers end with the session: libfuse waits for its threads, and a
+ * server that stalls would keep them until the deadline. */
+static void *stop_requests(void *session)
+{
+	const struct timespec pause = { .tv_nsec = LOOK_MS * 1000000L };
+
+	while (!fuse_session_exited(session))
+		nanosleep(&pause, NULL);
+	transport_stop();
+	return NULL;
+}
+
+static bool has_servers(const char *source)
+{
+	const size_t n = roots_count(source);
+	bool has = false;
+
+	for (size_t i = 0; !has && i < n; i++) {
+		char *const root = roots_path(source, i);
+
+		has = root && site_is_url(root);
+		free(root);
+	}
+	return has;
+}
+
 /* Answer requests until the unmount or a signal. */
 static int serve(struct fuse_session *se)
 {
@@ -111,6 +143,8 @@ static int serve(struct fuse_session *se)
 static int mount_and_serve(const struct options *o, struct fuse_session *se,
 			   struct server *server)
 {
+	bool watched = false;
+	pthread_t watcher;
 	int rc = 1;
 
 	if (fuse_set_signal_handlers(se))
@@ -134,7 +168,13 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se,
 	if (rc)
 		log_error("cannot initialise the FUSE session: %s",
 			  strerror(-rc));
+	if (!rc && has_servers(o->tree.source))
+		watched = pthread_create(&watcher, NULL, stop_requests, se) == 0;
 	rc = rc || serve(se) ? 1 : 0;
+	if (watched) {
+		fuse_session_exit(se);
+		pthread_join(watcher, NULL);
+	}
 	pack_stop_ahead();
 	autosave_stop();
 	stats_log_stop();

@@ -36,6 +36,8 @@ scripts += \
 	%D%/mount/roots.sh \
 	%D%/remote/http.sh \
 	%D%/remote/faults.sh \
+	%D%/remote/s3.sh \
+	%D%/remote/stacked.sh \
 	%D%/mount/reasons.sh \
 	%D%/mount/saved_again.sh \
 	%D%/mount/mistakes.sh \
@@ -63,5 +65,5 @@ if !ENABLE_SANITIZE
 scripts += %D%/mount/demo.sh
 endif
 EXTRA_DIST += %D%/mount/demo.sh
-EXTRA_DIST += %D%/lib.sh %D%/remote/remote_lib.sh %D%/remote/hostile.py %D%/mpi.sh %D%/ucckpt/report.sh %D%/train/train_lib.sh \
+EXTRA_DIST += %D%/lib.sh %D%/remote/remote_lib.sh %D%/remote/hostile.py %D%/remote/s3_server.py %D%/mpi.sh %D%/ucckpt/report.sh %D%/train/train_lib.sh \
 	%D%/train/ranks_lib.sh %D%/mount/loadtorch.py

@@ -108,6 +108,22 @@ check "and the server ends" test $? = 0
 server=
 
 echo good >"$tmp/mode"
+mount_remote "$url" -o index=none,deadline=600
+echo stall >"$tmp/mode"
+cat "$param" >/dev/null 2>&1 &
+reader=$!
+sleep 0.3
+kill "$server"
+(sleep 30; kill -9 "$server") 2>/dev/null &
+guard=$!
+wait "$server"
+check "a signal ends it before the deadline" test $? = 0
+server=
+kill "$guard"
+wait "$reader"
+fusermount3 -u -z "$tmp/mnt" 2>/dev/null
+
+echo good >"$tmp/mode"
 mount_remote "$url" -o index=none
 f=$(basename "$tmp/run/$tag"/*_rank_0_*_optim_states.pt)
 cp "$tmp/run/$tag/$f" "$tmp/saved"
