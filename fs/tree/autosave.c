@@ -16,7 +16,7 @@ static struct tree *saved; /* set before the thread starts */
 static pthread_t thread;
 static bool running;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects `stop` */
-static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t wake; /* measures time by CLOCK_MONOTONIC */
 static bool stop;
 
 static struct timespec autosave_deadline(void)
@@ -35,8 +35,7 @@ static void *autosave_run(void *arg)
 	(void)arg;
 	pthread_mutex_lock(&lock);
 	while (!stop)
-		if (pthread_cond_clockwait(&wake, &lock, CLOCK_MONOTONIC,
-					   &until) == ETIMEDOUT) {
+		if (pthread_cond_timedwait(&wake, &lock, &until) == ETIMEDOUT) {
 			pthread_mutex_unlock(&lock);
 			tree_save(saved);
 			until = autosave_deadline();
@@ -48,8 +47,15 @@ static void *autosave_run(void *arg)
 
 void autosave_start(struct tree *tree)
 {
+	pthread_condattr_t attr;
+
 	assert(!running);
 	saved = tree;
+	/* pthread_cond_clockwait is glibc's, since 2.30. */
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&wake, &attr);
+	pthread_condattr_destroy(&attr);
 	running = pthread_create(&thread, NULL, autosave_run, NULL) == 0;
 }
 
@@ -62,5 +68,6 @@ void autosave_stop(void)
 	pthread_cond_signal(&wake);
 	pthread_mutex_unlock(&lock);
 	pthread_join(thread, NULL);
+	pthread_cond_destroy(&wake);
 	running = false;
 }
