@@ -19,6 +19,7 @@ uctrain_LDADD = $(train_libs)
 train_libs = %D%/libuctrain.a $(ckpt_libs) $(CJSON_LIBS) $(DNNL_LIBS) $(MPI_LIBS) \
 	$(URING_LIBS) $(CUDA_LIBS) $(OPENMP_CFLAGS) -lm
 
+include %D%/watch/local.mk
 include %D%/backend/local.mk
 include %D%/model/local.mk
 include %D%/config/local.mk

@@ -12,7 +12,8 @@ struct errmsg;
  * Communication between ranks.  Collectives are called by all ranks in the same
  * order, on host memory.  Sums are computed in rank order, so that they are the
  * same in every run and do not depend on how many elements one call sums.  A
- * rank that dies or aborts ends all others, so that none waits for it.
+ * rank that dies or aborts ends all others, so that none waits for it; waits are
+ * announced to watch.h.
  */
 struct comm {
 	unsigned rank, size;

@@ -25,6 +25,7 @@
 #include "ckpt/base/errmsg.h"
 #include "gpu/comm/comm.h"
 #include "gpu/comm/pieces.h"
+#include "gpu/watch/watch.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/lsan_interface.h>
@@ -148,7 +149,9 @@ int comm_split(struct comm *out, struct comm *c, unsigned group,
 	out->impl = NULL;
 	if (!c->impl)
 		return 0;
+	watch_begin("the forming of groups");
 	MPI_Comm_split(c->impl->mpi, (int)group, (int)c->rank, &mpi);
+	watch_end();
 	MPI_Comm_rank(mpi, &rank);
 	MPI_Comm_size(mpi, &size);
 	out->rank = (unsigned)rank;
@@ -195,24 +198,22 @@ void comm_abort(struct comm *c, const struct errmsg *why)
 
 void comm_barrier(struct comm *c)
 {
-	if (c->impl)
-		MPI_Barrier(c->impl->mpi);
+	if (!c->impl)
+		return;
+	watch_begin("a barrier");
+	MPI_Barrier(c->impl->mpi);
+	watch_end();
 }
 
-int comm_agree(struct comm *c, int rc, struct errmsg *err)
+/* The message of rank `first` for all. */
+static int tell(struct comm *c, int first, int rc, struct errmsg *err)
 {
 	struct {
 		int rc;
 		struct errmsg err;
 	} agreed = { .rc = rc };
-	int first = rc ? (int)c->rank : (int)c->size, failed = rc != 0;
+	int failed = rc != 0;
 
-	assert(rc <= 0);
-	if (!c->impl)
-		return rc;
-	MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, c->impl->mpi);
-	if (first == (int)c->size)
-		return 0;
 	MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_SUM, c->impl->mpi);
 	if (err && rc && failed == (int)c->size)
 		agreed.err = *err;
@@ -224,6 +225,21 @@ int comm_agree(struct comm *c, int rc, struct errmsg *err)
 	return agreed.rc;
 }
 
+int comm_agree(struct comm *c, int rc, struct errmsg *err)
+{
+	int first = rc ? (int)c->rank : (int)c->size;
+
+	assert(rc <= 0);
+	if (!c->impl)
+		return rc;
+	watch_begin("an agreement of all ranks");
+	MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, c->impl->mpi);
+	if (first < (int)c->size)
+		rc = tell(c, first, rc, err);
+	watch_end();
+	return rc;
+}
+
 void comm_broadcast(struct comm *c, void *p, size_t bytes, unsigned root)
 {
 	uint8_t *at = p;
@@ -231,6 +247,7 @@ void comm_broadcast(struct comm *c, void *p, size_t bytes, unsigned root)
 	assert(root < c->size);
 	if (!c->impl)
 		return;
+	watch_begin("a broadcast");
 	while (bytes) {
 		const size_t n =
 			bytes < BROADCAST_BYTES ? bytes : BROADCAST_BYTES;
@@ -239,6 +256,7 @@ void comm_broadcast(struct comm *c, void *p, size_t bytes, unsigned root)
 		at += n;
 		bytes -= n;
 	}
+	watch_end();
 }
 
 static void fold_window(struct comm *c, double *x, int n,
@@ -262,8 +280,10 @@ static void fold_doubles(struct comm *c, double *x, size_t n,
 
 	const size_t most = window_share(c, sizeof(*x));
 
+	watch_begin("an exchange of numbers");
 	for (size_t i = 0; i < n; i += most)
 		fold_window(c, x + i, (int)pieces_within(n, i, most), fold);
+	watch_end();
 }
 
 static double sum_of(double a, double b)
@@ -319,6 +339,7 @@ void comm_reduce_scatter(struct comm *c, const float *parts, const size_t *n,
 	const size_t most = pieces_longest(n, c->size);
 	float *window = (float *)c->impl->window;
 
+	watch_begin("a reduce-scatter");
 	for (size_t at = 0; at < most; at += share) {
 		const size_t my = pieces_within(n[c->rank], at, share);
 		const float *part = parts;
@@ -339,6 +360,7 @@ void comm_reduce_scatter(struct comm *c, const float *parts, const size_t *n,
 		MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
 		sum_window(c, own + at, share, my, mine + at);
 	}
+	watch_end();
 }
 
 void comm_all_gather(struct comm *c, const void *mine, const size_t *bytes,
@@ -354,6 +376,7 @@ void comm_all_gather(struct comm *c, const void *mine, const size_t *bytes,
 	const size_t share = window_share(c, 1);
 	const size_t most = pieces_longest(bytes, c->size);
 
+	watch_begin("an all-gather");
 	for (size_t at = 0; at < most; at += share) {
 		const size_t my = pieces_within(bytes[c->rank], at, share);
 		uint8_t *part = all;
@@ -373,6 +396,7 @@ void comm_all_gather(struct comm *c, const void *mine, const size_t *bytes,
 		}
 		MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
 	}
+	watch_end();
 }
 
 void comm_all_gather_equal(struct comm *c, const void *mine, size_t bytes,
@@ -398,10 +422,12 @@ void comm_sum_float(struct comm *c, float *x, size_t n)
 	for (unsigned r = 0; r < c->size; r++)
 		part[r] = n / c->size + (r < n % c->size);
 	mine += pieces_start(part, c->rank);
+	watch_begin("an all-reduce");
 	comm_reduce_scatter(c, x, part, mine);
 	for (unsigned r = 0; r < c->size; r++)
 		part[r] *= sizeof(*x);
 	comm_all_gather(c, mine, part, x);
+	watch_end();
 }
 
 void comm_exchange(struct comm *c, unsigned peer, const void *out, void *in,
@@ -411,6 +437,7 @@ void comm_exchange(struct comm *c, unsigned peer, const void *out, void *in,
 	uint8_t *to = in;
 
 	assert(c->impl && peer < c->size);
+	watch_begin("an exchange with a neighbour");
 	for (size_t at = 0; at < bytes; at += BROADCAST_BYTES) {
 		const int n = (int)pieces_within(bytes, at, BROADCAST_BYTES);
 		int wait = 0;
@@ -423,4 +450,5 @@ void comm_exchange(struct comm *c, unsigned peer, const void *out, void *in,
 				  c->impl->mpi, &c->impl->request[wait++]);
 		MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
 	}
+	watch_end();
 }

@@ -18,6 +18,10 @@
 #include "gpu/comm/devcomm.h"
 #include "gpu/comm/pieces.h"
 #include "gpu/nvidia/nccl_api.h"
+#include "gpu/watch/watch.h"
+
+/* The last collectives, whose completion can be asked for. */
+#define RECENT 64
 
 struct devcomm {
 	const struct nccl_api *nccl;
@@ -25,6 +29,12 @@ struct devcomm {
 	cudaStream_t stream;
 	ncclComm_t comm;
 	struct errmsg failure; /* the first; "" if none */
+	struct {
+		cudaEvent_t done; /* NULL: none could be made */
+		const char *what;
+	} recent[RECENT];
+	uint64_t n; /* collectives so far */
+	struct watch_probe probe;
 };
 
 static bool devcomm_nccl_ok(struct devcomm *d, ncclResult_t r, const char *call)
@@ -38,6 +48,65 @@ static bool devcomm_nccl_ok(struct devcomm *d, ncclResult_t r, const char *call)
 }
 #define NCCL_CALL(d, function, ...) \
 	devcomm_nccl_ok(d, (d)->nccl->function(__VA_ARGS__), #function)
+
+/* --- being watched ----------------------------------------------------------- */
+
+/* A collective was queued, which the GPU may wait in. */
+static void queued(struct devcomm *d, const char *what)
+{
+	const uint64_t i = d->n++ % RECENT;
+
+	d->recent[i].what = what;
+	if (d->recent[i].done)
+		cudaEventRecord(d->recent[i].done, d->stream);
+	watch_end();
+}
+
+static const char *oldest_pending(void *ctx)
+{
+	const struct devcomm *const d = ctx;
+	const uint64_t n = d->n < RECENT ? d->n : RECENT;
+
+	for (uint64_t i = d->n - n; i < d->n; i++)
+		if (d->recent[i % RECENT].done &&
+		    cudaEventQuery(d->recent[i % RECENT].done) ==
+			    cudaErrorNotReady)
+			return d->recent[i % RECENT].what;
+	return NULL;
+}
+
+static int late_error(void *ctx, struct errmsg *why)
+{
+	const struct devcomm *const d = ctx;
+	ncclResult_t late = ncclSuccess;
+
+	d->nccl->ncclCommGetAsyncError(d->comm, &late);
+	return late == ncclSuccess || late == ncclInProgress
+		       ? 0
+		       : errmsg_set(why, -EIO, "a collective of NCCL: %s",
+				    d->nccl->ncclGetErrorString(late));
+}
+
+static void watch_devcomm(struct devcomm *d)
+{
+	for (size_t i = 0; i < RECENT; i++)
+		if (cudaEventCreateWithFlags(&d->recent[i].done,
+					     cudaEventDisableTiming) !=
+		    cudaSuccess)
+			d->recent[i].done = NULL;
+	d->probe = (struct watch_probe){ .check = late_error,
+					 .pending = oldest_pending,
+					 .ctx = d };
+	watch_add(&d->probe);
+}
+
+static void unwatch_devcomm(struct devcomm *d)
+{
+	watch_remove(&d->probe);
+	for (size_t i = 0; i < RECENT; i++)
+		if (d->recent[i].done)
+			cudaEventDestroy(d->recent[i].done);
+}
 
 /* --- beginning and end ----------------------------------------------------- */
 
@@ -142,10 +211,15 @@ static int devcomm_nccl_join(struct devcomm *d, struct comm *c)
 	/* ncclCommInitRank waits for all ranks: agree first that all of them
 	 * can call it. */
 	rc = comm_agree(c, well ? 0 : -EIO, &d->failure);
-	if (!rc && !NCCL_CALL(d, ncclCommInitRank, &d->comm, (int)d->size, id,
-			      (int)d->rank))
+	if (rc)
+		return rc;
+	watch_begin("the beginning of NCCL");
+	if (!NCCL_CALL(d, ncclCommInitRank, &d->comm, (int)d->size, id,
+		       (int)d->rank))
 		comm_abort(c, &d->failure);
-	return rc;
+	watch_end();
+	watch_devcomm(d);
+	return 0;
 }
 
 int devcomm_new(struct devcomm **out, struct comm *c, struct backend *b,
@@ -182,8 +256,10 @@ int devcomm_new(struct devcomm **out, struct comm *c, struct backend *b,
 
 void devcomm_free(struct devcomm *d)
 {
-	if (d && d->comm)
+	if (d && d->comm) {
+		unwatch_devcomm(d);
 		d->nccl->ncclCommDestroy(d->comm);
+	}
 	free(d);
 }
 
@@ -207,14 +283,9 @@ static bool all_equal(const struct devcomm *d, const size_t *n)
 	return true;
 }
 
-void devcomm_reduce_scatter(struct devcomm *d, const float *parts,
-			    const size_t *n, float *mine)
+static void reduce_pieces(struct devcomm *d, const float *parts,
+			  const size_t *n, float *mine)
 {
-	if (all_equal(d, n)) {
-		NCCL_CALL(d, ncclReduceScatter, parts, mine, n[0], ncclFloat32,
-			  ncclSum, d->comm, d->stream);
-		return;
-	}
 	NCCL_CALL(d, ncclGroupStart);
 	for (unsigned r = 0; r < d->size; parts += n[r], r++)
 		if (n[r])
@@ -223,16 +294,23 @@ void devcomm_reduce_scatter(struct devcomm *d, const float *parts,
 	NCCL_CALL(d, ncclGroupEnd);
 }
 
-void devcomm_all_gather(struct devcomm *d, const void *mine,
-			const size_t *bytes, void *all)
+void devcomm_reduce_scatter(struct devcomm *d, const float *parts,
+			    const size_t *n, float *mine)
 {
-	uint8_t *to = all;
+	static const char what[] = "a reduce-scatter by NCCL";
 
-	if (all_equal(d, bytes)) {
-		NCCL_CALL(d, ncclAllGather, mine, all, bytes[0], ncclUint8,
-			  d->comm, d->stream);
-		return;
-	}
+	watch_begin(what);
+	if (all_equal(d, n))
+		NCCL_CALL(d, ncclReduceScatter, parts, mine, n[0], ncclFloat32,
+			  ncclSum, d->comm, d->stream);
+	else
+		reduce_pieces(d, parts, n, mine);
+	queued(d, what);
+}
+
+static void gather_pieces(struct devcomm *d, const void *mine,
+			  const size_t *bytes, uint8_t *to)
+{
 	NCCL_CALL(d, ncclGroupStart);
 	for (unsigned r = 0; r < d->size; to += bytes[r], r++)
 		if (bytes[r])
@@ -242,8 +320,26 @@ void devcomm_all_gather(struct devcomm *d, const void *mine,
 	NCCL_CALL(d, ncclGroupEnd);
 }
 
+void devcomm_all_gather(struct devcomm *d, const void *mine,
+			const size_t *bytes, void *all)
+{
+	static const char what[] = "an all-gather by NCCL";
+
+	watch_begin(what);
+	if (all_equal(d, bytes))
+		NCCL_CALL(d, ncclAllGather, mine, all, bytes[0], ncclUint8,
+			  d->comm, d->stream);
+	else
+		gather_pieces(d, mine, bytes, all);
+	queued(d, what);
+}
+
 void devcomm_sum_float(struct devcomm *d, float *x, size_t n)
 {
+	static const char what[] = "an all-reduce by NCCL";
+
+	watch_begin(what);
 	NCCL_CALL(d, ncclAllReduce, x, x, n, ncclFloat32, ncclSum, d->comm,
 		  d->stream);
+	queued(d, what);
 }

@@ -395,6 +395,7 @@ static int set_defaults(struct config *c, struct errmsg *err)
 		.pipeline_parallel = 1,
 		.zero_stage = 1,
 		.steps = 100,
+		.comm_timeout = 1800,
 		.seed = 42,
 		.optimizer = { .kind = OPTIMIZER_ADAMW,
 			       .lr = 5e-4,

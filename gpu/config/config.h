@@ -71,6 +71,7 @@ struct config {
 	/* batch = micro_batch * accumulation * data_parallel */
 	unsigned batch, micro_batch, accumulation;
 	uint64_t steps;
+	unsigned comm_timeout; /* seconds; 0: none */
 	uint64_t seed;
 	bool async_save;
 	bool deterministic;

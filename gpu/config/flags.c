@@ -150,6 +150,8 @@ const struct flag flags[FLAGS] = {
 	      "FILE\tkeep the algorithms that were fastest in FILE"),
 	OTHER("recompute", FLAG_ON, recompute,
 	      "\trecompute blocks in the backward pass: less memory"),
+	UINT("comm_timeout", comm_timeout, 0, SIZE_LIMIT,
+	     "SECONDS\tend the run if a rank does not answer (1800); 0: never"),
 	OTHER("data", FLAG_TEXT, data,
 	      "SOURCE\ttokens; see uctrain(1) (synthetic)"),
 	U64("eval_interval", eval_interval, 0, STEPS_LIMIT,

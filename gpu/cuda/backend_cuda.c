@@ -14,6 +14,7 @@
 #include "gpu/cuda/cuda_ops.h"
 #include "gpu/cuda/cuda_stream.h"
 #include "gpu/read/reader.h"
+#include "gpu/watch/watch.h"
 
 /* Enough rows per chunk for the GEMMs to be at full speed. */
 #define LOGITS_BYTES ((size_t)1 << 30)
@@ -43,12 +44,20 @@ bool cuda_ok(struct cuda *c, cudaError_t e, const char *call)
 	return false;
 }
 
+/* Operations may be queued behind collectives. */
+static void wait_for_stream(struct cuda *c)
+{
+	watch_begin("the computation on the GPU");
+	CUDA_CALL(c, cudaStreamSynchronize, c->stream);
+	watch_end();
+}
+
 static int cuda_sync(struct backend *b, struct errmsg *err)
 {
 	struct cuda *const c = cuda_of(b);
 	int rc;
 
-	CUDA_CALL(c, cudaStreamSynchronize, c->stream);
+	wait_for_stream(c);
 	rc = c->failed;
 	c->failed = 0;
 	if (!rc)
@@ -112,8 +121,11 @@ static void keep_memory(struct cuda *c)
 static void backend_cuda_copy(struct cuda *c, void *dst, const void *src,
 			      size_t bytes, enum cudaMemcpyKind kind)
 {
+	/* A copy from memory that is not pinned waits for the stream itself. */
+	watch_begin("the computation on the GPU");
 	if (CUDA_CALL(c, cudaMemcpyAsync, dst, src, bytes, kind, c->stream))
-		CUDA_CALL(c, cudaStreamSynchronize, c->stream);
+		wait_for_stream(c);
+	watch_end();
 }
 
 static void cuda_to_device(struct backend *b, void *dst, const void *src,

@@ -4,6 +4,8 @@
 
 #include <assert.h>
 
+#include "gpu/watch/watch.h"
+
 static cudaStream_t stream_of(const struct cuda *c, enum backend_queue q)
 {
 	assert(q < BACKEND_QUEUES);
@@ -79,7 +81,9 @@ void cuda_event_record(struct backend *b, struct backend_event *e,
 
 void cuda_event_wait(struct backend *b, struct backend_event *e)
 {
+	watch_begin("the computation on the GPU");
 	CUDA_CALL(cuda_of(b), cudaEventSynchronize, (cudaEvent_t)e);
+	watch_end();
 }
 
 void cuda_queue_wait(struct backend *b, enum backend_queue q,

@@ -24,6 +24,7 @@
 #include "gpu/metrics/metrics.h"
 #include "gpu/save/saver.h"
 #include "gpu/train/train_impl.h"
+#include "gpu/watch/watch.h"
 
 /* The fraction of the data that is held out for validation. */
 #define HELD_OUT 0.1
@@ -310,7 +311,7 @@ static void run_close(struct run *r)
 	topology_done(&r->ranks);
 }
 
-int train_run(const struct config *c, struct comm *comm, struct errmsg *err)
+static int run(const struct config *c, struct comm *comm, struct errmsg *err)
 {
 	struct run r = {
 		.config = c,
@@ -342,4 +343,17 @@ int train_run(const struct config *c, struct comm *comm, struct errmsg *err)
 	end = metrics_close(r.metrics, rc ? NULL : err);
 	run_close(&r);
 	return rc ? rc : comm_agree(comm, end, err);
+}
+
+int train_run(const struct config *c, struct comm *comm, struct errmsg *err)
+{
+	int rc = 0;
+
+	if (comm->size > 1 && c->comm_timeout)
+		rc = watch_start(comm->rank, c->comm_timeout, err);
+	rc = comm_agree(comm, rc, err);
+	if (!rc)
+		rc = run(c, comm, err);
+	watch_stop();
+	return rc;
 }

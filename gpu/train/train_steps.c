@@ -24,6 +24,7 @@
 #include "gpu/save/saver.h"
 #include "gpu/train/stop.h"
 #include "gpu/train/train_impl.h"
+#include "gpu/watch/watch.h"
 #include "gpu/zero/loss_scaler.h"
 #include "gpu/zero/lr_schedule.h"
 
@@ -155,6 +156,7 @@ static int accumulate(struct run *r, double *loss, struct errmsg *err)
 	struct losses l = { 0 };
 	int rc = 0;
 
+	watch_step(r->step + 1);
 	if (r->ranks.pipe.size > 1)
 		rc = pipeline_accumulate(r, &l, err);
 	else

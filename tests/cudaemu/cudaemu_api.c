@@ -117,6 +117,8 @@ const char *cudaGetErrorName(cudaError_t e)
 		return "cudaErrorNoDevice";
 	case cudaErrorInvalidDevice:
 		return "cudaErrorInvalidDevice";
+	case cudaErrorNotReady:
+		return "cudaErrorNotReady";
 	}
 	return "unrecognized error code";
 }

@@ -7,7 +7,11 @@
 #include <cuda_runtime_api.h>
 #include <stddef.h>
 
-typedef enum { ncclSuccess = 0, ncclUnhandledCudaError = 1 } ncclResult_t;
+typedef enum {
+	ncclSuccess = 0,
+	ncclUnhandledCudaError = 1,
+	ncclInProgress = 7,
+} ncclResult_t;
 typedef enum { ncclUint8 = 1, ncclFloat32 = 7 } ncclDataType_t;
 typedef enum { ncclSum = 0 } ncclRedOp_t;
 typedef struct ncclComm *ncclComm_t;

@@ -5,6 +5,7 @@
  * order, which is the same on all ranks.
  */
 #include <assert.h>
+#include <signal.h>
 #include <stdlib.h>
 
 #include <mpi.h>
@@ -57,6 +58,16 @@ static ncclResult_t init_rank(ncclComm_t *comm, int n, ncclUniqueId id, int r)
 	return ncclSuccess;
 }
 
+/* NCCL_EMULATED_STUCK is the number of a rank that stops in its first
+ * reduce-scatter. */
+static void maybe_stop(void)
+{
+	const char *const stuck = getenv("NCCL_EMULATED_STUCK");
+
+	if (stuck && atoi(stuck) == rank())
+		raise(SIGSTOP);
+}
+
 static ncclResult_t destroy(ncclComm_t comm)
 {
 	free(comm);
@@ -90,6 +101,7 @@ static ncclResult_t reduce(const void *from, void *to, size_t n,
 	(void)comm;
 	(void)stream;
 	assert(op == ncclSum);
+	maybe_stop();
 	MPI_Reduce(send == recv ? MPI_IN_PLACE : send, recv, (int)n, type_of(t),
 		   MPI_SUM, root, MPI_COMM_WORLD);
 	return ncclSuccess;
@@ -117,6 +129,7 @@ static ncclResult_t reduce_scatter(const void *from, void *to, size_t n,
 	(void)comm;
 	(void)stream;
 	assert(op == ncclSum && t == ncclFloat32);
+	maybe_stop();
 	MPI_Reduce_scatter_block(of(from), sum, (int)n, MPI_FLOAT, MPI_SUM,
 				 MPI_COMM_WORLD);
 	__builtin_memcpy(of(to), sum, n * sizeof(*sum));
@@ -150,6 +163,34 @@ static ncclResult_t all_reduce(const void *from, void *to, size_t n,
 	MPI_Allreduce(MPI_IN_PLACE, of(to), (int)n, type_of(t), MPI_SUM,
 		      MPI_COMM_WORLD);
 	return ncclSuccess;
+}
+
+/* --- what devcomm_nccl.c calls of CUDA ---------------------------------------- */
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
+{
+	(void)flags;
+	*event = malloc(1);
+	return *event ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+	free(event);
+	return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+	(void)event;
+	(void)stream;
+	return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+	(void)event;
+	return cudaSuccess;
 }
 
 const struct nccl_api *nccl_api(const char **why)

@@ -107,7 +107,7 @@ reason_of() {
 	case $1 in
 	*torch*) python3 -c 'import torch' 2>/dev/null || why="no torch for python3" ;;
 	*jq\ *) command -v jq >/dev/null || why="no jq" ;;
-	mpirun*)
+	*mpirun*)
 		command -v mpirun >/dev/null || why="no mpirun"
 		[ -x "$top_builddir/uctrain" ] || why="built without uctrain"
 		;;

@@ -18,6 +18,7 @@
 #include "gpu/comm/comm.h"
 #include "gpu/comm/topology.h"
 #include "gpu/model/gpt2.h"
+#include "gpu/watch/watch.h"
 #include "gpu/zero/zero.h"
 #include "tests/support/apart.h"
 
@@ -393,6 +394,9 @@ int main(int argc, char **argv)
 		fprintf(stderr, "%s\n", err.text);
 		return 1;
 	}
+	/* The case's own limit is longer. */
+	if (getenv("NCCL_EMULATED_STUCK") && watch_start(c.rank, 2, &err))
+		return 1;
 	sums_of_floats(&c);
 	parts_of_any_length(&c);
 	agreement(&c);
@@ -403,6 +407,7 @@ int main(int argc, char **argv)
 	b->ops->destroy(b);
 	failed = failures;
 	comm_sum_double(&c, &failed, 1);
+	watch_stop();
 	comm_done(&c);
 	return failed > 0;
 }

@@ -4,6 +4,7 @@ train_tests = \
 	%D%/test_optimizer \
 	%D%/test_init_weights \
 	%D%/test_stop \
+	%D%/test_watch \
 	%D%/test_pt_head \
 	%D%/test_cpu_math \
 	%D%/test_cpu_elementwise \
@@ -27,6 +28,7 @@ tests_unit_train_test_gpt2_LDADD = $(train_ldadd)
 tests_unit_train_test_optimizer_LDADD = $(train_ldadd)
 tests_unit_train_test_init_weights_LDADD = $(train_ldadd)
 tests_unit_train_test_stop_LDADD = $(train_ldadd)
+tests_unit_train_test_watch_LDADD = $(train_ldadd)
 tests_unit_train_test_pt_head_LDADD = $(train_ldadd)
 tests_unit_train_test_cpu_math_LDADD = $(train_ldadd)
 tests_unit_train_test_cpu_elementwise_LDADD = $(train_ldadd)

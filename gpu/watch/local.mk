@@ -1,0 +1,3 @@
+# A deadline for waiting.
+# Uses ckpt/.
+gpu_libuctrain_a_SOURCES += %D%/watch.h %D%/watch.c

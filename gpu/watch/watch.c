@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The thread that watches cannot call MPI, which the training thread is in: it ends
+ * the process by _exit.
+ */
+#include "gpu/watch/watch.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/sys/clock.h"
+
+#define TICK_NS 250000000
+#define TICK_MAX 1.0 /* seconds */
+#define TICKS_PER_CHECK 4
+
+/* Between the deadlines of consecutive ranks, in seconds, and the most of all. */
+#define STAGGER 0.25
+#define STAGGER_MAX 10.0
+
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t stopped;
+	pthread_t thread;
+	bool watching;
+	unsigned rank, seconds;
+	uint64_t step;
+	const char *what; /* NULL: the training thread does not wait */
+	unsigned depth;
+	double waited; /* seconds */
+	struct watch_probe *probes;
+} watch = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* The training thread, whose waits count. */
+static _Thread_local bool is_watched;
+
+static void give_up(const char *why)
+{
+	if (watch.step)
+		fprintf(stderr, "uctrain: rank %u: step %" PRIu64 ": %s\n",
+			watch.rank, watch.step, why);
+	else
+		fprintf(stderr, "uctrain: rank %u: before the first step: %s\n",
+			watch.rank, why);
+	_exit(EXIT_FAILURE);
+}
+
+static void check_probes(void)
+{
+	struct errmsg why;
+
+	for (const struct watch_probe *p = watch.probes; p; p = p->next)
+		if (p->check(p->ctx, &why))
+			give_up(why.text);
+}
+
+static bool is_late(void)
+{
+	const double later = watch.rank * STAGGER;
+
+	return watch.what &&
+	       watch.waited >
+		       watch.seconds +
+			       (later < STAGGER_MAX ? later : STAGGER_MAX);
+}
+
+static void report_late(void)
+{
+	const char *what = NULL;
+	struct errmsg why;
+
+	for (const struct watch_probe *p = watch.probes; p && !what; p = p->next)
+		what = p->pending(p->ctx);
+	errmsg_set(
+		&why, 0,
+		"%s did not end within %u s (--comm_timeout): another rank is gone, stuck or slow",
+		what ? what : watch.what, watch.seconds);
+	give_up(why.text);
+}
+
+static void *watch_run(void *unused)
+{
+	double last = clock_seconds(), now;
+	unsigned ticks = 0;
+
+	(void)unused;
+	pthread_mutex_lock(&watch.lock);
+	while (watch.watching) {
+		struct timespec until;
+
+		clock_gettime(CLOCK_MONOTONIC, &until);
+		until.tv_nsec += TICK_NS;
+		until.tv_sec += until.tv_nsec / 1000000000;
+		until.tv_nsec %= 1000000000;
+		pthread_cond_timedwait(&watch.stopped, &watch.lock, &until);
+		/* Time in which this process itself was stopped says nothing of
+		 * others. */
+		now = clock_seconds();
+		watch.waited += now - last < TICK_MAX ? now - last : TICK_MAX;
+		last = now;
+		if (++ticks % TICKS_PER_CHECK == 0)
+			check_probes();
+		if (is_late())
+			report_late();
+	}
+	pthread_mutex_unlock(&watch.lock);
+	return NULL;
+}
+
+int watch_start(unsigned rank, unsigned seconds, struct errmsg *err)
+{
+	pthread_condattr_t attr;
+	int rc;
+
+	assert(seconds && !watch.watching);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&watch.stopped, &attr);
+	pthread_condattr_destroy(&attr);
+	watch.rank = rank;
+	watch.seconds = seconds;
+	watch.step = 0;
+	watch.watching = is_watched = true;
+	rc = pthread_create(&watch.thread, NULL, watch_run, NULL);
+	if (rc) {
+		watch.watching = is_watched = false;
+		return errmsg_set(err, -rc, "--comm_timeout: no thread");
+	}
+	return 0;
+}
+
+void watch_stop(void)
+{
+	if (!is_watched)
+		return;
+	pthread_mutex_lock(&watch.lock);
+	watch.watching = is_watched = false;
+	pthread_cond_signal(&watch.stopped);
+	pthread_mutex_unlock(&watch.lock);
+	pthread_join(watch.thread, NULL);
+	pthread_cond_destroy(&watch.stopped);
+}
+
+void watch_step(uint64_t step)
+{
+	pthread_mutex_lock(&watch.lock);
+	watch.step = step;
+	pthread_mutex_unlock(&watch.lock);
+}
+
+void watch_begin(const char *what)
+{
+	if (!is_watched)
+		return;
+	pthread_mutex_lock(&watch.lock);
+	if (!watch.depth++) {
+		watch.what = what;
+		watch.waited = 0;
+	}
+	pthread_mutex_unlock(&watch.lock);
+}
+
+void watch_end(void)
+{
+	if (!is_watched)
+		return;
+	pthread_mutex_lock(&watch.lock);
+	assert(watch.depth);
+	if (!--watch.depth)
+		watch.what = NULL;
+	pthread_mutex_unlock(&watch.lock);
+}
+
+void watch_add(struct watch_probe *p)
+{
+	pthread_mutex_lock(&watch.lock);
+	p->next = watch.probes;
+	watch.probes = p;
+	pthread_mutex_unlock(&watch.lock);
+}
+
+void watch_remove(struct watch_probe *p)
+{
+	struct watch_probe **at = &watch.probes;
+
+	pthread_mutex_lock(&watch.lock);
+	while (*at && *at != p)
+		at = &(*at)->next;
+	if (*at)
+		*at = p->next;
+	pthread_mutex_unlock(&watch.lock);
+}

@@ -1,0 +1,90 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# A rank that is gone or stands still ends the run: the others say in which step and
+# collective they waited, once, and the run goes on from its newest whole checkpoint.
+# shellcheck source=tests/cases/train/train_lib.sh
+. "$(dirname "$0")/train_lib.sh"
+require_train
+
+# Each rank leaves its process id.
+cat >"$tmp/rank" <<'EOS'
+#!/bin/sh
+echo $$ >"$PIDS.$OMPI_COMM_WORLD_RANK"
+exec "$@"
+EOS
+chmod +x "$tmp/rank"
+flags=("${tiny[@]}" --train_batch_size 2 --train_micro_batch_size_per_gpu 1)
+emulated=$top_builddir/tests/programs/uctrain_emulated
+
+# begin NAME FLAG...: an endless run on two ranks, which has made five steps.
+begin() {
+	local name=$1 program=("${rank[@]}")
+	export PIDS=$tmp/$name.pid
+	rank=("$tmp/rank" "${rank[@]}")
+	try_train 2 "$@" "${flags[@]}" --steps 100000 --checkpoint_dir "$tmp/$name" --checkpoint_interval 2 &
+	job=$!
+	rank=("${program[@]}")
+	for _ in $(seq 600); do
+		[ "$(losses "$name" 2>/dev/null | wc -l)" -lt 5 ] || return
+		sleep 0.1
+	done
+	fail "$name: no five steps: $(tail -n 3 "$tmp/$name.log")"
+}
+
+# signal NAME RANK SIGNAL: to that rank; the run must end as one that failed.
+signal() {
+	kill -s "$3" "$(cat "$tmp/$1.pid.$2")"
+	wait "$job"
+	status=$?
+	check "$1: an error, and no timeout of the test's" test $status -ne 0 -a $status -ne 124
+}
+
+# One line, from the rank that is left.
+told_once() {
+	local name=$1 of=$2
+	check "$name: one message" test "$(grep -c '(--comm_timeout)' "$tmp/$name.log")" = 1
+	check "$name: the rank, the step and the collective" grep -q -E \
+		"^uctrain: rank $of: step [0-9]+: (a|an) [a-z -]+ did not end within 2 s \\(--comm_timeout\\)" \
+		"$tmp/$name.log"
+}
+
+begin stopped1 --comm_timeout 2
+signal stopped1 1 STOP
+told_once stopped1 0
+begin stopped0 --comm_timeout 2 --zero_stage 3
+signal stopped0 0 STOP
+told_once stopped0 1
+begin killed --comm_timeout 2
+signal killed 1 KILL
+if [ -x "$emulated" ]; then
+	rank=("$emulated")
+	begin cuda --comm_timeout 2 --device cuda --zero_stage 2
+	signal cuda 1 STOP
+	told_once cuda 0
+	rank=(uctrain)
+fi
+
+# What is left behind is whole, and a run goes on from it as if nothing had been.
+for name in stopped1 killed; do
+	latest=$(cat "$tmp/$name/latest")
+	check "$name: $latest is whole" ucckpt check --data "$tmp/$name/$latest"
+	steps=$((${latest#global_step} + 4))
+	train 2 "$name" "${flags[@]}" --steps "$steps" --checkpoint_dir "$tmp/$name" --resume
+	train 2 "all-$name" "${flags[@]}" --steps "$steps"
+	check "$name: goes on" within 0 "$(apart "all-$name" "$name" 1)"
+done
+
+# A wait that is not too long is none of its business.
+train 2 short "${flags[@]}" --steps 3 --comm_timeout 60
+train 2 never "${flags[@]}" --steps 3 --comm_timeout 0
+check "no deadline: the same" within 0 "$(apart short never 1)"
+
+# With NCCL, which MPI emulates, in whose reduction rank 1 stands still.
+if [ -x "$top_builddir/tests/programs/ranks_nccl" ]; then
+	NCCL_EMULATED_STUCK=1 TRAIN_SECONDS=60 \
+		on_ranks 2 "$top_builddir/tests/programs/ranks_nccl" own >"$tmp/nccl.log" 2>&1
+	check "NCCL: an error" test $? -eq 1
+	check "NCCL: the collective" grep -q \
+		"^uctrain: rank 0: before the first step: a reduce-scatter by NCCL did not end within 2 s" "$tmp/nccl.log"
+fi
+finish
