@@ -98,6 +98,31 @@ head -c -1 "$tmp/odd.pack" >"$tmp/bad.pack"
 ran 1 unpack --check "$tmp/bad.pack"
 said "bytes instead of"
 
+# --- ended in the middle ------------------------------------------------------------------
+
+mkdir "$tmp/big"
+head -c 40000000 /dev/urandom >"$tmp/big/noise"
+state "$tmp/big" >"$tmp/was"
+for signal in TERM KILL; do
+	ucckpt pack --remove "$tmp/big" -o "$tmp/ended.pack" >/dev/null 2>&1 &
+	sleep 0.05
+	kill -$signal $! 2>/dev/null
+	wait $! 2>/dev/null
+	if [ -e "$tmp/ended.pack" ]; then
+		check "SIG$signal: what is there is whole" ucckpt unpack --check "$tmp/ended.pack" >/dev/null
+		rm "$tmp/ended.pack"
+	else
+		check "SIG$signal: nothing was removed" cmp "$tmp/was" <(state "$tmp/big")
+	fi
+	[ $signal = KILL ] ||
+		check "SIG$signal: nothing is left" test -z "$(find "$tmp" -name '.ended.pack*')"
+	[ -e "$tmp/big/noise" ] || break
+done
+if [ -e "$tmp/big/noise" ]; then
+	ran 0 pack "$tmp/big" -o "$tmp/ended.pack"
+	ran 0 unpack --check "$tmp/ended.pack"
+fi
+
 # --- --remove ----------------------------------------------------------------------------
 
 cp -a "$tmp/odd" "$tmp/gone"
