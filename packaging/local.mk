@@ -47,10 +47,26 @@ deb: dist
 		cd deb/$(distdir) && dpkg-buildpackage -us -uc -b && \
 		lintian --fail-on error,warning ../*.changes
 
+# The trainer and its benchmark for a machine where nothing is installed.
+# GPU_BUNDLE_CUDA=yes adds NVIDIA's libraries.
+gpu_bundle = ucfs-gpu-$(PACKAGE_VERSION)-$(host_cpu).tar.gz
+gpu_bundle_programs = uctrain$(EXEEXT) ucckpt$(EXEEXT) \
+	tests/bench/gpuops$(EXEEXT)
+if BUILD_FUSE
+gpu_bundle_programs += ucfs$(EXEEXT)
+endif
+if HAVE_CUDA
+gpu_bundle_programs += tests/unit/train/test_cuda$(EXEEXT)
+endif
+gpu-bundle: $(gpu_bundle_programs)
+	$(AM_V_GEN)'$(srcdir)/%D%/gpu-bundle.sh' $(gpu_bundle) '$(srcdir)' \
+		"`test -z '$(GPU_BUNDLE_CUDA)' || echo '$(CUDA_DIRS)'`" \
+		$(gpu_bundle_programs)
+
 clean-packages:
-	rm -rf static deb ucfs-*.whl
-.PHONY: static wheel deb clean-packages
-EXTRA_DIST += %D%/static-libs.sh %D%/wheel.py \
+	rm -rf static deb ucfs-*.whl ucfs-gpu-*.tar.gz
+.PHONY: static wheel deb gpu-bundle clean-packages
+EXTRA_DIST += %D%/static-libs.sh %D%/gpu-bundle.sh %D%/wheel.py \
 	%D%/systemd/ucfs@.service.in debian/changelog debian/control \
 	debian/copyright debian/rules debian/source/format \
 	debian/ucfs.install debian/ucfs-train.install

@@ -5,6 +5,22 @@
 # torch.compile, and against the GPU's peak; loading a checkpoint through the mount's
 # extents, against a copy from pinned memory and plain reads of the mounted files.
 #
+#   gpu.sh [PART...]
+#
+# Each part takes less than eight minutes, also where a call may not take longer;
+# without PART all of them are made:
+#
+#   tests		test_cuda, and a few steps under compute-sanitizer if it is there
+#   ops			the operations of a step, one by one (gpuops)
+#   gpt2, gpt2-xl	our steps, with and without cuDNN
+#   gpt2-torch, gpt2-xl-torch
+#   			our steps and PyTorch's, in turns
+#   load		loading a checkpoint of gpt2-xl
+#
+# Rounds are made while there is time for another.  What is not in PATH is looked for
+# in the build directory, $top_builddir.
+#
+# UCFS_GPU_SECONDS	the time of a part (420)
 # UCFS_DEEPSPEED_PYTHON	a Python with PyTorch for CUDA and transformers; without it
 # 			only our side is measured
 # UCFS_GPU_TFLOPS	the GPU's dense bfloat16 peak (989: H100, H200)
@@ -13,6 +29,15 @@
 # 			batch the optimizer's share of a step is smaller)
 . "${BASH_SOURCE%/*}/lib.sh"
 
+all=(tests ops gpt2 gpt2-xl gpt2-torch gpt2-xl-torch load)
+parts=("$@")
+[ $# -gt 0 ] || parts=("${all[@]}")
+for part in "${parts[@]}"; do
+	case " ${all[*]} " in
+	*" $part "*) ;;
+	*) echo "gpu.sh: $part: not one of ${all[*]}" >&2 && exit 2 ;;
+	esac
+done
 command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1 ||
 	skip "there is no GPU, or no nvidia-smi that lists one"
 here=${BASH_SOURCE%/*}
@@ -22,6 +47,8 @@ sys.exit(not torch.cuda.is_available())' >/dev/null 2>&1 || {
 	echo "$python has no PyTorch with CUDA, or no transformers: ours alone"
 	python=
 }
+build=${top_builddir:-.}
+PATH=$PATH:$build:$build/tests/bench:$build/tests/unit/train
 trap cleanup EXIT
 trap 'exit 1' INT TERM HUP
 work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX")
@@ -50,24 +77,81 @@ utilisation() {
 		printf "%.3f", rate * (6 * n + attention) / peak / 1e12 }'
 }
 
-# steps MODEL BATCH BAR
-steps() {
-	local i
+# in_rounds COMMAND...: as many rounds as there is time for, at least one
+in_rounds() {
+	local begun longest=0 i
 
 	for ((i = 0; i < rounds; i++)); do
-		add "$1.ours" "$(ours "$1" "$2" 30)"
-		add "$1.own" "$(ours "$1" "$2" 30 --no_cudnn)"
-		[ -z "$python" ] || add "$1.torch" \
-			"$("$python" "$here/gpustep.py" step "$1" "$2" 1024 25 2>/dev/null)"
+		begun=$SECONDS
+		[ "$i" -eq 0 ] || [ $((begun - since + longest)) -lt "$limit" ] ||
+			break
+		"$@"
+		[ $((SECONDS - begun)) -le "$longest" ] ||
+			longest=$((SECONDS - begun))
 	done
+	echo "$part: $i rounds in $((SECONDS - since)) s"
+}
+
+step_round() {
+	add "$1.ours" "$(ours "$1" "$2" 30)"
+	add "$1.own" "$(ours "$1" "$2" 30 --no_cudnn)"
+}
+
+# steps MODEL BATCH BAR
+steps() {
+	in_rounds step_round "$1" "$2"
 	row_of "$1, $2 x 1024" "$1.ours" tokens/s
 	bar "  model FLOP utilisation" \
 		"$(utilisation "$(median "$1.ours")" "$1")" ">=" "$3"
 	row_of "  attention by our kernels, not cuDNN" "$1.own" tokens/s
-	[ -n "$python" ] || return 0
+}
+
+torch_round() {
+	add "$1.beside" "$(ours "$1" "$2" 30)"
+	add "$1.torch" \
+		"$("$python" "$here/gpustep.py" step "$1" "$2" 1024 25 2>/dev/null)"
+}
+
+# torch_steps MODEL BATCH
+torch_steps() {
+	[ -n "$python" ] || {
+		echo "$part: no PyTorch"
+		return 0
+	}
+	in_rounds torch_round "$1" "$2"
+	row_of "$1, $2 x 1024" "$1.beside" tokens/s
 	row_of "  PyTorch, compiled" "$1.torch" tokens/s
-	bar "  ours to PyTorch's" "$(ratio "$(median "$1.ours")" \
-		"$(median "$1.torch")")" ">=" 1
+	bar "  ours to PyTorch's" "$(ratio "$(median "$1.beside")" \
+		"$(median "$1.torch")")" ">=" 1.15
+}
+
+# unless_missing PROGRAM COMMAND...: its words as they are
+unless_missing() {
+	command -v "$1" >/dev/null || {
+		echo "$part: no $1"
+		return 0
+	}
+	timeout "$limit" "${@:2}" 2>&1 || echo "$part: FAILED: ${*:2}: $?"
+}
+
+tests() {
+	unless_missing test_cuda test_cuda
+	unless_missing compute-sanitizer compute-sanitizer --error-exitcode 9 \
+		uctrain --device cuda --dtype bf16 --n_layer 2 --seq_length 64 \
+		--train_batch_size 4 --steps 2 --run_name checked \
+		--log_dir "$work/logs"
+}
+
+ops() {
+	local width kernels
+
+	for width in 768 1600; do
+		for kernels in "" -k; do
+			echo "gpuops -w $width $kernels"
+			# shellcheck disable=SC2086 # none or one
+			unless_missing gpuops gpuops -b 16 -w "$width" $kernels
+		done
+	done
 }
 
 # Loading rate in GB/s of the run that logged to $work/words
@@ -76,24 +160,29 @@ loaded() {
 		"$work/words" | awk '{ printf "%.2f", $1 / 1e3 / $2 }'
 }
 
-loading() {
-	local i n start
+load_round() {
+	local n start
 
+	cat "$work"/run/*/*.pt >/dev/null # into the page cache
+	ours gpt2-xl 1 7 --resume="$mnt" --universal_checkpoint >/dev/null
+	add load.extents "$(loaded)"
+	start=$(date +%s.%N)
+	n=$(cat "$mnt"/*_universal/zero/*/{fp32,exp_avg,exp_avg_sq}.pt | wc -c)
+	add load.plain "$(awk -v s="$start" -v e="$(date +%s.%N)" \
+		-v n="$n" 'BEGIN { printf "%.2f", n / 1e9 / (e - s) }')"
+	[ -z "$python" ] ||
+		add load.pinned "$("$python" "$here/gpustep.py" copy)"
+}
+
+loading() {
+	[ -w /dev/fuse ] && command -v ucfs >/dev/null || {
+		echo "$part: no ucfs, or no /dev/fuse"
+		return 0
+	}
 	ours gpt2-xl 1 7 --checkpoint_dir "$work/run" >/dev/null
 	source=$work/run
 	mount_as ro
-	for ((i = 0; i < rounds; i++)); do
-		cat "$work"/run/*/*.pt >/dev/null # into the page cache
-		ours gpt2-xl 1 7 --resume="$mnt" --universal_checkpoint >/dev/null
-		add load.extents "$(loaded)"
-		start=$(date +%s.%N)
-		n=$(cat "$mnt"/*_universal/zero/*/{fp32,exp_avg,exp_avg_sq}.pt | wc -c)
-		add load.plain "$(awk -v s="$start" -v e="$(date +%s.%N)" \
-			-v n="$n" \
-			'BEGIN { printf "%.2f", n / 1e9 / (e - s) }')"
-		[ -z "$python" ] ||
-			add load.pinned "$("$python" "$here/gpustep.py" copy)"
-	done
+	in_rounds load_round
 	unmount
 	row_of "loading gpt2-xl through extents" load.extents GB/s
 	row_of "  plain reads of the mount" load.plain GB/s
@@ -110,6 +199,15 @@ memory=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits |
 fits="32 8"
 [ "${memory:-0}" -lt 100000 ] || fits="64 16"
 read -r small large <<<"${UCFS_GPU_BATCH:-$fits}"
-steps gpt2 "$small" 0.50
-steps gpt2-xl "$large" 0.55
-loading
+limit=${UCFS_GPU_SECONDS:-420}
+for part in "${parts[@]}"; do
+	since=$SECONDS
+	case $part in
+	tests | ops) "$part" ;;
+	gpt2) steps gpt2 "$small" 0.50 ;;
+	gpt2-xl) steps gpt2-xl "$large" 0.55 ;;
+	gpt2-torch) torch_steps gpt2 "$small" ;;
+	gpt2-xl-torch) torch_steps gpt2-xl "$large" ;;
+	load) loading ;;
+	esac
+done

@@ -14,6 +14,7 @@ scripts += \
 	%D%/train/save.sh \
 	%D%/train/traffic.sh \
 	%D%/train/tuning.sh \
+	%D%/train/bundle.sh \
 	%D%/train/timeout.sh \
 	%D%/train/lock.sh \
 	%D%/train/weights.sh \
