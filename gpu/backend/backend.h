@@ -119,6 +119,14 @@ struct backend_ops {
 	 * is none. */
 	void *(*native_queue)(struct backend *b, enum backend_queue q);
 
+	/* The most device memory that was allocated at a time, in bytes; 0 if
+	 * nobody counts. */
+	uint64_t (*memory_peak)(struct backend *b);
+	/* Name what is queued from now on until range_end, for profilers.
+	 * Ranges may be nested. */
+	void (*range_begin)(struct backend *b, const char *name);
+	void (*range_end)(struct backend *b);
+
 	/* Create a reader of files into device memory (reader.h), for devices
 	 * whose memory is not the host's. -ENOTSUP, without a message, if there
 	 * is none. */
@@ -229,6 +237,7 @@ struct backend {
 	/* What identifies the device on its machine, such as a GPU's PCI bus id;
 	 * "" if the device is the machine itself. */
 	char device[BACKEND_DEVICE_LEN];
+	double peak_flops; /* of products in `dtype`, per second; 0: unknown */
 	bool on_host; /* its memory is the host's: any thread may use it */
 };
 

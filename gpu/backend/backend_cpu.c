@@ -298,6 +298,24 @@ static void cpu_add(struct backend *b, void *dst, const void *src, size_t n)
 	}
 }
 
+/* The resident set is counted anyway. */
+static uint64_t cpu_memory_peak(struct backend *b)
+{
+	(void)b;
+	return 0;
+}
+
+static void cpu_range_begin(struct backend *b, const char *name)
+{
+	(void)b;
+	(void)name;
+}
+
+static void cpu_range_end(struct backend *b)
+{
+	(void)b;
+}
+
 static const struct backend_ops ops = {
 	.destroy = cpu_destroy,
 	.sync = cpu_sync,
@@ -315,6 +333,9 @@ static const struct backend_ops ops = {
 	.event_wait = cpu_event,
 	.queue_wait = cpu_queue_wait,
 	.native_queue = cpu_native_queue,
+	.memory_peak = cpu_memory_peak,
+	.range_begin = cpu_range_begin,
+	.range_end = cpu_range_end,
 	.embed = cpu_embed,
 	.embed_grad = cpu_embed_grad,
 	.norm = cpu_norm,

@@ -148,6 +148,8 @@ const struct flag flags[FLAGS] = {
 	      "\tuse uctrain's own attention kernels"),
 	OTHER("tuning_cache", FLAG_TEXT, tuning_cache,
 	      "FILE\tkeep the algorithms that were fastest in FILE"),
+	REAL("peak_tflops", peak_tflops, 0, 1e9,
+	     "X\tof a device, for its utilization (known GPUs': data sheets)"),
 	OTHER("recompute", FLAG_ON, recompute,
 	      "\trecompute blocks in the backward pass: less memory"),
 	UINT("comm_timeout", comm_timeout, 0, SIZE_LIMIT,

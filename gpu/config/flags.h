@@ -44,7 +44,7 @@ struct flag {
 			   * description */
 };
 
-#define FLAGS 50
+#define FLAGS 51
 extern const struct flag flags[FLAGS];
 
 bool flag_takes_value(const struct flag *f);

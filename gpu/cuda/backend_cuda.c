@@ -5,7 +5,12 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+/* Headers alone: without a profiler the calls do nothing. */
+#include <nvtx3/nvToolsExt.h>
+
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "gpu/cuda/backend_cuda.h"
 #include "gpu/cuda/cuda.h"
@@ -147,6 +152,59 @@ static void cuda_zero(struct backend *b, void *p, size_t bytes)
 	CUDA_CALL(c, cudaMemsetAsync, p, 0, bytes, c->stream);
 }
 
+static uint64_t cuda_memory_peak(struct backend *b)
+{
+	struct cuda *const c = cuda_of(b);
+	uint64_t most = 0;
+	cudaMemPool_t pool;
+
+	if (CUDA_CALL(c, cudaDeviceGetDefaultMemPool, &pool, c->device))
+		CUDA_CALL(c, cudaMemPoolGetAttribute, pool,
+			  cudaMemPoolAttrUsedMemHigh, &most);
+	return most;
+}
+
+/* --- what profilers show ------------------------------------------------------- */
+
+static void cuda_range_begin(struct backend *b, const char *name)
+{
+	(void)b;
+	nvtxRangePushA(name);
+}
+
+static void cuda_range_end(struct backend *b)
+{
+	(void)b;
+	nvtxRangePop();
+}
+
+/* TFLOP/s of dense 16-bit products, by NVIDIA's data sheets.  The first name that
+ * begins a device's counts. */
+static const struct {
+	const char *name;
+	double tflops;
+} peaks[] = {
+	{ "NVIDIA A100", 312 },     { "NVIDIA H100 PCIe", 756 },
+	{ "NVIDIA H100 NVL", 835 }, { "NVIDIA H100", 989 },
+	{ "NVIDIA H200 NVL", 835 }, { "NVIDIA H200", 989 },
+	{ "NVIDIA GH200", 989 },
+};
+
+/* FLOP/s of products in the backend's type; 0 if the device is not known. */
+static double peak_of(struct cuda *c)
+{
+	struct cudaDeviceProp device;
+
+	if ((c->base.dtype == DTYPE_F32 && !c->tf32) ||
+	    !CUDA_CALL(c, cudaGetDeviceProperties, &device, c->device))
+		return 0;
+	for (size_t i = 0; i < COUNT(peaks); i++)
+		if (strncmp(device.name, peaks[i].name,
+			    strlen(peaks[i].name)) == 0)
+			return peaks[i].tflops * (c->tf32 ? 0.5e12 : 1e12);
+	return 0;
+}
+
 /* --- files ------------------------------------------------------------------ */
 
 static int cuda_reader_new(struct backend *b, struct reader **out,
@@ -193,6 +251,9 @@ static const struct backend_ops ops = {
 	.event_wait = cuda_event_wait,
 	.queue_wait = cuda_queue_wait,
 	.native_queue = cuda_native_queue,
+	.memory_peak = cuda_memory_peak,
+	.range_begin = cuda_range_begin,
+	.range_end = cuda_range_end,
 	.reader_new = cuda_reader_new,
 	.embed = cuda_embed,
 	.embed_grad = cuda_embed_grad,
@@ -233,6 +294,7 @@ static int choose_device(struct cuda *c, unsigned local_rank, struct errmsg *err
 		  cudaStreamNonBlocking);
 	cuda_queues_init(c);
 	keep_memory(c);
+	c->base.peak_flops = peak_of(c);
 	if (cuda_gemm_init(c))
 		return errmsg_nomem(err, NULL);
 	return cuda_sync(&c->base, err);

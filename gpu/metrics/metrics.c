@@ -19,15 +19,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/clock.h"
 #include "gpu/metrics/csvlog.h"
 #include "gpu/metrics/decimal.h"
 #include "gpu/metrics/tbevents.h"
 
-#define HEADER \
-	"step,loss,lr,grad_norm,tokens_per_second,memory,loss_scale,valid_loss"
-#define ROW_LEN 256
+#define HEADER                                                                   \
+	"step,loss,lr,grad_norm,tokens_per_second,memory,loss_scale,valid_loss," \
+	"tflops,mfu,device_memory,data_seconds,pass_seconds,update_seconds,"     \
+	"save_seconds"
+#define ROW_LEN 512
 #define BAR_LEN 18
 #define LINE_LEN 256
 
@@ -152,6 +155,11 @@ static void put_figures(FILE *f, const struct metrics *m,
 		fprintf(f, "  valid %.4f", s->valid_loss);
 	fprintf(f, "  lr %.3e  norm %.4g  %.0f tokens/s  %.0f MiB", s->lr,
 		s->grad_norm, s->tokens_per_second, (double)s->memory / 0x1p20);
+	if (s->device_memory)
+		fprintf(f, ", %.0f MiB on the device",
+			(double)s->device_memory / 0x1p20);
+	if (s->mfu > 0)
+		fprintf(f, "  %.1f %% MFU", 100 * s->mfu);
 	if (s->skipped)
 		fprintf(f, "  skipped, loss scale %g", s->loss_scale);
 }
@@ -194,39 +202,66 @@ static void metrics_draw(struct metrics *m, const struct metrics_step *s)
 
 /* --- files ----------------------------------------------------------------- */
 
+/* One column; empty if it is not known. */
+struct column {
+	double x;
+	bool unknown;
+};
+
 static int add_row(struct metrics *m, const struct metrics_step *s,
 		   struct errmsg *err)
 {
-	const double columns[] = { s->loss,           s->lr,
-				   s->grad_norm,      s->tokens_per_second,
-				   (double)s->memory, s->loss_scale };
+	const struct column columns[] = {
+		{ .x = s->loss },
+		{ .x = s->lr },
+		{ .x = s->grad_norm },
+		{ .x = s->tokens_per_second },
+		{ .x = (double)s->memory },
+		{ .x = s->loss_scale },
+		{ .x = s->valid_loss, .unknown = !s->has_valid },
+		{ .x = s->tflops },
+		{ .x = s->mfu, .unknown = !(s->mfu > 0) },
+		{ .x = (double)s->device_memory, .unknown = !s->device_memory },
+		{ .x = s->data_seconds },
+		{ .x = s->pass_seconds },
+		{ .x = s->update_seconds },
+		{ .x = s->save_seconds },
+	};
 	char row[ROW_LEN], number[DECIMAL_LEN];
 	int n = snprintf(row, sizeof(row), "%" PRIu64, s->step);
 
-	for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++)
-		n += snprintf(row + n, sizeof(row) - (size_t)n, ",%s",
-			      decimal(columns[i], number));
-	snprintf(row + n, sizeof(row) - (size_t)n, ",%s",
-		 s->has_valid ? decimal(s->valid_loss, number) : "");
+	for (size_t i = 0; i < COUNT(columns); i++)
+		n += snprintf(
+			row + n, sizeof(row) - (size_t)n, ",%s",
+			columns[i].unknown ? "" : decimal(columns[i].x, number));
 	return csvlog_add(m->csv, row, err);
 }
 
 static int add_event(struct metrics *m, const struct metrics_step *s,
 		     struct errmsg *err)
 {
-	const struct tbevents_scalar scalars[] = {
+	struct tbevents_scalar scalars[10] = {
 		{ METRICS_TRAIN_LOSS, s->loss },
 		{ "train/lr", s->lr },
 		{ "train/grad_norm", s->grad_norm },
 		{ "train/loss_scale", s->loss_scale },
 		{ "speed/tokens_per_second", s->tokens_per_second },
 		{ "speed/memory", (double)s->memory },
-		{ METRICS_VALID_LOSS, s->valid_loss },
+		{ "speed/tflops", s->tflops },
 	};
-	const size_t n = sizeof(scalars) / sizeof(scalars[0]);
+	size_t n = 7;
 
-	return tbevents_add(m->events, s->step, scalars,
-			    s->has_valid ? n : n - 1, err);
+	if (s->mfu > 0)
+		scalars[n++] = (struct tbevents_scalar){ "speed/mfu", s->mfu };
+	if (s->device_memory)
+		scalars[n++] =
+			(struct tbevents_scalar){ "speed/device_memory",
+						  (double)s->device_memory };
+	if (s->has_valid)
+		scalars[n++] = (struct tbevents_scalar){ METRICS_VALID_LOSS,
+							 s->valid_loss };
+	assert(n <= COUNT(scalars));
+	return tbevents_add(m->events, s->step, scalars, n, err);
 }
 
 int metrics_add(struct metrics *m, const struct metrics_step *s,

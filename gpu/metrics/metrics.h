@@ -19,6 +19,11 @@ struct metrics_step {
 	uint64_t memory; /* bytes; the largest resident set of a rank */
 	bool has_valid;
 	double valid_loss;
+	double tflops; /* of the model, per rank */
+	double mfu;    /* the fraction of a device's peak; 0 if unknown */
+	uint64_t device_memory; /* bytes; the most of a rank; 0 if unknown */
+	double data_seconds, pass_seconds, update_seconds; /* on rank 0 */
+	double save_seconds; /* of the save before this step */
 };
 
 /*

@@ -311,3 +311,9 @@ unsigned gpt2_unit_last(const struct gpt2 *m)
 {
 	return GPT2_UNIT_BLOCK(m->config.n_layer);
 }
+
+double gpt2_flops_per_token(const struct gpt2 *m, size_t seq)
+{
+	return 6.0 * (double)m->whole_numel +
+	       12.0 * m->config.n_layer * m->config.n_embd * (double)seq;
+}

@@ -128,6 +128,11 @@ void gpt2_done(struct gpt2 *m);
 uint64_t gpt2_whole_run(const struct gpt2_param *p, uint64_t first, uint64_t n,
 			uint64_t *whole);
 
+/* Floating-point operations per token of a row of `seq` tokens, forward and backward:
+ * 6 for each parameter of the whole model, and 12 * blocks * width * seq for the
+ * products of attention, as if no position were masked. */
+double gpt2_flops_per_token(const struct gpt2 *m, size_t seq);
+
 /* The index of the last unit, which follows all blocks. */
 unsigned gpt2_unit_last(const struct gpt2 *m);
 

@@ -34,6 +34,9 @@ static const struct {
 	{ "train/loss_scale", "loss_scale" },
 	{ "speed/tokens_per_second", "tokens_per_second" },
 	{ "speed/memory", "memory" },
+	{ "speed/tflops", "tflops" },
+	{ "speed/mfu", "mfu" },
+	{ "speed/device_memory", "device_memory" },
 };
 
 #define NCOLUMNS (sizeof(columns) / sizeof(columns[0]))

@@ -20,6 +20,16 @@ struct metrics;
 struct saver;
 struct tokens;
 
+/* What a step's time is spent on. */
+enum phase {
+	PHASE_DATA,
+	PHASE_PASSES, /* includes the data */
+	PHASE_UPDATE,
+	PHASE_VALIDATION, /* includes its data */
+	PHASE_SAVE,
+	PHASES
+};
+
 /* The state of a run, shared by train.c (its beginning and end) and
  * train_steps.c and pipeline.c (the loop). */
 struct run {
@@ -38,6 +48,7 @@ struct run {
 	struct tokens *tokens;
 	struct loss_scaler scaler;
 	struct metrics *metrics; /* rank 0 only */
+	double spent[PHASES];    /* seconds, since the last report */
 	/* Every rank makes `passes` passes through the network per batch, each
 	 * over `pass_rows` rows: a micro-batch, or a single row if results must
 	 * not depend on the number of ranks. */

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/splitmix.h"
 #include "ckpt/sys/clock.h"
@@ -37,6 +38,27 @@ static uint64_t resident_bytes(void)
 
 	getrusage(RUSAGE_SELF, &u);
 	return (uint64_t)u.ru_maxrss * 1024;
+}
+
+/* A phase of the step begins; returns when. */
+static double phase_begin(struct run *r, enum phase p)
+{
+	static const char *const names[] = {
+		[PHASE_DATA] = "data",
+		[PHASE_PASSES] = "passes",
+		[PHASE_UPDATE] = "update",
+		[PHASE_VALIDATION] = "validation",
+		[PHASE_SAVE] = "save",
+	};
+
+	r->backend->ops->range_begin(r->backend, names[p]);
+	return clock_seconds();
+}
+
+static void phase_end(struct run *r, enum phase p, double begun)
+{
+	r->spent[p] += clock_seconds() - begun;
+	r->backend->ops->range_end(r->backend);
 }
 
 /* A seed for every pass of every data-parallel rank and step: splitmix64's
@@ -109,8 +131,12 @@ int train_pass(struct run *r, struct network *n, bool valid, uint64_t batch,
 
 	if (!valid && pass + 1 == r->passes)
 		zero_expect_last(&r->zero);
-	if (!l->unread)
+	if (!l->unread) {
+		const double begun = phase_begin(r, PHASE_DATA);
+
 		l->unread = read_rows(r, valid, batch, pass, &l->why);
+		phase_end(r, PHASE_DATA, begun);
+	}
 	rc = valid ? network_evaluate(n, &r->weights, r->rows, &one, err)
 		   : network_train(n, &r->weights, r->rows, scale,
 				   dropout_seed(r, pass), &one, err);
@@ -152,6 +178,7 @@ static int mean_loss(struct run *r, const struct losses *l, double n,
 /* Compute the gradient of the whole batch. *loss is the mean over all ranks. */
 static int accumulate(struct run *r, double *loss, struct errmsg *err)
 {
+	const double begun = phase_begin(r, PHASE_PASSES);
 	const unsigned n = r->passes;
 	struct losses l = { 0 };
 	int rc = 0;
@@ -163,12 +190,16 @@ static int accumulate(struct run *r, double *loss, struct errmsg *err)
 		for (unsigned i = 0; i < n && !rc; i++)
 			rc = train_pass(r, r->networks[0], false, r->step, i,
 					&l, err);
-	return rc ? rc : mean_loss(r, &l, n, loss, err);
+	if (!rc)
+		rc = mean_loss(r, &l, n, loss, err);
+	phase_end(r, PHASE_PASSES, begun);
+	return rc;
 }
 
 static int validate(struct run *r, double *loss, struct errmsg *err)
 {
 	const struct config *c = r->config;
+	const double begun = phase_begin(r, PHASE_VALIDATION);
 	uint64_t batches = tokens_valid_rows(r->tokens) / c->batch;
 	struct losses l = { 0 };
 	int rc = 0;
@@ -178,8 +209,10 @@ static int validate(struct run *r, double *loss, struct errmsg *err)
 	for (uint64_t i = 0; i < batches * r->passes && !rc; i++)
 		rc = pipeline_validate(r, i / r->passes,
 				       (unsigned)(i % r->passes), &l, err);
-	return rc ? rc
-		  : mean_loss(r, &l, (double)batches * r->passes, loss, err);
+	if (!rc)
+		rc = mean_loss(r, &l, (double)batches * r->passes, loss, err);
+	phase_end(r, PHASE_VALIDATION, begun);
+	return rc;
 }
 
 /* Finish the save that is under way, also after a failed step.  Return the
@@ -215,6 +248,7 @@ static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
 		.clip = c->gradient_clipping,
 		.grad_scale = r->scaler.scale * divisor_after(r),
 	};
+	double begun;
 	int rc = accumulate(r, &m->loss, err);
 
 	assert(r->passes > 0 && u.grad_scale > 0);
@@ -226,7 +260,9 @@ static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
 		return errmsg_set(err, -EDOM,
 				  "the loss of step %" PRIu64 " is %f: stopped; nothing was saved after step %" PRIu64,
 				  r->step, m->loss, last_saved(r));
+	begun = phase_begin(r, PHASE_UPDATE);
 	rc = zero_update(&r->zero, &u, err);
+	phase_end(r, PHASE_UPDATE, begun);
 	if (rc)
 		return rc;
 	if (u.overflow && !r->config->scaler.dynamic)
@@ -271,8 +307,11 @@ static int prepare_to_save(struct run *r, struct errmsg *err)
 static int train_steps_save(struct run *r, struct errmsg *err)
 {
 	const struct save_options o = save_options(r);
+	const double begun = phase_begin(r, PHASE_SAVE);
+	const int rc = saver_begin(r->saver, &o, err);
 
-	return saver_begin(r->saver, &o, err);
+	phase_end(r, PHASE_SAVE, begun);
+	return rc;
 }
 
 /* Is `step` a multiple of `interval`? 0 means never. */
@@ -281,17 +320,42 @@ static bool due(uint64_t step, uint64_t interval)
 	return interval && step % interval == 0;
 }
 
+/* How well a device is used, and for what. */
+static void measure(struct run *r, struct metrics_step *m)
+{
+	const struct config *c = r->config;
+	const double peak = c->peak_tflops > 0
+				    ? c->peak_tflops
+				    : r->backend->peak_flops / 1e12;
+
+	m->tflops = m->tokens_per_second *
+		    gpt2_flops_per_token(&r->model, c->seq_length) /
+		    r->comm->size / 1e12;
+	m->mfu = peak > 0 ? m->tflops / peak : 0;
+	m->data_seconds = r->spent[PHASE_DATA];
+	m->pass_seconds = r->spent[PHASE_PASSES];
+	m->update_seconds = r->spent[PHASE_UPDATE];
+	m->save_seconds = r->spent[PHASE_SAVE];
+	memset(r->spent, 0, sizeof(r->spent));
+}
+
 /* Log the step. *stop is set if any rank was asked to stop. */
 static int train_steps_report(struct run *r, struct metrics_step *m,
 			      double begun, bool *stop, struct errmsg *err)
 {
 	const struct config *c = r->config;
-	double most[2] = { (double)resident_bytes(), stop_requested() };
+	double most[] = {
+		(double)resident_bytes(),
+		stop_requested(),
+		(double)r->backend->ops->memory_peak(r->backend),
+	};
 
-	comm_max_double(r->comm, most, 2);
+	comm_max_double(r->comm, most, COUNT(most));
 	m->tokens_per_second = (double)c->batch * c->seq_length /
 			       (clock_seconds() - begun);
 	m->memory = (uint64_t)most[0];
+	m->device_memory = (uint64_t)most[2];
+	measure(r, m);
 	*stop = most[1] > 0;
 	return comm_agree(
 		r->comm, r->metrics ? metrics_add(r->metrics, m, err) : 0, err);

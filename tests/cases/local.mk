@@ -14,7 +14,7 @@ scripts += \
 	%D%/train/save.sh \
 	%D%/train/traffic.sh \
 	%D%/train/tuning.sh \
-	%D%/train/bundle.sh \
+	%D%/train/bundle.sh %D%/train/figures.sh \
 	%D%/train/timeout.sh \
 	%D%/train/lock.sh \
 	%D%/train/weights.sh \

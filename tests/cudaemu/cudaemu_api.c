@@ -9,10 +9,11 @@
 #include <string.h>
 
 #include "cuda_runtime_api.h"
+#include "nvtx3/nvToolsExt.h"
 #include "cudaemu.h"
 
 static cudaError_t last_error;
-static size_t taken, limit = SIZE_MAX;
+static size_t taken, most, limit = SIZE_MAX;
 static _Thread_local bool has_device;
 
 /* Allocations are numbered; those up to `settled` are complete. */
@@ -277,6 +278,18 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool,
 	return cudaSuccess;
 }
 
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool,
+				    enum cudaMemPoolAttr attr, void *value)
+{
+	const uint64_t high = most;
+
+	(void)pool;
+	if (attr != cudaMemPoolAttrUsedMemHigh)
+		return result(cudaErrorInvalidValue);
+	memcpy(value, &high, sizeof(high));
+	return cudaSuccess;
+}
+
 /* Aligned like cudaMalloc's memory, and no more, so that reliance on more
  * fails. */
 cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream)
@@ -291,6 +304,8 @@ cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream)
 	}
 	memset(*p, 0xff, bytes);
 	taken += malloc_usable_size(*p);
+	if (taken > most)
+		most = taken;
 	return cudaSuccess;
 }
 
@@ -375,4 +390,27 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes,
 	if (bytes)
 		memset(p, value, bytes);
 	return cudaSuccess;
+}
+
+/* --- ranges ------------------------------------------------------------------ */
+
+static int depth;
+
+int nvtxRangePushA(const char *name)
+{
+	(void)name;
+	return depth++;
+}
+
+int nvtxRangePop(void)
+{
+	return --depth;
+}
+
+static void __attribute__((destructor)) check_ranges(void)
+{
+	if (depth) {
+		fprintf(stderr, "cudaemu: %d ranges are not closed\n", depth);
+		abort();
+	}
 }

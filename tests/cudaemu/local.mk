@@ -16,7 +16,7 @@ tests_libcudaemu_a_SOURCES = \
 	$(cuda_sources) $(cufile_sources) $(cudnn_sources) \
 	%D%/cuda_runtime.h %D%/cuda_runtime_api.h \
 	%D%/cublasLt.h %D%/cufile.h \
-	%D%/cudnn.h \
+	%D%/cudnn.h %D%/nvtx3/nvToolsExt.h \
 	%D%/gpu/cuda/cuda_launch.cuh %D%/gpu/cuda/cuda_ptx.cuh \
 	%D%/cudaemu.h %D%/cudaemu.cc \
 	%D%/cudaemu_api.c %D%/cudaemu_lt.c \

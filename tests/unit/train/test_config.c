@@ -70,6 +70,7 @@ static void flags_set_what_they_say(void **state)
 		      "--seed 7 --deterministic --device cuda --data=a.u16 "
 		      "--recompute --tf32 --no_gds --no_cudnn --async_save "
 		      "--tuning_cache algorithms --comm_timeout 9 "
+		      "--peak_tflops 0.5 "
 		      "--min_lr 1e-5 --lr_schedule warmup --run_name it",
 		      1);
 	assert_int_equal(c.seed, 7);
@@ -79,6 +80,7 @@ static void flags_set_what_they_say(void **state)
 	assert_string_equal(c.data, "a.u16");
 	assert_string_equal(c.tuning_cache, "algorithms");
 	assert_int_equal(c.comm_timeout, 9);
+	assert_true(c.peak_tflops == 0.5);
 	assert_true(c.schedule.min_lr == 1e-5 && c.schedule.start_lr == 1e-5);
 	assert_string_equal(c.run_name, "it");
 	config_done(&c);

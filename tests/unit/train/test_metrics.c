@@ -20,7 +20,9 @@
 #include "tests/support/unit.h"
 
 #define HEADER \
-	"step,loss,lr,grad_norm,tokens_per_second,memory,loss_scale,valid_loss\n"
+	"step,loss,lr,grad_norm,tokens_per_second,memory,loss_scale,valid_loss," \
+	"tflops,mfu,device_memory,data_seconds,pass_seconds,update_seconds,"  \
+	"save_seconds\n"
 
 static char *dir;
 
@@ -54,7 +56,15 @@ static void run(uint64_t first, uint64_t last)
 						.tokens_per_second = 1000,
 						.memory = UINT64_C(1) << 40,
 						.has_valid = i % 2 == 0,
-						.valid_loss = 0.1 };
+						.valid_loss = 0.1,
+						.tflops = 2.5,
+						.mfu = i % 2 ? 0 : 0.5,
+						.device_memory = i % 2 ? 0
+								       : 4096,
+						.data_seconds = 0.1,
+						.pass_seconds = 2,
+						.update_seconds = 0.3,
+						.save_seconds = 0 };
 
 		assert_int_equal(metrics_add(m, &s, &err), 0);
 	}
@@ -70,10 +80,10 @@ static void csv_must_be(const char *want)
 	bytebuf_done(&b);
 }
 
-#define ROW1 "1,1,0.0005,1e+300,1000,1099511627776,0,\n"
-#define ROW2 "2,0.5,0.0005,1e+300,1000,1099511627776,0,0.1\n"
-#define ROW3 "3,0.3333333333333333,0.0005,1e+300,1000,1099511627776,0,\n"
-#define ROW4 "4,0.25,0.0005,1e+300,1000,1099511627776,0,0.1\n"
+#define ROW1 "1,1,0.0005,1e+300,1000,1099511627776,0,,2.5,,,0.1,2,0.3,0\n"
+#define ROW2 "2,0.5,0.0005,1e+300,1000,1099511627776,0,0.1,2.5,0.5,4096,0.1,2,0.3,0\n"
+#define ROW3 "3,0.3333333333333333,0.0005,1e+300,1000,1099511627776,0,,2.5,,,0.1,2,0.3,0\n"
+#define ROW4 "4,0.25,0.0005,1e+300,1000,1099511627776,0,0.1,2.5,0.5,4096,0.1,2,0.3,0\n"
 
 static void numbers_are_exact(void **state)
 {

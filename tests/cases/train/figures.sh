@@ -1,0 +1,50 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# What a step's row says of the machine: FLOP/s by the formula of uctrain(1), their
+# part of a peak, device memory, times of phases.
+# shellcheck source=tests/cases/train/train_lib.sh
+. "$(dirname "$0")/train_lib.sh"
+require_train
+
+# column NAME RUN: its values, one per step; nothing for those that are empty
+column() {
+	awk -F, -v name="$1" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) at = i; next }
+		$at != "" { print $at }' "$tmp/logs/$2/metrics.csv"
+}
+
+# every NAME RUN CONDITION-OF-x: does it hold in all of the steps, and are there three?
+every() {
+	column "$1" "$2" | awk "{ x = \$1; n += ($3) } END { exit !(n == 3 && NR == 3) }"
+}
+
+train 2 cpu "${tiny[@]}" --train_batch_size 4 --steps 3 --peak_tflops 1e-3 \
+	--checkpoint_dir "$tmp/run" --checkpoint_interval 1 --recompute
+
+# 6 per parameter and 12 * 2 blocks * width 32 * 32 positions, on two ranks.
+parameters=$((256 * 32 + 32 * 32 + 2 * (12 * 32 * 32 + 13 * 32) + 2 * 32))
+each=$((6 * parameters + 12 * 2 * 32 * 32))
+check "FLOP/s" test "$(paste <(column tokens_per_second cpu) <(column tflops cpu) |
+	awk -v each="$each" '{ want = $1 * each / 2 / 1e12; n += $2 > want * 0.999 && $2 < want * 1.001 }
+		END { print n }')" = 3
+check "the part of the peak" test "$(paste <(column tflops cpu) <(column mfu cpu) |
+	awk '{ want = $1 / 1e-3; n += $2 > want * 0.999 && $2 < want * 1.001 } END { print n }')" = 3
+check "and in the log" test "$(grep -c ' % MFU$' "$tmp/cpu.log")" = 3
+check "no device memory" test -z "$(column device_memory cpu)"
+for phase in data pass update; do
+	check "$phase" every "${phase}_seconds" cpu "x > 0 && x < 60"
+done
+check "saves, before the next step" test "$(column save_seconds cpu | awk '{ printf("%d", ($1 > 0)) }')" = 011
+
+train 1 unknown "${tiny[@]}" --train_batch_size 1 --steps 3
+check "no peak is known of a CPU" test -z "$(column mfu unknown)"
+check "figures are plotted" ucplot --csv --output "$tmp/plot" --tag speed/tflops "$tmp/logs/cpu" >"$tmp/words" 2>&1
+
+# Emulated GPUs count memory, and would notice ranges that stay open.
+rank=("$top_builddir/tests/programs/uctrain_emulated")
+if [ -x "${rank[0]}" ]; then
+	train 1 cuda "${tiny[@]}" --device cuda --dtype bf16 --train_batch_size 1 --steps 3 --peak_tflops 1 \
+		--eval_interval 2 --checkpoint_dir "$tmp/cuda"
+	check "device memory" every device_memory cuda "x > 14 * $parameters"
+	check "in the log" test "$(grep -c ' MiB on the device' "$tmp/cuda.log")" = 3
+fi
+finish
