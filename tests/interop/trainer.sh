@@ -4,7 +4,8 @@
 # What the trainer saves, DeepSpeed's own programs read: ds_to_universal.py
 # makes the tree of it that a mount shows, byte for byte; zero_to_fp32.py finds
 # the masters; and DeepSpeed resumes (trainer.py), from the shards on as many
-# ranks and from the mount on others.
+# ranks and from the mount on others.  Of ranks that shared the model, too, the tree
+# is the converter's, and DeepSpeed, data-parallel, resumes from it.
 #
 #     UCFS_PYTHON=/venv/bin/python trainer.sh
 #
@@ -56,7 +57,10 @@ to_fp32() {
 }
 
 # The last line of a run has its result.
-save() { on_ranks 2 "$program" "${shape[@]}" "$@" | tail -n 1 | grep 'done$'; }
+save_on() {
+	on_ranks "$1" "$program" "${shape[@]}" "${@:2}" </dev/null | tail -n 1 | grep 'done$'
+}
+save() { save_on 2 "$@"; }
 
 for stage in 1 2 3; do
 	for dtype in fp32 bf16; do
@@ -77,4 +81,23 @@ for stage in 1 2 3; do
 		rm -rf "$scratch/tree"
 	done
 done
+
+# Ranks | of them tensor-parallel | pipeline stages | ZeRO's | type
+while read -r ranks tensor pipe stage dtype; do
+	case=n$ranks-t$tensor-p$pipe-z$stage-$dtype
+	run=$scratch/$case
+	tree=$mnt/global_step4_universal
+	expect "$case: saved" save_on "$ranks" tensor="$tensor" pipe="$pipe" stage="$stage" \
+		dtype="$dtype" steps=4 save="$run"
+	expect "$case: mounted" ucfs "$run" "$mnt"
+	expect "$case: ds_to_universal" convert "$run/global_step4" "$scratch/tree"
+	expect "$case: makes the tree that is mounted" diff -r "$scratch/tree" "$tree"
+	expect "$case: DeepSpeed resumes from the mount on 2 ranks" \
+		"$UCFS_PYTHON" "$here/trainer.py" "$tree" "$stage" "$dtype" 2 "$tree" universal
+	fusermount3 -u "$mnt"
+	rm -rf "$scratch/tree"
+done <<<"2 2 1 1 fp32
+4 2 1 2 bf16
+2 1 2 1 bf16
+4 2 2 1 fp32"
 [ "$failures" -eq 0 ]
