@@ -28,8 +28,14 @@ plain=$(free_port)
 tls=$(free_port)
 printf 'reader:{PLAIN}secret7\n' >"$tmp/users"
 cat >"$tmp/servers.conf" <<-END
+	limit_req_zone \$binary_remote_addr zone=few:1m rate=20r/s;
 	server {
 		listen 127.0.0.1:$plain;
+		location /few/ {
+			alias $tmp/www/run/;
+			limit_req zone=few burst=4 nodelay;
+			limit_req_status 429;
+		}
 		autoindex on;
 		location /unlisted/ { alias $tmp/www/run/; autoindex off; }
 		location /private/ {
@@ -83,6 +89,16 @@ check "and directories" same "{$http/n0,$tmp/www/n1}"
 check "tensors on NVMe are found" ucckpt diff "$http/nvme" "$good/z3_nvme_dp2" >/dev/null
 check "a manifest does without a list" same "$http/unlisted" -o "manifest=$tmp/manifest"
 check "what is slow is right" same "$http/slow"
+check "a server that limits requests is asked again" same "$http/few"
+check "which it refused some of" test "$(count ' 429 ')" -gt 0
+same "$http/slow" &
+reader=$!
+sleep 0.3
+stop_server "$nginx"
+sleep 0.3
+start_nginx "$plain"
+wait "$reader"
+check "a server that ends in the middle and comes back is read" test $? = 0
 if ucckpt pack "$good/$name/$tag" -o "$tmp/www/$tag.ucpack" >/dev/null 2>&1; then
 	check "a pack is read in place" same "$http/$tag.ucpack"
 fi
