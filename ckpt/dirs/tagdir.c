@@ -21,28 +21,42 @@
 #include "ckpt/files/roots.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pack/packfs.h"
+#include "ckpt/sys/parallel.h"
 
 int list_add(struct list *l, const struct files_dir *dir, struct ckname id,
 	     struct errmsg *err)
 {
 	struct tag_file f = { .id = id };
-	struct stat st;
 	int rc = files_read_path(dir, &f.path, err);
 
 	if (rc)
 		return rc;
-	rc = files_find(f.path, NULL, &st, &f.access, err);
-	if (!rc && !array_reserve(&l->v, &l->cap, l->n + 1, sizeof(*l->v)))
+	if (!array_reserve(&l->v, &l->cap, l->n + 1, sizeof(*l->v))) {
 		rc = errmsg_nomem(err, f.path);
-	if (rc) {
 		free(f.path);
 		return rc;
 	}
 	f.name = strrchr(f.path, '/') + 1;
-	f.mtime_s = st.st_mtim.tv_sec;
-	fileid_from_stat(&st, &f.file);
 	l->v[l->n++] = f;
 	return 0;
+}
+
+static int find_file(void *ctx, size_t i, struct errmsg *err)
+{
+	struct tag_file *const f = &((struct list *)ctx)->v[i];
+	struct stat st;
+	const int rc = files_find(f->path, NULL, &st, &f->access, err);
+
+	if (rc)
+		return rc;
+	f->mtime_s = st.st_mtim.tv_sec;
+	fileid_from_stat(&st, &f->file);
+	return 0;
+}
+
+int list_find(struct list *l, struct errmsg *err)
+{
+	return parallel_far(l->n, 1, find_file, l, err);
 }
 
 static int by_rank(const void *a, const void *b)
@@ -97,6 +111,8 @@ static int scan_names(struct tagdir *d, struct found *f, struct errmsg *err)
 	if (!rc && errno)
 		rc = errmsg_errno(err, d->path, "cannot list");
 	files_closedir(dir);
+	for (int kind = 0; !rc && kind < TAG_FILE_KINDS; kind++)
+		rc = list_find(&f->v[kind], err);
 	return rc;
 }
 

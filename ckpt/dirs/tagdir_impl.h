@@ -12,10 +12,14 @@ struct list {
 	size_t n, cap;
 };
 
-/* Add the file of `dir` that was read last; errors as files_find. */
+/* Add the file of `dir` that was read last, with its path only; errors as
+ * files_read_path, or -ENOMEM. */
 struct files_dir;
 int list_add(struct list *l, const struct files_dir *dir, struct ckname id,
 	     struct errmsg *err);
+
+/* Fill in the rest of all files; errors as files_find. */
+int list_find(struct list *l, struct errmsg *err);
 
 /* List the files of tensors on NVMe, sorted; none if the directory is missing. */
 int tagdir_scan_nvme(const char *tag, struct list *out, struct errmsg *err);

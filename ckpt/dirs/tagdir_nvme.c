@@ -85,6 +85,8 @@ int tagdir_scan_nvme(const char *tag, struct list *out, struct errmsg *err)
 		return errmsg_nomem(err, tag);
 	rc = each_entry(path, out, add_rank, err);
 	free(path);
+	if (!rc)
+		rc = list_find(out, err);
 	if (out->n)
 		qsort(out->v, out->n, sizeof(*out->v), by_rank_and_name);
 	return rc;

@@ -488,7 +488,7 @@ int model_load(struct model *m, const struct tagdir *dir,
 
 	return model_finish_build(
 		&b, model_init(&b) ?:
-		    parallel_try(dir->mp_degree, parallel_width(), NULL,
+		    parallel_far(dir->mp_degree, parallel_width(),
 				 model_load_rank, &b, err));
 }
 

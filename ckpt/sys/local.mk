@@ -2,6 +2,7 @@
 # memory, copies and files past the cache, CRC-32, a directory that appears whole.
 # Uses base.
 ckpt_libuckpt_a_SOURCES += \
+	%D%/clock.h \
 	%D%/parallel.h %D%/parallel.c \
 	%D%/pipeline.h %D%/pipeline.c \
 	%D%/memory.h %D%/memory.c \
@@ -11,6 +12,6 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/copy_nt.h %D%/copy_nt.c \
 	%D%/scratch.h %D%/scratch.c \
 	%D%/crc32.h %D%/crc32.c \
-	%D%/cpu_clones.h %D%/clock.h %D%/renameat2.h \
+	%D%/cpu_clones.h %D%/renameat2.h \
 	%D%/outdir.h %D%/outdir.c \
 	%D%/outfile.h %D%/outfile.c

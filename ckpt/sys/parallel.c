@@ -10,9 +10,16 @@
 #include <assert.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/sys/clock.h"
+
+/* Work that took longer, and slept, has waited for something. */
+#define WAITED_NS UINT64_C(1000000)
 
 struct job {
 	pthread_mutex_t lock; /* protects all below */
@@ -21,6 +28,9 @@ struct job {
 	size_t failed_at;
 	int rc;
 	struct errmsg *err; /* of `rc`; or NULL */
+	pthread_t *threads; /* those started, with room for `most` */
+	size_t started, most;
+	bool grows; /* when work waits */
 
 	int (*work)(void *ctx, size_t i, struct errmsg *err);
 	void *ctx;
@@ -38,6 +48,26 @@ unsigned parallel_width(void)
 	return n > 0 ? (unsigned)n : 1;
 }
 
+static void *parallel_run(void *arg);
+
+/* Start a thread, if there is room and work for it.  Called with the lock held, or
+ * before others have it. */
+static bool start_thread(struct job *job)
+{
+	if (job->started == job->most || job->next >= job->n || job->rc ||
+	    pthread_create(&job->threads[job->started], NULL, parallel_run, job))
+		return false;
+	job->started++;
+	return true;
+}
+
+static long count_sleeps(void)
+{
+	struct rusage u;
+
+	return getrusage(RUSAGE_THREAD, &u) < 0 ? 0 : u.ru_nvcsw;
+}
+
 static void *parallel_run(void *arg)
 {
 	struct job *const job = arg;
@@ -45,13 +75,20 @@ static void *parallel_run(void *arg)
 	pthread_mutex_lock(&job->lock);
 	while (job->next < job->n && !job->rc) {
 		const size_t i = job->next++;
+		const uint64_t begun = job->grows ? clock_ns() : 0;
+		const long sleeps = job->grows ? count_sleeps() : 0;
 		struct errmsg err;
+		bool waited;
 		int rc;
 
 		pthread_mutex_unlock(&job->lock);
 		err.text[0] = '\0';
 		rc = job->work(job->ctx, i, &err);
+		waited = job->grows && clock_ns() - begun > WAITED_NS &&
+			 count_sleeps() != sleeps;
 		pthread_mutex_lock(&job->lock);
+		if (waited)
+			start_thread(job);
 		if (rc && (!job->rc || i < job->failed_at)) {
 			job->rc = rc;
 			job->failed_at = i;
@@ -66,17 +103,30 @@ static void *parallel_run(void *arg)
 /* Run on `width` threads, including this one. */
 static void run_all(struct job *job, unsigned width)
 {
-	pthread_t *const threads = malloc(width * sizeof(*threads));
-	size_t started = 0;
+	size_t wanted = width < job->n ? width : job->n;
 
+	job->most =
+		job->grows && wanted < PARALLEL_FAR ? PARALLEL_FAR - 1 : wanted;
+	job->threads = malloc((job->most + 1) * sizeof(*job->threads));
 	/* Fewer threads than wanted only make it slower. */
-	while (threads && started + 1 < width && started + 1 < job->n &&
-	       pthread_create(&threads[started], NULL, parallel_run, job) == 0)
-		started++;
+	if (!job->threads)
+		job->most = 0;
+	pthread_mutex_lock(&job->lock);
+	while (wanted > 1 && start_thread(job))
+		wanted--;
+	pthread_mutex_unlock(&job->lock);
 	parallel_run(job);
-	while (started)
-		pthread_join(threads[--started], NULL);
-	free(threads);
+	/* Nobody starts another one when no work is left. */
+	pthread_mutex_lock(&job->lock);
+	while (job->started) {
+		const pthread_t last = job->threads[--job->started];
+
+		pthread_mutex_unlock(&job->lock);
+		pthread_join(last, NULL);
+		pthread_mutex_lock(&job->lock);
+	}
+	pthread_mutex_unlock(&job->lock);
+	free(job->threads);
 }
 
 /* Let team_join find the job until all who joined have left. */
@@ -111,6 +161,20 @@ int parallel_try(size_t n, unsigned width, struct team *team,
 		run_with_team(&job, width, team);
 	else
 		run_all(&job, width);
+	pthread_mutex_destroy(&job.lock);
+	return job.rc;
+}
+
+int parallel_far(size_t n, unsigned width,
+		 int (*work)(void *ctx, size_t i, struct errmsg *err),
+		 void *ctx, struct errmsg *err)
+{
+	struct job job = {
+		.n = n, .grows = true, .work = work, .ctx = ctx, .err = err
+	};
+
+	pthread_mutex_init(&job.lock, NULL);
+	run_all(&job, width);
 	pthread_mutex_destroy(&job.lock);
 	return job.rc;
 }

@@ -18,6 +18,18 @@ int parallel_for(size_t n, unsigned width, int (*work)(void *ctx, size_t i),
 
 struct errmsg;
 
+/*
+ * As parallel_for, for work that may wait for storage which is far away, and that
+ * explains its failures: `err` (may be NULL) becomes the message of the result.  A
+ * call that slept for more than a millisecond lets another thread start, beyond
+ * `width`, up to PARALLEL_FAR.
+ */
+#define PARALLEL_FAR 64
+
+int parallel_far(size_t n, unsigned width,
+		 int (*work)(void *ctx, size_t i, struct errmsg *err),
+		 void *ctx, struct errmsg *err);
+
 /* A loop that waiting threads can find and join. */
 struct team {
 	pthread_mutex_t lock; /* protects the rest */

@@ -202,8 +202,9 @@ static int load_missing(struct zero_checkpoint *r, unsigned first, unsigned end,
 	for (unsigned i = first; i < end; i += step)
 		if (!atomic_load(&r->loaded[i]))
 			l.shards[n++] = i;
-	rc = parallel_try(n, r->readers ? r->readers : parallel_width(), NULL,
-			  load_indexed, &l, err);
+	rc = r->readers
+		     ? parallel_try(n, r->readers, NULL, load_indexed, &l, err)
+		     : parallel_far(n, parallel_width(), load_indexed, &l, err);
 	free(l.shards);
 	return rc;
 }

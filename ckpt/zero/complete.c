@@ -116,8 +116,8 @@ static int open_others(struct zero_checkpoint *r, struct errmsg *err)
 {
 	const struct tagdir *const d = &r->dir;
 
-	return parallel_try(d->nmodel + d->nlayer + d->nexpert,
-			    parallel_width(), NULL, complete_open_file, r, err);
+	return parallel_far(d->nmodel + d->nlayer + d->nexpert,
+			    parallel_width(), complete_open_file, r, err);
 }
 
 int zckpt_check_files(struct zero_checkpoint *r, struct errmsg *err)

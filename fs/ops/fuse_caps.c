@@ -187,7 +187,11 @@ static int patch_init(struct fuse_session *se, int reply_in, int reply_out)
 		return rc;
 	n = read(reply_out, &reply, sizeof(reply));
 	if (n == (ssize_t)sizeof(reply) && !reply.header.error) {
-		reply.out.flags |= FUSE_INIT_EXT;
+		/* libfuse 3.14 forgets the second one, although it is wanted:
+		 * then lookups in a directory wait for each other. */
+		reply.out.flags |=
+			FUSE_INIT_EXT |
+			(request.in.flags & FUSE_PARALLEL_DIROPS);
 		reply.out.flags2 |= offered & (FLAGS2_DIRECT_IO_ALLOW_MMAP |
 					       FLAGS2_PASSTHROUGH);
 		if (passes_through)

@@ -18,6 +18,7 @@ noinst_PROGRAMS += %D%/bare %D%/slowfs
 endif
 %C%_bare_SOURCES = %D%/bare.c fs/ops/fuse_caps.c fs/backing/passthrough.c
 %C%_bare_LDADD = $(FUSE_LIBS)
+%C%_slowfs_SOURCES = %D%/slowfs.c fs/ops/fuse_caps.c
 %C%_slowfs_LDADD = $(FUSE_LIBS)
 
 # Named one by one: of a directory, what was built there would be packed, too.

@@ -31,6 +31,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "fs/ops/fuse_caps.h"
+
 #define BELIEVED 1.0
 #define COUNTERS ".slowfs"
 #define TICK_US 50000
@@ -186,6 +188,13 @@ static int fill_entry(fuse_ino_t parent, const char *name,
 	}
 	e->ino = e->attr.st_ino = find_node(path)->ino;
 	return 0;
+}
+
+/* Names of one directory are looked up at the same time, as NFS and others do. */
+static void op_init(void *userdata, struct fuse_conn_info *conn)
+{
+	(void)userdata;
+	conn->want |= conn->capable & FUSE_CAP_PARALLEL_DIROPS;
 }
 
 static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
@@ -369,6 +378,7 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 }
 
 static const struct fuse_lowlevel_ops ops = {
+	.init = op_init,
 	.lookup = op_lookup,
 	.getattr = op_getattr,
 	.opendir = op_opendir,
@@ -443,7 +453,7 @@ int main(int argc, char **argv)
 	session = fuse_session_new(&args, &ops, sizeof(ops), NULL);
 	if (!session || fuse_session_mount(session, argv[optind + 1]))
 		return 1;
-	if (fuse_daemonize(0))
+	if (fuse_daemonize(0) || fuse_caps_patch_init(session))
 		return 1;
 	if (log_file)
 		pthread_create(&thread, NULL, keep_log, log_file);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Work for several threads, and threads that join to help. */
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/parallel.h"
@@ -155,6 +157,38 @@ static void the_message_is_that_of_the_result(void **state)
 		}
 }
 
+static int wait_a_little(void *ctx, size_t i, struct errmsg *err)
+{
+	struct counts {
+		atomic_uint under_way, most, done;
+	} *const c = ctx;
+	unsigned now = atomic_fetch_add(&c->under_way, 1) + 1;
+	unsigned was = atomic_load(&c->most);
+
+	while (now > was && !atomic_compare_exchange_weak(&c->most, &was, now))
+		;
+	usleep(i == 500 ? 0 : 3000);
+	atomic_fetch_sub(&c->under_way, 1);
+	atomic_fetch_add(&c->done, 1);
+	return i == 500 ? errmsg_set(err, -EIO, "item 500") : 0;
+}
+
+/* Work that waits for something else than a processor gets more threads. */
+static void who_waits_is_not_alone(void **state)
+{
+	struct {
+		atomic_uint under_way, most, done;
+	} c = { 0 };
+	struct errmsg err = { "" };
+
+	assert_int_equal(parallel_far(400, 1, wait_a_little, &c, &err), 0);
+	assert_int_equal(c.done, 400);
+	assert_in_range(c.most, 2, PARALLEL_FAR);
+	assert_int_equal(parallel_far(600, 1, wait_a_little, &c, &err), -EIO);
+	assert_string_equal(err.text, "item 500");
+	assert_int_equal(parallel_far(0, 1, wait_a_little, &c, &err), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -163,6 +197,7 @@ int main(void)
 		cmocka_unit_test(the_message_is_that_of_the_result),
 		cmocka_unit_test(who_comes_by_helps),
 		cmocka_unit_test(where_there_is_nothing_to_do_nobody_stays),
+		cmocka_unit_test(who_waits_is_not_alone),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
