@@ -44,6 +44,7 @@ scripts += \
 	%D%/mount/saved_again.sh \
 	%D%/mount/mistakes.sh \
 	%D%/mount/backed.sh \
+	%D%/mount/far.sh \
 	%D%/mount/unprivileged.sh \
 	%D%/mount/mapped.sh \
 	%D%/mount/limits.sh \

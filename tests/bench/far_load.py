@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""far_load.py ZERO: load all files of all parameters in the order of their names, and
+print how many bytes they have."""
+
+import os
+import sys
+
+import torch
+
+top = sys.argv[1]
+total = 0
+for name in sorted(os.listdir(top)):
+    folder = os.path.join(top, name)
+    if not os.path.isdir(folder):
+        continue
+    for state in "fp32", "exp_avg", "exp_avg_sq":
+        path = os.path.join(folder, state + ".pt")
+        if os.path.exists(path):
+            torch.load(path, weights_only=False)
+            total += os.path.getsize(path)
+print(total)

@@ -1,0 +1,99 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Shards on storage that is far away: the same bytes, few more of them read than
+# wanted, many requests at once, memory within its bound, and EIO for a shard that
+# changes meanwhile.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+require_fuse
+mnt=$tmp/mnt
+far=$tmp/far
+slowfs=$top_builddir/tests/bench/slowfs
+[ -x "$slowfs" ] || skip "tests/bench/slowfs is not built"
+
+# 36 files of 2.8 MB and one that has them all.
+mkdir "$tmp/run" "$far"
+"$top_builddir/tests/programs/mkrun" "$tmp/run" 12 700000 4 || fail "mkrun"
+tag=$tmp/run/global_step4
+check "convert" ucckpt convert "$tag" "$tmp/copy" >"$tmp/convert.log" 2>&1
+
+leave() {
+	for _ in $(seq 50); do
+		umount "$1" 2>/dev/null || fusermount3 -u "$1" 2>/dev/null
+		mountpoint -q "$1" || return 0
+		sleep 0.1
+	done
+	return 1
+}
+trap 'leave "$mnt"; leave "$far"; cleanup' EXIT
+# be_far [OPTION...]: the run, 3 ms away.
+be_far() { "$slowfs" -d 3000 "$@" "$tmp/run" "$far"; }
+# far_count NAME: what the store has counted.
+far_count() { awk -v name="$1" '$1 == name { print $2 }' "$far/.slowfs"; }
+# within BYTES: were at most 1.1 times as many read, and not far fewer?
+within() {
+	local -r bytes=$(far_count bytes)
+
+	[ "$bytes" -le $(($1 / 10 * 11)) ] && [ "$bytes" -ge $(($1 / 10 * 5)) ]
+}
+size=$(du -sb "$tmp/copy" | cut -f1)
+
+# --- convert ------------------------------------------------------------------------
+be_far || fail "slowfs"
+check "convert from afar" ucckpt convert "$far/global_step4" "$tmp/far_copy" >"$tmp/convert.log" 2>&1
+check "the same bytes" diff -r "$tmp/copy" "$tmp/far_copy"
+check "read about once" within "$size"
+check "with several requests at once" test "$(far_count most)" -ge 8
+leave "$far"
+rm -rf "$tmp/far_copy"
+
+# --- mounts -------------------------------------------------------------------------
+for options in index=none index=none,no_cache index=none,readahead=8M; do
+	be_far
+	mount_fg "$far" -o "$options" || finish
+	check "$options: the same bytes" diff -r "$mnt/global_step4_universal" "$tmp/copy"
+	check "$options: read about once" within "$size"
+	check "$options: several requests at once" test "$(far_count most)" -ge 6
+	leave "$mnt"
+	wait "$server"
+	leave "$far"
+done
+be_far
+mount_fg "$far" -o index=none,no_cache,readahead=0 || finish
+check "nothing is read ahead" diff -r "$mnt/global_step4_universal" "$tmp/copy"
+check "one request at a time, as far as the kernel sends them" test "$(far_count most)" -le 8
+leave "$mnt"
+wait "$server"
+leave "$far"
+
+# --- memory -------------------------------------------------------------------------
+be_far
+mount_fg "$far" -o index=none,no_cache,readahead=8M || finish
+cat "$mnt"/global_step4_universal/zero/*/*.pt >/dev/null
+memory=$(awk '$1 == "RssAnon:" { print $2 }' "/proc/$server/status")
+if ! grep -q asan <(ldd "$(command -v ucfs)"); then
+	check "8 MiB of memory, and what the server has anyway" test "$memory" -lt $((40 * 1024))
+fi
+leave "$mnt"
+wait "$server"
+leave "$far"
+
+# --- a shard that is saved again ------------------------------------------------------
+be_far
+mount_fg "$far" -o index=none,no_cache || finish
+first=$mnt/global_step4_universal/zero/block.0000.weight/fp32.pt
+last=$mnt/global_step4_universal/zero/block.0011.weight/fp32.pt
+check "before" cmp "$first" "$tmp/copy/zero/block.0000.weight/fp32.pt"
+exec 3<"$last"
+for f in "$tag"/zero_pp_rank_*; do
+	tr '\0' '\1' <"$f" >"$f.new"
+	mv "$f.new" "$f"
+done
+sleep 2 # the store's names are believed for a second
+check "a file that was open fails" bash -c '! cat <&3 >/dev/null' 2>/dev/null
+exec 3<&-
+check "and gives no bytes of another generation" bash -c "! cat '$last' >'$tmp/other'" 2>/dev/null
+leave "$mnt"
+wait "$server"
+leave "$far"
+finish
