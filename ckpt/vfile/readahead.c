@@ -4,7 +4,9 @@
  *
  *	QUEUED ---> FETCHING ---> READY ---> freed
  *	   |            '-> freed: the reader will meet the error
- *	   '-> freed: a reader took the bytes itself
+ *	   '-> freed with its set of files
+ *
+ * A reader that comes to a segment in the queue fetches it itself.
  *
  * A segment is what was wanted of one slot of a file, an aligned piece of 1 MiB: it
  * is not rounded to blocks, so that no byte is read that nobody wants.  It is freed
@@ -322,10 +324,9 @@ static void summon(void)
 		start_thread();
 }
 
-/* Fetch the first segment of the queue.  Releases the lock meanwhile. */
-static void fetch(void)
+/* Fetch a segment of the queue.  Releases the lock meanwhile. */
+static void fetch(struct segment *s)
 {
-	struct segment *const s = TAILQ_FIRST(&queue);
 	struct readahead *const r = s->r;
 	int rc;
 
@@ -365,7 +366,7 @@ static void *run(void *arg)
 	pthread_mutex_lock(&lock);
 	while (stay) {
 		if (may_fetch()) {
-			fetch();
+			fetch(TAILQ_FIRST(&queue));
 			continue;
 		}
 		idle++;
@@ -463,10 +464,8 @@ static void consume(struct segment *s, size_t n)
 static int copy_from(struct segment *s, void *buf, size_t len, uint64_t off)
 {
 	s->users++;
-	if (s->state == QUEUED) { /* before all others */
-		TAILQ_REMOVE(&queue, s, at);
-		TAILQ_INSERT_HEAD(&queue, s, at);
-	}
+	if (s->state == QUEUED) /* no thread has come to it, or none could start */
+		fetch(s);
 	while (s->state != READY)
 		pthread_cond_wait(&done, &lock);
 	if (s->failed) {
