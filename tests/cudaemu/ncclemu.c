@@ -6,6 +6,7 @@
  */
 #include <assert.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdlib.h>
 
 #include <mpi.h>
@@ -58,14 +59,22 @@ static ncclResult_t init_rank(ncclComm_t *comm, int n, ncclUniqueId id, int r)
 	return ncclSuccess;
 }
 
-/* NCCL_EMULATED_STUCK is the number of a rank that stops in its first
- * reduce-scatter. */
-static void maybe_stop(void)
+/* A collective was queued that will never end. */
+static bool hangs;
+
+/*
+ * NCCL_EMULATED_STUCK is the number of a rank that stops in its first
+ * reduce-scatter.  Others wait for it, or, with NCCL_EMULATED_LATER, only queue it as
+ * a GPU would: true.
+ */
+static bool is_stuck(void)
 {
 	const char *const stuck = getenv("NCCL_EMULATED_STUCK");
 
 	if (stuck && atoi(stuck) == rank())
 		raise(SIGSTOP);
+	hangs = stuck && getenv("NCCL_EMULATED_LATER");
+	return hangs;
 }
 
 static ncclResult_t destroy(ncclComm_t comm)
@@ -101,7 +110,8 @@ static ncclResult_t reduce(const void *from, void *to, size_t n,
 	(void)comm;
 	(void)stream;
 	assert(op == ncclSum);
-	maybe_stop();
+	if (is_stuck())
+		return ncclSuccess;
 	MPI_Reduce(send == recv ? MPI_IN_PLACE : send, recv, (int)n, type_of(t),
 		   MPI_SUM, root, MPI_COMM_WORLD);
 	return ncclSuccess;
@@ -124,12 +134,14 @@ static ncclResult_t reduce_scatter(const void *from, void *to, size_t n,
 				   ncclDataType_t t, ncclRedOp_t op,
 				   ncclComm_t comm, cudaStream_t stream)
 {
-	float *sum = malloc(n * sizeof(*sum) + 1);
+	float *sum;
 
 	(void)comm;
 	(void)stream;
 	assert(op == ncclSum && t == ncclFloat32);
-	maybe_stop();
+	if (is_stuck())
+		return ncclSuccess;
+	sum = malloc(n * sizeof(*sum) + 1);
 	MPI_Reduce_scatter_block(of(from), sum, (int)n, MPI_FLOAT, MPI_SUM,
 				 MPI_COMM_WORLD);
 	__builtin_memcpy(of(to), sum, n * sizeof(*sum));
@@ -170,7 +182,7 @@ static ncclResult_t all_reduce(const void *from, void *to, size_t n,
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
 	(void)flags;
-	*event = malloc(1);
+	*event = calloc(1, sizeof(bool));
 	return *event ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
@@ -182,15 +194,14 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-	(void)event;
 	(void)stream;
+	*(bool *)event = hangs;
 	return cudaSuccess;
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-	(void)event;
-	return cudaSuccess;
+	return *(bool *)event ? cudaErrorNotReady : cudaSuccess;
 }
 
 const struct nccl_api *nccl_api(const char **why)

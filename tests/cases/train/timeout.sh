@@ -81,10 +81,15 @@ check "no deadline: the same" within 0 "$(apart short never 1)"
 
 # With NCCL, which MPI emulates, in whose reduction rank 1 stands still.
 if [ -x "$top_builddir/tests/programs/ranks_nccl" ]; then
-	NCCL_EMULATED_STUCK=1 TRAIN_SECONDS=60 \
-		on_ranks 2 "$top_builddir/tests/programs/ranks_nccl" own >"$tmp/nccl.log" 2>&1
-	check "NCCL: an error" test $? -eq 1
-	check "NCCL: the collective" grep -q \
-		"^uctrain: rank 0: before the first step: a reduce-scatter by NCCL did not end within 2 s" "$tmp/nccl.log"
+	# Also where it is only queued, and the wait is another one.
+	for how in MEANWHILE LATER; do
+		export NCCL_EMULATED_$how=1
+		NCCL_EMULATED_STUCK=1 TRAIN_SECONDS=60 \
+			on_ranks 2 "$top_builddir/tests/programs/ranks_nccl" own >"$tmp/nccl.log" 2>&1
+		check "NCCL, $how: an error" test $? -eq 1
+		check "NCCL, $how: the collective" grep -q \
+			"^uctrain: rank 0: before the first step: a reduce-scatter by NCCL did not end within 2 s" \
+			"$tmp/nccl.log"
+	done
 fi
 finish
