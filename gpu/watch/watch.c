@@ -18,7 +18,7 @@
 #include "ckpt/sys/clock.h"
 
 #define TICK_NS 250000000
-#define TICK_MAX 1.0 /* seconds */
+#define STOPPED 2.0 /* seconds without a tick */
 #define TICKS_PER_CHECK 4
 
 /* Between the deadlines of consecutive ranks, in seconds, and the most of all. */
@@ -100,10 +100,10 @@ static void *watch_run(void *unused)
 		until.tv_sec += until.tv_nsec / 1000000000;
 		until.tv_nsec %= 1000000000;
 		pthread_cond_timedwait(&watch.stopped, &watch.lock, &until);
-		/* Time in which this process itself was stopped says nothing of
-		 * others. */
+		/* A process that was itself stopped begins anew. */
 		now = clock_seconds();
-		watch.waited += now - last < TICK_MAX ? now - last : TICK_MAX;
+		watch.waited =
+			now - last < STOPPED ? watch.waited + now - last : 0;
 		last = now;
 		if (++ticks % TICKS_PER_CHECK == 0)
 			check_probes();

@@ -44,21 +44,21 @@ told_once() {
 	local name=$1 of=$2
 	check "$name: one message" test "$(grep -c '(--comm_timeout)' "$tmp/$name.log")" = 1
 	check "$name: the rank, the step and the collective" grep -q -E \
-		"^uctrain: rank $of: step [0-9]+: (a|an) [a-z -]+ did not end within 2 s \\(--comm_timeout\\)" \
+		"^uctrain: rank $of: step [0-9]+: (a|an) [a-z -]+ did not end within 4 s \\(--comm_timeout\\)" \
 		"$tmp/$name.log"
 }
 
-begin stopped1 --comm_timeout 2
+begin stopped1 --comm_timeout 4
 signal stopped1 1 STOP
 told_once stopped1 0
-begin stopped0 --comm_timeout 2 --zero_stage 3
+begin stopped0 --comm_timeout 4 --zero_stage 3
 signal stopped0 0 STOP
 told_once stopped0 1
-begin killed --comm_timeout 2
+begin killed --comm_timeout 4
 signal killed 1 KILL
 if [ -x "$emulated" ]; then
 	rank=("$emulated")
-	begin cuda --comm_timeout 2 --device cuda --zero_stage 2
+	begin cuda --comm_timeout 4 --device cuda --zero_stage 2
 	signal cuda 1 STOP
 	told_once cuda 0
 	rank=(uctrain)
