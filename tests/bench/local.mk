@@ -23,7 +23,7 @@ endif
 
 # Named one by one: of a directory, what was built there would be packed, too.
 EXTRA_DIST += %D%/RESULTS.md %D%/cast.sh %D%/cold.sh %D%/convert.sh %D%/copy.sh \
-	%D%/cost.sh %D%/dsuc.sh %D%/far.sh %D%/far_load.py %D%/first_tensor.sh \
+	%D%/cost.sh %D%/dimensions.sh %D%/dsuc.sh %D%/far.sh %D%/far_load.py %D%/first_tensor.sh \
 	%D%/gather.sh %D%/gpu.sh \
 	%D%/gpustep.py %D%/index.sh %D%/large.sh %D%/lib.sh %D%/listing.sh \
 	%D%/machine.sh %D%/mount.sh %D%/pack.sh %D%/packsizes.sh \

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Two ranks, each with a processor, that share a model of 124 million parameters, by
+# tensors or as two stages of a pipeline with 8 micro-batches, in turns with two
+# data-parallel ranks; and a rank's memory in relation to that of one rank with all.
+# Takes minutes, and 3 GiB of memory for the one rank.
+. "${BASH_SOURCE%/*}/lib.sh"
+
+command -v mpirun >/dev/null || skip "no mpirun"
+command -v uctrain >/dev/null || skip "uctrain is not in PATH"
+trap cleanup EXIT
+trap 'exit 1' INT TERM HUP
+work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX")
+export OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+flags=(--model gpt2 --seq_length 128 --train_batch_size 8 --steps 3 --zero_stage 0
+	--run_name it --log_dir "$work")
+
+# run SERIES RANKS MICRO-BATCH FLAG...: the tokens per second of the last step, and a
+# rank's largest resident set in MiB.
+run() {
+	local words
+	rm -rf "$work/it"
+	mpirun -n "$2" uctrain "${flags[@]}" --train_micro_batch_size_per_gpu "$3" "${@:4}" \
+		>"$work/words" 2>&1 || skip "$(grep '^uctrain: ' "$work/words" | tail -n 1)"
+	words=$(awk -F, 'END { print $5, $6 / 1048576 }' "$work/it/metrics.csv")
+	add "$1" "${words% *}"
+	add "$1.memory" "${words#* }"
+}
+
+printf 'dimensions: %d rounds, load average %s\n' "$rounds" "$(cut -d' ' -f1 /proc/loadavg)"
+for ((i = 0; i < rounds; i++)); do
+	run data 2 4
+	run tensor 2 8 --tensor_model_parallel_size 2
+	run pipeline 2 1 --pipeline_model_parallel_size 2
+done
+run one 1 8
+row_of "gpt2, two data-parallel ranks" data tokens/s
+for kind in tensor pipeline; do
+	row_of "  $kind" $kind tokens/s
+	bar "  to data-parallel ones" "$(ratio "$(median $kind)" "$(median data)")" ">=" 0.8
+	bar "  memory to one rank's" "$(ratio "$(median $kind.memory)" "$(median one.memory)")" "<" 0.6
+done
