@@ -5,9 +5,10 @@
 
 noinst_LIBRARIES += %D%/libuckpt.a
 %C%_libuckpt_a_SOURCES =
-ckpt_archives = %D%/libuckpt.a $(ckpt_transport)
+# Each needs the other.
+ckpt_archives = %D%/libuckpt.a $(ckpt_transport) %D%/libuckpt.a
 ckpt_static_archives = %D%/libuckpt.a %D%/remote/libucnocurl.a
-ckpt_libs = $(ckpt_archives) $(CURL_LIBS) \
+ckpt_libs = $(ckpt_archives) \
 	$(CJSON_LIBS) $(ZLIB_LIBS) $(ISAL_LIBS) $(ZSTD_LIBS) $(XXHASH_LIBS) \
 	$(PCRE2_LIBS) -lm
 

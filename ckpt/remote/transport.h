@@ -39,8 +39,7 @@ struct transport_result {
 /*
  * Returns 0 when the whole answer came, whatever its status.  -ECONNRESET and
  * -ETIMEDOUT may be temporary, -EPROTO is not (a certificate, a redirect that is not
- * followed); -ECANCELED: a callback, or transport_stop(); -ENOSYS: built without
- * libcurl; -ENOMEM.
+ * followed); -ECANCELED: a callback, or transport_stop(); -ENOSYS: without libcurl; -ENOMEM.
  */
 int transport_perform(const struct transport_request *r,
 		      struct transport_result *result);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests by libcurl.  A handle has its own connections, so idle handles are kept
+ * Requests by libcurl.  It and the libraries that it needs take longer to load than
+ * a checkpoint to mount, so it is loaded for the first request.  A handle has its own connections, so idle handles are kept
  * for the next request: the one used last first, whose connection is most likely
  * still open.  libcurl tries again by itself if a kept connection turns out closed.
  */
@@ -13,6 +14,31 @@
 #include <strings.h>
 
 #include "ckpt/remote/transport.h"
+#include "ckpt/sys/dynlib.h"
+
+#define LIBRARY "libcurl.so.4"
+
+#define CURL_CALLS(X)         \
+	X(curl_global_init)   \
+	X(curl_easy_init)     \
+	X(curl_easy_reset)    \
+	X(curl_easy_cleanup)  \
+	X(curl_easy_setopt)   \
+	X(curl_easy_getinfo)  \
+	X(curl_easy_perform)  \
+	X(curl_easy_strerror) \
+	X(curl_slist_append)  \
+	X(curl_slist_free_all)
+
+/* Some names are macros for calls of themselves. */
+#undef curl_easy_setopt
+#undef curl_easy_getinfo
+
+static struct {
+	CURL_CALLS(DYNLIB_MEMBER)
+} api;
+
+static const char *missing; /* why the library cannot be used; NULL: it can */
 
 #define IDLE_MAX 256
 #define REDIRECTS_MAX 5L
@@ -27,7 +53,11 @@ static atomic_bool stopped;
 
 static void initialise(void)
 {
-	curl_global_init(CURL_GLOBAL_DEFAULT);
+	const struct dynlib_call calls[] = { CURL_CALLS(DYNLIB_CALL) };
+
+	if (dynlib_load(LIBRARY, "", calls, sizeof(calls) / sizeof(*calls),
+			&missing))
+		api.curl_global_init(CURL_GLOBAL_DEFAULT);
 }
 
 void transport_stop(void)
@@ -46,17 +76,16 @@ static CURL *take_handle(void)
 {
 	CURL *h = NULL;
 
-	pthread_once(&once, initialise);
 	pthread_mutex_lock(&lock);
 	if (nidle)
 		h = idle[--nidle];
 	pthread_mutex_unlock(&lock);
-	return h ? h : curl_easy_init();
+	return h ? h : api.curl_easy_init();
 }
 
 static void put_handle(CURL *h)
 {
-	curl_easy_reset(h);
+	api.curl_easy_reset(h);
 	pthread_mutex_lock(&lock);
 	if (nidle < IDLE_MAX) {
 		idle[nidle++] = h;
@@ -64,7 +93,7 @@ static void put_handle(CURL *h)
 	}
 	pthread_mutex_unlock(&lock);
 	if (h)
-		curl_easy_cleanup(h);
+		api.curl_easy_cleanup(h);
 }
 
 /* --- callbacks --------------------------------------------------------------- */
@@ -101,13 +130,13 @@ static void allow_protocols(CURL *h, const struct transport_request *r)
 	const bool tls = strncasecmp(r->url, "https:", 6) == 0;
 
 #if LIBCURL_VERSION_NUM >= 0x075500
-	curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, "http,https");
-	curl_easy_setopt(h, CURLOPT_REDIR_PROTOCOLS_STR,
+	api.curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, "http,https");
+	api.curl_easy_setopt(h, CURLOPT_REDIR_PROTOCOLS_STR,
 			 tls ? "https" : "http,https");
 #else
-	curl_easy_setopt(h, CURLOPT_PROTOCOLS,
+	api.curl_easy_setopt(h, CURLOPT_PROTOCOLS,
 			 (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
-	curl_easy_setopt(h, CURLOPT_REDIR_PROTOCOLS,
+	api.curl_easy_setopt(h, CURLOPT_REDIR_PROTOCOLS,
 			 tls ? (long)CURLPROTO_HTTPS
 			     : (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
 #endif
@@ -118,33 +147,33 @@ static void set_options(CURL *h, const struct transport_request *r,
 {
 	const long stall = (r->stall_ms + 999) / 1000;
 
-	curl_easy_setopt(h, CURLOPT_URL, r->url);
+	api.curl_easy_setopt(h, CURLOPT_URL, r->url);
 	allow_protocols(h, r);
-	curl_easy_setopt(h, CURLOPT_FOLLOWLOCATION, r->follow ? 1L : 0L);
-	curl_easy_setopt(h, CURLOPT_MAXREDIRS, REDIRECTS_MAX);
-	curl_easy_setopt(h, CURLOPT_NOBODY, r->head ? 1L : 0L);
-	curl_easy_setopt(h, CURLOPT_HTTPHEADER, headers);
+	api.curl_easy_setopt(h, CURLOPT_FOLLOWLOCATION, r->follow ? 1L : 0L);
+	api.curl_easy_setopt(h, CURLOPT_MAXREDIRS, REDIRECTS_MAX);
+	api.curl_easy_setopt(h, CURLOPT_NOBODY, r->head ? 1L : 0L);
+	api.curl_easy_setopt(h, CURLOPT_HTTPHEADER, headers);
 	if (r->user)
-		curl_easy_setopt(h, CURLOPT_USERPWD, r->user);
+		api.curl_easy_setopt(h, CURLOPT_USERPWD, r->user);
 	if (r->ca_file)
-		curl_easy_setopt(h, CURLOPT_CAINFO, r->ca_file);
-	curl_easy_setopt(h, CURLOPT_USERAGENT, "ucfs/" PACKAGE_VERSION);
-	curl_easy_setopt(h, CURLOPT_HEADERFUNCTION, on_header);
-	curl_easy_setopt(h, CURLOPT_HEADERDATA, (void *)r);
-	curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, on_body);
-	curl_easy_setopt(h, CURLOPT_WRITEDATA, (void *)r);
-	curl_easy_setopt(h, CURLOPT_XFERINFOFUNCTION, on_progress);
-	curl_easy_setopt(h, CURLOPT_NOPROGRESS, 0L);
-	curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
-	curl_easy_setopt(h, CURLOPT_TIMEOUT_MS, r->timeout_ms);
-	curl_easy_setopt(h, CURLOPT_CONNECTTIMEOUT_MS,
+		api.curl_easy_setopt(h, CURLOPT_CAINFO, r->ca_file);
+	api.curl_easy_setopt(h, CURLOPT_USERAGENT, "ucfs/" PACKAGE_VERSION);
+	api.curl_easy_setopt(h, CURLOPT_HEADERFUNCTION, on_header);
+	api.curl_easy_setopt(h, CURLOPT_HEADERDATA, (void *)r);
+	api.curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, on_body);
+	api.curl_easy_setopt(h, CURLOPT_WRITEDATA, (void *)r);
+	api.curl_easy_setopt(h, CURLOPT_XFERINFOFUNCTION, on_progress);
+	api.curl_easy_setopt(h, CURLOPT_NOPROGRESS, 0L);
+	api.curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
+	api.curl_easy_setopt(h, CURLOPT_TIMEOUT_MS, r->timeout_ms);
+	api.curl_easy_setopt(h, CURLOPT_CONNECTTIMEOUT_MS,
 			 r->timeout_ms < CONNECT_MS ? r->timeout_ms
 						    : CONNECT_MS);
-	curl_easy_setopt(h, CURLOPT_LOW_SPEED_LIMIT, 1L);
-	curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, stall);
-	curl_easy_setopt(h, CURLOPT_TCP_KEEPALIVE, 1L);
-	curl_easy_setopt(h, CURLOPT_BUFFERSIZE, BUFFER);
-	curl_easy_setopt(h, CURLOPT_ERRORBUFFER, text);
+	api.curl_easy_setopt(h, CURLOPT_LOW_SPEED_LIMIT, 1L);
+	api.curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, stall);
+	api.curl_easy_setopt(h, CURLOPT_TCP_KEEPALIVE, 1L);
+	api.curl_easy_setopt(h, CURLOPT_BUFFERSIZE, BUFFER);
+	api.curl_easy_setopt(h, CURLOPT_ERRORBUFFER, text);
 }
 
 static int error_of(CURLcode code)
@@ -179,12 +208,12 @@ static void take_result(CURL *h, CURLcode code, const char *text,
 	size_t n;
 
 	*result = (struct transport_result){ 0 };
-	curl_easy_getinfo(h, CURLINFO_RESPONSE_CODE, &result->status);
-	curl_easy_getinfo(h, CURLINFO_EFFECTIVE_URL, &url);
+	api.curl_easy_getinfo(h, CURLINFO_RESPONSE_CODE, &result->status);
+	api.curl_easy_getinfo(h, CURLINFO_EFFECTIVE_URL, &url);
 	n = url ? strcspn(url, "?#") : 0;
 	result->is_slash = n && url[n - 1] == '/';
 	snprintf(result->text, sizeof(result->text), "%s",
-		 *text ? text : curl_easy_strerror(code));
+		 *text ? text : api.curl_easy_strerror(code));
 }
 
 int transport_perform(const struct transport_request *r,
@@ -192,16 +221,22 @@ int transport_perform(const struct transport_request *r,
 {
 	char text[CURL_ERROR_SIZE] = "";
 	struct curl_slist *headers = NULL;
-	CURL *const h = take_handle();
 	CURLcode code = CURLE_OUT_OF_MEMORY;
 	size_t i = 0;
+	CURL *h;
 
 	*result = (struct transport_result){ .text = "out of memory" };
+	pthread_once(&once, initialise);
+	if (missing) {
+		snprintf(result->text, sizeof(result->text), "%s", missing);
+		return -ENOSYS;
+	}
+	h = take_handle();
 	if (!h)
 		return -ENOMEM;
 	for (; i < r->nheaders; i++) {
 		struct curl_slist *const more =
-			curl_slist_append(headers, r->headers[i]);
+			api.curl_slist_append(headers, r->headers[i]);
 
 		if (!more)
 			break;
@@ -209,10 +244,10 @@ int transport_perform(const struct transport_request *r,
 	}
 	if (i == r->nheaders) {
 		set_options(h, r, headers, text);
-		code = curl_easy_perform(h);
+		code = api.curl_easy_perform(h);
 		take_result(h, code, text, result);
 	}
 	put_handle(h);
-	curl_slist_free_all(headers);
+	api.curl_slist_free_all(headers);
 	return error_of(code);
 }

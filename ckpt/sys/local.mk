@@ -6,6 +6,7 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/parallel.h %D%/parallel.c \
 	%D%/pipeline.h %D%/pipeline.c \
 	%D%/memory.h %D%/memory.c \
+	%D%/dynlib.h %D%/dynlib.c \
 	%D%/write_all.h %D%/write_all.c \
 	%D%/filewriter.h %D%/filewriter.c \
 	%D%/sigbus.h %D%/sigbus.c \

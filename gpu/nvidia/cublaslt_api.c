@@ -9,7 +9,7 @@ const struct cublaslt_api *cublaslt_api(const char **why)
 	static struct cublaslt_api api;
 	const struct dynlib_call calls[] = { CUBLASLT_CALLS(DYNLIB_CALL) };
 
-	return dynlib_load(LIBRARY, calls, sizeof(calls) / sizeof(*calls), why)
+	return dynlib_load(LIBRARY, CUDA_DIRS, calls, sizeof(calls) / sizeof(*calls), why)
 		       ? &api
 		       : NULL;
 }

@@ -12,7 +12,7 @@ const struct cudnn_api *cudnn_api(void)
 					     CUDNN_CALLS(DYNLIB_CALL) };
 	const char *why;
 
-	if (!dynlib_load(LIBRARY, calls, sizeof(calls) / sizeof(*calls), &why))
+	if (!dynlib_load(LIBRARY, CUDA_DIRS, calls, sizeof(calls) / sizeof(*calls), &why))
 		return NULL;
 	api.version = version();
 	return &api;

@@ -4,7 +4,7 @@
 
 #include <cudnn.h>
 
-#include "gpu/nvidia/dynlib.h"
+#include "ckpt/sys/dynlib.h"
 
 /* The calls of cuDNN that we use.  Its libraries take a gigabyte: they are
  * loaded for the first attention that they may compute. */

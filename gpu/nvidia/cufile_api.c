@@ -18,7 +18,7 @@ const struct cufile_api *cufile_api(void)
 	 * find that out, and write a log into the working directory. */
 	if (access(DRIVER, F_OK) < 0)
 		return NULL;
-	return dynlib_load(LIBRARY, calls, sizeof(calls) / sizeof(*calls), &why)
+	return dynlib_load(LIBRARY, CUDA_DIRS, calls, sizeof(calls) / sizeof(*calls), &why)
 		       ? &api
 		       : NULL;
 }

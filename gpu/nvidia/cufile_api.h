@@ -4,7 +4,7 @@
 
 #include <cufile.h>
 
-#include "gpu/nvidia/dynlib.h"
+#include "ckpt/sys/dynlib.h"
 
 /* The calls of cuFile that we use.  It is loaded to resume, on machines whose
  * kernel has its driver (nvidia-fs), which few have. */

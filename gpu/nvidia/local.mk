@@ -1,6 +1,5 @@
 # NVIDIA's libraries, loaded when they are needed.
 # Uses ckpt/ and backend.
-gpu_libuctrain_a_SOURCES += %D%/dynlib.h
 cudnn_sources = \
 	%D%/cudnn_api.h \
 	%D%/cudnn_graph.h %D%/cudnn_graph.c \
@@ -9,7 +8,6 @@ cufile_sources = \
 	%D%/cufile_api.h \
 	%D%/cufile_files.h %D%/cufile_files.c
 if HAVE_CUDA
-gpu_libuctrain_a_SOURCES += %D%/dynlib.c
 gpu_libuctrain_a_SOURCES += %D%/cublaslt_api.h %D%/cublaslt_api.c
 if HAVE_CUDNN
 gpu_libuctrain_a_SOURCES += $(cudnn_sources) %D%/cudnn_api.c

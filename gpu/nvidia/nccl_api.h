@@ -4,7 +4,7 @@
 
 #include <nccl.h>
 
-#include "gpu/nvidia/dynlib.h"
+#include "ckpt/sys/dynlib.h"
 
 /* The calls of NCCL that we use.  It is loaded when several ranks with devices
  * need it. */

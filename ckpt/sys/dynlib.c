@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "gpu/nvidia/dynlib.h"
+#include "ckpt/sys/dynlib.h"
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -22,21 +22,15 @@ static void *open_below(const char *dirs, const char *name)
 	return NULL;
 }
 
-static void *open_library(const char *name)
+bool dynlib_load(const char *name, const char *dirs,
+		 const struct dynlib_call calls[], size_t n, const char **why)
 {
 	void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+	bool found;
 
 	if (!library)
-		library = open_below(CUDA_DIRS, name);
-	return library;
-}
-
-bool dynlib_load(const char *name, const struct dynlib_call calls[], size_t n,
-		 const char **why)
-{
-	void *const library = open_library(name);
-	bool found = library != NULL;
-
+		library = open_below(dirs, name);
+	found = library != NULL;
 	for (size_t i = 0; found && i < n; i++) {
 		*calls[i].at = dlsym(library, calls[i].name);
 		found = *calls[i].at != NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCTRAIN_DYNLIB_H
-#define UCTRAIN_DYNLIB_H
+#ifndef UCKPT_DYNLIB_H
+#define UCKPT_DYNLIB_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,13 +22,13 @@ struct dynlib_call {
 };
 
 /*
- * Load a library that uctrain is not linked with, because few machines have it
+ * Load a library that a program is not linked with, because few machines have it
  * or few runs need it, and look up n functions.  The dynamic linker's own search
- * comes first, then the directories in which configure found CUDA.  The library
+ * comes first, then the directories `dirs`, separated by colons.  The library
  * stays loaded for the rest of the process.  Returns false, with the dynamic
  * linker's reason in *why, if anything is missing.
  */
-bool dynlib_load(const char *name, const struct dynlib_call calls[], size_t n,
-		 const char **why);
+bool dynlib_load(const char *name, const char *dirs,
+		 const struct dynlib_call calls[], size_t n, const char **why);
 
 #endif
