@@ -10,13 +10,19 @@
 #include "ckpt/base/array.h"
 #include "gpu/zero/zero_impl.h"
 
-/* Blocks whose buffers are in use at once: one, and between devices also the one
- * that is gathered ahead or reduced meanwhile. */
-static unsigned blocks_at_once(const struct zero *z)
+/* The units that this rank has a part of, from `first` on, before `end`: their
+ * number, and one of them in *unit.  A pipeline's other stages have the rest. */
+static unsigned count_units(const struct zero *z, unsigned first, unsigned end,
+			    unsigned *unit)
 {
-	const unsigned blocks = gpt2_unit_last(z->model) - GPT2_UNIT_BLOCK(0);
+	unsigned n = 0;
 
-	return z->impl->device && blocks > 1 ? 2 : 1;
+	for (unsigned i = first; i < end; i++)
+		if (z->model->units[i].numel) {
+			*unit = i;
+			n++;
+		}
+	return n;
 }
 
 static int add_buffer(struct zero *z, struct unit_buffers *all, unsigned unit,
@@ -36,13 +42,22 @@ static int add_buffer(struct zero *z, struct unit_buffers *all, unsigned unit,
 int unit_buffers_init(struct zero *z, struct unit_buffers *all, size_t size,
 		      struct errmsg *err)
 {
-	int rc;
+	const unsigned last = gpt2_unit_last(z->model);
+	unsigned block = 0, n;
+	int rc = 0;
 
 	*all = (struct unit_buffers){ .size = size };
-	rc = add_buffer(z, all, GPT2_UNIT_EMBED, err);
-	for (unsigned i = 0; !rc && i < blocks_at_once(z); i++)
-		rc = add_buffer(z, all, GPT2_UNIT_BLOCK(0), err);
-	return rc ? rc : add_buffer(z, all, gpt2_unit_last(z->model), err);
+	/* All blocks are alike.  One is in use, and between devices also the one
+	 * that is gathered ahead or reduced meanwhile. */
+	n = count_units(z, GPT2_UNIT_BLOCK(0), last, &block);
+	for (unsigned i = 0; !rc && i < n && i < (z->impl->device ? 2u : 1u);
+	     i++)
+		rc = add_buffer(z, all, block, err);
+	if (!rc && z->model->units[GPT2_UNIT_EMBED].numel)
+		rc = add_buffer(z, all, GPT2_UNIT_EMBED, err);
+	if (!rc && z->model->units[last].numel)
+		rc = add_buffer(z, all, last, err);
+	return rc;
 }
 
 void unit_buffers_done(struct zero *z, struct unit_buffers *all)

@@ -53,7 +53,7 @@ for options in index=none index=none,no_cache index=none,readahead=8M; do
 	mount_fg "$far" -o "$options" || finish
 	check "$options: the same bytes" diff -r "$mnt/global_step4_universal" "$tmp/copy"
 	check "$options: read about once" within "$size"
-	check "$options: several requests at once" test "$(far_count most)" -ge 6
+	check "$options: several requests at once" test "$(far_count most)" -ge 4
 	leave "$mnt"
 	wait "$server"
 	leave "$far"
