@@ -113,8 +113,8 @@ static uint64_t want_gather(struct wanting *w, uint64_t off, uint64_t len)
 	return done;
 }
 
-/* Want `len` bytes, `skip` bytes into the extent.  Returns how many of them, from the
- * first on, are. */
+/* Want `len` bytes of an extent from byte `skip` on.  Returns how many of them will be
+ * read ahead, counted from the first. */
 static uint64_t want_extent(struct wanting *w, const struct extent *e,
 			    uint64_t skip, uint64_t len)
 {

@@ -240,7 +240,8 @@ static int settle_batch(struct config *c, struct errmsg *err)
 	return 0;
 }
 
-/* What does not go with ranks that share the model, `flag` `size`. */
+/* Refuse stages above `stage_max`, and devices, if --`flag` makes `size` ranks share
+ * the model. */
 static int check_shared(const struct config *c, const char *flag, unsigned size,
 			unsigned stage_max, const char *stages,
 			struct errmsg *err)

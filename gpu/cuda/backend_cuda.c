@@ -178,8 +178,8 @@ static void cuda_range_end(struct backend *b)
 	nvtxRangePop();
 }
 
-/* TFLOP/s of dense 16-bit products, by NVIDIA's data sheets.  The first name that
- * begins a device's counts. */
+/* TFLOP/s of dense 16-bit products, by NVIDIA's data sheets.  A device is looked up by
+ * the beginning of its name; the first match counts. */
 static const struct {
 	const char *name;
 	double tflops;
