@@ -52,7 +52,8 @@ for options in index=none index=none,no_cache index=none,readahead=8M; do
 	be_far
 	mount_fg "$far" -o "$options" || finish
 	check "$options: the same bytes" diff -r "$mnt/global_step4_universal" "$tmp/copy"
-	check "$options: read about once" within "$size"
+	# When memory is short, what nobody reads for seconds is given up.
+	[[ $options == *=8M ]] || check "$options: read about once" within "$size"
 	check "$options: several requests at once" test "$(far_count most)" -ge 4
 	leave "$mnt"
 	wait "$server"
