@@ -3,6 +3,7 @@
 #define UCKPT_BENEATH_H
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdbool.h>
 #include <sys/stat.h>
 
@@ -36,6 +37,13 @@ int beneath_open_plain(const char *path, int flags);
 
 /* As opendir(3); NULL with errno. */
 DIR *beneath_opendir(const char *path);
+
+/* Does a result say that nothing is at a path, or that it leads below what is no
+ * directory? */
+static inline bool beneath_is_missing(int rc)
+{
+	return rc == -ENOENT || rc == -ENOTDIR;
+}
 
 /* Say why a file could not be opened, `rc` being a negative errno of one of these
  * functions.  Returns `rc`, or -EACCES for -EXDEV. */

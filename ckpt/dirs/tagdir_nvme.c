@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/files/files.h"
 
@@ -38,7 +39,7 @@ static int each_entry(const char *path, struct list *l,
 	int rc = files_opendir(path, &dir, err);
 
 	if (rc)
-		return rc == -ENOENT || rc == -ENOTDIR ? 0 : rc;
+		return beneath_is_missing(rc) ? 0 : rc;
 	while (!rc && (name = files_readdir(dir)))
 		rc = see(dir, path, name, l, err);
 	if (!rc && errno)

@@ -16,11 +16,6 @@
 #include "ckpt/files/roots.h"
 #include "ckpt/pack/packfs.h"
 
-static bool is_missing(int rc)
-{
-	return rc == -ENOENT || rc == -ENOTDIR;
-}
-
 /* What a search has found so far. */
 struct found {
 	char *where; /* NULL: nothing */
@@ -69,7 +64,7 @@ static int search(const char *path, struct found *f, struct errmsg *err)
 			rc = found_add(f, where, &st, &access, err);
 			continue;
 		}
-		rc = is_missing(rc) ? 0 : rc;
+		rc = beneath_is_missing(rc) ? 0 : rc;
 		free(where);
 	}
 	if (!rc && !f->where) /* a message of one root names that one only */
@@ -152,7 +147,7 @@ int files_lstat(const char *path, struct stat *st, bool *has_acl)
 
 		rc = where ? store_lstat(where, &one, &one_acl) : -ENOMEM;
 		free(where);
-		if (is_missing(rc)) {
+		if (beneath_is_missing(rc)) {
 			rc = 0;
 		} else if (!rc && found) {
 			rc = merge_lstat(st, &acl, &one, one_acl);
@@ -174,7 +169,7 @@ int files_open_plain(const char *path, int flags)
 
 	if (n == 1)
 		return store_open_plain(path, flags);
-	for (size_t i = 0; is_missing(rc) && i < n; i++) {
+	for (size_t i = 0; beneath_is_missing(rc) && i < n; i++) {
 		char *const where = roots_path(path, i);
 
 		rc = where ? store_open_plain(where, flags) : -ENOMEM;

@@ -124,7 +124,7 @@ static int open_union(struct files_dir *d, struct errmsg *err)
 			   : errmsg_nomem(err, d->path);
 		if (!rc) {
 			rc = add_root(d, i, where, from, err);
-		} else if (rc == -ENOENT || rc == -ENOTDIR) {
+		} else if (beneath_is_missing(rc)) {
 			missing = rc;
 			rc = 0;
 		}

@@ -38,12 +38,6 @@ char *packfs_dir_name(const char *name)
 	return strndup(name, packed ? n - s : n);
 }
 
-/* Is there nothing at a path, or something below what is no directory? */
-static bool is_missing(int rc)
-{
-	return rc == -ENOENT || rc == -ENOTDIR;
-}
-
 /*
  * The pack that a path leads into: its path (PATH_MAX bytes at `pack`), and what
  * follows in the path.  NULL if there is none.  Goes up from the end, to the first
@@ -184,7 +178,7 @@ int packfs_stat(const char *path, struct stat *st, struct access *access,
 {
 	const int rc = store_stat(path, st, access, err);
 
-	return is_missing(rc) ? stat_packed(path, st, access, err) : rc;
+	return beneath_is_missing(rc) ? stat_packed(path, st, access, err) : rc;
 }
 
 /* --- files ------------------------------------------------------------------- */
@@ -242,7 +236,7 @@ int packfs_open(struct source *s, const char *path, struct errmsg *err)
 	struct errmsg why = { "" };
 	const int rc = store_open(s, path, &why);
 
-	if (is_missing(rc))
+	if (beneath_is_missing(rc))
 		return open_packed(s, path, err);
 	/* Callers look for a text, too, so there is none after a success. */
 	return rc ? errmsg_set(err, rc, "%s", why.text) : 0;
@@ -302,7 +296,7 @@ static int open_dir(const char *path, bool packs, struct packfs_dir **out,
 		rc = remote_opendir(path, &d->remote, err);
 	else if (!(d->real = beneath_opendir(path)))
 		rc = beneath_fail(path, -errno, err);
-	if (packs && is_missing(rc))
+	if (packs && beneath_is_missing(rc))
 		rc = open_packed_dir(d, path, rc, err);
 	if (rc) {
 		packfs_closedir(d);

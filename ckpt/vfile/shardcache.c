@@ -252,7 +252,7 @@ static int open_file(struct shardcache *c, const struct entry *e,
 	void *p;
 	int rc;
 
-	if (fd == -ENOENT || fd == -ENOTDIR)
+	if (beneath_is_missing(fd))
 		return open_source(e, o, err);
 	if (fd < 0) {
 		beneath_fail(e->path, fd, err);

@@ -457,17 +457,24 @@ static int network_run(struct pass *p, const int32_t *tokens, bool train,
 	return 0;
 }
 
-int network_train(struct network *n, const struct network_weights *w,
-		  const int32_t *tokens, float scale, uint64_t seed,
-		  double *loss, struct errmsg *err)
+static struct pass training_pass(struct network *n,
+				 const struct network_weights *w, uint64_t seed,
+				 struct errmsg *err)
 {
-	struct pass p = {
+	return (struct pass){
 		.n = n,
 		.w = w,
 		.err = err,
 		.drop = n->model->config.dropout,
 		.seed = seed,
 	};
+}
+
+int network_train(struct network *n, const struct network_weights *w,
+		  const int32_t *tokens, float scale, uint64_t seed,
+		  double *loss, struct errmsg *err)
+{
+	struct pass p = training_pass(n, w, seed, err);
 
 	return network_run(&p, tokens, true, scale, loss);
 }
@@ -475,13 +482,7 @@ int network_train(struct network *n, const struct network_weights *w,
 int network_backward(struct network *n, const struct network_weights *w,
 		     uint64_t seed, struct errmsg *err)
 {
-	struct pass p = {
-		.n = n,
-		.w = w,
-		.err = err,
-		.drop = n->model->config.dropout,
-		.seed = seed,
-	};
+	struct pass p = training_pass(n, w, seed, err);
 	const int rc = backward(&p);
 
 	return rc ? rc : n->b->ops->sync(n->b, err);
