@@ -40,18 +40,7 @@ done <<<"$plan"
 p2=(--pipeline_model_parallel_size 2)
 train 2 again "${flags[@]}" --steps "$steps" "${p2[@]}" --recompute
 same_bits "recomputed" n2-t1-p2-z1-m2 again
-train 1 drop "${flags[@]}" --steps "$few" --dropout 0.1
-train 2 p2-drop "${flags[@]}" --steps "$few" --dropout 0.1 "${p2[@]}"
-alike "with dropout" 1e-5 drop p2-drop
-for dtype in bf16 fp16; do
-	train 1 one-$dtype "${flags[@]}" --steps "$few" --dtype $dtype
-	train 2 p2-$dtype "${flags[@]}" --steps "$few" --dtype $dtype "${p2[@]}"
-	d=$(apart one-$dtype p2-$dtype 1)
-	check "$dtype: $d apart" within 3e-3 "$d"
-done
-train 2 exact "${flags[@]}" --steps 5 --rank_invariant "${p2[@]}"
-train 4 exact-by-two "${flags[@]}" --steps 5 --rank_invariant --train_micro_batch_size_per_gpu 6 "${p2[@]}"
-same_bits "rank-invariant" exact exact-by-two
+shared_alike p2 "${p2[@]}"
 
 # --- from the mount ------------------------------------------------------------
 

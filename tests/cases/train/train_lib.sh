@@ -129,3 +129,24 @@ same_bits() {
 	check "$1" cmp <(cut -d, -f1,2,4,8 "$tmp/logs/$2/metrics.csv") \
 		<(cut -d, -f1,2,4,8 "$tmp/logs/$3/metrics.csv")
 }
+
+# shared_alike NAME FLAG...: ranks that share the model by these flags train as one
+# rank does, with dropout and in 16-bit types, in $few steps; with --rank_invariant
+# data-parallel ranks make no difference.  16-bit types round other sums; norms of this
+# text differ by more, on one rank too.
+shared_alike() {
+	local name=$1 dtype d
+	shift
+	train 1 drop "${flags[@]}" --steps "$few" --dropout 0.1
+	train 2 "$name-drop" "${flags[@]}" --steps "$few" --dropout 0.1 "$@"
+	alike "with dropout" 1e-5 drop "$name-drop"
+	for dtype in bf16 fp16; do
+		train 1 one-$dtype "${flags[@]}" --steps "$few" --dtype $dtype
+		train 2 "$name-$dtype" "${flags[@]}" --steps "$few" --dtype $dtype "$@"
+		d=$(apart one-$dtype "$name-$dtype" 1)
+		check "$dtype: $d apart" within 3e-3 "$d"
+	done
+	train 2 exact "${flags[@]}" --steps 5 --rank_invariant "$@"
+	train 4 exact-by-two "${flags[@]}" --steps 5 --rank_invariant --train_micro_batch_size_per_gpu 6 "$@"
+	same_bits "rank-invariant" exact exact-by-two
+}
