@@ -49,7 +49,7 @@ struct far_width {
 	double rate;      /* bytes per nanosecond with `settled` */
 	unsigned trials;
 	uint64_t retry; /* the time of the next attempt */
-	/* Of the epoch that is measured: */
+	/* What the present epoch has brought: */
 	uint64_t begun, bytes;
 	unsigned n;
 };

@@ -32,13 +32,13 @@ void readahead_free(struct readahead *r);
 enum readahead_when {
 	READAHEAD_NEXT, /* by a reader that is there already */
 	READAHEAD_LATER, /* by one that comes; only half of the memory is for these */
-	READAHEAD_AGAIN, /* by a reader that has just read it, and will once more */
+	READAHEAD_AGAIN, /* by a reader that has just read it, for a second time */
 };
 
 /*
  * Ask for bytes [off, off + len) of a file.  Returns how many of them, from the first
- * on, are there or under way: fewer than `len` when the memory is used.  What is wanted
- * already will be read once more unless it is READAHEAD_NEXT.
+ * on, are there or under way: fewer than `len` when the memory is used.  Bytes that
+ * are wanted already are kept for one more reading, except with READAHEAD_NEXT.
  */
 uint64_t readahead_want(struct readahead *r, uint32_t file, uint64_t off,
 			uint64_t len, enum readahead_when when);

@@ -24,7 +24,7 @@
 #define LOGITS_BYTES ((size_t)128 << 20)
 #define COLUMNS ((size_t)256)
 
-/* Of a row: its largest logit, the sum of exponentials relative to it, and the
+/* A row's largest logit, the sum of its exponentials relative to that one, and the
  * target's logit. */
 struct row_sums {
 	float top, sum, wanted;

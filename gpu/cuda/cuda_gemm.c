@@ -36,7 +36,7 @@
 #define CANDIDATES 16
 #define REPEATS 4
 
-/* Of the text of a problem with its device. */
+/* Bytes of the text that names a device and a product on it. */
 #define KEY_MAX 640
 
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == TUNING_CHOICE,

@@ -100,7 +100,7 @@ static void *watch_run(void *unused)
 		until.tv_sec += until.tv_nsec / 1000000000;
 		until.tv_nsec %= 1000000000;
 		pthread_cond_timedwait(&watch.stopped, &watch.lock, &until);
-		/* A process that was itself stopped begins anew. */
+		/* After a pause of the process itself the wait starts again. */
 		now = clock_seconds();
 		watch.waited =
 			now - last < STOPPED ? watch.waited + now - last : 0;
