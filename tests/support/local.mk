@@ -8,6 +8,7 @@ tests_libmk_a_SOURCES += \
 hostbackend = %D%/hostbackend.h %D%/hostbackend.c
 apart = %D%/apart.h %D%/apart.c $(hostbackend)
 fakekernel = %D%/fakekernel.h %D%/fakekernel.c
+faketree = %D%/faketree.h %D%/faketree.c
 commandline = %D%/commandline.h %D%/commandline.c
 indexed = %D%/indexed.h %D%/indexed.c
 made = %D%/made.h %D%/made.c

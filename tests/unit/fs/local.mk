@@ -12,7 +12,7 @@ unit_tests += \
 	%D%/test_tree \
 	%D%/test_view_type
 endif
-tests_unit_fs_test_backing_SOURCES = %D%/test_backing.c $(fakekernel) \
+tests_unit_fs_test_backing_SOURCES = %D%/test_backing.c $(fakekernel) $(faketree) \
 	fs/backing/assembly.c fs/backing/backing.c fs/backing/pool.c \
 	fs/backing/predictor.c fs/backing/prefetch.c fs/backing/follow.c fs/log/stats.c
 tests_unit_fs_test_pathtab_SOURCES = %D%/test_pathtab.c fs/tree/pathtab.c

@@ -1,147 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How opens are answered, over a tree of numbered files: file i has i's bytes,
- * and file i + 1 follows it in order 0.  The kernel is tests/support/fakekernel.
+ * How opens are answered.  The tree is tests/support/faketree, the kernel
+ * tests/support/fakekernel.
  */
-#include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <errno.h>
+#include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/vfile/gather.h"
-#include "ckpt/vfile/shardcache.h"
-#include "ckpt/vfile/vfile.h"
 #include "fs/backing/backing.h"
 #include "fs/backing/passthrough.h"
 #include "fs/log/stats.h"
-#include "fs/tree/tree.h"
-#include "tests/make/mkckpt.h"
-#include "tests/make/mkpt.h"
 #include "tests/support/fakekernel.h"
+#include "tests/support/faketree.h"
 #include "tests/support/unit.h"
-
-#define MIB (UINT64_C(1) << 20)
-#define FILES 10u  /* of 1 MiB and a little, inodes 1 to FILES */
-#define SMALL 11u  /* too small for the cache */
-#define LARGE 12u  /* 4 MiB */
-#define SHARD 13u  /* a shard, unchanged */
-#define BROKEN 14u /* made of a shard that was truncated */
-#define INODES 15u
-
-/* --- the fake tree ------------------------------------------------------------ */
-
-struct tree {
-	struct vfile *v[INODES];
-	struct shardcache *shards;
-	char *dir;
-};
-
-static uint64_t size_of(uint64_t ino)
-{
-	return ino == SMALL   ? MIB - 1
-	       : ino == LARGE ? 4 * MIB
-			      : MIB + ino * 100;
-}
-
-int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
-		   struct errmsg *err)
-{
-	(void)err;
-	/* The plan only matters for not being NULL. */
-	*out = (struct tree_file){ .v = t->v[ino],
-				   .fd = -1,
-				   .plan = (struct plan *)t };
-	return 0;
-}
-
-void tree_file_close(struct tree_file *f)
-{
-	(void)f;
-}
-
-int tree_next_file(struct tree *t, uint64_t ino, unsigned order, uint64_t min,
-		   uint64_t *next, uint64_t *size)
-{
-	(void)t;
-	(void)min;
-	if (order != 0 || ino >= FILES)
-		return -ENOENT;
-	*next = ino + 1;
-	*size = size_of(ino + 1);
-	return 0;
-}
-
-static uint32_t add_shard(struct tree *t, const char *name, uint8_t byte)
-{
-	static uint8_t bytes[2 * MIB];
-	char path[4096];
-	struct fileid id;
-	struct stat st;
-
-	memset(bytes, byte, sizeof(bytes));
-	snprintf(path, sizeof(path), "%s/%s", t->dir, name);
-	mkpt_save(path, (const char *)bytes, sizeof(bytes));
-	assert_int_equal(stat(path, &st), 0);
-	fileid_from_stat(&st, &id);
-	return (uint32_t)shardcache_add(t->shards, path, &id);
-}
-
-static struct vfile *of_bytes(uint64_t ino)
-{
-	struct bytebuf bytes = { 0 };
-	void *const p = malloc(size_of(ino));
-
-	memset(p, (int)ino, size_of(ino));
-	bytebuf_add(&bytes, p, size_of(ino));
-	free(p);
-	return vfile_new_bytes(&bytes, NULL);
-}
-
-static struct vfile *of_truncated_shard(struct tree *t)
-{
-	const uint32_t shard = add_shard(t, "broken", BROKEN);
-	struct extent_map map = { 0 };
-	struct gathers none = { 0 };
-	struct bytebuf head = { 0 };
-	struct vfile *v;
-	char path[4096];
-
-	bytebuf_add(&head, "head", 4);
-	assert_true(extent_add(&map, EXTENT_SHARD, size_of(BROKEN) - 4, shard,
-			       0, DTYPE_U8));
-	v = vfile_new_tensors(t->shards, &head, &map, 1, &none, NULL);
-	extent_done(&map);
-	snprintf(path, sizeof(path), "%s/broken", t->dir);
-	assert_int_equal(truncate(path, 10), 0);
-	return v;
-}
-
-static void tree_make(struct tree *t)
-{
-	t->dir = mkckpt_new_dir();
-	t->shards = shardcache_new();
-	for (uint64_t i = 1; i <= LARGE; i++)
-		t->v[i] = of_bytes(i);
-	t->v[SHARD] = vfile_new_verbatim(t->shards,
-					 add_shard(t, "shard", SHARD), NULL);
-	t->v[BROKEN] = of_truncated_shard(t);
-	for (uint64_t i = 1; i < INODES; i++)
-		assert_non_null(t->v[i]);
-}
-
-static void tree_done(struct tree *t)
-{
-	for (uint64_t i = 1; i < INODES; i++)
-		vfile_free(t->v[i]);
-	shardcache_free(t->shards);
-	mkckpt_free_dir(t->dir);
-}
 
 static void nap(void)
 {
@@ -163,7 +39,7 @@ static void set_up(struct fixture *f, uint64_t cache_size)
 					   .cache_size = cache_size };
 
 	memset(f, 0, sizeof(*f));
-	tree_make(&f->tree);
+	faketree_make(&f->tree);
 	atomic_init(&f->passthrough.on, true);
 	f->b = backing_new(&o, &f->tree, &f->passthrough, &f->stats);
 	assert_non_null(f->b);
@@ -173,7 +49,7 @@ static void tear_down(struct fixture *f)
 {
 	backing_stop(f->b);
 	backing_free(f->b);
-	tree_done(&f->tree);
+	faketree_done(&f->tree);
 	assert_int_equal(f->stats.level[STATS_CACHE_BYTES], 0);
 	assert_int_equal(fakekernel_ids(), 0);
 }
@@ -267,7 +143,7 @@ static bool is_cached(struct fixture *f, uint64_t ino)
 static bool has_bytes(int id, uint64_t ino)
 {
 	const int fd = fakekernel_open(id);
-	const uint64_t size = size_of(ino);
+	const uint64_t size = faketree_size(ino);
 	uint8_t first = 0, last = 0, beyond;
 	const bool good = pread(fd, &first, 1, 0) == 1 &&
 			  pread(fd, &last, 1, (off_t)size - 1) == 1 &&
