@@ -2,5 +2,6 @@
 # Uses ckpt/ and backend.
 gpu_libuctrain_a_SOURCES += \
 	%D%/gpt2.h %D%/gpt2.c \
+	%D%/naming.h %D%/naming.c \
 	%D%/network.h %D%/network_impl.h %D%/network.c %D%/network_memory.c \
 	%D%/init_weights.h %D%/init_weights.c

@@ -1,6 +1,7 @@
 # Units of gpu/.
 train_tests = \
 	%D%/test_gpt2 \
+	%D%/test_naming \
 	%D%/test_optimizer \
 	%D%/test_init_weights \
 	%D%/test_stop \
@@ -25,6 +26,7 @@ tests_unit_train_test_upload_SOURCES = %D%/test_upload.c $(openfiles) $(apart)
 tests_unit_train_test_config_SOURCES = %D%/test_config.c $(commandline)
 tests_unit_train_test_config_json_SOURCES = %D%/test_config_json.c $(commandline)
 tests_unit_train_test_gpt2_LDADD = $(train_ldadd)
+tests_unit_train_test_naming_LDADD = $(train_ldadd)
 tests_unit_train_test_optimizer_LDADD = $(train_ldadd)
 tests_unit_train_test_init_weights_LDADD = $(train_ldadd)
 tests_unit_train_test_stop_LDADD = $(train_ldadd)
