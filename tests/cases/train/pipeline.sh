@@ -7,7 +7,7 @@
 require_train
 require_fuse
 
-flags=("${tiny[@]}" --n_layer 5 --n_embd 16 --vocab_size 257 --seq_length 16 --lr 1e-3
+flags=("${tiny[@]}" --n_layer 5 --n_embd 16 --vocab_size 257 --seq_length 16 --lr 5e-4
 	--data "$top_srcdir/LICENSE" --train_batch_size 24 --train_micro_batch_size_per_gpu 2
 	--eval_interval 10)
 shared() { echo "--tensor_model_parallel_size $1 --pipeline_model_parallel_size $2"; }

@@ -8,7 +8,7 @@ require_train
 require_fuse
 
 # 257 tokens do not divide: the last rank has rows of padding.
-flags=("${tiny[@]}" --n_head 4 --n_embd 16 --vocab_size 257 --seq_length 16 --lr 1e-3
+flags=("${tiny[@]}" --n_head 4 --n_embd 16 --vocab_size 257 --seq_length 16 --lr 5e-4
 	--data "$top_srcdir/LICENSE" --train_batch_size 24 --train_micro_batch_size_per_gpu 2
 	--eval_interval 10)
 t2=(--tensor_model_parallel_size 2)
