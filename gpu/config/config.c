@@ -341,7 +341,8 @@ static int settle_model(struct config *c, struct errmsg *err)
 {
 	struct gpt2 trial = { 0 };
 	const struct gpt2_split split = { .size = c->tensor_parallel,
-					  .stages = c->pipeline_parallel };
+					  .stages = c->pipeline_parallel,
+					  .partition = c->partition };
 	const int rc = gpt2_init_part(&trial, &c->model, &split, err);
 
 	gpt2_done(&trial);

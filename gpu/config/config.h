@@ -67,6 +67,7 @@ struct config {
 
 	/* Sizes of the groups of ranks; their product is the number of ranks. */
 	unsigned tensor_parallel, pipeline_parallel, data_parallel;
+	enum gpt2_partition partition; /* of the pipeline */
 
 	/* batch = micro_batch * accumulation * data_parallel */
 	unsigned batch, micro_batch, accumulation;

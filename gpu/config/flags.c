@@ -39,6 +39,13 @@ static const struct choice schedules[] = {
 	{ NULL, 0 },
 };
 
+static const struct choice partitions[] = {
+	{ "parameters", GPT2_PARTITION_PARAMETERS },
+	{ "uniform", GPT2_PARTITION_UNIFORM },
+	{ "type:transformer", GPT2_PARTITION_BLOCKS },
+	{ NULL, 0 },
+};
+
 static const struct choice devices[] = {
 	{ "cpu", DEVICE_CPU },
 	{ "cuda", DEVICE_CUDA },
@@ -116,6 +123,8 @@ const struct flag flags[FLAGS] = {
 	     "N\tranks that share every layer's matrices (1)"),
 	UINT("pipeline_model_parallel_size", pipeline_parallel, 1, SIZE_LIMIT,
 	     "N\tstages that the layers are divided into (1)"),
+	CHOICE("partition_method", partition, partitions,
+	       "NAME\twhat stages have equal: parameters, uniform, ... (parameters)"),
 	UINT("zero_stage", zero_stage, 0, 3, "N\t0, 1, 2 or 3 (1)"),
 	CHOICE("dtype", dtype, dtypes, "TYPE\tfp32, bf16 or fp16 (fp32)"),
 	CHOICE("optimizer", optimizer.kind, optimizers,

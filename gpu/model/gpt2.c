@@ -190,10 +190,9 @@ static int check_config(const struct gpt2_config *c, struct errmsg *err)
 
 	for (i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
 		if (sizes[i].value < 1 || sizes[i].value > sizes[i].limit)
-			return errmsg_set(err, -EINVAL,
-					  "%s is %u; it must be 1 to %u",
-					  sizes[i].name, sizes[i].value,
-					  sizes[i].limit);
+			return errmsg_set(
+				err, -EINVAL, "%s is %u; it must be 1 to %u",
+				sizes[i].name, sizes[i].value, sizes[i].limit);
 	if (c->n_embd % c->n_head)
 		return errmsg_set(err, -EINVAL,
 				  "n_embd %u is not a multiple of n_head %u",
@@ -226,25 +225,81 @@ static int check_split(const struct gpt2_config *c, const struct gpt2_split *s,
 	return 0;
 }
 
-/* Stages have as many blocks each, or one less. */
+/* What a stage weighs by its blocks, and by what else the first and the last have. */
+struct weights {
+	uint64_t block, embed, head;
+};
+
+static struct weights weights_of(const struct gpt2_config *c,
+				 enum gpt2_partition partition)
+{
+	const uint64_t width = c->n_embd;
+
+	switch (partition) {
+	case GPT2_PARTITION_PARAMETERS:
+		return (struct weights){
+			.block = 2 * (12 * width * width + 13 * width),
+			.embed = (c->vocab_size + c->n_positions) * width,
+			.head = 2 * (c->vocab_size * width + 2 * width),
+		};
+	case GPT2_PARTITION_UNIFORM:
+		return (struct weights){ .block = 1, .embed = 1, .head = 2 };
+	case GPT2_PARTITION_BLOCKS:
+		break;
+	}
+	return (struct weights){ .block = 1 };
+}
+
+/* The blocks of a stage: [*first, *end).  Every block beyond a stage's first goes to
+ * the stage that is lightest so far, after which no other partition has a lighter
+ * heaviest stage. */
+static void stage_blocks(const struct gpt2_config *c, const struct gpt2_split *s,
+			 unsigned *first, unsigned *end)
+{
+	const struct weights w = weights_of(c, s->partition);
+	unsigned blocks[LAYERS_LIMIT], left, i;
+
+	for (i = 0; i < s->stages; i++)
+		blocks[i] = 1;
+	for (left = c->n_layer - s->stages; left; left--) {
+		uint64_t least = UINT64_MAX;
+		unsigned to = 0;
+
+		for (i = 0; i < s->stages; i++) {
+			const uint64_t weight =
+				blocks[i] * w.block + (i ? 0 : w.embed) +
+				(i + 1 == s->stages ? w.head : 0);
+
+			if (weight < least) {
+				least = weight;
+				to = i;
+			}
+		}
+		blocks[to]++;
+	}
+	for (*first = i = 0; i < s->stage; i++)
+		*first += blocks[i];
+	*end = *first + blocks[s->stage];
+}
+
 static struct gpt2_part part_of(const struct gpt2_config *c,
 				const struct gpt2_split *s)
 {
 	const unsigned rows = (c->vocab_size + s->size - 1) / s->size;
 	const unsigned first = rows * s->rank, left = c->vocab_size - first;
-
-	return (struct gpt2_part){
+	struct gpt2_part part = {
 		.rank = s->rank,
 		.size = s->size,
 		.stage = s->stage,
 		.stages = s->stages,
-		.first_layer = c->n_layer * s->stage / s->stages,
-		.end_layer = c->n_layer * (s->stage + 1) / s->stages,
 		.n_head = c->n_head / s->size,
 		.width = c->n_embd / s->size,
 		.vocab_first = first,
 		.vocab_size = left < rows ? left : rows,
 	};
+
+	stage_blocks(c, s, &part.first_layer, &part.end_layer);
+	return part;
 }
 
 int gpt2_init(struct gpt2 *m, const struct gpt2_config *c, struct errmsg *err)

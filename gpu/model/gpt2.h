@@ -54,10 +54,25 @@ struct gpt2_unit {
 	uint64_t numel;
 };
 
+/*
+ * What the stages of a pipeline are to have as equal as blocks allow, of which each
+ * stage has one at least: parameters, where those that tokens are multiplied with
+ * count twice, since they take time in every pass, and all take memory and time in
+ * the update; layers, which the embeddings, the last norm and the head are, too; or
+ * blocks.  The names are those of DeepSpeed's partition_method, which counts
+ * parameters once.
+ */
+enum gpt2_partition {
+	GPT2_PARTITION_PARAMETERS,
+	GPT2_PARTITION_UNIFORM,
+	GPT2_PARTITION_BLOCKS,
+};
+
 /* Tensor-parallel rank `rank` of `size`, in a stage of a pipeline. */
 struct gpt2_split {
 	unsigned rank, size;
 	unsigned stage, stages;
+	enum gpt2_partition partition;
 };
 
 /* What such a rank computes. */

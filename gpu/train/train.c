@@ -45,7 +45,8 @@ static void log_resumed(const struct run *r, const struct load_result *got)
 		snprintf(gds, sizeof(gds), ", %.1f MB by GPUDirect Storage",
 			 bytes[2] / 1e6);
 	fprintf(stderr,
-		"uctrain: resumed from %s at step %" PRIu64 ": all ranks read %.1f MB of tensors, %.1f MB directly from "
+		"uctrain: resumed from %s at step %" PRIu64
+		": all ranks read %.1f MB of tensors, %.1f MB directly from "
 		"shards%s, in %.2f s\n",
 		got->path, got->step, bytes[0] / 1e6, bytes[1] / 1e6, gds, took);
 	if (*got->gds_failure.text)
@@ -59,7 +60,8 @@ static void log_resumed(const struct run *r, const struct load_result *got)
 			"with fresh optimizer state\n");
 	if (got->missing)
 		fprintf(stderr,
-			"uctrain: %" PRIu64 " optimizer states are missing and start at zero, the first: %s\n",
+			"uctrain: %" PRIu64
+			" optimizer states are missing and start at zero, the first: %s\n",
 			got->missing, got->first.text);
 }
 
@@ -169,7 +171,8 @@ static int check_held_out(const struct run *r, struct errmsg *err)
 	if (!r->config->eval_interval || rows >= r->config->batch)
 		return 0;
 	return errmsg_set(err, -EINVAL,
-			  "--eval_interval: %s leaves %" PRIu64 " rows for validation, fewer than a batch of %u",
+			  "--eval_interval: %s leaves %" PRIu64
+			  " rows for validation, fewer than a batch of %u",
 			  r->config->data, rows, r->config->batch);
 }
 
@@ -188,7 +191,7 @@ static int open_parts(struct run *r, struct errmsg *err)
 	const struct comm *const tensor = &r->ranks.tensor;
 	const struct comm *const pipe = &r->ranks.pipe;
 	const struct gpt2_split split = { tensor->rank, tensor->size,
-					  pipe->rank, pipe->size };
+					  pipe->rank, pipe->size, c->partition };
 	int rc = gpt2_init_part(&r->model, &c->model, &split, err);
 
 	if (!rc)
@@ -203,8 +206,7 @@ static int open_parts(struct run *r, struct errmsg *err)
 		rc = check_held_out(r, err);
 	if (rc)
 		return rc;
-	r->rows = calloc((size_t)r->pass_rows * c->seq_length,
-			 sizeof(*r->rows));
+	r->rows = calloc((size_t)r->pass_rows * c->seq_length, sizeof(*r->rows));
 	if (!r->rows)
 		return errmsg_nomem(err, NULL);
 	loss_scaler_init(&r->scaler, &c->scaler);

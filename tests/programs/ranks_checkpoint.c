@@ -106,6 +106,7 @@ static int set_key(struct run *r, const char *key, char *value)
 		char **text;
 	} keys[] = {
 		{ "pipe", .number = &c->pipeline_parallel },
+		{ "partition", .number = (unsigned *)&c->partition },
 		{ "tensor", .number = &c->tensor_parallel },
 		{ "stage", .number = &c->zero_stage },
 		{ "layers", .number = &c->model.n_layer },
@@ -458,7 +459,8 @@ static int run(struct run *r, struct errmsg *err)
 		rc = gpt2_init_part(
 			&r->model, &c->model,
 			&(struct gpt2_split){ tensor->rank, tensor->size,
-					      pipe->rank, pipe->size },
+					      pipe->rank, pipe->size,
+					      c->partition },
 			err);
 	if (r->apart)
 		r->backend = apart_backend(c->dtype);

@@ -92,6 +92,18 @@ from_mount() {
 }
 each from_mount
 
+# Stages of 3 and 1 blocks, and of 2 and 2.
+later 1 four layers=4
+for stage in 0 1; do
+	later 2 uneven-z$stage layers=4 pipe=2 partition=1 stage=$stage save="$tmp/uneven-z$stage"
+	start
+	later 2 even-z$stage layers=4 pipe=2 partition=2 stage=$stage load="$tmp/uneven-z$stage" steps=0
+	start
+	same "uneven stages, ZeRO's $stage" "$(state four)" uneven-z$stage
+done
+same "shards are resumed with another partition" "$(state four)" even-z1
+refused "model states are not" "has no parameter" even-z0
+
 # Files of other ranks, and a mount is named as the way; none of what was saved
 # without ZeRO.
 later 2 other-tp load="$tmp/n2-t2-p1-z1-fp32"

@@ -13,10 +13,8 @@ static void published_sizes(void **state)
 		const char *name;
 		uint64_t numel;
 	} models[] = {
-		{ "gpt2-dsuc", 7357312 },
-		{ "gpt2", 124439808 },
-		{ "gpt2-medium", 354823168 },
-		{ "gpt2-large", 774030080 },
+		{ "gpt2-dsuc", 7357312 },     { "gpt2", 124439808 },
+		{ "gpt2-medium", 354823168 }, { "gpt2-large", 774030080 },
 		{ "gpt2-xl", 1557611200 },
 	};
 	size_t i;
@@ -61,7 +59,7 @@ static void parts_are_the_whole(void **state)
 				       .n_embd = 12,
 				       .vocab_size = 11,
 				       .n_positions = 5 };
-	struct gpt2_split s;
+	struct gpt2_split s = { 0 };
 	struct gpt2 whole, m;
 	size_t i;
 	uint64_t k;
@@ -90,20 +88,64 @@ static void parts_are_the_whole(void **state)
 	gpt2_done(&whole);
 }
 
+/* Blocks of each stage by each method.  Heads of large vocabularies weigh as much as
+ * several blocks. */
+static void stages_are_balanced(void **state)
+{
+	static const struct {
+		const char *model;
+		enum gpt2_partition partition;
+		unsigned stages, blocks[6];
+	} cases[] = {
+		{ "gpt2", GPT2_PARTITION_PARAMETERS, 1, { 12 } },
+		{ "gpt2", GPT2_PARTITION_PARAMETERS, 2, { 7, 5 } },
+		{ "gpt2", GPT2_PARTITION_PARAMETERS, 4, { 2, 5, 4, 1 } },
+		{ "gpt2", GPT2_PARTITION_UNIFORM, 2, { 7, 5 } },
+		{ "gpt2", GPT2_PARTITION_UNIFORM, 5, { 2, 3, 3, 3, 1 } },
+		{ "gpt2", GPT2_PARTITION_BLOCKS, 2, { 6, 6 } },
+		{ "gpt2", GPT2_PARTITION_BLOCKS, 5, { 3, 3, 2, 2, 2 } },
+		{ "gpt2-xl", GPT2_PARTITION_PARAMETERS, 2, { 25, 23 } },
+		{ "gpt2-dsuc", GPT2_PARTITION_PARAMETERS, 4, { 1, 1, 1, 1 } },
+		{ "gpt2-dsuc", GPT2_PARTITION_UNIFORM, 4, { 1, 1, 1, 1 } },
+	};
+	struct gpt2_config c = { 0 };
+	struct gpt2_split s = { .size = 1 };
+	struct gpt2 m;
+	size_t i;
+
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		unsigned end = 0;
+
+		assert_int_equal(gpt2_preset(cases[i].model, &c, NULL), 0);
+		s.stages = cases[i].stages;
+		s.partition = cases[i].partition;
+		for (s.stage = 0; s.stage < s.stages; s.stage++) {
+			assert_int_equal(gpt2_init_part(&m, &c, &s, NULL), 0);
+			assert_int_equal(m.part.first_layer, end);
+			end += cases[i].blocks[s.stage];
+			assert_int_equal(m.part.end_layer, end);
+			gpt2_done(&m);
+		}
+		assert_int_equal(end, c.n_layer);
+	}
+}
+
 /* Units of other stages are empty; the last has the embedding for the head. */
 static void stages_have_their_layers(void **state)
 {
 	static const size_t params[3][7] = {
-		{ GPT2_EMBED_PARAMS, 12, 0, 0, 0, 0, 0 },
-		{ 0, 0, 12, 12, 0, 0, 0 },
-		{ 1, 0, 0, 0, 12, 12, GPT2_LAST_PARAMS },
+		{ GPT2_EMBED_PARAMS, 12, 12, 0, 0, 0, 0 },
+		{ 0, 0, 0, 12, 12, 0, 0 },
+		{ 1, 0, 0, 0, 0, 12, GPT2_LAST_PARAMS },
 	};
 	const struct gpt2_config c = { .n_layer = 5,
 				       .n_head = 1,
 				       .n_embd = 2,
 				       .vocab_size = 3,
 				       .n_positions = 5 };
-	struct gpt2_split s = { .size = 1, .stages = 3 };
+	struct gpt2_split s = { .size = 1,
+				.stages = 3,
+				.partition = GPT2_PARTITION_UNIFORM };
 	struct gpt2 m;
 	size_t u;
 
@@ -143,9 +185,12 @@ static void places_in_the_whole(void **state)
 	uint64_t at;
 	size_t i;
 
-	assert_int_equal(
-		gpt2_init_part(&m, &c, &(struct gpt2_split){ 1, 2, 0, 1 }, NULL),
-		0);
+	assert_int_equal(gpt2_init_part(&m, &c,
+					&(struct gpt2_split){ .rank = 1,
+							      .size = 2,
+							      .stages = 1 },
+					NULL),
+			 0);
 	for (i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
 		const struct gpt2_param *p =
 			&m.params[m.units[GPT2_UNIT_BLOCK(0)].first +
@@ -210,14 +255,23 @@ static void impossible_sizes_are_refused(void **state)
 		struct gpt2_config c;
 		const char *says;
 	} cases[] = {
-		{ { .n_layer = 0, .n_head = 1, .n_embd = 8, .vocab_size = 8,
+		{ { .n_layer = 0,
+		    .n_head = 1,
+		    .n_embd = 8,
+		    .vocab_size = 8,
 		    .n_positions = 8 },
 		  "n_layer" },
-		{ { .n_layer = 1, .n_head = 3, .n_embd = 8, .vocab_size = 8,
+		{ { .n_layer = 1,
+		    .n_head = 3,
+		    .n_embd = 8,
+		    .vocab_size = 8,
 		    .n_positions = 8 },
 		  "not a multiple" },
-		{ { .n_layer = 1, .n_head = 1, .n_embd = 8,
-		    .vocab_size = UINT32_MAX, .n_positions = 8 },
+		{ { .n_layer = 1,
+		    .n_head = 1,
+		    .n_embd = 8,
+		    .vocab_size = UINT32_MAX,
+		    .n_positions = 8 },
 		  "vocab_size" },
 	};
 	struct gpt2_config c;
@@ -240,6 +294,7 @@ int main(void)
 		cmocka_unit_test(names_and_shapes),
 		cmocka_unit_test(parts_are_the_whole),
 		cmocka_unit_test(places_in_the_whole),
+		cmocka_unit_test(stages_are_balanced),
 		cmocka_unit_test(stages_have_their_layers),
 		cmocka_unit_test(impossible_sizes_are_refused),
 	};
