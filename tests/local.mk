@@ -70,9 +70,10 @@ check-mountless:
 .PHONY: check-mountless
 
 # Longer runs that are not part of `make check`: speed, comparison with other
-# programs (these may need Python), and faults for an hour.
+# programs (these may need Python), and faults for an hour.  `make bench BENCH="far cold"'
+# runs two of the benchmarks.
 bench: all %D%/programs/mkrun$(EXEEXT)
-	@$(AM_TESTS_ENVIRONMENT) '$(abs_top_srcdir)'/tests/bench/run
+	@$(AM_TESTS_ENVIRONMENT) '$(abs_top_srcdir)'/tests/bench/run $(BENCH)
 interop: all
 	@$(AM_TESTS_ENVIRONMENT) rc=0; \
 	for s in '$(abs_top_srcdir)'/tests/$@/*.sh; do \

@@ -1,23 +1,39 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Storage that is far away (slowfs, 64 requests at once): ucckpt convert, cp -r and
-# torch.load of the whole tree by one process, against 64 readers that share the shards
-# in pieces of 1 MiB.  UCFS_DEEPSPEED_PYTHON names a Python that has torch.
+# Storage that is far away: ucckpt convert, cp -r and torch.load of the whole tree by one
+# process, against 64 readers that share the shards in pieces of 1 MiB, in turns.
 #
-# UCFS_BENCH_FAR	delays of a request in microseconds ("2000 20000")
+# The store is slowfs: each request takes a delay, 64 may be under way, and the bytes pass
+# through its memory, as those of any network client do.  The readers keep what they
+# read in new memory (pieces -k), as whoever has a use for the bytes must; what
+# readers get that throw them away is given, too.  All read the same page cache.  convert
+# and cp write to memory, if /dev/shm has room: not to a disk, which would be the bound.
+# torch.load counts from the first open to the last tensor, without starting Python.
+#
+# UCFS_DEEPSPEED_PYTHON	a Python that has torch (python3)
+# UCFS_BENCH_FAR	delays of a request in microseconds; with a "c" behind it the
+#			kernel caches what was read and reads ahead, in requests of
+#			128 KiB at most ("2000 20000 2000c 20000c")
 . "${BASH_SOURCE%/*}/lib.sh"
 begin
 slowfs=${top_builddir:-.}/tests/bench/slowfs
 [ -x "$slowfs" ] || skip "tests/bench/slowfs is not built"
 python=${UCFS_DEEPSPEED_PYTHON:-python3}
 room "$dest" 2 || skip "no room for copies in $dest"
+[ "$(awk '/^MemAvailable/ { print $2 }' /proc/meminfo)" -gt \
+	$(($(du -sk "$source/$tag" | cut -f1) * 3)) ] ||
+	skip "no memory for three times the shards"
 compile pieces
+stores=${UCFS_BENCH_FAR:-2000 20000 2000c 20000c}
 near=$source far=$work/far
 mkdir "$far"
 
 be_far() {
-	"$slowfs" -d "$delay" -l "$work/requests.$1.$delay" "$near" "$far"
+	local options=(-d "${store%c}" -l "$work/requests.$1.$store")
+
+	[ "$store" = "${store%c}" ] || options+=(-c)
+	"$slowfs" "${options[@]}" "$near" "$far"
 	source=$far
 }
 be_near() {
@@ -29,75 +45,104 @@ be_near() {
 	done
 }
 trap 'unmount; be_near; cleanup' EXIT
-# rate SERIES COMMAND...: append MB/s of what the command leaves in $bytes.
-rate() {
-	local -r series=$1 t=$(now)
-
-	shift
-	bytes=0
-	"$@"
-	add "$series" "$(awk -v a="$t" -v b="$(now)" -v n="$bytes" \
-		'BEGIN { printf "%.0f", n / (b - a) }')"
-	add "$series.read" "$(awk -v n="$bytes" '$1 == "bytes" { printf "%.3f", $2 / n }' \
+# count WAY: append the store's counters; $bytes were written or loaded.
+count() {
+	add "$1.$store.read" "$(awk -v n="$bytes" '$1 == "bytes" { printf "%.3f", $2 / n }' \
 		"$far/.slowfs")"
-	add "$series.most" "$(awk '$1 == "most" { print $2 }' "$far/.slowfs")"
+	add "$1.$store.most" "$(awk '$1 == "most" { print $2 }' "$far/.slowfs")"
 }
+# rate WAY MICROSECONDS: append MB/s.
+rate() {
+	add "$1.$store" "$(awk -v us="$2" -v n="$bytes" 'BEGIN { printf "%.0f", n / us }')"
+}
+size_of_tree() { bytes=$(du -sb "$dest/tree" | cut -f1); }
 by_convert() {
+	local -r t=$(now)
+
 	ucckpt convert "$far/$tag" "$dest/tree" >/dev/null
-	bytes=$(du -sb "$dest/tree" | cut -f1)
+	us=$(($(now) - t))
+	size_of_tree
 }
 by_copy() {
+	local t
+
+	mount_as crc=exact
+	t=$(now)
 	cp -r "$view" "$dest/tree"
-	bytes=$(du -sb "$dest/tree" | cut -f1)
+	us=$(($(now) - t))
+	size_of_tree
 }
 by_torch() {
-	bytes=$("$python" "${BASH_SOURCE%/*}/far_load.py" "$view/zero")
+	mount_as crc=exact
+	# Importing torch may print more.
+	read -r bytes us < <("$python" "${BASH_SOURCE%/*}/far_load.py" "$view/zero" | tail -n 1)
+}
+# readers WAY OPTION...
+readers() {
+	local -r way=$1 result=$work/pieces.result
+
+	shift
+	be_far "$way"
+	"$work/pieces" "$@" "$far/$tag"/* >"$result"
+	add "$way.$store" "$(cut -d' ' -f1 "$result")"
+	be_near
 }
 ways=(convert copy)
-! "$python" -c 'import torch' 2>/dev/null || ways+=(torch)
+! "$python" -c 'import torch' >/dev/null 2>&1 || ways+=(torch)
 
 warm
-for delay in ${UCFS_BENCH_FAR:-2000 20000}; do
-	for ((i = 0; i < rounds; i++)); do
-		be_far readers
-		add "readers.$delay" "$("$work/pieces" "$far/$tag"/* | cut -d' ' -f1)"
-		be_near
+for ((i = 0; i < rounds; i++)); do
+	for store in $stores; do
+		readers thrown
+		readers readers -k
 		for way in "${ways[@]}"; do
 			be_far "$way"
-			[ "$way" = convert ] || mount_as crc=exact
-			rate "$way.$delay" "by_$way"
+			"by_$way"
+			rate "$way" "$us"
+			count "$way"
 			unmount
 			be_near
 			rm -rf "$dest/tree"
 		done
 	done
 done
-source=$near
 
-header far
-for delay in ${UCFS_BENCH_FAR:-2000 20000}; do
-	row_of "$delay us: 64 readers of 1 MiB" "readers.$delay" MB/s
-	for way in "${ways[@]}"; do
-		row_of "$way" "$way.$delay" MB/s \
-			"$(median "$way.$delay.most") at once"
-		figure "  bytes read / bytes written or loaded" \
-			"$(median "$way.$delay.read")"
-		limit=0.5
-		[ "$way" != convert ] || limit=0.7
-		[ "$delay" -lt 10000 ] || limit=0.4
-		bar "$way, of 64 readers, $delay us" \
-			"$(ratio "$(median "$way.$delay")" "$(median "readers.$delay")")" \
-			">=" $limit "$(median "$way.$delay") MB/s" \
-			"$(median "readers.$delay") MB/s"
-	done
-done
-# Requests under way over time, of the last round: a column for each tenth.
-for log in "$work"/requests.*; do
-	row "$(basename "$log") (us), under way" "$(awk '$2 || began { began = 1; v[++n] = $2 }
+# Requests under way over time, of the last round: the mean of each tenth.
+under_way() {
+	awk '$2 || began { began = 1; v[++n] = $2 }
 		$2 { last = n }
 		END { for (i = 1; i <= 10; i++) {
 			s = k = 0
 			for (j = int((i - 1) * last / 10) + 1; j <= i * last / 10; j++) {
 				s += v[j]; k++ }
-			printf("%s%.0f", (i > 1 ? " " : ""), (k ? s / k : 0)) } }' "$log")"
+			printf("%s%.0f", (i > 1 ? " " : ""), (k ? s / k : 0)) } }' \
+		"$work/requests.$1.$store"
+}
+# limit WAY: what part of the readers' rate is asked for.
+limit() {
+	if [ "${store%c}" -ge 10000 ]; then
+		echo 0.4
+	elif [ "$1" = convert ]; then
+		echo 0.7
+	else
+		echo 0.5
+	fi
+}
+header "far, copies on $(stat -f -c %T "$dest")"
+for store in $stores; do
+	what=${store%c}
+	[ "$store" = "$what" ] || what="$what cached"
+	row_of "$what us: 64 readers of 1 MiB" "readers.$store" MB/s
+	row_of "  that throw the bytes away" "thrown.$store" MB/s
+	figure "readers, $what us: requests under way over time" "$(under_way readers)"
+	for way in "${ways[@]}"; do
+		row_of "$way" "$way.$store" MB/s "$(median "$way.$store.most") at once"
+		figure "$way, $what us: bytes read / written or loaded" \
+			"$(median "$way.$store.read")"
+		figure "$way, $what us: requests under way over time" "$(under_way "$way")"
+		bar "$way, of 64 readers, $what us" \
+			"$(ratio "$(median "$way.$store")" "$(median "readers.$store")")" \
+			">=" "$(limit "$way")" "$(median "$way.$store") MB/s" \
+			"$(median "readers.$store") MB/s"
+	done
 done

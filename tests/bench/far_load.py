@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """far_load.py ZERO: load all files of all parameters in the order of their names, and
-print how many bytes they have."""
+print how many bytes they have and how many microseconds it took."""
 
 import os
 import sys
+import time
 
 import torch
 
 top = sys.argv[1]
 total = 0
+begun = time.monotonic()
 for name in sorted(os.listdir(top)):
     folder = os.path.join(top, name)
     if not os.path.isdir(folder):
@@ -18,4 +20,4 @@ for name in sorted(os.listdir(top)):
         if os.path.exists(path):
             torch.load(path, weights_only=False)
             total += os.path.getsize(path)
-print(total)
+print(total, round((time.monotonic() - begun) * 1e6))

@@ -3,16 +3,21 @@
  * What a store gives to whoever asks for much at once: readers share the files and
  * take a piece of 1 MiB each, one after the other.
  *
- *   pieces [-t READERS] FILE...
+ *   pieces [-t READERS] [-k] FILE...
+ *
+ *	-k	keep all bytes in memory, which is new, as whoever has a use for them
+ *		must; otherwise each reader reads all of its pieces into one buffer
  *
  * Prints MB/s, bytes and seconds; the files are opened before.
  */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,6 +33,7 @@ struct file {
 static struct file *files; /* the one after the last tells the end */
 static size_t nfiles;
 static atomic_ullong next, bytes;
+static char *kept; /* of all files; NULL: not kept */
 
 static void die(const char *what)
 {
@@ -45,7 +51,7 @@ static double now(void)
 
 static void *read_pieces(void *arg)
 {
-	void *const buf = malloc(PIECE);
+	char *const buf = malloc(PIECE);
 	size_t i = 0;
 
 	(void)arg;
@@ -57,7 +63,8 @@ static void *read_pieces(void *arg)
 			i++;
 		if (i == nfiles)
 			break;
-		n = pread(files[i].fd, buf, PIECE, (off_t)(at - files[i].begin));
+		n = pread(files[i].fd, kept ? kept + at : buf, PIECE,
+			  (off_t)(at - files[i].begin));
 		if (n < 0)
 			die("read");
 		atomic_fetch_add(&bytes, (uint64_t)n);
@@ -84,17 +91,26 @@ static void open_files(char **names)
 int main(int argc, char **argv)
 {
 	pthread_t threads[READERS_MAX];
+	bool keep = false;
 	int c, n = 64;
 	double t;
 
-	while ((c = getopt(argc, argv, "t:")) != -1)
-		n = c == 't' ? atoi(optarg) : 0;
+	while ((c = getopt(argc, argv, "t:k")) != -1)
+		if (c == 'k')
+			keep = true;
+		else
+			n = c == 't' ? atoi(optarg) : 0;
 	nfiles = (size_t)(argc - optind);
 	if (!nfiles || n < 1 || n > READERS_MAX) {
-		fprintf(stderr, "usage: pieces [-t READERS] FILE...\n");
+		fprintf(stderr, "usage: pieces [-t READERS] [-k] FILE...\n");
 		return 2;
 	}
 	open_files(argv + optind);
+	if (keep)
+		kept = mmap(NULL, files[nfiles].begin, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (kept == MAP_FAILED)
+		die("memory");
 	t = now();
 	for (int i = 0; i < n; i++)
 		if (pthread_create(&threads[i], NULL, read_pieces, NULL))

@@ -26,7 +26,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -46,8 +45,6 @@ struct node {
 /* A file or directory that is open. */
 struct open_file {
 	int fd;
-	const char *map; /* NULL: empty */
-	size_t size;
 	char **names; /* of a directory */
 	size_t nnames;
 };
@@ -195,6 +192,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
 	(void)userdata;
 	conn->want |= conn->capable & FUSE_CAP_PARALLEL_DIROPS;
+	/* What the kernel reads ahead into its cache; its own limit is 12. */
+	conn->max_background = most;
 }
 
 static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
@@ -299,8 +298,6 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct open_file *const f = calloc(1, sizeof(*f));
 	const char *const path = path_of(ino);
-	struct stat st;
-	void *p;
 
 	if (!f)
 		die("memory");
@@ -319,19 +316,11 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	begin(OPEN);
 	f->fd = open(path, O_RDONLY | O_CLOEXEC);
 	end();
-	if (f->fd < 0 || fstat(f->fd, &st) < 0) {
+	if (f->fd < 0) {
 		fuse_reply_err(req, errno);
 		free(f);
 		return;
 	}
-	/* The kernel copies replies out of the mapping: this process spends no
-	 * time on them. */
-	f->size = (size_t)st.st_size;
-	p = f->size ? mmap(NULL, f->size, PROT_READ, MAP_SHARED, f->fd, 0)
-		    : NULL;
-	if (p == MAP_FAILED)
-		die(path);
-	f->map = p;
 	fuse_reply_open(req, fi);
 }
 
@@ -340,8 +329,6 @@ static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	struct open_file *const f = (void *)(uintptr_t)fi->fh;
 
 	(void)ino;
-	if (f->map)
-		munmap((void *)f->map, f->size);
 	if (f->fd >= 0)
 		close(f->fd);
 	free(f);
@@ -357,24 +344,46 @@ static void read_counts(fuse_req_t req, size_t size, off_t off)
 	fuse_reply_buf(req, text + at, n - at < size ? n - at : size);
 }
 
+/* Memory of a thread for the bytes of one request. */
+static char *reply_buffer(size_t size)
+{
+	static _Thread_local char *buf;
+	static _Thread_local size_t len;
+
+	if (len < size) {
+		free(buf);
+		buf = malloc(size);
+		if (!buf)
+			die("memory");
+		len = size;
+	}
+	return buf;
+}
+
+/* What comes from a server passes through the client's memory: no splicing of the
+ * page cache, which no far store could do. */
 static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 		    struct fuse_file_info *fi)
 {
 	const struct open_file *const f = (void *)(uintptr_t)fi->fh;
-	const size_t at = (size_t)off < f->size ? (size_t)off : f->size;
-	struct iovec v = { .iov_base = (void *)(f->map + at),
-			   .iov_len =
-				   f->size - at < size ? f->size - at : size };
+	char *buf;
+	ssize_t n;
 
 	(void)ino;
 	if (f->fd < 0) {
 		read_counts(req, size, off);
 		return;
 	}
+	buf = reply_buffer(size);
 	begin(READ);
-	atomic_fetch_add(&bytes, v.iov_len);
-	fuse_reply_iov(req, &v, v.iov_len ? 1 : 0);
+	n = pread(f->fd, buf, size, off);
 	end();
+	if (n < 0) {
+		fuse_reply_err(req, errno);
+		return;
+	}
+	atomic_fetch_add(&bytes, (size_t)n);
+	fuse_reply_buf(req, buf, (size_t)n);
 }
 
 static const struct fuse_lowlevel_ops ops = {
