@@ -2,7 +2,10 @@
 #ifndef UCTRAIN_DEVCOMM_H
 #define UCTRAIN_DEVCOMM_H
 
+#include <stdbool.h>
 #include <stddef.h>
+
+#include "ckpt/tensor/tensor.h"
 
 struct backend;
 struct comm;
@@ -16,10 +19,14 @@ struct errmsg;
 struct devcomm;
 
 /*
- * *out is NULL if ranks must communicate through their hosts: there is only one
- * rank, several ranks share a device, or NCCL cannot be loaded, which is
- * reported.  Collective: all ranks get the same result.
+ * Can all ranks' devices exchange data?  Not if there is only one rank, if several
+ * ranks share a device, or if NCCL cannot be loaded: then they communicate through
+ * their hosts, and rank 0 says why.  Collective: all ranks get the same answer.
  */
+bool devcomm_reach(struct comm *world, struct backend *b);
+
+/* For a group of ranks whose devices reach each other; *out is NULL if it is one
+ * rank alone.  Collective: all ranks of `c` get the same result. */
 int devcomm_new(struct devcomm **out, struct comm *c, struct backend *b,
 		struct errmsg *err);
 void devcomm_free(struct devcomm *d);
@@ -27,12 +34,19 @@ void devcomm_free(struct devcomm *d);
 /* Make the sums of devcomms created later the same in every run. */
 void devcomm_fix_order(void);
 
-/* Like comm_reduce_scatter, comm_all_gather and comm_sum_float. */
+/* Like comm_reduce_scatter, comm_all_gather, comm_all_gather_equal and
+ * comm_exchange. */
 void devcomm_reduce_scatter(struct devcomm *d, const float *parts,
 			    const size_t *n, float *mine);
 void devcomm_all_gather(struct devcomm *d, const void *mine,
 			const size_t *bytes, void *all);
-void devcomm_sum_float(struct devcomm *d, float *x, size_t n);
+void devcomm_all_gather_equal(struct devcomm *d, const void *mine, size_t bytes,
+			      void *all);
+void devcomm_exchange(struct devcomm *d, unsigned peer, const void *out,
+		      void *in, size_t bytes);
+
+/* x = its sum over ranks, float32 or a 16-bit type.  All ranks get the same bits. */
+void devcomm_sum(struct devcomm *d, void *x, size_t n, enum dtype dtype);
 
 /* The first failure of a queued collective, with the call and the rank. */
 int devcomm_check(struct devcomm *d, struct errmsg *err);

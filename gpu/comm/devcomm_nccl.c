@@ -161,7 +161,7 @@ static void find_seats(struct comm *c, const struct backend *b,
 /* Does every rank have a device of its own, and NCCL?  0, or an error with the
  * cause, the same on all ranks. */
 static int check_usable(struct comm *c, const struct backend *b,
-			const struct nccl_api **api, struct errmsg *cause)
+			struct errmsg *cause)
 {
 	struct seat *seats = calloc(c->size, sizeof(*seats));
 	size_t *bytes = calloc(c->size, sizeof(*bytes));
@@ -174,31 +174,27 @@ static int check_usable(struct comm *c, const struct backend *b,
 	if (!rc && is_shared(c, seats, cause))
 		rc = -EBUSY;
 	if (!rc) {
-		*api = nccl_api(&why);
-		rc = comm_agree(c,
-				*api ? 0 : errmsg_set(cause, -ENOENT, "%s", why),
-				cause);
+		rc = nccl_api(&why) ? 0 : errmsg_set(cause, -ENOENT, "%s", why);
+		rc = comm_agree(c, rc, cause);
 	}
 	free(seats);
 	free(bytes);
 	return rc;
 }
 
-/* The table of NCCL, or NULL with one warning from rank 0. */
-static const struct nccl_api *wanted(struct comm *c, const struct backend *b)
+bool devcomm_reach(struct comm *world, struct backend *b)
 {
-	const struct nccl_api *api = NULL;
 	struct errmsg cause;
 
-	if (c->size == 1 || !*b->device)
-		return NULL;
-	if (check_usable(c, b, &api, &cause) == 0)
-		return api;
-	if (c->rank == 0)
+	if (world->size == 1 || !*b->device)
+		return false;
+	if (check_usable(world, b, &cause) == 0)
+		return true;
+	if (world->rank == 0)
 		fprintf(stderr,
 			"uctrain: NCCL is not used, ranks communicate through their hosts: %s\n",
 			cause.text);
-	return NULL;
+	return false;
 }
 
 static int devcomm_nccl_join(struct devcomm *d, struct comm *c)
@@ -225,14 +221,13 @@ static int devcomm_nccl_join(struct devcomm *d, struct comm *c)
 int devcomm_new(struct devcomm **out, struct comm *c, struct backend *b,
 		struct errmsg *err)
 {
-	const struct nccl_api *api = wanted(c, b);
-	struct devcomm *d = NULL;
-	int rc = 0;
+	struct devcomm *d;
+	const char *why;
+	int rc;
 
 	*out = NULL;
-	if (!api)
+	if (c->size == 1)
 		return 0;
-	assert(c->size > 1);
 	d = calloc(1, sizeof(*d));
 	rc = d ? 0 : errmsg_nomem(err, NULL);
 	rc = comm_agree(c, rc, err);
@@ -240,7 +235,8 @@ int devcomm_new(struct devcomm **out, struct comm *c, struct backend *b,
 		free(d);
 		return rc;
 	}
-	d->nccl = api;
+	d->nccl = nccl_api(&why); /* devcomm_reach has loaded it */
+	assert(d->nccl);
 	d->rank = c->rank;
 	d->size = c->size;
 	d->stream = b->ops->native_queue(b, QUEUE_COMM);
@@ -320,26 +316,62 @@ static void gather_pieces(struct devcomm *d, const void *mine,
 	NCCL_CALL(d, ncclGroupEnd);
 }
 
+void devcomm_all_gather_equal(struct devcomm *d, const void *mine, size_t bytes,
+			      void *all)
+{
+	static const char what[] = "an all-gather by NCCL";
+
+	watch_begin(what);
+	NCCL_CALL(d, ncclAllGather, mine, all, bytes, ncclUint8, d->comm,
+		  d->stream);
+	queued(d, what);
+}
+
 void devcomm_all_gather(struct devcomm *d, const void *mine,
 			const size_t *bytes, void *all)
 {
 	static const char what[] = "an all-gather by NCCL";
 
+	if (all_equal(d, bytes)) {
+		devcomm_all_gather_equal(d, mine, bytes[0], all);
+		return;
+	}
 	watch_begin(what);
-	if (all_equal(d, bytes))
-		NCCL_CALL(d, ncclAllGather, mine, all, bytes[0], ncclUint8,
-			  d->comm, d->stream);
-	else
-		gather_pieces(d, mine, bytes, all);
+	gather_pieces(d, mine, bytes, all);
 	queued(d, what);
 }
 
-void devcomm_sum_float(struct devcomm *d, float *x, size_t n)
+static ncclDataType_t type_of(enum dtype dtype)
+{
+	return dtype == DTYPE_BF16  ? ncclBfloat16
+	       : dtype == DTYPE_F16 ? ncclFloat16
+				    : ncclFloat32;
+}
+
+void devcomm_sum(struct devcomm *d, void *x, size_t n, enum dtype dtype)
 {
 	static const char what[] = "an all-reduce by NCCL";
 
 	watch_begin(what);
-	NCCL_CALL(d, ncclAllReduce, x, x, n, ncclFloat32, ncclSum, d->comm,
+	NCCL_CALL(d, ncclAllReduce, x, x, n, type_of(dtype), ncclSum, d->comm,
 		  d->stream);
+	queued(d, what);
+}
+
+void devcomm_exchange(struct devcomm *d, unsigned peer, const void *out,
+		      void *in, size_t bytes)
+{
+	static const char what[] = "an exchange with a neighbour by NCCL";
+
+	assert(peer < d->size && peer != d->rank);
+	watch_begin(what);
+	NCCL_CALL(d, ncclGroupStart);
+	if (out)
+		NCCL_CALL(d, ncclSend, out, bytes, ncclUint8, (int)peer,
+			  d->comm, d->stream);
+	if (in)
+		NCCL_CALL(d, ncclRecv, in, bytes, ncclUint8, (int)peer, d->comm,
+			  d->stream);
+	NCCL_CALL(d, ncclGroupEnd);
 	queued(d, what);
 }

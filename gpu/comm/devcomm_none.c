@@ -8,14 +8,21 @@
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
 
-int devcomm_new(struct devcomm **out, struct comm *c, struct backend *b,
-		struct errmsg *err)
+bool devcomm_reach(struct comm *world, struct backend *b)
 {
-	(void)err;
-	if (c->size > 1 && *b->device && c->rank == 0)
+	if (world->size > 1 && *b->device && world->rank == 0)
 		fprintf(stderr,
 			"uctrain: NCCL is not used, ranks communicate through "
 			"their hosts: this uctrain was built without it\n");
+	return false;
+}
+
+int devcomm_new(struct devcomm **out, struct comm *c, struct backend *b,
+		struct errmsg *err)
+{
+	(void)c;
+	(void)b;
+	(void)err;
 	*out = NULL;
 	return 0;
 }
@@ -47,11 +54,31 @@ void devcomm_all_gather(struct devcomm *d, const void *mine,
 	(void)all;
 }
 
-void devcomm_sum_float(struct devcomm *d, float *x, size_t n)
+void devcomm_all_gather_equal(struct devcomm *d, const void *mine, size_t bytes,
+			      void *all)
+{
+	(void)d;
+	(void)mine;
+	(void)bytes;
+	(void)all;
+}
+
+void devcomm_exchange(struct devcomm *d, unsigned peer, const void *out,
+		      void *in, size_t bytes)
+{
+	(void)d;
+	(void)peer;
+	(void)out;
+	(void)in;
+	(void)bytes;
+}
+
+void devcomm_sum(struct devcomm *d, void *x, size_t n, enum dtype dtype)
 {
 	(void)d;
 	(void)x;
 	(void)n;
+	(void)dtype;
 }
 
 int devcomm_check(struct devcomm *d, struct errmsg *err)

@@ -4,29 +4,30 @@
 #include <assert.h>
 
 #include "gpu/backend/backend.h"
-#include "gpu/comm/comm.h"
+#include "gpu/comm/device_group.h"
 
 static void group_sum(const struct backend_group *g, struct backend *b, void *x,
 		      size_t n)
 {
-	comm_sum_float(g->ctx, x, n);
-	b->ops->round(b, x, x, n);
+	struct device_group *const ranks = g->ctx;
+
+	assert(b == ranks->b);
+	device_group_sum(ranks, x, n);
 }
 
 static void group_gather(const struct backend_group *g, const float *mine,
 			 size_t n, float *all)
 {
-	comm_all_gather_equal(g->ctx, mine, n * sizeof(*mine), all);
+	device_group_gather(g->ctx, mine, n, all);
 }
 
-void tensor_group_init(struct backend_group *g, struct comm *comm,
-		       struct backend *b)
+void tensor_group_init(struct backend_group *g, struct device_group *ranks,
+		       unsigned rank, unsigned size)
 {
-	assert(b->on_host && b->act_size == sizeof(float));
 	*g = (struct backend_group){
-		.rank = comm->rank,
-		.size = comm->size,
-		.ctx = comm,
+		.rank = rank,
+		.size = size,
+		.ctx = ranks,
 		.sum = group_sum,
 		.gather = group_gather,
 	};

@@ -2,13 +2,12 @@
 #ifndef UCTRAIN_TENSOR_GROUP_H
 #define UCTRAIN_TENSOR_GROUP_H
 
-struct backend;
 struct backend_group;
-struct comm;
+struct device_group;
 
-/* Make `comm` the group of a backend whose memory is the host's (backend.h).  It
- * must remain while the group is used. */
-void tensor_group_init(struct backend_group *g, struct comm *comm,
-		       struct backend *b);
+/* Make `ranks` a backend's group (backend.h), of number `rank` of `size`.  It must be
+ * connected before the group is used, and remain. */
+void tensor_group_init(struct backend_group *g, struct device_group *ranks,
+		       unsigned rank, unsigned size);
 
 #endif

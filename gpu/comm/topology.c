@@ -2,6 +2,10 @@
 #include "gpu/comm/topology.h"
 
 #include <assert.h>
+#include <stddef.h>
+
+#include "ckpt/base/array.h"
+#include "gpu/comm/devcomm.h"
 
 int topology_init(struct topology *t, struct comm *world, unsigned tensor,
 		  unsigned pipe, struct errmsg *err)
@@ -33,4 +37,57 @@ void topology_done(struct topology *t)
 	comm_join(&t->data);
 	comm_join(&t->pipe);
 	comm_join(&t->ends);
+}
+
+int topology_connect(struct topology *t, struct backend *b, struct errmsg *err)
+{
+	const bool direct = devcomm_reach(t->world, b);
+	const struct {
+		struct device_group *g;
+		struct comm *ranks;
+	} groups[] = { { &t->tensor_device, &t->tensor },
+		       { &t->pipe_device, &t->pipe },
+		       { &t->ends_device, &t->ends } };
+	int rc = 0;
+
+	for (size_t i = 0; i < COUNT(groups) && !rc; i++)
+		rc = comm_agree(t->world,
+				device_group_init(groups[i].g, groups[i].ranks,
+						  b, direct, err),
+				err);
+	if (!rc && direct)
+		rc = comm_agree(t->world,
+				devcomm_new(&t->data_device, &t->data, b, err),
+				err);
+	if (rc)
+		topology_disconnect(t);
+	return rc;
+}
+
+void topology_disconnect(struct topology *t)
+{
+	device_group_done(&t->tensor_device);
+	device_group_done(&t->pipe_device);
+	device_group_done(&t->ends_device);
+	devcomm_free(t->data_device);
+	t->data_device = NULL;
+}
+
+bool topology_is_direct(const struct topology *t)
+{
+	return t->tensor_device.direct || t->pipe_device.direct ||
+	       t->ends_device.direct || t->data_device;
+}
+
+int topology_check(const struct topology *t, struct errmsg *err)
+{
+	struct devcomm *const all[] = { t->tensor_device.direct,
+					t->pipe_device.direct,
+					t->ends_device.direct, t->data_device };
+	int rc = 0;
+
+	for (size_t i = 0; i < COUNT(all) && !rc; i++)
+		if (all[i])
+			rc = devcomm_check(all[i], err);
+	return rc;
 }

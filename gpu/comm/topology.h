@@ -2,7 +2,10 @@
 #ifndef UCTRAIN_TOPOLOGY_H
 #define UCTRAIN_TOPOLOGY_H
 
+#include <stdbool.h>
+
 #include "gpu/comm/comm.h"
+#include "gpu/comm/device_group.h"
 
 /*
  * The ranks of a run, in Megatron's order: rank (stage * data + d) * tensor + t is
@@ -17,6 +20,10 @@ struct topology {
 	/* The first and the last stage of the pipeline, which both have the
 	 * embedding; on stages between them, those. */
 	struct comm ends;
+	/* The same groups for what is in devices' memory, after topology_connect;
+	 * of the data-parallel one, what NCCL needs, or NULL. */
+	struct device_group tensor_device, pipe_device, ends_device;
+	struct devcomm *data_device;
 };
 
 /* The product of the sizes of tensor-parallel groups and of pipelines divides
@@ -24,5 +31,17 @@ struct topology {
 int topology_init(struct topology *t, struct comm *world, unsigned tensor,
 		  unsigned pipe, struct errmsg *err);
 void topology_done(struct topology *t);
+
+/* Connect the devices of the ranks of each group, by NCCL if all reach each other.
+ * `b` must remain until topology_disconnect.  Collective: all ranks get the same
+ * result. */
+int topology_connect(struct topology *t, struct backend *b, struct errmsg *err);
+void topology_disconnect(struct topology *t);
+
+/* Do devices exchange data without their hosts? */
+bool topology_is_direct(const struct topology *t);
+
+/* The first failure of a queued exchange between devices, with the call. */
+int topology_check(const struct topology *t, struct errmsg *err);
 
 #endif

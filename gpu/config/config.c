@@ -251,10 +251,6 @@ static int check_shared(const struct config *c, const char *flag, unsigned size,
 			err, -EINVAL,
 			"--%s %u: does not go with --zero_stage %u; use %s",
 			flag, size, c->zero_stage, stages);
-	if (size > 1 && c->device == DEVICE_CUDA)
-		return errmsg_set(err, -EINVAL,
-				  "--%s %u: does not go with --device cuda",
-				  flag, size);
 	return 0;
 }
 

@@ -4,9 +4,11 @@
  * block computes a row's loss and replaces its logits by their gradient.  Rows
  * are padded to allow 16-byte accesses, and GEMMs as fast as those of even
  * vocabularies.
+ *
+ * If a group shares the tokens, a rank has some columns of the logits.  Ranks
+ * exchange the largest logit of each row, the sum of exponentials relative to it,
+ * and the target's logit, between two kernels.
  */
-#include <assert.h>
-
 #include "gpu/cuda/cuda_gemm.h"
 #include "gpu/cuda/cuda_launch.cuh"
 #include "gpu/cuda/cuda_ops.h"
@@ -92,25 +94,13 @@ static __device__ __forceinline__ softmax softmax_of_row(const T *x, size_t n)
 	return softmax_of_warp(lane < THREADS / WARP ? shared[lane] : none);
 }
 
-/* Compute a row's loss and, with `grad`, replace its logits by their
- * gradient. */
+/* Replace a row's logits by their gradient. */
 template <int N, typename T>
-static __global__ void __launch_bounds__(THREADS)
-	lose_row(float *losses, T *logits, const int32_t *targets, size_t vocab,
-		 size_t pitch, float scale, bool grad)
+static __device__ __forceinline__ void
+grad_of_row(T *x, size_t vocab, softmax all, int32_t target, float scale)
 {
-	const int32_t target = targets[blockIdx.x];
-	T *const x = logits + blockIdx.x * pitch;
-	const softmax all = softmax_of_row<N>(x, vocab);
-	const float factor = target < 0 ? 0 : scale / all.sum;
+	const float factor = target == TOKEN_NONE ? 0 : scale / all.sum;
 
-	if (threadIdx.x == 0)
-		losses[blockIdx.x] =
-			target < 0 ? 0
-				   : logf(all.sum) + all.top - widen(x[target]);
-	if (!grad)
-		return;
-	__syncthreads();
 	for (size_t i = threadIdx.x * N; i < vocab; i += THREADS * N) {
 		floats<N> f = load_logits<N>(x, i, vocab);
 		const size_t of_target = (size_t)target - i;
@@ -125,6 +115,76 @@ static __global__ void __launch_bounds__(THREADS)
 					f.x[k] -= scale;
 		store(x + i, f);
 	}
+}
+
+/* Compute a row's loss and, with `grad`, replace its logits by their
+ * gradient. */
+template <int N, typename T>
+static __global__ void __launch_bounds__(THREADS)
+	lose_row(float *losses, T *logits, const int32_t *targets, size_t vocab,
+		 size_t pitch, float scale, bool grad)
+{
+	const int32_t target = targets[blockIdx.x];
+	T *const x = logits + blockIdx.x * pitch;
+	const softmax all = softmax_of_row<N>(x, vocab);
+
+	if (threadIdx.x == 0)
+		losses[blockIdx.x] =
+			target < 0 ? 0
+				   : logf(all.sum) + all.top - widen(x[target]);
+	if (!grad)
+		return;
+	__syncthreads();
+	grad_of_row<N>(x, vocab, all, target, scale);
+}
+
+/* What a rank knows of a row: its columns' softmax, and the target's logit, or 0
+ * if that is another rank's. */
+struct row_sums {
+	softmax some;
+	float wanted;
+};
+
+#define ROW_FLOATS (sizeof(row_sums) / sizeof(float))
+
+template <int N, typename T>
+static __global__ void __launch_bounds__(THREADS)
+	sum_row(row_sums *sums, const T *logits, const int32_t *targets,
+		size_t vocab, size_t pitch)
+{
+	const int32_t target = targets[blockIdx.x];
+	const T *const x = logits + blockIdx.x * pitch;
+	const softmax some = softmax_of_row<N>(x, vocab);
+
+	if (threadIdx.x == 0)
+		sums[blockIdx.x] = { some, target < 0 ? 0 : widen(x[target]) };
+}
+
+/* Like lose_row, where all[rank][row] is what the ranks know.  All ranks add up in
+ * the same order: they get the same loss. */
+template <int N, typename T>
+static __global__ void __launch_bounds__(THREADS)
+	lose_shared_row(float *losses, T *logits, const row_sums *all,
+			unsigned ranks, const int32_t *targets, size_t vocab,
+			size_t pitch, float scale, bool grad)
+{
+	const int32_t target = targets[blockIdx.x];
+	row_sums sum = { { -INFINITY, 0 }, 0 };
+
+	for (unsigned r = 0; r < ranks; r++) {
+		const row_sums one = all[(size_t)r * gridDim.x + blockIdx.x];
+
+		sum.some = together(sum.some, one.some);
+		sum.wanted += one.wanted;
+	}
+	if (threadIdx.x == 0)
+		losses[blockIdx.x] =
+			target == TOKEN_NONE
+				? 0
+				: logf(sum.some.sum) + sum.some.top - sum.wanted;
+	if (grad)
+		grad_of_row<N>(logits + blockIdx.x * pitch, vocab, sum.some,
+			       target, scale);
 }
 
 static __global__ void __launch_bounds__(THREADS)
@@ -152,6 +212,8 @@ struct head {
 	float scale;
 	void *logits;
 	float *losses;
+	const struct backend_group *group; /* or NULL */
+	row_sums *sums, *all_sums;         /* of this rank, and of all */
 };
 
 static bool make_logits(const head &h)
@@ -178,18 +240,32 @@ static bool give_back(const head &h)
 	return cuda_gemm_run(h.c, &in) && cuda_gemm_run(h.c, &wte);
 }
 
+template <typename T> static void lose_rows(const head &h)
+{
+	constexpr int N = wide<T>();
+	T *const logits = (T *)h.logits;
+
+	if (!h.group) {
+		cuda_launch(h.c, "cross_entropy", lose_row<N, T>,
+			    (unsigned)h.rows, THREADS, 0, h.losses, logits,
+			    h.targets, h.vocab, h.pitch, h.scale, h.din != NULL);
+		return;
+	}
+	cuda_launch(h.c, "cross_entropy", sum_row<N, T>, (unsigned)h.rows,
+		    THREADS, 0, h.sums, logits, h.targets, h.vocab, h.pitch);
+	h.group->gather(h.group, &h.sums->some.top, h.rows * ROW_FLOATS,
+			&h.all_sums->some.top);
+	cuda_launch(h.c, "cross_entropy", lose_shared_row<N, T>,
+		    (unsigned)h.rows, THREADS, 0, h.losses, logits, h.all_sums,
+		    h.group->size, h.targets, h.vocab, h.pitch, h.scale,
+		    h.din != NULL);
+}
+
 static bool cross_entropy_of_rows(const head &h)
 {
 	if (!make_logits(h))
 		return false;
-	by_type(h.c->base.dtype, [&](auto t) {
-		typedef decltype(t) T;
-
-		cuda_launch(h.c, "cross_entropy", lose_row<wide<T>(), T>,
-			    (unsigned)h.rows, THREADS, 0, h.losses,
-			    (T *)h.logits, h.targets, h.vocab, h.pitch, h.scale,
-			    h.din != NULL);
-	});
+	by_type(h.c->base.dtype, [&](auto t) { lose_rows<decltype(t)>(h); });
 	cuda_launch(h.c, "cross_entropy", add_losses, 1, THREADS, 0, h.loss,
 		    h.losses, h.rows);
 	return !h.din || give_back(h);
@@ -211,17 +287,19 @@ void cuda_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
 			size_t rows, size_t c, size_t vocab, float scale,
 			const struct backend_group *group)
 {
-	assert(!group);
 	struct cuda *const cuda = cuda_of(b);
 	const size_t pitch = (vocab + PITCH - 1) / PITCH * PITCH;
 	const size_t of_row = pitch * b->act_size, step = c * b->act_size;
 	const size_t chunk = chunk_of(rows, of_row, cuda->logits_bytes);
+	const size_t sums = group ? 1 + group->size : 0;
 	char *const scratch =
-		(char *)cuda_scratch(cuda, chunk * (of_row + sizeof(float)));
+		(char *)cuda_scratch(cuda, chunk * (of_row + sizeof(float) +
+						    sums * sizeof(row_sums)));
 
 	if (!scratch)
 		return;
 	for (size_t at = 0; at < rows; at += chunk) {
+		float *const losses = (float *)(scratch + chunk * of_row);
 		const head h = {
 			.c = cuda,
 			.loss = loss,
@@ -236,7 +314,10 @@ void cuda_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
 			.pitch = pitch,
 			.scale = scale,
 			.logits = scratch,
-			.losses = (float *)(scratch + chunk * of_row),
+			.losses = losses,
+			.group = group,
+			.sums = (row_sums *)(losses + chunk),
+			.all_sums = (row_sums *)(losses + chunk) + chunk,
 		};
 
 		if (!cross_entropy_of_rows(h))

@@ -20,7 +20,9 @@
 	X(ncclBroadcast)         \
 	X(ncclReduceScatter)     \
 	X(ncclAllGather)         \
-	X(ncclAllReduce)
+	X(ncclAllReduce)         \
+	X(ncclSend)              \
+	X(ncclRecv)
 
 struct nccl_api {
 	NCCL_CALLS(DYNLIB_MEMBER)

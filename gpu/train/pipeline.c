@@ -7,7 +7,9 @@
  * and the last stage goes back at once.
  *
  * A stage that sends to a neighbour and waits for something from it does both in one
- * exchange: each would otherwise wait for the other to receive.
+ * exchange: each would otherwise wait for the other to receive.  What is sent alone
+ * lies in a network that comes back before it is used again, hence after a later
+ * exchange that is waited for.
  */
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
@@ -42,12 +44,13 @@ static bool is_last(const struct run *r)
 static void exchange_before(struct run *r, struct network *out,
 			    struct network *in)
 {
-	struct comm *const pipe = &r->ranks.pipe;
+	const unsigned stage = r->ranks.pipe.rank;
 
-	if (pipe->rank)
-		comm_exchange(pipe, pipe->rank - 1,
-			      out ? network_residual_gradient(out) : NULL,
-			      in ? network_input(in) : NULL, bytes_of(r));
+	if (stage)
+		device_group_exchange(
+			&r->ranks.pipe_device, stage - 1,
+			out ? network_residual_gradient(out) : NULL,
+			in ? network_input(in) : NULL, bytes_of(r));
 }
 
 /* Exchange with the stage behind: `out` has an output for it, `in` gets a
@@ -55,11 +58,10 @@ static void exchange_before(struct run *r, struct network *out,
 static void exchange_behind(struct run *r, struct network *out,
 			    struct network *in)
 {
-	struct comm *const pipe = &r->ranks.pipe;
-
 	if (!is_last(r))
-		comm_exchange(
-			pipe, pipe->rank + 1, out ? network_output(out) : NULL,
+		device_group_exchange(
+			&r->ranks.pipe_device, r->ranks.pipe.rank + 1,
+			out ? network_output(out) : NULL,
 			in ? network_residual_gradient(in) : NULL, bytes_of(r));
 }
 
@@ -105,5 +107,6 @@ int pipeline_validate(struct run *r, uint64_t batch, unsigned pass,
 	exchange_before(r, NULL, n);
 	rc = train_pass(r, n, true, batch, pass, l, err);
 	exchange_behind(r, n, NULL);
+	device_group_wait(&r->ranks.pipe_device);
 	return rc;
 }

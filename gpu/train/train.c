@@ -197,7 +197,8 @@ static int open_parts(struct run *r, struct errmsg *err)
 	if (!rc)
 		rc = open_backend(r, err);
 	if (!rc && tensor->size > 1)
-		tensor_group_init(&r->group, &r->ranks.tensor, r->backend);
+		tensor_group_init(&r->group, &r->ranks.tensor_device,
+				  tensor->rank, tensor->size);
 	if (!rc)
 		rc = open_networks(r, err);
 	if (!rc)
@@ -305,6 +306,7 @@ static void run_close(struct run *r)
 	for (unsigned i = 0; i < r->nnetworks; i++)
 		network_free(r->networks[i]);
 	free(r->networks);
+	topology_disconnect(&r->ranks);
 	if (r->backend)
 		r->backend->ops->destroy(r->backend);
 	gpt2_done(&r->model);
@@ -331,6 +333,8 @@ static int run(const struct config *c, struct comm *comm, struct errmsg *err)
 		return rc;
 	assert(c->batch == c->micro_batch * c->accumulation * r.ranks.data.size);
 	rc = comm_agree(comm, open_parts(&r, err), err);
+	if (!rc)
+		rc = topology_connect(&r.ranks, r.backend, err);
 	check_checkpoint_dir(&r);
 	if (!rc)
 		rc = lock_checkpoint_dir(&r, err);

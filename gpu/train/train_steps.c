@@ -122,6 +122,13 @@ static unsigned divisor_after(const struct run *r)
 	return r->config->rank_invariant ? r->passes : 1;
 }
 
+/* This pass completes gradients. */
+static void expect_last(struct run *r, unsigned pass)
+{
+	if (pass + 1 == r->passes)
+		zero_expect_last(&r->zero);
+}
+
 int train_pass(struct run *r, struct network *n, bool valid, uint64_t batch,
 	       unsigned pass, struct losses *l, struct errmsg *err)
 {
@@ -129,8 +136,9 @@ int train_pass(struct run *r, struct network *n, bool valid, uint64_t batch,
 	double one = 0;
 	int rc;
 
-	if (!valid && pass + 1 == r->passes)
-		zero_expect_last(&r->zero);
+	/* Only the last stage has gradients now. */
+	if (!valid && r->ranks.pipe.rank + 1 == r->ranks.pipe.size)
+		expect_last(r, pass);
 	if (!l->unread) {
 		const double begun = phase_begin(r, PHASE_DATA);
 
@@ -149,6 +157,7 @@ int train_pass(struct run *r, struct network *n, bool valid, uint64_t batch,
 int train_pass_back(struct run *r, struct network *n, unsigned pass,
 		    struct errmsg *err)
 {
+	expect_last(r, pass);
 	return pass_failed(
 		r, network_backward(n, &r->weights, dropout_seed(r, pass), err),
 		err);

@@ -158,8 +158,7 @@ int zero_init(struct zero *z, const struct gpt2 *model, struct topology *ranks,
 	if (!rc)
 		rc = alloc_device(z, err);
 	rc = comm_agree(z->world, rc, err);
-	if (!rc)
-		rc = devcomm_new(&z->impl->device, z->comm, b, err);
+	z->impl->device = ranks->data_device;
 	if (!rc)
 		rc = comm_agree(z->world, alloc_units(z, err), err);
 	if (rc)
@@ -184,7 +183,6 @@ void zero_done(struct zero *z)
 	if (m) {
 		zero_release_grad(z);
 		free_events(z);
-		devcomm_free(m->device);
 		unit_buffers_done(z, &m->unit_weights);
 		unit_buffers_done(z, &m->unit_gradients);
 		zero_free(z, z->master, z->local, sizeof(float));
@@ -251,12 +249,11 @@ static uint64_t part_start(const struct zero *z)
  * join.  Lack of memory does not prevent it from joining. */
 static int check_device(struct zero *z, struct errmsg *err)
 {
-	struct devcomm *const device = z->impl->device;
 	int rc = z->backend->ops->sync(z->backend, err);
 
-	if (!rc && device)
-		rc = devcomm_check(device, err);
-	if (rc && rc != -ENOMEM && device)
+	if (!rc)
+		rc = topology_check(z->ranks, err);
+	if (rc && rc != -ENOMEM && topology_is_direct(z->ranks))
 		comm_abort(z->world, err);
 	return rc;
 }
@@ -287,30 +284,33 @@ void zero_expect_last(struct zero *z)
 	z->impl->last_pass = true;
 }
 
-/* x = its sum over ranks, through the host. */
-static void sum_on_host(struct zero *z, struct comm *c, float *x, uint64_t numel)
-{
-	struct zero_impl *m = z->impl;
-	struct backend *b = z->backend;
-
-	for (uint64_t at = 0; c->size > 1 && at < numel; at += m->share) {
-		const size_t n = pieces_within(numel, at, m->share);
-
-		b->ops->to_host(b, m->host, x + at, n * sizeof(*m->host));
-		comm_sum_float(c, m->host, n);
-		b->ops->to_device(b, x + at, m->host, n * sizeof(*m->host));
-	}
-}
-
 /* Stage 0: sum the whole gradient over ranks. */
 static void sum_gradients(struct zero *z)
 {
 	struct zero_impl *m = z->impl;
+	struct backend *b = z->backend;
 
-	if (m->device)
+	if (m->device) {
 		zero_reduce_all(z, m->gradient, m->ngradient);
-	else
-		sum_on_host(z, z->comm, m->gradient, m->ngradient);
+		return;
+	}
+	for (uint64_t at = 0; z->comm->size > 1 && at < m->ngradient;
+	     at += m->share) {
+		const size_t n = pieces_within(m->ngradient, at, m->share);
+		float *const x = m->gradient + at;
+
+		b->ops->to_host(b, m->host, x, n * sizeof(*x));
+		comm_sum_float(z->comm, m->host, n);
+		b->ops->to_device(b, x, m->host, n * sizeof(*x));
+	}
+}
+
+bool zero_shares_embedding(const struct zero *z)
+{
+	const struct gpt2_part *part = &z->model->part;
+
+	return part->stages > 1 &&
+	       (part->stage == 0 || part->stage + 1 == part->stages);
 }
 
 /* The ends of a pipeline both use the embedding, whose gradient is the sum of
@@ -318,17 +318,17 @@ static void sum_gradients(struct zero *z)
 static void sum_ends(struct zero *z)
 {
 	struct zero_impl *m = z->impl;
-	const struct gpt2_part *part = &z->model->part;
 	const uint64_t n = z->model->params[GPT2_WTE].numel;
 
-	if (part->stages == 1 || (part->stage && part->stage + 1 < part->stages))
+	if (!zero_shares_embedding(z))
 		return;
 	assert(z->stage < 2);
 	if (m->exact)
 		comm_sum_double(&z->ranks->ends, m->exact, n);
 	else
-		sum_on_host(z, &z->ranks->ends,
-			    m->gradient + z->partition.start[GPT2_WTE], n);
+		device_group_sum_float(
+			&z->ranks->ends_device,
+			m->gradient + z->partition.start[GPT2_WTE], n);
 }
 
 /* Finish the reduction over ranks.  Returns this rank's part of the
@@ -344,6 +344,8 @@ static float *zero_reduce_units(struct zero *z)
 		return own;
 	}
 	zero_release_grad(z);
+	if (summed && zero_shares_embedding(z))
+		zero_sum_unit(z, GPT2_UNIT_EMBED);
 	if (z->stage == 0 && !summed)
 		sum_gradients(z);
 	if (z->stage == 1 && !summed) {

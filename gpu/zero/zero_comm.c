@@ -6,8 +6,8 @@
  */
 #include "gpu/comm/pieces.h"
 
-#include <assert.h>
 #include "gpu/zero/zero_impl.h"
+#include <assert.h>
 
 /* --- direct ---------------------------------------------------------------- */
 
@@ -50,7 +50,7 @@ void zero_reduce_all(struct zero *z, float *x, uint64_t n)
 {
 	assert(z->impl->device);
 	fork_comm(z);
-	devcomm_sum_float(z->impl->device, x, n);
+	devcomm_sum(z->impl->device, x, n, DTYPE_F32);
 }
 
 static void gather_direct(struct zero *z, const void *mine, void *dst)

@@ -45,7 +45,8 @@ struct zero_impl {
 	float *host;    /* a window of all ranks, then this rank's own */
 	size_t share;   /* elements of one rank in a window */
 	double *norm;   /* on the device */
-	/* Collectives between devices; NULL if they go through the host. */
+	/* Collectives between devices; NULL if they go through the host.  Of
+	 * the topology. */
 	struct devcomm *device;
 	/* Events around collectives, and the end of the prefetch. */
 	struct backend_event *before, *after, *arrived;
@@ -89,6 +90,13 @@ void zero_reduce_all(struct zero *z, float *x, uint64_t n);
 /* `dst` = the weights of all ranks' pieces, end to end.  `mine` is this rank's
  * piece, possibly at its place in `dst`. */
 void zero_gather(struct zero *z, const void *mine, void *dst);
+
+/* Reduce a unit of a full gradient buffer, in place, between devices. */
+void zero_sum_unit(struct zero *z, unsigned unit);
+
+/* Is the embedding also used by another stage of the pipeline?  Then its gradient is
+ * reduced after the sum with that one's. */
+bool zero_shares_embedding(const struct zero *z);
 
 /* Give back the gradient whose reduction is under way. */
 void zero_release_grad(struct zero *z);

@@ -161,9 +161,10 @@ static void reduce_stretch(struct zero *z, uint64_t start, uint64_t numel,
 	zero_reduce(z, from, own, add);
 }
 
-/* Reduce a unit of a full gradient buffer, in place. */
-static void sum_unit(struct zero *z, uint64_t start, uint64_t numel)
+void zero_sum_unit(struct zero *z, unsigned unit)
 {
+	const uint64_t start = zero_unit_start(z, unit);
+	const uint64_t numel = z->model->units[unit].numel;
 	float *gradient = z->impl->gradient;
 
 	if (z->stage == 0)
@@ -211,8 +212,9 @@ static int complete(void *ctx, unsigned unit, struct errmsg *err)
 
 	(void)err;
 	if (!unit_gradients(z)) {
-		if (z->impl->device && z->impl->last_pass)
-			sum_unit(z, zero_unit_start(z, unit), shape->numel);
+		if (z->impl->device && z->impl->last_pass &&
+		    !(unit == GPT2_UNIT_EMBED && zero_shares_embedding(z)))
+			zero_sum_unit(z, unit);
 		return 0;
 	}
 	assert(u->gradient);

@@ -8,6 +8,7 @@ scripts += \
 	%D%/train/resume.sh \
 	%D%/train/tensor.sh \
 	%D%/train/pipeline.sh \
+	%D%/train/cuda_shared.sh \
 	%D%/train/parts.sh \
 	%D%/train/deepspeed.sh \
 	%D%/train/errors.sh \

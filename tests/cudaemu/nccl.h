@@ -12,7 +12,12 @@ typedef enum {
 	ncclUnhandledCudaError = 1,
 	ncclInProgress = 7,
 } ncclResult_t;
-typedef enum { ncclUint8 = 1, ncclFloat32 = 7 } ncclDataType_t;
+typedef enum {
+	ncclUint8 = 1,
+	ncclFloat16 = 6,
+	ncclFloat32 = 7,
+	ncclBfloat16 = 9,
+} ncclDataType_t;
 typedef enum { ncclSum = 0 } ncclRedOp_t;
 typedef struct ncclComm *ncclComm_t;
 typedef struct {
@@ -42,5 +47,9 @@ ncclResult_t ncclAllGather(const void *from, void *to, size_t n,
 ncclResult_t ncclAllReduce(const void *from, void *to, size_t n,
 			   ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
 			   cudaStream_t stream);
+ncclResult_t ncclSend(const void *from, size_t n, ncclDataType_t type, int peer,
+		      ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclRecv(void *to, size_t n, ncclDataType_t type, int peer,
+		      ncclComm_t comm, cudaStream_t stream);
 
 #endif

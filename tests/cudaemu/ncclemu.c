@@ -1,25 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The calls of NCCL that we use, by MPI, on the memory of apart.h.  Operations
- * are complete when they return; the calls of a group are executed in their
- * order, which is the same on all ranks.
- */
+#include "ncclemu.h"
+
 #include <assert.h>
 #include <signal.h>
-#include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <mpi.h>
 
-#include "gpu/nvidia/nccl_api.h"
-#include "tests/support/apart.h"
+#include "ckpt/tensor/cast.h"
 
-static void *of(const void *p)
+/* Of the messages by which a communicator comes about; the operations have the
+ * communicator's own. */
+#define TAG 42
+
+struct ncclComm {
+	MPI_Comm mpi;
+	int rank, size;
+};
+
+static int world_rank(void)
 {
-	void *m = apart_memory(p);
+	int r;
 
-	assert(m);
-	return m;
+	MPI_Comm_rank(MPI_COMM_WORLD, &r);
+	return r;
 }
 
 static MPI_Datatype type_of(ncclDataType_t t)
@@ -28,57 +34,75 @@ static MPI_Datatype type_of(ncclDataType_t t)
 	return t == ncclFloat32 ? MPI_FLOAT : MPI_BYTE;
 }
 
-static int rank(void)
-{
-	int r;
+/* --- communicators ------------------------------------------------------------ */
 
-	MPI_Comm_rank(MPI_COMM_WORLD, &r);
-	return r;
-}
+/* An id names the rank that leads, and how many it has led. */
+struct id {
+	int leader, number;
+};
 
 static ncclResult_t get_unique_id(ncclUniqueId *id)
 {
-	*id = (ncclUniqueId){ { 42 } };
+	static int made;
+	const struct id mine = { world_rank(), ++made };
+
+	memcpy(id->internal, &mine, sizeof(mine));
 	return ncclSuccess;
+}
+
+/* All members' numbers in the world, by way of the leader, who is rank 0. */
+static void learn_members(const struct id *id, int n, int r, int *members)
+{
+	const int tag = TAG + id->number;
+	int me[2] = { r, world_rank() }, one[2];
+
+	if (r) {
+		MPI_Send(me, 2, MPI_INT, id->leader, tag, MPI_COMM_WORLD);
+		MPI_Recv(members, n, MPI_INT, id->leader, tag, MPI_COMM_WORLD,
+			 MPI_STATUS_IGNORE);
+		return;
+	}
+	members[0] = me[1];
+	for (int i = 1; i < n; i++) {
+		MPI_Recv(one, 2, MPI_INT, MPI_ANY_SOURCE, tag, MPI_COMM_WORLD,
+			 MPI_STATUS_IGNORE);
+		members[one[0]] = one[1];
+	}
+	for (int i = 1; i < n; i++)
+		MPI_Send(members, n, MPI_INT, members[i], tag, MPI_COMM_WORLD);
 }
 
 /* NCCL_EMULATED_BROKEN is the number of a rank on which initialization fails,
  * while the others wait. */
-static ncclResult_t init_rank(ncclComm_t *comm, int n, ncclUniqueId id, int r)
+static ncclResult_t init_rank(ncclComm_t *comm, int n, ncclUniqueId unique,
+			      int r)
 {
 	const char *const broken = getenv("NCCL_EMULATED_BROKEN");
-	int size;
+	MPI_Group world, group;
+	int *members;
+	struct id id;
 
-	MPI_Comm_size(MPI_COMM_WORLD, &size);
-	assert(n == size && r == rank() && id.internal[0] == 42);
-	if (broken && atoi(broken) == r)
+	if (broken && atoi(broken) == world_rank())
 		return ncclUnhandledCudaError;
-	MPI_Sendrecv(NULL, 0, MPI_BYTE, (r + 1) % n, 42, NULL, 0, MPI_BYTE,
-		     (r + n - 1) % n, 42, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-	*comm = malloc(1);
+	memcpy(&id, unique.internal, sizeof(id));
+	assert(id.number && (r == 0) == (id.leader == world_rank()));
+	members = calloc((size_t)n, sizeof(*members));
+	*comm = malloc(sizeof(**comm));
+	(*comm)->rank = r;
+	(*comm)->size = n;
+	learn_members(&id, n, r, members);
+	MPI_Comm_group(MPI_COMM_WORLD, &world);
+	MPI_Group_incl(world, n, members, &group);
+	MPI_Comm_create_group(MPI_COMM_WORLD, group, TAG, &(*comm)->mpi);
+	MPI_Group_free(&group);
+	MPI_Group_free(&world);
+	free(members);
 	return ncclSuccess;
-}
-
-/* A collective was queued that will never end. */
-static bool hangs;
-
-/*
- * NCCL_EMULATED_STUCK is the number of a rank that stops in its first
- * reduce-scatter.  Others wait for it, or, with NCCL_EMULATED_LATER, only queue it as
- * a GPU would: true.
- */
-static bool is_stuck(void)
-{
-	const char *const stuck = getenv("NCCL_EMULATED_STUCK");
-
-	if (stuck && atoi(stuck) == rank())
-		raise(SIGSTOP);
-	hangs = stuck && getenv("NCCL_EMULATED_LATER");
-	return hangs;
 }
 
 static ncclResult_t destroy(ncclComm_t comm)
 {
+	MPI_Comm_free(&comm->mpi);
 	free(comm);
 	return ncclSuccess;
 }
@@ -95,25 +119,81 @@ static const char *error_string(ncclResult_t r)
 	return r == ncclSuccess ? "no error" : "some error";
 }
 
-static ncclResult_t group(void)
+/* --- groups ------------------------------------------------------------------- */
+
+static MPI_Request pending[16];
+static int depth, npending;
+
+static ncclResult_t group_start(void)
 {
+	depth++;
 	return ncclSuccess;
+}
+
+static ncclResult_t group_end(void)
+{
+	assert(depth);
+	if (--depth == 0) {
+		MPI_Waitall(npending, pending, MPI_STATUSES_IGNORE);
+		npending = 0;
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t nccl_send(const void *from, size_t n, ncclDataType_t t,
+			      int peer, ncclComm_t comm, cudaStream_t stream)
+{
+	(void)stream;
+	assert(peer < comm->size && npending < 16);
+	group_start();
+	MPI_Isend(ncclemu_memory(from), (int)n, type_of(t), peer, 0, comm->mpi,
+		  &pending[npending++]);
+	return group_end();
+}
+
+static ncclResult_t nccl_recv(void *to, size_t n, ncclDataType_t t, int peer,
+			      ncclComm_t comm, cudaStream_t stream)
+{
+	(void)stream;
+	assert(peer < comm->size && npending < 16);
+	group_start();
+	MPI_Irecv(ncclemu_memory(to), (int)n, type_of(t), peer, 0, comm->mpi,
+		  &pending[npending++]);
+	return group_end();
+}
+
+/* --- collectives ---------------------------------------------------------------- */
+
+bool ncclemu_hangs;
+
+/*
+ * NCCL_EMULATED_STUCK is the number of a rank that stops in its first
+ * reduce-scatter.  Others wait for it, or, with NCCL_EMULATED_LATER, only queue it as
+ * a GPU would: true.
+ */
+static bool is_stuck(void)
+{
+	const char *const stuck = getenv("NCCL_EMULATED_STUCK");
+
+	if (stuck && atoi(stuck) == world_rank())
+		raise(SIGSTOP);
+	ncclemu_hangs = stuck && getenv("NCCL_EMULATED_LATER");
+	return ncclemu_hangs;
 }
 
 static ncclResult_t reduce(const void *from, void *to, size_t n,
 			   ncclDataType_t t, ncclRedOp_t op, int root,
 			   ncclComm_t comm, cudaStream_t stream)
 {
-	const void *send = of(from);
-	void *recv = root == rank() ? of(to) : NULL;
+	const void *const send = ncclemu_memory(from);
+	void *const recv = root == comm->rank ? ncclemu_memory(to) : NULL;
 
-	(void)comm;
 	(void)stream;
 	assert(op == ncclSum);
 	if (is_stuck())
 		return ncclSuccess;
 	MPI_Reduce(send == recv ? MPI_IN_PLACE : send, recv, (int)n, type_of(t),
-		   MPI_SUM, root, MPI_COMM_WORLD);
+		   MPI_SUM, root, comm->mpi);
 	return ncclSuccess;
 }
 
@@ -121,12 +201,11 @@ static ncclResult_t broadcast(const void *from, void *to, size_t n,
 			      ncclDataType_t t, int root, ncclComm_t comm,
 			      cudaStream_t stream)
 {
-	(void)comm;
 	(void)stream;
-	if (root == rank() && from != to)
-		__builtin_memmove(of(to), of(from),
-				  n * (t == ncclFloat32 ? sizeof(float) : 1));
-	MPI_Bcast(of(to), (int)n, type_of(t), root, MPI_COMM_WORLD);
+	if (root == comm->rank && from != to)
+		memmove(ncclemu_memory(to), ncclemu_memory(from),
+			n * (t == ncclFloat32 ? sizeof(float) : 1));
+	MPI_Bcast(ncclemu_memory(to), (int)n, type_of(t), root, comm->mpi);
 	return ncclSuccess;
 }
 
@@ -136,15 +215,14 @@ static ncclResult_t reduce_scatter(const void *from, void *to, size_t n,
 {
 	float *sum;
 
-	(void)comm;
 	(void)stream;
 	assert(op == ncclSum && t == ncclFloat32);
 	if (is_stuck())
 		return ncclSuccess;
 	sum = malloc(n * sizeof(*sum) + 1);
-	MPI_Reduce_scatter_block(of(from), sum, (int)n, MPI_FLOAT, MPI_SUM,
-				 MPI_COMM_WORLD);
-	__builtin_memcpy(of(to), sum, n * sizeof(*sum));
+	MPI_Reduce_scatter_block(ncclemu_memory(from), sum, (int)n, MPI_FLOAT,
+				 MPI_SUM, comm->mpi);
+	memcpy(ncclemu_memory(to), sum, n * sizeof(*sum));
 	free(sum);
 	return ncclSuccess;
 }
@@ -153,74 +231,71 @@ static ncclResult_t all_gather(const void *from, void *to, size_t n,
 			       ncclDataType_t t, ncclComm_t comm,
 			       cudaStream_t stream)
 {
-	char *own = (char *)of(to) + (size_t)rank() * n;
+	char *const all = ncclemu_memory(to);
+	char *const own = all + (size_t)comm->rank * n;
 
-	(void)comm;
 	(void)stream;
 	assert(t == ncclUint8);
-	if (own != of(from))
-		__builtin_memmove(own, of(from), n);
-	MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, of(to), (int)n, MPI_BYTE,
-		      MPI_COMM_WORLD);
+	if (own != ncclemu_memory(from))
+		memmove(own, ncclemu_memory(from), n);
+	MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, all, (int)n, MPI_BYTE,
+		      comm->mpi);
 	return ncclSuccess;
+}
+
+/* 16-bit types are added as such: the sum of two ranks is rounded once. */
+static void all_reduce_halves(enum dtype dtype, uint16_t *x, size_t n,
+			      const struct ncclComm *comm)
+{
+	const size_t bytes = n * sizeof(*x);
+	uint16_t *const all = malloc(bytes * (size_t)comm->size);
+	float *const sum = calloc(n, sizeof(*sum));
+	float *const one = malloc(n * sizeof(*one));
+
+	MPI_Allgather(x, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE,
+		      comm->mpi);
+	for (int r = 0; r < comm->size; r++) {
+		cast_to_float(dtype, all + (size_t)r * n, one, n);
+		for (size_t i = 0; i < n; i++)
+			sum[i] += one[i];
+		cast_from_float(dtype, sum, x, n);
+		cast_to_float(dtype, x, sum, n);
+	}
+	free(all);
+	free(sum);
+	free(one);
 }
 
 static ncclResult_t all_reduce(const void *from, void *to, size_t n,
 			       ncclDataType_t t, ncclRedOp_t op,
 			       ncclComm_t comm, cudaStream_t stream)
 {
-	(void)comm;
+	void *const x = ncclemu_memory(to);
+
 	(void)stream;
 	assert(op == ncclSum && from == to);
-	MPI_Allreduce(MPI_IN_PLACE, of(to), (int)n, type_of(t), MPI_SUM,
-		      MPI_COMM_WORLD);
+	if (t == ncclBfloat16 || t == ncclFloat16)
+		all_reduce_halves(t == ncclBfloat16 ? DTYPE_BF16 : DTYPE_F16, x,
+				  n, comm);
+	else
+		MPI_Allreduce(MPI_IN_PLACE, x, (int)n, type_of(t), MPI_SUM,
+			      comm->mpi);
 	return ncclSuccess;
 }
 
-/* --- what devcomm_nccl.c calls of CUDA ---------------------------------------- */
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
-{
-	(void)flags;
-	*event = calloc(1, sizeof(bool));
-	return *event ? cudaSuccess : cudaErrorMemoryAllocation;
-}
-
-cudaError_t cudaEventDestroy(cudaEvent_t event)
-{
-	free(event);
-	return cudaSuccess;
-}
-
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
-{
-	(void)stream;
-	*(bool *)event = hangs;
-	return cudaSuccess;
-}
-
-cudaError_t cudaEventQuery(cudaEvent_t event)
-{
-	return *(bool *)event ? cudaErrorNotReady : cudaSuccess;
-}
-
-const struct nccl_api *nccl_api(const char **why)
-{
-	static const struct nccl_api api = {
-		.ncclGetUniqueId = get_unique_id,
-		.ncclCommInitRank = init_rank,
-		.ncclCommDestroy = destroy,
-		.ncclCommGetAsyncError = async_error,
-		.ncclGetErrorString = error_string,
-		.ncclGroupStart = group,
-		.ncclGroupEnd = group,
-		.ncclReduce = reduce,
-		.ncclBroadcast = broadcast,
-		.ncclReduceScatter = reduce_scatter,
-		.ncclAllGather = all_gather,
-		.ncclAllReduce = all_reduce,
-	};
-
-	*why = NULL;
-	return &api;
-}
+const struct nccl_api ncclemu = {
+	.ncclGetUniqueId = get_unique_id,
+	.ncclCommInitRank = init_rank,
+	.ncclCommDestroy = destroy,
+	.ncclCommGetAsyncError = async_error,
+	.ncclGetErrorString = error_string,
+	.ncclGroupStart = group_start,
+	.ncclGroupEnd = group_end,
+	.ncclReduce = reduce,
+	.ncclBroadcast = broadcast,
+	.ncclReduceScatter = reduce_scatter,
+	.ncclAllGather = all_gather,
+	.ncclAllReduce = all_reduce,
+	.ncclSend = nccl_send,
+	.ncclRecv = nccl_recv,
+};

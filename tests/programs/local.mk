@@ -10,9 +10,10 @@ train_programs = \
 %C%_ranks_checkpoint_LDADD = $(train_libs)
 %C%_ranks_zero_SOURCES = %D%/ranks_zero.c $(apart)
 %C%_ranks_zero_LDADD = $(train_libs)
-%C%_ranks_nccl_SOURCES = %D%/ranks_zero.c $(apart) tests/cudaemu/ncclemu.c \
-	tests/cudaemu/nccl.h \
-	gpu/nvidia/nccl_api.h gpu/comm/devcomm_nccl.c
+nccl_emulated = tests/cudaemu/nccl.h tests/cudaemu/ncclemu.h \
+	tests/cudaemu/ncclemu.c gpu/nvidia/nccl_api.h gpu/comm/devcomm_nccl.c
+%C%_ranks_nccl_SOURCES = %D%/ranks_zero.c $(apart) \
+	tests/cudaemu/ncclemu_apart.c $(nccl_emulated)
 %C%_ranks_nccl_CPPFLAGS = -I$(top_srcdir)/tests/cudaemu $(AM_CPPFLAGS) \
 	$(MPI_CFLAGS)
 %C%_ranks_nccl_LDADD = $(train_libs)
@@ -26,8 +27,9 @@ cuda_programs += %D%/cudnn_plans
 endif
 %C%_cudnn_plans_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 %C%_cudnn_plans_LDADD = $(train_libs)
-%C%_uctrain_emulated_SOURCES = gpu/main.c tests/cudaemu/cudaemu_nccl.c
-%C%_uctrain_emulated_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS)
+%C%_uctrain_emulated_SOURCES = gpu/main.c tests/cudaemu/cudaemu_nccl.c \
+	$(nccl_emulated)
+%C%_uctrain_emulated_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS) $(MPI_CFLAGS)
 %C%_uctrain_emulated_LDADD = $(cudaemu_libs) $(train_libs)
 %C%_uctrain_emulated_LDFLAGS = $(cudaemu_ldflags)
 

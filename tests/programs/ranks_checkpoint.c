@@ -467,6 +467,8 @@ static int run(struct run *r, struct errmsg *err)
 	else if (!rc)
 		rc = backend_cpu_new(&r->backend, c->dtype, 1, err);
 	if (!rc)
+		rc = topology_connect(&r->ranks, r->backend, err);
+	if (!rc)
 		rc = zero_init(&r->zero, &r->model, &r->ranks, r->backend,
 			       c->zero_stage, &c->optimizer, err);
 	if (!rc)
@@ -493,6 +495,7 @@ static void run_one(struct comm *comm, int argc, char **argv)
 		print_from(&r, "done\n");
 	fflush(stdout);
 	zero_done(&r.zero);
+	topology_disconnect(&r.ranks);
 	if (r.backend)
 		r.backend->ops->destroy(r.backend);
 	gpt2_done(&r.model);

@@ -142,8 +142,7 @@ static void add_gradients(struct zero *z, const struct network_weights *w,
 
 		end -= n;
 		for (uint64_t i = 0; i < n; i++)
-			add[i] = known_gradient(fractions, step, micro,
-						end + i);
+			add[i] = known_gradient(fractions, step, micro, end + i);
 		for (uint64_t i = 0; i < n; i++) {
 			float old;
 
@@ -213,7 +212,7 @@ struct run {
 	unsigned stage;
 	double clip;
 	bool exactly; /* sum fractions */
-	float *all; /* out: masters at the end */
+	float *all;   /* out: masters at the end */
 	double norm;
 };
 
@@ -397,12 +396,14 @@ int main(int argc, char **argv)
 	/* The case's own limit is longer. */
 	if (getenv("NCCL_EMULATED_STUCK") && watch_start(c.rank, 2, &err))
 		return 1;
+	check(&c, !topology_connect(&t, b, &err), "connect");
 	sums_of_floats(&c);
 	parts_of_any_length(&c);
 	agreement(&c);
 	others(&c);
 	memory(&t, b);
 	all_stages(&t, b);
+	topology_disconnect(&t);
 	topology_done(&t);
 	b->ops->destroy(b);
 	failed = failures;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
+#include "tests/support/unit.h"
 
 static void flat(struct side *s, const struct shape *h)
 {
@@ -175,6 +176,98 @@ static const struct shape attentions[] = {
 	{ .n = { 3, 70, 1, 24 } },
 };
 
+/* Two ranks that share the tokens, one after the other: a rank's numbers of rows are
+ * kept when it is asked for the loss alone, and the other's known when both are asked
+ * for gradients. */
+struct by_turns {
+	struct backend *b;
+	float known[2][512];
+	size_t at; /* of this call's rows so far */
+};
+
+static void take_turn(const struct backend_group *g, const float *mine,
+		      size_t n, float *all)
+{
+	struct by_turns *const t = g->ctx;
+
+	assert_true(t->at + n <= COUNT(t->known[0]));
+	t->b->ops->to_host(t->b, &t->known[g->rank][t->at], mine,
+			   n * sizeof(*mine));
+	for (unsigned r = 0; r < 2; r++)
+		t->b->ops->to_device(t->b, all + r * n, &t->known[r][t->at],
+				     n * sizeof(*all));
+	t->at += n;
+}
+
+/* Targets as two ranks know them that have vocab[] tokens each. */
+static void share_targets(struct side *s, const int32_t *all, size_t rows,
+			  const size_t *vocab, int32_t *const *of)
+{
+	const struct backend_ops *const o = s->b->ops;
+	const int32_t first = (int32_t)vocab[0];
+	int32_t x[2][128];
+
+	assert_true(rows <= COUNT(x[0]));
+	o->to_host(s->b, x[0], all, rows * sizeof(**x));
+	for (size_t i = 0; i < rows; i++) {
+		const int32_t t = x[0][i];
+
+		if (t >= first)
+			x[0][i] = TOKEN_ELSEWHERE;
+		x[1][i] = t == TOKEN_NONE ? TOKEN_NONE
+			  : t < first     ? TOKEN_ELSEWHERE
+					  : t - first;
+	}
+	for (unsigned r = 0; r < 2; r++)
+		o->to_device(s->b, of[r], x[r], rows * sizeof(**x));
+}
+
+/* Rows, width, vocabulary, tokens of the first rank. */
+static void shared_cross_entropy(struct side *s, const struct shape *h)
+{
+	const struct backend_ops *const o = s->b->ops;
+	const size_t rows = h->n[0], c = h->n[1], size = s->b->act_size;
+	const size_t vocab[2] = { h->n[3], h->n[2] - h->n[3] };
+	void *const din[2] = { side_act(s, rows * c, NAN),
+			       side_act(s, rows * c, NAN) };
+	float *const dwte = side_floats(s, h->n[2] * c, 1);
+	double *const loss[2] = { side_double(s, 0.25), side_double(s, 0.25) };
+	const void *const in = side_act(s, rows * c, 1);
+	const char *const wte = side_act(s, h->n[2] * c, 1);
+	int32_t *const targets[2] = { side_ints(s, rows, 1, false),
+				      side_ints(s, rows, 1, false) };
+	struct by_turns t = { .b = s->b };
+	double *const unused = side_double(s, 0);
+
+	share_targets(s, side_ints(s, rows, (unsigned)h->n[2], true), rows,
+		      vocab, targets);
+	for (unsigned k = 0; k < 4; k++) {
+		const unsigned r = k % 2;
+		const size_t first = r ? vocab[0] * c : 0;
+		const struct backend_group g = {
+			.rank = r, .size = 2, .ctx = &t, .gather = take_turn
+		};
+
+		t.at = 0;
+		o->cross_entropy(
+			s->b, k < 2 ? unused : loss[r], k < 2 ? NULL : din[r],
+			k < 2 ? NULL : dwte + first, in, wte + first * size,
+			targets[r], rows, c, vocab[r], 0.5f, &g);
+	}
+	side_show_double(s, "loss", loss[0]);
+	side_show_double(s, "the other's loss", loss[1]);
+	side_show_floats(s, "dwte", dwte, h->n[2] * c);
+	side_show_act(s, "din", din[0], rows * c);
+	side_show_act(s, "the other's din", din[1], rows * c);
+}
+
+static const struct shape shared_heads[] = {
+	{ .n = { 1, 8, 3, 2 } },
+	{ .n = { 7, 5, 63, 32 } },
+	{ .n = { 70, 16, 65, 1 } },
+	{ .n = { 3, 8, 5000, 2504 } },
+};
+
 /* Rows, width, vocabulary; `how`: the loss alone. */
 static void cross_entropy(struct side *s, const struct shape *h)
 {
@@ -208,6 +301,8 @@ const struct op ops[OPS] = {
 	{ "linear", linear, linears, COUNT(linears) },
 	{ "attention", attention, attentions, COUNT(attentions) },
 	{ "cross_entropy", cross_entropy, heads, COUNT(heads) },
+	{ "shared_cross_entropy", shared_cross_entropy, shared_heads,
+	  COUNT(shared_heads) },
 };
 
 const struct op *op_named(const char *name)

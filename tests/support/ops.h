@@ -20,7 +20,7 @@ struct op {
 	size_t nshapes;
 };
 
-#define OPS 6
+#define OPS 7
 extern const struct op ops[OPS];
 
 const struct op *op_named(const char *name);

@@ -89,6 +89,5 @@ refused "heads that do not divide" "n_head 1 " 2 --n_head 1 "${t2[@]}"
 refused "too few tokens" "vocab_size 5 " 4 --vocab_size 5 "${t4[@]}"
 refused "a batch that does not divide" "2 data-parallel ranks" 4 --train_batch_size 9 "${t2[@]}"
 refused "stage 3" "zero_stage 3" 2 --zero_stage 3 "${t2[@]}"
-refused "a GPU" "device cuda" 2 --device cuda "${t2[@]}"
 refused "files of other ranks" "mount it with ucfs" 1 --resume --checkpoint_dir "$tmp/run2"
 finish

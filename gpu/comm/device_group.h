@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCTRAIN_DEVICE_GROUP_H
+#define UCTRAIN_DEVICE_GROUP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct backend;
+struct backend_event;
+struct comm;
+struct devcomm;
+struct errmsg;
+
+/*
+ * A group of ranks that exchange what is in the memory of their devices: by NCCL, or
+ * through host memory.  An operation comes after what was queued on QUEUE_COMPUTE
+ * before it, and what is queued there later comes after the operation.  All ranks
+ * of the group make the same calls in the same order.
+ */
+struct device_group {
+	struct comm *comm;
+	struct backend *b;
+	struct devcomm *direct; /* NULL: through host memory */
+	struct backend_event *before, *after;
+	/* Where memory is not the host's and there is no NCCL: a window of pinned
+	 * host memory, and one of floats on the device. */
+	uint8_t *window;
+	float *wide;
+};
+
+/* `comm` and `b` must remain while the group is used.  `direct`: devcomm_reach said
+ * so.  Collective: all ranks of `comm` get the same result. -ENOMEM. */
+int device_group_init(struct device_group *g, struct comm *comm,
+		      struct backend *b, bool direct, struct errmsg *err);
+void device_group_done(struct device_group *g);
+
+/* x = its sum over ranks: activations, act_t, and floats.  All ranks get the same
+ * bits. */
+void device_group_sum(struct device_group *g, void *x, size_t n);
+void device_group_sum_float(struct device_group *g, float *x, size_t n);
+
+/* all[rank][n] = every rank's `mine`. */
+void device_group_gather(struct device_group *g, const float *mine, size_t n,
+			 float *all);
+
+/* Send `out` to a rank and receive as many bytes from it into `in`; either may be
+ * NULL.  Not collective: `peer` makes the matching call.  The computation does not
+ * wait for what is only sent: device_group_wait comes before `out` is written to
+ * again. */
+void device_group_exchange(struct device_group *g, unsigned peer,
+			   const void *out, void *in, size_t bytes);
+void device_group_wait(struct device_group *g);
+
+#endif

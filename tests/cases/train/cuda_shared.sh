@@ -1,0 +1,64 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Ranks on CUDA that share a model, by tensors or by layers, train as one rank does, and
+# as ranks on the CPU: with NCCL, which exchanges what is on the GPUs, and through
+# hosts.  Without a GPU, CUDA and NCCL are emulated.
+# shellcheck source=tests/cases/train/train_lib.sh
+. "$(dirname "$0")/train_lib.sh"
+require_train
+
+# 257 tokens do not divide: the last tensor-parallel rank has rows of padding.
+flags=("${tiny[@]}" --n_layer 3 --n_embd 16 --vocab_size 257 --seq_length 16 --lr 1e-3
+	--data "$top_srcdir/LICENSE" --train_batch_size 12 --train_micro_batch_size_per_gpu 2
+	--eval_interval 2 --steps 4)
+shared() { echo "--tensor_model_parallel_size $1 --pipeline_model_parallel_size $2"; }
+
+train 1 cpu "${flags[@]}"
+find_cuda
+rank=("${cuda[@]}")
+device=(--device cuda)
+train 1 one "${flags[@]}"
+alike "one rank" 1e-4 cpu one
+
+for dtype in bf16 fp16; do
+	train 1 one-$dtype "${flags[@]}" --dtype $dtype --dropout 0.1
+done
+
+by_nccl() { test "$(grep -c 'NCCL is not used' "$tmp/$1.log")" = 0; }
+by_host() { test "$(grep -c 'NCCL is not used' "$tmp/$1.log")" = 1; }
+
+# Ranks | of them tensor-parallel | stages | ZeRO's | micro-batch
+plan="4 2 1 0 2
+4 2 1 2 1
+4 1 2 1 2
+3 1 3 1 1
+4 2 2 1 2"
+
+# A device for each rank; without NCCL the ranks share two.
+for how in nccl host; do
+	if [ $how = nccl ] && emulated; then
+		export CUDAEMU_NCCL=1 CUDAEMU_DEVICES=own
+	fi
+	while read -r ranks tensor pipe stage micro; do
+		name=$how-n$ranks-t$tensor-p$pipe-z$stage
+		# shellcheck disable=SC2046 # words
+		train "$ranks" $name "${flags[@]}" $(shared "$tensor" "$pipe") \
+			--zero_stage "$stage" --train_micro_batch_size_per_gpu "$micro"
+		alike $name 1e-5 one $name
+		check "$name: its way" by_$how $name
+	done <<<"$plan"
+	# 16-bit types round other sums.
+	# shellcheck disable=SC2046
+	for dtype in bf16 fp16; do
+		train 4 $how-$dtype "${flags[@]}" $(shared 2 2) --dtype $dtype --dropout 0.1
+		d=$(apart one-$dtype $how-$dtype 1)
+		check "$how, $dtype with dropout: $d apart" within 3e-3 "$d"
+	done
+	# shellcheck disable=SC2046
+	for ranks in 2 4; do
+		train $ranks $how-exact$ranks "${flags[@]}" $(shared 1 2) --rank_invariant
+	done
+	same_bits "$how: rank-invariant" $how-exact2 $how-exact4
+	unset CUDAEMU_NCCL CUDAEMU_DEVICES
+done
+finish

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CUDAEMU_NCCLEMU_H
+#define CUDAEMU_NCCLEMU_H
+
+#include <stdbool.h>
+
+#include "gpu/nvidia/nccl_api.h"
+
+/*
+ * The calls of NCCL that we use, by MPI.  Operations are complete when they return;
+ * the calls of a group are executed in their order, which is the same on all ranks,
+ * except that what is sent and received in one is awaited at its end.
+ */
+extern const struct nccl_api ncclemu;
+
+/* Was a collective queued that will never end? */
+extern bool ncclemu_hangs;
+
+/* The memory behind a device address. */
+void *ncclemu_memory(const void *p);
+
+#endif
