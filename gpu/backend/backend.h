@@ -148,11 +148,13 @@ struct backend_ops {
 	void (*norm)(struct backend *b, void *out, float *stats,
 		     const void *in, const void *weight, const void *bias,
 		     size_t rows, size_t c, float eps);
-	/* Accumulates into `din`, which holds the residual's gradient. */
+	/* Accumulates into `din`, which holds the residual's gradient.  If `dsum`
+	 * is not NULL, the sum of the result's rows is accumulated there: the
+	 * gradient of the bias of what was added to the residual. */
 	void (*norm_grad)(struct backend *b, void *din, float *dweight,
-			  float *dbias, const void *dout, const void *in,
-			  const float *stats, const void *weight, size_t rows,
-			  size_t c);
+			  float *dbias, float *dsum, const void *dout,
+			  const void *in, const float *stats,
+			  const void *weight, size_t rows, size_t c);
 
 	/* out = in * w + bias, where w is Conv1D's [ic][oc].  Adds `residual`,
 	 * which may be `out`, if not NULL. If `pre` is not NULL, stores the
@@ -160,8 +162,8 @@ struct backend_ops {
 	void (*linear)(struct backend *b, void *out, void *pre, const void *in,
 		       const void *w, const void *bias, const void *residual,
 		       size_t rows, size_t ic, size_t oc);
-	/* Gradients of all three.  If `pre` is not NULL, `in` is its gelu_new,
-	 * and `din` is the gradient of `pre`. */
+	/* Gradients of all three; `dbias` NULL: of the others.  If `pre` is not
+	 * NULL, `in` is its gelu_new, and `din` is the gradient of `pre`. */
 	void (*linear_grad)(struct backend *b, void *din, float *dw,
 			    float *dbias, const void *dout, const void *in,
 			    const void *pre, const void *w, size_t rows,
@@ -218,9 +220,10 @@ struct backend_ops {
 		      size_t n);
 	void (*widen)(struct backend *b, float *dst, const void *src,
 		      size_t n);
-	void (*adam)(struct backend *b, const struct backend_adam *a, float *p,
-		     float *exp_avg, float *exp_avg_sq, const float *grad,
-		     size_t n);
+	/* Also rounds the new p to `weights`, act_t. */
+	void (*adam)(struct backend *b, const struct backend_adam *a,
+		     void *weights, float *p, float *exp_avg, float *exp_avg_sq,
+		     const float *grad, size_t n);
 };
 
 /* Declares a function with the prototype of an operation:

@@ -6,8 +6,8 @@
  */
 #include "gpu/backend/cpu.h"
 
-#include <assert.h>
 #include "gpu/backend/cpu_math.h"
+#include <assert.h>
 
 /* Rectangles start at multiples of this: a cache line, and the granularity of
  * GEMM kernels. */
@@ -169,7 +169,7 @@ static void backward_weights(const struct linear *l, struct piece p)
 		 l->dw + p.row * oc + p.col, oc);
 	/* The thread with the last row also sums the bias gradient of its
 	 * columns. */
-	if (p.row + p.rows == ic)
+	if (l->dbias && p.row + p.rows == ic)
 		for (i = 0; i < l->rows; i++)
 			cpu_add_row(l->dbias + p.col,
 				     l->dout + i * oc + p.col, p.cols);

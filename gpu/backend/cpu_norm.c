@@ -74,15 +74,15 @@ CPU_CLONES static void norm_row_grad(float *dx, float *dw, float *db,
 }
 
 void cpu_norm_grad(struct backend *b, void *din, float *dweight, float *dbias,
-		   const void *dout, const void *in, const float *stats,
-		   const void *weight, size_t rows, size_t c)
+		   float *dsum, const void *dout, const void *in,
+		   const float *stats, const void *weight, size_t rows, size_t c)
 {
 	struct cpu *const cpu = (struct cpu *)b;
 	float *const dx = din;
 	const float *const dy = dout, *const x = in;
 	const size_t parts = cpu->threads;
-	float *const part = cpu_scratch(cpu, parts * 2 * c * sizeof(float));
-	size_t t, i;
+	float *const part = cpu_scratch(cpu, parts * 3 * c * sizeof(float));
+	size_t t;
 
 	if (!part)
 		return;
@@ -90,20 +90,23 @@ void cpu_norm_grad(struct backend *b, void *din, float *dweight, float *dbias,
 		 * fixed order, so that every run has the same result. */
 #pragma omp parallel for schedule(static, 1)
 	for (t = 0; t < parts; t++) {
-		float *const dw = part + t * 2 * c, *const db = dw + c;
+		float *const dw = part + t * 3 * c, *const db = dw + c;
 		size_t row;
 
-		memset(dw, 0, 2 * c * sizeof(float));
+		memset(dw, 0, 3 * c * sizeof(float));
 		for (row = rows * t / parts; row < rows * (t + 1) / parts;
 		     row++) {
 			norm_row_grad(dx + row * c, dw, db, dy + row * c,
 				      x + row * c, stats + row * 2, weight, c);
 			cpu_round_to(b->dtype, dx + row * c, c);
+			if (dsum)
+				cpu_add_row(db + c, dx + row * c, c);
 		}
 	}
-	for (t = 0; t < parts; t++)
-		for (i = 0; i < c; i++) {
-			dweight[i] += part[t * 2 * c + i];
-			dbias[i] += part[t * 2 * c + c + i];
-		}
+	for (t = 0; t < parts; t++) {
+		cpu_add_row(dweight, part + t * 3 * c, c);
+		cpu_add_row(dbias, part + t * 3 * c + c, c);
+		if (dsum)
+			cpu_add_row(dsum, part + t * 3 * c + 2 * c, c);
+	}
 }

@@ -2,6 +2,7 @@
 /* The optimizer's operations on flat arrays, all limited by memory
  * bandwidth. */
 #include <math.h>
+#include <string.h>
 
 #include "gpu/backend/cpu.h"
 #include "gpu/backend/cpu_math.h"
@@ -85,14 +86,20 @@ CPU_CLONES static void adam_block(const struct backend_adam *a,
 	}
 }
 
-void cpu_adam(struct backend *b, const struct backend_adam *a, float *p,
-	      float *exp_avg, float *exp_avg_sq, const float *grad, size_t n)
+void cpu_adam(struct backend *b, const struct backend_adam *a, void *weights,
+	      float *p, float *exp_avg, float *exp_avg_sq, const float *grad,
+	      size_t n)
 {
+	float *const w = weights;
 	size_t at;
 
-	(void)b;
 #pragma omp parallel for schedule(static)
-	for (at = 0; at < n; at += BLOCK)
+	for (at = 0; at < n; at += BLOCK) {
+		const size_t len = block_len(at, n);
+
 		adam_block(a, p + at, exp_avg + at, exp_avg_sq + at, grad + at,
-			   block_len(at, n));
+			   len);
+		memcpy(w + at, p + at, len * sizeof(*w));
+		cpu_round_to(b->dtype, w + at, len);
+	}
 }

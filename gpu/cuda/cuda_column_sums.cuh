@@ -3,8 +3,7 @@
 #define UCTRAIN_CUDA_COLUMN_SUMS_CUH
 
 /*
- * Accumulated sums over the rows of a matrix: gradients of biases and of layer
- * norms.  A first kernel sums chunks of rows, a second one adds the chunks in
+ * Accumulated sums over the rows of a matrix: gradients of biases.  A first kernel sums chunks of rows, a second one adds the chunks in
  * order.  The chunks depend on the number of rows only, so that the result does
  * not depend on the device.
  *
@@ -58,7 +57,7 @@ static __global__ void __launch_bounds__(WARP *COLUMN_WARPS)
 }
 
 struct column_sums {
-	float *to[2];
+	float *to[3];
 };
 
 /* Each block adds the chunks of 32 columns of one sum. */
@@ -80,6 +79,17 @@ static __global__ void __launch_bounds__(WARP *COLUMN_WARPS)
 	for (unsigned w = 1; w < COLUMN_WARPS; w++)
 		sum += shared[w][threadIdx.x];
 	sums.to[blockIdx.y][column] += sum;
+}
+
+/* to[s] += the sums over chunks of parts[chunks][nsums][c]. */
+static void add_chunks_to(struct cuda *c, const char *name,
+			  const column_sums &sums, int nsums,
+			  const float *parts, size_t chunks, size_t columns)
+{
+	cuda_launch(
+		c, name, add_chunks,
+		dim3((unsigned)((columns + WARP - 1) / WARP), (unsigned)nsums),
+		dim3(WARP, COLUMN_WARPS), 0, sums, parts, chunks, columns);
 }
 
 static size_t chunk_rows(size_t rows)
@@ -106,9 +116,7 @@ static void sum_columns(struct cuda *c, const char *name, const F &of,
 		    dim3((unsigned)((columns + WARP * N - 1) / (WARP * N)),
 			 (unsigned)chunks),
 		    block, 0, of, parts, rows, columns, chunk);
-	cuda_launch(c, name, add_chunks,
-		    dim3((unsigned)((columns + WARP - 1) / WARP), F::SUMS),
-		    block, 0, sums, parts, chunks, columns);
+	add_chunks_to(c, name, sums, F::SUMS, parts, chunks, columns);
 }
 
 #endif

@@ -184,10 +184,11 @@ void cuda_scale(struct backend *b, float *x, float factor, size_t n)
 	for_each<4>(b, "scale", op, is_aligned<4>(x), n);
 }
 
-struct adam_op {
+template <typename T> struct adam_op {
 	/* struct backend_adam, with constant subexpressions precomputed. */
 	float keep_v, to_m, to_v;
 	float eps, grad_scale, l2, decay, step_size, denom;
+	T *weights;
 	float *p, *m, *v;
 	const float *grad;
 
@@ -210,30 +211,38 @@ struct adam_op {
 		store(p + i, fp);
 		store(m + i, fm);
 		store(v + i, fv);
+		store(weights + i, fp);
 	}
 };
 
-void cuda_adam(struct backend *b, const struct backend_adam *a, float *p,
-	       float *exp_avg, float *exp_avg_sq, const float *grad, size_t n)
+void cuda_adam(struct backend *b, const struct backend_adam *a, void *weights,
+	       float *p, float *exp_avg, float *exp_avg_sq, const float *grad,
+	       size_t n)
 {
-	const adam_op op = {
-		(float)a->beta2,
-		(float)(1 - a->beta1),
-		(float)(1 - a->beta2),
-		a->eps,
-		a->grad_scale,
-		a->l2,
-		a->decay,
-		a->step_size,
-		a->denom,
-		p,
-		exp_avg,
-		exp_avg_sq,
-		grad,
-	};
+	by_type(b->dtype, [=](auto t) {
+		typedef decltype(t) T;
+		const adam_op<T> op = {
+			(float)a->beta2,
+			(float)(1 - a->beta1),
+			(float)(1 - a->beta2),
+			a->eps,
+			a->grad_scale,
+			a->l2,
+			a->decay,
+			a->step_size,
+			a->denom,
+			(T *)weights,
+			p,
+			exp_avg,
+			exp_avg_sq,
+			grad,
+		};
 
-	for_each<4>(b, "adam", op, is_aligned<4>(p, exp_avg, exp_avg_sq, grad),
-		    n);
+		for_each<4>(b, "adam", op,
+			    is_aligned<4>(p, exp_avg, exp_avg_sq, grad) &&
+				    is_aligned<4>(op.weights),
+			    n);
+	});
 }
 
 /* --- sums ------------------------------------------------------------------- */
@@ -242,16 +251,31 @@ void cuda_adam(struct backend *b, const struct backend_adam *a, float *p,
  * sum. */
 #define PARTS_MAX ((size_t)1024)
 
+/* Every element of an access has a sum of its own, and several accesses are on the
+ * way: what is waited for is memory, not the sum before. */
+template <int N>
 static __global__ void __launch_bounds__(THREADS)
 	squares_of_parts(double *parts, const float *x, size_t n)
 {
 	__shared__ double shared[WARP];
 	const size_t step = (size_t)gridDim.x * THREADS;
-	double sum = 0;
+	const size_t me = (size_t)blockIdx.x * THREADS + threadIdx.x;
+	const size_t whole = n / N;
+	double sums[N] = {}, sum = 0;
 
-	for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n;
-	     i += step)
+#pragma unroll 4
+	for (size_t i = me; i < whole; i += step) {
+		const floats<N> f = load<N>(x + i * N);
+
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			sums[k] += (double)f.x[k] * f.x[k];
+	}
+	for (size_t i = whole * N + me; i < n; i += step)
 		sum += (double)x[i] * x[i];
+#pragma unroll
+	for (int k = 0; k < N; k++)
+		sum += sums[k];
 	sum = block_sum(sum, shared);
 	if (threadIdx.x == 0)
 		parts[blockIdx.x] = sum;
@@ -279,8 +303,9 @@ void cuda_sum_squares(struct backend *b, double *sum, const float *x, size_t n)
 
 	if (!sums || !parts)
 		return;
-	cuda_launch(c, "sum_squares", squares_of_parts, (unsigned)parts,
-		    THREADS, 0, sums, x, n);
+	cuda_launch(c, "sum_squares",
+		    is_aligned<4>(x) ? squares_of_parts<4> : squares_of_parts<1>,
+		    (unsigned)parts, THREADS, 0, sums, x, n);
 	cuda_launch(c, "sum_squares", add_parts, 1, THREADS, 0, sum, sums,
 		    parts);
 }

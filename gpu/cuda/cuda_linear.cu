@@ -204,10 +204,11 @@ static void grad_of_weights(struct backend *b, float *dw, float *dbias,
 
 	p.add = dw;
 	p.wide = true;
-	if (multiply_with_sums(b, p, dbias))
+	if (dbias && multiply_with_sums(b, p, dbias))
 		return;
 	cuda_gemm_run(cuda_of(b), &p);
-	grad_of_bias(b, dbias, dout, rows, oc);
+	if (dbias)
+		grad_of_bias(b, dbias, dout, rows, oc);
 }
 
 void cuda_linear_grad(struct backend *b, void *din, float *dw, float *dbias,

@@ -78,93 +78,182 @@ void cuda_norm(struct backend *b, void *out, float *stats, const void *in,
 
 /* --- backward --------------------------------------------------------------- */
 
-template <int N, typename T>
-static __global__ void __launch_bounds__(ROWS *WARP)
-	norm_rows_grad(T *din, const T *dout, const T *in, const float *stats,
-		       const T *weight, size_t rows, size_t c)
+/* A block goes through a chunk of rows, a row per warp at a time, and sums up over
+ * its rows for each column: in shared memory, where all warps leave what a stretch of
+ * columns adds and all threads then share the additions.  More blocks than a GPU has
+ * room for at once, and enough rows in each to be worth their sums. */
+#define GRAD_WARPS 8
+#define GRAD_CHUNKS_MAX ((size_t)512)
+#define GRAD_CHUNK_MIN ((size_t)16)
+
+/* Sums over rows: the gradients of weight and bias, and `din` as it becomes. */
+enum { SUM_WEIGHT, SUM_BIAS, SUM_DIN, NORM_SUMS };
+
+/* Elements that a stretch adds to one sum: of all warps. */
+template <int N> constexpr unsigned STRETCH = GRAD_WARPS *WARP *N;
+
+/* The two stretches that are on the way, then the block's sums. */
+template <int N> static size_t grad_shared(int sums, size_t c)
 {
-	const size_t row = (size_t)blockIdx.x * ROWS + threadIdx.x / WARP;
-	const size_t first = threadIdx.x % WARP * N, at = row * c;
-	float sum = 0, dot = 0;
-
-	if (row >= rows)
-		return;
-	const float mean = stats[2 * row], r = stats[2 * row + 1];
-
-	for (size_t i = first; i < c; i += WARP * N) {
-		const floats<N> dy = load<N>(dout + at + i);
-		const floats<N> x = load<N>(in + at + i);
-		const floats<N> w = load<N>(weight + i);
-
-#pragma unroll
-		for (int k = 0; k < N; k++) {
-			const float g = dy.x[k] * w.x[k];
-
-			sum += g;
-			dot += g * (x.x[k] - mean) * r;
-		}
-	}
-	sum = warp_sum(sum) / (float)c;
-	dot = warp_sum(dot) / (float)c;
-	for (size_t i = first; i < c; i += WARP * N) {
-		const floats<N> dy = load<N>(dout + at + i);
-		const floats<N> x = load<N>(in + at + i);
-		const floats<N> w = load<N>(weight + i);
-		floats<N> dx = load<N>(din + at + i);
-
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			dx.x[k] += r * (dy.x[k] * w.x[k] - sum -
-					(x.x[k] - mean) * r * dot);
-		store(din + at + i, dx);
-	}
+	return (2 * sums * STRETCH<N> + sums * c) * sizeof(float);
 }
 
-/* Gradients of weight and bias. */
-template <typename T> struct norm_sums {
-	static constexpr int SUMS = 2;
-	const T *dout, *in;
-	const float *stats;
-	size_t c;
+/* What a row's gradient needs of the row as a whole. */
+struct norm_row {
+	float mean, r;  /* of `in`; 1/sigma */
+	float sum, dot; /* means of the normed gradient, and of its products */
+};
 
-	template <int N>
-	__device__ void add(floats<N> *sums, size_t row, size_t column) const
-	{
-		const floats<N> dy = load<N>(dout + row * c + column);
-		const floats<N> x = load<N>(in + row * c + column);
-		const float mean = stats[2 * row], r = stats[2 * row + 1];
+template <int N, typename T>
+static __device__ __forceinline__ norm_row row_of(const T *dy, const T *x,
+						  const T *weight,
+						  const float *stats, size_t c)
+{
+	norm_row row = { stats[0], stats[1], 0, 0 };
+
+	for (size_t i = threadIdx.x * N; i < c; i += WARP * N) {
+		const floats<N> d = load<N>(dy + i), f = load<N>(x + i);
+		const floats<N> w = load<N>(weight + i);
 
 #pragma unroll
 		for (int k = 0; k < N; k++) {
-			sums[0].x[k] += dy.x[k] * (x.x[k] - mean) * r;
-			sums[1].x[k] += dy.x[k];
+			const float g = d.x[k] * w.x[k];
+
+			row.sum += g;
+			row.dot += g * (f.x[k] - row.mean) * row.r;
 		}
 	}
-};
+	row.sum = warp_sum(row.sum) / (float)c;
+	row.dot = warp_sum(row.dot) / (float)c;
+	return row;
+}
+
+/* dx += the gradient of N elements.  Returns what they add to each sum. */
+template <int N, int SUMS, typename T>
+static __device__ __forceinline__ void
+grad_of_elements(const norm_row &row, T *dx, const T *dy, const T *x,
+		 const T *weight, floats<N> add[SUMS])
+{
+	const floats<N> d = load<N>(dy), f = load<N>(x), w = load<N>(weight);
+	floats<N> g = load<N>(dx);
+
+#pragma unroll
+	for (int k = 0; k < N; k++) {
+		const float n = (f.x[k] - row.mean) * row.r;
+
+		g.x[k] += row.r * (d.x[k] * w.x[k] - row.sum - n * row.dot);
+		add[SUM_WEIGHT].x[k] = d.x[k] * n;
+		add[SUM_BIAS].x[k] = d.x[k];
+		if (SUMS > SUM_DIN)
+			add[SUM_DIN].x[k] = rounded<T>(g.x[k]);
+	}
+	store(dx, g);
+}
+
+/* parts[chunk][SUMS][c] */
+template <int N, int SUMS, typename T>
+static __global__ void __launch_bounds__(WARP *GRAD_WARPS)
+	norm_rows_grad(T *din, float *parts, const T *dout, const T *in,
+		       const float *stats, const T *weight, size_t rows,
+		       size_t c, size_t chunk)
+{
+	CUDA_DYNAMIC_SHARED(shared);
+	float *const stretches = (float *)shared;
+	float *const sums = stretches + 2 * SUMS * STRETCH<N>;
+	const unsigned me = threadIdx.y * WARP + threadIdx.x;
+	const size_t begin = blockIdx.x * chunk;
+	const size_t end = begin + chunk < rows ? begin + chunk : rows;
+	unsigned turn = 0;
+
+	for (size_t i = me; i < SUMS * c; i += WARP * GRAD_WARPS)
+		sums[i] = 0;
+	for (size_t first = begin; first < end; first += GRAD_WARPS) {
+		const size_t at = first + threadIdx.y;
+		const bool is_row = at < end;
+		norm_row row = {};
+
+		if (is_row)
+			row = row_of<N>(dout + at * c, in + at * c, weight,
+					stats + 2 * at, c);
+		for (size_t k = 0; k < c; k += WARP * N, turn++) {
+			float *const stretch =
+				stretches + turn % 2 * SUMS * STRETCH<N>;
+			const size_t i = k + threadIdx.x * N;
+			floats<N> add[SUMS] = {};
+
+			if (is_row && i < c)
+				grad_of_elements<N, SUMS>(row, din + at * c + i,
+							  dout + at * c + i,
+							  in + at * c + i,
+							  weight + i, add);
+#pragma unroll
+			for (int s = 0; s < SUMS; s++)
+				store(stretch + s * STRETCH<N> + me * N, add[s]);
+			/* Whoever is here has read the stretch before this one,
+			 * which the next one overwrites. */
+			__syncthreads();
+			for (unsigned j = me; j < SUMS * WARP * N;
+			     j += WARP * GRAD_WARPS) {
+				const unsigned s = j / (WARP * N);
+				const unsigned column = j % (WARP * N);
+				float sum = 0;
+
+				if (k + column >= c)
+					continue;
+#pragma unroll
+				for (unsigned w = 0; w < GRAD_WARPS; w++)
+					sum += stretch[s * STRETCH<N> +
+						       w * WARP * N + column];
+				sums[s * c + k + column] += sum;
+			}
+		}
+	}
+	/* A thread's sums of the last stretch are another's to store. */
+	__syncthreads();
+	for (size_t i = me; i < SUMS * c; i += WARP * GRAD_WARPS)
+		parts[blockIdx.x * SUMS * c + i] = sums[i];
+}
+
+/* The chunks depend on the number of rows only, so that the sums do. */
+static size_t grad_chunk(size_t rows)
+{
+	const size_t even = (rows + GRAD_CHUNKS_MAX - 1) / GRAD_CHUNKS_MAX;
+
+	return even > GRAD_CHUNK_MIN ? even : GRAD_CHUNK_MIN;
+}
 
 void cuda_norm_grad(struct backend *b, void *din, float *dweight, float *dbias,
-		    const void *dout, const void *in, const float *stats,
-		    const void *weight, size_t rows, size_t c)
+		    float *dsum, const void *dout, const void *in,
+		    const float *stats, const void *weight, size_t rows,
+		    size_t c)
 {
-	const column_sums sums = { { dweight, dbias } };
+	struct cuda *const cuda = cuda_of(b);
+	const column_sums sums = { { dweight, dbias, dsum } };
+	const int nsums = dsum ? NORM_SUMS : NORM_SUMS - 1;
+	const size_t chunk = grad_chunk(rows);
+	const size_t chunks = (rows + chunk - 1) / chunk;
+	float *const parts =
+		(float *)cuda_scratch(cuda, chunks * nsums * c * sizeof(float));
 
+	if (!parts)
+		return;
 	by_type(b->dtype, [=](auto t) {
 		typedef decltype(t) T;
 		T *const dx = (T *)din;
 		const T *const dy = (const T *)dout, *const x = (const T *)in;
 		const T *const w = (const T *)weight;
-		const norm_sums<T> of = { dy, x, stats, c };
 		const bool aligned = is_aligned<wide<T>()>(dx, dy, x, w);
 
 		by_width<T>(c, aligned, [=](auto n) {
 			constexpr int N = decltype(n)::value;
 
-			cuda_launch(cuda_of(b), "norm_grad",
-				    norm_rows_grad<N, T>, blocks_of(rows),
-				    ROWS * WARP, 0, dx, dy, x, stats, w, rows,
-				    c);
-			sum_columns<N>(cuda_of(b), "norm_grad", of, sums, rows,
-				       c);
+			cuda_launch(cuda, "norm_grad",
+				    dsum ? norm_rows_grad<N, NORM_SUMS, T>
+					 : norm_rows_grad<N, NORM_SUMS - 1, T>,
+				    (unsigned)chunks, dim3(WARP, GRAD_WARPS),
+				    grad_shared<N>(nsums, c), dx, parts, dy, x,
+				    stats, w, rows, c, chunk);
 		});
 	});
+	add_chunks_to(cuda, "norm_grad", sums, nsums, parts, chunks, c);
 }

@@ -195,9 +195,10 @@ static void mlp_backward(const struct pass *p, unsigned unit, const void **w,
 		       g[GPT2_C_FC_BIAS], n->d_wide, k->ln_2, NULL,
 		       w[GPT2_C_FC_WEIGHT], n->rows, n->c, 4 * n->width);
 	sum_over_group(p, n->d_branch);
+	/* The residual's gradient here is that of the attention's projection. */
 	o->norm_grad(n->b, n->d, g[GPT2_LN_2_WEIGHT], g[GPT2_LN_2_BIAS],
-		     n->d_branch, k->mid, k->ln_2_stats, w[GPT2_LN_2_WEIGHT],
-		     n->rows, n->c);
+		     p->drop > 0 ? NULL : g[GPT2_ATTN_PROJ_BIAS], n->d_branch,
+		     k->mid, k->ln_2_stats, w[GPT2_LN_2_WEIGHT], n->rows, n->c);
 }
 
 static void attention_backward(const struct pass *p, unsigned unit,
@@ -211,16 +212,17 @@ static void attention_backward(const struct pass *p, unsigned unit,
 	void *const d_heads =
 		(char *)n->d_wide + n->rows * 3 * n->width * n->b->act_size;
 
-	o->linear_grad(
-		n->b, d_heads, g[GPT2_ATTN_PROJ_WEIGHT], g[GPT2_ATTN_PROJ_BIAS],
-		into_branch(p, seed_of(p, unit, PLACE_ATTN_PROJ)), k->heads,
-		NULL, w[GPT2_ATTN_PROJ_WEIGHT], n->rows, n->width, n->c);
+	o->linear_grad(n->b, d_heads, g[GPT2_ATTN_PROJ_WEIGHT],
+		       p->drop > 0 ? g[GPT2_ATTN_PROJ_BIAS] : NULL,
+		       into_branch(p, seed_of(p, unit, PLACE_ATTN_PROJ)),
+		       k->heads, NULL, w[GPT2_ATTN_PROJ_WEIGHT], n->rows,
+		       n->width, n->c);
 	attend(p, unit, k, d_heads);
 	o->linear_grad(n->b, n->d_branch, g[GPT2_C_ATTN_WEIGHT],
 		       g[GPT2_C_ATTN_BIAS], n->d_wide, k->ln_1, NULL,
 		       w[GPT2_C_ATTN_WEIGHT], n->rows, n->c, 3 * n->width);
 	sum_over_group(p, n->d_branch);
-	o->norm_grad(n->b, n->d, g[GPT2_LN_1_WEIGHT], g[GPT2_LN_1_BIAS],
+	o->norm_grad(n->b, n->d, g[GPT2_LN_1_WEIGHT], g[GPT2_LN_1_BIAS], NULL,
 		     n->d_branch, x, k->ln_1_stats, w[GPT2_LN_1_WEIGHT],
 		     n->rows, n->c);
 }
@@ -348,7 +350,7 @@ static int head(struct pass *p, const void *last, float *d_last, float scale)
 	o->zero(n->b, n->d, n->rows * n->c * n->b->act_size);
 	o->norm_grad(n->b, n->d,
 		     network_gradient(p, d_last, unit, GPT2_LN_F_WEIGHT),
-		     network_gradient(p, d_last, unit, GPT2_LN_F_BIAS),
+		     network_gradient(p, d_last, unit, GPT2_LN_F_BIAS), NULL,
 		     n->d_branch, x, n->ln_f_stats, ln_w, n->rows, n->c);
 	return 0;
 }

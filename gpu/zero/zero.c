@@ -258,16 +258,22 @@ static int check_device(struct zero *z, struct errmsg *err)
 	return rc;
 }
 
-int zero_publish(struct zero *z, struct errmsg *err)
+/* This rank's part of the weights, which may be written to. */
+static void *own_weights(struct zero *z)
 {
-	struct zero_impl *m = z->impl;
-	struct backend *b = z->backend;
-	uint8_t *own = m->weights;
+	uint8_t *own = z->impl->weights;
 
 	zero_discard_prefetch(z);
 	if (z->stage < 3)
-		own += part_start(z) * b->act_size;
-	b->ops->round(b, own, z->master, z->local);
+		own += part_start(z) * z->backend->act_size;
+	return own;
+}
+
+/* Ranks that have all weights get the others' parts. */
+static int share_weights(struct zero *z, const void *own, struct errmsg *err)
+{
+	struct zero_impl *m = z->impl;
+
 	if (z->stage == 1 || z->stage == 2) {
 		for (unsigned r = 0; r < z->comm->size; r++)
 			m->pieces[r] = z->local;
@@ -275,6 +281,14 @@ int zero_publish(struct zero *z, struct errmsg *err)
 		zero_wait_comm(z);
 	}
 	return comm_agree(z->world, check_device(z, err), err);
+}
+
+int zero_publish(struct zero *z, struct errmsg *err)
+{
+	void *const own = own_weights(z);
+
+	z->backend->ops->round(z->backend, own, z->master, z->local);
+	return share_weights(z, own, err);
 }
 
 /* --- update ---------------------------------------------------------------- */
@@ -417,9 +431,11 @@ int zero_update(struct zero *z, struct zero_update *u, struct errmsg *err)
 		const struct backend_adam adam =
 			optimizer_adam(&z->optimizer, z->step, u->lr, scale);
 
-		b->ops->adam(b, &adam, z->master, z->exp_avg, z->exp_avg_sq,
-			     gradient, z->local);
-		rc = zero_publish(z, err);
+		void *const own = own_weights(z);
+
+		b->ops->adam(b, &adam, own, z->master, z->exp_avg,
+			     z->exp_avg_sq, gradient, z->local);
+		rc = share_weights(z, own, err);
 	}
 	b->ops->zero(b, m->gradient, m->ngradient * sizeof(*m->gradient));
 	m->last_pass = false;

@@ -117,8 +117,8 @@ static int training_step(struct training *t, struct errmsg *err)
 
 	o->zero(w->b, t->norm, sizeof(*t->norm));
 	o->sum_squares(w->b, t->norm, w->grads, n);
-	o->adam(w->b, &adam, t->master, t->exp_avg, t->exp_avg_sq, w->grads, n);
-	o->round(w->b, w->weights, t->master, n);
+	o->adam(w->b, &adam, w->weights, t->master, t->exp_avg, t->exp_avg_sq,
+		w->grads, n);
 	o->zero(w->b, w->grads, n * sizeof(float));
 	return o->sync(w->b, err);
 }

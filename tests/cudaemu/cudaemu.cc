@@ -290,6 +290,7 @@ void cudaemu_run(struct cudaemu_dim grid, struct cudaemu_dim block,
 	if (nthreads == 0 || nthreads > THREADS_MAX ||
 	    nthreads % CUDAEMU_WARP || grid.x * grid.y * grid.z == 0)
 		die("such a grid cannot be launched");
+	cudaemu_traffic.launches++;
 	cudaemu_grid_dim = grid;
 	cudaemu_block_dim = block;
 	thread_body = body;

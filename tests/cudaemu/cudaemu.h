@@ -61,6 +61,17 @@ bool cudaemu_has_device(void);
  * queues may not write to it yet. */
 bool cudaemu_is_settled(const void *p, size_t bytes);
 
+/* What was asked of the device since the process began.  At exit the numbers are
+ * written, in this order, to $CUDAEMU_TRAFFIC.RANK. */
+extern struct cudaemu_traffic {
+	/* Copies between host and device, and their bytes. */
+	uint64_t to_device, bytes_to_device, to_host, bytes_to_host;
+	uint64_t waits;    /* of the host, for a stream or an event */
+	uint64_t launches; /* of our kernels */
+	uint64_t products; /* by cuBLASLt */
+	uint64_t zeroed, bytes_zeroed;
+} cudaemu_traffic;
+
 /* --- for the headers beside this one --------------------------------------- */
 
 struct cudaemu_dim {

@@ -12,6 +12,8 @@
 #include "nvtx3/nvToolsExt.h"
 #include "cudaemu.h"
 
+struct cudaemu_traffic cudaemu_traffic;
+
 static cudaError_t last_error;
 static size_t taken, most, limit = SIZE_MAX;
 static _Thread_local bool has_device;
@@ -200,6 +202,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
 	(void)stream;
+	cudaemu_traffic.waits++;
 	settle(made);
 	return cudaSuccess;
 }
@@ -253,6 +256,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
+	cudaemu_traffic.waits++;
 	settle(event->number);
 	return cudaSuccess;
 }
@@ -327,12 +331,6 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t stream)
 
 /* --- copies ----------------------------------------------------------------- */
 
-/* Counts copies between host and device.  At exit, their numbers and bytes are
- * written to $CUDAEMU_TRAFFIC.RANK. */
-static struct {
-	uint64_t copies, bytes;
-} to_device, to_host;
-
 static bool is_on_device(const void *p)
 {
 	bool found = false;
@@ -350,12 +348,12 @@ static void count_copy(const void *dst, const void *src, size_t bytes)
 	const bool into = is_on_device(dst), from = is_on_device(src);
 
 	if (into && !from) {
-		to_device.copies++;
-		to_device.bytes += bytes;
+		cudaemu_traffic.to_device++;
+		cudaemu_traffic.bytes_to_device += bytes;
 	}
 	if (from && !into) {
-		to_host.copies++;
-		to_host.bytes += bytes;
+		cudaemu_traffic.to_host++;
+		cudaemu_traffic.bytes_to_host += bytes;
 	}
 }
 
@@ -372,9 +370,10 @@ static void __attribute__((destructor)) report_traffic(void)
 	f = fopen(path, "w");
 	if (!f)
 		return;
-	fprintf(f, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n",
-		to_device.copies, to_device.bytes, to_host.copies,
-		to_host.bytes);
+	for (size_t i = 0; i < sizeof(cudaemu_traffic) / sizeof(uint64_t); i++)
+		fprintf(f, "%s%" PRIu64, i ? " " : "",
+			((const uint64_t *)&cudaemu_traffic)[i]);
+	fputc('\n', f);
 	fclose(f);
 }
 
@@ -394,8 +393,11 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes,
 			    cudaStream_t stream)
 {
 	(void)stream;
-	if (bytes)
+	if (bytes) {
+		cudaemu_traffic.zeroed++;
+		cudaemu_traffic.bytes_zeroed += bytes;
 		memset(p, value, bytes);
+	}
 	return cudaSuccess;
 }
 

@@ -378,6 +378,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
 	assert(algo->number < ALGORITHMS);
 	if (offered.last_fails && algo->number + 1 == offered.n)
 		return CUBLAS_STATUS_NOT_SUPPORTED;
+	cudaemu_traffic.products++;
 	products[algo->number]++;
 	cudaemu_spend(algo->number == offered.fastest ? 0.5 : 1);
 	memcpy(&by[0], alpha, sizeof(by[0]));

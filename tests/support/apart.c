@@ -240,10 +240,10 @@ static void round_weights(struct backend *b, void *dst, const float *src,
 	host(b)->round(b, of(dst), of(src), n);
 }
 
-static void adam(struct backend *b, const struct backend_adam *a, float *p,
-		 float *m, float *v, const float *grad, size_t n)
+static void adam(struct backend *b, const struct backend_adam *a, void *weights,
+		 float *p, float *m, float *v, const float *grad, size_t n)
 {
-	host(b)->adam(b, a, of(p), of(m), of(v), of(grad), n);
+	host(b)->adam(b, a, of(weights), of(p), of(m), of(v), of(grad), n);
 }
 
 static void nothing(struct backend *b)

@@ -67,13 +67,12 @@ static void round_weights(struct backend *b, void *dst, const float *src,
 	}
 }
 
-static void adam(struct backend *b, const struct backend_adam *a, float *p,
-		 float *m, float *v, const float *grad, size_t n)
+static void adam(struct backend *b, const struct backend_adam *a, void *weights,
+		 float *p, float *m, float *v, const float *grad, size_t n)
 {
 	const float b1 = (float)a->beta1, b2 = (float)a->beta2;
 	const float c1 = (float)(1 - a->beta1), c2 = (float)(1 - a->beta2);
 
-	(void)b;
 	for (size_t i = 0; i < n; i++) {
 		const float g = grad[i] * a->grad_scale + a->l2 * p[i];
 
@@ -82,6 +81,7 @@ static void adam(struct backend *b, const struct backend_adam *a, float *p,
 		v[i] = b2 * v[i] + c2 * g * g;
 		p[i] -= a->step_size * m[i] / (sqrtf(v[i]) / a->denom + a->eps);
 	}
+	round_weights(b, weights, p, n);
 }
 
 struct backend *hostbackend(enum dtype dtype)

@@ -22,6 +22,7 @@ static void flat(struct side *s, const struct shape *h)
 	};
 	const size_t n = h->n[0];
 	void *const x = side_act(s, n, 1), *const y = side_act(s, n, NAN);
+	void *const w = side_act(s, n, NAN);
 	float *const f = side_floats(s, n, 1), *const g = side_floats(s, n, 1);
 	float *const m = side_floats(s, n, 0.1f), *const v =
 							  side_floats(s, n, 0);
@@ -34,13 +35,14 @@ static void flat(struct side *s, const struct shape *h)
 	o->scale(s->b, f, 1.5f, n);
 	o->accumulate(s->b, f, g, n);
 	o->sum_squares(s->b, sum, f, n);
-	o->adam(s->b, &adam, f, m, v, g, n);
+	o->adam(s->b, &adam, w, f, m, v, g, n);
 	side_show_act(s, "dropped", x, n);
 	side_show_act(s, "sum", y, n);
 	side_show_double(s, "squares", sum);
 	side_show_floats(s, "p", f, n);
 	side_show_floats(s, "m", m, n);
 	side_show_floats(s, "v", v, n);
+	side_show_act(s, "weights", w, n);
 }
 
 static const struct shape flats[] = {
@@ -77,9 +79,15 @@ static const struct shape embeds[] = {
 	{ .n = { 2, 17, 64, 300 } },
 	/* more rows than are sorted in a tile, and a token in many */
 	{ .n = { 11, 100, 16, 3 } },
+	/* all rows have the same */
+	{ .n = { 3, 111, 40, 1 } },
+	/* and more than are sorted by counting: three runs of different lengths */
+	{ .n = { 65, 256, 8, 50 } },
 };
 
 /* Rows, width. */
+enum { SUM = 1 };
+
 static void norm(struct side *s, const struct shape *h)
 {
 	const struct backend_ops *const o = s->b->ops;
@@ -88,27 +96,30 @@ static void norm(struct side *s, const struct shape *h)
 	void *const out = side_act(s, n, NAN), *const din = side_act(s, n, 1);
 	float *const stats = side_floats(s, 2 * rows, NAN);
 	float *const dw = side_floats(s, c, 1), *const db = side_floats(s, c, 1);
+	float *const sum = h->how == SUM ? side_floats(s, c, 1) : NULL;
 
 	o->norm(s->b, out, stats, in, w, side_act(s, c, 1), rows, c, 1e-5f);
-	o->norm_grad(s->b, din, dw, db, side_act(s, n, 1), in, stats, w, rows,
-		     c);
+	o->norm_grad(s->b, din, dw, db, sum, side_act(s, n, 1), in, stats, w,
+		     rows, c);
 	side_show_act(s, "out", out, n);
 	side_show_act(s, "din", din, n);
 	side_show_floats(s, "dweight", dw, c);
 	side_show_floats(s, "dbias", db, c);
+	if (sum)
+		side_show_floats(s, "dsum", sum, c);
 }
 
 static const struct shape norms[] = {
 	{ .n = { 1, 8 } },
-	{ .n = { 5, 7 } },
-	{ .n = { 130, 64 } },
+	{ .n = { 5, 7 }, .how = SUM },
+	{ .n = { 130, 64 }, .how = SUM },
 	{ .n = { 9, 520 } },
 	/* more chunks of rows than one */
-	{ .n = { 203, 33 } },
+	{ .n = { 203, 33 }, .how = SUM },
 };
 
 /* Rows, columns in and out. */
-enum { PLAIN, RESIDUAL, GELU };
+enum { PLAIN, RESIDUAL, GELU, NO_BIAS };
 
 static void linear(struct side *s, const struct shape *h)
 {
@@ -126,8 +137,8 @@ static void linear(struct side *s, const struct shape *h)
 
 	o->linear(s->b, out, pre, in, w, side_act(s, oc, 1),
 		  h->how == RESIDUAL ? out : NULL, rows, ic, oc);
-	o->linear_grad(s->b, din, dw, db, side_act(s, rows * oc, 1), in, in_pre,
-		       w, rows, ic, oc);
+	o->linear_grad(s->b, din, dw, h->how == NO_BIAS ? NULL : db,
+		       side_act(s, rows * oc, 1), in, in_pre, w, rows, ic, oc);
 	side_show_act(s, "out", out, rows * oc);
 	if (pre)
 		side_show_act(s, "pre", pre, rows * oc);
@@ -142,6 +153,7 @@ static const struct shape linears[] = {
 	{ .n = { 33, 24, 40 }, .how = PLAIN },
 	{ .n = { 33, 40, 24 }, .how = RESIDUAL },
 	{ .n = { 70, 16, 64 }, .how = GELU },
+	{ .n = { 9, 16, 24 }, .how = NO_BIAS },
 };
 
 /* Batch, positions, heads, elements of a head. */

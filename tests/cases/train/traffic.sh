@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What a step copies between host and device on emulated GPUs, in numbers and
-# bytes, for each stage on one and two ranks: what is due, and nothing else.
+# What a step asks of emulated GPUs, for each stage on one and two ranks: copies between
+# host and device, in numbers and bytes, the host's waits, launches of kernels, products,
+# and what is zeroed: what is due, and nothing else.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -10,13 +11,13 @@ rank=("$top_builddir/tests/programs/uctrain_emulated")
 [ -x "${rank[0]}" ] || skip "nothing emulates a GPU"
 [ "${sanitize:-no}" = no ] || skip "the copies are the same with a sanitizer"
 
-# A step on the given stage and number of ranks: "copies bytes" to the device and
-# "copies bytes" to the host, of the given rank.  What three steps copy more than two.
+# A step on the given stage and number of ranks, by the given one: what three steps ask for
+# more than two, in the order of struct cudaemu_traffic.
 step() {
 	local stage=$1 ranks=$2 of=$3
 
 	awk 'NR == 1 { split($0, a) }
-		NR == 2 { print $1 - a[1], $2 - a[2], $3 - a[3], $4 - a[4] }' \
+		NR == 2 { for (i = 1; i <= NF; i++) printf "%d%s", $i - a[i], i < NF ? " " : "\n" }' \
 		"$tmp/$stage-$ranks-2.$of" "$tmp/$stage-$ranks-3.$of"
 }
 
@@ -44,7 +45,7 @@ params=28 gathers=$((2 * 2 + 4 * 12 + 2))
 # Always: tokens and targets, one row of 32 int32 each; the loss and the norm, a double each.
 # Gradients are float32, weights bfloat16.  Through the host each rank reads the whole gradient
 # and writes its sum; of weights it reads its own part and writes the others'.
-due() {
+due_copies() {
 	case $1,$2,$3 in
 	*,1,*) echo 2 256 2 16 ;;
 	0,2,*) echo 3 $((256 + 4 * all)) 3 $((16 + 4 * all)) ;;
@@ -55,6 +56,44 @@ due() {
 	3,2,*) echo $((2 + params + gathers)) $((256 + 4 * half + gathered)) \
 		$((2 + 2 * params + gathers)) $((16 + 4 * all + gathered)) ;;
 	esac
+}
+
+# A block: two norms and attention; backward the sums of three biases, attention in three kernels,
+# and of each norm the rows and the sums of their chunks.  Once: the embeddings, the last norm and
+# its gradient, the losses and their sum, four kernels of the embeddings' gradient, the norm of
+# the gradient in two, and Adam.
+launches=$((2 * (3 + 3 + 3 + 4) + 1 + 1 + 2 + 2 + 4 + 2 + 1))
+# Four of each block and the head, forward and twice backward.
+products=$((3 * (2 * 4 + 1)))
+
+# Units whose gradients are summed over ranks at once are added to what this rank keeps of them.
+due_additions() {
+	case $1,$2,$3 in
+	[01],*) echo 0 ;;
+	2,1,*) echo 4 ;;
+	2,2,0) echo 2 ;;
+	2,2,1) echo 3 ;;
+	3,*) echo $params ;;
+	esac
+}
+
+# The loss, the norm, the residual stream's gradient, and the gradients of weights, which from
+# stage 2 on are those of units and what this rank keeps.
+due_zeroed() {
+	case $1,$2 in
+	[01],*) echo 4 $((8 + 8 + 2 * 32 * 32 + 4 * all)) ;;
+	*) echo 8 $((8 + 8 + 2 * 32 * 32 + 4 * all + 4 * all / $2)) ;;
+	esac
+}
+
+# The host waits for each copy, after the pass, and after the update.
+due() {
+	local copies in out
+
+	copies=$(due_copies "$@")
+	read -r in _ out _ <<<"$copies"
+	echo "$copies" $((in + out + 2)) $((launches + $(due_additions "$@"))) "$products" \
+		"$(due_zeroed "$@")"
 }
 
 for stage in 0 1 2 3; do

@@ -114,9 +114,9 @@ static void adds_scales_and_widens(void **state)
 	each(check_arrays);
 }
 
-/* p, exp_avg, exp_avg_sq and the gradient, LONGEST elements each. */
+/* p, exp_avg, exp_avg_sq, the gradient and the weights, LONGEST elements each. */
 struct states {
-	float *x[4];
+	float *x[5];
 };
 
 static struct states states_new(void)
@@ -154,8 +154,10 @@ static void check_adam(struct backend *cpu, struct backend *host, size_t n)
 	struct states got = states_new(), want = states_new();
 	size_t i;
 
-	cpu->ops->adam(cpu, &a, got.x[0], got.x[1], got.x[2], got.x[3], n);
-	host->ops->adam(host, &a, want.x[0], want.x[1], want.x[2], want.x[3], n);
+	cpu->ops->adam(cpu, &a, got.x[4], got.x[0], got.x[1], got.x[2],
+		       got.x[3], n);
+	host->ops->adam(host, &a, want.x[4], want.x[0], want.x[1], want.x[2],
+			want.x[3], n);
 	for (i = 0; i < COUNT(got.x); i++) {
 		near(got.x[i], want.x[i], n);
 		assert_memory_equal(got.x[i] + n, want.x[i] + n,

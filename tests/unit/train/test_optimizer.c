@@ -46,6 +46,7 @@ static void updates_of_torch(void **state)
 						    .eps = 1e-8,
 						    .weight_decay = 0.1 };
 		float p[3] = { 0.5f, -1.25f, 3 }, m[3] = { 0 }, v[3] = { 0 };
+		float w[3];
 
 		for (unsigned t = 1; t <= 3; t++) {
 			/* Gradients arrive scaled by 8. */
@@ -54,10 +55,11 @@ static void updates_of_torch(void **state)
 			const struct backend_adam a =
 				optimizer_adam(&o, t, 0.01, 1.0 / 8);
 
-			b->ops->adam(b, &a, p, m, v, g, 3);
+			b->ops->adam(b, &a, w, p, m, v, g, 3);
 			for (size_t i = 0; i < 3; i++)
 				assert_float_equal(p[i], runs[k].p[t - 1][i],
 						   3e-7);
+			assert_memory_equal(w, p, sizeof(w));
 		}
 	}
 	b->ops->destroy(b);
