@@ -6,11 +6,15 @@ complete -c uctrain -l model -x -a 'gpt2-dsuc gpt2 gpt2-medium gpt2-large gpt2-x
 complete -c uctrain -l dtype -x -a 'fp32 bf16 fp16'
 complete -c uctrain -l partition_method -x -a 'parameters uniform type:transformer'
 complete -c uctrain -l zero_stage -x -a '0 1 2 3'
+complete -c uctrain -l qkv_order -x -a 'auto thirds by_head'
+complete -c uctrain -l preset -x -a 'megatron-qkv-thirds megatron-qkv-by-head'
 complete -c uctrain -l optimizer -x -a 'Adam AdamW'
 complete -c uctrain -l lr_schedule -x -a 'constant warmup cosine'
 complete -c uctrain -l device -x -a 'cpu cuda'
 complete -c uctrain -l checkpoint_dir -x -a '(__fish_complete_directories)'
 complete -c uctrain -l log_dir -x -a '(__fish_complete_directories)'
 complete -c uctrain -l data -r
+complete -c uctrain -l data_samples -r
 complete -c uctrain -l deepspeed_config -r
+complete -c uctrain -l rules -r
 complete -c uctrain -l tuning_cache -r

@@ -299,8 +299,31 @@ static int check_schedule(const struct config *c, struct errmsg *err)
 	return 0;
 }
 
+/* Merge rules are for shards that this run resumes from. */
+static int check_rules(const struct config *c, struct errmsg *err)
+{
+	const char *const flag = c->rules ? "rules" : "preset";
+	const char *const value = c->rules ? c->rules : c->preset;
+
+	if (value && !c->resume_dir)
+		return errmsg_set(
+			err, -EINVAL,
+			"--%s %s: says how slices are merged, but there is no --resume",
+			flag, value);
+	if (value && c->universal)
+		return errmsg_set(
+			err, -EINVAL,
+			"--%s %s: the slices of a universal checkpoint have been merged; mount it with ucfs -o %s=%s",
+			flag, value, flag, value);
+	return 0;
+}
+
 static int settle_resume(struct config *c, struct errmsg *err)
 {
+	const int rc = check_rules(c, err);
+
+	if (rc)
+		return rc;
 	if (!c->resume_dir && c->checkpoint_tag)
 		return errmsg_set(
 			err, -EINVAL,
@@ -441,9 +464,12 @@ void config_done(struct config *c)
 {
 	free(c->tuning_cache);
 	free(c->data);
+	free(c->data_samples);
 	free(c->checkpoint_dir);
 	free(c->resume_dir);
 	free(c->checkpoint_tag);
+	free(c->rules);
+	free(c->preset);
 	free(c->run_name);
 	free(c->log_dir);
 	free(c->deepspeed_json);

@@ -56,6 +56,11 @@ struct loss_scaler_config {
 
 enum device_kind { DEVICE_CPU, DEVICE_CUDA };
 
+/* The rows of Megatron's query_key_value on a tensor-parallel rank: all queries,
+ * keys, values of its heads, or those of each head together.  AUTO: as the
+ * checkpoint tells. */
+enum qkv_order { QKV_AUTO, QKV_THIRDS, QKV_BY_HEAD };
+
 /* The configuration of a run: flags override a DeepSpeed JSON configuration,
  * which overrides defaults.  Strings are owned. */
 struct config {
@@ -90,6 +95,7 @@ struct config {
 	double gradient_clipping; /* 0: none */
 
 	char *data;             /* see tokens.h */
+	char *data_samples;     /* Megatron's samples of it, or NULL */
 	uint64_t eval_interval; /* 0: no validation */
 
 	char *checkpoint_dir;         /* NULL: save nothing */
@@ -101,6 +107,9 @@ struct config {
 	bool universal;       /* resume from a universal checkpoint */
 	bool no_load_optimizer_states;
 	bool ignore_missing_optim;
+	char *rules;  /* file of merge rules, or NULL */
+	char *preset; /* name of merge rules, or NULL */
+	enum qkv_order qkv_order;
 
 	char *run_name; /* can be the name of a directory */
 	char *log_dir;

@@ -52,6 +52,13 @@ static const struct choice devices[] = {
 	{ NULL, 0 },
 };
 
+static const struct choice qkv_orders[] = {
+	{ "auto", QKV_AUTO },
+	{ "thirds", QKV_THIRDS },
+	{ "by_head", QKV_BY_HEAD },
+	{ NULL, 0 },
+};
+
 #define AT(member) offsetof(struct config, member)
 #define UINT(name, member, min, max, help)                        \
 	{                                                         \
@@ -103,6 +110,12 @@ const struct flag flags[FLAGS] = {
 	      "\tresume the weights only"),
 	OTHER("ignore_missing_optim", FLAG_ON, ignore_missing_optim,
 	      "\tmissing optimizer states start at zero"),
+	OTHER("rules", FLAG_TEXT, rules,
+	      "FILE\tmerge rules for shards, in JSON (the checkpoint's)"),
+	OTHER("preset", FLAG_TEXT, preset,
+	      "NAME\tmegatron-qkv-thirds or megatron-qkv-by-head"),
+	CHOICE("qkv_order", qkv_order, qkv_orders,
+	       "NAME\tof Megatron's rows: auto, thirds or by_head (auto)"),
 	OTHER("run_name", FLAG_NAME, run_name,
 	      "NAME\tname of the run (MODEL_tpN_ppN_dpN_sp1)"),
 	OTHER("log_dir", FLAG_TEXT, log_dir,
@@ -165,6 +178,8 @@ const struct flag flags[FLAGS] = {
 	     "SECONDS\tend the run if a rank does not answer (1800); 0: never"),
 	OTHER("data", FLAG_TEXT, data,
 	      "SOURCE\ttokens; see uctrain(1) (synthetic)"),
+	OTHER("data_samples", FLAG_TEXT, data_samples,
+	      "PREFIX\tMegatron's samples of an indexed dataset"),
 	U64("eval_interval", eval_interval, 0, STEPS_LIMIT,
 	    "N\tvalidate every N steps (never)"),
 	OTHER(CONFIG_JSON_FLAG, FLAG_JSON, deepspeed_json,

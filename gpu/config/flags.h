@@ -44,7 +44,7 @@ struct flag {
 			   * description */
 };
 
-#define FLAGS 52
+#define FLAGS 56
 extern const struct flag flags[FLAGS];
 
 bool flag_takes_value(const struct flag *f);

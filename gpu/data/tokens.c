@@ -14,10 +14,16 @@
 
 struct tokens {
 	struct tokens_options options;
-	struct tokens_file file;        /* path NULL: synthetic data */
+	struct tokens_file file; /* path NULL: synthetic data */
+	struct tokens_samples samples;
 	struct tokens_random random[2]; /* training, validation */
 	uint64_t rows[2];               /* UINT64_MAX: unlimited */
 };
+
+unsigned tokens_row_len(const struct tokens *t)
+{
+	return t->options.seq + (t->options.samples != NULL);
+}
 
 /* --- opening --------------------------------------------------------------- */
 
@@ -83,6 +89,38 @@ static void open_synthetic(struct tokens *t, bool fresh)
 	t->rows[1] = o->held_out > 0 ? o->batch : 0;
 }
 
+/* Read the first sample, which shows whether samples are of this length. */
+static int try_sample(const struct tokens *t, struct errmsg *err)
+{
+	const unsigned n = tokens_row_len(t);
+	int32_t *const row = malloc(n * sizeof(*row));
+	const int rc =
+		row ? tokens_samples_read(&t->samples, &t->file, 0, n, row, err)
+		    : errmsg_nomem(err, NULL);
+
+	free(row);
+	return rc;
+}
+
+/* Rows are samples of an indexed dataset. */
+static int open_samples(struct tokens *t, struct errmsg *err)
+{
+	const struct tokens_options *const o = &t->options;
+	int rc;
+
+	if (!is_prefix(o->source))
+		return errmsg_set(
+			err, -EINVAL,
+			"%s: is not an indexed dataset, which alone has samples",
+			o->source);
+	rc = tokens_file_open_indexed(&t->file, o->source, err);
+	if (!rc)
+		rc = tokens_samples_open(&t->samples, o->samples, o->source,
+					 err);
+	t->rows[0] = t->samples.n;
+	return rc ? rc : try_sample(t, err);
+}
+
 int tokens_open(struct tokens **out, const struct tokens_options *o,
 		struct errmsg *err)
 {
@@ -92,7 +130,9 @@ int tokens_open(struct tokens **out, const struct tokens_options *o,
 	if (!t)
 		return errmsg_nomem(err, NULL);
 	t->options = *o;
-	if (strcmp(o->source, "synthetic") == 0) {
+	if (o->samples) {
+		rc = open_samples(t, err);
+	} else if (strcmp(o->source, "synthetic") == 0) {
 		open_synthetic(t, false);
 	} else if (strcmp(o->source, "synthetic:fresh") == 0) {
 		open_synthetic(t, true);
@@ -114,6 +154,7 @@ void tokens_close(struct tokens *t)
 	if (!t)
 		return;
 	tokens_file_close(&t->file);
+	tokens_samples_close(&t->samples);
 	free(t);
 }
 
@@ -124,7 +165,7 @@ static int check_row(const struct tokens *t, uint64_t row,
 {
 	const struct tokens_options *const o = &t->options;
 
-	for (unsigned i = 0; i < o->seq; i++)
+	for (unsigned i = 0; i < tokens_row_len(t); i++)
 		if (tokens[i] < 0 || (unsigned)tokens[i] >= o->vocab)
 			return errmsg_set(
 				err, -ERANGE,
@@ -148,7 +189,10 @@ int tokens_row(struct tokens *t, bool valid, uint64_t row, int32_t *out,
 	}
 	if (valid)
 		row += t->rows[0];
-	rc = tokens_file_read(&t->file, row * seq, seq, out, err);
+	rc = t->options.samples
+		     ? tokens_samples_read(&t->samples, &t->file, row, seq + 1,
+					   out, err)
+		     : tokens_file_read(&t->file, row * seq, seq, out, err);
 	return rc ? rc : check_row(t, row, out, err);
 }
 

@@ -29,6 +29,9 @@ struct tokens_options {
 	const char *source;
 	unsigned batch, seq, vocab;
 	uint64_t seed;
+	/* The prefix of Megatron's arrays of samples, if `source` is an indexed
+	 * dataset, or NULL.  Rows are samples, with the token that follows. */
+	const char *samples;
 	/* The fraction of a file's rows, at its end, that is held out for
 	 * validation, from 0 to less than 1.  If not 0, at least one row is
 	 * held out.  Synthetic data has one validation batch, from the next
@@ -37,12 +40,15 @@ struct tokens_options {
 };
 
 /* Open a source. -EINVAL or -EBADMSG for malformed files, or a system error.
- * `o` is copied, except for the source's name. */
+ * `o` is copied, except for names. */
 int tokens_open(struct tokens **out, const struct tokens_options *o,
 		struct errmsg *err);
 void tokens_close(struct tokens *t);
 
-/* Get row `row`, counted from 0 over the whole run: seq tokens.  `valid`
+/* Tokens of a row: seq, and one more with `samples`. */
+unsigned tokens_row_len(const struct tokens *t);
+
+/* Get row `row`, counted from 0 over the whole run.  `valid`
  * selects held-out rows, of which there must be some. -ERANGE for a token
  * beyond the vocabulary.  Reading rows in order is fastest.  Not
  * thread-safe. */

@@ -65,4 +65,28 @@ int tokens_file_read(const struct tokens_file *f, uint64_t first, size_t n,
 int tokens_index_read(struct tokens_file *f, const struct source *idx,
 		      uint64_t bin_size, struct errmsg *err);
 
+/* Read where the sequences of PREFIX.idx start, in tokens: (*starts)[n] is the end
+ * of the last one.  The index has been read by tokens_index_read. */
+int tokens_index_starts(const char *prefix, uint64_t **starts, uint64_t *n,
+			struct errmsg *err);
+
+/* Megatron's samples of an indexed dataset.  Arrays are owned. */
+struct tokens_samples {
+	const char *prefix;              /* borrowed */
+	uint64_t *sequences, nsequences; /* see tokens_index_starts */
+	uint64_t *documents, ndocuments; /* sequences in the order of use */
+	uint64_t *starts; /* two numbers of each sample, and the end */
+	uint64_t *order, n;
+};
+
+/* Read PREFIX_*_idx.npy, of the dataset `data`. */
+int tokens_samples_open(struct tokens_samples *s, const char *prefix,
+			const char *data, struct errmsg *err);
+void tokens_samples_close(struct tokens_samples *s);
+
+/* Read sample `row` in the order of training, which must have `n` tokens. */
+int tokens_samples_read(const struct tokens_samples *s,
+			const struct tokens_file *f, uint64_t row, size_t n,
+			int32_t *out, struct errmsg *err);
+
 #endif

@@ -19,6 +19,7 @@
 #include "gpu/data/tokens_impl.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -234,6 +235,51 @@ static int read_sequences(struct tokens_file *f, const struct index *x,
 	}
 	if (!rc && f->nruns == 0)
 		f->runs[0] = (struct tokens_run){ 0, 0 };
+	return rc;
+}
+
+/* Sum up the lengths of all sequences. */
+static int sum_lengths(const struct index *x, uint64_t *starts,
+		       struct errmsg *err)
+{
+	uint8_t buf[ENTRIES * 4];
+	int rc = 0;
+
+	starts[0] = 0;
+	for (uint64_t i = 0; !rc && i < x->sequences;) {
+		const uint64_t left = x->sequences - i;
+		const size_t n = left < ENTRIES ? (size_t)left : ENTRIES;
+
+		rc = source_read(x->src, buf, n * 4, x->lengths + i * 4, err);
+		for (size_t k = 0; !rc && k < n; k++, i++)
+			starts[i + 1] = starts[i] + get_le32(buf + k * 4);
+	}
+	return rc;
+}
+
+int tokens_index_starts(const char *prefix, uint64_t **starts, uint64_t *n,
+			struct errmsg *err)
+{
+	struct tokens_file unused = { 0 };
+	struct source idx;
+	struct index x = { .src = &idx };
+	char *path;
+	int rc;
+
+	if (asprintf(&path, "%s.idx", prefix) < 0)
+		return errmsg_nomem(err, NULL);
+	rc = source_open(&idx, path, err);
+	if (!rc) {
+		rc = tokens_index_read_header(&unused, &x, err);
+		*n = x.sequences;
+		*starts = rc ? NULL : malloc((*n + 1) * sizeof(**starts));
+		if (!rc && !*starts)
+			rc = errmsg_nomem(err, path);
+		if (!rc)
+			rc = sum_lengths(&x, *starts, err);
+		source_close(&idx);
+	}
+	free(path);
 	return rc;
 }
 

@@ -14,11 +14,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/dirs/names.h"
 #include "ckpt/dirs/tagdir.h"
+#include "ckpt/model/user_rules.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/parallel.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
+#include "gpu/load/load_arranged.h"
 #include "gpu/load/load_impl.h"
 #include "gpu/model/gpt2.h"
 #include "gpu/read/upload.h"
@@ -37,25 +40,29 @@ struct load {
 	struct load_source *source;
 	struct gpt2 whole;
 	struct upload *upload;
+	/* For tensors in another order: to host memory.  NULL if there are
+	 * none. */
+	struct backend *host;
+	struct upload *host_upload;
+	struct naming_tensor tensor; /* as it is expected in the source */
 	struct errmsg *err;
 };
 
 /* --- one tensor ------------------------------------------------------------ */
 
-/* The shape of `p` as the source has it. */
-static const uint64_t *shape_of(const struct load *l, const struct gpt2_param *p)
+/* How the source has parameter i. */
+static void expect(struct load *l, const struct naming *n, size_t i)
 {
-	return l->source->cut ? p->shape : p->whole_shape;
+	const struct gpt2_param *p = &l->z->model->params[i];
+	const bool cut = l->source->cut;
+
+	naming_tensor(&l->tensor, n, cut ? l->z->model : &l->whole,
+		      cut ? p : &l->whole.params[p->number]);
 }
 
-static uint64_t numel_of(const struct load *l, const struct gpt2_param *p)
+static int other_model(const struct load *l)
 {
-	return l->source->cut ? p->numel : p->whole_numel;
-}
-
-static int other_model(const struct load *l, const struct gpt2_param *p)
-{
-	const uint64_t *const have = shape_of(l, p);
+	const struct naming_tensor *const want = &l->tensor;
 	const struct tensor *t = &l->source->tensor;
 	char shape[64], mine[64];
 
@@ -65,12 +72,12 @@ static int other_model(const struct load *l, const struct gpt2_param *p)
 	else
 		snprintf(shape, sizeof(shape), "%" PRIu64 " elements", t->numel);
 	snprintf(mine, sizeof(mine),
-		 p->ndim == 2 ? "%" PRIu64 " x %" PRIu64 : "%" PRIu64, have[0],
-		 have[1]);
+		 want->ndim == 2 ? "%" PRIu64 " x %" PRIu64 : "%" PRIu64,
+		 want->shape[0], want->shape[1]);
 	return errmsg_set(
 		l->err, -EINVAL,
 		"%s: checkpoint of another model: %s has %s, this model's has %s",
-		l->source->path, p->name, shape, mine);
+		l->source->path, want->name, shape, mine);
 }
 
 /* The token embedding may be padded, in the checkpoint or in this model. */
@@ -92,13 +99,13 @@ static bool fits_padded(const struct load *l, const struct gpt2_param *p)
 static int check_shape(const struct load *l, const struct gpt2_param *p)
 {
 	const struct tensor *t = &l->source->tensor;
-	const uint64_t *const shape = shape_of(l, p);
-	bool same = t->numel == numel_of(l, p);
+	const struct naming_tensor *const want = &l->tensor;
+	bool same = t->numel == want->numel;
 
 	if (t->ndim > 1)
-		same = t->ndim == p->ndim && t->shape[0] == shape[0] &&
-		       t->shape[1] == shape[1];
-	return same || fits_padded(l, p) ? 0 : other_model(l, p);
+		same = t->ndim == want->ndim && t->shape[0] == want->shape[0] &&
+		       t->shape[1] == want->shape[1];
+	return same || fits_padded(l, p) ? 0 : other_model(l);
 }
 
 /*
@@ -113,7 +120,7 @@ static uint64_t find_vocab_rows(const struct load *l, const struct gpt2_param *p
 
 	if (original)
 		return original < rows || l->source->cut ? original : rows;
-	return rows < shape_of(l, p)[0] ? rows : 0;
+	return rows < l->tensor.shape[0] ? rows : 0;
 }
 
 /*
@@ -126,7 +133,7 @@ static uint64_t usable(const struct load *l, const struct gpt2_param *p)
 	const uint64_t have = l->source->tensor.numel, width = p->shape[1];
 	const uint64_t vocab_rows = l->metadata.original_vocab;
 
-	return have != numel_of(l, p) && vocab_rows && vocab_rows < have / width
+	return have != l->tensor.numel && vocab_rows && vocab_rows < have / width
 		       ? vocab_rows * width
 		       : have;
 }
@@ -179,6 +186,62 @@ static int take_missing(struct load *l, const char *state, int rc)
 	return 0;
 }
 
+static bool is_qkv(const struct gpt2 *m, const struct gpt2_param *p)
+{
+	const size_t at = (size_t)(p - m->params) - m->units[p->unit].first;
+
+	return p->unit != GPT2_UNIT_EMBED && p->unit != gpt2_unit_last(m) &&
+	       (at == GPT2_C_ATTN_WEIGHT || at == GPT2_C_ATTN_BIAS);
+}
+
+/* Find the order of the rows of query_key_value, whose tensor has been begun:
+ * *ranks as in struct load_arranged. */
+static int find_rows(struct load *l, size_t i, unsigned *ranks)
+{
+	const struct load_source *s = l->source;
+	struct naming n = s->naming;
+
+	*ranks = 0;
+	if (n.family == NAMING_HF ||
+	    !is_qkv(l->z->model, &l->z->model->params[i]))
+		return 0;
+	if (s->sorted_thirds) {
+		n.qkv = NAMING_QKV_THIRDS;
+		expect(l, &n, i);
+		return 0;
+	}
+	if (!l->metadata.knows_qkv)
+		return errmsg_set(
+			l->err, -EINVAL,
+			"%s: does not tell the order of the rows of %s; give --qkv_order",
+			s->path, l->tensor.name);
+	if (n.qkv == NAMING_QKV_THIRDS)
+		*ranks = l->metadata.tensor_ranks;
+	if (*ranks && l->whole.config.n_head % *ranks)
+		return errmsg_set(
+			l->err, -EINVAL,
+			"%s: was saved by %u tensor-parallel ranks, which do not divide %u attention heads",
+			s->path, *ranks, l->whole.config.n_head);
+	return 0;
+}
+
+static int send_tensor(struct load *l, size_t i, const struct fragment *f,
+		       float *part)
+{
+	const struct gpt2_param *p = &l->z->model->params[i];
+	struct load_arranged a = { .source = l->source,
+				   .tensor = &l->tensor,
+				   .host = l->host_upload };
+	int rc = find_rows(l, i, &a.ranks);
+
+	if (rc)
+		return rc;
+	return load_arranged_is(&a)
+		       ? load_arranged_send(&a, p, f, l->z->backend,
+					    part + f->start, l->err)
+		       : send_fragment(l, p, f, part);
+}
+
 static int load_tensor(struct load *l, size_t i, const char *state, float *part)
 {
 	const struct gpt2_param *p = &l->z->model->params[i];
@@ -188,7 +251,8 @@ static int load_tensor(struct load *l, size_t i, const char *state, float *part)
 	assert(f.start + f.numel <= l->z->local);
 	if (!f.numel)
 		return 0;
-	rc = l->source->ops->begin(l->source, p->name, state, l->err);
+	expect(l, &l->source->naming, i);
+	rc = l->source->ops->begin(l->source, l->tensor.name, state, l->err);
 	if (rc == -ENOENT)
 		return take_missing(l, state, rc);
 	if (!rc)
@@ -196,7 +260,7 @@ static int load_tensor(struct load *l, size_t i, const char *state, float *part)
 	if (!rc && p->number == GPT2_WTE)
 		l->got->vocab_rows = find_vocab_rows(l, p);
 	if (!rc)
-		rc = send_fragment(l, p, &f, part);
+		rc = send_tensor(l, i, &f, part);
 	l->source->ops->end(l->source);
 	return rc;
 }
@@ -208,9 +272,13 @@ int load_known(const struct load_source *s, const char *param,
 {
 	const struct gpt2 *m = s->whole;
 
-	for (size_t i = 0; i < m->nparams; i++)
-		if (strcmp(m->params[i].name, param) == 0)
+	for (size_t i = 0; i < m->nparams; i++) {
+		struct naming_tensor t;
+
+		naming_tensor(&t, &s->naming, m, &m->params[i]);
+		if (strcmp(t.name, param) == 0)
 			return 0;
+	}
 	return errmsg_set(err, -EINVAL,
 			  "%s: checkpoint of another model: this one has no %s",
 			  s->path, param);
@@ -258,7 +326,8 @@ static int load_open_source(struct load *l)
 	s->path = l->got->path;
 	s->model = l->z->model;
 	s->whole = &l->whole;
-	s->data_parallel = l->z->comm->size;
+	s->rules = l->o->rules->digest ? l->o->rules : NULL;
+	s->naming = l->metadata.naming;
 	rc = ops->open(s, l->err);
 	if (rc)
 		free(s);
@@ -273,6 +342,37 @@ static void load_close_source(struct load *l)
 	free(l->source);
 }
 
+/*
+ * The slices of Megatron's query_key_value do not make the whole one after the
+ * other if they are in thirds, and a single rank's checkpoint does not say which
+ * weights are cut in columns.
+ */
+static int add_preset(struct load *l)
+{
+	struct load_metadata *const f = &l->metadata;
+	struct user_rules *const rules = l->o->rules;
+
+	if (f->naming.family == NAMING_HF || l->o->universal)
+		return 0;
+	if (rules->preset.name) {
+		f->knows_qkv = true;
+		f->naming.qkv = names_ends_with(rules->preset.name, "by-head")
+					? NAMING_QKV_HEADS
+					: NAMING_QKV_THIRDS;
+		return 0;
+	}
+	if (!f->knows_qkv)
+		return errmsg_set(
+			l->err, -EINVAL,
+			"%s: does not tell the order of the rows of query_key_value; give --qkv_order",
+			l->got->path);
+	return user_rules_preset(rules,
+				 f->naming.qkv == NAMING_QKV_THIRDS
+					 ? "megatron-qkv-thirds"
+					 : "megatron-qkv-by-head",
+				 l->err);
+}
+
 /* Rank 0 locates the checkpoint, so that all ranks load the same one. */
 static int load_find_checkpoint(struct load *l)
 {
@@ -282,15 +382,15 @@ static int load_find_checkpoint(struct load *l)
 	if (c->rank == 0) {
 		rc = load_find(l->o, l->got->path, l->err);
 		if (!rc)
-			rc = load_metadata(l->o, l->got->path, &l->metadata,
-					   l->err);
+			rc = load_metadata(l->o, &l->whole, l->got->path,
+					   &l->metadata, l->err);
 	}
 	rc = comm_agree(c, rc, l->err);
 	if (rc)
 		return rc;
 	comm_broadcast(c, l->got->path, sizeof(l->got->path), 0);
 	comm_broadcast(c, &l->metadata, sizeof(l->metadata), 0);
-	return 0;
+	return add_preset(l);
 }
 
 /* Adopt the hyperparameters that the checkpoint stores. */
@@ -319,6 +419,7 @@ static void take_metadata(struct load *l)
 
 	l->got->step = f->step;
 	l->got->skipped = f->skipped;
+	l->got->exact_gelu = f->exact_gelu;
 	l->got->has_scaler = f->has_scaler && l->z->backend->dtype == DTYPE_F16;
 	l->got->scaler = f->scaler;
 	take_hyperparameters(l);
@@ -355,30 +456,45 @@ static unsigned reads_at_once(const struct comm *c)
 	return n < READS_MIN ? READS_MIN : n > READS_MAX ? READS_MAX : n;
 }
 
+static int open_uploads(struct load *l)
+{
+	const unsigned reads = reads_at_once(l->z->world);
+	int rc = upload_new(&l->upload, l->z->backend, reads, l->err);
+
+	if (rc || l->source->naming.family == NAMING_HF)
+		return rc;
+	rc = backend_cpu_new(&l->host, DTYPE_F32, 0, l->err);
+	return rc ? rc : upload_new(&l->host_upload, l->host, reads, l->err);
+}
+
+static void close_uploads(struct load *l)
+{
+	if (l->upload) {
+		l->got->gds = upload_gds(l->upload, &l->got->gds_failure);
+		upload_free(l->upload);
+	}
+	if (l->host_upload)
+		upload_free(l->host_upload);
+	if (l->host)
+		l->host->ops->destroy(l->host);
+}
+
 static int load_all(struct load *l)
 {
 	const double begun = clock_seconds();
-	int rc = gpt2_init(&l->whole, &l->z->model->config, l->err);
+	int rc = load_open_source(l);
 
-	if (!rc)
-		rc = load_open_source(l);
 	if (!rc) {
-		rc = upload_new(&l->upload, l->z->backend,
-				reads_at_once(l->z->world), l->err);
+		rc = open_uploads(l);
 		if (!rc)
 			rc = load_tensors(l);
 		if (!rc)
 			rc = upload_finish(l->upload, l->err);
 		l->got->bytes = l->source->bytes;
 		l->got->direct = l->source->direct;
-		if (l->upload) {
-			l->got->gds =
-				upload_gds(l->upload, &l->got->gds_failure);
-			upload_free(l->upload);
-		}
+		close_uploads(l);
 		load_close_source(l);
 	}
-	gpt2_done(&l->whole);
 	l->got->seconds = clock_seconds() - begun;
 	return comm_agree(l->z->world, rc, l->err);
 }
@@ -390,9 +506,14 @@ int load_checkpoint(struct zero *z, const struct load_options *o,
 	int rc;
 
 	*got = (struct load_result){ 0 };
+	rc = comm_agree(z->world, gpt2_init(&l.whole, &z->model->config, err),
+			err);
+	if (rc)
+		return rc;
 	rc = load_find_checkpoint(&l);
 	if (!rc)
 		rc = load_all(&l);
+	gpt2_done(&l.whole);
 	if (rc)
 		return rc;
 	take_metadata(&l);

@@ -7,8 +7,10 @@
 #include <stdint.h>
 
 #include "ckpt/base/errmsg.h"
+#include "gpu/config/config.h"
 #include "gpu/zero/loss_scaler.h"
 
+struct user_rules;
 struct zero;
 
 struct load_options {
@@ -19,12 +21,18 @@ struct load_options {
 	bool no_optimizer; /* parameters only, with fresh optimizer state */
 	bool ignore_missing; /* missing states start at zero */
 	bool scheduled;      /* a schedule sets learning rates */
+	/* Merge rules that come before the checkpoint's own; may be empty.  They
+	 * do not matter to a universal checkpoint.  What Megatron's checkpoints
+	 * need is added. */
+	struct user_rules *rules;
+	enum qkv_order qkv_order;
 };
 
 struct load_result {
 	char path[PATH_MAX]; /* of the tag's directory */
 	uint64_t step, skipped;
 	uint64_t vocab_rows; /* vocabulary without padding; 0: unknown */
+	bool exact_gelu;     /* which this program does not have */
 	bool has_scaler;     /* fp16, and the checkpoint has a loss scaler */
 	struct loss_scaler scaler;
 	bool has_updates;          /* the checkpoint has the optimizer's step */
@@ -41,12 +49,13 @@ struct load_result {
 /*
  * Resume from a checkpoint: fill in masters, moments, the count of updates and
  * the kind of Adam with its hyperparameters, and publish the weights.  Reads
- * ZeRO shards of as many data- and tensor-parallel ranks as this run has, or a
- * universal checkpoint on any number of either; each rank reads what it keeps.
+ * ZeRO shards or a universal checkpoint, saved by any numbers of ranks, or the model
+ * states of stage 0, saved by as many that share the model as this run has; each
+ * rank reads what it keeps.
  *
  * Collective: all ranks get the same result, except for bytes read and
  * duration. -ENOENT with the name of what is missing, -EINVAL for a checkpoint
- * of another model or another number of ranks, or a read error.
+ * of another model, or a read error.
  */
 int load_checkpoint(struct zero *z, const struct load_options *o,
 		    struct load_result *got, struct errmsg *err);

@@ -6,9 +6,11 @@
 
 #include "ckpt/tensor/tensor.h"
 #include "gpu/load/load.h"
+#include "gpu/model/naming.h"
 
 struct gpt2;
 struct upload;
+struct user_rules;
 struct value;
 
 /* Shared by the files of load. */
@@ -43,11 +45,15 @@ struct load_ops {
 
 struct load_source {
 	const struct load_ops *ops;
-	const char *path; /* of the tag; borrowed */
+	const char *path;                 /* of the tag; borrowed */
 	const struct gpt2 *model, *whole; /* this rank's part, and all of it */
-	unsigned data_parallel; /* ranks of this run */
+	const struct user_rules *rules;   /* NULL: none */
 	bool cut;
+	struct naming naming; /* of its parameters */
 	struct tensor tensor; /* the tensor being read */
+	/* Its slices of queries, keys and values have been sorted into whole
+	 * thirds. */
+	bool sorted_thirds;
 	uint64_t bytes, direct;
 };
 
@@ -65,6 +71,10 @@ int load_find(const struct load_options *o, char path[PATH_MAX],
 struct load_metadata {
 	uint64_t step, skipped;  /* of the run */
 	uint64_t original_vocab; /* 0: unknown */
+	struct naming naming;    /* of parameters; HF: see the next */
+	bool knows_qkv;          /* the order of query_key_value is known */
+	unsigned tensor_ranks;   /* that saved the checkpoint; 0: unknown */
+	bool exact_gelu;         /* the model was trained with it */
 	bool has_updates;        /* the next two are known */
 	uint64_t updates;
 	int flavor; /* enum optimizer_flavor */
@@ -74,7 +84,14 @@ struct load_metadata {
 	struct loss_scaler scaler;
 };
 
-int load_metadata(const struct load_options *o, const char *path,
+int load_metadata(const struct load_options *o, const struct gpt2 *model,
+		  const char *path, struct load_metadata *f, struct errmsg *err);
+
+/* Find out whether a checkpoint is Megatron's, with `root` the content of its
+ * first model states (NULL: it has none), and what these tell about the model.
+ * -EINVAL for a model that GPT-2 is not. */
+int load_megatron(const struct load_options *o, const struct gpt2 *model,
+		  const char *dir, const struct value *root,
 		  struct load_metadata *f, struct errmsg *err);
 
 #endif

@@ -66,8 +66,9 @@ static uint64_t count_at(const struct value *root, const char *key)
 								 : 0;
 }
 
-static int run_metadata(const struct load_options *o, const char *dir,
-			struct load_metadata *f, struct errmsg *err)
+static int run_metadata(const struct load_options *o, const struct gpt2 *model,
+			const char *dir, struct load_metadata *f,
+			struct errmsg *err)
 {
 	static const char *const names[] = {
 		"mp_rank_00_model_states.pt",
@@ -79,7 +80,7 @@ static int run_metadata(const struct load_options *o, const char *dir,
 
 	if (!first_file(path, dir, names))
 		return o->ignore_missing
-			       ? 0
+			       ? load_megatron(o, model, dir, NULL, f, err)
 			       : errmsg_set(
 					 err, -ENOENT,
 					 "%s: no model states, which contain the step; --ignore_missing_optim starts at step 0",
@@ -93,6 +94,8 @@ static int run_metadata(const struct load_options *o, const char *dir,
 				     "original_vocab_size");
 	if (!value_find(pt.root, "global_steps"))
 		rc = errmsg_set(err, -EBADMSG, "%s: has no global_steps", path);
+	else
+		rc = load_megatron(o, model, dir, pt.root, f, err);
 	ptfile_close(&pt);
 	return rc;
 }
@@ -291,18 +294,21 @@ static void take_plain_scaler(const struct value *dict, struct load_metadata *f)
 
 /* A universal checkpoint: read zero/optimizer_state.pt, and a parameter's
  * step.pt if the optimizer counts steps per parameter. */
-static int universal_metadata(const struct load_options *o, const char *dir,
+static int universal_metadata(const struct load_options *o,
+			      const struct gpt2 *model, const char *dir,
 			      struct load_metadata *f, struct errmsg *err)
 {
 	static const char *const optimizer[] = { "zero/optimizer_state.pt",
 						 NULL };
-	static const char *const step[] = {
-		"zero/transformer.wte.weight/step.pt", NULL
-	};
+	char name[sizeof("zero//step.pt") + NAMING_NAME_MAX];
+	const char *const step[] = { name, NULL };
+	struct naming_tensor t;
 	char path[PATH_MAX];
 	struct ptfile pt;
 	int rc = 0;
 
+	naming_tensor(&t, &f->naming, model, &model->params[GPT2_WTE]);
+	snprintf(name, sizeof(name), "zero/%s/step.pt", t.name);
 	if (first_file(path, dir, optimizer)) {
 		rc = ptfile_open(&pt, path, err);
 		if (rc)
@@ -360,8 +366,8 @@ static int shard_metadata(const char *dir, struct load_metadata *f,
 	return rc;
 }
 
-int load_metadata(const struct load_options *o, const char *path,
-		  struct load_metadata *f, struct errmsg *err)
+int load_metadata(const struct load_options *o, const struct gpt2 *model,
+		  const char *path, struct load_metadata *f, struct errmsg *err)
 {
 	int rc;
 
@@ -370,10 +376,10 @@ int load_metadata(const struct load_options *o, const char *path,
 				     .beta2 = NAN,
 				     .eps = NAN,
 				     .weight_decay = NAN };
-	rc = run_metadata(o, path, f, err);
+	rc = run_metadata(o, model, path, f, err);
 	if (rc || o->no_optimizer)
 		return rc;
-	rc = o->universal ? universal_metadata(o, path, f, err)
+	rc = o->universal ? universal_metadata(o, model, path, f, err)
 			  : shard_metadata(path, f, err);
 	if (!rc && !f->has_updates && !o->ignore_missing)
 		rc = errmsg_set(

@@ -60,10 +60,15 @@ static int set_path(struct universal_source *u, const char *param,
 	return errmsg_set(err, -ENAMETOOLONG, "%s: name too long", u->s.path);
 }
 
-static const struct value *find_tensor(const struct value *root)
+/* Find the tensor in a file's content, and what the file says about it. */
+static const struct value *find_tensor(struct universal_source *u,
+				       const struct value *root)
 {
 	const struct value *v = value_find(root, "param");
+	int64_t parts = 0;
 
+	value_get_int(value_find(root, "param_n_sub_params"), &parts);
+	u->s.sorted_thirds = parts == 3;
 	return v ? v : root;
 }
 
@@ -85,7 +90,7 @@ static int begin_head(struct universal_source *u, const char *param,
 	if (rc)
 		return rc;
 	u->has_head = true;
-	rc = tensor_from_value(find_tensor(u->head.root), param, t, err);
+	rc = tensor_from_value(find_tensor(u, u->head.root), param, t, err);
 	if (rc)
 		return rc;
 	u->at = start + t->storage_offset * dtype_size(t->dtype);
@@ -104,7 +109,7 @@ static int begin_file(struct universal_source *u, const char *param,
 		return rc;
 	u->has_file = true;
 	u->src = u->pt.src;
-	return load_tensor_at(&u->pt, find_tensor(u->pt.root), param,
+	return load_tensor_at(&u->pt, find_tensor(u, u->pt.root), param,
 			      &u->s.tensor, &u->at, err);
 }
 

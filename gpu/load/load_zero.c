@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ZeRO shards as a source. libuckpt finds the extents of any parameter in them,
- * whatever parameter groups the run had.  If the partitions are equal, they lie
- * in this rank's own shard.  A tensor-parallel run reads the slices of as many
- * ranks.
+ * whatever ranks and parameter groups the run had.  As many tensor-parallel ranks as
+ * saved them read their own slices, others what they keep of the merged parameter.
  */
 #include <assert.h>
 #include <errno.h>
@@ -13,8 +12,10 @@
 
 #include "ckpt/base/source.h"
 #include "ckpt/vfile/extent.h"
+#include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/zero/checkpoint.h"
+#include "ckpt/zero/param_extents.h"
 #include "gpu/load/load_impl.h"
 #include "gpu/read/upload.h"
 
@@ -22,7 +23,9 @@ struct zero_source {
 	struct load_source s;
 	struct zero_checkpoint r;
 	struct shardcache *shards;
-	struct extent_map map; /* of the tensor being read */
+	/* Of the tensor being read. */
+	struct extent_map map;
+	struct gathers gathers;
 };
 
 static struct zero_source *load_zero_of(struct load_source *s)
@@ -72,19 +75,37 @@ static int load_zero_begin(struct load_source *s, const char *name,
 		return errmsg_set(err, -ENOENT, "%s: has no %s of %s", s->path,
 				  state, name);
 	dtype = found ? found->flat.dtype : group->fp32.dtype;
-	if (s->cut)
+	if (s->cut) {
 		tensor_init(&s->tensor, dtype, slice->shape, slice->ndim, false);
-	else
-		tensor_init(&s->tensor, dtype, p->shape, p->ndim, false);
-	return zckpt_slice(&z->r, slice, state, dtype, &z->map, err);
+		return zckpt_slice(&z->r, slice, state, dtype, &z->map, err);
+	}
+	tensor_init(&s->tensor, dtype, p->shape, p->ndim, false);
+	s->sorted_thirds = p->merge.rule == MERGE_THREE_SUB_PARAMS;
+	if (p->computed)
+		return errmsg_set(
+			err, -ENOTSUP,
+			"%s: %s is computed from several slices; mount it with ucfs and resume with --universal_checkpoint",
+			s->path, name);
+	return param_extents_add(&z->r, p, state, dtype, &z->map, &z->gathers,
+				 err);
 }
 
-static int send_extent(const struct zero_source *z, const struct extent_walk *w,
-		       float *to, struct upload *q, struct errmsg *err)
+/* Where elements of a tensor go. */
+struct sending {
+	const struct zero_source *z;
+	struct upload *q;
+	float *to; /* of the next element */
+	struct errmsg *err;
+};
+
+/* Queue the upload of a run of a shard. */
+static int send_run(struct sending *x, const struct extent_walk *w)
 {
+	const struct zero_source *z = x->z;
+	const enum dtype dtype = z->s.tensor.dtype;
 	const uint32_t number = w->e->shard;
 	struct shard_map map;
-	int rc = shardcache_get(z->shards, number, &map, err);
+	int rc = shardcache_get(z->shards, number, &map, x->err);
 
 	if (rc)
 		return rc;
@@ -95,9 +116,31 @@ static int send_extent(const struct zero_source *z, const struct extent_walk *w,
 				      .fd = map.fd,
 				      .id = *id };
 
-	rc = upload_add(q, &shard, w->from, w->len, z->s.tensor.dtype, to, err);
+	rc = upload_add(x->q, &shard, w->from, w->len, dtype, x->to, x->err);
+	x->to += w->len / dtype_size(dtype);
 	shardcache_put(z->shards, number);
 	return rc;
+}
+
+static int send_shards(struct sending *x, const struct extent_map *map,
+		       uint64_t off, size_t len)
+{
+	struct extent_walk w = extent_walk(map, off, len);
+	int rc = 0;
+
+	while (!rc && extent_next(&w)) {
+		assert(w.e->kind == EXTENT_SHARD);
+		rc = send_run(x, &w);
+	}
+	return rc;
+}
+
+static int send_gathered(void *ctx, const struct gather_run *run)
+{
+	struct sending *const x = ctx;
+	const struct gather *const g = x->z->gathers.v[0];
+
+	return send_shards(x, &g->sources[run->source], run->from, run->n);
 }
 
 static int load_zero_send(struct load_source *s, uint64_t first, size_t n,
@@ -105,23 +148,21 @@ static int load_zero_send(struct load_source *s, uint64_t first, size_t n,
 {
 	const struct zero_source *z = load_zero_of(s);
 	const size_t size = dtype_size(s->tensor.dtype);
-	struct extent_walk w = extent_walk(&z->map, first * size, n * size);
-	int rc = 0;
+	struct sending x = { .z = z, .q = q, .to = to, .err = err };
 
 	assert(first + n <= s->tensor.numel);
 	s->bytes += n * size;
-	while (!rc && extent_next(&w)) {
-		assert(w.e->kind == EXTENT_SHARD);
-		rc = send_extent(z, &w, to, q, err);
-		to += w.len / size;
-	}
-	return rc;
+	/* A gather is the whole tensor. */
+	return z->gathers.n ? gather_walk(z->gathers.v[0], send_gathered, &x,
+					  n * size, first * size)
+			    : send_shards(&x, &z->map, first * size, n * size);
 }
 
 static void load_zero_end(struct load_source *s)
 {
 	extent_done(&load_zero_of(s)->map);
 	load_zero_of(s)->map = (struct extent_map){ 0 };
+	gathers_done(&load_zero_of(s)->gathers);
 }
 
 static int load_zero_check(struct load_source *s, struct errmsg *err)
@@ -139,45 +180,24 @@ static void load_zero_close_source(struct load_source *s)
 {
 	struct zero_source *z = load_zero_of(s);
 
-	extent_done(&z->map);
 	zckpt_done(&z->r);
 	shardcache_free(z->shards);
-}
-
-static int check_ranks(const struct zero_source *z, struct errmsg *err)
-{
-	const struct tagdir *dir = &z->r.dir;
-	const unsigned ranks = z->s.data_parallel;
-	const unsigned tensor = z->s.model->part.size;
-	const unsigned stages = z->s.model->part.stages;
-
-	if (z->r.model.tp != tensor || z->r.model.pp != stages)
-		return errmsg_set(
-			err, -EINVAL,
-			"%s: was saved by %u tensor-parallel ranks in %u stages, and this run has %u in %u; mount it with ucfs and resume with --universal_checkpoint",
-			dir->path, z->r.model.tp, z->r.model.pp, tensor, stages);
-	if (dir->dp_degree != ranks)
-		return errmsg_set(
-			err, -EINVAL,
-			"%s: was saved by %u ranks, and this run has %u; mount it with ucfs and resume with --universal_checkpoint",
-			dir->path, dir->dp_degree * tensor * stages,
-			ranks * tensor * stages);
-	return 0;
 }
 
 static int load_zero_open_source(struct load_source *s, struct errmsg *err)
 {
 	struct zero_source *z = load_zero_of(s);
-	int rc = zckpt_init(&z->r, s->path, NULL, err);
+	const unsigned tensor = s->model->part.size;
+	int rc = zckpt_init(&z->r, s->path, s->rules, err);
 
 	if (rc)
 		return rc;
-	s->cut = s->model->part.size > 1;
-	rc = check_ranks(z, err);
-	if (!rc && !(z->shards = shardcache_of(&z->r.dir)))
+	/* The user's rules say how slices are merged. */
+	s->cut = tensor > 1 && z->r.model.tp == tensor && !s->rules;
+	if (!(z->shards = shardcache_of(&z->r.dir))) {
 		rc = errmsg_nomem(err, NULL);
-	if (rc)
 		load_zero_close_source(s);
+	}
 	return rc;
 }
 

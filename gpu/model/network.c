@@ -421,7 +421,13 @@ static int32_t own_token(const struct network *n, int32_t token)
 	return own < part->vocab_size ? (int32_t)own : TOKEN_ELSEWHERE;
 }
 
-/* The target of each position is the next token; the last position has none. */
+/* Where the token of position `i` of the micro-batch is. */
+static size_t place_of(const struct network *n, size_t i)
+{
+	return i / n->seq * n->tokens_of_row + i % n->seq;
+}
+
+/* The target of each position is the next token, if the row has one. */
 static void set_tokens(struct network *n, const int32_t *tokens)
 {
 	const struct backend_ops *const o = n->b->ops;
@@ -429,11 +435,13 @@ static void set_tokens(struct network *n, const int32_t *tokens)
 	size_t i;
 
 	for (i = 0; i < n->rows; i++)
-		n->shifted[i] = own_token(n, tokens[i]);
+		n->shifted[i] = own_token(n, tokens[place_of(n, i)]);
 	o->to_device(n->b, n->tokens, n->shifted, bytes);
 	for (i = 0; i < n->rows; i++)
-		n->shifted[i] = (i + 1) % n->seq ? own_token(n, tokens[i + 1])
-						 : TOKEN_NONE;
+		n->shifted[i] =
+			i % n->seq + 1 < n->tokens_of_row
+				? own_token(n, tokens[place_of(n, i) + 1])
+				: TOKEN_NONE;
 	o->to_device(n->b, n->targets, n->shifted, bytes);
 }
 
@@ -441,7 +449,8 @@ static int network_run(struct pass *p, const int32_t *tokens, bool train,
 		       float scale, double *loss)
 {
 	struct network *const n = p->n;
-	const double predictions = (double)n->batch * (double)(n->seq - 1);
+	const double predictions =
+		(double)n->batch * (double)(n->tokens_of_row - 1);
 	int rc;
 
 	set_tokens(n, tokens);
@@ -470,6 +479,11 @@ static struct pass training_pass(struct network *n,
 		.drop = n->model->config.dropout,
 		.seed = seed,
 	};
+}
+
+void network_predict_beyond(struct network *n)
+{
+	n->tokens_of_row = n->seq + 1;
 }
 
 int network_train(struct network *n, const struct network_weights *w,

@@ -46,6 +46,10 @@ void network_free(struct network *n);
 /* Bytes of device memory for activations. */
 size_t network_memory(const struct network *n);
 
+/* From now on rows have seq + 1 tokens, of which the last is only predicted: there
+ * are batch * seq predictions. */
+void network_predict_beyond(struct network *n);
+
 /*
  * Run one micro-batch forward and backward.  The labels of tokens[batch][seq]
  * are the tokens themselves, shifted by one. *loss is the mean over batch *

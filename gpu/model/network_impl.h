@@ -21,6 +21,7 @@ struct network {
 	struct backend *b;
 	const struct backend_group *group; /* NULL: this rank alone */
 	size_t batch, seq, rows, c;
+	size_t tokens_of_row; /* seq, or one more: the last target */
 	size_t width; /* of this rank's heads; c, if it has all */
 	/* With recomputation all blocks share one set of activations; only
 	 * `out` is per block. */

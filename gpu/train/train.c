@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/model/user_rules.h"
 #include "ckpt/sys/parallel.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
@@ -54,6 +55,9 @@ static void log_resumed(const struct run *r, const struct load_result *got)
 			"uctrain: GPUDirect Storage failed, reading through "
 			"host memory instead: %s\n",
 			got->gds_failure.text);
+	if (got->exact_gelu)
+		fprintf(stderr,
+			"uctrain: the model was trained with the exact GELU; going on with its approximation by tanh\n");
 	if (!got->has_updates)
 		fprintf(stderr,
 			"uctrain: no optimizer step in the checkpoint; starting "
@@ -84,9 +88,20 @@ static void log_optimizer(const struct run *r)
 		now->lr, now->beta1, now->beta2, now->eps, now->weight_decay);
 }
 
+static int read_rules(const struct config *c, struct user_rules *rules,
+		      struct errmsg *err)
+{
+	int rc = c->rules ? user_rules_read(rules, c->rules, err) : 0;
+
+	if (!rc && c->preset)
+		rc = user_rules_preset(rules, c->preset, err);
+	return rc;
+}
+
 static int resume(struct run *r, struct errmsg *err)
 {
 	const struct config *c = r->config;
+	struct user_rules rules = { 0 };
 	const struct load_options o = {
 		.dir = c->resume_dir,
 		.tag = c->checkpoint_tag,
@@ -94,10 +109,15 @@ static int resume(struct run *r, struct errmsg *err)
 		.no_optimizer = c->no_load_optimizer_states,
 		.ignore_missing = c->ignore_missing_optim,
 		.scheduled = c->schedule.kind != SCHEDULE_CONSTANT,
+		.rules = &rules,
+		.qkv_order = c->qkv_order,
 	};
 	struct load_result got;
-	int rc = load_checkpoint(&r->zero, &o, &got, err);
+	int rc = comm_agree(r->comm, read_rules(c, &rules, err), err);
 
+	if (!rc)
+		rc = load_checkpoint(&r->zero, &o, &got, err);
+	user_rules_done(&rules);
 	if (rc)
 		return rc;
 	r->step = r->resumed = got.step;
@@ -182,6 +202,7 @@ static int open_parts(struct run *r, struct errmsg *err)
 	const struct config *c = r->config;
 	const struct tokens_options t = {
 		.source = c->data,
+		.samples = c->data_samples,
 		.batch = c->batch,
 		.seq = c->seq_length,
 		.vocab = c->model.vocab_size,
@@ -205,9 +226,12 @@ static int open_parts(struct run *r, struct errmsg *err)
 		rc = tokens_open(&r->tokens, &t, err);
 	if (!rc)
 		rc = check_held_out(r, err);
+	for (unsigned i = 0; c->data_samples && i < r->nnetworks; i++)
+		network_predict_beyond(r->networks[i]);
 	if (rc)
 		return rc;
-	r->rows = calloc((size_t)r->pass_rows * c->seq_length, sizeof(*r->rows));
+	r->rows = calloc((size_t)r->pass_rows * tokens_row_len(r->tokens),
+			 sizeof(*r->rows));
 	if (!r->rows)
 		return errmsg_nomem(err, NULL);
 	loss_scaler_init(&r->scaler, &c->scaler);

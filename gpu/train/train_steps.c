@@ -80,6 +80,7 @@ static int read_rows(struct run *r, bool valid, uint64_t batch, unsigned pass,
 {
 	const struct comm *const data = &r->ranks.data;
 	const struct config *c = r->config;
+	const unsigned len = tokens_row_len(r->tokens);
 	unsigned i;
 	int rc = 0;
 
@@ -89,11 +90,11 @@ static int read_rows(struct run *r, bool valid, uint64_t batch, unsigned pass,
 		uint64_t row = batch * c->batch + mine * data->size + data->rank;
 
 		rc = tokens_row(r->tokens, valid, row,
-				r->rows + (size_t)i * c->seq_length, err);
+				r->rows + (size_t)i * len, err);
 	}
 	if (rc)
 		memset(r->rows, 0,
-		       r->pass_rows * c->seq_length * sizeof(*r->rows));
+		       (size_t)r->pass_rows * len * sizeof(*r->rows));
 	return rc;
 }
 

@@ -19,6 +19,7 @@
 #include <sys/resource.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/model/user_rules.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
 #include "gpu/comm/topology.h"
@@ -49,7 +50,7 @@ struct run {
 	bool apart;          /* on a device with memory of its own */
 	unsigned vocab_rows; /* unpadded vocabulary rows; 0: all */
 	bool padding;        /* has non-zero values */
-	char *name;
+	char *name, *preset;
 };
 
 /* Rank 0's output. */
@@ -76,7 +77,8 @@ static void set_defaults(struct config *c)
 			   .n_head = 2,
 			   .n_embd = 6,
 			   .vocab_size = 11,
-			   .n_positions = 5 },
+			   .n_positions = 5,
+			   .layer_norm_epsilon = 1e-5F },
 		.dtype = DTYPE_F32,
 		.tensor_parallel = 1,
 		.pipeline_parallel = 1,
@@ -109,6 +111,7 @@ static int set_key(struct run *r, const char *key, char *value)
 		{ "partition", .number = (unsigned *)&c->partition },
 		{ "tensor", .number = &c->tensor_parallel },
 		{ "stage", .number = &c->zero_stage },
+		{ "heads", .number = &c->model.n_head },
 		{ "layers", .number = &c->model.n_layer },
 		{ "width", .number = &c->model.n_embd },
 		{ "vocab", .number = &c->model.vocab_size },
@@ -129,6 +132,8 @@ static int set_key(struct run *r, const char *key, char *value)
 		{ "universal", .flag = &r->load.universal },
 		{ "no_optimizer", .flag = &r->load.no_optimizer },
 		{ "ignore_missing", .flag = &r->load.ignore_missing },
+		{ "qkv_order", .number = (unsigned *)&r->load.qkv_order },
+		{ "preset", .text = &r->preset },
 		{ "save", .text = &c->checkpoint_dir },
 		{ "json", .text = &c->deepspeed_json },
 		{ "name", .text = &r->name },
@@ -335,9 +340,14 @@ static void tell_bytes(struct run *r, const struct load_result *got)
 
 static int resume(struct run *r, struct errmsg *err)
 {
+	struct user_rules rules = { 0 };
 	struct load_result got;
-	int rc = load_checkpoint(&r->zero, &r->load, &got, err);
+	int rc = r->preset ? user_rules_preset(&rules, r->preset, err) : 0;
 
+	r->load.rules = &rules;
+	if (!rc)
+		rc = load_checkpoint(&r->zero, &r->load, &got, err);
+	user_rules_done(&rules);
 	if (rc)
 		return rc;
 	r->step = got.step;

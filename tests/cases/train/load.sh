@@ -94,7 +94,7 @@ start
 
 row_resumed() {
 	[ "$stage" != 0 ] || return
-	refused "$run: other ranks" "by 2 ranks, and this run has 1; mount" "$run-other"
+	same "$run: other ranks" "$(state "$run")" "$run-other"
 	for to in $to_stages; do
 		same "$run: from its tree in stage $to" "$(state "$run")" "$run-in$to"
 		[ "$to" = 0 ] || read_once "$run-in$to"

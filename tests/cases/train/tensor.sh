@@ -58,6 +58,9 @@ for saved in 1 2; do
 	unmount
 done
 
+train 1 files "${flags[@]}" "${all[@]}" --resume="$tmp/run2" --checkpoint_tag global_step10
+alike "from other ranks' files" 1e-5 from2 files
+
 # Uninterrupted bit for bit from its own files.
 train 2 own "${flags[@]}" "${all[@]}" "${t2[@]}" --resume --checkpoint_dir "$tmp/run2" \
 	--checkpoint_tag global_step10
@@ -89,5 +92,4 @@ refused "heads that do not divide" "n_head 1 " 2 --n_head 1 "${t2[@]}"
 refused "too few tokens" "vocab_size 5 " 4 --vocab_size 5 "${t4[@]}"
 refused "a batch that does not divide" "2 data-parallel ranks" 4 --train_batch_size 9 "${t2[@]}"
 refused "stage 3" "zero_stage 3" 2 --zero_stage 3 "${t2[@]}"
-refused "files of other ranks" "mount it with ucfs" 1 --resume --checkpoint_dir "$tmp/run2"
 finish

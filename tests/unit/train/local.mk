@@ -17,6 +17,7 @@ train_tests = \
 	%D%/test_config \
 	%D%/test_config_json \
 	%D%/test_tokens \
+	%D%/test_samples \
 	%D%/test_tbevents \
 	%D%/test_metrics
 tests_unit_train_test_cpu_elementwise_SOURCES = %D%/test_cpu_elementwise.c $(hostbackend)
@@ -30,6 +31,7 @@ tests_unit_train_test_naming_LDADD = $(train_ldadd)
 tests_unit_train_test_optimizer_LDADD = $(train_ldadd)
 tests_unit_train_test_init_weights_LDADD = $(train_ldadd)
 tests_unit_train_test_stop_LDADD = $(train_ldadd)
+tests_unit_train_test_samples_LDADD = $(train_ldadd)
 tests_unit_train_test_watch_LDADD = $(train_ldadd)
 tests_unit_train_test_pt_head_LDADD = $(train_ldadd)
 tests_unit_train_test_cpu_math_LDADD = $(train_ldadd)

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Megatron's weights are [out, in] where ours are [in, out], and it orders the
+ * rows of query_key_value in its own ways.  So a fragment, which is some of our
+ * rows, is a box of the tensor: the same range of each of the rows that stand for
+ * this rank's columns.
+ */
+#include "gpu/load/load_arranged.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/zero/partition.h"
+#include "gpu/backend/backend.h"
+#include "gpu/load/load_impl.h"
+#include "gpu/model/gpt2.h"
+#include "gpu/model/naming.h"
+#include "gpu/read/upload.h"
+
+#define THIRDS 3
+
+/* The box of a fragment: of each of `columns` rows of the tensor the elements
+ * [first, first + rows).  A vector is a tensor of rows of one element. */
+struct box {
+	uint64_t columns, rows, first;
+	uint64_t column; /* of this rank's part, where the box starts */
+	uint64_t skip;   /* elements of the first row before the fragment */
+};
+
+bool load_arranged_is(const struct load_arranged *a)
+{
+	return a->tensor->transposed || a->tensor->heads || a->ranks > 1;
+}
+
+static struct box box_of(const struct gpt2_param *p, const struct fragment *f)
+{
+	const uint64_t columns = p->ndim == 1 ? p->numel : p->shape[1];
+	const uint64_t begin = f->first / columns;
+	const uint64_t end = (f->first + f->numel - 1) / columns + 1;
+	uint64_t at;
+
+	if (p->ndim == 1)
+		return (struct box){ .columns = f->numel,
+				     .rows = 1,
+				     .column = f->first };
+	gpt2_whole_run(p, begin * columns, 1, &at);
+	return (struct box){ .columns = columns,
+			     .rows = end - begin,
+			     .first = at / p->whole_shape[1],
+			     .skip = f->first % columns };
+}
+
+/* The row of the tensor that stands for a column of the whole parameter. */
+static uint64_t row_of(const struct load_arranged *a, uint64_t column,
+		       uint64_t columns)
+{
+	const uint64_t third = columns / THIRDS;
+	uint64_t width, rank;
+
+	if (a->ranks <= 1)
+		return naming_row(a->tensor, column);
+	width = third / a->ranks;
+	rank = column % third / width;
+	return (rank * THIRDS + column / third) * width + column % width;
+}
+
+/* Queue reads of all rows of the box; of rows that follow each other in the file,
+ * one. */
+static int read_box(const struct load_arranged *a, const struct gpt2_param *p,
+		    const struct box *x, float *to, struct errmsg *err)
+{
+	const uint64_t columns = p->whole_shape[p->ndim - 1];
+	const uint64_t width = p->ndim == 1 ? 1 : p->whole_shape[0];
+	const struct load_ops *const ops = a->source->ops;
+	uint64_t first = 0, n = 0;
+	int rc = 0;
+
+	for (uint64_t c = 0; c < x->columns && !rc; c++) {
+		uint64_t column, from;
+
+		gpt2_whole_run(p, x->column + c, 1, &column);
+		from = row_of(a, column % columns, columns) * width + x->first;
+		if (n && first + n == from) {
+			n += x->rows;
+			continue;
+		}
+		if (n)
+			rc = ops->send(a->source, first, n, to, a->host, err);
+		to += n;
+		first = from;
+		n = x->rows;
+	}
+	return rc ? rc : ops->send(a->source, first, n, to, a->host, err);
+}
+
+/* Take the fragment's elements out of the box, which has them column by column. */
+static void arrange(const struct box *x, uint64_t n, const float *box, float *to)
+{
+	for (uint64_t i = 0; i < n; i++) {
+		const uint64_t at = x->skip + i;
+
+		to[i] = box[at % x->columns * x->rows + at / x->columns];
+	}
+}
+
+int load_arranged_send(const struct load_arranged *a,
+		       const struct gpt2_param *p, const struct fragment *f,
+		       struct backend *b, float *part, struct errmsg *err)
+{
+	const struct box x = box_of(p, f);
+	float *const box = malloc(x.columns * x.rows * sizeof(*box));
+	float *const own = malloc(f->numel * sizeof(*own));
+	int rc = box && own ? 0 : errmsg_nomem(err, NULL);
+
+	assert(f->numel && f->first + f->numel <= p->numel);
+	if (!rc)
+		rc = read_box(a, p, &x, box, err);
+	if (!rc)
+		rc = upload_finish(a->host, err);
+	if (!rc) {
+		arrange(&x, f->numel, box, own);
+		b->ops->to_device(b, part, own, f->numel * sizeof(*own));
+	}
+	free(box);
+	free(own);
+	return rc;
+}

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What tells Megatron-DeepSpeed's checkpoints from others, and what its `args`, a
+ * Namespace in the model states, tell about the model.
+ *
+ * The commit that changed the order of query_key_value's rows (676a482c, of
+ * 2024-12-04) also added --ds-sequence-parallel-fpdt to the arguments, all of which
+ * are saved: where there are arguments, they tell the order.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/pickle/value.h"
+#include "gpu/load/load_impl.h"
+
+#define FPDT "ds_sequence_parallel_fpdt"
+
+/* --- names ------------------------------------------------------------------ */
+
+static bool has_shape(const struct value *root, const char *name)
+{
+	const struct value *shapes = value_find(root, "param_shapes");
+	const struct value_seq *groups = value_items(shapes);
+
+	for (size_t i = 0; groups && i < groups->n; i++)
+		if (value_find(groups->v[i], name))
+			return true;
+	return value_find(shapes, name);
+}
+
+static bool has_directory(const char *dir, const char *name)
+{
+	char path[PATH_MAX];
+
+	return snprintf(path, sizeof(path), "%s/zero/%s", dir, name) <
+		       (int)sizeof(path) &&
+	       access(path, F_OK) == 0;
+}
+
+/* By the name of the token embedding. */
+static enum naming_family find_family(const struct load_options *o,
+				      const struct gpt2 *model, const char *dir,
+				      const struct value *root)
+{
+	static const enum naming_family families[] = { NAMING_MEGATRON,
+						       NAMING_MEGATRON_MODEL };
+
+	for (size_t i = 0; i < sizeof(families) / sizeof(*families); i++) {
+		const struct naming n = { .family = families[i] };
+		struct naming_tensor t;
+
+		naming_tensor(&t, &n, model, &model->params[GPT2_WTE]);
+		if (o->universal ? has_directory(dir, t.name)
+				 : has_shape(root, t.name))
+			return families[i];
+	}
+	return NAMING_HF;
+}
+
+/* --- arguments -------------------------------------------------------------- */
+
+/* An argument; NULL if it is None or missing. */
+static const struct value *find_arg(const struct value *root, const char *name)
+{
+	const struct value *args = value_find(root, "args"), *v;
+
+	if (!args || (args->kind != VALUE_NEWOBJ && args->kind != VALUE_REDUCE))
+		return NULL;
+	v = value_find(args->obj->state, name);
+	return v && v->kind != VALUE_NONE ? v : NULL;
+}
+
+static bool is_on(const struct value *root, const char *name)
+{
+	const struct value *v = find_arg(root, name);
+
+	return v && v->kind == VALUE_BOOL && v->i;
+}
+
+/* Sizes that no shape shows, and variants of GPT that GPT-2 is not. */
+static int check_args(const struct value *root, const struct gpt2 *model,
+		      const char *dir, struct errmsg *err)
+{
+	static const char *const others[] = {
+		"swiglu",
+		"squared_relu",
+		"use_rotary_position_embeddings",
+		"apply_residual_connection_post_layernorm",
+		"apply_layernorm_1p",
+		"untie_embeddings_and_output_weights",
+	};
+	const struct value *eps = find_arg(root, "layernorm_epsilon");
+	int64_t heads;
+
+	for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++)
+		if (is_on(root, others[i]))
+			return errmsg_set(
+				err, -EINVAL,
+				"%s: checkpoint of another model: it was trained with %s",
+				dir, others[i]);
+	if (value_get_int(find_arg(root, "num_attention_heads"), &heads) &&
+	    heads != model->config.n_head)
+		return errmsg_set(
+			err, -EINVAL,
+			"%s: checkpoint of another model: it has %lld attention heads, this one has %u",
+			dir, (long long)heads, model->config.n_head);
+	if (eps && eps->kind == VALUE_FLOAT &&
+	    (float)eps->f != model->config.layer_norm_epsilon)
+		return errmsg_set(
+			err, -EINVAL,
+			"%s: checkpoint of another model: its norms have an epsilon of %g, this one's %g",
+			dir, eps->f, (double)model->config.layer_norm_epsilon);
+	return 0;
+}
+
+/* Tensor-parallel ranks that saved the checkpoint; 0 if it does not say. */
+static unsigned tensor_ranks(const struct value *root)
+{
+	const struct value *degrees =
+		value_find(root, "checkpoint_parallel_dimensions");
+	int64_t n = 0;
+
+	if (!value_get_int(value_find(degrees, "tp_degree"), &n))
+		value_get_int(find_arg(root, "tensor_model_parallel_size"), &n);
+	return n > 0 && n <= UINT16_MAX ? (unsigned)n : 0;
+}
+
+/* Is an argument there, whatever its value? */
+static bool has_arg(const struct value *root, const char *name)
+{
+	const struct value *args = value_find(root, "args");
+
+	return args &&
+	       (args->kind == VALUE_NEWOBJ || args->kind == VALUE_REDUCE) &&
+	       value_find(args->obj->state, name);
+}
+
+static void find_order(const struct load_options *o, const struct value *root,
+		       struct load_metadata *f)
+{
+	f->knows_qkv = true;
+	if (o->qkv_order != QKV_AUTO)
+		f->naming.qkv = o->qkv_order == QKV_THIRDS ? NAMING_QKV_THIRDS
+							   : NAMING_QKV_HEADS;
+	else if (has_arg(root, FPDT))
+		f->naming.qkv = NAMING_QKV_THIRDS;
+	else if (has_arg(root, "num_attention_heads"))
+		f->naming.qkv = NAMING_QKV_HEADS;
+	else
+		f->knows_qkv = false;
+}
+
+int load_megatron(const struct load_options *o, const struct gpt2 *model,
+		  const char *dir, const struct value *root,
+		  struct load_metadata *f, struct errmsg *err)
+{
+	f->naming.family = find_family(o, model, dir, root);
+	if (f->naming.family == NAMING_HF)
+		return 0;
+	f->tensor_ranks = tensor_ranks(root);
+	find_order(o, root, f);
+	/* Fused with the bias, it is the approximation by tanh, as ours. */
+	f->exact_gelu = has_arg(root, "bias_gelu_fusion") &&
+			!is_on(root, "bias_gelu_fusion") &&
+			!is_on(root, "openai_gelu");
+	return check_args(root, model, dir, err);
+}

@@ -1,0 +1,138 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# What Megatron-DeepSpeed saved of a GPT is resumed on any ranks, from its files, from
+# a mount and from a tree, each rank reading what it keeps; good/megatron has what
+# the real one trained.
+# shellcheck source=tests/cases/train/train_lib.sh
+. "$(dirname "$0")/train_lib.sh"
+# shellcheck source=tests/cases/train/ranks_lib.sh
+. "$(dirname "$0")/ranks_lib.sh"
+require_train
+require_fuse
+
+real=$good/megatron
+model="layers=2 width=16 heads=4 positions=32 steps=0"
+
+# Checkpoint | its tokens | rows of its embedding
+cases="tp2_pp2_z1_fp32 128 128
+z3_bf16_dp4 128 128
+tp2_dp2_z1_bf16_padded 97 112"
+
+# Ranks | of them tensor-parallel | stages | ZeRO's
+others="1 1 1 0
+3 1 1 2
+2 2 1 2
+2 1 2 1
+4 2 2 1
+4 4 1 1
+2 1 1 3"
+
+# --- the same state, from everywhere ----------------------------------------------
+
+# each CALL...: with the ranks of all lines of `others`
+each() {
+	local n t p z
+	while read -r n t p z; do
+		"$@"
+	done <<<"$others"
+}
+
+resume_from() {
+	# shellcheck disable=SC2086 # $model is words
+	later $n $case-$1-n$n-t$t-p$p-z$z $model vocab=$words tensor=$t pipe=$p stage=$z "${@:2}"
+}
+
+resumed_from() {
+	same "$case from $1 on $n ranks, $t of them tensor-parallel, $p stages, ZeRO's $z" \
+		"$want" $case-$1-n$n-t$t-p$p-z$z
+}
+
+while read -r case words rows; do
+	run=$real/$case
+	ucckpt convert "$run/global_step5" "$tmp/$case/tree" >/dev/null 2>&1 || fail "convert $case"
+	mount_fg "$run" -o preset=megatron-qkv-thirds || finish
+	each resume_from files load="$run"
+	each resume_from tree load="$tmp/$case/tree" universal=yes
+	each resume_from mount load="$tmp/mnt" universal=yes tag=global_step5_universal
+	# shellcheck disable=SC2086
+	later 1 $case-rows $model vocab=$rows words=$words load="$run"
+	# shellcheck disable=SC2086
+	later 1 $case-heads $model vocab=$words load="$run" qkv_order=2
+	# shellcheck disable=SC2086
+	later 1 $case-preset $model vocab=$words load="$run" preset=megatron-qkv-by-head
+	start
+	want=$(state $case-files-n1-t1-p1-z0)
+	echo "$case: $want"
+	case $want in "step 5 updates 5 "*) ;; *) fail "$case: $(said $case-files-n1-t1-p1-z0)" ;; esac
+	each resumed_from files
+	each resumed_from tree
+	each resumed_from mount
+	unmount
+	same "$case by head, as flag or preset" "$(state $case-heads)" $case-preset
+	check "$case: which is another order" test "$(state $case-heads)" != "$want"
+	if [ $words = $rows ]; then
+		same "$case: nothing is padded" "$want" $case-rows
+	else
+		same "$case: padding was trained" "$want and padding" $case-rows
+	fi
+done <<<"$cases"
+
+# Three states of 9152 elements of 4 bytes: one rank reads them once.
+check "bytes read" test "$(said tp2_pp2_z1_fp32-files-n1-t1-p1-z0 | sed -n 's/^read \([0-9]*\) .*/\1/p')" = $((9152 * 12))
+
+# --- what the real one lost after step 5 --------------------------------------------
+
+flags=(--n_layer 2 --n_head 4 --n_embd 16 --n_positions 32 --seq_length 32 --vocab_size 128
+	--data "$real/data/tiny_text_document" --data_samples "$real/data/train"
+	--train_batch_size 8 --train_micro_batch_size_per_gpu 1 --lr 6e-3 --min_lr 6e-4
+	--lr_schedule cosine --steps 100 --betas 0.9,0.95 --weight_decay 0.1)
+
+# Step 6 of a run NAME against Megatron's.
+as_real() {
+	local case=$1 limit=$2 name=$3 d
+	mkdir -p "$tmp/logs/$case"
+	awk -F, 'NR == 1 || $1 == 6 { print $1 "," $2 }' "$real/$case/baseline.csv" >"$tmp/logs/$case/metrics.csv"
+	d=$(apart "$case" "$name" 6)
+	echo "$name: $d apart"
+	check "$name: the loss is Megatron's" within "$limit" "$d"
+}
+
+train 1 one "${flags[@]}" --resume="$real/tp2_pp2_z1_fp32"
+as_real tp2_pp2_z1_fp32 1e-6 one
+check "another GELU is told" grep -q "exact GELU" "$tmp/one.log"
+train 4 four "${flags[@]}" --resume="$real/tp2_pp2_z1_fp32" --tensor_model_parallel_size 2 \
+	--pipeline_model_parallel_size 2 --train_micro_batch_size_per_gpu 2
+as_real tp2_pp2_z1_fp32 1e-6 four
+train 2 stage3 "${flags[@]}" --dtype bf16 --zero_stage 3 --resume="$real/z3_bf16_dp4"
+as_real z3_bf16_dp4 3e-3 stage3
+train 2 padded "${flags[@]}" --dtype bf16 --vocab_size 112 --tensor_model_parallel_size 2 \
+	--resume="$real/tp2_dp2_z1_bf16_padded"
+as_real tp2_dp2_z1_bf16_padded 3e-3 padded
+
+# --- what cannot be ------------------------------------------------------------------
+
+refuses() {
+	local label=$1 pattern=$2
+	shift 2
+	if try_train 2 refused "${flags[@]}" --steps 6 --resume="$real/tp2_pp2_z1_fp32" "$@"; then
+		fail "$label: was accepted"
+	fi
+	check "$label: one message" test "$(grep -c '^uctrain: ' "$tmp/refused.log")" = 1
+	grep -q -e "^uctrain: .*$pattern" "$tmp/refused.log" ||
+		fail "$label: $(tail -n 5 "$tmp/refused.log")"
+}
+
+echo '{ "tp_replicated_parameter_patterns": [".*dense_h_to_4h.weight"] }' >"$tmp/rules.json"
+refuses "other heads" "it has 4 attention heads, this one has 2" --n_head 2
+refuses "another width" "1.mlp.dense\|2.*has\|another model" --n_embd 32
+refuses "more layers" "4.input_layernorm.weight\|another model" --n_layer 3
+refuses "words are missing" "another model: tied_modules.embed.word_embeddings.weight has 128 x 16" --vocab_size 120
+refuses "rules that do not fit" "another model: 2.mlp.dense_h_to_4h.weight has 32 x 16" --rules "$tmp/rules.json"
+refuses "no such rules" "none.json: cannot open" --rules "$tmp/none.json"
+refuses "no such preset" "is not a preset" --preset none
+refuses "rules of a mount" "mount it with ucfs -o preset" --preset megatron-qkv-thirds --universal_checkpoint
+refuses "validation on samples" "leaves 0 rows for validation" --eval_interval 1
+refuses "no samples" "none_doc_idx.npy" --data_samples "$tmp/none"
+refuses "samples of a text" "not an indexed dataset" --data "$top_srcdir/LICENSE"
+refuses "samples of another length" "is not 17 tokens" --seq_length 16
+finish
