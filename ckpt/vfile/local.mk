@@ -5,7 +5,8 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/gather.h %D%/gather.c \
 	%D%/far.h %D%/far.c \
 	%D%/readahead.h %D%/readahead.c \
-	%D%/shardcache.h %D%/shardcache.c \
+	%D%/shardcache.h %D%/shardcache_impl.h %D%/shardcache.c \
+	%D%/shardcache_check.c \
 	%D%/crc_progress.h %D%/crc_progress.c \
 	%D%/vfile.h %D%/vfile_impl.h %D%/vfile.c %D%/vfile_map.c \
 	%D%/vfile_crc.c %D%/vfile_read_all.c %D%/vfile_ahead.c \

@@ -65,6 +65,7 @@ TAILQ_HEAD(segments, segment);
 
 struct readahead {
 	readahead_fill *fill;
+	readahead_check *check; /* NULL: none */
 	void *ctx;
 	/* Protected by the lock, as all below: */
 	size_t segments;
@@ -85,10 +86,10 @@ static uint64_t limit = READAHEAD_DEFAULT;
 static bool keeps;
 static uint64_t held; /* bytes of segments, those in the queue among them */
 static uint64_t used_bytes; /* of these, bytes of segments in `used` */
-static uint64_t allocated; /* bytes of buffers, free ones among them */
-static void *free_buffers; /* of SLOT bytes; each begins with the next one */
+static uint64_t allocated;  /* bytes of buffers, free ones among them */
+static void *free_buffers;  /* of SLOT bytes; each begins with the next one */
 static struct far_width width;
-static unsigned nthreads, fetching, idle;
+static unsigned nthreads, fetching, checking, idle;
 
 /* --- memory ------------------------------------------------------------------------ */
 
@@ -320,7 +321,7 @@ static void summon(void)
 		return;
 	if (idle)
 		pthread_cond_signal(&more);
-	else if (nthreads < width.width)
+	else if (nthreads < width.width + checking)
 		start_thread();
 }
 
@@ -343,6 +344,14 @@ static void fetch(struct segment *s)
 	fetching--;
 	if (!rc)
 		far_width_done(&width, s->len, !TAILQ_EMPTY(&queue), clock_ns());
+	if (!rc && r->check) {
+		checking++;
+		summon(); /* the next request need not wait */
+		pthread_mutex_unlock(&lock);
+		rc = r->check(r->ctx, s->file, NULL);
+		pthread_mutex_lock(&lock);
+		checking--;
+	}
 	settle(s, rc);
 }
 
@@ -380,12 +389,15 @@ static void *run(void *arg)
 
 /* --- readers ------------------------------------------------------------------------- */
 
-struct readahead *readahead_new(readahead_fill *fill, void *ctx)
+struct readahead *readahead_new(readahead_fill *fill, readahead_check *check,
+				void *ctx)
 {
 	struct readahead *const r = calloc(1, sizeof(*r));
 
 	if (r)
-		*r = (struct readahead){ .fill = fill, .ctx = ctx };
+		*r = (struct readahead){ .fill = fill,
+					 .check = check,
+					 .ctx = ctx };
 	return r;
 }
 
@@ -525,6 +537,8 @@ int readahead_read(struct readahead *r, uint32_t file, void *buf, size_t len,
 		end = find_gap(r, file, at, to);
 		pthread_mutex_unlock(&lock);
 		rc = r->fill(r->ctx, file, p, (size_t)(end - at), at, err);
+		if (!rc && r->check)
+			rc = r->check(r->ctx, file, err);
 		pthread_mutex_lock(&lock);
 	}
 	pthread_mutex_unlock(&lock);

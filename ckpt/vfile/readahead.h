@@ -23,8 +23,13 @@ struct readahead;
 typedef int readahead_fill(void *ctx, uint32_t file, void *buf, size_t len,
 			   uint64_t off, struct errmsg *err);
 
-/* For a set of files, which `fill` reads.  NULL when memory runs out. */
-struct readahead *readahead_new(readahead_fill *fill, void *ctx);
+/* Is the file, of which bytes were read, still the right one?  0 or a negative errno. */
+typedef int readahead_check(void *ctx, uint32_t file, struct errmsg *err);
+
+/* For a set of files, which `fill` reads; `check` (NULL: none) is called after each
+ * request, and counts as none.  NULL when memory runs out. */
+struct readahead *readahead_new(readahead_fill *fill, readahead_check *check,
+				void *ctx);
 
 /* Waits for what is under way.  Nobody may read any more. */
 void readahead_free(struct readahead *r);

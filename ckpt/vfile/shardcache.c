@@ -31,45 +31,7 @@
 #include "ckpt/sys/clock.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/far.h"
-
-/* A check is repeated at most so often, and only when so many times what it took has
- * passed: far away it takes milliseconds. */
-#define CHECK_INTERVAL_NS UINT64_C(100000000)
-#define CHECK_COST 50
-
-struct check {
-	uint64_t made; /* 0: never */
-	uint64_t cost;
-};
-
-struct entry {
-	char *path;       /* immutable */
-	struct fileid id; /* immutable */
-	/* Protected by shardcache.lock: */
-	bool open;
-	bool opening;     /* by a thread that does not hold the lock meanwhile */
-	const uint8_t *p; /* NULL: closed, unmapped, or without a descriptor */
-	int fd;           /* -1: closed, or read through `src` */
-	struct source src; /* of a file that is no local one; its ops else NULL */
-	unsigned users;
-	uint64_t last_use;
-	struct check of_path, of_file;
-};
-
-struct shardcache {
-	pthread_mutex_t lock;
-	pthread_cond_t opened; /* or failed to open */
-	struct entry *v;       /* immutable array */
-	size_t n, cap;
-	size_t nopen;   /* open or opening; protected by lock */
-	uint64_t clock; /* protected by lock */
-	size_t open_max;
-	uint64_t let_go; /* protected by lock: the clock at the last let_go() */
-	_Atomic uint64_t mapped; /* bytes read through mappings since then */
-	struct far far;		 /* where the shards are */
-	struct readahead *ahead;
-	_Atomic uint64_t asked; /* bytes to be mapped */
-};
+#include "ckpt/vfile/shardcache_impl.h"
 
 /* Mapped bytes of a near store, of which one window is read instead, so that it is
  * noticed when the store becomes slow. */
@@ -88,6 +50,7 @@ static size_t open_limit(void)
 }
 
 static readahead_fill fill_shard;
+static readahead_check check_shard;
 
 struct shardcache *shardcache_new(void)
 {
@@ -95,13 +58,14 @@ struct shardcache *shardcache_new(void)
 
 	if (!c)
 		return NULL;
-	c->ahead = readahead_new(fill_shard, c);
+	c->ahead = readahead_new(fill_shard, check_shard, c);
 	if (!c->ahead) {
 		free(c);
 		return NULL;
 	}
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_cond_init(&c->opened, NULL);
+	pthread_cond_init(&c->checked, NULL);
 	c->open_max = open_limit();
 	return c;
 }
@@ -132,6 +96,7 @@ void shardcache_free(struct shardcache *c)
 		free(c->v[i].path);
 	}
 	free(c->v);
+	pthread_cond_destroy(&c->checked);
 	pthread_cond_destroy(&c->opened);
 	pthread_mutex_destroy(&c->lock);
 	free(c);
@@ -174,20 +139,6 @@ const char *shardcache_path(const struct shardcache *c, uint32_t shard)
 const struct fileid *shardcache_id(const struct shardcache *c, uint32_t shard)
 {
 	return &c->v[shard].id;
-}
-
-static int check_fd(const struct entry *e, int fd, struct errmsg *err)
-{
-	struct fileid now;
-	struct stat st;
-
-	if (fstat(fd, &st) < 0)
-		return errmsg_set(err, -EIO, "%s: cannot stat: %s", e->path,
-				  strerror(errno));
-	fileid_from_stat(&st, &now);
-	return fileid_equal(&now, &e->id)
-		       ? 0
-		       : fileid_report_change(e->path, &e->id, &now, err);
 }
 
 /* Close the least recently used shard without users; false if there is none.
@@ -258,7 +209,7 @@ static int open_file(struct shardcache *c, const struct entry *e,
 		beneath_fail(e->path, fd, err);
 		return -EIO;
 	}
-	rc = check_fd(e, fd, err);
+	rc = shardcache_check_fd(e, fd, err);
 	if (rc) {
 		close(fd);
 		return rc;
@@ -299,19 +250,19 @@ static int open_entry(struct shardcache *c, struct entry *e, struct errmsg *err)
 	return rc;
 }
 
-int shardcache_get(struct shardcache *c, uint32_t shard, struct shard_map *out,
-		   struct errmsg *err)
+int shardcache_use(struct shardcache *c, uint32_t shard, struct shard_map *out,
+		   bool *fresh, struct errmsg *err)
 {
 	struct entry *const e = &c->v[shard];
-	bool fresh = false;
 	int rc = 0;
 
+	*fresh = false;
 	pthread_mutex_lock(&c->lock);
 	while (e->opening)
 		pthread_cond_wait(&c->opened, &c->lock);
 	if (!e->open) {
 		rc = open_entry(c, e, err);
-		fresh = true;
+		*fresh = true;
 	}
 	if (!rc) {
 		e->users++;
@@ -319,9 +270,18 @@ int shardcache_get(struct shardcache *c, uint32_t shard, struct shard_map *out,
 		*out = (struct shard_map){ .p = e->p, .fd = e->fd };
 	}
 	pthread_mutex_unlock(&c->lock);
+	return rc;
+}
+
+int shardcache_get(struct shardcache *c, uint32_t shard, struct shard_map *out,
+		   struct errmsg *err)
+{
+	bool fresh;
+	int rc = shardcache_use(c, shard, out, &fresh, err);
+
 	if (rc || fresh || out->fd < 0)
 		return rc;
-	rc = check_fd(e, out->fd, err);
+	rc = shardcache_check_fd(&c->v[shard], out->fd, err);
 	if (rc)
 		shardcache_put(c, shard);
 	return rc;
@@ -388,30 +348,6 @@ static int read_source(const struct entry *e, void *buf, size_t len,
 	return source_read(&e->src, buf, len, off, err);
 }
 
-/* Is it time for a check? */
-static bool check_due(struct shardcache *c, struct check *k, uint64_t now)
-{
-	const uint64_t every = k->cost * CHECK_COST < CHECK_INTERVAL_NS
-				       ? CHECK_INTERVAL_NS
-				       : k->cost * CHECK_COST;
-	bool due;
-
-	pthread_mutex_lock(&c->lock);
-	due = k->made == 0 || now - k->made >= every;
-	pthread_mutex_unlock(&c->lock);
-	return due;
-}
-
-static void check_made(struct shardcache *c, struct check *k, uint64_t begun)
-{
-	const uint64_t now = clock_ns();
-
-	pthread_mutex_lock(&c->lock);
-	k->made = now;
-	k->cost = now - begun;
-	pthread_mutex_unlock(&c->lock);
-}
-
 /* Read from a shard in use. */
 static int read_used(struct shardcache *c, uint32_t shard,
 		     const struct shard_map *m, void *buf, size_t len,
@@ -438,29 +374,50 @@ static int read_used(struct shardcache *c, uint32_t shard,
 	return 0;
 }
 
-/* For read-ahead: from the shard itself. */
+/* Read from a shard in use, and learn how far away it is. */
+static int read_measured(struct shardcache *c, uint32_t shard,
+			 const struct shard_map *m, void *buf, size_t len,
+			 uint64_t off, struct errmsg *err)
+{
+	struct far_request q;
+	int rc;
+
+	far_begin(&c->far, &q, len);
+	rc = read_used(c, shard, m, buf, len, off, err);
+	far_end(&c->far, &q);
+	return rc;
+}
+
+/* For read-ahead, which checks the file afterwards: the bytes may be used much later. */
 static int fill_shard(void *ctx, uint32_t shard, void *buf, size_t len,
 		      uint64_t off, struct errmsg *err)
 {
 	struct shardcache *const c = ctx;
-	struct entry *const e = &c->v[shard];
-	struct far_request q;
+	struct shard_map m;
+	bool fresh;
+	int rc = shardcache_use(c, shard, &m, &fresh, err);
+
+	if (rc)
+		return rc;
+	rc = read_measured(c, shard, &m, buf, len, off, err);
+	shardcache_put(c, shard);
+	return rc;
+}
+
+static int check_shard(void *ctx, uint32_t shard, struct errmsg *err)
+{
+	return shardcache_verify(ctx, shard, err);
+}
+
+static int read_near(struct shardcache *c, uint32_t shard, void *buf,
+		     size_t len, uint64_t off, struct errmsg *err)
+{
 	struct shard_map m;
 	int rc = shardcache_get(c, shard, &m, err);
 
 	if (rc)
 		return rc;
-	far_begin(&c->far, &q, len);
-	rc = read_used(c, shard, &m, buf, len, off, err);
-	far_end(&c->far, &q);
-	/* These bytes may be used much later: they must be of the planned file. */
-	if (!rc && m.fd >= 0 && shardcache_is_far(c)) {
-		const uint64_t now = clock_ns();
-
-		rc = check_fd(e, m.fd, err);
-		if (!rc)
-			check_made(c, &e->of_file, now);
-	}
+	rc = read_measured(c, shard, &m, buf, len, off, err);
 	shardcache_put(c, shard);
 	return rc;
 }
@@ -468,22 +425,15 @@ static int fill_shard(void *ctx, uint32_t shard, void *buf, size_t len,
 int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
 		    uint64_t off, struct errmsg *err)
 {
-	const uint64_t now = clock_ns();
-	struct shard_map m;
-	int rc;
+	int rc = 0;
 
 	if (!shardcache_is_far(c))
-		return fill_shard(c, shard, buf, len, off, err);
+		return read_near(c, shard, buf, len, off, err);
 	/* What was read ahead is of the planned file; whether that is still there is
 	 * looked at now and then. */
-	if (check_due(c, &c->v[shard].of_file, now)) {
-		rc = shardcache_get(c, shard, &m, err);
-		if (rc)
-			return rc;
-		shardcache_put(c, shard);
-		check_made(c, &c->v[shard].of_file, now);
-	}
-	return readahead_read(c->ahead, shard, buf, len, off, err);
+	if (shardcache_check_due(c, &c->v[shard].of_file))
+		rc = shardcache_verify(c, shard, err);
+	return rc ? rc : readahead_read(c->ahead, shard, buf, len, off, err);
 }
 
 bool shardcache_is_far(const struct shardcache *c)
@@ -520,26 +470,4 @@ int shardcache_read_map(struct shardcache *c, const struct extent_map *m,
 				     w.from, err);
 	}
 	return rc;
-}
-
-int shardcache_check_path(struct shardcache *c, uint32_t shard,
-			  struct errmsg *err)
-{
-	struct entry *const e = &c->v[shard];
-	const uint64_t now = clock_ns();
-	struct fileid id;
-	struct stat st;
-	int rc;
-
-	if (!check_due(c, &e->of_path, now))
-		return 0;
-	rc = files_stat(e->path, &st, NULL);
-	if (rc)
-		return errmsg_set(err, -EIO, "%s: is gone: %s", e->path,
-				  strerror(-rc));
-	fileid_from_stat(&st, &id);
-	if (!fileid_equal(&id, &e->id))
-		return fileid_report_change(e->path, &e->id, &id, err);
-	check_made(c, &e->of_path, now);
-	return 0;
 }

@@ -93,7 +93,13 @@ int shardcache_read_map(struct shardcache *c, const struct extent_map *m,
 
 /* Check that the path still leads to the planned file: -EIO if it was
  * replaced.  Looks at most every 100 ms. */
-int shardcache_check_path(struct shardcache *c, uint32_t shard,
+typedef int shardcache_check(struct shardcache *c, uint32_t shard,
+			     struct errmsg *err);
+shardcache_check shardcache_check_path;
+
+/* Make a check of `n` shards, of several at once where that takes time. */
+int shardcache_check_each(struct shardcache *c, const uint32_t *shards,
+			  size_t n, shardcache_check *check,
 			  struct errmsg *err);
 
 #endif

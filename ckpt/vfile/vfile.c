@@ -12,9 +12,11 @@
 #include "ckpt/vfile/vfile.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/scratch.h"
 #include "ckpt/tensor/cast.h"
@@ -179,9 +181,6 @@ int64_t vfile_verbatim_shard(const struct vfile *f)
 							 : -1;
 }
 
-/* Checks of a shard: by its path, or of the open file. */
-typedef int check_fn(struct shardcache *c, uint32_t shard, struct errmsg *err);
-
 static int check_open(struct shardcache *c, uint32_t shard, struct errmsg *err)
 {
 	struct shard_map m;
@@ -222,23 +221,31 @@ int vfile_each_shard(const struct vfile *f, vfile_shard_fn *step, void *ctx)
 	return rc;
 }
 
-struct shard_check {
-	struct shardcache *shards;
-	check_fn *check;
-	struct errmsg *err;
+struct shard_list {
+	uint32_t *v;
+	size_t n, cap;
 };
 
-static int check_shard(void *ctx, uint32_t shard)
+static int list_shard(void *ctx, uint32_t shard)
 {
-	const struct shard_check *const x = ctx;
+	struct shard_list *const l = ctx;
 
-	return x->check(x->shards, shard, x->err);
+	if (!array_reserve(&l->v, &l->cap, l->n + 1, sizeof(*l->v)))
+		return -ENOMEM;
+	l->v[l->n++] = shard;
+	return 0;
 }
 
-static int check_all(struct vfile *f, check_fn *check, struct errmsg *err)
+static int check_all(struct vfile *f, shardcache_check *check,
+		     struct errmsg *err)
 {
-	return vfile_each_shard(f, check_shard,
-				&(struct shard_check){ f->shards, check, err });
+	struct shard_list l = { 0 };
+	int rc = vfile_each_shard(f, list_shard, &l);
+
+	rc = rc ? errmsg_nomem(err, NULL)
+		: shardcache_check_each(f->shards, l.v, l.n, check, err);
+	free(l.v);
+	return rc;
 }
 
 int vfile_check(struct vfile *f, struct errmsg *err)

@@ -71,7 +71,7 @@ static void a_reader_does_not_wait_for_threads_that_hang(void **state)
 {
 	const pthread_t self = pthread_self();
 	struct store s = { .stopped = true, .spared = &self };
-	struct readahead *const r = readahead_new(fill, &s);
+	struct readahead *const r = readahead_new(fill, NULL, &s);
 
 	readahead_set_limit(256 * MIB, false);
 	/* More than all threads together take from the queue. */
@@ -86,7 +86,7 @@ static void a_reader_does_not_wait_for_threads_that_hang(void **state)
 static void each_byte_is_read_once(void **state)
 {
 	struct store s = { 0 };
-	struct readahead *const r = readahead_new(fill, &s);
+	struct readahead *const r = readahead_new(fill, NULL, &s);
 
 	readahead_set_limit(64 * MIB, false);
 	assert_int_equal(readahead_want(r, 1, 1000, 5 * MIB, READAHEAD_NEXT),
@@ -107,7 +107,7 @@ static void each_byte_is_read_once(void **state)
 static void only_what_is_wanted_is_read(void **state)
 {
 	struct store s = { 0 };
-	struct readahead *const r = readahead_new(fill, &s);
+	struct readahead *const r = readahead_new(fill, NULL, &s);
 
 	readahead_set_limit(64 * MIB, false);
 	for (uint64_t i = 0; i < 100; i++)
@@ -126,7 +126,7 @@ static void only_what_is_wanted_is_read(void **state)
 static void two_readers_share_what_is_wanted_twice(void **state)
 {
 	struct store s = { 0 };
-	struct readahead *const r = readahead_new(fill, &s);
+	struct readahead *const r = readahead_new(fill, NULL, &s);
 
 	readahead_set_limit(64 * MIB, false);
 	for (int i = 0; i < 2; i++)
@@ -144,7 +144,7 @@ static void two_readers_share_what_is_wanted_twice(void **state)
 static void kept_bytes_are_there_for_others(void **state)
 {
 	struct store s = { 0 };
-	struct readahead *const r = readahead_new(fill, &s);
+	struct readahead *const r = readahead_new(fill, NULL, &s);
 
 	readahead_set_limit(8 * MIB, true);
 	assert_int_equal(readahead_want(r, 0, 0, 3 * MIB, READAHEAD_NEXT),
@@ -163,7 +163,7 @@ static void kept_bytes_are_there_for_others(void **state)
 static void memory_is_bounded(void **state)
 {
 	struct store s = { 0 };
-	struct readahead *const r = readahead_new(fill, &s);
+	struct readahead *const r = readahead_new(fill, NULL, &s);
 
 	readahead_set_limit(8 * MIB, false);
 	assert_int_equal(readahead_want(r, 0, 0, 100 * MIB, READAHEAD_LATER),
@@ -185,7 +185,7 @@ static void memory_is_bounded(void **state)
 static void nothing_is_read_ahead_without_memory(void **state)
 {
 	struct store s = { 0 };
-	struct readahead *const r = readahead_new(fill, &s);
+	struct readahead *const r = readahead_new(fill, NULL, &s);
 
 	readahead_set_limit(READAHEAD_MIN - 1, false);
 	assert_int_equal(readahead_limit(), 0);
@@ -197,7 +197,7 @@ static void nothing_is_read_ahead_without_memory(void **state)
 static void errors_reach_the_reader(void **state)
 {
 	struct store s = { .failing = true };
-	struct readahead *const r = readahead_new(fill, &s);
+	struct readahead *const r = readahead_new(fill, NULL, &s);
 	struct errmsg err = { "" };
 	char buf[100];
 
@@ -214,7 +214,7 @@ static void errors_reach_the_reader(void **state)
 static void ends_while_requests_are_under_way(void **state)
 {
 	struct store s = { .stopped = true };
-	struct readahead *const r = readahead_new(fill, &s);
+	struct readahead *const r = readahead_new(fill, NULL, &s);
 
 	readahead_set_limit(64 * MIB, false);
 	readahead_want(r, 0, 0, 60 * MIB, READAHEAD_NEXT);
@@ -252,7 +252,7 @@ static void *want_and_read(void *arg)
 static void many_readers_at_once(void **state)
 {
 	struct store s = { 0 };
-	struct readahead *const r = readahead_new(fill, &s);
+	struct readahead *const r = readahead_new(fill, NULL, &s);
 	struct mind minds[4];
 	pthread_t threads[4];
 

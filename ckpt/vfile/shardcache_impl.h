@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_SHARDCACHE_IMPL_H
+#define UCKPT_SHARDCACHE_IMPL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/base/source.h"
+#include "ckpt/vfile/far.h"
+#include "ckpt/vfile/shardcache.h"
+
+/* Shared by shardcache.c (open files, reading) and shardcache_check.c (are they still
+ * what was planned?). */
+struct check {
+	uint64_t made; /* 0: never */
+	uint64_t cost;
+};
+
+struct entry {
+	char *path;       /* immutable */
+	struct fileid id; /* immutable */
+	/* Protected by shardcache.lock: */
+	bool open;
+	bool opening; /* by a thread that does not hold the lock meanwhile */
+	const uint8_t *p; /* NULL: closed, unmapped, or without a descriptor */
+	int fd;           /* -1: closed, or read through `src` */
+	struct source src; /* of a file that is no local one; its ops else NULL */
+	unsigned users;
+	uint64_t last_use;
+	struct check of_path, of_file;
+	uint64_t begun, ended; /* checks that several readers share */
+	int result;            /* of the last one that has ended */
+};
+
+struct shardcache {
+	pthread_mutex_t lock;
+	pthread_cond_t opened;  /* or failed to open */
+	pthread_cond_t checked; /* a shared check has ended */
+	struct entry *v;        /* immutable array */
+	size_t n, cap;
+	size_t nopen;   /* open or opening; protected by lock */
+	uint64_t clock; /* protected by lock */
+	size_t open_max;
+	uint64_t let_go; /* protected by lock: the clock at the last let_go() */
+	_Atomic uint64_t mapped; /* bytes read through mappings since then */
+	struct far far;          /* where the shards are */
+	struct readahead *ahead;
+	_Atomic uint64_t asked; /* bytes to be mapped */
+};
+
+/* As shardcache_get, without the check; `*fresh`: it has just been opened, and thus
+ * checked. */
+int shardcache_use(struct shardcache *c, uint32_t shard, struct shard_map *out,
+		   bool *fresh, struct errmsg *err);
+
+/* Is the open file still what was planned? */
+int shardcache_check_fd(const struct entry *e, int fd, struct errmsg *err);
+
+/* Is it time for a check?  If so, the caller makes it. */
+bool shardcache_check_due(struct shardcache *c, struct check *k);
+
+/* It was made, with this result; what has failed is due at once. */
+void shardcache_check_made(struct shardcache *c, struct check *k,
+			   uint64_t begun, int rc);
+
+/* Check a file of which bytes were read, by a check that begins now or later.  Readers
+ * that come while one is under way share the next one: a store that is far away has
+ * other requests to answer. */
+int shardcache_verify(struct shardcache *c, uint32_t shard, struct errmsg *err);
+
+#endif
