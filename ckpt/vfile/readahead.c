@@ -30,6 +30,7 @@
 
 #define SLOT (UINT64_C(1) << 20)
 #define BUCKETS 4096
+#define PAGE 4096
 
 /* Longer segments take buffers of a whole slot, which are used again: new memory
  * costs more than a copy. */
@@ -55,6 +56,7 @@ struct segment {
 	uint8_t *data;   /* NULL while QUEUED */
 	unsigned users;  /* readers that copy from it, or wait for it */
 	bool failed;     /* freed by its last user */
+	bool again;      /* counts in again_bytes */
 	uint64_t unread; /* bytes that were wanted and have not been read */
 	uint64_t touched;
 	struct segment *next;    /* in its bucket */
@@ -83,11 +85,13 @@ static struct segments ready =
 	TAILQ_HEAD_INITIALIZER(ready); /* with unread bytes */
 static struct segments used = TAILQ_HEAD_INITIALIZER(used); /* without */
 static uint64_t limit = READAHEAD_DEFAULT;
+static uint64_t again_limit; /* beyond it, for what is read for a second time */
 static bool keeps;
 static uint64_t held; /* bytes of segments, those in the queue among them */
-static uint64_t used_bytes; /* of these, bytes of segments in `used` */
-static uint64_t allocated;  /* bytes of buffers, free ones among them */
-static void *free_buffers;  /* of SLOT bytes; each begins with the next one */
+static uint64_t used_bytes;  /* of these, bytes of segments in `used` */
+static uint64_t again_bytes; /* of these, what counts in again_limit */
+static uint64_t allocated;   /* bytes of buffers, free ones among them */
+static void *free_buffers;   /* of SLOT bytes; each begins with the next one */
 static struct far_width width;
 static unsigned nthreads, fetching, checking, idle;
 
@@ -109,7 +113,7 @@ static void free_buffer(void)
 
 static void give_buffer(void *p, size_t len)
 {
-	if (len <= SMALL) {
+	if (len <= SMALL || allocated - again_bytes > limit) {
 		allocated -= size_of(len);
 		free(p);
 		return;
@@ -128,7 +132,8 @@ static void *take_buffer(size_t len)
 	}
 	while (free_buffers && allocated + size_of(len) > limit)
 		free_buffer();
-	p = malloc(len <= SMALL ? len : SLOT);
+	/* FUSE splits a request whose memory touches one page more. */
+	p = len <= SMALL ? malloc(len) : aligned_alloc(PAGE, SLOT);
 	if (p)
 		allocated += size_of(len);
 	return p;
@@ -168,6 +173,16 @@ static void delist(struct segment *s)
 		used_bytes -= size_of(s->len);
 }
 
+/* Does the limit of what is read again count a segment? */
+static void set_again(struct segment *s, bool again)
+{
+	if (again && again_bytes + size_of(s->len) > again_limit)
+		again = false;
+	again_bytes += size_of(s->len) * again;
+	again_bytes -= size_of(s->len) * s->again;
+	s->again = again;
+}
+
 static void unlink_segment(struct segment *s)
 {
 	struct segment **at = bucket_of(s->r, s->file, s->off / SLOT);
@@ -184,6 +199,7 @@ static void free_segment(struct segment *s)
 	assert(s->users == 0 && s->state != FETCHING);
 	if (!s->failed)
 		unlink_segment(s);
+	set_again(s, false);
 	if (s->data)
 		give_buffer(s->data, s->len);
 	held -= size_of(s->len);
@@ -214,10 +230,10 @@ static bool make_room(size_t len, uint64_t most)
 {
 	const uint64_t now = clock_ns();
 
-	while (held - used_bytes + size_of(len) > most)
+	while (held - again_bytes - used_bytes + size_of(len) > most)
 		if (!drop_oldest(&ready, now - STALE_NS))
 			return false;
-	while (held + size_of(len) > limit)
+	while (held - again_bytes + size_of(len) > limit)
 		if (!drop_oldest(&used, now))
 			return false;
 	return true;
@@ -267,11 +283,13 @@ static bool add_segment(struct readahead *r, uint32_t file, uint64_t off,
 }
 
 /* `n` more bytes of a segment are wanted. */
-static void want_again(struct segment *s, uint64_t n)
+static void want_more(struct segment *s, uint64_t n, enum readahead_when when)
 {
 	if (s->state == READY)
 		delist(s);
-	s->unread += n;
+	if (when == READAHEAD_AGAIN && !s->again)
+		set_again(s, true);
+	s->unread += when == READAHEAD_NEXT ? 0 : n;
 	s->touched = clock_ns();
 	if (s->state == READY)
 		enlist(s);
@@ -444,7 +462,7 @@ uint64_t readahead_want(struct readahead *r, uint32_t file, uint64_t off,
 		s = find_segment(r, file, at, &end);
 		if (s) {
 			end = s->off + s->len < to ? s->off + s->len : to;
-			want_again(s, when == READAHEAD_NEXT ? 0 : end - at);
+			want_more(s, end - at, when);
 		} else if (!add_segment(r, file, at, (size_t)(end - at), most)) {
 			break;
 		}
@@ -462,7 +480,9 @@ static void consume(struct segment *s, size_t n)
 	s->unread -= n < s->unread ? n : s->unread;
 	s->touched = clock_ns();
 	s->users--;
-	if (!s->unread && !s->users && !keeps) {
+	if (!s->unread)
+		set_again(s, false);
+	if (!s->unread && !s->users && (!keeps || held - again_bytes > limit)) {
 		free_segment(s);
 		return;
 	}
@@ -562,6 +582,13 @@ void readahead_set_limit(uint64_t bytes, bool keep)
 	pthread_mutex_unlock(&lock);
 }
 
+void readahead_set_again(uint64_t bytes)
+{
+	pthread_mutex_lock(&lock);
+	again_limit = bytes;
+	pthread_mutex_unlock(&lock);
+}
+
 uint64_t readahead_limit(void)
 {
 	uint64_t bytes;
@@ -577,7 +604,8 @@ bool readahead_keeps(uint64_t size)
 	bool keep;
 
 	pthread_mutex_lock(&lock);
-	keep = keeps && size <= limit / 8 * 5;
+	keep = keeps && (size <= limit / 8 * 5 ||
+			 again_bytes + size + size / 16 <= again_limit);
 	pthread_mutex_unlock(&lock);
 	return keep;
 }

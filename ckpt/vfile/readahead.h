@@ -67,6 +67,10 @@ void readahead_wait(uint64_t ns);
 
 /* `keep`: what has been read stays for other readers as long as there is memory. */
 void readahead_set_limit(uint64_t bytes, bool keep);
+
+/* Memory beyond the limit, for what was read and is wanted again (READAHEAD_AGAIN);
+ * none at first. */
+void readahead_set_again(uint64_t bytes);
 uint64_t readahead_limit(void);
 
 /* Does a file of this size stay, if it is wanted again right after it was read? */

@@ -148,7 +148,13 @@ const struct shard *zckpt_shard(const struct zero_checkpoint *r, unsigned mp,
 struct loading {
 	struct zero_checkpoint *r;
 	unsigned *shards;
+	size_t n;
+	size_t needed; /* the others are loaded early */
 };
+
+/* From a far store so many maps are loaded before they are needed, or as many as there
+ * are: one takes as long as several at once. */
+#define EARLY_MIN 8
 
 /* Load shard `i`: the first one of its model-parallel rank, or any other once
  * the first is loaded. */
@@ -156,13 +162,15 @@ static int load_one(struct zero_checkpoint *r, unsigned i, struct errmsg *err)
 {
 	const unsigned mp = i / r->dir.dp_degree, rank = i % r->dir.dp_degree;
 	struct shard *const s = &r->shards[i];
+	struct far_request q;
 	int rc;
 
 	assert(!atomic_load(&r->loaded[i]));
 	assert(rank == 0 || atomic_load(&r->loaded[i - rank]));
+	far_begin(&r->far, &q, SIZE_MAX);
 	rc = shard_load(s, &r->dir, i, &r->model.ranks[mp], &r->layouts[mp],
 			err);
-
+	far_end(&r->far, &q);
 	if (rc == 0 && rank) {
 		rc = shard_check_equal(&r->shards[i - rank],
 				       r->dir.optim[i - rank].path, s,
@@ -180,31 +188,57 @@ static int load_one(struct zero_checkpoint *r, unsigned i, struct errmsg *err)
 static int load_indexed(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct loading *const l = ctx;
+	const int rc = load_one(l->r, l->shards[i], err);
 
-	return load_one(l->r, l->shards[i], err);
+	/* Whoever needs it meets the error. */
+	return i < l->needed ? rc : 0;
 }
 
-/* Load the missing ones of shards first, first + step, ... below `end`. Called
- * with the lock held. */
+/* List the missing ones of shards first, first + step, ... below `end`, as long as the
+ * list is shorter than `most`. */
+static void list_missing(struct loading *l, unsigned first, unsigned end,
+			 unsigned step, size_t most)
+{
+	for (unsigned i = first; i < end && l->n < most; i += step)
+		if (!atomic_load(&l->r->loaded[i]))
+			l->shards[l->n++] = i;
+}
+
+static size_t count_early(const struct zero_checkpoint *r)
+{
+	size_t n = 0;
+
+	if (!far_is_suspect(&r->far))
+		return 0;
+	for (size_t i = 0; i < r->dir.noptim; i++)
+		n += atomic_load(&r->loaded[i]);
+	return n < EARLY_MIN ? EARLY_MIN : n;
+}
+
+/* Load the missing ones of shards first, first + step, ... below `end`, and perhaps
+ * some of those that follow, below `last`. Called with the lock held. */
 static int load_missing(struct zero_checkpoint *r, unsigned first, unsigned end,
-			unsigned step, struct errmsg *err)
+			unsigned step, unsigned last, struct errmsg *err)
 {
 	struct loading l = {
 		.r = r,
-		.shards = malloc((end - first) * sizeof(*l.shards)),
+		.shards = malloc((last - first) * sizeof(*l.shards)),
 	};
-	size_t n = 0;
 	int rc;
 
-	assert(first < end && end <= r->dir.noptim && step > 0);
+	assert(first < end && end <= last && last <= r->dir.noptim && step > 0);
 	if (!l.shards)
 		return errmsg_nomem(err, r->dir.path);
-	for (unsigned i = first; i < end; i += step)
-		if (!atomic_load(&r->loaded[i]))
-			l.shards[n++] = i;
+	list_missing(&l, first, end, step, SIZE_MAX);
+	l.needed = l.n;
+	if (l.n)
+		list_missing(&l, end, last, 1, l.n + count_early(r));
 	rc = r->readers
-		     ? parallel_try(n, r->readers, NULL, load_indexed, &l, err)
-		     : parallel_far(n, parallel_width(), load_indexed, &l, err);
+		     ? parallel_try(l.n, r->readers, NULL, load_indexed, &l, err)
+		     : parallel_far(l.n,
+				    far_is_suspect(&r->far) ? PARALLEL_FAR
+							    : parallel_width(),
+				    load_indexed, &l, err);
 	free(l.shards);
 	return rc;
 }
@@ -224,7 +258,8 @@ int zckpt_load_shards(struct zero_checkpoint *r, unsigned mp, unsigned first,
 	if (!atomic_load(&r->loaded[base]))
 		rc = load_one(r, base, err);
 	if (!rc && first < end)
-		rc = load_missing(r, base + first, base + end, step, err);
+		rc = load_missing(r, base + first, base + end, step,
+				  base + r->dir.dp_degree, err);
 	pthread_mutex_unlock(&r->lock);
 	return rc;
 }
@@ -282,7 +317,8 @@ int zckpt_profiles(struct zero_checkpoint *r, struct errmsg *err)
 	int rc;
 
 	pthread_mutex_lock(&r->lock);
-	rc = load_missing(r, 0, (unsigned)r->dir.noptim, r->dir.dp_degree, err);
+	rc = load_missing(r, 0, (unsigned)r->dir.noptim, r->dir.dp_degree,
+			  (unsigned)r->dir.noptim, err);
 	pthread_mutex_unlock(&r->lock);
 	for (unsigned mp = 1; !rc && mp < r->dir.mp_degree; mp++)
 		rc = check_steps(r, mp, err);

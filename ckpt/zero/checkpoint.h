@@ -8,6 +8,7 @@
 #include "ckpt/base/bytes.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/model.h"
+#include "ckpt/vfile/far.h"
 #include "ckpt/zero/shard.h"
 
 struct bytebuf;
@@ -30,6 +31,7 @@ struct zero_checkpoint {
 	atomic_bool *loaded;	/* shards[i] is loaded and immutable */
 	struct layout *layouts; /* of each model-parallel rank; filled in by
 				 * its first shard */
+	struct far far;		/* where the shards are */
 	bool any_stage;		/* files must load into any stage; see
 				 * plan_options */
 	unsigned readers;	/* shards to read at once; 0: one per
@@ -56,7 +58,8 @@ int zckpt_index(const struct zero_checkpoint *r, struct bytebuf *out,
 		struct errmsg *err);
 
 /* Load, in parallel, the maps of rank 0 and of every `step`-th of the
- * data-parallel ranks [first, end) of a model-parallel rank, unless loaded. */
+ * data-parallel ranks [first, end) of a model-parallel rank, unless loaded.  Of a far
+ * store some that follow are loaded, too. */
 int zckpt_load_shards(struct zero_checkpoint *r, unsigned mp, unsigned first,
 		      unsigned end, unsigned step, struct errmsg *err);
 

@@ -53,6 +53,10 @@
  * the memory, and at most READAHEAD_DEFAULT. */
 #define AHEAD_PART 64
 
+/* The part of the cache that a file of a far store may take instead, which is read once
+ * for its checksum and then by its reader. */
+#define AGAIN_PART 2
+
 /* How much of the cache blocks of packs may take: what many readers need to find
  * the rest of a block again, and to have the next ones decoded ahead. */
 static size_t blocks_bound(uint64_t bound)
@@ -90,6 +94,7 @@ struct backing *backing_new(const struct backing_options *options,
 				    ? options->readahead
 				    : memory_share(AHEAD_PART, READAHEAD_DEFAULT),
 			    true);
+	readahead_set_again(b->bound / AGAIN_PART);
 	b->target = b->bound < TARGET_FIRST ? b->bound : TARGET_FIRST;
 	TAILQ_INIT(&b->idle);
 	TAILQ_INIT(&b->prefetched);

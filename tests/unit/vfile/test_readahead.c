@@ -225,6 +225,62 @@ static void ends_while_requests_are_under_way(void **state)
 	assert_int_equal(s.under_way, 0);
 }
 
+/* As a checksum does, and then its reader. */
+static void a_file_that_is_read_again_has_memory_of_its_own(void **state)
+{
+	struct store s = { 0 };
+	struct readahead *const r = readahead_new(fill, NULL, &s);
+
+	readahead_set_limit(8 * MIB, true);
+	assert_false(readahead_keeps(20 * MIB));
+	readahead_set_again(32 * MIB);
+	assert_true(readahead_keeps(20 * MIB));
+	for (uint64_t at = 0; at < 20 * MIB; at += MIB) {
+		assert_int_equal(readahead_want(r, 0, at, MIB, READAHEAD_NEXT),
+				 MIB);
+		assert_reads(r, 0, at, MIB);
+		readahead_want(r, 0, at, MIB, READAHEAD_AGAIN);
+	}
+	/* Others can be read ahead meanwhile, but there is not room for another. */
+	assert_int_equal(readahead_want(r, 1, 0, 4 * MIB, READAHEAD_NEXT),
+			 4 * MIB);
+	assert_false(readahead_keeps(20 * MIB));
+	assert_true(readahead_bytes() <= 28 * MIB);
+	for (uint64_t at = 0; at < 20 * MIB; at += MIB)
+		assert_reads(r, 0, at, MIB);
+	assert_reads(r, 1, 0, 4 * MIB);
+	assert_int_equal(s.bytes, 24 * MIB);
+	assert_true(readahead_bytes() <= 8 * MIB);
+	readahead_set_again(0);
+	readahead_free(r);
+	readahead_trim();
+}
+
+static _Atomic int checked;
+
+static int check_changed(void *ctx, uint32_t file, struct errmsg *err)
+{
+	checked++;
+	return file == 1 ? errmsg_set(err, -EIO, "file 1 has changed") : 0;
+}
+
+static void bytes_of_a_file_that_has_changed_are_not_given(void **state)
+{
+	struct store s = { 0 };
+	struct readahead *const r = readahead_new(fill, check_changed, &s);
+	struct errmsg err = { "" };
+	uint8_t byte;
+
+	readahead_set_limit(8 * MIB, false);
+	readahead_want(r, 0, 0, MIB, READAHEAD_NEXT);
+	readahead_want(r, 1, 0, MIB, READAHEAD_NEXT);
+	assert_reads(r, 0, 0, MIB);
+	assert_int_equal(readahead_read(r, 1, &byte, 1, 0, &err), -EIO);
+	assert_string_equal(err.text, "file 1 has changed");
+	assert_int_equal(checked, 3);
+	readahead_free(r);
+}
+
 /* Threads want and read whatever comes to their minds. */
 struct mind {
 	struct readahead *r;
@@ -334,6 +390,8 @@ int main(void)
 		cmocka_unit_test(two_readers_share_what_is_wanted_twice),
 		cmocka_unit_test(kept_bytes_are_there_for_others),
 		cmocka_unit_test(memory_is_bounded),
+		cmocka_unit_test(a_file_that_is_read_again_has_memory_of_its_own),
+		cmocka_unit_test(bytes_of_a_file_that_has_changed_are_not_given),
 		cmocka_unit_test(nothing_is_read_ahead_without_memory),
 		cmocka_unit_test(errors_reach_the_reader),
 		cmocka_unit_test(ends_while_requests_are_under_way),
