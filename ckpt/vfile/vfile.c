@@ -242,8 +242,10 @@ static int check_all(struct vfile *f, shardcache_check *check,
 	struct shard_list l = { 0 };
 	int rc = vfile_each_shard(f, list_shard, &l);
 
-	rc = rc ? errmsg_nomem(err, NULL)
-		: shardcache_check_each(f->shards, l.v, l.n, check, err);
+	if (rc)
+		rc = errmsg_nomem(err, NULL);
+	else if (l.n) /* others may have no shards at all */
+		rc = shardcache_check_each(f->shards, l.v, l.n, check, err);
 	free(l.v);
 	return rc;
 }
