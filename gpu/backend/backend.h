@@ -41,8 +41,8 @@ struct backend_adam {
  * device without 16-bit arithmetic may store float32, rounded to values of the
  * model's type. float buffers hold gradients of weights, master weights and
  * optimizer states.  Matrices are row-major; `rows` is batch times positions.
- * Unless noted otherwise, gradients of weights are accumulated and gradients of
- * activations are overwritten.
+ * Unless noted otherwise, gradients of weights are accumulated, or stored if they
+ * are `fresh`, and gradients of activations are overwritten.
  *
  * Operations are queued in order on QUEUE_COMPUTE; `sync` waits for them and
  * reports the first device error.  Other queues run concurrently: only events
@@ -154,7 +154,7 @@ struct backend_ops {
 	void (*norm_grad)(struct backend *b, void *din, float *dweight,
 			  float *dbias, float *dsum, const void *dout,
 			  const void *in, const float *stats,
-			  const void *weight, size_t rows, size_t c);
+			  const void *weight, size_t rows, size_t c, bool fresh);
 
 	/* out = in * w + bias, where w is Conv1D's [ic][oc].  Adds `residual`,
 	 * which may be `out`, if not NULL. If `pre` is not NULL, stores the
@@ -167,7 +167,7 @@ struct backend_ops {
 	void (*linear_grad)(struct backend *b, void *din, float *dw,
 			    float *dbias, const void *dout, const void *in,
 			    const void *pre, const void *w, size_t rows,
-			    size_t ic, size_t oc);
+			    size_t ic, size_t oc, bool fresh);
 
 	/* Causal attention of qkv[rows][3 * c], c = heads * width.
 	 * stats[batch][heads][seq] is kept for the backward pass, which
@@ -203,7 +203,7 @@ struct backend_ops {
 	void (*cross_entropy)(struct backend *b, double *loss, void *din,
 			      float *dwte, const void *in, const void *wte,
 			      const int32_t *targets, size_t rows, size_t c,
-			      size_t vocab, float scale,
+			      size_t vocab, float scale, bool fresh,
 			      const struct backend_group *group);
 
 	/* --- what ZeRO needs, on float buffers --------------------------- */

@@ -37,6 +37,7 @@ struct head {
 	/* Arguments of cpu_cross_entropy, restricted to this tile. */
 	const float *in, *wte;
 	float *dwte;
+	bool fresh;
 	const int32_t *targets;
 	size_t rows, c, vocab;
 	float scale;
@@ -201,7 +202,7 @@ static void block_backward(const struct head *h, size_t block, float *din,
 	cpu_gemm(h->cpu, NO_TRANS, NO_TRANS, h->rows, c, n, 1, grads, n,
 		 h->wte + block * COLUMNS * c, c, first ? 0 : 1, din, c);
 	cpu_gemm(h->cpu, TRANS, NO_TRANS, n, c, h->rows, 1, grads, n, h->in, c,
-		 1, h->dwte + block * COLUMNS * c, c);
+		 h->fresh ? 0 : 1, h->dwte + block * COLUMNS * c, c);
 }
 
 static void cpu_cross_entropy_forward(const struct head *h, double *loss)
@@ -269,7 +270,7 @@ static size_t tile_rows(size_t rows, size_t vocab)
 void cpu_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
 		       const void *in, const void *wte, const int32_t *targets,
 		       size_t rows, size_t c, size_t vocab, float scale,
-		       const struct backend_group *group)
+		       bool fresh, const struct backend_group *group)
 {
 	struct cpu *const cpu = (struct cpu *)b;
 	const size_t tile = tile_rows(rows, vocab);
@@ -288,6 +289,7 @@ void cpu_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
 			.in = (const float *)in + at * c,
 			.wte = wte,
 			.dwte = dwte,
+			.fresh = fresh && at == 0,
 			.targets = targets + at,
 			.rows = n,
 			.c = c,

@@ -6,8 +6,10 @@
  */
 #include "gpu/backend/cpu.h"
 
-#include "gpu/backend/cpu_math.h"
 #include <assert.h>
+#include <string.h>
+
+#include "gpu/backend/cpu_math.h"
 
 /* Rectangles start at multiples of this: a cache line, and the granularity of
  * GEMM kernels. */
@@ -88,6 +90,7 @@ struct linear {
 	/* backward */
 	const float *dout, *in_pre;
 	float *din, *dw, *dbias;
+	bool fresh;
 };
 
 static void cpu_linear_forward(const struct linear *l, struct piece p)
@@ -165,19 +168,23 @@ static void backward_weights(const struct linear *l, struct piece p)
 	size_t i;
 
 	cpu_gemm(l->cpu, TRANS, NO_TRANS, p.rows, p.cols, l->rows, 1,
-		 l->in + p.row, ic, l->dout + p.col, oc, 1,
+		 l->in + p.row, ic, l->dout + p.col, oc, l->fresh ? 0 : 1,
 		 l->dw + p.row * oc + p.col, oc);
 	/* The thread with the last row also sums the bias gradient of its
 	 * columns. */
-	if (l->dbias && p.row + p.rows == ic)
-		for (i = 0; i < l->rows; i++)
+	if (!l->dbias || p.row + p.rows != ic)
+		return;
+	if (l->fresh)
+		memset(l->dbias + p.col, 0, p.cols * sizeof(*l->dbias));
+	for (i = 0; i < l->rows; i++)
 			cpu_add_row(l->dbias + p.col,
 				     l->dout + i * oc + p.col, p.cols);
 }
 
 void cpu_linear_grad(struct backend *b, void *din, float *dw, float *dbias,
 		     const void *dout, const void *in, const void *pre,
-		     const void *w, size_t rows, size_t ic, size_t oc)
+		     const void *w, size_t rows, size_t ic, size_t oc,
+		     bool fresh)
 {
 	const struct linear l = {
 		.cpu = (struct cpu *)b,
@@ -186,6 +193,7 @@ void cpu_linear_grad(struct backend *b, void *din, float *dw, float *dbias,
 		.oc = oc,
 		.in = in,
 		.w = w,
+		.fresh = fresh,
 		.dout = dout,
 		.in_pre = pre,
 		.din = din,

@@ -75,7 +75,8 @@ CPU_CLONES static void norm_row_grad(float *dx, float *dw, float *db,
 
 void cpu_norm_grad(struct backend *b, void *din, float *dweight, float *dbias,
 		   float *dsum, const void *dout, const void *in,
-		   const float *stats, const void *weight, size_t rows, size_t c)
+		   const float *stats, const void *weight, size_t rows,
+		   size_t c, bool fresh)
 {
 	struct cpu *const cpu = (struct cpu *)b;
 	float *const dx = din;
@@ -103,6 +104,12 @@ void cpu_norm_grad(struct backend *b, void *din, float *dweight, float *dbias,
 				cpu_add_row(db + c, dx + row * c, c);
 		}
 	}
+	if (fresh) {
+		memset(dweight, 0, c * sizeof(float));
+		memset(dbias, 0, c * sizeof(float));
+	}
+	if (fresh && dsum)
+		memset(dsum, 0, c * sizeof(float));
 	for (t = 0; t < parts; t++) {
 		cpu_add_row(dweight, part + t * 3 * c, c);
 		cpu_add_row(dbias, part + t * 3 * c + c, c);

@@ -58,6 +58,7 @@ static __global__ void __launch_bounds__(WARP *COLUMN_WARPS)
 
 struct column_sums {
 	float *to[3];
+	bool fresh; /* store the sums, do not add them to what is there */
 };
 
 /* Each block adds the chunks of 32 columns of one sum. */
@@ -78,10 +79,12 @@ static __global__ void __launch_bounds__(WARP *COLUMN_WARPS)
 		return;
 	for (unsigned w = 1; w < COLUMN_WARPS; w++)
 		sum += shared[w][threadIdx.x];
-	sums.to[blockIdx.y][column] += sum;
+	float *const to = sums.to[blockIdx.y] + column;
+
+	*to = sums.fresh ? sum : *to + sum;
 }
 
-/* to[s] += the sums over chunks of parts[chunks][nsums][c]. */
+/* to[s] = or += the sums over chunks of parts[chunks][nsums][c]. */
 static void add_chunks_to(struct cuda *c, const char *name,
 			  const column_sums &sums, int nsums,
 			  const float *parts, size_t chunks, size_t columns)

@@ -206,6 +206,7 @@ struct head {
 	double *loss;
 	void *din;
 	float *dwte;
+	bool fresh;
 	const void *in, *wte;
 	const int32_t *targets;
 	size_t rows, width, vocab, pitch;
@@ -235,7 +236,7 @@ static bool give_back(const head &h)
 					    { h.logits, h.pitch, true },
 					    { h.in, h.width, false }, h.dwte);
 
-	wte.add = h.dwte;
+	wte.add = h.fresh ? NULL : h.dwte;
 	wte.wide = true;
 	return cuda_gemm_run(h.c, &in) && cuda_gemm_run(h.c, &wte);
 }
@@ -285,7 +286,7 @@ static size_t chunk_of(size_t rows, size_t bytes_of_row, size_t limit)
 void cuda_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
 			const void *in, const void *wte, const int32_t *targets,
 			size_t rows, size_t c, size_t vocab, float scale,
-			const struct backend_group *group)
+			bool fresh, const struct backend_group *group)
 {
 	struct cuda *const cuda = cuda_of(b);
 	const size_t pitch = (vocab + PITCH - 1) / PITCH * PITCH;
@@ -305,6 +306,7 @@ void cuda_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
 			.loss = loss,
 			.din = din ? (char *)din + at * step : NULL,
 			.dwte = dwte,
+			.fresh = fresh && at == 0,
 			.in = (const char *)in + at * step,
 			.wte = wte,
 			.targets = targets + at,

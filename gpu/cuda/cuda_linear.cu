@@ -158,9 +158,9 @@ template <typename T> struct bias_sums {
 };
 
 static void grad_of_bias(struct backend *b, float *dbias, const void *dout,
-			 size_t rows, size_t oc)
+			 size_t rows, size_t oc, bool fresh)
 {
-	const column_sums sums = { { dbias, NULL } };
+	const column_sums sums = { { dbias }, fresh };
 
 	by_type(b->dtype, [=](auto t) {
 		typedef decltype(t) T;
@@ -181,40 +181,42 @@ static void grad_of_bias(struct backend *b, float *dbias, const void *dout,
 /* False with nothing queued if cuBLASLt cannot compute it, or would be
  * slower. */
 static bool multiply_with_sums(struct backend *b, struct cuda_gemm p,
-			       float *dbias)
+			       float *dbias, bool fresh)
 {
 	struct cuda *const c = cuda_of(b);
 
 	if (c->major >= HOPPER)
 		return false;
 	p.epilogue = CUDA_EPILOGUE_SUMS;
-	p.vector = cuda_scratch(c, p.n * sizeof(*dbias));
+	p.vector = fresh ? dbias : cuda_scratch(c, p.n * sizeof(*dbias));
 	if (!p.vector || !cuda_gemm_run(c, &p))
 		return false;
-	cuda_accumulate(b, dbias, (const float *)p.vector, p.n);
+	if (!fresh)
+		cuda_accumulate(b, dbias, (const float *)p.vector, p.n);
 	return true;
 }
 
 static void grad_of_weights(struct backend *b, float *dw, float *dbias,
 			    const void *dout, const void *in, size_t rows,
-			    size_t ic, size_t oc)
+			    size_t ic, size_t oc, bool fresh)
 {
 	struct cuda_gemm p = cuda_gemm_of(ic, oc, rows, { in, ic, true },
 					  { dout, oc, false }, dw);
 
-	p.add = dw;
+	p.add = fresh ? NULL : dw;
 	p.wide = true;
-	if (dbias && multiply_with_sums(b, p, dbias))
+	if (dbias && multiply_with_sums(b, p, dbias, fresh))
 		return;
 	cuda_gemm_run(cuda_of(b), &p);
 	if (dbias)
-		grad_of_bias(b, dbias, dout, rows, oc);
+		grad_of_bias(b, dbias, dout, rows, oc, fresh);
 }
 
 void cuda_linear_grad(struct backend *b, void *din, float *dw, float *dbias,
 		      const void *dout, const void *in, const void *pre,
-		      const void *w, size_t rows, size_t ic, size_t oc)
+		      const void *w, size_t rows, size_t ic, size_t oc,
+		      bool fresh)
 {
-	grad_of_weights(b, dw, dbias, dout, in, rows, ic, oc);
+	grad_of_weights(b, dw, dbias, dout, in, rows, ic, oc, fresh);
 	grad_of_in(b, din, dout, pre, w, rows, ic, oc);
 }

@@ -225,10 +225,10 @@ static size_t grad_chunk(size_t rows)
 void cuda_norm_grad(struct backend *b, void *din, float *dweight, float *dbias,
 		    float *dsum, const void *dout, const void *in,
 		    const float *stats, const void *weight, size_t rows,
-		    size_t c)
+		    size_t c, bool fresh)
 {
 	struct cuda *const cuda = cuda_of(b);
-	const column_sums sums = { { dweight, dbias, dsum } };
+	const column_sums sums = { { dweight, dbias, dsum }, fresh };
 	const int nsums = dsum ? NORM_SUMS : NORM_SUMS - 1;
 	const size_t chunk = grad_chunk(rows);
 	const size_t chunks = (rows + chunk - 1) / chunk;

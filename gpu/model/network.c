@@ -34,6 +34,7 @@ struct pass {
 	float drop;
 	uint64_t seed;
 	float *d_embed; /* the gradient of the embeddings' unit */
+	bool fresh_embed;
 };
 
 /* A parameter inside its unit's weights or gradients. */
@@ -53,6 +54,18 @@ static float *network_gradient(const struct pass *p, float *unit_gradient,
 	const struct gpt2 *const m = p->n->model;
 
 	return unit_gradient + m->params[m->units[unit].first + param].start;
+}
+
+/* Zero the gradient of one of the embeddings. */
+static void zero_gradient(const struct pass *p, unsigned param)
+{
+	struct backend *const b = p->n->b;
+	const struct gpt2 *const m = p->n->model;
+	const uint64_t n =
+		m->params[m->units[GPT2_UNIT_EMBED].first + param].numel;
+
+	b->ops->zero(b, network_gradient(p, p->d_embed, GPT2_UNIT_EMBED, param),
+		     n * sizeof(*p->d_embed));
 }
 
 /* Each place in a block that applies dropout has its own seed, and so has the
@@ -182,28 +195,30 @@ static const void *into_branch(const struct pass *p, uint64_t seed)
 }
 
 static void mlp_backward(const struct pass *p, unsigned unit, const void **w,
-			 float **g, struct block *k)
+			 float **g, bool fresh, struct block *k)
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
 
-	o->linear_grad(
-		n->b, n->d_wide, g[GPT2_MLP_PROJ_WEIGHT], g[GPT2_MLP_PROJ_BIAS],
-		into_branch(p, seed_of(p, unit, PLACE_MLP_PROJ)), k->gelu,
-		k->pre, w[GPT2_MLP_PROJ_WEIGHT], n->rows, 4 * n->width, n->c);
+	o->linear_grad(n->b, n->d_wide, g[GPT2_MLP_PROJ_WEIGHT],
+		       g[GPT2_MLP_PROJ_BIAS],
+		       into_branch(p, seed_of(p, unit, PLACE_MLP_PROJ)),
+		       k->gelu, k->pre, w[GPT2_MLP_PROJ_WEIGHT], n->rows,
+		       4 * n->width, n->c, fresh);
 	o->linear_grad(n->b, n->d_branch, g[GPT2_C_FC_WEIGHT],
 		       g[GPT2_C_FC_BIAS], n->d_wide, k->ln_2, NULL,
-		       w[GPT2_C_FC_WEIGHT], n->rows, n->c, 4 * n->width);
+		       w[GPT2_C_FC_WEIGHT], n->rows, n->c, 4 * n->width, fresh);
 	sum_over_group(p, n->d_branch);
 	/* The residual's gradient here is that of the attention's projection. */
 	o->norm_grad(n->b, n->d, g[GPT2_LN_2_WEIGHT], g[GPT2_LN_2_BIAS],
 		     p->drop > 0 ? NULL : g[GPT2_ATTN_PROJ_BIAS], n->d_branch,
-		     k->mid, k->ln_2_stats, w[GPT2_LN_2_WEIGHT], n->rows, n->c);
+		     k->mid, k->ln_2_stats, w[GPT2_LN_2_WEIGHT], n->rows, n->c,
+		     fresh);
 }
 
 static void attention_backward(const struct pass *p, unsigned unit,
-			       const void **w, float **g, const void *x,
-			       struct block *k)
+			       const void **w, float **g, bool fresh,
+			       const void *x, struct block *k)
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
@@ -216,23 +231,25 @@ static void attention_backward(const struct pass *p, unsigned unit,
 		       p->drop > 0 ? g[GPT2_ATTN_PROJ_BIAS] : NULL,
 		       into_branch(p, seed_of(p, unit, PLACE_ATTN_PROJ)),
 		       k->heads, NULL, w[GPT2_ATTN_PROJ_WEIGHT], n->rows,
-		       n->width, n->c);
+		       n->width, n->c, fresh);
 	attend(p, unit, k, d_heads);
 	o->linear_grad(n->b, n->d_branch, g[GPT2_C_ATTN_WEIGHT],
 		       g[GPT2_C_ATTN_BIAS], n->d_wide, k->ln_1, NULL,
-		       w[GPT2_C_ATTN_WEIGHT], n->rows, n->c, 3 * n->width);
+		       w[GPT2_C_ATTN_WEIGHT], n->rows, n->c, 3 * n->width,
+		       fresh);
 	sum_over_group(p, n->d_branch);
 	o->norm_grad(n->b, n->d, g[GPT2_LN_1_WEIGHT], g[GPT2_LN_1_BIAS], NULL,
 		     n->d_branch, x, k->ln_1_stats, w[GPT2_LN_1_WEIGHT],
-		     n->rows, n->c);
+		     n->rows, n->c, fresh);
 }
 
 static int block_backward(const struct pass *p, unsigned unit, const void *x,
 			  struct block *k)
 {
+	bool fresh = false;
 	const void *const weights = p->w->acquire(p->w->ctx, unit, p->err);
 	float *const grads =
-		weights ? p->w->gradient(p->w->ctx, unit, p->err) : NULL;
+		weights ? p->w->gradient(p->w->ctx, unit, &fresh, p->err) : NULL;
 	const void *w[GPT2_BLOCK_PARAMS];
 	float *g[GPT2_BLOCK_PARAMS];
 	unsigned i;
@@ -247,8 +264,8 @@ static int block_backward(const struct pass *p, unsigned unit, const void *x,
 	if (p->n->recompute &&
 	    unit + 1 < GPT2_UNIT_BLOCK(p->n->model->part.end_layer))
 		block_inside(p, unit, w, x, k);
-	mlp_backward(p, unit, w, g, k);
-	attention_backward(p, unit, w, g, x, k);
+	mlp_backward(p, unit, w, g, fresh, k);
+	attention_backward(p, unit, w, g, fresh, x, k);
 	p->w->release(p->w->ctx, unit);
 	return p->w->complete(p->w->ctx, unit, p->err);
 }
@@ -320,7 +337,8 @@ static int forward(const struct pass *p)
 
 /* The last norm and the head: computes the loss and, in training, when `d_last`
  * is the last unit's gradient, the gradient of the residual stream. */
-static int head(struct pass *p, const void *last, float *d_last, float scale)
+static int head(struct pass *p, const void *last, float *d_last, bool fresh,
+		float scale)
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
@@ -342,7 +360,7 @@ static int head(struct pass *p, const void *last, float *d_last, float scale)
 				: NULL,
 			 n->normed, weight(p, embed, GPT2_UNIT_EMBED, GPT2_WTE),
 			 n->targets, n->rows, n->c, n->model->part.vocab_size,
-			 scale, n->group);
+			 scale, p->fresh_embed, n->group);
 	p->w->release(p->w->ctx, GPT2_UNIT_EMBED);
 	if (!d_last)
 		return 0;
@@ -351,7 +369,7 @@ static int head(struct pass *p, const void *last, float *d_last, float scale)
 	o->norm_grad(n->b, n->d,
 		     network_gradient(p, d_last, unit, GPT2_LN_F_WEIGHT),
 		     network_gradient(p, d_last, unit, GPT2_LN_F_BIAS), NULL,
-		     n->d_branch, x, n->ln_f_stats, ln_w, n->rows, n->c);
+		     n->d_branch, x, n->ln_f_stats, ln_w, n->rows, n->c, fresh);
 	return 0;
 }
 
@@ -361,17 +379,22 @@ static int last_unit(struct pass *p, bool train, float scale)
 	const unsigned unit = gpt2_unit_last(n->model);
 	const void *const w = p->w->acquire(p->w->ctx, unit, p->err);
 	float *d_last = NULL;
+	bool fresh = false;
 	int rc;
 
 	if (!w)
 		return -ENOMEM;
 	if (train) {
-		d_last = p->w->gradient(p->w->ctx, unit, p->err);
-		p->d_embed = p->w->gradient(p->w->ctx, GPT2_UNIT_EMBED, p->err);
+		d_last = p->w->gradient(p->w->ctx, unit, &fresh, p->err);
+		p->d_embed = p->w->gradient(p->w->ctx, GPT2_UNIT_EMBED,
+					    &p->fresh_embed, p->err);
 		if (!d_last || !p->d_embed)
 			return -ENOMEM;
+		/* The head stores the rest. */
+		if (p->fresh_embed)
+			zero_gradient(p, GPT2_WPE);
 	}
-	rc = head(p, w, d_last, scale);
+	rc = head(p, w, d_last, fresh, scale);
 	p->w->release(p->w->ctx, unit);
 	if (!rc && train)
 		rc = p->w->complete(p->w->ctx, unit, p->err);
@@ -387,9 +410,14 @@ static int embed_backward(struct pass *p)
 	const struct backend_ops *const o = n->b->ops;
 
 	if (!is_last(n))
-		p->d_embed = p->w->gradient(p->w->ctx, GPT2_UNIT_EMBED, p->err);
+		p->d_embed = p->w->gradient(p->w->ctx, GPT2_UNIT_EMBED,
+					    &p->fresh_embed, p->err);
 	if (!p->d_embed)
 		return -ENOMEM;
+	if (!is_last(n) && p->fresh_embed) {
+		zero_gradient(p, GPT2_WTE);
+		zero_gradient(p, GPT2_WPE);
+	}
 	if (p->drop > 0)
 		o->dropout(n->b, n->d, n->rows * n->c, p->drop,
 			   seed_of(p, GPT2_UNIT_EMBED, PLACE_MLP_PROJ));

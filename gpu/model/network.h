@@ -23,9 +23,11 @@ struct network_weights {
 	/* NULL with a message on failure. */
 	const void *(*acquire)(void *ctx, unsigned unit, struct errmsg *err);
 	void (*release)(void *ctx, unsigned unit);
-	/* The buffer in which the unit's gradient is accumulated.  Called once
-	 * per unit and micro-batch, before its first part is computed. */
-	float *(*gradient)(void *ctx, unsigned unit, struct errmsg *err);
+	/* The buffer in which the unit's gradient is accumulated; if *fresh, it is
+	 * undefined and all of it is to be stored.  Called once per unit and
+	 * micro-batch, before its first part is computed. */
+	float *(*gradient)(void *ctx, unsigned unit, bool *fresh,
+			   struct errmsg *err);
 	/* The unit's gradient of this micro-batch is complete. */
 	int (*complete)(void *ctx, unsigned unit, struct errmsg *err);
 };

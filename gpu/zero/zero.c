@@ -437,7 +437,8 @@ int zero_update(struct zero *z, struct zero_update *u, struct errmsg *err)
 			     z->exp_avg_sq, gradient, z->local);
 		rc = share_weights(z, own, err);
 	}
-	b->ops->zero(b, m->gradient, m->ngradient * sizeof(*m->gradient));
+	for (unsigned i = 0; i < z->model->nunits; i++)
+		m->units[i].begun = false;
 	m->last_pass = false;
 	return rc;
 }

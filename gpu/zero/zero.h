@@ -100,7 +100,8 @@ struct zero_update {
 	bool overflow;     /* out: norm not finite, nothing updated */
 };
 
-/* Average gradients over the data-parallel group, clip, update, publish, and zero the gradients.
+/* Average gradients over the data-parallel group, clip, update and publish.  The next
+ * gradients are fresh.
  * Collective: all ranks get the same result. */
 int zero_update(struct zero *z, struct zero_update *u, struct errmsg *err);
 

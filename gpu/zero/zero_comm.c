@@ -93,8 +93,11 @@ void zero_reduce(struct zero *z, float *gradient, float *dst, bool add)
 	}
 	if (ranks == 1 && add)
 		b->ops->accumulate(b, dst, gradient, most);
+	else if (ranks == 1 && dst != gradient)
+		b->ops->copy(b, QUEUE_COMPUTE, dst, gradient,
+			     most * sizeof(*dst));
 	if (ranks == 1)
-		return; /* `gradient` and `dst` are the same buffer */
+		return;
 	for (size_t at = 0; at < most; at += m->share) {
 		const float *from = gradient + at;
 		float *to = m->host;

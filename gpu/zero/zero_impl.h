@@ -18,6 +18,7 @@ struct zero_unit {
 	bool prefetched; /* prefetched; not acquired yet */
 	unsigned users;
 	float *gradient;
+	bool begun; /* this step's gradient: it is accumulated to */
 };
 
 /* Buffers for units, each of one size, that are taken and given back in the order of
@@ -81,7 +82,7 @@ void zero_wait_comm(struct zero *z);
 
 /* dst = the sum over ranks of this rank's piece of `gradient`, plus dst if
  * `add`.  `gradient` has impl->pieces end to end and is undefined afterwards.
- * On one rank without `add` the two are the same buffer. */
+ * On one rank without `add` the two may be the same buffer. */
 void zero_reduce(struct zero *z, float *gradient, float *dst, bool add);
 
 /* x = its sum over ranks, between devices. */

@@ -83,7 +83,8 @@ void zero_discard_prefetch(struct zero *z)
 			continue;
 		zero_wait_comm(z);
 		unit_buffers_give(&z->impl->unit_weights, u->weights);
-		*u = (struct zero_unit){ .gradient = u->gradient };
+		*u = (struct zero_unit){ .gradient = u->gradient,
+					 .begun = u->begun };
 	}
 }
 
@@ -130,21 +131,24 @@ static bool unit_gradients(const struct zero *z)
 	return z->stage >= 2 || z->impl->exact;
 }
 
-static float *zero_weights_gradient(void *ctx, unsigned unit, struct errmsg *err)
+static float *zero_weights_gradient(void *ctx, unsigned unit, bool *fresh,
+				    struct errmsg *err)
 {
 	struct zero *z = ctx;
 	struct zero_unit *u = &z->impl->units[unit];
 
 	(void)err;
-	if (!unit_gradients(z))
+	*fresh = true;
+	if (!unit_gradients(z)) {
+		*fresh = !u->begun;
+		u->begun = true;
 		return z->impl->gradient + zero_unit_start(z, unit);
+	}
 	assert(!u->gradient);
 	/* The embeddings have one buffer, which the last pass may have left. */
 	if (z->impl->reducing_unit == unit)
 		zero_release_grad(z);
 	u->gradient = unit_buffers_take(z, &z->impl->unit_gradients, unit);
-	z->backend->ops->zero(z->backend, u->gradient,
-			      z->model->units[unit].numel * sizeof(*u->gradient));
 	return u->gradient;
 }
 
@@ -175,19 +179,19 @@ void zero_sum_unit(struct zero *z, unsigned unit)
 }
 
 static void reduce_unit(struct zero *z, const struct gpt2_unit *unit,
-			float *from)
+			float *from, bool add)
 {
 	float *to = z->impl->gradient;
 
 	if (z->stage == 2) {
 		reduce_stretch(z, z->partition.start[unit->first], unit->numel,
-			       from, to, true);
+			       from, to, add);
 		return;
 	}
 	for (size_t i = unit->first; i < unit->first + unit->n; i++) {
 		set_pieces_of(z, i);
 		zero_reduce(z, from + z->model->params[i].start,
-			    to + z->partition.start[i], true);
+			    to + z->partition.start[i], add);
 	}
 }
 
@@ -222,7 +226,8 @@ static int complete(void *ctx, unsigned unit, struct errmsg *err)
 	if (z->impl->exact)
 		zero_exact_add(z, unit, u->gradient);
 	else
-		reduce_unit(z, shape, u->gradient);
+		reduce_unit(z, shape, u->gradient, u->begun);
+	u->begun = true;
 	z->impl->reducing = u->gradient;
 	z->impl->reducing_unit = unit;
 	u->gradient = NULL;

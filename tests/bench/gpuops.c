@@ -123,25 +123,25 @@ static void mlp_proj_unfused(void)
 static void qkv_grad(void)
 {
 	b->ops->linear_grad(b, d, grad, stats, y, x, NULL, w, rows, width,
-			    3 * width);
+			    3 * width, true);
 }
 
 static void attn_proj_grad(void)
 {
 	b->ops->linear_grad(b, d, grad, stats, y, x, NULL, w, rows, width,
-			    width);
+			    width, true);
 }
 
 static void fc_grad(void)
 {
 	b->ops->linear_grad(b, d, grad, stats, y, x, NULL, w, rows, width,
-			    4 * width);
+			    4 * width, true);
 }
 
 static void mlp_proj_grad(void)
 {
 	b->ops->linear_grad(b, d, grad, stats, y, x, z, w, rows, 4 * width,
-			    width);
+			    width, true);
 }
 
 static void attention(void)
@@ -163,7 +163,7 @@ static void norm(void)
 static void norm_grad(void)
 {
 	b->ops->norm_grad(b, d, grad, grad + width, NULL, y, x, stats, small,
-			  rows, width);
+			  rows, width, true);
 }
 
 static void embed(void)
@@ -180,7 +180,7 @@ static void embed_grad(void)
 static void head(void)
 {
 	b->ops->cross_entropy(b, sum, d, grad, x, w, tokens, rows, width, vocab,
-			      1e-4f, NULL);
+			      1e-4f, true, NULL);
 }
 
 static void head_odd(void)

@@ -280,10 +280,10 @@ static double operations(struct training *t, const struct operands *x)
 		o->linear(t->w.b, x->out, NULL, x->w, x->w, x->w, NULL, rows,
 			  ic, oc);
 		o->linear_grad(t->w.b, x->din, t->w.grads, t->exp_avg, x->w,
-			       x->w, NULL, x->w, rows, ic, oc);
+			       x->w, NULL, x->w, rows, ic, oc, false);
 	}
 	o->cross_entropy(t->w.b, &loss, x->din, t->w.grads, x->w, x->w,
-			 t->w.tokens, rows, c, m->vocab_size, 1, NULL);
+			 t->w.tokens, rows, c, m->vocab_size, 1, false, NULL);
 	return gflop(t) / (clock_seconds() - start);
 }
 

@@ -226,7 +226,8 @@ static void add_gradients(struct run *r)
 	for (unsigned u = 0; u < r->model.nunits; u++) {
 		const struct gpt2_unit *unit = &r->model.units[u];
 		const uint64_t n = unit->numel;
-		float *g = n ? w.gradient(w.ctx, u, NULL) : NULL;
+		bool fresh;
+		float *g = n ? w.gradient(w.ctx, u, &fresh, NULL) : NULL;
 		float *x = calloc(n + 1, sizeof(*x));
 
 		if (!n) {

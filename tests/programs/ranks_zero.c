@@ -133,17 +133,20 @@ static void add_gradients(struct zero *z, const struct network_weights *w,
 
 	/* As backward does: the last unit first, the embeddings in between
 	 * too. */
-	float *embed = w->gradient(w->ctx, 0, NULL);
+	bool fresh_embed = false;
+	float *embed = w->gradient(w->ctx, 0, &fresh_embed, NULL);
 
 	for (size_t u = m->nunits; u-- > 0;) {
 		const uint64_t n = m->units[u].numel;
-		float *g = u ? w->gradient(w->ctx, (unsigned)u, NULL) : embed;
+		bool fresh = fresh_embed;
+		float *g = u ? w->gradient(w->ctx, (unsigned)u, &fresh, NULL)
+			     : embed;
 		float *add = malloc(n * sizeof(*add));
 
 		end -= n;
 		for (uint64_t i = 0; i < n; i++)
 			add[i] = known_gradient(fractions, step, micro, end + i);
-		for (uint64_t i = 0; i < n; i++) {
+		for (uint64_t i = 0; !fresh && i < n; i++) {
 			float old;
 
 			z->backend->ops->to_host(z->backend, &old, g + i,
@@ -253,13 +256,13 @@ static void train(struct topology *t, struct backend *b,
 
 	/* A NaN in any gradient skips the step. */
 	add_gradients(&z, &w, run->exactly, STEPS, c->rank);
-	if (c->rank == c->size - 1) {
-		float *g = w.gradient(w.ctx, 1, NULL);
+	bool fresh;
+	float *g = w.gradient(w.ctx, 1, &fresh, NULL);
 
+	if (fresh)
+		b->ops->zero(b, g, model->units[1].numel * sizeof(*g));
+	if (c->rank == c->size - 1)
 		b->ops->to_device(b, g, &(float){ NAN }, sizeof(*g));
-	} else {
-		w.gradient(w.ctx, 1, NULL);
-	}
 	w.complete(w.ctx, 1, NULL);
 	check(c, !zero_update(&z, &u, NULL) && u.overflow && z.step == STEPS,
 	      "overflow is found by all");

@@ -95,12 +95,14 @@ static void norm(struct side *s, const struct shape *h)
 	void *const in = side_act(s, n, 1), *const w = side_act(s, c, 1);
 	void *const out = side_act(s, n, NAN), *const din = side_act(s, n, 1);
 	float *const stats = side_floats(s, 2 * rows, NAN);
-	float *const dw = side_floats(s, c, 1), *const db = side_floats(s, c, 1);
-	float *const sum = h->how == SUM ? side_floats(s, c, 1) : NULL;
+	const float old = h->fresh ? NAN : 1;
+	float *const dw = side_floats(s, c, old), *const db = side_floats(s, c,
+									  old);
+	float *const sum = h->how == SUM ? side_floats(s, c, old) : NULL;
 
 	o->norm(s->b, out, stats, in, w, side_act(s, c, 1), rows, c, 1e-5f);
 	o->norm_grad(s->b, din, dw, db, sum, side_act(s, n, 1), in, stats, w,
-		     rows, c);
+		     rows, c, h->fresh);
 	side_show_act(s, "out", out, n);
 	side_show_act(s, "din", din, n);
 	side_show_floats(s, "dweight", dw, c);
@@ -112,8 +114,8 @@ static void norm(struct side *s, const struct shape *h)
 static const struct shape norms[] = {
 	{ .n = { 1, 8 } },
 	{ .n = { 5, 7 }, .how = SUM },
-	{ .n = { 130, 64 }, .how = SUM },
-	{ .n = { 9, 520 } },
+	{ .n = { 130, 64 }, .how = SUM, .fresh = true },
+	{ .n = { 9, 520 }, .fresh = true },
 	/* more chunks of rows than one */
 	{ .n = { 203, 33 }, .how = SUM },
 };
@@ -132,13 +134,15 @@ static void linear(struct side *s, const struct shape *h)
 	/* What `in` was made of. */
 	void *const in_pre = h->how == GELU ? side_act(s, rows * ic, 2) : NULL;
 	void *const din = side_act(s, rows * ic, NAN);
-	float *const dw = side_floats(s, ic * oc, 1);
-	float *const db = side_floats(s, oc, 1);
+	const float old = h->fresh ? NAN : 1;
+	float *const dw = side_floats(s, ic * oc, old);
+	float *const db = side_floats(s, oc, h->how == NO_BIAS ? 1 : old);
 
 	o->linear(s->b, out, pre, in, w, side_act(s, oc, 1),
 		  h->how == RESIDUAL ? out : NULL, rows, ic, oc);
 	o->linear_grad(s->b, din, dw, h->how == NO_BIAS ? NULL : db,
-		       side_act(s, rows * oc, 1), in, in_pre, w, rows, ic, oc);
+		       side_act(s, rows * oc, 1), in, in_pre, w, rows, ic, oc,
+		       h->fresh);
 	side_show_act(s, "out", out, rows * oc);
 	if (pre)
 		side_show_act(s, "pre", pre, rows * oc);
@@ -149,11 +153,12 @@ static void linear(struct side *s, const struct shape *h)
 
 static const struct shape linears[] = {
 	{ .n = { 1, 8, 8 }, .how = PLAIN },
-	{ .n = { 5, 3, 7 }, .how = GELU },
+	{ .n = { 5, 3, 7 }, .how = GELU, .fresh = true },
 	{ .n = { 33, 24, 40 }, .how = PLAIN },
 	{ .n = { 33, 40, 24 }, .how = RESIDUAL },
 	{ .n = { 70, 16, 64 }, .how = GELU },
-	{ .n = { 9, 16, 24 }, .how = NO_BIAS },
+	{ .n = { 33, 32, 16 }, .how = PLAIN, .fresh = true },
+	{ .n = { 9, 16, 24 }, .how = NO_BIAS, .fresh = true },
 };
 
 /* Batch, positions, heads, elements of a head. */
@@ -264,7 +269,7 @@ static void shared_cross_entropy(struct side *s, const struct shape *h)
 		o->cross_entropy(
 			s->b, k < 2 ? unused : loss[r], k < 2 ? NULL : din[r],
 			k < 2 ? NULL : dwte + first, in, wte + first * size,
-			targets[r], rows, c, vocab[r], 0.5f, &g);
+			targets[r], rows, c, vocab[r], 0.5f, false, &g);
 	}
 	side_show_double(s, "loss", loss[0]);
 	side_show_double(s, "the other's loss", loss[1]);
@@ -286,14 +291,14 @@ static void cross_entropy(struct side *s, const struct shape *h)
 	const struct backend_ops *const o = s->b->ops;
 	const size_t rows = h->n[0], c = h->n[1], vocab = h->n[2];
 	void *const din = side_act(s, rows * c, NAN);
-	float *const dwte = side_floats(s, vocab * c, 1);
+	float *const dwte = side_floats(s, vocab * c, h->fresh ? NAN : 1);
 	double *const loss = side_double(s, 0.25);
 	const void *const in = side_act(s, rows * c, 1);
 
 	o->cross_entropy(s->b, loss, h->how ? NULL : din, h->how ? NULL : dwte,
 			 in, side_act(s, vocab * c, 1),
 			 side_ints(s, rows, (unsigned)vocab, true), rows, c,
-			 vocab, 0.5f, NULL);
+			 vocab, 0.5f, h->fresh, NULL);
 	side_show_double(s, "loss", loss);
 	side_show_floats(s, "dwte", dwte, vocab * c);
 	if (!h->how)
@@ -301,8 +306,10 @@ static void cross_entropy(struct side *s, const struct shape *h)
 }
 
 static const struct shape heads[] = {
-	{ .n = { 1, 8, 2 } },    { .n = { 7, 5, 63 } },
-	{ .n = { 70, 16, 65 } }, { .n = { 70, 16, 65 }, .how = 1 },
+	{ .n = { 1, 8, 2 } },
+	{ .n = { 7, 5, 63 }, .fresh = true },
+	{ .n = { 70, 16, 65 }, .fresh = true },
+	{ .n = { 70, 16, 65 }, .how = 1 },
 	{ .n = { 3, 8, 5000 } },
 };
 

@@ -11,6 +11,7 @@ struct shape {
 	size_t n[4];
 	float drop;
 	unsigned how; /* what the operation makes of it */
+	bool fresh; /* gradients are stored, not added: they start as NaN, too */
 };
 
 struct op {

@@ -32,11 +32,12 @@ static void release(void *ctx, unsigned unit)
 	w->acquired--;
 }
 
-static float *gradient(void *ctx, unsigned unit, struct errmsg *err)
+static float *gradient(void *ctx, unsigned unit, bool *fresh, struct errmsg *err)
 {
 	struct whole *w = ctx;
 
 	(void)err;
+	*fresh = false;
 	return w->grads + unit_start(&w->model, unit);
 }
 

@@ -58,33 +58,17 @@ due_copies() {
 	esac
 }
 
-# A block: two norms and attention; backward the sums of three biases, attention in three kernels,
-# and of each norm the rows and the sums of their chunks.  Once: the embeddings, the last norm and
-# its gradient, the losses and their sum, four kernels of the embeddings' gradient, the norm of
-# the gradient in two, and Adam.
-launches=$((2 * (3 + 3 + 3 + 4) + 1 + 1 + 2 + 2 + 4 + 2 + 1))
+# A block: two norms and attention; backward, attention in three kernels, and of each norm the rows
+# and the sums of their chunks.  Once: the embeddings, the last norm and its gradient, the losses and
+# their sum, four kernels of the embeddings' gradient, the norm of the gradient in two, and Adam.
+# Nothing is added to a gradient by the first micro-batch.
+launches=$((2 * (3 + 3 + 4) + 1 + 1 + 2 + 2 + 4 + 2 + 1))
 # Four of each block and the head, forward and twice backward.
 products=$((3 * (2 * 4 + 1)))
 
-# Units whose gradients are summed over ranks at once are added to what this rank keeps of them.
-due_additions() {
-	case $1,$2,$3 in
-	[01],*) echo 0 ;;
-	2,1,*) echo 4 ;;
-	2,2,0) echo 2 ;;
-	2,2,1) echo 3 ;;
-	3,*) echo $params ;;
-	esac
-}
-
-# The loss, the norm, the residual stream's gradient, and the gradients of weights, which from
-# stage 2 on are those of units and what this rank keeps.
-due_zeroed() {
-	case $1,$2 in
-	[01],*) echo 4 $((8 + 8 + 2 * 32 * 32 + 4 * all)) ;;
-	*) echo 8 $((8 + 8 + 2 * 32 * 32 + 4 * all + 4 * all / $2)) ;;
-	esac
-}
+# The loss, the norm, the gradients of the residual stream and of positions, which need not all be
+# in a row.
+zeroed="4 $((8 + 8 + 2 * 32 * 32 + 4 * 32 * 32))"
 
 # The host waits for each copy, after the pass, and after the update.
 due() {
@@ -92,8 +76,7 @@ due() {
 
 	copies=$(due_copies "$@")
 	read -r in _ out _ <<<"$copies"
-	echo "$copies" $((in + out + 2)) $((launches + $(due_additions "$@"))) "$products" \
-		"$(due_zeroed "$@")"
+	echo "$copies" $((in + out + 2)) "$launches" "$products" "$zeroed"
 }
 
 for stage in 0 1 2 3; do

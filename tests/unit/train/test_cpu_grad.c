@@ -54,7 +54,7 @@ static void norm_grad(struct backend *b, float drop, const float *x,
 {
 	(void)drop;
 	b->ops->norm_grad(b, dx, dx + NORM_X, dx + NORM_X + NORM_C, NULL, dout,
-			  x, stats, x + NORM_X, NORM_ROWS, NORM_C);
+			  x, stats, x + NORM_X, NORM_ROWS, NORM_C, false);
 }
 
 /* gelu(rows[3][5] * w[5][9] + b[9]) * w'[9][4] + b'[4] */
@@ -84,9 +84,10 @@ static void mlp_grad(struct backend *b, float drop, const float *x,
 
 	(void)drop;
 	b->ops->linear_grad(b, middle, dx + MLP_W2, dx + MLP_B2, dout, kept,
-			    kept_pre, x + MLP_W2, MLP_ROWS, MLP_MID, MLP_OUT);
+			    kept_pre, x + MLP_W2, MLP_ROWS, MLP_MID, MLP_OUT,
+			    false);
 	b->ops->linear_grad(b, dx, dx + MLP_W, dx + MLP_B, middle, x, NULL,
-			    x + MLP_W, MLP_ROWS, MLP_IN, MLP_MID);
+			    x + MLP_W, MLP_ROWS, MLP_IN, MLP_MID, false);
 }
 
 /* qkv[2 * 9][3 * 2 * 3] */
@@ -139,7 +140,7 @@ static void cross_entropy(struct backend *b, float drop, const float *x,
 
 	(void)drop;
 	b->ops->cross_entropy(b, &loss, NULL, NULL, x, x + HEAD_WTE, targets,
-			      HEAD_ROWS, HEAD_C, HEAD_VOCAB, 0, NULL);
+			      HEAD_ROWS, HEAD_C, HEAD_VOCAB, 0, false, NULL);
 	*out = (float)loss;
 }
 
@@ -151,7 +152,7 @@ static void cross_entropy_grad(struct backend *b, float drop, const float *x,
 	(void)drop;
 	b->ops->cross_entropy(b, &loss, dx, dx + HEAD_WTE, x, x + HEAD_WTE,
 			      targets, HEAD_ROWS, HEAD_C, HEAD_VOCAB, *dout,
-			      NULL);
+			      false, NULL);
 }
 
 /* wte[4][5], wpe[3][5] */

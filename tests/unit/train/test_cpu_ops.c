@@ -135,7 +135,8 @@ static void norm(struct op_case *c)
 
 	o->norm(c->b, y, stats, x, w, in(c, "bias", width), rows, width, 1e-5f);
 	near_act(c, "out", y, n);
-	o->norm_grad(c->b, dx, dw, db, NULL, dy, x, stats, w, rows, width);
+	o->norm_grad(c->b, dx, dw, db, NULL, dy, x, stats, w, rows, width,
+		     false);
 	near_added(c, "din", dx, n);
 	near_added(c, "dweight", dw, width);
 	near_added(c, "dbias", db, width);
@@ -161,7 +162,7 @@ static void linear(struct op_case *c)
 	o->linear_grad(c->b, dx, dw, db, in(c, "dout", rows * oc),
 		       gelu ? in(c, "in_gelu", rows * ic) : x,
 		       gelu ? in(c, "in_pre", rows * ic) : NULL, w, rows, ic,
-		       oc);
+		       oc, false);
 	near_act(c, "din", dx, rows * ic);
 	near_added(c, "dweight", dw, ic * oc);
 	near_added(c, "dbias", db, oc);
@@ -197,13 +198,13 @@ static void cross_entropy(struct op_case *c)
 
 	o->cross_entropy(
 		c->b, &loss, dx, dw, x, wte, targets, rows, width, vocab,
-		(float)numbers_scalar(&numbers, c->dict, "scale"), NULL);
+		(float)numbers_scalar(&numbers, c->dict, "scale"), false, NULL);
 	if (fabs(loss - 1 - want) > c->tolerance * want)
 		fail_msg("%s: loss %g, not %g", c->name, loss - 1, want);
 	near_act(c, "din", dx, rows * width);
 	near_added(c, "dwte", dw, vocab * width);
 	o->cross_entropy(c->b, &again, NULL, NULL, x, wte, targets, rows, width,
-			 vocab, 0, NULL);
+			 vocab, 0, false, NULL);
 	assert_true(again == loss);
 }
 
