@@ -92,7 +92,7 @@ struct backend_ops {
 	void (*zero)(struct backend *b, void *p, size_t bytes);
 
 	/* Host memory that `copy` accesses directly (pinned), not zeroed.  NULL
-	 * if there is not enough. */
+	 * if there is not enough.  May be called by any thread. */
 	void *(*host_alloc)(struct backend *b, size_t bytes);
 	void (*host_free)(struct backend *b, void *p);
 	/* Copy between device memory and memory of host_alloc, or within one of
@@ -100,6 +100,10 @@ struct backend_ops {
 	 * completed. */
 	void (*copy)(struct backend *b, enum backend_queue q, void *dst,
 		     const void *src, size_t bytes);
+	/* dst = n elements of a 16-bit type, both in device memory, apart.  For
+	 * devices whose memory is not the host's. */
+	void (*cast)(struct backend *b, enum backend_queue q, float *dst,
+		     const void *src, enum dtype from, size_t n);
 
 	/*
 	 * An event marks a position in a queue: it completes with all

@@ -245,6 +245,7 @@ static const struct backend_ops ops = {
 	.host_alloc = cuda_host_alloc,
 	.host_free = cuda_host_free,
 	.copy = cuda_copy,
+	.cast = cuda_cast,
 	.event_new = cuda_event_new,
 	.event_free = cuda_event_free,
 	.event_record = cuda_event_record,

@@ -39,19 +39,26 @@ static __global__ void __launch_bounds__(THREADS) each(F op, size_t n)
 /* N is the operation's preferred number of elements, used if arrays are
  * aligned. */
 template <int N, typename F>
+static void for_each_on(struct cuda *c, cudaStream_t stream, const char *name,
+			const F &op, bool aligned, size_t n)
+{
+	if (n == 0)
+		return;
+	if (aligned)
+		cuda_launch_on(c, stream, name, each<N, F>, blocks_for(n / N),
+			       THREADS, 0, op, n);
+	else
+		cuda_launch_on(c, stream, name, each<1, F>, blocks_for(n),
+			       THREADS, 0, op, n);
+}
+
+template <int N, typename F>
 static void for_each(struct backend *b, const char *name, const F &op,
 		     bool aligned, size_t n)
 {
 	struct cuda *const c = cuda_of(b);
 
-	if (n == 0)
-		return;
-	if (aligned)
-		cuda_launch(c, name, each<N, F>, blocks_for(n / N), THREADS, 0,
-			    op, n);
-	else
-		cuda_launch(c, name, each<1, F>, blocks_for(n), THREADS, 0, op,
-			    n);
+	for_each_on<N>(c, c->stream, name, op, aligned, n);
 }
 
 /* --- activations ------------------------------------------------------------ */
@@ -159,6 +166,20 @@ void cuda_widen(struct backend *b, float *dst, const void *src, size_t n)
 	by_type(b->dtype, [=](auto t) {
 		cuda_elementwise_convert(b, "widen", dst,
 					 (const decltype(t) *)src, n);
+	});
+}
+
+void cuda_cast(struct backend *b, enum backend_queue q, float *dst,
+	       const void *src, enum dtype from, size_t n)
+{
+	const cudaStream_t stream = (cudaStream_t)b->ops->native_queue(b, q);
+
+	by_type(from, [=](auto t) {
+		typedef decltype(t) T;
+		const convert_op<float, T> op = { dst, (const T *)src };
+
+		for_each_on<8>(cuda_of(b), stream, "cast", op,
+			       is_aligned<8>(op.dst, op.src), n);
 	});
 }
 

@@ -18,8 +18,9 @@
 
 /* Queue a kernel.  A failure is reported by sync. */
 template <typename... P, typename... A>
-static void cuda_launch(struct cuda *c, const char *name, void (*kernel)(P...),
-			dim3 grid, dim3 block, size_t shared, A... args)
+static void cuda_launch_on(struct cuda *c, cudaStream_t stream,
+			   const char *name, void (*kernel)(P...), dim3 grid,
+			   dim3 block, size_t shared, A... args)
 {
 	if (shared > CUDA_SHARED_DEFAULT)
 		cuda_ok(c,
@@ -28,8 +29,17 @@ static void cuda_launch(struct cuda *c, const char *name, void (*kernel)(P...),
 				cudaFuncAttributeMaxDynamicSharedMemorySize,
 				(int)shared),
 			name);
-	kernel<<<grid, block, shared, c->stream>>>(static_cast<P>(args)...);
+	kernel<<<grid, block, shared, stream>>>(static_cast<P>(args)...);
 	cuda_ok(c, cudaGetLastError(), name);
+}
+
+/* The same on the computation's stream. */
+template <typename K, typename... A>
+static void cuda_launch(struct cuda *c, const char *name, K kernel, dim3 grid,
+			dim3 block, size_t shared, A... args)
+{
+	cuda_launch_on(c, c->stream, name, kernel, grid, block, shared,
+		       args...);
 }
 
 #endif

@@ -25,6 +25,7 @@ BACKEND_OP(scale) cuda_scale;
 BACKEND_OP(accumulate) cuda_accumulate;
 BACKEND_OP(round) cuda_round;
 BACKEND_OP(widen) cuda_widen;
+BACKEND_OP(cast) cuda_cast;
 BACKEND_OP(adam) cuda_adam;
 
 #ifdef __cplusplus

@@ -31,8 +31,9 @@ void *cuda_host_alloc(struct backend *b, size_t bytes)
 {
 	void *p = NULL;
 
-	(void)b;
-	if (cudaMallocHost(&p, bytes ? bytes : 1) != cudaSuccess) {
+	/* A thread begins with the first device. */
+	if (cudaSetDevice(cuda_of(b)->device) != cudaSuccess ||
+	    cudaMallocHost(&p, bytes ? bytes : 1) != cudaSuccess) {
 		cudaGetLastError();
 		return NULL; /* the caller reports it */
 	}

@@ -456,13 +456,13 @@ static unsigned reads_at_once(const struct comm *c)
 	return n < READS_MIN ? READS_MIN : n > READS_MAX ? READS_MAX : n;
 }
 
-static int open_uploads(struct load *l)
+/* For what is rearranged before it goes to the device. */
+static int open_host_upload(struct load *l, unsigned reads)
 {
-	const unsigned reads = reads_at_once(l->z->world);
-	int rc = upload_new(&l->upload, l->z->backend, reads, l->err);
+	int rc;
 
-	if (rc || l->source->naming.family == NAMING_HF)
-		return rc;
+	if (l->source->naming.family == NAMING_HF)
+		return 0;
 	rc = backend_cpu_new(&l->host, DTYPE_F32, 0, l->err);
 	return rc ? rc : upload_new(&l->host_upload, l->host, reads, l->err);
 }
@@ -482,19 +482,23 @@ static void close_uploads(struct load *l)
 static int load_all(struct load *l)
 {
 	const double begun = clock_seconds();
-	int rc = load_open_source(l);
+	const unsigned reads = reads_at_once(l->z->world);
+	/* Its memory is taken meanwhile. */
+	int rc = upload_new(&l->upload, l->z->backend, reads, l->err);
 
+	if (!rc)
+		rc = load_open_source(l);
 	if (!rc) {
-		rc = open_uploads(l);
+		rc = open_host_upload(l, reads);
 		if (!rc)
 			rc = load_tensors(l);
 		if (!rc)
 			rc = upload_finish(l->upload, l->err);
 		l->got->bytes = l->source->bytes;
 		l->got->direct = l->source->direct;
-		close_uploads(l);
 		load_close_source(l);
 	}
+	close_uploads(l);
 	l->got->seconds = clock_seconds() - begun;
 	return comm_agree(l->z->world, rc, l->err);
 }

@@ -7,6 +7,10 @@
  * and a caller that finds no free slot advances another one.  Copies have a
  * queue of their own, which starts after the computation queued so far.
  *
+ * Numbers of 16 bits cross the bus as such, and are cast by the device: the copy of a
+ * piece and its cast follow each other in the queue, so that one staging buffer
+ * does for all.
+ *
  * If the device has its own reader, pieces that it takes are read directly to
  * their destination.  If that fails, they are read through the host.
  */
@@ -24,10 +28,11 @@
 #include "ckpt/files/files.h"
 #include "ckpt/tensor/cast.h"
 #include "gpu/backend/backend.h"
+#include "gpu/read/pinned.h"
 #include "gpu/read/reader.h"
 
 /* Bytes of a piece: enough for the full speed of a disk or a bus. */
-#define PIECE ((size_t)4 << 20)
+#define PIECE ((size_t)8 << 20)
 
 /* Per concurrent read: one slot being read, one being copied. */
 #define SLOTS_OF_READ 2u
@@ -38,7 +43,8 @@ struct slot {
 	size_t n; /* elements */
 	float *to;
 	bool gds;     /* in the device's reader */
-	void *raw;    /* PIECE bytes of elements to be cast */
+	bool staged;  /* cast by the device */
+	void *raw;    /* PIECE bytes of elements to be cast here */
 	float *ready; /* PIECE bytes, pinned; NULL: device memory is host
 		       * memory */
 	struct backend_event *copied;
@@ -56,7 +62,9 @@ struct upload {
 	unsigned reading, reading_gds;
 	uint64_t gds_bytes;
 	struct errmsg gds_failure; /* the first; "" if none */
-	void *pinned;              /* `ready` of all slots */
+	void *staging;        /* PIECE bytes on the device; NULL: cast here */
+	struct pinned pinned; /* `ready` of all slots */
+	bool placed;          /* they have it */
 	uint64_t added;
 	int rc; /* of the first piece that failed, and its message */
 	uint64_t failed;
@@ -77,25 +85,40 @@ static int alloc_slots(struct upload *q, unsigned n, struct errmsg *err)
 	struct backend *b = q->b;
 
 	q->slots = calloc(n, sizeof(*q->slots));
+	if (!q->slots)
+		return errmsg_nomem(err, NULL);
 	if (!b->on_host)
-		q->pinned = b->ops->host_alloc(b, n * PIECE);
-	if (!q->slots || (!b->on_host && !q->pinned))
-		return errmsg_set(err, -ENOMEM,
-				  "%s: no %zu MiB of pinned memory to load through",
-				  b->name, n * PIECE >> 20);
+		pinned_begin(&q->pinned, b, n * PIECE);
 	for (; q->nslots < n; q->nslots++) {
 		struct slot *s = &q->slots[q->nslots];
 
 		s->job.file.fd = -1;
-		if (q->pinned) {
-			s->ready = (float *)((uint8_t *)q->pinned +
-					     q->nslots * PIECE);
+		if (!b->on_host) {
 			s->copied = b->ops->event_new(b);
 			if (!s->copied)
 				return errmsg_nomem(err, NULL);
 		}
 		put_free(q, s);
 	}
+	return 0;
+}
+
+/* Give the slots their memory, which is needed from now on. */
+static int place_slots(struct upload *q, struct errmsg *err)
+{
+	uint8_t *p;
+
+	if (q->placed || q->b->on_host)
+		return 0;
+	p = pinned_memory(&q->pinned);
+	if (!p)
+		return errmsg_set(
+			err, -ENOMEM,
+			"%s: no %zu MiB of pinned memory to load through",
+			q->b->name, q->nslots * PIECE >> 20);
+	for (unsigned i = 0; i < q->nslots; i++)
+		q->slots[i].ready = (float *)(p + i * PIECE);
+	q->placed = true;
 	return 0;
 }
 
@@ -112,6 +135,12 @@ static void begin_after_compute(struct upload *q)
 	b->ops->queue_wait(b, QUEUE_COPY, e);
 	if (q->gds)
 		b->ops->event_wait(b, e);
+}
+
+static void take_staging(struct upload *q)
+{
+	if (!q->b->on_host)
+		q->staging = q->b->ops->alloc(q->b, PIECE);
 }
 
 static int open_readers(struct upload *q, unsigned width, struct errmsg *err)
@@ -144,6 +173,7 @@ int upload_new(struct upload **out, struct backend *b, unsigned width,
 		upload_free(q);
 		return rc;
 	}
+	take_staging(q);
 	begin_after_compute(q);
 	*out = q;
 	return 0;
@@ -173,13 +203,20 @@ void upload_free(struct upload *q)
 		if (q->slots[i].copied)
 			b->ops->event_free(b, q->slots[i].copied);
 	}
-	if (q->pinned)
-		b->ops->host_free(b, q->pinned);
+	if (q->staging)
+		b->ops->free(b, q->staging);
+	pinned_done(&q->pinned);
 	free(q->slots);
 	free(q);
 }
 
 /* --- a piece that has been read -------------------------------------------- */
+
+/* Is a piece not read in the form in which it is copied? */
+static bool casts_here(const struct slot *s)
+{
+	return s->dtype != DTYPE_F32 && !s->staged;
+}
 
 static void note_failure(struct upload *q, const struct slot *s)
 {
@@ -194,7 +231,13 @@ static void copy_to_device(struct upload *q, struct slot *s)
 {
 	struct backend *b = q->b;
 
-	b->ops->copy(b, QUEUE_COPY, s->to, s->ready, s->n * sizeof(*s->to));
+	if (s->staged) {
+		b->ops->copy(b, QUEUE_COPY, q->staging, s->ready, s->job.len);
+		b->ops->cast(b, QUEUE_COPY, s->to, q->staging, s->dtype, s->n);
+	} else {
+		b->ops->copy(b, QUEUE_COPY, s->to, s->ready,
+			     s->n * sizeof(*s->to));
+	}
 	b->ops->event_record(b, s->copied, QUEUE_COPY);
 	s->next = NULL;
 	*q->copying_end = s;
@@ -252,7 +295,7 @@ static bool upload_collect(struct upload *q, bool wait)
 	upload_close_file(s);
 	if (s->job.rc)
 		note_failure(q, s);
-	else if (s->dtype != DTYPE_F32)
+	else if (casts_here(s))
 		cast_to_float(s->dtype, s->raw, s->ready ? s->ready : s->to,
 			      s->n);
 	if (s->ready && !s->job.rc)
@@ -292,12 +335,18 @@ static struct slot *take_slot(struct upload *q)
 	return s;
 }
 
+/* Does the device cast this type? */
+static bool is_staged(const struct upload *q, enum dtype dtype)
+{
+	return q->staging && (dtype == DTYPE_BF16 || dtype == DTYPE_F16);
+}
+
 /* The buffer that a piece is read into; NULL: out of memory. */
 static void *upload_place(struct slot *s)
 {
-	if (s->dtype != DTYPE_F32 && !s->raw)
+	if (casts_here(s) && !s->raw)
 		s->raw = malloc(PIECE);
-	if (s->dtype != DTYPE_F32)
+	if (casts_here(s))
 		return s->raw;
 	return s->ready ? s->ready : s->to;
 }
@@ -351,6 +400,7 @@ static int upload_add_piece(struct upload *q, const struct source *file,
 		return errmsg_set(err, q->rc, "%s", q->err.text);
 	}
 	s->dtype = piece.dtype;
+	s->staged = is_staged(q, piece.dtype);
 	s->n = piece.n;
 	s->to = piece.to;
 	s->number = q->added++;
@@ -376,8 +426,8 @@ static size_t upload_cut(const struct upload *q, uint64_t off, size_t left,
 			 enum dtype dtype)
 {
 	const size_t size = dtype_size(dtype);
-	const size_t most =
-		PIECE / (size > sizeof(float) ? size : sizeof(float));
+	const size_t floats = is_staged(q, dtype) ? size : sizeof(float);
+	const size_t most = PIECE / (size > floats ? size : floats);
 	const size_t n = left < most ? left : most;
 	size_t before;
 
@@ -399,6 +449,8 @@ int upload_add(struct upload *q, const struct source *file, uint64_t off,
 	int rc = source_check(file, len, off, err);
 
 	assert(len % size == 0);
+	if (!rc)
+		rc = place_slots(q, err);
 	while (left && !rc) {
 		const size_t n = upload_cut(q, off, left, dtype);
 

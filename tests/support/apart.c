@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "ckpt/tensor/cast.h"
 #include "gpu/backend/backend.h"
 #include "tests/support/hostbackend.h"
 
@@ -82,7 +83,9 @@ static void give_back(struct backend *b, void *p)
 struct copy {
 	void *dst;
 	const void *src;
-	size_t bytes;
+	size_t bytes; /* to be copied, or: */
+	size_t n;     /* elements to be cast */
+	enum dtype from;
 };
 
 struct queue {
@@ -116,9 +119,14 @@ static void move(struct backend *b, void *dst, const void *src, size_t bytes)
 
 static void run(struct queue *q, size_t until)
 {
-	for (; q && q->done < until; q->done++)
-		move(NULL, q->v[q->done].dst, q->v[q->done].src,
-		     q->v[q->done].bytes);
+	for (; q && q->done < until; q->done++) {
+		const struct copy *const c = &q->v[q->done];
+
+		if (c->n)
+			cast_to_float(c->from, of(c->src), of(c->dst), c->n);
+		else
+			move(NULL, c->dst, c->src, c->bytes);
+	}
 }
 
 static int sync_all(struct backend *b, struct errmsg *err)
@@ -155,18 +163,30 @@ static void host_give_back(struct backend *b, void *p)
 	free(p);
 }
 
-static void later(struct backend *b, enum backend_queue i, void *dst,
-		  const void *src, size_t bytes)
+static void later(struct queue *q, struct copy c)
 {
-	struct queue *q = &queues[i];
-
-	if (i == QUEUE_COMPUTE) {
-		move(b, dst, src, bytes);
-		return;
-	}
 	q->v = realloc(q->v, (q->n + 1) * sizeof(*q->v));
 	assert(q->v);
-	q->v[q->n++] = (struct copy){ dst, src, bytes };
+	q->v[q->n++] = c;
+}
+
+static void copy_later(struct backend *b, enum backend_queue i, void *dst,
+		       const void *src, size_t bytes)
+{
+	if (i == QUEUE_COMPUTE)
+		move(b, dst, src, bytes);
+	else
+		later(&queues[i],
+		      (struct copy){ .dst = dst, .src = src, .bytes = bytes });
+}
+
+static void cast_later(struct backend *b, enum backend_queue i, float *dst,
+		       const void *src, enum dtype from, size_t n)
+{
+	(void)b;
+	assert(i != QUEUE_COMPUTE);
+	later(&queues[i],
+	      (struct copy){ .dst = dst, .src = src, .n = n, .from = from });
 }
 
 static struct backend_event *event_new(struct backend *b)
@@ -263,7 +283,8 @@ struct backend *apart_backend(enum dtype dtype)
 		.zero = zero,
 		.host_alloc = host_take,
 		.host_free = host_give_back,
-		.copy = later,
+		.copy = copy_later,
+		.cast = cast_later,
 		.event_new = event_new,
 		.event_free = event_free,
 		.event_record = event_record,

@@ -28,8 +28,8 @@ resumed() {
 	check "$2: the losses" within "$4" "$(apart saved "$2" 2)"
 }
 
-# One piece of 4 MiB of each of three tensors: the rests are too small.
-by_cufile() { grep -q 'shards, 12.6 MB by GPUDirect Storage, in' "$tmp/$1.log"; }
+# The whole pages of three tensors of 5 MiB.
+by_cufile() { grep -q 'shards, 15.7 MB by GPUDirect Storage, in' "$tmp/$1.log"; }
 not_by_cufile() { ! grep -q GPUDirect "$tmp/$1.log"; }
 reported_once() {
 	test "$(grep -c "GPUDirect Storage failed, reading through host memory instead: .*optim_states.pt: cuFileRead at [0-9]*: some error of cuFile$" "$tmp/$1.log")" = 1

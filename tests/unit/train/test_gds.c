@@ -21,7 +21,8 @@
 
 #define FILE_NAME "gds.tmp"
 #define MIB ((size_t)1 << 20)
-#define FILE_BYTES (12 * MIB) /* three pieces */
+#define PIECE (8 * MIB) /* of an upload */
+#define FILE_BYTES (3 * PIECE)
 #define PAGE 4096
 
 static uint8_t *content;
@@ -348,7 +349,7 @@ static void what_it_fails_with_is_read_otherwise(void **state)
 		cudaemu_cufile_begin();
 		cudaemu_cufile.result = cases[i].result;
 		cudaemu_cufile.good = cases[i].good;
-		assert_int_equal(load(&failure), cases[i].good * 4 * MIB);
+		assert_int_equal(load(&failure), cases[i].good * PIECE);
 		assert_non_null(
 			strstr(failure.text, FILE_NAME ": cuFileRead at "));
 		assert_non_null(strstr(failure.text, cases[i].why));
@@ -363,9 +364,9 @@ static void a_piece_that_breaks_off_is_read_anew(void **state)
 	require_direct();
 	cudaemu_cufile_begin();
 	cudaemu_cufile.most = MIB;
-	cudaemu_cufile.good = 6;
+	cudaemu_cufile.good = 12;
 	cudaemu_cufile.result = -1;
-	assert_true(load(&failure) <= 4 * MIB);
+	assert_true(load(&failure) <= PIECE);
 	assert_string_not_equal(failure.text, "");
 }
 
@@ -376,7 +377,7 @@ static void a_file_that_failed_is_not_tried_again(void **state)
 
 	require_direct();
 	for (size_t i = 0; i < COUNT(parts); i++)
-		parts[i] = (struct part){ 0, 4 * MIB, DTYPE_F32 };
+		parts[i] = (struct part){ 0, PIECE, DTYPE_F32 };
 	cudaemu_cufile_begin();
 	cudaemu_cufile.result = -1;
 	load_with(false, parts, COUNT(parts), &failure);
