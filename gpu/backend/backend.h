@@ -26,10 +26,10 @@ struct backend_adam {
 	double beta1, beta2;
 	float eps;
 	float grad_scale; /* clipping, loss scale */
-	float l2;	  /* Adam's weight decay: part of the gradient */
-	float decay;	  /* AdamW's: 1 - lr * weight_decay */
+	float l2;         /* Adam's weight decay: part of the gradient */
+	float decay;      /* AdamW's: 1 - lr * weight_decay */
 	float step_size;  /* lr / (1 - beta1^t) */
-	float denom;	  /* sqrt(1 - beta2^t) */
+	float denom;      /* sqrt(1 - beta2^t) */
 };
 
 /*
@@ -59,9 +59,10 @@ enum backend_queue {
 #define BACKEND_QUEUES 3
 
 /*
- * Ranks that compute the same rows with parts of the same parameters: each has a
- * range of the tokens, of the heads, and of the widest activation.  All ranks of
- * a group get the same results, bit for bit.
+ * Ranks that compute the same rows: with parts of the same parameters, where each has
+ * a range of the tokens, of the heads, and of the widest activation, or each with the
+ * same parameters a range of the positions.  All ranks of a group get the same
+ * results, bit for bit.
  */
 struct backend_group {
 	unsigned rank, size;
@@ -72,6 +73,20 @@ struct backend_group {
 	/* all[rank][n] = every rank's `mine`, on the device. */
 	void (*gather)(const struct backend_group *g, const float *mine,
 		       size_t n, float *all);
+
+	/* What ranks need that cut the positions of rows, act_t but for the
+	 * first.  Buffers do not overlap. */
+	void (*sum_floats)(const struct backend_group *g, struct backend *b,
+			   float *x, size_t n);
+	/* mine[n] = this rank's part of the sum over ranks of parts[size][n]. */
+	void (*reduce_scatter)(const struct backend_group *g, struct backend *b,
+			       const void *parts, void *mine, size_t n);
+	/* all[rank][n] = every rank's `mine`. */
+	void (*all_gather)(const struct backend_group *g, struct backend *b,
+			   const void *mine, void *all, size_t n);
+	/* all[rank][n] = what every rank has for this one in parts[size][n]. */
+	void (*all_to_all)(const struct backend_group *g, struct backend *b,
+			   const void *parts, void *all, size_t n);
 };
 
 /* Instead of a token or a target: it is none, or one of another rank's. */
@@ -188,12 +203,17 @@ struct backend_ops {
 
 	/* Dropout in place: zero elements with probability `drop` and scale the
 	 * others up.  Applied to the gradient with the same seed, it is its own
-	 * backward pass. */
-	void (*dropout)(struct backend *b, void *x, size_t n, float drop,
-			uint64_t seed);
+	 * backward pass.  `x` are elements from `first` on of what the seed is
+	 * for. */
+	void (*dropout)(struct backend *b, void *x, size_t n, size_t first,
+			float drop, uint64_t seed);
 
 	/* dst += src */
 	void (*add)(struct backend *b, void *dst, const void *src, size_t n);
+
+	/* out[j][i][n] = in[i][j][n], act_t, for i < rows and j < columns. */
+	void (*transpose)(struct backend *b, void *out, const void *in,
+			  size_t rows, size_t columns, size_t n);
 
 	/*
 	 * Fused head and loss: logits = in * wte', and each row's cross entropy
@@ -245,7 +265,7 @@ struct backend {
 	 * "" if the device is the machine itself. */
 	char device[BACKEND_DEVICE_LEN];
 	double peak_flops; /* of products in `dtype`, per second; 0: unknown */
-	bool on_host; /* its memory is the host's: any thread may use it */
+	bool on_host;      /* its memory is the host's: any thread may use it */
 };
 
 /* `threads` 0: as many as OpenMP says.  -ENOTSUP for types that the backend has

@@ -266,11 +266,10 @@ CPU_CLONES void cpu_drop(float *x, size_t n, float drop, uint64_t row,
 			x[i], dropout_element(row, (uint32_t)(first + i)), drop);
 }
 
-static void cpu_dropout(struct backend *b, void *p, size_t n, float drop,
-			uint64_t seed)
+static void cpu_dropout(struct backend *b, void *p, size_t n, size_t first,
+			float drop, uint64_t seed)
 {
-	const uint64_t row = splitmix64(seed, 0); /* the whole buffer counts
-						       * as one row */
+	const uint64_t row = splitmix64(seed, 0); /* all count as one row */
 	float *const x = p;
 	size_t at;
 
@@ -278,7 +277,7 @@ static void cpu_dropout(struct backend *b, void *p, size_t n, float drop,
 	for (at = 0; at < n; at += BLOCK) {
 		const size_t len = n - at < BLOCK ? n - at : BLOCK;
 
-		cpu_drop(x + at, len, drop, row, at);
+		cpu_drop(x + at, len, drop, row, first + at);
 		cpu_round_to(b->dtype, x + at, len);
 	}
 }
@@ -296,6 +295,21 @@ static void cpu_add(struct backend *b, void *dst, const void *src, size_t n)
 		cpu_add_row(to + at, from + at, len);
 		cpu_round_to(b->dtype, to + at, len);
 	}
+}
+
+static void cpu_transpose(struct backend *b, void *out, const void *in,
+			  size_t rows, size_t columns, size_t n)
+{
+	const float *const from = in;
+	float *const to = out;
+	size_t i;
+
+	(void)b;
+#pragma omp parallel for schedule(static)
+	for (i = 0; i < rows; i++)
+		for (size_t j = 0; j < columns; j++)
+			memcpy(to + (j * rows + i) * n,
+			       from + (i * columns + j) * n, n * sizeof(*to));
 }
 
 /* The resident set is counted anyway. */
@@ -346,6 +360,7 @@ static const struct backend_ops ops = {
 	.attention_grad = cpu_attention_grad,
 	.dropout = cpu_dropout,
 	.add = cpu_add,
+	.transpose = cpu_transpose,
 	.cross_entropy = cpu_cross_entropy,
 	.sum_squares = cpu_sum_squares,
 	.scale = cpu_scale,

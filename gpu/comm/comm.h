@@ -58,6 +58,10 @@ void comm_sum_float(struct comm *c, float *x, size_t n);
 void comm_reduce_scatter(struct comm *c, const float *parts, const size_t *n,
 			 float *mine);
 
+/* The same with `n` elements for each rank. */
+void comm_reduce_scatter_equal(struct comm *c, const float *parts, size_t n,
+			       float *mine);
+
 /* `all` = the bytes[rank] bytes of every rank, end to end.  `mine` may be its
  * own place in `all`. */
 void comm_all_gather(struct comm *c, const void *mine, const size_t *bytes,
@@ -66,6 +70,10 @@ void comm_all_gather(struct comm *c, const void *mine, const size_t *bytes,
 /* The same with `bytes` of every rank. */
 void comm_all_gather_equal(struct comm *c, const void *mine, size_t bytes,
 			   void *all);
+
+/* `out` has `bytes` for each rank, end to end; `in` gets from every rank, end to end,
+ * those that it has for this one.  They do not overlap. */
+void comm_all_to_all(struct comm *c, const void *out, void *in, size_t bytes);
 
 /* Send `out` to a rank and receive as many bytes from it into `in`; either may be
  * NULL.  Not collective: `peer` makes the matching call. */

@@ -363,6 +363,18 @@ void comm_reduce_scatter(struct comm *c, const float *parts, const size_t *n,
 	watch_end();
 }
 
+void comm_reduce_scatter_equal(struct comm *c, const float *parts, size_t n,
+			       float *mine)
+{
+	if (!c->impl) {
+		memmove(mine, parts, n * sizeof(*mine));
+		return;
+	}
+	for (unsigned r = 0; r < c->size; r++)
+		c->impl->lengths[r] = n;
+	comm_reduce_scatter(c, parts, c->impl->lengths, mine);
+}
+
 void comm_all_gather(struct comm *c, const void *mine, const size_t *bytes,
 		     void *all)
 {
@@ -427,6 +439,32 @@ void comm_sum_float(struct comm *c, float *x, size_t n)
 	for (unsigned r = 0; r < c->size; r++)
 		part[r] *= sizeof(*x);
 	comm_all_gather(c, mine, part, x);
+	watch_end();
+}
+
+void comm_all_to_all(struct comm *c, const void *out, void *in, size_t bytes)
+{
+	const uint8_t *const from = out;
+	uint8_t *const to = in;
+
+	memcpy(to + c->rank * bytes, from + c->rank * bytes, bytes);
+	if (!c->impl)
+		return;
+	watch_begin("an all-to-all");
+	for (size_t at = 0; at < bytes; at += BROADCAST_BYTES) {
+		const int n = (int)pieces_within(bytes, at, BROADCAST_BYTES);
+		int wait = 0;
+
+		for (unsigned r = 0; r < c->size; r++) {
+			if (r == c->rank)
+				continue;
+			MPI_Irecv(to + r * bytes + at, n, MPI_BYTE, (int)r, 0,
+				  c->impl->mpi, &c->impl->request[wait++]);
+			MPI_Isend(from + r * bytes + at, n, MPI_BYTE, (int)r, 0,
+				  c->impl->mpi, &c->impl->request[wait++]);
+		}
+		MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
+	}
 	watch_end();
 }
 

@@ -174,6 +174,28 @@ void device_group_gather(struct device_group *g, const float *mine, size_t n,
 			      all + at, n);
 }
 
+void device_group_reduce_scatter(struct device_group *g, const void *parts,
+				 void *mine, size_t n)
+{
+	assert(g->b->on_host);
+	comm_reduce_scatter_equal(g->comm, parts, n, mine);
+	g->b->ops->round(g->b, mine, mine, n);
+}
+
+void device_group_all_gather(struct device_group *g, const void *mine,
+			     void *all, size_t n)
+{
+	assert(g->b->on_host);
+	comm_all_gather_equal(g->comm, mine, n * g->b->act_size, all);
+}
+
+void device_group_all_to_all(struct device_group *g, const void *parts,
+			     void *all, size_t n)
+{
+	assert(g->b->on_host);
+	comm_all_to_all(g->comm, parts, all, n * g->b->act_size);
+}
+
 static void exchange_window(struct device_group *g, unsigned peer,
 			    const char *out, char *in, size_t bytes)
 {

@@ -44,6 +44,21 @@ void device_group_sum_float(struct device_group *g, float *x, size_t n);
 void device_group_gather(struct device_group *g, const float *mine, size_t n,
 			 float *all);
 
+/* What ranks exchange that cut the positions of rows, act_t; so far their memory is the
+ * host's.  Buffers do not overlap.
+ *
+ * mine[n] = this rank's part of the sum over ranks of parts[size][n]. */
+void device_group_reduce_scatter(struct device_group *g, const void *parts,
+				 void *mine, size_t n);
+
+/* all[rank][n] = every rank's `mine`. */
+void device_group_all_gather(struct device_group *g, const void *mine,
+			     void *all, size_t n);
+
+/* all[rank][n] = what every rank has for this one in parts[size][n]. */
+void device_group_all_to_all(struct device_group *g, const void *parts,
+			     void *all, size_t n);
+
 /* Send `out` to a rank and receive as many bytes from it into `in`; either may be
  * NULL.  Not collective: `peer` makes the matching call.  The computation does not
  * wait for what is only sent: device_group_wait comes before `out` is written to

@@ -21,6 +21,35 @@ static void group_gather(const struct backend_group *g, const float *mine,
 	device_group_gather(g->ctx, mine, n, all);
 }
 
+static void group_sum_floats(const struct backend_group *g, struct backend *b,
+			     float *x, size_t n)
+{
+	(void)b;
+	device_group_sum_float(g->ctx, x, n);
+}
+
+static void group_reduce_scatter(const struct backend_group *g,
+				 struct backend *b, const void *parts,
+				 void *mine, size_t n)
+{
+	(void)b;
+	device_group_reduce_scatter(g->ctx, parts, mine, n);
+}
+
+static void group_all_gather(const struct backend_group *g, struct backend *b,
+			     const void *mine, void *all, size_t n)
+{
+	(void)b;
+	device_group_all_gather(g->ctx, mine, all, n);
+}
+
+static void group_all_to_all(const struct backend_group *g, struct backend *b,
+			     const void *parts, void *all, size_t n)
+{
+	(void)b;
+	device_group_all_to_all(g->ctx, parts, all, n);
+}
+
 void tensor_group_init(struct backend_group *g, struct device_group *ranks,
 		       unsigned rank, unsigned size)
 {
@@ -30,5 +59,9 @@ void tensor_group_init(struct backend_group *g, struct device_group *ranks,
 		.ctx = ranks,
 		.sum = group_sum,
 		.gather = group_gather,
+		.sum_floats = group_sum_floats,
+		.reduce_scatter = group_reduce_scatter,
+		.all_gather = group_all_gather,
+		.all_to_all = group_all_to_all,
 	};
 }

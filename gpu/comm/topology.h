@@ -8,28 +8,37 @@
 #include "gpu/comm/device_group.h"
 
 /*
- * The ranks of a run, in Megatron's order: rank (stage * data + d) * tensor + t is
- * number t of its tensor-parallel group, whose ranks hold parts of the same
- * parameters and compute the same rows; number d of its data-parallel group, whose
- * ranks hold the same parameters and compute different rows; and of that pipeline
- * stage, each of which holds other layers for the same rows.
+ * The ranks of a run, in Megatron's order: rank ((stage * data + d) * sequence + s) *
+ * tensor + t is number t of its tensor-parallel group, whose ranks hold parts of the
+ * same parameters and compute the same rows; number s of its sequence-parallel group,
+ * whose ranks hold the same parameters and compute other positions of the same rows;
+ * number d of its data-parallel group, whose ranks hold the same parameters and
+ * compute different rows; and of that pipeline stage, each of which holds other layers
+ * for the same rows.
  */
 struct topology {
 	struct comm *world;
-	struct comm tensor, data, pipe; /* this rank's groups */
+	struct comm tensor, sequence, data, pipe; /* this rank's groups */
+	/* All that hold the same parameters: number d * sequence + s of them. */
+	struct comm replicas;
 	/* The first and the last stage of the pipeline, which both have the
 	 * embedding; on stages between them, those. */
 	struct comm ends;
 	/* The same groups for what is in devices' memory, after topology_connect;
-	 * of the data-parallel one, what NCCL needs, or NULL. */
-	struct device_group tensor_device, pipe_device, ends_device;
-	struct devcomm *data_device;
+	 * of `replicas`, what NCCL needs, or NULL. */
+	struct device_group tensor_device, sequence_device, pipe_device;
+	struct device_group ends_device;
+	struct devcomm *replicas_device;
 };
 
-/* The product of the sizes of tensor-parallel groups and of pipelines divides
- * the number of ranks.  Collective: all ranks get the same result. -ENOMEM. */
-int topology_init(struct topology *t, struct comm *world, unsigned tensor,
-		  unsigned pipe, struct errmsg *err);
+/* Sizes of groups, whose product divides the number of ranks. */
+struct topology_sizes {
+	unsigned tensor, sequence, pipe;
+};
+
+/* Collective: all ranks get the same result. -ENOMEM. */
+int topology_init(struct topology *t, struct comm *world,
+		  const struct topology_sizes *sizes, struct errmsg *err);
 void topology_done(struct topology *t);
 
 /* Connect the devices of the ranks of each group, by NCCL if all reach each other.

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/nearest.h"
 #include "gpu/config/config_impl.h"
@@ -174,7 +175,8 @@ static int read_flags(struct parse *p, int argc, char **argv, bool early,
 /* Report a batch that is not a multiple of `unit` rows. */
 static int bad_batch(const struct config *c, unsigned unit, struct errmsg *err)
 {
-	const bool shared = c->tensor_parallel > 1 || c->pipeline_parallel > 1;
+	const bool shared = c->tensor_parallel > 1 ||
+			    c->pipeline_parallel > 1 || c->sequence_parallel > 1;
 	const char *const kind = shared ? "data-parallel " : "";
 	const unsigned ranks = c->data_parallel;
 	const unsigned below = c->batch / unit * unit;
@@ -240,45 +242,60 @@ static int settle_batch(struct config *c, struct errmsg *err)
 	return 0;
 }
 
-/* Refuse stages above `stage_max`, and devices, if --`flag` makes `size` ranks share
- * the model. */
-static int check_shared(const struct config *c, const char *flag, unsigned size,
-			unsigned stage_max, const char *stages,
-			struct errmsg *err)
+/* Refuse stages that ranks cannot have which share a model or rows, and devices. */
+static int check_shared(const struct config *c, struct errmsg *err)
 {
-	if (size > 1 && c->zero_stage > stage_max)
+	/* As in DeepSpeed: in a pipeline, stage 2 would reduce gradients once per
+	 * micro-batch. */
+	const struct {
+		const char *flag;
+		unsigned size, stage_max;
+		const char *stages;
+	} kinds[] = {
+		{ "tensor_model_parallel_size", c->tensor_parallel, 2,
+		  "0, 1 or 2" },
+		{ "pipeline_model_parallel_size", c->pipeline_parallel, 1,
+		  "0 or 1" },
+	};
+
+	for (size_t i = 0; i < COUNT(kinds); i++)
+		if (kinds[i].size > 1 && c->zero_stage > kinds[i].stage_max)
+			return errmsg_set(
+				err, -EINVAL,
+				"--%s %u: does not go with --zero_stage %u; use %s",
+				kinds[i].flag, kinds[i].size, c->zero_stage,
+				kinds[i].stages);
+	if (c->device == DEVICE_CUDA &&
+	    (c->sequence_parallel > 1 || c->cut_residual))
 		return errmsg_set(
 			err, -EINVAL,
-			"--%s %u: does not go with --zero_stage %u; use %s",
-			flag, size, c->zero_stage, stages);
+			"--sequence_parallel%s: does not go with --device cuda",
+			c->cut_residual ? "" : "_size");
 	return 0;
 }
 
 static int settle_ranks(struct config *c, unsigned ranks, struct errmsg *err)
 {
-	const unsigned tensor = c->tensor_parallel, pipe = c->pipeline_parallel;
-	/* Each is at most 2^22. */
-	const uint64_t shared = (uint64_t)tensor * pipe;
-	int rc;
+	const struct {
+		const char *flag;
+		unsigned size;
+	} kinds[] = {
+		{ "tensor_model_parallel_size", c->tensor_parallel },
+		{ "sequence_parallel_size", c->sequence_parallel },
+		{ "pipeline_model_parallel_size", c->pipeline_parallel },
+	};
 
-	if (ranks % tensor)
-		return errmsg_set(
-			err, -EINVAL,
-			"--tensor_model_parallel_size %u: does not divide the %u ranks of this run",
-			tensor, ranks);
-	if (ranks % shared)
-		return errmsg_set(
-			err, -EINVAL,
-			"--pipeline_model_parallel_size %u: does not divide the %u groups of ranks of this run",
-			pipe, ranks / tensor);
-	c->data_parallel = (unsigned)(ranks / shared);
-	rc = check_shared(c, "tensor_model_parallel_size", tensor, 2,
-			  "0, 1 or 2", err);
-	/* As in DeepSpeed: stage 2 would reduce gradients once per micro-
-	 * batch. */
-	return rc ? rc
-		  : check_shared(c, "pipeline_model_parallel_size", pipe, 1,
-				 "0 or 1", err);
+	c->data_parallel = ranks;
+	for (size_t i = 0; i < COUNT(kinds); i++) {
+		if (c->data_parallel % kinds[i].size)
+			return errmsg_set(
+				err, -EINVAL,
+				"--%s %u: does not divide the %u %s of this run",
+				kinds[i].flag, kinds[i].size, c->data_parallel,
+				i ? "groups of ranks" : "ranks");
+		c->data_parallel /= kinds[i].size;
+	}
+	return check_shared(c, err);
 }
 
 static int check_schedule(const struct config *c, struct errmsg *err)
@@ -356,6 +373,35 @@ static int settle_schedule(struct config *c, const struct config_ratios *ratios,
 	return check_schedule(c, err);
 }
 
+/* Can ranks share the positions? */
+static int check_positions(const struct config *c, struct errmsg *err)
+{
+	const unsigned sequence = c->sequence_parallel;
+	const unsigned tensor = c->tensor_parallel;
+	const unsigned heads = c->model.n_head / tensor;
+
+	if (c->cut_residual && tensor == 1)
+		return errmsg_set(
+			err, -EINVAL,
+			"--sequence_parallel: needs --tensor_model_parallel_size of 2 or more");
+	if (heads % sequence)
+		return errmsg_set(
+			err, -EINVAL,
+			"--sequence_parallel_size %u: does not divide the %u heads of a rank",
+			sequence, heads);
+	if (c->seq_length % sequence)
+		return errmsg_set(
+			err, -EINVAL,
+			"--sequence_parallel_size %u: does not divide --seq_length %u",
+			sequence, c->seq_length);
+	if (c->cut_residual && c->seq_length / sequence % tensor)
+		return errmsg_set(
+			err, -EINVAL,
+			"--sequence_parallel: %u tensor-parallel ranks do not divide a row of %u positions",
+			tensor, c->seq_length / sequence);
+	return 0;
+}
+
 static int settle_model(struct config *c, struct errmsg *err)
 {
 	struct gpt2 trial = { 0 };
@@ -370,7 +416,7 @@ static int settle_model(struct config *c, struct errmsg *err)
 			err, -EINVAL,
 			"--seq_length %u: is more than the model's --n_positions %u",
 			c->seq_length, c->model.n_positions);
-	return rc;
+	return rc ? rc : check_positions(c, err);
 }
 
 static int settle(struct parse *p, unsigned ranks, struct errmsg *err)
@@ -393,9 +439,9 @@ static int settle(struct parse *p, unsigned ranks, struct errmsg *err)
 	/* The model and its parallelism, in the form of the DSUC demo's run
 	 * names. */
 	if (!rc && !c->run_name &&
-	    asprintf(&c->run_name, "%s_tp%u_pp%u_dp%u_sp1", p->model,
-		     c->tensor_parallel, c->pipeline_parallel,
-		     c->data_parallel) < 0) {
+	    asprintf(&c->run_name, "%s_tp%u_pp%u_dp%u_sp%u", p->model,
+		     c->tensor_parallel, c->pipeline_parallel, c->data_parallel,
+		     c->sequence_parallel) < 0) {
 		c->run_name = NULL;
 		rc = errmsg_nomem(err, NULL);
 	}
@@ -414,6 +460,7 @@ static int set_defaults(struct config *c, struct errmsg *err)
 		.dtype = DTYPE_F32,
 		.tensor_parallel = 1,
 		.pipeline_parallel = 1,
+		.sequence_parallel = 1,
 		.zero_stage = 1,
 		.steps = 100,
 		.comm_timeout = 1800,

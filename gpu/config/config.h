@@ -71,7 +71,9 @@ struct config {
 	enum device_kind device;
 
 	/* Sizes of the groups of ranks; their product is the number of ranks. */
-	unsigned tensor_parallel, pipeline_parallel, data_parallel;
+	unsigned tensor_parallel, pipeline_parallel, sequence_parallel;
+	unsigned data_parallel;
+	bool cut_residual;             /* Megatron's sequence parallelism */
 	enum gpt2_partition partition; /* of the pipeline */
 
 	/* batch = micro_batch * accumulation * data_parallel */

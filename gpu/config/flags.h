@@ -44,7 +44,7 @@ struct flag {
 			   * description */
 };
 
-#define FLAGS 56
+#define FLAGS 58
 extern const struct flag flags[FLAGS];
 
 bool flag_takes_value(const struct flag *f);

@@ -266,6 +266,7 @@ static const struct backend_ops ops = {
 	.attention_grad = cuda_attention_grad,
 	.dropout = cuda_dropout,
 	.add = cuda_add,
+	.transpose = cuda_transpose,
 	.cross_entropy = cuda_cross_entropy,
 	.sum_squares = cuda_sum_squares,
 	.scale = cuda_scale,

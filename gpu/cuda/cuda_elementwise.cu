@@ -65,8 +65,9 @@ static void for_each(struct backend *b, const char *name, const F &op,
 
 template <typename T> struct drop_op {
 	T *x;
+	uint32_t first;
 	float drop;
-	uint64_t row; /* the whole buffer counts as one row */
+	uint64_t row; /* all elements count as one row */
 
 	template <int N> __device__ void run(size_t i) const
 	{
@@ -75,19 +76,20 @@ template <typename T> struct drop_op {
 #pragma unroll
 		for (int k = 0; k < N; k++)
 			f.x[k] = dropout_apply(
-				f.x[k], dropout_element(row, (uint32_t)(i + k)),
+				f.x[k], dropout_element(row, first + (uint32_t)(i + k)),
 				drop);
 		store(x + i, f);
 	}
 };
 
-void cuda_dropout(struct backend *b, void *x, size_t n, float drop,
-		  uint64_t seed)
+void cuda_dropout(struct backend *b, void *x, size_t n, size_t first,
+		  float drop, uint64_t seed)
 {
 	by_type(b->dtype, [=](auto t) {
 		typedef decltype(t) T;
 		constexpr int N = wide<T>();
-		const drop_op<T> op = { (T *)x, drop, splitmix64(seed, 0) };
+		const drop_op<T> op = { (T *)x, (uint32_t)first, drop,
+					splitmix64(seed, 0) };
 
 		for_each<N>(b, "dropout", op, is_aligned<N>(op.x), n);
 	});
@@ -125,6 +127,32 @@ void cuda_add(struct backend *b, void *dst, const void *src, size_t n)
 		typedef decltype(t) T;
 
 		cuda_elementwise_add(b, "add", (T *)dst, (const T *)src, n);
+	});
+}
+
+/* Elements of `out` in order; they move in groups of n. */
+template <typename T> struct transpose_op {
+	T *out;
+	const T *in;
+	size_t rows, columns, n;
+
+	template <int N> __device__ void run(size_t i) const
+	{
+		const size_t group = i / n;
+
+		out[i] = in[(group % rows * columns + group / rows) * n + i % n];
+	}
+};
+
+void cuda_transpose(struct backend *b, void *out, const void *in, size_t rows,
+		    size_t columns, size_t n)
+{
+	by_type(b->dtype, [=](auto t) {
+		typedef decltype(t) T;
+		const transpose_op<T> op = { (T *)out, (const T *)in, rows,
+					     columns, n };
+
+		for_each<1>(b, "transpose", op, true, rows * columns * n);
 	});
 }
 

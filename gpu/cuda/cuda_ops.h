@@ -19,6 +19,7 @@ BACKEND_OP(attention) cuda_attention;
 BACKEND_OP(attention_grad) cuda_attention_grad;
 BACKEND_OP(dropout) cuda_dropout;
 BACKEND_OP(add) cuda_add;
+BACKEND_OP(transpose) cuda_transpose;
 BACKEND_OP(cross_entropy) cuda_cross_entropy;
 BACKEND_OP(sum_squares) cuda_sum_squares;
 BACKEND_OP(scale) cuda_scale;

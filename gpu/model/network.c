@@ -10,10 +10,10 @@
  * Each block keeps the activations that its backward pass needs, or recomputes
  * them from its input.  The `x` of a block is the `out` of the block before.
  *
- * Ranks of a group all have the residual stream and cut what is between two of
- * its projections: c_attn, the heads and attn_proj; c_fc and mlp_proj.  They sum
- * up what the second projection adds to the stream, and, backward, the gradients
- * of what the first one took from it.
+ * Tensor-parallel ranks all have the residual stream, or rows of it, and cut what is
+ * between two of its projections: c_attn, the heads and attn_proj; c_fc and mlp_proj.
+ * They sum up what the second projection adds to the stream, and, backward, the
+ * gradients of what the first one took from it (network_ranks.c).
  */
 #include <assert.h>
 #include <errno.h>
@@ -78,15 +78,6 @@ static uint64_t seed_of(const struct pass *p, unsigned unit, enum place place)
 				 UINT64_C(0xd1342543de82ef95);
 }
 
-/* x = its sum over the ranks of a group, of the residual stream's shape. */
-static void sum_over_group(const struct pass *p, void *x)
-{
-	const struct backend_group *const group = p->n->group;
-
-	if (group)
-		group->sum(group, p->n->b, x, p->n->rows * p->n->c);
-}
-
 /* out = x + dropout(in * w + bias) */
 static void project(const struct pass *p, void *out, const void *x,
 		    const void *in, const void *w, const void *bias, size_t ic,
@@ -95,51 +86,78 @@ static void project(const struct pass *p, void *out, const void *x,
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
 
-	if (!n->group && !(p->drop > 0)) {
+	if (!n->ranks.tensor && !(p->drop > 0)) {
 		o->linear(n->b, out, NULL, in, w, bias, x, n->rows, ic, n->c);
 		return;
 	}
 	/* One rank's summand has the bias. */
-	if (n->group && n->group->rank)
+	if (n->ranks.tensor && n->ranks.tensor->rank)
 		bias = n->no_bias;
-	o->linear(n->b, out, NULL, in, w, bias, NULL, n->rows, ic, n->c);
-	sum_over_group(p, out);
+	o->linear(n->b, network_summand(n, out), NULL, in, w, bias, NULL,
+		  n->rows, ic, n->c);
+	network_sum(n, out);
 	if (p->drop > 0)
-		o->dropout(n->b, out, n->rows * n->c, p->drop, seed);
-	o->add(n->b, out, x, n->rows * n->c);
+		network_dropout(n, out, p->drop, seed);
+	o->add(n->b, out, x, n->own_rows * n->c);
 }
 
-/* Attention of this rank's heads.  Their masks are those that they have where one
- * rank has all heads: with dropout a group goes through the batch row by row,
- * since the numbers of a row's heads are not consecutive. */
-static void attend(const struct pass *p, unsigned unit, struct block *k,
-		   const void *d_heads)
+/* Attention of some heads, or its gradient d_wide by that of its output.  Masks are
+ * those that the heads have where one rank has all: ranks that share them go through
+ * the batch row by row, since the numbers of a row's heads are not consecutive. */
+static void attend_heads(const struct pass *p, unsigned unit, struct block *k,
+			 const void *d_heads)
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
-	const struct gpt2_part *const part = &n->model->part;
 	const uint64_t seed = seed_of(p, unit, PLACE_ATTENTION);
-	const size_t step = n->group && p->drop > 0 ? 1 : n->batch;
-	const size_t row = n->seq * n->width * n->b->act_size;
+	const size_t all = n->model->config.n_head;
+	size_t first;
+	const size_t number = network_heads(n, &first);
+	const size_t width = n->c / all * number;
+	const size_t step = number < all && p->drop > 0 ? 1 : n->batch;
+	const size_t row = n->seq * width * n->b->act_size;
 
 	for (size_t i = 0; i < n->batch; i += step) {
-		const uint64_t skip =
-			part->n_head * (i * part->size + part->rank);
-		const uint64_t own = splitmix64_skip(seed, skip);
-		char *const heads = (char *)k->heads + i * row;
+		const uint64_t own = splitmix64_skip(seed, all * i + first);
+		char *const heads = (char *)k->attended + i * row;
 		char *const qkv = (char *)k->qkv + i * 3 * row;
-		float *const stats =
-			k->attention_stats + i * n->seq * part->n_head;
+		float *const stats = k->attention_stats + i * n->seq * number;
 
 		if (d_heads)
 			o->attention_grad(n->b, (char *)n->d_wide + i * 3 * row,
 					  (const char *)d_heads + i * row,
 					  heads, stats, qkv, step, n->seq,
-					  part->n_head, n->width, p->drop, own);
+					  number, width, p->drop, own);
 		else
 			o->attention(n->b, heads, stats, qkv, step, n->seq,
-				     part->n_head, n->width, p->drop, own);
+				     number, width, p->drop, own);
 	}
+}
+
+#define QUERIES_KEYS_VALUES 3
+
+static void attend(const struct pass *p, unsigned unit, struct block *k)
+{
+	struct network *const n = p->n;
+
+	if (n->ranks.sequence)
+		network_to_heads(n, k->qkv, k->qkv, QUERIES_KEYS_VALUES);
+	attend_heads(p, unit, k, NULL);
+	if (n->ranks.sequence)
+		network_to_positions(n, k->heads, k->attended, 1);
+}
+
+static void attend_backward(const struct pass *p, unsigned unit,
+			    struct block *k, void *d_heads)
+{
+	struct network *const n = p->n;
+
+	if (n->ranks.sequence)
+		network_to_heads(n, d_heads, d_heads, 1);
+	attend_heads(p, unit, k, d_heads);
+	if (n->ranks.sequence)
+		network_to_positions(n, n->d_wide, n->d_wide,
+				     QUERIES_KEYS_VALUES);
 }
 
 /* A block's forward pass up to its last projection. */
@@ -151,17 +169,19 @@ static void block_inside(const struct pass *p, unsigned unit, const void **w,
 	const struct gpt2_config *const c = &n->model->config;
 
 	o->norm(n->b, k->ln_1, k->ln_1_stats, x, w[GPT2_LN_1_WEIGHT],
-		w[GPT2_LN_1_BIAS], n->rows, n->c, c->layer_norm_epsilon);
-	o->linear(n->b, k->qkv, NULL, k->ln_1, w[GPT2_C_ATTN_WEIGHT],
-		  w[GPT2_C_ATTN_BIAS], NULL, n->rows, n->c, 3 * n->width);
-	attend(p, unit, k, NULL);
+		w[GPT2_LN_1_BIAS], n->own_rows, n->c, c->layer_norm_epsilon);
+	o->linear(n->b, k->qkv, NULL, network_all_rows(n, k->ln_1),
+		  w[GPT2_C_ATTN_WEIGHT], w[GPT2_C_ATTN_BIAS], NULL, n->rows,
+		  n->c, 3 * n->width);
+	attend(p, unit, k);
 	project(p, k->mid, x, k->heads, w[GPT2_ATTN_PROJ_WEIGHT],
 		w[GPT2_ATTN_PROJ_BIAS], n->width,
 		seed_of(p, unit, PLACE_ATTN_PROJ));
 	o->norm(n->b, k->ln_2, k->ln_2_stats, k->mid, w[GPT2_LN_2_WEIGHT],
-		w[GPT2_LN_2_BIAS], n->rows, n->c, c->layer_norm_epsilon);
-	o->linear(n->b, k->gelu, k->pre, k->ln_2, w[GPT2_C_FC_WEIGHT],
-		  w[GPT2_C_FC_BIAS], NULL, n->rows, n->c, 4 * n->width);
+		w[GPT2_LN_2_BIAS], n->own_rows, n->c, c->layer_norm_epsilon);
+	o->linear(n->b, k->gelu, k->pre, network_all_rows(n, k->ln_2),
+		  w[GPT2_C_FC_WEIGHT], w[GPT2_C_FC_BIAS], NULL, n->rows, n->c,
+		  4 * n->width);
 }
 
 static void block_forward(const struct pass *p, unsigned unit,
@@ -184,14 +204,14 @@ static const void *into_branch(const struct pass *p, uint64_t seed)
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
-	const size_t len = n->rows * n->c;
+	const size_t len = n->own_rows * n->c;
 
 	if (!(p->drop > 0))
-		return n->d;
+		return network_all_rows(n, n->d);
 	o->zero(n->b, n->d_branch, len * n->b->act_size);
 	o->add(n->b, n->d_branch, n->d, len);
-	o->dropout(n->b, n->d_branch, len, p->drop, seed);
-	return n->d_branch;
+	network_dropout(n, n->d_branch, p->drop, seed);
+	return network_all_rows(n, n->d_branch);
 }
 
 static void mlp_backward(const struct pass *p, unsigned unit, const void **w,
@@ -205,15 +225,14 @@ static void mlp_backward(const struct pass *p, unsigned unit, const void **w,
 		       into_branch(p, seed_of(p, unit, PLACE_MLP_PROJ)),
 		       k->gelu, k->pre, w[GPT2_MLP_PROJ_WEIGHT], n->rows,
 		       4 * n->width, n->c, fresh);
-	o->linear_grad(n->b, n->d_branch, g[GPT2_C_FC_WEIGHT],
-		       g[GPT2_C_FC_BIAS], n->d_wide, k->ln_2, NULL,
+	o->linear_grad(n->b, n->d_branch, g[GPT2_C_FC_WEIGHT], g[GPT2_C_FC_BIAS],
+		       n->d_wide, network_all_rows(n, k->ln_2), NULL,
 		       w[GPT2_C_FC_WEIGHT], n->rows, n->c, 4 * n->width, fresh);
-	sum_over_group(p, n->d_branch);
 	/* The residual's gradient here is that of the attention's projection. */
-	o->norm_grad(n->b, n->d, g[GPT2_LN_2_WEIGHT], g[GPT2_LN_2_BIAS],
-		     p->drop > 0 ? NULL : g[GPT2_ATTN_PROJ_BIAS], n->d_branch,
-		     k->mid, k->ln_2_stats, w[GPT2_LN_2_WEIGHT], n->rows, n->c,
-		     fresh);
+	network_norm_grad(n, g[GPT2_LN_2_WEIGHT], g[GPT2_LN_2_BIAS],
+			  p->drop > 0 ? NULL : g[GPT2_ATTN_PROJ_BIAS],
+			  network_sum_branch(n), k->mid, k->ln_2_stats,
+			  w[GPT2_LN_2_WEIGHT], fresh);
 }
 
 static void attention_backward(const struct pass *p, unsigned unit,
@@ -232,15 +251,14 @@ static void attention_backward(const struct pass *p, unsigned unit,
 		       into_branch(p, seed_of(p, unit, PLACE_ATTN_PROJ)),
 		       k->heads, NULL, w[GPT2_ATTN_PROJ_WEIGHT], n->rows,
 		       n->width, n->c, fresh);
-	attend(p, unit, k, d_heads);
+	attend_backward(p, unit, k, d_heads);
 	o->linear_grad(n->b, n->d_branch, g[GPT2_C_ATTN_WEIGHT],
-		       g[GPT2_C_ATTN_BIAS], n->d_wide, k->ln_1, NULL,
-		       w[GPT2_C_ATTN_WEIGHT], n->rows, n->c, 3 * n->width,
-		       fresh);
-	sum_over_group(p, n->d_branch);
-	o->norm_grad(n->b, n->d, g[GPT2_LN_1_WEIGHT], g[GPT2_LN_1_BIAS], NULL,
-		     n->d_branch, x, k->ln_1_stats, w[GPT2_LN_1_WEIGHT],
-		     n->rows, n->c, fresh);
+		       g[GPT2_C_ATTN_BIAS], n->d_wide,
+		       network_all_rows(n, k->ln_1), NULL, w[GPT2_C_ATTN_WEIGHT],
+		       n->rows, n->c, 3 * n->width, fresh);
+	network_norm_grad(n, g[GPT2_LN_1_WEIGHT], g[GPT2_LN_1_BIAS], NULL,
+			  network_sum_branch(n), x, k->ln_1_stats,
+			  w[GPT2_LN_1_WEIGHT], fresh);
 }
 
 static int block_backward(const struct pass *p, unsigned unit, const void *x,
@@ -297,19 +315,21 @@ static int embed(const struct pass *p)
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
 	const void *w = p->w->acquire(p->w->ctx, GPT2_UNIT_EMBED, p->err);
+	const char *wpe;
 
 	if (!w)
 		return -ENOMEM;
-	o->embed(n->b, n->embedded, weight(p, w, GPT2_UNIT_EMBED, GPT2_WTE),
-		 n->group && n->group->rank
-			 ? NULL
-			 : weight(p, w, GPT2_UNIT_EMBED, GPT2_WPE),
-		 n->tokens, n->batch, n->seq, n->c);
-	sum_over_group(p, n->embedded);
+	wpe = (const char *)weight(p, w, GPT2_UNIT_EMBED, GPT2_WPE) +
+	      n->position * n->c * n->b->act_size;
+	o->embed(n->b, network_summand(n, n->embedded),
+		 weight(p, w, GPT2_UNIT_EMBED, GPT2_WTE),
+		 n->ranks.tensor && n->ranks.tensor->rank ? NULL : wpe,
+		 n->tokens, n->batch, n->length, n->c);
+	network_sum(n, n->embedded);
 	p->w->release(p->w->ctx, GPT2_UNIT_EMBED);
 	if (p->drop > 0)
-		o->dropout(n->b, n->embedded, n->rows * n->c, p->drop,
-			   seed_of(p, GPT2_UNIT_EMBED, PLACE_MLP_PROJ));
+		network_dropout(n, n->embedded, p->drop,
+				seed_of(p, GPT2_UNIT_EMBED, PLACE_MLP_PROJ));
 	return 0;
 }
 
@@ -348,7 +368,7 @@ static int head(struct pass *p, const void *last, float *d_last, bool fresh,
 	const void *embed;
 
 	o->norm(n->b, n->normed, n->ln_f_stats, x, ln_w,
-		weight(p, last, unit, GPT2_LN_F_BIAS), n->rows, n->c,
+		weight(p, last, unit, GPT2_LN_F_BIAS), n->own_rows, n->c,
 		n->model->config.layer_norm_epsilon);
 	embed = p->w->acquire(p->w->ctx, GPT2_UNIT_EMBED, p->err);
 	if (!embed)
@@ -358,18 +378,18 @@ static int head(struct pass *p, const void *last, float *d_last, bool fresh,
 			 d_last ? network_gradient(p, p->d_embed,
 						   GPT2_UNIT_EMBED, GPT2_WTE)
 				: NULL,
-			 n->normed, weight(p, embed, GPT2_UNIT_EMBED, GPT2_WTE),
+			 network_all_rows(n, n->normed),
+			 weight(p, embed, GPT2_UNIT_EMBED, GPT2_WTE),
 			 n->targets, n->rows, n->c, n->model->part.vocab_size,
-			 scale, p->fresh_embed, n->group);
+			 scale, p->fresh_embed, n->ranks.tensor);
 	p->w->release(p->w->ctx, GPT2_UNIT_EMBED);
 	if (!d_last)
 		return 0;
-	sum_over_group(p, n->d_branch);
-	o->zero(n->b, n->d, n->rows * n->c * n->b->act_size);
-	o->norm_grad(n->b, n->d,
-		     network_gradient(p, d_last, unit, GPT2_LN_F_WEIGHT),
-		     network_gradient(p, d_last, unit, GPT2_LN_F_BIAS), NULL,
-		     n->d_branch, x, n->ln_f_stats, ln_w, n->rows, n->c, fresh);
+	o->zero(n->b, n->d, n->own_rows * n->c * n->b->act_size);
+	network_norm_grad(n, network_gradient(p, d_last, unit, GPT2_LN_F_WEIGHT),
+			  network_gradient(p, d_last, unit, GPT2_LN_F_BIAS),
+			  NULL, network_sum_branch(n), x, n->ln_f_stats, ln_w,
+			  fresh);
 	return 0;
 }
 
@@ -419,12 +439,13 @@ static int embed_backward(struct pass *p)
 		zero_gradient(p, GPT2_WPE);
 	}
 	if (p->drop > 0)
-		o->dropout(n->b, n->d, n->rows * n->c, p->drop,
-			   seed_of(p, GPT2_UNIT_EMBED, PLACE_MLP_PROJ));
-	o->embed_grad(n->b,
-		      network_gradient(p, p->d_embed, GPT2_UNIT_EMBED, GPT2_WTE),
-		      network_gradient(p, p->d_embed, GPT2_UNIT_EMBED, GPT2_WPE),
-		      n->d, n->tokens, n->batch, n->seq, n->c);
+		network_dropout(n, n->d, p->drop,
+				seed_of(p, GPT2_UNIT_EMBED, PLACE_MLP_PROJ));
+	o->embed_grad(
+		n->b, network_gradient(p, p->d_embed, GPT2_UNIT_EMBED, GPT2_WTE),
+		network_gradient(p, p->d_embed, GPT2_UNIT_EMBED, GPT2_WPE) +
+			n->position * n->c,
+		network_all_rows(n, n->d), n->tokens, n->batch, n->length, n->c);
 	return p->w->complete(p->w->ctx, GPT2_UNIT_EMBED, p->err);
 }
 
@@ -449,10 +470,16 @@ static int32_t own_token(const struct network *n, int32_t token)
 	return own < part->vocab_size ? (int32_t)own : TOKEN_ELSEWHERE;
 }
 
-/* Where the token of position `i` of the micro-batch is. */
+/* The position in its row of this rank's i-th. */
+static size_t position_of(const struct network *n, size_t i)
+{
+	return n->position + i % n->length;
+}
+
+/* Where its token is. */
 static size_t place_of(const struct network *n, size_t i)
 {
-	return i / n->seq * n->tokens_of_row + i % n->seq;
+	return i / n->length * n->tokens_of_row + position_of(n, i);
 }
 
 /* The target of each position is the next token, if the row has one. */
@@ -467,7 +494,7 @@ static void set_tokens(struct network *n, const int32_t *tokens)
 	o->to_device(n->b, n->tokens, n->shifted, bytes);
 	for (i = 0; i < n->rows; i++)
 		n->shifted[i] =
-			i % n->seq + 1 < n->tokens_of_row
+			position_of(n, i) + 1 < n->tokens_of_row
 				? own_token(n, tokens[place_of(n, i) + 1])
 				: TOKEN_NONE;
 	o->to_device(n->b, n->targets, n->shifted, bytes);
@@ -545,6 +572,11 @@ const void *network_output(const struct network *n)
 void *network_residual_gradient(struct network *n)
 {
 	return n->d;
+}
+
+size_t network_residual_bytes(const struct network *n)
+{
+	return n->own_rows * n->c * n->b->act_size;
 }
 
 int network_evaluate(struct network *n, const struct network_weights *w,

@@ -38,10 +38,23 @@ struct network_weights {
  * work. */
 struct network;
 
-/* `group` are the ranks that share the model; NULL: it is whole.  All of them
- * make the same calls with the same rows. */
+/*
+ * The ranks that compute the same rows; all of them make the same calls with the same
+ * rows.  A NULL group is this rank alone.
+ *
+ * Those of `tensor` share the model.  With `cut_residual` they also cut the residual
+ * stream, by rows (Megatron's sequence parallelism), whose number is a multiple of
+ * theirs.  Those of `sequence` cut the positions, and exchange them for heads around
+ * attention (Ulysses); the numbers of positions and of this rank's heads are multiples
+ * of theirs.
+ */
+struct network_ranks {
+	const struct backend_group *tensor, *sequence;
+	bool cut_residual;
+};
+
 int network_new(struct network **out, const struct gpt2 *model,
-		struct backend *b, const struct backend_group *group,
+		struct backend *b, const struct network_ranks *ranks,
 		size_t batch, size_t seq, bool recompute, struct errmsg *err);
 void network_free(struct network *n);
 
@@ -56,7 +69,8 @@ void network_predict_beyond(struct network *n);
  * Run one micro-batch forward and backward.  The labels of tokens[batch][seq]
  * are the tokens themselves, shifted by one. *loss is the mean over batch *
  * (seq - 1) predictions; gradients are those of scale * *loss, and are
- * accumulated.  `seed` selects the dropout masks.  Units are acquired in order,
+ * accumulated.  Of ranks of `sequence` each has its positions' summand of both.
+ * `seed` selects the dropout masks.  Units are acquired in order,
  * then in reverse.  After an error some units may still be acquired: the
  * network cannot be used again.
  */
@@ -77,6 +91,8 @@ int network_backward(struct network *n, const struct network_weights *w,
 void *network_input(struct network *n);
 const void *network_output(const struct network *n);
 void *network_residual_gradient(struct network *n);
+/* The size of each of these three. */
+size_t network_residual_bytes(const struct network *n);
 
 /* Compute the loss alone, without dropout. */
 int network_evaluate(struct network *n, const struct network_weights *w,

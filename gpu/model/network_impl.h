@@ -2,27 +2,33 @@
 #ifndef UCTRAIN_NETWORK_IMPL_H
 #define UCTRAIN_NETWORK_IMPL_H
 
-/* Private to network*.c: the buffers of a network. */
+/* Private to network*.c: the buffers of a network, and what ranks exchange. */
 #include <stdbool.h>
 
 #include "gpu/model/network.h"
 
-/* Activations of a block: act_t buffers of rows * n_embd elements, or of the
- * multiple in the comment; of these ranks of a group have their parts.  float
- * buffers have the shapes of backend.h. */
+/* Activations of a block: act_t buffers of own_rows * n_embd elements, or of rows times
+ * the multiple of `width` in the comment.  float buffers have the shapes of
+ * backend.h. */
 struct block {
 	void *ln_1, *qkv /* 3 */, *heads /* 1 */, *mid, *ln_2, *pre /* 4 */;
 	void *gelu /* 4 */, *out;
+	/* With ranks of a sequence, what attention computed, of which `heads` has
+	 * own positions; else `heads`.  They have qkv, too, of some heads. */
+	void *attended /* 1 */;
 	float *ln_1_stats, *attention_stats, *ln_2_stats;
 };
 
 struct network {
 	const struct gpt2 *model;
 	struct backend *b;
-	const struct backend_group *group; /* NULL: this rank alone */
-	size_t batch, seq, rows, c;
-	size_t tokens_of_row; /* seq, or one more: the last target */
-	size_t width; /* of this rank's heads; c, if it has all */
+	struct network_ranks ranks;
+	size_t batch, seq, c;
+	size_t tokens_of_row;       /* seq, or one more: the last target */
+	size_t length, position;    /* own positions of `seq`, and the first */
+	size_t rows;                /* batch * length */
+	size_t own_rows, own_first; /* of these, in the residual stream */
+	size_t width;               /* of this rank's heads; c, if it has all */
 	/* With recomputation all blocks share one set of activations; only
 	 * `out` is per block. */
 	bool recompute;
@@ -30,8 +36,13 @@ struct network {
 	void *embedded, *normed;
 	float *ln_f_stats;
 	/* Gradients of the residual stream, of one branch, and of the widest
-	 * activation. */
+	 * activation.  Forward, `d_branch` has summands for the stream. */
 	void *d, *d_branch, *d_wide;
+	/* With a residual stream that is cut: all rows of what this rank has some
+	 * of, and a norm's sums over rows. */
+	void *all_rows;
+	float *d_norm;
+	void *exchanged[2];        /* 3; ranks of a sequence */
 	int32_t *tokens, *targets; /* on the device */
 	int32_t *shifted;          /* on the host; source of both */
 	void *no_bias;             /* zeros, of the width; ranks of a group */
@@ -41,5 +52,38 @@ struct network {
 	void **buffers;
 	size_t nbuffers;
 };
+
+/* All rows of `own`, which has own ones, until the next call. */
+const void *network_all_rows(struct network *n, const void *own);
+
+/* Where the summand of what network_sum makes of it is to be computed. */
+void *network_summand(struct network *n, void *out);
+
+/* out = own rows of the sum over tensor-parallel ranks of network_summand(out). */
+void network_sum(struct network *n, void *out);
+
+/* Own rows of the sum over tensor-parallel ranks of d_branch, until the next call of
+ * network_all_rows. */
+const void *network_sum_branch(struct network *n);
+
+/* The gradients of a norm, of own rows, accumulated over ranks that have others.
+ * Arguments are those of the backend's norm_grad. */
+void network_norm_grad(struct network *n, float *dweight, float *dbias,
+		       float *dsum, const void *dout, const void *in,
+		       const float *stats, const void *weight, bool fresh);
+
+/* Dropout of own rows of the residual stream. */
+void network_dropout(struct network *n, void *x, float drop, uint64_t seed);
+
+/* Of this rank's heads, those whose attention it computes: their number, and the
+ * number of the first among all heads of the model. */
+size_t network_heads(const struct network *n, size_t *first);
+
+/* Exchange own positions of all heads, [batch][length][parts][width], for all positions
+ * of some heads, [batch][seq][parts][width of these], and back.  `out` may be `in`. */
+void network_to_heads(struct network *n, void *out, const void *in,
+		      size_t parts);
+void network_to_positions(struct network *n, void *out, const void *in,
+			  size_t parts);
 
 #endif

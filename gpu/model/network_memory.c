@@ -9,8 +9,8 @@
 #include "gpu/model/gpt2.h"
 #include "gpu/model/network_impl.h"
 
-#define BUFFERS_OF_BLOCK 11
-#define BUFFERS_OF_REST 10
+#define BUFFERS_OF_BLOCK 12
+#define BUFFERS_OF_REST 14
 
 static void *network_memory_take(struct network *n, size_t bytes)
 {
@@ -27,42 +27,76 @@ static void *take_rows(struct network *n, size_t width)
 	return network_memory_take(n, n->rows * width * n->b->act_size);
 }
 
-static float *take_stats(struct network *n, size_t of_row)
+/* Allocate rows of the residual stream. */
+static void *take_own(struct network *n)
 {
-	return network_memory_take(n, n->rows * of_row * sizeof(float));
+	return network_memory_take(n, n->own_rows * n->c * n->b->act_size);
+}
+
+static float *take_stats(struct network *n, size_t rows, size_t of_row)
+{
+	return network_memory_take(n, rows * of_row * sizeof(float));
 }
 
 static void take_inside(struct network *n, struct block *k)
 {
-	k->ln_1 = take_rows(n, n->c);
+	k->ln_1 = take_own(n);
 	k->qkv = take_rows(n, 3 * n->width);
 	k->heads = take_rows(n, n->width);
-	k->mid = take_rows(n, n->c);
-	k->ln_2 = take_rows(n, n->c);
+	k->attended = n->ranks.sequence ? take_rows(n, n->width) : k->heads;
+	k->mid = take_own(n);
+	k->ln_2 = take_own(n);
 	k->pre = take_rows(n, 4 * n->width);
 	k->gelu = take_rows(n, 4 * n->width);
-	k->ln_1_stats = take_stats(n, 2);
-	k->ln_2_stats = take_stats(n, 2);
-	k->attention_stats = take_stats(n, n->model->part.n_head);
+	k->ln_1_stats = take_stats(n, n->own_rows, 2);
+	k->ln_2_stats = take_stats(n, n->own_rows, 2);
+	k->attention_stats = take_stats(n, n->rows, n->model->part.n_head);
 }
 
 static void take_rest(struct network *n)
 {
-	n->embedded = take_rows(n, n->c);
-	n->normed = take_rows(n, n->c);
-	n->ln_f_stats = take_stats(n, 2);
-	n->d = take_rows(n, n->c);
+	n->embedded = take_own(n);
+	n->normed = take_own(n);
+	n->ln_f_stats = take_stats(n, n->own_rows, 2);
+	n->d = take_own(n);
 	n->d_branch = take_rows(n, n->c);
 	n->d_wide = take_rows(n, 4 * n->width);
 	n->tokens = network_memory_take(n, n->rows * sizeof(int32_t));
 	n->targets = network_memory_take(n, n->rows * sizeof(int32_t));
 	n->loss = network_memory_take(n, sizeof(double));
-	if (n->group)
+	if (n->ranks.tensor)
 		n->no_bias = network_memory_take(n, n->c * n->b->act_size);
+	if (n->ranks.cut_residual) {
+		n->all_rows = take_rows(n, n->c);
+		n->d_norm = network_memory_take(n, 3 * n->c * sizeof(float));
+	}
+	for (size_t i = 0; n->ranks.sequence && i < 2; i++)
+		n->exchanged[i] = take_rows(n, 3 * n->width);
+}
+
+/* The rows of the batch that this rank computes. */
+static void set_rows(struct network *n)
+{
+	const struct backend_group *const tensor = n->ranks.tensor;
+	const struct backend_group *const sequence = n->ranks.sequence;
+
+	n->length = n->seq;
+	if (sequence) {
+		assert(n->seq % sequence->size == 0);
+		assert(n->model->part.n_head % sequence->size == 0);
+		n->length /= sequence->size;
+		n->position = sequence->rank * n->length;
+	}
+	n->rows = n->own_rows = n->batch * n->length;
+	if (n->ranks.cut_residual) {
+		assert(tensor && n->rows % tensor->size == 0);
+		n->own_rows /= tensor->size;
+		n->own_first = tensor->rank * n->own_rows;
+	}
 }
 
 int network_new(struct network **out, const struct gpt2 *model,
-		struct backend *b, const struct backend_group *group,
+		struct backend *b, const struct network_ranks *ranks,
 		size_t batch, size_t seq, bool recompute, struct errmsg *err)
 {
 	const unsigned layers = model->part.end_layer - model->part.first_layer;
@@ -70,21 +104,21 @@ int network_new(struct network **out, const struct gpt2 *model,
 	bool missing = false;
 	size_t i;
 
-	assert((group ? group->size : 1) == model->part.size);
 	if (!n)
 		return errmsg_nomem(err, NULL);
 	*n = (struct network){
 		.model = model,
 		.b = b,
-		.group = group,
+		.ranks = ranks ? *ranks : (struct network_ranks){ 0 },
 		.batch = batch,
 		.seq = seq,
 		.tokens_of_row = seq,
-		.rows = batch * seq,
 		.c = model->config.n_embd,
 		.width = model->part.width,
 		.recompute = recompute,
 	};
+	assert((n->ranks.tensor ? n->ranks.tensor->size : 1) == model->part.size);
+	set_rows(n);
 	n->blocks = calloc(layers, sizeof(*n->blocks));
 	n->buffers = calloc(layers * BUFFERS_OF_BLOCK + BUFFERS_OF_REST,
 			    sizeof(*n->buffers));
@@ -98,7 +132,7 @@ int network_new(struct network **out, const struct gpt2 *model,
 			take_inside(n, &n->blocks[i]);
 		else
 			n->blocks[i] = n->blocks[0];
-		n->blocks[i].out = take_rows(n, n->c);
+		n->blocks[i].out = take_own(n);
 	}
 	take_rest(n);
 	for (i = 0; i < n->nbuffers; i++)

@@ -30,8 +30,7 @@ static struct network *network_of(const struct run *r, unsigned pass)
 
 static size_t bytes_of(const struct run *r)
 {
-	return (size_t)r->pass_rows * r->config->seq_length *
-	       r->config->model.n_embd * r->backend->act_size;
+	return network_residual_bytes(r->networks[0]);
 }
 
 static bool is_last(const struct run *r)

@@ -171,6 +171,11 @@ static int open_networks(struct run *r, struct errmsg *err)
 {
 	const struct config *c = r->config;
 	const unsigned n = pipeline_depth(&r->ranks.pipe, r->passes);
+	const struct network_ranks ranks = {
+		.tensor = r->tensor.size > 1 ? &r->tensor : NULL,
+		.sequence = r->sequence.size > 1 ? &r->sequence : NULL,
+		.cut_residual = r->tensor.size > 1 && c->cut_residual,
+	};
 	int rc = 0;
 
 	r->networks = calloc(n, sizeof(*r->networks));
@@ -178,9 +183,8 @@ static int open_networks(struct run *r, struct errmsg *err)
 		return errmsg_nomem(err, NULL);
 	while (!rc && r->nnetworks < n)
 		rc = network_new(&r->networks[r->nnetworks++], &r->model,
-				 r->backend,
-				 r->ranks.tensor.size > 1 ? &r->group : NULL,
-				 r->pass_rows, c->seq_length, c->recompute, err);
+				 r->backend, &ranks, r->pass_rows,
+				 c->seq_length, c->recompute, err);
 	return rc;
 }
 
@@ -210,6 +214,7 @@ static int open_parts(struct run *r, struct errmsg *err)
 		.held_out = c->eval_interval ? HELD_OUT : 0,
 	};
 	const struct comm *const tensor = &r->ranks.tensor;
+	const struct comm *const sequence = &r->ranks.sequence;
 	const struct comm *const pipe = &r->ranks.pipe;
 	const struct gpt2_split split = { tensor->rank, tensor->size,
 					  pipe->rank, pipe->size, c->partition };
@@ -218,8 +223,11 @@ static int open_parts(struct run *r, struct errmsg *err)
 	if (!rc)
 		rc = open_backend(r, err);
 	if (!rc && tensor->size > 1)
-		tensor_group_init(&r->group, &r->ranks.tensor_device,
+		tensor_group_init(&r->tensor, &r->ranks.tensor_device,
 				  tensor->rank, tensor->size);
+	if (!rc && sequence->size > 1)
+		tensor_group_init(&r->sequence, &r->ranks.sequence_device,
+				  sequence->rank, sequence->size);
 	if (!rc)
 		rc = open_networks(r, err);
 	if (!rc)
@@ -349,8 +357,12 @@ static int run(const struct config *c, struct comm *comm, struct errmsg *err)
 		.pass_rows = c->rank_invariant ? 1 : c->micro_batch,
 		.lock = { .fd = -1 },
 	};
-	int rc = topology_init(&r.ranks, comm, c->tensor_parallel,
-			       c->pipeline_parallel, err);
+	const struct topology_sizes sizes = {
+		.tensor = c->tensor_parallel,
+		.sequence = c->sequence_parallel,
+		.pipe = c->pipeline_parallel,
+	};
+	int rc = topology_init(&r.ranks, comm, &sizes, err);
 	int end;
 
 	if (rc)

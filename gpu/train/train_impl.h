@@ -36,7 +36,7 @@ struct run {
 	const struct config *config;
 	struct comm *comm; /* all ranks */
 	struct topology ranks;
-	struct backend_group group; /* the tensor-parallel one */
+	struct backend_group tensor, sequence;
 	struct gpt2 model;
 	struct backend *backend;
 	struct zero zero;
@@ -53,13 +53,13 @@ struct run {
 	 * over `pass_rows` rows: a micro-batch, or a single row if results must
 	 * not depend on the number of ranks. */
 	unsigned passes, pass_rows;
-	int32_t *rows;           /* of one pass */
-	uint64_t step;           /* steps done, including skipped ones */
+	int32_t *rows; /* of one pass */
+	uint64_t step; /* steps done, including skipped ones */
 	uint64_t skipped;
-	uint64_t vocab_rows; /* from the checkpoint; 0 if unknown */
-	uint64_t resumed;    /* the step resumed from; 0 for a new run */
+	uint64_t vocab_rows;   /* from the checkpoint; 0 if unknown */
+	uint64_t resumed;      /* the step resumed from; 0 for a new run */
 	struct save_lock lock; /* rank 0 only */
-	bool saves;          /* there is a writable checkpoint directory */
+	bool saves;            /* there is a writable checkpoint directory */
 	struct saver *saver;
 };
 

@@ -44,10 +44,8 @@ static uint64_t resident_bytes(void)
 static double phase_begin(struct run *r, enum phase p)
 {
 	static const char *const names[] = {
-		[PHASE_DATA] = "data",
-		[PHASE_PASSES] = "passes",
-		[PHASE_UPDATE] = "update",
-		[PHASE_VALIDATION] = "validation",
+		[PHASE_DATA] = "data",     [PHASE_PASSES] = "passes",
+		[PHASE_UPDATE] = "update", [PHASE_VALIDATION] = "validation",
 		[PHASE_SAVE] = "save",
 	};
 
@@ -164,15 +162,16 @@ int train_pass_back(struct run *r, struct network *n, unsigned pass,
 		err);
 }
 
-/* Average the loss over the data-parallel ranks and `n` passes on each; ranks of
- * a tensor-parallel group have the same, of a pipeline the last one.  A row that some rank could not read is
- * reported here, the first point where ranks agree. */
+/* Average the loss over the data-parallel ranks and `n` passes on each; sequence-
+ * parallel ranks have summands of it, those of a tensor-parallel group the same, of a
+ * pipeline the last one.  A row that some rank could not read is reported here, the
+ * first point where ranks agree. */
 static int mean_loss(struct run *r, const struct losses *l, double n,
 		     double *loss, struct errmsg *err)
 {
 	double all[2] = { l->sum, l->unread != 0 };
 
-	comm_sum_double(&r->ranks.data, all, 2);
+	comm_sum_double(&r->ranks.replicas, all, 2);
 	comm_max_double(&r->ranks.tensor, all, 2);
 	comm_max_double(&r->ranks.pipe, &all[1], 1);
 	comm_broadcast(&r->ranks.pipe, all, sizeof(*all),
@@ -267,18 +266,22 @@ static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
 	r->step++;
 	m->step = r->step;
 	if (!isfinite(m->loss))
-		return errmsg_set(err, -EDOM,
-				  "the loss of step %" PRIu64 " is %f: stopped; nothing was saved after step %" PRIu64,
-				  r->step, m->loss, last_saved(r));
+		return errmsg_set(
+			err, -EDOM,
+			"the loss of step %" PRIu64
+			" is %f: stopped; nothing was saved after step %" PRIu64,
+			r->step, m->loss, last_saved(r));
 	begun = phase_begin(r, PHASE_UPDATE);
 	rc = zero_update(&r->zero, &u, err);
 	phase_end(r, PHASE_UPDATE, begun);
 	if (rc)
 		return rc;
 	if (u.overflow && !r->config->scaler.dynamic)
-		return errmsg_set(err, -EDOM,
-				  "the gradient of step %" PRIu64 " is not finite: stopped; nothing was saved after step %" PRIu64,
-				  r->step, last_saved(r));
+		return errmsg_set(
+			err, -EDOM,
+			"the gradient of step %" PRIu64
+			" is not finite: stopped; nothing was saved after step %" PRIu64,
+			r->step, last_saved(r));
 	r->skipped += u.overflow;
 	m->lr = u.lr;
 	m->grad_norm = u.grad_norm;
@@ -334,9 +337,8 @@ static bool due(uint64_t step, uint64_t interval)
 static void measure(struct run *r, struct metrics_step *m)
 {
 	const struct config *c = r->config;
-	const double peak = c->peak_tflops > 0
-				    ? c->peak_tflops
-				    : r->backend->peak_flops / 1e12;
+	const double peak = c->peak_tflops > 0 ? c->peak_tflops
+					       : r->backend->peak_flops / 1e12;
 
 	m->tflops = m->tokens_per_second *
 		    gpt2_flops_per_token(&r->model, c->seq_length) /
@@ -361,8 +363,8 @@ static int train_steps_report(struct run *r, struct metrics_step *m,
 	};
 
 	comm_max_double(r->comm, most, COUNT(most));
-	m->tokens_per_second = (double)c->batch * c->seq_length /
-			       (clock_seconds() - begun);
+	m->tokens_per_second =
+		(double)c->batch * c->seq_length / (clock_seconds() - begun);
 	m->memory = (uint64_t)most[0];
 	m->device_memory = (uint64_t)most[2];
 	measure(r, m);

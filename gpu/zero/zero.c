@@ -142,7 +142,7 @@ int zero_init(struct zero *z, const struct gpt2 *model, struct topology *ranks,
 
 	assert(stage <= 3);
 	*z = (struct zero){ .model = model,
-			    .comm = &ranks->data,
+			    .comm = &ranks->replicas,
 			    .ranks = ranks,
 			    .tensor = &ranks->tensor,
 			    .world = ranks->world,
@@ -158,7 +158,7 @@ int zero_init(struct zero *z, const struct gpt2 *model, struct topology *ranks,
 	if (!rc)
 		rc = alloc_device(z, err);
 	rc = comm_agree(z->world, rc, err);
-	z->impl->device = ranks->data_device;
+	z->impl->device = ranks->replicas_device;
 	if (!rc)
 		rc = comm_agree(z->world, alloc_units(z, err), err);
 	if (rc)
@@ -409,7 +409,7 @@ int zero_update(struct zero *z, struct zero_update *u, struct errmsg *err)
 {
 	struct zero_impl *m = z->impl;
 	struct backend *b = z->backend;
-	double scale = 1 / (u->grad_scale * z->comm->size), clip;
+	double scale = 1 / (u->grad_scale * z->ranks->data.size), clip;
 	float *gradient;
 	int rc = 0;
 

@@ -29,14 +29,14 @@ struct topology;
  * In stage 3 a unit's weights are gathered when the network acquires them, into
  * one of a few buffers, which is given back when it releases them.
  *
- * The ranks of a data-parallel group partition the state of their part of the
- * model; other groups do the same with other parts.
+ * The ranks that hold the same part of the model, data- and sequence-parallel ones,
+ * partition its state; others do the same with other parts.
  */
 struct zero {
-	const struct gpt2 *model; /* this rank's part */
-	struct comm *comm;        /* the data-parallel group: those ranks that
-				   * a stage is about */
-	struct topology *ranks;   /* all groups */
+	const struct gpt2 *model;    /* this rank's part */
+	struct comm *comm;           /* ranks with the same part: those that a
+				   * stage is about */
+	struct topology *ranks;      /* all groups */
 	struct comm *tensor, *world; /* of them */
 	struct backend *backend;
 	unsigned stage;
@@ -100,8 +100,8 @@ struct zero_update {
 	bool overflow;     /* out: norm not finite, nothing updated */
 };
 
-/* Average gradients over the data-parallel group, clip, update and publish.  The next
- * gradients are fresh.
+/* Sum gradients over sequence-parallel ranks and average them over data-parallel ones,
+ * clip, update and publish.  The next gradients are fresh.
  * Collective: all ranks get the same result. */
 int zero_update(struct zero *z, struct zero_update *u, struct errmsg *err);
 

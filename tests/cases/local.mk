@@ -7,6 +7,7 @@ scripts += \
 	%D%/train/reshape.sh \
 	%D%/train/resume.sh \
 	%D%/train/tensor.sh \
+	%D%/train/sequence.sh \
 	%D%/train/pipeline.sh \
 	%D%/train/cuda_shared.sh \
 	%D%/train/parts.sh \

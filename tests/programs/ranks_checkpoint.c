@@ -461,8 +461,9 @@ static int run(struct run *r, struct errmsg *err)
 	const struct config *c = &r->config;
 	const struct comm *tensor = &r->ranks.tensor;
 	const struct comm *pipe = &r->ranks.pipe;
-	int rc = topology_init(&r->ranks, r->comm, c->tensor_parallel,
-			       c->pipeline_parallel, err);
+	const struct topology_sizes sizes = { c->tensor_parallel, 1,
+					      c->pipeline_parallel };
+	int rc = topology_init(&r->ranks, r->comm, &sizes, err);
 
 	if (!rc)
 		rc = gpt2_init(&r->whole, &c->model, err);

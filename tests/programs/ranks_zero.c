@@ -391,7 +391,7 @@ int main(int argc, char **argv)
 	double failed;
 
 	if (comm_init(&c, &argc, &argv, &err) ||
-	    topology_init(&t, &c, 1, 1, &err) ||
+	    topology_init(&t, &c, &(struct topology_sizes){ 1, 1, 1 }, &err) ||
 	    open_backend(&b, argc > 1 ? argv[1] : "cpu", c.rank, &err)) {
 		fprintf(stderr, "%s\n", err.text);
 		return 1;

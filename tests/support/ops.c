@@ -28,7 +28,7 @@ static void flat(struct side *s, const struct shape *h)
 							  side_floats(s, n, 0);
 	double *const sum = side_double(s, 0.5);
 
-	o->dropout(s->b, x, n, 0.3f, 77);
+	o->dropout(s->b, x, n, 5, 0.3f, 77);
 	o->round(s->b, y, f, n);
 	o->add(s->b, y, x, n);
 	o->widen(s->b, f, y, n);
@@ -50,6 +50,23 @@ static const struct shape flats[] = {
 	{ .n = { 9 } },
 	{ .n = { 64 } },
 	{ .n = { 4099 } },
+};
+
+/* Rows, columns, elements of each. */
+static void transpose(struct side *s, const struct shape *h)
+{
+	const size_t n = h->n[0] * h->n[1] * h->n[2];
+	void *const x = side_act(s, n, 1), *const y = side_act(s, n, NAN);
+
+	s->b->ops->transpose(s->b, y, x, h->n[0], h->n[1], h->n[2]);
+	side_show_act(s, "transposed", y, n);
+}
+
+static const struct shape transposes[] = {
+	{ .n = { 1, 1, 3 } },
+	{ .n = { 3, 2, 1 } },
+	{ .n = { 5, 4, 7 } },
+	{ .n = { 2, 40, 16 } },
 };
 
 /* Batch, positions, width, vocabulary. */
@@ -315,6 +332,7 @@ static const struct shape heads[] = {
 
 const struct op ops[OPS] = {
 	{ "flat", flat, flats, COUNT(flats) },
+	{ "transpose", transpose, transposes, COUNT(transposes) },
 	{ "embed", embed, embeds, COUNT(embeds) },
 	{ "norm", norm, norms, COUNT(norms) },
 	{ "linear", linear, linears, COUNT(linears) },

@@ -21,7 +21,7 @@ struct op {
 	size_t nshapes;
 };
 
-#define OPS 7
+#define OPS 8
 extern const struct op ops[OPS];
 
 const struct op *op_named(const char *name);

@@ -71,20 +71,9 @@ alike "from the files themselves" 1e-5 from to-files
 
 # --- what cannot be --------------------------------------------------------------
 
-refused() {
-	local label=$1 pattern=$2 ranks=$3
-	shift 3
-	if try_train "$ranks" refused "${flags[@]}" --steps 1 "$@"; then
-		fail "$label: was accepted"
-	fi
-	check "$label: one message" test "$(grep -c '^uctrain: ' "$tmp/refused.log")" = 1
-	grep -q -e "^uctrain: .*$pattern" "$tmp/refused.log" ||
-		fail "$label: $(tail -n 5 "$tmp/refused.log")"
-}
-
-refused "ranks that do not divide" "divide the 3 groups of ranks" 3 "${p2[@]}"
-refused "too few layers" "n_layer 1 is less" 2 --n_layer 1 "${p2[@]}"
-refused "stage 2" "zero_stage 2; use 0 or 1" 2 --zero_stage 2 "${p2[@]}"
+shared_refused "ranks that do not divide" "divide the 3 groups of ranks" 3 "${p2[@]}"
+shared_refused "too few layers" "n_layer 1 is less" 2 --n_layer 1 "${p2[@]}"
+shared_refused "stage 2" "zero_stage 2; use 0 or 1" 2 --zero_stage 2 "${p2[@]}"
 
 try_train 2 high "${flags[@]}" --steps 1 --vocab_size 40 "${p2[@]}"
 check "tokens out of range" test $? != 0

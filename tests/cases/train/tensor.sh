@@ -76,20 +76,9 @@ check "as large as one rank's" test "$(wc -c <"$tmp/hf1/model.safetensors")" = \
 
 # --- what cannot be --------------------------------------------------------------
 
-refused() {
-	local label=$1 pattern=$2 ranks=$3
-	shift 3
-	if try_train "$ranks" refused "${flags[@]}" --steps 1 "$@"; then
-		fail "$label: was accepted"
-	fi
-	check "$label: one message" test "$(grep -c '^uctrain: ' "$tmp/refused.log")" = 1
-	grep -q -e "^uctrain: .*$pattern" "$tmp/refused.log" ||
-		fail "$label: $(tail -n 5 "$tmp/refused.log")"
-}
-
-refused "ranks that do not divide" "divide the 3 ranks" 3 "${t2[@]}"
-refused "heads that do not divide" "n_head 1 " 2 --n_head 1 "${t2[@]}"
-refused "too few tokens" "vocab_size 5 " 4 --vocab_size 5 "${t4[@]}"
-refused "a batch that does not divide" "2 data-parallel ranks" 4 --train_batch_size 9 "${t2[@]}"
-refused "stage 3" "zero_stage 3" 2 --zero_stage 3 "${t2[@]}"
+shared_refused "ranks that do not divide" "divide the 3 ranks" 3 "${t2[@]}"
+shared_refused "heads that do not divide" "n_head 1 " 2 --n_head 1 "${t2[@]}"
+shared_refused "too few tokens" "vocab_size 5 " 4 --vocab_size 5 "${t4[@]}"
+shared_refused "a batch that does not divide" "2 data-parallel ranks" 4 --train_batch_size 9 "${t2[@]}"
+shared_refused "stage 3" "zero_stage 3" 2 --zero_stage 3 "${t2[@]}"
 finish

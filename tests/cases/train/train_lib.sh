@@ -138,16 +138,29 @@ same_bits() {
 shared_alike() {
 	local name=$1 dtype d
 	shift
-	train 1 drop "${flags[@]}" --steps "$few" --dropout 0.1
+	train 1 "$name-one-drop" "${flags[@]}" --steps "$few" --dropout 0.1
 	train 2 "$name-drop" "${flags[@]}" --steps "$few" --dropout 0.1 "$@"
-	alike "with dropout" 1e-5 drop "$name-drop"
+	alike "with dropout" 1e-5 "$name-one-drop" "$name-drop"
 	for dtype in bf16 fp16; do
-		train 1 one-$dtype "${flags[@]}" --steps "$few" --dtype $dtype
+		train 1 "$name-one-$dtype" "${flags[@]}" --steps "$few" --dtype $dtype
 		train 2 "$name-$dtype" "${flags[@]}" --steps "$few" --dtype $dtype "$@"
-		d=$(apart one-$dtype "$name-$dtype" 1)
+		d=$(apart "$name-one-$dtype" "$name-$dtype" 1)
 		check "$dtype: $d apart" within 3e-3 "$d"
 	done
-	train 2 exact "${flags[@]}" --steps 5 --rank_invariant "$@"
-	train 4 exact-by-two "${flags[@]}" --steps 5 --rank_invariant --train_micro_batch_size_per_gpu 6 "$@"
-	same_bits "rank-invariant" exact exact-by-two
+	train 2 "$name-exact" "${flags[@]}" --steps 5 --rank_invariant "$@"
+	train 4 "$name-exact-by-two" "${flags[@]}" --steps 5 --rank_invariant --train_micro_batch_size_per_gpu 6 "$@"
+	same_bits "rank-invariant" "$name-exact" "$name-exact-by-two"
+}
+
+# shared_refused "what" PATTERN N FLAG...: does a run of these flags on N ranks end with
+# one message, and does it say PATTERN?
+shared_refused() {
+	local label=$1 pattern=$2 ranks=$3
+	shift 3
+	if try_train "$ranks" refused "${flags[@]}" --steps 1 "$@"; then
+		fail "$label: was accepted"
+	fi
+	check "$label: one message" test "$(grep -c '^uctrain: ' "$tmp/refused.log")" = 1
+	grep -q -e "^uctrain: .*$pattern" "$tmp/refused.log" ||
+		fail "$label: $(tail -n 5 "$tmp/refused.log")"
 }

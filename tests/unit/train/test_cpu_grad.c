@@ -114,7 +114,7 @@ static void attention_grad(struct backend *b, float drop, const float *x,
 static void dropout(struct backend *b, float drop, const float *x, float *out)
 {
 	memcpy(out, x, 100 * sizeof(*x));
-	b->ops->dropout(b, out, 100, drop, SEED);
+	b->ops->dropout(b, out, 100, 0, drop, SEED);
 }
 
 static void dropout_grad(struct backend *b, float drop, const float *x,
@@ -122,7 +122,7 @@ static void dropout_grad(struct backend *b, float drop, const float *x,
 {
 	(void)x;
 	memcpy(dx, dout, 100 * sizeof(*x));
-	b->ops->dropout(b, dx, 100, drop, SEED);
+	b->ops->dropout(b, dx, 100, 0, drop, SEED);
 }
 
 /* rows[5][3], wte[6][3]; the output is the loss. */

@@ -349,7 +349,9 @@ static void learn(struct backend *b, double *losses, size_t steps)
 	struct comm alone = { .size = 1, .local_size = 1 };
 	struct topology ranks = { .world = &alone,
 				  .tensor = alone,
+				  .sequence = alone,
 				  .data = alone,
+				  .replicas = alone,
 				  .pipe = alone,
 				  .ends = alone };
 	struct network_weights weights;

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What ranks exchange that compute the same rows.
+ *
+ * Tensor-parallel ranks sum up what projections add to the residual stream.  If they
+ * cut the stream, each gets its rows of the sum, and a branch begins with all rows of
+ * a norm (Korthikanti et al.: Reducing Activation Recomputation, 2022); the sum and the
+ * gathering take as many bytes as a sum for all.
+ *
+ * Ranks of a sequence have some positions of everything but of attention, which has all
+ * positions of some heads (Jacobs et al.: DeepSpeed Ulysses, 2023).
+ */
+#include <assert.h>
+
+#include "gpu/backend/backend.h"
+#include "gpu/model/gpt2.h"
+#include "gpu/model/network_impl.h"
+
+const void *network_all_rows(struct network *n, const void *own)
+{
+	const struct backend_group *const g = n->ranks.tensor;
+
+	if (!n->ranks.cut_residual)
+		return own;
+	g->all_gather(g, n->b, own, n->all_rows, n->own_rows * n->c);
+	return n->all_rows;
+}
+
+void *network_summand(struct network *n, void *out)
+{
+	return n->ranks.cut_residual ? n->d_branch : out;
+}
+
+void network_sum(struct network *n, void *out)
+{
+	const struct backend_group *const g = n->ranks.tensor;
+
+	if (n->ranks.cut_residual)
+		g->reduce_scatter(g, n->b, n->d_branch, out, n->own_rows * n->c);
+	else if (g)
+		g->sum(g, n->b, out, n->rows * n->c);
+}
+
+const void *network_sum_branch(struct network *n)
+{
+	void *const sum = n->ranks.cut_residual ? n->all_rows : n->d_branch;
+
+	network_sum(n, sum);
+	return sum;
+}
+
+void network_norm_grad(struct network *n, float *dweight, float *dbias,
+		       float *dsum, const void *dout, const void *in,
+		       const float *stats, const void *weight, bool fresh)
+{
+	const struct backend_ops *const o = n->b->ops;
+	const struct backend_group *const g = n->ranks.tensor;
+	float *const to[] = { dweight, dbias, dsum };
+	const size_t sums = dsum ? 3 : 2;
+	float *const from = n->d_norm;
+
+	if (!n->ranks.cut_residual) {
+		o->norm_grad(n->b, n->d, dweight, dbias, dsum, dout, in, stats,
+			     weight, n->own_rows, n->c, fresh);
+		return;
+	}
+	o->norm_grad(n->b, n->d, from, from + n->c,
+		     dsum ? from + 2 * n->c : NULL, dout, in, stats, weight,
+		     n->own_rows, n->c, true);
+	g->sum_floats(g, n->b, from, sums * n->c);
+	for (size_t i = 0; i < sums; i++) {
+		if (fresh)
+			o->zero(n->b, to[i], n->c * sizeof(*from));
+		o->accumulate(n->b, to[i], from + i * n->c, n->c);
+	}
+}
+
+/* Masks are those that the rows have where one rank has all: a run ends where this
+ * rank's positions of a row of the batch do. */
+void network_dropout(struct network *n, void *x, float drop, uint64_t seed)
+{
+	const bool whole = n->length == n->seq;
+	size_t row, run;
+
+	for (row = 0; row < n->own_rows; row += run) {
+		const size_t at = n->own_first + row, within = at % n->length;
+		const size_t left = n->own_rows - row;
+		const size_t first =
+			at / n->length * n->seq + n->position + within;
+
+		run = whole || n->length - within > left ? left
+							 : n->length - within;
+		n->b->ops->dropout(n->b, (char *)x + row * n->c * n->b->act_size,
+				   run * n->c, first * n->c, drop, seed);
+	}
+}
+
+static size_t sequence_size(const struct network *n)
+{
+	return n->ranks.sequence ? n->ranks.sequence->size : 1;
+}
+
+size_t network_heads(const struct network *n, size_t *first)
+{
+	const struct backend_group *const g = n->ranks.sequence;
+	const struct gpt2_part *const part = &n->model->part;
+	const size_t heads = part->n_head / sequence_size(n);
+
+	*first = (size_t)part->rank * part->n_head + (g ? g->rank * heads : 0);
+	return heads;
+}
+
+void network_to_heads(struct network *n, void *out, const void *in, size_t parts)
+{
+	const struct backend_ops *const o = n->b->ops;
+	const struct backend_group *const g = n->ranks.sequence;
+	const size_t width = n->width / g->size;
+
+	o->transpose(n->b, n->exchanged[0], in, n->rows * parts, g->size, width);
+	g->all_to_all(g, n->b, n->exchanged[0], n->exchanged[1],
+		      n->rows * parts * width);
+	o->transpose(n->b, out, n->exchanged[1], g->size, n->batch,
+		     n->length * parts * width);
+}
+
+void network_to_positions(struct network *n, void *out, const void *in,
+			  size_t parts)
+{
+	const struct backend_ops *const o = n->b->ops;
+	const struct backend_group *const g = n->ranks.sequence;
+	const size_t width = n->width / g->size;
+
+	o->transpose(n->b, n->exchanged[0], in, n->batch, g->size,
+		     n->length * parts * width);
+	g->all_to_all(g, n->b, n->exchanged[0], n->exchanged[1],
+		      n->rows * parts * width);
+	o->transpose(n->b, out, n->exchanged[1], g->size, n->rows * parts,
+		     width);
+}

@@ -1,0 +1,111 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Sequence parallelism: ranks that cut the positions of rows, around attention (Ulysses)
+# or within a tensor-parallel group (Megatron's), train as one rank does, and a run goes
+# on with more or fewer of them.
+# shellcheck source=tests/cases/train/train_lib.sh
+. "$(dirname "$0")/train_lib.sh"
+require_train
+require_fuse
+
+flags=("${tiny[@]}" --n_head 4 --n_embd 16 --vocab_size 257 --seq_length 16 --lr 5e-4
+	--data "$top_srcdir/LICENSE" --train_batch_size 24 --train_micro_batch_size_per_gpu 2
+	--eval_interval 10)
+shared() {
+	echo "--sequence_parallel_size $1 --tensor_model_parallel_size $2 --pipeline_model_parallel_size $3"
+}
+
+long 100 10
+few=$((steps < 20 ? steps : 20)) # of most runs
+
+# Ranks | of them sequence-parallel | tensor-parallel | stages | ZeRO's | more
+plan="2 2 1 1 1
+2 1 2 1 1 --sequence_parallel
+4 4 1 1 0 --train_micro_batch_size_per_gpu 6
+4 2 1 1 2
+4 2 1 1 3 --recompute
+4 2 2 1 2
+4 2 1 2 1
+4 1 4 1 2 --sequence_parallel
+4 1 2 2 0 --sequence_parallel
+4 2 2 1 1 --sequence_parallel"
+
+train 1 one "${flags[@]}" --steps "$steps"
+many=$steps
+while read -r ranks sequence tensor pipe stage more; do
+	name=n$ranks-s$sequence-t$tensor-p$pipe-z$stage${more// /}
+	# shellcheck disable=SC2046,SC2086 # words
+	set -- $(shared "$sequence" "$tensor" "$pipe") --zero_stage "$stage" $more
+	train "$ranks" $name "${flags[@]}" --steps "$many" "$@"
+	alike $name 1e-5 one $name
+	many=$few
+done <<<"$plan"
+
+s2=(--sequence_parallel_size 2)
+cut=(--tensor_model_parallel_size 2 --sequence_parallel)
+train 2 again "${flags[@]}" --steps "$steps" "${s2[@]}" --recompute
+same_bits "recomputed" n2-s2-t1-p1-z1 again
+train 2 cut-again "${flags[@]}" --steps "$few" "${cut[@]}" --recompute
+same_bits "recomputed rows" n2-s1-t2-p1-z1--sequence_parallel cut-again
+shared_alike s2 "${s2[@]}"
+shared_alike cut "${cut[@]}"
+
+# Masks do not depend on both cuts at once either.
+train 4 both "${flags[@]}" --steps "$few" --dropout 0.1 "${s2[@]}" "${cut[@]}"
+alike "both, with dropout" 1e-5 s2-one-drop both
+
+# --- saved, and resumed ----------------------------------------------------------
+
+# ZeRO partitions over data- and sequence-parallel ranks, which makes no difference to
+# those who resume.
+# Saved by | of them sequence-parallel | stage; resumed on | of them sequence- |
+# tensor-parallel | stage | from the files or the mount
+plan="4 2 1 4 1 1 1 files
+4 2 1 4 4 1 1 files
+4 2 1 1 1 1 0 mount
+4 2 1 2 1 2 1 mount
+4 2 1 4 2 2 2 mount
+2 2 3 2 2 1 3 files
+2 2 3 1 1 1 3 mount"
+
+all=(--steps $((10 + few)))
+saved=
+while read -r from cut stage ranks sequence tensor then way; do
+	run=from-$from-$cut-z$stage
+	if [ "$run" != "$saved" ]; then
+		[ -z "$saved" ] || unmount
+		saved=$run
+		# shellcheck disable=SC2046
+		train "$from" $run "${flags[@]}" "${all[@]}" $(shared "$cut" 1 1) --zero_stage "$stage" \
+			--checkpoint_dir "$tmp/$run" --checkpoint_interval 10
+		check "$run is a checkpoint" ucckpt check --data "$tmp/$run/global_step10"
+		mount_fg "$tmp/$run" || finish
+	fi
+	where=(--checkpoint_dir "$tmp/mnt" --checkpoint_tag global_step10_universal --universal_checkpoint)
+	[ $way = mount ] || where=(--resume="$tmp/$run" --checkpoint_tag global_step10)
+	name=$run-on-$ranks-s$sequence-t$tensor-z$then
+	# shellcheck disable=SC2046
+	train "$ranks" $name "${flags[@]}" "${all[@]}" $(shared "$sequence" "$tensor" 1) \
+		--zero_stage "$then" --resume "${where[@]}"
+	alike $name 1e-5 $run $name
+done <<<"$plan"
+unmount
+train 2 without-zero "${flags[@]}" "${all[@]}" "${s2[@]}" --zero_stage 0 \
+	--checkpoint_dir "$tmp/without-zero" --checkpoint_interval 10
+train 4 without-zero-on-4 "${flags[@]}" "${all[@]}" "${s2[@]}" --zero_stage 0 \
+	--resume="$tmp/without-zero" --checkpoint_tag global_step10
+alike "without ZeRO" 1e-5 without-zero without-zero-on-4
+check "shards of data- and sequence-parallel ranks" test \
+	"$(find "$tmp/from-4-2-z1/global_step10" -name '*_optim_states.pt' | wc -l)" = 4
+
+# --- what cannot be --------------------------------------------------------------
+
+shared_refused "ranks that do not divide" "sequence_parallel_size 2: does not divide the 3 groups of ranks" 3 "${s2[@]}"
+shared_refused "heads that do not divide" "the 1 heads" 2 --n_head 1 "${s2[@]}"
+shared_refused "positions that do not divide" "seq_length 15" 2 --seq_length 15 "${s2[@]}"
+shared_refused "a batch that does not divide" "2 data-parallel ranks" 4 --train_batch_size 9 "${s2[@]}"
+shared_refused "no tensor-parallel ranks" "needs --tensor_model_parallel_size" 2 --sequence_parallel
+shared_refused "rows that do not divide" "a row of 15 positions" 2 --seq_length 15 \
+	--tensor_model_parallel_size 2 --sequence_parallel
+shared_refused "a GPU" "device cuda" 2 --device cuda "${s2[@]}"
+finish
