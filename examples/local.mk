@@ -2,3 +2,4 @@
 # and runs them.
 exampledir = $(docdir)/examples
 dist_example_DATA = %D%/extents.c
+dist_example_SCRIPTS = %D%/guide.sh

@@ -225,8 +225,19 @@ compare_losses()
 	}' "$1"/*.csv "$2"/*.csv
 }
 
+# The same with ranks that share the model, and from weights alone.
+show_guide()
+{
+	step "Train on two tensor-parallel ranks in two stages, resume on other topologies:"
+	run bash "$here/../examples/guide.sh" -s "$good/megatron/data/tiny_text_document" guide
+	run head -n 3 guide/guide.csv
+}
+
 if command -v uctrain >/dev/null && command -v mpirun >/dev/null; then
 	train_and_resume
+	if can_mount; then
+		show_guide
+	fi
 else
 	step "No uctrain or no mpirun here: training is not shown."
 fi

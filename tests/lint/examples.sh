@@ -23,6 +23,7 @@ not_run=(
 	"ucfs /data/run1 /mnt/run1|needs root: part of the overlay"
 	"mkdir -p /data/new |needs root: part of the overlay"
 	"ln -s /mnt/run1/.ucfs/metrics |needs root"
+	"examples/guide.sh |a case of its own: cases/train/guide.sh"
 )
 
 # --- what they say ---------------------------------------------------------------------

@@ -13,4 +13,5 @@ bash "$top_srcdir/tests/demo.sh" "$top_builddir" >"$tmp/out" 2>&1 ||
 check "it compares what was mounted" grep -q '^\$ diff -r mnt/' "$tmp/out"
 check "it packs a tag" grep -q '^run/.*[.]ucpack: [0-9]* files' "$tmp/out"
 check "and losses of four ranks and of two" grep -q ' steps, at most .* apart' "$tmp/out"
+check "and those of ranks that share the model" test "$(grep -c '10 steps, at most .* apart' "$tmp/out")" = 2
 finish
