@@ -53,7 +53,7 @@ double lr_schedule_lr(const struct lr_schedule_config *c, double lr,
 		return lr;
 	if (warmup > 0 && iteration < 0)
 		return c->kind == SCHEDULE_COSINE ? 0 : c->start_lr;
-	if (iteration < warmup)
+	if (warmup > 0 && iteration < warmup)
 		return c->start_lr +
 		       (lr - c->start_lr) * warmed(c, iteration, warmup);
 	if (c->kind == SCHEDULE_COSINE)
