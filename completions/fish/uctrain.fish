@@ -8,6 +8,7 @@ complete -c uctrain -l partition_method -x -a 'parameters uniform type:transform
 complete -c uctrain -l zero_stage -x -a '0 1 2 3'
 complete -c uctrain -l qkv_order -x -a 'auto thirds by_head'
 complete -c uctrain -l preset -x -a 'megatron-qkv-thirds megatron-qkv-by-head'
+complete -c uctrain -l names -x -a 'hf megatron'
 complete -c uctrain -l optimizer -x -a 'Adam AdamW'
 complete -c uctrain -l lr_schedule -x -a 'constant warmup cosine'
 complete -c uctrain -l device -x -a 'cpu cuda'

@@ -298,6 +298,27 @@ static int settle_ranks(struct config *c, unsigned ranks, struct errmsg *err)
 	return check_shared(c, err);
 }
 
+/* As Megatron-DeepSpeed: a pipeline engine in stage 1, with one stage too, but its
+ * model alone in stage 2 and where one stage's ranks cut sequences.  Its optimizer
+ * does not decay biases and norms. */
+static int settle_naming(struct config *c, struct errmsg *err)
+{
+	if (c->naming.family == NAMING_HF)
+		return 0;
+	if (c->zero_stage < 1 || c->zero_stage > 2)
+		return errmsg_set(
+			err, -EINVAL,
+			"--names megatron: does not go with --zero_stage %u; use 1 or 2",
+			c->zero_stage);
+	if (c->zero_stage > 1 ||
+	    (c->sequence_parallel > 1 && c->pipeline_parallel == 1))
+		c->naming.family = NAMING_MEGATRON_MODEL;
+	c->naming.qkv = c->qkv_order == QKV_BY_HEAD ? NAMING_QKV_HEADS
+						    : NAMING_QKV_THIRDS;
+	c->optimizer.decays_matrices_only = true;
+	return 0;
+}
+
 static int check_schedule(const struct config *c, struct errmsg *err)
 {
 	const struct lr_schedule_config *const s = &c->schedule;
@@ -428,6 +449,8 @@ static int settle(struct parse *p, unsigned ranks, struct errmsg *err)
 		rc = settle_batch(c, err);
 	if (!rc)
 		rc = settle_model(c, err);
+	if (!rc)
+		rc = settle_naming(c, err);
 	if (!rc)
 		rc = settle_schedule(c, &p->ratios, err);
 	if (!rc)

@@ -8,6 +8,7 @@
 
 #include "ckpt/tensor/tensor.h"
 #include "gpu/model/gpt2.h"
+#include "gpu/model/naming.h"
 
 struct errmsg;
 
@@ -25,6 +26,7 @@ struct optimizer_config {
 	enum optimizer_kind kind;
 	enum optimizer_flavor flavor;
 	double lr, beta1, beta2, eps, weight_decay;
+	bool decays_matrices_only; /* not biases and norms */
 };
 
 /* The schedule after warm-up: constant, or a decay to the last step along a
@@ -100,6 +102,7 @@ struct config {
 	char *data_samples;     /* Megatron's samples of it, or NULL */
 	uint64_t eval_interval; /* 0: no validation */
 
+	struct naming naming;         /* of what is saved */
 	char *checkpoint_dir;         /* NULL: save nothing */
 	uint64_t checkpoint_interval; /* 0: after the last step only */
 	unsigned keep_last;           /* 0: all */

@@ -46,6 +46,12 @@ static const struct choice partitions[] = {
 	{ NULL, 0 },
 };
 
+static const struct choice families[] = {
+	{ "hf", NAMING_HF },
+	{ "megatron", NAMING_MEGATRON },
+	{ NULL, 0 },
+};
+
 static const struct choice devices[] = {
 	{ "cpu", DEVICE_CPU },
 	{ "cuda", DEVICE_CUDA },
@@ -98,6 +104,8 @@ const struct flag flags[FLAGS] = {
 	    "N\tsave every N steps (after the last step only)"),
 	UINT("keep_last", keep_last, 0, SIZE_LIMIT,
 	     "N\tkeep the N newest checkpoints of this run (all)"),
+	CHOICE("names", naming.family, families,
+	       "NAME\tof what is saved: hf or megatron (hf)"),
 	OTHER("async_save", FLAG_ON, async_save,
 	      "\tkeep training while a copy of the state is saved"),
 	OTHER("resume", FLAG_RESUME, resume_dir,

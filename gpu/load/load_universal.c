@@ -60,15 +60,31 @@ static int set_path(struct universal_source *u, const char *param,
 	return errmsg_set(err, -ENAMETOOLONG, "%s: name too long", u->s.path);
 }
 
+/* The parts that a file's slices were sorted into: a number, or a SubparamShape,
+ * whose dimension that was cut is a tuple of their sizes.  0: none. */
+static size_t count_parts(const struct value *root)
+{
+	const struct value *spec = value_find(root, "sub_param_shape");
+	const struct value *state = spec && spec->kind == VALUE_NEWOBJ
+					    ? spec->obj->state
+					    : NULL;
+	const struct value_seq *sizes;
+	uint64_t n = 0;
+
+	if (value_get_count(value_find(root, "param_n_sub_params"), &n) ||
+	    !value_get_count(value_find(state, "partition_dim"), &n))
+		return n;
+	sizes = value_items(value_item(value_find(state, "shape"), n));
+	return sizes ? sizes->n : 0;
+}
+
 /* Find the tensor in a file's content, and what the file says about it. */
 static const struct value *find_tensor(struct universal_source *u,
 				       const struct value *root)
 {
 	const struct value *v = value_find(root, "param");
-	int64_t parts = 0;
 
-	value_get_int(value_find(root, "param_n_sub_params"), &parts);
-	u->s.sorted_thirds = parts == 3;
+	u->s.sorted_thirds = count_parts(root) == 3;
 	return v ? v : root;
 }
 

@@ -103,16 +103,23 @@ struct value *ptsave_dict(struct ptsave *s)
 	return have(s, value_new(&s->arena, VALUE_DICT));
 }
 
-static struct value *ptsave_reduce(struct ptsave *s, const char *module,
-				   const char *name, struct value *args)
+struct value *ptsave_apply(struct ptsave *s, const char *module,
+			   const char *name, struct value *args,
+			   struct value *state)
 {
-	return have(s, value_new_reduce(&s->arena,
-					ptsave_global(s, module, name), args));
+	struct value *v =
+		have(s, value_new_reduce(&s->arena,
+					 ptsave_global(s, module, name), args));
+
+	if (v->kind == VALUE_REDUCE)
+		v->obj->state = state;
+	return v;
 }
 
 struct value *ptsave_ordered_dict(struct ptsave *s)
 {
-	return ptsave_reduce(s, "collections", "OrderedDict", ptsave_tuple(s));
+	return ptsave_apply(s, "collections", "OrderedDict", ptsave_tuple(s),
+			    NULL);
 }
 
 struct value *ptsave_call(struct ptsave *s, const char *module,
@@ -121,7 +128,7 @@ struct value *ptsave_call(struct ptsave *s, const char *module,
 	struct value *args = ptsave_tuple(s);
 
 	ptsave_add(s, args, arg);
-	return ptsave_reduce(s, module, name, args);
+	return ptsave_apply(s, module, name, args, NULL);
 }
 
 struct value *ptsave_size(struct ptsave *s, const uint64_t *shape, unsigned ndim)
@@ -136,12 +143,10 @@ struct value *ptsave_size(struct ptsave *s, const uint64_t *shape, unsigned ndim
 struct value *ptsave_object(struct ptsave *s, const char *module,
 			    const char *name, struct value *state)
 {
-	struct value *v = ptsave_reduce(s, module, name, ptsave_tuple(s));
+	struct value *v = ptsave_apply(s, module, name, ptsave_tuple(s), state);
 
-	if (v->kind == VALUE_REDUCE) {
+	if (v->kind == VALUE_REDUCE)
 		v->kind = VALUE_NEWOBJ;
-		v->obj->state = state;
-	}
 	return v;
 }
 

@@ -58,6 +58,10 @@ struct value *ptsave_size(struct ptsave *s, const uint64_t *shape,
 /* An instance of a class; `state` is its __dict__. */
 struct value *ptsave_object(struct ptsave *s, const char *module,
 			    const char *name, struct value *state);
+/* The result of callable(*args), to which `state` was given (NULL: none). */
+struct value *ptsave_apply(struct ptsave *s, const char *module,
+			   const char *name, struct value *args,
+			   struct value *state);
 /* The result of callable(arg). */
 struct value *ptsave_call(struct ptsave *s, const char *module,
 			  const char *name, struct value *arg);

@@ -44,13 +44,38 @@ static int open_dir(struct save_job *c, struct errmsg *err)
 	return rc;
 }
 
+/* Build this rank's files: model states, a shard, and layers. */
 static int make_files(struct save_job *c, const struct zero *z,
 		      struct errmsg *err)
 {
-	const struct save s = { .zero = z, .o = &c->o, .dir = c->path };
-	int rc = save_model(&s, &c->files[0], err);
+	const struct save s = {
+		.zero = z, .form = &c->form, .o = &c->o, .dir = c->path
+	};
+	const unsigned layers = c->form.naming.family == NAMING_MEGATRON
+					? (unsigned)z->model->nunits
+					: 0;
+	int rc;
 
-	return rc ? rc : save_shard(&s, &c->files[1], err);
+	c->files = calloc(2 + layers, sizeof(*c->files));
+	if (!c->files)
+		return errmsg_nomem(err, NULL);
+	c->nfiles = 2 + layers;
+	rc = save_model(&s, &c->files[0], err);
+	if (!rc)
+		rc = save_shard(&s, &c->files[1], err);
+	for (unsigned i = 0; i < layers && !rc; i++)
+		rc = save_layer(&s, i, &c->files[2 + i], err);
+	return rc;
+}
+
+/* Collective. */
+static int make_all(struct save_job *c, const struct zero *z, struct errmsg *err)
+{
+	int rc = form_init(&c->form, z, &c->o.config->naming, err);
+
+	if (!rc)
+		rc = comm_agree(z->world, make_files(c, z, err), err);
+	return rc;
 }
 
 static void save_start(struct save_job *c, const struct zero *z,
@@ -67,7 +92,7 @@ int save_job_measure(struct save_job *c, const struct zero *z,
 	int rc;
 
 	save_start(c, z, o);
-	rc = comm_agree(z->world, make_files(c, z, err), err);
+	rc = make_all(c, z, err);
 	if (rc)
 		save_job_end(c);
 	return rc;
@@ -77,7 +102,7 @@ size_t save_job_bytes(const struct save_job *c)
 {
 	size_t n = 0;
 
-	for (unsigned i = 0; i < SAVE_FILES; i++)
+	for (unsigned i = 0; i < c->nfiles; i++)
 		n += ptsave_device_bytes(&c->files[i].pt);
 	return n;
 }
@@ -91,7 +116,7 @@ int save_job_begin(struct save_job *c, const struct zero *z,
 	rc = comm_agree(z->world, c->first ? open_dir(c, err) : 0, err);
 	if (!rc) {
 		comm_broadcast(z->world, c->path, sizeof(c->path), 0);
-		rc = comm_agree(z->world, make_files(c, z, err), err);
+		rc = make_all(c, z, err);
 	}
 	if (rc) {
 		save_job_end(c);
@@ -106,7 +131,7 @@ int save_job_write(struct save_job *c, struct errmsg *err)
 
 	if (c->first)
 		save_remove_stale(c->o.dir);
-	for (unsigned i = 0; i < SAVE_FILES && !rc; i++) {
+	for (unsigned i = 0; i < c->nfiles && !rc; i++) {
 		struct save_file *f = &c->files[i];
 
 		if (f->path)
@@ -123,7 +148,8 @@ int save_job_commit(struct save_job *c, struct errmsg *err)
 	if (!c->first)
 		return 0;
 	assert(*c->path && c->dir.fd >= 0);
-	rc = save_config(c, err);
+	/* config.json says that the names are Hugging Face's. */
+	rc = c->form.naming.family == NAMING_HF ? save_config(c, err) : 0;
 	if (!rc && fsync(c->dir.fd) < 0 && errno != EINVAL)
 		rc = errmsg_errno(err, c->dir.tmp, "cannot sync");
 	if (!rc)
@@ -138,11 +164,14 @@ int save_job_commit(struct save_job *c, struct errmsg *err)
 
 void save_job_end(struct save_job *c)
 {
-	for (unsigned i = 0; i < SAVE_FILES; i++) {
+	for (unsigned i = 0; i < c->nfiles; i++) {
 		ptsave_done(&c->files[i].pt);
 		free(c->files[i].path);
-		c->files[i] = (struct save_file){ 0 };
 	}
+	free(c->files);
+	c->files = NULL;
+	c->nfiles = 0;
+	form_done(&c->form);
 	if (c->first)
 		outdir_close(&c->dir);
 }

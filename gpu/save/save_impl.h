@@ -9,6 +9,7 @@
 #include "gpu/comm/comm.h"
 #include "gpu/config/config.h"
 #include "gpu/model/gpt2.h"
+#include "gpu/save/form.h"
 #include "gpu/save/ptsave.h"
 #include "gpu/save/saver.h"
 #include "gpu/zero/loss_scaler.h"
@@ -17,10 +18,10 @@
 /* Shared by the files of save. */
 
 #define SAVE_TAG "global_step"
-#define SAVE_FILES 2
 
 struct save {
 	const struct zero *zero;
+	const struct form *form;
 	const struct save_options *o;
 	const char *dir; /* of the checkpoint's files */
 };
@@ -41,14 +42,42 @@ static inline unsigned save_part(const struct save *s)
 	return p->stage * p->size + p->rank;
 }
 
+/* Are the files those of Megatron-DeepSpeed? */
+static inline bool save_as_megatron(const struct save *s)
+{
+	return s->form->naming.family != NAMING_HF;
+}
+
 /* Build this rank's model states, if it has any. */
 int save_model(const struct save *s, struct save_file *f, struct errmsg *err);
 
 /* Build this rank's optimizer shard (stages 1 to 3). */
 int save_shard(const struct save *s, struct save_file *f, struct errmsg *err);
 
+/* Build the weights of a unit of Megatron's pipeline, if this rank writes them. */
+int save_layer(const struct save *s, unsigned unit, struct save_file *f,
+	       struct errmsg *err);
+
 /* Build the universal_checkpoint_info of the model states. */
 struct value *save_universal_info(const struct save *s, struct ptsave *pt);
+
+/* A tensor of the weights that this rank writes, in a storage of its own. */
+struct value *save_weights(const struct save *s, struct ptsave *pt,
+			   const struct form_tensor *x);
+
+/* The state dict of Megatron's model, which is nested. */
+struct value *save_megatron_module(const struct save *s, struct ptsave *pt);
+
+/* The state of Megatron's scheduler. */
+struct value *save_megatron_schedule(const struct save *s, struct ptsave *pt);
+
+/* Add what Megatron's training script saves, but for universal_checkpoint_info. */
+void save_megatron_state(const struct save *s, struct ptsave *pt,
+			 struct value *root);
+
+/* The rng_state of Megatron's script: generators of Python, numpy and torch, seeded
+ * by the run's seed, its step and the part of the model. */
+struct value *save_megatron_rng(const struct save *s, struct ptsave *pt);
 
 /* Build the value of `optimizer` in stage 0's model states. */
 struct value *save_whole_optimizer(const struct save *s, struct ptsave *pt);
@@ -59,7 +88,9 @@ struct save_job {
 	bool first;          /* is this rank 0? */
 	struct outdir dir;   /* rank 0's */
 	char path[PATH_MAX]; /* of the temporary directory */
-	struct save_file files[SAVE_FILES];
+	struct form form;
+	struct save_file *files;
+	unsigned nfiles;
 };
 
 /* Write the model's config.json into the checkpoint.  Rank 0 only. */

@@ -88,15 +88,22 @@ static struct value *module(const struct save *s, struct ptsave *pt)
 
 static struct value *param_shapes(const struct save *s, struct ptsave *pt)
 {
-	const struct gpt2 *m = s->zero->model;
+	const struct form *f = s->form;
 	struct value *list = ptsave_list(pt);
-	struct value *group = ptsave_ordered_dict(pt);
 
-	for (size_t i = 0; i < m->nparams; i++)
-		ptsave_set(
-			pt, group, m->params[i].name,
-			ptsave_size(pt, m->params[i].shape, m->params[i].ndim));
-	ptsave_add(pt, list, group);
+	for (unsigned k = 0; k < f->ngroups; k++) {
+		const struct form_group *g = &f->groups[k];
+		struct value *group = ptsave_ordered_dict(pt);
+
+		for (size_t i = 0; i < g->n; i++) {
+			const struct naming_tensor *t =
+				&f->tensors[g->tensors[i]].t;
+
+			ptsave_set(pt, group, t->name,
+				   ptsave_size(pt, t->shape, t->ndim));
+		}
+		ptsave_add(pt, list, group);
+	}
 	return list;
 }
 
@@ -104,7 +111,7 @@ static struct value *shared_params(const struct save *s, struct ptsave *pt)
 {
 	struct value *dict = ptsave_dict(pt);
 
-	if (s->zero->comm->rank == 0 && has_head(s))
+	if (s->zero->comm->rank == 0 && has_head(s) && !save_as_megatron(s))
 		ptsave_set(pt, dict, HEAD,
 			   ptsave_str(pt, s->zero->model->params[0].name));
 	return dict;
@@ -114,6 +121,8 @@ static struct value *lr_scheduler(const struct save *s, struct ptsave *pt)
 {
 	struct value *dict;
 
+	if (save_as_megatron(s))
+		return save_megatron_schedule(s, pt);
 	if (s->o->config->schedule.kind == SCHEDULE_CONSTANT)
 		return ptsave_none(pt);
 	dict = ptsave_dict(pt);
@@ -136,8 +145,26 @@ static struct value *degrees(const struct save *s, struct ptsave *pt)
 static void add_client_state(const struct save *s, struct ptsave *pt,
 			     struct value *root)
 {
-	ptsave_set(pt, root, "iteration", ptsave_int(pt, (int64_t)s->o->step));
+	if (!save_as_megatron(s))
+		ptsave_set(pt, root, "iteration",
+			   ptsave_int(pt, (int64_t)s->o->step));
 	ptsave_set(pt, root, KEY_UC_INFO, save_universal_info(s, pt));
+	if (save_as_megatron(s))
+		save_megatron_state(s, pt, root);
+}
+
+/* A pipeline's weights are in files of their own, a layer's in each. */
+static struct value *module_of(const struct save *s, struct ptsave *pt)
+{
+	switch (s->form->naming.family) {
+	case NAMING_MEGATRON:
+		return ptsave_none(pt);
+	case NAMING_MEGATRON_MODEL:
+		return save_megatron_module(s, pt);
+	case NAMING_HF:
+		break;
+	}
+	return module(s, pt);
 }
 
 static struct value *model_states(const struct save *s, struct ptsave *pt)
@@ -147,7 +174,7 @@ static struct value *model_states(const struct save *s, struct ptsave *pt)
 	struct value *root = ptsave_dict(pt);
 
 #define SET(key, value) ptsave_set(pt, root, key, value)
-	SET("module", module(s, pt));
+	SET("module", module_of(s, pt));
 	SET("buffer_names", ptsave_list(pt));
 	SET("optimizer", stage ? ptsave_none(pt) : save_whole_optimizer(s, pt));
 	SET("param_shapes", stage ? param_shapes(s, pt) : ptsave_none(pt));

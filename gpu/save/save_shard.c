@@ -22,19 +22,18 @@
 
 #define LOSS_SCALER_MODULE "deepspeed.runtime.fp16.loss_scaler"
 
-/* A 1-D tensor of `numel` floats on the device at `p`, in a storage of
- * `capacity` elements. */
+/* A 1-D tensor of `numel` floats of the form at `p`, in a storage of `capacity`
+ * elements. */
 static struct value *flat(const struct save *s, struct ptsave *pt,
 			  const float *p, uint64_t numel, uint64_t capacity,
 			  bool requires_grad)
 {
-	const size_t storage =
-		ptsave_storage(pt, &(struct ptsave_storage){
-					   .dtype = DTYPE_F32,
-					   .numel = capacity,
-					   .p = p,
-					   .from = s->zero->backend,
-				   });
+	const size_t storage = ptsave_storage(pt, &(struct ptsave_storage){
+							  .dtype = DTYPE_F32,
+							  .numel = capacity,
+							  .p = p,
+							  .from = s->form->from,
+						  });
 
 	assert(numel <= capacity);
 	return ptsave_tensor(pt, storage, 0, &numel, 1, requires_grad);
@@ -92,20 +91,34 @@ static void add_torch_flags(const struct save *s, struct ptsave *pt,
 		   ptsave_bool(pt, s->zero->optimizer.kind == OPTIMIZER_ADAMW));
 }
 
-/* param_groups: one group of `n` tensors. */
-static struct value *param_groups(const struct save *s, struct ptsave *pt,
-				  size_t n)
+/* What Megatron adds to its groups. */
+static void add_megatron_keys(struct ptsave *pt, struct value *group,
+			      bool decays)
+{
+	ptsave_set(pt, group, "name",
+		   ptsave_str(pt,
+			      decays ? "wd_no_scale_lr" : "no_wd_no_scale_lr"));
+	ptsave_set(pt, group, "wd_mult", ptsave_float(pt, decays));
+	ptsave_set(pt, group, "lr_mult", ptsave_float(pt, 1));
+}
+
+/* Group number `k` of param_groups, of tensors from `first` on, before `end`. */
+static struct value *param_group(const struct save *s, struct ptsave *pt,
+				 unsigned k, size_t first, size_t end)
 {
 	const struct optimizer_config *o = &s->zero->optimizer;
 	const double lr = lr_schedule_lr(&s->o->config->schedule, o->lr,
 					 s->zero->step + 1);
-	struct value *list = ptsave_list(pt), *group = ptsave_dict(pt);
-	struct value *params = ptsave_list(pt);
+	const bool decays = k == NAMING_DECAYED;
+	struct value *group = ptsave_dict(pt), *params = ptsave_list(pt);
 
+	if (save_as_megatron(s))
+		add_megatron_keys(pt, group, decays);
 	ptsave_set(pt, group, "lr", ptsave_float(pt, lr));
 	ptsave_set(pt, group, "betas", betas(s, pt));
 	ptsave_set(pt, group, "eps", ptsave_float(pt, o->eps));
-	ptsave_set(pt, group, "weight_decay", ptsave_float(pt, o->weight_decay));
+	ptsave_set(pt, group, "weight_decay",
+		   ptsave_float(pt, decays ? o->weight_decay : 0));
 	if (o->flavor == OPTIMIZER_TORCH) {
 		add_torch_flags(s, pt, group);
 	} else {
@@ -114,11 +127,10 @@ static struct value *param_groups(const struct save *s, struct ptsave *pt,
 	}
 	if (o->flavor == OPTIMIZER_APEX)
 		ptsave_set(pt, group, "step", step_value(s, pt));
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = first; i < end; i++)
 		ptsave_add(pt, params, ptsave_int(pt, (int64_t)i));
 	ptsave_set(pt, group, "params", params);
-	ptsave_add(pt, list, group);
-	return list;
+	return group;
 }
 
 /* {step, exp_avg, exp_avg_sq} with the moments given. */
@@ -134,18 +146,24 @@ static struct value *adam_state(const struct save *s, struct ptsave *pt,
 	return dict;
 }
 
-/* The optimizer of one flat tensor, this rank's part. */
+/* The optimizer, which has one flat tensor per group: this rank's part. */
 static struct value *sharded_optimizer(const struct save *s, struct ptsave *pt)
 {
-	const struct zero *z = s->zero;
-	const uint64_t n = z->local;
 	struct value *dict = ptsave_dict(pt), *state = ptsave_dict(pt);
+	struct value *groups = ptsave_list(pt);
 
-	ptsave_set_index(pt, state, 0,
-			 adam_state(s, pt, flat(s, pt, z->exp_avg, n, n, false),
-				    flat(s, pt, z->exp_avg_sq, n, n, false)));
+	for (unsigned k = 0; k < s->form->ngroups; k++) {
+		const struct form_group *g = &s->form->groups[k];
+		const uint64_t n = g->partition.size;
+
+		ptsave_set_index(
+			pt, state, k,
+			adam_state(s, pt, flat(s, pt, g->exp_avg, n, n, false),
+				   flat(s, pt, g->exp_avg_sq, n, n, false)));
+		ptsave_add(pt, groups, param_group(s, pt, k, k, k + 1));
+	}
 	ptsave_set(pt, dict, "state", state);
-	ptsave_set(pt, dict, KEY_PARAM_GROUPS, param_groups(s, pt, 1));
+	ptsave_set(pt, dict, KEY_PARAM_GROUPS, groups);
 	return dict;
 }
 
@@ -201,13 +219,13 @@ static struct value *list_of(struct ptsave *pt, struct value *v)
 	return list;
 }
 
-static struct value *slice_mappings(const struct save *s, struct ptsave *pt)
+static struct value *slices_of(const struct save *s, struct ptsave *pt,
+			       const struct form_group *g)
 {
-	const struct gpt2 *m = s->zero->model;
 	struct value *dict = ptsave_ordered_dict(pt);
 
-	for (size_t i = 0; i < m->nparams; i++) {
-		const struct fragment f = zero_fragment(s->zero, i);
+	for (size_t i = 0; i < g->n; i++) {
+		const struct fragment f = form_fragment(s->form, g, i);
 		struct value *at;
 
 		if (!f.numel)
@@ -215,41 +233,68 @@ static struct value *slice_mappings(const struct save *s, struct ptsave *pt)
 		at = ptsave_dict(pt);
 		ptsave_set(pt, at, "numel", ptsave_int(pt, (int64_t)f.numel));
 		ptsave_set(pt, at, "start", ptsave_int(pt, (int64_t)f.start));
-		ptsave_set(pt, dict, m->params[i].name,
+		ptsave_set(pt, dict, s->form->tensors[g->tensors[i]].t.name,
 			   ptsave_object(pt, "deepspeed.utils.tensor_fragment",
 					 "fragment_address", at));
 	}
-	return list_of(pt, dict);
+	return dict;
 }
 
-static struct value *no_paddings(const struct save *s, struct ptsave *pt)
+/* Megatron's script has BF16_Optimizer in stage 1, which saves no loss scale, and
+ * masters with their padding. */
+static bool is_bf16_optimizer(const struct save *s)
 {
-	struct value *list = ptsave_list(pt);
+	return save_as_megatron(s) && s->zero->stage == 1 &&
+	       s->zero->backend->dtype == DTYPE_BF16;
+}
 
-	for (size_t i = 0; i < s->zero->model->nparams; i++)
-		ptsave_add(pt, list, ptsave_int(pt, 0));
-	return list_of(pt, list);
+/* The lists of a shard of stages 1 and 2, with an item per group. */
+struct group_lists {
+	struct value *masters, *paddings, *alignments, *ranks, *slices;
+};
+
+static void add_group(const struct save *s, struct ptsave *pt,
+		      const struct form_group *g, const struct group_lists *to)
+{
+	const uint64_t local = g->partition.size;
+	const uint64_t filled = partition_filled(&g->partition, s->zero->part);
+	struct value *none = ptsave_list(pt);
+
+	for (size_t i = 0; i < g->n; i++)
+		ptsave_add(pt, none, ptsave_int(pt, 0));
+	ptsave_add(pt, to->masters,
+		   flat(s, pt, g->master, is_bf16_optimizer(s) ? local : filled,
+			local, true));
+	ptsave_add(pt, to->paddings, ptsave_int(pt, (int64_t)(local - filled)));
+	ptsave_add(pt, to->alignments, none);
+	ptsave_add(pt, to->ranks, ptsave_int(pt, s->zero->comm->size));
+	ptsave_add(pt, to->slices, slices_of(s, pt, g));
 }
 
 static struct value *shard_zero12(const struct save *s, struct ptsave *pt)
 {
-	const struct zero *z = s->zero;
-	const uint64_t filled = partition_filled(&z->partition, z->part);
+	const bool bf16 = is_bf16_optimizer(s);
+	const struct group_lists of = { ptsave_list(pt), ptsave_list(pt),
+					ptsave_list(pt), ptsave_list(pt),
+					ptsave_list(pt) };
 	struct value *dict = ptsave_dict(pt);
 
+	if (!bf16)
+		add_scale(s, pt, dict);
 #define SET(key, value) ptsave_set(pt, dict, key, value)
-	add_scale(s, pt, dict);
 	SET("clip_grad", ptsave_float(pt, s->o->config->gradient_clipping));
 	SET(KEY_BASE_OPTIMIZER_STATE, sharded_optimizer(s, pt));
-	SET(KEY_FP32_GROUPS,
-	    list_of(pt, flat(s, pt, z->master, filled, z->local, true)));
-	SET(KEY_ZERO_STAGE, zero_stage(s, pt));
-	SET(KEY_GROUP_PADDINGS,
-	    list_of(pt, ptsave_int(pt, (int64_t)(z->local - filled))));
-	SET("param_alignment_paddings", no_paddings(s, pt));
-	SET(KEY_PARTITION_COUNT, list_of(pt, ptsave_int(pt, z->comm->size)));
+	for (unsigned k = 0; k < s->form->ngroups; k++)
+		add_group(s, pt, &s->form->groups[k], &of);
+	SET(KEY_FP32_GROUPS, of.masters);
+	if (!bf16)
+		SET(KEY_ZERO_STAGE, zero_stage(s, pt));
+	SET(KEY_GROUP_PADDINGS, of.paddings);
+	if (!bf16)
+		SET("param_alignment_paddings", of.alignments);
+	SET(KEY_PARTITION_COUNT, of.ranks);
 	SET(KEY_DS_VERSION, ptsave_str(pt, NAMES_DS_VERSION));
-	SET(KEY_PARAM_SLICE_MAPPINGS, slice_mappings(s, pt));
+	SET(KEY_PARAM_SLICE_MAPPINGS, of.slices);
 #undef SET
 	return dict;
 }
@@ -293,8 +338,7 @@ int save_shard(const struct save *s, struct save_file *f, struct errmsg *err)
 	f->root = ptsave_dict(pt);
 	ptsave_set(pt, f->root, KEY_OPTIMIZER_STATE_DICT,
 		   z->stage == 3 ? shard_zero3(s, pt) : shard_zero12(s, pt));
-	ptsave_set(pt, f->root, KEY_DS_CONFIG,
-		   dsconfig_value(pt, s->o->config));
+	ptsave_set(pt, f->root, KEY_DS_CONFIG, dsconfig_value(pt, s->o->config));
 	ptsave_set(pt, f->root, KEY_DS_VERSION,
 		   ptsave_str(pt, NAMES_DS_VERSION));
 	return 0;
@@ -329,7 +373,7 @@ static struct value *torch_optimizer(const struct save *s, struct ptsave *pt)
 					    shaped(s, pt, z->exp_avg_sq, i)));
 	ptsave_set(pt, dict, "state", state);
 	ptsave_set(pt, dict, KEY_PARAM_GROUPS,
-		   param_groups(s, pt, z->model->nparams));
+		   list_of(pt, param_group(s, pt, 0, 0, z->model->nparams)));
 	return dict;
 }
 

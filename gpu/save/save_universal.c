@@ -7,6 +7,10 @@
  * Conv1D's matrices, which are transposed, those that are called column-parallel
  * elsewhere.  A run without tensor parallelism writes the same, for those that
  * resume with it.
+ *
+ * For Megatron's names the patterns are those that Megatron-DeepSpeed writes
+ * (universal_checkpoint_info of its gpt_model.py).  It does not say how to join
+ * query_key_value's rows, and that a rank has them in thirds; we do.
  */
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pickle/value.h"
@@ -24,6 +28,59 @@ static const char *const replicated[] = { "^transformer\\.wpe\\.weight$",
 static const char *const second_dimension[] = { BLOCK "mlp\\.c_fc\\.weight$",
 						NULL };
 #define QUERIES_KEYS_VALUES BLOCK "attn\\.c_attn\\."
+
+/* Megatron's patterns of a family, with what blocks and the last norm are called. */
+#define MEGATRON_REPLICATED(block, last, embed)                     \
+	{                                                           \
+		block "input_layernorm.weight",                     \
+			block "post_attention_layernorm.weight",    \
+			last ".weight", last ".bias",               \
+			embed ".position_embeddings.weight",        \
+			block "self_attention.dense.bias",          \
+			block "mlp.dense_4h_to_h.bias",             \
+			block "input_layernorm.bias",               \
+			block "post_attention_layernorm.bias", NULL \
+	}
+#define MEGATRON_ROWS(block)                                      \
+	{                                                         \
+		block "mlp.dense_4h_to_h.weight",                 \
+			block "self_attention.dense.weight", NULL \
+	}
+
+#define PIPE_BLOCK "\\d+."
+#define PIPE_EMBED "tied_modules.embed"
+#define MODEL_BLOCK "language_model.encoder.layers.\\d+."
+#define MODEL_EMBED "language_model.embedding"
+#define MEGATRON_QKV "self_attention.query_key_value."
+
+struct patterns {
+	const char *block_qkv[2]; /* weight and bias */
+	const char *vocabulary[2];
+	const char *stages[3]; /* on the first and the last stage; only of a
+				* pipeline engine */
+	const char *replicated[10];
+	const char *rows[3];
+};
+
+static const struct patterns megatron_pipe = {
+	.block_qkv = { PIPE_BLOCK MEGATRON_QKV "weight",
+		       PIPE_BLOCK MEGATRON_QKV "bias" },
+	.vocabulary = { PIPE_EMBED ".word_embeddings.weight", NULL },
+	.stages = { PIPE_EMBED ".word_embeddings.weight",
+		    PIPE_EMBED ".position_embeddings.weight", NULL },
+	.replicated = MEGATRON_REPLICATED(PIPE_BLOCK, "\\d+", PIPE_EMBED),
+	.rows = MEGATRON_ROWS(PIPE_BLOCK),
+};
+
+static const struct patterns megatron_model = {
+	.block_qkv = { MODEL_BLOCK MEGATRON_QKV "weight",
+		       MODEL_BLOCK MEGATRON_QKV "bias" },
+	.vocabulary = { MODEL_EMBED ".word_embeddings.weight", NULL },
+	.replicated = MEGATRON_REPLICATED(
+		MODEL_BLOCK, "language_model.encoder.final_layernorm",
+		MODEL_EMBED),
+	.rows = MEGATRON_ROWS(MODEL_BLOCK),
+};
 
 static void add_list(struct ptsave *pt, struct value *info, const char *key,
 		     const char *const *patterns)
@@ -43,23 +100,26 @@ static struct value *copies(struct ptsave *pt, struct value *seq, size_t n,
 	return seq;
 }
 
-/* Queries, keys and values are cut each by itself, along the last dimension. */
+/* Queries, keys and values are cut each by itself, along the rows of Megatron's
+ * weights and the columns of ours. */
 static void add_thirds(const struct save *s, struct ptsave *pt,
 		       struct value *list, struct value *widths,
 		       const char *pattern, unsigned ndim)
 {
 	const struct gpt2 *m = s->zero->model;
 	const unsigned width = m->config.n_embd;
+	const unsigned cut = save_as_megatron(s) ? 0 : ndim - 1;
 	struct value *spec = ptsave_dict(pt), *shape = ptsave_tuple(pt);
 	struct value *of_parts = ptsave_list(pt), *names = ptsave_list(pt);
 
 	ptsave_add(pt, names, ptsave_str(pt, pattern));
-	if (ndim == 2)
-		ptsave_add(pt, shape, ptsave_int(pt, width));
-	ptsave_add(pt, shape, copies(pt, ptsave_tuple(pt), THIRDS, width));
+	for (unsigned i = 0; i < ndim; i++)
+		ptsave_add(pt, shape,
+			   i == cut ? copies(pt, ptsave_tuple(pt), THIRDS, width)
+				    : ptsave_int(pt, width));
 	ptsave_set(pt, spec, "patterns", names);
 	ptsave_set(pt, spec, "shape", shape);
-	ptsave_set(pt, spec, "partition_dim", ptsave_int(pt, ndim - 1));
+	ptsave_set(pt, spec, "partition_dim", ptsave_int(pt, cut));
 	ptsave_add(pt, list, spec);
 	for (unsigned i = 0; i < THIRDS; i++)
 		ptsave_add(pt, of_parts,
@@ -68,47 +128,85 @@ static void add_thirds(const struct save *s, struct ptsave *pt,
 	ptsave_set(pt, widths, pattern, of_parts);
 }
 
+static void add_sub_params(const struct save *s, struct ptsave *pt,
+			   struct value *info, const char *weight,
+			   const char *bias)
+{
+	struct value *list = ptsave_list(pt), *widths = ptsave_dict(pt);
+
+	add_thirds(s, pt, list, widths, weight, 2);
+	add_thirds(s, pt, list, widths, bias, 1);
+	ptsave_set(pt, info, "parameter_with_sub_params", list);
+	ptsave_set(pt, info, "sub_param_shard_widths", widths);
+}
+
 /*
  * Converters cut the vocabulary to its original size where a pattern says which
  * parameter has it.  Ranks may have padding that only fills them up, which goes.
  * Other padding is the user's and is trained: without a pattern it stays, and a
- * run with the same padding loses nothing.
+ * run with the same padding loses nothing.  Megatron's pattern is always there.
  */
 static void add_vocabulary(const struct save *s, struct ptsave *pt,
-			   struct value *info)
+			   struct value *info, const char *const *patterns)
 {
 	const struct gpt2 *m = s->zero->model;
 	const unsigned words = m->config.vocab_size;
 	const unsigned size = m->part.size;
 	const uint64_t rows = (uint64_t)(words + size - 1) / size * size;
 	const bool padded = s->o->vocab_rows && s->o->vocab_rows < words;
+	const bool cut = save_as_megatron(s) || !padded || rows != words;
 	const uint64_t original =
-		padded && rows == words ? s->o->vocab_rows : words;
+		padded && (save_as_megatron(s) || rows == words)
+			? s->o->vocab_rows
+			: words;
 
 	ptsave_set(pt, info, "original_vocab_size",
 		   ptsave_int(pt, (int64_t)original));
 	ptsave_set(pt, info, "padded_vocab_size", ptsave_int(pt, (int64_t)rows));
-	if (original == words)
-		add_list(pt, info, "vocabulary_parameter_patterns", vocabulary);
+	if (cut)
+		add_list(pt, info, "vocabulary_parameter_patterns", patterns);
 }
 
-struct value *save_universal_info(const struct save *s, struct ptsave *pt)
+static void add_megatron(const struct save *s, struct ptsave *pt,
+			 struct value *info)
 {
-	struct value *info = ptsave_dict(pt), *list = ptsave_list(pt);
-	struct value *widths = ptsave_dict(pt);
+	const bool pipe = s->form->naming.family == NAMING_MEGATRON;
+	const struct patterns *p = pipe ? &megatron_pipe : &megatron_model;
 
-	ptsave_set(pt, info, "universal_checkpoint_version",
-		   ptsave_float(pt, 0.4));
-	add_vocabulary(s, pt, info);
+	add_vocabulary(s, pt, info, p->vocabulary);
+	if (pipe)
+		add_list(pt, info, "pipeline_replicated_parameter_patterns",
+			 p->stages);
+	add_list(pt, info, "tp_replicated_parameter_patterns", p->replicated);
+	add_list(pt, info, "parameter_with_row_parallelism_patterns", p->rows);
+	ptsave_set(pt, info, "parameter_with_2_sub_params_cat_dim_0",
+		   ptsave_list(pt));
+	if (s->form->naming.qkv == NAMING_QKV_THIRDS)
+		add_sub_params(s, pt, info, p->block_qkv[0], p->block_qkv[1]);
+}
+
+static void add_hf(const struct save *s, struct ptsave *pt, struct value *info)
+{
+	add_vocabulary(s, pt, info, vocabulary);
 	if (s->zero->model->part.stages > 1)
 		add_list(pt, info, "pipeline_replicated_parameter_patterns",
 			 vocabulary);
 	add_list(pt, info, "tp_replicated_parameter_patterns", replicated);
 	add_list(pt, info, "parameter_with_row_parallelism_patterns",
 		 second_dimension);
-	add_thirds(s, pt, list, widths, QUERIES_KEYS_VALUES "weight$", 2);
-	add_thirds(s, pt, list, widths, QUERIES_KEYS_VALUES "bias$", 1);
-	ptsave_set(pt, info, "parameter_with_sub_params", list);
-	ptsave_set(pt, info, "sub_param_shard_widths", widths);
+	add_sub_params(s, pt, info, QUERIES_KEYS_VALUES "weight$",
+		       QUERIES_KEYS_VALUES "bias$");
+}
+
+struct value *save_universal_info(const struct save *s, struct ptsave *pt)
+{
+	struct value *info = ptsave_dict(pt);
+
+	ptsave_set(pt, info, "universal_checkpoint_version",
+		   ptsave_float(pt, 0.4));
+	if (save_as_megatron(s))
+		add_megatron(s, pt, info);
+	else
+		add_hf(s, pt, info);
 	return info;
 }

@@ -170,7 +170,8 @@ int saver_prepare(struct saver *s, const struct save_options *o,
 {
 	int rc;
 
-	if (!s->background)
+	/* A form of the files' own is in host memory already. */
+	if (!s->background || o->config->naming.family != NAMING_HF)
 		return 0;
 	rc = save_job_measure(&s->checkpoint, s->z, o, err);
 	if (rc)
@@ -187,7 +188,7 @@ static int take_copy(struct saver *s, struct errmsg *err)
 
 	b->ops->event_record(b, s->copied, QUEUE_COMPUTE);
 	b->ops->queue_wait(b, QUEUE_COPY, s->copied);
-	for (unsigned i = 0; i < SAVE_FILES; i++)
+	for (unsigned i = 0; i < s->checkpoint.nfiles; i++)
 		to = ptsave_detach(&s->checkpoint.files[i].pt, to);
 	assert((size_t)(to - (uint8_t *)s->memory) <= s->size);
 	b->ops->event_record(b, s->copied, QUEUE_COPY);

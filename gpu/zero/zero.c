@@ -237,6 +237,21 @@ const void *zero_model(const struct zero *z, uint64_t *numel)
 	return z->impl->weights;
 }
 
+void zero_collect(const struct zero *z, const float *state, size_t i, float *out)
+{
+	size_t *const bytes = z->impl->window;
+	const struct fragment own = zero_fragment(z, i);
+
+	z->backend->ops->to_host(z->backend, out + own.first, state + own.start,
+				 own.numel * sizeof(*out));
+	if (!z->stage)
+		return;
+	for (unsigned r = 0; r < z->comm->size; r++)
+		bytes[r] = partition_fragment(&z->partition, i, r).numel *
+			   sizeof(*out);
+	comm_all_gather(z->comm, out + own.first, bytes, out);
+}
+
 /* The offset of this rank's part in a full buffer. */
 static uint64_t part_start(const struct zero *z)
 {
@@ -405,10 +420,37 @@ static double global_norm(struct zero *z, const float *gradient)
 	return sqrt(sum);
 }
 
+/* Update this rank's part, and its weights, `own`. */
+static void update_part(struct zero *z, uint8_t *own, double lr, double scale,
+			const float *gradient)
+{
+	struct optimizer_config o = z->optimizer;
+	struct backend *b = z->backend;
+	struct backend_adam adam = optimizer_adam(&o, z->step, lr, scale);
+
+	if (!o.decays_matrices_only) {
+		b->ops->adam(b, &adam, own, z->master, z->exp_avg,
+			     z->exp_avg_sq, gradient, z->local);
+		return;
+	}
+	for (size_t i = 0; i < z->model->nparams; i++) {
+		const struct fragment f = zero_fragment(z, i);
+
+		o.weight_decay = z->model->params[i].ndim > 1
+					 ? z->optimizer.weight_decay
+					 : 0;
+		adam = optimizer_adam(&o, z->step, lr, scale);
+		if (f.numel)
+			b->ops->adam(b, &adam, own + f.start * b->act_size,
+				     z->master + f.start, z->exp_avg + f.start,
+				     z->exp_avg_sq + f.start,
+				     gradient + f.start, f.numel);
+	}
+}
+
 int zero_update(struct zero *z, struct zero_update *u, struct errmsg *err)
 {
 	struct zero_impl *m = z->impl;
-	struct backend *b = z->backend;
 	double scale = 1 / (u->grad_scale * z->ranks->data.size), clip;
 	float *gradient;
 	int rc = 0;
@@ -428,13 +470,9 @@ int zero_update(struct zero *z, struct zero_update *u, struct errmsg *err)
 			scale /= clip;
 		z->step++;
 
-		const struct backend_adam adam =
-			optimizer_adam(&z->optimizer, z->step, u->lr, scale);
-
 		void *const own = own_weights(z);
 
-		b->ops->adam(b, &adam, own, z->master, z->exp_avg,
-			     z->exp_avg_sq, gradient, z->local);
+		update_part(z, own, u->lr, scale, gradient);
 		rc = share_weights(z, own, err);
 	}
 	for (unsigned i = 0; i < z->model->nunits; i++)

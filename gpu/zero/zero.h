@@ -87,6 +87,12 @@ struct network_weights zero_weights(struct zero *z);
  * rank's part in stage 3. */
 const void *zero_model(const struct zero *z, uint64_t *numel);
 
+/* Copy parameter i of a state, such as `master`, to `out` in host memory: all
+ * elements of this rank's part of the model.  Collective in the data-parallel
+ * group. */
+void zero_collect(const struct zero *z, const float *state, size_t i,
+		  float *out);
+
 /* Announce that the next pass is the last before an update: between devices,
  * the reduction of a unit's gradient may then start as soon as it is complete,
  * also in stages 0 and 1. */

@@ -12,6 +12,7 @@ scripts += \
 	%D%/train/cuda_shared.sh \
 	%D%/train/parts.sh \
 	%D%/train/deepspeed.sh \
+	%D%/train/names.sh \
 	%D%/train/errors.sh \
 	%D%/train/save.sh \
 	%D%/train/traffic.sh \

@@ -5,7 +5,8 @@
 # makes the tree of it that a mount shows, byte for byte; zero_to_fp32.py finds
 # the masters; and DeepSpeed resumes (trainer.py), from the shards on as many
 # ranks and from the mount on others.  Of ranks that shared the model, too, the tree
-# is the converter's, and DeepSpeed, data-parallel, resumes from it.
+# is the converter's, and DeepSpeed, data-parallel, resumes from it; and so is the
+# tree of what they saved in Megatron's names.
 #
 #     UCFS_PYTHON=/venv/bin/python trainer.sh
 #
@@ -100,4 +101,25 @@ done <<<"2 2 1 1 fp32
 4 2 1 2 bf16
 2 1 2 1 bf16
 4 2 2 1 fp32"
+
+# In Megatron's names, with groups that are padded and groups that are not.
+while read -r ranks tensor pipe dtype; do
+	case=megatron-n$ranks-t$tensor-p$pipe-$dtype
+	run=$scratch/$case
+	expect "$case: saved" save_on "$ranks" names=1 tensor="$tensor" pipe="$pipe" \
+		dtype="$dtype" steps=4 save="$run"
+	expect "$case: mounted" ucfs "$run" "$mnt"
+	expect "$case: ds_to_universal" convert "$run/global_step4" "$scratch/tree"
+	expect "$case: makes the tree that is mounted" diff -r "$scratch/tree" \
+		"$mnt/global_step4_universal"
+	fusermount3 -u "$mnt"
+	rm -rf "$scratch/tree"
+done <<<"1 1 1 fp32
+2 1 1 bf16
+3 1 1 bf16
+3 1 1 fp32
+2 2 1 fp16
+2 1 2 bf16
+4 2 2 fp32
+4 2 2 bf16"
 [ "$failures" -eq 0 ]

@@ -23,6 +23,7 @@ uctrain --model |gpt2-dsuc gpt2 gpt2-medium gpt2-large gpt2-xl
 uctrain --dtype |fp32 bf16 fp16
 uctrain --partition_method |parameters uniform type:transformer
 uctrain --zero_stage |0 1 2 3
+uctrain --names |hf megatron
 uctrain --optimizer |Adam AdamW
 uctrain --lr_schedule |constant warmup cosine
 uctrain --device |cpu cuda

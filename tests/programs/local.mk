@@ -41,6 +41,10 @@ endif
 # parameters.
 check_PROGRAMS += %D%/mapcmp %D%/mapload %D%/mkrun
 
+# What cases/train asks about files in Megatron's names.
+check_PROGRAMS += %D%/megatron_files
+%C%_megatron_files_LDADD = $(ckpt_libs)
+
 # The demonstration prints tensors with it.
 noinst_PROGRAMS += %D%/tensor_stats
 %C%_tensor_stats_LDADD = $(ckpt_libs)

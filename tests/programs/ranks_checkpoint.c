@@ -116,6 +116,8 @@ static int set_key(struct run *r, const char *key, char *value)
 		{ "width", .number = &c->model.n_embd },
 		{ "vocab", .number = &c->model.vocab_size },
 		{ "positions", .number = &c->model.n_positions },
+		{ "names", .number = (unsigned *)&c->naming.family },
+		{ "qkv", .number = (unsigned *)&c->naming.qkv },
 		{ "keep", .number = &c->keep_last },
 		{ "kind", .number = (unsigned *)&c->optimizer.kind },
 		{ "flavor", .number = (unsigned *)&c->optimizer.flavor },

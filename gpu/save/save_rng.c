@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Generators of random numbers, as Megatron's script saves those of Python, numpy
+ * and torch: its loader ends without them.  Our own need no state (data/rng.h), so
+ * these are seeded anew: another sequence for each step, stage and tensor-parallel
+ * rank.
+ *
+ * All are the Mersenne Twister MT19937 (Matsumoto, Nishimura, 1998), before their
+ * first number.  A device of NVIDIA has a counter instead, of which torch saves the
+ * seed and the offset.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "ckpt/base/splitmix.h"
+#include "ckpt/pickle/value.h"
+#include "gpu/save/save_impl.h"
+
+#define WORDS 624
+#define WORD_BITS 32
+
+/* Bytes of torch's state of a generator on the host (ATen/CPUGeneratorImpl.cpp):
+ * seed, numbers left, whether it is seeded, the next word, words of 64 bits, and
+ * what normal numbers are left over. */
+#define TORCH_BYTES 5056
+#define TORCH_LEFT 8
+#define TORCH_SEEDED 12
+#define TORCH_WORDS 24
+#define CUDA_BYTES 16
+
+struct twister {
+	uint32_t seed;
+	uint32_t words[WORDS];
+};
+
+static void twister_init(struct twister *t, uint32_t seed)
+{
+	uint32_t *w = t->words;
+
+	t->seed = w[0] = seed;
+	for (uint32_t i = 1; i < WORDS; i++)
+		w[i] = UINT32_C(1812433253) *
+			       (w[i - 1] ^ w[i - 1] >> (WORD_BITS - 2)) +
+		       i;
+}
+
+/* random.getstate() */
+static struct value *python_state(struct ptsave *pt, const struct twister *t)
+{
+	struct value *state = ptsave_tuple(pt), *words = ptsave_tuple(pt);
+
+	for (unsigned i = 0; i < WORDS; i++)
+		ptsave_add(pt, words, ptsave_int(pt, t->words[i]));
+	ptsave_add(pt, words, ptsave_int(pt, WORDS));
+	ptsave_add(pt, state, ptsave_int(pt, 3));
+	ptsave_add(pt, state, words);
+	ptsave_add(pt, state, ptsave_none(pt));
+	return state;
+}
+
+/* The bytes `p`, as protocol 2 writes them: encoded from a string with a character
+ * for each. */
+static struct value *bytes_value(struct ptsave *pt, const void *p, size_t n)
+{
+	const uint8_t *const bytes = p;
+	struct value *args = ptsave_tuple(pt), *text = ptsave_str(pt, "");
+	char *const utf8 = arena_alloc(&pt->arena, 2 * n + 1);
+	size_t len = 0;
+
+	if (!utf8) {
+		pt->failed = true;
+		return pt->spare;
+	}
+	for (size_t i = 0; i < n; i++) {
+		if (bytes[i] >= 0x80)
+			utf8[len++] = (char)(0xc0 | bytes[i] >> 6);
+		utf8[len++] = (char)(bytes[i] >= 0x80 ? 0x80 | (bytes[i] & 0x3f)
+						      : bytes[i]);
+	}
+	utf8[len] = '\0';
+	if (text != pt->spare)
+		text->str = (struct value_str){ utf8, len };
+	ptsave_add(pt, args, text);
+	ptsave_add(pt, args, ptsave_str(pt, "latin1"));
+	return ptsave_apply(pt, "_codecs", "encode", args, NULL);
+}
+
+/* numpy.dtype('<u4') */
+static struct value *words_dtype(struct ptsave *pt)
+{
+	struct value *args = ptsave_tuple(pt), *state = ptsave_tuple(pt);
+
+	ptsave_add(pt, args, ptsave_str(pt, "u4"));
+	ptsave_add(pt, args, ptsave_bool(pt, false));
+	ptsave_add(pt, args, ptsave_bool(pt, true));
+	ptsave_add(pt, state, ptsave_int(pt, 3));
+	ptsave_add(pt, state, ptsave_str(pt, "<"));
+	for (unsigned i = 0; i < 3; i++)
+		ptsave_add(pt, state, ptsave_none(pt));
+	ptsave_add(pt, state, ptsave_int(pt, -1));
+	ptsave_add(pt, state, ptsave_int(pt, -1));
+	ptsave_add(pt, state, ptsave_int(pt, 0));
+	return ptsave_apply(pt, "numpy", "dtype", args, state);
+}
+
+static struct value *one_of(struct ptsave *pt, int64_t i)
+{
+	struct value *v = ptsave_tuple(pt);
+
+	ptsave_add(pt, v, ptsave_int(pt, i));
+	return v;
+}
+
+/* An array of the words.  All versions of numpy find this function by this name. */
+static struct value *words_array(struct ptsave *pt, const struct twister *t)
+{
+	struct value *args = ptsave_tuple(pt), *state = ptsave_tuple(pt);
+
+	ptsave_add(pt, args, ptsave_global(pt, "numpy", "ndarray"));
+	ptsave_add(pt, args, one_of(pt, 0));
+	ptsave_add(pt, args, bytes_value(pt, "b", 1));
+	ptsave_add(pt, state, ptsave_int(pt, 1));
+	ptsave_add(pt, state, one_of(pt, WORDS));
+	ptsave_add(pt, state, words_dtype(pt));
+	ptsave_add(pt, state, ptsave_bool(pt, false));
+	ptsave_add(pt, state, bytes_value(pt, t->words, sizeof(t->words)));
+	return ptsave_apply(pt, "numpy.core.multiarray", "_reconstruct", args,
+			    state);
+}
+
+/* numpy.random.get_state() */
+static struct value *numpy_state(struct ptsave *pt, const struct twister *t)
+{
+	struct value *state = ptsave_tuple(pt);
+
+	ptsave_add(pt, state, ptsave_str(pt, "MT19937"));
+	ptsave_add(pt, state, words_array(pt, t));
+	ptsave_add(pt, state, ptsave_int(pt, WORDS));
+	ptsave_add(pt, state, ptsave_int(pt, 0));
+	ptsave_add(pt, state, ptsave_float(pt, 0));
+	return state;
+}
+
+static struct value *bytes_tensor(struct ptsave *pt, const uint8_t *p,
+				  uint64_t n)
+{
+	const size_t storage = ptsave_storage(
+		pt, &(struct ptsave_storage){
+			    .dtype = DTYPE_U8, .numel = n, .p = p });
+
+	return ptsave_tensor(pt, storage, 0, &n, 1, false);
+}
+
+static uint8_t *zeros(struct ptsave *pt, size_t n)
+{
+	uint8_t *const p = arena_alloc(&pt->arena, n);
+
+	if (p)
+		memset(p, 0, n);
+	else
+		pt->failed = true;
+	return p;
+}
+
+static struct value *torch_state(struct ptsave *pt, const struct twister *t)
+{
+	static const uint32_t one = 1;
+	const uint64_t seed = t->seed;
+	uint8_t *const p = zeros(pt, TORCH_BYTES);
+
+	if (!p)
+		return pt->spare;
+	memcpy(p, &seed, sizeof(seed));
+	memcpy(p + TORCH_LEFT, &one, sizeof(one));
+	memcpy(p + TORCH_SEEDED, &one, sizeof(one));
+	for (unsigned i = 0; i < WORDS; i++) {
+		const uint64_t word = t->words[i];
+
+		memcpy(p + TORCH_WORDS + i * sizeof(word), &word, sizeof(word));
+	}
+	return bytes_tensor(pt, p, TORCH_BYTES);
+}
+
+/* The state of a generator on the device. */
+static struct value *device_state(const struct save *s, struct ptsave *pt,
+				  const struct twister *t)
+{
+	const uint64_t seed = t->seed;
+	uint8_t *p;
+
+	if (s->zero->backend->on_host)
+		return torch_state(pt, t);
+	p = zeros(pt, CUDA_BYTES);
+	if (!p)
+		return pt->spare;
+	memcpy(p, &seed, sizeof(seed));
+	return bytes_tensor(pt, p, CUDA_BYTES);
+}
+
+struct value *save_megatron_rng(const struct save *s, struct ptsave *pt)
+{
+	const struct gpt2_part *part = &s->zero->model->part;
+	const uint64_t seed = splitmix64(s->o->config->seed, s->o->step + 1);
+	struct value *list = ptsave_list(pt), *dict = ptsave_dict(pt);
+	struct value *tracker = ptsave_dict(pt);
+	struct twister of_stage, of_part;
+
+	twister_init(&of_stage, (uint32_t)splitmix64(seed, part->stage + 1));
+	twister_init(&of_part, (uint32_t)splitmix64(~seed, save_part(s) + 1));
+	ptsave_set(pt, tracker, "model-parallel-rng",
+		   device_state(s, pt, &of_part));
+#define SET(key, value) ptsave_set(pt, dict, key, value)
+	SET("random_rng_state", python_state(pt, &of_stage));
+	SET("np_rng_state", numpy_state(pt, &of_stage));
+	SET("torch_rng_state", torch_state(pt, &of_stage));
+	SET("cuda_rng_state", device_state(s, pt, &of_stage));
+	SET("rng_tracker_states", tracker);
+#undef SET
+	ptsave_add(pt, list, dict);
+	return list;
+}

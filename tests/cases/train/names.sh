@@ -1,0 +1,136 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# --names megatron: what Megatron-DeepSpeed saves.  File names and keys are those of a
+# checkpoint that it wrote, and the tree is that of the same run in Hugging Face's
+# names, but for names and the form of tensors.
+# shellcheck source=tests/cases/train/train_lib.sh
+. "$(dirname "$0")/train_lib.sh"
+require_train
+require_fuse
+
+files=$top_builddir/tests/programs/megatron_files
+flags=(--n_layer 2 --n_head 4 --n_embd 16 --n_positions 32 --seq_length 32
+	--data "$top_srcdir/LICENSE" --vocab_size 257 --lr 1e-2 --steps 3 --train_batch_size 12)
+
+# Ranks | tensor-parallel | stages of a pipeline | ZeRO's | type | more flags.  3 ranks:
+# groups are padded.
+while read -r ranks tensor pipe stage dtype more; do
+	case=n$ranks-t$tensor-p$pipe-z$stage-$dtype${more:+-more}
+	# shellcheck disable=SC2206 # words
+	shared=(--tensor_model_parallel_size "$tensor" --pipeline_model_parallel_size "$pipe"
+		--zero_stage "$stage" --dtype "$dtype" --weight_decay 0 $more)
+	for names in hf megatron; do
+		train "$ranks" $case-$names "${flags[@]}" "${shared[@]}" --names $names \
+			--checkpoint_dir "$tmp/$case/$names"
+		check "$case: whole in names of $names" \
+			ucckpt check --data "$tmp/$case/$names/global_step3"
+		ucckpt convert "$tmp/$case/$names/global_step3" "$tmp/$case/$names/tree" >/dev/null ||
+			fail "$case: $names is not converted"
+	done
+	same_bits "$case: names do not matter to training" $case-hf $case-megatron
+	check "$case: the same state" "$files" tree "$tmp/$case/hf/tree" "$tmp/$case/megatron/tree" 16 0
+done <<<"1 1 1 1 fp32
+3 1 1 1 bf16
+3 1 1 1 fp16
+2 1 2 1 fp32
+4 2 2 1 bf16
+4 2 2 1 fp32
+2 2 1 1 fp32
+4 2 1 2 bf16
+2 1 1 1 bf16 --sequence_parallel_size 2"
+
+# --- files and keys, by those of Megatron-DeepSpeed -------------------------------
+
+real=$good/megatron/tp2_pp2_z1_fp32/global_step5
+saved=$tmp/n4-t2-p2-z1-fp32/megatron/global_step3
+check "files" cmp <(ls "$real") <(ls "$saved")
+
+# Of the arguments there are few; Megatron has no rules for the thirds of
+# query_key_value, and None for frozen parameters in stage 1 only.
+keys() {
+	"$files" keys "$1" | grep -v -e ^args/ -e ds_config/ -e universal_checkpoint_info/.*sub_param \
+		-e ^frozen_param_
+}
+# keys_are_those_of REAL SAVED FILE...
+keys_are_those_of() {
+	local name
+	for name in "${@:3}"; do
+		check "keys of $name" cmp <(keys "$1/$name.pt") <(keys "$2/$name.pt")
+	done
+}
+keys_are_those_of "$real" "$saved" mp_rank_00_model_states mp_rank_02_model_states \
+	zero_pp_rank_0_mp_rank_00_optim_states zero_pp_rank_0_mp_rank_03_optim_states \
+	layer_01-model_00-model_states layer_03-model_01-model_states layer_04-model_00-model_states
+# Without a pipeline engine bf16's optimizer is the same.
+keys_are_those_of "$good/megatron/tp2_dp2_z1_bf16_padded/global_step5" \
+	"$tmp/n4-t2-p1-z2-bf16/megatron/global_step3" mp_rank_01_model_states
+check "keys of bf16's optimizer" cmp \
+	<(keys "$good/megatron/tp2_dp2_z1_bf16_padded/global_step5/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt" |
+		grep -v -e slice_mappings/./) \
+	<(keys "$tmp/n3-t1-p1-z1-bf16/megatron/global_step3/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt" |
+		grep -v -e slice_mappings/./)
+
+# These the loaders of Megatron compare or need.
+"$files" keys "$saved/mp_rank_02_model_states.pt" >"$tmp/keys"
+for key in num_layers hidden_size num_attention_heads num_key_value_heads add_position_embedding \
+	max_position_embeddings tokenizer_type tensor_model_parallel_size \
+	pipeline_model_parallel_size consumed_train_samples consumed_valid_samples; do
+	check "args.$key" grep -q "^args/$key " "$tmp/keys"
+done
+
+# --- query_key_value as before December 2024 ---------------------------------------
+
+train 2 old "${flags[@]}" --tensor_model_parallel_size 2 --weight_decay 0 --names megatron \
+	--qkv_order by_head --checkpoint_dir "$tmp/old"
+ucckpt convert "$tmp/old/global_step3" "$tmp/old/tree" >/dev/null
+check "the same state by heads" "$files" tree "$tmp/n2-t2-p1-z1-fp32/hf/tree" "$tmp/old/tree" 16 4
+
+# --- going on -----------------------------------------------------------------------
+
+# Ranks | tensor-parallel | stages
+others="1 1 1
+2 2 1
+2 1 2
+4 2 2"
+whole=("${flags[@]}" --names megatron --steps 12 --eval_interval 6)
+for order in thirds by_head; do
+	train 4 $order "${whole[@]}" --tensor_model_parallel_size 2 --pipeline_model_parallel_size 2 \
+		--qkv_order $order --checkpoint_interval 6 --checkpoint_dir "$tmp/$order-run"
+	mount_fg "$tmp/$order-run" || finish
+	while read -r ranks tensor pipe; do
+		for from in files mount; do
+			case=$order-$from-$ranks-$tensor-$pipe
+			[ $from = files ] && source=(--resume="$tmp/$order-run" --checkpoint_tag global_step6)
+			[ $from = mount ] && source=(--resume="$tmp/mnt" --universal_checkpoint
+				--checkpoint_tag global_step6_universal)
+			train "$ranks" "$case" "${whole[@]}" "${source[@]}" --tensor_model_parallel_size "$tensor" \
+				--pipeline_model_parallel_size "$pipe"
+			alike "$case" 1e-5 $order "$case"
+		done
+	done <<<"$others"
+	unmount
+done
+
+# --- biases and norms do not decay -------------------------------------------------
+
+for decay in 0 10; do
+	train 2 decay$decay "${flags[@]}" --steps 1 --weight_decay $decay --names megatron \
+		--checkpoint_dir "$tmp/decay$decay"
+	ucckpt convert "$tmp/decay$decay/global_step1" "$tmp/decay$decay/tree" >/dev/null
+done
+same() { cmp -s "$tmp/decay0/tree/zero/$1/fp32.pt" "$tmp/decay10/tree/zero/$1/fp32.pt"; }
+for name in 2.input_layernorm.weight 3.mlp.dense_h_to_4h.bias 4.bias; do
+	check "$name does not decay" same $name
+done
+for name in 2.self_attention.dense.weight tied_modules.embed.position_embeddings.weight; do
+	same $name && fail "$name does not decay"
+done
+
+# --- in the background the same -----------------------------------------------------
+
+train 4 later "${flags[@]}" --tensor_model_parallel_size 2 --pipeline_model_parallel_size 2 --weight_decay 0 --names megatron --async_save --checkpoint_dir "$tmp/later"
+check "saved in the background" diff -r "$saved" "$tmp/later/global_step3"
+
+try_train 1 refused "${flags[@]}" --names megatron --zero_stage 3 && fail "stage 3 was accepted"
+check "stages that do not go" grep -q -e '--names megatron: does not go with --zero_stage 3' "$tmp/refused.log"
+finish
