@@ -7,7 +7,7 @@ endif
 %C%_libuctrain_a_SOURCES =
 # The one part of the tree whose loops are worth vectors and threads.
 %C%_libuctrain_a_CPPFLAGS = $(AM_CPPFLAGS) $(MPI_CFLAGS) \
-	$(URING_CFLAGS) $(CUDA_CFLAGS) -DCUDA_DIRS='"$(CUDA_DIRS)"'
+	$(CUDA_CFLAGS) -DCUDA_DIRS='"$(CUDA_DIRS)"'
 %C%_libuctrain_a_CFLAGS = $(AM_CFLAGS) $(VECTOR_CFLAGS) $(OPENMP_CFLAGS)
 
 if BUILD_TRAIN
@@ -17,7 +17,7 @@ uctrain_SOURCES = %D%/main.c
 uctrain_LDADD = $(train_libs)
 
 train_libs = %D%/libuctrain.a $(ckpt_libs) $(CJSON_LIBS) $(DNNL_LIBS) $(MPI_LIBS) \
-	$(URING_LIBS) $(CUDA_LIBS) $(OPENMP_CFLAGS) -lm
+	$(CUDA_LIBS) $(OPENMP_CFLAGS) -lm
 
 include %D%/watch/local.mk
 include %D%/backend/local.mk

@@ -1,7 +1,7 @@
 # UCFS_TRAIN
 # What uctrain needs: MPI for its ranks, oneDNN for its products, OpenMP.  It
 # is built when all are there; --with-train makes their absence an error.
-# Sets have_train and have_uring (text for the summary).
+# Sets have_train (text for the summary).
 AC_DEFUN([UCFS_TRAIN],
 [AC_ARG_WITH([train],
    [AS_HELP_STRING([--without-train],
@@ -28,14 +28,6 @@ AS_IF([test "x$with_train" != xno],
      [test "x$with_train" != xcheck],
      [AC_MSG_ERROR([--with-train was given; it needs $ucfs_optional_missing])],
      [have_train="no (missing $ucfs_optional_missing)"])])
-have_uring=no
-AS_CASE([$have_train], [no*], [],
-  [ucfs_optional_missing=
-   UCFS_OPTIONAL([URING], [liburing], [0.7], [liburing-dev])
-   AS_IF([test "x$have_URING" = xyes],
-     [URING_CFLAGS="$URING_CFLAGS -DHAVE_LIBURING"
-      have_uring="liburing $version_URING"],
-     [have_uring="no (threads read; missing $ucfs_optional_missing)"])])
 AS_CASE([$have_train], [no*], [ucfs_build_train=no], [ucfs_build_train=yes])
 AM_CONDITIONAL([BUILD_TRAIN], [test "x$ucfs_build_train" = xyes])])
 

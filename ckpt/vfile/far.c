@@ -28,8 +28,6 @@
 #define GAIN 1.08
 #define LOSS 0.97
 
-#define WIDTH_FIRST 32
-
 /* An epoch lasts so long at least; what brought nothing is tried again later.  Every
  * third attempt is to do with less. */
 #define EPOCH_NS UINT64_C(30000000)
@@ -88,9 +86,9 @@ void far_end(struct far *f, const struct far_request *q)
 		atomic_compare_exchange_strong(&f->score, &score, score - 1);
 }
 
-void far_width_init(struct far_width *w)
+void far_width_init(struct far_width *w, unsigned first)
 {
-	*w = (struct far_width){ .width = WIDTH_FIRST, .settled = WIDTH_FIRST };
+	*w = (struct far_width){ .width = first, .settled = first };
 }
 
 static void begin_epoch(struct far_width *w, uint64_t now)

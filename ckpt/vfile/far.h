@@ -58,7 +58,8 @@ struct far_width {
 #define FAR_WIDTH_MIN 4
 #define FAR_WIDTH_MAX 128
 
-void far_width_init(struct far_width *w);
+/* Begins with so many. */
+void far_width_init(struct far_width *w, unsigned first);
 
 /* A request for `len` bytes has ended at the time `now` (clock_ns).  `busy`: others
  * were waiting. */

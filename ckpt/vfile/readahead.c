@@ -32,6 +32,9 @@
 #define BUCKETS 4096
 #define PAGE 4096
 
+/* Requests at once before anything was learned. */
+#define WIDTH_FIRST 32
+
 /* Longer segments take buffers of a whole slot, which are used again: new memory
  * costs more than a copy. */
 #define SMALL (64u << 10)
@@ -453,7 +456,7 @@ uint64_t readahead_want(struct readahead *r, uint32_t file, uint64_t off,
 	pthread_mutex_lock(&lock);
 	most = when == READAHEAD_LATER ? limit / 2 : limit;
 	if (!width.width)
-		far_width_init(&width);
+		far_width_init(&width, WIDTH_FIRST);
 	while (at < to) {
 		uint64_t end = at / SLOT * SLOT + SLOT;
 		struct segment *s;

@@ -23,8 +23,12 @@
  * differs, the shard was replaced and must not be read.  Paths are absolute,
  * as the server sees them.
  *
+ * Who knows the format need not read the beginning of a .pt file either, which
+ * takes a round trip, and may read ahead for nothing: UCFS_IOC_LITERAL returns bytes
+ * that ucfs made.
+ *
  * Errors: EINVAL for a version that the server does not know, ENOENT for a
- * source that does not exist, ENOTTY if the file is not in a ucfs mount or is not
+ * source or a literal that does not exist, ENOTTY if the file is not in a ucfs mount or is not
  * a file of a checkpoint.
  */
 #ifndef UCFS_IOCTL_H
@@ -78,7 +82,17 @@ struct ucfs_source {
 	char path[UCFS_SOURCE_PATH_MAX]; /* out: absolute, NUL-terminated */
 };
 
+#define UCFS_LITERAL_MAX 8192
+
+struct ucfs_literal {
+	uint32_t version; /* in: UCFS_EXTENTS_VERSION */
+	uint32_t count;	  /* out: bytes, up to the end of the extent */
+	uint64_t offset;  /* in: of the first byte in this file */
+	uint8_t bytes[UCFS_LITERAL_MAX];
+};
+
 #define UCFS_IOC_EXTENTS _IOWR('U', 0x75, struct ucfs_extents)
 #define UCFS_IOC_SOURCE _IOWR('U', 0x76, struct ucfs_source)
+#define UCFS_IOC_LITERAL _IOWR('U', 0x77, struct ucfs_literal)
 
 #endif

@@ -24,11 +24,15 @@ static uint32_t ops_extent_kind(const struct vfile *f, const struct extent *e)
 	switch (e->kind) {
 	case EXTENT_SHARD:
 		return shard_kind(vfile_shards(f), e->shard);
-	case EXTENT_CAST: return UCFS_EXTENT_CAST;
-	case EXTENT_ZERO: return UCFS_EXTENT_ZERO;
+	case EXTENT_CAST:
+		return UCFS_EXTENT_CAST;
+	case EXTENT_ZERO:
+		return UCFS_EXTENT_ZERO;
 	case EXTENT_GATHER:
-	case EXTENT_GATHER_CAST: return UCFS_EXTENT_GATHER;
-	case EXTENT_LITERAL: break;
+	case EXTENT_GATHER_CAST:
+		return UCFS_EXTENT_GATHER;
+	case EXTENT_LITERAL:
+		break;
 	}
 	return UCFS_EXTENT_LITERAL;
 }
@@ -83,6 +87,30 @@ static int get_source(const struct tree_file *f, struct ucfs_source *s)
 	return 0;
 }
 
+static int get_literal(const struct tree_file *f, struct ucfs_literal *l)
+{
+	const struct extent_map *const m = vfile_extents(f->v);
+	const struct extent *e;
+	uint64_t left;
+	int64_t n;
+
+	if (l->version != UCFS_EXTENTS_VERSION)
+		return -EINVAL;
+	if (l->offset >= extent_size(m))
+		return -ENOENT;
+	e = &m->v[extent_find(m, l->offset)];
+	if (e->kind != EXTENT_LITERAL)
+		return -ENOENT;
+	left = e[1].start - l->offset;
+	n = vfile_read(f->v, l->bytes,
+		       left < sizeof(l->bytes) ? (size_t)left : sizeof(l->bytes),
+		       l->offset, NULL);
+	if (n < 0)
+		return (int)n;
+	l->count = (uint32_t)n;
+	return 0;
+}
+
 void ops_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg,
 	       struct fuse_file_info *fi, unsigned flags, const void *in,
 	       size_t in_size, size_t out_size)
@@ -93,19 +121,22 @@ void ops_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg,
 	union {
 		struct ucfs_extents extents;
 		struct ucfs_source source;
+		struct ucfs_literal literal;
 	} u;
 	size_t size;
 	int rc = -ENOTTY;
 
 	(void)ino;
 	(void)arg;
-	size = cmd == UCFS_IOC_EXTENTS  ? sizeof(u.extents)
-	       : cmd == UCFS_IOC_SOURCE ? sizeof(u.source)
-					: 0;
+	size = cmd == UCFS_IOC_EXTENTS   ? sizeof(u.extents)
+	       : cmd == UCFS_IOC_SOURCE  ? sizeof(u.source)
+	       : cmd == UCFS_IOC_LITERAL ? sizeof(u.literal)
+					 : 0;
 	if (size && f && f->v && in_size >= size && out_size >= size) {
 		memcpy(&u, in, size);
-		rc = cmd == UCFS_IOC_EXTENTS ? get_extents(f, &u.extents)
-					     : get_source(f, &u.source);
+		rc = cmd == UCFS_IOC_EXTENTS  ? get_extents(f, &u.extents)
+		     : cmd == UCFS_IOC_SOURCE ? get_source(f, &u.source)
+					      : get_literal(f, &u.literal);
 	}
 	if (rc)
 		fuse_reply_err(req, -rc);

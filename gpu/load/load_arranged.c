@@ -65,14 +65,14 @@ static uint64_t row_of(const struct load_arranged *a, uint64_t column,
 	return (rank * THIRDS + column / third) * width + column % width;
 }
 
-/* Queue reads of all rows of the box; of rows that follow each other in the file,
- * one. */
-static int read_box(const struct load_arranged *a, const struct gpt2_param *p,
-		    const struct box *x, float *to, struct errmsg *err)
+/* Find all rows of the box; those that follow each other in the file in one. */
+static int find_box(const struct load_arranged *a, const struct gpt2_param *p,
+		    const struct box *x, float *to, struct load_runs *runs,
+		    struct errmsg *err)
 {
 	const uint64_t columns = p->whole_shape[p->ndim - 1];
 	const uint64_t width = p->ndim == 1 ? 1 : p->whole_shape[0];
-	const struct load_ops *const ops = a->source->ops;
+	const struct load_ops *const ops = a->from->s->ops;
 	uint64_t first = 0, n = 0;
 	int rc = 0;
 
@@ -86,12 +86,26 @@ static int read_box(const struct load_arranged *a, const struct gpt2_param *p,
 			continue;
 		}
 		if (n)
-			rc = ops->send(a->source, first, n, to, a->host, err);
+			rc = ops->find(a->from, first, n, to, runs, err);
 		to += n;
 		first = from;
 		n = x->rows;
 	}
-	return rc ? rc : ops->send(a->source, first, n, to, a->host, err);
+	return rc ? rc : ops->find(a->from, first, n, to, runs, err);
+}
+
+static int read_box(const struct load_arranged *a, const struct gpt2_param *p,
+		    const struct box *x, float *to, struct errmsg *err)
+{
+	struct load_runs runs = { 0 };
+	int rc = find_box(a, p, x, to, &runs, err);
+
+	if (!rc)
+		rc = load_runs_send(&runs, a->from, NULL, a->host, err);
+	if (!rc)
+		rc = upload_finish(a->host, err);
+	free(runs.v);
+	return rc;
 }
 
 /* Take the fragment's elements out of the box, which has them column by column. */
@@ -116,8 +130,6 @@ int load_arranged_send(const struct load_arranged *a,
 	assert(f->numel && f->first + f->numel <= p->numel);
 	if (!rc)
 		rc = read_box(a, p, &x, box, err);
-	if (!rc)
-		rc = upload_finish(a->host, err);
 	if (!rc) {
 		arrange(&x, f->numel, box, own);
 		b->ops->to_device(b, part, own, f->numel * sizeof(*own));

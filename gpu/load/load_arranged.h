@@ -9,13 +9,13 @@ struct backend;
 struct errmsg;
 struct fragment;
 struct gpt2_param;
-struct load_source;
+struct load_tensor;
 struct naming_tensor;
 struct upload;
 
 /* A tensor that a checkpoint has in another order than this program. */
 struct load_arranged {
-	struct load_source *source; /* its tensor has been begun */
+	struct load_tensor *from; /* it has been begun */
 	const struct naming_tensor *tensor;
 	/* The rows of query_key_value are queries, keys and values of each of so
 	 * many ranks, one rank after the other; 0: as `tensor` says. */

@@ -4,38 +4,66 @@
 
 #include <stddef.h>
 
+#include "ckpt/base/source.h"
 #include "ckpt/tensor/tensor.h"
 #include "gpu/load/load.h"
+#include "gpu/model/gpt2.h"
 #include "gpu/model/naming.h"
 
-struct gpt2;
+struct backend;
 struct upload;
 struct user_rules;
 struct value;
 
 /* Shared by the files of load. */
 
-/* A kind of checkpoint as a source of parameter elements. */
+/* A kind of checkpoint as a source of parameter elements, and one tensor of it. */
 struct load_source;
+struct load_tensor;
+
+/* A contiguous range of a file, and where its elements go. */
+struct load_run {
+	struct source file; /* borrowed */
+	uint64_t off;
+	size_t len;
+	float *to;
+	bool direct; /* of a shard, past the mount */
+	bool zero;   /* of no file: `len` bytes at `to` are zero */
+};
+
+struct load_runs {
+	struct load_run *v;
+	size_t n, cap;
+};
+
+/* Append a run to fill in.  NULL when memory runs out. */
+struct load_run *load_runs_add(struct load_runs *runs);
+
+/* Queue the uploads of a tensor's runs to the memory of `b`, which is not used (NULL) if
+ * none of them is zero. */
+int load_runs_send(const struct load_runs *runs, struct load_tensor *t,
+		   struct backend *b, struct upload *q, struct errmsg *err);
 
 struct load_ops {
-	size_t size; /* of the kind's own struct, whose first member is
+	size_t size;        /* of the kind's own struct, whose first member is
 		      * load_source */
+	size_t tensor_size; /* the same, with load_tensor */
 	/* Open the checkpoint at ->path.  After an error `close` is not
 	 * called. */
 	int (*open)(struct load_source *s, struct errmsg *err);
 	/*
-	 * Start reading parameter i's masters (`state` is NULL) or the named
-	 * state, and fill in ->tensor: the whole, or if the source is ->cut
-	 * this tensor-parallel rank's part.  Flat tensors have one dimension.
-	 * -ENOENT with a message that names it if it is missing.
+	 * Find a parameter's masters (`state` is NULL) or the named state, and fill
+	 * in the rest of `t`.  -ENOENT with a message that names it if it is missing.
+	 * After an error `end` is not called.  Thread-safe, as are the next two: on
+	 * storage that is far away many tensors are found at once.
 	 */
-	int (*begin)(struct load_source *s, const char *param,
+	int (*begin)(struct load_tensor *t, const char *param,
 		     const char *state, struct errmsg *err);
-	/* Queue the upload of its elements [first, first + n) to `to`. */
-	int (*send)(struct load_source *s, uint64_t first, size_t n, float *to,
-		    struct upload *q, struct errmsg *err);
-	void (*end)(struct load_source *s);
+	/* Append where elements [first, first + n) lie, which go to `to`, in order.
+	 * The files stay open until `end`. */
+	int (*find)(struct load_tensor *t, uint64_t first, size_t n, float *to,
+		    struct load_runs *runs, struct errmsg *err);
+	void (*end)(struct load_tensor *t);
 
 	/* Call load_known for each parameter that the optimizer owns, until it
 	 * fails. */
@@ -48,13 +76,17 @@ struct load_source {
 	const char *path;                 /* of the tag; borrowed */
 	const struct gpt2 *model, *whole; /* this rank's part, and all of it */
 	const struct user_rules *rules;   /* NULL: none */
-	bool cut;
-	struct naming naming; /* of its parameters */
-	struct tensor tensor; /* the tensor being read */
+	bool cut; /* tensors are this tensor-parallel rank's part, not the whole */
+	struct naming naming;   /* of its parameters */
+	uint64_t bytes, direct; /* that were queued */
+};
+
+struct load_tensor {
+	struct load_source *s;
+	struct tensor tensor; /* flat ones have one dimension */
 	/* Its slices of queries, keys and values have been sorted into whole
 	 * thirds. */
 	bool sorted_thirds;
-	uint64_t bytes, direct;
 };
 
 /* Does the model have a parameter of this name?  -EINVAL if not. */
@@ -83,6 +115,25 @@ struct load_metadata {
 	bool has_scaler;
 	struct loss_scaler scaler;
 };
+
+/* A checkpoint that is being loaded. */
+struct load {
+	struct zero *z;
+	const struct load_options *o;
+	struct load_result *got;
+	struct load_metadata metadata;
+	struct load_source *source;
+	struct gpt2 whole;
+	struct upload *upload;
+	/* For tensors in another order: to host memory.  NULL if there are
+	 * none. */
+	struct backend *host;
+	struct upload *host_upload;
+	struct errmsg *err;
+};
+
+/* Find all that this rank keeps, and queue its upload. */
+int load_tensors(struct load *l);
 
 int load_metadata(const struct load_options *o, const struct gpt2 *model,
 		  const char *path, struct load_metadata *f, struct errmsg *err);

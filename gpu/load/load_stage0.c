@@ -14,7 +14,6 @@
 #include "ckpt/pickle/value.h"
 #include "gpu/load/load_impl.h"
 #include "gpu/load/load_tensor.h"
-#include "gpu/read/upload.h"
 
 #define FILE_NAME "%s/mp_rank_%02u_model_states.pt"
 
@@ -24,12 +23,21 @@ struct stage0_source {
 	struct ptfile pt;
 	const struct value *optimizer;
 	const struct value_dict *module;
-	uint64_t at; /* of the tensor's storage in the file */
+};
+
+struct stage0_tensor {
+	struct load_tensor t;
+	uint64_t at; /* of its first element in the file */
 };
 
 static struct stage0_source *load_stage0_of(struct load_source *s)
 {
 	return (struct stage0_source *)s;
+}
+
+static struct stage0_tensor *stage0_tensor_of(struct load_tensor *t)
+{
+	return (struct stage0_tensor *)t;
 }
 
 /* The position of a parameter among the module's parameters. */
@@ -61,10 +69,10 @@ static const struct value *find_master(const struct value *groups, int64_t i)
 	return group && (uint64_t)i < group->n ? group->v[i] : NULL;
 }
 
-static int load_stage0_begin(struct load_source *s, const char *param,
-			     const char *state, struct errmsg *err)
+static int find_stage0(const struct stage0_source *w, const char *param,
+		       const char *state, const struct value **out,
+		       struct errmsg *err)
 {
-	struct stage0_source *w = load_stage0_of(s);
 	const struct value *inner =
 		value_find(w->optimizer, KEY_OPTIMIZER_STATE_DICT);
 	const struct value *masters = value_find(w->optimizer, "fp32_groups");
@@ -80,25 +88,44 @@ static int load_stage0_begin(struct load_source *s, const char *param,
 	if (!v)
 		return errmsg_set(err, -ENOENT, "%s: has no %s of %s", w->path,
 				  state ? state : "parameter", param);
-	return load_tensor_at(&w->pt, v, param, &s->tensor, &w->at, err);
+	*out = v;
+	return 0;
 }
 
-static int load_stage0_send(struct load_source *s, uint64_t first, size_t n,
-			    float *to, struct upload *q, struct errmsg *err)
+static int load_stage0_begin(struct load_tensor *t, const char *param,
+			     const char *state, struct errmsg *err)
 {
-	const struct stage0_source *w = load_stage0_of(s);
-	const enum dtype dtype = s->tensor.dtype;
-	const size_t size = dtype_size(dtype);
+	const struct stage0_source *w = load_stage0_of(t->s);
+	const struct value *v;
+	const int rc = find_stage0(w, param, state, &v, err);
 
-	assert(first + n <= s->tensor.numel);
-	s->bytes += n * size;
-	return upload_add(q, &w->pt.src, w->at + first * size, n * size, dtype,
-			  to, err);
+	return rc ? rc
+		  : load_tensor_at(&w->pt, v, param, &t->tensor,
+				   &stage0_tensor_of(t)->at, err);
 }
 
-static void load_stage0_end(struct load_source *s)
+static int load_stage0_find(struct load_tensor *t, uint64_t first, size_t n,
+			    float *to, struct load_runs *runs,
+			    struct errmsg *err)
 {
-	(void)s;
+	const size_t size = dtype_size(t->tensor.dtype);
+	struct load_run *const run = load_runs_add(runs);
+
+	assert(first + n <= t->tensor.numel);
+	if (!run)
+		return errmsg_nomem(err, NULL);
+	*run = (struct load_run){
+		.file = load_stage0_of(t->s)->pt.src,
+		.off = stage0_tensor_of(t)->at + first * size,
+		.len = n * size,
+		.to = to,
+	};
+	return 0;
+}
+
+static void load_stage0_end(struct load_tensor *t)
+{
+	(void)t;
 }
 
 /* Names that share another parameter's storage are skipped: the optimizer has
@@ -106,13 +133,13 @@ static void load_stage0_end(struct load_source *s)
 static int load_stage0_check(struct load_source *s, struct errmsg *err)
 {
 	const struct stage0_source *w = load_stage0_of(s);
-	struct errmsg none;
+	const struct value *v;
 	int rc = 0;
 
 	for (size_t i = 0; i < w->module->n && !rc; i++) {
 		const char *name = w->module->v[i].key->str.p;
 
-		if (load_stage0_begin(s, name, "exp_avg", &none) == 0)
+		if (find_stage0(w, name, "exp_avg", &v, NULL) == 0)
 			rc = load_known(s, name, err);
 	}
 	return rc;
@@ -176,9 +203,10 @@ static int load_stage0_open_source(struct load_source *s, struct errmsg *err)
 
 const struct load_ops load_stage0_ops = {
 	.size = sizeof(struct stage0_source),
+	.tensor_size = sizeof(struct stage0_tensor),
 	.open = load_stage0_open_source,
 	.begin = load_stage0_begin,
-	.send = load_stage0_send,
+	.find = load_stage0_find,
 	.end = load_stage0_end,
 	.check = load_stage0_check,
 	.close = load_stage0_close_source,

@@ -11,36 +11,45 @@
  * parameters.
  */
 #include <assert.h>
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
+#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/sys/parallel.h"
+#include "ckpt/vfile/ucfs_ioctl.h"
 #include "gpu/load/load_impl.h"
 #include "gpu/load/load_tensor.h"
 #include "gpu/read/mount_extents.h"
 #include "gpu/read/pt_head.h"
-#include "gpu/read/upload.h"
 
 struct universal_source {
 	struct load_source s;
-	char path[PATH_MAX]; /* of the file being read */
-	struct source src;   /* the same file; `pt` owns it if has_file */
+	struct mount_shards shards;
+	/* Made from Hugging Face weights: also non-parameters have states. */
+	bool weights;
+	size_t skip; /* length of the name prefix that the tree omits */
+};
+
+struct universal_tensor {
+	struct load_tensor t;
+	char path[PATH_MAX];
+	bool opened;
+	struct source src; /* the file; `pt` owns it if has_file */
 	bool has_head;
 	struct pt_head head;
 	bool has_file;
 	struct ptfile pt;
 	uint64_t at; /* file offset of the tensor's first element */
 	struct mount_extents extents;
-	/* Made from Hugging Face weights: also non-parameters have states. */
-	bool weights;
-	size_t skip; /* length of the name prefix that the tree omits */
 };
 
 /* The prefix that a GPT-2 without a head lacks. */
@@ -51,11 +60,16 @@ static struct universal_source *load_universal_of(struct load_source *s)
 	return (struct universal_source *)s;
 }
 
-static int set_path(struct universal_source *u, const char *param,
-		    const char *state, struct errmsg *err)
+static struct universal_tensor *universal_tensor_of(struct load_tensor *t)
 {
-	if (snprintf(u->path, sizeof(u->path), "%s/zero/%s/%s.pt", u->s.path,
-		     param + u->skip, state) < (int)sizeof(u->path))
+	return (struct universal_tensor *)t;
+}
+
+static int set_path(const struct universal_source *u, const char *param,
+		    const char *state, char path[PATH_MAX], struct errmsg *err)
+{
+	if (snprintf(path, PATH_MAX, "%s/zero/%s/%s.pt", u->s.path,
+		     param + u->skip, state) < PATH_MAX)
 		return 0;
 	return errmsg_set(err, -ENAMETOOLONG, "%s: name too long", u->s.path);
 }
@@ -79,13 +93,29 @@ static size_t count_parts(const struct value *root)
 }
 
 /* Find the tensor in a file's content, and what the file says about it. */
-static const struct value *find_tensor(struct universal_source *u,
+static const struct value *find_tensor(struct universal_tensor *u,
 				       const struct value *root)
 {
 	const struct value *v = value_find(root, "param");
 
-	u->s.sorted_thirds = count_parts(root) == 3;
+	u->t.sorted_thirds = count_parts(root) == 3;
 	return v ? v : root;
+}
+
+/* Read the file's first `len` bytes, which end with the pickle.  To read the file
+ * itself would begin to read its tensor. */
+static int read_head(struct universal_tensor *u, uint64_t len,
+		     struct errmsg *err)
+{
+	uint8_t bytes[UCFS_LITERAL_MAX];
+	struct source head;
+
+	if (len > sizeof(bytes) ||
+	    !mount_extents_head(&u->extents, bytes, (size_t)len))
+		return pt_head_read(&u->head, &u->src, len, err);
+	source_init_span(&head, u->path,
+			 (struct span){ .p = bytes, .len = (size_t)len });
+	return pt_head_read(&u->head, &head, len, err);
 }
 
 /*
@@ -93,16 +123,16 @@ static const struct value *find_tensor(struct universal_source *u,
  * for the storage's extents. -ENOTSUP if the file is not in a mount, or has an
  * unexpected form.
  */
-static int begin_head(struct universal_source *u, const char *param,
+static int begin_head(struct universal_tensor *u, const char *param,
 		      struct errmsg *err)
 {
-	struct tensor *t = &u->s.tensor;
+	struct tensor *t = &u->t.tensor;
 	uint64_t start = 0, len = 0;
 	int rc;
 
 	if (!mount_extents_storage(&u->extents, &start, &len))
 		return -ENOTSUP;
-	rc = pt_head_read(&u->head, &u->src, start, err);
+	rc = read_head(u, start, err);
 	if (rc)
 		return rc;
 	u->has_head = true;
@@ -115,96 +145,103 @@ static int begin_head(struct universal_source *u, const char *param,
 	return load_tensor_check(t, u->path, param, err);
 }
 
-static int begin_file(struct universal_source *u, const char *param,
+static int begin_file(struct universal_tensor *u, const char *param,
 		      struct errmsg *err)
 {
 	int rc = ptfile_open_source(&u->pt, &u->src, err);
 
-	u->src.fd = -1; /* `pt` owns the file now, or has closed it */
+	u->opened = false; /* `pt` owns the file now, or has closed it */
 	if (rc)
 		return rc;
 	u->has_file = true;
 	u->src = u->pt.src;
 	return load_tensor_at(&u->pt, find_tensor(u, u->pt.root), param,
-			      &u->s.tensor, &u->at, err);
+			      &u->t.tensor, &u->at, err);
 }
 
-static void load_universal_end(struct load_source *s)
+static void load_universal_end(struct load_tensor *t)
 {
-	struct universal_source *u = load_universal_of(s);
+	struct universal_tensor *u = universal_tensor_of(t);
 
 	if (u->has_head)
 		pt_head_done(&u->head);
 	if (u->has_file)
 		ptfile_close(&u->pt);
-	else if (u->src.fd >= 0)
+	else if (u->opened)
 		source_close(&u->src);
-	u->src.fd = -1;
-	u->has_head = u->has_file = false;
+	mount_extents_end(&u->extents);
 }
 
-static int load_universal_begin(struct load_source *s, const char *param,
+static int load_universal_begin(struct load_tensor *t, const char *param,
 				const char *state, struct errmsg *err)
 {
-	struct universal_source *u = load_universal_of(s);
-	int rc = set_path(u, param, state ? state : "fp32", err);
+	struct universal_tensor *u = universal_tensor_of(t);
+	struct universal_source *s = load_universal_of(t->s);
+	int rc = set_path(s, param, state ? state : "fp32", u->path, err);
 
 	if (rc)
 		return rc;
-	rc = source_open(&u->src, u->path, err);
-	if (rc) {
-		u->src.fd = -1;
+	rc = files_open(&u->src, u->path, err);
+	if (rc)
 		return rc;
-	}
-	rc = mount_extents_begin(&u->extents, u->src.fd, err);
+	u->opened = true;
+	rc = mount_extents_begin(&u->extents, &s->shards, u->src.fd, err);
 	if (!rc)
 		rc = begin_head(u, param, err);
 	if (rc == -ENOTSUP)
 		rc = begin_file(u, param, err);
 	if (rc)
-		load_universal_end(s);
+		load_universal_end(t);
 	return rc;
 }
 
-/* Queue reads of the file's floats from the shards. */
-static int send_extents(struct universal_source *u, uint64_t off, size_t n,
-			float *to, struct upload *q, struct errmsg *err)
+/* Floats are read from the shards. */
+static int find_direct(struct universal_tensor *u, uint64_t off, size_t len,
+		       struct load_run *run, struct errmsg *err)
 {
+	struct mount_extents_run found;
+	const int rc =
+		mount_extents_find(&u->extents, &u->src, off, len, &found, err);
+
+	if (rc)
+		return rc;
+	if (found.len % sizeof(float))
+		return errmsg_set(err, -EIO, "%s: an element spans two extents",
+				  u->path);
+	*run = (struct load_run){ .file = found.file,
+				  .off = found.off,
+				  .len = found.len,
+				  .direct = found.direct };
+	return 0;
+}
+
+static int load_universal_find(struct load_tensor *t, uint64_t first, size_t n,
+			       float *to, struct load_runs *runs,
+			       struct errmsg *err)
+{
+	struct universal_tensor *u = universal_tensor_of(t);
+	const size_t size = dtype_size(t->tensor.dtype);
+	uint64_t off = u->at + first * size;
+	size_t left = n * size;
 	int rc = 0;
 
-	while (n && !rc) {
-		struct mount_extents_run run;
+	assert(first + n <= t->tensor.numel);
+	while (left && !rc) {
+		struct load_run *const run = load_runs_add(runs);
 
-		rc = mount_extents_find(&u->extents, &u->src, off,
-					n * sizeof(*to), &run, err);
-		if (!rc && run.len % sizeof(*to))
-			rc = errmsg_set(err, -EIO,
-					"%s: an element spans two extents",
-					u->path);
-		if (!rc)
-			rc = upload_add(q, &run.file, run.off, run.len,
-					DTYPE_F32, to, err);
-		to += run.len / sizeof(*to);
-		off += run.len;
-		n -= run.len / sizeof(*to);
+		if (!run)
+			return errmsg_nomem(err, NULL);
+		*run = (struct load_run){ .file = u->src,
+					  .off = off,
+					  .len = left };
+		if (t->tensor.dtype == DTYPE_F32)
+			rc = find_direct(u, off, left, run, err);
+		run->to = to;
+		to += run->len / size;
+		off += run->len;
+		left -= run->len;
 	}
-	u->s.direct = u->extents.direct;
 	return rc;
-}
-
-static int load_universal_send(struct load_source *s, uint64_t first, size_t n,
-			       float *to, struct upload *q, struct errmsg *err)
-{
-	struct universal_source *u = load_universal_of(s);
-	const enum dtype dtype = s->tensor.dtype;
-	const size_t size = dtype_size(dtype);
-	const uint64_t off = u->at + first * size;
-
-	assert(first + n <= s->tensor.numel);
-	s->bytes += n * size;
-	if (dtype == DTYPE_F32)
-		return send_extents(u, off, n, to, q, err);
-	return upload_add(q, &u->src, off, n * size, dtype, to, err);
 }
 
 /* The attention masks that older versions of Hugging Face's GPT-2 saved. */
@@ -217,7 +254,7 @@ static bool is_mask(const char *name)
 static int read_whole(const char *path, struct bytebuf *out, struct errmsg *err)
 {
 	struct source src;
-	int rc = source_open(&src, path, err);
+	int rc = files_open(&src, path, err);
 
 	if (rc)
 		return rc;
@@ -230,22 +267,26 @@ static int read_whole(const char *path, struct bytebuf *out, struct errmsg *err)
 	return rc;
 }
 
-/* This model's head is its embedding: a separate head would be lost. */
-static int check_head(struct universal_source *u, struct errmsg *err)
+static int read_param(const struct universal_source *u, const char *name,
+		      struct bytebuf *out, struct errmsg *err)
 {
+	char path[PATH_MAX];
+	const int rc = set_path(u, name, "fp32", path, err);
+
+	return rc ? rc : read_whole(path, out, err);
+}
+
+/* This model's head is its embedding: a separate head would be lost. */
+static int check_head(const struct universal_source *u, struct errmsg *err)
+{
+	struct universal_source whole_names = *u;
 	struct bytebuf head = { 0 }, embedding = { 0 };
-	const size_t skip = u->skip;
 	int rc;
 
-	u->skip = 0;
-	rc = set_path(u, "lm_head.weight", "fp32", err);
-	u->skip = skip;
+	whole_names.skip = 0;
+	rc = read_param(&whole_names, "lm_head.weight", &head, err);
 	if (!rc)
-		rc = read_whole(u->path, &head, err);
-	if (!rc)
-		rc = set_path(u, PREFIX "wte.weight", "fp32", err);
-	if (!rc)
-		rc = read_whole(u->path, &embedding, err);
+		rc = read_param(u, PREFIX "wte.weight", &embedding, err);
 	if (!rc && (head.len != embedding.len ||
 		    memcmp(head.data, embedding.data, head.len) != 0))
 		rc = errmsg_set(
@@ -258,12 +299,22 @@ static int check_head(struct universal_source *u, struct errmsg *err)
 	return rc;
 }
 
-/* Visit one directory of zero/. Those of parameters contain an optimizer state;
- * buffers, frozen parameters and aliases of tied ones do not. */
-static int check_entry(struct universal_source *u, const char *name,
-		       struct errmsg *err)
+/* The directories of zero/. */
+struct names {
+	const struct universal_source *u;
+	char **v;
+	size_t n, cap;
+};
+
+/* Visit one of them.  Those of parameters contain an optimizer state; buffers, frozen
+ * parameters and aliases of tied ones do not. */
+static int check_entry(void *ctx, size_t i, struct errmsg *err)
 {
-	char full[NAME_MAX + sizeof(PREFIX)];
+	const struct names *names = ctx;
+	const struct universal_source *u = names->u;
+	const char *name = names->v[i];
+	char full[NAME_MAX + sizeof(PREFIX)], path[PATH_MAX];
+	struct stat st;
 	int rc;
 
 	if (u->weights && is_mask(name))
@@ -271,44 +322,67 @@ static int check_entry(struct universal_source *u, const char *name,
 	if (u->weights && strcmp(name, "lm_head.weight") == 0)
 		return check_head(u, err);
 	snprintf(full, sizeof(full), "%s%s", u->skip ? PREFIX : "", name);
-	rc = set_path(u, full, "exp_avg", err);
-	return rc || access(u->path, F_OK) != 0 ? rc
-						: load_known(&u->s, full, err);
+	rc = set_path(u, full, "exp_avg", path, err);
+	return rc || files_stat(path, &st, NULL) ? rc
+						 : load_known(&u->s, full, err);
+}
+
+static bool add_name(struct names *names, const char *name)
+{
+	return array_reserve(&names->v, &names->cap, names->n + 1,
+			     sizeof(*names->v)) &&
+	       (names->v[names->n] = strdup(name)) && ++names->n;
+}
+
+static int list_names(struct names *names, struct errmsg *err)
+{
+	char path[PATH_MAX];
+	struct files_dir *dir;
+	const char *name;
+	int rc;
+
+	if (snprintf(path, sizeof(path), "%s/zero", names->u->s.path) >=
+	    (int)sizeof(path))
+		return errmsg_set(err, -ENAMETOOLONG, "%s: name too long",
+				  names->u->s.path);
+	rc = files_opendir(path, &dir, err);
+	if (rc)
+		return rc;
+	while (!rc && (name = files_readdir(dir)))
+		if (name[0] != '.' && !add_name(names, name))
+			rc = errmsg_nomem(err, NULL);
+	if (!rc && errno)
+		rc = errmsg_errno(err, path, "cannot list");
+	files_closedir(dir);
+	return rc;
 }
 
 static int load_universal_check(struct load_source *s, struct errmsg *err)
 {
-	struct universal_source *u = load_universal_of(s);
-	char path[PATH_MAX];
-	struct dirent *e;
-	DIR *dir;
-	int rc = 0;
+	struct names names = { .u = load_universal_of(s) };
+	int rc = list_names(&names, err);
 
-	if (snprintf(path, sizeof(path), "%s/zero", s->path) >=
-		    (int)sizeof(path) ||
-	    !(dir = opendir(path)))
-		return errmsg_errno(err, s->path, "cannot list");
-	while (!rc && (e = readdir(dir))) {
-		if (e->d_name[0] != '.')
-			rc = check_entry(u, e->d_name, err);
-	}
-	closedir(dir);
+	if (!rc)
+		rc = parallel_far(names.n, 1, check_entry, &names, err);
+	while (names.n)
+		free(names.v[--names.n]);
+	free(names.v);
 	return rc;
 }
 
 static void load_universal_close_source(struct load_source *s)
 {
-	load_universal_end(s);
-	mount_extents_done(&load_universal_of(s)->extents);
+	mount_shards_done(&load_universal_of(s)->shards);
 }
 
 static bool has(const struct universal_source *u, const char *name)
 {
 	char path[PATH_MAX];
+	struct stat st;
 
 	return snprintf(path, sizeof(path), "%s/%s", u->s.path, name) <
 		       (int)sizeof(path) &&
-	       access(path, F_OK) == 0;
+	       files_stat(path, &st, NULL) == 0;
 }
 
 static int load_universal_open_source(struct load_source *s, struct errmsg *err)
@@ -316,7 +390,7 @@ static int load_universal_open_source(struct load_source *s, struct errmsg *err)
 	struct universal_source *u = load_universal_of(s);
 
 	(void)err;
-	u->src.fd = -1;
+	mount_shards_init(&u->shards);
 	u->weights = has(u, "source.txt");
 	if (!has(u, "zero/" PREFIX "wte.weight") && has(u, "zero/wte.weight"))
 		u->skip = strlen(PREFIX);
@@ -325,9 +399,10 @@ static int load_universal_open_source(struct load_source *s, struct errmsg *err)
 
 const struct load_ops load_universal_ops = {
 	.size = sizeof(struct universal_source),
+	.tensor_size = sizeof(struct universal_tensor),
 	.open = load_universal_open_source,
 	.begin = load_universal_begin,
-	.send = load_universal_send,
+	.find = load_universal_find,
 	.end = load_universal_end,
 	.check = load_universal_check,
 	.close = load_universal_close_source,

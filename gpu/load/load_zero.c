@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/source.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
@@ -17,20 +18,29 @@
 #include "ckpt/zero/checkpoint.h"
 #include "ckpt/zero/param_extents.h"
 #include "gpu/load/load_impl.h"
-#include "gpu/read/upload.h"
 
 struct zero_source {
 	struct load_source s;
 	struct zero_checkpoint r;
 	struct shardcache *shards;
-	/* Of the tensor being read. */
+};
+
+struct zero_tensor {
+	struct load_tensor t;
 	struct extent_map map;
 	struct gathers gathers;
+	uint32_t *used; /* shards in use */
+	size_t nused, cap;
 };
 
 static struct zero_source *load_zero_of(struct load_source *s)
 {
 	return (struct zero_source *)s;
+}
+
+static struct zero_tensor *zero_tensor_of(struct load_tensor *t)
+{
+	return (struct zero_tensor *)t;
 }
 
 static const struct shard_state *find_state(const struct shard_group *g,
@@ -54,9 +64,37 @@ static const struct slice *own_slice(const struct zero_source *z,
 		       : NULL;
 }
 
-static int load_zero_begin(struct load_source *s, const char *name,
+static void load_zero_end(struct load_tensor *t)
+{
+	struct zero_tensor *const x = zero_tensor_of(t);
+
+	while (x->nused)
+		shardcache_put(load_zero_of(t->s)->shards, x->used[--x->nused]);
+	free(x->used);
+	extent_done(&x->map);
+	gathers_done(&x->gathers);
+}
+
+static int find_whole(struct load_tensor *t, const struct param *p,
+		      const char *state, enum dtype dtype, struct errmsg *err)
+{
+	struct zero_tensor *const x = zero_tensor_of(t);
+
+	tensor_init(&t->tensor, dtype, p->shape, p->ndim, false);
+	t->sorted_thirds = p->merge.rule == MERGE_THREE_SUB_PARAMS;
+	if (p->computed)
+		return errmsg_set(
+			err, -ENOTSUP,
+			"%s: %s is computed from several slices; mount it with ucfs and resume with --universal_checkpoint",
+			t->s->path, p->name);
+	return param_extents_add(&load_zero_of(t->s)->r, p, state, dtype,
+				 &x->map, &x->gathers, err);
+}
+
+static int load_zero_begin(struct load_tensor *t, const char *name,
 			   const char *state, struct errmsg *err)
 {
+	struct load_source *const s = t->s;
 	struct zero_source *z = load_zero_of(s);
 	const struct param *p = model_find(&z->r.model, name);
 	const struct slice *slice = p ? own_slice(z, p) : NULL;
@@ -76,93 +114,101 @@ static int load_zero_begin(struct load_source *s, const char *name,
 				  state, name);
 	dtype = found ? found->flat.dtype : group->fp32.dtype;
 	if (s->cut) {
-		tensor_init(&s->tensor, dtype, slice->shape, slice->ndim, false);
-		return zckpt_slice(&z->r, slice, state, dtype, &z->map, err);
+		tensor_init(&t->tensor, dtype, slice->shape, slice->ndim, false);
+		rc = zckpt_slice(&z->r, slice, state, dtype,
+				 &zero_tensor_of(t)->map, err);
+	} else {
+		rc = find_whole(t, p, state, dtype, err);
 	}
-	tensor_init(&s->tensor, dtype, p->shape, p->ndim, false);
-	s->sorted_thirds = p->merge.rule == MERGE_THREE_SUB_PARAMS;
-	if (p->computed)
-		return errmsg_set(
-			err, -ENOTSUP,
-			"%s: %s is computed from several slices; mount it with ucfs and resume with --universal_checkpoint",
-			s->path, name);
-	return param_extents_add(&z->r, p, state, dtype, &z->map, &z->gathers,
-				 err);
+	if (rc)
+		load_zero_end(t);
+	return rc;
 }
 
-/* Where elements of a tensor go. */
-struct sending {
-	const struct zero_source *z;
-	struct upload *q;
+/* Elements of a tensor are looked for. */
+struct finding {
+	struct zero_tensor *x;
+	struct load_runs *runs;
 	float *to; /* of the next element */
 	struct errmsg *err;
 };
 
-/* Queue the upload of a run of a shard. */
-static int send_run(struct sending *x, const struct extent_walk *w)
+/* Keep a shard open until the tensor ends.  Its descriptor is in *map. */
+static int use_shard(struct finding *f, uint32_t number, struct shard_map *map)
 {
-	const struct zero_source *z = x->z;
-	const enum dtype dtype = z->s.tensor.dtype;
-	const uint32_t number = w->e->shard;
-	struct shard_map map;
-	int rc = shardcache_get(z->shards, number, &map, x->err);
+	struct zero_tensor *const x = f->x;
+	struct shardcache *const shards = load_zero_of(x->t.s)->shards;
+	int rc;
 
-	if (rc)
-		return rc;
-
-	const struct fileid *id = shardcache_id(z->shards, number);
-	const struct source shard = { .name = shardcache_path(z->shards, number),
-				      .size = id->size,
-				      .fd = map.fd,
-				      .id = *id };
-
-	rc = upload_add(x->q, &shard, w->from, w->len, dtype, x->to, x->err);
-	x->to += w->len / dtype_size(dtype);
-	shardcache_put(z->shards, number);
+	if (!array_reserve(&x->used, &x->cap, x->nused + 1, sizeof(*x->used)))
+		return errmsg_nomem(f->err, NULL);
+	rc = shardcache_get(shards, number, map, f->err);
+	if (!rc)
+		x->used[x->nused++] = number;
 	return rc;
 }
 
-static int send_shards(struct sending *x, const struct extent_map *map,
-		       uint64_t off, size_t len)
+/* Append a run of a shard. */
+static int find_run(struct finding *f, const struct extent_walk *w)
+{
+	const struct shardcache *const shards = load_zero_of(f->x->t.s)->shards;
+	const struct fileid *const id = shardcache_id(shards, w->e->shard);
+	struct load_run *const run = load_runs_add(f->runs);
+	struct shard_map map;
+	int rc;
+
+	if (!run)
+		return errmsg_nomem(f->err, NULL);
+	rc = use_shard(f, w->e->shard, &map);
+	if (rc)
+		return rc;
+	*run = (struct load_run){
+		.file = { .name = shardcache_path(shards, w->e->shard),
+			  .size = id->size,
+			  .fd = map.fd,
+			  .id = *id },
+		.off = w->from,
+		.len = w->len,
+		.to = f->to,
+	};
+	f->to += w->len / dtype_size(f->x->t.tensor.dtype);
+	return 0;
+}
+
+static int find_in_shards(struct finding *f, const struct extent_map *map,
+			  uint64_t off, size_t len)
 {
 	struct extent_walk w = extent_walk(map, off, len);
 	int rc = 0;
 
 	while (!rc && extent_next(&w)) {
 		assert(w.e->kind == EXTENT_SHARD);
-		rc = send_run(x, &w);
+		rc = find_run(f, &w);
 	}
 	return rc;
 }
 
-static int send_gathered(void *ctx, const struct gather_run *run)
+static int find_gathered(void *ctx, const struct gather_run *run)
 {
-	struct sending *const x = ctx;
-	const struct gather *const g = x->z->gathers.v[0];
+	struct finding *const f = ctx;
+	const struct gather *const g = f->x->gathers.v[0];
 
-	return send_shards(x, &g->sources[run->source], run->from, run->n);
+	return find_in_shards(f, &g->sources[run->source], run->from, run->n);
 }
 
-static int load_zero_send(struct load_source *s, uint64_t first, size_t n,
-			  float *to, struct upload *q, struct errmsg *err)
+static int load_zero_find(struct load_tensor *t, uint64_t first, size_t n,
+			  float *to, struct load_runs *runs, struct errmsg *err)
 {
-	const struct zero_source *z = load_zero_of(s);
-	const size_t size = dtype_size(s->tensor.dtype);
-	struct sending x = { .z = z, .q = q, .to = to, .err = err };
+	struct zero_tensor *const x = zero_tensor_of(t);
+	const size_t size = dtype_size(t->tensor.dtype);
+	struct finding f = { .x = x, .runs = runs, .to = to, .err = err };
 
-	assert(first + n <= s->tensor.numel);
-	s->bytes += n * size;
+	assert(first + n <= t->tensor.numel);
 	/* A gather is the whole tensor. */
-	return z->gathers.n ? gather_walk(z->gathers.v[0], send_gathered, &x,
-					  n * size, first * size)
-			    : send_shards(&x, &z->map, first * size, n * size);
-}
-
-static void load_zero_end(struct load_source *s)
-{
-	extent_done(&load_zero_of(s)->map);
-	load_zero_of(s)->map = (struct extent_map){ 0 };
-	gathers_done(&load_zero_of(s)->gathers);
+	return x->gathers.n
+		       ? gather_walk(x->gathers.v[0], find_gathered, &f,
+				     n * size, first * size)
+		       : find_in_shards(&f, &x->map, first * size, n * size);
 }
 
 static int load_zero_check(struct load_source *s, struct errmsg *err)
@@ -203,9 +249,10 @@ static int load_zero_open_source(struct load_source *s, struct errmsg *err)
 
 const struct load_ops load_zero_ops = {
 	.size = sizeof(struct zero_source),
+	.tensor_size = sizeof(struct zero_tensor),
 	.open = load_zero_open_source,
 	.begin = load_zero_begin,
-	.send = load_zero_send,
+	.find = load_zero_find,
 	.end = load_zero_end,
 	.check = load_zero_check,
 	.close = load_zero_close_source,

@@ -21,22 +21,31 @@
 #include "ckpt/base/source.h"
 #include "ckpt/vfile/ucfs_ioctl.h"
 
-struct mount_extents_file {
+struct mount_shard {
+	struct mount_shard *next;
 	uint32_t number;
 	char *path;
+	pthread_mutex_t opening; /* protects the rest until it is opened */
+	bool opened;
 	int fd; /* -1: cannot be opened here */
 	struct fileid id;
 };
 
-int mount_extents_begin(struct mount_extents *o, int fd, struct errmsg *err)
+int mount_extents_begin(struct mount_extents *o, struct mount_shards *shards,
+			int fd, struct errmsg *err)
 {
-	o->fd = fd;
-	if (!o->extents)
-		o->extents = malloc(sizeof(*o->extents));
-	if (!o->extents)
-		return errmsg_nomem(err, NULL);
-	o->extents->count = 0;
-	return 0;
+	*o = (struct mount_extents){
+		.shards = shards,
+		.fd = fd,
+		.extents = calloc(1, sizeof(*o->extents)),
+	};
+	return o->extents ? 0 : errmsg_nomem(err, NULL);
+}
+
+void mount_extents_end(struct mount_extents *o)
+{
+	free(o->extents);
+	o->extents = NULL;
 }
 
 /* Request extents from byte `off` on.  Returns their number. */
@@ -77,8 +86,24 @@ bool mount_extents_storage(struct mount_extents *o, uint64_t *start,
 	return literals == 2 && end > *start;
 }
 
+bool mount_extents_head(struct mount_extents *o, void *buf, size_t len)
+{
+	struct ucfs_literal *l = calloc(1, sizeof(*l));
+	bool all;
+
+	if (!l)
+		return false;
+	l->version = UCFS_EXTENTS_VERSION;
+	all = ioctl(o->fd, UCFS_IOC_LITERAL, l) == 0 && l->count >= len &&
+	      len <= sizeof(l->bytes);
+	if (all)
+		memcpy(buf, l->bytes, len);
+	free(l);
+	return all;
+}
+
 /* Is the shard behind `f` the file that the mount planned with? */
-static int mount_extents_check(const struct mount_extents_file *f,
+static int mount_extents_check(const struct mount_shard *f,
 			       const struct ucfs_source *s, struct errmsg *err)
 {
 	const struct fileid was = { .dev = s->dev,
@@ -91,43 +116,60 @@ static int mount_extents_check(const struct mount_extents_file *f,
 	return fileid_report_change(f->path, &was, &f->id, err);
 }
 
-static struct mount_extents_file *mount_extents_add_file(struct mount_extents *o,
-							 uint32_t number,
-							 const char *path)
+static void open_shard(struct mount_shard *f)
 {
-	struct mount_extents_file *grown =
-		realloc(o->files, (o->nfiles + 1) * sizeof(*grown));
-	struct mount_extents_file *f;
 	struct stat st;
 
-	if (!grown)
-		return NULL;
-	o->files = grown;
-	f = &grown[o->nfiles];
-	*f = (struct mount_extents_file){ .number = number,
-					  .path = strdup(path) };
-	if (!f->path)
-		return NULL;
-	f->fd = open(path, O_RDONLY | O_CLOEXEC);
+	f->fd = open(f->path, O_RDONLY | O_CLOEXEC);
 	if (f->fd >= 0 && fstat(f->fd, &st) < 0) {
 		close(f->fd);
 		f->fd = -1;
 	}
 	if (f->fd >= 0)
 		fileid_from_stat(&st, &f->id);
-	o->nfiles++;
-	return f;
 }
 
-/* Find or open a shard by its number in the mount and its path.  A mounted run
- * has several checkpoints, each with its own numbers; the path tells them
- * apart. */
-static int mount_extents_find_file(struct mount_extents *o, uint32_t number,
-				   const struct mount_extents_file **out,
-				   struct errmsg *err)
+/* Open a shard unless it is open.  Can it be read here? */
+static bool mount_shard_open(struct mount_shard *f)
+{
+	pthread_mutex_lock(&f->opening);
+	if (!f->opened)
+		open_shard(f);
+	f->opened = true;
+	pthread_mutex_unlock(&f->opening);
+	return f->fd >= 0;
+}
+
+/* Find or add a shard by its number in the mount and its path.  A mounted run has
+ * several checkpoints, each with its own numbers; the path tells them apart.  NULL
+ * when memory runs out. */
+static struct mount_shard *mount_shard_get(struct mount_shards *o,
+					   uint32_t number, const char *path)
+{
+	struct mount_shard *f;
+
+	pthread_mutex_lock(&o->lock);
+	for (f = o->first; f; f = f->next)
+		if (f->number == number && strcmp(f->path, path) == 0)
+			break;
+	if (!f && (f = calloc(1, sizeof(*f)))) {
+		pthread_mutex_init(&f->opening, NULL);
+		f->number = number;
+		f->path = strdup(path);
+		f->next = o->first;
+		o->first = f;
+	}
+	pthread_mutex_unlock(&o->lock);
+	return f && f->path ? f : NULL;
+}
+
+/* The shard of this number, open; NULL if it cannot be opened here. */
+static int mount_extents_find_shard(struct mount_extents *o, uint32_t number,
+				    const struct mount_shard **out,
+				    struct errmsg *err)
 {
 	struct ucfs_source *s = calloc(1, sizeof(*s));
-	struct mount_extents_file *f = NULL;
+	struct mount_shard *f = NULL;
 	int rc = 0;
 
 	if (!s)
@@ -135,13 +177,10 @@ static int mount_extents_find_file(struct mount_extents *o, uint32_t number,
 	s->version = UCFS_EXTENTS_VERSION;
 	s->source = number;
 	if (ioctl(o->fd, UCFS_IOC_SOURCE, s) == 0) {
-		for (size_t i = 0; i < o->nfiles && !f; i++)
-			if (o->files[i].number == number &&
-			    strcmp(o->files[i].path, s->path) == 0)
-				f = &o->files[i];
-		if (!f && !(f = mount_extents_add_file(o, number, s->path)))
+		f = mount_shard_get(o->shards, number, s->path);
+		if (!f)
 			rc = errmsg_nomem(err, NULL);
-		else if (f->fd >= 0)
+		else if (mount_shard_open(f))
 			rc = mount_extents_check(f, s, err);
 	}
 	free(s);
@@ -171,7 +210,7 @@ int mount_extents_find(struct mount_extents *o, const struct source *file,
 		       struct errmsg *err)
 {
 	const struct ucfs_extent *e = find_extent(o, off);
-	const struct mount_extents_file *f = NULL;
+	const struct mount_shard *f = NULL;
 	int rc = 0;
 
 	*run = (struct mount_extents_run){ .file = *file,
@@ -180,25 +219,34 @@ int mount_extents_find(struct mount_extents *o, const struct source *file,
 	if (e && e->offset + e->length - off < len)
 		run->len = e->offset + e->length - off;
 	if (e && e->kind == UCFS_EXTENT_SOURCE)
-		rc = mount_extents_find_file(o, e->source, &f, err);
+		rc = mount_extents_find_shard(o, e->source, &f, err);
 	if (!f || rc)
 		return rc;
 	run->file = (struct source){ .name = f->path,
 				     .size = f->id.size,
 				     .fd = f->fd };
 	run->off = e->source_offset + (off - e->offset);
-	o->direct += run->len;
+	run->direct = true;
 	return 0;
 }
 
-void mount_extents_done(struct mount_extents *o)
+void mount_shards_init(struct mount_shards *o)
 {
-	for (size_t i = 0; i < o->nfiles; i++) {
-		free(o->files[i].path);
-		if (o->files[i].fd >= 0)
-			close(o->files[i].fd);
+	*o = (struct mount_shards){ 0 };
+	pthread_mutex_init(&o->lock, NULL);
+}
+
+void mount_shards_done(struct mount_shards *o)
+{
+	struct mount_shard *f;
+
+	while ((f = o->first)) {
+		o->first = f->next;
+		if (f->opened && f->fd >= 0)
+			close(f->fd);
+		pthread_mutex_destroy(&f->opening);
+		free(f->path);
+		free(f);
 	}
-	free(o->files);
-	free(o->extents);
-	*o = (struct mount_extents){ 0 };
+	pthread_mutex_destroy(&o->lock);
 }

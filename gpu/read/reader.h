@@ -61,10 +61,6 @@ int reader_threads_calling(struct reader **out, unsigned width,
 			   void (*read)(void *ctx, struct read_job *job),
 			   void *ctx, struct errmsg *err);
 
-/* A reader on io_uring. -ENOTSUP, without a message, if it was not built in or
- * the system does not allow it. */
-int reader_uring_new(struct reader **out, unsigned width, struct errmsg *err);
-
 /* A reader on cuFile, directly into the memory of a CUDA device: job's ->buf is
  * device memory, and operations on it have completed before `start`. -ENOTSUP,
  * without a message, if it was not built in or GPUDirect Storage is

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A reader with threads, each of which executes one blocking read at a time. */
+/* A reader with threads, each of which executes one blocking read at a time.  They
+ * are started when jobs find none idle. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -16,8 +17,9 @@ struct threads {
 	pthread_mutex_t lock;
 	pthread_cond_t more, fewer; /* jobs to do; jobs done */
 	struct list todo, done;
+	unsigned waiting, idle; /* jobs in `todo`; threads */
 	bool stop;
-	unsigned n;
+	unsigned n, width;
 	pthread_t id[];
 };
 
@@ -46,9 +48,12 @@ static void *reader_threads_work(void *arg)
 	while (!t->stop) {
 		job = reader_threads_get(&t->todo);
 		if (!job) {
+			t->idle++;
 			pthread_cond_wait(&t->more, &t->lock);
+			t->idle--;
 			continue;
 		}
+		t->waiting--;
 		pthread_mutex_unlock(&t->lock);
 		t->read(t->ctx, job);
 		pthread_mutex_lock(&t->lock);
@@ -65,6 +70,10 @@ static void reader_threads_start(struct reader *r, struct read_job *job)
 
 	pthread_mutex_lock(&t->lock);
 	reader_threads_put(&t->todo, job);
+	/* If it cannot be started, those that there are do the work. */
+	if (++t->waiting > t->idle && t->n < t->width &&
+	    pthread_create(&t->id[t->n], NULL, reader_threads_work, t) == 0)
+		t->n++;
 	pthread_cond_signal(&t->more);
 	pthread_mutex_unlock(&t->lock);
 }
@@ -105,7 +114,7 @@ int reader_threads_calling(struct reader **out, unsigned width,
 					       .take = reader_threads_take,
 					       .free = free_threads };
 	struct threads *t = calloc(1, sizeof(*t) + width * sizeof(*t->id));
-	int rc = 0;
+	int rc;
 
 	if (!t)
 		return errmsg_nomem(err, NULL);
@@ -117,13 +126,13 @@ int reader_threads_calling(struct reader **out, unsigned width,
 	pthread_mutex_init(&t->lock, NULL);
 	pthread_cond_init(&t->more, NULL);
 	pthread_cond_init(&t->fewer, NULL);
-	while (t->n < width && !(rc = pthread_create(&t->id[t->n], NULL,
-						     reader_threads_work, t)))
-		t->n++;
-	if (!t->n) {
+	t->width = width;
+	rc = pthread_create(&t->id[0], NULL, reader_threads_work, t);
+	if (rc) {
 		free_threads(&t->base);
 		return errmsg_set(err, -rc, "cannot start a thread that reads");
 	}
+	t->n = 1;
 	*out = &t->base;
 	return 0;
 }

@@ -13,6 +13,9 @@
  *
  * If the device has its own reader, pieces that it takes are read directly to
  * their destination.  If that fails, they are read through the host.
+ *
+ * How many pieces are read at once is found out by trying (far.h): a page cache
+ * needs as many as there are processors, storage far away up to a hundred.
  */
 #include "gpu/read/upload.h"
 
@@ -26,15 +29,20 @@
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/files/files.h"
+#include "ckpt/sys/clock.h"
 #include "ckpt/tensor/cast.h"
+#include "ckpt/vfile/far.h"
 #include "gpu/backend/backend.h"
 #include "gpu/read/pinned.h"
 #include "gpu/read/reader.h"
 
-/* Bytes of a piece: enough for the full speed of a disk or a bus. */
+/* Bytes of a piece: enough for the full speed of a bus.  Those that need no copy are
+ * smaller, so that there are more of them to read at once. */
 #define PIECE ((size_t)8 << 20)
+#define PIECE_ON_HOST ((size_t)2 << 20)
 
-/* Per concurrent read: one slot being read, one being copied. */
+/* Per read that `width` stands for: one slot being read, one being copied or waiting to
+ * be read. */
 #define SLOTS_OF_READ 2u
 
 struct slot {
@@ -52,24 +60,41 @@ struct slot {
 	struct slot *next; /* in a list */
 };
 
+/* Slots that were made together. */
+struct block {
+	struct block *next;
+	struct pinned pinned; /* `ready` of all of them */
+	unsigned n;
+	struct slot slots[];
+};
+
 struct upload {
 	struct backend *b;
 	struct reader *reader;
 	struct reader *gds; /* the device's own; NULL: none */
-	struct slot *slots, *free;
-	unsigned nslots;
+	struct block *blocks;
+	struct slot *free;
+	unsigned nslots;                     /* that have their memory */
+	unsigned most;                       /* pieces being read, at most */
+	struct far_width width;              /* the same for now */
 	struct slot *copying, **copying_end; /* oldest first */
 	unsigned reading, reading_gds;
 	uint64_t gds_bytes;
 	struct errmsg gds_failure; /* the first; "" if none */
-	void *staging;        /* PIECE bytes on the device; NULL: cast here */
-	struct pinned pinned; /* `ready` of all slots */
-	bool placed;          /* they have it */
+	void *staging; /* PIECE bytes on the device; NULL: cast here */
 	uint64_t added;
 	int rc; /* of the first piece that failed, and its message */
 	uint64_t failed;
 	struct errmsg err;
 };
+
+/* The piece owns its file descriptor and name. */
+static void upload_close_file(struct slot *s)
+{
+	source_close(&s->job.file);
+	free((char *)s->job.file.name);
+	s->job.file.name = NULL;
+}
 
 /* --- beginning and end ----------------------------------------------------- */
 
@@ -80,45 +105,59 @@ static void put_free(struct upload *q, struct slot *s)
 	q->free = s;
 }
 
-static int alloc_slots(struct upload *q, unsigned n, struct errmsg *err)
+static void free_block(struct backend *b, struct block *k)
 {
-	struct backend *b = q->b;
+	for (unsigned i = 0; i < k->n; i++) {
+		upload_close_file(&k->slots[i]);
+		free(k->slots[i].raw);
+		if (k->slots[i].copied)
+			b->ops->event_free(b, k->slots[i].copied);
+	}
+	pinned_done(&k->pinned);
+	free(k);
+}
 
-	q->slots = calloc(n, sizeof(*q->slots));
-	if (!q->slots)
+static int add_block(struct upload *q, unsigned n, struct errmsg *err)
+{
+	struct backend *const b = q->b;
+	struct block *const k = calloc(1, sizeof(*k) + n * sizeof(*k->slots));
+
+	if (!k)
 		return errmsg_nomem(err, NULL);
+	k->next = q->blocks;
+	q->blocks = k;
 	if (!b->on_host)
-		pinned_begin(&q->pinned, b, n * PIECE);
-	for (; q->nslots < n; q->nslots++) {
-		struct slot *s = &q->slots[q->nslots];
+		pinned_begin(&k->pinned, b, n * PIECE);
+	for (; k->n < n; k->n++) {
+		struct slot *const s = &k->slots[k->n];
 
 		s->job.file.fd = -1;
-		if (!b->on_host) {
-			s->copied = b->ops->event_new(b);
-			if (!s->copied)
-				return errmsg_nomem(err, NULL);
-		}
-		put_free(q, s);
+		if (b->on_host)
+			continue;
+		s->copied = b->ops->event_new(b);
+		if (!s->copied)
+			return errmsg_nomem(err, NULL);
 	}
 	return 0;
 }
 
-/* Give the slots their memory, which is needed from now on. */
-static int place_slots(struct upload *q, struct errmsg *err)
+/* Give the slots of the newest block their memory, which is needed from now on. */
+static int place_block(struct upload *q, struct errmsg *err)
 {
-	uint8_t *p;
+	struct block *const k = q->blocks;
+	uint8_t *const p = pinned_memory(&k->pinned);
 
-	if (q->placed || q->b->on_host)
-		return 0;
-	p = pinned_memory(&q->pinned);
-	if (!p)
+	if (!p && !q->b->on_host)
 		return errmsg_set(
 			err, -ENOMEM,
 			"%s: no %zu MiB of pinned memory to load through",
-			q->b->name, q->nslots * PIECE >> 20);
-	for (unsigned i = 0; i < q->nslots; i++)
-		q->slots[i].ready = (float *)(p + i * PIECE);
-	q->placed = true;
+			q->b->name, k->n * PIECE >> 20);
+	for (unsigned i = 0; i < k->n; i++) {
+		if (p)
+			k->slots[i].ready = (float *)(p + i * PIECE);
+		put_free(q, &k->slots[i]);
+	}
+	q->nslots += k->n;
 	return 0;
 }
 
@@ -127,7 +166,7 @@ static int place_slots(struct upload *q, struct errmsg *err)
 static void begin_after_compute(struct upload *q)
 {
 	struct backend *b = q->b;
-	struct backend_event *e = q->slots[0].copied;
+	struct backend_event *e = q->blocks->slots[0].copied;
 
 	if (!e)
 		return;
@@ -137,59 +176,39 @@ static void begin_after_compute(struct upload *q)
 		b->ops->event_wait(b, e);
 }
 
-static void take_staging(struct upload *q)
-{
-	if (!q->b->on_host)
-		q->staging = q->b->ops->alloc(q->b, PIECE);
-}
-
-static int open_readers(struct upload *q, unsigned width, struct errmsg *err)
-{
-	struct backend *b = q->b;
-	int rc = reader_uring_new(&q->reader, width, err);
-
-	if (rc == -ENOTSUP)
-		rc = reader_threads_new(&q->reader, width, err);
-	if (rc || b->on_host)
-		return rc;
-	rc = b->ops->reader_new(b, &q->gds, width, err);
-	return rc == -ENOTSUP ? 0 : rc;
-}
-
 int upload_new(struct upload **out, struct backend *b, unsigned width,
-	       struct errmsg *err)
+	       unsigned most, struct errmsg *err)
 {
 	struct upload *q = calloc(1, sizeof(*q));
 	int rc;
 
+	assert(width && width <= most);
 	if (!q)
 		return errmsg_nomem(err, NULL);
 	q->b = b;
 	q->copying_end = &q->copying;
-	rc = open_readers(q, width, err);
+	q->most = most * SLOTS_OF_READ;
+	far_width_init(&q->width, width * SLOTS_OF_READ);
+	rc = reader_threads_new(&q->reader, q->most, err);
 	if (!rc)
-		rc = alloc_slots(q, width * SLOTS_OF_READ, err);
-	if (rc) {
+		rc = add_block(q, width * SLOTS_OF_READ, err);
+	if (!rc && !b->on_host)
+		rc = b->ops->reader_new(b, &q->gds, q->most, err);
+	if (rc && rc != -ENOTSUP) {
 		upload_free(q);
 		return rc;
 	}
-	take_staging(q);
+	if (!b->on_host)
+		q->staging = b->ops->alloc(b, PIECE);
 	begin_after_compute(q);
 	*out = q;
 	return 0;
 }
 
-/* The piece owns its file descriptor and name. */
-static void upload_close_file(struct slot *s)
-{
-	source_close(&s->job.file);
-	free((char *)s->job.file.name);
-	s->job.file.name = NULL;
-}
-
 void upload_free(struct upload *q)
 {
 	struct backend *b = q->b;
+	struct block *k;
 
 	if (q->gds)
 		q->gds->ops->free(q->gds);
@@ -197,16 +216,12 @@ void upload_free(struct upload *q)
 		q->reader->ops->free(q->reader);
 	for (struct slot *s = q->copying; s; s = s->next)
 		b->ops->event_wait(b, s->copied);
-	for (unsigned i = 0; i < q->nslots; i++) {
-		upload_close_file(&q->slots[i]);
-		free(q->slots[i].raw);
-		if (q->slots[i].copied)
-			b->ops->event_free(b, q->slots[i].copied);
+	while ((k = q->blocks)) {
+		q->blocks = k->next;
+		free_block(b, k);
 	}
 	if (q->staging)
 		b->ops->free(b, q->staging);
-	pinned_done(&q->pinned);
-	free(q->slots);
 	free(q);
 }
 
@@ -216,6 +231,18 @@ void upload_free(struct upload *q)
 static bool casts_here(const struct slot *s)
 {
 	return s->dtype != DTYPE_F32 && !s->staged;
+}
+
+static unsigned upload_reading(const struct upload *q)
+{
+	return q->reading + q->reading_gds;
+}
+
+/* A piece has come.  Its time tells something unless there was too little to do. */
+static void count_read(struct upload *q, const struct slot *s)
+{
+	far_width_done(&q->width, s->job.len,
+		       upload_reading(q) >= q->width.width / 2, clock_ns());
 }
 
 static void note_failure(struct upload *q, const struct slot *s)
@@ -258,6 +285,7 @@ static void collect_gds(struct upload *q, struct slot *s)
 	s->gds = false;
 	if (!s->job.rc) {
 		q->gds_bytes += s->job.len;
+		count_read(q, s);
 		upload_close_file(s);
 		put_free(q, s);
 		return;
@@ -295,7 +323,9 @@ static bool upload_collect(struct upload *q, bool wait)
 	upload_close_file(s);
 	if (s->job.rc)
 		note_failure(q, s);
-	else if (casts_here(s))
+	else
+		count_read(q, s);
+	if (!s->job.rc && casts_here(s))
 		cast_to_float(s->dtype, s->raw, s->ready ? s->ready : s->to,
 			      s->n);
 	if (s->ready && !s->job.rc)
@@ -318,14 +348,28 @@ static void wait_for_copy(struct upload *q)
 
 /* --- a piece to be read ---------------------------------------------------- */
 
+/* May another piece be read now?  Memory for more of them is a help, no need. */
+static bool may_read(struct upload *q)
+{
+	const unsigned width =
+		q->width.width < q->most ? q->width.width : q->most;
+
+	if (upload_reading(q) >= width)
+		return false;
+	if (!q->free && q->nslots < width &&
+	    (add_block(q, width - q->nslots, NULL) || place_block(q, NULL)))
+		q->most = q->nslots;
+	return q->free;
+}
+
 static struct slot *take_slot(struct upload *q)
 {
 	struct slot *s;
 
 	while (upload_collect(q, false))
 		;
-	while (!q->free) {
-		if (q->copying)
+	while (!may_read(q)) {
+		if (!q->free && q->copying)
 			wait_for_copy(q);
 		else
 			upload_collect(q, true);
@@ -427,7 +471,8 @@ static size_t upload_cut(const struct upload *q, uint64_t off, size_t left,
 {
 	const size_t size = dtype_size(dtype);
 	const size_t floats = is_staged(q, dtype) ? size : sizeof(float);
-	const size_t most = PIECE / (size > floats ? size : floats);
+	const size_t most = (q->b->on_host ? PIECE_ON_HOST : PIECE) /
+			    (size > floats ? size : floats);
 	const size_t n = left < most ? left : most;
 	size_t before;
 
@@ -449,8 +494,8 @@ int upload_add(struct upload *q, const struct source *file, uint64_t off,
 	int rc = source_check(file, len, off, err);
 
 	assert(len % size == 0);
-	if (!rc)
-		rc = place_slots(q, err);
+	if (!rc && !q->nslots)
+		rc = place_block(q, err);
 	while (left && !rc) {
 		const size_t n = upload_cut(q, off, left, dtype);
 
@@ -466,7 +511,7 @@ int upload_add(struct upload *q, const struct source *file, uint64_t off,
 
 int upload_finish(struct upload *q, struct errmsg *err)
 {
-	while (q->reading || q->reading_gds)
+	while (upload_reading(q))
 		upload_collect(q, true);
 	while (q->copying)
 		wait_for_copy(q);

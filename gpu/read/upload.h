@@ -19,9 +19,10 @@ struct source;
  */
 struct upload;
 
-/* At most `width` reads at once. */
+/* Starts with `width` reads at once, and goes up to `most` as long as more of them
+ * make the source faster (far.h). */
 int upload_new(struct upload **out, struct backend *b, unsigned width,
-	       struct errmsg *err);
+	       unsigned most, struct errmsg *err);
 
 /*
  * Queue bytes [off, off + len) of a file, elements of type `dtype`, to be

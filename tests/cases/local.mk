@@ -24,6 +24,7 @@ scripts += \
 	%D%/train/accumulate.sh \
 	%D%/train/hf.sh \
 	%D%/train/mount.sh \
+	%D%/train/far.sh \
 	%D%/train/pack.sh \
 	%D%/train/cuda.sh \
 	%D%/train/gds.sh \

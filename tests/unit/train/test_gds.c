@@ -120,7 +120,7 @@ static uint64_t load_with(bool no_gds, const struct part *parts, size_t n,
 	for (size_t i = 0; i < n; i++)
 		all += elements(&parts[i]);
 	to = b->ops->alloc(b, all * sizeof(*to));
-	assert_int_equal(upload_new(&q, b, 3, NULL), 0);
+	assert_int_equal(upload_new(&q, b, 3, 3, NULL), 0);
 	for (size_t i = 0; i < n; at += elements(&parts[i]), i++)
 		ask(q, &parts[i], to + at);
 	assert_int_equal(upload_finish(q, NULL), 0);
@@ -406,7 +406,7 @@ static void a_truncated_file_is_told_as_ever(void **state)
 	cudaemu_cufile_begin();
 	assert_int_equal(source_open(&src, FILE_NAME, NULL), 0);
 	assert_int_equal(truncate(FILE_NAME, 6 * MIB), 0);
-	assert_int_equal(upload_new(&q, b, 3, NULL), 0);
+	assert_int_equal(upload_new(&q, b, 3, 3, NULL), 0);
 	rc = upload_add(q, &src, 0, FILE_BYTES, DTYPE_F32, to, &err);
 	if (!rc)
 		rc = upload_finish(q, &err);
@@ -430,7 +430,7 @@ static void it_can_be_given_up(void **state)
 
 	require_direct();
 	cudaemu_cufile_begin();
-	assert_int_equal(upload_new(&q, b, 2, NULL), 0);
+	assert_int_equal(upload_new(&q, b, 2, 2, NULL), 0);
 	ask(q, &whole, to);
 	upload_free(q);
 	assert_int_equal(open_files(), files);

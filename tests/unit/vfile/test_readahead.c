@@ -344,7 +344,7 @@ static void the_width_finds_what_the_store_has(void **state)
 		struct far_width w;
 		uint64_t now = 1;
 
-		far_width_init(&w);
+		far_width_init(&w, 32);
 		for (int n = 0; n < 200000; n++) {
 			const unsigned at_once = w.width < cases[i].most
 							 ? w.width

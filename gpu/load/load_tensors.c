@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors of a checkpoint, on their way to where this rank keeps them.
+ *
+ * On storage that is far away each file costs a few requests before its first byte:
+ * many tensors are found at once, and then uploaded in order.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/sys/parallel.h"
+#include "gpu/backend/backend.h"
+#include "gpu/comm/comm.h"
+#include "gpu/load/load_arranged.h"
+#include "gpu/load/load_impl.h"
+#include "gpu/read/upload.h"
+#include "gpu/zero/zero.h"
+
+/* Tensors that are found at once, and are open meanwhile. */
+#define AT_ONCE 128
+
+/* What this rank keeps of one tensor. */
+struct item {
+	size_t i;                   /* of the parameter */
+	const char *state;          /* NULL: masters */
+	float *part;                /* the memory that the fragment lies in */
+	struct naming_tensor want;  /* the tensor as it is expected */
+	struct load_tensor *t;      /* NULL: not found */
+	struct errmsg missing;      /* why */
+	struct load_arranged other; /* in another order */
+	struct load_runs runs;      /* in the same order */
+};
+
+struct batch {
+	struct load *l;
+	struct item items[AT_ONCE];
+	size_t n;
+};
+
+/* --- shapes ---------------------------------------------------------------- */
+
+static const struct gpt2_param *param_of(const struct load *l,
+					 const struct item *m)
+{
+	return &l->z->model->params[m->i];
+}
+
+/* How the source has the tensor. */
+static void expect(const struct load *l, const struct naming *n, struct item *m)
+{
+	const struct gpt2_param *const p = param_of(l, m);
+	const bool cut = l->source->cut;
+
+	naming_tensor(&m->want, n, cut ? l->z->model : &l->whole,
+		      cut ? p : &l->whole.params[p->number]);
+}
+
+static int other_model(const struct load *l, const struct item *m,
+		       struct errmsg *err)
+{
+	const struct naming_tensor *const want = &m->want;
+	const struct tensor *t = &m->t->tensor;
+	char shape[64], mine[64];
+
+	if (t->ndim == 2)
+		snprintf(shape, sizeof(shape), "%" PRIu64 " x %" PRIu64,
+			 t->shape[0], t->shape[1]);
+	else
+		snprintf(shape, sizeof(shape), "%" PRIu64 " elements", t->numel);
+	snprintf(mine, sizeof(mine),
+		 want->ndim == 2 ? "%" PRIu64 " x %" PRIu64 : "%" PRIu64,
+		 want->shape[0], want->shape[1]);
+	return errmsg_set(
+		err, -EINVAL,
+		"%s: checkpoint of another model: %s has %s, this model's has %s",
+		l->source->path, want->name, shape, mine);
+}
+
+/* The token embedding may be padded, in the checkpoint or in this model. */
+static bool fits_padded(const struct load *l, const struct item *m)
+{
+	const struct gpt2_param *const p = param_of(l, m);
+	const struct tensor *t = &m->t->tensor;
+	const uint64_t width = p->shape[1], rows = t->numel / width;
+
+	if (p->number != GPT2_WTE || l->source->cut || t->numel % width ||
+	    (t->ndim > 1 && t->shape[1] != width))
+		return false;
+	return rows <= p->whole_shape[0] ||
+	       (l->metadata.original_vocab &&
+		l->metadata.original_vocab <= p->whole_shape[0]);
+}
+
+/* Does the tensor have the shape that is expected?  Flat tensors have only a number of
+ * elements. */
+static int check_shape(const struct load *l, const struct item *m,
+		       struct errmsg *err)
+{
+	const struct tensor *t = &m->t->tensor;
+	const struct naming_tensor *const want = &m->want;
+	bool same = t->numel == want->numel;
+
+	if (t->ndim > 1)
+		same = t->ndim == want->ndim && t->shape[0] == want->shape[0] &&
+		       t->shape[1] == want->shape[1];
+	return same || fits_padded(l, m) ? 0 : other_model(l, m, err);
+}
+
+/*
+ * Rows of the embedding that stand for tokens: as many as the checkpoint says.  If it
+ * does not say, all of them if this model adds padding, else 0: unknown.
+ */
+static uint64_t find_vocab_rows(const struct load *l, const struct item *m)
+{
+	const uint64_t rows = m->t->tensor.numel / param_of(l, m)->shape[1];
+	const uint64_t original = l->metadata.original_vocab;
+
+	if (original)
+		return original < rows || l->source->cut ? original : rows;
+	return rows < m->want.shape[0] ? rows : 0;
+}
+
+/*
+ * Elements of the tensor that belong to its parameter.  If the vocabularies are padded
+ * differently, the unpadded rows alone, as in a universal checkpoint, which strips the
+ * padding.
+ */
+static uint64_t usable(const struct load *l, const struct item *m)
+{
+	const uint64_t have = m->t->tensor.numel;
+	const uint64_t width = param_of(l, m)->shape[1];
+	const uint64_t vocab_rows = l->metadata.original_vocab;
+
+	return have != m->want.numel && vocab_rows && vocab_rows < have / width
+		       ? vocab_rows * width
+		       : have;
+}
+
+/* --- order ----------------------------------------------------------------- */
+
+static bool is_qkv(const struct gpt2 *m, const struct gpt2_param *p)
+{
+	const size_t at = (size_t)(p - m->params) - m->units[p->unit].first;
+
+	return p->unit != GPT2_UNIT_EMBED && p->unit != gpt2_unit_last(m) &&
+	       (at == GPT2_C_ATTN_WEIGHT || at == GPT2_C_ATTN_BIAS);
+}
+
+/* Find the order of the rows of query_key_value: *ranks as in struct load_arranged. */
+static int find_rows(const struct load *l, struct item *m, unsigned *ranks,
+		     struct errmsg *err)
+{
+	const struct load_source *s = l->source;
+	struct naming n = s->naming;
+
+	*ranks = 0;
+	if (n.family == NAMING_HF || !is_qkv(l->z->model, param_of(l, m)))
+		return 0;
+	if (m->t->sorted_thirds) {
+		n.qkv = NAMING_QKV_THIRDS;
+		expect(l, &n, m);
+		return 0;
+	}
+	if (!l->metadata.knows_qkv)
+		return errmsg_set(
+			err, -EINVAL,
+			"%s: does not tell the order of the rows of %s; give --qkv_order",
+			s->path, m->want.name);
+	if (n.qkv == NAMING_QKV_THIRDS)
+		*ranks = l->metadata.tensor_ranks;
+	if (*ranks && l->whole.config.n_head % *ranks)
+		return errmsg_set(
+			err, -EINVAL,
+			"%s: was saved by %u tensor-parallel ranks, which do not divide %u attention heads",
+			s->path, *ranks, l->whole.config.n_head);
+	return 0;
+}
+
+/* --- where it lies --------------------------------------------------------- */
+
+struct load_run *load_runs_add(struct load_runs *runs)
+{
+	if (!array_reserve(&runs->v, &runs->cap, runs->n + 1, sizeof(*runs->v)))
+		return NULL;
+	runs->v[runs->n] = (struct load_run){ 0 };
+	return &runs->v[runs->n++];
+}
+
+/* Find `n` elements of the tensor, from `first` on, of which it has `have` in all.
+ * Elements that the checkpoint lacks are zero. */
+static int find_run(const struct load *l, struct item *m, uint64_t first,
+		    uint64_t n, uint64_t have, float *to, struct errmsg *err)
+{
+	const uint64_t there = first < have ? have - first : 0;
+	const uint64_t some = there < n ? there : n;
+	struct load_run *zeros;
+
+	if (some < n) {
+		zeros = load_runs_add(&m->runs);
+		if (!zeros)
+			return errmsg_nomem(err, NULL);
+		zeros->zero = true;
+		zeros->to = to + some;
+		zeros->len = (size_t)(n - some) * sizeof(*to);
+	}
+	return some ? l->source->ops->find(m->t, first, (size_t)some, to,
+					   &m->runs, err)
+		    : 0;
+}
+
+/* Find this rank's fragment of the tensor: in one piece, or in as many as it lies in
+ * within the whole parameter. */
+static int find_fragment(const struct load *l, struct item *m,
+			 const struct fragment *f, struct errmsg *err)
+{
+	const struct gpt2_param *const p = param_of(l, m);
+	float *const to = m->part + f->start;
+	const uint64_t have = usable(l, m);
+	uint64_t at, n, i;
+	int rc = 0;
+
+	assert(f->first + f->numel <= p->numel);
+	if (l->source->cut)
+		return find_run(l, m, f->first, f->numel, have, to, err);
+	for (i = 0; i < f->numel && !rc; i += n) {
+		n = gpt2_whole_run(p, f->first + i, f->numel - i, &at);
+		rc = find_run(l, m, at, n, have, to + i, err);
+	}
+	return rc;
+}
+
+static int find_content(const struct load *l, struct item *m, struct errmsg *err)
+{
+	const struct fragment f = zero_fragment(l->z, m->i);
+	int rc = check_shape(l, m, err);
+
+	m->other = (struct load_arranged){ .from = m->t, .tensor = &m->want };
+	if (!rc)
+		rc = find_rows(l, m, &m->other.ranks, err);
+	return rc || load_arranged_is(&m->other) ? rc
+						 : find_fragment(l, m, &f, err);
+}
+
+/* Find one tensor.  A missing one is no error yet. */
+static int find_item(void *ctx, size_t i, struct errmsg *err)
+{
+	struct batch *const b = ctx;
+	struct item *const m = &b->items[i];
+	struct load_source *const s = b->l->source;
+	struct load_tensor *const t = calloc(1, s->ops->tensor_size);
+	int rc;
+
+	if (!t)
+		return errmsg_nomem(err, NULL);
+	t->s = s;
+	expect(b->l, &s->naming, m);
+	rc = s->ops->begin(t, m->want.name, m->state, &m->missing);
+	if (rc) {
+		free(t);
+		if (rc != -ENOENT)
+			*err = m->missing;
+		return rc == -ENOENT ? 0 : rc;
+	}
+	m->t = t;
+	return find_content(b->l, m, err);
+}
+
+/* --- its way --------------------------------------------------------------- */
+
+int load_runs_send(const struct load_runs *runs, struct load_tensor *t,
+		   struct backend *b, struct upload *q, struct errmsg *err)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < runs->n && !rc; i++) {
+		const struct load_run *const run = &runs->v[i];
+
+		if (run->zero) {
+			b->ops->zero(b, run->to, run->len);
+			continue;
+		}
+		t->s->bytes += run->len;
+		t->s->direct += run->direct ? run->len : 0;
+		rc = upload_add(q, &run->file, run->off, run->len,
+				t->tensor.dtype, run->to, err);
+	}
+	return rc;
+}
+
+static int take_missing(struct load *l, const struct item *m)
+{
+	*l->err = m->missing;
+	if (!m->state)
+		return -EINVAL; /* it is another model's checkpoint */
+	if (!l->o->ignore_missing)
+		return -ENOENT;
+	if (!l->got->missing++)
+		l->got->first = m->missing;
+	return 0;
+}
+
+static int send_arranged(struct load *l, struct item *m)
+{
+	const struct fragment f = zero_fragment(l->z, m->i);
+
+	m->other.host = l->host_upload;
+	return load_arranged_send(&m->other, param_of(l, m), &f, l->z->backend,
+				  m->part + f.start, l->err);
+}
+
+static int send_item(struct load *l, struct item *m)
+{
+	if (!m->t)
+		return take_missing(l, m);
+	if (param_of(l, m)->number == GPT2_WTE)
+		l->got->vocab_rows = find_vocab_rows(l, m);
+	return load_arranged_is(&m->other)
+		       ? send_arranged(l, m)
+		       : load_runs_send(&m->runs, m->t, l->z->backend,
+					l->upload, l->err);
+}
+
+/* Find the tensors of a batch, and queue their uploads.  Empties it. */
+static int load_batch(struct batch *b)
+{
+	struct load *const l = b->l;
+	const unsigned width = parallel_width() / l->z->world->local_size;
+	int rc = parallel_far(b->n, width ? width : 1, find_item, b, l->err);
+
+	for (size_t i = 0; i < b->n; i++) {
+		struct item *const m = &b->items[i];
+
+		if (!rc)
+			rc = send_item(l, m);
+		if (m->t)
+			l->source->ops->end(m->t);
+		free(m->t);
+		free(m->runs.v);
+	}
+	b->n = 0;
+	return rc;
+}
+
+/* --- all of them ----------------------------------------------------------- */
+
+int load_known(const struct load_source *s, const char *param,
+	       struct errmsg *err)
+{
+	const struct gpt2 *m = s->whole;
+
+	for (size_t i = 0; i < m->nparams; i++) {
+		struct naming_tensor t;
+
+		naming_tensor(&t, &s->naming, m, &m->params[i]);
+		if (strcmp(t.name, param) == 0)
+			return 0;
+	}
+	return errmsg_set(err, -EINVAL,
+			  "%s: checkpoint of another model: this one has no %s",
+			  s->path, param);
+}
+
+static int add_item(struct batch *b, size_t i, const char *state, float *part)
+{
+	struct zero *const z = b->l->z;
+
+	if (!zero_fragment(z, i).numel)
+		return 0;
+	b->items[b->n++] = (struct item){ .i = i, .state = state, .part = part };
+	return b->n == AT_ONCE ? load_batch(b) : 0;
+}
+
+int load_tensors(struct load *l)
+{
+	struct zero *z = l->z;
+	const struct {
+		const char *name;
+		float *part;
+	} states[] = { { NULL, z->master },
+		       { "exp_avg", z->exp_avg },
+		       { "exp_avg_sq", z->exp_avg_sq } };
+	const size_t nstates = l->o->no_optimizer ? 1 : COUNT(states);
+	struct batch *const b = calloc(1, sizeof(*b));
+	int rc = 0;
+
+	if (!b)
+		return errmsg_nomem(l->err, NULL);
+	b->l = l;
+	if (z->world->rank == 0)
+		rc = l->source->ops->check(l->source, l->err);
+	for (size_t i = 0; i < z->model->nparams && !rc; i++)
+		for (size_t k = 0; k < nstates && !rc; k++)
+			rc = add_item(b, i, states[k].name, states[k].part);
+	if (!rc)
+		rc = load_batch(b);
+	free(b);
+	return rc;
+}
