@@ -242,29 +242,16 @@ static int settle_batch(struct config *c, struct errmsg *err)
 	return 0;
 }
 
-/* Refuse stages that ranks cannot have which share a model or rows, and devices. */
+/* Refuse what ranks that share a model or rows cannot have. */
 static int check_shared(const struct config *c, struct errmsg *err)
 {
-	/* As in DeepSpeed: in a pipeline, stage 2 would reduce gradients once per
-	 * micro-batch. */
-	const struct {
-		const char *flag;
-		unsigned size, stage_max;
-		const char *stages;
-	} kinds[] = {
-		{ "tensor_model_parallel_size", c->tensor_parallel, 2,
-		  "0, 1 or 2" },
-		{ "pipeline_model_parallel_size", c->pipeline_parallel, 1,
-		  "0 or 1" },
-	};
-
-	for (size_t i = 0; i < COUNT(kinds); i++)
-		if (kinds[i].size > 1 && c->zero_stage > kinds[i].stage_max)
-			return errmsg_set(
-				err, -EINVAL,
-				"--%s %u: does not go with --zero_stage %u; use %s",
-				kinds[i].flag, kinds[i].size, c->zero_stage,
-				kinds[i].stages);
+	/* As in DeepSpeed: stage 2 would reduce gradients once per micro-
+	 * batch. */
+	if (c->pipeline_parallel > 1 && c->zero_stage > 1)
+		return errmsg_set(
+			err, -EINVAL,
+			"--pipeline_model_parallel_size %u: does not go with --zero_stage %u; use 0 or 1",
+			c->pipeline_parallel, c->zero_stage);
 	if (c->device == DEVICE_CUDA &&
 	    (c->sequence_parallel > 1 || c->cut_residual))
 		return errmsg_set(

@@ -53,6 +53,7 @@ static float *network_gradient(const struct pass *p, float *unit_gradient,
 {
 	const struct gpt2 *const m = p->n->model;
 
+	assert(unit < m->nunits && param < m->units[unit].n);
 	return unit_gradient + m->params[m->units[unit].first + param].start;
 }
 
@@ -410,8 +411,8 @@ static int last_unit(struct pass *p, bool train, float scale)
 					    &p->fresh_embed, p->err);
 		if (!d_last || !p->d_embed)
 			return -ENOMEM;
-		/* The head stores the rest. */
-		if (p->fresh_embed)
+		/* The head stores the rest; only the first stage has both. */
+		if (p->fresh_embed && is_first(n))
 			zero_gradient(p, GPT2_WPE);
 	}
 	rc = head(p, w, d_last, fresh, scale);
