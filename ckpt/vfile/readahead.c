@@ -8,7 +8,7 @@
  *
  * A reader that comes to a segment in the queue fetches it itself.
  *
- * A segment is what was wanted of one slot of a file, an aligned piece of 1 MiB: it
+ * A segment is what was wanted of one slot of a file, a READAHEAD_PIECE: it
  * is not rounded to blocks, so that no byte is read that nobody wants.  It is freed
  * when all of its bytes have been read as often as they were wanted, or, if they are
  * kept, when memory is needed.  A segment that nobody came for is given up when a
@@ -26,18 +26,14 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/clock.h"
+#include "ckpt/vfile/aheadbufs.h"
 #include "ckpt/vfile/far.h"
 
-#define SLOT (UINT64_C(1) << 20)
+#define SLOT READAHEAD_PIECE
 #define BUCKETS 4096
-#define PAGE 4096
 
 /* Requests at once before anything was learned. */
 #define WIDTH_FIRST 32
-
-/* Longer segments take buffers of a whole slot, which are used again: new memory
- * costs more than a copy. */
-#define SMALL (64u << 10)
 
 /* Two readers at once have half of the memory; the other half is for what follows. */
 #define WINDOW_PART 4
@@ -93,54 +89,9 @@ static bool keeps;
 static uint64_t held; /* bytes of segments, those in the queue among them */
 static uint64_t used_bytes;  /* of these, bytes of segments in `used` */
 static uint64_t again_bytes; /* of these, what counts in again_limit */
-static uint64_t allocated;   /* bytes of buffers, free ones among them */
-static void *free_buffers;   /* of SLOT bytes; each begins with the next one */
+static struct aheadbufs buffers;
 static struct far_width width;
 static unsigned nthreads, fetching, checking, idle;
-
-/* --- memory ------------------------------------------------------------------------ */
-
-static size_t size_of(size_t len)
-{
-	return len <= SMALL ? len + sizeof(struct segment) : SLOT;
-}
-
-static void free_buffer(void)
-{
-	void *const p = free_buffers;
-
-	free_buffers = *(void **)p;
-	allocated -= SLOT;
-	free(p);
-}
-
-static void give_buffer(void *p, size_t len)
-{
-	if (len <= SMALL || allocated - again_bytes > limit) {
-		allocated -= size_of(len);
-		free(p);
-		return;
-	}
-	*(void **)p = free_buffers;
-	free_buffers = p;
-}
-
-static void *take_buffer(size_t len)
-{
-	void *p = free_buffers;
-
-	if (len > SMALL && p) {
-		free_buffers = *(void **)p;
-		return p;
-	}
-	while (free_buffers && allocated + size_of(len) > limit)
-		free_buffer();
-	/* FUSE splits a request whose memory touches one page more. */
-	p = len <= SMALL ? malloc(len) : aligned_alloc(PAGE, SLOT);
-	if (p)
-		allocated += size_of(len);
-	return p;
-}
 
 static struct segment **bucket_of(const struct readahead *r, uint32_t file,
 				  uint64_t slot)
@@ -164,7 +115,7 @@ static void enlist(struct segment *s)
 
 	TAILQ_INSERT_TAIL(list, s, at);
 	if (list == &used)
-		used_bytes += size_of(s->len);
+		used_bytes += aheadbufs_size(s->len);
 }
 
 static void delist(struct segment *s)
@@ -173,16 +124,16 @@ static void delist(struct segment *s)
 
 	TAILQ_REMOVE(list, s, at);
 	if (list == &used)
-		used_bytes -= size_of(s->len);
+		used_bytes -= aheadbufs_size(s->len);
 }
 
 /* Does the limit of what is read again count a segment? */
 static void set_again(struct segment *s, bool again)
 {
-	if (again && again_bytes + size_of(s->len) > again_limit)
+	if (again && again_bytes + aheadbufs_size(s->len) > again_limit)
 		again = false;
-	again_bytes += size_of(s->len) * again;
-	again_bytes -= size_of(s->len) * s->again;
+	again_bytes += aheadbufs_size(s->len) * again;
+	again_bytes -= aheadbufs_size(s->len) * s->again;
 	s->again = again;
 }
 
@@ -204,8 +155,8 @@ static void free_segment(struct segment *s)
 		unlink_segment(s);
 	set_again(s, false);
 	if (s->data)
-		give_buffer(s->data, s->len);
-	held -= size_of(s->len);
+		aheadbufs_give(&buffers, s->data, s->len, limit + again_bytes);
+	held -= aheadbufs_size(s->len);
 	free(s);
 	pthread_cond_broadcast(&room);
 }
@@ -233,10 +184,10 @@ static bool make_room(size_t len, uint64_t most)
 {
 	const uint64_t now = clock_ns();
 
-	while (held - again_bytes - used_bytes + size_of(len) > most)
+	while (held - again_bytes - used_bytes + aheadbufs_size(len) > most)
 		if (!drop_oldest(&ready, now - STALE_NS))
 			return false;
-	while (held - again_bytes + size_of(len) > limit)
+	while (held - again_bytes + aheadbufs_size(len) > limit)
 		if (!drop_oldest(&used, now))
 			return false;
 	return true;
@@ -262,15 +213,50 @@ static struct segment *find_segment(const struct readahead *r, uint32_t file,
 	return NULL;
 }
 
+/* A segment in the queue that ends at `off`, or begins at `end`, in the same slot. */
+static struct segment *find_neighbour(const struct readahead *r, uint32_t file,
+				      uint64_t off, uint64_t end)
+{
+	struct segment *s = *bucket_of(r, file, off / SLOT);
+
+	while (s && (s->r != r || s->file != file || s->state != QUEUED ||
+		     s->off / SLOT != off / SLOT ||
+		     (s->off + s->len != off && s->off != end)))
+		s = s->next;
+	return s;
+}
+
+/* One request takes as long as two.  Called with enough room. */
+static bool extend_neighbour(struct readahead *r, uint32_t file, uint64_t off,
+			     size_t len)
+{
+	struct segment *const s = find_neighbour(r, file, off, off + len);
+
+	if (!s || s->users)
+		return false;
+	held -= aheadbufs_size(s->len);
+	if (off < s->off)
+		s->off = off;
+	s->len += len;
+	s->unread += len;
+	held += aheadbufs_size(s->len);
+	return true;
+}
+
 static bool add_segment(struct readahead *r, uint32_t file, uint64_t off,
 			size_t len, uint64_t most)
 {
-	struct segment **const bucket = bucket_of(r, file, off / SLOT);
-	struct segment *const s =
-		make_room(len, most) ? malloc(sizeof(*s)) : NULL;
+	struct segment **bucket;
+	struct segment *s;
 
+	if (!make_room(len, most))
+		return false;
+	if (extend_neighbour(r, file, off, len))
+		return true;
+	s = malloc(sizeof(*s));
 	if (!s)
 		return false;
+	bucket = bucket_of(r, file, off / SLOT);
 	*s = (struct segment){ .r = r,
 			       .file = file,
 			       .off = off,
@@ -280,7 +266,7 @@ static bool add_segment(struct readahead *r, uint32_t file, uint64_t off,
 			       .next = *bucket };
 	*bucket = s;
 	r->segments++;
-	held += size_of(len);
+	held += aheadbufs_size(len);
 	enlist(s);
 	return true;
 }
@@ -354,7 +340,7 @@ static void fetch(struct segment *s)
 
 	TAILQ_REMOVE(&queue, s, at);
 	s->state = FETCHING;
-	s->data = take_buffer(s->len);
+	s->data = aheadbufs_take(&buffers, s->len, limit);
 	r->fetching++;
 	fetching++;
 	summon(); /* one calls the next */
@@ -623,7 +609,7 @@ uint64_t readahead_bytes(void)
 	uint64_t bytes;
 
 	pthread_mutex_lock(&lock);
-	bytes = allocated;
+	bytes = buffers.bytes;
 	pthread_mutex_unlock(&lock);
 	return bytes;
 }
@@ -635,7 +621,6 @@ void readahead_trim(void)
 	pthread_mutex_lock(&lock);
 	while (drop_oldest(&used, now) || drop_oldest(&ready, now - STALE_NS))
 		;
-	while (free_buffers)
-		free_buffer();
+	aheadbufs_trim(&buffers);
 	pthread_mutex_unlock(&lock);
 }

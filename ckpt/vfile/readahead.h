@@ -48,6 +48,10 @@ enum readahead_when {
 uint64_t readahead_want(struct readahead *r, uint32_t file, uint64_t off,
 			uint64_t len, enum readahead_when when);
 
+/* Requests are for pieces of this size of a file, aligned to it, or parts of them.  FUSE
+ * sends no larger ones; a store that takes larger ones gets as many at once instead. */
+#define READAHEAD_PIECE (UINT64_C(1) << 20)
+
 /* What a reader should have wanted of its file, beyond what it reads now. */
 uint64_t readahead_window(void);
 

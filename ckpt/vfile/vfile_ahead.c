@@ -16,6 +16,9 @@
 /* Bytes of a gather that are wanted together, or not at all. */
 #define GATHER_CHUNK (UINT64_C(4) << 20)
 
+/* Smaller windows are of readers that may read something else next. */
+#define ROUNDED_MIN (UINT64_C(2) << 20)
+
 struct wanting {
 	struct vfile *f;
 	enum readahead_when when;
@@ -113,6 +116,18 @@ static uint64_t want_gather(struct wanting *w, uint64_t off, uint64_t len)
 	return done;
 }
 
+/* A window that ends inside a piece would make two requests of it: whoever reads that
+ * far reads on. */
+static uint64_t round_up(const struct extent *e, uint64_t from, uint64_t n)
+{
+	const uint64_t end = e->from + from + n, all = e[1].start - e->start;
+	const uint64_t more = -end % READAHEAD_PIECE;
+
+	if (n < ROUNDED_MIN || extent_is_cast(e))
+		return n;
+	return from + n + more < all ? n + more : all - from;
+}
+
 /* Want `len` bytes of an extent from byte `skip` on.  Returns how many of them will be
  * read ahead, counted from the first. */
 static uint64_t want_extent(struct wanting *w, const struct extent *e,
@@ -129,7 +144,7 @@ static uint64_t want_extent(struct wanting *w, const struct extent *e,
 	}
 	if (extent_has_shard(e)) {
 		done = shardcache_want(w->f->shards, e->shard, e->from + from,
-				       n, w->when);
+				       round_up(e, from, n), w->when);
 	} else {
 		w->gather = w->f->gathers.v[e->shard];
 		done = want_gather(w, e->from + from, n);

@@ -135,6 +135,16 @@ static struct loader *oldest_loader(struct follow *x)
 	return oldest;
 }
 
+/* A file may be opened next: have the maps of its shards, while the loader reads another
+ * one. */
+static void load_maps(struct follow *x, uint64_t ino)
+{
+	struct tree_file f;
+
+	if (tree_file_open(x->tree, ino, &f, NULL) == 0)
+		tree_file_close(&f);
+}
+
 static void follow_open(struct follow *x, uint64_t ino)
 {
 	unsigned order;
@@ -153,8 +163,11 @@ static void follow_open(struct follow *x, uint64_t ino)
 	}
 	for (order = 0; order < PLAN_ORDERS; order++) {
 		const uint64_t next = file_after(x, ino, order, &size);
-		if (next)
-			predictor_expect(&x->predictor, next, order);
+
+		if (!next)
+			continue;
+		predictor_expect(&x->predictor, next, order);
+		load_maps(x, next);
 	}
 }
 
