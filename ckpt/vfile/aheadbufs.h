@@ -5,16 +5,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The longest buffer. */
+#define AHEADBUFS_PIECE (UINT64_C(1) << 20)
+
 /*
  * Memory for what is read ahead, of which the larger buffers are used again: new memory
  * costs more than a copy.  Zero-initialised it is empty.  Not thread-safe.
  */
 struct aheadbufs {
 	uint64_t bytes; /* of all buffers, free ones among them */
-	void *free;     /* of a piece each, which begins with the next one */
+	/* Lists of pieces, which begin with the next one: */
+	void *free;
+	void *hollow; /* places without memory, but for that */
 };
 
-/* The bytes of memory that a buffer for `len` bytes takes, at most READAHEAD_PIECE. */
+/* The bytes of memory that a buffer for `len` bytes takes, at most AHEADBUFS_PIECE. */
 size_t aheadbufs_size(size_t len);
 
 /* Get a buffer; NULL when memory runs out.  Free ones are released first if there would

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ckpt/vfile/aheadbufs.h"
+
 struct errmsg;
 
 /*
@@ -50,7 +52,7 @@ uint64_t readahead_want(struct readahead *r, uint32_t file, uint64_t off,
 
 /* Requests are for pieces of this size of a file, aligned to it, or parts of them.  FUSE
  * sends no larger ones; a store that takes larger ones gets as many at once instead. */
-#define READAHEAD_PIECE (UINT64_C(1) << 20)
+#define READAHEAD_PIECE AHEADBUFS_PIECE
 
 /* What a reader should have wanted of its file, beyond what it reads now. */
 uint64_t readahead_window(void);
