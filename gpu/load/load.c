@@ -139,6 +139,8 @@ static void take_hyperparameters(struct load *l)
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
 		if (!isnan(numbers[i].value))
 			*numbers[i].to = numbers[i].value;
+	if (f->naming.family != NAMING_HF && !l->o->no_optimizer)
+		o->decays_matrices_only = f->second_undecayed;
 }
 
 static void take_metadata(struct load *l)

@@ -215,6 +215,17 @@ static const struct value *first_state(const struct value *optimizer)
 	return states && states->n ? states->v[0].val : NULL;
 }
 
+/* Does a second group of parameters have a weight decay of 0? */
+static bool second_undecayed(const struct value *groups)
+{
+	const struct value_seq *items = value_items(groups);
+	double decay;
+
+	return items && items->n > 1 &&
+	       get_float(value_find(items->v[1], "weight_decay"), &decay) &&
+	       decay == 0;
+}
+
 static int optimizer_metadata(const struct ptfile *pt, const struct value *dict,
 			      struct load_metadata *f, struct errmsg *err)
 {
@@ -227,6 +238,7 @@ static int optimizer_metadata(const struct ptfile *pt, const struct value *dict,
 	if (!groups)
 		groups = value_find(dict, KEY_PARAM_GROUPS);
 	in_group = value_find(first_of(groups), "step");
+	f->second_undecayed = second_undecayed(groups);
 	rc = take_group(pt, first_of(groups), f, err);
 	if (rc)
 		return rc;
