@@ -126,6 +126,20 @@ check "a damaged tag has no weights" grep -q 'Input/output error' <(ls "$mnt/glo
 check "and the log says why" grep -q 'global_step8.*sequence parallel' "$tmp/log"
 unmount
 
+# Rows of padding: of 21 tokens a rank has 24 rows, which the script keeps and the
+# converter does not; with two ranks, which the script refuses, both views have 21.
+while read -r name rows; do
+	mount_fg "$good/$name" || finish
+	check "$name: rows of the weights" test "$(head -c 4096 "$mnt/global_step4_hf/model.safetensors" |
+		grep -a -o 'word_embeddings.weight":{"dtype":"F32","shape":\[[0-9]*' | grep -o '[0-9]*$')" = "$rows"
+	check "$name: rows of the tree" ucckpt diff --strict "$mnt/global_step4_universal" \
+		"$good/$name/global_step4"
+	check "$name: 21 in both sizes" grep -q '^shape language_model.embedding.word_embeddings.weight 21x8$' \
+		"$good/$name.digests"
+	unmount
+done <<<"meg_tp1_dp2_z1_bf16 24
+meg_tp2_dp1_z1_bf16 21"
+
 # Invalid options.
 mkdir -p "$tmp/mnt"
 for wrong in hf_dtype=int8 hf_dtype= hf_shard_size=5 hf_shard_size=400B hf_shard_size=-1GB hf_shard_size=0GB \
