@@ -15,11 +15,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ckpt/base/errmsg.h"
 #include "ckpt/check/check.h"
 #include "ckpt/cmd/cmd.h"
 #include "ckpt/diff/diff.h"
-#include "ckpt/remote/remote_options.h"
 #include "ckpt/packing/cmd_pack.h"
+#include "ckpt/remote/remote_options.h"
 
 static const struct {
 	const char *name;
@@ -28,7 +29,8 @@ static const struct {
 } commands[] = {
 	{ "info", cmd_info, "describe a checkpoint and list its problems" },
 	{ "check", cmd_check, "check that a checkpoint is whole" },
-	{ "convert", cmd_convert, "write its universal tree or its weights to a directory" },
+	{ "convert", cmd_convert,
+	  "write its universal tree or its weights to a directory" },
 	{ "diff", cmd_diff, "compare two checkpoints" },
 	{ "pack", cmd_pack, "write a checkpoint to one smaller, mountable file" },
 	{ "unpack", cmd_unpack, "restore the directory from a pack" },
@@ -57,18 +59,15 @@ static void main_print_help(void)
 	     "of diff: 0 equal, 1 different, 2 trouble.");
 }
 
-/* Set options about servers, which are separated by commas. */
-static bool set_options(char *list)
+/* Set options about servers. */
+static bool set_options(const char *list)
 {
-	for (char *option; (option = strsep(&list, ","));) {
-		const char *const wrong = remote_options_set(option);
+	struct errmsg err;
 
-		if (!wrong)
-			continue;
-		cmd_say("-o %s: %s; see 'ucckpt --help'", option, wrong);
-		return false;
-	}
-	return true;
+	if (remote_options_set_all(list, &err) == 0)
+		return true;
+	cmd_say("-o %s; see 'ucckpt --help'", err.text);
+	return false;
 }
 
 static int main_run(int argc, char **argv)
@@ -108,6 +107,7 @@ int main(int argc, char **argv)
 		return rc;
 	cmd_say("cannot write to standard output: %s",
 		errno ? strerror(errno) : "write failed");
-	return rc != CMD_USAGE && strcmp(argv[1], "diff") == 0 ? CMD_TROUBLE :
-	       rc == CMD_OK ? CMD_FAILED : rc;
+	return rc != CMD_USAGE && strcmp(argv[1], "diff") == 0 ? CMD_TROUBLE
+	       : rc == CMD_OK                                  ? CMD_FAILED
+							       : rc;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/remote/site.h"
 #include "gpu/comm/comm.h"
 #include "gpu/config/config.h"
 #include "gpu/train/stop.h"
@@ -19,6 +20,8 @@ static int main_run(struct comm *comm, int argc, char **argv)
 	int rc = config_parse(&c, argc, argv, comm->size, comm->rank == 0, &err);
 	const int failed = rc ? EXIT_USAGE : EXIT_FAILURE;
 
+	for (int i = 1; i < argc; i++) /* other users see the command line */
+		site_hide_secrets(argv[i]);
 	if (rc == 1)
 		return EXIT_SUCCESS;
 	if (!rc) {

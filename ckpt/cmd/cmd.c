@@ -121,19 +121,8 @@ char *cmd_source(char *const *args, size_t n)
 {
 	struct errmsg err = { "" };
 	char *path = NULL;
-	int rc = roots_unite(args, n, &path, &err);
+	const int rc = files_unite(args, n, &path, &err);
 
-	/* One directory is looked at when it is used; a root that is not there
-	 * would look as if it had no files. */
-	for (size_t i = 0;
-	     !rc && roots_count(path) > 1 && i < roots_count(path); i++) {
-		char *const root = roots_path(path, i);
-		struct stat st;
-
-		rc = root ? files_find(root, NULL, &st, NULL, &err)
-			  : errmsg_nomem(&err, NULL);
-		free(root);
-	}
 	for (size_t i = 0; i < n; i++) /* other users see the command line */
 		site_hide_secrets(args[i]);
 	if (!rc)

@@ -207,3 +207,25 @@ int files_open_known(struct source *s, const char *path,
 	source_close(s);
 	return rc;
 }
+
+int files_unite(char *const *dirs, size_t n, char **path, struct errmsg *err)
+{
+	int rc = roots_unite(dirs, n, path, err);
+
+	if (rc)
+		return rc;
+	for (size_t i = 0;
+	     !rc && roots_count(*path) > 1 && i < roots_count(*path); i++) {
+		char *const root = roots_path(*path, i);
+		struct stat st;
+
+		rc = root ? files_find(root, NULL, &st, NULL, err)
+			  : errmsg_nomem(err, NULL);
+		free(root);
+	}
+	if (rc) {
+		free(*path);
+		*path = NULL;
+	}
+	return rc;
+}

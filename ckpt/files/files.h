@@ -34,6 +34,10 @@ int files_stat(const char *path, struct stat *st, struct access *access);
  * several roots is accessible to those who may list and search all of them. */
 int files_lstat(const char *path, struct stat *st, bool *has_acl);
 
+/* As roots_unite.  Several directories must all be there, since one that is not would
+ * look as if it had no files; a single one is looked at when it is used. */
+int files_unite(char *const *dirs, size_t n, char **path, struct errmsg *err);
+
 /* As source_open and source_open_known.  `path` must outlive the source, which has
  * no descriptor unless it is a local file. */
 int files_open(struct source *s, const char *path, struct errmsg *err);

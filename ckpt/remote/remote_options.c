@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
 
 #define DEADLINE_MAX_S 86400u
 
@@ -120,4 +121,20 @@ const char *remote_options_set(const char *text)
 	default:
 		return "unknown option";
 	}
+}
+
+int remote_options_set_all(const char *list, struct errmsg *err)
+{
+	char *const copy = strdup(list);
+	char *rest = copy, *option;
+	int rc = copy ? 0 : errmsg_nomem(err, NULL);
+
+	while (!rc && (option = strsep(&rest, ","))) {
+		const char *const wrong = remote_options_set(option);
+
+		if (wrong)
+			rc = errmsg_set(err, -EINVAL, "%s: %s", option, wrong);
+	}
+	free(copy);
+	return rc;
 }

@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct errmsg;
+
 /* How servers are used, by the whole process.  Set before the first source is added
  * and before threads are started; not changed afterwards. */
 struct remote_options {
@@ -22,6 +24,9 @@ struct remote_options {
 #define REMOTE_CACHE_BYTES (UINT64_C(16) << 30)
 
 const struct remote_options *remote_options(void);
+
+/* Set options, which are separated by commas. -EINVAL with the one that is wrong. */
+int remote_options_set_all(const char *list, struct errmsg *err);
 
 /* Set an option, "NAME=VALUE" or "NAME".  Returns NULL, or what is wrong with it. */
 const char *remote_options_set(const char *text);

@@ -524,6 +524,7 @@ void config_done(struct config *c)
 	free(c->data_samples);
 	free(c->checkpoint_dir);
 	free(c->resume_dir);
+	free(c->source_options);
 	free(c->checkpoint_tag);
 	free(c->rules);
 	free(c->preset);

@@ -108,6 +108,7 @@ struct config {
 	unsigned keep_last;           /* 0: all */
 	char *resume_dir;     /* NULL: a new run; --resume without DIR means
 			       * checkpoint_dir */
+	char *source_options; /* of its servers; may be NULL */
 	char *checkpoint_tag; /* to resume from; NULL: the newest */
 	bool universal;       /* resume from a universal checkpoint */
 	bool no_load_optimizer_states;

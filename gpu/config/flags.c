@@ -110,6 +110,8 @@ const struct flag flags[FLAGS] = {
 	      "\tkeep training while a copy of the state is saved"),
 	OTHER("resume", FLAG_RESUME, resume_dir,
 	      "[=DIR]\tresume from a checkpoint in DIR (checkpoint_dir)"),
+	OTHER("source_options", FLAG_TEXT, source_options,
+	      "OPTION,...\thow its servers are asked, as ucckpt's -o"),
 	OTHER("checkpoint_tag", FLAG_NAME, checkpoint_tag,
 	      "TAG\tthe checkpoint to resume from (the newest)"),
 	OTHER("universal_checkpoint", FLAG_ON, universal,

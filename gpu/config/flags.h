@@ -44,7 +44,7 @@ struct flag {
 			   * description */
 };
 
-#define FLAGS 59
+#define FLAGS 60
 extern const struct flag flags[FLAGS];
 
 bool flag_takes_value(const struct flag *f);

@@ -2,12 +2,10 @@
 /* Selection of the tag.  `latest` and `latest_universal` have DeepSpeed's
  * meaning. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
@@ -37,24 +35,24 @@ static int read_pointer(const char *dir, const char *pointer,
 			char tag[NAME_MAX + 1], struct errmsg *err)
 {
 	char path[PATH_MAX];
-	ssize_t n = -1;
-	int rc = set_path(path, dir, pointer, err), fd;
+	struct source src;
+	size_t n;
+	int rc = set_path(path, dir, pointer, err);
 
 	tag[0] = '\0';
 	if (rc)
 		return rc;
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0 && errno == ENOENT)
-		return 0;
-	if (fd >= 0)
-		n = read(fd, tag, NAME_MAX);
-	if (n < 0)
-		rc = errmsg_errno(err, path, "cannot read");
-	if (fd >= 0)
-		close(fd);
-	tag[n > 0 ? n : 0] = '\0';
+	rc = files_open(&src, path, err);
+	if (rc)
+		return rc == -ENOENT ? 0 : rc;
+	n = src.size < NAME_MAX ? (size_t)src.size : NAME_MAX;
+	rc = source_read(&src, tag, n, 0, err);
+	source_close(&src);
+	if (rc)
+		return rc;
+	tag[n] = '\0';
 	tag[strcspn(tag, " \t\r\n")] = '\0';
-	if (!rc && (!*tag || strchr(tag, '/') || !is_dir(dir, tag)))
+	if (!*tag || strchr(tag, '/') || !is_dir(dir, tag))
 		rc = errmsg_set(err, -ENOENT,
 				"%s: names '%s', which does not exist", path,
 				tag);
@@ -108,11 +106,15 @@ int load_find(const struct load_options *o, char path[PATH_MAX],
 {
 	const char *pointer = o->universal ? "latest_universal" : "latest";
 	char tag[NAME_MAX + 1] = "";
+	struct stat st;
 	int rc;
 
-	if (access(o->dir, F_OK) < 0)
-		return errmsg_set(err, -errno, "%s: no `%s`: %s", o->dir,
-				  pointer, strerror(errno));
+	rc = files_find(o->dir, NULL, &st, NULL, err);
+	if (rc == -ENOENT)
+		return errmsg_set(err, rc, "%s: no `%s`: %s", o->dir, pointer,
+				  strerror(-rc));
+	if (rc)
+		return rc;
 	if (o->tag) {
 		rc = set_path(path, o->dir, o->tag, err);
 		if (!rc && !is_dir(o->dir, o->tag))

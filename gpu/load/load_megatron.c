@@ -10,8 +10,9 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
+#include "ckpt/files/files.h"
 #include "ckpt/pickle/value.h"
 #include "gpu/load/load_impl.h"
 
@@ -33,10 +34,11 @@ static bool has_shape(const struct value *root, const char *name)
 static bool has_directory(const char *dir, const char *name)
 {
 	char path[PATH_MAX];
+	struct stat st;
 
 	return snprintf(path, sizeof(path), "%s/zero/%s", dir, name) <
 		       (int)sizeof(path) &&
-	       access(path, F_OK) == 0;
+	       files_stat(path, &st, NULL) == 0;
 }
 
 /* By the name of the token embedding. */

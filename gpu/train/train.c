@@ -12,7 +12,9 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/files/files.h"
 #include "ckpt/model/user_rules.h"
+#include "ckpt/remote/remote_options.h"
 #include "ckpt/sys/parallel.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
@@ -98,12 +100,22 @@ static int read_rules(const struct config *c, struct user_rules *rules,
 	return rc;
 }
 
-static int resume(struct run *r, struct errmsg *err)
+/* The path that stands for what --resume names: a directory, several, or servers. */
+static int find_source(const struct config *c, char **path, struct errmsg *err)
+{
+	int rc = 0;
+
+	if (c->source_options)
+		rc = remote_options_set_all(c->source_options, err);
+	return rc ? rc : files_unite(&c->resume_dir, 1, path, err);
+}
+
+static int load_source(struct run *r, const char *dir, struct errmsg *err)
 {
 	const struct config *c = r->config;
 	struct user_rules rules = { 0 };
 	const struct load_options o = {
-		.dir = c->resume_dir,
+		.dir = dir,
 		.tag = c->checkpoint_tag,
 		.universal = c->universal,
 		.no_optimizer = c->no_load_optimizer_states,
@@ -128,6 +140,17 @@ static int resume(struct run *r, struct errmsg *err)
 	log_resumed(r, &got);
 	log_optimizer(r);
 	return 0;
+}
+
+static int resume(struct run *r, struct errmsg *err)
+{
+	char *path = NULL;
+	int rc = comm_agree(r->comm, find_source(r->config, &path, err), err);
+
+	if (!rc)
+		rc = load_source(r, path, err);
+	free(path);
+	return rc;
 }
 
 /*

@@ -25,6 +25,7 @@ scripts += \
 	%D%/train/hf.sh \
 	%D%/train/mount.sh \
 	%D%/train/far.sh \
+	%D%/train/source.sh \
 	%D%/train/pack.sh \
 	%D%/train/cuda.sh \
 	%D%/train/gds.sh \
