@@ -9,6 +9,7 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/dynlib.h %D%/dynlib.c \
 	%D%/write_all.h %D%/write_all.c \
 	%D%/filewriter.h %D%/filewriter.c \
+	%D%/pagecache.h %D%/pagecache.c \
 	%D%/sigbus.h %D%/sigbus.c \
 	%D%/copy_nt.h %D%/copy_nt.c \
 	%D%/scratch.h %D%/scratch.c \

@@ -19,6 +19,9 @@
  *     struct ucfs_source s = { .version = UCFS_EXTENTS_VERSION, .source = n };
  *     ioctl(fd, UCFS_IOC_SOURCE, &s);
  *
+ * All files of a checkpoint in a mount, which their inode numbers have in common
+ * (UCFS_PLAN_SHIFT), have the same numbers for the same sources: ask once.
+ *
  * Check the identity against fstat() of the file that you open: if it
  * differs, the shard was replaced and must not be read.  Paths are absolute,
  * as the server sees them.
@@ -38,6 +41,11 @@
 #include <sys/ioctl.h>
 
 #define UCFS_EXTENTS_VERSION 1u
+
+/* Files of one mount whose st_ino >> UCFS_PLAN_SHIFT is the same belong to one plan of
+ * a checkpoint, which does not change.  A checkpoint that is saved again gets
+ * another. */
+#define UCFS_PLAN_SHIFT 44
 
 enum ucfs_extent_kind {
 	UCFS_EXTENT_LITERAL = 0, /* made by ucfs: read it from this file */

@@ -11,6 +11,7 @@
 
 #include "ckpt/base/access.h"
 #include "ckpt/plan/plan.h"
+#include "ckpt/vfile/ucfs_ioctl.h"
 #include "fs/tree/tree.h"
 #include "fs/tree/view_type.h"
 
@@ -35,7 +36,7 @@ struct tree {
 	const struct stats *stats;
 };
 
-#define INO_VIEW_SHIFT 44
+#define INO_VIEW_SHIFT UCFS_PLAN_SHIFT
 #define INO_LOWER_FIRST UINT64_C(2)
 #define INO_LATEST (UINT64_C(1) << 61)
 #define INO_CONTROL (UINT64_C(1) << 62)

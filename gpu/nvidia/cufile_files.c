@@ -3,8 +3,7 @@
  * cuFile needs a descriptor with O_DIRECT: before CUDA 12.2 it accepts no other
  * (NVIDIA's O_DIRECT Requirements Guide for GPUDirect Storage), and others may
  * be read through the page cache.  The descriptors of shards lack it, so that
- * each file is opened again through its descriptor; its name may belong to
- * another file by now.  As with any direct read, the kernel first writes back
+ * each file is opened again.  As with any direct read, the kernel first writes back
  * dirty pages.
  */
 #include "gpu/nvidia/cufile_files.h"
@@ -13,13 +12,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <stdio.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
+#include "ckpt/sys/pagecache.h"
 
 /* Filesystem numbers missing from <linux/magic.h>, as in stat(1). */
 #define BEEGFS_MAGIC 0x19830326
@@ -62,14 +61,6 @@ static bool is_supported(const struct cufile_files *f, int fd)
 	return false;
 }
 
-static int open_direct(int fd)
-{
-	char path[32];
-
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	return open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
-}
-
 static int cufile_files_open_file(const struct cufile_files *f,
 				  struct cufile_file *file,
 				  const struct source *src, struct errmsg *err)
@@ -79,7 +70,7 @@ static int cufile_files_open_file(const struct cufile_files *f,
 
 	if (!is_supported(f, src->fd))
 		return -ENOTSUP;
-	file->fd = open_direct(src->fd);
+	file->fd = pagecache_bypass(src->fd);
 	if (file->fd < 0)
 		return -ENOTSUP;
 	d.handle.fd = file->fd;

@@ -5,7 +5,8 @@
  * and the server, and a rank that needs part of a tensor reads only the shards
  * that contain it.
  *
- * A shard is opened once and compared with the identity that the mount reports.
+ * The mount is asked for a shard once, which is opened and compared with the identity
+ * that the mount reports.
  * One that cannot be opened here (a path of another machine, a file of another
  * user) is read through the mount.
  */
@@ -23,10 +24,11 @@
 
 struct mount_shard {
 	struct mount_shard *next;
+	struct mount_plan plan; /* in which it has this number */
 	uint32_t number;
-	char *path;
 	pthread_mutex_t opening; /* protects the rest until it is opened */
 	bool opened;
+	char *path;
 	int fd; /* -1: cannot be opened here */
 	struct fileid id;
 };
@@ -34,9 +36,15 @@ struct mount_shard {
 int mount_extents_begin(struct mount_extents *o, struct mount_shards *shards,
 			int fd, struct errmsg *err)
 {
+	struct stat st;
+
+	if (fstat(fd, &st) < 0)
+		return errmsg_errno(err, "a file of a checkpoint",
+				    "cannot stat");
 	*o = (struct mount_extents){
 		.shards = shards,
 		.fd = fd,
+		.plan = { st.st_dev, st.st_ino >> UCFS_PLAN_SHIFT },
 		.extents = calloc(1, sizeof(*o->extents)),
 	};
 	return o->extents ? 0 : errmsg_nomem(err, NULL);
@@ -116,51 +124,92 @@ static int mount_extents_check(const struct mount_shard *f,
 	return fileid_report_change(f->path, &was, &f->id, err);
 }
 
-static void open_shard(struct mount_shard *f)
+/* Open the shard that the mount has told of, and check it. */
+static int open_shard(struct mount_shard *f, const struct ucfs_source *s,
+		      struct errmsg *err)
 {
 	struct stat st;
+	int rc;
 
+	f->path = strdup(s->path);
+	if (!f->path)
+		return errmsg_nomem(err, NULL);
 	f->fd = open(f->path, O_RDONLY | O_CLOEXEC);
-	if (f->fd >= 0 && fstat(f->fd, &st) < 0) {
-		close(f->fd);
-		f->fd = -1;
-	}
-	if (f->fd >= 0)
+	if (f->fd < 0)
+		return 0;
+	rc = fstat(f->fd, &st) ? errmsg_errno(err, f->path, "cannot stat") : 0;
+	if (!rc) {
 		fileid_from_stat(&st, &f->id);
+		rc = mount_extents_check(f, s, err);
+	}
+	return rc;
 }
 
-/* Open a shard unless it is open.  Can it be read here? */
-static bool mount_shard_open(struct mount_shard *f)
+/* Ask the mount for a shard.  One that it does not know cannot be opened. */
+static int ask_shard(const struct mount_extents *o, struct mount_shard *f,
+		     struct errmsg *err)
 {
-	pthread_mutex_lock(&f->opening);
-	if (!f->opened)
-		open_shard(f);
-	f->opened = true;
-	pthread_mutex_unlock(&f->opening);
-	return f->fd >= 0;
+	struct ucfs_source *s = calloc(1, sizeof(*s));
+	int rc = 0;
+
+	if (!s)
+		return errmsg_nomem(err, NULL);
+	s->version = UCFS_EXTENTS_VERSION;
+	s->source = f->number;
+	if (ioctl(o->fd, UCFS_IOC_SOURCE, s) == 0)
+		rc = open_shard(f, s, err);
+	free(s);
+	return rc;
 }
 
-/* Find or add a shard by its number in the mount and its path.  A mounted run has
- * several checkpoints, each with its own numbers; the path tells them apart.  NULL
- * when memory runs out. */
+static void close_shard(struct mount_shard *f)
+{
+	if (f->fd >= 0)
+		close(f->fd);
+	free(f->path);
+	f->fd = -1;
+	f->path = NULL;
+}
+
+/* Open a shard unless it is open. */
+static int mount_shard_open(const struct mount_extents *o,
+			    struct mount_shard *f, struct errmsg *err)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&f->opening);
+	if (!f->opened) {
+		rc = ask_shard(o, f, err);
+		if (rc)
+			close_shard(f);
+		f->opened = !rc;
+	}
+	pthread_mutex_unlock(&f->opening);
+	return rc;
+}
+
+/* Find or add a shard by its number in a plan.  NULL when memory runs out. */
 static struct mount_shard *mount_shard_get(struct mount_shards *o,
-					   uint32_t number, const char *path)
+					   const struct mount_plan *plan,
+					   uint32_t number)
 {
 	struct mount_shard *f;
 
 	pthread_mutex_lock(&o->lock);
 	for (f = o->first; f; f = f->next)
-		if (f->number == number && strcmp(f->path, path) == 0)
+		if (f->number == number && f->plan.dev == plan->dev &&
+		    f->plan.number == plan->number)
 			break;
 	if (!f && (f = calloc(1, sizeof(*f)))) {
 		pthread_mutex_init(&f->opening, NULL);
+		f->plan = *plan;
 		f->number = number;
-		f->path = strdup(path);
+		f->fd = -1;
 		f->next = o->first;
 		o->first = f;
 	}
 	pthread_mutex_unlock(&o->lock);
-	return f && f->path ? f : NULL;
+	return f;
 }
 
 /* The shard of this number, open; NULL if it cannot be opened here. */
@@ -168,23 +217,11 @@ static int mount_extents_find_shard(struct mount_extents *o, uint32_t number,
 				    const struct mount_shard **out,
 				    struct errmsg *err)
 {
-	struct ucfs_source *s = calloc(1, sizeof(*s));
-	struct mount_shard *f = NULL;
-	int rc = 0;
+	struct mount_shard *const f =
+		mount_shard_get(o->shards, &o->plan, number);
+	const int rc = f ? mount_shard_open(o, f, err) : errmsg_nomem(err, NULL);
 
-	if (!s)
-		return errmsg_nomem(err, NULL);
-	s->version = UCFS_EXTENTS_VERSION;
-	s->source = number;
-	if (ioctl(o->fd, UCFS_IOC_SOURCE, s) == 0) {
-		f = mount_shard_get(o->shards, number, s->path);
-		if (!f)
-			rc = errmsg_nomem(err, NULL);
-		else if (mount_shard_open(f))
-			rc = mount_extents_check(f, s, err);
-	}
-	free(s);
-	*out = f && f->fd >= 0 ? f : NULL;
+	*out = !rc && f->fd >= 0 ? f : NULL;
 	return rc;
 }
 
@@ -242,10 +279,8 @@ void mount_shards_done(struct mount_shards *o)
 
 	while ((f = o->first)) {
 		o->first = f->next;
-		if (f->opened && f->fd >= 0)
-			close(f->fd);
+		close_shard(f);
 		pthread_mutex_destroy(&f->opening);
-		free(f->path);
 		free(f);
 	}
 	pthread_mutex_destroy(&o->lock);

@@ -12,6 +12,11 @@
 struct errmsg;
 struct mount_shard;
 
+/* What numbers the shards (UCFS_PLAN_SHIFT). */
+struct mount_plan {
+	uint64_t dev, number;
+};
+
 /*
  * The shards of mounts that have been opened, to be read past the mount.
  * Thread-safe: several are opened at once, since that takes time on storage that is
@@ -33,6 +38,7 @@ struct mount_extents {
 	struct mount_shards *shards;
 	struct ucfs_extents *extents; /* some of the file */
 	int fd;
+	struct mount_plan plan; /* that the file is of */
 };
 
 /* `fd` must stay open, and `shards` must stay. -ENOMEM. */

@@ -14,14 +14,11 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
+#include "ckpt/sys/pagecache.h"
 #include "gpu/nvidia/cufile_files.h"
 #include "gpu/read/reader.h"
-
-/* Direct reads have the granularity of disk blocks or of the kernel's pages. */
-#define ALIGN ((size_t)4096)
 
 /* cuFile's default buffer size (per_buffer_cache_size_kb in cufile.json).  The
  * size from which direct reads pay off has not been measured. */
@@ -45,47 +42,20 @@ static struct cufile *reader_cufile_of(struct reader *r)
 
 /* --- what is read so --------------------------------------------------------- */
 
-/*
- * Is at least half of the range in the page cache?  Then a copy from there is
- * better: a direct read would have the disk read all of it again.  Since Linux
- * 5.2 mincore reports all pages as cached to a process that neither owns the
- * file nor may write to it.
- */
-static bool is_cached(int fd, uint64_t off, size_t len)
-{
-	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-	const size_t before = (size_t)(off % page);
-	const size_t pages = (before + len + page - 1) / page;
-	unsigned char *here = malloc(pages);
-	void *p = mmap(NULL, before + len, PROT_READ, MAP_SHARED, fd,
-		       (off_t)(off - before));
-	bool cached = true;
-	size_t n = 0;
-
-	if (here && p != MAP_FAILED && mincore(p, before + len, here) == 0) {
-		for (size_t i = 0; i < pages; i++)
-			n += here[i] & 1;
-		cached = n * 2 >= pages;
-	}
-	if (p != MAP_FAILED)
-		munmap(p, before + len);
-	free(here);
-	return cached;
-}
-
 static int takes(struct reader *r, struct read_job *job)
 {
 	struct cufile_file *file;
 	int rc;
 
-	if (job->len < LEAST || job->len % ALIGN || job->off % ALIGN)
+	if (job->len < LEAST || job->len % PAGECACHE_ALIGN ||
+	    job->off % PAGECACHE_ALIGN)
 		return -ENOTSUP;
 	rc = cufile_files_find(&reader_cufile_of(r)->files, &job->file, &file,
 			       &job->err);
 	if (rc)
 		return rc;
 	job->token = file;
-	return is_cached(job->file.fd, job->off, job->len) ? -ENOTSUP : 0;
+	return pagecache_has(job->file.fd, job->off, job->len) ? -ENOTSUP : 0;
 }
 
 /* --- reading ----------------------------------------------------------------- */
@@ -194,9 +164,10 @@ int reader_cufile_new(struct reader **out, unsigned width, int device,
 		api->cuFileDriverClose();
 		return errmsg_nomem(err, NULL);
 	}
-	c->base = (struct reader){
-		.ops = &ops, .name = "cuFile", .align = ALIGN, .least = LEAST
-	};
+	c->base = (struct reader){ .ops = &ops,
+				   .name = "cuFile",
+				   .align = PAGECACHE_ALIGN,
+				   .least = LEAST };
 	c->device = device;
 	c->files.api = api;
 	c->files.supported = reach(api);

@@ -11,6 +11,9 @@
  * piece and its cast follow each other in the queue, so that one staging buffer
  * does for all.
  *
+ * A range that is not in the page cache is read past it, where it has whole pages:
+ * what is read once would only take memory, and the copy from there time.
+ *
  * If the device has its own reader, pieces that it takes are read directly to
  * their destination.  If that fails, they are read through the host.
  *
@@ -30,6 +33,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/files/files.h"
 #include "ckpt/sys/clock.h"
+#include "ckpt/sys/pagecache.h"
 #include "ckpt/tensor/cast.h"
 #include "ckpt/vfile/far.h"
 #include "gpu/backend/backend.h"
@@ -41,6 +45,9 @@
 #define PIECE ((size_t)8 << 20)
 #define PIECE_ON_HOST ((size_t)2 << 20)
 
+/* Shorter ranges are read through the page cache. */
+#define DIRECT_LEAST ((size_t)1 << 20)
+
 /* Per read that `width` stands for: one slot being read, one being copied or waiting to
  * be read. */
 #define SLOTS_OF_READ 2u
@@ -51,6 +58,8 @@ struct slot {
 	size_t n; /* elements */
 	float *to;
 	bool gds;     /* in the device's reader */
+	bool direct;  /* read past the page cache, else by: */
+	int buffered; /* another descriptor of the file */
 	bool staged;  /* cast by the device */
 	void *raw;    /* PIECE bytes of elements to be cast here */
 	float *ready; /* PIECE bytes, pinned; NULL: device memory is host
@@ -91,6 +100,9 @@ struct upload {
 /* The piece owns its file descriptor and name. */
 static void upload_close_file(struct slot *s)
 {
+	if (s->direct)
+		close(s->buffered);
+	s->direct = false;
 	source_close(&s->job.file);
 	free((char *)s->job.file.name);
 	s->job.file.name = NULL;
@@ -307,6 +319,16 @@ static struct slot *take_read(struct upload *q, bool wait)
 	return (struct slot *)job;
 }
 
+/* A direct read failed, as it does on some filesystems: read through the page
+ * cache. */
+static void read_buffered(struct upload *q, struct slot *s)
+{
+	close(s->job.file.fd);
+	s->job.file.fd = s->buffered;
+	s->direct = false;
+	q->reader->ops->start(q->reader, &s->job);
+}
+
 /* Advance a piece that has been read.  False if there is none. */
 static bool upload_collect(struct upload *q, bool wait)
 {
@@ -319,6 +341,10 @@ static bool upload_collect(struct upload *q, bool wait)
 		return true;
 	}
 	assert(q->reading);
+	if (s->job.rc && s->direct) {
+		read_buffered(q, s);
+		return true;
+	}
 	q->reading--;
 	upload_close_file(s);
 	if (s->job.rc)
@@ -422,6 +448,22 @@ static bool takes_gds(struct upload *q, struct slot *s)
 	return rc == 0;
 }
 
+/* Read past the page cache what can be. */
+static void go_direct(struct slot *s)
+{
+	int fd;
+
+	if ((uintptr_t)s->job.buf % PAGECACHE_ALIGN ||
+	    s->job.off % PAGECACHE_ALIGN || s->job.len % PAGECACHE_ALIGN)
+		return;
+	fd = pagecache_bypass(s->job.file.fd);
+	if (fd < 0)
+		return;
+	s->buffered = s->job.file.fd;
+	s->job.file.fd = fd;
+	s->direct = true;
+}
+
 static void start_read(struct upload *q, struct slot *s)
 {
 	if (s->gds) {
@@ -434,7 +476,8 @@ static void start_read(struct upload *q, struct slot *s)
 }
 
 static int upload_add_piece(struct upload *q, const struct source *file,
-			    uint64_t off, struct slot piece, struct errmsg *err)
+			    uint64_t off, bool cold, struct slot piece,
+			    struct errmsg *err)
 {
 	struct slot *s = take_slot(q);
 	int rc;
@@ -460,30 +503,42 @@ static int upload_add_piece(struct upload *q, const struct source *file,
 		put_free(q, s);
 		return rc;
 	}
+	if (cold && !s->gds)
+		go_direct(s);
 	start_read(q, s);
 	return 0;
 }
 
-/* The number of elements, of the next `left`, in a piece.  The device's reader
- * gets whole pages; what lies before and after these is a piece of its own. */
-static size_t upload_cut(const struct upload *q, uint64_t off, size_t left,
-			 enum dtype dtype)
+/* Is a range to be read past the page cache?  Into memory of the host that is
+ * computed with, it is not: that has any alignment. */
+static bool is_cold(const struct upload *q, const struct source *file,
+		    uint64_t off, size_t len)
 {
+	return !q->b->on_host && file->fd >= 0 && len >= DIRECT_LEAST &&
+	       !pagecache_has(file->fd, off, len);
+}
+
+/* The number of elements, of the next `left`, in a piece.  The device's reader and
+ * direct reads get whole pages; what lies before and after these is a piece of its
+ * own. */
+static size_t upload_cut(const struct upload *q, uint64_t off, size_t left,
+			 enum dtype dtype, bool cold)
+{
+	const bool gds = q->gds && dtype == DTYPE_F32;
+	const size_t align = gds ? q->gds->align : PAGECACHE_ALIGN;
+	const size_t least = gds ? q->gds->least : DIRECT_LEAST;
 	const size_t size = dtype_size(dtype);
 	const size_t floats = is_staged(q, dtype) ? size : sizeof(float);
 	const size_t most = (q->b->on_host ? PIECE_ON_HOST : PIECE) /
 			    (size > floats ? size : floats);
 	const size_t n = left < most ? left : most;
-	size_t before;
+	const size_t before = (size_t)(-off % align);
 
-	if (!q->gds || dtype != DTYPE_F32)
-		return n;
-	before = (size_t)(-off % q->gds->align);
-	if (before % size || n * size < before + q->gds->least)
+	if ((!gds && !cold) || before % size || n * size < before + least)
 		return n;
 	if (before)
 		return before / size;
-	return n * size / q->gds->align * q->gds->align / size;
+	return n * size / align * align / size;
 }
 
 int upload_add(struct upload *q, const struct source *file, uint64_t off,
@@ -491,16 +546,19 @@ int upload_add(struct upload *q, const struct source *file, uint64_t off,
 {
 	const size_t size = dtype_size(dtype);
 	size_t left = len / size;
+	bool cold = false;
 	int rc = source_check(file, len, off, err);
 
 	assert(len % size == 0);
 	if (!rc && !q->nslots)
 		rc = place_block(q, err);
+	if (!rc)
+		cold = is_cold(q, file, off, len);
 	while (left && !rc) {
-		const size_t n = upload_cut(q, off, left, dtype);
+		const size_t n = upload_cut(q, off, left, dtype, cold);
 
 		rc = upload_add_piece(
-			q, file, off,
+			q, file, off, cold,
 			(struct slot){ .dtype = dtype, .n = n, .to = to }, err);
 		off += n * size;
 		to += n;

@@ -263,8 +263,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 
 cudaError_t cudaMallocHost(void **p, size_t bytes)
 {
-	*p = malloc(bytes);
-	return result(*p ? cudaSuccess : cudaErrorMemoryAllocation);
+	return result(posix_memalign(p, 4096, bytes) ? cudaErrorMemoryAllocation
+						     : cudaSuccess);
 }
 
 cudaError_t cudaFreeHost(void *p)

@@ -7,8 +7,10 @@ cudaemu_kernels = \
 	%D%/cuda_attention_grad.o
 cudaemu_libs = $(cudaemu_kernels) tests/libcudaemu.a
 cudaemu_includes = -I$(top_srcdir)/%D%
-# Where an emulated cuFile finds files, cudaemu_cufile.h.
-cudaemu_ldflags = $(AM_LDFLAGS) -Wl,--wrap=fstatfs,--wrap=mincore
+# Where an emulated cuFile finds files, cudaemu_cufile.h, and calls that are counted,
+# cudaemu_calls.c.
+cudaemu_ldflags = $(AM_LDFLAGS) -Wl,--wrap=fstatfs,--wrap=mincore \
+	-Wl,--wrap=open,--wrap=fcntl,--wrap=ioctl
 cudaemu_cxxflags = -std=c++17 -pthread $(UCFS_CFLAGS) -fno-strict-aliasing \
 	-Wno-unknown-pragmas -fno-exceptions -fno-rtti -fno-threadsafe-statics
 EXTRA_LIBRARIES += tests/libcudaemu.a
@@ -23,7 +25,7 @@ tests_libcudaemu_a_SOURCES = \
 	%D%/cudaemu_cufile.h %D%/cudaemu_cufile.c \
 	%D%/cudaemu_cudnn.h %D%/cudaemu_cudnn.c \
 	%D%/cudaemu_cudnn_impl.h %D%/cudaemu_cudnn_ops.c \
-	%D%/cudaemu_types.c
+	%D%/cudaemu_calls.c %D%/cudaemu_types.c
 tests_libcudaemu_a_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS)
 tests_libcudaemu_a_CXXFLAGS = $(cudaemu_cxxflags)
 CLEANFILES += $(cudaemu_kernels) $(cudaemu_kernels:.o=.d) tests/libcudaemu.a

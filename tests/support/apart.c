@@ -19,6 +19,7 @@
 
 #define STRETCH ((size_t)1 << 32)
 #define ALIGN ((size_t)256)
+#define HOST_ALIGN ((size_t)4096)
 
 static uint8_t *stretch;
 static size_t taken;
@@ -153,8 +154,11 @@ unsigned apart_host_asked(void)
 static void *host_take(struct backend *b, size_t bytes)
 {
 	(void)b;
+	void *p;
+
 	host_asked++;
-	return malloc(bytes);
+	/* Aligned like a device's library's. */
+	return posix_memalign(&p, HOST_ALIGN, bytes) ? NULL : p;
 }
 
 static void host_give_back(struct backend *b, void *p)

@@ -13,6 +13,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
+#include "ckpt/sys/pagecache.h"
 #include "ckpt/tensor/cast.h"
 #include "gpu/backend/backend.h"
 #include "gpu/read/reader.h"
@@ -143,6 +144,52 @@ static void everything_arrives(void **state)
 		b->ops->sync(b, NULL);
 		b->ops->free(b, to);
 	}
+}
+
+/* --- past the page cache ------------------------------------------------------ */
+
+/* Write the file out and forget it.  False if the page cache is all that there is. */
+static bool make_cold(const struct source *src)
+{
+	return fsync(src->fd) == 0 &&
+	       posix_fadvise(src->fd, 0, 0, POSIX_FADV_DONTNEED) == 0 &&
+	       !pagecache_has(src->fd, 0, FILE_BYTES);
+}
+
+/* What is not in the page cache does not get there, but for the ends of ranges that
+ * have no whole pages; what is there is taken from it. */
+static void cold_files_stay_cold(void **state)
+{
+	static const struct job jobs[] = {
+		{ DTYPE_F32, 0, FILE_BYTES / 4, 0 },
+		{ DTYPE_F32, 4092, (FILE_BYTES - 8192) / 4, 0 },
+		{ DTYPE_BF16, 2, (FILE_BYTES - 4096) / 2, 0 },
+		{ DTYPE_F16, 8192, FILE_BYTES / 4, 0 },
+	};
+	struct backend *b = apart();
+	float *to = b->ops->alloc(b, FILE_BYTES * 2);
+
+	for (size_t i = 0; i < COUNT(jobs); i++) {
+		const struct job *j = &jobs[i];
+		const size_t len = j->n * dtype_size(j->dtype);
+		struct source src = open_file();
+		struct upload *q;
+
+		if (!make_cold(&src)) {
+			source_close(&src);
+			skip();
+		}
+		assert_int_equal(upload_new(&q, b, 2, 2, NULL), 0);
+		assert_int_equal(
+			upload_add(q, &src, j->off, len, j->dtype, to, NULL), 0);
+		assert_int_equal(upload_finish(q, NULL), 0);
+		upload_free(q);
+		check_job(b, j, to);
+		assert_false(pagecache_has(src.fd, j->off, len));
+		source_close(&src);
+	}
+	b->ops->sync(b, NULL);
+	b->ops->free(b, to);
 }
 
 /* --- what does not ----------------------------------------------------------- */
@@ -287,6 +334,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(everything_arrives),
+		cmocka_unit_test(cold_files_stay_cold),
 		cmocka_unit_test(failures_are_told),
 		cmocka_unit_test(nothing_more_is_read_after_a_failure),
 		cmocka_unit_test(beyond_the_end_is_refused_at_once),

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls of the system by which a checkpoint is found, counted.  At exit the numbers are
+ * written to $CUDAEMU_CALLS.RANK: opens of .pt files, of those past the page cache,
+ * copies of descriptors, and a mount's ioctls for extents and for sources.
+ */
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/vfile/ucfs_ioctl.h"
+
+static atomic_uint opens, direct, copies, extents, sources;
+
+int __real_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...);
+int __real_fcntl(int fd, int cmd, ...);
+int __wrap_fcntl(int fd, int cmd, ...);
+int __real_ioctl(int fd, unsigned long cmd, ...);
+int __wrap_ioctl(int fd, unsigned long cmd, ...);
+
+static bool is_tensors(const char *path)
+{
+	const size_t len = strlen(path);
+
+	return len > 3 && strcmp(path + len - 3, ".pt") == 0;
+}
+
+int __wrap_open(const char *path, int flags, ...)
+{
+	mode_t mode = 0;
+
+	if (flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE) {
+		va_list rest;
+
+		va_start(rest, flags);
+		mode = va_arg(rest, mode_t);
+		va_end(rest);
+	} else if (flags & O_DIRECT) {
+		direct++;
+	} else {
+		opens += is_tensors(path);
+	}
+	return __real_open(path, flags, mode);
+}
+
+int __wrap_fcntl(int fd, int cmd, ...)
+{
+	va_list rest;
+	void *arg;
+
+	va_start(rest, cmd);
+	arg = va_arg(rest, void *);
+	va_end(rest);
+	copies += cmd == F_DUPFD_CLOEXEC;
+	return __real_fcntl(fd, cmd, arg);
+}
+
+int __wrap_ioctl(int fd, unsigned long cmd, ...)
+{
+	va_list rest;
+	void *arg;
+
+	va_start(rest, cmd);
+	arg = va_arg(rest, void *);
+	va_end(rest);
+	extents += cmd == UCFS_IOC_EXTENTS;
+	sources += cmd == UCFS_IOC_SOURCE;
+	return __real_ioctl(fd, cmd, arg);
+}
+
+static void __attribute__((destructor)) report_calls(void)
+{
+	const char *const prefix = getenv("CUDAEMU_CALLS");
+	const char *const rank = getenv("OMPI_COMM_WORLD_RANK");
+	char path[4096];
+	FILE *f;
+
+	if (!prefix)
+		return;
+	snprintf(path, sizeof(path), "%s.%s", prefix, rank ? rank : "0");
+	f = fopen(path, "w");
+	if (!f)
+		return;
+	fprintf(f, "%u %u %u %u %u\n", opens, direct, copies, extents, sources);
+	fclose(f);
+}
