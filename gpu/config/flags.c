@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
@@ -221,6 +222,53 @@ void flags_print(void)
 			 (int)(tab - flags[i].help), flags[i].help);
 		printf("  %-36s %s\n", left, tab + 1);
 	}
+}
+
+/* The bytes of a flag's value that ranks must agree on. */
+static size_t common_bytes(const struct config *c, const struct flag *f,
+			   const void **p)
+{
+	static const char given[] = "given";
+	const void *const at = (const char *)c + f->at;
+	const char *text;
+
+	*p = at;
+	switch (f->kind) {
+	case FLAG_UINT:
+	case FLAG_CHOICE:
+		return sizeof(unsigned);
+	case FLAG_U64:
+	case FLAG_REAL:
+		return sizeof(uint64_t);
+	case FLAG_FLOAT:
+		return sizeof(float);
+	case FLAG_BETAS:
+		return 2 * sizeof(double);
+	case FLAG_ON:
+		return sizeof(bool);
+	case FLAG_NAME:
+	case FLAG_JSON:
+	case FLAG_TEXT:
+	case FLAG_RESUME:
+		text = *(char *const *)at;
+		*p = f->kind == FLAG_NAME || f->kind == FLAG_JSON ? text : given;
+		return text ? strlen(*p) : 0;
+	default: /* has no value of its own */
+		return 0;
+	}
+}
+
+uint64_t flags_digest(const struct config *c)
+{
+	uint64_t digest = 0;
+
+	for (size_t i = 0; i < FLAGS; i++) {
+		const void *p;
+		const size_t n = common_bytes(c, &flags[i], &p);
+
+		digest = XXH3_64bits_withSeed(n ? p : "", n, digest + i);
+	}
+	return digest;
 }
 
 /* --- values ---------------------------------------------------------------- */

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "gpu/config/config.h"
 
@@ -57,6 +58,11 @@ int flag_set(struct config *c, const struct flag *f, const char *text,
 
 /* Replace an owned string. */
 int flag_set_text(char **out, const char *text, struct errmsg *err);
+
+/* A number that differs where the values of flags differ, but for the names of files
+ * and directories, which may be other ones on another machine: of these it counts
+ * whether they are given. */
+uint64_t flags_digest(const struct config *c);
 
 /* Print a line for each flag to stdout. */
 void flags_print(void);

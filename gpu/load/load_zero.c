@@ -230,6 +230,42 @@ static void load_zero_close_source(struct load_source *s)
 	shardcache_free(z->shards);
 }
 
+static bool has_layer(const struct tagdir *dir, unsigned layer, unsigned slice)
+{
+	for (size_t i = 0; i < dir->nlayer; i++)
+		if (dir->layer[i].id.layer == layer &&
+		    dir->layer[i].id.mp == slice)
+			return true;
+	return false;
+}
+
+/*
+ * Megatron's pipeline has a file for each layer and tensor-parallel rank.  What is
+ * read here does not lie in them, but where one is missing, others may be, too.
+ */
+static int check_layers(const struct zero_source *z, struct errmsg *err)
+{
+	const struct tagdir *dir = &z->r.dir;
+	const struct gpt2 *m = z->s.whole;
+
+	if (z->s.naming.family != NAMING_MEGATRON)
+		return 0;
+	for (size_t i = 0; i < m->nparams; i++) {
+		struct naming_tensor t;
+
+		naming_tensor(&t, &z->s.naming, m, &m->params[i]);
+		if (!model_find(&z->r.model, t.name))
+			continue; /* of another model */
+		for (unsigned slice = 0; slice < z->r.model.tp; slice++)
+			if (!has_layer(dir, t.layer, slice))
+				return errmsg_set(
+					err, -ENOENT,
+					"%s: layer_%02u-model_%02u-model_states.pt is missing",
+					dir->path, t.layer, slice);
+	}
+	return 0;
+}
+
 static int load_zero_open_source(struct load_source *s, struct errmsg *err)
 {
 	struct zero_source *z = load_zero_of(s);
@@ -240,10 +276,14 @@ static int load_zero_open_source(struct load_source *s, struct errmsg *err)
 		return rc;
 	/* The user's rules say how slices are merged. */
 	s->cut = tensor > 1 && z->r.model.tp == tensor && !s->rules;
-	if (!(z->shards = shardcache_of(&z->r.dir))) {
+	if (!(z->shards = shardcache_of(&z->r.dir)))
 		rc = errmsg_nomem(err, NULL);
+	if (!rc)
+		rc = check_layers(z, err);
+	if (!rc)
+		rc = zckpt_profiles(&z->r, err);
+	if (rc)
 		load_zero_close_source(s);
-	}
 	return rc;
 }
 

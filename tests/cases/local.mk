@@ -1,7 +1,7 @@
 # What is mounted or run, as a user would.  Cases that take longest first: two
 # run at a time, and none should be left over.
 scripts += \
-	%D%/train/load.sh %D%/train/megatron.sh %D%/train/guide.sh \
+	%D%/train/load.sh %D%/train/megatron.sh %D%/train/guide.sh %D%/train/refusals.sh \
 	%D%/train/invariant.sh \
 	%D%/train/cuda_ranks.sh \
 	%D%/train/reshape.sh \
