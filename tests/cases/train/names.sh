@@ -20,14 +20,14 @@ while read -r ranks tensor pipe stage dtype more; do
 	shared=(--tensor_model_parallel_size "$tensor" --pipeline_model_parallel_size "$pipe"
 		--zero_stage "$stage" --dtype "$dtype" --weight_decay 0 $more)
 	for names in hf megatron; do
-		train "$ranks" $case-$names "${flags[@]}" "${shared[@]}" --names $names \
+		train "$ranks" "$case-$names" "${flags[@]}" "${shared[@]}" --names $names \
 			--checkpoint_dir "$tmp/$case/$names"
 		check "$case: whole in names of $names" \
 			ucckpt check --data "$tmp/$case/$names/global_step3"
 		ucckpt convert "$tmp/$case/$names/global_step3" "$tmp/$case/$names/tree" >/dev/null ||
 			fail "$case: $names is not converted"
 	done
-	same_bits "$case: names do not matter to training" $case-hf $case-megatron
+	same_bits "$case: names do not matter to training" "$case-hf" "$case-megatron"
 	check "$case: the same state" "$files" tree "$tmp/$case/hf/tree" "$tmp/$case/megatron/tree" 16 0
 done <<<"1 1 1 1 fp32
 3 1 1 1 bf16

@@ -1,0 +1,123 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Megatron-DeepSpeed itself goes on with what the trainer saved in its names: from the
+# mount, on any numbers of tensor-parallel ranks, stages and data-parallel ranks, and
+# from the files, on the same.  It loses what the trainer does without a stop.
+#
+#     UCFS_PYTHON=/venv/bin/python UCFS_MEGATRON=/src/Megatron-DeepSpeed megatron.sh
+#
+# Needs a Python with deepspeed (0.19.8 was used), regex, six, nltk, einops and pybind11,
+# and Megatron-DeepSpeed's source (4efb479d of 2025-07-16 was used), of which a copy is
+# changed to run without a GPU.  Takes ten minutes.
+# shellcheck source=tests/interop/lib.sh
+. "$(dirname "$0")/lib.sh"
+require_python deepspeed regex six nltk einops pybind11
+[ -f "${UCFS_MEGATRON:-}/pretrain_gpt.py" ] ||
+	skip "UCFS_MEGATRON does not name the source of Megatron-DeepSpeed"
+require_programs mpirun uctrain
+require_ucfs
+make_scratch mnt
+
+# Views of what is not contiguous here, a module that is not imported, and two imports
+# of what is not needed.
+megatron=$scratch/megatron
+cp -r "$UCFS_MEGATRON" "$megatron" && chmod -R u+w "$megatron" || exit 1
+sed -i 's/\(query\|key\)_layer\.view(output_size/\1_layer.reshape(output_size/
+	s/value_layer\.view(value_layer\.size(0),$/value_layer.reshape(value_layer.size(0),/' \
+	"$megatron/megatron/model/transformer.py"
+sed -i '1i import torch' "$megatron/megatron/optimizer/__init__.py"
+sed -i '/^from megatron.model.vision.knn_monitor/d; /^from deepspeed.compression/d' \
+	"$megatron/megatron/training.py"
+
+# 128 tokens, none of which is merged.
+"$UCFS_PYTHON" - >"$scratch/vocab.json" <<-'END'
+	import json
+	print(json.dumps({**{f"t{i}": i for i in range(127)}, "<|endoftext|>": 127}))
+END
+echo "#version: 0.2" >"$scratch/merges.txt"
+data=$good/megatron/data
+
+# go_on DIRECTORY TAG TENSOR PIPE DATA TYPE FLAG...: steps 21 to 25 of Megatron's, "step
+# loss" per line in $scratch/theirs
+go_on() {
+	local from=$1 tag=$2 t=$3 p=$4 d=$5 type=$6 bf16='' flag=()
+	local micro=$((8 / d / 4))
+	shift 6
+	if [ "$type" = bf16 ]; then
+		bf16=', "bf16": {"enabled": true}, "data_types": {"grad_accum_dtype": "fp32"}'
+		flag=(--bf16)
+	fi
+	printf '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": %d,
+		"zero_optimization": {"stage": 1}%s}' $micro "$bf16" >"$scratch/ds.json"
+	(cd "$megatron" && LOCAL_SIZE=$((t * p * d)) OMP_NUM_THREADS=1 timeout 600 \
+		"$UCFS_PYTHON" -m torch.distributed.run --standalone --nproc_per_node $((t * p * d)) \
+		pretrain_gpt.py --tensor-model-parallel-size "$t" --pipeline-model-parallel-size "$p" \
+		--num-layers 2 --hidden-size 16 --num-attention-heads 4 --seq-length 32 \
+		--max-position-embeddings 32 --micro-batch-size "$micro" --global-batch-size 8 \
+		--train-iters 100 --exit-interval 25 --lr 6e-3 --min-lr 6e-4 --lr-decay-style cosine \
+		--weight-decay 0.1 --adam-beta1 0.9 --adam-beta2 0.95 --clip-grad 1.0 \
+		--attention-dropout 0 --hidden-dropout 0 --openai-gelu --no-bias-gelu-fusion \
+		--no-bias-dropout-fusion --no-masked-softmax-fusion --no-gradient-accumulation-fusion \
+		--data-path "$data/tiny_text_document" --data-cache-path "$scratch/cache" --split 98,2,0 \
+		--vocab-file "$scratch/vocab.json" --merge-file "$scratch/merges.txt" \
+		--make-vocab-size-divisible-by 1 --num-workers 0 --log-interval 1 --eval-iters 1 \
+		--eval-interval 1000 --save-interval 1000 --distributed-backend gloo --cpu-optimizer \
+		--cpu_torch_adam --deepspeed --deepspeed_config "$scratch/ds.json" --zero-stage 1 \
+		"${flag[@]}" --load "$from" --load-tag "$tag" "$@") >"$scratch/log" 2>&1
+	sed -n 's/.*iteration  *\([0-9]*\)\/.*lm loss: \([^ ]*\).*/\1 \2/p' "$scratch/log" >"$scratch/theirs"
+}
+
+# loses_what LIMIT METRICS: are these the losses of the trainer's own steps?
+loses_what() {
+	awk -F'[, ]' -v limit="$1" '
+	FNR == NR { if (FNR > 1) ours[$1] = $2; next }
+	{
+		d = $2 - ours[$1]
+		if (d < 0)
+			d = -d
+		if (d > max)
+			max = d
+		n++
+	}
+	END { printf "%d losses, %g apart\n", n, max; exit !(n == 5 && max <= limit) }' \
+		"$2" "$scratch/theirs"
+}
+
+expect() {
+	local what=$1 said
+	shift
+	if said=$("$@"); then
+		echo "ok: $what: $said"
+	else
+		fail "$what: $said"
+		tail -n 15 "$scratch/log"
+	fi
+}
+
+# Saved by ranks | tensor-parallel | stages | type | apart at most
+while read -r ranks tensor pipe type limit; do
+	case=t$tensor-p$pipe-$type
+	run=$scratch/$case
+	on_ranks "$ranks" uctrain --n_layer 2 --n_head 4 --n_embd 16 --n_positions 32 --seq_length 32 \
+		--vocab_size 128 --data "$data/tiny_text_document" --data_samples "$data/train" \
+		--train_batch_size 8 --train_micro_batch_size_per_gpu 2 --lr 6e-3 --min_lr 6e-4 \
+		--lr_schedule cosine --steps 100 --betas 0.9,0.95 --weight_decay 0.1 --dtype "$type" \
+		--tensor_model_parallel_size "$tensor" --pipeline_model_parallel_size "$pipe" \
+		--names megatron --checkpoint_dir "$run" --checkpoint_interval 20 \
+		--log_dir "$scratch" --run_name "$case-log" </dev/null >"$scratch/log" 2>&1 ||
+		fail "$case: $(tail -n 5 "$scratch/log")"
+	metrics=$scratch/$case-log/metrics.csv
+	go_on "$run" global_step20 "$tensor" "$pipe" $((ranks / tensor / pipe)) "$type" </dev/null
+	expect "$case, from its files" loses_what "$limit" "$metrics"
+	ucfs "$run" "$mnt" || fail "$case: mounted"
+	for other in "1 1 1" "1 1 2" "2 1 1" "1 2 1" "2 2 1"; do
+		# shellcheck disable=SC2086 # numbers
+		go_on "$mnt" global_step20_universal $other "$type" --universal-checkpoint </dev/null
+		expect "$case, from the mount on $other" loses_what "$limit" "$metrics"
+	done
+	fusermount3 -u "$mnt"
+done <<<"4 2 2 fp32 1e-5
+2 1 1 fp32 1e-5
+2 2 1 bf16 3e-3"
+[ "$failures" -eq 0 ]
