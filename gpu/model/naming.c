@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <string.h>
 
 /* The number of the embedding among the pipeline's modules. */
 #define LAYER_EMBED 1u
@@ -118,17 +119,37 @@ uint64_t naming_place(const struct naming_tensor *t, uint64_t i)
 	return naming_row(t, i % t->shape[0]) * t->shape[1] + i / t->shape[0];
 }
 
+/* Columns that are transposed at a time: lines of the cache that are written to. */
+#define COLUMNS 16u
+
+static void transpose(const struct naming_tensor *t, float *to,
+		      const float *from)
+{
+	const uint64_t columns = t->shape[0], rows = t->shape[1];
+
+	for (uint64_t c = 0; c < columns; c += COLUMNS) {
+		const unsigned n = columns - c < COLUMNS
+					   ? (unsigned)(columns - c)
+					   : COLUMNS;
+		float *row[COLUMNS];
+
+		for (unsigned k = 0; k < n; k++)
+			row[k] = to + naming_row(t, c + k) * rows;
+		for (uint64_t r = 0; r < rows; r++)
+			for (unsigned k = 0; k < n; k++)
+				row[k][r] = from[r * columns + c + k];
+	}
+}
+
 void naming_arrange(const struct naming_tensor *t, float *to, const float *from)
 {
-	const uint64_t columns = t->transposed ? t->shape[0] : t->numel;
-	const uint64_t rows = t->numel / columns;
-
-	for (uint64_t c = 0; c < columns; c++) {
-		float *const row = to + naming_row(t, c) * rows;
-
-		for (uint64_t r = 0; r < rows; r++)
-			row[r] = from[r * columns + c];
-	}
+	if (t->transposed)
+		transpose(t, to, from);
+	else if (!t->heads)
+		memcpy(to, from, t->numel * sizeof(*to));
+	else
+		for (uint64_t i = 0; i < t->numel; i++)
+			to[naming_row(t, i)] = from[i];
 }
 
 unsigned naming_groups(enum naming_family family)
