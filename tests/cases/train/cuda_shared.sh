@@ -61,4 +61,53 @@ for how in nccl host; do
 	same_bits "$how: rank-invariant" $how-exact2 $how-exact4
 	unset CUDAEMU_NCCL CUDAEMU_DEVICES
 done
+
+# --- what a step copies between host and device -----------------------------------
+
+emulated || finish
+
+# A step of bf16 on two ranks as rank $4 sees it, less what one rank alone copies: numbers
+# and bytes of copies to the device, and to the host.  What three steps have more than two.
+step() {
+	local how=$1 ranks=$2 tensor=$3 of=$4 pipe=$(($2 / $3)) steps name
+
+	for steps in 2 3; do
+		name=traffic-$how-$ranks-$tensor-$steps
+		[ -e "$tmp/$name.$of" ] && continue
+		# shellcheck disable=SC2046
+		CUDAEMU_TRAFFIC=$tmp/$name train "$ranks" "$name" "${tiny[@]}" --dtype bf16 \
+			--train_batch_size 1 --zero_stage 0 $(shared "$tensor" "$pipe") --steps "$steps"
+	done
+	paste -d' ' <(cut -d' ' -f1-4 "$tmp/traffic-$how-$ranks-$tensor-2.$of") \
+		<(cut -d' ' -f1-4 "$tmp/traffic-$how-$ranks-$tensor-3.$of") |
+		awk '{ print $5 - $1, $6 - $2, $7 - $3, $8 - $4 }'
+}
+
+beyond_one() {
+	paste -d' ' <(step host 1 1 0) <(step "$@") | awk '{ print $5 - $1, $6 - $2, $7 - $3, $8 - $4 }'
+}
+
+# Through hosts: the residual stream of 32 rows of 32, as floats, forward and backward once for
+# each of attention and MLP of two blocks, for the embedding, and for the head; three floats of
+# each row from one rank, and for it from two.
+sums=$((2 * 2 * 2 + 2)) stream=$((32 * 32 * 4)) numbers=$((32 * 3 * 4))
+tensor_due="$((sums + 2)) $((sums * stream + 2 * numbers)) $((sums + 1)) $((sums * stream + numbers))"
+# Activations and their gradient in bf16, and the embedding's gradient of both ends.
+cut=$((stream / 2 + 256 * 32 * 4))
+
+export CUDAEMU_DEVICES=own
+for of in 0 1; do
+	# Only the last stage has a loss.
+	loss=$((of - 1))
+	check "hosts, tensors, rank $of: $(beyond_one host 2 2 $of)" \
+		test "$(beyond_one host 2 2 $of)" = "$tensor_due"
+	check "hosts, stages, rank $of: $(beyond_one host 2 1 $of)" \
+		test "$(beyond_one host 2 1 $of)" = "2 $cut $((2 + loss)) $((cut + 8 * loss))"
+	export CUDAEMU_NCCL=1
+	check "NCCL, tensors, rank $of: $(beyond_one nccl 2 2 $of)" \
+		test "$(beyond_one nccl 2 2 $of)" = "0 0 0 0"
+	check "NCCL, stages, rank $of: $(beyond_one nccl 2 1 $of)" \
+		test "$(beyond_one nccl 2 1 $of)" = "0 0 $loss $((8 * loss))"
+	unset CUDAEMU_NCCL
+done
 finish
