@@ -53,6 +53,8 @@ struct check {
 
 	struct check_file *files;
 	size_t nfiles;
+	struct shardcache *shards; /* the same files, by the same numbers; NULL
+				    * if they cannot all be read */
 	struct check_pair *pairs;
 	size_t npairs;
 	struct check_copy *copies;

@@ -15,6 +15,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,7 @@
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
+#include "ckpt/vfile/shardcache.h"
 #include "ckpt/zero/complete.h"
 
 /* At most this many damaged members of one file are listed. */
@@ -40,13 +42,20 @@
 static void check_files_add_file(struct check *c, const char *name)
 {
 	struct check_file f = { 0 };
+	struct fileid id = { 0 };
 	struct stat st;
 
 	if (asprintf(&f.path, "%s/%s", c->dir, name) < 0)
 		return;
-	if (files_stat(f.path, &st, NULL) == 0 && S_ISREG(st.st_mode))
+	if (files_stat(f.path, &st, NULL) == 0 && S_ISREG(st.st_mode)) {
 		f.size = (uint64_t)st.st_size;
+		fileid_from_stat(&st, &id);
+	}
 	c->bytes += f.size;
+	if (c->shards && shardcache_add(c->shards, f.path, &id) < 0) {
+		shardcache_free(c->shards);
+		c->shards = NULL;
+	}
 	c->files[c->nfiles++] = f;
 }
 
@@ -61,6 +70,7 @@ void check_list_files(struct check *c)
 		return;
 	}
 	c->files = calloc(n + 1, sizeof(*c->files));
+	c->shards = c->data ? shardcache_new() : NULL;
 	if (!c->files)
 		findings_add(&c->problems, "out of memory");
 	for (size_t i = 0; c->files && i < n; i++)
@@ -84,31 +94,89 @@ static bool add_problem(struct check_file *f, const char *text)
 	return true;
 }
 
-static void locate_all(struct check_file *f, const struct zip *z)
-{
-	for (size_t i = 0; i < z->n; i++) {
-		struct errmsg err;
-		uint64_t offset;
+struct locating {
+	const struct zip *z;
+	uint64_t *at; /* of each entry's bytes; 0: cannot be located */
+};
 
-		if (zip_locate(z, &z->entries[i], &offset, &err) &&
+static int locate(void *ctx, size_t i, struct errmsg *ignored)
+{
+	struct locating *const l = ctx;
+
+	(void)ignored;
+	if (zip_locate(l->z, &l->z->entries[i], &l->at[i], NULL))
+		l->at[i] = 0;
+	return 0;
+}
+
+/* Locate all members.  Their headers lie all over the file. */
+static void locate_all(struct check_file *f, struct locating *l)
+{
+	const struct zip *const z = l->z;
+	struct errmsg err;
+
+	parallel_far(z->n, 1, locate, l, NULL);
+	for (size_t i = 0; i < z->n; i++)
+		if (!l->at[i] && zip_locate(z, &z->entries[i], &l->at[i], &err) &&
 		    !add_problem(f, err.text))
 			break;
-	}
 }
 
 /* --- checksums --------------------------------------------------------------- */
 
 struct reading {
 	const struct source *src;
+	struct shardcache *shards; /* with the same file; NULL: nothing is read
+				    * ahead */
+	uint32_t number;
+	const struct crc_range *v;
+	size_t n;
+	pthread_mutex_t lock;
+	size_t next; /* the range that is not wanted completely, and from where; */
+	uint64_t at; /* protected by the lock */
 	struct progress *progress;
 };
+
+/* Have the members read ahead, but not what lies between them: memory is held for what
+ * nobody reads. */
+static void want_members(struct reading *r, uint64_t off)
+{
+	const uint64_t end = off + readahead_window();
+
+	while (r->next < r->n) {
+		const struct crc_range *const v = &r->v[r->next];
+		const uint64_t to =
+			v->off + v->len < end ? v->off + v->len : end;
+		uint64_t from = v->off > r->at ? v->off : r->at;
+
+		if (v->off <= off && from < off)
+			from = off < to ? off : to;
+		if (from < to)
+			from += shardcache_want(r->shards, r->number, from,
+						to - from, READAHEAD_NEXT);
+		r->at = from;
+		if (from < v->off + v->len)
+			return;
+		r->next++;
+		r->at = 0;
+	}
+}
 
 static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off,
 		      struct errmsg *err)
 {
-	const struct reading *const r = ctx;
-	const int rc = source_read(r->src, buf, len, off, err);
+	struct reading *const r = ctx;
+	int rc;
 
+	/* One thread is enough. */
+	if (r->shards && shardcache_is_far(r->shards) &&
+	    pthread_mutex_trylock(&r->lock) == 0) {
+		want_members(r, off);
+		pthread_mutex_unlock(&r->lock);
+	}
+	rc = r->shards
+		     ? shardcache_read(r->shards, r->number, buf, len, off, err)
+		     : source_read(r->src, buf, len, off, err);
 	if (!rc)
 		progress_add(r->progress, len);
 	return rc;
@@ -122,47 +190,70 @@ static void compare_sums(struct check_file *f, const struct zip_entry *const *e,
 
 		if (v[i].crc == e[i]->crc)
 			continue;
-		errmsg_set(&err, 0, "%s: member %s: is damaged: the CRC-32 of"
+		errmsg_set(&err, 0,
+			   "%s: member %s: is damaged: the CRC-32 of"
 			   " its %" PRIu64 " bytes at %" PRIu64 " is %08" PRIx32
-			   ", expected %08" PRIx32, f->path, e[i]->name,
-			   v[i].len, v[i].off, v[i].crc, e[i]->crc);
+			   ", expected %08" PRIx32,
+			   f->path, e[i]->name, v[i].len, v[i].off, v[i].crc,
+			   e[i]->crc);
 		if (!add_problem(f, err.text))
 			return;
 	}
 }
 
-/* Skip members that cannot be located; those have been reported. */
-static size_t list_members(const struct zip *z, const struct zip_entry **e,
+static int compare_entries(const void *a, const void *b)
+{
+	const struct zip_entry *const x = *(const struct zip_entry *const *)a;
+	const struct zip_entry *const y = *(const struct zip_entry *const *)b;
+
+	return (x->header > y->header) - (x->header < y->header);
+}
+
+/* List them in the order of the file.  Skip members that cannot be located; those have
+ * been reported. */
+static size_t list_members(const struct locating *l, const struct zip_entry **e,
 			   struct crc_range *v)
 {
+	const struct zip *const z = l->z;
 	size_t n = 0;
 
+	for (size_t i = 0; i < z->n; i++)
+		e[i] = &z->entries[i];
+	qsort(e, z->n, sizeof(*e), compare_entries);
 	for (size_t i = 0; i < z->n; i++) {
-		v[n] = (struct crc_range){ .len = z->entries[i].size };
-		e[n] = &z->entries[i];
-		if (v[n].len && !zip_locate(z, e[n], &v[n].off, NULL))
+		v[n] = (struct crc_range){ .off = l->at[e[i] - z->entries],
+					   .len = e[i]->size };
+		e[n] = e[i];
+		if (v[n].len && v[n].off)
 			n++;
 	}
 	assert(n <= z->n);
 	return n;
 }
 
-static void sum_file(struct check_file *f, const struct ptfile *pt,
-		     struct progress *progress, unsigned width)
+static void sum_file(struct check *c, struct check_file *f,
+		     const struct ptfile *pt, const struct locating *l,
+		     unsigned width)
 {
 	const size_t max = pt->is_zip ? pt->zip.n : 1;
 	struct crc_range *const v = calloc(max + 1, sizeof(*v));
 	const struct zip_entry **const e = calloc(max + 1, sizeof(*e));
-	struct reading r = { &pt->src, progress };
+	struct reading r = { .src = &pt->src,
+			     .shards = c->shards,
+			     .number = (uint32_t)(f - c->files),
+			     .v = v,
+			     .lock = PTHREAD_MUTEX_INITIALIZER,
+			     .progress = c->progress };
 	struct errmsg err = { "" };
 	size_t n = 1;
 	int rc = -ENOMEM;
 
 	if (v && e) {
 		if (pt->is_zip)
-			n = list_members(&pt->zip, e, v);
+			n = list_members(l, e, v);
 		else
 			v[0].len = pt->src.size;
+		r.n = n;
 		rc = crc32_ranges(v, n, width, read_bytes, &r, &err);
 	}
 	if (rc)
@@ -210,13 +301,15 @@ static unsigned files_at_once(const struct check *c)
 	return c->nfiles < width ? (unsigned)c->nfiles + !c->nfiles : width;
 }
 
-static int check_file(void *ctx, size_t i)
+static int check_file(void *ctx, size_t i, struct errmsg *ignored)
 {
 	struct check *const c = ctx;
 	struct check_file *const f = &c->files[i];
 	struct errmsg err = { "" };
 	struct ptfile pt;
+	struct locating l = { .z = &pt.zip };
 
+	(void)ignored;
 	if (ptfile_open(&pt, f->path, &err)) {
 		findings_add_new(&f->problems, err.text);
 		return 0;
@@ -224,18 +317,27 @@ static int check_file(void *ctx, size_t i)
 	f->is_zip = pt.is_zip;
 	for (size_t k = 0; k < pt.zip.n; k++)
 		f->summed |= pt.zip.entries[k].size && pt.zip.entries[k].crc;
-	locate_all(f, &pt.zip);
+	l.at = calloc(pt.zip.n + 1, sizeof(*l.at));
+	if (l.at)
+		locate_all(f, &l);
+	else
+		findings_add(&f->problems, "out of memory");
 	check_facts(c, f, &pt);
-	if (c->data)
-		sum_file(f, &pt, c->progress,
-			 parallel_width() / files_at_once(c));
+	if (c->data && l.at)
+		sum_file(c, f, &pt, &l, parallel_width() / files_at_once(c));
+	free(l.at);
 	ptfile_close(&pt);
 	return 0;
 }
 
 void check_files(struct check *c)
 {
-	parallel_for(c->nfiles, files_at_once(c), check_file, c);
+	/* A few that are read ahead are enough. */
+	if (c->data)
+		parallel_try(c->nfiles, files_at_once(c), NULL, check_file, c,
+			     NULL);
+	else
+		parallel_far(c->nfiles, files_at_once(c), check_file, c, NULL);
 	for (size_t i = 0; i < c->nfiles; i++) {
 		if (c->data)
 			note_without_sums(c, &c->files[i]);
@@ -248,4 +350,5 @@ void check_files_done(struct check *c)
 	for (size_t i = 0; i < c->nfiles; i++)
 		free(c->files[i].path);
 	free(c->files);
+	shardcache_free(c->shards);
 }

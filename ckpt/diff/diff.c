@@ -139,9 +139,9 @@ static int compare_param(void *ctx, size_t i, struct errmsg *err)
 
 static int compare_all(struct diff *d, struct errmsg *err)
 {
-	return match_params(d, err) ?:
-	       parallel_try(d->nparams, parallel_width(), NULL, compare_param, d,
-			    err);
+	return match_params(d, err)
+		       ?: parallel_far(d->nparams, parallel_width(),
+				       compare_param, d, err);
 }
 
 static void diff_done(struct diff *d)

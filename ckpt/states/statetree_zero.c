@@ -117,30 +117,51 @@ static int statetree_zero_states(struct statetree *t, const char *param,
 
 /* --- a planned file as a source ------------------------------------------------ */
 
+struct zero_file {
+	struct vfile *v;
+	struct vfile_ahead ahead;
+};
+
+/* Tensors are read from their beginning to their end. */
 static int read_file(const struct source *s, void *buf, size_t len,
 		     uint64_t off, struct errmsg *err)
 {
-	const int64_t n = vfile_read(s->ctx, buf, len, off, err);
+	struct zero_file *const f = s->ctx;
+	int64_t n;
 
+	vfile_read_ahead(f->v, &f->ahead, off, readahead_window());
+	n = vfile_read(f->v, buf, len, off, err);
 	return n < 0 ? (int)n : 0;
 }
 
 static void statetree_zero_close_file(struct source *s)
 {
-	vfile_free(s->ctx);
+	struct zero_file *const f = s->ctx;
+
+	vfile_free(f->v);
+	free(f);
 }
 
-static struct source source_of(const struct statetree *t, struct vfile *file)
+/* Takes over `file`. */
+static int source_of(const struct statetree *t, struct vfile *file,
+		     struct source *out, struct errmsg *err)
 {
 	static const struct source_ops ops = {
 		.read = read_file, .close = statetree_zero_close_file
 	};
+	struct zero_file *const f = calloc(1, sizeof(*f));
 
-	return (struct source){ .name = t->path,
+	if (!f) {
+		vfile_free(file);
+		return errmsg_nomem(err, t->path);
+	}
+	f->v = file;
+	*out = (struct source){ .name = t->path,
 				.size = vfile_size(file),
 				.fd = -1,
 				.ops = &ops,
-				.ctx = file };
+				.ctx = f };
+	return 0;
 }
 
 /* Open a weight, in the type that the views give it. */
@@ -154,17 +175,17 @@ static int open_weight(struct statetree *t, size_t weight, struct state *out,
 	struct extent_map map = { 0 };
 	struct gathers gathers = { 0 };
 	struct bytebuf head = { 0 };
-	struct vfile *file = NULL;
+	struct vfile *file;
+	struct source src;
 	int rc = weights_add(z->w, weight, plan_zckpt(z->plan), dtype, &map,
 			     &gathers, err);
 
 	if (!rc) {
 		file = vfile_new_tensors(plan_shards(z->plan), &head, &map, 1,
 					 &gathers, err);
-		rc = file ? 0 : -ENOMEM;
+		rc = file ? source_of(t, file, &src, err) : -ENOMEM;
 	}
-	if (file) {
-		const struct source src = source_of(t, file);
+	if (!rc) {
 		struct tensor tensor;
 
 		tensor_init(&tensor, dtype, x->shape, x->ndim, false);
@@ -198,10 +219,9 @@ static int statetree_zero_open_state(struct statetree *t, const char *param,
 	free(entry);
 	if (!rc)
 		rc = plan_file_open(p, node, &file, err);
-	if (rc)
-		return rc;
-	src = source_of(t, file);
-	return state_open_source(out, &src, err);
+	if (!rc)
+		rc = source_of(t, file, &src, err);
+	return rc ? rc : state_open_source(out, &src, err);
 }
 
 /* ------------------------------------------------------------------------------ */

@@ -47,6 +47,18 @@ check "with several requests at once" test "$(far_count most)" -ge 8
 leave "$far"
 rm -rf "$tmp/far_copy"
 
+# --- check and diff -----------------------------------------------------------------
+shards=$(du -sb "$tag" | cut -f1)
+be_far || fail "slowfs"
+check "check from afar" ucckpt check --data "$far/global_step4" >"$tmp/check.log" 2>&1
+check "all was read about once" within "$shards"
+check "check: with several requests at once" test "$(far_count most)" -ge 8
+leave "$far"
+be_far || fail "slowfs"
+check "diff from afar" ucckpt diff "$far/global_step4" "$tag" >"$tmp/diff.log" 2>&1
+check "diff: with several requests at once" test "$(far_count most)" -ge 8
+leave "$far"
+
 # --- mounts -------------------------------------------------------------------------
 for options in index=none index=none,no_cache index=none,readahead=8M; do
 	be_far
