@@ -321,15 +321,17 @@ static void start_thread(void)
 	pthread_attr_destroy(&attr);
 }
 
-/* See that somebody fetches what is in the queue. */
-static void summon(void)
+/* See that somebody fetches what is in the queue: `n` segments at once. */
+static void summon(size_t n)
 {
-	if (!may_fetch())
-		return;
-	if (idle)
-		pthread_cond_signal(&more);
-	else if (nthreads < width.width + checking)
-		start_thread();
+	for (; n && may_fetch(); n--) {
+		if (idle)
+			pthread_cond_signal(&more);
+		else if (nthreads < width.width + checking)
+			start_thread();
+		else
+			break;
+	}
 }
 
 /* Fetch a segment of the queue.  Releases the lock meanwhile. */
@@ -343,7 +345,7 @@ static void fetch(struct segment *s)
 	s->data = aheadbufs_take(&buffers, s->len, limit);
 	r->fetching++;
 	fetching++;
-	summon(); /* one calls the next */
+	summon(1); /* one calls the next */
 	pthread_mutex_unlock(&lock);
 	rc = s->data ? r->fill(r->ctx, s->file, s->data, s->len, s->off, NULL)
 		     : -ENOMEM;
@@ -353,7 +355,7 @@ static void fetch(struct segment *s)
 		far_width_done(&width, s->len, !TAILQ_EMPTY(&queue), clock_ns());
 	if (!rc && r->check) {
 		checking++;
-		summon(); /* the next request need not wait */
+		summon(1); /* the next request need not wait */
 		pthread_mutex_unlock(&lock);
 		rc = r->check(r->ctx, s->file, NULL);
 		pthread_mutex_lock(&lock);
@@ -438,6 +440,7 @@ uint64_t readahead_want(struct readahead *r, uint32_t file, uint64_t off,
 {
 	const uint64_t to = off + len;
 	uint64_t at = off, most;
+	size_t added = 0;
 
 	pthread_mutex_lock(&lock);
 	most = when == READAHEAD_LATER ? limit / 2 : limit;
@@ -452,12 +455,14 @@ uint64_t readahead_want(struct readahead *r, uint32_t file, uint64_t off,
 		if (s) {
 			end = s->off + s->len < to ? s->off + s->len : to;
 			want_more(s, end - at, when);
-		} else if (!add_segment(r, file, at, (size_t)(end - at), most)) {
+		} else if (add_segment(r, file, at, (size_t)(end - at), most)) {
+			added++;
+		} else {
 			break;
 		}
 		at = end;
 	}
-	summon();
+	summon(added);
 	pthread_mutex_unlock(&lock);
 	return at - off;
 }

@@ -19,6 +19,7 @@
 #include "ckpt/dirs/tags.h"
 #include "ckpt/files/files.h"
 #include "ckpt/plan/plan.h"
+#include "ckpt/sys/clock.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
 #include "fs/tree/pathtab.h"
@@ -96,6 +97,38 @@ void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl,
 	set_owner(t, st);
 }
 
+/* A name is looked up by so many looks, which may take this part of the time. */
+#define LOOKS 6
+#define LOOK_PART 50
+#define MOMENT_MAX 10.0
+
+int tree_lstat(struct tree *t, const char *path, struct stat *st, bool *has_acl)
+{
+	const uint64_t begun = clock_ns();
+	struct far_request q;
+	uint64_t took;
+	int rc;
+
+	far_begin(&t->far, &q, SIZE_MAX);
+	rc = files_lstat(path, st, has_acl);
+	far_end(&t->far, &q);
+	took = clock_ns() - begun;
+	/* Some answers come from a cache. */
+	if (took >= FAR_NS)
+		atomic_store(&t->look_ns, took);
+	return rc;
+}
+
+double tree_moment(const struct tree *t)
+{
+	const double s = (double)atomic_load(&t->look_ns) / 1e9 * LOOKS *
+			 LOOK_PART;
+
+	if (!far_is_far(&t->far) || s < A_MOMENT)
+		return A_MOMENT;
+	return s < MOMENT_MAX ? s : MOMENT_MAX;
+}
+
 static int stat_lower(struct tree *t, uint64_t index, struct tree_attr *out)
 {
 	const char *const path = pathtab_path(t->pathtab, index, NULL);
@@ -104,13 +137,13 @@ static int stat_lower(struct tree *t, uint64_t index, struct tree_attr *out)
 
 	if (!path)
 		return -ENOENT;
-	rc = files_lstat(path, &out->st, &has_acl);
+	rc = tree_lstat(t, path, &out->st, &has_acl);
 	if (rc)
 		return rc;
 	tree_show_lower(t, index, has_acl, &out->st);
 	if (index == 0)
 		restrict_root(t, &out->st);
-	out->timeout = A_MOMENT;
+	out->timeout = tree_moment(t);
 	return 0;
 }
 
@@ -136,7 +169,7 @@ static int stat_view(struct tree *t, size_t view, uint64_t node,
 	if (out->st.st_ino == TREE_ROOT)
 		restrict_root(t, &out->st);
 	/* The root is always the same inode, of whatever view. */
-	out->timeout = out->st.st_ino == TREE_ROOT ? A_MOMENT : FOREVER;
+	out->timeout = out->st.st_ino == TREE_ROOT ? tree_moment(t) : FOREVER;
 	return 0;
 }
 
@@ -168,7 +201,7 @@ static int stat_latest(struct tree *t, const struct view_type *type,
 
 	if (rc)
 		return rc;
-	rc = files_lstat(pathtab_path(t->pathtab, index, NULL), &dir, NULL);
+	rc = tree_lstat(t, pathtab_path(t->pathtab, index, NULL), &dir, NULL);
 	if (rc)
 		return rc;
 	/* It reveals no more than a listing of the directory. */
@@ -178,7 +211,7 @@ static int stat_latest(struct tree *t, const struct view_type *type,
 	out->st.st_uid = dir.st_uid;
 	out->st.st_gid = dir.st_gid;
 	set_owner(t, &out->st);
-	out->timeout = A_MOMENT;
+	out->timeout = tree_moment(t);
 	return 0;
 }
 

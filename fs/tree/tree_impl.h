@@ -11,6 +11,7 @@
 
 #include "ckpt/base/access.h"
 #include "ckpt/plan/plan.h"
+#include "ckpt/vfile/far.h"
 #include "ckpt/vfile/ucfs_ioctl.h"
 #include "fs/tree/tree.h"
 #include "fs/tree/view_type.h"
@@ -34,6 +35,8 @@ struct tree {
 	struct pathtab *pathtab;
 	struct views *views;
 	const struct stats *stats;
+	struct far far;           /* where the run's directories are */
+	_Atomic uint64_t look_ns; /* how long the last look at a path took */
 };
 
 #define INO_VIEW_SHIFT UCFS_PLAN_SHIFT
@@ -60,6 +63,13 @@ _Static_assert(65535ull << INO_VIEW_SHIFT < INO_LATEST,
 /* Seconds for which the kernel may cache attributes. */
 #define FOREVER 1e9  /* immutable */
 #define A_MOMENT 1.0 /* may change */
+
+/* files_lstat, which tells how far away the directories are. */
+int tree_lstat(struct tree *t, const char *path, struct stat *st, bool *has_acl);
+
+/* How long to believe what was seen in a directory: a moment, or longer where to look
+ * again takes long. */
+double tree_moment(const struct tree *t);
 
 enum tree_kind {
 	NODE_LOWER,   /* index: number in the path table */
@@ -105,8 +115,8 @@ static inline uint64_t ino_of_lower(const struct tree *t, uint64_t index)
 static inline uint64_t ino_of_latest(const struct view_type *type,
 				     uint64_t index)
 {
-	return INO_LATEST |
-	       (uint64_t)view_type_number(type) << INO_VIEW_SHIFT | index;
+	return INO_LATEST | (uint64_t)view_type_number(type) << INO_VIEW_SHIFT |
+	       index;
 }
 
 static inline uint64_t ino_of_view(const struct tree *t, size_t view,

@@ -68,8 +68,7 @@ static bool find_latest(struct tree *t, uint64_t index, const char *name,
 	size_t n;
 
 	if (!view_type_parse(name, &n, &type) || type.kind != kind ||
-	    n != strlen(LATEST_PREFIX) ||
-	    strncmp(name, LATEST_PREFIX, n) != 0 ||
+	    n != strlen(LATEST_PREFIX) || strncmp(name, LATEST_PREFIX, n) != 0 ||
 	    tree_latest_text(t, &type, index, text))
 		return false;
 	*ino = ino_of_latest(&type, index);
@@ -138,7 +137,7 @@ static int lookup_in_lower(struct tree *t, uint64_t index, const char *name,
 		return 0;
 	if (asprintf(&path, "%s/%s", dir, name) < 0)
 		return -ENOMEM;
-	rc = files_lstat(path, &st, NULL);
+	rc = tree_lstat(t, path, &st, NULL);
 	if (!rc)
 		rc = lookup_lower(t, index, path, st.st_mode, ino);
 	else if (rc == -ENOENT)
@@ -170,7 +169,8 @@ int tree_lookup(struct tree *t, uint64_t dir, const char *name,
 	uint64_t ino = 0;
 	int rc = -ENOENT;
 
-	*timeout = n.kind == NODE_VIEW && dir != TREE_ROOT ? FOREVER : A_MOMENT;
+	*timeout = n.kind == NODE_VIEW && dir != TREE_ROOT ? FOREVER
+							   : tree_moment(t);
 	if (dir == TREE_ROOT && strcmp(name, CONTROL_NAME) == 0) {
 		ino = INO_CONTROL;
 		rc = 0;
@@ -191,8 +191,10 @@ int tree_lookup(struct tree *t, uint64_t dir, const char *name,
 double tree_entry_timeout(const struct tree *t, uint64_t dir,
 			  const struct tree_attr *attr)
 {
-	const bool renewed = dir == TREE_ROOT ||
-			     ino_parse(t, dir).kind == NODE_LOWER;
+	const bool renewed =
+		dir == TREE_ROOT || ino_parse(t, dir).kind == NODE_LOWER;
 
-	return renewed && attr->timeout > A_MOMENT ? A_MOMENT : attr->timeout;
+	const double moment = tree_moment(t);
+
+	return renewed && attr->timeout > moment ? moment : attr->timeout;
 }
