@@ -183,7 +183,8 @@ static int fill_entry(fuse_ino_t parent, const char *name,
 		free(path);
 		return errno;
 	}
-	e->ino = e->attr.st_ino = find_node(path)->ino;
+	/* A file keeps its number from mount to mount; a node does not. */
+	e->ino = find_node(path)->ino;
 	return 0;
 }
 
@@ -226,7 +227,6 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	if (lstat(path_of(ino), &st) < 0)
 		rc = errno;
 	end();
-	st.st_ino = ino;
 	if (rc)
 		fuse_reply_err(req, rc);
 	else
