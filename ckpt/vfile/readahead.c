@@ -179,15 +179,15 @@ static bool drop_oldest(struct segments *list, uint64_t before)
 	return false;
 }
 
-/* Is there room for a segment of `len` bytes, now that others have gone? */
-static bool make_room(size_t len, uint64_t most)
+/* Is there room for `size` more bytes, now that others have gone? */
+static bool make_room(size_t size, uint64_t most)
 {
 	const uint64_t now = clock_ns();
 
-	while (held - again_bytes - used_bytes + aheadbufs_size(len) > most)
+	while (held - again_bytes - used_bytes + size > most)
 		if (!drop_oldest(&ready, now - STALE_NS))
 			return false;
-	while (held - again_bytes + aheadbufs_size(len) > limit)
+	while (held - again_bytes + size > limit)
 		if (!drop_oldest(&used, now))
 			return false;
 	return true;
@@ -226,34 +226,33 @@ static struct segment *find_neighbour(const struct readahead *r, uint32_t file,
 	return s;
 }
 
-/* One request takes as long as two.  Called with enough room. */
-static bool extend_neighbour(struct readahead *r, uint32_t file, uint64_t off,
-			     size_t len)
+/* Have a segment begin or end with these bytes: one request takes as long as two. */
+static bool extend_segment(struct segment *s, uint64_t off, size_t len,
+			   uint64_t most)
 {
-	struct segment *const s = find_neighbour(r, file, off, off + len);
+	const size_t growth =
+		aheadbufs_size(s->len + len) - aheadbufs_size(s->len);
 
-	if (!s || s->users)
+	if (!make_room(growth, most))
 		return false;
-	held -= aheadbufs_size(s->len);
+	set_again(s, false); /* it counts by its size */
 	if (off < s->off)
 		s->off = off;
 	s->len += len;
 	s->unread += len;
-	held += aheadbufs_size(s->len);
+	held += growth;
 	return true;
 }
 
 static bool add_segment(struct readahead *r, uint32_t file, uint64_t off,
 			size_t len, uint64_t most)
 {
+	struct segment *s = find_neighbour(r, file, off, off + len);
 	struct segment **bucket;
-	struct segment *s;
 
-	if (!make_room(len, most))
-		return false;
-	if (extend_neighbour(r, file, off, len))
-		return true;
-	s = malloc(sizeof(*s));
+	if (s)
+		return extend_segment(s, off, len, most);
+	s = make_room(aheadbufs_size(len), most) ? malloc(sizeof(*s)) : NULL;
 	if (!s)
 		return false;
 	bucket = bucket_of(r, file, off / SLOT);
