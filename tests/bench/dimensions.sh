@@ -4,6 +4,7 @@
 # Two ranks, each with a processor, that share a model of 124 million parameters, by
 # tensors or as two stages of a pipeline with 8 micro-batches, in turns with two
 # data-parallel ranks; and a rank's memory in relation to that of one rank with all.
+# The same of ranks that cut the positions of rows, for comparison.
 # Takes minutes, and 3 GiB of memory for the one rank.
 . "${BASH_SOURCE%/*}/lib.sh"
 
@@ -34,6 +35,8 @@ for ((i = 0; i < rounds; i++)); do
 	run data 2 4
 	run tensor 2 8 --tensor_model_parallel_size 2
 	run pipeline 2 1 --pipeline_model_parallel_size 2
+	run sequence 2 8 --sequence_parallel_size 2
+	run rows 2 8 --tensor_model_parallel_size 2 --sequence_parallel
 done
 run one 1 8
 row_of "gpt2, two data-parallel ranks" data tokens/s
@@ -41,4 +44,9 @@ for kind in tensor pipeline; do
 	row_of "  $kind" $kind tokens/s
 	bar "  to data-parallel ones" "$(ratio "$(median $kind)" "$(median data)")" ">=" 0.8
 	bar "  memory to one rank's" "$(ratio "$(median $kind.memory)" "$(median one.memory)")" "<" 0.6
+done
+row_of "  sequence" sequence tokens/s
+row_of "  tensor, with rows of the residual stream" rows tokens/s
+for kind in sequence rows; do
+	row "  $kind: memory to one rank's" "$(ratio "$(median $kind.memory)" "$(median one.memory)")"
 done
