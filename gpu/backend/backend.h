@@ -16,7 +16,7 @@ struct reader;
 /*
  * The constants of one Adam step on any number of elements:
  *
- *     g = grad * grad_scale (+ l2 * p)
+ *     g = grad * factor (+ l2 * p)
  *     p *= decay
  *     m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g * g
  *     p -= step_size * m / (sqrt(v) / denom + eps)
@@ -25,7 +25,6 @@ struct backend_adam {
 	/* In float, 1 - beta2 would lose four digits. */
 	double beta1, beta2;
 	float eps;
-	float grad_scale; /* clipping, loss scale */
 	float l2;         /* Adam's weight decay: part of the gradient */
 	float decay;      /* AdamW's: 1 - lr * weight_decay */
 	float step_size;  /* lr / (1 - beta1^t) */
@@ -244,10 +243,16 @@ struct backend_ops {
 		      size_t n);
 	void (*widen)(struct backend *b, float *dst, const void *src,
 		      size_t n);
-	/* Also rounds the new p to `weights`, act_t. */
+	/* *factor = what the optimizer multiplies gradients with, whose sum of
+	 * squares is *sum: clip_factor of clip.h. */
+	void (*clip)(struct backend *b, float *factor, const double *sum,
+		     double scale, double most);
+	/* Also rounds the new p to `weights`, act_t.  Nothing changes if *factor,
+	 * on the device, is 0. */
 	void (*adam)(struct backend *b, const struct backend_adam *a,
-		     void *weights, float *p, float *exp_avg, float *exp_avg_sq,
-		     const float *grad, size_t n);
+		     const float *factor, void *weights, float *p,
+		     float *exp_avg, float *exp_avg_sq, const float *grad,
+		     size_t n);
 };
 
 /* Declares a function with the prototype of an operation:

@@ -367,6 +367,7 @@ static const struct backend_ops ops = {
 	.accumulate = cpu_accumulate,
 	.round = cpu_round,
 	.widen = cpu_widen,
+	.clip = cpu_clip,
 	.adam = cpu_adam,
 };
 

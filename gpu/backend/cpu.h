@@ -55,6 +55,7 @@ BACKEND_OP(cross_entropy) cpu_cross_entropy;
 BACKEND_OP(sum_squares) cpu_sum_squares;
 BACKEND_OP(scale) cpu_scale;
 BACKEND_OP(accumulate) cpu_accumulate;
+BACKEND_OP(clip) cpu_clip;
 BACKEND_OP(adam) cpu_adam;
 
 #endif

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "gpu/backend/clip.h"
 #include "gpu/backend/cpu.h"
 #include "gpu/backend/cpu_math.h"
 
@@ -66,7 +67,7 @@ void cpu_accumulate(struct backend *b, float *dst, const float *src, size_t n)
 		cpu_add_row(dst + at, src + at, block_len(at, n));
 }
 
-CPU_CLONES static void adam_block(const struct backend_adam *a,
+CPU_CLONES static void adam_block(const struct backend_adam *a, float factor,
 				  float *restrict p, float *restrict m,
 				  float *restrict v, const float *restrict grad,
 				  size_t n)
@@ -77,7 +78,7 @@ CPU_CLONES static void adam_block(const struct backend_adam *a,
 	size_t i;
 
 	for (i = 0; i < n; i++) {
-		const float g = grad[i] * h.grad_scale + h.l2 * p[i];
+		const float g = grad[i] * factor + h.l2 * p[i];
 
 		m[i] += to_m * (g - m[i]);
 		v[i] = keep_v * v[i] + to_v * g * g;
@@ -86,19 +87,28 @@ CPU_CLONES static void adam_block(const struct backend_adam *a,
 	}
 }
 
-void cpu_adam(struct backend *b, const struct backend_adam *a, void *weights,
-	      float *p, float *exp_avg, float *exp_avg_sq, const float *grad,
-	      size_t n)
+void cpu_clip(struct backend *b, float *factor, const double *sum, double scale,
+	      double most)
+{
+	(void)b;
+	*factor = clip_factor(clip_norm(*sum, scale), scale, most);
+}
+
+void cpu_adam(struct backend *b, const struct backend_adam *a,
+	      const float *factor, void *weights, float *p, float *exp_avg,
+	      float *exp_avg_sq, const float *grad, size_t n)
 {
 	float *const w = weights;
 	size_t at;
 
+	if (*factor == 0)
+		return;
 #pragma omp parallel for schedule(static)
 	for (at = 0; at < n; at += BLOCK) {
 		const size_t len = block_len(at, n);
 
-		adam_block(a, p + at, exp_avg + at, exp_avg_sq + at, grad + at,
-			   len);
+		adam_block(a, *factor, p + at, exp_avg + at, exp_avg_sq + at,
+			   grad + at, len);
 		memcpy(w + at, p + at, len * sizeof(*w));
 		cpu_round_to(b->dtype, w + at, len);
 	}

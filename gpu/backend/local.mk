@@ -2,7 +2,7 @@
 # Uses ckpt/.
 gpu_libuctrain_a_SOURCES += \
 	%D%/backend.h \
-	%D%/dropout.h \
+	%D%/dropout.h %D%/clip.h \
 	%D%/cpu.h %D%/cpu_math.h \
 	%D%/cpu_gemm.c \
 	%D%/cpu_norm.c \

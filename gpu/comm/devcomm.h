@@ -45,8 +45,12 @@ void devcomm_all_gather_equal(struct devcomm *d, const void *mine, size_t bytes,
 void devcomm_exchange(struct devcomm *d, unsigned peer, const void *out,
 		      void *in, size_t bytes);
 
-/* x = its sum over ranks, float32 or a 16-bit type.  All ranks get the same bits. */
+/* x = its sum over ranks: floats of 64, 32 or 16 bits.  All ranks get the same bits. */
 void devcomm_sum(struct devcomm *d, void *x, size_t n, enum dtype dtype);
+
+/* The collectives between these two start as one, at the end. */
+void devcomm_group_begin(struct devcomm *d);
+void devcomm_group_end(struct devcomm *d);
 
 /* The first failure of a queued collective, with the call and the rank. */
 int devcomm_check(struct devcomm *d, struct errmsg *err);

@@ -33,7 +33,8 @@ struct devcomm {
 		cudaEvent_t done; /* NULL: none could be made */
 		const char *what;
 	} recent[RECENT];
-	uint64_t n; /* collectives so far */
+	uint64_t n;   /* collectives so far */
+	bool grouped; /* those that are called start later */
 	struct watch_probe probe;
 };
 
@@ -51,11 +52,16 @@ static bool devcomm_nccl_ok(struct devcomm *d, ncclResult_t r, const char *call)
 
 /* --- being watched ----------------------------------------------------------- */
 
-/* A collective was queued, which the GPU may wait in. */
+/* A collective was queued, which the GPU may wait in.  A group is watched as one. */
 static void queued(struct devcomm *d, const char *what)
 {
-	const uint64_t i = d->n++ % RECENT;
+	uint64_t i;
 
+	if (d->grouped) {
+		watch_end();
+		return;
+	}
+	i = d->n++ % RECENT;
 	d->recent[i].what = what;
 	if (d->recent[i].done)
 		cudaEventRecord(d->recent[i].done, d->stream);
@@ -345,6 +351,7 @@ static ncclDataType_t type_of(enum dtype dtype)
 {
 	return dtype == DTYPE_BF16  ? ncclBfloat16
 	       : dtype == DTYPE_F16 ? ncclFloat16
+	       : dtype == DTYPE_F64 ? ncclFloat64
 				    : ncclFloat32;
 }
 
@@ -372,6 +379,24 @@ void devcomm_exchange(struct devcomm *d, unsigned peer, const void *out,
 	if (in)
 		NCCL_CALL(d, ncclRecv, in, bytes, ncclUint8, (int)peer, d->comm,
 			  d->stream);
+	NCCL_CALL(d, ncclGroupEnd);
+	queued(d, what);
+}
+
+void devcomm_group_begin(struct devcomm *d)
+{
+	assert(!d->grouped);
+	d->grouped = true;
+	NCCL_CALL(d, ncclGroupStart);
+}
+
+void devcomm_group_end(struct devcomm *d)
+{
+	static const char what[] = "the collectives of a unit by NCCL";
+
+	assert(d->grouped);
+	d->grouped = false;
+	watch_begin(what);
 	NCCL_CALL(d, ncclGroupEnd);
 	queued(d, what);
 }

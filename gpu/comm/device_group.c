@@ -137,6 +137,20 @@ void device_group_sum_float(struct device_group *g, float *x, size_t n)
 			sum_window(g, x + at, pieces_within(n, at, WINDOW));
 }
 
+void device_group_sum_double(struct device_group *g, double *x)
+{
+	const struct backend_ops *const o = g->b->ops;
+	double sum;
+
+	if (g->direct) {
+		sum_direct(g, x, 1, DTYPE_F64);
+		return;
+	}
+	o->to_host(g->b, &sum, x, sizeof(sum));
+	comm_sum_double(g->comm, &sum, 1);
+	o->to_device(g->b, x, &sum, sizeof(sum));
+}
+
 /* --- others ------------------------------------------------------------------- */
 
 static void gather_window(struct device_group *g, const float *mine, size_t len,

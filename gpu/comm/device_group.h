@@ -40,6 +40,9 @@ void device_group_done(struct device_group *g);
 void device_group_sum(struct device_group *g, void *x, size_t n);
 void device_group_sum_float(struct device_group *g, float *x, size_t n);
 
+/* The same for one number. */
+void device_group_sum_double(struct device_group *g, double *x);
+
 /* all[rank][n] = every rank's `mine`. */
 void device_group_gather(struct device_group *g, const float *mine, size_t n,
 			 float *all);

@@ -273,6 +273,7 @@ static const struct backend_ops ops = {
 	.accumulate = cuda_accumulate,
 	.round = cuda_round,
 	.widen = cuda_widen,
+	.clip = cuda_clip,
 	.adam = cuda_adam,
 };
 

@@ -6,6 +6,7 @@
  * time.
  */
 #include "ckpt/base/splitmix.h"
+#include "gpu/backend/clip.h"
 #include "gpu/backend/dropout.h"
 #include "gpu/cuda/cuda_launch.cuh"
 #include "gpu/cuda/cuda_ops.h"
@@ -236,7 +237,8 @@ void cuda_scale(struct backend *b, float *x, float factor, size_t n)
 template <typename T> struct adam_op {
 	/* struct backend_adam, with constant subexpressions precomputed. */
 	float keep_v, to_m, to_v;
-	float eps, grad_scale, l2, decay, step_size, denom;
+	float eps, l2, decay, step_size, denom;
+	const float *factor;
 	T *weights;
 	float *p, *m, *v;
 	const float *grad;
@@ -246,10 +248,14 @@ template <typename T> struct adam_op {
 		floats<N> fp = load<N>(p + i), fm = load<N>(m + i);
 		floats<N> fv = load<N>(v + i);
 		const floats<N> fg = load<N>(grad + i);
+		const float by = *factor;
+
+		if (by == 0)
+			return;
 
 #pragma unroll
 		for (int k = 0; k < N; k++) {
-			const float g = fg.x[k] * grad_scale + l2 * fp.x[k];
+			const float g = fg.x[k] * by + l2 * fp.x[k];
 
 			fm.x[k] += to_m * (g - fm.x[k]);
 			fv.x[k] = keep_v * fv.x[k] + to_v * g * g;
@@ -264,9 +270,23 @@ template <typename T> struct adam_op {
 	}
 };
 
-void cuda_adam(struct backend *b, const struct backend_adam *a, void *weights,
-	       float *p, float *exp_avg, float *exp_avg_sq, const float *grad,
-	       size_t n)
+static __global__ void clip_gradients(float *factor, const double *sum,
+				      double scale, double most)
+{
+	if (threadIdx.x == 0)
+		*factor = clip_factor(clip_norm(*sum, scale), scale, most);
+}
+
+void cuda_clip(struct backend *b, float *factor, const double *sum,
+	       double scale, double most)
+{
+	cuda_launch(cuda_of(b), "clip", clip_gradients, 1, WARP, 0, factor, sum,
+		    scale, most);
+}
+
+void cuda_adam(struct backend *b, const struct backend_adam *a,
+	       const float *factor, void *weights, float *p, float *exp_avg,
+	       float *exp_avg_sq, const float *grad, size_t n)
 {
 	by_type(b->dtype, [=](auto t) {
 		typedef decltype(t) T;
@@ -275,11 +295,11 @@ void cuda_adam(struct backend *b, const struct backend_adam *a, void *weights,
 			(float)(1 - a->beta1),
 			(float)(1 - a->beta2),
 			a->eps,
-			a->grad_scale,
 			a->l2,
 			a->decay,
 			a->step_size,
 			a->denom,
+			factor,
 			(T *)weights,
 			p,
 			exp_avg,

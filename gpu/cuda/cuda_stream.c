@@ -14,10 +14,16 @@ static cudaStream_t stream_of(const struct cuda *c, enum backend_queue q)
 
 void cuda_queues_init(struct cuda *c)
 {
+	int least = 0, most = 0;
+
+	/* Collectives need few processors, and what other ranks wait for must not
+	 * wait for a kernel that fills the GPU. */
+	CUDA_CALL(c, cudaDeviceGetStreamPriorityRange, &least, &most);
 	for (unsigned q = 0; q < BACKEND_QUEUES; q++)
 		if (q != QUEUE_COMPUTE)
-			CUDA_CALL(c, cudaStreamCreateWithFlags,
-				  &c->side_streams[q], cudaStreamNonBlocking);
+			CUDA_CALL(c, cudaStreamCreateWithPriority,
+				  &c->side_streams[q], cudaStreamNonBlocking,
+				  q == QUEUE_COMM ? most : least);
 }
 
 void cuda_queues_done(struct cuda *c)

@@ -35,6 +35,7 @@ struct pass {
 	uint64_t seed;
 	float *d_embed; /* the gradient of the embeddings' unit */
 	bool fresh_embed;
+	double *loss; /* on the device; of forward passes */
 };
 
 /* A parameter inside its unit's weights or gradients. */
@@ -374,8 +375,7 @@ static int head(struct pass *p, const void *last, float *d_last, bool fresh,
 	embed = p->w->acquire(p->w->ctx, GPT2_UNIT_EMBED, p->err);
 	if (!embed)
 		return -ENOMEM;
-	o->zero(n->b, n->loss, sizeof(*n->loss));
-	o->cross_entropy(n->b, n->loss, d_last ? n->d_branch : NULL,
+	o->cross_entropy(n->b, p->loss, d_last ? n->d_branch : NULL,
 			 d_last ? network_gradient(p, p->d_embed,
 						   GPT2_UNIT_EMBED, GPT2_WTE)
 				: NULL,
@@ -483,45 +483,48 @@ static size_t place_of(const struct network *n, size_t i)
 	return i / n->length * n->tokens_of_row + position_of(n, i);
 }
 
-/* The target of each position is the next token, if the row has one. */
-static void set_tokens(struct network *n, const int32_t *tokens)
+size_t network_ints(const struct network *n)
 {
-	const struct backend_ops *const o = n->b->ops;
-	const size_t bytes = n->rows * sizeof(int32_t);
-	size_t i;
-
-	for (i = 0; i < n->rows; i++)
-		n->shifted[i] = own_token(n, tokens[place_of(n, i)]);
-	o->to_device(n->b, n->tokens, n->shifted, bytes);
-	for (i = 0; i < n->rows; i++)
-		n->shifted[i] =
-			position_of(n, i) + 1 < n->tokens_of_row
-				? own_token(n, tokens[place_of(n, i) + 1])
-				: TOKEN_NONE;
-	o->to_device(n->b, n->targets, n->shifted, bytes);
+	return 2 * n->rows;
 }
 
-static int network_run(struct pass *p, const int32_t *tokens, bool train,
-		       float scale, double *loss)
+/* The target of each position is the next token, if the row has one. */
+void network_prepare(const struct network *n, const int32_t *tokens,
+		     int32_t *ints)
+{
+	int32_t *const targets = ints + n->rows;
+	size_t i;
+
+	for (i = 0; i < n->rows; i++) {
+		const size_t at = place_of(n, i);
+
+		ints[i] = own_token(n, tokens[at]);
+		targets[i] = position_of(n, i) + 1 < n->tokens_of_row
+				     ? own_token(n, tokens[at + 1])
+				     : TOKEN_NONE;
+	}
+}
+
+size_t network_predictions(const struct network *n)
+{
+	return n->batch * (n->tokens_of_row - 1);
+}
+
+static int network_run(struct pass *p, const int32_t *ints, bool train,
+		       float scale)
 {
 	struct network *const n = p->n;
-	const double predictions =
-		(double)n->batch * (double)(n->tokens_of_row - 1);
+	const double predictions = (double)network_predictions(n);
 	int rc;
 
-	set_tokens(n, tokens);
+	n->tokens = ints;
+	n->targets = ints + n->rows;
 	rc = forward(p);
 	if (!rc && is_last(n))
 		rc = last_unit(p, train, (float)(scale / predictions));
 	if (!rc && train && n->model->part.stages == 1)
 		rc = backward(p);
-	if (!rc)
-		rc = n->b->ops->sync(n->b, p->err);
-	if (rc || !is_last(n))
-		return rc;
-	n->b->ops->to_host(n->b, loss, n->loss, sizeof(*loss));
-	*loss /= predictions;
-	return 0;
+	return rc;
 }
 
 static struct pass training_pass(struct network *n,
@@ -543,21 +546,21 @@ void network_predict_beyond(struct network *n)
 }
 
 int network_train(struct network *n, const struct network_weights *w,
-		  const int32_t *tokens, float scale, uint64_t seed,
-		  double *loss, struct errmsg *err)
+		  const int32_t *ints, float scale, uint64_t seed, double *loss,
+		  struct errmsg *err)
 {
 	struct pass p = training_pass(n, w, seed, err);
 
-	return network_run(&p, tokens, true, scale, loss);
+	p.loss = loss;
+	return network_run(&p, ints, true, scale);
 }
 
 int network_backward(struct network *n, const struct network_weights *w,
 		     uint64_t seed, struct errmsg *err)
 {
 	struct pass p = training_pass(n, w, seed, err);
-	const int rc = backward(&p);
 
-	return rc ? rc : n->b->ops->sync(n->b, err);
+	return backward(&p);
 }
 
 void *network_input(struct network *n)
@@ -581,9 +584,9 @@ size_t network_residual_bytes(const struct network *n)
 }
 
 int network_evaluate(struct network *n, const struct network_weights *w,
-		     const int32_t *tokens, double *loss, struct errmsg *err)
+		     const int32_t *ints, double *loss, struct errmsg *err)
 {
-	struct pass p = { .n = n, .w = w, .err = err };
+	struct pass p = { .n = n, .w = w, .err = err, .loss = loss };
 
-	return network_run(&p, tokens, false, 0, loss);
+	return network_run(&p, ints, false, 0);
 }

@@ -66,22 +66,33 @@ size_t network_memory(const struct network *n);
 void network_predict_beyond(struct network *n);
 
 /*
- * Run one micro-batch forward and backward.  The labels of tokens[batch][seq]
- * are the tokens themselves, shifted by one. *loss is the mean over batch *
- * (seq - 1) predictions; gradients are those of scale * *loss, and are
- * accumulated.  Of ranks of `sequence` each has its positions' summand of both.
- * `seed` selects the dropout masks.  Units are acquired in order,
- * then in reverse.  After an error some units may still be acquired: the
- * network cannot be used again.
+ * A micro-batch's tokens and targets as the network takes them: network_ints numbers on
+ * the device.  network_prepare makes them from tokens in host memory, and any thread may
+ * call it.
+ */
+size_t network_ints(const struct network *n);
+void network_prepare(const struct network *n, const int32_t *tokens,
+		     int32_t *ints);
+
+/* The predictions of a micro-batch, over which its loss is the mean. */
+size_t network_predictions(const struct network *n);
+
+/*
+ * Queue one micro-batch forward and backward.  The labels of tokens[batch][seq]
+ * are the tokens themselves, shifted by one.  `ints` are the network's until the
+ * pass is over.  *loss, on the device, grows by the sum over all predictions;
+ * gradients are those of scale * mean, and are accumulated.  Of ranks of `sequence`
+ * each has its positions' summand of both.  `seed` selects the dropout masks.  Units are acquired in order, then in reverse.  After an error
+ * some units may still be acquired: the network cannot be used again.
  */
 int network_train(struct network *n, const struct network_weights *w,
-		  const int32_t *tokens, float scale, uint64_t seed,
-		  double *loss, struct errmsg *err);
+		  const int32_t *ints, float scale, uint64_t seed, double *loss,
+		  struct errmsg *err);
 
 /*
  * In a stage of a pipeline, network_train and network_evaluate go forward only:
  * from network_input, which the caller has filled with the output of the stage
- * before, to network_output.  The last stage computes *loss, others do not set it.
+ * before, to network_output.  The last stage computes the loss, others leave it.
  * network_backward then takes the gradient of the output from
  * network_residual_gradient, where the last stage has it already, and leaves that
  * of the input there.  `seed` is that of network_train.
@@ -94,8 +105,8 @@ void *network_residual_gradient(struct network *n);
 /* The size of each of these three. */
 size_t network_residual_bytes(const struct network *n);
 
-/* Compute the loss alone, without dropout. */
+/* The loss alone, without dropout. */
 int network_evaluate(struct network *n, const struct network_weights *w,
-		     const int32_t *tokens, double *loss, struct errmsg *err);
+		     const int32_t *ints, double *loss, struct errmsg *err);
 
 #endif

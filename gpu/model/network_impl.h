@@ -43,10 +43,8 @@ struct network {
 	void *all_rows;
 	float *d_norm;
 	void *exchanged[2];        /* 3; ranks of a sequence */
-	int32_t *tokens, *targets; /* on the device */
-	int32_t *shifted;          /* on the host; source of both */
+	const int32_t *tokens, *targets; /* of this micro-batch, on the device */
 	void *no_bias;             /* zeros, of the width; ranks of a group */
-	double *loss;              /* on the device */
 	size_t memory;
 	/* All allocations, to be freed by one loop. */
 	void **buffers;

@@ -10,7 +10,7 @@
 #include "gpu/model/network_impl.h"
 
 #define BUFFERS_OF_BLOCK 12
-#define BUFFERS_OF_REST 14
+#define BUFFERS_OF_REST 11
 
 static void *network_memory_take(struct network *n, size_t bytes)
 {
@@ -61,9 +61,6 @@ static void take_rest(struct network *n)
 	n->d = take_own(n);
 	n->d_branch = take_rows(n, n->c);
 	n->d_wide = take_rows(n, 4 * n->width);
-	n->tokens = network_memory_take(n, n->rows * sizeof(int32_t));
-	n->targets = network_memory_take(n, n->rows * sizeof(int32_t));
-	n->loss = network_memory_take(n, sizeof(double));
 	if (n->ranks.tensor)
 		n->no_bias = network_memory_take(n, n->c * n->b->act_size);
 	if (n->ranks.cut_residual) {
@@ -122,8 +119,7 @@ int network_new(struct network **out, const struct gpt2 *model,
 	n->blocks = calloc(layers, sizeof(*n->blocks));
 	n->buffers = calloc(layers * BUFFERS_OF_BLOCK + BUFFERS_OF_REST,
 			    sizeof(*n->buffers));
-	n->shifted = malloc(n->rows * sizeof(*n->shifted));
-	if (!n->blocks || !n->buffers || !n->shifted) {
+	if (!n->blocks || !n->buffers) {
 		network_free(n);
 		return errmsg_nomem(err, NULL);
 	}
@@ -161,7 +157,6 @@ void network_free(struct network *n)
 		n->b->ops->free(n->b, n->buffers[i]);
 	free(n->buffers);
 	free(n->blocks);
-	free(n->shifted);
 	free(n);
 }
 

@@ -1,6 +1,6 @@
 # The loop: rows, gradient, update, checkpoint.
 # Uses ckpt/ and the rooms above.
 gpu_libuctrain_a_SOURCES += \
-	%D%/stop.h %D%/stop.c \
+	%D%/stop.h %D%/stop.c %D%/feed.h %D%/feed.c \
 	%D%/train.h %D%/train_impl.h %D%/pipeline.c \
 	%D%/train_steps.c %D%/train.c

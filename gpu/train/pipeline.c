@@ -64,7 +64,7 @@ static void exchange_behind(struct run *r, struct network *out,
 			in ? network_residual_gradient(in) : NULL, bytes_of(r));
 }
 
-int pipeline_accumulate(struct run *r, struct losses *l, struct errmsg *err)
+int pipeline_accumulate(struct run *r, struct errmsg *err)
 {
 	const unsigned n = r->passes, ahead = r->nnetworks - 1;
 	unsigned forth, back;
@@ -72,8 +72,7 @@ int pipeline_accumulate(struct run *r, struct losses *l, struct errmsg *err)
 
 	for (forth = 0; forth < ahead && !rc; forth++) {
 		exchange_before(r, NULL, network_of(r, forth));
-		rc = train_pass(r, network_of(r, forth), false, r->step, forth,
-				l, err);
+		rc = train_pass(r, network_of(r, forth), false, forth, err);
 		exchange_behind(r, network_of(r, forth), NULL);
 	}
 	if (!rc)
@@ -82,7 +81,7 @@ int pipeline_accumulate(struct run *r, struct losses *l, struct errmsg *err)
 		struct network *const old = network_of(r, back);
 		struct network *const new = network_of(r, forth);
 
-		rc = train_pass(r, new, false, r->step, forth, l, err);
+		rc = train_pass(r, new, false, forth, err);
 		exchange_behind(r, new, old);
 		if (!rc)
 			rc = train_pass_back(r, old, back, err);
@@ -97,14 +96,13 @@ int pipeline_accumulate(struct run *r, struct losses *l, struct errmsg *err)
 	return rc;
 }
 
-int pipeline_validate(struct run *r, uint64_t batch, unsigned pass,
-		      struct losses *l, struct errmsg *err)
+int pipeline_validate(struct run *r, unsigned pass, struct errmsg *err)
 {
 	struct network *const n = r->networks[0];
 	int rc;
 
 	exchange_before(r, NULL, n);
-	rc = train_pass(r, n, true, batch, pass, l, err);
+	rc = train_pass(r, n, true, pass, err);
 	exchange_behind(r, n, NULL);
 	device_group_wait(&r->ranks.pipe_device);
 	return rc;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A run from its configuration to its end. */
 #include "gpu/train/train.h"
+#include "gpu/train/feed.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -261,9 +262,11 @@ static int open_parts(struct run *r, struct errmsg *err)
 		network_predict_beyond(r->networks[i]);
 	if (rc)
 		return rc;
-	r->rows = calloc((size_t)r->pass_rows * tokens_row_len(r->tokens),
-			 sizeof(*r->rows));
-	if (!r->rows)
+	r->losses = r->backend->ops->alloc(r->backend,
+					   r->passes * sizeof(*r->losses));
+	r->losses_read = r->backend->ops->host_alloc(
+		r->backend, r->passes * sizeof(*r->losses));
+	if (!r->losses || !r->losses_read)
 		return errmsg_nomem(err, NULL);
 	loss_scaler_init(&r->scaler, &c->scaler);
 	return 0;
@@ -308,6 +311,22 @@ static void log_memory(const struct run *r)
 			r->zero.stage, (double)r->zero.memory / 1048576,
 			(double)network_memory(r->networks[0]) * r->nnetworks /
 				1048576);
+}
+
+static int open_feed(struct run *r, struct errmsg *err)
+{
+	const struct feed_options o = {
+		.config = r->config,
+		.data = &r->ranks.data,
+		.backend = r->backend,
+		.tokens = r->tokens,
+		.network = r->networks[0],
+		.passes = r->passes,
+		.pass_rows = r->pass_rows,
+		.step = r->step,
+	};
+
+	return comm_agree(r->comm, feed_new(&r->feed, &o, err), err);
 }
 
 static int open_metrics(struct run *r, struct errmsg *err)
@@ -357,7 +376,12 @@ static void run_close(struct run *r)
 {
 	saver_free(r->saver);
 	zero_done(&r->zero);
+	feed_free(r->feed);
 	tokens_close(r->tokens);
+	if (r->losses)
+		r->backend->ops->free(r->backend, r->losses);
+	if (r->losses_read)
+		r->backend->ops->host_free(r->backend, r->losses_read);
 	for (unsigned i = 0; i < r->nnetworks; i++)
 		network_free(r->networks[i]);
 	free(r->networks);
@@ -365,7 +389,6 @@ static void run_close(struct run *r)
 	if (r->backend)
 		r->backend->ops->destroy(r->backend);
 	gpt2_done(&r->model);
-	free(r->rows);
 	save_unlock(&r->lock);
 	topology_done(&r->ranks);
 }
@@ -401,6 +424,8 @@ static int run(const struct config *c, struct comm *comm, struct errmsg *err)
 		rc = train_open_state(&r, err);
 	if (!rc)
 		log_memory(&r);
+	if (!rc)
+		rc = open_feed(&r, err);
 	if (!rc)
 		rc = open_metrics(&r, err);
 	if (!rc)

@@ -16,6 +16,7 @@
 
 struct config;
 struct errmsg;
+struct feed;
 struct metrics;
 struct saver;
 struct tokens;
@@ -53,7 +54,11 @@ struct run {
 	 * over `pass_rows` rows: a micro-batch, or a single row if results must
 	 * not depend on the number of ranks. */
 	unsigned passes, pass_rows;
-	int32_t *rows; /* of one pass */
+	struct feed *feed;
+	const int32_t *ints; /* of this batch's passes, on the device */
+	/* Each pass's loss, summed over predictions: on the device, and the copy
+	 * that a sync completes. */
+	double *losses, *losses_read;
 	uint64_t step; /* steps done, including skipped ones */
 	uint64_t skipped;
 	uint64_t vocab_rows;   /* from the checkpoint; 0 if unknown */
@@ -70,12 +75,10 @@ struct losses {
 	struct errmsg why; /* its message */
 };
 
-/* Run one pass over micro-batch `pass` of a batch, forward and backward, or forward
- * only: to validate, or in a stage of a pipeline (network.h).  Rows that cannot be
- * read are replaced: other ranks need this one to go on, and the step's result is
- * discarded. */
-int train_pass(struct run *r, struct network *n, bool valid, uint64_t batch,
-	       unsigned pass, struct losses *l, struct errmsg *err);
+/* Queue one pass over micro-batch `pass` of the batch in r->ints, forward and
+ * backward, or forward only: to validate, or in a stage of a pipeline (network.h). */
+int train_pass(struct run *r, struct network *n, bool valid, unsigned pass,
+	       struct errmsg *err);
 
 /* Go backward with what train_pass went forward with. */
 int train_pass_back(struct run *r, struct network *n, unsigned pass,
@@ -86,11 +89,10 @@ unsigned pipeline_depth(const struct comm *pipe, unsigned passes);
 
 /* Run all passes of a batch through all stages.  Every rank of the pipeline makes the
  * same call; only the last stage has losses. */
-int pipeline_accumulate(struct run *r, struct losses *l, struct errmsg *err);
+int pipeline_accumulate(struct run *r, struct errmsg *err);
 
 /* One pass of a validation. */
-int pipeline_validate(struct run *r, uint64_t batch, unsigned pass,
-		      struct losses *l, struct errmsg *err);
+int pipeline_validate(struct run *r, unsigned pass, struct errmsg *err);
 
 /* Run all remaining steps, or until a signal.  Returns as train_run does. */
 int train_steps(struct run *r, struct errmsg *err);

@@ -23,6 +23,7 @@
 #include "gpu/metrics/metrics.h"
 #include "gpu/model/network.h"
 #include "gpu/save/saver.h"
+#include "gpu/train/feed.h"
 #include "gpu/train/stop.h"
 #include "gpu/train/train_impl.h"
 #include "gpu/watch/watch.h"
@@ -71,31 +72,6 @@ static uint64_t dropout_seed(const struct run *r, unsigned pass)
 			  r->config->seed);
 }
 
-/* Read the rows of this rank's pass `pass` over batch `batch`, both counted
- * from 0.  After a failure the rows are filled with token 0. */
-static int read_rows(struct run *r, bool valid, uint64_t batch, unsigned pass,
-		     struct errmsg *err)
-{
-	const struct comm *const data = &r->ranks.data;
-	const struct config *c = r->config;
-	const unsigned len = tokens_row_len(r->tokens);
-	unsigned i;
-	int rc = 0;
-
-	assert(pass < r->passes);
-	for (i = 0; i < r->pass_rows && !rc; i++) {
-		uint64_t mine = (uint64_t)pass * r->pass_rows + i;
-		uint64_t row = batch * c->batch + mine * data->size + data->rank;
-
-		rc = tokens_row(r->tokens, valid, row,
-				r->rows + (size_t)i * len, err);
-	}
-	if (rc)
-		memset(r->rows, 0,
-		       (size_t)r->pass_rows * len * sizeof(*r->rows));
-	return rc;
-}
-
 /* A rank whose pass failed must not leave alone: others would wait for it. */
 static int pass_failed(const struct run *r, int rc, const struct errmsg *err)
 {
@@ -128,29 +104,23 @@ static void expect_last(struct run *r, unsigned pass)
 		zero_expect_last(&r->zero);
 }
 
-int train_pass(struct run *r, struct network *n, bool valid, uint64_t batch,
-	       unsigned pass, struct losses *l, struct errmsg *err)
+int train_pass(struct run *r, struct network *n, bool valid, unsigned pass,
+	       struct errmsg *err)
 {
 	const float scale = (float)(r->scaler.scale / divisor_before(r));
-	double one = 0;
-	int rc;
+	const int32_t *const ints = r->ints + pass * network_ints(n);
+	double *const loss = r->losses + pass;
 
+	assert(pass < r->passes);
 	/* Only the last stage has gradients now. */
 	if (!valid && r->ranks.pipe.rank + 1 == r->ranks.pipe.size)
 		expect_last(r, pass);
-	if (!l->unread) {
-		const double begun = phase_begin(r, PHASE_DATA);
-
-		l->unread = read_rows(r, valid, batch, pass, &l->why);
-		phase_end(r, PHASE_DATA, begun);
-	}
-	rc = valid ? network_evaluate(n, &r->weights, r->rows, &one, err)
-		   : network_train(n, &r->weights, r->rows, scale,
-				   dropout_seed(r, pass), &one, err);
-	/* The sum of floats in double is exact, hence the same in any order. */
-	if (!rc)
-		l->sum += r->config->rank_invariant ? (float)one : one;
-	return pass_failed(r, rc, err);
+	return pass_failed(
+		r,
+		valid ? network_evaluate(n, &r->weights, ints, loss, err)
+		      : network_train(n, &r->weights, ints, scale,
+				      dropout_seed(r, pass), loss, err),
+		err);
 }
 
 int train_pass_back(struct run *r, struct network *n, unsigned pass,
@@ -184,24 +154,74 @@ static int mean_loss(struct run *r, const struct losses *l, double n,
 	return 0;
 }
 
-/* Compute the gradient of the whole batch. *loss is the mean over all ranks. */
-static int accumulate(struct run *r, double *loss, struct errmsg *err)
+/* Queue what a batch begins with.  Rows that could not be read are replaced: other
+ * ranks need this one to go on, and the result is discarded. */
+static void begin_batch(struct run *r, bool valid, uint64_t batch,
+			struct losses *l)
+{
+	const double begun = phase_begin(r, PHASE_DATA);
+	int unread;
+
+	r->ints = feed_batch(r->feed, valid, batch, &unread, &l->why);
+	if (!l->unread)
+		l->unread = unread;
+	phase_end(r, PHASE_DATA, begun);
+	r->backend->ops->zero(r->backend, r->losses,
+			      r->passes * sizeof(*r->losses));
+}
+
+/* Queue the copy of its losses. */
+static void end_batch(struct run *r)
+{
+	r->backend->ops->copy(r->backend, QUEUE_COMPUTE, r->losses_read,
+			      r->losses, r->passes * sizeof(*r->losses));
+}
+
+/* Add the losses of a batch after a sync. */
+static void add_losses(const struct run *r, struct losses *l)
+{
+	const double n = (double)network_predictions(r->networks[0]);
+
+	for (unsigned i = 0; i < r->passes; i++) {
+		const double one = r->losses_read[i] / n;
+
+		/* The sum of floats in double is exact, hence the same in any
+		 * order. */
+		l->sum += r->config->rank_invariant ? (float)one : one;
+	}
+}
+
+/* Queue the computation of the whole batch's gradient. */
+static int accumulate(struct run *r, struct losses *l, struct errmsg *err)
 {
 	const double begun = phase_begin(r, PHASE_PASSES);
-	const unsigned n = r->passes;
-	struct losses l = { 0 };
 	int rc = 0;
 
 	watch_step(r->step + 1);
+	begin_batch(r, false, r->step, l);
 	if (r->ranks.pipe.size > 1)
-		rc = pipeline_accumulate(r, &l, err);
+		rc = pipeline_accumulate(r, err);
 	else
-		for (unsigned i = 0; i < n && !rc; i++)
-			rc = train_pass(r, r->networks[0], false, r->step, i,
-					&l, err);
-	if (!rc)
-		rc = mean_loss(r, &l, n, loss, err);
+		for (unsigned i = 0; i < r->passes && !rc; i++)
+			rc = train_pass(r, r->networks[0], false, i, err);
+	end_batch(r);
 	phase_end(r, PHASE_PASSES, begun);
+	return rc;
+}
+
+static int validate_batch(struct run *r, uint64_t batch, struct losses *l,
+			  struct errmsg *err)
+{
+	int rc = 0;
+
+	begin_batch(r, true, batch, l);
+	for (unsigned i = 0; i < r->passes && !rc; i++)
+		rc = pipeline_validate(r, i, err);
+	end_batch(r);
+	if (!rc)
+		rc = pass_failed(r, r->backend->ops->sync(r->backend, err), err);
+	if (!rc)
+		add_losses(r, l);
 	return rc;
 }
 
@@ -215,9 +235,8 @@ static int validate(struct run *r, double *loss, struct errmsg *err)
 
 	if (batches > VALID_BATCHES_MAX)
 		batches = VALID_BATCHES_MAX;
-	for (uint64_t i = 0; i < batches * r->passes && !rc; i++)
-		rc = pipeline_validate(r, i / r->passes,
-				       (unsigned)(i % r->passes), &l, err);
+	for (uint64_t i = 0; i < batches && !rc; i++)
+		rc = validate_batch(r, i, &l, err);
 	if (!rc)
 		rc = mean_loss(r, &l, (double)batches * r->passes, loss, err);
 	phase_end(r, PHASE_VALIDATION, begun);
@@ -257,10 +276,21 @@ static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
 		.clip = c->gradient_clipping,
 		.grad_scale = r->scaler.scale * divisor_after(r),
 	};
+	struct losses l = { 0 };
 	double begun;
-	int rc = accumulate(r, &m->loss, err);
+	int rc = accumulate(r, &l, err);
 
 	assert(r->passes > 0 && u.grad_scale > 0);
+	if (rc)
+		return rc;
+	begun = phase_begin(r, PHASE_UPDATE);
+	rc = zero_update(&r->zero, &u, err);
+	phase_end(r, PHASE_UPDATE, begun);
+	if (rc)
+		return rc;
+	/* The update was the step's one wait for the device. */
+	add_losses(r, &l);
+	rc = mean_loss(r, &l, r->passes, &m->loss, err);
 	if (rc)
 		return rc;
 	r->step++;
@@ -271,11 +301,6 @@ static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
 			"the loss of step %" PRIu64
 			" is %f: stopped; nothing was saved after step %" PRIu64,
 			r->step, m->loss, last_saved(r));
-	begun = phase_begin(r, PHASE_UPDATE);
-	rc = zero_update(&r->zero, &u, err);
-	phase_end(r, PHASE_UPDATE, begun);
-	if (rc)
-		return rc;
 	if (u.overflow && !r->config->scaler.dynamic)
 		return errmsg_set(
 			err, -EDOM,

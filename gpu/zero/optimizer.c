@@ -17,7 +17,7 @@
 #include <math.h>
 
 struct backend_adam optimizer_adam(const struct optimizer_config *o,
-				   uint64_t step, double lr, double grad_scale)
+				   uint64_t step, double lr)
 {
 	const double t = (double)step;
 	const bool decoupled = o->kind == OPTIMIZER_ADAMW;
@@ -27,7 +27,6 @@ struct backend_adam optimizer_adam(const struct optimizer_config *o,
 		.beta1 = o->beta1,
 		.beta2 = o->beta2,
 		.eps = (float)o->eps,
-		.grad_scale = (float)grad_scale,
 		.l2 = decoupled ? 0 : (float)o->weight_decay,
 		.decay = decoupled ? (float)(1 - lr * o->weight_decay) : 1,
 		.step_size = (float)(lr / (1 - pow(o->beta1, t))),

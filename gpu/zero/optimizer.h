@@ -7,9 +7,8 @@
 #include "gpu/backend/backend.h"
 #include "gpu/config/config.h"
 
-/* Precompute the constants of one Adam update.  `step` counts updates from 1;
- * gradients are multiplied by `grad_scale` before use. */
+/* Precompute the constants of one Adam update.  `step` counts updates from 1. */
 struct backend_adam optimizer_adam(const struct optimizer_config *o,
-				   uint64_t step, double lr, double grad_scale);
+				   uint64_t step, double lr);
 
 #endif

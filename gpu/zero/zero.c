@@ -14,15 +14,13 @@
 #include <stdlib.h>
 
 #include "ckpt/base/errmsg.h"
+#include "gpu/backend/clip.h"
 #include "gpu/comm/pieces.h"
 #include "gpu/model/init_weights.h"
 #include "gpu/zero/optimizer.h"
 #include "gpu/zero/zero_impl.h"
 
 #define WINDOW_ELEMENTS ((size_t)4 << 20) /* host window, all ranks together */
-
-/* As in torch and DeepSpeed: avoids division by a norm of zero. */
-#define CLIP_EPS 1e-6
 
 void *zero_alloc(struct zero *z, uint64_t n, size_t size, struct errmsg *err)
 {
@@ -109,8 +107,13 @@ static int alloc_device(struct zero *z, struct errmsg *err)
 	    !(m->weights =
 		      zero_alloc(z, m->nweights, z->backend->act_size, err)) ||
 	    !(m->gradient = zero_alloc(z, m->ngradient, sizeof(float), err)) ||
-	    !(m->norm = zero_alloc(z, 1, sizeof(double), err)))
+	    !(m->norm = zero_alloc(z, 1, sizeof(double), err)) ||
+	    !(m->factor = zero_alloc(z, 1, sizeof(float), err)))
 		return -ENOMEM;
+	m->norm_read =
+		z->backend->ops->host_alloc(z->backend, sizeof(*m->norm_read));
+	if (!m->norm_read)
+		return errmsg_nomem(err, NULL);
 	m->before = z->backend->ops->event_new(z->backend);
 	m->after = z->backend->ops->event_new(z->backend);
 	m->arrived = z->backend->ops->event_new(z->backend);
@@ -191,6 +194,9 @@ void zero_done(struct zero *z)
 		zero_free(z, m->weights, m->nweights, z->backend->act_size);
 		zero_free(z, m->gradient, m->ngradient, sizeof(float));
 		zero_free(z, m->norm, 1, sizeof(double));
+		zero_free(z, m->factor, 1, sizeof(float));
+		if (m->norm_read)
+			z->backend->ops->host_free(z->backend, m->norm_read);
 		free(m->units);
 		free(m->pieces);
 		free(m->window);
@@ -320,7 +326,7 @@ static void sum_gradients(struct zero *z)
 	struct backend *b = z->backend;
 
 	if (m->device) {
-		zero_reduce_all(z, m->gradient, m->ngradient);
+		zero_reduce_all(z, m->gradient, m->ngradient, DTYPE_F32);
 		return;
 	}
 	for (uint64_t at = 0; z->comm->size > 1 && at < m->ngradient;
@@ -406,30 +412,48 @@ static void sum_squares(struct zero *z, const float *gradient)
 	}
 }
 
-static double global_norm(struct zero *z, const float *gradient)
+/* m->norm = its sum over the data-parallel ranks. */
+static void sum_norm(struct zero *z)
 {
+	struct zero_impl *m = z->impl;
 	struct backend *b = z->backend;
 	double sum;
 
-	sum_squares(z, gradient);
-	b->ops->to_host(b, &sum, z->impl->norm, sizeof(sum));
-	if (z->stage)
+	if (m->device) {
+		zero_reduce_all(z, m->norm, 1, DTYPE_F64);
+		zero_wait_comm(z);
+	} else if (z->comm->size > 1) {
+		b->ops->to_host(b, &sum, m->norm, sizeof(sum));
 		comm_sum_double(z->comm, &sum, 1);
-	comm_sum_double(z->tensor, &sum, 1);
-	comm_sum_double(&z->ranks->pipe, &sum, 1);
-	return sqrt(sum);
+		b->ops->to_device(b, m->norm, &sum, sizeof(sum));
+	}
 }
 
-/* Update this rank's part, and its weights, `own`. */
-static void update_part(struct zero *z, uint8_t *own, double lr, double scale,
+/* Queue the sum of squares of the whole gradient, which stays on the device. */
+static void global_norm(struct zero *z, const float *gradient)
+{
+	sum_squares(z, gradient);
+	if (z->stage)
+		sum_norm(z);
+	if (z->tensor->size > 1)
+		device_group_sum_double(&z->ranks->tensor_device, z->impl->norm);
+	if (z->ranks->pipe.size > 1)
+		device_group_sum_double(&z->ranks->pipe_device, z->impl->norm);
+}
+
+/* Update this rank's part, and its weights, `own`.  Whether the gradient is finite,
+ * and the step counts, the device knows. */
+static void update_part(struct zero *z, uint8_t *own, double lr,
 			const float *gradient)
 {
+	const float *const factor = z->impl->factor;
+	const uint64_t step = z->step + 1;
 	struct optimizer_config o = z->optimizer;
 	struct backend *b = z->backend;
-	struct backend_adam adam = optimizer_adam(&o, z->step, lr, scale);
+	struct backend_adam adam = optimizer_adam(&o, step, lr);
 
 	if (!o.decays_matrices_only) {
-		b->ops->adam(b, &adam, own, z->master, z->exp_avg,
+		b->ops->adam(b, &adam, factor, own, z->master, z->exp_avg,
 			     z->exp_avg_sq, gradient, z->local);
 		return;
 	}
@@ -439,9 +463,10 @@ static void update_part(struct zero *z, uint8_t *own, double lr, double scale,
 		o.weight_decay = z->model->params[i].ndim > 1
 					 ? z->optimizer.weight_decay
 					 : 0;
-		adam = optimizer_adam(&o, z->step, lr, scale);
+		adam = optimizer_adam(&o, step, lr);
 		if (f.numel)
-			b->ops->adam(b, &adam, own + f.start * b->act_size,
+			b->ops->adam(b, &adam, factor,
+				     own + f.start * b->act_size,
 				     z->master + f.start, z->exp_avg + f.start,
 				     z->exp_avg_sq + f.start,
 				     gradient + f.start, f.numel);
@@ -451,32 +476,27 @@ static void update_part(struct zero *z, uint8_t *own, double lr, double scale,
 int zero_update(struct zero *z, struct zero_update *u, struct errmsg *err)
 {
 	struct zero_impl *m = z->impl;
-	double scale = 1 / (u->grad_scale * z->ranks->data.size), clip;
+	struct backend *b = z->backend;
+	const double scale = 1 / (u->grad_scale * z->ranks->data.size);
 	float *gradient;
-	int rc = 0;
+	void *own;
+	int rc;
 
 	assert(u->grad_scale > 0);
 	sum_ends(z);
 	gradient = zero_reduce_units(z);
-	u->grad_norm = global_norm(z, gradient) * scale;
-	/* The sum over ranks depends on their number in its last digits; it must
-	 * not reach the clipping or the metrics. */
-	if (m->exact)
-		u->grad_norm = (double)(float)u->grad_norm;
-	u->overflow = !isfinite(u->grad_norm);
-	if (!u->overflow) {
-		clip = u->clip > 0 ? (u->grad_norm + CLIP_EPS) / u->clip : 0;
-		if (clip > 1)
-			scale /= clip;
-		z->step++;
-
-		void *const own = own_weights(z);
-
-		update_part(z, own, u->lr, scale, gradient);
-		rc = share_weights(z, own, err);
-	}
+	global_norm(z, gradient);
+	own = own_weights(z);
+	b->ops->clip(b, m->factor, m->norm, scale, u->clip);
+	update_part(z, own, u->lr, gradient);
+	b->ops->copy(b, QUEUE_COMPUTE, m->norm_read, m->norm, sizeof(*m->norm));
+	rc = share_weights(z, own, err);
 	for (unsigned i = 0; i < z->model->nunits; i++)
 		m->units[i].begun = false;
 	m->last_pass = false;
+	u->grad_norm = (double)clip_norm(*m->norm_read, scale);
+	u->overflow = !isfinite(u->grad_norm);
+	if (!rc && !u->overflow)
+		z->step++;
 	return rc;
 }

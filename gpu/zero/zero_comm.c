@@ -17,8 +17,27 @@ static void fork_comm(struct zero *z)
 {
 	struct backend *b = z->backend;
 
+	if (z->impl->grouped)
+		return;
 	b->ops->event_record(b, z->impl->before, QUEUE_COMPUTE);
 	b->ops->queue_wait(b, QUEUE_COMM, z->impl->before);
+}
+
+void zero_group_begin(struct zero *z)
+{
+	if (!z->impl->device)
+		return;
+	fork_comm(z);
+	z->impl->grouped = true;
+	devcomm_group_begin(z->impl->device);
+}
+
+void zero_group_end(struct zero *z)
+{
+	if (!z->impl->device)
+		return;
+	devcomm_group_end(z->impl->device);
+	z->impl->grouped = false;
 }
 
 void zero_wait_comm(struct zero *z)
@@ -31,26 +50,34 @@ void zero_wait_comm(struct zero *z)
 	b->ops->queue_wait(b, QUEUE_COMPUTE, z->impl->after);
 }
 
+void zero_add_own(struct zero *z, float *gradient, const float *sum)
+{
+	const size_t *pieces = z->impl->pieces;
+	const unsigned me = z->comm->rank;
+
+	assert(me < z->comm->size);
+	if (pieces[me])
+		z->backend->ops->accumulate(z->backend,
+					    gradient + pieces_start(pieces, me),
+					    sum, pieces[me]);
+}
+
 /* The sum so far enters the reduction as part of this rank's gradient. */
 static void reduce_direct(struct zero *z, float *gradient, float *dst, bool add)
 {
 	struct zero_impl *m = z->impl;
-	struct backend *b = z->backend;
-	const unsigned me = z->comm->rank;
 
-	assert(me < z->comm->size);
-	if (add && m->pieces[me])
-		b->ops->accumulate(b, gradient + pieces_start(m->pieces, me),
-				   dst, m->pieces[me]);
+	if (add)
+		zero_add_own(z, gradient, dst);
 	fork_comm(z);
 	devcomm_reduce_scatter(m->device, gradient, m->pieces, dst);
 }
 
-void zero_reduce_all(struct zero *z, float *x, uint64_t n)
+void zero_reduce_all(struct zero *z, void *x, uint64_t n, enum dtype dtype)
 {
 	assert(z->impl->device);
 	fork_comm(z);
-	devcomm_sum(z->impl->device, x, n, DTYPE_F32);
+	devcomm_sum(z->impl->device, x, n, dtype);
 }
 
 static void gather_direct(struct zero *z, const void *mine, void *dst)

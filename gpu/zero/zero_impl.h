@@ -45,7 +45,11 @@ struct zero_impl {
 	size_t *window; /* elements per rank of the current window */
 	float *host;    /* a window of all ranks, then this rank's own */
 	size_t share;   /* elements of one rank in a window */
-	double *norm;   /* on the device */
+	/* On the device: the sum of the gradient's squares, and what the update
+	 * multiplies it with. */
+	double *norm;
+	float *factor;
+	double *norm_read; /* a copy of the norm, complete after a sync */
 	/* Collectives between devices; NULL if they go through the host.  Of
 	 * the topology. */
 	struct devcomm *device;
@@ -54,6 +58,7 @@ struct zero_impl {
 	/* A unit's gradient whose reduction is under way. */
 	float *reducing;
 	unsigned reducing_unit;
+	bool grouped;   /* between zero_group_begin and zero_group_end */
 	unsigned last;  /* the unit acquired last */
 	bool last_pass; /* of the step: complete gradients are final */
 	/* Exact gradient sums of the whole model, on the host; NULL if sums are
@@ -85,8 +90,17 @@ void zero_wait_comm(struct zero *z);
  * On one rank without `add` the two may be the same buffer. */
 void zero_reduce(struct zero *z, float *gradient, float *dst, bool add);
 
+/* Add the sum so far of this rank's piece to the piece's place in `gradient`, where the
+ * next reduction without `add` takes it from. */
+void zero_add_own(struct zero *z, float *gradient, const float *sum);
+
+/* Between devices, collectives between these two start as one, at the end.  They use
+ * nothing that the computation is asked for in between. */
+void zero_group_begin(struct zero *z);
+void zero_group_end(struct zero *z);
+
 /* x = its sum over ranks, between devices. */
-void zero_reduce_all(struct zero *z, float *x, uint64_t n);
+void zero_reduce_all(struct zero *z, void *x, uint64_t n, enum dtype dtype);
 
 /* `dst` = the weights of all ranks' pieces, end to end.  `mine` is this rank's
  * piece, possibly at its place in `dst`. */

@@ -39,11 +39,13 @@ static void gather_unit(struct zero *z, const struct gpt2_unit *unit,
 	const size_t size = z->backend->act_size;
 	const uint8_t *own = z->impl->weights;
 
+	zero_group_begin(z);
 	for (size_t i = unit->first; i < unit->first + unit->n; i++) {
 		set_pieces_of(z, i);
 		zero_gather(z, own + z->partition.start[i] * size,
 			    weights + z->model->params[i].start * size);
 	}
+	zero_group_end(z);
 }
 
 static void start_gather(struct zero *z, unsigned unit)
@@ -172,7 +174,7 @@ void zero_sum_unit(struct zero *z, unsigned unit)
 	float *gradient = z->impl->gradient;
 
 	if (z->stage == 0)
-		zero_reduce_all(z, gradient + start, numel);
+		zero_reduce_all(z, gradient + start, numel, DTYPE_F32);
 	else
 		reduce_stretch(z, start, numel, gradient + start,
 			       gradient + z->part * z->local, false);
@@ -188,11 +190,21 @@ static void reduce_unit(struct zero *z, const struct gpt2_unit *unit,
 			       from, to, add);
 		return;
 	}
+	/* All of a unit's sums so far come first, so that the reductions can start as
+	 * one. */
+	for (size_t i = unit->first;
+	     add && z->impl->device && i < unit->first + unit->n; i++) {
+		set_pieces_of(z, i);
+		zero_add_own(z, from + z->model->params[i].start,
+			     to + z->partition.start[i]);
+	}
+	zero_group_begin(z);
 	for (size_t i = unit->first; i < unit->first + unit->n; i++) {
 		set_pieces_of(z, i);
 		zero_reduce(z, from + z->model->params[i].start,
-			    to + z->partition.start[i], add);
+			    to + z->partition.start[i], add && !z->impl->device);
 	}
+	zero_group_end(z);
 }
 
 void zero_release_grad(struct zero *z)

@@ -31,7 +31,7 @@ static struct backend *b;
 static size_t batch = 32, seq = 1024, width = 768, rows, vocab;
 /* Activations of 4 * width per row, or wte; a float gradient of that size. */
 static void *x, *y, *z, *d, *w, *small, *weights;
-static float *grad, *stats, *more[3];
+static float *grad, *stats, *more[3], *factor;
 static int32_t *tokens;
 static double *sum;
 static double all; /* seconds per step */
@@ -210,13 +210,12 @@ static void adam(void)
 	const struct backend_adam a = { .beta1 = 0.9,
 					.beta2 = 0.999,
 					.eps = 1e-8f,
-					.grad_scale = 1,
 					.decay = 1,
 					.step_size = 1e-9f,
 					.denom = 1 };
 
 	/* Any buffer serves as the gradient: it is only read. */
-	b->ops->adam(b, &a, weights, more[0], more[1], more[2], more[0],
+	b->ops->adam(b, &a, factor, weights, more[0], more[1], more[2], more[0],
 		     numel());
 }
 
@@ -302,6 +301,7 @@ static void make_operands(void)
 	grad = floats((VOCAB_EVEN + seq) * width);
 	stats = floats(rows * (2 + width / 64) + 4 * width);
 	sum = alloc(sizeof(*sum));
+	factor = floats(FILL);
 	for (size_t i = 0; i < 3; i++)
 		more[i] = floats(numel());
 	weights = acts(numel());

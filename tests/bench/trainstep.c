@@ -30,6 +30,7 @@ struct training {
 	struct whole w;
 	float *master, *exp_avg, *exp_avg_sq;
 	double *norm;
+	float *factor;
 	unsigned step;
 };
 
@@ -73,7 +74,9 @@ static int training_init(struct training *t, const char *model, size_t batch,
 	t->exp_avg = b->ops->alloc(b, bytes);
 	t->exp_avg_sq = b->ops->alloc(b, bytes);
 	t->norm = b->ops->alloc(b, sizeof(*t->norm));
-	if (!t->master || !t->exp_avg || !t->exp_avg_sq || !t->norm)
+	t->factor = b->ops->alloc(b, sizeof(*t->factor));
+	if (!t->master || !t->exp_avg || !t->exp_avg_sq || !t->norm ||
+	    !t->factor)
 		return errmsg_set(err, -1, "out of memory");
 	fill(t);
 	return 0;
@@ -88,6 +91,7 @@ static void training_done(struct training *t)
 		b->ops->free(b, t->exp_avg);
 		b->ops->free(b, t->exp_avg_sq);
 		b->ops->free(b, t->norm);
+		b->ops->free(b, t->factor);
 	}
 	whole_done(&t->w);
 }
@@ -109,7 +113,6 @@ static int training_step(struct training *t, struct errmsg *err)
 		.beta1 = beta1,
 		.beta2 = beta2,
 		.eps = 1e-8f,
-		.grad_scale = 1,
 		.decay = (float)(1 - lr * 0.01),
 		.step_size = (float)(lr / (1 - pow(beta1, t->step))),
 		.denom = (float)sqrt(1 - pow(beta2, t->step)),
@@ -117,8 +120,9 @@ static int training_step(struct training *t, struct errmsg *err)
 
 	o->zero(w->b, t->norm, sizeof(*t->norm));
 	o->sum_squares(w->b, t->norm, w->grads, n);
-	o->adam(w->b, &adam, w->weights, t->master, t->exp_avg, t->exp_avg_sq,
-		w->grads, n);
+	o->clip(w->b, t->factor, t->norm, 1, 0);
+	o->adam(w->b, &adam, t->factor, w->weights, t->master, t->exp_avg,
+		t->exp_avg_sq, w->grads, n);
 	o->zero(w->b, w->grads, n * sizeof(float));
 	return o->sync(w->b, err);
 }

@@ -70,6 +70,7 @@ extern struct cudaemu_traffic {
 	uint64_t launches; /* of our kernels */
 	uint64_t products; /* by cuBLASLt */
 	uint64_t zeroed, bytes_zeroed;
+	uint64_t collectives; /* of NCCL; a group counts as one */
 } cudaemu_traffic;
 
 /* --- for the headers beside this one --------------------------------------- */

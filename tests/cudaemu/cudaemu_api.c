@@ -193,6 +193,22 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 	return result(*stream ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
+/* Lower numbers come first. */
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+	*least = 0;
+	*greatest = -5;
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
+					 int priority)
+{
+	if (priority > 0 || priority < -5)
+		return result(cudaErrorInvalidValue);
+	return cudaStreamCreateWithFlags(stream, flags);
+}
+
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
 	free(stream);

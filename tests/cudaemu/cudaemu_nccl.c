@@ -3,12 +3,18 @@
  * CUDAEMU_NCCL there is an emulated one. */
 #include <stdlib.h>
 
+#include "cudaemu.h"
 #include "ncclemu.h"
 
 /* The device is the host. */
 void *ncclemu_memory(const void *p)
 {
 	return (void *)p;
+}
+
+void ncclemu_started(void)
+{
+	cudaemu_traffic.collectives++;
 }
 
 const struct nccl_api *nccl_api(const char **why)

@@ -16,6 +16,7 @@ typedef enum {
 	ncclUint8 = 1,
 	ncclFloat16 = 6,
 	ncclFloat32 = 7,
+	ncclFloat64 = 8,
 	ncclBfloat16 = 9,
 } ncclDataType_t;
 typedef enum { ncclSum = 0 } ncclRedOp_t;

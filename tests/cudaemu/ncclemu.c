@@ -30,8 +30,10 @@ static int world_rank(void)
 
 static MPI_Datatype type_of(ncclDataType_t t)
 {
-	assert(t == ncclFloat32 || t == ncclUint8);
-	return t == ncclFloat32 ? MPI_FLOAT : MPI_BYTE;
+	assert(t == ncclFloat32 || t == ncclFloat64 || t == ncclUint8);
+	return t == ncclFloat32   ? MPI_FLOAT
+	       : t == ncclFloat64 ? MPI_DOUBLE
+				  : MPI_BYTE;
 }
 
 /* --- communicators ------------------------------------------------------------ */
@@ -136,6 +138,7 @@ static ncclResult_t group_end(void)
 	if (--depth == 0) {
 		MPI_Waitall(npending, pending, MPI_STATUSES_IGNORE);
 		npending = 0;
+		ncclemu_started();
 	}
 	return ncclSuccess;
 }
@@ -166,6 +169,12 @@ static ncclResult_t nccl_recv(void *to, size_t n, ncclDataType_t t, int peer,
 
 bool ncclemu_hangs;
 
+static void alone(void)
+{
+	if (!depth)
+		ncclemu_started();
+}
+
 /*
  * NCCL_EMULATED_STUCK is the number of a rank that stops in its first
  * reduce-scatter.  Others wait for it, or, with NCCL_EMULATED_LATER, only queue it as
@@ -189,6 +198,7 @@ static ncclResult_t reduce(const void *from, void *to, size_t n,
 	void *const recv = root == comm->rank ? ncclemu_memory(to) : NULL;
 
 	(void)stream;
+	alone();
 	assert(op == ncclSum);
 	if (is_stuck())
 		return ncclSuccess;
@@ -202,6 +212,7 @@ static ncclResult_t broadcast(const void *from, void *to, size_t n,
 			      cudaStream_t stream)
 {
 	(void)stream;
+	alone();
 	if (root == comm->rank && from != to)
 		memmove(ncclemu_memory(to), ncclemu_memory(from),
 			n * (t == ncclFloat32 ? sizeof(float) : 1));
@@ -216,6 +227,7 @@ static ncclResult_t reduce_scatter(const void *from, void *to, size_t n,
 	float *sum;
 
 	(void)stream;
+	alone();
 	assert(op == ncclSum && t == ncclFloat32);
 	if (is_stuck())
 		return ncclSuccess;
@@ -235,6 +247,7 @@ static ncclResult_t all_gather(const void *from, void *to, size_t n,
 	char *const own = all + (size_t)comm->rank * n;
 
 	(void)stream;
+	alone();
 	assert(t == ncclUint8);
 	if (own != ncclemu_memory(from))
 		memmove(own, ncclemu_memory(from), n);
@@ -273,6 +286,7 @@ static ncclResult_t all_reduce(const void *from, void *to, size_t n,
 	void *const x = ncclemu_memory(to);
 
 	(void)stream;
+	alone();
 	assert(op == ncclSum && from == to);
 	if (t == ncclBfloat16 || t == ncclFloat16)
 		all_reduce_halves(t == ncclBfloat16 ? DTYPE_BF16 : DTYPE_F16, x,

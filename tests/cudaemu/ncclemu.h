@@ -16,6 +16,9 @@ extern const struct nccl_api ncclemu;
 /* Was a collective queued that will never end? */
 extern bool ncclemu_hangs;
 
+/* Is called for each collective, and for each group as one. */
+void ncclemu_started(void);
+
 /* The memory behind a device address. */
 void *ncclemu_memory(const void *p);
 

@@ -264,10 +264,18 @@ static void round_weights(struct backend *b, void *dst, const float *src,
 	host(b)->round(b, of(dst), of(src), n);
 }
 
-static void adam(struct backend *b, const struct backend_adam *a, void *weights,
-		 float *p, float *m, float *v, const float *grad, size_t n)
+static void clip(struct backend *b, float *factor, const double *sum,
+		 double scale, double most)
 {
-	host(b)->adam(b, a, of(weights), of(p), of(m), of(v), of(grad), n);
+	host(b)->clip(b, of(factor), of(sum), scale, most);
+}
+
+static void adam(struct backend *b, const struct backend_adam *a,
+		 const float *factor, void *weights, float *p, float *m,
+		 float *v, const float *grad, size_t n)
+{
+	host(b)->adam(b, a, of(factor), of(weights), of(p), of(m), of(v),
+		      of(grad), n);
 }
 
 static void nothing(struct backend *b)
@@ -299,6 +307,7 @@ struct backend *apart_backend(enum dtype dtype)
 		.sum_squares = sum_squares,
 		.accumulate = accumulate,
 		.round = round_weights,
+		.clip = clip,
 		.adam = adam,
 	};
 	static struct backend apart = { .ops = &ops,

@@ -8,6 +8,7 @@
 
 #include "ckpt/tensor/cast.h"
 #include "gpu/backend/backend.h"
+#include "gpu/backend/clip.h"
 
 static int sync_host(struct backend *b, struct errmsg *err)
 {
@@ -67,21 +68,30 @@ static void round_weights(struct backend *b, void *dst, const float *src,
 	}
 }
 
-static void adam(struct backend *b, const struct backend_adam *a, void *weights,
-		 float *p, float *m, float *v, const float *grad, size_t n)
+static void clip(struct backend *b, float *factor, const double *sum,
+		 double scale, double most)
+{
+	(void)b;
+	*factor = clip_factor(clip_norm(*sum, scale), scale, most);
+}
+
+static void adam(struct backend *b, const struct backend_adam *a,
+		 const float *factor, void *weights, float *p, float *m,
+		 float *v, const float *grad, size_t n)
 {
 	const float b1 = (float)a->beta1, b2 = (float)a->beta2;
 	const float c1 = (float)(1 - a->beta1), c2 = (float)(1 - a->beta2);
 
-	for (size_t i = 0; i < n; i++) {
-		const float g = grad[i] * a->grad_scale + a->l2 * p[i];
+	for (size_t i = 0; *factor != 0 && i < n; i++) {
+		const float g = grad[i] * *factor + a->l2 * p[i];
 
 		p[i] *= a->decay;
 		m[i] = b1 * m[i] + c1 * g;
 		v[i] = b2 * v[i] + c2 * g * g;
 		p[i] -= a->step_size * m[i] / (sqrtf(v[i]) / a->denom + a->eps);
 	}
-	round_weights(b, weights, p, n);
+	if (*factor != 0)
+		round_weights(b, weights, p, n);
 }
 
 struct backend *hostbackend(enum dtype dtype)
@@ -96,6 +106,7 @@ struct backend *hostbackend(enum dtype dtype)
 		.sum_squares = sum_squares,
 		.accumulate = accumulate,
 		.round = round_weights,
+		.clip = clip,
 		.adam = adam,
 	};
 	static struct backend host = { .ops = &ops,

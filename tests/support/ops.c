@@ -7,6 +7,8 @@
 #include "ckpt/base/array.h"
 #include "tests/support/unit.h"
 
+enum { UNLIMITED = 1, NOT_FINITE };
+
 static void flat(struct side *s, const struct shape *h)
 {
 	const struct backend_ops *const o = s->b->ops;
@@ -14,7 +16,6 @@ static void flat(struct side *s, const struct shape *h)
 		.beta1 = 0.9,
 		.beta2 = 0.999,
 		.eps = 1e-8f,
-		.grad_scale = 0.25f,
 		.l2 = 0.01f,
 		.decay = 0.999f,
 		.step_size = 0.01f,
@@ -22,11 +23,12 @@ static void flat(struct side *s, const struct shape *h)
 	};
 	const size_t n = h->n[0];
 	void *const x = side_act(s, n, 1), *const y = side_act(s, n, NAN);
-	void *const w = side_act(s, n, NAN);
+	void *const w = side_act(s, n, h->how == NOT_FINITE ? 1 : NAN);
 	float *const f = side_floats(s, n, 1), *const g = side_floats(s, n, 1);
 	float *const m = side_floats(s, n, 0.1f), *const v =
 							  side_floats(s, n, 0);
 	double *const sum = side_double(s, 0.5);
+	float *const factor = side_floats(s, 1, NAN);
 
 	o->dropout(s->b, x, n, 5, 0.3f, 77);
 	o->round(s->b, y, f, n);
@@ -35,19 +37,25 @@ static void flat(struct side *s, const struct shape *h)
 	o->scale(s->b, f, 1.5f, n);
 	o->accumulate(s->b, f, g, n);
 	o->sum_squares(s->b, sum, f, n);
-	o->adam(s->b, &adam, w, f, m, v, g, n);
+	if (h->how == NOT_FINITE)
+		o->sum_squares(s->b, sum, side_floats(s, 1, NAN), 1);
+	o->clip(s->b, factor, sum, 0.25, h->how == UNLIMITED ? 0 : 0.5);
+	o->adam(s->b, &adam, factor, w, f, m, v, g, n);
 	side_show_act(s, "dropped", x, n);
 	side_show_act(s, "sum", y, n);
-	side_show_double(s, "squares", sum);
+	if (h->how != NOT_FINITE)
+		side_show_double(s, "squares", sum);
 	side_show_floats(s, "p", f, n);
 	side_show_floats(s, "m", m, n);
 	side_show_floats(s, "v", v, n);
 	side_show_act(s, "weights", w, n);
+	side_show_floats(s, "factor", factor, 1);
 }
 
 static const struct shape flats[] = {
 	{ .n = { 1 } },
-	{ .n = { 9 } },
+	{ .n = { 9 }, .how = UNLIMITED },
+	{ .n = { 10 }, .how = NOT_FINITE },
 	{ .n = { 64 } },
 	{ .n = { 4099 } },
 };

@@ -73,7 +73,10 @@ int whole_init(struct whole *w, const struct gpt2_config *c, size_t batch,
 	w->weights = w->b->ops->alloc(w->b, w->model.numel * sizeof(float));
 	w->grads = w->b->ops->alloc(w->b, w->model.numel * sizeof(float));
 	w->tokens = calloc(batch * seq, sizeof(int32_t));
-	return w->weights && w->grads && w->tokens ? 0 : errmsg_nomem(err, NULL);
+	w->ints = calloc(network_ints(w->net), sizeof(*w->ints));
+	return w->weights && w->grads && w->tokens && w->ints
+		       ? 0
+		       : errmsg_nomem(err, NULL);
 }
 
 void whole_done(struct whole *w)
@@ -86,6 +89,23 @@ void whole_done(struct whole *w)
 	}
 	gpt2_done(&w->model);
 	free(w->tokens);
+	free(w->ints);
+}
+
+/* The backend is on the host: its memory is ours. */
+static const int32_t *begin_pass(struct whole *w, double *loss)
+{
+	*loss = 0;
+	network_prepare(w->net, w->tokens, w->ints);
+	return w->ints;
+}
+
+static int mean_of(struct whole *w, int rc, double *loss, struct errmsg *err)
+{
+	if (!rc)
+		rc = w->b->ops->sync(w->b, err);
+	*loss /= (double)network_predictions(w->net);
+	return rc;
 }
 
 int whole_train(struct whole *w, float scale, uint64_t seed, double *loss,
@@ -93,13 +113,18 @@ int whole_train(struct whole *w, float scale, uint64_t seed, double *loss,
 {
 	const struct network_weights weights = weights_of(w);
 
-	return network_train(w->net, &weights, w->tokens, scale, seed, loss,
-			     err);
+	return mean_of(w,
+		       network_train(w->net, &weights, begin_pass(w, loss),
+				     scale, seed, loss, err),
+		       loss, err);
 }
 
 int whole_evaluate(struct whole *w, double *loss, struct errmsg *err)
 {
 	const struct network_weights weights = weights_of(w);
 
-	return network_evaluate(w->net, &weights, w->tokens, loss, err);
+	return mean_of(w,
+		       network_evaluate(w->net, &weights, begin_pass(w, loss),
+					loss, err),
+		       loss, err);
 }

@@ -19,6 +19,7 @@ struct whole {
 	struct network *net;
 	float *weights, *grads;
 	int32_t *tokens; /* batch * seq, for the caller to fill in */
+	int32_t *ints;   /* what the network makes of them */
 	size_t batch, seq;
 	unsigned acquired; /* and not released */
 };

@@ -11,27 +11,25 @@ rank=("$top_builddir/tests/programs/uctrain_emulated")
 [ -x "${rank[0]}" ] || skip "nothing emulates a GPU"
 [ "${sanitize:-no}" = no ] || skip "the copies are the same with a sanitizer"
 
-# A step on the given stage and number of ranks, by the given one: what three steps ask for
-# more than two, in the order of struct cudaemu_traffic.
+# A step by the given rank of a run: what three steps ask for more than two, in the order of struct
+# cudaemu_traffic.
 step() {
-	local stage=$1 ranks=$2 of=$3
-
 	awk 'NR == 1 { split($0, a) }
 		NR == 2 { for (i = 1; i <= NF; i++) printf "%d%s", $i - a[i], i < NF ? " " : "\n" }' \
-		"$tmp/$stage-$ranks-2.$of" "$tmp/$stage-$ranks-3.$of"
+		"$tmp/$1-$2-$3-$4-2.$5" "$tmp/$1-$2-$3-$4-3.$5"
 }
 
-for stage in 0 1 2 3; do
-	for ranks in 1 2; do
-		for steps in 2 3; do
-			export CUDAEMU_TRAFFIC=$tmp/$stage-$ranks-$steps
-			train "$ranks" "run-$stage-$ranks-$steps" "${tiny[@]}" --device cuda --dtype bf16 \
-				--train_batch_size "$ranks" --train_micro_batch_size_per_gpu 1 \
-				--zero_stage "$stage" --steps "$steps"
-		done
+# Each rank has a row per pass.  With NCCL ranks have a device each, else they share two.
+run() {
+	local how=$1 stage=$2 ranks=$3 passes=$4 steps
+
+	for steps in 2 3; do
+		CUDAEMU_TRAFFIC=$tmp/$how-$stage-$ranks-$passes-$steps \
+			train "$ranks" "run-$how-$stage-$ranks-$passes-$steps" "${tiny[@]}" --device cuda \
+			--dtype bf16 --train_batch_size $((ranks * passes)) \
+			--train_micro_batch_size_per_gpu 1 --zero_stage "$stage" --steps "$steps"
 	done
-done
-unset CUDAEMU_TRAFFIC
+}
 
 # Elements of $tiny's units: the embeddings, two blocks, the last norm.  All parameters have even
 # sizes, so that halves need no padding; the middle is in the first block.
@@ -42,51 +40,99 @@ half=$((all / 2))
 gathered=$((2 * embed + 4 * block + last))
 params=28 gathers=$((2 * 2 + 4 * 12 + 2))
 
-# Always: tokens and targets, one row of 32 int32 each; the loss and the norm, a double each.
-# Gradients are float32, weights bfloat16.  Through the host each rank reads the whole gradient
-# and writes its sum; of weights it reads its own part and writes the others'.
+# Always, in a copy each: the tokens and targets of all passes, rows of 32 int32; the losses, and the
+# norm, doubles.  Without NCCL, in float32, each rank reads the whole gradient and writes its sum,
+# and, where it has a part, the norm's; of bfloat16 weights it reads its own part and writes the
+# others'.
 due_copies() {
-	case $1,$2,$3 in
-	*,1,*) echo 2 256 2 16 ;;
-	0,2,*) echo 3 $((256 + 4 * all)) 3 $((16 + 4 * all)) ;;
-	1,2,*) echo 4 $((256 + 4 * half + 2 * half)) 5 $((16 + 4 * all + 2 * half)) ;;
+	local ints=$((256 * $4)) out=$((8 * $4 + 8))
+
+	case $1,$2,$3,$5 in
+	nccl,* | host,?,1,*) echo 1 $ints 2 $out ;;
+	*,0,2,*) echo 2 $((ints + 4 * all)) 3 $((out + 4 * all)) ;;
+	*,1,2,*) echo 4 $((ints + 8 + 4 * half + 2 * half)) 6 $((out + 8 + 4 * all + 2 * half)) ;;
 	# By unit: one has pieces of both ranks, two or three one of this rank.
-	2,2,0) echo 5 $((256 + 4 * half + 2 * half)) 8 $((16 + 4 * all + 2 * half)) ;;
-	2,2,1) echo 6 $((256 + 4 * half + 2 * half)) 8 $((16 + 4 * all + 2 * half)) ;;
-	3,2,*) echo $((2 + params + gathers)) $((256 + 4 * half + gathered)) \
-		$((2 + 2 * params + gathers)) $((16 + 4 * all + gathered)) ;;
+	*,2,2,0) echo 5 $((ints + 8 + 4 * half + 2 * half)) 9 $((out + 8 + 4 * all + 2 * half)) ;;
+	*,2,2,1) echo 6 $((ints + 8 + 4 * half + 2 * half)) 9 $((out + 8 + 4 * all + 2 * half)) ;;
+	*,3,2,*) echo $((2 + params + gathers)) $((ints + 8 + 4 * half + gathered)) \
+		$((3 + 2 * params + gathers)) $((out + 8 + 4 * all + gathered)) ;;
 	esac
 }
 
-# A block: two norms and attention; backward, attention in three kernels, and of each norm the rows
-# and the sums of their chunks.  Once: the embeddings, the last norm and its gradient, the losses and
-# their sum, four kernels of the embeddings' gradient, the norm of the gradient in two, and Adam.
-# Nothing is added to a gradient by the first micro-batch.
-launches=$((2 * (3 + 3 + 4) + 1 + 1 + 2 + 2 + 4 + 2 + 1))
+# A pass: the embeddings, the last norm and its gradient, the losses and their sum, four kernels of
+# the embeddings' gradient, and of each block two norms and attention; backward, attention in three
+# kernels, and of each norm the rows and the sums of their chunks.  An update: the norm of the
+# gradient in two, what it is clipped by, and Adam.
+pass=$((1 + 1 + 2 + 2 + 4 + 2 * (3 + 3 + 4))) update=4
+# Nothing is added to a gradient by the first pass; by later ones, three biases of each block, whose
+# sums come from products, where the buffer is the rank's for all passes; else what has been reduced.
+due_launches() {
+	local added
+
+	case $2,$3,$5 in
+	[01],*) added=$((2 * 3)) ;;
+	2,1,*) added=4 ;;
+	2,2,0) added=2 ;;
+	2,2,1) added=3 ;;
+	3,*) added=$params ;;
+	esac
+	echo $((update + $4 * pass + ($4 - 1) * added))
+}
+
 # Four of each block and the head, forward and twice backward.
 products=$((3 * (2 * 4 + 1)))
 
-# The loss, the norm, the gradients of the residual stream and of positions, which need not all be
-# in a row.
-zeroed="4 $((8 + 8 + 2 * 32 * 32 + 4 * 32 * 32))"
+# The losses, the norm, and of each pass the gradients of the residual stream, and of positions,
+# which need not all be in a row: in buffers of units each time.
+due_zeroed() {
+	local positions=1
 
-# The host waits for each copy, after the pass, and after the update.
+	[ "$2" -ge 2 ] && positions=$4
+	echo $((2 + $4 + positions)) \
+		$((8 * $4 + 8 + $4 * 2 * 32 * 32 + positions * 4 * 32 * 32))
+}
+
+# By NCCL: the sum of each unit's gradient, from stage 2 on in each pass; the norm's; and the
+# weights, which stage 3 gathers by unit in each pass: the embeddings for both ends, blocks forward
+# and backward.
+due_collectives() {
+	case $1,$2 in
+	host,*) echo 0 ;;
+	nccl,0) echo 4 ;;
+	nccl,1) echo $((4 + 1 + 1)) ;;
+	nccl,2) echo $((4 * $4 + 1 + 1)) ;;
+	nccl,3) echo $(((4 + 2 + 2 * 2 + 1) * $4 + 1)) ;;
+	esac
+}
+
+# The host waits once, and for each copy besides the three.
 due() {
 	local copies in out
 
 	copies=$(due_copies "$@")
 	read -r in _ out _ <<<"$copies"
-	echo "$copies" $((in + out + 2)) "$launches" "$products" "$zeroed"
+	echo "$copies" $((1 + in + out - 3)) "$(due_launches "$@")" $((products * $4)) \
+		"$(due_zeroed "$@")" "$(due_collectives "$@")"
 }
 
-for stage in 0 1 2 3; do
-	for ranks in 1 2; do
+while read -r how ranks passes; do
+	for stage in 0 1 2 3; do
+		if [ "$how" = nccl ]; then
+			export CUDAEMU_NCCL=1 CUDAEMU_DEVICES=own
+		fi
+		run "$how" "$stage" "$ranks" "$passes"
+		unset CUDAEMU_NCCL CUDAEMU_DEVICES
 		for of in $(seq 0 $((ranks - 1))); do
-			check "stage $stage, rank $of of $ranks: $(step "$stage" "$ranks" "$of")" \
-				test "$(step "$stage" "$ranks" "$of")" = "$(due "$stage" "$ranks" "$of")"
+			set -- "$how" "$stage" "$ranks" "$passes" "$of"
+			check "$how, stage $stage, rank $of of $ranks, $passes passes: $(step "$@")" \
+				test "$(step "$@")" = "$(due "$@")"
 		done
 	done
-done
+done <<<"host 1 1
+host 1 3
+host 2 1
+nccl 2 1
+nccl 2 3"
 
 # A build without NCCL gives that as the cause.
 no_nccl="^uctrain: NCCL is not used, .*: this uctrain was built without it$"
@@ -95,7 +141,7 @@ reported_once() {
 }
 
 # Two ranks say once why they do not use NCCL, and only then.
-check "one rank: no warning" test "$(grep -c 'NCCL is not used' "$tmp/run-1-1-2.log")" = 0
+check "one rank: no warning" test "$(grep -c 'NCCL is not used' "$tmp/run-host-1-1-1-2.log")" = 0
 train 3 shared "${tiny[@]}" --device cuda --train_batch_size 3 --steps 1
 train 2 own "${tiny[@]}" --device cuda --train_batch_size 2 --steps 1
 check "three ranks on two devices: the cause" \

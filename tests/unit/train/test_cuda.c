@@ -359,6 +359,8 @@ static void learn(struct backend *b, double *losses, size_t steps)
 	struct errmsg err = { "" };
 	struct gpt2 model;
 	struct zero z;
+	int32_t *ints;
+	double *loss;
 	size_t i;
 
 	assert_int_equal(gpt2_init(&model, &config, &err), 0);
@@ -367,17 +369,26 @@ static void learn(struct backend *b, double *losses, size_t steps)
 	    zero_init_weights(&z, 3, &err))
 		fail_msg("%s", err.text);
 	weights = zero_weights(&z);
+	ints = b->ops->alloc(b, network_ints(net) * sizeof(*ints));
+	loss = b->ops->alloc(b, sizeof(*loss));
 	for (i = 0; i < steps; i++) {
 		struct zero_update u = { .lr = optimizer.lr,
 					 .clip = 1,
 					 .grad_scale = 1 };
-		int32_t tokens[BATCH * SEQ];
+		int32_t tokens[BATCH * SEQ], prepared[2 * BATCH * SEQ];
 
 		set_tokens(tokens, i);
-		if (network_train(net, &weights, tokens, 1, i, &losses[i], &err) ||
+		network_prepare(net, tokens, prepared);
+		b->ops->to_device(b, ints, prepared, sizeof(prepared));
+		b->ops->zero(b, loss, sizeof(*loss));
+		if (network_train(net, &weights, ints, 1, i, loss, &err) ||
 		    zero_update(&z, &u, &err))
 			fail_msg("%s", err.text);
+		b->ops->to_host(b, &losses[i], loss, sizeof(*loss));
+		losses[i] /= (double)network_predictions(net);
 	}
+	b->ops->free(b, ints);
+	b->ops->free(b, loss);
 	zero_done(&z);
 	network_free(net);
 	gpt2_done(&model);

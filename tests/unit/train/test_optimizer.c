@@ -53,9 +53,10 @@ static void updates_of_torch(void **state)
 			const float g[3] = { 0.8f * (float)t, -16 * (float)t,
 					     0.24f * (float)t };
 			const struct backend_adam a =
-				optimizer_adam(&o, t, 0.01, 1.0 / 8);
+				optimizer_adam(&o, t, 0.01);
+			const float eighth = 1.0f / 8;
 
-			b->ops->adam(b, &a, w, p, m, v, g, 3);
+			b->ops->adam(b, &a, &eighth, w, p, m, v, g, 3);
 			for (size_t i = 0; i < 3; i++)
 				assert_float_equal(p[i], runs[k].p[t - 1][i],
 						   3e-7);

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCTRAIN_FEED_H
+#define UCTRAIN_FEED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct backend;
+struct comm;
+struct config;
+struct errmsg;
+struct network;
+struct tokens;
+
+/*
+ * The tokens of this rank's passes, on their way to the device: a thread reads those of
+ * the next step, while the device computes, into memory that the device copies from.
+ */
+struct feed;
+
+struct feed_options {
+	const struct config *config;
+	const struct comm *data; /* the data-parallel group */
+	struct backend *backend;
+	struct tokens *tokens;         /* used by nobody else until feed_free */
+	const struct network *network; /* any one of the run */
+	unsigned passes, pass_rows;    /* of a batch; rows of each */
+	uint64_t step;                 /* the first that is asked for */
+};
+
+/* -ENOMEM. */
+int feed_new(struct feed **out, const struct feed_options *o,
+	     struct errmsg *err);
+void feed_free(struct feed *f);
+
+/*
+ * Queue the copy of a batch.  Returns what network_train takes for the first pass, on
+ * the device; those of the others follow, network_ints apart.  They stay until the next
+ * call, which comes after a sync.  Steps are asked for in order, validation batches
+ * (`valid`) in any.  If a row could not be read, *unread is the error and *why its
+ * message, and the tokens of its pass are 0.
+ */
+const int32_t *feed_batch(struct feed *f, bool valid, uint64_t batch,
+			  int *unread, struct errmsg *why);
+
+#endif
