@@ -117,6 +117,7 @@ while read -r case stage dtype _ _ model; do
 	later 4 "$case" stage=$stage dtype=$dtype $model steps=0 load="$good/$case"
 	for n in 1 3; do
 		later $n "$case-on-$n" $flags load="$tmp/$case" tag=tree
+		later $n "$case-files-$n" $flags universal=no load="$good/$case"
 	done
 	later 2 "$case-other" $flags stage=$((3 - stage)) load="$tmp/$case/tree"
 done <<<"$deepspeed"
@@ -130,6 +131,7 @@ while read -r case _ _ flavor steps _; do
 	esac
 	for n in 1 3; do
 		same "$case on $n ranks" "$want" "$case-on-$n"
+		same "$case on $n ranks, from its files" "$want" "$case-files-$n"
 	done
 	same "$case in another stage" "$want" "$case-other"
 done <<<"$deepspeed"

@@ -77,8 +77,18 @@ while read -r case words rows; do
 	fi
 done <<<"$cases"
 
-# Three states of 9152 elements of 4 bytes: one rank reads them once.
-check "bytes read" test "$(said tp2_pp2_z1_fp32-files-n1-t1-p1-z0 | sed -n 's/^read \([0-9]*\) .*/\1/p')" = $((9152 * 12))
+# Three states of 9152 elements of 4 bytes are read once; all tensor-parallel ranks read
+# 736 more, which each has, and both ends of a pipeline the embedding's 2048.
+bytes() {
+	said "tp2_pp2_z1_fp32-$1" | sed -n 's/^read \([0-9]*\) .*/\1/p'
+}
+for from in files tree mount; do
+	check "from $from, bytes of one rank" test "$(bytes $from-n1-t1-p1-z0)" = $((9152 * 12))
+	check "of two that share layers" test "$(bytes $from-n2-t2-p1-z2)" = $(((9152 + 736) * 12))
+	check "of four that share all" test "$(bytes $from-n4-t2-p2-z1)" = $(((9152 + 736 + 2048) * 12))
+	# A fragment that begins or ends within a row of ours takes that row.
+	check "of three that partition" test "$(bytes $from-n3-t1-p1-z2)" -lt $((9152 * 12 * 105 / 100))
+done
 
 # --- what the real one lost after step 5 --------------------------------------------
 
@@ -100,6 +110,13 @@ as_real() {
 train 1 one "${flags[@]}" --resume="$real/tp2_pp2_z1_fp32"
 as_real tp2_pp2_z1_fp32 2e-6 one
 check "another GELU is told" grep -q "exact GELU" "$tmp/one.log"
+echo '{ "parameter_with_3_sub_params_cat_dim_0": [".*query_key_value\\.(weight|bias)$"] }' >"$tmp/thirds.json"
+for rules in "--preset megatron-qkv-thirds" "--rules $tmp/thirds.json" "--qkv_order thirds"; do
+	# shellcheck disable=SC2086 # words
+	train 1 rules "${flags[@]}" --resume="$real/tp2_pp2_z1_fp32" $rules
+	same_bits "${rules%% *}: what was guessed" one rules
+	rm -r "$tmp/logs/rules"
+done
 train 4 four "${flags[@]}" --resume="$real/tp2_pp2_z1_fp32" --tensor_model_parallel_size 2 \
 	--pipeline_model_parallel_size 2 --train_micro_batch_size_per_gpu 2
 as_real tp2_pp2_z1_fp32 2e-6 four
