@@ -83,15 +83,26 @@ url=http://127.0.0.1:$port/switch/run
 param=$tmp/mnt/${tag}_universal/zero/block.0000.weight/fp32.pt
 want=$tmp/whole/zero/block.0000.weight/fp32.pt
 
-mount_remote "$url" -o index=none,deadline=20
+mount_remote "$url" -o index=none,deadline=30
 stop_server "$hostile"
 cat "$param" >"$tmp/read" &
 reader=$!
-sleep 0.5
+sleep 10
+check "a reader waits for a server that is away for ten seconds" kill -0 "$reader"
 start
 wait "$reader"
-check "a server that comes back is read" cmp "$want" "$tmp/read"
+check "and reads it when it comes back" cmp "$want" "$tmp/read"
 unmount
+
+mount_remote "$url" -o index=none,deadline=1
+stop_server "$hostile"
+timeout 30 cat "$param" >"$tmp/read" 2>"$tmp/out"
+check "one that is away for longer fails" grep -q "Input/output error" "$tmp/out"
+check "and the log says why" grep -q "$url/$tag/.*not read within 1 s" "$tmp/log"
+check "and it can be unmounted" fusermount3 -u "$tmp/mnt"
+wait "$server"
+server=
+start
 
 mount_remote "$url" -o index=none,deadline=1
 echo stall >"$tmp/mode"
