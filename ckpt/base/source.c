@@ -45,12 +45,17 @@ int fileid_report_change(const char *path, const struct fileid *was,
 
 int source_open(struct source *s, const char *path, struct errmsg *err)
 {
-	struct stat st;
 	const int fd = beneath_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+
+	return fd < 0 ? beneath_fail(path, fd, err)
+		      : source_take(s, path, fd, err);
+}
+
+int source_take(struct source *s, const char *path, int fd, struct errmsg *err)
+{
+	struct stat st;
 	int rc;
 
-	if (fd < 0)
-		return beneath_fail(path, fd, err);
 	if (fstat(fd, &st) < 0) {
 		rc = errmsg_errno(err, path, "cannot stat");
 		goto fail;
@@ -59,7 +64,8 @@ int source_open(struct source *s, const char *path, struct errmsg *err)
 		rc = errmsg_set(err, -EBADMSG, "%s: not a regular file", path);
 		goto fail;
 	}
-	*s = (struct source){ .name = path, .size = (uint64_t)st.st_size,
+	*s = (struct source){ .name = path,
+			      .size = (uint64_t)st.st_size,
 			      .fd = fd };
 	fileid_from_stat(&st, &s->id);
 	return 0;
@@ -82,8 +88,9 @@ int source_open_known(struct source *s, const char *path,
 
 void source_init_span(struct source *s, const char *name, struct span bytes)
 {
-	*s = (struct source){ .name = name, .size = bytes.len, .fd = -1,
-			      .p = bytes.p };
+	*s = (struct source){
+		.name = name, .size = bytes.len, .fd = -1, .p = bytes.p
+	};
 }
 
 void source_close(struct source *s)

@@ -101,16 +101,22 @@ static int check_owner(const struct indexfile *f, const struct source *src,
 	return 0;
 }
 
-/* -ENOENT without a message if the file is missing or empty. */
+/* -ENOENT without a message if the file is missing or empty.  It need not be in the
+ * source, to which a shared mount confines what it shows: it is the user's own, and no
+ * byte of it is shown. */
 static int indexfile_open_file(const struct indexfile *f, struct source *src,
 			       struct errmsg *err)
 {
 	uint8_t magic[MAGIC_LEN];
-	struct errmsg why;
-	int rc = source_open(src, f->path, &why);
+	const int fd =
+		open(f->path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	int rc;
 
+	if (fd < 0)
+		return errno == ENOENT ? -ENOENT : fail_system(f, "open", err);
+	rc = source_take(src, f->path, fd, err);
 	if (rc)
-		return rc == -ENOENT ? rc : errmsg_set(err, rc, "%s", why.text);
+		return rc;
 	rc = check_owner(f, src, err);
 	if (!rc && !src->size)
 		rc = -ENOENT;

@@ -50,6 +50,20 @@ check "its files keep their owner" test "$(stat -c %u "$param")" = "$owner"
 check "so does the view" test "$(stat -c %u:%a "$view")" = "$owner:555"
 unmount
 
+# --- the index, which is elsewhere ----------------------------------------------------
+
+fresh_run
+chmod 600 "$run/$tag"/*rank_1*optim_states.pt
+ls "$run"/*.index 2>/dev/null && fail "the run has an index"
+for nth in first second; do
+	mount_fg "$run" -o "allow_other,index=$tmp/index" || finish
+	check "$nth mount: what is not readable is not read" lacks $stranger "$param"
+	check "$nth mount: the owner reads it" reads $owner "$param"
+	unmount
+	check "$nth mount: the index is not refused" test "$(grep -c 'reading the files' "$tmp/log")" = 0
+	check "$nth mount: and is there" test -s "$tmp/index"
+done
+
 # --- links that lead out --------------------------------------------------------------
 
 fresh_run
