@@ -43,19 +43,23 @@ static void check_files_add_file(struct check *c, const char *name)
 {
 	struct check_file f = { 0 };
 	struct fileid id = { 0 };
+	char *where = NULL; /* in the root that has it */
 	struct stat st;
 
 	if (asprintf(&f.path, "%s/%s", c->dir, name) < 0)
 		return;
-	if (files_stat(f.path, &st, NULL) == 0 && S_ISREG(st.st_mode)) {
+	if (files_find(f.path, &where, &st, NULL, NULL) == 0 &&
+	    S_ISREG(st.st_mode)) {
 		f.size = (uint64_t)st.st_size;
 		fileid_from_stat(&st, &id);
 	}
 	c->bytes += f.size;
-	if (c->shards && shardcache_add(c->shards, f.path, &id) < 0) {
+	if (c->shards &&
+	    shardcache_add(c->shards, where ? where : f.path, &id) < 0) {
 		shardcache_free(c->shards);
 		c->shards = NULL;
 	}
+	free(where);
 	c->files[c->nfiles++] = f;
 }
 
