@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pickle/value.h"
 #include "gpu/save/save_impl.h"
@@ -170,6 +171,32 @@ struct value *save_megatron_schedule(const struct save *s, struct ptsave *pt)
 
 /* --- the script's arguments ------------------------------------------------ */
 
+struct count_arg {
+	const char *key;
+	uint64_t value;
+};
+
+struct switch_arg {
+	const char *key;
+	bool value;
+};
+
+static void set_counts(struct ptsave *pt, struct value *args,
+		       const struct count_arg *counts, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		ptsave_set(pt, args, counts[i].key,
+			   ptsave_int(pt, (int64_t)counts[i].value));
+}
+
+static void set_switches(struct ptsave *pt, struct value *args,
+			 const struct switch_arg *switches, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		ptsave_set(pt, args, switches[i].key,
+			   ptsave_bool(pt, switches[i].value));
+}
+
 static void add_model(const struct save *s, struct ptsave *pt,
 		      struct value *args)
 {
@@ -177,10 +204,7 @@ static void add_model(const struct save *s, struct ptsave *pt,
 	const struct gpt2_config *m = &c->model;
 	const uint64_t size = s->zero->model->part.size;
 	const uint64_t rows = (m->vocab_size + size - 1) / size * size;
-	const struct {
-		const char *key;
-		uint64_t value;
-	} numbers[] = {
+	const struct count_arg counts[] = {
 		{ "num_layers", m->n_layer },
 		{ "encoder_num_layers", m->n_layer },
 		{ "hidden_size", m->n_embd },
@@ -193,10 +217,7 @@ static void add_model(const struct save *s, struct ptsave *pt,
 		{ "make_vocab_size_divisible_by", 1 },
 		{ "padded_vocab_size", rows },
 	};
-	const struct {
-		const char *key;
-		bool value;
-	} switches[] = {
+	const struct switch_arg switches[] = {
 		{ "add_position_embedding", true },
 		{ "use_rotary_position_embeddings", false },
 		{ "untie_embeddings_and_output_weights", false },
@@ -207,12 +228,8 @@ static void add_model(const struct save *s, struct ptsave *pt,
 		{ "openai_gelu", true },
 	};
 
-	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
-		ptsave_set(pt, args, numbers[i].key,
-			   ptsave_int(pt, (int64_t)numbers[i].value));
-	for (size_t i = 0; i < sizeof(switches) / sizeof(*switches); i++)
-		ptsave_set(pt, args, switches[i].key,
-			   ptsave_bool(pt, switches[i].value));
+	set_counts(pt, args, counts, COUNT(counts));
+	set_switches(pt, args, switches, COUNT(switches));
 	/* Its presence tells readers the order of query_key_value's rows. */
 	if (s->form->naming.qkv == NAMING_QKV_THIRDS)
 		ptsave_set(pt, args, "ds_sequence_parallel_fpdt",
@@ -245,7 +262,7 @@ static void add_training(const struct save *s, struct ptsave *pt,
 		{ "min_lr", least_lr(c) },
 	};
 
-	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
+	for (size_t i = 0; i < COUNT(numbers); i++)
 		ptsave_set(pt, args, numbers[i].key,
 			   ptsave_float(pt, numbers[i].value));
 	ptsave_set(pt, args, "lr_decay_style", ptsave_str(pt, decay_style(c)));
@@ -257,10 +274,7 @@ static void add_training(const struct save *s, struct ptsave *pt,
 static void add_run(const struct save *s, struct ptsave *pt, struct value *args)
 {
 	const struct config *c = s->o->config;
-	const struct {
-		const char *key;
-		uint64_t value;
-	} numbers[] = {
+	const struct count_arg counts[] = {
 		{ "micro_batch_size", c->micro_batch },
 		{ "global_batch_size", c->batch },
 		{ "train_iters", c->steps },
@@ -277,10 +291,7 @@ static void add_run(const struct save *s, struct ptsave *pt, struct value *args)
 		{ "consumed_valid_samples", 0 },
 		{ "consumed_train_tokens", (uint64_t)tokens(s, s->o->step) },
 	};
-	const struct {
-		const char *key;
-		bool value;
-	} switches[] = {
+	const struct switch_arg switches[] = {
 		{ "fp16", c->dtype == DTYPE_F16 },
 		{ "bf16", c->dtype == DTYPE_BF16 },
 		{ "sequence_parallel", c->cut_residual },
@@ -290,12 +301,8 @@ static void add_run(const struct save *s, struct ptsave *pt, struct value *args)
 		{ "deepspeed", true },
 	};
 
-	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
-		ptsave_set(pt, args, numbers[i].key,
-			   ptsave_int(pt, (int64_t)numbers[i].value));
-	for (size_t i = 0; i < sizeof(switches) / sizeof(*switches); i++)
-		ptsave_set(pt, args, switches[i].key,
-			   ptsave_bool(pt, switches[i].value));
+	set_counts(pt, args, counts, COUNT(counts));
+	set_switches(pt, args, switches, COUNT(switches));
 }
 
 void save_megatron_state(const struct save *s, struct ptsave *pt,

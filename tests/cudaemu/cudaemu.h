@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #ifdef __cplusplus
@@ -72,6 +73,9 @@ extern struct cudaemu_traffic {
 	uint64_t zeroed, bytes_zeroed;
 	uint64_t collectives; /* of NCCL; a group counts as one */
 } cudaemu_traffic;
+
+/* Create the file $VARIABLE.RANK for such a report; NULL if it is not set. */
+FILE *cudaemu_report(const char *variable);
 
 /* --- for the headers beside this one --------------------------------------- */
 

@@ -373,17 +373,22 @@ static void count_copy(const void *dst, const void *src, size_t bytes)
 	}
 }
 
-static void __attribute__((destructor)) report_traffic(void)
+FILE *cudaemu_report(const char *variable)
 {
-	const char *const prefix = getenv("CUDAEMU_TRAFFIC");
+	const char *const prefix = getenv(variable);
 	const char *const rank = getenv("OMPI_COMM_WORLD_RANK");
 	char path[4096];
-	FILE *f;
 
 	if (!prefix)
-		return;
+		return NULL;
 	snprintf(path, sizeof(path), "%s.%s", prefix, rank ? rank : "0");
-	f = fopen(path, "w");
+	return fopen(path, "w");
+}
+
+static void __attribute__((destructor)) report_traffic(void)
+{
+	FILE *const f = cudaemu_report("CUDAEMU_TRAFFIC");
+
 	if (!f)
 		return;
 	for (size_t i = 0; i < sizeof(cudaemu_traffic) / sizeof(uint64_t); i++)

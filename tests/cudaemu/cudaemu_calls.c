@@ -9,10 +9,10 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/vfile/ucfs_ioctl.h"
+#include "cudaemu.h"
 
 static atomic_uint opens, direct, copies, extents, sources;
 
@@ -75,15 +75,8 @@ int __wrap_ioctl(int fd, unsigned long cmd, ...)
 
 static void __attribute__((destructor)) report_calls(void)
 {
-	const char *const prefix = getenv("CUDAEMU_CALLS");
-	const char *const rank = getenv("OMPI_COMM_WORLD_RANK");
-	char path[4096];
-	FILE *f;
+	FILE *const f = cudaemu_report("CUDAEMU_CALLS");
 
-	if (!prefix)
-		return;
-	snprintf(path, sizeof(path), "%s.%s", prefix, rank ? rank : "0");
-	f = fopen(path, "w");
 	if (!f)
 		return;
 	fprintf(f, "%u %u %u %u %u\n", opens, direct, copies, extents, sources);
