@@ -280,7 +280,7 @@ static const struct backend_ops ops = {
 /* Ranks of a machine take its GPUs round robin. */
 static int choose_device(struct cuda *c, unsigned local_rank, struct errmsg *err)
 {
-	int n = 0;
+	int n = 0, shared = 0;
 	const cudaError_t e = cudaGetDeviceCount(&n);
 
 	if (e != cudaSuccess || n == 0)
@@ -293,6 +293,9 @@ static int choose_device(struct cuda *c, unsigned local_rank, struct errmsg *err
 		  c->device);
 	CUDA_CALL(c, cudaDeviceGetAttribute, &c->major,
 		  cudaDevAttrComputeCapabilityMajor, c->device);
+	CUDA_CALL(c, cudaDeviceGetAttribute, &shared,
+		  cudaDevAttrMaxSharedMemoryPerBlockOptin, c->device);
+	c->shared_limit = (size_t)shared;
 	CUDA_CALL(c, cudaStreamCreateWithFlags, &c->stream,
 		  cudaStreamNonBlocking);
 	cuda_queues_init(c);

@@ -22,6 +22,7 @@ struct cuda {
 	struct backend base;
 	int device;
 	int major; /* of its compute capability */
+	size_t shared_limit; /* bytes of shared memory that a block can ask for */
 	cudaStream_t stream;
 	cudaStream_t side_streams[BACKEND_QUEUES]; /* of the other queues */
 	struct gemm_cache *gemm_cache;

@@ -81,7 +81,9 @@ void cuda_norm(struct backend *b, void *out, float *stats, const void *in,
 /* A block goes through a chunk of rows, a row per warp at a time, and sums up over
  * its rows for each column: in shared memory, where all warps leave what a stretch of
  * columns adds and all threads then share the additions.  More blocks than a GPU has
- * room for at once, and enough rows in each to be worth their sums. */
+ * room for at once, and enough rows in each to be worth their sums.  Where shared memory
+ * has no room for the sums of all columns, several blocks go through the same rows, each
+ * for a strip of columns: every element is still computed in the same way. */
 #define GRAD_WARPS 8
 #define GRAD_CHUNKS_MAX ((size_t)512)
 #define GRAD_CHUNK_MIN ((size_t)16)
@@ -92,10 +94,27 @@ enum { SUM_WEIGHT, SUM_BIAS, SUM_DIN, NORM_SUMS };
 /* Elements that a stretch adds to one sum: of all warps. */
 template <int N> constexpr unsigned STRETCH = GRAD_WARPS *WARP *N;
 
-/* The two stretches that are on the way, then the block's sums. */
-template <int N> static size_t grad_shared(int sums, size_t c)
+/* Bytes of the two stretches that are on the way; the block's sums follow them. */
+template <int N> static size_t stretches_bytes(int sums)
 {
-	return (2 * sums * STRETCH<N> + sums * c) * sizeof(float);
+	return 2 * sums * STRETCH<N> * sizeof(float);
+}
+
+/* Columns of a strip, a multiple of what a warp loads at once: equal strips, as few as
+ * shared memory allows. */
+template <int N>
+static size_t grad_strip(const struct cuda *cuda, int sums, size_t c)
+{
+	const size_t step = WARP * N;
+	const size_t taken = stretches_bytes<N>(sums);
+	const size_t room =
+		cuda->shared_limit > taken ? cuda->shared_limit - taken : 0;
+	const size_t steps = room / (sums * sizeof(float)) / step;
+	/* The launch fails where not even one has room. */
+	const size_t fit = (steps ? steps : 1) * step;
+	const size_t strips = (c + fit - 1) / fit;
+
+	return ((c + strips - 1) / strips + step - 1) / step * step;
 }
 
 /* What a row's gradient needs of the row as a whole. */
@@ -150,12 +169,12 @@ grad_of_elements(const norm_row &row, T *dx, const T *dy, const T *x,
 	store(dx, g);
 }
 
-/* parts[chunk][SUMS][c] */
+/* parts[chunk][SUMS][c], by blocks (chunk, strip) */
 template <int N, int SUMS, typename T>
 static __global__ void __launch_bounds__(WARP *GRAD_WARPS)
 	norm_rows_grad(T *din, float *parts, const T *dout, const T *in,
 		       const float *stats, const T *weight, size_t rows,
-		       size_t c, size_t chunk)
+		       size_t c, size_t chunk, size_t strip)
 {
 	CUDA_DYNAMIC_SHARED(shared);
 	float *const stretches = (float *)shared;
@@ -163,9 +182,11 @@ static __global__ void __launch_bounds__(WARP *GRAD_WARPS)
 	const unsigned me = threadIdx.y * WARP + threadIdx.x;
 	const size_t begin = blockIdx.x * chunk;
 	const size_t end = begin + chunk < rows ? begin + chunk : rows;
+	const size_t left = blockIdx.y * strip;
+	const size_t width = left + strip < c ? strip : c - left;
 	unsigned turn = 0;
 
-	for (size_t i = me; i < SUMS * c; i += WARP * GRAD_WARPS)
+	for (size_t i = me; i < SUMS * width; i += WARP * GRAD_WARPS)
 		sums[i] = 0;
 	for (size_t first = begin; first < end; first += GRAD_WARPS) {
 		const size_t at = first + threadIdx.y;
@@ -175,13 +196,13 @@ static __global__ void __launch_bounds__(WARP *GRAD_WARPS)
 		if (is_row)
 			row = row_of<N>(dout + at * c, in + at * c, weight,
 					stats + 2 * at, c);
-		for (size_t k = 0; k < c; k += WARP * N, turn++) {
+		for (size_t k = 0; k < width; k += WARP * N, turn++) {
 			float *const stretch =
 				stretches + turn % 2 * SUMS * STRETCH<N>;
-			const size_t i = k + threadIdx.x * N;
+			const size_t i = left + k + threadIdx.x * N;
 			floats<N> add[SUMS] = {};
 
-			if (is_row && i < c)
+			if (is_row && i < left + width)
 				grad_of_elements<N, SUMS>(row, din + at * c + i,
 							  dout + at * c + i,
 							  in + at * c + i,
@@ -198,20 +219,23 @@ static __global__ void __launch_bounds__(WARP *GRAD_WARPS)
 				const unsigned column = j % (WARP * N);
 				float sum = 0;
 
-				if (k + column >= c)
+				if (k + column >= width)
 					continue;
 #pragma unroll
 				for (unsigned w = 0; w < GRAD_WARPS; w++)
 					sum += stretch[s * STRETCH<N> +
 						       w * WARP * N + column];
-				sums[s * c + k + column] += sum;
+				sums[s * width + k + column] += sum;
 			}
 		}
 	}
 	/* A thread's sums of the last stretch are another's to store. */
 	__syncthreads();
-	for (size_t i = me; i < SUMS * c; i += WARP * GRAD_WARPS)
-		parts[blockIdx.x * SUMS * c + i] = sums[i];
+#pragma unroll
+	for (int s = 0; s < SUMS; s++)
+		for (size_t i = me; i < width; i += WARP * GRAD_WARPS)
+			parts[(blockIdx.x * SUMS + s) * c + left + i] =
+				sums[s * width + i];
 }
 
 /* The chunks depend on the number of rows only, so that the sums do. */
@@ -246,13 +270,18 @@ void cuda_norm_grad(struct backend *b, void *din, float *dweight, float *dbias,
 
 		by_width<T>(c, aligned, [=](auto n) {
 			constexpr int N = decltype(n)::value;
+			const size_t strip = grad_strip<N>(cuda, nsums, c);
+			const dim3 grid((unsigned)chunks,
+					(unsigned)((c + strip - 1) / strip));
 
 			cuda_launch(cuda, "norm_grad",
 				    dsum ? norm_rows_grad<N, NORM_SUMS, T>
 					 : norm_rows_grad<N, NORM_SUMS - 1, T>,
-				    (unsigned)chunks, dim3(WARP, GRAD_WARPS),
-				    grad_shared<N>(nsums, c), dx, parts, dy, x,
-				    stats, w, rows, c, chunk);
+				    grid, dim3(WARP, GRAD_WARPS),
+				    stretches_bytes<N>(nsums) +
+					    nsums * strip * sizeof(float),
+				    dx, parts, dy, x, stats, w, rows, c, chunk,
+				    strip);
 		});
 	});
 	add_chunks_to(cuda, "norm_grad", sums, nsums, parts, chunks, c);

@@ -57,6 +57,7 @@ static struct warp warps[WARPS_MAX];
 static unsigned nthreads, current, waiting, alive;
 static bool reversed;
 static void *shared;
+size_t cudaemu_shared_limit = (size_t)163 << 10; /* of an A100 */
 static void (*thread_body)(void *arg);
 static void *thread_arg;
 
@@ -290,6 +291,8 @@ void cudaemu_run(struct cudaemu_dim grid, struct cudaemu_dim block,
 	if (nthreads == 0 || nthreads > THREADS_MAX ||
 	    nthreads % CUDAEMU_WARP || grid.x * grid.y * grid.z == 0)
 		die("such a grid cannot be launched");
+	if (bytes > cudaemu_shared_limit)
+		die("a block has less shared memory");
 	cudaemu_traffic.launches++;
 	cudaemu_grid_dim = grid;
 	cudaemu_block_dim = block;

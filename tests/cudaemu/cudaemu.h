@@ -51,6 +51,9 @@ void cudaemu_spend(double ms);
 /* Set the devices' compute capability (8.x) from now on. */
 void cudaemu_be(int capability);
 
+/* The shared memory of a block, in bytes: a launch with more ends the process. */
+extern size_t cudaemu_shared_limit;
+
 /* Let allocations beyond this total fail; SIZE_MAX: no limit. */
 void cudaemu_limit_memory(size_t bytes);
 

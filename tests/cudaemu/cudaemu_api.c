@@ -182,8 +182,18 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr,
 				   int device)
 {
 	(void)device;
-	*value = attr == cudaDevAttrMultiProcessorCount ? 4 : major;
-	return cudaSuccess;
+	switch (attr) {
+	case cudaDevAttrMultiProcessorCount:
+		*value = 4;
+		return cudaSuccess;
+	case cudaDevAttrComputeCapabilityMajor:
+		*value = major;
+		return cudaSuccess;
+	case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+		*value = (int)cudaemu_shared_limit;
+		return cudaSuccess;
+	}
+	return result(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)

@@ -143,6 +143,8 @@ static const struct shape norms[] = {
 	{ .n = { 9, 520 }, .fresh = true },
 	/* more chunks of rows than one */
 	{ .n = { 203, 33 }, .how = SUM },
+	/* more columns than shared memory has room for the sums of */
+	{ .n = { 10, 20488 }, .how = SUM, .fresh = true },
 };
 
 /* Rows, columns in and out. */

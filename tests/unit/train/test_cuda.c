@@ -283,6 +283,16 @@ static void columns_are_summed_in_products_before_hopper(void **state)
 	cudaemu_be(8);
 }
 
+/* The gradients of norms go through columns in strips that fit. */
+static void norms_need_little_shared_memory(void **state)
+{
+	const size_t usual = cudaemu_shared_limit;
+
+	cudaemu_shared_limit = 64 << 10; /* Turing has no less */
+	check_op(op_named("norm"));
+	cudaemu_shared_limit = usual;
+}
+
 static void out_of_memory_is_told(void **state)
 {
 	struct backend *const b = cuda(DTYPE_F32);
@@ -514,7 +524,7 @@ static int look_for_device(void)
 
 int main(void)
 {
-	struct CMUnitTest tests[OPS + 10];
+	struct CMUnitTest tests[OPS + 11];
 	char names[OPS][32];
 	const int rc = look_for_device();
 	size_t n = 0;
@@ -546,6 +556,8 @@ int main(void)
 		(struct CMUnitTest)cmocka_unit_test(linear_needs_no_epilogues);
 	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
 		columns_are_summed_in_products_before_hopper);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
+		norms_need_little_shared_memory);
 	tests[n++] = (struct CMUnitTest)cmocka_unit_test(out_of_memory_is_told);
 #endif
 	return _cmocka_run_group_tests("cuda", tests, n, NULL, NULL);
