@@ -49,9 +49,8 @@ struct load_result {
 /*
  * Resume from a checkpoint: fill in masters, moments, the count of updates and
  * the kind of Adam with its hyperparameters, and publish the weights.  Reads
- * ZeRO shards or a universal checkpoint, saved by any numbers of ranks, or the model
- * states of stage 0, saved by as many that share the model as this run has; each
- * rank reads what it keeps.
+ * ZeRO shards, model states of stage 0, or a universal checkpoint, saved by any
+ * numbers of ranks; each rank reads what it keeps.
  *
  * Collective: all ranks get the same result, except for bytes read and
  * duration. -ENOENT with the name of what is missing, -EINVAL for a checkpoint

@@ -77,9 +77,10 @@ bytes() {
 	echo $(((1128 + ($2 - 1) * 114 + ($3 > 1) * 66) * 12 * ($4 ? 1 : $1 / ($2 * $3))))
 }
 
-# Ranks that read their own slices of a vocabulary of 11 read the twelfth row, too.
+# Ranks that read their own slices of shards of a vocabulary of 11 read the twelfth row,
+# too.
 own_bytes() {
-	echo $(($(bytes "$@") + ($2 > 1 && $2 == tensor) * 72 * (1 + ($3 > 1)) * ($4 ? 1 : $1 / ($2 * $3))))
+	echo $(($(bytes "$@") + (stage && $2 > 1 && $2 == tensor) * 72 * (1 + ($3 > 1)) * ($4 ? 1 : $1 / ($2 * $3))))
 }
 
 # restored FROM BYTES: on $n ranks, reading so many
@@ -90,21 +91,22 @@ restored() {
 }
 
 from_others() {
-	local files=
-	[ "$stage" != 0 ] || return 0
-	[ $dtype != fp32 ] && [ $tensor$pipe != 22 ] || files=yes
-	mount_fg "$tmp/$name" || finish
+	local files= mount=
+	[ $dtype != fp32 ] && [ $tensor$pipe != 22 ] && [ "$stage" != 0 ] || files=yes
+	# Without ZeRO there is nothing to mount.
+	[ "$stage" = 0 ] || mount=yes
+	[ -z "$mount" ] || mount_fg "$tmp/$name" || finish
 	while read -r n t p z; do
 		into=(tensor=$t pipe=$p stage=$z dtype=$dtype schedule=2 steps=0)
-		later $n $name-n$n-t$t-p$p-z$z-mount "${into[@]}" universal=yes load="$tmp/mnt"
+		[ -z "$mount" ] || later $n $name-n$n-t$t-p$p-z$z-mount "${into[@]}" universal=yes load="$tmp/mnt"
 		[ -z "$files" ] || later $n $name-n$n-t$t-p$p-z$z-files "${into[@]}" load="$tmp/$name"
 	done <<<"$others"
 	start
 	while read -r n t p z; do
-		restored mount "$(bytes $n $t $p $z)"
+		[ -z "$mount" ] || restored mount "$(bytes $n $t $p $z)"
 		[ -z "$files" ] || restored files "$(own_bytes $n $t $p $z)"
 	done <<<"$others"
-	unmount
+	[ -z "$mount" ] || unmount
 }
 each from_others
 
@@ -116,14 +118,24 @@ for stage in 0 1; do
 	later 2 even-z$stage layers=4 pipe=2 partition=2 stage=$stage load="$tmp/uneven-z$stage" steps=0
 	start
 	same "uneven stages, ZeRO's $stage" "$(state four)" uneven-z$stage
+	same "resumed with another partition, ZeRO's $stage" "$(state four)" even-z$stage
 done
-same "shards are resumed with another partition" "$(state four)" even-z1
-refused "model states are not" "has no parameter" even-z0
 
-# What was saved without ZeRO needs as many ranks that share the model.
-later 1 other-z0 stage=0 load="$tmp/n2-t2-p1-z0-fp32"
-later 4 other-z0-dp tensor=2 stage=0 load="$tmp/n2-t2-p1-z0-fp32" steps=0
+# Model states that do not make one checkpoint, or one of this model.
+run=$tmp/n4-t2-p2-z0-fp32
+later 1 three-heads heads=3 width=12 load="$run" steps=0
+later 1 one-block layers=1 load="$run" steps=0
 start
-refused "model states of other tensor-parallel ranks" "in 2 parts of the model, and this run has 1" other-z0
-same "data-parallel ranks all read the model states" "$(state one-fp32)" other-z0-dp
+refused "ranks that do not divide the heads" "mp_rank_00_model_states.pt: was saved by other ranks" three-heads
+refused "more stages than blocks" "4 ranks that shared the model, 2 of them tensor-parallel, in 2 stages" one-block
+later 2 longer tensor=2 stage=0 steps=4 save="$tmp/longer"
+start
+cp "$tmp/longer/global_step4/mp_rank_01_model_states.pt" "$run/global_step3"
+later 1 mixed load="$run" steps=0
+start
+refused "a file of another step" "mp_rank_01_model_states.pt: was saved at another step or by other ranks" mixed
+rm "$run/global_step3/mp_rank_01_model_states.pt"
+later 2 lost load="$run" steps=0
+start
+refused "a file is missing" "mp_rank_01_model_states.pt" lost
 finish
