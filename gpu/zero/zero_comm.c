@@ -4,10 +4,10 @@
  * it directly, in a queue of their own; otherwise it goes through host memory
  * in windows, which bounds the memory needed.
  */
-#include "gpu/comm/pieces.h"
-
-#include "gpu/zero/zero_impl.h"
 #include <assert.h>
+
+#include "gpu/comm/pieces.h"
+#include "gpu/zero/zero_impl.h"
 
 /* --- direct ---------------------------------------------------------------- */
 
