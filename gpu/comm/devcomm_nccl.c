@@ -277,12 +277,32 @@ int devcomm_check(struct devcomm *d, struct errmsg *err)
 
 /* --- collectives ----------------------------------------------------------- */
 
+static const char reduce_scatter[] = "a reduce-scatter by NCCL";
+static const char all_gather[] = "an all-gather by NCCL";
+
 static bool all_equal(const struct devcomm *d, const size_t *n)
 {
 	for (unsigned r = 1; r < d->size; r++)
 		if (n[r] != n[0])
 			return false;
 	return true;
+}
+
+static ncclDataType_t type_of(enum dtype dtype)
+{
+	return dtype == DTYPE_BF16  ? ncclBfloat16
+	       : dtype == DTYPE_F16 ? ncclFloat16
+	       : dtype == DTYPE_F64 ? ncclFloat64
+				    : ncclFloat32;
+}
+
+void devcomm_reduce_scatter_equal(struct devcomm *d, const void *parts,
+				  size_t n, enum dtype dtype, void *mine)
+{
+	watch_begin(reduce_scatter);
+	NCCL_CALL(d, ncclReduceScatter, parts, mine, n, type_of(dtype), ncclSum,
+		  d->comm, d->stream);
+	queued(d, reduce_scatter);
 }
 
 static void reduce_pieces(struct devcomm *d, const float *parts,
@@ -299,15 +319,13 @@ static void reduce_pieces(struct devcomm *d, const float *parts,
 void devcomm_reduce_scatter(struct devcomm *d, const float *parts,
 			    const size_t *n, float *mine)
 {
-	static const char what[] = "a reduce-scatter by NCCL";
-
-	watch_begin(what);
-	if (all_equal(d, n))
-		NCCL_CALL(d, ncclReduceScatter, parts, mine, n[0], ncclFloat32,
-			  ncclSum, d->comm, d->stream);
-	else
-		reduce_pieces(d, parts, n, mine);
-	queued(d, what);
+	if (all_equal(d, n)) {
+		devcomm_reduce_scatter_equal(d, parts, n[0], DTYPE_F32, mine);
+		return;
+	}
+	watch_begin(reduce_scatter);
+	reduce_pieces(d, parts, n, mine);
+	queued(d, reduce_scatter);
 }
 
 static void gather_pieces(struct devcomm *d, const void *mine,
@@ -325,34 +343,22 @@ static void gather_pieces(struct devcomm *d, const void *mine,
 void devcomm_all_gather_equal(struct devcomm *d, const void *mine, size_t bytes,
 			      void *all)
 {
-	static const char what[] = "an all-gather by NCCL";
-
-	watch_begin(what);
+	watch_begin(all_gather);
 	NCCL_CALL(d, ncclAllGather, mine, all, bytes, ncclUint8, d->comm,
 		  d->stream);
-	queued(d, what);
+	queued(d, all_gather);
 }
 
 void devcomm_all_gather(struct devcomm *d, const void *mine,
 			const size_t *bytes, void *all)
 {
-	static const char what[] = "an all-gather by NCCL";
-
 	if (all_equal(d, bytes)) {
 		devcomm_all_gather_equal(d, mine, bytes[0], all);
 		return;
 	}
-	watch_begin(what);
+	watch_begin(all_gather);
 	gather_pieces(d, mine, bytes, all);
-	queued(d, what);
-}
-
-static ncclDataType_t type_of(enum dtype dtype)
-{
-	return dtype == DTYPE_BF16  ? ncclBfloat16
-	       : dtype == DTYPE_F16 ? ncclFloat16
-	       : dtype == DTYPE_F64 ? ncclFloat64
-				    : ncclFloat32;
+	queued(d, all_gather);
 }
 
 void devcomm_sum(struct devcomm *d, void *x, size_t n, enum dtype dtype)
@@ -362,6 +368,23 @@ void devcomm_sum(struct devcomm *d, void *x, size_t n, enum dtype dtype)
 	watch_begin(what);
 	NCCL_CALL(d, ncclAllReduce, x, x, n, type_of(dtype), ncclSum, d->comm,
 		  d->stream);
+	queued(d, what);
+}
+
+void devcomm_all_to_all(struct devcomm *d, const void *out, void *in,
+			size_t bytes)
+{
+	static const char what[] = "an all-to-all by NCCL";
+
+	watch_begin(what);
+	NCCL_CALL(d, ncclGroupStart);
+	for (unsigned r = 0; r < d->size; r++) {
+		NCCL_CALL(d, ncclSend, (const char *)out + r * bytes, bytes,
+			  ncclUint8, (int)r, d->comm, d->stream);
+		NCCL_CALL(d, ncclRecv, (char *)in + r * bytes, bytes, ncclUint8,
+			  (int)r, d->comm, d->stream);
+	}
+	NCCL_CALL(d, ncclGroupEnd);
 	queued(d, what);
 }
 

@@ -45,6 +45,16 @@ void devcomm_reduce_scatter(struct devcomm *d, const float *parts,
 	(void)mine;
 }
 
+void devcomm_reduce_scatter_equal(struct devcomm *d, const void *parts,
+				  size_t n, enum dtype dtype, void *mine)
+{
+	(void)d;
+	(void)parts;
+	(void)n;
+	(void)dtype;
+	(void)mine;
+}
+
 void devcomm_all_gather(struct devcomm *d, const void *mine,
 			const size_t *bytes, void *all)
 {
@@ -61,6 +71,15 @@ void devcomm_all_gather_equal(struct devcomm *d, const void *mine, size_t bytes,
 	(void)mine;
 	(void)bytes;
 	(void)all;
+}
+
+void devcomm_all_to_all(struct devcomm *d, const void *out, void *in,
+			size_t bytes)
+{
+	(void)d;
+	(void)out;
+	(void)in;
+	(void)bytes;
 }
 
 void devcomm_exchange(struct devcomm *d, unsigned peer, const void *out,

@@ -151,63 +151,127 @@ void device_group_sum_double(struct device_group *g, double *x)
 	o->to_device(g->b, x, &sum, sizeof(sum));
 }
 
-/* --- others ------------------------------------------------------------------- */
-
-static void gather_window(struct device_group *g, const float *mine, size_t len,
-			  float *all, size_t n)
-{
-	const struct backend_ops *const o = g->b->ops;
-	uint8_t *const own = g->window + WINDOW_BYTES;
-	const size_t bytes = len * sizeof(*mine);
-
-	o->to_host(g->b, own, mine, bytes);
-	comm_all_gather_equal(g->comm, own, bytes, g->window);
-	for (unsigned r = 0; r < g->comm->size; r++)
-		o->to_device(g->b, all + r * n, g->window + r * bytes, bytes);
-}
-
-void device_group_gather(struct device_group *g, const float *mine, size_t n,
-			 float *all)
+/* Floats of each rank that are in a window together. */
+static size_t share_of(const struct device_group *g)
 {
 	const size_t share = WINDOW / g->comm->size;
 
-	if (g->direct) {
-		after_compute(g);
-		devcomm_all_gather_equal(g->direct, mine, n * sizeof(*mine),
-					 all);
-		device_group_wait(g);
-		return;
-	}
-	if (g->b->on_host) {
-		comm_all_gather_equal(g->comm, mine, n * sizeof(*mine), all);
-		return;
-	}
 	assert(share);
-	for (size_t at = 0; at < n; at += share)
-		gather_window(g, mine + at, pieces_within(n, at, share),
-			      all + at, n);
+	return share;
+}
+
+/* The sum of up to `len` elements of each rank's part. */
+static void reduce_window(struct device_group *g, const char *parts, char *mine,
+			  size_t len, size_t n)
+{
+	const struct backend_ops *const o = g->b->ops;
+	float *const sum = (float *)(g->window + WINDOW_BYTES);
+	const unsigned size = g->comm->size;
+
+	for (unsigned r = 0; r < size; r++)
+		o->widen(g->b, g->wide + r * len,
+			 parts + r * n * g->b->act_size, len);
+	o->to_host(g->b, g->window, g->wide, size * len * sizeof(*sum));
+	comm_reduce_scatter_equal(g->comm, (const float *)g->window, len, sum);
+	o->to_device(g->b, g->wide, sum, len * sizeof(*sum));
+	o->round(g->b, mine, g->wide, len);
 }
 
 void device_group_reduce_scatter(struct device_group *g, const void *parts,
 				 void *mine, size_t n)
 {
-	assert(g->b->on_host);
-	comm_reduce_scatter_equal(g->comm, parts, n, mine);
-	g->b->ops->round(g->b, mine, mine, n);
+	struct backend *const b = g->b;
+
+	if (g->direct) {
+		after_compute(g);
+		devcomm_reduce_scatter_equal(g->direct, parts, n, b->dtype,
+					     mine);
+		device_group_wait(g);
+		return;
+	}
+	if (b->on_host) {
+		comm_reduce_scatter_equal(g->comm, parts, n, mine);
+		b->ops->round(b, mine, mine, n);
+		return;
+	}
+
+	const size_t share = share_of(g);
+
+	for (size_t at = 0; at < n; at += share)
+		reduce_window(g, (const char *)parts + at * b->act_size,
+			      (char *)mine + at * b->act_size,
+			      pieces_within(n, at, share), n);
+}
+
+/* --- copies ------------------------------------------------------------------- */
+
+static void gather_window(struct device_group *g, const char *mine, size_t len,
+			  char *all, size_t bytes)
+{
+	const struct backend_ops *const o = g->b->ops;
+	uint8_t *const own = g->window + WINDOW_BYTES;
+
+	o->to_host(g->b, own, mine, len);
+	comm_all_gather_equal(g->comm, own, len, g->window);
+	for (unsigned r = 0; r < g->comm->size; r++)
+		o->to_device(g->b, all + r * bytes, g->window + r * len, len);
 }
 
 void device_group_all_gather(struct device_group *g, const void *mine,
-			     void *all, size_t n)
+			     void *all, size_t bytes)
 {
-	assert(g->b->on_host);
-	comm_all_gather_equal(g->comm, mine, n * g->b->act_size, all);
+	if (g->direct) {
+		after_compute(g);
+		devcomm_all_gather_equal(g->direct, mine, bytes, all);
+		device_group_wait(g);
+		return;
+	}
+	if (g->b->on_host) {
+		comm_all_gather_equal(g->comm, mine, bytes, all);
+		return;
+	}
+
+	const size_t share = share_of(g) * sizeof(float);
+
+	for (size_t at = 0; at < bytes; at += share)
+		gather_window(g, (const char *)mine + at,
+			      pieces_within(bytes, at, share), (char *)all + at,
+			      bytes);
+}
+
+static void all_to_all_window(struct device_group *g, const char *parts,
+			      char *all, size_t len, size_t bytes)
+{
+	const struct backend_ops *const o = g->b->ops;
+	uint8_t *const received = g->window + WINDOW_BYTES;
+	const unsigned size = g->comm->size;
+
+	for (unsigned r = 0; r < size; r++)
+		o->to_host(g->b, g->window + r * len, parts + r * bytes, len);
+	comm_all_to_all(g->comm, g->window, received, len);
+	for (unsigned r = 0; r < size; r++)
+		o->to_device(g->b, all + r * bytes, received + r * len, len);
 }
 
 void device_group_all_to_all(struct device_group *g, const void *parts,
-			     void *all, size_t n)
+			     void *all, size_t bytes)
 {
-	assert(g->b->on_host);
-	comm_all_to_all(g->comm, parts, all, n * g->b->act_size);
+	if (g->direct) {
+		after_compute(g);
+		devcomm_all_to_all(g->direct, parts, all, bytes);
+		device_group_wait(g);
+		return;
+	}
+	if (g->b->on_host) {
+		comm_all_to_all(g->comm, parts, all, bytes);
+		return;
+	}
+
+	const size_t share = share_of(g) * sizeof(float);
+
+	for (size_t at = 0; at < bytes; at += share)
+		all_to_all_window(g, (const char *)parts + at, (char *)all + at,
+				  pieces_within(bytes, at, share), bytes);
 }
 
 static void exchange_window(struct device_group *g, unsigned peer,

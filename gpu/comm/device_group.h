@@ -43,24 +43,18 @@ void device_group_sum_float(struct device_group *g, float *x, size_t n);
 /* The same for one number. */
 void device_group_sum_double(struct device_group *g, double *x);
 
-/* all[rank][n] = every rank's `mine`. */
-void device_group_gather(struct device_group *g, const float *mine, size_t n,
-			 float *all);
-
-/* What ranks exchange that cut the positions of rows, act_t; so far their memory is the
- * host's.  Buffers do not overlap.
- *
- * mine[n] = this rank's part of the sum over ranks of parts[size][n]. */
+/* mine[n] = this rank's part of the sum over ranks of parts[size][n], act_t.  The
+ * buffers of this and of the next two do not overlap. */
 void device_group_reduce_scatter(struct device_group *g, const void *parts,
 				 void *mine, size_t n);
 
-/* all[rank][n] = every rank's `mine`. */
+/* all[rank][bytes] = every rank's `mine`. */
 void device_group_all_gather(struct device_group *g, const void *mine,
-			     void *all, size_t n);
+			     void *all, size_t bytes);
 
-/* all[rank][n] = what every rank has for this one in parts[size][n]. */
+/* all[rank][bytes] = what every rank has for this one in parts[size][bytes]. */
 void device_group_all_to_all(struct device_group *g, const void *parts,
-			     void *all, size_t n);
+			     void *all, size_t bytes);
 
 /* Send `out` to a rank and receive as many bytes from it into `in`; either may be
  * NULL.  Not collective: `peer` makes the matching call.  The computation does not

@@ -18,7 +18,7 @@ static void group_sum(const struct backend_group *g, struct backend *b, void *x,
 static void group_gather(const struct backend_group *g, const float *mine,
 			 size_t n, float *all)
 {
-	device_group_gather(g->ctx, mine, n, all);
+	device_group_all_gather(g->ctx, mine, all, n * sizeof(*mine));
 }
 
 static void group_sum_floats(const struct backend_group *g, struct backend *b,
@@ -39,15 +39,13 @@ static void group_reduce_scatter(const struct backend_group *g,
 static void group_all_gather(const struct backend_group *g, struct backend *b,
 			     const void *mine, void *all, size_t n)
 {
-	(void)b;
-	device_group_all_gather(g->ctx, mine, all, n);
+	device_group_all_gather(g->ctx, mine, all, n * b->act_size);
 }
 
 static void group_all_to_all(const struct backend_group *g, struct backend *b,
 			     const void *parts, void *all, size_t n)
 {
-	(void)b;
-	device_group_all_to_all(g->ctx, parts, all, n);
+	device_group_all_to_all(g->ctx, parts, all, n * b->act_size);
 }
 
 void tensor_group_init(struct backend_group *g, struct device_group *ranks,

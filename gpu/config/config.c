@@ -252,12 +252,6 @@ static int check_shared(const struct config *c, struct errmsg *err)
 			err, -EINVAL,
 			"--pipeline_model_parallel_size %u: does not go with --zero_stage %u; use 0 or 1",
 			c->pipeline_parallel, c->zero_stage);
-	if (c->device == DEVICE_CUDA &&
-	    (c->sequence_parallel > 1 || c->cut_residual))
-		return errmsg_set(
-			err, -EINVAL,
-			"--sequence_parallel%s: does not go with --device cuda",
-			c->cut_residual ? "" : "_size");
 	return 0;
 }
 

@@ -10,6 +10,7 @@ scripts += \
 	%D%/train/sequence.sh \
 	%D%/train/pipeline.sh \
 	%D%/train/cuda_shared.sh \
+	%D%/train/cuda_sequence.sh \
 	%D%/train/parts.sh \
 	%D%/train/deepspeed.sh \
 	%D%/train/names.sh \

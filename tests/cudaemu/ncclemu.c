@@ -220,22 +220,74 @@ static ncclResult_t broadcast(const void *from, void *to, size_t n,
 	return ncclSuccess;
 }
 
+/* x[n] = the sum of all[size][n].  16-bit types are added as such: the sum of two ranks
+ * is rounded once. */
+static void add_halves(enum dtype dtype, const uint16_t *all, uint16_t *x,
+		       size_t n, int size)
+{
+	float *const sum = calloc(n, sizeof(*sum));
+	float *const one = malloc(n * sizeof(*one));
+
+	for (int r = 0; r < size; r++) {
+		cast_to_float(dtype, all + (size_t)r * n, one, n);
+		for (size_t i = 0; i < n; i++)
+			sum[i] += one[i];
+		cast_from_float(dtype, sum, x, n);
+		cast_to_float(dtype, x, sum, n);
+	}
+	free(sum);
+	free(one);
+}
+
+static bool is_half(ncclDataType_t t)
+{
+	return t == ncclBfloat16 || t == ncclFloat16;
+}
+
+static enum dtype half_of(ncclDataType_t t)
+{
+	return t == ncclBfloat16 ? DTYPE_BF16 : DTYPE_F16;
+}
+
+static void reduce_scatter_halves(const void *from, void *to, size_t n,
+				  ncclDataType_t t, ncclComm_t comm)
+{
+	const size_t bytes = n * sizeof(uint16_t);
+	uint16_t *const all = malloc(bytes * (size_t)comm->size);
+
+	MPI_Alltoall(from, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE,
+		     comm->mpi);
+	add_halves(half_of(t), all, to, n, comm->size);
+	free(all);
+}
+
+static void reduce_scatter_floats(const void *from, void *to, size_t n,
+				  ncclComm_t comm)
+{
+	float *const sum = malloc(n * sizeof(*sum) + 1);
+
+	MPI_Reduce_scatter_block(from, sum, (int)n, MPI_FLOAT, MPI_SUM,
+				 comm->mpi);
+	memcpy(to, sum, n * sizeof(*sum));
+	free(sum);
+}
+
 static ncclResult_t reduce_scatter(const void *from, void *to, size_t n,
 				   ncclDataType_t t, ncclRedOp_t op,
 				   ncclComm_t comm, cudaStream_t stream)
 {
-	float *sum;
+	const void *const parts = ncclemu_memory(from);
+	void *const mine = ncclemu_memory(to);
 
 	(void)stream;
 	alone();
-	assert(op == ncclSum && t == ncclFloat32);
+	assert(op == ncclSum && (t == ncclFloat32 || is_half(t)));
 	if (is_stuck())
 		return ncclSuccess;
-	sum = malloc(n * sizeof(*sum) + 1);
-	MPI_Reduce_scatter_block(ncclemu_memory(from), sum, (int)n, MPI_FLOAT,
-				 MPI_SUM, comm->mpi);
-	memcpy(ncclemu_memory(to), sum, n * sizeof(*sum));
-	free(sum);
+	if (is_half(t))
+		reduce_scatter_halves(parts, mine, n, t, comm);
+	else
+		reduce_scatter_floats(parts, mine, n, comm);
 	return ncclSuccess;
 }
 
@@ -256,27 +308,16 @@ static ncclResult_t all_gather(const void *from, void *to, size_t n,
 	return ncclSuccess;
 }
 
-/* 16-bit types are added as such: the sum of two ranks is rounded once. */
-static void all_reduce_halves(enum dtype dtype, uint16_t *x, size_t n,
-			      const struct ncclComm *comm)
+static void all_reduce_halves(ncclDataType_t t, uint16_t *x, size_t n,
+			      ncclComm_t comm)
 {
 	const size_t bytes = n * sizeof(*x);
 	uint16_t *const all = malloc(bytes * (size_t)comm->size);
-	float *const sum = calloc(n, sizeof(*sum));
-	float *const one = malloc(n * sizeof(*one));
 
 	MPI_Allgather(x, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE,
 		      comm->mpi);
-	for (int r = 0; r < comm->size; r++) {
-		cast_to_float(dtype, all + (size_t)r * n, one, n);
-		for (size_t i = 0; i < n; i++)
-			sum[i] += one[i];
-		cast_from_float(dtype, sum, x, n);
-		cast_to_float(dtype, x, sum, n);
-	}
+	add_halves(half_of(t), all, x, n, comm->size);
 	free(all);
-	free(sum);
-	free(one);
 }
 
 static ncclResult_t all_reduce(const void *from, void *to, size_t n,
@@ -288,9 +329,8 @@ static ncclResult_t all_reduce(const void *from, void *to, size_t n,
 	(void)stream;
 	alone();
 	assert(op == ncclSum && from == to);
-	if (t == ncclBfloat16 || t == ncclFloat16)
-		all_reduce_halves(t == ncclBfloat16 ? DTYPE_BF16 : DTYPE_F16, x,
-				  n, comm);
+	if (is_half(t))
+		all_reduce_halves(t, x, n, comm);
 	else
 		MPI_Allreduce(MPI_IN_PLACE, x, (int)n, type_of(t), MPI_SUM,
 			      comm->mpi);

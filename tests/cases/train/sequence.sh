@@ -107,5 +107,4 @@ shared_refused "a batch that does not divide" "2 data-parallel ranks" 4 --train_
 shared_refused "no tensor-parallel ranks" "needs --tensor_model_parallel_size" 2 --sequence_parallel
 shared_refused "rows that do not divide" "a row of 15 positions" 2 --seq_length 15 \
 	--tensor_model_parallel_size 2 --sequence_parallel
-shared_refused "a GPU" "device cuda" 2 --device cuda "${s2[@]}"
 finish

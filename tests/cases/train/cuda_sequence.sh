@@ -1,0 +1,96 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Ranks on CUDA that cut the positions of rows, around attention (Ulysses) or within a
+# tensor-parallel group (Megatron's), train as one rank does, and as ranks on the CPU:
+# with NCCL, and through hosts.  Without a GPU, CUDA and NCCL are emulated.
+# shellcheck source=tests/cases/train/train_lib.sh
+. "$(dirname "$0")/train_lib.sh"
+require_train
+
+flags=("${tiny[@]}" --n_head 4 --n_embd 32 --vocab_size 257 --seq_length 16 --lr 1e-3
+	--data "$top_srcdir/LICENSE" --train_batch_size 8 --train_micro_batch_size_per_gpu 2
+	--eval_interval 2 --steps 4)
+
+# Ranks | of them sequence-parallel | tensor-parallel | stages | ZeRO's | more
+plan="2 2 1 1 1
+2 1 2 1 1 --sequence_parallel
+4 4 1 1 3
+4 2 2 1 2 --recompute
+4 2 2 1 1 --sequence_parallel
+4 2 1 2 1 --train_micro_batch_size_per_gpu 1
+4 1 2 2 0 --sequence_parallel --dropout 0.1"
+
+# Sets $name and $how_cut of a row of the plan.
+row() {
+	name=n$1-s$2-t$3-p$4-z$5${*:6}
+	name=${name// /}
+	how_cut=(--sequence_parallel_size "$2" --tensor_model_parallel_size "$3"
+		--pipeline_model_parallel_size "$4" --zero_stage "$5" "${@:6}")
+}
+
+while read -r line; do
+	# shellcheck disable=SC2086 # words
+	row $line
+	train "${line%% *}" "cpu-$name" "${flags[@]}" "${how_cut[@]}"
+done <<<"$plan"
+find_cuda
+rank=("${cuda[@]}")
+device=(--device cuda)
+train 1 one "${flags[@]}"
+train 1 one-drop "${flags[@]}" --dropout 0.1
+for dtype in bf16 fp16; do
+	train 1 one-$dtype "${flags[@]}" --dtype $dtype --dropout 0.1
+done
+
+by_nccl() { test "$(grep -c 'NCCL is not used' "$tmp/$1.log")" = 0; }
+by_host() { test "$(grep -c 'NCCL is not used' "$tmp/$1.log")" = 1; }
+
+# A device for each rank; without NCCL the ranks share two.
+for how in nccl host; do
+	if [ $how = nccl ] && emulated; then
+		export CUDAEMU_NCCL=1 CUDAEMU_DEVICES=own
+	fi
+	while read -r line; do
+		# shellcheck disable=SC2086
+		row $line
+		case $line in *dropout*) one=one-drop ;; *) one=one ;; esac
+		train "${line%% *}" "$how-$name" "${flags[@]}" "${how_cut[@]}"
+		alike "$how-$name" 1e-5 $one "$how-$name"
+		alike "$how-$name, the CPU's" 1e-4 "cpu-$name" "$how-$name"
+		check "$how-$name: its way" by_$how "$how-$name"
+	done <<<"$plan"
+	# 16-bit types round other sums.
+	for dtype in bf16 fp16; do
+		train 4 $how-$dtype "${flags[@]}" --sequence_parallel_size 2 \
+			--tensor_model_parallel_size 2 --sequence_parallel --dtype $dtype --dropout 0.1
+		d=$(apart one-$dtype $how-$dtype 1)
+		check "$how, $dtype with dropout: $d apart" within 3e-3 "$d"
+	done
+	unset CUDAEMU_NCCL CUDAEMU_DEVICES
+done
+
+# --- what a step copies between host and device -----------------------------------
+
+emulated || finish
+
+# Numbers and bytes of copies to the device, and to the host, by rank $1 of two: what three
+# steps have more than two.
+step() {
+	awk '{ for (i = 1; i <= 4; i++) { d[i] = $i - a[i]; a[i] = $i } }
+		END { print d[1], d[2], d[3], d[4] }' "$tmp/traffic-2.$1" "$tmp/traffic-3.$1"
+}
+
+# With NCCL, the tokens and targets of a row, int32, and the loss and the norm, doubles.
+export CUDAEMU_NCCL=1 CUDAEMU_DEVICES=own
+while read -r tokens cut; do
+	for steps in 2 3; do
+		# shellcheck disable=SC2086
+		CUDAEMU_TRAFFIC=$tmp/traffic-$steps train 2 "traffic-$steps$tokens" "${tiny[@]}" --dtype bf16 \
+			--train_batch_size 1 --zero_stage 0 $cut --steps $steps
+	done
+	for of in 0 1; do
+		check "$cut, rank $of: $(step $of)" test "$(step $of)" = "1 $((2 * 4 * tokens)) 2 16"
+	done
+done <<<"16 --sequence_parallel_size 2
+32 --tensor_model_parallel_size 2 --sequence_parallel"
+finish
