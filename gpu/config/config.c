@@ -294,8 +294,7 @@ static int settle_naming(struct config *c, struct errmsg *err)
 	if (c->zero_stage > 1 ||
 	    (c->sequence_parallel > 1 && c->pipeline_parallel == 1))
 		c->naming.family = NAMING_MEGATRON_MODEL;
-	c->naming.qkv = c->qkv_order == QKV_BY_HEAD ? NAMING_QKV_HEADS
-						    : NAMING_QKV_THIRDS;
+	c->naming.qkv = c->qkv_order ? c->qkv_order : NAMING_QKV_THIRDS;
 	c->optimizer.decays_matrices_only = true;
 	return 0;
 }

@@ -58,11 +58,6 @@ struct loss_scaler_config {
 
 enum device_kind { DEVICE_CPU, DEVICE_CUDA };
 
-/* The rows of Megatron's query_key_value on a tensor-parallel rank: all queries,
- * keys, values of its heads, or those of each head together.  AUTO: as the
- * checkpoint tells. */
-enum qkv_order { QKV_AUTO, QKV_THIRDS, QKV_BY_HEAD };
-
 /* The configuration of a run: flags override a DeepSpeed JSON configuration,
  * which overrides defaults.  Strings are owned. */
 struct config {
@@ -113,9 +108,9 @@ struct config {
 	bool universal;       /* resume from a universal checkpoint */
 	bool no_load_optimizer_states;
 	bool ignore_missing_optim;
-	char *rules;  /* file of merge rules, or NULL */
-	char *preset; /* name of merge rules, or NULL */
-	enum qkv_order qkv_order;
+	char *rules;               /* file of merge rules, or NULL */
+	char *preset;              /* name of merge rules, or NULL */
+	enum naming_qkv qkv_order; /* UNKNOWN: as the checkpoint tells */
 
 	char *run_name; /* can be the name of a directory */
 	char *log_dir;

@@ -60,9 +60,9 @@ static const struct choice devices[] = {
 };
 
 static const struct choice qkv_orders[] = {
-	{ "auto", QKV_AUTO },
-	{ "thirds", QKV_THIRDS },
-	{ "by_head", QKV_BY_HEAD },
+	{ "auto", NAMING_QKV_UNKNOWN },
+	{ "thirds", NAMING_QKV_THIRDS },
+	{ "by_head", NAMING_QKV_HEADS },
 	{ NULL, 0 },
 };
 

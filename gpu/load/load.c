@@ -83,13 +83,12 @@ static int add_preset(struct load *l)
 	if (f->naming.family == NAMING_HF || l->o->universal)
 		return 0;
 	if (rules->preset.name) {
-		f->knows_qkv = true;
 		f->naming.qkv = names_ends_with(rules->preset.name, "by-head")
 					? NAMING_QKV_HEADS
 					: NAMING_QKV_THIRDS;
 		return 0;
 	}
-	if (!f->knows_qkv)
+	if (f->naming.qkv == NAMING_QKV_UNKNOWN)
 		return errmsg_set(
 			l->err, -EINVAL,
 			"%s: does not tell the order of the rows of query_key_value; give --qkv_order",
@@ -179,6 +178,15 @@ static void sum_missing(struct load *l)
 	l->got->missing = (uint64_t)n;
 }
 
+/* Has any rank read query_key_value in another order than the checkpoint tells? */
+static void share_told_qkv(struct load *l)
+{
+	double told = l->got->told_qkv;
+
+	comm_max_double(l->z->world, &told, 1);
+	l->got->told_qkv = (enum naming_qkv)told;
+}
+
 /* At least `least` and at most `most` for this rank, of `all` for the machine. */
 static unsigned share(const struct comm *c, unsigned all, unsigned least,
 		      unsigned most)
@@ -264,6 +272,7 @@ int load_checkpoint(struct zero *z, const struct load_options *o,
 	/* Rank 0 has read the beginning of the embedding. */
 	comm_broadcast(z->world, &got->vocab_rows, sizeof(got->vocab_rows), 0);
 	sum_missing(&l);
+	share_told_qkv(&l);
 	share_gds_failure(&l);
 	return zero_publish(z, err);
 }

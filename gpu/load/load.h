@@ -8,6 +8,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "gpu/config/config.h"
+#include "gpu/model/naming.h"
 #include "gpu/zero/loss_scaler.h"
 
 struct user_rules;
@@ -25,7 +26,7 @@ struct load_options {
 	 * do not matter to a universal checkpoint.  What Megatron's checkpoints
 	 * need is added. */
 	struct user_rules *rules;
-	enum qkv_order qkv_order;
+	enum naming_qkv qkv_order; /* UNKNOWN: as the checkpoint tells */
 };
 
 struct load_result {
@@ -33,7 +34,10 @@ struct load_result {
 	uint64_t step, skipped;
 	uint64_t vocab_rows; /* vocabulary without padding; 0: unknown */
 	bool exact_gelu;     /* which this program does not have */
-	bool has_scaler;     /* fp16, and the checkpoint has a loss scaler */
+	/* What the checkpoint's args tell, if it was read in the other order;
+	 * else UNKNOWN. */
+	enum naming_qkv told_qkv;
+	bool has_scaler; /* fp16, and the checkpoint has a loss scaler */
 	struct loss_scaler scaler;
 	bool has_updates;          /* the checkpoint has the optimizer's step */
 	uint64_t missing;          /* states that start at zero */

@@ -101,13 +101,13 @@ int load_find(const struct load_options *o, char path[PATH_MAX],
 
 /* A checkpoint's scalars.  Read by rank 0 and broadcast. */
 struct load_metadata {
-	uint64_t step, skipped;  /* of the run */
-	uint64_t original_vocab; /* 0: unknown */
-	struct naming naming;    /* of parameters; HF: see the next */
-	bool knows_qkv;          /* the order of query_key_value is known */
-	unsigned tensor_ranks;   /* that saved the checkpoint; 0: unknown */
-	bool exact_gelu;         /* the model was trained with it */
-	bool has_updates;        /* the next two are known */
+	uint64_t step, skipped;   /* of the run */
+	uint64_t original_vocab;  /* 0: unknown */
+	struct naming naming;     /* of its parameters */
+	enum naming_qkv told_qkv; /* by `args`, whatever `naming` has */
+	unsigned tensor_ranks;    /* that saved the checkpoint; 0: unknown */
+	bool exact_gelu;          /* the model was trained with it */
+	bool has_updates;         /* the next two are known */
 	uint64_t updates;
 	int flavor; /* enum optimizer_flavor */
 	/* Of the optimizer's first parameter group; NAN where missing. */

@@ -142,16 +142,11 @@ static bool has_arg(const struct value *root, const char *name)
 static void find_order(const struct load_options *o, const struct value *root,
 		       struct load_metadata *f)
 {
-	f->knows_qkv = true;
-	if (o->qkv_order != QKV_AUTO)
-		f->naming.qkv = o->qkv_order == QKV_THIRDS ? NAMING_QKV_THIRDS
-							   : NAMING_QKV_HEADS;
-	else if (has_arg(root, FPDT))
-		f->naming.qkv = NAMING_QKV_THIRDS;
+	if (has_arg(root, FPDT))
+		f->told_qkv = NAMING_QKV_THIRDS;
 	else if (has_arg(root, "num_attention_heads"))
-		f->naming.qkv = NAMING_QKV_HEADS;
-	else
-		f->knows_qkv = false;
+		f->told_qkv = NAMING_QKV_HEADS;
+	f->naming.qkv = o->qkv_order ? o->qkv_order : f->told_qkv;
 }
 
 int load_megatron(const struct load_options *o, const struct gpt2 *model,

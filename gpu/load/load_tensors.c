@@ -26,12 +26,14 @@
 
 /* What this rank keeps of one tensor. */
 struct item {
-	size_t i;                   /* of the parameter */
-	const char *state;          /* NULL: masters */
-	float *part;                /* the memory that the fragment lies in */
-	struct naming_tensor want;  /* the tensor as it is expected */
-	struct load_tensor *t;      /* NULL: not found */
-	struct errmsg missing;      /* why */
+	size_t i;                  /* of the parameter */
+	const char *state;         /* NULL: masters */
+	float *part;               /* the memory that the fragment lies in */
+	struct naming_tensor want; /* the tensor as it is expected */
+	struct load_tensor *t;     /* NULL: not found */
+	struct errmsg missing;     /* why */
+	/* Of rows that are read in another order than the checkpoint tells. */
+	bool other_qkv;
 	struct load_arranged other; /* in another order */
 	struct load_runs runs;      /* in the same order */
 };
@@ -161,12 +163,15 @@ static int find_rows(const struct load *l, struct item *m, unsigned *ranks,
 	*ranks = 0;
 	if (n.family == NAMING_HF || !is_qkv(l->z->model, param_of(l, m)))
 		return 0;
+	/* A tree's sorted rows tell their order themselves. */
+	m->other_qkv = l->metadata.told_qkv && n.qkv != l->metadata.told_qkv &&
+		       !(l->o->universal && m->t->sorted_thirds);
 	if (m->t->sorted_thirds) {
 		n.qkv = NAMING_QKV_THIRDS;
 		expect(l, &n, m);
 		return 0;
 	}
-	if (!l->metadata.knows_qkv)
+	if (n.qkv == NAMING_QKV_UNKNOWN)
 		return errmsg_set(
 			err, -EINVAL,
 			"%s: does not tell the order of the rows of %s; give --qkv_order",
@@ -319,6 +324,8 @@ static int send_item(struct load *l, struct item *m)
 		return take_missing(l, m);
 	if (param_of(l, m)->number == GPT2_WTE)
 		l->got->vocab_rows = find_vocab_rows(l, m);
+	if (m->other_qkv)
+		l->got->told_qkv = l->metadata.told_qkv;
 	return load_arranged_is(&m->other)
 		       ? send_arranged(l, m)
 		       : load_runs_send(&m->runs, m->t, l->z->backend,

@@ -24,13 +24,14 @@ enum naming_family {
 };
 
 /*
- * The rows of Megatron's query_key_value.  The files do not tell.
+ * The rows of Megatron's query_key_value.  Shapes and names
+ * do not tell.
  *
  *     thirds  all queries of a rank, its keys, its values: Megatron-DeepSpeed since
  *             December 2024 (commit 676a482c)
  *     heads   query, key and value of each head: before
  */
-enum naming_qkv { NAMING_QKV_THIRDS, NAMING_QKV_HEADS };
+enum naming_qkv { NAMING_QKV_UNKNOWN, NAMING_QKV_THIRDS, NAMING_QKV_HEADS };
 
 struct naming {
 	enum naming_family family;

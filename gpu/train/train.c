@@ -61,6 +61,14 @@ static void log_resumed(const struct run *r, const struct load_result *got)
 	if (got->exact_gelu)
 		fprintf(stderr,
 			"uctrain: the model was trained with the exact GELU; going on with its approximation by tanh\n");
+	if (got->told_qkv) {
+		const bool thirds = got->told_qkv == NAMING_QKV_THIRDS;
+
+		fprintf(stderr,
+			"uctrain: %s: its args tell that the rows of query_key_value are in order %s; reading them as %s, which was given\n",
+			got->path, thirds ? "thirds" : "by_head",
+			thirds ? "by_head" : "thirds");
+	}
 	if (!got->has_updates)
 		fprintf(stderr,
 			"uctrain: no optimizer step in the checkpoint; starting "

@@ -83,6 +83,7 @@ static void set_defaults(struct config *c)
 		.tensor_parallel = 1,
 		.pipeline_parallel = 1,
 		.zero_stage = 1,
+		.naming.qkv = NAMING_QKV_THIRDS,
 		.batch = 24,
 		.micro_batch = 2,
 		.accumulation = 1,

@@ -117,6 +117,14 @@ for rules in "--preset megatron-qkv-thirds" "--rules $tmp/thirds.json" "--qkv_or
 	same_bits "${rules%% *}: what was guessed" one rules
 	rm -r "$tmp/logs/rules"
 done
+check "nothing is said against the files" bash -c "! grep -q 'its args tell' $tmp/one.log $tmp/rules.log"
+for order in "--qkv_order by_head" "--preset megatron-qkv-by-head"; do
+	# shellcheck disable=SC2086 # words
+	train 2 heads "${flags[@]}" --resume="$real/tp2_pp2_z1_fp32" $order
+	check "${order%% *} against the args: told once" test \
+		"$(grep -c "order thirds; reading them as by_head, which was given" "$tmp/heads.log")" = 1
+	rm -r "$tmp/logs/heads"
+done
 train 4 four "${flags[@]}" --resume="$real/tp2_pp2_z1_fp32" --tensor_model_parallel_size 2 \
 	--pipeline_model_parallel_size 2 --train_micro_batch_size_per_gpu 2
 as_real tp2_pp2_z1_fp32 2e-6 four
