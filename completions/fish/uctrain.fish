@@ -12,6 +12,7 @@ complete -c uctrain -l names -x -a 'hf megatron'
 complete -c uctrain -l optimizer -x -a 'Adam AdamW'
 complete -c uctrain -l lr_schedule -x -a 'constant warmup cosine'
 complete -c uctrain -l device -x -a 'cpu cuda'
+complete -c uctrain -l recompute -f -a 'blocks gelu norms gelu,norms'
 complete -c uctrain -l checkpoint_dir -x -a '(__fish_complete_directories)'
 complete -c uctrain -l log_dir -x -a '(__fish_complete_directories)'
 complete -c uctrain -l data -r

@@ -122,10 +122,10 @@ static void make_options(struct option *options)
 	for (i = 0; i < FLAGS; i++)
 		options[i] = (struct option){
 			.name = flags[i].name,
-			.has_arg =
-				flags[i].kind == FLAG_RESUME ? optional_argument
-				: flag_takes_value(&flags[i]) ? required_argument
-							      : no_argument,
+			.has_arg = *flags[i].help == '[' ? optional_argument
+				   : flag_takes_value(&flags[i])
+					   ? required_argument
+					   : no_argument,
 			.val = (int)i + FLAG_CODE,
 		};
 	options[i] = (struct option){ 0 };

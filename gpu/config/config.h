@@ -82,7 +82,7 @@ struct config {
 	bool deterministic;
 	bool rank_invariant; /* results do not depend on data-parallel ranks
 			      * and micro-batches */
-	bool recompute;      /* recompute blocks in the backward pass */
+	unsigned recompute; /* network_recompute */
 	bool tf32;
 	bool no_gds;        /* read files through host memory */
 	bool no_cudnn;      /* use our own attention kernels */

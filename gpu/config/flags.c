@@ -12,6 +12,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
 #include "gpu/config/config_impl.h"
+#include "gpu/model/network.h"
 
 /* Sizes that are multiplied with each other and must not overflow. */
 #define SIZE_LIMIT ((double)(1 << 22))
@@ -56,6 +57,14 @@ static const struct choice families[] = {
 static const struct choice devices[] = {
 	{ "cpu", DEVICE_CPU },
 	{ "cuda", DEVICE_CUDA },
+	{ NULL, 0 },
+};
+
+static const struct choice recomputed[] = {
+	{ "blocks", RECOMPUTE_BLOCKS },
+	{ "gelu", RECOMPUTE_GELU },
+	{ "norms", RECOMPUTE_NORMS },
+	{ "gelu,norms", RECOMPUTE_GELU | RECOMPUTE_NORMS },
 	{ NULL, 0 },
 };
 
@@ -187,8 +196,8 @@ const struct flag flags[FLAGS] = {
 	      "FILE\tkeep the algorithms that were fastest in FILE"),
 	REAL("peak_tflops", peak_tflops, 0, 1e9,
 	     "X\tof a device, for its utilization (known GPUs': data sheets)"),
-	OTHER("recompute", FLAG_ON, recompute,
-	      "\trecompute blocks in the backward pass: less memory"),
+	{ "recompute", FLAG_CHOICE_OR_FIRST, AT(recompute), 0, 0, recomputed,
+	  "[=NAME]\tin the backward pass: blocks, gelu, norms or gelu,norms" },
 	UINT("comm_timeout", comm_timeout, 0, SIZE_LIMIT,
 	     "SECONDS\tend the run if a rank does not answer (1800); 0: never"),
 	OTHER("data", FLAG_TEXT, data,
@@ -236,6 +245,7 @@ static size_t common_bytes(const struct config *c, const struct flag *f,
 	switch (f->kind) {
 	case FLAG_UINT:
 	case FLAG_CHOICE:
+	case FLAG_CHOICE_OR_FIRST:
 		return sizeof(unsigned);
 	case FLAG_U64:
 	case FLAG_REAL:
@@ -406,6 +416,8 @@ int flag_set(struct config *c, const struct flag *f, const char *text,
 		return get_betas(f, text, at, err);
 	case FLAG_CHOICE:
 		return get_choice(f, text, at, err);
+	case FLAG_CHOICE_OR_FIRST:
+		return get_choice(f, text ? text : f->choices->name, at, err);
 	case FLAG_TEXT:
 	case FLAG_NAME:
 		return get_text(f, text, at, err);

@@ -24,6 +24,7 @@ enum flag_kind {
 	FLAG_FLOAT,
 	FLAG_BETAS, /* two doubles, "0.9,0.999" */
 	FLAG_CHOICE,
+	FLAG_CHOICE_OR_FIRST, /* the first choice without a value */
 	FLAG_TEXT,
 	FLAG_NAME, /* text that can be the name of a file */
 	FLAG_ON,

@@ -8,7 +8,7 @@
  *     loss of ln_f(x) * wte' against the next token
  *
  * Each block keeps the activations that its backward pass needs, or recomputes
- * them from its input.  The `x` of a block is the `out` of the block before.
+ * some, or all of them from its input.  The `x` of a block is the `out` of the block before.
  *
  * Tensor-parallel ranks all have the residual stream, or rows of it, and cut what is
  * between two of its projections: c_attn, the heads and attn_proj; c_fc and mlp_proj.
@@ -162,28 +162,53 @@ static void attend_backward(const struct pass *p, unsigned unit,
 				     QUERIES_KEYS_VALUES);
 }
 
+static void norm(const struct pass *p, void *out, float *stats, const void *x,
+		 const void *w, const void *bias)
+{
+	struct network *const n = p->n;
+
+	n->b->ops->norm(n->b, out, stats, x, w, bias, n->own_rows, n->c,
+			n->model->config.layer_norm_epsilon);
+}
+
+static void norm_1(const struct pass *p, const void **w, const void *x,
+		   struct block *k)
+{
+	norm(p, k->ln_1, k->ln_1_stats, x, w[GPT2_LN_1_WEIGHT],
+	     w[GPT2_LN_1_BIAS]);
+}
+
+static void norm_2(const struct pass *p, const void **w, struct block *k)
+{
+	norm(p, k->ln_2, k->ln_2_stats, k->mid, w[GPT2_LN_2_WEIGHT],
+	     w[GPT2_LN_2_BIAS]);
+}
+
+static void mlp_inside(const struct pass *p, const void **w, struct block *k)
+{
+	struct network *const n = p->n;
+
+	n->b->ops->linear(n->b, k->gelu, k->pre, network_all_rows(n, k->ln_2),
+			  w[GPT2_C_FC_WEIGHT], w[GPT2_C_FC_BIAS], NULL, n->rows,
+			  n->c, 4 * n->width);
+}
+
 /* A block's forward pass up to its last projection. */
 static void block_inside(const struct pass *p, unsigned unit, const void **w,
 			 const void *x, struct block *k)
 {
 	struct network *const n = p->n;
-	const struct backend_ops *const o = n->b->ops;
-	const struct gpt2_config *const c = &n->model->config;
 
-	o->norm(n->b, k->ln_1, k->ln_1_stats, x, w[GPT2_LN_1_WEIGHT],
-		w[GPT2_LN_1_BIAS], n->own_rows, n->c, c->layer_norm_epsilon);
-	o->linear(n->b, k->qkv, NULL, network_all_rows(n, k->ln_1),
-		  w[GPT2_C_ATTN_WEIGHT], w[GPT2_C_ATTN_BIAS], NULL, n->rows,
-		  n->c, 3 * n->width);
+	norm_1(p, w, x, k);
+	n->b->ops->linear(n->b, k->qkv, NULL, network_all_rows(n, k->ln_1),
+			  w[GPT2_C_ATTN_WEIGHT], w[GPT2_C_ATTN_BIAS], NULL,
+			  n->rows, n->c, 3 * n->width);
 	attend(p, unit, k);
 	project(p, k->mid, x, k->heads, w[GPT2_ATTN_PROJ_WEIGHT],
 		w[GPT2_ATTN_PROJ_BIAS], n->width,
 		seed_of(p, unit, PLACE_ATTN_PROJ));
-	o->norm(n->b, k->ln_2, k->ln_2_stats, k->mid, w[GPT2_LN_2_WEIGHT],
-		w[GPT2_LN_2_BIAS], n->own_rows, n->c, c->layer_norm_epsilon);
-	o->linear(n->b, k->gelu, k->pre, network_all_rows(n, k->ln_2),
-		  w[GPT2_C_FC_WEIGHT], w[GPT2_C_FC_BIAS], NULL, n->rows, n->c,
-		  4 * n->width);
+	norm_2(p, w, k);
+	mlp_inside(p, w, k);
 }
 
 static void block_forward(const struct pass *p, unsigned unit,
@@ -263,6 +288,24 @@ static void attention_backward(const struct pass *p, unsigned unit,
 			  w[GPT2_LN_1_WEIGHT], fresh);
 }
 
+/* Recompute what a block shares with others. */
+static void block_again(const struct pass *p, unsigned unit, const void **w,
+			const void *x, struct block *k)
+{
+	const unsigned shared = p->n->recompute;
+
+	if (shared == RECOMPUTE_BLOCKS) {
+		block_inside(p, unit, w, x, k);
+		return;
+	}
+	if (shared & RECOMPUTE_NORMS) {
+		norm_1(p, w, x, k);
+		norm_2(p, w, k);
+	}
+	if (shared & RECOMPUTE_GELU)
+		mlp_inside(p, w, k);
+}
+
 static int block_backward(const struct pass *p, unsigned unit, const void *x,
 			  struct block *k)
 {
@@ -280,10 +323,9 @@ static int block_backward(const struct pass *p, unsigned unit, const void *x,
 		w[i] = weight(p, weights, unit, i);
 		g[i] = network_gradient(p, grads, unit, i);
 	}
-	/* The last block's activations are still in the shared buffer. */
-	if (p->n->recompute &&
-	    unit + 1 < GPT2_UNIT_BLOCK(p->n->model->part.end_layer))
-		block_inside(p, unit, w, x, k);
+	/* The last block's activations are still in the shared buffers. */
+	if (unit + 1 < GPT2_UNIT_BLOCK(p->n->model->part.end_layer))
+		block_again(p, unit, w, x, k);
 	mlp_backward(p, unit, w, g, fresh, k);
 	attention_backward(p, unit, w, g, fresh, x, k);
 	p->w->release(p->w->ctx, unit);
@@ -369,9 +411,8 @@ static int head(struct pass *p, const void *last, float *d_last, bool fresh,
 	const void *const ln_w = weight(p, last, unit, GPT2_LN_F_WEIGHT);
 	const void *embed;
 
-	o->norm(n->b, n->normed, n->ln_f_stats, x, ln_w,
-		weight(p, last, unit, GPT2_LN_F_BIAS), n->own_rows, n->c,
-		n->model->config.layer_norm_epsilon);
+	norm(p, n->normed, n->ln_f_stats, x, ln_w,
+	     weight(p, last, unit, GPT2_LN_F_BIAS));
 	embed = p->w->acquire(p->w->ctx, GPT2_UNIT_EMBED, p->err);
 	if (!embed)
 		return -ENOMEM;
@@ -460,49 +501,6 @@ static int backward(struct pass *p)
 		rc = block_backward(p, GPT2_UNIT_BLOCK(layer),
 				    input_of(n, layer), block_of(n, layer));
 	return rc || !is_first(n) ? rc : embed_backward(p);
-}
-
-/* A token's number among this rank's. */
-static int32_t own_token(const struct network *n, int32_t token)
-{
-	const struct gpt2_part *const part = &n->model->part;
-	const uint32_t own = (uint32_t)token - part->vocab_first;
-
-	return own < part->vocab_size ? (int32_t)own : TOKEN_ELSEWHERE;
-}
-
-/* The position in its row of this rank's i-th. */
-static size_t position_of(const struct network *n, size_t i)
-{
-	return n->position + i % n->length;
-}
-
-/* Where its token is. */
-static size_t place_of(const struct network *n, size_t i)
-{
-	return i / n->length * n->tokens_of_row + position_of(n, i);
-}
-
-size_t network_ints(const struct network *n)
-{
-	return 2 * n->rows;
-}
-
-/* The target of each position is the next token, if the row has one. */
-void network_prepare(const struct network *n, const int32_t *tokens,
-		     int32_t *ints)
-{
-	int32_t *const targets = ints + n->rows;
-	size_t i;
-
-	for (i = 0; i < n->rows; i++) {
-		const size_t at = place_of(n, i);
-
-		ints[i] = own_token(n, tokens[at]);
-		targets[i] = position_of(n, i) + 1 < n->tokens_of_row
-				     ? own_token(n, tokens[at + 1])
-				     : TOKEN_NONE;
-	}
 }
 
 size_t network_predictions(const struct network *n)

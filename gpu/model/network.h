@@ -32,11 +32,20 @@ struct network_weights {
 	int (*complete)(void *ctx, unsigned unit, struct errmsg *err);
 };
 
-/* Activations for micro-batches of one size.  With `recompute` only each
- * block's input is kept and the backward pass recomputes the block:
- * bit-identical gradients with a fraction of the memory, for a third more
- * work. */
+/* Activations for micro-batches of one size. */
 struct network;
+
+/*
+ * Activations that blocks do not keep: the backward pass recomputes them, to the same
+ * bits.  Of those with a block's n_embd numbers per token 16 times, GELU's input and
+ * output are 8, which cost a ninth more work (its product); the outputs of both norms
+ * are 2, for next to none; BLOCKS is all but the block's output, for a third more work.
+ */
+enum network_recompute {
+	RECOMPUTE_NORMS = 1,
+	RECOMPUTE_GELU = 2,
+	RECOMPUTE_BLOCKS = 4 | RECOMPUTE_NORMS | RECOMPUTE_GELU,
+};
 
 /*
  * The ranks that compute the same rows; all of them make the same calls with the same
@@ -55,7 +64,8 @@ struct network_ranks {
 
 int network_new(struct network **out, const struct gpt2 *model,
 		struct backend *b, const struct network_ranks *ranks,
-		size_t batch, size_t seq, bool recompute, struct errmsg *err);
+		size_t batch, size_t seq, unsigned recompute,
+		struct errmsg *err);
 void network_free(struct network *n);
 
 /* Bytes of device memory for activations. */

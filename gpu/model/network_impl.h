@@ -29,9 +29,7 @@ struct network {
 	size_t rows;                /* batch * length */
 	size_t own_rows, own_first; /* of these, in the residual stream */
 	size_t width;               /* of this rank's heads; c, if it has all */
-	/* With recomputation all blocks share one set of activations; only
-	 * `out` is per block. */
-	bool recompute;
+	unsigned recompute; /* network_recompute: all blocks share these buffers */
 	struct block *blocks;
 	void *embedded, *normed;
 	float *ln_f_stats;
@@ -42,9 +40,9 @@ struct network {
 	 * of, and a norm's sums over rows. */
 	void *all_rows;
 	float *d_norm;
-	void *exchanged[2];        /* 3; ranks of a sequence */
+	void *exchanged[2];              /* 3; ranks of a sequence */
 	const int32_t *tokens, *targets; /* of this micro-batch, on the device */
-	void *no_bias;             /* zeros, of the width; ranks of a group */
+	void *no_bias; /* zeros, of the width; ranks of a group */
 	size_t memory;
 	/* All allocations, to be freed by one loop. */
 	void **buffers;

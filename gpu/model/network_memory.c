@@ -38,19 +38,40 @@ static float *take_stats(struct network *n, size_t rows, size_t of_row)
 	return network_memory_take(n, rows * of_row * sizeof(float));
 }
 
-static void take_inside(struct network *n, struct block *k)
+static void take_norms(struct network *n, struct block *k)
 {
 	k->ln_1 = take_own(n);
+	k->ln_2 = take_own(n);
+}
+
+static void take_gelu(struct network *n, struct block *k)
+{
+	k->pre = take_rows(n, 4 * n->width);
+	k->gelu = take_rows(n, 4 * n->width);
+}
+
+static void take_inside(struct network *n, struct block *k)
+{
 	k->qkv = take_rows(n, 3 * n->width);
 	k->heads = take_rows(n, n->width);
 	k->attended = n->ranks.sequence ? take_rows(n, n->width) : k->heads;
 	k->mid = take_own(n);
-	k->ln_2 = take_own(n);
-	k->pre = take_rows(n, 4 * n->width);
-	k->gelu = take_rows(n, 4 * n->width);
 	k->ln_1_stats = take_stats(n, n->own_rows, 2);
 	k->ln_2_stats = take_stats(n, n->own_rows, 2);
 	k->attention_stats = take_stats(n, n->rows, n->model->part.n_head);
+}
+
+/* Allocate a block's activations; of `shared` ones it has those of the first. */
+static void take_block(struct network *n, struct block *k, unsigned shared)
+{
+	*k = n->blocks[0];
+	if (!(shared & RECOMPUTE_NORMS))
+		take_norms(n, k);
+	if (!(shared & RECOMPUTE_GELU))
+		take_gelu(n, k);
+	if (shared != RECOMPUTE_BLOCKS)
+		take_inside(n, k);
+	k->out = take_own(n);
 }
 
 static void take_rest(struct network *n)
@@ -94,7 +115,7 @@ static void set_rows(struct network *n)
 
 int network_new(struct network **out, const struct gpt2 *model,
 		struct backend *b, const struct network_ranks *ranks,
-		size_t batch, size_t seq, bool recompute, struct errmsg *err)
+		size_t batch, size_t seq, unsigned recompute, struct errmsg *err)
 {
 	const unsigned layers = model->part.end_layer - model->part.first_layer;
 	struct network *const n = calloc(1, sizeof(*n));
@@ -123,13 +144,8 @@ int network_new(struct network **out, const struct gpt2 *model,
 		network_free(n);
 		return errmsg_nomem(err, NULL);
 	}
-	for (i = 0; i < layers; i++) {
-		if (i == 0 || !recompute)
-			take_inside(n, &n->blocks[i]);
-		else
-			n->blocks[i] = n->blocks[0];
-		n->blocks[i].out = take_own(n);
-	}
+	for (i = 0; i < layers; i++)
+		take_block(n, &n->blocks[i], i ? recompute : 0);
 	take_rest(n);
 	for (i = 0; i < n->nbuffers; i++)
 		missing = missing || !n->buffers[i];
@@ -137,11 +153,12 @@ int network_new(struct network **out, const struct gpt2 *model,
 		const size_t wanted = n->memory;
 
 		network_free(n);
-		return errmsg_set(err, -ENOMEM,
-				  "cannot allocate %zu MiB of activations for a "
-				  "micro-batch of %zu: make it smaller%s",
-				  wanted >> 20, batch,
-				  recompute ? "" : ", or --recompute");
+		return errmsg_set(
+			err, -ENOMEM,
+			"cannot allocate %zu MiB of activations for a "
+			"micro-batch of %zu: make it smaller%s",
+			wanted >> 20, batch,
+			recompute == RECOMPUTE_BLOCKS ? "" : ", or --recompute");
 	}
 	*out = n;
 	return 0;

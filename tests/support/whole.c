@@ -67,7 +67,7 @@ int whole_init(struct whole *w, const struct gpt2_config *c, size_t batch,
 		rc = backend_cpu_new(&w->b, dtype, threads, err);
 	if (!rc)
 		rc = network_new(&w->net, &w->model, w->b, NULL, batch, seq,
-				 false, err);
+				 0, err);
 	if (rc)
 		return rc;
 	w->weights = w->b->ops->alloc(w->b, w->model.numel * sizeof(float));

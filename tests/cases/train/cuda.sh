@@ -54,6 +54,14 @@ check "rank-invariant: one and three ranks" within 0 "$(apart same1 same3 1)"
 on_cuda 2 same2 "${same[@]}" --zero_stage 2
 check "rank-invariant: one and two ranks" within 0 "$(apart same1 same2 1)"
 
+# Activations that are computed again have the same bits.
+bits=("${flags[@]}" --deterministic --dropout 0.1 --dtype bf16 --steps 4)
+on_cuda 1 kept "${bits[@]}"
+for what in blocks gelu norms gelu,norms; do
+	on_cuda 1 "again-$what" "${bits[@]}" --recompute="$what"
+	check "recomputed: $what" within 0 "$(apart kept "again-$what" 1)"
+done
+
 # Attention by cuDNN, if it is available, and by our kernels, for enough positions that
 # cuDNN is used.
 wide=(--dtype bf16 --n_positions 64 --seq_length 64 --steps 4)

@@ -24,6 +24,8 @@ train 2 again "${flags[@]}" --steps "$steps" "${t2[@]}" --recompute
 alike "two ranks" 1e-5 one t2
 alike "four ranks" 1e-5 one t4
 same_bits "recomputed" t2 again
+train 2 half-again "${flags[@]}" --steps "$steps" "${t2[@]}" --recompute=gelu,norms
+same_bits "recomputed in part" t2 half-again
 for stage in 0 1 2 3; do
 	train 4 t2-z$stage "${flags[@]}" --steps "$few" "${t2[@]}" --zero_stage $stage
 	alike "two by two ranks, stage $stage" 1e-5 one t2-z$stage

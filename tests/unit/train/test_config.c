@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "gpu/config/flags.h"
+#include "gpu/model/network.h"
 #include "tests/support/commandline.h"
 #include "tests/support/unit.h"
 
@@ -96,8 +97,9 @@ static void flags_set_what_they_say(void **state)
 		      "--min_lr 1e-5 --lr_schedule warmup --run_name it",
 		      1);
 	assert_int_equal(c.seed, 7);
-	assert_true(c.deterministic && c.async_save && c.recompute && c.tf32 &&
-		    c.no_gds && c.no_cudnn);
+	assert_true(c.deterministic && c.async_save && c.tf32 && c.no_gds &&
+		    c.no_cudnn);
+	assert_int_equal(c.recompute, RECOMPUTE_BLOCKS);
 	assert_int_equal(c.device, DEVICE_CUDA);
 	assert_string_equal(c.data, "a.u16");
 	assert_string_equal(c.tuning_cache, "algorithms");
@@ -106,6 +108,28 @@ static void flags_set_what_they_say(void **state)
 	assert_true(c.schedule.min_lr == 1e-5 && c.schedule.start_lr == 1e-5);
 	assert_string_equal(c.run_name, "it");
 	config_done(&c);
+}
+
+static void what_is_recomputed(void **state)
+{
+	static const struct {
+		const char *line;
+		unsigned what;
+	} cases[] = {
+		{ "", 0 },
+		{ "--recompute", RECOMPUTE_BLOCKS },
+		{ "--recompute=blocks", RECOMPUTE_BLOCKS },
+		{ "--recompute=gelu", RECOMPUTE_GELU },
+		{ "--recompute=norms --steps 3", RECOMPUTE_NORMS },
+		{ "--recompute=gelu,norms", RECOMPUTE_GELU | RECOMPUTE_NORMS },
+	};
+	struct config c;
+
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		line_is_taken(&c, cases[i].line, 1);
+		assert_int_equal(c.recompute, cases[i].what);
+		config_done(&c);
+	}
 }
 
 static void every_flag_is_told_in_the_table(void **state)
@@ -294,6 +318,7 @@ int main(void)
 		cmocka_unit_test(names_follow_the_stage),
 		cmocka_unit_test(defaults_are_the_demos),
 		cmocka_unit_test(flags_set_what_they_say),
+		cmocka_unit_test(what_is_recomputed),
 		cmocka_unit_test(every_flag_is_told_in_the_table),
 		cmocka_unit_test(resuming),
 		cmocka_unit_test(help_and_version_are_answers),
