@@ -205,6 +205,16 @@ struct cached_block *blockcache_find(struct blockcache_key key)
 	return b;
 }
 
+bool blockcache_has(struct blockcache_key key)
+{
+	pthread_mutex_lock(&lock);
+
+	const bool there = lookup(key) != NULL;
+
+	pthread_mutex_unlock(&lock);
+	return there;
+}
+
 const uint8_t *blockcache_data(const struct cached_block *b)
 {
 	return b->data;

@@ -37,6 +37,9 @@ int blockcache_get(struct blockcache_key key, blockcache_fill *fill, void *ctx,
 /* Find a block that is there, or being decoded; NULL if neither. */
 struct cached_block *blockcache_find(struct blockcache_key key);
 
+/* Is a block there, or being decoded?  Does not wait. */
+bool blockcache_has(struct blockcache_key key);
+
 const uint8_t *blockcache_data(const struct cached_block *b);
 void blockcache_release(struct cached_block *b);
 

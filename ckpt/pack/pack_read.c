@@ -5,6 +5,9 @@
  * A block that is wanted whole is decoded to where it is wanted.  Of a block of
  * which a part is wanted the rest soon will be, since readers go on where they
  * stopped: it goes through the cache.
+ *
+ * Each read of a server's file is a request.  There the stored bytes of all
+ * blocks that a read needs are fetched by one request, or by a few at the same time.
  */
 #include <assert.h>
 #include <errno.h>
@@ -13,11 +16,19 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pack/pack_impl.h"
+#include "ckpt/sys/parallel.h"
 #include "ckpt/sys/scratch.h"
 #include "ckpt/tensor/cast.h"
 
 /* Floats that are rounded at once: those of a block. */
 #define ROUNDED_MAX (BLOCK_SIZE / sizeof(float))
+
+/* Blocks that are worth a request, a megabyte of the file; a request is for fewer than
+ * twice as many. */
+#define SPAN_BLOCKS 16
+
+/* Requests of one reader at the same time. */
+#define SPANS_MAX 8
 
 /* --- decoders ---------------------------------------------------------------- */
 
@@ -61,10 +72,18 @@ static void give_worker(struct worker *w)
 
 /* --- blocks ------------------------------------------------------------------ */
 
+/* Bytes of a pack that have been fetched for several blocks; none if `len` is 0. */
+struct fetched {
+	uint8_t *p;
+	uint64_t at;
+	size_t len;
+};
+
 struct wanted {
 	struct pack *p;
 	uint32_t extent;
 	uint64_t block;
+	struct fetched fetched;
 	struct errmsg *err;
 };
 
@@ -107,6 +126,21 @@ static int fail_block(const struct wanted *w)
 		(unsigned long long)(e->start + w->block * BLOCK_SIZE));
 }
 
+/* The stored bytes of a block: fetched before, or read into `buf`. */
+static int get_stored(const struct wanted *w, const struct pack_block *b,
+		      uint8_t *buf, const uint8_t **out)
+{
+	const struct fetched *const f = &w->fetched;
+	const size_t len = (size_t)(b[1].at - b->at);
+
+	if (b->at >= f->at && b[1].at - f->at <= f->len) {
+		*out = f->p + (b->at - f->at);
+		return 0;
+	}
+	*out = buf;
+	return source_read(&w->p->src, buf, len, b->at, w->err);
+}
+
 /* As blockcache_fill. */
 static int decode(void *ctx, uint8_t *to)
 {
@@ -123,11 +157,12 @@ static int decode(void *ctx, uint8_t *to)
 		return errmsg_nomem(w->err, w->p->src.name);
 
 	const struct pack_block *const b = &v[w->block];
-	const size_t stored = (size_t)(b[1].at - b->at);
+	const uint8_t *stored;
 
-	rc = source_read(&w->p->src, worker->stored, stored, b->at, w->err);
-	if (!rc && !block_decode(worker->decoder, e->type, worker->stored,
-				 stored, b->hash, to, block_len(e, w->block)))
+	rc = get_stored(w, b, worker->stored, &stored);
+	if (!rc && !block_decode(worker->decoder, e->type, stored,
+				 (size_t)(b[1].at - b->at), b->hash, to,
+				 block_len(e, w->block)))
 		rc = fail_block(w);
 	give_worker(worker);
 	return rc;
@@ -140,19 +175,26 @@ static struct blockcache_key key_of(const struct wanted *w)
 	};
 }
 
-int pack_get_block(struct pack *p, uint32_t extent, uint64_t block,
-		   struct cached_block **out, struct errmsg *err)
+static int get_block(struct wanted *w, struct cached_block **out)
 {
-	struct wanted w = { p, extent, block, err };
-	const int rc = blockcache_get(key_of(&w), decode, &w, out);
+	const int rc = blockcache_get(key_of(w), decode, w, out);
 
 	/* Another thread may have met the failure, and has the message. */
 	if (rc == -EBADMSG)
-		return fail_block(&w);
-	if (rc && err && !err->text[0])
-		errmsg_set(err, rc, "%s: %s: cannot decode: %s", p->src.name,
-			   owner(p, extent)->name, strerror(-rc));
+		return fail_block(w);
+	if (rc && w->err && !w->err->text[0])
+		errmsg_set(w->err, rc, "%s: %s: cannot decode: %s",
+			   w->p->src.name, owner(w->p, w->extent)->name,
+			   strerror(-rc));
 	return rc;
+}
+
+int pack_get_block(struct pack *p, uint32_t extent, uint64_t block,
+		   struct cached_block **out, struct errmsg *err)
+{
+	struct wanted w = { .p = p, .extent = extent, .block = block, .err = err };
+
+	return get_block(&w, out);
 }
 
 static int read_whole(struct wanted *w, uint8_t *to)
@@ -167,11 +209,10 @@ static int read_whole(struct wanted *w, uint8_t *to)
 	return 0;
 }
 
-static int read_part(const struct wanted *w, uint8_t *to, size_t len,
-		     size_t skip)
+static int read_part(struct wanted *w, uint8_t *to, size_t len, size_t skip)
 {
 	struct cached_block *b;
-	const int rc = pack_get_block(w->p, w->extent, w->block, &b, w->err);
+	const int rc = get_block(w, &b);
 
 	if (rc)
 		return rc;
@@ -180,14 +221,26 @@ static int read_part(const struct wanted *w, uint8_t *to, size_t len,
 	return 0;
 }
 
-static int read_stored(struct pack *p, uint32_t extent, uint8_t *to, size_t len,
-		       uint64_t off, struct errmsg *err)
+/* Bytes of a stored extent. */
+struct stored_read {
+	struct pack *p;
+	uint32_t extent;
+	uint8_t *to;
+	size_t len;
+	uint64_t off;
+};
+
+/* Read block by block, from what has been fetched if it has a block. */
+static int read_blocks(const struct stored_read *r, struct fetched fetched,
+		       struct errmsg *err)
 {
-	const struct pack_extent *const e = &p->x.extents[extent];
-	struct wanted w = { p, extent, off / BLOCK_SIZE, err };
+	const struct pack_extent *const e = &r->p->x.extents[r->extent];
+	struct wanted w = { r->p, r->extent, r->off / BLOCK_SIZE, fetched, err };
+	uint8_t *to = r->to;
+	uint64_t off = r->off;
+	size_t len = r->len;
 	int rc = 0;
 
-	pack_ahead(p, extent, w.block, (off + len - 1) / BLOCK_SIZE + 1);
 	for (; !rc && len; w.block++) {
 		const size_t skip = (size_t)(off - w.block * BLOCK_SIZE);
 		const size_t has = block_len(e, w.block);
@@ -199,6 +252,110 @@ static int read_stored(struct pack *p, uint32_t extent, uint8_t *to, size_t len,
 		len -= n;
 	}
 	return rc;
+}
+
+/* --- files of servers -------------------------------------------------------- */
+
+/* Is each read of the source a request? */
+static bool is_requested(const struct source *s)
+{
+	return s->fd < 0 && !s->p;
+}
+
+static bool is_cached(const struct stored_read *r, uint64_t block)
+{
+	const struct wanted w = { .p = r->p,
+				  .extent = r->extent,
+				  .block = block };
+
+	return blockcache_has(key_of(&w));
+}
+
+/* Where in the pack the blocks of a read are which are not in the cache, from the
+ * first to the last of them; no length if there is but one, which needs no buffer
+ * of its own. */
+static int find_span(const struct stored_read *r, struct fetched *out,
+		     struct errmsg *err)
+{
+	uint64_t first = r->off / BLOCK_SIZE;
+	uint64_t end = (r->off + r->len - 1) / BLOCK_SIZE + 1;
+	const struct pack_block *v;
+	const int rc = pack_load_table(r->p, r->extent, &v, err);
+
+	if (rc)
+		return rc;
+	while (first < end && is_cached(r, first))
+		first++;
+	while (first < end && is_cached(r, end - 1))
+		end--;
+	*out = (struct fetched){ .at = v[first].at };
+	if (end - first > 1)
+		out->len = (size_t)(v[end].at - v[first].at);
+	return 0;
+}
+
+/* Read by one request. */
+static int read_span(const struct stored_read *r, struct errmsg *err)
+{
+	struct fetched f;
+	int rc = find_span(r, &f, err);
+
+	if (rc || !f.len)
+		return rc ? rc : read_blocks(r, f, err);
+	f.p = scratch_take(f.len);
+	rc = f.p ? source_read(&r->p->src, f.p, f.len, f.at, err)
+		 : errmsg_nomem(err, r->p->src.name);
+	if (!rc)
+		rc = read_blocks(r, f, err);
+	scratch_give(f.p);
+	return rc;
+}
+
+/* A read in spans of equal numbers of blocks, but for the last. */
+struct spans {
+	const struct stored_read *whole;
+	uint64_t blocks; /* in each */
+};
+
+/* As for parallel_try. */
+static int read_span_of(void *ctx, size_t i, struct errmsg *err)
+{
+	const struct spans *const s = ctx;
+	const uint64_t size = s->blocks * BLOCK_SIZE;
+	const uint64_t off = s->whole->off, end = off + s->whole->len;
+	const uint64_t at = off - off % BLOCK_SIZE + i * size;
+	const uint64_t from = at > off ? at : off;
+	const uint64_t to = at + size < end ? at + size : end;
+	struct stored_read part = *s->whole;
+
+	part.to += from - off;
+	part.off = from;
+	part.len = (size_t)(to - from);
+	return read_span(&part, err);
+}
+
+static int read_requested(const struct stored_read *r, struct errmsg *err)
+{
+	const uint64_t blocks =
+		(r->off + r->len - 1) / BLOCK_SIZE + 1 - r->off / BLOCK_SIZE;
+	/* A megabyte that begins within a block is one span, too. */
+	const uint64_t n = blocks < 2 * SPAN_BLOCKS ? 1 : blocks / SPAN_BLOCKS;
+	struct spans s = { r, (blocks + n - 1) / n };
+
+	return parallel_try((size_t)((blocks + s.blocks - 1) / s.blocks),
+			    SPANS_MAX, NULL, read_span_of, &s, err);
+}
+
+static int read_stored(struct pack *p, uint32_t extent, uint8_t *to, size_t len,
+		       uint64_t off, struct errmsg *err)
+{
+	const struct stored_read r = { p, extent, to, len, off };
+
+	if (is_requested(&p->src))
+		return read_requested(&r, err);
+	pack_ahead(p, extent, off / BLOCK_SIZE,
+		   (off + len - 1) / BLOCK_SIZE + 1);
+	return read_blocks(&r, (struct fetched){ .len = 0 }, err);
 }
 
 /* --- extents ----------------------------------------------------------------- */

@@ -101,6 +101,17 @@ wait "$reader"
 check "a server that ends in the middle and comes back is read" test $? = 0
 if ucckpt pack "$good/$name/$tag" -o "$tmp/www/$tag.ucpack" >/dev/null 2>&1; then
 	check "a pack is read in place" same "$http/$tag.ucpack"
+
+	# 17 MB in 270 blocks of 64 KiB.
+	mkdir "$tmp/large"
+	"$top_builddir/tests/programs/mkrun" "$tmp/large" 2 700000 2 || fail mkrun
+	ucckpt pack "$tmp/large/global_step4" -o "$tmp/www/large.ucpack" >/dev/null 2>&1 || fail "pack"
+	ucckpt convert "$tmp/large/global_step4" "$tmp/large/local" >/dev/null
+	before=$(count ' 206 ')
+	check "a large pack is converted" ucckpt convert "$http/large.ucpack" "$tmp/large/far" >/dev/null
+	asked=$(($(count ' 206 ') - before))
+	check "to the same tree" diff -r "$tmp/large/local" "$tmp/large/far"
+	check "by requests for many blocks each" test "$asked" -lt 120
 fi
 
 ucckpt info "$http/none" >"$tmp/out" 2>&1
