@@ -36,9 +36,9 @@ struct mount_shard {
 int mount_extents_begin(struct mount_extents *o, struct mount_shards *shards,
 			int fd, struct errmsg *err)
 {
-	struct stat st;
+	struct stat st = { 0 };
 
-	if (fstat(fd, &st) < 0)
+	if (fd >= 0 && fstat(fd, &st) < 0)
 		return errmsg_errno(err, "a file of a checkpoint",
 				    "cannot stat");
 	*o = (struct mount_extents){

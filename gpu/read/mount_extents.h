@@ -41,7 +41,8 @@ struct mount_extents {
 	struct mount_plan plan; /* that the file is of */
 };
 
-/* `fd` must stay open, and `shards` must stay. -ENOMEM. */
+/* `fd` must stay open, and `shards` must stay; -1: a file on a server, which is in no
+ * mount. -ENOMEM. */
 int mount_extents_begin(struct mount_extents *o, struct mount_shards *shards,
 			int fd, struct errmsg *err);
 void mount_extents_end(struct mount_extents *o);

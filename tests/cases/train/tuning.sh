@@ -11,10 +11,12 @@ rank=("$top_builddir/tests/programs/uctrain_emulated")
 export CUDAEMU_ALGORITHMS=2
 cache=$tmp/tuning
 
+# Each rank has two passes: the first stores gradients, the second adds to them, which
+# are products of their own.
 tuned() {
 	local ranks=$1 name=$2
 	shift 2
-	train "$ranks" "$name" "${tiny[@]}" --device cuda --train_batch_size 2 \
+	train "$ranks" "$name" "${tiny[@]}" --device cuda --train_batch_size $((2 * ranks)) \
 		--train_micro_batch_size_per_gpu 1 --steps 2 --tuning_cache "$cache" "$@"
 }
 
