@@ -35,6 +35,35 @@ static void ends_close(struct source *s)
 	free(s->ctx);
 }
 
+int ends_grow(struct source *s, uint64_t to, struct errmsg *err)
+{
+	struct ends *const e = s->ctx;
+	const size_t tail = (size_t)(s->size - e->tail);
+	const uint64_t head = to < e->tail ? to : e->tail;
+	struct ends *grown;
+	int rc;
+
+	if (head <= e->head)
+		return 0;
+	grown = malloc(sizeof(*grown) + head + tail);
+	if (!grown)
+		return errmsg_nomem(err, s->name);
+	*grown = (struct ends){ .of = e->of,
+				.head = (size_t)head,
+				.tail = e->tail };
+	rc = source_read(e->of, grown->bytes + e->head, grown->head - e->head,
+			 e->head, err);
+	if (rc) {
+		free(grown);
+		return rc;
+	}
+	memcpy(grown->bytes, e->bytes, e->head);
+	memcpy(grown->bytes + grown->head, e->bytes + e->head, tail);
+	s->ctx = grown;
+	free(e);
+	return 0;
+}
+
 int ends_open(struct source *out, const struct source *of, size_t len,
 	      struct errmsg *err)
 {

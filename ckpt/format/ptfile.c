@@ -101,9 +101,27 @@ static int load_root(struct ptfile *pt, struct errmsg *err)
 	return rc;
 }
 
+/* See that the pickle and what torch writes beside it are in memory, by one read, if the
+ * pickle begins there and does not end there. */
+static int read_pickle(struct ptfile *pt, struct errmsg *err)
+{
+	const struct zip_entry *const pickle = zip_find(&pt->zip, "data.pkl");
+	const struct zip_entry *const order = zip_find(&pt->zip, "byteorder");
+	uint64_t end;
+
+	if (!pickle || pickle->size > PICKLE_BYTES_MAX || pickle->header)
+		return 0;
+	end = pickle->end;
+	if (order && order->end > end && order->end - end < ENDS_LEN)
+		end = order->end;
+	/* Nothing else is between them. */
+	return end - pickle->size > ENDS_LEN ? 0 : ends_grow(&pt->ends, end, err);
+}
+
 static int open_zip(struct ptfile *pt, struct errmsg *err)
 {
 	return zip_open(&pt->zip, &pt->ends, err) ?:
+	       read_pickle(pt, err) ?:
 	       check_byteorder(pt, err) ?:
 	       load_root(pt, err);
 }
@@ -175,7 +193,7 @@ int ptfile_storage(const struct ptfile *pt, const char *key, uint64_t bytes,
 				  (unsigned long long)has,
 				  (unsigned long long)bytes);
 	if (e)
-		return zip_locate(&pt->zip, e, offset, err);
+		return zip_place(&pt->zip, e, offset, err);
 	*offset = s->off;
 	return 0;
 }

@@ -29,9 +29,9 @@
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/serialization_id.h"
+#include "ckpt/format/ziplayout.h"
 #include "ckpt/sys/crc32.h"
 
-#define ALIGNMENT 64
 #define SERIALIZATION_ID_LEN 40
 #define FLAGS 0x0808	   /* data descriptor, UTF-8 */
 #define FLAGS_EMPTY 0x0800 /* UTF-8 */
@@ -93,29 +93,20 @@ static size_t name_len(const struct ptwrite *w, const struct record *r)
 	return strlen(w->prefix) + 1 + strlen(r->name);
 }
 
-/* The length of the ZIP64 extra field, which is the same in the local header and
- * in the directory. */
 static size_t zip64_len(const struct record *r, uint64_t header)
 {
-	if (!is_big(r->len) && !is_big(header))
-		return 0;
-	return 4 + (is_big(r->len) ? 16 : 0) + (is_big(header) ? 8 : 0);
+	return ziplayout_zip64_len(r->len, header);
 }
 
-/* Bytes from the local header to the data, padded to the alignment. */
 static size_t local_len(const struct ptwrite *w, const struct record *r,
 			uint64_t header)
 {
-	const size_t fixed = 30 + name_len(w, r) + zip64_len(r, header) + 4;
-
-	return fixed + (size_t)(-(header + fixed) % ALIGNMENT);
+	return ziplayout_local_len(name_len(w, r), r->len, header);
 }
 
 static size_t descriptor_len(const struct record *r, uint64_t header)
 {
-	if (r->len == 0)
-		return 0;
-	return zip64_len(r, header) ? 24 : 16;
+	return r->len ? ziplayout_descriptor_len(r->len, header) : 0;
 }
 
 int ptwrite_init(struct ptwrite *w, const char *prefix, struct bytebuf *pickle,
@@ -150,7 +141,7 @@ int ptwrite_init(struct ptwrite *w, const char *prefix, struct bytebuf *pickle,
 			rc = errmsg_set(err, -EFBIG, "%s.pt: too large", prefix);
 			goto fail;
 		}
-		assert(at % ALIGNMENT == 0);
+		assert(at % ZIPLAYOUT_ALIGNMENT == 0);
 		at += r.len + descriptor_len(&r, l.header[i]);
 		directory += 46 + name_len(&l, &r) + zip64_len(&r, l.header[i]);
 	}
@@ -222,7 +213,7 @@ static void add_local(const struct ptwrite *w, const struct record *r,
 	const size_t extra = local_len(w, r, header) - 30 - name_len(w, r);
 	const size_t pad = extra - zip64_len(r, header) - 4;
 
-	assert(pad < ALIGNMENT);
+	assert(pad < ZIPLAYOUT_ALIGNMENT);
 	bytebuf_add_le32(out, 0x04034b50);
 	bytebuf_add_le16(out, 0);
 	bytebuf_add_le16(out, r->len ? FLAGS : FLAGS_EMPTY);

@@ -2,6 +2,7 @@
 #ifndef UCKPT_ZIP_H
 #define UCKPT_ZIP_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,6 +25,7 @@ struct zip_entry {
 	uint64_t size;
 	uint32_t crc;
 	uint16_t full_name_len;
+	bool descriptor; /* follows the bytes */
 };
 
 /* The central directory of a stored-only ZIP or ZIP64 archive. */
@@ -50,5 +52,11 @@ const struct zip_entry *zip_find(const struct zip *z, const char *name);
  * against the directory. */
 int zip_locate(const struct zip *z, const struct zip_entry *e,
 	       uint64_t *offset, struct errmsg *err);
+
+/* The same without reading, if the member lies as torch lays it out: its padding and
+ * the beginning of the next member then say the same.  Headers of members lie all over
+ * a file, and a store may take milliseconds for each. */
+int zip_place(const struct zip *z, const struct zip_entry *e, uint64_t *offset,
+	      struct errmsg *err);
 
 #endif

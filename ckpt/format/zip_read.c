@@ -23,6 +23,7 @@
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
+#include "ckpt/format/ziplayout.h"
 
 #define LOCAL_SIG 0x04034b50u
 #define CENTRAL_SIG 0x02014b50u
@@ -37,6 +38,7 @@
 #define LOCATOR64_LEN 20
 #define COMMENT_MAX 65535
 #define ZIP64_EXTRA 1
+#define FLAG_DESCRIPTOR 8
 
 struct directory {
 	uint64_t offset;
@@ -226,6 +228,7 @@ static int parse_central(struct zip *z, const uint8_t *p, size_t len,
 		.size = size,
 		.crc = get_le32(p + 16),
 		.full_name_len = (uint16_t)name_len,
+		.descriptor = flags & FLAG_DESCRIPTOR,
 	};
 	return z->entries[z->n++].name ? 0 : errmsg_nomem(err, file);
 }
@@ -366,5 +369,21 @@ int zip_locate(const struct zip *z, const struct zip_entry *e,
 				  (unsigned long long)e->end);
 	assert(checked_range(data, e->size, z->src->size));
 	*offset = data;
+	return 0;
+}
+
+int zip_place(const struct zip *z, const struct zip_entry *e, uint64_t *offset,
+	      struct errmsg *err)
+{
+	const uint64_t at = e->header + ziplayout_local_len(e->full_name_len,
+							    e->size, e->header);
+	const uint64_t after =
+		e->descriptor ? ziplayout_descriptor_len(e->size, e->header) : 0;
+	uint64_t end;
+
+	if (!checked_add(at, e->size, &end) || end > e->end ||
+	    e->end - end != after)
+		return zip_locate(z, e, offset, err);
+	*offset = at;
 	return 0;
 }
