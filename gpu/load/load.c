@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/dirs/names.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/user_rules.h"
@@ -135,7 +136,7 @@ static void take_hyperparameters(struct load *l)
 		{ f->weight_decay, &o->weight_decay },
 	};
 
-	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
+	for (size_t i = 0; i < COUNT(numbers); i++)
 		if (!isnan(numbers[i].value))
 			*numbers[i].to = numbers[i].value;
 	if (f->naming.family != NAMING_HF && !l->o->no_optimizer)

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/files/files.h"
 #include "ckpt/pickle/value.h"
 #include "gpu/load/load_impl.h"
@@ -49,7 +50,7 @@ static enum naming_family find_family(const struct load_options *o,
 	static const enum naming_family families[] = { NAMING_MEGATRON,
 						       NAMING_MEGATRON_MODEL };
 
-	for (size_t i = 0; i < sizeof(families) / sizeof(*families); i++) {
+	for (size_t i = 0; i < COUNT(families); i++) {
 		const struct naming n = { .family = families[i] };
 		struct naming_tensor t;
 
@@ -63,14 +64,22 @@ static enum naming_family find_family(const struct load_options *o,
 
 /* --- arguments -------------------------------------------------------------- */
 
-/* An argument; NULL if it is None or missing. */
-static const struct value *find_arg(const struct value *root, const char *name)
+/* An argument, whatever its value; NULL if it is missing. */
+static const struct value *find_any_arg(const struct value *root,
+					const char *name)
 {
-	const struct value *args = value_find(root, "args"), *v;
+	const struct value *args = value_find(root, "args");
 
 	if (!args || (args->kind != VALUE_NEWOBJ && args->kind != VALUE_REDUCE))
 		return NULL;
-	v = value_find(args->obj->state, name);
+	return value_find(args->obj->state, name);
+}
+
+/* The same; also NULL if it is None. */
+static const struct value *find_arg(const struct value *root, const char *name)
+{
+	const struct value *v = find_any_arg(root, name);
+
 	return v && v->kind != VALUE_NONE ? v : NULL;
 }
 
@@ -96,7 +105,7 @@ static int check_args(const struct value *root, const struct gpt2 *model,
 	const struct value *eps = find_arg(root, "layernorm_epsilon");
 	int64_t heads;
 
-	for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++)
+	for (size_t i = 0; i < COUNT(others); i++)
 		if (is_on(root, others[i]))
 			return errmsg_set(
 				err, -EINVAL,
@@ -129,22 +138,12 @@ static unsigned tensor_ranks(const struct value *root)
 	return n > 0 && n <= UINT16_MAX ? (unsigned)n : 0;
 }
 
-/* Is an argument there, whatever its value? */
-static bool has_arg(const struct value *root, const char *name)
-{
-	const struct value *args = value_find(root, "args");
-
-	return args &&
-	       (args->kind == VALUE_NEWOBJ || args->kind == VALUE_REDUCE) &&
-	       value_find(args->obj->state, name);
-}
-
 static void find_order(const struct load_options *o, const struct value *root,
 		       struct load_metadata *f)
 {
-	if (has_arg(root, FPDT))
+	if (find_any_arg(root, FPDT))
 		f->told_qkv = NAMING_QKV_THIRDS;
-	else if (has_arg(root, "num_attention_heads"))
+	else if (find_any_arg(root, "num_attention_heads"))
 		f->told_qkv = NAMING_QKV_HEADS;
 	f->naming.qkv = o->qkv_order ? o->qkv_order : f->told_qkv;
 }
@@ -159,7 +158,7 @@ int load_megatron(const struct load_options *o, const struct gpt2 *model,
 	f->tensor_ranks = tensor_ranks(root);
 	find_order(o, root, f);
 	/* Fused with the bias, it is the approximation by tanh, as ours. */
-	f->exact_gelu = has_arg(root, "bias_gelu_fusion") &&
+	f->exact_gelu = find_any_arg(root, "bias_gelu_fusion") &&
 			!is_on(root, "bias_gelu_fusion") &&
 			!is_on(root, "openai_gelu");
 	return check_args(root, model, dir, err);

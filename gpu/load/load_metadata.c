@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/dirs/names.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
@@ -200,7 +201,7 @@ static int take_group(const struct ptfile *pt, const struct value *group,
 	};
 	int rc = 0;
 
-	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers) && !rc; i++)
+	for (size_t i = 0; i < COUNT(numbers) && !rc; i++)
 		rc = take_number(pt, numbers[i].key, numbers[i].v,
 				 numbers[i].most, numbers[i].to, err);
 	return rc;

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/pickle/value.h"
 #include "gpu/config/config.h"
 #include "gpu/save/ptsave.h"
@@ -118,7 +119,7 @@ static bool set_all(cJSON *root, const struct config *c)
 	bool ok = zero && dsconfig_set(zero, "stage",
 				       cJSON_CreateNumber(c->zero_stage));
 
-	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
+	for (size_t i = 0; i < COUNT(numbers); i++)
 		ok = ok && dsconfig_set(root, numbers[i].key,
 					cJSON_CreateNumber(numbers[i].value));
 	return ok && set_enabled(root, "bf16", c->dtype == DTYPE_BF16) &&

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "gpu/save/save_impl.h"
 
@@ -63,7 +64,7 @@ static char *config_text(const struct gpt2_config *m)
 	cJSON_AddItemToObject(o, "architectures",
 			      cJSON_CreateStringArray(&architecture, 1));
 	cJSON_AddStringToObject(o, "model_type", "gpt2");
-	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
+	for (size_t i = 0; i < COUNT(numbers); i++)
 		cJSON_AddNumberToObject(o, numbers[i].key, numbers[i].value);
 	cJSON_AddStringToObject(o, "activation_function", "gelu_new");
 	cJSON_AddBoolToObject(o, "tie_word_embeddings", true);
