@@ -44,7 +44,7 @@ scripts += \
 	%D%/mount/roots.sh \
 	%D%/remote/http.sh \
 	%D%/remote/faults.sh \
-	%D%/remote/s3.sh \
+	%D%/remote/s3.sh %D%/remote/swift.sh \
 	%D%/remote/stacked.sh \
 	%D%/mount/reasons.sh \
 	%D%/mount/saved_again.sh \
