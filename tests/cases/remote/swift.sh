@@ -58,7 +58,8 @@ port=$(free_port)
 		[ $n != tempauth ] || echo 'user_test_tester = secret7 .admin'
 	done
 	printf '[app:proxy-server]\nuse = egg:swift#proxy\nallow_account_management = true\naccount_autocreate = true\n'
-} | serve proxy "$port"
+} >"$tmp/etc/sections"
+serve proxy "$port" <"$tmp/etc/sections"
 
 export HOME=$tmp
 unset AWS_PROFILE AWS_SESSION_TOKEN AWS_SHARED_CREDENTIALS_FILE AWS_CONFIG_FILE AWS_DEFAULT_REGION AWS_ENDPOINT_URL_S3
