@@ -344,19 +344,21 @@ static void read_counts(fuse_req_t req, size_t size, off_t off)
 	fuse_reply_buf(req, text + at, n - at < size ? n - at : size);
 }
 
-/* Memory of a thread for the bytes of one request. */
+/* What FUSE asks for at once is no more than 256 pages. */
+#define REPLY_BYTES ((size_t)1 << 20)
+
+static pthread_key_t replies; /* of each thread, memory for the bytes of one */
+
 static char *reply_buffer(size_t size)
 {
-	static _Thread_local char *buf;
-	static _Thread_local size_t len;
+	char *buf = pthread_getspecific(replies);
 
-	if (len < size) {
-		free(buf);
-		buf = malloc(size);
-		if (!buf)
-			die("memory");
-		len = size;
+	if (!buf) {
+		buf = malloc(REPLY_BYTES);
+		pthread_setspecific(replies, buf);
 	}
+	if (!buf || size > REPLY_BYTES)
+		die("memory of a reply");
 	return buf;
 }
 
@@ -459,6 +461,8 @@ int main(int argc, char **argv)
 	nodes = calloc(FUSE_ROOT_ID, sizeof(struct node *));
 	find_node(root);
 	sem_init(&room, 0, most);
+	if (pthread_key_create(&replies, free))
+		die("memory of replies");
 	session = fuse_session_new(&args, &ops, sizeof(ops), NULL);
 	if (!session || fuse_session_mount(session, argv[optind + 1]))
 		return 1;
