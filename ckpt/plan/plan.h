@@ -113,7 +113,7 @@ int plan_open_indexed(const char *path, const struct plan_options *options,
 		      struct errmsg *refused, struct errmsg *err);
 
 /*
- * Append an index for the next plan_open_indexed: the shards' maps known so far
+ * Append an index for the next plan_open_indexed: the model, the first shards' maps
  * and the checksums computed so far.  Returns 1, or 0 and appends nothing if
  * there is nothing new since the plan was opened or the last index was written.
  * Errors as index_write.  Called by one thread at a time, while others may use

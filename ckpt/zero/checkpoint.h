@@ -31,6 +31,8 @@ struct zero_checkpoint {
 	atomic_bool *loaded;	/* shards[i] is loaded and immutable */
 	struct layout *layouts; /* of each model-parallel rank; filled in by
 				 * its first shard */
+	bool indexed;		/* profiles are the index's: no shard was
+				 * opened for them */
 	struct far far;		/* where the shards are */
 	bool any_stage;		/* files must load into any stage; see
 				 * plan_options */
@@ -45,7 +47,8 @@ int zckpt_init(struct zero_checkpoint *r, const char *path,
 void zckpt_done(struct zero_checkpoint *r);
 
 /*
- * As zckpt_init, with the model from an index: no file is opened.  `*index` is
+ * As zckpt_init, with the model from an index, and the profiles that it has, so that
+ * zckpt_profiles need not load them: no file is opened.  `*index` is
  * then what follows in it, for the caller; it is empty if the index cannot be
  * used, and `refused` says why.
  */
@@ -53,7 +56,8 @@ int zckpt_init_indexed(struct zero_checkpoint *r, const char *path,
 		       const struct user_rules *user, struct span *index,
 		       struct errmsg *refused, struct errmsg *err);
 
-/* Append an index of the model.  Errors as index_write. */
+/* Append an index of the model and of the profiles that are loaded.  Errors as
+ * index_write. */
 int zckpt_index(const struct zero_checkpoint *r, struct bytebuf *out,
 		struct errmsg *err);
 
@@ -71,6 +75,11 @@ int zckpt_profiles(struct zero_checkpoint *r, struct errmsg *err);
  * states exist and of which types. */
 int zckpt_profile(struct zero_checkpoint *r, unsigned mp,
 		  const struct shard **out, struct errmsg *err);
+
+/* Read the first shard of a model-parallel rank if its profile is an index's.
+ * Errors of shard_load; -EBADMSG if the index has another profile. */
+int zckpt_check_profile(struct zero_checkpoint *r, unsigned mp,
+			struct errmsg *err);
 
 /* The group of a parameter in its profile. */
 int zckpt_group(struct zero_checkpoint *r, const struct param *p,

@@ -8,6 +8,7 @@
  *   version	INDEX_VERSION " " PACKAGE_VERSION
  *   files	degrees and numbers of files; the identity of each file
  *   tables	of each model-parallel rank
+ *   profiles	of each model-parallel rank (index_profile.c)
  *
  * What was read passes the checks that a model-states file passes: those of
  * rank_params.c and experts.c where they do not depend on a pickle, and the same
@@ -31,35 +32,17 @@
 #include "ckpt/tensor/cast.h"
 #include "ckpt/zero/index_stream.h"
 
-#define INDEX_VERSION "7"
+#define INDEX_VERSION "8"
 
 /* Bytes that a warning, a MoE layer, a group, a slice take at least. */
 enum { WARNING_LEN = 4, LAYER_LEN = 9, GROUP_LEN = 8, SLICE_LEN = 6 };
 
-/* A field that is added to one of these is lost between two mounts unless its
- * function below names it. */
-#define INDEX_KNOWS(type, size)                                              \
-	_Static_assert(sizeof(struct type) == (size) || sizeof(void *) != 8, \
-		       #type " has a field that the index lacks")
 INDEX_KNOWS(module_tensor, 64);
 INDEX_KNOWS(slice, 80);
 INDEX_KNOWS(slice_group, 32);
 INDEX_KNOWS(expert_layer, 40);
 INDEX_KNOWS(experts, 24);
 INDEX_KNOWS(rank_params, 216);
-
-static int index_damaged(struct errmsg *err, const char *what)
-{
-	return errmsg_set(err, -EBADMSG, "is damaged: %s", what);
-}
-
-/* Reading has failed: why. */
-static int index_failed(const struct index_stream *x, struct errmsg *err)
-{
-	assert(x->failed);
-	return x->nomem ? errmsg_nomem(err, NULL)
-			: index_damaged(err, "it ends too early");
-}
 
 /* --- files ------------------------------------------------------------------------ */
 
@@ -113,17 +96,6 @@ static int check_identity(struct index_stream *x, const struct tagdir *d,
 }
 
 /* --- metadata --------------------------------------------------------------------- */
-
-static void index_dtype(struct index_stream *x, enum dtype *v)
-{
-	uint8_t byte = (uint8_t)*v;
-
-	index_u8(x, &byte);
-	if (!index_reads(x))
-		return;
-	x->failed |= byte > DTYPE_OTHER;
-	*v = x->failed ? DTYPE_OTHER : (enum dtype)byte;
-}
 
 static void index_metadata(struct index_stream *x, struct rank_params *c)
 {

@@ -12,10 +12,10 @@ struct tagdir;
 /*
  * The parameter tables of a tag as bytes, so that the next mount need not parse
  * the model-states files and the experts' files.  (On 20,000 parameters parsing
- * takes four times as long as reading the index.  Optimizer shards are not in
- * it: each is parsed when it is first needed, in under a millisecond.)  The
- * identities of all files of the directory come first; the bytes are valid for
- * these files only.
+ * takes four times as long as reading the index.)  The identities of all files of
+ * the directory come first; the bytes are valid for these files only.  Profiles
+ * follow (index_profile.h); other optimizer shards are not in the index: each is
+ * parsed when it is first needed, in under a millisecond.
  */
 
 /* Append the tables of all model-parallel ranks.  -ENOTSUP or -E2BIG for merge

@@ -2,10 +2,24 @@
 #include "ckpt/zero/index_stream.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <string.h>
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/bytebuf.h"
+#include "ckpt/base/errmsg.h"
+
+int index_damaged(struct errmsg *err, const char *what)
+{
+	return errmsg_set(err, -EBADMSG, "is damaged: %s", what);
+}
+
+int index_failed(const struct index_stream *x, struct errmsg *err)
+{
+	assert(x->failed);
+	return x->nomem ? errmsg_nomem(err, NULL)
+			: index_damaged(err, "it ends too early");
+}
 
 /* The next `len` bytes of the input, or NULL. */
 static const uint8_t *index_take(struct index_stream *x, size_t len)
@@ -73,6 +87,17 @@ void index_bool(struct index_stream *x, bool *v)
 	x->failed |= byte > 1;
 	if (!x->out)
 		*v = byte;
+}
+
+void index_dtype(struct index_stream *x, enum dtype *v)
+{
+	uint8_t byte = (uint8_t)*v;
+
+	index_u8(x, &byte);
+	if (!index_reads(x))
+		return;
+	x->failed |= byte > DTYPE_OTHER;
+	*v = x->failed ? DTYPE_OTHER : (enum dtype)byte;
 }
 
 void index_count(struct index_stream *x, size_t *n, size_t size, size_t most)

@@ -7,9 +7,17 @@
 #include <stdint.h>
 
 #include "ckpt/base/bytes.h"
+#include "ckpt/tensor/tensor.h"
 
 struct arena;
 struct bytebuf;
+struct errmsg;
+
+/* A field that is added to such a structure is lost between two mounts unless the
+ * structure's function names it. */
+#define INDEX_KNOWS(type, size)                                              \
+	_Static_assert(sizeof(struct type) == (size) || sizeof(void *) != 8, \
+		       #type " has a field that the index lacks")
 
 /*
  * Bytes that are written or read: each function below writes a variable and
@@ -37,6 +45,7 @@ void index_u32(struct index_stream *x, uint32_t *v);
 void index_u64(struct index_stream *x, uint64_t *v);
 void index_i64(struct index_stream *x, int64_t *v);
 void index_bool(struct index_stream *x, bool *v);
+void index_dtype(struct index_stream *x, enum dtype *v);
 
 /* The number of things that take at least `size` bytes each, at most `most`. */
 void index_count(struct index_stream *x, size_t *n, size_t size, size_t most);
@@ -55,5 +64,11 @@ void index_dims(struct index_stream *x, struct arena *a, const uint64_t **v,
  * memory of the arena while reading; NULL if there is none. */
 void *index_array(struct index_stream *x, struct arena *a, const void *v,
 		  size_t n, size_t size);
+
+/* What was read is not what a writer gives: -EBADMSG. */
+int index_damaged(struct errmsg *err, const char *what);
+
+/* The error of a stream that has failed. */
+int index_failed(const struct index_stream *x, struct errmsg *err);
 
 #endif

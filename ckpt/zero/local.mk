@@ -7,6 +7,7 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/shard_nvme.c \
 	%D%/index_stream.h %D%/index_stream.c \
 	%D%/index.h %D%/index.c \
+	%D%/index_profile.h %D%/index_profile.c \
 	%D%/indexfile.h %D%/indexfile.c \
 	%D%/checkpoint.h %D%/checkpoint.c \
 	%D%/complete.h %D%/complete.c \

@@ -280,9 +280,7 @@ static int read_group(const struct shard_reader *r, size_t g,
 				   filled, p->size);
 	group->padding = filled == 0;
 	group->replicated = keeps_whole(r, g);
-	/* A replicated state has all ranks' elements. */
-	need = group->replicated ? partition_whole_size(p, part) : filled;
-	most = group->replicated ? need : p->size;
+	shard_state_bounds(p, part, group->replicated, &need, &most);
 	return shard_read_states(r, g, group_states(r, g), need, most) ?:
 	       check_mapping(r, g);
 }

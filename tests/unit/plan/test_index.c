@@ -98,6 +98,65 @@ static void the_model_is_not_parsed(void **state)
 	}
 }
 
+/* List and stat everything below a directory. */
+static void list_all(struct plan *p, uint64_t dir)
+{
+	struct errmsg err = { "" };
+	struct plan_entry e;
+	struct plan_stat st;
+	uint64_t pos = 0;
+
+	while (plan_next(p, dir, &pos, &e, &err) == 1) {
+		if (plan_stat(p, e.node, &st, &err))
+			fail_msg("%s", err.text);
+		if (st.is_dir)
+			list_all(p, e.node);
+	}
+	assert_string_equal(err.text, "");
+}
+
+/* The tree is listed, with all sizes, although no shard can be parsed; a check of
+ * the files notices that. */
+static void no_shard_is_opened_for_a_listing(void **state)
+{
+	for (int stage = 1; stage <= 3; stage++) {
+		struct indexed x = indexed_make(stage);
+		struct errmsg refused, err = { "" };
+		char path[PATH_MAX];
+		struct plan *p;
+
+		scribble_models(&x);
+		mkckpt_path(&x.c, x.dir, MKCKPT_OPTIM, 0, path);
+		scribble(&x, path, 0);
+		assert_true(indexed_is_used(&x, &p, &refused));
+		assert_int_equal(plan_check(p, &err), 0);
+		list_all(p, PLAN_ROOT);
+		assert_null(zckpt_shard(plan_zckpt(p), 0, 1));
+		assert_true(plan_check_files(p, &err) < 0);
+		assert_non_null(strstr(err.text, path));
+		plan_close(p);
+		indexed_done(&x);
+	}
+}
+
+/* The index of a plan that has read no shard has no profile: it is read later. */
+static void an_index_need_not_have_the_first_shards(void **state)
+{
+	struct indexed x = indexed_make(2);
+	struct errmsg refused, err = { "" };
+	struct plan *p = NULL;
+
+	bytebuf_done(&x.index);
+	assert_int_equal(
+		plan_open(x.dir, &(struct plan_options){ 0 }, &p, &err), 0);
+	assert_int_equal(plan_index(p, &x.index, &err), 1);
+	plan_close(p);
+	assert_true(indexed_is_used(&x, &p, &refused));
+	indexed_check(&x, p);
+	plan_close(p);
+	indexed_done(&x);
+}
+
 /* Nothing new is known: the index is not written. */
 static void what_is_known_is_not_written_again(void **state)
 {
@@ -282,6 +341,8 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_model_is_not_parsed),
+		cmocka_unit_test(no_shard_is_opened_for_a_listing),
+		cmocka_unit_test(an_index_need_not_have_the_first_shards),
 		cmocka_unit_test(what_is_known_is_not_written_again),
 		cmocka_unit_test(what_was_written_is_not_written_again),
 		cmocka_unit_test(an_index_of_other_files_is_refused),

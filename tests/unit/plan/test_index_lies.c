@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An index passes the same checks as a model-states file: a wrong one is
+ * An index passes the same checks as a model-states file and a shard: a wrong one is
  * refused, and the tree is made without it.
  */
+#include <string.h>
+
 #include "tests/support/indexed.h"
 #include "tests/support/unit.h"
 #include "tests/support/walk.h"
@@ -92,6 +94,108 @@ static void another_type_of_model(struct zero_checkpoint *r)
 	r->model.ranks[0].module_dtype = (enum dtype)99;
 }
 
+static struct shard_group *group(struct zero_checkpoint *r, size_t g)
+{
+	return zckpt_shard(r, 0, 0)->groups + g;
+}
+
+static struct shard_state *optimizer_state(struct zero_checkpoint *r,
+					   const char *name)
+{
+	struct shard_group *const g = group(r, 0);
+	size_t i = 0;
+
+	while (strcmp(g->states[i].name, name) != 0)
+		i++;
+	return &g->states[i];
+}
+
+static uint64_t shard_size(struct zero_checkpoint *r)
+{
+	return r->dir.optim[0].file.size;
+}
+
+static void larger_group(struct zero_checkpoint *r)
+{
+	group(r, 0)->fp32.numel += 1000;
+}
+static void smaller_group(struct zero_checkpoint *r)
+{
+	group(r, 0)->fp32.numel--;
+}
+static void group_behind_the_file(struct zero_checkpoint *r)
+{
+	group(r, 1)->fp32.offset = shard_size(r) - 1;
+}
+static void group_at_the_end_of_all(struct zero_checkpoint *r)
+{
+	group(r, 1)->fp32.offset = UINT64_MAX - 3;
+}
+static void group_in_no_file(struct zero_checkpoint *r)
+{
+	group(r, 0)->fp32.swapped = 1;
+}
+static void group_of_no_type(struct zero_checkpoint *r)
+{
+	group(r, 0)->fp32.dtype = (enum dtype)99;
+}
+static void endless_padding(struct zero_checkpoint *r)
+{
+	r->layouts[0].groups[0].used = UINT64_MAX;
+}
+static void padding_that_no_shard_has(struct zero_checkpoint *r)
+{
+	r->layouts[0].groups[0].used += 1000;
+}
+static void too_many_states(struct zero_checkpoint *r)
+{
+	static const char names[] =
+		"a\0b\0c\0d\0e\0f\0g\0h\0i\0j\0k\0l\0m\0n\0o\0p";
+	static struct shard_state states[SHARD_STATES_MAX + 1];
+
+	for (size_t i = 0; i < COUNT(states); i++)
+		states[i] = (struct shard_state){ .name = names + 2 * i,
+						  .kind = STATE_INT };
+	group(r, 0)->states = states;
+	group(r, 0)->nstates = COUNT(states);
+}
+static void state_with_a_slash(struct zero_checkpoint *r)
+{
+	optimizer_state(r, "exp_avg")->name = "../x";
+}
+static void state_like_the_weights(struct zero_checkpoint *r)
+{
+	optimizer_state(r, "exp_avg")->name = "fp32";
+}
+static void state_twice(struct zero_checkpoint *r)
+{
+	optimizer_state(r, "exp_avg")->name = "exp_avg_sq";
+}
+static void state_of_no_kind(struct zero_checkpoint *r)
+{
+	optimizer_state(r, "step")->kind = (enum state_kind)9;
+}
+static void smaller_state(struct zero_checkpoint *r)
+{
+	optimizer_state(r, "exp_avg")->flat.numel--;
+}
+static void larger_state(struct zero_checkpoint *r)
+{
+	optimizer_state(r, "exp_avg")->flat.numel += 1000;
+}
+static void state_behind_the_file(struct zero_checkpoint *r)
+{
+	optimizer_state(r, "exp_avg")->flat.offset = shard_size(r);
+}
+static void step_behind_the_file(struct zero_checkpoint *r)
+{
+	optimizer_state(r, "step")->flat.offset = shard_size(r) - 1;
+}
+static void step_of_two(struct zero_checkpoint *r)
+{
+	optimizer_state(r, "step")->flat.numel = 2;
+}
+
 static void lies_are_noticed(void **state)
 {
 #define LIE(name)           \
@@ -119,6 +223,24 @@ static void lies_are_noticed(void **state)
 		LIE(fewer_ranks_than_there_were),
 		LIE(two_ranks_where_there_is_one),
 		LIE(another_type_of_model),
+		LIE(larger_group),
+		LIE(smaller_group),
+		LIE(group_behind_the_file),
+		LIE(group_at_the_end_of_all),
+		LIE(group_in_no_file),
+		LIE(group_of_no_type),
+		LIE(endless_padding),
+		LIE(padding_that_no_shard_has),
+		LIE(too_many_states),
+		LIE(state_with_a_slash),
+		LIE(state_like_the_weights),
+		LIE(state_twice),
+		LIE(state_of_no_kind),
+		LIE(smaller_state),
+		LIE(larger_state),
+		LIE(state_behind_the_file),
+		LIE(step_behind_the_file),
+		LIE(step_of_two),
 	};
 #undef LIE
 
