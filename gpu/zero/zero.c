@@ -161,9 +161,10 @@ int zero_init(struct zero *z, const struct gpt2 *model, struct topology *ranks,
 	if (!rc)
 		rc = alloc_device(z, err);
 	rc = comm_agree(z->world, rc, err);
-	z->impl->device = ranks->replicas_device;
-	if (!rc)
+	if (!rc) {
+		z->impl->device = ranks->replicas_device;
 		rc = comm_agree(z->world, alloc_units(z, err), err);
+	}
 	if (rc)
 		zero_done(z);
 	return rc;
