@@ -3,8 +3,9 @@
  * Faults of the operating system, preloaded into a program.
  *
  * Calls of the program itself are counted by class; those of the libraries that
- * it uses are left alone, since their defects are not ours.  FAULTS says which of
- * them fail, in words:
+ * it uses are left alone, since their defects are not ours, and so is what comes before
+ * main: the CUDA runtime, part of the program, cannot do without memory there.  FAULTS
+ * says which of them fail, in words:
  *
  *	seed=N		decides which call, and how it fails
  *	rate=N		one in N calls of each class
@@ -62,7 +63,7 @@ static const int kinds[CLASSES][KINDS] = {
 	[THREAD] = { EAGAIN },
 };
 
-/* Set before the program begins. */
+/* Set before main. */
 static bool on;
 static uint64_t seed, rate;
 static uint64_t within[CLASSES];
@@ -483,7 +484,7 @@ static void choose_call(void)
 		}
 }
 
-static void __attribute__((constructor)) begin(void)
+static void begin(void)
 {
 	const char *const words = getenv("FAULTS");
 	const char *const only = getenv("FAULTS_ONLY");
@@ -498,6 +499,32 @@ static void __attribute__((constructor)) begin(void)
 	if (!rate)
 		choose_call();
 	on = true;
+}
+
+typedef int main_fn(int argc, char **argv, char **env);
+
+static main_fn *program_main;
+
+static int begin_main(int argc, char **argv, char **env)
+{
+	begin();
+	return program_main(argc, argv, env);
+}
+
+int __libc_start_main(main_fn *main_of, int argc, char **argv,
+		      void (*init)(void), void (*fini)(void),
+		      void (*rtld_fini)(void), void *stack_end);
+
+/* Every program starts by this function of the C library. */
+int __libc_start_main(main_fn *main_of, int argc, char **argv,
+		      void (*init)(void), void (*fini)(void),
+		      void (*rtld_fini)(void), void *stack_end)
+{
+	__typeof__(__libc_start_main) *const start =
+		(__typeof__(start))dlsym(RTLD_NEXT, "__libc_start_main");
+
+	program_main = main_of;
+	return start(begin_main, argc, argv, init, fini, rtld_fini, stack_end);
 }
 
 static void __attribute__((destructor)) end(void)
