@@ -5,31 +5,18 @@
 # changes meanwhile.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
-require_fuse
+# shellcheck source=tests/cases/far_lib.sh
+. "$(dirname "$0")/../far_lib.sh"
 mnt=$tmp/mnt
-far=$tmp/far
-slowfs=$top_builddir/tests/bench/slowfs
-[ -x "$slowfs" ] || skip "tests/bench/slowfs is not built"
 
 # 36 files of 2.8 MB and one that has them all.
-mkdir "$tmp/run" "$far"
+mkdir "$tmp/run"
 "$top_builddir/tests/programs/mkrun" "$tmp/run" 12 700000 4 || fail "mkrun"
 tag=$tmp/run/global_step4
 check "convert" ucckpt convert "$tag" "$tmp/copy" >"$tmp/convert.log" 2>&1
 
-leave() {
-	for _ in $(seq 50); do
-		umount "$1" 2>/dev/null || fusermount3 -u "$1" 2>/dev/null
-		mountpoint -q "$1" || return 0
-		sleep 0.1
-	done
-	return 1
-}
-trap 'leave "$mnt"; leave "$far"; cleanup' EXIT
 # be_far [OPTION...]: the run, 3 ms away.
 be_far() { "$slowfs" -d 3000 "$@" "$tmp/run" "$far"; }
-# far_count NAME: what the store has counted.
-far_count() { awk -v name="$1" '$1 == name { print $2 }' "$far/.slowfs"; }
 # within BYTES: were at most 1.1 times as many read, and not far fewer?
 within() {
 	local -r bytes=$(far_count bytes)

@@ -5,22 +5,8 @@
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
-require_fuse
-far=$tmp/far
-slowfs=$top_builddir/tests/bench/slowfs
-[ -x "$slowfs" ] || skip "tests/bench/slowfs is not built"
-mkdir "$far"
-
-leave() {
-	for _ in $(seq 50); do
-		umount "$1" 2>/dev/null || fusermount3 -u "$1" 2>/dev/null
-		mountpoint -q "$1" || return 0
-		sleep 0.1
-	done
-	return 1
-}
-trap 'leave "$tmp/mnt"; leave "$far"; cleanup' EXIT
-far_count() { awk -v name="$1" '$1 == name { print $2 }' "$far/.slowfs"; }
+# shellcheck source=tests/cases/far_lib.sh
+. "$(dirname "$0")/../far_lib.sh"
 
 # 76 parameters; with moments 57 MB.
 f=("${tiny[@]}" --n_layer 6 --n_head 4 --n_embd 256 --train_batch_size 4 --deterministic)

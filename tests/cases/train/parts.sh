@@ -34,6 +34,10 @@ others="1 1 1 1
 2 1 2 0
 4 1 2 1
 4 2 2 1"
+# What 16-bit types go on to: their cuts are those of fp32.
+some="2 1 1 3
+2 2 1 2
+4 2 2 1"
 
 each() {
 	local ranks tensor pipe stage dtype name
@@ -91,7 +95,8 @@ restored() {
 }
 
 from_others() {
-	local files= mount=
+	local files= mount= others=$others
+	[ $dtype = fp32 ] || others=$some
 	[ $dtype != fp32 ] && [ $tensor$pipe != 22 ] && [ "$stage" != 0 ] || files=yes
 	# Without ZeRO there is nothing to mount.
 	[ "$stage" = 0 ] || mount=yes
