@@ -53,7 +53,7 @@ clean_up()
 {
 	local mount
 	for mount in "$out/weights" "$out/mnt"; do
-		fusermount3 -u "$mount" 2>/dev/null || :
+		fusermount3 -uz "$mount" 2>/dev/null || :
 		rmdir "$mount" 2>/dev/null || :
 	done
 }
@@ -152,8 +152,9 @@ moved=$out/weights_only.csv
 awk -F, -v OFS=, -v by="$half" '
 FNR == 1 { print "step", "loss", "valid_loss"; next }
 { print $1 + by, $2, $8 }' "$out/logs/weights_only/metrics.csv" >"$moved"
+# The server of weights may still have files of mnt open while it ends: -z unmounts then, too.
 fusermount3 -u "$out/weights"
-fusermount3 -u "$out/mnt"
+fusermount3 -uz "$out/mnt"
 
 # --- the curves ----------------------------------------------------------------------
 

@@ -145,14 +145,6 @@ static uint64_t usable(const struct load *l, const struct item *m)
 
 /* --- order ----------------------------------------------------------------- */
 
-static bool is_qkv(const struct gpt2 *m, const struct gpt2_param *p)
-{
-	const size_t at = (size_t)(p - m->params) - m->units[p->unit].first;
-
-	return p->unit != GPT2_UNIT_EMBED && p->unit != gpt2_unit_last(m) &&
-	       (at == GPT2_C_ATTN_WEIGHT || at == GPT2_C_ATTN_BIAS);
-}
-
 /* Find the order of the rows of query_key_value: *ranks as in struct load_arranged. */
 static int find_rows(const struct load *l, struct item *m, unsigned *ranks,
 		     struct errmsg *err)
@@ -161,7 +153,7 @@ static int find_rows(const struct load *l, struct item *m, unsigned *ranks,
 	struct naming n = s->naming;
 
 	*ranks = 0;
-	if (n.family == NAMING_HF || !is_qkv(l->z->model, param_of(l, m)))
+	if (!m->want.qkv)
 		return 0;
 	/* A tree's sorted rows tell their order themselves. */
 	m->other_qkv = l->metadata.told_qkv && n.qkv != l->metadata.told_qkv &&

@@ -76,8 +76,6 @@ void naming_tensor(struct naming_tensor *t, const struct naming *n,
 	const size_t at = (size_t)(p - m->params) - m->units[p->unit].first;
 	const bool block =
 		p->unit != GPT2_UNIT_EMBED && p->unit != gpt2_unit_last(m);
-	const bool qkv =
-		block && (at == GPT2_C_ATTN_WEIGHT || at == GPT2_C_ATTN_BIAS);
 
 	*t = (struct naming_tensor){ .ndim = p->ndim,
 				     .shape = { p->shape[0], p->shape[1] },
@@ -88,13 +86,14 @@ void naming_tensor(struct naming_tensor *t, const struct naming *n,
 		return;
 	}
 	set_names(t, n->family, m, p->unit, at);
+	t->qkv = block && (at == GPT2_C_ATTN_WEIGHT || at == GPT2_C_ATTN_BIAS);
 	t->group = p->ndim == 1 ? NAMING_UNDECAYED : NAMING_DECAYED;
 	t->transposed = block && p->ndim == 2;
 	if (t->transposed) {
 		t->shape[0] = p->shape[1];
 		t->shape[1] = p->shape[0];
 	}
-	if (qkv && n->qkv == NAMING_QKV_HEADS) {
+	if (t->qkv && n->qkv == NAMING_QKV_HEADS) {
 		t->heads = m->part.n_head;
 		t->head_dim = m->part.width / m->part.n_head;
 	}

@@ -51,6 +51,7 @@ struct naming_tensor {
 	enum naming_group group;
 	unsigned layer;  /* of NAMING_MEGATRON's files layer_LL-model_* */
 	bool transposed; /* rows are our columns */
+	bool qkv;        /* query_key_value */
 	/* Rows of query_key_value by head: as many heads, of so many rows for each
 	 * of query, key and value; 0 heads: rows are in our columns' order. */
 	uint64_t heads, head_dim;

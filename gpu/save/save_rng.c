@@ -2,8 +2,8 @@
 /*
  * Generators of random numbers, as Megatron's script saves those of Python, numpy
  * and torch: its loader ends without them.  Our own need no state (data/rng.h), so
- * these are seeded anew: another sequence for each step, stage and tensor-parallel
- * rank.
+ * each save writes fresh ones: their seed depends on the run's seed, the step, the stage
+ * and the tensor-parallel rank.
  *
  * All are the Mersenne Twister MT19937 (Matsumoto, Nishimura, 1998), before their
  * first number.  A device of NVIDIA has a counter instead, of which torch saves the

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Two buffers of a step each: the device copies from one while the thread fills the
- * other.  The lock is held while rows are read: who needs them has to wait anyway. */
+ * other.  The lock is held while rows are read, since whoever takes it needs
+ * those rows. */
 #include "gpu/train/feed.h"
 
 #include <assert.h>

@@ -11,8 +11,8 @@
 
 #include "ckpt/tensor/cast.h"
 
-/* Of the messages by which a communicator comes about; the operations have the
- * communicator's own. */
+/* The tag of the messages that create a communicator.  Operations use the communicator
+ * itself. */
 #define TAG 42
 
 struct ncclComm {
@@ -52,7 +52,7 @@ static ncclResult_t get_unique_id(ncclUniqueId *id)
 	return ncclSuccess;
 }
 
-/* All members' numbers in the world, by way of the leader, who is rank 0. */
+/* Every member sends its number in the world to rank 0, which sends all of them back. */
 static void learn_members(const struct id *id, int n, int r, int *members)
 {
 	const int tag = TAG + id->number;

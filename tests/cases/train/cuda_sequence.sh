@@ -47,14 +47,8 @@ for dtype in $dtypes; do
 	train 1 one-$dtype "${flags[@]}" --dtype $dtype --dropout 0.1
 done
 
-by_nccl() { test "$(grep -c 'NCCL is not used' "$tmp/$1.log")" = 0; }
-by_host() { test "$(grep -c 'NCCL is not used' "$tmp/$1.log")" = 1; }
-
-# A device for each rank; without NCCL the ranks share two.
 for how in nccl host; do
-	if [ $how = nccl ] && emulated; then
-		export CUDAEMU_NCCL=1 CUDAEMU_DEVICES=own
-	fi
+	exchange_by $how
 	while read -r line; do
 		# shellcheck disable=SC2086
 		row $line
@@ -62,7 +56,7 @@ for how in nccl host; do
 		train "${line%% *}" "$how-$name" "${flags[@]}" "${how_cut[@]}"
 		alike "$how-$name" 1e-5 $one "$how-$name"
 		alike "$how-$name, the CPU's" 1e-4 "cpu-$name" "$how-$name"
-		check "$how-$name: its way" by_$how "$how-$name"
+		check "$how-$name: its way" exchanged_by $how "$how-$name"
 	done <<<"$plan"
 	# 16-bit types round other sums.
 	for dtype in $dtypes; do
@@ -71,7 +65,6 @@ for how in nccl host; do
 		d=$(apart one-$dtype $how-$dtype 1)
 		check "$how, $dtype with dropout: $d apart" within 3e-3 "$d"
 	done
-	unset CUDAEMU_NCCL CUDAEMU_DEVICES
 done
 
 # --- what a step copies between host and device -----------------------------------
@@ -86,7 +79,7 @@ step() {
 }
 
 # With NCCL, the tokens and targets of a row, int32, and the loss and the norm, doubles.
-export CUDAEMU_NCCL=1 CUDAEMU_DEVICES=own
+exchange_by nccl
 while read -r tokens cut; do
 	for steps in 2 3; do
 		# shellcheck disable=SC2086

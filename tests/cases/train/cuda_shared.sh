@@ -37,21 +37,15 @@ for dtype in $dtypes; do
 	train 1 one-$dtype "${flags[@]}" --dtype $dtype --dropout 0.1
 done
 
-by_nccl() { test "$(grep -c 'NCCL is not used' "$tmp/$1.log")" = 0; }
-by_host() { test "$(grep -c 'NCCL is not used' "$tmp/$1.log")" = 1; }
-
-# A device for each rank; without NCCL the ranks share two.
 for how in nccl host; do
-	if [ $how = nccl ] && emulated; then
-		export CUDAEMU_NCCL=1 CUDAEMU_DEVICES=own
-	fi
+	exchange_by $how
 	while read -r ranks tensor pipe stage micro; do
 		name=$how-n$ranks-t$tensor-p$pipe-z$stage
 		# shellcheck disable=SC2046 # words
 		train "$ranks" $name "${flags[@]}" $(shared "$tensor" "$pipe") \
 			--zero_stage "$stage" --train_micro_batch_size_per_gpu "$micro"
 		alike $name 1e-5 one $name
-		check "$name: its way" by_$how $name
+		check "$name: its way" exchanged_by $how $name
 	done <<<"$plan"
 	# 16-bit types round other sums.
 	# shellcheck disable=SC2046
@@ -65,7 +59,6 @@ for how in nccl host; do
 		train $ranks $how-exact$ranks "${flags[@]}" $(shared 1 2) --rank_invariant
 	done
 	same_bits "$how: rank-invariant" $how-exact2 $how-exact4
-	unset CUDAEMU_NCCL CUDAEMU_DEVICES
 done
 
 # --- what a step copies between host and device -----------------------------------

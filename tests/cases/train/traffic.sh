@@ -117,11 +117,8 @@ due() {
 
 while read -r how ranks passes; do
 	for stage in 0 1 2 3; do
-		if [ "$how" = nccl ]; then
-			export CUDAEMU_NCCL=1 CUDAEMU_DEVICES=own
-		fi
+		exchange_by "$how"
 		run "$how" "$stage" "$ranks" "$passes"
-		unset CUDAEMU_NCCL CUDAEMU_DEVICES
 		for of in $(seq 0 $((ranks - 1))); do
 			set -- "$how" "$stage" "$ranks" "$passes" "$of"
 			check "$how, stage $stage, rank $of of $ranks, $passes passes: $(step "$@")" \
