@@ -138,6 +138,7 @@ reported_once() {
 }
 
 # Two ranks say once why they do not use NCCL, and only then.
+exchange_by host
 check "one rank: no warning" test "$(grep -c 'NCCL is not used' "$tmp/run-host-1-1-1-2.log")" = 0
 train 3 shared "${tiny[@]}" --device cuda --train_batch_size 3 --steps 1
 train 2 own "${tiny[@]}" --device cuda --train_batch_size 2 --steps 1
