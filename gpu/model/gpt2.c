@@ -225,6 +225,10 @@ static int check_split(const struct gpt2_config *c, const struct gpt2_split *s,
 	return 0;
 }
 
+/* A step's time for a parameter that tokens are multiplied with, in times of an update.
+ * Measured on the CPU with 1,024 tokens a step: 39 ns in the passes, 4 ns in the update. */
+#define MULTIPLIED 11
+
 /* What a stage weighs by its blocks, and by what else the first and the last have. */
 struct weights {
 	uint64_t block, embed, head;
@@ -238,9 +242,9 @@ static struct weights weights_of(const struct gpt2_config *c,
 	switch (partition) {
 	case GPT2_PARTITION_PARAMETERS:
 		return (struct weights){
-			.block = 2 * (12 * width * width + 13 * width),
+			.block = MULTIPLIED * (12 * width * width + 13 * width),
 			.embed = (c->vocab_size + c->n_positions) * width,
-			.head = 2 * (c->vocab_size * width + 2 * width),
+			.head = MULTIPLIED * (c->vocab_size * width + 2 * width),
 		};
 	case GPT2_PARTITION_UNIFORM:
 		return (struct weights){ .block = 1, .embed = 1, .head = 2 };

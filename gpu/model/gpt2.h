@@ -56,11 +56,10 @@ struct gpt2_unit {
 
 /*
  * What the stages of a pipeline are to have as equal as blocks allow, of which each
- * stage has one at least: parameters, where those that tokens are multiplied with
- * count twice, since they take time in every pass, and all take memory and time in
- * the update; layers, which the embeddings, the last norm and the head are, too; or
- * blocks.  The names are those of DeepSpeed's partition_method, which counts
- * parameters once.
+ * stage has one at least: parameters, weighted by the time that a step takes for each;
+ * layers, which the embeddings, the last norm and the head are, too; or blocks.  The
+ * names are those of DeepSpeed's partition_method, which counts each parameter once:
+ * with a large vocabulary its last stage takes twice the time of the first.
  */
 enum gpt2_partition {
 	GPT2_PARTITION_PARAMETERS,

@@ -15,7 +15,7 @@ trap 'exit 1' INT TERM HUP
 work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX")
 export OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-flags=(--model gpt2 --seq_length 128 --train_batch_size 8 --steps 3 --zero_stage 0
+flags=(--model gpt2 --seq_length 256 --train_batch_size 8 --steps 3 --zero_stage 0
 	--run_name it --log_dir "$work")
 
 # run SERIES RANKS MICRO-BATCH FLAG...: the tokens per second of the last step, and a

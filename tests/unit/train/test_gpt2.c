@@ -98,8 +98,8 @@ static void stages_are_balanced(void **state)
 		unsigned stages, blocks[6];
 	} cases[] = {
 		{ "gpt2", GPT2_PARTITION_PARAMETERS, 1, { 12 } },
-		{ "gpt2", GPT2_PARTITION_PARAMETERS, 2, { 7, 5 } },
-		{ "gpt2", GPT2_PARTITION_PARAMETERS, 4, { 2, 5, 4, 1 } },
+		{ "gpt2", GPT2_PARTITION_PARAMETERS, 2, { 8, 4 } },
+		{ "gpt2", GPT2_PARTITION_PARAMETERS, 4, { 3, 4, 4, 1 } },
 		{ "gpt2", GPT2_PARTITION_UNIFORM, 2, { 7, 5 } },
 		{ "gpt2", GPT2_PARTITION_UNIFORM, 5, { 2, 3, 3, 3, 1 } },
 		{ "gpt2", GPT2_PARTITION_BLOCKS, 2, { 6, 6 } },
