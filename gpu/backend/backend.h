@@ -20,15 +20,27 @@ struct reader;
  *     p *= decay
  *     m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g * g
  *     p -= step_size * m / (sqrt(v) / denom + eps)
+ *
+ * Those of backend_rate differ from step to step.
  */
 struct backend_adam {
 	/* In float, 1 - beta2 would lose four digits. */
 	double beta1, beta2;
 	float eps;
-	float l2;         /* Adam's weight decay: part of the gradient */
-	float decay;      /* AdamW's: 1 - lr * weight_decay */
-	float step_size;  /* lr / (1 - beta1^t) */
-	float denom;      /* sqrt(1 - beta2^t) */
+	float l2; /* Adam's weight decay: part of the gradient */
+};
+struct backend_rate {
+	float decay;     /* AdamW's: 1 - lr * weight_decay */
+	float step_size; /* lr / (1 - beta1^t) */
+	float denom;     /* sqrt(1 - beta2^t) */
+};
+
+/* Elements are dropped with probability `p`.  What selects them is *seed + skip, where a
+ * NULL seed counts as 0. */
+struct backend_dropout {
+	float p;
+	const uint64_t *seed; /* on the device */
+	uint64_t skip;
 };
 
 /*
@@ -41,7 +53,9 @@ struct backend_adam {
  * model's type. float buffers hold gradients of weights, master weights and
  * optimizer states.  Matrices are row-major; `rows` is batch times positions.
  * Unless noted otherwise, gradients of weights are accumulated, or stored if they
- * are `fresh`, and gradients of activations are overwritten.
+ * are `fresh`, and gradients of activations are overwritten.  What differs from step
+ * to step is in the device's memory, and read when the operation runs: a recorded step
+ * can be replayed.
  *
  * Operations are queued in order on QUEUE_COMPUTE; `sync` waits for them and
  * reports the first device error.  Other queues run concurrently: only events
@@ -163,9 +177,9 @@ struct backend_ops {
 
 	/* Layer norm. stats[rows][2] keeps each row's mean and 1/sigma for the
 	 * backward pass. */
-	void (*norm)(struct backend *b, void *out, float *stats,
-		     const void *in, const void *weight, const void *bias,
-		     size_t rows, size_t c, float eps);
+	void (*norm)(struct backend *b, void *out, float *stats, const void *in,
+		     const void *weight, const void *bias, size_t rows,
+		     size_t c, float eps);
 	/* Accumulates into `din`, which holds the residual's gradient.  If `dsum`
 	 * is not NULL, the sum of the result's rows is accumulated there: the
 	 * gradient of the bias of what was added to the residual. */
@@ -189,23 +203,22 @@ struct backend_ops {
 
 	/* Causal attention of qkv[rows][3 * c], c = heads * width.
 	 * stats[batch][heads][seq] is kept for the backward pass, which
-	 * recomputes the weights.  `drop` is the dropout rate, `seed` selects
-	 * the mask. */
+	 * recomputes the weights. */
 	void (*attention)(struct backend *b, void *out, float *stats,
 			  const void *qkv, size_t batch, size_t seq,
-			  size_t heads, size_t c, float drop, uint64_t seed);
+			  size_t heads, size_t c, struct backend_dropout drop);
 	void (*attention_grad)(struct backend *b, void *dqkv, const void *dout,
 			       const void *out, const float *stats,
 			       const void *qkv, size_t batch, size_t seq,
-			       size_t heads, size_t c, float drop,
-			       uint64_t seed);
+			       size_t heads, size_t c,
+			       struct backend_dropout drop);
 
-	/* Dropout in place: zero elements with probability `drop` and scale the
+	/* Dropout in place: zero some elements and scale the
 	 * others up.  Applied to the gradient with the same seed, it is its own
 	 * backward pass.  `x` are elements from `first` on of what the seed is
 	 * for. */
 	void (*dropout)(struct backend *b, void *x, size_t n, size_t first,
-			float drop, uint64_t seed);
+			struct backend_dropout drop);
 
 	/* dst += src */
 	void (*add)(struct backend *b, void *dst, const void *src, size_t n);
@@ -218,7 +231,7 @@ struct backend_ops {
 	 * Fused head and loss: logits = in * wte', and each row's cross entropy
 	 * against targets[rows]; TOKEN_NONE excludes the row.  Adds the
 	 * unscaled sum to *loss (float64, on the device).  With `din`, computes
-	 * the gradients of scale * sum.  The whole matrix of logits is never in
+	 * the gradients of *scale * sum.  The whole matrix of logits is never in
 	 * memory.  With `group`, `vocab` tokens are this rank's, targets are
 	 * counted from its first one, or are TOKEN_ELSEWHERE, and `din` is this
 	 * rank's summand; only three floats of each row are exchanged.
@@ -226,7 +239,7 @@ struct backend_ops {
 	void (*cross_entropy)(struct backend *b, double *loss, void *din,
 			      float *dwte, const void *in, const void *wte,
 			      const int32_t *targets, size_t rows, size_t c,
-			      size_t vocab, float scale, bool fresh,
+			      size_t vocab, const float *scale, bool fresh,
 			      const struct backend_group *group);
 
 	/* --- what ZeRO needs, on float buffers --------------------------- */
@@ -239,20 +252,18 @@ struct backend_ops {
 			   size_t n);
 	/* Weights in the model's type, from masters, and back.  Where both
 	 * have floats, `dst` may be `src`. */
-	void (*round)(struct backend *b, void *dst, const float *src,
-		      size_t n);
-	void (*widen)(struct backend *b, float *dst, const void *src,
-		      size_t n);
+	void (*round)(struct backend *b, void *dst, const float *src, size_t n);
+	void (*widen)(struct backend *b, float *dst, const void *src, size_t n);
 	/* *factor = what the optimizer multiplies gradients with, whose sum of
 	 * squares is *sum: clip_factor of clip.h. */
 	void (*clip)(struct backend *b, float *factor, const double *sum,
-		     double scale, double most);
-	/* Also rounds the new p to `weights`, act_t.  Nothing changes if *factor,
-	 * on the device, is 0. */
+		     const double *scale, double most);
+	/* Also rounds the new p to `weights`, act_t.  `rate` and `factor` are on
+	 * the device.  Nothing changes if *factor is 0. */
 	void (*adam)(struct backend *b, const struct backend_adam *a,
-		     const float *factor, void *weights, float *p,
-		     float *exp_avg, float *exp_avg_sq, const float *grad,
-		     size_t n);
+		     const struct backend_rate *rate, const float *factor,
+		     void *weights, float *p, float *exp_avg, float *exp_avg_sq,
+		     const float *grad, size_t n);
 };
 
 /* Declares a function with the prototype of an operation:

@@ -267,9 +267,10 @@ CPU_CLONES void cpu_drop(float *x, size_t n, float drop, uint64_t row,
 }
 
 static void cpu_dropout(struct backend *b, void *p, size_t n, size_t first,
-			float drop, uint64_t seed)
+			struct backend_dropout drop)
 {
-	const uint64_t row = splitmix64(seed, 0); /* all count as one row */
+	/* All count as one row. */
+	const uint64_t row = splitmix64(dropout_seed(&drop), 0);
 	float *const x = p;
 	size_t at;
 
@@ -277,7 +278,7 @@ static void cpu_dropout(struct backend *b, void *p, size_t n, size_t first,
 	for (at = 0; at < n; at += BLOCK) {
 		const size_t len = n - at < BLOCK ? n - at : BLOCK;
 
-		cpu_drop(x + at, len, drop, row, first + at);
+		cpu_drop(x + at, len, drop.p, row, first + at);
 		cpu_round_to(b->dtype, x + at, len);
 	}
 }

@@ -28,9 +28,9 @@ struct head {
 	struct cpu *cpu;
 };
 
-static struct head head_of(struct backend *b, const float *qkv,
-			   size_t batch, size_t h, size_t seq, size_t heads,
-			   size_t c, float drop, uint64_t seed)
+static struct head head_of(struct backend *b, const float *qkv, size_t batch,
+			   size_t h, size_t seq, size_t heads, size_t c,
+			   float drop, uint64_t seed)
 {
 	const size_t width = c / heads;
 	const float *const base = qkv + batch * seq * 3 * c + h * width;
@@ -114,8 +114,8 @@ static void attend(const struct head *h, float *out, size_t out_pitch,
 			 h->seq, h->v, h->pitch, 0, out + q * out_pitch,
 			 out_pitch);
 		for (i = 0; i < n; i++)
-			cpu_round_to(h->cpu->base.dtype, out + (q + i) * out_pitch,
-				     h->width);
+			cpu_round_to(h->cpu->base.dtype,
+				     out + (q + i) * out_pitch, h->width);
 	}
 }
 
@@ -173,8 +173,8 @@ static void cpu_attention_forward(const struct job *j, size_t i, float *scratch)
 }
 
 void cpu_attention(struct backend *b, void *out, float *stats, const void *qkv,
-		   size_t batch, size_t seq, size_t heads, size_t c, float drop,
-		   uint64_t seed)
+		   size_t batch, size_t seq, size_t heads, size_t c,
+		   struct backend_dropout drop)
 {
 	const struct job j = {
 		.b = b,
@@ -185,8 +185,8 @@ void cpu_attention(struct backend *b, void *out, float *stats, const void *qkv,
 		.qkv = qkv,
 		.written = out,
 		.made_stats = stats,
-		.drop = drop,
-		.seed = seed,
+		.drop = drop.p,
+		.seed = dropout_seed(&drop),
 	};
 
 	for_each_head(&j, QUERIES * seq, cpu_attention_forward);
@@ -302,7 +302,7 @@ static void cpu_attention_backward(const struct job *j, size_t i, float *scratch
 void cpu_attention_grad(struct backend *b, void *dqkv, const void *dout,
 			const void *out, const float *stats, const void *qkv,
 			size_t batch, size_t seq, size_t heads, size_t c,
-			float drop, uint64_t seed)
+			struct backend_dropout drop)
 {
 	const struct job j = {
 		.b = b,
@@ -315,8 +315,8 @@ void cpu_attention_grad(struct backend *b, void *dqkv, const void *dout,
 		.dout = dout,
 		.dqkv = dqkv,
 		.stats = stats,
-		.drop = drop,
-		.seed = seed,
+		.drop = drop.p,
+		.seed = dropout_seed(&drop),
 	};
 
 	for_each_head(&j, 2 * QUERIES * seq, cpu_attention_backward);

@@ -269,7 +269,7 @@ static size_t tile_rows(size_t rows, size_t vocab)
 
 void cpu_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
 		       const void *in, const void *wte, const int32_t *targets,
-		       size_t rows, size_t c, size_t vocab, float scale,
+		       size_t rows, size_t c, size_t vocab, const float *scale,
 		       bool fresh, const struct backend_group *group)
 {
 	struct cpu *const cpu = (struct cpu *)b;
@@ -294,7 +294,7 @@ void cpu_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
 			.rows = n,
 			.c = c,
 			.vocab = vocab,
-			.scale = scale,
+			.scale = din ? *scale : 0,
 			.group = group,
 			.logits = scratch,
 		};

@@ -67,7 +67,8 @@ void cpu_accumulate(struct backend *b, float *dst, const float *src, size_t n)
 		cpu_add_row(dst + at, src + at, block_len(at, n));
 }
 
-CPU_CLONES static void adam_block(const struct backend_adam *a, float factor,
+CPU_CLONES static void adam_block(const struct backend_adam *a,
+				  struct backend_rate rate, float factor,
 				  float *restrict p, float *restrict m,
 				  float *restrict v, const float *restrict grad,
 				  size_t n)
@@ -82,21 +83,23 @@ CPU_CLONES static void adam_block(const struct backend_adam *a, float factor,
 
 		m[i] += to_m * (g - m[i]);
 		v[i] = keep_v * v[i] + to_v * g * g;
-		p[i] = p[i] * h.decay -
-		       h.step_size * m[i] / (sqrtf(v[i]) / h.denom + h.eps);
+		p[i] = p[i] * rate.decay -
+		       rate.step_size * m[i] /
+			       (sqrtf(v[i]) / rate.denom + h.eps);
 	}
 }
 
-void cpu_clip(struct backend *b, float *factor, const double *sum, double scale,
-	      double most)
+void cpu_clip(struct backend *b, float *factor, const double *sum,
+	      const double *scale, double most)
 {
 	(void)b;
-	*factor = clip_factor(clip_norm(*sum, scale), scale, most);
+	*factor = clip_factor(clip_norm(*sum, *scale), *scale, most);
 }
 
 void cpu_adam(struct backend *b, const struct backend_adam *a,
-	      const float *factor, void *weights, float *p, float *exp_avg,
-	      float *exp_avg_sq, const float *grad, size_t n)
+	      const struct backend_rate *rate, const float *factor,
+	      void *weights, float *p, float *exp_avg, float *exp_avg_sq,
+	      const float *grad, size_t n)
 {
 	float *const w = weights;
 	size_t at;
@@ -107,8 +110,8 @@ void cpu_adam(struct backend *b, const struct backend_adam *a,
 	for (at = 0; at < n; at += BLOCK) {
 		const size_t len = block_len(at, n);
 
-		adam_block(a, *factor, p + at, exp_avg + at, exp_avg_sq + at,
-			   grad + at, len);
+		adam_block(a, *rate, *factor, p + at, exp_avg + at,
+			   exp_avg_sq + at, grad + at, len);
 		memcpy(w + at, p + at, len * sizeof(*w));
 		cpu_round_to(b->dtype, w + at, len);
 	}

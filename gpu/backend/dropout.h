@@ -5,6 +5,13 @@
 #include <stdint.h>
 
 #include "ckpt/base/splitmix.h"
+#include "gpu/backend/backend.h"
+
+/* What selects the elements; where the device's memory can be read. */
+SPLITMIX_FN uint64_t dropout_seed(const struct backend_dropout *d)
+{
+	return d->skip + (d->seed ? *d->seed : 0);
+}
 
 /* The random number of element i in the row whose own is `row`, in 32-bit
  * arithmetic, which devices vectorise well.  Both halves of `row` enter

@@ -9,11 +9,11 @@
 #define CHUNK_BYTES 16
 
 struct cuda_heads cuda_heads_of(const void *qkv, size_t batch, size_t seq,
-				size_t heads, size_t c, float drop,
-				uint64_t seed)
+				size_t heads, size_t c,
+				struct backend_dropout drop)
 {
 	assert(heads && c % heads == 0);
-	assert(drop >= 0 && drop < 1);
+	assert(drop.p >= 0 && drop.p < 1);
 	return (struct cuda_heads){
 		.qkv = qkv,
 		.batch = batch,
@@ -22,7 +22,6 @@ struct cuda_heads cuda_heads_of(const void *qkv, size_t batch, size_t seq,
 		.width = c / heads,
 		.scale = 1.0f / sqrtf((float)(c / heads)),
 		.drop = drop,
-		.seed = seed,
 	};
 }
 

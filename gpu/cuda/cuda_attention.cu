@@ -104,7 +104,7 @@ attend_tile(float o[D / 8][4], softmax &r, const left_rows<D, T> &q,
 						 at + threadIdx.x % 4 * 2);
 	weigh<rows / 8>(s, r, fade, a.scale * LOG2_E);
 	if (drops)
-		drop_weights<rows / 8>(s, seed, query, at, a.drop);
+		drop_weights<rows / 8>(s, seed, query, at, a.drop.p);
 #pragma unroll
 	for (int i = 0; i < D / 8; i++)
 #pragma unroll
@@ -171,11 +171,10 @@ static __global__ void __launch_bounds__(QUERIES<D, T> * 2, D == 64 ? 2 : 1)
 
 void cuda_attention(struct backend *b, void *out, float *stats, const void *qkv,
 		    size_t batch, size_t seq, size_t heads, size_t c,
-		    float drop, uint64_t seed)
+		    backend_dropout drop)
 {
 	struct cuda *const cuda = cuda_of(b);
-	struct cuda_heads a =
-		cuda_heads_of(qkv, batch, seq, heads, c, drop, seed);
+	struct cuda_heads a = cuda_heads_of(qkv, batch, seq, heads, c, drop);
 
 	a.out = out;
 	a.stats = stats;

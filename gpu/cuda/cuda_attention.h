@@ -24,15 +24,15 @@ struct cuda_heads {
 	void *dqkv;
 	const float *delta;
 	size_t batch, seq, heads, width;
-	float scale, drop;
-	uint64_t seed;
+	float scale;
+	struct backend_dropout drop;
 	bool chunked; /* heads begin and end at multiples of 16 bytes */
 };
 
 /* The arguments that both directions share; c = heads * width. */
 struct cuda_heads cuda_heads_of(const void *qkv, size_t batch, size_t seq,
-				size_t heads, size_t c, float drop,
-				uint64_t seed);
+				size_t heads, size_t c,
+				struct backend_dropout drop);
 
 /* Prepare `a` for our kernels: set `chunked`.  False if a head is wider than
  * they support, which sync reports. */

@@ -111,7 +111,7 @@ static bool is_aligned(const void *p)
 
 static bool fits(const struct cuda *c, const struct cuda_heads *a)
 {
-	return !c->no_cudnn && c->base.dtype != DTYPE_F32 && a->drop == 0 &&
+	return !c->no_cudnn && c->base.dtype != DTYPE_F32 && a->drop.p == 0 &&
 	       a->width % 8 == 0 && a->width <= WIDTH_MAX &&
 	       a->seq >= SEQ_MIN && is_aligned(a->qkv) && is_aligned(a->out) &&
 	       is_aligned(a->stats) && is_aligned(a->dout) &&

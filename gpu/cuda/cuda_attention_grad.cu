@@ -52,8 +52,9 @@ score_grads(float s[N][4], float d[N][4], const cuda_heads &a, uint64_t seed,
 				const uint32_t random = dropout_element(
 					splitmix64(seed, query), key);
 
-				grad = dropout_apply(grad, random, a.drop);
-				s[i][j] = dropout_apply(weight, random, a.drop);
+				grad = dropout_apply(grad, random, a.drop.p);
+				s[i][j] =
+					dropout_apply(weight, random, a.drop.p);
 			} else {
 				s[i][j] = weight;
 			}
@@ -240,11 +241,10 @@ static void launch_delta(struct cuda *c, const cuda_heads &a, float *delta)
 void cuda_attention_grad(struct backend *b, void *dqkv, const void *dout,
 			 const void *out, const float *stats, const void *qkv,
 			 size_t batch, size_t seq, size_t heads, size_t c,
-			 float drop, uint64_t seed)
+			 backend_dropout drop)
 {
 	struct cuda *const cuda = cuda_of(b);
-	struct cuda_heads a =
-		cuda_heads_of(qkv, batch, seq, heads, c, drop, seed);
+	struct cuda_heads a = cuda_heads_of(qkv, batch, seq, heads, c, drop);
 	float *delta;
 
 	a.out = (void *)out;

@@ -122,7 +122,7 @@ grad_of_row(T *x, size_t vocab, softmax all, int32_t target, float scale)
 template <int N, typename T>
 static __global__ void __launch_bounds__(THREADS)
 	lose_row(float *losses, T *logits, const int32_t *targets, size_t vocab,
-		 size_t pitch, float scale, bool grad)
+		 size_t pitch, const float *scale, bool grad)
 {
 	const int32_t target = targets[blockIdx.x];
 	T *const x = logits + blockIdx.x * pitch;
@@ -135,7 +135,7 @@ static __global__ void __launch_bounds__(THREADS)
 	if (!grad)
 		return;
 	__syncthreads();
-	grad_of_row<N>(x, vocab, all, target, scale);
+	grad_of_row<N>(x, vocab, all, target, *scale);
 }
 
 /* What a rank knows of a row: its columns' softmax, and the target's logit, or 0
@@ -166,7 +166,7 @@ template <int N, typename T>
 static __global__ void __launch_bounds__(THREADS)
 	lose_shared_row(float *losses, T *logits, const row_sums *all,
 			unsigned ranks, const int32_t *targets, size_t vocab,
-			size_t pitch, float scale, bool grad)
+			size_t pitch, const float *scale, bool grad)
 {
 	const int32_t target = targets[blockIdx.x];
 	row_sums sum = { { -INFINITY, 0 }, 0 };
@@ -184,7 +184,7 @@ static __global__ void __launch_bounds__(THREADS)
 				: logf(sum.some.sum) + sum.some.top - sum.wanted;
 	if (grad)
 		grad_of_row<N>(logits + blockIdx.x * pitch, vocab, sum.some,
-			       target, scale);
+			       target, *scale);
 }
 
 static __global__ void __launch_bounds__(THREADS)
@@ -210,7 +210,7 @@ struct head {
 	const void *in, *wte;
 	const int32_t *targets;
 	size_t rows, width, vocab, pitch;
-	float scale;
+	const float *scale;
 	void *logits;
 	float *losses;
 	const struct backend_group *group; /* or NULL */
@@ -285,7 +285,7 @@ static size_t chunk_of(size_t rows, size_t bytes_of_row, size_t limit)
 
 void cuda_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
 			const void *in, const void *wte, const int32_t *targets,
-			size_t rows, size_t c, size_t vocab, float scale,
+			size_t rows, size_t c, size_t vocab, const float *scale,
 			bool fresh, const struct backend_group *group)
 {
 	struct cuda *const cuda = cuda_of(b);

@@ -67,30 +67,31 @@ static void for_each(struct backend *b, const char *name, const F &op,
 template <typename T> struct drop_op {
 	T *x;
 	uint32_t first;
-	float drop;
-	uint64_t row; /* all elements count as one row */
+	backend_dropout drop;
 
 	template <int N> __device__ void run(size_t i) const
 	{
+		/* All elements count as one row. */
+		const uint64_t row = splitmix64(dropout_seed(&drop), 0);
 		floats<N> f = load<N>(x + i);
 
 #pragma unroll
 		for (int k = 0; k < N; k++)
 			f.x[k] = dropout_apply(
-				f.x[k], dropout_element(row, first + (uint32_t)(i + k)),
-				drop);
+				f.x[k],
+				dropout_element(row, first + (uint32_t)(i + k)),
+				drop.p);
 		store(x + i, f);
 	}
 };
 
 void cuda_dropout(struct backend *b, void *x, size_t n, size_t first,
-		  float drop, uint64_t seed)
+		  backend_dropout drop)
 {
 	by_type(b->dtype, [=](auto t) {
 		typedef decltype(t) T;
 		constexpr int N = wide<T>();
-		const drop_op<T> op = { (T *)x, (uint32_t)first, drop,
-					splitmix64(seed, 0) };
+		const drop_op<T> op = { (T *)x, (uint32_t)first, drop };
 
 		for_each<N>(b, "dropout", op, is_aligned<N>(op.x), n);
 	});
@@ -237,7 +238,8 @@ void cuda_scale(struct backend *b, float *x, float factor, size_t n)
 template <typename T> struct adam_op {
 	/* struct backend_adam, with constant subexpressions precomputed. */
 	float keep_v, to_m, to_v;
-	float eps, l2, decay, step_size, denom;
+	float eps, l2;
+	const backend_rate *rate;
 	const float *factor;
 	T *weights;
 	float *p, *m, *v;
@@ -248,6 +250,7 @@ template <typename T> struct adam_op {
 		floats<N> fp = load<N>(p + i), fm = load<N>(m + i);
 		floats<N> fv = load<N>(v + i);
 		const floats<N> fg = load<N>(grad + i);
+		const backend_rate now = *rate;
 		const float by = *factor;
 
 		if (by == 0)
@@ -259,9 +262,9 @@ template <typename T> struct adam_op {
 
 			fm.x[k] += to_m * (g - fm.x[k]);
 			fv.x[k] = keep_v * fv.x[k] + to_v * g * g;
-			fp.x[k] = fp.x[k] * decay -
-				  step_size * fm.x[k] /
-					  (sqrtf(fv.x[k]) / denom + eps);
+			fp.x[k] = fp.x[k] * now.decay -
+				  now.step_size * fm.x[k] /
+					  (sqrtf(fv.x[k]) / now.denom + eps);
 		}
 		store(p + i, fp);
 		store(m + i, fm);
@@ -271,22 +274,23 @@ template <typename T> struct adam_op {
 };
 
 static __global__ void clip_gradients(float *factor, const double *sum,
-				      double scale, double most)
+				      const double *scale, double most)
 {
 	if (threadIdx.x == 0)
-		*factor = clip_factor(clip_norm(*sum, scale), scale, most);
+		*factor = clip_factor(clip_norm(*sum, *scale), *scale, most);
 }
 
 void cuda_clip(struct backend *b, float *factor, const double *sum,
-	       double scale, double most)
+	       const double *scale, double most)
 {
 	cuda_launch(cuda_of(b), "clip", clip_gradients, 1, WARP, 0, factor, sum,
 		    scale, most);
 }
 
 void cuda_adam(struct backend *b, const struct backend_adam *a,
-	       const float *factor, void *weights, float *p, float *exp_avg,
-	       float *exp_avg_sq, const float *grad, size_t n)
+	       const struct backend_rate *rate, const float *factor,
+	       void *weights, float *p, float *exp_avg, float *exp_avg_sq,
+	       const float *grad, size_t n)
 {
 	by_type(b->dtype, [=](auto t) {
 		typedef decltype(t) T;
@@ -296,9 +300,7 @@ void cuda_adam(struct backend *b, const struct backend_adam *a,
 			(float)(1 - a->beta2),
 			a->eps,
 			a->l2,
-			a->decay,
-			a->step_size,
-			a->denom,
+			rate,
 			factor,
 			(T *)weights,
 			p,

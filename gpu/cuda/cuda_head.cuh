@@ -53,7 +53,7 @@ static __device__ __forceinline__ head_of_block<T> head_of(const cuda_heads &a)
 		(T *)a.out + at,
 		a.stats + head * a.seq,
 		a.delta + head * a.seq,
-		splitmix64(a.seed, head),
+		splitmix64(dropout_seed(&a.drop), head),
 	};
 }
 
@@ -137,7 +137,7 @@ template <typename F>
 static void by_kind(enum dtype dtype, const cuda_heads &a, F work)
 {
 	by_type(dtype, [&](auto t) {
-		if (a.width <= 64 && a.drop == 0)
+		if (a.width <= 64 && a.drop.p == 0)
 			work(t, count<64>(), count<0>());
 		else if (a.width <= 64)
 			work(t, count<64>(), count<1>());

@@ -32,7 +32,7 @@ struct pass {
 	const struct network_weights *w;
 	struct errmsg *err;
 	float drop;
-	uint64_t seed;
+	const struct network_pass *now; /* on the device; of training */
 	float *d_embed; /* the gradient of the embeddings' unit */
 	bool fresh_embed;
 	double *loss; /* on the device; of forward passes */
@@ -74,21 +74,26 @@ static void zero_gradient(const struct pass *p, unsigned param)
  * embedding, which counts as the block before the first. */
 enum place { PLACE_ATTENTION, PLACE_ATTN_PROJ, PLACE_MLP_PROJ, PLACES };
 
-static uint64_t seed_of(const struct pass *p, unsigned unit, enum place place)
+static struct backend_dropout drop_of(const struct pass *p, unsigned unit,
+				      enum place place)
 {
-	return p->seed + ((uint64_t)unit * PLACES + place + 1) *
-				 UINT64_C(0xd1342543de82ef95);
+	return (struct backend_dropout){
+		.p = p->drop,
+		.seed = p->now ? &p->now->seed : NULL,
+		.skip = ((uint64_t)unit * PLACES + place + 1) *
+			UINT64_C(0xd1342543de82ef95),
+	};
 }
 
 /* out = x + dropout(in * w + bias) */
 static void project(const struct pass *p, void *out, const void *x,
 		    const void *in, const void *w, const void *bias, size_t ic,
-		    uint64_t seed)
+		    struct backend_dropout drop)
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
 
-	if (!n->ranks.tensor && !(p->drop > 0)) {
+	if (!n->ranks.tensor && !(drop.p > 0)) {
 		o->linear(n->b, out, NULL, in, w, bias, x, n->rows, ic, n->c);
 		return;
 	}
@@ -98,8 +103,8 @@ static void project(const struct pass *p, void *out, const void *x,
 	o->linear(n->b, network_summand(n, out), NULL, in, w, bias, NULL,
 		  n->rows, ic, n->c);
 	network_sum(n, out);
-	if (p->drop > 0)
-		network_dropout(n, out, p->drop, seed);
+	if (drop.p > 0)
+		network_dropout(n, out, drop);
 	o->add(n->b, out, x, n->own_rows * n->c);
 }
 
@@ -111,7 +116,8 @@ static void attend_heads(const struct pass *p, unsigned unit, struct block *k,
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
-	const uint64_t seed = seed_of(p, unit, PLACE_ATTENTION);
+	struct backend_dropout drop = drop_of(p, unit, PLACE_ATTENTION);
+	const uint64_t skip = drop.skip;
 	const size_t all = n->model->config.n_head;
 	size_t first;
 	const size_t number = network_heads(n, &first);
@@ -120,19 +126,19 @@ static void attend_heads(const struct pass *p, unsigned unit, struct block *k,
 	const size_t row = n->seq * width * n->b->act_size;
 
 	for (size_t i = 0; i < n->batch; i += step) {
-		const uint64_t own = splitmix64_skip(seed, all * i + first);
 		char *const heads = (char *)k->attended + i * row;
 		char *const qkv = (char *)k->qkv + i * 3 * row;
 		float *const stats = k->attention_stats + i * n->seq * number;
 
+		drop.skip = splitmix64_skip(skip, all * i + first);
 		if (d_heads)
 			o->attention_grad(n->b, (char *)n->d_wide + i * 3 * row,
 					  (const char *)d_heads + i * row,
 					  heads, stats, qkv, step, n->seq,
-					  number, width, p->drop, own);
+					  number, width, drop);
 		else
 			o->attention(n->b, heads, stats, qkv, step, n->seq,
-				     number, width, p->drop, own);
+				     number, width, drop);
 	}
 }
 
@@ -206,7 +212,7 @@ static void block_inside(const struct pass *p, unsigned unit, const void **w,
 	attend(p, unit, k);
 	project(p, k->mid, x, k->heads, w[GPT2_ATTN_PROJ_WEIGHT],
 		w[GPT2_ATTN_PROJ_BIAS], n->width,
-		seed_of(p, unit, PLACE_ATTN_PROJ));
+		drop_of(p, unit, PLACE_ATTN_PROJ));
 	norm_2(p, w, k);
 	mlp_inside(p, w, k);
 }
@@ -222,22 +228,22 @@ static void block_forward(const struct pass *p, unsigned unit,
 	block_inside(p, unit, w, x, k);
 	project(p, k->out, k->mid, k->gelu, w[GPT2_MLP_PROJ_WEIGHT],
 		w[GPT2_MLP_PROJ_BIAS], 4 * p->n->width,
-		seed_of(p, unit, PLACE_MLP_PROJ));
+		drop_of(p, unit, PLACE_MLP_PROJ));
 }
 
 /* The gradient of a branch's output: the residual stream's, with dropout
  * applied. */
-static const void *into_branch(const struct pass *p, uint64_t seed)
+static const void *into_branch(const struct pass *p, struct backend_dropout drop)
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
 	const size_t len = n->own_rows * n->c;
 
-	if (!(p->drop > 0))
+	if (!(drop.p > 0))
 		return network_all_rows(n, n->d);
 	o->zero(n->b, n->d_branch, len * n->b->act_size);
 	o->add(n->b, n->d_branch, n->d, len);
-	network_dropout(n, n->d_branch, p->drop, seed);
+	network_dropout(n, n->d_branch, drop);
 	return network_all_rows(n, n->d_branch);
 }
 
@@ -249,7 +255,7 @@ static void mlp_backward(const struct pass *p, unsigned unit, const void **w,
 
 	o->linear_grad(n->b, n->d_wide, g[GPT2_MLP_PROJ_WEIGHT],
 		       g[GPT2_MLP_PROJ_BIAS],
-		       into_branch(p, seed_of(p, unit, PLACE_MLP_PROJ)),
+		       into_branch(p, drop_of(p, unit, PLACE_MLP_PROJ)),
 		       k->gelu, k->pre, w[GPT2_MLP_PROJ_WEIGHT], n->rows,
 		       4 * n->width, n->c, fresh);
 	o->linear_grad(n->b, n->d_branch, g[GPT2_C_FC_WEIGHT], g[GPT2_C_FC_BIAS],
@@ -275,7 +281,7 @@ static void attention_backward(const struct pass *p, unsigned unit,
 
 	o->linear_grad(n->b, d_heads, g[GPT2_ATTN_PROJ_WEIGHT],
 		       p->drop > 0 ? g[GPT2_ATTN_PROJ_BIAS] : NULL,
-		       into_branch(p, seed_of(p, unit, PLACE_ATTN_PROJ)),
+		       into_branch(p, drop_of(p, unit, PLACE_ATTN_PROJ)),
 		       k->heads, NULL, w[GPT2_ATTN_PROJ_WEIGHT], n->rows,
 		       n->width, n->c, fresh);
 	attend_backward(p, unit, k, d_heads);
@@ -372,8 +378,8 @@ static int embed(const struct pass *p)
 	network_sum(n, n->embedded);
 	p->w->release(p->w->ctx, GPT2_UNIT_EMBED);
 	if (p->drop > 0)
-		network_dropout(n, n->embedded, p->drop,
-				seed_of(p, GPT2_UNIT_EMBED, PLACE_MLP_PROJ));
+		network_dropout(n, n->embedded,
+				drop_of(p, GPT2_UNIT_EMBED, PLACE_MLP_PROJ));
 	return 0;
 }
 
@@ -401,8 +407,7 @@ static int forward(const struct pass *p)
 
 /* The last norm and the head: computes the loss and, in training, when `d_last`
  * is the last unit's gradient, the gradient of the residual stream. */
-static int head(struct pass *p, const void *last, float *d_last, bool fresh,
-		float scale)
+static int head(struct pass *p, const void *last, float *d_last, bool fresh)
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
@@ -423,7 +428,8 @@ static int head(struct pass *p, const void *last, float *d_last, bool fresh,
 			 network_all_rows(n, n->normed),
 			 weight(p, embed, GPT2_UNIT_EMBED, GPT2_WTE),
 			 n->targets, n->rows, n->c, n->model->part.vocab_size,
-			 scale, p->fresh_embed, n->ranks.tensor);
+			 p->now ? &p->now->scale : NULL, p->fresh_embed,
+			 n->ranks.tensor);
 	p->w->release(p->w->ctx, GPT2_UNIT_EMBED);
 	if (!d_last)
 		return 0;
@@ -435,11 +441,12 @@ static int head(struct pass *p, const void *last, float *d_last, bool fresh,
 	return 0;
 }
 
-static int last_unit(struct pass *p, bool train, float scale)
+static int last_unit(struct pass *p)
 {
 	struct network *const n = p->n;
 	const unsigned unit = gpt2_unit_last(n->model);
 	const void *const w = p->w->acquire(p->w->ctx, unit, p->err);
+	const bool train = p->now != NULL;
 	float *d_last = NULL;
 	bool fresh = false;
 	int rc;
@@ -456,7 +463,7 @@ static int last_unit(struct pass *p, bool train, float scale)
 		if (p->fresh_embed && is_first(n))
 			zero_gradient(p, GPT2_WPE);
 	}
-	rc = head(p, w, d_last, fresh, scale);
+	rc = head(p, w, d_last, fresh);
 	p->w->release(p->w->ctx, unit);
 	if (!rc && train)
 		rc = p->w->complete(p->w->ctx, unit, p->err);
@@ -481,8 +488,8 @@ static int embed_backward(struct pass *p)
 		zero_gradient(p, GPT2_WPE);
 	}
 	if (p->drop > 0)
-		network_dropout(n, n->d, p->drop,
-				seed_of(p, GPT2_UNIT_EMBED, PLACE_MLP_PROJ));
+		network_dropout(n, n->d,
+				drop_of(p, GPT2_UNIT_EMBED, PLACE_MLP_PROJ));
 	o->embed_grad(
 		n->b, network_gradient(p, p->d_embed, GPT2_UNIT_EMBED, GPT2_WTE),
 		network_gradient(p, p->d_embed, GPT2_UNIT_EMBED, GPT2_WPE) +
@@ -508,25 +515,33 @@ size_t network_predictions(const struct network *n)
 	return n->batch * (n->tokens_of_row - 1);
 }
 
-static int network_run(struct pass *p, const int32_t *ints, bool train,
-		       float scale)
+struct network_pass network_pass_of(const struct network *n, float scale,
+				    uint64_t seed)
+{
+	return (struct network_pass){
+		.seed = seed,
+		.scale = (float)(scale / (double)network_predictions(n)),
+	};
+}
+
+static int network_run(struct pass *p, const int32_t *ints)
 {
 	struct network *const n = p->n;
-	const double predictions = (double)network_predictions(n);
 	int rc;
 
 	n->tokens = ints;
 	n->targets = ints + n->rows;
 	rc = forward(p);
 	if (!rc && is_last(n))
-		rc = last_unit(p, train, (float)(scale / predictions));
-	if (!rc && train && n->model->part.stages == 1)
+		rc = last_unit(p);
+	if (!rc && p->now && n->model->part.stages == 1)
 		rc = backward(p);
 	return rc;
 }
 
 static struct pass training_pass(struct network *n,
-				 const struct network_weights *w, uint64_t seed,
+				 const struct network_weights *w,
+				 const struct network_pass *now,
 				 struct errmsg *err)
 {
 	return (struct pass){
@@ -534,7 +549,7 @@ static struct pass training_pass(struct network *n,
 		.w = w,
 		.err = err,
 		.drop = n->model->config.dropout,
-		.seed = seed,
+		.now = now,
 	};
 }
 
@@ -544,19 +559,19 @@ void network_predict_beyond(struct network *n)
 }
 
 int network_train(struct network *n, const struct network_weights *w,
-		  const int32_t *ints, float scale, uint64_t seed, double *loss,
-		  struct errmsg *err)
+		  const int32_t *ints, const struct network_pass *now,
+		  double *loss, struct errmsg *err)
 {
-	struct pass p = training_pass(n, w, seed, err);
+	struct pass p = training_pass(n, w, now, err);
 
 	p.loss = loss;
-	return network_run(&p, ints, true, scale);
+	return network_run(&p, ints);
 }
 
 int network_backward(struct network *n, const struct network_weights *w,
-		     uint64_t seed, struct errmsg *err)
+		     const struct network_pass *now, struct errmsg *err)
 {
-	struct pass p = training_pass(n, w, seed, err);
+	struct pass p = training_pass(n, w, now, err);
 
 	return backward(&p);
 }
@@ -586,5 +601,5 @@ int network_evaluate(struct network *n, const struct network_weights *w,
 {
 	struct pass p = { .n = n, .w = w, .err = err, .loss = loss };
 
-	return network_run(&p, ints, false, 0);
+	return network_run(&p, ints);
 }

@@ -87,17 +87,27 @@ void network_prepare(const struct network *n, const int32_t *tokens,
 /* The predictions of a micro-batch, over which its loss is the mean. */
 size_t network_predictions(const struct network *n);
 
+/* What differs between training passes: on the device, where the pass reads it. */
+struct network_pass {
+	uint64_t seed; /* of the dropout masks */
+	float scale;   /* of the gradient of the sum over all predictions */
+};
+
+/* With the gradients of scale * mean. */
+struct network_pass network_pass_of(const struct network *n, float scale,
+				    uint64_t seed);
+
 /*
  * Queue one micro-batch forward and backward.  The labels of tokens[batch][seq]
  * are the tokens themselves, shifted by one.  `ints` are the network's until the
  * pass is over.  *loss, on the device, grows by the sum over all predictions;
- * gradients are those of scale * mean, and are accumulated.  Of ranks of `sequence`
- * each has its positions' summand of both.  `seed` selects the dropout masks.  Units are acquired in order, then in reverse.  After an error
- * some units may still be acquired: the network cannot be used again.
+ * gradients are those of `now`, and are accumulated.  Of ranks of `sequence` each has
+ * its positions' summand of both.  Units are acquired in order, then in reverse.  After
+ * an error some units may still be acquired: the network cannot be used again.
  */
 int network_train(struct network *n, const struct network_weights *w,
-		  const int32_t *ints, float scale, uint64_t seed, double *loss,
-		  struct errmsg *err);
+		  const int32_t *ints, const struct network_pass *now,
+		  double *loss, struct errmsg *err);
 
 /*
  * In a stage of a pipeline, network_train and network_evaluate go forward only:
@@ -105,10 +115,10 @@ int network_train(struct network *n, const struct network_weights *w,
  * before, to network_output.  The last stage computes the loss, others leave it.
  * network_backward then takes the gradient of the output from
  * network_residual_gradient, where the last stage has it already, and leaves that
- * of the input there.  `seed` is that of network_train.
+ * of the input there.  `now` is that of network_train.
  */
 int network_backward(struct network *n, const struct network_weights *w,
-		     uint64_t seed, struct errmsg *err);
+		     const struct network_pass *now, struct errmsg *err);
 void *network_input(struct network *n);
 const void *network_output(const struct network *n);
 void *network_residual_gradient(struct network *n);

@@ -5,6 +5,7 @@
 /* Private to network*.c: the buffers of a network, and what ranks exchange. */
 #include <stdbool.h>
 
+#include "gpu/backend/backend.h"
 #include "gpu/model/network.h"
 
 /* Activations of a block: act_t buffers of own_rows * n_embd elements, or of rows times
@@ -69,7 +70,7 @@ void network_norm_grad(struct network *n, float *dweight, float *dbias,
 		       const float *stats, const void *weight, bool fresh);
 
 /* Dropout of own rows of the residual stream. */
-void network_dropout(struct network *n, void *x, float drop, uint64_t seed);
+void network_dropout(struct network *n, void *x, struct backend_dropout drop);
 
 /* Of this rank's heads, those whose attention it computes: their number, and the
  * number of the first among all heads of the model. */

@@ -77,7 +77,7 @@ void network_norm_grad(struct network *n, float *dweight, float *dbias,
 
 /* Masks are those that the rows have where one rank has all: a run ends where this
  * rank's positions of a row of the batch do. */
-void network_dropout(struct network *n, void *x, float drop, uint64_t seed)
+void network_dropout(struct network *n, void *x, struct backend_dropout drop)
 {
 	const bool whole = n->length == n->seq;
 	size_t row, run;
@@ -91,7 +91,7 @@ void network_dropout(struct network *n, void *x, float drop, uint64_t seed)
 		run = whole || n->length - within > left ? left
 							 : n->length - within;
 		n->b->ops->dropout(n->b, (char *)x + row * n->c * n->b->act_size,
-				   run * n->c, first * n->c, drop, seed);
+				   run * n->c, first * n->c, drop);
 	}
 }
 

@@ -274,7 +274,10 @@ static int open_parts(struct run *r, struct errmsg *err)
 					   r->passes * sizeof(*r->losses));
 	r->losses_read = r->backend->ops->host_alloc(
 		r->backend, r->passes * sizeof(*r->losses));
-	if (!r->losses || !r->losses_read)
+	r->now = r->backend->ops->alloc(r->backend, r->passes * sizeof(*r->now));
+	r->now_set = r->backend->ops->host_alloc(
+		r->backend, r->passes * sizeof(*r->now_set));
+	if (!r->losses || !r->losses_read || !r->now || !r->now_set)
 		return errmsg_nomem(err, NULL);
 	loss_scaler_init(&r->scaler, &c->scaler);
 	return 0;
@@ -390,6 +393,10 @@ static void run_close(struct run *r)
 		r->backend->ops->free(r->backend, r->losses);
 	if (r->losses_read)
 		r->backend->ops->host_free(r->backend, r->losses_read);
+	if (r->now)
+		r->backend->ops->free(r->backend, r->now);
+	if (r->now_set)
+		r->backend->ops->host_free(r->backend, r->now_set);
 	for (unsigned i = 0; i < r->nnetworks; i++)
 		network_free(r->networks[i]);
 	free(r->networks);

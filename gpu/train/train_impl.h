@@ -56,6 +56,9 @@ struct run {
 	unsigned passes, pass_rows;
 	struct feed *feed;
 	const int32_t *ints; /* of this batch's passes, on the device */
+	/* What differs between passes: on the device, and where it is copied
+	 * from. */
+	struct network_pass *now, *now_set;
 	/* Each pass's loss, summed over predictions: on the device, and the copy
 	 * that a sync completes. */
 	double *losses, *losses_read;

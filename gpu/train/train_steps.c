@@ -107,7 +107,6 @@ static void expect_last(struct run *r, unsigned pass)
 int train_pass(struct run *r, struct network *n, bool valid, unsigned pass,
 	       struct errmsg *err)
 {
-	const float scale = (float)(r->scaler.scale / divisor_before(r));
 	const int32_t *const ints = r->ints + pass * network_ints(n);
 	double *const loss = r->losses + pass;
 
@@ -118,8 +117,8 @@ int train_pass(struct run *r, struct network *n, bool valid, unsigned pass,
 	return pass_failed(
 		r,
 		valid ? network_evaluate(n, &r->weights, ints, loss, err)
-		      : network_train(n, &r->weights, ints, scale,
-				      dropout_seed(r, pass), loss, err),
+		      : network_train(n, &r->weights, ints, &r->now[pass], loss,
+				      err),
 		err);
 }
 
@@ -128,8 +127,7 @@ int train_pass_back(struct run *r, struct network *n, unsigned pass,
 {
 	expect_last(r, pass);
 	return pass_failed(
-		r, network_backward(n, &r->weights, dropout_seed(r, pass), err),
-		err);
+		r, network_backward(n, &r->weights, &r->now[pass], err), err);
 }
 
 /* Average the loss over the data-parallel ranks and `n` passes on each; sequence-
@@ -170,6 +168,18 @@ static void begin_batch(struct run *r, bool valid, uint64_t batch,
 			      r->passes * sizeof(*r->losses));
 }
 
+/* Queue the copy of what differs between training passes. */
+static void begin_training(struct run *r)
+{
+	const float scale = (float)(r->scaler.scale / divisor_before(r));
+
+	for (unsigned i = 0; i < r->passes; i++)
+		r->now_set[i] = network_pass_of(r->networks[0], scale,
+						dropout_seed(r, i));
+	r->backend->ops->copy(r->backend, QUEUE_COMPUTE, r->now, r->now_set,
+			      r->passes * sizeof(*r->now));
+}
+
 /* Queue the copy of its losses. */
 static void end_batch(struct run *r)
 {
@@ -199,6 +209,7 @@ static int accumulate(struct run *r, struct losses *l, struct errmsg *err)
 
 	watch_step(r->step + 1);
 	begin_batch(r, false, r->step, l);
+	begin_training(r);
 	if (r->ranks.pipe.size > 1)
 		rc = pipeline_accumulate(r, err);
 	else

@@ -16,19 +16,29 @@
 #include <assert.h>
 #include <math.h>
 
-struct backend_adam optimizer_adam(const struct optimizer_config *o,
-				   uint64_t step, double lr)
+static bool is_decoupled(const struct optimizer_config *o)
 {
-	const double t = (double)step;
-	const bool decoupled = o->kind == OPTIMIZER_ADAMW;
+	return o->kind == OPTIMIZER_ADAMW;
+}
 
-	assert(step >= 1);
+struct backend_adam optimizer_adam(const struct optimizer_config *o)
+{
 	return (struct backend_adam){
 		.beta1 = o->beta1,
 		.beta2 = o->beta2,
 		.eps = (float)o->eps,
-		.l2 = decoupled ? 0 : (float)o->weight_decay,
-		.decay = decoupled ? (float)(1 - lr * o->weight_decay) : 1,
+		.l2 = is_decoupled(o) ? 0 : (float)o->weight_decay,
+	};
+}
+
+struct backend_rate optimizer_rate(const struct optimizer_config *o,
+				   uint64_t step, double lr)
+{
+	const double t = (double)step;
+
+	assert(step >= 1);
+	return (struct backend_rate){
+		.decay = is_decoupled(o) ? (float)(1 - lr * o->weight_decay) : 1,
 		.step_size = (float)(lr / (1 - pow(o->beta1, t))),
 		.denom = (float)sqrt(1 - pow(o->beta2, t)),
 	};

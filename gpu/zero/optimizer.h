@@ -7,8 +7,11 @@
 #include "gpu/backend/backend.h"
 #include "gpu/config/config.h"
 
-/* Precompute the constants of one Adam update.  `step` counts updates from 1. */
-struct backend_adam optimizer_adam(const struct optimizer_config *o,
+/* The constants of Adam. */
+struct backend_adam optimizer_adam(const struct optimizer_config *o);
+
+/* Those of one update; `step` counts from 1. */
+struct backend_rate optimizer_rate(const struct optimizer_config *o,
 				   uint64_t step, double lr);
 
 #endif

@@ -108,11 +108,14 @@ static int alloc_device(struct zero *z, struct errmsg *err)
 		      zero_alloc(z, m->nweights, z->backend->act_size, err)) ||
 	    !(m->gradient = zero_alloc(z, m->ngradient, sizeof(float), err)) ||
 	    !(m->norm = zero_alloc(z, 1, sizeof(double), err)) ||
-	    !(m->factor = zero_alloc(z, 1, sizeof(float), err)))
+	    !(m->factor = zero_alloc(z, 1, sizeof(float), err)) ||
+	    !(m->step = zero_alloc(z, 1, sizeof(*m->step), err)))
 		return -ENOMEM;
 	m->norm_read =
 		z->backend->ops->host_alloc(z->backend, sizeof(*m->norm_read));
-	if (!m->norm_read)
+	m->step_set =
+		z->backend->ops->host_alloc(z->backend, sizeof(*m->step_set));
+	if (!m->norm_read || !m->step_set)
 		return errmsg_nomem(err, NULL);
 	m->before = z->backend->ops->event_new(z->backend);
 	m->after = z->backend->ops->event_new(z->backend);
@@ -196,6 +199,9 @@ void zero_done(struct zero *z)
 		zero_free(z, m->gradient, m->ngradient, sizeof(float));
 		zero_free(z, m->norm, 1, sizeof(double));
 		zero_free(z, m->factor, 1, sizeof(float));
+		zero_free(z, m->step, 1, sizeof(*m->step));
+		if (m->step_set)
+			z->backend->ops->host_free(z->backend, m->step_set);
 		if (m->norm_read)
 			z->backend->ops->host_free(z->backend, m->norm_read);
 		free(m->units);
@@ -442,31 +448,48 @@ static void global_norm(struct zero *z, const float *gradient)
 		device_group_sum_double(&z->ranks->pipe_device, z->impl->norm);
 }
 
+static struct optimizer_config without_decay(const struct zero *z)
+{
+	struct optimizer_config o = z->optimizer;
+
+	o.weight_decay = 0;
+	return o;
+}
+
+/* What this update does on the device, and no other does. */
+static void set_step(struct zero *z, const struct zero_update *u)
+{
+	const struct optimizer_config plain = without_decay(z);
+
+	*z->impl->step_set = (struct zero_step){
+		.rate = { optimizer_rate(&z->optimizer, z->step + 1, u->lr),
+			  optimizer_rate(&plain, z->step + 1, u->lr) },
+		.scale = 1 / (u->grad_scale * z->ranks->data.size),
+	};
+}
+
 /* Update this rank's part, and its weights, `own`.  Whether the gradient is finite,
  * and the step counts, the device knows. */
-static void update_part(struct zero *z, uint8_t *own, double lr,
-			const float *gradient)
+static void update_part(struct zero *z, uint8_t *own, const float *gradient)
 {
+	const struct backend_rate *const rate = z->impl->step->rate;
 	const float *const factor = z->impl->factor;
-	const uint64_t step = z->step + 1;
-	struct optimizer_config o = z->optimizer;
+	const struct optimizer_config plain = without_decay(z);
+	const struct backend_adam adam[] = { optimizer_adam(&z->optimizer),
+					     optimizer_adam(&plain) };
 	struct backend *b = z->backend;
-	struct backend_adam adam = optimizer_adam(&o, step, lr);
 
-	if (!o.decays_matrices_only) {
-		b->ops->adam(b, &adam, factor, own, z->master, z->exp_avg,
+	if (!z->optimizer.decays_matrices_only) {
+		b->ops->adam(b, adam, rate, factor, own, z->master, z->exp_avg,
 			     z->exp_avg_sq, gradient, z->local);
 		return;
 	}
 	for (size_t i = 0; i < z->model->nparams; i++) {
 		const struct fragment f = zero_fragment(z, i);
+		const unsigned k = z->model->params[i].ndim > 1 ? 0 : 1;
 
-		o.weight_decay = z->model->params[i].ndim > 1
-					 ? z->optimizer.weight_decay
-					 : 0;
-		adam = optimizer_adam(&o, step, lr);
 		if (f.numel)
-			b->ops->adam(b, &adam, factor,
+			b->ops->adam(b, &adam[k], &rate[k], factor,
 				     own + f.start * b->act_size,
 				     z->master + f.start, z->exp_avg + f.start,
 				     z->exp_avg_sq + f.start,
@@ -478,24 +501,25 @@ int zero_update(struct zero *z, struct zero_update *u, struct errmsg *err)
 {
 	struct zero_impl *m = z->impl;
 	struct backend *b = z->backend;
-	const double scale = 1 / (u->grad_scale * z->ranks->data.size);
 	float *gradient;
 	void *own;
 	int rc;
 
 	assert(u->grad_scale > 0);
+	set_step(z, u);
+	b->ops->copy(b, QUEUE_COMPUTE, m->step, m->step_set, sizeof(*m->step));
 	sum_ends(z);
 	gradient = zero_reduce_units(z);
 	global_norm(z, gradient);
 	own = own_weights(z);
-	b->ops->clip(b, m->factor, m->norm, scale, u->clip);
-	update_part(z, own, u->lr, gradient);
+	b->ops->clip(b, m->factor, m->norm, &m->step->scale, u->clip);
+	update_part(z, own, gradient);
 	b->ops->copy(b, QUEUE_COMPUTE, m->norm_read, m->norm, sizeof(*m->norm));
 	rc = share_weights(z, own, err);
 	for (unsigned i = 0; i < z->model->nunits; i++)
 		m->units[i].begun = false;
 	m->last_pass = false;
-	u->grad_norm = (double)clip_norm(*m->norm_read, scale);
+	u->grad_norm = (double)clip_norm(*m->norm_read, m->step_set->scale);
 	u->overflow = !isfinite(u->grad_norm);
 	if (!rc && !u->overflow)
 		z->step++;

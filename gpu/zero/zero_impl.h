@@ -33,6 +33,13 @@ struct unit_buffers {
 	} of[4];
 };
 
+/* What differs between updates. */
+struct zero_step {
+	/* With weight decay, and without. */
+	struct backend_rate rate[2];
+	double scale; /* of gradients */
+};
+
 struct zero_impl {
 	void *weights;     /* act_t, nweights */
 	uint64_t nweights; /* of all parts, or this rank's */
@@ -50,6 +57,8 @@ struct zero_impl {
 	double *norm;
 	float *factor;
 	double *norm_read; /* a copy of the norm, complete after a sync */
+	/* On the device, and where it is copied from. */
+	struct zero_step *step, *step_set;
 	/* Collectives between devices; NULL if they go through the host.  Of
 	 * the topology. */
 	struct devcomm *device;

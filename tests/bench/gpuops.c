@@ -31,8 +31,9 @@ static struct backend *b;
 static size_t batch = 32, seq = 1024, width = 768, rows, vocab;
 /* Activations of 4 * width per row, or wte; a float gradient of that size. */
 static void *x, *y, *z, *d, *w, *small, *weights;
-static float *grad, *stats, *more[3], *factor;
+static float *grad, *stats, *more[3], *factor, *scale;
 static int32_t *tokens;
+static struct backend_rate *rate;
 static double *sum;
 static double all; /* seconds per step */
 
@@ -146,13 +147,14 @@ static void mlp_proj_grad(void)
 
 static void attention(void)
 {
-	b->ops->attention(b, z, stats, x, batch, seq, width / 64, width, 0, 1);
+	b->ops->attention(b, z, stats, x, batch, seq, width / 64, width,
+			  (struct backend_dropout){ 0 });
 }
 
 static void attention_grad(void)
 {
 	b->ops->attention_grad(b, d, y, z, stats, x, batch, seq, width / 64,
-			       width, 0, 1);
+			       width, (struct backend_dropout){ 0 });
 }
 
 static void norm(void)
@@ -180,7 +182,7 @@ static void embed_grad(void)
 static void head(void)
 {
 	b->ops->cross_entropy(b, sum, d, grad, x, w, tokens, rows, width, vocab,
-			      1e-4f, true, NULL);
+			      scale, true, NULL);
 }
 
 static void head_odd(void)
@@ -209,14 +211,11 @@ static void adam(void)
 {
 	const struct backend_adam a = { .beta1 = 0.9,
 					.beta2 = 0.999,
-					.eps = 1e-8f,
-					.decay = 1,
-					.step_size = 1e-9f,
-					.denom = 1 };
+					.eps = 1e-8f };
 
 	/* Any buffer serves as the gradient: it is only read. */
-	b->ops->adam(b, &a, factor, weights, more[0], more[1], more[2], more[0],
-		     numel());
+	b->ops->adam(b, &a, rate, factor, weights, more[0], more[1], more[2],
+		     more[0], numel());
 }
 
 static void zero(void)
@@ -281,6 +280,9 @@ static void measure_all(void)
 
 static void make_operands(void)
 {
+	const struct backend_rate slow = { .decay = 1,
+					   .step_size = 1e-9f,
+					   .denom = 1 };
 	const size_t most = 4 * width * rows > VOCAB_EVEN * width
 				    ? 4 * width * rows
 				    : VOCAB_EVEN * width;
@@ -302,6 +304,9 @@ static void make_operands(void)
 	stats = floats(rows * (2 + width / 64) + 4 * width);
 	sum = alloc(sizeof(*sum));
 	factor = floats(FILL);
+	scale = factor;
+	rate = alloc(sizeof(*rate));
+	b->ops->to_device(b, rate, &slow, sizeof(slow));
 	for (size_t i = 0; i < 3; i++)
 		more[i] = floats(numel());
 	weights = acts(numel());

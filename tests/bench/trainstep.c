@@ -101,7 +101,7 @@ static int training_step(struct training *t, struct errmsg *err)
 	struct whole *const w = &t->w;
 	const struct backend_ops *const o = w->b->ops;
 	const size_t n = w->model.numel;
-	const double lr = 1e-3, beta1 = 0.9, beta2 = 0.999;
+	const double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, scale = 1;
 	double loss;
 	int rc = whole_train(w, 1, t->step, &loss, err);
 
@@ -113,6 +113,8 @@ static int training_step(struct training *t, struct errmsg *err)
 		.beta1 = beta1,
 		.beta2 = beta2,
 		.eps = 1e-8f,
+	};
+	const struct backend_rate rate = {
 		.decay = (float)(1 - lr * 0.01),
 		.step_size = (float)(lr / (1 - pow(beta1, t->step))),
 		.denom = (float)sqrt(1 - pow(beta2, t->step)),
@@ -120,9 +122,9 @@ static int training_step(struct training *t, struct errmsg *err)
 
 	o->zero(w->b, t->norm, sizeof(*t->norm));
 	o->sum_squares(w->b, t->norm, w->grads, n);
-	o->clip(w->b, t->factor, t->norm, 1, 0);
-	o->adam(w->b, &adam, t->factor, w->weights, t->master, t->exp_avg,
-		t->exp_avg_sq, w->grads, n);
+	o->clip(w->b, t->factor, t->norm, &scale, 0);
+	o->adam(w->b, &adam, &rate, t->factor, w->weights, t->master,
+		t->exp_avg, t->exp_avg_sq, w->grads, n);
 	o->zero(w->b, w->grads, n * sizeof(float));
 	return o->sync(w->b, err);
 }
@@ -276,6 +278,7 @@ static double operations(struct training *t, const struct operands *x)
 	const size_t rows = t->w.batch * t->w.seq, c = m->n_embd;
 	const struct backend_ops *const o = t->w.b->ops;
 	const double start = clock_seconds();
+	const float one = 1;
 	double loss = 0;
 	size_t i, ic, oc;
 
@@ -287,7 +290,7 @@ static double operations(struct training *t, const struct operands *x)
 			       x->w, NULL, x->w, rows, ic, oc, false);
 	}
 	o->cross_entropy(t->w.b, &loss, x->din, t->w.grads, x->w, x->w,
-			 t->w.tokens, rows, c, m->vocab_size, 1, false, NULL);
+			 t->w.tokens, rows, c, m->vocab_size, &one, false, NULL);
 	return gflop(t) / (clock_seconds() - start);
 }
 

@@ -265,17 +265,18 @@ static void round_weights(struct backend *b, void *dst, const float *src,
 }
 
 static void clip(struct backend *b, float *factor, const double *sum,
-		 double scale, double most)
+		 const double *scale, double most)
 {
-	host(b)->clip(b, of(factor), of(sum), scale, most);
+	host(b)->clip(b, of(factor), of(sum), of(scale), most);
 }
 
 static void adam(struct backend *b, const struct backend_adam *a,
-		 const float *factor, void *weights, float *p, float *m,
-		 float *v, const float *grad, size_t n)
+		 const struct backend_rate *rate, const float *factor,
+		 void *weights, float *p, float *m, float *v, const float *grad,
+		 size_t n)
 {
-	host(b)->adam(b, a, of(factor), of(weights), of(p), of(m), of(v),
-		      of(grad), n);
+	host(b)->adam(b, a, of(rate), of(factor), of(weights), of(p), of(m),
+		      of(v), of(grad), n);
 }
 
 static void nothing(struct backend *b)

@@ -69,15 +69,16 @@ static void round_weights(struct backend *b, void *dst, const float *src,
 }
 
 static void clip(struct backend *b, float *factor, const double *sum,
-		 double scale, double most)
+		 const double *scale, double most)
 {
 	(void)b;
-	*factor = clip_factor(clip_norm(*sum, scale), scale, most);
+	*factor = clip_factor(clip_norm(*sum, *scale), *scale, most);
 }
 
 static void adam(struct backend *b, const struct backend_adam *a,
-		 const float *factor, void *weights, float *p, float *m,
-		 float *v, const float *grad, size_t n)
+		 const struct backend_rate *rate, const float *factor,
+		 void *weights, float *p, float *m, float *v, const float *grad,
+		 size_t n)
 {
 	const float b1 = (float)a->beta1, b2 = (float)a->beta2;
 	const float c1 = (float)(1 - a->beta1), c2 = (float)(1 - a->beta2);
@@ -85,10 +86,11 @@ static void adam(struct backend *b, const struct backend_adam *a,
 	for (size_t i = 0; *factor != 0 && i < n; i++) {
 		const float g = grad[i] * *factor + a->l2 * p[i];
 
-		p[i] *= a->decay;
+		p[i] *= rate->decay;
 		m[i] = b1 * m[i] + c1 * g;
 		v[i] = b2 * v[i] + c2 * g * g;
-		p[i] -= a->step_size * m[i] / (sqrtf(v[i]) / a->denom + a->eps);
+		p[i] -= rate->step_size * m[i] /
+			(sqrtf(v[i]) / rate->denom + a->eps);
 	}
 	if (*factor != 0)
 		round_weights(b, weights, p, n);

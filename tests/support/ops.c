@@ -9,6 +9,24 @@
 
 enum { UNLIMITED = 1, NOT_FINITE };
 
+static struct backend_dropout drop_of(struct side *s, float p)
+{
+	static const uint64_t seed = 70;
+
+	return (struct backend_dropout){
+		.p = p,
+		.seed = side_copy(s, &seed, sizeof(seed)),
+		.skip = 7,
+	};
+}
+
+static const float *half(struct side *s)
+{
+	static const float x = 0.5f;
+
+	return side_copy(s, &x, sizeof(x));
+}
+
 static void flat(struct side *s, const struct shape *h)
 {
 	const struct backend_ops *const o = s->b->ops;
@@ -17,6 +35,8 @@ static void flat(struct side *s, const struct shape *h)
 		.beta2 = 0.999,
 		.eps = 1e-8f,
 		.l2 = 0.01f,
+	};
+	const struct backend_rate rate = {
 		.decay = 0.999f,
 		.step_size = 0.01f,
 		.denom = 0.1f,
@@ -30,7 +50,7 @@ static void flat(struct side *s, const struct shape *h)
 	double *const sum = side_double(s, 0.5);
 	float *const factor = side_floats(s, 1, NAN);
 
-	o->dropout(s->b, x, n, 5, 0.3f, 77);
+	o->dropout(s->b, x, n, 5, drop_of(s, 0.3f));
 	o->round(s->b, y, f, n);
 	o->add(s->b, y, x, n);
 	o->widen(s->b, f, y, n);
@@ -39,8 +59,10 @@ static void flat(struct side *s, const struct shape *h)
 	o->sum_squares(s->b, sum, f, n);
 	if (h->how == NOT_FINITE)
 		o->sum_squares(s->b, sum, side_floats(s, 1, NAN), 1);
-	o->clip(s->b, factor, sum, 0.25, h->how == UNLIMITED ? 0 : 0.5);
-	o->adam(s->b, &adam, factor, w, f, m, v, g, n);
+	o->clip(s->b, factor, sum, side_double(s, 0.25),
+		h->how == UNLIMITED ? 0 : 0.5);
+	o->adam(s->b, &adam, side_copy(s, &rate, sizeof(rate)), factor, w, f, m,
+		v, g, n);
 	side_show_act(s, "dropped", x, n);
 	side_show_act(s, "sum", y, n);
 	if (h->how != NOT_FINITE)
@@ -199,9 +221,10 @@ static void attention(struct side *s, const struct shape *h)
 	void *const dqkv = side_act(s, 3 * n, NAN);
 	float *const stats = side_floats(s, batch * heads * seq, NAN);
 
-	o->attention(s->b, out, stats, qkv, batch, seq, heads, c, h->drop, 5);
+	o->attention(s->b, out, stats, qkv, batch, seq, heads, c,
+		     drop_of(s, h->drop));
 	o->attention_grad(s->b, dqkv, side_act(s, n, 1), out, stats, qkv, batch,
-			  seq, heads, c, h->drop, 5);
+			  seq, heads, c, drop_of(s, h->drop));
 	side_show_act(s, "out", out, n);
 	side_show_act(s, "dqkv", dqkv, 3 * n);
 }
@@ -296,7 +319,7 @@ static void shared_cross_entropy(struct side *s, const struct shape *h)
 		o->cross_entropy(
 			s->b, k < 2 ? unused : loss[r], k < 2 ? NULL : din[r],
 			k < 2 ? NULL : dwte + first, in, wte + first * size,
-			targets[r], rows, c, vocab[r], 0.5f, false, &g);
+			targets[r], rows, c, vocab[r], half(s), false, &g);
 	}
 	side_show_double(s, "loss", loss[0]);
 	side_show_double(s, "the other's loss", loss[1]);
@@ -325,7 +348,7 @@ static void cross_entropy(struct side *s, const struct shape *h)
 	o->cross_entropy(s->b, loss, h->how ? NULL : din, h->how ? NULL : dwte,
 			 in, side_act(s, vocab * c, 1),
 			 side_ints(s, rows, (unsigned)vocab, true), rows, c,
-			 vocab, 0.5f, h->fresh, NULL);
+			 vocab, half(s), h->fresh, NULL);
 	side_show_double(s, "loss", loss);
 	side_show_floats(s, "dwte", dwte, vocab * c);
 	if (!h->how)

@@ -84,12 +84,17 @@ void *side_act(struct side *s, size_t n, float by)
 	return p;
 }
 
+void *side_copy(struct side *s, const void *from, size_t bytes)
+{
+	void *const p = take(s, 1, bytes, 0);
+
+	s->b->ops->to_device(s->b, p, from, bytes);
+	return p;
+}
+
 double *side_double(struct side *s, double x)
 {
-	double *const p = take(s, 1, sizeof(*p), 0);
-
-	s->b->ops->to_device(s->b, p, &x, sizeof(x));
-	return p;
+	return side_copy(s, &x, sizeof(x));
 }
 
 int32_t *side_ints(struct side *s, size_t n, unsigned limit, bool some_not)

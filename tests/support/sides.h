@@ -41,6 +41,8 @@ void side_end(struct side *s);
 void *side_act(struct side *s, size_t n, float by);
 float *side_floats(struct side *s, size_t n, float by);
 double *side_double(struct side *s, double x);
+/* A copy of `bytes` of host memory. */
+void *side_copy(struct side *s, const void *from, size_t bytes);
 /* Integers from 0 to below `limit`; every fifth is -1 if `some_not`. */
 int32_t *side_ints(struct side *s, size_t n, unsigned limit, bool some_not);
 

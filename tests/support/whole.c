@@ -66,8 +66,8 @@ int whole_init(struct whole *w, const struct gpt2_config *c, size_t batch,
 	if (!rc)
 		rc = backend_cpu_new(&w->b, dtype, threads, err);
 	if (!rc)
-		rc = network_new(&w->net, &w->model, w->b, NULL, batch, seq,
-				 0, err);
+		rc = network_new(&w->net, &w->model, w->b, NULL, batch, seq, 0,
+				 err);
 	if (rc)
 		return rc;
 	w->weights = w->b->ops->alloc(w->b, w->model.numel * sizeof(float));
@@ -112,10 +112,11 @@ int whole_train(struct whole *w, float scale, uint64_t seed, double *loss,
 		struct errmsg *err)
 {
 	const struct network_weights weights = weights_of(w);
+	const struct network_pass now = network_pass_of(w->net, scale, seed);
 
 	return mean_of(w,
 		       network_train(w->net, &weights, begin_pass(w, loss),
-				     scale, seed, loss, err),
+				     &now, loss, err),
 		       loss, err);
 }
 

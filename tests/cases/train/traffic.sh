@@ -40,21 +40,21 @@ half=$((all / 2))
 gathered=$((2 * embed + 4 * block + last))
 params=28 gathers=$((2 * 2 + 4 * 12 + 2))
 
-# Always, in a copy each: the tokens and targets of all passes, rows of 32 int32; the losses, and the
-# norm, doubles.  Without NCCL, in float32, each rank reads the whole gradient and writes its sum,
+# Always, in a copy each: the tokens and targets of all passes, rows of 32 int32; what differs between
+# passes, 16 bytes each, and between updates, 32; the losses, and the norm, doubles.  Without NCCL, in float32, each rank reads the whole gradient and writes its sum,
 # and, where it has a part, the norm's; of bfloat16 weights it reads its own part and writes the
 # others'.
 due_copies() {
-	local ints=$((256 * $4)) out=$((8 * $4 + 8))
+	local ints=$((256 * $4 + 16 * $4 + 32)) out=$((8 * $4 + 8))
 
 	case $1,$2,$3,$5 in
-	nccl,* | host,?,1,*) echo 1 $ints 2 $out ;;
-	*,0,2,*) echo 2 $((ints + 4 * all)) 3 $((out + 4 * all)) ;;
-	*,1,2,*) echo 4 $((ints + 8 + 4 * half + 2 * half)) 6 $((out + 8 + 4 * all + 2 * half)) ;;
+	nccl,* | host,?,1,*) echo 3 $ints 2 $out ;;
+	*,0,2,*) echo 4 $((ints + 4 * all)) 3 $((out + 4 * all)) ;;
+	*,1,2,*) echo 6 $((ints + 8 + 4 * half + 2 * half)) 6 $((out + 8 + 4 * all + 2 * half)) ;;
 	# By unit: one has pieces of both ranks, two or three one of this rank.
-	*,2,2,0) echo 5 $((ints + 8 + 4 * half + 2 * half)) 9 $((out + 8 + 4 * all + 2 * half)) ;;
-	*,2,2,1) echo 6 $((ints + 8 + 4 * half + 2 * half)) 9 $((out + 8 + 4 * all + 2 * half)) ;;
-	*,3,2,*) echo $((2 + params + gathers)) $((ints + 8 + 4 * half + gathered)) \
+	*,2,2,0) echo 7 $((ints + 8 + 4 * half + 2 * half)) 9 $((out + 8 + 4 * all + 2 * half)) ;;
+	*,2,2,1) echo 8 $((ints + 8 + 4 * half + 2 * half)) 9 $((out + 8 + 4 * all + 2 * half)) ;;
+	*,3,2,*) echo $((4 + params + gathers)) $((ints + 8 + 4 * half + gathered)) \
 		$((3 + 2 * params + gathers)) $((out + 8 + 4 * all + gathered)) ;;
 	esac
 }
@@ -105,13 +105,13 @@ due_collectives() {
 	esac
 }
 
-# The host waits once, and for each copy besides the three.
+# The host waits once, and for each copy besides the five.
 due() {
 	local copies in out
 
 	copies=$(due_copies "$@")
 	read -r in _ out _ <<<"$copies"
-	echo "$copies" $((1 + in + out - 3)) "$(due_launches "$@")" $((products * $4)) \
+	echo "$copies" $((1 + in + out - 5)) "$(due_launches "$@")" $((products * $4)) \
 		"$(due_zeroed "$@")" "$(due_collectives "$@")"
 }
 

@@ -146,6 +146,8 @@ static void check_adam(struct backend *cpu, struct backend *host, size_t n)
 		.beta2 = 0.999,
 		.eps = 1e-3f,
 		.l2 = 0.1f,
+	};
+	const struct backend_rate rate = {
 		.decay = 0.99f,
 		.step_size = 0.05f,
 		.denom = 0.7f,
@@ -154,10 +156,10 @@ static void check_adam(struct backend *cpu, struct backend *host, size_t n)
 	struct states got = states_new(), want = states_new();
 	size_t i;
 
-	cpu->ops->adam(cpu, &a, &factor, got.x[4], got.x[0], got.x[1], got.x[2],
-		       got.x[3], n);
-	host->ops->adam(host, &a, &factor, want.x[4], want.x[0], want.x[1],
-			want.x[2], want.x[3], n);
+	cpu->ops->adam(cpu, &a, &rate, &factor, got.x[4], got.x[0], got.x[1],
+		       got.x[2], got.x[3], n);
+	host->ops->adam(host, &a, &rate, &factor, want.x[4], want.x[0],
+			want.x[1], want.x[2], want.x[3], n);
 	for (i = 0; i < COUNT(got.x); i++) {
 		near(got.x[i], want.x[i], n);
 		assert_memory_equal(got.x[i] + n, want.x[i] + n,

@@ -90,6 +90,11 @@ static void mlp_grad(struct backend *b, float drop, const float *x,
 			    x + MLP_W, MLP_ROWS, MLP_IN, MLP_MID, false);
 }
 
+static struct backend_dropout drop_of(float p)
+{
+	return (struct backend_dropout){ .p = p, .skip = SEED };
+}
+
 /* qkv[2 * 9][3 * 2 * 3] */
 #define ATT_BATCH 2
 #define ATT_SEQ 9
@@ -100,7 +105,7 @@ static void mlp_grad(struct backend *b, float drop, const float *x,
 static void attention(struct backend *b, float drop, const float *x, float *out)
 {
 	b->ops->attention(b, out, stats, x, ATT_BATCH, ATT_SEQ, ATT_HEADS,
-			  ATT_C, drop, SEED);
+			  ATT_C, drop_of(drop));
 	memcpy(kept, out, ATT_OUT * sizeof(*out));
 }
 
@@ -108,13 +113,13 @@ static void attention_grad(struct backend *b, float drop, const float *x,
 			   const float *dout, float *dx)
 {
 	b->ops->attention_grad(b, dx, dout, kept, stats, x, ATT_BATCH, ATT_SEQ,
-			       ATT_HEADS, ATT_C, drop, SEED);
+			       ATT_HEADS, ATT_C, drop_of(drop));
 }
 
 static void dropout(struct backend *b, float drop, const float *x, float *out)
 {
 	memcpy(out, x, 100 * sizeof(*x));
-	b->ops->dropout(b, out, 100, 0, drop, SEED);
+	b->ops->dropout(b, out, 100, 0, drop_of(drop));
 }
 
 static void dropout_grad(struct backend *b, float drop, const float *x,
@@ -122,7 +127,7 @@ static void dropout_grad(struct backend *b, float drop, const float *x,
 {
 	(void)x;
 	memcpy(dx, dout, 100 * sizeof(*x));
-	b->ops->dropout(b, dx, 100, 0, drop, SEED);
+	b->ops->dropout(b, dx, 100, 0, drop_of(drop));
 }
 
 /* rows[5][3], wte[6][3]; the output is the loss. */
@@ -140,7 +145,7 @@ static void cross_entropy(struct backend *b, float drop, const float *x,
 
 	(void)drop;
 	b->ops->cross_entropy(b, &loss, NULL, NULL, x, x + HEAD_WTE, targets,
-			      HEAD_ROWS, HEAD_C, HEAD_VOCAB, 0, false, NULL);
+			      HEAD_ROWS, HEAD_C, HEAD_VOCAB, NULL, false, NULL);
 	*out = (float)loss;
 }
 
@@ -151,7 +156,7 @@ static void cross_entropy_grad(struct backend *b, float drop, const float *x,
 
 	(void)drop;
 	b->ops->cross_entropy(b, &loss, dx, dx + HEAD_WTE, x, x + HEAD_WTE,
-			      targets, HEAD_ROWS, HEAD_C, HEAD_VOCAB, *dout,
+			      targets, HEAD_ROWS, HEAD_C, HEAD_VOCAB, dout,
 			      false, NULL);
 }
 

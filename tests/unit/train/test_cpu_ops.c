@@ -177,10 +177,11 @@ static void attention(struct op_case *c)
 	float *const stats = written(c, batch * heads * seq);
 	float *const dqkv = written(c, 3 * n);
 
-	o->attention(c->b, y, stats, qkv, batch, seq, heads, width, 0, 1);
+	o->attention(c->b, y, stats, qkv, batch, seq, heads, width,
+		     (struct backend_dropout){ 0 });
 	near_act(c, "out", y, n);
 	o->attention_grad(c->b, dqkv, in(c, "dout", n), y, stats, qkv, batch,
-			  seq, heads, width, 0, 1);
+			  seq, heads, width, (struct backend_dropout){ 0 });
 	near_act(c, "dqkv", dqkv, 3 * n);
 }
 
@@ -194,17 +195,17 @@ static void cross_entropy(struct op_case *c)
 	float *const dx = written(c, rows * width);
 	float *const dw = added_to(c, vocab * width);
 	const double want = numbers_scalar(&numbers, c->dict, "loss");
+	const float scale = (float)numbers_scalar(&numbers, c->dict, "scale");
 	double loss = 1, again = 1;
 
-	o->cross_entropy(
-		c->b, &loss, dx, dw, x, wte, targets, rows, width, vocab,
-		(float)numbers_scalar(&numbers, c->dict, "scale"), false, NULL);
+	o->cross_entropy(c->b, &loss, dx, dw, x, wte, targets, rows, width,
+			 vocab, &scale, false, NULL);
 	if (fabs(loss - 1 - want) > c->tolerance * want)
 		fail_msg("%s: loss %g, not %g", c->name, loss - 1, want);
 	near_act(c, "din", dx, rows * width);
 	near_added(c, "dwte", dw, vocab * width);
 	o->cross_entropy(c->b, &again, NULL, NULL, x, wte, targets, rows, width,
-			 vocab, 0, false, NULL);
+			 vocab, NULL, false, NULL);
 	assert_true(again == loss);
 }
 
@@ -309,7 +310,8 @@ static void show_weights(struct backend *b, uint64_t seed, float *out)
 
 	for (i = 0; i < SEQ; i++)
 		qkv[i * 3 * SEQ + 2 * SEQ + i] = 1;
-	b->ops->attention(b, out, stats, qkv, 1, SEQ, 1, SEQ, 0.5f, seed);
+	b->ops->attention(b, out, stats, qkv, 1, SEQ, 1, SEQ,
+			  (struct backend_dropout){ .p = 0.5f, .skip = seed });
 }
 
 /* The number of `n` weights that are dropped in both or in none. */

@@ -369,6 +369,7 @@ static void learn(struct backend *b, double *losses, size_t steps)
 	struct errmsg err = { "" };
 	struct gpt2 model;
 	struct zero z;
+	struct network_pass *now;
 	int32_t *ints;
 	double *loss;
 	size_t i;
@@ -381,17 +382,20 @@ static void learn(struct backend *b, double *losses, size_t steps)
 	weights = zero_weights(&z);
 	ints = b->ops->alloc(b, network_ints(net) * sizeof(*ints));
 	loss = b->ops->alloc(b, sizeof(*loss));
+	now = b->ops->alloc(b, sizeof(*now));
 	for (i = 0; i < steps; i++) {
 		struct zero_update u = { .lr = optimizer.lr,
 					 .clip = 1,
 					 .grad_scale = 1 };
+		const struct network_pass pass = network_pass_of(net, 1, i);
 		int32_t tokens[BATCH * SEQ], prepared[2 * BATCH * SEQ];
 
 		set_tokens(tokens, i);
 		network_prepare(net, tokens, prepared);
 		b->ops->to_device(b, ints, prepared, sizeof(prepared));
+		b->ops->to_device(b, now, &pass, sizeof(pass));
 		b->ops->zero(b, loss, sizeof(*loss));
-		if (network_train(net, &weights, ints, 1, i, loss, &err) ||
+		if (network_train(net, &weights, ints, now, loss, &err) ||
 		    zero_update(&z, &u, &err))
 			fail_msg("%s", err.text);
 		b->ops->to_host(b, &losses[i], loss, sizeof(*loss));
@@ -399,6 +403,7 @@ static void learn(struct backend *b, double *losses, size_t steps)
 	}
 	b->ops->free(b, ints);
 	b->ops->free(b, loss);
+	b->ops->free(b, now);
 	zero_done(&z);
 	network_free(net);
 	gpt2_done(&model);

@@ -52,11 +52,12 @@ static void updates_of_torch(void **state)
 			/* Gradients arrive scaled by 8. */
 			const float g[3] = { 0.8f * (float)t, -16 * (float)t,
 					     0.24f * (float)t };
-			const struct backend_adam a =
-				optimizer_adam(&o, t, 0.01);
+			const struct backend_adam a = optimizer_adam(&o);
+			const struct backend_rate rate =
+				optimizer_rate(&o, t, 0.01);
 			const float eighth = 1.0f / 8;
 
-			b->ops->adam(b, &a, &eighth, w, p, m, v, g, 3);
+			b->ops->adam(b, &a, &rate, &eighth, w, p, m, v, g, 3);
 			for (size_t i = 0; i < 3; i++)
 				assert_float_equal(p[i], runs[k].p[t - 1][i],
 						   3e-7);
