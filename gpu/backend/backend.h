@@ -154,6 +154,9 @@ struct backend_ops {
 	/* The most device memory that was allocated at a time, in bytes; 0 if
 	 * nobody counts. */
 	uint64_t (*memory_peak)(struct backend *b);
+	/* What can still be allocated, in bytes.  For devices whose memory is not
+	 * the host's. */
+	uint64_t (*memory_left)(struct backend *b);
 	/* Name what is queued from now on until range_end, for profilers.
 	 * Ranges may be nested. */
 	void (*range_begin)(struct backend *b, const char *name);
@@ -282,6 +285,9 @@ struct backend {
 	char device[BACKEND_DEVICE_LEN];
 	double peak_flops; /* of products in `dtype`, per second; 0: unknown */
 	bool on_host;      /* its memory is the host's: any thread may use it */
+	/* What cross_entropy may use for logits.  Ranks of its group have the
+	 * same.  Sums, and so the last digits of gradients, depend on it. */
+	size_t logits_bytes;
 };
 
 /* `threads` 0: as many as OpenMP says.  -ENOTSUP for types that the backend has

@@ -17,6 +17,9 @@
 #define HUGE_PAGE ((size_t)2 << 20)
 #define CACHE_LINE ((size_t)64)
 
+/* As many as the rows of a tile need with any vocabulary up to 65536. */
+#define LOGITS_BYTES ((size_t)128 << 20)
+
 /* Elements per task of a thread. */
 #define BLOCK ((size_t)16384)
 
@@ -389,6 +392,7 @@ int backend_cpu_new(struct backend **out, enum dtype dtype, unsigned threads,
 		.dtype = dtype,
 		.act_size = sizeof(float),
 		.on_host = true,
+		.logits_bytes = LOGITS_BYTES,
 	};
 	c->threads = threads ? threads : (unsigned)omp_get_max_threads();
 	omp_set_num_threads((int)c->threads);

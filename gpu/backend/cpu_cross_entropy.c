@@ -17,11 +17,9 @@
 #include "gpu/backend/cpu.h"
 #include "gpu/backend/cpu_math.h"
 
-/* Rows of a tile, the limit on bytes kept for them, and columns of a block.
- * Each GEMM has to rearrange all of `wte`, which pays off only with many
- * rows. */
+/* Rows of a tile, and columns of a block.  Each GEMM has to rearrange all of `wte`,
+ * which pays off only with many rows. */
 #define ROWS_MAX ((size_t)512)
-#define LOGITS_BYTES ((size_t)128 << 20)
 #define COLUMNS ((size_t)256)
 
 /* A row's largest logit, the sum of its exponentials relative to that one, and the
@@ -258,9 +256,9 @@ static void cpu_cross_entropy_backward(const struct head *h, float *din)
 }
 
 /* The most rows that fit, or fewer to have tiles of equal size. */
-static size_t tile_rows(size_t rows, size_t vocab)
+static size_t tile_rows(size_t rows, size_t vocab, size_t limit)
 {
-	const size_t fit = LOGITS_BYTES / (vocab * sizeof(float));
+	const size_t fit = limit / (vocab * sizeof(float));
 	const size_t most = fit < 1 ? 1 : fit > ROWS_MAX ? ROWS_MAX : fit;
 	const size_t tiles = (rows + most - 1) / most;
 
@@ -273,7 +271,7 @@ void cpu_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
 		       bool fresh, const struct backend_group *group)
 {
 	struct cpu *const cpu = (struct cpu *)b;
-	const size_t tile = tile_rows(rows, vocab);
+	const size_t tile = tile_rows(rows, vocab, b->logits_bytes);
 	const size_t per_row = vocab + 2 * blocks(vocab) +
 			       ROW_FLOATS * (group ? 1 + group->size : 1) +
 			       cpu->threads * (COLUMNS + c);

@@ -21,7 +21,8 @@
 #include "gpu/read/reader.h"
 #include "gpu/watch/watch.h"
 
-/* Enough rows per chunk for the GEMMs to be at full speed. */
+/* Enough rows per chunk for the GEMMs to be at full speed.  The same on every machine,
+ * unless the caller knows better. */
 #define LOGITS_BYTES ((size_t)1 << 30)
 
 /* --- failures --------------------------------------------------------------- */
@@ -164,6 +165,24 @@ static uint64_t cuda_memory_peak(struct backend *b)
 	return most;
 }
 
+/* What the driver has, and what the pool keeps without using it. */
+static uint64_t cuda_memory_left(struct backend *b)
+{
+	struct cuda *const c = cuda_of(b);
+	uint64_t kept = 0, used = 0;
+	size_t left = 0, all;
+	cudaMemPool_t pool;
+
+	if (!CUDA_CALL(c, cudaMemGetInfo, &left, &all) ||
+	    !CUDA_CALL(c, cudaDeviceGetDefaultMemPool, &pool, c->device) ||
+	    !CUDA_CALL(c, cudaMemPoolGetAttribute, pool,
+		       cudaMemPoolAttrReservedMemCurrent, &kept) ||
+	    !CUDA_CALL(c, cudaMemPoolGetAttribute, pool,
+		       cudaMemPoolAttrUsedMemCurrent, &used))
+		return 0;
+	return left + (kept > used ? kept - used : 0);
+}
+
 /* --- what profilers show ------------------------------------------------------- */
 
 static void cuda_range_begin(struct backend *b, const char *name)
@@ -253,6 +272,7 @@ static const struct backend_ops ops = {
 	.queue_wait = cuda_queue_wait,
 	.native_queue = cuda_native_queue,
 	.memory_peak = cuda_memory_peak,
+	.memory_left = cuda_memory_left,
 	.range_begin = cuda_range_begin,
 	.range_end = cuda_range_end,
 	.reader_new = cuda_reader_new,
@@ -323,8 +343,8 @@ int backend_cuda_new(struct backend **out, enum dtype dtype,
 		.name = "cuda",
 		.dtype = dtype,
 		.act_size = dtype == DTYPE_F32 ? 4 : 2,
+		.logits_bytes = LOGITS_BYTES,
 	};
-	c->logits_bytes = o->logits_bytes ? o->logits_bytes : LOGITS_BYTES;
 	c->no_gds = o->no_gds;
 	c->no_cudnn = o->no_cudnn;
 	c->deterministic = o->deterministic;

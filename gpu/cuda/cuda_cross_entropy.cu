@@ -291,7 +291,7 @@ void cuda_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
 	struct cuda *const cuda = cuda_of(b);
 	const size_t pitch = (vocab + PITCH - 1) / PITCH * PITCH;
 	const size_t of_row = pitch * b->act_size, step = c * b->act_size;
-	const size_t chunk = chunk_of(rows, of_row, cuda->logits_bytes);
+	const size_t chunk = chunk_of(rows, of_row, b->logits_bytes);
 	const size_t sums = group ? 1 + group->size : 0;
 	char *const scratch =
 		(char *)cuda_scratch(cuda, chunk * (of_row + sizeof(float) +

@@ -356,6 +356,32 @@ static int open_metrics(struct run *r, struct errmsg *err)
 	return comm_agree(r->comm, rc, err);
 }
 
+/* Rows of 50,000 tokens in 16 bits that products need to be worth their start: 160. */
+#define LOGITS_LEAST ((uint64_t)16 << 20)
+
+/*
+ * Now that all else is allocated, logits may take a quarter of what is left of a
+ * device's memory: cuBLASLt's algorithms are measured with as much again, and other
+ * operations need memory, too.  All ranks have the least of any, since some exchange
+ * numbers of a chunk's rows, and ranks without NCCL may share a device.  Where bits must
+ * not depend on the machine, the backend's constant stays.
+ */
+static void share_rest(struct run *r)
+{
+	const struct config *c = r->config;
+	struct backend *const b = r->backend;
+	const unsigned sharing =
+		topology_is_direct(&r->ranks) ? 1 : r->comm->local_size;
+	double most;
+
+	if (b->on_host || c->deterministic || c->rank_invariant)
+		return;
+	most = -(double)(b->ops->memory_left(b) / sharing / 4);
+	comm_max_double(r->comm, &most, 1);
+	b->logits_bytes =
+		-most > (double)LOGITS_LEAST ? (size_t)-most : LOGITS_LEAST;
+}
+
 /* The checkpoint directory may be a read-only mount that the run resumes
  * from. */
 static void check_checkpoint_dir(struct run *r)
@@ -443,6 +469,8 @@ static int run(const struct config *c, struct comm *comm, struct errmsg *err)
 		rc = open_feed(&r, err);
 	if (!rc)
 		rc = open_metrics(&r, err);
+	if (!rc)
+		share_rest(&r);
 	if (!rc)
 		rc = train_steps(&r, err);
 	end = metrics_close(r.metrics, rc ? NULL : err);

@@ -32,6 +32,8 @@ enum cudaMemcpyKind {
 
 enum cudaMemPoolAttr {
 	cudaMemPoolAttrReleaseThreshold = 4,
+	cudaMemPoolAttrReservedMemCurrent = 5,
+	cudaMemPoolAttrUsedMemCurrent = 7,
 	cudaMemPoolAttrUsedMemHigh = 8,
 };
 enum cudaDeviceAttr {
@@ -90,6 +92,7 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool,
 				    enum cudaMemPoolAttr attr, void *value);
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool,
 				    enum cudaMemPoolAttr attr, void *value);
+cudaError_t cudaMemGetInfo(size_t *left, size_t *all);
 cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream);
 cudaError_t cudaFreeAsync(void *p, cudaStream_t stream);
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes,

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "cuda_runtime_api.h"
-#include "nvtx3/nvToolsExt.h"
 #include "cudaemu.h"
+#include "nvtx3/nvToolsExt.h"
 
 struct cudaemu_traffic cudaemu_traffic;
 
@@ -318,12 +318,31 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool,
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool,
 				    enum cudaMemPoolAttr attr, void *value)
 {
-	const uint64_t high = most;
+	/* Nothing is kept that is not used. */
+	const uint64_t high = most, now_taken = taken;
 
 	(void)pool;
-	if (attr != cudaMemPoolAttrUsedMemHigh)
-		return result(cudaErrorInvalidValue);
-	memcpy(value, &high, sizeof(high));
+	switch (attr) {
+	case cudaMemPoolAttrUsedMemHigh:
+		memcpy(value, &high, sizeof(high));
+		return cudaSuccess;
+	case cudaMemPoolAttrReservedMemCurrent:
+	case cudaMemPoolAttrUsedMemCurrent:
+		memcpy(value, &now_taken, sizeof(now_taken));
+		return cudaSuccess;
+	case cudaMemPoolAttrReleaseThreshold:
+		break;
+	}
+	return result(cudaErrorInvalidValue);
+}
+
+/* Of CUDAEMU_MEMORY bytes, or of 4 GiB. */
+cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
+{
+	const char *const given = getenv("CUDAEMU_MEMORY");
+
+	*all = given ? strtoull(given, NULL, 10) : (size_t)4 << 30;
+	*left = *all > taken ? *all - taken : 0;
 	return cudaSuccess;
 }
 

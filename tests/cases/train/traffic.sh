@@ -131,6 +131,25 @@ host 2 1
 nccl 2 1
 nccl 2 3"
 
+# Logits are in chunks of what memory is left for them, a quarter, or less where ranks share a
+# device; with --deterministic in those of any machine.  A chunk is three products.
+products_of() {
+	local memory=$1 ranks=$2
+	shift 2
+	CUDAEMU_MEMORY=$((memory << 20)) CUDAEMU_TRAFFIC=$tmp/logits \
+		train "$ranks" "logits-$memory-$ranks${1-}" --n_layer 1 --n_head 1 \
+		--n_embd 8 --vocab_size 32768 --n_positions 64 --seq_length 64 --train_batch_size $((4 * ranks)) \
+		--train_micro_batch_size_per_gpu 4 --steps 1 --device cuda "$@"
+	cut -d ' ' -f 7 "$tmp/logits.0"
+}
+# 256 rows of 128 KiB.
+exchange_by host
+whole=$(products_of 4096 1)
+check "logits: half fit in a quarter of what is left" test "$(products_of 90 1)" = $((whole + 3))
+check "logits: half at least" test "$(products_of 20 1)" = $((whole + 3))
+check "logits: two ranks share a device" test "$(products_of 180 2)" = $((whole + 3))
+check "logits: as on any machine" test "$(products_of 90 1 --deterministic)" = "$whole"
+
 # A build without NCCL gives that as the cause.
 no_nccl="^uctrain: NCCL is not used, .*: this uctrain was built without it$"
 reported_once() {

@@ -45,10 +45,9 @@ static const struct {
 /* --- both sides ------------------------------------------------------------- */
 
 /* Enough for the logits of some rows of the largest vocabulary above. */
-static struct backend_cuda_options options = {
-	.logits_bytes = 1 << 14,
-	.deterministic = true,
-};
+#define LOGITS_BYTES ((size_t)1 << 14)
+
+static struct backend_cuda_options options = { .deterministic = true };
 
 static struct backend *cpu(enum dtype dtype)
 {
@@ -67,6 +66,7 @@ static struct backend *cuda(enum dtype dtype)
 
 	if (backend_cuda_new(&b, dtype, &options, &err))
 		fail_msg("%s", err.text);
+	b->logits_bytes = LOGITS_BYTES;
 	return b;
 }
 
