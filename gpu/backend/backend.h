@@ -80,9 +80,12 @@ enum backend_queue {
 struct backend_group {
 	unsigned rank, size;
 	void *ctx;
-	/* x = its sum over ranks, act_t. */
+	/* x = its sum over ranks, act_t.  This and reduce_scatter may be under way
+	 * when they return: nothing that is queued before `wait` accesses their
+	 * buffers. */
 	void (*sum)(const struct backend_group *g, struct backend *b, void *x,
 		    size_t n);
+	void (*wait)(const struct backend_group *g);
 	/* all[rank][n] = every rank's `mine`, on the device. */
 	void (*gather)(const struct backend_group *g, const float *mine,
 		       size_t n, float *all);
@@ -197,8 +200,9 @@ struct backend_ops {
 	void (*linear)(struct backend *b, void *out, void *pre, const void *in,
 		       const void *w, const void *bias, const void *residual,
 		       size_t rows, size_t ic, size_t oc);
-	/* Gradients of all three; `dbias` NULL: of the others.  If `pre` is not
-	 * NULL, `in` is its gelu_new, and `din` is the gradient of `pre`. */
+	/* Gradients of all three.  Each may be NULL: of the others; `dbias` is if
+	 * `dw` is.  If `pre` is not NULL, `in` is its gelu_new, and `din` is the
+	 * gradient of `pre`. */
 	void (*linear_grad)(struct backend *b, void *din, float *dw,
 			    float *dbias, const void *dout, const void *in,
 			    const void *pre, const void *w, size_t rows,

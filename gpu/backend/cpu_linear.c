@@ -205,7 +205,9 @@ void cpu_linear_grad(struct backend *b, void *din, float *dw, float *dbias,
 
 #pragma omp parallel for schedule(static, 1)
 	for (t = 0; t < parts; t++) {
-		backward_weights(&l, piece_of(ic, oc, t, parts));
-		backward_in(&l, piece_of(rows, ic, t, parts));
+		if (dw)
+			backward_weights(&l, piece_of(ic, oc, t, parts));
+		if (din)
+			backward_in(&l, piece_of(rows, ic, t, parts));
 	}
 }

@@ -89,7 +89,6 @@ static void sum_direct(struct device_group *g, void *x, size_t n,
 {
 	after_compute(g);
 	devcomm_sum(g->direct, x, n, dtype);
-	device_group_wait(g);
 }
 
 /* Sum up to a window of floats on the device. */
@@ -128,9 +127,10 @@ void device_group_sum(struct device_group *g, void *x, size_t n)
 
 void device_group_sum_float(struct device_group *g, float *x, size_t n)
 {
-	if (g->direct)
+	if (g->direct) {
 		sum_direct(g, x, n, DTYPE_F32);
-	else if (g->b->on_host)
+		device_group_wait(g);
+	} else if (g->b->on_host)
 		comm_sum_float(g->comm, x, n);
 	else
 		for (size_t at = 0; g->comm->size > 1 && at < n; at += WINDOW)
@@ -144,6 +144,7 @@ void device_group_sum_double(struct device_group *g, double *x)
 
 	if (g->direct) {
 		sum_direct(g, x, 1, DTYPE_F64);
+		device_group_wait(g);
 		return;
 	}
 	o->to_host(g->b, &sum, x, sizeof(sum));
@@ -186,7 +187,6 @@ void device_group_reduce_scatter(struct device_group *g, const void *parts,
 		after_compute(g);
 		devcomm_reduce_scatter_equal(g->direct, parts, n, b->dtype,
 					     mine);
-		device_group_wait(g);
 		return;
 	}
 	if (b->on_host) {

@@ -36,15 +36,16 @@ int device_group_init(struct device_group *g, struct comm *comm,
 void device_group_done(struct device_group *g);
 
 /* x = its sum over ranks: activations, act_t, and floats.  All ranks get the same
- * bits. */
+ * bits.  The computation waits for the sum of activations from device_group_wait on. */
 void device_group_sum(struct device_group *g, void *x, size_t n);
 void device_group_sum_float(struct device_group *g, float *x, size_t n);
 
 /* The same for one number. */
 void device_group_sum_double(struct device_group *g, double *x);
 
-/* mine[n] = this rank's part of the sum over ranks of parts[size][n], act_t.  The
- * buffers of this and of the next two do not overlap. */
+/* mine[n] = this rank's part of the sum over ranks of parts[size][n], act_t, for which
+ * the computation waits from device_group_wait on.  The buffers of this and of the next
+ * two do not overlap. */
 void device_group_reduce_scatter(struct device_group *g, const void *parts,
 				 void *mine, size_t n);
 

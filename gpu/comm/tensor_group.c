@@ -15,6 +15,11 @@ static void group_sum(const struct backend_group *g, struct backend *b, void *x,
 	device_group_sum(ranks, x, n);
 }
 
+static void group_wait(const struct backend_group *g)
+{
+	device_group_wait(g->ctx);
+}
+
 static void group_gather(const struct backend_group *g, const float *mine,
 			 size_t n, float *all)
 {
@@ -56,6 +61,7 @@ void tensor_group_init(struct backend_group *g, struct device_group *ranks,
 		.size = size,
 		.ctx = ranks,
 		.sum = group_sum,
+		.wait = group_wait,
 		.gather = group_gather,
 		.sum_floats = group_sum_floats,
 		.reduce_scatter = group_reduce_scatter,

@@ -217,6 +217,8 @@ void cuda_linear_grad(struct backend *b, void *din, float *dw, float *dbias,
 		      const void *w, size_t rows, size_t ic, size_t oc,
 		      bool fresh)
 {
-	grad_of_weights(b, dw, dbias, dout, in, rows, ic, oc, fresh);
-	grad_of_in(b, din, dout, pre, w, rows, ic, oc);
+	if (dw)
+		grad_of_weights(b, dw, dbias, dout, in, rows, ic, oc, fresh);
+	if (din)
+		grad_of_in(b, din, dout, pre, w, rows, ic, oc);
 }

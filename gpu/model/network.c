@@ -247,25 +247,43 @@ static const void *into_branch(const struct pass *p, struct backend_dropout drop
 	return network_all_rows(n, n->d_branch);
 }
 
+/* The gradient of a branch's input, own rows, of which d_wide is the gradient after the
+ * branch's first projection.  Its sum over ranks is under way while the gradients of the
+ * projection are computed. */
+static const void *from_branch(struct network *n, float *dw, float *dbias,
+			       const void *in, const void *w, size_t width,
+			       bool fresh)
+{
+	const struct backend_ops *const o = n->b->ops;
+	const void *const rows = network_all_rows(n, in), *sum;
+
+	o->linear_grad(n->b, n->d_branch, NULL, NULL, n->d_wide, rows, NULL, w,
+		       n->rows, n->c, width, fresh);
+	sum = network_sum_branch(n);
+	o->linear_grad(n->b, NULL, dw, dbias, n->d_wide, rows, NULL, w, n->rows,
+		       n->c, width, fresh);
+	network_sum_wait(n);
+	return sum;
+}
+
 static void mlp_backward(const struct pass *p, unsigned unit, const void **w,
 			 float **g, bool fresh, struct block *k)
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
+	const void *sum;
 
 	o->linear_grad(n->b, n->d_wide, g[GPT2_MLP_PROJ_WEIGHT],
 		       g[GPT2_MLP_PROJ_BIAS],
 		       into_branch(p, drop_of(p, unit, PLACE_MLP_PROJ)),
 		       k->gelu, k->pre, w[GPT2_MLP_PROJ_WEIGHT], n->rows,
 		       4 * n->width, n->c, fresh);
-	o->linear_grad(n->b, n->d_branch, g[GPT2_C_FC_WEIGHT], g[GPT2_C_FC_BIAS],
-		       n->d_wide, network_all_rows(n, k->ln_2), NULL,
-		       w[GPT2_C_FC_WEIGHT], n->rows, n->c, 4 * n->width, fresh);
+	sum = from_branch(n, g[GPT2_C_FC_WEIGHT], g[GPT2_C_FC_BIAS], k->ln_2,
+			  w[GPT2_C_FC_WEIGHT], 4 * n->width, fresh);
 	/* The residual's gradient here is that of the attention's projection. */
 	network_norm_grad(n, g[GPT2_LN_2_WEIGHT], g[GPT2_LN_2_BIAS],
-			  p->drop > 0 ? NULL : g[GPT2_ATTN_PROJ_BIAS],
-			  network_sum_branch(n), k->mid, k->ln_2_stats,
-			  w[GPT2_LN_2_WEIGHT], fresh);
+			  p->drop > 0 ? NULL : g[GPT2_ATTN_PROJ_BIAS], sum,
+			  k->mid, k->ln_2_stats, w[GPT2_LN_2_WEIGHT], fresh);
 }
 
 static void attention_backward(const struct pass *p, unsigned unit,
@@ -278,6 +296,7 @@ static void attention_backward(const struct pass *p, unsigned unit,
 	 * outputs. */
 	void *const d_heads =
 		(char *)n->d_wide + n->rows * 3 * n->width * n->b->act_size;
+	const void *sum;
 
 	o->linear_grad(n->b, d_heads, g[GPT2_ATTN_PROJ_WEIGHT],
 		       p->drop > 0 ? g[GPT2_ATTN_PROJ_BIAS] : NULL,
@@ -285,13 +304,10 @@ static void attention_backward(const struct pass *p, unsigned unit,
 		       k->heads, NULL, w[GPT2_ATTN_PROJ_WEIGHT], n->rows,
 		       n->width, n->c, fresh);
 	attend_backward(p, unit, k, d_heads);
-	o->linear_grad(n->b, n->d_branch, g[GPT2_C_ATTN_WEIGHT],
-		       g[GPT2_C_ATTN_BIAS], n->d_wide,
-		       network_all_rows(n, k->ln_1), NULL, w[GPT2_C_ATTN_WEIGHT],
-		       n->rows, n->c, 3 * n->width, fresh);
-	network_norm_grad(n, g[GPT2_LN_1_WEIGHT], g[GPT2_LN_1_BIAS], NULL,
-			  network_sum_branch(n), x, k->ln_1_stats,
-			  w[GPT2_LN_1_WEIGHT], fresh);
+	sum = from_branch(n, g[GPT2_C_ATTN_WEIGHT], g[GPT2_C_ATTN_BIAS],
+			  k->ln_1, w[GPT2_C_ATTN_WEIGHT], 3 * n->width, fresh);
+	network_norm_grad(n, g[GPT2_LN_1_WEIGHT], g[GPT2_LN_1_BIAS], NULL, sum,
+			  x, k->ln_1_stats, w[GPT2_LN_1_WEIGHT], fresh);
 }
 
 /* Recompute what a block shares with others. */
@@ -414,7 +430,7 @@ static int head(struct pass *p, const void *last, float *d_last, bool fresh)
 	const unsigned unit = gpt2_unit_last(n->model);
 	const void *const x = input_of(n, n->model->config.n_layer);
 	const void *const ln_w = weight(p, last, unit, GPT2_LN_F_WEIGHT);
-	const void *embed;
+	const void *embed, *sum;
 
 	norm(p, n->normed, n->ln_f_stats, x, ln_w,
 	     weight(p, last, unit, GPT2_LN_F_BIAS));
@@ -433,11 +449,12 @@ static int head(struct pass *p, const void *last, float *d_last, bool fresh)
 	p->w->release(p->w->ctx, GPT2_UNIT_EMBED);
 	if (!d_last)
 		return 0;
+	sum = network_sum_branch(n);
 	o->zero(n->b, n->d, n->own_rows * n->c * n->b->act_size);
+	network_sum_wait(n);
 	network_norm_grad(n, network_gradient(p, d_last, unit, GPT2_LN_F_WEIGHT),
 			  network_gradient(p, d_last, unit, GPT2_LN_F_BIAS),
-			  NULL, network_sum_branch(n), x, n->ln_f_stats, ln_w,
-			  fresh);
+			  NULL, sum, x, n->ln_f_stats, ln_w, fresh);
 	return 0;
 }
 

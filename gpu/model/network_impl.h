@@ -59,9 +59,10 @@ void *network_summand(struct network *n, void *out);
 /* out = own rows of the sum over tensor-parallel ranks of network_summand(out). */
 void network_sum(struct network *n, void *out);
 
-/* Own rows of the sum over tensor-parallel ranks of d_branch, until the next call of
- * network_all_rows. */
+/* Begin to make own rows of the sum over tensor-parallel ranks of d_branch; they are
+ * there after network_sum_wait, before which nothing accesses d_branch. */
 const void *network_sum_branch(struct network *n);
+void network_sum_wait(struct network *n);
 
 /* The gradients of a norm, of own rows, accumulated over ranks that have others.
  * Arguments are those of the backend's norm_grad. */

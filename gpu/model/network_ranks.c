@@ -31,7 +31,7 @@ void *network_summand(struct network *n, void *out)
 	return n->ranks.cut_residual ? n->d_branch : out;
 }
 
-void network_sum(struct network *n, void *out)
+static void begin_sum(struct network *n, void *out)
 {
 	const struct backend_group *const g = n->ranks.tensor;
 
@@ -41,11 +41,24 @@ void network_sum(struct network *n, void *out)
 		g->sum(g, n->b, out, n->rows * n->c);
 }
 
+void network_sum_wait(struct network *n)
+{
+	if (n->ranks.tensor)
+		n->ranks.tensor->wait(n->ranks.tensor);
+}
+
+void network_sum(struct network *n, void *out)
+{
+	begin_sum(n, out);
+	network_sum_wait(n);
+}
+
 const void *network_sum_branch(struct network *n)
 {
-	void *const sum = n->ranks.cut_residual ? n->all_rows : n->d_branch;
+	/* The last norm's output is not needed any more. */
+	void *const sum = n->ranks.cut_residual ? n->normed : n->d_branch;
 
-	network_sum(n, sum);
+	begin_sum(n, sum);
 	return sum;
 }
 

@@ -170,7 +170,7 @@ static const struct shape norms[] = {
 };
 
 /* Rows, columns in and out. */
-enum { PLAIN, RESIDUAL, GELU, NO_BIAS };
+enum { PLAIN, RESIDUAL, GELU, NO_BIAS, APART };
 
 static void linear(struct side *s, const struct shape *h)
 {
@@ -186,12 +186,16 @@ static void linear(struct side *s, const struct shape *h)
 	const float old = h->fresh ? NAN : 1;
 	float *const dw = side_floats(s, ic * oc, old);
 	float *const db = side_floats(s, oc, h->how == NO_BIAS ? 1 : old);
+	void *const dout = side_act(s, rows * oc, 1);
 
 	o->linear(s->b, out, pre, in, w, side_act(s, oc, 1),
 		  h->how == RESIDUAL ? out : NULL, rows, ic, oc);
-	o->linear_grad(s->b, din, dw, h->how == NO_BIAS ? NULL : db,
-		       side_act(s, rows * oc, 1), in, in_pre, w, rows, ic, oc,
-		       h->fresh);
+	o->linear_grad(s->b, din, h->how == APART ? NULL : dw,
+		       h->how == NO_BIAS || h->how == APART ? NULL : db, dout,
+		       in, in_pre, w, rows, ic, oc, h->fresh);
+	if (h->how == APART)
+		o->linear_grad(s->b, NULL, dw, db, dout, in, in_pre, w, rows,
+			       ic, oc, h->fresh);
 	side_show_act(s, "out", out, rows * oc);
 	if (pre)
 		side_show_act(s, "pre", pre, rows * oc);
@@ -208,6 +212,7 @@ static const struct shape linears[] = {
 	{ .n = { 70, 16, 64 }, .how = GELU },
 	{ .n = { 33, 32, 16 }, .how = PLAIN, .fresh = true },
 	{ .n = { 9, 16, 24 }, .how = NO_BIAS, .fresh = true },
+	{ .n = { 33, 24, 40 }, .how = APART },
 };
 
 /* Batch, positions, heads, elements of a head. */
