@@ -58,6 +58,12 @@ load() {
 		load="$tmp/$name" steps=6
 }
 
+# All are tags of one run, so that one mount shows all.
+gather() {
+	mkdir -p "$tmp/all"
+	mv "$tmp/$name/global_step3" "$tmp/all/$name"
+}
+
 compare() {
 	same "$name trained as one rank does" "$(state one-$dtype)" $name
 	same "$name from its files" "$(state one-$dtype)" $name-again
@@ -94,53 +100,68 @@ restored() {
 	check "$run: bytes read" test "$(said $run | sed -n 's/^read \([0-9]*\) .*/\1/p')" = "$2"
 }
 
-from_others() {
-	local files= mount= others=$others
+# on_others CALL: with the ranks on which $name is restored, and whether $mount and $files
+# are where from: yes or empty
+on_others() {
+	local n t p z files= mount= others=$others
 	[ $dtype = fp32 ] || others=$some
 	[ $dtype != fp32 ] && [ $tensor$pipe != 22 ] && [ "$stage" != 0 ] || files=yes
 	# Without ZeRO there is nothing to mount.
 	[ "$stage" = 0 ] || mount=yes
-	[ -z "$mount" ] || mount_fg "$tmp/$name" || finish
 	while read -r n t p z; do
-		into=(tensor=$t pipe=$p stage=$z dtype=$dtype schedule=2 steps=0)
-		[ -z "$mount" ] || later $n $name-n$n-t$t-p$p-z$z-mount "${into[@]}" universal=yes load="$tmp/mnt"
-		[ -z "$files" ] || later $n $name-n$n-t$t-p$p-z$z-files "${into[@]}" load="$tmp/$name"
+		"$1"
 	done <<<"$others"
-	start
-	while read -r n t p z; do
-		[ -z "$mount" ] || restored mount "$(bytes $n $t $p $z)"
-		[ -z "$files" ] || restored files "$(own_bytes $n $t $p $z)"
-	done <<<"$others"
-	[ -z "$mount" ] || unmount
 }
-each from_others
+
+restore() {
+	local into=(tensor=$t pipe=$p stage=$z dtype=$dtype schedule=2 steps=0)
+	[ -z "$mount" ] || later $n $name-n$n-t$t-p$p-z$z-mount "${into[@]}" universal=yes \
+		load="$tmp/mnt" tag=${name}_universal
+	[ -z "$files" ] || later $n $name-n$n-t$t-p$p-z$z-files "${into[@]}" load="$tmp/all" tag=$name
+}
+
+compare_restored() {
+	[ -z "$mount" ] || restored mount "$(bytes $n $t $p $z)"
+	[ -z "$files" ] || restored files "$(own_bytes $n $t $p $z)"
+}
+
+each gather
+mount_fg "$tmp/all" || finish
+each on_others restore
+start
+each on_others compare_restored
+unmount
 
 # Stages of 3 and 1 blocks, and of 2 and 2.
 later 1 four layers=4
 for stage in 0 1; do
 	later 2 uneven-z$stage layers=4 pipe=2 partition=1 stage=$stage save="$tmp/uneven-z$stage"
-	start
+done
+later 2 longer tensor=2 stage=0 steps=4 save="$tmp/longer"
+start
+for stage in 0 1; do
 	later 2 even-z$stage layers=4 pipe=2 partition=2 stage=$stage load="$tmp/uneven-z$stage" steps=0
-	start
+done
+start
+for stage in 0 1; do
 	same "uneven stages, ZeRO's $stage" "$(state four)" uneven-z$stage
 	same "resumed with another partition, ZeRO's $stage" "$(state four)" even-z$stage
 done
 
 # Model states that do not make one checkpoint, or one of this model.
-run=$tmp/n4-t2-p2-z0-fp32
-later 1 three-heads heads=3 width=12 load="$run" steps=0
-later 1 one-block layers=1 load="$run" steps=0
+run=n4-t2-p2-z0-fp32
+for bad in mixed lost; do
+	cp -r "$tmp/all/$run" "$tmp/all/$bad"
+done
+cp "$tmp/longer/global_step4/mp_rank_01_model_states.pt" "$tmp/all/mixed"
+rm "$tmp/all/lost/mp_rank_01_model_states.pt"
+later 1 three-heads heads=3 width=12 load="$tmp/all" tag=$run steps=0
+later 1 one-block layers=1 load="$tmp/all" tag=$run steps=0
+later 1 mixed load="$tmp/all" tag=mixed steps=0
+later 2 lost load="$tmp/all" tag=lost steps=0
 start
 refused "ranks that do not divide the heads" "mp_rank_00_model_states.pt: was saved by other ranks" three-heads
 refused "more stages than blocks" "4 ranks that shared the model, 2 of them tensor-parallel, in 2 stages" one-block
-later 2 longer tensor=2 stage=0 steps=4 save="$tmp/longer"
-start
-cp "$tmp/longer/global_step4/mp_rank_01_model_states.pt" "$run/global_step3"
-later 1 mixed load="$run" steps=0
-start
 refused "a file of another step" "mp_rank_01_model_states.pt: was saved at another step or by other ranks" mixed
-rm "$run/global_step3/mp_rank_01_model_states.pt"
-later 2 lost load="$run" steps=0
-start
 refused "a file is missing" "mp_rank_01_model_states.pt" lost
 finish
