@@ -1,64 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* uctrain: every rank parses the same command line; rank 0 prints the
- * messages. */
-#include <errno.h>
-#include <stdint.h>
+/* uctrain. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/remote/site.h"
 #include "gpu/comm/comm.h"
-#include "gpu/config/config.h"
-#include "gpu/config/flags.h"
+#include "gpu/train/command.h"
 #include "gpu/train/stop.h"
-#include "gpu/train/train.h"
-
-enum { EXIT_USAGE = 2 };
-
-/* Parse the command line, which all ranks must have been given alike: returns as
- * config_parse, the same on all ranks. */
-static int parse(struct config *c, struct comm *comm, int argc, char **argv,
-		 struct errmsg *err)
-{
-	const int parsed =
-		config_parse(c, argc, argv, comm->size, comm->rank == 0, err);
-	const uint64_t mine = parsed ? (uint64_t)parsed : flags_digest(c);
-	uint64_t first = mine;
-	int rc = comm_agree(comm, parsed < 0 ? parsed : 0, err);
-
-	if (!rc) {
-		comm_broadcast(comm, &first, sizeof(first), 0);
-		rc = first == mine
-			     ? 0
-			     : errmsg_set(err, -EINVAL,
-					  "was given other flags than rank 0");
-		rc = comm_agree(comm, rc, err);
-	}
-	if (rc && !parsed)
-		config_done(c);
-	return rc ? rc : parsed;
-}
-
-static int main_run(struct comm *comm, int argc, char **argv)
-{
-	struct config c;
-	struct errmsg err = { "" };
-	int rc = parse(&c, comm, argc, argv, &err);
-	const int failed = rc ? EXIT_USAGE : EXIT_FAILURE;
-
-	for (int i = 1; i < argc; i++) /* other users see the command line */
-		site_hide_secrets(argv[i]);
-	if (rc == 1)
-		return EXIT_SUCCESS;
-	if (!rc) {
-		rc = train_run(&c, comm, &err);
-		config_done(&c);
-	}
-	if (rc && comm->rank == 0)
-		fprintf(stderr, "uctrain: %s\n", err.text);
-	return rc ? failed : EXIT_SUCCESS;
-}
 
 int main(int argc, char **argv)
 {
@@ -71,7 +19,7 @@ int main(int argc, char **argv)
 		return EXIT_FAILURE;
 	}
 	stop_on_signals();
-	status = main_run(&comm, argc, argv);
+	status = train_command(&comm, argc, argv);
 	comm_done(&comm);
 	return status;
 }

@@ -3,4 +3,5 @@
 gpu_libuctrain_a_SOURCES += \
 	%D%/stop.h %D%/stop.c %D%/feed.h %D%/feed.c \
 	%D%/train.h %D%/train_impl.h %D%/pipeline.c \
-	%D%/train_steps.c %D%/train.c
+	%D%/train_steps.c %D%/train.c \
+	%D%/command.h %D%/command.c

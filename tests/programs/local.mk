@@ -5,9 +5,11 @@
 train_programs = \
 	%D%/ranks_zero \
 	%D%/ranks_nccl \
-	%D%/ranks_checkpoint
+	%D%/ranks_checkpoint \
+	%D%/uctrain_runs
 %C%_ranks_checkpoint_SOURCES = %D%/ranks_checkpoint.c $(apart)
 %C%_ranks_checkpoint_LDADD = $(train_libs)
+%C%_uctrain_runs_LDADD = $(train_libs)
 %C%_ranks_zero_SOURCES = %D%/ranks_zero.c $(apart)
 %C%_ranks_zero_LDADD = $(train_libs)
 nccl_emulated = tests/cudaemu/nccl.h tests/cudaemu/ncclemu.h \
@@ -20,18 +22,22 @@ nccl_emulated = tests/cudaemu/nccl.h tests/cudaemu/ncclemu.h \
 
 cuda_programs =
 if HAVE_CXX
-cuda_programs += %D%/uctrain_emulated
+cuda_programs += %D%/uctrain_emulated %D%/uctrain_emulated_runs
 endif
 if HAVE_CUDNN
 cuda_programs += %D%/cudnn_plans
 endif
 %C%_cudnn_plans_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 %C%_cudnn_plans_LDADD = $(train_libs)
-%C%_uctrain_emulated_SOURCES = gpu/main.c tests/cudaemu/cudaemu_nccl.c \
-	$(nccl_emulated)
+emulated_sources = tests/cudaemu/cudaemu_nccl.c $(nccl_emulated)
+%C%_uctrain_emulated_SOURCES = gpu/main.c $(emulated_sources)
 %C%_uctrain_emulated_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS) $(MPI_CFLAGS)
 %C%_uctrain_emulated_LDADD = $(cudaemu_libs) $(train_libs)
 %C%_uctrain_emulated_LDFLAGS = $(cudaemu_ldflags)
+%C%_uctrain_emulated_runs_SOURCES = %D%/uctrain_runs.c $(emulated_sources)
+%C%_uctrain_emulated_runs_CPPFLAGS = $(%C%_uctrain_emulated_CPPFLAGS)
+%C%_uctrain_emulated_runs_LDADD = $(%C%_uctrain_emulated_LDADD)
+%C%_uctrain_emulated_runs_LDFLAGS = $(cudaemu_ldflags)
 
 if BUILD_TRAIN
 check_PROGRAMS += $(train_programs) $(cuda_programs)

@@ -3,6 +3,9 @@
 #
 #   train N NAME FLAG...   runs uctrain on N ranks as run NAME; its words are in
 #                          $tmp/NAME.log, its figures in $tmp/logs/NAME
+#   train_later N NAME FLAG...   the same, but waits for
+#   train_all              which starts ranks once for all runs that wait for it
+#                          (uctrain_runs.c)
 #   losses NAME            "step loss" per line
 #   apart A B FIRST        the largest difference of two runs' losses over the
 #                          steps from FIRST that both have; "none" if there are
@@ -18,7 +21,7 @@
 #                          an emulated GPU
 #   exchange_by HOW        ranks that are started from now on exchange by "nccl", each
 #                          with a device, or by "host"; emulated ones share two devices
-#                          then
+#                          then; runs that wait are started before
 #   exchanged_by HOW NAME  did a run do so?
 #   find_cuda              sets $cuda to what runs with --device cuda: uctrain
 #                          where there is a GPU, else one that emulates it
@@ -56,6 +59,7 @@ find_cuda() {
 emulated() { [ "${rank[0]}" != uctrain ]; }
 
 exchange_by() {
+	train_all
 	unset CUDAEMU_NCCL CUDAEMU_DEVICES
 	if [ "$1" = nccl ] && emulated; then
 		export CUDAEMU_NCCL=1 CUDAEMU_DEVICES=own
@@ -95,6 +99,33 @@ try_train() {
 
 train() {
 	try_train "$@" || fail "uctrain ${*:2} on $1 ranks: $(tail -n 5 "$tmp/$2.log")"
+}
+
+train_later() {
+	local n=$1 name=$2
+	shift 2
+	printf '%s\n' ${train_waits[n]+--} "$tmp/$name.log" ${device[@]+"${device[@]}"} \
+		--run_name "$name" --log_dir "$tmp/logs" "$@" >>"$tmp/train.$n"
+	train_waits[n]=yes
+}
+train_waits=()
+
+train_all() {
+	local n words log program=$top_builddir/tests/programs/uctrain_runs
+	! emulated || program=${rank[0]}_runs
+	for n in "${!train_waits[@]}"; do
+		mapfile -t words <"$tmp/train.$n"
+		rm "$tmp/train.$n"
+		on_ranks "$n" "$program" "${words[@]}" >"$tmp/failed" 2>&1 && continue
+		if grep -q "^$tmp/.*\.log$" "$tmp/failed"; then
+			for log in $(grep "^$tmp/.*\.log$" "$tmp/failed"); do
+				fail "uctrain on $n ranks: $log: $(tail -n 5 "$log")"
+			done
+		else
+			fail "uctrain_runs on $n ranks: $(tail -n 20 "$tmp/failed")"
+		fi
+	done
+	train_waits=()
 }
 
 losses() {
