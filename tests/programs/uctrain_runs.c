@@ -5,11 +5,10 @@
  *
  *     uctrain_runs LOG FLAG... [-- LOG FLAG...]...
  *
- * What a run says is appended to its LOG.  Of a run that fails rank 0 prints the LOG; the
- * others are run all the same, and the exit status is 1.
+ * What a run says is appended to its LOG.  Of a run that fails rank 0 prints the LOG; that
+ * does not make the program fail.
  */
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,8 +27,8 @@ static void say_to(int fd)
 		abort();
 }
 
-/* argv[0] is the log.  Returns whether the run succeeded. */
-static bool run(struct comm *comm, int argc, char **argv, int own)
+/* argv[0] is the log. */
+static void run(struct comm *comm, int argc, char **argv, int own)
 {
 	const int log =
 		open(argv[0], O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
@@ -43,7 +42,6 @@ static bool run(struct comm *comm, int argc, char **argv, int own)
 	}
 	if (status && comm->rank == 0)
 		printf("%s\n", argv[0]);
-	return !status;
 }
 
 int main(int argc, char **argv)
@@ -52,7 +50,6 @@ int main(int argc, char **argv)
 	struct errmsg err = { "" };
 	struct comm comm;
 	int first = 1;
-	bool ok = true;
 
 	if (comm_init(&comm, &argc, &argv, &err)) {
 		fprintf(stderr, "uctrain_runs: %s\n", err.text);
@@ -63,9 +60,9 @@ int main(int argc, char **argv)
 		if (i < argc && strcmp(argv[i], "--") != 0)
 			continue;
 		argv[i] = NULL;
-		ok &= run(&comm, i - first, argv + first, own);
+		run(&comm, i - first, argv + first, own);
 		first = i + 1;
 	}
 	comm_done(&comm);
-	return ok ? EXIT_SUCCESS : EXIT_FAILURE;
+	return EXIT_SUCCESS;
 }

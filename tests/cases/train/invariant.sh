@@ -12,7 +12,7 @@ require_fuse
 flags=("${tiny[@]}" --train_batch_size 24 --dropout 0.1 --rank_invariant --eval_interval 5
 	--data "$top_srcdir/LICENSE")
 
-long 60 5
+long 20 5
 all=(--steps $((10 + steps)))
 
 # Saved in stage | resumed in stage | on ranks | with micro-batches of
@@ -28,25 +28,31 @@ plan="1 1 1 24
 # Steps and both losses.
 bits() { awk -F, 'NR > 1 && $1 > 10 { print $1, $2, $8 }' "$tmp/logs/$1/metrics.csv"; }
 
+# All are tags of one run then, so that one mount shows all.
 for saved in 1 2 3; do
-	run=$tmp/run$saved
-	train 4 "base$saved" "${flags[@]}" "${all[@]}" --zero_stage "$saved" \
-		--train_micro_batch_size_per_gpu 2 --checkpoint_dir "$run" \
+	train_later 4 "base$saved" "${flags[@]}" "${all[@]}" --zero_stage "$saved" \
+		--train_micro_batch_size_per_gpu 2 --checkpoint_dir "$tmp/run$saved" \
 		--checkpoint_interval 10
+done
+train_all
+mkdir "$tmp/runs"
+for saved in 1 2 3; do
 	bits "base$saved" >"$tmp/base$saved.bits"
 	check "stage $saved: $steps steps" \
 		test "$(wc -l <"$tmp/base$saved.bits")" -eq "$steps"
-	mount_fg "$run" || finish
-	while read -r from stage ranks micro; do
-		[ "$from" = "$saved" ] || continue
-		name=z${from}_to_z${stage}_on_$ranks
-		train "$ranks" "$name" "${flags[@]}" "${all[@]}" --zero_stage "$stage" \
-			--train_micro_batch_size_per_gpu "$micro" --resume \
-			--universal_checkpoint --checkpoint_dir "$tmp/mnt" \
-			--checkpoint_tag global_step10_universal
-		check "$name: the same bits" cmp "$tmp/base$saved.bits" <(bits "$name")
-	done <<<"$plan"
-	unmount
+	mv "$tmp/run$saved/global_step10" "$tmp/runs/z$saved"
 done
+mount_fg "$tmp/runs" || finish
+while read -r from stage ranks micro; do
+	train_later "$ranks" "z${from}_to_z${stage}_on_$ranks" "${flags[@]}" "${all[@]}" \
+		--zero_stage "$stage" --train_micro_batch_size_per_gpu "$micro" --resume \
+		--universal_checkpoint --checkpoint_dir "$tmp/mnt" --checkpoint_tag "z${from}_universal"
+done <<<"$plan"
+train_all
+unmount
+while read -r from stage ranks micro; do
+	name=z${from}_to_z${stage}_on_$ranks
+	check "$name: the same bits" cmp "$tmp/base$from.bits" <(bits "$name")
+done <<<"$plan"
 check "whatever the stage" cmp "$tmp/base1.bits" "$tmp/base3.bits"
 finish

@@ -12,7 +12,7 @@ require_fuse
 flags=("${tiny[@]}" --n_embd 16 --seq_length 16 --lr 1e-3 --data "$top_srcdir/LICENSE" --train_batch_size 24
 	--train_micro_batch_size_per_gpu 2)
 
-long 100 10
+long 20 10
 
 # Saved in stage | resumed in stage | on ranks
 plan="1 1 2
@@ -29,22 +29,28 @@ plan="1 1 2
 3 3 1
 3 3 3"
 
+# All are tags of one run then, so that one mount shows all.
 for saved in 1 2 3; do
-	run=$tmp/run$saved
-	train 4 "base$saved" "${flags[@]}" --zero_stage "$saved" --steps $((10 + steps)) \
-		--checkpoint_dir "$run" --checkpoint_interval 10
-	mount_fg "$run" || finish
-	while read -r from stage ranks; do
-		[ "$from" = "$saved" ] || continue
-		name=z${from}_to_z${stage}_on_$ranks
-		train "$ranks" "$name" "${flags[@]}" --zero_stage "$stage" \
-			--steps $((10 + steps)) --resume --universal_checkpoint \
-			--checkpoint_dir "$tmp/mnt" \
-			--checkpoint_tag global_step10_universal
-		d=$(apart "base$saved" "$name" 11)
-		echo "$name: $d apart"
-		check "$name: $steps steps" within 2e-5 "$d"
-	done <<<"$plan"
-	unmount
+	train_later 4 "base$saved" "${flags[@]}" --zero_stage "$saved" --steps $((10 + steps)) \
+		--checkpoint_dir "$tmp/run$saved" --checkpoint_interval 10
 done
+train_all
+mkdir "$tmp/all"
+for saved in 1 2 3; do
+	mv "$tmp/run$saved/global_step10" "$tmp/all/z$saved"
+done
+mount_fg "$tmp/all" || finish
+while read -r from stage ranks; do
+	train_later "$ranks" "z${from}_to_z${stage}_on_$ranks" "${flags[@]}" --zero_stage "$stage" \
+		--steps $((10 + steps)) --resume --universal_checkpoint \
+		--checkpoint_dir "$tmp/mnt" --checkpoint_tag "z${from}_universal"
+done <<<"$plan"
+train_all
+unmount
+while read -r from stage ranks; do
+	name=z${from}_to_z${stage}_on_$ranks
+	d=$(apart "base$from" "$name" 11)
+	echo "$name: $d apart"
+	check "$name: $steps steps" within 2e-5 "$d"
+done <<<"$plan"
 finish

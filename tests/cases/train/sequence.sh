@@ -9,14 +9,14 @@ require_train
 require_fuse
 
 flags=("${tiny[@]}" --n_head 4 --n_embd 16 --vocab_size 257 --seq_length 16 --lr 5e-4
-	--data "$top_srcdir/LICENSE" --train_batch_size 24 --train_micro_batch_size_per_gpu 2
+	--data "$top_srcdir/LICENSE" --train_batch_size 24 --train_micro_batch_size_per_gpu 3
 	--eval_interval 10)
 shared() {
 	echo "--sequence_parallel_size $1 --tensor_model_parallel_size $2 --pipeline_model_parallel_size $3"
 }
 
-long 100 10
-few=$((steps < 20 ? steps : 20)) # of most runs
+long 40 10
+few=10 # of most runs
 
 # Ranks | of them sequence-parallel | tensor-parallel | stages | ZeRO's | more
 plan="2 2 1 1 1
@@ -34,28 +34,46 @@ if [ "${sanitize:-no}" != no ]; then
 	plan=$(sed -n '1,2p;$p' <<<"$plan")
 fi
 
-train 1 one "${flags[@]}" --steps "$steps"
+train_later 1 one "${flags[@]}" --steps "$steps"
 many=$steps
 while read -r ranks sequence tensor pipe stage more; do
 	name=n$ranks-s$sequence-t$tensor-p$pipe-z$stage${more// /}
 	# shellcheck disable=SC2046,SC2086 # words
 	set -- $(shared "$sequence" "$tensor" "$pipe") --zero_stage "$stage" $more
-	train "$ranks" $name "${flags[@]}" --steps "$many" "$@"
-	alike $name 1e-5 one $name
+	train_later "$ranks" $name "${flags[@]}" --steps "$many" "$@"
 	many=$few
 done <<<"$plan"
 
 s2=(--sequence_parallel_size 2)
 cut=(--tensor_model_parallel_size 2 --sequence_parallel)
-train 2 again "${flags[@]}" --steps "$steps" "${s2[@]}" --recompute
-same_bits "recomputed" n2-s2-t1-p1-z1 again
-train 2 cut-again "${flags[@]}" --steps "$few" "${cut[@]}" --recompute
-same_bits "recomputed rows" n2-s1-t2-p1-z1--sequence_parallel cut-again
-shared_alike s2 "${s2[@]}"
-shared_alike cut "${cut[@]}"
+train_later 2 again "${flags[@]}" --steps "$steps" "${s2[@]}" --recompute
+train_later 2 cut-again "${flags[@]}" --steps "$few" "${cut[@]}" --recompute
+shared_later s2 "${s2[@]}"
+shared_later cut "${cut[@]}"
+train_later 4 both "${flags[@]}" --steps "$few" --dropout 0.1 "${s2[@]}" "${cut[@]}"
 
+# What cannot be.
+refused_later "ranks that do not divide" "sequence_parallel_size 2: does not divide the 3 groups of ranks" \
+	3 "${flags[@]}" "${s2[@]}"
+refused_later "heads that do not divide" "the 1 heads" 2 "${flags[@]}" --n_head 1 "${s2[@]}"
+refused_later "positions that do not divide" "seq_length 15" 2 "${flags[@]}" --seq_length 15 "${s2[@]}"
+refused_later "a batch that does not divide" "2 data-parallel ranks" 4 \
+	"${flags[@]}" --train_batch_size 9 "${s2[@]}"
+refused_later "no tensor-parallel ranks" "needs --tensor_model_parallel_size" 2 \
+	"${flags[@]}" --sequence_parallel
+refused_later "rows that do not divide" "a row of 15 positions" 2 "${flags[@]}" --seq_length 15 \
+	--tensor_model_parallel_size 2 --sequence_parallel
+train_all
+
+while read -r ranks sequence tensor pipe stage more; do
+	name=n$ranks-s$sequence-t$tensor-p$pipe-z$stage${more// /}
+	alike $name 1e-5 one $name
+done <<<"$plan"
+same_bits "recomputed" n2-s2-t1-p1-z1 again
+same_bits "recomputed rows" n2-s1-t2-p1-z1--sequence_parallel cut-again
+shared_alike s2
+shared_alike cut
 # Masks do not depend on both cuts at once either.
-train 4 both "${flags[@]}" --steps "$few" --dropout 0.1 "${s2[@]}" "${cut[@]}"
 alike "both, with dropout" 1e-5 s2-one-drop both
 
 # --- saved, and resumed ----------------------------------------------------------
@@ -73,42 +91,51 @@ plan="4 2 1 4 1 1 1 files
 2 2 3 1 1 1 3 mount"
 
 all=(--steps $((10 + few)))
-saved=
-while read -r from cut stage ranks sequence tensor then way; do
-	run=from-$from-$cut-z$stage
-	if [ "$run" != "$saved" ]; then
-		[ -z "$saved" ] || unmount
-		saved=$run
-		# shellcheck disable=SC2046
-		train "$from" $run "${flags[@]}" "${all[@]}" $(shared "$cut" 1 1) --zero_stage "$stage" \
-			--checkpoint_dir "$tmp/$run" --checkpoint_interval 10
-		check "$run is a checkpoint" ucckpt check --data "$tmp/$run/global_step10"
-		mount_fg "$tmp/$run" || finish
-	fi
-	where=(--checkpoint_dir "$tmp/mnt" --checkpoint_tag global_step10_universal --universal_checkpoint)
-	[ $way = mount ] || where=(--resume="$tmp/$run" --checkpoint_tag global_step10)
-	name=$run-on-$ranks-s$sequence-t$tensor-z$then
+saves="4 2 1
+2 2 3"
+while read -r from cut stage; do
 	# shellcheck disable=SC2046
-	train "$ranks" $name "${flags[@]}" "${all[@]}" $(shared "$sequence" "$tensor" 1) \
-		--zero_stage "$then" --resume "${where[@]}"
-	alike $name 1e-5 $run $name
-done <<<"$plan"
-unmount
-train 2 without-zero "${flags[@]}" "${all[@]}" "${s2[@]}" --zero_stage 0 \
+	train_later "$from" from-$from-$cut-z$stage "${flags[@]}" "${all[@]}" $(shared "$cut" 1 1) \
+		--zero_stage "$stage" --checkpoint_dir "$tmp/from-$from-$cut-z$stage" --checkpoint_interval 10
+done <<<"$saves"
+train_later 2 without-zero "${flags[@]}" "${all[@]}" "${s2[@]}" --zero_stage 0 \
 	--checkpoint_dir "$tmp/without-zero" --checkpoint_interval 10
-train 4 without-zero-on-4 "${flags[@]}" "${all[@]}" "${s2[@]}" --zero_stage 0 \
+train_all
+train_later 4 without-zero-on-4 "${flags[@]}" "${all[@]}" "${s2[@]}" --zero_stage 0 \
 	--resume="$tmp/without-zero" --checkpoint_tag global_step10
+
+# resumed CALL: with each line of the plan that goes on with $run
+resumed() {
+	local name saved cut_of stage_of ranks sequence tensor then way
+	while read -r saved cut_of stage_of ranks sequence tensor then way; do
+		[ "$run" = "from-$saved-$cut_of-z$stage_of" ] || continue
+		name=$run-on-$ranks-s$sequence-t$tensor-z$then
+		"$1"
+	done <<<"$plan"
+}
+
+go_on() {
+	local where=(--checkpoint_dir "$tmp/mnt" --checkpoint_tag global_step10_universal --universal_checkpoint)
+	[ $way = mount ] || where=(--resume="$tmp/$run" --checkpoint_tag global_step10)
+	# shellcheck disable=SC2046
+	train_later "$ranks" $name "${flags[@]}" "${all[@]}" $(shared "$sequence" "$tensor" 1) \
+		--zero_stage "$then" --resume "${where[@]}"
+}
+
+went_on() {
+	alike $name 1e-5 $run $name
+}
+
+while read -r from cut stage; do
+	run=from-$from-$cut-z$stage
+	check "$run is a checkpoint" ucckpt check --data "$tmp/$run/global_step10"
+	mount_fg "$tmp/$run" || finish
+	resumed go_on
+	train_all
+	unmount
+	resumed went_on
+done <<<"$saves"
 alike "without ZeRO" 1e-5 without-zero without-zero-on-4
 check "shards of data- and sequence-parallel ranks" test \
 	"$(find "$tmp/from-4-2-z1/global_step10" -name '*_optim_states.pt' | wc -l)" = 4
-
-# --- what cannot be --------------------------------------------------------------
-
-shared_refused "ranks that do not divide" "sequence_parallel_size 2: does not divide the 3 groups of ranks" 3 "${s2[@]}"
-shared_refused "heads that do not divide" "the 1 heads" 2 --n_head 1 "${s2[@]}"
-shared_refused "positions that do not divide" "seq_length 15" 2 --seq_length 15 "${s2[@]}"
-shared_refused "a batch that does not divide" "2 data-parallel ranks" 4 --train_batch_size 9 "${s2[@]}"
-shared_refused "no tensor-parallel ranks" "needs --tensor_model_parallel_size" 2 --sequence_parallel
-shared_refused "rows that do not divide" "a row of 15 positions" 2 --seq_length 15 \
-	--tensor_model_parallel_size 2 --sequence_parallel
 finish

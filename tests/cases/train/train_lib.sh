@@ -6,6 +6,8 @@
 #   train_later N NAME FLAG...   the same, but waits for
 #   train_all              which starts ranks once for all runs that wait for it
 #                          (uctrain_runs.c)
+#   refused_later "what" PATTERN N FLAG...   train_all shows that this run on N ranks
+#                          ends with one message that matches
 #   losses NAME            "step loss" per line
 #   apart A B FIRST        the largest difference of two runs' losses over the
 #                          steps from FIRST that both have; "none" if there are
@@ -110,22 +112,41 @@ train_later() {
 }
 train_waits=()
 
+refused_later() {
+	refusals+=("$1" "$2")
+	train_later "$3" "refused-${#refusals[@]}" "${@:4}"
+}
+refusals=()
+
 train_all() {
 	local n words log program=$top_builddir/tests/programs/uctrain_runs
 	! emulated || program=${rank[0]}_runs
 	for n in "${!train_waits[@]}"; do
 		mapfile -t words <"$tmp/train.$n"
 		rm "$tmp/train.$n"
-		on_ranks "$n" "$program" "${words[@]}" >"$tmp/failed" 2>&1 && continue
-		if grep -q "^$tmp/.*\.log$" "$tmp/failed"; then
-			for log in $(grep "^$tmp/.*\.log$" "$tmp/failed"); do
-				fail "uctrain on $n ranks: $log: $(tail -n 5 "$log")"
-			done
-		else
-			fail "uctrain_runs on $n ranks: $(tail -n 20 "$tmp/failed")"
-		fi
+		# The runs that fail are printed.
+		on_ranks "$n" "$program" "${words[@]}" >"$tmp/said" 2>&1 ||
+			fail "uctrain_runs on $n ranks: $(tail -n 20 "$tmp/said")"
+		for log in $(grep "^$tmp/.*\.log$" "$tmp/said"); do
+			case $log in
+			*/refused-*) mv "$log" "${log%.log}" ;;
+			*) fail "uctrain on $n ranks: $log: $(tail -n 5 "$log")" ;;
+			esac
+		done
 	done
 	train_waits=()
+	while [ "${#refusals[@]}" -gt 0 ]; do
+		check_refused "$tmp/refused-${#refusals[@]}" "${refusals[@]: -2}"
+		rm -f "$tmp/refused-${#refusals[@]}"
+		refusals=("${refusals[@]:0:${#refusals[@]}-2}")
+	done
+}
+
+# check_refused LOG "what" PATTERN
+check_refused() {
+	[ -e "$1" ] || fail "$2: was accepted"
+	check "$2: one message" test "$(grep -c '^uctrain: ' "$1")" = 1
+	grep -q -e "^uctrain: .*$3" "$1" || fail "$2: $(tail -n 5 "$1")"
 }
 
 losses() {
@@ -178,36 +199,30 @@ same_bits() {
 		<(cut -d, -f1,2,4,8 "$tmp/logs/$3/metrics.csv")
 }
 
-# shared_alike NAME FLAG...: ranks that share the model by these flags train as one
-# rank does, with dropout and in 16-bit types, in $few steps; with --rank_invariant
-# data-parallel ranks make no difference.  16-bit types round other sums; norms of this
-# text differ by more, on one rank too.
-shared_alike() {
-	local name=$1 dtype d
+# shared_later NAME FLAG...: ranks that share the model by these flags, with dropout and
+# in 16-bit types, in $few steps, and with --rank_invariant
+shared_later() {
+	local name=$1 dtype
 	shift
-	train 1 "$name-one-drop" "${flags[@]}" --steps "$few" --dropout 0.1
-	train 2 "$name-drop" "${flags[@]}" --steps "$few" --dropout 0.1 "$@"
-	alike "with dropout" 1e-5 "$name-one-drop" "$name-drop"
+	train_later 1 "$name-one-drop" "${flags[@]}" --steps "$few" --dropout 0.1
+	train_later 2 "$name-drop" "${flags[@]}" --steps "$few" --dropout 0.1 "$@"
 	for dtype in bf16 fp16; do
-		train 1 "$name-one-$dtype" "${flags[@]}" --steps "$few" --dtype $dtype
-		train 2 "$name-$dtype" "${flags[@]}" --steps "$few" --dtype $dtype "$@"
-		d=$(apart "$name-one-$dtype" "$name-$dtype" 1)
-		check "$dtype: $d apart" within 3e-3 "$d"
+		train_later 1 "$name-one-$dtype" "${flags[@]}" --steps "$few" --dtype $dtype
+		train_later 2 "$name-$dtype" "${flags[@]}" --steps "$few" --dtype $dtype "$@"
 	done
-	train 2 "$name-exact" "${flags[@]}" --steps 5 --rank_invariant "$@"
-	train 4 "$name-exact-by-two" "${flags[@]}" --steps 5 --rank_invariant --train_micro_batch_size_per_gpu 6 "$@"
-	same_bits "rank-invariant" "$name-exact" "$name-exact-by-two"
+	train_later 2 "$name-exact" "${flags[@]}" --steps 5 --rank_invariant "$@"
+	train_later 4 "$name-exact-by-two" "${flags[@]}" --steps 5 --rank_invariant --train_micro_batch_size_per_gpu 6 "$@"
 }
 
-# shared_refused "what" PATTERN N FLAG...: does a run of these flags on N ranks end with
-# one message, and does it say PATTERN?
-shared_refused() {
-	local label=$1 pattern=$2 ranks=$3
-	shift 3
-	if try_train "$ranks" refused "${flags[@]}" --steps 1 "$@"; then
-		fail "$label: was accepted"
-	fi
-	check "$label: one message" test "$(grep -c '^uctrain: ' "$tmp/refused.log")" = 1
-	grep -q -e "^uctrain: .*$pattern" "$tmp/refused.log" ||
-		fail "$label: $(tail -n 5 "$tmp/refused.log")"
+# shared_alike NAME: they train as one rank does, and data-parallel ranks make no
+# difference if they are not to.  16-bit types round other sums; norms of this text differ
+# by more, on one rank too.
+shared_alike() {
+	local name=$1 dtype d
+	alike "$name with dropout" 1e-5 "$name-one-drop" "$name-drop"
+	for dtype in bf16 fp16; do
+		d=$(apart "$name-one-$dtype" "$name-$dtype" 1)
+		check "$name, $dtype: $d apart" within 3e-3 "$d"
+	done
+	same_bits "$name, rank-invariant" "$name-exact" "$name-exact-by-two"
 }
