@@ -91,7 +91,8 @@ step() {
 		END { print d[1], d[2], d[3], d[4] }' "$tmp/traffic-2.$1" "$tmp/traffic-3.$1"
 }
 
-# With NCCL, the tokens and targets of a row, int32, and the loss and the norm, doubles.
+# With NCCL, the tokens and targets of a row, int32, what differs between steps, 48 bytes in
+# two copies, and the loss and the norm, doubles.
 exchange_by nccl
 while read -r tokens cut; do
 	for steps in 2 3; do
@@ -100,7 +101,7 @@ while read -r tokens cut; do
 			--train_batch_size 1 --zero_stage 0 $cut --steps $steps
 	done
 	for of in 0 1; do
-		check "$cut, rank $of: $(step $of)" test "$(step $of)" = "1 $((2 * 4 * tokens)) 2 16"
+		check "$cut, rank $of: $(step $of)" test "$(step $of)" = "3 $((2 * 4 * tokens + 48)) 2 16"
 	done
 done <<<"16 --sequence_parallel_size 2
 32 --tensor_model_parallel_size 2 --sequence_parallel"
