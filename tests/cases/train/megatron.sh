@@ -47,27 +47,27 @@ resumed_from() {
 		"$want" $case-$1-n$n-t$t-p$p-z$z
 }
 
-while read -r case words rows; do
-	run=$real/$case
-	ucckpt convert "$run/global_step5" "$tmp/$case/tree" >/dev/null 2>&1 || fail "convert $case"
-	mount_fg "$run" -o preset=megatron-qkv-thirds || finish
-	each resume_from files load="$run"
-	each resume_from tree load="$tmp/$case/tree" universal=yes
-	each resume_from mount load="$tmp/mnt" universal=yes tag=global_step5_universal
+resume() {
 	# shellcheck disable=SC2086
-	later 1 $case-rows $model vocab=$rows words=$words load="$run"
+	local at=(vocab=$words load="$tmp/all" tag=$case)
+	each resume_from files load="$tmp/all" tag=$case
+	each resume_from tree load="$tmp/trees/$case" universal=yes
+	each resume_from mount load="$tmp/mnt" universal=yes tag=${case}_universal
 	# shellcheck disable=SC2086
-	later 1 $case-heads $model vocab=$words load="$run" qkv_order=2
-	# shellcheck disable=SC2086
-	later 1 $case-preset $model vocab=$words load="$run" preset=megatron-qkv-by-head
-	start
+	{
+		later 1 $case-rows $model "${at[@]}" vocab=$rows words=$words
+		later 1 $case-heads $model "${at[@]}" qkv_order=2
+		later 1 $case-preset $model "${at[@]}" preset=megatron-qkv-by-head
+	}
+}
+
+resumed() {
 	want=$(state $case-files-n1-t1-p1-z0)
 	echo "$case: $want"
 	case $want in "step 5 updates 5 "*) ;; *) fail "$case: $(said $case-files-n1-t1-p1-z0)" ;; esac
 	each resumed_from files
 	each resumed_from tree
 	each resumed_from mount
-	unmount
 	same "$case by head, as flag or preset" "$(state $case-heads)" $case-preset
 	check "$case: which is another order" test "$(state $case-heads)" != "$want"
 	if [ $words = $rows ]; then
@@ -75,6 +75,20 @@ while read -r case words rows; do
 	else
 		same "$case: padding was trained" "$want and padding" $case-rows
 	fi
+}
+
+# All are tags of one run, so that one mount shows all.
+mkdir "$tmp/all" "$tmp/trees"
+while read -r case words rows; do
+	cp -r "$real/$case/global_step5" "$tmp/all/$case"
+	ucckpt convert "$real/$case/global_step5" "$tmp/trees/$case" >/dev/null 2>&1 || fail "convert $case"
+	resume
+done <<<"$cases"
+mount_fg "$tmp/all" -o preset=megatron-qkv-thirds || finish
+start
+unmount
+while read -r case words rows; do
+	resumed
 done <<<"$cases"
 
 # Three states of 9152 elements of 4 bytes are read once; all tensor-parallel ranks read
@@ -92,10 +106,13 @@ done
 
 # --- what the real one lost after step 5 --------------------------------------------
 
+# Megatron's rate would fall until step 100.
+echo '{"scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 100,
+	"warmup_num_steps": 0, "warmup_type": "linear", "cos_min_ratio": 0.1}}}' >"$tmp/rate.json"
 flags=(--n_layer 2 --n_head 4 --n_embd 16 --n_positions 32 --seq_length 32 --vocab_size 128
 	--data "$real/data/tiny_text_document" --data_samples "$real/data/train"
-	--train_batch_size 8 --train_micro_batch_size_per_gpu 1 --lr 6e-3 --min_lr 6e-4
-	--lr_schedule cosine --steps 100 --betas 0.9,0.95 --weight_decay 0.1)
+	--train_batch_size 8 --train_micro_batch_size_per_gpu 1 --lr 6e-3
+	--deepspeed_config "$tmp/rate.json" --steps 10 --betas 0.9,0.95 --weight_decay 0.1)
 
 # as_real CASE LIMIT NAME: five losses of a run against Megatron's
 as_real() {
@@ -107,44 +124,23 @@ as_real() {
 	check "$name: the losses are Megatron's" within "$limit" "$d"
 }
 
-train 1 one "${flags[@]}" --resume="$real/tp2_pp2_z1_fp32"
-as_real tp2_pp2_z1_fp32 2e-6 one
-check "another GELU is told" grep -q "exact GELU" "$tmp/one.log"
+at=(--resume="$real/tp2_pp2_z1_fp32")
+train_later 1 one "${flags[@]}" "${at[@]}"
 echo '{ "parameter_with_3_sub_params_cat_dim_0": [".*query_key_value\\.(weight|bias)$"] }' >"$tmp/thirds.json"
-for rules in "--preset megatron-qkv-thirds" "--rules $tmp/thirds.json" "--qkv_order thirds"; do
-	# shellcheck disable=SC2086 # words
-	train 1 rules "${flags[@]}" --resume="$real/tp2_pp2_z1_fp32" $rules
-	same_bits "${rules%% *}: what was guessed" one rules
-	rm -r "$tmp/logs/rules"
-done
-check "nothing is said against the files" bash -c "! grep -q 'its args tell' $tmp/one.log $tmp/rules.log"
-for order in "--qkv_order by_head" "--preset megatron-qkv-by-head"; do
-	# shellcheck disable=SC2086 # words
-	train 2 heads "${flags[@]}" --resume="$real/tp2_pp2_z1_fp32" $order
-	check "${order%% *} against the args: told once" test \
-		"$(grep -c "order thirds; reading them as by_head, which was given" "$tmp/heads.log")" = 1
-	rm -r "$tmp/logs/heads"
-done
-train 4 four "${flags[@]}" --resume="$real/tp2_pp2_z1_fp32" --tensor_model_parallel_size 2 \
+train_later 1 thirds-preset "${flags[@]}" "${at[@]}" --preset megatron-qkv-thirds
+train_later 1 thirds-rules "${flags[@]}" "${at[@]}" --rules "$tmp/thirds.json"
+train_later 1 thirds-flag "${flags[@]}" "${at[@]}" --qkv_order thirds
+train_later 2 heads-flag "${flags[@]}" "${at[@]}" --qkv_order by_head
+train_later 2 heads-preset "${flags[@]}" "${at[@]}" --preset megatron-qkv-by-head
+train_later 4 four "${flags[@]}" "${at[@]}" --tensor_model_parallel_size 2 \
 	--pipeline_model_parallel_size 2 --train_micro_batch_size_per_gpu 2
-as_real tp2_pp2_z1_fp32 2e-6 four
-train 2 stage3 "${flags[@]}" --dtype bf16 --zero_stage 3 --resume="$real/z3_bf16_dp4"
-as_real z3_bf16_dp4 3e-3 stage3
-train 2 padded "${flags[@]}" --dtype bf16 --vocab_size 112 --tensor_model_parallel_size 2 \
+train_later 2 stage3 "${flags[@]}" --dtype bf16 --zero_stage 3 --resume="$real/z3_bf16_dp4"
+train_later 2 padded "${flags[@]}" --dtype bf16 --vocab_size 112 --tensor_model_parallel_size 2 \
 	--resume="$real/tp2_dp2_z1_bf16_padded"
-as_real tp2_dp2_z1_bf16_padded 3e-3 padded
 
-# --- what cannot be ------------------------------------------------------------------
-
+# What cannot be.
 refuses() {
-	local label=$1 pattern=$2
-	shift 2
-	if try_train 2 refused "${flags[@]}" --steps 6 --resume="$real/tp2_pp2_z1_fp32" "$@"; then
-		fail "$label: was accepted"
-	fi
-	check "$label: one message" test "$(grep -c '^uctrain: ' "$tmp/refused.log")" = 1
-	grep -q -e "^uctrain: .*$pattern" "$tmp/refused.log" ||
-		fail "$label: $(tail -n 5 "$tmp/refused.log")"
+	refused_later "$1" "$2" 2 "${flags[@]}" "${at[@]}" "${@:3}"
 }
 
 echo '{ "tp_replicated_parameter_patterns": [".*dense_h_to_4h.weight"] }' >"$tmp/rules.json"
@@ -160,4 +156,19 @@ refuses "validation on samples" "leaves 0 rows for validation" --eval_interval 1
 refuses "no samples" "none_doc_idx.npy" --data_samples "$tmp/none"
 refuses "samples of a text" "not an indexed dataset" --data "$top_srcdir/LICENSE"
 refuses "samples of another length" "is not 17 tokens" --seq_length 16
+train_all
+
+as_real tp2_pp2_z1_fp32 2e-6 one
+check "another GELU is told" grep -q "exact GELU" "$tmp/one.log"
+for how in preset rules flag; do
+	same_bits "by $how: what was guessed" one thirds-$how
+done
+check "nothing is said against the files" bash -c "! grep -q 'its args tell' $tmp/one.log $tmp/thirds-*.log"
+for how in preset flag; do
+	check "$how against the args: told once" test \
+		"$(grep -c "order thirds; reading them as by_head, which was given" "$tmp/heads-$how.log")" = 1
+done
+as_real tp2_pp2_z1_fp32 2e-6 four
+as_real z3_bf16_dp4 3e-3 stage3
+as_real tp2_dp2_z1_bf16_padded 3e-3 padded
 finish
