@@ -4,6 +4,7 @@
 complete -c uctrain -f -a '(uctrain --help 2>/dev/null | string replace -rf "^  (--[a-z_0-9]+).*" "\$1")'
 complete -c uctrain -l model -x -a 'gpt2-dsuc gpt2 gpt2-medium gpt2-large gpt2-xl'
 complete -c uctrain -l dtype -x -a 'fp32 bf16 fp16'
+complete -c uctrain -l communication_data_type -x -a 'fp32 bf16 fp16'
 complete -c uctrain -l partition_method -x -a 'parameters uniform type:transformer'
 complete -c uctrain -l zero_stage -x -a '0 1 2 3'
 complete -c uctrain -l qkv_order -x -a 'auto thirds by_head'

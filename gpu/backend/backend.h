@@ -131,10 +131,12 @@ struct backend_ops {
 	 * completed. */
 	void (*copy)(struct backend *b, enum backend_queue q, void *dst,
 		     const void *src, size_t bytes);
-	/* dst = n elements of a 16-bit type, both in device memory, apart.  For
-	 * devices whose memory is not the host's. */
+	/* dst = or, with `add`, += n elements of a 16-bit type, both in device
+	 * memory, apart; and back, rounded to nearest even. */
 	void (*cast)(struct backend *b, enum backend_queue q, float *dst,
-		     const void *src, enum dtype from, size_t n);
+		     const void *src, enum dtype from, size_t n, bool add);
+	void (*narrow)(struct backend *b, enum backend_queue q, void *dst,
+		       enum dtype to, const float *src, size_t n);
 
 	/*
 	 * An event marks a position in a queue: it completes with all

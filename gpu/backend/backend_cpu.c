@@ -9,6 +9,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/splitmix.h"
+#include "ckpt/tensor/cast.h"
 #include "gpu/backend/cpu.h"
 #include "gpu/backend/cpu_math.h"
 #include "gpu/backend/dropout.h"
@@ -194,6 +195,40 @@ static void cpu_widen(struct backend *b, float *dst, const void *src, size_t n)
 	memcpy(dst, src, n * sizeof(float));
 }
 
+static void cpu_cast(struct backend *b, enum backend_queue q, float *dst,
+		     const void *src, enum dtype from, size_t n, bool add)
+{
+	const size_t size = dtype_size(from);
+	size_t at;
+
+	(void)b;
+	(void)q;
+#pragma omp parallel for schedule(static)
+	for (at = 0; at < n; at += CAST_BATCH) {
+		const size_t len = n - at < CAST_BATCH ? n - at : CAST_BATCH;
+		const char *const in = (const char *)src + at * size;
+		float some[CAST_BATCH];
+
+		cast_to_float(from, in, add ? some : dst + at, len);
+		if (add)
+			cpu_add_row(dst + at, some, len);
+	}
+}
+
+static void cpu_narrow(struct backend *b, enum backend_queue q, void *dst,
+		       enum dtype to, const float *src, size_t n)
+{
+	const size_t size = dtype_size(to);
+	size_t at;
+
+	(void)b;
+	(void)q;
+#pragma omp parallel for schedule(static)
+	for (at = 0; at < n; at += BLOCK)
+		cast_from_float(to, src + at, (char *)dst + at * size,
+				n - at < BLOCK ? n - at : BLOCK);
+}
+
 CPU_CLONES void cpu_add_row(float *sum, const float *x, size_t n)
 {
 	size_t i;
@@ -345,6 +380,8 @@ static const struct backend_ops ops = {
 	.host_alloc = cpu_host_alloc,
 	.host_free = cpu_free,
 	.copy = cpu_copy_queued,
+	.cast = cpu_cast,
+	.narrow = cpu_narrow,
 	.event_new = cpu_event_new,
 	.event_free = cpu_event,
 	.event_record = cpu_event_record,

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ckpt/tensor/tensor.h"
+
 struct errmsg;
 
 /*
@@ -51,14 +53,15 @@ void comm_broadcast(struct comm *c, void *p, size_t bytes, unsigned root);
 /* x[i] = the sum, or the maximum, of x[i] over all ranks. */
 void comm_sum_double(struct comm *c, double *x, size_t n);
 void comm_max_double(struct comm *c, double *x, size_t n);
-void comm_sum_float(struct comm *c, float *x, size_t n);
+void comm_sum(struct comm *c, void *x, size_t n, enum dtype dtype);
 
 /* `parts` has n[rank] elements for each rank, end to end.  `mine` = the sum
- * over ranks of the parts for this rank; it may be that part of `parts`. */
-void comm_reduce_scatter(struct comm *c, const float *parts, const size_t *n,
-			 float *mine);
+ * over ranks of the parts for this rank; it may be that part of `parts`.  Of these two,
+ * `dtype` is float32 or a 16-bit type, to which sums are rounded once. */
+void comm_reduce_scatter(struct comm *c, const void *parts, const size_t *n,
+			 enum dtype dtype, void *mine);
 
-/* The same with `n` elements for each rank. */
+/* The same with `n` floats for each rank. */
 void comm_reduce_scatter_equal(struct comm *c, const float *parts, size_t n,
 			       float *mine);
 

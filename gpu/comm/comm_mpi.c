@@ -23,6 +23,7 @@
 #include <mpi.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/tensor/cast.h"
 #include "gpu/comm/comm.h"
 #include "gpu/comm/pieces.h"
 #include "gpu/watch/watch.h"
@@ -306,59 +307,102 @@ void comm_max_double(struct comm *c, double *x, size_t n)
 	fold_doubles(c, x, n, larger_of);
 }
 
+/* sums = or, with `add`, += n elements. */
+static void add_elements(double *sums, enum dtype dtype, const void *from,
+			 size_t n, bool add)
+{
+	const uint8_t *const p = from;
+	double some[CAST_BATCH];
+
+	for (size_t at = 0; at < n; at += CAST_BATCH) {
+		const size_t len = pieces_within(n, at, CAST_BATCH);
+
+		cast_to_double(dtype, p + at * dtype_size(dtype), some, len);
+		for (size_t i = 0; i < len; i++)
+			sums[at + i] = (add ? sums[at + i] : 0.0) + some[i];
+	}
+}
+
+/* Of float32, which needs no conversion in between. */
+static void add_floats(double *sums, const float *x, size_t n, bool add)
+{
+	for (size_t i = 0; i < n; i++)
+		sums[i] = (add ? sums[i] : 0.0) + (double)x[i];
+}
+
+static void round_sums(const double *sums, size_t n, enum dtype dtype, void *out)
+{
+	uint8_t *const to = out;
+	float some[CAST_BATCH];
+
+	for (size_t at = 0; at < n; at += CAST_BATCH) {
+		const size_t len = pieces_within(n, at, CAST_BATCH);
+
+		for (size_t i = 0; i < len; i++)
+			some[i] = (float)sums[at + i];
+		cast_from_float(dtype, some, to + at * dtype_size(dtype), len);
+	}
+}
+
 /* Add the `n` elements received from each rank and this rank's own, in rank
  * order. */
-static void sum_window(struct comm *c, const float *own, size_t share, size_t n,
-		       float *out)
+static void sum_window(struct comm *c, const void *own, size_t share, size_t n,
+		       enum dtype dtype, void *out)
 {
-	const float *window = (const float *)c->impl->window;
-	double *sums = c->impl->sums;
+	const size_t size = dtype_size(dtype);
+	double *const sums = c->impl->sums;
 
 	assert(n <= share);
 	for (unsigned r = 0; r < c->size; r++) {
-		const float *x = r == c->rank ? own : window + r * share;
+		const void *const x =
+			r == c->rank ? own : c->impl->window + r * share * size;
 
-		for (size_t i = 0; i < n; i++)
-			sums[i] = (r ? sums[i] : 0.0) + (double)x[i];
+		if (dtype == DTYPE_F32)
+			add_floats(sums, x, n, r > 0);
+		else
+			add_elements(sums, dtype, x, n, r > 0);
 	}
-	for (size_t i = 0; i < n; i++)
-		out[i] = (float)sums[i];
+	round_sums(sums, n, dtype, out);
 }
 
-void comm_reduce_scatter(struct comm *c, const float *parts, const size_t *n,
-			 float *mine)
+void comm_reduce_scatter(struct comm *c, const void *parts, const size_t *n,
+			 enum dtype dtype, void *mine)
 {
-	const float *own = parts + pieces_start(n, c->rank);
+	const size_t size = dtype_size(dtype);
+	const uint8_t *const own =
+		(const uint8_t *)parts + pieces_start(n, c->rank) * size;
 
 	if (!c->impl) {
-		memmove(mine, own, n[0] * sizeof(*mine));
+		memmove(mine, own, n[0] * size);
 		return;
 	}
 
 	const size_t share = window_share(c, sizeof(float));
 	const size_t most = pieces_longest(n, c->size);
-	float *window = (float *)c->impl->window;
+	uint8_t *const window = c->impl->window;
 
 	watch_begin("a reduce-scatter");
 	for (size_t at = 0; at < most; at += share) {
 		const size_t my = pieces_within(n[c->rank], at, share);
-		const float *part = parts;
+		const uint8_t *part = parts;
 		int wait = 0;
 
-		for (unsigned r = 0; r < c->size; part += n[r], r++) {
+		for (unsigned r = 0; r < c->size; part += n[r] * size, r++) {
 			const size_t their = pieces_within(n[r], at, share);
 
 			if (r != c->rank && my)
-				MPI_Irecv(window + r * share, (int)my,
-					  MPI_FLOAT, (int)r, 0, c->impl->mpi,
+				MPI_Irecv(window + r * share * size,
+					  (int)(my * size), MPI_BYTE, (int)r, 0,
+					  c->impl->mpi,
 					  &c->impl->request[wait++]);
 			if (r != c->rank && their)
-				MPI_Isend(part + at, (int)their, MPI_FLOAT,
-					  (int)r, 0, c->impl->mpi,
+				MPI_Isend(part + at * size, (int)(their * size),
+					  MPI_BYTE, (int)r, 0, c->impl->mpi,
 					  &c->impl->request[wait++]);
 		}
 		MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
-		sum_window(c, own + at, share, my, mine + at);
+		sum_window(c, own + at * size, share, my, dtype,
+			   (uint8_t *)mine + at * size);
 	}
 	watch_end();
 }
@@ -372,7 +416,7 @@ void comm_reduce_scatter_equal(struct comm *c, const float *parts, size_t n,
 	}
 	for (unsigned r = 0; r < c->size; r++)
 		c->impl->lengths[r] = n;
-	comm_reduce_scatter(c, parts, c->impl->lengths, mine);
+	comm_reduce_scatter(c, parts, c->impl->lengths, DTYPE_F32, mine);
 }
 
 void comm_all_gather(struct comm *c, const void *mine, const size_t *bytes,
@@ -423,21 +467,22 @@ void comm_all_gather_equal(struct comm *c, const void *mine, size_t bytes,
 	comm_all_gather(c, mine, c->impl->lengths, all);
 }
 
-void comm_sum_float(struct comm *c, float *x, size_t n)
+void comm_sum(struct comm *c, void *x, size_t n, enum dtype dtype)
 {
+	uint8_t *mine = x;
+
 	if (!c->impl)
 		return;
 
-	size_t *part = c->impl->lengths;
-	float *mine = x;
+	size_t *const part = c->impl->lengths;
 
 	for (unsigned r = 0; r < c->size; r++)
 		part[r] = n / c->size + (r < n % c->size);
-	mine += pieces_start(part, c->rank);
+	mine += pieces_start(part, c->rank) * dtype_size(dtype);
 	watch_begin("an all-reduce");
-	comm_reduce_scatter(c, x, part, mine);
+	comm_reduce_scatter(c, x, part, dtype, mine);
 	for (unsigned r = 0; r < c->size; r++)
-		part[r] *= sizeof(*x);
+		part[r] *= dtype_size(dtype);
 	comm_all_gather(c, mine, part, x);
 	watch_end();
 }

@@ -36,8 +36,8 @@ void devcomm_fix_order(void);
 
 /* Like comm_reduce_scatter, comm_all_gather, comm_all_gather_equal,
  * comm_all_to_all and comm_exchange. */
-void devcomm_reduce_scatter(struct devcomm *d, const float *parts,
-			    const size_t *n, float *mine);
+void devcomm_reduce_scatter(struct devcomm *d, const void *parts,
+			    const size_t *n, enum dtype dtype, void *mine);
 void devcomm_all_gather(struct devcomm *d, const void *mine,
 			const size_t *bytes, void *all);
 void devcomm_all_gather_equal(struct devcomm *d, const void *mine, size_t bytes,

@@ -305,26 +305,29 @@ void devcomm_reduce_scatter_equal(struct devcomm *d, const void *parts,
 	queued(d, reduce_scatter);
 }
 
-static void reduce_pieces(struct devcomm *d, const float *parts,
-			  const size_t *n, float *mine)
+static void reduce_pieces(struct devcomm *d, const uint8_t *parts,
+			  const size_t *n, enum dtype dtype, void *mine)
 {
+	const size_t size = dtype_size(dtype);
+
 	NCCL_CALL(d, ncclGroupStart);
-	for (unsigned r = 0; r < d->size; parts += n[r], r++)
+	for (unsigned r = 0; r < d->size; parts += n[r] * size, r++)
 		if (n[r])
-			NCCL_CALL(d, ncclReduce, parts, mine, n[r], ncclFloat32,
-				  ncclSum, (int)r, d->comm, d->stream);
+			NCCL_CALL(d, ncclReduce, parts, mine, n[r],
+				  type_of(dtype), ncclSum, (int)r, d->comm,
+				  d->stream);
 	NCCL_CALL(d, ncclGroupEnd);
 }
 
-void devcomm_reduce_scatter(struct devcomm *d, const float *parts,
-			    const size_t *n, float *mine)
+void devcomm_reduce_scatter(struct devcomm *d, const void *parts,
+			    const size_t *n, enum dtype dtype, void *mine)
 {
 	if (all_equal(d, n)) {
-		devcomm_reduce_scatter_equal(d, parts, n[0], DTYPE_F32, mine);
+		devcomm_reduce_scatter_equal(d, parts, n[0], dtype, mine);
 		return;
 	}
 	watch_begin(reduce_scatter);
-	reduce_pieces(d, parts, n, mine);
+	reduce_pieces(d, parts, n, dtype, mine);
 	queued(d, reduce_scatter);
 }
 

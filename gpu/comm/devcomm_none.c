@@ -36,12 +36,13 @@ void devcomm_fix_order(void)
 {
 }
 
-void devcomm_reduce_scatter(struct devcomm *d, const float *parts,
-			    const size_t *n, float *mine)
+void devcomm_reduce_scatter(struct devcomm *d, const void *parts,
+			    const size_t *n, enum dtype dtype, void *mine)
 {
 	(void)d;
 	(void)parts;
 	(void)n;
+	(void)dtype;
 	(void)mine;
 }
 

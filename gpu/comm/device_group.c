@@ -98,7 +98,7 @@ static void sum_window(struct device_group *g, float *x, size_t n)
 	float *const window = (float *)g->window;
 
 	o->to_host(g->b, window, x, n * sizeof(*x));
-	comm_sum_float(g->comm, window, n);
+	comm_sum(g->comm, window, n, DTYPE_F32);
 	o->to_device(g->b, x, window, n * sizeof(*x));
 }
 
@@ -111,7 +111,7 @@ void device_group_sum(struct device_group *g, void *x, size_t n)
 		return;
 	}
 	if (b->on_host) {
-		comm_sum_float(g->comm, x, n);
+		comm_sum(g->comm, x, n, DTYPE_F32);
 		b->ops->round(b, x, x, n);
 		return;
 	}
@@ -131,7 +131,7 @@ void device_group_sum_float(struct device_group *g, float *x, size_t n)
 		sum_direct(g, x, n, DTYPE_F32);
 		device_group_wait(g);
 	} else if (g->b->on_host)
-		comm_sum_float(g->comm, x, n);
+		comm_sum(g->comm, x, n, DTYPE_F32);
 	else
 		for (size_t at = 0; g->comm->size > 1 && at < n; at += WINDOW)
 			sum_window(g, x + at, pieces_within(n, at, WINDOW));

@@ -420,6 +420,17 @@ static int settle_model(struct config *c, struct errmsg *err)
 	return rc ? rc : check_positions(c, err);
 }
 
+/* Sums that are the same on any ranks are made on hosts, in float64. */
+static int check_sums(const struct config *c, struct errmsg *err)
+{
+	if (c->rank_invariant && c->comm_dtype != DTYPE_F32)
+		return errmsg_set(
+			err, -EINVAL,
+			"--rank_invariant: does not go with --communication_data_type %s",
+			c->comm_dtype == DTYPE_BF16 ? "bf16" : "fp16");
+	return 0;
+}
+
 static int settle(struct parse *p, unsigned ranks, struct errmsg *err)
 {
 	struct config *const c = p->config;
@@ -435,6 +446,8 @@ static int settle(struct parse *p, unsigned ranks, struct errmsg *err)
 		rc = settle_schedule(c, &p->ratios, err);
 	if (!rc)
 		rc = settle_resume(c, err);
+	if (!rc)
+		rc = check_sums(c, err);
 	assert(rc ||
 	       c->batch == c->micro_batch * c->accumulation * c->data_parallel);
 	if (c->dtype != DTYPE_F16)
@@ -461,6 +474,7 @@ static int set_defaults(struct config *c, struct errmsg *err)
 		.model = { .layer_norm_epsilon = 1e-5f },
 		.seq_length = 128,
 		.dtype = DTYPE_F32,
+		.comm_dtype = DTYPE_F32,
 		.tensor_parallel = 1,
 		.pipeline_parallel = 1,
 		.sequence_parallel = 1,

@@ -65,6 +65,7 @@ struct config {
 	unsigned seq_length; /* at most n_positions */
 	enum dtype dtype;    /* DTYPE_F32, DTYPE_BF16 or DTYPE_F16 */
 	unsigned zero_stage;
+	enum dtype comm_dtype; /* of gradients that ranks sum; as `dtype` */
 	enum device_kind device;
 
 	/* Sizes of the groups of ranks; their product is the number of ranks. */

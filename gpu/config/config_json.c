@@ -16,6 +16,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "gpu/config/dskeys.h"
@@ -194,6 +195,25 @@ static void apply_batch(struct config *c, const struct json *j)
 		(unsigned)number_or(j->v.accumulation, one_size ? 1 : 0);
 }
 
+/* Without it DeepSpeed would take the model's type.  False for an unknown name. */
+static bool apply_comm_dtype(struct config *c, const char *name)
+{
+	static const struct {
+		const char *name;
+		enum dtype dtype;
+	} of[] = { { "fp32", DTYPE_F32 },
+		   { "bf16", DTYPE_BF16 },
+		   { "fp16", DTYPE_F16 } };
+
+	for (size_t i = 0; name && i < COUNT(of); i++) {
+		if (strcasecmp(name, of[i].name) == 0) {
+			c->comm_dtype = of[i].dtype;
+			return true;
+		}
+	}
+	return !name;
+}
+
 static int apply_dtype(struct config *c, const struct json *j,
 		       struct errmsg *err)
 {
@@ -208,6 +228,9 @@ static int apply_dtype(struct config *c, const struct json *j,
 		c->dtype = DTYPE_BF16;
 	if (is_true(j->v.fp16))
 		c->dtype = DTYPE_F16;
+	if (!apply_comm_dtype(c, j->v.comm_dtype))
+		return bad_json(j, "communication_data_type",
+				"fp32, bf16 or fp16", err);
 	c->scaler.dynamic = scale == 0;
 	c->scaler.initial =
 		scale != 0 ? scale : exp2(number_or(j->v.scale_power, 16));

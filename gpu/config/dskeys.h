@@ -13,6 +13,7 @@ struct dskeys {
 	const char *offload_device;
 	double cpu_offload;
 	double bf16, fp16;
+	const char *comm_dtype;
 	double loss_scale, scale_power, scale_window, hysteresis, min_scale;
 	const char *optimizer;
 	double adam_w_mode, torch_adam;

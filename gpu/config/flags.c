@@ -164,6 +164,8 @@ const struct flag flags[FLAGS] = {
 	       "NAME\twhat stages have equal: parameters, uniform, ... (parameters)"),
 	UINT("zero_stage", zero_stage, 0, 3, "N\t0, 1, 2 or 3 (1)"),
 	CHOICE("dtype", dtype, dtypes, "TYPE\tfp32, bf16 or fp16 (fp32)"),
+	CHOICE("communication_data_type", comm_dtype, dtypes,
+	       "TYPE\tof gradients that ranks sum: fp32, bf16 or fp16 (fp32)"),
 	CHOICE("optimizer", optimizer.kind, optimizers,
 	       "NAME\tAdam or AdamW (AdamW)"),
 	REAL("lr", optimizer.lr, 0, 1e3, "X\tlearning rate (5e-4)"),

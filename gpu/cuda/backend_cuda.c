@@ -265,6 +265,7 @@ static const struct backend_ops ops = {
 	.host_free = cuda_host_free,
 	.copy = cuda_copy,
 	.cast = cuda_cast,
+	.narrow = cuda_narrow,
 	.event_new = cuda_event_new,
 	.event_free = cuda_event_free,
 	.event_record = cuda_event_record,

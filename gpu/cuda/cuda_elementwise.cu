@@ -199,16 +199,52 @@ void cuda_widen(struct backend *b, float *dst, const void *src, size_t n)
 	});
 }
 
+template <typename From> struct add_cast_op {
+	float *dst;
+	const From *src;
+
+	template <int N> __device__ void run(size_t i) const
+	{
+		floats<N> f = load<N>(dst + i);
+		const floats<N> g = load<N>(src + i);
+
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			f.x[k] += g.x[k];
+		store(dst + i, f);
+	}
+};
+
 void cuda_cast(struct backend *b, enum backend_queue q, float *dst,
-	       const void *src, enum dtype from, size_t n)
+	       const void *src, enum dtype from, size_t n, bool add)
 {
 	const cudaStream_t stream = (cudaStream_t)b->ops->native_queue(b, q);
 
 	by_type(from, [=](auto t) {
 		typedef decltype(t) T;
 		const convert_op<float, T> op = { dst, (const T *)src };
+		const add_cast_op<T> sum = { dst, (const T *)src };
+		const bool aligned = is_aligned<8>(op.dst, op.src);
 
-		for_each_on<8>(cuda_of(b), stream, "cast", op,
+		if (add)
+			for_each_on<8>(cuda_of(b), stream, "cast", sum, aligned,
+				       n);
+		else
+			for_each_on<8>(cuda_of(b), stream, "cast", op, aligned,
+				       n);
+	});
+}
+
+void cuda_narrow(struct backend *b, enum backend_queue q, void *dst,
+		 enum dtype to, const float *src, size_t n)
+{
+	const cudaStream_t stream = (cudaStream_t)b->ops->native_queue(b, q);
+
+	by_type(to, [=](auto t) {
+		typedef decltype(t) T;
+		const convert_op<T, float> op = { (T *)dst, src };
+
+		for_each_on<8>(cuda_of(b), stream, "narrow", op,
 			       is_aligned<8>(op.dst, op.src), n);
 	});
 }

@@ -27,6 +27,7 @@ BACKEND_OP(accumulate) cuda_accumulate;
 BACKEND_OP(round) cuda_round;
 BACKEND_OP(widen) cuda_widen;
 BACKEND_OP(cast) cuda_cast;
+BACKEND_OP(narrow) cuda_narrow;
 BACKEND_OP(clip) cuda_clip;
 BACKEND_OP(adam) cuda_adam;
 

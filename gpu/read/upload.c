@@ -272,7 +272,8 @@ static void copy_to_device(struct upload *q, struct slot *s)
 
 	if (s->staged) {
 		b->ops->copy(b, QUEUE_COPY, q->staging, s->ready, s->job.len);
-		b->ops->cast(b, QUEUE_COPY, s->to, q->staging, s->dtype, s->n);
+		b->ops->cast(b, QUEUE_COPY, s->to, q->staging, s->dtype, s->n,
+			     false);
 	} else {
 		b->ops->copy(b, QUEUE_COPY, s->to, s->ready,
 			     s->n * sizeof(*s->to));

@@ -287,8 +287,10 @@ static int open_parts(struct run *r, struct errmsg *err)
 static int train_open_state(struct run *r, struct errmsg *err)
 {
 	const struct config *c = r->config;
-	int rc = zero_init(&r->zero, &r->model, &r->ranks, r->backend,
-			   c->zero_stage, &c->optimizer, err);
+	const struct zero_options o = { .stage = c->zero_stage,
+					.comm_dtype = c->comm_dtype,
+					.optimizer = c->optimizer };
+	int rc = zero_init(&r->zero, &r->model, &r->ranks, r->backend, &o, err);
 
 	if (rc)
 		return rc;

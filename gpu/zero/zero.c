@@ -140,21 +140,44 @@ static int alloc_units(struct zero *z, struct errmsg *err)
 	return rc;
 }
 
+static uint64_t largest_unit(const struct gpt2 *model)
+{
+	uint64_t most = 0;
+
+	for (unsigned i = 0; i < model->nunits; i++)
+		if (model->units[i].numel > most)
+			most = model->units[i].numel;
+	return most;
+}
+
+/* The buffer of gradients that ranks exchange in a 16-bit type. */
+static int alloc_narrow(struct zero *z, enum dtype dtype, struct errmsg *err)
+{
+	struct zero_impl *m = z->impl;
+
+	assert(dtype_size(dtype) == 2);
+	m->comm_dtype = dtype;
+	m->nnarrow =
+		m->device ? largest_unit(z->model) : z->comm->size * m->share;
+	m->narrow = zero_alloc(z, m->nnarrow, dtype_size(dtype), err);
+	return m->narrow ? 0 : -ENOMEM;
+}
+
 int zero_init(struct zero *z, const struct gpt2 *model, struct topology *ranks,
-	      struct backend *b, unsigned stage,
-	      const struct optimizer_config *optimizer, struct errmsg *err)
+	      struct backend *b, const struct zero_options *o,
+	      struct errmsg *err)
 {
 	int rc;
 
-	assert(stage <= 3);
+	assert(o->stage <= 3);
 	*z = (struct zero){ .model = model,
 			    .comm = &ranks->replicas,
 			    .ranks = ranks,
 			    .tensor = &ranks->tensor,
 			    .world = ranks->world,
 			    .backend = b,
-			    .stage = stage,
-			    .optimizer = *optimizer,
+			    .stage = o->stage,
+			    .optimizer = o->optimizer,
 			    .impl = calloc(1, sizeof(*z->impl)) };
 	rc = z->impl ? 0 : errmsg_nomem(err, NULL);
 	if (!rc)
@@ -166,7 +189,10 @@ int zero_init(struct zero *z, const struct gpt2 *model, struct topology *ranks,
 	rc = comm_agree(z->world, rc, err);
 	if (!rc) {
 		z->impl->device = ranks->replicas_device;
-		rc = comm_agree(z->world, alloc_units(z, err), err);
+		rc = alloc_units(z, err);
+		if (!rc && z->comm->size > 1 && o->comm_dtype != DTYPE_F32)
+			rc = alloc_narrow(z, o->comm_dtype, err);
+		rc = comm_agree(z->world, rc, err);
 	}
 	if (rc)
 		zero_done(z);
@@ -198,6 +224,7 @@ void zero_done(struct zero *z)
 		zero_free(z, m->weights, m->nweights, z->backend->act_size);
 		zero_free(z, m->gradient, m->ngradient, sizeof(float));
 		zero_free(z, m->norm, 1, sizeof(double));
+		zero_free(z, m->narrow, m->nnarrow, dtype_size(m->comm_dtype));
 		zero_free(z, m->factor, 1, sizeof(float));
 		zero_free(z, m->step, 1, sizeof(*m->step));
 		if (m->step_set)
@@ -326,27 +353,6 @@ void zero_expect_last(struct zero *z)
 	z->impl->last_pass = true;
 }
 
-/* Stage 0: sum the whole gradient over ranks. */
-static void sum_gradients(struct zero *z)
-{
-	struct zero_impl *m = z->impl;
-	struct backend *b = z->backend;
-
-	if (m->device) {
-		zero_reduce_all(z, m->gradient, m->ngradient, DTYPE_F32);
-		return;
-	}
-	for (uint64_t at = 0; z->comm->size > 1 && at < m->ngradient;
-	     at += m->share) {
-		const size_t n = pieces_within(m->ngradient, at, m->share);
-		float *const x = m->gradient + at;
-
-		b->ops->to_host(b, m->host, x, n * sizeof(*x));
-		comm_sum_float(z->comm, m->host, n);
-		b->ops->to_device(b, x, m->host, n * sizeof(*x));
-	}
-}
-
 bool zero_shares_embedding(const struct zero *z)
 {
 	const struct gpt2_part *part = &z->model->part;
@@ -373,24 +379,33 @@ static void sum_ends(struct zero *z)
 			m->gradient + z->partition.start[GPT2_WTE], n);
 }
 
+/* Between devices: reduce the units that were not reduced when they were complete. */
+static void sum_rest(struct zero *z)
+{
+	for (unsigned i = 0; i < z->model->nunits; i++)
+		if (z->model->units[i].numel &&
+		    (!z->impl->last_pass ||
+		     (i == GPT2_UNIT_EMBED && zero_shares_embedding(z))))
+			zero_sum_unit(z, i);
+}
+
 /* Finish the reduction over ranks.  Returns this rank's part of the
  * gradient. */
 static float *zero_reduce_units(struct zero *z)
 {
 	struct zero_impl *m = z->impl;
 	float *own = m->gradient + (z->stage == 1 ? part_start(z) : 0);
-	const bool summed = m->device && m->last_pass;
 
 	if (m->exact) {
 		zero_exact_sum(z, own);
 		return own;
 	}
 	zero_release_grad(z);
-	if (summed && zero_shares_embedding(z))
-		zero_sum_unit(z, GPT2_UNIT_EMBED);
-	if (z->stage == 0 && !summed)
-		sum_gradients(z);
-	if (z->stage == 1 && !summed) {
+	if (m->device && z->stage < 2)
+		sum_rest(z);
+	else if (z->stage == 0)
+		zero_sum_by_host(z, m->gradient, m->ngradient);
+	else if (z->stage == 1) {
 		for (unsigned r = 0; r < z->comm->size; r++)
 			m->pieces[r] = z->local;
 		zero_reduce(z, m->gradient, own, false);
@@ -427,7 +442,7 @@ static void sum_norm(struct zero *z)
 	double sum;
 
 	if (m->device) {
-		zero_reduce_all(z, m->norm, 1, DTYPE_F64);
+		zero_sum_double(z, m->norm);
 		zero_wait_comm(z);
 	} else if (z->comm->size > 1) {
 		b->ops->to_host(b, &sum, m->norm, sizeof(sum));

@@ -51,11 +51,19 @@ struct zero {
 	struct zero_impl *impl;
 };
 
+struct zero_options {
+	unsigned stage;
+	/* Of gradients where ranks sum them: float32, or a 16-bit type, to which a
+	 * rank's are rounded.  Sums over micro-batches stay float32. */
+	enum dtype comm_dtype;
+	struct optimizer_config optimizer;
+};
+
 /* Allocate the state of a model, all zeros.  Collective: all ranks get the same
  * result. -ENOMEM with the number of bytes, or the backend's error. */
 int zero_init(struct zero *z, const struct gpt2 *model, struct topology *ranks,
-	      struct backend *b, unsigned stage,
-	      const struct optimizer_config *optimizer, struct errmsg *err);
+	      struct backend *b, const struct zero_options *o,
+	      struct errmsg *err);
 void zero_done(struct zero *z);
 
 /* The fragment of parameter i that this rank keeps; `start` indexes

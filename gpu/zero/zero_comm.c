@@ -62,22 +62,83 @@ void zero_add_own(struct zero *z, float *gradient, const float *sum)
 					    sum, pieces[me]);
 }
 
-/* The sum so far enters the reduction as part of this rank's gradient. */
+/* Element `at` of the 16-bit numbers. */
+static void *narrow_at(const struct zero *z, uint64_t at)
+{
+	const struct zero_impl *m = z->impl;
+
+	return (uint8_t *)m->narrow + at * dtype_size(m->comm_dtype);
+}
+
+void zero_narrow(struct zero *z, const float *gradient, uint64_t n)
+{
+	struct zero_impl *m = z->impl;
+	struct backend *b = z->backend;
+
+	assert(n <= m->nnarrow);
+	fork_comm(z);
+	b->ops->narrow(b, QUEUE_COMM, m->narrow, m->comm_dtype, gradient, n);
+}
+
+void zero_reduce_narrow(struct zero *z, uint64_t at)
+{
+	struct zero_impl *m = z->impl;
+
+	devcomm_reduce_scatter(
+		m->device, narrow_at(z, at), m->pieces, m->comm_dtype,
+		narrow_at(z, at + pieces_start(m->pieces, z->comm->rank)));
+}
+
+void zero_widen(struct zero *z, uint64_t at, float *dst, bool add)
+{
+	const size_t *pieces = z->impl->pieces;
+	struct backend *b = z->backend;
+	const unsigned me = z->comm->rank;
+
+	b->ops->cast(b, QUEUE_COMM, dst,
+		     narrow_at(z, at + pieces_start(pieces, me)),
+		     z->impl->comm_dtype, pieces[me], add);
+}
+
+/* In float32 the sum so far enters the reduction as part of this rank's gradient; it
+ * is not rounded to 16 bits. */
 static void reduce_direct(struct zero *z, float *gradient, float *dst, bool add)
 {
 	struct zero_impl *m = z->impl;
 
+	if (m->narrow) {
+		zero_narrow(z, gradient, pieces_start(m->pieces, z->comm->size));
+		zero_reduce_narrow(z, 0);
+		zero_widen(z, 0, dst, add);
+		return;
+	}
 	if (add)
 		zero_add_own(z, gradient, dst);
 	fork_comm(z);
-	devcomm_reduce_scatter(m->device, gradient, m->pieces, dst);
+	devcomm_reduce_scatter(m->device, gradient, m->pieces, DTYPE_F32, dst);
 }
 
-void zero_reduce_all(struct zero *z, void *x, uint64_t n, enum dtype dtype)
+void zero_sum_floats(struct zero *z, float *x, uint64_t n)
+{
+	struct zero_impl *m = z->impl;
+	struct backend *b = z->backend;
+
+	assert(m->device);
+	if (!m->narrow) {
+		fork_comm(z);
+		devcomm_sum(m->device, x, n, DTYPE_F32);
+		return;
+	}
+	zero_narrow(z, x, n);
+	devcomm_sum(m->device, m->narrow, n, m->comm_dtype);
+	b->ops->cast(b, QUEUE_COMM, x, m->narrow, m->comm_dtype, n, false);
+}
+
+void zero_sum_double(struct zero *z, double *x)
 {
 	assert(z->impl->device);
 	fork_comm(z);
-	devcomm_sum(z->impl->device, x, n, dtype);
+	devcomm_sum(z->impl->device, x, 1, DTYPE_F64);
 }
 
 static void gather_direct(struct zero *z, const void *mine, void *dst)
@@ -105,6 +166,78 @@ static void zero_store_sum(struct zero *z, float *dst, const float *sum,
 		b->ops->accumulate(b, dst, spent, n);
 }
 
+/* Round a window of all ranks' pieces and copy it to the host. */
+static void narrow_window(struct zero *z, const float *gradient, size_t at)
+{
+	struct zero_impl *m = z->impl;
+	struct backend *b = z->backend;
+	size_t n = 0;
+
+	for (unsigned r = 0; r < z->comm->size; r++) {
+		m->window[r] = pieces_within(m->pieces[r], at, m->share);
+		b->ops->narrow(b, QUEUE_COMPUTE, narrow_at(z, n), m->comm_dtype,
+			       gradient + at, m->window[r]);
+		n += m->window[r];
+		gradient += m->pieces[r];
+	}
+	b->ops->to_host(b, m->host, m->narrow, n * dtype_size(m->comm_dtype));
+}
+
+/* Store n reduced elements in dst, or add them. */
+static void widen_window(struct zero *z, const void *sums, float *dst, size_t n,
+			 bool add)
+{
+	struct zero_impl *m = z->impl;
+	struct backend *b = z->backend;
+
+	b->ops->to_device(b, m->narrow, sums, n * dtype_size(m->comm_dtype));
+	b->ops->cast(b, QUEUE_COMPUTE, dst, m->narrow, m->comm_dtype, n, add);
+}
+
+static void reduce_narrow_by_host(struct zero *z, const float *gradient,
+				  float *dst, bool add)
+{
+	struct zero_impl *m = z->impl;
+	const unsigned ranks = z->comm->size, me = z->comm->rank;
+	const size_t most = pieces_longest(m->pieces, ranks);
+	float *mine = m->host + ranks * m->share;
+
+	for (size_t at = 0; at < most; at += m->share) {
+		narrow_window(z, gradient, at);
+		comm_reduce_scatter(z->comm, m->host, m->window, m->comm_dtype,
+				    mine);
+		if (m->window[me])
+			widen_window(z, mine, dst + at, m->window[me], add);
+	}
+}
+
+/* Sum a window of the whole gradient. */
+static void sum_window(struct zero *z, float *x, size_t n)
+{
+	struct zero_impl *m = z->impl;
+	struct backend *b = z->backend;
+
+	if (m->narrow) {
+		b->ops->narrow(b, QUEUE_COMPUTE, m->narrow, m->comm_dtype, x, n);
+		b->ops->to_host(b, m->host, m->narrow,
+				n * dtype_size(m->comm_dtype));
+		comm_sum(z->comm, m->host, n, m->comm_dtype);
+		widen_window(z, m->host, x, n, false);
+		return;
+	}
+	b->ops->to_host(b, m->host, x, n * sizeof(*x));
+	comm_sum(z->comm, m->host, n, DTYPE_F32);
+	b->ops->to_device(b, x, m->host, n * sizeof(*x));
+}
+
+void zero_sum_by_host(struct zero *z, float *x, uint64_t n)
+{
+	const size_t share = z->impl->share;
+
+	for (uint64_t at = 0; z->comm->size > 1 && at < n; at += share)
+		sum_window(z, x + at, pieces_within(n, at, share));
+}
+
 void zero_reduce(struct zero *z, float *gradient, float *dst, bool add)
 {
 	struct zero_impl *m = z->impl;
@@ -116,6 +249,10 @@ void zero_reduce(struct zero *z, float *gradient, float *dst, bool add)
 
 	if (m->device) {
 		reduce_direct(z, gradient, dst, add);
+		return;
+	}
+	if (m->narrow) {
+		reduce_narrow_by_host(z, gradient, dst, add);
 		return;
 	}
 	if (ranks == 1 && add)
@@ -139,7 +276,8 @@ void zero_reduce(struct zero *z, float *gradient, float *dst, bool add)
 			from += m->pieces[r];
 			to += n;
 		}
-		comm_reduce_scatter(z->comm, m->host, m->window, mine);
+		comm_reduce_scatter(z->comm, m->host, m->window, DTYPE_F32,
+				    mine);
 
 		if (m->window[me])
 			zero_store_sum(z, dst + at, mine, m->window[me],

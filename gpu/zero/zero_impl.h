@@ -51,6 +51,11 @@ struct zero_impl {
 	size_t *pieces; /* elements per rank */
 	size_t *window; /* elements per rank of the current window */
 	float *host;    /* a window of all ranks, then this rank's own */
+	/* Gradients on their way between ranks in a 16-bit type: a unit's between
+	 * devices, a window's through hosts.  NULL if they are float32. */
+	void *narrow;
+	uint64_t nnarrow;
+	enum dtype comm_dtype;
 	size_t share;   /* elements of one rank in a window */
 	/* On the device: the sum of the gradient's squares, and what the update
 	 * multiplies it with. */
@@ -103,13 +108,26 @@ void zero_reduce(struct zero *z, float *gradient, float *dst, bool add);
  * next reduction without `add` takes it from. */
 void zero_add_own(struct zero *z, float *gradient, const float *sum);
 
+/*
+ * With impl->narrow, between devices, in QUEUE_COMM: round the n elements of a unit's
+ * gradient; reduce impl->pieces of them, which begin at element `at`; and store this
+ * rank's piece of these in dst, or add it.
+ */
+void zero_narrow(struct zero *z, const float *gradient, uint64_t n);
+void zero_reduce_narrow(struct zero *z, uint64_t at);
+void zero_widen(struct zero *z, uint64_t at, float *dst, bool add);
+
 /* Between devices, collectives between these two start as one, at the end.  They use
  * nothing that the computation is asked for in between. */
 void zero_group_begin(struct zero *z);
 void zero_group_end(struct zero *z);
 
-/* x = its sum over ranks, between devices. */
-void zero_reduce_all(struct zero *z, void *x, uint64_t n, enum dtype dtype);
+/* x = its sum over ranks, between devices: of a unit's gradient, or a double. */
+void zero_sum_floats(struct zero *z, float *x, uint64_t n);
+void zero_sum_double(struct zero *z, double *x);
+
+/* The same of floats through hosts, of any number of units. */
+void zero_sum_by_host(struct zero *z, float *x, uint64_t n);
 
 /* `dst` = the weights of all ranks' pieces, end to end.  `mine` is this rank's
  * piece, possibly at its place in `dst`. */

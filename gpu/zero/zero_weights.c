@@ -174,10 +174,29 @@ void zero_sum_unit(struct zero *z, unsigned unit)
 	float *gradient = z->impl->gradient;
 
 	if (z->stage == 0)
-		zero_reduce_all(z, gradient + start, numel, DTYPE_F32);
+		zero_sum_floats(z, gradient + start, numel);
 	else
 		reduce_stretch(z, start, numel, gradient + start,
 			       gradient + z->part * z->local, false);
+}
+
+/* Stage 3, between devices in a 16-bit type: all of a unit is rounded before its
+ * reductions start as one, and widened after them. */
+static void reduce_unit_narrow(struct zero *z, const struct gpt2_unit *unit,
+			       const float *from, bool add)
+{
+	zero_narrow(z, from, unit->numel);
+	zero_group_begin(z);
+	for (size_t i = unit->first; i < unit->first + unit->n; i++) {
+		set_pieces_of(z, i);
+		zero_reduce_narrow(z, z->model->params[i].start);
+	}
+	zero_group_end(z);
+	for (size_t i = unit->first; i < unit->first + unit->n; i++) {
+		set_pieces_of(z, i);
+		zero_widen(z, z->model->params[i].start,
+			   z->impl->gradient + z->partition.start[i], add);
+	}
 }
 
 static void reduce_unit(struct zero *z, const struct gpt2_unit *unit,
@@ -188,6 +207,10 @@ static void reduce_unit(struct zero *z, const struct gpt2_unit *unit,
 	if (z->stage == 2) {
 		reduce_stretch(z, z->partition.start[unit->first], unit->numel,
 			       from, to, add);
+		return;
+	}
+	if (z->impl->device && z->impl->narrow) {
+		reduce_unit_narrow(z, unit, from, add);
 		return;
 	}
 	/* All of a unit's sums so far come first, so that the reductions can start as

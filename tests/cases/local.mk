@@ -17,6 +17,7 @@ scripts += \
 	%D%/train/errors.sh \
 	%D%/train/save.sh \
 	%D%/train/traffic.sh %D%/train/load_traffic.sh \
+	%D%/train/reductions.sh \
 	%D%/train/tuning.sh \
 	%D%/train/bundle.sh %D%/train/figures.sh \
 	%D%/train/timeout.sh \

@@ -75,6 +75,7 @@ extern struct cudaemu_traffic {
 	uint64_t products; /* by cuBLASLt */
 	uint64_t zeroed, bytes_zeroed;
 	uint64_t collectives; /* of NCCL; a group counts as one */
+	uint64_t bytes_reduced; /* that this rank gave to its reductions */
 } cudaemu_traffic;
 
 /* Create the file $VARIABLE.RANK for such a report; NULL if it is not set. */

@@ -12,6 +12,16 @@ void *ncclemu_memory(const void *p)
 	return (void *)p;
 }
 
+void ncclemu_after(cudaStream_t stream)
+{
+	(void)stream; /* that is done */
+}
+
+void ncclemu_reduces(size_t bytes)
+{
+	cudaemu_traffic.bytes_reduced += bytes;
+}
+
 void ncclemu_started(void)
 {
 	cudaemu_traffic.collectives++;

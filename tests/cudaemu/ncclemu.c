@@ -146,7 +146,7 @@ static ncclResult_t group_end(void)
 static ncclResult_t nccl_send(const void *from, size_t n, ncclDataType_t t,
 			      int peer, ncclComm_t comm, cudaStream_t stream)
 {
-	(void)stream;
+	ncclemu_after(stream);
 	assert(peer < comm->size && npending < 16);
 	group_start();
 	MPI_Isend(ncclemu_memory(from), (int)n, type_of(t), peer, 0, comm->mpi,
@@ -157,7 +157,7 @@ static ncclResult_t nccl_send(const void *from, size_t n, ncclDataType_t t,
 static ncclResult_t nccl_recv(void *to, size_t n, ncclDataType_t t, int peer,
 			      ncclComm_t comm, cudaStream_t stream)
 {
-	(void)stream;
+	ncclemu_after(stream);
 	assert(peer < comm->size && npending < 16);
 	group_start();
 	MPI_Irecv(ncclemu_memory(to), (int)n, type_of(t), peer, 0, comm->mpi,
@@ -190,36 +190,6 @@ static bool is_stuck(void)
 	return ncclemu_hangs;
 }
 
-static ncclResult_t reduce(const void *from, void *to, size_t n,
-			   ncclDataType_t t, ncclRedOp_t op, int root,
-			   ncclComm_t comm, cudaStream_t stream)
-{
-	const void *const send = ncclemu_memory(from);
-	void *const recv = root == comm->rank ? ncclemu_memory(to) : NULL;
-
-	(void)stream;
-	alone();
-	assert(op == ncclSum);
-	if (is_stuck())
-		return ncclSuccess;
-	MPI_Reduce(send == recv ? MPI_IN_PLACE : send, recv, (int)n, type_of(t),
-		   MPI_SUM, root, comm->mpi);
-	return ncclSuccess;
-}
-
-static ncclResult_t broadcast(const void *from, void *to, size_t n,
-			      ncclDataType_t t, int root, ncclComm_t comm,
-			      cudaStream_t stream)
-{
-	(void)stream;
-	alone();
-	if (root == comm->rank && from != to)
-		memmove(ncclemu_memory(to), ncclemu_memory(from),
-			n * (t == ncclFloat32 ? sizeof(float) : 1));
-	MPI_Bcast(ncclemu_memory(to), (int)n, type_of(t), root, comm->mpi);
-	return ncclSuccess;
-}
-
 /* x[n] = the sum of all[size][n].  16-bit types are added as such: the sum of two ranks
  * is rounded once. */
 static void add_halves(enum dtype dtype, const uint16_t *all, uint16_t *x,
@@ -244,9 +214,63 @@ static bool is_half(ncclDataType_t t)
 	return t == ncclBfloat16 || t == ncclFloat16;
 }
 
+static size_t size_of(ncclDataType_t t)
+{
+	return is_half(t)         ? sizeof(uint16_t)
+	       : t == ncclFloat64 ? sizeof(double)
+				  : sizeof(float);
+}
+
 static enum dtype half_of(ncclDataType_t t)
 {
 	return t == ncclBfloat16 ? DTYPE_BF16 : DTYPE_F16;
+}
+
+static void reduce_halves(const void *from, void *to, size_t n,
+			  ncclDataType_t t, int root, ncclComm_t comm)
+{
+	const size_t bytes = n * sizeof(uint16_t);
+	uint16_t *const all = malloc(bytes * (size_t)comm->size);
+
+	MPI_Gather(from, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, root,
+		   comm->mpi);
+	if (root == comm->rank)
+		add_halves(half_of(t), all, to, n, comm->size);
+	free(all);
+}
+
+static ncclResult_t reduce(const void *from, void *to, size_t n,
+			   ncclDataType_t t, ncclRedOp_t op, int root,
+			   ncclComm_t comm, cudaStream_t stream)
+{
+	const void *const send = ncclemu_memory(from);
+	void *const recv = root == comm->rank ? ncclemu_memory(to) : NULL;
+
+	ncclemu_after(stream);
+	alone();
+	assert(op == ncclSum);
+	ncclemu_reduces(n * size_of(t));
+	if (is_stuck())
+		return ncclSuccess;
+	if (is_half(t))
+		reduce_halves(send, recv, n, t, root, comm);
+	else
+		MPI_Reduce(send == recv ? MPI_IN_PLACE : send, recv, (int)n,
+			   type_of(t), MPI_SUM, root, comm->mpi);
+	return ncclSuccess;
+}
+
+static ncclResult_t broadcast(const void *from, void *to, size_t n,
+			      ncclDataType_t t, int root, ncclComm_t comm,
+			      cudaStream_t stream)
+{
+	ncclemu_after(stream);
+	alone();
+	if (root == comm->rank && from != to)
+		memmove(ncclemu_memory(to), ncclemu_memory(from),
+			n * (t == ncclFloat32 ? sizeof(float) : 1));
+	MPI_Bcast(ncclemu_memory(to), (int)n, type_of(t), root, comm->mpi);
+	return ncclSuccess;
 }
 
 static void reduce_scatter_halves(const void *from, void *to, size_t n,
@@ -279,9 +303,10 @@ static ncclResult_t reduce_scatter(const void *from, void *to, size_t n,
 	const void *const parts = ncclemu_memory(from);
 	void *const mine = ncclemu_memory(to);
 
-	(void)stream;
+	ncclemu_after(stream);
 	alone();
 	assert(op == ncclSum && (t == ncclFloat32 || is_half(t)));
+	ncclemu_reduces((size_t)comm->size * n * size_of(t));
 	if (is_stuck())
 		return ncclSuccess;
 	if (is_half(t))
@@ -298,7 +323,7 @@ static ncclResult_t all_gather(const void *from, void *to, size_t n,
 	char *const all = ncclemu_memory(to);
 	char *const own = all + (size_t)comm->rank * n;
 
-	(void)stream;
+	ncclemu_after(stream);
 	alone();
 	assert(t == ncclUint8);
 	if (own != ncclemu_memory(from))
@@ -326,9 +351,10 @@ static ncclResult_t all_reduce(const void *from, void *to, size_t n,
 {
 	void *const x = ncclemu_memory(to);
 
-	(void)stream;
+	ncclemu_after(stream);
 	alone();
 	assert(op == ncclSum && from == to);
+	ncclemu_reduces(n * size_of(t));
 	if (is_half(t))
 		all_reduce_halves(t, x, n, comm);
 	else

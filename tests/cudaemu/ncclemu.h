@@ -19,6 +19,12 @@ extern bool ncclemu_hangs;
 /* Is called for each collective, and for each group as one. */
 void ncclemu_started(void);
 
+/* Is called before each operation: it comes after what this stream has been given. */
+void ncclemu_after(cudaStream_t stream);
+
+/* Is called for what this rank gives to a reduction. */
+void ncclemu_reduces(size_t bytes);
+
 /* The memory behind a device address. */
 void *ncclemu_memory(const void *p);
 

@@ -15,6 +15,11 @@ void *ncclemu_memory(const void *p)
 	return m;
 }
 
+void ncclemu_after(cudaStream_t stream)
+{
+	apart_finish(stream);
+}
+
 const struct nccl_api *nccl_api(const char **why)
 {
 	*why = NULL;
@@ -44,6 +49,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
 	return *(bool *)event ? cudaErrorNotReady : cudaSuccess;
+}
+
+void ncclemu_reduces(size_t bytes)
+{
+	(void)bytes;
 }
 
 void ncclemu_started(void)

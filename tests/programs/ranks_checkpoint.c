@@ -433,9 +433,9 @@ static uint64_t collect(struct run *r, const float *part)
 
 		place_number(r, i, part, x);
 		if (r->zero.stage)
-			comm_sum_float(&r->ranks.data, x, n);
-		comm_sum_float(&r->ranks.tensor, x, n);
-		comm_sum_float(&r->ranks.pipe, x, n);
+			comm_sum(&r->ranks.data, x, n, DTYPE_F32);
+		comm_sum(&r->ranks.tensor, x, n, DTYPE_F32);
+		comm_sum(&r->ranks.pipe, x, n, DTYPE_F32);
 		h = digest(h, x, rows_end);
 		for (uint64_t k = rows_end; k < n; k++)
 			r->padding |= x[k] != 0;
@@ -484,8 +484,12 @@ static int run(struct run *r, struct errmsg *err)
 	if (!rc)
 		rc = topology_connect(&r->ranks, r->backend, err);
 	if (!rc)
-		rc = zero_init(&r->zero, &r->model, &r->ranks, r->backend,
-			       c->zero_stage, &c->optimizer, err);
+		rc = zero_init(
+			&r->zero, &r->model, &r->ranks, r->backend,
+			&(struct zero_options){ .stage = c->zero_stage,
+						.comm_dtype = DTYPE_F32,
+						.optimizer = c->optimizer },
+			err);
 	if (!rc)
 		rc = begin(r, err);
 	if (!rc)

@@ -46,7 +46,7 @@ static void sums_of_floats(struct comm *c)
 
 	for (unsigned i = 0; i < 7; i++)
 		x[i] = (float)(i + 10 * c->rank);
-	comm_sum_float(c, x, 7);
+	comm_sum(c, x, 7, DTYPE_F32);
 	for (unsigned i = 0; i < 7; i++)
 		right &= x[i] ==
 			 (float)(i * c->size + 5 * c->size * (c->size - 1));
@@ -68,7 +68,7 @@ static void parts_of_any_length(struct comm *c)
 	}
 	for (size_t i = 0; i < total; i++)
 		parts[i] = (float)i;
-	comm_reduce_scatter(c, parts, n, mine);
+	comm_reduce_scatter(c, parts, n, DTYPE_F32, mine);
 	for (size_t i = 0; i < n[c->rank]; i++)
 		right &= mine[i] == (float)((start + i) * c->size);
 	check(c, right, "reduce-scatter");
@@ -173,7 +173,7 @@ static void collect(struct zero *z, float *all)
 					 z->master + f.start,
 					 f.numel * sizeof(*x));
 		if (z->stage)
-			comm_sum_float(z->comm, x, n);
+			comm_sum(z->comm, x, n, DTYPE_F32);
 		memcpy(all + at, x, n * sizeof(*x));
 		at += n;
 		free(x);
@@ -213,6 +213,7 @@ static uint64_t digest(const void *p, size_t n)
 
 struct run {
 	unsigned stage;
+	enum dtype comm_dtype;
 	double clip;
 	bool exactly; /* sum fractions */
 	float *all;   /* out: masters at the end */
@@ -222,11 +223,15 @@ struct run {
 static void train(struct topology *t, struct backend *b,
 		  const struct gpt2 *model, struct run *run)
 {
-	const struct optimizer_config adamw = { .kind = OPTIMIZER_ADAMW,
-						.beta1 = 0.9,
-						.beta2 = 0.999,
-						.eps = 1e-8,
-						.weight_decay = 0.01 };
+	const struct zero_options o = {
+		.stage = run->stage,
+		.comm_dtype = run->comm_dtype,
+		.optimizer = { .kind = OPTIMIZER_ADAMW,
+			       .beta1 = 0.9,
+			       .beta2 = 0.999,
+			       .eps = 1e-8,
+			       .weight_decay = 0.01 },
+	};
 	struct comm *const c = t->world;
 	struct network_weights w;
 	struct zero_update u = { .lr = LR,
@@ -235,7 +240,7 @@ static void train(struct topology *t, struct backend *b,
 	uint64_t before;
 	struct zero z;
 
-	check(c, !zero_init(&z, model, t, b, run->stage, &adamw, NULL), "init");
+	check(c, !zero_init(&z, model, t, b, &o, NULL), "init");
 	check(c, !run->exactly || !zero_sum_exactly(&z, NULL), "sums");
 	check(c, !zero_init_weights(&z, SEED, NULL), "initial weights");
 	before = z.memory;
@@ -298,7 +303,6 @@ static void memory(struct topology *t, struct backend *b)
 					    .n_embd = 64,
 					    .vocab_size = 300,
 					    .n_positions = 16 };
-	const struct optimizer_config adam = { 0 };
 	struct comm *const c = t->world;
 	struct gpt2 model;
 
@@ -308,11 +312,12 @@ static void memory(struct topology *t, struct backend *b)
 			bytes[stage].whole + bytes[stage].cut / c->size +
 			bytes[stage].used * (double)in_use(&model, c, b) /
 				(double)model.numel;
+		const struct zero_options o = { .stage = stage,
+						.comm_dtype = DTYPE_F32 };
 		struct zero z;
 		double got;
 
-		check(c, !zero_init(&z, &model, t, b, stage, &adam, NULL),
-		      "init");
+		check(c, !zero_init(&z, &model, t, b, &o, NULL), "init");
 		got = (double)z.memory / (double)model.numel;
 		check(c, got < want * 1.01, "memory falls with the stage");
 		check(c, got > want * 0.99, "all of it from the start");
@@ -329,8 +334,14 @@ static void all_stages(struct topology *t, struct backend *b)
 					    .n_embd = 2,
 					    .vocab_size = 5,
 					    .n_positions = 3 };
-	struct run plain = { .clip = 0 }, clipped = { .clip = 0.5 };
-	struct run exact = { .clip = 0.5, .exactly = true };
+	struct run plain = { .comm_dtype = DTYPE_F32 };
+	struct run clipped = { .comm_dtype = DTYPE_F32, .clip = 0.5 };
+	struct run exact = { .comm_dtype = DTYPE_F32,
+			     .clip = 0.5,
+			     .exactly = true };
+	/* 16 bits hold sums of small integers. */
+	struct run bf16 = { .comm_dtype = DTYPE_BF16 };
+	struct run fp16 = { .comm_dtype = DTYPE_F16, .clip = 0.5 };
 	struct comm *const c = t->world;
 	struct gpt2 model;
 	float *first;
@@ -339,6 +350,8 @@ static void all_stages(struct topology *t, struct backend *b)
 	plain.all = calloc(model.numel, sizeof(float));
 	clipped.all = calloc(model.numel, sizeof(float));
 	exact.all = calloc(model.numel, sizeof(float));
+	bf16.all = calloc(model.numel, sizeof(float));
+	fp16.all = calloc(model.numel, sizeof(float));
 	first = calloc(model.numel, sizeof(float));
 	for (unsigned stage = 0; stage < 4; stage++) {
 		plain.stage = clipped.stage = exact.stage = stage;
@@ -359,10 +372,22 @@ static void all_stages(struct topology *t, struct backend *b)
 			memcpy(first, plain.all, model.numel * sizeof(float));
 		check(c, !memcmp(first, plain.all, model.numel * sizeof(float)),
 		      "all stages agree");
+		bf16.stage = fp16.stage = stage;
+		train(t, b, &model, &bf16);
+		check(c,
+		      !memcmp(bf16.all, plain.all, model.numel * sizeof(float)) &&
+			      bf16.norm == plain.norm,
+		      "reduced in bfloat16");
+		train(t, b, &model, &fp16);
+		check(c,
+		      !memcmp(fp16.all, clipped.all, model.numel * sizeof(float)),
+		      "reduced in float16");
 	}
 	free(plain.all);
 	free(clipped.all);
 	free(exact.all);
+	free(bf16.all);
+	free(fp16.all);
 	free(first);
 	gpt2_done(&model);
 }

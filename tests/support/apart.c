@@ -86,7 +86,8 @@ struct copy {
 	const void *src;
 	size_t bytes; /* to be copied, or: */
 	size_t n;     /* elements to be cast */
-	enum dtype from;
+	enum dtype from, to;
+	bool add;
 };
 
 struct queue {
@@ -118,16 +119,39 @@ static void move(struct backend *b, void *dst, const void *src, size_t bytes)
 	memcpy(to ? to : dst, from ? from : src, bytes);
 }
 
+static void widen(const struct copy *c)
+{
+	const size_t size = dtype_size(c->from);
+	const char *const src = of(c->src);
+	float *const dst = of(c->dst);
+
+	for (size_t i = 0; i < c->n; i++) {
+		float x;
+
+		cast_to_float(c->from, src + i * size, &x, 1);
+		dst[i] = c->add ? dst[i] + x : x;
+	}
+}
+
 static void run(struct queue *q, size_t until)
 {
 	for (; q && q->done < until; q->done++) {
 		const struct copy *const c = &q->v[q->done];
 
-		if (c->n)
-			cast_to_float(c->from, of(c->src), of(c->dst), c->n);
+		if (c->n && c->from == DTYPE_F32)
+			cast_from_float(c->to, of(c->src), of(c->dst), c->n);
+		else if (c->n)
+			widen(c);
 		else
 			move(NULL, c->dst, c->src, c->bytes);
 	}
+}
+
+void apart_finish(void *native_queue)
+{
+	struct queue *const q = native_queue;
+
+	run(q, q->n);
 }
 
 static int sync_all(struct backend *b, struct errmsg *err)
@@ -184,13 +208,38 @@ static void copy_later(struct backend *b, enum backend_queue i, void *dst,
 		      (struct copy){ .dst = dst, .src = src, .bytes = bytes });
 }
 
+/* The computation is done when it is asked for. */
+static void later_or_now(enum backend_queue i, struct copy c)
+{
+	struct queue one = { .v = &c, .n = 1 };
+
+	if (i == QUEUE_COMPUTE)
+		run(&one, 1);
+	else
+		later(&queues[i], c);
+}
+
 static void cast_later(struct backend *b, enum backend_queue i, float *dst,
-		       const void *src, enum dtype from, size_t n)
+		       const void *src, enum dtype from, size_t n, bool add)
 {
 	(void)b;
-	assert(i != QUEUE_COMPUTE);
-	later(&queues[i],
-	      (struct copy){ .dst = dst, .src = src, .n = n, .from = from });
+	later_or_now(i, (struct copy){ .dst = dst,
+				       .src = src,
+				       .n = n,
+				       .from = from,
+				       .to = DTYPE_F32,
+				       .add = add });
+}
+
+static void narrow_later(struct backend *b, enum backend_queue i, void *dst,
+			 enum dtype to, const float *src, size_t n)
+{
+	(void)b;
+	later_or_now(i, (struct copy){ .dst = dst,
+				       .src = src,
+				       .n = n,
+				       .from = DTYPE_F32,
+				       .to = to });
 }
 
 static struct backend_event *event_new(struct backend *b)
@@ -298,6 +347,7 @@ struct backend *apart_backend(enum dtype dtype)
 		.host_free = host_give_back,
 		.copy = copy_later,
 		.cast = cast_later,
+		.narrow = narrow_later,
 		.event_new = event_new,
 		.event_free = event_free,
 		.event_record = event_record,

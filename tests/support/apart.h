@@ -20,6 +20,9 @@ void *apart_memory(const void *p);
 /* How often host memory was allocated from it. */
 unsigned apart_host_asked(void);
 
+/* Execute what a queue of the device, by its native object, has been given. */
+void apart_finish(void *native_queue);
+
 /* Copies that are queued and not yet executed. */
 unsigned apart_pending(void);
 

@@ -82,6 +82,34 @@ static const struct shape flats[] = {
 	{ .n = { 4099 } },
 };
 
+/* Elements; rounded to both 16-bit types, and back, stored and added. */
+static void narrow(struct side *s, const struct shape *h)
+{
+	const struct backend_ops *const o = s->b->ops;
+	const size_t n = h->n[0];
+	const enum dtype types[] = { DTYPE_BF16, DTYPE_F16 };
+	float *const f = side_floats(s, n, 100);
+	/* Of 16-bit numbers it has room for twice as many. */
+	void *const half = side_floats(s, n, NAN);
+
+	for (size_t i = 0; i < COUNT(types); i++) {
+		float *const to = side_floats(s, n, NAN);
+		float *const sum = side_floats(s, n, 1);
+
+		o->narrow(s->b, QUEUE_COMPUTE, half, types[i], f, n);
+		o->cast(s->b, QUEUE_COMPUTE, to, half, types[i], n, false);
+		o->cast(s->b, QUEUE_COMPUTE, sum, half, types[i], n, true);
+		side_show_floats(s, "there and back", to, n);
+		side_show_floats(s, "added", sum, n);
+	}
+}
+
+static const struct shape narrows[] = {
+	{ .n = { 1 } },
+	{ .n = { 4099 } },
+	{ .n = { 8192 } },
+};
+
 /* Rows, columns, elements of each. */
 static void transpose(struct side *s, const struct shape *h)
 {
@@ -367,6 +395,8 @@ static const struct shape heads[] = {
 	{ .n = { 70, 16, 65 }, .how = 1 },
 	{ .n = { 3, 8, 5000 } },
 };
+
+const struct op narrowing = { "narrow", narrow, narrows, COUNT(narrows) };
 
 const struct op ops[OPS] = {
 	{ "flat", flat, flats, COUNT(flats) },

@@ -24,6 +24,9 @@ struct op {
 #define OPS 8
 extern const struct op ops[OPS];
 
+/* Between float32 and 16-bit types: rounding that all backends share. */
+extern const struct op narrowing;
+
 const struct op *op_named(const char *name);
 
 #endif

@@ -19,15 +19,19 @@ step() {
 		"$tmp/$1-$2-$3-$4-2.$5" "$tmp/$1-$2-$3-$4-3.$5"
 }
 
-# Each rank has a row per pass.  With NCCL ranks have a device each, else they share two.
+# Each rank has a row per pass.  With NCCL ranks have a device each, else they share two.  What ends in
+# 16 reduces gradients in 16 bits.
 run() {
-	local how=$1 stage=$2 ranks=$3 passes=$4 steps
+	local how=$1 stage=$2 ranks=$3 passes=$4 steps flags=()
+
+	[ "${how%16}" = "$how" ] || flags=(--communication_data_type bf16)
 
 	for steps in 2 3; do
 		CUDAEMU_TRAFFIC=$tmp/$how-$stage-$ranks-$passes-$steps \
 			train "$ranks" "run-$how-$stage-$ranks-$passes-$steps" "${tiny[@]}" --device cuda \
 			--dtype bf16 --train_batch_size $((ranks * passes)) \
-			--train_micro_batch_size_per_gpu 1 --zero_stage "$stage" --steps "$steps"
+			--train_micro_batch_size_per_gpu 1 --zero_stage "$stage" --steps "$steps" \
+			"${flags[@]}"
 	done
 }
 
@@ -41,14 +45,19 @@ gathered=$((2 * embed + 4 * block + last))
 params=28 gathers=$((2 * 2 + 4 * 12 + 2))
 
 # Always, in a copy each: the tokens and targets of all passes, rows of 32 int32; what differs between
-# passes, 16 bytes each, and between updates, 32; the losses, and the norm, doubles.  Without NCCL, in float32, each rank reads the whole gradient and writes its sum,
-# and, where it has a part, the norm's; of bfloat16 weights it reads its own part and writes the
-# others'.
+# passes, 16 bytes each, and between updates, 32; the losses, and the norm, doubles.  Without NCCL, in
+# float32, each rank reads the whole gradient and writes its sum, and, where it has a part, the norm's; of bfloat16 weights it reads its own part and writes the
+# others'.  In 16 bits all pieces of a window are one copy.
 due_copies() {
 	local ints=$((256 * $4 + 16 * $4 + 32)) out=$((8 * $4 + 8))
 
 	case $1,$2,$3,$5 in
-	nccl,* | host,?,1,*) echo 3 $ints 2 $out ;;
+	host16,0,*) echo 4 $((ints + 2 * all)) 3 $((out + 2 * all)) ;;
+	host16,1,*) echo 6 $((ints + 8 + 2 * half + 2 * half)) 5 $((out + 8 + 2 * all + 2 * half)) ;;
+	host16,2,*) echo $((7 + $5)) $((ints + 8 + 2 * half + 2 * half)) 8 $((out + 8 + 2 * all + 2 * half)) ;;
+	host16,3,*) echo $((4 + params + gathers)) $((ints + 8 + 2 * half + gathered)) \
+		$((3 + params + gathers)) $((out + 8 + 2 * all + gathered)) ;;
+	nccl*,* | host,?,1,*) echo 3 $ints 2 $out ;;
 	*,0,2,*) echo 4 $((ints + 4 * all)) 3 $((out + 4 * all)) ;;
 	*,1,2,*) echo 6 $((ints + 8 + 4 * half + 2 * half)) 6 $((out + 8 + 4 * all + 2 * half)) ;;
 	# By unit: one has pieces of both ranks, two or three one of this rank.
@@ -69,14 +78,32 @@ pass=$((1 + 1 + 2 + 2 + 4 + 2 * (3 + 3 + 4))) update=4
 due_launches() {
 	local added
 
-	case $2,$3,$5 in
-	[01],*) added=$((2 * 3)) ;;
-	2,1,*) added=4 ;;
-	2,2,0) added=2 ;;
-	2,2,1) added=3 ;;
-	3,*) added=$params ;;
+	case ${1##*[a-z]},$2,$3,$5 in
+	16,[23],*) added=0 ;;
+	,[01],* | 16,[01],*) added=$((2 * 3)) ;;
+	,2,1,*) added=4 ;;
+	,2,2,0) added=2 ;;
+	,2,2,1) added=3 ;;
+	,3,*) added=$params ;;
 	esac
-	echo $((update + $4 * pass + ($4 - 1) * added))
+	echo $((update + $4 * pass + ($4 - 1) * added + $(due_rounding "$@")))
+}
+
+# For 16 bits each unit is rounded, in all passes from stage 2 on, and this rank's pieces are made
+# float32 again: of two or three units, or of each parameter.  Through hosts each rank's piece is
+# rounded by itself.
+due_rounding() {
+	case $1,$2 in
+	nccl16,0) echo $((4 + 4)) ;;
+	nccl16,1) echo $((4 + 2 + $5)) ;;
+	nccl16,2) echo $((($4) * (4 + 2 + $5))) ;;
+	nccl16,3) echo $(($4 * (4 + params))) ;;
+	host16,0) echo $((1 + 1)) ;;
+	host16,1) echo $((2 + 1)) ;;
+	host16,2) echo $((5 + 2 + $5)) ;;
+	host16,3) echo $((2 * params + params)) ;;
+	*) echo 0 ;;
+	esac
 }
 
 # Four of each block and the head, forward and twice backward.
@@ -97,11 +124,24 @@ due_zeroed() {
 # and backward.
 due_collectives() {
 	case $1,$2 in
-	host,*) echo 0 ;;
-	nccl,0) echo 4 ;;
-	nccl,1) echo $((4 + 1 + 1)) ;;
-	nccl,2) echo $((4 * $4 + 1 + 1)) ;;
-	nccl,3) echo $(((4 + 2 + 2 * 2 + 1) * $4 + 1)) ;;
+	host*,*) echo 0 ;;
+	nccl*,0) echo 4 ;;
+	nccl*,1) echo $((4 + 1 + 1)) ;;
+	nccl*,2) echo $((4 * $4 + 1 + 1)) ;;
+	nccl*,3) echo $(((4 + 2 + 2 * 2 + 1) * $4 + 1)) ;;
+	esac
+}
+
+# Bytes that a rank gives to these reductions: all of its gradient, and the norm's double.
+due_reduced() {
+	case $1,$2 in
+	host*,*) echo 0 ;;
+	nccl,0) echo $((4 * all)) ;;
+	nccl,1) echo $((4 * all + 8)) ;;
+	nccl,*) echo $(($4 * 4 * all + 8)) ;;
+	nccl16,0) echo $((2 * all)) ;;
+	nccl16,1) echo $((2 * all + 8)) ;;
+	nccl16,*) echo $(($4 * 2 * all + 8)) ;;
 	esac
 }
 
@@ -112,12 +152,12 @@ due() {
 	copies=$(due_copies "$@")
 	read -r in _ out _ <<<"$copies"
 	echo "$copies" $((1 + in + out - 5)) "$(due_launches "$@")" $((products * $4)) \
-		"$(due_zeroed "$@")" "$(due_collectives "$@")"
+		"$(due_zeroed "$@")" "$(due_collectives "$@")" "$(due_reduced "$@")"
 }
 
 while read -r how ranks passes; do
 	for stage in 0 1 2 3; do
-		exchange_by "$how"
+		exchange_by "${how%16}"
 		run "$how" "$stage" "$ranks" "$passes"
 		for of in $(seq 0 $((ranks - 1))); do
 			set -- "$how" "$stage" "$ranks" "$passes" "$of"
@@ -128,8 +168,10 @@ while read -r how ranks passes; do
 done <<<"host 1 1
 host 1 3
 host 2 1
+host16 2 1
 nccl 2 1
-nccl 2 3"
+nccl 2 3
+nccl16 2 3"
 
 # Logits are in chunks of what memory is left for them, a quarter, or less where ranks share a
 # device; with --deterministic in those of any machine.  A chunk is three products.

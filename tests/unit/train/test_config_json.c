@@ -11,6 +11,7 @@ static void a_configuration_is_taken_over(void **state)
 {
 	static const char json[] =
 		"{\"train_batch_size\": 8, \"steps_per_print\": 10,\n"
+		" \"communication_data_type\": \"fp16\",\n"
 		" \"gradient_clipping\": 0.5, \"bf16\": {\"enabled\": true},\n"
 		" \"zero_optimization\": {\"stage\": 3, \"overlap_comm\": false,\n"
 		"   \"offload_optimizer\": {\"device\": \"cpu\", \"pin_memory\": true}},\n"
@@ -26,6 +27,7 @@ static void a_configuration_is_taken_over(void **state)
 	assert_int_equal(c.batch, 8);
 	assert_true(c.gradient_clipping == 0.5);
 	assert_int_equal(c.dtype, DTYPE_BF16);
+	assert_int_equal(c.comm_dtype, DTYPE_F16);
 	assert_int_equal(c.zero_stage, 3);
 	assert_int_equal(c.optimizer.kind, OPTIMIZER_ADAMW);
 	assert_int_equal(c.optimizer.flavor, OPTIMIZER_DEEPSPEED_CPU);
@@ -200,6 +202,8 @@ static void wrong_configurations_are_refused(void **state)
 		  "bf16.enabled must be true or false" },
 		{ "{\"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": true}}",
 		  "bf16 and fp16 are both enabled" },
+		{ "{\"communication_data_type\": \"fp8\"}",
+		  "communication_data_type must be fp32, bf16 or fp16" },
 		{ "{\"optimizer\": {\"type\": \"Lion\"}}",
 		  "optimizer.type must be Adam or AdamW" },
 		{ "{\"optimizer\": {\"params\": {\"betas\": [1, 2, 3]}}}",

@@ -142,6 +142,11 @@ static void is_the_cpus(void **state)
 	check_op(*state);
 }
 
+static void numbers_are_narrowed_as_by_the_cpu(void **state)
+{
+	check_op(&narrowing);
+}
+
 /* If results need not be reproducible, cuDNN computes all attention it can. */
 static void attention_is_the_cpus_by_cudnn(void **state)
 {
@@ -348,13 +353,15 @@ static void learn(struct backend *b, double *losses, size_t steps)
 		.layer_norm_epsilon = 1e-5f,
 		.dropout = 0.1f,
 	};
-	const struct optimizer_config optimizer = {
-		.kind = OPTIMIZER_ADAMW,
-		.lr = 5e-3,
-		.beta1 = 0.9,
-		.beta2 = 0.999,
-		.eps = 1e-8,
-		.weight_decay = 0.01,
+	const struct zero_options o = {
+		.stage = 1,
+		.comm_dtype = DTYPE_F32,
+		.optimizer = { .kind = OPTIMIZER_ADAMW,
+			       .lr = 5e-3,
+			       .beta1 = 0.9,
+			       .beta2 = 0.999,
+			       .eps = 1e-8,
+			       .weight_decay = 0.01 },
 	};
 	struct comm alone = { .size = 1, .local_size = 1 };
 	struct topology ranks = { .world = &alone,
@@ -376,7 +383,7 @@ static void learn(struct backend *b, double *losses, size_t steps)
 
 	assert_int_equal(gpt2_init(&model, &config, &err), 0);
 	if (network_new(&net, &model, b, NULL, BATCH, SEQ, false, &err) ||
-	    zero_init(&z, &model, &ranks, b, 1, &optimizer, &err) ||
+	    zero_init(&z, &model, &ranks, b, &o, &err) ||
 	    zero_init_weights(&z, 3, &err))
 		fail_msg("%s", err.text);
 	weights = zero_weights(&z);
@@ -384,7 +391,7 @@ static void learn(struct backend *b, double *losses, size_t steps)
 	loss = b->ops->alloc(b, sizeof(*loss));
 	now = b->ops->alloc(b, sizeof(*now));
 	for (i = 0; i < steps; i++) {
-		struct zero_update u = { .lr = optimizer.lr,
+		struct zero_update u = { .lr = o.optimizer.lr,
 					 .clip = 1,
 					 .grad_scale = 1 };
 		const struct network_pass pass = network_pass_of(net, 1, i);
@@ -529,7 +536,7 @@ static int look_for_device(void)
 
 int main(void)
 {
-	struct CMUnitTest tests[OPS + 11];
+	struct CMUnitTest tests[OPS + 12];
 	char names[OPS][32];
 	const int rc = look_for_device();
 	size_t n = 0;
@@ -542,6 +549,8 @@ int main(void)
 		tests[n] = (struct CMUnitTest){ names[n], is_the_cpus, NULL,
 						NULL, (void *)&ops[n] };
 	}
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
+		numbers_are_narrowed_as_by_the_cpu);
 	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
 		attention_is_the_cpus_by_cudnn);
 	tests[n++] = (struct CMUnitTest)cmocka_unit_test(

@@ -1,0 +1,47 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Gradients that ranks sum in 16 bits make the same curve, in all stages, also where a
+# step has several micro-batches.
+# shellcheck source=tests/cases/train/train_lib.sh
+. "$(dirname "$0")/train_lib.sh"
+require_train
+
+long 40 10
+flags=("${tiny[@]}" --lr 5e-4 --train_batch_size 8 --train_micro_batch_size_per_gpu 2 --steps "$steps")
+
+while read -r dtype stage; do
+	name=$dtype-z$stage
+	train 2 "$name" "${flags[@]}" --dtype "$dtype" --zero_stage "$stage"
+	train 2 "$name-half" "${flags[@]}" --dtype "$dtype" --zero_stage "$stage" --communication_data_type "$dtype"
+	d=$(apart "$name" "$name-half" 1)
+	echo "$dtype, stage $stage: $d apart"
+	check "$dtype, stage $stage: $d apart" within 3e-3 "$d"
+	if cmp -s <(losses "$name") <(losses "$name-half"); then
+		fail "$dtype, stage $stage: nothing was rounded"
+	fi
+done <<<"bf16 0
+bf16 1
+bf16 2
+bf16 3
+fp16 1
+fp16 3"
+
+# DeepSpeed's configuration says it, too.
+echo '{ "communication_data_type": "bf16", "bf16": { "enabled": true }, "zero_optimization": { "stage": 2 } }' >"$tmp/ds.json"
+train 2 json "${flags[@]}" --deepspeed_config "$tmp/ds.json"
+same_bits "DeepSpeed's configuration" bf16-z2-half json
+
+# On devices: by NCCL, and through hosts.
+find_cuda
+rank=("${cuda[@]}")
+for how in nccl host; do
+	exchange_by $how
+	for stage in 1 3; do
+		train 2 "cuda-$how-z$stage" "${flags[@]}" --device cuda --steps 4 --dtype bf16 --zero_stage "$stage" \
+			--communication_data_type bf16
+		d=$(apart "bf16-z$stage" "cuda-$how-z$stage" 1)
+		echo "CUDA, by $how, stage $stage: $d apart"
+		check "CUDA, by $how, stage $stage: $d apart" within 3e-3 "$d"
+	done
+done
+finish
