@@ -280,22 +280,22 @@ static int settle_ranks(struct config *c, unsigned ranks, struct errmsg *err)
 }
 
 /* As Megatron-DeepSpeed: a pipeline engine in stage 1, with one stage too, but its
- * model alone in stage 2 and where one stage's ranks cut sequences.  Its optimizer
- * does not decay biases and norms. */
+ * model alone in stages 2 and 3 and where one stage's ranks cut sequences.  Its
+ * optimizer does not decay biases and norms, and in stage 3 nothing, since it takes
+ * all parameters, which are empty when it looks at them, for biases. */
 static int settle_naming(struct config *c, struct errmsg *err)
 {
 	if (c->naming.family == NAMING_HF)
 		return 0;
-	if (c->zero_stage < 1 || c->zero_stage > 2)
+	if (!c->zero_stage)
 		return errmsg_set(
 			err, -EINVAL,
-			"--names megatron: does not go with --zero_stage %u; use 1 or 2",
-			c->zero_stage);
+			"--names megatron: does not go with --zero_stage 0; use 1, 2 or 3");
 	if (c->zero_stage > 1 ||
 	    (c->sequence_parallel > 1 && c->pipeline_parallel == 1))
 		c->naming.family = NAMING_MEGATRON_MODEL;
 	c->naming.qkv = c->qkv_order ? c->qkv_order : NAMING_QKV_THIRDS;
-	c->optimizer.decays_matrices_only = true;
+	c->optimizer.decay = c->zero_stage == 3 ? DECAY_NONE : DECAY_MATRICES;
 	return 0;
 }
 

@@ -22,11 +22,14 @@ enum optimizer_flavor {
 	OPTIMIZER_APEX,          /* per parameter group */
 };
 
+/* Which parameters decay: all, not biases and norms, or none. */
+enum decay { DECAY_ALL, DECAY_MATRICES, DECAY_NONE };
+
 struct optimizer_config {
 	enum optimizer_kind kind;
 	enum optimizer_flavor flavor;
 	double lr, beta1, beta2, eps, weight_decay;
-	bool decays_matrices_only; /* not biases and norms */
+	enum decay decay;
 };
 
 /* The schedule after warm-up: constant, or a decay to the last step along a
@@ -83,7 +86,7 @@ struct config {
 	bool deterministic;
 	bool rank_invariant; /* results do not depend on data-parallel ranks
 			      * and micro-batches */
-	unsigned recompute; /* network_recompute */
+	unsigned recompute;  /* network_recompute */
 	bool tf32;
 	bool no_gds;        /* read files through host memory */
 	bool no_cudnn;      /* use our own attention kernels */

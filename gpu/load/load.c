@@ -139,8 +139,10 @@ static void take_hyperparameters(struct load *l)
 	for (size_t i = 0; i < COUNT(numbers); i++)
 		if (!isnan(numbers[i].value))
 			*numbers[i].to = numbers[i].value;
-	if (f->naming.family != NAMING_HF && !l->o->no_optimizer)
-		o->decays_matrices_only = f->second_undecayed;
+	/* Where nothing may decay, nothing does. */
+	if (f->naming.family != NAMING_HF && !l->o->no_optimizer &&
+	    o->decay != DECAY_NONE)
+		o->decay = f->decay;
 }
 
 static void take_metadata(struct load *l)

@@ -112,8 +112,7 @@ struct load_metadata {
 	int flavor; /* enum optimizer_flavor */
 	/* Of the optimizer's first parameter group; NAN where missing. */
 	double lr, beta1, beta2, eps, weight_decay;
-	/* Its second group, of biases and norms in Megatron's, has no decay. */
-	bool second_undecayed;
+	enum decay decay; /* of Megatron's groups */
 	bool has_scaler;
 	struct loss_scaler scaler;
 };

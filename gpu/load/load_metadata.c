@@ -216,15 +216,26 @@ static const struct value *first_state(const struct value *optimizer)
 	return states && states->n ? states->v[0].val : NULL;
 }
 
-/* Does a second group of parameters have a weight decay of 0? */
-static bool second_undecayed(const struct value *groups)
+static bool is_zero(const struct value *group, const char *key)
+{
+	double x;
+
+	return get_float(value_find(group, key), &x) && x == 0;
+}
+
+/* Megatron's second group has biases and norms.  In stage 3 all parameters are in a
+ * group that does not decay, and says nothing of the run's weight decay. */
+static void take_decay(const struct value *groups, struct load_metadata *f)
 {
 	const struct value_seq *items = value_items(groups);
-	double decay;
 
-	return items && items->n > 1 &&
-	       get_float(value_find(items->v[1], "weight_decay"), &decay) &&
-	       decay == 0;
+	if (items && items->n && is_zero(items->v[0], "wd_mult")) {
+		f->decay = DECAY_NONE;
+		f->weight_decay = NAN;
+	} else if (items && items->n > 1 &&
+		   is_zero(items->v[1], "weight_decay")) {
+		f->decay = DECAY_MATRICES;
+	}
 }
 
 static int optimizer_metadata(const struct ptfile *pt, const struct value *dict,
@@ -239,10 +250,10 @@ static int optimizer_metadata(const struct ptfile *pt, const struct value *dict,
 	if (!groups)
 		groups = value_find(dict, KEY_PARAM_GROUPS);
 	in_group = value_find(first_of(groups), "step");
-	f->second_undecayed = second_undecayed(groups);
 	rc = take_group(pt, first_of(groups), f, err);
 	if (rc)
 		return rc;
+	take_decay(groups, f);
 	if (in_state)
 		return take_step(pt, in_state, f, err);
 	if (!in_group)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Megatron's flat groups have other elements on a rank than ours: two groups
- * instead of one, transposed matrices, and rows of query_key_value in another
- * order.  Parameter by parameter, all data-parallel ranks get the whole of it, and
+ * instead of one, but in stage 3, transposed matrices, and rows of query_key_value in
+ * another order.  Parameter by parameter, all data-parallel ranks get the whole of it, and
  * each keeps what is its own in Megatron's order.
  *
  * The embedding is a module of the first and of the last stage.  They share the
@@ -95,11 +95,14 @@ static int alloc_group(struct form_group *g, struct errmsg *err)
 		       : errmsg_nomem(err, NULL);
 }
 
+/* Megatron tells matrices from others by the shape that a parameter has when its
+ * groups are made.  In stage 3 all are empty vectors then, in one group. */
 static int add_groups(struct form *f, struct errmsg *err)
 {
+	const bool one = f->zero->stage == 3;
 	int rc = 0;
 
-	f->ngroups = naming_groups(f->naming.family);
+	f->ngroups = one ? 1 : naming_groups(f->naming.family);
 	f->groups = calloc(f->ngroups, sizeof(*f->groups));
 	if (!f->groups)
 		return errmsg_nomem(err, NULL);
@@ -110,7 +113,7 @@ static int add_groups(struct form *f, struct errmsg *err)
 		if (!g->tensors)
 			return errmsg_nomem(err, NULL);
 		for (size_t i = 0; i < f->ntensors; i++)
-			if (f->tensors[i].t.group == k)
+			if (one || f->tensors[i].t.group == k)
 				g->tensors[g->n++] = i;
 		rc = partition_group(f, g, err);
 		if (!rc && !f->from)
@@ -137,8 +140,9 @@ static bool writes_weights(const struct form *f, const struct form_tensor *x)
 {
 	const struct gpt2 *const m = f->zero->model;
 
-	/* The first stage writes the embedding. */
-	if (x->param == FORM_DEAD ||
+	/* The first stage writes the embedding.  In ZeRO-3 the shards have the
+	 * weights. */
+	if (x->param == FORM_DEAD || f->zero->stage == 3 ||
 	    (m->params[x->param].unit == GPT2_UNIT_EMBED && m->part.stage))
 		return false;
 	return f->naming.family == NAMING_MEGATRON

@@ -61,9 +61,8 @@ int save_layer(const struct save *s, unsigned unit, struct save_file *f,
 /* Build the universal_checkpoint_info of the model states. */
 struct value *save_universal_info(const struct save *s, struct ptsave *pt);
 
-/* A tensor of the weights that this rank writes, in a storage of its own. */
-struct value *save_weights(const struct save *s, struct ptsave *pt,
-			   const struct form_tensor *x);
+/* The empty tensor that stands for a parameter's weights in ZeRO-3. */
+struct value *save_nothing(const struct save *s, struct ptsave *pt);
 
 /* The state dict of Megatron's model, which is nested. */
 struct value *save_megatron_module(const struct save *s, struct ptsave *pt);

@@ -22,8 +22,9 @@
 
 /* --- weights --------------------------------------------------------------- */
 
-struct value *save_weights(const struct save *s, struct ptsave *pt,
-			   const struct form_tensor *x)
+/* A tensor of the weights that this rank writes, in a storage of its own. */
+static struct value *weights(const struct save *s, struct ptsave *pt,
+			     const struct form_tensor *x)
 {
 	const enum dtype dtype = s->zero->backend->dtype;
 	const size_t storage =
@@ -71,7 +72,7 @@ int save_layer(const struct save *s, unsigned unit, struct save_file *f,
 	f->root = ptsave_ordered_dict(&f->pt);
 	for (size_t i = 0; i < u->n; i++)
 		ptsave_set(&f->pt, f->root, first[i].t.last,
-			   save_weights(s, &f->pt, &first[i]));
+			   weights(s, &f->pt, &first[i]));
 	return 0;
 }
 
@@ -96,7 +97,8 @@ struct value *save_megatron_module(const struct save *s, struct ptsave *pt)
 	for (size_t i = 0; i < s->form->ntensors; i++) {
 		const struct form_tensor *x = &s->form->tensors[i];
 		const char *name = behind(x, "language_model.encoder.");
-		struct value *v = save_weights(s, pt, x);
+		struct value *v = s->zero->stage == 3 ? save_nothing(s, pt)
+						      : weights(s, pt, x);
 
 		if (name) {
 			ptsave_set(pt, encoder, name, v);

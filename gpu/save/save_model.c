@@ -45,6 +45,14 @@ static size_t weights_storage(const struct save *s, struct ptsave *pt,
 		    });
 }
 
+struct value *save_nothing(const struct save *s, struct ptsave *pt)
+{
+	static const uint64_t nothing = 0;
+
+	return ptsave_tensor(pt, weights_storage(s, pt, 0, 0), 0, &nothing, 1,
+			     false);
+}
+
 /*
  * The module's state dict.  In stages 1 and 2 all weights are views of one
  * storage; in stage 0 each has its own; in stage 3 they are empty, since the
@@ -52,7 +60,6 @@ static size_t weights_storage(const struct save *s, struct ptsave *pt,
  */
 static struct value *module(const struct save *s, struct ptsave *pt)
 {
-	static const uint64_t nothing = 0;
 	const struct gpt2 *m = s->zero->model;
 	const uint64_t *start = s->zero->partition.start;
 	const unsigned stage = s->zero->stage;
@@ -70,8 +77,7 @@ static struct value *module(const struct save *s, struct ptsave *pt)
 		struct value *v;
 
 		if (stage == 3)
-			v = ptsave_tensor(pt, weights_storage(s, pt, 0, 0), 0,
-					  &nothing, 1, false);
+			v = save_nothing(s, pt);
 		else if (stage == 0)
 			v = ptsave_tensor(pt,
 					  head ? 0

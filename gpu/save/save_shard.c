@@ -19,6 +19,7 @@
 #include "gpu/save/dsconfig.h"
 #include "gpu/save/save_impl.h"
 #include "gpu/zero/lr_schedule.h"
+#include "gpu/zero/optimizer.h"
 
 #define LOSS_SCALER_MODULE "deepspeed.runtime.fp16.loss_scaler"
 
@@ -91,7 +92,7 @@ static void add_torch_flags(const struct save *s, struct ptsave *pt,
 		   ptsave_bool(pt, s->zero->optimizer.kind == OPTIMIZER_ADAMW));
 }
 
-/* What Megatron adds to its groups. */
+/* What Megatron adds to its groups, by which its scheduler sets their decay. */
 static void add_megatron_keys(struct ptsave *pt, struct value *group,
 			      bool decays)
 {
@@ -109,16 +110,16 @@ static struct value *param_group(const struct save *s, struct ptsave *pt,
 	const struct optimizer_config *o = &s->zero->optimizer;
 	const double lr = lr_schedule_lr(&s->o->config->schedule, o->lr,
 					 s->zero->step + 1);
-	const bool decays = k == NAMING_DECAYED;
+	const bool matrices = k == NAMING_DECAYED;
 	struct value *group = ptsave_dict(pt), *params = ptsave_list(pt);
 
 	if (save_as_megatron(s))
-		add_megatron_keys(pt, group, decays);
+		add_megatron_keys(pt, group, matrices && o->decay != DECAY_NONE);
 	ptsave_set(pt, group, "lr", ptsave_float(pt, lr));
 	ptsave_set(pt, group, "betas", betas(s, pt));
 	ptsave_set(pt, group, "eps", ptsave_float(pt, o->eps));
 	ptsave_set(pt, group, "weight_decay",
-		   ptsave_float(pt, decays ? o->weight_decay : 0));
+		   ptsave_float(pt, optimizer_decay(o, matrices)));
 	if (o->flavor == OPTIMIZER_TORCH) {
 		add_torch_flags(s, pt, group);
 	} else {
@@ -303,16 +304,18 @@ static struct value *shard_zero12(const struct save *s, struct ptsave *pt)
 
 static struct value *shard_zero3(const struct save *s, struct ptsave *pt)
 {
-	const struct zero *z = s->zero;
+	const struct form_group *g = s->form->groups;
+	const uint64_t n = g->partition.size;
 	struct value *dict = ptsave_dict(pt);
 
+	assert(s->form->ngroups == 1);
 #define SET(key, value) ptsave_set(pt, dict, key, value)
 	SET(KEY_ZERO_STAGE, zero_stage(s, pt));
 	add_scale(s, pt, dict);
-	SET(KEY_PARTITION_COUNT, ptsave_int(pt, z->comm->size));
+	SET(KEY_PARTITION_COUNT, ptsave_int(pt, s->zero->comm->size));
 	SET(KEY_OPTIMIZER_STATE_DICT, sharded_optimizer(s, pt));
 	SET(KEY_FP32_FLAT_GROUPS,
-	    list_of(pt, flat(s, pt, z->master, z->local, z->local, true)));
+	    list_of(pt, flat(s, pt, g->master, n, n, true)));
 #undef SET
 	return dict;
 }

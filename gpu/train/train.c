@@ -310,6 +310,17 @@ static int train_open_state(struct run *r, struct errmsg *err)
 	return zero_init_weights(&r->zero, c->seed, err);
 }
 
+/* Report a weight decay that has no effect. */
+static void log_decay(const struct run *r)
+{
+	const struct optimizer_config *o = &r->zero.optimizer;
+
+	if (r->comm->rank == 0 && o->decay == DECAY_NONE && o->weight_decay > 0)
+		fprintf(stderr,
+			"uctrain: nothing decays, in spite of a weight decay of %g: Megatron-DeepSpeed's stage 3 trains so\n",
+			o->weight_decay);
+}
+
 /* Report a rank's device memory: training state, which shrinks with the stage
  * and the number of ranks, and activations, which depend on the micro-batch
  * only. */
@@ -465,8 +476,10 @@ static int run(const struct config *c, struct comm *comm, struct errmsg *err)
 		rc = lock_checkpoint_dir(&r, err);
 	if (!rc)
 		rc = train_open_state(&r, err);
-	if (!rc)
+	if (!rc) {
+		log_decay(&r);
 		log_memory(&r);
+	}
 	if (!rc)
 		rc = open_feed(&r, err);
 	if (!rc)

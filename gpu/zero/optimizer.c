@@ -16,6 +16,19 @@
 #include <assert.h>
 #include <math.h>
 
+double optimizer_decay(const struct optimizer_config *o, bool matrix)
+{
+	switch (o->decay) {
+	case DECAY_MATRICES:
+		return matrix ? o->weight_decay : 0;
+	case DECAY_NONE:
+		return 0;
+	case DECAY_ALL:
+		break;
+	}
+	return o->weight_decay;
+}
+
 static bool is_decoupled(const struct optimizer_config *o)
 {
 	return o->kind == OPTIMIZER_ADAMW;

@@ -2,10 +2,14 @@
 #ifndef UCTRAIN_OPTIMIZER_H
 #define UCTRAIN_OPTIMIZER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "gpu/backend/backend.h"
 #include "gpu/config/config.h"
+
+/* The weight decay of matrices, or of biases and norms. */
+double optimizer_decay(const struct optimizer_config *o, bool matrix);
 
 /* The constants of Adam. */
 struct backend_adam optimizer_adam(const struct optimizer_config *o);

@@ -463,22 +463,24 @@ static void global_norm(struct zero *z, const float *gradient)
 		device_group_sum_double(&z->ranks->pipe_device, z->impl->norm);
 }
 
-static struct optimizer_config without_decay(const struct zero *z)
+/* The optimizer of matrices, or of biases and norms. */
+static struct optimizer_config optimizer_of(const struct zero *z, bool matrix)
 {
 	struct optimizer_config o = z->optimizer;
 
-	o.weight_decay = 0;
+	o.weight_decay = optimizer_decay(&z->optimizer, matrix);
 	return o;
 }
 
 /* What this update does on the device, and no other does. */
 static void set_step(struct zero *z, const struct zero_update *u)
 {
-	const struct optimizer_config plain = without_decay(z);
+	const struct optimizer_config matrix = optimizer_of(z, true);
+	const struct optimizer_config vector = optimizer_of(z, false);
 
 	*z->impl->step_set = (struct zero_step){
-		.rate = { optimizer_rate(&z->optimizer, z->step + 1, u->lr),
-			  optimizer_rate(&plain, z->step + 1, u->lr) },
+		.rate = { optimizer_rate(&matrix, z->step + 1, u->lr),
+			  optimizer_rate(&vector, z->step + 1, u->lr) },
 		.scale = 1 / (u->grad_scale * z->ranks->data.size),
 	};
 }
@@ -489,12 +491,13 @@ static void update_part(struct zero *z, uint8_t *own, const float *gradient)
 {
 	const struct backend_rate *const rate = z->impl->step->rate;
 	const float *const factor = z->impl->factor;
-	const struct optimizer_config plain = without_decay(z);
-	const struct backend_adam adam[] = { optimizer_adam(&z->optimizer),
-					     optimizer_adam(&plain) };
+	const struct optimizer_config matrix = optimizer_of(z, true);
+	const struct optimizer_config vector = optimizer_of(z, false);
+	const struct backend_adam adam[] = { optimizer_adam(&matrix),
+					     optimizer_adam(&vector) };
 	struct backend *b = z->backend;
 
-	if (!z->optimizer.decays_matrices_only) {
+	if (z->optimizer.decay != DECAY_MATRICES) {
 		b->ops->adam(b, adam, rate, factor, own, z->master, z->exp_avg,
 			     z->exp_avg_sq, gradient, z->local);
 		return;

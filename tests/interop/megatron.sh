@@ -136,4 +136,32 @@ for other in "1 1 2" "2 1 1"; do
 	expect "stage 2, from the mount on $other" loses_what 1e-5 "$metrics"
 done
 fusermount3 -u "$mnt"
+
+# converts: is the mount's tree the one that DeepSpeed's converter makes of $run?
+converts() {
+	"$UCFS_PYTHON" -m deepspeed.checkpoint.ds_to_universal --input_folder "$run/global_step20" \
+		--output_folder "$run-tree" >"$scratch/log" 2>&1 &&
+		diff -r "$run-tree" "$mnt/global_step20_universal"
+}
+
+# In stage 3 neither, and there the converter reads it.
+stage=3
+while read -r ranks tensor type limit; do
+	case=stage3-t$tensor-$type
+	save_on "$ranks" "$case" --zero_stage 3 --dtype "$type" --tensor_model_parallel_size "$tensor"
+	go_on "$run" global_step20 "$tensor" 1 $((ranks / tensor)) "$type" --no-pipeline-parallel </dev/null
+	expect "$case, from its files" loses_what "$limit" "$metrics"
+	ucfs "$run" "$mnt" || fail "$case: mounted"
+	expect "$case, as converted" converts
+	# DeepSpeed does not cut a tree for Megatron's tensor-parallel ranks in stage 3.
+	for n in 1 2; do
+		[ "$tensor" = 1 ] || break
+		go_on "$mnt" global_step20_universal 1 1 $n "$type" --universal-checkpoint \
+			--no-pipeline-parallel </dev/null
+		expect "$case, from the mount on $n" loses_what "$limit" "$metrics"
+	done
+	fusermount3 -u "$mnt"
+done <<<"2 1 bf16 3e-3
+2 1 fp32 1e-5
+4 2 fp32 1e-5"
 [ "$failures" -eq 0 ]

@@ -22,6 +22,7 @@ plan="1 1 1 1 fp32
 4 2 2 1 fp32
 2 2 1 1 fp32
 4 2 1 2 bf16
+4 2 1 3 fp32
 2 1 1 1 bf16 --sequence_parallel_size 2"
 case_of() { case=n$ranks-t$tensor-p$pipe-z$stage-$dtype${more:+-more}; }
 
@@ -47,8 +48,11 @@ for order in thirds by_head; do
 	train_later 4 $order "${whole[@]}" "${shared[@]}" --qkv_order $order --checkpoint_interval 6 \
 		--checkpoint_dir "$tmp/$order"
 done
-refused_later "stage 3" '--names megatron: does not go with --zero_stage 3' 1 \
-	"${flags[@]}" --names megatron --zero_stage 3
+train_later 4 stage3 "${whole[@]}" --tensor_model_parallel_size 2 --zero_stage 3 --checkpoint_interval 6 \
+	--checkpoint_dir "$tmp/stage3"
+train_later 4 one "${flags[@]}" --zero_stage 3 --dtype bf16 --names megatron --checkpoint_dir "$tmp/one"
+refused_later "stage 0" '--names megatron: does not go with --zero_stage 0' 1 \
+	"${flags[@]}" --names megatron --zero_stage 0
 train_all
 
 while read -r ranks tensor pipe stage dtype more; do
@@ -93,6 +97,16 @@ check "keys of bf16's optimizer" cmp \
 		grep -v -e slice_mappings/./) \
 	<(keys "$tmp/n3-t1-p1-z1-bf16/megatron/global_step3/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt" |
 		grep -v -e slice_mappings/./)
+# In stage 3 all parameters are one group.  Of one tensor-parallel rank Megatron does not
+# say how to join what more would have.
+real3=$good/megatron/z3_bf16_dp4/global_step5
+saved3=$tmp/one/global_step3
+check "files of stage 3" cmp <(ls "$real3") <(ls "$saved3")
+keys_are_those_of "$real3" "$saved3" bf16_zero_pp_rank_3_mp_rank_00_optim_states
+check "keys of stage 3" cmp \
+	<(keys "$real3/zero_pp_rank_1_mp_rank_00_model_states.pt" | grep -v universal_checkpoint_info/) \
+	<(keys "$saved3/zero_pp_rank_1_mp_rank_00_model_states.pt" | grep -v universal_checkpoint_info/)
+check "nothing decays: told" grep -q "nothing decays" "$tmp/one.log"
 
 # These the loaders of Megatron compare or need.
 "$files" keys "$saved/mp_rank_02_model_states.pt" >"$tmp/keys"
@@ -109,36 +123,40 @@ check "the same state by heads" "$files" tree "$tmp/n2-t2-p1-z1-fp32/hf/tree" "$
 
 # --- going on -----------------------------------------------------------------------
 
-# Ranks | tensor-parallel | stages
-others="1 1 1
-2 2 1
-2 1 2
-4 2 2"
-# Both are tags of one run then, so that one mount shows them.
+# Saved as | ranks | tensor-parallel | stages | ZeRO's.  In stage 3 nothing decays.
+others="thirds 1 1 1 1
+thirds 2 2 1 1
+thirds 2 1 2 1
+thirds 4 2 2 1
+by_head 1 1 1 1
+by_head 2 2 1 1
+by_head 2 1 2 1
+by_head 4 2 2 1
+stage3 2 2 1 3
+stage3 3 1 1 2
+stage3 4 2 2 1"
+# All are tags of one run then, so that one mount shows them.
 mkdir "$tmp/all"
-for order in thirds by_head; do
+for order in thirds by_head stage3; do
 	mv "$tmp/$order/global_step6" "$tmp/all/$order"
 done
 mount_fg "$tmp/all" || finish
-for order in thirds by_head; do
-	while read -r ranks tensor pipe; do
-		into=("${whole[@]}" --tensor_model_parallel_size "$tensor" --pipeline_model_parallel_size "$pipe")
-		train_later "$ranks" $order-files-$ranks-$tensor-$pipe "${into[@]}" \
-			--resume="$tmp/all" --checkpoint_tag $order
-		train_later "$ranks" $order-mount-$ranks-$tensor-$pipe "${into[@]}" \
-			--resume="$tmp/mnt" --universal_checkpoint --checkpoint_tag ${order}_universal
-	done <<<"$others"
-done
+while read -r from ranks tensor pipe stage; do
+	into=("${whole[@]}" --tensor_model_parallel_size "$tensor" --pipeline_model_parallel_size "$pipe"
+		--zero_stage "$stage")
+	case=$from-$ranks-$tensor-$pipe-$stage
+	train_later "$ranks" "$case-files" "${into[@]}" --resume="$tmp/all" --checkpoint_tag "$from"
+	train_later "$ranks" "$case-mount" "${into[@]}" --resume="$tmp/mnt" --universal_checkpoint \
+		--checkpoint_tag "${from}_universal"
+done <<<"$others"
 train_all
 unmount
-for order in thirds by_head; do
-	while read -r ranks tensor pipe; do
-		for from in files mount; do
-			case=$order-$from-$ranks-$tensor-$pipe
-			alike "$case" 1e-5 $order "$case"
-		done
-	done <<<"$others"
-done
+while read -r from ranks tensor pipe stage; do
+	for by in files mount; do
+		case=$from-$ranks-$tensor-$pipe-$stage-$by
+		alike "$case" 1e-5 "$from" "$case"
+	done
+done <<<"$others"
 
 # --- biases and norms do not decay -------------------------------------------------
 

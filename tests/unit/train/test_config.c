@@ -39,24 +39,28 @@ static void defaults_are_the_demos(void **state)
 }
 
 /* Megatron-DeepSpeed has a pipeline engine in stage 1 only, and does not decay biases
- * and norms. */
+ * and norms, nor anything in stage 3. */
 static void names_follow_the_stage(void **state)
 {
 	struct config c;
 
 	line_is_taken(&c, "", 1);
 	assert_int_equal(c.naming.family, NAMING_HF);
-	assert_false(c.optimizer.decays_matrices_only);
+	assert_int_equal(c.optimizer.decay, DECAY_ALL);
 	config_done(&c);
 	line_is_taken(&c, "--names megatron", 1);
 	assert_int_equal(c.naming.family, NAMING_MEGATRON);
 	assert_int_equal(c.naming.qkv, NAMING_QKV_THIRDS);
-	assert_true(c.optimizer.decays_matrices_only);
+	assert_int_equal(c.optimizer.decay, DECAY_MATRICES);
 	config_done(&c);
 	line_is_taken(&c, "--names megatron --zero_stage 2 --qkv_order by_head",
 		      2);
 	assert_int_equal(c.naming.family, NAMING_MEGATRON_MODEL);
 	assert_int_equal(c.naming.qkv, NAMING_QKV_HEADS);
+	config_done(&c);
+	line_is_taken(&c, "--names megatron --zero_stage 3", 2);
+	assert_int_equal(c.naming.family, NAMING_MEGATRON_MODEL);
+	assert_int_equal(c.optimizer.decay, DECAY_NONE);
 	config_done(&c);
 }
 
@@ -201,10 +205,10 @@ static void wrong_flags_are_named_with_their_value(void **state)
 		{ "--lr inf", "--lr inf: must be a number" },
 		{ "--lr x", "--lr x: must be a number" },
 		{ "--dropout 1", "--dropout 1: must be" },
-		{ "--names megatron --zero_stage 3",
-		  "--names megatron: does not go with --zero_stage 3; use 1 or 2" },
 		{ "--names megatron --zero_stage 0",
-		  "--names megatron: does not go with --zero_stage 0; use 1 or 2" },
+		  "--names megatron: does not go with --zero_stage 0; use 1, 2 or 3" },
+		{ "--names megatron --zero_stage 0",
+		  "--names megatron: does not go with --zero_stage 0; use 1, 2 or 3" },
 		{ "--names llama", "--names llama: must be one of hf megatron" },
 		{ "--zero_stage 4",
 		  "--zero_stage 4: must be an integer from 0 to 3" },
