@@ -6,6 +6,7 @@ import os
 import sys
 import time
 
+import deepspeed  # noqa: F401 (the first file that names its classes would import it)
 import torch
 
 top = sys.argv[1]
