@@ -10,26 +10,30 @@
 
 /*
  * Memory for what is read ahead, of which the larger buffers are used again: new memory
- * costs more than a copy.  Zero-initialised it is empty.  Not thread-safe.
+ * costs more than a copy.  No function but aheadbufs_release touches the memory, so that
+ * a lock may be held.  Zero-initialised it is empty.  Not thread-safe.
  */
 struct aheadbufs {
 	uint64_t bytes; /* of all buffers, free ones among them */
-	/* Lists of pieces, which begin with the next one: */
-	void *free;
-	void *hollow; /* places without memory, but for that */
+	/* Pieces that no buffer has: */
+	void **free;
+	size_t nfree, free_cap;
+	void **hollow; /* places without memory */
+	size_t nhollow, hollow_cap;
+	size_t n; /* all pieces */
 };
 
 /* The bytes of memory that a buffer for `len` bytes takes, at most AHEADBUFS_PIECE. */
 size_t aheadbufs_size(size_t len);
 
-/* Get a buffer; NULL when memory runs out.  Free ones are released first if there would
- * be more than `limit` bytes. */
-void *aheadbufs_take(struct aheadbufs *b, size_t len, uint64_t limit);
+/* Get a buffer; NULL when memory runs out.  Give it back, to be used again. */
+void *aheadbufs_take(struct aheadbufs *b, size_t len);
+void aheadbufs_give(struct aheadbufs *b, void *p, size_t len);
 
-/* Give it back; it is kept if there are no more than `limit` bytes. */
-void aheadbufs_give(struct aheadbufs *b, void *p, size_t len, uint64_t limit);
-
-/* Release all free ones. */
-void aheadbufs_trim(struct aheadbufs *b);
+/* Take a piece that is free while there are more than `limit` bytes; else NULL.  Its
+ * memory goes back to the system (aheadbufs_release), then its place comes back. */
+void *aheadbufs_excess(struct aheadbufs *b, uint64_t limit);
+void aheadbufs_release(void *piece);
+void aheadbufs_add_place(struct aheadbufs *b, void *piece);
 
 #endif

@@ -48,14 +48,21 @@ static void delist(struct aheadsegs *a, struct segment *s)
 		a->used_bytes -= aheadbufs_size(s->len);
 }
 
-/* Does the limit of what is read again count a segment? */
-static void set_again(struct aheadsegs *a, struct segment *s, bool again)
+static bool fits_twice(const struct aheadsegs *a, size_t size)
 {
-	if (again && a->again_bytes + aheadbufs_size(s->len) > a->again_limit)
-		again = false;
-	a->again_bytes += aheadbufs_size(s->len) * again;
-	a->again_bytes -= aheadbufs_size(s->len) * s->again;
-	s->again = again;
+	return a->twice_bytes + size <= a->twice_limit;
+}
+
+/* Does the limit of what is read twice count a segment? */
+static void set_twice(struct aheadsegs *a, struct segment *s, bool twice)
+{
+	const size_t size = aheadbufs_size(s->len);
+
+	if (s->twice)
+		a->twice_bytes -= size;
+	s->twice = twice && fits_twice(a, size);
+	if (s->twice)
+		a->twice_bytes += size;
 }
 
 static void unlink_segment(struct aheadsegs *a, struct segment *s)
@@ -74,10 +81,9 @@ static void free_segment(struct aheadsegs *a, struct segment *s)
 	assert(s->users == 0 && s->state != SEGMENT_FETCHING);
 	if (!s->failed)
 		unlink_segment(a, s);
-	set_again(a, s, false);
+	set_twice(a, s, false);
 	if (s->data)
-		aheadbufs_give(&a->buffers, s->data, s->len,
-			       a->limit + a->again_bytes);
+		aheadbufs_give(&a->buffers, s->data, s->len);
 	a->held -= aheadbufs_size(s->len);
 	free(s);
 	pthread_cond_broadcast(&a->room);
@@ -103,14 +109,17 @@ static bool drop_oldest(struct aheadsegs *a, struct segments *list,
 }
 
 /* Is there room for `size` more bytes, now that others have gone? */
-static bool make_room(struct aheadsegs *a, size_t size, uint64_t most)
+static bool make_room(struct aheadsegs *a, size_t size, uint64_t most,
+		      bool twice)
 {
 	const uint64_t now = clock_ns();
 
-	while (a->held - a->again_bytes - a->used_bytes + size > most)
+	if (twice && fits_twice(a, size))
+		return true;
+	while (a->held - a->twice_bytes - a->used_bytes + size > most)
 		if (!drop_oldest(a, &a->ready, now - STALE_NS))
 			return false;
-	while (a->held - a->again_bytes + size > a->limit)
+	while (a->held - a->twice_bytes + size > a->limit)
 		if (!drop_oldest(a, &a->used, now))
 			return false;
 	return true;
@@ -168,31 +177,34 @@ static struct segment *find_neighbour(const struct aheadsegs *a,
 
 /* Have a segment begin or end with these bytes: one request takes as long as two. */
 static bool extend_segment(struct aheadsegs *a, struct segment *s, uint64_t off,
-			   size_t len, uint64_t most)
+			   size_t len, uint64_t most, bool twice)
 {
 	const size_t growth =
 		aheadbufs_size(s->len + len) - aheadbufs_size(s->len);
 
-	if (!make_room(a, growth, most))
+	if (!make_room(a, growth, most, twice))
 		return false;
-	set_again(a, s, false); /* it counts by its size */
+	twice |= s->twice;
+	set_twice(a, s, false); /* it counts by its size */
 	if (off < s->off)
 		s->off = off;
 	s->len += len;
-	s->unread += len;
+	s->unread += len + twice * len;
 	a->held += growth;
+	set_twice(a, s, twice);
 	return true;
 }
 
 bool aheadsegs_add(struct aheadsegs *a, struct readahead *r, uint32_t file,
-		   uint64_t off, size_t len, uint64_t most)
+		   uint64_t off, size_t len, uint64_t most, bool twice)
 {
 	struct segment *s = find_neighbour(a, r, file, off, off + len);
 	struct segment **bucket;
 
 	if (s)
-		return extend_segment(a, s, off, len, most);
-	s = make_room(a, aheadbufs_size(len), most) ? malloc(sizeof(*s)) : NULL;
+		return extend_segment(a, s, off, len, most, twice);
+	s = make_room(a, aheadbufs_size(len), most, twice) ? malloc(sizeof(*s))
+							   : NULL;
 	if (!s)
 		return false;
 	bucket = &a->buckets[bucket_number(r, file, off / SLOT)];
@@ -200,23 +212,25 @@ bool aheadsegs_add(struct aheadsegs *a, struct readahead *r, uint32_t file,
 			       .file = file,
 			       .off = off,
 			       .len = len,
-			       .unread = len,
+			       .unread = len + twice * len,
 			       .touched = clock_ns(),
 			       .next = *bucket };
 	*bucket = s;
 	a->held += aheadbufs_size(len);
+	set_twice(a, s, twice);
 	enlist(a, s);
 	return true;
 }
 
 void aheadsegs_want(struct aheadsegs *a, struct segment *s, uint64_t n,
-		    bool again)
+		    bool twice)
 {
 	if (s->state == SEGMENT_READY)
 		delist(a, s);
-	if (again && !s->again)
-		set_again(a, s, true);
-	s->unread += n;
+	if (twice && !s->twice)
+		set_twice(a, s, true);
+	/* The first of two readers may be the one that it is there for. */
+	s->unread += twice && !s->unread ? 2 * n : n;
 	s->touched = clock_ns();
 	if (s->state == SEGMENT_READY)
 		enlist(a, s);
@@ -226,7 +240,7 @@ void aheadsegs_begin(struct aheadsegs *a, struct segment *s)
 {
 	TAILQ_REMOVE(&a->queue, s, at);
 	s->state = SEGMENT_FETCHING;
-	s->data = aheadbufs_take(&a->buffers, s->len, a->limit);
+	s->data = aheadbufs_take(&a->buffers, s->len);
 }
 
 void aheadsegs_settle(struct aheadsegs *a, struct segment *s, bool failed)
@@ -250,9 +264,9 @@ void aheadsegs_consume(struct aheadsegs *a, struct segment *s, size_t n)
 	s->touched = clock_ns();
 	s->users--;
 	if (!s->unread)
-		set_again(a, s, false);
+		set_twice(a, s, false);
 	if (!s->unread && !s->users &&
-	    (!a->keeps || a->held - a->again_bytes > a->limit)) {
+	    (!a->keeps || a->held - a->twice_bytes > a->limit)) {
 		free_segment(a, s);
 		return;
 	}
@@ -285,5 +299,4 @@ void aheadsegs_trim(struct aheadsegs *a)
 	while (drop_oldest(a, &a->used, now) ||
 	       drop_oldest(a, &a->ready, now - STALE_NS))
 		;
-	aheadbufs_trim(&a->buffers);
 }

@@ -36,7 +36,7 @@ struct segment {
 	uint8_t *data;   /* NULL while QUEUED */
 	unsigned users;  /* readers that copy from it, or wait for it */
 	bool failed;     /* freed by its last user */
-	bool again;      /* counts in again_bytes */
+	bool twice;      /* counts in twice_bytes */
 	uint64_t unread; /* bytes that were wanted and have not been read */
 	uint64_t touched;
 	struct segment *next;    /* in its bucket */
@@ -54,11 +54,11 @@ struct aheadsegs {
 	struct segments ready; /* with unread bytes */
 	struct segments used;  /* without */
 	uint64_t limit;
-	uint64_t again_limit; /* beyond it, for what is read for a second time */
+	uint64_t twice_limit; /* beyond it, for what is read twice */
 	bool keeps;    /* what has been read stays as long as there is room */
 	uint64_t held; /* bytes of segments, those in the queue among them */
 	uint64_t used_bytes;  /* of these, bytes of segments in `used` */
-	uint64_t again_bytes; /* of these, what counts in again_limit */
+	uint64_t twice_bytes; /* of these, what counts in twice_limit */
 	struct aheadbufs buffers;
 	pthread_cond_t room; /* broadcast when memory may be had */
 };
@@ -83,13 +83,13 @@ uint64_t aheadsegs_find_gap(const struct aheadsegs *a, const struct readahead *r
 
 /* Put bytes of a slot, which no segment has, into the queue, with others if there are
  * any beside them.  False if segments with unread bytes would hold more than `most`
- * bytes, or memory runs out. */
+ * bytes, or memory runs out.  `twice`: two readers will come. */
 bool aheadsegs_add(struct aheadsegs *a, struct readahead *r, uint32_t file,
-		   uint64_t off, size_t len, uint64_t most);
+		   uint64_t off, size_t len, uint64_t most, bool twice);
 
-/* `n` more bytes of a segment are wanted; `again`: they have just been read. */
+/* `n` more bytes of a segment are wanted, by one reader or by two. */
 void aheadsegs_want(struct aheadsegs *a, struct segment *s, uint64_t n,
-		    bool again);
+		    bool twice);
 
 /* Take a segment out of the queue to fetch it.  `data` is NULL if memory runs out. */
 void aheadsegs_begin(struct aheadsegs *a, struct segment *s);
@@ -106,7 +106,7 @@ void aheadsegs_leave(struct aheadsegs *a, struct segment *s);
 /* Drop the segments of a set of files that nobody fetches. */
 void aheadsegs_drop_all(struct aheadsegs *a, const struct readahead *r);
 
-/* Free what nobody waits for, and buffers without use. */
+/* Free what nobody waits for. */
 void aheadsegs_trim(struct aheadsegs *a);
 
 #endif

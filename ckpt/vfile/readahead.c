@@ -42,6 +42,7 @@ static pthread_cond_t done = PTHREAD_COND_INITIALIZER; /* a segment came in */
 static struct aheadsegs segs = AHEADSEGS_INIT(segs, READAHEAD_DEFAULT);
 static struct far_width width;
 static unsigned nthreads, fetching, checking, idle;
+static unsigned called; /* of nthreads, those that are to be started */
 
 static bool may_fetch(void)
 {
@@ -50,29 +51,69 @@ static bool may_fetch(void)
 
 static void *run(void *arg);
 
-static void start_thread(void)
+static bool start_thread(void)
 {
 	pthread_attr_t attr;
 	pthread_t thread;
+	int rc;
 
 	pthread_attr_init(&attr);
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	if (pthread_create(&thread, &attr, run, NULL) == 0)
-		nthreads++;
+	rc = pthread_create(&thread, &attr, run, NULL);
 	pthread_attr_destroy(&attr);
+	return rc == 0;
 }
 
-/* See that somebody fetches what is in the queue: `n` segments at once. */
+/* See that somebody fetches what is in the queue: `n` segments at once.  Called before
+ * unlock_and_start. */
 static void summon(size_t n)
 {
 	for (; n && may_fetch(); n--) {
-		if (idle)
+		if (idle) {
 			pthread_cond_signal(&more);
-		else if (nthreads < width.width + checking)
-			start_thread();
-		else
+		} else if (nthreads < width.width + checking) {
+			nthreads++;
+			called++;
+		} else {
 			break;
+		}
 	}
+}
+
+/* Release the lock, and start the threads that were called: their stacks have to wait
+ * until the pages under way, of which many may be new, have been made. */
+static void unlock_and_start(void)
+{
+	unsigned n = called;
+
+	called = 0;
+	pthread_mutex_unlock(&lock);
+	while (n && start_thread())
+		n--;
+	if (!n)
+		return;
+	pthread_mutex_lock(&lock);
+	nthreads -= n;
+	pthread_mutex_unlock(&lock);
+}
+
+/* Give memory without use back to the system, beyond so many bytes of buffers.  Releases
+ * the lock meanwhile: it takes time. */
+static void release_beyond(uint64_t bytes)
+{
+	void *p;
+
+	while ((p = aheadbufs_excess(&segs.buffers, bytes))) {
+		pthread_mutex_unlock(&lock);
+		aheadbufs_release(p);
+		pthread_mutex_lock(&lock);
+		aheadbufs_add_place(&segs.buffers, p);
+	}
+}
+
+static void release_excess(void)
+{
+	release_beyond(segs.limit + segs.twice_bytes);
 }
 
 /* Fetch a segment of the queue.  Releases the lock meanwhile. */
@@ -85,7 +126,7 @@ static void fetch(struct segment *s)
 	r->fetching++;
 	fetching++;
 	summon(1); /* one calls the next */
-	pthread_mutex_unlock(&lock);
+	unlock_and_start();
 	rc = s->data ? r->fill(r->ctx, s->file, s->data, s->len, s->off, NULL)
 		     : -ENOMEM;
 	pthread_mutex_lock(&lock);
@@ -96,7 +137,7 @@ static void fetch(struct segment *s)
 	if (!rc && r->check) {
 		checking++;
 		summon(1); /* the next request need not wait */
-		pthread_mutex_unlock(&lock);
+		unlock_and_start();
 		rc = r->check(r->ctx, s->file, NULL);
 		pthread_mutex_lock(&lock);
 		checking--;
@@ -104,6 +145,7 @@ static void fetch(struct segment *s)
 	r->fetching--;
 	aheadsegs_settle(&segs, s, rc != 0);
 	pthread_cond_broadcast(&done);
+	release_excess();
 }
 
 /* False if nothing came within the time. */
@@ -186,9 +228,9 @@ uint64_t readahead_want(struct readahead *r, uint32_t file, uint64_t off,
 			end = s->off + s->len < to ? s->off + s->len : to;
 			aheadsegs_want(&segs, s,
 				       when == READAHEAD_NEXT ? 0 : end - at,
-				       when == READAHEAD_AGAIN);
+				       when == READAHEAD_TWICE);
 		} else if (aheadsegs_add(&segs, r, file, at, (size_t)(end - at),
-					 most)) {
+					 most, when == READAHEAD_TWICE)) {
 			added++;
 		} else {
 			break;
@@ -196,7 +238,7 @@ uint64_t readahead_want(struct readahead *r, uint32_t file, uint64_t off,
 		at = end;
 	}
 	summon(added);
-	pthread_mutex_unlock(&lock);
+	unlock_and_start();
 	return at - off;
 }
 
@@ -250,6 +292,7 @@ int readahead_read(struct readahead *r, uint32_t file, void *buf, size_t len,
 			rc = r->check(r->ctx, file, err);
 		pthread_mutex_lock(&lock);
 	}
+	release_excess();
 	pthread_mutex_unlock(&lock);
 	return rc;
 }
@@ -271,10 +314,10 @@ void readahead_set_limit(uint64_t bytes, bool keep)
 	pthread_mutex_unlock(&lock);
 }
 
-void readahead_set_again(uint64_t bytes)
+void readahead_set_twice(uint64_t bytes)
 {
 	pthread_mutex_lock(&lock);
-	segs.again_limit = bytes;
+	segs.twice_limit = bytes;
 	pthread_mutex_unlock(&lock);
 }
 
@@ -295,7 +338,7 @@ bool readahead_keeps(uint64_t size)
 	pthread_mutex_lock(&lock);
 	keep = segs.keeps &&
 	       (size <= segs.limit / 8 * 5 ||
-		segs.again_bytes + size + size / 16 <= segs.again_limit);
+		segs.twice_bytes + size + size / 16 <= segs.twice_limit);
 	pthread_mutex_unlock(&lock);
 	return keep;
 }
@@ -319,5 +362,6 @@ void readahead_trim(void)
 {
 	pthread_mutex_lock(&lock);
 	aheadsegs_trim(&segs);
+	release_beyond(0);
 	pthread_mutex_unlock(&lock);
 }

@@ -39,7 +39,7 @@ void readahead_free(struct readahead *r);
 enum readahead_when {
 	READAHEAD_NEXT, /* by a reader that is there already */
 	READAHEAD_LATER, /* by one that comes; only half of the memory is for these */
-	READAHEAD_AGAIN, /* by a reader that has just read it, for a second time */
+	READAHEAD_TWICE, /* by a reader that is there, and then by another one */
 };
 
 /*
@@ -74,12 +74,11 @@ void readahead_wait(uint64_t ns);
 /* `keep`: what has been read stays for other readers as long as there is memory. */
 void readahead_set_limit(uint64_t bytes, bool keep);
 
-/* Memory beyond the limit, for what was read and is wanted again (READAHEAD_AGAIN);
- * none at first. */
-void readahead_set_again(uint64_t bytes);
+/* Memory beyond the limit, for what is read twice (READAHEAD_TWICE); none at first. */
+void readahead_set_twice(uint64_t bytes);
 uint64_t readahead_limit(void);
 
-/* Does a file of this size stay, if it is wanted again right after it was read? */
+/* Is there memory for a file of this size until it has been read twice? */
 bool readahead_keeps(uint64_t size);
 
 /* Bytes of memory that are held now; give back what nobody waits for. */

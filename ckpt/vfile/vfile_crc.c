@@ -53,8 +53,8 @@ static void begin_sum(struct vfile *f, size_t storage)
 	}
 	f->sums->storage = storage;
 	f->sums->sum = 0;
-	f->sums->next = storage < f->nstorages ? f->w.offset[storage] :
-						 UINT64_MAX;
+	f->sums->next =
+		storage < f->nstorages ? f->w.offset[storage] : UINT64_MAX;
 }
 
 int vfile_crc_begin(struct vfile *f, struct errmsg *err)
@@ -74,21 +74,15 @@ int vfile_crc_begin(struct vfile *f, struct errmsg *err)
 struct summing {
 	struct vfile *f;
 	struct vfile_ahead ahead;
-	bool again; /* keep what is far in memory */
 };
 
 static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off,
 		      struct errmsg *err)
 {
 	struct summing *const s = ctx;
-	int rc;
 
 	vfile_read_ahead(s->f, &s->ahead, off, readahead_window());
-	rc = vfile_read_exact(s->f, buf, len, off, err);
-	/* Whoever had to wait for the checksums reads the bytes next. */
-	if (!rc && s->again)
-		vfile_want(s->f, off, len, READAHEAD_AGAIN);
-	return rc;
+	return vfile_read_exact(s->f, buf, len, off, err);
 }
 
 /* Extend `*crc` by the file's bytes [off, off + len). */
@@ -96,10 +90,7 @@ static int sum_range(struct vfile *f, uint64_t off, uint64_t len,
 		     unsigned width, uint32_t *crc, struct errmsg *err)
 {
 	struct crc_range sum = { .off = off, .len = len, .crc = *crc };
-	struct summing s = {
-		.f = f,
-		.again = vfile_is_far(f) && readahead_keeps(vfile_size(f)),
-	};
+	struct summing s = { .f = f };
 	const int rc = crc32_ranges(&sum, 1, width, read_bytes, &s, err);
 
 	if (!rc)
@@ -116,6 +107,9 @@ static int sum_storage(struct vfile *f, size_t i, uint32_t *crc,
 	const uint64_t off = begun ? f->sums->next : f->w.offset[i];
 
 	*crc = begun ? f->sums->sum : 0;
+	/* Whoever had to wait for the checksum reads the bytes next. */
+	if (vfile_is_far(f) && readahead_keeps(vfile_size(f)))
+		vfile_want(f, off, end - off, READAHEAD_TWICE);
 	return sum_range(f, off, end - off, parallel_width(), crc, err);
 }
 

@@ -55,7 +55,7 @@
 
 /* The part of the cache that a file of a far store may take instead, which is read once
  * for its checksum and then by its reader. */
-#define AGAIN_PART 2
+#define TWICE_PART 2
 
 /* How much of the cache blocks of packs may take: what many readers need to find
  * the rest of a block again, and to have the next ones decoded ahead. */
@@ -94,7 +94,7 @@ struct backing *backing_new(const struct backing_options *options,
 				    ? options->readahead
 				    : memory_share(AHEAD_PART, READAHEAD_DEFAULT),
 			    true);
-	readahead_set_again(b->bound / AGAIN_PART);
+	readahead_set_twice(b->bound / TWICE_PART);
 	b->target = b->bound < TARGET_FIRST ? b->bound : TARGET_FIRST;
 	TAILQ_INIT(&b->idle);
 	TAILQ_INIT(&b->prefetched);

@@ -233,14 +233,12 @@ static void a_file_that_is_read_again_has_memory_of_its_own(void **state)
 
 	readahead_set_limit(8 * MIB, true);
 	assert_false(readahead_keeps(20 * MIB));
-	readahead_set_again(32 * MIB);
+	readahead_set_twice(32 * MIB);
 	assert_true(readahead_keeps(20 * MIB));
-	for (uint64_t at = 0; at < 20 * MIB; at += MIB) {
-		assert_int_equal(readahead_want(r, 0, at, MIB, READAHEAD_NEXT),
-				 MIB);
+	assert_int_equal(readahead_want(r, 0, 0, 20 * MIB, READAHEAD_TWICE),
+			 20 * MIB);
+	for (uint64_t at = 0; at < 20 * MIB; at += MIB)
 		assert_reads(r, 0, at, MIB);
-		readahead_want(r, 0, at, MIB, READAHEAD_AGAIN);
-	}
 	/* Others can be read ahead meanwhile, but there is not room for another. */
 	assert_int_equal(readahead_want(r, 1, 0, 4 * MIB, READAHEAD_NEXT),
 			 4 * MIB);
@@ -251,7 +249,7 @@ static void a_file_that_is_read_again_has_memory_of_its_own(void **state)
 	assert_reads(r, 1, 0, 4 * MIB);
 	assert_int_equal(s.bytes, 24 * MIB);
 	assert_true(readahead_bytes() <= 8 * MIB);
-	readahead_set_again(0);
+	readahead_set_twice(0);
 	readahead_free(r);
 	readahead_trim();
 }
