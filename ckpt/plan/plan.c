@@ -13,7 +13,9 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/plan/uc_file.h"
+#include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
+#include "ckpt/zero/checkpoint.h"
 #include "ckpt/zero/complete.h"
 
 bool plan_parse_kind(const char *text, enum plan_kind *out)
@@ -326,6 +328,8 @@ int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
 
 	if (rc)
 		return rc;
+	if (p->zckpt && p->shards)
+		shardcache_suppose(p->shards, &p->zckpt->far);
 	rc = vfile_check(f, err);
 	if (rc)
 		vfile_free(f);

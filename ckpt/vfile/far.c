@@ -49,6 +49,15 @@ bool far_is_suspect(const struct far *f)
 	return atomic_load_explicit(&f->score, memory_order_relaxed) > 0;
 }
 
+void far_suppose(struct far *f, const struct far *other)
+{
+	int none = 0;
+
+	if (far_is_suspect(other) && !atomic_load(&f->supposed) &&
+	    !atomic_exchange(&f->supposed, true))
+		atomic_compare_exchange_strong(&f->score, &none, SCORE_FAR);
+}
+
 static long count_sleeps(void)
 {
 	struct rusage u;

@@ -15,6 +15,7 @@
 struct far {
 	atomic_int score;
 	atomic_uint calls;
+	atomic_bool supposed;
 };
 
 /* Requests that take longer are slow. */
@@ -32,6 +33,10 @@ bool far_is_far(const struct far *f);
 
 /* Is that being found out?  Requests should be such that far_end sees them. */
 bool far_is_suspect(const struct far *f);
+
+/* Was a request for something else in the same store slow?  Then, the first time, suppose
+ * that the store is far: a request that is not slow shows that it is near. */
+void far_suppose(struct far *f, const struct far *other);
 
 /* Called before and after a request for `len` bytes, on one thread. */
 void far_begin(struct far *f, struct far_request *q, size_t len);

@@ -436,6 +436,11 @@ int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
 	return rc ? rc : readahead_read(c->ahead, shard, buf, len, off, err);
 }
 
+void shardcache_suppose(struct shardcache *c, const struct far *maps)
+{
+	far_suppose(&c->far, maps);
+}
+
 bool shardcache_is_far(const struct shardcache *c)
 {
 	return far_is_far(&c->far) && readahead_limit() > 0;

@@ -12,6 +12,7 @@
 struct tagdir;
 struct errmsg;
 struct extent_map;
+struct far;
 
 /* Shards open (and mapped) at once, at most; less if the process may not have
  * that many descriptors. */
@@ -48,7 +49,7 @@ const struct fileid *shardcache_id(const struct shardcache *c, uint32_t shard);
 /* A shard in use: stays open and mapped until it is put back. */
 struct shard_map {
 	const uint8_t *p; /* the whole file, read-only, shared; NULL: unmapped */
-	int fd;		  /* -1: no local file, such as one in a pack */
+	int fd;           /* -1: no local file, such as one in a pack */
 };
 
 /*
@@ -72,6 +73,9 @@ void shardcache_count_mapped(struct shardcache *c, size_t len);
 /* Read `len` bytes at `off` of a shard; errors as shardcache_get. */
 int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
 		    uint64_t off, struct errmsg *err);
+
+/* Reading the shards' maps has told this about where they are (far_suppose). */
+void shardcache_suppose(struct shardcache *c, const struct far *maps);
 
 /* Do the shards' files answer slowly?  Then reads take what was wanted from memory
  * (readahead.h).  Learned from the reads, and not true before some were slow. */
@@ -99,7 +103,6 @@ shardcache_check shardcache_check_path;
 
 /* Make a check of `n` shards, of several at once where that takes time. */
 int shardcache_check_each(struct shardcache *c, const uint32_t *shards,
-			  size_t n, shardcache_check *check,
-			  struct errmsg *err);
+			  size_t n, shardcache_check *check, struct errmsg *err);
 
 #endif

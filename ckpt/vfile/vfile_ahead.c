@@ -19,6 +19,10 @@
 /* Smaller windows are of readers that may read something else next. */
 #define ROUNDED_MIN (UINT64_C(2) << 20)
 
+/* A window moves on by so much at once, but no more than half of it: a request for each
+ * of several shards, and the store has little less to do than a whole window. */
+#define STEP (UINT64_C(4) << 20)
+
 struct wanting {
 	struct vfile *f;
 	enum readahead_when when;
@@ -187,7 +191,7 @@ void vfile_read_ahead(struct vfile *f, struct vfile_ahead *a, uint64_t off,
 		return;
 	if (at < off)
 		at = off;
-	if (at - off > window / 2)
+	if (at - off > window - (window < 2 * STEP ? window / 2 : STEP))
 		return;
 	at += vfile_want(f, at, off + window - at, READAHEAD_NEXT);
 	/* If another thread has done the same, either result will do. */

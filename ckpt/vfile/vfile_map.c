@@ -173,6 +173,9 @@ int vfile_map_pieces(struct vfile *f, size_t len, uint64_t off,
 	if (can_map(f, w->len, off) &&
 	    (!f->shards || shardcache_can_map(f->shards, w->len)))
 		rc = map_pieces(f, off, w, err);
+	/* Opening the shards may have shown that they are far. */
+	if (!rc && w->nmaps && !shardcache_can_map(f->shards, 0))
+		rc = -E2BIG;
 	if (rc)
 		vfile_unmap(f, w);
 	return rc;

@@ -66,6 +66,25 @@ leave "$mnt"
 wait "$server"
 leave "$far"
 
+# --- a checksum that is read before the bytes ----------------------------------------
+# All of a file's pieces at once, although there is memory for four pieces of others; its
+# bytes come from the same requests.
+mkdir "$tmp/large"
+"$top_builddir/tests/programs/mkrun" "$tmp/large" 2 4000000 4 || fail "mkrun"
+"$slowfs" -d 100000 "$tmp/large" "$far"
+mount_fg "$far" -o index=none,crc=exact,readahead=4M || finish
+file=$mnt/global_step4_universal/zero/block.0000.weight/exp_avg.pt
+tail -c 1 "$file" >"$tmp/end"
+check "a checksum: many requests at once" test "$(far_count most)" -ge 10
+cat "$file" >"$tmp/file.pt"
+check "the bytes are not read again" within "$(stat -c %s "$file")"
+check "and are right" bash -c "ucckpt convert '$tmp/large/global_step4' '$tmp/large_copy' &&
+	cmp '$tmp/file.pt' '$tmp/large_copy/zero/block.0000.weight/exp_avg.pt'" >"$tmp/convert.log" 2>&1
+leave "$mnt"
+wait "$server"
+leave "$far"
+rm -rf "$tmp/large" "$tmp/large_copy"
+
 # --- an index -------------------------------------------------------------------------
 # It says what states there are, so that listing opens no file.
 for mount in first second; do

@@ -379,6 +379,29 @@ static void a_store_is_far_if_it_lets_us_sleep(void **state)
 	assert_false(far_is_suspect(&f));
 }
 
+static void what_is_supposed_holds_until_a_request_tells(void **state)
+{
+	struct far maps = { 0 }, f = { 0 };
+	struct far_request q;
+
+	far_suppose(&f, &maps);
+	assert_false(far_is_suspect(&f));
+	far_begin(&maps, &q, SIZE_MAX);
+	usleep(2000);
+	far_end(&maps, &q);
+	far_suppose(&f, &maps);
+	assert_true(far_is_far(&f));
+	far_begin(&f, &q, MIB);
+	far_end(&f, &q);
+	assert_false(far_is_far(&f));
+	while (far_is_suspect(&f)) {
+		far_begin(&f, &q, MIB);
+		far_end(&f, &q);
+	}
+	far_suppose(&f, &maps); /* only once */
+	assert_false(far_is_suspect(&f));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -396,6 +419,7 @@ int main(void)
 		cmocka_unit_test(many_readers_at_once),
 		cmocka_unit_test(the_width_finds_what_the_store_has),
 		cmocka_unit_test(a_store_is_far_if_it_lets_us_sleep),
+		cmocka_unit_test(what_is_supposed_holds_until_a_request_tells),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
