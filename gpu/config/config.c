@@ -431,6 +431,15 @@ static int check_sums(const struct config *c, struct errmsg *err)
 	return 0;
 }
 
+static int check_boundary(const struct config *c, struct errmsg *err)
+{
+	if (c->reduce_at_boundary && c->zero_stage == 3)
+		return errmsg_set(
+			err, -EINVAL,
+			"--reduce_at_boundary: does not go with --zero_stage 3; use 2");
+	return 0;
+}
+
 static int settle(struct parse *p, unsigned ranks, struct errmsg *err)
 {
 	struct config *const c = p->config;
@@ -448,6 +457,8 @@ static int settle(struct parse *p, unsigned ranks, struct errmsg *err)
 		rc = settle_resume(c, err);
 	if (!rc)
 		rc = check_sums(c, err);
+	if (!rc)
+		rc = check_boundary(c, err);
 	assert(rc ||
 	       c->batch == c->micro_batch * c->accumulation * c->data_parallel);
 	if (c->dtype != DTYPE_F16)

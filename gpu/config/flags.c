@@ -163,6 +163,8 @@ const struct flag flags[FLAGS] = {
 	CHOICE("partition_method", partition, partitions,
 	       "NAME\twhat stages have equal: parameters, uniform, ... (parameters)"),
 	UINT("zero_stage", zero_stage, 0, 3, "N\t0, 1, 2 or 3 (1)"),
+	OTHER("reduce_at_boundary", FLAG_ON, reduce_at_boundary,
+	      "\tstage 2 reduces once per step, not per micro-batch"),
 	CHOICE("dtype", dtype, dtypes, "TYPE\tfp32, bf16 or fp16 (fp32)"),
 	CHOICE("communication_data_type", comm_dtype, dtypes,
 	       "TYPE\tof gradients that ranks sum: fp32, bf16 or fp16 (fp32)"),

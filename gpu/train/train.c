@@ -288,6 +288,8 @@ static int train_open_state(struct run *r, struct errmsg *err)
 {
 	const struct config *c = r->config;
 	const struct zero_options o = { .stage = c->zero_stage,
+					.reduce_at_boundary =
+						c->reduce_at_boundary,
 					.comm_dtype = c->comm_dtype,
 					.optimizer = c->optimizer };
 	int rc = zero_init(&r->zero, &r->model, &r->ranks, r->backend, &o, err);

@@ -100,7 +100,7 @@ static int alloc_device(struct zero *z, struct errmsg *err)
 	const uint64_t all = z->partition.size * z->partition.ranks;
 
 	m->nweights = z->stage < 3 ? all : z->local;
-	m->ngradient = z->stage < 2 ? all : z->local;
+	m->ngradient = z->whole_gradients ? all : z->local;
 	if (!(z->master = zero_alloc(z, z->local, sizeof(float), err)) ||
 	    !(z->exp_avg = zero_alloc(z, z->local, sizeof(float), err)) ||
 	    !(z->exp_avg_sq = zero_alloc(z, z->local, sizeof(float), err)) ||
@@ -125,7 +125,7 @@ static int alloc_device(struct zero *z, struct errmsg *err)
 	return 0;
 }
 
-/* The buffers that stage 2 and 3 have for units. */
+/* The buffers for units of weights and gradients that are partitioned. */
 static int alloc_units(struct zero *z, struct errmsg *err)
 {
 	struct zero_impl *m = z->impl;
@@ -134,7 +134,7 @@ static int alloc_units(struct zero *z, struct errmsg *err)
 	if (z->stage == 3)
 		rc = unit_buffers_init(z, &m->unit_weights,
 				       z->backend->act_size, err);
-	if (!rc && z->stage >= 2)
+	if (!rc && !z->whole_gradients)
 		rc = unit_buffers_init(z, &m->unit_gradients,
 				       sizeof(*m->gradient), err);
 	return rc;
@@ -177,6 +177,9 @@ int zero_init(struct zero *z, const struct gpt2 *model, struct topology *ranks,
 			    .world = ranks->world,
 			    .backend = b,
 			    .stage = o->stage,
+			    .whole_gradients =
+				    o->stage < 2 ||
+				    (o->stage == 2 && o->reduce_at_boundary),
 			    .optimizer = o->optimizer,
 			    .impl = calloc(1, sizeof(*z->impl)) };
 	rc = z->impl ? 0 : errmsg_nomem(err, NULL);
@@ -394,18 +397,18 @@ static void sum_rest(struct zero *z)
 static float *zero_reduce_units(struct zero *z)
 {
 	struct zero_impl *m = z->impl;
-	float *own = m->gradient + (z->stage == 1 ? part_start(z) : 0);
+	float *own = m->gradient + (z->whole_gradients ? part_start(z) : 0);
 
 	if (m->exact) {
 		zero_exact_sum(z, own);
 		return own;
 	}
 	zero_release_grad(z);
-	if (m->device && z->stage < 2)
+	if (m->device && z->whole_gradients)
 		sum_rest(z);
 	else if (z->stage == 0)
 		zero_sum_by_host(z, m->gradient, m->ngradient);
-	else if (z->stage == 1) {
+	else if (z->whole_gradients) {
 		for (unsigned r = 0; r < z->comm->size; r++)
 			m->pieces[r] = z->local;
 		zero_reduce(z, m->gradient, own, false);

@@ -23,8 +23,10 @@ struct topology;
  *
  *     stage          0    1          2          3
  *     masters, m, v  all  partition  partition  partition
- *     gradients      all  all        partition  partition
+ *     gradients      all  all        partition* partition
  *     weights        all  all        all        partition
+ *
+ * (* all with zero_options.reduce_at_boundary)
  *
  * In stage 3 a unit's weights are gathered when the network acquires them, into
  * one of a few buffers, which is given back when it releases them.
@@ -40,6 +42,7 @@ struct zero {
 	struct comm *tensor, *world; /* of them */
 	struct backend *backend;
 	unsigned stage;
+	bool whole_gradients; /* every rank has all until they are reduced */
 	struct partition partition; /* of one rank in stage 0 */
 	unsigned part;              /* the part that this rank keeps */
 	uint64_t local;             /* elements of it, including padding */
@@ -53,6 +56,9 @@ struct zero {
 
 struct zero_options {
 	unsigned stage;
+	/* Stage 2: whole gradients are kept, as in stages 0 and 1, and reduced once
+	 * per step, not once per micro-batch. */
+	bool reduce_at_boundary;
 	/* Of gradients where ranks sum them: float32, or a 16-bit type, to which a
 	 * rank's are rounded.  Sums over micro-batches stay float32. */
 	enum dtype comm_dtype;

@@ -130,7 +130,7 @@ static void release(void *ctx, unsigned unit)
  * complete? */
 static bool unit_gradients(const struct zero *z)
 {
-	return z->stage >= 2 || z->impl->exact;
+	return !z->whole_gradients || z->impl->exact;
 }
 
 static float *zero_weights_gradient(void *ctx, unsigned unit, bool *fresh,

@@ -214,6 +214,7 @@ static uint64_t digest(const void *p, size_t n)
 struct run {
 	unsigned stage;
 	enum dtype comm_dtype;
+	bool at_boundary;
 	double clip;
 	bool exactly; /* sum fractions */
 	float *all;   /* out: masters at the end */
@@ -225,6 +226,7 @@ static void train(struct topology *t, struct backend *b,
 {
 	const struct zero_options o = {
 		.stage = run->stage,
+		.reduce_at_boundary = run->at_boundary,
 		.comm_dtype = run->comm_dtype,
 		.optimizer = { .kind = OPTIMIZER_ADAMW,
 			       .beta1 = 0.9,
@@ -341,6 +343,10 @@ static void all_stages(struct topology *t, struct backend *b)
 			     .exactly = true };
 	/* 16 bits hold sums of small integers. */
 	struct run bf16 = { .comm_dtype = DTYPE_BF16 };
+	/* As stages 0 and 1 in any case, and refused for stage 3. */
+	struct run once = { .stage = 2,
+			    .comm_dtype = DTYPE_F32,
+			    .at_boundary = true };
 	struct run fp16 = { .comm_dtype = DTYPE_F16, .clip = 0.5 };
 	struct comm *const c = t->world;
 	struct gpt2 model;
@@ -352,6 +358,7 @@ static void all_stages(struct topology *t, struct backend *b)
 	exact.all = calloc(model.numel, sizeof(float));
 	bf16.all = calloc(model.numel, sizeof(float));
 	fp16.all = calloc(model.numel, sizeof(float));
+	once.all = calloc(model.numel, sizeof(float));
 	first = calloc(model.numel, sizeof(float));
 	for (unsigned stage = 0; stage < 4; stage++) {
 		plain.stage = clipped.stage = exact.stage = stage;
@@ -387,7 +394,11 @@ static void all_stages(struct topology *t, struct backend *b)
 	free(clipped.all);
 	free(exact.all);
 	free(bf16.all);
+	train(t, b, &model, &once);
+	check(c, !memcmp(once.all, first, model.numel * sizeof(float)),
+	      "reduced once per step");
 	free(fp16.all);
+	free(once.all);
 	free(first);
 	gpt2_done(&model);
 }

@@ -20,11 +20,14 @@ step() {
 }
 
 # Each rank has a row per pass.  With NCCL ranks have a device each, else they share two.  What ends in
-# 16 reduces gradients in 16 bits.
+# 16 reduces gradients in 16 bits; with -boundary, once per step.
 run() {
 	local how=$1 stage=$2 ranks=$3 passes=$4 steps flags=()
 
-	[ "${how%16}" = "$how" ] || flags=(--communication_data_type bf16)
+	case $how in
+	*16) flags=(--communication_data_type bf16) ;;
+	*-boundary) flags=(--reduce_at_boundary) ;;
+	esac
 
 	for steps in 2 3; do
 		CUDAEMU_TRAFFIC=$tmp/$how-$stage-$ranks-$passes-$steps \
@@ -172,6 +175,16 @@ host16 2 1
 nccl 2 1
 nccl 2 3
 nccl16 2 3"
+
+# Stage 2 with three passes that are reduced once asks for what stage 1 does.
+for how in nccl host; do
+	exchange_by $how
+	run $how-boundary 2 2 3
+	for of in 0 1; do
+		set -- $how-boundary 2 2 3 $of
+		check "$how, stage 2 at the boundary, rank $of: $(step "$@")" test "$(step "$@")" = "$(due $how 1 2 3 $of)"
+	done
+done
 
 # Logits are in chunks of what memory is left for them, a quarter, or less where ranks share a
 # device; with --deterministic in those of any machine.  A chunk is three products.

@@ -213,6 +213,8 @@ static void wrong_flags_are_named_with_their_value(void **state)
 		{ "--zero_stage 4",
 		  "--zero_stage 4: must be an integer from 0 to 3" },
 		{ "--dtype int8", "--dtype int8: must be one of fp32 bf16 fp16" },
+		{ "--reduce_at_boundary --zero_stage 3",
+		  "--reduce_at_boundary: does not go with --zero_stage 3; use 2" },
 		{ "--communication_data_type fp8",
 		  "--communication_data_type fp8: must be one of fp32 bf16 fp16" },
 		{ "--communication_data_type bf16 --rank_invariant",
