@@ -8,7 +8,7 @@ require_train
 
 flags=("${tiny[@]}" --train_batch_size 2 --train_micro_batch_size_per_gpu 1)
 find_cuda
-steps=4
+steps=2
 [ "${cuda[0]}" != uctrain ] || steps=100
 
 on_cuda() {
@@ -34,20 +34,20 @@ done
 # Three ranks, more than the emulation has devices, communicate through the host.  Two
 # ranks on the CPU resume what they saved.
 several=("${tiny[@]}" --train_batch_size 6 --train_micro_batch_size_per_gpu 1)
-train 1 one "${several[@]}" --steps 4
+train 1 one "${several[@]}" --steps 2
 for stage in 1 2 3; do
-	on_cuda 3 "three-z$stage" "${several[@]}" --zero_stage "$stage" --steps 4 \
-		--checkpoint_dir "$tmp/three-z$stage" --checkpoint_interval 2
+	on_cuda 3 "three-z$stage" "${several[@]}" --zero_stage "$stage" --steps 2 \
+		--checkpoint_dir "$tmp/three-z$stage" --checkpoint_interval 1
 	check "stage $stage on three ranks" within 1e-4 "$(apart one "three-z$stage" 1)"
-	ucckpt convert "$tmp/three-z$stage/global_step2" "$tmp/three-z$stage/tree" >/dev/null ||
+	ucckpt convert "$tmp/three-z$stage/global_step1" "$tmp/three-z$stage/tree" >/dev/null ||
 		fail "convert stage $stage"
-	train 2 "two-z$stage" "${several[@]}" --zero_stage "$stage" --steps 4 \
+	train 2 "two-z$stage" "${several[@]}" --zero_stage "$stage" --steps 2 \
 		--resume="$tmp/three-z$stage/tree" --universal_checkpoint
-	check "stage $stage goes on with two on the CPU" within 1e-4 "$(apart one "two-z$stage" 3)"
+	check "stage $stage goes on with two on the CPU" within 1e-4 "$(apart one "two-z$stage" 2)"
 done
 
 # Bit-identical results on any number of ranks.
-same=("${several[@]}" --rank_invariant --steps 4)
+same=("${several[@]}" --rank_invariant --steps 2)
 on_cuda 1 same1 "${same[@]}"
 on_cuda 3 same3 "${same[@]}" --zero_stage 3
 check "rank-invariant: one and three ranks" within 0 "$(apart same1 same3 1)"
@@ -55,7 +55,7 @@ on_cuda 2 same2 "${same[@]}" --zero_stage 2
 check "rank-invariant: one and two ranks" within 0 "$(apart same1 same2 1)"
 
 # Activations that are computed again have the same bits.
-bits=("${flags[@]}" --deterministic --dropout 0.1 --dtype bf16 --steps 4)
+bits=("${flags[@]}" --deterministic --dropout 0.1 --dtype bf16 --steps 2)
 on_cuda 1 kept "${bits[@]}"
 for what in blocks gelu norms gelu,norms; do
 	on_cuda 1 "again-$what" "${bits[@]}" --recompute="$what"
@@ -64,7 +64,7 @@ done
 
 # Attention by cuDNN, if it is available, and by our kernels, for enough positions that
 # cuDNN is used.
-wide=(--dtype bf16 --n_positions 64 --seq_length 64 --steps 4)
+wide=(--dtype bf16 --n_positions 64 --seq_length 64 --steps 2)
 train 1 wide-cpu "${flags[@]}" "${wide[@]}"
 for attention in "" --no_cudnn --deterministic; do
 	on_cuda 1 "wide$attention" "${flags[@]}" "${wide[@]}" $attention

@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Bad input on several ranks: one message, from rank 0, and all ranks end.  tensor.sh,
+# Bad input on several ranks: one message, from rank 0, and all ranks end (most of it in
+# runs that share the start of their ranks).  tensor.sh,
 # pipeline.sh, parts.sh and megatron.sh have more of it.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
@@ -8,7 +9,8 @@ require_train
 
 real=$good/megatron
 flags=(--n_layer 2 --n_head 4 --n_embd 16 --n_positions 32 --seq_length 32 --vocab_size 128
-	--train_batch_size 24 --steps 6 --log_dir "$tmp/logs" --run_name refused)
+	--train_batch_size 24 --steps 6)
+own_flags=("${flags[@]}" --log_dir "$tmp/logs" --run_name refused)
 
 # once LABEL PATTERN COMMAND...: fails with one message, which matches
 once() {
@@ -25,13 +27,12 @@ once() {
 # Ranks | pattern | flags
 while IFS='|' read -r ranks pattern more; do
 	# shellcheck disable=SC2086 # words
-	once "$more" "$pattern" mpirun -n "$ranks" uctrain "${flags[@]}" $more
+	refused_later "$more" "$pattern" "$ranks" "${flags[@]}" $more
 done <<'END'
 3|does not divide the 3 ranks|--tensor_model_parallel_size 2
 4|does not divide the 4 groups|--pipeline_model_parallel_size 3
 4|n_head 2 is not a multiple of 4|--tensor_model_parallel_size 4 --n_head 2
 3|n_layer 2 is less than 3|--pipeline_model_parallel_size 3
-2|n_embd 18 is not a multiple|--n_embd 18
 4|is not a multiple of 4 ranks|--train_batch_size 6
 2|is more than the model's --n_positions|--seq_length 33
 2|sequence_parallel_size 2: |--sequence_parallel_size 2 --seq_length 31
@@ -39,6 +40,7 @@ done <<'END'
 2|zero_stage 2|--pipeline_model_parallel_size 2 --zero_stage 2
 2|qkv_order old: must be|--qkv_order old
 END
+once "all of them end" "n_embd 18 is not a multiple" mpirun -n 2 uctrain "${own_flags[@]}" --n_embd 18
 
 # --- ranks that disagree --------------------------------------------------------------
 
@@ -46,7 +48,7 @@ END
 while IFS='|' read -r pattern more; do
 	# shellcheck disable=SC2086 # words
 	once "another rank: $more" "rank 1: $pattern" \
-		mpirun -n 1 uctrain "${flags[@]}" : -n 1 uctrain "${flags[@]}" $more
+		mpirun -n 1 uctrain "${own_flags[@]}" : -n 1 uctrain "${own_flags[@]}" $more
 done <<'END'
 was given other flags than rank 0|--n_layer 3
 was given other flags than rank 0|--lr 1
@@ -59,19 +61,20 @@ END
 
 # --- checkpoints that are not whole -------------------------------------------------
 
-# damage CASE: a copy of it, to be damaged
+# damage CASE: a copy of it in $bad, to be damaged
 damage() {
-	rm -rf "$tmp/bad"
-	mkdir "$tmp/bad"
-	cp -r "$real/$1/global_step5" "$tmp/bad"
-	chmod -R u+w "$tmp/bad"
+	bad=$tmp/bad$((copies += 1))
+	mkdir "$bad"
+	cp -r "$real/$1/global_step5" "$bad"
+	chmod -R u+w "$bad"
 }
+copies=0
 
 # Checkpoint | file that is missing | pattern
 while IFS='|' read -r case file pattern; do
 	damage "$case"
-	rm "$tmp/bad/global_step5/$file"
-	once "no $file" "$pattern" mpirun -n 2 uctrain "${flags[@]}" --resume="$tmp/bad"
+	rm "$bad/global_step5/$file"
+	refused_later "no $file" "$pattern" 2 "${flags[@]}" --resume="$bad"
 done <<'END'
 tp2_pp2_z1_fp32|mp_rank_00_model_states.pt|no model states
 tp2_pp2_z1_fp32|mp_rank_03_model_states.pt|model-states file of .* model-parallel rank 3 is missing
@@ -83,22 +86,24 @@ z3_bf16_dp4|bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt|optimizer shard of da
 END
 
 damage tp2_pp2_z1_fp32
-truncate -s 20000 "$tmp/bad/global_step5/zero_pp_rank_0_mp_rank_02_optim_states.pt"
-once "a shard is cut off" "zero_pp_rank_0_mp_rank_02_optim_states.pt: " \
-	mpirun -n 2 uctrain "${flags[@]}" --resume="$tmp/bad"
+truncate -s 20000 "$bad/global_step5/zero_pp_rank_0_mp_rank_02_optim_states.pt"
+refused_later "a shard is cut off" "zero_pp_rank_0_mp_rank_02_optim_states.pt: " 2 \
+	"${flags[@]}" --resume="$bad"
 
-ucckpt convert "$real/tp2_pp2_z1_fp32/global_step5" "$tmp/tree" >/dev/null 2>&1 || fail convert
-tree=(uctrain "${flags[@]}" --universal_checkpoint --resume="$tmp/tree")
-mv "$tmp/tree/zero/3.mlp.dense_h_to_4h.weight" "$tmp/aside"
-once "a tree without a parameter" "rank 1: .*3.mlp.dense_h_to_4h.weight/fp32.pt: cannot open" mpirun -n 2 "${tree[@]}"
-mv "$tmp/aside" "$tmp/tree/zero/3.mlp.dense_h_to_4h.weight"
-rm "$tmp/tree"/mp_rank_*
-once "a tree that does not tell the order of its rows" "give --qkv_order" \
-	mpirun -n 2 "${tree[@]}" --ignore_missing_optim
+for tree in whole lacking; do
+	ucckpt convert "$real/tp2_pp2_z1_fp32/global_step5" "$tmp/$tree" >/dev/null 2>&1 || fail convert
+done
+rm -r "$tmp/lacking/zero/3.mlp.dense_h_to_4h.weight"
+refused_later "a tree without a parameter" "rank 1: .*3.mlp.dense_h_to_4h.weight/fp32.pt: cannot open" 2 \
+	"${flags[@]}" --universal_checkpoint --resume="$tmp/lacking"
+rm "$tmp/whole"/mp_rank_*
+refused_later "a tree that does not tell the order of its rows" "give --qkv_order" 2 \
+	"${flags[@]}" --universal_checkpoint --resume="$tmp/whole" --ignore_missing_optim
 
 # Steps of one run that are not of one time.
-train 4 from "${tiny[@]}" --steps 2 --train_batch_size 8 --tensor_model_parallel_size 2 \
+train_later 4 from "${tiny[@]}" --steps 2 --train_batch_size 8 --tensor_model_parallel_size 2 \
 	--pipeline_model_parallel_size 2 --checkpoint_dir "$tmp/own" --checkpoint_interval 1
+train_all
 cp "$tmp/own/global_step1/zero_pp_rank_0_mp_rank_02_optim_states.pt" "$tmp/own/global_step2"
 once "a stage of another step" "mp_rank_02_optim_states.pt.*step" \
 	mpirun -n 2 uctrain "${tiny[@]}" --train_batch_size 8 --steps 3 --resume="$tmp/own" \
