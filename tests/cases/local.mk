@@ -1,39 +1,48 @@
-# What is mounted or run, as a user would.  Cases that take longest first: two
-# run at a time, and none should be left over.
+# What is mounted or run, as a user would.  Cases that take or wait longest first: none should
+# be left over in the end.
 scripts += \
-	%D%/train/load.sh %D%/train/megatron.sh %D%/train/guide.sh %D%/train/refusals.sh \
-	%D%/train/invariant.sh \
-	%D%/train/cuda_ranks.sh \
-	%D%/train/reshape.sh \
-	%D%/train/resume.sh \
-	%D%/train/tensor.sh \
-	%D%/train/sequence.sh \
-	%D%/train/pipeline.sh \
 	%D%/train/cuda_shared.sh \
 	%D%/train/cuda_sequence.sh \
+	%D%/train/traffic.sh \
+	%D%/train/timeout.sh \
 	%D%/train/parts.sh \
-	%D%/train/deepspeed.sh \
-	%D%/train/names.sh \
-	%D%/train/errors.sh \
+	%D%/train/cuda.sh \
+	%D%/train/sequence.sh \
+	%D%/mount/saved_again.sh \
+	%D%/train/tensor.sh \
+	%D%/ucckpt/convert.sh \
+	%D%/remote/faults.sh \
+	%D%/train/refusals.sh \
+	%D%/ucckpt/pack.sh \
+	%D%/train/pipeline.sh \
+	%D%/train/load.sh \
+	%D%/remote/swift.sh \
+	%D%/train/zero.sh \
+	%D%/mount/tree.sh \
+	%D%/train/cuda_ranks.sh \
+	%D%/train/invariant.sh \
+	%D%/train/resume.sh \
 	%D%/train/save.sh \
-	%D%/train/traffic.sh %D%/train/load_traffic.sh \
+	%D%/train/names.sh \
+	%D%/train/megatron.sh \
+	%D%/train/reshape.sh \
+	%D%/train/deepspeed.sh \
+	%D%/train/source.sh \
+	%D%/train/errors.sh \
+	%D%/train/load_traffic.sh \
 	%D%/train/reductions.sh \
 	%D%/train/tuning.sh \
-	%D%/train/bundle.sh %D%/train/figures.sh \
-	%D%/train/timeout.sh \
+	%D%/train/bundle.sh \
+	%D%/train/figures.sh \
 	%D%/train/lock.sh \
 	%D%/train/weights.sh \
 	%D%/train/accumulate.sh \
 	%D%/train/hf.sh \
 	%D%/train/mount.sh \
 	%D%/train/far.sh \
-	%D%/train/source.sh \
 	%D%/train/pack.sh \
-	%D%/train/cuda.sh \
 	%D%/train/gds.sh \
 	%D%/train/cudnn.sh \
-	%D%/train/zero.sh \
-	%D%/mount/tree.sh \
 	%D%/mount/run.sh \
 	%D%/mount/pack.sh \
 	%D%/mount/torch.sh \
@@ -44,11 +53,9 @@ scripts += \
 	%D%/mount/errors.sh \
 	%D%/mount/roots.sh \
 	%D%/remote/http.sh \
-	%D%/remote/faults.sh \
-	%D%/remote/s3.sh %D%/remote/swift.sh \
+	%D%/remote/s3.sh \
 	%D%/remote/stacked.sh \
 	%D%/mount/reasons.sh \
-	%D%/mount/saved_again.sh \
 	%D%/mount/mistakes.sh \
 	%D%/mount/backed.sh \
 	%D%/mount/far.sh \
@@ -63,17 +70,16 @@ scripts += \
 	%D%/ucckpt/clean.sh \
 	%D%/ucckpt/info.sh \
 	%D%/ucckpt/check.sh \
-	%D%/ucckpt/convert.sh \
 	%D%/ucckpt/reshard.sh \
-	%D%/ucckpt/convert_fail.sh %D%/ucckpt/rules.sh \
+	%D%/ucckpt/convert_fail.sh \
+	%D%/ucckpt/rules.sh \
 	%D%/ucckpt/diff.sh \
-	%D%/ucckpt/pack.sh \
 	%D%/ucckpt/extents.sh \
 	%D%/train/ucplot.sh
-# What the demonstration runs is also run by other cases, sanitizers included.
+# What the demonstration and the guide run is also run by other cases, sanitizers included.
 if !ENABLE_SANITIZE
-scripts += %D%/mount/demo.sh
+scripts += %D%/mount/demo.sh %D%/train/guide.sh
 endif
-EXTRA_DIST += %D%/mount/demo.sh
+EXTRA_DIST += %D%/mount/demo.sh %D%/train/guide.sh
 EXTRA_DIST += %D%/lib.sh %D%/far_lib.sh %D%/remote/remote_lib.sh %D%/remote/hostile.py %D%/remote/s3_server.py %D%/mpi.sh %D%/ucckpt/report.sh %D%/train/train_lib.sh \
 	%D%/train/ranks_lib.sh %D%/mount/loadtorch.py

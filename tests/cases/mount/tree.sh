@@ -6,7 +6,7 @@
 . "$(dirname "$0")/../lib.sh"
 require_fuse
 
-for digests in "$good"/*.digests; do
+for digests in $(good_cases); do
 	name=$(basename "$digests" .digests)
 	grep -q '^file ' "$digests" || continue
 	mount_fg "$good/$name/$(tag_of "$name")" || continue

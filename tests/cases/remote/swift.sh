@@ -8,6 +8,7 @@
 # shellcheck source=tests/cases/remote/remote_lib.sh
 . "$(dirname "$0")/remote_lib.sh"
 require_curl
+[ "${sanitize:-no}" = no ] || skip "s3.sh has the same requests under sanitizers"
 require swift-proxy-server
 require swift-ring-builder
 require python3

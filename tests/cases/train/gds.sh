@@ -13,7 +13,7 @@ dd if=/dev/zero of="$tmp/direct" bs=4096 count=1 oflag=direct 2>/dev/null ||
 
 # Only the tensor of positions is large enough for cuFile.
 flags=("${tiny[@]}" --n_positions 40960 --seq_length 16 --train_batch_size 3
-	--train_micro_batch_size_per_gpu 1 --device cuda --steps 3)
+	--train_micro_batch_size_per_gpu 1 --device cuda --steps 2)
 run=$tmp/run
 train 1 saved "${flags[@]}" --checkpoint_dir "$run" --checkpoint_interval 1
 

@@ -10,7 +10,7 @@ convert() {
 	ucckpt convert "$@" >"$tmp/said" 2>&1
 }
 
-for digests in "$good"/*.digests; do
+for digests in $(good_cases); do
 	name=$(basename "$digests" .digests)
 	grep -q '^file ' "$digests" || continue
 	out=$tmp/$name/global_step4_universal

@@ -27,7 +27,8 @@ said() {
 
 # --- all good checkpoints, there and back ------------------------------------------
 
-for tag in "$good"/*/*/; do
+for digests in $(good_cases); do
+	tag=${digests%.digests}/$(sed -n 's/^tag //p' "$digests")/
 	ls "$tag"/*_states.pt >/dev/null 2>&1 || continue
 	rm -rf "$tmp/tag" "$tmp/tag.ucpack" "$tmp/back"
 	cp -a "$tag" "$tmp/tag"

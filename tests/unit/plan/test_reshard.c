@@ -26,7 +26,11 @@
 #include "tests/support/recut.h"
 #include "tests/support/walk.h"
 
+#ifdef __SANITIZE_ADDRESS__ /* takes as long for two as for all without */
+static const unsigned ranks[] = { 2, 3 };
+#else
 static const unsigned ranks[] = { 1, 2, 3, 5, 8 };
+#endif
 
 struct recut {
 	const char *name;
@@ -276,8 +280,8 @@ static void check_ranks(struct recut *r, unsigned n, unsigned stage)
 	struct plan *p;
 	int rc = recut_open(r->tag, n, stage, &p, &err);
 
-	snprintf(what, sizeof(what), "%u ranks%s%.0u", n, stage ? ", stage " : "",
-		 stage);
+	snprintf(what, sizeof(what), "%u ranks%s%.0u", n,
+		 stage ? ", stage " : "", stage);
 	r->checks++;
 	if (rc == -ENOTSUP && may_refuse(r, n)) {
 		mkckpt_free_dir(dir);
