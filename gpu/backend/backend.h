@@ -188,12 +188,13 @@ struct backend_ops {
 	void (*norm)(struct backend *b, void *out, float *stats, const void *in,
 		     const void *weight, const void *bias, size_t rows,
 		     size_t c, float eps);
-	/* Accumulates into `din`, which holds the residual's gradient.  If `dsum`
-	 * is not NULL, the sum of the result's rows is accumulated there: the
-	 * gradient of the bias of what was added to the residual. */
+	/* Accumulates into `din`, which holds the residual's gradient.  If `dold`
+	 * and `dnew` are not NULL, the sums of its rows before and after that are
+	 * accumulated there: the gradients of the biases of what was added to the
+	 * residual after the norm, and before it. */
 	void (*norm_grad)(struct backend *b, void *din, float *dweight,
-			  float *dbias, float *dsum, const void *dout,
-			  const void *in, const float *stats,
+			  float *dbias, float *dold, float *dnew,
+			  const void *dout, const void *in, const float *stats,
 			  const void *weight, size_t rows, size_t c, bool fresh);
 
 	/* out = in * w + bias, where w is Conv1D's [ic][oc].  Adds `residual`,

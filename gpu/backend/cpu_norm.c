@@ -73,16 +73,21 @@ CPU_CLONES static void norm_row_grad(float *dx, float *dw, float *db,
 	}
 }
 
+/* Sums over rows: the gradients of weight and bias, and `din` as it was and becomes. */
+#define NORM_SUMS 4
+
 void cpu_norm_grad(struct backend *b, void *din, float *dweight, float *dbias,
-		   float *dsum, const void *dout, const void *in,
+		   float *dold, float *dnew, const void *dout, const void *in,
 		   const float *stats, const void *weight, size_t rows,
 		   size_t c, bool fresh)
 {
+	float *const to[NORM_SUMS] = { dweight, dbias, dold, dnew };
 	struct cpu *const cpu = (struct cpu *)b;
 	float *const dx = din;
 	const float *const dy = dout, *const x = in;
 	const size_t parts = cpu->threads;
-	float *const part = cpu_scratch(cpu, parts * 3 * c * sizeof(float));
+	const size_t of_part = NORM_SUMS * c;
+	float *const part = cpu_scratch(cpu, parts * of_part * sizeof(float));
 	size_t t;
 
 	if (!part)
@@ -91,29 +96,27 @@ void cpu_norm_grad(struct backend *b, void *din, float *dweight, float *dbias,
 		 * fixed order, so that every run has the same result. */
 #pragma omp parallel for schedule(static, 1)
 	for (t = 0; t < parts; t++) {
-		float *const dw = part + t * 3 * c, *const db = dw + c;
+		float *const dw = part + t * of_part, *const db = dw + c;
 		size_t row;
 
-		memset(dw, 0, 3 * c * sizeof(float));
+		memset(dw, 0, of_part * sizeof(float));
 		for (row = rows * t / parts; row < rows * (t + 1) / parts;
 		     row++) {
+			if (dold)
+				cpu_add_row(db + c, dx + row * c, c);
 			norm_row_grad(dx + row * c, dw, db, dy + row * c,
 				      x + row * c, stats + row * 2, weight, c);
 			cpu_round_to(b->dtype, dx + row * c, c);
-			if (dsum)
-				cpu_add_row(db + c, dx + row * c, c);
+			if (dnew)
+				cpu_add_row(db + 2 * c, dx + row * c, c);
 		}
 	}
-	if (fresh) {
-		memset(dweight, 0, c * sizeof(float));
-		memset(dbias, 0, c * sizeof(float));
-	}
-	if (fresh && dsum)
-		memset(dsum, 0, c * sizeof(float));
-	for (t = 0; t < parts; t++) {
-		cpu_add_row(dweight, part + t * 3 * c, c);
-		cpu_add_row(dbias, part + t * 3 * c + c, c);
-		if (dsum)
-			cpu_add_row(dsum, part + t * 3 * c + 2 * c, c);
+	for (size_t i = 0; i < NORM_SUMS; i++) {
+		if (!to[i])
+			continue;
+		if (fresh)
+			memset(to[i], 0, c * sizeof(float));
+		for (t = 0; t < parts; t++)
+			cpu_add_row(to[i], part + t * of_part + i * c, c);
 	}
 }

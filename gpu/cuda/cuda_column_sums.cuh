@@ -57,7 +57,7 @@ static __global__ void __launch_bounds__(WARP *COLUMN_WARPS)
 }
 
 struct column_sums {
-	float *to[3];
+	float *to[4];
 	bool fresh; /* store the sums, do not add them to what is there */
 };
 

@@ -88,8 +88,11 @@ void cuda_norm(struct backend *b, void *out, float *stats, const void *in,
 #define GRAD_CHUNKS_MAX ((size_t)512)
 #define GRAD_CHUNK_MIN ((size_t)16)
 
-/* Sums over rows: the gradients of weight and bias, and `din` as it becomes. */
-enum { SUM_WEIGHT, SUM_BIAS, SUM_DIN, NORM_SUMS };
+/* Sums over rows: the gradients of weight and bias, and `din` as it was and becomes. */
+enum { SUM_WEIGHT, SUM_BIAS, SUM_OLD, SUM_NEW, NORM_SUMS };
+
+/* With all of them threads have shorter stretches, half as many bytes of shared memory. */
+#define WIDE_OF_ALL 4
 
 /* Elements that a stretch adds to one sum: of all warps. */
 template <int N> constexpr unsigned STRETCH = GRAD_WARPS *WARP *N;
@@ -160,11 +163,13 @@ grad_of_elements(const norm_row &row, T *dx, const T *dy, const T *x,
 	for (int k = 0; k < N; k++) {
 		const float n = (f.x[k] - row.mean) * row.r;
 
+		if (SUMS > SUM_OLD)
+			add[SUM_OLD].x[k] = g.x[k];
 		g.x[k] += row.r * (d.x[k] * w.x[k] - row.sum - n * row.dot);
 		add[SUM_WEIGHT].x[k] = d.x[k] * n;
 		add[SUM_BIAS].x[k] = d.x[k];
-		if (SUMS > SUM_DIN)
-			add[SUM_DIN].x[k] = rounded<T>(g.x[k]);
+		if (SUMS > SUM_NEW)
+			add[SUM_NEW].x[k] = rounded<T>(g.x[k]);
 	}
 	store(dx, g);
 }
@@ -246,18 +251,42 @@ static size_t grad_chunk(size_t rows)
 	return even > GRAD_CHUNK_MIN ? even : GRAD_CHUNK_MIN;
 }
 
+struct norm_grad {
+	struct cuda *c;
+	float *parts;
+	const float *stats;
+	size_t rows, width, chunk, chunks;
+};
+
+template <int N, int SUMS, typename T>
+static void norm_grad_of(const norm_grad &g, T *din, const T *dout, const T *in,
+			 const T *weight)
+{
+	const size_t strip = grad_strip<N>(g.c, SUMS, g.width);
+	const dim3 grid((unsigned)g.chunks,
+			(unsigned)((g.width + strip - 1) / strip));
+
+	cuda_launch(g.c, "norm_grad", norm_rows_grad<N, SUMS, T>, grid,
+		    dim3(WARP, GRAD_WARPS),
+		    stretches_bytes<N>(SUMS) + SUMS * strip * sizeof(float), din,
+		    g.parts, dout, in, g.stats, weight, g.rows, g.width,
+		    g.chunk, strip);
+}
+
 void cuda_norm_grad(struct backend *b, void *din, float *dweight, float *dbias,
-		    float *dsum, const void *dout, const void *in,
+		    float *dold, float *dnew, const void *dout, const void *in,
 		    const float *stats, const void *weight, size_t rows,
 		    size_t c, bool fresh)
 {
 	struct cuda *const cuda = cuda_of(b);
-	const column_sums sums = { { dweight, dbias, dsum }, fresh };
-	const int nsums = dsum ? NORM_SUMS : NORM_SUMS - 1;
+	const column_sums sums = { { dweight, dbias, dold, dnew }, fresh };
+	const bool all = dold && dnew;
+	const int nsums = all ? NORM_SUMS : SUM_OLD;
 	const size_t chunk = grad_chunk(rows);
 	const size_t chunks = (rows + chunk - 1) / chunk;
 	float *const parts =
 		(float *)cuda_scratch(cuda, chunks * nsums * c * sizeof(float));
+	const norm_grad g = { cuda, parts, stats, rows, c, chunk, chunks };
 
 	if (!parts)
 		return;
@@ -270,18 +299,12 @@ void cuda_norm_grad(struct backend *b, void *din, float *dweight, float *dbias,
 
 		by_width<T>(c, aligned, [=](auto n) {
 			constexpr int N = decltype(n)::value;
-			const size_t strip = grad_strip<N>(cuda, nsums, c);
-			const dim3 grid((unsigned)chunks,
-					(unsigned)((c + strip - 1) / strip));
+			constexpr int M = N < WIDE_OF_ALL ? N : WIDE_OF_ALL;
 
-			cuda_launch(cuda, "norm_grad",
-				    dsum ? norm_rows_grad<N, NORM_SUMS, T>
-					 : norm_rows_grad<N, NORM_SUMS - 1, T>,
-				    grid, dim3(WARP, GRAD_WARPS),
-				    stretches_bytes<N>(nsums) +
-					    nsums * strip * sizeof(float),
-				    dx, parts, dy, x, stats, w, rows, c, chunk,
-				    strip);
+			if (all)
+				norm_grad_of<M, NORM_SUMS>(g, dx, dy, x, w);
+			else
+				norm_grad_of<N, SUM_OLD>(g, dx, dy, x, w);
 		});
 	});
 	add_chunks_to(cuda, "norm_grad", sums, nsums, parts, chunks, c);

@@ -274,14 +274,16 @@ static void mlp_backward(const struct pass *p, unsigned unit, const void **w,
 	const void *sum;
 
 	o->linear_grad(n->b, n->d_wide, g[GPT2_MLP_PROJ_WEIGHT],
-		       g[GPT2_MLP_PROJ_BIAS],
+		       p->drop > 0 ? g[GPT2_MLP_PROJ_BIAS] : NULL,
 		       into_branch(p, drop_of(p, unit, PLACE_MLP_PROJ)),
 		       k->gelu, k->pre, w[GPT2_MLP_PROJ_WEIGHT], n->rows,
 		       4 * n->width, n->c, fresh);
 	sum = from_branch(n, g[GPT2_C_FC_WEIGHT], g[GPT2_C_FC_BIAS], k->ln_2,
 			  w[GPT2_C_FC_WEIGHT], 4 * n->width, fresh);
-	/* The residual's gradient here is that of the attention's projection. */
+	/* The residual's gradient is that of this projection, and then that of the
+	 * attention's. */
 	network_norm_grad(n, g[GPT2_LN_2_WEIGHT], g[GPT2_LN_2_BIAS],
+			  p->drop > 0 ? NULL : g[GPT2_MLP_PROJ_BIAS],
 			  p->drop > 0 ? NULL : g[GPT2_ATTN_PROJ_BIAS], sum,
 			  k->mid, k->ln_2_stats, w[GPT2_LN_2_WEIGHT], fresh);
 }
@@ -306,8 +308,8 @@ static void attention_backward(const struct pass *p, unsigned unit,
 	attend_backward(p, unit, k, d_heads);
 	sum = from_branch(n, g[GPT2_C_ATTN_WEIGHT], g[GPT2_C_ATTN_BIAS],
 			  k->ln_1, w[GPT2_C_ATTN_WEIGHT], 3 * n->width, fresh);
-	network_norm_grad(n, g[GPT2_LN_1_WEIGHT], g[GPT2_LN_1_BIAS], NULL, sum,
-			  x, k->ln_1_stats, w[GPT2_LN_1_WEIGHT], fresh);
+	network_norm_grad(n, g[GPT2_LN_1_WEIGHT], g[GPT2_LN_1_BIAS], NULL, NULL,
+			  sum, x, k->ln_1_stats, w[GPT2_LN_1_WEIGHT], fresh);
 }
 
 /* Recompute what a block shares with others. */
@@ -454,7 +456,7 @@ static int head(struct pass *p, const void *last, float *d_last, bool fresh)
 	network_sum_wait(n);
 	network_norm_grad(n, network_gradient(p, d_last, unit, GPT2_LN_F_WEIGHT),
 			  network_gradient(p, d_last, unit, GPT2_LN_F_BIAS),
-			  NULL, sum, x, n->ln_f_stats, ln_w, fresh);
+			  NULL, NULL, sum, x, n->ln_f_stats, ln_w, fresh);
 	return 0;
 }
 

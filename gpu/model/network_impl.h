@@ -67,8 +67,9 @@ void network_sum_wait(struct network *n);
 /* The gradients of a norm, of own rows, accumulated over ranks that have others.
  * Arguments are those of the backend's norm_grad. */
 void network_norm_grad(struct network *n, float *dweight, float *dbias,
-		       float *dsum, const void *dout, const void *in,
-		       const float *stats, const void *weight, bool fresh);
+		       float *dold, float *dnew, const void *dout,
+		       const void *in, const float *stats, const void *weight,
+		       bool fresh);
 
 /* Dropout of own rows of the residual stream. */
 void network_dropout(struct network *n, void *x, struct backend_dropout drop);

@@ -86,7 +86,7 @@ static void take_rest(struct network *n)
 		n->no_bias = network_memory_take(n, n->c * n->b->act_size);
 	if (n->ranks.cut_residual) {
 		n->all_rows = take_rows(n, n->c);
-		n->d_norm = network_memory_take(n, 3 * n->c * sizeof(float));
+		n->d_norm = network_memory_take(n, 4 * n->c * sizeof(float));
 	}
 	for (size_t i = 0; n->ranks.sequence && i < 2; i++)
 		n->exchanged[i] = take_rows(n, 3 * n->width);

@@ -63,22 +63,25 @@ const void *network_sum_branch(struct network *n)
 }
 
 void network_norm_grad(struct network *n, float *dweight, float *dbias,
-		       float *dsum, const void *dout, const void *in,
-		       const float *stats, const void *weight, bool fresh)
+		       float *dold, float *dnew, const void *dout,
+		       const void *in, const float *stats, const void *weight,
+		       bool fresh)
 {
 	const struct backend_ops *const o = n->b->ops;
 	const struct backend_group *const g = n->ranks.tensor;
-	float *const to[] = { dweight, dbias, dsum };
-	const size_t sums = dsum ? 3 : 2;
+	float *const to[] = { dweight, dbias, dold, dnew };
+	const size_t sums = dold ? 4 : 2;
 	float *const from = n->d_norm;
 
+	assert(!dold == !dnew);
 	if (!n->ranks.cut_residual) {
-		o->norm_grad(n->b, n->d, dweight, dbias, dsum, dout, in, stats,
-			     weight, n->own_rows, n->c, fresh);
+		o->norm_grad(n->b, n->d, dweight, dbias, dold, dnew, dout, in,
+			     stats, weight, n->own_rows, n->c, fresh);
 		return;
 	}
 	o->norm_grad(n->b, n->d, from, from + n->c,
-		     dsum ? from + 2 * n->c : NULL, dout, in, stats, weight,
+		     dold ? from + 2 * n->c : NULL,
+		     dnew ? from + 3 * n->c : NULL, dout, in, stats, weight,
 		     n->own_rows, n->c, true);
 	g->sum_floats(g, n->b, from, sums * n->c);
 	for (size_t i = 0; i < sums; i++) {

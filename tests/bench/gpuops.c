@@ -164,8 +164,8 @@ static void norm(void)
 
 static void norm_grad(void)
 {
-	b->ops->norm_grad(b, d, grad, grad + width, NULL, y, x, stats, small,
-			  rows, width, true);
+	b->ops->norm_grad(b, d, grad, grad + width, NULL, NULL, y, x, stats,
+			  small, rows, width, true);
 }
 
 static void embed(void)

@@ -173,17 +173,20 @@ static void norm(struct side *s, const struct shape *h)
 	const float old = h->fresh ? NAN : 1;
 	float *const dw = side_floats(s, c, old), *const db = side_floats(s, c,
 									  old);
-	float *const sum = h->how == SUM ? side_floats(s, c, old) : NULL;
+	float *const was = h->how == SUM ? side_floats(s, c, old) : NULL;
+	float *const is = h->how == SUM ? side_floats(s, c, old) : NULL;
 
 	o->norm(s->b, out, stats, in, w, side_act(s, c, 1), rows, c, 1e-5f);
-	o->norm_grad(s->b, din, dw, db, sum, side_act(s, n, 1), in, stats, w,
-		     rows, c, h->fresh);
+	o->norm_grad(s->b, din, dw, db, was, is, side_act(s, n, 1), in, stats,
+		     w, rows, c, h->fresh);
 	side_show_act(s, "out", out, n);
 	side_show_act(s, "din", din, n);
 	side_show_floats(s, "dweight", dw, c);
 	side_show_floats(s, "dbias", db, c);
-	if (sum)
-		side_show_floats(s, "dsum", sum, c);
+	if (was)
+		side_show_floats(s, "din as it was, summed", was, c);
+	if (is)
+		side_show_floats(s, "din as it is, summed", is, c);
 }
 
 static const struct shape norms[] = {

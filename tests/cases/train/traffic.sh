@@ -76,14 +76,14 @@ due_copies() {
 # kernels, and of each norm the rows and the sums of their chunks.  An update: the norm of the
 # gradient in two, what it is clipped by, and Adam.
 pass=$((1 + 1 + 2 + 2 + 4 + 2 * (3 + 3 + 4))) update=4
-# Nothing is added to a gradient by the first pass; by later ones, three biases of each block, whose
+# Nothing is added to a gradient by the first pass; by later ones, two biases of each block, whose
 # sums come from products, where the buffer is the rank's for all passes; else what has been reduced.
 due_launches() {
 	local added
 
 	case ${1##*[a-z]},$2,$3,$5 in
 	16,[23],*) added=0 ;;
-	,[01],* | 16,[01],*) added=$((2 * 3)) ;;
+	,[01],* | 16,[01],*) added=$((2 * 2)) ;;
 	,2,1,*) added=4 ;;
 	,2,2,0) added=2 ;;
 	,2,2,1) added=3 ;;

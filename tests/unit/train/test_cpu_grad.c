@@ -53,8 +53,8 @@ static void norm_grad(struct backend *b, float drop, const float *x,
 		      const float *dout, float *dx)
 {
 	(void)drop;
-	b->ops->norm_grad(b, dx, dx + NORM_X, dx + NORM_X + NORM_C, NULL, dout,
-			  x, stats, x + NORM_X, NORM_ROWS, NORM_C, false);
+	b->ops->norm_grad(b, dx, dx + NORM_X, dx + NORM_X + NORM_C, NULL, NULL,
+			  dout, x, stats, x + NORM_X, NORM_ROWS, NORM_C, false);
 }
 
 /* gelu(rows[3][5] * w[5][9] + b[9]) * w'[9][4] + b'[4] */

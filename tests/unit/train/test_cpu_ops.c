@@ -135,7 +135,7 @@ static void norm(struct op_case *c)
 
 	o->norm(c->b, y, stats, x, w, in(c, "bias", width), rows, width, 1e-5f);
 	near_act(c, "out", y, n);
-	o->norm_grad(c->b, dx, dw, db, NULL, dy, x, stats, w, rows, width,
+	o->norm_grad(c->b, dx, dw, db, NULL, NULL, dy, x, stats, w, rows, width,
 		     false);
 	near_added(c, "din", dx, n);
 	near_added(c, "dweight", dw, width);
