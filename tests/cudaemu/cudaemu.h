@@ -65,8 +65,9 @@ bool cudaemu_has_device(void);
  * queues may not write to it yet. */
 bool cudaemu_is_settled(const void *p, size_t bytes);
 
-/* What was asked of the device since the process began.  At exit the numbers are
- * written, in this order, to $CUDAEMU_TRAFFIC.RANK. */
+/* What was asked of the device since the process began.  The numbers are written, in this
+ * order, to $CUDAEMU_TRAFFIC.RANK at exit, and to a line of $CUDAEMU_STEPS.RANK when the
+ * trainer begins a step. */
 extern struct cudaemu_traffic {
 	/* Copies between host and device, and their bytes. */
 	uint64_t to_device, bytes_to_device, to_host, bytes_to_host;
@@ -78,8 +79,8 @@ extern struct cudaemu_traffic {
 	uint64_t bytes_reduced; /* that this rank gave to its reductions */
 } cudaemu_traffic;
 
-/* Create the file $VARIABLE.RANK for such a report; NULL if it is not set. */
-FILE *cudaemu_report(const char *variable);
+/* Open the file $VARIABLE.RANK for such a report, as fopen does; NULL if it is not set. */
+FILE *cudaemu_report(const char *variable, const char *mode);
 
 /* --- for the headers beside this one --------------------------------------- */
 

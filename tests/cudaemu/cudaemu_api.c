@@ -402,7 +402,7 @@ static void count_copy(const void *dst, const void *src, size_t bytes)
 	}
 }
 
-FILE *cudaemu_report(const char *variable)
+FILE *cudaemu_report(const char *variable, const char *mode)
 {
 	const char *const prefix = getenv(variable);
 	const char *const rank = getenv("OMPI_COMM_WORLD_RANK");
@@ -411,13 +411,11 @@ FILE *cudaemu_report(const char *variable)
 	if (!prefix)
 		return NULL;
 	snprintf(path, sizeof(path), "%s.%s", prefix, rank ? rank : "0");
-	return fopen(path, "w");
+	return fopen(path, mode);
 }
 
-static void __attribute__((destructor)) report_traffic(void)
+static void report_traffic(FILE *f)
 {
-	FILE *const f = cudaemu_report("CUDAEMU_TRAFFIC");
-
 	if (!f)
 		return;
 	for (size_t i = 0; i < sizeof(cudaemu_traffic) / sizeof(uint64_t); i++)
@@ -425,6 +423,11 @@ static void __attribute__((destructor)) report_traffic(void)
 			((const uint64_t *)&cudaemu_traffic)[i]);
 	fputc('\n', f);
 	fclose(f);
+}
+
+static void __attribute__((destructor)) report_all_traffic(void)
+{
+	report_traffic(cudaemu_report("CUDAEMU_TRAFFIC", "w"));
 }
 
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes,
@@ -457,7 +460,8 @@ static int depth;
 
 int nvtxRangePushA(const char *name)
 {
-	(void)name;
+	if (strcmp(name, "data") == 0) /* a step's first phase */
+		report_traffic(cudaemu_report("CUDAEMU_STEPS", "a"));
 	return depth++;
 }
 

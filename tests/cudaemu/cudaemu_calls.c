@@ -75,7 +75,7 @@ int __wrap_ioctl(int fd, unsigned long cmd, ...)
 
 static void __attribute__((destructor)) report_calls(void)
 {
-	FILE *const f = cudaemu_report("CUDAEMU_CALLS");
+	FILE *const f = cudaemu_report("CUDAEMU_CALLS", "w");
 
 	if (!f)
 		return;

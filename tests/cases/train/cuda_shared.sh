@@ -77,20 +77,16 @@ done
 emulated && [ -n "$dtypes" ] || finish
 
 # A step of bf16 on two ranks as rank $4 sees it, less what one rank alone copies: numbers
-# and bytes of copies to the device, and to the host.  What three steps have more than two.
+# and bytes of copies to the device, and to the host in the second step.
 step() {
-	local how=$1 ranks=$2 tensor=$3 of=$4 pipe=$(($2 / $3)) steps name
+	local how=$1 ranks=$2 tensor=$3 of=$4 name=traffic-$1-$2-$3
 
-	for steps in 2 3; do
-		name=traffic-$how-$ranks-$tensor-$steps
-		[ -e "$tmp/$name.$of" ] && continue
-		# shellcheck disable=SC2046
-		CUDAEMU_TRAFFIC=$tmp/$name train "$ranks" "$name" "${tiny[@]}" --dtype bf16 \
-			--train_batch_size 1 --zero_stage 0 $(shared "$tensor" "$pipe") --steps "$steps"
-	done
-	paste -d' ' <(cut -d' ' -f1-4 "$tmp/traffic-$how-$ranks-$tensor-2.$of") \
-		<(cut -d' ' -f1-4 "$tmp/traffic-$how-$ranks-$tensor-3.$of") |
-		awk '{ print $5 - $1, $6 - $2, $7 - $3, $8 - $4 }'
+	# shellcheck disable=SC2046
+	[ -e "$tmp/$name.$of" ] ||
+		CUDAEMU_STEPS=$tmp/$name train "$ranks" "$name" "${tiny[@]}" --dtype bf16 \
+			--train_batch_size 1 --zero_stage 0 $(shared "$tensor" $((ranks / tensor))) --steps 3
+	awk '{ for (i = 1; i <= 4; i++) { d[i] = $i - a[i]; a[i] = $i } }
+		END { print d[1], d[2], d[3], d[4] }' "$tmp/$name.$of"
 }
 
 beyond_one() {

@@ -11,32 +11,36 @@ rank=("$top_builddir/tests/programs/uctrain_emulated")
 [ -x "${rank[0]}" ] || skip "nothing emulates a GPU"
 [ "${sanitize:-no}" = no ] || skip "the copies are the same with a sanitizer"
 
-# A step by the given rank of a run: what three steps ask for more than two, in the order of struct
+# A step by the given rank of a run: what its second step asked for, in the order of struct
 # cudaemu_traffic.
 step() {
-	awk 'NR == 1 { split($0, a) }
-		NR == 2 { for (i = 1; i <= NF; i++) printf "%d%s", $i - a[i], i < NF ? " " : "\n" }' \
-		"$tmp/$1-$2-$3-$4-2.$5" "$tmp/$1-$2-$3-$4-3.$5"
+	awk -v third="${third["$1-$2-$3-$4"]}" 'NR == third - 1 { split($0, a) }
+		NR == third { for (i = 1; i <= NF; i++) printf "%d%s", $i - a[i], i < NF ? " " : "\n" }' \
+		"$tmp/$1-$3-$4.$5"
 }
 
-# Each rank has a row per pass.  With NCCL ranks have a device each, else they share two.  What ends in
-# 16 reduces gradients in 16 bits; with -boundary, once per step.
-run() {
-	local how=$1 stage=$2 ranks=$3 passes=$4 steps flags=()
+# runs HOW RANKS PASSES STAGE...: a run of each stage.  Each rank has a row per pass.  With NCCL
+# ranks have a device each, else they share two.  What ends in 16 reduces gradients in 16 bits;
+# with -boundary, once per step.
+runs() {
+	local how=$1 ranks=$2 passes=$3 stage flags=() steps=0
 
 	case $how in
 	*16) flags=(--communication_data_type bf16) ;;
 	*-boundary) flags=(--reduce_at_boundary) ;;
 	esac
 
-	for steps in 2 3; do
-		CUDAEMU_TRAFFIC=$tmp/$how-$stage-$ranks-$passes-$steps \
-			train "$ranks" "run-$how-$stage-$ranks-$passes-$steps" "${tiny[@]}" --device cuda \
+	for stage in "${@:4}"; do
+		train_later "$ranks" "run-$how-$stage-$ranks-$passes" "${tiny[@]}" --device cuda \
 			--dtype bf16 --train_batch_size $((ranks * passes)) \
-			--train_micro_batch_size_per_gpu 1 --zero_stage "$stage" --steps "$steps" \
+			--train_micro_batch_size_per_gpu 1 --zero_stage "$stage" --steps 3 \
 			"${flags[@]}"
+		# Where its third step begins.
+		third["$how-$stage-$ranks-$passes"]=$((steps += 3))
 	done
+	CUDAEMU_STEPS=$tmp/$how-$ranks-$passes train_all
 }
+declare -A third
 
 # Elements of $tiny's units: the embeddings, two blocks, the last norm.  All parameters have even
 # sizes, so that halves need no padding; the middle is in the first block.
@@ -159,9 +163,9 @@ due() {
 }
 
 while read -r how ranks passes; do
+	exchange_by "${how%16}"
+	runs "$how" "$ranks" "$passes" 0 1 2 3
 	for stage in 0 1 2 3; do
-		exchange_by "${how%16}"
-		run "$how" "$stage" "$ranks" "$passes"
 		for of in $(seq 0 $((ranks - 1))); do
 			set -- "$how" "$stage" "$ranks" "$passes" "$of"
 			check "$how, stage $stage, rank $of of $ranks, $passes passes: $(step "$@")" \
@@ -179,7 +183,7 @@ nccl16 2 3"
 # Stage 2 with three passes that are reduced once asks for what stage 1 does.
 for how in nccl host; do
 	exchange_by $how
-	run $how-boundary 2 2 3
+	runs $how-boundary 2 3 2
 	for of in 0 1; do
 		set -- $how-boundary 2 2 3 $of
 		check "$how, stage 2 at the boundary, rank $of: $(step "$@")" test "$(step "$@")" = "$(due $how 1 2 3 $of)"
@@ -213,7 +217,7 @@ reported_once() {
 
 # Two ranks say once why they do not use NCCL, and only then.
 exchange_by host
-check "one rank: no warning" test "$(grep -c 'NCCL is not used' "$tmp/run-host-1-1-1-2.log")" = 0
+check "one rank: no warning" test "$(grep -c 'NCCL is not used' "$tmp/run-host-1-1-1.log")" = 0
 train 3 shared "${tiny[@]}" --device cuda --train_batch_size 3 --steps 1
 train 2 own "${tiny[@]}" --device cuda --train_batch_size 2 --steps 1
 check "three ranks on two devices: the cause" \
