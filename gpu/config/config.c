@@ -279,19 +279,41 @@ static int settle_ranks(struct config *c, unsigned ranks, struct errmsg *err)
 	return check_shared(c, err);
 }
 
-/* As Megatron-DeepSpeed: a pipeline engine in stage 1, with one stage too, but its
- * model alone in stages 2 and 3 and where one stage's ranks cut sequences.  Its
- * optimizer does not decay biases and norms, and in stage 3 nothing, since it takes
- * all parameters, which are empty when it looks at them, for biases. */
-static int settle_naming(struct config *c, struct errmsg *err)
+/* Without ZeRO, DeepSpeed 0.19.8 unscales fp16's gradients though it has not scaled the
+ * loss (runtime/fp16/unfused_optimizer.py); and its pipeline engine saves bf16's
+ * state for BF16_Optimizer, which cannot load it. */
+static int check_whole(const struct config *c, struct errmsg *err)
 {
-	if (c->naming.family == NAMING_HF)
-		return 0;
-	if (!c->zero_stage)
+	if (c->dtype == DTYPE_F16)
 		return errmsg_set(
 			err, -EINVAL,
-			"--names megatron: does not go with --zero_stage 0; use 1, 2 or 3");
-	if (c->zero_stage > 1 ||
+			"--names megatron: --zero_stage 0 does not go with fp16, whose gradients DeepSpeed divides by a loss scale that they do not have; use --zero_stage 1");
+	if (c->dtype == DTYPE_BF16 && c->pipeline_parallel > 1)
+		return errmsg_set(
+			err, -EINVAL,
+			"--names megatron: --zero_stage 0 does not go with a pipeline of bf16, which Megatron-DeepSpeed cannot resume; use --zero_stage 1");
+	return 0;
+}
+
+/*
+ * As Megatron-DeepSpeed: a pipeline engine in stages 0 and 1, with one stage too, but
+ * its model alone in stages 2 and 3, where one stage's ranks cut sequences, and of
+ * bf16 in stage 0, which only that can load.
+ *
+ * Its optimizer does not decay biases and norms, and in stage 3 nothing, since it takes
+ * all parameters, which are empty when it looks at them, for biases.
+ */
+static int settle_naming(struct config *c, struct errmsg *err)
+{
+	const bool whole16 = !c->zero_stage && c->dtype != DTYPE_F32;
+	int rc;
+
+	if (c->naming.family == NAMING_HF)
+		return 0;
+	rc = whole16 ? check_whole(c, err) : 0;
+	if (rc)
+		return rc;
+	if (c->zero_stage > 1 || whole16 ||
 	    (c->sequence_parallel > 1 && c->pipeline_parallel == 1))
 		c->naming.family = NAMING_MEGATRON_MODEL;
 	c->naming.qkv = c->qkv_order ? c->qkv_order : NAMING_QKV_THIRDS;

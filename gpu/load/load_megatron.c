@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/dirs/names.h"
 #include "ckpt/files/files.h"
 #include "ckpt/pickle/value.h"
 #include "gpu/load/load_impl.h"
@@ -30,6 +31,18 @@ static bool has_shape(const struct value *root, const char *name)
 		if (value_find(groups->v[i], name))
 			return true;
 	return value_find(shapes, name);
+}
+
+/* Without ZeRO there are no shapes. */
+static bool has_vocabulary(const struct value *root, const char *name)
+{
+	const struct value_seq *patterns = value_find_items(
+		value_find(root, KEY_UC_INFO), "vocabulary_parameter_patterns");
+
+	for (size_t i = 0; patterns && i < patterns->n; i++)
+		if (value_is_str(patterns->v[i], name))
+			return true;
+	return false;
 }
 
 static bool has_directory(const char *dir, const char *name)
@@ -56,7 +69,8 @@ static enum naming_family find_family(const struct load_options *o,
 
 		naming_tensor(&t, &n, model, &model->params[GPT2_WTE]);
 		if (o->universal ? has_directory(dir, t.name)
-				 : has_shape(root, t.name))
+				 : has_shape(root, t.name) ||
+					   has_vocabulary(root, t.name))
 			return families[i];
 	}
 	return NAMING_HF;

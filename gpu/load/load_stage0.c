@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A checkpoint without ZeRO as a source: everything is in the model states, of
- * which there is a file of each part of the model.  libuckpt, which reads shards, does
- * not know them; of parts there are none but those that this program saved, which it
- * cuts as it does its own.
- * Optimizer states are numbered by the parameter's position in the module; a
- * 16-bit model has its masters in fp32_groups.
+ * which there is a file of each part of the model, and in files of layers.  libuckpt,
+ * which reads shards, does not know them.  Parts in Hugging Face's names are those
+ * that this program saved, which it cuts as it does its own; Megatron's are cut in the
+ * same places, of which each slice has all rows or all columns.
  */
 #include <assert.h>
 #include <errno.h>
@@ -14,31 +13,24 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/names.h"
-#include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/parallel.h"
 #include "gpu/load/load_impl.h"
+#include "gpu/load/load_stage0_file.h"
 #include "gpu/load/load_tensor.h"
-
-/* The model states of one part of the model. */
-struct stage0_file {
-	char *path;
-	struct ptfile pt;
-	const struct value *optimizer;
-	const struct value_dict *module;
-};
 
 struct stage0_source {
 	struct load_source s;
 	unsigned tensor, stages;    /* ranks that shared the model */
 	struct stage0_file **files; /* [stage * tensor + rank] */
-	/* The parameters as a tensor-parallel rank has them, of all stages. */
+	/* The parameters as a tensor-parallel rank has them, of all stages, and as
+	 * files do. */
 	struct gpt2 saved;
+	struct naming_tensor *tensors;
 };
 
 struct stage0_slice {
-	const struct stage0_file *file;
+	const struct ptfile *in;
 	uint64_t at; /* of its first element in the file */
 };
 
@@ -60,57 +52,6 @@ static struct stage0_tensor *stage0_tensor_of(struct load_tensor *t)
 	return (struct stage0_tensor *)t;
 }
 
-/* --- one part of the model --------------------------------------------------- */
-
-/* The position of a parameter among the module's parameters. */
-static int64_t number_of(const struct stage0_file *f, const char *param)
-{
-	for (size_t i = 0; i < f->module->n; i++)
-		if (value_is_str(f->module->v[i].key, param))
-			return (int64_t)i;
-	return -1;
-}
-
-static const struct value *find_index(const struct value *dict, int64_t key)
-{
-	const struct value_dict *d = value_pairs(dict);
-
-	for (size_t i = 0; d && i < d->n; i++)
-		if (d->v[i].key->kind == VALUE_INT && d->v[i].key->i == key)
-			return d->v[i].val;
-	return NULL;
-}
-
-/* The i-th tensor of the first parameter group. */
-static const struct value *find_master(const struct value *groups, int64_t i)
-{
-	const struct value_seq *of_groups = value_items(groups);
-	const struct value_seq *group =
-		of_groups && of_groups->n ? value_items(of_groups->v[0]) : NULL;
-
-	return group && (uint64_t)i < group->n ? group->v[i] : NULL;
-}
-
-/* A parameter's masters (`state` is NULL) or the named state; NULL if the part has
- * none. */
-static const struct value *find_stage0(const struct stage0_file *f,
-				       const char *param, const char *state)
-{
-	const struct value *inner =
-		value_find(f->optimizer, KEY_OPTIMIZER_STATE_DICT);
-	const struct value *masters = value_find(f->optimizer, "fp32_groups");
-	const int64_t i = number_of(f, param);
-
-	if (i < 0)
-		return NULL;
-	if (!inner)
-		inner = f->optimizer;
-	if (state)
-		return value_find(find_index(value_find(inner, "state"), i),
-				  state);
-	return masters ? find_master(masters, i) : f->module->v[i].val;
-}
-
 /* --- tensors ----------------------------------------------------------------- */
 
 /* Find a tensor-parallel rank's slice in the stage that has it: in the first of
@@ -121,13 +62,13 @@ static int find_slice(const struct stage0_source *w, unsigned rank,
 		      struct errmsg *err)
 {
 	for (unsigned stage = 0; stage < w->stages; stage++) {
-		const struct stage0_file *f = w->files[stage * w->tensor + rank];
-		const struct value *v = find_stage0(f, param, state);
+		const struct value *v =
+			stage0_file_find(w->files[stage * w->tensor + rank],
+					 param, state, &slice->in);
 
-		if (!v)
-			continue;
-		slice->file = f;
-		return load_tensor_at(&f->pt, v, param, t, &slice->at, err);
+		if (v)
+			return load_tensor_at(slice->in, v, param, t,
+					      &slice->at, err);
 	}
 	return errmsg_set(err, -ENOENT, "%s: has no %s%s%s", w->s.path,
 			  state ? state : "parameter", state ? " of " : " ",
@@ -154,30 +95,48 @@ static int find_slices(const struct stage0_source *w, struct stage0_tensor *x,
 			rc = errmsg_set(
 				err, -EBADMSG,
 				"%s: %s has another shape or type than the other slices",
-				x->slices[i].file->path, param);
+				x->slices[i].in->src.name, param);
 	}
 	return rc;
 }
 
-/* The whole tensor of slices that are like `slice`, cut as `p` is. */
-static void join(struct stage0_tensor *x, const struct gpt2_param *p,
-		 const struct tensor *slice)
+/*
+ * The runs of a slice, each of which is followed by the same of the next slice.  Our
+ * matrices are cut in rows, in columns, or in three ranges of columns.  Megatron's,
+ * which are transposed, are cut in columns where ours are in rows; all else is slices
+ * end to end.
+ */
+static uint64_t runs_of(const struct stage0_source *w,
+			const struct gpt2_param *p, const struct tensor *slice)
 {
+	const struct naming_tensor *const t = &w->tensors[p - w->saved.params];
 	const uint64_t runs = p->numel / p->run;
+
+	if (w->s.naming.family == NAMING_HF)
+		return runs;
+	return t->transposed && runs == 1 && slice->ndim == 2 ? slice->shape[0]
+							      : 1;
+}
+
+/* The whole tensor of slices that are like `slice`, cut as `p` is. */
+static void join(const struct stage0_source *w, struct stage0_tensor *x,
+		 const struct gpt2_param *p, const struct tensor *slice)
+{
+	const uint64_t runs = x->n > 1 ? runs_of(w, p, slice) : 1;
 	uint64_t shape[TENSOR_DIMS_MAX];
 
 	memcpy(shape, slice->shape, sizeof(shape));
 	shape[slice->ndim == 2 && runs > 1] *= x->n;
 	tensor_init(&x->t.tensor, slice->dtype, shape, slice->ndim, false);
-	x->run = slice->numel / runs;
+	x->run = runs ? slice->numel / runs : 0;
 }
 
-static const struct gpt2_param *find_param(const struct gpt2 *m,
+static const struct gpt2_param *find_param(const struct stage0_source *w,
 					   const char *name)
 {
-	for (size_t i = 0; i < m->nparams; i++)
-		if (strcmp(m->params[i].name, name) == 0)
-			return &m->params[i];
+	for (size_t i = 0; i < w->saved.nparams; i++)
+		if (strcmp(w->tensors[i].name, name) == 0)
+			return &w->saved.params[i];
 	return NULL;
 }
 
@@ -191,7 +150,7 @@ static int load_stage0_begin(struct load_tensor *t, const char *param,
 {
 	const struct stage0_source *w = load_stage0_of(t->s);
 	struct stage0_tensor *const x = stage0_tensor_of(t);
-	const struct gpt2_param *p = find_param(&w->saved, param);
+	const struct gpt2_param *p = find_param(w, param);
 	struct tensor slice;
 	int rc;
 
@@ -206,7 +165,7 @@ static int load_stage0_begin(struct load_tensor *t, const char *param,
 	if (rc)
 		load_stage0_end(t);
 	else
-		join(x, p, &slice);
+		join(w, x, p, &slice);
 	return rc;
 }
 
@@ -246,7 +205,7 @@ static int load_stage0_find(struct load_tensor *t, uint64_t first, size_t n,
 		some = n < x->run - within ? n : (size_t)(x->run - within);
 		if (add_run(runs,
 			    &(struct load_run){
-				    .file = slice->file->pt.src,
+				    .file = slice->in->src,
 				    .off = slice->at + at * size,
 				    .len = some * size,
 				    .to = to,
@@ -262,14 +221,12 @@ static int load_stage0_find(struct load_tensor *t, uint64_t first, size_t n,
 static int check_names(struct load_source *s, const struct stage0_file *f,
 		       struct errmsg *err)
 {
+	const struct ptfile *in;
 	int rc = 0;
 
-	for (size_t i = 0; i < f->module->n && !rc; i++) {
-		const char *name = f->module->v[i].key->str.p;
-
-		if (find_stage0(f, name, "exp_avg"))
-			rc = load_known(s, name, err);
-	}
+	for (size_t i = 0; i < f->n && !rc; i++)
+		if (stage0_file_find(f, f->params[i].name, "exp_avg", &in))
+			rc = load_known(s, f->params[i].name, err);
 	return rc;
 }
 
@@ -285,67 +242,15 @@ static int load_stage0_check(struct load_source *s, struct errmsg *err)
 
 /* --- all parts ----------------------------------------------------------------- */
 
-static void close_file(struct stage0_file *f)
-{
-	if (!f)
-		return;
-	ptfile_close(&f->pt);
-	free(f->path);
-	free(f);
-}
-
 static void load_stage0_close_source(struct load_source *s)
 {
 	struct stage0_source *w = load_stage0_of(s);
 
 	for (unsigned i = 0; i < w->tensor * w->stages; i++)
-		close_file(w->files[i]);
+		stage0_file_close(w->files[i]);
 	free(w->files);
+	free(w->tensors);
 	gpt2_done(&w->saved);
-}
-
-static bool has_names(const struct value_dict *module)
-{
-	for (size_t i = 0; i < module->n; i++)
-		if (!value_is_cstr(module->v[i].key))
-			return false;
-	return true;
-}
-
-/* Take the file's content apart. */
-static int take_content(struct stage0_file *f, struct errmsg *err)
-{
-	f->optimizer = value_find(f->pt.root, "optimizer");
-	f->module = value_pairs(value_find(f->pt.root, "module"));
-	if (value_pairs(f->optimizer) && f->module && has_names(f->module))
-		return 0;
-	return errmsg_set(err, -EBADMSG, "%s: no optimizer or no module",
-			  f->path);
-}
-
-static int open_file(const struct stage0_source *w, unsigned number,
-		     struct stage0_file **out, struct errmsg *err)
-{
-	struct stage0_file *f = calloc(1, sizeof(*f));
-	int rc;
-
-	if (!f || asprintf(&f->path, "%s/mp_rank_%02u_model_states.pt",
-			   w->s.path, number) < 0) {
-		free(f);
-		return errmsg_nomem(err, NULL);
-	}
-	rc = ptfile_open(&f->pt, f->path, err);
-	if (rc) {
-		free(f->path);
-		free(f);
-		return rc;
-	}
-	rc = take_content(f, err);
-	if (rc)
-		close_file(f);
-	else
-		*out = f;
-	return rc;
 }
 
 /* What files of one checkpoint have in common. */
@@ -399,7 +304,8 @@ static int open_other(void *ctx, size_t i, struct errmsg *err)
 	const struct stage0_source *const w = ctx;
 	const struct stage0_ranks first = ranks_of(w->files[0]);
 	struct stage0_ranks r;
-	int rc = open_file(w, (unsigned)i + 1, &w->files[i + 1], err);
+	int rc = stage0_file_open(&w->files[i + 1], w->s.path, (unsigned)i + 1,
+				  err);
 
 	if (rc)
 		return rc;
@@ -412,11 +318,92 @@ static int open_other(void *ctx, size_t i, struct errmsg *err)
 	return rc;
 }
 
+/* --- their parameters ---------------------------------------------------------- */
+
+/* Name the parameters as the files do. */
+static int name_tensors(struct stage0_source *w, struct errmsg *err)
+{
+	const struct gpt2 *const m = &w->saved;
+
+	w->tensors = calloc(m->nparams, sizeof(*w->tensors));
+	if (!w->tensors)
+		return errmsg_nomem(err, NULL);
+	for (size_t i = 0; i < m->nparams; i++)
+		naming_tensor(&w->tensors[i], &w->s.naming, m, &m->params[i]);
+	return 0;
+}
+
+/* The parameters of files, and which blocks stages have: stage i those from `begin[i]`
+ * on, before begin[i + 1]. */
+struct naming_files {
+	struct stage0_source *w;
+	unsigned *begin;
+};
+
+static int find_blocks(struct naming_files *x, struct errmsg *err)
+{
+	const struct stage0_source *const w = x->w;
+	unsigned blocks;
+	int rc = 0;
+
+	for (unsigned i = 0; i < w->stages && !rc; i++) {
+		rc = stage0_file_blocks(w->files[i * w->tensor], i == 0,
+					i + 1 == w->stages, &blocks, err);
+		x->begin[i + 1] = x->begin[i] + (rc ? 0 : blocks);
+	}
+	if (rc || x->begin[w->stages] == w->s.whole->config.n_layer)
+		return rc;
+	return errmsg_set(
+		err, -EINVAL,
+		"%s: checkpoint of another model: it has %u blocks, this model has %u",
+		w->s.path, x->begin[w->stages], w->s.whole->config.n_layer);
+}
+
+static int name_file(void *ctx, size_t i, struct errmsg *err)
+{
+	const struct naming_files *const x = ctx;
+	const struct stage0_source *const w = x->w;
+	const unsigned stage = (unsigned)i / w->tensor;
+
+	if (w->s.naming.family == NAMING_HF)
+		return stage0_file_read_names(w->files[i], err);
+	return stage0_file_number(w->files[i],
+				  &(struct stage0_part){
+					  .dir = w->s.path,
+					  .family = w->s.naming.family,
+					  .model = &w->saved,
+					  .tensors = w->tensors,
+					  .rank = (unsigned)i % w->tensor,
+					  .first = stage == 0,
+					  .last = stage + 1 == w->stages,
+					  .first_block = x->begin[stage],
+					  .end_block = x->begin[stage + 1],
+				  },
+				  err);
+}
+
+static int name_files(struct stage0_source *w, struct errmsg *err)
+{
+	struct naming_files x = {
+		.w = w,
+		.begin = calloc(w->stages + 1, sizeof(*x.begin)),
+	};
+	int rc = x.begin ? 0 : errmsg_nomem(err, NULL);
+
+	if (!rc && w->s.naming.family != NAMING_HF)
+		rc = find_blocks(&x, err);
+	if (!rc)
+		rc = parallel_far((size_t)w->tensor * w->stages, 1, name_file,
+				  &x, err);
+	free(x.begin);
+	return rc;
+}
+
 static int load_stage0_open_source(struct load_source *s, struct errmsg *err)
 {
 	struct stage0_source *w = load_stage0_of(s);
 	struct stage0_file *first;
-	int rc = open_file(w, 0, &first, err);
+	int rc = stage0_file_open(&first, s->path, 0, err);
 
 	if (rc)
 		return rc;
@@ -428,12 +415,16 @@ static int load_stage0_open_source(struct load_source *s, struct errmsg *err)
 	}
 	if (rc) {
 		gpt2_done(&w->saved);
-		close_file(first);
+		stage0_file_close(first);
 		return rc;
 	}
 	w->files[0] = first;
 	rc = parallel_far((size_t)w->tensor * w->stages - 1, 1, open_other, w,
 			  err);
+	if (!rc)
+		rc = name_tensors(w, err);
+	if (!rc)
+		rc = name_files(w, err);
 	if (rc)
 		load_stage0_close_source(s);
 	return rc;

@@ -349,46 +349,70 @@ int save_shard(const struct save *s, struct save_file *f, struct errmsg *err)
 
 /* --- without ZeRO ---------------------------------------------------------- */
 
-/* Parameter i, in its shape, as a view of a buffer of all parameters. */
+/* A group's i-th tensor, in its shape, of a state of the group. */
 static struct value *shaped(const struct save *s, struct ptsave *pt,
-			    const float *all, size_t i)
+			    const struct form_group *g, const float *state,
+			    size_t i)
 {
-	const struct gpt2_param *p = &s->zero->model->params[i];
-	const size_t storage = ptsave_storage(
-		pt, &(struct ptsave_storage){
-			    .dtype = DTYPE_F32,
-			    .numel = p->numel,
-			    .p = all + s->zero->partition.start[i],
-			    .from = s->zero->backend,
-		    });
+	const struct naming_tensor *t = &s->form->tensors[g->tensors[i]].t;
+	const size_t storage =
+		ptsave_storage(pt, &(struct ptsave_storage){
+					   .dtype = DTYPE_F32,
+					   .numel = t->numel,
+					   .p = state + g->partition.start[i],
+					   .from = s->form->from,
+				   });
 
-	return ptsave_tensor(pt, storage, 0, p->shape, p->ndim, false);
+	return ptsave_tensor(pt, storage, 0, t->shape, t->ndim, false);
 }
 
+/* Parameters are numbered through all groups. */
 static struct value *torch_optimizer(const struct save *s, struct ptsave *pt)
 {
-	const struct zero *z = s->zero;
 	struct value *dict = ptsave_dict(pt), *state = ptsave_dict(pt);
+	struct value *groups = ptsave_list(pt);
+	size_t first = 0;
 
-	for (size_t i = 0; i < z->model->nparams; i++)
-		ptsave_set_index(pt, state, (int64_t)i,
-				 adam_state(s, pt, shaped(s, pt, z->exp_avg, i),
-					    shaped(s, pt, z->exp_avg_sq, i)));
+	for (unsigned k = 0; k < s->form->ngroups; k++) {
+		const struct form_group *g = &s->form->groups[k];
+
+		for (size_t i = 0; i < g->n; i++)
+			ptsave_set_index(
+				pt, state, (int64_t)(first + i),
+				adam_state(s, pt, shaped(s, pt, g, g->exp_avg, i),
+					   shaped(s, pt, g, g->exp_avg_sq, i)));
+		ptsave_add(pt, groups,
+			   param_group(s, pt, k, first, first + g->n));
+		first += g->n;
+	}
 	ptsave_set(pt, dict, "state", state);
-	ptsave_set(pt, dict, KEY_PARAM_GROUPS,
-		   list_of(pt, param_group(s, pt, 0, 0, z->model->nparams)));
+	ptsave_set(pt, dict, KEY_PARAM_GROUPS, groups);
 	return dict;
+}
+
+static struct value *whole_masters(const struct save *s, struct ptsave *pt)
+{
+	struct value *groups = ptsave_list(pt);
+
+	for (unsigned k = 0; k < s->form->ngroups; k++) {
+		const struct form_group *g = &s->form->groups[k];
+		struct value *group = ptsave_list(pt);
+
+		for (size_t i = 0; i < g->n; i++)
+			ptsave_add(pt, group, shaped(s, pt, g, g->master, i));
+		ptsave_add(pt, groups, group);
+	}
+	return groups;
 }
 
 struct value *save_whole_optimizer(const struct save *s, struct ptsave *pt)
 {
 	const struct loss_scaler *sc = s->o->scaler;
-	struct value *dict, *masters;
+	struct value *dict;
 
 	if (s->zero->backend->dtype == DTYPE_F32)
 		return torch_optimizer(s, pt);
 	dict = ptsave_dict(pt);
-	masters = ptsave_list(pt);
 #define SET(key, value) ptsave_set(pt, dict, key, value)
 	SET("dynamic_loss_scale", ptsave_bool(pt, sc->dynamic));
 	SET("cur_scale", ptsave_float(pt, sc->scale));
@@ -399,9 +423,7 @@ struct value *save_whole_optimizer(const struct save *s, struct ptsave *pt)
 		SET("scale_window", ptsave_int(pt, sc->window));
 	}
 	SET(KEY_OPTIMIZER_STATE_DICT, torch_optimizer(s, pt));
-	for (size_t i = 0; i < s->zero->model->nparams; i++)
-		ptsave_add(pt, masters, shaped(s, pt, s->zero->master, i));
-	SET("fp32_groups", list_of(pt, masters));
+	SET("fp32_groups", whole_masters(s, pt));
 #undef SET
 	return dict;
 }

@@ -38,6 +38,8 @@ END
 echo "#version: 0.2" >"$scratch/merges.txt"
 data=$good/megatron/data
 
+clip=1
+
 # go_on DIRECTORY TAG TENSOR PIPE DATA TYPE FLAG...: steps 21 to 25 of Megatron's, "step
 # loss" per line in $scratch/theirs
 go_on() {
@@ -45,11 +47,13 @@ go_on() {
 	local micro=$((8 / d / 4))
 	shift 6
 	if [ "$type" = bf16 ]; then
-		bf16=', "bf16": {"enabled": true}, "data_types": {"grad_accum_dtype": "fp32"}'
+		bf16=', "bf16": {"enabled": true}'
+		[ $stage = 0 ] || bf16+=', "data_types": {"grad_accum_dtype": "fp32"}'
 		flag=(--bf16)
 	fi
 	printf '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": %d,
-		"zero_optimization": {"stage": %d}%s}' $micro $stage "$bf16" >"$scratch/ds.json"
+		"gradient_clipping": %d, "zero_optimization": {"stage": %d}%s}' \
+		$micro $clip $stage "$bf16" >"$scratch/ds.json"
 	(cd "$megatron" && LOCAL_SIZE=$((t * p * d)) OMP_NUM_THREADS=1 timeout 600 \
 		"$UCFS_PYTHON" -m torch.distributed.run --standalone --nproc_per_node $((t * p * d)) \
 		pretrain_gpt.py --tensor-model-parallel-size "$t" --pipeline-model-parallel-size "$p" \
@@ -164,4 +168,18 @@ while read -r ranks tensor type limit; do
 done <<<"2 1 bf16 3e-3
 2 1 fp32 1e-5
 4 2 fp32 1e-5"
+
+# In stage 0 from its files alone.  DeepSpeed's norm counts what ranks share more than
+# once then.
+stage=0 clip=1000
+while read -r ranks tensor pipe type limit more; do
+	case=stage0-t$tensor-p$pipe-$type
+	save_on "$ranks" "$case" --zero_stage 0 --dtype "$type" --tensor_model_parallel_size "$tensor" \
+		--pipeline_model_parallel_size "$pipe" --gradient_clipping $clip
+	# shellcheck disable=SC2086 # a flag or none
+	go_on "$run" global_step20 "$tensor" "$pipe" $((ranks / tensor / pipe)) "$type" $more </dev/null
+	expect "$case, from its files" loses_what "$limit" "$metrics"
+done <<<"2 1 1 fp32 1e-5
+4 2 2 fp32 1e-5
+2 2 1 bf16 3e-3 --no-pipeline-parallel"
 [ "$failures" -eq 0 ]

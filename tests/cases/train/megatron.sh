@@ -85,8 +85,22 @@ while read -r case words rows; do
 	resume
 done <<<"$cases"
 mount_fg "$tmp/all" -o preset=megatron-qkv-thirds || finish
+# Without ZeRO there is no tree.
+case=tp2_pp2_z0_fp32 words=128
+at=(load="$real/$case" tag=global_step5)
+each resume_from files "${at[@]}"
+# shellcheck disable=SC2086 # $model is words
+{
+	later 1 $case-heads $model vocab=$words "${at[@]}" qkv_order=2
+	later 1 $case-preset $model vocab=$words "${at[@]}" preset=megatron-qkv-by-head
+}
 start
 unmount
+want=$(state $case-files-n1-t1-p1-z0)
+case $want in "step 5 updates 5 "*) ;; *) fail "$case: $(said $case-files-n1-t1-p1-z0)" ;; esac
+each resumed_from files
+same "$case by head, as flag or preset" "$(state $case-heads)" $case-preset
+check "$case: which is another order" test "$(state $case-heads)" != "$want"
 while read -r case words rows; do
 	resumed
 done <<<"$cases"
@@ -137,6 +151,14 @@ train_later 4 four "${flags[@]}" "${at[@]}" --tensor_model_parallel_size 2 \
 train_later 2 stage3 "${flags[@]}" --dtype bf16 --zero_stage 3 --resume="$real/z3_bf16_dp4"
 train_later 2 padded "${flags[@]}" --dtype bf16 --vocab_size 112 --tensor_model_parallel_size 2 \
 	--resume="$real/tp2_dp2_z1_bf16_padded"
+# Its losses were not clipped.
+at0=("${flags[@]}" --resume="$real/tp2_pp2_z0_fp32" --checkpoint_tag global_step5)
+train_later 1 whole "${at0[@]}" --gradient_clipping 1000
+train_later 4 whole-four "${at0[@]}" --gradient_clipping 1000 --tensor_model_parallel_size 2 \
+	--pipeline_model_parallel_size 2 --train_micro_batch_size_per_gpu 2
+refused_later "more blocks than a pipeline without ZeRO" "it has 2 blocks, this model has 3" 2 \
+	"${at0[@]}" --n_layer 3
+refused_later "another width without ZeRO" "another model: tied_modules" 2 "${at0[@]}" --n_embd 32
 
 # What cannot be.
 refuses() {
@@ -169,6 +191,8 @@ for how in preset flag; do
 		"$(grep -c "order thirds; reading them as by_head, which was given" "$tmp/heads-$how.log")" = 1
 done
 as_real tp2_pp2_z1_fp32 2e-6 four
+as_real tp2_pp2_z0_fp32 2e-6 whole
+as_real tp2_pp2_z0_fp32 2e-6 whole-four
 as_real z3_bf16_dp4 3e-3 stage3
 as_real tp2_dp2_z1_bf16_padded 3e-3 padded
 finish

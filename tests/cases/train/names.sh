@@ -51,8 +51,12 @@ done
 train_later 4 stage3 "${whole[@]}" --tensor_model_parallel_size 2 --zero_stage 3 --checkpoint_interval 6 \
 	--checkpoint_dir "$tmp/stage3"
 train_later 4 one "${flags[@]}" --zero_stage 3 --dtype bf16 --names megatron --checkpoint_dir "$tmp/one"
-refused_later "stage 0" '--names megatron: does not go with --zero_stage 0' 1 \
-	"${flags[@]}" --names megatron --zero_stage 0
+train_later 4 stage0 "${whole[@]}" "${shared[@]}" --zero_stage 0 --checkpoint_interval 6 \
+	--checkpoint_dir "$tmp/stage0"
+train_later 2 model0 "${whole[@]}" --dtype bf16 --tensor_model_parallel_size 2 --zero_stage 0 \
+	--checkpoint_interval 6 --checkpoint_dir "$tmp/model0"
+refused_later "a pipeline of bf16 in stage 0" 'does not go with a pipeline of bf16' 2 \
+	"${flags[@]}" --names megatron --zero_stage 0 --dtype bf16 --pipeline_model_parallel_size 2
 train_all
 
 while read -r ranks tensor pipe stage dtype more; do
@@ -107,6 +111,14 @@ check "keys of stage 3" cmp \
 	<(keys "$real3/zero_pp_rank_1_mp_rank_00_model_states.pt" | grep -v universal_checkpoint_info/) \
 	<(keys "$saved3/zero_pp_rank_1_mp_rank_00_model_states.pt" | grep -v universal_checkpoint_info/)
 check "nothing decays: told" grep -q "nothing decays" "$tmp/one.log"
+# Without ZeRO the optimizer is in the model states.
+real0=$good/megatron/tp2_pp2_z0_fp32/global_step5
+saved0=$tmp/stage0/global_step12
+check "files of stage 0" cmp <(ls "$real0") <(ls "$saved0")
+keys_are_those_of "$real0" "$saved0" mp_rank_00_model_states mp_rank_03_model_states \
+	layer_01-model_01-model_states layer_04-model_00-model_states
+check "files of bf16 in stage 0" test "$(ls "$tmp/model0/global_step6")" = "mp_rank_00_model_states.pt
+mp_rank_01_model_states.pt"
 
 # These the loaders of Megatron compare or need.
 "$files" keys "$saved/mp_rank_02_model_states.pt" >"$tmp/keys"
@@ -132,20 +144,27 @@ by_head 1 1 1 1
 by_head 2 2 1 1
 by_head 2 1 2 1
 by_head 4 2 2 1
+stage0 1 1 1 1
+stage0 2 2 1 0
+stage0 3 1 1 2
+stage0 4 2 2 1
+model0 2 2 1 0
 stage3 2 2 1 3
 stage3 3 1 1 2
 stage3 4 2 2 1"
-# All are tags of one run then, so that one mount shows them.
+# All are tags of one run then, so that one mount shows them, but for those of stage 0.
 mkdir "$tmp/all"
-for order in thirds by_head stage3; do
+for order in thirds by_head stage0 model0 stage3; do
 	mv "$tmp/$order/global_step6" "$tmp/all/$order"
 done
 mount_fg "$tmp/all" || finish
 while read -r from ranks tensor pipe stage; do
 	into=("${whole[@]}" --tensor_model_parallel_size "$tensor" --pipeline_model_parallel_size "$pipe"
 		--zero_stage "$stage")
+	[ $from = model0 ] && into+=(--dtype bf16)
 	case=$from-$ranks-$tensor-$pipe-$stage
 	train_later "$ranks" "$case-files" "${into[@]}" --resume="$tmp/all" --checkpoint_tag "$from"
+	case $from in *0) continue ;; esac
 	train_later "$ranks" "$case-mount" "${into[@]}" --resume="$tmp/mnt" --universal_checkpoint \
 		--checkpoint_tag "${from}_universal"
 done <<<"$others"
@@ -153,6 +172,7 @@ train_all
 unmount
 while read -r from ranks tensor pipe stage; do
 	for by in files mount; do
+		case $from-$by in *0-mount) continue ;; esac
 		case=$from-$ranks-$tensor-$pipe-$stage-$by
 		alike "$case" 1e-5 "$from" "$case"
 	done

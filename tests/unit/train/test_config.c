@@ -38,8 +38,8 @@ static void defaults_are_the_demos(void **state)
 	config_done(&c);
 }
 
-/* Megatron-DeepSpeed has a pipeline engine in stage 1 only, and does not decay biases
- * and norms, nor anything in stage 3. */
+/* Megatron-DeepSpeed has a pipeline engine in stages 0 and 1 only, and does not decay
+ * biases and norms, nor anything in stage 3. */
 static void names_follow_the_stage(void **state)
 {
 	struct config c;
@@ -57,6 +57,12 @@ static void names_follow_the_stage(void **state)
 		      2);
 	assert_int_equal(c.naming.family, NAMING_MEGATRON_MODEL);
 	assert_int_equal(c.naming.qkv, NAMING_QKV_HEADS);
+	config_done(&c);
+	line_is_taken(&c, "--names megatron --zero_stage 0", 2);
+	assert_int_equal(c.naming.family, NAMING_MEGATRON);
+	config_done(&c);
+	line_is_taken(&c, "--names megatron --zero_stage 0 --dtype bf16", 2);
+	assert_int_equal(c.naming.family, NAMING_MEGATRON_MODEL);
 	config_done(&c);
 	line_is_taken(&c, "--names megatron --zero_stage 3", 2);
 	assert_int_equal(c.naming.family, NAMING_MEGATRON_MODEL);
@@ -205,10 +211,8 @@ static void wrong_flags_are_named_with_their_value(void **state)
 		{ "--lr inf", "--lr inf: must be a number" },
 		{ "--lr x", "--lr x: must be a number" },
 		{ "--dropout 1", "--dropout 1: must be" },
-		{ "--names megatron --zero_stage 0",
-		  "--names megatron: does not go with --zero_stage 0; use 1, 2 or 3" },
-		{ "--names megatron --zero_stage 0",
-		  "--names megatron: does not go with --zero_stage 0; use 1, 2 or 3" },
+		{ "--names megatron --zero_stage 0 --dtype fp16",
+		  "--names megatron: --zero_stage 0 does not go with fp16, whose gradients DeepSpeed divides by a loss scale that they do not have; use --zero_stage 1" },
 		{ "--names llama", "--names llama: must be one of hf megatron" },
 		{ "--zero_stage 4",
 		  "--zero_stage 4: must be an integer from 0 to 3" },
