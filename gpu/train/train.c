@@ -371,8 +371,11 @@ static int open_metrics(struct run *r, struct errmsg *err)
 	return comm_agree(r->comm, rc, err);
 }
 
-/* Rows of 50,000 tokens in 16 bits that products need to be worth their start: 160. */
-#define LOGITS_LEAST ((uint64_t)16 << 20)
+/* Rows of 50,000 tokens in 16 bits that products need to be worth their start: 160.  And
+ * the most whose elements have numbers of 31 bits, which cuBLASLt's kernels may count on:
+ * 42,000. */
+#define LOGITS_LEAST ((size_t)16 << 20)
+#define LOGITS_MOST ((size_t)4 << 30)
 
 /*
  * Now that all else is allocated, logits may take a quarter of what is left of a
@@ -393,8 +396,9 @@ static void share_rest(struct run *r)
 		return;
 	most = -(double)(b->ops->memory_left(b) / sharing / 4);
 	comm_max_double(r->comm, &most, 1);
-	b->logits_bytes =
-		-most > (double)LOGITS_LEAST ? (size_t)-most : LOGITS_LEAST;
+	b->logits_bytes = -most < (double)LOGITS_LEAST  ? LOGITS_LEAST
+			  : -most > (double)LOGITS_MOST ? LOGITS_MOST
+							: (size_t)-most;
 }
 
 /* The checkpoint directory may be a read-only mount that the run resumes
