@@ -31,10 +31,15 @@ float cudaemu_from_f16(uint16_t x)
 	const uint32_t e = x >> 10 & 31, m = x & 1023;
 	/* The exponent's bias is 15 in float16 and 127 in float; all ones
 	 * remain all ones. */
-	const uint32_t u = sign | (e == 31 ? 255 : e + 112) << 23 | m << 13;
+	const uint32_t u = sign |
+			   (e == 31 ? 255
+			    : e     ? e + 112
+				    : 0)
+				   << 23 |
+			   m << 13;
 	float f;
 
-	if (e == 0)
+	if (e == 0 && m)
 		return ldexpf((float)(sign ? -(int)m : (int)m), -24);
 	memcpy(&f, &u, sizeof(f));
 	return f;

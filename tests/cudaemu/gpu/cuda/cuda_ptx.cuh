@@ -39,15 +39,18 @@ static inline float ptx_exp2(float x)
 
 /* --- matrices of a warp ----------------------------------------------------- */
 
+/* What a lane holds of both matrices, as numbers. */
 struct cudaemu_operands {
-	uint32_t a[4], b[2];
+	float a[8], b[4];
 };
 
-/* One half of a lane's register as a number. */
+/* Two numbers of each register. */
 template <float (*from)(uint16_t)>
-static inline float cudaemu_half(uint32_t x, int half)
+static inline void cudaemu_unpack(float *x, const uint32_t *registers,
+				  unsigned n)
 {
-	return from((uint16_t)(x >> 16 * half));
+	for (unsigned i = 0; i < 2 * n; i++)
+		x[i] = from((uint16_t)(registers[i / 2] >> 16 * (i % 2)));
 }
 
 /* d += a * b.  Each lane computes its elements of d: rows lane / 4 and 8 below,
@@ -56,32 +59,32 @@ template <float (*from)(uint16_t)>
 static inline void cudaemu_mma(float d[4], const uint32_t a[4],
 			       const uint32_t b[2])
 {
-	const unsigned lane = cudaemu_lane();
+	const unsigned row = cudaemu_lane() / 4 % 8;
+	const unsigned column = cudaemu_lane() % 4 * 2;
 	struct cudaemu_operands mine;
 	const char *given;
 
-	memcpy(mine.a, a, sizeof(mine.a));
-	memcpy(mine.b, b, sizeof(mine.b));
+	cudaemu_unpack<from>(mine.a, a, 4);
+	cudaemu_unpack<from>(mine.b, b, 2);
 	given = cudaemu_exchange("mma", &mine, sizeof(mine));
 	for (unsigned i = 0; i < 4; i++) {
-		const unsigned row = lane / 4 % 8 + i / 2 * 8;
-		const unsigned column = lane % 4 * 2 + i % 2;
+		const char *const of_row = given + row * 4 * CUDAEMU_EXCHANGE;
+		const char *const of_column =
+			given + (column + i % 2) * 4 * CUDAEMU_EXCHANGE;
 
+		/* Four lanes hold a row of a, and a column of b; each has two
+		 * adjacent elements in each of its halves. */
 		for (unsigned k = 0; k < 16; k++) {
-			/* The lanes that hold a[row][k] and b[k][column]. */
-			const unsigned pair = k % 8 / 2;
-			const struct cudaemu_operands *const of_a =
-				(const struct cudaemu_operands
-					 *)(given + (row % 8 * 4 + pair) *
-							    CUDAEMU_EXCHANGE);
-			const struct cudaemu_operands *const of_b =
-				(const struct cudaemu_operands
-					 *)(given + (column * 4 + pair) *
-							    CUDAEMU_EXCHANGE);
+			const unsigned from_lane = k % 8 / 2 * CUDAEMU_EXCHANGE;
+			const struct cudaemu_operands *const x =
+				(const struct cudaemu_operands *)(of_row +
+								  from_lane);
+			const struct cudaemu_operands *const y =
+				(const struct cudaemu_operands *)(of_column +
+								  from_lane);
 
-			d[i] += cudaemu_half<from>(of_a->a[row / 8 + k / 8 * 2],
-						   k % 2) *
-				cudaemu_half<from>(of_b->b[k / 8], k % 2);
+			d[i] += x->a[k / 8 * 4 + i / 2 * 2 + k % 2] *
+				y->b[k / 8 * 2 + k % 2];
 		}
 	}
 }
