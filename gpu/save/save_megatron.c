@@ -250,6 +250,7 @@ static void add_training(const struct save *s, struct ptsave *pt,
 		const char *key;
 		double value;
 	} numbers[] = {
+		{ "rotary_percent", 1 }, /* without effect */
 		{ "layernorm_epsilon", (double)c->model.layer_norm_epsilon },
 		{ "attention_dropout", (double)c->model.dropout },
 		{ "hidden_dropout", (double)c->model.dropout },

@@ -9,7 +9,7 @@
 #
 # Needs a Python with deepspeed (0.19.8 was used), regex, six, nltk, einops and pybind11,
 # and Megatron-DeepSpeed's source (4efb479d of 2025-07-16 was used), of which a copy is
-# changed to run without a GPU.  Takes ten minutes.
+# changed to run without a GPU.  Takes twenty minutes.
 # shellcheck source=tests/interop/lib.sh
 . "$(dirname "$0")/lib.sh"
 require_python deepspeed regex six nltk einops pybind11
@@ -168,6 +168,26 @@ while read -r ranks tensor type limit; do
 done <<<"2 1 bf16 3e-3
 2 1 fp32 1e-5
 4 2 fp32 1e-5"
+
+# Ranks that cut sequences, Megatron's and Ulysses', save the same: the converter reads
+# it, and Megatron goes on from the files and from the mount, also without cutting.
+while read -r stage ranks tensor pipe cut more; do
+	case=$cut-z$stage-p$pipe
+	# shellcheck disable=SC2086 # a flag, with a number or without
+	save_on "$ranks" "$case" --zero_stage "$stage" --tensor_model_parallel_size "$tensor" \
+		--pipeline_model_parallel_size "$pipe" --${cut/=/ }
+	# shellcheck disable=SC2086 # a flag or none
+	go_on "$run" global_step20 "$tensor" "$pipe" $((ranks / tensor / pipe)) fp32 $more </dev/null
+	expect "$case, from its files" loses_what 1e-5 "$metrics"
+	ucfs "$run" "$mnt" || fail "$case: mounted"
+	expect "$case, as converted" converts
+	# shellcheck disable=SC2086
+	go_on "$mnt" global_step20_universal 1 1 1 fp32 --universal-checkpoint $more </dev/null
+	expect "$case, from the mount on one" loses_what 1e-5 "$metrics"
+	fusermount3 -u "$mnt"
+done <<<"1 2 2 1 sequence_parallel
+1 4 1 2 sequence_parallel_size=2
+3 2 1 1 sequence_parallel_size=2 --no-pipeline-parallel"
 
 # In stage 0 from its files alone.  DeepSpeed's norm counts what ranks share more than
 # once then.

@@ -120,11 +120,15 @@ keys_are_those_of "$real0" "$saved0" mp_rank_00_model_states mp_rank_03_model_st
 check "files of bf16 in stage 0" test "$(ls "$tmp/model0/global_step6")" = "mp_rank_00_model_states.pt
 mp_rank_01_model_states.pt"
 
-# These the loaders of Megatron compare or need.
+# These check_checkpoint_args and load_args_from_checkpoint of Megatron's
+# checkpointing.py compare, or take for its own.
 "$files" keys "$saved/mp_rank_02_model_states.pt" >"$tmp/keys"
 for key in num_layers hidden_size num_attention_heads num_key_value_heads add_position_embedding \
 	max_position_embeddings tokenizer_type tensor_model_parallel_size \
-	pipeline_model_parallel_size consumed_train_samples consumed_valid_samples; do
+	pipeline_model_parallel_size consumed_train_samples consumed_valid_samples \
+	make_vocab_size_divisible_by padded_vocab_size data_parallel_random_init ffn_hidden_size \
+	seq_length kv_channels use_rotary_position_embeddings rotary_percent add_bias_linear swiglu \
+	untie_embeddings_and_output_weights apply_layernorm_1p; do
 	check "args.$key" grep -q "^args/$key " "$tmp/keys"
 done
 
