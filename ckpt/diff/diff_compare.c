@@ -18,15 +18,21 @@
 #include "ckpt/diff/diff.h"
 #include "ckpt/states/state.h"
 #include "ckpt/tensor/cast.h"
+#include "ckpt/vfile/far.h"
 
-/* Elements of each side read at a time. */
+/* Elements of each side read at a time: the first fit in the second-level cache; a store
+ * that is far away takes as long for more. */
 #define CHUNK (64u << 10)
+#define CHUNK_FAR (256u << 10)
+
+#define PAGE 4096
 
 struct side {
 	const struct state *s;
 	enum dtype dtype;
 	size_t item;
-	uint8_t *buf;
+	uint8_t *buf; /* CHUNK_FAR elements */
+	struct far far;
 };
 
 struct comparison {
@@ -60,7 +66,7 @@ static void count_batch(struct comparison *c, uint64_t first, size_t from,
 	const bool same_type = c->a.dtype == c->b.dtype;
 	double x[CAST_BATCH], y[CAST_BATCH];
 
-	assert(n <= CAST_BATCH && from + n <= CHUNK);
+	assert(n <= CAST_BATCH && from + n <= CHUNK_FAR);
 	if (cast_knows(c->a.dtype)) {
 		cast_to_double(c->a.dtype, a, x, n);
 		cast_to_double(c->b.dtype, b, y, n);
@@ -92,6 +98,18 @@ static void count_chunk(struct comparison *c, uint64_t first, size_t n)
 	}
 }
 
+static int read_side(struct side *s, uint64_t first, size_t n,
+		     struct errmsg *err)
+{
+	struct far_request q;
+	int rc;
+
+	far_begin(&s->far, &q, n * s->item);
+	rc = state_read(s->s, first, n, s->buf, err);
+	far_end(&s->far, &q);
+	return rc;
+}
+
 static int compare_values(struct comparison *c, struct errmsg *err)
 {
 	const uint64_t numel = c->v->numel;
@@ -99,10 +117,15 @@ static int compare_values(struct comparison *c, struct errmsg *err)
 	size_t n;
 
 	for (uint64_t i = 0; !rc && i < numel; i += n) {
-		n = numel - i < CHUNK ? (size_t)(numel - i) : CHUNK;
-		rc = state_read(c->a.s, i, n, c->a.buf, err);
+		const size_t most =
+			far_is_far(&c->a.far) || far_is_far(&c->b.far)
+				? CHUNK_FAR
+				: CHUNK;
+
+		n = numel - i < most ? (size_t)(numel - i) : most;
+		rc = read_side(&c->a, i, n, err);
 		if (!rc)
-			rc = state_read(c->b.s, i, n, c->b.buf, err);
+			rc = read_side(&c->b, i, n, err);
 		if (!rc)
 			count_chunk(c, i, n);
 	}
@@ -113,15 +136,16 @@ static int read_and_compare(const struct state *a, const struct state *b,
 			    struct diff_values *v, struct errmsg *err)
 {
 	struct comparison c = {
-		.a = { a, a->t.dtype, dtype_size(a->t.dtype), NULL },
-		.b = { b, b->t.dtype, dtype_size(b->t.dtype), NULL },
+		.a = { a, a->t.dtype, dtype_size(a->t.dtype), NULL, { 0 } },
+		.b = { b, b->t.dtype, dtype_size(b->t.dtype), NULL, { 0 } },
 		.v = v,
 	};
 	int rc;
 
 	assert(a->t.numel == b->t.numel);
-	c.a.buf = malloc(CHUNK * c.a.item);
-	c.b.buf = malloc(CHUNK * c.b.item);
+	/* FUSE splits a request whose memory touches one page more than it has bytes for. */
+	c.a.buf = aligned_alloc(PAGE, CHUNK_FAR * c.a.item);
+	c.b.buf = aligned_alloc(PAGE, CHUNK_FAR * c.b.item);
 	if (c.a.buf && c.b.buf)
 		rc = compare_values(&c, err);
 	else

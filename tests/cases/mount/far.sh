@@ -46,6 +46,13 @@ check "diff from afar" ucckpt diff "$far/global_step4" "$tag" >"$tmp/diff.log" 2
 check "diff: with several requests at once" test "$(far_count most)" -ge 8
 leave "$far"
 
+# A converted tree has a file for each tensor, of 2.8 MB: eleven requests of 256 KiB, and
+# those of its directory.
+"$slowfs" -d 3000 "$tmp/copy" "$far" || fail "slowfs"
+check "diff with a copy that is far" ucckpt diff "$tag" "$far" >"$tmp/diff.log" 2>&1
+check "diff: its requests are large" test "$(far_count reads)" -le $((36 * 10))
+leave "$far"
+
 # --- mounts -------------------------------------------------------------------------
 for options in index=none index=none,no_cache index=none,readahead=8M; do
 	be_far
