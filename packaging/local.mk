@@ -56,7 +56,8 @@ if BUILD_FUSE
 gpu_bundle_programs += ucfs$(EXEEXT)
 endif
 if HAVE_CUDA
-gpu_bundle_programs += tests/unit/train/test_cuda$(EXEEXT)
+gpu_bundle_programs += tests/unit/train/test_cuda$(EXEEXT) \
+	tests/unit/train/test_graph$(EXEEXT)
 endif
 gpu-bundle: $(gpu_bundle_programs)
 	$(AM_V_GEN)'$(srcdir)/%D%/gpu-bundle.sh' $(gpu_bundle) '$(srcdir)' \

@@ -10,6 +10,7 @@
 
 struct backend;
 struct backend_event;
+struct backend_graph;
 struct errmsg;
 struct reader;
 
@@ -156,6 +157,22 @@ struct backend_ops {
 	 * is none. */
 	void *(*native_queue)(struct backend *b, enum backend_queue q);
 
+	/*
+	 * Record what is queued from now on instead of doing it.  Until record_end
+	 * nothing may wait, allocate or free, and copies are those of `copy`; what
+	 * other queues do begins after something on QUEUE_COMPUTE, which waits for
+	 * its end.  All that is queued has been queued before, so that its kernels
+	 * are loaded and chosen.  NULL: the device records nothing.
+	 */
+	int (*record_begin)(struct backend *b, struct errmsg *err);
+	/* The first failure since record_begin, or 0. */
+	int (*record_end)(struct backend *b, struct backend_graph **out,
+			  struct errmsg *err);
+	/* Queue all that was recorded. */
+	void (*replay)(struct backend *b, const struct backend_graph *g);
+	/* `g` may be NULL. */
+	void (*graph_free)(struct backend *b, struct backend_graph *g);
+
 	/* The most device memory that was allocated at a time, in bytes; 0 if
 	 * nobody counts. */
 	uint64_t (*memory_peak)(struct backend *b);
@@ -295,6 +312,7 @@ struct backend {
 	/* What cross_entropy may use for logits.  Ranks of its group have the
 	 * same.  Sums, and so the last digits of gradients, depend on it. */
 	size_t logits_bytes;
+	bool recording;    /* between record_begin and record_end */
 };
 
 /* `threads` 0: as many as OpenMP says.  -ENOTSUP for types that the backend has

@@ -58,6 +58,9 @@ void devcomm_sum(struct devcomm *d, void *x, size_t n, enum dtype dtype);
 void devcomm_group_begin(struct devcomm *d);
 void devcomm_group_end(struct devcomm *d);
 
+/* Can backend_ops' record_begin record collectives? */
+bool devcomm_is_recorded(const struct devcomm *d);
+
 /* The first failure of a queued collective, with the call and the rank. */
 int devcomm_check(struct devcomm *d, struct errmsg *err);
 

@@ -25,6 +25,7 @@
 
 struct devcomm {
 	const struct nccl_api *nccl;
+	const struct backend *b;
 	unsigned rank, size;
 	cudaStream_t stream;
 	ncclComm_t comm;
@@ -52,12 +53,14 @@ static bool devcomm_nccl_ok(struct devcomm *d, ncclResult_t r, const char *call)
 
 /* --- being watched ----------------------------------------------------------- */
 
-/* A collective was queued, which the GPU may wait in.  A group is watched as one. */
+/* A collective was queued, which the GPU may wait in.  A group is watched as one.
+ * Those that are recorded have events that nobody may ask for: while they are
+ * replayed the computation is what is watched. */
 static void queued(struct devcomm *d, const char *what)
 {
 	uint64_t i;
 
-	if (d->grouped) {
+	if (d->grouped || d->b->recording) {
 		watch_end();
 		return;
 	}
@@ -243,6 +246,7 @@ int devcomm_new(struct devcomm **out, struct comm *c, struct backend *b,
 	}
 	d->nccl = nccl_api(&why); /* devcomm_reach has loaded it */
 	assert(d->nccl);
+	d->b = b;
 	d->rank = c->rank;
 	d->size = c->size;
 	d->stream = b->ops->native_queue(b, QUEUE_COMM);
@@ -273,6 +277,18 @@ int devcomm_check(struct devcomm *d, struct errmsg *err)
 	devcomm_nccl_ok(d, late, "a collective of NCCL");
 	return *d->failure.text ? errmsg_set(err, -EIO, "%s", d->failure.text)
 				: 0;
+}
+
+/* By NVIDIA's documentation graphs may have collectives from NCCL 2.9 on, whose first
+ * release was 2.9.6; from then on versions are numbers like this one. */
+#define VERSION_RECORDED 20906
+
+bool devcomm_is_recorded(const struct devcomm *d)
+{
+	int version = 0;
+
+	return d->nccl->ncclGetVersion(&version) == ncclSuccess &&
+	       version >= VERSION_RECORDED;
 }
 
 /* --- collectives ----------------------------------------------------------- */

@@ -61,6 +61,9 @@ struct loss_scaler_config {
 
 enum device_kind { DEVICE_CPU, DEVICE_CUDA };
 
+/* Whether steps are recorded and replayed: AUTO, where they can be. */
+enum cuda_graph { CUDA_GRAPH_AUTO, CUDA_GRAPH_ON, CUDA_GRAPH_OFF };
+
 /* The configuration of a run: flags override a DeepSpeed JSON configuration,
  * which overrides defaults.  Strings are owned. */
 struct config {
@@ -71,6 +74,7 @@ struct config {
 	bool reduce_at_boundary; /* gradients, in stage 2: once per step */
 	enum dtype comm_dtype; /* of gradients that ranks sum; as `dtype` */
 	enum device_kind device;
+	enum cuda_graph cuda_graph;
 
 	/* Sizes of the groups of ranks; their product is the number of ranks. */
 	unsigned tensor_parallel, pipeline_parallel, sequence_parallel;

@@ -60,6 +60,13 @@ static const struct choice devices[] = {
 	{ NULL, 0 },
 };
 
+static const struct choice cuda_graphs[] = {
+	{ "auto", CUDA_GRAPH_AUTO },
+	{ "on", CUDA_GRAPH_ON },
+	{ "off", CUDA_GRAPH_OFF },
+	{ NULL, 0 },
+};
+
 static const struct choice recomputed[] = {
 	{ "blocks", RECOMPUTE_BLOCKS },
 	{ "gelu", RECOMPUTE_GELU },
@@ -196,6 +203,8 @@ const struct flag flags[FLAGS] = {
 	      "\tdo not read checkpoints by GPUDirect Storage"),
 	OTHER("no_cudnn", FLAG_ON, no_cudnn,
 	      "\tuse uctrain's own attention kernels"),
+	CHOICE("cuda_graph", cuda_graph, cuda_graphs,
+	       "WHEN\treplay steps as a CUDA graph: auto, on or off (auto)"),
 	OTHER("tuning_cache", FLAG_TEXT, tuning_cache,
 	      "FILE\tkeep the algorithms that were fastest in FILE"),
 	REAL("peak_tflops", peak_tflops, 0, 1e9,

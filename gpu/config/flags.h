@@ -46,7 +46,7 @@ struct flag {
 			   * description */
 };
 
-#define FLAGS 62
+#define FLAGS 63
 extern const struct flag flags[FLAGS];
 
 bool flag_takes_value(const struct flag *f);

@@ -16,6 +16,7 @@
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/cuda_attention.h"
 #include "gpu/cuda/cuda_gemm.h"
+#include "gpu/cuda/cuda_graph.h"
 #include "gpu/cuda/cuda_ops.h"
 #include "gpu/cuda/cuda_stream.h"
 #include "gpu/read/reader.h"
@@ -58,19 +59,26 @@ static void wait_for_stream(struct cuda *c)
 	watch_end();
 }
 
+int cuda_failure(struct cuda *c, struct errmsg *err)
+{
+	const int rc = c->failed;
+
+	c->failed = 0;
+	return rc ? errmsg_set(err, rc, "CUDA device %d: %s", c->device,
+			       c->failure)
+		  : 0;
+}
+
 static int cuda_sync(struct backend *b, struct errmsg *err)
 {
 	struct cuda *const c = cuda_of(b);
 	int rc;
 
 	wait_for_stream(c);
-	rc = c->failed;
-	c->failed = 0;
+	rc = cuda_failure(c, err);
 	if (!rc)
 		cuda_gemm_save(c);
-	return rc ? errmsg_set(err, rc, "CUDA device %d: %s", c->device,
-			       c->failure)
-		  : 0;
+	return rc;
 }
 
 /* --- memory ----------------------------------------------------------------- */
@@ -102,7 +110,11 @@ void *cuda_scratch(struct cuda *c, size_t bytes)
 
 	if (bytes <= c->scratch_len)
 		return c->scratch;
-	if (c->scratch)
+	if (c->base.recording) {
+		cuda_fail(c, -ENOMEM, "a graph", "an operation needs memory");
+		return NULL;
+	}
+	if (c->scratch && c->scratch != c->recorded_scratch)
 		CUDA_CALL(c, cudaFreeAsync, c->scratch, c->stream);
 	c->scratch_len = 0;
 	if (cuda_ok(c, cudaMallocAsync(&p, bytes, c->stream),
@@ -272,6 +284,10 @@ static const struct backend_ops ops = {
 	.event_wait = cuda_event_wait,
 	.queue_wait = cuda_queue_wait,
 	.native_queue = cuda_native_queue,
+	.record_begin = cuda_record_begin,
+	.record_end = cuda_record_end,
+	.replay = cuda_replay,
+	.graph_free = cuda_graph_free,
 	.memory_peak = cuda_memory_peak,
 	.memory_left = cuda_memory_left,
 	.range_begin = cuda_range_begin,

@@ -21,7 +21,7 @@ extern "C" {
 struct cuda {
 	struct backend base;
 	int device;
-	int major; /* of its compute capability */
+	int major;           /* of its compute capability */
 	size_t shared_limit; /* bytes of shared memory that a block can ask for */
 	cudaStream_t stream;
 	cudaStream_t side_streams[BACKEND_QUEUES]; /* of the other queues */
@@ -36,6 +36,7 @@ struct cuda {
 	/* Scratch memory of operations, grown on demand and kept. */
 	void *scratch;
 	size_t scratch_len;
+	void *recorded_scratch; /* that a graph uses, which frees it; or NULL */
 	/* The first failure, reported by sync: a negative errno, or 0. */
 	int failed;
 	char failure[256];
@@ -54,6 +55,9 @@ bool cuda_ok(struct cuda *c, cudaError_t e, const char *call);
 /* Record a failed call, with a negative errno and a reason, for sync to
  * report. */
 void cuda_fail(struct cuda *c, int rc, const char *call, const char *reason);
+
+/* The first failure since the last call, with a message; or 0. */
+int cuda_failure(struct cuda *c, struct errmsg *err);
 
 /* Return at least `bytes` of device memory, aligned for any vector type, for
  * the operation being queued, or NULL, which sync reports.  Invalidates the

@@ -9,6 +9,7 @@
 /* The calls of NCCL that we use.  It is loaded when several ranks with devices
  * need it. */
 #define NCCL_CALLS(X)            \
+	X(ncclGetVersion)        \
 	X(ncclGetUniqueId)       \
 	X(ncclCommInitRank)      \
 	X(ncclCommDestroy)       \

@@ -307,6 +307,9 @@ static int train_open_state(struct run *r, struct errmsg *err)
 	rc = comm_agree(r->comm, rc, err);
 	if (rc)
 		return rc;
+	rc = step_graph_open(r, err);
+	if (rc)
+		return rc;
 	if (c->resume_dir)
 		return resume(r, err);
 	return zero_init_weights(&r->zero, c->seed, err);
@@ -430,6 +433,7 @@ static int lock_checkpoint_dir(struct run *r, struct errmsg *err)
 
 static void run_close(struct run *r)
 {
+	step_graph_close(r);
 	saver_free(r->saver);
 	zero_done(&r->zero);
 	feed_free(r->feed);

@@ -11,6 +11,7 @@
 #include "gpu/model/gpt2.h"
 #include "gpu/model/network.h"
 #include "gpu/save/save_lock.h"
+#include "gpu/train/step_graph.h"
 #include "gpu/zero/loss_scaler.h"
 #include "gpu/zero/zero.h"
 
@@ -55,6 +56,7 @@ struct run {
 	 * not depend on the number of ranks. */
 	unsigned passes, pass_rows;
 	struct feed *feed;
+	struct step_graph graph;
 	const int32_t *ints; /* of this batch's passes, on the device */
 	/* What differs between passes: on the device, and where it is copied
 	 * from. */
@@ -77,6 +79,10 @@ struct losses {
 	int unread; /* error of the first row that could not be read, or 0 */
 	struct errmsg why; /* its message */
 };
+
+/* A phase of the step begins; returns when.  Phases may be nested. */
+double train_phase_begin(struct run *r, enum phase p);
+void train_phase_end(struct run *r, enum phase p, double begun);
 
 /* Queue one pass over micro-batch `pass` of the batch in r->ints, forward and
  * backward, or forward only: to validate, or in a stage of a pipeline (network.h). */

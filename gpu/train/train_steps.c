@@ -41,8 +41,7 @@ static uint64_t resident_bytes(void)
 	return (uint64_t)u.ru_maxrss * 1024;
 }
 
-/* A phase of the step begins; returns when. */
-static double phase_begin(struct run *r, enum phase p)
+double train_phase_begin(struct run *r, enum phase p)
 {
 	static const char *const names[] = {
 		[PHASE_DATA] = "data",     [PHASE_PASSES] = "passes",
@@ -54,7 +53,7 @@ static double phase_begin(struct run *r, enum phase p)
 	return clock_seconds();
 }
 
-static void phase_end(struct run *r, enum phase p, double begun)
+void train_phase_end(struct run *r, enum phase p, double begun)
 {
 	r->spent[p] += clock_seconds() - begun;
 	r->backend->ops->range_end(r->backend);
@@ -157,31 +156,33 @@ static int mean_loss(struct run *r, const struct losses *l, double n,
 static void begin_batch(struct run *r, bool valid, uint64_t batch,
 			struct losses *l)
 {
-	const double begun = phase_begin(r, PHASE_DATA);
+	const double begun = train_phase_begin(r, PHASE_DATA);
 	int unread;
 
 	r->ints = feed_batch(r->feed, valid, batch, &unread, &l->why);
 	if (!l->unread)
 		l->unread = unread;
-	phase_end(r, PHASE_DATA, begun);
-	r->backend->ops->zero(r->backend, r->losses,
-			      r->passes * sizeof(*r->losses));
+	train_phase_end(r, PHASE_DATA, begun);
 }
 
-/* Queue the copy of what differs between training passes. */
-static void begin_training(struct run *r)
+/* What differs between training passes. */
+static void set_passes(struct run *r)
 {
 	const float scale = (float)(r->scaler.scale / divisor_before(r));
 
 	for (unsigned i = 0; i < r->passes; i++)
 		r->now_set[i] = network_pass_of(r->networks[0], scale,
 						dropout_seed(r, i));
-	r->backend->ops->copy(r->backend, QUEUE_COMPUTE, r->now, r->now_set,
-			      r->passes * sizeof(*r->now));
 }
 
-/* Queue the copy of its losses. */
-static void end_batch(struct run *r)
+static void begin_losses(struct run *r)
+{
+	r->backend->ops->zero(r->backend, r->losses,
+			      r->passes * sizeof(*r->losses));
+}
+
+/* Queue the copy of a batch's losses. */
+static void end_losses(struct run *r)
 {
 	r->backend->ops->copy(r->backend, QUEUE_COMPUTE, r->losses_read,
 			      r->losses, r->passes * sizeof(*r->losses));
@@ -202,22 +203,50 @@ static void add_losses(const struct run *r, struct losses *l)
 }
 
 /* Queue the computation of the whole batch's gradient. */
-static int accumulate(struct run *r, struct losses *l, struct errmsg *err)
+static int accumulate(struct run *r, struct errmsg *err)
 {
-	const double begun = phase_begin(r, PHASE_PASSES);
+	const double begun = train_phase_begin(r, PHASE_PASSES);
 	int rc = 0;
 
-	watch_step(r->step + 1);
-	begin_batch(r, false, r->step, l);
-	begin_training(r);
+	begin_losses(r);
+	r->backend->ops->copy(r->backend, QUEUE_COMPUTE, r->now, r->now_set,
+			      r->passes * sizeof(*r->now));
 	if (r->ranks.pipe.size > 1)
 		rc = pipeline_accumulate(r, err);
 	else
 		for (unsigned i = 0; i < r->passes && !rc; i++)
 			rc = train_pass(r, r->networks[0], false, i, err);
-	end_batch(r);
-	phase_end(r, PHASE_PASSES, begun);
+	end_losses(r);
+	train_phase_end(r, PHASE_PASSES, begun);
 	return rc;
+}
+
+/* Queue what is the same in each step. */
+static int queue_step(struct run *r, struct errmsg *err)
+{
+	double begun;
+	int rc = accumulate(r, err);
+
+	if (rc)
+		return rc;
+	begun = train_phase_begin(r, PHASE_UPDATE);
+	zero_queue_update(&r->zero, r->config->gradient_clipping);
+	train_phase_end(r, PHASE_UPDATE, begun);
+	return 0;
+}
+
+/* Queue the step, after what differs from others. */
+static int start_step(struct run *r, const struct zero_update *u,
+		      struct losses *l, struct errmsg *err)
+{
+	const double begun = train_phase_begin(r, PHASE_PASSES);
+
+	watch_step(r->step + 1);
+	begin_batch(r, false, r->step, l);
+	set_passes(r);
+	train_phase_end(r, PHASE_PASSES, begun);
+	zero_begin_update(&r->zero, u);
+	return step_graph_queue(r, queue_step, err);
 }
 
 static int validate_batch(struct run *r, uint64_t batch, struct losses *l,
@@ -226,9 +255,10 @@ static int validate_batch(struct run *r, uint64_t batch, struct losses *l,
 	int rc = 0;
 
 	begin_batch(r, true, batch, l);
+	begin_losses(r);
 	for (unsigned i = 0; i < r->passes && !rc; i++)
 		rc = pipeline_validate(r, i, err);
-	end_batch(r);
+	end_losses(r);
 	if (!rc)
 		rc = pass_failed(r, r->backend->ops->sync(r->backend, err), err);
 	if (!rc)
@@ -239,7 +269,7 @@ static int validate_batch(struct run *r, uint64_t batch, struct losses *l,
 static int validate(struct run *r, double *loss, struct errmsg *err)
 {
 	const struct config *c = r->config;
-	const double begun = phase_begin(r, PHASE_VALIDATION);
+	const double begun = train_phase_begin(r, PHASE_VALIDATION);
 	uint64_t batches = tokens_valid_rows(r->tokens) / c->batch;
 	struct losses l = { 0 };
 	int rc = 0;
@@ -250,7 +280,7 @@ static int validate(struct run *r, double *loss, struct errmsg *err)
 		rc = validate_batch(r, i, &l, err);
 	if (!rc)
 		rc = mean_loss(r, &l, (double)batches * r->passes, loss, err);
-	phase_end(r, PHASE_VALIDATION, begun);
+	train_phase_end(r, PHASE_VALIDATION, begun);
 	return rc;
 }
 
@@ -289,14 +319,14 @@ static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
 	};
 	struct losses l = { 0 };
 	double begun;
-	int rc = accumulate(r, &l, err);
+	int rc = start_step(r, &u, &l, err);
 
-	assert(r->passes > 0 && u.grad_scale > 0);
+	assert(r->passes > 0);
 	if (rc)
 		return rc;
-	begun = phase_begin(r, PHASE_UPDATE);
-	rc = zero_update(&r->zero, &u, err);
-	phase_end(r, PHASE_UPDATE, begun);
+	begun = train_phase_begin(r, PHASE_UPDATE);
+	rc = zero_end_update(&r->zero, &u, err);
+	train_phase_end(r, PHASE_UPDATE, begun);
 	if (rc)
 		return rc;
 	/* The update was the step's one wait for the device. */
@@ -356,10 +386,10 @@ static int prepare_to_save(struct run *r, struct errmsg *err)
 static int train_steps_save(struct run *r, struct errmsg *err)
 {
 	const struct save_options o = save_options(r);
-	const double begun = phase_begin(r, PHASE_SAVE);
+	const double begun = train_phase_begin(r, PHASE_SAVE);
 	const int rc = saver_begin(r->saver, &o, err);
 
-	phase_end(r, PHASE_SAVE, begun);
+	train_phase_end(r, PHASE_SAVE, begun);
 	return rc;
 }
 

@@ -328,7 +328,7 @@ static void *own_weights(struct zero *z)
 }
 
 /* Ranks that have all weights get the others' parts. */
-static int share_weights(struct zero *z, const void *own, struct errmsg *err)
+static void share_weights(struct zero *z, const void *own)
 {
 	struct zero_impl *m = z->impl;
 
@@ -338,6 +338,10 @@ static int share_weights(struct zero *z, const void *own, struct errmsg *err)
 		zero_gather(z, own, m->weights);
 		zero_wait_comm(z);
 	}
+}
+
+static int end_sharing(struct zero *z, struct errmsg *err)
+{
 	return comm_agree(z->world, check_device(z, err), err);
 }
 
@@ -346,7 +350,8 @@ int zero_publish(struct zero *z, struct errmsg *err)
 	void *const own = own_weights(z);
 
 	z->backend->ops->round(z->backend, own, z->master, z->local);
-	return share_weights(z, own, err);
+	share_weights(z, own);
+	return end_sharing(z, err);
 }
 
 /* --- update ---------------------------------------------------------------- */
@@ -475,12 +480,12 @@ static struct optimizer_config optimizer_of(const struct zero *z, bool matrix)
 	return o;
 }
 
-/* What this update does on the device, and no other does. */
-static void set_step(struct zero *z, const struct zero_update *u)
+void zero_begin_update(struct zero *z, const struct zero_update *u)
 {
 	const struct optimizer_config matrix = optimizer_of(z, true);
 	const struct optimizer_config vector = optimizer_of(z, false);
 
+	assert(u->grad_scale > 0);
 	*z->impl->step_set = (struct zero_step){
 		.rate = { optimizer_rate(&matrix, z->step + 1, u->lr),
 			  optimizer_rate(&vector, z->step + 1, u->lr) },
@@ -518,31 +523,42 @@ static void update_part(struct zero *z, uint8_t *own, const float *gradient)
 	}
 }
 
-int zero_update(struct zero *z, struct zero_update *u, struct errmsg *err)
+void zero_queue_update(struct zero *z, double clip)
 {
 	struct zero_impl *m = z->impl;
 	struct backend *b = z->backend;
 	float *gradient;
 	void *own;
-	int rc;
 
-	assert(u->grad_scale > 0);
-	set_step(z, u);
 	b->ops->copy(b, QUEUE_COMPUTE, m->step, m->step_set, sizeof(*m->step));
 	sum_ends(z);
 	gradient = zero_reduce_units(z);
 	global_norm(z, gradient);
 	own = own_weights(z);
-	b->ops->clip(b, m->factor, m->norm, &m->step->scale, u->clip);
+	b->ops->clip(b, m->factor, m->norm, &m->step->scale, clip);
 	update_part(z, own, gradient);
 	b->ops->copy(b, QUEUE_COMPUTE, m->norm_read, m->norm, sizeof(*m->norm));
-	rc = share_weights(z, own, err);
+	share_weights(z, own);
 	for (unsigned i = 0; i < z->model->nunits; i++)
 		m->units[i].begun = false;
 	m->last_pass = false;
-	u->grad_norm = (double)clip_norm(*m->norm_read, m->step_set->scale);
+}
+
+int zero_end_update(struct zero *z, struct zero_update *u, struct errmsg *err)
+{
+	const int rc = end_sharing(z, err);
+
+	u->grad_norm = (double)clip_norm(*z->impl->norm_read,
+					 z->impl->step_set->scale);
 	u->overflow = !isfinite(u->grad_norm);
 	if (!rc && !u->overflow)
 		z->step++;
 	return rc;
+}
+
+int zero_update(struct zero *z, struct zero_update *u, struct errmsg *err)
+{
+	zero_begin_update(z, u);
+	zero_queue_update(z, u->clip);
+	return zero_end_update(z, u, err);
 }

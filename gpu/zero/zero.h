@@ -125,4 +125,15 @@ struct zero_update {
  * Collective: all ranks get the same result. */
 int zero_update(struct zero *z, struct zero_update *u, struct errmsg *err);
 
+/* The same in parts: what this update alone does; what the device does in each, where
+ * `clip` is that of zero_update, and what can be recorded once and replayed; the end,
+ * which waits for it. */
+void zero_begin_update(struct zero *z, const struct zero_update *u);
+void zero_queue_update(struct zero *z, double clip);
+int zero_end_update(struct zero *z, struct zero_update *u, struct errmsg *err);
+
+/* Can backend_ops' record_begin record passes and updates?  If not, *why is the
+ * reason. */
+bool zero_is_recorded(const struct zero *z, const char **why);
+
 #endif

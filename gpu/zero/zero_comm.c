@@ -40,6 +40,26 @@ void zero_group_end(struct zero *z)
 	z->impl->grouped = false;
 }
 
+/* A graph with collectives of several communicators of NCCL is not tried: NVIDIA warns
+ * of deadlocks between graphs of different ones. */
+bool zero_is_recorded(const struct zero *z, const char **why)
+{
+	const struct topology *const ranks = z->ranks;
+	const struct devcomm *const device = z->impl->device;
+
+	*why = NULL;
+	if (z->impl->exact)
+		*why = "sums over ranks are made by hosts";
+	else if (ranks->tensor.size > 1 || ranks->sequence.size > 1 ||
+		 ranks->pipe.size > 1)
+		*why = "ranks share a model or its rows";
+	else if (z->world->size > 1 && !device)
+		*why = "ranks communicate through their hosts";
+	else if (device && !devcomm_is_recorded(device))
+		*why = "NCCL is older than 2.9.6";
+	return !*why;
+}
+
 void zero_wait_comm(struct zero *z)
 {
 	struct backend *b = z->backend;

@@ -10,9 +10,9 @@
 # Each part takes less than eight minutes, also where a call may not take longer;
 # without PART all of them are made:
 #
-#   tests		test_cuda, and a few steps under compute-sanitizer if it is there
+#   tests		test_cuda, test_graph, and a few steps under compute-sanitizer if it is there
 #   ops			the operations of a step, one by one (gpuops)
-#   gpt2, gpt2-xl	our steps, with and without cuDNN
+#   gpt2, gpt2-xl	our steps, with and without cuDNN, and a CUDA graph
 #   gpt2-torch, gpt2-xl-torch
 #   			our steps and PyTorch's, in turns
 #   load		loading a checkpoint of gpt2-xl
@@ -95,6 +95,7 @@ in_rounds() {
 step_round() {
 	add "$1.ours" "$(ours "$1" "$2" 30)"
 	add "$1.own" "$(ours "$1" "$2" 30 --no_cudnn)"
+	add "$1.queued" "$(ours "$1" "$2" 30 --cuda_graph off)"
 }
 
 # steps MODEL BATCH BAR
@@ -104,6 +105,7 @@ steps() {
 	bar "  model FLOP utilisation" \
 		"$(utilisation "$(median "$1.ours")" "$1")" ">=" "$3"
 	row_of "  attention by our kernels, not cuDNN" "$1.own" tokens/s
+	row_of "  without a CUDA graph" "$1.queued" tokens/s
 }
 
 torch_round() {
@@ -136,9 +138,10 @@ unless_missing() {
 
 tests() {
 	unless_missing test_cuda test_cuda
+	unless_missing test_graph test_graph
 	unless_missing compute-sanitizer compute-sanitizer --error-exitcode 9 \
 		uctrain --device cuda --dtype bf16 --n_layer 2 --seq_length 64 \
-		--train_batch_size 4 --steps 2 --run_name checked \
+		--train_batch_size 4 --steps 3 --run_name checked \
 		--log_dir "$work/logs"
 }
 

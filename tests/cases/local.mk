@@ -5,6 +5,7 @@ scripts += \
 	%D%/train/cuda_sequence.sh \
 	%D%/train/traffic.sh \
 	%D%/train/timeout.sh \
+	%D%/train/graph.sh \
 	%D%/train/parts.sh \
 	%D%/train/cuda.sh \
 	%D%/train/sequence.sh \

@@ -5,7 +5,8 @@
 /*
  * The part of CUDA's runtime that the CUDA backend calls, with the names and
  * meanings of NVIDIA's documentation.  The device is the host: device memory
- * comes from malloc, and operations are complete when they return.
+ * comes from malloc, and operations are complete when they return, or kept if a
+ * stream is captured.
  */
 #include <stddef.h>
 
@@ -20,6 +21,12 @@ typedef enum cudaError {
 	cudaErrorNoDevice = 100,
 	cudaErrorInvalidDevice = 101,
 	cudaErrorNotReady = 600,
+	cudaErrorStreamCaptureUnsupported = 900,
+	cudaErrorStreamCaptureInvalidated = 901,
+	cudaErrorStreamCaptureUnmatched = 903,
+	cudaErrorStreamCaptureUnjoined = 904,
+	cudaErrorStreamCaptureIsolation = 905,
+	cudaErrorCapturedEvent = 907,
 } cudaError_t;
 
 enum cudaMemcpyKind {
@@ -41,6 +48,7 @@ enum cudaDeviceAttr {
 	cudaDevAttrComputeCapabilityMajor = 75,
 	cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
 };
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 
 #define cudaStreamNonBlocking 1
@@ -54,6 +62,8 @@ struct cudaDeviceProp {
 typedef struct cudaemu_stream *cudaStream_t;
 typedef struct cudaemu_pool *cudaMemPool_t;
 typedef struct cudaemu_event *cudaEvent_t;
+typedef struct cudaemu_graph *cudaGraph_t;
+typedef struct cudaemu_exec *cudaGraphExec_t;
 
 const char *cudaGetErrorName(cudaError_t e);
 const char *cudaGetErrorString(cudaError_t e);
@@ -76,6 +86,16 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
 				unsigned flags);
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
+				   enum cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec,
+					  cudaGraph_t graph,
+					  unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);

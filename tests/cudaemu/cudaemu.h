@@ -77,6 +77,8 @@ extern struct cudaemu_traffic {
 	uint64_t zeroed, bytes_zeroed;
 	uint64_t collectives; /* of NCCL; a group counts as one */
 	uint64_t bytes_reduced; /* that this rank gave to its reductions */
+	/* Of all these, those that the host called; a graph's launch is one. */
+	uint64_t calls;
 } cudaemu_traffic;
 
 /* Open the file $VARIABLE.RANK for such a report, as fopen does; NULL if it is not set. */
@@ -87,6 +89,14 @@ FILE *cudaemu_report(const char *variable, const char *mode);
 struct cudaemu_dim {
 	unsigned x, y, z;
 };
+
+/* Keep an operation with a copy of its argument if the stream is captured; false:
+ * do it. */
+struct cudaemu_stream;
+bool cudaemu_record(struct cudaemu_stream *stream, void (*run)(void *arg),
+		    const void *arg, size_t bytes);
+
+bool cudaemu_is_on_device(const void *p);
 
 /* The position of the running thread. */
 extern struct cudaemu_dim cudaemu_thread, cudaemu_block;

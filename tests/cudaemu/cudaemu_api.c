@@ -10,6 +10,7 @@
 
 #include "cuda_runtime_api.h"
 #include "cudaemu.h"
+#include "cudaemu_impl.h"
 #include "nvtx3/nvToolsExt.h"
 
 struct cudaemu_traffic cudaemu_traffic;
@@ -26,46 +27,34 @@ struct allocation {
 	struct allocation *next;
 };
 
-struct cudaemu_event {
-	uint64_t number; /* of the last allocation before it */
-	double at;       /* milliseconds */
-	bool timed;
-};
-
-static double now;
-
-void cudaemu_spend(double ms)
-{
-	now += ms;
-}
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct allocation *allocations;
+/* Of the device, and of the host: memory that copies reach directly. */
+static struct allocation *allocations, *pinned;
 static uint64_t made, settled;
 
-static cudaError_t result(cudaError_t e)
+cudaError_t cudaemu_result(cudaError_t e)
 {
 	if (e != cudaSuccess)
 		last_error = e;
 	return e;
 }
 
-static bool remember(void *p, size_t bytes)
+static bool remember(struct allocation **all, void *p, size_t bytes)
 {
 	struct allocation *a = malloc(sizeof(*a));
 
 	if (!a)
 		return false;
 	pthread_mutex_lock(&lock);
-	*a = (struct allocation){ p, bytes, ++made, allocations };
-	allocations = a;
+	*a = (struct allocation){ p, bytes, ++made, *all };
+	*all = a;
 	pthread_mutex_unlock(&lock);
 	return true;
 }
 
-static void forget(const void *p)
+static void forget(struct allocation **at, const void *p)
 {
-	struct allocation **at = &allocations, *a;
+	struct allocation *a;
 
 	pthread_mutex_lock(&lock);
 	while (*at && (*at)->p != p)
@@ -76,9 +65,16 @@ static void forget(const void *p)
 	free(a);
 }
 
-static void settle(uint64_t number)
+uint64_t cudaemu_allocated(void)
+{
+	return made;
+}
+
+void cudaemu_settle(uint64_t number)
 {
 	pthread_mutex_lock(&lock);
+	if (number > made)
+		number = made;
 	if (number > settled)
 		settled = number;
 	pthread_mutex_unlock(&lock);
@@ -122,6 +118,18 @@ const char *cudaGetErrorName(cudaError_t e)
 		return "cudaErrorInvalidDevice";
 	case cudaErrorNotReady:
 		return "cudaErrorNotReady";
+	case cudaErrorStreamCaptureUnsupported:
+		return "cudaErrorStreamCaptureUnsupported";
+	case cudaErrorStreamCaptureInvalidated:
+		return "cudaErrorStreamCaptureInvalidated";
+	case cudaErrorStreamCaptureUnmatched:
+		return "cudaErrorStreamCaptureUnmatched";
+	case cudaErrorStreamCaptureUnjoined:
+		return "cudaErrorStreamCaptureUnjoined";
+	case cudaErrorStreamCaptureIsolation:
+		return "cudaErrorStreamCaptureIsolation";
+	case cudaErrorCapturedEvent:
+		return "cudaErrorCapturedEvent";
 	}
 	return "unrecognized error code";
 }
@@ -149,7 +157,7 @@ cudaError_t cudaGetDeviceCount(int *count)
 cudaError_t cudaSetDevice(int device)
 {
 	has_device = device == 0 || device == 1;
-	return result(has_device ? cudaSuccess : cudaErrorInvalidDevice);
+	return cudaemu_result(has_device ? cudaSuccess : cudaErrorInvalidDevice);
 }
 
 static int major = 8;
@@ -162,8 +170,9 @@ void cudaemu_be(int capability)
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 {
 	*prop = (struct cudaDeviceProp){ .name = "emulated" };
-	return result(device == 0 || device == 1 ? cudaSuccess
-						 : cudaErrorInvalidDevice);
+	return cudaemu_result(device == 0 || device == 1
+				      ? cudaSuccess
+				      : cudaErrorInvalidDevice);
 }
 
 /* With CUDAEMU_DEVICES=own each rank sees one device, its own, as number 0. */
@@ -193,108 +202,27 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr,
 		*value = (int)cudaemu_shared_limit;
 		return cudaSuccess;
 	}
-	return result(cudaErrorInvalidValue);
-}
-
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
-{
-	(void)flags;
-	*stream = malloc(1);
-	return result(*stream ? cudaSuccess : cudaErrorMemoryAllocation);
-}
-
-/* Lower numbers come first. */
-cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
-{
-	*least = 0;
-	*greatest = -5;
-	return cudaSuccess;
-}
-
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
-					 int priority)
-{
-	if (priority > 0 || priority < -5)
-		return result(cudaErrorInvalidValue);
-	return cudaStreamCreateWithFlags(stream, flags);
-}
-
-cudaError_t cudaStreamDestroy(cudaStream_t stream)
-{
-	free(stream);
-	return cudaSuccess;
-}
-
-cudaError_t cudaStreamSynchronize(cudaStream_t stream)
-{
-	(void)stream;
-	cudaemu_traffic.waits++;
-	settle(made);
-	return cudaSuccess;
-}
-
-/* Operations are complete when they return: nothing to wait for. */
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
-				unsigned flags)
-{
-	(void)stream;
-	(void)event;
-	(void)flags;
-	return cudaSuccess;
-}
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
-{
-	*event = calloc(1, sizeof(**event));
-	if (*event)
-		(*event)->timed = !(flags & cudaEventDisableTiming);
-	return result(*event ? cudaSuccess : cudaErrorMemoryAllocation);
-}
-
-cudaError_t cudaEventDestroy(cudaEvent_t event)
-{
-	free(event);
-	return cudaSuccess;
-}
-
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
-{
-	(void)stream;
-	event->number = made;
-	event->at = now;
-	return cudaSuccess;
-}
-
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begun, cudaEvent_t ended)
-{
-	if (!begun->timed || !ended->timed)
-		return result(cudaErrorInvalidValue);
-	*ms = (float)(ended->at - begun->at);
-	return cudaSuccess;
-}
-
-/* All work is done when it is queued, as a stream without much to do has done it. */
-cudaError_t cudaEventQuery(cudaEvent_t event)
-{
-	settle(event->number);
-	return cudaSuccess;
-}
-
-cudaError_t cudaEventSynchronize(cudaEvent_t event)
-{
-	cudaemu_traffic.waits++;
-	settle(event->number);
-	return cudaSuccess;
+	return cudaemu_result(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaMallocHost(void **p, size_t bytes)
 {
-	return result(posix_memalign(p, 4096, bytes) ? cudaErrorMemoryAllocation
-						     : cudaSuccess);
+	if (cudaemu_forbids("cudaMallocHost"))
+		return cudaErrorStreamCaptureUnsupported;
+	if (posix_memalign(p, 4096, bytes))
+		return cudaemu_result(cudaErrorMemoryAllocation);
+	if (!remember(&pinned, *p, bytes)) {
+		free(*p);
+		return cudaemu_result(cudaErrorMemoryAllocation);
+	}
+	return cudaSuccess;
 }
 
 cudaError_t cudaFreeHost(void *p)
 {
+	if (cudaemu_forbids("cudaFreeHost"))
+		return cudaErrorStreamCaptureUnsupported;
+	forget(&pinned, p);
 	free(p);
 	return cudaSuccess;
 }
@@ -333,7 +261,7 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool,
 	case cudaMemPoolAttrReleaseThreshold:
 		break;
 	}
-	return result(cudaErrorInvalidValue);
+	return cudaemu_result(cudaErrorInvalidValue);
 }
 
 /* Of CUDAEMU_MEMORY bytes, or of 4 GiB. */
@@ -351,12 +279,14 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
 cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream)
 {
 	(void)stream;
+	if (cudaemu_forbids("cudaMallocAsync"))
+		return cudaErrorStreamCaptureUnsupported;
 	if (limit < taken || bytes > limit - taken ||
 	    posix_memalign(p, 256, bytes))
-		return result(cudaErrorMemoryAllocation);
-	if (!remember(*p, bytes)) {
+		return cudaemu_result(cudaErrorMemoryAllocation);
+	if (!remember(&allocations, *p, bytes)) {
 		free(*p);
-		return result(cudaErrorMemoryAllocation);
+		return cudaemu_result(cudaErrorMemoryAllocation);
 	}
 	memset(*p, 0xff, bytes);
 	taken += malloc_usable_size(*p);
@@ -368,7 +298,9 @@ cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream)
 cudaError_t cudaFreeAsync(void *p, cudaStream_t stream)
 {
 	(void)stream;
-	forget(p);
+	if (cudaemu_forbids("cudaFreeAsync"))
+		return cudaErrorStreamCaptureUnsupported;
+	forget(&allocations, p);
 	taken -= malloc_usable_size(p);
 	free(p);
 	return cudaSuccess;
@@ -376,21 +308,27 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t stream)
 
 /* --- copies ----------------------------------------------------------------- */
 
-static bool is_on_device(const void *p)
+static bool is_among(struct allocation *const *all, const void *p)
 {
 	bool found = false;
 
 	pthread_mutex_lock(&lock);
-	for (const struct allocation *a = allocations; a && !found; a = a->next)
+	for (const struct allocation *a = *all; a && !found; a = a->next)
 		found = (const uint8_t *)p >= a->p &&
 			(const uint8_t *)p < a->p + a->bytes;
 	pthread_mutex_unlock(&lock);
 	return found;
 }
 
+bool cudaemu_is_on_device(const void *p)
+{
+	return is_among(&allocations, p);
+}
+
 static void count_copy(const void *dst, const void *src, size_t bytes)
 {
-	const bool into = is_on_device(dst), from = is_on_device(src);
+	const bool into = cudaemu_is_on_device(dst),
+		   from = cudaemu_is_on_device(src);
 
 	if (into && !from) {
 		cudaemu_traffic.to_device++;
@@ -430,27 +368,60 @@ static void __attribute__((destructor)) report_all_traffic(void)
 	report_traffic(cudaemu_report("CUDAEMU_TRAFFIC", "w"));
 }
 
+struct move {
+	void *dst;
+	const void *src;
+	int value;
+	size_t bytes;
+};
+
+static void copy(void *arg)
+{
+	const struct move *const m = arg;
+
+	if (m->bytes) {
+		count_copy(m->dst, m->src, m->bytes);
+		memcpy(m->dst, m->src, m->bytes);
+	}
+}
+
+static void set(void *arg)
+{
+	const struct move *const m = arg;
+
+	if (m->bytes) {
+		cudaemu_traffic.zeroed++;
+		cudaemu_traffic.bytes_zeroed += m->bytes;
+		memset(m->dst, m->value, m->bytes);
+	}
+}
+
+static bool is_reachable(const void *p)
+{
+	return cudaemu_is_on_device(p) || is_among(&pinned, p);
+}
+
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes,
 			    enum cudaMemcpyKind kind, cudaStream_t stream)
 {
+	struct move m = { .dst = dst, .src = src, .bytes = bytes };
+
 	(void)kind;
-	(void)stream;
-	if (bytes) {
-		count_copy(dst, src, bytes);
-		memcpy(dst, src, bytes);
-	}
+	if ((!is_reachable(dst) || !is_reachable(src)) &&
+	    cudaemu_forbids("cudaMemcpyAsync of memory that is not pinned"))
+		return cudaErrorStreamCaptureUnsupported;
+	if (!cudaemu_record(stream, copy, &m, sizeof(m)))
+		copy(&m);
 	return cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes,
 			    cudaStream_t stream)
 {
-	(void)stream;
-	if (bytes) {
-		cudaemu_traffic.zeroed++;
-		cudaemu_traffic.bytes_zeroed += bytes;
-		memset(p, value, bytes);
-	}
+	struct move m = { .dst = p, .value = value, .bytes = bytes };
+
+	if (!cudaemu_record(stream, set, &m, sizeof(m)))
+		set(&m);
 	return cudaSuccess;
 }
 

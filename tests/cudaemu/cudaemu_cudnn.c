@@ -3,8 +3,10 @@
  * cudaemu_cudnn_ops.c has the operations. */
 #include "cudaemu_cudnn.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
+#include "cudaemu.h"
 #include "cudaemu_cudnn_impl.h"
 #include "gpu/nvidia/cudnn_api.h"
 
@@ -12,7 +14,7 @@
 #define WORKSPACE 300
 
 struct cudaemu_dnn {
-	bool has_stream;
+	cudaStream_t stream;
 };
 
 struct cudaemu_cudnn cudaemu_cudnn;
@@ -138,16 +140,70 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t d)
 
 /* --- the library ------------------------------------------------------------ */
 
+/* Numbers that a pack has the addresses of; cuDNN reads them when it is called. */
+#define NUMBERS 8
+#define TENSORS 16 /* in memory */
+
+struct execution {
+	cudnnBackendDescriptor_t graph;
+	struct cudaemu_dnn_descriptor pack;
+	int64_t ids[TENSORS];
+	char *at[TENSORS];
+	char *workspace;
+	float numbers[NUMBERS];
+	unsigned of[NUMBERS], n; /* indices in `at` */
+};
+
+static void execute(void *arg)
+{
+	struct execution *const e = arg;
+
+	for (unsigned i = 0; i < e->n; i++)
+		e->at[e->of[i]] = (char *)&e->numbers[i];
+	e->pack.attributes[CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS].values =
+		(char *)e->ids;
+	e->pack.attributes[CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS].values =
+		(char *)e->at;
+	memset(e->workspace, 0xff, WORKSPACE);
+	if (!cudnn_ops_do(e->graph, &e->pack))
+		abort();
+}
+
+/* Execute later what can be executed now. */
+static bool execute_later(cudaStream_t stream, desc graph, desc pack,
+			  char *workspace)
+{
+	const int64_t n = pack->attributes[CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS].n;
+	struct execution e = { .graph = graph,
+			       .pack = *pack,
+			       .workspace = workspace };
+
+	assert(n <= TENSORS);
+	memcpy(e.ids, values(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS),
+	       (size_t)n * sizeof(*e.ids));
+	memcpy(e.at, values(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS),
+	       (size_t)n * sizeof(*e.at));
+	for (unsigned i = 0; i < n; i++)
+		if (!cudaemu_is_on_device(e.at[i])) {
+			assert(e.n < NUMBERS);
+			memcpy(&e.numbers[e.n], e.at[i], sizeof(float));
+			e.of[e.n++] = i;
+		}
+	return cudaemu_record(stream, execute, &e, sizeof(e));
+}
+
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle,
 				  cudnnBackendDescriptor_t plan,
 				  cudnnBackendDescriptor_t pack)
 {
 	char *const *const workspace =
 		values(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
-	const bool can = handle->has_stream && plan->final && pack->final &&
+	const bool can = handle->stream && plan->final && pack->final &&
 			 !cudaemu_cudnn.fails;
 
 	cudaemu_cudnn.runs++;
+	if (can && execute_later(handle->stream, plan->graph, pack, *workspace))
+		return CUDNN_STATUS_SUCCESS;
 	memset(*workspace, 0xff, WORKSPACE);
 	return can && cudnn_ops_do(plan->graph, pack)
 		       ? CUDNN_STATUS_SUCCESS
@@ -176,7 +232,7 @@ cudnnStatus_t cudnnDestroy(cudnnHandle_t handle)
 
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
 {
-	handle->has_stream = stream != NULL;
+	handle->stream = stream;
 	return CUDNN_STATUS_SUCCESS;
 }
 

@@ -347,6 +347,47 @@ static bool fits(const void *p, uint32_t alignment)
 	return (uintptr_t)p % alignment == 0;
 }
 
+/* The arguments of cublasLtMatmul, as they are when it is called. */
+struct product {
+	struct cudaemu_lt_desc desc;
+	struct cudaemu_lt_layout a_layout, b_layout, c_layout, d_layout;
+	const void *a, *b, *c;
+	void *d;
+	float by[2];
+};
+
+static void compute(void *arg)
+{
+	const struct product *const p = arg;
+	const struct cudaemu_lt_layout *const to = &p->d_layout;
+	const uint64_t m = to->rows, n = to->cols;
+	const uint64_t k =
+		p->desc.a == CUBLAS_OP_T ? p->a_layout.rows : p->a_layout.cols;
+
+	cudaemu_traffic.products++;
+	for (uint64_t col = 0; col < n; col++)
+		for (uint64_t row = 0; row < m; row++) {
+			float sum = 0;
+
+			for (uint64_t i = 0; i < k; i++)
+				sum += get(p->a, p->a_layout.type,
+					   at(&p->a_layout, p->desc.a, row, i)) *
+				       get(p->b, p->b_layout.type,
+					   at(&p->b_layout, p->desc.b, i, col));
+			sum *= p->by[0];
+			if (p->by[1] != 0)
+				sum += p->by[1] * get(p->c, p->c_layout.type,
+						      at(&p->c_layout,
+							 CUBLAS_OP_N, row, col));
+			put(p->d, to->type, at(to, CUBLAS_OP_N, row, col),
+			    finish(&p->desc, to->type, sum, row, col));
+		}
+	if (p->desc.epilogue == CUBLASLT_EPILOGUE_BGRADA) {
+		sum_rows(&p->desc, p->a, &p->a_layout, m, k, to->type);
+		with_sums++;
+	}
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
 			      const void *alpha, const void *a,
 			      cublasLtMatrixLayout_t a_layout, const void *b,
@@ -360,12 +401,19 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
 	const uint64_t m = d_layout->rows, n = d_layout->cols;
 	const uint64_t k = turned ? a_layout->rows : a_layout->cols;
 	const bool b_turned = desc->b == CUBLAS_OP_T;
-	float by[2];
+	struct product p = { .desc = *desc,
+			     .a_layout = *a_layout,
+			     .b_layout = *b_layout,
+			     .c_layout = *c_layout,
+			     .d_layout = *d_layout,
+			     .a = a,
+			     .b = b,
+			     .c = c,
+			     .d = d };
 
 	(void)lt;
 	(void)workspace;
 	(void)workspace_bytes;
-	(void)stream;
 	if ((turned ? a_layout->cols : a_layout->rows) != m ||
 	    (b_turned ? b_layout->cols : b_layout->rows) != k ||
 	    (b_turned ? b_layout->rows : b_layout->cols) != n ||
@@ -378,33 +426,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
 	assert(algo->number < ALGORITHMS);
 	if (offered.last_fails && algo->number + 1 == offered.n)
 		return CUBLAS_STATUS_NOT_SUPPORTED;
-	cudaemu_traffic.products++;
 	products[algo->number]++;
 	cudaemu_spend(algo->number == offered.fastest ? 0.5 : 1);
-	memcpy(&by[0], alpha, sizeof(by[0]));
-	memcpy(&by[1], beta, sizeof(by[1]));
-	for (uint64_t col = 0; col < n; col++)
-		for (uint64_t row = 0; row < m; row++) {
-			float sum = 0;
-
-			for (uint64_t i = 0; i < k; i++)
-				sum += get(a, a_layout->type,
-					   at(a_layout, desc->a, row, i)) *
-				       get(b, b_layout->type,
-					   at(b_layout, desc->b, i, col));
-			sum *= by[0];
-			if (by[1] != 0)
-				sum += by[1] *
-				       get(c, c_layout->type,
-					   at(c_layout, CUBLAS_OP_N, row, col));
-			put(d, d_layout->type,
-			    at(d_layout, CUBLAS_OP_N, row, col),
-			    finish(desc, d_layout->type, sum, row, col));
-		}
-	if (desc->epilogue == CUBLASLT_EPILOGUE_BGRADA) {
-		sum_rows(desc, a, a_layout, m, k, d_layout->type);
-		with_sums++;
-	}
+	memcpy(&p.by[0], alpha, sizeof(p.by[0]));
+	memcpy(&p.by[1], beta, sizeof(p.by[1]));
+	if (!cudaemu_record(stream, compute, &p, sizeof(p)))
+		compute(&p);
 	return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -27,6 +27,12 @@ void ncclemu_started(void)
 	cudaemu_traffic.collectives++;
 }
 
+bool ncclemu_record(cudaStream_t stream, void (*run)(void *arg),
+		    const void *arg, size_t bytes)
+{
+	return cudaemu_record(stream, run, arg, bytes);
+}
+
 const struct nccl_api *nccl_api(const char **why)
 {
 	*why = "the GPUs are emulated";

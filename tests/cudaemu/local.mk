@@ -21,7 +21,8 @@ tests_libcudaemu_a_SOURCES = \
 	%D%/cudnn.h %D%/nvtx3/nvToolsExt.h \
 	%D%/gpu/cuda/cuda_launch.cuh %D%/gpu/cuda/cuda_ptx.cuh \
 	%D%/cudaemu.h %D%/cudaemu.cc \
-	%D%/cudaemu_api.c %D%/cudaemu_lt.c \
+	%D%/cudaemu_impl.h %D%/cudaemu_api.c \
+	%D%/cudaemu_graph.c %D%/cudaemu_lt.c \
 	%D%/cudaemu_cufile.h %D%/cudaemu_cufile.c \
 	%D%/cudaemu_cudnn.h %D%/cudaemu_cudnn.c \
 	%D%/cudaemu_cudnn_impl.h %D%/cudaemu_cudnn_ops.c \

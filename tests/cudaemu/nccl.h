@@ -25,6 +25,7 @@ typedef struct {
 	char internal[128];
 } ncclUniqueId;
 
+ncclResult_t ncclGetVersion(int *version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int n, ncclUniqueId id,
 			      int rank);

@@ -38,6 +38,15 @@ static MPI_Datatype type_of(ncclDataType_t t)
 
 /* --- communicators ------------------------------------------------------------ */
 
+/* NCCL_EMULATED_VERSION, or one that graphs may contain. */
+static ncclResult_t get_version(int *version)
+{
+	const char *const given = getenv("NCCL_EMULATED_VERSION");
+
+	*version = given ? atoi(given) : 22304;
+	return ncclSuccess;
+}
+
 /* An id names the rank that leads, and how many it has led. */
 struct id {
 	int leader, number;
@@ -125,6 +134,8 @@ static const char *error_string(ncclResult_t r)
 
 static MPI_Request pending[16];
 static int depth, npending;
+/* The stream that a group is recorded for; NULL: for none yet. */
+static cudaStream_t recorded;
 
 static ncclResult_t group_start(void)
 {
@@ -141,6 +152,57 @@ static ncclResult_t group_end(void)
 		ncclemu_started();
 	}
 	return ncclSuccess;
+}
+
+static void start_later(void *unused)
+{
+	(void)unused;
+	group_start();
+}
+
+static void end_later(void *unused)
+{
+	(void)unused;
+	group_end();
+}
+
+static ncclResult_t group_end_or_later(void)
+{
+	if (depth > 1 || !recorded)
+		return group_end();
+	depth--;
+	ncclemu_record(recorded, end_later, "", 1);
+	recorded = NULL;
+	return ncclSuccess;
+}
+
+/* A collective whose stream is captured: `now` does it. */
+struct call {
+	ncclResult_t (*now)(const struct call *c);
+	const void *from;
+	void *to;
+	size_t n;
+	ncclDataType_t t;
+	int root;
+	ncclComm_t comm;
+};
+
+static void call_now(void *arg)
+{
+	const struct call *const c = arg;
+
+	if (c->now(c) != ncclSuccess)
+		abort();
+}
+
+static ncclResult_t call_or_later(cudaStream_t stream, const struct call *c)
+{
+	if (depth && !recorded && ncclemu_record(stream, start_later, "", 1))
+		recorded = stream;
+	if (ncclemu_record(stream, call_now, c, sizeof(*c)))
+		return ncclSuccess;
+	ncclemu_after(stream);
+	return c->now(c);
 }
 
 static ncclResult_t nccl_send(const void *from, size_t n, ncclDataType_t t,
@@ -239,24 +301,42 @@ static void reduce_halves(const void *from, void *to, size_t n,
 	free(all);
 }
 
+static ncclResult_t reduce_now(const struct call *c)
+{
+	const void *const send = ncclemu_memory(c->from);
+	void *const recv =
+		c->root == c->comm->rank ? ncclemu_memory(c->to) : NULL;
+
+	alone();
+	ncclemu_reduces(c->n * size_of(c->t));
+	if (is_stuck())
+		return ncclSuccess;
+	if (is_half(c->t))
+		reduce_halves(send, recv, c->n, c->t, c->root, c->comm);
+	else
+		MPI_Reduce(send == recv ? MPI_IN_PLACE : send, recv, (int)c->n,
+			   type_of(c->t), MPI_SUM, c->root, c->comm->mpi);
+	return ncclSuccess;
+}
+
 static ncclResult_t reduce(const void *from, void *to, size_t n,
 			   ncclDataType_t t, ncclRedOp_t op, int root,
 			   ncclComm_t comm, cudaStream_t stream)
 {
-	const void *const send = ncclemu_memory(from);
-	void *const recv = root == comm->rank ? ncclemu_memory(to) : NULL;
+	const struct call c = { reduce_now, from, to, n, t, root, comm };
 
-	ncclemu_after(stream);
-	alone();
 	assert(op == ncclSum);
-	ncclemu_reduces(n * size_of(t));
-	if (is_stuck())
-		return ncclSuccess;
-	if (is_half(t))
-		reduce_halves(send, recv, n, t, root, comm);
-	else
-		MPI_Reduce(send == recv ? MPI_IN_PLACE : send, recv, (int)n,
-			   type_of(t), MPI_SUM, root, comm->mpi);
+	return call_or_later(stream, &c);
+}
+
+static ncclResult_t broadcast_now(const struct call *c)
+{
+	alone();
+	if (c->root == c->comm->rank && c->from != c->to)
+		memmove(ncclemu_memory(c->to), ncclemu_memory(c->from),
+			c->n * (c->t == ncclFloat32 ? sizeof(float) : 1));
+	MPI_Bcast(ncclemu_memory(c->to), (int)c->n, type_of(c->t), c->root,
+		  c->comm->mpi);
 	return ncclSuccess;
 }
 
@@ -264,13 +344,9 @@ static ncclResult_t broadcast(const void *from, void *to, size_t n,
 			      ncclDataType_t t, int root, ncclComm_t comm,
 			      cudaStream_t stream)
 {
-	ncclemu_after(stream);
-	alone();
-	if (root == comm->rank && from != to)
-		memmove(ncclemu_memory(to), ncclemu_memory(from),
-			n * (t == ncclFloat32 ? sizeof(float) : 1));
-	MPI_Bcast(ncclemu_memory(to), (int)n, type_of(t), root, comm->mpi);
-	return ncclSuccess;
+	const struct call c = { broadcast_now, from, to, n, t, root, comm };
+
+	return call_or_later(stream, &c);
 }
 
 static void reduce_scatter_halves(const void *from, void *to, size_t n,
@@ -296,23 +372,42 @@ static void reduce_scatter_floats(const void *from, void *to, size_t n,
 	free(sum);
 }
 
+static ncclResult_t reduce_scatter_now(const struct call *c)
+{
+	const void *const parts = ncclemu_memory(c->from);
+	void *const mine = ncclemu_memory(c->to);
+
+	alone();
+	ncclemu_reduces((size_t)c->comm->size * c->n * size_of(c->t));
+	if (is_stuck())
+		return ncclSuccess;
+	if (is_half(c->t))
+		reduce_scatter_halves(parts, mine, c->n, c->t, c->comm);
+	else
+		reduce_scatter_floats(parts, mine, c->n, c->comm);
+	return ncclSuccess;
+}
+
 static ncclResult_t reduce_scatter(const void *from, void *to, size_t n,
 				   ncclDataType_t t, ncclRedOp_t op,
 				   ncclComm_t comm, cudaStream_t stream)
 {
-	const void *const parts = ncclemu_memory(from);
-	void *const mine = ncclemu_memory(to);
+	const struct call c = { reduce_scatter_now, from, to, n, t, 0, comm };
 
-	ncclemu_after(stream);
-	alone();
 	assert(op == ncclSum && (t == ncclFloat32 || is_half(t)));
-	ncclemu_reduces((size_t)comm->size * n * size_of(t));
-	if (is_stuck())
-		return ncclSuccess;
-	if (is_half(t))
-		reduce_scatter_halves(parts, mine, n, t, comm);
-	else
-		reduce_scatter_floats(parts, mine, n, comm);
+	return call_or_later(stream, &c);
+}
+
+static ncclResult_t all_gather_now(const struct call *c)
+{
+	char *const all = ncclemu_memory(c->to);
+	char *const own = all + (size_t)c->comm->rank * c->n;
+
+	alone();
+	if (own != ncclemu_memory(c->from))
+		memmove(own, ncclemu_memory(c->from), c->n);
+	MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, all, (int)c->n, MPI_BYTE,
+		      c->comm->mpi);
 	return ncclSuccess;
 }
 
@@ -320,17 +415,10 @@ static ncclResult_t all_gather(const void *from, void *to, size_t n,
 			       ncclDataType_t t, ncclComm_t comm,
 			       cudaStream_t stream)
 {
-	char *const all = ncclemu_memory(to);
-	char *const own = all + (size_t)comm->rank * n;
+	const struct call c = { all_gather_now, from, to, n, t, 0, comm };
 
-	ncclemu_after(stream);
-	alone();
 	assert(t == ncclUint8);
-	if (own != ncclemu_memory(from))
-		memmove(own, ncclemu_memory(from), n);
-	MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, all, (int)n, MPI_BYTE,
-		      comm->mpi);
-	return ncclSuccess;
+	return call_or_later(stream, &c);
 }
 
 static void all_reduce_halves(ncclDataType_t t, uint16_t *x, size_t n,
@@ -345,32 +433,39 @@ static void all_reduce_halves(ncclDataType_t t, uint16_t *x, size_t n,
 	free(all);
 }
 
+static ncclResult_t all_reduce_now(const struct call *c)
+{
+	void *const x = ncclemu_memory(c->to);
+
+	alone();
+	ncclemu_reduces(c->n * size_of(c->t));
+	if (is_half(c->t))
+		all_reduce_halves(c->t, x, c->n, c->comm);
+	else
+		MPI_Allreduce(MPI_IN_PLACE, x, (int)c->n, type_of(c->t),
+			      MPI_SUM, c->comm->mpi);
+	return ncclSuccess;
+}
+
 static ncclResult_t all_reduce(const void *from, void *to, size_t n,
 			       ncclDataType_t t, ncclRedOp_t op,
 			       ncclComm_t comm, cudaStream_t stream)
 {
-	void *const x = ncclemu_memory(to);
+	const struct call c = { all_reduce_now, from, to, n, t, 0, comm };
 
-	ncclemu_after(stream);
-	alone();
 	assert(op == ncclSum && from == to);
-	ncclemu_reduces(n * size_of(t));
-	if (is_half(t))
-		all_reduce_halves(t, x, n, comm);
-	else
-		MPI_Allreduce(MPI_IN_PLACE, x, (int)n, type_of(t), MPI_SUM,
-			      comm->mpi);
-	return ncclSuccess;
+	return call_or_later(stream, &c);
 }
 
 const struct nccl_api ncclemu = {
+	.ncclGetVersion = get_version,
 	.ncclGetUniqueId = get_unique_id,
 	.ncclCommInitRank = init_rank,
 	.ncclCommDestroy = destroy,
 	.ncclCommGetAsyncError = async_error,
 	.ncclGetErrorString = error_string,
 	.ncclGroupStart = group_start,
-	.ncclGroupEnd = group_end,
+	.ncclGroupEnd = group_end_or_later,
 	.ncclReduce = reduce,
 	.ncclBroadcast = broadcast,
 	.ncclReduceScatter = reduce_scatter,

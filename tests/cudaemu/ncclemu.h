@@ -25,6 +25,11 @@ void ncclemu_after(cudaStream_t stream);
 /* Is called for what this rank gives to a reduction. */
 void ncclemu_reduces(size_t bytes);
 
+/* Keep an operation with a copy of its argument if the stream is captured; false:
+ * do it. */
+bool ncclemu_record(cudaStream_t stream, void (*run)(void *arg),
+		    const void *arg, size_t bytes);
+
 /* The memory behind a device address. */
 void *ncclemu_memory(const void *p);
 

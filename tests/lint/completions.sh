@@ -27,6 +27,7 @@ uctrain --names |hf megatron
 uctrain --optimizer |Adam AdamW
 uctrain --lr_schedule |constant warmup cosine
 uctrain --device |cpu cuda
+uctrain --cuda_graph |auto on off
 '
 
 # --- asking shells: candidates_of_SHELL reads lines, and writes one file for each,

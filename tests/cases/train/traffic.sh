@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # What a step asks of emulated GPUs, for each stage on one and two ranks: copies between
 # host and device, in numbers and bytes, the host's waits, launches of kernels, products,
-# and what is zeroed: what is due, and nothing else.
+# what is zeroed, and, of a step that is replayed, the host's calls: what is due, and
+# nothing else.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -11,11 +12,11 @@ rank=("$top_builddir/tests/programs/uctrain_emulated")
 [ -x "${rank[0]}" ] || skip "nothing emulates a GPU"
 [ "${sanitize:-no}" = no ] || skip "the copies are the same with a sanitizer"
 
-# A step by the given rank of a run: what its second step asked for, in the order of struct
+# A step by the given rank of a run: what its third step asked for, in the order of struct
 # cudaemu_traffic.
 step() {
-	awk -v third="${third["$1-$2-$3-$4"]}" 'NR == third - 1 { split($0, a) }
-		NR == third { for (i = 1; i <= NF; i++) printf "%d%s", $i - a[i], i < NF ? " " : "\n" }' \
+	awk -v fourth="${fourth["$1-$2-$3-$4"]}" 'NR == fourth - 1 { split($0, a) }
+		NR == fourth { for (i = 1; i <= NF; i++) printf "%d%s", $i - a[i], i < NF ? " " : "\n" }' \
 		"$tmp/$1-$3-$4.$5"
 }
 
@@ -33,14 +34,14 @@ runs() {
 	for stage in "${@:4}"; do
 		train_later "$ranks" "run-$how-$stage-$ranks-$passes" "${tiny[@]}" --device cuda \
 			--dtype bf16 --train_batch_size $((ranks * passes)) \
-			--train_micro_batch_size_per_gpu 1 --zero_stage "$stage" --steps 3 \
+			--train_micro_batch_size_per_gpu 1 --zero_stage "$stage" --steps 4 \
 			"${flags[@]}"
-		# Where its third step begins.
-		third["$how-$stage-$ranks-$passes"]=$((steps += 3))
+		# Where its fourth step begins.
+		fourth["$how-$stage-$ranks-$passes"]=$((steps += 4))
 	done
 	CUDAEMU_STEPS=$tmp/$how-$ranks-$passes train_all
 }
-declare -A third
+declare -A fourth
 
 # Elements of $tiny's units: the embeddings, two blocks, the last norm.  All parameters have even
 # sizes, so that halves need no padding; the middle is in the first block.
@@ -152,14 +153,29 @@ due_reduced() {
 	esac
 }
 
+# A step that is replayed is the copy of its tokens, and the graph; another all that is counted, and
+# in stage 3 a copy of each piece of this rank to its place.
+due_calls() {
+	local calls
+
+	case $1,$3 in
+	nccl*,* | *,1) echo 2 && return ;;
+	esac
+	calls=$((in + out + $(due_launches "$@") + products * $4))
+	[ "$2" = 3 ] && calls=$((calls + gathers))
+	read -r zeroed _ <<<"$(due_zeroed "$@")"
+	echo $((calls + zeroed))
+}
+
 # The host waits once, and for each copy besides the five.
 due() {
-	local copies in out
+	local copies in out zeroed
 
 	copies=$(due_copies "$@")
 	read -r in _ out _ <<<"$copies"
 	echo "$copies" $((1 + in + out - 5)) "$(due_launches "$@")" $((products * $4)) \
-		"$(due_zeroed "$@")" "$(due_collectives "$@")" "$(due_reduced "$@")"
+		"$(due_zeroed "$@")" "$(due_collectives "$@")" "$(due_reduced "$@")" \
+		"$(due_calls "$@")"
 }
 
 while read -r how ranks passes; do

@@ -48,14 +48,14 @@ tests_unit_train_test_tbevents_LDADD = $(train_ldadd)
 tests_unit_train_test_metrics_LDADD = $(train_ldadd)
 
 # The CUDA backend without a GPU: its kernels compiled as C++, with headers and
-# a runtime that emulate CUDA.  test_cuda is the same test on a GPU.
+# a runtime that emulate CUDA.  test_cuda and test_graph are the same tests on a GPU.
 cuda_tests =
 cuda_test_sources = %D%/test_cuda.c $(sides) $(ops)
 if HAVE_CXX
-cuda_tests += %D%/test_cuda_emulated %D%/test_gds %D%/test_tuning
+cuda_tests += %D%/test_cuda_emulated %D%/test_graph_emulated %D%/test_gds %D%/test_tuning
 endif
 if HAVE_CUDA
-cuda_tests += %D%/test_cuda
+cuda_tests += %D%/test_cuda %D%/test_graph
 endif
 tests_unit_train_test_cuda_SOURCES = $(cuda_test_sources)
 tests_unit_train_test_cuda_LDADD = $(train_ldadd)
@@ -64,6 +64,12 @@ tests_unit_train_test_cuda_emulated_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS
 	-DCUDA_EMULATED
 tests_unit_train_test_cuda_emulated_LDADD = $(cudaemu_libs) $(train_ldadd)
 tests_unit_train_test_cuda_emulated_LDFLAGS = $(cudaemu_ldflags)
+tests_unit_train_test_graph_SOURCES = %D%/test_graph.c
+tests_unit_train_test_graph_LDADD = $(train_ldadd)
+tests_unit_train_test_graph_emulated_SOURCES = %D%/test_graph.c
+tests_unit_train_test_graph_emulated_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS)
+tests_unit_train_test_graph_emulated_LDADD = $(cudaemu_libs) $(train_ldadd)
+tests_unit_train_test_graph_emulated_LDFLAGS = $(cudaemu_ldflags)
 tests_unit_train_test_gds_SOURCES = %D%/test_gds.c $(openfiles)
 tests_unit_train_test_gds_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS)
 tests_unit_train_test_gds_LDADD = $(cudaemu_libs) $(train_ldadd)

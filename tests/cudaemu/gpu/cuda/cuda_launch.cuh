@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replaces the header of the same name: launches run immediately, on the
- * host. */
+/* Replaces the header of the same name: kernels run on the host, immediately or when
+ * a graph is launched. */
 #ifndef UCTRAIN_CUDA_LAUNCH_CUH
 #define UCTRAIN_CUDA_LAUNCH_CUH
 
@@ -17,21 +17,26 @@ static void cuda_launch_on(struct cuda *c, cudaStream_t stream,
 			   dim3 block, size_t shared, A... args)
 {
 	auto body = [=] { kernel(static_cast<P>(args)...); };
+	auto launch = [=]() mutable {
+		cudaemu_run(
+			grid, block, shared,
+			[](void *p) { (*static_cast<decltype(body) *>(p))(); },
+			&body);
+	};
+	auto later = [](void *p) { (*static_cast<decltype(launch) *>(p))(); };
 
+	static_assert(__is_trivially_copyable(decltype(launch)));
 	(void)c;
-	(void)stream;
 	(void)name;
-	cudaemu_run(
-		grid, block, shared,
-		[](void *p) { (*static_cast<decltype(body) *>(p))(); }, &body);
+	if (!cudaemu_record(stream, later, &launch, sizeof(launch)))
+		launch();
 }
 
 template <typename K, typename... A>
 static void cuda_launch(struct cuda *c, const char *name, K kernel, dim3 grid,
 			dim3 block, size_t shared, A... args)
 {
-	cuda_launch_on(c, c->stream, name, kernel, grid, block, shared,
-		       args...);
+	cuda_launch_on(c, c->stream, name, kernel, grid, block, shared, args...);
 }
 
 #endif

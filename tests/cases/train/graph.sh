@@ -1,0 +1,87 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# A step that is recorded as a CUDA graph and replayed computes what one that is queued
+# call by call does, bit for bit, while learning rate, masks and the scale of the loss
+# change; and where it cannot be recorded the run says so, or goes on without.  How few
+# calls it takes is for traffic.sh.
+# shellcheck source=tests/cases/train/train_lib.sh
+. "$(dirname "$0")/train_lib.sh"
+require_train
+find_cuda
+rank=("${cuda[@]}")
+
+flags=("${tiny[@]}" --device cuda --steps 5 --lr_schedule cosine --warmup_steps 2)
+
+# both "what" RANKS FLAG...: is a run the same with graphs and without?
+pairs=()
+both() {
+	local name=${#pairs[@]}
+	pairs+=("$1")
+	train_later "$2" "$name-off" "${flags[@]}" "${@:3}" --cuda_graph off
+	train_later "$2" "$name-on" "${flags[@]}" "${@:3}" --cuda_graph on
+}
+
+cat >"$tmp/scaled.json" <<'EOF'
+{"fp16": {"enabled": true, "initial_scale_power": 24, "loss_scale_window": 2, "hysteresis": 1}}
+EOF
+both "fp32, dropout, passes" 1 --train_batch_size 6 --train_micro_batch_size_per_gpu 2 --dropout 0.1
+both "fp16, scales" 1 --train_batch_size 2 --train_micro_batch_size_per_gpu 1 \
+	--deepspeed_config "$tmp/scaled.json"
+both "bf16, recomputed" 1 --dtype bf16 --train_batch_size 1 --recompute --dropout 0.1
+# What validations and saves ask for in between is queued as ever.
+for stage in 0 3; do
+	both "stage $stage, validations, saves" 1 --dtype bf16 --train_batch_size 2 --eval_interval 2 \
+		--zero_stage $stage --checkpoint_dir "$tmp/saves$stage" --checkpoint_interval 2
+done
+# Attention by cuDNN, which is not used for fewer positions.
+both "cuDNN" 1 --dtype bf16 --train_batch_size 1 --n_positions 64 --seq_length 64 --n_layer 1
+# Ranks with NCCL, whose collectives are recorded on a stream of their own.
+if emulated; then
+	exchange_by nccl
+	for stage in 0 1 2 3; do
+		both "NCCL, stage $stage" 2 --dtype bf16 --train_batch_size 8 --zero_stage $stage \
+			--train_micro_batch_size_per_gpu 2 --eval_interval 2
+	done
+	both "NCCL, in 16 bits" 2 --dtype bf16 --train_batch_size 4 --zero_stage 3 \
+		--train_micro_batch_size_per_gpu 1 --communication_data_type bf16
+	both "NCCL, at the boundary" 2 --dtype bf16 --train_batch_size 4 --zero_stage 2 \
+		--train_micro_batch_size_per_gpu 1 --reduce_at_boundary
+fi
+exchange_by host
+for name in "${!pairs[@]}"; do
+	same_bits "${pairs[name]}" "$name-off" "$name-on"
+done
+scales=$(cut -d, -f7 "$tmp/logs/1-on/metrics.csv" | tail -n +2 | xargs)
+check "scales: $scales" test "$(tr ' ' '\n' <<<"$scales" | sort -u | wc -l)" -gt 2
+
+# refused "why" RANKS FLAG...: one message, if a graph is asked for.
+refused() {
+	local why=$1
+	if try_train "$2" refused "${tiny[@]}" --train_batch_size 2 --steps 3 --cuda_graph on "${@:3}"; then
+		fail "$why: was accepted"
+	fi
+	check "$why: one message" test "$(grep -c '^uctrain: .*cuda_graph' "$tmp/refused.log")" = 1
+	grep -q "^uctrain: --cuda_graph on: .*$why" "$tmp/refused.log" || fail "$why: $(tail -n 5 "$tmp/refused.log")"
+}
+refused "the device is not a GPU" 1 --device cpu
+refused "sums over ranks are made by hosts" 1 --device cuda --rank_invariant
+refused "ranks share a model or its rows" 2 --device cuda --tensor_model_parallel_size 2
+if emulated; then
+	exchange_by nccl
+	refused "ranks share a model or its rows" 2 --device cuda --sequence_parallel_size 2
+	exchange_by host
+	refused "ranks communicate through their hosts" 2 --device cuda
+	exchange_by nccl
+	NCCL_EMULATED_VERSION=2804 refused "NCCL is older than 2.9.6" 2 --device cuda
+	exchange_by host
+	CUDAEMU_GRAPHS=none refused "cudaGraphInstantiateWithFlags: out of memory" 1 --device cuda
+
+	# By itself it is only used where it can be.
+	CUDAEMU_GRAPHS=none train 1 without "${flags[@]}" --train_batch_size 6 \
+		--train_micro_batch_size_per_gpu 2 --dropout 0.1
+	same_bits "a driver that cannot" 0-off without
+	check "a driver that cannot: one warning" test "$(grep -c 'going on without' "$tmp/without.log")" = 1
+	train 2 hosts "${flags[@]}" --train_batch_size 2
+	check "through hosts: no warning" test "$(grep -c 'graph' "$tmp/hosts.log")" = 0
+fi
+finish
