@@ -31,7 +31,7 @@ start() {
 	for n in "${!waiting[@]}"; do
 		mapfile -t words <"$tmp/waiting.$n"
 		rm "$tmp/waiting.$n"
-		on_ranks "$n" "$program" "${words[@]}" >>"$tmp/said" 2>"$tmp/words" ||
+		TRAIN_SECONDS=300 on_ranks "$n" "$program" "${words[@]}" >>"$tmp/said" 2>"$tmp/words" ||
 			fail "$n ranks: $(tail -n 30 "$tmp/words")"
 	done
 	waiting=()

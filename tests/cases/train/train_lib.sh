@@ -124,8 +124,8 @@ train_all() {
 	for n in "${!train_waits[@]}"; do
 		mapfile -t words <"$tmp/train.$n"
 		rm "$tmp/train.$n"
-		# The runs that fail are printed.
-		on_ranks "$n" "$program" "${words[@]}" >"$tmp/said" 2>&1 ||
+		# The runs that fail are printed.  Many share this time.
+		TRAIN_SECONDS=300 on_ranks "$n" "$program" "${words[@]}" >"$tmp/said" 2>&1 ||
 			fail "uctrain_runs on $n ranks: $(tail -n 20 "$tmp/said")"
 		for log in $(grep "^$tmp/.*\.log$" "$tmp/said"); do
 			case $log in
