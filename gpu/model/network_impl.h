@@ -2,7 +2,7 @@
 #ifndef UCTRAIN_NETWORK_IMPL_H
 #define UCTRAIN_NETWORK_IMPL_H
 
-/* Private to network*.c: the buffers of a network, and what ranks exchange. */
+/* Private to network*.c: the buffers of a network, a pass, and what ranks exchange. */
 #include <stdbool.h>
 
 #include "gpu/backend/backend.h"
@@ -49,6 +49,47 @@ struct network {
 	void **buffers;
 	size_t nbuffers;
 };
+
+/* --- a pass ------------------------------------------------------------- */
+
+/* A pass: the network and the arguments of this micro-batch. */
+struct pass {
+	struct network *n;
+	const struct network_weights *w;
+	struct errmsg *err;
+	float drop;
+	const struct network_pass *now; /* on the device; of training */
+	float *d_embed; /* the gradient of the embeddings' unit */
+	bool fresh_embed;
+	double *loss; /* on the device; of forward passes */
+};
+
+/* A parameter inside its unit's weights or gradients. */
+const void *network_weight(const struct pass *p, const void *unit_weights,
+			   unsigned unit, unsigned param);
+float *network_gradient(const struct pass *p, float *unit_gradient,
+			unsigned unit, unsigned param);
+
+/* Each place in a block that applies dropout has its own seed, and so has the
+ * embedding, which counts as the block before the first. */
+enum place { PLACE_ATTENTION, PLACE_ATTN_PROJ, PLACE_MLP_PROJ, PLACES };
+struct backend_dropout network_drop(const struct pass *p, unsigned unit,
+				    enum place place);
+
+/* The norm of own rows of the residual stream. */
+void network_norm(const struct pass *p, void *out, float *stats, const void *x,
+		  const void *w, const void *bias);
+
+/* The block of `unit`, from its input `x` to k->out. */
+void network_block_forward(const struct pass *p, unsigned unit,
+			   const void *weights, const void *x, struct block *k);
+
+/* The gradients of its weights, and in n->d that of the residual stream before it, where
+ * that behind it was.  Errors are those of what gives weights and gradients. */
+int network_block_backward(const struct pass *p, unsigned unit, const void *x,
+			   struct block *k);
+
+/* --- between ranks -------------------------------------------------------- */
 
 /* All rows of `own`, which has own ones, until the next call. */
 const void *network_all_rows(struct network *n, const void *own);
