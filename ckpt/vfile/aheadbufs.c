@@ -12,9 +12,13 @@
 #define SMALL (64u << 10)
 #define OF_SEGMENT 128
 
+/* Pieces are halves of huge pages.  The kernel looks up each page of a direct read's
+ * memory, which takes a quarter of the reader's time with small ones; and FUSE splits a
+ * request whose memory touches one page more than it has bytes for. */
+#define HUGE ((size_t)2 << 20)
+
 /* Address space is taken so much at once: while pages are being filled with zeros,
- * whoever wants more of it waits.  Huge pages are not asked for: to fill new ones took
- * more time than they saved (tests/bench/RESULTS.md). */
+ * whoever wants more of it waits. */
 #define SLAB ((size_t)64 << 20)
 
 size_t aheadbufs_size(size_t len)
@@ -32,10 +36,10 @@ static bool grow(struct aheadbufs *b)
 	if (!array_reserve(&b->free, &b->free_cap, n, sizeof(*b->free)) ||
 	    !array_reserve(&b->hollow, &b->hollow_cap, n, sizeof(*b->hollow)))
 		return false;
-	/* FUSE splits a request whose memory touches one page more than it has bytes for. */
-	slab = aligned_alloc(AHEADBUFS_PIECE, SLAB);
+	slab = aligned_alloc(HUGE, SLAB);
 	if (!slab)
 		return false;
+	madvise(slab, SLAB, MADV_HUGEPAGE);
 	b->n = n;
 	for (size_t i = more; i-- > 0;)
 		aheadbufs_add_place(b, slab + i * AHEADBUFS_PIECE);
