@@ -219,13 +219,16 @@ static void failures_are_told(void **state)
 		float *to = b->ops->alloc(b, FILE_BYTES);
 		const unsigned files = open_files();
 		struct errmsg err = { "" };
-		char want[80];
+		size_t at = 0;
 
+		/* Of several pieces beyond the end, the first to fail is told. */
 		assert_int_equal(read_short(b, to, 0, &err), -EIO);
-		snprintf(want, sizeof(want),
-			 FILE_NAME ": truncated at %zu while reading",
-			 FILE_BYTES / 2);
-		assert_string_equal(err.text, want);
+		assert_int_equal(
+			sscanf(err.text,
+			       FILE_NAME ": truncated at %zu while reading",
+			       &at),
+			1);
+		assert_in_range(at, FILE_BYTES / 2, FILE_BYTES - 1);
 		assert_int_equal(open_files(), files);
 		assert_int_equal(make_file(NULL), 0);
 		b->ops->sync(b, NULL);
