@@ -3,6 +3,10 @@
 #
 #   on_ranks N COMMAND...  runs COMMAND on N ranks, for at most $TRAIN_SECONDS
 #                          (120); a single rank runs without mpirun
+#   ranks_later N WORD...  words for a program on N ranks, which wait, since ranks take
+#                          longer to start than many runs last, for
+#   ranks_start FUNCTION   FUNCTION N WORD... once for each N, with all that wait, and
+#                          "--" in between
 
 require_mpi() {
 	command -v mpirun >/dev/null || skip "no mpirun"
@@ -44,4 +48,21 @@ on_ranks() {
 		run+=(env ASAN_OPTIONS="symbolize=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}" mpirun -n "$1")
 	fi
 	"${run[@]}" "${@:2}" </dev/null
+}
+
+ranks_later() {
+	printf '%s\n' ${ranks_wait[$1]+--} "${@:2}" >>"$tmp/waiting.$1"
+	ranks_wait[$1]=yes
+}
+ranks_wait=()
+
+# Many runs share the time of one start.
+ranks_start() {
+	local n words
+	for n in "${!ranks_wait[@]}"; do
+		mapfile -t words <"$tmp/waiting.$n"
+		rm "$tmp/waiting.$n"
+		TRAIN_SECONDS=300 "$1" "$n" "${words[@]}"
+	done
+	ranks_wait=()
 }

@@ -21,22 +21,16 @@ program=$top_builddir/tests/programs/ranks_checkpoint
 [ -x "$program" ] || skip "the trainer was not built"
 
 later() {
-	local n=$1 words=("name=$2" "${@:3}")
-	printf '%s\n' ${waiting[n]+--} "${words[@]}" >>"$tmp/waiting.$n"
-	waiting[n]=yes
+	ranks_later "$1" "name=$2" "${@:3}"
 }
 
-start() {
-	local n words
-	for n in "${!waiting[@]}"; do
-		mapfile -t words <"$tmp/waiting.$n"
-		rm "$tmp/waiting.$n"
-		TRAIN_SECONDS=300 on_ranks "$n" "$program" "${words[@]}" >>"$tmp/said" 2>"$tmp/words" ||
-			fail "$n ranks: $(tail -n 30 "$tmp/words")"
-	done
-	waiting=()
+start() { ranks_start start_program; }
+
+# start_program N WORD...
+start_program() {
+	on_ranks "$1" "$program" "${@:2}" >>"$tmp/said" 2>"$tmp/words" ||
+		fail "$1 ranks: $(tail -n 30 "$tmp/words")"
 }
-waiting=()
 
 said() {
 	sed -n "s|^$1: ||p" "$tmp/said"

@@ -106,11 +106,9 @@ train() {
 train_later() {
 	local n=$1 name=$2
 	shift 2
-	printf '%s\n' ${train_waits[n]+--} "$tmp/$name.log" ${device[@]+"${device[@]}"} \
-		--run_name "$name" --log_dir "$tmp/logs" "$@" >>"$tmp/train.$n"
-	train_waits[n]=yes
+	ranks_later "$n" "$tmp/$name.log" ${device[@]+"${device[@]}"} \
+		--run_name "$name" --log_dir "$tmp/logs" "$@"
 }
-train_waits=()
 
 refused_later() {
 	refusals+=("$1" "$2")
@@ -118,23 +116,23 @@ refused_later() {
 }
 refusals=()
 
-train_all() {
-	local n words log program=$top_builddir/tests/programs/uctrain_runs
+# start_runs N WORD...
+start_runs() {
+	local log program=$top_builddir/tests/programs/uctrain_runs
 	! emulated || program=${rank[0]}_runs
-	for n in "${!train_waits[@]}"; do
-		mapfile -t words <"$tmp/train.$n"
-		rm "$tmp/train.$n"
-		# The runs that fail are printed.  Many share this time.
-		TRAIN_SECONDS=300 on_ranks "$n" "$program" "${words[@]}" >"$tmp/said" 2>&1 ||
-			fail "uctrain_runs on $n ranks: $(tail -n 20 "$tmp/said")"
-		for log in $(grep "^$tmp/.*\.log$" "$tmp/said"); do
-			case $log in
-			*/refused-*) mv "$log" "${log%.log}" ;;
-			*) fail "uctrain on $n ranks: $log: $(tail -n 5 "$log")" ;;
-			esac
-		done
+	# The runs that fail are printed.
+	on_ranks "$1" "$program" "${@:2}" >"$tmp/said" 2>&1 ||
+		fail "uctrain_runs on $1 ranks: $(tail -n 20 "$tmp/said")"
+	for log in $(grep "^$tmp/.*\.log$" "$tmp/said"); do
+		case $log in
+		*/refused-*) mv "$log" "${log%.log}" ;;
+		*) fail "uctrain on $1 ranks: $log: $(tail -n 5 "$log")" ;;
+		esac
 	done
-	train_waits=()
+}
+
+train_all() {
+	ranks_start start_runs
 	while [ "${#refusals[@]}" -gt 0 ]; do
 		check_refused "$tmp/refused-${#refusals[@]}" "${refusals[@]: -2}"
 		rm -f "$tmp/refused-${#refusals[@]}"
