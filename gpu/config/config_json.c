@@ -16,10 +16,10 @@
 #include <string.h>
 #include <strings.h>
 
-#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "gpu/config/dskeys.h"
+#include "gpu/config/flags.h"
 
 #define FILE_LIMIT (1u << 20)
 #define PATH_LEN 128
@@ -198,20 +198,15 @@ static void apply_batch(struct config *c, const struct json *j)
 /* Without it DeepSpeed would take the model's type.  False for an unknown name. */
 static bool apply_comm_dtype(struct config *c, const char *name)
 {
-	static const struct {
-		const char *name;
-		enum dtype dtype;
-	} of[] = { { "fp32", DTYPE_F32 },
-		   { "bf16", DTYPE_BF16 },
-		   { "fp16", DTYPE_F16 } };
+	const struct choice *of = flag_dtypes;
 
-	for (size_t i = 0; name && i < COUNT(of); i++) {
-		if (strcasecmp(name, of[i].name) == 0) {
-			c->comm_dtype = of[i].dtype;
-			return true;
-		}
-	}
-	return !name;
+	if (!name)
+		return true;
+	while (of->name && strcasecmp(name, of->name) != 0)
+		of++;
+	if (of->name)
+		c->comm_dtype = (enum dtype)of->value;
+	return of->name != NULL;
 }
 
 static int apply_dtype(struct config *c, const struct json *j,

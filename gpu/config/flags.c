@@ -21,7 +21,7 @@
 
 /* --- the table ------------------------------------------------------------- */
 
-static const struct choice dtypes[] = {
+const struct choice flag_dtypes[] = {
 	{ "fp32", DTYPE_F32 },
 	{ "bf16", DTYPE_BF16 },
 	{ "fp16", DTYPE_F16 },
@@ -172,8 +172,8 @@ const struct flag flags[FLAGS] = {
 	UINT("zero_stage", zero_stage, 0, 3, "N\t0, 1, 2 or 3 (1)"),
 	OTHER("reduce_at_boundary", FLAG_ON, reduce_at_boundary,
 	      "\tstage 2 reduces once per step, not per micro-batch"),
-	CHOICE("dtype", dtype, dtypes, "TYPE\tfp32, bf16 or fp16 (fp32)"),
-	CHOICE("communication_data_type", comm_dtype, dtypes,
+	CHOICE("dtype", dtype, flag_dtypes, "TYPE\tfp32, bf16 or fp16 (fp32)"),
+	CHOICE("communication_data_type", comm_dtype, flag_dtypes,
 	       "TYPE\tof gradients that ranks sum: fp32, bf16 or fp16 (fp32)"),
 	CHOICE("optimizer", optimizer.kind, optimizers,
 	       "NAME\tAdam or AdamW (AdamW)"),

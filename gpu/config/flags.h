@@ -46,6 +46,9 @@ struct flag {
 			   * description */
 };
 
+/* The types of a model. */
+extern const struct choice flag_dtypes[];
+
 #define FLAGS 63
 extern const struct flag flags[FLAGS];
 

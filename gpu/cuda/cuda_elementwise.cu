@@ -97,9 +97,9 @@ void cuda_dropout(struct backend *b, void *x, size_t n, size_t first,
 	});
 }
 
-template <typename T> struct add_op {
-	T *dst;
-	const T *src;
+template <typename To, typename From> struct add_op {
+	To *dst;
+	const From *src;
 
 	template <int N> __device__ void run(size_t i) const
 	{
@@ -118,7 +118,7 @@ static void cuda_elementwise_add(struct backend *b, const char *name, T *dst,
 				 const T *src, size_t n)
 {
 	constexpr int N = wide<T>();
-	const add_op<T> op = { dst, src };
+	const add_op<T, T> op = { dst, src };
 
 	for_each<N>(b, name, op, is_aligned<N>(dst, src), n);
 }
@@ -199,22 +199,6 @@ void cuda_widen(struct backend *b, float *dst, const void *src, size_t n)
 	});
 }
 
-template <typename From> struct add_cast_op {
-	float *dst;
-	const From *src;
-
-	template <int N> __device__ void run(size_t i) const
-	{
-		floats<N> f = load<N>(dst + i);
-		const floats<N> g = load<N>(src + i);
-
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			f.x[k] += g.x[k];
-		store(dst + i, f);
-	}
-};
-
 void cuda_cast(struct backend *b, enum backend_queue q, float *dst,
 	       const void *src, enum dtype from, size_t n, bool add)
 {
@@ -223,7 +207,7 @@ void cuda_cast(struct backend *b, enum backend_queue q, float *dst,
 	by_type(from, [=](auto t) {
 		typedef decltype(t) T;
 		const convert_op<float, T> op = { dst, (const T *)src };
-		const add_cast_op<T> sum = { dst, (const T *)src };
+		const add_op<float, T> sum = { dst, (const T *)src };
 		const bool aligned = is_aligned<8>(op.dst, op.src);
 
 		if (add)
