@@ -35,7 +35,7 @@ struct stage0_file {
 	struct arena arena; /* names of a nested module */
 };
 
-/* Of a part in Megatron's names: what it is, since the optimizer has numbers alone. */
+/* What a part in Megatron's names consists of: its optimizer has numbers, not names. */
 struct stage0_part {
 	const char *dir;
 	enum naming_family family;

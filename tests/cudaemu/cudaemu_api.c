@@ -28,7 +28,7 @@ struct allocation {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* Of the device, and of the host: memory that copies reach directly. */
+/* Copies access this memory directly: the device's, and pinned memory of the host. */
 static struct allocation *allocations, *pinned;
 static uint64_t made, settled;
 

@@ -221,7 +221,8 @@ static void failures_are_told(void **state)
 		struct errmsg err = { "" };
 		size_t at = 0;
 
-		/* Of several pieces beyond the end, the first to fail is told. */
+		/* Several pieces lie beyond the end; the message names the one
+		 * that failed first. */
 		assert_int_equal(read_short(b, to, 0, &err), -EIO);
 		assert_int_equal(
 			sscanf(err.text,
