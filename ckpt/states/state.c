@@ -129,6 +129,15 @@ static uint64_t state_place(const struct state *s, uint64_t element)
 	return at;
 }
 
+uint64_t state_end(const struct state *s)
+{
+	if (s->is_number || !s->t.numel)
+		return 0;
+	/* Strides are not negative. */
+	return s->at +
+	       (state_place(s, s->t.numel - 1) + 1) * dtype_size(s->t.dtype);
+}
+
 int state_read(const struct state *s, uint64_t first, size_t n, void *out,
 	       struct errmsg *err)
 {

@@ -50,6 +50,10 @@ void state_init(struct state *s, const struct source *src,
 
 void state_close(struct state *s);
 
+/* Where the tensor's last element ends in the source; 0 for a number, which is not
+ * read from there. */
+uint64_t state_end(const struct state *s);
+
 /* Read elements [first, first + n) in row-major order, in their own type. */
 int state_read(const struct state *s, uint64_t first, size_t n, void *out,
 	       struct errmsg *err);

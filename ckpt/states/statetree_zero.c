@@ -119,17 +119,28 @@ static int statetree_zero_states(struct statetree *t, const char *param,
 
 struct zero_file {
 	struct vfile *v;
+	uint64_t end; /* of the tensor; 0 while the file's description is read */
 	struct vfile_ahead ahead;
 };
 
-/* Tensors are read from their beginning to their end. */
+/* Tensors are read from their beginning to their end.  What follows in the storage, as
+ * behind a tied parameter, is not theirs. */
+static void read_ahead(struct zero_file *f, uint64_t off)
+{
+	const uint64_t most = readahead_window();
+
+	if (off < f->end)
+		vfile_read_ahead(f->v, &f->ahead, off,
+				 f->end - off < most ? f->end - off : most);
+}
+
 static int read_file(const struct source *s, void *buf, size_t len,
 		     uint64_t off, struct errmsg *err)
 {
 	struct zero_file *const f = s->ctx;
 	int64_t n;
 
-	vfile_read_ahead(f->v, &f->ahead, off, readahead_window());
+	read_ahead(f, off);
 	n = vfile_read(f->v, buf, len, off, err);
 	return n < 0 ? (int)n : 0;
 }
@@ -164,6 +175,14 @@ static int source_of(const struct statetree *t, struct vfile *file,
 	return 0;
 }
 
+/* The state is open, and its tensor will be read. */
+static void expect_tensor(const struct state *s)
+{
+	struct zero_file *const f = s->pt.src.ctx;
+
+	f->end = state_end(s);
+}
+
 /* Open a weight, in the type that the views give it. */
 static int open_weight(struct statetree *t, size_t weight, struct state *out,
 		       struct errmsg *err)
@@ -190,6 +209,7 @@ static int open_weight(struct statetree *t, size_t weight, struct state *out,
 
 		tensor_init(&tensor, dtype, x->shape, x->ndim, false);
 		state_init(out, &src, &tensor, 0);
+		expect_tensor(out);
 	}
 	extent_done(&map);
 	gathers_done(&gathers);
@@ -221,7 +241,11 @@ static int statetree_zero_open_state(struct statetree *t, const char *param,
 		rc = plan_file_open(p, node, &file, err);
 	if (!rc)
 		rc = source_of(t, file, &src, err);
-	return rc ? rc : state_open_source(out, &src, err);
+	if (!rc)
+		rc = state_open_source(out, &src, err);
+	if (!rc)
+		expect_tensor(out);
+	return rc;
 }
 
 /* ------------------------------------------------------------------------------ */
