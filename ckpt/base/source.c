@@ -149,3 +149,15 @@ int source_read(const struct source *s, void *buf, size_t len, uint64_t off,
 	}
 	return 0;
 }
+
+int source_read_exact(const struct source *s, void *buf, size_t len,
+		      uint64_t off, struct errmsg *err)
+{
+	const int rc = source_check(s, len, off, err);
+
+	if (rc)
+		return rc;
+	return s->ops && s->ops->read_exact
+		       ? s->ops->read_exact(s, buf, len, off, err)
+		       : source_read(s, buf, len, off, err);
+}

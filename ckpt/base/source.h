@@ -39,6 +39,9 @@ struct source_ops {
 	/* As source_read; the range is within the source. */
 	int (*read)(const struct source *s, void *buf, size_t len, uint64_t off,
 		    struct errmsg *err);
+	/* As source_read_exact; NULL: `read` does the same. */
+	int (*read_exact)(const struct source *s, void *buf, size_t len,
+			  uint64_t off, struct errmsg *err);
 	void (*close)(struct source *s);
 };
 
@@ -78,5 +81,10 @@ int source_check(const struct source *s, size_t len, uint64_t off,
 /* Read exactly `len` bytes at `off`; -EBADMSG if the source ends before. */
 int source_read(const struct source *s, void *buf, size_t len, uint64_t off,
 		struct errmsg *err);
+
+/* The same for bytes whose neighbours the caller does not want next: a source that
+ * fetches more than a few bytes at once fetches only these. */
+int source_read_exact(const struct source *s, void *buf, size_t len,
+		      uint64_t off, struct errmsg *err);
 
 #endif

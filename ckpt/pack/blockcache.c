@@ -193,6 +193,27 @@ int blockcache_get(struct blockcache_key key, blockcache_fill *fill, void *ctx,
 	return rc;
 }
 
+struct cached_block *blockcache_claim(struct blockcache_key key)
+{
+	struct cached_block *b;
+
+	pthread_mutex_lock(&lock);
+	b = lookup(key) ? NULL : insert(key);
+	pthread_mutex_unlock(&lock);
+	return b;
+}
+
+int blockcache_fill_claimed(struct cached_block *b, blockcache_fill *fill,
+			    void *ctx)
+{
+	int rc;
+
+	pthread_mutex_lock(&lock);
+	rc = decode(b, fill, ctx);
+	pthread_mutex_unlock(&lock);
+	return rc;
+}
+
 struct cached_block *blockcache_find(struct blockcache_key key)
 {
 	struct cached_block *b;

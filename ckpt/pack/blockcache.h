@@ -34,6 +34,18 @@ typedef int blockcache_fill(void *ctx, uint8_t *to);
 int blockcache_get(struct blockcache_key key, blockcache_fill *fill, void *ctx,
 		   struct cached_block **out);
 
+/*
+ * Announce that the caller will decode a block, so that others wait for it instead of
+ * fetching it, too.  NULL if it is there, being decoded or announced already, or when
+ * memory runs out.  The caller fills the block before it waits for another one.
+ */
+struct cached_block *blockcache_claim(struct blockcache_key key);
+
+/* Decode a claimed block, which then is in use by the caller; on failure it is not.
+ * Returns what `fill` does. */
+int blockcache_fill_claimed(struct cached_block *b, blockcache_fill *fill,
+			    void *ctx);
+
 /* Find a block that is there, or being decoded; NULL if neither. */
 struct cached_block *blockcache_find(struct blockcache_key key);
 

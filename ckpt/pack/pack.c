@@ -3,9 +3,12 @@
  * Opening packs.  All who open a path share one pack, since plan, readers and
  * checks each come by the path, and the index of a large checkpoint takes a
  * while to check.
+ *
+ * The last few packs of servers stay open without a user: the next one would fetch
+ * the index, tables and some blocks again.
  */
-#include "ckpt/remote/store.h"
 #include "ckpt/pack/pack_impl.h"
+#include "ckpt/remote/store.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -13,6 +16,9 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pack/pack_hash.h"
+
+/* Packs that stay so. */
+#define KEPT_MAX 4
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pack *packs;   /* by pack_open; protected by the lock */
@@ -43,7 +49,7 @@ static int read_index(struct pack *p, struct errmsg *err)
 
 	if (p->src.size < sizeof(head))
 		return errmsg_set(err, -EBADMSG, "%s: not a pack", name);
-	rc = source_read(&p->src, head, sizeof(head), 0, err);
+	rc = source_read_exact(&p->src, head, sizeof(head), 0, err);
 	if (!rc)
 		rc = pack_header_parse(head, name, p->src.size, &h, err);
 	if (rc)
@@ -133,12 +139,12 @@ static int open_path(const char *path, struct pack **out, struct errmsg *err)
 	return rc;
 }
 
-int pack_open(const char *path, struct pack **out, struct errmsg *err)
+/* The pack of this path that is open already; NULL if there is none. */
+static struct pack *ref_open(const char *path)
 {
+	struct pack *p = NULL;
 	struct fileid id;
 	struct stat st;
-	struct pack *p = NULL;
-	int rc;
 
 	if (store_stat(path, &st, NULL, NULL) == 0) {
 		fileid_from_stat(&st, &id);
@@ -146,6 +152,14 @@ int pack_open(const char *path, struct pack **out, struct errmsg *err)
 		p = find_open(path, &id);
 		pthread_mutex_unlock(&lock);
 	}
+	return p;
+}
+
+int pack_open(const char *path, struct pack **out, struct errmsg *err)
+{
+	struct pack *p = ref_open(path);
+	int rc;
+
 	if (p) {
 		*out = p;
 		return 0;
@@ -170,24 +184,44 @@ struct pack *pack_ref(struct pack *p)
 	return p;
 }
 
+static struct pack *unlist(struct pack **at)
+{
+	struct pack *const p = *at;
+
+	*at = p->next;
+	return p;
+}
+
+/* The pack that is to be freed, out of the list, after `p` has lost its last user:
+ * another one of those that are kept, perhaps, or none.  Called with the lock held. */
+static struct pack *take_surplus(struct pack *p)
+{
+	struct pack **at = &packs, **oldest = NULL;
+	unsigned kept = 0;
+
+	if (!p->path)
+		return p; /* in no list */
+	if (!pack_is_requested(p)) {
+		while (*at != p)
+			at = &(*at)->next;
+		return unlist(at);
+	}
+	for (; *at; at = &(*at)->next)
+		if (!(*at)->users) {
+			kept++;
+			oldest = at;
+		}
+	return kept > KEPT_MAX ? unlist(oldest) : NULL;
+}
+
 void pack_close(struct pack *p)
 {
-	bool last;
-
 	if (!p)
 		return;
 	pthread_mutex_lock(&lock);
-	last = --p->users == 0;
-	if (last && p->path) {
-		struct pack **at = &packs;
-
-		while (*at != p)
-			at = &(*at)->next;
-		*at = p->next;
-	}
+	p = --p->users == 0 ? take_surplus(p) : NULL;
 	pthread_mutex_unlock(&lock);
-	if (last)
-		pack_free(p);
+	pack_free(p);
 }
 
 const struct pack_index *pack_index_of(const struct pack *p)
@@ -210,13 +244,17 @@ int pack_stat(const struct pack *p, struct stat *st)
 bool pack_is_one(const char *path)
 {
 	uint8_t magic[sizeof(PACK_MAGIC) - 1];
+	struct pack *const p = ref_open(path);
 	struct source src;
 	bool is;
 
+	pack_close(p);
+	if (p)
+		return true;
 	if (store_open(&src, path, NULL))
 		return false;
 	is = src.size >= sizeof(magic) &&
-	     source_read(&src, magic, sizeof(magic), 0, NULL) == 0 &&
+	     source_read_exact(&src, magic, sizeof(magic), 0, NULL) == 0 &&
 	     memcmp(magic, PACK_MAGIC, sizeof(magic)) == 0;
 	source_close(&src);
 	return is;

@@ -36,6 +36,12 @@ struct pack {
 	struct pack *next;         /* the same */
 };
 
+/* Is each read of the pack a request to a server? */
+static inline bool pack_is_requested(const struct pack *p)
+{
+	return p->src.fd < 0 && !p->src.p;
+}
+
 /* The table of a stored extent. */
 int pack_load_table(struct pack *p, uint32_t extent,
 		    const struct pack_block **out, struct errmsg *err);

@@ -8,6 +8,8 @@
  *
  * Each read of a server's file is a request.  There the stored bytes of all
  * blocks that a read needs are fetched by one request, or by a few at the same time.
+ * A block of which two readers want a part each is fetched by the one that comes
+ * first, even if its request is still under way when the other comes.
  */
 #include <assert.h>
 #include <errno.h>
@@ -20,12 +22,15 @@
 #include "ckpt/sys/scratch.h"
 #include "ckpt/tensor/cast.h"
 
-/* Floats that are rounded at once: those of a block. */
+/* Floats of a block, which are rounded at once. */
 #define ROUNDED_MAX (BLOCK_SIZE / sizeof(float))
 
 /* Blocks that are worth a request, a megabyte of the file; a request is for fewer than
  * twice as many. */
 #define SPAN_BLOCKS 16
+
+/* Blocks that are rounded at once where each read is a request. */
+#define ROUNDED_BLOCKS (2 * SPAN_BLOCKS)
 
 /* Requests of one reader at the same time. */
 #define SPANS_MAX 8
@@ -138,7 +143,7 @@ static int get_stored(const struct wanted *w, const struct pack_block *b,
 		return 0;
 	}
 	*out = buf;
-	return source_read(&w->p->src, buf, len, b->at, w->err);
+	return source_read_exact(&w->p->src, buf, len, b->at, w->err);
 }
 
 /* As blockcache_fill. */
@@ -256,57 +261,111 @@ static int read_blocks(const struct stored_read *r, struct fetched fetched,
 
 /* --- files of servers -------------------------------------------------------- */
 
-/* Is each read of the source a request? */
-static bool is_requested(const struct source *s)
-{
-	return s->fd < 0 && !s->p;
-}
-
-static bool is_cached(const struct stored_read *r, uint64_t block)
+static struct blockcache_key key_in(const struct stored_read *r, uint64_t block)
 {
 	const struct wanted w = { .p = r->p,
 				  .extent = r->extent,
 				  .block = block };
 
-	return blockcache_has(key_of(&w));
+	return key_of(&w);
 }
 
-/* Where in the pack the blocks of a read are which are not in the cache, from the
- * first to the last of them; no length if there is but one, which needs no buffer
- * of its own. */
-static int find_span(const struct stored_read *r, struct fetched *out,
-		     struct errmsg *err)
-{
-	uint64_t first = r->off / BLOCK_SIZE;
-	uint64_t end = (r->off + r->len - 1) / BLOCK_SIZE + 1;
-	const struct pack_block *v;
-	const int rc = pack_load_table(r->p, r->extent, &v, err);
+/* The blocks of a read, and those at its ends that this reader has claimed. */
+struct block_run {
+	uint64_t first, end;
+	struct cached_block *claimed[2]; /* of blocks `first` and `end - 1`; or NULL */
+};
 
-	if (rc)
-		return rc;
-	while (first < end && is_cached(r, first))
+/* Claim the blocks at the ends of which a part is wanted. */
+static struct block_run claim_ends(const struct stored_read *r)
+{
+	const uint64_t end = r->off + r->len;
+	struct block_run run = { .first = r->off / BLOCK_SIZE,
+				 .end = (end - 1) / BLOCK_SIZE + 1 };
+
+	if (run.end - run.first == 1)
+		return run; /* read_part claims it */
+	if (r->off % BLOCK_SIZE)
+		run.claimed[0] = blockcache_claim(key_in(r, run.first));
+	if (end % BLOCK_SIZE && end < r->p->x.extents[r->extent].len)
+		run.claimed[1] = blockcache_claim(key_in(r, run.end - 1));
+	return run;
+}
+
+/* Where in the pack the blocks of a run are which are not in the cache, from the
+ * first to the last of them; no length if there is but one that is not claimed: it
+ * needs no buffer of its own. */
+static struct fetched find_span(const struct stored_read *r,
+				const struct block_run *run,
+				const struct pack_block *v)
+{
+	uint64_t first = run->first, end = run->end;
+	struct fetched f;
+
+	while (!run->claimed[0] && first < end &&
+	       blockcache_has(key_in(r, first)))
 		first++;
-	while (first < end && is_cached(r, end - 1))
+	while (!run->claimed[1] && first < end &&
+	       blockcache_has(key_in(r, end - 1)))
 		end--;
-	*out = (struct fetched){ .at = v[first].at };
-	if (end - first > 1)
-		out->len = (size_t)(v[end].at - v[first].at);
-	return 0;
+	f = (struct fetched){ .at = v[first].at };
+	if (end - first > 1 || run->claimed[0] || run->claimed[1])
+		f.len = (size_t)(v[end].at - v[first].at);
+	return f;
+}
+
+/* As blockcache_fill, for a block that could not be fetched. */
+static int fail_fill(void *ctx, uint8_t *to)
+{
+	(void)to;
+	return *(const int *)ctx;
+}
+
+/* Let others have the claimed blocks, or the error with which they were fetched. */
+static int fill_claimed(const struct stored_read *r, struct block_run *run,
+			struct fetched f, int rc, struct errmsg *err)
+{
+	for (unsigned i = 0; i < 2; i++) {
+		const uint64_t block = i ? run->end - 1 : run->first;
+		struct wanted w = { r->p, r->extent, block, f, err };
+		int failed;
+
+		if (!run->claimed[i])
+			continue;
+		failed = rc ? blockcache_fill_claimed(run->claimed[i],
+						      fail_fill, &rc)
+			    : blockcache_fill_claimed(run->claimed[i], decode,
+						      &w);
+		if (failed)
+			run->claimed[i] = NULL;
+		rc = failed;
+	}
+	return rc;
 }
 
 /* Read by one request. */
 static int read_span(const struct stored_read *r, struct errmsg *err)
 {
+	const struct pack_block *v;
+	struct block_run run;
 	struct fetched f;
-	int rc = find_span(r, &f, err);
+	int rc = pack_load_table(r->p, r->extent, &v, err);
 
-	if (rc || !f.len)
-		return rc ? rc : read_blocks(r, f, err);
-	f.p = scratch_take(f.len);
-	rc = f.p ? source_read(&r->p->src, f.p, f.len, f.at, err)
-		 : errmsg_nomem(err, r->p->src.name);
+	if (rc)
+		return rc;
+	run = claim_ends(r);
+	f = find_span(r, &run, v);
+	if (f.len) {
+		f.p = scratch_take(f.len);
+		rc = f.p ? source_read_exact(&r->p->src, f.p, f.len, f.at, err)
+			 : errmsg_nomem(err, r->p->src.name);
+	}
+	rc = fill_claimed(r, &run, f, rc, err);
 	if (!rc)
 		rc = read_blocks(r, f, err);
+	for (unsigned i = 0; i < 2; i++)
+		if (run.claimed[i])
+			blockcache_release(run.claimed[i]);
 	scratch_give(f.p);
 	return rc;
 }
@@ -351,7 +410,7 @@ static int read_stored(struct pack *p, uint32_t extent, uint8_t *to, size_t len,
 {
 	const struct stored_read r = { p, extent, to, len, off };
 
-	if (is_requested(&p->src))
+	if (pack_is_requested(p))
 		return read_requested(&r, err);
 	pack_ahead(p, extent, off / BLOCK_SIZE,
 		   (off + len - 1) / BLOCK_SIZE + 1);
@@ -360,8 +419,8 @@ static int read_stored(struct pack *p, uint32_t extent, uint8_t *to, size_t len,
 
 /* --- extents ----------------------------------------------------------------- */
 
-/* Bytes [off, off + len) of an extent that is rounded from another: at most
- * ROUNDED_MAX elements, of which the first and the last may be wanted in part. */
+/* Bytes [off, off + len) of an extent that is rounded from another: as many elements as
+ * are rounded at once, of which the first and the last may be wanted in part. */
 static int round_some(struct pack *p, const struct pack_extent *e, uint8_t *to,
 		      size_t len, uint64_t off, struct errmsg *err)
 {
@@ -393,13 +452,14 @@ static int round_some(struct pack *p, const struct pack_extent *e, uint8_t *to,
 static int read_rounded(struct pack *p, const struct pack_extent *e, uint8_t *to,
 			size_t len, uint64_t off, struct errmsg *err)
 {
+	const size_t most = pack_is_requested(p) ? ROUNDED_BLOCKS * ROUNDED_MAX
+						 : ROUNDED_MAX;
 	int rc = 0;
 
 	while (!rc && len) {
 		const uint64_t source = e->from / sizeof(float) + off / 2;
 		const size_t room =
-			2 * (ROUNDED_MAX - (size_t)(source % ROUNDED_MAX)) -
-			off % 2;
+			2 * (most - (size_t)(source % ROUNDED_MAX)) - off % 2;
 		const size_t n = len < room ? len : room;
 
 		rc = round_some(p, e, to, n, off, err);

@@ -200,6 +200,12 @@ static int remote_read(const struct source *s, void *buf, size_t len,
 			    : read_far(f, buf, len, off, err);
 }
 
+static int remote_read_exact(const struct source *s, void *buf, size_t len,
+			     uint64_t off, struct errmsg *err)
+{
+	return read_far(s->ctx, buf, len, off, err);
+}
+
 static void remote_close(struct source *s)
 {
 	struct remote_file *const f = s->ctx;
@@ -236,6 +242,7 @@ static int open_file(struct remote_file *f, const char *path, struct stat *st,
 int remote_open(struct source *s, const char *path, struct errmsg *err)
 {
 	static const struct source_ops ops = { .read = remote_read,
+					       .read_exact = remote_read_exact,
 					       .close = remote_close };
 	struct remote_file *const f = calloc(1, sizeof(*f));
 	struct stat st;

@@ -73,6 +73,16 @@ END
 start_nginx "$plain"
 http=http://127.0.0.1:$plain
 says() { grep -q -- "$1" "$tmp/out"; }
+# fetches_once FILE COMMAND...: of the file's bytes, at most a tenth more than it has are sent.
+fetches_once() {
+	local before size
+
+	before=$(sent "$1")
+	size=$(stat -c %s "$tmp/www/$1")
+	"${@:2}" >/dev/null || return
+	echo "$(($(sent "$1") - before)) bytes sent of the $size of $1"
+	[ $((10 * ($(sent "$1") - before))) -le $((11 * size)) ]
+}
 same() { ucckpt "${@:2}" diff "$1" "$good/$name" >"$tmp/out" 2>&1; }
 
 # --- ucckpt ----------------------------------------------------------------------------
@@ -112,6 +122,10 @@ if ucckpt pack "$good/$name/$tag" -o "$tmp/www/$tag.ucpack" >/dev/null 2>&1; the
 	asked=$(($(count ' 206 ') - before))
 	check "to the same tree" diff -r "$tmp/large/local" "$tmp/large/far"
 	check "by requests for many blocks each" test "$asked" -lt 120
+	large=$http/large.ucpack
+	check "check fetches nothing twice" fetches_once large.ucpack ucckpt check --data "$large"
+	check "nor does diff" fetches_once large.ucpack ucckpt diff "$large" "$tmp/large/global_step4"
+	check "nor convert" fetches_once large.ucpack ucckpt convert "$large" "$tmp/large/again"
 fi
 
 ucckpt info "$http/none" >"$tmp/out" 2>&1

@@ -6,6 +6,7 @@
 #   start_nginx      serves $tmp/www by nginx with $tmp/nginx.conf's server blocks
 #   stop_server PID  ends a server
 #   count PATTERN    requests whose line in nginx's log matches
+#   sent FILE        bytes of a file in $tmp/www that nginx has sent in ranges
 
 # Proxies of the environment are none of the tests'.
 unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY all_proxy
@@ -89,6 +90,10 @@ start_nginx() {
 
 count() {
 	grep -c -- "$1" "$tmp/access.log"
+}
+
+sent() {
+	awk -v file="/$1" '$7 == file && $9 == 206 { n += $10 } END { print n + 0 }' "$tmp/access.log"
 }
 
 # Mount one source with options, in the background; its log is $tmp/log.

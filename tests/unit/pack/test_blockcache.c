@@ -131,6 +131,35 @@ static void one_of_many_decodes(void **state)
 	assert_int_equal(blockcache_bytes(), 0);
 }
 
+static int claim_and_fill(void *ctx, size_t i)
+{
+	uint8_t block = 5;
+	struct cached_block *const b =
+		blockcache_claim((struct blockcache_key){ 1, block });
+
+	if (!b)
+		return want(ctx, i);
+	usleep(20000); /* as when it is fetched */
+	if (blockcache_fill_claimed(b, count_fill, &block))
+		return result;
+	blockcache_release(b);
+	return 0;
+}
+
+static void others_wait_for_a_claimed_block(void **state)
+{
+	const unsigned before = fills;
+
+	assert_int_equal(parallel_for(8, 8, claim_and_fill, NULL), 0);
+	assert_int_equal(fills, before + 1);
+	assert_null(blockcache_claim((struct blockcache_key){ 1, 5 }));
+	blockcache_drop(1);
+	result = -EIO;
+	assert_int_equal(parallel_for(8, 8, claim_and_fill, NULL), -EIO);
+	result = 0;
+	assert_int_equal(blockcache_bytes(), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -139,6 +168,7 @@ int main(void)
 		cmocka_unit_test(blocks_in_use_stay),
 		cmocka_unit_test(failures_are_not_kept),
 		cmocka_unit_test(one_of_many_decodes),
+		cmocka_unit_test(others_wait_for_a_claimed_block),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

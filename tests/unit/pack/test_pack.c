@@ -275,7 +275,8 @@ static void a_file_that_changed_is_not_packed(void **state)
 /* A source that is no file: what a store that is far away gives. */
 struct ranges {
 	const uint8_t *bytes;
-	uint64_t read; /* bytes, so far */
+	_Atomic uint64_t read; /* bytes, so far */
+	unsigned delay;        /* of a read, in microseconds */
 	bool broken;
 };
 
@@ -286,6 +287,7 @@ static int ranges_read(const struct source *s, void *buf, size_t len,
 
 	if (r->broken)
 		return errmsg_set(err, -EIO, "%s: no answer", s->name);
+	usleep(r->delay);
 	memcpy(buf, r->bytes + off, len);
 	r->read += len;
 	return 0;
@@ -331,6 +333,95 @@ static void ranges_of_any_source_do(void **state)
 	packed_done(&large);
 }
 
+/* No multiple of a block: pieces meet within one. */
+#define PIECE 300001
+
+struct pieces {
+	struct pack *p;
+	uint32_t file;
+};
+
+static int read_piece(void *ctx, size_t i)
+{
+	const struct pieces *const x = ctx;
+	const uint64_t off = (uint64_t)i * PIECE;
+	const uint64_t left = large.in[x->file].id.size - off;
+	const size_t n = left < PIECE ? (size_t)left : PIECE;
+	uint8_t *const buf = malloc(n);
+	int rc = pack_read(x->p, x->file, buf, n, off, NULL);
+
+	if (!rc && memcmp(buf, large.bytes[x->file] + off, n) != 0)
+		rc = -EILSEQ;
+	free(buf);
+	return rc;
+}
+
+static size_t count_pieces(const struct pieces *x)
+{
+	return (size_t)((large.in[x->file].id.size + PIECE - 1) / PIECE);
+}
+
+static void readers_that_meet_in_a_block_fetch_it_once(void **state)
+{
+	static const struct source_ops ops = { .read = ranges_read,
+					       .close = ranges_close };
+	struct ranges r = { .delay = 2000 };
+	struct source src = { .name = "far", .fd = -1, .ops = &ops, .ctx = &r };
+	struct errmsg err = { "" };
+	const struct pack_extent *e;
+	struct pieces x;
+	uint8_t *bytes;
+	uint64_t before, stored = 0;
+	size_t size;
+
+	packed_make(&large, true, 2);
+	bytes = packed_load(&size);
+	r.bytes = bytes;
+	src.size = size;
+	assert_int_equal(pack_open_source(&src, &x.p, &err), 0);
+	x.file = (uint32_t)pack_index_find(pack_index_of(x.p), "master");
+	e = &pack_index_of(x.p)->extents[pack_index_of(x.p)->entries[x.file].first];
+	for (uint32_t i = 0; i < pack_index_of(x.p)->entries[x.file].n; i++)
+		stored += e[i].stored;
+	before = r.read;
+	assert_int_equal(parallel_for(count_pieces(&x), 8, read_piece, &x), 0);
+	/* Beside the blocks there are tables. */
+	assert_in_range(r.read - before, stored, stored + stored / 50);
+	pack_close(x.p);
+	free(bytes);
+	packed_done(&large);
+}
+
+static void a_block_that_cannot_be_fetched_fails_for_all(void **state)
+{
+	static const struct source_ops ops = { .read = ranges_read,
+					       .close = ranges_close };
+	struct ranges r = { .delay = 2000 };
+	struct source src = { .name = "far", .fd = -1, .ops = &ops, .ctx = &r };
+	struct errmsg err = { "" };
+	struct pieces x;
+	uint8_t *bytes;
+	size_t size;
+
+	packed_make(&large, true, 2);
+	bytes = packed_load(&size);
+	r.bytes = bytes;
+	src.size = size;
+	assert_int_equal(pack_open_source(&src, &x.p, &err), 0);
+	x.file = (uint32_t)pack_index_find(pack_index_of(x.p), "master");
+	assert_int_equal(read_piece(&x, 0), 0); /* the table is there */
+	r.broken = true;
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(
+			parallel_for(count_pieces(&x), 8, read_piece, &x), -EIO);
+	r.broken = false;
+	assert_int_equal(parallel_for(count_pieces(&x), 8, read_piece, &x), 0);
+	pack_close(x.p);
+	assert_int_equal(blockcache_bytes(), 0);
+	free(bytes);
+	packed_done(&large);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -343,6 +434,8 @@ int main(void)
 		cmocka_unit_test(work_can_be_stopped),
 		cmocka_unit_test(a_file_that_changed_is_not_packed),
 		cmocka_unit_test(ranges_of_any_source_do),
+		cmocka_unit_test(readers_that_meet_in_a_block_fetch_it_once),
+		cmocka_unit_test(a_block_that_cannot_be_fetched_fails_for_all),
 	};
 
 	return cmocka_run_group_tests(tests, set_up, tear_down);
