@@ -331,16 +331,33 @@ uint64_t readahead_limit(void)
 	return bytes;
 }
 
-bool readahead_keeps(uint64_t size)
+/* Memory for what is read twice: its own, less what buffers are larger than their
+ * bytes, and what is free of five eighths of the other; the rest is for windows.
+ * Called with the lock held. */
+static uint64_t room_for_twice(void)
 {
-	bool keep;
+	const uint64_t waiting = segs.held - segs.twice_bytes - segs.used_bytes;
+	const uint64_t most = segs.limit / 8 * 5;
+	uint64_t room = waiting < most ? most - waiting : 0;
+
+	if (segs.twice_bytes < segs.twice_limit)
+		room += (segs.twice_limit - segs.twice_bytes) / 17 * 16;
+	return room;
+}
+
+uint64_t readahead_keeps(uint64_t size)
+{
+	uint64_t room;
 
 	pthread_mutex_lock(&lock);
-	keep = segs.keeps &&
-	       (size <= segs.limit / 8 * 5 ||
-		segs.twice_bytes + size + size / 16 <= segs.twice_limit);
+	if (!segs.keeps)
+		room = 0;
+	else if (size <= segs.limit / 8 * 5)
+		room = size;
+	else
+		room = room_for_twice();
 	pthread_mutex_unlock(&lock);
-	return keep;
+	return size < room ? size : room;
 }
 
 uint64_t readahead_window(void)

@@ -78,8 +78,9 @@ void readahead_set_limit(uint64_t bytes, bool keep);
 void readahead_set_twice(uint64_t bytes);
 uint64_t readahead_limit(void);
 
-/* Is there memory for a file of this size until it has been read twice? */
-bool readahead_keeps(uint64_t size);
+/* Of a file of this size, for how many bytes is there memory until they have been read
+ * twice? */
+uint64_t readahead_keeps(uint64_t size);
 
 /* Bytes of memory that are held now; give back what nobody waits for. */
 uint64_t readahead_bytes(void);

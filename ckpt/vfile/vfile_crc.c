@@ -7,6 +7,9 @@
  * is read from front to back, or at once on all cores, when the trailer is read
  * first, as torch.load does.  The latter continues where the former stopped.
  *
+ * A checksum that is read first needs all bytes before it; so much of them as memory
+ * allows stays for the reader, and the others are read from the shards again.
+ *
  * One handle computes a checksum; other handles of the same file wait for it
  * (crc_progress.h).
  */
@@ -105,11 +108,15 @@ static int sum_storage(struct vfile *f, size_t i, uint32_t *crc,
 	const bool begun = i == f->sums->storage;
 	const uint64_t end = f->w.offset[i] + f->w.len[i];
 	const uint64_t off = begun ? f->sums->next : f->w.offset[i];
+	uint64_t kept;
 
 	*crc = begun ? f->sums->sum : 0;
-	/* Whoever had to wait for the checksum reads the bytes next. */
-	if (vfile_is_far(f) && readahead_keeps(vfile_size(f)))
-		vfile_want(f, off, end - off, READAHEAD_TWICE);
+	/* Whoever had to wait for the checksum reads the bytes next, from the first on. */
+	if (vfile_is_far(f)) {
+		kept = readahead_keeps(vfile_size(f));
+		vfile_want(f, off, kept < end - off ? kept : end - off,
+			   READAHEAD_TWICE);
+	}
 	return sum_range(f, off, end - off, parallel_width(), crc, err);
 }
 

@@ -90,6 +90,18 @@ check "and are right" bash -c "ucckpt convert '$tmp/large/global_step4' '$tmp/la
 leave "$mnt"
 wait "$server"
 leave "$far"
+
+# There is memory for 10 of the 16 MB: only the others are read again.
+"$slowfs" "$tmp/large" "$far"
+mount_fg "$far" -o index=none,crc=exact,readahead=4M,cache_size=16M || finish
+tail -c 1 "$file" >"$tmp/end"
+check "a file larger than the memory is right" cmp "$file" "$tmp/file.pt"
+bytes=$(far_count bytes)
+echo "$bytes bytes read of a file of $(stat -c %s "$file")"
+check "and is read half again" test "$bytes" -le $(($(stat -c %s "$file") * 3 / 2))
+leave "$mnt"
+wait "$server"
+leave "$far"
 rm -rf "$tmp/large" "$tmp/large_copy"
 
 # --- an index -------------------------------------------------------------------------
