@@ -31,6 +31,10 @@ export OMPI_MCA_mpi_yield_when_idle=1
 # may remove it while the other starts.
 export OMPI_MCA_orte_tmpdir_base=$tmp
 
+# The ranks' shared memory goes with $tmp, also where mpirun is killed, which would
+# have removed it from /dev/shm.
+export OMPI_MCA_btl_vader_backing_directory=$tmp
+
 # Open MPI holds memory until it exits, which is not our leak.  A single rank runs
 # without Open MPI and without these suppressions.
 lsan_options=${LSAN_OPTIONS-}

@@ -8,8 +8,8 @@
 #   require_ucfs               skips unless ucfs can mount
 #   require_programs NAME...   skips unless these are in PATH
 #   make_scratch NAME          makes $scratch, and in it NAME to mount on, $mnt;
-#                              both go in the end
-#   on_ranks N COMMAND...      runs it on N ranks
+#                              both go in the end, and what else is mounted there
+#   on_ranks N COMMAND...      runs it on N ranks; needs $scratch
 #
 # $here is this directory, $good tests/good; count $failures.
 
@@ -58,12 +58,18 @@ make_scratch() {
 }
 
 clean_up() {
-	fusermount3 -u "$mnt" 2>/dev/null
+	local m
+	awk -v below="$scratch/" 'index($5, below) == 1 { print $5 }' /proc/self/mountinfo |
+		while read -r m; do
+			fusermount3 -u "$m"
+		done
 	rm -rf --one-file-system "$scratch"
 }
 
+# Shared memory of ranks goes with the scratch directory, however they end.
 on_ranks() {
-	OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+	OMPI_MCA_btl_vader_backing_directory=$scratch \
+		OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
 		OMPI_MCA_rmaps_base_oversubscribe=1 OMP_NUM_THREADS=1 \
 		mpirun -n "$1" "${@:2}"
 }

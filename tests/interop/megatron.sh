@@ -19,8 +19,8 @@ require_programs mpirun uctrain
 require_ucfs
 make_scratch mnt
 
-# Views of what is not contiguous here, a module that is not imported, and two imports
-# of what is not needed.
+# Views of what is not contiguous here, a module that is not imported, two imports of
+# what is not needed, and DeepSpeed's buffers in shared memory, which it leaves there.
 megatron=$scratch/megatron
 cp -r "$UCFS_MEGATRON" "$megatron" && chmod -R u+w "$megatron" || exit 1
 sed -i 's/\(query\|key\)_layer\.view(output_size/\1_layer.reshape(output_size/
@@ -29,6 +29,8 @@ sed -i 's/\(query\|key\)_layer\.view(output_size/\1_layer.reshape(output_size/
 sed -i '1i import torch' "$megatron/megatron/optimizer/__init__.py"
 sed -i '/^from megatron.model.vision.knn_monitor/d; /^from deepspeed.compression/d' \
 	"$megatron/megatron/training.py"
+sed -i '1i import no_shm' "$megatron/pretrain_gpt.py"
+cp "$here/no_shm.py" "$megatron" || exit 1
 
 # 128 tokens, none of which is merged.
 "$UCFS_PYTHON" - >"$scratch/vocab.json" <<-'END'

@@ -25,18 +25,7 @@
 require_python deepspeed
 require_ucfs
 
-scratch=$(mktemp -d) || exit 1
-clean_up()
-{
-	for m in "$scratch"/*/*/mount*; do
-		if fusermount3 -u "$m" 2>/dev/null; then
-			echo "unmounted $m"
-		fi
-	done
-	rm -rf --one-file-system "$scratch"
-}
-trap clean_up EXIT
-trap 'exit 1' HUP INT TERM
+make_scratch mnt
 
 # $1: a script; the rest are cases of it.
 run()

@@ -12,5 +12,6 @@
 . "$(dirname "$0")/lib.sh"
 require_python deepspeed
 require_ucfs
+make_scratch mnt
 
-exec "$UCFS_PYTHON" "$here/resume_experts.py"
+TMPDIR=$scratch "$UCFS_PYTHON" "$here/resume_experts.py"

@@ -25,6 +25,8 @@ import transformers
 from deepspeed.utils import safe_get_full_fp32_param
 from safetensors.torch import load_file
 
+import no_shm  # noqa: F401
+
 WEIGHTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "good",
                        "hfdir_gpt2_bf16_sharded")
 

@@ -6,12 +6,10 @@
  */
 #include "tests/make/mkckpt.h"
 
-#include <ftw.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "tests/make/mkckpt_impl.h"
 
@@ -21,7 +19,7 @@
 const char *const mkckpt_state_names[MKCKPT_STATES] = { "fp32", "exp_avg",
 							"exp_avg_sq" };
 
-static void die(const char *what)
+void mkckpt_die(const char *what)
 {
 	perror(what);
 	abort();
@@ -30,7 +28,7 @@ static void die(const char *what)
 void *mkckpt_must(void *p)
 {
 	if (!p)
-		die("out of memory");
+		mkckpt_die("out of memory");
 	return p;
 }
 
@@ -422,34 +420,6 @@ void mkckpt_write(const struct mkckpt *c, const char *dir)
 	}
 	for (unsigned i = 0; c->stage < 3 && i < mkckpt_nexperts(c); i++)
 		write_one(c, dir, MKCKPT_EXPERT, i);
-}
-
-/* --- directories --------------------------------------------------------- */
-
-char *mkckpt_new_dir(void)
-{
-	const char *const tmp = getenv("TMPDIR");
-	char path[PATH_MAX];
-
-	snprintf(path, sizeof(path), "%s/ucfs-test-XXXXXX", tmp ? tmp : "/tmp");
-	if (!mkdtemp(path))
-		die(path);
-	return mkckpt_must(strdup(path));
-}
-
-static int remove_one(const char *path, const struct stat *st, int type,
-		      struct FTW *ftw)
-{
-	(void)st;
-	(void)type;
-	(void)ftw;
-	return remove(path);
-}
-
-void mkckpt_free_dir(char *dir)
-{
-	nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-	free(dir);
 }
 
 static const struct mkckpt_param small_params[] = {

@@ -109,7 +109,11 @@ void mkckpt_path(const struct mkckpt *c, const char *dir, enum mkckpt_file kind,
 bool mkckpt_check(const struct mkckpt *c, struct plan *p, char *why,
 		  size_t why_len);
 
-/* Create a directory below $TMPDIR; remove it with everything in it. */
+/*
+ * Create a directory in one of the process's own below $TMPDIR; remove it with
+ * everything in it.  What a process has not removed, or has written beside it, goes
+ * when the process ends, in whatever way.
+ */
 char *mkckpt_new_dir(void);
 void mkckpt_free_dir(char *dir);
 

@@ -8,6 +8,8 @@
 
 #define MKCKPT_DS_VERSION "0.19.8"
 
+/* Say why a system call failed, and abort. */
+_Noreturn void mkckpt_die(const char *what);
 void *mkckpt_must(void *p);
 uint64_t mkckpt_numel(const uint64_t *shape, unsigned ndim);
 
