@@ -297,6 +297,16 @@ int readahead_read(struct readahead *r, uint32_t file, void *buf, size_t len,
 	return rc;
 }
 
+bool readahead_is_waited_for(void)
+{
+	bool is;
+
+	pthread_mutex_lock(&lock);
+	is = segs.held != segs.used_bytes;
+	pthread_mutex_unlock(&lock);
+	return is;
+}
+
 void readahead_wait(uint64_t ns)
 {
 	pthread_mutex_lock(&lock);

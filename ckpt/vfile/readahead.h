@@ -62,6 +62,9 @@ uint64_t readahead_window(void);
 int readahead_read(struct readahead *r, uint32_t file, void *buf, size_t len,
 		   uint64_t off, struct errmsg *err);
 
+/* Is there anything, of whatever set, that was wanted and has not been read? */
+bool readahead_is_waited_for(void);
+
 /* Wait until memory is free for more, or for `ns`. */
 void readahead_wait(uint64_t ns);
 

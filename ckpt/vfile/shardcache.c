@@ -425,15 +425,20 @@ static int read_near(struct shardcache *c, uint32_t shard, void *buf,
 int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
 		    uint64_t off, struct errmsg *err)
 {
+	const bool far = shardcache_is_far(c);
 	int rc = 0;
 
-	if (!shardcache_is_far(c))
+	if (!far && !atomic_load(&c->wanted))
 		return read_near(c, shard, buf, len, off, err);
 	/* What was read ahead is of the planned file; whether that is still there is
 	 * looked at now and then. */
 	if (shardcache_check_due(c, &c->v[shard].of_file))
 		rc = shardcache_verify(c, shard, err);
-	return rc ? rc : readahead_read(c->ahead, shard, buf, len, off, err);
+	if (!rc)
+		rc = readahead_read(c->ahead, shard, buf, len, off, err);
+	if (!far && !readahead_is_waited_for())
+		atomic_store(&c->wanted, false);
+	return rc;
 }
 
 void shardcache_suppose(struct shardcache *c, const struct far *maps)
@@ -449,6 +454,8 @@ bool shardcache_is_far(const struct shardcache *c)
 uint64_t shardcache_want(struct shardcache *c, uint32_t shard, uint64_t off,
 			 uint64_t len, enum readahead_when when)
 {
+	if (!atomic_load(&c->wanted))
+		atomic_store(&c->wanted, true);
 	return readahead_want(c->ahead, shard, off, len, when);
 }
 

@@ -49,6 +49,9 @@ struct shardcache {
 	struct far far;          /* where the shards are */
 	struct readahead *ahead;
 	_Atomic uint64_t asked; /* bytes to be mapped */
+	/* Something was wanted, and may not have been read: a store that seems to be near
+	 * now has sent it already, or is about to. */
+	atomic_bool wanted;
 };
 
 /* As shardcache_get, without the check; `*fresh`: it has just been opened, and thus

@@ -416,6 +416,22 @@ static void threads_share_shards(void **state)
 	mkckpt_free_dir(dir);
 }
 
+/* A store that was far, and seems to be near when the reader comes. */
+static void what_was_wanted_is_read_from_memory(void **state)
+{
+	struct fixture f;
+	char buf[10];
+
+	set_up(&f);
+	assert_false(shardcache_is_far(f.c));
+	assert_int_equal(shardcache_want(f.c, 0, 0, 10, READAHEAD_NEXT), 10);
+	assert_true(readahead_is_waited_for());
+	assert_int_equal(shardcache_read(f.c, 0, buf, 10, 0, NULL), 0);
+	assert_memory_equal(buf, "0123456789", 10);
+	assert_false(readahead_is_waited_for());
+	tear_down(&f);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -427,6 +443,7 @@ int main(void)
 		cmocka_unit_test(shards_in_use_stay_open),
 		cmocka_unit_test(mappings_that_were_read_are_let_go),
 		cmocka_unit_test(threads_share_shards),
+		cmocka_unit_test(what_was_wanted_is_read_from_memory),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
