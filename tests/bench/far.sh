@@ -11,7 +11,9 @@
 # and cp write to memory, if /dev/shm has room: not to a disk, which would be the bound.
 # torch.load counts from the first open to the last tensor, without starting Python or
 # importing DeepSpeed, whose classes the files name and which takes 0.75 s, and a resume of
-# uctrain from the mount, on two ranks, what it calls its time.
+# uctrain from the mount, on two ranks, what it calls its time.  Right before each side
+# `settle` writes to as much memory as all of them take, so that none pays for pages that
+# the host of a virtual machine took away.
 #
 # UCFS_DEEPSPEED_PYTHON	a Python that has torch and DeepSpeed (python3)
 # UCFS_BENCH_FAR	delays of a request in microseconds; with a "c" behind it the
@@ -27,9 +29,12 @@ room "$dest" 2 || skip "no room for copies in $dest"
 	$(($(du -sk "$source/$tag" | cut -f1) * 3)) ] ||
 	skip "no memory for three times the shards"
 compile pieces
+compile settle
 stores=${UCFS_BENCH_FAR:-2000 20000 2000c 20000c}
 near=$source far=$work/far
 mkdir "$far"
+# The copy, and as much again for whoever makes or loads it.
+settle=("$work/settle" $(($(du -sm "$source/$tag" | cut -f1) * 5 / 2)))
 
 be_far() {
 	local options=(-d "${store%c}" -l "$work/requests.$1.$store")
@@ -59,8 +64,10 @@ rate() {
 }
 size_of_tree() { bytes=$(du -sb "$dest/tree" | cut -f1); }
 by_convert() {
-	local -r t=$(now)
+	local t
 
+	"${settle[@]}"
+	t=$(now)
 	ucckpt convert "$far/$tag" "$dest/tree" >/dev/null
 	us=$(($(now) - t))
 	size_of_tree
@@ -69,6 +76,7 @@ by_copy() {
 	local t
 
 	mount_as crc=exact
+	"${settle[@]}"
 	t=$(now)
 	cp -r "$view" "$dest/tree"
 	us=$(($(now) - t))
@@ -77,10 +85,12 @@ by_copy() {
 by_torch() {
 	mount_as crc=exact
 	# Importing torch may print more.
-	read -r bytes us < <("$python" "${BASH_SOURCE%/*}/far_load.py" "$view/zero" | tail -n 1)
+	read -r bytes us < <("$python" "${BASH_SOURCE%/*}/far_load.py" "$view/zero" "${settle[@]}" |
+		tail -n 1)
 }
 by_train() {
 	mount_as crc=exact
+	"${settle[@]}"
 	# "...: all ranks read 1493.3 MB of tensors, ... in 0.52 s"
 	read -r bytes us < <(resume | awk '/: all ranks read / {
 		for (i = 1; i < NF; i++) {
@@ -106,6 +116,7 @@ readers() {
 
 	shift
 	be_far "$way"
+	"${settle[@]}"
 	"$work/pieces" "$@" "$far/$tag"/* >"$result"
 	add "$way.$store" "$(cut -d' ' -f1 "$result")"
 	be_near
