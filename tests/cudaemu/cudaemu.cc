@@ -17,6 +17,10 @@
 #define THREADS_MAX 1024
 #define WARPS_MAX (THREADS_MAX / CUDAEMU_WARP)
 #define STACK_BYTES ((size_t)256 << 10)
+/* Stacks begin at different addresses modulo the size of a cache's way: otherwise those of
+ * a block evict each other. */
+#define STACK_SHIFTS 64
+#define STACK_SHIFT ((size_t)1088)
 
 struct cudaemu_dim cudaemu_thread, cudaemu_block;
 struct cudaemu_dim cudaemu_block_dim, cudaemu_grid_dim;
@@ -40,8 +44,8 @@ struct coroutine {
 #endif
 	void *fake_stack; /* ASan's */
 	char *stack;
-	enum state state;
-	unsigned turn; /* parity of cudaemu_exchange */
+	struct cudaemu_dim position; /* in its block */
+	unsigned turn;               /* parity of cudaemu_exchange */
 	const char *operation;
 	struct copy copies[COPIES_MAX];
 	unsigned ncopies, group;
@@ -53,6 +57,8 @@ struct warp {
 };
 
 static struct coroutine threads[THREADS_MAX], caller;
+/* Of the threads; together, since whoever waits looks for one that runs. */
+static enum state states[THREADS_MAX];
 static struct warp warps[WARPS_MAX];
 static unsigned nthreads, current, waiting, alive;
 static bool reversed;
@@ -112,7 +118,9 @@ static void switch_to(struct coroutine *from, struct coroutine *to)
 {
 	/* A finished thread's stack can be reused. */
 	__sanitizer_start_switch_fiber(
-		from->state == HAS_ENDED ? NULL : &from->fake_stack,
+		from != &caller && states[from - threads] == HAS_ENDED
+			? NULL
+			: &from->fake_stack,
 		to == &caller ? caller_stack : to->stack,
 		to == &caller ? caller_stack_len : STACK_BYTES);
 	switch_stacks(from, to);
@@ -138,9 +146,9 @@ static void forget_caller(void)
 }
 
 /* A finished thread left thread_main's frame unchanged. */
-static void forget_frames(char *stack)
+static void forget_frames(char *top)
 {
-	__asan_unpoison_memory_region(stack + STACK_BYTES - 4096, 4096);
+	__asan_unpoison_memory_region(top - 4096, 4096);
 }
 #else
 static void switch_to(struct coroutine *from, struct coroutine *to)
@@ -163,22 +171,26 @@ static void forget_frames(char *)
 
 static void set_thread(unsigned i)
 {
-	const struct cudaemu_dim d = cudaemu_block_dim;
-
 	current = i;
-	cudaemu_thread =
-		(struct cudaemu_dim){ i % d.x, i / d.x % d.y, i / d.x / d.y };
+	cudaemu_thread = threads[i].position;
+}
+
+static unsigned next_of(unsigned i)
+{
+	if (reversed)
+		return i ? i - 1 : nthreads - 1;
+	return i + 1 < nthreads ? i + 1 : 0;
 }
 
 /* Switch to the next runnable thread. */
 static void run_next(void)
 {
-	const unsigned me = current, step = reversed ? nthreads - 1 : 1;
+	const unsigned me = current;
 	unsigned i = me;
 
 	do {
-		i = (i + step) % nthreads;
-		if (threads[i].state == RUNS) {
+		i = next_of(i);
+		if (states[i] == RUNS) {
 			set_thread(i);
 			if (i != me)
 				switch_to(&threads[me], &threads[i]);
@@ -196,23 +208,28 @@ static void release_block(void)
 		return;
 	waiting = 0;
 	for (unsigned i = 0; i < nthreads; i++)
-		if (threads[i].state == WAITS_FOR_BLOCK)
-			threads[i].state = RUNS;
+		if (states[i] == WAITS_FOR_BLOCK)
+			states[i] = RUNS;
+}
+
+static bool same(const char *operation, const char *other)
+{
+	return operation == other || strcmp(operation, other) == 0;
 }
 
 static void release_warp(unsigned w)
 {
-	struct coroutine *const lanes = threads + w * CUDAEMU_WARP;
+	const unsigned first = w * CUDAEMU_WARP;
 
 	if (!warps[w].alive || warps[w].waiting < warps[w].alive)
 		return;
 	warps[w].waiting = 0;
-	for (unsigned i = 0; i < CUDAEMU_WARP; i++) {
-		if (lanes[i].state != WAITS_FOR_WARP)
+	for (unsigned i = first; i < first + CUDAEMU_WARP; i++) {
+		if (states[i] != WAITS_FOR_WARP)
 			continue;
-		if (strcmp(lanes[i].operation, threads[current].operation) != 0)
+		if (!same(threads[i].operation, threads[current].operation))
 			die("lanes of a warp meet in different operations");
-		lanes[i].state = RUNS;
+		states[i] = RUNS;
 	}
 }
 
@@ -220,7 +237,7 @@ static void thread_main(void)
 {
 	has_begun();
 	thread_body(thread_arg);
-	threads[current].state = HAS_ENDED;
+	states[current] = HAS_ENDED;
 	threads[current].operation = "the end";
 	alive--;
 	warps[current / CUDAEMU_WARP].alive--;
@@ -232,6 +249,8 @@ static void thread_main(void)
 
 static void prepare(struct coroutine *c)
 {
+	char *end;
+
 	if (!c->stack) {
 		c->stack =
 			(char *)mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
@@ -239,14 +258,15 @@ static void prepare(struct coroutine *c)
 		if (c->stack == MAP_FAILED)
 			die("no memory for its stack");
 	}
-	forget_frames(c->stack);
-	c->state = RUNS;
+	end = c->stack + STACK_BYTES -
+	      (c - threads) % STACK_SHIFTS * STACK_SHIFT;
+	forget_frames(end);
 	c->turn = 0;
 	c->ncopies = c->group = 0;
 	c->fake_stack = NULL;
 #if defined(__x86_64__)
 	/* Six registers, the entry address, and no return address. */
-	void **const top = (void **)(c->stack + STACK_BYTES) - 8;
+	void **const top = (void **)end - 8;
 
 	memset(top, 0, 8 * sizeof(*top));
 	top[6] = (void *)thread_main;
@@ -254,7 +274,7 @@ static void prepare(struct coroutine *c)
 #else
 	getcontext(&c->context);
 	c->context.uc_stack.ss_sp = c->stack;
-	c->context.uc_stack.ss_size = STACK_BYTES;
+	c->context.uc_stack.ss_size = (size_t)(end - c->stack);
 	c->context.uc_link = NULL;
 	makecontext(&c->context, thread_main, 0);
 #endif
@@ -265,9 +285,15 @@ static void prepare(struct coroutine *c)
 static void run_block(void)
 {
 	const unsigned nwarps = (nthreads + CUDAEMU_WARP - 1) / CUDAEMU_WARP;
+	const struct cudaemu_dim d = cudaemu_block_dim;
 
-	for (unsigned i = 0; i < nthreads; i++)
+	for (unsigned i = 0; i < nthreads; i++) {
 		prepare(&threads[i]);
+		states[i] = RUNS;
+		threads[i].position =
+			(struct cudaemu_dim){ i % d.x, i / d.x % d.y,
+					      i / d.x / d.y };
+	}
 	for (unsigned w = 0; w < nwarps; w++) {
 		const unsigned left = nthreads - w * CUDAEMU_WARP;
 
@@ -277,7 +303,6 @@ static void run_block(void)
 	waiting = 0;
 	alive = nthreads;
 	forget_caller();
-	caller.state = RUNS;
 	set_thread(reversed ? nthreads - 1 : 0);
 	switch_to(&caller, &threads[current]);
 }
@@ -325,10 +350,10 @@ void cudaemu_reverse(bool reverse)
 
 void cudaemu_syncthreads(void)
 {
-	threads[current].state = WAITS_FOR_BLOCK;
+	states[current] = WAITS_FOR_BLOCK;
 	waiting++;
 	release_block();
-	if (threads[current].state != RUNS)
+	if (states[current] != RUNS)
 		run_next();
 }
 
@@ -348,10 +373,10 @@ const char *cudaemu_exchange(const char *operation, const void *mine,
 		die("gives too much to its warp");
 	memcpy(given + cudaemu_lane() * CUDAEMU_EXCHANGE, mine, size);
 	me->operation = operation;
-	me->state = WAITS_FOR_WARP;
+	states[current] = WAITS_FOR_WARP;
 	warps[w].waiting++;
 	release_warp(w);
-	if (me->state != RUNS)
+	if (states[current] != RUNS)
 		run_next();
 	return given;
 }

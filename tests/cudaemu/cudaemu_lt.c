@@ -356,6 +356,34 @@ struct product {
 	float by[2];
 };
 
+/* op(a), of m rows and k columns, column by column. */
+static float *unpack_a(const struct product *p, uint64_t m, uint64_t k)
+{
+	float *const a = malloc((m * k + 1) * sizeof(*a));
+
+	assert(a);
+	for (uint64_t i = 0; i < k; i++)
+		for (uint64_t row = 0; row < m; row++)
+			a[i * m + row] =
+				get(p->a, p->a_layout.type,
+				    at(&p->a_layout, p->desc.a, row, i));
+	return a;
+}
+
+/* sums = column `col` of op(a) * op(b); each is summed in the order of i. */
+static void multiply(const struct product *p, const float *restrict a,
+		     uint64_t m, uint64_t k, uint64_t col, float *restrict sums)
+{
+	memset(sums, 0, m * sizeof(*sums));
+	for (uint64_t i = 0; i < k; i++) {
+		const float b = get(p->b, p->b_layout.type,
+				    at(&p->b_layout, p->desc.b, i, col));
+
+		for (uint64_t row = 0; row < m; row++)
+			sums[row] += a[i * m + row] * b;
+	}
+}
+
 static void compute(void *arg)
 {
 	const struct product *const p = arg;
@@ -364,24 +392,26 @@ static void compute(void *arg)
 	const uint64_t k =
 		p->desc.a == CUBLAS_OP_T ? p->a_layout.rows : p->a_layout.cols;
 
-	cudaemu_traffic.products++;
-	for (uint64_t col = 0; col < n; col++)
-		for (uint64_t row = 0; row < m; row++) {
-			float sum = 0;
+	float *const a = unpack_a(p, m, k);
+	float *const sums = malloc((m + 1) * sizeof(*sums));
 
-			for (uint64_t i = 0; i < k; i++)
-				sum += get(p->a, p->a_layout.type,
-					   at(&p->a_layout, p->desc.a, row, i)) *
-				       get(p->b, p->b_layout.type,
-					   at(&p->b_layout, p->desc.b, i, col));
-			sum *= p->by[0];
+	assert(sums);
+	cudaemu_traffic.products++;
+	for (uint64_t col = 0; col < n; col++) {
+		multiply(p, a, m, k, col, sums);
+		for (uint64_t row = 0; row < m; row++) {
+			float x = sums[row] * p->by[0];
+
 			if (p->by[1] != 0)
-				sum += p->by[1] * get(p->c, p->c_layout.type,
-						      at(&p->c_layout,
-							 CUBLAS_OP_N, row, col));
+				x += p->by[1] * get(p->c, p->c_layout.type,
+						    at(&p->c_layout,
+						       CUBLAS_OP_N, row, col));
 			put(p->d, to->type, at(to, CUBLAS_OP_N, row, col),
-			    finish(&p->desc, to->type, sum, row, col));
+			    finish(&p->desc, to->type, x, row, col));
 		}
+	}
+	free(sums);
+	free(a);
 	if (p->desc.epilogue == CUBLASLT_EPILOGUE_BGRADA) {
 		sum_rows(&p->desc, p->a, &p->a_layout, m, k, to->type);
 		with_sums++;

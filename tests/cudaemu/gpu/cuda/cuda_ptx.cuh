@@ -53,6 +53,14 @@ static inline void cudaemu_unpack(float *x, const uint32_t *registers,
 		x[i] = from((uint16_t)(registers[i / 2] >> 16 * (i % 2)));
 }
 
+/* What the lane with elements k % 8 of a row of a, or column of b, gave. */
+static inline const struct cudaemu_operands *
+cudaemu_of_group(const char *given, unsigned group, unsigned k)
+{
+	return (const struct cudaemu_operands *)(given + (group * 4 + k % 8 / 2) *
+								 CUDAEMU_EXCHANGE);
+}
+
 /* d += a * b.  Each lane computes its elements of d: rows lane / 4 and 8 below,
  * columns lane % 4 * 2 and the next. */
 template <float (*from)(uint16_t)>
@@ -67,25 +75,19 @@ static inline void cudaemu_mma(float d[4], const uint32_t a[4],
 	cudaemu_unpack<from>(mine.a, a, 4);
 	cudaemu_unpack<from>(mine.b, b, 2);
 	given = cudaemu_exchange("mma", &mine, sizeof(mine));
-	for (unsigned i = 0; i < 4; i++) {
-		const char *const of_row = given + row * 4 * CUDAEMU_EXCHANGE;
-		const char *const of_column =
-			given + (column + i % 2) * 4 * CUDAEMU_EXCHANGE;
+	/* Four lanes hold a row of a, and a column of b; each has two adjacent elements
+	 * in each of its halves. */
+	for (unsigned k = 0; k < 16; k++) {
+		const unsigned in_a = k / 8 * 4 + k % 2, in_b = k / 8 * 2 + k % 2;
+		const struct cudaemu_operands *const x =
+			cudaemu_of_group(given, row, k);
+		const float left = cudaemu_of_group(given, column, k)->b[in_b];
+		const float right = cudaemu_of_group(given, column + 1, k)->b[in_b];
 
-		/* Four lanes hold a row of a, and a column of b; each has two
-		 * adjacent elements in each of its halves. */
-		for (unsigned k = 0; k < 16; k++) {
-			const unsigned from_lane = k % 8 / 2 * CUDAEMU_EXCHANGE;
-			const struct cudaemu_operands *const x =
-				(const struct cudaemu_operands *)(of_row +
-								  from_lane);
-			const struct cudaemu_operands *const y =
-				(const struct cudaemu_operands *)(of_column +
-								  from_lane);
-
-			d[i] += x->a[k / 8 * 4 + i / 2 * 2 + k % 2] *
-				y->b[k / 8 * 2 + k % 2];
-		}
+		d[0] += x->a[in_a] * left;
+		d[1] += x->a[in_a] * right;
+		d[2] += x->a[in_a + 2] * left;
+		d[3] += x->a[in_a + 2] * right;
 	}
 }
 
