@@ -242,9 +242,9 @@ uint64_t readahead_want(struct readahead *r, uint32_t file, uint64_t off,
 	return at - off;
 }
 
-/* Copy bytes that a segment has, once they are there; -EAGAIN if they could not be
- * read.  Called with the lock held, releases it meanwhile. */
-static int copy_from(struct segment *s, void *buf, size_t len, uint64_t off)
+/* Become a user of a segment, once its bytes are there; false if they could not be read.
+ * Called with the lock held, releases it meanwhile. */
+static bool enter(struct segment *s)
 {
 	s->users++;
 	/* No thread has come to it, or none could start. */
@@ -252,10 +252,18 @@ static int copy_from(struct segment *s, void *buf, size_t len, uint64_t off)
 		fetch(s);
 	while (s->state != SEGMENT_READY)
 		pthread_cond_wait(&done, &lock);
-	if (s->failed) {
-		aheadsegs_leave(&segs, s);
+	if (!s->failed)
+		return true;
+	aheadsegs_leave(&segs, s);
+	return false;
+}
+
+/* Copy bytes that a segment has; -EAGAIN if they could not be read.  Called with the lock
+ * held, releases it meanwhile. */
+static int copy_from(struct segment *s, void *buf, size_t len, uint64_t off)
+{
+	if (!enter(s))
 		return -EAGAIN;
-	}
 	pthread_mutex_unlock(&lock);
 	memcpy(buf, s->data + (off - s->off), len);
 	pthread_mutex_lock(&lock);
@@ -295,6 +303,35 @@ int readahead_read(struct readahead *r, uint32_t file, void *buf, size_t len,
 	release_excess();
 	pthread_mutex_unlock(&lock);
 	return rc;
+}
+
+bool readahead_borrow(struct readahead *r, uint32_t file, uint64_t off,
+		      size_t len, struct readahead_loan *out)
+{
+	uint64_t end = off + len;
+	bool found = false;
+	struct segment *s;
+
+	pthread_mutex_lock(&lock);
+	s = aheadsegs_find(&segs, r, file, off, &end);
+	if (s && enter(s)) {
+		const size_t left = (size_t)(s->off + s->len - off);
+
+		*out = (struct readahead_loan){ .s = s,
+						.p = s->data + (off - s->off),
+						.len = len < left ? len : left };
+		found = true;
+	}
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
+void readahead_return(const struct readahead_loan *l, bool read)
+{
+	pthread_mutex_lock(&lock);
+	aheadsegs_consume(&segs, l->s, read ? l->len : 0);
+	release_excess();
+	pthread_mutex_unlock(&lock);
 }
 
 bool readahead_is_waited_for(void)

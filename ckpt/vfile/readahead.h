@@ -62,6 +62,22 @@ uint64_t readahead_window(void);
 int readahead_read(struct readahead *r, uint32_t file, void *buf, size_t len,
 		   uint64_t off, struct errmsg *err);
 
+/* Bytes that were read ahead, where they lie. */
+struct readahead_loan {
+	struct segment *s;
+	const uint8_t *p;
+	size_t len;
+};
+
+/* Borrow bytes of a file from `off` on, at most `len`, that were wanted and lie together;
+ * waits until they are there.  False: none were, or they could not be read, of which
+ * readahead_read tells the reason.  They stay until they are returned. */
+bool readahead_borrow(struct readahead *r, uint32_t file, uint64_t off, size_t len,
+		      struct readahead_loan *out);
+
+/* Return bytes that were read, or were not. */
+void readahead_return(const struct readahead_loan *l, bool read);
+
 /* Is there anything, of whatever set, that was wanted and has not been read? */
 bool readahead_is_waited_for(void);
 

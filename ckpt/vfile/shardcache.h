@@ -74,6 +74,10 @@ void shardcache_count_mapped(struct shardcache *c, size_t len);
 int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
 		    uint64_t off, struct errmsg *err);
 
+/* As readahead_borrow, of a shard that is still what was planned; false if it is not. */
+bool shardcache_borrow(struct shardcache *c, uint32_t shard, uint64_t off, size_t len,
+		       struct readahead_loan *out);
+
 /* Reading the shards' maps has told this about where they are (far_suppose). */
 void shardcache_suppose(struct shardcache *c, const struct far *maps);
 

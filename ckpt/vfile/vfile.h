@@ -109,6 +109,7 @@ void vfile_read_ahead(struct vfile *f, struct vfile_ahead *a, uint64_t off,
  * LIFO order.
  */
 #define VFILE_IOV_MAX 512
+#define VFILE_LOANS_MAX 16
 
 struct vfile_window {
 	struct iovec iov[VFILE_IOV_MAX];
@@ -119,6 +120,8 @@ struct vfile_window {
 		const uint8_t *p;
 	} maps[VFILE_IOV_MAX]; /* in use until vfile_unmap */
 	int nmaps;
+	struct readahead_loan loans[VFILE_LOANS_MAX]; /* of a far file */
+	int nloans;
 	void *bounce; /* scratch memory with a copy, if one was needed */
 };
 
@@ -140,6 +143,11 @@ void vfile_crc_catch_up(struct vfile *f);
  */
 void vfile_crc_advance(struct vfile *f, const void *buf, size_t len,
 		       uint64_t off);
+
+/* The same with bytes [off, off + w->len) of a window, if they are in memory and not
+ * mapped. */
+void vfile_crc_advance_window(struct vfile *f, const struct vfile_window *w,
+			      uint64_t off);
 
 /*
  * Read the whole file to `at` and compute all its checksums in the same pass, on

@@ -243,3 +243,12 @@ void vfile_crc_advance(struct vfile *f, const void *buf, size_t len,
 	}
 	pthread_mutex_unlock(&f->sums->lock);
 }
+
+void vfile_crc_advance_window(struct vfile *f, const struct vfile_window *w,
+			      uint64_t off)
+{
+	if (!w->bounce && !w->nloans)
+		return;
+	for (int i = 0; i < w->n; off += w->iov[i++].iov_len)
+		vfile_crc_advance(f, w->iov[i].iov_base, w->iov[i].iov_len, off);
+}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Bytes of virtual files as pieces of mapped shards, for the kernel and for code
- * that sigbus_run guards.
+ * that sigbus_run guards; of a far file, as pieces of what was read ahead.
  */
 #include "ckpt/vfile/vfile.h"
 
@@ -23,12 +23,19 @@ static uint8_t zeros[1u << 20];
 /* Recent shards of a window that are searched before a shard is mapped again. */
 #define MAPS_LOOKED_AT 32
 
+static void return_loans(struct vfile_window *w, bool read)
+{
+	while (w->nloans)
+		readahead_return(&w->loans[--w->nloans], read);
+}
+
 void vfile_unmap(struct vfile *f, struct vfile_window *w)
 {
 	if (w->nmaps)
 		shardcache_count_mapped(f->shards, w->len);
 	while (w->nmaps)
 		shardcache_put(f->shards, w->maps[--w->nmaps].shard);
+	return_loans(w, true);
 	scratch_give(w->bounce);
 	w->bounce = NULL;
 }
@@ -69,6 +76,26 @@ struct mapping {
 	struct vfile_window *w;
 	struct errmsg *err;
 };
+
+static int borrow_piece(const struct mapping *x, uint32_t shard, uint64_t off,
+			size_t len)
+{
+	struct vfile_window *const w = x->w;
+	int rc = 0;
+
+	while (!rc && len) {
+		struct readahead_loan *const l = &w->loans[w->nloans];
+
+		if (w->nloans == VFILE_LOANS_MAX ||
+		    !shardcache_borrow(x->f->shards, shard, off, len, l))
+			return -E2BIG;
+		w->nloans++;
+		rc = vfile_map_add_piece(w, l->p, l->len);
+		off += l->len;
+		len -= l->len;
+	}
+	return rc;
+}
 
 /* Map a run of a gather; for gather_walk. */
 static int map_run(void *ctx, const struct gather_run *run)
@@ -123,7 +150,7 @@ static int map_zeros(struct vfile_window *w, size_t n)
 }
 
 static int map_pieces(struct vfile *f, uint64_t off, struct vfile_window *w,
-		      struct errmsg *err)
+		      bool borrow, struct errmsg *err)
 {
 	struct extent_walk at = extent_walk(&f->map, off, w->len);
 	struct mapping x = { .f = f, .w = w, .err = err };
@@ -134,7 +161,11 @@ static int map_pieces(struct vfile *f, uint64_t off, struct vfile_window *w,
 
 		if (at.e->kind == EXTENT_GATHER) {
 			x.gather = f->gathers.v[at.e->shard];
-			rc = gather_walk(x.gather, map_run, &x, at.len, at.from);
+			rc = borrow ? -E2BIG
+				    : gather_walk(x.gather, map_run, &x, at.len,
+						  at.from);
+		} else if (at.e->kind == EXTENT_SHARD && borrow) {
+			rc = borrow_piece(&x, at.e->shard, at.from, at.len);
 		} else if (at.e->kind == EXTENT_SHARD) {
 			rc = map_shard(f, at.e->shard, w, &p, err);
 		} else if (at.e->kind == EXTENT_ZERO) {
@@ -165,14 +196,14 @@ int vfile_map_pieces(struct vfile *f, size_t len, uint64_t off,
 {
 	int rc = -E2BIG;
 
-	w->n = w->nmaps = 0;
+	w->n = w->nmaps = w->nloans = 0;
 	w->bounce = NULL;
 	w->len = vfile_clamp(f, len, off);
 	if (w->len == 0)
 		return 0;
 	if (can_map(f, w->len, off) &&
 	    (!f->shards || shardcache_can_map(f->shards, w->len)))
-		rc = map_pieces(f, off, w, err);
+		rc = map_pieces(f, off, w, false, err);
 	/* Opening the shards may have shown that they are far. */
 	if (!rc && w->nmaps && !shardcache_can_map(f->shards, 0))
 		rc = -E2BIG;
@@ -181,11 +212,27 @@ int vfile_map_pieces(struct vfile *f, size_t len, uint64_t off,
 	return rc;
 }
 
+/* -E2BIG unless all that the window has of shards was read ahead. */
+static int borrow_pieces(struct vfile *f, uint64_t off, struct vfile_window *w,
+			 struct errmsg *err)
+{
+	int rc = -E2BIG;
+
+	w->n = 0;
+	if (f->shards && can_map(f, w->len, off))
+		rc = map_pieces(f, off, w, true, err);
+	if (rc)
+		return_loans(w, false);
+	return rc;
+}
+
 int vfile_map(struct vfile *f, size_t len, uint64_t off, struct vfile_window *w,
 	      struct errmsg *err)
 {
 	int rc = vfile_map_pieces(f, len, off, w, err);
 
+	if (rc == -E2BIG)
+		rc = borrow_pieces(f, off, w, err);
 	if (rc == -E2BIG) {
 		w->bounce = scratch_take(w->len);
 		rc = w->bounce ? vfile_read_exact(f, w->bounce, w->len, off, err)

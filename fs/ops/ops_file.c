@@ -274,8 +274,8 @@ static void read_vfile(fuse_req_t req, struct handle *h, size_t size,
 		return;
 	}
 	rc = fuse_reply_iov(req, w.iov, w.n);
-	if (w.bounce) /* the bytes are here: they need not be read again */
-		vfile_crc_advance(v, w.bounce, w.len, off);
+	/* Bytes that are here need not be read again. */
+	vfile_crc_advance_window(v, &w, off);
 	vfile_unmap(v, &w);
 	if (!rc) {
 		count_read(stats, w.len, clock);
