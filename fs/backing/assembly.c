@@ -117,6 +117,16 @@ static bool assembly_has_pool(struct backing *b)
 	return b->pool;
 }
 
+/* The least recently used idle file whose buffer fits. */
+static struct backed *find_victim(struct backing *b, uint64_t size)
+{
+	struct backed *file = TAILQ_FIRST(&b->idle);
+
+	while (file && !pool_fits(file->buffer, size))
+		file = TAILQ_NEXT(file, lru);
+	return file;
+}
+
 struct pool_buffer *assembly_take_buffer(struct backing *b, struct backed *file)
 {
 	const uint64_t size = file->size;
@@ -129,17 +139,20 @@ struct pool_buffer *assembly_take_buffer(struct backing *b, struct backed *file)
 		b->target = b->target < b->bound / 2 ? b->target * 2 : b->bound;
 	file->ghost = false;
 	while (!(buffer = pool_take(b->pool, size))) {
-		struct backed *victim = TAILQ_FIRST(&b->idle);
+		struct backed *const victim = find_victim(b, size);
+		const bool grow =
+			!victim || pool_has_room(b->pool, size, b->target);
 
-		while (victim && !pool_fits(victim->buffer, size))
-			victim = TAILQ_NEXT(victim, lru);
+		/* Before the request, which may evict it, too. */
+		if (victim) {
+			assembly_evict(b, victim);
+			buffer = pool_take(b->pool, size);
+		}
 		/* For later opens: this one would have to be streamed. */
-		if ((!victim || pool_has_room(b->pool, size, b->target)) &&
-		    is_worth_a_buffer(b, size))
+		if (grow && is_worth_a_buffer(b, size))
 			assembly_request_buffer(b, size);
-		if (!victim)
-			return NULL;
-		assembly_evict(b, victim);
+		if (buffer || !victim)
+			break;
 	}
 	return buffer;
 }

@@ -6,15 +6,21 @@
 #include <pthread.h>
 #include <string.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/vfile/shardcache.h"
 #include "fs/backing/backing.h"
 #include "fs/backing/passthrough.h"
 #include "fs/log/stats.h"
+#include "tests/make/mkckpt.h"
 #include "tests/support/fakekernel.h"
 #include "tests/support/faketree.h"
 #include "tests/support/unit.h"
@@ -307,6 +313,46 @@ static void the_least_recently_used_file_is_evicted(void **state)
 	tear_down(&f);
 }
 
+/* Have so much memory filled with what was read ahead, until the files are closed. */
+static struct shardcache *read_ahead(const char *dir, uint64_t size)
+{
+	struct shardcache *const c = shardcache_new();
+	char path[PATH_MAX];
+	struct fileid id;
+	struct stat st;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/shard", dir);
+	fd = open(path, O_RDWR | O_CREAT, 0600);
+	assert_int_equal(ftruncate(fd, (off_t)size), 0);
+	assert_int_equal(fstat(fd, &st), 0);
+	close(fd);
+	fileid_from_stat(&st, &id);
+	assert_int_equal(shardcache_add(c, path, &id), 0);
+	assert_int_equal(shardcache_want(c, 0, 0, size, READAHEAD_NEXT), size);
+	return c;
+}
+
+/* It leaves too little for another buffer, for which the file to evict would go first. */
+static void what_is_read_ahead_takes_memory_from_files(void **state)
+{
+	char *const dir = mkckpt_new_dir();
+	struct shardcache *c;
+	struct fixture f;
+
+	(void)state;
+	set_up(&f, 6 * MIB);
+	bring_into_cache(&f, 1);
+	c = read_ahead(dir, 5 * MIB);
+	assert_int_equal(open_and_close(&f, 2), BACKING_PASS);
+	assert_false(is_cached(&f, 1));
+	assert_true(is_cached(&f, 2));
+	shardcache_free(c);
+	readahead_trim(); /* memory for the next test */
+	mkckpt_free_dir(dir);
+	tear_down(&f);
+}
+
 static void an_open_file_is_not_evicted(void **state)
 {
 	struct handle h[3], more;
@@ -472,6 +518,7 @@ int main(void)
 		cmocka_unit_test(a_shard_is_streamed_if_the_kernel_refuses),
 		cmocka_unit_test(an_error_reaches_the_opener),
 		cmocka_unit_test(the_least_recently_used_file_is_evicted),
+		cmocka_unit_test(what_is_read_ahead_takes_memory_from_files),
 		cmocka_unit_test(an_open_file_is_not_evicted),
 		cmocka_unit_test(a_mapping_keeps_its_bytes_after_eviction),
 		cmocka_unit_test(files_of_a_loader_in_order_are_prefetched),
