@@ -3,13 +3,13 @@
  * How opens are answered.  The tree is tests/support/faketree, the kernel
  * tests/support/fakekernel.
  */
-#include <pthread.h>
-#include <string.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
