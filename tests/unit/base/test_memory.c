@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Limits of memory, over trees like those of systems with cgroups v1, v2 and
  * both. */
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "ckpt/sys/memory.h"
+#include "tests/make/mkckpt.h"
 #include "tests/support/unit.h"
 
 #define NO_LIMIT "9223372036854771712\n" /* as v1 shows it */
@@ -73,15 +73,6 @@ static const struct system systems[] = {
 	  { { 0 } }, UINT64_MAX },
 };
 
-static int remove_one(const char *path, const struct stat *st, int type,
-		      struct FTW *at)
-{
-	(void)st;
-	(void)type;
-	(void)at;
-	return remove(path);
-}
-
 static void put(const char *root, const char *path, const char *text)
 {
 	char full[512];
@@ -103,10 +94,9 @@ static void the_lowest_limit_counts(void **state)
 {
 	for (size_t i = 0; i < COUNT(systems); i++) {
 		const struct system *const s = &systems[i];
-		char root[] = "/tmp/ucfs-memory.XXXXXX";
+		char *const root = mkckpt_new_dir();
 		uint64_t limit;
 
-		assert_non_null(mkdtemp(root));
 		if (s->cgroup)
 			put(root, "/proc/self/cgroup", s->cgroup);
 		if (s->mountinfo)
@@ -115,7 +105,7 @@ static void the_lowest_limit_counts(void **state)
 			if (s->files[k].path)
 				put(root, s->files[k].path, s->files[k].text);
 		limit = memory_cgroup_limit(root);
-		nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+		mkckpt_free_dir(root);
 		if (limit != s->limit)
 			fail_msg("%s: %llu, not %llu", s->what,
 				 (unsigned long long)limit,

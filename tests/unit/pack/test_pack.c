@@ -300,126 +300,116 @@ static void ranges_close(struct source *s)
 	r->bytes = NULL;
 }
 
-static void ranges_of_any_source_do(void **state)
+/* A pack of the large files that is read in ranges. */
+struct far_pack {
+	struct ranges ranges;
+	uint8_t *bytes;
+	struct pack *p;
+	uint32_t master; /* the file of this name */
+};
+
+static void far_open(struct far_pack *f, unsigned delay)
 {
 	static const struct source_ops ops = { .read = ranges_read,
 					       .close = ranges_close };
+	struct source src = {
+		.name = "far", .fd = -1, .ops = &ops, .ctx = &f->ranges
+	};
 	struct errmsg err = { "" };
-	struct ranges r = { 0 };
-	struct source src = { .name = "far", .fd = -1, .ops = &ops, .ctx = &r };
-	uint8_t *bytes, *buf = malloc(100000);
-	struct pack *p;
-	int64_t master;
 	size_t size;
 
 	packed_make(&large, true, 2);
-	bytes = packed_load(&size);
-	r.bytes = bytes;
+	f->bytes = packed_load(&size);
+	f->ranges = (struct ranges){ .bytes = f->bytes, .delay = delay };
 	src.size = size;
-	assert_int_equal(pack_open_source(&src, &p, &err), 0);
-	master = pack_index_find(pack_index_of(p), "master");
-	read_matches(p, &large, (uint32_t)master, 100000, 3000001, buf);
-	/* Index, a table, and three blocks of some hundred. */
-	assert_true(r.read < 300000);
-	r.broken = true;
-	assert_int_equal(
-		pack_read(p, (uint32_t)master, buf, 100000, 7000001, &err),
-		-EIO);
-	assert_string_equal(err.text, "far: no answer");
-	pack_close(p);
-	assert_null(r.bytes);
-	free(buf);
-	free(bytes);
+	assert_int_equal(pack_open_source(&src, &f->p, &err), 0);
+	f->master = (uint32_t)pack_index_find(pack_index_of(f->p), "master");
+}
+
+static void far_close(struct far_pack *f)
+{
+	pack_close(f->p);
+	assert_null(f->ranges.bytes);
+	free(f->bytes);
 	packed_done(&large);
+}
+
+static void ranges_of_any_source_do(void **state)
+{
+	uint8_t *const buf = malloc(100000);
+	struct errmsg err = { "" };
+	struct far_pack f;
+
+	far_open(&f, 0);
+	read_matches(f.p, &large, f.master, 100000, 3000001, buf);
+	/* Index, a table, and three blocks of some hundred. */
+	assert_true(f.ranges.read < 300000);
+	f.ranges.broken = true;
+	assert_int_equal(pack_read(f.p, f.master, buf, 100000, 7000001, &err),
+			 -EIO);
+	assert_string_equal(err.text, "far: no answer");
+	far_close(&f);
+	free(buf);
 }
 
 /* No multiple of a block: pieces meet within one. */
 #define PIECE 300001
 
-struct pieces {
-	struct pack *p;
-	uint32_t file;
-};
-
 static int read_piece(void *ctx, size_t i)
 {
-	const struct pieces *const x = ctx;
+	const struct far_pack *const f = ctx;
 	const uint64_t off = (uint64_t)i * PIECE;
-	const uint64_t left = large.in[x->file].id.size - off;
+	const uint64_t left = large.in[f->master].id.size - off;
 	const size_t n = left < PIECE ? (size_t)left : PIECE;
 	uint8_t *const buf = malloc(n);
-	int rc = pack_read(x->p, x->file, buf, n, off, NULL);
+	int rc = pack_read(f->p, f->master, buf, n, off, NULL);
 
-	if (!rc && memcmp(buf, large.bytes[x->file] + off, n) != 0)
+	if (!rc && memcmp(buf, large.bytes[f->master] + off, n) != 0)
 		rc = -EILSEQ;
 	free(buf);
 	return rc;
 }
 
-static size_t count_pieces(const struct pieces *x)
+static int read_pieces(struct far_pack *f)
 {
-	return (size_t)((large.in[x->file].id.size + PIECE - 1) / PIECE);
+	const uint64_t size = large.in[f->master].id.size;
+
+	return parallel_for((size_t)((size + PIECE - 1) / PIECE), 8, read_piece,
+			    f);
 }
 
 static void readers_that_meet_in_a_block_fetch_it_once(void **state)
 {
-	static const struct source_ops ops = { .read = ranges_read,
-					       .close = ranges_close };
-	struct ranges r = { .delay = 2000 };
-	struct source src = { .name = "far", .fd = -1, .ops = &ops, .ctx = &r };
-	struct errmsg err = { "" };
+	const struct pack_index *x;
 	const struct pack_extent *e;
-	struct pieces x;
-	uint8_t *bytes;
+	struct far_pack f;
 	uint64_t before, stored = 0;
-	size_t size;
 
-	packed_make(&large, true, 2);
-	bytes = packed_load(&size);
-	r.bytes = bytes;
-	src.size = size;
-	assert_int_equal(pack_open_source(&src, &x.p, &err), 0);
-	x.file = (uint32_t)pack_index_find(pack_index_of(x.p), "master");
-	e = &pack_index_of(x.p)->extents[pack_index_of(x.p)->entries[x.file].first];
-	for (uint32_t i = 0; i < pack_index_of(x.p)->entries[x.file].n; i++)
+	far_open(&f, 2000);
+	x = pack_index_of(f.p);
+	e = &x->extents[x->entries[f.master].first];
+	for (uint32_t i = 0; i < x->entries[f.master].n; i++)
 		stored += e[i].stored;
-	before = r.read;
-	assert_int_equal(parallel_for(count_pieces(&x), 8, read_piece, &x), 0);
+	before = f.ranges.read;
+	assert_int_equal(read_pieces(&f), 0);
 	/* Beside the blocks there are tables. */
-	assert_in_range(r.read - before, stored, stored + stored / 50);
-	pack_close(x.p);
-	free(bytes);
-	packed_done(&large);
+	assert_in_range(f.ranges.read - before, stored, stored + stored / 50);
+	far_close(&f);
 }
 
 static void a_block_that_cannot_be_fetched_fails_for_all(void **state)
 {
-	static const struct source_ops ops = { .read = ranges_read,
-					       .close = ranges_close };
-	struct ranges r = { .delay = 2000 };
-	struct source src = { .name = "far", .fd = -1, .ops = &ops, .ctx = &r };
-	struct errmsg err = { "" };
-	struct pieces x;
-	uint8_t *bytes;
-	size_t size;
+	struct far_pack f;
 
-	packed_make(&large, true, 2);
-	bytes = packed_load(&size);
-	r.bytes = bytes;
-	src.size = size;
-	assert_int_equal(pack_open_source(&src, &x.p, &err), 0);
-	x.file = (uint32_t)pack_index_find(pack_index_of(x.p), "master");
-	assert_int_equal(read_piece(&x, 0), 0); /* the table is there */
-	r.broken = true;
+	far_open(&f, 2000);
+	assert_int_equal(read_piece(&f, 0), 0); /* the table is there */
+	f.ranges.broken = true;
 	for (unsigned i = 0; i < 3; i++)
-		assert_int_equal(
-			parallel_for(count_pieces(&x), 8, read_piece, &x), -EIO);
-	r.broken = false;
-	assert_int_equal(parallel_for(count_pieces(&x), 8, read_piece, &x), 0);
-	pack_close(x.p);
+		assert_int_equal(read_pieces(&f), -EIO);
+	f.ranges.broken = false;
+	assert_int_equal(read_pieces(&f), 0);
+	far_close(&f);
 	assert_int_equal(blockcache_bytes(), 0);
-	free(bytes);
-	packed_done(&large);
 }
 
 int main(void)
