@@ -422,6 +422,11 @@ static int read_near(struct shardcache *c, uint32_t shard, void *buf,
 	return rc;
 }
 
+bool shardcache_reads_ahead(const struct shardcache *c)
+{
+	return shardcache_is_far(c) || atomic_load(&c->wanted);
+}
+
 /* What was read ahead is of the planned file; whether that is still there is looked at now
  * and then. */
 static int look_at(struct shardcache *c, uint32_t shard, struct errmsg *err)
@@ -434,23 +439,21 @@ static int look_at(struct shardcache *c, uint32_t shard, struct errmsg *err)
 bool shardcache_borrow(struct shardcache *c, uint32_t shard, uint64_t off,
 		       size_t len, struct readahead_loan *out)
 {
-	return (shardcache_is_far(c) || atomic_load(&c->wanted)) &&
-	       look_at(c, shard, NULL) == 0 &&
+	return shardcache_reads_ahead(c) && look_at(c, shard, NULL) == 0 &&
 	       readahead_borrow(c->ahead, shard, off, len, out);
 }
 
 int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
 		    uint64_t off, struct errmsg *err)
 {
-	const bool far = shardcache_is_far(c);
 	int rc;
 
-	if (!far && !atomic_load(&c->wanted))
+	if (!shardcache_reads_ahead(c))
 		return read_near(c, shard, buf, len, off, err);
 	rc = look_at(c, shard, err);
 	if (!rc)
 		rc = readahead_read(c->ahead, shard, buf, len, off, err);
-	if (!far && !readahead_is_waited_for())
+	if (!shardcache_is_far(c) && !readahead_is_waited_for())
 		atomic_store(&c->wanted, false);
 	return rc;
 }

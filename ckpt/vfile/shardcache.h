@@ -74,6 +74,9 @@ void shardcache_count_mapped(struct shardcache *c, size_t len);
 int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
 		    uint64_t off, struct errmsg *err);
 
+/* May anything that was wanted be in memory, or come there? */
+bool shardcache_reads_ahead(const struct shardcache *c);
+
 /* As readahead_borrow, of a shard that is still what was planned; false if it is not. */
 bool shardcache_borrow(struct shardcache *c, uint32_t shard, uint64_t off, size_t len,
 		       struct readahead_loan *out);

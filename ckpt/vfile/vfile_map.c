@@ -74,6 +74,7 @@ struct mapping {
 	struct vfile *f;
 	const struct gather *gather;
 	struct vfile_window *w;
+	bool borrow; /* what was read ahead, instead of mapping shards */
 	struct errmsg *err;
 };
 
@@ -97,6 +98,21 @@ static int borrow_piece(const struct mapping *x, uint32_t shard, uint64_t off,
 	return rc;
 }
 
+/* Add bytes of a shard to the window. */
+static int add_shard(const struct mapping *x, uint32_t shard, uint64_t off,
+		     size_t len)
+{
+	const uint8_t *p;
+	int rc;
+
+	if (x->borrow)
+		return borrow_piece(x, shard, off, len);
+	if (x->w->nmaps == VFILE_IOV_MAX)
+		return -E2BIG;
+	rc = map_shard(x->f, shard, x->w, &p, x->err);
+	return rc ? rc : vfile_map_add_piece(x->w, p + off, len);
+}
+
 /* Map a run of a gather; for gather_walk. */
 static int map_run(void *ctx, const struct gather_run *run)
 {
@@ -105,15 +121,8 @@ static int map_run(void *ctx, const struct gather_run *run)
 	struct extent_walk w = extent_walk(m, run->from, run->n);
 	int rc = 0;
 
-	while (!rc && extent_next(&w)) {
-		const uint8_t *p = NULL;
-
-		if (x->w->nmaps == VFILE_IOV_MAX)
-			return -E2BIG;
-		rc = map_shard(x->f, w.e->shard, x->w, &p, x->err);
-		if (!rc)
-			rc = vfile_map_add_piece(x->w, p + w.from, w.len);
-	}
+	while (!rc && extent_next(&w))
+		rc = add_shard(x, w.e->shard, w.from, w.len);
 	return rc;
 }
 
@@ -153,7 +162,7 @@ static int map_pieces(struct vfile *f, uint64_t off, struct vfile_window *w,
 		      bool borrow, struct errmsg *err)
 {
 	struct extent_walk at = extent_walk(&f->map, off, w->len);
-	struct mapping x = { .f = f, .w = w, .err = err };
+	struct mapping x = { .f = f, .w = w, .borrow = borrow, .err = err };
 	int rc = 0;
 
 	while (!rc && extent_next(&at)) {
@@ -161,13 +170,9 @@ static int map_pieces(struct vfile *f, uint64_t off, struct vfile_window *w,
 
 		if (at.e->kind == EXTENT_GATHER) {
 			x.gather = f->gathers.v[at.e->shard];
-			rc = borrow ? -E2BIG
-				    : gather_walk(x.gather, map_run, &x, at.len,
-						  at.from);
-		} else if (at.e->kind == EXTENT_SHARD && borrow) {
-			rc = borrow_piece(&x, at.e->shard, at.from, at.len);
+			rc = gather_walk(x.gather, map_run, &x, at.len, at.from);
 		} else if (at.e->kind == EXTENT_SHARD) {
-			rc = map_shard(f, at.e->shard, w, &p, err);
+			rc = add_shard(&x, at.e->shard, at.from, at.len);
 		} else if (at.e->kind == EXTENT_ZERO) {
 			rc = map_zeros(w, at.len);
 		} else {
@@ -219,7 +224,8 @@ static int borrow_pieces(struct vfile *f, uint64_t off, struct vfile_window *w,
 	int rc = -E2BIG;
 
 	w->n = 0;
-	if (f->shards && can_map(f, w->len, off))
+	if (f->shards && shardcache_reads_ahead(f->shards) &&
+	    can_map(f, w->len, off))
 		rc = map_pieces(f, off, w, true, err);
 	if (rc)
 		return_loans(w, false);
