@@ -97,8 +97,8 @@ void readahead_set_limit(uint64_t bytes, bool keep);
 void readahead_set_twice(uint64_t bytes);
 uint64_t readahead_limit(void);
 
-/* Of a file of this size, for how many bytes is there memory until they have been read
- * twice? */
+/* The number of bytes, of a file of this size, that memory can hold until they have been
+ * read twice. */
 uint64_t readahead_keeps(uint64_t size);
 
 /* Bytes of memory that are held now; give back what nobody waits for. */

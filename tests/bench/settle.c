@@ -6,9 +6,9 @@
  *   settle MIB
  *
  * A virtual machine may tell its host which pages are free (free page reporting), and
- * the host takes them away within seconds.  The first write to such a page then costs up
- * to 40 times as much as to one that the machine still holds: who is measured right
- * after a program that freed memory wins over who comes a second later.
+ * the host takes them away within seconds.  The first write to such a page takes up to
+ * 40 times as long as one to a page that the machine still has.  Without this program, a
+ * measurement would depend on how much memory was freed just before it.
  */
 #include <stdio.h>
 #include <stdlib.h>
