@@ -26,6 +26,7 @@
 #include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/safetensors.h"
+#include "ckpt/pack/packfs.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/tensor/cast.h"
@@ -45,14 +46,42 @@ static const struct layout {
  * share a tensor, so a small file could ask for any amount. */
 #define DESCRIPTIONS_MAX(size) ((1u << 20) + 8 * (size))
 
+/* Find which layouts' files have their names in a directory: most have none, and a store
+ * may take milliseconds to say so of each.  False if it cannot be listed, as those of some
+ * servers. */
+static bool list_layouts(const char *dir, bool there[COUNT(layouts)])
+{
+	struct files_dir *d;
+	const char *entry;
+	bool listed;
+
+	if (files_opendir(dir, &d, NULL))
+		return false;
+	while ((entry = files_readdir(d))) {
+		char *const name = packfs_dir_name(entry);
+
+		for (size_t i = 0; name && i < COUNT(layouts); i++)
+			there[i] |= strcmp(name, layouts[i].name) == 0;
+		free(name);
+	}
+	listed = errno == 0;
+	files_closedir(d);
+	return listed;
+}
+
 /* Return the first layout whose file exists, or NULL. */
 static const struct layout *find_layout(const char *dir)
 {
+	bool named[COUNT(layouts)] = { false };
+	const bool listed = list_layouts(dir, named);
+
 	for (size_t i = 0; i < COUNT(layouts); i++) {
 		struct stat st;
 		char *path;
 		bool there;
 
+		if (listed && !named[i])
+			continue;
 		if (asprintf(&path, "%s/%s", dir, layouts[i].name) < 0)
 			return NULL;
 		there = files_stat(path, &st, NULL) == 0 && S_ISREG(st.st_mode);
