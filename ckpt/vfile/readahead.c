@@ -42,16 +42,30 @@ static pthread_cond_t done = PTHREAD_COND_INITIALIZER; /* a segment came in */
 static struct aheadsegs segs = AHEADSEGS_INIT(segs, READAHEAD_DEFAULT);
 static struct far_width width;
 static unsigned nthreads, fetching, checking, idle;
-static unsigned called; /* of nthreads, those that are to be started */
+static unsigned called;      /* of nthreads, those that are to be started */
+static bool starter_is_here; /* to start them */
+static pthread_cond_t call = PTHREAD_COND_INITIALIZER; /* some were called */
 
 static bool may_fetch(void)
 {
 	return !TAILQ_EMPTY(&segs.queue) && fetching < width.width;
 }
 
-static void *run(void *arg);
+/* False if nothing came within the time. */
+static bool wait_for(pthread_cond_t *cond, uint64_t ns)
+{
+	struct timespec until;
 
-static bool start_thread(void)
+	clock_gettime(CLOCK_REALTIME, &until);
+	ns += (uint64_t)until.tv_nsec;
+	until.tv_sec += (time_t)(ns / 1000000000);
+	until.tv_nsec = (long)(ns % 1000000000);
+	return pthread_cond_timedwait(cond, &lock, &until) == 0;
+}
+
+/* --- threads ------------------------------------------------------------------------- */
+
+static bool start_thread(void *(*work)(void *))
 {
 	pthread_attr_t attr;
 	pthread_t thread;
@@ -59,9 +73,36 @@ static bool start_thread(void)
 
 	pthread_attr_init(&attr);
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	rc = pthread_create(&thread, &attr, run, NULL);
+	rc = pthread_create(&thread, &attr, work, NULL);
 	pthread_attr_destroy(&attr);
 	return rc == 0;
+}
+
+static void *run(void *arg);
+
+/* The thread that starts the others: a new stack has to wait until the pages under way,
+ * of which many may be new, have been made, and no reader should. */
+static void *start_others(void *arg)
+{
+	bool stay = true;
+
+	(void)arg;
+	pthread_mutex_lock(&lock);
+	while (stay) {
+		while (called) {
+			bool started;
+
+			called--;
+			pthread_mutex_unlock(&lock);
+			started = start_thread(run);
+			pthread_mutex_lock(&lock);
+			nthreads -= !started;
+		}
+		stay = wait_for(&call, IDLE_NS) || called;
+	}
+	starter_is_here = false;
+	pthread_mutex_unlock(&lock);
+	return NULL;
 }
 
 /* See that somebody fetches what is in the queue: `n` segments at once.  Called before
@@ -78,22 +119,23 @@ static void summon(size_t n)
 			break;
 		}
 	}
+	if (called)
+		pthread_cond_signal(&call);
 }
 
-/* Release the lock, and start the threads that were called: their stacks have to wait
- * until the pages under way, of which many may be new, have been made. */
+/* Release the lock, and see that the threads that were called are started. */
 static void unlock_and_start(void)
 {
-	unsigned n = called;
+	const bool alone = called && !starter_is_here;
 
-	called = 0;
+	starter_is_here |= alone;
 	pthread_mutex_unlock(&lock);
-	while (n && start_thread())
-		n--;
-	if (!n)
+	if (!alone || start_thread(start_others))
 		return;
 	pthread_mutex_lock(&lock);
-	nthreads -= n;
+	starter_is_here = false;
+	nthreads -= called;
+	called = 0;
 	pthread_mutex_unlock(&lock);
 }
 
@@ -146,18 +188,6 @@ static void fetch(struct segment *s)
 	aheadsegs_settle(&segs, s, rc != 0);
 	pthread_cond_broadcast(&done);
 	release_excess();
-}
-
-/* False if nothing came within the time. */
-static bool wait_for(pthread_cond_t *cond, uint64_t ns)
-{
-	struct timespec until;
-
-	clock_gettime(CLOCK_REALTIME, &until);
-	ns += (uint64_t)until.tv_nsec;
-	until.tv_sec += (time_t)(ns / 1000000000);
-	until.tv_nsec = (long)(ns % 1000000000);
-	return pthread_cond_timedwait(cond, &lock, &until) == 0;
 }
 
 static void *run(void *arg)
