@@ -224,6 +224,7 @@ static int open_file(struct shardcache *c, const struct entry *e,
  * opened, and read, while a store takes its time. */
 static int open_entry(struct shardcache *c, struct entry *e, struct errmsg *err)
 {
+	const uint64_t begun = clock_ns();
 	struct opened o = { .fd = -1 };
 	struct far_request q;
 	int rc;
@@ -245,6 +246,9 @@ static int open_entry(struct shardcache *c, struct entry *e, struct errmsg *err)
 		e->fd = o.fd;
 		e->p = o.p;
 		e->src = o.src;
+		/* Its path has led to what was planned. */
+		check_passed(&e->of_path, begun);
+		check_passed(&e->of_file, begun);
 	}
 	pthread_cond_broadcast(&c->opened);
 	return rc;
@@ -282,8 +286,12 @@ int shardcache_get(struct shardcache *c, uint32_t shard, struct shard_map *out,
 	if (rc || fresh || out->fd < 0)
 		return rc;
 	rc = shardcache_check_fd(&c->v[shard], out->fd, err);
-	if (rc)
-		shardcache_put(c, shard);
+	if (!rc)
+		return 0;
+	pthread_mutex_lock(&c->lock);
+	c->v[shard].of_path.made = 0; /* whoever opens a file of it shall know */
+	pthread_mutex_unlock(&c->lock);
+	shardcache_put(c, shard);
 	return rc;
 }
 

@@ -102,14 +102,15 @@ bool shardcache_can_map(struct shardcache *c, size_t len);
 int shardcache_read_map(struct shardcache *c, const struct extent_map *m,
 			void *buf, size_t len, uint64_t off, struct errmsg *err);
 
-/* Check that the path still leads to the planned file: -EIO if it was
- * replaced.  Looks at most every 100 ms. */
-typedef int shardcache_check(struct shardcache *c, uint32_t shard,
-			     struct errmsg *err);
-shardcache_check shardcache_check_path;
+/* Check that the paths of `n` shards still lead to the planned files: -EIO if one was
+ * replaced.  Looks at each at most every 100 ms, less often where that takes time, and at
+ * several at once.  `early`: in half of that time, for who opens files before their
+ * readers do. */
+int shardcache_check_paths(struct shardcache *c, const uint32_t *shards,
+			   size_t n, bool early, struct errmsg *err);
 
-/* Make a check of `n` shards, of several at once where that takes time. */
-int shardcache_check_each(struct shardcache *c, const uint32_t *shards,
-			  size_t n, shardcache_check *check, struct errmsg *err);
+/* Check that `n` shards are still what was planned; errors as shardcache_get. */
+int shardcache_check_files(struct shardcache *c, const uint32_t *shards,
+			   size_t n, struct errmsg *err);
 
 #endif

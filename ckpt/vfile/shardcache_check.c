@@ -20,7 +20,7 @@
 /* A check is repeated at most so often, and only when so many times what it took has
  * passed. */
 #define CHECK_INTERVAL_NS UINT64_C(100000000)
-#define CHECK_COST 50
+#define CHECK_COST 100
 
 int shardcache_check_fd(const struct entry *e, int fd, struct errmsg *err)
 {
@@ -36,31 +36,47 @@ int shardcache_check_fd(const struct entry *e, int fd, struct errmsg *err)
 		       : fileid_report_change(e->path, &e->id, &now, err);
 }
 
+static uint64_t check_interval(const struct check *k)
+{
+	const uint64_t every = k->cost * CHECK_COST;
+
+	return every < CHECK_INTERVAL_NS ? CHECK_INTERVAL_NS : every;
+}
+
+/* Called with the lock held. */
+static bool is_due(const struct check *k, uint64_t now)
+{
+	return k->made == 0 || now - k->made >= check_interval(k);
+}
+
+/* See that others do not make a check, too.  Called with the lock held. */
+static void claim_check(struct check *k, uint64_t now)
+{
+	if (k->made)
+		k->made = now;
+}
+
 bool shardcache_check_due(struct shardcache *c, struct check *k)
 {
 	const uint64_t now = clock_ns();
-	uint64_t every;
 	bool due;
 
 	pthread_mutex_lock(&c->lock);
-	every = k->cost * CHECK_COST;
-	if (every < CHECK_INTERVAL_NS)
-		every = CHECK_INTERVAL_NS;
-	due = k->made == 0 || now - k->made >= every;
-	if (due && k->made) /* others do not make it, too */
-		k->made = now;
+	due = is_due(k, now);
+	if (due)
+		claim_check(k, now);
 	pthread_mutex_unlock(&c->lock);
 	return due;
 }
 
-void shardcache_check_made(struct shardcache *c, struct check *k,
-			   uint64_t begun, int rc)
+static void check_made(struct shardcache *c, struct check *k, uint64_t begun,
+		       int rc)
 {
-	const uint64_t now = clock_ns();
-
 	pthread_mutex_lock(&c->lock);
-	k->made = rc ? 0 : now;
-	k->cost = now - begun;
+	if (rc)
+		k->made = 0;
+	else
+		check_passed(k, begun);
 	pthread_mutex_unlock(&c->lock);
 }
 
@@ -104,7 +120,7 @@ int shardcache_verify(struct shardcache *c, uint32_t shard, struct errmsg *err)
 	if (!fresh && m.fd >= 0)
 		rc = share_check(c, e, m.fd, err);
 	shardcache_put(c, shard);
-	shardcache_check_made(c, &e->of_file, begun, rc);
+	check_made(c, &e->of_file, begun, rc);
 	return rc;
 }
 
@@ -123,42 +139,117 @@ static int check_path(const struct entry *e, struct errmsg *err)
 		       : fileid_report_change(e->path, &e->id, &id, err);
 }
 
-int shardcache_check_path(struct shardcache *c, uint32_t shard,
+static int check_path_now(struct shardcache *c, uint32_t shard,
 			  struct errmsg *err)
 {
 	struct entry *const e = &c->v[shard];
 	const uint64_t begun = clock_ns();
-	int rc;
+	const int rc = check_path(e, err);
 
-	if (!shardcache_check_due(c, &e->of_path))
-		return 0;
-	rc = check_path(e, err);
-	shardcache_check_made(c, &e->of_path, begun, rc);
+	check_made(c, &e->of_path, begun, rc);
+	/* The open file is the one that the path leads to. */
+	if (!rc)
+		check_made(c, &e->of_file, begun, 0);
 	return rc;
 }
+
+/* Shards that are checked at once. */
+#define AT_ONCE PARALLEL_FAR
 
 struct checking {
 	struct shardcache *c;
-	const uint32_t *shards;
-	shardcache_check *check;
+	uint32_t shards[AT_ONCE];
+	size_t n;
+	size_t needed; /* the others are checked early */
 };
 
-static int check_one(void *ctx, size_t i, struct errmsg *err)
+/* Is it time for half of the interval?  Called with the lock held. */
+static bool is_due_soon(const struct check *k, uint64_t now)
 {
-	const struct checking *const x = ctx;
-
-	return x->check(x->c, x->shards[i], err);
+	return k->made && now - k->made >= check_interval(k) / 2;
 }
 
-int shardcache_check_each(struct shardcache *c, const uint32_t *shards,
-			  size_t n, shardcache_check *check, struct errmsg *err)
+/* Called with the lock held. */
+static void add_check(struct checking *x, uint32_t shard, uint64_t now)
 {
-	struct checking x = { c, shards, check };
+	claim_check(&x->c->v[shard].of_path, now);
+	x->shards[x->n++] = shard;
+}
+
+/* Of the shards that follow, those whose checks are due soon: several take as long as
+ * one, and their readers need not wait.  Called with the lock held. */
+static void add_following(struct checking *x, uint64_t now)
+{
+	const struct shardcache *const c = x->c;
+	const uint32_t first = x->shards[0];
+
+	for (size_t i = 1; i < c->n && i < AT_ONCE && x->n < AT_ONCE; i++) {
+		const uint32_t shard = (uint32_t)((first + i) % c->n);
+
+		if (is_due_soon(&c->v[shard].of_path, now))
+			add_check(x, shard, now);
+	}
+}
+
+static int check_listed(void *ctx, size_t i, struct errmsg *err)
+{
+	const struct checking *const x = ctx;
+	const int rc = check_path_now(x->c, x->shards[i], err);
+
+	/* Whoever needs it meets the error. */
+	return i < x->needed ? rc : 0;
+}
+
+int shardcache_check_paths(struct shardcache *c, const uint32_t *shards,
+			   size_t n, bool early, struct errmsg *err)
+{
+	const bool far = shardcache_is_far(c);
+	struct checking x = { .c = c };
 	int rc = 0;
 
-	if (shardcache_is_far(c))
-		return parallel_far(n, 1, check_one, &x, err);
-	for (size_t i = 0; !rc && i < n; i++)
-		rc = check(c, shards[i], err);
+	for (size_t i = 0; !rc && i < n;) {
+		const uint64_t now = clock_ns();
+
+		x.n = 0;
+		pthread_mutex_lock(&c->lock);
+		for (; i < n && x.n < AT_ONCE; i++) {
+			const struct check *const k = &c->v[shards[i]].of_path;
+
+			if (is_due(k, now) || (early && is_due_soon(k, now)))
+				add_check(&x, shards[i], now);
+		}
+		x.needed = x.n;
+		if (far && x.n)
+			add_following(&x, now);
+		pthread_mutex_unlock(&c->lock);
+		rc = parallel_try(x.n, far ? AT_ONCE : 1, NULL, check_listed,
+				  &x, err);
+	}
 	return rc;
+}
+
+struct opening {
+	struct shardcache *c;
+	const uint32_t *shards;
+};
+
+static int check_file(void *ctx, size_t i, struct errmsg *err)
+{
+	const struct opening *const x = ctx;
+	struct shard_map m;
+	const int rc = shardcache_get(x->c, x->shards[i], &m, err);
+
+	if (!rc)
+		shardcache_put(x->c, x->shards[i]);
+	return rc;
+}
+
+int shardcache_check_files(struct shardcache *c, const uint32_t *shards,
+			   size_t n, struct errmsg *err)
+{
+	struct opening x = { c, shards };
+
+	return shardcache_is_far(c)
+		       ? parallel_far(n, 1, check_file, &x, err)
+		       : parallel_try(n, 1, NULL, check_file, &x, err);
 }

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "ckpt/base/source.h"
+#include "ckpt/sys/clock.h"
 #include "ckpt/vfile/far.h"
 #include "ckpt/vfile/shardcache.h"
 
@@ -65,9 +66,13 @@ int shardcache_check_fd(const struct entry *e, int fd, struct errmsg *err);
 /* Is it time for a check?  If so, the caller makes it. */
 bool shardcache_check_due(struct shardcache *c, struct check *k);
 
-/* It was made, with this result; what has failed is due at once. */
-void shardcache_check_made(struct shardcache *c, struct check *k,
-			   uint64_t begun, int rc);
+/* A check that began then has passed.  What has failed is due at once.  Called with the
+ * lock held. */
+static inline void check_passed(struct check *k, uint64_t begun)
+{
+	k->made = clock_ns();
+	k->cost = k->made - begun;
+}
 
 /* Check a file of which bytes were read, by a check that begins now or later.  Readers
  * that come while one is under way share the next one: a store that is far away has

@@ -181,16 +181,6 @@ int64_t vfile_verbatim_shard(const struct vfile *f)
 							 : -1;
 }
 
-static int check_open(struct shardcache *c, uint32_t shard, struct errmsg *err)
-{
-	struct shard_map m;
-	const int rc = shardcache_get(c, shard, &m, err);
-
-	if (!rc)
-		shardcache_put(c, shard);
-	return rc;
-}
-
 static int each_shard_of(const struct extent_map *m, vfile_shard_fn *step,
 			 void *ctx)
 {
@@ -236,8 +226,22 @@ static int list_shard(void *ctx, uint32_t shard)
 	return 0;
 }
 
-static int check_all(struct vfile *f, shardcache_check *check,
-		     struct errmsg *err)
+typedef int check_shards(struct shardcache *c, const uint32_t *shards, size_t n,
+			 struct errmsg *err);
+
+static int check_paths(struct shardcache *c, const uint32_t *shards, size_t n,
+		       struct errmsg *err)
+{
+	return shardcache_check_paths(c, shards, n, false, err);
+}
+
+static int check_early(struct shardcache *c, const uint32_t *shards, size_t n,
+		       struct errmsg *err)
+{
+	return shardcache_check_paths(c, shards, n, true, err);
+}
+
+static int check_all(struct vfile *f, check_shards *check, struct errmsg *err)
 {
 	struct shard_list l = { 0 };
 	int rc = vfile_each_shard(f, list_shard, &l);
@@ -245,19 +249,24 @@ static int check_all(struct vfile *f, shardcache_check *check,
 	if (rc)
 		rc = errmsg_nomem(err, NULL);
 	else if (l.n) /* others may have no shards at all */
-		rc = shardcache_check_each(f->shards, l.v, l.n, check, err);
+		rc = check(f->shards, l.v, l.n, err);
 	free(l.v);
 	return rc;
 }
 
 int vfile_check(struct vfile *f, struct errmsg *err)
 {
-	return check_all(f, shardcache_check_path, err);
+	return check_all(f, check_paths, err);
+}
+
+void vfile_check_early(struct vfile *f)
+{
+	check_all(f, check_early, NULL);
 }
 
 int vfile_check_shards(struct vfile *f, struct errmsg *err)
 {
-	return check_all(f, check_open, err);
+	return check_all(f, shardcache_check_files, err);
 }
 
 /* --- reading into memory --------------------------------------------------- */

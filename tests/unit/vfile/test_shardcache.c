@@ -112,7 +112,7 @@ struct change {
 	void (*make)(const struct fixture *f);
 	const char *unopened; /* message of shardcache_get, or NULL */
 	const char *open;     /* the same if it was opened before */
-	const char *path;     /* message of shardcache_check_path */
+	const char *path;     /* message of shardcache_check_paths */
 };
 
 static const struct change changes[] = {
@@ -183,6 +183,7 @@ static void changes_are_told_of_an_open_shard(void **state)
 static void changes_are_told_of_a_path(void **state)
 {
 	const struct timespec interval = { .tv_nsec = 130000000 };
+	const uint32_t first = 0;
 
 	for (size_t i = 0; i < COUNT(changes); i++) {
 		struct errmsg err = { "" };
@@ -191,16 +192,33 @@ static void changes_are_told_of_a_path(void **state)
 
 		set_up(&f);
 		/* Asked again at once, it may use its last answer. */
-		assert_int_equal(shardcache_check_path(f.c, 0, &err), 0);
+		assert_int_equal(shardcache_check_paths(f.c, &first, 1, false, &err), 0);
 		changes[i].make(&f);
 		nanosleep(&interval, NULL);
-		rc = shardcache_check_path(f.c, 0, &err);
+		rc = shardcache_check_paths(f.c, &first, 1, false, &err);
 		expect(&f, changes[i].name, rc, &err, changes[i].path);
 		/* A failure is never reused. */
-		rc = shardcache_check_path(f.c, 0, &err);
+		rc = shardcache_check_paths(f.c, &first, 1, false, &err);
 		expect(&f, changes[i].name, rc, &err, changes[i].path);
 		tear_down(&f);
 	}
+}
+
+static void a_path_is_checked_early_after_half_the_time(void **state)
+{
+	const struct timespec half = { .tv_nsec = 60000000 };
+	const uint32_t first = 0;
+	struct errmsg err = { "" };
+	struct fixture f;
+
+	set_up(&f);
+	assert_int_equal(shardcache_check_paths(f.c, &first, 1, false, &err), 0);
+	replace_it(&f);
+	assert_int_equal(shardcache_check_paths(f.c, &first, 1, true, &err), 0);
+	nanosleep(&half, NULL);
+	expect(&f, "early", shardcache_check_paths(f.c, &first, 1, true, &err),
+	       &err, "was replaced since");
+	tear_down(&f);
 }
 
 /* --- many shards --------------------------------------------------------- */
@@ -382,7 +400,7 @@ static void *use_many(void *arg)
 		snprintf(text, sizeof(text), "%u", shard);
 		if (shardcache_get(c, shard, &m, NULL) ||
 		    memcmp(m.p, text, strlen(text)) != 0 ||
-		    shardcache_check_path(c, shard, NULL))
+		    shardcache_check_paths(c, &shard, 1, false, NULL))
 			return (void *)"a thread saw something else";
 		shardcache_put(c, shard);
 		shardcache_count_mapped(c, SHARDCACHE_MAPPED_MAX / 10);
@@ -479,6 +497,7 @@ int main(void)
 		cmocka_unit_test(changes_are_told_when_a_shard_is_opened),
 		cmocka_unit_test(changes_are_told_of_an_open_shard),
 		cmocka_unit_test(changes_are_told_of_a_path),
+		cmocka_unit_test(a_path_is_checked_early_after_half_the_time),
 		cmocka_unit_test(few_files_are_open_at_once),
 		cmocka_unit_test(shards_make_room_for_shards),
 		cmocka_unit_test(shards_in_use_stay_open),
