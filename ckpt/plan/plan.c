@@ -167,6 +167,12 @@ int plan_check_files(struct plan *p, struct errmsg *err)
 	return rc || !p->zckpt ? rc : zckpt_check_files(p->zckpt, err);
 }
 
+void plan_warm(struct plan *p)
+{
+	if (p->ops->warm)
+		p->ops->warm(p);
+}
+
 int plan_warning(struct plan *p, size_t *pos, struct errmsg *out)
 {
 	return p->ops->warning ? p->ops->warning(p, pos, out) : 0;

@@ -151,6 +151,15 @@ int plan_check(struct plan *p, struct errmsg *err);
  * map and every model-states file; see zckpt_check_files. */
 int plan_check_files(struct plan *p, struct errmsg *err);
 
+/*
+ * Do early what the first readers of a tree would wait for if its files are far away:
+ * load shards' maps and open shards, up to PLAN_WARM_SHARDS.  Does nothing for a tree
+ * that is near, or whose plan is from an index, which opens no shard before its data
+ * is wanted.  Readers meet the errors.
+ */
+#define PLAN_WARM_SHARDS 64
+void plan_warm(struct plan *p);
+
 /* Iterate over warnings about a tree that can be served.  Start with `*pos` 0.
  * Returns 1 and a text without the tag's path, or 0 at the end. */
 int plan_warning(struct plan *p, size_t *pos, struct errmsg *out);

@@ -18,6 +18,8 @@ struct uc_file;
 struct plan_ops {
 	void (*close)(struct plan *p);
 	int (*check)(struct plan *p, struct errmsg *err);
+	/* NULL: nothing that takes long */
+	void (*warm)(struct plan *p);
 	/* NULL: no warnings */
 	int (*warning)(struct plan *p, size_t *pos, struct errmsg *out);
 	bool (*is_dir)(const struct plan *p, uint64_t node);

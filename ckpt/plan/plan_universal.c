@@ -406,6 +406,31 @@ static int universal_check(struct plan *p, struct errmsg *err)
 	return rc;
 }
 
+static void universal_warm(struct plan *p)
+{
+	struct plan_universal *const u = plan_universal(p);
+	const struct tagdir *const d = &u->r.dir;
+	uint32_t shards[PLAN_WARM_SHARDS];
+	uint64_t size;
+	size_t n = 0;
+
+	if (u->r.indexed || !far_is_suspect(&u->r.far))
+		return;
+	for (; n < PLAN_WARM_SHARDS && n < tagdir_count(d); n++)
+		shards[n] = (uint32_t)n;
+	for (unsigned mp = 0; mp < d->mp_degree && mp * d->dp_degree < n; mp++) {
+		const size_t left = n - mp * d->dp_degree;
+
+		zckpt_load_shards(&u->r, mp, 0,
+				  left < d->dp_degree ? (unsigned)left
+						      : d->dp_degree,
+				  1, NULL);
+	}
+	file_size(u, NODE_OPTIMIZER, &size, NULL);
+	shardcache_suppose(p->shards, &u->r.far);
+	shardcache_check_files(p->shards, shards, n, NULL);
+}
+
 static void universal_close(struct plan *p)
 {
 	struct plan_universal *const u = plan_universal(p);
@@ -424,6 +449,7 @@ static void universal_close(struct plan *p)
 static const struct plan_ops universal_ops = {
 	.close = universal_close,
 	.check = universal_check,
+	.warm = universal_warm,
 	.warning = plan_universal_warning,
 	.is_dir = universal_is_dir,
 	.parent = universal_parent,

@@ -2,7 +2,8 @@
 /*
  * Each loader that is recognised has a place up to which its files are wanted.  It
  * moves on while there is memory, and starts again behind the open file when the
- * loader has overtaken it.
+ * loader has overtaken it.  Before the first loader comes, the thread opens shards of the
+ * checkpoint that it will probably load.
  */
 #include "fs/backing/follow.h"
 
@@ -183,6 +184,8 @@ static bool open_next(struct follow *x, struct loader *l)
 	l->ino = file_after(x, l->place, l->order, &size);
 	/* Opening it reports the error. */
 	l->open = l->ino && tree_file_open(x->tree, l->ino, &l->f, NULL) == 0;
+	if (l->open && l->f.v)
+		vfile_check_early(l->f.v);
 	return l->open;
 }
 
@@ -268,6 +271,7 @@ static void *follow_run(void *arg)
 	bool waiting = false;
 	uint64_t ino;
 
+	tree_warm(x->tree);
 	pthread_mutex_lock(&x->lock);
 	while (!x->stop) {
 		if (take_open(x, &ino)) {

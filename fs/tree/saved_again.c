@@ -12,6 +12,7 @@
 #include "ckpt/files/files.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/crc32.h"
+#include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/zero/checkpoint.h"
 
@@ -37,16 +38,35 @@ static bool is_other_layout(const struct shardcache *c, const char *path)
 			 strcmp(slash ? slash + 1 : "", name) != 0);
 }
 
+struct look {
+	const struct shardcache *planned;
+	size_t shards[2];
+};
+
+static int look_at(void *ctx, size_t i, struct errmsg *err)
+{
+	const struct look *const l = ctx;
+
+	(void)err;
+	return is_other(l->planned, l->shards[i]);
+}
+
 bool saved_again_maybe(struct plan *p, const char *path)
 {
 	const struct zero_checkpoint *const r = plan_zckpt(p);
 	const struct shardcache *const c = plan_shards(p);
+	struct look l = { .planned = c };
+	unsigned width = 1;
 
-	/* The first files of both kinds. */
-	if (r)
-		return is_other(c, 0) || is_other(c, r->dir.noptim);
-	return is_other_layout(c, path) || is_other(c, 0) ||
-	       is_other(c, shardcache_count(c) - 1);
+	if (r) { /* the first files of both kinds */
+		l.shards[1] = r->dir.noptim;
+		width += far_is_suspect(&r->far);
+	} else {
+		l.shards[1] = shardcache_count(c) - 1;
+		if (is_other_layout(c, path))
+			return true;
+	}
+	return parallel_try(2, width, NULL, look_at, &l, NULL);
 }
 
 struct sum {

@@ -29,16 +29,9 @@ int survey_plan_tag(struct tree *t, uint64_t index, const char *path,
 		    struct errmsg *err)
 {
 	const struct view_type type = { .kind = PLAN_UNIVERSAL };
-	struct plan *plan;
 	size_t view;
-	int rc = views_add(t->views, path, &type, ino_of_lower(t, index), &view);
 
-	if (rc)
-		return errmsg_nomem(err, path);
-	rc = views_plan(t->views, view, &plan, err);
-	if (!rc)
-		views_put(t->views, view);
-	return rc;
+	return tree_plan(t, path, &type, ino_of_lower(t, index), &view, err);
 }
 
 /* The entries of a directory of the run that may be tags. */

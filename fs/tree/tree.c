@@ -239,7 +239,7 @@ bool tree_renew(struct tree *t)
 	size_t view;
 
 	if (!t->is_view || views_add(t->views, t->o->source, &type, TREE_ROOT,
-				     &view))
+				     tree_moment(t), &view))
 		return false;
 	return atomic_exchange(&t->root_view, view) != view;
 }

@@ -66,6 +66,10 @@ int tree_open(const struct tree_options *o, const struct stats *stats,
 	      struct tree **out, struct errmsg *err);
 void tree_close(struct tree *t);
 
+/* Warm the plan that was made first (plan_warm), unless the mount shows another view of
+ * its tag. */
+void tree_warm(struct tree *t);
+
 /* Write what has been learned to the index, as tree_close does.  Called by one
  * thread at a time. */
 void tree_save(struct tree *t);

@@ -118,7 +118,8 @@ static int add_view(struct tree_dir *d, const char *tag, const char *name,
 	snprintf(own, sizeof(own), "%s%s", name, suffix);
 	if (has_name(d, own))
 		return 0;
-	rc = views_add(d->t->views, tag, type, ino_of_lower(d->t, index), &view);
+	rc = views_add(d->t->views, tag, type, ino_of_lower(d->t, index),
+		       tree_moment(d->t), &view);
 	return rc ? rc
 		  : tree_dir_add(d, ino_of_view(d->t, view, PLAN_ROOT), S_IFDIR,
 				 false, own);
@@ -152,8 +153,9 @@ static int replace_tag(struct tree_dir *d, const char *tag, const char *name,
 		       uint64_t index, size_t i)
 {
 	size_t view;
-	const int rc = views_add(d->t->views, tag, &d->t->o->recut[0],
-				 ino_of_lower(d->t, index), &view);
+	const int rc =
+		views_add(d->t->views, tag, &d->t->o->recut[0],
+			  ino_of_lower(d->t, index), tree_moment(d->t), &view);
 
 	if (rc)
 		return rc;

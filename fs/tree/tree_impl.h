@@ -71,6 +71,11 @@ int tree_lstat(struct tree *t, const char *path, struct stat *st, bool *has_acl)
  * again takes long. */
 double tree_moment(const struct tree *t);
 
+/* Add a view of a tag or a Hugging Face directory, and make its plan, which also tells
+ * how far away the directories are.  Errors as views_plan. */
+int tree_plan(struct tree *t, const char *path, const struct view_type *type,
+	      uint64_t parent, size_t *view, struct errmsg *err);
+
 enum tree_kind {
 	NODE_LOWER,   /* index: number in the path table */
 	NODE_VIEW,    /* view: its number; index: node of its plan */

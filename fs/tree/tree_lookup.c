@@ -28,12 +28,14 @@
 static int lookup_tag(struct tree *t, uint64_t index, const char *tag,
 		      const struct view_type *type, uint64_t *ino)
 {
+	const double moment = tree_moment(t);
 	size_t view;
-	const int rc = tagdir_is_zero_tag(tag)
-			       ? views_add(t->views, tag, type,
-					   ino_of_lower(t, index), &view)
-			       : -ENOENT;
+	int rc;
 
+	if (!views_is_there(t->views, tag, moment) && !tagdir_is_zero_tag(tag))
+		return -ENOENT;
+	rc = views_add(t->views, tag, type, ino_of_lower(t, index), moment,
+		       &view);
 	if (!rc)
 		*ino = ino_of_view(t, view, PLAN_ROOT);
 	return rc;

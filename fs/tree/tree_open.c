@@ -13,6 +13,7 @@
 #include "ckpt/files/files.h"
 #include "ckpt/files/roots.h"
 #include "ckpt/plan/plan.h"
+#include "ckpt/zero/checkpoint.h"
 #include "fs/tree/pathtab.h"
 #include "fs/tree/survey.h"
 #include "fs/tree/tree.h"
@@ -67,27 +68,39 @@ static int open_run(struct tree *t, struct errmsg *err)
 
 /* --- opening --------------------------------------------------------------------- */
 
+int tree_plan(struct tree *t, const char *path, const struct view_type *type,
+	      uint64_t parent, size_t *view, struct errmsg *err)
+{
+	const struct zero_checkpoint *tag;
+	struct plan *plan;
+	int rc = views_add(t->views, path, type, parent, tree_moment(t), view);
+
+	if (rc)
+		return errmsg_nomem(err, path);
+	rc = views_plan(t->views, *view, &plan, err);
+	if (rc)
+		return rc;
+	tag = plan_zckpt(plan);
+	if (tag)
+		far_suppose(&t->far, &tag->far);
+	views_put(t->views, *view);
+	return 0;
+}
+
 static int tree_open_view(struct tree *t, struct errmsg *err)
 {
 	const struct view_type type = tree_root_type(t);
-	struct plan *plan;
 	size_t view;
-	int rc = views_add(t->views, t->o->source, &type, TREE_ROOT, &view);
+	const int rc = tree_plan(t, t->o->source, &type, TREE_ROOT, &view, err);
 
-	if (rc)
-		return errmsg_set(err, rc, "out of memory");
-	rc = views_plan(t->views, view, &plan, err);
 	if (!rc)
-		views_put(t->views, view);
-	atomic_init(&t->root_view, view);
+		atomic_init(&t->root_view, view);
 	return rc;
 }
 
 /* Only a tag has several views. */
-static int check_kind(const struct tree_options *o, struct errmsg *err)
+static int check_kind(const struct tree_options *o, bool tag, struct errmsg *err)
 {
-	const bool tag = tagdir_is_tag(o->source);
-
 	if (o->plan.kind != PLAN_UNIVERSAL && !tag)
 		return errmsg_set(err, -EINVAL,
 				  "%s: option view: not a tag directory",
@@ -102,10 +115,9 @@ static int check_kind(const struct tree_options *o, struct errmsg *err)
 
 /* Is the root a view?  Weights beside the tags of a run are files of the
  * run. */
-static bool is_one_view(const char *source)
+static bool is_one_view(const char *source, bool tag)
 {
-	return tagdir_is_tag(source) ||
-	       (hfdir_is_one(source) && !tags_exist_below(source));
+	return tag || (hfdir_is_one(source) && !tags_exist_below(source));
 }
 
 /*
@@ -175,6 +187,7 @@ int tree_open(const struct tree_options *o, const struct stats *stats,
 	      struct tree **out, struct errmsg *err)
 {
 	struct tree *const t = calloc(1, sizeof(*t));
+	bool tag;
 	int rc;
 
 	if (!t)
@@ -190,15 +203,35 @@ int tree_open(const struct tree_options *o, const struct stats *stats,
 		/* err is set */
 	} else if ((rc = files_find(o->source, NULL, &t->source, NULL, err))) {
 		/* err is set */
-	} else if (!(rc = check_kind(o, err))) {
-		t->is_view = is_one_view(o->source);
-		rc = t->is_view ? tree_open_view(t, err) : open_run(t, err);
+	} else {
+		tag = tagdir_is_tag(o->source);
+		rc = check_kind(o, tag, err);
+		t->is_view = !rc && is_one_view(o->source, tag);
+		if (!rc)
+			rc = t->is_view ? tree_open_view(t, err)
+					: open_run(t, err);
 	}
 	if (rc)
 		tree_close(t);
 	else
 		*out = t;
 	return rc;
+}
+
+void tree_warm(struct tree *t)
+{
+	const size_t n = views_count(t->views);
+	struct plan *plan = NULL;
+
+	if (t->is_view && t->o->plan.kind != PLAN_UNIVERSAL)
+		return;
+	for (size_t i = 0; i < n && !plan; i++) {
+		plan = views_plan_if_made(t->views, i);
+		if (!plan)
+			continue;
+		plan_warm(plan);
+		views_put(t->views, i);
+	}
 }
 
 void tree_save(struct tree *t)

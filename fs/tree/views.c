@@ -8,7 +8,7 @@
  * found any more, and its plan is closed after the last use.
  *
  * A save takes a while and leaves files of two generations meanwhile.  So a tag
- * is taken for saved when two looks at all its files, LOOK_NS apart, see the same.
+ * is taken for saved when two looks at all its files, LOOK_SECONDS apart, see the same.
  * The same holds for a Hugging Face directory.
  */
 #include "fs/tree/views.h"
@@ -28,7 +28,7 @@
 #include "fs/tree/saved_again.h"
 
 #define RETRY_SECONDS 1
-#define LOOK_NS UINT64_C(1000000000)
+#define LOOK_SECONDS 1.0
 
 struct view {
 	char *path;            /* immutable */
@@ -43,7 +43,8 @@ struct view {
 	struct view *base; /* whose plan this plan refers to, or NULL */
 	bool retired;      /* its tag was saved again */
 	bool suspect;      /* a file could not be opened */
-	uint64_t looked;   /* when its files were last compared */
+	bool there;        /* its files were there when they were last compared */
+	uint64_t looked;   /* the time of that */
 	uint32_t seen;     /* sum of what was seen then, if it was other files */
 };
 
@@ -152,32 +153,58 @@ static void retire(struct view *view)
 	}
 }
 
-/* Look whether a tag was saved again, and then retire its views.  Called with the
- * lock held. */
-static void look_again(struct views *v, const char *path)
+static bool is_look_due(const struct view *view, double moment)
 {
-	const uint64_t now = clock_ns();
+	const bool changes = view->suspect || !view->there;
+	const double least = changes ? LOOK_SECONDS : moment;
+
+	return (double)(clock_ns() - view->looked) / 1e9 >= least;
+}
+
+/* Compare the files of a view that has a plan.  True if its tag was saved again. */
+static bool compare_files(struct view *view)
+{
+	const uint32_t before = view->seen;
+
+	view->looked = clock_ns();
+	view->there = !saved_again_maybe(view->plan, view->path);
+	/* What saved_again_maybe misses makes opens fail. */
+	view->seen = view->suspect || !view->there
+			     ? saved_again_sum(view->plan, view->path)
+			     : 0;
+	view->suspect = view->seen != 0;
+	return view->seen && view->seen == before;
+}
+
+/* If the last look was more than `moment` seconds ago, look whether a tag was saved
+ * again, and then retire its views.  True if it is there as it was planned.  Called with
+ * the lock held. */
+static bool look_again(struct views *v, const char *path, double moment)
+{
 	struct view *view = NULL;
-	uint32_t before;
 
 	for (size_t i = 0; i < v->n && !view; i++)
 		if (!v->v[i]->retired && v->v[i]->plan &&
 		    strcmp(v->v[i]->path, path) == 0)
 			view = v->v[i];
-	if (!view || now - view->looked < LOOK_NS)
-		return;
-	view->looked = now;
-	before = view->seen;
-	/* What saved_again_maybe misses makes opens fail. */
-	view->seen = view->suspect || saved_again_maybe(view->plan, path) ?
-			     saved_again_sum(view->plan, path) :
-			     0;
-	view->suspect = view->seen != 0;
-	if (!view->seen || view->seen != before)
-		return;
+	if (!view)
+		return false;
+	if (!is_look_due(view, moment) || !compare_files(view))
+		return view->there;
 	for (size_t i = 0; i < v->n; i++)
 		if (!v->v[i]->retired && strcmp(v->v[i]->path, path) == 0)
 			retire(v->v[i]);
+	return false;
+}
+
+bool views_is_there(struct views *v, const char *path, double moment)
+{
+	bool there;
+
+	pthread_mutex_lock(&v->lock);
+	there = look_again(v, path, moment);
+	pthread_mutex_unlock(&v->lock);
+	return there;
 }
 
 void views_suspect(struct views *v, size_t index)
@@ -203,13 +230,13 @@ bool views_is_current(struct views *v, size_t index)
 /* --- views ---------------------------------------------------------------------------- */
 
 int views_add(struct views *v, const char *path, const struct view_type *type,
-	      uint64_t parent, size_t *index)
+	      uint64_t parent, double moment, size_t *index)
 {
 	int rc = 0;
 	size_t i;
 
 	pthread_mutex_lock(&v->lock);
-	look_again(v, path);
+	look_again(v, path, moment);
 	i = views_find(v, path, type);
 	if (i == v->n)
 		rc = views_append(v, path, type, parent);
@@ -361,6 +388,8 @@ static int make_plan(struct views *v, struct view *view)
 	log_warnings(p, view->path);
 	assert(!view->plan);
 	view->plan = p;
+	view->there = true;
+	view->looked = clock_ns();
 	return 0;
 }
 

@@ -35,9 +35,14 @@ void views_free(struct views *v);
 
 /* Find or add a view of the tag at `path` (copied), listed in the directory
  * with inode `parent`.  If the tag was saved again since its plans were made, its
- * views are retired, and a new one is added.  0, -ENOMEM, or -ENFILE after VIEWS_MAX views. */
+ * views are retired, and a new one is added; what was seen of its files is believed
+ * for `moment` seconds.  0, -ENOMEM, or -ENFILE after VIEWS_MAX views. */
 int views_add(struct views *v, const char *path, const struct view_type *type,
-	      uint64_t parent, size_t *index);
+	      uint64_t parent, double moment, size_t *index);
+
+/* Are the files of the tag at `path` there as they were planned, or were a moment ago?
+ * False also for a tag without a plan. */
+bool views_is_there(struct views *v, const char *path, double moment);
 
 size_t views_count(struct views *v);
 

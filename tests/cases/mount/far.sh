@@ -73,6 +73,29 @@ leave "$mnt"
 wait "$server"
 leave "$far"
 
+# Shards have been opened when the first reader comes.
+opens_end() { # wait until no more are opened
+	local was=-1 is
+
+	is=$(far_count opens)
+	while [ "$is" != "$was" ]; do
+		sleep 0.3
+		was=$is
+		is=$(far_count opens)
+	done
+	opens=$is
+}
+be_far
+mount_fg "$far" -o index=none || finish
+opens_end
+check "shards are opened early" test "$opens" -ge $(($(ls "$tag" | wc -l) * 2))
+file=zero/block.0011.weight/exp_avg.pt
+check "the first reader" cmp "$mnt/global_step4_universal/$file" "$tmp/copy/$file"
+check "opens none" test "$(far_count opens)" = "$opens"
+leave "$mnt"
+wait "$server"
+leave "$far"
+
 # --- a checksum that is read before the bytes ----------------------------------------
 # All of a file's pieces at once, although there is memory for four pieces of others; its
 # bytes come from the same requests.

@@ -136,5 +136,13 @@ for _ in 1 2 3 4 5 6; do
 done
 cp "$old"/* "$tmp/run/tag"
 becomes "$tmp/old.views/tag_universal" "$mnt/tag_universal"
+
+# A tag that is removed is gone a moment later.
+rm -rf "$tmp/run/tag"
+for _ in 1 2 3 4 5 6 7 8; do
+	[ -e "$mnt/tag_universal" ] || break
+	sleep 0.5
+done
+check "a tag that was removed is gone" test ! -e "$mnt/tag_universal"
 unmount
 finish
