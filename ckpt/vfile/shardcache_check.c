@@ -176,8 +176,9 @@ static void add_check(struct checking *x, uint32_t shard, uint64_t now)
 	x->shards[x->n++] = shard;
 }
 
-/* Of the shards that follow, those whose checks are due soon: several take as long as
- * one, and their readers need not wait.  Called with the lock held. */
+/* Add the following shards whose checks will be due soon.  Far away, several checks in
+ * parallel take as long as one, and readers of these shards need not wait for theirs.
+ * Called with the lock held. */
 static void add_following(struct checking *x, uint64_t now)
 {
 	const struct shardcache *const c = x->c;

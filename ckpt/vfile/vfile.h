@@ -73,8 +73,8 @@ const struct extent_map *vfile_extents(const struct vfile *f);
 /* -EIO if a shard of the file is no longer the one that was planned. */
 int vfile_check(struct vfile *f, struct errmsg *err);
 
-/* Make that check early if it will be due soon, so that who opens the file need not wait
- * for it where the shards are far away. */
+/* Make the same check early if it will be due soon, so that a reader that opens the file
+ * later does not wait for far shards. */
 void vfile_check_early(struct vfile *f);
 
 /* Read up to `len` bytes at `off`, fewer only at the end of the file.

@@ -192,7 +192,8 @@ static void changes_are_told_of_a_path(void **state)
 
 		set_up(&f);
 		/* Asked again at once, it may use its last answer. */
-		assert_int_equal(shardcache_check_paths(f.c, &first, 1, false, &err), 0);
+		assert_int_equal(
+			shardcache_check_paths(f.c, &first, 1, false, &err), 0);
 		changes[i].make(&f);
 		nanosleep(&interval, NULL);
 		rc = shardcache_check_paths(f.c, &first, 1, false, &err);
