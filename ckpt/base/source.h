@@ -25,7 +25,7 @@ void fileid_from_stat(const struct stat *st, struct fileid *id);
 
 /* Is it the same file, not written to since?  The ctime does not count: links
  * and modes of a checkpoint in use may change.  What outlives the process (the
- * index) must compare it, too. */
+ * index) must compare it, too, but not the device. */
 bool fileid_equal(const struct fileid *a, const struct fileid *b);
 
 /* Report how the file at `path` has changed.  Returns -EIO. */

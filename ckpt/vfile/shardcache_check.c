@@ -17,9 +17,10 @@
 #include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/shardcache_impl.h"
 
-/* A check is repeated at most so often, and only when so many times what it took has
- * passed. */
+/* A check is repeated at most so often, and far away only when so many times what it
+ * took has passed, but at least so often. */
 #define CHECK_INTERVAL_NS UINT64_C(100000000)
+#define CHECK_INTERVAL_MAX_NS UINT64_C(10000000000)
 #define CHECK_COST 100
 
 int shardcache_check_fd(const struct entry *e, int fd, struct errmsg *err)
@@ -36,17 +37,21 @@ int shardcache_check_fd(const struct entry *e, int fd, struct errmsg *err)
 		       : fileid_report_change(e->path, &e->id, &now, err);
 }
 
-static uint64_t check_interval(const struct check *k)
+/* Near, a check that took long was waiting for a processor. */
+static uint64_t check_interval(const struct shardcache *c, const struct check *k)
 {
-	const uint64_t every = k->cost * CHECK_COST;
+	const uint64_t every = far_is_far(&c->far) ? k->cost * CHECK_COST : 0;
 
-	return every < CHECK_INTERVAL_NS ? CHECK_INTERVAL_NS : every;
+	if (every < CHECK_INTERVAL_NS)
+		return CHECK_INTERVAL_NS;
+	return every < CHECK_INTERVAL_MAX_NS ? every : CHECK_INTERVAL_MAX_NS;
 }
 
 /* Called with the lock held. */
-static bool is_due(const struct check *k, uint64_t now)
+static bool is_due(const struct shardcache *c, const struct check *k,
+		   uint64_t now)
 {
-	return k->made == 0 || now - k->made >= check_interval(k);
+	return k->made == 0 || now - k->made >= check_interval(c, k);
 }
 
 /* See that others do not make a check, too.  Called with the lock held. */
@@ -62,7 +67,7 @@ bool shardcache_check_due(struct shardcache *c, struct check *k)
 	bool due;
 
 	pthread_mutex_lock(&c->lock);
-	due = is_due(k, now);
+	due = is_due(c, k, now);
 	if (due)
 		claim_check(k, now);
 	pthread_mutex_unlock(&c->lock);
@@ -164,9 +169,10 @@ struct checking {
 };
 
 /* Is it time for half of the interval?  Called with the lock held. */
-static bool is_due_soon(const struct check *k, uint64_t now)
+static bool is_due_soon(const struct shardcache *c, const struct check *k,
+			uint64_t now)
 {
-	return k->made && now - k->made >= check_interval(k) / 2;
+	return k->made && now - k->made >= check_interval(c, k) / 2;
 }
 
 /* Called with the lock held. */
@@ -187,7 +193,7 @@ static void add_following(struct checking *x, uint64_t now)
 	for (size_t i = 1; i < c->n && i < AT_ONCE && x->n < AT_ONCE; i++) {
 		const uint32_t shard = (uint32_t)((first + i) % c->n);
 
-		if (is_due_soon(&c->v[shard].of_path, now))
+		if (is_due_soon(c, &c->v[shard].of_path, now))
 			add_check(x, shard, now);
 	}
 }
@@ -216,7 +222,8 @@ int shardcache_check_paths(struct shardcache *c, const uint32_t *shards,
 		for (; i < n && x.n < AT_ONCE; i++) {
 			const struct check *const k = &c->v[shards[i]].of_path;
 
-			if (is_due(k, now) || (early && is_due_soon(k, now)))
+			if (is_due(c, k, now) ||
+			    (early && is_due_soon(c, k, now)))
 				add_check(&x, shards[i], now);
 		}
 		x.needed = x.n;

@@ -32,7 +32,7 @@
 #include "ckpt/tensor/cast.h"
 #include "ckpt/zero/index_stream.h"
 
-#define INDEX_VERSION "8"
+#define INDEX_VERSION "9"
 
 /* Bytes that a warning, a MoE layer, a group, a slice take at least. */
 enum { WARNING_LEN = 4, LAYER_LEN = 9, GROUP_LEN = 8, SLICE_LEN = 6 };
@@ -46,6 +46,8 @@ INDEX_KNOWS(rank_params, 216);
 
 /* --- files ------------------------------------------------------------------------ */
 
+/* The device is left out: network file systems have another number after each mount and
+ * on each node. */
 static void add_identity(struct bytebuf *b, const struct tagdir *d)
 {
 	static const char version[] = INDEX_VERSION " " PACKAGE_VERSION;
@@ -61,7 +63,6 @@ static void add_identity(struct bytebuf *b, const struct tagdir *d)
 	for (size_t i = 0; i < tagdir_count(d); i++) {
 		const struct fileid *const id = &tagdir_file(d, i)->file;
 
-		bytebuf_add_le64(b, id->dev);
 		bytebuf_add_le64(b, id->ino);
 		bytebuf_add_le64(b, id->size);
 		bytebuf_add_le64(b, (uint64_t)id->mtime_ns);
