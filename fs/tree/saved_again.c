@@ -4,29 +4,14 @@
 
 #include <stddef.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "ckpt/base/source.h"
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/tagdir.h"
-#include "ckpt/files/files.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/crc32.h"
-#include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/zero/checkpoint.h"
-
-/* Does the path of a shard lead to another file than the planned one? */
-static bool is_other(const struct shardcache *c, size_t shard)
-{
-	struct fileid now;
-	struct stat st;
-
-	if (files_stat(shardcache_path(c, (uint32_t)shard), &st, NULL))
-		return true;
-	fileid_from_stat(&st, &now);
-	return !fileid_equal(&now, shardcache_id(c, (uint32_t)shard));
-}
 
 /* Weights of a format that is preferred may have been added to others. */
 static bool is_other_layout(const struct shardcache *c, const char *path)
@@ -38,35 +23,18 @@ static bool is_other_layout(const struct shardcache *c, const char *path)
 			 strcmp(slash ? slash + 1 : "", name) != 0);
 }
 
-struct look {
-	const struct shardcache *planned;
-	size_t shards[2];
-};
-
-static int look_at(void *ctx, size_t i, struct errmsg *err)
-{
-	const struct look *const l = ctx;
-
-	(void)err;
-	return is_other(l->planned, l->shards[i]);
-}
-
 bool saved_again_maybe(struct plan *p, const char *path)
 {
 	const struct zero_checkpoint *const r = plan_zckpt(p);
-	const struct shardcache *const c = plan_shards(p);
-	struct look l = { .planned = c };
-	unsigned width = 1;
+	struct shardcache *const c = plan_shards(p);
+	const uint32_t shards[] = {
+		0, (uint32_t)(r ? r->dir.noptim : shardcache_count(c) - 1)
+	};
 
-	if (r) { /* the first files of both kinds */
-		l.shards[1] = r->dir.noptim;
-		width += far_is_suspect(&r->far);
-	} else {
-		l.shards[1] = shardcache_count(c) - 1;
-		if (is_other_layout(c, path))
-			return true;
-	}
-	return parallel_try(2, width, NULL, look_at, &l, NULL);
+	if (!r && is_other_layout(c, path))
+		return true;
+	/* Of a tag, the first files of both kinds.  Readers may just have checked them. */
+	return shardcache_check_paths(c, shards, 2, false, NULL) != 0;
 }
 
 struct sum {
