@@ -20,7 +20,7 @@
 #define SLOT READAHEAD_PIECE
 
 /* Requests at once before anything was learned. */
-#define WIDTH_FIRST 32
+#define WIDTH_FIRST 64
 
 /* Two readers at once have half of the memory; the other half is for what follows. */
 #define WINDOW_PART 4
