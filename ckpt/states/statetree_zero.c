@@ -125,12 +125,12 @@ struct zero_file {
 
 /* Tensors are read from their beginning to their end.  What follows in the storage, as
  * behind a tied parameter, is not theirs. */
-static void read_ahead(struct zero_file *f, uint64_t off)
+static void read_ahead(struct zero_file *f, size_t len, uint64_t off)
 {
 	const uint64_t most = readahead_window();
 
 	if (off < f->end)
-		vfile_read_ahead(f->v, &f->ahead, off,
+		vfile_read_ahead(f->v, &f->ahead, off, len,
 				 f->end - off < most ? f->end - off : most);
 }
 
@@ -140,7 +140,7 @@ static int read_file(const struct source *s, void *buf, size_t len,
 	struct zero_file *const f = s->ctx;
 	int64_t n;
 
-	read_ahead(f, off);
+	read_ahead(f, len, off);
 	n = vfile_read(f->v, buf, len, off, err);
 	return n < 0 ? (int)n : 0;
 }

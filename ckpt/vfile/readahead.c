@@ -25,6 +25,10 @@
 /* Two readers at once have half of the memory; the other half is for what follows. */
 #define WINDOW_PART 4
 
+/* A part of the memory is for what readers wait for, and for what was read last:
+ * torch.load reads the beginning of a file four times. */
+#define RECENT_PART 16
+
 /* A thread without work ends after this time. */
 #define IDLE_NS UINT64_C(5000000000)
 
@@ -237,15 +241,26 @@ void readahead_free(struct readahead *r)
 	free(r);
 }
 
+/* The most memory for what is wanted then.  Called with the lock held. */
+static uint64_t room_for(enum readahead_when when)
+{
+	if (when == READAHEAD_NOW)
+		return segs.limit;
+	if (when == READAHEAD_LATER)
+		return segs.limit / 2;
+	return segs.limit - segs.limit / RECENT_PART / SLOT * SLOT;
+}
+
 uint64_t readahead_want(struct readahead *r, uint32_t file, uint64_t off,
 			uint64_t len, enum readahead_when when)
 {
+	const bool once = when == READAHEAD_NOW || when == READAHEAD_NEXT;
 	const uint64_t to = off + len;
 	uint64_t at = off, most;
 	size_t added = 0;
 
 	pthread_mutex_lock(&lock);
-	most = when == READAHEAD_LATER ? segs.limit / 2 : segs.limit;
+	most = room_for(when);
 	if (!width.width)
 		far_width_init(&width, WIDTH_FIRST);
 	while (at < to) {
@@ -256,8 +271,7 @@ uint64_t readahead_want(struct readahead *r, uint32_t file, uint64_t off,
 		s = aheadsegs_find(&segs, r, file, at, &end);
 		if (s) {
 			end = s->off + s->len < to ? s->off + s->len : to;
-			aheadsegs_want(&segs, s,
-				       when == READAHEAD_NEXT ? 0 : end - at,
+			aheadsegs_want(&segs, s, once ? 0 : end - at,
 				       when == READAHEAD_TWICE);
 		} else if (aheadsegs_add(&segs, r, file, at, (size_t)(end - at),
 					 most, when == READAHEAD_TWICE)) {
@@ -309,7 +323,7 @@ int readahead_read(struct readahead *r, uint32_t file, void *buf, size_t len,
 
 	/* Several pieces at once. */
 	if (len > SLOT)
-		readahead_want(r, file, off, len, READAHEAD_NEXT);
+		readahead_want(r, file, off, len, READAHEAD_NOW);
 	pthread_mutex_lock(&lock);
 	for (uint64_t at = off, end; !rc && at < to; at = end) {
 		uint8_t *const p = (uint8_t *)buf + (at - off);

@@ -37,7 +37,8 @@ struct readahead *readahead_new(readahead_fill *fill, readahead_check *check,
 void readahead_free(struct readahead *r);
 
 enum readahead_when {
-	READAHEAD_NEXT, /* by a reader that is there already */
+	READAHEAD_NOW, /* by a reader that waits for them */
+	READAHEAD_NEXT, /* by a reader that is there already; some memory is not for these */
 	READAHEAD_LATER, /* by one that comes; only half of the memory is for these */
 	READAHEAD_TWICE, /* by a reader that is there, and then by another one */
 };
@@ -45,7 +46,8 @@ enum readahead_when {
 /*
  * Ask for bytes [off, off + len) of a file.  Returns how many of them, from the first
  * on, are there or under way: fewer than `len` when the memory is used.  Bytes that
- * are wanted already are kept for one more reading, except with READAHEAD_NEXT.
+ * are wanted already are kept for one more reading, except with READAHEAD_NOW and
+ * READAHEAD_NEXT.
  */
 uint64_t readahead_want(struct readahead *r, uint32_t file, uint64_t off,
 			uint64_t len, enum readahead_when when);

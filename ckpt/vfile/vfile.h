@@ -100,11 +100,11 @@ struct vfile_ahead {
 	_Atomic uint64_t at;
 };
 
-/* Somebody reads on from `off`: have `window` bytes from there on read ahead, if the
- * file is far and as long as there is memory; nothing before a->at.  Cheap if little has changed since the
- * last call.  Thread-safe. */
+/* Somebody reads `now` bytes from `off`, and then on: have these and `window` bytes from
+ * `off` on read ahead, if the file is far and as long as there is memory; nothing before
+ * a->at.  Cheap if little has changed since the last call.  Thread-safe. */
 void vfile_read_ahead(struct vfile *f, struct vfile_ahead *a, uint64_t off,
-		      uint64_t window);
+		      uint64_t now, uint64_t window);
 
 /*
  * The same bytes as pieces of memory, mostly of mapped shards, so that they

@@ -183,7 +183,7 @@ bool vfile_is_far(const struct vfile *f)
 }
 
 void vfile_read_ahead(struct vfile *f, struct vfile_ahead *a, uint64_t off,
-		      uint64_t window)
+		      uint64_t now, uint64_t window)
 {
 	uint64_t from = atomic_load(&a->at), at = from;
 
@@ -191,6 +191,8 @@ void vfile_read_ahead(struct vfile *f, struct vfile_ahead *a, uint64_t off,
 		return;
 	if (at < off)
 		at = off;
+	if (at - off < now)
+		at += vfile_want(f, at, off + now - at, READAHEAD_NOW);
 	if (at - off > window - (window < 2 * STEP ? window / 2 : STEP))
 		return;
 	at += vfile_want(f, at, off + window - at, READAHEAD_NEXT);

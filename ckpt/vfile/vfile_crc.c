@@ -84,7 +84,7 @@ static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off,
 {
 	struct summing *const s = ctx;
 
-	vfile_read_ahead(s->f, &s->ahead, off, readahead_window());
+	vfile_read_ahead(s->f, &s->ahead, off, len, readahead_window());
 	return vfile_read_exact(s->f, buf, len, off, err);
 }
 
@@ -111,9 +111,12 @@ static int sum_storage(struct vfile *f, size_t i, uint32_t *crc,
 	uint64_t kept;
 
 	*crc = begun ? f->sums->sum : 0;
-	/* Whoever had to wait for the checksum reads the bytes next, from the first on. */
+	/* Whoever had to wait for the checksum reads the bytes next, from the first on,
+	 * torch.load the first of them twice. */
 	if (vfile_is_far(f)) {
 		kept = readahead_keeps(vfile_size(f));
+		if (end - off > READAHEAD_PIECE)
+			vfile_want(f, 0, READAHEAD_PIECE, READAHEAD_TWICE);
 		vfile_want(f, off, kept < end - off ? kept : end - off,
 			   READAHEAD_TWICE);
 	}

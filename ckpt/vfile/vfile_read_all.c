@@ -69,7 +69,7 @@ static int fill_chunk(struct filling *x, size_t len, uint64_t off,
 	struct copying copying = { .w = &w, .to = x->at + off, .crc = crc };
 	int rc;
 
-	vfile_read_ahead(x->f, &x->ahead, off, readahead_window());
+	vfile_read_ahead(x->f, &x->ahead, off, len, readahead_window());
 	rc = vfile_map_pieces(x->f, len, off, &w, err);
 	if (rc == -E2BIG) { /* casts, or too many pieces to map */
 		rc = vfile_read_exact(x->f, x->at + off, len, off, err);

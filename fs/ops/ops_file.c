@@ -229,7 +229,7 @@ static void read_ahead(struct handle *h, size_t size, uint64_t off)
 	}
 	window = window < most ? window : most;
 	atomic_store(&h->window, window);
-	vfile_read_ahead(h->f.v, &h->ahead, off, window);
+	vfile_read_ahead(h->f.v, &h->ahead, off, size, window);
 }
 
 /* Read into the reply's place in the ring.  Otherwise libfuse would copy there

@@ -182,6 +182,25 @@ static void memory_is_bounded(void **state)
 	assert_int_equal(readahead_bytes(), 0);
 }
 
+/* Whatever others have wanted. */
+static void what_was_read_last_is_there_again(void **state)
+{
+	struct store s = { 0 };
+	struct readahead *const r = readahead_new(fill, NULL, &s);
+
+	readahead_set_limit(32 * MIB, true);
+	assert_int_equal(readahead_want(r, 0, 0, 100 * MIB, READAHEAD_NEXT),
+			 30 * MIB);
+	assert_int_equal(readahead_want(r, 1, 0, MIB, READAHEAD_NEXT), 0);
+	assert_int_equal(readahead_want(r, 1, 0, MIB, READAHEAD_NOW), MIB);
+	for (int i = 0; i < 3; i++)
+		assert_reads(r, 1, 0, MIB);
+	assert_reads(r, 0, 0, 30 * MIB);
+	assert_int_equal(s.bytes, 31 * MIB);
+	assert_true(readahead_bytes() <= 32 * MIB);
+	readahead_free(r);
+}
+
 static void nothing_is_read_ahead_without_memory(void **state)
 {
 	struct store s = { 0 };
@@ -411,6 +430,7 @@ int main(void)
 		cmocka_unit_test(two_readers_share_what_is_wanted_twice),
 		cmocka_unit_test(kept_bytes_are_there_for_others),
 		cmocka_unit_test(memory_is_bounded),
+		cmocka_unit_test(what_was_read_last_is_there_again),
 		cmocka_unit_test(a_file_that_is_read_again_has_memory_of_its_own),
 		cmocka_unit_test(bytes_of_a_file_that_has_changed_are_not_given),
 		cmocka_unit_test(nothing_is_read_ahead_without_memory),
