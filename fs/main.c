@@ -136,8 +136,10 @@ static int serve(struct fuse_session *se)
 	if (rc)
 		log_warning("NOTIFY_SOCKET: %s", strerror(-rc));
 	rc = loop(se, threads);
-	/* A positive result is the number of the signal. */
-	return rc > 0 ? 0 : rc;
+	/* A positive result is the number of the signal.  Linux answers the read that takes
+	 * a request during the unmount with ECONNABORTED, and only the others with ENODEV,
+	 * which libfuse knows (fs/fuse/dev.c, fuse_dev_do_read). */
+	return rc > 0 || rc == -ECONNABORTED ? 0 : rc;
 }
 
 static int mount_and_serve(const struct options *o, struct fuse_session *se,

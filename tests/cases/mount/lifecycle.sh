@@ -43,6 +43,16 @@ check "files are open when it leaves" wait "$server"
 exec 5<&- 6<&-
 server=
 
+# The unmount comes while a request is taken.  Sanitizers allow no preloading.
+race=$top_builddir/tests/faults/unmount_race.so
+if [ "${sanitize:-no}" = no ] && [ -r "$race" ] && LD_PRELOAD=$race true 2>/dev/null; then
+	LD_PRELOAD=$race mount_fg "$tag" || finish
+	check "it serves" test -f "$mnt/zero/cube/fp32.pt"
+	unmount
+else
+	echo "note: an unmount while a request is taken is not tried: it takes preloading"
+fi
+
 # Called as mount(8) calls its helpers.
 mkdir "$tmp/bin"
 ln -s "$(command -v ucfs)" "$tmp/bin/mount.ucfs"
