@@ -103,8 +103,8 @@ int shardcache_read_map(struct shardcache *c, const struct extent_map *m,
 			void *buf, size_t len, uint64_t off, struct errmsg *err);
 
 /* Check that the paths of `n` shards still lead to the planned files: -EIO if one was
- * replaced.  Each path is checked at most every 100 ms, or less often if a check takes long;
- * far paths are checked in parallel.  With `early` half of that interval is enough: a
+ * replaced.  Each path is checked at most every 100 ms, far ones less often, up to every 10 s,
+ * and in parallel.  With `early` half of that interval is enough: a
  * caller that opens files in advance spares their readers the wait. */
 int shardcache_check_paths(struct shardcache *c, const uint32_t *shards,
 			   size_t n, bool early, struct errmsg *err);

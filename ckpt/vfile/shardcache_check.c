@@ -17,8 +17,8 @@
 #include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/shardcache_impl.h"
 
-/* A check is repeated at most so often, and far away only when so many times what it
- * took has passed, but at least so often. */
+/* The least time between two checks of a file; of a far one it is CHECK_COST times what
+ * the last check took, up to CHECK_INTERVAL_MAX_NS. */
 #define CHECK_INTERVAL_NS UINT64_C(100000000)
 #define CHECK_INTERVAL_MAX_NS UINT64_C(10000000000)
 #define CHECK_COST 100
