@@ -207,8 +207,8 @@ static int check_listed(void *ctx, size_t i, struct errmsg *err)
 	return i < x->needed ? rc : 0;
 }
 
-int shardcache_check_paths(struct shardcache *c, const uint32_t *shards,
-			   size_t n, bool early, struct errmsg *err)
+static int check_paths(struct shardcache *c, const uint32_t *shards, size_t n,
+		       bool early, struct errmsg *err)
 {
 	const bool far = shardcache_is_far(c);
 	struct checking x = { .c = c };
@@ -234,6 +234,18 @@ int shardcache_check_paths(struct shardcache *c, const uint32_t *shards,
 				  &x, err);
 	}
 	return rc;
+}
+
+int shardcache_check_paths(struct shardcache *c, const uint32_t *shards,
+			   size_t n, struct errmsg *err)
+{
+	return check_paths(c, shards, n, false, err);
+}
+
+int shardcache_check_early(struct shardcache *c, const uint32_t *shards,
+			   size_t n, struct errmsg *err)
+{
+	return check_paths(c, shards, n, true, err);
 }
 
 struct opening {

@@ -226,22 +226,8 @@ static int list_shard(void *ctx, uint32_t shard)
 	return 0;
 }
 
-typedef int check_shards(struct shardcache *c, const uint32_t *shards, size_t n,
-			 struct errmsg *err);
-
-static int check_paths(struct shardcache *c, const uint32_t *shards, size_t n,
-		       struct errmsg *err)
-{
-	return shardcache_check_paths(c, shards, n, false, err);
-}
-
-static int check_early(struct shardcache *c, const uint32_t *shards, size_t n,
-		       struct errmsg *err)
-{
-	return shardcache_check_paths(c, shards, n, true, err);
-}
-
-static int check_all(struct vfile *f, check_shards *check, struct errmsg *err)
+static int check_all(struct vfile *f, shardcache_check *check,
+		     struct errmsg *err)
 {
 	struct shard_list l = { 0 };
 	int rc = vfile_each_shard(f, list_shard, &l);
@@ -256,12 +242,12 @@ static int check_all(struct vfile *f, check_shards *check, struct errmsg *err)
 
 int vfile_check(struct vfile *f, struct errmsg *err)
 {
-	return check_all(f, check_paths, err);
+	return check_all(f, shardcache_check_paths, err);
 }
 
 void vfile_check_early(struct vfile *f)
 {
-	check_all(f, check_early, NULL);
+	check_all(f, shardcache_check_early, NULL);
 }
 
 int vfile_check_shards(struct vfile *f, struct errmsg *err)

@@ -33,8 +33,9 @@ bool saved_again_maybe(struct plan *p, const char *path)
 
 	if (!r && is_other_layout(c, path))
 		return true;
-	/* Of a tag, the first files of both kinds.  Readers may just have checked them. */
-	return shardcache_check_paths(c, shards, 2, false, NULL) != 0;
+	/* A tag's first optimizer shard and first model states.  A check that a reader made
+	 * a moment ago is not repeated. */
+	return shardcache_check_paths(c, shards, 2, NULL) != 0;
 }
 
 struct sum {
