@@ -230,6 +230,10 @@ static int options_take(void *data, const char *arg, int key,
 			       options_report_unknown(arg) : 0;
 	case KEY_IGNORE:
 		return 0;
+	case KEY_GONE:
+		fprintf(stderr, "ucfs: -o %s has no effect in this version and"
+				" will be an error in the next\n", arg);
+		return 0;
 	case KEY_KEEP: return 1;
 	case KEY_REMOUNT:
 		return bad_option(arg, "no option can be changed while it is"

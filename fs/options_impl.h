@@ -7,6 +7,7 @@
 /* Shared by options*.c: what each option of the table means. */
 enum key {
 	KEY_IGNORE,
+	KEY_GONE, /* of an earlier version: accepted for one, without effect */
 	KEY_KEEP, /* for libfuse */
 	KEY_REMOUNT,
 	KEY_NONEMPTY,

@@ -188,7 +188,7 @@ void options_print_help(void)
 	       "To unmount: fusermount3 -u MOUNTPOINT, or umount.\n");
 }
 
-/* Name what the user probably meant.  Options that are ignored are of no use. */
+/* Suggest the nearest option, but none that has no effect. */
 int options_report_unknown(const char *arg)
 {
 	const size_t len = strcspn(arg, "=");
@@ -197,7 +197,8 @@ int options_report_unknown(const char *arg)
 	bool wants_value;
 
 	for (const struct fuse_opt *o = options_table; o->templ; o++)
-		if (o->value != KEY_IGNORE && (o->templ[0] == '-') == !*dash)
+		if (o->value != KEY_IGNORE && o->value != KEY_GONE &&
+		    (o->templ[0] == '-') == !*dash)
 			nearest_consider(&near, o->templ,
 					 strcspn(o->templ, "="));
 	if (!near.name) {

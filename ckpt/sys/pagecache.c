@@ -9,6 +9,11 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+/* Headers of Linux before 5.14 lack it. */
+#ifndef FUSE_SUPER_MAGIC
+#define FUSE_SUPER_MAGIC 0x65735546
+#endif
+
 bool pagecache_has(int fd, uint64_t off, size_t len)
 {
 	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
