@@ -41,7 +41,6 @@
 #include "fs/ops/ops.h"
 #include "fs/ops/prefill.h"
 #include "fs/options.h"
-#include "fs/tree/autosave.h"
 #include "fs/tree/tree.h"
 
 #define THREADS_MIN 2
@@ -163,8 +162,6 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se,
 		log_to_syslog();
 	prepare_to_cancel();
 	stats_log_start(server->stats);
-	if (o->tree.index.path)
-		autosave_start(server->tree);
 	pack_start_ahead(parallel_width());
 	rc = fuse_caps_patch_init(se);
 	if (rc)
@@ -178,7 +175,6 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se,
 		pthread_join(watcher, NULL);
 	}
 	pack_stop_ahead();
-	autosave_stop();
 	stats_log_stop();
 	backing_stop(server->backing);
 	ops_close_all(server);

@@ -106,16 +106,6 @@ static bool parse_file(const char *text, char **path)
 	return *path;
 }
 
-static bool parse_index(const char *text, struct options *o)
-{
-	o->no_index = strcmp(text, "none") == 0;
-	if (!o->no_index)
-		return parse_file(text, &o->tree.index.path);
-	free(o->tree.index.path);
-	o->tree.index.path = NULL;
-	return true;
-}
-
 /* Parse one number of ranks.  Returns NULL, or what is wrong with it. */
 static const char *parse_ranks(const char *text, struct tree_options *t)
 {
@@ -177,8 +167,6 @@ static const char *parse_value(struct options *o, int key, const char *text)
 		return parse_readahead(text, &o->backing)
 			       ? NULL
 			       : "neither 0 nor a size of at least 4M";
-	case KEY_INDEX:
-		return parse_index(text, o) ? NULL : "not a file name";
 	case KEY_LOG:
 		return parse_file(text, &o->log) ? NULL : "not a file name";
 	case KEY_VIEW:
@@ -414,8 +402,6 @@ int options_parse(struct options *o, int argc, char **argv,
 		return no_memory();
 	if (mountpoint_resolve(&o->mountpoint, o->nonempty))
 		return -1;
-	if (!o->tree.index.path && !o->no_index)
-		o->tree.index = indexfile_default(o->tree.source);
 	return check_nesting(o) ? -1 : add_mount_options(o, fuse_args);
 }
 
@@ -426,7 +412,6 @@ void options_done(struct options *o)
 	free(o->operands);
 	free(o->tree.source);
 	free(o->mountpoint);
-	free(o->tree.index.path);
 	free(o->log);
 	user_rules_done(&o->rules);
 }

@@ -23,7 +23,6 @@ struct options {
 	struct user_rules rules;
 	struct backing_options backing;
 	bool nonempty; /* mount over an existing ucfs mount, too */
-	bool no_index;
 	char *log; /* file to log to, too; absolute; NULL: none */
 };
 

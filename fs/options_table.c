@@ -36,7 +36,7 @@ const struct fuse_opt options_table[] = {
 	FUSE_OPT_KEY("cache_size=%s", KEY_CACHE_SIZE),
 	FUSE_OPT_KEY("readahead=%s", KEY_READAHEAD),
 	FUSE_OPT_KEY("io_uring", KEY_IO_URING),
-	FUSE_OPT_KEY("index=%s", KEY_INDEX),
+	FUSE_OPT_KEY("index=%s", KEY_GONE),
 	FUSE_OPT_KEY("log=%s", KEY_LOG),
 	FUSE_OPT_KEY("check", KEY_CHECK),
 	FUSE_OPT_KEY("view=%s", KEY_VIEW),
@@ -153,9 +153,6 @@ void options_print_help(void)
 	       "        no_strict, inject_missing_state\n"
 	       "                          flags of the converter, which are always on\n"
 	       "        io_uring          use io_uring for requests, if available\n"
-	       "        index=FILE        save what is parsed from the shards for the\n"
-	       "                          next mount in FILE (default: below ~/.cache)\n"
-	       "        index=none        use no index\n"
 	       "        check             open every file of a tag before it is served,\n"
 	       "                          and refuse files of different steps\n"
 	       "        log=FILE          append log lines to FILE instead of syslog\n"

@@ -23,7 +23,6 @@ readonly tensor=zero/transformer.wte.weight/fp32.pt
 PATH=$build:$build/tests/programs:$PATH
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/ucfs-demo.XXXXXX")
-export XDG_CACHE_HOME=$work/cache
 trap clean_up EXIT
 trap 'exit 1' INT TERM HUP
 

@@ -309,11 +309,6 @@ void merge_rules_free(struct merge_rules *r)
 	free(r);
 }
 
-const struct value *merge_rules_info(const struct merge_rules *r)
-{
-	return r->info[0];
-}
-
 /* --- matching ------------------------------------------------------------------ */
 
 /* Match a name against `list` of one level: 1 and the pattern if exactly one

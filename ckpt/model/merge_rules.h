@@ -69,9 +69,6 @@ int merge_rules_override(struct merge_rules *r, const struct value *info,
 /* Is it a key of an info that users may give? */
 bool merge_rules_knows(const char *key);
 
-/* The info the rules were made from; NULL if there was none. */
-const struct value *merge_rules_info(const struct merge_rules *r);
-
 /* Find the rule for a parameter. -EBADMSG if the lists contradict themselves.
  * Records which patterns matched. The result points into the rules. */
 int merge_rules_match(struct merge_rules *r, const char *name,

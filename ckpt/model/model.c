@@ -448,32 +448,6 @@ static int model_init(const struct builder *b)
 	return m->ranks ? 0 : errmsg_nomem(b->err, b->dir->path);
 }
 
-/* Complete the model, or free it if `rc` or a step fails. */
-static int model_finish_build(struct builder *b, int rc)
-{
-	struct errmsg why = { "" }, *const err = b->err;
-	const struct tagdir *const dir = b->dir;
-	struct model *const m = b->m;
-
-	if (!rc)
-		rc = find_degrees(b);
-	if (!rc) {
-		/* Messages from here on name parameters; prepend the file. */
-		b->err = &why;
-		rc = gather_rules(b) ?: model_collect(b) ?: match_rules(b) ?:
-		     list_unused(b);
-		if (rc)
-			errmsg_set(err, rc, "%s: %s", dir->model[0].path,
-				   why.text);
-	}
-	if (rc) {
-		m->tp = dir->mp_degree;
-		m->pp = 1;
-		model_done(m);
-	}
-	return rc;
-}
-
 static int model_load_rank(void *ctx, size_t mp, struct errmsg *err)
 {
 	const struct builder *const b = ctx;
@@ -485,27 +459,27 @@ int model_load(struct model *m, const struct tagdir *dir,
 	       const struct user_rules *user, struct errmsg *err)
 {
 	struct builder b = { .m = m, .dir = dir, .user = user, .err = err };
+	struct errmsg why = { "" };
+	int rc = model_init(&b) ?:
+		 parallel_far(dir->mp_degree, parallel_width(), model_load_rank,
+			      &b, err) ?:
+		 find_degrees(&b);
 
-	return model_finish_build(
-		&b, model_init(&b) ?:
-		    parallel_far(dir->mp_degree, parallel_width(),
-				 model_load_rank, &b, err));
-}
-
-int model_build(struct model *m, const struct tagdir *dir,
-		struct rank_params *ranks, const struct user_rules *user,
-		struct errmsg *err)
-{
-	struct builder b = { .m = m, .dir = dir, .user = user, .err = err };
-	const int rc = model_init(&b);
-
-	for (unsigned i = 0; i < dir->mp_degree; i++) {
+	if (!rc) {
+		/* Messages from here on name parameters; prepend the file. */
+		b.err = &why;
+		rc = gather_rules(&b) ?: model_collect(&b) ?: match_rules(&b) ?:
+		     list_unused(&b);
 		if (rc)
-			rank_params_done(&ranks[i]);
-		else
-			m->ranks[i] = ranks[i];
+			errmsg_set(err, rc, "%s: %s", dir->model[0].path,
+				   why.text);
 	}
-	return model_finish_build(&b, rc);
+	if (rc) {
+		m->tp = dir->mp_degree;
+		m->pp = 1;
+		model_done(m);
+	}
+	return rc;
 }
 
 void model_done(struct model *m)

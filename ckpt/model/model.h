@@ -63,11 +63,6 @@ struct model {
 int model_load(struct model *m, const struct tagdir *dir,
 	       const struct user_rules *user, struct errmsg *err);
 
-/* As model_load, from existing tables, one of each model-parallel rank. Takes
- * them over, also on failure. */
-int model_build(struct model *m, const struct tagdir *dir,
-		struct rank_params *ranks, const struct user_rules *user,
-		struct errmsg *err);
 void model_done(struct model *m);
 
 /* The parameter called `name`, or NULL. */

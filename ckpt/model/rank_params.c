@@ -8,6 +8,7 @@
  */
 #include "ckpt/model/rank_params.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -24,6 +25,10 @@
 #include "ckpt/pickle/value.h"
 
 #define WARNING_MAX 300
+
+/* Limits far above any real run. */
+#define RANK_PARAMS_MAX (1u << 22)
+#define RANK_PARAMS_GROUPS_MAX (1u << 16)
 
 int rank_params_warn(const struct rank_params_loader *l, const char *fmt,
 		     const char *name, const char *why)
@@ -42,7 +47,9 @@ int rank_params_warn(const struct rank_params_loader *l, const char *fmt,
 	return 0;
 }
 
-bool rank_params_multiply(uint64_t *numel, uint64_t n)
+/* Multiply a parameter's number of elements by a dimension; false if the
+ * product is larger than any tensor. */
+static bool multiply(uint64_t *numel, uint64_t n)
 {
 	return checked_mul(*numel, n, numel) && *numel <= INT64_MAX / 16;
 }
@@ -76,7 +83,7 @@ static int rank_params_set_shape(const struct rank_params_loader *l,
 	p->numel = 1;
 	for (size_t i = 0; i < dims->n; i++)
 		if (!value_get_count(dims->v[i], &d[i]) ||
-		    !rank_params_multiply(&p->numel, d[i]))
+		    !multiply(&p->numel, d[i]))
 			return ERRMSG_FILE(l, -EBADMSG,
 					   "param_shapes: %s: impossible"
 					   " dimension %zu", p->name, i);
@@ -239,7 +246,8 @@ static int load_metadata(const struct rank_params_loader *l)
 	return c->ds_version ? 0 : errmsg_nomem(l->err, l->file);
 }
 
-int rank_params_index_groups(const struct rank_params_loader *l)
+/* Fill in the groups' lists of parameters, once places are final. */
+static int list_groups(const struct rank_params_loader *l)
 {
 	struct rank_params *const c = l->c;
 
@@ -262,10 +270,7 @@ int rank_params_index_groups(const struct rank_params_loader *l)
 
 		if (p->module)
 			continue;
-		if (p->index >= g->n || g->slices[p->index])
-			return ERRMSG_FILE(l, -EBADMSG,
-					   "%s has no place of its own in its"
-					   " group", p->name);
+		assert(p->index < g->n && !g->slices[p->index]);
 		g->slices[p->index] = p;
 	}
 	return 0;
@@ -340,7 +345,7 @@ static int rank_params_load_rank(struct rank_params_loader *l)
 	       (l->c->zero3 ? 0 : rank_params_load_module(l)) ?:
 	       sort_slices(l) ?:
 	       load_rules(l) ?:
-	       rank_params_index_groups(l);
+	       list_groups(l);
 }
 
 int rank_params_load(struct rank_params *c, const struct tagdir *dir,

@@ -10,11 +10,7 @@ struct ptfile;
 struct value;
 struct value_dict;
 
-/* Limits far above any real run. */
-#define RANK_PARAMS_MAX (1u << 22)
-#define RANK_PARAMS_GROUPS_MAX (1u << 16)
-
-/* Shared by rank_params*.c and the index, which rebuilds a table. */
+/* Shared by rank_params*.c. */
 struct rank_params_loader {
 	struct rank_params *c;
 	const struct ptfile *pt; /* the model-states file */
@@ -33,17 +29,9 @@ int rank_params_warn(const struct rank_params_loader *l, const char *fmt,
 struct slice *rank_params_add_slice(const struct rank_params_loader *l,
 				    const char *name);
 
-/* Multiply a parameter's number of elements by a dimension; false if the
- * product is larger than any tensor. */
-bool rank_params_multiply(uint64_t *numel, uint64_t n);
-
 /* rank_params_find among the first `n` slices, which are sorted. */
 const struct slice *rank_params_find_among(const struct rank_params *c,
 					   size_t n, const char *name);
-
-/* Fill in the groups' lists of parameters, once places are final. -EBADMSG if
- * two parameters share a place. */
-int rank_params_index_groups(const struct rank_params_loader *l);
 
 /* rank_params_module.c: add tensors of `module` that the optimizer does not
  * own. */
@@ -58,9 +46,5 @@ int rank_params_add_tensor(const struct rank_params_loader *l,
 /* rank_params_experts.c: find the experts from their files, assign them their
  * slices, and add tensors that the optimizer does not own. */
 int rank_params_load_experts(const struct rank_params_loader *l);
-
-/* Only assign slices to experts. Files are opened only for layers whose prefix
- * is unknown. */
-int rank_params_place_experts(const struct rank_params_loader *l);
 
 #endif

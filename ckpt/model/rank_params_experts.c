@@ -105,20 +105,6 @@ static int find_prefix(const struct rank_params_loader *l,
 					  l->dir->expert[file].path);
 }
 
-/* A prefix from the index is known: no file is opened. */
-static int need_prefix(const struct rank_params_loader *l, size_t i)
-{
-	struct expert_layer *const layer = &l->c->experts.layers[i];
-
-	if (layer->prefix)
-		return 0;
-	if (l->dir->zero3)
-		return ERRMSG_FILE(l, -ENOTSUP,
-				   "MoE layer %zu is not of AutoEP: not"
-				   " supported in ZeRO-3", i);
-	return find_prefix(l, layer, first_file(l, i));
-}
-
 static int find_prefixes(const struct rank_params_loader *l)
 {
 	const struct experts *const x = &l->c->experts;
@@ -127,7 +113,11 @@ static int find_prefixes(const struct rank_params_loader *l)
 	for (size_t i = 0; !rc && i < x->n; i++) {
 		if (x->layers[i].fused)
 			continue;
-		rc = need_prefix(l, i);
+		rc = l->dir->zero3
+			     ? ERRMSG_FILE(l, -ENOTSUP,
+					   "MoE layer %zu is not of AutoEP: not"
+					   " supported in ZeRO-3", i)
+			     : find_prefix(l, &x->layers[i], first_file(l, i));
 		/* Two layers of one prefix would share their parameters. */
 		for (size_t k = 0; !rc && k < i; k++)
 			if (strcmp(x->layers[k].prefix, x->layers[i].prefix) == 0)
@@ -355,7 +345,8 @@ static int warn_loader(const struct rank_params_loader *l)
 	return 0;
 }
 
-int rank_params_place_experts(const struct rank_params_loader *l)
+/* Find the layers' prefixes and assign slices to experts. */
+static int place_experts(const struct rank_params_loader *l)
 {
 	const int rc = check_files(l);
 
@@ -374,7 +365,7 @@ int rank_params_load_experts(const struct rank_params_loader *l)
 	const size_t owned = c->nslices;
 	int rc = experts_init(&c->experts, &c->arena, l->pt->root, c->zero3,
 			      l->file, l->err) ?:
-		 rank_params_place_experts(l);
+		 place_experts(l);
 
 	for (size_t i = 0; !rc && i < c->experts.n && !c->zero3; i++)
 		rc = check_layer(l, &c->experts.layers[i], first_file(l, i),

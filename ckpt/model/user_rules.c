@@ -11,7 +11,6 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/errmsg.h"
@@ -167,29 +166,14 @@ static int take_json(struct user_rules *r, struct user_rules_level *level,
 	return rc ? rc : try_rules(level, err);
 }
 
-/* Digest the text of both: equal texts are equal rules. */
-static void add_digest(struct user_rules *r, const char *text, size_t len)
-{
-	r->digest = XXH3_64bits_withSeed(text, len, r->digest + 1) | 1;
-}
-
 int user_rules_read(struct user_rules *r, const char *path, struct errmsg *err)
 {
 	struct source src;
-	char *text = NULL;
 	int rc = source_open(&src, path, err);
 
 	if (rc)
 		return rc;
 	rc = take_json(r, &r->file, &src, err);
-	if (!rc) {
-		text = malloc(src.size + 1);
-		rc = text ? source_read(&src, text, src.size, 0, err)
-			  : errmsg_nomem(err, path);
-	}
-	if (!rc)
-		add_digest(r, text, src.size);
-	free(text);
 	source_close(&src);
 	return rc;
 }
@@ -205,7 +189,6 @@ int user_rules_preset(struct user_rules *r, const char *name, struct errmsg *err
 		if (strcmp(presets[i].name, name) != 0)
 			continue;
 		source_init_span(&src, presets[i].name, json);
-		add_digest(r, name, strlen(name));
 		return take_json(r, &r->preset, &src, err);
 	}
 	return errmsg_set(err, -EINVAL,

@@ -2,8 +2,6 @@
 #ifndef UCKPT_USER_RULES_H
 #define UCKPT_USER_RULES_H
 
-#include <stdint.h>
-
 struct arena;
 struct errmsg;
 struct value;
@@ -20,7 +18,6 @@ struct user_rules {
 		const struct value *info;
 	} preset, file; /* the file is asked first */
 	struct arena *arena;
-	uint64_t digest; /* differs where the rules differ; 0: no rules */
 };
 
 /* Zeroed rules are empty.  -EBADMSG for what is no such object, -EINVAL for an

@@ -81,10 +81,8 @@ void plan_over_close(struct plan_over *o)
 	free(o);
 }
 
-/* As plan_open_indexed, except that a stale index is an error. */
-static int open_indexed(const char *path, const struct plan_options *options,
-			struct span index, struct plan **out,
-			struct errmsg *refused, struct errmsg *err)
+int plan_open(const char *path, const struct plan_options *options,
+	      struct plan **out, struct errmsg *err)
 {
 	struct plan_options universal = *options;
 	struct plan *p;
@@ -100,7 +98,7 @@ static int open_indexed(const char *path, const struct plan_options *options,
 					 " of it",
 					 path);
 	universal.kind = PLAN_UNIVERSAL;
-	rc = plan_open_universal(path, &universal, index, &p, refused, err);
+	rc = plan_open_universal(path, &universal, &p, err);
 	if (rc)
 		return rc;
 	if (options->kind != PLAN_UNIVERSAL)
@@ -110,21 +108,6 @@ static int open_indexed(const char *path, const struct plan_options *options,
 				      p, true, options, out, err);
 	*out = p;
 	return 0;
-}
-
-int plan_open_indexed(const char *path, const struct plan_options *options,
-		      struct span index, struct plan **out,
-		      struct errmsg *refused, struct errmsg *err)
-{
-	const int rc = open_indexed(path, options, index, out, refused, err);
-
-	return rc && *refused->text ? plan_open(path, options, out, err) : rc;
-}
-
-int plan_open(const char *path, const struct plan_options *options,
-	      struct plan **out, struct errmsg *err)
-{
-	return open_indexed(path, options, (struct span){ 0 }, out, NULL, err);
 }
 
 int plan_open_derived(struct plan *universal, enum plan_kind kind,
@@ -176,11 +159,6 @@ void plan_warm(struct plan *p)
 int plan_warning(struct plan *p, size_t *pos, struct errmsg *out)
 {
 	return p->ops->warning ? p->ops->warning(p, pos, out) : 0;
-}
-
-int plan_index(struct plan *p, struct bytebuf *out, struct errmsg *err)
-{
-	return p->ops->index ? p->ops->index(p, out, err) : 0;
 }
 
 const char *plan_tag(const struct plan *p)

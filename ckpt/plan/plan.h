@@ -102,26 +102,6 @@ int plan_open(const char *path, const struct plan_options *options,
 void plan_close(struct plan *p);
 
 /*
- * As plan_open, using an index that plan_index wrote for the same directory.
- * If the index (may be empty) is valid, neither this function nor plan_check
- * opens a file.  The index is checked as strictly as a file's contents; if it
- * is stale, damaged or contradicts itself, the plan is made from the files and
- * `refused` says why.
- */
-int plan_open_indexed(const char *path, const struct plan_options *options,
-		      struct span index, struct plan **out,
-		      struct errmsg *refused, struct errmsg *err);
-
-/*
- * Append an index for the next plan_open_indexed: the model, the first shards' maps
- * and the checksums computed so far.  Returns 1, or 0 and appends nothing if
- * there is nothing new since the plan was opened or the last index was written.
- * Errors as index_write.  Called by one thread at a time, while others may use
- * the plan.
- */
-int plan_index(struct plan *p, struct bytebuf *out, struct errmsg *err);
-
-/*
  * Plan the weights of a universal plan's tag, with its options and `kind`.
  * Plans that share a universal plan must be made one at a time, since each
  * fills in what the others read.  `universal` must outlive the new plan.
@@ -154,8 +134,7 @@ int plan_check_files(struct plan *p, struct errmsg *err);
 /*
  * Do early what the first readers of a tree would wait for if its files are far away:
  * load shards' maps and open shards, up to PLAN_WARM_SHARDS.  Does nothing for a tree
- * that is near, or whose plan is from an index, which opens no shard before its data
- * is wanted.  Readers meet the errors.
+ * that is near.  Readers meet the errors.
  */
 #define PLAN_WARM_SHARDS 64
 void plan_warm(struct plan *p);

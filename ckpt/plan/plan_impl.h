@@ -39,8 +39,6 @@ struct plan_ops {
 	 * ones. */
 	int (*file_open)(struct plan *p, uint64_t node, struct vfile **out,
 			 struct errmsg *err);
-	/* NULL: nothing worth keeping */
-	int (*index)(struct plan *p, struct bytebuf *out, struct errmsg *err);
 	/* Append `,"key":value` for each fact about the kind. */
 	int (*json)(struct plan *p, struct bytebuf *out, struct errmsg *err);
 };
@@ -60,13 +58,10 @@ struct plan {
  * names may be NULL. */
 unsigned plan_name_after(const char *const *names, unsigned n, unsigned after);
 
-/* Open a plan of one kind and fill in the fields above.  As
- * plan_open_indexed. */
+/* Open a plan of one kind and fill in the fields above: of a tag, of a Hugging Face
+ * directory.  As plan_open. */
 int plan_open_universal(const char *path, const struct plan_options *options,
-			struct span index, struct plan **out,
-			struct errmsg *refused, struct errmsg *err);
-
-/* The same for a Hugging Face directory.  As plan_open. */
+			struct plan **out, struct errmsg *err);
 int plan_open_hfdir(const char *path, const struct plan_options *options,
 		    struct plan **out, struct errmsg *err);
 

@@ -241,7 +241,7 @@ static int universal_lookup(struct plan *p, uint64_t dir, const char *name,
 /* --- files ------------------------------------------------------------------- */
 
 /* Knowing the size of optimizer_state.pt takes parsing a shard, so it is kept,
- * with room for the file's checksums.  The size may come from a wrong index. */
+ * with room for the file's checksums. */
 static int know_optimizer(struct plan_universal *u, const struct uc_file *c,
 			  struct errmsg *err)
 {
@@ -261,11 +261,8 @@ static int know_optimizer(struct plan_universal *u, const struct uc_file *c,
 		}
 	} else if (u->optimizer_size != c->w.size ||
 		   u->optimizer_sums != c->w.n) {
-		rc = errmsg_set(err, -EIO, OPTIMIZER_FILE
-				": is %llu bytes long, not %llu as the index"
-				" says",
-				(unsigned long long)c->w.size,
-				(unsigned long long)u->optimizer_size);
+		rc = errmsg_set(err, -EIO, "%s: has changed",
+				u->r.dir.optim[0].path);
 	}
 	pthread_mutex_unlock(&u->lock);
 	return rc;
@@ -414,7 +411,7 @@ static void universal_warm(struct plan *p)
 	uint64_t size;
 	size_t n = 0;
 
-	if (u->r.indexed || !far_is_suspect(&u->r.far))
+	if (!far_is_suspect(&u->r.far))
 		return;
 	for (; n < PLAN_WARM_SHARDS && n < tagdir_count(d); n++)
 		shards[n] = (uint32_t)n;
@@ -458,7 +455,6 @@ static const struct plan_ops universal_ops = {
 	.next_file = universal_next_file,
 	.stat = universal_stat,
 	.file_open = universal_file_open,
-	.index = plan_universal_index,
 	.json = plan_universal_json,
 };
 
@@ -477,20 +473,8 @@ static int finish_open(struct plan_universal *u, const char *path,
 	return 0;
 }
 
-/* An index that passed its own checks may still contradict itself. */
-static int use_index(struct plan_universal *u, struct span index,
-		     struct errmsg *refused, struct errmsg *err)
-{
-	int rc = plan_read_crcs(u, index, refused);
-
-	if (!rc)
-		rc = universal_check(&u->plan, refused);
-	return rc ? errmsg_set(err, rc, "%s", refused->text) : 0;
-}
-
 int plan_open_universal(const char *path, const struct plan_options *options,
-			struct span index, struct plan **out,
-			struct errmsg *refused, struct errmsg *err)
+			struct plan **out, struct errmsg *err)
 {
 	struct plan_universal *const u = calloc(1, sizeof(*u));
 	int rc;
@@ -500,19 +484,13 @@ int plan_open_universal(const char *path, const struct plan_options *options,
 	u->plan.ops = &universal_ops;
 	u->plan.options = *options;
 	pthread_mutex_init(&u->lock, NULL);
-	if (!index.len)
-		index.p = NULL;
-	rc = index.p ? zckpt_init_indexed(&u->r, path, options->rules, &index,
-					  refused, err)
-		     : zckpt_init(&u->r, path, options->rules, err);
+	rc = zckpt_init(&u->r, path, options->rules, err);
 	if (rc) {
 		pthread_mutex_destroy(&u->lock);
 		free(u);
 		return rc;
 	}
 	rc = finish_open(u, path, err);
-	if (!rc && index.p)
-		rc = use_index(u, index, refused, err);
 	if (rc)
 		universal_close(&u->plan);
 	else

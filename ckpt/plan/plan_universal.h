@@ -12,14 +12,12 @@
 #include "ckpt/zero/checkpoint.h"
 
 /* The plan of a ZeRO tag's universal tree.  plan_universal.c provides the tree,
- * plan_index.c its index, plan_universal_json.c the JSON, plan_universal_warn.c
- * the warnings. */
+ * plan_universal_json.c the JSON, plan_universal_warn.c the warnings. */
 struct plan_universal {
 	struct plan plan;
 	struct zero_checkpoint r;
 	vfile_crc *crc; /* [slot * parameters + parameter]; few slots are in
 			 * use, and pages that nobody touches take no memory */
-	size_t indexed; /* facts and checksums in the last index */
 
 	pthread_mutex_t lock; /* protects the fields below while they are
 			       * computed */
@@ -36,15 +34,8 @@ static inline struct plan_universal *plan_universal(struct plan *p)
 	return (struct plan_universal *)p;
 }
 
-/* The operations `index`, `json` and `warning` of such a plan. */
-int plan_universal_index(struct plan *p, struct bytebuf *out,
-			 struct errmsg *err);
+/* The operations `json` and `warning` of such a plan. */
 int plan_universal_json(struct plan *p, struct bytebuf *out, struct errmsg *err);
 int plan_universal_warning(struct plan *p, size_t *pos, struct errmsg *out);
-
-/* Read the checksums, which follow the model in an index.  -EBADMSG if they are
- * damaged, -ENOMEM. */
-int plan_read_crcs(struct plan_universal *u, struct span bytes,
-		   struct errmsg *err);
 
 #endif

@@ -2,10 +2,9 @@
 /*
  * Shard maps on demand.
  *
- * Rank 0's map is loaded first, or comes from the index: it fixes the layout
- * (alignment paddings are only recorded in optimizer shards), and the others are
- * compared with it. Reading a parameter opens only the shards of the ranks that hold
- * it.
+ * Rank 0's map is loaded first: it fixes the layout (alignment paddings are only
+ * recorded in optimizer shards), and the others are compared with it. Reading a
+ * parameter opens only the shards of the ranks that hold it.
  */
 #include "ckpt/zero/checkpoint.h"
 
@@ -14,12 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/extent.h"
-#include "ckpt/zero/index.h"
-#include "ckpt/zero/index_profile.h"
 
 static int check_degrees(const struct zero_checkpoint *r, struct errmsg *err)
 {
@@ -57,104 +53,16 @@ static int scan(struct zero_checkpoint *r, const char *path, struct errmsg *err)
 	return 0;
 }
 
-static int load_model(struct zero_checkpoint *r, const struct user_rules *user,
-		      struct errmsg *err)
-{
-	const int rc = model_load(&r->model, &r->dir, user, err);
-
-	return rc ? rc : check_degrees(r, err);
-}
-
 int zckpt_init(struct zero_checkpoint *r, const char *path,
 	       const struct user_rules *user, struct errmsg *err)
 {
-	const int rc = scan(r, path, err) ?: load_model(r, user, err);
+	const int rc = scan(r, path, err) ?:
+		       model_load(&r->model, &r->dir, user, err) ?:
+		       check_degrees(r, err);
 
 	if (rc)
 		zckpt_done(r);
 	return rc;
-}
-
-static void drop_profiles(struct zero_checkpoint *r)
-{
-	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++) {
-		const unsigned base = zckpt_shard_number(r, mp, 0);
-
-		if (atomic_exchange(&r->loaded[base], false))
-			shard_done(&r->shards[base]);
-		layout_done(&r->layouts[mp]);
-	}
-	r->indexed = false;
-}
-
-/* Take the profiles that the index has.  On failure there are none. */
-static int read_profiles(struct zero_checkpoint *r, struct span *index,
-			 struct errmsg *err)
-{
-	int rc = 0;
-
-	for (unsigned mp = 0; rc >= 0 && mp < r->dir.mp_degree; mp++) {
-		const unsigned base = zckpt_shard_number(r, mp, 0);
-
-		rc = index_profile_read(&r->dir, &r->model.ranks[mp],
-					&r->shards[base], &r->layouts[mp],
-					index, err);
-		if (rc == 1)
-			atomic_store(&r->loaded[base], true);
-	}
-	r->indexed = rc >= 0;
-	if (rc < 0)
-		drop_profiles(r);
-	return rc < 0 ? rc : 0;
-}
-
-/* Make the model and the profiles from the index.  On failure nothing has
- * changed. */
-static int use_index(struct zero_checkpoint *r, const struct user_rules *user,
-		     struct span *index, struct errmsg *err)
-{
-	struct rank_params *const ranks =
-		calloc(r->dir.mp_degree, sizeof(*ranks));
-	struct span rest = *index;
-	int rc = ranks ? index_read(&r->dir, ranks, &rest, err)
-		       : errmsg_nomem(err, NULL);
-
-	rc = rc ?: model_build(&r->model, &r->dir, ranks, user, err);
-	free(ranks);
-	if (rc)
-		return rc;
-	rc = check_degrees(r, err) ?: read_profiles(r, &rest, err);
-	if (rc)
-		model_done(&r->model);
-	else
-		*index = rest;
-	return rc;
-}
-
-int zckpt_init_indexed(struct zero_checkpoint *r, const char *path,
-		       const struct user_rules *user, struct span *index,
-		       struct errmsg *refused, struct errmsg *err)
-{
-	int rc = scan(r, path, err);
-
-	if (!rc && use_index(r, user, index, refused)) {
-		*index = (struct span){ 0 };
-		rc = load_model(r, user, err);
-	}
-	if (rc)
-		zckpt_done(r);
-	return rc;
-}
-
-int zckpt_index(const struct zero_checkpoint *r, struct bytebuf *out,
-		struct errmsg *err)
-{
-	const int rc = index_write(&r->dir, r->model.ranks, out, err);
-
-	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)
-		index_profile_write(zckpt_shard(r, mp, 0), &r->layouts[mp],
-				    out);
-	return rc ?: out->failed ? errmsg_nomem(err, NULL) : 0;
 }
 
 void zckpt_done(struct zero_checkpoint *r)
@@ -282,26 +190,6 @@ static int load_missing(struct zero_checkpoint *r, unsigned first, unsigned end,
 							    : parallel_width(),
 				    load_indexed, &l, err);
 	free(l.shards);
-	return rc;
-}
-
-int zckpt_check_profile(struct zero_checkpoint *r, unsigned mp,
-			struct errmsg *err)
-{
-	const unsigned i = zckpt_shard_number(r, mp, 0);
-	const struct tag_file *const f = &r->dir.optim[i];
-	struct shard s;
-	int rc;
-
-	assert(atomic_load(&r->loaded[i]));
-	if (!r->indexed)
-		return 0;
-	rc = shard_load(&s, &r->dir, i, &r->model.ranks[mp], &r->layouts[mp],
-			err);
-	if (rc)
-		return rc;
-	rc = shard_check_equal(&r->shards[i], "the index", &s, f->path, err);
-	shard_done(&s);
 	return rc;
 }
 

@@ -5,13 +5,11 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "ckpt/base/bytes.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/model.h"
 #include "ckpt/vfile/far.h"
 #include "ckpt/zero/shard.h"
 
-struct bytebuf;
 struct errmsg;
 struct extent_map;
 struct user_rules;
@@ -31,8 +29,6 @@ struct zero_checkpoint {
 	atomic_bool *loaded;	/* shards[i] is loaded and immutable */
 	struct layout *layouts; /* of each model-parallel rank; filled in by
 				 * its first shard */
-	bool indexed;		/* profiles are the index's: no shard was
-				 * opened for them */
 	struct far far;		/* where the shards are */
 	bool any_stage;		/* files must load into any stage; see
 				 * plan_options */
@@ -45,21 +41,6 @@ struct zero_checkpoint {
 int zckpt_init(struct zero_checkpoint *r, const char *path,
 	       const struct user_rules *user, struct errmsg *err);
 void zckpt_done(struct zero_checkpoint *r);
-
-/*
- * As zckpt_init, with the model from an index, and the profiles that it has, so that
- * zckpt_profiles need not load them: no file is opened.  `*index` is
- * then what follows in it, for the caller; it is empty if the index cannot be
- * used, and `refused` says why.
- */
-int zckpt_init_indexed(struct zero_checkpoint *r, const char *path,
-		       const struct user_rules *user, struct span *index,
-		       struct errmsg *refused, struct errmsg *err);
-
-/* Append an index of the model and of the profiles that are loaded.  Errors as
- * index_write. */
-int zckpt_index(const struct zero_checkpoint *r, struct bytebuf *out,
-		struct errmsg *err);
 
 /* Load, in parallel, the maps of rank 0 and of every `step`-th of the
  * data-parallel ranks [first, end) of a model-parallel rank, unless loaded.  Of a far
@@ -75,11 +56,6 @@ int zckpt_profiles(struct zero_checkpoint *r, struct errmsg *err);
  * states exist and of which types. */
 int zckpt_profile(struct zero_checkpoint *r, unsigned mp,
 		  const struct shard **out, struct errmsg *err);
-
-/* Read the first shard of a model-parallel rank if its profile is an index's.
- * Errors of shard_load; -EBADMSG if the index has another profile. */
-int zckpt_check_profile(struct zero_checkpoint *r, unsigned mp,
-			struct errmsg *err);
 
 /* The group of a parameter in its profile. */
 int zckpt_group(struct zero_checkpoint *r, const struct param *p,

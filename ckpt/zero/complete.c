@@ -125,8 +125,7 @@ int zckpt_check_files(struct zero_checkpoint *r, struct errmsg *err)
 	int rc = zckpt_profiles(r, err);
 
 	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)
-		rc = zckpt_check_profile(r, mp, err) ?:
-		     zckpt_load_shards(r, mp, 0, r->dir.dp_degree, 1, err);
+		rc = zckpt_load_shards(r, mp, 0, r->dir.dp_degree, 1, err);
 	return rc ? rc : open_others(r, err);
 }
 

@@ -76,15 +76,6 @@ unsigned shard_part(const struct shard_reader *r, size_t g)
 	return rank_stripe_part(&r->layout->stripe[g], r->s->rank, &which);
 }
 
-void shard_state_bounds(const struct partition *p, unsigned part,
-			bool replicated, uint64_t *need, uint64_t *most)
-{
-	/* A replicated state has all ranks' elements. */
-	*need = replicated ? partition_whole_size(p, part)
-			   : partition_filled(p, part);
-	*most = replicated ? *need : p->size;
-}
-
 int shard_read_flat(const struct shard_reader *r, const struct value *v,
 		    const char *what, size_t g, struct flat *out)
 {
@@ -140,7 +131,8 @@ static int read_state_tensor(const struct shard_reader *r, size_t g,
 	return 0;
 }
 
-bool shard_is_state_name(const char *name)
+/* Can a state have this name?  It becomes a file name beside fp32.pt. */
+static bool is_state_name(const char *name)
 {
 	return *name && strlen(name) <= 64 && !strchr(name, '/') &&
 	       *name != '.' && strcmp(name, "fp32") != 0;
@@ -155,7 +147,7 @@ static int read_state(const struct shard_reader *r, size_t g,
 
 	if (p->val->kind == VALUE_NONE)
 		return 0; /* SGD's momentum_buffer when momentum is 0 */
-	if (!value_is_cstr(p->key) || !shard_is_state_name(p->key->str.p))
+	if (!value_is_cstr(p->key) || !is_state_name(p->key->str.p))
 		return ERRMSG_FILE(r, -EBADMSG,
 				   "a state of group %zu has no usable name",
 				   g);

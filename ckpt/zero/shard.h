@@ -101,7 +101,7 @@ int shard_check_equal(const struct shard *a, const char *a_name,
 
 void layout_done(struct layout *l);
 
-/* --- between shard.c, the stages' readers and the index --------------------- */
+/* --- between shard.c and the stages' readers ---------------------------------- */
 
 struct shard_reader {
 	struct shard *s;
@@ -132,14 +132,6 @@ const char *shard_group_name(const struct shard_reader *r, size_t g);
 
 /* The part of group g that the rank holds. */
 unsigned shard_part(const struct shard_reader *r, size_t g);
-
-/* Can a state have this name?  It becomes a file name beside fp32.pt. */
-bool shard_is_state_name(const char *name);
-
-/* How many elements the flat states of part `part` of a group have at least, and at
- * most, which is with padding. */
-void shard_state_bounds(const struct partition *p, unsigned part,
-			bool replicated, uint64_t *need, uint64_t *most);
 
 /* Find the file of tensor `v` that has no elements in the shard but should have
  * `need`; see shard_nvme.c. -EBADMSG if no file of that size exists. */

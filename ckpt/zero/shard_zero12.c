@@ -263,7 +263,7 @@ static int read_group(const struct shard_reader *r, size_t g,
 	const unsigned part = shard_part(r, g);
 	const uint64_t filled = partition_filled(p, part);
 	struct shard_group *const group = &r->s->groups[g];
-	uint64_t need, most;
+	uint64_t need = filled, most = p->size;
 	const int rc = check_partition_count(r, g) ?:
 		       check_expert_group(r, g) ?:
 		       shard_read_flat(r, fp32, KEY_FP32_GROUPS, g,
@@ -280,7 +280,8 @@ static int read_group(const struct shard_reader *r, size_t g,
 				   filled, p->size);
 	group->padding = filled == 0;
 	group->replicated = keeps_whole(r, g);
-	shard_state_bounds(p, part, group->replicated, &need, &most);
+	if (group->replicated)
+		need = most = partition_whole_size(p, part);
 	return shard_read_states(r, g, group_states(r, g), need, most) ?:
 	       check_mapping(r, g);
 }

@@ -9,5 +9,4 @@ ucfs_SOURCES += \
 	%D%/tree.h %D%/tree_impl.h %D%/survey.h %D%/survey.c \
 	%D%/tree.c %D%/tree_open.c \
 	%D%/tree_lookup.c %D%/tree_dir.c \
-	%D%/tree_control.c \
-	%D%/autosave.h %D%/autosave.c
+	%D%/tree_control.c

@@ -10,7 +10,6 @@
 
 #include "ckpt/base/access.h"
 #include "ckpt/plan/plan.h"
-#include "ckpt/zero/indexfile.h"
 #include "fs/tree/view_type.h"
 
 struct errmsg;
@@ -50,7 +49,6 @@ struct tree_options {
 	struct view_type recut[TREE_RECUT_MAX];
 	size_t nrecut;
 	bool replace; /* show the tags themselves as the first of these */
-	struct indexfile index;	  /* path NULL: none */
 	bool check; /* open all files of a tag before it is served */
 };
 
@@ -69,10 +67,6 @@ void tree_close(struct tree *t);
 /* Warm the plan that was made first (plan_warm), unless the mount shows another view of
  * its tag. */
 void tree_warm(struct tree *t);
-
-/* Write what has been learned to the index, as tree_close does.  Called by one
- * thread at a time. */
-void tree_save(struct tree *t);
 
 /* Attributes, and for how many seconds the kernel may cache them.  Views do not
  * change; the run's own files may. */

@@ -195,8 +195,7 @@ int tree_open(const struct tree_options *o, const struct stats *stats,
 	t->o = o;
 	t->stats = stats;
 	t->pathtab = pathtab_new();
-	t->views =
-		views_new(&o->plan, o->check, o->index.path ? &o->index : NULL);
+	t->views = views_new(&o->plan, o->check);
 	if (!t->pathtab || !t->views) {
 		rc = errmsg_nomem(err, NULL);
 	} else if ((rc = confine(t, err))) {
@@ -234,17 +233,10 @@ void tree_warm(struct tree *t)
 	}
 }
 
-void tree_save(struct tree *t)
-{
-	views_save(t->views);
-}
-
 void tree_close(struct tree *t)
 {
 	if (!t)
 		return;
-	if (t->views)
-		tree_save(t);
 	views_free(t->views);
 	pathtab_free(t->pathtab);
 	free(t);

@@ -23,7 +23,6 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/clock.h"
-#include "ckpt/zero/indexfile.h"
 #include "fs/log/log.h"
 #include "fs/tree/saved_again.h"
 
@@ -51,15 +50,12 @@ struct view {
 struct views {
 	struct plan_options options;
 	bool check; /* all files of a tag */
-	const struct indexfile *index; /* or NULL */
-	bool save_failed;              /* used by views_save alone */
 	pthread_mutex_t lock; /* protects the rest; held while a plan is made */
 	struct view **v;
 	size_t n, cap;
 };
 
-struct views *views_new(const struct plan_options *options, bool check,
-			const struct indexfile *index)
+struct views *views_new(const struct plan_options *options, bool check)
 {
 	struct views *const v = calloc(1, sizeof(*v));
 
@@ -67,7 +63,6 @@ struct views *views_new(const struct plan_options *options, bool check,
 		return NULL;
 	v->options = *options;
 	v->check = check;
-	v->index = index;
 	pthread_mutex_init(&v->lock, NULL);
 	return v;
 }
@@ -300,30 +295,15 @@ static void log_warnings(struct plan *p, const char *path)
 		log_warning("%s: %s", path, text.text);
 }
 
-/* Open the plan of a tag, using the index if it has a valid record. */
+/* Open the plan of a tag, on its own. */
 static int open_plan(const struct views *v, struct view *view, struct plan **p)
 {
 	struct plan_options options = v->options;
-	struct errmsg refused = { "" };
-	struct bytebuf index = { 0 };
-	int rc = 0;
 
 	options.kind = view->type.kind;
 	options.ranks = view->type.ranks;
 	options.stage = view->type.stage;
-	if (v->index)
-		rc = indexfile_find(v->index, view->path, &index, &refused);
-	if (*refused.text)
-		log_warning("%s; reading the files", refused.text);
-	refused = (struct errmsg){ "" };
-	rc = plan_open_indexed(view->path, &options,
-			       (struct span){ index.data, rc ? 0 : index.len },
-			       p, &refused, &view->why);
-	if (*refused.text)
-		log_warning("%s: %s; reading the files", v->index->path,
-			    refused.text);
-	bytebuf_done(&index);
-	return rc;
+	return plan_open(view->path, &options, p, &view->why);
 }
 
 static int make_plan(struct views *v, struct view *view);
@@ -417,61 +397,6 @@ void views_put(struct views *v, size_t index)
 	assert(index < v->n);
 	release_plan(v->v[index]);
 	pthread_mutex_unlock(&v->lock);
-}
-
-/* List the views whose plans have been made, with the paths of their tags, and use
- * the plans; returns their number.  The caller frees both lists. */
-static size_t list_plans(struct views *v, struct indexfile_record **records,
-			 struct view ***views)
-{
-	size_t n = 0;
-
-	pthread_mutex_lock(&v->lock);
-	*records = calloc(v->n + 1, sizeof(**records));
-	*views = calloc(v->n + 1, sizeof(**views));
-	for (size_t i = 0; *records && *views && i < v->n; i++)
-		if (v->v[i]->plan && !v->v[i]->retired) {
-			(*records)[n].tag = v->v[i]->path;
-			v->v[i]->users++;
-			(*views)[n++] = v->v[i];
-		}
-	pthread_mutex_unlock(&v->lock);
-	return n;
-}
-
-void views_save(struct views *v)
-{
-	struct indexfile_record *records;
-	struct view **views;
-	struct errmsg err = { "" };
-	size_t n, saved = 0;
-
-	if (!v->index || v->save_failed)
-		return;
-	n = list_plans(v, &records, &views);
-	for (size_t i = 0; i < n; i++) {
-		struct indexfile_record r = { .tag = records[i].tag };
-		const int rc = plan_index(views[i]->plan, &r.bytes, &err);
-
-		if (rc < 0)
-			log_warning("%s: no index: %s", r.tag, err.text);
-		if (rc == 1)
-			records[saved++] = r;
-		else
-			bytebuf_done(&r.bytes);
-	}
-	if (saved && indexfile_put(v->index, records, saved, &err)) {
-		log_warning("no index: %s", err.text);
-		v->save_failed = true; /* log it once */
-	}
-	for (size_t i = 0; i < saved; i++)
-		bytebuf_done(&records[i].bytes);
-	pthread_mutex_lock(&v->lock);
-	for (size_t i = 0; i < n; i++)
-		release_plan(views[i]);
-	pthread_mutex_unlock(&v->lock);
-	free(records);
-	free(views);
 }
 
 struct plan *views_plan_if_made(struct views *v, size_t index)

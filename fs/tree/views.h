@@ -10,7 +10,6 @@
 #include "fs/tree/view_type.h"
 
 struct errmsg;
-struct indexfile;
 
 /*
  * The views of a mount, by number: one of each type for each tag directory that
@@ -23,14 +22,9 @@ struct views;
 #define VIEWS_MAX 65535u
 
 /* A plan needs all files of its tag to be readable and to belong together if
- * `check`, else only those that it is made of.  Plans are restored from `index` and saved to it; it must outlive the views.
- * Without an index it is NULL.  Returns NULL when memory runs out. */
-struct views *views_new(const struct plan_options *options, bool check,
-			const struct indexfile *index);
-
-/* Write to the index what has been learned since the last save.  Called by one
- * thread at a time; others may use the views meanwhile. */
-void views_save(struct views *v);
+ * `check`, else only those that it is made of.  Returns NULL when memory runs
+ * out. */
+struct views *views_new(const struct plan_options *options, bool check);
 void views_free(struct views *v);
 
 /* Find or add a view of the tag at `path` (copied), listed in the directory

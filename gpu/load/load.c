@@ -45,6 +45,7 @@ static const struct load_ops *kind_of(const struct load *l)
 
 static int load_open_source(struct load *l)
 {
+	const struct user_rules *const rules = l->o->rules;
 	const struct load_ops *ops = kind_of(l);
 	struct load_source *s = calloc(1, ops->size);
 	int rc;
@@ -55,7 +56,7 @@ static int load_open_source(struct load *l)
 	s->path = l->got->path;
 	s->model = l->z->model;
 	s->whole = &l->whole;
-	s->rules = l->o->rules->digest ? l->o->rules : NULL;
+	s->rules = rules->preset.info || rules->file.info ? rules : NULL;
 	s->naming = l->metadata.naming;
 	rc = ops->open(s, l->err);
 	if (rc)

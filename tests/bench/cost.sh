@@ -26,7 +26,7 @@ cost() {
 	local -a took
 	local files=()
 
-	ucfs "$source/$tag" "$mnt" -f -o "index=none,crc=zero,$2" &
+	ucfs "$source/$tag" "$mnt" -f -o "crc=zero,$2" &
 	server=$!
 	until mountpoint -q "$mnt"; do sleep 0.01; done
 	for f in "${@:3}"; do files+=("$mnt/$f"); done

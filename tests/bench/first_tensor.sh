@@ -16,7 +16,7 @@ choose() {
 	unmount
 }
 
-one_tensor() { ucfs "$source" "$mnt" -o "index=none,$1" && cat "$file" >/dev/null; }
+one_tensor() { ucfs "$source" "$mnt" -o "$1" && cat "$file" >/dev/null; }
 
 choose
 for ((i = 0; i < rounds; i++)); do

@@ -108,10 +108,9 @@ bare=${top_builddir:-.}/tests/bench/bare
 mount_bare() { "$bare" "$1" "$mnt"; }
 has_bare() { [ "$(id -u)" = 0 ] && [ -x "$bare" ]; }
 
-# mount_as OPTIONS: mount $source at $mnt; $server is the process.  Without an
-# index, so that all rounds are alike.
+# mount_as OPTIONS: mount $source at $mnt; $server is the process.
 mount_as() {
-	ucfs "$source" "$mnt" -f -o "index=none,$1" &
+	ucfs "$source" "$mnt" -f -o "$1" &
 	server=$!
 	until mountpoint -q "$mnt"; do
 		kill -0 "$server" 2>/dev/null || { server=; return 1; }

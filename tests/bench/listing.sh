@@ -18,7 +18,7 @@ sizes() { find "$1" -size +1M >/dev/null; }
 mkdir "$work/many"
 "$mkrun" "$work/many" 25000 4
 source=$work/many tag=global_step4
-ucfs "$source/$tag" "$mnt" -o index=none
+ucfs "$source/$tag" "$mnt"
 (cd "$mnt" && find . -type d -print0) | (cd "$dest" && xargs -0 mkdir -p)
 (cd "$mnt" && find . -type f -print0) | (cd "$dest" && xargs -0 touch)
 unmount
@@ -26,11 +26,11 @@ for ((i = 0; i < rounds; i++)); do
 	timed tmpfs list "$dest"
 	timed tmpfs_find sizes "$dest"
 	timed tmpfs_wide wide "$dest"
-	ucfs "$source/$tag" "$mnt" -o index=none
+	ucfs "$source/$tag" "$mnt"
 	timed first_wide wide "$mnt"
 	timed again_wide wide "$mnt"
 	unmount
-	ucfs "$source/$tag" "$mnt" -o index=none
+	ucfs "$source/$tag" "$mnt"
 	timed first list "$mnt"
 	timed again list "$mnt"
 	timed again_find sizes "$mnt"

@@ -25,8 +25,8 @@ endif
 EXTRA_DIST += %D%/RESULTS.md %D%/cast.sh %D%/cold.sh %D%/convert.sh %D%/copy.sh \
 	%D%/cost.sh %D%/dimensions.sh %D%/dsuc.sh %D%/far.sh %D%/far_load.py %D%/first_tensor.sh \
 	%D%/gather.sh %D%/gpu.sh \
-	%D%/gpustep.py %D%/index.sh %D%/large.sh %D%/lib.sh %D%/listing.sh \
-	%D%/machine.sh %D%/mount.sh %D%/pack.sh %D%/packsizes.sh \
+	%D%/gpustep.py %D%/large.sh %D%/lib.sh %D%/listing.sh \
+	%D%/machine.sh %D%/mount.sh %D%/pack.sh %D%/packsizes.sh %D%/ranks.sh \
 	%D%/pieces.c %D%/readers.c %D%/readfile.c %D%/reading.sh \
 	%D%/reshard.sh %D%/resume.py %D%/resume.sh %D%/run %D%/scratch.sh %D%/settle.c %D%/stream.sh \
 	%D%/torch_load.py %D%/torch_load.sh %D%/train.sh %D%/trainstep.py \

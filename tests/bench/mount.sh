@@ -8,7 +8,7 @@
 begin
 
 first_ls() {
-	ucfs "$source" "$mnt" -o index=none && ls "$view" >/dev/null
+	ucfs "$source" "$mnt" && ls "$view" >/dev/null
 }
 
 peak=0

@@ -31,7 +31,7 @@ own() {
 }
 declare -A pids
 serve() {
-	ucfs "$work/${1%.*}/global_step4" "$mnt/$1" -f -o "index=none,$2" &
+	ucfs "$work/${1%.*}/global_step4" "$mnt/$1" -f -o "$2" &
 	pids[$1]=$!
 	until mountpoint -q "$mnt/$1"; do
 		kill -0 "${pids[$1]}" || exit 1

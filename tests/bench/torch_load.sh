@@ -15,12 +15,12 @@ mkdir "$work/large"
 "$mkrun" "$work/large" 2 40370176
 source=$work/large tag=global_step4
 file=block.0001.weight/fp32.pt
-ucfs "$source/$tag" "$mnt" -o index=none,crc=zero,no_cache
+ucfs "$source/$tag" "$mnt" -o crc=zero,no_cache
 cp "$mnt/zero/$file" "$work/copy.pt"
 unmount
 for ((i = 0; i < rounds; i++)); do
 	cat "$source/$tag"/zero_* "$work/copy.pt" >/dev/null
-	ucfs "$source/$tag" "$mnt" -o index=none,crc=zero,cache_size=540M
+	ucfs "$source/$tag" "$mnt" -o crc=zero,cache_size=540M
 	for ((k = 0; k < 20; k++)); do
 		cat "$mnt/zero/block.0000.weight/exp_avg.pt" >/dev/null
 		grep -q '^opens_cached 0' "$mnt/.ucfs/stats" || break

@@ -14,7 +14,7 @@ begin
 room "$work" 2 || skip "no room for a converted tree in $work"
 load() { "$UCFS_DEEPSPEED_PYTHON" "${BASH_SOURCE%/*}/tree_load.py" "$@"; }
 
-mounts=(index=none index=none,crc=zero index=none,no_cache)
+mounts=(crc=exact crc=zero no_cache)
 variants=(disk "${mounts[@]}")
 ! has_bare || variants+=(bare)
 

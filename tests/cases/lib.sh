@@ -23,7 +23,6 @@ if [ -z "${CASE_SIGNALS-}" ]; then
 fi
 good=$(realpath "${top_srcdir:?}")/tests/good
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/ucfs-case.XXXXXX")
-export XDG_CACHE_HOME=$tmp/cache # indices: none of another case, or the user's
 failures=0
 server=
 

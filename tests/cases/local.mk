@@ -64,7 +64,6 @@ scripts += \
 	%D%/mount/mapped.sh \
 	%D%/mount/limits.sh \
 	%D%/mount/lifecycle.sh \
-	%D%/mount/index.sh \
 	%D%/mount/shared.sh \
 	%D%/mount/valgrind.sh \
 	%D%/mount/example_extents.sh \

@@ -276,8 +276,6 @@ part_mount() {
 		ended ucfs
 	fi
 	injected=$((injected + $(grep -vc ^calls "$tmp/faults" 2>/dev/null)))
-	[ -z "$(find "$XDG_CACHE_HOME" -name '*tmp*' 2>/dev/null)" ] ||
-		fail "$what: left $(find "$XDG_CACHE_HOME" -name '*tmp*')"
 }
 
 part_kill_server() {
@@ -322,7 +320,7 @@ part_replace() {
 	rm -rf "$tmp/live" "$tmp/stop"
 	mkdir "$tmp/live"
 	cp -r "$tmp/gen/global_step1" "$tmp/live/tag"
-	mount_fg "$tmp/live/tag" -o index=none || return
+	mount_fg "$tmp/live/tag" || return
 	(
 		while [ ! -e "$tmp/stop" ]; do
 			for i in 2 1; do
@@ -453,7 +451,7 @@ part_mutant() {
 	[ "$rc" -eq 0 ] && rm -rf "$tmp/dir/tree" "$tmp/dir/latest_universal"
 	nothing_left "$tmp/dir"
 	what="ucfs of $name, mutant $seed ($mutation)"
-	ucfs "$tmp/live/tag" "$tmp/mnt" -f -o index=none 2>"$tmp/log" &
+	ucfs "$tmp/live/tag" "$tmp/mnt" -f 2>"$tmp/log" &
 	server=$!
 	if mounted; then
 		timeout 60 find "$tmp/mnt" -type f -exec cat {} + >/dev/null 2>&1

@@ -9,7 +9,6 @@ fuzz_targets = \
 	%D%/fuzz_ucpack \
 	%D%/fuzz_hfindex \
 	%D%/fuzz_plan \
-	%D%/fuzz_planindex \
 	%D%/fuzz_events \
 	%D%/fuzz_index
 events_sources = gpu/metrics/tfrecord.c gpu/metrics/tbevents_read.c
@@ -24,7 +23,6 @@ replays = \
 	%D%/replay_ucpack \
 	%D%/replay_hfindex \
 	%D%/replay_plan \
-	%D%/replay_planindex \
 	%D%/replay_events \
 	%D%/replay_index
 %C%_replay_zip_SOURCES = %D%/replay.c %D%/fuzz_zip.c
@@ -34,7 +32,6 @@ replays = \
 %C%_replay_ucpack_SOURCES = %D%/replay.c %D%/fuzz_ucpack.c
 %C%_replay_hfindex_SOURCES = %D%/replay.c %D%/fuzz_hfindex.c
 %C%_replay_plan_SOURCES = %D%/replay.c %D%/fuzz_plan.c
-%C%_replay_planindex_SOURCES = %D%/replay.c %D%/fuzz_planindex.c
 %C%_replay_events_SOURCES = %D%/replay.c %D%/fuzz_events.c $(events_sources)
 %C%_replay_index_SOURCES = \
 	%D%/replay.c %D%/fuzz_index.c gpu/data/tokens_index.c

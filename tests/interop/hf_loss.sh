@@ -33,7 +33,7 @@ for stage in 1 2 3; do
 	# The loss of a step is that of the weights before it.
 	train --zero_stage $stage --steps 21 --resume="$run" --run_name next$stage
 	loss=$(awk -F, '$1 == 21 { print $2 }' "$scratch/logs/next$stage/metrics.csv")
-	ucfs "$run" "$mnt" -o index=none || exit 1
+	ucfs "$run" "$mnt" || exit 1
 	"$UCFS_PYTHON" "$here/hf_loss.py" "$mnt/global_step20_hf" \
 		"$tokens" "$loss" || fail "stage $stage"
 	fusermount3 -u "$mnt"

@@ -24,7 +24,7 @@ tree() {
 
 # mount SOURCE: true when it is there.
 mount() {
-	ucfs "$1" "$mnt" -o index=none >"$scratch/mount" 2>&1 && mountpoint -q "$mnt"
+	ucfs "$1" "$mnt" >"$scratch/mount" 2>&1 && mountpoint -q "$mnt"
 }
 
 # views DIR: what is mounted of a tag $name.

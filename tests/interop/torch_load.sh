@@ -44,6 +44,6 @@ if [ $# -eq 0 ]; then
 fi
 for name; do
 	mkdir "$mounts/$name" || exit 1
-	ucfs "$good/$name" "$mounts/$name" -o index=none || exit 1
+	ucfs "$good/$name" "$mounts/$name" || exit 1
 done
 "$python" "$here/torch_load.py" "$good" "$mounts"

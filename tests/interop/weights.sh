@@ -16,7 +16,7 @@ make_scratch mnt
 curves=$good/curves
 
 # What can be served, in one file and in several.
-for options in index=none index=none,hf_shard_size=0.5KB; do
+for options in hf_shard_size=5GB hf_shard_size=0.5KB; do
 	for name in $(cd "$good" && printf '%s\n' *.weights | sed 's/\.weights$//'); do
 		grep -q '^refuse' "$good/$name.digests" && continue
 		tag=$(sed -n 's/^tag //p' "$good/$name.digests")
@@ -47,7 +47,7 @@ compare_loss() {
 		 "embd_pdrop": 0, "resid_pdrop": 0, "tie_word_embeddings": true,
 		 "bos_token_id": 0, "eos_token_id": 0}
 	EOF
-	ucfs "$scratch/run" "$mnt" -o "index=none,$options" || exit 1
+	ucfs "$scratch/run" "$mnt" -o "$options" || exit 1
 	loss=$("$UCFS_PYTHON" "$here/weights.py" loss "$mnt/global_step10_hf" \
 		"$curves/tokens.i32" 2>"$scratch/said") || { fail "$case: $(tail -3 "$scratch/said")"; loss=0; }
 	fusermount3 -u "$mnt"

@@ -165,7 +165,7 @@ unmount_all() {
 mount_for() {
 	case $1 in
 	*"ucfs /data/run /mnt/run"*) ;;
-	*/mnt/run/*) ucfs "$tmp/data/run" "$tmp/mnt/run" -o index=none 2>/dev/null ;;
+	*/mnt/run/*) ucfs "$tmp/data/run" "$tmp/mnt/run" 2>/dev/null ;;
 	esac
 }
 
@@ -217,7 +217,7 @@ if [ "$(id -u)" -eq 0 ]; then
 	while read -r source dir type options _; do
 		mkdir -p "$tmp$dir" "$tmp$source"
 		[ "$source" = /data/run ] || cp -rn "$tmp/data/run/." "$tmp$source"
-		"$tmp/bin/mount.ucfs" "$tmp$source" "$tmp$dir" -o "$options,index=none" 2>"$tmp/complaints" ||
+		"$tmp/bin/mount.ucfs" "$tmp$source" "$tmp$dir" -o "$options" 2>"$tmp/complaints" ||
 			fail "fstab: $source $dir $type $options: $(cat "$tmp/complaints")"
 		fusermount3 -u "$tmp$dir"
 	done < <(grep -h -E '^/data/.* (fuse\.)?ucfs .* 0 0$' "$src"/man/*.[1-9])

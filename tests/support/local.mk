@@ -10,7 +10,6 @@ apart = %D%/apart.h %D%/apart.c $(hostbackend)
 fakekernel = %D%/fakekernel.h %D%/fakekernel.c
 faketree = %D%/faketree.h %D%/faketree.c
 commandline = %D%/commandline.h %D%/commandline.c
-indexed = %D%/indexed.h %D%/indexed.c
 made = %D%/made.h %D%/made.c
 numbers = %D%/numbers.h %D%/numbers.c
 openfiles = %D%/openfiles.h

@@ -54,7 +54,7 @@ check "diff: its requests are large" test "$(far_count reads)" -le $((36 * 10))
 leave "$far"
 
 # --- mounts -------------------------------------------------------------------------
-for options in index=none index=none,no_cache index=none,readahead=8M; do
+for options in ro no_cache readahead=8M; do
 	be_far
 	mount_fg "$far" -o "$options" || finish
 	check "$options: the same bytes" diff -r "$mnt/global_step4_universal" "$tmp/copy"
@@ -66,7 +66,7 @@ for options in index=none index=none,no_cache index=none,readahead=8M; do
 	leave "$far"
 done
 be_far
-mount_fg "$far" -o index=none,no_cache,readahead=0 || finish
+mount_fg "$far" -o no_cache,readahead=0 || finish
 check "nothing is read ahead" diff -r "$mnt/global_step4_universal" "$tmp/copy"
 check "one request at a time, as far as the kernel sends them" test "$(far_count most)" -le 8
 leave "$mnt"
@@ -76,7 +76,7 @@ leave "$far"
 # Shards have been opened when the first reader comes.
 early=$(($(ls "$tag" | wc -l) * 2)) # those of the plan, and for readers
 be_far
-mount_fg "$far" -o index=none || finish
+mount_fg "$far" || finish
 for _ in $(seq 100); do
 	[ "$(far_count opens)" -lt "$early" ] || break
 	sleep 0.1
@@ -97,7 +97,7 @@ leave "$far"
 mkdir "$tmp/large"
 "$top_builddir/tests/programs/mkrun" "$tmp/large" 2 4000000 4 || fail "mkrun"
 "$slowfs" -d 100000 "$tmp/large" "$far"
-mount_fg "$far" -o index=none,crc=exact,readahead=4M || finish
+mount_fg "$far" -o crc=exact,readahead=4M || finish
 file=$mnt/global_step4_universal/zero/block.0000.weight/exp_avg.pt
 tail -c 1 "$file" >"$tmp/end"
 check "a checksum: many requests at once" test "$(far_count most)" -ge 10
@@ -111,7 +111,7 @@ leave "$far"
 
 # There is memory for 10 of the 16 MB: only the others are read again.
 "$slowfs" "$tmp/large" "$far"
-mount_fg "$far" -o index=none,crc=exact,readahead=4M,cache_size=16M || finish
+mount_fg "$far" -o crc=exact,readahead=4M,cache_size=16M || finish
 tail -c 1 "$file" >"$tmp/end"
 check "a file larger than the memory is right" cmp "$file" "$tmp/file.pt"
 bytes=$(far_count bytes)
@@ -122,29 +122,9 @@ wait "$server"
 leave "$far"
 rm -rf "$tmp/large" "$tmp/large_copy"
 
-# --- an index -------------------------------------------------------------------------
-# It says what states there are, so that listing opens no file, also after the store was
-# mounted again with another device number.
-mkdir "$tmp/takes"
-for mount in first second; do
-	[ "$mount" = first ] || "$slowfs" "$tmp/copy" "$tmp/takes"
-	be_far
-	mount_fg "$far/global_step4" || finish
-	ls -lR "$mnt" >"$tmp/$mount.list"
-	opens=$(far_count opens)
-	check "$mount mount with an index: the same bytes" \
-		diff -r "$mnt" "$tmp/copy"
-	leave "$mnt"
-	wait "$server"
-	leave "$far"
-done
-leave "$tmp/takes"
-check "an index saves a listing from opening any file" test "$opens" -eq 0
-check "and shows the same files" diff "$tmp/first.list" "$tmp/second.list"
-
 # --- memory -------------------------------------------------------------------------
 be_far
-mount_fg "$far" -o index=none,no_cache,readahead=8M || finish
+mount_fg "$far" -o no_cache,readahead=8M || finish
 cat "$mnt"/global_step4_universal/zero/*/*.pt >/dev/null
 memory=$(awk '$1 == "RssAnon:" { print $2 }' "/proc/$server/status")
 if ! grep -q asan <(ldd "$(command -v ucfs)"); then
@@ -156,7 +136,7 @@ leave "$far"
 
 # --- a shard that is saved again ------------------------------------------------------
 be_far
-mount_fg "$far" -o index=none,no_cache || finish
+mount_fg "$far" -o no_cache || finish
 first=$mnt/global_step4_universal/zero/block.0000.weight/fp32.pt
 last=$mnt/global_step4_universal/zero/block.0011.weight/fp32.pt
 check "before" cmp "$first" "$tmp/copy/zero/block.0000.weight/fp32.pt"

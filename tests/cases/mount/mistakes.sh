@@ -29,12 +29,20 @@ refused() {
 # Options as they were written, and what was probably meant.
 refused "unknown option -o stge=any; did you mean -o stage=any?" "$tag" "$mnt" -o ro,stge=any
 refused "unknown option -o chekc; did you mean -o check?" "$tag" "$mnt" -o chekc
-refused "unknown option -o indx; did you mean -o index=...?" "$tag" "$mnt" -o indx
+refused "unknown option -o vew; did you mean -o view=...?" "$tag" "$mnt" -o vew
 refused "unknown option -o something; see ucfs --help" "$tag" "$mnt" -o something
 refused "unknown option --forground; did you mean --foreground?" "$tag" "$mnt" --forground
 refused "unknown option -x; see" "$tag" "$mnt" -x
 refused "option -o crc: needs a value" "$tag" "$mnt" -o crc
 refused "option -o check=1: takes no value" "$tag" "$mnt" -o check=1
+# An option that the version before had is reported, and does nothing.
+for value in none "$tmp/index"; do
+	check "index=$value: still mounts" ucfs "$tag" "$mnt" -o "index=$value" 2>"$tmp/out"
+	fusermount3 -u "$mnt"
+	check "and says one line" test "$(cat "$tmp/out")" = \
+		"ucfs: -o index=$value has no effect in this version and will be an error in the next"
+done
+check "no file is written for it" test ! -e "$tmp/index"
 refused "remount: no option can be changed" "$tag" "$mnt" -o remount,ro
 refused "libfuse: missing argument after" "$tag" "$mnt" -o
 
@@ -86,10 +94,10 @@ explained() {
 if [ "$(id -u)" -eq 0 ] && unshare -m true 2>/dev/null; then
 	# shellcheck disable=SC2016 # for the inner shell
 	unshare -m sh -c 'mount -t tmpfs tmpfs /dev && "$@"' sh \
-		"$(command -v ucfs)" "$tag" "$mnt" -o index=none >"$tmp/out" 2>&1 && fail "mounted without /dev/fuse"
+		"$(command -v ucfs)" "$tag" "$mnt" >"$tmp/out" 2>&1 && fail "mounted without /dev/fuse"
 	explained "there is no /dev/fuse: load .* 'modprobe fuse', .*--device /dev/fuse"
 	if command -v setpriv >/dev/null; then
-		setpriv --bounding-set -sys_admin ucfs "$tag" "$mnt" -o index=none >"$tmp/out" 2>&1 &&
+		setpriv --bounding-set -sys_admin ucfs "$tag" "$mnt" >"$tmp/out" 2>&1 &&
 			fail "mounted without CAP_SYS_ADMIN"
 		explained "root may not mount here: .*--cap-add SYS_ADMIN"
 	fi

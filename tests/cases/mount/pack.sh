@@ -21,7 +21,7 @@ packed_as_original() {
 	mkdir "$tmp/run"
 	cp -a "$run/." "$tmp/run/"
 	chmod -R u+w "$tmp/run"
-	mount_fg "$tmp/run" -o index=none || return
+	mount_fg "$tmp/run" || return
 	for view in universal hf fp32; do
 		tree "$tmp/mnt/${tag}_$view" >"$tmp/$view" 2>&1
 	done
@@ -29,7 +29,7 @@ packed_as_original() {
 
 	ucckpt pack --remove "$tmp/run/$tag" >/dev/null || fail "$1: pack"
 	check "$1: only the pack is left" test ! -e "$tmp/run/$tag"
-	for options in index=none no_cache,index=none; do
+	for options in ro no_cache; do
 		mount_fg "$tmp/run" -o "$options" || return
 		for view in universal hf fp32; do
 			tree "$tmp/mnt/${tag}_$view" >"$tmp/packed" 2>&1
@@ -38,7 +38,7 @@ packed_as_original() {
 		check "$1: latest_universal" test -e "$tmp/mnt/latest_universal"
 		unmount
 	done
-	mount_fg "$tmp/run/$tag.ucpack" -o index=none || return
+	mount_fg "$tmp/run/$tag.ucpack" || return
 	tree "$tmp/mnt" | grep -v '^ d' >"$tmp/packed"
 	check "$1: the pack itself is mounted" cmp <(grep -v '^ d' "$tmp/universal") "$tmp/packed"
 	unmount
@@ -67,14 +67,9 @@ mkdir "$run/$tag"
 check "a directory hides its pack" test "$(ucckpt info "$run" | grep -c 'problem: ')" -gt 0
 rmdir "$run/$tag"
 
-# --- with an index, as others, extents ---------------------------------------------------
+# --- extents -----------------------------------------------------------------------------
 
 mount_fg "$run" || finish
-tree "$tmp/mnt/${tag}_universal" >"$tmp/first"
-unmount
-mount_fg "$run" || finish
-tree "$tmp/mnt/${tag}_universal" >"$tmp/second"
-check "the same with an index" cmp "$tmp/first" "$tmp/second"
 file=$(find "$tmp/mnt/${tag}_universal/zero" -name fp32.pt -size +2k | head -n 1)
 ucckpt extents "$file" >"$tmp/extents"
 check "extents that are packed are said to be" grep -q ' packed ' "$tmp/extents"
@@ -88,7 +83,7 @@ size=$(stat -c %s "$run/$tag.ucpack")
 cp "$run/$tag.ucpack" "$tmp/kept"
 printf '\377\377\377\377\377\377\377\377' |
 	dd of="$run/$tag.ucpack" bs=1 seek=$((size / 2)) conv=notrunc status=none
-mount_fg "$run" -o index=none
+mount_fg "$run"
 errors=0
 for f in $(find "$tmp/mnt/${tag}_universal" -type f); do
 	if cat "$f" >"$tmp/bytes" 2>"$tmp/said"; then

@@ -15,7 +15,7 @@ run=$tmp/run
 mounts() {
 	local words=$1
 	shift
-	ucfs "$run" "$mnt" -o index=none "$@" >"$tmp/out" 2>&1 || fail "mount $*: $(cat "$tmp/out")"
+	ucfs "$run" "$mnt" "$@" >"$tmp/out" 2>&1 || fail "mount $*: $(cat "$tmp/out")"
 	if [ -n "$words" ]; then
 		check "said at mount" grep -q -e "$words" "$tmp/out"
 	else

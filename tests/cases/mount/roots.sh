@@ -104,7 +104,7 @@ if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
 	as() { setpriv --reuid=65533 --regid=65533 --clear-groups "$@"; }
 	view=$tmp/mnt/${tag}_universal/zero/transformer.wte.weight/fp32.pt
 	shared() {
-		ucfs "${roots[@]}" "$tmp/mnt" -o allow_other,index=none 2>"$tmp/out"
+		ucfs "${roots[@]}" "$tmp/mnt" -o allow_other 2>"$tmp/out"
 	}
 	shared
 	check "open roots are open" as head -c 1 "$view" >/dev/null

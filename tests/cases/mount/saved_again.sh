@@ -15,7 +15,7 @@ new=$good/z1_fp16_dp2/global_step4 # other parameters' values, in the same files
 for generation in old new; do
 	mkdir "$tmp/$generation"
 	cp -r "${!generation}" "$tmp/$generation/tag"
-	mount_fg "$tmp/$generation" -o index=none || finish
+	mount_fg "$tmp/$generation" || finish
 	mkdir "$tmp/$generation.views"
 	cp -r "$mnt"/tag_* "$tmp/$generation.views"
 	cp -r "$mnt/tag_dp3" "$tmp/$generation.views"
@@ -81,7 +81,7 @@ done
 
 # Other names, which the kernel has listed before.
 for ranks in 3 4; do
-	mount_fg "$good/z3_fp32_dp$ranks/global_step4" -o index=none || finish
+	mount_fg "$good/z3_fp32_dp$ranks/global_step4" || finish
 	cp -r "$mnt" "$tmp/dp$ranks"
 	unmount
 done

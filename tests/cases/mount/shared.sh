@@ -32,7 +32,7 @@ fresh_run() {
 }
 
 shared() {
-	mount_fg "$1" -o "allow_other,index=none${2:+,$2}" || finish
+	mount_fg "$1" -o "allow_other${2:+,$2}" || finish
 }
 
 secret=$tmp/secret
@@ -50,19 +50,14 @@ check "its files keep their owner" test "$(stat -c %u "$param")" = "$owner"
 check "so does the view" test "$(stat -c %u:%a "$view")" = "$owner:555"
 unmount
 
-# --- the index, which is elsewhere ----------------------------------------------------
+# --- a shard that only its owner may read ---------------------------------------------
 
 fresh_run
 chmod 600 "$run/$tag"/*rank_1*optim_states.pt
-ls "$run"/*.index 2>/dev/null && fail "the run has an index"
-for nth in first second; do
-	mount_fg "$run" -o "allow_other,index=$tmp/index" || finish
-	check "$nth mount: what is not readable is not read" lacks $stranger "$param"
-	check "$nth mount: the owner reads it" reads $owner "$param"
-	unmount
-	check "$nth mount: the index is not refused" test "$(grep -c 'reading the files' "$tmp/log")" = 0
-	check "$nth mount: and is there" test -s "$tmp/index"
-done
+shared "$run"
+check "what is not readable is not read" lacks $stranger "$param"
+check "the owner reads it" reads $owner "$param"
+unmount
 
 # --- links that lead out --------------------------------------------------------------
 
@@ -85,7 +80,7 @@ model=$(cd "$run/$tag" && ls ./*rank_0_*model_states.pt)
 mv "$run/$tag/$model" "$tmp/model.pt"
 chmod 600 "$tmp/model.pt"
 ln -s "$tmp/model.pt" "$run/$tag/$model"
-ucfs "$run" "$tmp/mnt" -o allow_other,index=none 2>"$tmp/out" && umount "$tmp/mnt"
+ucfs "$run" "$tmp/mnt" -o allow_other 2>"$tmp/out" && umount "$tmp/mnt"
 check "a linked shard is refused by name" grep -q "$tag/.*model_states.pt: a symbolic link leads out of" "$tmp/out"
 
 fresh_run
@@ -104,7 +99,7 @@ cp -r "$good/hfdir_gpt2_bf16_sharded" "$weights"
 file=$(cd "$weights" && ls ./*.safetensors | head -n 1)
 mv "$weights/$file" "$tmp/w.safetensors"
 ln -s "$tmp/w.safetensors" "$weights/$file"
-ucfs "$weights" "$tmp/mnt" -o allow_other,index=none 2>"$tmp/out" && umount "$tmp/mnt"
+ucfs "$weights" "$tmp/mnt" -o allow_other 2>"$tmp/out" && umount "$tmp/mnt"
 check "linked weights are refused" grep -q "a symbolic link leads out of" "$tmp/out"
 
 # --- links within ---------------------------------------------------------------------

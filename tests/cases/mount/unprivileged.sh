@@ -42,7 +42,7 @@ check "convert" ucckpt convert "$tag" "$tmp/copy" >"$tmp/convert.log" 2>&1
 
 count() { awk -v name="$1" '$1 == name { print $2 }' "$mnt/.ucfs/stats"; }
 
-for options in index=none index=none,cache_size=64M index=none,no_cache; do
+for options in ro cache_size=64M no_cache; do
 	mount_fg "$tmp/run" -o "$options" || finish
 	check "$options: the tree" diff -r "$mnt/global_step4_universal" "$tmp/copy"
 	# Concurrent readers would otherwise have files cached.

@@ -83,7 +83,7 @@ url=http://127.0.0.1:$port/switch/run
 param=$tmp/mnt/${tag}_universal/zero/block.0000.weight/fp32.pt
 want=$tmp/whole/zero/block.0000.weight/fp32.pt
 
-mount_remote "$url" -o index=none,deadline=30
+mount_remote "$url" -o deadline=30
 stop_server "$hostile"
 cat "$param" >"$tmp/read" &
 reader=$!
@@ -94,7 +94,7 @@ wait "$reader"
 check "and reads it when it comes back" cmp "$want" "$tmp/read"
 unmount
 
-mount_remote "$url" -o index=none,deadline=1
+mount_remote "$url" -o deadline=1
 stop_server "$hostile"
 timeout 30 cat "$param" >"$tmp/read" 2>"$tmp/out"
 check "one that is away for longer fails" grep -q "Input/output error" "$tmp/out"
@@ -104,7 +104,7 @@ wait "$server"
 server=
 start
 
-mount_remote "$url" -o index=none,deadline=1
+mount_remote "$url" -o deadline=1
 echo stall >"$tmp/mode"
 timeout 30 cat "$param" >"$tmp/read" 2>"$tmp/out"
 check "a read that stalls fails" grep -q "Input/output error" "$tmp/out"
@@ -119,7 +119,7 @@ check "and the server ends" test $? = 0
 server=
 
 echo good >"$tmp/mode"
-mount_remote "$url" -o index=none,deadline=600
+mount_remote "$url" -o deadline=600
 echo stall >"$tmp/mode"
 cat "$param" >/dev/null 2>&1 &
 reader=$!
@@ -135,7 +135,7 @@ wait "$reader"
 fusermount3 -u -z "$tmp/mnt" 2>/dev/null
 
 echo good >"$tmp/mode"
-mount_remote "$url" -o index=none
+mount_remote "$url"
 f=$(basename "$tmp/run/$tag"/*_rank_0_*_optim_states.pt)
 cp "$tmp/run/$tag/$f" "$tmp/saved"
 tr '\0' '\1' <"$tmp/saved" >"$tmp/run/$tag/$f"

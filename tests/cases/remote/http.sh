@@ -164,7 +164,7 @@ fi
 # --- mounted ------------------------------------------------------------------------------
 
 require_fuse
-mount_remote "$http/run" -o index=none
+mount_remote "$http/run"
 check "the view is that of the run" diff -r "$tmp/local" "$tmp/mnt/${tag}_universal"
 check "so are the files" diff -r "$good/$name" "$tmp/www/run"
 check "under their names" cmp "$good/$name/latest" "$tmp/mnt/latest"
@@ -176,23 +176,11 @@ ucckpt extents "$f" >"$tmp/out"
 check "extents tell the URL" says " remote .* $http/run/$tag/"
 unmount
 
-: >"$tmp/access.log"
-nginx -p "$tmp" -e "$tmp/nginx.err" -c "$tmp/nginx.conf" -s reopen
-mount_remote "$http/run" -o "index=$tmp/index"
-cat "$tmp/mnt/${tag}_universal"/zero/*/fp32.pt >/dev/null
-unmount
-mount_remote "$http/run" -o "index=$tmp/index"
-before=$(count 'GET .*_states.pt')
-ls "$tmp/mnt/${tag}_universal/zero" >/dev/null
-check "with an index no shard is read before its data is wanted" \
-	test "$before" = "$(count 'GET .*_states.pt')"
-unmount
-
-mount_remote "$http/run" -o "index=none,cache_dir=$tmp/blocks"
+mount_remote "$http/run" -o "cache_dir=$tmp/blocks"
 check "what is read is kept" diff -r "$tmp/local" "$tmp/mnt/${tag}_universal"
 unmount
 before=$(count 'GET .*_states.pt')
-mount_remote "$http/run" -o "index=none,cache_dir=$tmp/blocks,cache_bytes=1G"
+mount_remote "$http/run" -o "cache_dir=$tmp/blocks,cache_bytes=1G"
 check "and comes from the disk" diff -r "$tmp/local" "$tmp/mnt/${tag}_universal"
 check "without a request" test "$before" = "$(count 'GET .*_states.pt')"
 unmount
@@ -205,7 +193,7 @@ chmod 777 "$tmp/blocks"
 same "$http/run" -o "cache_dir=$tmp/blocks"
 check "a directory of others is not used" says "is not used as a cache"
 
-mount_remote "$withuser" -o "manifest=$tmp/m,index=none"
+mount_remote "$withuser" -o "manifest=$tmp/m"
 grep -r secret7 "$tmp/mnt/.ucfs" /proc/mounts "/proc/$server/cmdline" "$tmp/log" && fail "a password shows"
 check "what a password opens is its user's" test "$(stat -c %a "$tmp/mnt/latest")" = 400
 unmount

@@ -87,7 +87,7 @@ check "anonymous requests have no signature" same -o s3_anonymous
 require_fuse
 export AWS_PROFILE=work
 unset AWS_ENDPOINT_URL
-mount_remote "$url" -o index=none
+mount_remote "$url"
 check "the view is that of the run" diff -r "$tmp/local" "$tmp/mnt/${tag}_universal"
 check "so are the tag's files" diff -r "$good/$name/$tag" "$tmp/mnt/$tag"
 check "they are the user's own" test "$(stat -c %a "$tmp/mnt/latest")" = 400

@@ -58,7 +58,7 @@ for kind in sshfs rclone; do
 		continue
 	fi
 	shown=$((shown + 1))
-	mount_fg "$lower" -o index=none || finish
+	mount_fg "$lower" || finish
 	check "$kind: the view is that of the run" diff -r "$tmp/whole" "$tmp/mnt/${tag}_universal"
 	kill -9 "$below"
 	wait "$below" 2>/dev/null

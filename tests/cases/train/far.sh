@@ -36,7 +36,7 @@ be_far "$tmp/tree"
 resume tree --resume="$far" --universal_checkpoint
 leave "$far"
 be_far "$tmp/run"
-mount_fg "$far" -o index=none || finish
+mount_fg "$far" || finish
 resume mount --resume="$tmp/mnt" --universal_checkpoint
 leave "$tmp/mnt"
 wait "$server"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Threads that walk a fresh tree at once all see the same inodes, attributes and
- * bytes, while another one saves the index; and they may walk while a tag is saved
- * again, whose old plans end with their last use. */
+ * bytes; and they may walk while a tag is saved again, whose old plans end with
+ * their last use. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -24,7 +24,7 @@
 
 struct fixture {
 	char *dir;
-	char source[4096], index[4096];
+	char source[4096];
 	struct tree_options options;
 	struct stats stats;
 	struct tree *t;
@@ -48,13 +48,11 @@ static void set_up(struct fixture *f)
 	memset(f, 0, sizeof(*f));
 	f->dir = mkckpt_new_dir();
 	snprintf(f->source, sizeof(f->source), "%s/run", f->dir);
-	snprintf(f->index, sizeof(f->index), "%s/index", f->dir);
 	assert_int_equal(mkdir(f->source, 0755), 0);
 	write_tag(f->source, "global_step1", 1);
 	write_tag(f->source, "global_step2", 3);
 	f->options = (struct tree_options){
 		.source = f->source,
-		.index.path = f->index,
 		.plan.hugging_face = true,
 	};
 	if (tree_open(&f->options, &f->stats, &f->t, &err))
@@ -150,19 +148,10 @@ static void *walk_all(void *arg)
 	return NULL;
 }
 
-static void *save_again_and_again(void *arg)
-{
-	struct fixture *const f = arg;
-
-	for (int i = 0; i < 20; i++)
-		tree_save(f->t);
-	return NULL;
-}
-
 static void walks_at_once_agree(void **state)
 {
 	struct walk walks[THREADS] = { 0 };
-	pthread_t threads[THREADS], saver;
+	pthread_t threads[THREADS];
 	struct fixture f;
 
 	(void)state;
@@ -173,14 +162,11 @@ static void walks_at_once_agree(void **state)
 			pthread_create(&threads[i], NULL, walk_all, &walks[i]),
 			0);
 	}
-	assert_int_equal(pthread_create(&saver, NULL, save_again_and_again, &f),
-			 0);
 	for (unsigned i = 0; i < THREADS; i++) {
 		pthread_join(threads[i], NULL);
 		if (walks[i].defect)
 			fail_msg("%s", walks[i].defect);
 	}
-	pthread_join(saver, NULL);
 	for (unsigned i = 1; i < THREADS; i++)
 		assert_int_equal(walks[i].files, walks[0].files);
 	assert_int_equal(walks[0].views, 6); /* three of each tag */
@@ -249,7 +235,6 @@ static void walks_go_on_while_a_tag_is_saved_again(void **state)
 			now = first_view(f.t);
 		}
 		assert_true(now != 0 && now != old);
-		tree_save(f.t);
 	}
 	for (unsigned i = 0; i < THREADS; i++) {
 		atomic_store(&walkers[i].stop, true);

@@ -244,35 +244,6 @@ static void other_files_are_refused(void **state)
 	user_rules_done(&u);
 }
 
-/* The index keeps checksums of files that the rules shape. */
-static void other_rules_have_another_digest(void **state)
-{
-	static const char *const texts[] = {
-		"{}",
-		"{ }",
-		"{\"" ROW "\": [\"w\"]}",
-		"{\"" ROW "\": [\"v\"]}",
-	};
-	uint64_t digests[2 * COUNT(texts)];
-
-	for (size_t i = 0; i < COUNT(digests); i++) {
-		struct user_rules u = { 0 };
-
-		if (i >= COUNT(texts))
-			assert_int_equal(
-				user_rules_preset(&u, "megatron-qkv-thirds",
-						  NULL),
-				0);
-		assert_int_equal(read_json(&u, texts[i % COUNT(texts)], NULL),
-				 0);
-		digests[i] = u.digest;
-		assert_int_not_equal(u.digest, 0);
-		for (size_t k = 0; k < i; k++)
-			assert_true(digests[k] != digests[i]);
-		user_rules_done(&u);
-	}
-}
-
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -281,7 +252,6 @@ int main(void)
 		cmocka_unit_test(presets_know_megatrons_parameters),
 		cmocka_unit_test(a_file_comes_before_a_preset),
 		cmocka_unit_test(other_files_are_refused),
-		cmocka_unit_test(other_rules_have_another_digest),
 	};
 	int failed;
 

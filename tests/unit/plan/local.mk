@@ -1,10 +1,7 @@
-# Units of ckpt/zero and what stands on it: plans, the index, weights, states;
+# Units of ckpt/zero and what stands on it: plans, weights, states;
 # the reference checkpoints; random models.
 unit_tests += \
 	%D%/test_partition \
-	%D%/test_index \
-	%D%/test_index_lies \
-	%D%/test_indexfile \
 	%D%/test_plan \
 	%D%/test_forms \
 	%D%/test_computed \
@@ -16,8 +13,6 @@ unit_tests += \
 	%D%/test_state \
 	%D%/test_reshard \
 	%D%/test_property
-tests_unit_plan_test_index_SOURCES = %D%/test_index.c $(indexed)
-tests_unit_plan_test_index_lies_SOURCES = %D%/test_index_lies.c $(indexed)
 tests_unit_plan_test_reshard_SOURCES = %D%/test_reshard.c $(recut)
 tests_unit_plan_test_property_SOURCES = %D%/test_property.c $(recut)
 tests_unit_plan_test_bad_SOURCES = \

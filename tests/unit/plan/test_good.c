@@ -361,28 +361,6 @@ static void check_refused(struct good *g, int rc, bool late, struct errmsg *err)
 			  err->text, strerror(-rc));
 }
 
-/* The plan, opened again with its index, which is used for the same files.  A
- * Hugging Face directory has none. */
-static int reopen(struct good *g, const char *path,
-		  const struct plan_options *options)
-{
-	struct errmsg err = { "" }, refused = { "" };
-	struct bytebuf b = { 0 };
-	int rc = plan_index(g->plan, &b, &err);
-
-	plan_close(g->plan);
-	g->plan = NULL;
-	if (rc != !findings_find(&g->lines, "hugging-face"))
-		good_fail(&g->tally, "index: %d: %s", rc, err.text);
-	rc = plan_open_indexed(path, options, (struct span){ b.data, b.len },
-			       &g->plan, &refused, &err);
-	if (rc || *refused.text)
-		good_fail(&g->tally, "does not open with its index: %s%s",
-			  err.text, refused.text);
-	bytebuf_done(&b);
-	return rc;
-}
-
 static void check_lines(struct good *g)
 {
 	static const struct {
@@ -402,7 +380,6 @@ static void check_lines(struct good *g)
 			}
 }
 
-/* Twice: from the files, and from the index made of them. */
 static void check_open(struct good *g, const char *dir)
 {
 	const struct line *const tag = findings_find(&g->lines, "tag");
@@ -422,10 +399,6 @@ static void check_open(struct good *g, const char *dir)
 		good_fail(&g->tally, "does not open: %s (%s)", err.text,
 			  strerror(-rc));
 
-	if (!refuse && !rc) {
-		check_lines(g);
-		rc = reopen(g, path, &options);
-	}
 	if (!refuse && !rc)
 		check_lines(g);
 	plan_close(g->plan);
