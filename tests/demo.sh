@@ -141,8 +141,10 @@ if can_mount; then
 		fail "still mounted"
 	fi
 
-	step "Pack the tag; its directory goes when all of the pack has been compared:"
-	run ucckpt pack --remove "run/$tag"
+	step "Pack the tag, and remove its directory when all of the pack is right:"
+	run ucckpt pack "run/$tag"
+	run ucckpt unpack --check "run/$tag.ucpack"
+	run rm -r "run/$tag"
 	run ls run
 
 	step "The pack is mounted like the directory, and shows the same:"

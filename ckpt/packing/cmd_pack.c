@@ -23,15 +23,14 @@ enum option_code {
 	OPT_JOBS = 'j',
 	OPT_OUTPUT = 'o',
 	OPT_HELP = 'h',
-	OPT_REMOVE = 256,
-	OPT_CHECK,
+	OPT_CHECK = 256,
+	OPT_REMOVE, /* no longer removes anything */
 };
 
 struct pack_command {
 	const char *in;
 	char *out;
 	unsigned jobs; /* 0: one per processor */
-	bool remove;
 	bool check;
 	struct progress progress;
 	bool begun; /* progress is */
@@ -115,7 +114,8 @@ static int parse(struct pack_command *c, int argc, char **argv,
 		if (code == OPT_JOBS)
 			rc = parse_jobs(argv, &c->jobs);
 		else if (code == OPT_REMOVE)
-			c->remove = true;
+			cmd_say("--remove has no effect in this version:"
+				" remove the directory yourself");
 		else if (code == OPT_CHECK)
 			c->check = true;
 		else if (code == OPT_OUTPUT)
@@ -148,7 +148,6 @@ static const char pack_help[] =
 	"\n"
 	"  -o, --output FILE  the pack's name\n"
 	"  -j, --jobs N       threads (default: processors)\n"
-	"      --remove       remove the directory when the pack is complete\n"
 	"  -h, --help         print this";
 
 static void print_packed(const struct pack_command *c,
@@ -172,8 +171,7 @@ static int pack(struct pack_command *c, const char *dir)
 	int rc;
 
 	interrupt_catch();
-	rc = report(c, packer_pack(dir, c->out, c->remove, &o, &result, &err),
-		    &err);
+	rc = report(c, packer_pack(dir, c->out, &o, &result, &err), &err);
 	if (rc == CMD_OK)
 		print_packed(c, &result);
 	return rc;

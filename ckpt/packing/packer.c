@@ -6,17 +6,14 @@
  * block when it has encoded it.  Then the finished file is opened as any reader
  * would, which checks its index and tables, and both ends of every extent are read
  * through it and compared with the files: so each extent has its place, its
- * source and its blocks in order.  If the files are to be removed all of the pack
- * is read back.
+ * source and its blocks in order.
  */
 #include "ckpt/packing/packer.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pack/pack.h"
@@ -127,9 +124,8 @@ static int check_extents(struct pack *p, uint32_t entry,
 	return rc;
 }
 
-static int verify_new(const char *path, const struct pack_inputs *x, bool all,
-		      struct work *p, struct packer_result *result,
-		      struct errmsg *err)
+static int verify_new(const char *path, const struct pack_inputs *x,
+		      struct packer_result *result, struct errmsg *err)
 {
 	struct pack *pack;
 	int rc = pack_open(path, &pack, err);
@@ -139,45 +135,13 @@ static int verify_new(const char *path, const struct pack_inputs *x, bool all,
 	rc = check_entries(pack, x, err);
 	for (uint32_t i = 0; !rc && i < x->n; i++)
 		rc = check_extents(pack, i, &x->v[i], err);
-	if (!rc && all)
-		rc = extract(pack, -1, p, err);
 	count_entries(pack, result);
 	pack_close(pack);
 	return rc;
 }
 
-/* Are all files still what was packed? */
-static int check_inputs(const struct pack_inputs *x, struct errmsg *err)
-{
-	for (size_t i = 0; i < x->n; i++) {
-		struct fileid now;
-		struct stat st;
-
-		if (lstat(x->v[i].path, &st) < 0)
-			return errmsg_set(err, -errno, "%s: %s", x->v[i].path,
-					  strerror(errno));
-		fileid_from_stat(&st, &now);
-		if (S_ISREG(x->v[i].mode) && !fileid_equal(&now, &x->v[i].id))
-			return fileid_report_change(x->v[i].path, &x->v[i].id,
-						    &now, err);
-	}
-	return 0;
-}
-
-/* What was packed, and nothing else: a directory with new files stays. */
-static int remove_inputs(const struct pack_inputs *x, struct errmsg *err)
-{
-	int rc = check_inputs(x, err);
-
-	for (size_t i = x->n; !rc && i-- > 0;)
-		if (unlinkat(AT_FDCWD, x->v[i].path,
-			     S_ISDIR(x->v[i].mode) ? AT_REMOVEDIR : 0) < 0)
-			rc = errmsg_errno(err, x->v[i].path, "cannot remove");
-	return rc;
-}
-
 static int write_pack(const struct pack_inputs *x, struct outfile *out,
-		      bool remove, struct work *p, struct packer_result *result,
+		      struct work *p, struct packer_result *result,
 		      struct errmsg *err)
 {
 	const struct pack_write_options o = { .name = out->final,
@@ -189,19 +153,17 @@ static int write_pack(const struct pack_inputs *x, struct outfile *out,
 
 	for (size_t i = 0; i < x->n; i++)
 		p->all += S_ISREG(x->v[i].mode) ? x->v[i].id.size : 0;
-	p->all *= remove ? 2 : 1;
 	on_progress(p, 0);
 	rc = pack_write(out->fd, x->v, x->n, &o, &size, err);
 	if (!rc)
 		rc = outfile_sync(out, err);
 	if (!rc)
-		rc = verify_new(out->tmp, x, remove, p, result, err);
+		rc = verify_new(out->tmp, x, result, err);
 	return rc ? rc : outfile_commit(out, err);
 }
 
-int packer_pack(const char *dir, const char *out, bool remove,
-		const struct packer_options *o, struct packer_result *result,
-		struct errmsg *err)
+int packer_pack(const char *dir, const char *out, const struct packer_options *o,
+		struct packer_result *result, struct errmsg *err)
 {
 	struct work p = { .o = o };
 	struct pack_inputs x;
@@ -214,9 +176,7 @@ int packer_pack(const char *dir, const char *out, bool remove,
 	if (!rc) {
 		rc = pack_derive(&x, dir, err);
 		if (!rc)
-			rc = write_pack(&x, &file, remove, &p, result, err);
-		if (!rc && remove)
-			rc = remove_inputs(&x, err);
+			rc = write_pack(&x, &file, &p, result, err);
 		pack_inputs_done(&x);
 	}
 	outfile_close(&file);

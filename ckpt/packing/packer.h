@@ -23,14 +23,12 @@ struct packer_result {
 
 /*
  * Pack a directory into the new file `out`, which appears when it is complete
- * and every block of it has been decoded and found to be the original's.  With
- * `remove` all of it is then read back, too, and the directory is removed.
+ * and every block of it has been decoded and found to be the original's.
  * -EEXIST if there is such a file, -EINTR if progress said so; otherwise as
  * pack_inputs_list, pack_write and pack_open.
  */
-int packer_pack(const char *dir, const char *out, bool remove,
-		const struct packer_options *o, struct packer_result *result,
-		struct errmsg *err);
+int packer_pack(const char *dir, const char *out, const struct packer_options *o,
+		struct packer_result *result, struct errmsg *err);
 
 /* Write the directory that a pack was made of to the new directory `out`, which
  * appears whole. */

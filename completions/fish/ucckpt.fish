@@ -17,7 +17,6 @@ complete -c ucckpt -n '__fish_seen_subcommand_from diff' -l strict
 set -l packing '__fish_seen_subcommand_from pack unpack'
 complete -c ucckpt -n $packing -s o -l output -r
 complete -c ucckpt -n $packing -s j -l jobs -x
-complete -c ucckpt -n '__fish_seen_subcommand_from pack' -l remove
 complete -c ucckpt -n '__fish_seen_subcommand_from unpack' -l check
 set -l convert '__fish_seen_subcommand_from convert'
 complete -c ucckpt -n $convert -l input_folder -x -a '(__fish_complete_directories)'

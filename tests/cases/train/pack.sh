@@ -16,8 +16,10 @@ for kind in "fp32 2" "bf16 1" "bf16 3"; do
 
 	train 2 "$name" "${f[@]}" --steps 8 --checkpoint_dir "$tmp/$name" --checkpoint_interval 4
 	cp -a "$tmp/$name/global_step4" "$tmp/tag"
-	check "$name: packed" ucckpt pack --remove "$tmp/$name/global_step4"
-	check "$name: the newest, too" ucckpt pack --remove "$tmp/$name/global_step8"
+	for step in 4 8; do
+		check "$name: packed, step $step" ucckpt pack "$tmp/$name/global_step$step"
+		rm -r "$tmp/$name/global_step$step"
+	done
 	train 2 "$name-packed" "${f[@]}" --steps 8 --resume="$tmp/$name" --checkpoint_tag global_step4
 	check "$name: from the pack" within 0 "$(apart "$name" "$name-packed" 5)"
 	mount_fg "$tmp/$name" || break
