@@ -8,8 +8,17 @@
 # libxxhash.a that chooses among the processor's vectors.  They are made from the
 # distribution's own sources.  What is there already is left.  Needs nasm.
 set -eu
+# Asked for first: a minute of other libraries precedes the one that needs it.
+missing=
+for program in nasm pkg-config apt-get "${CC:-gcc}"; do
+	command -v "${program%% *}" >/dev/null || missing+=" ${program%% *}"
+done
+if [ -n "$missing" ]; then
+	echo "static-libs.sh: not installed, and needed for static libraries:$missing" >&2
+	exit 1
+fi
 prefix=$(mkdir -p "$1/lib/pkgconfig" && cd "$1" && pwd)
-work=$(mktemp -d)
+work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 
 # Sources are not in a default sources.list: it is read as one of sources here,
