@@ -144,7 +144,7 @@ static void compare_steps(struct check *c, const struct zero_checkpoint *r,
 		struct errmsg err;
 
 		if (strcmp(a->name, b->name) != 0 || a->kind == STATE_FLAT ||
-		    shard_state_equal(a, b))
+		    shard_state_agrees(a, b))
 			continue;
 		errmsg_set(&err, 0, "%s and %s differ in %s: files of different steps?",
 			   r->dir.optim[0].path, shard_file(r, mp, 0)->name,

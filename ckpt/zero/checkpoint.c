@@ -223,7 +223,7 @@ static const char *find_other_number(const struct shard_group *a,
 		for (size_t k = 0; k < b->nstates; k++)
 			if (a->states[i].kind != STATE_FLAT &&
 			    strcmp(a->states[i].name, b->states[k].name) == 0 &&
-			    !shard_state_equal(&a->states[i], &b->states[k]))
+			    !shard_state_agrees(&a->states[i], &b->states[k]))
 				return a->states[i].name;
 	return NULL;
 }

@@ -89,6 +89,11 @@ void shard_done(struct shard *s);
 bool shard_state_equal(const struct shard_state *a,
 		       const struct shard_state *b);
 
+/* Can both be of one step?  Only `step` must have one value on all ranks: other
+ * numbers may be of a rank's own partition. */
+bool shard_state_agrees(const struct shard_state *a,
+			const struct shard_state *b);
+
 /* The flat tensor of a group: its master weights (`state` is NULL), or the
  * optimizer state of that name; NULL if there is none. */
 const struct flat *shard_find_flat(const struct shard_group *g,

@@ -26,6 +26,7 @@ import resume
 # and with ZeRO 3 whatever is not Adam's.
 CASES = ("z1_sgd_dp2", "z1_adagrad_dp2", "z2_rmsprop_dp2", "z2_amsgrad_dp2",
          "z1_lion_dp2", "z1_cpuadagrad_dp2", "z1_cpuadam_dp2",
+         "z1_adafactor_dp2",
          "z2_offload_bf16_dp3", "z2_muon_offload_dp2")
 
 
