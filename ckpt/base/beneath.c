@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path resolution that stays below a directory.
+ * Path resolution that stays below a directory, or says which users could make the way
+ * out of it.
  *
  * The kernel does it with openat2(2) and RESOLVE_BENEATH.  If the call is missing,
  * or the permissions of the directories on the path are needed, the path is walked
@@ -8,6 +9,9 @@
  * link is read from its descriptor and walked as well, and ".." returns to a
  * descriptor that is already open.  A rename meanwhile may change which file is
  * found, but the file is always below the directory.
+ *
+ * If links may lead out of the directory, only the walk differs: it goes on above the
+ * directory, or from "/".
  */
 #include "ckpt/base/beneath.h"
 
@@ -36,6 +40,7 @@ struct root {
 	int fd;
 	size_t len;
 	char *path;
+	bool follow; /* links may lead out */
 };
 
 static struct root *roots; /* as long as the process lives */
@@ -85,10 +90,11 @@ bool beneath_has_acl(int fd)
 /* --- by hand -------------------------------------------------------------------- */
 
 struct walk {
-	int fds[DEPTH_MAX]; /* directories from the root to where it stands */
+	int fds[DEPTH_MAX]; /* the directories passed, each the parent of the next */
 	unsigned n;
 	unsigned links;
 	bool plain;            /* links are errors */
+	bool follow;           /* it may leave the root */
 	bool keep_last;        /* a link as the last component is the result */
 	struct access *access; /* restricted by every directory; or NULL */
 	char rest[PATH_MAX];   /* components yet to be walked */
@@ -114,6 +120,34 @@ static int walk_push(struct walk *w, int fd, const struct stat *st)
 	return 0;
 }
 
+/* Go on from `fd`, instead of the directories passed.  Takes ownership of `fd`. */
+static int walk_restart(struct walk *w, int fd)
+{
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) < 0) {
+		const int rc = -errno;
+
+		if (fd >= 0)
+			close(fd);
+		return rc;
+	}
+	while (w->n)
+		close(w->fds[--w->n]);
+	return walk_push(w, fd, &st);
+}
+
+static int walk_up(struct walk *w)
+{
+	if (w->n > 1) {
+		close(w->fds[--w->n]);
+		return 0;
+	}
+	return w->follow ? walk_restart(w, openat(w->fds[0], "..",
+						  O_PATH | O_CLOEXEC))
+			 : -EXDEV;
+}
+
 /* Put the text of a link before what is yet to be walked. */
 static int walk_follow(struct walk *w, int fd, const char *rest)
 {
@@ -125,14 +159,15 @@ static int walk_follow(struct walk *w, int fd, const char *rest)
 		return -errno;
 	if (w->plain || ++w->links > LINKS_MAX)
 		return -ELOOP;
-	if (len == 0 || text[0] == '/')
+	if (len == 0 || (text[0] == '/' && !w->follow))
 		return -EXDEV;
 	if ((size_t)len + 1 + more + 1 > sizeof(w->rest))
 		return -ENAMETOOLONG;
 	memmove(w->rest + len + 1, rest, more + 1);
 	memcpy(w->rest, text, (size_t)len);
 	w->rest[len] = '/';
-	return 0;
+	return text[0] == '/' ? walk_restart(w, open("/", O_PATH | O_CLOEXEC))
+			      : 0;
 }
 
 /* Take one step: 1 with `*out` at the end of the path, 0 to go on. */
@@ -150,11 +185,8 @@ static int walk_step(struct walk *w, int *out)
 		return -ENAMETOOLONG;
 	memcpy(name, begin, len);
 	name[len] = '\0';
-	if (strcmp(name, "..") == 0) {
-		if (w->n == 1)
-			return -EXDEV;
-		close(w->fds[--w->n]);
-	}
+	if (strcmp(name, "..") == 0 && (rc = walk_up(w)))
+		return rc;
 	if (len == 0 || strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
 		if (*rest) {
 			memmove(w->rest, rest, strlen(rest) + 1);
@@ -191,6 +223,7 @@ static int walk(const struct root *root, const char *below, bool plain,
 		bool keep_last, struct access *access)
 {
 	struct walk w = { .plain = plain,
+			  .follow = root->follow && !plain,
 			  .keep_last = keep_last,
 			  .access = access };
 	struct stat st;
@@ -235,8 +268,9 @@ static int confined_open2(const struct root *root, const char *below, int flags,
 			  bool plain)
 {
 	return open2(root, below, flags,
-		     RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS |
-			     (plain ? RESOLVE_NO_SYMLINKS : 0));
+		     RESOLVE_NO_MAGICLINKS |
+			     (plain ? RESOLVE_NO_SYMLINKS : 0) |
+			     (plain || !root->follow ? RESOLVE_BENEATH : 0));
 }
 #else
 static int confined_open2(const struct root *root, const char *below, int flags,
@@ -376,14 +410,14 @@ int beneath_lstat(const char *path, struct stat *st, bool *acl)
 
 /* --- the root ------------------------------------------------------------------- */
 
-/* Who may search every directory above a root. */
-static int search_ancestors(const char *root, struct access *access)
+/* Who may search every directory above a path. */
+static int search_ancestors(const char *of, struct access *access)
 {
 	char path[PATH_MAX];
 	struct stat st;
 
 	*access = ACCESS_ALL;
-	strcpy(path, root);
+	strcpy(path, of);
 	for (char *slash; (slash = strrchr(path, '/'));) {
 		const char *const dir = slash == path ? "/" : path;
 		struct access a;
@@ -405,15 +439,17 @@ static int search_ancestors(const char *root, struct access *access)
 	return 0;
 }
 
-int beneath_confine(const char *path, struct access *access, struct errmsg *err)
+int beneath_confine(const char *path, size_t root_len, bool follow,
+		    struct access *access, struct errmsg *err)
 {
 	struct root r = {
-		.len = strcmp(path, "/") == 0 ? 0 : strlen(path),
-		.path = strdup(path),
+		.len = root_len == 1 ? 0 : root_len, /* "/" */
+		.path = strndup(path, root_len),
+		.follow = follow,
 	};
 	int rc;
 
-	assert(path[0] == '/');
+	assert(path[0] == '/' && root_len <= strlen(path));
 	if (!r.path ||
 	    !array_reserve(&roots, &roots_cap, nroots + 1, sizeof(*roots))) {
 		free(r.path);
@@ -423,7 +459,7 @@ int beneath_confine(const char *path, struct access *access, struct errmsg *err)
 		free(r.path);
 		return errmsg_set(err, -ENAMETOOLONG, "%s: path too long", path);
 	}
-	r.fd = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	r.fd = open(r.path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	rc = r.fd < 0 ? -errno : 0;
 	roots[nroots++] = r;
 	if (!rc)

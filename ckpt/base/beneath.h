@@ -19,14 +19,18 @@ struct errmsg;
  * By default nothing is confined, and these are open(2), stat(2) and lstat(2).
  * Once confined, a path must begin with a root, and every link on it must
  * lead to a place below that root: else -EXDEV.  No renaming while a path is
- * walked gets around this.
+ * walked gets around this.  A root may be confined so that links lead out of it:
+ * then beneath_stat says who could follow them.
  */
 
-/* Confine all later calls of this process to the directory `root` (absolute,
- * without links), or, after further calls, to one of several: each path to the root
- * that it begins with.  Call it before threads are started.  `access` becomes the
- * users that may search the directories that lead to the root. */
-int beneath_confine(const char *root, struct access *access, struct errmsg *err);
+/* Confine all later calls of this process to a root, which is a directory, or, after
+ * further calls, to one of several: each path to the root that it begins with.  The
+ * root is the first `root_len` bytes of `source`, which is absolute and without links.
+ * If `follow`, links may lead out of the root; a path itself may not.  Call it
+ * before threads are started.  `access` becomes the users that may search the directories
+ * above the source. */
+int beneath_confine(const char *source, size_t root_len, bool follow,
+		    struct access *access, struct errmsg *err);
 bool beneath_is_confined(void);
 
 /* As open(2): a descriptor, or a negative errno. */
@@ -51,8 +55,8 @@ int beneath_fail(const char *path, int rc, struct errmsg *err);
 
 /*
  * As stat(2): 0 or a negative errno.  `access` (may be NULL) becomes the users that
- * may read the file, by its own attributes and, once confined, by those of every
- * directory on its path below the root.
+ * may read the file, by its own attributes and, once confined, by those of the root and
+ * of every directory that its path and the links on it lead through.
  */
 int beneath_stat(const char *path, struct stat *st, struct access *access);
 

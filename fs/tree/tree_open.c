@@ -150,19 +150,6 @@ static size_t confined_len(const char *source)
 		       : root_len(source);
 }
 
-static int confine_root(struct tree *t, const char *source, struct errmsg *err)
-{
-	char *const root = strndup(source, confined_len(source));
-	struct access search;
-	int rc = root ? beneath_confine(root, &search, err)
-		      : errmsg_nomem(err, NULL);
-
-	free(root);
-	if (!rc)
-		access_restrict(&t->search, &search);
-	return rc;
-}
-
 /* In a shared mount, a link that the run's owner makes must not expose other
  * files to other users. */
 static int confine(struct tree *t, struct errmsg *err)
@@ -171,13 +158,15 @@ static int confine(struct tree *t, struct errmsg *err)
 	int rc = 0;
 
 	t->search = ACCESS_ALL;
-	if (!t->o->shared || t->o->follow_links)
-		return 0;
-	for (size_t i = 0; !rc && i < n; i++) {
+	for (size_t i = 0; !rc && t->o->shared && i < n; i++) {
 		char *const source = roots_path(t->o->source, i);
+		struct access search;
 
-		rc = source ? confine_root(t, source, err)
+		rc = source ? beneath_confine(source, confined_len(source),
+					      t->o->follow_links, &search, err)
 			    : errmsg_nomem(err, NULL);
+		if (!rc)
+			access_restrict(&t->search, &search);
 		free(source);
 	}
 	return rc;

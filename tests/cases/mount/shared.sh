@@ -75,6 +75,51 @@ check "to those who may read them" reads $stranger "$tmp/mnt/${tag}_hf/tokenizer
 check "and to no others" lacks $stranger "$tmp/mnt/${tag}_hf/config.json"
 unmount
 
+# With follow_links a user reads what he could reach himself: every directory on the
+# way to a link's target counts, and those above the source.
+closed=$tmp/closed
+mkdir "$closed"
+shard=$(cd "$run/$tag" && ls ./*rank_1_*optim_states.pt)
+while read -r object mode way can; do
+	fresh_run
+	chmod "$mode" "$closed"
+	chown "$owner:$owner" "$closed"
+	mv "$run/$tag/$shard" "$closed/shard.pt"
+	case $way in
+	absolute) ln -s "$closed/shard.pt" "$run/$tag/$shard" ;;
+	relative) ln -s "../../closed/shard.pt" "$run/$tag/$shard" ;;
+	twice)
+		ln -sfn "$closed" "$tmp/hop"
+		ln -s "$tmp/hop/shard.pt" "$run/$tag/$shard"
+		;;
+	tag)
+		mv "$closed/shard.pt" "$run/$tag/$shard"
+		mv "$run/$tag" "$closed/$tag"
+		ln -s "$closed/$tag" "$run/$tag"
+		;;
+	source)
+		mv "$closed/shard.pt" "$run/$tag/$shard"
+		mv "$run" "$closed/run"
+		ln -s "$closed/run" "$run"
+		;;
+	esac
+	shared "$run" follow_links
+	check "$object ($mode, $way): a stranger $can it" "$can" $stranger "$param"
+	check "$object ($mode, $way): its owner reads it" reads $owner "$param"
+	unmount
+	rm -rf "$closed"/*
+done <<-'END'
+	shard 755 absolute reads
+	shard 711 relative reads
+	shard 700 absolute lacks
+	shard 700 relative lacks
+	shard 750 twice lacks
+	tag 755 tag reads
+	tag 700 tag lacks
+	run 711 source reads
+	run 700 source lacks
+END
+
 fresh_run
 model=$(cd "$run/$tag" && ls ./*rank_0_*model_states.pt)
 mv "$run/$tag/$model" "$tmp/model.pt"
@@ -111,9 +156,33 @@ for f in "$good"/hfdir_gpt2_bf16_sharded/*; do
 	cp "$f" "$hub/blobs/$(basename "$f").blob"
 	ln -s "../../blobs/$(basename "$f").blob" "$hub/snapshots/0123abcd/$(basename "$f")"
 done
-shared "$hub/snapshots/0123abcd"
-check "the hub's cache is served" reads $stranger "$tmp/mnt/zero/transformer.wte.weight/fp32.pt"
-unmount
+for closes in "" blobs snapshots .; do
+	for links in "" follow_links; do
+		chmod -R u=rwX,go=rX "$hub"
+		[ -z "$closes" ] || chmod 700 "$hub/$closes"
+		shared "$hub/snapshots/0123abcd" "$links"
+		check "the hub's cache ${closes:+with a closed $closes }${links:+and $links }is ${closes:+not }served" \
+			"$([ "$closes" ] && echo lacks || echo reads)" \
+			$stranger "$tmp/mnt/zero/transformer.wte.weight/fp32.pt"
+		unmount
+	done
+done
+
+# --- directories above the roots of a union ---------------------------------------------
+
+fresh_run
+mkdir -p "$tmp/above/node1/$tag"
+mv "$run/$tag/$shard" "$tmp/above/node1/$tag/"
+for mode in 755 700; do
+	for links in "" follow_links; do
+		chmod $mode "$tmp/above"
+		shared "{$run,$tmp/above/node1}" "$links"
+		check "a union below a directory of mode $mode${links:+ with $links}" \
+			"$([ $mode = 755 ] && echo reads || echo lacks)" $stranger "$param"
+		unmount
+	done
+done
+rm -rf "$tmp/above"
 
 # --- permissions of what a file is made of ---------------------------------------------
 

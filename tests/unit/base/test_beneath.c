@@ -20,7 +20,8 @@
 #include "tests/support/unit.h"
 
 static char top[PATH_MAX]; /* has run/ and outside/ */
-static struct access ancestors;
+static const char *root = "run"; /* below top */
+static struct access ancestors, far_ancestors;
 
 static void make_file(const char *name, const char *text)
 {
@@ -36,10 +37,35 @@ static void link_to(const char *text, const char *name)
 	assert_int_equal(symlink(text, name), 0);
 }
 
+/* A root whose links may lead out, below a directory that is shut. */
+static void make_following(void)
+{
+	struct errmsg err = { "" };
+	char path[PATH_MAX + 32];
+
+	assert_int_equal(mkdir("above", 0750), 0);
+	assert_int_equal(mkdir("above/run", 0755), 0);
+	assert_int_equal(mkdir("above/run/tag", 0755), 0);
+	make_file("above/run/file", "in");
+	link_to("../../outside/file", "above/run/out");
+	link_to("../../outside/shut/file", "above/run/shut");
+	link_to("../../../outside/shut", "above/run/tag/dir");
+	link_to("../../../outside/in", "above/run/tag/twice");
+	link_to("../file", "above/run/tag/up");
+	snprintf(path, sizeof(path), "%s/outside/shut/file", top);
+	link_to(path, "above/run/absolute");
+	snprintf(path, sizeof(path), "%s/outside/file", top);
+	link_to(path, "above/run/absolute_open");
+	snprintf(path, sizeof(path), "%s/above/run/tag", top);
+	assert_int_equal(beneath_confine(path, strlen(path) - strlen("/tag"),
+					 true, &far_ancestors, &err),
+			 0);
+}
+
 static int set_up(void **state)
 {
 	struct errmsg err = { "" };
-	char root[PATH_MAX + 8], real[PATH_MAX];
+	char path[PATH_MAX + 8], real[PATH_MAX];
 	const char *const tmp = getenv("TMPDIR");
 
 	snprintf(top, sizeof(top), "%s/beneath.XXXXXX", tmp ? tmp : "/tmp");
@@ -64,8 +90,14 @@ static int set_up(void **state)
 	link_to("../outside", "run/outdir");
 	link_to("loop", "run/loop");
 	link_to("../shut/file", "run/tag/shut");
-	snprintf(root, sizeof(root), "%s/run", top);
-	assert_int_equal(beneath_confine(root, &ancestors, &err), 0);
+	assert_int_equal(mkdir("outside/shut", 0700), 0);
+	make_file("outside/shut/file", "out");
+	link_to("shut/file", "outside/in");
+	snprintf(path, sizeof(path), "%s/run", top);
+	assert_int_equal(beneath_confine(path, strlen(path), false, &ancestors,
+					 &err),
+			 0);
+	make_following();
 	return 0;
 }
 
@@ -83,7 +115,7 @@ static int first_byte(const char *name, bool plain)
 	char path[2 * PATH_MAX], c;
 	int fd;
 
-	snprintf(path, sizeof(path), "%s/run/%s", top, name);
+	snprintf(path, sizeof(path), "%s/%s/%s", top, root, name);
 	fd = plain ? beneath_open_plain(path, O_RDONLY)
 		   : beneath_open(path, O_RDONLY);
 	if (fd < 0)
@@ -153,7 +185,7 @@ static struct access readers_of(const char *name)
 	struct access a;
 	struct stat st;
 
-	snprintf(path, sizeof(path), "%s/run/%s", top, name);
+	snprintf(path, sizeof(path), "%s/%s/%s", top, root, name);
 	assert_int_equal(beneath_stat(path, &st, &a), 0);
 	assert_true(S_ISREG(st.st_mode));
 	return a;
@@ -166,6 +198,46 @@ static void directories_on_the_way_count(void **state)
 	assert_int_equal(readers_of("shut/file").mode, 0400);
 	assert_int_equal(readers_of("tag/shut").mode, 0400);
 	assert_int_equal(ancestors.mode, 0444);
+}
+
+/* Rows of the root whose links may lead out of it. */
+static const struct {
+	const char *name;
+	int any, plain; /* as in `rows` */
+	unsigned readers;
+} following[] = {
+	{ "file", 'i', 'i', 0444 },
+	{ "tag/up", 'i', -ELOOP, 0444 },
+	{ "absolute_open", 'o', -ELOOP, 0444 },
+	/* The directory above the root is shut to others. */
+	{ "out", 'o', -ELOOP, 0440 },
+	{ "shut", 'o', -ELOOP, 0400 },
+	{ "tag/dir/file", 'o', -ELOOP, 0400 },
+	{ "tag/twice", 'o', -ELOOP, 0400 },
+	{ "absolute", 'o', -ELOOP, 0400 },
+};
+
+static void check_following(void)
+{
+	root = "above/run";
+	for (size_t i = 0; i < sizeof(following) / sizeof(*following); i++) {
+		const char *const name = following[i].name;
+
+		assert_int_equal(first_byte(name, false), following[i].any);
+		assert_int_equal(first_byte(name, true), following[i].plain);
+		assert_int_equal(readers_of(name).mode, following[i].readers);
+	}
+	root = "run";
+}
+
+static void links_that_lead_out_show_who_may_follow(void **state)
+{
+	if (has_openat2())
+		check_following();
+	beneath_walk_by_hand(true);
+	check_following();
+	beneath_walk_by_hand(false);
+	assert_int_equal(far_ancestors.mode, 0440);
 }
 
 static void a_link_is_described_not_followed(void **state)
@@ -226,6 +298,7 @@ int main(void)
 		cmocka_unit_test(the_kernel_stays_below),
 		cmocka_unit_test(the_walk_stays_below),
 		cmocka_unit_test(directories_on_the_way_count),
+		cmocka_unit_test(links_that_lead_out_show_who_may_follow),
 		cmocka_unit_test(a_link_is_described_not_followed),
 		cmocka_unit_test(a_directory_swapped_for_a_link_never_wins),
 	};
