@@ -119,7 +119,7 @@ static int close_file(struct extracting *x, uint32_t entry)
 
 	if (fd < 0)
 		return 0;
-	ok = fchmod(fd, e->mode & 07777) == 0 && futimens(fd, times) == 0 &&
+	ok = fchmod(fd, e->mode & 0777) == 0 && futimens(fd, times) == 0 &&
 	     fsync(fd) == 0;
 	x->files[entry].fd = -1;
 	if (ok)

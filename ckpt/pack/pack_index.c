@@ -157,7 +157,11 @@ static int parse_entry(struct parser *p, uint32_t i, uint64_t first)
 	const uint8_t *const r = p->entries + (uint64_t)i * ENTRY_SIZE;
 	struct pack_entry *const e = &p->x->entries[i];
 
-	e->mode = get_le32(r + 12);
+	const mode_t mode = get_le32(r + 12);
+
+	/* Whoever unpacks owns the files: other users' set-id bits must not
+	 * come back as this user's. */
+	e->mode = mode & (S_IFMT | 0777);
 	e->mtime_s = (int64_t)get_le64(r + 16);
 	e->mtime_ns = get_le32(r + 24);
 	e->n = get_le32(r + 28);
@@ -165,7 +169,7 @@ static int parse_entry(struct parser *p, uint32_t i, uint64_t first)
 	e->first = (uint32_t)first;
 	e->hash[0] = get_le64(r + 48);
 	e->hash[1] = get_le64(r + 56);
-	if ((e->mode & ~(mode_t)MODE_BITS) ||
+	if ((mode & ~(mode_t)MODE_BITS) ||
 	    !(S_ISDIR(e->mode) || S_ISREG(e->mode)) || e->mtime_ns >= NS_PER_S)
 		return fail_entry(p, i, "neither a file nor a directory");
 	if (get_le64(r + 40) != first || e->n > p->x->nextents - first)

@@ -128,6 +128,27 @@ static int find_entry(const char *path, struct pack **out, uint32_t *entry,
 	return 0;
 }
 
+/* The mode of an entry, for the pack's owner and group: what it recorded, but for
+ * users that may not read the pack or search the directories in it. */
+static mode_t entry_mode(const struct pack *p, uint32_t entry, mode_t pack_mode)
+{
+	const struct pack_index *const x = pack_index_of(p);
+	const char *const name = x->entries[entry].name;
+	mode_t readers = pack_mode & 0444;
+	char dir[PACK_NAME_MAX] = "";
+
+	for (const char *at = name; entry && at;) {
+		const mode_t m = x->entries[pack_index_find(x, dir)].mode;
+
+		readers &= (m & 0111) << 2;
+		at = strchr(at, '/');
+		if (at)
+			memcpy(dir, name, (size_t)(at++ - name));
+	}
+	return x->entries[entry].mode &
+	       (S_IFMT | readers | readers >> 1 | readers >> 2);
+}
+
 /* The attributes of an entry.  The identity of the pack is in its inode number:
  * a pack that was replaced or written to has other files. */
 static void set_stat(const struct pack *p, uint32_t entry,
@@ -140,7 +161,7 @@ static void set_stat(const struct pack *p, uint32_t entry,
 		.st_dev = pack_st->st_dev,
 		.st_ino = id->ino ^
 			  (uint64_t)id->mtime_ns * UINT64_C(0x9e3779b97f4a7c15),
-		.st_mode = e->mode,
+		.st_mode = entry_mode(p, entry, pack_st->st_mode),
 		.st_nlink = 1,
 		.st_uid = pack_st->st_uid,
 		.st_gid = pack_st->st_gid,
@@ -169,6 +190,11 @@ static int stat_packed(const char *path, struct stat *st, struct access *access,
 	if (rc)
 		return rc;
 	set_stat(p, entry, &of_pack, st);
+	if (access) {
+		const struct access a = access_of(st, false);
+
+		access_restrict(access, &a);
+	}
 	pack_close(p);
 	return 0;
 }

@@ -26,9 +26,10 @@ int packfs_open_known(struct source *s, const char *path,
 		      const struct fileid *id, struct errmsg *err);
 
 /*
- * As store_stat.  What is packed has its own type, permissions, size and
- * modification time, the owner of the pack, and an identity that changes with the
- * pack; whoever may read the pack may read it.
+ * As store_stat.  What is packed has its own type, size and modification time, the
+ * owner of the pack, and an identity that changes with the pack.  Those may read it
+ * who may read the pack, search the directories in it and read the file, as
+ * recorded.
  */
 int packfs_stat(const char *path, struct stat *st, struct access *access,
 		struct errmsg *err);

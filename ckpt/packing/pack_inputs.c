@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
@@ -284,6 +285,56 @@ static int find_regions(struct pack_input *in, uint64_t least,
 	return rc;
 }
 
+/* --- readers ----------------------------------------------------------------- */
+
+#define GROUP_AND_OTHERS 0044u
+
+/* Restrict `a` to users that may read the file `path`, or search the directory; and
+ * list it, if it is `packed`, since a pack tells names. */
+static void restrict_readers(struct access *a, const char *path,
+			     const struct stat *st, bool packed)
+{
+	const bool acl =
+		getxattr(path, "system.posix_acl_access", NULL, 0) > 0;
+	struct access b = access_of(st, acl);
+
+	if (packed)
+		b.mode &= st->st_mode;
+	if ((b.mode & GROUP_AND_OTHERS) == GROUP_AND_OTHERS)
+		return;
+	if ((a->mode & GROUP_AND_OTHERS) == GROUP_AND_OTHERS)
+		*a = b;
+	else
+		a->mode &= a->gid == b.gid ? b.mode : ~GROUP_AND_OTHERS;
+}
+
+static int restrict_to_ancestors(struct access *a, const char *dir,
+				 struct errmsg *err)
+{
+	char *const path = realpath(dir, NULL);
+	int rc = path ? 0 : errmsg_errno(err, dir, "cannot resolve");
+
+	for (char *slash; !rc && path[1] && (slash = strrchr(path, '/'));) {
+		struct stat st;
+
+		slash[slash == path] = '\0';
+		if (stat(path, &st) < 0)
+			rc = errmsg_errno(err, path, "cannot stat");
+		else
+			restrict_readers(a, path, &st, false);
+	}
+	free(path);
+	return rc;
+}
+
+mode_t pack_inputs_mode(const struct pack_inputs *x, gid_t gid)
+{
+	const mode_t bits = x->readers.mode & GROUP_AND_OTHERS;
+
+	return 0600 | (bits == GROUP_AND_OTHERS || x->readers.gid == gid ? bits
+									: 0);
+}
+
 /* --- directories ------------------------------------------------------------- */
 
 static int add_input(struct pack_inputs *x, const char *path, size_t root,
@@ -297,11 +348,12 @@ static int add_input(struct pack_inputs *x, const char *path, size_t root,
 	*in = (struct pack_input){
 		.path = strdup(path),
 		.name = strdup(path[root] == '/' ? path + root + 1 : ""),
-		.mode = st->st_mode,
+		.mode = st->st_mode & (S_IFMT | 0777),
 		.mtime_s = st->st_mtim.tv_sec,
 		.mtime_ns = (uint32_t)st->st_mtim.tv_nsec,
 	};
 	fileid_from_stat(st, &in->id);
+	restrict_readers(&x->readers, path, st, true);
 	return in->path && in->name ? 0 : errmsg_nomem(err, path);
 }
 
@@ -375,12 +427,14 @@ int pack_inputs_list(struct pack_inputs *x, const char *dir, uint64_t least,
 	struct stat st;
 	int rc;
 
-	*x = (struct pack_inputs){ .least = least };
+	*x = (struct pack_inputs){ .least = least, .readers = ACCESS_ALL };
 	if (stat(dir, &st) < 0)
 		return errmsg_set(err, -errno, "%s: %s", dir, strerror(errno));
 	if (!S_ISDIR(st.st_mode))
 		return errmsg_set(err, -ENOTDIR, "%s: not a directory", dir);
-	rc = add_input(x, dir, root, &st, err);
+	rc = restrict_to_ancestors(&x->readers, dir, err);
+	if (!rc)
+		rc = add_input(x, dir, root, &st, err);
 	if (!rc)
 		rc = list_dir(x, dir, root, 0, err);
 	if (!rc)

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ckpt/base/access.h"
 #include "ckpt/pack/pack_write.h"
 
 struct errmsg;
@@ -14,6 +15,7 @@ struct pack_inputs {
 	struct pack_input *v;
 	size_t n, cap;
 	uint64_t least;
+	struct access readers; /* group and bits: users that may read all */
 };
 
 /* Floats of fewer bytes are not worth an extent. */
@@ -29,6 +31,13 @@ struct pack_inputs {
 int pack_inputs_list(struct pack_inputs *x, const char *dir, uint64_t least,
 		     struct errmsg *err);
 void pack_inputs_done(struct pack_inputs *x);
+
+/*
+ * The mode of a pack of group `gid` that nobody may read who may not list every
+ * directory, read every file, and search the directories above.  Read bits for
+ * the group only if it is that of all files, or if others may read them, too.
+ */
+mode_t pack_inputs_mode(const struct pack_inputs *x, gid_t gid);
 
 /* The number of the file of that relative name, or -1. */
 int64_t pack_inputs_find(const struct pack_inputs *x, const char *name);

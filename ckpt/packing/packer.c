@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pack/pack.h"
@@ -140,6 +141,26 @@ static int verify_new(const char *path, const struct pack_inputs *x,
 	return rc;
 }
 
+/* An ACL that the new file has from its directory would grant more to others than
+ * the mode says: it goes with the group's bits. */
+static int set_mode(const struct outfile *out, const struct pack_inputs *x,
+		    struct errmsg *err)
+{
+	const mode_t masked = umask(077);
+	struct stat st;
+	mode_t mode;
+
+	umask(masked);
+	if (fstat(out->fd, &st) < 0)
+		return errmsg_errno(err, out->final, "cannot stat");
+	mode = pack_inputs_mode(x, st.st_gid) & ~masked;
+	if (fgetxattr(out->fd, "system.posix_acl_access", NULL, 0) > 0)
+		mode &= ~(mode_t)0077;
+	return fchmod(out->fd, mode) < 0
+		       ? errmsg_errno(err, out->final, "cannot set the mode")
+		       : 0;
+}
+
 static int write_pack(const struct pack_inputs *x, struct outfile *out,
 		      struct work *p, struct packer_result *result,
 		      struct errmsg *err)
@@ -155,6 +176,8 @@ static int write_pack(const struct pack_inputs *x, struct outfile *out,
 		p->all += S_ISREG(x->v[i].mode) ? x->v[i].id.size : 0;
 	on_progress(p, 0);
 	rc = pack_write(out->fd, x->v, x->n, &o, &size, err);
+	if (!rc)
+		rc = set_mode(out, x, err);
 	if (!rc)
 		rc = outfile_sync(out, err);
 	if (!rc)

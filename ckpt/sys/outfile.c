@@ -25,7 +25,6 @@ static int outfile_fail(const char *path, const char *what, struct errmsg *err)
 			  strerror(errno));
 }
 
-/* Created with the umask's mode, which mkostemp ignores. */
 static int create_tmp(struct outfile *o, struct errmsg *err)
 {
 	const char *const slash = strrchr(o->final, '/');
@@ -42,7 +41,7 @@ static int create_tmp(struct outfile *o, struct errmsg *err)
 			return errmsg_nomem(err, o->final);
 		}
 		o->fd = open(o->tmp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC,
-			     0666);
+			     0600);
 		if (o->fd >= 0)
 			return 0;
 		if (errno != EEXIST)

@@ -6,7 +6,8 @@ struct errmsg;
 
 /*
  * A file that appears whole or not at all: it is written under a temporary name
- * beside its final one.
+ * beside its final one, and readable by its owner alone until the caller gives it
+ * another mode.
  */
 struct outfile {
 	int fd;

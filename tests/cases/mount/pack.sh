@@ -29,6 +29,8 @@ packed_as_original() {
 
 	ucckpt pack "$tmp/run/$tag" >/dev/null || fail "$1: pack"
 	rm -r "${tmp:?}/run/$tag"
+	# Directories above the source, as $tmp is, may be closed to others.
+	chmod 644 "$tmp/run/$tag.ucpack"
 	for options in ro no_cache; do
 		mount_fg "$tmp/run" -o "$options" || return
 		for view in universal hf fp32; do

@@ -59,6 +59,25 @@ check "what is not readable is not read" lacks $stranger "$param"
 check "the owner reads it" reads $owner "$param"
 unmount
 
+# --- a pack whose files have modes of their own --------------------------------------
+
+fresh_run
+chmod 600 "$run/$tag"/*optim_states.pt
+ucckpt pack "$run/$tag" >/dev/null || fail pack
+rm -r "${run:?}/$tag"
+check "a pack of private files is private" test "$(stat -c %a "$run/$tag.ucpack")" = 600
+chmod 644 "$run/$tag.ucpack"
+chown $owner:$owner "$run/$tag.ucpack"
+shared "$run"
+check "an opened pack keeps its private files private" lacks $stranger "$param"
+check "its owner reads them" reads $owner "$param"
+check "what everyone could read is open" reads $stranger "$view/zero_pp_rank_0_mp_rank_00_model_states.pt"
+unmount
+chmod 600 "$run/$tag.ucpack"
+shared "$run"
+check "a private pack is private" lacks $stranger "$view/zero_pp_rank_0_mp_rank_00_model_states.pt"
+unmount
+
 # --- links that lead out --------------------------------------------------------------
 
 fresh_run

@@ -59,9 +59,57 @@ said "name the directory with -o"
 ran 0 unpack --check "$tmp/odd.pack"
 said "all as packed"
 ran 0 unpack "$tmp/odd.pack" -o "$tmp/new/odd" -j 1
-check "names, modes, times, content" cmp "$tmp/was" <(state "$tmp/new/odd")
+check "no set-user-ID bit" test "$(stat -c %a "$tmp/new/odd/a.pt")" = 751
+chmod 4751 "$tmp/new/odd/a.pt"
+check "names, permissions, times, content" cmp "$tmp/was" <(state "$tmp/new/odd")
 ran 0 pack "$tmp/odd" -j 1 -o "$tmp/again.pack"
 check "the same pack on any number of threads" cmp "$tmp/odd.pack" "$tmp/again.pack"
+
+# --- who may read the pack -----------------------------------------------------------------
+
+# mode_of_pack EXPECTED COMMAND: after this change to an open directory.
+open_dir=$tmp/readers/dir
+mode_of_pack() {
+	[ $reachable = yes ] || return
+	rm -rf "$tmp/readers" "$tmp/readers.pack"
+	mkdir -p "$open_dir/sub"
+	echo a >"$open_dir/file"
+	echo b >"$open_dir/sub/file"
+	chmod -R u=rwX,go=rX "$tmp/readers"
+	eval "$2" || return
+	(umask "${3:-022}" && ucckpt pack "$open_dir" -o "$tmp/readers.pack" >/dev/null)
+	check "mode of the pack after '$2'" test "$(stat -c %a "$tmp/readers.pack")" = "$1"
+}
+
+chmod 755 "$tmp"
+reachable=yes
+for ((up = ${#tmp}; up > 0; up--)); do
+	[ "${tmp:up:1}" = / ] || continue
+	[[ $(stat -L -c %A "${tmp:0:up}") == d????????[xt] ]] || reachable=no
+done
+[ $reachable = yes ] || echo "others cannot reach $tmp: modes of packs are not tested"
+mode_of_pack 644 true
+mode_of_pack 640 true 027
+mode_of_pack 600 'chmod 600 "$open_dir/sub/file"'
+mode_of_pack 640 'chmod 640 "$open_dir/file"'
+mode_of_pack 604 'chmod 604 "$open_dir/file"'
+mode_of_pack 600 'chmod 604 "$open_dir/file"; chmod 640 "$open_dir/sub/file"'
+mode_of_pack 600 'chmod 700 "$open_dir"'
+mode_of_pack 640 'chmod 750 "$open_dir/sub"'
+mode_of_pack 600 'chmod 711 "$open_dir/sub"'
+mode_of_pack 640 'chmod 751 "$open_dir/sub"'
+mode_of_pack 600 'chmod 744 "$open_dir/sub"'
+mode_of_pack 600 'chmod 700 "$tmp/readers"'
+mode_of_pack 644 'chmod 711 "$tmp/readers"'
+if [ "$(id -u)" = 0 ]; then
+	mode_of_pack 644 'chgrp -R 65533 "$tmp/readers"'
+	mode_of_pack 600 'chmod 640 "$open_dir/file"; chgrp 65533 "$open_dir/file"'
+	mode_of_pack 600 'chmod 640 "$open_dir"/*file "$open_dir/sub/file"; chgrp 65533 "$open_dir/file"'
+fi
+if command -v setfacl >/dev/null && setfacl -m u:65533:--- "$tmp/odd/nothing" 2>/dev/null; then
+	setfacl -b "$tmp/odd/nothing"
+	mode_of_pack 600 'setfacl -m u:65533:--- "$open_dir/file"'
+fi
 
 # --- nothing is replaced, nothing half done --------------------------------------------
 

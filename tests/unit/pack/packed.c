@@ -116,7 +116,8 @@ static void make_inputs(struct packed *p, size_t n)
 	add_regions(&p->in[WEIGHTS], 2 * n, weights);
 	add_region(&p->in[TEXT], (struct pack_region){ .len = n });
 	p->in[ROOT].mode = S_IFDIR | 0700;
-	p->in[DIRECTORY].mode = S_IFDIR | 0750;
+	p->in[DIRECTORY].mode = S_IFDIR | 01750;
+	p->in[TEXT].mode |= 06000; /* not restored */
 	p->in[DIRECTORY].mtime_s = -5; /* before 1970 */
 	for (int i = 0; i < PACKED_FILES; i++) {
 		p->in[i].path = (char *)names[i];

@@ -44,7 +44,6 @@ static void it_appears_with_the_commit(void **state)
 	struct outfile o;
 	struct stat st;
 
-	umask(027);
 	assert_int_equal(outfile_open(&o, "out", &err), 0);
 	assert_int_equal(write(o.fd, "text", 4), 4);
 	assert_int_equal(access("out", F_OK), -1);
@@ -53,7 +52,7 @@ static void it_appears_with_the_commit(void **state)
 	outfile_close(&o);
 	assert_int_equal(stat("out", &st), 0);
 	assert_int_equal(st.st_size, 4);
-	assert_int_equal(st.st_mode & 0777, 0640);
+	assert_int_equal(st.st_mode & 0777, 0600);
 	assert_int_equal(entries(), 1);
 }
 
