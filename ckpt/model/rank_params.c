@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
 #include "ckpt/dirs/tagdir.h"
@@ -47,13 +46,6 @@ int rank_params_warn(const struct rank_params_loader *l, const char *fmt,
 	return 0;
 }
 
-/* Multiply a parameter's number of elements by a dimension; false if the
- * product is larger than any tensor. */
-static bool multiply(uint64_t *numel, uint64_t n)
-{
-	return checked_mul(*numel, n, numel) && *numel <= INT64_MAX / 16;
-}
-
 struct slice *rank_params_add_slice(const struct rank_params_loader *l,
 				    const char *name)
 {
@@ -73,22 +65,15 @@ struct slice *rank_params_add_slice(const struct rank_params_loader *l,
 static int rank_params_set_shape(const struct rank_params_loader *l,
 				 struct slice *p, const struct value *shape)
 {
-	const struct value_seq *const dims = value_items(shape);
-	uint64_t d[TENSOR_DIMS_MAX];
+	struct errmsg why;
+	struct tensor t;
 
-	if (!dims || dims->n > TENSOR_DIMS_MAX)
-		return ERRMSG_FILE(l, -EBADMSG,
-				   "param_shapes: %s: expected a shape, found %s",
-				   p->name, value_kind_name(shape));
-	p->numel = 1;
-	for (size_t i = 0; i < dims->n; i++)
-		if (!value_get_count(dims->v[i], &d[i]) ||
-		    !multiply(&p->numel, d[i]))
-			return ERRMSG_FILE(l, -EBADMSG,
-					   "param_shapes: %s: impossible"
-					   " dimension %zu", p->name, i);
-	p->ndim = (unsigned)dims->n;
-	p->shape = arena_copy(&l->c->arena, d, dims->n * sizeof(*d));
+	if (tensor_set_shape(&t, shape, &why))
+		return ERRMSG_FILE(l, -EBADMSG, "param_shapes: %s: %s", p->name,
+				   why.text);
+	p->numel = t.numel;
+	p->ndim = t.ndim;
+	p->shape = arena_copy(&l->c->arena, t.shape, t.ndim * sizeof(*t.shape));
 	return p->shape ? 0 : errmsg_nomem(l->err, l->file);
 }
 

@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/reshard/reshard_ids.h"
@@ -94,38 +93,22 @@ bool reshard_add_frozen(struct reshard_builder *b, const char *name,
 	return ok;
 }
 
-static bool read_shape(const struct value *v, enum dtype dtype, struct tensor *t)
-{
-	const struct value_seq *const dims = value_items(v);
-	uint64_t shape[TENSOR_DIMS_MAX], numel = 1;
-
-	if (!dims || dims->n > TENSOR_DIMS_MAX)
-		return false;
-	for (size_t i = 0; i < dims->n; i++) {
-		int64_t d;
-
-		if (!value_get_int(dims->v[i], &d) || d < 0 ||
-		    !checked_mul(numel, (uint64_t)d, &numel) ||
-		    numel > INT64_MAX / 16)
-			return false;
-		shape[i] = (uint64_t)d;
-	}
-	tensor_init(t, dtype, shape, (unsigned)dims->n, false);
-	return true;
-}
-
 bool reshard_frozen_shape(struct reshard_builder *b, const char *name,
 			  enum dtype dtype, struct tensor *t)
 {
-	const bool ok = read_shape(
-		value_find_path(b->pt.root, "frozen_param_shapes", name, NULL),
-		dtype, t);
+	const struct value *const shape =
+		value_find_path(b->pt.root, "frozen_param_shapes", name, NULL);
+	struct tensor whole;
+	struct errmsg why;
+	const int rc = tensor_set_shape(&whole, shape, &why);
 
-	if (!ok && !b->rc)
-		b->rc = errmsg_set(b->err, -EBADMSG,
-				   "%s: frozen_param_shapes: %.100s has no shape",
-				   b->file->path, name);
-	return ok;
+	if (!rc)
+		tensor_init(t, dtype, whole.shape, whole.ndim, false);
+	else if (!b->rc)
+		b->rc = errmsg_set(b->err, rc,
+				   "%s: frozen_param_shapes: %.100s: %s",
+				   b->file->path, name, why.text);
+	return !rc;
 }
 
 /* --- new fields ----------------------------------------------------------- */

@@ -24,6 +24,9 @@
  * around a tensor. */
 #define TENSOR_WRAP_MAX 4
 
+/* Elements of a tensor: their bytes fit an int64_t. */
+#define NUMEL_MAX (INT64_MAX / 16)
+
 static const struct {
 	const char *name;
 	const char *storage;
@@ -180,7 +183,9 @@ static int get_dims(const struct value *v, const char *name, uint64_t *out,
 	return 0;
 }
 
-int tensor_check_view(struct tensor *t, const char *name, struct errmsg *err)
+/* Set numel, and check that the view that the other fields describe lies within its
+ * storage. */
+static int check_view(struct tensor *t, const char *name, struct errmsg *err)
 {
 	uint64_t last = t->storage_offset;
 	bool empty = false;
@@ -243,10 +248,29 @@ int tensor_from_value(const struct value *v, const char *name,
 				  name, nshape, nstride);
 	t.ndim = (unsigned)nshape;
 	t.requires_grad = a->n > 4 && value_is_true(a->v[4]);
-	rc = tensor_check_view(&t, name, err);
+	rc = check_view(&t, name, err);
 	if (!rc)
 		*out = t;
 	return rc;
+}
+
+int tensor_set_shape(struct tensor *t, const struct value *sizes,
+		     struct errmsg *err)
+{
+	const struct value_seq *const dims = value_items(sizes);
+
+	if (!dims || dims->n > TENSOR_DIMS_MAX)
+		return errmsg_set(err, -EBADMSG, "expected a shape, found %s",
+				  value_kind_name(sizes));
+	t->ndim = (unsigned)dims->n;
+	t->numel = 1;
+	for (size_t i = 0; i < dims->n; i++)
+		if (!value_get_count(dims->v[i], &t->shape[i]) ||
+		    !checked_mul(t->numel, t->shape[i], &t->numel) ||
+		    t->numel > NUMEL_MAX)
+			return errmsg_set(err, -EBADMSG,
+					  "impossible dimension %zu", i);
+	return 0;
 }
 
 void tensor_init(struct tensor *t, enum dtype dtype, const uint64_t *shape,

@@ -72,9 +72,13 @@ const struct value *tensor_attribute(const struct value *v, const char *name);
 int tensor_from_value(const struct value *v, const char *name,
 		      struct tensor *out, struct errmsg *err);
 
-/* Set numel, and check that the view that the other fields describe lies within
- * its storage: -EBADMSG if not. */
-int tensor_check_view(struct tensor *t, const char *name, struct errmsg *err);
+/*
+ * Set the shape and numel from a list of sizes, as in param_shapes; other fields stay.
+ * -EBADMSG if it is none, or of more elements than a tensor can have.  The message
+ * names no file.
+ */
+int tensor_set_shape(struct tensor *t, const struct value *sizes,
+		     struct errmsg *err);
 
 /*
  * The storage type behind a persistent id `('storage', type, key, location,

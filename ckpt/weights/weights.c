@@ -162,27 +162,19 @@ static int weights_add_experts(struct weights_loader *l, const struct slice *s)
 static int add_empty(struct weights_loader *l, const char *name,
 		     const struct value *shape)
 {
-	const struct value_seq *const dims = value_items(shape);
-	uint64_t d[TENSOR_DIMS_MAX] = { 0 };
 	struct weight *x;
-	bool empty = false;
+	struct tensor t;
 
 	if (weights_find(l, name))
 		return 0;
-	for (size_t i = 0; dims && i < dims->n && i < TENSOR_DIMS_MAX; i++) {
-		if (!value_get_count(dims->v[i], &d[i]))
-			d[i] = 1; /* treat it as a dimension with elements */
-		empty |= d[i] == 0;
-	}
-	if (!empty || dims->n > TENSOR_DIMS_MAX)
+	if (tensor_set_shape(&t, shape, NULL) || t.numel)
 		return ERRMSG_FILE(l, -EBADMSG,
 				   "param_shapes lists %s, which no parameter"
 				   " group contains", name);
-	x = weights_new(l, name, d, dims->n);
+	x = weights_new(l, name, t.shape, t.ndim);
 	if (!x)
 		return weights_nomem(l);
 	x->dtype = DTYPE_F32;
-	x->numel = 0;
 	return 0;
 }
 

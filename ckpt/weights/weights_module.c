@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/ptfile.h"
@@ -183,10 +182,10 @@ static int add_part(struct weights_loader *l, const char *name,
 static int add_frozen3(struct weights_loader *l, const char *name,
 		       const struct value *shape, const struct value *v)
 {
-	const struct value_seq *const dims = value_items(shape);
-	uint64_t d[TENSOR_DIMS_MAX], at, numel = 1;
+	struct errmsg why;
+	struct tensor t, whole;
 	struct weight *x;
-	struct tensor t;
+	uint64_t at;
 	int rc = find_tensor(l, name, v, &t, &at, l->err);
 
 	if (rc)
@@ -196,18 +195,12 @@ static int add_frozen3(struct weights_loader *l, const char *name,
 				   "%s: is frozen, and the checkpoint does not"
 				   " record how tensor-parallel ranks cut it",
 				   name);
-	if (!dims || dims->n > TENSOR_DIMS_MAX)
-		return ERRMSG_FILE(l, -EBADMSG,
-				   "frozen_param_shapes: %s: not a shape", name);
-	for (size_t i = 0; i < dims->n; i++)
-		if (!value_get_count(dims->v[i], &d[i]) ||
-		    !checked_mul(numel, d[i], &numel) || numel > INT64_MAX / 16)
-			return ERRMSG_FILE(l, -EBADMSG,
-					   "frozen_param_shapes: %s: impossible"
-					   " dimension %zu", name, i);
+	if (tensor_set_shape(&whole, shape, &why))
+		return ERRMSG_FILE(l, -EBADMSG, KEY_FROZEN_SHAPES ": %s: %s",
+				   name, why.text);
 	if (weights_find(l, name))
 		return ERRMSG_FILE(l, -EBADMSG, "%s is listed twice", name);
-	x = weights_new(l, name, d, dims->n);
+	x = weights_new(l, name, whole.shape, whole.ndim);
 	if (!x)
 		return weights_nomem(l);
 	x->dtype = t.dtype;

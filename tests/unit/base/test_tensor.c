@@ -350,6 +350,53 @@ static void malformed_calls_are_refused(void **state)
 
 /* --- shapes -------------------------------------------------------------- */
 
+static void lists_of_sizes_are_shapes(void **state)
+{
+	static const struct {
+		size_t n;
+		int64_t sizes[DIMS];
+		const char *wrong; /* NULL: it is a shape */
+		uint64_t numel;
+	} cases[] = {
+		{ 0, { 0 }, NULL, 1 },
+		{ 3, { 2, 3, 5 }, NULL, 30 },
+		{ 3, { 2, 0, 5 }, NULL, 0 },
+		{ 1, { INT64_MAX / 16 }, NULL, INT64_MAX / 16 },
+		{ 1, { INT64_MAX / 16 + 1 }, "impossible dimension 0", 0 },
+		{ 2, { 2, -1 }, "impossible dimension 1", 0 },
+		{ 3, { INT32_MAX, INT32_MAX, INT32_MAX },
+		  "impossible dimension 1", 0 },
+	};
+	struct mkpt m = { 0 };
+	struct errmsg err;
+	struct value *v;
+	struct tensor t;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		const int rc = tensor_set_shape(
+			&t, dims(&m, cases[i].sizes, cases[i].n), &err);
+
+		assert_int_equal(rc, cases[i].wrong ? -EBADMSG : 0);
+		if (rc) {
+			assert_string_equal(err.text, cases[i].wrong);
+			continue;
+		}
+		assert_int_equal(t.numel, cases[i].numel);
+		assert_int_equal(t.ndim, cases[i].n);
+		for (size_t k = 0; k < cases[i].n; k++)
+			assert_int_equal(t.shape[k], cases[i].sizes[k]);
+	}
+	assert_int_equal(tensor_set_shape(&t, mkpt_str(&m, "x"), &err), -EBADMSG);
+	assert_string_equal(err.text, "expected a shape, found str");
+	assert_int_equal(tensor_set_shape(&t, NULL, &err), -EBADMSG);
+	v = mkpt_tuple(&m, 0);
+	for (int i = 0; i <= TENSOR_DIMS_MAX; i++)
+		mkpt_add(&m, v, mkpt_int(&m, 1));
+	assert_int_equal(tensor_set_shape(&t, v, &err), -EBADMSG);
+	mkpt_done(&m);
+}
+
 static void contiguous_and_dense_are_told_apart(void **state)
 {
 	static const struct {
@@ -429,6 +476,7 @@ int main(void)
 		cmocka_unit_test(other_storages_are_refused),
 		cmocka_unit_test(views_must_lie_within_their_storage),
 		cmocka_unit_test(malformed_calls_are_refused),
+		cmocka_unit_test(lists_of_sizes_are_shapes),
 		cmocka_unit_test(contiguous_and_dense_are_told_apart),
 		cmocka_unit_test(own_tensors_survive_a_round_trip),
 	};
