@@ -20,7 +20,7 @@ case $out in
 *.tar.gz) name=$(basename "$out" .tar.gz) ;;
 *) echo "gpu-bundle.sh: $out: is no name of a .tar.gz" >&2 && exit 2 ;;
 esac
-stage=$(mktemp -d "${TMPDIR:-/tmp}/ucfs-bundle.XXXXXX")
+stage=$(mktemp -d "${TMPDIR:-/tmp}/ucfs-bundle.XXXXXX") || exit 1
 trap 'rm -rf "$stage"' EXIT
 top=$stage/$name
 mkdir -p "$top/bin" "$top/libexec" "$top/lib/libc" "$top/bench"

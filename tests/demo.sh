@@ -22,7 +22,7 @@ readonly tag=global_step4
 readonly tensor=zero/transformer.wte.weight/fp32.pt
 PATH=$build:$build/tests/programs:$PATH
 
-work=$(mktemp -d "${TMPDIR:-/tmp}/ucfs-demo.XXXXXX")
+work=$(mktemp -d "${TMPDIR:-/tmp}/ucfs-demo.XXXXXX") || exit 1
 trap clean_up EXIT
 trap 'exit 1' INT TERM HUP
 

@@ -51,7 +51,7 @@ build=${top_builddir:-.}
 PATH=$PATH:$build:$build/tests/bench:$build/tests/unit/train
 trap cleanup EXIT
 trap 'exit 1' INT TERM HUP
-work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX")
+work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX") || exit 1
 mnt=$work/mnt
 mkdir "$mnt"
 

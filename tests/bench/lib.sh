@@ -74,8 +74,8 @@ begin() {
 	fi
 	trap cleanup EXIT
 	trap 'exit 1' INT TERM HUP
-	work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX")
-	dest=$(mktemp -d "$dest_in/ucfs-bench.XXXXXX")
+	work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX") || exit 1
+	dest=$(mktemp -d "$dest_in/ucfs-bench.XXXXXX") || exit 1
 	mnt=$work/mnt
 	view=$mnt/${tag}_universal
 	mkdir "$mnt"
@@ -97,7 +97,7 @@ begin_own() {
 	[ -x "$mkrun" ] || skip "tests/programs/mkrun is not built: make check builds it"
 	trap cleanup EXIT
 	trap 'exit 1' INT TERM HUP
-	work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX")
+	work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX") || exit 1
 	mnt=$work/mnt
 	mkdir "$mnt"
 }

@@ -9,7 +9,7 @@
 . "${BASH_SOURCE%/*}/lib.sh"
 begin_own
 [ -w /dev/shm ] || skip "no /dev/shm to compare with"
-dest=$(mktemp -d /dev/shm/ucfs-bench.XXXXXX)
+dest=$(mktemp -d /dev/shm/ucfs-bench.XXXXXX) || exit 1
 
 list() { ls -lR "$1" >/dev/null; }
 wide() { ls -l "$1/zero" >/dev/null; }

@@ -8,7 +8,7 @@
 . "${BASH_SOURCE%/*}/lib.sh"
 trap cleanup EXIT
 trap 'exit 1' INT TERM HUP
-work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX")
+work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX") || exit 1
 compile readers
 compile readfile
 trap 'mountpoint -q "$work/huge" && umount "$work/huge"; cleanup' EXIT

@@ -15,7 +15,7 @@ mkrun=${top_builddir:-.}/tests/programs/mkrun
 [ -x "$mkrun" ] || skip "$mkrun is not built (make check builds it)"
 trap cleanup EXIT
 trap 'exit 1' INT TERM HUP
-work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX")
+work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX") || exit 1
 mnt=$work/mnt
 mkdir "$mnt"
 

@@ -22,7 +22,7 @@ if [ -z "${CASE_SIGNALS-}" ]; then
 	exec "${default_signals[@]}" bash "$0" "$@"
 fi
 good=$(realpath "${top_srcdir:?}")/tests/good
-tmp=$(mktemp -d "${TMPDIR:-/tmp}/ucfs-case.XXXXXX")
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/ucfs-case.XXXXXX") || exit 1
 failures=0
 server=
 

@@ -52,7 +52,7 @@ pack_tag() {
 	}
 	ucckpt unpack "$run/b/$name.ucpack" -o "$run/back" >/dev/null || fail "$tag: unpack"
 	cmp <(tree "$run/a/$name") <(tree "$run/back") || fail "$tag: unpacked"
-	rm -rf "$run/back"
+	rm -rf "${run:?}/back"
 
 	if ! mount "$run/a"; then
 		mount "$run/b" && fail "$tag: mounts only when packed"

@@ -1,10 +1,10 @@
 # The rules of the house.  They look at sources, and at programs from outside: in a
 # build with sanitizers they would find the same once more.
 lint = %D%/layers.sh %D%/headers.sh %D%/man_layouts.sh \
-	%D%/examples.sh %D%/completions.sh %D%/dist.sh
+	%D%/examples.sh %D%/completions.sh %D%/dist.sh %D%/tmpdirs.sh
 if !ENABLE_SANITIZE
 scripts += $(lint)
 endif
-EXTRA_DIST += $(lint)
+EXTRA_DIST += $(lint) %D%/tmpdirs.bad
 # By hand: they make root file systems, or build everything again.
 EXTRA_DIST += %D%/distros.sh %D%/packages.sh %D%/tsan.sh

@@ -78,7 +78,7 @@ try()
 
 for suite in "$@"; do
 	if [ ! -f "$roots/$suite.fresh/.ucfs-made" ]; then
-		rm -rf "$roots/$suite.fresh"
+		rm -rf "${roots:?}/$suite.fresh"
 		debootstrap --variant=minbase --include=fuse3 "$suite" \
 			"$roots/$suite.fresh" >"$roots/$suite.fresh.log" 2>&1 ||
 			{ echo "$suite: no root could be made"; continue; }

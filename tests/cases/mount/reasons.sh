@@ -40,13 +40,13 @@ check "stats.json" grep -q '"errors":{"global_step3_universal":".*rank 1.*missin
 check "the log" grep -q "^2.*Z global_step3 will not be served" "$tmp/served.log"
 check "for the owner" test "$(stat -c %a "$tmp/served.log")" = 600
 fusermount3 -u "$mnt"
-rm -r "$run/global_step3"
+rm -r "${run:?}/global_step3"
 
 mkdir "$run/global_step3"
 cp "$tag"/mp_rank* "$run/global_step3"
 mounts "global_step3 will not be served: .*optimizer shards are missing"
 fusermount3 -u "$mnt"
-rm -r "$run/global_step3"
+rm -r "${run:?}/global_step3"
 
 echo -n global_step5 >"$run/latest"
 mounts "latest names global_step5, .*latest_universal names global_step4"
@@ -59,13 +59,13 @@ mv "$run/global_step4" "$run/checkpoint-3"
 rm "$run/checkpoint-3/global_step4"/zero_pp_rank_1_*
 mounts "global_step4 will not be served: .*rank 1.*missing"
 fusermount3 -u "$mnt"
-rm -r "$run/checkpoint-3"
+rm -r "${run:?}/checkpoint-3"
 
 # Seen by the files that are opened at mount.
 cp -r "$tag" "$run/global_step7"
 mounts "global step 4, not of the step in the tag's name"
 fusermount3 -u "$mnt"
-rm -r "$run/global_step7"
+rm -r "${run:?}/global_step7"
 
 # set_step FILE: makes model states of step 4 those of step 5.  In the pickle the
 # number follows the key and a memo's number of one byte or of four.
@@ -82,7 +82,7 @@ cp -r "$tag" "$run/global_step5"
 set_step "$run/global_step5/mp_rank_00_model_states.pt"
 mounts "was saved at global step 5 (0 skipped), but the optimizer .* has made 4 steps"
 fusermount3 -u "$mnt"
-rm -r "$run/global_step5"
+rm -r "${run:?}/global_step5"
 
 # Seen by opening all files: rank 2 of a save that was interrupted, and one that
 # is damaged.
@@ -95,7 +95,7 @@ cp -r "$tag" "$run/global_step2"
 mounts "global_step4 will not be served: .*rank_2_.*is of global step 5" -o check
 check "others are served" test -f "$mnt/global_step2_universal/zero/cube/fp32.pt"
 fusermount3 -u "$mnt"
-rm -r "$run/global_step4"
+rm -r "${run:?}/global_step4"
 echo garbage >"$run/global_step2/zero_pp_rank_2_mp_rank_00_optim_states.pt"
 check "damage is refused" grep -q "rank_2_.*not a file of torch.save" <(ucfs "$run" "$mnt" -o check 2>&1)
 check "a log that cannot be written" grep -q "log=$tmp/no/log: No such file" <(ucfs "$tag" "$mnt" -o "log=$tmp/no/log" 2>&1)

@@ -51,7 +51,7 @@ check "it is an error" grep -q 'Input/output error' <(ls "$mnt/global_step24_uni
 check "reported in one line" test "$(grep -c 'global_step24.*sequence parallel' "$tmp/log")" = 1
 check "its files are there" diff -r "$run/global_step24" "$mnt/global_step24"
 check "and the other tags" test -f "$mnt/global_step4_universal/zero/cube/fp32.pt"
-rm -r "$run/global_step24"
+rm -r "${run:?}/global_step24"
 
 # An earlier conversion is not hidden.
 mkdir -p "$run/global_step4b_universal"
@@ -64,7 +64,7 @@ check "a real directory wins over a view" test "$(cat "$mnt/global_step4b_univer
 cp -r "$good/z1_no_ucinfo_dp2/global_step4" "$run/pytorch_model"
 sleep 1.2
 check "a tag is known by its files, not its name" test -f "$mnt/pytorch_model_universal/zero/cube/fp32.pt"
-rm -r "$run/pytorch_model"
+rm -r "${run:?}/pytorch_model"
 
 # Without tags, a real latest_universal is an ordinary file.
 mkdir "$run/converted"

@@ -126,7 +126,7 @@ while read -r object mode way can; do
 	check "$object ($mode, $way): a stranger $can it" "$can" $stranger "$param"
 	check "$object ($mode, $way): its owner reads it" reads $owner "$param"
 	unmount
-	rm -rf "$closed"/*
+	rm -rf "${closed:?}"/*
 done <<-'END'
 	shard 755 absolute reads
 	shard 711 relative reads

@@ -96,7 +96,7 @@ check "the other view is there" test -f "$mnt/global_step4_fp32/pytorch_model.bi
 unmount
 
 # A single tag shows the requested view.
-rm -r "$run/global_step4_hf"
+rm -r "${run:?}/global_step4_hf"
 for view in universal hf fp32; do
 	ucckpt convert --to $view "$run/global_step4" "$tmp/$view" >/dev/null || fail "convert $view"
 	mount_fg "$run/global_step4" -o view=$view || continue

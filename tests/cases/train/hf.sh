@@ -64,7 +64,7 @@ printf x | dd of="$bare/zero/lm_head.weight/fp32.pt" bs=1 seek=1000 conv=notrunc
 try_train 1 untied "${flags[@]}" --ignore_missing_optim --checkpoint_dir "$tmp/bare" &&
 	fail "another head was accepted"
 check "another head is another model" grep -q 'its lm_head.weight differs from its wte.weight' "$tmp/untied.log"
-rm -r "$bare/zero/lm_head.weight"
+rm -r "${bare:?}/zero/lm_head.weight"
 cp -r "$bare/zero/ln_f.bias" "$bare/zero/h.2.ln_1.bias"
 try_train 1 more "${flags[@]}" --ignore_missing_optim --checkpoint_dir "$tmp/bare" &&
 	fail "another layer was accepted"

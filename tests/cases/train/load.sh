@@ -224,7 +224,7 @@ refused "a state is missing" "transformer.h.1.ln_2.bias/exp_avg_sq.pt" no-state
 check "it may begin from zero" \
 	grep -q "^1 missing: .*transformer.h.1.ln_2.bias/exp_avg_sq.pt" <<<"$(said no-state-new)"
 
-rm -r "$tree"/zero/*/exp_avg*.pt "$tree"/zero/*/step.pt "$tree/zero/optimizer_state.pt"
+rm -r "${tree:?}"/zero/*/exp_avg*.pt "${tree:?}"/zero/*/step.pt "${tree:?}/zero/optimizer_state.pt"
 later 1 no-states universal=yes ignore_missing=yes load="$run" steps=0
 later 1 no-step universal=yes load="$run"
 later 1 no-step-needed universal=yes no_optimizer=yes load="$run"
@@ -234,7 +234,7 @@ check "as zeros" grep -q "^step 3 $fresh" <<<"$(state no-states)"
 refused "the step is missing" "optimizer_state.pt: missing" no-step
 did no-step-needed
 
-rm -r "$tree/zero/transformer.ln_f.bias"
+rm -r "${tree:?}/zero/transformer.ln_f.bias"
 later 2 no-parameter universal=yes load="$run" ignore_missing=yes
 
 # --- another model ------------------------------------------------------------

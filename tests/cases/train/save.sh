@@ -158,6 +158,6 @@ for background in yes no; do
 	check "takes away what was left" test "$(cd "$dir" && echo .[!.]*)" = \
 		".global_step9.tmp-livexx .mine.tmp-abcdef"
 	kill $holder
-	rm -r "$dir"/.[!.]*
+	rm -r "${dir:?}"/.[!.]*
 done
 finish

@@ -206,7 +206,7 @@ check "one weight: $(cat "$tmp/said")" grep -q -E -x \
 check "alone" grep -q '^different: 1 of 28 states of 28 parameters, by up to ' "$tmp/said"
 
 fresh
-rm -r "$zero/cube" "$zero/tail/exp_avg.pt"
+rm -r "${zero:?}/cube" "${zero:?}/tail/exp_avg.pt"
 cp "$zero/one/exp_avg_sq.pt" "$zero/one/noise.pt"
 cp "$zero/head.weight/fp32.pt" "$zero/embed.weight/fp32.pt"
 cp "$zero/blocks.0.ln.bias/fp32.pt" "$zero/blocks.0.fc1.bias/fp32.pt"
@@ -276,7 +276,7 @@ ucckpt convert "$tag" "$tmp/u" >/dev/null 2>&1
 # --- for programs --------------------------------------------------------------
 
 fresh
-rm -rf "$zero/one" "$zero"/*/exp_avg_sq.pt
+rm -rf "${zero:?}/one" "${zero:?}"/*/exp_avg_sq.pt
 put "$zero/cube/fp32.pt" 29 "$nan"
 run_diff 1 --json "$tmp/u" "$tmp/v"
 tr -d '\t\n' <"$tmp/said" >"$tmp/json"
