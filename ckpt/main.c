@@ -50,8 +50,7 @@ static void main_print_help(void)
 	     "  -h, --help     print this help; see also 'ucckpt COMMAND --help'\n"
 	     "  -V, --version  print the version\n"
 	     "  -o OPTION,...  how servers are asked: deadline=SECONDS, manifest=FILE,\n"
-	     "                 cache_dir=DIR, cache_bytes=SIZE, ca_file=FILE,\n"
-	     "                 s3_endpoint=URL, s3_region=NAME,\n"
+	     "                 ca_file=FILE, s3_endpoint=URL, s3_region=NAME,\n"
 	     "                 s3_anonymous; see ucfs(1)\n"
 	     "\n"
 	     "Exit status: 0 done, 1 failed or a checkpoint is damaged,"
@@ -59,12 +58,19 @@ static void main_print_help(void)
 	     "of diff: 0 equal, 1 different, 2 trouble.");
 }
 
+static void say_gone(const char *option)
+{
+	cmd_say("-o %s has no effect in this version and will be an error in the"
+		" next",
+		option);
+}
+
 /* Set options about servers. */
 static bool set_options(const char *list)
 {
 	struct errmsg err;
 
-	if (remote_options_set_all(list, &err) == 0)
+	if (remote_options_set_all(list, say_gone, &err) == 0)
 		return true;
 	cmd_say("-o %s; see 'ucckpt --help'", err.text);
 	return false;

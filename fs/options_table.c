@@ -44,8 +44,8 @@ const struct fuse_opt options_table[] = {
 	FUSE_OPT_KEY("replace", KEY_REPLACE),
 	FUSE_OPT_KEY("deadline=%s", KEY_REMOTE),
 	FUSE_OPT_KEY("manifest=%s", KEY_REMOTE),
-	FUSE_OPT_KEY("cache_dir=%s", KEY_REMOTE),
-	FUSE_OPT_KEY("cache_bytes=%s", KEY_REMOTE),
+	FUSE_OPT_KEY("cache_dir=%s", KEY_GONE),
+	FUSE_OPT_KEY("cache_bytes=%s", KEY_GONE),
 	FUSE_OPT_KEY("ca_file=%s", KEY_REMOTE),
 	FUSE_OPT_KEY("s3_endpoint=%s", KEY_REMOTE),
 	FUSE_OPT_KEY("s3_region=%s", KEY_REMOTE),
@@ -167,8 +167,6 @@ void options_print_help(void)
 	       "                          its retries (default: 60)\n"
 	       "        manifest=FILE     names of the files below an http or https\n"
 	       "                          SOURCE whose server lists none\n"
-	       "        cache_dir=DIR     keep what is read from servers there, too\n"
-	       "        cache_bytes=SIZE  how much of it (default: 16G)\n"
 	       "        ca_file=FILE      certificates that servers are checked by\n"
 	       "        s3_endpoint=URL, s3_region=NAME\n"
 	       "                          where s3 SOURCEs are\n"

@@ -5,7 +5,6 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/sha256.h %D%/sha256.c \
 	%D%/sigv4.h %D%/sigv4.c \
 	%D%/aws_profile.h %D%/aws_profile.c \
-	%D%/diskcache.h %D%/diskcache.c \
 	%D%/site.h %D%/site.c \
 	%D%/transport.h \
 	%D%/http.h %D%/http_impl.h %D%/http_answer.c %D%/http.c \

@@ -14,8 +14,7 @@
 
 #define DEADLINE_MAX_S 86400u
 
-static struct remote_options options = { .deadline_s = REMOTE_DEADLINE_S,
-					 .cache_bytes = REMOTE_CACHE_BYTES };
+static struct remote_options options = { .deadline_s = REMOTE_DEADLINE_S };
 
 const struct remote_options *remote_options(void)
 {
@@ -59,26 +58,6 @@ static const char *set_deadline(const char *value)
 	return NULL;
 }
 
-/* A number of bytes, such as 512M or 2G. */
-static const char *set_bytes(const char *value)
-{
-	static const char units[] = "KMGT";
-	const char *unit = NULL;
-	unsigned long long n;
-	unsigned shift = 0;
-	char *end;
-
-	errno = 0;
-	n = strtoull(value, &end, 10);
-	if (*end && (unit = strchr(units, *end)))
-		shift = 10 * (unsigned)(unit - units + 1);
-	if (errno || end == value || end[unit != NULL] || *value == '-' || !n ||
-	    n > UINT64_MAX >> shift)
-		return "not a size";
-	options.cache_bytes = (uint64_t)n << shift;
-	return NULL;
-}
-
 static const char *set_endpoint(const char *value)
 {
 	if (strncmp(value, "http://", 7) != 0 &&
@@ -87,20 +66,27 @@ static const char *set_endpoint(const char *value)
 	return set_text(&options.s3_endpoint, value);
 }
 
-const char *remote_options_set(const char *text)
+/* The index of the option's name in `names`; n if it is none of them. */
+static size_t find_name(const char *option, const char *const *names, size_t n)
 {
-	const size_t n = strcspn(text, "=");
-	const char *const value = text[n] ? text + n + 1 : "";
-	static const char *const names[] = {
-		"deadline",    "manifest",    "ca_file",   "cache_dir",
-		"cache_bytes", "s3_endpoint", "s3_region", "s3_anonymous",
-	};
+	const size_t len = strcspn(option, "=");
 	size_t i = 0;
 
-	while (i < COUNT(names) &&
-	       (strlen(names[i]) != n || strncmp(names[i], text, n) != 0))
+	while (i < n && (strlen(names[i]) != len ||
+			 strncmp(names[i], option, len) != 0))
 		i++;
-	switch (i) {
+	return i;
+}
+
+const char *remote_options_set(const char *text)
+{
+	static const char *const names[] = { "deadline",    "manifest",
+					     "ca_file",     "s3_endpoint",
+					     "s3_region",   "s3_anonymous" };
+	const char *const equals = strchr(text, '=');
+	const char *const value = equals ? equals + 1 : "";
+
+	switch (find_name(text, names, COUNT(names))) {
 	case 0:
 		return set_deadline(value);
 	case 1:
@@ -108,30 +94,32 @@ const char *remote_options_set(const char *text)
 	case 2:
 		return set_path(&options.ca_file, value);
 	case 3:
-		return set_path(&options.cache_dir, value);
-	case 4:
-		return set_bytes(value);
-	case 5:
 		return set_endpoint(value);
-	case 6:
+	case 4:
 		return set_text(&options.s3_region, value);
-	case 7:
+	case 5:
 		options.s3_anonymous = true;
-		return text[n] ? "takes no value" : NULL;
+		return equals ? "takes no value" : NULL;
 	default:
 		return "unknown option";
 	}
 }
 
-int remote_options_set_all(const char *list, struct errmsg *err)
+int remote_options_set_all(const char *list, void (*gone)(const char *option),
+			   struct errmsg *err)
 {
+	static const char *const names[] = { "cache_dir", "cache_bytes" };
 	char *const copy = strdup(list);
 	char *rest = copy, *option;
 	int rc = copy ? 0 : errmsg_nomem(err, NULL);
 
 	while (!rc && (option = strsep(&rest, ","))) {
-		const char *const wrong = remote_options_set(option);
+		const char *wrong = NULL;
 
+		if (find_name(option, names, COUNT(names)) == COUNT(names))
+			wrong = remote_options_set(option);
+		else if (gone)
+			gone(option);
 		if (wrong)
 			rc = errmsg_set(err, -EINVAL, "%s: %s", option, wrong);
 	}

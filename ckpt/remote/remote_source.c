@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/remote/diskcache.h"
 #include "ckpt/remote/remote.h"
 #include "ckpt/remote/remote_impl.h"
 #include "ckpt/remote/site.h"
@@ -32,8 +31,7 @@ struct remote_file {
 	const struct site *site;
 	char *path;
 	struct http_meta meta;
-	char key[DISKCACHE_KEY_LEN]; /* in the cache on disk */
-	pthread_mutex_t lock;        /* of the windows */
+	pthread_mutex_t lock; /* of the windows */
 	struct window windows[WINDOWS];
 	uint64_t clock;
 };
@@ -53,78 +51,6 @@ static int read_direct(const struct remote_file *f, void *buf, size_t len,
 		len -= n;
 	}
 	return rc;
-}
-
-/* --- through the cache on disk ---------------------------------------------------- */
-
-static size_t block_len(const struct remote_file *f, uint64_t number)
-{
-	const uint64_t left = f->meta.size - number * DISKCACHE_BLOCK;
-
-	return left < DISKCACHE_BLOCK ? (size_t)left : DISKCACHE_BLOCK;
-}
-
-/* The number of blocks from `first` on to `last` that are not in the cache, and that
- * one request may have. */
-static uint64_t count_missing(const struct remote_file *f, uint64_t first,
-			      uint64_t last)
-{
-	uint64_t n = 1;
-
-	while (first + n <= last && n < HTTP_READ_MAX / DISKCACHE_BLOCK &&
-	       !diskcache_has(f->key, first + n))
-		n++;
-	return n;
-}
-
-/* Fetch blocks [first, first + n) to `to`, and keep them. */
-static int fetch_blocks(const struct remote_file *f, uint64_t first, uint64_t n,
-			uint8_t *to, struct errmsg *err)
-{
-	const size_t len =
-		(size_t)(n - 1) * DISKCACHE_BLOCK + block_len(f, first + n - 1);
-	const int rc = read_direct(f, to, len, first * DISKCACHE_BLOCK, err);
-
-	for (uint64_t i = 0; !rc && i < n; i++)
-		diskcache_put(f->key, first + i, to + i * DISKCACHE_BLOCK,
-			      block_len(f, first + i));
-	return rc;
-}
-
-static int read_cached(const struct remote_file *f, void *buf, size_t len,
-		       uint64_t off, struct errmsg *err)
-{
-	const uint64_t last = (off + len - 1) / DISKCACHE_BLOCK;
-	uint8_t *const blocks = malloc(HTTP_READ_MAX), *to = buf;
-	int rc = blocks ? 0 : errmsg_nomem(err, f->path);
-
-	while (!rc && len) {
-		const uint64_t first = off / DISKCACHE_BLOCK;
-		const size_t at = off % DISKCACHE_BLOCK;
-		uint64_t n = 1;
-		size_t some;
-
-		if (!diskcache_get(f->key, first, blocks, block_len(f, first))) {
-			n = count_missing(f, first, last);
-			rc = fetch_blocks(f, first, n, blocks, err);
-		}
-		some = (size_t)n * DISKCACHE_BLOCK - at;
-		some = some < len ? some : len;
-		if (!rc)
-			memcpy(to, blocks + at, some);
-		to += some;
-		off += some;
-		len -= some;
-	}
-	free(blocks);
-	return rc;
-}
-
-static int read_far(const struct remote_file *f, void *buf, size_t len,
-		    uint64_t off, struct errmsg *err)
-{
-	return diskcache_is_open() ? read_cached(f, buf, len, off, err)
-				   : read_direct(f, buf, len, off, err);
 }
 
 /* --- small reads --------------------------------------------------------------------- */
@@ -156,7 +82,7 @@ static int get_window(struct remote_file *f, uint64_t off, struct window **out,
 		if (!w->p)
 			return errmsg_nomem(err, f->path);
 		w->len = left < WINDOW ? (size_t)left : WINDOW;
-		rc = read_far(f, w->p, w->len, off, err);
+		rc = read_direct(f, w->p, w->len, off, err);
 		if (rc) {
 			free(w->p);
 			w->p = NULL;
@@ -197,13 +123,13 @@ static int remote_read(const struct source *s, void *buf, size_t len,
 	struct remote_file *const f = s->ctx;
 
 	return len < WINDOW ? read_windows(f, buf, len, off, err)
-			    : read_far(f, buf, len, off, err);
+			    : read_direct(f, buf, len, off, err);
 }
 
 static int remote_read_exact(const struct source *s, void *buf, size_t len,
 			     uint64_t off, struct errmsg *err)
 {
-	return read_far(s->ctx, buf, len, off, err);
+	return read_direct(s->ctx, buf, len, off, err);
 }
 
 static void remote_close(struct source *s)
@@ -233,8 +159,6 @@ static int open_file(struct remote_file *f, const char *path, struct stat *st,
 		rc = remote_set_stat(f->site, path, &f->meta, st, err);
 	if (rc)
 		return rc;
-	diskcache_key(path, *f->meta.etag ? f->meta.etag : f->meta.modified,
-		      f->meta.size, f->key);
 	f->path = strdup(path);
 	return f->path ? 0 : errmsg_nomem(err, path);
 }

@@ -17,7 +17,6 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/remote/aws_profile.h"
-#include "ckpt/remote/diskcache.h"
 #include "ckpt/remote/remote_options.h"
 
 #define SITES_MAX 4096u
@@ -306,20 +305,10 @@ static int parse(struct site *s, const char *url, struct errmsg *err)
 		       : errmsg_nomem(err, NULL);
 }
 
-/* The first source opens the cache of all. */
-static int open_cache(struct errmsg *err)
-{
-	const struct remote_options *const o = remote_options();
-
-	return !o->cache_dir || diskcache_is_open()
-		       ? 0
-		       : diskcache_open(o->cache_dir, o->cache_bytes, err);
-}
-
 int site_add(const char *url, char **path, struct errmsg *err)
 {
 	struct site s = { 0 };
-	int rc = parse(&s, url, err) ?: open_cache(err);
+	int rc = parse(&s, url, err);
 
 	if (!rc && nsites == SITES_MAX)
 		rc = errmsg_set(err, -E2BIG, "more than %u URLs", SITES_MAX);

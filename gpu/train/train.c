@@ -109,13 +109,22 @@ static int read_rules(const struct config *c, struct user_rules *rules,
 	return rc;
 }
 
-/* The path that stands for what --resume names: a directory, several, or servers. */
-static int find_source(const struct config *c, char **path, struct errmsg *err)
+static void say_gone(const char *option)
 {
+	fprintf(stderr,
+		"uctrain: --source_options=%s has no effect in this version and will be an error in the next\n",
+		option);
+}
+
+/* The path that stands for what --resume names: a directory, several, or servers. */
+static int find_source(const struct run *r, char **path, struct errmsg *err)
+{
+	const struct config *const c = r->config;
 	int rc = 0;
 
 	if (c->source_options)
-		rc = remote_options_set_all(c->source_options, err);
+		rc = remote_options_set_all(
+			c->source_options, r->comm->rank ? NULL : say_gone, err);
 	return rc ? rc : files_unite(&c->resume_dir, 1, path, err);
 }
 
@@ -154,7 +163,7 @@ static int load_source(struct run *r, const char *dir, struct errmsg *err)
 static int resume(struct run *r, struct errmsg *err)
 {
 	char *path = NULL;
-	int rc = comm_agree(r->comm, find_source(r->config, &path, err), err);
+	int rc = comm_agree(r->comm, find_source(r, &path, err), err);
 
 	if (!rc)
 		rc = load_source(r, path, err);

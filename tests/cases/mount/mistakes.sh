@@ -36,13 +36,13 @@ refused "unknown option -x; see" "$tag" "$mnt" -x
 refused "option -o crc: needs a value" "$tag" "$mnt" -o crc
 refused "option -o check=1: takes no value" "$tag" "$mnt" -o check=1
 # An option that the version before had is reported, and does nothing.
-for value in none "$tmp/index"; do
-	check "index=$value: still mounts" ucfs "$tag" "$mnt" -o "index=$value" 2>"$tmp/out"
+for option in index=none "index=$tmp/gone" "cache_dir=$tmp/gone" cache_bytes=1G; do
+	check "$option: still mounts" ucfs "$tag" "$mnt" -o "$option" 2>"$tmp/out"
 	fusermount3 -u "$mnt"
 	check "and says one line" test "$(cat "$tmp/out")" = \
-		"ucfs: -o index=$value has no effect in this version and will be an error in the next"
+		"ucfs: -o $option has no effect in this version and will be an error in the next"
 done
-check "no file is written for it" test ! -e "$tmp/index"
+check "no file is written for it" test ! -e "$tmp/gone"
 refused "remount: no option can be changed" "$tag" "$mnt" -o remount,ro
 refused "libfuse: missing argument after" "$tag" "$mnt" -o
 

@@ -176,23 +176,6 @@ ucckpt extents "$f" >"$tmp/out"
 check "extents tell the URL" says " remote .* $http/run/$tag/"
 unmount
 
-mount_remote "$http/run" -o "cache_dir=$tmp/blocks"
-check "what is read is kept" diff -r "$tmp/local" "$tmp/mnt/${tag}_universal"
-unmount
-before=$(count 'GET .*_states.pt')
-mount_remote "$http/run" -o "cache_dir=$tmp/blocks,cache_bytes=1G"
-check "and comes from the disk" diff -r "$tmp/local" "$tmp/mnt/${tag}_universal"
-check "without a request" test "$before" = "$(count 'GET .*_states.pt')"
-unmount
-for f in "$tmp/blocks"/*.block; do
-	flip "$f" 20
-done
-check "what is damaged there is not used" ucckpt -o "cache_dir=$tmp/blocks" diff "$http/run" "$good/$name" >/dev/null
-check "but fetched" test "$before" -lt "$(count 'GET .*_states.pt')"
-chmod 777 "$tmp/blocks"
-same "$http/run" -o "cache_dir=$tmp/blocks"
-check "a directory of others is not used" says "is not used as a cache"
-
 mount_remote "$withuser" -o "manifest=$tmp/m"
 grep -r secret7 "$tmp/mnt/.ucfs" /proc/mounts "/proc/$server/cmdline" "$tmp/log" && fail "a password shows"
 check "what a password opens is its user's" test "$(stat -c %a "$tmp/mnt/latest")" = 400

@@ -4,5 +4,4 @@ unit_tests += \
 	%D%/test_sigv4 \
 	%D%/test_site \
 	%D%/test_listing \
-	%D%/test_diskcache \
 	%D%/test_http_answer
