@@ -48,9 +48,11 @@ unsigned plan_name_after(const char *const *names, unsigned n, unsigned after)
 	return best;
 }
 
-int plan_open_over(const struct plan_over_kind *kind, struct plan *universal,
-		   bool owned, const struct plan_options *options,
-		   struct plan **out, struct errmsg *err)
+/* Open a plan over `universal`, which it takes over if `owned`: on failure it is
+ * closed then. */
+static int open_over(const struct plan_over_kind *kind, struct plan *universal,
+		     bool owned, const struct plan_options *options,
+		     struct plan **out, struct errmsg *err)
 {
 	struct plan_over *const o = calloc(1, kind->size);
 	int rc;
@@ -102,10 +104,9 @@ int plan_open(const char *path, const struct plan_options *options,
 	if (rc)
 		return rc;
 	if (options->kind != PLAN_UNIVERSAL)
-		return plan_open_over(options->kind == PLAN_RESHARD
-					      ? &plan_reshard
-					      : &plan_weights,
-				      p, true, options, out, err);
+		return open_over(options->kind == PLAN_RESHARD ? &plan_reshard
+							       : &plan_weights,
+				 p, true, options, out, err);
 	*out = p;
 	return 0;
 }
@@ -116,8 +117,7 @@ int plan_open_derived(struct plan *universal, enum plan_kind kind,
 	struct plan_options options = universal->options;
 
 	options.kind = kind;
-	return plan_open_over(&plan_weights, universal, false, &options, out,
-			      err);
+	return open_over(&plan_weights, universal, false, &options, out, err);
 }
 
 int plan_open_resharded(struct plan *universal, unsigned ranks, unsigned stage,
@@ -128,8 +128,7 @@ int plan_open_resharded(struct plan *universal, unsigned ranks, unsigned stage,
 	options.kind = PLAN_RESHARD;
 	options.ranks = ranks;
 	options.stage = stage;
-	return plan_open_over(&plan_reshard, universal, false, &options, out,
-			      err);
+	return open_over(&plan_reshard, universal, false, &options, out, err);
 }
 
 void plan_close(struct plan *p)

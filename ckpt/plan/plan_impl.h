@@ -84,12 +84,6 @@ struct plan_over_kind {
 
 extern const struct plan_over_kind plan_weights, plan_reshard;
 
-/* Open a plan over `universal`, which it takes over if `owned`: on failure it is
- * closed then.  As plan_open. */
-int plan_open_over(const struct plan_over_kind *kind, struct plan *universal,
-		   bool owned, const struct plan_options *options,
-		   struct plan **out, struct errmsg *err);
-
 /* Close the shared part and free the structure. */
 void plan_over_close(struct plan_over *o);
 
@@ -134,8 +128,5 @@ typedef int plan_describe_fn(struct plan *p, const struct plan_entry *e,
 int plan_params_json(struct plan *p, plan_describe_fn *describe,
 		     struct bytebuf *out, struct errmsg *err);
 void plan_add_shape(struct cJSON *o, const uint64_t *shape, unsigned ndim);
-
-/* Print and delete `o`. */
-void plan_add_json(struct bytebuf *out, struct cJSON *o);
 
 #endif

@@ -16,7 +16,8 @@
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
 
-void plan_add_json(struct bytebuf *out, cJSON *o)
+/* Print and delete `o`. */
+static void add_json(struct bytebuf *out, cJSON *o)
 {
 	json_write(out, o, false);
 	cJSON_Delete(o);
@@ -98,7 +99,7 @@ int plan_files_json(struct plan *p, struct bytebuf *out, struct errmsg *err)
 	const int rc = dir_json(p, PLAN_ROOT, files, err);
 
 	bytebuf_add_str(out, ",\"files\":");
-	plan_add_json(out, files);
+	add_json(out, files);
 	return rc;
 }
 
@@ -133,7 +134,7 @@ int plan_params_json(struct plan *p, plan_describe_fn *describe,
 				      cJSON_AddObjectToObject(o, "files"), err);
 		bytebuf_add_str(out, before);
 		before = ",\n";
-		plan_add_json(out, o);
+		add_json(out, o);
 		if (rc)
 			return rc;
 	}
@@ -149,7 +150,7 @@ static void shards_json(struct plan *p, struct bytebuf *out)
 	for (size_t i = 0; i < shardcache_count(c); i++)
 		cJSON_AddItemToArray(list, cJSON_CreateString(shardcache_path(
 						   c, (uint32_t)i)));
-	plan_add_json(out, list);
+	add_json(out, list);
 }
 
 int plan_json(struct plan *p, struct bytebuf *out, struct errmsg *err)
@@ -157,7 +158,7 @@ int plan_json(struct plan *p, struct bytebuf *out, struct errmsg *err)
 	int rc;
 
 	bytebuf_add_str(out, "{\"version\":1,\"tag\":");
-	plan_add_json(out, cJSON_CreateString(plan_tag(p)));
+	add_json(out, cJSON_CreateString(plan_tag(p)));
 	bytebuf_add_str(out, ",\"shards\":");
 	shards_json(p, out);
 	rc = p->ops->json(p, out, err);
