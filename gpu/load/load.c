@@ -140,6 +140,8 @@ static void take_hyperparameters(struct load *l)
 	for (size_t i = 0; i < COUNT(numbers); i++)
 		if (!isnan(numbers[i].value))
 			*numbers[i].to = numbers[i].value;
+	if (f->has_kind)
+		o->kind = (enum optimizer_kind)f->kind;
 	/* Where nothing may decay, nothing does. */
 	if (f->naming.family != NAMING_HF && !l->o->no_optimizer &&
 	    o->decay != DECAY_NONE)
@@ -153,6 +155,7 @@ static void take_metadata(struct load *l)
 	l->got->step = f->step;
 	l->got->skipped = f->skipped;
 	l->got->exact_gelu = f->exact_gelu;
+	l->got->dropout = f->dropout;
 	l->got->has_scaler = f->has_scaler && l->z->backend->dtype == DTYPE_F16;
 	l->got->scaler = f->scaler;
 	take_hyperparameters(l);

@@ -34,6 +34,7 @@ struct load_result {
 	uint64_t step, skipped;
 	uint64_t vocab_rows; /* vocabulary without padding; 0: unknown */
 	bool exact_gelu;     /* which this program does not have */
+	double dropout;      /* that the model was trained with; 0: unknown */
 	/* What the checkpoint's args tell, if it was read in the other order;
 	 * else UNKNOWN. */
 	enum naming_qkv told_qkv;

@@ -66,7 +66,8 @@ struct load_ops {
 	void (*end)(struct load_tensor *t);
 
 	/* Call load_known for each parameter that the optimizer owns, until it
-	 * fails. */
+	 * fails.  A source in which a missing parameter is a missing file looks for
+	 * all parameters of the model, too. */
 	int (*check)(struct load_source *s, struct errmsg *err);
 	void (*close)(struct load_source *s); /* frees all but `s` itself */
 };
@@ -93,6 +94,10 @@ struct load_tensor {
 int load_known(const struct load_source *s, const char *param,
 	       struct errmsg *err);
 
+/* The checkpoint lacks a parameter of the model: return -ENOENT with the message. */
+int load_lacks(const struct load_source *s, const char *param,
+	       struct errmsg *err);
+
 extern const struct load_ops load_zero_ops, load_stage0_ops, load_universal_ops;
 
 /* Find the tag's directory. */
@@ -109,7 +114,10 @@ struct load_metadata {
 	bool exact_gelu;          /* the model was trained with it */
 	bool has_updates;         /* the next two are known */
 	uint64_t updates;
-	int flavor; /* enum optimizer_flavor */
+	int flavor;    /* enum optimizer_flavor */
+	bool has_kind; /* the next one is known */
+	int kind;      /* enum optimizer_kind */
+	double dropout; /* the largest that the model was trained with; 0: unknown */
 	/* Of the optimizer's first parameter group; NAN where missing. */
 	double lr, beta1, beta2, eps, weight_decay;
 	enum decay decay; /* of Megatron's groups */

@@ -8,6 +8,7 @@
  * are saved: where there are arguments, they tell the order.
  */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -104,6 +105,13 @@ static bool is_on(const struct value *root, const char *name)
 	return v && v->kind == VALUE_BOOL && v->i;
 }
 
+static double float_arg(const struct value *root, const char *name)
+{
+	const struct value *v = find_arg(root, name);
+
+	return v && v->kind == VALUE_FLOAT ? v->f : 0;
+}
+
 /* Sizes that no shape shows, and variants of GPT that GPT-2 is not. */
 static int check_args(const struct value *root, const struct gpt2 *model,
 		      const char *dir, struct errmsg *err)
@@ -171,6 +179,8 @@ int load_megatron(const struct load_options *o, const struct gpt2 *model,
 		return 0;
 	f->tensor_ranks = tensor_ranks(root);
 	find_order(o, root, f);
+	f->dropout = fmax(float_arg(root, "hidden_dropout"),
+			  float_arg(root, "attention_dropout"));
 	/* Fused with the bias, it is the approximation by tanh, as ours. */
 	f->exact_gelu = find_any_arg(root, "bias_gelu_fusion") &&
 			!is_on(root, "bias_gelu_fusion") &&

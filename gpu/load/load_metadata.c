@@ -11,10 +11,12 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/json.h"
 #include "ckpt/dirs/names.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
@@ -67,6 +69,53 @@ static uint64_t count_at(const struct value *root, const char *key)
 								 : 0;
 }
 
+/* The largest dropout in config.json of the tag or of the run; 0 if there is none. */
+static double config_dropout(const struct load_options *o, const char *tag)
+{
+	static const char *const names[] = { "config.json", NULL };
+	static const char *const keys[] = { "embd_pdrop", "attn_pdrop",
+					    "resid_pdrop" };
+	char path[PATH_MAX];
+	struct source src;
+	cJSON *config = NULL;
+	double most = 0;
+
+	if ((!first_file(path, tag, names) && !first_file(path, o->dir, names)) ||
+	    files_open(&src, path, NULL))
+		return 0;
+	json_read(&src, 0, (size_t)src.size, &config, NULL);
+	source_close(&src);
+	for (size_t i = 0; i < COUNT(keys); i++) {
+		const cJSON *p =
+			cJSON_GetObjectItemCaseSensitive(config, keys[i]);
+
+		if (cJSON_IsNumber(p) && p->valuedouble > most)
+			most = p->valuedouble;
+	}
+	cJSON_Delete(config);
+	return most;
+}
+
+/* The kind of Adam that DeepSpeed made from its configuration.  The parameter groups of
+ * DeepSpeed's own kinds do not store it. */
+static void take_configured_kind(const struct value *root,
+				 struct load_metadata *f)
+{
+	const struct value *o =
+		value_find(value_find(root, KEY_DS_CONFIG), "optimizer");
+	const struct value *type = value_find(o, "type");
+	const struct value *mode =
+		value_find(value_find(o, "params"), "adam_w_mode");
+	const bool adam = type && type->kind == VALUE_STR &&
+			  strcasecmp(type->str.p, "adam") == 0;
+
+	f->has_kind = adam || (type && type->kind == VALUE_STR &&
+			       strcasecmp(type->str.p, "adamw") == 0);
+	f->kind = adam && mode && mode->kind == VALUE_BOOL && !mode->b
+			  ? OPTIMIZER_ADAM
+			  : OPTIMIZER_ADAMW;
+}
+
 static int run_metadata(const struct load_options *o, const struct gpt2 *model,
 			const char *dir, struct load_metadata *f,
 			struct errmsg *err)
@@ -93,6 +142,8 @@ static int run_metadata(const struct load_options *o, const struct gpt2 *model,
 	f->skipped = count_at(pt.root, "skipped_steps");
 	f->original_vocab = count_at(value_find(pt.root, KEY_UC_INFO),
 				     "original_vocab_size");
+	if (!o->no_optimizer)
+		take_configured_kind(pt.root, f);
 	if (!value_find(pt.root, "global_steps"))
 		rc = errmsg_set(err, -EBADMSG, "%s: has no global_steps", path);
 	else
@@ -181,6 +232,17 @@ static int take_number(const struct ptfile *pt, const char *key,
 	return 0;
 }
 
+/* The kind that a group of torch's Adam or of uctrain stores. */
+static void take_kind(const struct value *group, struct load_metadata *f)
+{
+	const struct value *v = value_find(group, "decoupled_weight_decay");
+
+	if (!v || v->kind != VALUE_BOOL)
+		return;
+	f->has_kind = true;
+	f->kind = v->b ? OPTIMIZER_ADAMW : OPTIMIZER_ADAM;
+}
+
 /* DeepSpeed, too, restores all hyperparameters of a group. */
 static int take_group(const struct ptfile *pt, const struct value *group,
 		      struct load_metadata *f, struct errmsg *err)
@@ -250,6 +312,7 @@ static int optimizer_metadata(const struct ptfile *pt, const struct value *dict,
 	if (!groups)
 		groups = value_find(dict, KEY_PARAM_GROUPS);
 	in_group = value_find(first_of(groups), "step");
+	take_kind(first_of(groups), f);
 	rc = take_group(pt, first_of(groups), f, err);
 	if (rc)
 		return rc;
@@ -401,14 +464,10 @@ int load_metadata(const struct load_options *o, const struct gpt2 *model,
 				     .eps = NAN,
 				     .weight_decay = NAN };
 	rc = run_metadata(o, model, path, f, err);
+	if (!rc && f->dropout == 0)
+		f->dropout = config_dropout(o, path);
 	if (rc || o->no_optimizer)
 		return rc;
-	rc = o->universal ? universal_metadata(o, model, path, f, err)
-			  : shard_metadata(path, f, err);
-	if (!rc && !f->has_updates && !o->ignore_missing)
-		rc = errmsg_set(
-			err, -ENOENT,
-			"%s: the optimizer's step is missing; --ignore_missing_optim starts with fresh optimizer state",
-			path);
-	return rc;
+	return o->universal ? universal_metadata(o, model, path, f, err)
+			    : shard_metadata(path, f, err);
 }

@@ -70,9 +70,9 @@ static int find_slice(const struct stage0_source *w, unsigned rank,
 			return load_tensor_at(slice->in, v, param, t,
 					      &slice->at, err);
 	}
-	return errmsg_set(err, -ENOENT, "%s: has no %s%s%s", w->s.path,
-			  state ? state : "parameter", state ? " of " : " ",
-			  param);
+	return state ? errmsg_set(err, -ENOENT, "%s: has no %s of %s",
+				  w->s.path, state, param)
+		     : load_lacks(&w->s, param, err);
 }
 
 static bool same_form(const struct tensor *a, const struct tensor *b)
@@ -155,8 +155,7 @@ static int load_stage0_begin(struct load_tensor *t, const char *param,
 	int rc;
 
 	if (!p)
-		return errmsg_set(err, -ENOENT, "%s: has no parameter %s",
-				  w->s.path, param);
+		return load_lacks(&w->s, param, err);
 	x->n = p->parts;
 	x->slices = calloc(x->n, sizeof(*x->slices));
 	if (!x->slices)

@@ -359,9 +359,33 @@ int load_known(const struct load_source *s, const char *param,
 		if (strcmp(t.name, param) == 0)
 			return 0;
 	}
-	return errmsg_set(err, -EINVAL,
-			  "%s: checkpoint of another model: this one has no %s",
-			  s->path, param);
+	return errmsg_set(
+		err, -EINVAL,
+		"%s: checkpoint of another model: it has %s, which this model, a GPT-2, lacks",
+		s->path, param);
+}
+
+int load_lacks(const struct load_source *s, const char *param,
+	       struct errmsg *err)
+{
+	return errmsg_set(
+		err, -ENOENT,
+		"%s: checkpoint of another model: it lacks %s, which this model, a GPT-2, has",
+		s->path, param);
+}
+
+/* Before the first tensor, by rank 0. */
+static int check(const struct load *l)
+{
+	const int rc = l->source->ops->check(l->source, l->err);
+
+	if (rc || l->o->no_optimizer || l->metadata.has_updates ||
+	    l->o->ignore_missing)
+		return rc;
+	return errmsg_set(
+		l->err, -ENOENT,
+		"%s: the optimizer's step is missing; --ignore_missing_optim starts with fresh optimizer state",
+		l->source->path);
 }
 
 static int add_item(struct batch *b, size_t i, const char *state, float *part)
@@ -391,7 +415,7 @@ int load_tensors(struct load *l)
 		return errmsg_nomem(l->err, NULL);
 	b->l = l;
 	if (z->world->rank == 0)
-		rc = l->source->ops->check(l->source, l->err);
+		rc = check(l);
 	for (size_t i = 0; i < z->model->nparams && !rc; i++)
 		for (size_t k = 0; k < nstates && !rc; k++)
 			rc = add_item(b, i, states[k].name, states[k].part);

@@ -357,11 +357,35 @@ static int list_names(struct names *names, struct errmsg *err)
 	return rc;
 }
 
+static bool has_name(const struct names *names, const char *name)
+{
+	for (size_t i = 0; i < names->n; i++)
+		if (strcmp(names->v[i], name) == 0)
+			return true;
+	return false;
+}
+
+/* Does the tree have each parameter of the model? */
+static int check_lacking(const struct names *names, struct errmsg *err)
+{
+	const struct load_source *s = &names->u->s;
+	struct naming_tensor t;
+
+	for (size_t i = 0; i < s->whole->nparams; i++) {
+		naming_tensor(&t, &s->naming, s->whole, &s->whole->params[i]);
+		if (!has_name(names, t.name + names->u->skip))
+			return load_lacks(s, t.name, err);
+	}
+	return 0;
+}
+
 static int load_universal_check(struct load_source *s, struct errmsg *err)
 {
 	struct names names = { .u = load_universal_of(s) };
 	int rc = list_names(&names, err);
 
+	if (!rc)
+		rc = check_lacking(&names, err);
 	if (!rc)
 		rc = parallel_far(names.n, 1, check_entry, &names, err);
 	while (names.n)

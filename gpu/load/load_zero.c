@@ -104,8 +104,7 @@ static int load_zero_begin(struct load_tensor *t, const char *name,
 	int rc;
 
 	if (!slice)
-		return errmsg_set(err, -ENOENT, "%s: has no parameter %s",
-				  s->path, name);
+		return load_lacks(s, name, err);
 	rc = zckpt_group(&z->r, p, &group, err);
 	if (rc)
 		return rc;

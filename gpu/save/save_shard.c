@@ -72,8 +72,7 @@ static struct value *betas(const struct save *s, struct ptsave *pt)
 }
 
 /* The flags of torch.optim.Adam, which AdamW shares. */
-static void add_torch_flags(const struct save *s, struct ptsave *pt,
-			    struct value *group)
+static void add_torch_flags(struct ptsave *pt, struct value *group)
 {
 	static const struct {
 		const char *key;
@@ -88,8 +87,6 @@ static void add_torch_flags(const struct save *s, struct ptsave *pt,
 		ptsave_set(pt, group, flags[i].key,
 			   flags[i].none ? ptsave_none(pt)
 					 : ptsave_bool(pt, false));
-	ptsave_set(pt, group, "decoupled_weight_decay",
-		   ptsave_bool(pt, s->zero->optimizer.kind == OPTIMIZER_ADAMW));
 }
 
 /* What Megatron adds to its groups, by which its scheduler sets their decay. */
@@ -121,11 +118,14 @@ static struct value *param_group(const struct save *s, struct ptsave *pt,
 	ptsave_set(pt, group, "weight_decay",
 		   ptsave_float(pt, optimizer_decay(o, matrices)));
 	if (o->flavor == OPTIMIZER_TORCH) {
-		add_torch_flags(s, pt, group);
+		add_torch_flags(pt, group);
 	} else {
 		ptsave_set(pt, group, "bias_correction", ptsave_bool(pt, true));
 		ptsave_set(pt, group, "amsgrad", ptsave_bool(pt, false));
 	}
+	/* torch's Adam reads it; in groups of the others only we do. */
+	ptsave_set(pt, group, "decoupled_weight_decay",
+		   ptsave_bool(pt, o->kind == OPTIMIZER_ADAMW));
 	if (o->flavor == OPTIMIZER_APEX)
 		ptsave_set(pt, group, "step", step_value(s, pt));
 	for (size_t i = first; i < end; i++)

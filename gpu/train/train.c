@@ -28,6 +28,7 @@
 #include "gpu/metrics/metrics.h"
 #include "gpu/save/saver.h"
 #include "gpu/train/train_impl.h"
+#include "gpu/zero/optimizer.h"
 #include "gpu/watch/watch.h"
 
 /* The fraction of the data that is held out for validation. */
@@ -61,6 +62,10 @@ static void log_resumed(const struct run *r, const struct load_result *got)
 	if (got->exact_gelu)
 		fprintf(stderr,
 			"uctrain: the model was trained with the exact GELU; going on with its approximation by tanh\n");
+	if (got->dropout > 0 && r->config->model.dropout == 0)
+		fprintf(stderr,
+			"uctrain: the model was trained with a dropout of %g, this run has none (--dropout)\n",
+			got->dropout);
 	if (got->told_qkv) {
 		const bool thirds = got->told_qkv == NAMING_QKV_THIRDS;
 
@@ -88,15 +93,19 @@ static void log_optimizer(const struct run *r)
 	const struct optimizer_config *asked = &r->config->optimizer;
 
 	if (r->comm->rank != 0 ||
-	    (now->lr == asked->lr && now->beta1 == asked->beta1 &&
-	     now->beta2 == asked->beta2 && now->eps == asked->eps &&
+	    (now->kind == asked->kind && now->lr == asked->lr &&
+	     now->beta1 == asked->beta1 && now->beta2 == asked->beta2 &&
+	     now->eps == asked->eps &&
 	     now->weight_decay == asked->weight_decay))
 		return;
 	fprintf(stderr,
 		"uctrain: using the checkpoint's hyperparameters, not the "
 		"configuration's: lr %g, betas %g,%g, eps %g, weight decay "
-		"%g\n",
-		now->lr, now->beta1, now->beta2, now->eps, now->weight_decay);
+		"%g %s\n",
+		now->lr, now->beta1, now->beta2, now->eps,
+		optimizer_decay(now, true),
+		now->kind == OPTIMIZER_ADAMW ? "(AdamW)"
+					     : "in the gradient (Adam)");
 }
 
 static int read_rules(const struct config *c, struct user_rules *rules,

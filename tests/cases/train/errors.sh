@@ -55,7 +55,26 @@ check "and is not saved" test "$(cat "$run/latest")" = global_step2
 check "the last one is whole" ucckpt check --data "$run/global_step2"
 
 # A checkpoint of another model.
-refused "another model" "transformer" 2 "${flags[@]}" --n_layer 3 --steps 3 --resume --checkpoint_dir "$run"
+refused "another model" "it lacks transformer.h.2.ln_1.weight," 2 "${flags[@]}" --n_layer 3 --steps 3 --resume --checkpoint_dir "$run"
+
+# Trees of models that are no GPT-2: what it has that they lack, and what they have.
+ucckpt convert "$run/global_step2" "$tmp/tree" >/dev/null || fail "convert"
+while IFS='|' read -r what pattern change; do
+	cp -r "$tmp/tree" "$tmp/other"
+	(cd "$tmp/other/zero" && eval "$change") || fail "$what: $change"
+	refused "$what" "another model: it $pattern, which this model, a GPT-2, " 1 "${flags[@]}" \
+		--steps 3 --resume="$tmp/other" --universal_checkpoint
+	rm -r "$tmp/other"
+done <<'END'
+an untied head|has lm_head.weight|cp -r transformer.wte.weight/. lm_head.weight
+RMSNorm|lacks transformer.h.0.ln_1.bias|rm -r transformer.h.*.ln_?.bias transformer.ln_f.bias
+no biases|lacks transformer.h.0.ln_1.bias|rm -r *.bias
+no positions|lacks transformer.wpe.weight|rm -r transformer.wpe.weight
+END
+ucckpt convert "$good/autotp2_llama_z1_dp1/global_step4" "$tmp/llama" >/dev/null || fail "convert"
+refused "Llama" "another model: it lacks transformer.wte.weight," 1 "${flags[@]}" --steps 5 \
+	--resume="$tmp/llama" --universal_checkpoint
+rm -r "$tmp/llama"
 
 # The disk is full: the ranks' files are limited to 64 KiB.  (mpirun's are not, and the
 # ranks use no files of shared memory.)

@@ -241,7 +241,7 @@ later 2 no-parameter universal=yes load="$run" ignore_missing=yes
 
 run=$tmp/fp32-z3
 models="layers=3|transformer.h.2.
-layers=1|this one has no transformer.h.1.
+layers=1|it has transformer.h.1.
 width=8|another model: transformer.wte.weight has .*, this model's has 11 x 8
 positions=6|another model: transformer.wpe.weight
 vocab=10|another model: transformer.wte.weight"

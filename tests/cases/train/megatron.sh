@@ -149,6 +149,7 @@ train_later 2 heads-preset "${flags[@]}" "${at[@]}" --preset megatron-qkv-by-hea
 train_later 4 four "${flags[@]}" "${at[@]}" --tensor_model_parallel_size 2 \
 	--pipeline_model_parallel_size 2 --train_micro_batch_size_per_gpu 2
 train_later 2 stage3 "${flags[@]}" --dtype bf16 --zero_stage 3 --resume="$real/z3_bf16_dp4"
+train_later 1 undecayed "${flags[@]}" --dtype bf16 --eps 1e-7 --steps 6 --resume="$real/z3_bf16_dp4"
 train_later 2 padded "${flags[@]}" --dtype bf16 --vocab_size 112 --tensor_model_parallel_size 2 \
 	--resume="$real/tp2_dp2_z1_bf16_padded"
 # Its losses were not clipped.
@@ -179,6 +180,8 @@ refuses "no samples" "none_doc_idx.npy" --data_samples "$tmp/none"
 refuses "samples of a text" "not an indexed dataset" --data "$top_srcdir/LICENSE"
 refuses "samples of another length" "is not 17 tokens" --seq_length 16
 train_all
+check "nothing decays: the checkpoint's weight decay is told" \
+	grep -q "^uctrain: using the checkpoint's .* weight decay 0 (AdamW)$" "$tmp/undecayed.log"
 
 as_real tp2_pp2_z1_fp32 2e-6 one
 check "another GELU is told" grep -q "exact GELU" "$tmp/one.log"

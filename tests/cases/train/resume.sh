@@ -101,6 +101,37 @@ check "a rate is the checkpoint's" test "$(rates kept 0 | sort -u)" = 0.005
 check "which is reported" grep -q "hyperparameters, not the configuration.s: lr 0.005, " "$tmp/kept.log"
 check "a new optimizer's is not" test "$(rates new 0 | sort -u)" = 0.0001
 
+# Whether decay is decoupled or part of the gradient is the checkpoint's, too, also with
+# an optimizer whose parameter groups do not say it, as DeepSpeed's: its configuration does.
+l2=("${tiny[@]}" --train_batch_size 8)
+echo '{ "optimizer": { "type": "Adam", "params": { "adam_w_mode": false, "torch_adam": true } } }' >"$tmp/l2.json"
+train 1 l2 "${l2[@]}" --deepspeed_config "$tmp/l2.json" --optimizer Adam --weight_decay 1 --lr 5e-3 \
+	--steps 8 --checkpoint_dir "$tmp/l2" --checkpoint_interval 4
+cp -r "$tmp/l2" "$tmp/l2-silent"
+LC_ALL=C sed -i s/decoupled_weight_decay/DECOUPLED_WEIGHT_DECAY/ "$tmp/l2-silent"/global_step4/*_optim_states.pt
+check "no group says it" grep -qr DECOUPLED_WEIGHT_DECAY "$tmp/l2-silent"
+ucckpt convert "$tmp/l2/global_step4" "$tmp/l2/tree" >/dev/null || fail "convert"
+on=("${l2[@]}" --optimizer AdamW --steps 8 --checkpoint_tag)
+train 1 l2-on "${on[@]}" global_step4 --resume="$tmp/l2" --checkpoint_dir "$tmp/l2-on" --checkpoint_interval 2
+train 1 l2-tree "${on[@]}" tree --universal_checkpoint --resume="$tmp/l2"
+train 1 l2-silent-on "${on[@]}" global_step4 --resume="$tmp/l2-silent"
+train 1 l2-again "${on[@]}" global_step6 --resume="$tmp/l2-on"
+train 1 l2-decoupled "${on[@]}" global_step4 --resume="$tmp/l2" --no_load_optimizer_states
+for run in l2-on l2-tree l2-silent-on l2-again; do
+	check "$run: Adam goes on" within 0 "$(apart l2 $run 5)"
+	check "$run: it is reported" grep -q "weight decay 1 in the gradient (Adam)" "$tmp/$run.log"
+done
+check "AdamW would not" test "$(within 1e-3 "$(apart l2 l2-decoupled 5)"; echo $?)" = 1
+
+# Dropout is the flag's; a run without the checkpoint's is told.
+train 1 drop "${l2[@]}" --dropout 0.25 --steps 1 --checkpoint_dir "$tmp/drop"
+for p in 0 0.1; do
+	train 1 drop-$p "${l2[@]}" --dropout $p --steps 2 --resume="$tmp/drop"
+done
+told="^uctrain: the model was trained with a dropout of 0.25, this run has none (--dropout)\$"
+check "no dropout: told" test "$(grep -c "$told" "$tmp/drop-0.log")" = 1
+check "another one: not" test "$(grep -c "a dropout of" "$tmp/drop-0.1.log")" = 0
+
 # A vocabulary gets padding and loses it again; checkpoints declare it in between.
 train 1 words "${flags[@]}" --steps 1 --checkpoint_dir "$tmp/words"
 train 1 padded "${flags[@]}" --vocab_size 264 --steps 2 --resume="$tmp/words" \
