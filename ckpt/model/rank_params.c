@@ -226,6 +226,7 @@ static int load_metadata(const struct rank_params_loader *l)
 	c->pp_degree = find_int(degrees, "pp_degree");
 	c->module_dtype = DTYPE_OTHER;
 	c->round_robin = value_is_true(value_find(zero, "round_robin_gradients"));
+	c->zenflow = value_pairs(value_find(zero, "zenflow")) != NULL;
 	c->ds_version = arena_strdup(
 		&c->arena, value_is_cstr(version) ? version->str.p : "");
 	return c->ds_version ? 0 : errmsg_nomem(l->err, l->file);

@@ -80,6 +80,7 @@ struct rank_params {
 	struct experts experts;
 	bool zero3;
 	bool round_robin; /* ds_config says round_robin_gradients */
+	bool zenflow; /* so it has zenflow */
 	bool has_uc_info;
 	const char *ds_version; /* "" if unknown */
 	int64_t stage;		/* by ds_config; -1 if not recorded */

@@ -69,8 +69,10 @@ static bool warn_of_model(const struct plan_universal *u, size_t i,
 			   " parallelism has whole parameters");
 	if (i == 0 && m->ranks->round_robin)
 		errmsg_set(out, 0,
-			   "round_robin_gradients was on: tensors are"
-			   " read in the order of param_shapes");
+			   "round_robin_gradients was on: DeepSpeed"
+			   " scrambles every universal tree in an engine"
+			   " where it is on; turn it off to resume from the"
+			   " universal tree, or resume from TAG_dpN");
 	if (i == 1 && m->scaled)
 		errmsg_set(out, 0,
 			   "pieces of %s are scaled: its moments are"

@@ -172,13 +172,15 @@ static bool warn_of_name(const struct zero_checkpoint *r, struct errmsg *out)
 /*
  * Are these steps of an optimizer none that a model of `expected` steps can have?
  * DeepSpeed before 0.14 counts one more, and stage 3's optimizers count a step
- * for each of their sub-groups after some resumes.
+ * for each of their sub-groups after some resumes.  ZenFlow's count micro-batches,
+ * as many to a global step as update_interval says, or as it finds by itself.
  */
 static bool is_odd_step(const struct zero_checkpoint *r, double step,
 			int64_t expected)
 {
 	return step < (double)expected ||
-	       (!r->dir.zero3 && step > (double)expected + 1);
+	       (!r->dir.zero3 && !r->model.ranks[0].zenflow &&
+		step > (double)expected + 1);
 }
 
 static bool warn_of_optimizer(const struct zero_checkpoint *r,

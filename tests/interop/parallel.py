@@ -406,5 +406,7 @@ def whole_states(engine, grid, stage):
             states.setdefault((name, state), place(
                 [s[name, state] for s in slices], places).clone())
         for names, _, kept in peers[0][0]["parts"]:
+            # Adafactor's RMS is of a partition, and made again at each step.
+            kept = {key: v for key, v in kept.items() if key != "RMS"}
             numbers.update((n, kept) for n in names)
     return states, numbers

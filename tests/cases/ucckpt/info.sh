@@ -40,9 +40,14 @@ says '"stage": 3,' '"whole": true,' '"group": 2,\?'
 info 0 "$good/z1_tied_frozen_buffers_dp2"
 says ".* more in the module (frozen, tied, buffers), .* elements" ".* module .*"
 info 0 "$good/z1_round_robin_dp3"
-says "warning: .*round_robin_gradients.*"
+says "warning: round_robin_gradients was on: .*turn it off to resume from the universal tree.*TAG_dpN.*"
 info 0 "$good/z1_unused_pattern_strict_dp2"
 says "warning: .*matches no parameter: nomatch.*"
+
+# ZenFlow's optimizer counts micro-batches: 4 of 2 global steps (the tag's name is wrong).
+info 0 "$good/z2_zenflow_dp2"
+says "warning: .*is of global step 2, not of the step in the tag's name.*" ".*; step 4 (int),.*"
+check "ZenFlow's steps are right" test "$(grep -c '^warning: ' "$tmp/said")" = 1
 
 # Experts: who has them, and what DeepSpeed's loader makes of native ones.
 info 0 "$good/moe2_ep2_dp4_z1"
