@@ -25,7 +25,7 @@ struct comm {
 };
 
 /* Initialise, once per process, from what mpirun set up; without mpirun there
- * is one rank. -ENOMEM. */
+ * is one rank. -ENOMEM, or -ENOTSUP for an MPI without threads. */
 int comm_init(struct comm *c, int *argc, char ***argv, struct errmsg *err);
 void comm_done(struct comm *c);
 

@@ -16,6 +16,7 @@
  * all ranks when one exits without MPI_Finalize.
  */
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,14 +124,17 @@ static struct comm_impl *impl_new(const struct comm *c, MPI_Comm mpi)
 
 int comm_init(struct comm *c, int *argc, char ***argv, struct errmsg *err)
 {
-	int rank, size;
+	int rank, size, level = MPI_THREAD_SINGLE;
 
 	*c = (struct comm){ .size = 1, .local_size = 1 };
 	if (!started_by_mpirun())
 		return 0;
 	/* Threads of the backend never call MPI. */
-	NOT_OUR_LEAKS(
-		MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &(int){ 0 }));
+	NOT_OUR_LEAKS(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &level));
+	if (level < MPI_THREAD_FUNNELED)
+		return errmsg_set(
+			err, -ENOTSUP,
+			"MPI: allows a process no threads (MPI_THREAD_FUNNELED)");
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &size);
 	c->rank = (unsigned)rank;

@@ -6,7 +6,6 @@
  */
 #include "gpu/save/save_lock.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -56,34 +55,88 @@ static bool is_current(const struct save_lock *l)
 	       open_file.st_ino == named.st_ino;
 }
 
-int save_lock(struct save_lock *l, const char *dir, bool create,
-	      struct errmsg *err)
+static int make_directories(struct save_lock *l, struct errmsg *err)
+{
+	for (char *p = strchr(l->path + 1, '/'); p; p = strchr(p + 1, '/')) {
+		int rc = 0;
+
+		*p = '\0';
+		if (mkdir(l->path, 0777) == 0)
+			l->made = l->made ? l->made : (size_t)(p - l->path);
+		else if (errno != EEXIST)
+			rc = errmsg_errno(err, l->path, "cannot create");
+		*p = '/';
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static void remove_directories(struct save_lock *l)
+{
+	char *slash;
+
+	while (l->made && (slash = strrchr(l->path, '/')) &&
+	       (size_t)(slash - l->path) >= l->made) {
+		*slash = '\0';
+		if (rmdir(l->path) < 0)
+			break;
+	}
+	l->made = 0;
+}
+
+static void close_lock(struct save_lock *l)
+{
+	close(l->fd);
+	l->fd = -1;
+}
+
+/* Lock the open file; 0 without a lock if the file system has none. */
+static int lock_file(struct save_lock *l, const char *dir, struct errmsg *err)
 {
 	int rc = 0;
 
-	l->fd = -1;
+	if (flock(l->fd, LOCK_EX | LOCK_NB) == 0)
+		return 0;
+	if (errno == EWOULDBLOCK)
+		rc = report_owner(l, dir, err);
+	else
+		fprintf(stderr,
+			"uctrain: %s: cannot lock: %s; another run that saves here would not be noticed\n",
+			l->path, strerror(errno));
+	close_lock(l);
+	return rc;
+}
+
+int save_lock(struct save_lock *l, const char *dir, bool create,
+	      struct errmsg *err)
+{
+	int rc;
+
+	*l = (struct save_lock){ .fd = -1 };
 	if (snprintf(l->path, sizeof(l->path), "%s/" LOCK_NAME, dir) >=
 	    (int)sizeof(l->path))
 		return errmsg_set(err, -ENAMETOOLONG, "%s: name too long", dir);
-	l->created = create && mkdir(dir, 0777) == 0;
-	for (;;) {
+	rc = create ? make_directories(l, err) : 0;
+	while (!rc) {
 		l->fd = open(l->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW,
 			     0666);
-		if (l->fd < 0)
-			return 0;
-		if (flock(l->fd, LOCK_EX | LOCK_NB) < 0) {
-			if (errno == EWOULDBLOCK)
-				rc = report_owner(l, dir, err);
+		if (l->fd < 0) {
+			if (errno != ENOENT || create)
+				rc = errmsg_errno(err, l->path, "cannot open");
 			break;
 		}
+		rc = lock_file(l, dir, err);
+		if (rc || l->fd < 0)
+			break;
 		if (is_current(l)) {
 			write_owner(l->fd);
 			return 0;
 		}
-		close(l->fd);
+		close_lock(l);
 	}
-	close(l->fd);
-	l->fd = -1;
+	if (rc)
+		remove_directories(l);
 	return rc;
 }
 
@@ -92,13 +145,6 @@ void save_unlock(struct save_lock *l)
 	if (l->fd < 0)
 		return;
 	unlink(l->path);
-	if (l->created) {
-		char *const name = strrchr(l->path, '/');
-
-		assert(name);
-		*name = '\0';
-		rmdir(l->path);
-	}
-	close(l->fd);
-	l->fd = -1;
+	remove_directories(l);
+	close_lock(l);
 }

@@ -4,25 +4,27 @@
 
 #include <limits.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 struct errmsg;
 
 /* A lock on a directory of checkpoints, so that two runs do not save, and remove
  * old checkpoints, in the same one.  It ends with the process. */
 struct save_lock {
-	int fd;       /* -1: not held */
-	bool created; /* the directory */
+	int fd; /* -1: not held */
+	size_t made; /* length of the first directory in `path` that we made; 0: none */
 	char path[PATH_MAX];
 };
 
-/* Lock the directory; with `create` it need not exist.  -EBUSY if another process
- * holds the lock.  If the directory cannot be written, or has no locks, the lock
- * is not held and the result is 0: saving reports the former. */
+/* Lock the directory; with `create`, make it and its parents if they are missing.
+ * -EBUSY if another process holds the lock, or the error of making or opening.  The
+ * lock is not held and the result is 0 if the directory is missing without `create`,
+ * or, with a warning, if its file system has no locks. */
 int save_lock(struct save_lock *l, const char *dir, bool create,
 	      struct errmsg *err);
 
-/* Release the lock and remove its file, and a created directory if nothing was
- * saved in it. */
+/* Release the lock and remove its file, and the directories made if nothing was
+ * saved in them. */
 void save_unlock(struct save_lock *l);
 
 #endif

@@ -423,17 +423,33 @@ static void share_rest(struct run *r)
 }
 
 /* The checkpoint directory may be a read-only mount that the run resumes
- * from. */
-static void check_checkpoint_dir(struct run *r)
+ * from.  All ranks save, or none. */
+static int check_checkpoint_dir(struct run *r, struct errmsg *err)
 {
 	const char *const dir = r->config->checkpoint_dir;
 	struct statvfs st;
+	const bool read_only =
+		dir && statvfs(dir, &st) == 0 && st.f_flag & ST_RDONLY;
+	double n = read_only;
 
-	r->saves = dir && !(statvfs(dir, &st) == 0 && st.f_flag & ST_RDONLY);
-	if (dir && !r->saves && r->comm->rank == 0)
+	comm_sum_double(r->comm, &n, 1);
+	r->saves = dir && !read_only;
+	if (n == 0)
+		return 0;
+	if (n < r->comm->size)
+		return comm_agree(
+			r->comm,
+			read_only ? errmsg_set(
+					    err, -EROFS,
+					    "%s: read-only, but not on all ranks",
+					    dir)
+				  : 0,
+			err);
+	if (r->comm->rank == 0)
 		fprintf(stderr,
 			"uctrain: %s: read-only; no checkpoints will be saved\n",
 			dir);
+	return 0;
 }
 
 /* Keep other runs out of the checkpoint directory. */
@@ -499,7 +515,8 @@ static int run(const struct config *c, struct comm *comm, struct errmsg *err)
 	rc = comm_agree(comm, open_parts(&r, err), err);
 	if (!rc)
 		rc = topology_connect(&r.ranks, r.backend, err);
-	check_checkpoint_dir(&r);
+	if (!rc)
+		rc = check_checkpoint_dir(&r, err);
 	if (!rc)
 		rc = lock_checkpoint_dir(&r, err);
 	if (!rc)

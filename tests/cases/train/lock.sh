@@ -41,6 +41,19 @@ check "the next one saves" try_train 1 next "${flags[@]}" --steps 1 --checkpoint
 check "and is whole" ucckpt check "$dir/global_step1"
 check "its file is gone" test ! -e "$dir/.uctrain.lock"
 
+# Ranks whose directory is read-only end the run: the others would wait for them when
+# they save.  The same path is a mount on the second rank.
+if [ -e /dev/fuse ] && command -v fusermount3 >/dev/null; then
+	mkdir -p "$tmp/writable/run" "$tmp/mounted/run"
+	ucfs "$dir" "$tmp/mounted/run" || fail "mount"
+	in_directory() { echo "cd '$tmp/$1' && exec uctrain ${flags[*]} --steps 1 --run_name mixed --log_dir '$tmp/logs' --checkpoint_dir run"; }
+	timeout -k 5 60 mpirun -n 1 sh -c "$(in_directory writable)" : -n 1 sh -c "$(in_directory mounted)" \
+		>"$tmp/mixed.log" 2>&1 </dev/null
+	check "a rank that cannot save ends the run" test $? -gt 0 -a $? -lt 124
+	check "with its message" grep -q '^uctrain: rank 1: run: read-only, but not on all ranks$' "$tmp/mixed.log"
+	fusermount3 -u "$tmp/mounted/run"
+fi
+
 # What fails before it saves leaves no directory.
 check "a run that cannot resume" second 1 --resume="$tmp/nowhere" --checkpoint_dir "$tmp/unused"
 check "leaves nothing" test ! -e "$tmp/unused"

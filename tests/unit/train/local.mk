@@ -3,6 +3,8 @@ train_tests = \
 	%D%/test_gpt2 \
 	%D%/test_naming \
 	%D%/test_optimizer \
+	%D%/test_comm \
+	%D%/test_save_lock \
 	%D%/test_init_weights \
 	%D%/test_stop \
 	%D%/test_watch \
@@ -26,6 +28,9 @@ tests_unit_train_test_network_SOURCES = %D%/test_network.c $(numbers) $(whole)
 tests_unit_train_test_upload_SOURCES = %D%/test_upload.c $(openfiles) $(apart)
 tests_unit_train_test_config_SOURCES = %D%/test_config.c $(commandline)
 tests_unit_train_test_config_json_SOURCES = %D%/test_config_json.c $(commandline)
+tests_unit_train_test_comm_CPPFLAGS = $(AM_CPPFLAGS) $(MPI_CFLAGS)
+tests_unit_train_test_comm_LDADD = $(train_ldadd)
+tests_unit_train_test_save_lock_LDADD = $(train_ldadd)
 tests_unit_train_test_gpt2_LDADD = $(train_ldadd)
 tests_unit_train_test_naming_LDADD = $(train_ldadd)
 tests_unit_train_test_optimizer_LDADD = $(train_ldadd)
