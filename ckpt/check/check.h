@@ -31,7 +31,7 @@ struct check_file {
 struct check_pair {
 	const struct slice *a, *b;
 	bool stages; /* slices of two pipeline stages */
-	struct findings notes, problems;
+	struct findings differences, problems;
 };
 
 /* Further holders of a parameter's pieces, whose elements must be equal. */

@@ -148,7 +148,7 @@ static void report_replica_difference(const struct comparison *x, const char *wh
 
 	off -= off % item;
 	findings_add(
-		&x->pair->problems,
+		&x->pair->differences,
 		"%s: parameter %s: %s differs between %s %u and %u, from"
 		" element %" PRIu64 " on (%s, %s)",
 		x->c->dir, x->a.slice->name, what,
@@ -221,57 +221,6 @@ static void compare_state(struct comparison *x, const char *state,
 	x->a.map = x->b.map = (struct extent_map){ 0 };
 }
 
-/* Are all elements of a state zero?  1, 0 or an error. */
-static int state_is_zero(const struct comparison *x, const struct side *s,
-			 const struct shard_state *state, struct errmsg *err)
-{
-	static const uint8_t zeros[COMPARE_CHUNK];
-	struct extent_map map = { 0 };
-	int rc = zckpt_slice(plan_zckpt(x->c->plan), s->slice, state->name,
-			     state->flat.dtype, &map, err);
-	bool zero = true;
-	size_t n;
-
-	for (uint64_t off = 0; !rc && zero && off < extent_size(&map);
-	     off += n) {
-		n = extent_size(&map) - off < COMPARE_CHUNK ?
-			    (size_t)(extent_size(&map) - off) :
-			    COMPARE_CHUNK;
-		rc = shardcache_read_map(plan_shards(x->c->plan), &map, s->buf,
-					 n, off, err);
-		zero = !rc && memcmp(s->buf, zeros, n) == 0;
-	}
-	extent_done(&map);
-	return rc ? rc : zero;
-}
-
-/* Has the optimizer never moved a slice, all of whose moments are zero? */
-static bool is_untrained(const struct comparison *x, const struct side *s,
-			 const struct shard_group *g)
-{
-	bool moments = false;
-
-	for (size_t i = 0; i < g->nstates; i++) {
-		if (g->states[i].kind != STATE_FLAT)
-			continue;
-		moments = true;
-		/* An error is found again, and reported, by comparing. */
-		if (state_is_zero(x, s, &g->states[i], NULL) != 1)
-			return false;
-	}
-	return moments;
-}
-
-/* Megatron-DeepSpeed's last stage has a copy of the position embeddings that
- * nothing uses: only word embeddings are kept equal across stages.  Loaders read
- * the first stage's. */
-static bool is_unused_copy(const struct comparison *x,
-			   const struct shard_group *g)
-{
-	return x->pair->stages && is_untrained(x, &x->b, g) &&
-	       !is_untrained(x, &x->a, g);
-}
-
 static void check_replicas_compare(struct comparison *x)
 {
 	const struct shard_group *const g =
@@ -286,14 +235,6 @@ static void check_replicas_compare(struct comparison *x)
 					     : "tensor-parallel rank",
 			     number(x, x->a.slice), x->b.slice->numel,
 			     number(x, x->b.slice));
-		return;
-	}
-	if (is_unused_copy(x, g)) {
-		findings_add(&x->pair->notes,
-			     "parameter %s: pipeline stage %u has a copy that"
-			     " was never trained; that of stage %u is read",
-			     x->a.slice->name, number(x, x->b.slice),
-			     number(x, x->a.slice));
 		return;
 	}
 	compare_state(x, NULL, g->fp32.dtype);
@@ -323,11 +264,64 @@ static int check_pair(void *ctx, size_t i)
 	return 0;
 }
 
+/* Does another parameter of the same tied module have equal copies in these stages? */
+static bool has_equal_sibling(const struct check *c, const struct check_pair *p)
+{
+	const char *const name = p->a->name;
+	const char *const key = strchr(name, '.'); /* tied_modules.KEY.weight */
+	const char *const end = key ? strchr(key + 1, '.') : NULL;
+	const size_t len = end ? (size_t)(end + 1 - name) : 0;
+
+	for (size_t i = 0; len && i < c->npairs; i++) {
+		const struct check_pair *const q = &c->pairs[i];
+
+		if (q->stages && q->a->mp == p->a->mp && q->b->mp == p->b->mp &&
+		    strncmp(q->a->name, name, len) == 0 &&
+		    !q->differences.n && !q->problems.n)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Pipeline stages share one weight of a tied module, as word_embeddings of
+ * Megatron-DeepSpeed's embedding.  Of the others each stage trains its own.  Files do
+ * not name the shared weight: it is one whose copies are equal, or the vocabulary's.
+ */
+static bool is_own_copy(const struct check *c, const struct check_pair *p)
+{
+	const struct param *const param =
+		model_find(&plan_zckpt(c->plan)->model, p->a->name);
+
+	return p->stages && !(param && param->merge.vocab) &&
+	       has_equal_sibling(c, p);
+}
+
+static void take_differences(struct check *c, struct check_pair *p)
+{
+	const unsigned tp = plan_zckpt(c->plan)->model.tp;
+	struct errmsg note = { "" };
+
+	if (!p->differences.n)
+		return;
+	if (!is_own_copy(c, p)) {
+		findings_take(&c->problems, &p->differences);
+		return;
+	}
+	errmsg_set(&note, 0,
+		   "parameter %s: pipeline stage %u has a copy of its own; that"
+		   " of stage %u is read",
+		   p->a->name, p->b->mp / tp, p->a->mp / tp);
+	findings_add_new(&c->notes, note.text);
+}
+
 void check_pairs(struct check *c)
 {
 	parallel_for(c->npairs, parallel_width(), check_pair, c);
+	for (size_t i = 0; i < c->npairs; i++)
+		take_differences(c, &c->pairs[i]);
 	for (size_t i = 0; i < c->npairs; i++) {
-		findings_take(&c->notes, &c->pairs[i].notes);
 		findings_take(&c->problems, &c->pairs[i].problems);
+		findings_done(&c->pairs[i].differences);
 	}
 }

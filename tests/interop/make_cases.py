@@ -89,14 +89,14 @@ def by_dimension(model, decay):
 class Case:
     def __init__(self, name, world, stage, dtype="fp32", *, zero=None,
                  config=None, optimizer=None, groups=1, more=(), bare=False,
-                 tp=1, sp=1, odd=False, autotp=False, padded=False):
+                 tp=1, sp=1, pp=1, odd=False, autotp=False, padded=False):
         self.name, self.world, self.stage, self.dtype = \
             name, world, stage, dtype
         self.zero, self.config = zero or {}, config or {}
         self.optimizer, self.groups = optimizer, groups
         self.more, self.bare = more, bare
         self.tp, self.sp, self.odd, self.autotp = tp, sp, odd, autotp
-        self.padded = padded
+        self.pp, self.padded = pp, padded
 
     def recipe(self):
         return {k: repr(v) if callable(v) else v
@@ -216,6 +216,10 @@ CASES = [
     Case("tp2_dp2_z1_bf16", 4, 1, "bf16", tp=2, odd=True),
     Case("tp3_dp1_z1", 3, 1, tp=3, odd=True),
     Case("tp2_dp2_z3", 4, 3, tp=2),
+    # A tied module with a weight that its stages do not share, and that the
+    # weight decay of Adam moves where nothing uses it.
+    Case("pp2_dp1_z1_tied_positions", 2, 1, pp=2,
+         optimizer=torch_optimizer("Adam", weight_decay=0.1)),
     Case("autotp2_z1_bf16_dp2", 4, 1, "bf16", tp=2, autotp=True),
     Case("autotp2_z3_bf16_dp2", 4, 3, "bf16", tp=2, autotp=True),
 ]
@@ -250,12 +254,14 @@ def new_engine(case):
     # Sequence-parallel ranks are like tensor-parallel ones: they see the same
     # data, and their states are replicas.
     beside = case.tp * case.sp
-    grid = parallel.Grid(beside, 1, case.world // beside)
+    grid = parallel.Grid(beside, case.pp, case.world // beside // case.pp)
     if case.autotp:
         model = parallel.llama()
         positions = parallel.autotp_positions(case.tp)
     elif case.padded:
         model = gpt2()
+    elif case.pp > 1:
+        model = parallel.pipeline(grid, TOKENS)
     elif case.tp > 1:
         model, more["mpu"] = parallel.TensorModel(grid, case.odd), grid
     else:
@@ -297,6 +303,8 @@ def check_master(engine, states):
     for name, p in engine.module.named_parameters():
         if (name, "fp32") not in states or hasattr(p, "positions"):
             continue  # a piece; the rules are those of whole ones
+        if name == "tied_modules.ends.positions":
+            continue  # each stage has its own
         with deepspeed.zero.GatheredParameters(
                 [p], enabled=hasattr(p, "ds_id")):
             if not torch.equal(states[name, "fp32"].to(p.dtype), p.data):
@@ -338,17 +346,21 @@ def number(value):
 def train(rank, case, run_dir, out):
     optimizer_utils.MIN_AIO_BYTES = SWAPPED_BYTES
     engine, grid = new_engine(case)
-    divided = case.tp > 1 and not case.autotp
+    divided = (case.tp > 1 or case.pp > 1) and not case.autotp
     named = case.autotp or case.padded  # arguments, by transformers
     feed = batches(grid.data, parallel.VOCAB if divided else VOCAB)
     for _ in range(STEPS):
+        if case.pp > 1:
+            engine.train_batch(feed)
+            continue
         tokens, targets = next(feed)
         loss = (engine(input_ids=tokens, labels=targets).loss if named
                 else engine(tokens, targets))
         engine.backward(loss)
         engine.step()
     about = truth(case, engine, grid)
-    info = (parallel.uc_info(grid, case.odd) if divided
+    info = (parallel.uc_info(grid, case.odd, case.pp > 1, case.pp > 1)
+            if divided
             else PADDED if case.padded else {})
     engine.save_checkpoint(run_dir, tag=TAG, client_state={} if case.autotp
                            else {"universal_checkpoint_info": info})

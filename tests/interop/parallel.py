@@ -199,19 +199,25 @@ def vocab_rows(grid):
 
 
 class Embedding(torch.nn.Module):
-    def __init__(self, grid, seed):
+    """With `length`, also of positions, which the last stage of a pipeline has
+    but does not use, as Megatron's."""
+
+    def __init__(self, grid, seed, length=0):
         super().__init__()
         chance = torch.Generator().manual_seed(seed)
         whole = torch.zeros(padded_vocab(grid.tp), WIDTH)
         whole[:VOCAB] = torch.randn(VOCAB, WIDTH, generator=chance)
         self.grid, self.first = grid, vocab_rows(grid)[0].item()
         self.words = held(whole, rows, grid)
+        self.positions = torch.nn.Parameter(
+            torch.randn(length, WIDTH, generator=chance)) if length else None
 
     def forward(self, tokens):
         mine = tokens - self.first
         there = (mine >= 0) & (mine < len(self.words))
         x = self.words[mine.clamp(0, len(self.words) - 1)]
-        return AddUp.apply(x * there.unsqueeze(-1), self.grid.tensor_group)
+        x = AddUp.apply(x * there.unsqueeze(-1), self.grid.tensor_group)
+        return x if self.positions is None else x + self.positions
 
     def logits(self, x):
         return ToAll.apply(x, self.grid.tensor_group) @ self.words.t()
@@ -244,14 +250,14 @@ class TensorModel(torch.nn.Module):
         return loss_of(self.grid, self.embedding.logits(x), targets)
 
 
-def pipeline(grid):
+def pipeline(grid, length=0):
     """The same layers as a pipeline, with the embedding at both ends."""
     axes = deepspeed.runtime.pipe.topology.ProcessTopology(
         axes=["pipe", "data", "model"], dims=[grid.pp, grid.dp, grid.tp])
 
     def embedding(**more):
         return deepspeed.pipe.TiedLayerSpec(
-            "ends", Embedding, grid, 1, tied_weight_attr="words", **more)
+            "ends", Embedding, grid, 1, length, tied_weight_attr="words", **more)
 
     blocks = [deepspeed.pipe.LayerSpec(Block, grid, 2 + i)
               for i in range(BLOCKS)]
@@ -261,7 +267,7 @@ def pipeline(grid):
         loss_fn=lambda logits, targets: loss_of(grid, logits, targets))
 
 
-def uc_info(grid, odd=False, pipe=False):
+def uc_info(grid, odd=False, pipe=False, positions=False):
     """universal_checkpoint_info of these models."""
     block = r"\d+\." if pipe else r"layers\.\d+\."
     words = "tied_modules.ends.words" if pipe else "embedding.words"
@@ -286,6 +292,9 @@ def uc_info(grid, odd=False, pipe=False):
         info["parameter_to_average_patterns"] = [block + "mean"]
     if pipe:
         info["pipeline_replicated_parameter_patterns"] = [words]
+    if positions:  # Megatron's patterns have them, though no stage shares them
+        info["pipeline_replicated_parameter_patterns"] += [
+            "tied_modules.ends.positions"]
     return info
 
 

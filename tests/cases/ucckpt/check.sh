@@ -161,6 +161,15 @@ done
 run_check 1 --data .
 says "problem: .*: parameter .*: [a-z0-9_]* differs between pipeline stages 0 and 1, .*"
 
+# Of other weights in the module each stage trains its own.
+run_check 0 --data "$good/pp2_dp1_z1_tied_positions"
+says "note: parameter tied_modules.ends.positions: pipeline stage 1 has a copy of its own; that of stage 0 is read"
+damaged pp2_dp1_z1_tied_positions
+shard=zero_pp_rank_0_mp_rank_01_optim_states.pt
+dd if=/dev/zero of=$shard bs=1 count=80 conv=notrunc seek="$(start_of $shard data/1)" status=none
+run_check 1 --data .
+says "problem: .*: parameter tied_modules.ends.words: [a-z0-9_]* differs between pipeline stages 0 and 1, .*"
+
 # Of a piece that an affine map places on all ranks: the second's, the last's.
 for rank in 01 03; do
 	damaged autotp4_llama_kv2_z1_dp1
