@@ -5,6 +5,7 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/huffman.h %D%/huffman.c \
 	%D%/pack_hash.h \
 	%D%/block.h %D%/block.c \
+	%D%/pack_stream.h %D%/pack_stream.c \
 	%D%/pack_index.h %D%/pack_index.c \
 	%D%/blockcache.h %D%/blockcache.c \
 	%D%/pack.h %D%/pack_impl.h %D%/pack.c %D%/pack_read.c \

@@ -14,8 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/pack/pack_hash.h"
+#include "ckpt/pack/pack_stream.h"
 
 /* Packs that stay so. */
 #define KEPT_MAX 4
@@ -44,7 +45,6 @@ static int read_index(struct pack *p, struct errmsg *err)
 	const char *const name = p->src.name;
 	uint8_t head[PACK_HEADER_SIZE];
 	struct pack_header h;
-	uint8_t *bytes;
 	int rc;
 
 	if (p->src.size < sizeof(head))
@@ -52,17 +52,7 @@ static int read_index(struct pack *p, struct errmsg *err)
 	rc = source_read_exact(&p->src, head, sizeof(head), 0, err);
 	if (!rc)
 		rc = pack_header_parse(head, name, p->src.size, &h, err);
-	if (rc)
-		return rc;
-	bytes = malloc(h.index_size + 1);
-	if (!bytes)
-		return errmsg_nomem(err, name);
-	rc = source_read(&p->src, bytes, h.index_size, h.index_at, err);
-	if (!rc)
-		rc = pack_index_parse((struct span){ bytes, h.index_size },
-				      name, &h, &p->x, err);
-	free(bytes);
-	return rc;
+	return rc ? rc : pack_index_read(&p->src, &h, &p->x, err);
 }
 
 static int make_tables(struct pack *p, struct errmsg *err)
@@ -268,47 +258,55 @@ static int fail_table(const struct pack *p, uint32_t extent, struct errmsg *err)
 			  p->src.name, extent);
 }
 
-/* Turn lengths into offsets; their sum is in the index. */
+/* Turn lengths into offsets; their sum is in the index.  Every record has a length, so
+ * that memory is taken for records alone that are there. */
 static int fill_table(const struct pack *p, uint32_t extent,
-		      const uint8_t *bytes, struct pack_block *out,
+		      struct pack_stream *s, struct pack_block **v,
 		      struct errmsg *err)
 {
 	const struct pack_extent *const e = &p->x.extents[extent];
-	const uint64_t n = pack_extent_blocks(e);
-	uint64_t at = e->at;
+	const uint64_t n = pack_extent_blocks(e), end = e->at + e->stored;
+	struct pack_block b = { .at = e->at };
+	size_t cap = 0;
 
-	for (uint64_t i = 0; i < n; i++) {
-		const uint32_t len = get_le32(bytes + i * PACK_TABLE_RECORD);
+	for (uint64_t i = 0; i <= n; i++) {
+		const uint64_t at = b.at;
+		const uint8_t *r;
+		uint32_t len;
+		int rc;
 
-		if (len > BLOCK_STORED_MAX || len > e->at + e->stored - at)
-			return fail_table(p, extent, err);
-		out[i].at = at;
-		out[i].hash = get_le64(bytes + i * PACK_TABLE_RECORD + 4);
-		at += len;
+		if (i < n) {
+			rc = pack_stream_next(s, PACK_TABLE_RECORD, &r, err);
+			if (rc)
+				return rc;
+			len = get_le32(r);
+			if (!len || len > BLOCK_STORED_MAX || len > end - at)
+				return fail_table(p, extent, err);
+			b.hash = get_le64(r + 4);
+			b.at += len;
+		}
+		if (!array_reserve(v, &cap, i + 1, sizeof(b)))
+			return errmsg_nomem(err, p->src.name);
+		(*v)[i] = (struct pack_block){ at, b.hash };
 	}
-	out[n].at = at;
-	return at == e->at + e->stored ? 0 : fail_table(p, extent, err);
+	return b.at == end && pack_stream_hash(s) == e->table_hash
+		       ? 0
+		       : fail_table(p, extent, err);
 }
 
 static int read_table(struct pack *p, uint32_t extent, struct pack_block **out,
 		      struct errmsg *err)
 {
 	const struct pack_extent *const e = &p->x.extents[extent];
-	const uint64_t n = pack_extent_blocks(e);
-	const size_t size = (size_t)(n * PACK_TABLE_RECORD);
-	struct pack_block *const v = calloc(n + 1, sizeof(*v));
-	uint8_t *const bytes = malloc(size);
-	int rc = -ENOMEM;
+	struct pack_block *v = NULL;
+	struct pack_stream s;
+	int rc = pack_stream_open(&s, &p->src, e->table,
+				  pack_extent_blocks(e) * PACK_TABLE_RECORD,
+				  err);
 
-	if (v && bytes)
-		rc = source_read(&p->src, bytes, size, e->table, err);
-	else
-		errmsg_nomem(err, p->src.name);
-	if (!rc && XXH3_64bits(bytes, size) != e->table_hash)
-		rc = fail_table(p, extent, err);
 	if (!rc)
-		rc = fill_table(p, extent, bytes, v, err);
-	free(bytes);
+		rc = fill_table(p, extent, &s, &v, err);
+	pack_stream_close(&s);
 	if (rc)
 		free(v);
 	else

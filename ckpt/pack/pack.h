@@ -20,7 +20,7 @@ struct pack;
 
 /*
  * Open the pack at `path`.  Whoever opens the same file gets the same pack;
- * each calls pack_close.  Errors as source_open and pack_index_parse; messages
+ * each calls pack_close.  Errors as source_open and pack_index_read; messages
  * name the file.
  */
 int pack_open(const char *path, struct pack **out, struct errmsg *err);

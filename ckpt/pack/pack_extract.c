@@ -35,8 +35,7 @@ struct extracting {
 	struct pack *p;
 	int dir; /* -1: nothing is written */
 	const struct pack_extract_options *o;
-	struct extract_unit *units;
-	size_t nunits;
+	uint64_t *first; /* units before those of each extent, and of all */
 	struct extract_file *files; /* of each entry */
 	XXH3_state_t *hash;         /* of the file that is being committed */
 	struct errmsg *err;
@@ -64,6 +63,30 @@ static int extract_fail(struct extracting *x, uint32_t entry, const char *what)
 	return extract_report(x, rc, &why);
 }
 
+/* The number of units is what an index claims: they are found, not listed. */
+static struct extract_unit unit_of(const struct extracting *x, size_t i)
+{
+	const struct pack_index *const index = &x->p->x;
+	uint32_t low = 0, high = index->nextents;
+
+	while (high - low > 1) {
+		const uint32_t mid = low + (high - low) / 2;
+
+		if (x->first[mid] <= i)
+			low = mid;
+		else
+			high = mid;
+	}
+
+	const struct pack_extent *const e = &index->extents[low];
+	const uint64_t skip = (i - x->first[low]) * UNIT;
+	const uint64_t left = e->len - skip;
+
+	return (struct extract_unit){ pack_index_owner(index, low),
+				      e->start + skip,
+				      left < UNIT ? (size_t)left : UNIT };
+}
+
 static void *extract_begin(void *ctx)
 {
 	(void)ctx;
@@ -73,9 +96,9 @@ static void *extract_begin(void *ctx)
 static int extract_read(void *ctx, void *slot, size_t i)
 {
 	struct extracting *const x = ctx;
-	const struct extract_unit *const u = &x->units[i];
+	const struct extract_unit u = unit_of(x, i);
 	struct errmsg why = { "" };
-	const int rc = pack_read(x->p, u->entry, slot, u->len, u->off, &why);
+	const int rc = pack_read(x->p, u.entry, slot, u.len, u.off, &why);
 
 	return rc ? extract_report(x, rc, &why) : 0;
 }
@@ -133,18 +156,18 @@ static int close_file(struct extracting *x, uint32_t entry)
 static int extract_commit(void *ctx, void *slot, size_t i)
 {
 	struct extracting *const x = ctx;
-	const struct extract_unit *const u = &x->units[i];
-	const uint64_t end = u->off + u->len;
+	const struct extract_unit u = unit_of(x, i);
+	const uint64_t end = u.off + u.len;
 	int rc = 0;
 
-	if (u->off == 0) {
+	if (u.off == 0) {
 		XXH3_128bits_reset(x->hash);
-		rc = create_file(x, u->entry);
+		rc = create_file(x, u.entry);
 	}
-	XXH3_128bits_update(x->hash, slot, u->len);
-	if (!rc && end == x->p->x.entries[u->entry].size)
-		rc = check_hash(x, u->entry);
-	if (!rc && x->o->progress && !x->o->progress(x->o->ctx, u->len))
+	XXH3_128bits_update(x->hash, slot, u.len);
+	if (!rc && end == x->p->x.entries[u.entry].size)
+		rc = check_hash(x, u.entry);
+	if (!rc && x->o->progress && !x->o->progress(x->o->ctx, u.len))
 		rc = -EINTR;
 	return rc;
 }
@@ -152,54 +175,44 @@ static int extract_commit(void *ctx, void *slot, size_t i)
 static int extract_write(void *ctx, void *slot, size_t i)
 {
 	struct extracting *const x = ctx;
-	const struct extract_unit *const u = &x->units[i];
-	struct extract_file *const f = &x->files[u->entry];
+	const struct extract_unit u = unit_of(x, i);
+	struct extract_file *const f = &x->files[u.entry];
 	const uint8_t *from = slot;
-	uint64_t off = u->off;
+	uint64_t off = u.off;
 
-	while (f->fd >= 0 && off < u->off + u->len) {
+	while (f->fd >= 0 && off < u.off + u.len) {
 		const ssize_t n =
-			pwrite(f->fd, from, u->off + u->len - off, (off_t)off);
+			pwrite(f->fd, from, u.off + u.len - off, (off_t)off);
 
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n <= 0)
-			return extract_fail(x, u->entry, "cannot write");
+			return extract_fail(x, u.entry, "cannot write");
 		from += n;
 		off += (uint64_t)n;
 	}
-	return atomic_fetch_sub(&f->left, 1) == 1 ? close_file(x, u->entry) : 0;
+	return atomic_fetch_sub(&f->left, 1) == 1 ? close_file(x, u.entry) : 0;
 }
 
-/* Units of each file, which begin where blocks do. */
-static bool list_units(struct extracting *x)
+/* Count the units of each extent, which begin where blocks do, and of each file. */
+static bool count_units(struct extracting *x)
 {
 	const struct pack_index *const index = &x->p->x;
-	size_t n = 0;
+	const uint32_t n = index->nextents;
 
-	for (uint32_t i = 0; i < index->nextents; i++)
-		n += (size_t)((index->extents[i].len + UNIT - 1) / UNIT);
-	x->units = calloc(n + 1, sizeof(*x->units));
+	x->first = calloc((size_t)n + 1, sizeof(*x->first));
 	x->files = calloc(index->nentries, sizeof(*x->files));
-	if (!x->units || !x->files)
+	if (!x->first || !x->files)
 		return false;
+	for (uint32_t i = 0; i < n; i++)
+		x->first[i + 1] = x->first[i] +
+				  (index->extents[i].len + UNIT - 1) / UNIT;
 	for (uint32_t i = 0; i < index->nentries; i++) {
 		const struct pack_entry *const e = &index->entries[i];
 
 		x->files[i].fd = -1;
-		for (uint32_t k = e->first; k < e->first + e->n; k++) {
-			const struct pack_extent *const r = &index->extents[k];
-
-			for (uint64_t skip = 0; skip < r->len; skip += UNIT) {
-				const uint64_t left = r->len - skip;
-
-				x->units[x->nunits++] = (struct extract_unit){
-					i, r->start + skip,
-					left < UNIT ? (size_t)left : UNIT
-				};
-				x->files[i].left++;
-			}
-		}
+		x->files[i].left =
+			(size_t)(x->first[e->first + e->n] - x->first[e->first]);
 	}
 	return true;
 }
@@ -261,7 +274,7 @@ static int extract_all(struct extracting *x)
 	int rc;
 
 	x->hash = XXH3_createState();
-	if (!x->hash || !list_units(x))
+	if (!x->hash || !count_units(x))
 		return errmsg_nomem(x->err, NULL);
 	if (x->dir >= 0) {
 		rc = make_dirs(x);
@@ -270,7 +283,7 @@ static int extract_all(struct extracting *x)
 		if (rc)
 			return rc;
 	}
-	rc = pipeline_run(x->nunits, x->o->width, &ops, x);
+	rc = pipeline_run((size_t)x->first[x->p->x.nextents], x->o->width, &ops, x);
 	if (rc == -ENOMEM && !x->failed)
 		errmsg_nomem(x->err, NULL);
 	return !rc && x->dir >= 0 ? finish_dirs(x) : rc;
@@ -289,7 +302,7 @@ int pack_extract(struct pack *p, int dirfd,
 			close(x.files[i].fd);
 	pthread_mutex_destroy(&x.err_lock);
 	XXH3_freeState(x.hash);
-	free(x.units);
+	free(x.first);
 	free(x.files);
 	return rc;
 }

@@ -2,11 +2,13 @@
 /*
  * The index of a pack, as ucpack(5) lays it out.
  *
- * Records have fixed sizes and say everything that a reader needs to find one
- * block, so that an index can be mapped and searched where it is.  Offsets that
- * follow from the records before are there for that reason only: they are
- * checked against their sum, which leaves no room for gaps and overlaps.
- * References lead to stored extents, so that none can be circular.
+ * Offsets that follow from the records before are checked against their sum, which
+ * leaves no room for gaps and overlaps.  References lead to stored extents, so that
+ * none can be circular.
+ *
+ * An index may claim any size.  Each record is checked when it has been read, before
+ * there is memory for the next, and none that is valid is all zeros: so what an index
+ * takes is a small multiple of what really is in the file, holes not counted.
  */
 #include "ckpt/pack/pack_index.h"
 
@@ -15,9 +17,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/source.h"
 #include "ckpt/pack/pack_hash.h"
+#include "ckpt/pack/pack_stream.h"
 
 #define HEAD_SIZE 24u
 #define ENTRY_SIZE 64u
@@ -76,9 +81,12 @@ void pack_header_put(const struct pack_header *h, uint8_t out[PACK_HEADER_SIZE])
 
 struct parser {
 	const char *name;
-	const uint8_t *entries, *extents;
-	uint64_t names_size;
+	const struct pack_header *h;
+	struct pack_stream bytes;
+	uint64_t nentries, nextents, names_size; /* as the index says */
+	uint64_t files_size; /* bytes of all files */
 	struct pack_index *x;
+	size_t entries_cap, extents_cap;
 	struct errmsg *err;
 };
 
@@ -132,221 +140,293 @@ static bool has_parent(const struct pack_index *x, uint32_t i)
 	return at >= 0 && S_ISDIR(x->entries[at].mode);
 }
 
-static int parse_name(struct parser *p, uint32_t i, uint64_t at, uint64_t *end)
+/* `at` is where the name begins among the names, `first` the number of the entry's
+ * first extent. */
+static int parse_entry(struct parser *p, uint32_t i, uint64_t at, uint64_t first)
 {
-	struct pack_index *const x = p->x;
-	const uint8_t *const r = p->entries + (uint64_t)i * ENTRY_SIZE;
-	const uint64_t len = get_le32(r + 8);
-	const char *const name = x->names + at;
+	struct pack_entry e = { .first = (uint32_t)first };
+	const uint8_t *r;
+	mode_t mode;
+	int rc = pack_stream_next(&p->bytes, ENTRY_SIZE, &r, p->err);
 
-	if (get_le64(r) != at || len >= PACK_NAME_MAX ||
-	    !checked_range(at, len + 1, p->names_size) ||
-	    strnlen(name, len + 1) != len)
+	if (rc)
+		return rc;
+	e.name_len = get_le32(r + 8);
+	mode = get_le32(r + 12);
+	/* Whoever unpacks owns the files: other users' set-id bits must not
+	 * come back as this user's. */
+	e.mode = mode & (S_IFMT | 0777);
+	e.mtime_s = (int64_t)get_le64(r + 16);
+	e.mtime_ns = get_le32(r + 24);
+	e.n = get_le32(r + 28);
+	e.size = get_le64(r + 32);
+	e.hash[0] = get_le64(r + 48);
+	e.hash[1] = get_le64(r + 56);
+	if (get_le64(r) != at || e.name_len >= PACK_NAME_MAX ||
+	    !checked_range(at, e.name_len + UINT64_C(1), p->names_size))
 		return fail_entry(p, i, "no name");
-	x->entries[i].name = name;
-	*end = at + len + 1;
-	if ((i == 0) != (len == 0) || !is_relative(name))
-		return fail_entry(p, i, "a name that no file can have");
-	if (i > 0 && strcmp(x->entries[i - 1].name, name) >= 0)
-		return fail_entry(p, i, "out of order");
+	if ((mode & ~(mode_t)MODE_BITS) ||
+	    !(S_ISDIR(mode) || S_ISREG(mode)) || e.mtime_ns >= NS_PER_S)
+		return fail_entry(p, i, "neither a file nor a directory");
+	if (get_le64(r + 40) != first || e.n > p->nextents - first)
+		return fail_entry(p, i, "its extents are not there");
+	if (S_ISDIR(mode) && (e.n || e.size))
+		return fail_entry(p, i, "a directory with content");
+	if ((e.n == 0) != (e.size == 0))
+		return fail_entry(p, i, "its extents are not its size");
+	if (e.size > PACK_BYTES_MAX - p->files_size)
+		return fail_entry(p, i, "files of more bytes than a pack can hold");
+	p->files_size += e.size;
+	if (!array_reserve(&p->x->entries, &p->entries_cap, i + 1, sizeof(e)))
+		return errmsg_nomem(p->err, p->name);
+	p->x->entries[i] = e;
+	p->x->nentries = i + 1;
 	return 0;
 }
 
-static int parse_entry(struct parser *p, uint32_t i, uint64_t first)
+static int parse_entries(struct parser *p)
 {
-	const uint8_t *const r = p->entries + (uint64_t)i * ENTRY_SIZE;
-	struct pack_entry *const e = &p->x->entries[i];
+	uint64_t name = 0, extent = 0;
 
-	const mode_t mode = get_le32(r + 12);
+	for (uint32_t i = 0; i < p->nentries; i++) {
+		const int rc = parse_entry(p, i, name, extent);
 
-	/* Whoever unpacks owns the files: other users' set-id bits must not
-	 * come back as this user's. */
-	e->mode = mode & (S_IFMT | 0777);
-	e->mtime_s = (int64_t)get_le64(r + 16);
-	e->mtime_ns = get_le32(r + 24);
-	e->n = get_le32(r + 28);
-	e->size = get_le64(r + 32);
-	e->first = (uint32_t)first;
-	e->hash[0] = get_le64(r + 48);
-	e->hash[1] = get_le64(r + 56);
-	if ((mode & ~(mode_t)MODE_BITS) ||
-	    !(S_ISDIR(e->mode) || S_ISREG(e->mode)) || e->mtime_ns >= NS_PER_S)
-		return fail_entry(p, i, "neither a file nor a directory");
-	if (get_le64(r + 40) != first || e->n > p->x->nextents - first)
-		return fail_entry(p, i, "its extents are not there");
-	if (S_ISDIR(e->mode) && (e->n || e->size))
-		return fail_entry(p, i, "a directory with content");
-	if (e->size > INT64_MAX || (e->n == 0) != (e->size == 0))
-		return fail_entry(p, i, "its extents are not its size");
-	if (i == 0 ? !S_ISDIR(e->mode) : !has_parent(p->x, i))
-		return fail_entry(p, i, "not in a directory");
+		if (rc)
+			return rc;
+		name += p->x->entries[i].name_len + UINT64_C(1);
+		extent += p->x->entries[i].n;
+	}
+	if (name != p->names_size || extent != p->nextents)
+		return errmsg_set(p->err, -EBADMSG,
+				  "%s: damaged index: records that belong to no file",
+				  p->name);
+	return 0;
+}
+
+/* The blocks of stored extents follow each other from `*at` on. */
+static int parse_extent(struct parser *p, uint32_t i, uint64_t *at)
+{
+	struct pack_extent e = { .start = 0 };
+	const uint8_t *r;
+	const int rc = pack_stream_next(&p->bytes, EXTENT_SIZE, &r, p->err);
+
+	if (rc)
+		return rc;
+	if (get_le32(r + 8) > PACK_ROUNDED || get_le32(r + 12) >= BLOCK_TYPES)
+		return fail_extent(p, i, "of no known kind");
+	e.start = get_le64(r);
+	e.kind = (enum pack_kind)get_le32(r + 8);
+	e.type = (enum block_type)get_le32(r + 12);
+	if (e.kind == PACK_STORED) {
+		e.at = get_le64(r + 16);
+		e.stored = get_le64(r + 24);
+		e.table = get_le64(r + 32);
+		e.table_hash = get_le64(r + 40);
+		if (e.at != *at || e.stored == 0 ||
+		    !checked_range(*at, e.stored, p->h->index_at))
+			return fail_extent(p, i, "its blocks are not there");
+		*at += e.stored;
+	} else {
+		if (get_le64(r + 16) >= p->nextents || get_le64(r + 32) ||
+		    get_le64(r + 40))
+			return fail_extent(p, i, "refers to nothing");
+		e.target = (uint32_t)get_le64(r + 16);
+		e.from = get_le64(r + 24);
+	}
+	if (!array_reserve(&p->x->extents, &p->extents_cap, i + 1, sizeof(e)))
+		return errmsg_nomem(p->err, p->name);
+	p->x->extents[i] = e;
+	p->x->nextents = i + 1;
 	return 0;
 }
 
 /* The extents of a file, which make it up from its beginning to its end. */
-static int parse_file(struct parser *p, const struct pack_entry *e)
+static int parse_file(struct parser *p, const struct pack_entry *e, uint64_t *at)
 {
-	for (uint32_t i = e->first; i < e->first + e->n; i++) {
-		const uint8_t *const r = p->extents + (uint64_t)i * EXTENT_SIZE;
-		const bool last = i + 1 == e->first + e->n;
-		const uint64_t start = get_le64(r);
-		const uint64_t end = last ? e->size : get_le64(r + EXTENT_SIZE);
+	const uint32_t end = e->first + e->n;
+	uint64_t from = 0;
 
-		if ((i == e->first && start != 0) || end <= start ||
-		    end > e->size)
+	for (uint32_t i = e->first; i < end; i++) {
+		const int rc = parse_extent(p, i, at);
+		const struct pack_extent *const v = p->x->extents;
+
+		if (rc)
+			return rc;
+		if (v[i].start >= e->size ||
+		    (i == e->first ? v[i].start != 0 : v[i].start <= from))
 			return fail_extent(p, i, "out of order");
-		if (get_le32(r + 8) > PACK_ROUNDED ||
-		    get_le32(r + 12) >= BLOCK_TYPES)
-			return fail_extent(p, i, "of no known kind");
-		p->x->extents[i] = (struct pack_extent){
-			.start = start,
-			.len = end - start,
-			.kind = (enum pack_kind)get_le32(r + 8),
-			.type = (enum block_type)get_le32(r + 12),
-		};
+		if (i > e->first)
+			p->x->extents[i - 1].len = v[i].start - from;
+		from = v[i].start;
 	}
+	if (e->n)
+		p->x->extents[end - 1].len = e->size - from;
 	return 0;
 }
 
-/* Blocks, then tables, each in order, fill the pack up to the index. */
-static int parse_stored(struct parser *p, const struct pack_header *h)
+/* The blocks end at `at`; then the tables, in order, fill the pack up to the index. */
+static int check_tables(const struct parser *p, uint64_t at)
 {
-	uint64_t at = PACK_HEADER_SIZE, table;
-
 	for (uint32_t i = 0; i < p->x->nextents; i++) {
-		struct pack_extent *const e = &p->x->extents[i];
-		const uint8_t *const r = p->extents + (uint64_t)i * EXTENT_SIZE;
+		const struct pack_extent *const e = &p->x->extents[i];
+		const uint64_t size = pack_extent_blocks(e) * PACK_TABLE_RECORD;
 
 		if (e->kind != PACK_STORED)
 			continue;
-		e->at = get_le64(r + 16);
-		e->stored = get_le64(r + 24);
-		e->table_hash = get_le64(r + 40);
-		if (e->at != at || e->stored == 0 ||
-		    !checked_range(at, e->stored, h->index_at))
-			return fail_extent(p, i, "its blocks are not there");
 		if (e->len % block_width(e->type))
 			return fail_extent(p, i, "ends within an element");
-		at += e->stored;
-	}
-	table = at;
-	for (uint32_t i = 0; i < p->x->nextents; i++) {
-		struct pack_extent *const e = &p->x->extents[i];
-		const uint8_t *const r = p->extents + (uint64_t)i * EXTENT_SIZE;
-		uint64_t size;
-
-		if (e->kind != PACK_STORED)
-			continue;
-		e->table = get_le64(r + 32);
-		if (e->table != table ||
-		    !checked_mul(pack_extent_blocks(e), PACK_TABLE_RECORD,
-				 &size) ||
-		    !checked_range(table, size, h->index_at))
+		if (e->table != at || !checked_range(at, size, p->h->index_at))
 			return fail_extent(p, i, "its table is not there");
-		table += size;
+		at += size;
 	}
-	if (table != h->index_at)
+	if (at != p->h->index_at)
 		return errmsg_set(p->err, -EBADMSG,
 				  "%s: damaged index: bytes that belong to no file",
 				  p->name);
 	return 0;
 }
 
+static int parse_extents(struct parser *p)
+{
+	uint64_t at = PACK_HEADER_SIZE;
+
+	for (uint32_t i = 0; i < p->x->nentries; i++) {
+		const int rc = parse_file(p, &p->x->entries[i], &at);
+
+		if (rc)
+			return rc;
+	}
+	return check_tables(p, at);
+}
+
 /* Bytes of the source of an extent that refers to another. */
 static bool source_len(const struct pack_extent *e, uint64_t *len)
 {
-	if (e->kind == PACK_COPY) {
-		*len = e->len;
-		return e->type == BLOCK_BYTES;
-	}
-	return (e->type == BLOCK_F16 || e->type == BLOCK_BF16) &&
-	       e->len % 2 == 0 && checked_mul(e->len, 2, len);
+	*len = e->kind == PACK_COPY ? e->len : 2 * e->len;
+	return e->kind == PACK_COPY ? e->type == BLOCK_BYTES
+				    : (e->type == BLOCK_F16 ||
+				       e->type == BLOCK_BF16) &&
+					      e->len % 2 == 0;
 }
 
-static int parse_references(struct parser *p)
+static int check_references(struct parser *p)
 {
-	for (uint32_t i = 0; i < p->x->nextents; i++) {
-		struct pack_extent *const e = &p->x->extents[i];
-		const uint8_t *const r = p->extents + (uint64_t)i * EXTENT_SIZE;
-		const uint64_t target = get_le64(r + 16);
-		const struct pack_extent *const to =
-			target < p->x->nextents ? &p->x->extents[target] : NULL;
+	const struct pack_index *const x = p->x;
+	uint64_t references = 0;
+
+	for (uint32_t i = 0; i < x->nextents; i++) {
+		const struct pack_extent *const e = &x->extents[i];
+		const struct pack_extent *const to = &x->extents[e->target];
 		uint64_t len;
 
 		if (e->kind == PACK_STORED)
 			continue;
-		e->target = (uint32_t)target;
-		e->from = get_le64(r + 24);
-		if (!to || to->kind != PACK_STORED || !source_len(e, &len) ||
-		    !checked_range(e->from, len, to->len) || get_le64(r + 32) ||
-		    get_le64(r + 40))
+		if (to->kind != PACK_STORED || !source_len(e, &len) ||
+		    !checked_range(e->from, len, to->len))
 			return fail_extent(p, i, "refers to nothing");
 		if (e->kind == PACK_ROUNDED &&
 		    (to->type != BLOCK_F32 || e->from % 4))
 			return fail_extent(p, i, "rounds what is no float");
+		references += e->len;
 	}
+	if (references / PACK_REFERENCES_MAX > p->files_size - references)
+		return errmsg_set(p->err, -E2BIG,
+				  "%s: claims copies of %llu bytes, but stores"
+				  " only %llu to copy",
+				  p->name, (unsigned long long)references,
+				  (unsigned long long)(p->files_size -
+						       references));
 	return 0;
 }
 
-static int parse_all(struct parser *p, const struct pack_header *h)
+static int check_name(const struct parser *p, uint32_t i)
 {
-	struct pack_index *const x = p->x;
-	uint64_t name = 0, extent = 0;
-	int rc = 0;
+	const struct pack_entry *const e = &p->x->entries[i];
 
-	for (uint32_t i = 0; !rc && i < x->nentries; i++) {
-		rc = parse_name(p, i, name, &name);
-		if (!rc)
-			rc = parse_entry(p, i, extent);
-		if (!rc)
-			rc = parse_file(p, &x->entries[i]);
-		extent += x->entries[i].n;
-	}
-	if (rc)
-		return rc;
-	if (name != p->names_size || extent != x->nextents)
-		return errmsg_set(p->err, -EBADMSG,
-				  "%s: damaged index: records that belong to no file",
-				  p->name);
-	rc = parse_stored(p, h);
-	return rc ? rc : parse_references(p);
+	if (strlen(e->name) != e->name_len)
+		return fail_entry(p, i, "no name");
+	if ((i == 0) != (e->name_len == 0) || !is_relative(e->name))
+		return fail_entry(p, i, "a name that no file can have");
+	if (i > 0 && strcmp(e[-1].name, e->name) >= 0)
+		return fail_entry(p, i, "out of order");
+	if (i == 0 ? !S_ISDIR(e->mode) : !has_parent(p->x, i))
+		return fail_entry(p, i, "not in a directory");
+	return 0;
 }
 
-int pack_index_parse(struct span bytes, const char *name,
-		     const struct pack_header *h, struct pack_index *out,
-		     struct errmsg *err)
+static int parse_names(struct parser *p)
 {
-	struct pack_index x = { 0 };
-	struct parser p = { .name = name, .x = &x, .err = err };
-	const bool headed = bytes.len >= HEAD_SIZE;
-	const uint64_t entries = headed ? get_le64(bytes.p) : 0;
-	const uint64_t extents = headed ? get_le64(bytes.p + 8) : 0;
+	char *to = malloc(p->names_size);
+	int rc = to ? 0 : errmsg_nomem(p->err, p->name);
+
+	p->x->names = to;
+	for (uint32_t i = 0; !rc && i < p->x->nentries; i++) {
+		const size_t n = p->x->entries[i].name_len + (size_t)1;
+		const uint8_t *name;
+
+		rc = pack_stream_next(&p->bytes, n, &name, p->err);
+		if (rc)
+			break;
+		memcpy(to, name, n);
+		if (to[n - 1])
+			return fail_entry(p, i, "no name");
+		p->x->entries[i].name = to;
+		to += n;
+		rc = check_name(p, i);
+	}
+	return rc;
+}
+
+static int parse_head(struct parser *p)
+{
+	const uint8_t *r;
+	uint64_t size = p->h->index_size;
 	int rc;
 
-	if (entries > PACK_ENTRIES_MAX || extents > PACK_EXTENTS_MAX)
-		return errmsg_set(err, -E2BIG,
-				  "%s: an index of %llu files and %llu extents",
-				  name, (unsigned long long)entries,
-				  (unsigned long long)extents);
-	p.names_size = headed ? get_le64(bytes.p + 16) : 0;
-	if (entries == 0 || XXH3_64bits(bytes.p, bytes.len) != h->index_hash ||
-	    bytes.len - HEAD_SIZE < entries * ENTRY_SIZE + extents * EXTENT_SIZE ||
-	    bytes.len - HEAD_SIZE - entries * ENTRY_SIZE - extents * EXTENT_SIZE !=
-		    p.names_size)
-		return errmsg_set(err, -EBADMSG, "%s: damaged index", name);
-	p.entries = bytes.p + HEAD_SIZE;
-	p.extents = p.entries + entries * ENTRY_SIZE;
-	x.nentries = (uint32_t)entries;
-	x.nextents = (uint32_t)extents;
-	x.entries = calloc(entries, sizeof(*x.entries));
-	x.extents = calloc(extents + 1, sizeof(*x.extents));
-	x.names = malloc(p.names_size + 1);
-	if (x.entries && x.extents && x.names) {
-		memcpy(x.names, p.extents + extents * EXTENT_SIZE, p.names_size);
-		rc = parse_all(&p, h);
-	} else {
-		rc = errmsg_nomem(err, name);
-	}
+	if (size < HEAD_SIZE)
+		return errmsg_set(p->err, -EBADMSG, "%s: damaged index", p->name);
+	rc = pack_stream_next(&p->bytes, HEAD_SIZE, &r, p->err);
+	if (rc)
+		return rc;
+	p->nentries = get_le64(r);
+	p->nextents = get_le64(r + 8);
+	p->names_size = get_le64(r + 16);
+	if (p->nentries > PACK_ENTRIES_MAX || p->nextents > PACK_EXTENTS_MAX ||
+	    p->names_size > PACK_NAMES_MAX)
+		return errmsg_set(p->err, -E2BIG,
+				  "%s: an index of %llu files and %llu extents,"
+				  " and names of %llu bytes",
+				  p->name, (unsigned long long)p->nentries,
+				  (unsigned long long)p->nextents,
+				  (unsigned long long)p->names_size);
+	size -= HEAD_SIZE;
+	if (p->nentries == 0 ||
+	    size != p->nentries * ENTRY_SIZE + p->nextents * EXTENT_SIZE +
+			    p->names_size)
+		return errmsg_set(p->err, -EBADMSG, "%s: damaged index", p->name);
+	return 0;
+}
+
+int pack_index_read(const struct source *src, const struct pack_header *h,
+		    struct pack_index *out, struct errmsg *err)
+{
+	struct pack_index x = { 0 };
+	struct parser p = { .name = src->name, .h = h, .x = &x, .err = err };
+	int rc = pack_stream_open(&p.bytes, src, h->index_at, h->index_size, err);
+
+	if (!rc)
+		rc = parse_head(&p);
+	if (!rc)
+		rc = parse_entries(&p);
+	if (!rc)
+		rc = parse_extents(&p);
+	if (!rc)
+		rc = check_references(&p);
+	if (!rc)
+		rc = parse_names(&p);
+	if (!rc && pack_stream_hash(&p.bytes) != h->index_hash)
+		rc = errmsg_set(err, -EBADMSG, "%s: damaged index", src->name);
+	pack_stream_close(&p.bytes);
 	if (rc)
 		pack_index_done(&x);
 	else
@@ -446,5 +526,23 @@ uint32_t pack_index_extent(const struct pack_index *x,
 		else
 			high = mid;
 	}
+	return low;
+}
+
+uint32_t pack_index_owner(const struct pack_index *x, uint32_t extent)
+{
+	uint32_t low = 0, high = x->nentries;
+
+	while (high - low > 1) {
+		const uint32_t mid = low + (high - low) / 2;
+
+		if (x->entries[mid].first <= extent)
+			low = mid;
+		else
+			high = mid;
+	}
+	/* Empty entries begin where the next one does. */
+	while (low > 0 && x->entries[low].n == 0)
+		low--;
 	return low;
 }

@@ -11,6 +11,7 @@
 #include "ckpt/pack/block.h"
 
 struct errmsg;
+struct source;
 
 /* The layout of a pack, which ucpack(5) documents. */
 #define PACK_SUFFIX ".ucpack"
@@ -24,6 +25,14 @@ struct errmsg;
 #define PACK_ENTRIES_MAX (UINT64_C(1) << 20)
 #define PACK_EXTENTS_MAX (UINT64_C(1) << 22)
 #define PACK_NAME_MAX 4096u
+#define PACK_NAMES_MAX (UINT64_C(1) << 26) /* bytes of all */
+
+/* Bytes of all files. */
+#define PACK_BYTES_MAX (UINT64_C(1) << 50)
+
+/* How many times what is stored its copies may be, rounded ones included: weights
+ * follow from masters once for each file that holds them. */
+#define PACK_REFERENCES_MAX 16u
 
 /* Where the bytes of an extent come from. */
 enum pack_kind {
@@ -52,6 +61,7 @@ struct pack_extent {
 /* A file or a directory; the first entry is the directory itself, named "". */
 struct pack_entry {
 	const char *name; /* relative; in the index */
+	uint32_t name_len;
 	mode_t mode;
 	int64_t mtime_s;
 	uint32_t mtime_ns;
@@ -90,11 +100,10 @@ void pack_header_put(const struct pack_header *h, uint8_t out[PACK_HEADER_SIZE])
  * Read an index and check all of it: that names are sorted, lead nowhere else
  * and have their directories; that extents make up each file; that stored ones
  * and their tables fill the pack without gaps; that references lie within one
- * stored extent.  -EBADMSG, -E2BIG or -ENOMEM.
+ * stored extent.  -EBADMSG, -E2BIG, -ENOMEM, or as source_read.
  */
-int pack_index_parse(struct span bytes, const char *name,
-		     const struct pack_header *h, struct pack_index *out,
-		     struct errmsg *err);
+int pack_index_read(const struct source *src, const struct pack_header *h,
+		    struct pack_index *out, struct errmsg *err);
 void pack_index_done(struct pack_index *x);
 
 /* Append the bytes of an index. */
@@ -106,6 +115,9 @@ int64_t pack_index_find(const struct pack_index *x, const char *name);
 /* The number of the extent that holds byte `off` of a file, below its size. */
 uint32_t pack_index_extent(const struct pack_index *x,
 			   const struct pack_entry *e, uint64_t off);
+
+/* The number of the entry that an extent belongs to. */
+uint32_t pack_index_owner(const struct pack_index *x, uint32_t extent);
 
 /* Blocks of a stored extent. */
 uint64_t pack_extent_blocks(const struct pack_extent *x);

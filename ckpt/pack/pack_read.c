@@ -99,23 +99,9 @@ static size_t block_len(const struct pack_extent *e, uint64_t block)
 	return left < BLOCK_SIZE ? (size_t)left : BLOCK_SIZE;
 }
 
-/* The entry that an extent belongs to. */
-static const struct pack_entry *owner(const struct pack *p, uint32_t extent)
+static const char *owner_name(const struct pack *p, uint32_t extent)
 {
-	uint32_t low = 0, high = p->x.nentries;
-
-	while (high - low > 1) {
-		const uint32_t mid = low + (high - low) / 2;
-
-		if (p->x.entries[mid].first <= extent)
-			low = mid;
-		else
-			high = mid;
-	}
-	/* Empty entries begin where the next one does. */
-	while (low > 0 && p->x.entries[low].n == 0)
-		low--;
-	return &p->x.entries[low];
+	return p->x.entries[pack_index_owner(&p->x, extent)].name;
 }
 
 static int fail_block(const struct wanted *w)
@@ -126,7 +112,7 @@ static int fail_block(const struct wanted *w)
 		w->err, -EBADMSG,
 		"%s: %s: block %llu of extent %u (%zu bytes at %llu)"
 		" is damaged",
-		w->p->src.name, owner(w->p, w->extent)->name,
+		w->p->src.name, owner_name(w->p, w->extent),
 		(unsigned long long)w->block, w->extent, block_len(e, w->block),
 		(unsigned long long)(e->start + w->block * BLOCK_SIZE));
 }
@@ -189,7 +175,7 @@ static int get_block(struct wanted *w, struct cached_block **out)
 		return fail_block(w);
 	if (rc && w->err && !w->err->text[0])
 		errmsg_set(w->err, rc, "%s: %s: cannot decode: %s",
-			   w->p->src.name, owner(w->p, w->extent)->name,
+			   w->p->src.name, owner_name(w->p, w->extent),
 			   strerror(-rc));
 	return rc;
 }

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/xattr.h>
 
 #include "ckpt/base/errmsg.h"
@@ -220,6 +221,25 @@ static int open_all(const char *path, struct work *p, struct pack **out,
 	return 0;
 }
 
+/* A pack may claim files of any size. */
+static int check_room(const struct outdir *dir, const char *path, uint64_t bytes,
+		      struct errmsg *err)
+{
+	struct statvfs fs;
+	uint64_t room;
+
+	if (fstatvfs(dir->fd, &fs) < 0)
+		return errmsg_errno(err, dir->final, "cannot stat");
+	room = (uint64_t)fs.f_bavail * fs.f_frsize;
+	return bytes <= room
+		       ? 0
+		       : errmsg_set(err, -ENOSPC,
+				    "%s: has %llu bytes to unpack; there is room"
+				    " for %llu at %s",
+				    path, (unsigned long long)bytes,
+				    (unsigned long long)room, dir->final);
+}
+
 int packer_unpack(const char *path, const char *out,
 		  const struct packer_options *o, struct packer_result *result,
 		  struct errmsg *err)
@@ -233,7 +253,9 @@ int packer_unpack(const char *path, const char *out,
 		return rc;
 	rc = outdir_open(&dir, out, err);
 	if (!rc) {
-		rc = extract(pack, dir.fd, &p, err);
+		rc = check_room(&dir, path, result->bytes, err);
+		if (!rc)
+			rc = extract(pack, dir.fd, &p, err);
 		if (!rc)
 			rc = outdir_commit(&dir, NULL, err);
 		outdir_close(&dir);

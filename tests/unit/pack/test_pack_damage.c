@@ -157,20 +157,21 @@ static void lies_are_refused(void **state)
 		{ 0, 8, PACKED_FILES + 1, "damaged index" },
 		{ 16, 8, 3, "damaged index" },
 		{ ENTRY(1), 8, 2, "entry 1: no name" },
-		{ ENTRY(1) + 8, 4, 2, "entry 1: no name" },
+		{ ENTRY(1) + 8, 4, 2, "entry 2: no name" },
 		{ ENTRY(1) + 8, 4, UINT32_MAX, "entry 1: no name" },
 		{ ENTRY(1) + 12, 4, S_IFLNK | 0777, "neither a file" },
 		{ ENTRY(1) + 12, 4, S_IFREG | 0644, "not in a directory" },
 		{ ENTRY(1) + 24, 4, 1000000000, "neither a file" },
 		{ ENTRY(1) + 32, 8, 5, "directory with content" },
 		{ ENTRY(2) + 28, 4, 1000, "its extents are not there" },
-		{ ENTRY(2) + 32, 8, UINT64_MAX, "not its size" },
+		{ ENTRY(2) + 32, 8, UINT64_MAX, "more bytes than a pack" },
+		{ 16, 8, UINT64_C(1) << 27, "names of 134217728 bytes" },
 		{ ENTRY(2) + 32, 8, 1, "out of order" },
 		{ ENTRY(2) + 40, 8, 1, "its extents are not there" },
 		{ ENTRY(0) + 12, 4, S_IFREG | 0644, "not in a directory" },
 		{ EXTENT(0), 8, 1, "extent 0: out of order" },
-		{ EXTENT(1), 8, 0, "extent 0: out of order" },
-		{ EXTENT(1), 8, UINT64_C(1) << 62, "extent 0: out of order" },
+		{ EXTENT(1), 8, 0, "extent 1: out of order" },
+		{ EXTENT(1), 8, UINT64_C(1) << 62, "extent 1: out of order" },
 		{ EXTENT(0) + 8, 4, 3, "of no known kind" },
 		{ EXTENT(0) + 12, 4, BLOCK_TYPES, "of no known kind" },
 		{ EXTENT(0) + 12, 4, BLOCK_F64, "within an element" },
@@ -241,6 +242,171 @@ static void names_stay_below(void **state)
 	}
 }
 
+/* --- claims that nothing bears out -------------------------------------------- */
+
+/* A pack of any size: what has been written to it, and otherwise holes. */
+struct holes {
+	struct source src;
+	struct bytebuf head; /* at 0 */
+	struct bytebuf end;  /* at end_at */
+	uint64_t end_at;
+	uint64_t read; /* bytes, so far */
+};
+
+static int holes_read(const struct source *s, void *buf, size_t len, uint64_t off,
+		      struct errmsg *err)
+{
+	struct holes *const h = s->ctx;
+
+	(void)err;
+	h->read += len;
+	for (size_t i = 0; i < len; i++) {
+		const uint64_t at = off + i, in_end = at - h->end_at;
+
+		((uint8_t *)buf)[i] =
+			at < h->head.len ? h->head.data[at]
+			: at >= h->end_at && in_end < h->end.len
+				? h->end.data[in_end]
+				: 0;
+	}
+	return 0;
+}
+
+static void holes_close(struct source *s)
+{
+	(void)s;
+}
+
+static void holes_done(struct holes *h)
+{
+	bytebuf_done(&h->head);
+	bytebuf_done(&h->end);
+}
+
+/* A pack of `size` bytes whose index is the last `index_size`: `index` and holes. */
+static void holes_init(struct holes *h, uint64_t pack_size, uint64_t index_size,
+		       const struct pack_index *index)
+{
+	static const struct source_ops ops = { .read = holes_read,
+					       .close = holes_close };
+	struct pack_header header = { .file_size = pack_size,
+				      .index_at = pack_size - index_size,
+				      .index_size = index_size };
+	uint8_t head[PACK_HEADER_SIZE];
+
+	*h = (struct holes){ .end_at = header.index_at };
+	pack_index_put(index, &h->end);
+	header.index_hash = XXH3_64bits(h->end.data, h->end.len);
+	pack_header_put(&header, head);
+	bytebuf_add(&h->head, head, sizeof(head));
+	h->src = (struct source){ .name = "pack", .fd = -1, .size = pack_size,
+				  .ops = &ops, .ctx = h };
+}
+
+#define GIB (UINT64_C(1) << 30)
+
+/* Memory is proportional to what is read before the pack is refused. */
+#define STEPS_MAX (UINT64_C(32) << 20)
+
+static void an_index_of_holes_takes_no_memory(void **state)
+{
+	/* As many records as the format allows, in an index of that size. */
+	static const struct {
+		uint64_t entries, extents, names;
+		const char *why;
+	} cases[] = {
+		{ PACK_ENTRIES_MAX, 0, PACK_NAMES_MAX, "entry 1: " },
+		{ PACK_ENTRIES_MAX, PACK_EXTENTS_MAX, PACK_NAMES_MAX, "entry 1: " },
+		{ 1, PACK_EXTENTS_MAX, 1, "belong to no file" },
+		{ 1, 0, UINT64_C(6) * GIB, "names of 6442450944 bytes" },
+	};
+	struct pack_entry root = { .name = "", .mode = S_IFDIR | 0755 };
+	const struct pack_index x = { .entries = &root, .nentries = 1 };
+
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		const uint64_t n = 24 + 64 * cases[i].entries +
+				   48 * cases[i].extents + cases[i].names;
+		struct errmsg err = { "" };
+		struct holes h;
+		struct pack *p;
+
+		holes_init(&h, PACK_HEADER_SIZE + n, n, &x);
+		put_le64(h.end.data, cases[i].entries);
+		put_le64(h.end.data + 8, cases[i].extents);
+		put_le64(h.end.data + 16, cases[i].names);
+		assert_true(pack_open_source(&h.src, &p, &err) < 0);
+		if (!strstr(err.text, cases[i].why))
+			fail_msg("case %zu: '%s'", i, err.text);
+		assert_true(h.read < STEPS_MAX);
+		holes_done(&h);
+	}
+}
+
+/* A file of one stored extent of `len` bytes, and one of `n` copies of all of it. */
+static int open_copies(struct holes *h, uint64_t len, uint32_t n, struct pack **p,
+		       struct errmsg *err)
+{
+	const uint64_t table = len / BLOCK_SIZE * PACK_TABLE_RECORD;
+	struct pack_entry entries[3] = {
+		{ .name = "", .mode = S_IFDIR | 0755 },
+		{ .name = "a", .mode = S_IFREG | 0644, .size = n * len,
+		  .n = n },
+		{ .name = "b", .mode = S_IFREG | 0644, .size = len,
+		  .first = n, .n = 1 },
+	};
+	struct pack_index x = { .entries = entries, .nentries = 3,
+				.nextents = n + 1 };
+	uint64_t index_size = 24 + 3 * 64 + (n + 1) * UINT64_C(48) + 5;
+
+	x.extents = calloc(n + 1, sizeof(*x.extents));
+	for (uint32_t i = 0; i < n; i++)
+		x.extents[i] = (struct pack_extent){ .start = i * len,
+						     .kind = PACK_COPY,
+						     .target = n };
+	x.extents[n] = (struct pack_extent){ .at = PACK_HEADER_SIZE,
+					     .stored = len / BLOCK_SIZE,
+					     .table = PACK_HEADER_SIZE +
+						      len / BLOCK_SIZE };
+	holes_init(h, x.extents[n].table + table + index_size, index_size, &x);
+	free(x.extents);
+	return pack_open_source(&h->src, p, err);
+}
+
+static void a_table_of_holes_takes_no_memory(void **state)
+{
+	const struct pack_extract_options o = { .width = 1 };
+	struct errmsg err = { "" };
+	struct holes h;
+	struct pack *p;
+	uint8_t byte;
+
+	/* 64 TiB of blocks, a table of 12 GiB. */
+	assert_int_equal(open_copies(&h, UINT64_C(1) << 46, 1, &p, &err), 0);
+	assert_int_equal(pack_read(p, 2, &byte, 1, 0, &err), -EBADMSG);
+	assert_string_equal(err.text, "pack: table of extent 1 is damaged");
+	assert_int_equal(pack_extract(p, -1, &o, &err), -EBADMSG);
+	assert_true(h.read < STEPS_MAX);
+	pack_close(p);
+	holes_done(&h);
+}
+
+static void copies_of_too_much_are_refused(void **state)
+{
+	struct errmsg err = { "" };
+	struct holes h;
+	struct pack *p;
+
+	assert_int_equal(open_copies(&h, BLOCK_SIZE, PACK_REFERENCES_MAX, &p, &err),
+			 0);
+	pack_close(p);
+	holes_done(&h);
+	/* 256 GiB from 64 MiB. */
+	assert_int_equal(open_copies(&h, 64 << 20, 4096, &p, &err), -E2BIG);
+	assert_string_equal(err.text, "pack: claims copies of 274877906944 bytes,"
+				      " but stores only 67108864 to copy");
+	holes_done(&h);
+}
+
 static void another_version_is_named(void **state)
 {
 	struct errmsg err = { "" };
@@ -280,6 +446,9 @@ int main(void)
 		cmocka_unit_test(no_pack_is_none),
 		cmocka_unit_test(lies_are_refused),
 		cmocka_unit_test(names_stay_below),
+		cmocka_unit_test(an_index_of_holes_takes_no_memory),
+		cmocka_unit_test(a_table_of_holes_takes_no_memory),
+		cmocka_unit_test(copies_of_too_much_are_refused),
 		cmocka_unit_test(another_version_is_named),
 		cmocka_unit_test(extraction_compares_files),
 	};
