@@ -22,6 +22,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfindex.h"
+#include "ckpt/dirs/kinds.h"
 #include "ckpt/dirs/names.h"
 #include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
@@ -375,8 +376,7 @@ int hfdir_open(struct hfdir *d, const char *path, struct errmsg *err)
 	int rc;
 
 	if (!l || files_stat(path, &st, NULL))
-		return errmsg_set(err, -ENOENT,
-				  "%s: no weights of Hugging Face here", path);
+		return kinds_refuse(path, err);
 	*d = (struct hfdir){ .path = strdup(path), .st = st };
 	rc = d->path ? open_layout(d, l, err) : errmsg_nomem(err, path);
 	if (!rc)

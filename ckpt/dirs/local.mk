@@ -2,6 +2,7 @@
 # Uses the rooms above; tensors are only described here.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/names.h %D%/names.c \
+	%D%/kinds.h %D%/kinds.c \
 	%D%/hfindex.h %D%/hfindex.c \
 	%D%/hfdir.h %D%/hfdir.c \
 	%D%/tagdir.h %D%/tagdir_impl.h %D%/tagdir.c %D%/tagdir_nvme.c \

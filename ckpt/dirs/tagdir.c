@@ -17,6 +17,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/kinds.h"
 #include "ckpt/files/files.h"
 #include "ckpt/files/roots.h"
 #include "ckpt/format/ptfile.h"
@@ -146,18 +147,6 @@ static int check_grid(const struct tagdir *d, const struct tag_file *v,
 	return 0;
 }
 
-static int fail_not_zero(const struct tagdir *d, size_t nmodel,
-			 struct errmsg *err)
-{
-	if (nmodel)
-		return errmsg_set(err, -ENOTSUP,
-				  "%s: no *_optim_states.pt files: a checkpoint"
-				  " without ZeRO (stage 0), or one whose"
-				  " optimizer shards are missing", d->path);
-	return errmsg_set(err, -ENOENT,
-			  "%s: no DeepSpeed checkpoint here", d->path);
-}
-
 /* The grid has to hold every rank that left a file of either kind. */
 static void tagdir_widen(struct tagdir *d, const struct list *l)
 {
@@ -230,7 +219,7 @@ static int build_grid(struct tagdir *d, struct found *f, struct errmsg *err)
 	int rc;
 
 	if (optim->n == 0)
-		return fail_not_zero(d, model->n + model3->n, err);
+		return kinds_refuse(d->path, err);
 	d->zero3 = model3->n > 0;
 	if (d->zero3 && model->n)
 		return errmsg_set(err, -EBADMSG,

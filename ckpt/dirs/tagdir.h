@@ -53,8 +53,7 @@ struct tagdir {
 
 /*
  * Scan a tag directory.  Fails with one message if it cannot be a complete
- * ZeRO checkpoint: -ENOENT not a checkpoint, -ENOTSUP one without ZeRO,
- * -EBADMSG a rank's file is missing.  Call tagdir_done in the end.
+ * ZeRO checkpoint: as kinds_refuse, or -EBADMSG if a rank's file is missing.  Call tagdir_done in the end.
  */
 int tagdir_scan(struct tagdir *d, const char *path, struct errmsg *err);
 void tagdir_done(struct tagdir *d);

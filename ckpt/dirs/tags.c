@@ -21,6 +21,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/kinds.h"
 #include "ckpt/dirs/names.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
@@ -171,7 +172,7 @@ int tags_list(const char *dir, struct tag_list *out, struct errmsg *err)
 	int rc = files_opendir(dir, &d, err);
 
 	if (rc)
-		return rc;
+		return rc == -ENOTDIR ? kinds_refuse(dir, err) : rc;
 	while (!rc && (name = files_readdir(d)))
 		rc = consider(&t, dir, d, name);
 	if (rc)

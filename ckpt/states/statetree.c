@@ -8,12 +8,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfdir.h"
+#include "ckpt/dirs/kinds.h"
 #include "ckpt/dirs/tags.h"
-#include "ckpt/files/files.h"
 #include "ckpt/model/model.h"
 #include "ckpt/states/state.h"
 #include "ckpt/states/statetree_impl.h"
@@ -90,26 +89,13 @@ int statetree_add_file(struct statetree_states *s, const char *file,
 
 /* --- opening ----------------------------------------------------------------- */
 
-static bool has_dir(const char *path, const char *name)
-{
-	struct stat st;
-	char *full;
-	bool is;
-
-	if (asprintf(&full, "%s/%s", path, name) < 0)
-		return false;
-	is = files_stat(full, &st, NULL) == 0 && S_ISDIR(st.st_mode);
-	free(full);
-	return is;
-}
-
 static int open_kind(const char *path, struct statetree **out, char **dir,
 		     struct errmsg *err)
 {
 	enum tags_choice choice;
 	int rc;
 
-	if (has_dir(path, "zero")) {
+	if (kinds_is_universal(path)) {
 		*dir = strdup(path);
 		return *dir ? statetree_open_universal(path, out, err)
 			    : errmsg_nomem(err, NULL);

@@ -12,6 +12,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/kinds.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/files/files.h"
@@ -104,7 +105,8 @@ static int survey_scan(void *ctx, size_t i)
 	struct tagdir d;
 
 	s->odd[i] = tried == FAILED;
-	if (tried != NOT_TRIED || !tagdir_is_tag(s->paths[i]))
+	if (tried != NOT_TRIED || !tagdir_is_tag(s->paths[i]) ||
+	    kinds_is_universal(s->paths[i])) /* shown as it is */
 		return 0;
 	s->odd[i] = tagdir_scan(&d, s->paths[i], NULL);
 	if (!s->odd[i])

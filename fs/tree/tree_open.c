@@ -8,6 +8,7 @@
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfdir.h"
+#include "ckpt/dirs/kinds.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/files/files.h"
@@ -55,11 +56,7 @@ static int open_run(struct tree *t, struct errmsg *err)
 	if (tags.n)
 		rc = open_tags(t, &tags, err);
 	else if (!tags_exist_below(source))
-		rc = errmsg_set(err, -ENOENT,
-				"%s: no DeepSpeed checkpoint here: found neither"
-				" *_optim_states.pt files, nor directories with"
-				" such files, nor Hugging Face weights",
-				source);
+		rc = kinds_refuse(source, err);
 	if (!rc)
 		survey_run(t, &tags);
 	tags_done(&tags);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "ckpt/dirs/kinds.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/files/files.h"
@@ -74,8 +75,7 @@ static int load_find_choose(const char *dir, char path[PATH_MAX],
 	if (rc)
 		return rc;
 	if (choice == TAGS_NONE)
-		rc = errmsg_set(err, -ENOENT,
-				"%s: no `latest` and no checkpoint", dir);
+		rc = kinds_refuse(tag, err);
 	else if (snprintf(path, PATH_MAX, "%s", tag) >= PATH_MAX)
 		rc = errmsg_set(err, -ENAMETOOLONG, "%s: name too long", dir);
 	free(tag);
@@ -86,7 +86,7 @@ static int load_find_choose(const char *dir, char path[PATH_MAX],
 static int check_kind(const struct load_options *o, const char *path,
 		      struct errmsg *err)
 {
-	const bool universal = is_dir(path, "zero");
+	const bool universal = kinds_is_universal(path);
 
 	if (!o->universal && universal)
 		return errmsg_set(
@@ -129,7 +129,7 @@ int load_find(const struct load_options *o, char path[PATH_MAX],
 		rc = set_path(path, o->dir, tag, err);
 	else if (!o->universal)
 		rc = load_find_choose(o->dir, path, err);
-	else if (is_dir(o->dir, "zero"))
+	else if (kinds_is_universal(o->dir))
 		rc = set_path(path, o->dir, ".", err);
 	else
 		rc = errmsg_set(

@@ -56,7 +56,7 @@ scripts += \
 	%D%/remote/http.sh \
 	%D%/remote/s3.sh \
 	%D%/remote/stacked.sh \
-	%D%/mount/reasons.sh \
+	%D%/mount/kinds.sh %D%/mount/reasons.sh \
 	%D%/mount/mistakes.sh \
 	%D%/mount/backed.sh \
 	%D%/mount/far.sh \

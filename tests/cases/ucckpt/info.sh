@@ -81,7 +81,7 @@ touch -d 2001-01-01 "$run/worst"
 info 0 "$run"
 says "checkpoint $run/best (last modified)"
 info 1 "$good/hf_trainer"
-says "warning: .*in directories below.*" "problem: .*no DeepSpeed checkpoint here"
+says "warning: .*in directories below.*" "problem: .*no DeepSpeed checkpoint here.*"
 
 # damaged CASE: a copy to be damaged, in $tmp/damaged.
 damaged() {

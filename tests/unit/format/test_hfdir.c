@@ -125,7 +125,7 @@ static void the_files_that_transformers_takes_are_taken(void **state)
 	char *const dir = mkckpt_new_dir();
 
 	assert_false(hfdir_is_one(dir));
-	check_refused(dir, -ENOENT, dir, "no weights of Hugging Face");
+	check_refused(dir, -ENOENT, dir, "nor Hugging Face weights");
 	put_torch(dir, "b.bin", "d");
 	put_text(dir, "pytorch_model.bin.index.json",
 		 "{'weight_map':{'d':'b.bin'}}");

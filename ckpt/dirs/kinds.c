@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Recognises the formats of other programs by the names of their files, to say what
+ * can be done with them.
+ *
+ * DCP: torch/distributed/checkpoint/filesystem.py, which writes .metadata last.
+ * Megatron-LM: megatron/core/dist_checkpointing (common.pt beside a DCP) and
+ * megatron/training/checkpointing.py.  Accelerate: utils/fsdp_utils.py.
+ */
+#include "ckpt/dirs/kinds.h"
+
+#include <errno.h>
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/files/files.h"
+#include "ckpt/files/roots.h"
+
+#define MEGATRON                                                              \
+	"a checkpoint of Megatron-LM: export it to Hugging Face's format with" \
+	" Megatron's tools, and give that directory"
+#define TORCH_SAVE                                                           \
+	"a file of torch.save and not a ZeRO checkpoint: a dict of tensors" \
+	" can be mounted under the name pytorch_model.bin"
+
+/* The first that matches is it. */
+static const struct kind {
+	const char *pattern; /* of a file or directory */
+	const char *text;    /* follows the name that matches */
+} kinds[] = {
+	{ "*_model_states.pt",
+	  "no *_optim_states.pt files beside it: a checkpoint without ZeRO"
+	  " (stage 0), or one whose optimizer shards are missing" },
+	{ "common.pt", MEGATRON },
+	{ "latest_checkpointed_iteration.txt", MEGATRON },
+	{ "iter_[0-9]*", MEGATRON },
+	{ "mp_rank_[0-9][0-9]", MEGATRON },
+	{ "mp_rank_[0-9][0-9]_[0-9][0-9][0-9]", MEGATRON },
+	{ "model_optim_rng.pt", MEGATRON },
+	{ ".metadata",
+	  "a PyTorch distributed checkpoint (DCP, as FSDP saves it): python -m"
+	  " torch.distributed.checkpoint.format_utils dcp_to_torch makes one"
+	  " file of it" },
+	{ "__[0-9]*.distcp",
+	  "a PyTorch distributed checkpoint whose save was interrupted:"
+	  " .metadata, which is written last, is missing" },
+	{ "pytorch_model_fsdp_[0-9]*",
+	  "saved by Accelerate with FSDP: accelerate merge-weights makes a"
+	  " Hugging Face directory of it" },
+	{ "*.safetensors",
+	  "not a ZeRO checkpoint: weights can be mounted under the name"
+	  " model.safetensors" },
+	{ "*.bin", TORCH_SAVE },
+	{ "*.pt", TORCH_SAVE },
+	{ "*.pth", TORCH_SAVE },
+	{ "*.ckpt", TORCH_SAVE },
+};
+
+bool kinds_is_universal(const char *path)
+{
+	struct stat st;
+	char *zero;
+	bool is;
+
+	if (asprintf(&zero, "%s/zero", path) < 0)
+		return false;
+	is = files_stat(zero, &st, NULL) == 0 && S_ISDIR(st.st_mode);
+	free(zero);
+	return is;
+}
+
+static const struct kind *find_kind(char *const *names, size_t n, size_t *name)
+{
+	for (size_t k = 0; k < COUNT(kinds); k++)
+		for (size_t i = 0; i < n; i++)
+			if (fnmatch(kinds[k].pattern, names[i], 0) == 0) {
+				*name = i;
+				return &kinds[k];
+			}
+	return NULL;
+}
+
+/* Refuse a file. */
+static int refuse_file(const char *path, struct errmsg *err)
+{
+	char *const name = (char *)roots_base(path);
+	size_t i;
+	const struct kind *const k = find_kind(&name, 1, &i);
+
+	return errmsg_set(err, k ? -ENOTSUP : -ENOTDIR, "%s: %s", path,
+			  k ? k->text : "not a directory, and not a pack");
+}
+
+int kinds_refuse(const char *path, struct errmsg *err)
+{
+	const struct kind *k;
+	char **names;
+	size_t n, i;
+	int rc;
+
+	if (kinds_is_universal(path))
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: already a universal checkpoint: load it"
+				  " as it is", path);
+	rc = files_names(path, &names, &n, err);
+	if (rc)
+		return rc == -ENOTDIR ? refuse_file(path, err) : rc;
+	k = find_kind(names, n, &i);
+	if (k)
+		rc = errmsg_set(err, -ENOTSUP, "%s/%s: %s", path, names[i], k->text);
+	files_names_free(names, n);
+	if (rc)
+		return rc;
+	return errmsg_set(err, -ENOENT,
+			  "%s: no DeepSpeed checkpoint here: found neither"
+			  " *_optim_states.pt files, nor directories with such"
+			  " files, nor Hugging Face weights",
+			  path);
+}
