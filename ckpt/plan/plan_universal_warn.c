@@ -2,12 +2,13 @@
 /* What is unusual about a tag whose universal tree can be served. */
 #include "ckpt/plan/plan_universal.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/zero/complete.h"
 
-#define MODEL_WARNINGS 5
+#define MODEL_WARNINGS 6
 
 /* A parameter whose name ends so and which the checkpoint, not the user, says to
  * concatenate along dimension 0; NULL if there is none. */
@@ -25,6 +26,26 @@ static const struct param *find_plain(const struct model *m, const char *suffix)
 			return p;
 	}
 	return NULL;
+}
+
+/* Megatron-DeepSpeed's pattern names the position embeddings of a model with tied
+ * embeddings only, although all tensor-parallel ranks have the whole of them. */
+static void warn_of_positions(const struct model *m, struct errmsg *out)
+{
+	const struct param *const p =
+		find_plain(m, ".position_embeddings.weight");
+
+	if (p && m->tp > 1 && p->ndim == 2)
+		errmsg_set(out, 0,
+			   "%s: no pattern of the checkpoint names it, so the"
+			   " tree joins the copies of %u tensor-parallel ranks"
+			   " to %" PRIu64 "x%" PRIu64 ", as the converter's"
+			   " --no_strict does; it is %" PRIu64 "x%" PRIu64
+			   " with preset=megatron-qkv-thirds,"
+			   " preset=megatron-qkv-by-head or a rule of"
+			   " tp_replicated_parameter_patterns",
+			   p->name, m->tp, p->shape[0], p->shape[1],
+			   p->first->shape[0], p->first->shape[1]);
 }
 
 /* Report what Megatron-DeepSpeed's files leave open: the converter guesses, and
@@ -53,6 +74,8 @@ static void warn_of_megatron(const struct model *m, size_t i, struct errmsg *out
 			   " along the wrong dimension unless a megatron preset"
 			   " is given",
 			   row->name);
+	if (i == 2)
+		warn_of_positions(m, out);
 }
 
 /* Report what is unusual about the model as a whole. */

@@ -49,6 +49,25 @@ info 0 "$good/z2_zenflow_dp2"
 says "warning: .*is of global step 2, not of the step in the tag's name.*" ".*; step 4 (int),.*"
 check "ZenFlow's steps are right" test "$(grep -c '^warning: ' "$tmp/said")" = 1
 
+# Without the pattern that names them, position embeddings are joined, as in an untied
+# GPT of Megatron-DeepSpeed with tensor parallelism.
+cp -r "$good/meg_tp2_dp2_z1_fp32/global_step4" "$tmp/positions"
+positions=language_model.embedding.position_embeddings.weight
+for file in "$tmp/positions"/mp_rank_0?_model_states.pt; do
+	pattern=$(LC_ALL=C grep -obUaF $positions "$file" | tail -n 1 | cut -d: -f1)
+	printf tied | dd of="$file" bs=1 seek="$pattern" conv=notrunc status=none
+done
+info 0 "$tmp/positions"
+says "$positions 8x8 .*" \
+	"warning: $positions: .* joins the copies of 2 tensor-parallel ranks to 8x8, .*; it is 4x8 with preset=megatron-qkv-thirds.*"
+ucckpt convert --no_strict --preset megatron-qkv-thirds "$tmp/positions" "$tmp/mended" >"$tmp/said" 2>&1
+check "the preset mends it" cmp "$tmp/mended/zero/$positions/fp32.pt" \
+	<(ucckpt convert "$good/meg_tp2_dp2_z1_fp32" "$tmp/whole" >"$tmp/said" 2>&1 &&
+		cat "$tmp/whole/zero/$positions/fp32.pt")
+info 0 "$good/meg_tp2_dp2_z1_fp32"
+says "$positions 4x8 .*"
+check "with the pattern there is no warning" test "$(grep -c "warning: $positions" "$tmp/said")" = 0
+
 # Experts: who has them, and what DeepSpeed's loader makes of native ones.
 info 0 "$good/moe2_ep2_dp4_z1"
 says "experts 4 in each of 2 MoE layers, shared by 2 ranks" "warning: moe.0.*only with ep_size 1"
