@@ -8,8 +8,8 @@
  *   mountpoint	the mount point, and why it cannot be mounted on
  *   tree	the namespace: a run's own files, and views of its tags
  *   (ckpt/)	a view's plan, and its files as extents of shards
- *   backing	files that the kernel reads directly
- *   ops	READ requests for all others, answered from mapped shards
+ *   ops	shards that the kernel reads directly; READ requests for all other
+ *		files, answered from mapped shards
  *
  * The source is checked before the process enters the background, so that the
  * mount command reports errors.
@@ -30,13 +30,13 @@
 #include "ckpt/remote/transport.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/sys/sigbus.h"
-#include "fs/backing/backing.h"
-#include "fs/backing/passthrough.h"
+#include "ckpt/vfile/readahead.h"
 #include "fs/log/log.h"
 #include "fs/log/notify.h"
 #include "fs/log/stats.h"
 #include "fs/log/stats_log.h"
 #include "fs/mountpoint.h"
+#include "fs/ops/background.h"
 #include "fs/ops/fuse_caps.h"
 #include "fs/ops/ops.h"
 #include "fs/ops/prefill.h"
@@ -44,6 +44,10 @@
 #include "fs/tree/tree.h"
 
 #define THREADS_MIN 2
+
+/* Files of a far store that are read for their checksums first, and then by their
+ * readers, get so many times the memory of option `readahead` beside it. */
+#define TWICE_FACTOR 2
 
 /* The shard cache keeps as many files open as the limit allows. */
 static void raise_file_limit(void)
@@ -155,7 +159,7 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se,
 		goto out_signals;
 	}
 	mountpoint_mounted();
-	passthrough_init(server->passthrough, se);
+	passthrough_init(&server->passthrough, se);
 	if (fuse_daemonize(o->foreground))
 		goto out_mount;
 	if (!o->foreground)
@@ -176,9 +180,8 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se,
 	}
 	pack_stop_ahead();
 	stats_log_stop();
-	backing_stop(server->backing);
+	background_stop();
 	ops_close_all(server);
-	passthrough_done(server->passthrough);
 out_mount:
 	fuse_session_unmount(se);
 out_signals:
@@ -189,9 +192,9 @@ out_signals:
 static int serve_tree(const struct options *o, struct fuse_args *args,
 		      struct tree *tree, struct stats *stats)
 {
-	struct passthrough passthrough;
 	struct server server = { .tree = tree, .stats = stats,
-				 .passthrough = &passthrough,
+				 .passed = { .passthrough = &server.passthrough,
+					     .lock = PTHREAD_MUTEX_INITIALIZER },
 				 .lock = PTHREAD_MUTEX_INITIALIZER };
 	struct fuse_session *se;
 	int rc = 1;
@@ -202,15 +205,15 @@ static int serve_tree(const struct options *o, struct fuse_args *args,
 		mountpoint_explain(o->mountpoint);
 		return 1;
 	}
-	server.backing = backing_new(&o->backing, tree, &passthrough, stats);
+	readahead_set_limit(o->readahead, true);
+	readahead_set_twice(TWICE_FACTOR * o->readahead);
 	server.session = se;
 	server.prefill = prefill_new(se, stats);
-	if (server.backing && server.prefill)
+	if (server.prefill)
 		rc = mount_and_serve(o, se, &server);
 	else
 		log_error("out of memory");
 	prefill_free(server.prefill);
-	backing_free(server.backing);
 	fuse_session_destroy(se);
 	return rc;
 }

@@ -25,6 +25,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
+#include "ckpt/sys/memory.h"
 #include "ckpt/files/roots.h"
 #include "ckpt/vfile/readahead.h"
 #include "ckpt/weights/weights_file.h"
@@ -32,6 +33,9 @@
 #include "fs/mountpoint.h"
 #include "fs/ops/fuse_caps.h"
 #include "fs/options_impl.h"
+
+/* What is read ahead from far storage takes this part of the memory by default. */
+#define READAHEAD_PART 64
 
 /* Print what is wrong with an option, and return -1. */
 static int bad_option(const char *arg, const char *why)
@@ -74,12 +78,11 @@ static bool parse_bytes(const char *text, uint64_t *out)
 }
 
 /* 0, or a size that is of use. */
-static bool parse_readahead(const char *text, struct backing_options *out)
+static bool parse_readahead(const char *text, uint64_t *out)
 {
-	out->has_readahead = true;
-	out->readahead = 0;
-	return strcmp(text, "0") == 0 || (parse_bytes(text, &out->readahead) &&
-					  out->readahead >= READAHEAD_MIN);
+	*out = 0;
+	return strcmp(text, "0") == 0 ||
+	       (parse_bytes(text, out) && *out >= READAHEAD_MIN);
 }
 
 /* One of two words: false for the first, true for the second. */
@@ -160,11 +163,8 @@ static const char *parse_value(struct options *o, int key, const char *text)
 	case KEY_GID:
 		o->tree.has_gid = true;
 		return parse_id(text, &o->tree.gid) ? NULL : "not a number";
-	case KEY_CACHE_SIZE:
-		return parse_bytes(text, &o->backing.cache_size) ? NULL
-								 : "not a size";
 	case KEY_READAHEAD:
-		return parse_readahead(text, &o->backing)
+		return parse_readahead(text, &o->readahead)
 			       ? NULL
 			       : "neither 0 nor a size of at least 4M";
 	case KEY_LOG:
@@ -238,9 +238,6 @@ static int options_take(void *data, const char *arg, int key,
 		return 1;
 	case KEY_FOLLOW_LINKS:
 		o->tree.follow_links = true;
-		return 0;
-	case KEY_NO_CACHE:
-		o->backing.no_cache = true;
 		return 0;
 	case KEY_CHECK:
 		o->tree.check = true;
@@ -379,7 +376,10 @@ int options_parse(struct options *o, int argc, char **argv,
 	const char *const slash = strrchr(argv[0], '/');
 	const char *const name = slash ? slash + 1 : argv[0];
 
-	*o = (struct options){ .tree.plan.hugging_face = true };
+	*o = (struct options){
+		.tree.plan.hugging_face = true,
+		.readahead = memory_share(READAHEAD_PART, READAHEAD_DEFAULT),
+	};
 	if (strcmp(name, "mount.ucfs") == 0)
 		drop_helper_flags(o, &argc, argv);
 	if (copy_args(argc, argv, fuse_args) ||

@@ -3,9 +3,9 @@
 #define UCFS_OPTIONS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "ckpt/model/user_rules.h"
-#include "fs/backing/backing.h"
 #include "fs/tree/tree.h"
 
 struct fuse_args;
@@ -21,7 +21,7 @@ struct options {
 	bool fake; /* mount -f: do everything but mount */
 	struct tree_options tree; /* its plan.rules are `rules` */
 	struct user_rules rules;
-	struct backing_options backing;
+	uint64_t readahead; /* bytes; 0: nothing is read ahead */
 	bool nonempty; /* mount over an existing ucfs mount, too */
 	char *log; /* file to log to, too; absolute; NULL: none */
 };

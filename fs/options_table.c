@@ -32,8 +32,8 @@ const struct fuse_opt options_table[] = {
 	/* Flags of the converter, which a mount always implies. */
 	FUSE_OPT_KEY("no_strict", KEY_IGNORE),
 	FUSE_OPT_KEY("inject_missing_state", KEY_IGNORE),
-	FUSE_OPT_KEY("no_cache", KEY_NO_CACHE),
-	FUSE_OPT_KEY("cache_size=%s", KEY_CACHE_SIZE),
+	FUSE_OPT_KEY("no_cache", KEY_GONE),
+	FUSE_OPT_KEY("cache_size=%s", KEY_GONE),
 	FUSE_OPT_KEY("readahead=%s", KEY_READAHEAD),
 	FUSE_OPT_KEY("io_uring", KEY_IO_URING),
 	FUSE_OPT_KEY("index=%s", KEY_GONE),
@@ -142,13 +142,9 @@ void options_print_help(void)
 	       "                          500MB (default: 5GB)\n"
 	       "        uid=N, gid=N      owner and group of all files (default: those\n"
 	       "                          of the run's files and of SOURCE)\n"
-	       "        cache_size=SIZE   memory to assemble large files in, for\n"
-	       "                          example 512M or 2G (default: 1/16 of the\n"
-	       "                          memory that it may use, at most 1G)\n"
 	       "        readahead=SIZE    memory for what is read ahead from storage that is\n"
 	       "                          far away (default: 1/64 of the memory, at most\n"
 	       "                          256M); 0 turns that off\n"
-	       "        no_cache          read large files from the shards each time\n"
 	       "        debug             the same as -d\n"
 	       "        no_strict, inject_missing_state\n"
 	       "                          flags of the converter, which are always on\n"

@@ -15,33 +15,20 @@
 
 static const char *const count_names[STATS_COUNTS] = {
 	[STATS_OPENS_STREAMED] = "opens_streamed",
-	[STATS_OPENS_CACHED] = "opens_cached",
 	[STATS_OPENS_PASSTHROUGH] = "opens_passthrough",
 	[STATS_OPENS_FAILED] = "opens_failed",
 	[STATS_READS] = "reads",
 	[STATS_READS_FAILED] = "reads_failed",
 	[STATS_READ_BYTES] = "read_bytes",
-	[STATS_SHARD_BYTES] = "shard_bytes",
-	[STATS_CACHE_HITS] = "cache_hits",
-	[STATS_CACHE_WAITS] = "cache_waits",
-	[STATS_CACHE_MISSES] = "cache_misses",
-	[STATS_NO_BUFFER] = "no_buffer",
-	[STATS_ASSEMBLED] = "assembled",
-	[STATS_ASSEMBLED_BYTES] = "assembled_bytes",
-	[STATS_PREFETCHED] = "prefetched",
-	[STATS_EVICTED] = "evicted",
-	[STATS_STILL_MAPPED] = "still_mapped",
 };
 
 static const char *const level_names[STATS_LEVELS] = {
-	[STATS_CACHE_BYTES] = "cache_bytes",
 	[STATS_HANDLES] = "open_files",
 };
 
 static const char *const time_names[STATS_TIMES] = {
 	[STATS_TIME_OPEN] = "open",
 	[STATS_TIME_READ] = "read",
-	[STATS_TIME_ASSEMBLE] = "assemble",
 };
 
 void stats_add(struct stats *s, enum stats_count what, uint64_t n)

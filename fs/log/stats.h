@@ -15,36 +15,23 @@ struct cJSON;
  */
 enum stats_count {
 	STATS_OPENS_STREAMED,    /* the kernel sends us READ requests */
-	STATS_OPENS_CACHED,      /* passed through to an assembled file */
 	STATS_OPENS_PASSTHROUGH, /* passed through to a shard */
 	STATS_OPENS_FAILED,
 	STATS_READS,
 	STATS_READS_FAILED,
-	STATS_READ_BYTES,   /* sent to readers */
-	STATS_SHARD_BYTES,  /* read from shards, for readers and the cache */
-	STATS_CACHE_HITS,   /* opens of a file that was in the cache */
-	STATS_CACHE_WAITS,  /* opens of a file that was being assembled */
-	STATS_CACHE_MISSES, /* opens of a file that could have been cached */
-	STATS_NO_BUFFER,    /* of these, streamed because no buffer was free */
-	STATS_ASSEMBLED,    /* files put into the cache */
-	STATS_ASSEMBLED_BYTES,
-	STATS_PREFETCHED, /* assembled files that no open had asked for */
-	STATS_EVICTED,
-	STATS_STILL_MAPPED, /* evicted files that a mapping still showed */
+	STATS_READ_BYTES, /* sent to readers */
 	STATS_COUNTS
 };
 
 /* Current values. */
 enum stats_level {
-	STATS_CACHE_BYTES, /* memory of the cache, unused buffers included */
-	STATS_HANDLES,     /* open files */
+	STATS_HANDLES, /* open files */
 	STATS_LEVELS
 };
 
 enum stats_time {
 	STATS_TIME_OPEN,
 	STATS_TIME_READ,
-	STATS_TIME_ASSEMBLE,
 	STATS_TIMES
 };
 

@@ -18,9 +18,8 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/scratch.h"
-#include "fs/backing/backing.h"
-#include "fs/backing/passthrough.h"
 #include "fs/log/log.h"
+#include "fs/ops/background.h"
 #include "fs/ops/fuse_caps.h"
 #include "fs/ops/ops_impl.h"
 #include "fs/tree/tree.h"
@@ -47,8 +46,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	fuse_caps_init(conn);
 	s->no_opendir = tree_is_immutable(s->tree) &&
 			conn->capable & FUSE_CAP_NO_OPENDIR_SUPPORT;
-	atomic_store(&s->passthrough->on, fuse_caps_passes_through());
-	backing_start(s->backing);
+	atomic_store(&s->passthrough.on, fuse_caps_passes_through());
+	background_start(s);
 }
 
 /* --- names and attributes ------------------------------------------------- */

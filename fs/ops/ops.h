@@ -6,10 +6,11 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-struct backing;
+#include "fs/ops/passed.h"
+#include "fs/ops/passthrough.h"
+
 struct fuse_lowlevel_ops;
 struct handle;
-struct passthrough;
 struct prefill;
 struct fuse_session;
 struct stats;
@@ -20,8 +21,8 @@ struct server {
 	struct fuse_session *session;
 	struct tree *tree;
 	struct stats *stats;
-	struct passthrough *passthrough;
-	struct backing *backing;
+	struct passthrough passthrough;
+	struct passed_files passed;
 	struct prefill *prefill;
 	bool no_opendir;      /* set at INIT: directories need no open */
 	pthread_mutex_t lock; /* protects `open` */

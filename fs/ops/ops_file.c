@@ -2,8 +2,8 @@
 /*
  * Open files.
  *
- * The kernel reads some files directly (backing.h) and keeps small ones in its
- * page cache (prefill.h).  For all others it forwards each read, up to 1 MiB.  The
+ * The kernel reads unchanged shards directly (passed.h) and keeps small files in
+ * its page cache (prefill.h).  For all others it forwards each read, up to 1 MiB.  The
  * reply consists of pieces of mapped shards and is written to the kernel in one
  * call, without a copy in this process.  After the reply, while the reader
  * processes the bytes, they are added to the file's checksum.
@@ -19,7 +19,6 @@
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/scratch.h"
 #include "ckpt/vfile/vfile.h"
-#include "fs/backing/passthrough.h"
 #include "fs/log/log.h"
 #include "fs/log/stats.h"
 #include "fs/ops/fuse_caps.h"
@@ -58,73 +57,10 @@ static void handle_put(struct handle *h)
 	if (refs != 1)
 		return;
 	unlist_handle(h);
-	backing_release(h->server->backing, &h->use);
+	passed_close(&h->server->passed, h->passed);
 	stats_move(h->server->stats, STATS_HANDLES, -1);
 	tree_file_close(&h->f);
 	free(h);
-}
-
-static struct handle *new_handle(fuse_req_t req, fuse_ino_t ino, int flags)
-{
-	struct handle *const h = calloc(1, sizeof(*h));
-
-	if (!h)
-		return NULL;
-	h->server = ops_server(req);
-	h->req = req;
-	h->clock = clock_ns();
-	h->ino = ino;
-	h->nonblock = flags & O_NONBLOCK;
-	atomic_init(&h->refs, 1);
-	return h;
-}
-
-static struct handle *handle_of_use(struct backing_use *use)
-{
-	return (struct handle *)((char *)use - offsetof(struct handle, use));
-}
-
-/* Is the file kept in the kernel's page cache? */
-static bool is_small(const struct handle *h)
-{
-	return h->f.plan && !h->use.file && prefill_eligible(vfile_size(h->f.v));
-}
-
-/* Callback of backing_open: reply to the OPEN request. */
-static void answer_open(struct backing_use *use, int answer,
-			const struct errmsg *err)
-{
-	struct handle *const h = handle_of_use(use);
-	const bool cached = is_small(h);
-	const fuse_req_t req = h->req;
-	const int id = use->id;
-	struct fuse_file_info fi = { .fh = (uintptr_t)h,
-				     .direct_io = !cached,
-				     .keep_cache = cached };
-	int rc;
-
-#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 11)
-	fi.noflush = 1;
-#endif
-	assert(answer < 0 || (answer == BACKING_PASS) == (id > 0));
-	stats_since(h->server->stats, STATS_TIME_OPEN, h->clock);
-	stats_move(h->server->stats, STATS_HANDLES, 1);
-	if (answer < 0) {
-		stats_add(h->server->stats, STATS_OPENS_FAILED, 1);
-		ops_reply_failure(req, answer, err);
-		use->file = NULL;
-		handle_put(h);
-		return;
-	}
-	if (cached && !h->nonblock)
-		prefill_file(h->server->prefill, h->ino, h->f.v);
-	/* From here on other threads may use the handle, and free it. */
-	atomic_fetch_add(&h->server->opened, 1);
-	rc = answer == BACKING_PASS ? passthrough_reply(req, fi.fh, id)
-				    : fuse_reply_open(req, &fi);
-	/* The opener was interrupted: there will be no RELEASE. */
-	if (rc == -ENOENT)
-		handle_put(h);
 }
 
 #define GROUPS_MAX 1024
@@ -153,8 +89,58 @@ bool ops_may_read(fuse_req_t req, const struct access *readers)
 	return readers->mode & (is_member(req, readers->gid) ? 0040 : 0004);
 }
 
+/* Open the tree's file for a handle.  0 or a negative errno. */
+static int open_file(fuse_req_t req, fuse_ino_t ino, struct handle *h,
+		     struct errmsg *err)
+{
+	struct server *const s = ops_server(req);
+	int rc = tree_file_open(s->tree, ino, &h->f, err);
+
+	if (rc)
+		return rc;
+	if (!ops_may_read(req, &h->f.readers))
+		rc = -EACCES;
+	else if (h->f.plan)
+		rc = passed_open(&s->passed, ino, h->f.v, &h->passed, err);
+	if (rc)
+		tree_file_close(&h->f);
+	return rc;
+}
+
+/* Is the file kept in the kernel's page cache? */
+static bool is_small(const struct handle *h)
+{
+	return h->f.plan && !h->passed && prefill_eligible(vfile_size(h->f.v));
+}
+
+/* Reply to an OPEN.  Afterwards other threads may use the handle, and free it. */
+static void reply_open(fuse_req_t req, fuse_ino_t ino, struct handle *h,
+		       bool nonblock)
+{
+	const int id = h->passed ? h->passed->id : 0;
+	const bool cached = is_small(h);
+	struct fuse_file_info fi = { .fh = (uintptr_t)h,
+				     .direct_io = !cached,
+				     .keep_cache = cached };
+
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 11)
+	fi.noflush = 1;
+#endif
+	stats_add(h->server->stats,
+		  id ? STATS_OPENS_PASSTHROUGH : STATS_OPENS_STREAMED, 1);
+	if (cached && !nonblock)
+		prefill_file(h->server->prefill, ino, h->f.v);
+	atomic_fetch_add(&h->server->opened, 1);
+	/* Interrupted: there will be no RELEASE. */
+	if ((id ? passthrough_reply(req, fi.fh, id)
+		: fuse_reply_open(req, &fi)) == -ENOENT)
+		handle_put(h);
+}
+
 void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
+	struct stats *const stats = ops_server(req)->stats;
+	const uint64_t clock = clock_ns();
 	struct errmsg err = { "" };
 	struct handle *h;
 	int rc;
@@ -163,21 +149,20 @@ void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		fuse_reply_err(req, EROFS);
 		return;
 	}
-	h = new_handle(req, ino, fi->flags);
-	rc = h ? tree_file_open(h->server->tree, ino, &h->f, &err) : -ENOMEM;
-	if (!rc && !ops_may_read(req, &h->f.readers)) {
-		tree_file_close(&h->f);
-		rc = -EACCES;
-	}
+	h = calloc(1, sizeof(*h));
+	rc = h ? open_file(req, ino, h, &err) : -ENOMEM;
 	if (rc) {
 		free(h);
-		stats_add(ops_server(req)->stats, STATS_OPENS_FAILED, 1);
+		stats_add(stats, STATS_OPENS_FAILED, 1);
 		ops_reply_failure(req, rc, &err);
 		return;
 	}
+	h->server = ops_server(req);
+	atomic_init(&h->refs, 1);
 	list_handle(h);
-	h->use.answer = answer_open;
-	backing_open(h->server->backing, ino, &h->f, h->nonblock, &h->use);
+	stats_move(stats, STATS_HANDLES, 1);
+	stats_since(stats, STATS_TIME_OPEN, clock);
+	reply_open(req, ino, h, fi->flags & O_NONBLOCK);
 }
 
 void ops_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -193,6 +178,7 @@ void ops_close_all(struct server *s)
 
 	for (struct handle *h = s->open; h; h = next) {
 		next = h->next;
+		passed_close(&s->passed, h->passed);
 		tree_file_close(&h->f);
 		free(h);
 	}
@@ -252,8 +238,6 @@ static void read_to_ring(fuse_req_t req, struct handle *h, void *to,
 	vfile_crc_advance(h->f.v, to, (size_t)n, off);
 	fuse_reply_buf(req, to, (size_t)n);
 	count_read(stats, (uint64_t)n, clock);
-	if (h->f.plan)
-		stats_add(stats, STATS_SHARD_BYTES, (uint64_t)n);
 }
 
 static void read_vfile(fuse_req_t req, struct handle *h, size_t size,
@@ -279,8 +263,6 @@ static void read_vfile(fuse_req_t req, struct handle *h, size_t size,
 	vfile_unmap(v, &w);
 	if (!rc) {
 		count_read(stats, w.len, clock);
-		if (h->f.plan)
-			stats_add(stats, STATS_SHARD_BYTES, w.len);
 		vfile_crc_catch_up(v);
 	} else if (vfile_map(v, size, off, &w, &err)) {
 		/* A shard was truncated while mapped: the kernel could not copy

@@ -8,12 +8,12 @@
 #include <stdint.h>
 
 #include "ckpt/vfile/vfile.h"
-#include "fs/backing/backing.h"
 #include "fs/ops/ops.h"
 #include "fs/tree/tree.h"
 
 struct access;
 struct errmsg;
+struct passed;
 
 /* Shared by ops*.c. */
 
@@ -30,12 +30,8 @@ struct handle {
 	struct server *server;
 	struct handle *next, **link; /* in server.open */
 	struct tree_file f;
-	struct backing_use use;
+	struct passed *passed; /* NULL: always streamed */
 	atomic_uint refs;
-	fuse_req_t req; /* the OPEN request, until it is answered */
-	uint64_t clock; /* when the request arrived */
-	fuse_ino_t ino;
-	bool nonblock; /* opened with O_NONBLOCK */
 	/* Of a reader that goes through the file in order: */
 	_Atomic uint64_t goes_on; /* where */
 	_Atomic uint64_t window;  /* how much of that is read ahead */

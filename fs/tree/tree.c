@@ -378,34 +378,3 @@ void tree_file_close(struct tree_file *f)
 	if (f->fd >= 0)
 		close(f->fd);
 }
-
-/* Give up after so many files that are too small. */
-#define SKIPPED_MAX 64
-
-int tree_next_file(struct tree *t, uint64_t ino, unsigned order, uint64_t min,
-		   uint64_t *next, uint64_t *size)
-{
-	const struct tree_node n = ino_parse(t, ino);
-	struct plan *const p = n.kind == NODE_VIEW ?
-				       views_plan_if_made(t->views, n.view) :
-				       NULL;
-	uint64_t node = n.index;
-	struct plan_stat st;
-	int rc = p ? 0 : -ENOENT;
-
-	for (unsigned i = 0; !rc && i < SKIPPED_MAX; i++) {
-		rc = plan_next_file(p, node, (enum plan_order)order, &node,
-				    NULL);
-		if (!rc)
-			rc = plan_stat(p, node, &st, NULL);
-		if (!rc && st.size >= min) {
-			*next = ino_of_view(t, n.view, node);
-			*size = st.size;
-			views_put(t->views, n.view);
-			return 0;
-		}
-	}
-	if (p)
-		views_put(t->views, n.view);
-	return rc ? rc : -ENOENT;
-}

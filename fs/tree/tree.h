@@ -114,11 +114,6 @@ int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
 		   struct errmsg *err);
 void tree_file_close(struct tree_file *f);
 
-/* Find the next file of at least `min` bytes that a loader opens if it walks a
- * view in `order` (enum plan_order).  -ENOENT if there is none nearby. */
-int tree_next_file(struct tree *t, uint64_t ino, unsigned order, uint64_t min,
-		   uint64_t *next, uint64_t *size);
-
 /* --- directories ------------------------------------------------------------- */
 
 struct tree_entry {

@@ -16,8 +16,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fs/backing/passthrough.h"
 #include "fs/ops/fuse_caps.h"
+#include "fs/ops/passthrough.h"
 
 #define FOR_EVER 1e6
 

@@ -56,7 +56,5 @@ cost() {
 header cost
 some=(zero/block.000{0,1,2,3}.weight/{fp32,exp_avg,exp_avg_sq}.pt)
 cat "$source/$tag"/* >/dev/null
-cost streamed no_cache "${some[@]}"
-cost assembled cache_size=220M "${some[@]}"
-cost "found assembled" cache_size=1G "${some[@]:0:4}"
-cost "a file that is a shard" stream mp_rank_00_model_states.pt
+cost streamed ro "${some[@]}"
+cost "a file that is a shard" ro mp_rank_00_model_states.pt

@@ -14,21 +14,16 @@ begin
 	>"$work/log" 2>&1 || skip "no large checkpoint: $(tail -n 1 "$work/log")"
 source=$work/large
 
-for how in no_cache crc=zero; do
-	mount_as "$how"
-	bytes=$(du -sb --apparent-size "$view/zero" | cut -f1)
-	timed "$how" find "$view/zero" -type f -exec cat {} + >/dev/null
-	add "$how.rss" "$(proc "$server" status VmHWM)"
-	add "$how.anon" "$(proc "$server" status RssAnon)"
-	unmount
-done
+mount_as crc=exact
+bytes=$(du -sb --apparent-size "$view/zero" | cut -f1)
+timed read find "$view/zero" -type f -exec cat {} + >/dev/null
+add rss "$(proc "$server" status VmHWM)"
+add anon "$(proc "$server" status RssAnon)"
+unmount
 
 header large
-row "bytes that were read, each time" "$bytes"
-for how in no_cache crc=zero; do
-	row_of "read with -o $how" "$how" ms
-	row "anonymous memory in the end (KiB)" "$(median "$how.anon")"
-done
-what="resident memory while $((bytes / 1000000000)) GB are read"
-bar "$what, streamed (KiB)" "$(median stream.rss)" "<" 131072
-figure "$what, and files assembled (KiB)" "$(median crc=zero.rss)"
+row "bytes that were read" "$bytes"
+row_of "time" read ms
+row "anonymous memory in the end (KiB)" "$(median anon)"
+bar "resident memory while $((bytes / 1000000000)) GB are read (KiB)" "$(median rss)" \
+	"<" 131072

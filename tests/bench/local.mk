@@ -16,7 +16,7 @@ noinst_PROGRAMS += %D%/cast %D%/packread
 if BUILD_FUSE
 noinst_PROGRAMS += %D%/bare %D%/slowfs
 endif
-%C%_bare_SOURCES = %D%/bare.c fs/ops/fuse_caps.c fs/backing/passthrough.c
+%C%_bare_SOURCES = %D%/bare.c fs/ops/fuse_caps.c fs/ops/passthrough.c
 %C%_bare_LDADD = $(FUSE_LIBS)
 %C%_slowfs_SOURCES = %D%/slowfs.c fs/ops/fuse_caps.c
 %C%_slowfs_LDADD = $(FUSE_LIBS)
@@ -29,5 +29,5 @@ EXTRA_DIST += %D%/RESULTS.md %D%/cast.sh %D%/cold.sh %D%/convert.sh %D%/copy.sh 
 	%D%/machine.sh %D%/mount.sh %D%/pack.sh %D%/packsizes.sh %D%/ranks.sh \
 	%D%/pieces.c %D%/readers.c %D%/readfile.c %D%/reading.sh \
 	%D%/reshard.sh %D%/resume.py %D%/resume.sh %D%/run %D%/scratch.sh %D%/settle.c %D%/stream.sh \
-	%D%/torch_load.py %D%/torch_load.sh %D%/train.sh %D%/trainstep.py \
+	%D%/train.sh %D%/trainstep.py \
 	%D%/tree_load.py %D%/tree_load.sh %D%/usage.c %D%/views.sh

@@ -3,23 +3,16 @@
 #
 # The machine's own limits, to which all other figures relate.  A file of 26 MiB and
 # one of 154 MiB are read 1 MiB at a time by open, read, close from the disk's file
-# system (in the page cache) and from a tmpfs of huge pages, the upper bound for reads
-# of a cached file.
+# system, in the page cache.
 . "${BASH_SOURCE%/*}/lib.sh"
 trap cleanup EXIT
 trap 'exit 1' INT TERM HUP
 work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX") || exit 1
 compile readers
 compile readfile
-trap 'mountpoint -q "$work/huge" && umount "$work/huge"; cleanup' EXIT
-mkdir "$work/disk" "$work/huge"
-dirs=(disk)
-mount -t tmpfs -o huge=always,size=1g none "$work/huge" 2>/dev/null &&
-	dirs+=(huge)
-for dir in "${dirs[@]}"; do
-	for size in 26 154; do
-		head -c ${size}M /dev/urandom >"$work/$dir/$size"
-	done
+mkdir "$work/disk"
+for size in 26 154; do
+	head -c ${size}M /dev/urandom >"$work/disk/$size"
 done
 sync
 drops=
@@ -30,10 +23,8 @@ for ((i = 0; i < rounds; i++)); do
 	add memcpy "$("$work/readfile" -m | cut -d' ' -f1)"
 	for t in 1 2 4; do
 		for size in 26 154; do
-			for dir in "${dirs[@]}"; do
-				rate 1 "$work/$dir/$size" >/dev/null
-				add "$dir.$size.$t" "$(rate $t "$work/$dir/$size")"
-			done
+			rate 1 "$work/disk/$size" >/dev/null
+			add "disk.$size.$t" "$(rate $t "$work/disk/$size")"
 		done
 	done
 	if [ -n "$drops" ]; then
@@ -48,13 +39,6 @@ figure "memcpy, 1 MiB blocks" "$(median memcpy) GB/s"
 [ -z "$drops" ] || figure "cold disk, 154 MiB" "$(median cold) GB/s"
 for size in 26 154; do
 	for t in 1 2 4; do
-		disk=$(median disk.$size.$t)
-		if [ -f "$work/series.huge.$size.$t" ]; then
-			figure "tmpfs of huge pages / page cache, $size MiB, $t reader(s)" \
-				"$(median huge.$size.$t) GB/s" "$disk GB/s" \
-				"$(ratio "$(median huge.$size.$t)" "$disk")"
-		else
-			figure "page cache, $size MiB, $t reader(s)" "$disk GB/s"
-		fi
+		figure "page cache, $size MiB, $t reader(s)" "$(median disk.$size.$t) GB/s"
 	done
 done

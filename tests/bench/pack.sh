@@ -77,7 +77,7 @@ reads() {
 	local before
 	local -a took
 
-	mount_as no_cache
+	mount_as ro
 	read_all
 	before=$(ticks)
 	export -f read_all
@@ -96,7 +96,7 @@ cold_reads() {
 			dd if="$f" iflag=nocache count=0 status=none
 		fi
 	done
-	mount_as no_cache,crc=zero
+	mount_as crc=zero
 	timed "$1.cold" read_all
 	unmount
 }

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Hugging Face weights: files of the _hf and _fp32 views read by one reader, streamed and
-# from the cache, against pread of the shards' bytes that they are made of, just before.
+# Hugging Face weights: files of the _hf and _fp32 views read by one reader, against pread of the shards' bytes that they are made of, just before.
 # A file converted to 16 bits is made of twice its bytes.
 . "${BASH_SOURCE%/*}/lib.sh"
 begin
@@ -25,22 +24,9 @@ measure() {
 }
 # one VIEW FILE DTYPE FACTOR
 one() {
-	local -r file=$mnt/${tag}_$1/$2 name=$1.$3
-	local how
-
-	for how in no_cache cache_size=2G; do
-		mount_as "hf_dtype=$3,$how,crc=zero"
-		if [ "$how" = no_cache ]; then
-			measure "$name.streamed" "$4" "$file"
-		else # from the second time on, when its memory is there
-			for _ in 1 2 3 4 5 6 7 8 9; do
-				"$work/readers" "$file" >/dev/null
-				sleep 0.2
-			done
-			measure "$name.found" 1 "$file"
-		fi
-		unmount
-	done
+	mount_as "hf_dtype=$3,crc=zero"
+	measure "$1.$3" "$4" "$mnt/${tag}_$1/$2"
+	unmount
 }
 
 warm
@@ -55,9 +41,6 @@ report() {
 	bar "$2" "$(median "$1")" ">=" "$3" "$(median "$1.ours") GB/s" \
 		"$(median "$1.raw") GB/s"
 }
-report hf.fp32.streamed "model.safetensors, streamed" 0.45
-report hf.bf16.streamed "model.safetensors, as bfloat16, streamed" 0.45
-report fp32.fp32.streamed "pytorch_model.bin, streamed" 0.45
-report hf.fp32.found "model.safetensors, found assembled" 1.5
-report hf.bf16.found "model.safetensors, as bfloat16, found assembled" 1.5
-report fp32.fp32.found "pytorch_model.bin, found assembled" 1.5
+report hf.fp32 "model.safetensors" 0.45
+report hf.bf16 "model.safetensors, as bfloat16" 0.45
+report fp32.fp32 "pytorch_model.bin" 0.45

@@ -58,7 +58,7 @@ scripts += \
 	%D%/remote/stacked.sh \
 	%D%/mount/kinds.sh %D%/mount/reasons.sh \
 	%D%/mount/mistakes.sh \
-	%D%/mount/backed.sh \
+	%D%/mount/passed.sh \
 	%D%/mount/far.sh \
 	%D%/mount/unprivileged.sh \
 	%D%/mount/mapped.sh \

@@ -253,17 +253,14 @@ mounted() {
 }
 
 part_mount() {
-	local options=no_cache
-
 	seed=$1
 	source_of "$seed"
 	truth
 	mkdir -p "$tmp/mnt"
 	rm -f "$tmp/faults"
-	[ $((seed % 2)) -eq 0 ] || options=cache_size=64M
 	what="ucfs of $name, seed $seed"
 	FAULTS="seed=$seed rate=$((20 + seed % 11 * 100))" FAULTS_ONLY=ucfs FAULTS_LOG=$tmp/faults \
-		LD_PRELOAD=$faults ucfs "$tag" "$tmp/mnt" -f -o "$options" 2>"$tmp/log" &
+		LD_PRELOAD=$faults ucfs "$tag" "$tmp/mnt" -f 2>"$tmp/log" &
 	server=$!
 	if mounted; then
 		readers 4 "$tmp/truth/$name.md5" "$tmp/mnt"

@@ -7,8 +7,6 @@ tests_libmk_a_SOURCES += \
 	%D%/walk.h %D%/walk.c
 hostbackend = %D%/hostbackend.h %D%/hostbackend.c
 apart = %D%/apart.h %D%/apart.c $(hostbackend)
-fakekernel = %D%/fakekernel.h %D%/fakekernel.c
-faketree = %D%/faketree.h %D%/faketree.c
 commandline = %D%/commandline.h %D%/commandline.c
 made = %D%/made.h %D%/made.c
 numbers = %D%/numbers.h %D%/numbers.c

@@ -54,7 +54,7 @@ check "diff: its requests are large" test "$(far_count reads)" -le $((36 * 10))
 leave "$far"
 
 # --- mounts -------------------------------------------------------------------------
-for options in ro no_cache readahead=8M; do
+for options in ro readahead=8M; do
 	be_far
 	mount_fg "$far" -o "$options" || finish
 	check "$options: the same bytes" diff -r "$mnt/global_step4_universal" "$tmp/copy"
@@ -66,7 +66,7 @@ for options in ro no_cache readahead=8M; do
 	leave "$far"
 done
 be_far
-mount_fg "$far" -o no_cache,readahead=0 || finish
+mount_fg "$far" -o readahead=0 || finish
 check "nothing is read ahead" diff -r "$mnt/global_step4_universal" "$tmp/copy"
 check "one request at a time, as far as the kernel sends them" test "$(far_count most)" -le 8
 leave "$mnt"
@@ -92,12 +92,11 @@ wait "$server"
 leave "$far"
 
 # --- a checksum that is read before the bytes ----------------------------------------
-# All of a file's pieces at once, although there is memory for four pieces of others; its
-# bytes come from the same requests.
+# All of a file's pieces at once; its bytes come from the same requests.
 mkdir "$tmp/large"
 "$top_builddir/tests/programs/mkrun" "$tmp/large" 2 4000000 4 || fail "mkrun"
 "$slowfs" -d 100000 "$tmp/large" "$far"
-mount_fg "$far" -o crc=exact,readahead=4M || finish
+mount_fg "$far" -o crc=exact,readahead=8M || finish
 file=$mnt/global_step4_universal/zero/block.0000.weight/exp_avg.pt
 tail -c 1 "$file" >"$tmp/end"
 check "a checksum: many requests at once" test "$(far_count most)" -ge 10
@@ -111,7 +110,7 @@ leave "$far"
 
 # There is memory for 10 of the 16 MB: only the others are read again.
 "$slowfs" "$tmp/large" "$far"
-mount_fg "$far" -o crc=exact,readahead=4M,cache_size=16M || finish
+mount_fg "$far" -o crc=exact,readahead=4M || finish
 tail -c 1 "$file" >"$tmp/end"
 check "a file larger than the memory is right" cmp "$file" "$tmp/file.pt"
 bytes=$(far_count bytes)
@@ -124,7 +123,7 @@ rm -rf "$tmp/large" "$tmp/large_copy"
 
 # --- memory -------------------------------------------------------------------------
 be_far
-mount_fg "$far" -o no_cache,readahead=8M || finish
+mount_fg "$far" -o readahead=8M || finish
 cat "$mnt"/global_step4_universal/zero/*/*.pt >/dev/null
 memory=$(awk '$1 == "RssAnon:" { print $2 }' "/proc/$server/status")
 if ! grep -q asan <(ldd "$(command -v ucfs)"); then
@@ -136,7 +135,7 @@ leave "$far"
 
 # --- a shard that is saved again ------------------------------------------------------
 be_far
-mount_fg "$far" -o no_cache || finish
+mount_fg "$far" || finish
 first=$mnt/global_step4_universal/zero/block.0000.weight/fp32.pt
 last=$mnt/global_step4_universal/zero/block.0011.weight/fp32.pt
 check "before" cmp "$first" "$tmp/copy/zero/block.0000.weight/fp32.pt"

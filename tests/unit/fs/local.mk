@@ -2,23 +2,16 @@
 # under the thread sanitizer.
 if BUILD_FUSE
 unit_tests += \
-	%D%/test_backing \
+	%D%/test_passed \
 	%D%/test_pathtab \
-	%D%/test_pool \
 	%D%/test_notify \
-	%D%/test_predictor \
 	%D%/test_repeats \
 	%D%/test_stats \
 	%D%/test_tree \
 	%D%/test_view_type
 endif
-tests_unit_fs_test_backing_SOURCES = %D%/test_backing.c $(fakekernel) $(faketree) \
-	fs/backing/assembly.c fs/backing/backing.c fs/backing/pool.c \
-	fs/backing/predictor.c fs/backing/prefetch.c fs/backing/follow.c fs/log/stats.c
+tests_unit_fs_test_passed_SOURCES = %D%/test_passed.c fs/ops/passed.c
 tests_unit_fs_test_pathtab_SOURCES = %D%/test_pathtab.c fs/tree/pathtab.c
-tests_unit_fs_test_pool_SOURCES = %D%/test_pool.c $(fakekernel) \
-	fs/backing/pool.c fs/log/stats.c
-tests_unit_fs_test_predictor_SOURCES = %D%/test_predictor.c fs/backing/predictor.c
 tests_unit_fs_test_notify_SOURCES = %D%/test_notify.c fs/log/notify.c
 tests_unit_fs_test_repeats_SOURCES = %D%/test_repeats.c fs/log/repeats.c
 tests_unit_fs_test_stats_SOURCES = %D%/test_stats.c fs/log/stats.c

@@ -205,7 +205,32 @@ static uint64_t first_view(struct tree *t)
 		       : attr.st.st_ino;
 }
 
-static uint64_t first_parameter_file(struct tree *t);
+/* fp32.pt of the first parameter in the view of a tag. */
+static uint64_t first_parameter_file(struct tree *t)
+{
+	static const char *const dirs[] = { "global_step1_universal", "zero" };
+	struct tree_attr attr = { .st.st_ino = TREE_ROOT };
+	struct tree_entry e = { 0 };
+	struct tree_dir *d;
+	uint64_t pos = 0;
+	double timeout;
+
+	for (size_t i = 0; i < COUNT(dirs); i++)
+		assert_int_equal(tree_lookup(t, attr.st.st_ino, dirs[i], &attr,
+					     &timeout, NULL),
+				 0);
+	assert_int_equal(tree_dir_open(t, attr.st.st_ino, &d, NULL), 0);
+	while (tree_dir_next(d, &pos, &e, NULL) == 1 && !S_ISDIR(e.type))
+		;
+	tree_dir_close(d);
+	assert_int_equal(
+		tree_lookup(t, attr.st.st_ino, e.name, &attr, &timeout, NULL),
+		0);
+	assert_int_equal(tree_lookup(t, attr.st.st_ino, "fp32.pt", &attr,
+				     &timeout, NULL),
+			 0);
+	return attr.st.st_ino;
+}
 
 static void walks_go_on_while_a_tag_is_saved_again(void **state)
 {
@@ -263,68 +288,12 @@ static void walks_repeat(void **state)
 	tear_down(&f);
 }
 
-/* fp32.pt of the first parameter in the view of a tag. */
-static uint64_t first_parameter_file(struct tree *t)
-{
-	static const char *const dirs[] = { "global_step1_universal", "zero" };
-	struct tree_attr attr = { .st.st_ino = TREE_ROOT };
-	struct tree_entry e = { 0 };
-	struct tree_dir *d;
-	uint64_t pos = 0;
-	double timeout;
-
-	for (size_t i = 0; i < COUNT(dirs); i++)
-		assert_int_equal(tree_lookup(t, attr.st.st_ino, dirs[i], &attr,
-					     &timeout, NULL),
-				 0);
-	assert_int_equal(tree_dir_open(t, attr.st.st_ino, &d, NULL), 0);
-	while (tree_dir_next(d, &pos, &e, NULL) == 1 && !S_ISDIR(e.type))
-		;
-	tree_dir_close(d);
-	assert_int_equal(
-		tree_lookup(t, attr.st.st_ino, e.name, &attr, &timeout, NULL),
-		0);
-	assert_int_equal(tree_lookup(t, attr.st.st_ino, "fp32.pt", &attr,
-				     &timeout, NULL),
-			 0);
-	return attr.st.st_ino;
-}
-
-static void each_order_leads_through_other_files_and_ends(void **state)
-{
-	uint64_t first, ino, next, size;
-	struct tree_attr attr;
-	struct fixture f;
-
-	(void)state;
-	set_up(&f);
-	first = first_parameter_file(f.t);
-	for (unsigned order = 0; order < PLAN_ORDERS; order++) {
-		unsigned n = 0;
-
-		for (ino = first;
-		     tree_next_file(f.t, ino, order, 1, &next, &size) == 0;
-		     ino = next) {
-			assert_int_equal(tree_getattr(f.t, next, &attr, NULL),
-					 0);
-			assert_true(S_ISREG(attr.st.st_mode));
-			assert_int_equal(attr.st.st_size, size);
-			assert_true(next != first && ++n < 100);
-		}
-		assert_true(n > 0);
-	}
-	assert_int_equal(tree_next_file(f.t, TREE_ROOT, 0, 1, &next, &size),
-			 -ENOENT);
-	tear_down(&f);
-}
-
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(walks_at_once_agree),
 		cmocka_unit_test(walks_go_on_while_a_tag_is_saved_again),
 		cmocka_unit_test(walks_repeat),
-		cmocka_unit_test(each_order_leads_through_other_files_and_ends),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,9 +22,6 @@ struct passthrough {
 /* Called before INIT has been answered; leaves passthrough off. */
 void passthrough_init(struct passthrough *p, const struct fuse_session *se);
 
-/* Called before the unmount, which invalidates all backing ids. */
-void passthrough_done(struct passthrough *p);
-
 /* Register the open file `fd` as a backing file.  Returns its backing id, or 0 if
  * the kernel refuses.  The kernel holds the file until passthrough_end. */
 int passthrough_begin(struct passthrough *p, int fd);

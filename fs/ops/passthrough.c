@@ -3,7 +3,7 @@
  * Passthrough by the kernel's interface (include/uapi/linux/fuse.h, protocol
  * 7.40), which libfuse supports only from 3.17 on.  fuse_caps.c negotiates it.
  */
-#include "fs/backing/passthrough.h"
+#include "fs/ops/passthrough.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -37,12 +37,6 @@ void passthrough_init(struct passthrough *p, const struct fuse_session *se)
 {
 	p->fuse_fd = fuse_session_fd((struct fuse_session *)se);
 	atomic_init(&p->on, false);
-}
-
-void passthrough_done(struct passthrough *p)
-{
-	atomic_store(&p->on, false);
-	p->fuse_fd = -1; /* the descriptor may be reused */
 }
 
 int passthrough_begin(struct passthrough *p, int fd)
