@@ -61,6 +61,15 @@ for what in zero_pp_rank_1_mp_rank_00_optim_states.pt:data/1 mp_rank_00_model_st
 	problems 1
 done
 
+# Numbers of two ranks: only the step has to be the same.
+shard=zero_pp_rank_1_mp_rank_00_optim_states.pt
+for what in "0 data/1" "1 data/0"; do
+	damaged z1_nadam_dp2
+	flip $shard "$(start_of $shard "${what#* }")"
+	run_check "${what% *}" .
+done
+says "problem: .* differ in step of group 0: not of one step?"
+
 # Files of experts that a mount does not open: each has its own expert, whole.
 damaged moe_ep2_dp2_z1
 cp layer_0_expert_3_mp_rank_00_model_states.pt layer_0_expert_2_mp_rank_00_model_states.pt
