@@ -29,7 +29,6 @@
 #include "ckpt/remote/site.h"
 #include "ckpt/remote/transport.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/sys/sigbus.h"
 #include "ckpt/vfile/readahead.h"
 #include "fs/log/log.h"
 #include "fs/log/notify.h"
@@ -226,7 +225,6 @@ static int main_run(const struct options *o, struct fuse_args *args)
 	int rc = 0;
 
 	raise_file_limit();
-	sigbus_install();
 	if (o->log && (rc = log_to_file(o->log))) {
 		fprintf(stderr, "ucfs: log=%s: %s\n", o->log, strerror(-rc));
 		return 1;

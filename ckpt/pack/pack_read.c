@@ -388,7 +388,7 @@ static int read_requested(const struct stored_read *r, struct errmsg *err)
 	struct spans s = { r, (blocks + n - 1) / n };
 
 	return parallel_try((size_t)((blocks + s.blocks - 1) / s.blocks),
-			    SPANS_MAX, NULL, read_span_of, &s, err);
+			    SPANS_MAX, read_span_of, &s, err);
 }
 
 static int read_stored(struct pack *p, uint32_t extent, uint8_t *to, size_t len,

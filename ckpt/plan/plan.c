@@ -35,19 +35,6 @@ bool plan_parse_kind(const char *text, enum plan_kind *out)
 	return false;
 }
 
-unsigned plan_name_after(const char *const *names, unsigned n, unsigned after)
-{
-	const char *const last = after < n ? names[after] : "";
-	unsigned best = n;
-
-	assert(after <= n);
-	for (unsigned i = 0; i < n; i++)
-		if (names[i] && strcmp(names[i], last) > 0 &&
-		    (best == n || strcmp(names[i], names[best]) < 0))
-			best = i;
-	return best;
-}
-
 /* Open a plan over `universal`, which it takes over if `owned`: on failure it is
  * closed then. */
 static int open_over(const struct plan_over_kind *kind, struct plan *universal,
@@ -227,13 +214,6 @@ int plan_lookup(struct plan *p, uint64_t dir, const char *name, uint64_t *node,
 {
 	return (p->ops->lookup ? p->ops->lookup : plan_lookup_by_walking)(
 		p, dir, name, node, err);
-}
-
-int plan_next_file(struct plan *p, uint64_t node, enum plan_order order,
-		   uint64_t *next, struct errmsg *err)
-{
-	return p->ops->next_file ? p->ops->next_file(p, node, order, next, err)
-				 : -ENOENT;
 }
 
 int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,

@@ -173,20 +173,6 @@ int plan_lookup(struct plan *p, uint64_t dir, const char *name,
 int plan_next(struct plan *p, uint64_t dir, uint64_t *pos,
 	      struct plan_entry *out, struct errmsg *err);
 
-/* Orders in which loaders open the files of parameters. */
-enum plan_order {
-	PLAN_ORDER_FILES, /* parameter by parameter, files in the order of
-			   * slots */
-	PLAN_ORDER_NAMES, /* parameter by parameter, files sorted by name */
-	PLAN_ORDER_PARAMS, /* one file of every parameter, then the next file */
-	PLAN_ORDERS
-};
-
-/* Find the file that follows a parameter's file in this order.  Returns -ENOENT
- * after the last one and for other nodes. */
-int plan_next_file(struct plan *p, uint64_t node, enum plan_order order,
-		   uint64_t *next, struct errmsg *err);
-
 /* True for a directory.  Opens no file. */
 bool plan_is_dir(const struct plan *p, uint64_t node);
 

@@ -167,45 +167,6 @@ static int hf_lookup(struct plan *p, uint64_t dir, const char *name,
 	return -ENOENT;
 }
 
-/* Return the slot, counted from 1, whose name follows that of `slot`; the first
- * by name for 0; 0 after the last one. */
-static unsigned slot_named_after(const struct plan_hfdir *h, unsigned slot)
-{
-	const unsigned n = slots(h);
-	const char *names[UC_FILE_HF_SLOTS];
-	unsigned next;
-
-	for (unsigned i = 0; i < n; i++)
-		names[i] = uc_file_hf_name(i);
-	next = plan_name_after(names, n, slot ? slot - 1 : n);
-	return next < n ? next + 1 : 0;
-}
-
-static int hf_next_file(struct plan *p, uint64_t node, enum plan_order order,
-			uint64_t *next, struct errmsg *err)
-{
-	const struct plan_hfdir *const h = hfdir_of(p);
-	size_t index;
-	unsigned slot, to = 0;
-
-	(void)err;
-	if (!is_tensor(h, node, &index, &slot) || slot == 0)
-		return -ENOENT;
-	if (order == PLAN_ORDER_FILES && slot < slots(h))
-		to = slot + 1;
-	else if (order == PLAN_ORDER_NAMES)
-		to = slot_named_after(h, slot);
-	if (to == 0) { /* continue with the next tensor */
-		if (++index == h->d.n)
-			return -ENOENT;
-		to = order == PLAN_ORDER_PARAMS  ? slot
-		     : order == PLAN_ORDER_NAMES ? slot_named_after(h, 0)
-						 : 1;
-	}
-	*next = NODE_TENSOR + index * STRIDE + to;
-	return 0;
-}
-
 /* --- files --------------------------------------------------------------------- */
 
 static int get_uc_file(struct plan_hfdir *h, uint64_t node, struct uc_file *c,
@@ -334,7 +295,6 @@ static const struct plan_ops hf_ops = {
 	.parent = hf_parent,
 	.next = hf_next,
 	.lookup = hf_lookup,
-	.next_file = hf_next_file,
 	.stat = hf_stat,
 	.file_open = hf_file_open,
 	.json = hf_json,

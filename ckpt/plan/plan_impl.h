@@ -30,9 +30,6 @@ struct plan_ops {
 	/* NULL: plan_lookup_by_walking */
 	int (*lookup)(struct plan *p, uint64_t dir, const char *name,
 		      uint64_t *node, struct errmsg *err);
-	/* NULL: access is not predictable */
-	int (*next_file)(struct plan *p, uint64_t node, enum plan_order order,
-			 uint64_t *next, struct errmsg *err);
 	int (*stat)(struct plan *p, uint64_t node, struct plan_stat *out,
 		    struct errmsg *err);
 	/* plan_file_open checks afterwards that the shards are the planned
@@ -52,11 +49,6 @@ struct plan {
 	struct shardcache *shards; /* plan_shards */
 	struct access readers;     /* plan_readers */
 };
-
-/* For PLAN_ORDER_NAMES: the index of the name that follows names[after] in
- * alphabetical order; the first one if `after` is `n`; `n` at the end.  Some
- * names may be NULL. */
-unsigned plan_name_after(const char *const *names, unsigned n, unsigned after);
 
 /* Open a plan of one kind and fill in the fields above: of a tag, of a Hugging Face
  * directory.  As plan_open. */

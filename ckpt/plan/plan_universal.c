@@ -168,57 +168,6 @@ static int universal_next(struct plan *p, uint64_t dir, uint64_t *pos,
 	return errmsg_set(err, -ENOTDIR, "not a directory");
 }
 
-/* Find a file of parameter `index`: the first one from `slot` on
- * (PLAN_ORDER_FILES), the one in `slot` (PLAN_ORDER_PARAMS), or the one whose name
- * follows that of `slot`, as plan_name_after. */
-static int universal_find_file(struct plan_universal *u, size_t index,
-			       unsigned slot, enum plan_order order,
-			       uint64_t *node, struct errmsg *err)
-{
-	const struct param *const param = &u->r.model.params[index];
-	const struct shard_group *group;
-	const char *names[UC_FILE_SLOTS];
-	const int rc = get_group(u, param, &group, err);
-
-	if (rc)
-		return rc;
-	for (unsigned i = 0; i < UC_FILE_SLOTS; i++)
-		names[i] = uc_file_name(&u->r, group, param, i);
-	if (order == PLAN_ORDER_NAMES && (slot == UC_FILE_SLOTS || names[slot]))
-		slot = plan_name_after(names, UC_FILE_SLOTS, slot);
-	while (order == PLAN_ORDER_FILES && slot < UC_FILE_SLOTS && !names[slot])
-		slot++;
-	if (slot >= UC_FILE_SLOTS || !names[slot])
-		return -ENOENT;
-	*node = param_node(index) + 1 + slot;
-	return 0;
-}
-
-static int universal_next_file(struct plan *p, uint64_t node,
-			       enum plan_order order, uint64_t *next,
-			       struct errmsg *err)
-{
-	struct plan_universal *const u = plan_universal(p);
-	size_t index;
-	unsigned slot, from;
-	int rc = -ENOENT;
-
-	if (!is_param(u, node, &index, &slot) || slot == 0 ||
-	    slot > UC_FILE_SLOTS)
-		return -ENOENT;
-	/* Nodes count slots from 1, so `slot` is the slot after the node's. */
-	if (order != PLAN_ORDER_PARAMS)
-		rc = universal_find_file(
-			u, index, order == PLAN_ORDER_NAMES ? slot - 1 : slot,
-			order, next, err);
-	from = order == PLAN_ORDER_NAMES    ? UC_FILE_SLOTS
-	       : order == PLAN_ORDER_PARAMS ? slot - 1
-					    : 0;
-	while (rc == -ENOENT && ++index < u->r.model.nparams)
-		rc = universal_find_file(u, index, from, order, next, err);
-	return rc;
-}
-
 static int universal_lookup(struct plan *p, uint64_t dir, const char *name,
 			    uint64_t *node, struct errmsg *err)
 {
@@ -452,7 +401,6 @@ static const struct plan_ops universal_ops = {
 	.parent = universal_parent,
 	.next = universal_next,
 	.lookup = universal_lookup,
-	.next_file = universal_next_file,
 	.stat = universal_stat,
 	.file_open = universal_file_open,
 	.json = plan_universal_json,

@@ -103,19 +103,6 @@ static int weights_next(struct plan *p, uint64_t dir, uint64_t *pos,
 				 : 0;
 }
 
-/* Loaders open the files of weights one after the other. */
-static int weights_next_file(struct plan *p, uint64_t node,
-			     enum plan_order order, uint64_t *next,
-			     struct errmsg *err)
-{
-	(void)order;
-	(void)err;
-	if (!file_of(weights_of(p), node) || !file_of(weights_of(p), node + 1))
-		return -ENOENT;
-	*next = node + 1;
-	return 0;
-}
-
 /* --- files ---------------------------------------------------------------------- */
 
 static int weights_stat(struct plan *p, uint64_t node, struct plan_stat *out,
@@ -233,7 +220,6 @@ static const struct plan_ops weights_ops = {
 	.warning = weights_warning,
 	.is_dir = weights_is_dir,
 	.next = weights_next,
-	.next_file = weights_next_file,
 	.stat = weights_stat,
 	.file_open = plan_weights_open_file,
 	.json = plan_files_json,

@@ -20,17 +20,30 @@ uint32_t crc32_add(uint32_t crc, const void *bytes, size_t len)
 }
 
 struct summing {
-	crc32_step *step;
+	crc32_read *read;
 	void *ctx;
 	struct crc_range *v; /* pieces, in the order of ranges */
 	size_t n;
 };
 
-static int sum_indexed(void *ctx, size_t i, struct errmsg *err)
+static int sum_piece(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct summing *const s = ctx;
+	struct crc_range *const p = &s->v[i];
+	uint8_t *const buf = scratch_take(CRC32_CHUNK);
+	int rc = buf ? 0 : errmsg_nomem(err, NULL);
 
-	return s->step(s->ctx, &s->v[i], err);
+	for (uint64_t done = 0; !rc && done < p->len;) {
+		const uint64_t left = p->len - done;
+		const size_t n = left < CRC32_CHUNK ? (size_t)left : CRC32_CHUNK;
+
+		rc = s->read(s->ctx, buf, n, p->off + done, err);
+		if (!rc)
+			p->crc = crc32_add(p->crc, buf, n);
+		done += n;
+	}
+	scratch_give(buf);
+	return rc;
 }
 
 static uint64_t piece_len(const struct crc_range *v, size_t n, unsigned width)
@@ -61,7 +74,6 @@ static void crc32_cut(struct summing *s, const struct crc_range *v, size_t n,
 				.off = v[i].off + at,
 				.len = left < piece ? left : piece,
 				.crc = at ? 0 : v[i].crc,
-				.unsummed = v[i].unsummed,
 			};
 		}
 }
@@ -88,7 +100,7 @@ static void combine(const struct crc_range *piece, struct crc_range *v, size_t n
 		for (uint64_t at = v[i].off; at < end; piece++) {
 			if (at == v[i].off)
 				v[i].crc = piece->crc;
-			else if (!v[i].unsummed)
+			else
 				v[i].crc = (uint32_t)crc32_combine(
 					v[i].crc, piece->crc,
 					(z_off_t)piece->len);
@@ -97,12 +109,11 @@ static void combine(const struct crc_range *piece, struct crc_range *v, size_t n
 	}
 }
 
-int crc32_pieces(struct crc_range *v, size_t n, unsigned width,
-		 struct team *team, crc32_step *step, void *ctx,
-		 struct errmsg *err)
+int crc32_ranges(struct crc_range *v, size_t n, unsigned width,
+		 crc32_read *read, void *ctx, struct errmsg *err)
 {
-	const uint64_t piece = piece_len(v, n, width + (team != NULL));
-	struct summing s = { .step = step, .ctx = ctx };
+	const uint64_t piece = piece_len(v, n, width);
+	struct summing s = { .read = read, .ctx = ctx };
 	size_t pieces = 0;
 	int rc;
 
@@ -112,41 +123,9 @@ int crc32_pieces(struct crc_range *v, size_t n, unsigned width,
 	if (!s.v)
 		return errmsg_nomem(err, NULL);
 	crc32_cut(&s, v, n, piece);
-	rc = parallel_try(s.n, width, team, sum_indexed, &s, err);
+	rc = parallel_try(s.n, width, sum_piece, &s, err);
 	if (!rc)
 		combine(s.v, v, n);
 	scratch_give(s.v);
 	return rc;
-}
-
-struct reading {
-	crc32_read *read;
-	void *ctx;
-};
-
-static int read_piece(void *ctx, struct crc_range *p, struct errmsg *err)
-{
-	const struct reading *const r = ctx;
-	uint8_t *const buf = scratch_take(CRC32_CHUNK);
-	int rc = buf ? 0 : errmsg_nomem(err, NULL);
-
-	for (uint64_t done = 0; !rc && done < p->len;) {
-		const uint64_t left = p->len - done;
-		const size_t n = left < CRC32_CHUNK ? (size_t)left : CRC32_CHUNK;
-
-		rc = r->read(r->ctx, buf, n, p->off + done, err);
-		if (!rc)
-			p->crc = crc32_add(p->crc, buf, n);
-		done += n;
-	}
-	scratch_give(buf);
-	return rc;
-}
-
-int crc32_ranges(struct crc_range *v, size_t n, unsigned width,
-		 crc32_read *read, void *ctx, struct errmsg *err)
-{
-	struct reading r = { .read = read, .ctx = ctx };
-
-	return crc32_pieces(v, n, width, NULL, read_piece, &r, err);
 }

@@ -2,21 +2,16 @@
 #ifndef UCKPT_CRC32_H
 #define UCKPT_CRC32_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-struct team;
 struct errmsg;
 
-/*
- * A range of bytes and its CRC-32.  On entry `crc` is that of the preceding bytes,
- * or 0.  `unsummed` ranges are read, but not summed, because their CRC is known.
- */
+/* A range of bytes and its CRC-32.  On entry `crc` is that of the preceding bytes, or
+ * 0. */
 struct crc_range {
 	uint64_t off, len;
 	uint32_t crc;
-	bool unsummed;
 };
 
 /* Bytes processed at a time: they fit in the second-level cache. */
@@ -41,15 +36,5 @@ typedef int crc32_read(void *ctx, void *buf, size_t len, uint64_t off,
  */
 int crc32_ranges(struct crc_range *v, size_t n, unsigned width,
 		 crc32_read *read, void *ctx, struct errmsg *err);
-
-/* Process a piece and extend its CRC unless it is `unsummed`; 0 or a negative
- * errno.  Called by several threads at once. */
-typedef int crc32_step(void *ctx, struct crc_range *piece, struct errmsg *err);
-
-/* The same with a callback that processes the bytes, and with the threads that
- * join `team` (NULL: none). */
-int crc32_pieces(struct crc_range *v, size_t n, unsigned width,
-		 struct team *team, crc32_step *step, void *ctx,
-		 struct errmsg *err);
 
 #endif

@@ -1,5 +1,5 @@
-# What the operating system gives: threads, limits of memory, SIGBUS, scratch
-# memory, copies and files past the cache, CRC-32, a directory that appears whole.
+# What the operating system gives: threads, limits of memory, scratch
+# memory, files past the cache, CRC-32, a directory that appears whole.
 # Uses base.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/clock.h \
@@ -10,8 +10,6 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/write_all.h %D%/write_all.c \
 	%D%/filewriter.h %D%/filewriter.c \
 	%D%/pagecache.h %D%/pagecache.c \
-	%D%/sigbus.h %D%/sigbus.c \
-	%D%/copy_nt.h %D%/copy_nt.c \
 	%D%/scratch.h %D%/scratch.c \
 	%D%/crc32.h %D%/crc32.c \
 	%D%/cpu_clones.h %D%/renameat2.h \

@@ -7,7 +7,6 @@
  */
 #include "ckpt/sys/parallel.h"
 
-#include <assert.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
@@ -129,38 +128,20 @@ static void run_all(struct job *job, unsigned width)
 	free(job->threads);
 }
 
-/* Let team_join find the job until all who joined have left. */
-static void run_with_team(struct job *job, unsigned width, struct team *c)
-{
-	pthread_mutex_lock(&c->lock);
-	assert(!c->job); /* one loop at a time */
-	c->job = job;
-	pthread_mutex_unlock(&c->lock);
-	run_all(job, width);
-	pthread_mutex_lock(&c->lock);
-	c->job = NULL;
-	while (c->helping)
-		pthread_cond_wait(&c->left, &c->lock);
-	pthread_mutex_unlock(&c->lock);
-}
-
-int parallel_try(size_t n, unsigned width, struct team *team,
+int parallel_try(size_t n, unsigned width,
 		 int (*work)(void *ctx, size_t i, struct errmsg *err),
 		 void *ctx, struct errmsg *err)
 {
 	struct job job = { .n = n, .work = work, .ctx = ctx, .err = err };
 	int rc = 0;
 
-	if (!team && (n < 2 || width < 2)) {
+	if (n < 2 || width < 2) {
 		for (size_t i = 0; i < n && !rc; i++)
 			rc = work(ctx, i, err);
 		return rc;
 	}
 	pthread_mutex_init(&job.lock, NULL);
-	if (team)
-		run_with_team(&job, width, team);
-	else
-		run_all(&job, width);
+	run_all(&job, width);
 	pthread_mutex_destroy(&job.lock);
 	return job.rc;
 }
@@ -197,36 +178,5 @@ int parallel_for(size_t n, unsigned width, int (*work)(void *ctx, size_t i),
 {
 	struct silent s = { work, ctx };
 
-	return parallel_try(n, width, NULL, work_silently, &s, NULL);
-}
-
-void team_init(struct team *c)
-{
-	*c = (struct team){ 0 };
-	pthread_mutex_init(&c->lock, NULL);
-	pthread_cond_init(&c->left, NULL);
-}
-
-void team_done(struct team *c)
-{
-	pthread_cond_destroy(&c->left);
-	pthread_mutex_destroy(&c->lock);
-}
-
-void team_join(struct team *c, unsigned most)
-{
-	struct job *job;
-
-	pthread_mutex_lock(&c->lock);
-	job = c->helping < most ? c->job : NULL;
-	if (job) {
-		c->helping++;
-		pthread_mutex_unlock(&c->lock);
-		parallel_run(job);
-		pthread_mutex_lock(&c->lock);
-		assert(c->helping > 0);
-		if (--c->helping == 0)
-			pthread_cond_signal(&c->left);
-	}
-	pthread_mutex_unlock(&c->lock);
+	return parallel_try(n, width, work_silently, &s, NULL);
 }

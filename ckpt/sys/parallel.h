@@ -2,7 +2,6 @@
 #ifndef UCKPT_PARALLEL_H
 #define UCKPT_PARALLEL_H
 
-#include <pthread.h>
 #include <stddef.h>
 
 /* The number of processors that this process may use, at least 1. */
@@ -30,28 +29,10 @@ int parallel_far(size_t n, unsigned width,
 		 int (*work)(void *ctx, size_t i, struct errmsg *err),
 		 void *ctx, struct errmsg *err);
 
-/* A loop that waiting threads can find and join. */
-struct team {
-	pthread_mutex_t lock; /* protects the rest */
-	pthread_cond_t left;  /* the last helper left */
-	struct job *job;      /* running; NULL: none */
-	unsigned helping;
-};
-
-void team_init(struct team *c);
-void team_done(struct team *c);
-
-/*
- * As parallel_for, for work that explains its failures: `err` (may be NULL)
- * becomes the message of the result.  The threads that call team_join meanwhile
- * help if there is a `team` (NULL: none), which runs one loop at a time.
- */
-int parallel_try(size_t n, unsigned width, struct team *team,
+/* As parallel_for, for work that explains its failures: `err` (may be NULL) becomes the
+ * message of the result. */
+int parallel_try(size_t n, unsigned width,
 		 int (*work)(void *ctx, size_t i, struct errmsg *err),
 		 void *ctx, struct errmsg *err);
-
-/* Join the running loop of a team, if there is one with fewer than `most` helpers, until
- * no index is left to begin. */
-void team_join(struct team *c, unsigned most);
 
 #endif

@@ -388,13 +388,6 @@ bool readahead_is_waited_for(void)
 	return is;
 }
 
-void readahead_wait(uint64_t ns)
-{
-	pthread_mutex_lock(&lock);
-	wait_for(&segs.room, ns);
-	pthread_mutex_unlock(&lock);
-}
-
 /* --- limits -------------------------------------------------------------------------- */
 
 void readahead_set_limit(uint64_t bytes, bool keep)

@@ -83,9 +83,6 @@ void readahead_return(const struct readahead_loan *l, bool read);
 /* Is there anything, of whatever set, that was wanted and has not been read? */
 bool readahead_is_waited_for(void);
 
-/* Wait until memory is free for more, or for `ns`. */
-void readahead_wait(uint64_t ns);
-
 /* Memory for what is read ahead, until readahead_set_limit. */
 #define READAHEAD_DEFAULT (UINT64_C(256) << 20)
 

@@ -102,20 +102,14 @@ bool shardcache_can_map(struct shardcache *c, size_t len);
 int shardcache_read_map(struct shardcache *c, const struct extent_map *m,
 			void *buf, size_t len, uint64_t off, struct errmsg *err);
 
-/* A check of `n` shards. */
-typedef int shardcache_check(struct shardcache *c, const uint32_t *shards,
-			     size_t n, struct errmsg *err);
-
-/* Check that the paths of shards still lead to the planned files: -EIO if one was
+/* Check that the paths of `n` shards still lead to the planned files: -EIO if one was
  * replaced.  Each path is checked at most every 100 ms, far ones less often, up to every
  * 10 s, and in parallel. */
-shardcache_check shardcache_check_paths;
+int shardcache_check_paths(struct shardcache *c, const uint32_t *shards, size_t n,
+			   struct errmsg *err);
 
-/* The same after half of that time, for a caller that opens files in advance, so that
- * their readers need not wait. */
-shardcache_check shardcache_check_early;
-
-/* Check that shards are still what was planned; errors as shardcache_get. */
-shardcache_check shardcache_check_files;
+/* Check that `n` shards are still what was planned; errors as shardcache_get. */
+int shardcache_check_files(struct shardcache *c, const uint32_t *shards, size_t n,
+			   struct errmsg *err);
 
 #endif

@@ -207,8 +207,8 @@ static int check_listed(void *ctx, size_t i, struct errmsg *err)
 	return i < x->needed ? rc : 0;
 }
 
-static int check_paths(struct shardcache *c, const uint32_t *shards, size_t n,
-		       bool early, struct errmsg *err)
+int shardcache_check_paths(struct shardcache *c, const uint32_t *shards, size_t n,
+			   struct errmsg *err)
 {
 	const bool far = shardcache_is_far(c);
 	struct checking x = { .c = c };
@@ -220,32 +220,17 @@ static int check_paths(struct shardcache *c, const uint32_t *shards, size_t n,
 		x.n = 0;
 		pthread_mutex_lock(&c->lock);
 		for (; i < n && x.n < AT_ONCE; i++) {
-			const struct check *const k = &c->v[shards[i]].of_path;
-
-			if (is_due(c, k, now) ||
-			    (early && is_due_soon(c, k, now)))
+			if (is_due(c, &c->v[shards[i]].of_path, now))
 				add_check(&x, shards[i], now);
 		}
 		x.needed = x.n;
 		if (far && x.n)
 			add_following(&x, now);
 		pthread_mutex_unlock(&c->lock);
-		rc = parallel_try(x.n, far ? AT_ONCE : 1, NULL, check_listed,
-				  &x, err);
+		rc = parallel_try(x.n, far ? AT_ONCE : 1, check_listed, &x,
+				  err);
 	}
 	return rc;
-}
-
-int shardcache_check_paths(struct shardcache *c, const uint32_t *shards,
-			   size_t n, struct errmsg *err)
-{
-	return check_paths(c, shards, n, false, err);
-}
-
-int shardcache_check_early(struct shardcache *c, const uint32_t *shards,
-			   size_t n, struct errmsg *err)
-{
-	return check_paths(c, shards, n, true, err);
 }
 
 struct opening {
@@ -271,5 +256,5 @@ int shardcache_check_files(struct shardcache *c, const uint32_t *shards,
 
 	return shardcache_is_far(c)
 		       ? parallel_far(n, 1, check_file, &x, err)
-		       : parallel_try(n, 1, NULL, check_file, &x, err);
+		       : parallel_try(n, 1, check_file, &x, err);
 }

@@ -226,8 +226,7 @@ static int list_shard(void *ctx, uint32_t shard)
 	return 0;
 }
 
-static int check_all(struct vfile *f, shardcache_check *check,
-		     struct errmsg *err)
+int vfile_check(struct vfile *f, struct errmsg *err)
 {
 	struct shard_list l = { 0 };
 	int rc = vfile_each_shard(f, list_shard, &l);
@@ -235,24 +234,9 @@ static int check_all(struct vfile *f, shardcache_check *check,
 	if (rc)
 		rc = errmsg_nomem(err, NULL);
 	else if (l.n) /* others may have no shards at all */
-		rc = check(f->shards, l.v, l.n, err);
+		rc = shardcache_check_paths(f->shards, l.v, l.n, err);
 	free(l.v);
 	return rc;
-}
-
-int vfile_check(struct vfile *f, struct errmsg *err)
-{
-	return check_all(f, shardcache_check_paths, err);
-}
-
-void vfile_check_early(struct vfile *f)
-{
-	check_all(f, shardcache_check_early, NULL);
-}
-
-int vfile_check_shards(struct vfile *f, struct errmsg *err)
-{
-	return check_all(f, shardcache_check_files, err);
 }
 
 /* --- reading into memory --------------------------------------------------- */

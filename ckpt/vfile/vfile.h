@@ -14,7 +14,6 @@
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/readahead.h"
 
-struct team;
 struct errmsg;
 struct gathers;
 struct shardcache;
@@ -72,10 +71,6 @@ const struct extent_map *vfile_extents(const struct vfile *f);
 
 /* -EIO if a shard of the file is no longer the one that was planned. */
 int vfile_check(struct vfile *f, struct errmsg *err);
-
-/* Make the same check early if it will be due soon, so that a reader that opens the file
- * later does not wait for far shards. */
-void vfile_check_early(struct vfile *f);
 
 /* Read up to `len` bytes at `off`, fewer only at the end of the file.
  * Returns the number, or a negative errno. */
@@ -152,14 +147,6 @@ void vfile_crc_advance(struct vfile *f, const void *buf, size_t len,
  * mapped. */
 void vfile_crc_advance_window(struct vfile *f, const struct vfile_window *w,
 			      uint64_t off);
-
-/*
- * Read the whole file to `at` and compute all its checksums in the same pass, on
- * up to `width` threads and those that join `team` (NULL: none).  On success the
- * shards were unchanged until the end.
- */
-int vfile_read_all(struct vfile *f, void *at, unsigned width, struct team *team,
-		   struct errmsg *err);
 
 /* The number of the shard of which the file is a copy, or -1. */
 int64_t vfile_verbatim_shard(const struct vfile *f);

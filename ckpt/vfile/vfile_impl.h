@@ -10,8 +10,7 @@
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/vfile.h"
 
-/* Shared by vfile.c (reading), vfile_map.c (mapping), vfile_crc.c (checksums) and
- * vfile_read_all.c (reading the whole file). */
+/* Shared by vfile.c (reading), vfile_map.c (mapping) and vfile_crc.c (checksums). */
 struct vfile {
 	struct shardcache *shards;
 	struct extent_map map;
@@ -43,13 +42,5 @@ int vfile_crc_begin(struct vfile *f, struct errmsg *err);
 
 /* Render the late literals unless they are rendered. */
 int vfile_render_trailer(struct vfile *f, struct errmsg *err);
-
-/* As vfile_map, but -E2BIG where that would copy: there are casts, or too many
- * or too small pieces. */
-int vfile_map_pieces(struct vfile *f, size_t len, uint64_t off,
-		     struct vfile_window *w, struct errmsg *err);
-
-/* -EIO if an open shard has changed since it was planned. */
-int vfile_check_shards(struct vfile *f, struct errmsg *err);
 
 #endif

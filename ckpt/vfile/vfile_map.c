@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes of virtual files as pieces of mapped shards, for the kernel and for code
- * that sigbus_run guards; of a far file, as pieces of what was read ahead.
+ * Bytes of virtual files as pieces of mapped shards, for the kernel; of a far
+ * file, as pieces of what was read ahead.
  */
 #include "ckpt/vfile/vfile.h"
 
@@ -196,8 +196,10 @@ static void note_mapped(struct vfile *f, size_t len, uint64_t off)
 		;
 }
 
-int vfile_map_pieces(struct vfile *f, size_t len, uint64_t off,
-		     struct vfile_window *w, struct errmsg *err)
+/* As vfile_map, but -E2BIG where that would copy: there are casts, or too many or too
+ * small pieces. */
+static int map_window(struct vfile *f, size_t len, uint64_t off,
+		      struct vfile_window *w, struct errmsg *err)
 {
 	int rc = -E2BIG;
 
@@ -235,7 +237,7 @@ static int borrow_pieces(struct vfile *f, uint64_t off, struct vfile_window *w,
 int vfile_map(struct vfile *f, size_t len, uint64_t off, struct vfile_window *w,
 	      struct errmsg *err)
 {
-	int rc = vfile_map_pieces(f, len, off, w, err);
+	int rc = map_window(f, len, off, w, err);
 
 	if (rc == -E2BIG)
 		rc = borrow_pieces(f, off, w, err);

@@ -5,5 +5,5 @@ ucfs_SOURCES += \
 	%D%/passthrough.h %D%/passthrough.c \
 	%D%/passed.h %D%/passed.c \
 	%D%/prefill.h %D%/prefill.c \
-	%D%/background.h %D%/background.c \
-	%D%/ops.h %D%/ops_impl.h %D%/ops.c %D%/ops_file.c %D%/ops_extents.c
+	%D%/ops.h %D%/background.h %D%/background.c \
+	%D%/ops_impl.h %D%/ops.c %D%/ops_file.c %D%/ops_extents.c

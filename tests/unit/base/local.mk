@@ -9,8 +9,6 @@ unit_tests += \
 	%D%/test_memory \
 	%D%/test_write_all \
 	%D%/test_parallel \
-	%D%/test_sigbus \
-	%D%/test_copy_nt \
 	%D%/test_crc32 \
 	%D%/test_scratch \
 	%D%/test_outdir \

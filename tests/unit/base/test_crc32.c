@@ -112,46 +112,6 @@ static void ranges_have_the_sums_of_their_bytes(void **state)
 	}
 }
 
-/* A step that marks what it went through. */
-static int mark(void *ctx, struct crc_range *piece, struct errmsg *err)
-{
-	uint8_t *const marks = ctx;
-
-	(void)err;
-	for (uint64_t i = 0; i < piece->len; i++)
-		marks[piece->off + i]++;
-	if (!piece->unsummed) /* of zeros, say */
-		for (uint64_t i = 0; i < piece->len; i++)
-			piece->crc = crc32_add(piece->crc, "", 1);
-	return 0;
-}
-
-/* Each byte once, with its checksum and without. */
-static void who_does_more_gets_pieces(void **state)
-{
-	static const uint8_t zeros[5 * MIB];
-
-	for (unsigned width = 1; width <= 3; width++) {
-		struct crc_range v[] = {
-			{ .len = 5 * MIB },
-			{ .off = 5 * MIB,
-			  .len = 2 * MIB,
-			  .crc = 3,
-			  .unsummed = true },
-		};
-		uint8_t *const marks = calloc(1, 7 * MIB);
-
-		assert_int_equal(
-			crc32_pieces(v, 2, width, NULL, mark, marks, NULL), 0);
-		for (size_t i = 0; i < 7 * MIB; i++)
-			assert_int_equal(marks[i], 1);
-		assert_int_equal(v[0].crc,
-				 crc32(0, zeros, sizeof(zeros)));
-		assert_int_equal(v[1].crc, 3);
-		free(marks);
-	}
-}
-
 static void zeros_are_summed_without_being_read(void **state)
 {
 	static const uint64_t lens[] = { 0, 1,	 2,	  3,	    4,	  7,
@@ -195,7 +155,6 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(sums_are_those_of_zip),
 		cmocka_unit_test(ranges_have_the_sums_of_their_bytes),
-		cmocka_unit_test(who_does_more_gets_pieces),
 		cmocka_unit_test(zeros_are_summed_without_being_read),
 		cmocka_unit_test(nothing_has_no_sum),
 		cmocka_unit_test(what_cannot_be_read_is_told),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Work for several threads, and threads that join to help. */
+/* Work for several threads. */
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -27,7 +27,7 @@ static int call(void *ctx, size_t i)
 	return i >= c->fails_from ? (int)i : 0;
 }
 
-static int call_in_team(void *ctx, size_t i, struct errmsg *err)
+static int call_and_say(void *ctx, size_t i, struct errmsg *err)
 {
 	const int rc = call(ctx, i);
 
@@ -38,21 +38,18 @@ static void each_item_is_done_once(void **state)
 {
 	static const size_t items[] = { 0, 1, 2, 3, ITEMS };
 
-	for (size_t k = 0; k < sizeof(items) / sizeof(*items); k++)
+	for (size_t k = 0; k < COUNT(items); k++)
 		for (unsigned width = 0; width <= 5; width++)
-			for (int with = 0; with < 2; with++) {
+			for (int says = 0; says < 2; says++) {
 				struct calls c = { .fails_from = ITEMS };
-				struct team team;
 
-				team_init(&team);
 				assert_int_equal(
-					with ? parallel_try(items[k], width,
-							    &team, call_in_team,
-							    &c, NULL)
+					says ? parallel_try(items[k], width,
+							    call_and_say, &c,
+							    NULL)
 					     : parallel_for(items[k], width,
 							    call, &c),
 					0);
-				team_done(&team);
 				for (size_t i = 0; i < ITEMS; i++)
 					assert_int_equal(atomic_load(&c.of[i]),
 							 i < items[k]);
@@ -72,89 +69,17 @@ static void after_a_failure_nothing_is_begun(void **state)
 	}
 }
 
-/* --- helpers ---------------------------------------------------------------- */
-
-/* Two items, each of which waits until the other has begun: a single thread
- * would never finish. */
-struct pair {
-	struct team team;
-	atomic_uint begun;
-	atomic_uint over;
-	pthread_t who[2];
-	int rc;
-};
-
-static int meet(void *ctx, size_t i, struct errmsg *err)
-{
-	struct pair *const p = ctx;
-
-	(void)err;
-	p->who[i] = pthread_self();
-	atomic_fetch_add(&p->begun, 1);
-	while (atomic_load(&p->begun) < 2)
-		sched_yield();
-	for (unsigned k = 0; k < 1000; k++)
-		sched_yield();
-	atomic_fetch_add(&p->over, 1);
-	return 0;
-}
-
-static void *work(void *arg)
-{
-	struct pair *const p = arg;
-
-	p->rc = parallel_try(2, 1, &p->team, meet, p, NULL) ||
-		atomic_load(&p->over) != 2; /* helpers are waited for */
-	return NULL;
-}
-
-static void who_comes_by_helps(void **state)
-{
-	struct pair p = { 0 };
-	pthread_t worker;
-
-	team_init(&p.team);
-	assert_int_equal(pthread_create(&worker, NULL, work, &p), 0);
-	while (atomic_load(&p.begun) == 0)
-		sched_yield();
-	team_join(&p.team, 0); /* there are enough */
-	assert_int_equal(atomic_load(&p.begun), 1);
-	team_join(&p.team, 1);
-	pthread_join(worker, NULL);
-	assert_int_equal(p.rc, 0);
-	assert_false(pthread_equal(p.who[0], p.who[1]));
-	team_done(&p.team);
-}
-
-static void where_there_is_nothing_to_do_nobody_stays(void **state)
-{
-	struct calls c = { .fails_from = ITEMS };
-	struct team team;
-
-	team_init(&team);
-	team_join(&team, 1);
-	assert_int_equal(parallel_try(3, 1, &team, call_in_team, &c, NULL), 0);
-	team_join(&team, 1);
-	assert_int_equal(atomic_load(&c.of[2]), 1);
-	team_done(&team);
-}
-
 static void the_message_is_that_of_the_result(void **state)
 {
-	for (unsigned width = 1; width <= 4; width++)
-		for (int with = 0; with < 2; with++) {
-			struct calls c = { .fails_from = 20 };
-			struct errmsg err = { "" };
-			struct team team;
+	for (unsigned width = 1; width <= 4; width++) {
+		struct calls c = { .fails_from = 20 };
+		struct errmsg err = { "" };
 
-			team_init(&team);
-			assert_int_equal(parallel_try(ITEMS, width,
-						      with ? &team : NULL,
-						      call_in_team, &c, &err),
-					 20);
-			assert_string_equal(err.text, "item 20");
-			team_done(&team);
-		}
+		assert_int_equal(parallel_try(ITEMS, width, call_and_say, &c,
+					      &err),
+				 20);
+		assert_string_equal(err.text, "item 20");
+	}
 }
 
 static int wait_a_little(void *ctx, size_t i, struct errmsg *err)
@@ -195,8 +120,6 @@ int main(void)
 		cmocka_unit_test(each_item_is_done_once),
 		cmocka_unit_test(after_a_failure_nothing_is_begun),
 		cmocka_unit_test(the_message_is_that_of_the_result),
-		cmocka_unit_test(who_comes_by_helps),
-		cmocka_unit_test(where_there_is_nothing_to_do_nobody_stays),
 		cmocka_unit_test(who_waits_is_not_alone),
 	};
 

@@ -237,69 +237,6 @@ static void directories_have_the_links_of_theirs(void **state)
 
 /* --- content ------------------------------------------------------------- */
 
-/* Does `a` lead to `b`, going a way? */
-static bool leads(struct plan *p, const char *a, const char *b,
-		  enum plan_order way)
-{
-	char dir[64], file[64];
-	uint64_t node[2], next;
-
-	for (int i = 0; i < 2; i++) {
-		assert_int_equal(sscanf(i ? b : a, "%63[^/]/%63s", dir, file),
-				 2);
-		node[i] = find(p, find(p, PLAN_ZERO, dir), file);
-	}
-	return plan_next_file(p, node[0], way, &next, NULL) == 0 &&
-	       next == node[1];
-}
-
-static void files_follow_each_other(void **state)
-{
-	static const struct {
-		const char *from, *files, *names, *params;
-	} cases[] = {
-		{ "bias/fp32.pt", "bias/step.pt", "bias/step.pt",
-		  "buffer/fp32.pt" },
-		{ "bias/step.pt", "bias/exp_avg.pt", "buffer/fp32.pt",
-		  "emb.weight/step.pt" },
-		{ "bias/exp_avg.pt", "bias/exp_avg_sq.pt",
-		  "bias/exp_avg_sq.pt", "emb.weight/exp_avg.pt" },
-		{ "bias/exp_avg_sq.pt", "buffer/fp32.pt", "bias/fp32.pt",
-		  "emb.weight/exp_avg_sq.pt" },
-		{ "buffer/fp32.pt", "emb.weight/fp32.pt",
-		  "emb.weight/exp_avg.pt", "emb.weight/fp32.pt" },
-		{ "scalar/fp32.pt", "scalar/step.pt", "scalar/step.pt", NULL },
-		{ "scalar/step.pt", "scalar/exp_avg.pt", NULL, NULL },
-		{ "scalar/exp_avg_sq.pt", NULL, "scalar/fp32.pt", NULL },
-	};
-	char *const dir = mkckpt_new_dir();
-	struct mkckpt c = mkckpt_small(2);
-	struct plan *p;
-	uint64_t next;
-
-	mkckpt_write(&c, dir);
-	p = open_plan(dir, false);
-	for (size_t i = 0; i < COUNT(cases); i++) {
-		const char *const to[PLAN_ORDERS] = { cases[i].files,
-						      cases[i].names,
-						      cases[i].params };
-
-		for (unsigned way = 0; way < PLAN_ORDERS; way++)
-			if (leads(p, cases[i].from,
-				  to[way] ? to[way] : cases[i].from,
-				  way) != (to[way] != NULL))
-				fail_msg("%s, way %u", cases[i].from, way);
-	}
-	assert_int_equal(plan_next_file(p, find(p, PLAN_ZERO, "bias"),
-					PLAN_ORDER_FILES, &next, NULL),
-			 -ENOENT);
-	assert_int_equal(
-		plan_next_file(p, PLAN_ROOT, PLAN_ORDER_FILES, &next, NULL),
-		-ENOENT);
-	plan_close(p);
-	mkckpt_free_dir(dir);
-}
-
 static void crc_zero_changes_nothing_but_sums(void **state)
 {
 	const struct mkckpt c = mkckpt_small(2);
@@ -496,7 +433,6 @@ int main(void)
 		cmocka_unit_test(what_is_not_there_is_not_found),
 		cmocka_unit_test(wrong_nodes_are_refused),
 		cmocka_unit_test(directories_have_the_links_of_theirs),
-		cmocka_unit_test(files_follow_each_other),
 		cmocka_unit_test(crc_zero_changes_nothing_but_sums),
 		cmocka_unit_test(replaced_shards_are_noticed_at_open),
 		cmocka_unit_test(threads_share_a_plan),

@@ -5,8 +5,6 @@ unit_tests += \
 	%D%/test_readahead \
 	%D%/test_shardcache \
 	%D%/test_vfile \
-	%D%/test_vfile_crc \
-	%D%/test_vfile_read_all
+	%D%/test_vfile_crc
 tests_unit_vfile_test_vfile_SOURCES = %D%/test_vfile.c $(made)
 tests_unit_vfile_test_vfile_crc_SOURCES = %D%/test_vfile_crc.c $(made)
-tests_unit_vfile_test_vfile_read_all_SOURCES = %D%/test_vfile_read_all.c $(made)

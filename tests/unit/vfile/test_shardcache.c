@@ -206,34 +206,6 @@ static void changes_are_told_of_a_path(void **state)
 	}
 }
 
-static void a_path_is_checked_early_after_half_the_time(void **state)
-{
-	const struct timespec half = { .tv_nsec = 60000000 };
-	const uint32_t first = 0;
-	struct errmsg err = { "" };
-	struct fixture f;
-	uint64_t begun;
-	int rc;
-
-	/* Again if this process lost its processor for that time. */
-	for (;;) {
-		set_up(&f);
-		begun = clock_ns();
-		assert_int_equal(shardcache_check_paths(f.c, &first, 1, &err),
-				 0);
-		replace_it(&f);
-		rc = shardcache_check_early(f.c, &first, 1, &err);
-		if (clock_ns() - begun < 50000000)
-			break;
-		tear_down(&f);
-	}
-	assert_int_equal(rc, 0);
-	nanosleep(&half, NULL);
-	expect(&f, "early", shardcache_check_early(f.c, &first, 1, &err), &err,
-	       "was replaced since");
-	tear_down(&f);
-}
-
 /* --- many shards --------------------------------------------------------- */
 
 #define SHARDS 200
@@ -510,7 +482,6 @@ int main(void)
 		cmocka_unit_test(changes_are_told_when_a_shard_is_opened),
 		cmocka_unit_test(changes_are_told_of_an_open_shard),
 		cmocka_unit_test(changes_are_told_of_a_path),
-		cmocka_unit_test(a_path_is_checked_early_after_half_the_time),
 		cmocka_unit_test(few_files_are_open_at_once),
 		cmocka_unit_test(shards_make_room_for_shards),
 		cmocka_unit_test(shards_in_use_stay_open),
