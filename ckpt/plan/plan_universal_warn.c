@@ -3,12 +3,15 @@
 #include "ckpt/plan/plan_universal.h"
 
 #include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/zero/complete.h"
 
-#define MODEL_WARNINGS 6
+#define MODEL_WARNINGS 7
 
 /* A parameter whose name ends so and which the checkpoint, not the user, says to
  * concatenate along dimension 0; NULL if there is none. */
@@ -78,13 +81,42 @@ static void warn_of_megatron(const struct model *m, size_t i, struct errmsg *out
 		warn_of_positions(m, out);
 }
 
+/* Report a matrix of LoRA whose frozen weight is missing: PEFT's trainers save with
+ * exclude_frozen_parameters.  Before PEFT 0.6 the weight's name had no base_layer. */
+static void warn_of_lora(const struct model *m, struct errmsg *out)
+{
+	static const char *const bases[] = { "base_layer.weight", "weight" };
+	bool whole = false;
+	char name[NAME_MAX + 1];
+
+	for (size_t i = 0; i < m->nparams; i++) {
+		const char *const lora = m->params[i].name;
+		const char *const end = strstr(lora, ".lora_A.");
+
+		for (size_t k = 0; end && k < COUNT(bases); k++) {
+			snprintf(name, sizeof(name), "%.*s.%s",
+				 (int)(end - lora), lora, bases[k]);
+			whole |= model_find(m, name) != NULL;
+		}
+		if (end && !whole)
+			errmsg_set(out, 0,
+				   "%s: a LoRA run that saved no frozen weights:"
+				   " the views have only the trained ones",
+				   lora);
+		if (end)
+			return;
+	}
+}
+
 /* Report what is unusual about the model as a whole. */
 static bool warn_of_model(const struct plan_universal *u, size_t i,
 			  struct errmsg *out)
 {
 	const struct model *const m = &u->r.model;
 
-	if (i >= 3)
+	if (i == 6)
+		warn_of_lora(m, out);
+	else if (i >= 3)
 		warn_of_megatron(m, i - 3, out);
 	if (i == 2 && u->plan.options.rules && model_is_flat(m))
 		errmsg_set(out, 0,

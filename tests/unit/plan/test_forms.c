@@ -119,10 +119,48 @@ static void the_tree_is_the_same(void **state)
 			check_form(&forms[i], stage);
 }
 
+/* PEFT's trainers save only what is trained; others save the frozen weights too. */
+static void a_lora_run_without_its_weights_is_noticed(void **state)
+{
+	static const struct plan_options options = { .crc_zero = false };
+	static const struct mkckpt_param lora[] = {
+		{ .name = "q.lora_A.default.weight", .ndim = 2, .shape = { 2, 5 } },
+		{ .name = "q.lora_B.default.weight", .ndim = 2, .shape = { 5, 2 } },
+	};
+	static const struct mkckpt_extra bases[] = {
+		{ "q.base_layer.weight", DTYPE_F32, 2, { 5, 5 }, 0, 0 },
+		{ "q.weight", DTYPE_F32, 2, { 5, 5 }, 0, 0 },
+	};
+
+	(void)state;
+	for (size_t base = 0; base <= COUNT(bases); base++) {
+		struct mkckpt c = mkckpt_small(2);
+		char *const dir = mkckpt_new_dir();
+		struct errmsg err = { "" };
+		struct plan *p = NULL;
+		size_t pos = 0;
+
+		c.params = lora;
+		c.nparams = COUNT(lora);
+		c.ngroups = 1;
+		c.extras = base < COUNT(bases) ? &bases[base] : NULL;
+		c.nextras = base < COUNT(bases);
+		mkckpt_write(&c, dir);
+		if (plan_open(dir, &options, &p, &err))
+			fail_msg("%s", err.text);
+		assert_int_equal(plan_warning(p, &pos, &err), base == COUNT(bases));
+		if (base == COUNT(bases))
+			assert_non_null(strstr(err.text, "only the trained"));
+		plan_close(p);
+		mkckpt_free_dir(dir);
+	}
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_tree_is_the_same),
+		cmocka_unit_test(a_lora_run_without_its_weights_is_noticed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
