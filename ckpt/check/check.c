@@ -33,7 +33,8 @@
 
 static void check_plan(struct check *c)
 {
-	static const struct plan_options options = { .crc_zero = true };
+	static const struct plan_options options = { .crc_zero = true,
+						     .hugging_face = true };
 	struct errmsg err = { "" };
 	const int rc = plan_open(c->dir, &options, &c->plan, &err);
 
@@ -43,6 +44,11 @@ static void check_plan(struct check *c)
 			diagnose_missing(c->dir, &c->problems);
 		return;
 	}
+	if (!plan_zckpt(c->plan)) {
+		check_tree(c, c->plan, &c->opened, &c->problems);
+		return;
+	}
+	c->params = plan_zckpt(c->plan)->model.nparams;
 	diagnose_shards(c->plan, &c->problems);
 	diagnose_experts(c->plan, &c->problems);
 	check_ranks(c);
@@ -93,8 +99,8 @@ static void print_counts(const struct check *c)
 	if (!c->plan)
 		return;
 	printf("%-16s%zu, in %" PRIu64 " files of the universal tree\n",
-	       "parameters", plan_zckpt(c->plan)->model.nparams, c->opened);
-	if (c->data)
+	       "parameters", c->params, c->opened);
+	if (c->data && plan_zckpt(c->plan))
 		printf("%-16s%zu pairs of slices compared\n", "replicas",
 		       c->npairs + c->ncopies);
 	for (size_t i = 0; i < c->forms.n; i++)
@@ -130,7 +136,7 @@ static int print_json(const struct check *c)
 	cmd_json_add_int(root, "bytes", (int64_t)c->bytes);
 	if (c->plan) {
 		cmd_json_add_int(root, "parameters",
-				 (int64_t)plan_zckpt(c->plan)->model.nparams);
+				 (int64_t)c->params);
 		cmd_json_add_int(root, "tree_files", (int64_t)c->opened);
 		cmd_json_add_int(root, "replicas", (int64_t)(c->npairs + c->ncopies));
 	}
@@ -177,9 +183,9 @@ static void check_print_help(void)
 	     "\n"
 	     "Check that the ZeRO checkpoint in DIRECTORY (of a tag, or of a run"
 	     " for its newest\n"
-	     "tag) is whole: all files, all ranks, every element exactly once. "
-	     " Several are one\n"
-	     "whose files are spread over them.\n"
+	     "tag) or its Hugging Face weights are whole: all files, all ranks,"
+	     " every element\n"
+	     "exactly once.  Several are one whose files are spread over them.\n"
 	     "\n"
 	     "      --data  also read all tensors: verify checksums and compare"
 	     " replicas\n"

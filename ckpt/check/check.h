@@ -59,6 +59,7 @@ struct check {
 	size_t npairs;
 	struct check_copy *copies;
 	size_t ncopies;
+	size_t params;
 	uint64_t bytes;	 /* of all files */
 	uint64_t opened; /* files of the universal tree that opened */
 	struct progress *progress;

@@ -24,6 +24,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "ckpt/cmd/progress.h"
+#include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/names.h"
 #include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
@@ -63,12 +64,30 @@ static void check_files_add_file(struct check *c, const char *name)
 	c->files[c->nfiles++] = f;
 }
 
+/* Those of weights; what is wrong with them is a problem of the plan. */
+static void list_weights(struct check *c)
+{
+	struct hfdir d;
+
+	if (hfdir_open(&d, c->dir, NULL))
+		return;
+	c->files = calloc(d.nfiles + 1, sizeof(*c->files));
+	c->params = d.n;
+	for (size_t i = 0; c->files && i < d.nfiles; i++)
+		check_files_add_file(c, d.files[i].name);
+	hfdir_done(&d);
+}
+
 void check_list_files(struct check *c)
 {
 	struct errmsg err = { "" };
 	char **names;
 	size_t n;
 
+	if (c->choice == TAGS_WEIGHTS) {
+		list_weights(c);
+		return;
+	}
 	if (files_names(c->dir, &names, &n, &err)) {
 		findings_add(&c->problems, "%s", err.text);
 		return;
@@ -268,6 +287,11 @@ static void sum_file(struct check *c, struct check_file *f,
 	free(e);
 }
 
+static bool is_safetensors(const struct check_file *f)
+{
+	return names_ends_with(f->path, ".safetensors");
+}
+
 static void note_without_sums(struct check *c, const struct check_file *f)
 {
 	if (f->problems.n || f->summed)
@@ -278,10 +302,9 @@ static void note_without_sums(struct check *c, const struct check_file *f)
 			     " when it was written",
 			     f->path);
 	else
-		findings_add(&c->notes,
-			     "%s: has no checksums: torch's container"
-			     " without zip does not store any",
-			     f->path);
+		findings_add(&c->notes, "%s: has no checksums: %s does not store any",
+			     f->path, is_safetensors(f) ? "safetensors" :
+			     "torch's container without zip");
 }
 
 /* --- one file after the other -------------------------------------------------- */
@@ -310,11 +333,13 @@ static int check_file(void *ctx, size_t i, struct errmsg *ignored)
 	struct check *const c = ctx;
 	struct check_file *const f = &c->files[i];
 	struct errmsg err = { "" };
-	struct ptfile pt;
+	struct ptfile pt = { 0 };
 	struct locating l = { .z = &pt.zip };
 
 	(void)ignored;
-	if (ptfile_open(&pt, f->path, &err)) {
+	/* Opening the plan has read the headers of safetensors. */
+	if (is_safetensors(f) ? files_open(&pt.src, f->path, &err)
+			      : ptfile_open(&pt, f->path, &err)) {
 		findings_add_new(&f->problems, err.text);
 		return 0;
 	}

@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <errno.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/check/check.h"
 #include "ckpt/plan/plan.h"
@@ -27,6 +28,8 @@ static const struct form {
 	{ "--to zero", PLAN_RESHARD, false },
 };
 
+#define WEIGHTS_FORMS 2 /* those of Hugging Face weights come first */
+
 /* A number of ranks for which every file has to be cut again.  It is a multiple
  * of the old number, as expert parallelism requires. */
 static unsigned other_ranks(const struct check *c)
@@ -40,7 +43,8 @@ static int form_open(const struct check *c, const struct form *f,
 		     struct plan **out, struct errmsg *err)
 {
 	const struct plan_options options = { .crc_zero = true,
-					      .any_stage = f->any_stage };
+					      .any_stage = f->any_stage,
+					      .hugging_face = true };
 
 	switch (f->kind) {
 	case PLAN_UNIVERSAL: return plan_open(c->dir, &options, out, err);
@@ -71,10 +75,12 @@ static int form_check(const struct check *c, const struct form *f,
 
 void check_forms(struct check *c)
 {
+	const size_t n = plan_zckpt(c->plan) ? COUNT(forms) : WEIGHTS_FORMS;
+
 	assert(c->plan && !c->problems.n);
 	/* check_ranks has opened the universal tree. */
 	findings_add(&c->forms, "%s", forms[0].name);
-	for (size_t i = 1; i < sizeof(forms) / sizeof(*forms); i++) {
+	for (size_t i = 1; i < n; i++) {
 		struct findings why = { 0 };
 		const int rc = form_check(c, &forms[i], &why);
 

@@ -82,7 +82,7 @@ static void open_dir(struct tree *t, uint64_t dir)
 static bool has_shards(const struct check *c, const char *name)
 {
 	const struct zero_checkpoint *const r = plan_zckpt(c->plan);
-	const struct param *const p = model_find(&r->model, name);
+	const struct param *const p = r ? model_find(&r->model, name) : NULL;
 
 	for (unsigned t = 0; p && !p->module && t < p->nslices; t++)
 		if (p->slices[t] && !c->whole[p->slices[t]->mp])
@@ -97,7 +97,7 @@ static int open_entry(void *ctx, size_t i)
 
 	if (!plan_is_dir(t->plan, e->node)) {
 		/* optimizer_state.pt is made of rank 0's shard. */
-		if (t->c->whole[0])
+		if (!t->c->whole || t->c->whole[0])
 			open_node(t, e->node, e->name);
 	} else if (has_shards(t->c, e->name)) {
 		open_dir(t, e->node);

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cmd/findings.h"
 #include "ckpt/dirs/names.h"
@@ -32,6 +33,9 @@
 /* At most this many missing files are listed one by one. */
 #define MISSING_MAX 100
 
+/* At most this many tags are named. */
+#define NAMED_MAX 16
+
 const char *diagnose_choice_text(enum tags_choice choice)
 {
 	switch (choice) {
@@ -39,9 +43,31 @@ const char *diagnose_choice_text(enum tags_choice choice)
 	case TAGS_LATEST: return "named by latest";
 	case TAGS_STEP: return "highest step";
 	case TAGS_MTIME: return "last modified";
+	case TAGS_BELOW: return "the newest below";
+	case TAGS_WEIGHTS: return "Hugging Face weights";
 	case TAGS_NONE: return "not a ZeRO checkpoint";
 	}
 	return "";
+}
+
+/* Name the tags in directories of the run, if there are `min`. */
+static void name_tags_below(const char *run, size_t min, struct findings *warnings)
+{
+	struct bytebuf names = { 0 };
+	struct tag_list tags;
+
+	if (tags_list_below(run, &tags, NULL))
+		return;
+	for (size_t i = 0; i < tags.n && i < NAMED_MAX; i++) {
+		bytebuf_add_str(&names, i ? ", " : "");
+		bytebuf_add_str(&names, tags.v[i].name);
+	}
+	bytebuf_add_u8(&names, 0);
+	if (tags.n >= min && !names.failed)
+		findings_add(warnings, "%s: tags in directories below: %s%s", run,
+			     names.data, tags.n > NAMED_MAX ? ", ..." : "");
+	bytebuf_done(&names);
+	tags_done(&tags);
 }
 
 /* `latest` may name a tag that does not exist or that is not a ZeRO
@@ -51,14 +77,10 @@ void diagnose_choice(const char *run, enum tags_choice choice,
 {
 	struct tag_list tags;
 
-	if (choice == TAGS_NONE && tags_exist_below(run))
-		findings_add(warnings,
-			     "%s: checkpoints are in directories below; give"
-			     " the directory that holds them",
-			     run);
-	if (choice != TAGS_STEP && choice != TAGS_MTIME)
-		return;
-	if (tags_list(run, &tags, NULL))
+	if (choice == TAGS_BELOW || choice == TAGS_WEIGHTS)
+		name_tags_below(run, choice == TAGS_BELOW ? 2 : 1, warnings);
+	if ((choice != TAGS_STEP && choice != TAGS_MTIME) ||
+	    tags_list(run, &tags, NULL))
 		return;
 	if (tags.latest)
 		findings_add(warnings,

@@ -43,25 +43,43 @@ const char *info_state_type(const struct shard_state *st)
 					 dtype_name(st->flat.dtype);
 }
 
+size_t info_count(const struct info *info)
+{
+	return plan_zckpt(info->plan) ? plan_zckpt(info->plan)->model.nparams
+				      : info->weights.n;
+}
+
+struct info_param info_param(const struct info *info, size_t i)
+{
+	const struct zero_checkpoint *const r = plan_zckpt(info->plan);
+	const struct hfdir_tensor *const t = r ? NULL : &info->weights.v[i];
+	const struct param *const p = r ? &r->model.params[i] : NULL;
+
+	return t ? (struct info_param){ t->name, t->shape, t->ndim, t->numel, -1,
+					t->dtype }
+		 : (struct info_param){ p->name, p->shape, p->ndim, p->numel,
+					p->module ? -1 : (int64_t)p->first->group,
+					DTYPE_OTHER };
+}
+
 /* --- collecting ------------------------------------------------------------ */
 
 static void count_params(struct info *info)
 {
-	const struct model *const m = &plan_zckpt(info->plan)->model;
+	for (size_t i = 0; i < info_count(info); i++) {
+		const struct info_param p = info_param(info, i);
+		const bool owned = p.group >= 0 || info->weights.n;
 
-	for (size_t i = 0; i < m->nparams; i++) {
-		const struct param *const p = &m->params[i];
-
-		*(p->module ? &info->module_params : &info->params) += 1;
-		*(p->module ? &info->module_elements : &info->elements) +=
-			p->numel;
+		*(owned ? &info->params : &info->module_params) += 1;
+		*(owned ? &info->elements : &info->module_elements) += p.numel;
 	}
 }
 
 static void read_profile(struct info *info)
 {
 	struct errmsg err = { "" };
-	int rc = zckpt_profile(plan_zckpt(info->plan), 0, &info->profile, &err);
+	struct zero_checkpoint *const r = plan_zckpt(info->plan);
+	int rc = r ? zckpt_profile(r, 0, &info->profile, &err) : 0;
 
 	if (!rc)
 		rc = plan_totals(info->plan, &info->files, &info->bytes, &err);
@@ -71,7 +89,7 @@ static void read_profile(struct info *info)
 
 static void info_collect(struct info *info, const char *path)
 {
-	static const struct plan_options options = { .crc_zero = false };
+	static const struct plan_options options = { .hugging_face = true };
 	struct errmsg err = { "" };
 	const int rc = plan_open(info->dir, &options, &info->plan, &err);
 
@@ -82,8 +100,13 @@ static void info_collect(struct info *info, const char *path)
 			diagnose_missing(info->dir, &info->problems);
 		return;
 	}
+	if (!plan_zckpt(info->plan) &&
+	    hfdir_open(&info->weights, info->dir, &err))
+		findings_add(&info->problems, "%s", err.text);
 	count_params(info);
 	read_profile(info);
+	if (!plan_zckpt(info->plan))
+		return;
 	if (!info->quick) {
 		diagnose_shards(info->plan, &info->problems);
 		diagnose_models(info->plan, &info->problems);
@@ -111,6 +134,7 @@ static int info_show(struct info *info, const char *path, bool json)
 	if (info->problems.n)
 		rc = CMD_FAILED;
 	plan_close(info->plan);
+	hfdir_done(&info->weights);
 	findings_done(&info->warnings);
 	findings_done(&info->problems);
 	free(info->dir);
@@ -123,9 +147,9 @@ static void info_print_help(void)
 	     "\n"
 	     "Describe the ZeRO checkpoint in DIRECTORY (of a tag, or of a run"
 	     " for its newest\n"
-	     "tag), and list everything that is missing or damaged.  Several"
-	     " are one whose\n"
-	     "files are spread over them.\n"
+	     "tag) or its Hugging Face weights, and list everything that is"
+	     " missing or damaged.\n"
+	     "Several are one whose files are spread over them.\n"
 	     "\n"
 	     "      --json   print JSON\n"
 	     "      --quick  read only one rank's files\n"

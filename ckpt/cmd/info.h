@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "ckpt/cmd/findings.h"
+#include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/zero/shard.h"
 
@@ -20,6 +21,7 @@ struct info {
 	bool quick;
 
 	struct plan *plan; /* NULL if it cannot be served */
+	struct hfdir weights; /* of a Hugging Face directory, if plan_zckpt is NULL */
 	uint64_t params, elements;		 /* owned by the optimizer */
 	uint64_t module_params, module_elements; /* only in the module */
 
@@ -29,6 +31,19 @@ struct info {
 	struct findings warnings; /* problems that do not prevent serving */
 	struct findings problems;
 };
+
+/* A row of the table of parameters. */
+struct info_param {
+	const char *name;
+	const uint64_t *shape;
+	unsigned ndim;
+	uint64_t numel;
+	int64_t group;    /* of the optimizer; -1: none */
+	enum dtype dtype; /* of Hugging Face weights */
+};
+
+size_t info_count(const struct info *info);
+struct info_param info_param(const struct info *info, size_t i);
 
 /* Get the value of a state that is one number per group, and the name of its
  * type.  info_state_number returns false for other states. */

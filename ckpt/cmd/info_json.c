@@ -18,6 +18,8 @@ static const char *choice_name(enum tags_choice choice)
 	case TAGS_LATEST: return "latest";
 	case TAGS_STEP: return "step";
 	case TAGS_MTIME: return "mtime";
+	case TAGS_BELOW: return "below";
+	case TAGS_WEIGHTS: return "weights";
 	case TAGS_NONE: break;
 	}
 	return "none";
@@ -67,7 +69,7 @@ static cJSON *group_json(const struct slice_group *pg,
 	return o;
 }
 
-static cJSON *param_json(const struct param *p)
+static cJSON *param_json(const struct info_param *p)
 {
 	cJSON *const o = cJSON_CreateObject();
 	cJSON *shape;
@@ -78,10 +80,9 @@ static cJSON *param_json(const struct param *p)
 		cJSON_AddItemToArray(shape,
 				     cJSON_CreateNumber((double)p->shape[i]));
 	cmd_json_add_int(o, "elements", (int64_t)p->numel);
-	if (p->module)
-		cJSON_AddNullToObject(o, "group");
-	else
-		cmd_json_add_int(o, "group", p->first->group);
+	add_known(o, "group", p->group);
+	if (p->dtype != DTYPE_OTHER)
+		cJSON_AddStringToObject(o, "dtype", dtype_name(p->dtype));
 	return o;
 }
 
@@ -122,10 +123,10 @@ static void add_origin(cJSON *root, const struct zero_checkpoint *r)
 					dtype_name(c->module_dtype));
 }
 
-static void add_contents(cJSON *root, const struct info *info,
-			 const struct model *m)
+static void add_contents(cJSON *root, const struct info *info)
 {
-	const struct rank_params *const c = m->ranks;
+	const struct zero_checkpoint *const r = plan_zckpt(info->plan);
+	const struct rank_params *const c = r ? r->model.ranks : NULL;
 	cJSON *o = cJSON_AddObjectToObject(root, "parameters");
 
 	cmd_json_add_int(o, "count", (int64_t)info->params);
@@ -133,7 +134,7 @@ static void add_contents(cJSON *root, const struct info *info,
 	cmd_json_add_int(o, "module_count", (int64_t)info->module_params);
 	cmd_json_add_int(o, "module_elements", (int64_t)info->module_elements);
 	o = cJSON_AddArrayToObject(root, "groups");
-	for (size_t g = 0; g < c->ngroups; g++)
+	for (size_t g = 0; c && g < c->ngroups; g++)
 		cJSON_AddItemToArray(
 			o, group_json(&c->groups[g],
 				      info->profile ? &info->profile->groups[g] :
@@ -144,8 +145,11 @@ static void add_contents(cJSON *root, const struct info *info,
 		cmd_json_add_int(o, "bytes", (int64_t)info->bytes);
 	}
 	o = cJSON_AddArrayToObject(root, "table");
-	for (size_t i = 0; i < m->nparams; i++)
-		cJSON_AddItemToArray(o, param_json(&m->params[i]));
+	for (size_t i = 0; i < info_count(info); i++) {
+		const struct info_param p = info_param(info, i);
+
+		cJSON_AddItemToArray(o, param_json(&p));
+	}
 }
 
 cJSON *info_to_json(const struct info *info)
@@ -157,10 +161,9 @@ cJSON *info_to_json(const struct info *info)
 	cJSON_AddBoolToObject(root, "quick", info->quick);
 	cJSON_AddBoolToObject(root, "whole", info->problems.n == 0);
 	if (info->plan) {
-		const struct zero_checkpoint *const r = plan_zckpt(info->plan);
-
-		add_origin(root, r);
-		add_contents(root, info, &r->model);
+		if (plan_zckpt(info->plan))
+			add_origin(root, plan_zckpt(info->plan));
+		add_contents(root, info);
 	}
 	findings_add_json(&info->warnings, root, "warnings");
 	findings_add_json(&info->problems, root, "problems");

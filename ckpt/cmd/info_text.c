@@ -91,8 +91,8 @@ static void print_types(const struct info *info, const struct rank_params *c)
 static void print_counts(const struct info *info)
 {
 	print_label("parameters");
-	printf("%" PRIu64 " of the optimizer, %" PRIu64 " elements\n",
-	       info->params, info->elements);
+	printf("%" PRIu64 "%s, %" PRIu64 " elements\n", info->params,
+	       info->weights.n ? "" : " of the optimizer", info->elements);
 	if (!info->module_params)
 		return;
 	print_label("");
@@ -149,7 +149,7 @@ static void print_tree(const struct info *info)
 
 /* --- the table ------------------------------------------------------------- */
 
-static const char *shape_text(const struct param *p, char buf[SHAPE_LEN])
+static const char *shape_text(const struct info_param *p, char buf[SHAPE_LEN])
 {
 	size_t n = 0;
 
@@ -161,35 +161,38 @@ static const char *shape_text(const struct param *p, char buf[SHAPE_LEN])
 	return buf;
 }
 
-static void print_param(const struct param *p, int width)
+static void print_param(const struct info_param *p, int width)
 {
 	char shape[SHAPE_LEN];
 	const int n = cmd_put(p->name);
 
 	printf("%*s  %14s  ", n < width ? width - n : 0, "",
 	       shape_text(p, shape));
-	if (p->module)
-		printf("%6s", "module");
+	if (p->group >= 0)
+		printf("%6" PRId64, p->group);
 	else
-		printf("%6u", p->first->group);
+		printf("%6s", p->dtype == DTYPE_OTHER ? "module" : dtype_name(p->dtype));
 	printf("  %14" PRIu64 "\n", p->numel);
 }
 
-static void print_params(const struct model *c)
+static void print_params(const struct info *info)
 {
 	int width = (int)strlen("parameter");
 
-	for (size_t i = 0; i < c->nparams; i++) {
-		const size_t n = strlen(c->params[i].name);
+	for (size_t i = 0; i < info_count(info); i++) {
+		const size_t n = strlen(info_param(info, i).name);
 
 		if (n > (size_t)width)
 			width = n < NAME_COLUMNS_MAX ? (int)n :
 						       NAME_COLUMNS_MAX;
 	}
 	printf("\n%-*s  %14s  %6s  %14s\n", width, "parameter", "shape",
-	       "group", "elements");
-	for (size_t i = 0; i < c->nparams; i++)
-		print_param(&c->params[i], width);
+	       info->weights.n ? "type" : "group", "elements");
+	for (size_t i = 0; i < info_count(info); i++) {
+		const struct info_param p = info_param(info, i);
+
+		print_param(&p, width);
+	}
 }
 
 /* --- the end --------------------------------------------------------------- */
@@ -212,10 +215,13 @@ void info_print_text(const struct info *info)
 	if (r) {
 		print_origin(&r->model, &r->dir);
 		print_types(info, r->model.ranks);
+	}
+	if (info->plan) {
 		print_counts(info);
-		print_groups(info, r->model.ranks);
+		if (r)
+			print_groups(info, r->model.ranks);
 		print_tree(info);
-		print_params(&r->model);
+		print_params(info);
 	}
 	putchar('\n');
 	print_verdict(info);

@@ -23,6 +23,8 @@
 #define MEGATRON                                                              \
 	"a checkpoint of Megatron-LM: export it to Hugging Face's format with" \
 	" Megatron's tools, and give that directory"
+#define HUGGING_FACE                                                       \
+	"Hugging Face weights: their directory can be mounted and converted"
 #define TORCH_SAVE                                                           \
 	"a file of torch.save and not a ZeRO checkpoint: a dict of tensors" \
 	" can be mounted under the name pytorch_model.bin"
@@ -51,6 +53,8 @@ static const struct kind {
 	{ "pytorch_model_fsdp_[0-9]*",
 	  "saved by Accelerate with FSDP: accelerate merge-weights makes a"
 	  " Hugging Face directory of it" },
+	{ "model.safetensors*", HUGGING_FACE },
+	{ "pytorch_model.bin*", HUGGING_FACE },
 	{ "*.safetensors",
 	  "not a ZeRO checkpoint: weights can be mounted under the name"
 	  " model.safetensors" },

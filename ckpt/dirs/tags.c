@@ -21,6 +21,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/kinds.h"
 #include "ckpt/dirs/names.h"
 #include "ckpt/dirs/tagdir.h"
@@ -53,12 +54,14 @@ int64_t tags_step(const char *name)
 	return strtoll(name + skip, NULL, 10);
 }
 
-static int add_tag(struct tag_list *t, const char *name, const struct stat *st)
+/* `below` is the directory in that of the list, or NULL. */
+static int add_tag(struct tag_list *t, const char *below, const char *name,
+		   const struct stat *st)
 {
 	if (!array_reserve(&t->v, &t->cap, t->n + 1, sizeof(*t->v)))
 		return -ENOMEM;
 	t->v[t->n] = (struct tag){
-		.name = strdup(name),
+		.name = below ? tags_join(below, name) : strdup(name),
 		.step = tags_step(name),
 		.mtime_ns = st->st_mtim.tv_sec * INT64_C(1000000000) +
 			    st->st_mtim.tv_nsec,
@@ -94,18 +97,37 @@ static char *tag_path(const char *dir, const struct files_dir *d,
 	return NULL;
 }
 
-/* Add the entry if it is a ZeRO tag.  One that is removed meanwhile is ignored. */
-static int consider(struct tag_list *t, const char *dir,
-		    const struct files_dir *d, const char *entry)
+/* Add the tags of `dir`, and of directories to a depth of `levels`, until there are
+ * `max`.  One that is removed meanwhile is ignored. */
+static int collect(struct tag_list *t, const char *dir, const char *below,
+		   unsigned levels, size_t max, struct errmsg *err)
 {
-	char *name, *const path = tag_path(dir, d, entry, &name);
-	struct stat st;
-	int rc = 0;
+	struct files_dir *d;
+	const char *entry;
+	int rc = files_opendir(dir, &d, err);
 
-	if (path && tagdir_is_zero_tag(path) && files_stat(path, &st, NULL) == 0)
-		rc = add_tag(t, name, &st);
-	free(path);
-	free(name);
+	if (rc)
+		return rc;
+	while (!rc && t->n < max && (entry = files_readdir(d))) {
+		char *name, *const path = tag_path(dir, d, entry, &name);
+		char *const child = below && name ? tags_join(below, name) : NULL;
+		struct stat st;
+
+		if (path && tagdir_is_zero_tag(path)) {
+			if (files_stat(path, &st, NULL) == 0)
+				rc = add_tag(t, below, name, &st);
+		} else if (path && levels) {
+			collect(t, path, child ? child : name, levels - 1, max, NULL);
+		}
+		free(child);
+		free(path);
+		free(name);
+	}
+	if (rc)
+		errmsg_nomem(err, dir);
+	else if (t->n < max && errno)
+		rc = errmsg_errno(err, dir, "cannot list");
+	files_closedir(d);
 	return rc;
 }
 
@@ -164,32 +186,32 @@ static void sort_tags(struct tag_list *t)
 	}
 }
 
-int tags_list(const char *dir, struct tag_list *out, struct errmsg *err)
+static int list_tags(const char *dir, unsigned levels, struct tag_list *out,
+		     struct errmsg *err)
 {
 	struct tag_list t = { .choice = TAGS_NONE };
-	struct files_dir *d;
-	const char *name;
-	int rc = files_opendir(dir, &d, err);
+	const int rc = collect(&t, dir, NULL, levels, SIZE_MAX, err);
 
-	if (rc)
-		return rc == -ENOTDIR ? kinds_refuse(dir, err) : rc;
-	while (!rc && (name = files_readdir(d)))
-		rc = consider(&t, dir, d, name);
-	if (rc)
-		errmsg_nomem(err, dir);
-	else if (errno)
-		rc = errmsg_errno(err, dir, "cannot list");
-	else
-		t.latest = read_latest(dir);
-	files_closedir(d);
 	if (rc) {
 		tags_done(&t);
-		return rc;
+		return rc == -ENOTDIR ? kinds_refuse(dir, err) : rc;
 	}
+	if (!levels)
+		t.latest = read_latest(dir);
 	sort_tags(&t);
 	assert(!t.n == (t.choice == TAGS_NONE));
 	*out = t;
 	return 0;
+}
+
+int tags_list(const char *dir, struct tag_list *out, struct errmsg *err)
+{
+	return list_tags(dir, 0, out, err);
+}
+
+int tags_list_below(const char *dir, struct tag_list *out, struct errmsg *err)
+{
+	return list_tags(dir, 1, out, err);
 }
 
 void tags_done(struct tag_list *t)
@@ -201,42 +223,37 @@ void tags_done(struct tag_list *t)
 	*t = (struct tag_list){ .choice = TAGS_NONE };
 }
 
-/* Recursive to a depth of `levels`. */
-static bool exist_within(const char *dir, unsigned levels)
-{
-	struct files_dir *d = NULL;
-	const char *entry;
-	bool found = false;
-
-	files_opendir(dir, &d, NULL);
-	while (d && !found && (entry = files_readdir(d))) {
-		char *name, *const path = tag_path(dir, d, entry, &name);
-
-		found = path && (tagdir_is_zero_tag(path) ||
-				 (levels > 1 && exist_within(path, levels - 1)));
-		free(path);
-		free(name);
-	}
-	files_closedir(d);
-	return found;
-}
-
 bool tags_exist_below(const char *dir)
 {
-	return exist_within(dir, 2);
+	struct tag_list t = { .choice = TAGS_NONE };
+	bool exist;
+
+	collect(&t, dir, NULL, 1, 1, NULL);
+	exist = t.n > 0;
+	tags_done(&t);
+	return exist;
 }
 
-/* Choose the directory to report on where there is no ZeRO tag: the one that
- * `latest` names, or `path`. */
-static char *choose_none(const char *path, const struct tag_list *t)
+/* Choose the directory where there is no ZeRO tag: the one that `latest` names, or
+ * `path`, unless it has tags below. */
+static char *choose_other(const char *path, struct tag_list *t)
 {
 	char *const named = t->latest ? tags_join(path, t->latest) : NULL;
 	struct stat st;
+	const bool is_named = named && files_stat(named, &st, NULL) == 0 &&
+			      S_ISDIR(st.st_mode);
+	char *const dir = is_named ? strdup(named) : strdup(path);
 
-	if (named && files_stat(named, &st, NULL) == 0 && S_ISDIR(st.st_mode))
-		return named;
 	free(named);
-	return strdup(path);
+	t->choice = dir && hfdir_is_one(dir) ? TAGS_WEIGHTS : TAGS_NONE;
+	if (is_named || t->choice == TAGS_WEIGHTS)
+		return dir;
+	tags_done(t);
+	if (!dir || tags_list_below(path, t, NULL) || !t->n)
+		return dir;
+	free(dir);
+	t->choice = TAGS_BELOW;
+	return tags_join(path, t->v[0].name);
 }
 
 int tags_choose(const char *path, char **out, enum tags_choice *choice,
@@ -252,7 +269,7 @@ int tags_choose(const char *path, char **out, enum tags_choice *choice,
 		rc = tags_list(path, &t, err);
 		if (rc)
 			return rc;
-		dir = t.n ? tags_join(path, t.v[0].name) : choose_none(path, &t);
+		dir = t.n ? tags_join(path, t.v[0].name) : choose_other(path, &t);
 	}
 	if (dir) {
 		*choice = t.choice;

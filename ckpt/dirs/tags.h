@@ -21,7 +21,9 @@ enum tags_choice {
 	TAGS_LATEST, /* `latest` names it */
 	TAGS_STEP,   /* it has the highest global_step number */
 	TAGS_MTIME,  /* it was changed last; none has a number */
-	TAGS_NONE,   /* there is no ZeRO tag */
+	TAGS_BELOW,  /* the newest of those in directories of the path */
+	TAGS_WEIGHTS, /* there is no ZeRO tag, but weights of Hugging Face */
+	TAGS_NONE,   /* neither */
 };
 
 /* The ZeRO tags of a run directory, the newest first. */
@@ -38,6 +40,10 @@ struct tag_list {
 int tags_list(const char *dir, struct tag_list *out, struct errmsg *err);
 void tags_done(struct tag_list *t);
 
+/* The same for the tags in directories of `dir` and in theirs, as trainers leave them:
+ * "checkpoint-4/global_step4". */
+int tags_list_below(const char *dir, struct tag_list *out, struct errmsg *err);
+
 /* The number in a name "global_step<N>"; -1 for other names. */
 int64_t tags_step(const char *name);
 
@@ -46,9 +52,9 @@ bool tags_exist_below(const char *dir);
 
 /*
  * The tag directory that `path` means: itself, or the newest tag of the run
- * directory that it is.  Without any the result is the directory to complain
- * about (`path`, or what `latest` names in it) and the choice TAGS_NONE.  The
- * caller frees `*out`.
+ * directory that it is, or the newest below.  Without any the result is `path`, or
+ * what `latest` names in it, and the choice TAGS_WEIGHTS or TAGS_NONE.  The caller
+ * frees `*out`.
  */
 int tags_choose(const char *path, char **out, enum tags_choice *choice,
 		struct errmsg *err);

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/kinds.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/model/model.h"
@@ -105,7 +104,7 @@ static int open_kind(const char *path, struct statetree **out, char **dir,
 		return rc;
 	/* Hugging Face's Trainer saves weights beside its ZeRO tag: the tag
 	 * goes first. */
-	return choice == TAGS_NONE && hfdir_is_one(*dir)
+	return choice == TAGS_WEIGHTS
 		       ? statetree_open_hf(*dir, out, err)
 		       : statetree_open_zero(*dir, out, err);
 }

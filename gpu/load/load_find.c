@@ -74,7 +74,7 @@ static int load_find_choose(const char *dir, char path[PATH_MAX],
 	rc = tags_choose(dir, &tag, &choice, err);
 	if (rc)
 		return rc;
-	if (choice == TAGS_NONE)
+	if (choice == TAGS_NONE || choice == TAGS_WEIGHTS)
 		rc = kinds_refuse(tag, err);
 	else if (snprintf(path, PATH_MAX, "%s", tag) >= PATH_MAX)
 		rc = errmsg_set(err, -ENAMETOOLONG, "%s: name too long", dir);

@@ -54,7 +54,7 @@ mp_rank_00_model_states.pt zero/:already a universal checkpoint: load it as it i
 source.txt zero/:already a universal checkpoint: load it as it is
 notes.txt:no DeepSpeed checkpoint here
 EOT
-refused "$good/hfdir_bin/pytorch_model.bin" "file of torch.save.* pytorch_model.bin"
+refused "$good/hfdir_bin/pytorch_model.bin" "their directory can be mounted and converted"
 refused "$good/z1_fp32_dp2/latest" "not a directory, and not a pack"
 
 if [ -x "$top_builddir/uctrain" ]; then

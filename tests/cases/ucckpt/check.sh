@@ -268,6 +268,22 @@ ucckpt check --dat=1 "$good" >/dev/null 2>"$tmp/errors"
 check "an option's value: exit status 2" test $? = 2
 ucckpt check "$tmp/none" >/dev/null 2>"$tmp/errors"
 check "a directory that is none: exit status 1" test $? = 1
+
+# Hugging Face weights: torch's files have checksums, safetensors do not.
+for name in hfdir_bin hfdir_gpt2_bf16_sharded hfdir_types; do
+	run_check 0 --data "$good/$name"
+	says "checkpoint $good/$name (Hugging Face weights)" "can convert --to universal" \
+		"--to universal --stage any" "the checkpoint is whole"
+	notes=$(find "$good/$name" -name '*.safetensors' | wc -l)
+	check "$name: $notes notes" test "$(grep -c '^note: .*has no checksums' "$tmp/said")" = "$notes"
+done
+cp -r "$good/hfdir_bin" "$tmp/weights"
+flip "$tmp/weights/pytorch_model.bin" \
+	$(($(start_of "$tmp/weights/pytorch_model.bin" data/0) + 1))
+run_check 0 "$tmp/weights"
+run_check 1 --data "$tmp/weights"
+says "problem: .*/pytorch_model.bin: member data/0: is damaged: the CRC-32 .*"
+problems 1
 mkdir "$tmp/empty"
 run_check 1 "$tmp/empty"
 says "problem: .*no DeepSpeed checkpoint here.*"

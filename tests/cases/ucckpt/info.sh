@@ -99,8 +99,37 @@ cp -r "$run/best" "$run/worst"
 touch -d 2001-01-01 "$run/worst"
 info 0 "$run"
 says "checkpoint $run/best (last modified)"
-info 1 "$good/hf_trainer"
-says "warning: .*in directories below.*" "problem: .*no DeepSpeed checkpoint here.*"
+
+# The output directory of a trainer has its tags below: the newest, and the others' names.
+info 0 "$good/hf_trainer"
+says "checkpoint $good/hf_trainer/checkpoint-4/global_step4 (the newest below)"
+check "a single tag needs no warning" test "$(grep -c '^warning: ' "$tmp/said")" = 0
+mkdir -p "$tmp/out/checkpoint-4" "$tmp/out/epoch=1-step=9.ckpt"
+cp -r "$good/z1_fp32_dp2/global_step4" "$tmp/out/checkpoint-4"
+cp -r "$good/z1_fp32_dp2/global_step4" "$tmp/out/epoch=1-step=9.ckpt/checkpoint"
+info 0 "$tmp/out"
+says "checkpoint $tmp/out/checkpoint-4/global_step4 (the newest below)" \
+	"warning: $tmp/out: tags in directories below: checkpoint-4/global_step4, epoch=1-step=9.ckpt/checkpoint"
+info 0 --json "$tmp/out"
+says '"chosen": "below",'
+check "check takes the same" grep -q "checkpoint-4/global_step4 (the newest below)" \
+	<(ucckpt check "$tmp/out")
+check "convert, too" ucckpt convert "$tmp/out" "$tmp/tree" >/dev/null 2>&1
+cp "$good/hfdir_types/model.safetensors" "$tmp/out"
+info 0 "$tmp/out"
+says "checkpoint $tmp/out (Hugging Face weights)" "warning: .*: tags in directories below: .*"
+
+# Hugging Face weights.
+info 0 "$good/hfdir_types"
+says "checkpoint $good/hfdir_types (Hugging Face weights)" "parameters 21, 1758 elements" \
+	"universal tree 64 files, .*" "parameter shape type elements" \
+	"long 1500 bfloat16 1500" "no problems found"
+info 0 --json "$good/hfdir_bin"
+says '"chosen": "weights",' '"count": 12,' '"name": "half",' '"dtype": "float16"' '"whole": true,'
+cp "$good/hfdir_bin/pytorch_model.bin" "$tmp/out"
+truncate -s 2000 "$tmp/out/model.safetensors"
+info 1 "$tmp/out"
+says "problem: $tmp/out/model.safetensors: .*"
 
 # damaged CASE: a copy to be damaged, in $tmp/damaged.
 damaged() {
