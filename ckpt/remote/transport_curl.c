@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests by libcurl.  It and the libraries that it needs take longer to load than
- * a checkpoint to mount, so it is loaded for the first request.  A handle has its own connections, so idle handles are kept
- * for the next request: the one used last first, whose connection is most likely
- * still open.  libcurl tries again by itself if a kept connection turns out closed.
+ * Requests by libcurl.  It and the libraries that it needs take longer to load than a
+ * checkpoint to mount, so it is loaded for the first request.  Each handle has its own
+ * connections, so idle handles are kept for the next request: the last one used first,
+ * whose connection is most likely still open.  libcurl tries again by itself if a kept
+ * connection turns out closed.
  */
 #include <curl/curl.h>
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -216,8 +218,8 @@ static void take_result(CURL *h, CURLcode code, const char *text,
 		 *text ? text : api.curl_easy_strerror(code));
 }
 
-int transport_perform(const struct transport_request *r,
-		      struct transport_result *result)
+static int perform(const struct transport_request *r,
+		   struct transport_result *result)
 {
 	char text[CURL_ERROR_SIZE] = "";
 	struct curl_slist *headers = NULL;
@@ -250,4 +252,26 @@ int transport_perform(const struct transport_request *r,
 	put_handle(h);
 	api.curl_slist_free_all(headers);
 	return error_of(code);
+}
+
+/* libcurl writes to connections that the server may have closed, some versions by
+ * write(2): no request may end the process by SIGPIPE. */
+int transport_perform(const struct transport_request *r,
+		      struct transport_result *result)
+{
+	const struct timespec none = { 0 };
+	sigset_t sigpipe, before, pending;
+	int rc;
+
+	sigemptyset(&sigpipe);
+	sigaddset(&sigpipe, SIGPIPE);
+	sigpending(&pending);
+	pthread_sigmask(SIG_BLOCK, &sigpipe, &before);
+	rc = perform(r, result);
+	if (!sigismember(&pending, SIGPIPE))
+		while (sigtimedwait(&sigpipe, NULL, &none) < 0 &&
+		       errno == EINTR)
+			;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return rc;
 }
