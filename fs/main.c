@@ -226,7 +226,7 @@ static int main_run(const struct options *o, struct fuse_args *args)
 
 	raise_file_limit();
 	if (o->log && (rc = log_to_file(o->log))) {
-		fprintf(stderr, "ucfs: log=%s: %s\n", o->log, strerror(-rc));
+		log_error("log=%s: %s", o->log, strerror(-rc));
 		return 1;
 	}
 	if (tree_open(&o->tree, &stats, &tree, &err)) {

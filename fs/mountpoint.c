@@ -82,20 +82,17 @@ int mountpoint_resolve(char **path, bool nonempty)
 	if (!error && !S_ISDIR(st.st_mode))
 		error = ENOTDIR;
 	if (error == ENOTCONN)
-		fprintf(stderr,
-			"ucfs: mount point %s: a mount whose server has ended;"
-			" remove it with: fusermount3 -u %s (as root: umount"
-			" %s)\n",
-			*path, *path, *path);
+		log_error("mount point %s: a mount whose server has ended;"
+			  " remove it with: fusermount3 -u %s (as root: umount"
+			  " %s)",
+			  *path, *path, *path);
 	else if (error)
-		fprintf(stderr, "ucfs: mount point %s: %s\n", *path,
-			strerror(error));
+		log_error("mount point %s: %s", *path, strerror(error));
 	else if (!nonempty && is_ucfs_mount(full))
-		fprintf(stderr,
-			"ucfs: mount point %s: is a ucfs mount already; unmount"
-			" it with: fusermount3 -u %s, or mount over it with -o"
-			" nonempty\n",
-			full, full);
+		log_error("mount point %s: is a ucfs mount already; unmount it"
+			  " with: fusermount3 -u %s, or mount over it with -o"
+			  " nonempty",
+			  full, full);
 	else
 		nonempty = true;
 	free(*path);
@@ -215,9 +212,8 @@ static const char *explain(const char *path)
 
 void mountpoint_explain(const char *path)
 {
-	fprintf(stderr,
-		"ucfs: cannot mount on %s: %s; 'ucckpt convert' writes the same"
-		" tree and needs none of it%s%s%s\n",
-		path, explain(path), *said ? " (libfuse: " : "", said,
-		*said ? ")" : "");
+	log_error("cannot mount on %s: %s; 'ucckpt convert' writes the same"
+		  " tree and needs none of it%s%s%s",
+		  path, explain(path), *said ? " (libfuse: " : "", said,
+		  *said ? ")" : "");
 }

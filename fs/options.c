@@ -30,6 +30,7 @@
 #include "ckpt/vfile/readahead.h"
 #include "ckpt/weights/weights_file.h"
 #include "ckpt/weights/weights_split.h"
+#include "fs/log/log.h"
 #include "fs/mountpoint.h"
 #include "fs/ops/fuse_caps.h"
 #include "fs/options_impl.h"
@@ -40,7 +41,7 @@
 /* Print what is wrong with an option, and return -1. */
 static int bad_option(const char *arg, const char *why)
 {
-	fprintf(stderr, "ucfs: %s: %s\n", arg, why);
+	log_error("%s: %s", arg, why);
 	return -1;
 }
 
@@ -182,7 +183,7 @@ static const char *parse_value(struct options *o, int key, const char *text)
 
 static int no_memory(void)
 {
-	fprintf(stderr, "ucfs: out of memory\n");
+	log_error("out of memory");
 	return -1;
 }
 
@@ -219,8 +220,8 @@ static int options_take(void *data, const char *arg, int key,
 	case KEY_IGNORE:
 		return 0;
 	case KEY_GONE:
-		fprintf(stderr, "ucfs: -o %s has no effect in this version and"
-				" will be an error in the next\n", arg);
+		log_warning("-o %s has no effect in this version and will be"
+			    " an error in the next", arg);
 		return 0;
 	case KEY_KEEP: return 1;
 	case KEY_REMOUNT:
@@ -302,7 +303,7 @@ static int take_source(struct options *o)
 
 	if (roots_absolute(o->operands, o->noperands - 1, &o->tree.source,
 			   &err)) {
-		fprintf(stderr, "ucfs: source %s\n", err.text);
+		log_error("source %s", err.text);
 		return -1;
 	}
 	return 0;
@@ -340,9 +341,8 @@ static int check_nesting(const struct options *o)
 		inside = strncmp(o->mountpoint, root, n) == 0 &&
 			 (o->mountpoint[n] == '/' || o->mountpoint[n] == '\0');
 		if (inside)
-			fprintf(stderr,
-				"ucfs: mount point %s is inside the source %s\n",
-				o->mountpoint, root);
+			log_error("mount point %s is inside the source %s",
+				  o->mountpoint, root);
 		free(root);
 	}
 	return inside ? -1 : 0;
@@ -388,8 +388,8 @@ int options_parse(struct options *o, int argc, char **argv,
 	if (o->help || o->version)
 		return 0;
 	if (o->noperands < 2) {
-		fprintf(stderr, "ucfs: usage: ucfs SOURCE... MOUNTPOINT"
-				" [options]; see ucfs --help\n");
+		log_error("usage: ucfs SOURCE... MOUNTPOINT [options]; see"
+			  " ucfs --help");
 		return -1;
 	}
 	if (check_ranks(o) || take_source(o))

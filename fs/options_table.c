@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ckpt/base/nearest.h"
+#include "fs/log/log.h"
 #include "fs/options.h"
 #include "fs/options_impl.h"
 
@@ -193,20 +194,18 @@ int options_report_unknown(const char *arg)
 			nearest_consider(&near, o->templ,
 					 strcspn(o->templ, "="));
 	if (!near.name) {
-		fprintf(stderr, "ucfs: unknown option %s%s; see ucfs --help\n",
-			dash, arg);
+		log_error("unknown option %s%s; see ucfs --help", dash, arg);
 		return -1;
 	}
 	wants_value = near.name[near.name_len] == '=';
 	if (near.distance == 0)
-		fprintf(stderr, "ucfs: option %s%s: %s\n", dash, arg,
-			wants_value ? "needs a value" : "takes no value");
+		log_error("option %s%s: %s", dash, arg,
+			  wants_value ? "needs a value" : "takes no value");
 	else
-		fprintf(stderr,
-			"ucfs: unknown option %s%s; did you mean %s%.*s%s?\n",
-			dash, arg, dash, (int)near.name_len, near.name,
-			!wants_value ? ""
-			: *value     ? value
-				     : "=...");
+		log_error("unknown option %s%s; did you mean %s%.*s%s?", dash,
+			  arg, dash, (int)near.name_len, near.name,
+			  !wants_value ? ""
+			  : *value     ? value
+				       : "=...");
 	return -1;
 }

@@ -47,6 +47,7 @@ static void say(const char *fmt, va_list ap)
 		fputs("out of memory", stderr);
 		return;
 	}
+	site_hide_secrets(text);
 	put(stderr, text);
 	free(text);
 }

@@ -178,7 +178,7 @@ static int set_root(struct united *u, const char *dir, bool absolute,
 	char *root = NULL;
 	int rc;
 
-	if (site_is_url(dir)) {
+	if (site_is_url(dir) || (site_has_scheme(dir) && access(dir, F_OK) < 0)) {
 		rc = site_add(dir, &root, err);
 		if (rc)
 			return rc;

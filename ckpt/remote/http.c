@@ -33,6 +33,7 @@
 struct exchange {
 	const struct site *site;
 	const char *path;
+	int64_t end; /* of the operation that it is part of */
 	bool head;
 	bool slash;        /* of a directory */
 	const char *query; /* GET of the bucket's list; or NULL */
@@ -171,7 +172,7 @@ static size_t add_condition(const struct exchange *x,
 }
 
 static int try_once(struct exchange *x, int64_t left_ms,
-		    struct transport_result *result, struct errmsg *err)
+		    struct transport_result *result)
 {
 	const struct remote_options *const o = remote_options();
 	const int64_t third_ms = (int64_t)o->deadline_s * 1000 / 3;
@@ -191,13 +192,18 @@ static int try_once(struct exchange *x, int64_t left_ms,
 		.ctx = x,
 	};
 	char *url;
-	int rc = x->query ? site_request_list(x->site, x->query, &url,
-					      &signature, err)
-			  : site_request(x->site, x->path, x->slash, "",
-					 x->head, &url, &signature, err);
+	int rc = x->query
+			 ? site_request_list(x->site, x->query, &url, &signature)
+			 : site_request(x->site, x->path, x->slash, "", x->head,
+					&url, &signature);
 
-	if (rc)
+	if (rc) {
+		refuse(x, rc,
+		       rc == -EOVERFLOW ? "a key or a session's token is too"
+					  " long to sign with"
+					: strerror(-rc));
 		return rc;
+	}
 	r.url = url;
 	r.nheaders = add_condition(x, condition, range, sizeof(range), headers);
 	for (size_t i = 0; i < signature.n; i++)
@@ -287,10 +293,10 @@ static int judge(struct exchange *x, int rc,
 
 /* Pause before try `tries` + 1; random, so that many readers do not return at once.
  * False if the deadline comes before. */
-static bool pause_for(const struct exchange *x, unsigned tries, int64_t end)
+static bool pause_for(const struct exchange *x, unsigned tries)
 {
 	int64_t ms = (int64_t)PAUSE_MIN_MS << (tries < 8 ? tries : 8);
-	const int64_t until_ms = (end - (int64_t)clock_ns()) / MS;
+	const int64_t until_ms = (x->end - (int64_t)clock_ns()) / MS;
 
 	if (ms > PAUSE_MAX_MS)
 		ms = PAUSE_MAX_MS;
@@ -311,18 +317,16 @@ static bool pause_for(const struct exchange *x, unsigned tries, int64_t end)
 static int exchange(struct exchange *x, struct transport_result *result,
 		    struct errmsg *err)
 {
-	const unsigned seconds = remote_options()->deadline_s;
-	const int64_t end = (int64_t)clock_ns() + (int64_t)seconds * 1000 * MS;
 	size_t before = 0;
 	unsigned tries = 0;
 	int rc;
 
 	for (;;) {
-		const int64_t left_ms = (end - (int64_t)clock_ns()) / MS;
+		const int64_t left_ms = (x->end - (int64_t)clock_ns()) / MS;
 
 		if (left_ms <= 0)
 			break;
-		rc = try_once(x, left_ms, result, err);
+		rc = try_once(x, left_ms, result);
 		rc = judge(x, rc, result, err);
 		if (rc <= 0)
 			return rc;
@@ -335,21 +339,30 @@ static int exchange(struct exchange *x, struct transport_result *result,
 		before = x->got;
 		if (++tries == TRIES_UNKNOWN && !site_has_answered(x->site))
 			return errmsg_set(err, -EIO, "%s: %s", x->path, x->why);
-		if (!pause_for(x, tries - 1, end))
+		if (!pause_for(x, tries - 1))
 			break;
 	}
-	return errmsg_set(err, -EIO, "%s: not read within %u s: %s", x->path,
-			  seconds, x->why);
+	return errmsg_set(err, -EIO, "%s: not read within %u s%s%s", x->path,
+			  remote_options()->deadline_s, *x->why ? ": " : "",
+			  x->why);
 }
 
 /* --- calls ---------------------------------------------------------------------- */
 
-int http_head(const struct site *s, const char *path, bool slash,
+int64_t http_deadline(void)
+{
+	return (int64_t)clock_ns() +
+	       (int64_t)remote_options()->deadline_s * 1000 * MS;
+}
+
+int http_head(const struct site *s, const char *path, bool slash, int64_t end,
 	      struct http_meta *out, struct errmsg *err)
 {
-	struct exchange x = {
-		.site = s, .path = path, .head = true, .slash = slash
-	};
+	struct exchange x = { .site = s,
+			      .path = path,
+			      .end = end,
+			      .head = true,
+			      .slash = slash };
 	struct transport_result result;
 	const int rc = exchange(&x, &result, err);
 
@@ -376,10 +389,11 @@ int http_head(const struct site *s, const char *path, bool slash,
 }
 
 int http_get(const struct site *s, const char *path, const char *query,
-	     size_t max, struct bytebuf *out, struct errmsg *err)
+	     int64_t end, size_t max, struct bytebuf *out, struct errmsg *err)
 {
 	struct exchange x = { .site = s,
 			      .path = path,
+			      .end = end,
 			      .slash = !query,
 			      .query = query,
 			      .out = out,
@@ -394,6 +408,7 @@ int http_read(const struct site *s, const char *path, const struct http_meta *m,
 {
 	struct exchange x = { .site = s,
 			      .path = path,
+			      .end = http_deadline(),
 			      .meta = m,
 			      .buf = buf,
 			      .len = len,

@@ -28,7 +28,7 @@ struct http_meta {
 
 /*
  * Requests with retries.  What is temporary (timeouts, resets, 408, 425, 429 and
- * 5xx) is tried again, with growing pauses, until the deadline of remote_options; a
+ * 5xx) is tried again, with growing pauses, until the operation's deadline; a
  * server that has never answered is given up after a few tries.  Messages have the
  * path, and the status or the reason.  Thread-safe.
  *
@@ -36,14 +36,18 @@ struct http_meta {
  * transport_stop().
  */
 
+/* The time (clock_ns) at which an operation that begins now is given up: one
+ * operation may take several requests. */
+int64_t http_deadline(void);
+
 /* Ask for a file's attributes; with `slash`, for a directory's. */
-int http_head(const struct site *s, const char *path, bool slash,
+int http_head(const struct site *s, const char *path, bool slash, int64_t end,
 	      struct http_meta *out, struct errmsg *err);
 
 /* Append all of what the server has at `path` and a slash, or for an S3 site's
  * `query` of its bucket if that is not NULL; -E2BIG beyond `max` bytes. */
 int http_get(const struct site *s, const char *path, const char *query,
-	     size_t max, struct bytebuf *out, struct errmsg *err);
+	     int64_t end, size_t max, struct bytebuf *out, struct errmsg *err);
 
 /*
  * Read bytes [off, off + len) of a file, which has them by `m`; at most

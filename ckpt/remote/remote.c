@@ -31,14 +31,14 @@ static int fail_missing(const char *path, struct errmsg *err)
 }
 
 /* The source itself is a directory if it can be listed, or else a file. */
-static int find_top(const struct site *s, const char *path,
+static int find_top(const struct site *s, const char *path, int64_t end,
 		    struct http_meta *out, struct errmsg *err)
 {
 	struct remote_list *list;
 	int rc;
 
 	if (remote_options()->manifest || site_is_s3(s)) {
-		rc = remote_list_get(s, path, &list, err);
+		rc = remote_list_get(s, path, end, &list, err);
 		if (!rc) {
 			remote_list_put(list);
 			*out = (struct http_meta){ .is_dir = true };
@@ -47,15 +47,15 @@ static int find_top(const struct site *s, const char *path,
 		    !*site_key(s, path))
 			return rc;
 	}
-	rc = http_head(s, path, false, out, err);
+	rc = http_head(s, path, false, end, out, err);
 	/* Most servers redirect to a directory's slash, but not all. */
 	return rc == -ENOENT && !site_is_s3(s)
-		       ? http_head(s, path, true, out, err)
+		       ? http_head(s, path, true, end, out, err)
 		       : rc;
 }
 
-int remote_find(const struct site *s, const char *path, struct http_meta *out,
-		struct errmsg *err)
+int remote_find(const struct site *s, const char *path, int64_t end,
+		struct http_meta *out, struct errmsg *err)
 {
 	const char *const slash = strrchr(path, '/');
 	struct remote_list *list;
@@ -63,15 +63,15 @@ int remote_find(const struct site *s, const char *path, struct http_meta *out,
 	int rc;
 
 	if (strcmp(path, site_path(s)) == 0)
-		return find_top(s, path, out, err);
+		return find_top(s, path, end, out, err);
 	dir = strndup(path, (size_t)(slash - path));
 	if (!dir)
 		return errmsg_nomem(err, path);
-	rc = remote_list_get(s, dir, &list, err);
+	rc = remote_list_get(s, dir, end, &list, err);
 	free(dir);
 	if (rc)
 		return rc;
-	rc = remote_list_meta(s, list, slash + 1, out, err);
+	rc = remote_list_meta(s, list, slash + 1, end, out, err);
 	remote_list_put(list);
 	return rc;
 }
@@ -116,7 +116,8 @@ int remote_stat(const char *path, struct stat *st, struct access *access,
 {
 	const struct site *const s = site_of(path);
 	struct http_meta m;
-	int rc = s ? remote_find(s, path, &m, err) : fail_missing(path, err);
+	int rc = s ? remote_find(s, path, http_deadline(), &m, err)
+		   : fail_missing(path, err);
 
 	rc = rc ?: remote_set_stat(s, path, &m, st, err);
 	if (!rc && access)
@@ -135,16 +136,17 @@ int remote_opendir(const char *path, struct remote_dir **out, struct errmsg *err
 {
 	const struct site *const s = site_of(path);
 	struct remote_dir *const d = calloc(1, sizeof(*d));
+	const int64_t end = http_deadline();
 	struct http_meta m;
 	int rc = !d  ? errmsg_nomem(err, path)
-		 : s ? remote_find(s, path, &m, err)
+		 : s ? remote_find(s, path, end, &m, err)
 		     : fail_missing(path, err);
 
 	if (!rc && !m.is_dir)
 		rc = errmsg_set(err, -ENOTDIR, "%s: cannot open: %s", path,
 				strerror(ENOTDIR));
 	if (!rc)
-		rc = remote_list_get(s, path, &d->list, err);
+		rc = remote_list_get(s, path, end, &d->list, err);
 	if (rc)
 		free(d);
 	else

@@ -17,20 +17,21 @@ struct remote_list {
 };
 
 /* The list of a directory, from memory or from the server: -ENOENT if there is no
- * such directory.  remote_list_put() gives it back. */
-int remote_list_get(const struct site *s, const char *path,
+ * such directory, -EIO if it cannot be had before `end` (http_deadline).
+ * remote_list_put() gives it back. */
+int remote_list_get(const struct site *s, const char *path, int64_t end,
 		    struct remote_list **out, struct errmsg *err);
 void remote_list_put(struct remote_list *l);
 
 /* Attributes of a file in a list; those of all its files are asked for at once if
  * the server did not send them with it. */
 int remote_list_meta(const struct site *s, struct remote_list *l,
-		     const char *name, struct http_meta *out,
+		     const char *name, int64_t end, struct http_meta *out,
 		     struct errmsg *err);
 
 /* Attributes of a file or directory. */
-int remote_find(const struct site *s, const char *path, struct http_meta *out,
-		struct errmsg *err);
+int remote_find(const struct site *s, const char *path, int64_t end,
+		struct http_meta *out, struct errmsg *err);
 
 /* The same as struct stat; -EFBIG. */
 struct stat;

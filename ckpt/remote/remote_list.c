@@ -26,6 +26,7 @@
 
 #define LISTS_MAX 256
 #define HEADS_WIDTH 64 /* requests for attributes at once */
+#define IDLE_PAGES_MAX 100 /* in a row, without a new name */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct remote_list *lists[LISTS_MAX]; /* protected by lock */
@@ -96,77 +97,112 @@ static void remember(struct remote_list *l)
 
 /* --- asking -------------------------------------------------------------------- */
 
-static int ask_s3_page(const struct site *s, const char *prefix, char **token,
-		       struct listing *out, const char *path, struct errmsg *err)
+/* A list that is being made.  All requests for it have one deadline. */
+struct asking {
+	const struct site *site;
+	const char *path;
+	int64_t end;
+	struct listing *out;
+};
+
+static int fail_list(const struct asking *a, int rc, const char *why,
+		     struct errmsg *err)
+{
+	return errmsg_set(err, rc, "%s: cannot list: %s", a->path, why);
+}
+
+static int ask_s3_page(const struct asking *a, const char *prefix,
+		       const char *token, char **next, struct errmsg *err)
 {
 	struct bytebuf query = { 0 }, text = { 0 };
-	char *next = NULL;
 	int rc;
 
 	/* In the order of names, as signatures want them. */
-	if (*token) {
+	if (token) {
 		bytebuf_add_str(&query, "continuation-token=");
-		site_encode(&query, *token, false);
+		site_encode(&query, token, false);
 		bytebuf_add_str(&query, "&");
 	}
 	bytebuf_add_str(&query, "delimiter=%2F&list-type=2&prefix=");
 	site_encode(&query, prefix, false);
 	bytebuf_add_u8(&query, '\0');
-	rc = query.failed ? errmsg_nomem(err, path)
-			  : http_get(s, path, (const char *)query.data,
-				     LISTING_BYTES_MAX, &text, err);
+	rc = query.failed ? errmsg_nomem(err, a->path)
+			  : http_get(a->site, a->path, (const char *)query.data,
+				     a->end, LISTING_BYTES_MAX, &text, err);
 	bytebuf_add_u8(&text, '\0');
 	if (!rc && text.failed)
-		rc = errmsg_nomem(err, path);
+		rc = errmsg_nomem(err, a->path);
 	if (!rc) {
-		rc = listing_parse_s3(out, (const char *)text.data, prefix,
-				      &next);
+		rc = listing_parse_s3(a->out, (const char *)text.data, prefix,
+				      next);
 		if (rc)
-			errmsg_set(err, rc, "%s: cannot list: %s", path,
-				   rc == -EBADMSG ? "no answer of S3"
-						  : strerror(-rc));
+			fail_list(a, rc,
+				  rc == -EBADMSG ? "no answer of S3"
+						 : strerror(-rc),
+				  err);
 	}
-	free(*token);
-	*token = next;
 	bytebuf_done(&query);
 	bytebuf_done(&text);
 	return rc;
 }
 
-static int ask_s3(const struct site *s, const char *path, struct listing *out,
-		  struct errmsg *err)
+/* A page may be empty although others follow, but a server that goes on so has no
+ * last one. */
+static int ask_s3_pages(const struct asking *a, const char *prefix,
+			struct errmsg *err)
 {
-	const char *const key = site_key(s, path);
-	char *prefix, *token = NULL;
+	char *token = NULL, *next;
+	unsigned idle = 0;
 	int rc;
 
-	if (asprintf(&prefix, "%s%s", key, *key ? "/" : "") < 0)
-		return errmsg_nomem(err, path);
-	do
-		rc = ask_s3_page(s, prefix, &token, out, path, err);
-	while (!rc && token);
+	do {
+		const size_t n = a->out->n;
+
+		next = NULL;
+		rc = ask_s3_page(a, prefix, token, &next, err);
+		listing_finish(a->out);
+		idle = a->out->n > n ? 0 : idle + 1;
+		if (!rc && next &&
+		    (idle == IDLE_PAGES_MAX || (token && !strcmp(token, next))))
+			rc = fail_list(a, -EIO,
+				       "the server sends pages without end",
+				       err);
+		free(token);
+		token = next;
+	} while (!rc && token);
 	free(token);
-	free(prefix);
-	if (!rc && !out->n)
-		rc = errmsg_set(err, -ENOENT, "%s: no objects there", path);
 	return rc;
 }
 
-static int ask_http(const struct site *s, const char *path, struct listing *out,
-		    struct errmsg *err)
+static int ask_s3(const struct asking *a, struct errmsg *err)
+{
+	const char *const key = site_key(a->site, a->path);
+	char *prefix;
+	int rc;
+
+	if (asprintf(&prefix, "%s%s", key, *key ? "/" : "") < 0)
+		return errmsg_nomem(err, a->path);
+	rc = ask_s3_pages(a, prefix, err);
+	free(prefix);
+	if (!rc && !a->out->n)
+		rc = errmsg_set(err, -ENOENT, "%s: no objects there", a->path);
+	return rc;
+}
+
+static int ask_http(const struct asking *a, struct errmsg *err)
 {
 	struct bytebuf text = { 0 };
 	char *base = NULL;
-	int rc = http_get(s, path, NULL, LISTING_BYTES_MAX, &text, err);
+	int rc = http_get(a->site, a->path, NULL, a->end, LISTING_BYTES_MAX,
+			  &text, err);
 
 	bytebuf_add_u8(&text, '\0');
-	if (!rc && (text.failed || site_encoded_path(s, path, &base)))
-		rc = errmsg_nomem(err, path);
+	if (!rc && (text.failed || site_encoded_path(a->site, a->path, &base)))
+		rc = errmsg_nomem(err, a->path);
 	if (!rc) {
-		rc = listing_parse_html(out, (char *)text.data, base);
+		rc = listing_parse_html(a->out, (char *)text.data, base);
 		if (rc)
-			errmsg_set(err, rc, "%s: cannot list: %s", path,
-				   strerror(-rc));
+			fail_list(a, rc, strerror(-rc), err);
 	}
 	free(base);
 	bytebuf_done(&text);
@@ -198,36 +234,36 @@ static int read_manifest(const char *path, struct bytebuf *out,
 	return rc;
 }
 
-static int ask_manifest(const struct site *s, const char *path,
-			struct listing *out, struct errmsg *err)
+static int ask_manifest(const struct asking *a, struct errmsg *err)
 {
-	const char *below = path + strlen(site_path(s));
+	const char *below = a->path + strlen(site_path(a->site));
 	struct bytebuf text = { 0 };
 	char *dir;
 	int rc;
 
 	below += *below == '/';
 	if (asprintf(&dir, "%s%s", below, *below ? "/" : "") < 0)
-		return errmsg_nomem(err, path);
+		return errmsg_nomem(err, a->path);
 	rc = read_manifest(remote_options()->manifest, &text, err);
 	if (!rc) {
-		rc = listing_parse_manifest(out, (char *)text.data, dir);
+		rc = listing_parse_manifest(a->out, (char *)text.data, dir);
 		if (rc)
 			errmsg_set(err, rc, "%s: %s",
 				   remote_options()->manifest, strerror(-rc));
 	}
-	if (!rc && !out->n)
-		rc = errmsg_set(err, -ENOENT, "%s: not in %s", path,
+	if (!rc && !a->out->n)
+		rc = errmsg_set(err, -ENOENT, "%s: not in %s", a->path,
 				remote_options()->manifest);
 	bytebuf_done(&text);
 	free(dir);
 	return rc;
 }
 
-int remote_list_get(const struct site *s, const char *path,
+int remote_list_get(const struct site *s, const char *path, int64_t end,
 		    struct remote_list **out, struct errmsg *err)
 {
 	struct remote_list *l = find_remembered(path);
+	struct asking a = { .site = s, .path = path, .end = end };
 	int rc;
 
 	if (l) {
@@ -239,12 +275,13 @@ int remote_list_get(const struct site *s, const char *path,
 		free(l);
 		return errmsg_nomem(err, path);
 	}
+	a.out = &l->names;
 	if (remote_options()->manifest)
-		rc = ask_manifest(s, path, &l->names, err);
+		rc = ask_manifest(&a, err);
 	else if (site_is_s3(s))
-		rc = ask_s3(s, path, &l->names, err);
+		rc = ask_s3(&a, err);
 	else
-		rc = ask_http(s, path, &l->names, err);
+		rc = ask_http(&a, err);
 	if (rc) {
 		list_free(l);
 		return rc;
@@ -261,6 +298,7 @@ int remote_list_get(const struct site *s, const char *path,
 struct heads {
 	const struct site *site;
 	struct remote_list *list;
+	int64_t end;
 };
 
 /* Ask for the attributes of one file; what fails is asked for again by whoever wants
@@ -278,7 +316,7 @@ static int ask_meta(void *ctx, size_t i)
 	pthread_mutex_unlock(&lock);
 	if (known || asprintf(&path, "%s/%s", h->list->path, e->name) < 0)
 		return 0;
-	if (http_head(h->site, path, false, &m, NULL) == 0) {
+	if (http_head(h->site, path, false, h->end, &m, NULL) == 0) {
 		pthread_mutex_lock(&lock);
 		e->meta = m;
 		e->has_meta = true;
@@ -300,10 +338,11 @@ static bool take_meta(const struct listing_entry *e, struct http_meta *out)
 }
 
 int remote_list_meta(const struct site *s, struct remote_list *l,
-		     const char *name, struct http_meta *out, struct errmsg *err)
+		     const char *name, int64_t end, struct http_meta *out,
+		     struct errmsg *err)
 {
 	struct listing_entry *const e = listing_find(&l->names, name);
-	struct heads h = { .site = s, .list = l };
+	struct heads h = { .site = s, .list = l, .end = end };
 	char *path;
 	int rc;
 
@@ -321,7 +360,7 @@ int remote_list_meta(const struct site *s, struct remote_list *l,
 		return 0;
 	if (asprintf(&path, "%s/%s", l->path, name) < 0)
 		return errmsg_nomem(err, l->path);
-	rc = http_head(s, path, false, out, err);
+	rc = http_head(s, path, false, end, out, err);
 	free(path);
 	return rc;
 }

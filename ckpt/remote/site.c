@@ -31,10 +31,10 @@ struct site {
 	char *query;  /* or NULL */
 	bool s3;
 	struct aws_profile aws; /* without a key: anonymous */
-	atomic_bool *answered;
+	atomic_bool answered;
 };
 
-static struct site *sites;
+static struct site **sites; /* as long as the process lives */
 static size_t nsites, sites_cap;
 
 bool site_is_url(const char *path)
@@ -91,43 +91,94 @@ bool site_decode(char *text)
 	return true;
 }
 
+#define SCHEME_CHARS \
+	"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+.-"
+
+bool site_has_scheme(const char *path)
+{
+	return isalpha((unsigned char)*path) &&
+	       strncmp(path + strspn(path, SCHEME_CHARS), "://", 3) == 0;
+}
+
 /* Where the user and password of a URL begin and end (at the @), and its query. */
-static bool find_secrets(const char *url, size_t *begin, size_t *at,
+static void find_secrets(const char *url, size_t *begin, size_t *at,
 			 size_t *query)
 {
-	const char *const host = strstr(url, "://");
 	size_t end;
 
-	if (!host)
-		return false;
-	*begin = (size_t)(host + 3 - url);
+	*begin = (size_t)(strstr(url, "://") + 3 - url);
 	end = *begin + strcspn(url + *begin, "/?#");
 	*at = end;
 	while (*at > *begin && url[*at] != '@')
 		--*at;
 	*query = strcspn(url, "?#");
-	return true;
 }
 
-void site_hide_secrets(char *arg)
-{
-	/* Also the roots in braces. */
-	for (char *url = arg; (url = strstr(url, "://")); url += 3) {
-		size_t begin, at, query;
+/* What ends a word of a message or an argument. */
+#define WORD_ENDS " \t\n'\"{}"
 
-		while (url > arg && isalnum((unsigned char)url[-1]))
-			url--;
-		if (!site_is_url(url) ||
-		    !find_secrets(url, &begin, &at, &query)) {
-			url = strstr(url, "://");
-			continue;
+static void cover(char *from, const char *to)
+{
+	while (from < to)
+		*from++ = '*';
+}
+
+/* Cover the user and password of an authority at `p`, in a word up to `end`.  Without
+ * a scheme it needs both to be one.  Returns the @, or `p`. */
+static char *cover_user(char *p, char *end, bool has_scheme)
+{
+	char *const slash = p + strcspn(p, "/?#");
+	char *stop = slash < end ? slash : end;
+	const char *const colon = memchr(p, ':', (size_t)(stop - p));
+	char *at;
+
+	/* A password may have a slash, but a port has only digits. */
+	if (has_scheme && colon && colon + 1 + strspn(colon + 1, "0123456789") < stop)
+		stop = end;
+	at = memrchr(p, '@', (size_t)(stop - p));
+	if (!at || (!has_scheme && (!colon || colon > at)))
+		return p;
+	cover(p, at);
+	return at;
+}
+
+/* Mistyped URLs have secrets, too: htp://, https:/, http//, or no scheme.  A word that
+ * begins with a slash or a dot is a local path. */
+static void cover_word(char *word, char *end)
+{
+	const bool is_local = *word == '/' || *word == '.';
+	bool has_scheme = false, begins = true;
+
+	for (char *p = word; p < end; p++) {
+		if (begins && *p != '/') {
+			p = cover_user(p, end, has_scheme);
+			begins = false;
 		}
-		for (size_t i = begin; i < at; i++)
-			url[i] = '*';
-		for (size_t i = query; url[i] && url[i] != ',' && url[i] != '}';
-		     i++)
-			url[i] = '*';
-		url = strstr(url, "://");
+		if (*p == ':' && p[1] == '/') {
+			has_scheme = begins = true;
+		} else if (*p == ',' || *p == '=') {
+			has_scheme = false;
+			begins = true;
+		} else if (*p == '/') {
+			begins = begins || (!is_local && !has_scheme);
+		} else if (*p == '?' &&
+			   (has_scheme || memchr(p, '=', (size_t)(end - p)))) {
+			char *const comma = memchr(p, ',', (size_t)(end - p));
+			char *const stop = comma ? comma : end;
+
+			cover(p, stop);
+			p = stop - 1;
+		}
+	}
+}
+
+void site_hide_secrets(char *text)
+{
+	while (*text) {
+		char *const word = text + strspn(text, WORD_ENDS);
+
+		text = word + strcspn(word, WORD_ENDS);
+		cover_word(word, text);
 	}
 }
 
@@ -197,6 +248,15 @@ static bool is_host_label(const char *bucket)
 	return true;
 }
 
+/* The length of the scheme's own port, with its colon, at the end of a URL. */
+static size_t default_port(const char *url, size_t len)
+{
+	const char *const port = strncmp(url, "https", 5) == 0 ? ":443" : ":80";
+	const size_t n = strlen(port);
+
+	return len > n && strncmp(url + len - n, port, n) == 0 ? n : 0;
+}
+
 /* AWS itself has a host for each bucket; other servers have one for all. */
 static int set_s3_origin(struct site *s, struct errmsg *err)
 {
@@ -211,6 +271,8 @@ static int set_s3_origin(struct site *s, struct errmsg *err)
 
 		while (len && endpoint[len - 1] == '/')
 			len--;
+		/* libcurl leaves it out of the Host header, which is signed. */
+		len -= default_port(endpoint, len);
 		n = asprintf(&s->origin, "%.*s", (int)len, endpoint);
 	} else if (bucket && is_host_label(bucket)) {
 		n = asprintf(&s->origin, "https://%s.s3.%s.amazonaws.com",
@@ -263,8 +325,10 @@ static int set_s3(struct site *s, struct errmsg *err)
 	return set_s3_origin(s, err);
 }
 
-static void site_done(struct site *s)
+static void site_free(struct site *s)
 {
+	if (!s)
+		return;
 	free(s->path);
 	free(s->origin);
 	free(s->prefix);
@@ -272,8 +336,8 @@ static void site_done(struct site *s)
 		explicit_bzero(s->user, strlen(s->user));
 	free(s->user);
 	free(s->query);
-	free(s->answered);
 	aws_profile_done(&s->aws);
+	free(s);
 }
 
 static int parse(struct site *s, const char *url, struct errmsg *err)
@@ -281,11 +345,12 @@ static int parse(struct site *s, const char *url, struct errmsg *err)
 	size_t begin, at, query;
 	int rc;
 
-	s->answered = calloc(1, sizeof(*s->answered));
-	if (!s->answered)
-		return errmsg_nomem(err, NULL);
-	if (!find_secrets(url, &begin, &at, &query))
-		return errmsg_set(err, -EINVAL, "not a URL");
+	if (!site_is_url(url))
+		return errmsg_set(err, -EINVAL,
+				  "%.*s: unsupported scheme; sources are"
+				  " directories, or http://, https:// or s3://",
+				  (int)(strcspn(url, ":") + 3), url);
+	find_secrets(url, &begin, &at, &query);
 	if (url[at] != '@')
 		at = begin;
 	rc = set_path(s, url, begin, at, query, err);
@@ -307,17 +372,17 @@ static int parse(struct site *s, const char *url, struct errmsg *err)
 
 int site_add(const char *url, char **path, struct errmsg *err)
 {
-	struct site s = { 0 };
-	int rc = parse(&s, url, err);
+	struct site *const s = calloc(1, sizeof(*s));
+	int rc = s ? parse(s, url, err) : errmsg_nomem(err, NULL);
 
 	if (!rc && nsites == SITES_MAX)
 		rc = errmsg_set(err, -E2BIG, "more than %u URLs", SITES_MAX);
 	if (!rc &&
-	    (!(*path = strdup(s.path)) ||
-	     !array_reserve(&sites, &sites_cap, nsites + 1, sizeof(*sites))))
+	    (!array_reserve(&sites, &sites_cap, nsites + 1, sizeof(*sites)) ||
+	     !(*path = strdup(s->path))))
 		rc = errmsg_nomem(err, NULL);
 	if (rc) {
-		site_done(&s);
+		site_free(s);
 		return rc;
 	}
 	/* A URL given again may have another secret: the last one counts. */
@@ -331,11 +396,12 @@ const struct site *site_of(const char *path)
 	size_t len = 0;
 
 	for (size_t i = nsites; site_is_url(path) && i-- > 0;) {
-		const size_t n = strlen(sites[i].path);
+		const size_t n = strlen(sites[i]->path);
 
-		if ((!best || n > len) && strncmp(path, sites[i].path, n) == 0 &&
+		if ((!best || n > len) &&
+		    strncmp(path, sites[i]->path, n) == 0 &&
 		    (path[n] == '/' || !path[n])) {
-			best = &sites[i];
+			best = sites[i];
 			len = n;
 		}
 	}
@@ -359,12 +425,12 @@ bool site_is_private(const struct site *s)
 
 bool site_has_answered(const struct site *s)
 {
-	return atomic_load(s->answered);
+	return atomic_load(&s->answered);
 }
 
 void site_set_answered(const struct site *s)
 {
-	atomic_store(s->answered, true);
+	atomic_store(&((struct site *)s)->answered, true);
 }
 
 const char *site_user(const struct site *s)
@@ -390,7 +456,7 @@ int site_encoded_path(const struct site *s, const char *path, char **out)
 }
 
 static int sign(const struct site *s, const char *path, const char *query,
-		bool head, struct sigv4_headers *headers, struct errmsg *err)
+		bool head, struct sigv4_headers *headers)
 {
 	const struct sigv4 keys = { .key_id = s->aws.key_id,
 				    .secret = s->aws.secret,
@@ -402,35 +468,32 @@ static int sign(const struct site *s, const char *path, const char *query,
 					 .path = path,
 					 .query = query,
 					 .now = time(NULL) };
-	int rc;
 
 	headers->n = 0;
-	if (!s->s3 || !s->aws.key_id)
-		return 0;
-	rc = sigv4_sign(&keys, &r, headers);
-	return rc ? errmsg_set(err, rc, "%s: cannot be signed", s->path) : 0;
+	return s->s3 && s->aws.key_id ? sigv4_sign(&keys, &r, headers) : 0;
 }
 
 /* `path` is the encoded path on the server. */
 static int make_request(const struct site *s, const char *path,
 			const char *query, bool head, char **url,
-			struct sigv4_headers *headers, struct errmsg *err)
+			struct sigv4_headers *headers)
 {
 	const char *const own = s->query ? s->query : "";
 	const bool both = *query && *own;
-	const int rc = sign(s, path, query, head, headers, err);
+	const int rc = sign(s, path, query, head, headers);
 
 	if (rc)
 		return rc;
-	if (asprintf(url, "%s%s%s%s%s%s", s->origin, path,
-		     *query || *own ? "?" : "", query, both ? "&" : "", own) < 0)
-		return errmsg_nomem(err, s->path);
-	return 0;
+	return asprintf(url, "%s%s%s%s%s%s", s->origin, path,
+			*query || *own ? "?" : "", query, both ? "&" : "",
+			own) < 0
+		       ? -ENOMEM
+		       : 0;
 }
 
 int site_request(const struct site *s, const char *path, bool slash,
 		 const char *query, bool head, char **url,
-		 struct sigv4_headers *headers, struct errmsg *err)
+		 struct sigv4_headers *headers)
 {
 	struct bytebuf b = { 0 };
 	char *encoded;
@@ -442,15 +505,15 @@ int site_request(const struct site *s, const char *path, bool slash,
 		bytebuf_add_u8(&b, '/');
 	encoded = text_of(&b);
 	if (!encoded)
-		return errmsg_nomem(err, path);
-	rc = make_request(s, encoded, query, head, url, headers, err);
+		return -ENOMEM;
+	rc = make_request(s, encoded, query, head, url, headers);
 	free(encoded);
 	return rc;
 }
 
 int site_request_list(const struct site *s, const char *query, char **url,
-		      struct sigv4_headers *headers, struct errmsg *err)
+		      struct sigv4_headers *headers)
 {
 	return make_request(s, *s->prefix ? s->prefix : "/", query, false, url,
-			    headers, err);
+			    headers);
 }

@@ -26,9 +26,12 @@ struct site;
 /* Does a path begin with a scheme that is ours? */
 bool site_is_url(const char *path);
 
-/* Find or add the site of a URL.  The caller frees `*path`, the site's path.
- * -EINVAL for a bad URL; -ENOMEM.  Not thread-safe: called before threads are
- * started. */
+/* Does it begin with any scheme? */
+bool site_has_scheme(const char *path);
+
+/* Add the site of a URL.  The caller frees `*path`, the site's path.  -EINVAL for a
+ * bad URL or an unsupported scheme; -ENOMEM.  Not thread-safe: called before threads
+ * are started.  Sites stay as long as the process lives. */
 int site_add(const char *url, char **path, struct errmsg *err);
 
 /* The site that a path is in, or NULL. */
@@ -50,15 +53,16 @@ const char *site_user(const struct site *s);
 /*
  * The URL for a path in the site, with `query` (encoded, sorted by name; may be "")
  * and the site's own, and headers that sign it.  `slash`: a slash is appended to the
- * path.  The caller frees `*url`.
+ * path.  The caller frees `*url`.  -EOVERFLOW if a secret is too long to sign with;
+ * -ENOMEM.
  */
 int site_request(const struct site *s, const char *path, bool slash,
 		 const char *query, bool head, char **url,
-		 struct sigv4_headers *headers, struct errmsg *err);
+		 struct sigv4_headers *headers);
 
 /* The URL of a site's bucket, for lists; as site_request. */
 int site_request_list(const struct site *s, const char *query, char **url,
-		      struct sigv4_headers *headers, struct errmsg *err);
+		      struct sigv4_headers *headers);
 
 /* The part of a path that is the key of an S3 object: what follows the bucket. */
 const char *site_key(const struct site *s, const char *path);
@@ -72,8 +76,9 @@ void site_encode(struct bytebuf *b, const char *text, bool slashes);
 /* Decode percent-encoding in place.  False if it has a zero byte. */
 bool site_decode(char *text);
 
-/* Overwrite what may be secret in a URL, in place: for copies of the command line
- * that other users see. */
-void site_hide_secrets(char *arg);
+/* Cover what may be a secret of a URL with asterisks, in place: in messages, which may
+ * name an argument that is a mistyped URL, and in the command line, which other users
+ * see. */
+void site_hide_secrets(char *text);
 
 #endif

@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "ckpt/base/utf8.h"
+#include "ckpt/remote/site.h"
 #include "ckpt/sys/write_all.h"
 #include "fs/log/repeats.h"
 
@@ -79,6 +80,7 @@ static void write_line(int priority, const char *fmt, va_list ap)
 	char text[LINE_MAX_LEN], line[LINE_MAX_LEN];
 
 	vsnprintf(text, sizeof(text), fmt, ap);
+	site_hide_secrets(text);
 	utf8_clean(line, sizeof(line), text);
 	if (priority > LOG_WARNING) {
 		log_print(priority, line, 0);

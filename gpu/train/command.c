@@ -54,6 +54,7 @@ int train_command(struct comm *comm, int argc, char **argv)
 		rc = train_run(&c, comm, &err);
 		config_done(&c);
 	}
+	site_hide_secrets(err.text);
 	if (rc && comm->rank == 0)
 		fprintf(stderr, "uctrain: %s\n", err.text);
 	return rc ? failed : EXIT_SUCCESS;

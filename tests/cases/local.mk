@@ -55,6 +55,7 @@ scripts += \
 	%D%/mount/roots.sh \
 	%D%/remote/http.sh \
 	%D%/remote/s3.sh \
+	%D%/remote/urls.sh \
 	%D%/remote/stacked.sh \
 	%D%/mount/kinds.sh %D%/mount/reasons.sh \
 	%D%/mount/mistakes.sh \

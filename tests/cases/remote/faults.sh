@@ -76,6 +76,31 @@ while IFS='|' read -r mode words; do
 	fi
 done < <(printf '%s\n' "$modes")
 
+# --- lists of S3 without an end -------------------------------------------------------------
+
+# A minute would be a hang.
+tools=ucckpt
+[ ! -x "$top_builddir/ucfs" ] || tools='ucckpt ucfs'
+mkdir -p "$tmp/mnt"
+for tool in $tools; do
+	while IFS='|' read -r mode seconds words; do
+		options=deadline=$seconds,s3_anonymous,s3_endpoint=http://127.0.0.1:$port
+		if [ "$tool" = ucfs ]; then
+			timeout 60 ucfs "s3://$mode/run" "$tmp/mnt" -o "$options" >"$tmp/out" 2>&1
+		else
+			timeout 60 ucckpt -o "$options" info "s3://$mode/run" >"$tmp/out" 2>&1
+		fi
+		check "$tool $mode: fails in time, and so on purpose" test $? = 1
+		check "$tool $mode: says why: $(cat "$tmp/out")" grep -q "s3://$mode/run.*$words" "$tmp/out"
+	done <<-END
+		same_token|600|pages without end
+		same_names|600|pages without end
+		no_names|600|pages without end
+		slow_pages|1|not read within 1 s
+		busy_pages|1|not read within 1 s
+	END
+done
+
 # --- mounted --------------------------------------------------------------------------
 
 require_fuse

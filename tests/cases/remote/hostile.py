@@ -5,7 +5,8 @@ hostile.py PORT DIRECTORY MODE-FILE
 
 /MODE/PATH is the file PATH below DIRECTORY, served as MODE says; of mode "switch",
 as the mode-file says at the time.  Lists, attributes and small files are served
-well, so that a checkpoint is found before it goes wrong.
+well, so that a checkpoint is found before it goes wrong.  /MODE?list-type=2 is a page
+of a list of S3's bucket MODE; modes of lists are about pages.
 """
 import html
 import http.server
@@ -59,7 +60,26 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", len(data))
         self.end_headers()
 
+    def page(self, mode, query):
+        """A page of one key, of a list that never ends."""
+        token = query.get("continuation-token", ["0"])[0]
+        with lock:
+            calls[mode] = n = calls.get(mode, 0) + 1
+        if mode == "busy_pages" and n % 2:
+            return self.answer(503, Retry_After="0")
+        if mode in ("slow_pages", "busy_pages"):
+            time.sleep(0.2)
+        name = "" if mode == "no_names" else "<Contents><Key>%sf%s</Key><Size>1</Size><ETag>x</ETag></Contents>" % (
+            query["prefix"][0], token if mode in ("slow_pages", "busy_pages") else 0)
+        following = "again" if mode == "same_token" else int(token) + 1
+        self.answer(200, ("<ListBucketResult>%s<IsTruncated>true</IsTruncated>"
+                          "<NextContinuationToken>%s</NextContinuationToken></ListBucketResult>"
+                          % (name, following)).encode())
+
     def do_GET(self):
+        path, _, query = self.path.partition("?")
+        if "list-type=2" in query:
+            return self.page(path.strip("/"), urllib.parse.parse_qs(query))
         mode, path = self.find()
         if os.path.isdir(path):
             names = [n + "/" * os.path.isdir(os.path.join(path, n)) for n in os.listdir(path)]

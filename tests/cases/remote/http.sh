@@ -111,6 +111,8 @@ wait "$reader"
 check "a server that ends in the middle and comes back is read" test $? = 0
 if ucckpt pack "$good/$name/$tag" -o "$tmp/www/$tag.ucpack" >/dev/null 2>&1; then
 	check "a pack is read in place" same "$http/$tag.ucpack"
+	cp "$tmp/www/$tag.ucpack" "$tmp/www/n0/other.ucpack"
+	check "two packs of servers are compared" ucckpt diff "$http/$tag.ucpack" "$http/n0/other.ucpack"
 
 	# 17 MB in 270 blocks of 64 KiB.
 	mkdir "$tmp/large"

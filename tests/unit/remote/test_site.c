@@ -31,6 +31,7 @@ static const struct {
 	  "https://s3.eu-x.amazonaws.com/dots.in.it/k" },
 	{ "s3://u:p@bucket/run", NULL, NULL, NULL },
 	{ "s3://bucket/run?x=y", NULL, NULL, NULL },
+	{ "gs://bucket/run", NULL, NULL, NULL },
 };
 
 static void test_urls(void **state)
@@ -56,7 +57,7 @@ static void test_urls(void **state)
 		assert_true(asprintf(&file, "%s%s", path, cases[i].file) > 0);
 		assert_non_null(site_of(file));
 		assert_int_equal(site_request(site_of(file), file, false, "",
-					      false, &url, &h, &err),
+					      false, &url, &h),
 				 0);
 		assert_string_equal(url, cases[i].asked);
 		free(url);
@@ -66,6 +67,58 @@ static void test_urls(void **state)
 	assert_null(site_of("http://h"));
 	assert_null(site_of("http://h/run2"));
 	assert_null(site_of("/local"));
+}
+
+/* Files that are open keep their site while others are added. */
+static void test_sites_stay(void **state)
+{
+	const struct site *first;
+	struct errmsg err = { "" };
+	char *path, url[32];
+
+	assert_int_equal(site_add("http://first/run", &path, &err), 0);
+	free(path);
+	first = site_of("http://first/run");
+	for (int i = 0; i < 1000; i++) {
+		snprintf(url, sizeof(url), "http://h%d/run", i);
+		assert_int_equal(site_add(url, &path, &err), 0);
+		free(path);
+	}
+	assert_ptr_equal(site_of("http://first/run"), first);
+	assert_string_equal(site_path(first), "http://first/run");
+}
+
+/* The Host header has no port that is the scheme's own; what is signed equals it. */
+static void test_endpoints(void **state)
+{
+	static const struct {
+		const char *endpoint, *asked;
+	} endpoints[] = {
+		{ "https://h:443", "https://h/bucket/k" },
+		{ "https://h:443/", "https://h/bucket/k" },
+		{ "http://h:80", "http://h/bucket/k" },
+		{ "http://[::1]:80", "http://[::1]/bucket/k" },
+		{ "https://h:80", "https://h:80/bucket/k" },
+		{ "http://h:443", "http://h:443/bucket/k" },
+		{ "http://h:8080", "http://h:8080/bucket/k" },
+	};
+
+	for (size_t i = 0; i < COUNT(endpoints); i++) {
+		struct errmsg err = { "" };
+		struct sigv4_headers h;
+		char *path, *url, option[64];
+
+		snprintf(option, sizeof(option), "s3_endpoint=%s",
+			 endpoints[i].endpoint);
+		assert_null(remote_options_set(option));
+		assert_int_equal(site_add("s3://bucket", &path, &err), 0);
+		assert_int_equal(site_request(site_of(path), "s3://bucket/k",
+					      false, "", false, &url, &h),
+				 0);
+		assert_string_equal(url, endpoints[i].asked);
+		free(url);
+		free(path);
+	}
 }
 
 static void test_secrets(void **state)
@@ -78,7 +131,22 @@ static void test_secrets(void **state)
 		{ "{/a,https://u@h/r,/b}", "{/a,https://*@h/r,/b}" },
 		{ "{http://h/r?k=1,/b}", "{http://h/r****,/b}" },
 		{ "/local/u:p@h?x", "/local/u:p@h?x" },
+		{ "./u:p@h", "./u:p@h" },
+		{ "{/n0/u:p@h,/n1}", "{/n0/u:p@h,/n1}" },
 		{ "s3://bucket/run", "s3://bucket/run" },
+		{ "https://h:443/run@1/x", "https://h:443/run@1/x" },
+		{ "run@1/a?b", "run@1/a?b" },
+		/* mistyped */
+		{ "gs://u:p@h/r", "gs://***@h/r" },
+		{ "http:/u:p@h/r", "http:/***@h/r" },
+		{ "http//u:p@h/r", "http//***@h/r" },
+		{ "u:p@h/r", "***@h/r" },
+		{ "http://u:1p/w@h/r", "http://******@h/r" },
+		{ "htp:/h/r?k=1", "htp:/h/r****" },
+		{ "h/r?k=1,x", "h/r****,x" },
+		{ "--resume=http:/u:p@h", "--resume=http:/***@h" },
+		/* in messages */
+		{ "ucfs: 'http://u:p@h/r': no URL", "ucfs: 'http://***@h/r': no URL" },
 	};
 
 	for (size_t i = 0; i < COUNT(hidden); i++) {
@@ -94,6 +162,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_urls),
+		cmocka_unit_test(test_sites_stay),
+		cmocka_unit_test(test_endpoints),
 		cmocka_unit_test(test_secrets),
 	};
 
