@@ -6,8 +6,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/pack/planes.h"
-
 /* Bytes of a decoded block; the last one of an extent may have fewer. */
 #define BLOCK_SIZE ((size_t)64 << 10)
 
@@ -17,30 +15,15 @@ enum block_type {
 	BLOCK_F16 = 1,
 	BLOCK_BF16 = 2,
 	BLOCK_F32 = 3,
-	BLOCK_F64 = 4,
 	BLOCK_TYPES
 };
 
-/* Bytes of an element: as many planes has a block. */
+/* Bytes of an element: a block has one plane for each. */
 unsigned block_width(enum block_type type);
 
-/*
- * How the planes of a block are coded.  Any choice is correct; block_choose
- * finds the one that is smallest for blocks like a given one.
- */
-enum block_coding {
-	BLOCK_RAW,
-	BLOCK_HUFFMAN, /* a zstd frame of literals alone */
-	BLOCK_ZSTD,    /* a zstd frame with matches */
-};
-
-struct block_codings {
-	enum block_coding of[PLANES_MAX];
-	bool turned; /* signs to the lowest bits: pointless if all are alike */
-};
-
-/* Most bytes of an encoded block: its plane lengths, and all planes raw. */
-#define BLOCK_STORED_MAX (BLOCK_SIZE + 4 * PLANES_MAX)
+/* Most bytes of an encoded block: a frame has at most 18 + 3 bytes more than its
+ * plane. */
+#define BLOCK_STORED_MAX (BLOCK_SIZE + 128)
 
 /* Working memory of one thread at a time; NULL when memory runs out. */
 struct block_encoder;
@@ -51,18 +34,11 @@ struct block_decoder;
 struct block_decoder *block_decoder_new(void);
 void block_decoder_free(struct block_decoder *d);
 
-/* Encode a sample of `len` bytes (1 .. BLOCK_SIZE, a multiple of the width) in every
- * way, and choose for each plane the smallest that saves at least 1 % over raw;
- * BLOCK_ZSTD, which is the slowest, only if it saves 10 % more. */
-void block_choose(struct block_encoder *e, enum block_type type,
-		  const void *bytes, size_t len, struct block_codings *out);
-
-/* Encode `len` bytes into `out`, which has room for BLOCK_STORED_MAX.  A plane
- * that its coding does not make at least 1 % smaller is stored raw.  Returns
- * the number of bytes. */
+/* Encode `len` bytes (1 .. BLOCK_SIZE, a multiple of the width) into `out`, which has
+ * room for BLOCK_STORED_MAX.  Returns the number of bytes, or 0 when memory runs
+ * out. */
 size_t block_encode(struct block_encoder *e, enum block_type type,
-		    const struct block_codings *codings, const void *bytes,
-		    size_t len, void *out);
+		    const void *bytes, size_t len, void *out);
 
 /*
  * Decode `stored` bytes to exactly `len` (as block_encode) and compare their

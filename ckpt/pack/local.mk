@@ -2,7 +2,6 @@
 # Uses base, sys and tensor.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/planes.h %D%/planes.c \
-	%D%/huffman.h %D%/huffman.c \
 	%D%/pack_hash.h \
 	%D%/block.h %D%/block.c \
 	%D%/pack_stream.h %D%/pack_stream.c \

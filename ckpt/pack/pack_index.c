@@ -47,7 +47,8 @@ int pack_header_parse(const uint8_t bytes[PACK_HEADER_SIZE], const char *name,
 	if (get_le32(bytes + 8) != PACK_VERSION)
 		return errmsg_set(err, -ENOTSUP,
 				  "%s: a pack of version %u; this program reads"
-				  " version %u",
+				  " version %u: unpack it with the ucckpt that"
+				  " packed it",
 				  name, get_le32(bytes + 8), PACK_VERSION);
 	if (XXH3_64bits(bytes, 48) != get_le64(bytes + 48) ||
 	    get_le32(bytes + 12) != BLOCK_SIZE)

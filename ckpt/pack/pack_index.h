@@ -16,7 +16,7 @@ struct source;
 /* The layout of a pack, which ucpack(5) documents. */
 #define PACK_SUFFIX ".ucpack"
 #define PACK_MAGIC "\x89UCPACK\n"
-#define PACK_VERSION 1u
+#define PACK_VERSION 2u
 #define PACK_HEADER_SIZE 56u
 #define PACK_TABLE_RECORD 12u /* bytes for a block in its extent's table */
 

@@ -3,8 +3,7 @@
  * A thread's share of packing: read, compare, encode, and decode again.
  *
  * All that is done with a block follows its reading, while its bytes are in the
- * processor's cache.  The codings of planes are chosen once for each run of blocks
- * in a unit.
+ * processor's cache.
  */
 #include "ckpt/pack/pack_unit.h"
 
@@ -16,8 +15,10 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/tensor/cast.h"
 
-#define OUT_MAX \
-	(PACK_UNIT + (PACK_UNIT_BLOCKS + PACK_PIECES_MAX) * 4 * PLANES_MAX)
+#define OUT_MAX                                                     \
+	(PACK_UNIT + (PACK_UNIT_BLOCKS + PACK_PIECES_MAX) *         \
+			     (BLOCK_STORED_MAX - BLOCK_SIZE) +      \
+	 BLOCK_SIZE)
 
 struct unit_slot *unit_slot_new(void)
 {
@@ -125,16 +126,17 @@ static int find_pieces(const struct pack_input *v, const struct pack_region *r,
 
 /* Encode a block of `n` bytes of the unit, from `i` on; -EIO if it does not decode:
  * then memory or processor are broken. */
-static int add_block(struct unit_slot *s, enum block_type type,
-		     const struct block_codings *codings, size_t i, size_t n,
-		     const char *name, struct errmsg *err)
+static int add_block(struct unit_slot *s, enum block_type type, size_t i,
+		     size_t n, const char *name, struct errmsg *err)
 {
 	const uint8_t *const bytes = s->bytes + i;
 	uint8_t *const out = s->out + s->out_len;
 	const size_t stored =
-		block_encode(s->encoder, type, codings, bytes, n, out);
+		block_encode(s->encoder, type, bytes, n, out);
 	const uint64_t hash = block_hash(bytes, n);
 
+	if (!stored)
+		return errmsg_nomem(err, name);
 	s->blocks[s->nblocks].len = (uint32_t)stored;
 	s->blocks[s->nblocks++].hash = hash;
 	s->out_len += stored;
@@ -152,7 +154,6 @@ static int encode_piece(struct unit_slot *s, struct unit_piece *piece,
 			const struct pack_region *r, const struct source *src,
 			uint64_t start, struct errmsg *err)
 {
-	struct block_codings codings;
 	const size_t end = piece->off + piece->len;
 	int rc = 0;
 
@@ -161,12 +162,8 @@ static int encode_piece(struct unit_slot *s, struct unit_piece *piece,
 		n = end - i < BLOCK_SIZE ? end - i : BLOCK_SIZE;
 		if (r->kind == PACK_STORED)
 			rc = source_read(src, s->bytes + i, n, start + i, err);
-		if (rc)
-			break;
-		if (i == piece->off)
-			block_choose(s->encoder, r->type, s->bytes + i, n,
-				     &codings);
-		rc = add_block(s, r->type, &codings, i, n, src->name, err);
+		if (!rc)
+			rc = add_block(s, r->type, i, n, src->name, err);
 	}
 	piece->nblocks = s->nblocks - piece->first_block;
 	return rc;

@@ -50,8 +50,6 @@ static enum block_type block_type_of(enum dtype d)
 		return BLOCK_BF16;
 	case DTYPE_F32:
 		return BLOCK_F32;
-	case DTYPE_F64:
-		return BLOCK_F64;
 	default:
 		return BLOCK_BYTES;
 	}

@@ -61,6 +61,8 @@ said "all as packed"
 ran 0 unpack "$tmp/odd.pack" -o "$tmp/new/odd" -j 1
 check "no set-user-ID bit" test "$(stat -c %a "$tmp/new/odd/a.pt")" = 751
 chmod 4751 "$tmp/new/odd/a.pt"
+size_in_manual=$(sed -n 's/^.It 12 Ta 4 Ta size of a decoded block: //p' "$top_srcdir/man/ucpack.5")
+check "the manual has the size of blocks" test "$(od -An -tu4 -j12 -N4 "$tmp/odd.pack")" -eq "$size_in_manual"
 check "names, permissions, times, content" cmp "$tmp/was" <(state "$tmp/new/odd")
 ran 0 pack "$tmp/odd" -j 1 -o "$tmp/again.pack"
 check "the same pack on any number of threads" cmp "$tmp/odd.pack" "$tmp/again.pack"

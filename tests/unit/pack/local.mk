@@ -3,7 +3,6 @@ unit_tests += \
 	%D%/test_pipeline \
 	%D%/test_outfile \
 	%D%/test_filewriter \
-	%D%/test_huffman \
 	%D%/test_block \
 	%D%/test_blockcache \
 	%D%/test_pack \
