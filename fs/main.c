@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <fuse_lowlevel.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,6 @@
 #include "fs/log/log.h"
 #include "fs/log/notify.h"
 #include "fs/log/stats.h"
-#include "fs/log/stats_log.h"
 #include "fs/mountpoint.h"
 #include "fs/ops/background.h"
 #include "fs/ops/fuse_caps.h"
@@ -164,7 +164,6 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se,
 	if (!o->foreground)
 		log_to_syslog();
 	prepare_to_cancel();
-	stats_log_start(server->stats);
 	pack_start_ahead(parallel_width());
 	rc = fuse_caps_patch_init(se);
 	if (rc)
@@ -178,7 +177,6 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se,
 		pthread_join(watcher, NULL);
 	}
 	pack_stop_ahead();
-	stats_log_stop();
 	background_stop();
 	ops_close_all(server);
 out_mount:
@@ -225,6 +223,8 @@ static int main_run(const struct options *o, struct fuse_args *args)
 	int rc = 0;
 
 	raise_file_limit();
+	/* Batch systems send it to all processes of a job that is about to end. */
+	signal(SIGUSR1, SIG_IGN);
 	if (o->log && (rc = log_to_file(o->log))) {
 		log_error("log=%s: %s", o->log, strerror(-rc));
 		return 1;

@@ -4,4 +4,4 @@ ucfs_SOURCES += \
 	%D%/repeats.h %D%/repeats.c \
 	%D%/log.h %D%/log.c \
 	%D%/notify.h %D%/notify.c \
-	%D%/stats.h %D%/stats.c %D%/stats_log.h %D%/stats_log.c
+	%D%/stats.h %D%/stats.c

@@ -6,7 +6,6 @@
 #include <stdint.h>
 
 struct bytebuf;
-struct cJSON;
 
 /*
  * Counters of a mount since it was created, and distributions of times.
@@ -20,13 +19,8 @@ enum stats_count {
 	STATS_READS,
 	STATS_READS_FAILED,
 	STATS_READ_BYTES, /* sent to readers */
+	STATS_OPEN_FILES, /* now */
 	STATS_COUNTS
-};
-
-/* Current values. */
-enum stats_level {
-	STATS_HANDLES, /* open files */
-	STATS_LEVELS
 };
 
 enum stats_time {
@@ -41,25 +35,16 @@ enum stats_time {
 
 struct stats {
 	_Atomic uint64_t count[STATS_COUNTS];
-	_Atomic uint64_t level[STATS_LEVELS];
 	_Atomic uint64_t time[STATS_TIMES][STATS_BUCKETS];
-	_Atomic uint64_t time_us[STATS_TIMES]; /* sums */
 };
 
-void stats_add(struct stats *s, enum stats_count what, uint64_t n);
-void stats_move(struct stats *s, enum stats_level what, int64_t by);
+/* `n` may be negative. */
+void stats_add(struct stats *s, enum stats_count what, int64_t n);
 
 /* Count the time since `clock`, a value of clock_ns. */
 void stats_since(struct stats *s, enum stats_time what, uint64_t clock);
 
-/* Append all statistics to `out`; to the JSON object also `errors`, unless it is
- * NULL.  0 or -ENOMEM. */
+/* Append all statistics to `out`, a name and its value on each line.  0 or -ENOMEM. */
 int stats_text(const struct stats *s, struct bytebuf *out);
-int stats_json(const struct stats *s, const struct cJSON *errors,
-	       struct bytebuf *out);
-
-/* The same in the text format of Prometheus, with `source` as a label. */
-int stats_metrics(const struct stats *s, const char *source,
-		  struct bytebuf *out);
 
 #endif

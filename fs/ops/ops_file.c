@@ -58,7 +58,7 @@ static void handle_put(struct handle *h)
 		return;
 	unlist_handle(h);
 	passed_close(&h->server->passed, h->passed);
-	stats_move(h->server->stats, STATS_HANDLES, -1);
+	stats_add(h->server->stats, STATS_OPEN_FILES, -1);
 	tree_file_close(&h->f);
 	free(h);
 }
@@ -160,7 +160,7 @@ void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	h->server = ops_server(req);
 	atomic_init(&h->refs, 1);
 	list_handle(h);
-	stats_move(stats, STATS_HANDLES, 1);
+	stats_add(stats, STATS_OPEN_FILES, 1);
 	stats_since(stats, STATS_TIME_OPEN, clock);
 	reply_open(req, ino, h, fi->flags & O_NONBLOCK);
 }
@@ -189,7 +189,7 @@ static void count_read(struct stats *s, uint64_t bytes, uint64_t clock)
 {
 	stats_since(s, STATS_TIME_READ, clock);
 	stats_add(s, STATS_READS, 1);
-	stats_add(s, STATS_READ_BYTES, bytes);
+	stats_add(s, STATS_READ_BYTES, (int64_t)bytes);
 }
 
 /* The first window of a reader that goes on where it stopped; each next one is so

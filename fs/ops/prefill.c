@@ -63,7 +63,7 @@ static bool prefill_store(struct prefill *s, uint64_t ino, struct vfile *v)
 	bytes.buf[0].size = (size_t)n;
 	if (fuse_lowlevel_notify_store(s->se, ino, 0, &bytes, 0))
 		return false;
-	stats_add(s->stats, STATS_READ_BYTES, (uint64_t)n);
+	stats_add(s->stats, STATS_READ_BYTES, n);
 	return true;
 }
 

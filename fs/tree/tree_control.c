@@ -4,13 +4,9 @@
  *
  *   plan/<tag>.json	the byte ranges of shards behind a view's files
  *   stats		the mount's statistics
- *   stats.json		the same, and why views cannot be served, by name; in a
- *			shared mount for the owner only
- *   metrics		the same for Prometheus
  *   errors		views that cannot be served, and the last log lines; for
  *			the owner only, as they name tags and files
  */
-#include <cJSON.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,8 +23,6 @@
 const struct tree_control_entry tree_control_entries[TREE_CONTROL_ENTRIES] = {
 	{ "plan", INO_CONTROL_PLANS },
 	{ "stats", INO_CONTROL_STATS },
-	{ "stats.json", INO_CONTROL_STATS_JSON },
-	{ "metrics", INO_CONTROL_METRICS },
 	{ "errors", INO_CONTROL_ERRORS },
 };
 
@@ -80,31 +74,6 @@ static int control_errors(struct tree *t, struct bytebuf *out)
 	return out->failed ? -ENOMEM : 0;
 }
 
-/* The statistics, and why views cannot be served, by their names. */
-static int control_stats_json(struct tree *t, struct bytebuf *out)
-{
-	const size_t n = views_count(t->views);
-	cJSON *const errors = cJSON_CreateObject();
-	struct errmsg why;
-	int rc = errors ? 0 : -ENOMEM;
-
-	for (size_t i = 0; !rc && i < n; i++)
-		if (views_failed(t->views, i, &why)) {
-			char *const label = view_label(t, i);
-
-			if (!label ||
-			    !cJSON_AddStringToObject(errors,
-						     within_source(t, label),
-						     why.text))
-				rc = -ENOMEM;
-			free(label);
-		}
-	if (!rc)
-		rc = stats_json(t->stats, errors, out);
-	cJSON_Delete(errors);
-	return rc;
-}
-
 int tree_control_bytes(struct tree *t, uint64_t ino, struct bytebuf *out,
 		       struct errmsg *err)
 {
@@ -116,10 +85,6 @@ int tree_control_bytes(struct tree *t, uint64_t ino, struct bytebuf *out,
 		return -EISDIR;
 	if (ino == INO_CONTROL_STATS)
 		return stats_text(t->stats, out);
-	if (ino == INO_CONTROL_STATS_JSON)
-		return control_stats_json(t, out);
-	if (ino == INO_CONTROL_METRICS)
-		return stats_metrics(t->stats, t->o->source, out);
 	if (ino == INO_CONTROL_ERRORS)
 		return control_errors(t, out);
 	view = (size_t)(ino - INO_CONTROL_PLAN0);
@@ -136,14 +101,6 @@ int tree_control_bytes(struct tree *t, uint64_t ino, struct bytebuf *out,
 static mode_t dir_mode(const struct tree *t, uint64_t ino)
 {
 	return ino == INO_CONTROL_PLANS && t->o->shared ? 0511 : 0555;
-}
-
-/* Reasons name tags and shards. */
-static mode_t file_mode(const struct tree *t, uint64_t ino)
-{
-	return ino == INO_CONTROL_ERRORS ||
-			       (ino == INO_CONTROL_STATS_JSON && t->o->shared) ?
-		       0400 : 0444;
 }
 
 /* A plan names shards and describes their contents, so only users that may read
@@ -178,7 +135,7 @@ int tree_control_stat(struct tree *t, uint64_t ino, struct tree_attr *out,
 		rc = tree_control_bytes(t, ino, &text, err);
 	tree_synthesize(t, ino,
 			is_dir(ino) ? S_IFDIR | dir_mode(t, ino)
-				    : S_IFREG | file_mode(t, ino),
+				    : S_IFREG | (ino == INO_CONTROL_ERRORS ? 0400 : 0444),
 			text.len,
 			ino == INO_CONTROL ? 3
 			: is_dir(ino)      ? 2

@@ -45,9 +45,7 @@ struct tree {
 #define INO_CONTROL (UINT64_C(1) << 62)
 #define INO_CONTROL_PLANS (INO_CONTROL | 1)
 #define INO_CONTROL_STATS (INO_CONTROL | 2)
-#define INO_CONTROL_STATS_JSON (INO_CONTROL | 3)
-#define INO_CONTROL_METRICS (INO_CONTROL | 4)
-#define INO_CONTROL_ERRORS (INO_CONTROL | 5)
+#define INO_CONTROL_ERRORS (INO_CONTROL | 3)
 #define INO_CONTROL_PLAN0 (INO_CONTROL | 16) /* + view */
 
 _Static_assert(PLAN_NODE_END <= UINT64_C(1) << INO_VIEW_SHIFT,
@@ -175,7 +173,7 @@ struct tree_control_entry {
 	uint64_t ino;
 };
 
-#define TREE_CONTROL_ENTRIES 5
+#define TREE_CONTROL_ENTRIES 3
 extern const struct tree_control_entry tree_control_entries[TREE_CONTROL_ENTRIES];
 
 #endif

@@ -38,6 +38,9 @@ while read -r f; do
 	check "$f without waiting" cmp <(dd if="$view/$f" iflag=nonblock bs=1M status=none) "$tmp/copy/$f"
 done <"$tmp/large"
 
+# A batch system sends it to all processes of a job that is about to end.
+kill -USR1 "$server"
+
 # Eight ranks read the same files in the same order, and eight in other orders.
 for i in 1 2 3 4 5 6 7 8; do
 	read_all &

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What will not be served is said at mount, and why is found in .ucfs/errors, in
-# .ucfs/stats.json by tag, and in the file that log= names.
+# What will not be served is said at mount, and why is found in .ucfs/errors and in the
+# file that log= names.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
@@ -36,7 +36,6 @@ rm "$run/global_step3"/zero_pp_rank_1_*
 mounts "global_step3 will not be served: .*rank 1.*missing" -o "log=$tmp/served.log"
 check "opening it fails" test ! -e "$mnt/global_step3_universal/zero"
 check "errors" grep -q "global_step3_universal: .*rank 1.*missing" "$mnt/.ucfs/errors"
-check "stats.json" grep -q '"errors":{"global_step3_universal":".*rank 1.*missing' "$mnt/.ucfs/stats.json"
 check "the log" grep -q "^2.*Z global_step3 will not be served" "$tmp/served.log"
 check "for the owner" test "$(stat -c %a "$tmp/served.log")" = 600
 fusermount3 -u "$mnt"
