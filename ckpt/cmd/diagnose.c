@@ -4,9 +4,8 @@
  * who repairs or copies a checkpoint again needs the whole list, so every file is
  * read, whether or not others are damaged.
  *
- * For a directory that is not a complete checkpoint, the expected files are
- * derived from the number of ranks: that of the highest rank that left a file,
- * or dp_world_size in a readable model-states file.
+ * For a directory that is not a complete checkpoint, tagdir_missing names the
+ * missing files; dp_world_size in readable model states says how many ranks there are.
  */
 #include "ckpt/cmd/diagnose.h"
 
@@ -22,6 +21,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cmd/findings.h"
 #include "ckpt/dirs/names.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
@@ -94,143 +94,60 @@ void diagnose_choice(const char *run, enum tags_choice choice,
 struct missing_scan {
 	const char *dir;
 	struct findings *problems;
-	struct ckname *found; /* files of ranks, sorted */
-	size_t n;
-	unsigned dp, mp; /* degrees, as far as known */
-	bool zero3;
-	const char *prefix; /* of the names of optimizer shards */
+	unsigned ranks; /* data-parallel ones, as far as files say */
 	size_t missing;
 };
 
-static void read_degree(struct missing_scan *s, const struct value *root)
+/* Read a file.  Report it if that fails; otherwise learn from model states how many
+ * ranks there are. */
+static void try_file(struct missing_scan *s, const char *name)
 {
-	int64_t n;
-
-	if (value_get_int(value_find(root, "dp_world_size"), &n) &&
-	    n > s->dp && n <= NAMES_RANK_MAX)
-		s->dp = (unsigned)n;
-}
-
-/* Read a file.  Report it if that fails; otherwise learn the degrees from
- * it. */
-static void try_file(struct missing_scan *s, const char *name, enum tag_file_kind kind)
-{
+	const enum tag_file_kind kind = names_parse(name).kind;
 	struct errmsg err = { "" };
 	struct ptfile pt;
+	int64_t n;
 	char *path;
 
-	if (asprintf(&path, "%s/%s", s->dir, name) < 0)
+	if ((kind != TAG_FILE_OPTIM && kind != TAG_FILE_MODEL &&
+	     kind != TAG_FILE_MODEL3) ||
+	    asprintf(&path, "%s/%s", s->dir, name) < 0)
 		return;
 	if (ptfile_open(&pt, path, &err)) {
 		findings_add_new(s->problems, err.text);
 	} else {
-		if (kind != TAG_FILE_OPTIM)
-			read_degree(s, pt.root);
+		if (value_get_int(value_find(pt.root, "dp_world_size"), &n) &&
+		    n > s->ranks && n <= NAMES_RANK_MAX)
+			s->ranks = (unsigned)n;
 		ptfile_close(&pt);
 	}
 	free(path);
 }
 
-static void scan_file(struct missing_scan *s, const char *name)
-{
-	const struct ckname id = names_parse(name);
-
-	if (id.kind != TAG_FILE_OPTIM && id.kind != TAG_FILE_MODEL &&
-	    id.kind != TAG_FILE_MODEL3)
-		return;
-	assert(id.dp <= NAMES_RANK_MAX);
-	s->found[s->n++] = id;
-	if (id.dp >= s->dp)
-		s->dp = id.dp + 1;
-	if (id.mp >= s->mp)
-		s->mp = id.mp + 1;
-	if (id.kind == TAG_FILE_MODEL3)
-		s->zero3 = true;
-	if (id.kind == TAG_FILE_OPTIM && strncmp(name, "bf16_", 5) == 0)
-		s->prefix = "bf16_";
-	try_file(s, name, id.kind);
-}
-
-static int diagnose_by_place(const void *a, const void *b)
-{
-	const struct ckname *const x = a, *const y = b;
-
-	if (x->kind != y->kind)
-		return x->kind < y->kind ? -1 : 1;
-	if (x->mp != y->mp)
-		return x->mp < y->mp ? -1 : 1;
-	return x->dp < y->dp ? -1 : x->dp > y->dp;
-}
-
-static bool diagnose_exists(const struct missing_scan *s, enum tag_file_kind kind,
-			    unsigned mp, unsigned dp)
-{
-	const struct ckname key = { .kind = kind, .mp = mp, .dp = dp };
-
-	return bsearch(&key, s->found, s->n, sizeof(key), diagnose_by_place);
-}
-
-static void report_missing(struct missing_scan *s, const char *name)
-{
-	if (s->missing++ < MISSING_MAX)
-		findings_add(s->problems, "%s/%s: missing", s->dir, name);
-}
-
-static void find_missing_of(struct missing_scan *s, unsigned mp, unsigned dp)
-{
-	char name[128];
-
-	if (!diagnose_exists(s, TAG_FILE_OPTIM, mp, dp)) {
-		snprintf(name, sizeof(name),
-			 "%szero_pp_rank_%u_mp_rank_%02u_optim_states.pt",
-			 s->prefix, dp, mp);
-		report_missing(s, name);
-	}
-	if (s->zero3 && !diagnose_exists(s, TAG_FILE_MODEL3, mp, dp)) {
-		snprintf(name, sizeof(name),
-			 "zero_pp_rank_%u_mp_rank_%02u_model_states.pt", dp,
-			 mp);
-		report_missing(s, name);
-	}
-	if (!s->zero3 && dp == 0 && !diagnose_exists(s, TAG_FILE_MODEL, mp, 0)) {
-		snprintf(name, sizeof(name), "mp_rank_%02u_model_states.pt",
-			 mp);
-		report_missing(s, name);
-	}
-}
-
 /* Stop at MISSING_MAX: a stray file may claim to be of rank 999999. */
-static void find_missing(struct missing_scan *s)
+static bool report_missing(void *ctx, const char *name)
 {
-	for (unsigned mp = 0; mp < s->mp; mp++)
-		for (unsigned dp = 0; dp < s->dp; dp++) {
-			if (s->missing >= MISSING_MAX) {
-				findings_add(s->problems,
-					     "%s: more files are missing (not listed)",
-					     s->dir);
-				return;
-			}
-			find_missing_of(s, mp, dp);
-		}
+	struct missing_scan *const s = ctx;
+
+	if (s->missing++ < MISSING_MAX) {
+		findings_add(s->problems, "%s/%s: missing", s->dir, name);
+		return true;
+	}
+	findings_add(s->problems, "%s: more files are missing (not listed)", s->dir);
+	return false;
 }
 
 void diagnose_missing(const char *dir, struct findings *problems)
 {
-	struct missing_scan s = { .dir = dir, .problems = problems, .prefix = "" };
+	struct missing_scan s = { .dir = dir, .problems = problems };
 	char **names;
 	size_t n;
 
 	if (files_names(dir, &names, &n, NULL))
 		return;
-	s.found = calloc(n + 1, sizeof(*s.found));
-	for (size_t i = 0; s.found && i < n; i++)
-		scan_file(&s, names[i]);
+	for (size_t i = 0; i < n; i++)
+		try_file(&s, names[i]);
 	files_names_free(names, n);
-	if (s.n) {
-		qsort(s.found, s.n, sizeof(*s.found), diagnose_by_place);
-		find_missing(&s);
-	}
-	free(s.found);
+	tagdir_missing(dir, s.ranks, report_missing, &s);
 }
 
 /* --- files of a checkpoint that can be planned ------------------------------- */

@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -112,6 +113,13 @@ static int scan_names(struct tagdir *d, struct found *f, struct errmsg *err)
 	if (!rc && errno)
 		rc = errmsg_errno(err, d->path, "cannot list");
 	files_closedir(dir);
+	return rc;
+}
+
+static int find_files(struct found *f, struct errmsg *err)
+{
+	int rc = 0;
+
 	for (int kind = 0; !rc && kind < TAG_FILE_KINDS; kind++)
 		rc = list_find(&f->v[kind], err);
 	return rc;
@@ -124,27 +132,58 @@ static int fail_twice(const struct tagdir *d, const struct tag_file *a,
 			  d->path, a->name, b->name);
 }
 
-/* Are the files those of all (mp, dp) of an mp x dp grid, once each? */
-static int check_grid(const struct tagdir *d, const struct tag_file *v,
-		      size_t n, unsigned mp, unsigned dp, const char *what,
-		      struct errmsg *err)
+/*
+ * Call `gap` for each place of a grid of `mp` x `dp` ranks that has no file in `l`,
+ * which is sorted, until it returns other than 0.
+ */
+static int each_gap(const struct list *l, unsigned mp, unsigned dp,
+		    int (*gap)(void *ctx, struct ckname place), void *ctx)
 {
 	size_t i = 0;
+	int rc = 0;
 
 	for (unsigned m = 0; m < mp; m++)
-		for (unsigned r = 0; r < dp; r++, i++) {
-			if (i < n && v[i].id.mp == m && v[i].id.dp == r)
-				continue;
-			if (i > 0 && i < n && v[i].id.mp == v[i - 1].id.mp &&
-			    v[i].id.dp == v[i - 1].id.dp)
-				return fail_twice(d, &v[i - 1], &v[i], err);
-			return errmsg_set(err, -EBADMSG,
-					  "%s: the %s of data-parallel rank %u,"
-					  " model-parallel rank %u is missing"
-					  " (%zu files found)", d->path, what,
-					  r, m, n);
+		for (unsigned r = 0; !rc && r < dp; r++) {
+			const bool there = i < l->n && l->v[i].id.mp == m &&
+					   l->v[i].id.dp == r;
+
+			if (!there)
+				rc = gap(ctx, (struct ckname){ .mp = m, .dp = r });
+			while (there && i < l->n && l->v[i].id.mp == m &&
+			       l->v[i].id.dp == r)
+				i++;
 		}
-	return 0;
+	return rc;
+}
+
+struct grid {
+	const struct tagdir *d;
+	const struct list *l;
+	const char *what;
+	struct errmsg *err;
+};
+
+static int fail_gap(void *ctx, struct ckname place)
+{
+	const struct grid *const g = ctx;
+
+	return errmsg_set(g->err, -EBADMSG,
+			  "%s: the %s of data-parallel rank %u, model-parallel"
+			  " rank %u is missing (%zu files found)",
+			  g->d->path, g->what, place.dp, place.mp, g->l->n);
+}
+
+/* Are the files those of all ranks of an mp x dp grid, once each? */
+static int check_grid(const struct tagdir *d, const struct list *l, unsigned dp,
+		      const char *what, struct errmsg *err)
+{
+	struct grid g = { d, l, what, err };
+
+	for (size_t i = 1; i < l->n; i++)
+		if (l->v[i].id.mp == l->v[i - 1].id.mp &&
+		    l->v[i].id.dp == l->v[i - 1].id.dp)
+			return fail_twice(d, &l->v[i - 1], &l->v[i], err);
+	return each_gap(l, d->mp_degree, dp, fail_gap, &g);
 }
 
 /* The grid has to hold every rank that left a file of either kind. */
@@ -236,10 +275,9 @@ static int build_grid(struct tagdir *d, struct found *f, struct errmsg *err)
 	sort(&f->v[TAG_FILE_EXPERT], by_layer);
 	tagdir_widen(d, optim);
 	tagdir_widen(d, states);
-	rc = check_grid(d, optim->v, optim->n, d->mp_degree, d->dp_degree,
-			"optimizer shard", err) ?:
-	     check_grid(d, states->v, states->n, d->mp_degree,
-			d->zero3 ? d->dp_degree : 1, "model-states file", err) ?:
+	rc = check_grid(d, optim, d->dp_degree, "optimizer shard", err) ?:
+	     check_grid(d, states, d->zero3 ? d->dp_degree : 1,
+			"model-states file", err) ?:
 	     check_layers(d, &f->v[TAG_FILE_LAYER], err) ?:
 	     check_experts(d, f, err);
 	if (rc)
@@ -295,7 +333,8 @@ int tagdir_scan(struct tagdir *d, const char *path, struct errmsg *err)
 	for (size_t n = strlen(d->path); n > 1 && d->path[n - 1] == '/'; n--)
 		d->path[n - 1] = '\0';
 	d->tag = packfs_dir_name(roots_base(d->path));
-	rc = d->tag ? scan_names(d, &f, err) : errmsg_nomem(err, path);
+	rc = d->tag ? scan_names(d, &f, err) ?: find_files(&f, err)
+		    : errmsg_nomem(err, path);
 	if (!rc)
 		rc = build_grid(d, &f, err);
 	if (!rc && d->zero3)
@@ -326,6 +365,53 @@ void tagdir_done(struct tagdir *d)
 	free(d->path);
 	free(d->tag);
 	*d = (struct tagdir){ 0 };
+}
+
+struct gaps {
+	enum tag_file_kind kind;
+	const char *prefix; /* of optimizer shards */
+	bool (*found)(void *ctx, const char *name);
+	void *ctx;
+};
+
+static int name_gap(void *ctx, struct ckname place)
+{
+	const struct gaps *const g = ctx;
+	const bool optim = g->kind == TAG_FILE_OPTIM;
+	char name[128];
+
+	if (g->kind == TAG_FILE_MODEL)
+		snprintf(name, sizeof(name), "mp_rank_%02u_model_states.pt", place.mp);
+	else
+		snprintf(name, sizeof(name), "%szero_pp_rank_%u_mp_rank_%02u_%s_states.pt",
+			 optim ? g->prefix : "", place.dp, place.mp,
+			 optim ? "optim" : "model");
+	return !g->found(g->ctx, name);
+}
+
+void tagdir_missing(const char *path, unsigned ranks,
+		    bool (*found)(void *ctx, const char *name), void *ctx)
+{
+	struct tagdir d = { .path = (char *)path, .dp_degree = ranks };
+	struct gaps g = { .prefix = "", .found = found, .ctx = ctx };
+	struct found f = { 0 };
+	const struct list *const optim = &f.v[TAG_FILE_OPTIM];
+
+	scan_names(&d, &f, NULL);
+	for (int kind = 0; kind < TAG_FILE_KINDS; kind++)
+		sort(&f.v[kind], by_rank);
+	for (int kind = TAG_FILE_MODEL; kind <= TAG_FILE_OPTIM; kind++)
+		tagdir_widen(&d, &f.v[kind]);
+	if (optim->n && strncmp(optim->v->name, "bf16_", 5) == 0)
+		g.prefix = "bf16_";
+	g.kind = TAG_FILE_OPTIM;
+	if (!each_gap(optim, d.mp_degree, d.dp_degree, name_gap, &g)) {
+		g.kind = f.v[TAG_FILE_MODEL3].n ? TAG_FILE_MODEL3 : TAG_FILE_MODEL;
+		each_gap(&f.v[g.kind], d.mp_degree,
+			 g.kind == TAG_FILE_MODEL ? 1 : d.dp_degree, name_gap, &g);
+	}
+	for (int kind = 0; kind < TAG_FILE_KINDS; kind++)
+		free_files(f.v[kind].v, f.v[kind].n);
 }
 
 size_t tagdir_count(const struct tagdir *d)

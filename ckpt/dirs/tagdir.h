@@ -58,6 +58,14 @@ struct tagdir {
 int tagdir_scan(struct tagdir *d, const char *path, struct errmsg *err);
 void tagdir_done(struct tagdir *d);
 
+/*
+ * Call `found` with the name of each file of a rank that a tag directory should have
+ * and has not, until it returns false.  The ranks are those that left a file, and
+ * `ranks` data-parallel ones if there are fewer.
+ */
+void tagdir_missing(const char *path, unsigned ranks,
+		    bool (*found)(void *ctx, const char *name), void *ctx);
+
 /* The index in `model` of the first file of model-parallel rank `mp`.  In ZeRO-3
  * its data-parallel ranks have one each; they agree on all that concerns us. */
 static inline size_t tagdir_model_number(const struct tagdir *d, unsigned mp)
