@@ -86,19 +86,15 @@ static uint64_t generation(const struct http_meta *m)
 	return XXH3_64bits(text, strlen(text));
 }
 
-int remote_set_stat(const struct site *s, const char *path,
-		    const struct http_meta *m, struct stat *st,
-		    struct errmsg *err)
+int remote_set_stat(const char *path, const struct http_meta *m,
+		    struct stat *st, struct errmsg *err)
 {
-	const mode_t readers = site_is_private(s) ? 0500 : 0555;
-
 	if (m->size > INT64_MAX)
 		return errmsg_set(err, -EFBIG, "%s: is too large", path);
 	*st = (struct stat){
 		.st_dev = DEV,
 		.st_ino = generation(m),
-		.st_mode = m->is_dir ? S_IFDIR | readers
-				     : S_IFREG | (readers & 0444),
+		.st_mode = m->is_dir ? S_IFDIR | 0555 : S_IFREG | 0444,
 		.st_nlink = m->is_dir ? 2 : 1,
 		.st_uid = geteuid(),
 		.st_gid = getegid(),
@@ -119,7 +115,7 @@ int remote_stat(const char *path, struct stat *st, struct access *access,
 	int rc = s ? remote_find(s, path, http_deadline(), &m, err)
 		   : fail_missing(path, err);
 
-	rc = rc ?: remote_set_stat(s, path, &m, st, err);
+	rc = rc ?: remote_set_stat(path, &m, st, err);
 	if (!rc && access)
 		*access = access_of(st, false);
 	return rc;

@@ -19,8 +19,8 @@ struct errmsg;
  */
 #define REMOTE_MEMORY_S 2
 
-/* As beneath_stat, with a message.  Where a secret of this user is needed, only this
- * user may read. */
+/* As beneath_stat, with a message.  The mode lets everyone read: a server knows no
+ * users of this machine. */
 int remote_stat(const char *path, struct stat *st, struct access *access,
 		struct errmsg *err);
 

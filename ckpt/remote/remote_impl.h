@@ -35,8 +35,7 @@ int remote_find(const struct site *s, const char *path, int64_t end,
 
 /* The same as struct stat; -EFBIG. */
 struct stat;
-int remote_set_stat(const struct site *s, const char *path,
-		    const struct http_meta *m, struct stat *st,
-		    struct errmsg *err);
+int remote_set_stat(const char *path, const struct http_meta *m,
+		    struct stat *st, struct errmsg *err);
 
 #endif

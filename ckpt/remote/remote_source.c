@@ -157,7 +157,7 @@ static int open_file(struct remote_file *f, const char *path, struct stat *st,
 	if (!rc && f->meta.is_dir)
 		rc = errmsg_set(err, -EBADMSG, "%s: not a regular file", path);
 	if (!rc)
-		rc = remote_set_stat(f->site, path, &f->meta, st, err);
+		rc = remote_set_stat(path, &f->meta, st, err);
 	if (rc)
 		return rc;
 	f->path = strdup(path);

@@ -418,11 +418,6 @@ bool site_is_s3(const struct site *s)
 	return s->s3;
 }
 
-bool site_is_private(const struct site *s)
-{
-	return s->user || s->query || s->aws.key_id;
-}
-
 bool site_has_answered(const struct site *s)
 {
 	return atomic_load(&s->answered);

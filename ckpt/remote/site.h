@@ -40,9 +40,6 @@ const struct site *site_of(const char *path);
 const char *site_path(const struct site *s);
 bool site_is_s3(const struct site *s);
 
-/* Is access by a secret of this user? */
-bool site_is_private(const struct site *s);
-
 /* Has its server answered a request?  Thread-safe. */
 bool site_has_answered(const struct site *s);
 void site_set_answered(const struct site *s);

@@ -28,6 +28,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
+#include "ckpt/remote/site.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/far.h"
@@ -199,7 +200,7 @@ static int open_source(const struct entry *e, struct opened *o,
 static int open_file(struct shardcache *c, const struct entry *e,
 		     struct opened *o, struct errmsg *err)
 {
-	const int fd = open_shard(c, e);
+	const int fd = site_is_url(e->path) ? -ENOENT : open_shard(c, e);
 	void *p;
 	int rc;
 

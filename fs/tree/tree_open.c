@@ -14,6 +14,7 @@
 #include "ckpt/files/files.h"
 #include "ckpt/files/roots.h"
 #include "ckpt/plan/plan.h"
+#include "ckpt/remote/site.h"
 #include "ckpt/zero/checkpoint.h"
 #include "fs/tree/pathtab.h"
 #include "fs/tree/survey.h"
@@ -148,7 +149,7 @@ static size_t confined_len(const char *source)
 }
 
 /* In a shared mount, a link that the run's owner makes must not expose other
- * files to other users. */
+ * files to other users.  A server has no links and no owners. */
 static int confine(struct tree *t, struct errmsg *err)
 {
 	const size_t n = roots_count(t->o->source);
@@ -159,11 +160,14 @@ static int confine(struct tree *t, struct errmsg *err)
 		char *const source = roots_path(t->o->source, i);
 		struct access search;
 
-		rc = source ? beneath_confine(source, confined_len(source),
-					      t->o->follow_links, &search, err)
-			    : errmsg_nomem(err, NULL);
-		if (!rc)
-			access_restrict(&t->search, &search);
+		if (!source) {
+			rc = errmsg_nomem(err, NULL);
+		} else if (!site_is_url(source)) {
+			rc = beneath_confine(source, confined_len(source),
+					     t->o->follow_links, &search, err);
+			if (!rc)
+				access_restrict(&t->search, &search);
+		}
 		free(source);
 	}
 	return rc;

@@ -180,6 +180,31 @@ unmount
 
 mount_remote "$withuser" -o "manifest=$tmp/m"
 grep -r secret7 "$tmp/mnt/.ucfs" /proc/mounts "/proc/$server/cmdline" "$tmp/log" && fail "a password shows"
-check "what a password opens is its user's" test "$(stat -c %a "$tmp/mnt/latest")" = 400
+unmount
+
+# --- shared with other users ------------------------------------------------------------------
+
+if [ "$(id -u)" != 0 ] || ! command -v setpriv >/dev/null; then
+	echo "only root can become other users: allow_other is not shown"
+	finish
+fi
+chmod 755 "$tmp"
+chmod -R a+rX "$tmp/local" "$tmp/www"
+# as_other COMMAND...: by a user that owns nothing.
+as_other() { setpriv --reuid=65533 --regid=65533 --clear-groups "$@"; }
+# shared SOURCE [OPTION]: every user reads the view and the files.
+shared() {
+	mount_remote "$1" -o "allow_other${2:+,$2}"
+	check "$1: another user reads the view" as_other diff -r "$tmp/local" "$tmp/mnt/${tag}_universal"
+	check "$1: and the files" as_other cmp "$tmp/www/run/latest" "$tmp/mnt/latest"
+	unmount
+}
+cp "$tmp/www/run/latest" "$tmp/www/n0"
+shared "$http/run"
+shared "$withuser" "manifest=$tmp/m"
+shared "{$http/n0,$tmp/www/n1}"
+chmod 700 "$tmp/www/n1"
+mount_remote "{$http/n0,$tmp/www/n1}" -o allow_other
+check "a directory among the roots keeps its users" as_other test ! -r "$tmp/mnt/latest"
 unmount
 finish
