@@ -11,24 +11,39 @@
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/hashtab.h"
+
+int64_t fileid_time_ns(const struct timespec *t)
+{
+	return (int64_t)((uint64_t)t->tv_sec * UINT64_C(1000000000) +
+			 (uint64_t)t->tv_nsec);
+}
 
 void fileid_from_stat(const struct stat *st, struct fileid *id)
 {
+	const uint64_t attrs[] = { st->st_mode, st->st_uid, st->st_gid,
+				   st->st_nlink };
+
 	*id = (struct fileid){
 		.dev = st->st_dev,
 		.ino = st->st_ino,
 		.size = (uint64_t)st->st_size,
-		.mtime_ns = st->st_mtim.tv_sec * INT64_C(1000000000) +
-			    st->st_mtim.tv_nsec,
-		.ctime_ns = st->st_ctim.tv_sec * INT64_C(1000000000) +
-			    st->st_ctim.tv_nsec,
+		.mtime_ns = fileid_time_ns(&st->st_mtim),
+		.ctime_ns = fileid_time_ns(&st->st_ctim),
+		.attrs = hash_bytes(0, attrs, sizeof(attrs)),
 	};
 }
 
 bool fileid_equal(const struct fileid *a, const struct fileid *b)
 {
-	return a->dev == b->dev && a->ino == b->ino && a->size == b->size &&
+	return a->ino == b->ino && a->size == b->size &&
 	       a->mtime_ns == b->mtime_ns;
+}
+
+bool fileid_unchanged(const struct fileid *was, const struct fileid *now)
+{
+	return fileid_equal(was, now) &&
+	       (was->ctime_ns == now->ctime_ns || was->attrs != now->attrs);
 }
 
 int fileid_report_change(const char *path, const struct fileid *was,
@@ -36,7 +51,7 @@ int fileid_report_change(const char *path, const struct fileid *was,
 {
 	const char *how = "was written to";
 
-	if (now->ino != was->ino || now->dev != was->dev)
+	if (now->ino != was->ino)
 		how = "was replaced";
 	else if (now->size < was->size)
 		how = "was truncated";
@@ -79,7 +94,7 @@ int source_open_known(struct source *s, const char *path,
 {
 	int rc = source_open(s, path, err);
 
-	if (rc || fileid_equal(&s->id, id))
+	if (rc || fileid_unchanged(id, &s->id))
 		return rc;
 	rc = fileid_report_change(path, id, &s->id, err);
 	source_close(s);

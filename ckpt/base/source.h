@@ -19,14 +19,23 @@ struct fileid {
 	uint64_t size;
 	int64_t mtime_ns;
 	int64_t ctime_ns; /* changes although the mtime was put back */
+	uint64_t attrs;   /* hash of mode, owners and number of links */
 };
+
+/* Nanoseconds since 1970; times that 64 bits cannot hold wrap around. */
+int64_t fileid_time_ns(const struct timespec *t);
 
 void fileid_from_stat(const struct stat *st, struct fileid *id);
 
-/* Is it the same file, not written to since?  The ctime does not count: links
- * and modes of a checkpoint in use may change.  What outlives the process (the
- * index) must compare it, too, but not the device. */
+/* Do the inode, the size and the mtime agree?  The device does not count, since file
+ * systems that are mounted again get another.  Nor does the ctime, which also changes
+ * with the mode and the links. */
 bool fileid_equal(const struct fileid *a, const struct fileid *b);
+
+/* The same, and is the ctime what it was, or did an attribute change that explains a new
+ * one?  False for a file whose mtime was put back after writing to it.  For files
+ * of which nothing else is known; see shardcache.h for those that were opened. */
+bool fileid_unchanged(const struct fileid *was, const struct fileid *now);
 
 /* Report how the file at `path` has changed.  Returns -EIO. */
 int fileid_report_change(const char *path, const struct fileid *was,

@@ -160,7 +160,7 @@ static int copy_shard(const struct out *o, uint32_t shard, struct errmsg *err)
 			return treefile_fail(o, "write", err);
 		rc = copy_range(o, (uint64_t)at, (uint64_t)from, false, err);
 	}
-	return rc;
+	return rc ? rc : shardcache_check_files(c, &shard, 1, err);
 }
 
 static int copy_mode_and_times(const struct out *o, uint32_t shard,

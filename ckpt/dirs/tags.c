@@ -63,8 +63,7 @@ static int add_tag(struct tag_list *t, const char *below, const char *name,
 	t->v[t->n] = (struct tag){
 		.name = below ? tags_join(below, name) : strdup(name),
 		.step = tags_step(name),
-		.mtime_ns = st->st_mtim.tv_sec * INT64_C(1000000000) +
-			    st->st_mtim.tv_nsec,
+		.mtime_ns = fileid_time_ns(&st->st_mtim),
 	};
 	return t->v[t->n].name ? (t->n++, 0) : -ENOMEM;
 }

@@ -201,7 +201,7 @@ int files_open_known(struct source *s, const char *path,
 {
 	int rc = files_open(s, path, err);
 
-	if (rc || fileid_equal(&s->id, id))
+	if (rc || fileid_unchanged(id, &s->id))
 		return rc;
 	rc = fileid_report_change(path, id, &s->id, err);
 	source_close(s);

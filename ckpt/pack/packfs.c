@@ -273,7 +273,7 @@ int packfs_open_known(struct source *s, const char *path,
 {
 	int rc = packfs_open(s, path, err);
 
-	if (rc || fileid_equal(&s->id, id))
+	if (rc || fileid_unchanged(id, &s->id))
 		return rc;
 	rc = fileid_report_change(path, id, &s->id, err);
 	source_close(s);

@@ -25,7 +25,8 @@ struct readahead;
 typedef int readahead_fill(void *ctx, uint32_t file, void *buf, size_t len,
 			   uint64_t off, struct errmsg *err);
 
-/* Is the file, of which bytes were read, still the right one?  0 or a negative errno. */
+/* Is the file, of which bytes were read, still the right one?  0 or a negative errno, which
+ * readahead_read returns. */
 typedef int readahead_check(void *ctx, uint32_t file, struct errmsg *err);
 
 /* For a set of files, which `fill` reads; `check` (NULL: none) is called after each

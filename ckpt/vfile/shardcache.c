@@ -6,7 +6,8 @@
  * may hold open, so they are opened when first read and the least recently
  * used ones without users are closed again.  Each is identified by the result of
  * fstat when the tree was planned.  A file that differs is never read, because
- * its bytes would be mixed with those of the planned one in a tensor.
+ * its bytes would be mixed with those of the planned one in a tensor.  What is copied
+ * is checked after it was read, and read again if only the ctime changed.
  */
 #include "ckpt/vfile/shardcache.h"
 
@@ -108,7 +109,10 @@ int64_t shardcache_add(struct shardcache *c, const char *path,
 {
 	if (!array_reserve(&c->v, &c->cap, c->n + 1, sizeof(*c->v)))
 		return -1;
-	c->v[c->n] = (struct entry){ .path = strdup(path), .id = *id, .fd = -1 };
+	c->v[c->n] = (struct entry){ .path = strdup(path),
+				     .id = *id,
+				     .ctime_ns = CTIME_UNKNOWN,
+				     .fd = -1 };
 	return c->v[c->n].path ? (int64_t)c->n++ : -1;
 }
 
@@ -197,7 +201,7 @@ static int open_source(const struct entry *e, struct opened *o,
 	return 0;
 }
 
-static int open_file(struct shardcache *c, const struct entry *e,
+static int open_file(struct shardcache *c, struct entry *e,
 		     struct opened *o, struct errmsg *err)
 {
 	const int fd = site_is_url(e->path) ? -ENOENT : open_shard(c, e);
@@ -210,7 +214,7 @@ static int open_file(struct shardcache *c, const struct entry *e,
 		beneath_fail(e->path, fd, err);
 		return -EIO;
 	}
-	rc = shardcache_check_fd(e, fd, err);
+	rc = shardcache_check_fd(c, e, fd, err);
 	if (rc) {
 		close(fd);
 		return rc;
@@ -278,21 +282,32 @@ int shardcache_use(struct shardcache *c, uint32_t shard, struct shard_map *out,
 	return rc;
 }
 
+/* Check a shard in use. */
+static int check_used(struct shardcache *c, uint32_t shard,
+		      const struct shard_map *m, struct errmsg *err)
+{
+	struct entry *const e = &c->v[shard];
+	const int rc = m->fd < 0 ? 0 : shardcache_check_fd(c, e, m->fd, err);
+
+	if (!rc)
+		return 0;
+	pthread_mutex_lock(&c->lock);
+	e->of_path.made = 0; /* the next open of a file of it checks it */
+	pthread_mutex_unlock(&c->lock);
+	return rc;
+}
+
 int shardcache_get(struct shardcache *c, uint32_t shard, struct shard_map *out,
 		   struct errmsg *err)
 {
 	bool fresh;
 	int rc = shardcache_use(c, shard, out, &fresh, err);
 
-	if (rc || fresh || out->fd < 0)
+	if (rc || fresh)
 		return rc;
-	rc = shardcache_check_fd(&c->v[shard], out->fd, err);
-	if (!rc)
-		return 0;
-	pthread_mutex_lock(&c->lock);
-	c->v[shard].of_path.made = 0; /* whoever opens a file of it shall know */
-	pthread_mutex_unlock(&c->lock);
-	shardcache_put(c, shard);
+	rc = check_used(c, shard, out, err);
+	if (rc)
+		shardcache_put(c, shard);
 	return rc;
 }
 
@@ -418,17 +433,25 @@ static int check_shard(void *ctx, uint32_t shard, struct errmsg *err)
 	return shardcache_verify(ctx, shard, err);
 }
 
-static int read_near(struct shardcache *c, uint32_t shard, void *buf,
-		     size_t len, uint64_t off, struct errmsg *err)
+/* Read, and check that the file was the planned one until then.  -EAGAIN if it was
+ * touched meanwhile. */
+static int read_checked(struct shardcache *c, uint32_t shard, void *buf,
+			size_t len, uint64_t off, struct errmsg *err)
 {
 	struct shard_map m;
-	int rc = shardcache_get(c, shard, &m, err);
+	int64_t ctime_ns;
+	bool fresh;
+	int read, rc = shardcache_use(c, shard, &m, &fresh, err);
 
 	if (rc)
 		return rc;
-	rc = read_measured(c, shard, &m, buf, len, off, err);
+	ctime_ns = atomic_load(&c->v[shard].ctime_ns);
+	read = read_measured(c, shard, &m, buf, len, off, err);
+	rc = check_used(c, shard, &m, err);
+	if (!rc && atomic_load(&c->v[shard].ctime_ns) != ctime_ns)
+		rc = -EAGAIN;
 	shardcache_put(c, shard);
-	return rc;
+	return rc ? rc : read;
 }
 
 bool shardcache_reads_ahead(const struct shardcache *c)
@@ -440,9 +463,11 @@ bool shardcache_reads_ahead(const struct shardcache *c)
  * and then. */
 static int look_at(struct shardcache *c, uint32_t shard, struct errmsg *err)
 {
-	return shardcache_check_due(c, &c->v[shard].of_file)
-		       ? shardcache_verify(c, shard, err)
-		       : 0;
+	const int rc = shardcache_check_due(c, &c->v[shard].of_file)
+			       ? shardcache_verify(c, shard, err)
+			       : 0;
+
+	return rc == -EAGAIN ? 0 : rc;
 }
 
 bool shardcache_borrow(struct shardcache *c, uint32_t shard, uint64_t off,
@@ -452,19 +477,35 @@ bool shardcache_borrow(struct shardcache *c, uint32_t shard, uint64_t off,
 	       readahead_borrow(c->ahead, shard, off, len, out);
 }
 
-int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
-		    uint64_t off, struct errmsg *err)
+/* -EAGAIN if the file was touched meanwhile. */
+static int read_once(struct shardcache *c, uint32_t shard, void *buf, size_t len,
+		     uint64_t off, struct errmsg *err)
 {
 	int rc;
 
 	if (!shardcache_reads_ahead(c))
-		return read_near(c, shard, buf, len, off, err);
+		return read_checked(c, shard, buf, len, off, err);
 	rc = look_at(c, shard, err);
 	if (!rc)
 		rc = readahead_read(c->ahead, shard, buf, len, off, err);
 	if (!shardcache_is_far(c) && !readahead_is_waited_for())
 		atomic_store(&c->wanted, false);
 	return rc;
+}
+
+/* A file that is touched all the time is not read for ever. */
+#define TRIES_MAX 10
+
+int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
+		    uint64_t off, struct errmsg *err)
+{
+	int rc = -EAGAIN;
+
+	for (int i = 0; rc == -EAGAIN && i < TRIES_MAX; i++)
+		rc = read_once(c, shard, buf, len, off, err);
+	return rc == -EAGAIN ? errmsg_set(err, -EIO, "%s: is touched all the time",
+					  c->v[shard].path)
+			     : rc;
 }
 
 void shardcache_suppose(struct shardcache *c, const struct far *maps)

@@ -10,11 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/files/files.h"
 #include "ckpt/sys/clock.h"
+#include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
+#include "ckpt/sys/scratch.h"
 #include "ckpt/vfile/shardcache_impl.h"
 
 /* The least time between two checks of a file; of a far one it is CHECK_COST times what
@@ -23,18 +26,118 @@
 #define CHECK_INTERVAL_MAX_NS UINT64_C(10000000000)
 #define CHECK_COST 100
 
-int shardcache_check_fd(const struct entry *e, int fd, struct errmsg *err)
+/* Of a .pt the last bytes are checksums of all others, which torch.save has written; of
+ * other files they are tensors. */
+#define TAIL_BYTES (UINT64_C(64) << 10)
+
+/* A file may be written to twice within a tick of the clock that stamps it.  A ctime is
+ * not trusted before it is so old. */
+#define TICK_NS INT64_C(20000000)
+#define TICKS_MAX 50
+
+/* -EIO unless inode, size and mtime are the planned ones. */
+static int identify(const struct entry *e, int fd, struct fileid *now,
+		    struct errmsg *err)
 {
-	struct fileid now;
 	struct stat st;
 
 	if (fstat(fd, &st) < 0)
 		return errmsg_set(err, -EIO, "%s: cannot stat: %s", e->path,
 				  strerror(errno));
-	fileid_from_stat(&st, &now);
-	return fileid_equal(&now, &e->id)
+	fileid_from_stat(&st, now);
+	return fileid_equal(now, &e->id)
 		       ? 0
-		       : fileid_report_change(e->path, &e->id, &now, err);
+		       : fileid_report_change(e->path, &e->id, now, err);
+}
+
+/* Is a time stamp of the present tick, or of one that has not come? */
+static bool is_fresh(int64_t ns)
+{
+	struct timespec t;
+	int64_t age;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	age = fileid_time_ns(&t) - ns;
+	return age > -TICK_NS && age < TICK_NS;
+}
+
+static int sum_tail(const struct entry *e, int fd, uint32_t *sum,
+		    struct errmsg *err)
+{
+	const size_t len =
+		(size_t)(e->id.size < TAIL_BYTES ? e->id.size : TAIL_BYTES);
+	const struct source s = { .name = e->path,
+				  .size = e->id.size,
+				  .fd = fd };
+	uint8_t *const tail = scratch_take(len ? len : 1);
+	int rc = tail ? source_read(&s, tail, len, e->id.size - len, err)
+		      : errmsg_nomem(err, e->path);
+
+	if (!rc)
+		*sum = crc32_add(0, tail, len);
+	scratch_give(tail);
+	return rc ? -EIO : 0;
+}
+
+/* Sum the tail of a file that is not written to meanwhile; `*now` is its identity. */
+static int sum_settled(const struct entry *e, int fd, uint32_t *sum,
+		       struct fileid *now, struct errmsg *err)
+{
+	const struct timespec tick = { .tv_nsec = TICK_NS };
+	struct fileid before;
+
+	for (int i = 0; i < TICKS_MAX; i++) {
+		int rc = identify(e, fd, &before, err);
+
+		if (!rc)
+			rc = sum_tail(e, fd, sum, err);
+		if (!rc)
+			rc = identify(e, fd, now, err);
+		if (rc)
+			return rc;
+		if (before.ctime_ns == now->ctime_ns && !is_fresh(now->ctime_ns))
+			return 0;
+		nanosleep(&tick, NULL);
+	}
+	return errmsg_set(err, -EIO, "%s: is written to all the time", e->path);
+}
+
+/* Accept a new ctime, if the content is what it was when the file was first opened. */
+static int accept_ctime(struct shardcache *c, struct entry *e, int fd,
+			struct errmsg *err)
+{
+	struct fileid now;
+	uint32_t sum;
+	int rc = sum_settled(e, fd, &sum, &now, err);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&c->lock);
+	if (atomic_load(&e->ctime_ns) == CTIME_UNKNOWN)
+		e->tail = sum;
+	if (e->tail == sum)
+		atomic_store(&e->ctime_ns, now.ctime_ns);
+	else
+		rc = fileid_report_change(e->path, &e->id, &now, err);
+	pthread_mutex_unlock(&c->lock);
+	return rc;
+}
+
+int shardcache_check_fd(struct shardcache *c, struct entry *e, int fd,
+			struct errmsg *err)
+{
+	const int64_t known = atomic_load(&e->ctime_ns);
+	struct fileid now;
+	int rc = identify(e, fd, &now, err);
+
+	if (rc || now.ctime_ns == known)
+		return rc;
+	if (known == CTIME_UNKNOWN && !fileid_unchanged(&e->id, &now))
+		return fileid_report_change(e->path, &e->id, &now, err);
+	/* Readers of a file that has just been saved need not wait. */
+	if (known == CTIME_UNKNOWN && is_fresh(now.ctime_ns))
+		return 0;
+	return accept_ctime(c, e, fd, err);
 }
 
 /* Near, a check that took long was waiting for a processor. */
@@ -89,6 +192,7 @@ static void check_made(struct shardcache *c, struct check *k, uint64_t begun,
 static int share_check(struct shardcache *c, struct entry *e, int fd,
 		       struct errmsg *err)
 {
+	const int64_t ctime_ns = atomic_load(&e->ctime_ns);
 	uint64_t mine;
 	int rc;
 
@@ -99,11 +203,14 @@ static int share_check(struct shardcache *c, struct entry *e, int fd,
 	if (e->ended >= mine) {
 		rc = e->result;
 		pthread_mutex_unlock(&c->lock);
-		return rc ? shardcache_check_fd(e, fd, err) : 0;
+		return rc && rc != -EAGAIN ? shardcache_check_fd(c, e, fd, err)
+					   : rc;
 	}
 	e->begun = mine;
 	pthread_mutex_unlock(&c->lock);
-	rc = shardcache_check_fd(e, fd, err);
+	rc = shardcache_check_fd(c, e, fd, err);
+	if (!rc && atomic_load(&e->ctime_ns) != ctime_ns)
+		rc = -EAGAIN;
 	pthread_mutex_lock(&c->lock);
 	e->ended = mine;
 	e->result = rc;
@@ -129,8 +236,22 @@ int shardcache_verify(struct shardcache *c, uint32_t shard, struct errmsg *err)
 	return rc;
 }
 
-static int check_path(const struct entry *e, struct errmsg *err)
+/* The path leads to a file of the planned size and mtime, but another ctime. */
+static int check_touched(struct shardcache *c, uint32_t shard,
+			 struct errmsg *err)
 {
+	struct shard_map m;
+	const int rc = shardcache_get(c, shard, &m, err);
+
+	if (!rc)
+		shardcache_put(c, shard);
+	return rc;
+}
+
+static int check_path(struct shardcache *c, uint32_t shard, struct errmsg *err)
+{
+	struct entry *const e = &c->v[shard];
+	const int64_t known = atomic_load(&e->ctime_ns);
 	struct fileid id;
 	struct stat st;
 	int rc = files_stat(e->path, &st, NULL);
@@ -139,9 +260,11 @@ static int check_path(const struct entry *e, struct errmsg *err)
 		return errmsg_set(err, -EIO, "%s: is gone: %s", e->path,
 				  strerror(-rc));
 	fileid_from_stat(&st, &id);
-	return fileid_equal(&id, &e->id)
+	if (!fileid_equal(&id, &e->id))
+		return fileid_report_change(e->path, &e->id, &id, err);
+	return id.ctime_ns == (known == CTIME_UNKNOWN ? e->id.ctime_ns : known)
 		       ? 0
-		       : fileid_report_change(e->path, &e->id, &id, err);
+		       : check_touched(c, shard, err);
 }
 
 static int check_path_now(struct shardcache *c, uint32_t shard,
@@ -149,7 +272,7 @@ static int check_path_now(struct shardcache *c, uint32_t shard,
 {
 	struct entry *const e = &c->v[shard];
 	const uint64_t begun = clock_ns();
-	const int rc = check_path(e, err);
+	const int rc = check_path(c, shard, err);
 
 	check_made(c, &e->of_path, begun, rc);
 	/* The open file is the one that the path leads to. */

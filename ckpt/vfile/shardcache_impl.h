@@ -23,6 +23,9 @@ struct check {
 struct entry {
 	char *path;       /* immutable */
 	struct fileid id; /* immutable */
+	/* The ctime at which the content was last known to be the planned one, or
+	 * CTIME_UNKNOWN before the file was first opened. */
+	_Atomic int64_t ctime_ns;
 	/* Protected by shardcache.lock: */
 	bool open;
 	bool opening; /* by a thread that does not hold the lock meanwhile */
@@ -32,6 +35,7 @@ struct entry {
 	unsigned users;
 	uint64_t last_use;
 	struct check of_path, of_file;
+	uint32_t tail; /* CRC-32 of the last bytes, once ctime_ns is known */
 	uint64_t begun, ended; /* checks that several readers share */
 	int result;            /* of the last one that has ended */
 };
@@ -60,8 +64,12 @@ struct shardcache {
 int shardcache_use(struct shardcache *c, uint32_t shard, struct shard_map *out,
 		   bool *fresh, struct errmsg *err);
 
-/* Is the open file still what was planned? */
-int shardcache_check_fd(const struct entry *e, int fd, struct errmsg *err);
+#define CTIME_UNKNOWN INT64_MIN
+
+/* Is the open file still what was planned?  If only its ctime changed, its last bytes are
+ * compared.  Called without the lock. */
+int shardcache_check_fd(struct shardcache *c, struct entry *e, int fd,
+			struct errmsg *err);
 
 /* Is it time for a check?  If so, the caller makes it. */
 bool shardcache_check_due(struct shardcache *c, struct check *k);
@@ -76,7 +84,8 @@ static inline void check_passed(struct check *k, uint64_t begun)
 
 /* Check a file of which bytes were read, by a check that begins now or later.  Readers
  * that come while one is under way share the next one: a store that is far away has
- * other requests to answer. */
+ * other requests to answer.  -EAGAIN if the file was touched, so that the bytes must be
+ * read again. */
 int shardcache_verify(struct shardcache *c, uint32_t shard, struct errmsg *err);
 
 #endif

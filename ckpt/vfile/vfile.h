@@ -128,6 +128,11 @@ int vfile_map(struct vfile *f, size_t len, uint64_t off,
 	      struct vfile_window *w, struct errmsg *err);
 void vfile_unmap(struct vfile *f, struct vfile_window *w);
 
+/* Were the mapped shards the planned ones until now, and thus what the kernel was handed?
+ * -EIO if not. */
+int vfile_check_window(struct vfile *f, const struct vfile_window *w,
+		       struct errmsg *err);
+
 /*
  * Extend the checksum by the bytes mapped so far, if the file is mapped from
  * front to back, so that the trailer is ready when a sequential reader gets

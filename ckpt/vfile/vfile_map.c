@@ -40,6 +40,17 @@ void vfile_unmap(struct vfile *f, struct vfile_window *w)
 	w->bounce = NULL;
 }
 
+int vfile_check_window(struct vfile *f, const struct vfile_window *w,
+		       struct errmsg *err)
+{
+	int rc = 0;
+
+	for (int i = 0; !rc && i < w->nmaps; i++)
+		rc = shardcache_check_files(f->shards, &w->maps[i].shard, 1,
+					    err);
+	return rc;
+}
+
 static int map_shard(struct vfile *f, uint32_t shard, struct vfile_window *w,
 		     const uint8_t **p, struct errmsg *err)
 {

@@ -6,7 +6,8 @@
  * its page cache (prefill.h).  For all others it forwards each read, up to 1 MiB.  The
  * reply consists of pieces of mapped shards and is written to the kernel in one
  * call, without a copy in this process.  After the reply, while the reader
- * processes the bytes, they are added to the file's checksum.
+ * processes the bytes, the shards are checked once more, and the bytes are added to the
+ * file's checksum.
  */
 #include <assert.h>
 #include <errno.h>
@@ -258,6 +259,10 @@ static void read_vfile(fuse_req_t req, struct handle *h, size_t size,
 		return;
 	}
 	rc = fuse_reply_iov(req, w.iov, w.n);
+	if (!rc && vfile_check_window(v, &w, &err)) {
+		atomic_store(&h->torn, true);
+		log_error("%s", err.text);
+	}
 	/* Bytes that are here need not be read again. */
 	vfile_crc_advance_window(v, &w, off);
 	vfile_unmap(v, &w);
@@ -303,7 +308,9 @@ void ops_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 	(void)ino;
 	atomic_fetch_add(&h->refs, 1);
 	ring = fuse_caps_ring_memory(req, &room);
-	if (h->f.v && ring)
+	if (atomic_load(&h->torn))
+		fuse_reply_err(req, EIO);
+	else if (h->f.v && ring)
 		read_to_ring(req, h, ring, size < room ? size : room,
 			     (uint64_t)off);
 	else if (h->f.v)

@@ -32,6 +32,8 @@ struct handle {
 	struct tree_file f;
 	struct passed *passed; /* NULL: always streamed */
 	atomic_uint refs;
+	/* A shard was written to while the kernel copied it: reads fail. */
+	atomic_bool torn;
 	/* Of a reader that goes through the file in order: */
 	_Atomic uint64_t goes_on; /* where */
 	_Atomic uint64_t window;  /* how much of that is read ahead */

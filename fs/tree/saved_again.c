@@ -49,7 +49,7 @@ static void sum_add(struct sum *s, const struct fileid *id)
 {
 	s->sum = crc32_add(s->sum, id, sizeof(*id));
 	s->same = s->same && s->n < shardcache_count(s->planned) &&
-		  fileid_equal(id, shardcache_id(s->planned, (uint32_t)s->n));
+		  fileid_unchanged(shardcache_id(s->planned, (uint32_t)s->n), id);
 	s->n++;
 }
 

@@ -137,6 +137,62 @@ done
 cp "$old"/* "$tmp/run/tag"
 becomes "$tmp/old.views/tag_universal" "$mnt/tag_universal"
 
+# Modes and links of its files may change.
+param=$mnt/tag_universal/zero/cube/fp32.pt
+truth=$tmp/old.views/tag_universal/zero/cube/fp32.pt
+(
+	while [ ! -e "$tmp/stop" ]; do
+		for f in "$tmp/run/tag"/*; do
+			chmod 600 "$f"
+			ln "$f" "$tmp/backup"
+			chmod 644 "$f"
+			rm "$tmp/backup"
+		done
+		sleep 0.1
+	done
+) &
+toucher=$!
+for _ in $(seq 30); do
+	check "a file whose shards are touched" cmp "$param" "$truth"
+	sleep 0.03
+done
+touch "$tmp/stop"
+wait "$toucher"
+rm "$tmp/stop"
+
+# Other bytes of the same size, with the mtime put back: nobody reads them, neither while
+# they are there nor while they are written.  The kernel would have cached the file.
+mkdir "$tmp/bytes"
+cp -a "$tmp/run/tag" "$tmp/planned"
+for f in "$old"/*optim_states.pt; do
+	LC_ALL=C tr '\000-\377' '\001-\377\000' <"$f" >"$tmp/bytes/${f##*/}"
+done
+(
+	while [ ! -e "$tmp/stop" ]; do
+		for from in "$tmp/bytes" "$old"; do
+			for f in "$from"/*optim_states.pt; do
+				cat "$f" >"$tmp/run/tag/${f##*/}"
+				touch -r "$tmp/planned/${f##*/}" "$tmp/run/tag/${f##*/}"
+			done
+			sleep 0.05
+		done
+	done
+) &
+rewriter=$!
+mixed=0 refused=0
+for _ in $(seq 400); do
+	if ! dd if="$param" of="$tmp/held" bs=64k iflag=direct 2>/dev/null; then
+		refused=$((refused + 1))
+	elif ! cmp -s "$tmp/held" "$truth"; then
+		mixed=$((mixed + 1))
+	fi
+done
+touch "$tmp/stop"
+wait "$rewriter"
+check "bytes of two generations ($mixed reads)" test $mixed = 0
+check "shards were rewritten" test $refused -gt 0
+becomes "$tmp/old.views/tag_universal" "$mnt/tag_universal"
+
 # A tag that is removed is gone a moment later.
 rm -rf "$tmp/run/tag"
 for _ in 1 2 3 4 5 6 7 8; do

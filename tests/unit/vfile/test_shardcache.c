@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,6 +39,14 @@ static struct fileid identify(const char *path)
 	assert_int_equal(stat(path, &st), 0);
 	fileid_from_stat(&st, &id);
 	return id;
+}
+
+/* Wait until a ctime is old enough to be trusted. */
+static void settle(void)
+{
+	const struct timespec pause = { .tv_nsec = 50000000 };
+
+	nanosleep(&pause, NULL);
 }
 
 static void set_up(struct fixture *f)
@@ -103,6 +112,50 @@ static void remove_it(const struct fixture *f)
 	assert_int_equal(unlink(f->path), 0);
 }
 
+/* Write to it, and put its mtime back. */
+static void rewrite_it(const struct fixture *f)
+{
+	struct stat st;
+	int fd;
+
+	assert_int_equal(stat(f->path, &st), 0);
+	fd = open(f->path, O_WRONLY);
+	assert_int_equal(pwrite(fd, "X", 1, 3), 1);
+	assert_int_equal(futimens(fd, (struct timespec[]){ st.st_mtim,
+							   st.st_mtim }),
+			 0);
+	close(fd);
+}
+
+static void change_mode(const struct fixture *f)
+{
+	assert_int_equal(chmod(f->path, 0400), 0);
+}
+
+static void link_it(const struct fixture *f)
+{
+	char other[PATH_MAX + 8];
+
+	snprintf(other, sizeof(other), "%s.backup", f->path);
+	assert_int_equal(link(f->path, other), 0);
+}
+
+/* The ctime changes, and no other attribute. */
+static void link_and_unlink_it(const struct fixture *f)
+{
+	char other[PATH_MAX + 8];
+
+	link_it(f);
+	snprintf(other, sizeof(other), "%s.backup", f->path);
+	assert_int_equal(unlink(other), 0);
+}
+
+static void link_and_rewrite_it(const struct fixture *f)
+{
+	link_it(f);
+	rewrite_it(f);
+}
+
 static void leave_it(const struct fixture *f)
 {
 	(void)f;
@@ -124,6 +177,13 @@ static const struct change changes[] = {
 	  "was written to since", "was written to since" },
 	{ "overwrite", overwrite_it, "was written to since",
 	  "was written to since", "was written to since" },
+	{ "rewrite", rewrite_it, "was written to since", "was written to since",
+	  "was written to since" },
+	{ "mode", change_mode, NULL, NULL, NULL },
+	{ "link", link_it, NULL, NULL, NULL },
+	/* Nobody knows the content of a file that was never opened. */
+	{ "link and unlink", link_and_unlink_it, "was written to since", NULL,
+	  "was written to since" },
 	/* An open file remains the same, whatever happens to its name. */
 	{ "replace", replace_it, "was replaced since", NULL,
 	  "was replaced since" },
@@ -156,6 +216,25 @@ static void expect_use(const struct fixture *f, const char *what,
 	shardcache_put(f->c, 0);
 }
 
+/* File systems store times that 64 bits of nanoseconds cannot hold (after 2262). */
+static void times_wrap_around(void **state)
+{
+	static const time_t seconds[] = { 0, 9223372036, 9223372037, 1LL << 40,
+					  INT64_MAX, -9223372037, INT64_MIN };
+	struct fileid last = { 0 };
+
+	for (size_t i = 0; i < COUNT(seconds); i++) {
+		const struct stat st = { .st_mtim = { seconds[i], 999999999 },
+					 .st_ctim = { seconds[i], 999999999 } };
+		struct fileid id;
+
+		fileid_from_stat(&st, &id);
+		assert_true(fileid_unchanged(&id, &id));
+		assert_false(fileid_equal(&id, &last));
+		last = id;
+	}
+}
+
 static void changes_are_told_when_a_shard_is_opened(void **state)
 {
 	for (size_t i = 0; i < COUNT(changes); i++) {
@@ -174,11 +253,96 @@ static void changes_are_told_of_an_open_shard(void **state)
 		struct fixture f;
 
 		set_up(&f);
+		settle();
 		expect_use(&f, "before any change", NULL);
 		changes[i].make(&f);
 		expect_use(&f, changes[i].name, changes[i].open);
 		tear_down(&f);
 	}
+}
+
+/* Attributes explain the ctime of a file that was never opened; afterwards its content
+ * decides. */
+static void content_decides_once_a_shard_was_opened(void **state)
+{
+	struct fixture f;
+	char byte;
+
+	set_up(&f);
+	settle();
+	expect_use(&f, "before any change", NULL);
+	link_and_rewrite_it(&f);
+	expect_use(&f, "link and rewrite", "was written to since");
+	tear_down(&f);
+
+	set_up(&f);
+	settle();
+	expect_use(&f, "before any change", NULL);
+	for (int i = 0; i < 3; i++) {
+		link_and_unlink_it(&f);
+		assert_int_equal(shardcache_read(f.c, 0, &byte, 1, 3, NULL), 0);
+		assert_int_equal(byte, '3');
+	}
+	tear_down(&f);
+}
+
+/* While one thread reads, a file is rewritten with other bytes, and with its own again, and
+ * its mtime is always put back. */
+static atomic_bool rewriting;
+
+#define REWRITTEN 4096
+
+static void *rewrite_on(void *path)
+{
+	char bytes[REWRITTEN];
+	struct stat st;
+
+	assert_int_equal(stat(path, &st), 0);
+	for (unsigned i = 0; atomic_load(&rewriting); i++) {
+		const struct timespec times[] = { st.st_mtim, st.st_mtim };
+		const struct timespec pause = { .tv_nsec = i % 7 * 10000000 };
+		const int fd = open(path, O_WRONLY);
+
+		memset(bytes, i & 1 ? 'A' : 'B', sizeof(bytes));
+		assert_int_equal(write(fd, bytes, sizeof(bytes)), sizeof(bytes));
+		assert_int_equal(futimens(fd, times), 0);
+		close(fd);
+		nanosleep(&pause, NULL);
+	}
+	return NULL;
+}
+
+static void rewriting_with_the_mtime_put_back_is_never_read(void **state)
+{
+	char bytes[REWRITTEN], want[REWRITTEN];
+	unsigned read = 0, refused = 0;
+	struct fileid id;
+	struct fixture f;
+	pthread_t t;
+
+	set_up(&f);
+	memset(want, 'A', sizeof(want));
+	mkpt_save(f.path, want, sizeof(want));
+	shardcache_free(f.c);
+	f.c = shardcache_new();
+	id = identify(f.path);
+	assert_int_equal(shardcache_add(f.c, f.path, &id), 0);
+	settle();
+	assert_int_equal(shardcache_read(f.c, 0, bytes, REWRITTEN, 0, NULL), 0);
+	atomic_store(&rewriting, true);
+	assert_int_equal(pthread_create(&t, NULL, rewrite_on, f.path), 0);
+	while (read < 1000 || refused < 20) {
+		memset(bytes, 0, sizeof(bytes));
+		if (shardcache_read(f.c, 0, bytes, REWRITTEN, 0, NULL)) {
+			refused++;
+			continue;
+		}
+		assert_memory_equal(bytes, want, sizeof(want));
+		read++;
+	}
+	atomic_store(&rewriting, false);
+	pthread_join(t, NULL);
+	tear_down(&f);
 }
 
 static void changes_are_told_of_a_path(void **state)
@@ -481,6 +645,9 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(changes_are_told_when_a_shard_is_opened),
 		cmocka_unit_test(changes_are_told_of_an_open_shard),
+		cmocka_unit_test(content_decides_once_a_shard_was_opened),
+		cmocka_unit_test(rewriting_with_the_mtime_put_back_is_never_read),
+		cmocka_unit_test(times_wrap_around),
 		cmocka_unit_test(changes_are_told_of_a_path),
 		cmocka_unit_test(few_files_are_open_at_once),
 		cmocka_unit_test(shards_make_room_for_shards),
