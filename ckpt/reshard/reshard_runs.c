@@ -67,7 +67,7 @@ static int add_elements(const struct reshard *s, unsigned mp,
 	unsigned part, last;
 	int rc = 0;
 
-	partition_ranks(old, p->slice->index, &part, &last);
+	partition_ranks_of(old, p->slice->index, first, numel, &part, &last);
 	for (; !rc && part < last; part++) {
 		const struct fragment f =
 			partition_fragment(old, p->slice->index, part);
@@ -75,14 +75,13 @@ static int add_elements(const struct reshard *s, unsigned mp,
 		const uint64_t to =
 			f.first + f.numel < end ? f.first + f.numel : end;
 
-		if (from < to)
-			rc = reshard_add_run(
-				out, (struct reshard_run){
-					     .rank = rank_stripe_rank(
-						     stripe, which, part),
-					     .group = p->group,
-					     .start = f.start + (from - f.first),
-					     .numel = to - from });
+		rc = reshard_add_run(
+			out, (struct reshard_run){
+				     .rank = rank_stripe_rank(stripe, which,
+							      part),
+				     .group = p->group,
+				     .start = f.start + (from - f.first),
+				     .numel = to - from });
 	}
 	return rc;
 }

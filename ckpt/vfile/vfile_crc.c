@@ -24,7 +24,8 @@
 #include "ckpt/vfile/crc_progress.h"
 #include "ckpt/vfile/vfile_impl.h"
 
-bool vfile_crc_known(const struct vfile *f, size_t i)
+/* Is the CRC of storage i known?  The file must have checksums. */
+static bool crc_known(const struct vfile *f, size_t i)
 {
 	return atomic_load(&f->crc[i]) & VFILE_CRC_KNOWN;
 }
@@ -47,7 +48,7 @@ static bool is_zero(const struct vfile *f, size_t storage)
 static void begin_sum(struct vfile *f, size_t storage)
 {
 	for (; storage < f->nstorages; storage++) {
-		if (vfile_crc_known(f, storage))
+		if (crc_known(f, storage))
 			continue;
 		if (!is_zero(f, storage))
 			break;
@@ -130,7 +131,7 @@ static int render_late(struct vfile *f, struct errmsg *err)
 	int rc = crc ? 0 : errmsg_nomem(err, NULL);
 
 	for (size_t i = 0; !rc && i < f->nstorages; i++) {
-		if (vfile_crc_known(f, i)) {
+		if (crc_known(f, i)) {
 			crc[i] = (uint32_t)atomic_load(&f->crc[i]);
 			continue;
 		}
@@ -170,7 +171,7 @@ static bool continues_sum(struct vfile *f, size_t len, uint64_t off, size_t *n)
 	uint64_t end = off + len, stop;
 
 	/* The file's index may have come meanwhile. */
-	if (s->storage < f->nstorages && vfile_crc_known(f, s->storage))
+	if (s->storage < f->nstorages && crc_known(f, s->storage))
 		begin_sum(f, s->storage);
 	if (atomic_load(&f->trailer_ready) || s->storage == f->nstorages ||
 	    off > s->next || end <= s->next)
@@ -220,7 +221,7 @@ void vfile_crc_catch_up(struct vfile *f)
 	/* Files with several storages are few, and their readers begin with the
 	 * trailer. */
 	if (atomic_load(&f->trailer_ready) || f->nstorages != 1 ||
-	    vfile_crc_known(f, 0))
+	    crc_known(f, 0))
 		return;
 	/* One thread sums.  The others return at once to serve reads and leave
 	 * their bytes to it. */

@@ -127,21 +127,25 @@ uint64_t partition_filled(const struct partition *p, unsigned rank)
 	return p->used - begin < p->size ? p->used - begin : p->size;
 }
 
+void partition_ranks_of(const struct partition *p, size_t i, uint64_t from,
+			uint64_t numel, unsigned *first, unsigned *end)
+{
+	const uint64_t start = p->zero3 ? from : p->start[i] + from;
+	uint64_t size;
+
+	assert(i < p->n && from + numel <= p->numel[i]);
+	*first = *end = 0;
+	if (numel == 0)
+		return;
+	size = p->zero3 ? slot_size(p, i) : p->size;
+	*first = (unsigned)(start / size);
+	*end = (unsigned)((start + numel - 1) / size) + 1;
+}
+
 void partition_ranks(const struct partition *p, size_t i, unsigned *first,
 		     unsigned *end)
 {
-	const uint64_t n = p->numel[i];
-
-	assert(i < p->n);
-	*first = *end = 0;
-	if (n == 0)
-		return;
-	if (p->zero3) {
-		*end = (unsigned)((n - 1) / slot_size(p, i)) + 1;
-		return;
-	}
-	*first = (unsigned)(p->start[i] / p->size);
-	*end = (unsigned)((p->start[i] + n - 1) / p->size) + 1;
+	partition_ranks_of(p, i, 0, p->numel[i], first, end);
 }
 
 struct fragment partition_fragment(const struct partition *p, size_t i,

@@ -84,6 +84,11 @@ uint64_t partition_filled(const struct partition *p, unsigned rank);
 void partition_ranks(const struct partition *p, size_t i, unsigned *first,
 		     unsigned *end);
 
+/* The ranks that hold elements [from, from + numel) of parameter i, as
+ * partition_ranks. */
+void partition_ranks_of(const struct partition *p, size_t i, uint64_t from,
+			uint64_t numel, unsigned *first, unsigned *end);
+
 /* The part of parameter i that `rank` holds; numel is 0 if none. */
 struct fragment partition_fragment(const struct partition *p, size_t i,
 				   unsigned rank);

@@ -2,11 +2,11 @@
 /*
  * Write a run with one checkpoint of parameters of a given size:
  *
- *   mkrun DIR PARAMETERS ELEMENTS [DP [TP]]
+ *   mkrun DIR PARAMETERS ELEMENTS [DP [TP [STAGE]]]
  *
- * DIR must exist.  The tag is global_step4, of ZeRO stage 1 on DP (2) data-parallel
- * times TP (1) tensor-parallel ranks; a parameter's file has four bytes for each
- * element of a tensor-parallel rank.
+ * DIR must exist.  The tag is global_step4, of ZeRO stage STAGE (1) on DP (2)
+ * data-parallel times TP (1) tensor-parallel ranks; a parameter's file has four bytes
+ * for each element of a tensor-parallel rank.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -54,11 +54,11 @@ static int make_tag(const char *dir, char path[PATH_MAX])
 
 int main(int argc, char **argv)
 {
-	const bool all = argc >= 4 && argc <= 6;
+	const bool all = argc >= 4 && argc <= 7;
 	const size_t n = all ? strtoul(argv[2], NULL, 10) : 0;
 	const uint64_t elements = all ? strtoull(argv[3], NULL, 10) : 0;
 	const unsigned long tp = argc > 5 ? strtoul(argv[5], NULL, 10) : 1;
-	struct mkckpt c = { .stage = 1,
+	struct mkckpt c = { .stage = argc > 6 ? (unsigned)atoi(argv[6]) : 1,
 			    .ranks = argc > 4 ? (unsigned)atoi(argv[4]) : 2,
 			    .nparams = n,
 			    .ngroups = 1,
@@ -71,7 +71,7 @@ int main(int argc, char **argv)
 	c.params = n && elements && c.ranks ? new_params(n, elements) : NULL;
 	if (!c.params) {
 		fprintf(stderr,
-			"usage: mkrun DIR PARAMETERS ELEMENTS [DP [TP]]\n");
+			"usage: mkrun DIR PARAMETERS ELEMENTS [DP [TP [STAGE]]]\n");
 		return 2;
 	}
 	if (make_tag(argv[1], path))

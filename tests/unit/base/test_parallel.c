@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Work for several threads. */
+/* Loops on several threads of one pool. */
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
@@ -27,7 +28,7 @@ static int call(void *ctx, size_t i)
 	return i >= c->fails_from ? (int)i : 0;
 }
 
-static int call_and_say(void *ctx, size_t i, struct errmsg *err)
+static int call_and_explain(void *ctx, size_t i, struct errmsg *err)
 {
 	const int rc = call(ctx, i);
 
@@ -38,22 +39,16 @@ static void each_item_is_done_once(void **state)
 {
 	static const size_t items[] = { 0, 1, 2, 3, ITEMS };
 
-	for (size_t k = 0; k < COUNT(items); k++)
-		for (unsigned width = 0; width <= 5; width++)
-			for (int says = 0; says < 2; says++) {
-				struct calls c = { .fails_from = ITEMS };
+	for (size_t k = 0; k < sizeof(items) / sizeof(*items); k++)
+		for (unsigned width = 0; width <= 5; width++) {
+			struct calls c = { .fails_from = ITEMS };
 
-				assert_int_equal(
-					says ? parallel_try(items[k], width,
-							    call_and_say, &c,
-							    NULL)
-					     : parallel_for(items[k], width,
-							    call, &c),
-					0);
-				for (size_t i = 0; i < ITEMS; i++)
-					assert_int_equal(atomic_load(&c.of[i]),
-							 i < items[k]);
-			}
+			assert_int_equal(parallel_for(items[k], width, call, &c),
+					 0);
+			for (size_t i = 0; i < ITEMS; i++)
+				assert_int_equal(atomic_load(&c.of[i]),
+						 i < items[k]);
+		}
 }
 
 static void after_a_failure_nothing_is_begun(void **state)
@@ -69,13 +64,108 @@ static void after_a_failure_nothing_is_begun(void **state)
 	}
 }
 
+/* Two items, each of which waits until the other has begun: a single thread
+ * would never finish. */
+static int meet(void *ctx, size_t i)
+{
+	atomic_uint *const begun = ctx;
+
+	(void)i;
+	atomic_fetch_add(begun, 1);
+	while (atomic_load(begun) < 2)
+		sched_yield();
+	return 0;
+}
+
+static void two_threads_work_at_once(void **state)
+{
+	for (unsigned k = 0; k < 100; k++) {
+		atomic_uint begun = 0;
+
+		assert_int_equal(parallel_for(2, 2, meet, &begun), 0);
+		assert_int_equal(atomic_load(&begun), 2);
+	}
+}
+
+static int run_inner(void *ctx, size_t i)
+{
+	struct calls *const c = ctx;
+
+	(void)i;
+	return parallel_for(ITEMS, 3, call, c);
+}
+
+/* All threads of the pool may be in a loop that waits for another. */
+static void loops_within_loops_end(void **state)
+{
+	struct calls c = { .fails_from = ITEMS };
+
+	assert_int_equal(parallel_for(50, 4, run_inner, &c), 0);
+	for (size_t i = 0; i < ITEMS; i++)
+		assert_int_equal(atomic_load(&c.of[i]), 50);
+}
+
+/* A server goes into the background after it has used threads. */
+static void a_forked_child_has_threads_of_its_own(void **state)
+{
+	atomic_uint begun = 0;
+	int status = -1;
+	pid_t child;
+
+	assert_int_equal(parallel_for(2, 2, meet, &begun), 0);
+	child = fork();
+	if (child == 0) {
+		atomic_store(&begun, 0);
+		alarm(20);
+		_exit(parallel_for(2, 2, meet, &begun));
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+}
+
+static int note_thread(void *ctx, size_t i, struct errmsg *err)
+{
+	struct {
+		pthread_mutex_t lock;
+		pid_t seen[64];
+		size_t n;
+	} *const s = ctx;
+	const pid_t me = gettid();
+	size_t k = 0;
+
+	(void)i;
+	(void)err;
+	usleep(200);
+	pthread_mutex_lock(&s->lock);
+	while (k < s->n && s->seen[k] != me)
+		k++;
+	if (k == s->n && k < 64)
+		s->seen[s->n++] = me;
+	pthread_mutex_unlock(&s->lock);
+	return 0;
+}
+
+/* Many short loops do not start a thread each. */
+static void threads_are_used_again(void **state)
+{
+	struct {
+		pthread_mutex_t lock;
+		pid_t seen[64];
+		size_t n;
+	} s = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+	for (unsigned k = 0; k < 100; k++)
+		assert_int_equal(parallel_try(4, 2, note_thread, &s, NULL), 0);
+	assert_in_range(s.n, 1, 8);
+}
+
 static void the_message_is_that_of_the_result(void **state)
 {
 	for (unsigned width = 1; width <= 4; width++) {
 		struct calls c = { .fails_from = 20 };
 		struct errmsg err = { "" };
 
-		assert_int_equal(parallel_try(ITEMS, width, call_and_say, &c,
+		assert_int_equal(parallel_try(ITEMS, width, call_and_explain, &c,
 					      &err),
 				 20);
 		assert_string_equal(err.text, "item 20");
@@ -120,6 +210,10 @@ int main(void)
 		cmocka_unit_test(each_item_is_done_once),
 		cmocka_unit_test(after_a_failure_nothing_is_begun),
 		cmocka_unit_test(the_message_is_that_of_the_result),
+		cmocka_unit_test(two_threads_work_at_once),
+		cmocka_unit_test(loops_within_loops_end),
+		cmocka_unit_test(threads_are_used_again),
+		cmocka_unit_test(a_forked_child_has_threads_of_its_own),
 		cmocka_unit_test(who_waits_is_not_alone),
 	};
 
