@@ -28,6 +28,7 @@
 #include "ckpt/files/roots.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/remote/site.h"
+#include "ckpt/remote/http.h"
 #include "ckpt/remote/transport.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/readahead.h"
@@ -229,7 +230,11 @@ static int main_run(const struct options *o, struct fuse_args *args)
 		log_error("log=%s: %s", o->log, strerror(-rc));
 		return 1;
 	}
-	if (tree_open(&o->tree, &stats, &tree, &err)) {
+	/* A server that stalls now and then must not hold up the mount for longer. */
+	http_begin_together();
+	rc = tree_open(&o->tree, &stats, &tree, &err);
+	http_end_together();
+	if (rc) {
 		log_error("%s", err.text);
 		return 1;
 	}

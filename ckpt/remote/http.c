@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -349,10 +350,25 @@ static int exchange(struct exchange *x, struct transport_result *result,
 
 /* --- calls ---------------------------------------------------------------------- */
 
+static _Atomic int64_t together; /* the deadline of all operations; 0: each its own */
+
 int64_t http_deadline(void)
 {
-	return (int64_t)clock_ns() +
-	       (int64_t)remote_options()->deadline_s * 1000 * MS;
+	const int64_t shared = atomic_load(&together);
+
+	return shared ? shared
+		      : (int64_t)clock_ns() +
+				(int64_t)remote_options()->deadline_s * 1000 * MS;
+}
+
+void http_begin_together(void)
+{
+	atomic_store(&together, http_deadline());
+}
+
+void http_end_together(void)
+{
+	atomic_store(&together, 0);
 }
 
 int http_head(const struct site *s, const char *path, bool slash, int64_t end,

@@ -40,6 +40,10 @@ struct http_meta {
  * operation may take several requests. */
 int64_t http_deadline(void);
 
+/* From http_begin_together() until http_end_together(), all operations are one. */
+void http_begin_together(void);
+void http_end_together(void);
+
 /* Ask for a file's attributes; with `slash`, for a directory's. */
 int http_head(const struct site *s, const char *path, bool slash, int64_t end,
 	      struct http_meta *out, struct errmsg *err);

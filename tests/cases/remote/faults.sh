@@ -104,6 +104,26 @@ done
 # --- mounted --------------------------------------------------------------------------
 
 require_fuse
+
+# Between the first requests of a mount, and within what it asks for at once.
+pids=
+for n in 0 1 2 4 6 8 10 12; do
+	mkdir "$tmp/mnt$n"
+	{
+		timeout 60 ucfs "http://127.0.0.1:$port/after_$n/run" "$tmp/mnt$n" -o deadline=2 2>"$tmp/after_$n.out"
+		echo $? >"$tmp/after_$n.rc"
+	} &
+	pids="$pids $!"
+done
+# shellcheck disable=SC2086 # a list
+wait $pids
+for n in 0 1 2 4 6 8 10 12; do
+	check "after $n requests: no mount of a server that stalls" test "$(cat "$tmp/after_$n.rc")" = 1
+	check "and the reason: $(cat "$tmp/after_$n.out")" grep -q "/after_$n/run.*not read within 2 s" "$tmp/after_$n.out"
+	# A file is asked for twice within the deadline; attributes of files at once.
+	check "it is not asked for long: $(wc -l <"$tmp/after_$n")" test "$(wc -l <"$tmp/after_$n")" -le 6
+done
+
 url=http://127.0.0.1:$port/switch/run
 param=$tmp/mnt/${tag}_universal/zero/block.0000.weight/fp32.pt
 want=$tmp/whole/zero/block.0000.weight/fp32.pt
@@ -119,21 +139,21 @@ wait "$reader"
 check "and reads it when it comes back" cmp "$want" "$tmp/read"
 unmount
 
-mount_remote "$url" -o deadline=1
+mount_remote "$url" -o deadline=3
 stop_server "$hostile"
 timeout 30 cat "$param" >"$tmp/read" 2>"$tmp/out"
 check "one that is away for longer fails" grep -q "Input/output error" "$tmp/out"
-check "and the log says why" grep -q "$url/$tag/.*not read within 1 s" "$tmp/log"
+check "and the log says why" grep -q "$url/$tag/.*not read within 3 s" "$tmp/log"
 check "and it can be unmounted" fusermount3 -u "$tmp/mnt"
 wait "$server"
 server=
 start
 
-mount_remote "$url" -o deadline=1
+mount_remote "$url" -o deadline=3
 echo stall >"$tmp/mode"
 timeout 30 cat "$param" >"$tmp/read" 2>"$tmp/out"
 check "a read that stalls fails" grep -q "Input/output error" "$tmp/out"
-check "and the log says why" grep -q "$url/$tag/.*not read within 1 s" "$tmp/log"
+check "and the log says why" grep -q "$url/$tag/.*not read within 3 s" "$tmp/log"
 cat "$param" >/dev/null 2>&1 &
 reader=$!
 sleep 0.3

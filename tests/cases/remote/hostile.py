@@ -45,8 +45,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 mode = f.read().strip()
         return mode, os.path.join(root, rest.strip("/"))
 
+    def stall(self, mode):
+        """In mode "after_N", all requests but the first N, which DIRECTORY/after_N lists."""
+        if not mode.startswith("after_"):
+            return
+        with lock:
+            calls[mode] = n = calls.get(mode, 0) + 1
+        if n > int(mode[len("after_"):]):
+            with open(os.path.join(root, mode), "a") as f:
+                f.write(self.path + "\n")
+            time.sleep(60)
+
     def do_HEAD(self):
-        _, path = self.find()
+        mode, path = self.find()
+        self.stall(mode)
         if os.path.isdir(path):
             if not self.path.endswith("/"):
                 return self.answer(301, Location=self.path + "/")
@@ -81,6 +93,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if "list-type=2" in query:
             return self.page(path.strip("/"), urllib.parse.parse_qs(query))
         mode, path = self.find()
+        self.stall(mode)
         if os.path.isdir(path):
             names = [n + "/" * os.path.isdir(os.path.join(path, n)) for n in os.listdir(path)]
             return self.answer(200, "".join(
