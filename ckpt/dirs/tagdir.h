@@ -84,6 +84,10 @@ int64_t tagdir_find_nvme(const struct tagdir *d, unsigned rank,
 size_t tagdir_count(const struct tagdir *d);
 const struct tag_file *tagdir_file(const struct tagdir *d, size_t number);
 
+/* The first file that is too small for one of torch.save, or NULL; `*n` is set to the
+ * number of such files. */
+const struct tag_file *tagdir_find_tiny(const struct tagdir *d, size_t *n);
+
 /* Open a file of the directory.  -EIO if it was replaced since it was scanned;
  * otherwise as ptfile_open. */
 int tagdir_open_file(const struct tag_file *f, struct ptfile *pt,

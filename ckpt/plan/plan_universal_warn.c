@@ -137,20 +137,20 @@ static bool warn_of_model(const struct plan_universal *u, size_t i,
 	return *out->text;
 }
 
-/* Positions: those for the model and for steps, then the warnings of each rank's
+/* Positions: those for the model and for its files, then the warnings of each rank's
  * parameter table, then unused patterns. */
 int plan_universal_warning(struct plan *p, size_t *pos, struct errmsg *out)
 {
 	const struct plan_universal *const u = plan_universal(p);
 	const struct zero_checkpoint *const r = &u->r;
-	const size_t fixed = MODEL_WARNINGS + ZCKPT_STEP_WARNINGS;
+	const size_t fixed = MODEL_WARNINGS + ZCKPT_WARNINGS;
 	size_t i;
 
 	*out = (struct errmsg){ "" };
 	while ((i = (*pos)++) < fixed)
 		if (i < MODEL_WARNINGS
 			    ? warn_of_model(u, i, out)
-			    : zckpt_step_warning(r, i - MODEL_WARNINGS, out))
+			    : zckpt_warning(r, i - MODEL_WARNINGS, out))
 			return 1;
 	i -= fixed;
 	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++) {

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -202,9 +203,94 @@ static bool warn_of_optimizer(const struct zero_checkpoint *r,
 	return true;
 }
 
-bool zckpt_step_warning(const struct zero_checkpoint *r, size_t i,
-			struct errmsg *out)
+/* --- sizes ----------------------------------------------------------------------- */
+
+static bool warn_of_small(const struct tag_file *f, size_t n, uint64_t least,
+			  struct errmsg *out)
 {
-	assert(i < ZCKPT_STEP_WARNINGS);
-	return i == 0 ? warn_of_name(r, out) : warn_of_optimizer(r, out);
+	char more[64] = "";
+
+	if (!f)
+		return false;
+	if (n > 1)
+		snprintf(more, sizeof(more), ", and %zu more files are too small",
+			 n - 1);
+	if (least)
+		errmsg_set(out, 0, "%s is truncated: it has %" PRIu64 " bytes, and"
+			   " its tensors take %" PRIu64 "%s; reading what it"
+			   " holds will fail", f->name, f->file.size, least, more);
+	else
+		errmsg_set(out, 0, "%s is no file of torch.save: it has %" PRIu64
+			   " bytes%s; reading what it holds will fail",
+			   f->name, f->file.size, more);
+	return true;
+}
+
+static uint64_t flat_bytes(const struct flat *f, uint64_t numel)
+{
+	return f->numel && !f->swapped ? numel * dtype_size(f->dtype) : 0;
+}
+
+/* The bytes that the tensors of a shard take at least, by those of the first shard of
+ * its model-parallel rank; 0 if that is not loaded. */
+static uint64_t least_bytes(const struct zero_checkpoint *r, size_t number)
+{
+	const unsigned mp = (unsigned)number / r->dir.dp_degree;
+	const unsigned rank = (unsigned)number % r->dir.dp_degree;
+	const struct shard *const s = zckpt_shard(r, mp, 0);
+	const struct layout *const l = &r->layouts[mp];
+	uint64_t bytes = 0;
+	unsigned which;
+
+	for (size_t g = 0; s && g < s->ngroups; g++) {
+		const struct shard_group *const x = &s->groups[g];
+		const uint64_t numel = partition_filled(
+			&l->groups[g],
+			rank_stripe_part(&l->stripe[g], rank, &which));
+
+		bytes += flat_bytes(&x->fp32, numel);
+		for (size_t i = 0; i < x->nstates && !x->replicated; i++)
+			if (x->states[i].kind == STATE_FLAT &&
+			    x->states[i].flat.numel == x->fp32.numel)
+				bytes += flat_bytes(&x->states[i].flat, numel);
+	}
+	return bytes;
+}
+
+static bool warn_of_truncated(const struct zero_checkpoint *r,
+			      struct errmsg *out)
+{
+	const struct tag_file *first = NULL;
+	uint64_t least = 0;
+	size_t tiny, n = 0;
+
+	if (tagdir_find_tiny(&r->dir, &tiny))
+		return false; /* warned of already */
+	for (size_t i = 0; i < r->dir.noptim; i++) {
+		const uint64_t bytes = least_bytes(r, i);
+
+		if (r->dir.optim[i].file.size < bytes && !n++) {
+			first = &r->dir.optim[i];
+			least = bytes;
+		}
+	}
+	return warn_of_small(first, n, least, out);
+}
+
+bool zckpt_warning(const struct zero_checkpoint *r, size_t i, struct errmsg *out)
+{
+	const struct tag_file *tiny;
+	size_t n;
+
+	assert(i < ZCKPT_WARNINGS);
+	switch (i) {
+	case 0:
+		return warn_of_name(r, out);
+	case 1:
+		return warn_of_optimizer(r, out);
+	case 2:
+		tiny = tagdir_find_tiny(&r->dir, &n);
+		return warn_of_small(tiny, n, 0, out);
+	}
+	return warn_of_truncated(r, out);
 }

@@ -23,12 +23,12 @@ int zckpt_check_facts(const struct zero_checkpoint *r, const char *path,
 		      const struct value *root, struct errmsg *err);
 
 /*
- * Warning `i` of steps that differ between files that are known already: the
- * model states, the first shard, and the tag's name.  They may differ for good
- * reasons.  False if there is nothing to warn of.
+ * Warning `i` of what can be known without opening another file: steps that differ
+ * between the model states, the first shard and the tag's name, perhaps for good
+ * reasons; files that are too small for what they must hold.  False if there is
+ * nothing to warn of.
  */
-#define ZCKPT_STEP_WARNINGS 2
-bool zckpt_step_warning(const struct zero_checkpoint *r, size_t i,
-			struct errmsg *out);
+#define ZCKPT_WARNINGS 4
+bool zckpt_warning(const struct zero_checkpoint *r, size_t i, struct errmsg *out);
 
 #endif

@@ -97,21 +97,25 @@ static enum tried tried_before(const struct survey *s, const char *path)
 	return NOT_TRIED;
 }
 
-/* A tag is scanned, which looks at all names and opens no file. */
+/* A tag is scanned, which looks at all names and sizes and opens no file. */
 static int survey_scan(void *ctx, size_t i)
 {
 	const struct survey *const s = ctx;
 	const enum tried tried = tried_before(s, s->paths[i]);
 	struct tagdir d;
+	size_t tiny;
 
 	s->odd[i] = tried == FAILED;
 	if (tried != NOT_TRIED || !tagdir_is_tag(s->paths[i]) ||
 	    kinds_is_universal(s->paths[i])) /* shown as it is */
 		return 0;
 	s->odd[i] = tagdir_scan(&d, s->paths[i], NULL);
-	if (!s->odd[i])
+	if (!s->odd[i]) {
+		s->odd[i] = tagdir_find_tiny(&d, &tiny);
 		tagdir_done(&d);
-	/* With option `check` the plan says more. */
+	}
+	/* With option `check`, or for files that are too small, the plan says
+	 * more. */
 	s->odd[i] |= s->t->o->check;
 	return 0;
 }

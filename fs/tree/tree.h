@@ -55,7 +55,7 @@ struct tree_options {
 /*
  * Recognise the source and check that it can be served: plans the tag, or for a
  * run the newest usable tag; the others are planned on first access.  Warns of
- * tags that will not be served, as far as their files' names show it; with
+ * tags that will not be served, as far as their files' names and sizes show it; with
  * `check` all tags are planned.  `o` and
  * `stats`, which .ucfs shows, must outlive the tree.  On failure returns a
  * negative errno, with a message in `err`.

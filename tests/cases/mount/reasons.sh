@@ -83,6 +83,43 @@ mounts "was saved at global step 5 (0 skipped), but the optimizer .* has made 4 
 fusermount3 -u "$mnt"
 rm -r "${run:?}/global_step5"
 
+# Seen by sizes: shards that are empty, no shards, or cut short.  Other files are served.
+"$top_builddir/tests/programs/mkrun" "$run" 2 100000 3 || fail "mkrun"
+whole=$tmp/whole.pt
+shard=$run/global_step4/zero_pp_rank_2_mp_rank_00_optim_states.pt
+mv "$shard" "$whole"
+least=$((200000 / 3 * 12))
+while read -r size words; do
+	head -c "$size" "$whole" >"$shard"
+	: >"$tmp/sizes.log"
+	mounts "global_step4: ${shard##*/} is $words" -o "log=$tmp/sizes.log"
+	check "$size bytes: errors" grep -q "${shard##*/} is $words" "$mnt/.ucfs/errors"
+	check "$size bytes: the log" grep -q "${shard##*/} is $words" "$tmp/sizes.log"
+	check "$size bytes: reading it fails" bash -c "! cat '$mnt'/global_step4_universal/zero/block.0001.weight/fp32.pt" \
+		>/dev/null 2>&1
+	check "$size bytes: others are served" test -s "$mnt/global_step4_universal/mp_rank_00_model_states.pt"
+	fusermount3 -u "$mnt"
+	# The same of the tag alone.
+	tag_says=$(ucfs "$run/global_step4" "$mnt" 2>&1)
+	check "$size bytes: a tag" grep -q "${shard##*/} is $words" <<<"$tag_says"
+	fusermount3 -u "$mnt"
+done <<-end
+	0 no file of torch.save: it has 0 bytes
+	80 no file of torch.save: it has 80 bytes
+	200 truncated: it has 200 bytes
+	$((least / 2)) truncated: it has
+	$((least * 95 / 100)) truncated: it has
+end
+mv "$whole" "$shard"
+mounts ""
+fusermount3 -u "$mnt"
+cp -r "$tag" "$run/global_step3"
+: >"$run/global_step3/zero_pp_rank_1_mp_rank_00_optim_states.pt"
+: >"$run/global_step3/zero_pp_rank_3_mp_rank_00_optim_states.pt"
+mounts "global_step3: zero_pp_rank_1_.* has 0 bytes, and 1 more files are too small"
+fusermount3 -u "$mnt"
+rm -r "$run/global_step3" "$run/global_step4" "$run/latest"
+
 # Seen by opening all files: rank 2 of a save that was interrupted, and one that
 # is damaged.
 cp -r "$good/z3_fp32_dp4/global_step4" "$run/global_step4"
