@@ -10,7 +10,7 @@ ckpt_archives = %D%/libuckpt.a $(ckpt_transport) %D%/libuckpt.a
 ckpt_static_archives = %D%/libuckpt.a %D%/remote/libucnocurl.a
 ckpt_libs = $(ckpt_archives) \
 	$(CJSON_LIBS) $(ZLIB_LIBS) $(ISAL_LIBS) $(ZSTD_LIBS) $(XXHASH_LIBS) \
-	$(PCRE2_LIBS) -lm
+	$(PCRE2_LIBS) $(NETTLE_LIBS) -lm
 
 bin_PROGRAMS += ucckpt
 ucckpt_SOURCES = %D%/main.c

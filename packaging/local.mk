@@ -15,7 +15,7 @@ CLEANFILES += %D%/systemd/ucfs@.service
 
 # One file each that runs on any Linux of this architecture.  Only the link
 # differs from the other programs'.
-static_libs = libcjson zlib libisal libzstd libxxhash libpcre2-8
+static_libs = libcjson zlib libisal libzstd libxxhash libpcre2-8 nettle
 static_dir = $(abs_builddir)/static
 static_link = $(CC) $(AM_CFLAGS) $(CFLAGS) $(AM_LDFLAGS) -static -s -o $@
 static_pkg_config = PKG_CONFIG_PATH='$(static_dir)/lib/pkgconfig' \

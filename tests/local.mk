@@ -23,8 +23,8 @@ include %D%/cases/local.mk
 include %D%/faults/local.mk
 include %D%/lint/local.mk
 
-LDADD = %D%/libmk.a $(ckpt_libs) $(CMOCKA_LIBS) $(NETTLE_LIBS)
-train_ldadd = %D%/libmk.a $(train_libs) $(CMOCKA_LIBS) $(NETTLE_LIBS)
+LDADD = %D%/libmk.a $(ckpt_libs) $(CMOCKA_LIBS)
+train_ldadd = %D%/libmk.a $(train_libs) $(CMOCKA_LIBS)
 TESTS += $(scripts)
 if ENABLE_FUZZ
 noinst_PROGRAMS += $(fuzz_targets)

@@ -2,7 +2,6 @@
 # Uses base and sys.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/remote_options.h %D%/remote_options.c \
-	%D%/sha256.h %D%/sha256.c \
 	%D%/sigv4.h %D%/sigv4.c \
 	%D%/aws_profile.h %D%/aws_profile.c \
 	%D%/site.h %D%/site.c \

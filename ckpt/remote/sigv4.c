@@ -7,36 +7,62 @@
 #include "ckpt/remote/sigv4.h"
 
 #include <errno.h>
+#include <nettle/base16.h>
+#include <nettle/hmac.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/remote/sha256.h"
-
 #define EMPTY_HASH \
 	"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 #define SCOPE_MAX 256
 
-/* --- the key ----------------------------------------------------------------- */
+#define HEX_LEN (BASE16_ENCODE_LENGTH(SHA256_DIGEST_SIZE) + 1)
+
+static void hmac(const void *key, size_t key_len, const char *text,
+		 uint8_t out[SHA256_DIGEST_SIZE])
+{
+	struct hmac_sha256_ctx c;
+
+	hmac_sha256_set_key(&c, key_len, key);
+	hmac_sha256_update(&c, strlen(text), (const uint8_t *)text);
+	hmac_sha256_digest(&c, SHA256_DIGEST_SIZE, out);
+	explicit_bzero(&c, sizeof(c));
+}
+
+static void hex_of(const uint8_t hash[SHA256_DIGEST_SIZE], char hex[HEX_LEN])
+{
+	base16_encode_update(hex, SHA256_DIGEST_SIZE, hash);
+	hex[HEX_LEN - 1] = '\0';
+}
+
+static void hash_hex(const char *text, char hex[HEX_LEN])
+{
+	uint8_t hash[SHA256_DIGEST_SIZE];
+	struct sha256_ctx c;
+
+	sha256_init(&c);
+	sha256_update(&c, strlen(text), (const uint8_t *)text);
+	sha256_digest(&c, sizeof(hash), hash);
+	hex_of(hash, hex);
+}
 
 static void derive_key(const struct sigv4 *s, const char *day,
-		       uint8_t key[SHA256_LEN])
+		       uint8_t key[SHA256_DIGEST_SIZE])
 {
 	const char *const steps[] = { day, s->region, s->service,
 				      "aws4_request" };
 	char first[SIGV4_LINE_MAX];
-	size_t len = (size_t)snprintf(first, sizeof(first), "AWS4%s", s->secret);
+	const size_t len =
+		(size_t)snprintf(first, sizeof(first), "AWS4%s", s->secret);
 
-	for (size_t i = 0; i < 4; i++) {
-		sha256_hmac(i ? (const void *)key : first, i ? SHA256_LEN : len,
-			    steps[i], strlen(steps[i]), key);
-	}
+	for (size_t i = 0; i < 4; i++)
+		hmac(i ? (const void *)key : first, i ? SHA256_DIGEST_SIZE : len,
+		     steps[i], key);
 	explicit_bzero(first, sizeof(first));
 }
-
-/* --- the request --------------------------------------------------------------- */
 
 /* S3 wants the hash of the body as a header; other services do not. */
 static bool has_body_hash(const struct sigv4 *s)
@@ -90,8 +116,8 @@ int sigv4_sign(const struct sigv4 *s, const struct sigv4_request *r,
 	       struct sigv4_headers *out)
 {
 	char stamp[32], day[16], scope[SCOPE_MAX], text[SCOPE_MAX + 256];
-	char hex[SHA256_HEX_LEN];
-	uint8_t hash[SHA256_LEN], key[SHA256_LEN];
+	char hex[HEX_LEN];
+	uint8_t mac[SHA256_DIGEST_SIZE], key[SHA256_DIGEST_SIZE];
 	struct tm tm;
 	char *form;
 	int rc;
@@ -106,15 +132,14 @@ int sigv4_sign(const struct sigv4 *s, const struct sigv4_request *r,
 	form = canonical(s, r, stamp);
 	if (!form)
 		return -ENOMEM;
-	sha256(form, strlen(form), hash);
+	hash_hex(form, hex);
 	free(form);
-	sha256_hex(hash, hex);
 	snprintf(text, sizeof(text), "AWS4-HMAC-SHA256\n%s\n%s\n%s", stamp,
 		 scope, hex);
 	derive_key(s, day, key);
-	sha256_hmac(key, sizeof(key), text, strlen(text), hash);
+	hmac(key, sizeof(key), text, mac);
 	explicit_bzero(key, sizeof(key));
-	sha256_hex(hash, hex);
+	hex_of(mac, hex);
 	out->n = 0;
 	rc = put(out, "x-amz-date: %s", stamp);
 	if (!rc && has_body_hash(s))

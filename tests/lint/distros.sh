@@ -33,8 +33,8 @@ command -v debootstrap >/dev/null || { echo "distros.sh: no debootstrap" >&2; ex
 
 packages="autoconf automake gcc g++ make libc6-dev pkg-config libfuse3-dev
 	libcjson-dev zlib1g-dev libisal-dev libzstd-dev libxxhash-dev libpcre2-dev
-	libcurl4-openssl-dev
-	libcmocka-dev nettle-dev libopenmpi-dev openmpi-bin libdnnl-dev
+	nettle-dev libcurl4-openssl-dev
+	libcmocka-dev libopenmpi-dev openmpi-bin libdnnl-dev
 	fuse3 unzip rsync procps"
 
 # make_root SUITE: a root file system in $roots/SUITE, if there is none yet.

@@ -1,6 +1,5 @@
 # Units of ckpt/remote.
 unit_tests += \
-	%D%/test_sha256 \
 	%D%/test_sigv4 \
 	%D%/test_site \
 	%D%/test_listing \
