@@ -23,13 +23,13 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/size.h"
 #include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/sys/memory.h"
 #include "ckpt/files/roots.h"
 #include "ckpt/vfile/readahead.h"
 #include "ckpt/weights/weights_file.h"
-#include "ckpt/weights/weights_split.h"
 #include "fs/log/log.h"
 #include "fs/mountpoint.h"
 #include "fs/ops/fuse_caps.h"
@@ -56,34 +56,12 @@ static bool parse_id(const char *text, unsigned *out)
 	return !errno && end != text && !*end && v < UINT32_MAX && *text != '-';
 }
 
-/* A number of bytes, such as 512M or 2G. */
-static bool parse_bytes(const char *text, uint64_t *out)
-{
-	static const char units[] = "KMGT";
-	const char *unit;
-	unsigned long long v;
-	unsigned shift = 0;
-	char *end;
-
-	errno = 0;
-	v = strtoull(text, &end, 10);
-	if (*end && (unit = strchr(units, *end))) {
-		shift = 10 * (unsigned)(unit - units + 1);
-		end++;
-	}
-	if (errno || end == text || *end || *text == '-' || v == 0 ||
-	    v > UINT64_MAX >> shift)
-		return false;
-	*out = (uint64_t)v << shift;
-	return true;
-}
-
 /* 0, or a size that is of use. */
 static bool parse_readahead(const char *text, uint64_t *out)
 {
 	*out = 0;
 	return strcmp(text, "0") == 0 ||
-	       (parse_bytes(text, out) && *out >= READAHEAD_MIN);
+	       (size_parse_binary(text, out) && *out >= READAHEAD_MIN);
 }
 
 /* One of two words: false for the first, true for the second. */
@@ -155,7 +133,7 @@ static const char *parse_value(struct options *o, int key, const char *text)
 			       ? NULL
 			       : "must be fp32, bf16 or fp16";
 	case KEY_HF_SHARD_SIZE:
-		return weights_split_parse_size(text, &plan->shard_size)
+		return size_parse_decimal(text, &plan->shard_size)
 			       ? NULL
 			       : "not a size in KB, MB, GB or TB";
 	case KEY_UID:

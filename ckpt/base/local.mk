@@ -11,6 +11,7 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/bytes.h \
 	%D%/bytebuf.h %D%/bytebuf.c \
 	%D%/nearest.h %D%/nearest.c \
+	%D%/size.h %D%/size.c \
 	%D%/arena.h %D%/arena.c \
 	%D%/access.h %D%/access.c %D%/beneath.h %D%/beneath.c \
 	%D%/source.h %D%/source.c %D%/ends.h %D%/ends.c \

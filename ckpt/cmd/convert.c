@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/size.h"
 #include "ckpt/cmd/cmd.h"
 #include "ckpt/cmd/interrupt.h"
 #include "ckpt/cmd/progress.h"
@@ -342,7 +343,7 @@ static int set_kind(struct convert *c, char **argv, int code)
 		return cmd_usage(argv[0], "--dtype must be 'fp32', 'bf16' or"
 				 " 'fp16', not '%s'", optarg);
 	if (code == OPT_SHARD_SIZE &&
-	    !weights_split_parse_size(optarg, &c->plan.shard_size))
+	    !size_parse_decimal(optarg, &c->plan.shard_size))
 		return cmd_usage(argv[0], "'%s' is not a size in KB, MB, GB or"
 				 " TB", optarg);
 	c->has_dtype |= code == OPT_DTYPE;

@@ -12,46 +12,14 @@
 #include "ckpt/weights/weights_split.h"
 
 #include <assert.h>
-#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
-
-bool weights_split_parse_size(const char *text, uint64_t *out)
-{
-	static const struct {
-		const char *name;
-		double bytes;
-	} units[] = {
-		{ "KB", 1e3 }, { "MB", 1e6 }, { "GB", 1e9 }, { "TB", 1e12 }
-	};
-	char *end;
-	double v;
-
-	/* strtod also accepts hexadecimal, infinity and NaN. */
-	if (!strchr("0123456789.", *text) ||
-	    tolower((unsigned char)text[strspn(text, "0123456789.")]) == 'x')
-		return false;
-	v = strtod(text, &end);
-	while (*end == ' ')
-		end++;
-	for (size_t i = 0; i < sizeof(units) / sizeof(*units); i++) {
-		if (strcasecmp(end, units[i].name) != 0)
-			continue;
-		v *= units[i].bytes;
-		if (!(v >= 1 && v < 0x1p63))
-			return false;
-		*out = (uint64_t)v;
-		return true;
-	}
-	return false;
-}
 
 /* --- the rule ---------------------------------------------------------------- */
 

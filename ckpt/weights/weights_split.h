@@ -13,10 +13,6 @@ struct errmsg;
 /* The default of huggingface_hub: "5GB". */
 #define WEIGHTS_SPLIT_SIZE UINT64_C(5000000000)
 
-/* Parse a size as huggingface_hub does, "5GB" or "1.5mb", in decimal units.
- * Returns false for other text. */
-bool weights_split_parse_size(const char *text, uint64_t *out);
-
 /* Tensors assigned to files: file f holds order[begin[f]] up to, not including,
  * order[begin[f + 1]], in the order in which they are saved. */
 struct weights_split {

@@ -3,6 +3,7 @@ unit_tests += \
 	%D%/test_errmsg \
 	%D%/test_array \
 	%D%/test_access \
+	%D%/test_size \
 	%D%/test_beneath \
 	%D%/test_hashtab \
 	%D%/test_splitmix \

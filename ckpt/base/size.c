@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/base/size.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+bool size_parse_binary(const char *text, uint64_t *out)
+{
+	static const char units[] = "KMGT";
+	const char *unit;
+	unsigned long long v;
+	unsigned shift = 0;
+	char *end;
+
+	/* strtoull also accepts spaces and signs. */
+	if (!isdigit((unsigned char)*text))
+		return false;
+	errno = 0;
+	v = strtoull(text, &end, 10);
+	if (*end && (unit = strchr(units, *end))) {
+		shift = 10 * (unsigned)(unit - units + 1);
+		end++;
+	}
+	if (errno || *end || v == 0 || v > UINT64_MAX >> shift)
+		return false;
+	*out = (uint64_t)v << shift;
+	return true;
+}
+
+bool size_parse_decimal(const char *text, uint64_t *out)
+{
+	static const char digits[] = "0123456789.", units[] = "KMGT";
+	const char *unit;
+	char *end;
+	double v;
+
+	/* strtod also accepts signs, hexadecimal, infinity and NaN. */
+	if (!strchr(digits, *text) ||
+	    tolower((unsigned char)text[strspn(text, digits)]) == 'x')
+		return false;
+	v = strtod(text, &end);
+	end += strspn(end, " ");
+	unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
+	if (!unit || strcasecmp(end + 1, "B") != 0)
+		return false;
+	for (const char *u = units; u <= unit; u++)
+		v *= 1000;
+	if (!(v >= 1 && v < 0x1p63))
+		return false;
+	*out = (uint64_t)v;
+	return true;
+}

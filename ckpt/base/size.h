@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_SIZE_H
+#define UCKPT_SIZE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Sizes that users give, at least 1 byte.  False, with `*out` as it was, for other
+ * text. */
+
+/* A whole number of bytes, or of K, M, G or T: powers of 1024. */
+bool size_parse_binary(const char *text, uint64_t *out);
+
+/* As huggingface_hub takes them: "5GB" or "1.5mb", powers of 1000. */
+bool size_parse_decimal(const char *text, uint64_t *out);
+
+#endif
