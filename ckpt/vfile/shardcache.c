@@ -3,9 +3,9 @@
  * Open shards.
  *
  * A checkpoint may have tens of thousands of shard files, more than a process
- * may hold open, so they are opened when first read and the least recently
- * used ones without users are closed again.  Each is identified by the result of
- * fstat when the tree was planned.  A file that differs is never read, because
+ * may hold open, so they are opened when first read, and some without users are
+ * closed when a limit is reached.  Each is identified by the result of fstat when
+ * the tree was planned.  A file that differs is never read, because
  * its bytes would be mixed with those of the planned one in a tensor.  What is copied
  * is checked after it was read, and read again if only the ctime changed.
  */
@@ -42,12 +42,16 @@
 static size_t open_limit(void)
 {
 	struct rlimit rl;
+	rlim_t others;
 
 	if (getrlimit(RLIMIT_NOFILE, &rl) < 0)
 		return 64;
-	/* The other half is for directories and the rest of the process. */
-	if (rl.rlim_cur / 2 < SHARDCACHE_OPEN_MAX)
-		return rl.rlim_cur / 2 ? (size_t)rl.rlim_cur / 2 : 1;
+	/* For directories and the rest of the process. */
+	others = rl.rlim_cur / 8 < 32 ? 32 : rl.rlim_cur / 8;
+	if (rl.rlim_cur <= others)
+		return 1;
+	if (rl.rlim_cur - others < SHARDCACHE_OPEN_MAX)
+		return (size_t)(rl.rlim_cur - others);
 	return SHARDCACHE_OPEN_MAX;
 }
 
@@ -146,22 +150,20 @@ const struct fileid *shardcache_id(const struct shardcache *c, uint32_t shard)
 	return &c->v[shard].id;
 }
 
-/* Close the least recently used shard without users; false if there is none.
- * Called with the lock held, only when a limit is reached. */
+/* Close a shard without users; false if there is none.  Called with the lock held,
+ * only when a limit is reached.  Any of them: readers that go through more ranks than
+ * may be open, parameter by parameter, would find each closed just before they need it
+ * if the least recently used one were. */
 static bool shardcache_evict(struct shardcache *c)
 {
-	struct entry *oldest = NULL;
+	size_t i = (size_t)random() % c->n;
 
-	for (size_t i = 0; i < c->n; i++) {
-		struct entry *const e = &c->v[i];
-
-		if (e->open && e->users == 0 &&
-		    (!oldest || e->last_use < oldest->last_use))
-			oldest = e;
-	}
-	if (oldest)
-		close_entry(c, oldest);
-	return oldest;
+	for (size_t k = 0; k < c->n; k++, i = i + 1 < c->n ? i + 1 : 0)
+		if (c->v[i].open && c->v[i].users == 0) {
+			close_entry(c, &c->v[i]);
+			return true;
+		}
+	return false;
 }
 
 /* Other parts of the process may hold more descriptors than open_limit leaves

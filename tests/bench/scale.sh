@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# How time grows with ranks and with parameters, on tiny shards made by mkrun, with 1024
+# descriptors: processor seconds of `ucckpt check`, of a mount and its first stat, and of
+# reading the parameters of a mount.  Beside each row stands the slope to the row
+# before: 1 is proportional to the number that grows.
+#
+# UCFS_BENCH_SCALE	sizes: PARAMETERS:DP:STAGE ... in which one number grows
+. "${BASH_SOURCE%/*}/lib.sh"
+
+ranks='64:64:3 64:256:3 64:1024:3 64:4096:3 64:16384:3'
+parameters='1000:4:1 10000:4:1 100000:4:1 1000000:4:1'
+mkrun=${top_builddir:-.}/tests/programs/mkrun
+ELEMENTS=64
+READ_MAX=100 # parameters that are read
+
+[ -w /dev/fuse ] || skip "/dev/fuse cannot be used"
+[ -x "$mkrun" ] || skip "$mkrun is not built (make check builds it)"
+trap cleanup EXIT
+trap 'exit 1' INT TERM HUP
+work=$(mktemp -d "${UCFS_BENCH_TMP:-/dev/shm}/ucfs-bench.XXXXXX") || exit 1
+mnt=$work/mnt
+source=$work/run
+mkdir "$mnt"
+ulimit -n 1024
+
+# Processor seconds of a command, in $spent.
+spend() {
+	local TIMEFORMAT='%U %S'
+
+	spent=$({ time "$@" >"$work/out" 2>&1; } 2>&1) ||
+		{ cat "$work/out"; exit 1; }
+	spent=$(awk '{ print $1 + $2 }' <<<"$spent")
+}
+
+# Processor seconds that the server has used so far.
+server_seconds() {
+	awk -v hz="$(getconf CLK_TCK)" '{ print ($14 + $15) / hz }' \
+		"/proc/$server/stat"
+}
+
+read_parameters() {
+	local p n=0
+
+	for p in "$mnt"/global_step4_universal/zero/block.*; do
+		cat "$p"/*.pt >/dev/null
+		n=$((n + 1))
+		[ $n -lt $READ_MAX ] || break
+	done
+}
+
+measure() {
+	local n dp stage i
+
+	IFS=: read -r n dp stage <<<"$1"
+	rm -rf "${work:?}/run"
+	mkdir "$source"
+	"$mkrun" "$source" "$n" $((dp > ELEMENTS ? dp * 4 : ELEMENTS)) "$dp" 1 "$stage"
+	spend ucckpt check "$source"
+	check=$spent
+	ucfs -f "$source" "$mnt" 2>"$work/log" &
+	server=$!
+	for ((i = 0; i < 600; i++)); do
+		mountpoint -q "$mnt" && break
+		sleep 0.1
+	done
+	[ -s "$mnt/global_step4_universal/zero/block.0000.weight/fp32.pt" ]
+	stat=$(server_seconds)
+	read_parameters
+	all=$(server_seconds)
+	unmount
+}
+
+# grow NAME COLUMN SIZE...: a table; COLUMN is the number that grows.
+grow() {
+	local name=$1 column=$2 size at before='' row
+
+	shift 2
+	printf '%s: processor seconds, and slopes\n' "$name"
+	for size in "$@"; do
+		measure "$size"
+		at=$(cut -d: -f"$column" <<<"$size")
+		row=$(awk -v at="$at" -v check="$check" -v stat="$stat" \
+			-v all="$all" -v before="$before" '
+			function slope(now, was) {
+				if (!n || now <= 0 || was <= 0) return "-"
+				return sprintf("%.2f", log(now / was) / log(at / b[1]))
+			}
+			BEGIN {
+				n = split(before, b, " ")
+				printf "%9d  check %7.2f (%s)  first stat %6.2f (%s)" \
+					"  read %7.2f (%s)\n", at, check,
+					slope(check, b[2]), stat, slope(stat, b[3]),
+					all - stat, slope(all - stat, b[4])
+			}')
+		printf '%s\n' "$row"
+		before="$at $check $stat $(awk "BEGIN { print $all - $stat }")"
+	done
+}
+
+if [ -n "${UCFS_BENCH_SCALE-}" ]; then
+	# shellcheck disable=SC2086 # a list of sizes
+	grow "sizes" 2 $UCFS_BENCH_SCALE
+else
+	# shellcheck disable=SC2086
+	grow "data-parallel ranks, stage 3, 64 parameters" 2 $ranks
+	# shellcheck disable=SC2086
+	grow "parameters, stage 1, 4 ranks" 1 $parameters
+fi
