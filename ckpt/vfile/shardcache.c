@@ -185,7 +185,6 @@ static int open_shard(struct shardcache *c, const struct entry *e)
 /* What open_entry has opened. */
 struct opened {
 	int fd;
-	const uint8_t *p;
 	struct source src;
 };
 
@@ -207,7 +206,6 @@ static int open_file(struct shardcache *c, struct entry *e,
 		     struct opened *o, struct errmsg *err)
 {
 	const int fd = site_is_url(e->path) ? -ENOENT : open_shard(c, e);
-	void *p;
 	int rc;
 
 	if (beneath_is_missing(fd))
@@ -221,9 +219,7 @@ static int open_file(struct shardcache *c, struct entry *e,
 		close(fd);
 		return rc;
 	}
-	p = mmap(NULL, (size_t)e->id.size, PROT_READ, MAP_SHARED, fd, 0);
 	o->fd = fd;
-	o->p = p == MAP_FAILED ? NULL : p; /* `ulimit -v`: readers use pread */
 	return 0;
 }
 
@@ -251,7 +247,6 @@ static int open_entry(struct shardcache *c, struct entry *e, struct errmsg *err)
 	} else {
 		e->open = true;
 		e->fd = o.fd;
-		e->p = o.p;
 		e->src = o.src;
 		/* Its path has led to what was planned. */
 		check_passed(&e->of_path, begun);
@@ -299,17 +294,34 @@ static int check_used(struct shardcache *c, uint32_t shard,
 	return rc;
 }
 
+/* Map a shard in use, unless it is mapped.  Most shards of many ranks are read in
+ * pieces too small for that.  Under `ulimit -v` readers use pread. */
+static const uint8_t *map_used(struct shardcache *c, struct entry *e)
+{
+	const uint8_t *p;
+
+	pthread_mutex_lock(&c->lock);
+	if (!e->p) {
+		void *const m = mmap(NULL, (size_t)e->id.size, PROT_READ,
+				     MAP_SHARED, e->fd, 0);
+
+		e->p = m == MAP_FAILED ? NULL : m;
+	}
+	p = e->p;
+	pthread_mutex_unlock(&c->lock);
+	return p;
+}
+
 int shardcache_get(struct shardcache *c, uint32_t shard, struct shard_map *out,
 		   struct errmsg *err)
 {
 	bool fresh;
 	int rc = shardcache_use(c, shard, out, &fresh, err);
 
-	if (rc || fresh)
-		return rc;
-	rc = check_used(c, shard, out, err);
-	if (rc)
+	if (!rc && !fresh && (rc = check_used(c, shard, out, err)))
 		shardcache_put(c, shard);
+	if (!rc && out->fd >= 0 && !out->p)
+		out->p = map_used(c, &c->v[shard]);
 	return rc;
 }
 
