@@ -20,12 +20,27 @@
 
 /* --- the list ------------------------------------------------------------------ */
 
+static void entry_done(struct listing_entry *e)
+{
+	free(e->name);
+	free(e->meta);
+}
+
+int listing_set_meta(struct listing_entry *e, const struct http_meta *meta)
+{
+	e->meta = malloc(sizeof(*e->meta));
+	if (!e->meta)
+		return -ENOMEM;
+	*e->meta = *meta;
+	return 0;
+}
+
 int listing_add(struct listing *l, const char *name,
 		const struct http_meta *meta)
 {
 	size_t n = strlen(name);
 	const bool is_dir = n && name[n - 1] == '/';
-	struct listing_entry e = { .is_dir = is_dir, .has_meta = meta };
+	struct listing_entry e = { .is_dir = is_dir };
 
 	n -= is_dir;
 	if (!n || n > NAME_LEN_MAX || memchr(name, '/', n) ||
@@ -33,11 +48,10 @@ int listing_add(struct listing *l, const char *name,
 		return 0;
 	if (l->n == LISTING_ENTRIES_MAX)
 		return -E2BIG;
-	if (meta)
-		e.meta = *meta;
 	e.name = strndup(name, n);
-	if (!e.name || !array_reserve(&l->v, &l->cap, l->n + 1, sizeof(*l->v))) {
-		free(e.name);
+	if (!e.name || (meta && listing_set_meta(&e, meta)) ||
+	    !array_reserve(&l->v, &l->cap, l->n + 1, sizeof(*l->v))) {
+		entry_done(&e);
 		return -ENOMEM;
 	}
 	l->v[l->n++] = e;
@@ -61,7 +75,7 @@ void listing_finish(struct listing *l)
 		qsort(l->v, l->n, sizeof(*l->v), by_name);
 	for (size_t i = 0; i < l->n; i++)
 		if (kept && strcmp(l->v[kept - 1].name, l->v[i].name) == 0)
-			free(l->v[i].name);
+			entry_done(&l->v[i]);
 		else
 			l->v[kept++] = l->v[i];
 	l->n = kept;
@@ -81,7 +95,7 @@ struct listing_entry *listing_find(const struct listing *l, const char *name)
 void listing_done(struct listing *l)
 {
 	for (size_t i = 0; i < l->n; i++)
-		free(l->v[i].name);
+		entry_done(&l->v[i]);
 	free(l->v);
 	*l = (struct listing){ 0 };
 }

@@ -11,9 +11,8 @@
 /* The names in a directory of a server, as it or a manifest tells them. */
 struct listing_entry {
 	char *name;
+	struct http_meta *meta; /* NULL: not known; a directory has none */
 	bool is_dir;
-	bool has_meta; /* of a file */
-	struct http_meta meta;
 };
 
 struct listing {
@@ -21,7 +20,8 @@ struct listing {
 	size_t n, cap;
 };
 
-/* A longer list is refused. */
+/* A longer list is refused.  Until attributes are known, an entry costs a few times the
+ * bytes that the server sent for it. */
 #define LISTING_ENTRIES_MAX 1000000u
 #define LISTING_BYTES_MAX ((size_t)256 << 20)
 
@@ -29,6 +29,9 @@ struct listing {
  * end makes it a directory.  -E2BIG or -ENOMEM. */
 int listing_add(struct listing *l, const char *name,
 		const struct http_meta *meta);
+
+/* Give an entry without attributes its own.  -ENOMEM. */
+int listing_set_meta(struct listing_entry *e, const struct http_meta *meta);
 
 /* Sort the names, and keep each once. */
 void listing_finish(struct listing *l);

@@ -301,6 +301,18 @@ struct heads {
 	int64_t end;
 };
 
+static bool take_meta(const struct listing_entry *e, struct http_meta *out)
+{
+	bool known;
+
+	pthread_mutex_lock(&lock);
+	known = e->meta;
+	if (known)
+		*out = *e->meta;
+	pthread_mutex_unlock(&lock);
+	return known;
+}
+
 /* Ask for the attributes of one file; what fails is asked for again by whoever wants
  * that file. */
 static int ask_meta(void *ctx, size_t i)
@@ -308,33 +320,19 @@ static int ask_meta(void *ctx, size_t i)
 	const struct heads *const h = ctx;
 	struct listing_entry *const e = &h->list->names.v[i];
 	struct http_meta m;
-	bool known;
 	char *path;
 
-	pthread_mutex_lock(&lock);
-	known = e->has_meta || e->is_dir;
-	pthread_mutex_unlock(&lock);
-	if (known || asprintf(&path, "%s/%s", h->list->path, e->name) < 0)
+	if (e->is_dir || take_meta(e, &m) ||
+	    asprintf(&path, "%s/%s", h->list->path, e->name) < 0)
 		return 0;
 	if (http_head(h->site, path, false, h->end, &m, NULL) == 0) {
 		pthread_mutex_lock(&lock);
-		e->meta = m;
-		e->has_meta = true;
+		if (!e->meta) /* another thread may have asked, too */
+			listing_set_meta(e, &m);
 		pthread_mutex_unlock(&lock);
 	}
 	free(path);
 	return 0;
-}
-
-static bool take_meta(const struct listing_entry *e, struct http_meta *out)
-{
-	bool known;
-
-	pthread_mutex_lock(&lock);
-	known = e->has_meta;
-	*out = e->meta;
-	pthread_mutex_unlock(&lock);
-	return known;
 }
 
 int remote_list_meta(const struct site *s, struct remote_list *l,
