@@ -8,6 +8,7 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/checked.h \
 	%D%/splitmix.h \
 	%D%/hashtab.h %D%/hashtab.c \
+	%D%/interval.h \
 	%D%/bytes.h \
 	%D%/bytebuf.h %D%/bytebuf.c \
 	%D%/nearest.h %D%/nearest.c \

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/interval.h"
 #include "ckpt/pack/pack_hash.h"
 #include "ckpt/pack/pack_impl.h"
 #include "ckpt/sys/pipeline.h"
@@ -67,22 +68,13 @@ static int extract_fail(struct extracting *x, uint32_t entry, const char *what)
 static struct extract_unit unit_of(const struct extracting *x, size_t i)
 {
 	const struct pack_index *const index = &x->p->x;
-	uint32_t low = 0, high = index->nextents;
-
-	while (high - low > 1) {
-		const uint32_t mid = low + (high - low) / 2;
-
-		if (x->first[mid] <= i)
-			low = mid;
-		else
-			high = mid;
-	}
-
-	const struct pack_extent *const e = &index->extents[low];
-	const uint64_t skip = (i - x->first[low]) * UNIT;
+	const uint32_t extent = (uint32_t)interval_find(
+		x->first, index->nextents, sizeof(*x->first), i);
+	const struct pack_extent *const e = &index->extents[extent];
+	const uint64_t skip = (i - x->first[extent]) * UNIT;
 	const uint64_t left = e->len - skip;
 
-	return (struct extract_unit){ pack_index_owner(index, low),
+	return (struct extract_unit){ pack_index_owner(index, extent),
 				      e->start + skip,
 				      left < UNIT ? (size_t)left : UNIT };
 }

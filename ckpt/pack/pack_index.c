@@ -20,6 +20,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/interval.h"
 #include "ckpt/base/source.h"
 #include "ckpt/pack/pack_hash.h"
 #include "ckpt/pack/pack_stream.h"
@@ -517,33 +518,19 @@ int64_t pack_index_find(const struct pack_index *x, const char *name)
 uint32_t pack_index_extent(const struct pack_index *x,
 			   const struct pack_entry *e, uint64_t off)
 {
-	uint32_t low = e->first, high = e->first + e->n;
+	const struct pack_extent *const v = x->extents + e->first;
 
-	while (high - low > 1) {
-		const uint32_t mid = low + (high - low) / 2;
-
-		if (x->extents[mid].start <= off)
-			low = mid;
-		else
-			high = mid;
-	}
-	return low;
+	return e->first + (uint32_t)interval_find(&v->start, e->n, sizeof(*v),
+						  off);
 }
 
 uint32_t pack_index_owner(const struct pack_index *x, uint32_t extent)
 {
-	uint32_t low = 0, high = x->nentries;
+	const struct pack_entry *const v = x->entries;
+	size_t i = interval_find(&v->first, x->nentries, sizeof(*v), extent);
 
-	while (high - low > 1) {
-		const uint32_t mid = low + (high - low) / 2;
-
-		if (x->entries[mid].first <= extent)
-			low = mid;
-		else
-			high = mid;
-	}
 	/* Empty entries begin where the next one does. */
-	while (low > 0 && x->entries[low].n == 0)
-		low--;
-	return low;
+	while (i > 0 && v[i].n == 0)
+		i--;
+	return (uint32_t)i;
 }

@@ -67,7 +67,7 @@ struct pack_entry {
 	uint32_t mtime_ns;
 	uint64_t size;
 	uint64_t hash[2]; /* XXH3-128 of the content: low, high; 0 of directories */
-	uint32_t first; /* of its extents */
+	uint64_t first; /* of its extents */
 	uint32_t n;
 };
 

@@ -18,7 +18,9 @@
 #include <sys/xattr.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/interval.h"
 #include "ckpt/dirs/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/safetensors.h"
@@ -470,21 +472,14 @@ int64_t pack_inputs_find(const struct pack_inputs *x, const char *name)
 static size_t find_region(const struct pack_input *in, uint64_t off,
 			  uint64_t len)
 {
-	size_t low = 0, high = in->nregions;
+	const struct pack_region *const v = in->regions;
+	const size_t i = in->nregions ? interval_find(&v->start, in->nregions,
+						      sizeof(*v), off)
+				      : 0;
 
-	while (high - low > 1) {
-		const size_t mid = low + (high - low) / 2;
-
-		if (in->regions[mid].start <= off)
-			low = mid;
-		else
-			high = mid;
-	}
-	return in->nregions && off >= in->regions[low].start &&
-			       len <= in->regions[low].len &&
-			       off - in->regions[low].start <=
-				       in->regions[low].len - len
-		       ? low
+	return i < in->nregions && off >= v[i].start &&
+			       checked_range(off - v[i].start, len, v[i].len)
+		       ? i
 		       : in->nregions;
 }
 

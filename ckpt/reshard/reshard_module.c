@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/interval.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/reshard/reshard_ids.h"
 #include "ckpt/reshard/reshard_impl.h"
@@ -137,17 +138,9 @@ static const struct slice *find_slice(const struct reshard_builder *b,
 	const struct slice_group *const g =
 		&b->s->r->model.ranks[b->mp].groups[group];
 	const struct partition *const p = &b->s->r->layouts[b->mp].groups[group];
-	size_t lo = 0, hi = g->n;
+	const size_t i = interval_find(p->start, g->n, sizeof(*p->start), at);
 
-	while (hi - lo > 1) {
-		const size_t mid = lo + (hi - lo) / 2;
-
-		if (p->start[mid] <= at)
-			lo = mid;
-		else
-			hi = mid;
-	}
-	return g->n && at - p->start[lo] < p->numel[lo] ? g->slices[lo] : NULL;
+	return g->n && at - p->start[i] < p->numel[i] ? g->slices[i] : NULL;
 }
 
 /* Move a view of an old flat group to the new one. */

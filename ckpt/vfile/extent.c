@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/interval.h"
 
 /* Does a run continue the extent before it, whose length is `len`? */
 static bool continues(const struct extent *e, uint64_t len,
@@ -120,19 +121,8 @@ uint64_t extent_size(const struct extent_map *m)
 
 size_t extent_find(const struct extent_map *m, uint64_t off)
 {
-	size_t lo = 0, hi = m->n;
-
 	assert(off < extent_size(m));
-	/* v[lo].start <= off < v[hi].start */
-	while (hi - lo > 1) {
-		const size_t mid = lo + (hi - lo) / 2;
-
-		if (m->v[mid].start <= off)
-			lo = mid;
-		else
-			hi = mid;
-	}
-	return lo;
+	return interval_find(&m->v->start, m->n, sizeof(*m->v), off);
 }
 
 void extent_done(struct extent_map *m)

@@ -18,6 +18,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/interval.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/sys/scratch.h"
 #include "ckpt/tensor/arith.h"
@@ -118,26 +119,14 @@ uint64_t gather_run_len(const struct gather *x)
 	return x->g->row_len * dtype_size(x->dtype) / x->g->nsegs;
 }
 
-/* The segment in which element `at` of a row lies. */
-static size_t find_segment(const struct geometry *g, uint64_t at)
-{
-	size_t lo = 0, hi = g->nsegs;
-
-	while (hi - lo > 1) {
-		const size_t mid = lo + (hi - lo) / 2;
-
-		*(g->segs[mid].at <= at ? &lo : &hi) = mid;
-	}
-	return lo;
-}
-
 int gather_walk(const struct gather *x, gather_step_fn step, void *ctx,
 		size_t len, uint64_t off)
 {
 	const struct geometry *const g = x->g;
 	const uint64_t item = dtype_size(x->dtype), row_bytes = g->row_len * item;
 	uint64_t row = off / row_bytes;
-	size_t i = find_segment(g, off % row_bytes / item);
+	size_t i = interval_find(&g->segs->at, g->nsegs, sizeof(*g->segs),
+				 off % row_bytes / item);
 
 	for (size_t at = 0; at < len; row++, i = 0)
 		for (; at < len && i < g->nsegs; i++) {

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/interval.h"
 
 #define CHUNK 8192 /* bytes */
 
@@ -121,26 +122,12 @@ static int read_run(const struct tokens_file *f, uint64_t at, size_t n,
 	return 0;
 }
 
-/* The run that contains token `t`. */
-static const struct tokens_run *find_run(const struct tokens_file *f, uint64_t t)
-{
-	size_t low = 0, high = f->nruns;
-
-	while (high - low > 1) {
-		const size_t mid = low + (high - low) / 2;
-
-		if (f->runs[mid].token <= t)
-			low = mid;
-		else
-			high = mid;
-	}
-	return &f->runs[low];
-}
-
 int tokens_file_read(const struct tokens_file *f, uint64_t first, size_t n,
 		     int32_t *out, struct errmsg *err)
 {
-	const struct tokens_run *run = find_run(f, first);
+	const struct tokens_run *run =
+		f->runs + interval_find(&f->runs->token, f->nruns,
+					sizeof(*f->runs), first);
 
 	assert(first + n <= f->runs[f->nruns].token);
 	for (; n; run++) {

@@ -2,6 +2,7 @@
 unit_tests += \
 	%D%/test_errmsg \
 	%D%/test_array \
+	%D%/test_interval \
 	%D%/test_access \
 	%D%/test_size \
 	%D%/test_beneath \
