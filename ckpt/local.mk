@@ -32,7 +32,6 @@ include %D%/weights/local.mk
 include %D%/reshard/local.mk
 include %D%/plan/local.mk
 include %D%/convert/local.mk
-include %D%/states/local.mk
 include %D%/cmd/local.mk
 include %D%/check/local.mk
 include %D%/diff/local.mk

@@ -19,49 +19,47 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cmd/cmd.h"
 #include "ckpt/diff/diff.h"
-#include "ckpt/states/state.h"
+#include "ckpt/format/state.h"
 #include "ckpt/sys/parallel.h"
 
 /* --- parameters ---------------------------------------------------------------- */
 
 /* Return the name under which the side without `p->name` stores the tied
  * parameter, or NULL. */
-static const char *find_tied(const struct diff *d, const struct diff_param *p)
+static const char *find_tied(struct diff *d, const struct diff_param *p)
 {
-	const struct statetree *const without = d->tree[p->has[0]];
+	const struct diff_tree *const without = &d->tree[p->has[0]];
 	const char *name = NULL;
 
 	for (unsigned side = 0; !name && side < 2; side++)
-		name = statetree_tied(d->tree[side], p->name, without);
+		name = diff_tree_tied(&d->tree[side], p->name, without);
 	return name;
 }
 
 static int match_params(struct diff *d, struct errmsg *err)
 {
-	struct statetree *const a = d->tree[0], *const b = d->tree[1];
-	const size_t na = statetree_count(a), nb = statetree_count(b);
+	const struct diff_tree *const a = &d->tree[0], *const b = &d->tree[1];
 	size_t i = 0, j = 0;
 
-	d->params = calloc(na + nb + 1, sizeof(*d->params));
+	d->params = calloc(a->n + b->n + 1, sizeof(*d->params));
 	if (!d->params)
 		return errmsg_nomem(err, NULL);
-	while (i < na || j < nb) {
+	while (i < a->n || j < b->n) {
 		struct diff_param *const p = &d->params[d->nparams++];
-		const int order = i == na   ? 1
-				  : j == nb ? -1
-					    : strcmp(statetree_name(a, i),
-						     statetree_name(b, j));
+		const int order = i == a->n   ? 1
+				  : j == b->n ? -1
+					      : strcmp(a->v[i].name,
+						       b->v[j].name);
 
 		p->has[0] = order <= 0;
 		p->has[1] = order >= 0;
-		p->name =
-			p->has[0] ? statetree_name(a, i) : statetree_name(b, j);
+		p->name = p->has[0] ? a->v[i].name : b->v[j].name;
 		i += p->has[0];
 		j += p->has[1];
 		if (order)
 			p->tied = find_tied(d, p);
 	}
-	assert(d->nparams <= na + nb);
+	assert(d->nparams <= a->n + b->n);
 	return 0;
 }
 
@@ -71,12 +69,12 @@ static int compare_state(struct diff *d, const struct diff_param *p,
 			 struct diff_state *s, struct errmsg *err)
 {
 	struct state a, b;
-	int rc = statetree_open_state(d->tree[0], diff_name_in(p, 0), s->name,
+	int rc = diff_tree_open_state(&d->tree[0], diff_name_in(p, 0), s->name,
 				      &a, err);
 
 	if (rc)
 		return rc;
-	rc = statetree_open_state(d->tree[1], diff_name_in(p, 1), s->name, &b,
+	rc = diff_tree_open_state(&d->tree[1], diff_name_in(p, 1), s->name, &b,
 				  err);
 	if (!rc) {
 		rc = diff_compare(&a, &b, s, err);
@@ -90,12 +88,12 @@ static int compare_state(struct diff *d, const struct diff_param *p,
  * that only the side with the other name has are left out. */
 static int match_states(struct diff *d, struct diff_param *p, struct errmsg *err)
 {
-	struct statetree_states a, b;
+	struct diff_states a, b;
 	unsigned i = 0, j = 0;
-	int rc = statetree_states(d->tree[0], diff_name_in(p, 0), &a, err);
+	int rc = diff_tree_states(&d->tree[0], diff_name_in(p, 0), &a, err);
 
 	if (!rc)
-		rc = statetree_states(d->tree[1], diff_name_in(p, 1), &b, err);
+		rc = diff_tree_states(&d->tree[1], diff_name_in(p, 1), &b, err);
 	if (rc)
 		return rc;
 	p->states = calloc(a.n + b.n + 1, sizeof(*p->states));
@@ -105,7 +103,7 @@ static int match_states(struct diff *d, struct diff_param *p, struct errmsg *err
 		struct diff_state *const s = &p->states[p->nstates];
 		const int order = i == a.n   ? 1
 				  : j == b.n ? -1
-					     : statetree_compare_states(
+					     : diff_compare_states(
 						       a.name[i], b.name[j]);
 
 		p->nstates += !order || p->has[order > 0];
@@ -157,8 +155,8 @@ static void diff_done(struct diff *d)
 		free(p->states);
 	}
 	free(d->params);
-	statetree_close(d->tree[0]);
-	statetree_close(d->tree[1]);
+	diff_tree_close(&d->tree[0]);
+	diff_tree_close(&d->tree[1]);
 }
 
 /* Returns CMD_OK or CMD_TROUBLE. */
@@ -170,7 +168,7 @@ static int open_side(struct diff *d, unsigned side, char *arg)
 
 	if (!path)
 		return CMD_TROUBLE;
-	if (statetree_open(path, &d->tree[side], &err))
+	if (diff_tree_open(&d->tree[side], path, &err))
 		cmd_say("%s", err.text);
 	else
 		rc = CMD_OK;
@@ -186,7 +184,7 @@ static int diff(struct diff *d, char *const args[2], bool json, bool all)
 	if (open_side(d, 0, args[0]) || open_side(d, 1, args[1]))
 		return CMD_TROUBLE;
 	for (unsigned side = 0; !rc && side < 2; side++)
-		rc = statetree_match(d->tree[side], d->tree[!side], &err);
+		rc = diff_tree_match(&d->tree[side], &d->tree[!side], &err);
 	if (!rc)
 		rc = compare_all(d, &err);
 	if (rc) {

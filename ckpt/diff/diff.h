@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/states/statetree.h"
+#include "ckpt/diff/diff_tree.h"
 #include "ckpt/tensor/tensor.h"
 
 struct errmsg;
@@ -35,7 +35,7 @@ enum diff_kind {
 
 /* A state of a parameter, on one side or both. */
 struct diff_state {
-	char name[STATETREE_STATE_LEN];
+	char name[DIFF_STATE_LEN];
 	enum diff_kind kind;
 	bool counts; /* counts as a difference; set by diff_judge */
 	enum dtype dtype[2];
@@ -58,12 +58,12 @@ struct diff_param {
 #define DIFF_NAMES_MAX 16
 
 struct diff_name {
-	char name[STATETREE_STATE_LEN];
+	char name[DIFF_STATE_LEN];
 	bool has[2];
 };
 
 struct diff {
-	struct statetree *tree[2];
+	struct diff_tree tree[2];
 	bool strict; /* notes count as differences */
 	struct diff_param *params;
 	size_t nparams;

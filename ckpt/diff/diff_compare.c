@@ -16,7 +16,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/diff/diff.h"
-#include "ckpt/states/state.h"
+#include "ckpt/format/state.h"
 #include "ckpt/tensor/cast.h"
 #include "ckpt/vfile/far.h"
 

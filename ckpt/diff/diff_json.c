@@ -70,8 +70,8 @@ static void add_side(cJSON *root, const struct diff *d, unsigned side)
 	cJSON *const o = cJSON_AddObjectToObject(root, side ? "b" : "a");
 	cJSON *list;
 
-	cJSON_AddStringToObject(o, "path", statetree_path(d->tree[side]));
-	cJSON_AddStringToObject(o, "kind", statetree_kind(d->tree[side]));
+	cJSON_AddStringToObject(o, "path", d->tree[side].path);
+	cJSON_AddStringToObject(o, "kind", d->tree[side].kind);
 	cmd_json_add_int(o, "only", (int64_t)d->only[side]);
 	list = cJSON_AddArrayToObject(o, "has_no");
 	for (size_t i = 0; i < d->nnames; i++)

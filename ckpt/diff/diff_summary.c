@@ -14,7 +14,7 @@ static struct diff_name *find_name(struct diff *d, const char *name)
 			return &d->names[i];
 	if (d->nnames == DIFF_NAMES_MAX)
 		return NULL;
-	memcpy(d->names[d->nnames].name, name, STATETREE_STATE_LEN);
+	memcpy(d->names[d->nnames].name, name, DIFF_STATE_LEN);
 	return &d->names[d->nnames++];
 }
 

@@ -133,8 +133,8 @@ void diff_print_text(const struct diff *d, bool all)
 {
 	for (unsigned side = 0; side < 2; side++) {
 		printf("%c: ", "AB"[side]);
-		cmd_put(statetree_path(d->tree[side]));
-		printf(" (%s)\n", statetree_kind(d->tree[side]));
+		cmd_put(d->tree[side].path);
+		printf(" (%s)\n", d->tree[side].kind);
 	}
 	for (size_t i = 0; i < d->nparams; i++)
 		print_param(&d->params[i], all);

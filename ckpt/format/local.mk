@@ -3,7 +3,7 @@
 ckpt_libuckpt_a_SOURCES += \
 	%D%/ziplayout.h %D%/ziplayout.c %D%/zip.h %D%/zip_read.c \
 	%D%/legacy.h %D%/legacy_read.c \
-	%D%/ptfile.h %D%/ptfile.c \
+	%D%/ptfile.h %D%/ptfile.c %D%/state.h %D%/state.c \
 	%D%/safetensors.h %D%/safetensors_read.c \
 	%D%/serialization_id.h %D%/serialization_id.c \
 	%D%/ptwrite.h %D%/ptwrite.c \

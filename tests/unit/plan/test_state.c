@@ -8,7 +8,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
-#include "ckpt/states/state.h"
+#include "ckpt/format/state.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/unit.h"
 

@@ -25,7 +25,7 @@ struct state {
 	bool flat;
 
 	struct ptfile pt;
-	char *path;	   /* the source's name, owned; or NULL */
+	char *path;	   /* the source's name, if state_close frees it */
 	uint64_t at;	   /* offset of the storage in the file */
 	unsigned outer;	   /* leading dimensions that are not contiguous */
 	uint64_t run;	   /* contiguous elements per step of those */
@@ -34,12 +34,11 @@ struct state {
 };
 
 /*
- * Open a file, or take over a source, whose name must outlive the state.
- * Returns -EBADMSG if it holds neither a tensor nor a number, -ENOTSUP for
- * tensors as tensor_from_value, other errors as ptfile_open.  Call state_close
- * after success.
+ * Take over the source of a file, whose name must outlive the state.  Returns
+ * -EBADMSG if it holds neither a tensor nor a number, -ENOTSUP for tensors as
+ * tensor_from_value, other errors as ptfile_open.  Call state_close after
+ * success.
  */
-int state_open(struct state *s, const char *path, struct errmsg *err);
 int state_open_source(struct state *s, const struct source *src,
 		      struct errmsg *err);
 

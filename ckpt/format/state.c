@@ -5,7 +5,7 @@
  * a module is still a view of its storage, so its elements may be in another
  * order or have others between them.
  */
-#include "ckpt/states/state.h"
+#include "ckpt/format/state.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -14,7 +14,6 @@
 
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/files/files.h"
 #include "ckpt/pickle/value.h"
 
 static void set_tensor(struct state *s, const struct tensor *t, uint64_t at)
@@ -82,24 +81,6 @@ int state_open_source(struct state *s, const struct source *src,
 			    open_number(s, v, err);
 	if (rc)
 		state_close(s);
-	return rc;
-}
-
-int state_open(struct state *s, const char *path, struct errmsg *err)
-{
-	char *const name = strdup(path);
-	struct source src;
-	int rc;
-
-	if (!name)
-		return errmsg_nomem(err, path);
-	rc = files_open(&src, name, err);
-	if (!rc)
-		rc = state_open_source(s, &src, err);
-	if (rc)
-		free(name);
-	else
-		s->path = name;
 	return rc;
 }
 

@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checkpoints of all kinds, read alike.  A ZeRO checkpoint is read as its
+ * universal tree for any stage, because that tree records shapes and steps,
+ * which ZeRO-3's own does not.
+ */
+#include "ckpt/diff/diff_tree.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/diff/diff_source.h"
+#include "ckpt/dirs/kinds.h"
+#include "ckpt/dirs/names.h"
+#include "ckpt/dirs/tags.h"
+#include "ckpt/files/files.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/format/state.h"
+#include "ckpt/model/model.h"
+#include "ckpt/pickle/value.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/weights/weights.h"
+
+#define WEIGHTS "fp32"
+#define SUFFIX ".pt"
+
+/* --- entries of directories ---------------------------------------------------- */
+
+struct walk {
+	struct diff_tree *t;
+	struct diff_states *states;
+};
+
+typedef int walk_fn(const struct walk *w, const char *name, bool is_dir,
+		    struct errmsg *err);
+
+/* Call `see` for each entry of a directory on a disk that is not hidden. */
+static int each_file(const struct walk *w, const char *path, walk_fn *see,
+		     struct errmsg *err)
+{
+	struct files_dir *d;
+	const char *name;
+	int rc = files_opendir(path, &d, err);
+
+	if (rc)
+		return rc;
+	while (!rc && (name = files_readdir(d)))
+		if (name[0] != '.')
+			rc = see(w, name, S_ISDIR(files_read_type(d)), err);
+	if (!rc && errno)
+		rc = errmsg_errno(err, path, "cannot list");
+	files_closedir(d);
+	return rc;
+}
+
+/* Call `see` for each entry of zero/, or of the directory of `param`. */
+static int each_entry(const struct walk *w, const char *param, walk_fn *see,
+		      struct errmsg *err)
+{
+	struct plan *const p = w->t->plan;
+	uint64_t dir = PLAN_ZERO, pos = 0;
+	struct plan_entry e;
+	char *path;
+	int rc;
+
+	if (!p) {
+		if (asprintf(&path, "%s/zero%s%s", w->t->path, *param ? "/" : "",
+			     param) < 0)
+			return errmsg_nomem(err, NULL);
+		rc = each_file(w, path, see, err);
+		free(path);
+		return rc;
+	}
+	rc = *param ? plan_lookup(p, PLAN_ZERO, param, &dir, err) : 0;
+	while (!rc && (rc = plan_next(p, dir, &pos, &e, err)) == 1)
+		rc = see(w, e.name, plan_is_dir(p, e.node), err);
+	return rc;
+}
+
+/* --- parameters ---------------------------------------------------------------- */
+
+static int add_entry(struct diff_tree *t, const char *name, size_t weight,
+		     struct errmsg *err)
+{
+	const struct diff_entry e = { arena_strdup(&t->arena, name), weight };
+
+	if (t->n == MODEL_PARAMS_MAX)
+		return errmsg_set(err, -E2BIG, "more than %u parameters",
+				  MODEL_PARAMS_MAX);
+	if (!e.name || !arena_reserve(&t->arena, &t->v, t->n, &t->cap, t->n + 1,
+				      sizeof(e)))
+		return errmsg_nomem(err, NULL);
+	t->v[t->n++] = e;
+	return 0;
+}
+
+static int see_param(const struct walk *w, const char *name, bool is_dir,
+		     struct errmsg *err)
+{
+	return is_dir ? add_entry(w->t, name, DIFF_NO_WEIGHT, err) : 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	const struct diff_entry *const x = a, *const y = b;
+
+	return strcmp(x->name, y->name);
+}
+
+static int by_name_weights_first(const void *a, const void *b)
+{
+	const struct diff_entry *const x = a, *const y = b;
+
+	return by_name(a, b) ?: (x->weight > y->weight) - (x->weight < y->weight);
+}
+
+/* Sort the entries and drop duplicates. */
+static void sort_entries(struct diff_tree *t)
+{
+	size_t n = 0;
+
+	if (t->n)
+		qsort(t->v, t->n, sizeof(*t->v), by_name_weights_first);
+	for (size_t i = 0; i < t->n; i++)
+		if (!n || strcmp(t->v[n - 1].name, t->v[i].name) != 0)
+			t->v[n++] = t->v[i];
+	t->n = n;
+}
+
+static const struct diff_entry *find_entry(const struct diff_tree *t,
+					   const char *name)
+{
+	const struct diff_entry key = { .name = name };
+
+	return t->n ? bsearch(&key, t->v, t->n, sizeof(key), by_name) : NULL;
+}
+
+/* Return the index of a weight, or DIFF_NO_WEIGHT. */
+static size_t find_weight(const struct diff_tree *t, const char *name)
+{
+	const struct diff_entry *const e = find_entry(t, name);
+
+	return e ? e->weight : DIFF_NO_WEIGHT;
+}
+
+/* --- opening ------------------------------------------------------------------- */
+
+static int open_model(struct diff_tree *t, struct errmsg *err)
+{
+	int rc;
+
+	t->kind = "Hugging Face model";
+	t->model = calloc(1, sizeof(*t->model));
+	rc = t->model ? hfdir_open(t->model, t->path, err)
+		      : errmsg_nomem(err, NULL);
+	if (rc) {
+		free(t->model);
+		t->model = NULL;
+	}
+	for (size_t i = 0; !rc && i < t->model->n; i++)
+		rc = add_entry(t, t->model->v[i].name, i, err);
+	return rc;
+}
+
+static int open_zero(struct diff_tree *t, struct errmsg *err)
+{
+	/* The files are never written, so their checksums are not needed. */
+	static const struct plan_options options = { .kind = PLAN_UNIVERSAL,
+						     .crc_zero = true,
+						     .any_stage = true };
+
+	t->kind = "ZeRO checkpoint";
+	return plan_open(t->path, &options, &t->plan, err)
+		       ?: plan_check(t->plan, err)
+		       ?: each_entry(&(struct walk){ .t = t }, "", see_param,
+				     err);
+}
+
+static int open_universal(struct diff_tree *t, const char *path,
+			  struct errmsg *err)
+{
+	t->kind = "universal checkpoint";
+	t->path = strdup(path);
+	return t->path ? each_entry(&(struct walk){ .t = t }, "", see_param, err)
+		       : errmsg_nomem(err, NULL);
+}
+
+int diff_tree_open(struct diff_tree *t, const char *path, struct errmsg *err)
+{
+	enum tags_choice choice;
+	int rc;
+
+	if (kinds_is_universal(path)) {
+		rc = open_universal(t, path, err);
+	} else {
+		rc = tags_choose(path, &t->path, &choice, err);
+		/* Hugging Face's Trainer saves weights beside its ZeRO tag: the
+		 * tag goes first. */
+		if (!rc)
+			rc = choice == TAGS_WEIGHTS ? open_model(t, err)
+						    : open_zero(t, err);
+	}
+	sort_entries(t);
+	return rc;
+}
+
+void diff_tree_close(struct diff_tree *t)
+{
+	plan_close(t->plan);
+	if (t->model)
+		hfdir_done(t->model);
+	free(t->model);
+	free(t->path);
+	arena_done(&t->arena);
+}
+
+int diff_tree_match(struct diff_tree *t, const struct diff_tree *other,
+		    struct errmsg *err)
+{
+	int rc;
+
+	if (!other->model || !t->plan)
+		return 0;
+	rc = plan_universal_weights(t->plan, &t->weights, err);
+	for (size_t i = 0; !rc && i < t->weights->n; i++)
+		rc = add_entry(t, t->weights->v[i]->name, i, err);
+	sort_entries(t);
+	return rc;
+}
+
+/* --- ties ---------------------------------------------------------------------- */
+
+static int add_tie(struct diff_tree *t, const char *name, const char *of,
+		   struct errmsg *err)
+{
+	const char *const a = arena_strdup(&t->arena, name);
+	const char *const b = arena_strdup(&t->arena, of);
+
+	if (!a || !b || !arena_reserve(&t->arena, &t->ties, t->nties,
+				       &t->ties_cap, t->nties + 2,
+				       sizeof(*t->ties)))
+		return errmsg_nomem(err, NULL);
+	t->ties[t->nties++] = (struct diff_tie){ a, b };
+	t->ties[t->nties++] = (struct diff_tie){ b, a };
+	return 0;
+}
+
+/* The model states beside zero/ list tied names. */
+static int see_model(const struct walk *w, const char *file, bool is_dir,
+		     struct errmsg *err)
+{
+	const struct ckname name = names_parse(file);
+	const struct value_dict *shared;
+	struct ptfile pt;
+	char *path;
+	int rc;
+
+	if (is_dir || name.dp ||
+	    (name.kind != TAG_FILE_MODEL && name.kind != TAG_FILE_MODEL3))
+		return 0;
+	if (asprintf(&path, "%s/%s", w->t->path, file) < 0)
+		return errmsg_nomem(err, NULL);
+	rc = ptfile_open(&pt, path, err);
+	free(path);
+	if (rc)
+		return rc;
+	shared = value_pairs(value_find(pt.root, KEY_SHARED_PARAMS));
+	for (size_t i = 0; !rc && shared && i < shared->n; i++) {
+		const struct value_pair *const pair = &shared->v[i];
+
+		if (value_is_cstr(pair->key) && value_is_cstr(pair->val))
+			rc = add_tie(w->t, pair->key->str.p, pair->val->str.p,
+				     err);
+	}
+	ptfile_close(&pt);
+	return rc;
+}
+
+static int load_ties(struct diff_tree *t, struct errmsg *err)
+{
+	const struct weights *w;
+	int rc;
+
+	if (t->model)
+		return 0;
+	if (!t->plan)
+		return each_file(&(struct walk){ .t = t }, t->path, see_model,
+				 err);
+	rc = plan_universal_weights(t->plan, &w, err);
+	for (size_t i = 0; !rc && i < w->n; i++)
+		if (w->v[i]->same != i)
+			rc = add_tie(t, w->v[i]->name,
+				     w->v[w->v[i]->same]->name, err);
+	return rc;
+}
+
+static int by_tie(const void *a, const void *b)
+{
+	const struct diff_tie *const x = a, *const y = b;
+
+	return strcmp(x->name, y->name) ?: strcmp(x->of, y->of);
+}
+
+/* Return the first tie of `name`; ties_end, if there is none. */
+static const struct diff_tie *find_ties(const struct diff_tree *t,
+					const char *name)
+{
+	size_t lo = 0, hi = t->nties;
+
+	while (lo < hi) {
+		const size_t mid = lo + (hi - lo) / 2;
+
+		if (strcmp(t->ties[mid].name, name) < 0)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return t->ties + lo;
+}
+
+/* Return the first name tied to `name`, other than `but`, that `other` has. */
+static const char *find_tied(const struct diff_tree *t, const char *name,
+			     const char *but, const struct diff_tree *other)
+{
+	const struct diff_tie *const end = t->ties + t->nties;
+	const struct diff_tie *tie = find_ties(t, name);
+
+	for (unsigned n = 0; n < DIFF_TIES_MAX && tie < end &&
+			     strcmp(tie->name, name) == 0; n++, tie++)
+		if (strcmp(tie->of, but) != 0 && find_entry(other, tie->of))
+			return tie->of;
+	return NULL;
+}
+
+const char *diff_tree_tied(struct diff_tree *t, const char *name,
+			   const struct diff_tree *other)
+{
+	const struct diff_tie *owner;
+	struct errmsg why;
+
+	if (!t->ties_known) {
+		/* If the model states cannot be read, there are fewer ties. */
+		load_ties(t, &why);
+		t->ties_known = true;
+		if (t->nties)
+			qsort(t->ties, t->nties, sizeof(*t->ties), by_tie);
+	}
+	owner = find_ties(t, name);
+	if (owner == t->ties + t->nties || strcmp(owner->name, name) != 0)
+		return NULL;
+	return find_tied(t, name, name, other)
+		       ?: find_tied(t, owner->of, name, other);
+}
+
+/* --- states -------------------------------------------------------------------- */
+
+int diff_compare_states(const char *a, const char *b)
+{
+	return (strcmp(b, WEIGHTS) == 0) - (strcmp(a, WEIGHTS) == 0)
+		       ?: strcmp(a, b);
+}
+
+static int add_state(struct diff_states *s, const char *name, size_t len,
+		     struct errmsg *err)
+{
+	char copy[DIFF_STATE_LEN];
+	unsigned i = s->n;
+
+	if (len >= sizeof(copy) || s->n == DIFF_STATES_MAX)
+		return errmsg_set(err, -E2BIG,
+				  "%s: parameter has more than %u states, or a"
+				  " state's name is too long",
+				  name, DIFF_STATES_MAX);
+	snprintf(copy, sizeof(copy), "%.*s", (int)len, name);
+	for (; i && diff_compare_states(s->name[i - 1], copy) > 0; i--)
+		memcpy(s->name[i], s->name[i - 1], sizeof(copy));
+	memcpy(s->name[i], copy, sizeof(copy));
+	s->n++;
+	return 0;
+}
+
+/* Add the state of a .pt file; ignore other files. */
+static int see_state(const struct walk *w, const char *name, bool is_dir,
+		     struct errmsg *err)
+{
+	const size_t len = strlen(name);
+
+	(void)is_dir;
+	return len > strlen(SUFFIX) && names_ends_with(name, SUFFIX)
+		       ? add_state(w->states, name, len - strlen(SUFFIX), err)
+		       : 0;
+}
+
+int diff_tree_states(struct diff_tree *t, const char *param,
+		     struct diff_states *out, struct errmsg *err)
+{
+	const struct walk w = { t, out };
+	int rc = -ENOENT;
+
+	out->n = 0;
+	if (!t->model)
+		rc = each_entry(&w, param, see_state, err);
+	return rc == -ENOENT && find_weight(t, param) != DIFF_NO_WEIGHT
+		       ? add_state(out, WEIGHTS, strlen(WEIGHTS), err)
+		       : rc;
+}
+
+static int open_tensor(const struct diff_tree *t, size_t i, struct state *out,
+		       struct errmsg *err)
+{
+	const struct hfdir_tensor *const tensor = &t->model->v[i];
+	const struct hfdir_file *const file = &t->model->files[tensor->file];
+	struct tensor described;
+	struct source src;
+	const int rc = files_open_known(&src, file->path, &file->file, err);
+
+	if (rc)
+		return rc;
+	hfdir_describe(tensor, &described);
+	state_init(out, &src, &described, tensor->offset);
+	return 0;
+}
+
+static int open_file(const struct diff_tree *t, const char *param,
+		     const char *name, struct state *out, struct errmsg *err)
+{
+	struct source src;
+	char *path;
+	int rc;
+
+	if (asprintf(&path, "%s/zero/%s/%s.pt", t->path, param, name) < 0)
+		return errmsg_nomem(err, NULL);
+	rc = files_open(&src, path, err);
+	if (!rc)
+		rc = state_open_source(out, &src, err);
+	if (rc)
+		free(path);
+	else
+		out->path = path;
+	return rc;
+}
+
+int diff_tree_open_state(struct diff_tree *t, const char *param,
+			 const char *name, struct state *out, struct errmsg *err)
+{
+	const size_t weight = strcmp(name, WEIGHTS) == 0
+				      ? find_weight(t, param)
+				      : DIFF_NO_WEIGHT;
+
+	if (t->model)
+		return open_tensor(t, weight, out, err);
+	if (!t->plan)
+		return open_file(t, param, name, out, err);
+	return weight == DIFF_NO_WEIGHT
+		       ? diff_source_state(t->plan, param, name, out, err)
+		       : diff_source_weight(t->plan, t->weights, weight, out,
+					    err);
+}
