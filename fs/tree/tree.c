@@ -233,6 +233,18 @@ int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out,
 	return -ENOENT;
 }
 
+int tree_add_view(struct tree *t, const char *tag, const struct view_type *type,
+		  uint64_t index, uint64_t *ino)
+{
+	size_t view;
+	const int rc = views_add(t->views, tag, type, ino_of_lower(t, index),
+				 tree_moment(t), &view);
+
+	if (!rc)
+		*ino = ino_of_view(t, view, PLAN_ROOT);
+	return rc;
+}
+
 bool tree_renew(struct tree *t)
 {
 	const struct view_type type = tree_root_type(t);

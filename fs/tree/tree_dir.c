@@ -111,18 +111,15 @@ static int add_view(struct tree_dir *d, const char *tag, const char *name,
 		    uint64_t index, const struct view_type *type)
 {
 	char own[NAME_MAX + VIEW_SUFFIX_MAX], suffix[VIEW_SUFFIX_MAX];
-	size_t view;
+	uint64_t ino;
 	int rc;
 
 	view_type_suffix(type, suffix);
 	snprintf(own, sizeof(own), "%s%s", name, suffix);
 	if (has_name(d, own))
 		return 0;
-	rc = views_add(d->t->views, tag, type, ino_of_lower(d->t, index),
-		       tree_moment(d->t), &view);
-	return rc ? rc
-		  : tree_dir_add(d, ino_of_view(d->t, view, PLAN_ROOT), S_IFDIR,
-				 false, own);
+	rc = tree_add_view(d->t, tag, type, index, &ino);
+	return rc ? rc : tree_dir_add(d, ino, S_IFDIR, false, own);
 }
 
 /* Add the re-cut views of a tag: those that options name, and those that have been
@@ -152,17 +149,15 @@ static int add_recut(struct tree_dir *d, const char *tag, const char *name,
 static int replace_tag(struct tree_dir *d, const char *tag, const char *name,
 		       uint64_t index, size_t i)
 {
-	size_t view;
+	uint64_t ino;
 	const int rc =
-		views_add(d->t->views, tag, &d->t->o->recut[0],
-			  ino_of_lower(d->t, index), tree_moment(d->t), &view);
+		tree_add_view(d->t, tag, &d->t->o->recut[0], index, &ino);
 
 	if (rc)
 		return rc;
 	if (d->v[i].type == S_IFREG)
-		return tree_dir_add(d, ino_of_view(d->t, view, PLAN_ROOT),
-				    S_IFDIR, false, name);
-	d->v[i].ino = ino_of_view(d->t, view, PLAN_ROOT);
+		return tree_dir_add(d, ino, S_IFDIR, false, name);
+	d->v[i].ino = ino;
 	return 0;
 }
 

@@ -69,6 +69,11 @@ int tree_lstat(struct tree *t, const char *path, struct stat *st, bool *has_acl)
  * again takes long. */
 double tree_moment(const struct tree *t);
 
+/* Find or add a view of `tag`, a path in directory `index` of the run; its root's
+ * inode.  Errors as views_add. */
+int tree_add_view(struct tree *t, const char *tag, const struct view_type *type,
+		  uint64_t index, uint64_t *ino);
+
 /* Add a view of a tag or a Hugging Face directory, and make its plan, which also tells
  * how far away the directories are.  Errors as views_plan. */
 int tree_plan(struct tree *t, const char *path, const struct view_type *type,

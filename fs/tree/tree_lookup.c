@@ -28,17 +28,10 @@
 static int lookup_tag(struct tree *t, uint64_t index, const char *tag,
 		      const struct view_type *type, uint64_t *ino)
 {
-	const double moment = tree_moment(t);
-	size_t view;
-	int rc;
-
-	if (!views_is_there(t->views, tag, moment) && !tagdir_is_zero_tag(tag))
+	if (!views_is_there(t->views, tag, tree_moment(t)) &&
+	    !tagdir_is_zero_tag(tag))
 		return -ENOENT;
-	rc = views_add(t->views, tag, type, ino_of_lower(t, index), moment,
-		       &view);
-	if (!rc)
-		*ino = ino_of_view(t, view, PLAN_ROOT);
-	return rc;
+	return tree_add_view(t, tag, type, index, ino);
 }
 
 /* Find or add the view for `name`, such as "<tag>_universal", in a directory
