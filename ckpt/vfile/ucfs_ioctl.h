@@ -4,7 +4,7 @@
  *
  * A reader that needs more than FUSE's throughput asks an open file for its
  * extents and reads the shards itself.  Open the file with O_RDONLY | O_NONBLOCK,
- * so that the server does not assemble it in memory, then:
+ * so that the server does not read a small file ahead, then:
  *
  *     struct ucfs_extents x = { .version = UCFS_EXTENTS_VERSION };
  *     do {
