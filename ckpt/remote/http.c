@@ -55,8 +55,6 @@ struct exchange {
 	size_t nsnippet;
 };
 
-/* --- answers ----------------------------------------------------------------- */
-
 static bool is_good(long status)
 {
 	return status == 200 || status == 206;
@@ -145,8 +143,6 @@ static bool on_body(void *ctx, const void *p, size_t len)
 	return true;
 }
 
-/* --- one try ------------------------------------------------------------------- */
-
 /* The headers that make the file's generation a condition. */
 static size_t add_condition(const struct exchange *x,
 			    char condition[CONDITION_MAX], char *range,
@@ -193,10 +189,9 @@ static int try_once(struct exchange *x, int64_t left_ms,
 		.ctx = x,
 	};
 	char *url;
-	int rc = x->query
-			 ? site_request_list(x->site, x->query, &url, &signature)
-			 : site_request(x->site, x->path, x->slash, "", x->head,
-					&url, &signature);
+	int rc = site_request(x->site, x->query ? NULL : x->path, x->slash,
+			      x->query ? x->query : "", x->head, &url,
+			      &signature);
 
 	if (rc) {
 		refuse(x, rc,
@@ -224,8 +219,6 @@ static int try_once(struct exchange *x, int64_t left_ms,
 		rc = -ECANCELED;
 	return rc;
 }
-
-/* --- what became of it ----------------------------------------------------------- */
 
 /* The text between <Code> and </Code> in an error of S3, or "". */
 static const char *error_code(struct exchange *x)
@@ -347,8 +340,6 @@ static int exchange(struct exchange *x, struct transport_result *result,
 			  remote_options()->deadline_s, *x->why ? ": " : "",
 			  x->why);
 }
-
-/* --- calls ---------------------------------------------------------------------- */
 
 static _Atomic int64_t together; /* the deadline of all operations; 0: each its own */
 

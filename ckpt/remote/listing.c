@@ -18,8 +18,6 @@
 
 #define NAME_LEN_MAX 255
 
-/* --- the list ------------------------------------------------------------------ */
-
 static void entry_done(struct listing_entry *e)
 {
 	free(e->name);
@@ -100,8 +98,6 @@ void listing_done(struct listing *l)
 	*l = (struct listing){ 0 };
 }
 
-/* --- entities -------------------------------------------------------------------- */
-
 /* Append a character as UTF-8. */
 static char *put_char(char *to, unsigned long c)
 {
@@ -170,8 +166,6 @@ static void decode_entities(char *text)
 	*to = '\0';
 }
 
-/* --- index pages ------------------------------------------------------------------ */
-
 /* The value of an attribute at `p`, in quotes or not; ended with a NUL.  `*next` is
  * where to go on. */
 static char *attribute(char *p, char **next)
@@ -228,8 +222,6 @@ int listing_parse_html(struct listing *l, char *text, const char *base)
 	}
 	return rc;
 }
-
-/* --- S3 ---------------------------------------------------------------------------- */
 
 /* The text of the next element `name` in `*p`, malloc'ed; `*p` moves past it.  NULL at
  * the end, with `*p` NULL, or when memory runs out. */
@@ -353,8 +345,6 @@ int listing_parse_s3(struct listing *l, const char *text, const char *prefix,
 		rc = -ENOMEM;
 	return rc;
 }
-
-/* --- manifests --------------------------------------------------------------------- */
 
 int listing_parse_manifest(struct listing *l, char *text, const char *dir)
 {

@@ -22,8 +22,6 @@
 /* No device has such a number. */
 #define DEV UINT64_C(0x75636673666172)
 
-/* --- finding ------------------------------------------------------------------ */
-
 static int fail_missing(const char *path, struct errmsg *err)
 {
 	return errmsg_set(err, -ENOENT, "%s: cannot open: %s", path,
@@ -76,8 +74,6 @@ int remote_find(const struct site *s, const char *path, int64_t end,
 	return rc;
 }
 
-/* --- attributes ----------------------------------------------------------------- */
-
 /* The file's generation is its inode number. */
 static uint64_t generation(const struct http_meta *m)
 {
@@ -120,8 +116,6 @@ int remote_stat(const char *path, struct stat *st, struct access *access,
 		*access = access_of(st, false);
 	return rc;
 }
-
-/* --- directories ------------------------------------------------------------------ */
 
 struct remote_dir {
 	struct remote_list *list;

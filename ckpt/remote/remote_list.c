@@ -32,8 +32,6 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct remote_list *lists[LISTS_MAX]; /* protected by lock */
 static size_t nlists;                        /* protected by lock */
 
-/* --- memory ------------------------------------------------------------------ */
-
 static void list_free(struct remote_list *l)
 {
 	listing_done(&l->names);
@@ -94,8 +92,6 @@ static void remember(struct remote_list *l)
 	lists[nlists++] = l;
 	pthread_mutex_unlock(&lock);
 }
-
-/* --- asking -------------------------------------------------------------------- */
 
 /* A list that is being made.  All requests for it have one deadline. */
 struct asking {
@@ -292,8 +288,6 @@ int remote_list_get(const struct site *s, const char *path, int64_t end,
 	*out = l;
 	return 0;
 }
-
-/* --- attributes ------------------------------------------------------------------ */
 
 struct heads {
 	const struct site *site;

@@ -53,8 +53,6 @@ static int read_direct(const struct remote_file *f, void *buf, size_t len,
 	return rc;
 }
 
-/* --- small reads --------------------------------------------------------------------- */
-
 static struct window *find_window(struct remote_file *f, uint64_t off)
 {
 	for (size_t i = 0; i < WINDOWS; i++)

@@ -52,8 +52,7 @@ static void hash_hex(const char *text, char hex[HEX_LEN])
 static void derive_key(const struct sigv4 *s, const char *day,
 		       uint8_t key[SHA256_DIGEST_SIZE])
 {
-	const char *const steps[] = { day, s->region, s->service,
-				      "aws4_request" };
+	const char *const steps[] = { day, s->region, "s3", "aws4_request" };
 	char first[SIGV4_LINE_MAX];
 	const size_t len =
 		(size_t)snprintf(first, sizeof(first), "AWS4%s", s->secret);
@@ -64,20 +63,11 @@ static void derive_key(const struct sigv4 *s, const char *day,
 	explicit_bzero(first, sizeof(first));
 }
 
-/* S3 wants the hash of the body as a header; other services do not. */
-static bool has_body_hash(const struct sigv4 *s)
-{
-	return strcmp(s->service, "s3") == 0;
-}
-
 static const char *signed_headers(const struct sigv4 *s)
 {
-	if (has_body_hash(s))
-		return s->token ? "host;x-amz-content-sha256;x-amz-date;"
-				  "x-amz-security-token"
-				: "host;x-amz-content-sha256;x-amz-date";
-	return s->token ? "host;x-amz-date;x-amz-security-token"
-			: "host;x-amz-date";
+	return s->token ? "host;x-amz-content-sha256;x-amz-date;"
+			  "x-amz-security-token"
+			: "host;x-amz-content-sha256;x-amz-date";
 }
 
 /* The canonical form; malloc'ed. */
@@ -85,15 +75,14 @@ static char *canonical(const struct sigv4 *s, const struct sigv4_request *r,
 		       const char *stamp)
 {
 	char *text;
-	const int n = asprintf(
-		&text,
-		"%s\n%s\n%s\nhost:%s\n%s%s%sx-amz-date:%s\n%s%s%s\n%s\n%s",
-		r->method, r->path, r->query, r->host,
-		has_body_hash(s) ? "x-amz-content-sha256:" : "",
-		has_body_hash(s) ? EMPTY_HASH : "", has_body_hash(s) ? "\n" : "",
-		stamp, s->token ? "x-amz-security-token:" : "",
-		s->token ? s->token : "", s->token ? "\n" : "",
-		signed_headers(s), EMPTY_HASH);
+	const int n = asprintf(&text,
+			       "%s\n%s\n%s\nhost:%s\n"
+			       "x-amz-content-sha256:" EMPTY_HASH "\n"
+			       "x-amz-date:%s\n%s%s%s\n%s\n" EMPTY_HASH,
+			       r->method, r->path, r->query, r->host, stamp,
+			       s->token ? "x-amz-security-token:" : "",
+			       s->token ? s->token : "", s->token ? "\n" : "",
+			       signed_headers(s));
 
 	return n < 0 ? NULL : text;
 }
@@ -125,8 +114,8 @@ int sigv4_sign(const struct sigv4 *s, const struct sigv4_request *r,
 	gmtime_r(&r->now, &tm);
 	strftime(stamp, sizeof(stamp), "%Y%m%dT%H%M%SZ", &tm);
 	strftime(day, sizeof(day), "%Y%m%d", &tm);
-	if (snprintf(scope, sizeof(scope), "%s/%s/%s/aws4_request", day,
-		     s->region, s->service) >= (int)sizeof(scope) ||
+	if (snprintf(scope, sizeof(scope), "%s/%s/s3/aws4_request", day,
+		     s->region) >= (int)sizeof(scope) ||
 	    strlen(s->secret) + 8 > SIGV4_LINE_MAX)
 		return -EOVERFLOW;
 	form = canonical(s, r, stamp);
@@ -142,8 +131,7 @@ int sigv4_sign(const struct sigv4 *s, const struct sigv4_request *r,
 	hex_of(mac, hex);
 	out->n = 0;
 	rc = put(out, "x-amz-date: %s", stamp);
-	if (!rc && has_body_hash(s))
-		rc = put(out, "x-amz-content-sha256: %s", EMPTY_HASH);
+	rc = rc ?: put(out, "x-amz-content-sha256: " EMPTY_HASH);
 	if (!rc && s->token)
 		rc = put(out, "x-amz-security-token: %s", s->token);
 	return rc ? rc

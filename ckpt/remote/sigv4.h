@@ -14,7 +14,6 @@ struct sigv4 {
 	const char *key_id, *secret;
 	const char *token; /* of a session, or NULL */
 	const char *region;
-	const char *service; /* "s3" */
 };
 
 struct sigv4_request {

@@ -44,8 +44,6 @@ bool site_is_url(const char *path)
 	       strncasecmp(path, "s3://", 5) == 0;
 }
 
-/* --- encoding ----------------------------------------------------------------- */
-
 void site_encode(struct bytebuf *b, const char *text, bool slashes)
 {
 	for (; *text; text++) {
@@ -181,8 +179,6 @@ void site_hide_secrets(char *text)
 		cover_word(word, text);
 	}
 }
-
-/* --- taking apart -------------------------------------------------------------- */
 
 static char *text_of(struct bytebuf *b)
 {
@@ -439,8 +435,6 @@ const char *site_key(const struct site *s, const char *path)
 	return path + (*path == '/');
 }
 
-/* --- putting together ----------------------------------------------------------- */
-
 int site_encoded_path(const struct site *s, const char *path, char **out)
 {
 	struct bytebuf b = { 0 };
@@ -456,8 +450,7 @@ static int sign(const struct site *s, const char *path, const char *query,
 	const struct sigv4 keys = { .key_id = s->aws.key_id,
 				    .secret = s->aws.secret,
 				    .token = s->aws.token,
-				    .region = s->aws.region,
-				    .service = "s3" };
+				    .region = s->aws.region };
 	const struct sigv4_request r = { .method = head ? "HEAD" : "GET",
 					 .host = strstr(s->origin, "://") + 3,
 					 .path = path,
@@ -468,47 +461,32 @@ static int sign(const struct site *s, const char *path, const char *query,
 	return s->s3 && s->aws.key_id ? sigv4_sign(&keys, &r, headers) : 0;
 }
 
-/* `path` is the encoded path on the server. */
-static int make_request(const struct site *s, const char *path,
-			const char *query, bool head, char **url,
-			struct sigv4_headers *headers)
+/* The encoded path on the server; malloc'ed. */
+static char *server_path(const struct site *s, const char *path, bool slash)
 {
-	const char *const own = s->query ? s->query : "";
-	const bool both = *query && *own;
-	const int rc = sign(s, path, query, head, headers);
+	struct bytebuf b = { 0 };
 
-	if (rc)
-		return rc;
-	return asprintf(url, "%s%s%s%s%s%s", s->origin, path,
-			*query || *own ? "?" : "", query, both ? "&" : "",
-			own) < 0
-		       ? -ENOMEM
-		       : 0;
+	bytebuf_add_str(&b, s->prefix);
+	if (path)
+		site_encode(&b, path + s->root, true);
+	if (path ? slash || !path[s->root] : !*s->prefix)
+		bytebuf_add_u8(&b, '/');
+	return text_of(&b);
 }
 
 int site_request(const struct site *s, const char *path, bool slash,
 		 const char *query, bool head, char **url,
 		 struct sigv4_headers *headers)
 {
-	struct bytebuf b = { 0 };
-	char *encoded;
-	int rc;
+	const char *const own = s->query ? s->query : "";
+	const bool both = *query && *own;
+	char *const encoded = server_path(s, path, slash);
+	int rc = encoded ? sign(s, encoded, query, head, headers) : -ENOMEM;
 
-	bytebuf_add_str(&b, s->prefix);
-	site_encode(&b, path + s->root, true);
-	if (slash || !path[s->root])
-		bytebuf_add_u8(&b, '/');
-	encoded = text_of(&b);
-	if (!encoded)
-		return -ENOMEM;
-	rc = make_request(s, encoded, query, head, url, headers);
+	if (!rc && asprintf(url, "%s%s%s%s%s%s", s->origin, encoded,
+			    *query || *own ? "?" : "", query, both ? "&" : "",
+			    own) < 0)
+		rc = -ENOMEM;
 	free(encoded);
 	return rc;
-}
-
-int site_request_list(const struct site *s, const char *query, char **url,
-		      struct sigv4_headers *headers)
-{
-	return make_request(s, *s->prefix ? s->prefix : "/", query, false, url,
-			    headers);
 }

@@ -48,18 +48,14 @@ void site_set_answered(const struct site *s);
 const char *site_user(const struct site *s);
 
 /*
- * The URL for a path in the site, with `query` (encoded, sorted by name; may be "")
- * and the site's own, and headers that sign it.  `slash`: a slash is appended to the
- * path.  The caller frees `*url`.  -EOVERFLOW if a secret is too long to sign with;
+ * The URL for a path in the site, or for its bucket if `path` is NULL, with `query`
+ * (encoded, sorted by name; may be "") and the site's own, and headers that sign it.
+ * `slash`: a slash is appended to the path.  The caller frees `*url`.  -EOVERFLOW if a secret is too long to sign with;
  * -ENOMEM.
  */
 int site_request(const struct site *s, const char *path, bool slash,
 		 const char *query, bool head, char **url,
 		 struct sigv4_headers *headers);
-
-/* The URL of a site's bucket, for lists; as site_request. */
-int site_request_list(const struct site *s, const char *query, char **url,
-		      struct sigv4_headers *headers);
 
 /* The part of a path that is the key of an S3 object: what follows the bucket. */
 const char *site_key(const struct site *s, const char *path);

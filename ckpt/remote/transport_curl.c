@@ -72,8 +72,6 @@ bool transport_is_stopped(void)
 	return atomic_load(&stopped);
 }
 
-/* --- handles ----------------------------------------------------------------- */
-
 static CURL *take_handle(void)
 {
 	CURL *h = NULL;
@@ -97,8 +95,6 @@ static void put_handle(CURL *h)
 	if (h)
 		api.curl_easy_cleanup(h);
 }
-
-/* --- callbacks --------------------------------------------------------------- */
 
 static size_t on_header(char *p, size_t size, size_t n, void *ctx)
 {
@@ -124,8 +120,6 @@ static int on_progress(void *ctx, curl_off_t a, curl_off_t b, curl_off_t c,
 	(void)d;
 	return transport_is_stopped();
 }
-
-/* --- one request ------------------------------------------------------------- */
 
 static void allow_protocols(CURL *h, const struct transport_request *r)
 {
