@@ -246,6 +246,7 @@ static int open_entry(struct shardcache *c, struct entry *e, struct errmsg *err)
 		c->nopen--;
 	} else {
 		e->open = true;
+		atomic_store(&e->was_open, true);
 		e->fd = o.fd;
 		e->src = o.src;
 		/* Its path has led to what was planned. */
@@ -474,10 +475,12 @@ bool shardcache_reads_ahead(const struct shardcache *c)
 }
 
 /* What was read ahead is of the planned file; whether that is still there is looked at now
- * and then. */
+ * and then.  Of a shard that was never open nothing was read ahead: whoever fetches the
+ * bytes opens and checks it, for several shards at once. */
 static int look_at(struct shardcache *c, uint32_t shard, struct errmsg *err)
 {
-	const int rc = shardcache_check_due(c, &c->v[shard].of_file)
+	const int rc = atomic_load(&c->v[shard].was_open) &&
+				       shardcache_check_due(c, &c->v[shard].of_file)
 			       ? shardcache_verify(c, shard, err)
 			       : 0;
 

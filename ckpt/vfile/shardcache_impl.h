@@ -26,6 +26,7 @@ struct entry {
 	/* The ctime at which the content was last known to be the planned one, or
 	 * CTIME_UNKNOWN before the file was first opened. */
 	_Atomic int64_t ctime_ns;
+	atomic_bool was_open; /* at any time */
 	/* Protected by shardcache.lock: */
 	bool open;
 	bool opening; /* by a thread that does not hold the lock meanwhile */

@@ -4,7 +4,8 @@
 # How time grows with ranks and with parameters, on tiny shards made by mkrun, with 1024
 # descriptors: processor seconds of `ucckpt check`, of a mount and its first stat, and of
 # reading the parameters of a mount.  Beside each row stands the slope to the row
-# before: 1 is proportional to the number that grows.
+# before: 1 is proportional to the number that grows.  At last, seconds to a mount and to
+# its first parameter on storage that takes 20 ms for a request.
 #
 # UCFS_BENCH_SCALE	sizes: PARAMETERS:DP:STAGE ... in which one number grows
 . "${BASH_SOURCE%/*}/lib.sh"
@@ -99,6 +100,27 @@ grow() {
 	done
 }
 
+# far RANKS BAR: all ranks hold a part of the parameter.
+far() {
+	local slow=$work/slow begun mounted
+
+	mkdir -p "$source" "$slow"
+	"$mkrun" "$source" 64 $(($1 * 4)) "$1" 1 3
+	"${top_builddir:-.}/tests/bench/slowfs" -d 20000 -n 64 "$source" "$slow"
+	begun=$EPOCHREALTIME
+	ucfs "$slow" "$mnt"
+	mounted=$EPOCHREALTIME
+	cat "$mnt/global_step4_universal/zero/block.0000.weight/fp32.pt" >/dev/null
+	awk -v ranks="$1" -v a="$begun" -v b="$mounted" -v c="$EPOCHREALTIME" 'BEGIN {
+		printf "%9d ranks at 20 ms: mount %.2f s, first parameter %.2f s\n",
+			ranks, b - a, c - b }'
+	bar "first parameter of $1 ranks at 20 ms (s)" \
+		"$(awk "BEGIN { print $EPOCHREALTIME - $mounted }")" "<" "$2"
+	unmount
+	mnt=$slow unmount
+	rm -rf "${work:?}/run"
+}
+
 if [ -n "${UCFS_BENCH_SCALE-}" ]; then
 	# shellcheck disable=SC2086 # a list of sizes
 	grow "sizes" 2 $UCFS_BENCH_SCALE
@@ -107,4 +129,6 @@ else
 	grow "data-parallel ranks, stage 3, 64 parameters" 2 $ranks
 	# shellcheck disable=SC2086
 	grow "parameters, stage 1, 4 ranks" 1 $parameters
+	rm -rf "${work:?}/run"
+	far 256 2
 fi
