@@ -31,3 +31,13 @@ bool array_grow(void *array, size_t *cap, size_t want, size_t item)
 	*cap = room;
 	return true;
 }
+
+int array_by_text(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+void *array_find(const void *v, size_t n, size_t item, const char *text)
+{
+	return n ? bsearch(&text, v, n, item, array_by_text) : NULL;
+}

@@ -24,4 +24,10 @@ static inline bool array_reserve(void *array, size_t *cap, size_t want,
 	return want <= *cap || array_grow(array, cap, want, item);
 }
 
+/* For qsort: the order by a record's first member, which is a text. */
+int array_by_text(const void *a, const void *b);
+
+/* Find the record with this text among `n` in that order, or NULL. */
+void *array_find(const void *v, size_t n, size_t item, const char *text);
+
 #endif

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/diff/diff_source.h"
 #include "ckpt/dirs/kinds.h"
@@ -104,18 +105,12 @@ static int see_param(const struct walk *w, const char *name, bool is_dir,
 	return is_dir ? add_entry(w->t, name, DIFF_NO_WEIGHT, err) : 0;
 }
 
-static int by_name(const void *a, const void *b)
-{
-	const struct diff_entry *const x = a, *const y = b;
-
-	return strcmp(x->name, y->name);
-}
-
 static int by_name_weights_first(const void *a, const void *b)
 {
 	const struct diff_entry *const x = a, *const y = b;
 
-	return by_name(a, b) ?: (x->weight > y->weight) - (x->weight < y->weight);
+	return array_by_text(a, b) ?: (x->weight > y->weight) -
+					      (x->weight < y->weight);
 }
 
 /* Sort the entries and drop duplicates. */
@@ -134,9 +129,7 @@ static void sort_entries(struct diff_tree *t)
 static const struct diff_entry *find_entry(const struct diff_tree *t,
 					   const char *name)
 {
-	const struct diff_entry key = { .name = name };
-
-	return t->n ? bsearch(&key, t->v, t->n, sizeof(key), by_name) : NULL;
+	return array_find(t->v, t->n, sizeof(*t->v), name);
 }
 
 /* Return the index of a weight, or DIFF_NO_WEIGHT. */

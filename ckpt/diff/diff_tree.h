@@ -15,7 +15,7 @@ struct weights;
 
 /* The name of a parameter or a weight. */
 struct diff_entry {
-	const char *name;
+	const char *name; /* first: array_by_text */
 	size_t weight; /* index among the weights; DIFF_NO_WEIGHT: not one */
 };
 

@@ -265,13 +265,6 @@ static int hfdir_add_file(struct hfdir *d, const char *name, struct errmsg *err)
 	return 0;
 }
 
-static int hfdir_by_name(const void *a, const void *b)
-{
-	const struct hfdir_tensor *const x = a, *const y = b;
-
-	return strcmp(x->name, y->name);
-}
-
 /* List the tensors of all files, sorted.  Names must be unique. */
 static int list_tensors(struct hfdir *d, struct errmsg *err)
 {
@@ -286,7 +279,7 @@ static int list_tensors(struct hfdir *d, struct errmsg *err)
 		if (d->files[i].n)
 			memcpy(d->v + d->n, d->files[i].v,
 			       d->files[i].n * sizeof(*d->v));
-	qsort(d->v, d->n, sizeof(*d->v), hfdir_by_name);
+	qsort(d->v, d->n, sizeof(*d->v), array_by_text);
 	for (size_t i = 0; i < d->n; i++) {
 		const char *const path = d->files[d->v[i].file].path;
 
@@ -295,7 +288,7 @@ static int list_tensors(struct hfdir *d, struct errmsg *err)
 					  "%s: '%.200s' cannot be the name of a"
 					  " parameter's directory",
 					  path, d->v[i].name);
-		if (i && hfdir_by_name(&d->v[i - 1], &d->v[i]) == 0)
+		if (i && array_by_text(&d->v[i - 1], &d->v[i]) == 0)
 			return errmsg_set(err, -EBADMSG,
 					  "%s: tensor %.200s is there twice: see"
 					  " %s",
@@ -402,10 +395,7 @@ void hfdir_done(struct hfdir *d)
 
 const struct hfdir_tensor *hfdir_find(const struct hfdir *d, const char *name)
 {
-	const struct hfdir_tensor key = { .name = name };
-
-	return d->n ? bsearch(&key, d->v, d->n, sizeof(*d->v), hfdir_by_name)
-		    : NULL;
+	return array_find(d->v, d->n, sizeof(*d->v), name);
 }
 
 void hfdir_describe(const struct hfdir_tensor *t, struct tensor *out)

@@ -28,7 +28,7 @@ struct hfdir_file {
 
 /* A tensor: a contiguous run of elements of a file. */
 struct hfdir_tensor {
-	const char *name;
+	const char *name; /* first: array_by_text */
 	enum dtype dtype; /* cast_knows() it */
 	bool requires_grad;
 	unsigned ndim;

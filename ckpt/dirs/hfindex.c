@@ -11,22 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
 #include "ckpt/base/source.h"
 #include "ckpt/dirs/names.h"
-
-static int by_tensor(const void *a, const void *b)
-{
-	const struct hfindex_entry *const x = a, *const y = b;
-
-	return strcmp(x->tensor, y->tensor);
-}
-
-static int by_text(const void *a, const void *b)
-{
-	return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
 
 /* List the names of files, sorted and without duplicates. */
 static int list_files(struct hfindex *x, const cJSON *map,
@@ -44,7 +33,7 @@ static int list_files(struct hfindex *x, const cJSON *map,
 					  src->name, entry->string);
 		x->files[n++] = entry->valuestring;
 	}
-	qsort(x->files, n, sizeof(*x->files), by_text);
+	qsort(x->files, n, sizeof(*x->files), array_by_text);
 	for (size_t i = 0; i < n; i++)
 		if (i == 0 || strcmp(x->files[i], x->files[i - 1]) != 0)
 			x->files[x->nfiles++] = x->files[i];
@@ -54,7 +43,7 @@ static int list_files(struct hfindex *x, const cJSON *map,
 static uint32_t hfindex_find_file(const struct hfindex *x, const char *name)
 {
 	const char *const *const f =
-		bsearch(&name, x->files, x->nfiles, sizeof(*x->files), by_text);
+		array_find(x->files, x->nfiles, sizeof(*x->files), name);
 
 	assert(f); /* list_files has listed all names */
 	return (uint32_t)(f - x->files);
@@ -75,7 +64,7 @@ static bool list_tensors(struct hfindex *x, const cJSON *map)
 	cJSON_ArrayForEach(entry, map) x->v[x->n++] = (struct hfindex_entry){
 		entry->string, hfindex_find_file(x, entry->valuestring)
 	};
-	qsort(x->v, x->n, sizeof(*x->v), by_tensor);
+	qsort(x->v, x->n, sizeof(*x->v), array_by_text);
 	for (size_t i = 0; ok && i < x->n; i++)
 		ok = copy_text(x, &x->v[i].tensor);
 	for (size_t i = 0; ok && i < x->nfiles; i++)

@@ -12,6 +12,7 @@
  *   [local header | name | extra | data | descriptor]* directory eocd64
  *   locator64 eocd
  */
+#include "ckpt/base/array.h"
 #include "ckpt/format/zip.h"
 
 #include <assert.h>
@@ -240,13 +241,6 @@ static int by_header(const void *a, const void *b)
 	return x->header < y->header ? -1 : x->header > y->header;
 }
 
-static int zip_read_by_name(const void *a, const void *b)
-{
-	const struct zip_entry *const x = a, *const y = b;
-
-	return strcmp(x->name, y->name);
-}
-
 /* Members must not overlap and names must be unique: a directory that says
  * otherwise could make one shard's bytes pass for another's. */
 static int check_entries(struct zip *z, struct errmsg *err)
@@ -262,7 +256,7 @@ static int check_entries(struct zip *z, struct errmsg *err)
 					  z->src->name, e->name,
 					  z->entries[i + 1].name);
 	}
-	qsort(z->entries, z->n, sizeof(*z->entries), zip_read_by_name);
+	qsort(z->entries, z->n, sizeof(*z->entries), array_by_text);
 	for (size_t i = 0; i + 1 < z->n; i++)
 		if (strcmp(z->entries[i].name, z->entries[i + 1].name) == 0)
 			return errmsg_set(err, -EBADMSG,
@@ -330,11 +324,7 @@ void zip_close(struct zip *z)
 
 const struct zip_entry *zip_find(const struct zip *z, const char *name)
 {
-	const struct zip_entry key = { .name = name };
-
-	return z->n ? bsearch(&key, z->entries, z->n, sizeof(*z->entries),
-			      zip_read_by_name)
-		    : NULL;
+	return array_find(z->entries, z->n, sizeof(*z->entries), name);
 }
 
 int zip_locate(const struct zip *z, const struct zip_entry *e,

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/geometry.h"
@@ -25,13 +26,6 @@ struct builder {
 	struct merge_rules *rules;
 	struct errmsg *err;
 };
-
-static int model_by_name(const void *a, const void *b)
-{
-	const struct param *const x = a, *const y = b;
-
-	return strcmp(x->name, y->name);
-}
 
 /* --- degrees ----------------------------------------------------------------- */
 
@@ -118,19 +112,12 @@ static int find_degrees(const struct builder *b)
 
 /* --- parameters of the optimizer --------------------------------------------- */
 
-static struct param *find_among(struct param *v, size_t n, const char *name)
-{
-	const struct param key = { .name = name };
-
-	return bsearch(&key, v, n, sizeof(key), model_by_name);
-}
-
 /* Sort after a rank has added to the first `sorted` parameters: names within one
  * rank are distinct. */
 static void sort_params(struct model *m, size_t sorted)
 {
 	if (m->nparams > sorted)
-		qsort(m->params, m->nparams, sizeof(*m->params), model_by_name);
+		qsort(m->params, m->nparams, sizeof(*m->params), array_by_text);
 }
 
 /* Add a parameter with room for `n` slices. */
@@ -272,7 +259,7 @@ static void add_modules(const struct builder *b, const struct rank_params *c)
 		const struct slice *const s = &c->slices[i];
 
 		if (!s->module ||
-		    find_among(b->m->params, sorted, s->name))
+		    array_find(b->m->params, sorted, sizeof(struct param), s->name))
 			continue;
 		b->m->params[b->m->nparams++] = (struct param){
 			.name = s->name,
@@ -492,5 +479,5 @@ void model_done(struct model *m)
 
 const struct param *model_find(const struct model *m, const char *name)
 {
-	return find_among(m->params, m->nparams, name);
+	return array_find(m->params, m->nparams, sizeof(struct param), name);
 }

@@ -17,7 +17,7 @@ struct user_rules;
 
 /* A parameter of the whole model. */
 struct param {
-	const char *name;
+	const char *name; /* first: array_by_text */
 	unsigned ndim; /* shape in its universal files */
 	const uint64_t *shape;
 	uint64_t numel;

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
 #include "ckpt/dirs/tagdir.h"
@@ -156,20 +157,13 @@ static int load_groups(const struct rank_params_loader *l)
 	return 0;
 }
 
-static int rank_params_by_name(const void *a, const void *b)
-{
-	const struct slice *const x = a, *const y = b;
-
-	return strcmp(x->name, y->name);
-}
-
 static int sort_slices(const struct rank_params_loader *l)
 {
 	struct rank_params *const c = l->c;
 
 	if (c->nslices)
 		qsort(c->slices, c->nslices, sizeof(*c->slices),
-		      rank_params_by_name);
+		      array_by_text);
 	for (size_t i = 0; i + 1 < c->nslices; i++)
 		if (strcmp(c->slices[i].name, c->slices[i + 1].name) == 0)
 			return ERRMSG_FILE(l, -EBADMSG,
@@ -367,10 +361,7 @@ void rank_params_done(struct rank_params *c)
 const struct slice *rank_params_find_among(const struct rank_params *c,
 					   size_t n, const char *name)
 {
-	const struct slice key = { .name = name };
-
-	return n ? bsearch(&key, c->slices, n, sizeof(key), rank_params_by_name)
-		 : NULL;
+	return array_find(c->slices, n, sizeof(*c->slices), name);
 }
 
 const struct slice *rank_params_find(const struct rank_params *c,

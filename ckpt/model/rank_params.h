@@ -35,7 +35,7 @@ struct module_tensor {
  * parallelism, else this rank's slice.
  */
 struct slice {
-	const char *name;
+	const char *name; /* first: array_by_text */
 	unsigned ndim;
 	const uint64_t *shape;
 	uint64_t numel;

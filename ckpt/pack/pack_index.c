@@ -499,20 +499,10 @@ void pack_index_put(const struct pack_index *x, struct bytebuf *out)
 
 int64_t pack_index_find(const struct pack_index *x, const char *name)
 {
-	uint32_t low = 0, high = x->nentries;
+	const struct pack_entry *const found =
+		array_find(x->entries, x->nentries, sizeof(*found), name);
 
-	while (low < high) {
-		const uint32_t mid = low + (high - low) / 2;
-		const int order = strcmp(x->entries[mid].name, name);
-
-		if (order == 0)
-			return mid;
-		if (order < 0)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	return -1;
+	return found ? found - x->entries : -1;
 }
 
 uint32_t pack_index_extent(const struct pack_index *x,

@@ -60,7 +60,7 @@ struct pack_extent {
 
 /* A file or a directory; the first entry is the directory itself, named "". */
 struct pack_entry {
-	const char *name; /* relative; in the index */
+	const char *name; /* relative; in the index; first: array_by_text */
 	uint32_t name_len;
 	mode_t mode;
 	int64_t mtime_s;

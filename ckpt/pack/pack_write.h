@@ -27,8 +27,8 @@ struct pack_region {
 
 /* A file or a directory to pack.  Regions are in order, without gaps. */
 struct pack_input {
+	char *name; /* relative; "" of the directory itself; first: array_by_text */
 	char *path;
-	char *name; /* relative; "" of the directory itself */
 	mode_t mode;
 	int64_t mtime_s;
 	uint32_t mtime_ns;

@@ -413,13 +413,6 @@ static int list_dir(struct pack_inputs *x, const char *dir, size_t root,
 	return rc;
 }
 
-static int by_name(const void *a, const void *b)
-{
-	const struct pack_input *const x = a, *const y = b;
-
-	return strcmp(x->name, y->name);
-}
-
 int pack_inputs_list(struct pack_inputs *x, const char *dir, uint64_t least,
 		     struct errmsg *err)
 {
@@ -438,7 +431,7 @@ int pack_inputs_list(struct pack_inputs *x, const char *dir, uint64_t least,
 	if (!rc)
 		rc = list_dir(x, dir, root, 0, err);
 	if (!rc)
-		qsort(x->v, x->n, sizeof(*x->v), by_name);
+		qsort(x->v, x->n, sizeof(*x->v), array_by_text);
 	for (size_t i = 0; !rc && i < x->n; i++)
 		if (S_ISREG(x->v[i].mode))
 			rc = find_regions(&x->v[i], least, err);
@@ -460,9 +453,8 @@ void pack_inputs_done(struct pack_inputs *x)
 
 int64_t pack_inputs_find(const struct pack_inputs *x, const char *name)
 {
-	const struct pack_input key = { .name = (char *)name };
 	const struct pack_input *const found =
-		x->n ? bsearch(&key, x->v, x->n, sizeof(key), by_name) : NULL;
+		array_find(x->v, x->n, sizeof(*x->v), name);
 
 	return found ? found - x->v : -1;
 }

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/ptfile.h"
@@ -20,7 +21,7 @@
 #include "ckpt/zero/checkpoint.h"
 
 struct named_id {
-	const char *name;
+	const char *name; /* first: array_by_text */
 	int64_t id;
 };
 
@@ -28,13 +29,6 @@ struct id_table {
 	struct named_id *v; /* sorted by name once complete */
 	size_t n;
 };
-
-static int by_name(const void *a, const void *b)
-{
-	const struct named_id *const x = a, *const y = b;
-
-	return strcmp(x->name, y->name);
-}
 
 /* buffer_names is a list, or until 0.16 a set. */
 static const struct value_seq *buffer_names(const struct value *root)
@@ -77,15 +71,14 @@ static int number_module(const struct value *root, struct id_table *t)
 		t->v[t->n] = (struct named_id){ key->str.p, (int64_t)t->n };
 		t->n++;
 	}
-	qsort(t->v, t->n, sizeof(*t->v), by_name);
+	qsort(t->v, t->n, sizeof(*t->v), array_by_text);
 	return 0;
 }
 
 static int64_t find_id(const struct id_table *t, const char *name)
 {
-	const struct named_id key = { .name = name };
 	const struct named_id *const found =
-		bsearch(&key, t->v, t->n, sizeof(key), by_name);
+		array_find(t->v, t->n, sizeof(*t->v), name);
 
 	return found ? found->id : -1;
 }

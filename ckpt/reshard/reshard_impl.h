@@ -45,7 +45,7 @@ struct reshard_storage {
 
 /* The position of a parameter in the new groups. */
 struct reshard_place {
-	const char *name;
+	const char *name; /* first: array_by_text */
 	uint32_t group;
 	uint32_t index;
 };

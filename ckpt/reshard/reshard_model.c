@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/reshard/reshard_impl.h"
@@ -33,13 +34,6 @@ struct value *reshard_new_dict(struct reshard_builder *b)
 }
 
 /* --- places --------------------------------------------------------------- */
-
-static int by_name(const void *a, const void *b)
-{
-	const struct reshard_place *const x = a, *const y = b;
-
-	return strcmp(x->name, y->name);
-}
 
 bool reshard_find_places(struct reshard_builder *b, struct reshard_places *out)
 {
@@ -61,16 +55,14 @@ bool reshard_find_places(struct reshard_builder *b, struct reshard_places *out)
 				out->v[out->n++] =
 					(struct reshard_place){ s->name, g, i };
 		}
-	qsort(out->v, out->n, sizeof(*out->v), by_name);
+	qsort(out->v, out->n, sizeof(*out->v), array_by_text);
 	return true;
 }
 
 const struct reshard_place *reshard_place(const struct reshard_places *p,
 					  const char *name)
 {
-	const struct reshard_place key = { .name = name };
-
-	return bsearch(&key, p->v, p->n, sizeof(key), by_name);
+	return array_find(p->v, p->n, sizeof(*p->v), name);
 }
 
 /* --- shapes --------------------------------------------------------------- */

@@ -91,13 +91,6 @@ static char *parent_of(const char *path)
 	return strndup(path, n);
 }
 
-static int sidecars_by_name(const void *a, const void *b)
-{
-	const struct sidecar *const x = a, *const y = b;
-
-	return strcmp(x->name, y->name);
-}
-
 static bool has_name(const struct sidecars *c, const char *name)
 {
 	for (size_t i = 0; i < c->n; i++)
@@ -182,7 +175,7 @@ int sidecars_find(struct sidecars *c, const char *path, struct errmsg *err)
 	ok = dir && c->shards && list_names(c, path, true) &&
 	     list_names(c, dir, false);
 	if (c->n)
-		qsort(c->v, c->n, sizeof(*c->v), sidecars_by_name);
+		qsort(c->v, c->n, sizeof(*c->v), array_by_text);
 	if (ok)
 		ok = add_files(c, path, dir);
 	free(dir);

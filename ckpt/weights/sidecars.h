@@ -13,7 +13,7 @@ struct shardcache;
 
 /* A small file that belongs to a model's weights. */
 struct sidecar {
-	char *name;
+	char *name; /* first: array_by_text */
 	uint64_t size;
 	int64_t mtime_s;
 	struct access access; /* who may read it */

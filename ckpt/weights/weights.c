@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
 #include "ckpt/dirs/tagdir.h"
@@ -37,17 +38,9 @@
 #include "ckpt/zero/checkpoint.h"
 #include "ckpt/zero/param_extents.h"
 
-static int weights_by_name(const void *a, const void *b)
-{
-	const struct weight *const x = a, *const y = b;
-
-	return strcmp(x->name, y->name);
-}
-
 struct weight *weights_find(const struct weights_loader *l, const char *name)
 {
-	const struct weight key = { .name = name };
-	void *const *const found = tfind(&key, &l->names, weights_by_name);
+	void *const *const found = tfind(&name, &l->names, array_by_text);
 
 	return found ? *found : NULL;
 }
@@ -68,7 +61,7 @@ struct weight *weights_new(struct weights_loader *l, const char *name,
 	x->numel = 1;
 	for (size_t i = 0; i < ndim; i++)
 		x->numel *= shape[i];
-	if (!x->name || !x->shape || !tsearch(x, &l->names, weights_by_name))
+	if (!x->name || !x->shape || !tsearch(x, &l->names, array_by_text))
 		return NULL;
 	w->v[w->n++] = x;
 	return x;
@@ -100,14 +93,9 @@ int weights_warn(struct weights_loader *l, const char *what, const char *name)
 	return 0;
 }
 
-static int by_text(const void *a, const void *b)
-{
-	return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 bool weights_has_name(const struct weights_names *s, const char *name)
 {
-	return s->n && bsearch(&name, s->v, s->n, sizeof(*s->v), by_text);
+	return array_find(s->v, s->n, sizeof(*s->v), name);
 }
 
 /* --- parameters of the optimizer --------------------------------------------------------- */
@@ -284,7 +272,7 @@ static bool make_set(struct weights_names *s, size_t room)
 static void sort_set(struct weights_names *s)
 {
 	if (s->n)
-		qsort(s->v, s->n, sizeof(*s->v), by_text);
+		qsort(s->v, s->n, sizeof(*s->v), array_by_text);
 }
 
 /* Read the names that the open file lists. */

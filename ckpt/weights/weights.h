@@ -18,7 +18,7 @@ struct shardcache;
 
 /* A tensor of the model's state dict. */
 struct weight {
-	const char *name;
+	const char *name; /* first: array_by_text */
 	enum dtype dtype; /* of the elements in the shard */
 	bool requires_grad;
 	unsigned ndim;

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
@@ -181,17 +182,9 @@ void weights_split_name(const struct weights_split *s, const char *stem,
 }
 
 struct named {
-	const char *name;
+	const char *name; /* first: array_by_text */
 	size_t file;
 };
-
-/* strcmp orders UTF-8 by code points, as Python orders strings. */
-static int weights_split_by_name(const void *a, const void *b)
-{
-	const struct named *const x = a, *const y = b;
-
-	return strcmp(x->name, y->name);
-}
 
 int weights_split_index(const struct weights_split *s, const char *stem,
 			const char *suffix, const char *const *names,
@@ -208,7 +201,8 @@ int weights_split_index(const struct weights_split *s, const char *stem,
 			f++;
 		v[i] = (struct named){ names[s->order[i]], f };
 	}
-	qsort(v, s->n, sizeof(*v), weights_split_by_name);
+	/* strcmp orders UTF-8 by code points, as Python orders strings. */
+	qsort(v, s->n, sizeof(*v), array_by_text);
 	snprintf(text, sizeof(text),
 		 "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64
 		 "\n  },\n  \"weight_map\": {",

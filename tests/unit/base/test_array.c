@@ -55,12 +55,30 @@ static void what_cannot_be_had_changes_nothing(void **state)
 	free(v);
 }
 
+static void records_are_found_by_their_first_member(void **state)
+{
+	struct {
+		const char *name;
+		int number;
+	} v[] = { { "b", 1 }, { "\xc3\xa9", 2 }, { "a", 3 } }, *found;
+
+	qsort(v, COUNT(v), sizeof(*v), array_by_text);
+	for (size_t i = 0; i < COUNT(v); i++) {
+		found = array_find(v, COUNT(v), sizeof(*v), v[i].name);
+		assert_ptr_equal(found, &v[i]);
+	}
+	assert_int_equal(v[0].number, 3);
+	assert_null(array_find(v, COUNT(v), sizeof(*v), "aa"));
+	assert_null(array_find(NULL, 0, sizeof(*v), "a"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(elements_keep_their_values),
 		cmocka_unit_test(there_is_room_for_all_that_is_wanted),
 		cmocka_unit_test(what_cannot_be_had_changes_nothing),
+		cmocka_unit_test(records_are_found_by_their_first_member),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
