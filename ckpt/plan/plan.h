@@ -182,6 +182,11 @@ uint64_t plan_parent(const struct plan *p, uint64_t dir);
 int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 	      struct errmsg *err);
 
+/* As plan_stat of the root of the plan that plan_open_resharded would make of the universal
+ * one of a tag, without making it.  Few numbers of ranks that it refuses are refused. */
+int plan_stat_recut(const struct plan *universal, unsigned ranks,
+		    struct plan_stat *out, struct errmsg *err);
+
 /* Open a file of the tree.  Free it with vfile_free before the plan is
  * closed. */
 int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,

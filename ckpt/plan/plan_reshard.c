@@ -259,6 +259,23 @@ static int made_size(struct plan_reshard *x, enum node_kind kind, size_t i,
 	return 0;
 }
 
+static void stat_root(const struct tagdir *d, struct plan_stat *out)
+{
+	*out = (struct plan_stat){ .nlink = 2, .mtime_s = d->optim[0].mtime_s };
+	plan_set_dir(out, &d->st, &d->access);
+}
+
+int plan_stat_recut(const struct plan *universal, unsigned ranks,
+		    struct plan_stat *out, struct errmsg *err)
+{
+	const struct zero_checkpoint *const r = universal->zckpt;
+	const int rc = reshard_check_ranks(r, ranks, err);
+
+	if (!rc)
+		stat_root(&r->dir, out);
+	return rc;
+}
+
 static int reshard_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 			struct errmsg *err)
 {
@@ -269,13 +286,11 @@ static int reshard_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 	size_t i;
 	int rc = 0;
 
-	*out = (struct plan_stat){ .nlink = 1 };
 	if (node == PLAN_ROOT) {
-		plan_set_dir(out, &d->st, &d->access);
-		out->nlink = 2;
-		out->mtime_s = d->optim[0].mtime_s;
+		stat_root(d, out);
 		return 0;
 	}
+	*out = (struct plan_stat){ .nlink = 1 };
 	if (!parse_node(x, node, &kind, &i))
 		return errmsg_set(err, -ENOENT, "no such file");
 	if (is_made(kind)) {

@@ -131,25 +131,40 @@ static int refuse(const struct resharder *b, const char *why)
 	return errmsg_set(b->err, -ENOTSUP, "%s: %s", b->s->r->dir.path, why);
 }
 
-static int check_experts(const struct resharder *b)
+static int check_experts(const struct zero_checkpoint *r, unsigned mp,
+			 unsigned ranks, struct errmsg *err)
 {
-	for (size_t g = 0; g < b->c->ngroups; g++) {
-		const unsigned degree = b->c->groups[g].degree;
+	const struct rank_params *const c = &r->model.ranks[mp];
+
+	for (size_t g = 0; g < c->ngroups; g++) {
+		const unsigned degree = c->groups[g].degree;
 
 		if (degree == 1)
 			continue;
-		if (b->c->zero3)
-			return refuse(b, "ZeRO-3 with experts: DeepSpeed loads"
-					 " them only on the number of ranks that"
-					 " saved them");
-		if (b->s->ranks % degree)
+		if (c->zero3)
+			return errmsg_set(err, -ENOTSUP,
+					  "%s: ZeRO-3 with experts: DeepSpeed"
+					  " loads them only on the number of"
+					  " ranks that saved them",
+					  r->dir.path);
+		if (ranks % degree)
 			return errmsg_set(
-				b->err, -ENOTSUP,
+				err, -ENOTSUP,
 				"%s: the experts are spread over %u ranks:"
 				" %u is no multiple of that",
-				b->s->r->dir.path, degree, b->s->ranks);
+				r->dir.path, degree, ranks);
 	}
 	return 0;
+}
+
+int reshard_check_ranks(const struct zero_checkpoint *r, unsigned ranks,
+			struct errmsg *err)
+{
+	int rc = 0;
+
+	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)
+		rc = check_experts(r, mp, ranks, err);
+	return rc;
 }
 
 /* The stage changes only for plain data parallelism. */
@@ -229,7 +244,7 @@ static int build_rank(struct resharder *b)
 	int rc = read_optimizer(b);
 
 	if (!rc)
-		rc = check_experts(b);
+		rc = check_experts(b->s->r, b->mp, b->s->ranks, b->err);
 	if (!rc)
 		rc = check_stage(b);
 	for (uint32_t k = 0; !rc && k < b->nparam_groups; k++)

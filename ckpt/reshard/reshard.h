@@ -81,6 +81,11 @@ struct reshard {
  */
 int reshard_init(struct reshard *s, struct zero_checkpoint *r,
 		 const struct reshard_options *options, struct errmsg *err);
+
+/* Refuse a number of ranks over which experts cannot be spread: 0 or -ENOTSUP.  Reads
+ * nothing; reshard_init refuses more. */
+int reshard_check_ranks(const struct zero_checkpoint *r, unsigned ranks,
+			struct errmsg *err);
 void reshard_done(struct reshard *s);
 
 /* Does the new stage partition parameters? */

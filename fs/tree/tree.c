@@ -147,17 +147,46 @@ static int stat_lower(struct tree *t, uint64_t index, struct tree_attr *out)
 	return 0;
 }
 
-static int stat_view(struct tree *t, size_t view, uint64_t node,
-		     struct tree_attr *out, struct errmsg *err)
+static int stat_in_plan(struct tree *t, size_t view, uint64_t node,
+			struct plan_stat *out, struct errmsg *err)
 {
-	struct plan_stat st;
 	struct plan *p;
 	int rc = views_plan(t->views, view, &p, err);
 
 	if (rc)
 		return rc;
-	rc = plan_stat(p, node, &st, err);
+	rc = plan_stat(p, node, out, err);
 	views_put(t->views, view);
+	return rc;
+}
+
+/* Stat the root of a re-cut view without planning it: anyone may look up thousands. */
+static int stat_recut(struct tree *t, size_t view, struct plan_stat *out,
+		      struct errmsg *err)
+{
+	const size_t universal = views_universal(t->views, view);
+	struct plan *p;
+	int rc;
+
+	if (!views_is_listed(t->views, view) &&
+	    views_plan(t->views, universal, &p, NULL) == 0) {
+		rc = plan_stat_recut(p, views_type(t->views, view).ranks, out,
+				     err);
+		views_put(t->views, universal);
+		return rc;
+	}
+	return stat_in_plan(t, view, PLAN_ROOT, out, err);
+}
+
+static int stat_view(struct tree *t, size_t view, uint64_t node,
+		     struct tree_attr *out, struct errmsg *err)
+{
+	const bool recut = node == PLAN_ROOT &&
+			   views_type(t->views, view).kind == PLAN_RESHARD;
+	struct plan_stat st;
+	const int rc = recut ? stat_recut(t, view, &st, err)
+			     : stat_in_plan(t, view, node, &st, err);
+
 	if (rc)
 		return rc;
 	tree_synthesize(t, ino_of_view(t, view, node),

@@ -179,8 +179,10 @@ int tree_control_lookup(struct tree *t, uint64_t dir, const char *name,
 			return 0;
 		}
 	for (size_t i = 0; dir == INO_CONTROL_PLANS && i < n; i++) {
+		if (!views_is_listed(t->views, i))
+			continue;
 		tree_control_name(t, i, own);
-		if (views_is_current(t->views, i) && strcmp(own, name) == 0) {
+		if (strcmp(own, name) == 0) {
 			*ino = INO_CONTROL_PLAN0 + i;
 			return 0;
 		}

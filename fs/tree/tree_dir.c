@@ -123,24 +123,20 @@ static int add_view(struct tree_dir *d, const char *tag, const char *name,
 }
 
 /* Add the re-cut views of a tag: those that options name, and those that have been
- * looked up. */
+ * used lately. */
 static int add_recut(struct tree_dir *d, const char *tag, const char *name,
 		     uint64_t index)
 {
 	struct tree *const t = d->t;
-	const size_t n = views_count(t->views);
+	struct view_name view;
+	size_t pos = 0;
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < t->o->nrecut; i++)
 		rc = add_view(d, tag, name, index, &t->o->recut[i]);
-	for (size_t i = 0; !rc && i < n; i++) {
-		const struct view_type type = views_type(t->views, i);
-
-		if (type.kind == PLAN_RESHARD &&
-		    strcmp(views_path(t->views, i), tag) == 0 &&
-		    views_is_planned(t->views, i))
-			rc = add_view(d, tag, name, index, &type);
-	}
+	while (!rc && views_next_recut(t->views, &pos, &view))
+		if (strcmp(view.path, tag) == 0)
+			rc = add_view(d, tag, name, index, &view.type);
 	return rc;
 }
 
@@ -219,20 +215,16 @@ static int add_latest(struct tree_dir *d, uint64_t index,
 static int add_pointers(struct tree_dir *d, uint64_t index)
 {
 	struct tree *const t = d->t;
-	const size_t n = views_count(t->views);
+	struct view_name view;
+	size_t pos = 0;
 	int rc = add_latest(d, index,
 			    &(struct view_type){ .kind = PLAN_UNIVERSAL });
 
 	for (size_t i = 0; !rc && i < t->o->nrecut; i++)
 		rc = add_latest(d, index, &t->o->recut[i]);
-	for (size_t i = 0; !rc && i < n; i++) {
-		const struct view_type type = views_type(t->views, i);
-
-		if (type.kind == PLAN_RESHARD &&
-		    views_parent(t->views, i) == ino_of_lower(t, index) &&
-		    views_is_planned(t->views, i))
-			rc = add_latest(d, index, &type);
-	}
+	while (!rc && views_next_recut(t->views, &pos, &view))
+		if (view.parent == ino_of_lower(t, index))
+			rc = add_latest(d, index, &view.type);
 	return rc;
 }
 
@@ -281,7 +273,7 @@ static int open_control(struct tree_dir *d, uint64_t ino)
 	if (ino != INO_CONTROL_PLANS)
 		return -ENOTDIR;
 	for (size_t i = 0; !rc && i < n; i++) {
-		if (!views_is_current(d->t->views, i))
+		if (!views_is_listed(d->t->views, i))
 			continue;
 		tree_control_name(d->t, i, name);
 		rc = tree_dir_add(d, INO_CONTROL_PLAN0 + i, S_IFREG, false,

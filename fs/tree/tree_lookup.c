@@ -3,8 +3,8 @@
  * Names in a mount.
  *
  * In a directory of a run, a tag's views appear beside the tag as
- * <tag>_universal, <tag>_hf and <tag>_fp32, and as <tag>_dp<ranks> after their
- * first lookup.  A file on disk with such a name, for example an earlier
+ * <tag>_universal, <tag>_hf and <tag>_fp32, and as <tag>_dp<ranks> while their plan
+ * is kept (views.h).  A file on disk with such a name, for example an earlier
  * conversion, is shown instead of the view: files are never hidden.
  * latest_universal is the exception, since one on disk would name an older
  * conversion.  .ucfs can be looked up but is not listed, so that a copy of the

@@ -7,6 +7,11 @@
  * stays true of them.  An old view is retired, which is to say that it is not
  * found any more, and its plan is closed after the last use.
  *
+ * Anyone may look up a re-cut view of any number of ranks.  So a name costs a few hundred
+ * bytes, and of the plans that are derived for re-cut views only the latest stay
+ * when nobody uses them.  A plan that is made again from the same universal one is the
+ * same.
+ *
  * A save takes a while and leaves files of two generations meanwhile.  So a tag
  * is taken for saved when two looks at all its files, LOOK_SECONDS apart, see the same.
  * The same holds for a Hugging Face directory.
@@ -22,6 +27,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/hashtab.h"
 #include "ckpt/sys/clock.h"
 #include "fs/log/log.h"
 #include "fs/tree/saved_again.h"
@@ -33,18 +39,23 @@ struct view {
 	char *path;            /* immutable */
 	struct view_type type; /* immutable */
 	uint64_t parent;       /* immutable */
+	struct view *tag;      /* immutable: the universal view of its tag, or itself */
+	size_t number;         /* immutable */
 	/* Protected by views.lock: */
-	struct plan *plan; /* immutable once set */
+	struct plan *plan; /* immutable while there are users */
 	time_t failed;     /* time of the last attempt */
 	int rc;            /* and its result */
-	struct errmsg why;
+	struct errmsg *why; /* NULL if none failed */
 	unsigned users; /* of the plan: callers, and plans that refer to it */
+	uint64_t last_use;
 	struct view *base; /* whose plan this plan refers to, or NULL */
 	bool retired;      /* its tag was saved again */
-	bool suspect;      /* a file could not be opened */
-	bool there;        /* its files were there when they were last compared */
-	uint64_t looked;   /* the time of that */
-	uint32_t seen;     /* sum of what was seen then, if it was other files */
+	/* Of a universal view, which stands for its tag: */
+	struct view *planned; /* a view whose plan refers to no other's, or NULL */
+	bool suspect;         /* a file could not be opened */
+	bool there;      /* its files were there when they were last compared */
+	uint64_t looked; /* the time of that */
+	uint32_t seen;   /* sum of what was seen then, if it was other files */
 };
 
 struct views {
@@ -53,6 +64,9 @@ struct views {
 	pthread_mutex_t lock; /* protects the rest; held while a plan is made */
 	struct view **v;
 	size_t n, cap;
+	struct hashtab index; /* into `v`, by path and type */
+	size_t recut;         /* of them, re-cut views */
+	uint64_t clock;       /* of last_use */
 };
 
 struct views *views_new(const struct plan_options *options, bool check)
@@ -78,20 +92,45 @@ void views_free(struct views *v)
 				plan_close(v->v[i]->plan);
 	for (size_t i = 0; i < v->n; i++) {
 		free(v->v[i]->path);
+		free(v->v[i]->why);
 		free(v->v[i]);
 	}
 	free(v->v);
+	hashtab_done(&v->index);
 	pthread_mutex_destroy(&v->lock);
 	free(v);
 }
 
-/* Called with the lock held. */
+static uint64_t hash_view(const char *path, const struct view_type *type)
+{
+	const unsigned fields[] = { (unsigned)type->kind, type->ranks,
+				    type->stage };
+
+	return hash_bytes(hash_bytes(0, path, strlen(path)), fields,
+			  sizeof(fields));
+}
+
+/* Is there room for one more?  Called with the lock held. */
+static bool has_room(const struct views *v, const struct view_type *type)
+{
+	if (v->n < VIEWS_MAX &&
+	    (type->kind != PLAN_RESHARD || v->recut < VIEWS_RECUT_MAX))
+		return true;
+	log_warning("a mount has at most %u views, of which %u TAG_dp<ranks>;"
+		    " mount again to see others",
+		    VIEWS_MAX, VIEWS_RECUT_MAX);
+	return false;
+}
+
+/* Add a view of the tag of a universal one, or a universal one.  Called with the lock
+ * held. */
 static int views_append(struct views *v, const char *path,
-			const struct view_type *type, uint64_t parent)
+			const struct view_type *type, uint64_t parent,
+			struct view *tag, struct view **out)
 {
 	struct view *view;
 
-	if (v->n == VIEWS_MAX)
+	if (!has_room(v, type))
 		return -ENFILE;
 	if (!array_reserve(&v->v, &v->cap, v->n + 1, sizeof(struct view *)))
 		return -ENOMEM;
@@ -99,28 +138,58 @@ static int views_append(struct views *v, const char *path,
 	if (!view)
 		return -ENOMEM;
 	view->path = strdup(path);
-	if (!view->path) {
+	if (!view->path ||
+	    !hashtab_add(&v->index, hash_view(path, type), (uint32_t)v->n)) {
+		free(view->path);
 		free(view);
 		return -ENOMEM;
 	}
 	view->type = *type;
 	view->parent = parent;
+	view->tag = tag ? tag : view;
+	view->number = v->n;
 	v->v[v->n++] = view;
+	v->recut += type->kind == PLAN_RESHARD;
+	*out = view;
 	return 0;
 }
 
-/* Return the number of a view, or v->n if it does not exist.  Called with the
- * lock held. */
-static size_t views_find(const struct views *v, const char *path,
-			 const struct view_type *type)
+/* NULL if there is none.  Called with the lock held. */
+static struct view *views_find(const struct views *v, const char *path,
+			       const struct view_type *type)
 {
-	size_t i = 0;
+	const uint64_t hash = hash_view(path, type);
+	uint32_t i;
 
-	while (i < v->n && (v->v[i]->retired ||
-			    !view_type_equal(&v->v[i]->type, type) ||
-			    strcmp(v->v[i]->path, path) != 0))
-		i++;
-	return i;
+	for (size_t pos = 0; hashtab_next(&v->index, hash, &pos, &i);)
+		if (!v->v[i]->retired &&
+		    view_type_equal(&v->v[i]->type, type) &&
+		    strcmp(v->v[i]->path, path) == 0)
+			return v->v[i];
+	return NULL;
+}
+
+static struct view *find_tag(const struct views *v, const char *path)
+{
+	return views_find(v, path,
+			  &(struct view_type){ .kind = PLAN_UNIVERSAL });
+}
+
+/* Called with the lock held. */
+static int find_or_append(struct views *v, const char *path,
+			  const struct view_type *type, uint64_t parent,
+			  struct view **out)
+{
+	const struct view_type universal = { .kind = PLAN_UNIVERSAL };
+	struct view *tag = find_tag(v, path);
+	int rc = 0;
+
+	if (!tag)
+		rc = views_append(v, path, &universal, parent, NULL, &tag);
+	if (rc)
+		return rc;
+	*out = type->kind == PLAN_UNIVERSAL ? tag : views_find(v, path, type);
+	return *out ? 0 : views_append(v, path, type, parent, tag, out);
 }
 
 /* Give back a use of the view's plan.  Called with the lock held. */
@@ -137,38 +206,46 @@ static void release_plan(struct view *view)
 
 /* --- tags that are saved again ---------------------------------------------------- */
 
-static void retire(struct view *view)
+/* Called with the lock held. */
+static void retire(struct views *v, const struct view *tag)
 {
-	log_note("%s: was saved again", view->path);
-	view->retired = true;
-	view->rc = 0;
-	if (view->plan) {
-		view->users++;
-		release_plan(view);
+	log_note("%s: was saved again", tag->path);
+	for (size_t i = 0; i < v->n; i++) {
+		struct view *const view = v->v[i];
+
+		if (view->tag != tag)
+			continue;
+		view->retired = true;
+		view->rc = 0;
+		if (view->plan) {
+			view->users++;
+			release_plan(view);
+		}
 	}
 }
 
-static bool is_look_due(const struct view *view, double moment)
+static bool is_look_due(const struct view *tag, double moment)
 {
-	const bool changes = view->suspect || !view->there;
+	const bool changes = tag->suspect || !tag->there;
 	const double least = changes ? LOOK_SECONDS : moment;
 
-	return (double)(clock_ns() - view->looked) / 1e9 >= least;
+	return (double)(clock_ns() - tag->looked) / 1e9 >= least;
 }
 
-/* Compare the files of a view that has a plan.  True if its tag was saved again. */
-static bool compare_files(struct view *view)
+/* Compare the files of a tag that has a plan.  True if it was saved again. */
+static bool compare_files(struct view *tag)
 {
-	const uint32_t before = view->seen;
+	struct plan *const plan = tag->planned->plan;
+	const uint32_t before = tag->seen;
 
-	view->looked = clock_ns();
-	view->there = !saved_again_maybe(view->plan, view->path);
+	tag->looked = clock_ns();
+	tag->there = !saved_again_maybe(plan, tag->path);
 	/* What saved_again_maybe misses makes opens fail. */
-	view->seen = view->suspect || !view->there
-			     ? saved_again_sum(view->plan, view->path)
-			     : 0;
-	view->suspect = view->seen != 0;
-	return view->seen && view->seen == before;
+	tag->seen = tag->suspect || !tag->there
+			    ? saved_again_sum(plan, tag->path)
+			    : 0;
+	tag->suspect = tag->seen != 0;
+	return tag->seen && tag->seen == before;
 }
 
 /* If the last look was more than `moment` seconds ago, look whether a tag was saved
@@ -176,19 +253,13 @@ static bool compare_files(struct view *view)
  * the lock held. */
 static bool look_again(struct views *v, const char *path, double moment)
 {
-	struct view *view = NULL;
+	struct view *const tag = find_tag(v, path);
 
-	for (size_t i = 0; i < v->n && !view; i++)
-		if (!v->v[i]->retired && v->v[i]->plan &&
-		    strcmp(v->v[i]->path, path) == 0)
-			view = v->v[i];
-	if (!view)
+	if (!tag || !tag->planned)
 		return false;
-	if (!is_look_due(view, moment) || !compare_files(view))
-		return view->there;
-	for (size_t i = 0; i < v->n; i++)
-		if (!v->v[i]->retired && strcmp(v->v[i]->path, path) == 0)
-			retire(v->v[i]);
+	if (!is_look_due(tag, moment) || !compare_files(tag))
+		return tag->there;
+	retire(v, tag);
 	return false;
 }
 
@@ -206,20 +277,42 @@ void views_suspect(struct views *v, size_t index)
 {
 	pthread_mutex_lock(&v->lock);
 	assert(index < v->n);
-	for (size_t i = 0; i < v->n; i++)
-		if (strcmp(v->v[i]->path, v->v[index]->path) == 0)
-			v->v[i]->suspect = true;
+	v->v[index]->tag->suspect = true;
 	pthread_mutex_unlock(&v->lock);
 }
 
-bool views_is_current(struct views *v, size_t index)
+/* Called with the lock held. */
+static bool is_listed(const struct view *view)
 {
-	bool current;
+	return !view->retired &&
+	       (view->type.kind != PLAN_RESHARD || view->plan);
+}
+
+bool views_is_listed(struct views *v, size_t index)
+{
+	bool listed;
 
 	pthread_mutex_lock(&v->lock);
-	current = index < v->n && !v->v[index]->retired;
+	listed = index < v->n && is_listed(v->v[index]);
 	pthread_mutex_unlock(&v->lock);
-	return current;
+	return listed;
+}
+
+bool views_next_recut(struct views *v, size_t *pos, struct view_name *out)
+{
+	bool found = false;
+
+	pthread_mutex_lock(&v->lock);
+	while (!found && *pos < v->n) {
+		const struct view *const view = v->v[(*pos)++];
+
+		found = view->type.kind == PLAN_RESHARD && is_listed(view);
+		if (found)
+			*out = (struct view_name){ view->path, view->type,
+						   view->parent };
+	}
+	pthread_mutex_unlock(&v->lock);
+	return found;
 }
 
 /* --- views ---------------------------------------------------------------------------- */
@@ -227,17 +320,15 @@ bool views_is_current(struct views *v, size_t index)
 int views_add(struct views *v, const char *path, const struct view_type *type,
 	      uint64_t parent, double moment, size_t *index)
 {
-	int rc = 0;
-	size_t i;
+	struct view *view;
+	int rc;
 
 	pthread_mutex_lock(&v->lock);
 	look_again(v, path, moment);
-	i = views_find(v, path, type);
-	if (i == v->n)
-		rc = views_append(v, path, type, parent);
+	rc = find_or_append(v, path, type, parent, &view);
 	pthread_mutex_unlock(&v->lock);
 	if (!rc)
-		*index = i;
+		*index = view->number;
 	return rc;
 }
 
@@ -286,6 +377,14 @@ uint64_t views_parent(struct views *v, size_t index)
 	return view->parent;
 }
 
+size_t views_universal(struct views *v, size_t index)
+{
+	const struct view *const view = views_get(v, index);
+
+	assert(view);
+	return view->tag->number;
+}
+
 static void log_warnings(struct plan *p, const char *path)
 {
 	struct errmsg text;
@@ -296,46 +395,34 @@ static void log_warnings(struct plan *p, const char *path)
 }
 
 /* Open the plan of a tag, on its own. */
-static int open_plan(const struct views *v, struct view *view, struct plan **p)
+static int open_plan(const struct views *v, const struct view *view,
+		     struct plan **p, struct errmsg *why)
 {
 	struct plan_options options = v->options;
 
 	options.kind = view->type.kind;
 	options.ranks = view->type.ranks;
 	options.stage = view->type.stage;
-	return plan_open(view->path, &options, p, &view->why);
+	return plan_open(view->path, &options, p, why);
 }
 
 static int make_plan(struct views *v, struct view *view);
 
-/* Get the view with the universal plan of the same tag; NULL if it cannot be made.
- * Called with the lock held. */
-static struct view *find_universal(struct views *v, const struct view *view)
-{
-	const struct view_type type = { .kind = PLAN_UNIVERSAL };
-	size_t i = views_find(v, view->path, &type);
-
-	if (i == v->n && views_append(v, view->path, &type, view->parent))
-		return NULL;
-	return make_plan(v, v->v[i]) ? NULL : v->v[i];
-}
-
 /* Derive the plan from the universal one.  If that cannot be made the view may
- * still be possible: then open it on its own. */
-static int views_open_view(struct views *v, struct view *view, struct plan **p)
+ * still be possible: then open it on its own.  Called with the lock held. */
+static int views_open_view(struct views *v, struct view *view, struct plan **p,
+			   struct errmsg *why)
 {
 	const struct view_type *const type = &view->type;
-	struct view *const universal =
-		type->kind == PLAN_UNIVERSAL ? NULL : find_universal(v, view);
+	struct view *const universal = view->tag;
 	int rc;
 
-	if (!universal)
-		return open_plan(v, view, p);
+	if (view == universal || make_plan(v, universal))
+		return open_plan(v, view, p, why);
 	rc = type->kind == PLAN_RESHARD ?
 		     plan_open_resharded(universal->plan, type->ranks,
-					 type->stage, p, &view->why) :
-		     plan_open_derived(universal->plan, type->kind, p,
-				       &view->why);
+					 type->stage, p, why) :
+		     plan_open_derived(universal->plan, type->kind, p, why);
 	if (!rc) {
 		universal->users++;
 		view->base = universal;
@@ -343,33 +430,84 @@ static int views_open_view(struct views *v, struct view *view, struct plan **p)
 	return rc;
 }
 
+static int open_checked(struct views *v, struct view *view, struct plan **p,
+			struct errmsg *why)
+{
+	int rc = views_open_view(v, view, p, why);
+
+	if (rc)
+		return rc;
+	rc = v->check ? plan_check_files(*p, why) : plan_check(*p, why);
+	if (!rc)
+		return 0;
+	plan_close(*p);
+	if (view->base)
+		release_plan(view->base);
+	view->base = NULL;
+	return rc;
+}
+
+/* Close derived plans of re-cut views that nobody uses, the least recently used ones
+ * first, until as many as may stay are left.  Called with the lock held. */
+static void evict_plans(struct views *v)
+{
+	for (;;) {
+		struct view *oldest = NULL;
+		size_t n = 0;
+
+		for (size_t i = 0; i < v->n; i++) {
+			struct view *const x = v->v[i];
+
+			if (!x->plan || !x->base || x->users ||
+			    x->type.kind != PLAN_RESHARD)
+				continue;
+			n++;
+			if (!oldest || x->last_use < oldest->last_use)
+				oldest = x;
+		}
+		if (n <= VIEWS_RECUT_PLANS_MAX)
+			return;
+		plan_close(oldest->plan);
+		oldest->plan = NULL;
+		release_plan(oldest->base);
+		oldest->base = NULL;
+	}
+}
+
+static void remember_why(struct view *view, const struct errmsg *why)
+{
+	if (!view->why)
+		view->why = malloc(sizeof(*view->why));
+	if (view->why)
+		*view->why = *why;
+}
+
 /* Called with the lock held.  Recursive to a depth of one, for the universal
  * plan. */
 static int make_plan(struct views *v, struct view *view)
 {
 	const time_t now = time(NULL);
+	struct errmsg why = { "" };
 	struct plan *p;
 
 	if (view->plan || (view->rc && now - view->failed < RETRY_SECONDS))
 		return view->rc;
 	view->failed = now;
-	view->rc = views_open_view(v, view, &p);
-	if (view->rc)
-		return view->rc;
-	view->rc = v->check ? plan_check_files(p, &view->why) :
-			      plan_check(p, &view->why);
+	view->rc = open_checked(v, view, &p, &why);
 	if (view->rc) {
-		plan_close(p);
-		if (view->base)
-			release_plan(view->base);
-		view->base = NULL;
+		remember_why(view, &why);
 		return view->rc;
 	}
 	log_warnings(p, view->path);
 	assert(!view->plan);
 	view->plan = p;
-	view->there = true;
-	view->looked = clock_ns();
+	if (!view->base && !view->tag->planned) {
+		view->tag->planned = view;
+		view->tag->there = true;
+		view->tag->looked = clock_ns();
+	}
+	if (view->type.kind == PLAN_RESHARD)
+		evict_plans(v);
 	return 0;
 }
 
@@ -382,11 +520,13 @@ int views_plan(struct views *v, size_t index, struct plan **out,
 	if (!view)
 		return errmsg_set(err, -ENOENT, "no such view");
 	pthread_mutex_lock(&v->lock);
+	view->last_use = ++v->clock;
+	view->users++; /* it is not evicted meanwhile */
 	rc = view->retired ? -ESTALE : make_plan(v, view);
-	if (rc && rc != -ESTALE && err)
-		*err = view->why;
+	if (rc && rc != -ESTALE && err && view->why)
+		*err = *view->why;
 	*out = rc ? NULL : view->plan;
-	view->users += !rc;
+	view->users -= rc != 0;
 	pthread_mutex_unlock(&v->lock);
 	return rc;
 }
@@ -427,10 +567,10 @@ bool views_failed(struct views *v, size_t index, struct errmsg *why)
 
 	pthread_mutex_lock(&v->lock);
 
-	const bool failed = view && view->rc;
+	const bool failed = view && view->rc && view->why;
 
 	if (failed)
-		*why = view->why;
+		*why = *view->why;
 	pthread_mutex_unlock(&v->lock);
 	return failed;
 }

@@ -14,12 +14,20 @@ struct errmsg;
 /*
  * The views of a mount, by number: one of each type for each tag directory that
  * has been looked up or listed.  Adding a view is cheap; its plan is made on
- * first use and kept.  The views of a tag share what they learn from its files.
+ * first use and kept, but for those of re-cut views, of which the last few are
+ * kept.  The views of a tag share what they learn from its files.
  * Thread-safe.
  */
 struct views;
 
 #define VIEWS_MAX 65535u
+
+/* Of these, re-cut views, which are looked up before they are listed: users cannot use up
+ * the numbers of the others. */
+#define VIEWS_RECUT_MAX 32768u
+
+/* Plans of re-cut views that are kept while nobody uses them. */
+#define VIEWS_RECUT_PLANS_MAX 8
 
 /* A plan needs all files of its tag to be readable and to belong together if
  * `check`, else only those that it is made of.  Returns NULL when memory runs
@@ -30,7 +38,8 @@ void views_free(struct views *v);
 /* Find or add a view of the tag at `path` (copied), listed in the directory
  * with inode `parent`.  If the tag was saved again since its plans were made, its
  * views are retired, and a new one is added; what was seen of its files is believed
- * for `moment` seconds.  0, -ENOMEM, or -ENFILE after VIEWS_MAX views. */
+ * for `moment` seconds.  0, -ENOMEM, or -ENFILE after VIEWS_MAX views, or
+ * VIEWS_RECUT_MAX re-cut ones. */
 int views_add(struct views *v, const char *path, const struct view_type *type,
 	      uint64_t parent, double moment, size_t *index);
 
@@ -45,6 +54,19 @@ const char *views_path(struct views *v, size_t index);
 struct view_type views_type(struct views *v, size_t index);
 uint64_t views_parent(struct views *v, size_t index);
 
+/* Get the universal view of the same tag. */
+size_t views_universal(struct views *v, size_t index);
+
+/* Get the next re-cut view that is listed, beginning at `*pos`, which is 0 before the
+ * first call.  False if there is none left.  The path is valid until views_free. */
+struct view_name {
+	const char *path;
+	struct view_type type;
+	uint64_t parent;
+};
+
+bool views_next_recut(struct views *v, size_t *pos, struct view_name *out);
+
 /*
  * Get the plan of a view, making it on first use, and use it until views_put.
  * Warnings of the plan are logged once.  A failure is retried after a second,
@@ -58,8 +80,8 @@ void views_put(struct views *v, size_t index);
 /* A file of the view could not be opened: was the tag saved again? */
 void views_suspect(struct views *v, size_t index);
 
-/* False for a view that is retired. */
-bool views_is_current(struct views *v, size_t index);
+/* False for a view that is retired, and for a re-cut one without a plan. */
+bool views_is_listed(struct views *v, size_t index);
 
 /* Get whether the plan could not be made, and then the reason in *why. */
 bool views_failed(struct views *v, size_t index, struct errmsg *why);
