@@ -24,7 +24,7 @@ refused() {
 mkdir "$tmp/empty"
 refused "$tmp/empty" "no DeepSpeed checkpoint"
 refused "$tmp/nowhere" "No such file"
-refused /dev/null "Not a directory"
+refused /dev/null "not a directory"
 for digests in "$good"/*.digests; do
 	name=$(basename "$digests" .digests)
 	grep -q '^refuse' "$digests" && refused "$good/$name/$(tag_of "$name")" "$name"

@@ -118,7 +118,7 @@ cp -r "$tag" "$run/global_step3"
 : >"$run/global_step3/zero_pp_rank_3_mp_rank_00_optim_states.pt"
 mounts "global_step3: zero_pp_rank_1_.* has 0 bytes, and 1 more files are too small"
 fusermount3 -u "$mnt"
-rm -r "$run/global_step3" "$run/global_step4" "$run/latest"
+rm -r "${run:?}/global_step3" "${run:?}/global_step4" "${run:?}/latest"
 
 # Seen by opening all files: rank 2 of a save that was interrupted, and one that
 # is damaged.
