@@ -46,12 +46,15 @@ int dlclose(void *handle)
 #endif
 
 #define WINDOW_BYTES ((size_t)16 << 20) /* received at once, in total */
+#define SUMS_BYTES \
+	(WINDOW_BYTES / 2 / sizeof(float) * sizeof(double)) /* of two ranks */
 #define BROADCAST_BYTES ((size_t)1 << 30)
 
 struct comm_impl {
 	MPI_Comm mpi;
-	uint8_t *window;      /* WINDOW_BYTES */
-	double *sums;         /* of a window */
+	uint8_t *window; /* WINDOW_BYTES; a group borrows those of all ranks */
+	double *sums;    /* of a window, likewise */
+	bool borrows;
 	MPI_Request *request; /* 2 * size */
 	size_t *lengths;      /* size */
 };
@@ -89,8 +92,10 @@ static void impl_free(struct comm_impl *m)
 {
 	if (!m)
 		return;
-	free(m->window);
-	free(m->sums);
+	if (!m->borrows) {
+		free(m->window);
+		free(m->sums);
+	}
 	free(m->request);
 	free(m->lengths);
 	free(m);
@@ -104,16 +109,18 @@ static size_t window_share(const struct comm *c, size_t size)
 	return share ? share : 1;
 }
 
-static struct comm_impl *impl_new(const struct comm *c, MPI_Comm mpi)
+/* `all` has the windows; NULL: make them. */
+static struct comm_impl *impl_new(const struct comm *c, MPI_Comm mpi,
+				  const struct comm_impl *all)
 {
 	struct comm_impl *m = calloc(1, sizeof(*m));
 
 	if (!m)
 		return NULL;
 	m->mpi = mpi;
-	m->window =
-		malloc(window_share(c, sizeof(float)) * sizeof(float) * c->size);
-	m->sums = malloc(window_share(c, sizeof(float)) * sizeof(*m->sums));
+	m->borrows = all;
+	m->window = all ? all->window : malloc(WINDOW_BYTES);
+	m->sums = all ? all->sums : malloc(SUMS_BYTES);
 	m->request = malloc(2 * c->size * sizeof(*m->request));
 	m->lengths = malloc(c->size * sizeof(*m->lengths));
 	if (m->window && m->sums && m->request && m->lengths)
@@ -140,7 +147,7 @@ int comm_init(struct comm *c, int *argc, char ***argv, struct errmsg *err)
 	c->rank = (unsigned)rank;
 	c->size = (unsigned)size;
 	find_neighbours(c);
-	c->impl = impl_new(c, MPI_COMM_WORLD);
+	c->impl = impl_new(c, MPI_COMM_WORLD, NULL);
 	return c->impl ? 0 : errmsg_nomem(err, NULL);
 }
 
@@ -163,7 +170,7 @@ int comm_split(struct comm *out, struct comm *c, unsigned group,
 	out->size = (unsigned)size;
 	if (size == 1) {
 		MPI_Comm_free(&mpi);
-	} else if (!(out->impl = impl_new(out, mpi))) {
+	} else if (!(out->impl = impl_new(out, mpi, c->impl))) {
 		MPI_Comm_free(&mpi);
 		rc = errmsg_nomem(err, NULL);
 	}
