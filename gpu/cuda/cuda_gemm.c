@@ -428,9 +428,11 @@ static int suggest(struct cuda *c, const struct gemm_plan *w,
 static void store(struct cuda *c, const struct gemm_plan *w, const char *text)
 {
 	struct tuning *const t = c->gemm_cache->tuning;
+	uint8_t algo[sizeof(w->algo)];
 	struct errmsg why;
 
-	if (t && tuning_set(t, text, (const uint8_t *)&w->algo, &why))
+	memcpy(algo, &w->algo, sizeof(algo));
+	if (t && tuning_set(t, text, algo, &why))
 		cuda_fail(c, -ENOMEM, "GEMM", why.text);
 }
 
