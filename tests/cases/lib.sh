@@ -92,7 +92,7 @@ mount_fg() {
 # changes the status.
 unmount() {
 	local status
-	for _ in $(seq 100); do
+	for _ in $(seq 600); do
 		fusermount3 -u "$tmp/mnt" 2>/dev/null && break
 		sleep 0.05
 	done
