@@ -32,6 +32,7 @@
 #include "ckpt/remote/transport.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/readahead.h"
+#include "fs/detach.h"
 #include "fs/log/log.h"
 #include "fs/log/notify.h"
 #include "fs/log/stats.h"
@@ -160,8 +161,7 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se,
 	}
 	mountpoint_mounted();
 	passthrough_init(&server->passthrough, se);
-	if (fuse_daemonize(o->foreground))
-		goto out_mount;
+	detach_ready();
 	if (!o->foreground)
 		log_to_syslog();
 	prepare_to_cancel();
@@ -180,7 +180,6 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se,
 	pack_stop_ahead();
 	background_stop();
 	ops_close_all(server);
-out_mount:
 	fuse_session_unmount(se);
 out_signals:
 	fuse_remove_signal_handlers(se);
@@ -223,6 +222,10 @@ static int main_run(const struct options *o, struct fuse_args *args)
 	struct tree *tree;
 	int rc = 0;
 
+	if (!o->foreground && !o->fake && (rc = detach_start())) {
+		log_error("cannot go into the background: %s", strerror(-rc));
+		return 1;
+	}
 	raise_file_limit();
 	/* Batch systems send it to all processes of a job that is about to end. */
 	signal(SIGUSR1, SIG_IGN);

@@ -105,7 +105,7 @@ static void loops_within_loops_end(void **state)
 		assert_int_equal(atomic_load(&c.of[i]), 50);
 }
 
-/* A server goes into the background after it has used threads. */
+/* A program that uses the library may fork between two loops. */
 static void a_forked_child_has_threads_of_its_own(void **state)
 {
 	atomic_uint begun = 0;
