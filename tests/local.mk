@@ -57,6 +57,11 @@ AM_TESTS_ENVIRONMENT = \
 	export ASAN_OPTIONS; \
 	PATH='$(abs_top_builddir)':"$$PATH"; export PATH;
 
+# A test that hangs is one that failed, and its log is shown.
+TEST_SECONDS = 600
+LOG_COMPILER = timeout -k 10 $(TEST_SECONDS)
+SH_LOG_COMPILER = $(LOG_COMPILER)
+
 # Data and helpers that `make dist` would not find by itself.
 CLEANFILES += demo.png
 EXTRA_DIST += $(scripts) \
