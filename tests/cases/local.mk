@@ -1,6 +1,7 @@
 # What is mounted or run, as a user would.  Cases that take or wait longest first: none should
 # be left over in the end.
 scripts += \
+	%D%/remote/faults.sh \
 	%D%/train/cuda_shared.sh \
 	%D%/train/cuda_sequence.sh \
 	%D%/train/traffic.sh \
@@ -12,7 +13,6 @@ scripts += \
 	%D%/mount/saved_again.sh \
 	%D%/train/tensor.sh \
 	%D%/ucckpt/convert.sh \
-	%D%/remote/faults.sh \
 	%D%/train/refusals.sh \
 	%D%/ucckpt/pack.sh \
 	%D%/train/pipeline.sh \

@@ -7,6 +7,8 @@
 #                          longer to start than many runs last, for
 #   ranks_start FUNCTION   FUNCTION N WORD... once for each N, with all that wait, and
 #                          "--" in between
+#   sampled                copies a plan, a run per line; under sanitizers the first line,
+#                          every third after it, and the last
 
 require_mpi() {
 	command -v mpirun >/dev/null || skip "no mpirun"
@@ -52,6 +54,16 @@ on_ranks() {
 		run+=(env ASAN_OPTIONS="symbolize=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}" mpirun -n "$1")
 	fi
 	"${run[@]}" "${@:2}" </dev/null
+}
+
+# All lines go through the same code, of which sanitizers have seen most by a few; that the
+# numbers of each are right is shown without.
+sampled() {
+	if [ "${sanitize:-no}" = no ]; then
+		cat
+	else
+		sed -n '1~3 { p; d }; $p'
+	fi
 }
 
 ranks_later() {

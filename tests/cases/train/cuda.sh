@@ -18,6 +18,15 @@ on_cuda() {
 }
 
 half=$((steps / 2))
+stages=(1 2 3)
+recomputed=(blocks gelu norms gelu,norms)
+attentions=("" --no_cudnn --deterministic)
+if [ "${sanitize:-no}" != no ]; then
+	echo "under sanitizers: one stage on three ranks, and one way to recompute and to attend"
+	stages=(3)
+	recomputed=(gelu,norms)
+	attentions=(--deterministic)
+fi
 for dtype in fp32 bf16; do
 	f=("${flags[@]}" --dtype "$dtype")
 	train 1 "cpu-$dtype" "${f[@]}" --steps "$steps" \
@@ -35,7 +44,7 @@ done
 # ranks on the CPU resume what they saved.
 several=("${tiny[@]}" --train_batch_size 6 --train_micro_batch_size_per_gpu 1)
 train 1 one "${several[@]}" --steps 2
-for stage in 1 2 3; do
+for stage in "${stages[@]}"; do
 	on_cuda 3 "three-z$stage" "${several[@]}" --zero_stage "$stage" --steps 2 \
 		--checkpoint_dir "$tmp/three-z$stage" --checkpoint_interval 1
 	check "stage $stage on three ranks" within 1e-4 "$(apart one "three-z$stage" 1)"
@@ -57,7 +66,7 @@ check "rank-invariant: one and two ranks" within 0 "$(apart same1 same2 1)"
 # Activations that are computed again have the same bits.
 bits=("${flags[@]}" --deterministic --dropout 0.1 --dtype bf16 --steps 2)
 on_cuda 1 kept "${bits[@]}"
-for what in blocks gelu norms gelu,norms; do
+for what in "${recomputed[@]}"; do
 	on_cuda 1 "again-$what" "${bits[@]}" --recompute="$what"
 	check "recomputed: $what" within 0 "$(apart kept "again-$what" 1)"
 done
@@ -66,7 +75,7 @@ done
 # cuDNN is used.
 wide=(--dtype bf16 --n_positions 64 --seq_length 64 --steps 2)
 train 1 wide-cpu "${flags[@]}" "${wide[@]}"
-for attention in "" --no_cudnn --deterministic; do
+for attention in "${attentions[@]}"; do
 	on_cuda 1 "wide$attention" "${flags[@]}" "${wide[@]}" $attention
 	check "attention ${attention:-by default}" within 0.1 "$(apart wide-cpu "wide$attention" 1)"
 done

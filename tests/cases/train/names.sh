@@ -156,6 +156,7 @@ model0 2 2 1 0
 stage3 2 2 1 3
 stage3 3 1 1 2
 stage3 4 2 2 1"
+others=$(sampled <<<"$others")
 # All are tags of one run then, so that one mount shows them, but for those of stage 0.
 mkdir "$tmp/all"
 for order in thirds by_head stage0 model0 stage3; do

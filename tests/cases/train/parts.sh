@@ -22,6 +22,7 @@ saved="1 1 1 1 fp32
 4 1 2 1 fp16
 4 2 2 1 bf16
 4 2 2 0 fp32"
+saved=$(sampled <<<"$saved")
 
 # Ranks | of them tensor-parallel | stages | ZeRO's
 others="1 1 1 1
@@ -34,6 +35,7 @@ others="1 1 1 1
 2 1 2 0
 4 1 2 1
 4 2 2 1"
+others=$(sampled <<<"$others")
 # What 16-bit types go on to: their cuts are those of fp32.
 some="2 1 1 3
 2 2 1 2

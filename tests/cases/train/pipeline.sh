@@ -25,6 +25,7 @@ plan="2 1 2 1 2
 4 1 2 1 2
 4 2 2 1 2
 4 2 2 0 6"
+plan=$(sampled <<<"$plan")
 
 train_later 1 one "${flags[@]}" --steps "$steps"
 many=$steps
@@ -62,6 +63,7 @@ plan="1 1 1 1
 2 2 1 1
 3 1 3 1
 4 2 2 0"
+plan=$(sampled <<<"$plan")
 
 check "the files of all stages" test "$(find "$tmp/run/global_step10" -name '*states.pt' | wc -l)" = 8
 check "they are a checkpoint" ucckpt check --data "$tmp/run/global_step10"

@@ -17,6 +17,7 @@ cases="1 fp32
 3 fp32
 1 bf16
 3 fp16"
+cases=$(sampled <<<"$cases")
 
 # each CALL: with the name and the flags of each case
 each() {

@@ -20,19 +20,16 @@ few=10 # of most runs
 
 # Ranks | of them sequence-parallel | tensor-parallel | stages | ZeRO's | more
 plan="2 2 1 1 1
-2 1 2 1 1 --sequence_parallel
 4 4 1 1 0 --train_micro_batch_size_per_gpu 6
 4 2 1 1 2
+2 1 2 1 1 --sequence_parallel
 4 2 1 1 3 --recompute
 4 2 2 1 2
 4 2 1 2 1
 4 1 4 1 2 --sequence_parallel
 4 1 2 2 0 --sequence_parallel
 4 2 2 1 1 --sequence_parallel"
-if [ "${sanitize:-no}" != no ]; then
-	echo "under sanitizers: three topologies"
-	plan=$(sed -n '1,2p;$p' <<<"$plan")
-fi
+plan=$(sampled <<<"$plan")
 
 train_later 1 one "${flags[@]}" --steps "$steps"
 many=$steps
@@ -89,6 +86,7 @@ plan="4 2 1 4 1 1 1 files
 4 2 1 4 2 2 2 mount
 2 2 3 2 2 1 3 files
 2 2 3 1 1 1 3 mount"
+plan=$(sampled <<<"$plan")
 
 all=(--steps $((10 + few)))
 saves="4 2 1

@@ -59,6 +59,7 @@ plan="1 2 2 1
 2 2 1 3
 2 4 4 1
 2 4 2 0"
+plan=$(sampled <<<"$plan")
 
 for saved in 1 2; do
 	mount_fg "$tmp/run$saved" || finish

@@ -33,9 +33,9 @@
 
 /* Each takes some five times as long with ASan; the number is to take seconds. */
 #ifdef __SANITIZE_ADDRESS__
-#define GEOMETRIES 600
+#define GEOMETRIES 300
 #else
-#define GEOMETRIES 2500
+#define GEOMETRIES 1200
 #endif
 #define RANKS_MAX 9
 #define GROUPS_MAX 3

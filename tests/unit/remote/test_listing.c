@@ -122,7 +122,7 @@ static void test_manifest(void **state)
 static void test_memory(void **state)
 {
 	static const char link[] = "href=aaaa ";
-	const size_t n = 100000, len = n * strlen(link);
+	const size_t n = 10000, len = n * strlen(link);
 	struct listing l = { 0 };
 	char *const page = malloc(len + 1);
 
