@@ -311,6 +311,23 @@ void merge_rules_free(struct merge_rules *r)
 
 /* --- matching ------------------------------------------------------------------ */
 
+static int match_fail(const struct pattern *p, const char *name, int rc,
+		      struct errmsg *err)
+{
+	PCRE2_UCHAR why[128];
+
+	if (rc == PCRE2_ERROR_MATCHLIMIT)
+		return errmsg_set(err, -EBADMSG,
+				  "parameter %s: gave up on pattern '%.100s'"
+				  " after %d steps: it can match in too many"
+				  " ways, as nested repetitions do", name,
+				  p->text, MATCH_LIMIT);
+	pcre2_get_error_message(rc, why, sizeof(why));
+	return errmsg_set(err, -EBADMSG,
+			  "parameter %s: pattern '%.100s' cannot be matched:"
+			  " %s", name, p->text, (const char *)why);
+}
+
 /* Match a name against `list` of one level: 1 and the pattern if exactly one
  * matches, 0 if none does, an error if several do. (For sub-parameters the
  * converter takes the first match.) */
@@ -331,10 +348,7 @@ static int match_list(struct merge_rules *r, unsigned level, enum list list,
 		if (rc == PCRE2_ERROR_NOMATCH)
 			continue;
 		if (rc < 0)
-			return errmsg_set(err, -EBADMSG,
-					  "parameter %s: pattern '%.100s' cannot"
-					  " be matched (error %d)", name,
-					  p->text, rc);
+			return match_fail(p, name, rc, err);
 		p->used = true;
 		if (first &&
 		    (list == LIST_SUB_PARAMS || list == LIST_PIPELINE))

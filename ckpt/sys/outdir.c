@@ -39,7 +39,6 @@
 #define TMP_LETTERS "XXXXXX"
 #define TMP_SUFFIX TMP_MARK TMP_LETTERS
 #define TRIES_MAX 100
-#define WALK_FDS_MAX 16
 
 static int outdir_fail(const char *path, const char *what, struct errmsg *err)
 {
@@ -385,7 +384,8 @@ static int remove_entry(const char *path, const struct stat *st, int type,
 
 static void remove_tree(const char *path)
 {
-	nftw(path, remove_entry, WALK_FDS_MAX, FTW_DEPTH | FTW_PHYS);
+	/* One directory open at a time: all other descriptors may be in use. */
+	nftw(path, remove_entry, 1, FTW_DEPTH | FTW_PHYS);
 }
 
 /* Return the final name in a temporary's, which is cut to it; NULL if this is not

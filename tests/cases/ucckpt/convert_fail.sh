@@ -81,6 +81,21 @@ limited() {
 fails "a file size limit" "$dir/a/b/.*: cannot write: File too large" \
 	limited ucckpt convert "$tag" "$dir/a/b"
 nothing_left "a file size limit"
+
+# No descriptors, at any point.  Under sanitizers the program does not begin with so few.
+if [ "${sanitize:-no}" = no ]; then
+	# shellcheck disable=SC2317 # called by fails
+	few_files() {
+		(ulimit -n "$1" && exec "${@:2}")
+	}
+	for n in $(seq 5 20); do
+		few_files "$n" ucckpt convert "$tag" "$dir/a/b" >"$tmp/out" 2>"$tmp/said" && break
+		check "$n descriptors: says so" grep -q "Too many open files" "$tmp/said"
+		nothing_left "$n descriptors"
+	done
+	check "there were too few at first" test "$n" -gt 5
+	rm -rf "${dir:?}"/*
+fi
 if [ "$(id -u)" = 0 ] && mount -t tmpfs -o size=64k none "$dir" 2>/dev/null; then
 	fails "a full file system" "$dir/v/.*: No space left on device" \
 		ucckpt convert "$tag" "$dir/v"

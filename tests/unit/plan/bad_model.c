@@ -201,7 +201,7 @@ const struct bad bad_model[] = {
 	MODEL_(no_module, STAGES_12, "has no module"),
 	MODEL_(bad_pattern, STAGES_12, "pattern 'l1.(': missing"),
 	MODEL_(two_patterns, STAGES_12, "l1.bias: matches two patterns"),
-	MODEL_(exploding_pattern, STAGES_12, "cannot be matched"),
+	MODEL_(exploding_pattern, STAGES_12, "gave up on pattern"),
 	MODEL_(vocabulary_of_unknown_size, STAGES_12,
 	       "original_vocab_size is missing"),
 	MODEL_(sub_params, STAGES_12, "l1.bias: its sub-parameters do not fit"),
