@@ -175,7 +175,7 @@ static void check_copies_compare(struct comparison *x)
 				     g->states[i].flat.dtype);
 }
 
-static int check_copy(void *ctx, size_t i)
+static int check_copy(void *ctx, size_t i, struct errmsg *err)
 {
 	struct check *const c = ctx;
 	struct comparison x = {
@@ -186,6 +186,7 @@ static int check_copy(void *ctx, size_t i)
 		.b = malloc(COMPARE_CHUNK),
 	};
 
+	(void)err;
 	assert(x.copy->holder < x.other.holders);
 	x.other.merge.holder = x.copy->holder;
 	if (x.a && x.b)
@@ -199,7 +200,7 @@ static int check_copy(void *ctx, size_t i)
 
 void check_copies(struct check *c)
 {
-	parallel_for(c->ncopies, parallel_width(), check_copy, c);
+	parallel_for(c->ncopies, parallel_width(), check_copy, c, NULL);
 	for (size_t i = 0; i < c->ncopies; i++)
 		findings_take(&c->problems, &c->copies[i].problems);
 }

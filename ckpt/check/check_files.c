@@ -363,7 +363,7 @@ void check_files(struct check *c)
 {
 	/* A few that are read ahead are enough. */
 	if (c->data)
-		parallel_try(c->nfiles, files_at_once(c), check_file, c,
+		parallel_for(c->nfiles, files_at_once(c), check_file, c,
 			     NULL);
 	else
 		parallel_far(c->nfiles, files_at_once(c), check_file, c, NULL);

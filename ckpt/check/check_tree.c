@@ -90,11 +90,12 @@ static bool has_shards(const struct check *c, const char *name)
 	return true;
 }
 
-static int open_entry(void *ctx, size_t i)
+static int open_entry(void *ctx, size_t i, struct errmsg *err)
 {
 	struct tree *const t = ctx;
 	const struct plan_entry *const e = &t->v[i];
 
+	(void)err;
 	if (!plan_is_dir(t->plan, e->node)) {
 		/* optimizer_state.pt is made of rank 0's shard. */
 		if (!t->c->whole || t->c->whole[0])
@@ -129,7 +130,7 @@ int check_tree(const struct check *c, struct plan *p, uint64_t *opened,
 	if (list_zero(&t))
 		check_tree_report(&t, -ENOMEM, "out of memory");
 	open_dir(&t, PLAN_ROOT);
-	parallel_for(t.n, parallel_width(), open_entry, &t);
+	parallel_for(t.n, parallel_width(), open_entry, &t, NULL);
 	findings_take(problems, &t.problems);
 	*opened = t.opened;
 	pthread_mutex_destroy(&t.lock);

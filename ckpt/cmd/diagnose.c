@@ -155,6 +155,7 @@ void diagnose_missing(const char *dir, struct findings *problems)
 struct checking {
 	struct plan *plan;
 	struct zero_checkpoint *r;
+	parallel_work *check;
 	struct errmsg *err; /* one per file */
 };
 
@@ -184,28 +185,38 @@ static int check_shard(struct zero_checkpoint *r, unsigned i, struct errmsg *err
 	return zckpt_load_shards(r, mp, rank, rank + 1, 1, err);
 }
 
-static int check_shard_indexed(void *ctx, size_t i)
+static int check_shard_indexed(void *ctx, size_t i, struct errmsg *err)
+{
+	const struct checking *const c = ctx;
+
+	return check_shard(c->r, (unsigned)i, err);
+}
+
+/* The other files are checked whatever is found in one. */
+static int check_one(void *ctx, size_t i, struct errmsg *err)
 {
 	struct checking *const c = ctx;
 
-	check_shard(c->r, (unsigned)i, &c->err[i]);
-	return 0; /* keep checking the other files */
+	(void)err;
+	c->check(c, i, &c->err[i]);
+	return 0;
 }
 
 /* Call `check` for each of `n` files in parallel and collect the problems. */
 static void check_each(struct plan *plan, size_t n,
-		       int (*check)(void *ctx, size_t i),
+		       parallel_work *check,
 		       struct findings *problems)
 {
 	struct checking c = { .plan = plan,
 			      .r = plan_zckpt(plan),
+			      .check = check,
 			      .err = calloc(n + 1, sizeof(*c.err)) };
 
 	if (!c.err) {
 		findings_add(problems, "out of memory");
 		return;
 	}
-	parallel_for(n, parallel_width(), check, &c);
+	parallel_for(n, parallel_width(), check_one, &c, NULL);
 	for (size_t i = 0; i < n; i++)
 		findings_add_new(problems, c.err[i].text);
 	free(c.err);
@@ -222,17 +233,18 @@ void diagnose_shards(struct plan *plan, struct findings *problems)
 	check_each(plan, r->dir.noptim, check_shard_indexed, problems);
 }
 
-static int check_model(void *ctx, size_t i)
+static int check_model(void *ctx, size_t i, struct errmsg *err)
 {
-	struct checking *const c = ctx;
+	const struct checking *const c = ctx;
 	const struct tag_file *const f = &c->r->dir.model[i];
 	struct ptfile pt;
+	int rc = tagdir_open_file(f, &pt, err);
 
-	if (tagdir_open_file(f, &pt, &c->err[i]))
-		return 0;
-	zckpt_check_facts(c->r, f->path, pt.root, &c->err[i]);
+	if (rc)
+		return rc;
+	rc = zckpt_check_facts(c->r, f->path, pt.root, err);
 	ptfile_close(&pt);
-	return 0;
+	return rc;
 }
 
 void diagnose_models(struct plan *plan, struct findings *problems)
@@ -240,13 +252,12 @@ void diagnose_models(struct plan *plan, struct findings *problems)
 	check_each(plan, plan_zckpt(plan)->dir.nmodel, check_model, problems);
 }
 
-static int check_expert(void *ctx, size_t i)
+static int check_expert(void *ctx, size_t i, struct errmsg *err)
 {
-	struct checking *const c = ctx;
+	const struct checking *const c = ctx;
 
-	rank_params_check_expert(&c->r->model.ranks[0], &c->r->dir.expert[i],
-				 &c->err[i]);
-	return 0;
+	return rank_params_check_expert(&c->r->model.ranks[0],
+					&c->r->dir.expert[i], err);
 }
 
 void diagnose_experts(struct plan *plan, struct findings *problems)

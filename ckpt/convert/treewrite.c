@@ -153,7 +153,7 @@ static int write_files(struct writer *w, struct errmsg *err)
 		qsort(w->tasks, w->n, sizeof(*w->tasks), by_size);
 	treeahead_init(&w->ahead, w->target.p, w->n, node_of, w);
 	w->target.ahead = &w->ahead;
-	rc = parallel_try(w->n, w->target.options->width, write_file, w,
+	rc = parallel_for(w->n, w->target.options->width, write_file, w,
 			  err);
 	treeahead_done(&w->ahead);
 	return rc;

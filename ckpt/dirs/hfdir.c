@@ -248,7 +248,7 @@ static int read_files(struct hfdir *d, bool safetensors, struct errmsg *err)
 {
 	struct reading r = { d, safetensors };
 
-	return parallel_try(d->nfiles, parallel_width(), read_numbered, &r,
+	return parallel_for(d->nfiles, parallel_width(), read_numbered, &r,
 			    err);
 }
 

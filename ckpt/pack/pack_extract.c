@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +14,8 @@
 #include "ckpt/base/interval.h"
 #include "ckpt/pack/pack_hash.h"
 #include "ckpt/pack/pack_impl.h"
-#include "ckpt/sys/pipeline.h"
+#include "ckpt/sys/parallel.h"
+#include "ckpt/sys/write_all.h"
 
 /* Bytes that a thread takes at once: whole blocks of an extent. */
 #define UNIT (32 * BLOCK_SIZE)
@@ -39,29 +39,15 @@ struct extracting {
 	uint64_t *first; /* units before those of each extent, and of all */
 	struct extract_file *files; /* of each entry */
 	XXH3_state_t *hash;         /* of the file that is being committed */
-	struct errmsg *err;
-	pthread_mutex_t err_lock; /* of several errors one is reported */
-	bool failed;              /* protected by err_lock */
 };
 
-static int extract_report(struct extracting *x, int rc, const struct errmsg *why)
+static int extract_fail(const struct extracting *x, uint32_t entry,
+			const char *what, struct errmsg *err)
 {
-	pthread_mutex_lock(&x->err_lock);
-	if (!x->failed && x->err)
-		*x->err = *why;
-	x->failed = true;
-	pthread_mutex_unlock(&x->err_lock);
-	return rc;
-}
+	const int rc = errno ? errno : EIO;
 
-static int extract_fail(struct extracting *x, uint32_t entry, const char *what)
-{
-	struct errmsg why;
-	const int rc = errmsg_set(&why, errno ? -errno : -EIO, "%s: %s: %s",
-				  x->p->x.entries[entry].name, what,
-				  strerror(errno ? errno : EIO));
-
-	return extract_report(x, rc, &why);
+	return errmsg_set(err, -rc, "%s: %s: %s", x->p->x.entries[entry].name,
+			  what, strerror(rc));
 }
 
 /* The number of units is what an index claims: they are found, not listed. */
@@ -79,36 +65,34 @@ static struct extract_unit unit_of(const struct extracting *x, size_t i)
 				      left < UNIT ? (size_t)left : UNIT };
 }
 
-static void *extract_begin(void *ctx)
+static void *extract_begin(void)
 {
-	(void)ctx;
 	return malloc(UNIT);
 }
 
-static int extract_read(void *ctx, void *slot, size_t i)
+static int extract_read(void *ctx, void *slot, size_t i, struct errmsg *err)
 {
-	struct extracting *const x = ctx;
+	const struct extracting *const x = ctx;
 	const struct extract_unit u = unit_of(x, i);
-	struct errmsg why = { "" };
-	const int rc = pack_read(x->p, u.entry, slot, u.len, u.off, &why);
 
-	return rc ? extract_report(x, rc, &why) : 0;
+	return pack_read(x->p, u.entry, slot, u.len, u.off, err);
 }
 
-static int check_hash(struct extracting *x, uint32_t entry)
+static int check_hash(const struct extracting *x, uint32_t entry,
+		      struct errmsg *err)
 {
 	const struct pack_entry *const e = &x->p->x.entries[entry];
 	const XXH128_hash_t h = XXH3_128bits_digest(x->hash);
-	struct errmsg why;
 
 	if (h.low64 == e->hash[0] && h.high64 == e->hash[1])
 		return 0;
-	errmsg_set(&why, 0, "%s: %s: its content is not what was packed",
-		   x->p->src.name, e->name);
-	return extract_report(x, -EBADMSG, &why);
+	return errmsg_set(err, -EBADMSG,
+			  "%s: %s: its content is not what was packed",
+			  x->p->src.name, e->name);
 }
 
-static int create_file(struct extracting *x, uint32_t entry)
+static int create_file(struct extracting *x, uint32_t entry,
+		       struct errmsg *err)
 {
 	const struct pack_entry *const e = &x->p->x.entries[entry];
 
@@ -117,12 +101,13 @@ static int create_file(struct extracting *x, uint32_t entry)
 	x->files[entry].fd = openat(
 		x->dir, e->name,
 		O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-	return x->files[entry].fd < 0 ? extract_fail(x, entry, "cannot create")
-				      : 0;
+	return x->files[entry].fd < 0
+		       ? extract_fail(x, entry, "cannot create", err)
+		       : 0;
 }
 
 /* Modes and times come last: writing changes them. */
-static int close_file(struct extracting *x, uint32_t entry)
+static int close_file(struct extracting *x, uint32_t entry, struct errmsg *err)
 {
 	const struct pack_entry *const e = &x->p->x.entries[entry];
 	const struct timespec times[2] = {
@@ -138,14 +123,15 @@ static int close_file(struct extracting *x, uint32_t entry)
 	     fsync(fd) == 0;
 	x->files[entry].fd = -1;
 	if (ok)
-		return close(fd) < 0 ? extract_fail(x, entry, "cannot write")
-				     : 0;
-	extract_fail(x, entry, "cannot write");
+		return close(fd) < 0
+			       ? extract_fail(x, entry, "cannot write", err)
+			       : 0;
+	extract_fail(x, entry, "cannot write", err);
 	close(fd);
 	return -EIO;
 }
 
-static int extract_commit(void *ctx, void *slot, size_t i)
+static int extract_commit(void *ctx, void *slot, size_t i, struct errmsg *err)
 {
 	struct extracting *const x = ctx;
 	const struct extract_unit u = unit_of(x, i);
@@ -154,36 +140,26 @@ static int extract_commit(void *ctx, void *slot, size_t i)
 
 	if (u.off == 0) {
 		XXH3_128bits_reset(x->hash);
-		rc = create_file(x, u.entry);
+		rc = create_file(x, u.entry, err);
 	}
 	XXH3_128bits_update(x->hash, slot, u.len);
 	if (!rc && end == x->p->x.entries[u.entry].size)
-		rc = check_hash(x, u.entry);
+		rc = check_hash(x, u.entry, err);
 	if (!rc && x->o->progress && !x->o->progress(x->o->ctx, u.len))
 		rc = -EINTR;
 	return rc;
 }
 
-static int extract_write(void *ctx, void *slot, size_t i)
+static int extract_write(void *ctx, void *slot, size_t i, struct errmsg *err)
 {
 	struct extracting *const x = ctx;
 	const struct extract_unit u = unit_of(x, i);
 	struct extract_file *const f = &x->files[u.entry];
-	const uint8_t *from = slot;
-	uint64_t off = u.off;
 
-	while (f->fd >= 0 && off < u.off + u.len) {
-		const ssize_t n =
-			pwrite(f->fd, from, u.off + u.len - off, (off_t)off);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return extract_fail(x, u.entry, "cannot write");
-		from += n;
-		off += (uint64_t)n;
-	}
-	return atomic_fetch_sub(&f->left, 1) == 1 ? close_file(x, u.entry) : 0;
+	if (f->fd >= 0 && pwrite_all(f->fd, slot, u.len, u.off))
+		return extract_fail(x, u.entry, "cannot write", err);
+	return atomic_fetch_sub(&f->left, 1) == 1 ? close_file(x, u.entry, err)
+						  : 0;
 }
 
 /* Count the units of each extent, which begin where blocks do, and of each file. */
@@ -209,18 +185,18 @@ static bool count_units(struct extracting *x)
 	return true;
 }
 
-static int make_dirs(struct extracting *x)
+static int make_dirs(const struct extracting *x, struct errmsg *err)
 {
 	int rc = 0;
 
 	for (uint32_t i = 1; !rc && i < x->p->x.nentries; i++)
 		if (S_ISDIR(x->p->x.entries[i].mode) &&
 		    mkdirat(x->dir, x->p->x.entries[i].name, 0700) < 0)
-			rc = extract_fail(x, i, "cannot create");
+			rc = extract_fail(x, i, "cannot create", err);
 	return rc;
 }
 
-static int make_empty_files(struct extracting *x)
+static int make_empty_files(struct extracting *x, struct errmsg *err)
 {
 	int rc = 0;
 
@@ -228,16 +204,16 @@ static int make_empty_files(struct extracting *x)
 		const struct pack_entry *const e = &x->p->x.entries[i];
 
 		if (S_ISREG(e->mode) && e->size == 0) {
-			rc = create_file(x, i);
+			rc = create_file(x, i, err);
 			if (!rc)
-				rc = close_file(x, i);
+				rc = close_file(x, i, err);
 		}
 	}
 	return rc;
 }
 
 /* Modes and times of directories, when all is in them. */
-static int finish_dirs(struct extracting *x)
+static int finish_dirs(struct extracting *x, struct errmsg *err)
 {
 	int rc = 0;
 
@@ -248,15 +224,16 @@ static int finish_dirs(struct extracting *x)
 			continue;
 		x->files[i].fd = openat(x->dir, *e->name ? e->name : ".",
 					O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-		rc = x->files[i].fd < 0 ? extract_fail(x, i, "cannot open")
-					: close_file(x, i);
+		rc = x->files[i].fd < 0
+			     ? extract_fail(x, i, "cannot open", err)
+			     : close_file(x, i, err);
 	}
 	return rc;
 }
 
-static int extract_all(struct extracting *x)
+static int extract_all(struct extracting *x, struct errmsg *err)
 {
-	static const struct pipeline_ops ops = {
+	static const struct parallel_steps steps = {
 		.begin = extract_begin,
 		.end = free,
 		.work = extract_read,
@@ -267,32 +244,29 @@ static int extract_all(struct extracting *x)
 
 	x->hash = XXH3_createState();
 	if (!x->hash || !count_units(x))
-		return errmsg_nomem(x->err, NULL);
+		return errmsg_nomem(err, NULL);
 	if (x->dir >= 0) {
-		rc = make_dirs(x);
+		rc = make_dirs(x, err);
 		if (!rc)
-			rc = make_empty_files(x);
+			rc = make_empty_files(x, err);
 		if (rc)
 			return rc;
 	}
-	rc = pipeline_run((size_t)x->first[x->p->x.nextents], x->o->width, &ops, x);
-	if (rc == -ENOMEM && !x->failed)
-		errmsg_nomem(x->err, NULL);
-	return !rc && x->dir >= 0 ? finish_dirs(x) : rc;
+	rc = parallel_in_order((size_t)x->first[x->p->x.nextents], x->o->width,
+			       &steps, x, err);
+	return !rc && x->dir >= 0 ? finish_dirs(x, err) : rc;
 }
 
 int pack_extract(struct pack *p, int dirfd,
 		 const struct pack_extract_options *o, struct errmsg *err)
 {
-	struct extracting x = { .p = p, .dir = dirfd, .o = o, .err = err };
+	struct extracting x = { .p = p, .dir = dirfd, .o = o };
 	int rc;
 
-	pthread_mutex_init(&x.err_lock, NULL);
-	rc = extract_all(&x);
+	rc = extract_all(&x, err);
 	for (uint32_t i = 0; x.files && i < p->x.nentries; i++)
 		if (x.files[i].fd >= 0)
 			close(x.files[i].fd);
-	pthread_mutex_destroy(&x.err_lock);
 	XXH3_freeState(x.hash);
 	free(x.first);
 	free(x.files);

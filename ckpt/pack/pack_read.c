@@ -362,7 +362,7 @@ struct spans {
 	uint64_t blocks; /* in each */
 };
 
-/* As for parallel_try. */
+/* As for parallel_for. */
 static int read_span_of(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct spans *const s = ctx;
@@ -387,7 +387,7 @@ static int read_requested(const struct stored_read *r, struct errmsg *err)
 	const uint64_t n = blocks < 2 * SPAN_BLOCKS ? 1 : blocks / SPAN_BLOCKS;
 	struct spans s = { r, (blocks + n - 1) / n };
 
-	return parallel_try((size_t)((blocks + s.blocks - 1) / s.blocks),
+	return parallel_for((size_t)((blocks + s.blocks - 1) / s.blocks),
 			    SPANS_MAX, read_span_of, &s, err);
 }
 

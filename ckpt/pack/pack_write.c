@@ -10,7 +10,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -22,7 +21,7 @@
 #include "ckpt/pack/pack_hash.h"
 #include "ckpt/pack/pack_unit.h"
 #include "ckpt/sys/filewriter.h"
-#include "ckpt/sys/pipeline.h"
+#include "ckpt/sys/parallel.h"
 #include "ckpt/sys/write_all.h"
 
 struct packing {
@@ -33,9 +32,6 @@ struct packing {
 	const struct pack_write_options *o;
 	struct pack_unit *units;
 	size_t nunits;
-	struct errmsg *err;
-	pthread_mutex_t err_lock; /* of several errors one is reported */
-	bool failed;              /* protected by err_lock */
 
 	/* What has been committed: */
 	uint64_t at; /* end of the blocks in the pack */
@@ -48,22 +44,10 @@ struct packing {
 	uint64_t hashed;
 };
 
-/* The message of the first thread that fails. */
-static int pack_report(struct packing *p, int rc, const struct errmsg *why)
-{
-	pthread_mutex_lock(&p->err_lock);
-	if (!p->failed && p->err)
-		*p->err = *why;
-	p->failed = true;
-	pthread_mutex_unlock(&p->err_lock);
-	return rc;
-}
-
 /* --- work ------------------------------------------------------------------ */
 
-static void *slot_begin(void *ctx)
+static void *slot_begin(void)
 {
-	(void)ctx;
 	return unit_slot_new();
 }
 
@@ -72,13 +56,11 @@ static void slot_end(void *slot)
 	unit_slot_free(slot);
 }
 
-static int unit_work(void *ctx, void *slot, size_t i)
+static int unit_work(void *ctx, void *slot, size_t i, struct errmsg *err)
 {
-	struct packing *const p = ctx;
-	struct errmsg err = { "" };
-	const int rc = pack_unit_encode(p->v, &p->units[i], slot, &err);
+	const struct packing *const p = ctx;
 
-	return rc ? pack_report(p, rc, &err) : 0;
+	return pack_unit_encode(p->v, &p->units[i], slot, err);
 }
 
 /* --- commit: places, extents, hashes --------------------------------------- */
@@ -120,7 +102,7 @@ static struct pack_extent *continued(struct packing *p,
 
 static int commit_piece(struct packing *p, const struct pack_unit *u,
 			const struct pack_region *r, const struct unit_slot *s,
-			const struct unit_piece *piece)
+			const struct unit_piece *piece, struct errmsg *err)
 {
 	const uint64_t scale = r->kind == PACK_ROUNDED ? 2 : 1;
 	struct pack_extent *last, e = {
@@ -138,7 +120,7 @@ static int commit_piece(struct packing *p, const struct pack_unit *u,
 	if (!last) {
 		last = add_extent(p, r->source, &e);
 		if (!last)
-			return errmsg_nomem(p->err, p->o->name);
+			return errmsg_nomem(err, p->o->name);
 		p->entries[u->input].n++;
 	}
 	last->len += piece->len;
@@ -172,22 +154,20 @@ static void hash_unit(struct packing *p, const struct pack_unit *u,
 	}
 }
 
-static int report_write(struct packing *p, int rc)
+static int report_write(const struct packing *p, int rc, struct errmsg *err)
 {
-	struct errmsg err = { "" };
-
-	if (!rc)
-		return 0;
-	errmsg_set(&err, rc, "%s: cannot write: %s", p->o->name, strerror(-rc));
-	return pack_report(p, rc, &err);
+	return rc ? errmsg_set(err, rc, "%s: cannot write: %s", p->o->name,
+			       strerror(-rc))
+		  : 0;
 }
 
-static int append(struct packing *p, const void *bytes, size_t len)
+static int append(const struct packing *p, const void *bytes, size_t len,
+		  struct errmsg *err)
 {
-	return report_write(p, filewriter_append(p->out, bytes, len));
+	return report_write(p, filewriter_append(p->out, bytes, len), err);
 }
 
-static int unit_commit(void *ctx, void *slot, size_t i)
+static int unit_commit(void *ctx, void *slot, size_t i, struct errmsg *err)
 {
 	struct packing *const p = ctx;
 	struct unit_slot *const s = slot;
@@ -198,9 +178,9 @@ static int unit_commit(void *ctx, void *slot, size_t i)
 
 	hash_unit(p, u, s->bytes, len);
 	for (size_t k = 0; !rc && k < s->npieces; k++)
-		rc = commit_piece(p, u, r, s, &s->pieces[k]);
+		rc = commit_piece(p, u, r, s, &s->pieces[k], err);
 	if (!rc)
-		rc = append(p, s->out, s->out_len);
+		rc = append(p, s->out, s->out_len, err);
 	if (!rc && p->o->progress && !p->o->progress(p->o->ctx, len))
 		rc = -EINTR;
 	return rc;
@@ -239,7 +219,7 @@ static void place_tables(struct packing *p)
 	}
 }
 
-static int write_index(struct packing *p, uint64_t *size)
+static int write_index(struct packing *p, uint64_t *size, struct errmsg *err)
 {
 	const struct pack_index x = {
 		.entries = p->entries,
@@ -259,19 +239,19 @@ static int write_index(struct packing *p, uint64_t *size)
 	pack_index_put(&x, &index);
 	if (index.failed || p->tables.failed) {
 		bytebuf_done(&index);
-		return errmsg_nomem(p->err, p->o->name);
+		return errmsg_nomem(err, p->o->name);
 	}
 	h.index_size = index.len;
 	h.index_hash = XXH3_64bits(index.data, index.len);
 	h.file_size = h.index_at + h.index_size;
 	pack_header_put(&h, head);
-	rc = append(p, p->tables.data, p->tables.len);
+	rc = append(p, p->tables.data, p->tables.len, err);
 	if (!rc)
-		rc = append(p, index.data, index.len);
+		rc = append(p, index.data, index.len, err);
 	if (!rc)
-		rc = report_write(p, filewriter_finish(p->out));
+		rc = report_write(p, filewriter_finish(p->out), err);
 	if (!rc)
-		rc = report_write(p, pwrite_all(p->fd, head, sizeof(head), 0));
+		rc = report_write(p, pwrite_all(p->fd, head, sizeof(head), 0), err);
 	bytebuf_done(&index);
 	*size = h.file_size;
 	return rc;
@@ -338,9 +318,9 @@ static void number_extents(struct packing *p)
 	}
 }
 
-static int pack_units(struct packing *p, uint64_t *size)
+static int pack_units(struct packing *p, uint64_t *size, struct errmsg *err)
 {
-	static const struct pipeline_ops ops = {
+	static const struct parallel_steps steps = {
 		.begin = slot_begin,
 		.end = slot_end,
 		.work = unit_work,
@@ -353,20 +333,18 @@ static int pack_units(struct packing *p, uint64_t *size)
 	p->hash = XXH3_createState();
 	p->out = filewriter_new(p->fd);
 	if (!p->hash || !p->out || !make_units(p) || !make_entries(p))
-		return errmsg_nomem(p->err, p->o->name);
-	rc = append(p, head, sizeof(head));
+		return errmsg_nomem(err, p->o->name);
+	rc = append(p, head, sizeof(head), err);
 	if (!rc)
-		rc = pipeline_run(p->nunits, p->o->width, &ops, p);
+		rc = parallel_in_order(p->nunits, p->o->width, &steps, p, err);
 	if (rc)
-		return rc == -ENOMEM && !p->failed
-			       ? errmsg_nomem(p->err, p->o->name)
-			       : rc;
+		return rc;
 	if (p->nextents > PACK_EXTENTS_MAX)
-		return errmsg_set(p->err, -E2BIG, "%s: more than %llu extents",
+		return errmsg_set(err, -E2BIG, "%s: more than %llu extents",
 				  p->o->name,
 				  (unsigned long long)PACK_EXTENTS_MAX);
 	number_extents(p);
-	return write_index(p, size);
+	return write_index(p, size, err);
 }
 
 int pack_write(int fd, const struct pack_input *v, size_t n,
@@ -374,17 +352,15 @@ int pack_write(int fd, const struct pack_input *v, size_t n,
 	       struct errmsg *err)
 {
 	struct packing p = {
-		.fd = fd, .v = v, .n = n, .o = o, .err = err, .at = PACK_HEADER_SIZE
+		.fd = fd, .v = v, .n = n, .o = o, .at = PACK_HEADER_SIZE
 	};
 	int rc;
 
 	if (n > PACK_ENTRIES_MAX)
 		return errmsg_set(err, -E2BIG, "%s: %zu files are too many",
 				  o->name, n);
-	pthread_mutex_init(&p.err_lock, NULL);
-	rc = pack_units(&p, size);
+	rc = pack_units(&p, size, err);
 	filewriter_free(p.out);
-	pthread_mutex_destroy(&p.err_lock);
 	XXH3_freeState(p.hash);
 	bytebuf_done(&p.tables);
 	free(p.units);

@@ -309,13 +309,14 @@ static bool take_meta(const struct listing_entry *e, struct http_meta *out)
 
 /* Ask for the attributes of one file; what fails is asked for again by whoever wants
  * that file. */
-static int ask_meta(void *ctx, size_t i)
+static int ask_meta(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct heads *const h = ctx;
 	struct listing_entry *const e = &h->list->names.v[i];
 	struct http_meta m;
 	char *path;
 
+	(void)err;
 	if (e->is_dir || take_meta(e, &m) ||
 	    asprintf(&path, "%s/%s", h->list->path, e->name) < 0)
 		return 0;
@@ -347,7 +348,7 @@ int remote_list_meta(const struct site *s, struct remote_list *l,
 	}
 	if (take_meta(e, out))
 		return 0;
-	parallel_for(l->names.n, HEADS_WIDTH, ask_meta, &h);
+	parallel_for(l->names.n, HEADS_WIDTH, ask_meta, &h, NULL);
 	if (take_meta(e, out))
 		return 0;
 	if (asprintf(&path, "%s/%s", l->path, name) < 0)

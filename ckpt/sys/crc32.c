@@ -123,7 +123,7 @@ int crc32_ranges(struct crc_range *v, size_t n, unsigned width,
 	if (!s.v)
 		return errmsg_nomem(err, NULL);
 	crc32_cut(&s, v, n, piece);
-	rc = parallel_try(s.n, width, sum_piece, &s, err);
+	rc = parallel_for(s.n, width, sum_piece, &s, err);
 	if (!rc)
 		combine(s.v, v, n);
 	scratch_give(s.v);

@@ -4,7 +4,6 @@
 ckpt_libuckpt_a_SOURCES += \
 	%D%/clock.h \
 	%D%/parallel.h %D%/parallel.c \
-	%D%/pipeline.h %D%/pipeline.c \
 	%D%/memory.h %D%/memory.c \
 	%D%/dynlib.h %D%/dynlib.c \
 	%D%/write_all.h %D%/write_all.c \

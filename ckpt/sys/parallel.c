@@ -4,7 +4,7 @@
  *
  * The caller of a loop works on it, too, and never waits for a thread to become free:
  * loops may be nested, and without threads they only take longer.  A thread is started
- * when none is idle, and ends after IDLE_S seconds without work, so that a program has
+ * when none is free, and ends after IDLE_S seconds without work, so that a program has
  * nothing to shut down.  A forked child has a pool of its own.
  */
 #include "ckpt/sys/parallel.h"
@@ -13,6 +13,7 @@
 #include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/queue.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -29,27 +30,23 @@ struct job {
 	size_t next, n;
 	unsigned wanted;  /* threads of the pool that may still join */
 	unsigned helping; /* those that have joined and not left */
-	unsigned most;    /* that may join in all, for a job that grows */
 	bool grows;       /* when work waits */
 	size_t failed_at;
 	int rc;
-	struct errmsg *err; /* of `rc`; or NULL */
+	struct errmsg *err;  /* of `rc`; or NULL */
 	pthread_cond_t left; /* the last helper left */
 	TAILQ_ENTRY(job) at; /* in pool.jobs while `wanted` */
-	int (*work)(void *ctx, size_t i, struct errmsg *err);
+	parallel_work *work;
 	void *ctx;
 };
 
 static struct {
 	pthread_mutex_t lock; /* protects all below, and every job; not held while
-			       * work is done */
-	pthread_cond_t more;  /* a job was added */
+				 * work is done */
+	pthread_cond_t more;    /* a job was added */
 	TAILQ_HEAD(, job) jobs; /* that want threads, the newest first */
-	unsigned wanted; /* by all jobs */
-	unsigned coming; /* threads that were called or started and are not here yet */
-	unsigned idle;   /* threads that wait to be called */
-	unsigned called; /* of these, those that have been */
-	bool watches_forks;
+	unsigned wanted;        /* by all jobs */
+	unsigned free;          /* threads that are in no job */
 } pool = {
 	.lock = PTHREAD_MUTEX_INITIALIZER,
 	.more = PTHREAD_COND_INITIALIZER,
@@ -59,11 +56,9 @@ static struct {
 unsigned parallel_width(void)
 {
 	cpu_set_t set;
-
-	if (sched_getaffinity(0, sizeof(set), &set) < 0)
-		return 1;
-
-	const int n = CPU_COUNT(&set);
+	const int n = sched_getaffinity(0, sizeof(set), &set) < 0
+			      ? 0
+			      : CPU_COUNT(&set);
 
 	return n > 0 ? (unsigned)n : 1;
 }
@@ -84,7 +79,12 @@ static void reset_pool(void)
 	pthread_mutex_init(&pool.lock, NULL);
 	pthread_cond_init(&pool.more, NULL);
 	TAILQ_INIT(&pool.jobs);
-	pool.wanted = pool.coming = pool.idle = pool.called = 0;
+	pool.wanted = pool.free = 0;
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+	pthread_atfork(lock_pool, unlock_pool, reset_pool);
 }
 
 static void want_thread(struct job *job)
@@ -94,44 +94,31 @@ static void want_thread(struct job *job)
 		TAILQ_INSERT_HEAD(&pool.jobs, job, at);
 }
 
-static void want_no_more(struct job *job)
+/* Take back `n` of the threads that a job wants. */
+static void want_less(struct job *job, unsigned n)
 {
-	if (job->wanted)
+	pool.wanted -= n;
+	job->wanted -= n;
+	if (n && !job->wanted)
 		TAILQ_REMOVE(&pool.jobs, job, at);
-	pool.wanted -= job->wanted;
-	job->wanted = 0;
 }
 
 static void *pool_run(void *arg);
 
-static bool start_thread(void)
+/* Have as many free threads as are wanted.  Those that cannot be started only make the
+ * jobs slower. */
+static void summon(void)
 {
 	pthread_attr_t attr;
 	pthread_t thread;
-	int rc;
 
-	if (!pool.watches_forks)
-		pool.watches_forks =
-			pthread_atfork(lock_pool, unlock_pool, reset_pool) == 0;
+	pthread_cond_broadcast(&pool.more);
 	pthread_attr_init(&attr);
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	rc = pthread_create(&thread, &attr, pool_run, NULL);
+	while (pool.free < pool.wanted &&
+	       pthread_create(&thread, &attr, pool_run, NULL) == 0)
+		pool.free++;
 	pthread_attr_destroy(&attr);
-	return rc == 0;
-}
-
-/* Have as many threads come as are wanted.  Those that do not start only make it
- * slower. */
-static void summon(void)
-{
-	for (; pool.coming < pool.wanted; pool.coming++) {
-		if (pool.idle > pool.called) {
-			pool.called++;
-			pthread_cond_signal(&pool.more);
-		} else if (!start_thread()) {
-			return;
-		}
-	}
 }
 
 static long count_sleeps(void)
@@ -170,56 +157,41 @@ static void run_job(struct job *job)
 			if (job->err)
 				*job->err = err;
 		}
-		if (waited && job->helping + job->wanted < job->most &&
+		if (waited && job->helping + job->wanted < PARALLEL_FAR - 1 &&
 		    has_work(job)) {
 			want_thread(job);
 			summon();
 		}
 	}
-	want_no_more(job);
+	want_less(job, job->wanted);
 }
 
 static void help(struct job *job)
 {
-	pool.wanted--;
-	if (--job->wanted == 0)
-		TAILQ_REMOVE(&pool.jobs, job, at);
+	pool.free--;
+	want_less(job, 1);
 	job->helping++;
 	run_job(job);
 	if (--job->helping == 0)
 		pthread_cond_signal(&job->left);
-}
-
-/* Wait to be called; false if nobody does within IDLE_S seconds. */
-static bool wait_for_call(void)
-{
-	struct timespec until;
-	bool called;
-	int rc = 0;
-
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += IDLE_S;
-	pool.idle++;
-	while (!pool.called && rc == 0)
-		rc = pthread_cond_timedwait(&pool.more, &pool.lock, &until);
-	pool.idle--;
-	called = pool.called;
-	pool.called -= called;
-	return called;
+	pool.free++;
 }
 
 static void *pool_run(void *arg)
 {
-	bool stay = true;
+	struct timespec until;
+	int rc = 0;
 
 	(void)arg;
 	lock_pool();
-	while (stay) {
-		pool.coming--;
+	while (rc == 0 || !TAILQ_EMPTY(&pool.jobs)) {
 		while (!TAILQ_EMPTY(&pool.jobs))
 			help(TAILQ_FIRST(&pool.jobs));
-		stay = wait_for_call();
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec += IDLE_S;
+		rc = pthread_cond_timedwait(&pool.more, &pool.lock, &until);
 	}
+	pool.free--;
 	unlock_pool();
 	return NULL;
 }
@@ -233,7 +205,8 @@ static int run(struct job *job, unsigned width)
 	lock_pool();
 	for (size_t i = 1; i < others; i++)
 		want_thread(job);
-	summon();
+	if (job->wanted)
+		summon();
 	run_job(job);
 	while (job->helping)
 		pthread_cond_wait(&job->left, &pool.lock);
@@ -242,9 +215,8 @@ static int run(struct job *job, unsigned width)
 	return job->rc;
 }
 
-int parallel_try(size_t n, unsigned width,
-		 int (*work)(void *ctx, size_t i, struct errmsg *err),
-		 void *ctx, struct errmsg *err)
+int parallel_for(size_t n, unsigned width, parallel_work *work, void *ctx,
+		 struct errmsg *err)
 {
 	struct job job = { .n = n, .work = work, .ctx = ctx, .err = err };
 	int rc = 0;
@@ -256,33 +228,110 @@ int parallel_try(size_t n, unsigned width,
 	return rc;
 }
 
-int parallel_far(size_t n, unsigned width,
-		 int (*work)(void *ctx, size_t i, struct errmsg *err),
-		 void *ctx, struct errmsg *err)
+int parallel_far(size_t n, unsigned width, parallel_work *work, void *ctx,
+		 struct errmsg *err)
 {
-	struct job job = { .n = n, .work = work, .ctx = ctx, .err = err,
-			   .grows = true, .most = PARALLEL_FAR - 1 };
+	struct job job = {
+		.n = n, .work = work, .ctx = ctx, .err = err, .grows = true
+	};
 
 	return run(&job, width);
 }
 
-struct silent {
-	int (*work)(void *ctx, size_t i);
+/* --- in order ---------------------------------------------------------------- */
+
+struct sequence {
+	const struct parallel_steps *steps;
 	void *ctx;
+
+	pthread_mutex_t lock; /* protects the rest */
+	pthread_cond_t moved; /* `turn` or `end` has */
+	size_t turn;          /* item to commit */
+	size_t end;           /* the first item that failed, or their number */
+	void **slots;         /* those not in use */
+	size_t nslots;
 };
 
-static int work_silently(void *ctx, size_t i, struct errmsg *err)
+/* Wait for the turn of item i.  False if one before it has failed. */
+static bool wait_for_turn(struct sequence *s, size_t i)
 {
-	const struct silent *const s = ctx;
+	bool comes;
 
-	(void)err;
-	return s->work(s->ctx, i);
+	pthread_mutex_lock(&s->lock);
+	while (s->turn != i && i < s->end)
+		pthread_cond_wait(&s->moved, &s->lock);
+	comes = i < s->end;
+	pthread_mutex_unlock(&s->lock);
+	return comes;
 }
 
-int parallel_for(size_t n, unsigned width, int (*work)(void *ctx, size_t i),
-		 void *ctx)
+/* Pass the turn on from item i, or end with it. */
+static void pass_turn(struct sequence *s, size_t i, int rc)
 {
-	struct silent s = { work, ctx };
+	pthread_mutex_lock(&s->lock);
+	if (!rc)
+		s->turn = i + 1;
+	else if (i < s->end)
+		s->end = i;
+	pthread_cond_broadcast(&s->moved);
+	pthread_mutex_unlock(&s->lock);
+}
 
-	return parallel_try(n, width, work_silently, &s, NULL);
+static int take_steps(struct sequence *s, void *slot, size_t i,
+		      struct errmsg *err)
+{
+	int rc = slot ? s->steps->work(s->ctx, slot, i, err)
+		      : errmsg_nomem(err, NULL);
+
+	if (!rc) {
+		if (!wait_for_turn(s, i))
+			return 0;
+		rc = s->steps->commit(s->ctx, slot, i, err);
+	}
+	pass_turn(s, i, rc);
+	return rc || !s->steps->finish ? rc
+				       : s->steps->finish(s->ctx, slot, i, err);
+}
+
+static int take_item(void *ctx, size_t i, struct errmsg *err)
+{
+	struct sequence *const s = ctx;
+	void *slot = NULL;
+	int rc;
+
+	pthread_mutex_lock(&s->lock);
+	if (s->nslots)
+		slot = s->slots[--s->nslots];
+	pthread_mutex_unlock(&s->lock);
+	if (!slot)
+		slot = s->steps->begin();
+	rc = take_steps(s, slot, i, err);
+	pthread_mutex_lock(&s->lock);
+	if (slot)
+		s->slots[s->nslots++] = slot;
+	pthread_mutex_unlock(&s->lock);
+	return rc;
+}
+
+int parallel_in_order(size_t n, unsigned width,
+		      const struct parallel_steps *steps, void *ctx,
+		      struct errmsg *err)
+{
+	struct sequence s = { .steps = steps,
+			      .ctx = ctx,
+			      .end = n,
+			      .slots = calloc(width + 1, sizeof(*s.slots)) };
+	int rc;
+
+	if (!s.slots)
+		return errmsg_nomem(err, NULL);
+	pthread_mutex_init(&s.lock, NULL);
+	pthread_cond_init(&s.moved, NULL);
+	rc = parallel_for(n, width, take_item, &s, err);
+	while (s.nslots)
+		steps->end(s.slots[--s.nslots]);
+	pthread_cond_destroy(&s.moved);
+	pthread_mutex_destroy(&s.lock);
+	free(s.slots);
+	return rc;
 }

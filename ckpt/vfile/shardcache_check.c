@@ -350,7 +350,7 @@ int shardcache_check_paths(struct shardcache *c, const uint32_t *shards, size_t 
 		if (far && x.n)
 			add_following(&x, now);
 		pthread_mutex_unlock(&c->lock);
-		rc = parallel_try(x.n, far ? AT_ONCE : 1, check_listed, &x,
+		rc = parallel_for(x.n, far ? AT_ONCE : 1, check_listed, &x,
 				  err);
 	}
 	return rc;
@@ -379,5 +379,5 @@ int shardcache_check_files(struct shardcache *c, const uint32_t *shards,
 
 	return shardcache_is_far(c)
 		       ? parallel_far(n, 1, check_file, &x, err)
-		       : parallel_try(n, 1, check_file, &x, err);
+		       : parallel_for(n, 1, check_file, &x, err);
 }

@@ -184,7 +184,7 @@ static int load_missing(struct zero_checkpoint *r, unsigned first, unsigned end,
 	if (l.n)
 		list_missing(&l, end, last, 1, l.n + count_early(r));
 	rc = r->readers
-		     ? parallel_try(l.n, r->readers, load_indexed, &l, err)
+		     ? parallel_for(l.n, r->readers, load_indexed, &l, err)
 		     : parallel_far(l.n,
 				    far_is_suspect(&r->far) ? PARALLEL_FAR
 							    : parallel_width(),

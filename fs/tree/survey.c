@@ -98,13 +98,14 @@ static enum tried tried_before(const struct survey *s, const char *path)
 }
 
 /* A tag is scanned, which looks at all names and sizes and opens no file. */
-static int survey_scan(void *ctx, size_t i)
+static int survey_scan(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct survey *const s = ctx;
 	const enum tried tried = tried_before(s, s->paths[i]);
 	struct tagdir d;
 	size_t tiny;
 
+	(void)err;
 	s->odd[i] = tried == FAILED;
 	if (tried != NOT_TRIED || !tagdir_is_tag(s->paths[i]) ||
 	    kinds_is_universal(s->paths[i])) /* shown as it is */
@@ -181,7 +182,7 @@ static void survey_dir(struct tree *t, const char *dir, uint64_t index,
 	files_closedir(d);
 	s.odd = calloc(s.n + 1, sizeof(*s.odd));
 	if (s.odd)
-		parallel_for(s.n, SURVEY_WIDTH, survey_scan, &s);
+		parallel_for(s.n, SURVEY_WIDTH, survey_scan, &s, NULL);
 	for (size_t i = 0; s.odd && i < s.n; i++)
 		if (s.odd[i])
 			survey_report(&s, s.paths[i]);

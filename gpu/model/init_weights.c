@@ -44,12 +44,13 @@ struct drawing {
 	float *out;
 };
 
-static int draw_piece(void *ctx, size_t i)
+static int draw_piece(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct drawing *const d = ctx;
 	const size_t begin = i * PIECE, left = d->n - begin;
 	const size_t end = begin + (left < PIECE ? left : PIECE);
 
+	(void)err;
 	for (size_t k = begin, n; k < end; k += n) {
 		uint64_t at;
 
@@ -80,5 +81,5 @@ void init_weights(const struct gpt2 *m, size_t i, uint64_t seed, uint64_t first,
 	if (names_ends_with(p->name, "c_proj.weight"))
 		std /= sqrt(2.0 * m->config.n_layer);
 	parallel_for((n + PIECE - 1) / PIECE, parallel_width(), draw_piece,
-		     &(struct drawing){ p, key, first, n, std, out });
+		     &(struct drawing){ p, key, first, n, std, out }, NULL);
 }

@@ -11,6 +11,7 @@ unit_tests += \
 	%D%/test_memory \
 	%D%/test_write_all \
 	%D%/test_parallel \
+	%D%/test_in_order \
 	%D%/test_crc32 \
 	%D%/test_scratch \
 	%D%/test_outdir \

@@ -20,19 +20,12 @@ struct calls {
 	size_t fails_from; /* with its own number */
 };
 
-static int call(void *ctx, size_t i)
+static int call(void *ctx, size_t i, struct errmsg *err)
 {
 	struct calls *const c = ctx;
 
 	atomic_fetch_add(&c->of[i], 1);
-	return i >= c->fails_from ? (int)i : 0;
-}
-
-static int call_and_explain(void *ctx, size_t i, struct errmsg *err)
-{
-	const int rc = call(ctx, i);
-
-	return rc ? errmsg_set(err, rc, "item %zu", i) : 0;
+	return i >= c->fails_from ? errmsg_set(err, (int)i, "item %zu", i) : 0;
 }
 
 static void each_item_is_done_once(void **state)
@@ -43,7 +36,7 @@ static void each_item_is_done_once(void **state)
 		for (unsigned width = 0; width <= 5; width++) {
 			struct calls c = { .fails_from = ITEMS };
 
-			assert_int_equal(parallel_for(items[k], width, call, &c),
+			assert_int_equal(parallel_for(items[k], width, call, &c, NULL),
 					 0);
 			for (size_t i = 0; i < ITEMS; i++)
 				assert_int_equal(atomic_load(&c.of[i]),
@@ -57,7 +50,7 @@ static void after_a_failure_nothing_is_begun(void **state)
 		struct calls c = { .fails_from = 20 };
 		unsigned begun = 0;
 
-		assert_int_equal(parallel_for(ITEMS, width, call, &c), 20);
+		assert_int_equal(parallel_for(ITEMS, width, call, &c, NULL), 20);
 		for (size_t i = 20; i < ITEMS; i++)
 			begun += atomic_load(&c.of[i]);
 		assert_in_range(begun, 1, width);
@@ -66,11 +59,12 @@ static void after_a_failure_nothing_is_begun(void **state)
 
 /* Two items, each of which waits until the other has begun: a single thread
  * would never finish. */
-static int meet(void *ctx, size_t i)
+static int meet(void *ctx, size_t i, struct errmsg *err)
 {
 	atomic_uint *const begun = ctx;
 
 	(void)i;
+	(void)err;
 	atomic_fetch_add(begun, 1);
 	while (atomic_load(begun) < 2)
 		sched_yield();
@@ -82,17 +76,18 @@ static void two_threads_work_at_once(void **state)
 	for (unsigned k = 0; k < 100; k++) {
 		atomic_uint begun = 0;
 
-		assert_int_equal(parallel_for(2, 2, meet, &begun), 0);
+		assert_int_equal(parallel_for(2, 2, meet, &begun, NULL), 0);
 		assert_int_equal(atomic_load(&begun), 2);
 	}
 }
 
-static int run_inner(void *ctx, size_t i)
+static int run_inner(void *ctx, size_t i, struct errmsg *err)
 {
 	struct calls *const c = ctx;
 
 	(void)i;
-	return parallel_for(ITEMS, 3, call, c);
+	(void)err;
+	return parallel_for(ITEMS, 3, call, c, NULL);
 }
 
 /* All threads of the pool may be in a loop that waits for another. */
@@ -100,7 +95,7 @@ static void loops_within_loops_end(void **state)
 {
 	struct calls c = { .fails_from = ITEMS };
 
-	assert_int_equal(parallel_for(50, 4, run_inner, &c), 0);
+	assert_int_equal(parallel_for(50, 4, run_inner, &c, NULL), 0);
 	for (size_t i = 0; i < ITEMS; i++)
 		assert_int_equal(atomic_load(&c.of[i]), 50);
 }
@@ -112,12 +107,12 @@ static void a_forked_child_has_threads_of_its_own(void **state)
 	int status = -1;
 	pid_t child;
 
-	assert_int_equal(parallel_for(2, 2, meet, &begun), 0);
+	assert_int_equal(parallel_for(2, 2, meet, &begun, NULL), 0);
 	child = fork();
 	if (child == 0) {
 		atomic_store(&begun, 0);
 		alarm(20);
-		_exit(parallel_for(2, 2, meet, &begun));
+		_exit(parallel_for(2, 2, meet, &begun, NULL));
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
@@ -156,7 +151,7 @@ static void threads_are_used_again(void **state)
 	} s = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 	for (unsigned k = 0; k < 100; k++)
-		assert_int_equal(parallel_try(4, 2, note_thread, &s, NULL), 0);
+		assert_int_equal(parallel_for(4, 2, note_thread, &s, NULL), 0);
 	assert_in_range(s.n, 1, 50);
 }
 
@@ -166,7 +161,7 @@ static void the_message_is_that_of_the_result(void **state)
 		struct calls c = { .fails_from = 20 };
 		struct errmsg err = { "" };
 
-		assert_int_equal(parallel_try(ITEMS, width, call_and_explain, &c,
+		assert_int_equal(parallel_for(ITEMS, width, call, &c,
 					      &err),
 				 20);
 		assert_string_equal(err.text, "item 20");

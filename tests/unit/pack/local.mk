@@ -1,6 +1,5 @@
 # Units of ckpt/pack, and of what it needs of ckpt/sys.
 unit_tests += \
-	%D%/test_pipeline \
 	%D%/test_outfile \
 	%D%/test_filewriter \
 	%D%/test_block \

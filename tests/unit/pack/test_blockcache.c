@@ -104,14 +104,14 @@ static int slow_fill(void *ctx, uint8_t *to)
 	return count_fill(ctx, to);
 }
 
-static int want(void *ctx, size_t i)
+static int want(void *ctx, size_t i, struct errmsg *err)
 {
 	uint8_t block = 5;
 	struct cached_block *b;
 	const int rc = blockcache_get((struct blockcache_key){ 1, block },
 				      slow_fill, &block, &b);
 
-	(void)ctx, (void)i;
+	(void)ctx, (void)i, (void)err;
 	if (!rc)
 		blockcache_release(b);
 	return rc;
@@ -122,23 +122,23 @@ static void one_of_many_decodes(void **state)
 	const unsigned before = fills;
 
 	blockcache_set_limit(blockcache_default());
-	assert_int_equal(parallel_for(8, 8, want, NULL), 0);
+	assert_int_equal(parallel_for(8, 8, want, NULL, NULL), 0);
 	assert_int_equal(fills, before + 1);
 	blockcache_drop(1);
 	result = -EIO;
-	assert_int_equal(parallel_for(8, 8, want, NULL), -EIO);
+	assert_int_equal(parallel_for(8, 8, want, NULL, NULL), -EIO);
 	result = 0;
 	assert_int_equal(blockcache_bytes(), 0);
 }
 
-static int claim_and_fill(void *ctx, size_t i)
+static int claim_and_fill(void *ctx, size_t i, struct errmsg *err)
 {
 	uint8_t block = 5;
 	struct cached_block *const b =
 		blockcache_claim((struct blockcache_key){ 1, block });
 
 	if (!b)
-		return want(ctx, i);
+		return want(ctx, i, err);
 	usleep(20000); /* as when it is fetched */
 	if (blockcache_fill_claimed(b, count_fill, &block))
 		return result;
@@ -150,12 +150,12 @@ static void others_wait_for_a_claimed_block(void **state)
 {
 	const unsigned before = fills;
 
-	assert_int_equal(parallel_for(8, 8, claim_and_fill, NULL), 0);
+	assert_int_equal(parallel_for(8, 8, claim_and_fill, NULL, NULL), 0);
 	assert_int_equal(fills, before + 1);
 	assert_null(blockcache_claim((struct blockcache_key){ 1, 5 }));
 	blockcache_drop(1);
 	result = -EIO;
-	assert_int_equal(parallel_for(8, 8, claim_and_fill, NULL), -EIO);
+	assert_int_equal(parallel_for(8, 8, claim_and_fill, NULL, NULL), -EIO);
 	result = 0;
 	assert_int_equal(blockcache_bytes(), 0);
 }

@@ -152,7 +152,7 @@ static void any_range_is_read(void **state)
 	packed_done(&large);
 }
 
-static int read_in_sequence(void *ctx, size_t i)
+static int read_in_sequence(void *ctx, size_t i, struct errmsg *err)
 {
 	struct pack *const p = ctx;
 	const uint32_t file = 2 + (uint32_t)i % (PACKED_FILES - 2);
@@ -162,7 +162,7 @@ static int read_in_sequence(void *ctx, size_t i)
 
 	for (uint64_t off = 0, n; !rc && off < size; off += n) {
 		n = size - off < 200000 ? size - off : 200000;
-		rc = pack_read(p, file, buf, n, off, NULL);
+		rc = pack_read(p, file, buf, n, off, err);
 		if (!rc && memcmp(buf, large.bytes[file] + off, n) != 0)
 			rc = -EILSEQ;
 	}
@@ -178,10 +178,10 @@ static void many_readers_share_a_small_cache(void **state)
 	blockcache_set_limit(4 * BLOCK_SIZE);
 	pack_start_ahead(2);
 	p = open_pack();
-	assert_int_equal(parallel_for(40, 8, read_in_sequence, p), 0);
+	assert_int_equal(parallel_for(40, 8, read_in_sequence, p, NULL), 0);
 	assert_true(blockcache_bytes() <= 4 * BLOCK_SIZE);
 	pack_stop_ahead();
-	assert_int_equal(parallel_for(10, 3, read_in_sequence, p), 0);
+	assert_int_equal(parallel_for(10, 3, read_in_sequence, p, NULL), 0);
 	pack_close(p);
 	assert_int_equal(blockcache_bytes(), 0);
 	blockcache_set_limit(blockcache_default());
@@ -355,14 +355,14 @@ static void ranges_of_any_source_do(void **state)
 /* No multiple of a block: pieces meet within one. */
 #define PIECE 300001
 
-static int read_piece(void *ctx, size_t i)
+static int read_piece(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct far_pack *const f = ctx;
 	const uint64_t off = (uint64_t)i * PIECE;
 	const uint64_t left = large.in[f->master].id.size - off;
 	const size_t n = left < PIECE ? (size_t)left : PIECE;
 	uint8_t *const buf = malloc(n);
-	int rc = pack_read(f->p, f->master, buf, n, off, NULL);
+	int rc = pack_read(f->p, f->master, buf, n, off, err);
 
 	if (!rc && memcmp(buf, large.bytes[f->master] + off, n) != 0)
 		rc = -EILSEQ;
@@ -375,7 +375,7 @@ static int read_pieces(struct far_pack *f)
 	const uint64_t size = large.in[f->master].id.size;
 
 	return parallel_for((size_t)((size + PIECE - 1) / PIECE), 8, read_piece,
-			    f);
+			    f, NULL);
 }
 
 static void readers_that_meet_in_a_block_fetch_it_once(void **state)
@@ -402,7 +402,7 @@ static void a_block_that_cannot_be_fetched_fails_for_all(void **state)
 	struct far_pack f;
 
 	far_open(&f, 2000);
-	assert_int_equal(read_piece(&f, 0), 0); /* the table is there */
+	assert_int_equal(read_piece(&f, 0, NULL), 0); /* the table is there */
 	f.ranges.broken = true;
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(read_pieces(&f), -EIO);

@@ -7,57 +7,72 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "ckpt/sys/pipeline.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/sys/parallel.h"
 
 #define N 200
 
 struct seen {
 	atomic_uint worked[N], finished[N];
-	atomic_uint slots;
 	size_t committed; /* by one at a time: no lock */
 	size_t fail_at;   /* N: never */
 	int fail_step;
 };
 
-static void *seen_begin(void *ctx)
-{
-	struct seen *const s = ctx;
+static atomic_uint slots;
+static unsigned slots_max;
 
-	atomic_fetch_add(&s->slots, 1);
+static void *seen_begin(void)
+{
+	assert_true(atomic_fetch_add(&slots, 1) < slots_max);
 	return malloc(sizeof(size_t));
 }
 
-static int seen_work(void *ctx, void *slot, size_t i)
+static void seen_end(void *slot)
+{
+	atomic_fetch_sub(&slots, 1);
+	free(slot);
+}
+
+static int seen_fail(const struct seen *s, size_t i, int step,
+		     struct errmsg *err)
+{
+	return i == s->fail_at && s->fail_step == step
+		       ? errmsg_set(err, -EIO, "item %zu", i)
+		       : 0;
+}
+
+static int seen_work(void *ctx, void *slot, size_t i, struct errmsg *err)
 {
 	struct seen *const s = ctx;
 
 	*(size_t *)slot = i;
 	atomic_fetch_add(&s->worked[i], 1);
-	return i == s->fail_at && s->fail_step == 0 ? -EIO : 0;
+	return seen_fail(s, i, 0, err);
 }
 
-static int seen_commit(void *ctx, void *slot, size_t i)
+static int seen_commit(void *ctx, void *slot, size_t i, struct errmsg *err)
 {
 	struct seen *const s = ctx;
 
 	assert_int_equal(*(size_t *)slot, i);
 	assert_int_equal(s->committed, i);
 	s->committed++;
-	return i == s->fail_at && s->fail_step == 1 ? -EIO : 0;
+	return seen_fail(s, i, 1, err);
 }
 
-static int seen_finish(void *ctx, void *slot, size_t i)
+static int seen_finish(void *ctx, void *slot, size_t i, struct errmsg *err)
 {
 	struct seen *const s = ctx;
 
 	assert_int_equal(*(size_t *)slot, i);
 	atomic_fetch_add(&s->finished[i], 1);
-	return i == s->fail_at && s->fail_step == 2 ? -EIO : 0;
+	return seen_fail(s, i, 2, err);
 }
 
-static const struct pipeline_ops ops = {
+static const struct parallel_steps steps = {
 	.begin = seen_begin,
-	.end = free,
+	.end = seen_end,
 	.work = seen_work,
 	.commit = seen_commit,
 	.finish = seen_finish,
@@ -70,13 +85,15 @@ static void every_item_goes_through_all_steps(void **state)
 	for (size_t w = 0; w < sizeof(widths) / sizeof(*widths); w++) {
 		struct seen s = { .fail_at = N };
 
-		assert_int_equal(pipeline_run(N, widths[w], &ops, &s), 0);
+		slots_max = widths[w];
+		assert_int_equal(
+			parallel_in_order(N, widths[w], &steps, &s, NULL), 0);
+		assert_int_equal(slots, 0);
 		assert_int_equal(s.committed, N);
 		for (size_t i = 0; i < N; i++) {
 			assert_int_equal(s.worked[i], 1);
 			assert_int_equal(s.finished[i], 1);
 		}
-		assert_true(s.slots <= widths[w]);
 	}
 }
 
@@ -84,7 +101,7 @@ static void nothing_to_do_is_done(void **state)
 {
 	struct seen s = { .fail_at = N };
 
-	assert_int_equal(pipeline_run(0, 3, &ops, &s), 0);
+	assert_int_equal(parallel_in_order(0, 3, &steps, &s, NULL), 0);
 	assert_int_equal(s.committed, 0);
 }
 
@@ -94,7 +111,14 @@ static void an_error_ends_it(void **state)
 		for (unsigned width = 1; width < 4; width++) {
 			struct seen s = { .fail_at = 50, .fail_step = step };
 
-			assert_int_equal(pipeline_run(N, width, &ops, &s), -EIO);
+			struct errmsg err = { "" };
+
+			slots_max = width;
+			assert_int_equal(
+				parallel_in_order(N, width, &steps, &s, &err),
+				-EIO);
+			assert_string_equal(err.text, "item 50");
+			assert_int_equal(slots, 0);
 			assert_true(s.committed >= 50);
 			assert_true(s.committed < N);
 		}
