@@ -45,155 +45,105 @@ struct weight {
 	uint64_t numel;
 };
 
-static struct pack_input *input_of(const struct deriving *d,
-				   const struct tag_file *f, size_t *number)
+/* The number of a tag's file among the inputs, or -1. */
+static int64_t find_input(const struct deriving *d, const struct tag_file *f)
 {
 	/* NVMe files lie below the tag's directory. */
-	const int64_t i =
-		pack_inputs_find(d->x, f->path + strlen(d->z.dir.path) + 1);
-
-	if (i < 0)
-		return NULL;
-	*number = (size_t)i;
-	return &d->x->v[i];
-}
-
-static enum block_type weight_type(enum dtype d)
-{
-	return d == DTYPE_F32   ? BLOCK_F32
-	       : d == DTYPE_F16 ? BLOCK_F16
-				: BLOCK_BF16;
+	return pack_inputs_find(d->x, f->path + strlen(d->z.dir.path) + 1);
 }
 
 /* --- is it the master? ------------------------------------------------------- */
 
-static bool read_some(const char *path, const struct fileid *id, void *buf,
-		      size_t len, uint64_t off)
+static bool read_some(const struct pack_input *in, void *buf, size_t len,
+		      uint64_t off)
 {
 	struct source src;
 	bool ok;
 
-	if (source_open_known(&src, path, id, NULL))
+	if (source_open_known(&src, in->path, &in->id, NULL))
 		return false;
 	ok = source_read(&src, buf, len, off, NULL) == 0;
 	source_close(&src);
 	return ok;
 }
 
-/* The masters of a weight: part of a slice. */
-struct masters {
-	struct extent_map map; /* of the slice */
-	uint64_t skip;         /* bytes of it before the weight's */
-	uint64_t len;
-};
-
-/* What extent i of the slice has of the masters: where they are. */
-struct run_of_masters {
-	const struct tag_file *file;
-	uint64_t from;  /* in it */
-	uint64_t start; /* among the masters */
-	uint64_t len;   /* 0: nothing */
-};
-
-static struct run_of_masters masters_run(const struct deriving *d,
-					 const struct masters *m, size_t i)
-{
-	const struct extent *const e = &m->map.v[i];
-	const uint64_t end = m->skip + m->len;
-	const uint64_t first = e->start > m->skip ? e->start : m->skip;
-	const uint64_t last = e[1].start < end ? e[1].start : end;
-
-	return first >= last ? (struct run_of_masters){ 0 }
-			     : (struct run_of_masters){
-				       tagdir_file(&d->z.dir, e->shard),
-				       e->from + (first - e->start),
-				       first - m->skip,
-				       last - first,
-			       };
-}
-
-/* Do the first elements of a run agree? */
+/* Do the first elements of a region equal those of its source? */
 static bool is_master(const struct deriving *d, const struct weight *w,
-		      const struct run_of_masters *r)
+		      const struct pack_region *r)
 {
-	const uint64_t has = r->len / sizeof(float);
-	const size_t n = has < PROBE ? (size_t)has : PROBE;
 	const size_t size = dtype_size(w->dtype);
-	const uint64_t at = w->at + r->start / sizeof(float) * size;
+	const size_t n = r->len / size < PROBE ? (size_t)(r->len / size) : PROBE;
 	uint8_t weights[PROBE * sizeof(float)], made[PROBE * sizeof(float)];
 	float masters[PROBE];
 
-	if (!read_some(d->in->path, &d->in->id, weights, n * size, at) ||
-	    !read_some(r->file->path, &r->file->file, masters,
-		       n * sizeof(float), r->from))
+	if (!read_some(d->in, weights, n * size, r->start) ||
+	    !read_some(&d->x->v[r->source], masters, n * sizeof(float), r->from))
 		return false;
 	cast(DTYPE_F32, masters, w->dtype, made, n);
 	return memcmp(weights, made, n * size) == 0;
 }
 
-/* Let a run of a weight refer to its masters, unless either is no whole part of a
- * region of its type. */
-static int refer_run(struct deriving *d, const struct weight *w,
-		     const struct run_of_masters *run)
+/* The region of the weight that follows from extent `i` of a slice, whose masters of the
+ * weight begin at byte `skip`.  False if the extent has none of them, or either is no
+ * whole part of a region of its type. */
+static bool find_region(const struct deriving *d, const struct weight *w,
+			const struct extent_map *map, size_t i, uint64_t skip,
+			struct pack_region *out)
 {
+	const struct extent *const e = &map->v[i];
 	const size_t size = dtype_size(w->dtype);
-	const uint64_t at = w->at + run->start / sizeof(float) * size;
-	const uint64_t len = run->len / sizeof(float) * size;
-	struct pack_region r = {
-		.kind = w->dtype == DTYPE_F32 ? PACK_COPY : PACK_ROUNDED,
-		.type = weight_type(w->dtype),
-		.from = run->from,
-	};
-	const struct pack_input *const source =
-		input_of(d, run->file, &r.source);
+	const uint64_t end = skip + w->numel * sizeof(float);
+	const uint64_t first = e->start > skip ? e->start : skip;
+	const uint64_t last = e[1].start < end ? e[1].start : end;
 	const struct pack_region *from, *to;
+	struct pack_region r;
+	int64_t source;
 
-	from = source ? pack_inputs_region(source, run->from, run->len) : NULL;
-	to = pack_inputs_region(d->in, at, len);
+	if (first >= last)
+		return false;
+	source = find_input(d, tagdir_file(&d->z.dir, e->shard));
+	if (source < 0)
+		return false;
+	r = (struct pack_region){
+		.start = w->at + (first - skip) / sizeof(float) * size,
+		.len = (last - first) / sizeof(float) * size,
+		.kind = w->dtype == DTYPE_F32 ? PACK_COPY : PACK_ROUNDED,
+		.type = pack_inputs_type(w->dtype),
+		.source = (size_t)source,
+		.from = e->from + (first - e->start),
+	};
+	from = pack_inputs_region(&d->x->v[source], r.from, last - first);
+	to = pack_inputs_region(d->in, r.start, r.len);
 	if (!from || from->kind != PACK_STORED || from->type != BLOCK_F32 ||
-	    (run->from - from->start) % sizeof(float) || !to ||
+	    (r.from - from->start) % sizeof(float) || !to ||
 	    to->kind != PACK_STORED || to->type != r.type ||
-	    (at - to->start) % size)
-		return 0;
-	return pack_inputs_refer(d->in, at, len, &r)
-		       ? 0
-		       : errmsg_nomem(d->err, NULL);
+	    (r.start - to->start) % size)
+		return false;
+	*out = r;
+	return true;
 }
 
-static int refer(struct deriving *d, const struct weight *w,
-		 const struct masters *m)
-{
-	bool probed = false;
-	int rc = 0;
-
-	for (size_t i = 0; !rc && i < m->map.n; i++) {
-		const struct run_of_masters run = masters_run(d, m, i);
-
-		if (!run.len)
-			continue;
-		if (!probed && !is_master(d, w, &run))
-			return 0;
-		probed = true;
-		rc = refer_run(d, w, &run);
-	}
-	return rc ? rc : probed;
-}
-
-/* Let a weight refer to a slice from element `skip` on, if these are its masters:
- * 1, or 0 if not. */
+/* Let a weight refer to a slice from element `skip` on where these are its masters: 1
+ * if they are, or 0. */
 static int try_slice(struct deriving *d, const struct weight *w,
 		     const struct slice *s, uint64_t skip)
 {
-	struct masters m = { .skip = skip * sizeof(float),
-			     .len = w->numel * sizeof(float) };
-	int rc = 0;
+	struct extent_map map = { 0 };
+	struct pack_region r;
+	int found = 0;
 
 	if (s->module || skip > s->numel || w->numel > s->numel - skip)
 		return 0;
-	if (zckpt_slice(&d->z, s, NULL, DTYPE_F32, &m.map, NULL) == 0)
-		rc = refer(d, w, &m);
-	extent_done(&m.map);
-	return rc;
+	if (zckpt_slice(&d->z, s, NULL, DTYPE_F32, &map, NULL))
+		map.n = 0;
+	for (size_t i = 0; found >= 0 && i < map.n; i++)
+		if (find_region(d, w, &map, i, skip * sizeof(float), &r) &&
+		    is_master(d, w, &r))
+			found = pack_inputs_refer(d->in, &r)
+					? 1
+					: errmsg_nomem(d->err, d->in->path);
+	extent_done(&map);
+	return found;
 }
 
 /* --- the weights of a file --------------------------------------------------- */
@@ -292,16 +242,15 @@ static int derive_tensor(struct deriving *d, const char *name,
 
 static int derive_file(struct deriving *d, const struct tag_file *f)
 {
-	size_t number;
-	struct pack_input *const in = input_of(d, f, &number);
+	const int64_t input = find_input(d, f);
 	const struct value_dict *dict;
 	struct ptfile pt;
 	int rc = 0;
 
-	if (!in || tagdir_open_file(f, &pt, NULL))
+	if (input < 0 || tagdir_open_file(f, &pt, NULL))
 		return 0;
 	d->file = f;
-	d->in = in;
+	d->in = &d->x->v[input];
 	d->pt = &pt;
 	/* Files of a pipeline's layers and of experts are dictionaries of weights
 	 * themselves. */
@@ -316,12 +265,12 @@ static int derive_file(struct deriving *d, const struct tag_file *f)
 	return rc;
 }
 
-int pack_derive(struct pack_inputs *x, const char *tag, struct errmsg *err)
+int pack_derive(struct pack_inputs *x, struct errmsg *err)
 {
 	struct deriving d = { .x = x, .err = err };
 	int rc = 0;
 
-	if (zckpt_init(&d.z, tag, NULL, NULL))
+	if (zckpt_init(&d.z, x->dir, NULL, NULL))
 		return 0;
 	for (size_t i = 0; !rc && !d.z.dir.zero3 && i < d.z.dir.nmodel; i++)
 		rc = derive_file(&d, &d.z.dir.model[i]);

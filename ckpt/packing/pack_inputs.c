@@ -18,271 +18,164 @@
 #include <sys/xattr.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/bytebuf.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/interval.h"
 #include "ckpt/dirs/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/safetensors.h"
-#include "ckpt/pickle/value.h"
+#include "ckpt/pickle/pickle.h"
 
 /* Directories within each other. */
 #define DIRS_MAX 16
 
-/* --- runs of floats ---------------------------------------------------------- */
+/* --- storages ---------------------------------------------------------------- */
 
-struct run {
-	uint64_t start, len;
-	enum block_type type;
-};
-
-struct runs {
-	struct run *v;
-	size_t n, cap;
-	uint64_t least; /* bytes of one that counts */
-	bool failed;    /* memory ran out */
-};
-
-static enum block_type block_type_of(enum dtype d)
+enum block_type pack_inputs_type(enum dtype d)
 {
-	switch (d) {
-	case DTYPE_F16:
-		return BLOCK_F16;
-	case DTYPE_BF16:
-		return BLOCK_BF16;
-	case DTYPE_F32:
-		return BLOCK_F32;
-	default:
-		return BLOCK_BYTES;
-	}
+	return d == DTYPE_F16    ? BLOCK_F16
+	       : d == DTYPE_BF16 ? BLOCK_BF16
+	       : d == DTYPE_F32  ? BLOCK_F32
+				 : BLOCK_BYTES;
 }
 
-static void add_run(struct runs *r, enum dtype dtype, uint64_t start,
-		    uint64_t len)
+static bool add_region(struct pack_input *in, uint64_t start, uint64_t end,
+		       enum block_type type)
 {
-	const enum block_type type = block_type_of(dtype);
-
-	if (type == BLOCK_BYTES || len < r->least)
-		return;
-	if (!array_reserve(&r->v, &r->cap, r->n + 1, sizeof(*r->v))) {
-		r->failed = true;
-		return;
-	}
-	r->v[r->n++] =
-		(struct run){ start, len - len % block_width(type), type };
-}
-
-/* --- storages of a pickle ---------------------------------------------------- */
-
-/* Values that have been seen: they may be shared, and form cycles. */
-struct seen {
-	const struct value **v;
-	size_t n, room; /* power of two */
-};
-
-struct search {
-	const struct ptfile *pt;
-	struct runs *runs;
-	struct seen seen;
-};
-
-#define SEARCH_DEPTH_MAX 200
-
-static bool seen_grow(struct seen *s)
-{
-	const struct seen old = *s;
-	const size_t room = s->room ? 2 * s->room : 256;
-
-	s->v = calloc(room, sizeof(*s->v));
-	if (!s->v) {
-		*s = old;
-		return false;
-	}
-	s->room = room;
-	for (size_t i = 0; i < old.room; i++) {
-		size_t at = (uintptr_t)old.v[i] / sizeof(struct value);
-
-		if (!old.v[i])
-			continue;
-		while (s->v[at & (room - 1)])
-			at++;
-		s->v[at & (room - 1)] = old.v[i];
-	}
-	free(old.v);
-	return true;
-}
-
-/* Note a value; false if it was seen before, or memory runs out. */
-static bool seen_add(struct seen *s, const struct value *v)
-{
-	size_t at = (uintptr_t)v / sizeof(*v);
-
-	if (2 * s->n >= s->room && !seen_grow(s))
-		return false;
-	for (; s->v[at & (s->room - 1)]; at++)
-		if (s->v[at & (s->room - 1)] == v)
-			return false;
-	s->v[at & (s->room - 1)] = v;
-	s->n++;
-	return true;
-}
-
-static void search_value(struct search *x, const struct value *v,
-			 unsigned depth);
-
-static void search_storage(struct search *x, const struct value *v)
-{
-	enum dtype dtype;
-	const char *key;
-	uint64_t numel, at;
-
-	if (tensor_storage(v, "", &dtype, &key, &numel, NULL) == 0 &&
-	    numel <= UINT64_MAX / dtype_size(dtype) &&
-	    ptfile_storage(x->pt, key, numel * dtype_size(dtype), &at, NULL) == 0)
-		add_run(x->runs, dtype, at, numel * dtype_size(dtype));
-}
-
-static void search_seq(struct search *x, const struct value_seq *s,
-		       unsigned depth)
-{
-	for (size_t i = 0; i < s->n; i++)
-		search_value(x, s->v[i], depth);
-}
-
-static void search_dict(struct search *x, const struct value_dict *d,
-			unsigned depth)
-{
-	for (size_t i = 0; i < d->n; i++)
-		search_value(x, d->v[i].val, depth);
-}
-
-/* Recursive: what is nested deeper than any checkpoint is left as bytes. */
-static void search_value(struct search *x, const struct value *v, unsigned depth)
-{
-	if (!v || depth > SEARCH_DEPTH_MAX || v->kind < VALUE_TUPLE ||
-	    !seen_add(&x->seen, v))
-		return;
-	switch (v->kind) {
-	case VALUE_TUPLE:
-	case VALUE_LIST:
-		search_seq(x, &v->seq, depth + 1);
-		break;
-	case VALUE_DICT:
-		search_dict(x, &v->dict, depth + 1);
-		break;
-	case VALUE_STORAGE:
-		search_storage(x, v);
-		break;
-	case VALUE_REDUCE:
-	case VALUE_NEWOBJ:
-		search_value(x, v->obj->args, depth + 1);
-		search_value(x, v->obj->state, depth + 1);
-		search_seq(x, &v->obj->items, depth + 1);
-		search_dict(x, &v->obj->pairs, depth + 1);
-		break;
-	default:
-		break;
-	}
-}
-
-static void find_in_ptfile(struct source *src, struct runs *runs)
-{
-	struct ptfile pt;
-	struct search x = { .pt = &pt, .runs = runs };
-
-	if (ptfile_open_source(&pt, src, NULL))
-		return;
-	*src = pt.src;
-	search_value(&x, pt.root, 0);
-	free(x.seen.v);
-	pt.src.fd = -1; /* stays the caller's */
-	ptfile_close(&pt);
-}
-
-static void find_in_safetensors(const struct source *src, struct runs *runs)
-{
-	struct safetensors s;
-
-	if (safetensors_read(&s, src, NULL))
-		return;
-	for (size_t i = 0; i < s.n; i++)
-		add_run(runs, s.v[i].dtype, s.v[i].offset,
-			s.v[i].numel * dtype_size(s.v[i].dtype));
-	safetensors_done(&s);
-}
-
-/* --- regions ----------------------------------------------------------------- */
-
-static bool add_region(struct pack_input *in, const struct pack_region *r)
-{
-	if (!r->len)
+	if (start == end)
 		return true;
 	if (!array_reserve(&in->regions, &in->cap, in->nregions + 1,
 			   sizeof(*in->regions)))
 		return false;
-	in->regions[in->nregions++] = *r;
+	in->regions[in->nregions++] = (struct pack_region){ .start = start,
+							    .len = end - start,
+							    .kind = PACK_STORED,
+							    .type = type };
 	return true;
 }
 
-static bool add_stored(struct pack_input *in, uint64_t start, uint64_t end,
-		       enum block_type type)
+/* Add a storage of at least `least` bytes of floats. */
+static bool add_storage(struct pack_input *in, uint64_t least, enum dtype dtype,
+			uint64_t start, uint64_t len)
 {
-	const struct pack_region r = { .start = start,
-				       .len = end - start,
-				       .kind = PACK_STORED,
-				       .type = type };
+	const enum block_type type = pack_inputs_type(dtype);
 
-	return add_region(in, &r);
+	return type == BLOCK_BYTES || len < least ||
+	       add_region(in, start, start + len - len % block_width(type),
+			  type);
 }
+
+/* Add the storages of a file of torch.save.  Writing its pickle again lists them. */
+static bool find_in_ptfile(struct pack_input *in, uint64_t least,
+			   const struct ptfile *pt)
+{
+	struct pickle_storages found = { 0 };
+	struct bytebuf pickle = { 0 };
+	bool ok = true;
+
+	if (pickle_dump(pt->root, &pickle, &found, NULL))
+		found.n = 0;
+	for (size_t i = 0; ok && i < found.n; i++) {
+		enum dtype dtype;
+		const char *key;
+		uint64_t numel, len, at;
+
+		if (tensor_storage(found.pid[i], "", &dtype, &key, &numel,
+				   NULL) == 0 &&
+		    checked_mul(numel, dtype_size(dtype), &len) &&
+		    ptfile_storage(pt, key, len, &at, NULL) == 0)
+			ok = add_storage(in, least, dtype, at, len);
+	}
+	pickle_storages_done(&found);
+	bytebuf_done(&pickle);
+	return ok;
+}
+
+static bool find_in_safetensors(struct pack_input *in, uint64_t least,
+				const struct safetensors *s)
+{
+	bool ok = true;
+
+	for (size_t i = 0; ok && i < s->n; i++)
+		ok = add_storage(in, least, s->v[i].dtype, s->v[i].offset,
+				 s->v[i].numel * dtype_size(s->v[i].dtype));
+	return ok;
+}
+
+/* Find the storages of floats in a file, whose source is closed; none in one that
+ * cannot be understood. */
+static bool find_storages(struct pack_input *in, uint64_t least,
+			  struct source *src)
+{
+	const bool swap = names_ends_with(in->path, NAMES_SWAP_SUFFIX);
+	struct safetensors s;
+	struct ptfile pt;
+	bool ok = true;
+
+	if (!swap && !names_ends_with(in->path, ".safetensors")) {
+		if (ptfile_open_source(&pt, src, NULL))
+			return true;
+		ok = find_in_ptfile(in, least, &pt);
+		ptfile_close(&pt);
+		return ok;
+	}
+	if (swap) {
+		ok = add_storage(in, least, DTYPE_F32, 0, src->size);
+	} else if (safetensors_read(&s, src, NULL) == 0) {
+		ok = find_in_safetensors(in, least, &s);
+		safetensors_done(&s);
+	}
+	source_close(src);
+	return ok;
+}
+
+/* --- regions ----------------------------------------------------------------- */
 
 static int by_start(const void *a, const void *b)
 {
-	const struct run *const x = a, *const y = b;
+	const struct pack_region *const x = a, *const y = b;
 
 	return (x->start > y->start) - (x->start < y->start);
 }
 
-/* Runs, and bytes between them.  Of runs that overlap the first is taken. */
-static bool make_regions(struct pack_input *in, const struct runs *runs)
+/* Turn storages into regions that make up the file, with bytes between them.  Of
+ * storages that overlap the first is taken. */
+static bool fill_gaps(struct pack_input *in)
 {
+	struct pack_region *const v = in->regions;
+	const size_t n = in->nregions;
 	uint64_t at = 0;
-	bool ok = !runs->failed;
+	bool ok = true;
 
-	if (runs->n)
-		qsort(runs->v, runs->n, sizeof(*runs->v), by_start);
-	for (size_t i = 0; ok && i < runs->n; i++) {
-		const struct run *const r = &runs->v[i];
-
-		if (r->start < at || r->start > in->id.size ||
-		    r->len > in->id.size - r->start)
+	in->regions = NULL;
+	in->nregions = in->cap = 0;
+	if (n)
+		qsort(v, n, sizeof(*v), by_start);
+	for (size_t i = 0; ok && i < n; i++) {
+		if (v[i].start < at ||
+		    !checked_range(v[i].start, v[i].len, in->id.size))
 			continue;
-		ok = add_stored(in, at, r->start, BLOCK_BYTES) &&
-		     add_stored(in, r->start, r->start + r->len, r->type);
-		at = r->start + r->len;
+		ok = add_region(in, at, v[i].start, BLOCK_BYTES) &&
+		     add_region(in, v[i].start, v[i].start + v[i].len,
+				v[i].type);
+		at = v[i].start + v[i].len;
 	}
-	return ok && add_stored(in, at, in->id.size, BLOCK_BYTES);
+	free(v);
+	return ok && add_region(in, at, in->id.size, BLOCK_BYTES);
 }
 
 static int find_regions(struct pack_input *in, uint64_t least,
 			struct errmsg *err)
 {
-	struct runs runs = { .least = least };
 	struct source src;
-	int rc = source_open_known(&src, in->path, &in->id, err);
+	const int rc = source_open_known(&src, in->path, &in->id, err);
 
 	if (rc)
 		return rc;
-	if (names_ends_with(in->path, ".safetensors"))
-		find_in_safetensors(&src, &runs);
-	else if (names_ends_with(in->path, NAMES_SWAP_SUFFIX))
-		add_run(&runs, DTYPE_F32, 0, src.size);
-	else
-		find_in_ptfile(&src, &runs);
-	source_close(&src);
-	if (!make_regions(in, &runs))
-		rc = errmsg_nomem(err, in->path);
-	free(runs.v);
-	return rc;
+	return find_storages(in, least, &src) && fill_gaps(in)
+		       ? 0
+		       : errmsg_nomem(err, in->path);
 }
 
 /* --- readers ----------------------------------------------------------------- */
@@ -294,8 +187,7 @@ static int find_regions(struct pack_input *in, uint64_t least,
 static void restrict_readers(struct access *a, const char *path,
 			     const struct stat *st, bool packed)
 {
-	const bool acl =
-		getxattr(path, "system.posix_acl_access", NULL, 0) > 0;
+	const bool acl = getxattr(path, "system.posix_acl_access", NULL, 0) > 0;
 	struct access b = access_of(st, acl);
 
 	if (packed)
@@ -331,23 +223,26 @@ mode_t pack_inputs_mode(const struct pack_inputs *x, gid_t gid)
 {
 	const mode_t bits = x->readers.mode & GROUP_AND_OTHERS;
 
-	return 0600 | (bits == GROUP_AND_OTHERS || x->readers.gid == gid ? bits
-									: 0);
+	return 0600 |
+	       (bits == GROUP_AND_OTHERS || x->readers.gid == gid ? bits : 0);
 }
 
 /* --- directories ------------------------------------------------------------- */
 
-static int add_input(struct pack_inputs *x, const char *path, size_t root,
+static int add_input(struct pack_inputs *x, const char *path,
 		     const struct stat *st, struct errmsg *err)
 {
+	const char *const name = path + strlen(x->dir);
 	struct pack_input *in;
 
+	if (strlen(name) > PACK_NAME_MAX)
+		return errmsg_set(err, -E2BIG, "%s: too long a name", path);
 	if (!array_reserve(&x->v, &x->cap, x->n + 1, sizeof(*x->v)))
 		return errmsg_nomem(err, path);
 	in = &x->v[x->n++];
 	*in = (struct pack_input){
 		.path = strdup(path),
-		.name = strdup(path[root] == '/' ? path + root + 1 : ""),
+		.name = strdup(name + (*name == '/')),
 		.mode = st->st_mode & (S_IFMT | 0777),
 		.mtime_s = st->st_mtim.tv_sec,
 		.mtime_ns = (uint32_t)st->st_mtim.tv_nsec,
@@ -357,44 +252,41 @@ static int add_input(struct pack_inputs *x, const char *path, size_t root,
 	return in->path && in->name ? 0 : errmsg_nomem(err, path);
 }
 
-static int list_dir(struct pack_inputs *x, const char *dir, size_t root,
-		    unsigned depth, struct errmsg *err);
+static int list_dir(struct pack_inputs *x, const char *dir, unsigned depth,
+		    struct errmsg *err);
 
-/* An entry of a directory, `path`, and what is below it. */
-static int list_entry(struct pack_inputs *x, const char *path, size_t root,
-		      unsigned depth, struct errmsg *err)
+/* Add a file, or a directory and all below it.  The tag itself may be a link. */
+static int list_path(struct pack_inputs *x, const char *path, unsigned depth,
+		     struct errmsg *err)
 {
 	struct stat st;
 	int rc;
 
-	if (lstat(path, &st) < 0)
+	if ((depth ? lstat(path, &st) : stat(path, &st)) < 0)
 		return errmsg_set(err, -errno, "%s: %s", path, strerror(errno));
+	if (!depth && !S_ISDIR(st.st_mode))
+		return errmsg_set(err, -ENOTDIR, "%s: not a directory", path);
 	if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
 		return errmsg_set(err, -ENOTSUP,
 				  "%s: neither a file nor a directory: a pack"
 				  " cannot hold it",
 				  path);
-	if (strlen(path) - root > PACK_NAME_MAX)
-		return errmsg_set(err, -E2BIG, "%s: too long a name", path);
-	rc = add_input(x, path, root, &st, err);
-	if (!rc && S_ISDIR(st.st_mode))
-		rc = list_dir(x, path, root, depth + 1, err);
-	return rc;
+	rc = add_input(x, path, &st, err);
+	return rc || S_ISREG(st.st_mode) ? rc : list_dir(x, path, depth, err);
 }
 
 /* Recursive, DIRS_MAX times. */
-static int list_dir(struct pack_inputs *x, const char *dir, size_t root,
-		    unsigned depth, struct errmsg *err)
+static int list_dir(struct pack_inputs *x, const char *dir, unsigned depth,
+		    struct errmsg *err)
 {
-	DIR *d;
+	DIR *const d = depth > DIRS_MAX ? NULL : opendir(dir);
 	const struct dirent *e;
 	int rc = 0;
 
-	if (depth > DIRS_MAX)
-		return errmsg_set(err, -E2BIG, "%s: too deep", dir);
-	d = opendir(dir);
 	if (!d)
-		return errmsg_errno(err, dir, "cannot open");
+		return depth > DIRS_MAX
+			       ? errmsg_set(err, -E2BIG, "%s: too deep", dir)
+			       : errmsg_errno(err, dir, "cannot open");
 	while (!rc && (errno = 0, e = readdir(d))) {
 		char *path;
 
@@ -404,7 +296,7 @@ static int list_dir(struct pack_inputs *x, const char *dir, size_t root,
 			rc = errmsg_nomem(err, dir);
 			break;
 		}
-		rc = list_entry(x, path, root, depth, err);
+		rc = list_path(x, path, depth + 1, err);
 		free(path);
 	}
 	if (!rc && errno)
@@ -416,20 +308,14 @@ static int list_dir(struct pack_inputs *x, const char *dir, size_t root,
 int pack_inputs_list(struct pack_inputs *x, const char *dir, uint64_t least,
 		     struct errmsg *err)
 {
-	const size_t root = strlen(dir);
-	struct stat st;
 	int rc;
 
-	*x = (struct pack_inputs){ .least = least, .readers = ACCESS_ALL };
-	if (stat(dir, &st) < 0)
-		return errmsg_set(err, -errno, "%s: %s", dir, strerror(errno));
-	if (!S_ISDIR(st.st_mode))
-		return errmsg_set(err, -ENOTDIR, "%s: not a directory", dir);
-	rc = restrict_to_ancestors(&x->readers, dir, err);
+	*x = (struct pack_inputs){ .dir = dir,
+				   .least = least,
+				   .readers = ACCESS_ALL };
+	rc = list_path(x, dir, 0, err);
 	if (!rc)
-		rc = add_input(x, dir, root, &st, err);
-	if (!rc)
-		rc = list_dir(x, dir, root, 0, err);
+		rc = restrict_to_ancestors(&x->readers, dir, err);
 	if (!rc)
 		qsort(x->v, x->n, sizeof(*x->v), array_by_text);
 	for (size_t i = 0; !rc && i < x->n; i++)
@@ -483,39 +369,25 @@ const struct pack_region *pack_inputs_region(const struct pack_input *in,
 	return i < in->nregions ? &in->regions[i] : NULL;
 }
 
-bool pack_inputs_refer(struct pack_input *in, uint64_t off, uint64_t len,
-		       const struct pack_region *r)
+bool pack_inputs_refer(struct pack_input *in, const struct pack_region *r)
 {
-	const size_t i = find_region(in, off, len);
+	const size_t i = find_region(in, r->start, r->len);
 	const struct pack_region old = in->regions[i];
-	const struct pack_region parts[3] = {
-		{ .start = old.start,
-		  .len = off - old.start,
-		  .kind = old.kind,
-		  .type = old.type },
-		{ .start = off,
-		  .len = len,
-		  .kind = r->kind,
-		  .type = r->type,
-		  .source = r->source,
-		  .from = r->from },
-		{ .start = off + len,
-		  .len = old.start + old.len - off - len,
-		  .kind = old.kind,
-		  .type = old.type },
-	};
+	struct pack_region v[3] = { old, *r, old };
 	size_t n = 0;
 
-	if (!array_reserve(&in->regions, &in->cap, in->nregions + 2,
-			   sizeof(*in->regions)))
+	v[0].len = r->start - old.start;
+	v[2].start = r->start + r->len;
+	v[2].len = old.start + old.len - v[2].start;
+	for (size_t k = 0; k < 3; k++)
+		if (v[k].len)
+			v[n++] = v[k];
+	if (!array_reserve(&in->regions, &in->cap, in->nregions + n - 1,
+			   sizeof(*v)))
 		return false;
-	for (int k = 0; k < 3; k++)
-		n += parts[k].len > 0;
-	memmove(in->regions + i + n, in->regions + i + 1,
-		(in->nregions - i - 1) * sizeof(*in->regions));
+	memmove(&in->regions[i + n], &in->regions[i + 1],
+		(in->nregions - i - 1) * sizeof(*v));
+	memcpy(&in->regions[i], v, n * sizeof(*v));
 	in->nregions += n - 1;
-	for (size_t k = 0, at = i; k < 3; k++)
-		if (parts[k].len > 0)
-			in->regions[at++] = parts[k];
 	return true;
 }

@@ -7,11 +7,13 @@
 
 #include "ckpt/base/access.h"
 #include "ckpt/pack/pack_write.h"
+#include "ckpt/tensor/tensor.h"
 
 struct errmsg;
 
 /* What a directory holds, sorted by name, the directory itself first. */
 struct pack_inputs {
+	const char *dir; /* borrowed */
 	struct pack_input *v;
 	size_t n, cap;
 	uint64_t least;
@@ -24,9 +26,9 @@ struct pack_inputs {
 /*
  * List a directory and all below it, and find the storages in each file: those
  * of floats, if they have `least` bytes, become regions of their type, everything
- * else is bytes.  A file that
- * is no container of tensors, or a damaged one, is bytes.  -ENOTSUP for anything
- * but files and directories, -E2BIG, -ENOMEM, or what the system said.
+ * else is bytes.  A file that is no container of tensors, or a damaged one, is
+ * bytes.  -ENOTSUP for anything but files and directories, -E2BIG, -ENOMEM, or the
+ * system's error.
  */
 int pack_inputs_list(struct pack_inputs *x, const char *dir, uint64_t least,
 		     struct errmsg *err);
@@ -46,12 +48,11 @@ int64_t pack_inputs_find(const struct pack_inputs *x, const char *name);
 const struct pack_region *pack_inputs_region(const struct pack_input *in,
 					     uint64_t off, uint64_t len);
 
-/*
- * Let bytes [off, off + len) of a file, which lie in one stored region, be `r`
- * (with any start and length) instead.  False when memory runs out; then the
- * regions are as before.
- */
-bool pack_inputs_refer(struct pack_input *in, uint64_t off, uint64_t len,
-		       const struct pack_region *r);
+/* Let bytes of a file, which lie in one stored region, be the region `r` instead.
+ * False when memory runs out; then the regions are as before. */
+bool pack_inputs_refer(struct pack_input *in, const struct pack_region *r);
+
+/* The type of blocks for elements of a type. */
+enum block_type pack_inputs_type(enum dtype d);
 
 #endif

@@ -198,7 +198,7 @@ int packer_pack(const char *dir, const char *out, const struct packer_options *o
 		return rc;
 	rc = pack_inputs_list(&x, dir, PACK_INPUTS_LEAST, err);
 	if (!rc) {
-		rc = pack_derive(&x, dir, err);
+		rc = pack_derive(&x, err);
 		if (!rc)
 			rc = write_pack(&x, &file, &p, result, err);
 		pack_inputs_done(&x);

@@ -129,7 +129,7 @@ static void weights_follow_from_masters(void **state)
 
 		print_message("%s %s\n", cases[i].tag, cases[i].file);
 		assert_int_equal(pack_inputs_list(&x, dir, 1, &err), 0);
-		assert_int_equal(pack_derive(&x, dir, &err), 0);
+		assert_int_equal(pack_derive(&x, &err), 0);
 		for (size_t k = 0; k < x.n; k++)
 			if (strncmp(x.v[k].name, cases[i].file,
 				    strlen(cases[i].file)) == 0 &&
@@ -150,7 +150,7 @@ static void nothing_refers(const char *dir, uint64_t least)
 	struct pack_inputs x;
 
 	assert_int_equal(pack_inputs_list(&x, dir, least, &err), 0);
-	assert_int_equal(pack_derive(&x, dir, &err), 0);
+	assert_int_equal(pack_derive(&x, &err), 0);
 	assert_true(x.n > 1);
 	for (size_t i = 0; i < x.n; i++)
 		for (size_t k = 0; k < x.v[i].nregions; k++)
