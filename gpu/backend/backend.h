@@ -184,12 +184,6 @@ struct backend_ops {
 	void (*range_begin)(struct backend *b, const char *name);
 	void (*range_end)(struct backend *b);
 
-	/* Create a reader of files into device memory (reader.h), for devices
-	 * whose memory is not the host's. -ENOTSUP, without a message, if there
-	 * is none. */
-	int (*reader_new)(struct backend *b, struct reader **out,
-			  unsigned width, struct errmsg *err);
-
 	/* out[rows][c] = wte[token] + wpe[position]; rows = batch * seq.  A
 	 * token that is TOKEN_ELSEWHERE counts as zeros, and so does `wpe` if
 	 * it is NULL. */

@@ -199,8 +199,6 @@ const struct flag flags[FLAGS] = {
 	CHOICE("device", device, devices, "NAME\tcpu or cuda (cpu)"),
 	OTHER("tf32", FLAG_ON, tf32,
 	      "\tuse TF32 for fp32 GEMMs, on devices that have it"),
-	OTHER("no_gds", FLAG_ON, no_gds,
-	      "\tdo not read checkpoints by GPUDirect Storage"),
 	OTHER("no_cudnn", FLAG_ON, no_cudnn,
 	      "\tuse uctrain's own attention kernels"),
 	CHOICE("cuda_graph", cuda_graph, cuda_graphs,

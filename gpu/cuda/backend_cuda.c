@@ -19,7 +19,6 @@
 #include "gpu/cuda/cuda_graph.h"
 #include "gpu/cuda/cuda_ops.h"
 #include "gpu/cuda/cuda_stream.h"
-#include "gpu/read/reader.h"
 #include "gpu/watch/watch.h"
 
 /* Enough rows per chunk for the GEMMs to be at full speed.  The same on every machine,
@@ -236,17 +235,6 @@ static double peak_of(struct cuda *c)
 	return 0;
 }
 
-/* --- files ------------------------------------------------------------------ */
-
-static int cuda_reader_new(struct backend *b, struct reader **out,
-			   unsigned width, struct errmsg *err)
-{
-	const struct cuda *const c = cuda_of(b);
-
-	return c->no_gds ? -ENOTSUP
-			 : reader_cufile_new(out, width, c->device, err);
-}
-
 /* --- beginning and end ------------------------------------------------------ */
 
 static void cuda_destroy(struct backend *b)
@@ -292,7 +280,6 @@ static const struct backend_ops ops = {
 	.memory_left = cuda_memory_left,
 	.range_begin = cuda_range_begin,
 	.range_end = cuda_range_end,
-	.reader_new = cuda_reader_new,
 	.embed = cuda_embed,
 	.embed_grad = cuda_embed_grad,
 	.norm = cuda_norm,
@@ -362,7 +349,6 @@ int backend_cuda_new(struct backend **out, enum dtype dtype,
 		.act_size = dtype == DTYPE_F32 ? 4 : 2,
 		.logits_bytes = LOGITS_BYTES,
 	};
-	c->no_gds = o->no_gds;
 	c->no_cudnn = o->no_cudnn;
 	c->deterministic = o->deterministic;
 	c->tuning_cache = o->tuning_cache;

@@ -30,7 +30,6 @@ struct cuda {
 	bool saves_tuning;        /* and reports what is wrong with it */
 	struct cudnn *cudnn;      /* NULL: not opened yet */
 	bool tf32;                /* float32 GEMMs may use tf32 */
-	bool no_gds;              /* read files through host memory */
 	bool no_cudnn;            /* use our own attention kernels */
 	bool deterministic;       /* bit-identical results in every run */
 	/* Scratch memory of operations, grown on demand and kept. */

@@ -166,14 +166,6 @@ static void take_metadata(struct load *l)
 	l->z->optimizer.flavor = (enum optimizer_flavor)f->flavor;
 }
 
-/* Share the first failure of GPUDirect Storage with all ranks. */
-static void share_gds_failure(struct load *l)
-{
-	struct errmsg *e = &l->got->gds_failure;
-
-	comm_agree(l->z->world, *e->text ? -EIO : 0, e);
-}
-
 /* Count the missing states of all ranks, and share the first one. */
 static void sum_missing(struct load *l)
 {
@@ -225,10 +217,8 @@ static int open_host_upload(struct load *l)
 
 static void close_uploads(struct load *l)
 {
-	if (l->upload) {
-		l->got->gds = upload_gds(l->upload, &l->got->gds_failure);
+	if (l->upload)
 		upload_free(l->upload);
-	}
 	if (l->host_upload)
 		upload_free(l->host_upload);
 	if (l->host)
@@ -280,6 +270,5 @@ int load_checkpoint(struct zero *z, const struct load_options *o,
 	comm_broadcast(z->world, &got->vocab_rows, sizeof(got->vocab_rows), 0);
 	sum_missing(&l);
 	share_told_qkv(&l);
-	share_gds_failure(&l);
 	return zero_publish(z, err);
 }

@@ -46,8 +46,6 @@ struct load_result {
 	uint64_t bytes;            /* of tensors, read by this rank */
 	uint64_t direct;           /* of those, read from shards, not through
 				    * the mount */
-	uint64_t gds;              /* of those, read by GPUDirect Storage */
-	struct errmsg gds_failure; /* the first; "" if none */
 	double seconds;            /* duration */
 };
 

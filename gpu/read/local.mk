@@ -3,10 +3,6 @@
 gpu_libuctrain_a_SOURCES += \
 	%D%/mount_extents.h %D%/mount_extents.c \
 	%D%/pt_head.h %D%/pt_head.c \
-	%D%/reader.h %D%/reader_threads.c \
+	%D%/reader.h %D%/reader.c \
 	%D%/pinned.h %D%/pinned.c \
 	%D%/upload.h %D%/upload.c
-cufile_sources += %D%/reader_cufile.c
-if !HAVE_CUFILE
-gpu_libuctrain_a_SOURCES += %D%/reader_nocufile.c
-endif

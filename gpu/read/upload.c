@@ -14,9 +14,6 @@
  * A range that is not in the page cache is read past it, where it has whole pages:
  * what is read once would only take memory, and the copy from there time.
  *
- * If the device has its own reader, pieces that it takes are read directly to
- * their destination.  If that fails, they are read through the host.
- *
  * How many pieces are read at once is found out by trying (far.h): a page cache
  * needs as many as there are processors, storage far away up to a hundred.
  */
@@ -57,7 +54,6 @@ struct slot {
 	enum dtype dtype;
 	size_t n; /* elements */
 	float *to;
-	bool gds;     /* in the device's reader */
 	bool direct;  /* read past the page cache, else by: */
 	int buffered; /* another descriptor of the file */
 	bool staged;  /* cast by the device */
@@ -80,16 +76,13 @@ struct block {
 struct upload {
 	struct backend *b;
 	struct reader *reader;
-	struct reader *gds; /* the device's own; NULL: none */
 	struct block *blocks;
 	struct slot *free;
 	unsigned nslots;                     /* that have their memory */
 	unsigned most;                       /* pieces being read, at most */
 	struct far_width width;              /* the same for now */
 	struct slot *copying, **copying_end; /* oldest first */
-	unsigned reading, reading_gds;
-	uint64_t gds_bytes;
-	struct errmsg gds_failure; /* the first; "" if none */
+	unsigned reading;
 	void *staging; /* PIECE bytes on the device; NULL: cast here */
 	uint64_t added;
 	int rc; /* of the first piece that failed, and its message */
@@ -112,7 +105,6 @@ static void upload_close_file(struct slot *s)
 
 static void put_free(struct upload *q, struct slot *s)
 {
-	assert(!s->gds);
 	s->next = q->free;
 	q->free = s;
 }
@@ -173,8 +165,7 @@ static int place_block(struct upload *q, struct errmsg *err)
 	return 0;
 }
 
-/* Make uploads wait for the computation queued so far.  The device's reader
- * does not know queues: wait here. */
+/* Make uploads wait for the computation queued so far. */
 static void begin_after_compute(struct upload *q)
 {
 	struct backend *b = q->b;
@@ -184,8 +175,6 @@ static void begin_after_compute(struct upload *q)
 		return;
 	b->ops->event_record(b, e, QUEUE_COMPUTE);
 	b->ops->queue_wait(b, QUEUE_COPY, e);
-	if (q->gds)
-		b->ops->event_wait(b, e);
 }
 
 int upload_new(struct upload **out, struct backend *b, unsigned width,
@@ -201,12 +190,10 @@ int upload_new(struct upload **out, struct backend *b, unsigned width,
 	q->copying_end = &q->copying;
 	q->most = most * SLOTS_OF_READ;
 	far_width_init(&q->width, width * SLOTS_OF_READ);
-	rc = reader_threads_new(&q->reader, q->most, err);
+	rc = reader_new(&q->reader, q->most, err);
 	if (!rc)
 		rc = add_block(q, width * SLOTS_OF_READ, err);
-	if (!rc && !b->on_host)
-		rc = b->ops->reader_new(b, &q->gds, q->most, err);
-	if (rc && rc != -ENOTSUP) {
+	if (rc) {
 		upload_free(q);
 		return rc;
 	}
@@ -222,10 +209,7 @@ void upload_free(struct upload *q)
 	struct backend *b = q->b;
 	struct block *k;
 
-	if (q->gds)
-		q->gds->ops->free(q->gds);
-	if (q->reader)
-		q->reader->ops->free(q->reader);
+	reader_free(q->reader);
 	for (struct slot *s = q->copying; s; s = s->next)
 		b->ops->event_wait(b, s->copied);
 	while ((k = q->blocks)) {
@@ -245,16 +229,11 @@ static bool casts_here(const struct slot *s)
 	return s->dtype != DTYPE_F32 && !s->staged;
 }
 
-static unsigned upload_reading(const struct upload *q)
-{
-	return q->reading + q->reading_gds;
-}
-
 /* A piece has come.  Its time tells something unless there was too little to do. */
 static void count_read(struct upload *q, const struct slot *s)
 {
 	far_width_done(&q->width, s->job.len,
-		       upload_reading(q) >= q->width.width / 2, clock_ns());
+		       q->reading >= q->width.width / 2, clock_ns());
 }
 
 static void note_failure(struct upload *q, const struct slot *s)
@@ -284,42 +263,6 @@ static void copy_to_device(struct upload *q, struct slot *s)
 	q->copying_end = &s->next;
 }
 
-static void note_gds_failure(struct upload *q, const struct slot *s)
-{
-	if (!*q->gds_failure.text)
-		q->gds_failure = s->job.err;
-}
-
-/* Finish a piece of the device's reader, or read it again through the host. */
-static void collect_gds(struct upload *q, struct slot *s)
-{
-	assert(q->reading_gds);
-	q->reading_gds--;
-	s->gds = false;
-	if (!s->job.rc) {
-		q->gds_bytes += s->job.len;
-		count_read(q, s);
-		upload_close_file(s);
-		put_free(q, s);
-		return;
-	}
-	note_gds_failure(q, s);
-	s->job.buf = s->ready;
-	q->reader->ops->start(q->reader, &s->job);
-	q->reading++;
-}
-
-static struct slot *take_read(struct upload *q, bool wait)
-{
-	struct read_job *job = NULL;
-
-	if (q->reading_gds)
-		job = q->gds->ops->take(q->gds, wait && !q->reading);
-	if (!job && q->reading)
-		job = q->reader->ops->take(q->reader, wait);
-	return (struct slot *)job;
-}
-
 /* A direct read failed, as it does on some filesystems: read through the page
  * cache. */
 static void read_buffered(struct upload *q, struct slot *s)
@@ -327,21 +270,17 @@ static void read_buffered(struct upload *q, struct slot *s)
 	close(s->job.file.fd);
 	s->job.file.fd = s->buffered;
 	s->direct = false;
-	q->reader->ops->start(q->reader, &s->job);
+	reader_start(q->reader, &s->job);
 }
 
 /* Advance a piece that has been read.  False if there is none. */
 static bool upload_collect(struct upload *q, bool wait)
 {
-	struct slot *s = take_read(q, wait);
+	struct slot *const s =
+		q->reading ? (struct slot *)reader_take(q->reader, wait) : NULL;
 
 	if (!s)
 		return false;
-	if (s->gds) {
-		collect_gds(q, s);
-		return true;
-	}
-	assert(q->reading);
 	if (s->job.rc && s->direct) {
 		read_buffered(q, s);
 		return true;
@@ -381,7 +320,7 @@ static bool may_read(struct upload *q)
 	const unsigned width =
 		q->width.width < q->most ? q->width.width : q->most;
 
-	if (upload_reading(q) >= width)
+	if (q->reading >= width)
 		return false;
 	if (!q->free && q->nslots < width &&
 	    (add_block(q, width - q->nslots, NULL) || place_block(q, NULL)))
@@ -436,19 +375,6 @@ static int upload_open_file(struct slot *s, const struct source *file,
 	return errmsg_errno(err, file->name, "cannot be read");
 }
 
-/* Should the device's reader have this piece? */
-static bool takes_gds(struct upload *q, struct slot *s)
-{
-	int rc;
-
-	if (!q->gds || s->dtype != DTYPE_F32 || s->job.file.fd < 0)
-		return false;
-	rc = q->gds->ops->takes(q->gds, &s->job);
-	if (rc && rc != -ENOTSUP)
-		note_gds_failure(q, s);
-	return rc == 0;
-}
-
 /* Read past the page cache what can be. */
 static void go_direct(struct slot *s)
 {
@@ -463,17 +389,6 @@ static void go_direct(struct slot *s)
 	s->buffered = s->job.file.fd;
 	s->job.file.fd = fd;
 	s->direct = true;
-}
-
-static void start_read(struct upload *q, struct slot *s)
-{
-	if (s->gds) {
-		q->gds->ops->start(q->gds, &s->job);
-		q->reading_gds++;
-	} else {
-		q->reader->ops->start(q->reader, &s->job);
-		q->reading++;
-	}
 }
 
 static int upload_add_piece(struct upload *q, const struct source *file,
@@ -495,8 +410,7 @@ static int upload_add_piece(struct upload *q, const struct source *file,
 	s->job.off = off;
 	s->job.len = piece.n * dtype_size(piece.dtype);
 	rc = upload_open_file(s, file, err);
-	s->gds = !rc && takes_gds(q, s);
-	s->job.buf = s->gds ? s->to : upload_place(s);
+	s->job.buf = upload_place(s);
 	if (!rc && !s->job.buf)
 		rc = errmsg_nomem(err, NULL);
 	if (rc) {
@@ -504,9 +418,10 @@ static int upload_add_piece(struct upload *q, const struct source *file,
 		put_free(q, s);
 		return rc;
 	}
-	if (cold && !s->gds)
+	if (cold)
 		go_direct(s);
-	start_read(q, s);
+	reader_start(q->reader, &s->job);
+	q->reading++;
 	return 0;
 }
 
@@ -519,27 +434,23 @@ static bool is_cold(const struct upload *q, const struct source *file,
 	       !pagecache_has(file->fd, off, len);
 }
 
-/* The number of elements, of the next `left`, in a piece.  The device's reader and
- * direct reads get whole pages; what lies before and after these is a piece of its
- * own. */
+/* The number of elements, of the next `left`, in a piece.  Direct reads get whole
+ * pages; what lies before and after these is a piece of its own. */
 static size_t upload_cut(const struct upload *q, uint64_t off, size_t left,
 			 enum dtype dtype, bool cold)
 {
-	const bool gds = q->gds && dtype == DTYPE_F32;
-	const size_t align = gds ? q->gds->align : PAGECACHE_ALIGN;
-	const size_t least = gds ? q->gds->least : DIRECT_LEAST;
 	const size_t size = dtype_size(dtype);
 	const size_t floats = is_staged(q, dtype) ? size : sizeof(float);
 	const size_t most = (q->b->on_host ? PIECE_ON_HOST : PIECE) /
 			    (size > floats ? size : floats);
 	const size_t n = left < most ? left : most;
-	const size_t before = (size_t)(-off % align);
+	const size_t before = (size_t)(-off % PAGECACHE_ALIGN);
 
-	if ((!gds && !cold) || before % size || n * size < before + least)
+	if (!cold || before % size || n * size < before + DIRECT_LEAST)
 		return n;
 	if (before)
 		return before / size;
-	return n * size / align * align / size;
+	return n * size / PAGECACHE_ALIGN * PAGECACHE_ALIGN / size;
 }
 
 int upload_add(struct upload *q, const struct source *file, uint64_t off,
@@ -570,15 +481,9 @@ int upload_add(struct upload *q, const struct source *file, uint64_t off,
 
 int upload_finish(struct upload *q, struct errmsg *err)
 {
-	while (upload_reading(q))
+	while (q->reading)
 		upload_collect(q, true);
 	while (q->copying)
 		wait_for_copy(q);
 	return q->rc ? errmsg_set(err, q->rc, "%s", q->err.text) : 0;
-}
-
-uint64_t upload_gds(const struct upload *q, struct errmsg *failure)
-{
-	*failure = q->gds_failure;
-	return q->gds_bytes;
 }

@@ -14,8 +14,7 @@ struct source;
 /*
  * Uploads of tensor elements from files to a device, in large pieces, with
  * reads and copies of different pieces overlapping.  If device memory is host
- * memory, or the device has its own reader, a piece is read directly to its
- * destination.
+ * memory, a piece is read directly to its destination.
  */
 struct upload;
 
@@ -35,10 +34,6 @@ int upload_add(struct upload *q, const struct source *file, uint64_t off,
 
 /* Wait for all pieces.  Returns the first error. */
 int upload_finish(struct upload *q, struct errmsg *err);
-
-/* Bytes read by the device's own reader, and the first failure of that reader
- * ("" if none); failed pieces were read through the host. */
-uint64_t upload_gds(const struct upload *q, struct errmsg *failure);
 
 /* Pieces in progress are discarded. */
 void upload_free(struct upload *q);

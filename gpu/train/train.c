@@ -37,28 +37,18 @@
 /* Report what was read, and what the checkpoint lacked. */
 static void log_resumed(const struct run *r, const struct load_result *got)
 {
-	double bytes[3] = { (double)got->bytes, (double)got->direct,
-			    (double)got->gds };
+	double bytes[2] = { (double)got->bytes, (double)got->direct };
 	double took = got->seconds;
-	char gds[64] = "";
 
-	comm_sum_double(r->comm, bytes, 3);
+	comm_sum_double(r->comm, bytes, 2);
 	comm_max_double(r->comm, &took, 1);
 	if (r->comm->rank != 0)
 		return;
-	if (bytes[2])
-		snprintf(gds, sizeof(gds), ", %.1f MB by GPUDirect Storage",
-			 bytes[2] / 1e6);
 	fprintf(stderr,
 		"uctrain: resumed from %s at step %" PRIu64
 		": all ranks read %.1f MB of tensors, %.1f MB directly from "
-		"shards%s, in %.2f s\n",
-		got->path, got->step, bytes[0] / 1e6, bytes[1] / 1e6, gds, took);
-	if (*got->gds_failure.text)
-		fprintf(stderr,
-			"uctrain: GPUDirect Storage failed, reading through "
-			"host memory instead: %s\n",
-			got->gds_failure.text);
+		"shards, in %.2f s\n",
+		got->path, got->step, bytes[0] / 1e6, bytes[1] / 1e6, took);
 	if (got->exact_gelu)
 		fprintf(stderr,
 			"uctrain: the model was trained with the exact GELU; going on with its approximation by tanh\n");
@@ -202,7 +192,6 @@ static int open_backend(struct run *r, struct errmsg *err)
 	const struct backend_cuda_options cuda = {
 		.local_rank = r->comm->local_rank,
 		.tf32 = c->tf32,
-		.no_gds = c->no_gds,
 		.no_cudnn = c->no_cudnn,
 		.deterministic = c->deterministic || c->rank_invariant,
 		.tuning_cache = c->tuning_cache,

@@ -7,23 +7,20 @@ cudaemu_kernels = \
 	%D%/cuda_attention_grad.o
 cudaemu_libs = $(cudaemu_kernels) tests/libcudaemu.a
 cudaemu_includes = -I$(top_srcdir)/%D%
-# Where an emulated cuFile finds files, cudaemu_cufile.h, and calls that are counted,
-# cudaemu_calls.c.
-cudaemu_ldflags = $(AM_LDFLAGS) -Wl,--wrap=fstatfs,--wrap=mincore \
-	-Wl,--wrap=open,--wrap=fcntl,--wrap=ioctl
+# Calls that are counted, cudaemu_calls.c.
+cudaemu_ldflags = $(AM_LDFLAGS) -Wl,--wrap=open,--wrap=fcntl,--wrap=ioctl
 cudaemu_cxxflags = -std=c++17 -pthread $(UCFS_CFLAGS) -fno-strict-aliasing \
 	-Wno-unknown-pragmas -fno-exceptions -fno-rtti -fno-threadsafe-statics
 EXTRA_LIBRARIES += tests/libcudaemu.a
 tests_libcudaemu_a_SOURCES = \
-	$(cuda_sources) $(cufile_sources) $(cudnn_sources) \
+	$(cuda_sources) $(cudnn_sources) \
 	%D%/cuda_runtime.h %D%/cuda_runtime_api.h \
-	%D%/cublasLt.h %D%/cufile.h \
+	%D%/cublasLt.h \
 	%D%/cudnn.h %D%/nvtx3/nvToolsExt.h \
 	%D%/gpu/cuda/cuda_launch.cuh %D%/gpu/cuda/cuda_ptx.cuh \
 	%D%/cudaemu.h %D%/cudaemu.cc \
 	%D%/cudaemu_impl.h %D%/cudaemu_api.c \
 	%D%/cudaemu_graph.c %D%/cudaemu_lt.c \
-	%D%/cudaemu_cufile.h %D%/cudaemu_cufile.c \
 	%D%/cudaemu_cudnn.h %D%/cudaemu_cudnn.c \
 	%D%/cudaemu_cudnn_impl.h %D%/cudaemu_cudnn_ops.c \
 	%D%/cudaemu_calls.c %D%/cudaemu_types.c

@@ -95,7 +95,7 @@ FNR == 1 {
 	sub(/>.*/, "", header)
 	if (column != "fs" && header ~ /^fuse/)
 		complain(column "/ may not include <" header ">")
-	if (column != "gpu" && header ~ /^(cuda|cublas|cudnn|curand|cufile|nccl|mpi)/)
+	if (column != "gpu" && header ~ /^(cuda|cublas|cudnn|curand|nccl|mpi)/)
 		complain(column "/ may not include <" header ">")
 }
 

@@ -280,16 +280,6 @@ static void *native_queue(struct backend *b, enum backend_queue q)
 	return &queues[q];
 }
 
-static int reader_new(struct backend *b, struct reader **out, unsigned width,
-		      struct errmsg *err)
-{
-	(void)b;
-	(void)out;
-	(void)width;
-	(void)err;
-	return -ENOTSUP;
-}
-
 /* --- arithmetic ------------------------------------------------------------ */
 
 static void zero(struct backend *b, void *p, size_t bytes)
@@ -354,7 +344,6 @@ struct backend *apart_backend(enum dtype dtype)
 		.event_wait = event_wait,
 		.queue_wait = queue_wait,
 		.native_queue = native_queue,
-		.reader_new = reader_new,
 		.sum_squares = sum_squares,
 		.accumulate = accumulate,
 		.round = round_weights,

@@ -309,7 +309,7 @@ static void a_reader_says_what_went_wrong(void **state)
 	uint8_t *buf = malloc(COUNT(jobs) * 5000);
 	struct reader *r;
 
-	assert_int_equal(reader_threads_new(&r, 3, NULL), 0);
+	assert_int_equal(reader_new(&r, 3, NULL), 0);
 
 	for (size_t i = 0; i < COUNT(jobs); i++) {
 		jobs[i].file = src;
@@ -317,19 +317,19 @@ static void a_reader_says_what_went_wrong(void **state)
 		jobs[i].len = 5000;
 		jobs[i].buf = buf + i * 5000;
 		jobs[i].rc = 1;
-		r->ops->start(r, &jobs[i]);
+		reader_start(r, &jobs[i]);
 	}
 	for (size_t i = 0; i < COUNT(jobs); i++)
-		assert_non_null(r->ops->take(r, true));
-	assert_null(r->ops->take(r, false));
+		assert_non_null(reader_take(r, true));
+	assert_null(reader_take(r, false));
 	for (size_t i = 0; i < 8; i++) {
 		assert_int_equal(jobs[i].rc, 0);
 		assert_memory_equal(jobs[i].buf, content + jobs[i].off, 5000);
 	}
 	assert_int_equal(jobs[8].rc, -EBADMSG);
 	assert_non_null(strstr(jobs[8].err.text, FILE_NAME ": ends at"));
-	r->ops->start(r, &jobs[0]); /* and not waited for */
-	r->ops->free(r);
+	reader_start(r, &jobs[0]); /* and not waited for */
+	reader_free(r);
 	source_close(&src);
 	free(buf);
 }
