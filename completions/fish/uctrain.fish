@@ -21,4 +21,3 @@ complete -c uctrain -l data -r
 complete -c uctrain -l data_samples -r
 complete -c uctrain -l deepspeed_config -r
 complete -c uctrain -l rules -r
-complete -c uctrain -l tuning_cache -r

@@ -559,7 +559,6 @@ int config_parse(struct config *c, int argc, char **argv, unsigned ranks,
 
 void config_done(struct config *c)
 {
-	free(c->tuning_cache);
 	free(c->data);
 	free(c->data_samples);
 	free(c->checkpoint_dir);

@@ -95,7 +95,6 @@ struct config {
 	bool tf32;
 	bool no_cudnn;      /* use our own attention kernels */
 	double peak_tflops; /* of a device; 0: what the backend knows */
-	char *tuning_cache; /* file of measured choices, or NULL */
 	struct optimizer_config optimizer;
 	struct lr_schedule_config schedule;
 	struct loss_scaler_config scaler;

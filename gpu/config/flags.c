@@ -203,8 +203,6 @@ const struct flag flags[FLAGS] = {
 	      "\tuse uctrain's own attention kernels"),
 	CHOICE("cuda_graph", cuda_graph, cuda_graphs,
 	       "WHEN\treplay steps as a CUDA graph: auto, on or off (auto)"),
-	OTHER("tuning_cache", FLAG_TEXT, tuning_cache,
-	      "FILE\tkeep the algorithms that were fastest in FILE"),
 	REAL("peak_tflops", peak_tflops, 0, 1e9,
 	     "X\tof a device, for its utilization (known GPUs': data sheets)"),
 	{ "recompute", FLAG_CHOICE_OR_FIRST, AT(recompute), 0, 0, recomputed,

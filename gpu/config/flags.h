@@ -49,7 +49,7 @@ struct flag {
 /* The types of a model. */
 extern const struct choice flag_dtypes[];
 
-#define FLAGS 62
+#define FLAGS 61
 extern const struct flag flags[FLAGS];
 
 bool flag_takes_value(const struct flag *f);

@@ -71,13 +71,9 @@ int cuda_failure(struct cuda *c, struct errmsg *err)
 static int cuda_sync(struct backend *b, struct errmsg *err)
 {
 	struct cuda *const c = cuda_of(b);
-	int rc;
 
 	wait_for_stream(c);
-	rc = cuda_failure(c, err);
-	if (!rc)
-		cuda_gemm_save(c);
-	return rc;
+	return cuda_failure(c, err);
 }
 
 /* --- memory ----------------------------------------------------------------- */
@@ -351,8 +347,6 @@ int backend_cuda_new(struct backend **out, enum dtype dtype,
 	};
 	c->no_cudnn = o->no_cudnn;
 	c->deterministic = o->deterministic;
-	c->tuning_cache = o->tuning_cache;
-	c->saves_tuning = o->saves_tuning;
 	c->tf32 = o->tf32 && dtype == DTYPE_F32;
 	rc = choose_device(c, o->local_rank, err);
 	if (rc) {

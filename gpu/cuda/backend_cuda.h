@@ -12,10 +12,6 @@ struct backend_cuda_options {
 	bool tf32;           /* float32 GEMMs may round factors to 11 bits */
 	bool no_cudnn;       /* use our own attention kernels */
 	bool deterministic;  /* bit-identical results in every run */
-	/* Where choices that were measured are kept, NULL: nowhere.  The text must
-	 * remain while the backend is used. */
-	const char *tuning_cache;
-	bool saves_tuning; /* this rank writes it, and reports what is wrong */
 };
 
 /* Create a backend. -ENOTSUP in builds without CUDA, -ENODEV without a GPU. */

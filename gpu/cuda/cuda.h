@@ -26,8 +26,6 @@ struct cuda {
 	cudaStream_t stream;
 	cudaStream_t side_streams[BACKEND_QUEUES]; /* of the other queues */
 	struct gemm_cache *gemm_cache;
-	const char *tuning_cache; /* file of measured choices, or NULL */
-	bool saves_tuning;        /* and reports what is wrong with it */
 	struct cudnn *cudnn;      /* NULL: not opened yet */
 	bool tf32;                /* float32 GEMMs may use tf32 */
 	bool no_cudnn;            /* use our own attention kernels */

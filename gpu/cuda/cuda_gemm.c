@@ -2,7 +2,7 @@
 /*
  * GEMMs with epilogues by cuBLASLt.  Of the algorithms that it suggests for a
  * problem the fastest is found once and kept, so that equal problems have
- * bit-identical results; a file keeps it for other runs.
+ * bit-identical results.
  *
  * cuBLASLt is column-major: our matrices are its transposes, and (a * b)' = b'
  * * a'.
@@ -12,13 +12,11 @@
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "gpu/cuda/tuning.h"
 #include "gpu/nvidia/cublaslt_api.h"
 
 /* NVIDIA's recommendation for Hopper; older devices need less. */
@@ -35,12 +33,6 @@
 /* How many of cuBLASLt's suggestions are measured, and how often. */
 #define CANDIDATES 16
 #define REPEATS 4
-
-/* Bytes of the text that names a device and a product on it. */
-#define KEY_MAX 640
-
-_Static_assert(sizeof(cublasLtMatmulAlgo_t) == TUNING_CHOICE,
-	       "an algorithm fits into the file of choices");
 
 /* A problem, as far as it determines the algorithm.  Without implicit padding:
  * keys are compared as bytes. */
@@ -65,8 +57,6 @@ struct gemm_cache {
 	void *workspace;
 	struct gemm_plan *plans;
 	size_t n, room;
-	struct tuning *tuning; /* NULL: no file */
-	char device[256];      /* its name */
 	cudaEvent_t begun, ended;
 };
 
@@ -81,41 +71,6 @@ static bool lt_ok(struct cuda *c, cublasStatus_t s, const char *call)
 }
 #define LT_CALL(c, function, ...) \
 	lt_ok(c, (c)->gemm_cache->api->function(__VA_ARGS__), #function)
-
-static void report(const struct cuda *c, const struct errmsg *why)
-{
-	if (c->saves_tuning)
-		fprintf(stderr, "uctrain: --tuning_cache is ignored: %s\n",
-			why->text);
-}
-
-static int open_tuning(struct cuda *c)
-{
-	struct gemm_cache *const p = c->gemm_cache;
-	struct cudaDeviceProp device;
-	struct errmsg why;
-	int rc;
-
-	if (!c->tuning_cache)
-		return 0;
-	if (!CUDA_CALL(c, cudaGetDeviceProperties, &device, c->device))
-		return 0; /* reported by sync */
-	snprintf(p->device, sizeof(p->device), "%s", device.name);
-	rc = tuning_open(&p->tuning, c->tuning_cache, &why);
-	if (rc && rc != -ENOMEM)
-		report(c, &why);
-	return rc == -ENOMEM ? rc : 0;
-}
-
-void cuda_gemm_save(struct cuda *c)
-{
-	struct tuning *const t = c->gemm_cache->tuning;
-	struct errmsg why;
-
-	if (t && c->saves_tuning && tuning_save(t, &why))
-		fprintf(stderr, "uctrain: --tuning_cache is not written: %s\n",
-			why.text);
-}
 
 int cuda_gemm_init(struct cuda *c)
 {
@@ -136,7 +91,7 @@ int cuda_gemm_init(struct cuda *c)
 		"workspace of cuBLASLt: cudaMallocAsync");
 	CUDA_CALL(c, cudaEventCreateWithFlags, &p->begun, cudaEventDefault);
 	CUDA_CALL(c, cudaEventCreateWithFlags, &p->ended, cudaEventDefault);
-	return open_tuning(c);
+	return 0;
 }
 
 void cuda_gemm_done(struct cuda *c)
@@ -156,7 +111,6 @@ void cuda_gemm_done(struct cuda *c)
 		cudaEventDestroy(p->begun);
 	if (p->ended)
 		cudaEventDestroy(p->ended);
-	tuning_close(p->tuning);
 	if (p->lt)
 		p->api->cublasLtDestroy(p->lt);
 	if (p->workspace)
@@ -369,37 +323,6 @@ static bool keep_fastest(struct cuda *c, struct gemm_plan *w,
 	return true;
 }
 
-/* All that a choice depends on, as text. */
-static void describe(const struct cuda *c, const struct key *k,
-		     char text[KEY_MAX])
-{
-	snprintf(text, KEY_MAX,
-		 "cuBLASLt %zu %s%s %zux%zux%zu pitches %zu,%zu,%zu aligned %u,%u,%u,%u,%u %c%c add %d wide %d epilogue %u %s",
-		 c->gemm_cache->api->cublasLtGetVersion(),
-		 dtype_name(c->base.dtype), c->tf32 ? "/tf32" : "", k->m, k->n,
-		 k->k, k->a_pitch, k->b_pitch, k->out_pitch, k->a_align,
-		 k->b_align, k->add_align, k->out_align, k->vector_align,
-		 k->a_transposed ? 't' : 'n', k->b_transposed ? 't' : 'n',
-		 k->add, k->wide, k->epilogue, c->gemm_cache->device);
-}
-
-/* Take the file's choice, if it has one that cuBLASLt still accepts. */
-static bool take_stored(struct cuda *c, struct gemm_plan *w, const char *text)
-{
-	struct gemm_cache *const all = c->gemm_cache;
-	const uint8_t *const stored =
-		all->tuning ? tuning_find(all->tuning, text) : NULL;
-	cublasLtMatmulHeuristicResult_t is;
-
-	if (!stored)
-		return false;
-	memcpy(&w->algo, stored, sizeof(w->algo));
-	return all->api->cublasLtMatmulAlgoCheck(all->lt, w->desc, w->b, w->a,
-						 w->out, w->out, &w->algo,
-						 &is) == CUBLAS_STATUS_SUCCESS &&
-	       is.workspaceSize <= WORKSPACE_BYTES;
-}
-
 /* Ask cuBLASLt for at most `most` algorithms, the presumably fastest first.  None
  * for an epilogue is a valid answer. */
 static int suggest(struct cuda *c, const struct gemm_plan *w,
@@ -425,34 +348,17 @@ static int suggest(struct cuda *c, const struct gemm_plan *w,
 	return good;
 }
 
-static void store(struct cuda *c, const struct gemm_plan *w, const char *text)
-{
-	struct tuning *const t = c->gemm_cache->tuning;
-	uint8_t algo[sizeof(w->algo)];
-	struct errmsg why;
-
-	memcpy(algo, &w->algo, sizeof(algo));
-	if (t && tuning_set(t, text, algo, &why))
-		cuda_fail(c, -ENOMEM, "GEMM", why.text);
-}
-
-/* What is measured differs between runs: if results must not, only what is stored
- * counts, or cuBLASLt's first suggestion. */
+/* Measurements differ between runs: if results must not, take cuBLASLt's first
+ * suggestion. */
 static bool cuda_gemm_choose(struct cuda *c, struct gemm_plan *w,
 			     const struct cuda_gemm *p)
 {
 	cublasLtMatmulHeuristicResult_t found[CANDIDATES];
-	char text[KEY_MAX];
-	int n;
+	const int n =
+		suggest(c, w, found, c->deterministic ? 1 : CANDIDATES);
 
-	describe(c, &w->key, text);
-	if (take_stored(c, w, text))
+	if (n > 1 && keep_fastest(c, w, p, found, n))
 		return true;
-	n = suggest(c, w, found, c->deterministic ? 1 : CANDIDATES);
-	if (n > 1 && keep_fastest(c, w, p, found, n)) {
-		store(c, w, text);
-		return true;
-	}
 	if (n)
 		w->algo = found[0].algo;
 	return n > 0;

@@ -66,10 +66,6 @@ static inline struct cuda_gemm cuda_gemm_of(size_t m, size_t n, size_t k,
 int cuda_gemm_init(struct cuda *c);
 void cuda_gemm_done(struct cuda *c);
 
-/* Write what was measured since the last call to the tuning cache, if this rank
- * does so. */
-void cuda_gemm_save(struct cuda *c);
-
 /* Queue a GEMM. False with nothing queued if cuBLASLt does not support it with
  * this epilogue; other failures are reported by sync. */
 bool cuda_gemm_run(struct cuda *c, const struct cuda_gemm *p);

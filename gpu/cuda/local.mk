@@ -7,7 +7,6 @@ cuda_sources = \
 	%D%/cuda.h %D%/cuda_ops.h \
 	%D%/cuda_stream.h %D%/cuda_stream.c \
 	%D%/cuda_graph.h %D%/cuda_graph.c \
-	%D%/tuning.h %D%/tuning.c \
 	%D%/cuda_gemm.h %D%/cuda_gemm.c \
 	%D%/cuda_attention.h %D%/cuda_attention.c \
 	%D%/backend_cuda.c

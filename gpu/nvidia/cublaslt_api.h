@@ -12,7 +12,6 @@
 #define CUBLASLT_CALLS(X)                       \
 	X(cublasLtCreate)                       \
 	X(cublasLtDestroy)                      \
-	X(cublasLtGetVersion)                   \
 	X(cublasLtGetStatusString)              \
 	X(cublasLtMatmulDescCreate)             \
 	X(cublasLtMatmulDescDestroy)            \
@@ -23,7 +22,6 @@
 	X(cublasLtMatmulPreferenceDestroy)      \
 	X(cublasLtMatmulPreferenceSetAttribute) \
 	X(cublasLtMatmulAlgoGetHeuristic)       \
-	X(cublasLtMatmulAlgoCheck)              \
 	X(cublasLtMatmul)
 
 struct cublaslt_api {

@@ -194,8 +194,6 @@ static int open_backend(struct run *r, struct errmsg *err)
 		.tf32 = c->tf32,
 		.no_cudnn = c->no_cudnn,
 		.deterministic = c->deterministic || c->rank_invariant,
-		.tuning_cache = c->tuning_cache,
-		.saves_tuning = r->comm->rank == 0,
 	};
 
 	if (c->deterministic)

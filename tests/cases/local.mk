@@ -32,7 +32,6 @@ scripts += \
 	%D%/train/errors.sh \
 	%D%/train/load_traffic.sh \
 	%D%/train/reductions.sh \
-	%D%/train/tuning.sh \
 	%D%/train/bundle.sh \
 	%D%/train/figures.sh \
 	%D%/train/lock.sh \

@@ -74,7 +74,6 @@ typedef struct cudaemu_lt_desc *cublasLtMatmulDesc_t;
 typedef struct cudaemu_lt_layout *cublasLtMatrixLayout_t;
 typedef struct cudaemu_lt_preference *cublasLtMatmulPreference_t;
 
-size_t cublasLtGetVersion(void);
 const char *cublasLtGetStatusString(cublasStatus_t s);
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *lt);
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t lt);
@@ -105,13 +104,6 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
 	cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
 	cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference,
 	int wanted, cublasLtMatmulHeuristicResult_t *results, int *found);
-
-cublasStatus_t
-cublasLtMatmulAlgoCheck(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
-			cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-			cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-			const cublasLtMatmulAlgo_t *algo,
-			cublasLtMatmulHeuristicResult_t *result);
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
 			      const void *alpha, const void *a,

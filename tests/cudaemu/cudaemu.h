@@ -35,15 +35,11 @@ unsigned cudaemu_products_with_sums(void);
 
 /* Let cublasLt know `n` algorithms from now on (1 at first), of which `fastest`,
  * counted from 0, takes half the time of the others, and the last is never
- * supported after all if `last_fails`.  CUDAEMU_ALGORITHMS=N in the environment is
- * the same with the second as the fastest. */
+ * supported after all if `last_fails`. */
 void cudaemu_offer(unsigned n, unsigned fastest, bool last_fails);
 
 /* The number of products that cublasLt computed by an algorithm. */
 unsigned cudaemu_products_by(unsigned algorithm);
-
-/* Let cublasLt be of this version from now on. */
-void cudaemu_lt_version(size_t version);
 
 /* The device was at work for this long, in milliseconds. */
 void cudaemu_spend(double ms);

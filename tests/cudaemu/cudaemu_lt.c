@@ -36,7 +36,6 @@ struct cudaemu_lt_preference {
 static bool refuses;
 static unsigned with_sums;
 static unsigned products[ALGORITHMS];
-static size_t version = 130000;
 static struct {
 	unsigned n, fastest;
 	bool last_fails;
@@ -50,27 +49,9 @@ void cudaemu_offer(unsigned n, unsigned fastest, bool last_fails)
 	offered.last_fails = last_fails;
 }
 
-static void __attribute__((constructor)) offer_as_told(void)
-{
-	const char *const n = getenv("CUDAEMU_ALGORITHMS");
-
-	if (n)
-		cudaemu_offer((unsigned)atoi(n), 1, false);
-}
-
 unsigned cudaemu_products_by(unsigned algorithm)
 {
 	return products[algorithm];
-}
-
-void cudaemu_lt_version(size_t v)
-{
-	version = v;
-}
-
-size_t cublasLtGetVersion(void)
-{
-	return version;
 }
 
 void cudaemu_refuse_epilogues(bool refuse)
@@ -234,27 +215,6 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
 		memcpy(r->algo.alignment, preference->alignment,
 		       sizeof(preference->alignment));
 	}
-	return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t
-cublasLtMatmulAlgoCheck(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
-			cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-			cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-			const cublasLtMatmulAlgo_t *algo,
-			cublasLtMatmulHeuristicResult_t *result)
-{
-	(void)lt;
-	(void)desc;
-	(void)a;
-	(void)b;
-	(void)c;
-	(void)d;
-	if (algo->number >= offered.n)
-		return CUBLAS_STATUS_NOT_SUPPORTED;
-	*result = (cublasLtMatmulHeuristicResult_t){
-		.state = CUBLAS_STATUS_SUCCESS
-	};
 	return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -470,7 +430,6 @@ const struct cublaslt_api *cublaslt_api(const char **why)
 	static const struct cublaslt_api api = {
 		.cublasLtCreate = cublasLtCreate,
 		.cublasLtDestroy = cublasLtDestroy,
-		.cublasLtGetVersion = cublasLtGetVersion,
 		.cublasLtGetStatusString = cublasLtGetStatusString,
 		.cublasLtMatmulDescCreate = cublasLtMatmulDescCreate,
 		.cublasLtMatmulDescDestroy = cublasLtMatmulDescDestroy,
@@ -483,7 +442,6 @@ const struct cublaslt_api *cublaslt_api(const char **why)
 		.cublasLtMatmulPreferenceSetAttribute =
 			cublasLtMatmulPreferenceSetAttribute,
 		.cublasLtMatmulAlgoGetHeuristic = cublasLtMatmulAlgoGetHeuristic,
-		.cublasLtMatmulAlgoCheck = cublasLtMatmulAlgoCheck,
 		.cublasLtMatmul = cublasLtMatmul,
 	};
 

@@ -57,7 +57,7 @@ tests_unit_train_test_metrics_LDADD = $(train_ldadd)
 cuda_tests =
 cuda_test_sources = %D%/test_cuda.c $(sides) $(ops)
 if HAVE_CXX
-cuda_tests += %D%/test_cuda_emulated %D%/test_graph_emulated %D%/test_tuning
+cuda_tests += %D%/test_cuda_emulated %D%/test_graph_emulated %D%/test_gemm_choice
 endif
 if HAVE_CUDA
 cuda_tests += %D%/test_cuda %D%/test_graph
@@ -75,7 +75,7 @@ tests_unit_train_test_graph_emulated_SOURCES = %D%/test_graph.c
 tests_unit_train_test_graph_emulated_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS)
 tests_unit_train_test_graph_emulated_LDADD = $(cudaemu_libs) $(train_ldadd)
 tests_unit_train_test_graph_emulated_LDFLAGS = $(cudaemu_ldflags)
-tests_unit_train_test_tuning_SOURCES = %D%/test_tuning.c $(sides) $(ops)
-tests_unit_train_test_tuning_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS)
-tests_unit_train_test_tuning_LDADD = $(cudaemu_libs) $(train_ldadd)
-tests_unit_train_test_tuning_LDFLAGS = $(cudaemu_ldflags)
+tests_unit_train_test_gemm_choice_SOURCES = %D%/test_gemm_choice.c $(sides) $(ops)
+tests_unit_train_test_gemm_choice_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS)
+tests_unit_train_test_gemm_choice_LDADD = $(cudaemu_libs) $(train_ldadd)
+tests_unit_train_test_gemm_choice_LDFLAGS = $(cudaemu_ldflags)

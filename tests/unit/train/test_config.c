@@ -102,7 +102,7 @@ static void flags_set_what_they_say(void **state)
 	line_is_taken(&c,
 		      "--seed 7 --deterministic --device cuda --data=a.u16 "
 		      "--recompute --tf32 --no_cudnn --async_save "
-		      "--tuning_cache algorithms --comm_timeout 9 "
+		      "--comm_timeout 9 "
 		      "--peak_tflops 0.5 "
 		      "--min_lr 1e-5 --lr_schedule warmup --run_name it",
 		      1);
@@ -112,7 +112,6 @@ static void flags_set_what_they_say(void **state)
 	assert_int_equal(c.recompute, RECOMPUTE_BLOCKS);
 	assert_int_equal(c.device, DEVICE_CUDA);
 	assert_string_equal(c.data, "a.u16");
-	assert_string_equal(c.tuning_cache, "algorithms");
 	assert_int_equal(c.comm_timeout, 9);
 	assert_true(c.peak_tflops == 0.5);
 	assert_true(c.schedule.min_lr == 1e-5 && c.schedule.start_lr == 1e-5);
