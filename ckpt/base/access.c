@@ -66,3 +66,26 @@ void access_restrict(struct access *a, const struct access *b)
 	a->mode = (x.mode & b->mode & OWNER) | (of_a ? of_a : of_b);
 	assert(!(a->mode & ~(x.mode | b->mode)));
 }
+
+/* Users that may list a directory and search it. */
+static struct access list_access(const struct attrs *dir)
+{
+	struct access a = access_of(&dir->st, dir->has_acl);
+
+	a.mode &= dir->st.st_mode;
+	return a;
+}
+
+void access_restrict_dir(struct attrs *a, const struct attrs *b)
+{
+	struct access both = list_access(a);
+	const struct access other = list_access(b);
+
+	access_restrict(&both, &other);
+	access_restrict(&a->access, &b->access);
+	a->st.st_uid = both.uid;
+	a->st.st_gid = both.gid;
+	a->st.st_mode =
+		(a->st.st_mode & ~(mode_t)0777) | both.mode | both.mode >> 2;
+	a->has_acl = false;
+}

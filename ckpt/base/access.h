@@ -19,6 +19,15 @@ struct access {
 /* Everyone may. */
 #define ACCESS_ALL ((struct access){ .mode = 0444 })
 
+/* The attributes of a file or directory. */
+struct attrs {
+	struct stat st;
+	/* Users that may read the file, or search the directory, by its own
+	 * attributes and those of the directories on the way to it. */
+	struct access access;
+	bool has_acl; /* it restricts or extends `st` */
+};
+
 /* The users that may read the file, or search the directory, that `st` describes.
  * `st` does not show the entries of an ACL: with one, only the owner certainly
  * may. */
@@ -31,5 +40,9 @@ struct access access_of(const struct stat *st, bool has_acl);
  * files.
  */
 void access_restrict(struct access *a, const struct access *b);
+
+/* Restrict the attributes of a directory, `a`, to users that may list and search `b`,
+ * too.  Its ACL does not count afterwards. */
+void access_restrict_dir(struct attrs *a, const struct attrs *b);
 
 #endif

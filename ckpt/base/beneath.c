@@ -3,15 +3,14 @@
  * Path resolution that stays below a directory, or says which users could make the way
  * out of it.
  *
- * The kernel does it with openat2(2) and RESOLVE_BENEATH.  If the call is missing,
- * or the permissions of the directories on the path are needed, the path is walked
- * here: each component is opened from its parent with O_NOFOLLOW, the text of a
- * link is read from its descriptor and walked as well, and ".." returns to a
- * descriptor that is already open.  A rename meanwhile may change which file is
- * found, but the file is always below the directory.
+ * Each component is opened from its parent with O_NOFOLLOW, the text of a link is read
+ * from its descriptor and walked as well, and ".." returns to a descriptor that is
+ * already open.  A rename meanwhile may change which file is found, but the file is
+ * always below the directory.  openat2(2) with RESOLVE_BENEATH would do the same, but it
+ * does not give the permissions of the directories on the way.
  *
- * If links may lead out of the directory, only the walk differs: it goes on above the
- * directory, or from "/".
+ * If links may lead out of the directory, the walk goes on above the directory, or from
+ * "/".
  */
 #include "ckpt/base/beneath.h"
 
@@ -22,12 +21,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
-#if __has_include(<linux/openat2.h>)
-#include <linux/openat2.h>
-#endif
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
@@ -45,20 +40,14 @@ struct root {
 
 static struct root *roots; /* as long as the process lives */
 static size_t nroots, roots_cap;
-static bool by_hand;
 
 bool beneath_is_confined(void)
 {
 	return nroots > 0;
 }
 
-void beneath_walk_by_hand(bool yes)
-{
-	by_hand = yes;
-}
-
-/* The root that a path begins with, and what follows it in the path; NULL if there
- * is none. */
+/* Return the root that a path begins with, and what follows it in the path; NULL if
+ * there is none. */
 static const struct root *find_root(const char *path, const char **below)
 {
 	for (size_t i = 0; i < nroots; i++) {
@@ -87,35 +76,27 @@ bool beneath_has_acl(int fd)
 	return getxattr(name, "system.posix_acl_access", NULL, 0) > 0;
 }
 
-/* --- by hand -------------------------------------------------------------------- */
-
 struct walk {
 	int fds[DEPTH_MAX]; /* the directories passed, each the parent of the next */
 	unsigned n;
 	unsigned links;
-	bool plain;            /* links are errors */
-	bool follow;           /* it may leave the root */
-	bool keep_last;        /* a link as the last component is the result */
+	int flags;             /* to open the last component with */
+	bool follow;           /* links may lead out of the root */
 	struct access *access; /* restricted by every directory; or NULL */
 	char rest[PATH_MAX];   /* components yet to be walked */
 };
 
-static void walk_restrict(struct walk *w, int fd, const struct stat *st)
-{
-	struct access a;
-
-	assert(S_ISDIR(st->st_mode));
-	if (!w->access)
-		return;
-	a = access_of(st, beneath_has_acl(fd));
-	access_restrict(w->access, &a);
-}
-
+/* Pass through a directory.  Takes ownership of `fd` on success. */
 static int walk_push(struct walk *w, int fd, const struct stat *st)
 {
+	assert(S_ISDIR(st->st_mode));
 	if (w->n == DEPTH_MAX)
 		return -ENAMETOOLONG;
-	walk_restrict(w, fd, st);
+	if (w->access) {
+		const struct access a = access_of(st, beneath_has_acl(fd));
+
+		access_restrict(w->access, &a);
+	}
 	w->fds[w->n++] = fd;
 	return 0;
 }
@@ -157,7 +138,7 @@ static int walk_follow(struct walk *w, int fd, const char *rest)
 
 	if (len < 0)
 		return -errno;
-	if (w->plain || ++w->links > LINKS_MAX)
+	if (w->flags & O_NOFOLLOW || ++w->links > LINKS_MAX)
 		return -ELOOP;
 	if (len == 0 || (text[0] == '/' && !w->follow))
 		return -EXDEV;
@@ -170,41 +151,38 @@ static int walk_follow(struct walk *w, int fd, const char *rest)
 			      : 0;
 }
 
-/* Take one step: 1 with `*out` at the end of the path, 0 to go on. */
-static int walk_step(struct walk *w, int *out)
+/* Open the component `name` of the last directory, which `fd` stands for, as the
+ * result.  Takes ownership of `fd`. */
+static int open_last(const struct walk *w, int fd, const char *name)
 {
-	char name[NAME_MAX + 1];
-	const char *const begin = w->rest + strspn(w->rest, "/");
-	const size_t len = strcspn(begin, "/");
-	const char *const rest = begin + len + strspn(begin + len, "/");
+	int out;
+
+	if (w->flags & O_PATH)
+		return fd;
+	out = openat(w->fds[w->n - 1], name, w->flags | O_NOFOLLOW | O_CLOEXEC);
+	out = out < 0 ? -errno : out;
+	close(fd);
+	return out;
+}
+
+/* Walk through component `name`, which `rest` follows: as walk_step. */
+static int walk_into(struct walk *w, const char *name, const char *rest,
+		     int *out)
+{
+	const bool keep_link = w->flags & O_PATH && w->flags & O_NOFOLLOW;
 	struct stat st;
 	int fd, rc;
 
-	assert(w->n > 0 && w->n <= DEPTH_MAX);
-	if (len > NAME_MAX)
-		return -ENAMETOOLONG;
-	memcpy(name, begin, len);
-	name[len] = '\0';
-	if (strcmp(name, "..") == 0 && (rc = walk_up(w)))
-		return rc;
-	if (len == 0 || strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
-		if (*rest) {
-			memmove(w->rest, rest, strlen(rest) + 1);
-			return 0;
-		}
-		*out = fcntl(w->fds[w->n - 1], F_DUPFD_CLOEXEC, 0);
-		return *out < 0 ? -errno : 1;
-	}
 	fd = openat(w->fds[w->n - 1], name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
 	if (fstat(fd, &st) < 0) {
 		rc = -errno;
-	} else if (S_ISLNK(st.st_mode) && !(w->keep_last && !*rest)) {
+	} else if (S_ISLNK(st.st_mode) && (*rest || !keep_link)) {
 		rc = walk_follow(w, fd, rest);
 	} else if (!*rest) {
-		*out = fd;
-		return 1;
+		*out = open_last(w, fd, name);
+		return *out < 0 ? *out : 1;
 	} else if (!S_ISDIR(st.st_mode)) {
 		rc = -ENOTDIR;
 	} else {
@@ -218,26 +196,51 @@ static int walk_step(struct walk *w, int *out)
 	return rc;
 }
 
-/* An O_PATH descriptor of a path below the root, or a negative errno. */
-static int walk(const struct root *root, const char *below, bool plain,
-		bool keep_last, struct access *access)
+/* Take one step: 1 with `*out` at the end of the path, 0 to go on. */
+static int walk_step(struct walk *w, int *out)
 {
-	struct walk w = { .plain = plain,
-			  .follow = root->follow && !plain,
-			  .keep_last = keep_last,
-			  .access = access };
-	struct stat st;
-	int fd = -1, rc = 0;
+	char name[NAME_MAX + 1];
+	const char *const begin = w->rest + strspn(w->rest, "/");
+	const size_t len = strcspn(begin, "/");
+	const char *const rest = begin + len + strspn(begin + len, "/");
+	int rc;
 
+	assert(w->n > 0 && w->n <= DEPTH_MAX);
+	if (len > NAME_MAX)
+		return -ENAMETOOLONG;
+	memcpy(name, begin, len);
+	name[len] = '\0';
+	if (strcmp(name, "..") == 0 && (rc = walk_up(w)))
+		return rc;
+	if (len && strcmp(name, ".") != 0 && strcmp(name, "..") != 0)
+		return walk_into(w, name, rest, out);
+	if (*rest) {
+		memmove(w->rest, rest, strlen(rest) + 1);
+		return 0;
+	}
+	*out = fcntl(w->fds[w->n - 1], F_DUPFD_CLOEXEC, 0);
+	if (*out < 0)
+		return -errno;
+	*out = open_last(w, *out, ".");
+	return *out < 0 ? *out : 1;
+}
+
+/* Open a path once confined: a descriptor, or a negative errno.  Restrict `access`, unless
+ * it is NULL, to users that may search all directories on the way. */
+static int walk(const char *path, int flags, struct access *access)
+{
+	const char *below;
+	const struct root *const root = find_root(path, &below);
+	struct walk w = { .flags = flags, .access = access };
+	int fd = -1, rc;
+
+	if (!root)
+		return -EXDEV;
 	if (strlen(below) >= sizeof(w.rest))
 		return -ENAMETOOLONG;
 	strcpy(w.rest, below);
-	w.fds[0] = fcntl(root->fd, F_DUPFD_CLOEXEC, 0);
-	if (w.fds[0] < 0)
-		return -errno;
-	w.n = 1;
-	if (fstat(root->fd, &st) == 0)
-		walk_restrict(&w, root->fd, &st);
+	w.follow = root->follow && !(flags & O_NOFOLLOW);
+	rc = walk_restart(&w, fcntl(root->fd, F_DUPFD_CLOEXEC, 0));
 	while (rc == 0)
 		rc = walk_step(&w, &fd);
 	while (w.n)
@@ -245,94 +248,13 @@ static int walk(const struct root *root, const char *below, bool plain,
 	return rc < 0 ? rc : fd;
 }
 
-/* --- the calls ------------------------------------------------------------------ */
-
-/* Headers older than Linux 5.6 lack the call. */
-#ifdef RESOLVE_BENEATH
-static int open2(const struct root *root, const char *below, int flags,
-		 unsigned long long resolve)
-{
-	struct open_how how = { .flags = (unsigned)flags | O_CLOEXEC,
-				.resolve = resolve };
-	int tries = 0;
-	long fd;
-
-	/* EAGAIN: something was renamed meanwhile. */
-	do
-		fd = syscall(__NR_openat2, root->fd, below, &how, sizeof(how));
-	while (fd < 0 && errno == EAGAIN && ++tries < 100);
-	return fd < 0 ? -errno : (int)fd;
-}
-
-static int confined_open2(const struct root *root, const char *below, int flags,
-			  bool plain)
-{
-	return open2(root, below, flags,
-		     RESOLVE_NO_MAGICLINKS |
-			     (plain ? RESOLVE_NO_SYMLINKS : 0) |
-			     (plain || !root->follow ? RESOLVE_BENEATH : 0));
-}
-#else
-static int confined_open2(const struct root *root, const char *below, int flags,
-			  bool plain)
-{
-	(void)root;
-	(void)below;
-	(void)flags;
-	(void)plain;
-	return -ENOSYS;
-}
-#endif
-
-/* Open what an O_PATH descriptor stands for. */
-static int reopen(int path_fd, int flags)
-{
-	char name[32];
-	int fd;
-
-	if (path_fd < 0)
-		return path_fd;
-	snprintf(name, sizeof(name), "/proc/self/fd/%d", path_fd);
-	fd = open(name, (flags & ~O_NOFOLLOW) | O_CLOEXEC);
-	fd = fd < 0 ? -errno : fd;
-	close(path_fd);
-	return fd;
-}
-
-static int confined_open(const char *path, int flags, bool plain)
-{
-	const bool keep_last = flags & O_NOFOLLOW && flags & O_PATH;
-	const char *below;
-	const struct root *const root = find_root(path, &below);
-	int fd = -ENOSYS;
-
-	if (!root)
-		return -EXDEV;
-	if (!by_hand)
-		fd = confined_open2(root, below, flags, plain);
-	if (fd != -ENOSYS)
-		return fd;
-	fd = walk(root, below, plain, keep_last, NULL);
-	return flags & O_PATH ? fd : reopen(fd, flags);
-}
-
 int beneath_open(const char *path, int flags)
 {
 	int fd;
 
 	if (beneath_is_confined())
-		return confined_open(path, flags, false);
+		return walk(path, flags, NULL);
 	fd = open(path, flags | O_CLOEXEC);
-	return fd < 0 ? -errno : fd;
-}
-
-int beneath_open_plain(const char *path, int flags)
-{
-	int fd;
-
-	if (beneath_is_confined())
-		return confined_open(path, flags, true);
-	fd = open(path, flags | O_NOFOLLOW | O_CLOEXEC);
 	return fd < 0 ? -errno : fd;
 }
 
@@ -350,67 +272,31 @@ int beneath_fail(const char *path, int rc, struct errmsg *err)
 	return errmsg_set(err, rc, "%s: cannot open: %s", path, strerror(-rc));
 }
 
-DIR *beneath_opendir(const char *path)
+int beneath_stat(const char *path, bool plain, struct attrs *out)
 {
-	const int fd = beneath_open(path, O_RDONLY | O_DIRECTORY);
-	DIR *const dir = fd < 0 ? NULL : fdopendir(fd);
-
-	if (fd < 0)
-		errno = -fd;
-	else if (!dir)
-		close(fd);
-	return dir;
-}
-
-int beneath_stat(const char *path, struct stat *st, struct access *access)
-{
-	const char *below;
-	const struct root *const root = find_root(path, &below);
 	struct access way = ACCESS_ALL;
-	int fd, rc = 0;
+	int fd, rc;
 
 	if (!beneath_is_confined()) {
-		if (stat(path, st) < 0)
+		if ((plain ? lstat(path, &out->st) : stat(path, &out->st)) < 0)
 			return -errno;
-		if (access)
-			*access = access_of(st, false);
+		out->has_acl = false;
+		out->access = access_of(&out->st, false);
 		return 0;
 	}
-	fd = root ? walk(root, below, false, false, &way) : -EXDEV;
+	fd = plain ? walk(path, O_PATH | O_NOFOLLOW, NULL)
+		   : walk(path, O_PATH, &way);
 	if (fd < 0)
 		return fd;
-	if (fstat(fd, st) < 0)
-		rc = -errno;
-	if (!rc && access) {
-		*access = access_of(st, beneath_has_acl(fd));
-		access_restrict(access, &way);
-	}
+	rc = fstat(fd, &out->st) < 0 ? -errno : 0;
+	out->has_acl = !rc && !S_ISLNK(out->st.st_mode) && beneath_has_acl(fd);
+	out->access = access_of(&out->st, out->has_acl);
+	access_restrict(&out->access, &way);
 	close(fd);
 	return rc;
 }
 
-int beneath_lstat(const char *path, struct stat *st, bool *acl)
-{
-	int fd, rc = 0;
-
-	if (acl)
-		*acl = false;
-	if (!beneath_is_confined())
-		return lstat(path, st) < 0 ? -errno : 0;
-	fd = confined_open(path, O_PATH | O_NOFOLLOW, true);
-	if (fd < 0)
-		return fd;
-	if (fstat(fd, st) < 0)
-		rc = -errno;
-	else if (acl && !S_ISLNK(st->st_mode))
-		*acl = beneath_has_acl(fd);
-	close(fd);
-	return rc;
-}
-
-/* --- the root ------------------------------------------------------------------- */
-
-/* Who may search every directory above a path. */
+/* Find the users that may search every directory above a path. */
 static int search_ancestors(const char *of, struct access *access)
 {
 	char path[PATH_MAX];

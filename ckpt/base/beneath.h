@@ -2,7 +2,6 @@
 #ifndef UCKPT_BENEATH_H
 #define UCKPT_BENEATH_H
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <sys/stat.h>
@@ -20,7 +19,7 @@ struct errmsg;
  * Once confined, a path must begin with a root, and every link on it must
  * lead to a place below that root: else -EXDEV.  No renaming while a path is
  * walked gets around this.  A root may be confined so that links lead out of it:
- * then beneath_stat says who could follow them.
+ * then beneath_stat gives the users that could follow them.
  */
 
 /* Confine all later calls of this process to a root, which is a directory, or, after
@@ -33,14 +32,9 @@ int beneath_confine(const char *source, size_t root_len, bool follow,
 		    struct access *access, struct errmsg *err);
 bool beneath_is_confined(void);
 
-/* As open(2): a descriptor, or a negative errno. */
+/* As open(2): a descriptor, or a negative errno.  Once confined, O_NOFOLLOW allows no
+ * link as any component: -ELOOP. */
 int beneath_open(const char *path, int flags);
-
-/* The same for a path of which no component may be a link: -ELOOP. */
-int beneath_open_plain(const char *path, int flags);
-
-/* As opendir(3); NULL with errno. */
-DIR *beneath_opendir(const char *path);
 
 /* Does a result say that nothing is at a path, or that it leads below what is no
  * directory? */
@@ -54,23 +48,14 @@ static inline bool beneath_is_missing(int rc)
 int beneath_fail(const char *path, int rc, struct errmsg *err);
 
 /*
- * As stat(2): 0 or a negative errno.  `access` (may be NULL) becomes the users that
- * may read the file, by its own attributes and, once confined, by those of the root and
- * of every directory that its path and the links on it lead through.
+ * As stat(2), or if `plain` as lstat(2) of a path whose directories may not be links: 0
+ * or a negative errno.  Neither ACLs nor directories on the way count while nothing is
+ * confined, nor do those directories if `plain`.
  */
-int beneath_stat(const char *path, struct stat *st, struct access *access);
-
-/* As lstat(2), of a path whose directories may not be links.  `has_acl` (may be
- * NULL) says if an ACL restricts or extends the attributes; it is false while
- * nothing is confined. */
-int beneath_lstat(const char *path, struct stat *st, bool *has_acl);
+int beneath_stat(const char *path, bool plain, struct attrs *out);
 
 /* Does an ACL restrict or extend the attributes of an open file?  Always false
  * while nothing is confined. */
 bool beneath_has_acl(int fd);
-
-/* Walk paths component by component as on kernels without openat2(2) (before
- * 5.6).  For tests. */
-void beneath_walk_by_hand(bool yes);
 
 #endif

@@ -89,16 +89,21 @@ fail:
 	return rc;
 }
 
+int source_check_known(struct source *s, const struct fileid *id,
+		       struct errmsg *err)
+{
+	if (fileid_unchanged(id, &s->id))
+		return 0;
+	source_close(s);
+	return fileid_report_change(s->name, id, &s->id, err);
+}
+
 int source_open_known(struct source *s, const char *path,
 		      const struct fileid *id, struct errmsg *err)
 {
-	int rc = source_open(s, path, err);
+	const int rc = source_open(s, path, err);
 
-	if (rc || fileid_unchanged(id, &s->id))
-		return rc;
-	rc = fileid_report_change(path, id, &s->id, err);
-	source_close(s);
-	return rc;
+	return rc ? rc : source_check_known(s, id, err);
 }
 
 void source_init_span(struct source *s, const char *name, struct span bytes)

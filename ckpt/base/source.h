@@ -80,6 +80,10 @@ int source_take(struct source *s, const char *path, int fd, struct errmsg *err);
 int source_open_known(struct source *s, const char *path,
 		      const struct fileid *id, struct errmsg *err);
 
+/* Is an open file the known one?  If it has changed, close it and return -EIO. */
+int source_check_known(struct source *s, const struct fileid *id,
+		       struct errmsg *err);
+
 void source_init_span(struct source *s, const char *name, struct span bytes);
 void source_close(struct source *s);
 

@@ -81,25 +81,24 @@ static void list_weights(struct check *c)
 void check_list_files(struct check *c)
 {
 	struct errmsg err = { "" };
-	char **names;
-	size_t n;
+	struct dirlist l;
 
 	if (c->choice == TAGS_WEIGHTS) {
 		list_weights(c);
 		return;
 	}
-	if (files_names(c->dir, &names, &n, &err)) {
+	if (files_list(c->dir, true, &l, &err)) {
 		findings_add(&c->problems, "%s", err.text);
 		return;
 	}
-	c->files = calloc(n + 1, sizeof(*c->files));
+	c->files = calloc(l.n + 1, sizeof(*c->files));
 	c->shards = c->data ? shardcache_new() : NULL;
 	if (!c->files)
 		findings_add(&c->problems, "out of memory");
-	for (size_t i = 0; c->files && i < n; i++)
-		if (names_parse(names[i]).kind != TAG_FILE_OTHER)
-			check_files_add_file(c, names[i]);
-	files_names_free(names, n);
+	for (size_t i = 0; c->files && i < l.n; i++)
+		if (names_parse(l.v[i].name).kind != TAG_FILE_OTHER)
+			check_files_add_file(c, l.v[i].name);
+	dirlist_done(&l);
 }
 
 /* --- directories ------------------------------------------------------------- */

@@ -139,14 +139,13 @@ static bool report_missing(void *ctx, const char *name)
 void diagnose_missing(const char *dir, struct findings *problems)
 {
 	struct missing_scan s = { .dir = dir, .problems = problems };
-	char **names;
-	size_t n;
+	struct dirlist l;
 
-	if (files_names(dir, &names, &n, NULL))
+	if (files_list(dir, true, &l, NULL))
 		return;
-	for (size_t i = 0; i < n; i++)
-		try_file(&s, names[i]);
-	files_names_free(names, n);
+	for (size_t i = 0; i < l.n; i++)
+		try_file(&s, l.v[i].name);
+	dirlist_done(&l);
 	tagdir_missing(dir, s.ranks, report_missing, &s);
 }
 

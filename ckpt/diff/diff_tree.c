@@ -43,18 +43,15 @@ typedef int walk_fn(const struct walk *w, const char *name, bool is_dir,
 static int each_file(const struct walk *w, const char *path, walk_fn *see,
 		     struct errmsg *err)
 {
-	struct files_dir *d;
-	const char *name;
-	int rc = files_opendir(path, &d, err);
+	struct dirlist d;
+	int rc = files_list(path, true, &d, err);
 
 	if (rc)
 		return rc;
-	while (!rc && (name = files_readdir(d)))
-		if (name[0] != '.')
-			rc = see(w, name, S_ISDIR(files_read_type(d)), err);
-	if (!rc && errno)
-		rc = errmsg_errno(err, path, "cannot list");
-	files_closedir(d);
+	for (size_t i = 0; !rc && i < d.n; i++)
+		if (d.v[i].name[0] != '.')
+			rc = see(w, d.v[i].name, S_ISDIR(d.v[i].type), err);
+	dirlist_done(&d);
 	return rc;
 }
 

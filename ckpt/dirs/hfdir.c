@@ -52,22 +52,19 @@ static const struct layout {
  * servers. */
 static bool list_layouts(const char *dir, bool there[COUNT(layouts)])
 {
-	struct files_dir *d;
-	const char *entry;
-	bool listed;
+	struct dirlist d;
 
-	if (files_opendir(dir, &d, NULL))
+	if (files_list(dir, true, &d, NULL))
 		return false;
-	while ((entry = files_readdir(d))) {
-		char *const name = packfs_dir_name(entry);
+	for (size_t k = 0; k < d.n; k++) {
+		char *const name = packfs_dir_name(d.v[k].name);
 
 		for (size_t i = 0; name && i < COUNT(layouts); i++)
 			there[i] |= strcmp(name, layouts[i].name) == 0;
 		free(name);
 	}
-	listed = errno == 0;
-	files_closedir(d);
-	return listed;
+	dirlist_done(&d);
+	return true;
 }
 
 /* Return the first layout whose file exists, or NULL. */

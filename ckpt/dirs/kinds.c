@@ -77,23 +77,19 @@ bool kinds_is_universal(const char *path)
 	return is;
 }
 
-static const struct kind *find_kind(char *const *names, size_t n, size_t *name)
+/* The kind of a file, or NULL; the earlier ones in `kinds` say more. */
+static const struct kind *find_kind(const char *name)
 {
 	for (size_t k = 0; k < COUNT(kinds); k++)
-		for (size_t i = 0; i < n; i++)
-			if (fnmatch(kinds[k].pattern, names[i], 0) == 0) {
-				*name = i;
-				return &kinds[k];
-			}
+		if (fnmatch(kinds[k].pattern, name, 0) == 0)
+			return &kinds[k];
 	return NULL;
 }
 
 /* Refuse a file. */
 static int refuse_file(const char *path, struct errmsg *err)
 {
-	char *const name = (char *)roots_base(path);
-	size_t i;
-	const struct kind *const k = find_kind(&name, 1, &i);
+	const struct kind *const k = find_kind(roots_base(path));
 
 	return errmsg_set(err, k ? -ENOTSUP : -ENOTDIR, "%s: %s", path,
 			  k ? k->text : "not a directory, and not a pack");
@@ -101,22 +97,26 @@ static int refuse_file(const char *path, struct errmsg *err)
 
 int kinds_refuse(const char *path, struct errmsg *err)
 {
-	const struct kind *k;
-	char **names;
-	size_t n, i;
+	const struct kind *k, *best = NULL;
+	struct dirlist dir;
 	int rc;
 
 	if (kinds_is_universal(path))
 		return errmsg_set(err, -ENOTSUP,
 				  "%s: already a universal checkpoint: load it"
 				  " as it is", path);
-	rc = files_names(path, &names, &n, err);
+	rc = files_list(path, true, &dir, err);
 	if (rc)
 		return rc == -ENOTDIR ? refuse_file(path, err) : rc;
-	k = find_kind(names, n, &i);
-	if (k)
-		rc = errmsg_set(err, -ENOTSUP, "%s/%s: %s", path, names[i], k->text);
-	files_names_free(names, n);
+	for (size_t i = 0; i < dir.n; i++) {
+		k = find_kind(dir.v[i].name);
+		if (!k || (best && k >= best))
+			continue;
+		best = k;
+		rc = errmsg_set(err, -ENOTSUP, "%s/%s: %s", path,
+				dir.v[i].name, k->text);
+	}
+	dirlist_done(&dir);
 	if (rc)
 		return rc;
 	return errmsg_set(err, -ENOENT,

@@ -25,18 +25,17 @@
 #include "ckpt/pack/packfs.h"
 #include "ckpt/sys/parallel.h"
 
-int list_add(struct list *l, const struct files_dir *dir, struct ckname id,
-	     struct errmsg *err)
+int list_add(struct list *l, const struct dirlist *dir, size_t i,
+	     struct ckname id, struct errmsg *err)
 {
+	const struct dirlist_entry *const e = &dir->v[i];
 	struct tag_file f = { .id = id };
-	int rc = files_read_path(dir, &f.path, err);
 
-	if (rc)
-		return rc;
+	if (asprintf(&f.path, "%s/%s", dir->dirs[e->dir], e->name) < 0)
+		return errmsg_nomem(err, e->name);
 	if (!array_reserve(&l->v, &l->cap, l->n + 1, sizeof(*l->v))) {
-		rc = errmsg_nomem(err, f.path);
 		free(f.path);
-		return rc;
+		return errmsg_nomem(err, e->name);
 	}
 	f.name = strrchr(f.path, '/') + 1;
 	l->v[l->n++] = f;
@@ -47,10 +46,14 @@ static int find_file(void *ctx, size_t i, struct errmsg *err)
 {
 	struct tag_file *const f = &((struct list *)ctx)->v[i];
 	struct stat st;
-	const int rc = files_find(f->path, NULL, &st, &f->access, err);
+	char *where;
+	const int rc = files_find(f->path, &where, &st, &f->access, err);
 
 	if (rc)
 		return rc;
+	free(f->path);
+	f->path = where;
+	f->name = strrchr(where, '/') + 1;
 	f->mtime_s = st.st_mtim.tv_sec;
 	fileid_from_stat(&st, &f->file);
 	return 0;
@@ -93,26 +96,20 @@ struct found {
 
 static int scan_names(struct tagdir *d, struct found *f, struct errmsg *err)
 {
-	struct files_dir *dir;
-	const char *name;
-	bool has_acl;
-	int rc = files_opendir(d->path, &dir, err);
+	struct dirlist dir;
+	int rc = files_list(d->path, true, &dir, err);
 
 	if (rc)
 		return rc;
-	rc = files_dir_stat(dir, &d->st, &has_acl);
-	if (rc)
-		beneath_fail(d->path, rc, err);
-	while (!rc && (name = files_readdir(dir))) {
-		const struct ckname id = names_parse(name);
+	d->st = dir.attrs.st;
+	for (size_t i = 0; !rc && i < dir.n; i++) {
+		const struct ckname id = names_parse(dir.v[i].name);
 
 		f->old_experts |= id.kind == TAG_FILE_EXPERT_OLD;
 		if (id.kind != TAG_FILE_OTHER && id.kind < TAG_FILE_KINDS)
-			rc = list_add(&f->v[id.kind], dir, id, err);
+			rc = list_add(&f->v[id.kind], &dir, i, id, err);
 	}
-	if (!rc && errno)
-		rc = errmsg_errno(err, d->path, "cannot list");
-	files_closedir(dir);
+	dirlist_done(&dir);
 	return rc;
 }
 
@@ -467,15 +464,14 @@ int tagdir_open_file(const struct tag_file *f, struct ptfile *pt,
 
 static bool has_file(const char *path, bool (*wanted)(enum tag_file_kind))
 {
-	struct files_dir *dir;
-	const char *name;
+	struct dirlist dir;
 	bool found = false;
 
-	if (files_opendir(path, &dir, NULL))
+	if (files_list(path, true, &dir, NULL))
 		return false;
-	while (!found && (name = files_readdir(dir)))
-		found = wanted(names_parse(name).kind);
-	files_closedir(dir);
+	for (size_t i = 0; !found && i < dir.n; i++)
+		found = wanted(names_parse(dir.v[i].name).kind);
+	dirlist_done(&dir);
 	return found;
 }
 

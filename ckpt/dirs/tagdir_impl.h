@@ -12,11 +12,10 @@ struct list {
 	size_t n, cap;
 };
 
-/* Add the file of `dir` that was read last, with its path only; errors as
- * files_read_path, or -ENOMEM. */
-struct files_dir;
-int list_add(struct list *l, const struct files_dir *dir, struct ckname id,
-	     struct errmsg *err);
+/* Add the file that entry `i` of `dir` names, with its path only.  -ENOMEM. */
+struct dirlist;
+int list_add(struct list *l, const struct dirlist *dir, size_t i,
+	     struct ckname id, struct errmsg *err);
 
 /* Fill in the rest of all files; errors as files_find. */
 int list_find(struct list *l, struct errmsg *err);

@@ -29,45 +29,42 @@ static int by_rank_and_name(const void *a, const void *b)
 
 /* Call `see` with each entry of a directory, which need not be there. */
 static int each_entry(const char *path, struct list *l,
-		      int (*see)(const struct files_dir *dir, const char *path,
-				 const char *name, struct list *l,
+		      int (*see)(const struct dirlist *dir, size_t i,
+				 const char *path, struct list *l,
 				 struct errmsg *err),
 		      struct errmsg *err)
 {
-	struct files_dir *dir;
-	const char *name;
-	int rc = files_opendir(path, &dir, err);
+	struct dirlist dir;
+	int rc = files_list(path, true, &dir, err);
 
 	if (rc)
 		return beneath_is_missing(rc) ? 0 : rc;
-	while (!rc && (name = files_readdir(dir)))
-		rc = see(dir, path, name, l, err);
-	if (!rc && errno)
-		rc = errmsg_errno(err, path, "cannot list");
-	files_closedir(dir);
+	for (size_t i = 0; !rc && i < dir.n; i++)
+		rc = see(&dir, i, path, l, err);
+	dirlist_done(&dir);
 	return rc;
 }
 
-static int tagdir_nvme_add_file(const struct files_dir *dir, const char *path,
-				const char *name, struct list *l,
+static int tagdir_nvme_add_file(const struct dirlist *dir, size_t i,
+				const char *path, struct list *l,
 				struct errmsg *err)
 {
 	struct ckname id = { .kind = TAG_FILE_OTHER };
 
-	if (!names_is_swapped(name))
+	if (!names_is_swapped(dir->v[i].name))
 		return 0;
 	names_is_swap_rank(strrchr(path, '/') + 1, &id.dp);
-	return list_add(l, dir, id, err);
+	return list_add(l, dir, i, id, err);
 }
 
-static int add_rank(const struct files_dir *dir, const char *path,
-		    const char *name, struct list *l, struct errmsg *err)
+static int add_rank(const struct dirlist *dir, size_t i, const char *path,
+		    struct list *l, struct errmsg *err)
 {
+	const char *const name = dir->v[i].name;
 	unsigned rank;
 	char *sub;
 	int rc;
 
-	(void)dir;
 	if (!names_is_swap_rank(name, &rank))
 		return 0;
 	if (asprintf(&sub, "%s/%s", path, name) < 0)

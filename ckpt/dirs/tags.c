@@ -69,26 +69,25 @@ static int add_tag(struct tag_list *t, const char *below, const char *name,
 }
 
 /*
- * Return the path and the name of the tag that the entry read last stands for: its
- * own if it is a directory, those of the packed directory if it is a pack whose
+ * Return the path and the name of the tag that an entry stands for: its own if it is a directory, those of the packed directory if it is a pack whose
  * directory is missing.  NULL if it is neither, or memory runs out.
  */
-static char *tag_path(const char *dir, const struct files_dir *d,
-		      const char *entry, char **name)
+static char *tag_path(const char *dir, const struct dirlist_entry *e,
+		      char **name)
 {
-	const mode_t type = entry[0] == '.' ? 0 : files_read_type(d);
+	const mode_t type = e->name[0] == '.' ? 0 : e->type;
 	char *path = NULL;
-	struct stat st;
+	struct attrs a;
 
 	*name = NULL;
 	if (S_ISDIR(type))
-		*name = strdup(entry);
+		*name = strdup(e->name);
 	else if (S_ISREG(type))
-		*name = packfs_dir_name(entry);
+		*name = packfs_dir_name(e->name);
 	if (*name)
 		path = tags_join(dir, *name);
 	/* A file that is no pack has its own name, so it is there. */
-	if (path && (S_ISDIR(type) || files_lstat(path, &st, NULL) == -ENOENT))
+	if (path && (S_ISDIR(type) || files_lstat(path, &a) == -ENOENT))
 		return path;
 	free(path);
 	free(*name);
@@ -101,14 +100,13 @@ static char *tag_path(const char *dir, const struct files_dir *d,
 static int collect(struct tag_list *t, const char *dir, const char *below,
 		   unsigned levels, size_t max, struct errmsg *err)
 {
-	struct files_dir *d;
-	const char *entry;
-	int rc = files_opendir(dir, &d, err);
+	struct dirlist d;
+	int rc = files_list(dir, true, &d, err);
 
 	if (rc)
 		return rc;
-	while (!rc && t->n < max && (entry = files_readdir(d))) {
-		char *name, *const path = tag_path(dir, d, entry, &name);
+	for (size_t i = 0; !rc && t->n < max && i < d.n; i++) {
+		char *name, *const path = tag_path(dir, &d.v[i], &name);
 		char *const child = below && name ? tags_join(below, name) : NULL;
 		struct stat st;
 
@@ -124,9 +122,7 @@ static int collect(struct tag_list *t, const char *dir, const char *below,
 	}
 	if (rc)
 		errmsg_nomem(err, dir);
-	else if (t->n < max && errno)
-		rc = errmsg_errno(err, dir, "cannot list");
-	files_closedir(d);
+	dirlist_done(&d);
 	return rc;
 }
 

@@ -1,67 +1,99 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Looking up files in unions.  What is in no union is passed on as it is, so that a
- * single directory costs no more than before.
+ * One way down to files: the roots of a union, and of each root what is really there
+ * before what is packed.  A path in no union is its own only root.
  */
 #include "ckpt/files/files.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/remote/store.h"
-#include "ckpt/files/files_impl.h"
 #include "ckpt/files/roots.h"
 #include "ckpt/pack/packfs.h"
+#include "ckpt/remote/site.h"
+#include "ckpt/remote/store.h"
+
+static int stat_in_root(const char *path, bool plain, struct attrs *out,
+			struct errmsg *err)
+{
+	const int rc = store_of(path)->stat(path, plain, out, err);
+
+	return !plain && beneath_is_missing(rc)
+		       ? packfs.stat(path, plain, out, err)
+		       : rc;
+}
+
+static int open_in_root(struct source *s, const char *path, struct errmsg *err)
+{
+	const int rc = store_of(path)->open(s, path, err);
+
+	return beneath_is_missing(rc) ? packfs.open(s, path, err) : rc;
+}
+
+static int list_in_root(const char *path, bool packs, struct dirlist *out,
+			struct errmsg *err)
+{
+	const int rc = store_of(path)->list(path, out, err);
+
+	return packs && beneath_is_missing(rc) ? packfs.list(path, out, err)
+					       : rc;
+}
 
 /* What a search has found so far. */
 struct found {
 	char *where; /* NULL: nothing */
-	struct stat st;
-	struct access access;
+	struct attrs attrs;
 };
 
-/* Take what one more root has; `where` is owned by it. */
-static int found_add(struct found *f, char *where, const struct stat *st,
-		     const struct access *access, struct errmsg *err)
+/* Add what one more root has; `where` becomes the search's. */
+static int found_add(struct found *f, char *where, bool plain,
+		     const struct attrs *a, struct errmsg *err)
 {
+	const struct stat *const st = &a->st, *const first = &f->attrs.st;
 	int rc = 0;
 
 	if (!f->where) {
-		*f = (struct found){ where, *st, *access };
+		*f = (struct found){ where, *a };
 		return 0;
 	}
-	if (S_ISDIR(st->st_mode) && S_ISDIR(f->st.st_mode))
-		access_restrict(&f->access, access);
-	else if (st->st_size != f->st.st_size ||
-		 (st->st_mode & S_IFMT) != (f->st.st_mode & S_IFMT))
-		rc = errmsg_set(err, -EBADMSG,
-				"%s (%lld bytes) and %s (%lld bytes) are not"
-				" the same file",
-				f->where, (long long)f->st.st_size, where,
-				(long long)st->st_size);
+	if (!S_ISDIR(st->st_mode) || !S_ISDIR(first->st_mode)) {
+		if (st->st_size != first->st_size ||
+		    (st->st_mode & S_IFMT) != (first->st_mode & S_IFMT))
+			rc = errmsg_set(err, -EBADMSG,
+					"%s (%lld bytes) and %s (%lld bytes) are"
+					" not the same file",
+					f->where, (long long)first->st_size,
+					where, (long long)st->st_size);
+	} else if (plain) {
+		access_restrict_dir(&f->attrs, a);
+	} else {
+		access_restrict(&f->attrs.access, &a->access);
+	}
 	free(where);
 	return rc;
 }
 
-/* Look into every root.  Nothing found is -ENOENT. */
-static int search(const char *path, struct found *f, struct errmsg *err)
+/* Look into every root, and find the path in the first that has the file.  Nothing
+ * found is -ENOENT. */
+static int search(const char *path, bool plain, struct found *f,
+		  struct errmsg *err)
 {
 	const size_t n = roots_count(path);
 	int rc = 0;
 
+	*f = (struct found){ 0 };
 	for (size_t i = 0; !rc && i < n; i++) {
 		char *const where = roots_path(path, i);
-		struct access access;
-		struct stat st;
+		struct attrs a;
 
-		if (!where)
-			return errmsg_nomem(err, path);
-		rc = packfs_stat(where, &st, &access, err);
+		rc = where ? stat_in_root(where, plain, &a, err)
+			   : errmsg_nomem(err, path);
 		if (!rc) {
-			rc = found_add(f, where, &st, &access, err);
+			rc = found_add(f, where, plain, &a, err);
 			continue;
 		}
 		rc = beneath_is_missing(rc) ? 0 : rc;
@@ -69,22 +101,22 @@ static int search(const char *path, struct found *f, struct errmsg *err)
 	}
 	if (!rc && !f->where) /* a message of one root names that one only */
 		rc = beneath_fail(path, -ENOENT, err);
+	if (rc)
+		free(f->where);
 	return rc;
 }
 
 int files_find(const char *path, char **where, struct stat *st,
 	       struct access *access, struct errmsg *err)
 {
-	struct found f = { 0 };
-	const int rc = search(path, &f, err);
+	struct found f;
+	const int rc = search(path, false, &f, err);
 
-	if (rc) {
-		free(f.where);
+	if (rc)
 		return rc;
-	}
-	*st = f.st;
+	*st = f.attrs.st;
 	if (access)
-		*access = f.access;
+		*access = f.attrs.access;
 	if (where)
 		*where = f.where;
 	else
@@ -94,72 +126,19 @@ int files_find(const char *path, char **where, struct stat *st,
 
 int files_stat(const char *path, struct stat *st, struct access *access)
 {
-	return roots_count(path) == 1 ? packfs_stat(path, st, access, NULL)
-				      : files_find(path, NULL, st, access, NULL);
+	return files_find(path, NULL, st, access, NULL);
 }
 
-/* Users that may list a directory and search it. */
-static struct access list_access(const struct stat *st, bool has_acl)
+int files_lstat(const char *path, struct attrs *out)
 {
-	struct access a = access_of(st, has_acl);
+	struct found f;
+	const int rc = search(path, true, &f, NULL);
 
-	a.mode &= st->st_mode;
-	return a;
-}
-
-void files_restrict_dir(struct stat *st, bool *has_acl,
-			const struct stat *other, bool other_acl)
-{
-	struct access a = list_access(st, *has_acl);
-	const struct access b = list_access(other, other_acl);
-
-	access_restrict(&a, &b);
-	st->st_uid = a.uid;
-	st->st_gid = a.gid;
-	st->st_mode = (st->st_mode & ~(mode_t)0777) | a.mode | a.mode >> 2;
-	*has_acl = false;
-}
-
-/* Merge what one more root has into what was found. */
-static int merge_lstat(struct stat *st, bool *has_acl, const struct stat *other,
-		       bool other_acl)
-{
-	if (S_ISDIR(st->st_mode) && S_ISDIR(other->st_mode))
-		files_restrict_dir(st, has_acl, other, other_acl);
-	else if ((st->st_mode & S_IFMT) != (other->st_mode & S_IFMT) ||
-		 st->st_size != other->st_size)
-		return -EBADMSG;
+	if (rc)
+		return rc;
+	*out = f.attrs;
+	free(f.where);
 	return 0;
-}
-
-int files_lstat(const char *path, struct stat *st, bool *has_acl)
-{
-	const size_t n = roots_count(path);
-	bool acl = false, found = false;
-	int rc = 0;
-
-	if (n == 1)
-		return store_lstat(path, st, has_acl);
-	for (size_t i = 0; !rc && i < n; i++) {
-		char *const where = roots_path(path, i);
-		struct stat one;
-		bool one_acl;
-
-		rc = where ? store_lstat(where, &one, &one_acl) : -ENOMEM;
-		free(where);
-		if (beneath_is_missing(rc)) {
-			rc = 0;
-		} else if (!rc && found) {
-			rc = merge_lstat(st, &acl, &one, one_acl);
-		} else if (!rc) {
-			*st = one;
-			acl = one_acl;
-			found = true;
-		}
-	}
-	if (has_acl)
-		*has_acl = acl;
-	return rc ? rc : found ? 0 : -ENOENT;
 }
 
 int files_open_plain(const char *path, int flags)
@@ -167,12 +146,13 @@ int files_open_plain(const char *path, int flags)
 	const size_t n = roots_count(path);
 	int rc = -ENOENT;
 
-	if (n == 1)
-		return store_open_plain(path, flags);
 	for (size_t i = 0; beneath_is_missing(rc) && i < n; i++) {
 		char *const where = roots_path(path, i);
 
-		rc = where ? store_open_plain(where, flags) : -ENOMEM;
+		rc = !where ? -ENOMEM
+		     : site_is_url(where)
+			     ? -EREMOTE
+			     : beneath_open(where, flags | O_NOFOLLOW);
 		free(where);
 	}
 	return rc;
@@ -185,11 +165,11 @@ int files_open(struct source *s, const char *path, struct errmsg *err)
 	int rc;
 
 	if (roots_count(path) == 1)
-		return packfs_open(s, path, err);
+		return open_in_root(s, path, err);
 	rc = files_find(path, &where, &st, NULL, err);
 	if (rc)
 		return rc;
-	rc = packfs_open(s, where, err);
+	rc = open_in_root(s, where, err);
 	if (!rc)
 		s->name = path;
 	free(where);
@@ -199,12 +179,35 @@ int files_open(struct source *s, const char *path, struct errmsg *err)
 int files_open_known(struct source *s, const char *path,
 		     const struct fileid *id, struct errmsg *err)
 {
-	int rc = files_open(s, path, err);
+	const int rc = files_open(s, path, err);
 
-	if (rc || fileid_unchanged(id, &s->id))
-		return rc;
-	rc = fileid_report_change(path, id, &s->id, err);
-	source_close(s);
+	return rc ? rc : source_check_known(s, id, err);
+}
+
+int files_list(const char *path, bool packs, struct dirlist *out,
+	       struct errmsg *err)
+{
+	const size_t n = roots_count(path);
+	int missing = -ENOENT, rc = 0;
+
+	*out = (struct dirlist){ 0 };
+	for (size_t i = 0; !rc && i < n; i++) {
+		char *const where = roots_path(path, i);
+
+		rc = where ? list_in_root(where, packs, out, err)
+			   : errmsg_nomem(err, path);
+		if (beneath_is_missing(rc)) {
+			missing = rc;
+			rc = 0;
+		}
+		free(where);
+	}
+	if (!rc && !out->ndirs)
+		rc = beneath_fail(path, missing, err);
+	if (!rc && dirlist_finish(out, path))
+		rc = errmsg_nomem(err, path);
+	if (rc)
+		dirlist_done(out);
 	return rc;
 }
 

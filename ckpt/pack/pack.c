@@ -116,7 +116,7 @@ static int open_path(const char *path, struct pack **out, struct errmsg *err)
 
 	if (!copy)
 		return errmsg_nomem(err, path);
-	rc = store_open(&src, copy, err);
+	rc = store_of(copy)->open(&src, copy, err);
 	if (!rc) {
 		rc = pack_open_source(&src, out, err);
 		if (rc)
@@ -134,10 +134,10 @@ static struct pack *ref_open(const char *path)
 {
 	struct pack *p = NULL;
 	struct fileid id;
-	struct stat st;
+	struct attrs a;
 
-	if (store_stat(path, &st, NULL, NULL) == 0) {
-		fileid_from_stat(&st, &id);
+	if (store_of(path)->stat(path, false, &a, NULL) == 0) {
+		fileid_from_stat(&a.st, &id);
 		pthread_mutex_lock(&lock);
 		p = find_open(path, &id);
 		pthread_mutex_unlock(&lock);
@@ -224,24 +224,13 @@ const struct fileid *pack_id(const struct pack *p)
 	return &p->src.id;
 }
 
-int pack_stat(const struct pack *p, struct stat *st)
-{
-	if (p->src.fd < 0)
-		return store_stat(p->path, st, NULL, NULL);
-	return fstat(p->src.fd, st) < 0 ? -errno : 0;
-}
-
 bool pack_is_one(const char *path)
 {
 	uint8_t magic[sizeof(PACK_MAGIC) - 1];
-	struct pack *const p = ref_open(path);
 	struct source src;
 	bool is;
 
-	pack_close(p);
-	if (p)
-		return true;
-	if (store_open(&src, path, NULL))
+	if (store_of(path)->open(&src, path, NULL))
 		return false;
 	is = src.size >= sizeof(magic) &&
 	     source_read_exact(&src, magic, sizeof(magic), 0, NULL) == 0 &&

@@ -35,9 +35,8 @@ void pack_close(struct pack *p);
 
 const struct pack_index *pack_index_of(const struct pack *p);
 
-/* Identity and attributes (as fstat(2)) of the pack's own file. */
+/* Identity of the pack's own file. */
 const struct fileid *pack_id(const struct pack *p);
-int pack_stat(const struct pack *p, struct stat *st);
 
 /* Does the file at `path` begin like a pack? */
 bool pack_is_one(const char *path);

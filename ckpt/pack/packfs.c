@@ -6,28 +6,24 @@
  */
 #include "ckpt/pack/packfs.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/remote/remote.h"
-#include "ckpt/remote/site.h"
-#include "ckpt/remote/store.h"
 #include "ckpt/pack/pack.h"
+#include "ckpt/remote/site.h"
 
-/* --- paths ------------------------------------------------------------------- */
-
-static bool is_file(const char *path)
+/* The type of a file, or 0 if it is not there. */
+static mode_t type_of(const char *path)
 {
-	struct stat st;
+	struct attrs a;
 
-	return store_stat(path, &st, NULL, NULL) == 0 && S_ISREG(st.st_mode);
+	return store_of(path)->stat(path, false, &a, NULL) == 0
+		       ? a.st.st_mode & S_IFMT
+		       : 0;
 }
 
 char *packfs_dir_name(const char *name)
@@ -48,19 +44,19 @@ static const char *split_path(const char *path, char *pack)
 	size_t n = strlen(path);
 
 	while (n > 0 && n + sizeof(PACK_SUFFIX) <= PATH_MAX) {
-		struct stat st;
+		mode_t type;
 
 		memcpy(pack, path, n);
 		pack[n] = '\0';
 		if (site_is_url(path) && !site_of(pack))
 			return NULL; /* above the source */
-		if (store_stat(pack, &st, NULL, NULL) == 0) {
-			if (!S_ISREG(st.st_mode))
-				return NULL;
+		type = type_of(pack);
+		if (S_ISREG(type))
 			break;
-		}
+		if (type)
+			return NULL;
 		memcpy(pack + n, PACK_SUFFIX, sizeof(PACK_SUFFIX));
-		if (path[n - 1] != '/' && is_file(pack))
+		if (path[n - 1] != '/' && S_ISREG(type_of(pack)))
 			break;
 		while (n > 0 && path[n - 1] != '/')
 			n--;
@@ -99,32 +95,41 @@ static bool entry_name(const char *rest, char *name)
 	return true;
 }
 
-/* The entry that a path leads to; -ENOENT if there is no pack, or no such file in
- * it. */
-static int find_entry(const char *path, struct pack **out, uint32_t *entry,
-		      struct errmsg *err)
+/* A file in a pack. */
+struct packed {
+	struct pack *p;
+	uint32_t entry;
+};
+
+/* Find the file that a path leads to, and the path of its pack (PATH_MAX bytes at
+ * `where`).  -ENOENT if there is no pack, or no such file in it; -ENOTDIR if the path leads
+ * through a file that is no pack. */
+static int packed_find(struct packed *f, const char *path, char *where,
+		       struct errmsg *err)
 {
-	char where[PATH_MAX];
 	const char *const rest = split_path(path, where);
 	char name[PACK_NAME_MAX];
-	struct pack *p;
 	int64_t i;
 	int rc;
 
 	if (!rest || !entry_name(rest, name))
-		return errmsg_set(err, -ENOENT, "%s: cannot open: %s", path,
-				  strerror(ENOENT));
-	rc = pack_open(where, &p, err);
+		return beneath_fail(path, -ENOENT, err);
+	rc = pack_open(where, &f->p, err);
+	if (rc == -EBADMSG && strncmp(where, path, strlen(where)) == 0 &&
+	    !pack_is_one(where))
+		return beneath_fail(path, -ENOTDIR, err);
 	if (rc)
 		return rc;
-	i = pack_index_find(pack_index_of(p), name);
+	i = pack_index_find(pack_index_of(f->p), name);
 	if (i < 0) {
-		pack_close(p);
+		pack_close(f->p);
 		return errmsg_set(err, -ENOENT, "%s: %s: not in this pack",
 				  where, name);
 	}
-	*out = p;
-	*entry = (uint32_t)i;
+	f->entry = (uint32_t)i;
+	/* The store said that nothing is there, but callers look for a text, too. */
+	if (err)
+		*err->text = '\0';
 	return 0;
 }
 
@@ -174,77 +179,67 @@ static void set_stat(const struct pack *p, uint32_t entry,
 	st->st_atim = st->st_ctim = st->st_mtim;
 }
 
-static int stat_packed(const char *path, struct stat *st, struct access *access,
-		       struct errmsg *err)
+/* Set the attributes of a file in the pack at `where`. */
+static int packed_attrs(const struct packed *f, const char *where,
+			struct attrs *out, struct errmsg *err)
 {
-	struct stat of_pack;
-	struct pack *p;
-	uint32_t entry;
-	char where[PATH_MAX];
-	int rc = split_path(path, where)
-			 ? store_stat(where, &of_pack, access, err)
-			 : beneath_fail(path, -ENOENT, err);
+	struct attrs pack;
+	struct access own;
+	const int rc = store_of(where)->stat(where, false, &pack, err);
 
-	if (!rc)
-		rc = find_entry(path, &p, &entry, err);
 	if (rc)
 		return rc;
-	set_stat(p, entry, &of_pack, st);
-	if (access) {
-		const struct access a = access_of(st, false);
-
-		access_restrict(access, &a);
-	}
-	pack_close(p);
+	set_stat(f->p, f->entry, &pack.st, &out->st);
+	own = access_of(&out->st, false);
+	out->access = pack.access;
+	access_restrict(&out->access, &own);
+	out->has_acl = false;
 	return 0;
 }
 
-int packfs_stat(const char *path, struct stat *st, struct access *access,
-		struct errmsg *err)
+static int packed_stat(const char *path, bool plain, struct attrs *out,
+		       struct errmsg *err)
 {
-	const int rc = store_stat(path, st, access, err);
+	char where[PATH_MAX];
+	struct packed f;
+	int rc = packed_find(&f, path, where, err);
 
-	return beneath_is_missing(rc) ? stat_packed(path, st, access, err) : rc;
+	(void)plain; /* packs have no links */
+	if (rc)
+		return rc;
+	rc = packed_attrs(&f, where, out, err);
+	pack_close(f.p);
+	return rc;
 }
-
-/* --- files ------------------------------------------------------------------- */
-
-struct packed_file {
-	struct pack *p;
-	uint32_t entry;
-};
 
 static int packed_read(const struct source *s, void *buf, size_t len,
 		       uint64_t off, struct errmsg *err)
 {
-	const struct packed_file *const f = s->ctx;
+	const struct packed *const f = s->ctx;
 
 	return pack_read(f->p, f->entry, buf, len, off, err);
 }
 
 static void packed_close(struct source *s)
 {
-	struct packed_file *const f = s->ctx;
+	struct packed *const f = s->ctx;
 
 	pack_close(f->p);
 	free(f);
 }
 
-static int open_packed(struct source *s, const char *path, struct errmsg *err)
+static int packed_open(struct source *s, const char *path, struct errmsg *err)
 {
 	static const struct source_ops ops = { .read = packed_read,
 					       .close = packed_close };
-	struct packed_file *const f = malloc(sizeof(*f));
+	struct packed *const f = malloc(sizeof(*f));
+	char where[PATH_MAX];
 	struct stat st;
 	int rc;
 
 	if (!f)
 		return errmsg_nomem(err, path);
-	rc = find_entry(path, &f->p, &f->entry, err);
-	if (!rc && S_ISDIR(pack_index_of(f->p)->entries[f->entry].mode)) {
-		pack_close(f->p);
-		rc = errmsg_set(err, -EBADMSG, "%s: not a regular file", path);
-	}
+	rc = packed_find(f, path, where, err);
 	if (rc) {
 		free(f);
 		return rc;
@@ -254,175 +249,50 @@ static int open_packed(struct source *s, const char *path, struct errmsg *err)
 		 &st);
 	fileid_from_stat(&st, &s->id);
 	s->size = s->id.size;
-	return 0;
-}
-
-int packfs_open(struct source *s, const char *path, struct errmsg *err)
-{
-	struct errmsg why = { "" };
-	const int rc = store_open(s, path, &why);
-
-	if (beneath_is_missing(rc))
-		return open_packed(s, path, err);
-	/* Callers look for a text, too, so there is none after a success. */
-	return rc ? errmsg_set(err, rc, "%s", why.text) : 0;
-}
-
-int packfs_open_known(struct source *s, const char *path,
-		      const struct fileid *id, struct errmsg *err)
-{
-	int rc = packfs_open(s, path, err);
-
-	if (rc || fileid_unchanged(id, &s->id))
-		return rc;
-	rc = fileid_report_change(path, id, &s->id, err);
+	if (!S_ISDIR(pack_index_of(f->p)->entries[f->entry].mode))
+		return 0;
 	source_close(s);
-	return rc;
-}
-
-/* --- directories --------------------------------------------------------------- */
-
-struct packfs_dir {
-	char *path;
-	DIR *real;
-	struct remote_dir *remote;
-	struct pack *p; /* if neither of these */
-	uint32_t entry; /* of the directory */
-	uint32_t next;
-	const struct dirent *read; /* the last one, if real */
-};
-
-/* A directory in a pack.  What is no pack is no directory either. */
-static int open_packed_dir(struct packfs_dir *d, const char *path, int missing,
-			   struct errmsg *err)
-{
-	char where[PATH_MAX];
-	int rc;
-
-	if (!split_path(path, where) || !pack_is_one(where))
-		return beneath_fail(path, missing, err);
-	rc = find_entry(path, &d->p, &d->entry, err);
-	if (!rc && !S_ISDIR(pack_index_of(d->p)->entries[d->entry].mode))
-		rc = beneath_fail(path, -ENOTDIR, err);
-	return rc;
-}
-
-static int open_dir(const char *path, bool packs, struct packfs_dir **out,
-		    struct errmsg *err)
-{
-	struct packfs_dir *const d = calloc(1, sizeof(*d));
-	int rc = 0;
-
-	if (!d)
-		return errmsg_nomem(err, path);
-	d->path = strdup(path);
-	if (!d->path)
-		rc = errmsg_nomem(err, path);
-	else if (site_is_url(path))
-		rc = remote_opendir(path, &d->remote, err);
-	else if (!(d->real = beneath_opendir(path)))
-		rc = beneath_fail(path, -errno, err);
-	if (packs && beneath_is_missing(rc))
-		rc = open_packed_dir(d, path, rc, err);
-	if (rc) {
-		packfs_closedir(d);
-		return rc;
-	}
-	d->next = d->entry + 1;
-	*out = d;
-	return 0;
-}
-
-int packfs_opendir(const char *path, struct packfs_dir **out, struct errmsg *err)
-{
-	return open_dir(path, true, out, err);
-}
-
-int packfs_opendir_real(const char *path, struct packfs_dir **out,
-			struct errmsg *err)
-{
-	return open_dir(path, false, out, err);
+	return errmsg_set(err, -EBADMSG, "%s: not a regular file", path);
 }
 
 /* Entries below a directory follow it, those of deeper directories among them. */
-static const char *read_packed(struct packfs_dir *d)
+static int add_entries(const struct packed *f, struct dirlist *out)
 {
-	const struct pack_index *const x = pack_index_of(d->p);
-	const char *const dir = x->entries[d->entry].name;
+	const struct pack_index *const x = pack_index_of(f->p);
+	const char *const dir = x->entries[f->entry].name;
 	const size_t n = strlen(dir);
+	int rc = 0;
 
-	while (d->next < x->nentries) {
-		const char *const name = x->entries[d->next++].name;
-		const char *rest = name;
+	for (uint32_t i = f->entry + 1; !rc && i < x->nentries; i++) {
+		const char *const name = x->entries[i].name;
+		const char *const rest = name + (n ? n + 1 : 0);
+		const mode_t type = x->entries[i].mode & S_IFMT;
 
 		if (n && (strncmp(name, dir, n) != 0 || name[n] != '/'))
 			continue;
-		rest += n ? n + 1 : 0;
 		if (!strchr(rest, '/'))
-			return rest;
+			rc = dirlist_add(out, rest, type, type);
 	}
-	return NULL;
+	return rc;
 }
 
-const char *packfs_readdir(struct packfs_dir *d)
+static int packed_list(const char *path, struct dirlist *out, struct errmsg *err)
 {
-	errno = 0;
-	if (d->remote)
-		return remote_readdir(d->remote);
-	if (!d->real)
-		return read_packed(d);
-	do
-		d->read = readdir(d->real);
-	while (d->read && (strcmp(d->read->d_name, ".") == 0 ||
-			   strcmp(d->read->d_name, "..") == 0));
-	return d->read ? d->read->d_name : NULL;
-}
+	char where[PATH_MAX];
+	struct packed f;
+	struct attrs a;
+	int rc = packed_find(&f, path, where, err);
 
-mode_t packfs_read_type(const struct packfs_dir *d)
-{
-	struct stat st;
-
-	if (d->remote)
-		return remote_read_type(d->remote);
-	if (!d->real)
-		return pack_index_of(d->p)->entries[d->next - 1].mode & S_IFMT;
-	if (d->read->d_type == DT_REG || d->read->d_type == DT_DIR)
-		return DTTOIF(d->read->d_type);
-	return fstatat(dirfd(d->real), d->read->d_name, &st, 0) < 0
-		       ? 0
-		       : st.st_mode & S_IFMT;
-}
-
-mode_t packfs_read_own_type(const struct packfs_dir *d)
-{
-	return d->real ? DTTOIF(d->read->d_type) : packfs_read_type(d);
-}
-
-int packfs_dir_stat(const struct packfs_dir *d, struct stat *st, bool *has_acl)
-{
-	struct stat of_pack;
-	int rc;
-
-	*has_acl = d->real && beneath_has_acl(dirfd(d->real));
-	if (d->remote)
-		return store_stat(d->path, st, NULL, NULL);
-	if (d->real)
-		return fstat(dirfd(d->real), st) < 0 ? -errno : 0;
-	rc = pack_stat(d->p, &of_pack);
 	if (rc)
 		return rc;
-	set_stat(d->p, d->entry, &of_pack, st);
-	return 0;
+	if (!S_ISDIR(pack_index_of(f.p)->entries[f.entry].mode))
+		rc = beneath_fail(path, -ENOTDIR, err);
+	else
+		rc = packed_attrs(&f, where, &a, err);
+	if (!rc && (dirlist_add_dir(out, path, &a) || add_entries(&f, out)))
+		rc = errmsg_nomem(err, path);
+	pack_close(f.p);
+	return rc;
 }
 
-void packfs_closedir(struct packfs_dir *d)
-{
-	if (!d)
-		return;
-	if (d->real)
-		closedir(d->real);
-	remote_closedir(d->remote);
-	pack_close(d->p);
-	free(d->path);
-	free(d);
-}
+const struct store packfs = { packed_stat, packed_open, packed_list };

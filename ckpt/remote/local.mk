@@ -8,8 +8,9 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/transport.h \
 	%D%/http.h %D%/http_impl.h %D%/http_answer.c %D%/http.c \
 	%D%/listing.h %D%/listing.c \
+	%D%/store.h \
 	%D%/remote.h %D%/remote_impl.h %D%/remote_list.c %D%/remote.c %D%/remote_source.c \
-	%D%/store.h %D%/store.c
+	%D%/store.c
 
 # Static programs do without libcurl.
 noinst_LIBRARIES += %D%/libucnocurl.a

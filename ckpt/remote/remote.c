@@ -22,12 +22,6 @@
 /* No device has such a number. */
 #define DEV UINT64_C(0x75636673666172)
 
-static int fail_missing(const char *path, struct errmsg *err)
-{
-	return errmsg_set(err, -ENOENT, "%s: cannot open: %s", path,
-			  strerror(ENOENT));
-}
-
 /* The source itself is a directory if it can be listed, or else a file. */
 static int find_top(const struct site *s, const char *path, int64_t end,
 		    struct http_meta *out, struct errmsg *err)
@@ -52,14 +46,19 @@ static int find_top(const struct site *s, const char *path, int64_t end,
 		       : rc;
 }
 
-int remote_find(const struct site *s, const char *path, int64_t end,
+int remote_find(const char *path, int64_t end, const struct site **site,
 		struct http_meta *out, struct errmsg *err)
 {
 	const char *const slash = strrchr(path, '/');
+	const struct site *const s = site_of(path);
 	struct remote_list *list;
 	char *dir;
 	int rc;
 
+	*site = s;
+	if (!s)
+		return errmsg_set(err, -ENOENT, "%s: cannot open: %s", path,
+				  strerror(ENOENT));
 	if (strcmp(path, site_path(s)) == 0)
 		return find_top(s, path, end, out, err);
 	dir = strndup(path, (size_t)(slash - path));
@@ -103,64 +102,61 @@ int remote_set_stat(const char *path, const struct http_meta *m,
 	return 0;
 }
 
-int remote_stat(const char *path, struct stat *st, struct access *access,
-		struct errmsg *err)
+static int set_attrs(const char *path, const struct http_meta *m,
+		     struct attrs *out, struct errmsg *err)
 {
-	const struct site *const s = site_of(path);
-	struct http_meta m;
-	int rc = s ? remote_find(s, path, http_deadline(), &m, err)
-		   : fail_missing(path, err);
+	const int rc = remote_set_stat(path, m, &out->st, err);
 
-	rc = rc ?: remote_set_stat(path, &m, st, err);
-	if (!rc && access)
-		*access = access_of(st, false);
+	if (rc)
+		return rc;
+	out->access = access_of(&out->st, false);
+	out->has_acl = false;
+	return 0;
+}
+
+static int remote_stat(const char *path, bool plain, struct attrs *out,
+		       struct errmsg *err)
+{
+	const struct site *s;
+	struct http_meta m;
+	const int rc = remote_find(path, http_deadline(), &s, &m, err);
+
+	(void)plain; /* servers show no links */
+	return rc ? rc : set_attrs(path, &m, out, err);
+}
+
+static int add_names(const struct listing *names, struct dirlist *out)
+{
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < names->n; i++) {
+		const mode_t type = names->v[i].is_dir ? S_IFDIR : S_IFREG;
+
+		rc = dirlist_add(out, names->v[i].name, type, type);
+	}
 	return rc;
 }
 
-struct remote_dir {
-	struct remote_list *list;
-	size_t next;
-};
-
-int remote_opendir(const char *path, struct remote_dir **out, struct errmsg *err)
+static int remote_list(const char *path, struct dirlist *out, struct errmsg *err)
 {
-	const struct site *const s = site_of(path);
-	struct remote_dir *const d = calloc(1, sizeof(*d));
 	const int64_t end = http_deadline();
+	const struct site *s;
+	struct remote_list *list;
 	struct http_meta m;
-	int rc = !d  ? errmsg_nomem(err, path)
-		 : s ? remote_find(s, path, end, &m, err)
-		     : fail_missing(path, err);
+	struct attrs a;
+	int rc = remote_find(path, end, &s, &m, err);
 
 	if (!rc && !m.is_dir)
 		rc = errmsg_set(err, -ENOTDIR, "%s: cannot open: %s", path,
 				strerror(ENOTDIR));
-	if (!rc)
-		rc = remote_list_get(s, path, end, &d->list, err);
+	rc = rc ?: set_attrs(path, &m, &a, err);
+	rc = rc ?: remote_list_get(s, path, end, &list, err);
 	if (rc)
-		free(d);
-	else
-		*out = d;
+		return rc;
+	if (dirlist_add_dir(out, path, &a) || add_names(&list->names, out))
+		rc = errmsg_nomem(err, path);
+	remote_list_put(list);
 	return rc;
 }
 
-const char *remote_readdir(struct remote_dir *d)
-{
-	errno = 0;
-	return d->next < d->list->names.n ? d->list->names.v[d->next++].name
-					  : NULL;
-}
-
-mode_t remote_read_type(const struct remote_dir *d)
-{
-	assert(d->next > 0);
-	return d->list->names.v[d->next - 1].is_dir ? S_IFDIR : S_IFREG;
-}
-
-void remote_closedir(struct remote_dir *d)
-{
-	if (!d)
-		return;
-	remote_list_put(d->list);
-	free(d);
-}
+const struct store remote_store = { remote_stat, remote_open, remote_list };

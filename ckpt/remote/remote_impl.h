@@ -2,6 +2,7 @@
 #ifndef UCKPT_REMOTE_IMPL_H
 #define UCKPT_REMOTE_IMPL_H
 
+#include "ckpt/base/source.h"
 #include "ckpt/remote/listing.h"
 
 struct errmsg;
@@ -29,13 +30,15 @@ int remote_list_meta(const struct site *s, struct remote_list *l,
 		     const char *name, int64_t end, struct http_meta *out,
 		     struct errmsg *err);
 
-/* Attributes of a file or directory. */
-int remote_find(const struct site *s, const char *path, int64_t end,
+/* Attributes of a file or directory, and the site that it is in. */
+int remote_find(const char *path, int64_t end, const struct site **site,
 		struct http_meta *out, struct errmsg *err);
 
 /* The same as struct stat; -EFBIG. */
-struct stat;
 int remote_set_stat(const char *path, const struct http_meta *m,
 		    struct stat *st, struct errmsg *err);
+
+/* As source_open. */
+int remote_open(struct source *s, const char *path, struct errmsg *err);
 
 #endif

@@ -146,12 +146,7 @@ static int open_file(struct remote_file *f, const char *path, struct stat *st,
 {
 	int rc;
 
-	f->site = site_of(path);
-	if (!f->site)
-		return errmsg_set(err, -ENOENT, "%s: cannot open: %s", path,
-				  strerror(ENOENT));
-	rc = remote_find(f->site, path, http_deadline(), &f->meta,
-			 err);
+	rc = remote_find(path, http_deadline(), &f->site, &f->meta, err);
 	if (!rc && f->meta.is_dir)
 		rc = errmsg_set(err, -EBADMSG, "%s: not a regular file", path);
 	if (!rc)

@@ -1,40 +1,76 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/remote/store.h"
 
+#include <dirent.h>
 #include <errno.h>
-#include <stddef.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include "ckpt/base/beneath.h"
+#include "ckpt/base/errmsg.h"
 #include "ckpt/remote/remote.h"
 #include "ckpt/remote/site.h"
 
-int store_stat(const char *path, struct stat *st, struct access *access,
-	       struct errmsg *err)
+static int local_stat(const char *path, bool plain, struct attrs *out,
+		      struct errmsg *err)
 {
-	int rc;
+	const int rc = beneath_stat(path, plain, out);
 
-	if (site_is_url(path))
-		return remote_stat(path, st, access, err);
-	rc = beneath_stat(path, st, access);
 	return rc ? beneath_fail(path, rc, err), rc : 0;
 }
 
-int store_open(struct source *s, const char *path, struct errmsg *err)
+/* The type of an entry, links followed; 0 if it is gone. */
+static mode_t followed_type(DIR *dir, const struct dirent *e)
 {
-	return site_is_url(path) ? remote_open(s, path, err)
-				 : source_open(s, path, err);
+	struct stat st;
+
+	if (e->d_type == DT_REG || e->d_type == DT_DIR)
+		return DTTOIF(e->d_type);
+	return fstatat(dirfd(dir), e->d_name, &st, 0) < 0 ? 0
+							  : st.st_mode & S_IFMT;
 }
 
-int store_lstat(const char *path, struct stat *st, bool *has_acl)
+static int list_entries(DIR *dir, const char *path, struct dirlist *out,
+			struct errmsg *err)
 {
-	if (!site_is_url(path))
-		return beneath_lstat(path, st, has_acl);
-	if (has_acl)
-		*has_acl = false;
-	return remote_stat(path, st, NULL, NULL);
+	struct attrs a = { .has_acl = beneath_has_acl(dirfd(dir)) };
+	struct dirent *e;
+	int rc;
+
+	if (fstat(dirfd(dir), &a.st) < 0)
+		return errmsg_errno(err, path, "cannot open");
+	a.access = access_of(&a.st, a.has_acl);
+	rc = dirlist_add_dir(out, path, &a);
+	while (!rc && (errno = 0, e = readdir(dir)))
+		rc = dirlist_add(out, e->d_name, followed_type(dir, e),
+				 DTTOIF(e->d_type));
+	if (rc)
+		return errmsg_nomem(err, path);
+	return errno ? errmsg_errno(err, path, "cannot list") : 0;
 }
 
-int store_open_plain(const char *path, int flags)
+static int local_list(const char *path, struct dirlist *out, struct errmsg *err)
 {
-	return site_is_url(path) ? -EREMOTE : beneath_open_plain(path, flags);
+	const int fd = beneath_open(path, O_RDONLY | O_DIRECTORY);
+	DIR *const dir = fd < 0 ? NULL : fdopendir(fd);
+	int rc;
+
+	if (fd < 0)
+		return beneath_fail(path, fd, err);
+	if (!dir) {
+		rc = errmsg_errno(err, path, "cannot open");
+		close(fd);
+		return rc;
+	}
+	rc = list_entries(dir, path, out, err);
+	closedir(dir);
+	return rc;
+}
+
+const struct store *store_of(const char *path)
+{
+	static const struct store local = { local_stat, source_open,
+					    local_list };
+
+	return site_is_url(path) ? &remote_store : &local;
 }

@@ -3,26 +3,27 @@
 #define UCKPT_STORE_H
 
 #include <stdbool.h>
-#include <sys/stat.h>
 
 #include "ckpt/base/access.h"
+#include "ckpt/base/dirlist.h"
 #include "ckpt/base/source.h"
 
 struct errmsg;
 
-/* Files by path, local (beneath.h) or of servers (remote.h). */
+/* Where files are, by path. */
+struct store {
+	/* As beneath_stat, with a message. */
+	int (*stat)(const char *path, bool plain, struct attrs *out,
+		    struct errmsg *err);
 
-/* As beneath_stat, with a message as of beneath_fail. */
-int store_stat(const char *path, struct stat *st, struct access *access,
-	       struct errmsg *err);
+	/* As source_open.  Only a local file has a descriptor. */
+	int (*open)(struct source *s, const char *path, struct errmsg *err);
 
-/* As source_open. */
-int store_open(struct source *s, const char *path, struct errmsg *err);
+	/* Add a directory and its entries.  -ENOTDIR; otherwise as `open`. */
+	int (*list)(const char *path, struct dirlist *out, struct errmsg *err);
+};
 
-/* As beneath_lstat. */
-int store_lstat(const char *path, struct stat *st, bool *has_acl);
-
-/* As beneath_open_plain; -EREMOTE for a file that has no descriptor. */
-int store_open_plain(const char *path, int flags);
+/* The store that a path is in: this machine (beneath.h) or servers (remote.h). */
+const struct store *store_of(const char *path);
 
 #endif

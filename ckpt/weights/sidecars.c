@@ -121,16 +121,16 @@ static char *run_of(const char *tag)
  * trainer may link to files elsewhere. */
 static bool list_names(struct sidecars *c, const char *dir, bool own)
 {
-	struct files_dir *d = NULL;
-	const char *name;
+	struct dirlist d;
 	bool ok = true;
 
-	files_opendir(dir, &d, NULL);
-	while (d && ok && c->n < SIDECARS_MAX && (name = files_readdir(d)))
-		if (is_wanted(name) && !has_name(c, name) &&
-		    S_ISREG(files_read_type(d)))
-			ok = sidecars_add_name(c, name, own);
-	files_closedir(d);
+	if (files_list(dir, true, &d, NULL))
+		return true;
+	for (size_t i = 0; ok && c->n < SIDECARS_MAX && i < d.n; i++)
+		if (is_wanted(d.v[i].name) && !has_name(c, d.v[i].name) &&
+		    S_ISREG(d.v[i].type))
+			ok = sidecars_add_name(c, d.v[i].name, own);
+	dirlist_done(&d);
 	return ok;
 }
 

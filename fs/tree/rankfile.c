@@ -45,13 +45,13 @@ static long parse_rank(const struct pattern *p, const char *name, unsigned ranks
 static char *rank_path(const char *dir, const struct pattern *p, long rank,
 		       int *rc)
 {
-	struct stat st;
+	struct attrs a;
 	char *path;
 	const int n = rank < 0 ? asprintf(&path, "%s/%s", dir, p->alone) :
 				 asprintf(&path, "%s/%s%ld%s", dir, p->before,
 					  rank, p->after);
 
-	*rc = n < 0 ? -ENOMEM : files_lstat(path, &st, NULL);
+	*rc = n < 0 ? -ENOMEM : files_lstat(path, &a);
 	if (!*rc)
 		return path;
 	if (n >= 0)

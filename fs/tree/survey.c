@@ -172,14 +172,14 @@ static void survey_dir(struct tree *t, const char *dir, uint64_t index,
 		       const struct tag_list *tags, unsigned levels)
 {
 	struct survey s = { .t = t, .index = index };
-	struct files_dir *d = NULL;
-	const char *name;
+	struct dirlist d;
+	int rc = files_list(dir, false, &d, NULL);
 
-	files_opendir_real(dir, &d, NULL);
-	while (d && (name = files_readdir(d)))
-		if (survey_entry(&s, dir, name, files_read_own_type(d)))
-			break;
-	files_closedir(d);
+	if (!rc) {
+		for (size_t i = 0; !rc && i < d.n; i++)
+			rc = survey_entry(&s, dir, d.v[i].name, d.v[i].own_type);
+		dirlist_done(&d);
+	}
 	s.odd = calloc(s.n + 1, sizeof(*s.odd));
 	if (s.odd)
 		parallel_for(s.n, SURVEY_WIDTH, survey_scan, &s, NULL);

@@ -102,7 +102,7 @@ void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl,
 #define LOOK_PART 50
 #define MOMENT_MAX 10.0
 
-int tree_lstat(struct tree *t, const char *path, struct stat *st, bool *has_acl)
+int tree_lstat(struct tree *t, const char *path, struct attrs *out)
 {
 	const uint64_t begun = clock_ns();
 	struct far_request q;
@@ -110,7 +110,7 @@ int tree_lstat(struct tree *t, const char *path, struct stat *st, bool *has_acl)
 	int rc;
 
 	far_begin(&t->far, &q, SIZE_MAX);
-	rc = files_lstat(path, st, has_acl);
+	rc = files_lstat(path, out);
 	far_end(&t->far, &q);
 	took = clock_ns() - begun;
 	/* Some answers come from a cache. */
@@ -132,15 +132,16 @@ double tree_moment(const struct tree *t)
 static int stat_lower(struct tree *t, uint64_t index, struct tree_attr *out)
 {
 	const char *const path = pathtab_path(t->pathtab, index, NULL);
-	bool has_acl;
+	struct attrs a;
 	int rc;
 
 	if (!path)
 		return -ENOENT;
-	rc = tree_lstat(t, path, &out->st, &has_acl);
+	rc = tree_lstat(t, path, &a);
 	if (rc)
 		return rc;
-	tree_show_lower(t, index, has_acl, &out->st);
+	out->st = a.st;
+	tree_show_lower(t, index, a.has_acl, &out->st);
 	if (index == 0)
 		restrict_root(t, &out->st);
 	out->timeout = tree_moment(t);
@@ -226,19 +227,19 @@ static int stat_latest(struct tree *t, const struct view_type *type,
 {
 	char text[LATEST_TEXT_MAX];
 	int rc = tree_latest_text(t, type, index, text);
-	struct stat dir;
+	struct attrs dir;
 
 	if (rc)
 		return rc;
-	rc = tree_lstat(t, pathtab_path(t->pathtab, index, NULL), &dir, NULL);
+	rc = tree_lstat(t, pathtab_path(t->pathtab, index, NULL), &dir);
 	if (rc)
 		return rc;
 	/* It reveals no more than a listing of the directory. */
 	tree_synthesize(t, ino_of_latest(type, index),
-			S_IFREG | (dir.st_mode & 0444), strlen(text), 1,
+			S_IFREG | (dir.st.st_mode & 0444), strlen(text), 1,
 			t->source.st_mtim.tv_sec, &out->st);
-	out->st.st_uid = dir.st_uid;
-	out->st.st_gid = dir.st_gid;
+	out->st.st_uid = dir.st.st_uid;
+	out->st.st_gid = dir.st.st_gid;
 	set_owner(t, &out->st);
 	out->timeout = tree_moment(t);
 	return 0;
@@ -299,7 +300,7 @@ int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size)
 	path = pathtab_path(t->pathtab, n.index, NULL);
 	if (!path)
 		return -ENOENT;
-	fd = files_open_plain(path, O_PATH | O_NOFOLLOW);
+	fd = files_open_plain(path, O_PATH);
 	if (fd < 0)
 		return fd;
 	len = readlinkat(fd, "", buf, size);

@@ -74,35 +74,22 @@ static int add_lower(struct tree_dir *d, const char *path, uint64_t index,
 		  : tree_dir_add(d, ino_of_lower(d->t, child), type, true, name);
 }
 
-static int set_readers(struct tree_dir *d, uint64_t index,
-		       const struct files_dir *dir)
-{
-	struct stat st;
-	bool has_acl;
-	const int rc = files_dir_stat(dir, &st, &has_acl);
-
-	if (rc)
-		return rc;
-	tree_show_lower(d->t, index, has_acl, &st);
-	d->readers = (struct access){ st.st_uid, st.st_gid, st.st_mode & 0444 };
-	return 0;
-}
-
 static int read_lower(struct tree_dir *d, const char *path, uint64_t index)
 {
-	struct files_dir *dir;
-	const char *name;
-	int rc = files_opendir_real(path, &dir, NULL);
+	struct dirlist dir;
+	struct stat *const st = &dir.attrs.st;
+	int rc = files_list(path, false, &dir, NULL);
 
 	if (rc)
 		return rc;
-	if (d->t->o->shared)
-		rc = set_readers(d, index, dir);
-	while (!rc && (name = files_readdir(dir)))
-		rc = add_lower(d, path, index, name, files_read_own_type(dir));
-	if (!rc)
-		rc = -errno;
-	files_closedir(dir);
+	if (d->t->o->shared) {
+		tree_show_lower(d->t, index, dir.attrs.has_acl, st);
+		d->readers = (struct access){ st->st_uid, st->st_gid,
+					      st->st_mode & 0444 };
+	}
+	for (size_t i = 0; !rc && i < dir.n; i++)
+		rc = add_lower(d, path, index, dir.v[i].name, dir.v[i].own_type);
+	dirlist_done(&dir);
 	return rc;
 }
 

@@ -62,8 +62,8 @@ _Static_assert(65535ull << INO_VIEW_SHIFT < INO_LATEST,
 #define FOREVER 1e9  /* immutable */
 #define A_MOMENT 1.0 /* may change */
 
-/* files_lstat, which tells how far away the directories are. */
-int tree_lstat(struct tree *t, const char *path, struct stat *st, bool *has_acl);
+/* As files_lstat; measures how far away the directories are. */
+int tree_lstat(struct tree *t, const char *path, struct attrs *out);
 
 /* How long to believe what was seen in a directory: a moment, or longer where to look
  * again takes long. */

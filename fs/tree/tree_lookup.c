@@ -122,7 +122,7 @@ static int lookup_in_lower(struct tree *t, uint64_t index, const char *name,
 			   uint64_t *ino)
 {
 	const char *const dir = pathtab_path(t->pathtab, index, NULL);
-	struct stat st;
+	struct attrs a;
 	char *path;
 	int rc;
 
@@ -132,9 +132,9 @@ static int lookup_in_lower(struct tree *t, uint64_t index, const char *name,
 		return 0;
 	if (asprintf(&path, "%s/%s", dir, name) < 0)
 		return -ENOMEM;
-	rc = tree_lstat(t, path, &st, NULL);
+	rc = tree_lstat(t, path, &a);
 	if (!rc)
-		rc = lookup_lower(t, index, path, st.st_mode, ino);
+		rc = lookup_lower(t, index, path, a.st.st_mode, ino);
 	else if (rc == -ENOENT)
 		rc = lookup_synthesized(t, index, dir, path, name, ino);
 	free(path);

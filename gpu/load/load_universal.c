@@ -337,23 +337,20 @@ static bool add_name(struct names *names, const char *name)
 static int list_names(struct names *names, struct errmsg *err)
 {
 	char path[PATH_MAX];
-	struct files_dir *dir;
-	const char *name;
+	struct dirlist dir;
 	int rc;
 
 	if (snprintf(path, sizeof(path), "%s/zero", names->u->s.path) >=
 	    (int)sizeof(path))
 		return errmsg_set(err, -ENAMETOOLONG, "%s: name too long",
 				  names->u->s.path);
-	rc = files_opendir(path, &dir, err);
+	rc = files_list(path, true, &dir, err);
 	if (rc)
 		return rc;
-	while (!rc && (name = files_readdir(dir)))
-		if (name[0] != '.' && !add_name(names, name))
+	for (size_t i = 0; !rc && i < dir.n; i++)
+		if (dir.v[i].name[0] != '.' && !add_name(names, dir.v[i].name))
 			rc = errmsg_nomem(err, NULL);
-	if (!rc && errno)
-		rc = errmsg_errno(err, path, "cannot list");
-	files_closedir(dir);
+	dirlist_done(&dir);
 	return rc;
 }
 

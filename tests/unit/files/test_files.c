@@ -79,15 +79,14 @@ static void test_find(void **state)
 {
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct errmsg err = { "" };
+		struct attrs a;
 		struct stat st;
 		char *where;
-		bool has_acl;
 		int rc = files_find(cases[i].path, &where, &st, NULL, &err);
 
 		if (rc != cases[i].rc)
 			fail_msg("%s: %d, %s", cases[i].path, rc, err.text);
-		assert_int_equal(files_lstat(cases[i].path, &st, &has_acl) == 0,
-				 rc == 0);
+		assert_int_equal(files_lstat(cases[i].path, &a) == 0, rc == 0);
 		if (rc) {
 			assert_non_null(strstr(
 				err.text, rc == -EBADMSG ? "b/" : "{a,b}"));
@@ -117,30 +116,26 @@ static void test_list(void **state)
 	static const char *const names[] = { "both",   "d",      "kinds",
 					     "only_a", "only_b", "sizes" };
 	struct errmsg err = { "" };
-	struct files_dir *d;
-	struct stat st;
-	bool has_acl;
-	char *path;
+	struct dirlist d;
 
-	assert_int_equal(files_opendir(whole, &d, &err), 0);
-	for (size_t i = 0; i < COUNT(names); i++) {
-		const char *const name = files_readdir(d);
+	assert_int_equal(files_list(whole, true, &d, &err), 0);
+	assert_int_equal(d.n, COUNT(names));
+	for (size_t i = 0; i < d.n; i++) {
+		const struct dirlist_entry *const e = &d.v[i];
+		const char *const dir = strcmp(e->name, "only_a") == 0 ? "a"
+					: strcmp(e->name, "only_b") == 0
+						? "b"
+						: "{a,b}";
 
-		assert_non_null(name);
-		assert_string_equal(name, names[i]);
-		if (strcmp(name, "only_b") != 0)
-			continue;
-		assert_int_equal(files_read_path(d, &path, &err), 0);
-		assert_string_equal(path, "b/only_b");
-		free(path);
+		assert_string_equal(e->name, names[i]);
+		assert_string_equal(d.dirs[e->dir], dir);
 	}
-	assert_null(files_readdir(d));
-	files_closedir(d);
-	assert_int_equal(files_opendir("{a,b}/d", &d, &err), 0);
-	assert_int_equal(files_dir_stat(d, &st, &has_acl), 0);
-	assert_int_equal(st.st_mode & 0777, 0550);
-	files_closedir(d);
-	assert_int_equal(files_opendir("{a,b}/none", &d, &err), -ENOENT);
+	assert_int_equal(d.v[1].type, S_IFDIR);
+	dirlist_done(&d);
+	assert_int_equal(files_list("{a,b}/d", true, &d, &err), 0);
+	assert_int_equal(d.attrs.st.st_mode & 0777, 0550);
+	dirlist_done(&d);
+	assert_int_equal(files_list("{a,b}/none", true, &d, &err), -ENOENT);
 }
 
 int main(void)

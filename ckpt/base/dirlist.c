@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/base/dirlist.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/array.h"
+
+static int add_path(struct dirlist *l, const char *path)
+{
+	char **const dirs = realloc(l->dirs, (l->ndirs + 1) * sizeof(*dirs));
+
+	if (!dirs)
+		return -ENOMEM;
+	l->dirs = dirs;
+	dirs[l->ndirs] = strdup(path);
+	return dirs[l->ndirs] ? (l->ndirs++, 0) : -ENOMEM;
+}
+
+int dirlist_add_dir(struct dirlist *l, const char *path, const struct attrs *a)
+{
+	if (l->ndirs)
+		access_restrict_dir(&l->attrs, a);
+	else
+		l->attrs = *a;
+	return add_path(l, path);
+}
+
+int dirlist_add(struct dirlist *l, const char *name, mode_t type,
+		mode_t own_type)
+{
+	struct dirlist_entry e = { .dir = l->ndirs - 1,
+				   .type = type,
+				   .own_type = own_type };
+
+	if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+		return 0;
+	e.name = strdup(name);
+	if (!e.name || !array_reserve(&l->v, &l->cap, l->n + 1, sizeof(e))) {
+		free(e.name);
+		return -ENOMEM;
+	}
+	l->v[l->n++] = e;
+	return 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	const struct dirlist_entry *const x = a, *const y = b;
+	const int order = strverscmp(x->name, y->name);
+
+	return order ? order : x->dir < y->dir ? -1 : 1;
+}
+
+int dirlist_finish(struct dirlist *l, const char *whole)
+{
+	size_t kept = 0;
+
+	if (add_path(l, whole))
+		return -ENOMEM;
+	if (l->n)
+		qsort(l->v, l->n, sizeof(*l->v), by_name);
+	for (size_t i = 0; i < l->n; i++)
+		if (kept && strcmp(l->v[kept - 1].name, l->v[i].name) == 0) {
+			l->v[kept - 1].dir = l->ndirs - 1;
+			free(l->v[i].name);
+		} else {
+			l->v[kept++] = l->v[i];
+		}
+	l->n = kept;
+	return 0;
+}
+
+void dirlist_done(struct dirlist *l)
+{
+	while (l->n)
+		free(l->v[--l->n].name);
+	while (l->ndirs)
+		free(l->dirs[--l->ndirs]);
+	free(l->v);
+	free(l->dirs);
+	*l = (struct dirlist){ 0 };
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_DIRLIST_H
+#define UCKPT_DIRLIST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/stat.h>
+
+#include "ckpt/base/access.h"
+
+struct dirlist_entry {
+	char *name;
+	size_t dir;      /* index into `dirs` */
+	mode_t type;     /* S_IFREG or such, links followed; 0 if it is gone */
+	mode_t own_type; /* S_IFLNK for a link; 0 if the directory does not say */
+};
+
+/* The entries of a directory, or of several that are shown as one.  Begin with zeros. */
+struct dirlist {
+	struct dirlist_entry *v;
+	size_t n, cap;
+	struct attrs attrs; /* for users that may list and search all directories */
+	char **dirs; /* their paths; the last may be that of their union */
+	size_t ndirs;
+};
+
+/* Begin the entries of one more directory.  -ENOMEM. */
+int dirlist_add_dir(struct dirlist *l, const char *path, const struct attrs *a);
+
+/* Add an entry of that directory, unless it is "." or "..".  -ENOMEM. */
+int dirlist_add(struct dirlist *l, const char *name, mode_t type,
+		mode_t own_type);
+
+/*
+ * Sort by name, in the order of strverscmp(3), and keep each name once: the entry of the
+ * first directory that has it.  If others have it, too, its directory becomes `whole`,
+ * the path of their union.  -ENOMEM.
+ */
+int dirlist_finish(struct dirlist *l, const char *whole);
+
+void dirlist_done(struct dirlist *l);
+
+#endif
