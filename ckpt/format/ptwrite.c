@@ -115,7 +115,7 @@ int ptwrite_init(struct ptwrite *w, const char *prefix, struct bytebuf *pickle,
 	uint64_t at = 0, directory = 0;
 	int rc = -ENOMEM;
 	struct ptwrite l = {
-		.prefix = prefix,
+		.prefix = strdup(prefix),
 		.pickle = { pickle->data, pickle->len },
 		.n = n,
 		.len = malloc((n + 1) * sizeof(*l.len)),
@@ -124,7 +124,7 @@ int ptwrite_init(struct ptwrite *w, const char *prefix, struct bytebuf *pickle,
 				 sizeof(*l.header)),
 	};
 
-	if (!l.len || !l.offset || !l.header || pickle->failed) {
+	if (!l.prefix || !l.len || !l.offset || !l.header || pickle->failed) {
 		errmsg_nomem(err, prefix);
 		goto fail;
 	}
@@ -158,6 +158,7 @@ fail:
 
 void ptwrite_done(struct ptwrite *w)
 {
+	free(w->prefix);
 	free((void *)w->pickle.p);
 	free(w->len);
 	free(w->offset);

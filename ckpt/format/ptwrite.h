@@ -21,7 +21,7 @@ struct errmsg;
  * those are known.  Immutable after ptwrite_init.
  */
 struct ptwrite {
-	const char *prefix; /* the record prefix: the file's stem; borrowed */
+	char *prefix;	    /* the record prefix: the file's stem */
 	struct span pickle; /* owned */
 	size_t n;	    /* storages */
 	uint64_t *len;	    /* of each storage, bytes */
