@@ -29,7 +29,6 @@
 #include "ckpt/sys/memory.h"
 #include "ckpt/files/roots.h"
 #include "ckpt/vfile/readahead.h"
-#include "ckpt/weights/weights_file.h"
 #include "fs/log/log.h"
 #include "fs/mountpoint.h"
 #include "fs/ops/fuse_caps.h"
@@ -129,7 +128,7 @@ static const char *parse_value(struct options *o, int key, const char *text)
 	case KEY_PRESET:
 		return take_rules(o, key, text);
 	case KEY_HF_DTYPE:
-		return weights_file_parse_dtype(text, &plan->dtype)
+		return plan_parse_dtype(text, &plan->dtype)
 			       ? NULL
 			       : "must be fp32, bf16 or fp16";
 	case KEY_HF_SHARD_SIZE:

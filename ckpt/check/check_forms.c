@@ -46,13 +46,10 @@ static int form_open(const struct check *c, const struct form *f,
 					      .any_stage = f->any_stage,
 					      .hugging_face = true };
 
-	switch (f->kind) {
-	case PLAN_UNIVERSAL: return plan_open(c->dir, &options, out, err);
-	case PLAN_RESHARD:
-		return plan_open_resharded(c->plan, other_ranks(c), 0, out,
-					   err);
-	default: return plan_open_derived(c->plan, f->kind, out, err);
-	}
+	return f->kind == PLAN_UNIVERSAL
+		       ? plan_open(c->dir, &options, out, err)
+		       : plan_open_derived(c->plan, f->kind, other_ranks(c), 0,
+					   out, err);
 }
 
 static int form_check(const struct check *c, const struct form *f,

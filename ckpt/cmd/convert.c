@@ -28,7 +28,6 @@
 #include "ckpt/reshard/reshard.h"
 #include "ckpt/sys/outdir.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/weights/weights_file.h"
 #include "ckpt/weights/weights_split.h"
 #include "ckpt/zero/checkpoint.h"
 
@@ -339,7 +338,7 @@ static int set_kind(struct convert *c, char **argv, int code)
 		return cmd_usage(argv[0], "'%s' is not a number of ranks (1 to"
 				 " %u)", optarg, RESHARD_RANKS_MAX);
 	if (code == OPT_DTYPE &&
-	    !weights_file_parse_dtype(optarg, &c->plan.dtype))
+	    !plan_parse_dtype(optarg, &c->plan.dtype))
 		return cmd_usage(argv[0], "--dtype must be 'fp32', 'bf16' or"
 				 " 'fp16', not '%s'", optarg);
 	if (code == OPT_SHARD_SIZE &&

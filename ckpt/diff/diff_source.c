@@ -17,7 +17,6 @@
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/weights/weights.h"
-#include "ckpt/weights/weights_file.h"
 #include "ckpt/zero/checkpoint.h"
 
 struct planned_file {
@@ -102,9 +101,8 @@ int diff_source_state(struct plan *p, const char *param, const char *name,
 int diff_source_weight(struct plan *p, const struct weights *w, size_t weight,
 		       struct state *out, struct errmsg *err)
 {
-	const struct weights_file_set set = { .w = w, .dtype = DTYPE_F32 };
 	const struct weight *const x = w->v[weight];
-	const enum dtype dtype = weights_file_dtype(&set, weight);
+	const enum dtype dtype = weights_dtype(w, weight, DTYPE_F32);
 	struct extent_map map = { 0 };
 	struct gathers gathers = { 0 };
 	struct bytebuf head = { 0 };

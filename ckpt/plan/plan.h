@@ -60,8 +60,12 @@ enum plan_kind {
  * other text. */
 bool plan_parse_kind(const char *text, enum plan_kind *out);
 
+/* Parse the type of weights as options name it: fp32, bf16, fp16.  Returns false for
+ * other text. */
+bool plan_parse_dtype(const char *text, enum dtype *out);
+
 #define PLAN_ROOT UINT64_C(0)
-#define PLAN_ZERO UINT64_C(1)
+#define PLAN_ZERO (UINT64_C(1) << 36)
 #define PLAN_NODE_END (UINT64_C(1) << 40)
 
 struct plan_options {
@@ -102,16 +106,14 @@ int plan_open(const char *path, const struct plan_options *options,
 void plan_close(struct plan *p);
 
 /*
- * Plan the weights of a universal plan's tag, with its options and `kind`.
- * Plans that share a universal plan must be made one at a time, since each
- * fills in what the others read.  `universal` must outlive the new plan.
+ * Plan another tree of a universal plan's tag, with its options and `kind`; `ranks`
+ * and `stage` are those of PLAN_RESHARD.  Plans that share a universal plan must be
+ * made one at a time, since each fills in what the others read.  `universal` must
+ * outlive the new plan.
  */
 int plan_open_derived(struct plan *universal, enum plan_kind kind,
-		      struct plan **out, struct errmsg *err);
-
-/* The same for the tag re-cut for `ranks` and `stage`; see plan_options. */
-int plan_open_resharded(struct plan *universal, unsigned ranks, unsigned stage,
-			struct plan **out, struct errmsg *err);
+		      unsigned ranks, unsigned stage, struct plan **out,
+		      struct errmsg *err);
 
 /*
  * Return the weights of a universal plan's tag.  They are loaded once and
@@ -182,8 +184,8 @@ uint64_t plan_parent(const struct plan *p, uint64_t dir);
 int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 	      struct errmsg *err);
 
-/* As plan_stat of the root of the plan that plan_open_resharded would make of the universal
- * one of a tag, without making it.  Few numbers of ranks that it refuses are refused. */
+/* As plan_stat of the root of the PLAN_RESHARD that plan_open_derived would make of a
+ * universal plan, without making it.  Few numbers of ranks that it refuses are refused. */
 int plan_stat_recut(const struct plan *universal, unsigned ranks,
 		    struct plan_stat *out, struct errmsg *err);
 

@@ -1,271 +1,257 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The universal tree of a Hugging Face directory.  As in a ZeRO tag's tree, a
- * node's number says which file of which tensor it is:
+ * The universal tree of a Hugging Face directory.
  *
- *   0              the root
- *   1              zero/
- *   2 + i          a file that belongs to no tensor: `singles`[i]
- *   2^32 + 8 * i   directory of tensor i (in order of names)
- *   2^32 + 8 * i + 1 + slot	its file in that slot
+ * A tensor's files are those of DeepSpeed's hf_to_universal.py (pull request
+ * 7212):
  *
- * A tree for any stage also has the files that engines read although
- * DeepSpeed's script does not write them.
+ *   {param: the tensor as float32, or zeros, cat_dim: 0}
+ *
+ * followed by `vocab_tensor: True` if the name looks like a vocabulary's.  A
+ * tensor that is a view of a larger storage is written without the rest of it.
+ *
+ * The script's trees load only into an engine that ignores missing files.
+ * DeepSpeed 0.19.8 also reads a step for each parameter,
+ * zero/optimizer_state.pt and model states; a tree for any stage has them, and they
+ * describe a run that has not made a step yet.  The loaders are
+ * _load_universal_checkpoint in runtime/zero/stage_1_and_2.py and stage3.py, and
+ * _load_checkpoint in runtime/engine.py.
  */
-#include "ckpt/plan/plan_impl.h"
-
 #include <cJSON.h>
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/arena.h"
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfdir.h"
+#include "ckpt/dirs/names.h"
 #include "ckpt/files/roots.h"
-#include "ckpt/plan/uc_file_hf.h"
+#include "ckpt/pickle/value.h"
+#include "ckpt/plan/plan_impl.h"
 #include "ckpt/vfile/shardcache.h"
-#include "ckpt/vfile/vfile.h"
-
-#define NODE_SINGLE UINT64_C(2)
-#define NODE_TENSOR (UINT64_C(1) << 32)
-#define STRIDE 8
-
-_Static_assert(1 + UC_FILE_HF_SLOTS <= STRIDE, "slots fit a tensor");
 
 #define SOURCE_TEXT "Huggingface checkpoint"
-
-/* Files that belong to no tensor. */
-static const struct single {
-	const char *stem, *suffix;
-	uint64_t dir;
-	bool any; /* only in a tree for any stage */
-} singles[] = {
-	{ "optimizer_state", ".pt", PLAN_ZERO, true },
-	{ "source", ".txt", PLAN_ROOT, false },
-	{ "mp_rank_00_model_states", ".pt", PLAN_ROOT, true },
-	{ "zero_pp_rank_0_mp_rank_00_model_states", ".pt", PLAN_ROOT, true },
-};
-
-#define SINGLES (sizeof(singles) / sizeof(*singles))
 
 struct plan_hfdir {
 	struct plan plan;
 	struct hfdir d;
-	vfile_crc *crc;            /* [tensor * UC_FILE_HF_SLOTS + slot] */
-	vfile_crc single[SINGLES]; /* at most one storage each */
 };
 
-static struct plan_hfdir *hfdir_of(struct plan *p)
+enum { ROOT, ZERO, SINGLE, OPTIMIZER, TENSOR, FILES };
+
+enum slot { SLOT_FP32, SLOT_EXP_AVG, SLOT_EXP_AVG_SQ, SLOT_STEP, SLOTS };
+
+static const char *const slot_names[SLOTS] = {
+	[SLOT_FP32] = "fp32.pt",
+	[SLOT_EXP_AVG] = "exp_avg.pt",
+	[SLOT_EXP_AVG_SQ] = "exp_avg_sq.pt",
+	[SLOT_STEP] = "step.pt", /* only in a tree for any stage */
+};
+
+/* The first one is always there, the others are in a tree for any stage. */
+static const char *const single_names[] = {
+	"source.txt",
+	"mp_rank_00_model_states.pt",
+	"zero_pp_rank_0_mp_rank_00_model_states.pt",
+};
+
+static struct hfdir *hfdir_of(struct plan *p)
 {
-	return (struct plan_hfdir *)p;
+	return &((struct plan_hfdir *)p)->d;
 }
 
-/* --- nodes -------------------------------------------------------------------- */
+/* --- files of a tensor ---------------------------------------------------------- */
 
-static bool is_tensor(const struct plan_hfdir *h, uint64_t node, size_t *index,
-		      unsigned *slot)
+static int name_tensor(const struct plan_item *e, char out[NAME_MAX + 1])
 {
-	if (node < NODE_TENSOR || (node - NODE_TENSOR) / STRIDE >= h->d.n)
-		return false;
-	*index = (size_t)((node - NODE_TENSOR) / STRIDE);
-	*slot = (unsigned)((node - NODE_TENSOR) % STRIDE);
-	return true;
+	return plan_set_name(out, hfdir_of(e->p)->v[e->i].name, "");
 }
 
-static unsigned slots(const struct plan_hfdir *h)
+static int64_t find_tensor(struct plan *p, unsigned group, const char *name)
 {
-	return h->plan.options.any_stage ? UC_FILE_HF_SLOTS : UC_FILE_HF_STEP;
+	const struct hfdir *const d = hfdir_of(p);
+	const struct hfdir_tensor *const t = hfdir_find(d, name);
+
+	(void)group;
+	return t ? t - d->v : -1;
 }
 
-static const struct single *find_single(const struct plan_hfdir *h,
-					uint64_t node)
+static void describe_tensor(const struct plan_item *e, struct plan_facts *out)
 {
-	const uint64_t i = node - NODE_SINGLE;
+	const struct hfdir *const d = hfdir_of(e->p);
 
-	return node >= NODE_SINGLE && i < SINGLES &&
-			       (!singles[i].any || h->plan.options.any_stage)
-		       ? &singles[i]
+	out->mtime_s = d->files[d->v[e->i].file].mtime_s;
+}
+
+static void describe_slot(const struct plan_item *e, struct plan_facts *out)
+{
+	const struct hfdir *const d = hfdir_of(e->p);
+	const struct hfdir_file *const f = &d->files[d->v[e->dir].file];
+
+	out->mtime_s = f->mtime_s;
+	out->readers = &f->access;
+}
+
+static bool is_vocabulary(const char *name)
+{
+	static const char *const parts[] = { "word_embeddings", "embed_tokens",
+					     "embedding", "wte", "lm_head" };
+
+	for (size_t i = 0; i < COUNT(parts); i++)
+		if (strcasestr(name, parts[i]))
+			return true;
+	return false;
+}
+
+static struct value *wrap(struct arena *a, const char *name,
+			  const struct tensor *t)
+{
+	struct value *const dict = value_new(a, VALUE_DICT);
+	bool ok = value_dict_set(a, dict, "param", tensor_to_value(a, t)) &&
+		  value_dict_set(a, dict, "cat_dim", value_new_int(a, 0));
+
+	if (ok && is_vocabulary(name))
+		ok = value_dict_set(a, dict, "vocab_tensor",
+				    value_new_bool(a, true));
+	return ok ? dict : NULL;
+}
+
+/* Step 0, in the form that torch's Adam keeps it. */
+static struct value *no_step(struct arena *a)
+{
+	struct tensor t;
+
+	tensor_init(&t, DTYPE_F32, NULL, 0, false);
+	return tensor_to_value(a, &t);
+}
+
+/* Fill the only storage with zeros. */
+static int add_zeros(struct uc_file *c, uint64_t len, struct errmsg *err)
+{
+	if (extent_add(&c->storages[0], EXTENT_ZERO, len, 0, 0, DTYPE_F32))
+		return 0;
+	uc_file_done(c);
+	return errmsg_nomem(err, NULL);
+}
+
+static int lay_out_slot(const struct plan_item *e, bool extents,
+			struct uc_file *out)
+{
+	const size_t slot = e->k;
+	const struct hfdir_tensor *const x = &hfdir_of(e->p)->v[e->dir];
+	const uint64_t numel = slot == SLOT_STEP ? 1 : x->numel;
+	const uint64_t len = numel * sizeof(float);
+	struct errmsg why = { "" };
+	struct arena a = { 0 };
+	struct tensor t;
+	int rc;
+
+	(void)extents;
+	hfdir_describe(x, &t);
+	t.dtype = DTYPE_F32;
+	t.requires_grad = slot == SLOT_FP32 && x->requires_grad;
+	rc = uc_file_lay_out(out, e->stem,
+			     slot == SLOT_STEP ? no_step(&a)
+					       : wrap(&a, x->name, &t),
+			     &len, 1, &why);
+	arena_done(&a);
+	if (rc)
+		return errmsg_set(e->err, rc, "tensor %.200s: %.200s", x->name,
+				  why.text);
+	if (slot != SLOT_FP32)
+		return add_zeros(out, len, e->err);
+	if (extent_add_cast(&out->storages[0], numel, x->file, x->offset,
+			    x->dtype, DTYPE_F32))
+		return 0;
+	uc_file_done(out);
+	return errmsg_nomem(e->err, NULL);
+}
+
+/* --- files that engines require --------------------------------------------------- */
+
+static void describe_single(const struct plan_item *e, struct plan_facts *out)
+{
+	out->readers = &e->p->names;
+}
+
+static int lay_out_optimizer(const struct plan_item *e, bool extents,
+			     struct uc_file *out)
+{
+	const uint64_t len = sizeof(float);
+	struct arena a = { 0 };
+	struct value *const root = value_new(&a, VALUE_DICT);
+	struct value *const groups = uc_file_empty_groups(&a, UC_FILE_GROUPS);
+	struct value *const step = no_step(&a);
+	const bool ok = step &&
+			value_dict_set(&a, root, KEY_DS_VERSION,
+				       value_new_str(&a, NAMES_DS_VERSION)) &&
+			value_dict_set(&a, root, KEY_OPTIMIZER_STATE_DICT,
+				       uc_file_stage3_state(&a, step, groups)) &&
+			value_dict_set(&a, root, KEY_PARAM_GROUPS, groups);
+	const int rc = uc_file_lay_out(out, e->stem, ok ? root : NULL, &len, 1,
+				       e->err);
+
+	(void)extents;
+	arena_done(&a);
+	return rc ? rc : add_zeros(out, len, e->err);
+}
+
+/* DeepSpeed's schedulers need this number and accept an unknown dict. */
+static struct value *no_schedule(struct arena *a)
+{
+	struct value *const dict = value_new(a, VALUE_DICT);
+
+	return value_dict_set(a, dict, "last_batch_iteration",
+			      value_new_int(a, -1))
+		       ? dict
 		       : NULL;
 }
 
-static bool hf_is_dir(const struct plan *p, uint64_t node)
+static int lay_out_model(const char *stem, struct uc_file *out,
+			 struct errmsg *err)
 {
-	(void)p;
-	return node == PLAN_ROOT || node == PLAN_ZERO ||
-	       (node >= NODE_TENSOR && (node - NODE_TENSOR) % STRIDE == 0);
-}
-
-static uint64_t hf_parent(const struct plan *p, uint64_t dir)
-{
-	(void)p;
-	return dir == PLAN_ZERO ? PLAN_ROOT : PLAN_ZERO;
-}
-
-/* --- directories --------------------------------------------------------------- */
-
-/* Return the next single file of a directory. */
-static int next_single(const struct plan_hfdir *h, uint64_t dir, uint64_t *pos,
-		       struct plan_entry *out)
-{
-	while (*pos < SINGLES) {
-		const uint64_t node = NODE_SINGLE + (*pos)++;
-		const struct single *const s = find_single(h, node);
-
-		if (s && s->dir == dir)
-			return plan_set_entry(out, node, s->stem, s->suffix);
-	}
-	return 0;
-}
-
-static int hf_next(struct plan *p, uint64_t dir, uint64_t *pos,
-		   struct plan_entry *out, struct errmsg *err)
-{
-	const struct plan_hfdir *const h = hfdir_of(p);
-	size_t index;
-	unsigned slot;
-	uint64_t i;
-
-	if (is_tensor(h, dir, &index, &slot) && slot == 0) {
-		if (*pos >= slots(h))
-			return 0;
-		slot = (unsigned)(*pos)++;
-		return plan_set_entry(out, dir + 1 + slot,
-				      uc_file_hf_name(slot), ".pt");
-	}
-	if (dir != PLAN_ROOT && dir != PLAN_ZERO)
-		return errmsg_set(err, -ENOTDIR, "not a directory");
-	if (next_single(h, dir, pos, out))
-		return 1;
-	i = (*pos)++ - SINGLES;
-	if (dir == PLAN_ROOT)
-		return i ? 0 : plan_set_entry(out, PLAN_ZERO, "zero", "");
-	return i < h->d.n ? plan_set_entry(out, NODE_TENSOR + i * STRIDE,
-					   h->d.v[i].name, "")
-			  : 0;
-}
-
-static int hf_lookup(struct plan *p, uint64_t dir, const char *name,
-		     uint64_t *node, struct errmsg *err)
-{
-	const struct hfdir *const d = &hfdir_of(p)->d;
-	const struct hfdir_tensor *const t =
-		dir == PLAN_ZERO ? hfdir_find(d, name) : NULL;
-	struct plan_entry e;
-	uint64_t pos = 0;
-
-	if (dir != PLAN_ZERO)
-		return plan_lookup_by_walking(p, dir, name, node, err);
-	if (t) {
-		*node = NODE_TENSOR + (uint64_t)(t - d->v) * STRIDE;
-		return 0;
-	}
-	while (next_single(hfdir_of(p), dir, &pos, &e))
-		if (strcmp(e.name, name) == 0) {
-			*node = e.node;
-			return 0;
-		}
-	return -ENOENT;
-}
-
-/* --- files --------------------------------------------------------------------- */
-
-static int get_uc_file(struct plan_hfdir *h, uint64_t node, struct uc_file *c,
-		       vfile_crc **crc, struct errmsg *err)
-{
-	const struct single *const s = find_single(h, node);
-	size_t index;
-	unsigned slot;
-
-	if (s) {
-		*crc = &h->single[s - singles];
-		return s->dir == PLAN_ZERO
-			       ? uc_file_hf_of_optimizer(c, err)
-			       : uc_file_hf_of_model(s->stem, c, err);
-	}
-	if (!is_tensor(h, node, &index, &slot) || slot == 0)
-		return errmsg_set(err, -EISDIR, "is a directory");
-	if (slot > slots(h))
-		return errmsg_set(err, -ENOENT, "no such file");
-	*crc = &h->crc[index * UC_FILE_HF_SLOTS + slot - 1];
-	return uc_file_hf_of_tensor(&h->d.v[index], slot - 1, c, err);
-}
-
-static bool is_text(const struct plan_hfdir *h, uint64_t node)
-{
-	const struct single *const s = find_single(h, node);
-
-	return s && strcmp(s->suffix, ".txt") == 0;
-}
-
-static int hf_stat(struct plan *p, uint64_t node, struct plan_stat *out,
-		   struct errmsg *err)
-{
-	struct plan_hfdir *const h = hfdir_of(p);
-	const struct hfdir_file *file = &h->d.files[0];
-	struct uc_file c;
-	vfile_crc *crc;
-	size_t index;
-	unsigned slot;
+	static const struct {
+		const char *key;
+		int64_t n;
+	} counts[] = {
+		{ "dp_world_size", 1 }, { "mp_world_size", 1 },
+		{ "global_steps", 0 },  { "global_samples", 0 },
+		{ "skipped_steps", 0 },
+	};
+	struct arena a = { 0 };
+	struct value *const root = value_new(&a, VALUE_DICT);
+	bool ok =
+		value_dict_set(&a, root, "module", value_new(&a, VALUE_DICT)) &&
+		value_dict_set(&a, root, "lr_scheduler", no_schedule(&a));
 	int rc;
 
-	if (is_tensor(h, node, &index, &slot))
-		file = &h->d.files[h->d.v[index].file];
-	*out = (struct plan_stat){ .nlink = 1, .mtime_s = file->mtime_s };
-	if (hf_is_dir(p, node)) {
-		plan_set_dir(out, &h->d.st, &h->d.access);
-		out->nlink = node == PLAN_ROOT   ? 3
-			     : node == PLAN_ZERO ? 2 + (unsigned)h->d.n
-						 : 2;
-		return 0;
-	}
-	plan_set_file(out, is_tensor(h, node, &index, &slot) ? &file->access
-							     : &h->d.access);
-	if (is_text(h, node)) {
-		out->size = strlen(SOURCE_TEXT);
-		return 0;
-	}
-	rc = get_uc_file(h, node, &c, &crc, err);
-	if (rc)
-		return rc;
-	out->size = c.w.size;
-	uc_file_done(&c);
-	return 0;
+	for (size_t i = 0; ok && i < COUNT(counts); i++)
+		ok = value_dict_set(&a, root, counts[i].key,
+				    value_new_int(&a, counts[i].n));
+	ok = ok && value_dict_set(&a, root, KEY_DS_VERSION,
+				  value_new_str(&a, NAMES_DS_VERSION));
+	rc = uc_file_lay_out(out, stem, ok ? root : NULL, NULL, 0, err);
+	arena_done(&a);
+	return rc;
 }
 
-static int hf_file_open(struct plan *p, uint64_t node, struct vfile **out,
-			struct errmsg *err)
+static int lay_out_single(const struct plan_item *e, bool extents,
+			  struct uc_file *out)
 {
-	struct plan_hfdir *const h = hfdir_of(p);
-	struct bytebuf text = { 0 };
-	struct uc_file c;
-	vfile_crc *crc;
-	int rc;
-
-	if (is_text(h, node)) {
-		bytebuf_add(&text, SOURCE_TEXT, strlen(SOURCE_TEXT));
-		*out = vfile_new_bytes(&text, err);
-		bytebuf_done(&text);
-		return *out ? 0 : -ENOMEM;
-	}
-	rc = get_uc_file(h, node, &c, &crc, err);
-	return rc ? rc : plan_open_uc_file(p, &c, crc, out, err);
+	(void)extents;
+	if (e->k)
+		return lay_out_model(e->stem, out, e->err);
+	*out = (struct uc_file){ .size = strlen(SOURCE_TEXT) };
+	bytebuf_add_str(&out->head, SOURCE_TEXT);
+	return out->head.failed ? errmsg_nomem(e->err, e->stem) : 0;
 }
 
-/* --- the whole ----------------------------------------------------------------- */
+/* --- the whole -------------------------------------------------------------------- */
 
-/* plan_open has read everything that there is to check. */
-static int hf_check(struct plan *p, struct errmsg *err)
+static int describe_for_json(struct plan *p, size_t i, cJSON *o,
+			     struct errmsg *err)
 {
-	(void)p;
-	(void)err;
-	return 0;
-}
-
-static int plan_hfdir_describe(struct plan *p, const struct plan_entry *e,
-			       cJSON *o, struct errmsg *err)
-{
-	const struct hfdir_tensor *const t =
-		&hfdir_of(p)->d.v[(e->node - NODE_TENSOR) / STRIDE];
+	const struct hfdir_tensor *const t = &hfdir_of(p)->v[i];
 
 	(void)err;
 	plan_add_shape(o, t->shape, t->ndim);
@@ -273,66 +259,66 @@ static int plan_hfdir_describe(struct plan *p, const struct plan_entry *e,
 	return 0;
 }
 
-static int hf_json(struct plan *p, struct bytebuf *out, struct errmsg *err)
+static void hfdir_plan_close(struct plan *p)
 {
-	return plan_params_json(p, plan_hfdir_describe, out, err);
-}
-
-static void hf_close(struct plan *p)
-{
-	struct plan_hfdir *const h = hfdir_of(p);
-
 	shardcache_free(p->shards);
-	hfdir_done(&h->d);
-	free(h->crc);
-	free(h);
+	hfdir_done(hfdir_of(p));
 }
 
-static const struct plan_ops hf_ops = {
-	.close = hf_close,
-	.check = hf_check,
-	.is_dir = hf_is_dir,
-	.parent = hf_parent,
-	.next = hf_next,
-	.lookup = hf_lookup,
-	.stat = hf_stat,
-	.file_open = hf_file_open,
-	.json = hf_json,
-};
-
-static int finish_open(struct plan_hfdir *h, struct errmsg *err)
+static int hfdir_plan_make(struct plan *p, const char *path, struct errmsg *err)
 {
-	bool ok;
+	static const char *const zero[] = { "zero" };
+	static const char *const optimizer[] = { "optimizer_state.pt" };
+	const bool any = p->options.any_stage;
+	struct hfdir *const d = hfdir_of(p);
+	int rc = hfdir_open(d, path, err);
 
-	h->plan.tag = roots_base(h->d.path);
-	h->plan.shards = shardcache_new();
-	h->plan.readers = h->d.access;
-	h->crc = calloc(h->d.n * UC_FILE_HF_SLOTS + 1, sizeof(*h->crc));
-	ok = h->plan.shards && h->crc;
-	for (size_t i = 0; ok && i < h->d.nfiles; i++)
-		ok = shardcache_add(h->plan.shards, h->d.files[i].path,
-				    &h->d.files[i].file) >= 0;
-	return ok ? 0 : errmsg_nomem(err, h->d.path);
-}
-
-int plan_open_hfdir(const char *path, const struct plan_options *options,
-		    struct plan **out, struct errmsg *err)
-{
-	struct plan_hfdir *const h = calloc(1, sizeof(*h));
-	int rc;
-
-	if (!h)
-		return errmsg_nomem(err, path);
-	h->plan = (struct plan){ .ops = &hf_ops, .options = *options };
-	rc = hfdir_open(&h->d, path, err);
-	if (rc) {
-		free(h);
-		return rc;
-	}
-	rc = finish_open(h, err);
 	if (rc)
-		hf_close(&h->plan);
-	else
-		*out = &h->plan;
-	return rc;
+		return rc;
+	p->tag = roots_base(d->path);
+	p->readers = p->names = d->access;
+	p->st = d->st;
+	p->mtime_s = d->files[0].mtime_s;
+	p->shards = shardcache_new();
+	if (!p->shards)
+		return errmsg_nomem(err, path);
+	for (size_t i = 0; i < d->nfiles; i++)
+		if (shardcache_add(p->shards, d->files[i].path,
+				   &d->files[i].file) < 0)
+			return errmsg_nomem(err, path);
+
+	const struct plan_group groups[] = {
+		{ .dir = ROOT, .is_dir = true, .n = 1, .names = zero },
+		{ .dir = ROOT,
+		  .n = any ? COUNT(single_names) : 1,
+		  .names = single_names,
+		  .describe = describe_single,
+		  .lay_out = lay_out_single },
+		{ .dir = ZERO,
+		  .n = any,
+		  .names = optimizer,
+		  .describe = describe_single,
+		  .lay_out = lay_out_optimizer },
+		{ .dir = ZERO,
+		  .is_dir = true,
+		  .n = d->n,
+		  .name = name_tensor,
+		  .find = find_tensor,
+		  .describe = describe_tensor },
+		{ .dir = TENSOR,
+		  .n = any ? SLOTS : SLOT_STEP,
+		  .names = slot_names,
+		  .describe = describe_slot,
+		  .lay_out = lay_out_slot },
+	};
+
+	plan_set_groups(p, groups, COUNT(groups));
+	return 0;
 }
+
+const struct plan_view plan_hfdir = {
+	.size = sizeof(struct plan_hfdir),
+	.make = hfdir_plan_make,
+	.close = hfdir_plan_close,
+	.describe = describe_for_json,
+};

@@ -2,123 +2,134 @@
 #ifndef UCKPT_PLAN_IMPL_H
 #define UCKPT_PLAN_IMPL_H
 
-#include "ckpt/base/access.h"
-#include "ckpt/base/bytes.h"
+#include <pthread.h>
+
 #include "ckpt/plan/plan.h"
+#include "ckpt/plan/uc_file.h"
 #include "ckpt/vfile/vfile.h"
 
-struct tagdir;
-struct uc_file;
+struct cJSON;
+struct plan_record;
+struct tag_file;
+
+/* What a view knows of an entry without laying out a file.  Preset for a file that is
+ * computed from shards; directories have the times and readers of the plan. */
+struct plan_facts {
+	int64_t mtime_s;
+	/* Who may read it; NULL: who may read all shards that it is computed from, and
+	 * all model states, which describe them. */
+	const struct access *readers;
+	/* The file is a copy of this shard, unless it is NULL. */
+	struct shardcache *copied;
+	uint32_t shard;
+};
+
+/* An entry of a group. */
+struct plan_item {
+	struct plan *p;
+	unsigned group;
+	size_t i;         /* number in the group */
+	size_t dir, k;    /* it is entry k of directory `dir` */
+	const char *stem; /* for lay_out: its name without the suffix */
+	struct errmsg *err;
+};
 
 /*
- * Operations of a kind of plan.  Signatures and errors are those of plan.h's
- * functions of the same name.  An operation may be NULL where a comment says
- * so.
+ * A tree is a table of groups.  The entries of a group are alike, and each directory
+ * of group `dir` has `n` of them: entry k of directory d is number d * n + k.  Group
+ * and number make up the node, so that nothing is stored for an entry until its file
+ * is laid out.  Errors are those of plan.h's functions.
  */
-struct plan_ops {
+struct plan_group {
+	unsigned dir;
+	bool is_dir;
+	size_t n;
+	/* The names of the n entries; or a function that returns 1 with the name, or 0
+	 * if there is no such entry. */
+	const char *const *names;
+	int (*name)(const struct plan_item *e, char out[NAME_MAX + 1]);
+	/* Find an entry of a directory that is the only one of its group: its number,
+	 * or -1.  NULL: all names are compared. */
+	int64_t (*find)(struct plan *p, unsigned group, const char *name);
+	void (*describe)(const struct plan_item *e, struct plan_facts *out);
+	/* Lay out a file that is no copy.  Without `extents`, only sizes need to be
+	 * right, and few shards are opened. */
+	int (*lay_out)(const struct plan_item *e, bool extents,
+		       struct uc_file *out);
+	/* Private to plan_tree.c: */
+	size_t dirs; /* directories in group `dir` */
+	struct plan_record **records;
+};
+
+#define PLAN_GROUPS_MAX 8
+
+enum { PLAN_GROUP_ROOT, PLAN_GROUP_FIRST };
+
+/* A kind of trees.  Its own structure begins with a struct plan.  Functions may be
+ * NULL, but for `make`. */
+struct plan_view {
+	size_t size; /* of the kind's own structure */
+	/* Fill in the rest of an otherwise zero structure; `close` takes what was made
+	 * before a failure.  plan_close frees the structure. */
+	int (*make)(struct plan *p, const char *path, struct errmsg *err);
 	void (*close)(struct plan *p);
 	int (*check)(struct plan *p, struct errmsg *err);
-	/* NULL: nothing that takes long */
 	void (*warm)(struct plan *p);
-	/* NULL: no warnings */
 	int (*warning)(struct plan *p, size_t *pos, struct errmsg *out);
-	bool (*is_dir)(const struct plan *p, uint64_t node);
-	/* Never called for the root.  NULL: there are no other directories */
-	uint64_t (*parent)(const struct plan *p, uint64_t dir);
-	int (*next)(struct plan *p, uint64_t dir, uint64_t *pos,
-		    struct plan_entry *out, struct errmsg *err);
-	/* NULL: plan_lookup_by_walking */
-	int (*lookup)(struct plan *p, uint64_t dir, const char *name,
-		      uint64_t *node, struct errmsg *err);
-	int (*stat)(struct plan *p, uint64_t node, struct plan_stat *out,
-		    struct errmsg *err);
-	/* plan_file_open checks afterwards that the shards are the planned
-	 * ones. */
-	int (*file_open)(struct plan *p, uint64_t node, struct vfile **out,
-			 struct errmsg *err);
-	/* Append `,"key":value` for each fact about the kind. */
-	int (*json)(struct plan *p, struct bytebuf *out, struct errmsg *err);
+	/* Add to `o` what is known of parameter i, in a tree with zero/. */
+	int (*describe)(struct plan *p, size_t i, struct cJSON *o,
+			struct errmsg *err);
 };
 
-/* The part that all kinds share.  A kind's own structure begins with it. */
+extern const struct plan_view plan_universal, plan_hfdir, plan_weights,
+	plan_reshard;
+
+/* The part that all kinds share.  A plan over a universal one of the same tag gets
+ * its facts from there. */
 struct plan {
-	const struct plan_ops *ops;
+	const struct plan_view *view;
 	struct plan_options options;
-	const char *tag;           /* plan_tag */
+	struct plan *universal; /* over which it is made, or NULL */
+	bool owns_universal;
+	/* Facts about the source, borrowed from it: */
+	const char *tag;               /* plan_tag */
 	struct zero_checkpoint *zckpt; /* plan_zckpt */
-	struct shardcache *shards; /* plan_shards */
-	struct access readers;     /* plan_readers */
+	struct shardcache *shards;     /* plan_shards */
+	struct access readers;         /* plan_readers */
+	struct access names; /* users that may read what entries' names come from */
+	struct stat st;      /* of the directory */
+	int64_t mtime_s;
+	/* The tree: */
+	struct plan_group groups[PLAN_GROUPS_MAX];
+	unsigned ngroups;
+	pthread_mutex_t lock; /* protects records of files */
 };
 
-/* Open a plan of one kind and fill in the fields above: of a tag, of a Hugging Face
- * directory.  As plan_open. */
-int plan_open_universal(const char *path, const struct plan_options *options,
-			struct plan **out, struct errmsg *err);
-int plan_open_hfdir(const char *path, const struct plan_options *options,
-		    struct plan **out, struct errmsg *err);
+/* Set the groups of a tree, from PLAN_GROUP_FIRST on. */
+void plan_set_groups(struct plan *p, const struct plan_group *groups, size_t n);
 
-/* The part that plans made over a universal plan of the same tag share.  Their own
- * structure begins with it. */
-struct plan_over {
-	struct plan plan;
-	struct plan *universal;
-	bool owned; /* `universal` is closed together with this plan */
-};
+/* Free what the tree has recorded of files. */
+void plan_forget_files(struct plan *p);
 
-/* A kind of such plans.  `ops->close` ends with plan_over_close, and takes what
- * `make` has left when it failed. */
-struct plan_over_kind {
-	const struct plan_ops *ops;
-	size_t size; /* of the kind's own structure */
-	/* Fill in the kind's own fields, all zero; 0 or a negative errno. */
-	int (*make)(struct plan *p, struct errmsg *err);
-};
+/* Write a name and a suffix, which must fit (asserted).  Returns 1. */
+int plan_set_name(char out[NAME_MAX + 1], const char *name, const char *suffix);
 
-extern const struct plan_over_kind plan_weights, plan_reshard;
+/* Describe a file that is a copy of a shard. */
+void plan_describe_copy(struct plan *p, const struct tag_file *f, size_t shard,
+			struct plan_facts *out);
 
-/* Close the shared part and free the structure. */
-void plan_over_close(struct plan_over *o);
+/* Get the size of entry i of a group, a file that is no copy. */
+int plan_file_size(struct plan *p, unsigned group, size_t i, uint64_t *size,
+		   struct errmsg *err);
 
-/* Fill in an entry.  Name and suffix must fit (asserted).  Returns 1. */
-int plan_set_entry(struct plan_entry *e, uint64_t node, const char *name,
-		   const char *suffix);
+/* Fill in the attributes of a directory with entries whose names come from files that
+ * `names` may read. */
+void plan_stat_dir(const struct plan *p, const struct access *names,
+		   int64_t mtime_s, struct plan_stat *out);
 
-/* Fill in the owner, group and mode of a file that `readers` may read, and of a
- * directory in place of `dir` whose entries' names come from files that
- * `readers` may read. */
-void plan_set_file(struct plan_stat *out, const struct access *readers);
-void plan_set_dir(struct plan_stat *out, const struct stat *dir,
-		  const struct access *readers);
-
-/* Fill in the same for a file computed from shards of a tag.  It can be read by
- * those who may read these shards and all model states, which describe them.
- * Errors as plan_file_open. */
-int plan_set_computed(struct plan *p, const struct tagdir *dir, uint64_t node,
-		      struct plan_stat *out, struct errmsg *err);
-
-/* Open a torch.save file, with checksums kept in `crc` unless the options leave
- * them zero.  Uses up `c`. -ENOMEM. */
-int plan_open_uc_file(const struct plan *p, struct uc_file *c, vfile_crc *crc,
-		      struct vfile **out, struct errmsg *err);
-
-/* As plan_lookup, by a linear search with plan_next. */
-int plan_lookup_by_walking(struct plan *p, uint64_t dir, const char *name,
-			   uint64_t *node, struct errmsg *err);
-
-struct cJSON;
-
-/* Append the files of the root, with sizes and runs: for trees without parameters. */
-int plan_files_json(struct plan *p, struct bytebuf *out, struct errmsg *err);
-
-/*
- * Append the parameters of a universal tree with their files; `describe` adds
- * what the kind knows about one parameter.  Objects are printed one by one, so
- * that a tree of 100,000 parameters takes memory only for its text.
- */
-typedef int plan_describe_fn(struct plan *p, const struct plan_entry *e,
-			     struct cJSON *o, struct errmsg *err);
-int plan_params_json(struct plan *p, plan_describe_fn *describe,
-		     struct bytebuf *out, struct errmsg *err);
 void plan_add_shape(struct cJSON *o, const uint64_t *shape, unsigned ndim);
+
+/* The warnings about a universal tree: as plan_warning. */
+int plan_universal_warning(struct plan *p, size_t *pos, struct errmsg *out);
 
 #endif

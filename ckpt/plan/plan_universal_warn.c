@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is unusual about a tag whose universal tree can be served. */
-#include "ckpt/plan/plan_universal.h"
-
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -9,6 +7,8 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/plan/plan_impl.h"
+#include "ckpt/zero/checkpoint.h"
 #include "ckpt/zero/complete.h"
 
 #define MODEL_WARNINGS 7
@@ -109,16 +109,15 @@ static void warn_of_lora(const struct model *m, struct errmsg *out)
 }
 
 /* Report what is unusual about the model as a whole. */
-static bool warn_of_model(const struct plan_universal *u, size_t i,
-			  struct errmsg *out)
+static bool warn_of_model(const struct plan *p, size_t i, struct errmsg *out)
 {
-	const struct model *const m = &u->r.model;
+	const struct model *const m = &p->zckpt->model;
 
 	if (i == 6)
 		warn_of_lora(m, out);
 	else if (i >= 3)
 		warn_of_megatron(m, i - 3, out);
-	if (i == 2 && u->plan.options.rules && model_is_flat(m))
+	if (i == 2 && p->options.rules && model_is_flat(m))
 		errmsg_set(out, 0,
 			   "merge rules do not apply: ZeRO-3 without tensor"
 			   " parallelism has whole parameters");
@@ -141,15 +140,14 @@ static bool warn_of_model(const struct plan_universal *u, size_t i,
  * parameter table, then unused patterns. */
 int plan_universal_warning(struct plan *p, size_t *pos, struct errmsg *out)
 {
-	const struct plan_universal *const u = plan_universal(p);
-	const struct zero_checkpoint *const r = &u->r;
+	const struct zero_checkpoint *const r = p->zckpt;
 	const size_t fixed = MODEL_WARNINGS + ZCKPT_WARNINGS;
 	size_t i;
 
 	*out = (struct errmsg){ "" };
 	while ((i = (*pos)++) < fixed)
 		if (i < MODEL_WARNINGS
-			    ? warn_of_model(u, i, out)
+			    ? warn_of_model(p, i, out)
 			    : zckpt_warning(r, i - MODEL_WARNINGS, out))
 			return 1;
 	i -= fixed;

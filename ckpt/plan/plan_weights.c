@@ -1,53 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The weights of a ZeRO tag, as zero_to_fp32.py writes them: a directory with a
- * few large files.
+ * The weights of a ZeRO tag, as zero_to_fp32.py writes them: a directory with a few
+ * large files, of safetensors or of torch.save.
  *
- *   0              the root
- *   1              the index of the files, if there are several
- *   16 + i         file i of weights
- *   2^32 + i       sidecar i, such as config.json (PLAN_HF)
- *
- * Everything except the elements is computed when the plan is opened, because
- * the sizes of the files depend on it.
+ * pytorch_model.bin is the torch.save of a dict.  Each tensor has a storage of
+ * its own, exactly as long as the tensor.  In the script's file the tensors of
+ * stages 1 and 2 are views of a whole group, and those of stage 3 are followed
+ * by the padding of the ranks' parts.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "ckpt/base/arena.h"
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/format/safetensors_write.h"
 #include "ckpt/model/geometry.h"
+#include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
-#include "ckpt/plan/plan_universal.h"
-#include "ckpt/vfile/vfile.h"
 #include "ckpt/weights/sidecars.h"
 #include "ckpt/weights/weights.h"
-#include "ckpt/weights/weights_file.h"
 #include "ckpt/weights/weights_split.h"
 #include "ckpt/zero/checkpoint.h"
 #include "ckpt/zero/param_extents.h"
 
-#define NODE_INDEX UINT64_C(1)
-#define NODE_FILE UINT64_C(16)
-#define NODE_SIDECAR (UINT64_C(1) << 32)
-
 struct plan_weights {
-	struct plan_over over;
+	struct plan plan;
 	const struct format *format;
 	const struct weights *w; /* belongs to the universal plan */
-	struct weights_file_set set;
 	size_t *tensors; /* indices of the saved weights, grouped by file */
 	struct weights_split split;
-	struct weights_file *files; /* split.nfiles of them */
-	struct bytebuf index;       /* JSON; empty if there is one file */
 	struct sidecars sidecars;
 };
 
+enum { ROOT, INDEX, FILES, SIDECAR };
+
 static const struct format {
 	const char *stem, *suffix, *index;
+	bool safetensors;
 } formats[] = {
-	[PLAN_HF] = { "model", "safetensors", "model.safetensors.index.json" },
-	[PLAN_FP32] = { "pytorch_model", "bin", "pytorch_model.bin.index.json" },
+	[PLAN_HF] = { "model", "safetensors", "model.safetensors.index.json",
+		      true },
+	[PLAN_FP32] = { "pytorch_model", "bin", "pytorch_model.bin.index.json",
+			false },
 };
 
 static struct plan_weights *weights_of(struct plan *p)
@@ -55,117 +51,196 @@ static struct plan_weights *weights_of(struct plan *p)
 	return (struct plan_weights *)p;
 }
 
-/* --- nodes -------------------------------------------------------------------- */
-
-static struct weights_file *file_of(struct plan_weights *x, uint64_t node)
+static enum dtype dtype_of(const struct plan_weights *x, size_t weight)
 {
-	return node >= NODE_FILE && node - NODE_FILE < x->split.nfiles
-		       ? &x->files[node - NODE_FILE]
-		       : NULL;
+	const enum dtype want = x->plan.options.dtype;
+	const bool narrow = x->format->safetensors &&
+			    (want == DTYPE_F16 || want == DTYPE_BF16);
+
+	return weights_dtype(x->w, weight, narrow ? want : DTYPE_F32);
 }
 
-static const struct sidecar *sidecar_of(const struct plan_weights *x,
-					uint64_t node)
+static uint64_t bytes_of(const struct plan_weights *x, size_t weight)
 {
-	return node >= NODE_SIDECAR && node - NODE_SIDECAR < x->sidecars.n
-		       ? &x->sidecars.v[node - NODE_SIDECAR]
-		       : NULL;
+	return x->w->v[weight]->numel * dtype_size(dtype_of(x, weight));
 }
 
-static bool weights_is_dir(const struct plan *p, uint64_t node)
+/* --- files of weights ----------------------------------------------------------- */
+
+static int name_file(const struct plan_item *e, char out[NAME_MAX + 1])
 {
-	(void)p;
-	return node == PLAN_ROOT;
+	const struct plan_weights *const x = weights_of(e->p);
+
+	weights_split_name(&x->split, x->format->stem, x->format->suffix, e->i,
+			   out);
+	return 1;
 }
 
-static int weights_next(struct plan *p, uint64_t dir, uint64_t *pos,
-			struct plan_entry *out, struct errmsg *err)
-{
-	struct plan_weights *const x = weights_of(p);
-	char name[NAME_MAX + 1];
-	uint64_t i;
+/* The tensors of one file. */
+struct contents {
+	const struct plan_weights *x;
+	const size_t *tensors; /* indices of weights, in the order of saving */
+	size_t n;
+	size_t *stored; /* those that have a storage, in the order of the file */
+};
 
-	if (dir != PLAN_ROOT)
-		return errmsg_set(err, -ENOTDIR, "not a directory");
-	if (*pos == 0 && !x->index.len)
-		++*pos;
-	i = (*pos)++;
-	if (i == 0)
-		return plan_set_entry(out, NODE_INDEX, x->format->index, "");
-	if (--i < x->split.nfiles) {
-		weights_split_name(&x->split, x->format->stem,
-				   x->format->suffix, (size_t)i, name);
-		return plan_set_entry(out, NODE_FILE + i, name, "");
+static int lay_out_safetensors(const struct contents *c, const char *stem,
+			       struct uc_file *out, struct errmsg *err)
+{
+	struct safetensors_write_tensor *const v = calloc(c->n + 1, sizeof(*v));
+	int rc;
+
+	*out = (struct uc_file){
+		.storages = calloc(c->n + 1, sizeof(*out->storages)),
+		.nstorages = c->n,
+	};
+	for (size_t i = 0; v && i < c->n; i++) {
+		const struct weight *const x = c->x->w->v[c->tensors[i]];
+
+		v[i] = (struct safetensors_write_tensor){
+			x->name, dtype_of(c->x, c->tensors[i]), x->ndim,
+			x->shape, x->numel
+		};
 	}
-	i -= x->split.nfiles;
-	return i < x->sidecars.n ? plan_set_entry(out, NODE_SIDECAR + i,
-						  x->sidecars.v[i].name, "")
-				 : 0;
-}
-
-/* --- files ---------------------------------------------------------------------- */
-
-static int weights_stat(struct plan *p, uint64_t node, struct plan_stat *out,
-			struct errmsg *err)
-{
-	struct plan_weights *const x = weights_of(p);
-	const struct tagdir *const dir = &p->zckpt->dir;
-	const struct sidecar *const c = sidecar_of(x, node);
-	const struct weights_file *const f = file_of(x, node);
-
-	*out = (struct plan_stat){ .nlink = 1,
-				   .mtime_s = dir->optim[0].mtime_s };
-	plan_set_file(out, &dir->names);
-	if (node == PLAN_ROOT) {
-		plan_set_dir(out, &dir->st, &dir->names);
-		out->nlink = 2;
-	} else if (node == NODE_INDEX && x->index.len) {
-		out->size = x->index.len;
-	} else if (f) {
-		out->size = f->size;
-		return plan_set_computed(p, dir, node, out, err);
-	} else if (c) {
-		out->size = c->size;
-		out->mtime_s = c->mtime_s;
-		plan_set_file(out, &c->access);
-	} else {
-		return errmsg_set(err, -ENOENT, "no such file");
+	rc = v && out->storages ? safetensors_write_header(v, c->n, c->stored,
+							   &out->head, err)
+				: errmsg_nomem(err, stem);
+	free(v);
+	out->size = out->head.len;
+	for (size_t i = 0; !rc && i < c->n; i++) {
+		c->stored[i] = c->tensors[c->stored[i]];
+		out->size += bytes_of(c->x, c->stored[i]);
 	}
-	return 0;
+	if (rc)
+		uc_file_done(out);
+	return rc;
 }
 
-static int open_index(const struct plan_weights *x, struct vfile **out,
-		      struct errmsg *err)
+static struct value *tensor_value(struct arena *a, const struct weight *x,
+				  enum dtype dtype, size_t storage)
 {
-	struct bytebuf copy = { 0 };
+	char key[24];
+	struct tensor t;
 
-	bytebuf_add(&copy, x->index.data, x->index.len);
-	*out = copy.failed ? NULL : vfile_new_bytes(&copy, err);
-	bytebuf_done(&copy);
-	return *out ? 0 : errmsg_nomem(err, NULL);
+	tensor_init(&t, dtype, x->shape, x->ndim, x->requires_grad);
+	snprintf(key, sizeof(key), "%zu", storage);
+	t.storage_key = arena_strdup(a, key);
+	return t.storage_key ? tensor_to_value(a, &t) : NULL;
 }
 
-static int plan_weights_open_file(struct plan *p, uint64_t node,
-				  struct vfile **out, struct errmsg *err)
+/* Build the dict to pickle, and fill in its storages and their lengths.  The split puts
+ * a tensor before those that are tied to it.  NULL if memory is short. */
+static struct value *make_dict(struct arena *a, const struct contents *c,
+			       uint64_t *len, size_t *nstorages)
 {
-	struct plan_weights *const x = weights_of(p);
-	struct weights_file *const f = file_of(x, node);
+	const struct weights *const w = c->x->w;
+	struct value *const dict = value_new(a, VALUE_DICT);
+	/* By weight. */
+	struct value **const values =
+		arena_alloc(a, (w->n + 1) * sizeof(struct value *));
+	bool ok = dict && values;
 
-	if (node == PLAN_ROOT)
-		return errmsg_set(err, -EISDIR, "is a directory");
-	if (node == NODE_INDEX && x->index.len)
-		return open_index(x, out, err);
-	if (f)
-		return weights_file_open(f, &x->set, !p->options.crc_zero, out,
-					 err);
-	if (!sidecar_of(x, node))
-		return errmsg_set(err, -ENOENT, "no such file");
-	*out = vfile_new_verbatim(x->sidecars.shards,
-				  (uint32_t)(node - NODE_SIDECAR), err);
-	return *out ? 0 : -ENOMEM;
+	for (size_t i = 0; ok && i < c->n; i++) {
+		const size_t k = c->tensors[i];
+		const struct weight *const x = w->v[k];
+
+		if (x->same == k) {
+			values[k] = tensor_value(a, x, dtype_of(c->x, k),
+						 *nstorages);
+			c->stored[*nstorages] = k;
+			len[(*nstorages)++] = bytes_of(c->x, k);
+		} else {
+			values[k] = values[x->same];
+		}
+		ok = values[k] && value_dict_set(a, dict, x->name, values[k]);
+	}
+	return ok ? dict : NULL;
 }
 
-/* --- the whole -------------------------------------------------------------------- */
+static int lay_out_pt(const struct contents *c, const char *stem,
+		      struct uc_file *out, struct errmsg *err)
+{
+	uint64_t *const len = calloc(c->n + 1, sizeof(*len));
+	struct arena a = { 0 };
+	size_t n = 0;
+	struct value *const dict = len ? make_dict(&a, c, len, &n) : NULL;
+	const int rc = uc_file_lay_out(out, stem, dict, len, n, err);
+
+	arena_done(&a);
+	free(len);
+	return rc;
+}
+
+static int lay_out_file(const struct plan_item *e, bool extents,
+			struct uc_file *out)
+{
+	const struct plan_weights *const x = weights_of(e->p);
+	const size_t *const begin = &x->split.begin[e->i];
+	struct contents c = { x, x->tensors + begin[0], begin[1] - begin[0],
+			      NULL };
+	int rc;
+
+	c.stored = calloc(c.n + 1, sizeof(*c.stored));
+	rc = !c.stored ? errmsg_nomem(e->err, e->stem)
+	     : x->format->safetensors
+		     ? lay_out_safetensors(&c, e->stem, out, e->err)
+		     : lay_out_pt(&c, e->stem, out, e->err);
+	for (size_t i = 0; !rc && extents && i < out->nstorages; i++) {
+		rc = weights_add(x->w, c.stored[i], e->p->zckpt,
+				 dtype_of(x, c.stored[i]), &out->storages[i],
+				 &out->gathers, e->err);
+		if (rc)
+			uc_file_done(out);
+	}
+	free(c.stored);
+	return rc;
+}
+
+/* --- files beside them ---------------------------------------------------------- */
+
+static void describe_index(const struct plan_item *e, struct plan_facts *out)
+{
+	out->readers = &e->p->names;
+}
+
+static int lay_out_index(const struct plan_item *e, bool extents,
+			 struct uc_file *out)
+{
+	const struct plan_weights *const x = weights_of(e->p);
+	const char **const names = calloc(x->split.n + 1, sizeof(*names));
+	int rc;
+
+	(void)extents;
+	*out = (struct uc_file){ 0 };
+	if (!names)
+		return errmsg_nomem(e->err, e->stem);
+	for (size_t i = 0; i < x->split.n; i++)
+		names[i] = x->w->v[x->tensors[i]]->name;
+	rc = weights_split_index(&x->split, x->format->stem, x->format->suffix,
+				 names, &out->head, e->err);
+	free(names);
+	out->size = out->head.len;
+	if (rc)
+		uc_file_done(out);
+	return rc;
+}
+
+static int name_sidecar(const struct plan_item *e, char out[NAME_MAX + 1])
+{
+	return plan_set_name(out, weights_of(e->p)->sidecars.v[e->i].name, "");
+}
+
+static void describe_sidecar(const struct plan_item *e, struct plan_facts *out)
+{
+	const struct sidecars *const s = &weights_of(e->p)->sidecars;
+
+	out->copied = s->shards;
+	out->shard = (uint32_t)e->i;
+	out->mtime_s = s->v[e->i].mtime_s;
+	out->readers = &s->v[e->i].access;
+}
+
+/* --- the whole ------------------------------------------------------------------ */
 
 /* Check that weights which need computing can be computed. */
 static int weights_check(struct plan *p, struct errmsg *err)
@@ -204,54 +279,37 @@ static void weights_close(struct plan *p)
 {
 	struct plan_weights *const x = weights_of(p);
 
-	for (size_t i = 0; x->files && i < x->split.nfiles; i++)
-		weights_file_done(&x->files[i]);
-	free(x->files);
 	free(x->tensors);
 	weights_split_done(&x->split);
-	bytebuf_done(&x->index);
 	sidecars_done(&x->sidecars);
-	plan_over_close(&x->over);
 }
-
-static const struct plan_ops weights_ops = {
-	.close = weights_close,
-	.check = weights_check,
-	.warning = weights_warning,
-	.is_dir = weights_is_dir,
-	.next = weights_next,
-	.stat = weights_stat,
-	.file_open = plan_weights_open_file,
-	.json = plan_files_json,
-};
-
-/* --- making it ----------------------------------------------------------------------- */
 
 /*
  * Assign weights to files.  safetensors stores tied weights once, under the
  * name that comes first in the state dict.  transformers keeps the same name:
  * its models declare the others as tied to it.
  */
-static int plan_weights_split(struct plan_weights *x, struct errmsg *err)
+static int split_weights(struct plan_weights *x, struct errmsg *err)
 {
 	const size_t n = x->w->n;
+	const uint64_t max = x->plan.options.shard_size ?: WEIGHTS_SPLIT_SIZE;
 	uint64_t *const len = calloc(n + 1, sizeof(*len));
-	size_t *const same = calloc(n + 1, sizeof(*same));
-	size_t *const saved = calloc(n + 1, sizeof(*saved));
-	size_t *const number = calloc(n + 1, sizeof(*number));
+	size_t *const scratch = calloc(3 * (n + 1), sizeof(*scratch));
+	/* By number of the saved weights: */
+	size_t *const same = scratch, *const saved = scratch + n + 1;
+	size_t *const number = saved + n + 1; /* by weight */
 	size_t k = 0, empty = n;
-	int rc = len && same && saved && number
-			 ? 0
-			 : errmsg_nomem(err, x->over.plan.zckpt->dir.path);
+	int rc = -ENOMEM;
 
-	for (size_t i = 0; !rc && i < n; i++) {
+	x->tensors = calloc(n + 1, sizeof(*x->tensors));
+	for (size_t i = 0; len && scratch && i < n; i++) {
 		const struct weight *const w = x->w->v[i];
 
-		if (x->set.safetensors && w->same != i)
+		if (x->format->safetensors && w->same != i)
 			continue;
 		saved[k] = i;
 		number[i] = k;
-		len[k] = weights_file_bytes(&x->set, i);
+		len[k] = bytes_of(x, i);
 		same[k] = w->same == i ? k : number[w->same];
 		/* All tensors without elements have the address 0 and count as
 		 * one. */
@@ -261,102 +319,63 @@ static int plan_weights_split(struct plan_weights *x, struct errmsg *err)
 			same[k] = empty;
 		k++;
 	}
-	if (!rc)
-		rc = weights_split_init(&x->split, len, same, k,
-					x->over.plan.options.shard_size
-						? x->over.plan.options.shard_size
-						: WEIGHTS_SPLIT_SIZE,
-					err);
-	x->tensors = calloc(n + 1, sizeof(*x->tensors));
-	if (!rc && !x->tensors)
-		rc = errmsg_nomem(err, x->over.plan.zckpt->dir.path);
+	if (len && scratch && x->tensors)
+		rc = weights_split_init(&x->split, len, same, k, max, err);
 	for (size_t i = 0; !rc && i < k; i++)
 		x->tensors[i] = saved[x->split.order[i]];
 	free(len);
-	free(same);
-	free(saved);
-	free(number);
-	return rc;
+	free(scratch);
+	return rc ? errmsg_nomem(err, x->plan.zckpt->dir.path) : 0;
 }
 
-static int plan_weights_lay_out(struct plan_weights *x, struct errmsg *err)
+/* Errors that the layouts of files find name only tensors: add the tag. */
+static int check_files(struct plan *p, struct errmsg *err)
 {
-	const struct weights_split *const s = &x->split;
+	struct errmsg why = { "" };
+	uint64_t size;
 	int rc = 0;
 
-	x->files = calloc(s->nfiles, sizeof(*x->files));
-	if (!x->files)
-		return errmsg_nomem(err, x->over.plan.zckpt->dir.path);
-	for (size_t i = 0; !rc && i < s->nfiles; i++) {
-		struct weights_file *const f = &x->files[i];
-
-		weights_split_name(s, x->format->stem, x->format->suffix, i,
-				   f->stem);
-		*strrchr(f->stem, '.') = '\0';
-		f->tensors = x->tensors + s->begin[i];
-		f->n = s->begin[i + 1] - s->begin[i];
-		rc = weights_file_init(f, &x->set, err);
-	}
-	return rc;
+	for (size_t i = 0; !rc && i < p->groups[FILES].n; i++)
+		rc = plan_file_size(p, FILES, i, &size, &why);
+	return rc ? errmsg_set(err, rc, "%s: %s", p->zckpt->dir.path, why.text)
+		  : 0;
 }
 
-static int make_index(struct plan_weights *x, struct errmsg *err)
-{
-	const char **names;
-	int rc;
-
-	if (x->split.nfiles == 1)
-		return 0;
-	names = calloc(x->split.n + 1, sizeof(*names));
-	if (!names)
-		return errmsg_nomem(err, x->over.plan.zckpt->dir.path);
-	for (size_t i = 0; i < x->split.n; i++)
-		names[x->split.order[i]] = x->w->v[x->tensors[i]]->name;
-	rc = weights_split_index(&x->split, x->format->stem, x->format->suffix,
-				 names, &x->index, err);
-	free(names);
-	return rc;
-}
-
-static int weights_make(struct plan *p, struct errmsg *err)
+static int weights_make(struct plan *p, const char *path, struct errmsg *err)
 {
 	struct plan_weights *const x = weights_of(p);
-	const struct plan_options *const o = &p->options;
-	struct zero_checkpoint *const r = p->zckpt;
-	struct errmsg why = { "" };
-	int rc;
+	int rc = zckpt_profiles(p->zckpt, err)
+			 ?: plan_universal_weights(p->universal, &x->w, err);
 
-	x->format = &formats[o->kind];
-	rc = zckpt_profiles(r, err);
+	x->format = &formats[p->options.kind];
 	if (!rc)
-		rc = plan_universal_weights(x->over.universal, &x->w, err);
-	x->set = (struct weights_file_set){
-		.w = x->w,
-		.r = r,
-		.shards = p->shards,
-		.dtype = o->kind == PLAN_HF && (o->dtype == DTYPE_F16 ||
-						o->dtype == DTYPE_BF16)
-				 ? o->dtype
-				 : DTYPE_F32,
-		.safetensors = o->kind == PLAN_HF,
+		rc = split_weights(x, err);
+	if (!rc && x->format->safetensors)
+		rc = sidecars_find(&x->sidecars, path, err);
+	if (rc)
+		return rc;
+
+	const struct plan_group groups[] = {
+		{ .n = x->split.nfiles > 1,
+		  .names = &x->format->index,
+		  .describe = describe_index,
+		  .lay_out = lay_out_index },
+		{ .n = x->split.nfiles,
+		  .name = name_file,
+		  .lay_out = lay_out_file },
+		{ .n = x->sidecars.n,
+		  .name = name_sidecar,
+		  .describe = describe_sidecar },
 	};
-	if (!rc)
-		rc = plan_weights_split(x, err);
-	if (!rc) {
-		/* Errors from here on name only tensors: add the tag. */
-		rc = plan_weights_lay_out(x, &why);
-		if (rc)
-			errmsg_set(err, rc, "%s: %s", r->dir.path, why.text);
-	}
-	if (!rc)
-		rc = make_index(x, err);
-	if (!rc && o->kind == PLAN_HF)
-		rc = sidecars_find(&x->sidecars, r->dir.path, err);
-	return rc;
+
+	plan_set_groups(p, groups, COUNT(groups));
+	return check_files(p, err);
 }
 
-const struct plan_over_kind plan_weights = {
-	.ops = &weights_ops,
+const struct plan_view plan_weights = {
 	.size = sizeof(struct plan_weights),
 	.make = weights_make,
+	.close = weights_close,
+	.check = weights_check,
+	.warning = weights_warning,
 };

@@ -37,6 +37,7 @@ void uc_file_done(struct uc_file *c)
 		extent_done(&c->storages[i]);
 	free(c->storages);
 	ptwrite_done(&c->w);
+	bytebuf_done(&c->head);
 	gathers_done(&c->gathers);
 	c->storages = NULL;
 }
@@ -160,6 +161,7 @@ int uc_file_lay_out(struct uc_file *c, const char *prefix,
 	rc = rc ?: ptwrite_init(&c->w, prefix, &pickle, len, n, err);
 	pickle_storages_done(&storages);
 	bytebuf_done(&pickle);
+	c->size = c->w.size;
 	if (rc)
 		uc_file_done(c);
 	return rc;

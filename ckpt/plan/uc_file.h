@@ -2,6 +2,7 @@
 #ifndef UCKPT_UC_FILE_H
 #define UCKPT_UC_FILE_H
 
+#include "ckpt/base/bytebuf.h"
 #include "ckpt/format/ptwrite.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
@@ -13,9 +14,12 @@ struct zero_checkpoint;
 struct shard_group;
 struct value;
 
-/* The layout of one universal .pt file. */
+/* The layout of a file: that of torch.save, or else `head` followed by the
+ * storages. */
 struct uc_file {
 	struct ptwrite w;
+	struct bytebuf head;
+	uint64_t size; /* of the whole file */
 	struct extent_map *storages;
 	size_t nstorages;
 	struct gathers gathers; /* referred to by extents */

@@ -261,6 +261,7 @@ static int uc_file_optimizer_build(const struct zero_checkpoint *r,
 	}
 	if (!rc)
 		rc = ptwrite_init(&out->w, PREFIX, &pickle, len, s.n, err);
+	out->size = out->w.size;
 	if (rc)
 		uc_file_done(out);
 	if (rc == -ENOMEM)

@@ -3,5 +3,4 @@
 ckpt_libuckpt_a_SOURCES += \
 	%D%/weights_split.h %D%/weights_split.c \
 	%D%/weights.h %D%/weights_impl.h %D%/weights.c %D%/weights_module.c \
-	%D%/weights_file.h %D%/weights_file.c \
 	%D%/sidecars.h %D%/sidecars.c

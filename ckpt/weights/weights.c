@@ -362,6 +362,19 @@ void weights_done(struct weights *w)
 	*w = (struct weights){ 0 };
 }
 
+enum dtype weights_dtype(const struct weights *w, size_t i, enum dtype to)
+{
+	switch (w->v[i]->dtype) {
+	case DTYPE_F64:
+	case DTYPE_F32:
+	case DTYPE_F16:
+	case DTYPE_BF16:
+	case DTYPE_F8_E4M3:
+	case DTYPE_F8_E5M2: return to;
+	default: return w->v[i]->dtype;
+	}
+}
+
 int weights_add(const struct weights *w, size_t i, struct zero_checkpoint *r,
 		enum dtype to, struct extent_map *out, struct gathers *gathers,
 		struct errmsg *err)

@@ -55,6 +55,9 @@ int weights_load(struct weights *w, struct zero_checkpoint *r,
 		 struct shardcache *shards, struct errmsg *err);
 void weights_done(struct weights *w);
 
+/* The type of weight `i` if floating-point weights are converted to type `to`. */
+enum dtype weights_dtype(const struct weights *w, size_t i, enum dtype to);
+
 /* Append the elements of weight `i`, converted to type `to`, to `out`.  Errors
  * as param_extents_add. */
 int weights_add(const struct weights *w, size_t i, struct zero_checkpoint *r,

@@ -199,7 +199,7 @@ int weights_split_index(const struct weights_split *s, const char *stem,
 	for (size_t i = 0; i < s->n; i++) {
 		while (i >= s->begin[f + 1])
 			f++;
-		v[i] = (struct named){ names[s->order[i]], f };
+		v[i] = (struct named){ names[i], f };
 	}
 	/* strcmp orders UTF-8 by code points, as Python orders strings. */
 	qsort(v, s->n, sizeof(*v), array_by_text);

@@ -38,7 +38,8 @@ void weights_split_done(struct weights_split *s);
 void weights_split_name(const struct weights_split *s, const char *stem,
 			const char *suffix, size_t f, char out[NAME_MAX + 1]);
 
-/* Append the index, which maps each tensor's name to its file. -ENOMEM. */
+/* Append the index, which maps each tensor's name to its file.  `names` are in the
+ * order of the files' tensors.  -ENOMEM. */
 int weights_split_index(const struct weights_split *s, const char *stem,
 			const char *suffix, const char *const *names,
 			struct bytebuf *out, struct errmsg *err);

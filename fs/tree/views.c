@@ -419,10 +419,8 @@ static int views_open_view(struct views *v, struct view *view, struct plan **p,
 
 	if (view == universal || make_plan(v, universal))
 		return open_plan(v, view, p, why);
-	rc = type->kind == PLAN_RESHARD ?
-		     plan_open_resharded(universal->plan, type->ranks,
-					 type->stage, p, why) :
-		     plan_open_derived(universal->plan, type->kind, p, why);
+	rc = plan_open_derived(universal->plan, type->kind, type->ranks,
+			       type->stage, p, why);
 	if (!rc) {
 		universal->users++;
 		view->base = universal;

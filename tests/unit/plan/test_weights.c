@@ -402,8 +402,8 @@ static void check_derived(struct good *g)
 		good_fail(&g->tally, "does not open: %s", err.text);
 		return;
 	}
-	if (plan_open_derived(p, PLAN_HF, &hf, &err) ||
-	    plan_open_derived(p, PLAN_FP32, &fp32, &err))
+	if (plan_open_derived(p, PLAN_HF, 0, 0, &hf, &err) ||
+	    plan_open_derived(p, PLAN_FP32, 0, 0, &fp32, &err))
 		good_fail(&g->tally, "does not open beside the other: %s",
 			  err.text);
 	else

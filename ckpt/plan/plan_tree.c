@@ -1,0 +1,518 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The tree of a plan: nodes, names, attributes and files, from the groups of entries
+ * that a view has set.  A node is the number of its group and the entry's number in
+ * it.
+ *
+ * A file's size follows from its pickle.  So a file is laid out when its size is first
+ * asked for; the size and the checksums of its storages are then kept in a record.
+ */
+#include "ckpt/plan/plan.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/plan/plan_impl.h"
+#include "ckpt/vfile/shardcache.h"
+#include "ckpt/zero/checkpoint.h"
+
+#define GROUP_SHIFT 36
+
+_Static_assert(PLAN_ZERO == (uint64_t)PLAN_GROUP_FIRST << GROUP_SHIFT,
+	       "zero/ is the first group of trees that have it");
+_Static_assert((uint64_t)PLAN_GROUPS_MAX << GROUP_SHIFT <= PLAN_NODE_END,
+	       "all groups must fit");
+
+struct plan_record {
+	uint64_t size; /* 0: not laid out yet; the rest is not valid */
+	size_t nstorages;
+	union {
+		vfile_crc sum;   /* of the only storage */
+		vfile_crc *sums; /* if there are several */
+	};
+};
+
+/* --- nodes and names ---------------------------------------------------------- */
+
+void plan_set_groups(struct plan *p, const struct plan_group *groups, size_t n)
+{
+	assert(n < PLAN_GROUPS_MAX);
+	p->groups[PLAN_GROUP_ROOT] =
+		(struct plan_group){ .is_dir = true, .n = 1, .dirs = 1 };
+	p->ngroups = PLAN_GROUP_FIRST;
+	for (size_t i = 0; i < n; i++) {
+		const struct plan_group *const dir = &p->groups[groups[i].dir];
+		struct plan_group *const g = &p->groups[p->ngroups++];
+
+		assert(dir < g && dir->is_dir);
+		*g = groups[i];
+		g->dirs = dir->dirs * dir->n;
+	}
+}
+
+static struct plan_item get_item(struct plan *p, unsigned group, size_t i,
+				 struct errmsg *err)
+{
+	const struct plan_group *const g = &p->groups[group];
+
+	return (struct plan_item){ .p = p,
+				   .group = group,
+				   .i = i,
+				   .dir = i / g->n,
+				   .k = i % g->n,
+				   .err = err };
+}
+
+/* Find the entry of a node.  False if there is no such node. */
+static bool parse_node(struct plan *p, uint64_t node, struct plan_item *out,
+		       struct errmsg *err)
+{
+	const uint64_t group = node >> GROUP_SHIFT;
+	const uint64_t i = node & ((UINT64_C(1) << GROUP_SHIFT) - 1);
+
+	if (group >= p->ngroups ||
+	    i >= p->groups[group].dirs * p->groups[group].n)
+		return false;
+	*out = get_item(p, (unsigned)group, (size_t)i, err);
+	return true;
+}
+
+static struct plan_group *group_of(const struct plan_item *e)
+{
+	return &e->p->groups[e->group];
+}
+
+static uint64_t node_of(uint64_t group, size_t i)
+{
+	return group << GROUP_SHIFT | i;
+}
+
+bool plan_is_dir(const struct plan *p, uint64_t node)
+{
+	const uint64_t k = node >> GROUP_SHIFT;
+
+	return k < p->ngroups && p->groups[k].is_dir;
+}
+
+uint64_t plan_parent(const struct plan *p, uint64_t dir)
+{
+	const uint64_t i = dir - node_of(dir >> GROUP_SHIFT, 0);
+	const struct plan_group *const g = &p->groups[dir >> GROUP_SHIFT];
+
+	assert(plan_is_dir(p, dir));
+	return node_of(g->dir, (size_t)i / g->n);
+}
+
+int plan_set_name(char out[NAME_MAX + 1], const char *name, const char *suffix)
+{
+	const size_t n = strlen(name), s = strlen(suffix);
+
+	assert(n + s <= NAME_MAX);
+	memcpy(out, name, n);
+	memcpy(out + n, suffix, s + 1);
+	return 1;
+}
+
+/* Get the name of an entry: 1, or 0 if there is no such entry. */
+static int get_name(const struct plan_item *e, char out[NAME_MAX + 1])
+{
+	const struct plan_group *const g = group_of(e);
+
+	return g->names ? plan_set_name(out, g->names[e->k], "")
+			: g->name(e, out);
+}
+
+/* Find a directory: 0 or -ENOTDIR. */
+static int get_dir(struct plan *p, uint64_t node, struct plan_item *out,
+		   struct errmsg *err)
+{
+	return parse_node(p, node, out, err) && group_of(out)->is_dir
+		       ? 0
+		       : errmsg_set(err, -ENOTDIR, "not a directory");
+}
+
+int plan_next(struct plan *p, uint64_t dir, uint64_t *pos,
+	      struct plan_entry *out, struct errmsg *err)
+{
+	struct plan_item in;
+	uint64_t at = *pos;
+	int rc = get_dir(p, dir, &in, err);
+
+	for (unsigned k = PLAN_GROUP_FIRST; !rc && k < p->ngroups; k++) {
+		const struct plan_group *const g = &p->groups[k];
+
+		if (g->dir != in.group)
+			continue;
+		for (; !rc && at < g->n; at++) {
+			const struct plan_item e =
+				get_item(p, k, in.i * g->n + (size_t)at, err);
+
+			++*pos;
+			out->node = node_of(k, e.i);
+			rc = get_name(&e, out->name);
+		}
+		at -= g->n;
+	}
+	return rc;
+}
+
+/* Find an entry of group k in a directory.  -ENOENT, without a message, if there is
+ * none. */
+static int find_in_group(const struct plan_item *dir, unsigned k,
+			 const char *name, uint64_t *node)
+{
+	struct plan *const p = dir->p;
+	const struct plan_group *const g = &p->groups[k];
+	const size_t first = dir->i * g->n;
+	char own[NAME_MAX + 1];
+
+	if (g->find) {
+		const int64_t found = g->find(p, k, name);
+
+		*node = node_of(k, (size_t)found);
+		return found < 0 ? -ENOENT : 0;
+	}
+	for (size_t i = first; i < first + g->n; i++) {
+		const struct plan_item e = get_item(p, k, i, dir->err);
+		const int rc = get_name(&e, own);
+
+		*node = node_of(k, i);
+		if (rc < 0 || (rc && strcmp(own, name) == 0))
+			return rc < 0 ? rc : 0;
+	}
+	return -ENOENT;
+}
+
+int plan_lookup(struct plan *p, uint64_t dir, const char *name, uint64_t *node,
+		struct errmsg *err)
+{
+	struct plan_item in;
+	int rc = get_dir(p, dir, &in, err);
+
+	if (rc)
+		return rc;
+	rc = -ENOENT;
+	for (unsigned k = PLAN_GROUP_FIRST; k < p->ngroups && rc == -ENOENT; k++)
+		if (p->groups[k].dir == in.group)
+			rc = find_in_group(&in, k, name, node);
+	return rc;
+}
+
+/* --- layouts ------------------------------------------------------------------- */
+
+/* Return the record of a file, or NULL if memory is short.  Called with the lock
+ * held. */
+static struct plan_record *get_record(const struct plan_item *e)
+{
+	struct plan_group *const g = group_of(e);
+	struct plan_record **all;
+
+	if (!g->records)
+		g->records = calloc(g->n, sizeof(*g->records));
+	if (!g->records)
+		return NULL;
+	/* The k-th files of all directories go together: no directory may have a
+	 * k-th file. */
+	all = &g->records[e->k];
+	if (!*all)
+		*all = calloc(g->dirs, sizeof(**all));
+	return *all ? *all + e->dir : NULL;
+}
+
+void plan_forget_files(struct plan *p)
+{
+	for (struct plan_group *g = p->groups; g < p->groups + p->ngroups; g++) {
+		for (size_t k = 0; g->records && k < g->n; k++) {
+			struct plan_record *const v = g->records[k];
+
+			for (size_t d = 0; v && d < g->dirs; d++)
+				if (v[d].nstorages > 1)
+					free(v[d].sums);
+			free(v);
+		}
+		free(g->records);
+	}
+}
+
+/* Record what a layout says of a file.  Called with the lock held. */
+static int record_file(struct plan_record *r, const struct uc_file *c,
+		       const char *stem, struct errmsg *err)
+{
+	const size_t n = c->nstorages;
+
+	if (r->size)
+		return r->size == c->size && r->nstorages == n
+			       ? 0
+			       : errmsg_set(err, -EIO, "%s: has changed", stem);
+	if (n > 1) {
+		r->sums = calloc(n, sizeof(*r->sums));
+		if (!r->sums)
+			return errmsg_nomem(err, stem);
+	}
+	r->nstorages = n;
+	r->size = c->size;
+	return 0;
+}
+
+static int lay_out(struct plan_item *e, bool extents, struct uc_file *out,
+		   struct plan_record **record)
+{
+	char stem[NAME_MAX + 1];
+	int rc = get_name(e, stem);
+
+	if (rc < 0)
+		return rc;
+	if (rc == 0)
+		return errmsg_set(e->err, -ENOENT, "no such file");
+	*strrchr(stem, '.') = '\0';
+	e->stem = stem;
+	rc = group_of(e)->lay_out(e, extents, out);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&e->p->lock);
+	*record = get_record(e);
+	rc = *record ? record_file(*record, out, stem, e->err)
+		     : errmsg_nomem(e->err, stem);
+	pthread_mutex_unlock(&e->p->lock);
+	if (rc)
+		uc_file_done(out);
+	return rc;
+}
+
+static int get_size(struct plan_item *e, uint64_t *size)
+{
+	struct plan_record *r;
+	struct uc_file c;
+	int rc;
+
+	pthread_mutex_lock(&e->p->lock);
+	r = get_record(e);
+	*size = r ? r->size : 0;
+	pthread_mutex_unlock(&e->p->lock);
+	if (*size)
+		return 0;
+	rc = lay_out(e, false, &c, &r);
+	if (rc)
+		return rc;
+	*size = c.size;
+	uc_file_done(&c);
+	return 0;
+}
+
+int plan_file_size(struct plan *p, unsigned group, size_t i, uint64_t *size,
+		   struct errmsg *err)
+{
+	struct plan_item e = get_item(p, group, i, err);
+
+	return get_size(&e, size);
+}
+
+/* --- files --------------------------------------------------------------------- */
+
+void plan_describe_copy(struct plan *p, const struct tag_file *f, size_t shard,
+			struct plan_facts *out)
+{
+	*out = (struct plan_facts){ .mtime_s = f->mtime_s,
+				    .readers = &f->access,
+				    .copied = p->shards,
+				    .shard = (uint32_t)shard };
+}
+
+static struct plan_facts get_facts(const struct plan_item *e)
+{
+	const struct plan_group *const g = group_of(e);
+	struct plan_facts facts = {
+		.mtime_s = e->p->mtime_s,
+		.readers = g->is_dir ? &e->p->names : NULL,
+	};
+
+	if (g->describe)
+		g->describe(e, &facts);
+	return facts;
+}
+
+static int open_laid_out(struct plan_item *e, struct vfile **out)
+{
+	const struct plan *const p = e->p;
+	struct plan_record *r;
+	struct uc_file c;
+	const int rc = lay_out(e, true, &c, &r);
+
+	if (rc)
+		return rc;
+	if (c.head.len)
+		*out = vfile_new_tensors(c.nstorages ? p->shards : NULL,
+					 &c.head, c.storages, c.nstorages,
+					 &c.gathers, e->err);
+	else
+		*out = vfile_new_pt(p->shards, &c.w, c.storages, &c.gathers,
+				    p->options.crc_zero ? NULL
+				    : r->nstorages > 1  ? r->sums
+							: &r->sum,
+				    e->err);
+	uc_file_done(&c);
+	return *out ? 0 : -ENOMEM;
+}
+
+static int open_file(struct plan_item *e, struct vfile **out)
+{
+	const struct plan_facts facts = get_facts(e);
+
+	if (group_of(e)->is_dir)
+		return errmsg_set(e->err, -EISDIR, "is a directory");
+	if (!facts.copied)
+		return open_laid_out(e, out);
+	*out = vfile_new_verbatim(facts.copied, facts.shard, e->err);
+	return *out ? 0 : -ENOMEM;
+}
+
+int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
+		   struct errmsg *err)
+{
+	struct plan_item e;
+	struct vfile *f;
+	int rc = parse_node(p, node, &e, err)
+			 ? open_file(&e, &f)
+			 : errmsg_set(err, -ENOENT, "no such file");
+
+	if (rc)
+		return rc;
+	if (p->zckpt)
+		shardcache_suppose(p->shards, &p->zckpt->far);
+	rc = vfile_check(f, err);
+	if (rc)
+		vfile_free(f);
+	else
+		*out = f;
+	return rc;
+}
+
+/* --- attributes ---------------------------------------------------------------- */
+
+void plan_stat_dir(const struct plan *p, const struct access *names,
+		   int64_t mtime_s, struct plan_stat *out)
+{
+	const struct stat *const dir = &p->st;
+	struct access list = { dir->st_uid, dir->st_gid, dir->st_mode & 0444 };
+
+	access_restrict(&list, names);
+	if (list.uid != dir->st_uid)
+		list.mode = 0;
+	if (list.gid != dir->st_gid)
+		list.mode &= 0400;
+	*out = (struct plan_stat){ .is_dir = true,
+				   .nlink = 2,
+				   .uid = dir->st_uid,
+				   .gid = dir->st_gid,
+				   .mode = (dir->st_mode & 0111) | list.mode,
+				   .mtime_s = mtime_s };
+}
+
+struct readers {
+	const struct tagdir *dir;
+	struct access access;
+};
+
+static int restrict_by_shard(void *ctx, uint32_t shard)
+{
+	struct readers *const r = ctx;
+
+	access_restrict(&r->access, &tagdir_file(r->dir, shard)->access);
+	return 0;
+}
+
+/* Restrict the readers of a file that is computed from shards of a tag, which are
+ * those of all its files at first. */
+static int find_readers(struct plan_item *e, struct access *out)
+{
+	const struct tagdir *const d = &e->p->zckpt->dir;
+	struct readers r = { d, d->names };
+	struct vfile *f;
+	int rc;
+
+	*out = d->access;
+	if (!d->mixed)
+		return 0;
+	rc = open_file(e, &f);
+	if (rc)
+		return rc;
+	vfile_each_shard(f, restrict_by_shard, &r);
+	vfile_free(f);
+	*out = r.access;
+	return 0;
+}
+
+static unsigned count_directories(const struct plan *p, unsigned in)
+{
+	unsigned n = 0;
+
+	for (unsigned k = PLAN_GROUP_FIRST; k < p->ngroups; k++)
+		if (p->groups[k].is_dir && p->groups[k].dir == in)
+			n += (unsigned)p->groups[k].n;
+	return n;
+}
+
+int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,
+	      struct errmsg *err)
+{
+	struct plan_facts facts;
+	struct access readers;
+	struct plan_item e;
+	int rc = 0;
+
+	if (!parse_node(p, node, &e, err))
+		return errmsg_set(err, -ENOENT, "no such file");
+	facts = get_facts(&e);
+	if (group_of(&e)->is_dir) {
+		plan_stat_dir(p, facts.readers, facts.mtime_s, out);
+		out->nlink += count_directories(p, e.group);
+		return 0;
+	}
+	*out = (struct plan_stat){ .nlink = 1, .mtime_s = facts.mtime_s };
+	if (facts.copied)
+		out->size = shardcache_id(facts.copied, facts.shard)->size;
+	else
+		rc = get_size(&e, &out->size);
+	if (!rc && facts.readers)
+		readers = *facts.readers;
+	else if (!rc)
+		rc = find_readers(&e, &readers);
+	if (rc)
+		return rc;
+	out->uid = readers.uid;
+	out->gid = readers.gid;
+	out->mode = readers.mode;
+	return 0;
+}
+
+static int add_totals(struct plan *p, uint64_t dir, uint64_t *files,
+		      uint64_t *bytes, struct errmsg *err)
+{
+	struct plan_entry e;
+	uint64_t pos = 0;
+	int rc;
+
+	while ((rc = plan_next(p, dir, &pos, &e, err)) == 1) {
+		struct plan_stat st;
+
+		rc = plan_stat(p, e.node, &st, err);
+		if (!rc && st.is_dir)
+			rc = add_totals(p, e.node, files, bytes, err);
+		if (rc)
+			return rc;
+		*files += !st.is_dir;
+		*bytes += st.size;
+	}
+	return rc;
+}
+
+int plan_totals(struct plan *p, uint64_t *files, uint64_t *bytes,
+		struct errmsg *err)
+{
+	*files = *bytes = 0;
+	return add_totals(p, PLAN_ROOT, files, bytes, err);
+}
