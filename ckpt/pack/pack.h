@@ -49,6 +49,26 @@ bool pack_is_one(const char *path);
 int pack_read(struct pack *p, uint32_t entry, void *buf, size_t len,
 	      uint64_t off, struct errmsg *err);
 
+/* How to work on a whole pack. */
+struct pack_work {
+	const char *name; /* of a pack that is written, for messages */
+	unsigned width;   /* threads */
+	/* So many more bytes of files are done; false to stop.  Called by one thread at
+	 * a time.  May be NULL. */
+	bool (*progress)(void *ctx, uint64_t bytes);
+	void *ctx;
+};
+
+/*
+ * Decode all of a pack and compare each file with its hash.  With a directory
+ * (else -1), which is empty, write the files and directories there, with their
+ * modes and times; they are on the medium when this returns.  -EBADMSG for a
+ * damaged block or file, which the message names; -EINTR if progress said so; or the
+ * system's error.
+ */
+int pack_extract(struct pack *p, int dirfd, const struct pack_work *w,
+		 struct errmsg *err);
+
 /*
  * Start up to `threads` threads that decode ahead of those who read in sequence,
  * until pack_stop_ahead.  For mains, after they went to the background.  Without

@@ -2,8 +2,8 @@
 /*
  * Writing a pack.
  *
- * Files are cut into units, which threads encode; results are put in order before
- * they get their place in the pack, so that the same files make the same pack.
+ * Files are cut into units.  Threads read, compare and encode them, and write each where
+ * the one before it ends, so that the same files make the same pack.
  */
 #include "ckpt/pack/pack_write.h"
 
@@ -13,213 +13,289 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pack/pack_hash.h"
-#include "ckpt/pack/pack_unit.h"
-#include "ckpt/sys/filewriter.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/sys/write_all.h"
+#include "ckpt/tensor/cast.h"
+
+/* A unit fits the processor's cache: its bytes are read, compared, encoded and hashed
+ * one after the other. */
+#define UNIT_BLOCKS 8
+#define UNIT (UNIT_BLOCKS * BLOCK_SIZE)
+
+struct unit {
+	uint32_t input, region;
+	uint64_t skip; /* bytes of the region before it */
+};
+
+/* What a thread has of its unit. */
+struct slot {
+	struct block_encoder *encoder;
+	struct {
+		uint32_t stored; /* bytes in the pack; 0: equals its source */
+		uint64_t hash;
+	} blocks[UNIT_BLOCKS];
+	uint64_t at; /* of `out` in the pack */
+	size_t out_len;
+	uint8_t bytes[UNIT];
+	uint8_t source[UNIT];     /* what the region's source says they are */
+	uint8_t floats[2 * UNIT]; /* to be rounded to it */
+	uint8_t out[UNIT_BLOCKS * BLOCK_STORED_MAX];
+};
 
 struct packing {
 	int fd;
-	struct filewriter *out;
 	const struct pack_input *v;
 	size_t n;
-	const struct pack_write_options *o;
-	struct pack_unit *units;
-	size_t nunits;
+	const struct pack_work *w;
+	struct unit *units;
+	size_t nunits, units_cap;
 
 	/* What has been committed: */
 	uint64_t at; /* end of the blocks in the pack */
 	struct pack_entry *entries;
-	struct pack_extent *extents;
-	size_t *inputs; /* of each extent that refers: what its region names */
-	size_t nextents, cap, inputs_cap;
+	struct pack_extent *extents; /* those that refer: to bytes of an input */
+	size_t nextents, cap;
 	struct bytebuf tables;
 	XXH3_state_t *hash; /* of the file that is being committed */
-	uint64_t hashed;
 };
 
-/* --- work ------------------------------------------------------------------ */
+static const struct pack_region *region_of(const struct packing *p,
+					   const struct unit *u)
+{
+	return &p->v[u->input].regions[u->region];
+}
+
+static size_t unit_len(const struct packing *p, const struct unit *u)
+{
+	const uint64_t left = region_of(p, u)->len - u->skip;
+
+	return left < UNIT ? (size_t)left : UNIT;
+}
+
+static size_t block_len(size_t unit, size_t block)
+{
+	const size_t left = unit - block * BLOCK_SIZE;
+
+	return left < BLOCK_SIZE ? left : BLOCK_SIZE;
+}
+
+/* Bytes of its source for each byte of a region. */
+static unsigned scale_of(const struct pack_region *r)
+{
+	return r->kind == PACK_ROUNDED ? 2 : 1;
+}
+
+/* --- work: reading, comparing, encoding -------------------------------------- */
 
 static void *slot_begin(void)
 {
-	return unit_slot_new();
+	struct slot *const s = malloc(sizeof(*s));
+
+	if (s && !(s->encoder = block_encoder_new())) {
+		free(s);
+		return NULL;
+	}
+	return s;
 }
 
 static void slot_end(void *slot)
 {
-	unit_slot_free(slot);
+	struct slot *const s = slot;
+
+	block_encoder_free(s->encoder);
+	free(s);
+}
+
+static int read_input(const struct pack_input *in, void *buf, size_t len,
+		      uint64_t off, struct errmsg *err)
+{
+	struct source src;
+	int rc = source_open_known(&src, in->path, &in->id, err);
+
+	if (rc)
+		return rc;
+	rc = source_read(&src, buf, len, off, err);
+	source_close(&src);
+	return rc;
+}
+
+/* Read what `len` bytes of a region are according to its source. */
+static int read_source(const struct packing *p, const struct unit *u,
+		       struct slot *s, size_t len, struct errmsg *err)
+{
+	const struct pack_region *const r = region_of(p, u);
+	const unsigned scale = scale_of(r);
+	const int rc =
+		read_input(&p->v[r->source], scale == 1 ? s->source : s->floats,
+			   scale * len, r->from + scale * u->skip, err);
+
+	if (!rc && scale == 2)
+		cast(DTYPE_F32, s->floats,
+		     r->type == BLOCK_F16 ? DTYPE_F16 : DTYPE_BF16, s->source,
+		     len / 2);
+	return rc;
 }
 
 static int unit_work(void *ctx, void *slot, size_t i, struct errmsg *err)
 {
 	const struct packing *const p = ctx;
+	const struct unit *const u = &p->units[i];
+	const struct pack_region *const r = region_of(p, u);
+	const bool stored = r->kind == PACK_STORED;
+	const size_t len = unit_len(p, u);
+	struct slot *const s = slot;
+	int rc = read_input(&p->v[u->input], s->bytes, len, r->start + u->skip,
+			    err);
 
-	return pack_unit_encode(p->v, &p->units[i], slot, err);
+	if (!rc && !stored)
+		rc = read_source(p, u, s, len, err);
+	s->out_len = 0;
+	for (size_t b = 0; !rc && b * BLOCK_SIZE < len; b++) {
+		const size_t off = b * BLOCK_SIZE, n = block_len(len, b);
+		const uint8_t *const bytes = s->bytes + off;
+
+		s->blocks[b].stored = 0;
+		if (!stored && memcmp(bytes, s->source + off, n) == 0)
+			continue;
+		s->blocks[b].hash = block_hash(bytes, n);
+		s->blocks[b].stored = (uint32_t)block_encode(
+			s->encoder, r->type, bytes, n, s->out + s->out_len);
+		s->out_len += s->blocks[b].stored;
+		if (!s->blocks[b].stored)
+			rc = errmsg_nomem(err, p->w->name);
+	}
+	return rc;
 }
 
-/* --- commit: places, extents, hashes --------------------------------------- */
+/* --- commit: places, extents, hashes ----------------------------------------- */
 
-static struct pack_extent *add_extent(struct packing *p, size_t input,
-				      const struct pack_extent *e)
+/* The extent that bytes of a unit belong to, which are at `start` of the file: the last
+ * one, or a new one.  An extent is of one region, so that what refers to a region
+ * refers to one extent. */
+static struct pack_extent *extent_at(struct packing *p, const struct unit *u,
+				     bool stored, uint64_t start)
 {
-	if (!array_reserve(&p->extents, &p->cap, p->nextents + 1, sizeof(*e)) ||
-	    !array_reserve(&p->inputs, &p->inputs_cap, p->nextents + 1,
-			   sizeof(*p->inputs)))
+	const struct pack_region *const r = region_of(p, u);
+	const enum pack_kind kind = stored ? PACK_STORED : r->kind;
+	struct pack_entry *const entry = &p->entries[u->input];
+	struct pack_extent *e = entry->n ? &p->extents[p->nextents - 1] : NULL;
+
+	if (e && e->start >= r->start && e->kind == kind)
+		return e;
+	if (!array_reserve(&p->extents, &p->cap, p->nextents + 1, sizeof(*e)))
 		return NULL;
-	p->inputs[p->nextents] = input;
-	p->extents[p->nextents] = *e;
-	return &p->extents[p->nextents++];
-}
-
-/* The last extent, if the piece continues it. */
-static struct pack_extent *continued(struct packing *p,
-				     const struct pack_unit *u,
-				     const struct pack_region *r,
-				     const struct pack_extent *e, size_t input)
-{
-	struct pack_extent *const last =
-		p->entries[u->input].n ? &p->extents[p->nextents - 1] : NULL;
-	const uint64_t scale = e->kind == PACK_ROUNDED ? 2 : 1;
-
-	/* An extent is of one region, so that what refers to a region refers to
-	 * one extent. */
-	if (!last || last->kind != e->kind || last->type != e->type ||
-	    last->start < r->start)
-		return NULL;
-	if (e->kind == PACK_STORED)
-		return last->len % BLOCK_SIZE == 0 ? last : NULL;
-	return p->inputs[p->nextents - 1] == input &&
-			       last->from + scale * last->len == e->from
-		       ? last
-		       : NULL;
-}
-
-static int commit_piece(struct packing *p, const struct pack_unit *u,
-			const struct pack_region *r, const struct unit_slot *s,
-			const struct unit_piece *piece, struct errmsg *err)
-{
-	const uint64_t scale = r->kind == PACK_ROUNDED ? 2 : 1;
-	struct pack_extent *last, e = {
-		.start = r->start + u->skip + piece->off,
-		.kind = piece->stored ? PACK_STORED : r->kind,
-		.type = r->kind == PACK_COPY && !piece->stored ? BLOCK_BYTES
-							       : r->type,
+	e = &p->extents[p->nextents++];
+	entry->n++;
+	*e = (struct pack_extent){
+		.start = start,
+		.kind = kind,
+		.type = kind == PACK_COPY ? BLOCK_BYTES : r->type,
+		.at = p->at,
+		.target = (uint32_t)r->source,
+		.from = r->from + scale_of(r) * (start - r->start),
 	};
-
-	if (piece->stored)
-		e.at = p->at;
-	else
-		e.from = r->from + scale * (u->skip + piece->off);
-	last = continued(p, u, r, &e, r->source);
-	if (!last) {
-		last = add_extent(p, r->source, &e);
-		if (!last)
-			return errmsg_nomem(err, p->o->name);
-		p->entries[u->input].n++;
-	}
-	last->len += piece->len;
-	for (size_t i = 0; piece->stored && i < piece->nblocks; i++) {
-		const size_t b = piece->first_block + i;
-
-		bytebuf_add_le32(&p->tables, s->blocks[b].len);
-		bytebuf_add_le64(&p->tables, s->blocks[b].hash);
-		last->stored += s->blocks[b].len;
-		p->at += s->blocks[b].len;
-	}
-	return 0;
-}
-
-/* The content's hash, once all of a file has been seen. */
-static void hash_unit(struct packing *p, const struct pack_unit *u,
-		      const uint8_t *bytes, size_t len)
-{
-	struct pack_entry *const e = &p->entries[u->input];
-
-	if (p->hashed == 0)
-		XXH3_128bits_reset(p->hash);
-	XXH3_128bits_update(p->hash, bytes, len);
-	p->hashed += len;
-	if (p->hashed == e->size) {
-		const XXH128_hash_t h = XXH3_128bits_digest(p->hash);
-
-		e->hash[0] = h.low64;
-		e->hash[1] = h.high64;
-		p->hashed = 0;
-	}
-}
-
-static int report_write(const struct packing *p, int rc, struct errmsg *err)
-{
-	return rc ? errmsg_set(err, rc, "%s: cannot write: %s", p->o->name,
-			       strerror(-rc))
-		  : 0;
-}
-
-static int append(const struct packing *p, const void *bytes, size_t len,
-		  struct errmsg *err)
-{
-	return report_write(p, filewriter_append(p->out, bytes, len), err);
+	return e;
 }
 
 static int unit_commit(void *ctx, void *slot, size_t i, struct errmsg *err)
 {
 	struct packing *const p = ctx;
-	struct unit_slot *const s = slot;
-	const struct pack_unit *const u = &p->units[i];
-	const struct pack_region *const r = &p->v[u->input].regions[u->region];
-	const size_t len = pack_unit_len(p->v, u);
-	int rc = 0;
+	struct slot *const s = slot;
+	const struct unit *const u = &p->units[i];
+	const uint64_t start = region_of(p, u)->start + u->skip;
+	const size_t len = unit_len(p, u);
+	struct pack_entry *const entry = &p->entries[u->input];
 
-	hash_unit(p, u, s->bytes, len);
-	for (size_t k = 0; !rc && k < s->npieces; k++)
-		rc = commit_piece(p, u, r, s, &s->pieces[k], err);
-	if (!rc)
-		rc = append(p, s->out, s->out_len, err);
-	if (!rc && p->o->progress && !p->o->progress(p->o->ctx, len))
-		rc = -EINTR;
-	return rc;
+	s->at = p->at;
+	for (size_t b = 0; b * BLOCK_SIZE < len; b++) {
+		const uint32_t stored = s->blocks[b].stored;
+		struct pack_extent *const e =
+			extent_at(p, u, stored, start + b * BLOCK_SIZE);
+
+		if (!e)
+			return errmsg_nomem(err, p->w->name);
+		e->len += block_len(len, b);
+		if (!stored)
+			continue;
+		e->stored += stored;
+		p->at += stored;
+		bytebuf_add_le32(&p->tables, stored);
+		bytebuf_add_le64(&p->tables, s->blocks[b].hash);
+	}
+	if (start == 0)
+		XXH3_128bits_reset(p->hash);
+	XXH3_128bits_update(p->hash, s->bytes, len);
+	if (start + len == entry->size) {
+		const XXH128_hash_t h = XXH3_128bits_digest(p->hash);
+
+		entry->hash[0] = h.low64;
+		entry->hash[1] = h.high64;
+	}
+	return p->w->progress && !p->w->progress(p->w->ctx, len) ? -EINTR : 0;
+}
+
+/* Write bytes, and let the disk begin: all will be synced in the end. */
+static int write_at(const struct packing *p, const void *bytes, size_t len,
+		    uint64_t at, struct errmsg *err)
+{
+	if (pwrite_all(p->fd, bytes, len, at))
+		return errmsg_errno(err, p->w->name, "cannot write");
+	sync_file_range(p->fd, (off_t)at, (off_t)len, SYNC_FILE_RANGE_WRITE);
+	return 0;
+}
+
+static int unit_finish(void *ctx, void *slot, size_t i, struct errmsg *err)
+{
+	const struct slot *const s = slot;
+
+	(void)i;
+	return write_at(ctx, s->out, s->out_len, s->at, err);
 }
 
 /* --- the index --------------------------------------------------------------- */
 
-/* What an extent refers to, by number: the extent of that file that holds the
- * first byte of its source. */
-static void set_target(struct packing *p, size_t i)
+/* Let an extent refer to the extent that holds the bytes of the input that it names. */
+static void set_target(struct packing *p, struct pack_extent *e)
 {
-	struct pack_extent *const e = &p->extents[i];
 	const struct pack_index x = { .extents = p->extents };
 	const uint32_t target =
-		pack_index_extent(&x, &p->entries[p->inputs[i]], e->from);
+		pack_index_extent(&x, &p->entries[e->target], e->from);
 
 	e->target = target;
 	e->from -= p->extents[target].start;
 	assert(p->extents[target].kind == PACK_STORED);
 }
 
-static void place_tables(struct packing *p)
+static void place_extents(struct packing *p)
 {
 	uint64_t at = p->at;
 
+	/* Extents come in the order of their files. */
+	for (size_t i = 1; i < p->n; i++)
+		p->entries[i].first =
+			p->entries[i - 1].first + p->entries[i - 1].n;
 	for (size_t i = 0; i < p->nextents; i++) {
 		struct pack_extent *const e = &p->extents[i];
 		const size_t size =
 			(size_t)pack_extent_blocks(e) * PACK_TABLE_RECORD;
 
-		if (e->kind != PACK_STORED)
+		if (e->kind != PACK_STORED) {
+			set_target(p, e);
 			continue;
+		}
 		e->table = at;
 		e->table_hash = XXH3_64bits(p->tables.data + (at - p->at), size);
 		at += size;
 	}
 }
 
-static int write_index(struct packing *p, uint64_t *size, struct errmsg *err)
+/* Write what follows the blocks, and then the header. */
+static int write_index(struct packing *p, struct errmsg *err)
 {
 	const struct pack_index x = {
 		.entries = p->entries,
@@ -230,59 +306,40 @@ static int write_index(struct packing *p, uint64_t *size, struct errmsg *err)
 	struct pack_header h = { .index_at = p->at + p->tables.len };
 	uint8_t head[PACK_HEADER_SIZE];
 	struct bytebuf index = { 0 };
-	int rc;
+	int rc = 0;
 
-	for (size_t i = 0; i < p->nextents; i++)
-		if (p->extents[i].kind != PACK_STORED)
-			set_target(p, i);
-	place_tables(p);
+	if (p->tables.failed)
+		return errmsg_nomem(err, p->w->name);
+	place_extents(p);
 	pack_index_put(&x, &index);
-	if (index.failed || p->tables.failed) {
-		bytebuf_done(&index);
-		return errmsg_nomem(err, p->o->name);
-	}
+	if (index.failed)
+		rc = errmsg_nomem(err, p->w->name);
 	h.index_size = index.len;
 	h.index_hash = XXH3_64bits(index.data, index.len);
 	h.file_size = h.index_at + h.index_size;
 	pack_header_put(&h, head);
-	rc = append(p, p->tables.data, p->tables.len, err);
 	if (!rc)
-		rc = append(p, index.data, index.len, err);
+		rc = write_at(p, p->tables.data, p->tables.len, p->at, err);
 	if (!rc)
-		rc = report_write(p, filewriter_finish(p->out), err);
+		rc = write_at(p, index.data, index.len, h.index_at, err);
 	if (!rc)
-		rc = report_write(p, pwrite_all(p->fd, head, sizeof(head), 0), err);
+		rc = write_at(p, head, sizeof(head), 0, err);
 	bytebuf_done(&index);
-	*size = h.file_size;
 	return rc;
 }
 
 /* --- the whole --------------------------------------------------------------- */
 
-static size_t count_units(const struct packing *p)
+static bool add_units(struct packing *p, uint32_t input)
 {
-	size_t n = 0;
-
-	for (size_t i = 0; i < p->n; i++)
-		for (size_t k = 0; k < p->v[i].nregions; k++)
-			n += (size_t)((p->v[i].regions[k].len + PACK_UNIT - 1) /
-				      PACK_UNIT);
-	return n;
-}
-
-static bool make_units(struct packing *p)
-{
-	p->nunits = 0;
-	p->units = calloc(count_units(p) + 1, sizeof(*p->units));
-	if (!p->units)
-		return false;
-	for (size_t i = 0; i < p->n; i++)
-		for (size_t k = 0; k < p->v[i].nregions; k++)
-			for (uint64_t skip = 0; skip < p->v[i].regions[k].len;
-			     skip += PACK_UNIT)
-				p->units[p->nunits++] =
-					(struct pack_unit){ (uint32_t)i,
-							    (uint32_t)k, skip };
+	for (uint32_t k = 0; k < p->v[input].nregions; k++)
+		for (uint64_t at = 0; at < p->v[input].regions[k].len;
+		     at += UNIT) {
+			if (!array_reserve(&p->units, &p->units_cap,
+					   p->nunits + 1, sizeof(*p->units)))
+				return false;
+			p->units[p->nunits++] = (struct unit){ input, k, at };
+		}
 	return true;
 }
 
@@ -291,8 +348,11 @@ static bool make_entries(struct packing *p)
 	/* What files without content have. */
 	const XXH128_hash_t none = XXH3_128bits("", 0);
 
+	p->hash = XXH3_createState();
 	p->entries = calloc(p->n, sizeof(*p->entries));
-	for (size_t i = 0; p->entries && i < p->n; i++) {
+	if (!p->hash || !p->entries)
+		return false;
+	for (size_t i = 0; i < p->n; i++) {
 		const bool file = S_ISREG(p->v[i].mode);
 
 		p->entries[i] = (struct pack_entry){
@@ -303,69 +363,50 @@ static bool make_entries(struct packing *p)
 			.size = file ? p->v[i].id.size : 0,
 			.hash = { file ? none.low64 : 0, file ? none.high64 : 0 },
 		};
+		if (!add_units(p, (uint32_t)i))
+			return false;
 	}
-	return p->entries;
+	return true;
 }
 
-/* Extents come in the order of their files. */
-static void number_extents(struct packing *p)
-{
-	uint32_t first = 0;
-
-	for (size_t i = 0; i < p->n; i++) {
-		p->entries[i].first = first;
-		first += p->entries[i].n;
-	}
-}
-
-static int pack_units(struct packing *p, uint64_t *size, struct errmsg *err)
+static int pack_all(struct packing *p, struct errmsg *err)
 {
 	static const struct parallel_steps steps = {
 		.begin = slot_begin,
 		.end = slot_end,
 		.work = unit_work,
 		.commit = unit_commit,
+		.finish = unit_finish,
 	};
-	/* The header comes last. */
-	static const uint8_t head[PACK_HEADER_SIZE];
 	int rc;
 
-	p->hash = XXH3_createState();
-	p->out = filewriter_new(p->fd);
-	if (!p->hash || !p->out || !make_units(p) || !make_entries(p))
-		return errmsg_nomem(err, p->o->name);
-	rc = append(p, head, sizeof(head), err);
-	if (!rc)
-		rc = parallel_in_order(p->nunits, p->o->width, &steps, p, err);
+	if (p->n > PACK_ENTRIES_MAX)
+		return errmsg_set(err, -E2BIG, "%s: %zu files are too many",
+				  p->w->name, p->n);
+	if (!make_entries(p))
+		return errmsg_nomem(err, p->w->name);
+	rc = parallel_in_order(p->nunits, p->w->width, &steps, p, err);
 	if (rc)
 		return rc;
 	if (p->nextents > PACK_EXTENTS_MAX)
 		return errmsg_set(err, -E2BIG, "%s: more than %llu extents",
-				  p->o->name,
+				  p->w->name,
 				  (unsigned long long)PACK_EXTENTS_MAX);
-	number_extents(p);
-	return write_index(p, size, err);
+	return write_index(p, err);
 }
 
 int pack_write(int fd, const struct pack_input *v, size_t n,
-	       const struct pack_write_options *o, uint64_t *size,
-	       struct errmsg *err)
+	       const struct pack_work *w, struct errmsg *err)
 {
 	struct packing p = {
-		.fd = fd, .v = v, .n = n, .o = o, .at = PACK_HEADER_SIZE
+		.fd = fd, .v = v, .n = n, .w = w, .at = PACK_HEADER_SIZE
 	};
-	int rc;
+	const int rc = pack_all(&p, err);
 
-	if (n > PACK_ENTRIES_MAX)
-		return errmsg_set(err, -E2BIG, "%s: %zu files are too many",
-				  o->name, n);
-	rc = pack_units(&p, size, err);
-	filewriter_free(p.out);
 	XXH3_freeState(p.hash);
 	bytebuf_done(&p.tables);
 	free(p.units);
 	free(p.entries);
 	free(p.extents);
-	free(p.inputs);
 	return rc;
 }

@@ -2,18 +2,17 @@
 #ifndef UCKPT_PACK_WRITE_H
 #define UCKPT_PACK_WRITE_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "ckpt/base/source.h"
-#include "ckpt/pack/pack_index.h"
+#include "ckpt/pack/pack.h"
 
 struct errmsg;
 
 /*
- * A run of a file to pack.  What is a PACK_COPY or PACK_ROUNDED of another file's
- * bytes is compared with them, and stored where it differs.
+ * A run of a file to pack.  Each block of a PACK_COPY or PACK_ROUNDED region is
+ * compared with its source in another file, and stored where it differs.
  */
 struct pack_region {
 	uint64_t start, len;
@@ -37,24 +36,12 @@ struct pack_input {
 	size_t nregions, cap;
 };
 
-struct pack_write_options {
-	const char *name; /* of the pack, for messages */
-	unsigned width;   /* threads */
-	/* So many bytes of files have been packed; false to stop.  Called by
-	 * several threads at once.  NULL: nobody asks. */
-	bool (*progress)(void *ctx, uint64_t bytes);
-	void *ctx;
-};
-
 /*
- * Write a pack of the inputs, sorted by name, to `fd`, which is empty.  Each block
- * is decoded again before it is written, and compared.  The same files give the
- * same bytes, on however many threads.  `*size` is how many.  -EINTR if progress
- * said so; -EIO if a file changed since it was looked at, or a block does not
- * decode; otherwise what the system said, or -ENOMEM, -E2BIG.
+ * Write a pack of the inputs, sorted by name, to `fd`, which is empty.  The same files
+ * give the same bytes, on however many threads.  -EINTR if progress said so; -EIO if a
+ * file changed since it was looked at; otherwise the system's error, -ENOMEM or -E2BIG.
  */
 int pack_write(int fd, const struct pack_input *v, size_t n,
-	       const struct pack_write_options *o, uint64_t *size,
-	       struct errmsg *err);
+	       const struct pack_work *w, struct errmsg *err);
 
 #endif

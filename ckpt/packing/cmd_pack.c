@@ -8,13 +8,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/xattr.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cmd/cmd.h"
 #include "ckpt/cmd/interrupt.h"
 #include "ckpt/cmd/progress.h"
-#include "ckpt/pack/pack_index.h"
-#include "ckpt/packing/packer.h"
+#include "ckpt/pack/pack.h"
+#include "ckpt/pack/pack_write.h"
+#include "ckpt/packing/pack_derive.h"
+#include "ckpt/packing/pack_inputs.h"
+#include "ckpt/sys/outdir.h"
+#include "ckpt/sys/outfile.h"
 #include "ckpt/sys/parallel.h"
 
 #define JOBS_MAX 4096
@@ -28,29 +35,26 @@ enum option_code {
 };
 
 struct pack_command {
-	const char *in;
-	char *out;
-	unsigned jobs; /* 0: one per processor */
+	char *in, *out; /* paths */
+	unsigned jobs;  /* 0: one per processor */
 	bool check;
 	struct progress progress;
-	bool begun; /* progress is */
+	/* What was packed or unpacked: */
+	uint64_t files, bytes, packed;
 };
 
-static bool on_progress(void *ctx, uint64_t done, uint64_t all)
+static bool on_progress(void *ctx, uint64_t bytes)
 {
 	struct pack_command *const c = ctx;
 
-	if (!c->begun) {
-		c->begun = true;
-		progress_init(&c->progress, all);
-	}
-	progress_add(&c->progress, done);
+	progress_add(&c->progress, bytes);
 	return !interrupt_signal();
 }
 
-static struct packer_options options_of(struct pack_command *c)
+static struct pack_work work_of(struct pack_command *c)
 {
-	return (struct packer_options){
+	return (struct pack_work){
+		.name = c->out,
 		.width = c->jobs ? c->jobs : parallel_width(),
 		.progress = on_progress,
 		.ctx = c,
@@ -60,8 +64,7 @@ static struct packer_options options_of(struct pack_command *c)
 /* End the work: CMD_OK, or CMD_FAILED with a message. */
 static int report(struct pack_command *c, int rc, const struct errmsg *err)
 {
-	if (c->begun)
-		progress_done(&c->progress);
+	progress_done(&c->progress);
 	if (!rc)
 		return CMD_OK;
 	if (rc == -EINTR && interrupt_signal())
@@ -72,15 +75,32 @@ static int report(struct pack_command *c, int rc, const struct errmsg *err)
 	return CMD_FAILED;
 }
 
-/* A path without the slashes at its end; NULL when memory runs out. */
-static char *trim(const char *path)
+static const char *rate_of(const struct pack_command *c, char buf[CMD_SIZE_LEN])
 {
-	size_t n = strlen(path);
+	const double seconds = progress_seconds(&c->progress) + 1e-9;
 
-	while (n > 1 && path[n - 1] == '/')
-		n--;
-	return strndup(path, n);
+	return cmd_size((uint64_t)((double)c->bytes / seconds), buf);
 }
+
+/* Open a pack and count what is in it. */
+static int open_pack(struct pack_command *c, const char *path,
+		     struct pack **out, struct errmsg *err)
+{
+	const int rc = pack_open(path, out, err);
+	const struct pack_index *const x = rc ? NULL : pack_index_of(*out);
+
+	if (rc)
+		return rc;
+	c->files = c->bytes = 0;
+	c->packed = pack_id(*out)->size;
+	for (uint32_t i = 0; i < x->nentries; i++) {
+		c->files += S_ISREG(x->entries[i].mode);
+		c->bytes += x->entries[i].size;
+	}
+	return 0;
+}
+
+/* --- the command line -------------------------------------------------------- */
 
 static int parse_jobs(char **argv, unsigned *out)
 {
@@ -150,31 +170,82 @@ static const char pack_help[] =
 	"  -j, --jobs N       threads (default: processors)\n"
 	"  -h, --help         print this";
 
-static void print_packed(const struct pack_command *c,
-			 const struct packer_result *r)
+/* Give a pack its mode.  An ACL that it has from its directory would grant more to others
+ * than the mode says: it goes with the group's bits. */
+static int set_mode(const struct outfile *out, const struct pack_inputs *x,
+		    struct errmsg *err)
 {
-	const double seconds = progress_seconds(&c->progress);
+	const mode_t masked = umask(077);
+	struct stat st;
+	mode_t mode;
+
+	umask(masked);
+	if (fstat(out->fd, &st) < 0)
+		return errmsg_errno(err, out->final, "cannot stat");
+	mode = pack_inputs_mode(x, st.st_gid) & ~masked;
+	if (fgetxattr(out->fd, "system.posix_acl_access", NULL, 0) > 0)
+		mode &= ~(mode_t)0077;
+	return fchmod(out->fd, mode) < 0
+		       ? errmsg_errno(err, out->final, "cannot set the mode")
+		       : 0;
+}
+
+/* Prove a new pack as any reader would read it: its hashes are of the bytes that were
+ * read from the files. */
+static int verify(struct pack_command *c, const char *path, struct errmsg *err)
+{
+	const struct pack_work w = work_of(c);
+	struct pack *pack;
+	int rc = open_pack(c, path, &pack, err);
+
+	if (rc)
+		return rc;
+	rc = pack_extract(pack, -1, &w, err);
+	pack_close(pack);
+	return rc;
+}
+
+static int write_pack(struct pack_command *c, const struct pack_inputs *x,
+		      struct outfile *out, struct errmsg *err)
+{
+	const struct pack_work w = work_of(c);
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < x->n; i++)
+		bytes += S_ISREG(x->v[i].mode) ? x->v[i].id.size : 0;
+	progress_init(&c->progress, 2 * bytes);
+	return pack_write(out->fd, x->v, x->n, &w, err) ?:
+	       set_mode(out, x, err) ?:
+	       outfile_sync(out, err) ?:
+	       verify(c, out->tmp, err) ?:
+	       outfile_commit(out, err);
+}
+
+static int pack(struct pack_command *c, struct errmsg *err)
+{
+	struct pack_inputs x;
+	struct outfile out;
+	int rc = outfile_open(&out, c->out, err);
+
+	if (rc)
+		return rc;
+	rc = pack_inputs_list(&x, c->in, PACK_INPUTS_LEAST, err);
+	if (!rc) {
+		rc = pack_derive(&x, err) ?: write_pack(c, &x, &out, err);
+		pack_inputs_done(&x);
+	}
+	outfile_close(&out);
+	return rc;
+}
+
+static void print_packed(const struct pack_command *c)
+{
 	char a[CMD_SIZE_LEN], b[CMD_SIZE_LEN], rate[CMD_SIZE_LEN];
 
 	printf("%s: %" PRIu64 " files, %s in %s (%.1f %%), in %.1f s (%s/s)\n",
-	       c->out, r->files, cmd_size(r->bytes, a), cmd_size(r->packed, b),
-	       r->bytes ? 100.0 * (double)r->packed / (double)r->bytes : 100.0,
-	       seconds,
-	       cmd_size((uint64_t)((double)r->bytes / (seconds + 1e-9)), rate));
-}
-
-static int pack(struct pack_command *c, const char *dir)
-{
-	const struct packer_options o = options_of(c);
-	struct packer_result result;
-	struct errmsg err = { "" };
-	int rc;
-
-	interrupt_catch();
-	rc = report(c, packer_pack(dir, c->out, &o, &result, &err), &err);
-	if (rc == CMD_OK)
-		print_packed(c, &result);
-	return rc;
+	       c->out, c->files, cmd_size(c->bytes, a), cmd_size(c->packed, b),
+	       c->bytes ? 100.0 * (double)c->packed / (double)c->bytes : 100.0,
+	       progress_seconds(&c->progress), rate_of(c, rate));
 }
 
 int cmd_pack(int argc, char **argv)
@@ -187,23 +258,27 @@ int cmd_pack(int argc, char **argv)
 		{ 0 },
 	};
 	struct pack_command c = { 0 };
-	char *dir, *out = NULL;
+	struct errmsg err = { "" };
+	char *out = NULL;
 	bool done;
 	int rc = parse(&c, argc, argv, options, pack_help, &done);
 
 	if (done)
 		return rc;
-	dir = trim(c.in);
-	if (dir && !c.out && asprintf(&out, "%s" PACK_SUFFIX, dir) >= 0)
+	for (size_t n = strlen(c.in); n > 1 && c.in[n - 1] == '/'; n--)
+		c.in[n - 1] = '\0';
+	if (!c.out) {
+		if (asprintf(&out, "%s" PACK_SUFFIX, c.in) < 0) {
+			cmd_say("out of memory");
+			return CMD_FAILED;
+		}
 		c.out = out;
-	if (dir && c.out) {
-		rc = pack(&c, dir);
-	} else {
-		cmd_say("out of memory");
-		rc = CMD_FAILED;
 	}
+	interrupt_catch();
+	rc = report(&c, pack(&c, &err), &err);
+	if (rc == CMD_OK)
+		print_packed(&c);
 	free(out);
-	free(dir);
 	return rc;
 }
 
@@ -221,27 +296,55 @@ static const char unpack_help[] =
 	"  -j, --jobs N       threads (default: processors)\n"
 	"  -h, --help         print this";
 
-static int unpack(struct pack_command *c)
+/* A pack may claim files of any size. */
+static int check_room(const struct pack_command *c, const struct outdir *dir,
+		      struct errmsg *err)
 {
-	const struct packer_options o = options_of(c);
-	char size[CMD_SIZE_LEN], rate[CMD_SIZE_LEN];
-	struct packer_result r;
-	struct errmsg err = { "" };
-	double seconds;
-	int rc;
+	struct statvfs fs;
+	uint64_t room;
 
-	interrupt_catch();
-	rc = c->check ? packer_verify(c->in, &o, &r, &err)
-		      : packer_unpack(c->in, c->out, &o, &r, &err);
-	rc = report(c, rc, &err);
-	if (rc != CMD_OK)
+	if (fstatvfs(dir->fd, &fs) < 0)
+		return errmsg_errno(err, dir->final, "cannot stat");
+	room = (uint64_t)fs.f_bavail * fs.f_frsize;
+	return c->bytes <= room
+		       ? 0
+		       : errmsg_set(err, -ENOSPC,
+				    "%s: has %llu bytes to unpack; there is room"
+				    " for %llu at %s",
+				    c->in, (unsigned long long)c->bytes,
+				    (unsigned long long)room, dir->final);
+}
+
+/* Write the files of a pack to the new directory. */
+static int write_files(struct pack_command *c, struct pack *pack,
+		       struct errmsg *err)
+{
+	const struct pack_work w = work_of(c);
+	struct outdir dir;
+	int rc = outdir_open(&dir, c->out, err);
+
+	if (rc)
 		return rc;
-	seconds = progress_seconds(&c->progress);
-	printf("%s: %" PRIu64 " files, %s%s, in %.1f s (%s/s)\n",
-	       c->check ? c->in : c->out, r.files, cmd_size(r.bytes, size),
-	       c->check ? ", all as packed" : "", seconds,
-	       cmd_size((uint64_t)((double)r.bytes / (seconds + 1e-9)), rate));
-	return CMD_OK;
+	rc = check_room(c, &dir, err) ?:
+	     pack_extract(pack, dir.fd, &w, err) ?:
+	     outdir_commit(&dir, NULL, err);
+	outdir_close(&dir);
+	return rc;
+}
+
+static int unpack(struct pack_command *c, struct errmsg *err)
+{
+	const struct pack_work w = work_of(c);
+	struct pack *pack;
+	int rc = open_pack(c, c->in, &pack, err);
+
+	if (rc)
+		return rc;
+	progress_init(&c->progress, c->bytes);
+	rc = c->check ? pack_extract(pack, -1, &w, err)
+		      : write_files(c, pack, err);
+	pack_close(pack);
+	return rc;
 }
 
 /* The name of the directory: the pack's without its suffix.  NULL if it has
@@ -266,6 +369,8 @@ int cmd_unpack(int argc, char **argv)
 		{ 0 },
 	};
 	struct pack_command c = { 0 };
+	char size[CMD_SIZE_LEN], rate[CMD_SIZE_LEN];
+	struct errmsg err = { "" };
 	char *out = NULL;
 	bool done;
 	int rc = parse(&c, argc, argv, options, unpack_help, &done);
@@ -284,7 +389,13 @@ int cmd_unpack(int argc, char **argv)
 					 c.in);
 		c.out = out;
 	}
-	rc = unpack(&c);
+	interrupt_catch();
+	rc = report(&c, unpack(&c, &err), &err);
+	if (rc == CMD_OK)
+		printf("%s: %" PRIu64 " files, %s%s, in %.1f s (%s/s)\n",
+		       c.check ? c.in : c.out, c.files, cmd_size(c.bytes, size),
+		       c.check ? ", all as packed" : "",
+		       progress_seconds(&c.progress), rate_of(&c, rate));
 	free(out);
 	return rc;
 }

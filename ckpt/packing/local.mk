@@ -3,5 +3,4 @@
 ucckpt_SOURCES += \
 	%D%/pack_inputs.h %D%/pack_inputs.c \
 	%D%/pack_derive.h %D%/pack_derive.c \
-	%D%/packer.h %D%/packer.c \
 	%D%/cmd_pack.h %D%/cmd_pack.c

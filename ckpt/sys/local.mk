@@ -1,5 +1,5 @@
 # What the operating system gives: threads, limits of memory, scratch
-# memory, files past the cache, CRC-32, a directory that appears whole.
+# memory, CRC-32, a directory that appears whole.
 # Uses base.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/clock.h \
@@ -7,7 +7,6 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/memory.h %D%/memory.c \
 	%D%/dynlib.h %D%/dynlib.c \
 	%D%/write_all.h %D%/write_all.c \
-	%D%/filewriter.h %D%/filewriter.c \
 	%D%/pagecache.h %D%/pagecache.c \
 	%D%/scratch.h %D%/scratch.c \
 	%D%/crc32.h %D%/crc32.c \

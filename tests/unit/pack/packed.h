@@ -9,8 +9,9 @@
 
 /*
  * Some files in the working directory, packed to "pack": masters and weights
- * rounded from them, with differences; a copy; text; an empty file, a directory.
- * Their content is a function of the seed.  Blocks are many if `large`.
+ * rounded from them; a copy; text; an empty file, a directory.  Their content is a
+ * function of the seed.  If `large`, blocks are many, and of the weights and of the copy
+ * two each differ from the masters.
  */
 #define PACKED_FILES 7
 

@@ -13,7 +13,6 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pack/blockcache.h"
 #include "ckpt/pack/pack.h"
-#include "ckpt/pack/pack_extract.h"
 #include "ckpt/sys/parallel.h"
 #include "tests/make/mkckpt.h"
 #include "tests/unit/pack/packed.h"
@@ -98,7 +97,8 @@ static void what_follows_is_left_out(void **state)
 					  : &others) += e->stored;
 		}
 	assert_true(masters > 4 << 20);
-	assert_true(others < 64 << 10);
+	/* The blocks that differ. */
+	assert_in_range(others, 2 * BLOCK_SIZE, 5 * BLOCK_SIZE);
 	pack_close(p);
 	packed_done(&large);
 }
@@ -190,7 +190,7 @@ static void many_readers_share_a_small_cache(void **state)
 
 static void everything_is_extracted(void **state)
 {
-	const struct pack_extract_options o = { .width = 3 };
+	const struct pack_work o = { .width = 3 };
 	struct errmsg err = { "" };
 	struct pack *p;
 	int dir;
@@ -236,11 +236,10 @@ static bool stop(void *ctx, uint64_t bytes)
 
 static void work_can_be_stopped(void **state)
 {
-	const struct pack_extract_options o = { .width = 2, .progress = stop };
-	const struct pack_write_options w = { .name = "other",
+	const struct pack_work o = { .width = 2, .progress = stop };
+	const struct pack_work w = { .name = "other",
 					      .width = 2,
 					      .progress = stop };
-	uint64_t size;
 	struct pack *p;
 	int fd;
 
@@ -249,7 +248,7 @@ static void work_can_be_stopped(void **state)
 	assert_int_equal(pack_extract(p, -1, &o, NULL), -EINTR);
 	pack_close(p);
 	fd = open("other", O_RDWR | O_CREAT, 0600);
-	assert_int_equal(pack_write(fd, small.in, PACKED_FILES, &w, &size, NULL),
+	assert_int_equal(pack_write(fd, small.in, PACKED_FILES, &w, NULL),
 			 -EINTR);
 	close(fd);
 	packed_done(&small);
@@ -257,16 +256,15 @@ static void work_can_be_stopped(void **state)
 
 static void a_file_that_changed_is_not_packed(void **state)
 {
-	const struct pack_write_options w = { .name = "other", .width = 2 };
+	const struct pack_work w = { .name = "other", .width = 2 };
 	struct errmsg err = { "" };
-	uint64_t size;
 	int fd;
 
 	packed_make(&small, false, 1);
 	assert_int_equal(truncate("text", 100), 0);
 	fd = open("other", O_RDWR | O_CREAT, 0600);
 	assert_int_equal(
-		pack_write(fd, small.in, PACKED_FILES, &w, &size, &err), -EIO);
+		pack_write(fd, small.in, PACKED_FILES, &w, &err), -EIO);
 	assert_non_null(strstr(err.text, "text: was truncated"));
 	close(fd);
 	packed_done(&small);

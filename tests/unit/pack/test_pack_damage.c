@@ -17,7 +17,6 @@
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pack/pack.h"
-#include "ckpt/pack/pack_extract.h"
 #include "tests/make/mkckpt.h"
 #include "tests/unit/pack/packed.h"
 
@@ -374,7 +373,7 @@ static int open_copies(struct holes *h, uint64_t len, uint32_t n, struct pack **
 
 static void a_table_of_holes_takes_no_memory(void **state)
 {
-	const struct pack_extract_options o = { .width = 1 };
+	const struct pack_work o = { .width = 1 };
 	struct errmsg err = { "" };
 	struct holes h;
 	struct pack *p;
@@ -423,7 +422,7 @@ static void another_version_is_named(void **state)
 /* A block that is right, in a file whose hash is not. */
 static void extraction_compares_files(void **state)
 {
-	const struct pack_extract_options o = { .width = 2 };
+	const struct pack_work o = { .width = 2 };
 	uint8_t *const at = bytes + index_at + ENTRY(4) + 48;
 	struct errmsg err = { "" };
 	struct pack *p;
