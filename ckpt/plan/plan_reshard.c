@@ -11,7 +11,6 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/reshard/reshard.h"
-#include "ckpt/reshard/reshard_file.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/zero/checkpoint.h"
 

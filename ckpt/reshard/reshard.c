@@ -10,20 +10,13 @@
  *
  * reshard_groups.c builds them.
  */
-#include "ckpt/reshard/reshard.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
-#include "ckpt/format/ptfile.h"
-#include "ckpt/pickle/value.h"
-#include "ckpt/reshard/reshard_groups.h"
-#include "ckpt/reshard/reshard_ids.h"
-#include "ckpt/zero/checkpoint.h"
+#include "ckpt/reshard/reshard_impl.h"
 
 /* DeepSpeed's default, zero/config.py. */
 #define SUB_GROUP_SIZE 1000000000.0
@@ -60,19 +53,19 @@ static int read_sub_groups(struct resharder *b, const struct value *dict)
 			/* In order, and each once. */
 			if (!value_get_int(ids->v[i], &g) ||
 			    g != (int64_t)found || found == b->c->ngroups)
-				return errmsg_set(b->err, -EBADMSG,
-						  "%s: param_groups[%zu] does not"
-						  " list sub-groups in order",
-						  b->file, k);
+				return ERRMSG_FILE(b, -EBADMSG,
+						   "param_groups[%zu] does not"
+						   " list sub-groups in order",
+						   k);
 			b->param_group[found++] = (uint32_t)k;
 		}
 	}
 	b->nparam_groups = groups ? (uint32_t)groups->n : 0;
 	if (found == b->c->ngroups)
 		return 0;
-	return errmsg_set(b->err, -EBADMSG,
-			  "%s: param_groups lists %zu of %zu sub-groups",
-			  b->file, found, b->c->ngroups);
+	return ERRMSG_FILE(b, -EBADMSG,
+			   "param_groups lists %zu of %zu sub-groups", found,
+			   b->c->ngroups);
 }
 
 static int read_groups(struct resharder *b, const struct value *dict)
@@ -94,7 +87,7 @@ static int read_groups(struct resharder *b, const struct value *dict)
 	return 0;
 }
 
-static int read_stage(struct resharder *b, const struct value *dict)
+static void read_stage(struct resharder *b, const struct value *dict)
 {
 	int64_t stage = 1; /* BF16_Optimizer writes none */
 
@@ -102,7 +95,6 @@ static int read_stage(struct resharder *b, const struct value *dict)
 	b->s->old_stage = (unsigned)stage; /* shard_load has checked it */
 	if (!b->s->stage)
 		b->s->stage = b->s->old_stage;
-	return 0;
 }
 
 static int read_optimizer(struct resharder *b)
@@ -117,9 +109,8 @@ static int read_optimizer(struct resharder *b)
 		return rc;
 	dict = value_find(pt.root, KEY_OPTIMIZER_STATE_DICT);
 	b->sub_group_size = read_sub_group_size(pt.root);
-	rc = read_stage(b, dict);
-	if (!rc)
-		rc = read_groups(b, dict);
+	read_stage(b, dict);
+	rc = read_groups(b, dict);
 	ptfile_close(&pt);
 	return rc;
 }
@@ -230,11 +221,11 @@ static int check_joined(const struct resharder *b, const struct reshard_group *g
 		for (size_t k = 0; same && k < x->nstates; k++)
 			same = shard_state_equal(&x->states[k], &y->states[k]);
 		if (!same)
-			return errmsg_set(
-				b->err, -ENOTSUP,
-				"%s: sub-groups %u and %u would be joined,"
-				" but differ in their states",
-				b->file, g->like, g->params[i].group);
+			return ERRMSG_FILE(b, -ENOTSUP,
+					   "sub-groups %u and %u"
+					   " would be joined, but differ in"
+					   " their states",
+					   g->like, g->params[i].group);
 	}
 	return 0;
 }
@@ -243,21 +234,18 @@ static int build_rank(struct resharder *b)
 {
 	int rc = read_optimizer(b);
 
-	if (!rc)
-		rc = check_experts(b->s->r, b->mp, b->s->ranks, b->err);
-	if (!rc)
-		rc = check_stage(b);
+	rc = rc ?: check_experts(b->s->r, b->mp, b->s->ranks, b->err) ?:
+		   check_stage(b);
 	for (uint32_t k = 0; !rc && k < b->nparam_groups; k++)
-		rc = reshard_zero3(b->s) ? reshard_build_sub_groups(b, k)
-					 : reshard_build_flat_group(b, k);
+		rc = b->s->stage == 3 ? reshard_build_sub_groups(b, k)
+				      : reshard_build_flat_group(b, k);
 	if (rc)
 		return rc;
 	compare_groups(b);
 	for (size_t g = 0; !rc && g < b->m->ngroups; g++)
 		rc = check_joined(b, &b->m->groups[g]);
-	if (!rc && reshard_zero3(b->s) && !b->m->same_groups)
-		rc = reshard_find_ids(b->s->r, b->mp, &b->m->ids,
-				      &b->m->ids_start, b->err);
+	if (!rc && b->s->stage == 3 && !b->m->same_groups)
+		rc = reshard_find_ids(b);
 	return rc;
 }
 
@@ -337,13 +325,4 @@ void reshard_done(struct reshard *s)
 	}
 	free(s->mp);
 	s->mp = NULL;
-}
-
-uint64_t reshard_padding(const struct reshard_group *g, unsigned rank)
-{
-	unsigned which;
-
-	return g->part.size -
-	       partition_filled(&g->part,
-				rank_stripe_part(&g->stripe, rank, &which));
 }

@@ -4,8 +4,6 @@
  * the number of ranks, and pickles the result.  Storages that are not replaced are
  * read from the old file.
  */
-#include "ckpt/reshard/reshard_file.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -13,12 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/bytebuf.h"
-#include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/reshard/reshard_impl.h"
-#include "ckpt/zero/checkpoint.h"
 
 /* --- file names ----------------------------------------------------------- */
 
@@ -30,7 +27,7 @@ static bool is_per_rank(enum reshard_kind kind, bool zero3)
 
 static unsigned files_per_mp(const struct reshard *s, enum reshard_kind kind)
 {
-	return is_per_rank(kind, reshard_zero3(s)) ? s->ranks : 1;
+	return is_per_rank(kind, s->stage == 3) ? s->ranks : 1;
 }
 
 size_t reshard_count(const struct reshard *s, enum reshard_kind kind)
@@ -76,9 +73,9 @@ void reshard_name(const struct reshard *s, enum reshard_kind kind,
 	const unsigned rank = (unsigned)(number % files_per_mp(s, kind));
 
 	if (is_per_rank(kind, s->r->dir.zero3) &&
-	    is_per_rank(kind, reshard_zero3(s)))
+	    is_per_rank(kind, s->stage == 3))
 		rename_rank(f->name, rank, name);
-	else if (reshard_zero3(s))
+	else if (s->stage == 3)
 		snprintf(name, NAME_MAX + 1,
 			 "zero_pp_rank_%u_mp_rank_%02u_model_states.pt", rank,
 			 f->id.mp);
@@ -89,11 +86,117 @@ void reshard_name(const struct reshard *s, enum reshard_kind kind,
 
 /* --- values --------------------------------------------------------------- */
 
-struct value *reshard_nomem(struct reshard_builder *b)
+struct value *const reshard_left_out = &(struct value){ .kind = VALUE_NONE };
+
+static struct value_dict *pairs_of(struct value *dict)
 {
-	if (!b->rc)
-		b->rc = errmsg_nomem(b->err, b->file->path);
-	return NULL;
+	return dict->kind == VALUE_DICT ? &dict->dict : &dict->obj->pairs;
+}
+
+struct value *reshard_new_dict(struct reshard_builder *b)
+{
+	return value_new_reduce(
+		&b->a, value_new_global(&b->a, "collections", "OrderedDict"),
+		value_new(&b->a, VALUE_TUPLE));
+}
+
+struct value *reshard_new_like(struct reshard_builder *b,
+			       const struct value *from)
+{
+	struct value *out;
+
+	if (!value_pairs(from))
+		return RESHARD_FAIL(b, -EBADMSG, "found %s in place of a dict",
+				    value_kind_name(from));
+	if (from->kind == VALUE_DICT)
+		return value_new(&b->a, VALUE_DICT);
+	out = value_new_reduce(&b->a, from->obj->callable, from->obj->args);
+	if (out)
+		out->obj->state = from->obj->state;
+	return out;
+}
+
+struct value *reshard_map(struct reshard_builder *b, struct value *out,
+			  const struct value *from, reshard_make *make,
+			  void *ctx)
+{
+	const struct value_dict *const d = value_pairs(from);
+	bool ok = out;
+
+	for (size_t i = 0; ok && d && i < d->n; i++) {
+		struct value *const v = make(b, ctx, &d->v[i]);
+
+		ok = v == reshard_left_out ||
+		     value_dict_add(&b->a, pairs_of(out), d->v[i].key, v);
+	}
+	return ok ? out : NULL;
+}
+
+/* Fields and their number. */
+struct edits {
+	const struct reshard_field *v;
+	size_t n;
+};
+
+static struct value *edit_pair(struct reshard_builder *b, void *ctx,
+			       const struct value_pair *pair)
+{
+	const struct edits *const e = ctx;
+
+	for (size_t i = 0; i < e->n; i++)
+		if (value_is_str(pair->key, e->v[i].key))
+			return e->v[i].make(b, pair->val);
+	return pair->val;
+}
+
+struct value *reshard_edit(struct reshard_builder *b, struct value *from,
+			   const struct reshard_field *fields, size_t n)
+{
+	struct edits edits = { fields, n };
+
+	return reshard_map(b, reshard_new_like(b, from), from, edit_pair,
+			   &edits);
+}
+
+static struct value *set_pair(struct reshard_builder *b, void *ctx,
+			      const struct value_pair *pair)
+{
+	const struct value_pair *const set = ctx;
+
+	(void)b;
+	return value_is_str(pair->key, set->key->str.p) ? set->val : pair->val;
+}
+
+struct value *reshard_set(struct reshard_builder *b, struct value *from,
+			  const char *key, struct value *value)
+{
+	struct value_pair set = { value_new_str(&b->a, key), value };
+
+	return set.key ? reshard_map(b, reshard_new_like(b, from), from,
+				     set_pair, &set)
+		       : NULL;
+}
+
+struct value *reshard_list_groups(struct reshard_builder *b,
+				  reshard_make_group *make)
+{
+	struct value *const list = value_new(&b->a, VALUE_LIST);
+	bool ok = list;
+
+	for (size_t g = 0; ok && g < b->m->ngroups; g++)
+		ok = value_seq_add(&b->a, &list->seq, make(b, &b->m->groups[g]));
+	return ok ? list : NULL;
+}
+
+struct value *reshard_config(struct reshard_builder *b, struct value *old)
+{
+	struct value *const zero = value_find(old, "zero_optimization");
+
+	if (b->s->stage == b->s->old_stage || !value_find(zero, "stage"))
+		return old;
+	return reshard_set(b, old, "zero_optimization",
+			   reshard_set(b, zero, "stage",
+				       value_new_int(&b->a, b->s->stage)));
 }
 
 bool reshard_add_storage(struct reshard_builder *b, struct tensor *t,
@@ -102,184 +205,55 @@ bool reshard_add_storage(struct reshard_builder *b, struct tensor *t,
 	struct reshard_storage *s;
 	char key[24];
 
-	if (b->nstorages == b->cap) {
-		const size_t cap = b->cap ? b->cap * 2 : 16;
-		void *const grown =
-			arena_alloc(&b->a, cap * sizeof(*b->storages));
-
-		if (!grown)
-			return false;
-		if (b->nstorages)
-			memcpy(grown, b->storages,
-			       b->nstorages * sizeof(*b->storages));
-		b->storages = grown;
-		b->cap = cap;
-	}
+	if (!arena_reserve(&b->a, &b->storages, b->nstorages, &b->cap,
+			   b->nstorages + 1, sizeof(*b->storages)))
+		return false;
 	s = &b->storages[b->nstorages];
 	*s = (struct reshard_storage){
 		.len = t->storage_numel * dtype_size(t->dtype),
 	};
 	snprintf(key, sizeof(key), "new%zu", b->nstorages);
-	s->key = t->storage_key = arena_strndup(&b->a, key, strlen(key));
+	s->key = t->storage_key = arena_strdup(&b->a, key);
 	b->nstorages++;
 	*map = &s->map;
 	return s->key;
 }
 
-struct value *reshard_copy_tensor(struct reshard_builder *b,
-				  const struct value *v)
-{
-	struct extent_map *map;
-	struct tensor old, t;
-	uint64_t storage;
+/* --- names ---------------------------------------------------------------- */
 
-	if (b->rc)
-		return NULL;
-	b->rc = ptfile_tensor(&b->pt, v, "tensor", &old, &storage, b->err);
-	if (b->rc)
-		return NULL;
-	tensor_init(&t, old.dtype, old.shape, old.ndim, old.requires_grad);
-	if (!reshard_add_storage(b, &t, &map))
-		return NULL;
-	if (b->extents &&
-	    !extent_add(
-		    map, EXTENT_SHARD, t.numel * dtype_size(t.dtype), b->number,
-		    storage + old.storage_offset * dtype_size(t.dtype), t.dtype))
-		return NULL;
-	return tensor_to_value_like(&b->a, v, &t);
+void reshard_names_sort(struct reshard_names *s)
+{
+	qsort(s->v, s->n, sizeof(*s->v), array_by_text);
 }
 
-struct value *reshard_edit(struct reshard_builder *b, const struct value *from,
-			   const struct reshard_edit *edits, size_t n)
+bool reshard_names_init(struct reshard_names *s, struct arena *a,
+			const struct value *v)
 {
-	const struct value_dict *const old = value_pairs(from);
-	struct value *out;
-	struct value_dict *to;
-	bool ok = true;
+	const struct value_dict *const d = value_pairs(v);
+	const struct value_seq *const list = d ? NULL : value_items(v);
+	const size_t n = d ? d->n : list ? list->n : 0;
 
-	if (b->rc)
-		return NULL;
-	if (!old) {
-		b->rc = errmsg_set(b->err, -EBADMSG,
-				   "%s: found %s in place of a dict",
-				   b->file->path, value_kind_name(from));
-		return NULL;
+	*s = (struct reshard_names){ .v = arena_alloc(
+					     a, (n + 1) * sizeof(*s->v)) };
+	for (size_t i = 0; s->v && i < n; i++) {
+		const struct value *const key = d ? d->v[i].key : list->v[i];
+
+		if (value_is_cstr(key))
+			s->v[s->n++] = (struct reshard_name){
+				.name = key->str.p,
+				.value = d ? d->v[i].val : NULL,
+				.index = (uint32_t)i,
+			};
 	}
-	if (from->kind == VALUE_DICT) {
-		out = value_new(&b->a, VALUE_DICT);
-		to = out ? &out->dict : NULL;
-	} else {
-		out = value_new_reduce(&b->a, from->obj->callable,
-				       from->obj->args);
-		to = out ? &out->obj->pairs : NULL;
-	}
-	for (size_t i = 0; to && ok && i < old->n; i++) {
-		struct value *val = old->v[i].val;
-
-		for (size_t k = 0; k < n; k++)
-			if (value_is_str(old->v[i].key, edits[k].key))
-				val = edits[k].value;
-		ok = value_dict_add(&b->a, to, old->v[i].key, val);
-	}
-	return to && ok ? out : NULL;
+	if (s->v)
+		reshard_names_sort(s);
+	return s->v;
 }
 
-bool reshard_take(struct reshard_builder *b, struct value *to,
-		  const struct value *from, const char *key)
+const struct reshard_name *reshard_names_find(const struct reshard_names *s,
+					      const char *name)
 {
-	const struct value_dict *const d = value_pairs(from);
-
-	for (size_t i = 0; d && i < d->n; i++)
-		if (value_is_str(d->v[i].key, key))
-			return value_dict_add(&b->a, &to->dict, d->v[i].key,
-					      d->v[i].val);
-	return true;
-}
-
-struct value *reshard_config(struct reshard_builder *b)
-{
-	const struct value *const config = value_find(b->pt.root, KEY_DS_CONFIG);
-	const struct value *const zero = value_find(config, "zero_optimization");
-	const struct reshard_edit stage = { "stage",
-					    value_new_int(&b->a, b->s->stage) };
-	struct reshard_edit edit = { "zero_optimization", NULL };
-
-	if (!value_find(zero, "stage"))
-		return (struct value *)config;
-	edit.value = reshard_edit(b, zero, &stage, 1);
-	return reshard_edit(b, config, &edit, 1);
-}
-
-/* --- elements ------------------------------------------------------------- */
-
-/* Load the shard maps of all old ranks that the runs refer to. */
-static int load_shards(struct reshard_builder *b,
-		       const struct reshard_runs *runs)
-{
-	unsigned first = UINT32_MAX, last = 0, step = 1;
-
-	for (size_t i = 0; i < runs->n; i++) {
-		const struct reshard_run *const run = &runs->v[i];
-
-		if (run->zeros)
-			continue;
-		step = rank_stripe_step(
-			&b->s->r->layouts[b->mp].stripe[run->group]);
-		first = run->rank < first ? run->rank : first;
-		last = run->rank > last ? run->rank : last;
-	}
-	return first > last ? 0
-			    : zckpt_load_shards(b->s->r, b->mp, first, last + 1,
-						step, b->err);
-}
-
-static int add_run(struct reshard_builder *b, const struct reshard_run *run,
-		   const char *state, enum dtype dtype, enum dtype to,
-		   struct extent_map *map)
-{
-	struct zero_checkpoint *const r = b->s->r;
-	const size_t item = dtype_size(dtype);
-	const struct flat *flat;
-	unsigned number;
-
-	if (run->zeros)
-		return extent_add(map, EXTENT_ZERO, run->numel * dtype_size(to),
-				  0, 0, to)
-			       ? 0
-			       : -ENOMEM;
-	number = zckpt_shard_number(r, b->mp, run->rank);
-	flat = shard_find_flat(
-		&zckpt_shard(r, b->mp, run->rank)->groups[run->group], state);
-	if (!flat || flat->dtype != dtype)
-		return errmsg_set(b->err, -EBADMSG,
-				  "%s: %s of group %" PRIu32 " is missing or of"
-				  " another type than on other ranks",
-				  r->dir.optim[number].path,
-				  state ? state : "fp32", run->group);
-	assert(run->start + run->numel <= flat->numel);
-	return extent_add_cast(map, run->numel,
-			       zckpt_file_number(r, number, flat),
-			       flat->offset + run->start * item, dtype, to)
-		       ? 0
-		       : -ENOMEM;
-}
-
-bool reshard_add_runs(struct reshard_builder *b,
-		      const struct reshard_runs *runs, const char *state,
-		      enum dtype dtype, enum dtype to, struct extent_map *map)
-{
-	int rc;
-
-	if (b->rc)
-		return false;
-	rc = load_shards(b, runs);
-	for (size_t i = 0; !rc && i < runs->n; i++)
-		rc = add_run(b, &runs->v[i], state, dtype, to, map);
-	if (rc == -ENOMEM)
-		reshard_nomem(b);
-	else
-		b->rc = rc;
-	return !rc;
+	return array_find(s->v, s->n, sizeof(*s->v), name);
 }
 
 /* --- the file ------------------------------------------------------------- */
@@ -385,10 +359,10 @@ static void builder_done(struct reshard_builder *b)
 {
 	for (size_t i = 0; i < b->nstorages; i++)
 		extent_done(&b->storages[i].map);
-	for (unsigned i = 0; b->frozen && i < b->s->r->dir.dp_degree; i++)
-		if (b->frozen[i].root)
-			ptfile_close(&b->frozen[i]);
-	free(b->frozen);
+	for (unsigned i = 0; b->ranks && i < b->s->r->dir.dp_degree; i++)
+		if (b->ranks[i].root)
+			ptfile_close(&b->ranks[i]);
+	free(b->ranks);
 	arena_done(&b->a);
 	ptfile_close(&b->pt);
 }
@@ -427,7 +401,7 @@ int reshard_lay_out(const struct reshard *s, enum reshard_kind kind,
 	root = kind == RESHARD_OPTIM ? reshard_optim_root(&b)
 				     : reshard_model_root(&b);
 	if (!root && !b.rc)
-		reshard_nomem(&b);
+		b.rc = errmsg_nomem(err, b.file->path);
 	/* A value that could not be made may not be part of the graph. */
 	rc = b.rc ? b.rc : dump(&b, root, prefix, out);
 	if (rc)

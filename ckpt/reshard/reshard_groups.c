@@ -5,14 +5,11 @@
  * (_round_robin_reorder, param_padding) and runtime/zero/stage3.py
  * (_create_fp16_sub_groups).
  */
-#include "ckpt/reshard/reshard_groups.h"
-
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/errmsg.h"
-#include "ckpt/reshard/reshard.h"
-#include "ckpt/zero/checkpoint.h"
+#include "ckpt/base/array.h"
+#include "ckpt/reshard/reshard_impl.h"
 
 /* parameter_alignment: each parameter starts on a multiple of so many bytes. */
 #define ALIGNMENT_BYTES 16
@@ -22,28 +19,20 @@
 static struct reshard_group *add_group(struct resharder *b, uint32_t param_group)
 {
 	struct reshard_mp *const m = b->m;
-	struct reshard_group *const grown =
-		realloc(m->groups, (m->ngroups + 1) * sizeof(*grown));
 
-	if (!grown)
+	if (!array_reserve(&m->groups, &m->cap, m->ngroups + 1,
+			   sizeof(*m->groups)))
 		return NULL;
-	m->groups = grown;
-	grown[m->ngroups] = (struct reshard_group){ .param_group = param_group };
-	return &grown[m->ngroups++];
+	m->groups[m->ngroups] =
+		(struct reshard_group){ .param_group = param_group };
+	return &m->groups[m->ngroups++];
 }
 
 static int add_param(const struct resharder *b, struct reshard_group *g,
 		     struct reshard_param p)
 {
-	if (g->n == g->cap) {
-		const size_t cap = g->cap ? g->cap * 2 : 16;
-		void *const grown = realloc(g->params, cap * sizeof(*g->params));
-
-		if (!grown)
-			return errmsg_nomem(b->err, b->file);
-		g->params = grown;
-		g->cap = cap;
-	}
+	if (!array_reserve(&g->params, &g->cap, g->n + 1, sizeof(*g->params)))
+		return errmsg_nomem(b->err, b->file);
 	g->params[g->n++] = p;
 	return 0;
 }
@@ -183,12 +172,10 @@ static int cut(const struct resharder *b, const struct reshard_group *g,
 		return errmsg_nomem(b->err, b->file);
 	for (size_t i = 0; i < g->n; i++)
 		numel[i] = numel_of(&g->params[i]);
-	rc = reshard_zero3(b->s)
-		     ? partition_init_zero3(out, numel, g->n, g->stripe.ranks)
-		     : partition_init_zero12(out, numel, g->padding, g->n,
-					     g->stripe.ranks);
+	rc = partition_init(out, b->s->stage == 3, numel, g->padding, g->n,
+			    g->stripe.ranks);
 	free(numel);
-	return rc ? errmsg_set(b->err, rc, "%s: %s", b->file, strerror(-rc)) : 0;
+	return rc ? ERRMSG_FILE(b, rc, "%s", strerror(-rc)) : 0;
 }
 
 /* Record the places that parameters have before they are dealt:
@@ -239,11 +226,9 @@ static size_t sub_group_end(const struct resharder *b,
 	double sum = 0;
 	size_t i = first;
 
-	while (i < all->n && sum < b->sub_group_size) {
-		const uint64_t n = numel_of(&all->params[i++]);
-
-		sum += (double)(n / ranks + (n % ranks != 0));
-	}
+	while (i < all->n && sum < b->sub_group_size)
+		sum += (double)partition_slot(numel_of(&all->params[i++]),
+					      ranks);
 	return i;
 }
 

@@ -4,87 +4,53 @@
  * Init.param_id), mostly in the order of the module's state dict.  The numbers in
  * the files must confirm that order; otherwise no number is made up.
  */
-#include "ckpt/reshard/reshard_ids.h"
-
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "ckpt/base/array.h"
-#include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
-#include "ckpt/format/ptfile.h"
-#include "ckpt/pickle/value.h"
-#include "ckpt/tensor/tensor.h"
-#include "ckpt/zero/checkpoint.h"
+#include "ckpt/reshard/reshard_impl.h"
 
-struct named_id {
-	const char *name; /* first: array_by_text */
-	int64_t id;
-};
-
-struct id_table {
-	struct named_id *v; /* sorted by name once complete */
-	size_t n;
-};
-
-/* buffer_names is a list, or until 0.16 a set. */
-static const struct value_seq *buffer_names(const struct value *root)
+const struct value *reshard_buffer_names(const struct value *root)
 {
-	const struct value *v = value_find(root, "buffer_names");
+	const struct value *const v = value_find(root, "buffer_names");
 
-	if (v && v->kind == VALUE_REDUCE && v->obj->args->kind == VALUE_TUPLE &&
-	    v->obj->args->seq.n == 1)
-		v = v->obj->args->seq.v[0];
-	return value_items(v);
+	/* A list, or until 0.16 a set. */
+	return v && v->kind == VALUE_REDUCE ? value_item(v->obj->args, 0) : v;
 }
 
-bool reshard_is_buffer(const struct value *root, const char *name)
+/* Number the parameters of the module: `index` of each name. */
+static bool number_module(const struct value *root, struct arena *a,
+			  struct reshard_names *out)
 {
-	const struct value_seq *const buffers = buffer_names(root);
+	const struct value_dict *const module = value_find_pairs(root, "module");
+	struct reshard_names buffers, shared;
 
-	for (size_t i = 0; buffers && i < buffers->n; i++)
-		if (value_is_str(buffers->v[i], name))
-			return true;
-	return false;
-}
-
-/* Number the parameters of the module. */
-static int number_module(const struct value *root, struct id_table *t)
-{
-	const struct value_dict *const module =
-		value_pairs(value_find(root, "module"));
-	const struct value *const shared = value_find(root, KEY_SHARED_PARAMS);
-
-	t->v = calloc((module ? module->n : 0) + 1, sizeof(*t->v));
-	if (!t->v)
-		return -ENOMEM;
+	out->v = arena_alloc(a,
+			     ((module ? module->n : 0) + 1) * sizeof(*out->v));
+	if (!out->v ||
+	    !reshard_names_init(&buffers, a, reshard_buffer_names(root)) ||
+	    !reshard_names_init(&shared, a, value_find(root, KEY_SHARED_PARAMS)))
+		return false;
 	for (size_t i = 0; module && i < module->n; i++) {
 		const struct value *const key = module->v[i].key;
 
 		if (!value_is_cstr(key) || !tensor_is(module->v[i].val) ||
-		    reshard_is_buffer(root, key->str.p) ||
-		    value_find(shared, key->str.p))
+		    reshard_names_find(&buffers, key->str.p) ||
+		    reshard_names_find(&shared, key->str.p))
 			continue;
-		t->v[t->n] = (struct named_id){ key->str.p, (int64_t)t->n };
-		t->n++;
+		out->v[out->n] =
+			(struct reshard_name){ .name = key->str.p,
+					       .index = (uint32_t)out->n };
+		out->n++;
 	}
-	qsort(t->v, t->n, sizeof(*t->v), array_by_text);
-	return 0;
-}
-
-static int64_t find_id(const struct id_table *t, const char *name)
-{
-	const struct named_id *const found =
-		array_find(t->v, t->n, sizeof(*t->v), name);
-
-	return found ? found->id : -1;
+	reshard_names_sort(out);
+	return true;
 }
 
 /* List the numbers in the order of param_shapes; false if a parameter has none. */
-static bool list_ids(const struct value *root, const struct id_table *t,
+static bool list_ids(const struct value *root, const struct reshard_names *t,
 		     int64_t *ids, size_t *start)
 {
 	const struct value_seq *const groups =
@@ -96,9 +62,12 @@ static bool list_ids(const struct value *root, const struct id_table *t,
 
 		start[g] = k;
 		for (size_t i = 0; i < d->n; i++) {
-			ids[k] = find_id(t, d->v[i].key->str.p);
-			if (ids[k++] < 0)
+			const struct reshard_name *const found =
+				reshard_names_find(t, d->v[i].key->str.p);
+
+			if (!found)
 				return false;
+			ids[k++] = found->index;
 		}
 	}
 	return groups != NULL;
@@ -125,52 +94,50 @@ static bool agree(const struct value *root, const struct rank_params *c,
 	return true;
 }
 
-static int check_optimizer(const struct zero_checkpoint *r, unsigned mp,
-			   const int64_t *ids, const size_t *start, bool *ok,
-			   struct errmsg *err)
+static int check_optimizer(const struct resharder *b, bool *ok)
 {
+	const struct zero_checkpoint *const r = b->s->r;
 	struct ptfile pt;
 	const int rc = tagdir_open_file(
-		&r->dir.optim[zckpt_shard_number(r, mp, 0)], &pt, err);
+		&r->dir.optim[zckpt_shard_number(r, b->mp, 0)], &pt, b->err);
 
 	if (rc)
 		return rc;
-	*ok = agree(pt.root, &r->model.ranks[mp], ids, start);
+	*ok = agree(pt.root, b->c, b->m->ids, b->m->ids_start);
 	ptfile_close(&pt);
 	return 0;
 }
 
-int reshard_find_ids(const struct zero_checkpoint *r, unsigned mp,
-		     int64_t **ids, size_t **start, struct errmsg *err)
+int reshard_find_ids(struct resharder *b)
 {
-	const struct rank_params *const c = &r->model.ranks[mp];
+	const struct tagdir *const d = &b->s->r->dir;
 	const struct tag_file *const f =
-		&r->dir.model[(size_t)mp * (r->dir.zero3 ? r->dir.dp_degree : 1)];
-	struct id_table t = { 0 };
+		&d->model[tagdir_model_number(d, b->mp)];
+	struct reshard_mp *const m = b->m;
+	struct reshard_names names = { 0 };
+	struct arena a = { 0 };
 	struct ptfile pt;
 	size_t total = 0;
 	bool ok = false;
-	int rc = tagdir_open_file(f, &pt, err);
+	int rc = tagdir_open_file(f, &pt, b->err);
 
 	if (rc)
 		return rc;
-	for (size_t g = 0; g < c->ngroups; g++)
-		total += c->groups[g].param_shapes_count;
-	*ids = calloc(total + 1, sizeof(**ids));
-	*start = calloc(c->ngroups + 1, sizeof(**start));
-	if (!*ids || !*start || number_module(pt.root, &t))
-		rc = errmsg_nomem(err, f->path);
+	for (size_t g = 0; g < b->c->ngroups; g++)
+		total += b->c->groups[g].param_shapes_count;
+	m->ids = calloc(total + 1, sizeof(*m->ids));
+	m->ids_start = calloc(b->c->ngroups + 1, sizeof(*m->ids_start));
+	if (!m->ids || !m->ids_start || !number_module(pt.root, &a, &names))
+		rc = errmsg_nomem(b->err, f->path);
 	else
-		ok = list_ids(pt.root, &t, *ids, *start);
+		ok = list_ids(pt.root, &names, m->ids, m->ids_start);
+	arena_done(&a);
 	ptfile_close(&pt);
-	free(t.v);
 	if (!rc && ok)
-		rc = check_optimizer(r, mp, *ids, *start, &ok, err);
+		rc = check_optimizer(b, &ok);
 	if (rc || !ok) {
-		free(*ids);
-		free(*start);
-		*ids = NULL;
-		*start = NULL;
+		free(m->ids);
+		m->ids = NULL;
 	}
 	return rc;
 }

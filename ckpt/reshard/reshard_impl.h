@@ -3,13 +3,113 @@
 #define UCKPT_RESHARD_IMPL_H
 
 #include "ckpt/base/arena.h"
+#include "ckpt/base/errmsg.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/reshard/reshard.h"
 #include "ckpt/tensor/tensor.h"
-#include "ckpt/vfile/extent.h"
+#include "ckpt/zero/checkpoint.h"
 
-struct tag_file;
+/* How a checkpoint is re-cut: the new flat groups of each model-parallel rank. */
+
+/* A parameter of the optimizer: entry `listed` of the old param_shapes[group]. */
+struct reshard_param {
+	uint32_t group;
+	uint32_t listed;
+	const struct slice *slice; /* NULL: a parameter without elements */
+};
+
+/* A new flat group. */
+struct reshard_group {
+	struct reshard_param *params; /* in the order of the flat group */
+	size_t n;
+	size_t cap;
+	struct partition part; /* of `params` */
+	struct rank_stripe stripe;
+	uint32_t like;        /* the old group that holds its first parameter */
+	uint32_t param_group; /* of the optimizer */
+	uint64_t *padding; /* alignment padding after each parameter, or NULL */
+	/*
+	 * What param_slice_mappings says.  DeepSpeed computes it in the model's
+	 * order even if round_robin_gradients reorders the group: position k of
+	 * `recorded` is parameter recorded_order[k].  NULL: `part` is right.
+	 */
+	struct partition recorded;
+	size_t *recorded_order;
+};
+
+/* The optimizer files of one model-parallel rank. */
+struct reshard_mp {
+	struct reshard_group *groups;
+	size_t ngroups, cap;
+	bool elastic; /* base_optimizer_state is a list (elastic_checkpoint) */
+	bool bf16;    /* BF16_Optimizer's: partitions keep their padding */
+	bool same_groups; /* new groups are the old ones, parameter by parameter */
+	bool same_order; /* and in their order */
+	/* ds_id of each entry of param_shapes, in the order of groups; NULL if
+	 * unknown or not needed. */
+	int64_t *ids;
+	size_t *ids_start; /* of each old group */
+};
+
+/* Does the new stage cut groups in another way than the old one? */
+static inline bool reshard_crosses(const struct reshard *s)
+{
+	return (s->stage == 3) != (s->old_stage == 3);
+}
+
+/* One model-parallel rank while its groups are built. */
+struct resharder {
+	struct reshard *s;
+	struct reshard_mp *m;
+	unsigned mp;
+	const struct rank_params *c;
+	const struct layout *old;
+	double sub_group_size;
+	uint32_t *param_group; /* of each old group */
+	uint32_t nparam_groups;
+	bool bf16;        /* BF16_Optimizer wrote the old files */
+	const char *file; /* for messages */
+	struct errmsg *err;
+};
+
+/*
+ * Append to `b->m` the new flat groups of one parameter group of the optimizer:
+ * one of stages 1 and 2, or the sub-groups of stage 3.
+ */
+int reshard_build_flat_group(struct resharder *b, uint32_t param_group);
+int reshard_build_sub_groups(struct resharder *b, uint32_t param_group);
+
+/*
+ * Find the ds_id of each parameter: ZeRO-3 numbers parameters, and tags the master
+ * weights of a sub-group with the numbers of its first and last one.  b->m->ids stays
+ * NULL if the numbers cannot be inferred.  Opens the first model-states file and the
+ * first optimizer shard.
+ */
+int reshard_find_ids(struct resharder *b);
+
+/* A set of names with what belongs to each of them. */
+struct reshard_name {
+	const char *name;      /* first: array_by_text */
+	struct value *value;   /* of an entry of a dict */
+	uint32_t group, index; /* of a parameter in the new groups */
+};
+
+struct reshard_names {
+	struct reshard_name *v; /* sorted by name */
+	size_t n;
+};
+
+/* Set up the names of a dict's entries or a list's texts; `index` counts them.
+ * Memory comes from the arena; false if it runs out. */
+bool reshard_names_init(struct reshard_names *s, struct arena *a,
+			const struct value *v);
+void reshard_names_sort(struct reshard_names *s);
+const struct reshard_name *reshard_names_find(const struct reshard_names *s,
+					      const char *name);
+
+/* The buffers of the module, which a model-states file (`root`) lists. */
+const struct value *reshard_buffer_names(const struct value *root);
 
 /*
  * A new file while its object is built (reshard_file.c): the graph of an old file
@@ -17,7 +117,7 @@ struct tag_file;
  * that shared objects stay shared.
  *
  * Functions that return a value or bool return NULL or false on failure, with the
- * cause in `rc`; 0 there means out of memory.
+ * cause in `rc`; 0 there means out of memory.  Their callers give up at once.
  */
 struct reshard_builder {
 	const struct reshard *s;
@@ -31,9 +131,13 @@ struct reshard_builder {
 	struct arena a;              /* of new values */
 	struct reshard_storage *storages;
 	size_t nstorages, cap;
-	struct ptfile *frozen; /* model-states files of old ranks, opened on demand */
+	/* Of model states: parameters of the optimizer, buffers, tied names,
+	 * frozen parameters of stages 2 and 3. */
+	struct reshard_names places, buffers, shared, frozen;
+	struct value *module; /* the new one, once it is built */
+	struct ptfile *ranks; /* those of the old ranks, opened on demand */
 	struct errmsg *err;
-	int rc; /* of the first failure; later ones leave it, and its message */
+	int rc;
 };
 
 /* A new storage; its key is "new" and its number. */
@@ -43,65 +147,61 @@ struct reshard_storage {
 	struct extent_map map;
 };
 
-/* The position of a parameter in the new groups. */
-struct reshard_place {
-	const char *name; /* first: array_by_text */
-	uint32_t group;
-	uint32_t index;
-};
+/* Note why building failed.  NULL. */
+static inline struct value *reshard_fail(struct reshard_builder *b, int rc)
+{
+	b->rc = rc;
+	return NULL;
+}
 
-struct reshard_places {
-	struct reshard_place *v; /* sorted by name */
-	size_t n;
-};
-
-bool reshard_find_places(struct reshard_builder *b, struct reshard_places *out);
-const struct reshard_place *reshard_place(const struct reshard_places *p,
-					  const char *name);
-
-/* The fields of new model states: module (reshard_module.c), frozen_param_shapes and
- * frozen_param_fragments (reshard_frozen.c; `module` is the new one). */
-struct value *reshard_module(struct reshard_builder *b,
-			     const struct reshard_places *places);
-struct value *reshard_frozen_shapes(struct reshard_builder *b,
-				    const struct reshard_places *places);
-struct value *reshard_frozen_fragments(struct reshard_builder *b,
-				       const struct reshard_places *places,
-				       const struct value *module);
-
-/* Append elements [first, first + numel) of a frozen parameter, which the old ranks
- * of stage 3 have in slots. */
-bool reshard_add_frozen(struct reshard_builder *b, const char *name,
-			uint64_t whole, uint64_t first, uint64_t numel,
-			enum dtype dtype, struct extent_map *map);
-
-/* Describe the whole of a frozen parameter of stage 3, by frozen_param_shapes. */
-bool reshard_frozen_shape(struct reshard_builder *b, const char *name,
-			  enum dtype dtype, struct tensor *t);
-
-/* An OrderedDict without entries. */
-struct value *reshard_new_dict(struct reshard_builder *b);
-
-/* The dict that ZeRO keeps in the old optimizer file, with torch's dict in it. */
-const struct value *reshard_zero_dict(const struct reshard_builder *b);
-
-/* The new rank's place in a group, and the padding that group_paddings records. */
-unsigned reshard_part_of(const struct reshard_builder *b,
-			 const struct reshard_group *g);
-uint64_t reshard_recorded_padding(const struct reshard_builder *b,
-				  const struct reshard_group *g);
-
-/* The tensors of an optimizer shard (reshard_states.c): torch's dict {state,
- * param_groups}, and the list of master weights of all groups. */
-struct value *reshard_base_optimizer(struct reshard_builder *b);
-struct value *reshard_master_weights(struct reshard_builder *b);
+#define RESHARD_FAIL(b, code, fmt, ...)                                  \
+	reshard_fail(b, errmsg_set((b)->err, code, "%s: " fmt,           \
+				   (b)->file->path, ##__VA_ARGS__))
 
 /* The objects of the two kinds of files (reshard_optim.c, reshard_model.c). */
 struct value *reshard_optim_root(struct reshard_builder *b);
 struct value *reshard_model_root(struct reshard_builder *b);
 
-/* Set `rc` to -ENOMEM, with a message, and return NULL. */
-struct value *reshard_nomem(struct reshard_builder *b);
+/*
+ * A field of a dict, and what returns its new value.  `old` is the value in the old
+ * dict, or NULL.
+ */
+struct reshard_field {
+	const char *key;
+	struct value *(*make)(struct reshard_builder *b, struct value *old);
+};
+
+/* Stands for no value: the key is left out. */
+extern struct value *const reshard_left_out;
+
+/* Return a dict like `from` with new values of the fields that it has. */
+struct value *reshard_edit(struct reshard_builder *b, struct value *from,
+			   const struct reshard_field *fields, size_t n);
+
+/* Return a dict like `from` with another value of `key`, if it has that. */
+struct value *reshard_set(struct reshard_builder *b, struct value *from,
+			  const char *key, struct value *value);
+
+/* Append the pairs of `from` to the dict `out`, with values that `make` returns. */
+typedef struct value *reshard_make(struct reshard_builder *b, void *ctx,
+				   const struct value_pair *pair);
+struct value *reshard_map(struct reshard_builder *b, struct value *out,
+			  const struct value *from, reshard_make *make,
+			  void *ctx);
+
+/* A dict or an OrderedDict like `from`, and an OrderedDict, without entries. */
+struct value *reshard_new_like(struct reshard_builder *b,
+			       const struct value *from);
+struct value *reshard_new_dict(struct reshard_builder *b);
+
+/* Return a list of what `make` returns for each new group. */
+typedef struct value *reshard_make_group(struct reshard_builder *b,
+					 const struct reshard_group *g);
+struct value *reshard_list_groups(struct reshard_builder *b,
+				  reshard_make_group *make);
+
+/* Return the ds_config of the old file, with the new stage. */
+struct value *reshard_config(struct reshard_builder *b, struct value *old);
 
 /*
  * Add a storage for `t` and set its key.  If extents are wanted, the caller appends
@@ -110,30 +210,37 @@ struct value *reshard_nomem(struct reshard_builder *b);
 bool reshard_add_storage(struct reshard_builder *b, struct tensor *t,
 			 struct extent_map **map);
 
-/* Return a copy of an old tensor in a new storage that holds nothing else. */
-struct value *reshard_copy_tensor(struct reshard_builder *b,
-				  const struct value *v);
+/* The fields of new model states: module (reshard_module.c), frozen_param_shapes and
+ * frozen_param_fragments (reshard_frozen.c). */
+struct value *reshard_module(struct reshard_builder *b, struct value *old);
+struct value *reshard_frozen_shapes(struct reshard_builder *b,
+				    struct value *old);
+struct value *reshard_frozen_fragments(struct reshard_builder *b,
+				       struct value *old);
 
-/* Append runs of a state, or of the master weights (`state` NULL). */
-bool reshard_add_runs(struct reshard_builder *b,
-		      const struct reshard_runs *runs, const char *state,
-		      enum dtype dtype, enum dtype to, struct extent_map *map);
+/*
+ * Return a frozen parameter as the new stage has it: the whole, or in stage 3 the
+ * new rank's slot.  `old` is its old tensor: of the module, or of stage 3.  The new
+ * one is made like `like`, unless that is NULL.
+ */
+struct value *reshard_frozen_tensor(struct reshard_builder *b, const char *name,
+				    const struct value *old,
+				    const struct value *like);
 
-/* Return a dict like `from` with the values of some keys replaced.  Keys that `from`
- * lacks are not added. */
-struct reshard_edit {
-	const char *key;
-	struct value *value; /* NULL after a failure */
-};
+/* The tensors of an optimizer shard (reshard_states.c): torch's dict {state,
+ * param_groups}, and the list of master weights of all groups. */
+struct value *reshard_base_optimizer(struct reshard_builder *b,
+				     struct value *old);
+struct value *reshard_master_weights(struct reshard_builder *b,
+				     struct value *old);
 
-struct value *reshard_edit(struct reshard_builder *b, const struct value *from,
-			   const struct reshard_edit *edits, size_t n);
+/* The dict that ZeRO keeps in the old optimizer file. */
+struct value *reshard_zero_dict(const struct reshard_builder *b);
 
-/* Copy the pair of that key, if `from` has it. */
-bool reshard_take(struct reshard_builder *b, struct value *to,
-		  const struct value *from, const char *key);
-
-/* Return the ds_config of the old file, with the new stage. */
-struct value *reshard_config(struct reshard_builder *b);
+/* The new rank's part of a group, and the padding that group_paddings records. */
+unsigned reshard_part_of(const struct reshard_builder *b,
+			 const struct reshard_group *g);
+uint64_t reshard_recorded_padding(const struct reshard_builder *b,
+				  const struct reshard_group *g);
 
 #endif

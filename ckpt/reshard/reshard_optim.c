@@ -4,54 +4,61 @@
  * its format; state_dict of deepspeed/runtime/zero/stage_1_and_2.py, stage3.py and
  * runtime/bf16_optimizer.py writes it.
  */
-#include "ckpt/pickle/value.h"
+#include "ckpt/base/array.h"
 #include "ckpt/reshard/reshard_impl.h"
-#include "ckpt/zero/checkpoint.h"
 
-/* --- stages 1 and 2 ------------------------------------------------------- */
-
-/* Return a list with a number for each group. */
-static struct value *list_of(struct reshard_builder *b,
-			     uint64_t (*number)(const struct reshard_builder *b,
-						const struct reshard_group *g))
+struct value *reshard_zero_dict(const struct reshard_builder *b)
 {
-	struct value *const list = value_new(&b->a, VALUE_LIST);
-	bool ok = list;
-
-	for (size_t g = 0; ok && g < b->m->ngroups; g++)
-		ok = value_seq_add(
-			&b->a, &list->seq,
-			value_new_int(&b->a,
-				      (int64_t)number(b, &b->m->groups[g])));
-	return ok ? list : NULL;
+	return value_find(b->pt.root, KEY_OPTIMIZER_STATE_DICT);
 }
 
-static uint64_t partition_count(const struct reshard_builder *b,
-				const struct reshard_group *g)
+/* --- lists of stages 1 and 2 ---------------------------------------------- */
+
+static struct value *group_ranks(struct reshard_builder *b,
+				 const struct reshard_group *g)
 {
-	(void)b;
-	return g->stripe.ranks;
+	return value_new_int(&b->a, g->stripe.ranks);
+}
+
+static struct value *partition_count(struct reshard_builder *b,
+				     struct value *old)
+{
+	(void)old;
+	return b->s->stage == 3 ? value_new_int(&b->a, b->s->ranks)
+				: reshard_list_groups(b, group_ranks);
+}
+
+static struct value *group_padding(struct reshard_builder *b,
+				   const struct reshard_group *g)
+{
+	return value_new_int(&b->a, (int64_t)reshard_recorded_padding(b, g));
+}
+
+static struct value *group_paddings(struct reshard_builder *b, struct value *old)
+{
+	(void)old;
+	return reshard_list_groups(b, group_padding);
+}
+
+static struct value *alignment(struct reshard_builder *b,
+			       const struct reshard_group *g)
+{
+	struct value *const v = value_new(&b->a, VALUE_LIST);
+	bool ok = v;
+
+	for (size_t i = 0; ok && i < g->n; i++)
+		ok = value_seq_add(
+			&b->a, &v->seq,
+			value_new_int(&b->a,
+				      g->padding ? (int64_t)g->padding[i] : 0));
+	return ok ? v : NULL;
 }
 
 /* param_alignment_paddings, in the order of each group. */
-static struct value *alignment_paddings(struct reshard_builder *b)
+static struct value *alignment_paddings(struct reshard_builder *b,
+					struct value *old)
 {
-	struct value *const list = value_new(&b->a, VALUE_LIST);
-	bool ok = list;
-
-	for (size_t g = 0; ok && g < b->m->ngroups; g++) {
-		const struct reshard_group *const x = &b->m->groups[g];
-		struct value *const v = value_new(&b->a, VALUE_LIST);
-
-		ok = value_seq_add(&b->a, &list->seq, v);
-		for (size_t i = 0; ok && i < x->n; i++)
-			ok = value_seq_add(
-				&b->a, &v->seq,
-				value_new_int(&b->a,
-					      x->padding ? (int64_t)x->padding[i]
-							 : 0));
-	}
-	return ok ? list : NULL;
+	return b->m->same_order ? old : reshard_list_groups(b, alignment);
 }
 
 /* Find a fragment_address, for its class; NULL if the old file has none. */
@@ -74,16 +81,15 @@ static struct value *fragment_value(struct reshard_builder *b,
 				    const struct fragment *f)
 {
 	struct arena *const a = &b->a;
-	struct value *const none = value_new(a, VALUE_TUPLE);
 	struct value *const state = value_new(a, VALUE_DICT);
-	struct value *const cls =
+	struct value *const out = value_new_reduce(
+		a,
 		like ? like->obj->callable
 		     : value_new_global(a, "deepspeed.utils.tensor_fragment",
-					"fragment_address");
-	struct value *const out =
-		cls && none ? value_new_reduce(a, cls, none) : NULL;
+					"fragment_address"),
+		value_new(a, VALUE_TUPLE));
 
-	if (!out || !state ||
+	if (!out ||
 	    !value_dict_set(a, state, "numel",
 			    value_new_int(a, (int64_t)f->numel)) ||
 	    !value_dict_set(a, state, "start",
@@ -95,187 +101,177 @@ static struct value *fragment_value(struct reshard_builder *b,
 }
 
 static struct value *mapping(struct reshard_builder *b,
-			     const struct value *fragment,
 			     const struct reshard_group *g)
 {
-	struct value *const out = reshard_new_dict(b);
+	const struct value *const like = find_fragment(b);
 	const struct partition *const p =
 		g->recorded_order ? &g->recorded : &g->part;
+	const unsigned part = reshard_part_of(b, g);
+	struct value *const out = reshard_new_dict(b);
 	bool ok = out;
+	size_t k, end;
 
-	for (size_t k = 0; ok && k < g->n; k++) {
+	partition_params(p, part, &k, &end);
+	for (; ok && k < end; k++) {
 		const size_t i = g->recorded_order ? g->recorded_order[k] : k;
-		const struct fragment f =
-			partition_fragment(p, k, reshard_part_of(b, g));
+		const struct fragment f = partition_fragment(p, k, part);
 
 		if (f.numel)
 			ok = value_dict_add(
 				&b->a, &out->obj->pairs,
 				value_new_str(&b->a, g->params[i].slice->name),
-				fragment_value(b, fragment, &f));
+				fragment_value(b, like, &f));
 	}
 	return ok ? out : NULL;
 }
 
-static struct value *mappings(struct reshard_builder *b)
+static struct value *mappings(struct reshard_builder *b, struct value *old)
 {
-	const struct value *const fragment = find_fragment(b);
-	struct value *const list = value_new(&b->a, VALUE_LIST);
-	bool ok = list;
-
-	for (size_t g = 0; ok && g < b->m->ngroups; g++)
-		ok = value_seq_add(&b->a, &list->seq,
-				   mapping(b, fragment, &b->m->groups[g]));
-	return ok ? list : NULL;
+	(void)old;
+	return reshard_list_groups(b, mapping);
 }
 
 /* --- the optimizer's dict ------------------------------------------------- */
 
 /* ZeroStageEnum(n), or a number if the old file has one. */
-static struct value *stage_value(struct reshard_builder *b)
+static struct value *stage_value(struct reshard_builder *b, struct value *old)
 {
 	struct arena *const a = &b->a;
-	const struct value *const old =
-		value_find(reshard_zero_dict(b), KEY_ZERO_STAGE);
 	struct value *const n = value_new_int(a, b->s->stage);
 	struct value *const args = value_new(a, VALUE_TUPLE);
-	struct value *cls;
 
 	if (old && old->kind != VALUE_REDUCE)
 		return n;
-	cls = old ? old->obj->callable
-		  : value_new_global(a, "deepspeed.runtime.zero.config",
-				     "ZeroStageEnum");
-	if (!args || !value_seq_add(a, &args->seq, n) || !cls)
+	if (!args || !value_seq_add(a, &args->seq, n))
 		return NULL;
-	return value_new_reduce(a, cls, args);
+	return value_new_reduce(
+		a,
+		old ? old->obj->callable
+		    : value_new_global(a, "deepspeed.runtime.zero.config",
+				       "ZeroStageEnum"),
+		args);
 }
 
-static struct value *same_dict(struct reshard_builder *b)
+static struct value *if_any(struct reshard_builder *b, struct value *old)
 {
-	const bool zero3 = reshard_zero3(b->s);
-	const struct reshard_edit edits[] = {
-		{ zero3 ? KEY_OPTIMIZER_STATE_DICT : KEY_BASE_OPTIMIZER_STATE,
-		  reshard_base_optimizer(b) },
-		{ zero3 ? KEY_FP32_FLAT_GROUPS : KEY_FP32_GROUPS,
-		  reshard_master_weights(b) },
-		{ KEY_ZERO_STAGE, stage_value(b) },
-		{ KEY_PARTITION_COUNT, zero3 ? value_new_int(&b->a, b->s->ranks)
-					     : list_of(b, partition_count) },
-		{ KEY_GROUP_PADDINGS, list_of(b, reshard_recorded_padding) },
-		{ "param_alignment_paddings",
-		  b->m->same_order ? value_find(reshard_zero_dict(b),
-						"param_alignment_paddings")
-				   : alignment_paddings(b) },
-		{ KEY_PARAM_SLICE_MAPPINGS, zero3 ? NULL : mappings(b) },
-	};
-
-	return reshard_edit(b, reshard_zero_dict(b), edits,
-			    sizeof(edits) / sizeof(*edits));
+	(void)b;
+	return old ? old : reshard_left_out;
 }
 
 /* Stages 2 and 3 require a loss scaler; BF16_Optimizer has none. */
-static bool add_loss_scaler(struct reshard_builder *b, struct value *to)
+static struct value *loss_scaler(struct reshard_builder *b, struct value *old)
 {
 	struct arena *const a = &b->a;
-	struct value *const none = value_new(a, VALUE_TUPLE);
 	struct value *const state = value_new(a, VALUE_DICT);
 	struct value *const scale = value_new(a, VALUE_FLOAT);
-	struct value *const cls = value_new_global(
-		a, "deepspeed.runtime.fp16.loss_scaler", "LossScaler");
-	struct value *const scaler =
-		none && cls ? value_new_reduce(a, cls, none) : NULL;
+	struct value *const scaler = value_new_reduce(
+		a,
+		value_new_global(a, "deepspeed.runtime.fp16.loss_scaler",
+				 "LossScaler"),
+		value_new(a, VALUE_TUPLE));
 
-	if (!scaler || !state || !scale)
-		return false;
+	if (old)
+		return old;
+	if (!scaler || !scale)
+		return NULL;
 	scale->f = 1.0;
 	scaler->kind = VALUE_NEWOBJ;
 	scaler->obj->state = state;
 	return value_dict_set(a, state, "cur_scale", scale) &&
-	       value_dict_set(a, state, "dynamic", value_new_bool(a, false)) &&
-	       value_dict_set(a, to, "loss_scaler", scaler) &&
-	       value_dict_set(a, to, "dynamic_loss_scale",
-			      value_new_bool(a, false)) &&
-	       value_dict_set(a, to, "overflow", value_new_bool(a, false));
-}
-
-static bool take_loss_scaler(struct reshard_builder *b, struct value *to)
-{
-	const struct value *const dict = reshard_zero_dict(b);
-
-	if (!value_find(dict, "loss_scaler"))
-		return add_loss_scaler(b, to);
-	return reshard_take(b, to, dict, "loss_scaler") &&
-	       reshard_take(b, to, dict, "dynamic_loss_scale") &&
-	       reshard_take(b, to, dict, "overflow");
-}
-
-static struct value *to_stage3(struct reshard_builder *b)
-{
-	struct arena *const a = &b->a;
-	struct value *const out = value_new(a, VALUE_DICT);
-
-	return out && value_dict_set(a, out, KEY_ZERO_STAGE, stage_value(b)) &&
-			       take_loss_scaler(b, out) &&
-			       value_dict_set(a, out, KEY_PARTITION_COUNT,
-					      value_new_int(a, b->s->ranks)) &&
-			       value_dict_set(a, out, KEY_OPTIMIZER_STATE_DICT,
-					      reshard_base_optimizer(b)) &&
-			       value_dict_set(a, out, KEY_FP32_FLAT_GROUPS,
-					      reshard_master_weights(b))
-		       ? out
+			       value_dict_set(a, state, "dynamic",
+					      value_new_bool(a, false))
+		       ? scaler
 		       : NULL;
 }
 
-/* Stage 3 stores ds_version beside the dict, where stages 1 and 2 do not look.  It
- * has no clip_grad: an engine then keeps its own.  param_alignment_paddings is left
- * out: an engine then pads what it loads as it is configured to. */
-static struct value *to_stage12(struct reshard_builder *b)
+/* A flag that goes with the loss scaler. */
+static struct value *scaler_flag(struct reshard_builder *b, struct value *old)
 {
-	struct arena *const a = &b->a;
-	const struct value *const version =
-		value_find(b->pt.root, KEY_DS_VERSION);
-	struct value *const out = value_new(a, VALUE_DICT);
-	bool ok = out && take_loss_scaler(b, out) &&
-		  reshard_take(b, out, reshard_zero_dict(b), "clip_grad");
+	return value_find(reshard_zero_dict(b), "loss_scaler")
+		       ? if_any(b, old)
+		       : value_new_bool(&b->a, false);
+}
 
-	ok = ok &&
-	     value_dict_set(a, out, KEY_BASE_OPTIMIZER_STATE,
-			    reshard_base_optimizer(b)) &&
-	     value_dict_set(a, out, KEY_FP32_GROUPS, reshard_master_weights(b)) &&
-	     value_dict_set(a, out, KEY_ZERO_STAGE, stage_value(b)) &&
-	     value_dict_set(a, out, KEY_GROUP_PADDINGS,
-			    list_of(b, reshard_recorded_padding)) &&
-	     value_dict_set(a, out, KEY_PARTITION_COUNT,
-			    list_of(b, partition_count));
-	if (ok && version)
-		ok = value_dict_set(a, out, KEY_DS_VERSION,
-				    (struct value *)version);
-	return ok && value_dict_set(a, out, KEY_PARAM_SLICE_MAPPINGS,
-				    mappings(b))
-		       ? out
-		       : NULL;
+/* Stage 3 stores ds_version beside the dict, where stages 1 and 2 do not look. */
+static struct value *version(struct reshard_builder *b, struct value *old)
+{
+	(void)old;
+	return if_any(b, value_find(b->pt.root, KEY_DS_VERSION));
+}
+
+/* Return a new dict with all fields in this order. */
+static struct value *new_fields(struct reshard_builder *b,
+				const struct value *from,
+				const struct reshard_field *fields, size_t n)
+{
+	struct value *const out = value_new(&b->a, VALUE_DICT);
+	bool ok = out;
+
+	for (size_t i = 0; ok && i < n; i++) {
+		struct value *const v =
+			fields[i].make(b, value_find(from, fields[i].key));
+
+		ok = v == reshard_left_out ||
+		     value_dict_set(&b->a, out, fields[i].key, v);
+	}
+	return ok ? out : NULL;
+}
+
+/* Return the dict, `old`, for the new ranks and stage. */
+static struct value *zero_dict(struct reshard_builder *b, struct value *old)
+{
+	static const struct reshard_field same[] = {
+		{ KEY_BASE_OPTIMIZER_STATE, reshard_base_optimizer },
+		{ KEY_OPTIMIZER_STATE_DICT, reshard_base_optimizer },
+		{ KEY_FP32_GROUPS, reshard_master_weights },
+		{ KEY_FP32_FLAT_GROUPS, reshard_master_weights },
+		{ KEY_ZERO_STAGE, stage_value },
+		{ KEY_PARTITION_COUNT, partition_count },
+		{ KEY_GROUP_PADDINGS, group_paddings },
+		{ "param_alignment_paddings", alignment_paddings },
+		{ KEY_PARAM_SLICE_MAPPINGS, mappings },
+	};
+	static const struct reshard_field stage3[] = {
+		{ KEY_ZERO_STAGE, stage_value },
+		{ "loss_scaler", loss_scaler },
+		{ "dynamic_loss_scale", scaler_flag },
+		{ "overflow", scaler_flag },
+		{ KEY_PARTITION_COUNT, partition_count },
+		{ KEY_OPTIMIZER_STATE_DICT, reshard_base_optimizer },
+		{ KEY_FP32_FLAT_GROUPS, reshard_master_weights },
+	};
+	/* Stage 3 has no clip_grad: an engine then keeps its own.
+	 * param_alignment_paddings is left out: an engine then pads what it loads
+	 * as it is configured to. */
+	static const struct reshard_field stage12[] = {
+		{ "loss_scaler", loss_scaler },
+		{ "dynamic_loss_scale", scaler_flag },
+		{ "overflow", scaler_flag },
+		{ "clip_grad", if_any },
+		{ KEY_BASE_OPTIMIZER_STATE, reshard_base_optimizer },
+		{ KEY_FP32_GROUPS, reshard_master_weights },
+		{ KEY_ZERO_STAGE, stage_value },
+		{ KEY_GROUP_PADDINGS, group_paddings },
+		{ KEY_PARTITION_COUNT, partition_count },
+		{ KEY_DS_VERSION, version },
+		{ KEY_PARAM_SLICE_MAPPINGS, mappings },
+	};
+	const struct reshard *const s = b->s;
+
+	/* BF16_Optimizer writes no stage; its dict lacks fields that stage 2 needs. */
+	if (s->stage == s->old_stage ||
+	    (!reshard_crosses(s) && value_find(old, KEY_ZERO_STAGE)))
+		return reshard_edit(b, old, same, COUNT(same));
+	return s->stage == 3 ? new_fields(b, old, stage3, COUNT(stage3))
+			     : new_fields(b, old, stage12, COUNT(stage12));
 }
 
 struct value *reshard_optim_root(struct reshard_builder *b)
 {
-	const struct reshard *const s = b->s;
-	struct reshard_edit edits[2] = {
-		{ KEY_OPTIMIZER_STATE_DICT, NULL },
-		{ KEY_DS_CONFIG, NULL },
+	static const struct reshard_field fields[] = {
+		{ KEY_OPTIMIZER_STATE_DICT, zero_dict },
+		{ KEY_DS_CONFIG, reshard_config },
 	};
 
-	/* BF16_Optimizer writes no stage; its dict lacks fields that stage 2 needs. */
-	if (s->stage == s->old_stage ||
-	    (!reshard_crosses(s) &&
-	     value_find(reshard_zero_dict(b), KEY_ZERO_STAGE)))
-		edits[0].value = same_dict(b);
-	else
-		edits[0].value = reshard_zero3(s) ? to_stage3(b) : to_stage12(b);
-	if (!edits[0].value)
-		return NULL;
-	if (s->stage != s->old_stage)
-		edits[1].value = reshard_config(b);
-	return reshard_edit(b, b->pt.root, edits,
-			    s->stage != s->old_stage ? 2 : 1);
+	return reshard_edit(b, b->pt.root, fields, COUNT(fields));
 }

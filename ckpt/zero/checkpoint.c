@@ -27,9 +27,9 @@ static int check_degrees(const struct zero_checkpoint *r, struct errmsg *err)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: the optimizer shards of data-parallel"
 				  " ranks %u to %lld are missing: %s says"
-				  " dp_world_size %lld", d->path, d->dp_degree,
-				  (long long)world - 1, d->model[0].name,
-				  (long long)world);
+				  " dp_world_size %lld",
+				  d->path, d->dp_degree, (long long)world - 1,
+				  d->model[0].name, (long long)world);
 	return 0;
 }
 
@@ -298,22 +298,10 @@ int zckpt_group(struct zero_checkpoint *r, const struct param *p,
 	return rc;
 }
 
-/* Load the shards that hold parts [first, end) of a slice. */
-static int load_parts(struct zero_checkpoint *r, const struct slice *s,
-		      const struct rank_stripe *stripe, unsigned first,
-		      unsigned end, struct errmsg *err)
-{
-	assert(first <= end && end <= stripe->ranks);
-	if (first == end)
-		return 0;
-	return zckpt_load_shards(r, s->mp,
-				 rank_stripe_rank(stripe, s->ep, first),
-				 rank_stripe_rank(stripe, s->ep, end - 1) + 1,
-				 rank_stripe_step(stripe), err);
-}
-
-uint32_t zckpt_file_number(const struct zero_checkpoint *r, unsigned shard,
-			     const struct flat *flat)
+/* The file, in the numbering of extents, that a tensor of a shard lies in: the
+ * shard itself, or one that was on NVMe. */
+static uint32_t file_number(const struct zero_checkpoint *r, unsigned shard,
+			    const struct flat *flat)
 {
 	const struct tagdir *const d = &r->dir;
 
@@ -322,46 +310,80 @@ uint32_t zckpt_file_number(const struct zero_checkpoint *r, unsigned shard,
 			     : shard;
 }
 
-int zckpt_slice(struct zero_checkpoint *r, const struct slice *s,
-		const char *state, enum dtype dtype, struct extent_map *out,
-		struct errmsg *err)
+/* Append the elements of a run that part `part` of its group holds.  `whole`: the
+ * part keeps parameters whole. */
+static int add_part(const struct zero_checkpoint *r,
+		    const struct zckpt_run *run, unsigned part, bool whole,
+		    struct extent_map *out, struct errmsg *err)
 {
-	const struct partition *part;
+	const struct slice *const s = run->slice;
+	const struct layout *const l = &r->layouts[s->mp];
+	const struct partition *const p = &l->groups[s->group];
+	const unsigned rank =
+		rank_stripe_rank(&l->stripe[s->group], run->ep, part);
+	const unsigned number = zckpt_shard_number(r, s->mp, rank);
+	const struct flat *const flat =
+		shard_find_flat(&r->shards[number].groups[s->group], run->state);
+	const struct fragment f = whole ? partition_whole(p, s->index, part)
+					: partition_fragment(p, s->index, part);
+	const uint64_t first = run->first > f.first ? run->first : f.first;
+	const uint64_t run_end = run->first + run->numel;
+	const uint64_t end =
+		f.first + f.numel < run_end ? f.first + f.numel : run_end;
+	const uint64_t at = f.start + (first - f.first);
+
+	if (!flat || flat->dtype != run->dtype)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: %s of parameter %s is missing or of"
+				  " another type than on other ranks",
+				  r->dir.optim[number].path,
+				  run->state ? run->state : "fp32", s->name);
+	assert(f.start + f.numel <= flat->numel);
+	return extent_add_cast(out, end - first, file_number(r, number, flat),
+			       flat->offset + at * dtype_size(run->dtype),
+			       run->dtype, run->to)
+		       ? 0
+		       : errmsg_nomem(err, s->name);
+}
+
+int zckpt_add(struct zero_checkpoint *r, const struct zckpt_run *run,
+	      struct extent_map *out, struct errmsg *err)
+{
+	const struct slice *const s = run->slice;
 	const struct rank_stripe *stripe;
-	unsigned first, end;
+	unsigned part, end;
 	bool whole;
 	int rc = zckpt_load_shards(r, s->mp, 0, 1, 1, err);
 
 	if (rc)
 		return rc;
-	part = &r->layouts[s->mp].groups[s->group];
 	stripe = &r->layouts[s->mp].stripe[s->group];
-	partition_ranks(part, s->index, &first, &end);
-	whole = state && zckpt_shard(r, s->mp, 0)->groups[s->group].replicated;
-	if (whole && first < end)
-		end = first + 1; /* the other ranks have replicas */
-	rc = load_parts(r, s, stripe, first, end, err);
-	for (unsigned i = first; !rc && i < end; i++) {
-		const unsigned rank = rank_stripe_rank(stripe, s->ep, i);
-		const unsigned number = zckpt_shard_number(r, s->mp, rank);
-		const struct flat *const flat = shard_find_flat(
-			&zckpt_shard(r, s->mp, rank)->groups[s->group], state);
-		const struct fragment f =
-			whole ? partition_whole(part, s->index, i) :
-				partition_fragment(part, s->index, i);
-		const size_t item = dtype_size(dtype);
-
-		if (!flat || flat->dtype != dtype)
-			return errmsg_set(err, -EBADMSG,
-					  "%s: %s of parameter %s is missing or"
-					  " of another type than on other"
-					  " ranks", r->dir.optim[number].path,
-					  state ? state : "fp32", s->name);
-		assert(f.start + f.numel <= flat->numel);
-		if (!extent_add(out, EXTENT_SHARD, f.numel * item,
-				zckpt_file_number(r, number, flat),
-				flat->offset + f.start * item, dtype))
-			rc = errmsg_nomem(err, s->name);
-	}
+	partition_ranks_of(&r->layouts[s->mp].groups[s->group], s->index,
+			   run->first, run->numel, &part, &end);
+	if (part == end)
+		return 0;
+	whole = run->state &&
+		zckpt_shard(r, s->mp, 0)->groups[s->group].replicated;
+	if (whole)
+		end = part + 1; /* the other ranks have replicas */
+	rc = zckpt_load_shards(r, s->mp, rank_stripe_rank(stripe, run->ep, part),
+			       rank_stripe_rank(stripe, run->ep, end - 1) + 1,
+			       rank_stripe_step(stripe), err);
+	for (; !rc && part < end; part++)
+		rc = add_part(r, run, part, whole, out, err);
 	return rc;
+}
+
+int zckpt_slice(struct zero_checkpoint *r, const struct slice *s,
+		const char *state, enum dtype dtype, struct extent_map *out,
+		struct errmsg *err)
+{
+	const struct zckpt_run run = { .slice = s,
+				       .ep = s->ep,
+				       .state = state,
+				       .numel = s->numel,
+				       .dtype = dtype,
+				       .to = dtype };
+
+	return zckpt_add(r, &run, out, err);
 }

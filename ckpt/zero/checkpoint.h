@@ -24,15 +24,15 @@ struct zero_checkpoint {
 	struct tagdir dir;
 	struct model model;
 
-	pthread_mutex_t lock;	/* held while shards are being read */
-	struct shard *shards;	/* by number */
-	atomic_bool *loaded;	/* shards[i] is loaded and immutable */
+	pthread_mutex_t lock;   /* held while shards are being read */
+	struct shard *shards;   /* by number */
+	atomic_bool *loaded;    /* shards[i] is loaded and immutable */
 	struct layout *layouts; /* of each model-parallel rank; filled in by
 				 * its first shard */
-	struct far far;		/* where the shards are */
-	bool any_stage;		/* files must load into any stage; see
+	struct far far;         /* where the shards are */
+	bool any_stage;         /* files must load into any stage; see
 				 * plan_options */
-	unsigned readers;	/* shards to read at once; 0: one per
+	unsigned readers;       /* shards to read at once; 0: one per
 				 * processor */
 };
 
@@ -67,16 +67,23 @@ unsigned zckpt_shard_number(const struct zero_checkpoint *r, unsigned mp,
 const struct shard *zckpt_shard(const struct zero_checkpoint *r, unsigned mp,
 				unsigned rank);
 
-/* The file, in the numbering of extents, that a tensor of shard `shard` lies
- * in: the shard itself, or one that was on NVMe. */
-uint32_t zckpt_file_number(const struct zero_checkpoint *r, unsigned shard,
-			     const struct flat *flat);
+/* Consecutive elements of a slice: of its master weights (`state` is NULL), or of
+ * the optimizer state of that name. */
+struct zckpt_run {
+	const struct slice *slice;
+	unsigned ep; /* the expert-parallel rank */
+	const char *state;
+	uint64_t first, numel;
+	enum dtype dtype; /* in all shards */
+	enum dtype to;    /* what they are converted to */
+};
 
-/*
- * Append the extents of a slice: of its master weights (`state` is NULL) or
- * of the optimizer state of that name, in element order, from all data-parallel
- * ranks that hold a part. All slices of a parameter must be of type `dtype`.
- */
+/* Append the extents of a run, from all data-parallel ranks that hold a part.
+ * -EBADMSG if one of them has no such state of that type. */
+int zckpt_add(struct zero_checkpoint *r, const struct zckpt_run *run,
+	      struct extent_map *out, struct errmsg *err);
+
+/* Append the extents of a whole slice, as zckpt_add. */
 int zckpt_slice(struct zero_checkpoint *r, const struct slice *s,
 		const char *state, enum dtype dtype, struct extent_map *out,
 		struct errmsg *err);

@@ -10,9 +10,9 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "ckpt/base/checked.h"
+#include "ckpt/base/interval.h"
 
 /* nccl_start_alignment_factor */
 #define ALIGNMENT_PER_RANK 2
@@ -21,8 +21,8 @@ unsigned rank_stripe_rank(const struct rank_stripe *s, unsigned which,
 			  unsigned part)
 {
 	assert(which < s->degree && part < s->ranks);
-	return s->data_first ? which * s->ranks + part :
-			       part * s->degree + which;
+	return s->data_first ? which * s->ranks + part
+			     : part * s->degree + which;
 }
 
 unsigned rank_stripe_step(const struct rank_stripe *s)
@@ -38,77 +38,48 @@ unsigned rank_stripe_part(const struct rank_stripe *s, unsigned rank,
 	return s->data_first ? rank % s->ranks : rank / s->degree;
 }
 
-static int partition_init(struct partition *p, const uint64_t *numel, size_t n,
-			  unsigned ranks, bool zero3)
+int partition_init(struct partition *p, bool zero3, const uint64_t *numel,
+		   const uint64_t *padding, size_t n, unsigned ranks)
 {
-	assert(ranks > 0);
+	const uint64_t unit = (uint64_t)ALIGNMENT_PER_RANK * ranks;
+	int rc = 0;
+
+	assert(ranks > 0 && !(zero3 && padding));
 	*p = (struct partition){
 		.zero3 = zero3,
 		.ranks = ranks,
 		.n = n,
 		.numel = malloc((n + 1) * sizeof(*p->numel)),
+		.before = calloc(n + 1, sizeof(*p->before)),
 		.start = malloc((n + 1) * sizeof(*p->start)),
 	};
-	if (!p->numel || !p->start) {
-		partition_done(p);
-		return -ENOMEM;
-	}
-	if (n)
-		memcpy(p->numel, numel, n * sizeof(*numel));
-	return 0;
-}
-
-static uint64_t slot_size(const struct partition *p, size_t i)
-{
-	return p->numel[i] / p->ranks + (p->numel[i] % p->ranks != 0);
-}
-
-int partition_init_zero12(struct partition *p, const uint64_t *numel,
-			  const uint64_t *padding, size_t n, unsigned ranks)
-{
-	const uint64_t unit = (uint64_t)ALIGNMENT_PER_RANK * ranks;
-	uint64_t at = 0, total;
-	int rc = partition_init(p, numel, n, ranks, false);
-
-	if (rc)
-		return rc;
-	for (size_t i = 0; i < n; i++) {
-		p->start[i] = at;
-		if (!checked_add(at, numel[i], &at))
-			goto overflow;
-		if (padding && !checked_add(at, padding[i], &at))
-			goto overflow;
-		p->used = at;
-	}
-	if (!checked_add(p->used, unit - 1, &total))
-		goto overflow;
-	p->size = total / unit * unit / ranks;
-	return 0;
-overflow:
-	partition_done(p);
-	return -EOVERFLOW;
-}
-
-int partition_init_zero3(struct partition *p, const uint64_t *numel, size_t n,
-			 unsigned ranks)
-{
-	int rc = partition_init(p, numel, n, ranks, true);
-
+	if (!p->numel || !p->before || !p->start)
+		rc = -ENOMEM;
 	for (size_t i = 0; !rc && i < n; i++) {
-		p->start[i] = p->size;
-		if (!checked_add(p->size, slot_size(p, i), &p->size)) {
-			partition_done(p);
+		p->numel[i] = numel[i];
+		p->before[i + 1] = p->before[i] + numel[i];
+		p->start[i] = p->used;
+		if (!checked_add(p->used,
+				 zero3 ? partition_slot(numel[i], ranks)
+				       : numel[i],
+				 &p->used) ||
+		    (padding && !checked_add(p->used, padding[i], &p->used)))
 			rc = -EOVERFLOW;
-		}
 	}
-	if (!rc)
-		p->used = p->size;
+	p->size = p->used;
+	if (!rc && !zero3 && !checked_add(p->used, unit - 1, &p->size))
+		rc = -EOVERFLOW;
+	if (!zero3)
+		p->size = p->size / unit * unit / ranks;
+	if (rc)
+		partition_done(p);
 	return rc;
 }
 
 void partition_done(struct partition *p)
 {
 	free(p->numel);
+	free(p->before);
 	free(p->start);
 	*p = (struct partition){ 0 };
 }
@@ -137,7 +108,7 @@ void partition_ranks_of(const struct partition *p, size_t i, uint64_t from,
 	*first = *end = 0;
 	if (numel == 0)
 		return;
-	size = p->zero3 ? slot_size(p, i) : p->size;
+	size = p->zero3 ? partition_slot(p->numel[i], p->ranks) : p->size;
 	*first = (unsigned)(start / size);
 	*end = (unsigned)((start + numel - 1) / size) + 1;
 }
@@ -146,6 +117,21 @@ void partition_ranks(const struct partition *p, size_t i, unsigned *first,
 		     unsigned *end)
 {
 	partition_ranks_of(p, i, 0, p->numel[i], first, end);
+}
+
+void partition_params(const struct partition *p, unsigned rank, size_t *first,
+		      size_t *end)
+{
+	const uint64_t lo = rank * p->size, hi = lo + p->size;
+	size_t i;
+
+	*first = 0;
+	*end = p->n;
+	if (p->zero3 || !p->n || !p->size)
+		return;
+	i = interval_find(p->start, p->n, sizeof(*p->start), lo);
+	*first = p->start[i] + p->numel[i] <= lo ? i + 1 : i;
+	*end = interval_find(p->start, p->n, sizeof(*p->start), hi - 1) + 1;
 }
 
 struct fragment partition_fragment(const struct partition *p, size_t i,
@@ -158,7 +144,7 @@ struct fragment partition_fragment(const struct partition *p, size_t i,
 	if (n == 0)
 		return f;
 	if (p->zero3) {
-		const uint64_t q = slot_size(p, i);
+		const uint64_t q = partition_slot(n, p->ranks);
 
 		/* For small parameters rank * q may exceed n by far. */
 		if (rank > (n - 1) / q)
@@ -181,27 +167,21 @@ struct fragment partition_fragment(const struct partition *p, size_t i,
 	return f;
 }
 
-/* Elements of the first i parameters, counting only those of which the rank
- * holds a part. At most the group's elements. */
-static uint64_t whole_before(const struct partition *p, size_t i, unsigned rank)
-{
-	uint64_t sum = 0;
-
-	for (size_t k = 0; k < i; k++)
-		if (partition_fragment(p, k, rank).numel)
-			sum += p->numel[k];
-	return sum;
-}
-
 struct fragment partition_whole(const struct partition *p, size_t i,
 				unsigned rank)
 {
+	size_t first, end;
+
 	assert(!p->zero3 && partition_fragment(p, i, rank).numel > 0);
-	return (struct fragment){ .start = whole_before(p, i, rank),
+	partition_params(p, rank, &first, &end);
+	return (struct fragment){ .start = p->before[i] - p->before[first],
 				  .numel = p->numel[i] };
 }
 
 uint64_t partition_whole_size(const struct partition *p, unsigned rank)
 {
-	return whole_before(p, p->n, rank);
+	size_t first, end;
+
+	partition_params(p, rank, &first, &end);
+	return first < end ? p->before[end] - p->before[first] : 0;
 }

@@ -51,12 +51,13 @@ unsigned rank_stripe_part(const struct rank_stripe *s, unsigned rank,
 struct partition {
 	bool zero3;
 	unsigned ranks;
-	size_t n;	 /* parameters */
-	uint64_t *numel; /* of each */
-	uint64_t *start; /* of each: in the group (stages 1, 2), in a rank's
-			  * slots (3) */
-	uint64_t used;	 /* elements of the group that are not tail padding */
-	uint64_t size;	 /* elements of one rank's partition */
+	size_t n;         /* parameters */
+	uint64_t *numel;  /* of each */
+	uint64_t *before; /* of each: elements of the parameters before it */
+	uint64_t *start;  /* of each: in the group (stages 1, 2), in a rank's
+			   * slots (3) */
+	uint64_t used;    /* elements of the group that are not tail padding */
+	uint64_t size;    /* elements of one rank's partition */
 };
 
 /* The part of a parameter that one rank holds. */
@@ -68,26 +69,34 @@ struct fragment {
 
 /*
  * Lay out parameters of `numel[n]` elements.  `padding[n]` (may be NULL) is
- * the alignment padding after each.  -EOVERFLOW, -ENOMEM.
+ * the alignment padding after each, in stages 1 and 2.  -EOVERFLOW, -ENOMEM.
  */
-int partition_init_zero12(struct partition *p, const uint64_t *numel,
-			  const uint64_t *padding, size_t n, unsigned ranks);
-int partition_init_zero3(struct partition *p, const uint64_t *numel, size_t n,
-			 unsigned ranks);
+int partition_init(struct partition *p, bool zero3, const uint64_t *numel,
+		   const uint64_t *padding, size_t n, unsigned ranks);
 void partition_done(struct partition *p);
+
+/* The slot of a rank in a parameter of stage 3. */
+static inline uint64_t partition_slot(uint64_t numel, unsigned ranks)
+{
+	return numel / ranks + (numel % ranks != 0);
+}
 
 /* The number of elements of `rank`'s partition that are not tail padding. */
 uint64_t partition_filled(const struct partition *p, unsigned rank);
 
-/* The ranks that hold parameter i: [*first, *end), empty if the parameter has
- * no elements. */
+/* The ranks that hold elements [from, from + numel) of parameter i: [*first,
+ * *end), empty if `numel` is 0. */
+void partition_ranks_of(const struct partition *p, size_t i, uint64_t from,
+			uint64_t numel, unsigned *first, unsigned *end);
+
+/* The ranks that hold parameter i, as partition_ranks_of. */
 void partition_ranks(const struct partition *p, size_t i, unsigned *first,
 		     unsigned *end);
 
-/* The ranks that hold elements [from, from + numel) of parameter i, as
- * partition_ranks. */
-void partition_ranks_of(const struct partition *p, size_t i, uint64_t from,
-			uint64_t numel, unsigned *first, unsigned *end);
+/* The parameters of which `rank` may hold a part: [*first, *end).  In stages 1
+ * and 2 it holds a part of all of them that have elements. */
+void partition_params(const struct partition *p, unsigned rank, size_t *first,
+		      size_t *end);
 
 /* The part of parameter i that `rank` holds; numel is 0 if none. */
 struct fragment partition_fragment(const struct partition *p, size_t i,

@@ -93,8 +93,8 @@ static int build_partition(const struct shard_reader *r, size_t g,
 
 	if (rc)
 		return rc;
-	rc = partition_init_zero12(out, numel, padding, n,
-				   r->layout->stripe[g].ranks);
+	rc = partition_init(out, false, numel, padding, n,
+			    r->layout->stripe[g].ranks);
 	free(padding);
 	return rc ? ERRMSG_FILE(r, rc, "group %zu: %s", g, strerror(-rc)) :
 		    0;

@@ -24,8 +24,8 @@
 static int build_partition(const struct shard_reader *r, size_t g,
 			   const uint64_t *numel, struct partition *out)
 {
-	const int rc = partition_init_zero3(out, numel, r->c->groups[g].n,
-					    r->layout->stripe[g].ranks);
+	const int rc = partition_init(out, true, numel, NULL, r->c->groups[g].n,
+				      r->layout->stripe[g].ranks);
 
 	return rc ? ERRMSG_FILE(r, rc, "sub-group %zu: %s", g, strerror(-rc)) :
 		    0;

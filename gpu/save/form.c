@@ -74,11 +74,8 @@ static int partition_group(struct form *f, struct form_group *g,
 		return errmsg_nomem(err, NULL);
 	for (size_t i = 0; i < g->n; i++)
 		numel[i] = f->tensors[g->tensors[i]].t.numel;
-	rc = z->stage == 3
-		     ? partition_init_zero3(&g->partition, numel, g->n,
-					    z->comm->size)
-		     : partition_init_zero12(&g->partition, numel, NULL, g->n,
-					     z->stage ? z->comm->size : 1);
+	rc = partition_init(&g->partition, z->stage == 3, numel, NULL, g->n,
+			    z->stage ? z->comm->size : 1);
 	free(numel);
 	return rc ? errmsg_set(err, rc, "the groups cannot be partitioned") : 0;
 }

@@ -58,12 +58,8 @@ static int zero_partition(struct zero *z, struct errmsg *err)
 	if (numel) {
 		for (size_t i = 0; i < m->nparams; i++)
 			numel[i] = m->params[i].numel;
-		rc = z->stage == 3
-			     ? partition_init_zero3(&z->partition, numel,
-						    m->nparams, z->comm->size)
-			     : partition_init_zero12(
-				       &z->partition, numel, NULL, m->nparams,
-				       z->stage ? z->comm->size : 1);
+		rc = partition_init(&z->partition, z->stage == 3, numel, NULL,
+				    m->nparams, z->stage ? z->comm->size : 1);
 	}
 	free(numel);
 	if (rc)

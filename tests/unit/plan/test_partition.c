@@ -51,7 +51,7 @@ static void stage_2_on_two_ranks(void **state)
 	struct partition p;
 
 	assert_int_equal(
-		partition_init_zero12(&p, model, NULL, COUNT(model), 2), 0);
+		partition_init(&p, false, model, NULL, COUNT(model), 2), 0);
 	assert_int_equal(p.used, 246);
 	assert_int_equal(p.size, 124);
 	assert_int_equal(partition_filled(&p, 0), 124);
@@ -68,7 +68,7 @@ static void stage_2_round_robin(void **state)
 	struct partition p;
 
 	assert_int_equal(
-		partition_init_zero12(&p, numel, NULL, COUNT(numel), 2), 0);
+		partition_init(&p, false, numel, NULL, COUNT(numel), 2), 0);
 	assert_memory_equal(p.start, start, sizeof(start));
 	partition_done(&p);
 }
@@ -85,7 +85,7 @@ static void stage_1_with_alignment(void **state)
 	struct partition p;
 
 	assert_int_equal(
-		partition_init_zero12(&p, model, padding, COUNT(model), 4), 0);
+		partition_init(&p, false, model, padding, COUNT(model), 4), 0);
 	assert_int_equal(p.start[1], 80);
 	assert_int_equal(p.start[2], 120);
 	assert_int_equal(p.start[3], 128);
@@ -101,7 +101,7 @@ static void padding_at_the_end_is_used(void **state)
 	static const uint64_t numel = 5, padding = 3;
 	struct partition p;
 
-	assert_int_equal(partition_init_zero12(&p, &numel, &padding, 1, 1), 0);
+	assert_int_equal(partition_init(&p, false, &numel, &padding, 1, 1), 0);
 	assert_int_equal(p.used, 8);
 	assert_int_equal(p.size, 8); /* not 6 */
 	assert_int_equal(partition_fragment(&p, 0, 0).numel, 5);
@@ -116,7 +116,7 @@ static void ranks_may_hold_nothing(void **state)
 	struct partition p;
 	unsigned first, end;
 
-	assert_int_equal(partition_init_zero12(&p, &numel, NULL, 1, 8), 0);
+	assert_int_equal(partition_init(&p, false, &numel, NULL, 1, 8), 0);
 	assert_int_equal(p.size, 2);
 	for (unsigned r = 0; r < 8; r++) {
 		assert_int_equal(partition_filled(&p, r), filled[r]);
@@ -134,7 +134,8 @@ static void stage_3_on_two_ranks(void **state)
 	static const uint64_t valid[] = { 38, 17, 2, 2, 2, 17, 3, 38 };
 	struct partition p;
 
-	assert_int_equal(partition_init_zero3(&p, model, COUNT(model), 2), 0);
+	assert_int_equal(partition_init(&p, true, model, NULL, COUNT(model), 2),
+			 0);
 	assert_int_equal(p.size, 127);
 	assert_memory_equal(p.start, start, sizeof(start));
 	for (size_t i = 0; i < COUNT(model); i++) {
@@ -159,7 +160,7 @@ static void whole_parameters_of_a_partition(void **state)
 	struct partition p;
 
 	assert_int_equal(
-		partition_init_zero12(&p, model, NULL, COUNT(model), 2), 0);
+		partition_init(&p, false, model, NULL, COUNT(model), 2), 0);
 	for (size_t i = 0; i < COUNT(pieces); i++) {
 		const struct fragment f =
 			partition_whole(&p, pieces[i].param, pieces[i].rank);
@@ -178,7 +179,7 @@ static void stage_3_parameters_smaller_than_the_world(void **state)
 	struct partition p;
 	unsigned first, end;
 
-	assert_int_equal(partition_init_zero3(&p, numel, 3, 1000), 0);
+	assert_int_equal(partition_init(&p, true, numel, NULL, 3, 1000), 0);
 	assert_int_equal(p.size, 2);
 	partition_ranks(&p, 0, &first, &end);
 	assert_int_equal(first, 0);
@@ -198,14 +199,14 @@ static void nothing_at_all_is_allowed(void **state)
 	static const uint64_t zero[] = { 0, 0 };
 	struct partition p;
 
-	assert_int_equal(partition_init_zero12(&p, NULL, NULL, 0, 3), 0);
+	assert_int_equal(partition_init(&p, false, NULL, NULL, 0, 3), 0);
 	assert_int_equal(p.size, 0);
 	assert_int_equal(partition_filled(&p, 2), 0);
 	partition_done(&p);
-	assert_int_equal(partition_init_zero12(&p, zero, NULL, 2, 3), 0);
+	assert_int_equal(partition_init(&p, false, zero, NULL, 2, 3), 0);
 	assert_int_equal(partition_fragment(&p, 1, 0).numel, 0);
 	partition_done(&p);
-	assert_int_equal(partition_init_zero3(&p, NULL, 0, 3), 0);
+	assert_int_equal(partition_init(&p, true, NULL, NULL, 0, 3), 0);
 	assert_int_equal(partition_filled(&p, 2), 0);
 	partition_done(&p);
 	partition_done(&p); /* a second call is harmless */
@@ -217,14 +218,14 @@ static void sums_that_overflow_are_refused(void **state)
 	static const uint64_t edge = UINT64_MAX - 1, two = 2;
 	struct partition p;
 
-	assert_int_equal(partition_init_zero12(&p, huge, NULL, 3, 2),
+	assert_int_equal(partition_init(&p, false, huge, NULL, 3, 2),
 			 -EOVERFLOW);
-	assert_int_equal(partition_init_zero12(&p, &two, &edge, 1, 2),
+	assert_int_equal(partition_init(&p, false, &two, &edge, 1, 2),
 			 -EOVERFLOW);
-	assert_int_equal(partition_init_zero12(&p, &edge, NULL, 1, 2),
+	assert_int_equal(partition_init(&p, false, &edge, NULL, 1, 2),
 			 -EOVERFLOW);
-	assert_int_equal(partition_init_zero3(&p, huge, 3, 1), -EOVERFLOW);
-	assert_int_equal(partition_init_zero3(&p, huge, 3, 2), 0);
+	assert_int_equal(partition_init(&p, true, huge, NULL, 3, 1), -EOVERFLOW);
+	assert_int_equal(partition_init(&p, true, huge, NULL, 3, 2), 0);
 	partition_done(&p);
 }
 
@@ -248,6 +249,37 @@ static uint64_t random_numel(uint64_t *s)
 		return next_random(s) % 20;
 	default:
 		return next_random(s) % NUMEL_MAX;
+	}
+}
+
+/* The range of parameters of a rank has all of which it holds a part; in stages 1
+ * and 2 no others with elements. */
+static void check_params(const struct partition *p)
+{
+	for (unsigned r = 0; r < p->ranks; r++) {
+		size_t first, end;
+		uint64_t whole = 0;
+
+		partition_params(p, r, &first, &end);
+		assert_true(first <= end && end <= p->n);
+		for (size_t i = 0; i < p->n; i++) {
+			const bool inside = i >= first && i < end;
+			const bool held = partition_fragment(p, i, r).numel;
+
+			assert_true(inside || !held);
+			if (p->zero3)
+				continue;
+			assert_true(held || !inside || !p->numel[i]);
+			if (held) {
+				const struct fragment f =
+					partition_whole(p, i, r);
+
+				assert_int_equal(f.start, whole);
+				whole += p->numel[i];
+			}
+		}
+		if (!p->zero3)
+			assert_int_equal(partition_whole_size(p, r), whole);
 	}
 }
 
@@ -293,10 +325,9 @@ static void check_random(uint64_t seed)
 		numel[i] = random_numel(&s);
 		padding[i] = next_random(&s) % 8;
 	}
-	assert_int_equal(zero3 ? partition_init_zero3(&p, numel, n, ranks)
-			       : partition_init_zero12(&p, numel,
-						       padded ? padding : NULL,
-						       n, ranks),
+	assert_int_equal(partition_init(&p, zero3, numel,
+					padded && !zero3 ? padding : NULL, n,
+					ranks),
 			 0);
 	if (!zero3) {
 		assert_int_equal(p.size % 2, 0);
@@ -306,6 +337,7 @@ static void check_random(uint64_t seed)
 	taken = calloc(p.size * ranks + 1, sizeof(*taken));
 	for (size_t i = 0; i < n; i++)
 		count_holders(&p, i, taken);
+	check_params(&p);
 	for (uint64_t k = 0; k < p.size * ranks; k++)
 		assert_true(taken[k] <= 1);
 	free(taken);
