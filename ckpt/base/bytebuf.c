@@ -68,6 +68,18 @@ void bytebuf_add_le64(struct bytebuf *b, uint64_t v)
 	bytebuf_add_le32(b, (uint32_t)(v >> 32));
 }
 
+char *bytebuf_take_text(struct bytebuf *b)
+{
+	char *text;
+
+	bytebuf_add_u8(b, '\0');
+	text = b->failed ? NULL : (char *)b->data;
+	if (text)
+		b->data = NULL;
+	bytebuf_done(b);
+	return text;
+}
+
 void bytebuf_done(struct bytebuf *b)
 {
 	free(b->data);

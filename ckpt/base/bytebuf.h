@@ -29,6 +29,10 @@ void bytebuf_add_le16(struct bytebuf *b, uint16_t v);
 void bytebuf_add_le32(struct bytebuf *b, uint32_t v);
 void bytebuf_add_le64(struct bytebuf *b, uint64_t v);
 
+/* Return the bytes as a string, which the caller frees, and leave an empty buffer.  NULL if
+ * memory ran out. */
+char *bytebuf_take_text(struct bytebuf *b);
+
 /* Free the bytes and leave an empty buffer. */
 void bytebuf_done(struct bytebuf *b);
 

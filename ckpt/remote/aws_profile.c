@@ -10,7 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/array.h"
+static const struct {
+	const char *name;
+	const char *variables[2]; /* the first that is set counts */
+} settings[AWS_SETTINGS] = {
+	[AWS_KEY_ID] = { "aws_access_key_id", { "AWS_ACCESS_KEY_ID" } },
+	[AWS_SECRET] = { "aws_secret_access_key", { "AWS_SECRET_ACCESS_KEY" } },
+	[AWS_TOKEN] = { "aws_session_token", { "AWS_SESSION_TOKEN" } },
+	[AWS_REGION] = { "region", { "AWS_REGION", "AWS_DEFAULT_REGION" } },
+	[AWS_ENDPOINT] = { "endpoint_url",
+			   { "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL" } },
+};
 
 static char *trim(char *text)
 {
@@ -33,24 +43,14 @@ static int take(char **to, const char *value)
 	return *to ? 0 : -ENOMEM;
 }
 
-static int take_setting(struct aws_profile *p, const char *name,
-			const char *value)
+static int take_line(struct aws_profile *p, const char *name, const char *value)
 {
-	const struct {
-		const char *name;
-		char **to;
-	} settings[] = {
-		{ "aws_access_key_id", &p->key_id },
-		{ "aws_secret_access_key", &p->secret },
-		{ "aws_session_token", &p->token },
-		{ "region", &p->region },
-		{ "endpoint_url", &p->endpoint },
-	};
+	int rc = 0;
 
-	for (size_t i = 0; i < COUNT(settings); i++)
+	for (int i = 0; i < AWS_SETTINGS; i++)
 		if (strcmp(settings[i].name, name) == 0)
-			return take(settings[i].to, value);
-	return 0;
+			rc = take(&p->v[i], value);
+	return rc;
 }
 
 /* Is the header "[...]" that of the profile? */
@@ -68,15 +68,23 @@ static bool is_section(char *line, const char *profile)
 	return strcmp(name, profile) == 0;
 }
 
-static int read_file(struct aws_profile *p, const char *path,
-		     const char *profile)
+/* Read the file that `variable` names, or `name` below ~/.aws. */
+static int read_file(struct aws_profile *p, const char *variable,
+		     const char *name, const char *profile)
 {
-	FILE *const f = path ? fopen(path, "re") : NULL;
+	const char *const named = getenv(variable), *const home = getenv("HOME");
+	char *line = NULL, *path;
 	bool ours = false;
-	char *line = NULL;
 	size_t cap = 0;
+	FILE *f;
 	int rc = 0;
 
+	if (named && *named)
+		path = strdup(named);
+	else if (!home || asprintf(&path, "%s/.aws/%s", home, name) < 0)
+		path = NULL;
+	f = path ? fopen(path, "re") : NULL;
+	free(path);
 	while (!rc && f && getline(&line, &cap, f) >= 0) {
 		char *const value = strchr(line, '=');
 
@@ -85,7 +93,7 @@ static int read_file(struct aws_profile *p, const char *path,
 		} else if (ours && value && !isspace((unsigned char)*line) &&
 			   *line != '#' && *line != ';') {
 			*value = '\0';
-			rc = take_setting(p, trim(line), trim(value + 1));
+			rc = take_line(p, trim(line), trim(value + 1));
 		}
 	}
 	if (line)
@@ -96,70 +104,46 @@ static int read_file(struct aws_profile *p, const char *path,
 	return rc;
 }
 
-/* The file that `variable` names, or `name` below ~/.aws; malloc'ed. */
-static char *path_of(const char *variable, const char *name)
-{
-	const char *const named = getenv(variable), *const home = getenv("HOME");
-	char *path;
-
-	if (named && *named)
-		return strdup(named);
-	if (!home || asprintf(&path, "%s/.aws/%s", home, name) < 0)
-		return NULL;
-	return path;
-}
-
 static int read_environment(struct aws_profile *p)
 {
-	int rc = take(&p->key_id, getenv("AWS_ACCESS_KEY_ID"));
+	int rc = 0;
 
-	rc = rc ?: take(&p->secret, getenv("AWS_SECRET_ACCESS_KEY"));
-	/* A token of the environment belongs to a key of the environment. */
-	if (p->key_id)
-		rc = rc ?: take(&p->token, getenv("AWS_SESSION_TOKEN"));
-	rc = rc ?: take(&p->region, getenv("AWS_REGION"));
-	rc = rc ?: take(&p->region, getenv("AWS_DEFAULT_REGION"));
-	rc = rc ?: take(&p->endpoint, getenv("AWS_ENDPOINT_URL_S3"));
-	return rc ?: take(&p->endpoint, getenv("AWS_ENDPOINT_URL"));
+	for (int i = 0; i < AWS_SETTINGS; i++)
+		for (int k = 0; k < 2 && settings[i].variables[k]; k++)
+			rc = rc
+				     ?: take(&p->v[i],
+					     getenv(settings[i].variables[k]));
+	return rc;
 }
 
-/* Keys of one place only: an id of one and a secret of another do not match. */
-static void drop_half_keys(struct aws_profile *p)
+/* Add the settings of one place.  Its key and token are taken together and only if they
+ * are whole, because an id of one place and a secret of another do not match. */
+static int add_place(struct aws_profile *p, const struct aws_profile *place)
 {
-	if (p->key_id && p->secret)
-		return;
-	free(p->key_id);
-	free(p->secret);
-	free(p->token);
-	p->key_id = p->secret = p->token = NULL;
+	const bool has_key = place->v[AWS_KEY_ID] && place->v[AWS_SECRET];
+	int i = has_key && !p->v[AWS_KEY_ID] ? AWS_KEY_ID : AWS_REGION;
+	int rc = 0;
+
+	for (; i < AWS_SETTINGS; i++)
+		rc = rc ?: take(&p->v[i], place->v[i]);
+	return rc;
 }
 
 int aws_profile_read(struct aws_profile *p)
 {
 	const char *const named = getenv("AWS_PROFILE");
 	const char *const profile = named && *named ? named : "default";
-	char *const files[] = { path_of("AWS_SHARED_CREDENTIALS_FILE",
-					"credentials"),
-				path_of("AWS_CONFIG_FILE", "config") };
-	int rc;
+	struct aws_profile places[3] = { 0 };
+	int rc = read_environment(&places[0])
+			 ?: read_file(&places[1], "AWS_SHARED_CREDENTIALS_FILE",
+				      "credentials", profile)
+			 ?: read_file(&places[2], "AWS_CONFIG_FILE", "config",
+				      profile);
 
 	*p = (struct aws_profile){ 0 };
-	rc = read_environment(p);
-	drop_half_keys(p);
-	for (size_t i = 0; i < COUNT(files); i++) {
-		struct aws_profile one = { 0 };
-
-		rc = rc ?: read_file(&one, files[i], profile);
-		drop_half_keys(&one);
-		rc = rc ?: take(&p->region, one.region);
-		rc = rc ?: take(&p->endpoint, one.endpoint);
-		if (!p->key_id && one.key_id) {
-			rc = rc ?: take(&p->key_id, one.key_id);
-			rc = rc ?: take(&p->secret, one.secret);
-			rc = rc ?: take(&p->token, one.token);
-		}
-		aws_profile_done(&one);
-		free(files[i]);
+	for (size_t i = 0; i < 3; i++) {
+		rc = rc ?: add_place(p, &places[i]);
+		aws_profile_done(&places[i]);
 	}
 	if (rc)
 		aws_profile_done(p);
@@ -168,12 +152,10 @@ int aws_profile_read(struct aws_profile *p)
 
 void aws_profile_done(struct aws_profile *p)
 {
-	if (p->secret)
-		explicit_bzero(p->secret, strlen(p->secret));
-	free(p->key_id);
-	free(p->secret);
-	free(p->token);
-	free(p->region);
-	free(p->endpoint);
-	*p = (struct aws_profile){ 0 };
+	for (int i = 0; i < AWS_SETTINGS; i++) {
+		if (p->v[i])
+			explicit_bzero(p->v[i], strlen(p->v[i]));
+		free(p->v[i]);
+		p->v[i] = NULL;
+	}
 }

@@ -5,12 +5,19 @@
 /*
  * What the environment, ~/.aws/credentials and ~/.aws/config say about S3 (AWS,
  * "Configuration and credential file settings").  The environment comes first; the
- * profile is AWS_PROFILE's or "default".  Strings are malloc'ed, or NULL.
+ * profile is AWS_PROFILE's or "default".
  */
+enum {
+	AWS_KEY_ID,
+	AWS_SECRET, /* set if and only if AWS_KEY_ID is */
+	AWS_TOKEN,  /* of a session */
+	AWS_REGION,
+	AWS_ENDPOINT, /* URL */
+	AWS_SETTINGS
+};
+
 struct aws_profile {
-	char *key_id, *secret, *token;
-	char *region;
-	char *endpoint; /* URL */
+	char *v[AWS_SETTINGS]; /* malloc'ed, or NULL */
 };
 
 /* 0 or -ENOMEM.  A file that cannot be read says nothing. */

@@ -17,7 +17,6 @@
 #include <time.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/remote/http_impl.h"
 #include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/remote/transport.h"
@@ -32,7 +31,7 @@
 #define CONDITION_MAX (HTTP_ETAG_MAX + 32)
 
 struct exchange {
-	const struct site *site;
+	struct site *site;
 	const char *path;
 	int64_t end; /* of the operation that it is part of */
 	bool head;
@@ -80,10 +79,10 @@ static bool check_range(struct exchange *x)
 	const struct http_answer *const a = &x->answer;
 	const uint64_t at = x->off + x->got;
 
-	if (!http_is_same(x->meta, a))
+	if (!http_is_same(x->meta, &a->meta))
 		return refuse(x, -EIO, "was replaced since it was planned");
 	if (a->status == 200) {
-		if (a->has_length && a->length == x->meta->size && at == 0 &&
+		if (a->has_length && a->meta.size == x->meta->size && at == 0 &&
 		    x->len == x->meta->size)
 			return true;
 		return refuse(x, -EIO, "the server does not answer ranges");
@@ -175,13 +174,13 @@ static int try_once(struct exchange *x, int64_t left_ms,
 	const int64_t third_ms = (int64_t)o->deadline_s * 1000 / 3;
 	char condition[CONDITION_MAX], range[64];
 	const char *headers[HEADERS_MAX];
-	struct sigv4_headers signature = { .n = 0 };
+	struct sigv4_headers signature;
 	struct transport_request r = {
 		.headers = headers,
-		.user = site_user(x->site),
+		.user = x->site->user,
 		.ca_file = o->ca_file,
 		.head = x->head,
-		.follow = !site_is_s3(x->site),
+		.follow = !x->site->s3,
 		.timeout_ms = (long)left_ms,
 		.stall_ms = third_ms < 1000 ? 1000 : (long)third_ms,
 		.header = on_header,
@@ -194,10 +193,7 @@ static int try_once(struct exchange *x, int64_t left_ms,
 			      &signature);
 
 	if (rc) {
-		refuse(x, rc,
-		       rc == -EOVERFLOW ? "a key or a session's token is too"
-					  " long to sign with"
-					: strerror(-rc));
+		refuse(x, rc, strerror(-rc));
 		return rc;
 	}
 	r.url = url;
@@ -211,10 +207,10 @@ static int try_once(struct exchange *x, int64_t left_ms,
 	if (x->out)
 		x->out->len = 0;
 	rc = transport_perform(&r, result);
-	explicit_bzero(&signature, sizeof(signature));
+	sigv4_headers_done(&signature);
 	free(url);
 	if (result->status)
-		site_set_answered(x->site);
+		atomic_store(&x->site->has_answered, true);
 	if (!rc && !x->checked && !check_answer(x))
 		rc = -ECANCELED;
 	return rc;
@@ -331,7 +327,8 @@ static int exchange(struct exchange *x, struct transport_result *result,
 			continue;
 		}
 		before = x->got;
-		if (++tries == TRIES_UNKNOWN && !site_has_answered(x->site))
+		if (++tries == TRIES_UNKNOWN &&
+		    !atomic_load(&x->site->has_answered))
 			return errmsg_set(err, -EIO, "%s: %s", x->path, x->why);
 		if (!pause_for(x, tries - 1))
 			break;
@@ -349,7 +346,8 @@ int64_t http_deadline(void)
 
 	return shared ? shared
 		      : (int64_t)clock_ns() +
-				(int64_t)remote_options()->deadline_s * 1000 * MS;
+				(int64_t)remote_options()->deadline_s * 1000 *
+					MS;
 }
 
 void http_begin_together(void)
@@ -362,26 +360,19 @@ void http_end_together(void)
 	atomic_store(&together, 0);
 }
 
-int http_head(const struct site *s, const char *path, bool slash, int64_t end,
+int http_head(struct site *s, const char *path, bool slash, int64_t end,
 	      struct http_meta *out, struct errmsg *err)
 {
-	struct exchange x = { .site = s,
-			      .path = path,
-			      .end = end,
-			      .head = true,
-			      .slash = slash };
+	struct exchange x = {
+		.site = s, .path = path, .end = end, .head = true, .slash = slash
+	};
 	struct transport_result result;
 	const int rc = exchange(&x, &result, err);
 
 	if (rc)
 		return rc;
-	*out = (struct http_meta){
-		.size = x.answer.length,
-		.mtime_s = http_parse_date(x.answer.modified),
-		.is_dir = result.is_slash,
-	};
-	strcpy(out->etag, x.answer.etag);
-	strcpy(out->modified, x.answer.modified);
+	*out = x.answer.meta;
+	out->is_dir = result.is_slash;
 	if (out->is_dir)
 		return 0;
 	if (!x.answer.has_length)
@@ -395,22 +386,29 @@ int http_head(const struct site *s, const char *path, bool slash, int64_t end,
 	return 0;
 }
 
-int http_get(const struct site *s, const char *path, const char *query,
-	     int64_t end, size_t max, struct bytebuf *out, struct errmsg *err)
+int http_get(struct site *s, const char *path, const char *query, int64_t end,
+	     size_t max, char **text, struct errmsg *err)
 {
+	struct bytebuf out = { 0 };
 	struct exchange x = { .site = s,
 			      .path = path,
 			      .end = end,
 			      .slash = !query,
 			      .query = query,
-			      .out = out,
+			      .out = &out,
 			      .max = max };
 	struct transport_result result;
+	const int rc = exchange(&x, &result, err);
 
-	return exchange(&x, &result, err);
+	if (rc) {
+		bytebuf_done(&out);
+		return rc;
+	}
+	*text = bytebuf_take_text(&out);
+	return *text ? 0 : errmsg_nomem(err, path);
 }
 
-int http_read(const struct site *s, const char *path, const struct http_meta *m,
+int http_read(struct site *s, const char *path, const struct http_meta *m,
 	      void *buf, size_t len, uint64_t off, struct errmsg *err)
 {
 	struct exchange x = { .site = s,

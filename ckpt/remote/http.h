@@ -6,10 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/remote/site.h"
 
 struct errmsg;
-struct site;
 
 /* What a server says of a file. */
 #define HTTP_ETAG_MAX 256
@@ -45,20 +44,38 @@ void http_begin_together(void);
 void http_end_together(void);
 
 /* Ask for a file's attributes; with `slash`, for a directory's. */
-int http_head(const struct site *s, const char *path, bool slash, int64_t end,
+int http_head(struct site *s, const char *path, bool slash, int64_t end,
 	      struct http_meta *out, struct errmsg *err);
 
-/* Append all of what the server has at `path` and a slash, or for an S3 site's
- * `query` of its bucket if that is not NULL; -E2BIG beyond `max` bytes. */
-int http_get(const struct site *s, const char *path, const char *query,
-	     int64_t end, size_t max, struct bytebuf *out, struct errmsg *err);
+/* Get all of what the server has at `path` and a slash, or for an S3 site's `query` of its
+ * bucket if that is not NULL, as a text that the caller frees; -E2BIG beyond `max`
+ * bytes. */
+int http_get(struct site *s, const char *path, const char *query, int64_t end,
+	     size_t max, char **text, struct errmsg *err);
 
 /*
  * Read bytes [off, off + len) of a file, which has them by `m`; at most
  * HTTP_READ_MAX.  The file must still be the one that `m` describes, which is a
  * condition of the request and checked in the answer: else -EIO.
  */
-int http_read(const struct site *s, const char *path, const struct http_meta *m,
+int http_read(struct site *s, const char *path, const struct http_meta *m,
 	      void *buf, size_t len, uint64_t off, struct errmsg *err);
+
+/* The header of an answer. */
+struct http_answer {
+	long status;
+	struct http_meta meta; /* the size is Content-Length, if it has one */
+	bool has_length, has_range;
+	uint64_t first, last, total; /* of Content-Range */
+	bool is_encoded; /* Content-Encoding: not the file's bytes */
+	unsigned retry_after_s;
+};
+
+/* Take a line of a header into the answer; a status line begins another one. */
+void http_answer_line(struct http_answer *a, const char *line, size_t len);
+
+/* Do both describe the same file by ETag, or by Last-Modified if one of them has no ETag?
+ * False if they have neither. */
+bool http_is_same(const struct http_meta *a, const struct http_meta *b);
 
 #endif

@@ -9,7 +9,7 @@
 #include <strings.h>
 #include <time.h>
 
-#include "ckpt/remote/http_impl.h"
+#include "ckpt/remote/http.h"
 
 #define LINE_MAX_BYTES 1024
 
@@ -37,22 +37,33 @@ static void parse_range(struct http_answer *a, const char *value)
 		       a->first <= a->last && a->last < a->total;
 }
 
+/* The time of an HTTP date in seconds; 0 if it is none. */
+static int64_t parse_date(const char *text)
+{
+	struct tm tm = { 0 };
+	const char *const end = strptime(text, "%a, %d %b %Y %H:%M:%S GMT", &tm);
+
+	return end && !*end ? (int64_t)timegm(&tm) : 0;
+}
+
 static void take(struct http_answer *a, const char *name, const char *value)
 {
+	struct http_meta *const m = &a->meta;
 	uint64_t n;
 
 	if (strcasecmp(name, "content-length") == 0) {
-		a->has_length = parse_number(&value, &a->length) && !*value;
+		a->has_length = parse_number(&value, &m->size) && !*value;
 	} else if (strcasecmp(name, "content-range") == 0) {
 		parse_range(a, value);
 	} else if (strcasecmp(name, "content-encoding") == 0) {
 		a->is_encoded = strcasecmp(value, "identity") != 0;
 	} else if (strcasecmp(name, "etag") == 0) {
-		if (strlen(value) < sizeof(a->etag))
-			strcpy(a->etag, value);
+		if (strlen(value) < sizeof(m->etag))
+			strcpy(m->etag, value);
 	} else if (strcasecmp(name, "last-modified") == 0) {
-		if (strlen(value) < sizeof(a->modified))
-			strcpy(a->modified, value);
+		if (strlen(value) < sizeof(m->modified))
+			strcpy(m->modified, value);
+		m->mtime_s = parse_date(m->modified);
 	} else if (strcasecmp(name, "retry-after") == 0) {
 		if (parse_number(&value, &n) && !*value && n < UINT_MAX)
 			a->retry_after_s = (unsigned)n;
@@ -85,24 +96,15 @@ void http_answer_line(struct http_answer *a, const char *line, size_t len)
 	take(a, text, value + strspn(value, " \t"));
 }
 
-int64_t http_parse_date(const char *text)
-{
-	struct tm tm = { 0 };
-	const char *const end = strptime(text, "%a, %d %b %Y %H:%M:%S GMT", &tm);
-
-	return end && !*end ? (int64_t)timegm(&tm) : 0;
-}
-
 /* Without the mark of a weak one: the size is compared as well. */
-static const char *tag_of(const char *etag)
+static const char *tag_of(const struct http_meta *m)
 {
-	return strncmp(etag, "W/", 2) == 0 ? etag + 2 : etag;
+	return m->etag + (strncmp(m->etag, "W/", 2) == 0 ? 2 : 0);
 }
 
-bool http_is_same(const struct http_meta *m, const struct http_answer *a)
+bool http_is_same(const struct http_meta *a, const struct http_meta *b)
 {
-	if (*m->etag && *a->etag)
-		return strcmp(tag_of(m->etag), tag_of(a->etag)) == 0;
-	return m->mtime_s && *a->modified &&
-	       http_parse_date(a->modified) == m->mtime_s;
+	if (*a->etag && *b->etag)
+		return strcmp(tag_of(a), tag_of(b)) == 0;
+	return a->mtime_s && a->mtime_s == b->mtime_s;
 }

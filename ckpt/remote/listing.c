@@ -26,10 +26,13 @@ static void entry_done(struct listing_entry *e)
 
 int listing_set_meta(struct listing_entry *e, const struct http_meta *meta)
 {
-	e->meta = malloc(sizeof(*e->meta));
-	if (!e->meta)
+	struct http_meta *const own = malloc(sizeof(*own)), *none = NULL;
+
+	if (!own)
 		return -ENOMEM;
-	*e->meta = *meta;
+	*own = *meta;
+	if (!atomic_compare_exchange_strong(&e->meta, &none, own))
+		free(own);
 	return 0;
 }
 
@@ -101,21 +104,12 @@ void listing_done(struct listing *l)
 /* Append a character as UTF-8. */
 static char *put_char(char *to, unsigned long c)
 {
-	if (c < 0x80) {
-		*to++ = (char)c;
-	} else if (c < 0x800) {
-		*to++ = (char)(0xc0 | c >> 6);
-		*to++ = (char)(0x80 | (c & 63));
-	} else if (c < 0x10000) {
-		*to++ = (char)(0xe0 | c >> 12);
-		*to++ = (char)(0x80 | (c >> 6 & 63));
-		*to++ = (char)(0x80 | (c & 63));
-	} else {
-		*to++ = (char)(0xf0 | (c >> 18 & 7));
-		*to++ = (char)(0x80 | (c >> 12 & 63));
-		*to++ = (char)(0x80 | (c >> 6 & 63));
-		*to++ = (char)(0x80 | (c & 63));
-	}
+	static const unsigned char lead[] = { 0, 0xc0, 0xe0, 0xf0 };
+	const int more = (c >= 0x80) + (c >= 0x800) + (c >= 0x10000);
+
+	*to++ = (char)(lead[more] | c >> 6 * more);
+	for (int i = more; i-- > 0;)
+		*to++ = (char)(0x80 | (c >> 6 * i & 63));
 	return to;
 }
 
@@ -223,38 +217,34 @@ int listing_parse_html(struct listing *l, char *text, const char *base)
 	return rc;
 }
 
-/* The text of the next element `name` in `*p`, malloc'ed; `*p` moves past it.  NULL at
- * the end, with `*p` NULL, or when memory runs out. */
-static char *element(const char **p, const char *name)
+/* Find the next element `name` in [p, end): the beginning of its text, and its end at
+ * `*stop`; NULL if there is none. */
+static const char *element(const char *p, const char *end, const char *name,
+			   const char **stop)
 {
 	char open[40], close[40];
-	const char *begin, *end;
+	const int n = snprintf(open, sizeof(open), "<%s>", name);
+	const int m = snprintf(close, sizeof(close), "</%s>", name);
 
-	snprintf(open, sizeof(open), "<%s>", name);
-	snprintf(close, sizeof(close), "</%s>", name);
-	begin = strstr(*p, open);
-	end = begin ? strstr(begin, close) : NULL;
-	*p = end ? end + strlen(close) : NULL;
-	begin += end ? strlen(open) : 0;
-	return end ? strndup(begin, (size_t)(end - begin)) : NULL;
+	p = memmem(p, (size_t)(end - p), open, (size_t)n);
+	if (!p)
+		return NULL;
+	p += n;
+	*stop = memmem(p, (size_t)(end - p), close, (size_t)m);
+	return *stop ? p : NULL;
 }
 
-/* The decoded text of an element within another's text, which stays whole. */
-static bool field(const char *within, const char *name, char *out, size_t max)
+/* Decode the text of an element in [p, end) into `max` bytes at `out`. */
+static bool field(const char *p, const char *end, const char *name, char *out,
+		  size_t max)
 {
-	char open[40];
-	const char *begin, *end;
+	const char *stop;
 
-	snprintf(open, sizeof(open), "<%s>", name);
-	begin = strstr(within, open);
-	if (!begin)
+	p = element(p, end, name, &stop);
+	if (!p || (size_t)(stop - p) >= max)
 		return false;
-	begin += strlen(open);
-	end = strchr(begin, '<');
-	if (!end || (size_t)(end - begin) >= max)
-		return false;
-	memcpy(out, begin, (size_t)(end - begin));
-	out[end - begin] = '\0';
+	memcpy(out, p, (size_t)(stop - p));
+	out[stop - p] = '\0';
 	decode_entities(out);
 	return true;
 }
@@ -271,22 +261,23 @@ static int64_t parse_iso_date(const char *text)
 /* Keys may be 1,024 bytes, and each byte an entity. */
 #define KEY_MAX 8192
 
-static int add_object(struct listing *l, const char *text, const char *prefix)
+static int add_object(struct listing *l, const char *p, const char *end,
+		      const char *prefix)
 {
 	char key[KEY_MAX], size[32], date[64] = "";
 	const size_t n = strlen(prefix);
 	struct http_meta m = { 0 };
-	char *end;
+	char *rest;
 
-	if (!field(text, "Key", key, sizeof(key)) ||
-	    !field(text, "Size", size, sizeof(size)) ||
+	if (!field(p, end, "Key", key, sizeof(key)) ||
+	    !field(p, end, "Size", size, sizeof(size)) ||
 	    strncmp(key, prefix, n) != 0)
 		return 0;
-	m.size = strtoull(size, &end, 10);
-	if (*end || end == size)
+	m.size = strtoull(size, &rest, 10);
+	if (*rest || rest == size)
 		return 0;
-	field(text, "ETag", m.etag, sizeof(m.etag));
-	if (field(text, "LastModified", date, sizeof(date)))
+	field(p, end, "ETag", m.etag, sizeof(m.etag));
+	if (field(p, end, "LastModified", date, sizeof(date)))
 		m.mtime_s = parse_iso_date(date);
 	/* A key that ends in a slash stands for an empty directory. */
 	return key[n] && key[strlen(key) - 1] != '/'
@@ -294,53 +285,39 @@ static int add_object(struct listing *l, const char *text, const char *prefix)
 		       : 0;
 }
 
-static int add_prefix(struct listing *l, const char *text, const char *prefix)
+static int add_prefix(struct listing *l, const char *p, const char *end,
+		      const char *prefix)
 {
 	char key[KEY_MAX];
 	const size_t n = strlen(prefix);
 
-	return field(text, "Prefix", key, sizeof(key)) &&
+	return field(p, end, "Prefix", key, sizeof(key)) &&
 			       strncmp(key, prefix, n) == 0
 		       ? listing_add(l, key + n, NULL)
 		       : 0;
 }
 
-static int add_elements(struct listing *l, const char *text, const char *name,
-			const char *prefix,
-			int (*add)(struct listing *l, const char *text,
-				   const char *prefix))
-{
-	int rc = 0;
-
-	while (!rc && text) {
-		char *const part = element(&text, name);
-
-		if (part)
-			rc = add(l, part, prefix);
-		else if (text)
-			rc = -ENOMEM;
-		free(part);
-	}
-	return rc;
-}
-
 int listing_parse_s3(struct listing *l, const char *text, const char *prefix,
 		     char **next)
 {
+	const char *const end = text + strlen(text);
 	char token[KEY_MAX] = "", cut[8] = "";
-	int rc;
+	const char *p, *stop = text;
+	int rc = 0;
 
 	*next = NULL;
 	if (!strstr(text, "<ListBucketResult"))
 		return -EBADMSG;
-	if (field(text, "IsTruncated", cut, sizeof(cut)) &&
+	if (field(text, end, "IsTruncated", cut, sizeof(cut)) &&
 	    strcmp(cut, "true") == 0 &&
-	    (!field(text, "NextContinuationToken", token, sizeof(token)) ||
+	    (!field(text, end, "NextContinuationToken", token, sizeof(token)) ||
 	     !*token))
 		return -EBADMSG;
-	rc = add_elements(l, text, "Contents", prefix, add_object)
-		     ?: add_elements(l, text, "CommonPrefixes", prefix,
-				     add_prefix);
+	while (!rc && (p = element(stop, end, "Contents", &stop)))
+		rc = add_object(l, p, stop, prefix);
+	stop = text;
+	while (!rc && (p = element(stop, end, "CommonPrefixes", &stop)))
+		rc = add_prefix(l, p, stop, prefix);
 	if (!rc && *token && !(*next = strdup(token)))
 		rc = -ENOMEM;
 	return rc;
@@ -352,7 +329,6 @@ int listing_parse_manifest(struct listing *l, char *text, const char *dir)
 	int rc = 0;
 
 	for (char *line = text; !rc && line; line = text) {
-		char name[NAME_LEN_MAX + 2];
 		size_t len;
 
 		text = strchr(line, '\n');
@@ -366,11 +342,8 @@ int listing_parse_manifest(struct listing *l, char *text, const char *dir)
 		line += n;
 		len = strcspn(line, "/");
 		len += line[len] == '/';
-		if (len >= sizeof(name))
-			continue;
-		memcpy(name, line, len);
-		name[len] = '\0';
-		rc = listing_add(l, name, NULL);
+		line[len] = '\0';
+		rc = listing_add(l, line, NULL);
 	}
 	return rc;
 }

@@ -2,16 +2,16 @@
 #ifndef UCKPT_LISTING_H
 #define UCKPT_LISTING_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "ckpt/base/bytes.h"
 #include "ckpt/remote/http.h"
 
 /* The names in a directory of a server, as it or a manifest tells them. */
 struct listing_entry {
 	char *name;
-	struct http_meta *meta; /* NULL: not known; a directory has none */
+	_Atomic(struct http_meta *) meta; /* NULL: not known; a directory has none */
 	bool is_dir;
 };
 
@@ -30,7 +30,7 @@ struct listing {
 int listing_add(struct listing *l, const char *name,
 		const struct http_meta *meta);
 
-/* Give an entry without attributes its own.  -ENOMEM. */
+/* Give an entry its attributes, unless it has some.  Thread-safe.  -ENOMEM. */
 int listing_set_meta(struct listing_entry *e, const struct http_meta *meta);
 
 /* Sort the names, and keep each once. */

@@ -2,11 +2,11 @@
 # Uses base and sys.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/remote_options.h %D%/remote_options.c \
-	%D%/sigv4.h %D%/sigv4.c \
 	%D%/aws_profile.h %D%/aws_profile.c \
+	%D%/sigv4.h %D%/sigv4.c \
 	%D%/site.h %D%/site.c \
 	%D%/transport.h \
-	%D%/http.h %D%/http_impl.h %D%/http_answer.c %D%/http.c \
+	%D%/http.h %D%/http_answer.c %D%/http.c \
 	%D%/listing.h %D%/listing.c \
 	%D%/store.h \
 	%D%/remote.h %D%/remote_impl.h %D%/remote_list.c %D%/remote.c %D%/remote_source.c \

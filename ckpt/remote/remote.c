@@ -23,13 +23,13 @@
 #define DEV UINT64_C(0x75636673666172)
 
 /* The source itself is a directory if it can be listed, or else a file. */
-static int find_top(const struct site *s, const char *path, int64_t end,
+static int find_top(struct site *s, const char *path, int64_t end,
 		    struct http_meta *out, struct errmsg *err)
 {
 	struct remote_list *list;
 	int rc;
 
-	if (remote_options()->manifest || site_is_s3(s)) {
+	if (remote_options()->manifest || s->s3) {
 		rc = remote_list_get(s, path, end, &list, err);
 		if (!rc) {
 			remote_list_put(list);
@@ -41,16 +41,15 @@ static int find_top(const struct site *s, const char *path, int64_t end,
 	}
 	rc = http_head(s, path, false, end, out, err);
 	/* Most servers redirect to a directory's slash, but not all. */
-	return rc == -ENOENT && !site_is_s3(s)
-		       ? http_head(s, path, true, end, out, err)
-		       : rc;
+	return rc == -ENOENT && !s->s3 ? http_head(s, path, true, end, out, err)
+				       : rc;
 }
 
-int remote_find(const char *path, int64_t end, const struct site **site,
+int remote_find(const char *path, int64_t end, struct site **site,
 		struct http_meta *out, struct errmsg *err)
 {
 	const char *const slash = strrchr(path, '/');
-	const struct site *const s = site_of(path);
+	struct site *const s = site_of(path);
 	struct remote_list *list;
 	char *dir;
 	int rc;
@@ -59,7 +58,7 @@ int remote_find(const char *path, int64_t end, const struct site **site,
 	if (!s)
 		return errmsg_set(err, -ENOENT, "%s: cannot open: %s", path,
 				  strerror(ENOENT));
-	if (strcmp(path, site_path(s)) == 0)
+	if (strcmp(path, s->path) == 0)
 		return find_top(s, path, end, out, err);
 	dir = strndup(path, (size_t)(slash - path));
 	if (!dir)
@@ -117,7 +116,7 @@ static int set_attrs(const char *path, const struct http_meta *m,
 static int remote_stat(const char *path, bool plain, struct attrs *out,
 		       struct errmsg *err)
 {
-	const struct site *s;
+	struct site *s;
 	struct http_meta m;
 	const int rc = remote_find(path, http_deadline(), &s, &m, err);
 
@@ -140,7 +139,7 @@ static int add_names(const struct listing *names, struct dirlist *out)
 static int remote_list(const char *path, struct dirlist *out, struct errmsg *err)
 {
 	const int64_t end = http_deadline();
-	const struct site *s;
+	struct site *s;
 	struct remote_list *list;
 	struct http_meta m;
 	struct attrs a;

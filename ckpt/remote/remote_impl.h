@@ -2,36 +2,35 @@
 #ifndef UCKPT_REMOTE_IMPL_H
 #define UCKPT_REMOTE_IMPL_H
 
+#include <stdatomic.h>
+
 #include "ckpt/base/source.h"
 #include "ckpt/remote/listing.h"
 
 struct errmsg;
-struct site;
 
 /* A list of a directory, shared by those who use it. */
 struct remote_list {
 	char *path;
 	uint64_t made_ns;
-	unsigned users;       /* protected by the lock of remote_list.c */
-	bool dropped;         /* the same: no longer found */
-	struct listing names; /* immutable but for attributes, under that lock */
+	atomic_uint users; /* the table of lists is one while it remembers the list */
+	struct listing names; /* immutable, but for attributes that are added */
 };
 
 /* The list of a directory, from memory or from the server: -ENOENT if there is no
  * such directory, -EIO if it cannot be had before `end` (http_deadline).
  * remote_list_put() gives it back. */
-int remote_list_get(const struct site *s, const char *path, int64_t end,
+int remote_list_get(struct site *s, const char *path, int64_t end,
 		    struct remote_list **out, struct errmsg *err);
 void remote_list_put(struct remote_list *l);
 
 /* Attributes of a file in a list; those of all its files are asked for at once if
  * the server did not send them with it. */
-int remote_list_meta(const struct site *s, struct remote_list *l,
-		     const char *name, int64_t end, struct http_meta *out,
-		     struct errmsg *err);
+int remote_list_meta(struct site *s, struct remote_list *l, const char *name,
+		     int64_t end, struct http_meta *out, struct errmsg *err);
 
 /* Attributes of a file or directory, and the site that it is in. */
-int remote_find(const char *path, int64_t end, const struct site **site,
+int remote_find(const char *path, int64_t end, struct site **site,
 		struct http_meta *out, struct errmsg *err);
 
 /* The same as struct stat; -EFBIG. */

@@ -9,12 +9,10 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/remote/remote.h"
@@ -25,38 +23,29 @@
 #include "ckpt/sys/parallel.h"
 
 #define LISTS_MAX 256
-#define HEADS_WIDTH 64 /* requests for attributes at once */
+#define HEADS_WIDTH 64     /* requests for attributes at once */
 #define IDLE_PAGES_MAX 100 /* in a row, without a new name */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct remote_list *lists[LISTS_MAX]; /* protected by lock */
 static size_t nlists;                        /* protected by lock */
 
-static void list_free(struct remote_list *l)
+void remote_list_put(struct remote_list *l)
 {
+	if (atomic_fetch_sub(&l->users, 1) > 1)
+		return;
 	listing_done(&l->names);
 	free(l->path);
 	free(l);
 }
 
 /* Forget lists[i].  Called with the lock held. */
-static void drop(size_t i)
+static void forget(size_t i)
 {
 	struct remote_list *const l = lists[i];
 
 	lists[i] = lists[--nlists];
-	l->dropped = true;
-	if (!l->users)
-		list_free(l);
-}
-
-void remote_list_put(struct remote_list *l)
-{
-	pthread_mutex_lock(&lock);
-	assert(l->users > 0);
-	if (!--l->users && l->dropped)
-		list_free(l);
-	pthread_mutex_unlock(&lock);
+	remote_list_put(l);
 }
 
 static struct remote_list *find_remembered(const char *path)
@@ -68,11 +57,11 @@ static struct remote_list *find_remembered(const char *path)
 	for (size_t i = nlists; i-- > 0;)
 		if (now - lists[i]->made_ns >
 		    (uint64_t)REMOTE_MEMORY_S * 1000000000)
-			drop(i);
+			forget(i);
 		else if (strcmp(lists[i]->path, path) == 0)
 			found = lists[i];
 	if (found)
-		found->users++;
+		atomic_fetch_add(&found->users, 1);
 	pthread_mutex_unlock(&lock);
 	return found;
 }
@@ -82,20 +71,20 @@ static void remember(struct remote_list *l)
 {
 	size_t oldest = 0;
 
+	atomic_fetch_add(&l->users, 1);
 	pthread_mutex_lock(&lock);
 	for (size_t i = 1; i < nlists; i++)
 		if (lists[i]->made_ns < lists[oldest]->made_ns)
 			oldest = i;
 	if (nlists == LISTS_MAX)
-		drop(oldest);
-	l->users = 1;
+		forget(oldest);
 	lists[nlists++] = l;
 	pthread_mutex_unlock(&lock);
 }
 
 /* A list that is being made.  All requests for it have one deadline. */
 struct asking {
-	const struct site *site;
+	struct site *site;
 	const char *path;
 	int64_t end;
 	struct listing *out;
@@ -104,14 +93,13 @@ struct asking {
 static int fail_list(const struct asking *a, int rc, const char *why,
 		     struct errmsg *err)
 {
-	return errmsg_set(err, rc, "%s: cannot list: %s", a->path, why);
+	return errmsg_set(err, rc, "%s: cannot list: %s", a->path,
+			  why ? why : strerror(-rc));
 }
 
-static int ask_s3_page(const struct asking *a, const char *prefix,
-		       const char *token, char **next, struct errmsg *err)
+static char *page_query(const char *prefix, const char *token)
 {
-	struct bytebuf query = { 0 }, text = { 0 };
-	int rc;
+	struct bytebuf query = { 0 };
 
 	/* In the order of names, as signatures want them. */
 	if (token) {
@@ -121,24 +109,27 @@ static int ask_s3_page(const struct asking *a, const char *prefix,
 	}
 	bytebuf_add_str(&query, "delimiter=%2F&list-type=2&prefix=");
 	site_encode(&query, prefix, false);
-	bytebuf_add_u8(&query, '\0');
-	rc = query.failed ? errmsg_nomem(err, a->path)
-			  : http_get(a->site, a->path, (const char *)query.data,
-				     a->end, LISTING_BYTES_MAX, &text, err);
-	bytebuf_add_u8(&text, '\0');
-	if (!rc && text.failed)
-		rc = errmsg_nomem(err, a->path);
+	return bytebuf_take_text(&query);
+}
+
+static int ask_s3_page(const struct asking *a, const char *prefix,
+		       const char *token, char **next, struct errmsg *err)
+{
+	char *const query = page_query(prefix, token);
+	char *text = NULL;
+	int rc = query ? http_get(a->site, a->path, query, a->end,
+				  LISTING_BYTES_MAX, &text, err)
+		       : errmsg_nomem(err, a->path);
+
 	if (!rc) {
-		rc = listing_parse_s3(a->out, (const char *)text.data, prefix,
-				      next);
+		rc = listing_parse_s3(a->out, text, prefix, next);
 		if (rc)
 			fail_list(a, rc,
-				  rc == -EBADMSG ? "no answer of S3"
-						 : strerror(-rc),
+				  rc == -EBADMSG ? "no answer of S3" : NULL,
 				  err);
 	}
-	bytebuf_done(&query);
-	bytebuf_done(&text);
+	free(query);
+	free(text);
 	return rc;
 }
 
@@ -187,75 +178,66 @@ static int ask_s3(const struct asking *a, struct errmsg *err)
 
 static int ask_http(const struct asking *a, struct errmsg *err)
 {
-	struct bytebuf text = { 0 };
-	char *base = NULL;
+	struct bytebuf b = { 0 };
+	char *text, *base;
 	int rc = http_get(a->site, a->path, NULL, a->end, LISTING_BYTES_MAX,
 			  &text, err);
 
-	bytebuf_add_u8(&text, '\0');
-	if (!rc && (text.failed || site_encoded_path(a->site, a->path, &base)))
-		rc = errmsg_nomem(err, a->path);
-	if (!rc) {
-		rc = listing_parse_html(a->out, (char *)text.data, base);
-		if (rc)
-			fail_list(a, rc, strerror(-rc), err);
-	}
+	if (rc)
+		return rc;
+	site_encode(&b, a->path + a->site->root, true);
+	base = bytebuf_take_text(&b);
+	rc = base ? listing_parse_html(a->out, text, base) : -ENOMEM;
 	free(base);
-	bytebuf_done(&text);
-	return rc;
+	free(text);
+	return rc ? fail_list(a, rc, NULL, err) : 0;
 }
 
-/* The whole of a file of the local disk, with a NUL. */
-static int read_manifest(const char *path, struct bytebuf *out,
-			 struct errmsg *err)
+/* Get the whole of a file of the local disk as a text. */
+static int read_manifest(const char *path, char **text, struct errmsg *err)
 {
 	struct source src;
 	int rc = source_open(&src, path, err);
 
 	if (rc)
 		return rc;
+	*text = src.size <= LISTING_BYTES_MAX ? calloc(1, (size_t)src.size + 1)
+					      : NULL;
 	if (src.size > LISTING_BYTES_MAX)
 		rc = errmsg_set(err, -E2BIG, "%s: is too large", path);
-	if (!rc) {
-		bytebuf_reserve(out, (size_t)src.size + 1);
-		rc = out->failed ? errmsg_nomem(err, path)
-				 : source_read(&src, out->data,
-					       (size_t)src.size, 0, err);
-	}
+	else
+		rc = *text ? source_read(&src, *text, (size_t)src.size, 0, err)
+			   : errmsg_nomem(err, path);
 	source_close(&src);
-	if (!rc) {
-		out->len = (size_t)src.size;
-		bytebuf_add_u8(out, '\0');
-	}
+	if (rc)
+		free(*text);
 	return rc;
 }
 
 static int ask_manifest(const struct asking *a, struct errmsg *err)
 {
-	const char *below = a->path + strlen(site_path(a->site));
-	struct bytebuf text = { 0 };
-	char *dir;
-	int rc;
+	const char *const manifest = remote_options()->manifest;
+	const char *below = a->path + strlen(a->site->path);
+	char *dir, *text;
+	int rc = read_manifest(manifest, &text, err);
 
+	if (rc)
+		return rc;
 	below += *below == '/';
 	if (asprintf(&dir, "%s%s", below, *below ? "/" : "") < 0)
-		return errmsg_nomem(err, a->path);
-	rc = read_manifest(remote_options()->manifest, &text, err);
-	if (!rc) {
-		rc = listing_parse_manifest(a->out, (char *)text.data, dir);
-		if (rc)
-			errmsg_set(err, rc, "%s: %s",
-				   remote_options()->manifest, strerror(-rc));
-	}
-	if (!rc && !a->out->n)
+		dir = NULL;
+	rc = dir ? listing_parse_manifest(a->out, text, dir) : -ENOMEM;
+	if (rc)
+		errmsg_set(err, rc, "%s: %s", manifest, strerror(-rc));
+	else if (!a->out->n)
 		rc = errmsg_set(err, -ENOENT, "%s: not in %s", a->path,
-				remote_options()->manifest);
-	bytebuf_done(&text);
+				manifest);
+	free(text);
 	free(dir);
 	return rc;
 }
 
-int remote_list_get(const struct site *s, const char *path, int64_t end,
+int remote_list_get(struct site *s, const char *path, int64_t end,
 		    struct remote_list **out, struct errmsg *err)
 {
 	struct remote_list *l = find_remembered(path);
@@ -271,15 +253,13 @@ int remote_list_get(const struct site *s, const char *path, int64_t end,
 		free(l);
 		return errmsg_nomem(err, path);
 	}
+	l->users = 1;
 	a.out = &l->names;
-	if (remote_options()->manifest)
-		rc = ask_manifest(&a, err);
-	else if (site_is_s3(s))
-		rc = ask_s3(&a, err);
-	else
-		rc = ask_http(&a, err);
+	rc = remote_options()->manifest ? ask_manifest(&a, err)
+	     : s->s3                    ? ask_s3(&a, err)
+					: ask_http(&a, err);
 	if (rc) {
-		list_free(l);
+		remote_list_put(l);
 		return rc;
 	}
 	listing_finish(&l->names);
@@ -290,54 +270,51 @@ int remote_list_get(const struct site *s, const char *path, int64_t end,
 }
 
 struct heads {
-	const struct site *site;
+	struct site *site;
 	struct remote_list *list;
 	int64_t end;
 };
 
-static bool take_meta(const struct listing_entry *e, struct http_meta *out)
+/* Ask for the attributes of a file, unless they are known, and keep them if memory
+ * allows. */
+static int find_meta(const struct heads *h, struct listing_entry *e,
+		     struct http_meta *out, struct errmsg *err)
 {
-	bool known;
+	const struct http_meta *const known = atomic_load(&e->meta);
+	char *path;
+	int rc;
 
-	pthread_mutex_lock(&lock);
-	known = e->meta;
-	if (known)
-		*out = *e->meta;
-	pthread_mutex_unlock(&lock);
-	return known;
+	if (known) {
+		*out = *known;
+		return 0;
+	}
+	if (asprintf(&path, "%s/%s", h->list->path, e->name) < 0)
+		return errmsg_nomem(err, h->list->path);
+	rc = http_head(h->site, path, false, h->end, out, err);
+	free(path);
+	if (!rc)
+		listing_set_meta(e, out);
+	return rc;
 }
 
-/* Ask for the attributes of one file; what fails is asked for again by whoever wants
- * that file. */
+/* What fails is asked for again by those who want that file. */
 static int ask_meta(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct heads *const h = ctx;
 	struct listing_entry *const e = &h->list->names.v[i];
-	struct http_meta m;
-	char *path;
+	struct http_meta unused;
 
 	(void)err;
-	if (e->is_dir || take_meta(e, &m) ||
-	    asprintf(&path, "%s/%s", h->list->path, e->name) < 0)
-		return 0;
-	if (http_head(h->site, path, false, h->end, &m, NULL) == 0) {
-		pthread_mutex_lock(&lock);
-		if (!e->meta) /* another thread may have asked, too */
-			listing_set_meta(e, &m);
-		pthread_mutex_unlock(&lock);
-	}
-	free(path);
+	if (!e->is_dir)
+		find_meta(h, e, &unused, NULL);
 	return 0;
 }
 
-int remote_list_meta(const struct site *s, struct remote_list *l,
-		     const char *name, int64_t end, struct http_meta *out,
-		     struct errmsg *err)
+int remote_list_meta(struct site *s, struct remote_list *l, const char *name,
+		     int64_t end, struct http_meta *out, struct errmsg *err)
 {
 	struct listing_entry *const e = listing_find(&l->names, name);
 	struct heads h = { .site = s, .list = l, .end = end };
-	char *path;
-	int rc;
 
 	if (!e)
 		return errmsg_set(err, -ENOENT, "%s/%s: cannot open: %s",
@@ -346,14 +323,7 @@ int remote_list_meta(const struct site *s, struct remote_list *l,
 		*out = (struct http_meta){ .is_dir = true };
 		return 0;
 	}
-	if (take_meta(e, out))
-		return 0;
-	parallel_for(l->names.n, HEADS_WIDTH, ask_meta, &h, NULL);
-	if (take_meta(e, out))
-		return 0;
-	if (asprintf(&path, "%s/%s", l->path, name) < 0)
-		return errmsg_nomem(err, l->path);
-	rc = http_head(s, path, false, end, out, err);
-	free(path);
-	return rc;
+	if (!atomic_load(&e->meta))
+		parallel_for(l->names.n, HEADS_WIDTH, ask_meta, &h, NULL);
+	return find_meta(&h, e, out, err);
 }

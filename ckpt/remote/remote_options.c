@@ -21,27 +21,26 @@ const struct remote_options *remote_options(void)
 	return &options;
 }
 
-static const char *set_text(char **to, const char *value)
+/* Set a text; a relative one begins with `dir` and a slash, unless that is NULL. */
+static const char *set_text(char **to, const char *dir, const char *value)
 {
-	if (!*value)
-		return "needs a value";
+	char *text;
+
+	if (asprintf(&text, "%s%s%s", dir ? dir : "", dir ? "/" : "", value) < 0)
+		return "out of memory";
 	free(*to);
-	*to = strdup(value);
-	return *to ? NULL : "out of memory";
+	*to = text;
+	return NULL;
 }
 
 static const char *set_path(char **to, const char *value)
 {
-	char cwd[PATH_MAX], *path;
+	char cwd[PATH_MAX];
 
-	if (*value == '/' || !*value)
-		return set_text(to, value);
-	if (!getcwd(cwd, sizeof(cwd)) ||
-	    asprintf(&path, "%s/%s", cwd, value) < 0)
-		return "not a file name";
-	free(*to);
-	*to = path;
-	return NULL;
+	if (*value == '/')
+		return set_text(to, NULL, value);
+	return getcwd(cwd, sizeof(cwd)) ? set_text(to, cwd, value)
+					: "not a file name";
 }
 
 static const char *set_deadline(const char *value)
@@ -58,67 +57,65 @@ static const char *set_deadline(const char *value)
 	return NULL;
 }
 
-static const char *set_endpoint(const char *value)
-{
-	if (strncmp(value, "http://", 7) != 0 &&
-	    strncmp(value, "https://", 8) != 0)
-		return "not a URL";
-	return set_text(&options.s3_endpoint, value);
-}
+/* The options whose values are texts. */
+static const struct {
+	const char *name;
+	char **to;
+	enum { TEXT, PATH, URL } kind;
+} texts[] = {
+	{ "manifest", &options.manifest, PATH },
+	{ "ca_file", &options.ca_file, PATH },
+	{ "s3_endpoint", &options.s3_endpoint, URL },
+	{ "s3_region", &options.s3_region, TEXT },
+};
 
-/* The index of the option's name in `names`; n if it is none of them. */
-static size_t find_name(const char *option, const char *const *names, size_t n)
+static bool is_named(const char *option, const char *name)
 {
-	const size_t len = strcspn(option, "=");
-	size_t i = 0;
+	const size_t n = strlen(name);
 
-	while (i < n && (strlen(names[i]) != len ||
-			 strncmp(names[i], option, len) != 0))
-		i++;
-	return i;
+	return strncmp(option, name, n) == 0 && (option[n] == '=' || !option[n]);
 }
 
 const char *remote_options_set(const char *text)
 {
-	static const char *const names[] = { "deadline",    "manifest",
-					     "ca_file",     "s3_endpoint",
-					     "s3_region",   "s3_anonymous" };
 	const char *const equals = strchr(text, '=');
 	const char *const value = equals ? equals + 1 : "";
 
-	switch (find_name(text, names, COUNT(names))) {
-	case 0:
+	if (is_named(text, "deadline"))
 		return set_deadline(value);
-	case 1:
-		return set_path(&options.manifest, value);
-	case 2:
-		return set_path(&options.ca_file, value);
-	case 3:
-		return set_endpoint(value);
-	case 4:
-		return set_text(&options.s3_region, value);
-	case 5:
+	if (is_named(text, "s3_anonymous")) {
 		options.s3_anonymous = true;
 		return equals ? "takes no value" : NULL;
-	default:
-		return "unknown option";
 	}
+	for (size_t i = 0; i < COUNT(texts); i++) {
+		if (!is_named(text, texts[i].name))
+			continue;
+		if (texts[i].kind == URL && strncmp(value, "http://", 7) != 0 &&
+		    strncmp(value, "https://", 8) != 0)
+			return "not a URL";
+		if (!*value)
+			return "needs a value";
+		return texts[i].kind == PATH
+			       ? set_path(texts[i].to, value)
+			       : set_text(texts[i].to, NULL, value);
+	}
+	return "unknown option";
 }
 
 int remote_options_set_all(const char *list, void (*gone)(const char *option),
 			   struct errmsg *err)
 {
-	static const char *const names[] = { "cache_dir", "cache_bytes" };
 	char *const copy = strdup(list);
 	char *rest = copy, *option;
 	int rc = copy ? 0 : errmsg_nomem(err, NULL);
 
 	while (!rc && (option = strsep(&rest, ","))) {
-		const char *wrong = NULL;
+		const bool is_gone = is_named(option, "cache_dir") ||
+				     is_named(option, "cache_bytes");
+		const char *const wrong =
+			is_gone ? NULL : remote_options_set(option);
 
-		if (find_name(option, names, COUNT(names)) == COUNT(names))
-			wrong = remote_options_set(option);
-		else if (gone)
+		if (is_gone && gone)
 			gone(option);
 		if (wrong)
 			rc = errmsg_set(err, -EINVAL, "%s: %s", option, wrong);

@@ -10,8 +10,8 @@ struct errmsg;
  * and before threads are started; not changed afterwards. */
 struct remote_options {
 	unsigned deadline_s;
-	char *manifest; /* file with the names of files, or NULL */
-	char *ca_file;  /* or NULL: the system's certificates */
+	char *manifest;    /* file with the names of files, or NULL */
+	char *ca_file;     /* or NULL: the system's certificates */
 	char *s3_endpoint; /* or NULL */
 	char *s3_region;   /* or NULL */
 	bool s3_anonymous;

@@ -28,7 +28,7 @@ struct window {
 };
 
 struct remote_file {
-	const struct site *site;
+	struct site *site;
 	char *path;
 	struct http_meta meta;
 	pthread_mutex_t lock; /* of the windows */

@@ -10,15 +10,13 @@
 #include <nettle/base16.h>
 #include <nettle/hmac.h>
 #include <stdarg.h>
-#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define EMPTY_HASH \
 	"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-#define SCOPE_MAX 256
-
 #define HEX_LEN (BASE16_ENCODE_LENGTH(SHA256_DIGEST_SIZE) + 1)
 
 static void hmac(const void *key, size_t key_len, const char *text,
@@ -49,94 +47,107 @@ static void hash_hex(const char *text, char hex[HEX_LEN])
 	hex_of(hash, hex);
 }
 
-static void derive_key(const struct sigv4 *s, const char *day,
+/* Derive the key for a day from "AWS4" and the secret. */
+static void derive_key(const char *secret, const char *day, const char *region,
 		       uint8_t key[SHA256_DIGEST_SIZE])
 {
-	const char *const steps[] = { day, s->region, "s3", "aws4_request" };
-	char first[SIGV4_LINE_MAX];
-	const size_t len =
-		(size_t)snprintf(first, sizeof(first), "AWS4%s", s->secret);
-
-	for (size_t i = 0; i < 4; i++)
-		hmac(i ? (const void *)key : first, i ? SHA256_DIGEST_SIZE : len,
-		     steps[i], key);
-	explicit_bzero(first, sizeof(first));
+	hmac(secret, strlen(secret), day, key);
+	hmac(key, SHA256_DIGEST_SIZE, region, key);
+	hmac(key, SHA256_DIGEST_SIZE, "s3", key);
+	hmac(key, SHA256_DIGEST_SIZE, "aws4_request", key);
 }
 
-static const char *signed_headers(const struct sigv4 *s)
+static void free_secret(char *text)
 {
-	return s->token ? "host;x-amz-content-sha256;x-amz-date;"
-			  "x-amz-security-token"
-			: "host;x-amz-content-sha256;x-amz-date";
+	if (text)
+		explicit_bzero(text, strlen(text));
+	free(text);
 }
 
-/* The canonical form; malloc'ed. */
-static char *canonical(const struct sigv4 *s, const struct sigv4_request *r,
-		       const char *stamp)
+void sigv4_headers_done(struct sigv4_headers *h)
+{
+	while (h->n)
+		free_secret(h->v[--h->n]);
+}
+
+static char *format(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+static char *format(const char *fmt, ...)
 {
 	char *text;
-	const int n = asprintf(&text,
-			       "%s\n%s\n%s\nhost:%s\n"
-			       "x-amz-content-sha256:" EMPTY_HASH "\n"
-			       "x-amz-date:%s\n%s%s%s\n%s\n" EMPTY_HASH,
-			       r->method, r->path, r->query, r->host, stamp,
-			       s->token ? "x-amz-security-token:" : "",
-			       s->token ? s->token : "", s->token ? "\n" : "",
-			       signed_headers(s));
-
-	return n < 0 ? NULL : text;
-}
-
-static int put(struct sigv4_headers *out, const char *fmt, ...)
-	__attribute__((format(printf, 2, 3)));
-
-static int put(struct sigv4_headers *out, const char *fmt, ...)
-{
 	va_list ap;
 	int n;
 
 	va_start(ap, fmt);
-	n = vsnprintf(out->v[out->n++], SIGV4_LINE_MAX, fmt, ap);
+	n = vasprintf(&text, fmt, ap);
 	va_end(ap);
-	return n < SIGV4_LINE_MAX ? 0 : -EOVERFLOW;
+	return n < 0 ? NULL : text;
 }
 
-int sigv4_sign(const struct sigv4 *s, const struct sigv4_request *r,
+/* Sign the canonical form of a request. */
+static int sign(const struct aws_profile *p, const char *form, const char *stamp,
+		const char *day, const char *scope, char hex[HEX_LEN])
+{
+	char *const secret = format("AWS4%s", p->v[AWS_SECRET]);
+	uint8_t key[SHA256_DIGEST_SIZE];
+	char *text;
+
+	hash_hex(form, hex);
+	text = format("AWS4-HMAC-SHA256\n%s\n%s\n%s", stamp, scope, hex);
+	if (secret && text) {
+		derive_key(secret, day, p->v[AWS_REGION], key);
+		hmac(key, sizeof(key), text, key);
+		hex_of(key, hex);
+		explicit_bzero(key, sizeof(key));
+	}
+	free_secret(secret);
+	free(text);
+	return secret && text ? 0 : -ENOMEM;
+}
+
+int sigv4_sign(const struct aws_profile *p, const struct sigv4_request *r,
 	       struct sigv4_headers *out)
 {
-	char stamp[32], day[16], scope[SCOPE_MAX], text[SCOPE_MAX + 256];
-	char hex[HEX_LEN];
-	uint8_t mac[SHA256_DIGEST_SIZE], key[SHA256_DIGEST_SIZE];
+	const char *const token = p->v[AWS_TOKEN];
+	const char *const names =
+		token ? "host;x-amz-content-sha256;x-amz-date;"
+			"x-amz-security-token"
+		      : "host;x-amz-content-sha256;x-amz-date";
+	char stamp[32], day[16], hex[HEX_LEN];
+	char *scope, *form;
 	struct tm tm;
-	char *form;
-	int rc;
+	int rc = -ENOMEM;
 
+	*out = (struct sigv4_headers){ .n = 0 };
 	gmtime_r(&r->now, &tm);
 	strftime(stamp, sizeof(stamp), "%Y%m%dT%H%M%SZ", &tm);
 	strftime(day, sizeof(day), "%Y%m%d", &tm);
-	if (snprintf(scope, sizeof(scope), "%s/%s/s3/aws4_request", day,
-		     s->region) >= (int)sizeof(scope) ||
-	    strlen(s->secret) + 8 > SIGV4_LINE_MAX)
-		return -EOVERFLOW;
-	form = canonical(s, r, stamp);
-	if (!form)
-		return -ENOMEM;
-	hash_hex(form, hex);
-	free(form);
-	snprintf(text, sizeof(text), "AWS4-HMAC-SHA256\n%s\n%s\n%s", stamp,
-		 scope, hex);
-	derive_key(s, day, key);
-	hmac(key, sizeof(key), text, mac);
-	explicit_bzero(key, sizeof(key));
-	hex_of(mac, hex);
-	out->n = 0;
-	rc = put(out, "x-amz-date: %s", stamp);
-	rc = rc ?: put(out, "x-amz-content-sha256: " EMPTY_HASH);
-	if (!rc && s->token)
-		rc = put(out, "x-amz-security-token: %s", s->token);
-	return rc ? rc
-		  : put(out,
-			"Authorization: AWS4-HMAC-SHA256 Credential=%s/%s, "
-			"SignedHeaders=%s, Signature=%s",
-			s->key_id, scope, signed_headers(s), hex);
+	scope = format("%s/%s/s3/aws4_request", day, p->v[AWS_REGION]);
+	form = format("%s\n%s\n%s\nhost:%s\n"
+		      "x-amz-content-sha256:" EMPTY_HASH "\n"
+		      "x-amz-date:%s\n%s%s%s\n%s\n" EMPTY_HASH,
+		      r->method, r->path, r->query, r->host, stamp,
+		      token ? "x-amz-security-token:" : "", token ? token : "",
+		      token ? "\n" : "", names);
+	if (scope && form)
+		rc = sign(p, form, stamp, day, scope, hex);
+	if (!rc) {
+		out->v[out->n++] = format("x-amz-date: %s", stamp);
+		out->v[out->n++] = format("x-amz-content-sha256: " EMPTY_HASH);
+		if (token)
+			out->v[out->n++] =
+				format("x-amz-security-token: %s", token);
+		out->v[out->n++] = format("Authorization: AWS4-HMAC-SHA256"
+					  " Credential=%s/%s, SignedHeaders=%s,"
+					  " Signature=%s",
+					  p->v[AWS_KEY_ID], scope, names, hex);
+	}
+	for (size_t i = 0; i < out->n; i++)
+		if (!out->v[i])
+			rc = -ENOMEM;
+	if (rc)
+		sigv4_headers_done(out);
+	free_secret(form);
+	free(scope);
+	return rc;
 }

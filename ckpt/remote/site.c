@@ -7,7 +7,6 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,23 +15,11 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/remote/aws_profile.h"
 #include "ckpt/remote/remote_options.h"
 
 #define SITES_MAX 4096u
 #define DEFAULT_REGION "us-east-1"
-
-struct site {
-	char *path;   /* without a slash at its end */
-	size_t root;  /* length of "scheme://host" or "s3://bucket" in it */
-	char *origin; /* "scheme://host[:port]" that is asked */
-	char *prefix; /* encoded, before the path on the server: "", "/bucket" */
-	char *user;   /* or NULL */
-	char *query;  /* or NULL */
-	bool s3;
-	struct aws_profile aws; /* without a key: anonymous */
-	atomic_bool answered;
-};
+#define AWS_SETTING_MAX 4000 /* servers refuse longer headers */
 
 static struct site **sites; /* as long as the process lives */
 static size_t nsites, sites_cap;
@@ -89,6 +76,7 @@ bool site_decode(char *text)
 	return true;
 }
 
+#define LABEL_CHARS "abcdefghijklmnopqrstuvwxyz0123456789-"
 #define SCHEME_CHARS \
 	"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+.-"
 
@@ -131,7 +119,8 @@ static char *cover_user(char *p, char *end, bool has_scheme)
 	char *at;
 
 	/* A password may have a slash, but a port has only digits. */
-	if (has_scheme && colon && colon + 1 + strspn(colon + 1, "0123456789") < stop)
+	if (has_scheme && colon &&
+	    colon + 1 + strspn(colon + 1, "0123456789") < stop)
 		stop = end;
 	at = memrchr(p, '@', (size_t)(stop - p));
 	if (!at || (!has_scheme && (!colon || colon > at)))
@@ -180,16 +169,6 @@ void site_hide_secrets(char *text)
 	}
 }
 
-static char *text_of(struct bytebuf *b)
-{
-	char *text;
-
-	bytebuf_add_u8(b, '\0');
-	text = b->failed ? NULL : strdup((const char *)b->data);
-	bytebuf_done(b);
-	return text;
-}
-
 /* The path: the scheme in small letters, the host, and the decoded rest. */
 static int set_path(struct site *s, const char *url, size_t begin, size_t at,
 		    size_t end, struct errmsg *err)
@@ -234,16 +213,6 @@ static int set_secrets(struct site *s, const char *url, size_t begin, size_t at,
 	return 0;
 }
 
-/* May the bucket be part of a host's name, under a certificate for one level? */
-static bool is_host_label(const char *bucket)
-{
-	for (; *bucket; bucket++)
-		if (!islower((unsigned char)*bucket) &&
-		    !isdigit((unsigned char)*bucket) && *bucket != '-')
-			return false;
-	return true;
-}
-
 /* The length of the scheme's own port, with its colon, at the end of a URL. */
 static size_t default_port(const char *url, size_t len)
 {
@@ -254,71 +223,70 @@ static size_t default_port(const char *url, size_t len)
 }
 
 /* AWS itself has a host for each bucket; other servers have one for all. */
-static int set_s3_origin(struct site *s, struct errmsg *err)
+static int set_s3_origin(struct site *s, const char *endpoint,
+			 struct errmsg *err)
 {
-	const struct remote_options *const o = remote_options();
-	const char *const endpoint =
-		o->s3_endpoint ? o->s3_endpoint : s->aws.endpoint;
 	char *const bucket = strndup(s->path + 5, s->root - 5);
-	int n = -1;
+	/* Certificates are for one level of names, and hosts are in small letters. */
+	const bool in_host =
+		bucket && !endpoint && !bucket[strspn(bucket, LABEL_CHARS)];
+	struct bytebuf origin = { 0 }, prefix = { 0 };
 
-	if (bucket && endpoint) {
+	if (endpoint) {
 		size_t len = strlen(endpoint);
 
 		while (len && endpoint[len - 1] == '/')
 			len--;
 		/* libcurl leaves it out of the Host header, which is signed. */
-		len -= default_port(endpoint, len);
-		n = asprintf(&s->origin, "%.*s", (int)len, endpoint);
-	} else if (bucket && is_host_label(bucket)) {
-		n = asprintf(&s->origin, "https://%s.s3.%s.amazonaws.com",
-			     bucket, s->aws.region);
-	} else if (bucket) {
-		n = asprintf(&s->origin, "https://s3.%s.amazonaws.com",
-			     s->aws.region);
-	}
-	if (n < 0) {
-		s->origin = NULL;
+		bytebuf_add(&origin, endpoint,
+			    len - default_port(endpoint, len));
 	} else {
-		const bool in_host = !endpoint && is_host_label(bucket);
-		struct bytebuf b = { 0 };
-
-		bytebuf_add_str(&b, in_host ? "" : "/");
-		if (!in_host)
-			site_encode(&b, bucket, false);
-		s->prefix = text_of(&b);
+		bytebuf_add_str(&origin, "https://");
+		bytebuf_add_str(&origin, in_host ? bucket : "");
+		bytebuf_add_str(&origin, in_host ? ".s3." : "s3.");
+		bytebuf_add_str(&origin, s->aws.v[AWS_REGION]);
+		bytebuf_add_str(&origin, ".amazonaws.com");
 	}
+	if (!in_host) {
+		bytebuf_add_str(&prefix, "/");
+		site_encode(&prefix, bucket ? bucket : "", false);
+	}
+	s->origin = bytebuf_take_text(&origin);
+	s->prefix = bytebuf_take_text(&prefix);
 	free(bucket);
-	return s->origin && s->prefix ? 0 : errmsg_nomem(err, NULL);
+	return bucket && s->origin && s->prefix ? 0 : errmsg_nomem(err, NULL);
 }
 
 static int set_s3(struct site *s, struct errmsg *err)
 {
 	const struct remote_options *const o = remote_options();
-	int rc;
+	char **const region = &s->aws.v[AWS_REGION];
 
 	s->s3 = true;
-	rc = aws_profile_read(&s->aws);
-	if (rc)
+	if (aws_profile_read(&s->aws))
 		return errmsg_nomem(err, NULL);
-	if (o->s3_region || !s->aws.region) {
-		free(s->aws.region);
-		s->aws.region =
-			strdup(o->s3_region ? o->s3_region : DEFAULT_REGION);
-		if (!s->aws.region)
+	if (o->s3_region || !*region) {
+		free(*region);
+		*region = strdup(o->s3_region ? o->s3_region : DEFAULT_REGION);
+		if (!*region)
 			return errmsg_nomem(err, NULL);
 	}
-	if (o->s3_anonymous) {
-		free(s->aws.key_id);
-		s->aws.key_id = NULL;
-	} else if (!s->aws.key_id) {
+	s->is_signed = !o->s3_anonymous;
+	if (s->is_signed && !s->aws.v[AWS_KEY_ID])
 		return errmsg_set(err, -EINVAL,
 				  "%s: no key in the environment or"
 				  " ~/.aws/credentials; s3_anonymous does"
 				  " without",
 				  s->path);
-	}
-	return set_s3_origin(s, err);
+	for (int i = 0; s->is_signed && i < AWS_SETTINGS; i++)
+		if (s->aws.v[i] && strlen(s->aws.v[i]) > AWS_SETTING_MAX)
+			return errmsg_set(err, -EINVAL,
+					  "%s: a key or a session's token is too"
+					  " long to sign with",
+					  s->path);
+	return set_s3_origin(
+		s, o->s3_endpoint ? o->s3_endpoint : s->aws.v[AWS_ENDPOINT],
+		err);
 }
 
 static void site_free(struct site *s)
@@ -386,16 +354,15 @@ int site_add(const char *url, char **path, struct errmsg *err)
 	return 0;
 }
 
-const struct site *site_of(const char *path)
+struct site *site_of(const char *path)
 {
-	const struct site *best = NULL;
+	struct site *best = NULL;
 	size_t len = 0;
 
 	for (size_t i = nsites; site_is_url(path) && i-- > 0;) {
 		const size_t n = strlen(sites[i]->path);
 
-		if ((!best || n > len) &&
-		    strncmp(path, sites[i]->path, n) == 0 &&
+		if ((!best || n > len) && strncmp(path, sites[i]->path, n) == 0 &&
 		    (path[n] == '/' || !path[n])) {
 			best = sites[i];
 			len = n;
@@ -404,61 +371,10 @@ const struct site *site_of(const char *path)
 	return best;
 }
 
-const char *site_path(const struct site *s)
-{
-	return s->path;
-}
-
-bool site_is_s3(const struct site *s)
-{
-	return s->s3;
-}
-
-bool site_has_answered(const struct site *s)
-{
-	return atomic_load(&s->answered);
-}
-
-void site_set_answered(const struct site *s)
-{
-	atomic_store(&((struct site *)s)->answered, true);
-}
-
-const char *site_user(const struct site *s)
-{
-	return s->user;
-}
-
 const char *site_key(const struct site *s, const char *path)
 {
 	path += s->root;
 	return path + (*path == '/');
-}
-
-int site_encoded_path(const struct site *s, const char *path, char **out)
-{
-	struct bytebuf b = { 0 };
-
-	site_encode(&b, path + s->root, true);
-	*out = text_of(&b);
-	return *out ? 0 : -ENOMEM;
-}
-
-static int sign(const struct site *s, const char *path, const char *query,
-		bool head, struct sigv4_headers *headers)
-{
-	const struct sigv4 keys = { .key_id = s->aws.key_id,
-				    .secret = s->aws.secret,
-				    .token = s->aws.token,
-				    .region = s->aws.region };
-	const struct sigv4_request r = { .method = head ? "HEAD" : "GET",
-					 .host = strstr(s->origin, "://") + 3,
-					 .path = path,
-					 .query = query,
-					 .now = time(NULL) };
-
-	headers->n = 0;
-	return s->s3 && s->aws.key_id ? sigv4_sign(&keys, &r, headers) : 0;
 }
 
 /* The encoded path on the server; malloc'ed. */
@@ -471,7 +387,7 @@ static char *server_path(const struct site *s, const char *path, bool slash)
 		site_encode(&b, path + s->root, true);
 	if (path ? slash || !path[s->root] : !*s->prefix)
 		bytebuf_add_u8(&b, '/');
-	return text_of(&b);
+	return bytebuf_take_text(&b);
 }
 
 int site_request(const struct site *s, const char *path, bool slash,
@@ -479,14 +395,23 @@ int site_request(const struct site *s, const char *path, bool slash,
 		 struct sigv4_headers *headers)
 {
 	const char *const own = s->query ? s->query : "";
-	const bool both = *query && *own;
 	char *const encoded = server_path(s, path, slash);
-	int rc = encoded ? sign(s, encoded, query, head, headers) : -ENOMEM;
+	const struct sigv4_request r = { .method = head ? "HEAD" : "GET",
+					 .host = strstr(s->origin, "://") + 3,
+					 .path = encoded,
+					 .query = query,
+					 .now = time(NULL) };
+	int rc = encoded ? 0 : -ENOMEM;
 
+	*headers = (struct sigv4_headers){ .n = 0 };
+	if (!rc && s->is_signed)
+		rc = sigv4_sign(&s->aws, &r, headers);
 	if (!rc && asprintf(url, "%s%s%s%s%s%s", s->origin, encoded,
-			    *query || *own ? "?" : "", query, both ? "&" : "",
-			    own) < 0)
+			    *query || *own ? "?" : "", query,
+			    *query && *own ? "&" : "", own) < 0)
 		rc = -ENOMEM;
+	if (rc)
+		sigv4_headers_done(headers);
 	free(encoded);
 	return rc;
 }

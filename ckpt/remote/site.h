@@ -2,10 +2,12 @@
 #ifndef UCKPT_SITE_H
 #define UCKPT_SITE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
 #include "ckpt/base/bytebuf.h"
+#include "ckpt/remote/aws_profile.h"
 #include "ckpt/remote/sigv4.h"
 
 struct errmsg;
@@ -21,7 +23,17 @@ struct errmsg;
  * and with percent-encoding decoded: names of files are appended to it as to a
  * directory's.  Sites are known to the process from site_add() on.
  */
-struct site;
+struct site {
+	char *path;   /* without a slash at its end */
+	size_t root;  /* length of "scheme://host" or "s3://bucket" in it */
+	char *origin; /* "scheme://host[:port]" that is asked */
+	char *prefix; /* encoded, before the path on the server: "", "/bucket" */
+	char *user;   /* "name:password" for HTTP, or NULL */
+	char *query;  /* or NULL */
+	bool s3, is_signed;
+	struct aws_profile aws;
+	atomic_bool has_answered; /* its server, a request */
+};
 
 /* Does a path begin with a scheme that is ours? */
 bool site_is_url(const char *path);
@@ -35,23 +47,12 @@ bool site_has_scheme(const char *path);
 int site_add(const char *url, char **path, struct errmsg *err);
 
 /* The site that a path is in, or NULL. */
-const struct site *site_of(const char *path);
-
-const char *site_path(const struct site *s);
-bool site_is_s3(const struct site *s);
-
-/* Has its server answered a request?  Thread-safe. */
-bool site_has_answered(const struct site *s);
-void site_set_answered(const struct site *s);
-
-/* "name:password" for HTTP, or NULL. */
-const char *site_user(const struct site *s);
+struct site *site_of(const char *path);
 
 /*
  * The URL for a path in the site, or for its bucket if `path` is NULL, with `query`
  * (encoded, sorted by name; may be "") and the site's own, and headers that sign it.
- * `slash`: a slash is appended to the path.  The caller frees `*url`.  -EOVERFLOW if a secret is too long to sign with;
- * -ENOMEM.
+ * `slash`: a slash is appended to the path.  The caller frees both.  -ENOMEM.
  */
 int site_request(const struct site *s, const char *path, bool slash,
 		 const char *query, bool head, char **url,
@@ -59,9 +60,6 @@ int site_request(const struct site *s, const char *path, bool slash,
 
 /* The part of a path that is the key of an S3 object: what follows the bucket. */
 const char *site_key(const struct site *s, const char *path);
-
-/* The path of a site's URL on its server, encoded, without the last slash. */
-int site_encoded_path(const struct site *s, const char *path, char **out);
 
 /* Append text percent-encoded; slashes stay if `slashes`. */
 void site_encode(struct bytebuf *b, const char *text, bool slashes);

@@ -6,11 +6,11 @@
 #include "ckpt/remote/sigv4.h"
 #include "tests/support/unit.h"
 
-static const struct sigv4 s3 = {
-	.key_id = "AKIAIOSFODNN7EXAMPLE",
-	.secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
-	.region = "us-east-1",
-};
+static const struct aws_profile s3 = { {
+	[AWS_KEY_ID] = "AKIAIOSFODNN7EXAMPLE",
+	[AWS_SECRET] = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+	[AWS_REGION] = "us-east-1",
+} };
 
 #define S3_TIME 1369353600 /* 20130524T000000Z */
 
@@ -32,7 +32,7 @@ static void test_published(void **state)
 						 .path = cases[i].path,
 						 .query = cases[i].query,
 						 .now = S3_TIME };
-		static struct sigv4_headers h;
+		struct sigv4_headers h;
 		const char *last;
 
 		assert_int_equal(sigv4_sign(&s3, &r, &h), 0);
@@ -40,6 +40,7 @@ static void test_published(void **state)
 		assert_non_null(last);
 		assert_string_equal(last + strlen("Signature="),
 				    cases[i].signature);
+		sigv4_headers_done(&h);
 	}
 }
 
@@ -50,14 +51,15 @@ static void test_token(void **state)
 					 .path = "/",
 					 .query = "",
 					 .now = S3_TIME };
-	static struct sigv4_headers h;
-	struct sigv4 keys = s3;
+	struct sigv4_headers h;
+	struct aws_profile keys = s3;
 
-	keys.token = "the token";
+	keys.v[AWS_TOKEN] = "the token";
 	assert_int_equal(sigv4_sign(&keys, &r, &h), 0);
 	assert_int_equal(h.n, 4);
 	assert_string_equal(h.v[2], "x-amz-security-token: the token");
 	assert_non_null(strstr(h.v[3], "x-amz-date;x-amz-security-token,"));
+	sigv4_headers_done(&h);
 }
 
 int main(void)

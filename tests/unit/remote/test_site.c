@@ -60,6 +60,7 @@ static void test_urls(void **state)
 					      false, &url, &h),
 				 0);
 		assert_string_equal(url, cases[i].asked);
+		sigv4_headers_done(&h);
 		free(url);
 		free(file);
 		free(path);
@@ -85,7 +86,7 @@ static void test_sites_stay(void **state)
 		free(path);
 	}
 	assert_ptr_equal(site_of("http://first/run"), first);
-	assert_string_equal(site_path(first), "http://first/run");
+	assert_string_equal(first->path, "http://first/run");
 }
 
 /* The Host header has no port that is the scheme's own; what is signed equals it. */
