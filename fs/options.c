@@ -278,8 +278,8 @@ static int take_source(struct options *o)
 {
 	struct errmsg err = { "" };
 
-	if (roots_absolute(o->operands, o->noperands - 1, &o->tree.source,
-			   &err)) {
+	if (roots_unite(o->operands, o->noperands - 1, true, &o->tree.source,
+			&err)) {
 		log_error("source %s", err.text);
 		return -1;
 	}

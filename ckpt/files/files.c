@@ -213,7 +213,7 @@ int files_list(const char *path, bool packs, struct dirlist *out,
 
 int files_unite(char *const *dirs, size_t n, char **path, struct errmsg *err)
 {
-	int rc = roots_unite(dirs, n, path, err);
+	int rc = roots_unite(dirs, n, false, path, err);
 
 	if (rc)
 		return rc;

@@ -74,123 +74,94 @@ const char *roots_base(const char *path)
 	return slash && slash[1] ? slash + 1 : whole;
 }
 
-/* --- making ------------------------------------------------------------------ */
-
 static void union_done(struct united *u)
 {
 	for (size_t i = 0; i < u->n; i++)
 		free(u->roots[i]);
 	free(u->roots);
 	free(u->name);
-	*u = (struct united){ 0 };
 }
 
-static char *without_slashes(const char *dir)
-{
-	size_t n = strlen(dir);
-
-	while (n > 1 && dir[n - 1] == '/')
-		n--;
-	return strndup(dir, n);
-}
-
-/* All roots, or the first ones and the number of the others. */
-static char *union_name(const struct united *u)
+/* Name all roots, or the first ones and the number of the others; with a number of its
+ * own if another union has the name. */
+static char *union_name(const struct united *u, bool numbered)
 {
 	struct bytebuf b = { 0 };
-	char *name = NULL;
+	char end[64] = "";
+	size_t i = 0;
 
-	bytebuf_add_str(&b, "{");
-	for (size_t i = 0; i < u->n; i++) {
-		char others[32];
-
-		if (i && b.len + strlen(u->roots[i]) > NAME_LEN_MAX) {
-			snprintf(others, sizeof(others), ",...%zu more",
-				 u->n - i);
-			bytebuf_add_str(&b, others);
+	for (; i < u->n; i++) {
+		if (i && b.len + strlen(u->roots[i]) > NAME_LEN_MAX)
 			break;
-		}
-		if (i)
-			bytebuf_add_str(&b, ",");
+		bytebuf_add_str(&b, i ? "," : "{");
 		bytebuf_add_str(&b, u->roots[i]);
 	}
+	if (i < u->n)
+		snprintf(end, sizeof(end), ",...%zu more", u->n - i);
+	if (numbered)
+		snprintf(end + strlen(end), sizeof(end) - strlen(end), ";%zu",
+			 nunions);
+	bytebuf_add_str(&b, end);
 	bytebuf_add_str(&b, "}");
-	bytebuf_add_u8(&b, '\0');
-	if (!b.failed)
-		name = strdup((const char *)b.data);
-	bytebuf_done(&b);
-	return name;
+	return bytebuf_take_text(&b);
 }
 
-/* Are both of the same roots in the same order? */
 static bool same_roots(const struct united *a, const struct united *b)
 {
-	if (a->n != b->n)
-		return false;
-	for (size_t i = 0; i < a->n; i++)
-		if (strcmp(a->roots[i], b->roots[i]) != 0)
-			return false;
-	return true;
-}
+	size_t i = 0;
 
-/* Two long unions may begin alike: the later one gets a number. */
-static bool number_name(struct united *u)
-{
-	char *numbered;
-
-	if (!find(u->name))
-		return true;
-	if (asprintf(&numbered, "%.*s;%zu}", (int)strlen(u->name) - 1, u->name,
-		     nunions) < 0)
-		return false;
-	free(u->name);
-	u->name = numbered;
-	return true;
+	while (a->n == b->n && i < a->n && !strcmp(a->roots[i], b->roots[i]))
+		i++;
+	return a->n == b->n && i == a->n;
 }
 
 /* Keep the union, or drop it for an equal one. */
 static int keep(struct united *u, char **path, struct errmsg *err)
 {
-	for (size_t i = 0; i < nunions; i++)
-		if (same_roots(&unions[i], u)) {
-			union_done(u);
-			*path = strdup(unions[i].name);
-			return *path ? 0 : errmsg_nomem(err, NULL);
-		}
-	if (nunions == ROOTS_UNIONS_MAX) {
+	size_t i = 0;
+
+	while (i < nunions && !same_roots(&unions[i], u))
+		i++;
+	if (i < nunions) {
+		union_done(u);
+	} else if (nunions == ROOTS_UNIONS_MAX) {
 		union_done(u);
 		return errmsg_set(err, -E2BIG, "too many unions of directories");
+	} else {
+		u->name = union_name(u, false);
+		if (u->name && find(u->name)) {
+			free(u->name);
+			u->name = union_name(u, true);
+		}
+		if (!u->name) {
+			union_done(u);
+			return errmsg_nomem(err, NULL);
+		}
+		u->len = strlen(u->name);
+		unions[nunions++] = *u;
 	}
-	u->name = union_name(u);
-	*path = u->name && number_name(u) ? strdup(u->name) : NULL;
-	if (!*path) {
-		union_done(u);
-		return errmsg_nomem(err, NULL);
-	}
-	u->len = strlen(u->name);
-	unions[nunions++] = *u;
-	return 0;
+	*path = strdup(unions[i].name);
+	return *path ? 0 : errmsg_nomem(err, NULL);
 }
 
 static int set_root(struct united *u, const char *dir, bool absolute,
 		    struct errmsg *err)
 {
+	size_t n = strlen(dir);
 	char *root = NULL;
-	int rc;
+	int rc = 0;
 
-	if (site_is_url(dir) || (site_has_scheme(dir) && access(dir, F_OK) < 0)) {
+	if (!n)
+		return errmsg_set(err, -EINVAL, "an empty name");
+	while (n > 1 && dir[n - 1] == '/')
+		n--;
+	if (site_is_url(dir) || (site_has_scheme(dir) && access(dir, F_OK) < 0))
 		rc = site_add(dir, &root, err);
-		if (rc)
-			return rc;
-	} else {
-		root = absolute ? realpath(dir, NULL) : without_slashes(dir);
-	}
-	if (!root && absolute)
-		return errmsg_set(err, -errno, "%s: %s", dir, strerror(errno));
-	if (!root)
-		return errmsg_nomem(err, dir);
-	u->roots[u->n++] = root;
-	return 0;
+	else if (!(root = absolute ? realpath(dir, NULL) : strndup(dir, n)))
+		rc = errmsg_set(err, -errno, "%s: %s", dir, strerror(errno));
+	if (!rc)
+		u->roots[u->n++] = root;
+	return rc;
 }
 
 static int unite(char *const *dirs, size_t n, bool absolute, char **path,
@@ -203,58 +174,34 @@ static int unite(char *const *dirs, size_t n, bool absolute, char **path,
 		rc = errmsg_set(err, -E2BIG, "more than %u directories",
 				ROOTS_MAX);
 	for (size_t i = 0; !rc && i < n; i++)
-		rc = *dirs[i] ? set_root(&u, dirs[i], absolute, err)
-			      : errmsg_set(err, -EINVAL, "an empty name");
-	if (!rc && n == 1) {
-		*path = u.roots[0];
-		u.roots[0] = NULL;
-	} else if (!rc) {
+		rc = set_root(&u, dirs[i], absolute, err);
+	if (!rc && n > 1)
 		return keep(&u, path, err);
-	}
+	if (!rc)
+		*path = u.roots[--u.n];
 	union_done(&u);
 	return rc;
 }
 
-/* Is it "{A,B}", and no file of this name? */
-static bool is_braced(const char *arg)
+int roots_unite(char *const *dirs, size_t n, bool absolute, char **path,
+		struct errmsg *err)
 {
-	const size_t n = strlen(arg);
-
-	return n > 2 && arg[0] == '{' && arg[n - 1] == '}' &&
-	       access(arg, F_OK) < 0;
-}
-
-/* Unite what is between the braces of `arg`. */
-static int unite_braced(const char *arg, bool absolute, char **path,
-			struct errmsg *err)
-{
-	char *const text = strndup(arg + 1, strlen(arg) - 2);
-	char **const dirs = calloc(strlen(arg), sizeof(*dirs));
-	char *rest = text;
-	size_t n = 0;
+	const size_t len = strlen(dirs[0]);
+	char **parts = NULL, *text = NULL, *rest;
 	int rc;
 
-	while (text && dirs && rest)
-		dirs[n++] = strsep(&rest, ",");
-	rc = text && dirs ? unite(dirs, n, absolute, path, err)
-			  : errmsg_nomem(err, NULL);
+	assert(n > 0);
+	/* "{A,B}", and no file has this name? */
+	if (n > 1 || len < 3 || dirs[0][0] != '{' || dirs[0][len - 1] != '}' ||
+	    access(dirs[0], F_OK) == 0)
+		return unite(dirs, n, absolute, path, err);
+	text = rest = strndup(dirs[0] + 1, len - 2);
+	parts = calloc(len, sizeof(*parts));
+	for (n = 0; text && parts && rest; n++)
+		parts[n] = strsep(&rest, ",");
+	rc = text && parts ? unite(parts, n, absolute, path, err)
+			   : errmsg_nomem(err, NULL);
 	free(text);
-	free(dirs);
+	free(parts);
 	return rc;
-}
-
-int roots_unite(char *const *dirs, size_t n, char **path, struct errmsg *err)
-{
-	assert(n > 0);
-	return n == 1 && is_braced(dirs[0])
-		       ? unite_braced(dirs[0], false, path, err)
-		       : unite(dirs, n, false, path, err);
-}
-
-int roots_absolute(char *const *dirs, size_t n, char **path, struct errmsg *err)
-{
-	assert(n > 0);
-	return n == 1 && is_braced(dirs[0])
-		       ? unite_braced(dirs[0], true, path, err)
-		       : unite(dirs, n, true, path, err);
 }

@@ -19,14 +19,13 @@ struct errmsg;
 /*
  * The path that stands for `n` directories (1 to ROOTS_MAX): the directory itself if
  * it is one, without slashes at its end, else the name of their union.  An argument
- * "{A,B}" that no file has as its name means the directories A and B.  The caller frees `*path`.  -EINVAL, -E2BIG
- * or -ENOMEM.  Not thread-safe: called before threads are started.
+ * "{A,B}" that no file has as its name means the directories A and B.  If `absolute`,
+ * directories must exist, and are named by their absolute paths without links.  The caller
+ * frees `*path`.  -EINVAL, -E2BIG, -ENOMEM, or as realpath(3).  Not thread-safe: called
+ * before threads are started.
  */
-int roots_unite(char *const *dirs, size_t n, char **path, struct errmsg *err);
-
-/* The same for directories that must exist, by their absolute names without
- * links.  Errors also as realpath(3). */
-int roots_absolute(char *const *dirs, size_t n, char **path, struct errmsg *err);
+int roots_unite(char *const *dirs, size_t n, bool absolute, char **path,
+		struct errmsg *err);
 
 /* The number of directories that a path is looked up in: 1 if it is in no union. */
 size_t roots_count(const char *path);

@@ -51,7 +51,7 @@ static int set_up(void **state)
 	make("b/d/y", "");
 	make("a/kinds", "");
 	assert_int_equal(mkdir("b/kinds", 0755), 0);
-	return roots_unite(dirs, 2, &whole, NULL);
+	return roots_unite(dirs, 2, false, &whole, NULL);
 }
 
 static int tear_down(void **state)

@@ -38,7 +38,7 @@ static void test_names(void **state)
 
 		while (n < DIRS_MAX && cases[i].dirs[n])
 			n++;
-		rc = roots_unite(cases[i].dirs, n, &path, NULL);
+		rc = roots_unite(cases[i].dirs, n, false, &path, NULL);
 		assert_int_equal(rc, cases[i].name ? 0 : -EINVAL);
 		if (rc)
 			continue;
@@ -54,7 +54,7 @@ static void test_paths(void **state)
 	char *dirs[] = { "/p", "/q" };
 	char *whole, *in;
 
-	assert_int_equal(roots_unite(dirs, 2, &whole, NULL), 0);
+	assert_int_equal(roots_unite(dirs, 2, false, &whole, NULL), 0);
 	in = roots_path("{/p,/q}/tag/file", 1);
 	assert_string_equal(in, "/q/tag/file");
 	free(in);
@@ -78,10 +78,10 @@ static void test_long(void **state)
 		snprintf(text[i], sizeof(text[i]), "/nodes/n%04d/run", i);
 		dirs[i] = text[i];
 	}
-	assert_int_equal(roots_unite(dirs, N, &a, NULL), 0);
-	assert_int_equal(roots_unite(dirs, N, &again, NULL), 0);
+	assert_int_equal(roots_unite(dirs, N, false, &a, NULL), 0);
+	assert_int_equal(roots_unite(dirs, N, false, &again, NULL), 0);
 	dirs[N - 1] = "/nodes/other/run";
-	assert_int_equal(roots_unite(dirs, N, &b, NULL), 0);
+	assert_int_equal(roots_unite(dirs, N, false, &b, NULL), 0);
 	assert_true(strlen(a) < 250 && strlen(b) < 250);
 	assert_string_equal(a, again);
 	assert_string_not_equal(a, b);
