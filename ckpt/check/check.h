@@ -6,13 +6,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/cmd/findings.h"
-#include "ckpt/dirs/tags.h"
+#include "ckpt/cmd/report.h"
 
 struct param;
-struct plan;
 struct progress;
-struct shard_group;
 struct slice;
 
 int cmd_check(int argc, char **argv);
@@ -26,30 +23,22 @@ struct check_file {
 	struct findings problems;
 };
 
-/* Two slices whose elements must be equal because tensor or pipeline
- * parallelism replicates the parameter. */
+/* Two holders of elements that must be equal. */
 struct check_pair {
+	const struct param *param;
 	const struct slice *a, *b;
+	/* Compare the whole parameter as this holder has it (merge.holder) with
+	 * that of the first; 0: compare the two slices. */
+	size_t holder;
 	bool stages; /* slices of two pipeline stages */
 	struct findings differences, problems;
 };
 
-/* Further holders of a parameter's pieces, whose elements must be equal. */
-struct check_copy {
-	const struct param *param;
-	size_t holder; /* as merge.holder */
-	struct findings problems;
-};
-
 /* The state and findings of `ucckpt check`. */
 struct check {
-	char *dir; /* the tag's directory */
-	enum tags_choice choice;
-	bool data; /* read tensors as well */
-
-	struct plan *plan; /* NULL if it cannot be served */
-	bool *whole;	   /* per model-parallel rank: all shards are
-			    * readable */
+	struct report report;
+	bool data;   /* read tensors as well */
+	bool *whole; /* per model-parallel rank: all shards are readable */
 
 	struct check_file *files;
 	size_t nfiles;
@@ -57,15 +46,12 @@ struct check {
 				    * if they cannot all be read */
 	struct check_pair *pairs;
 	size_t npairs;
-	struct check_copy *copies;
-	size_t ncopies;
 	size_t params;
-	uint64_t bytes;	 /* of all files */
+	uint64_t bytes;  /* of all files */
 	uint64_t opened; /* files of the universal tree that opened */
 	struct progress *progress;
 
 	struct findings forms; /* options of convert that would succeed */
-	struct findings notes, warnings, problems;
 };
 
 /* The parts of a check.  Each adds its findings; none stops at a problem. */
@@ -79,34 +65,17 @@ void check_files(struct check *c);
 
 void check_files_done(struct check *c);
 
-/* Check all ranks together: their states, their fragments, and each file of the
- * universal tree. */
-void check_ranks(struct check *c);
-
-/*
- * Open every file of a plan's tree, add the problems and count the files.
- * Leaves out parameters whose shards are damaged.  Returns the first error.
- */
-int check_tree(const struct check *c, struct plan *p, uint64_t *opened,
-	       struct findings *problems);
+/* Open every file of the universal tree and count the files.  Leaves out parameters
+ * whose shards are damaged. */
+void check_tree(struct check *c);
 
 /* If no problems were found: check every form that `ucckpt convert` writes, and
  * list in `forms` those that it can write for this checkpoint. */
 void check_forms(struct check *c);
 
-/* Check that each layer of a pipeline has its file. */
-void check_layers(struct check *c);
-
-/* Bytes per element of the master weight and all states together. */
-uint64_t check_element_bytes(const struct shard_group *g);
-
-/* List the pairs and the copies to compare.  Returns the bytes that comparing
- * them reads. */
+/* List the pairs to compare.  Returns the bytes that comparing them reads. */
 uint64_t check_list_pairs(struct check *c);
-uint64_t check_list_copies(struct check *c);
 
-/* Compare them. */
 void check_pairs(struct check *c);
-void check_copies(struct check *c);
 
 #endif

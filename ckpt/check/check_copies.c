@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pieces that an affine map places on several ranks must be equal on all of
- * them; a tree shows those of the first holder.  For each further holder the
- * parameter's files are laid out again and compared byte by byte.
+ * Compares what several ranks hold alike: parameters that tensor parallelism does not
+ * cut (layer norms), those that two pipeline stages share (tied embeddings), and the
+ * pieces that an affine map places on several ranks.  A run whose copies have drifted
+ * apart continues without an error, and a tree shows the first rank's.  Bytes are
+ * compared, so a NaN equals itself.
  */
 #include <assert.h>
+#include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,52 +18,110 @@
 #include "ckpt/cmd/progress.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/plan/plan.h"
-#include "ckpt/plan/uc_file.h"
 #include "ckpt/sys/parallel.h"
+#include "ckpt/vfile/gather.h"
+#include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/zero/checkpoint.h"
+#include "ckpt/zero/param_extents.h"
 
 /* Bytes of each side compared at a time. */
 #define COMPARE_CHUNK (256u << 10)
 
-/* --- which copies --------------------------------------------------------------- */
+/* --- which pairs -------------------------------------------------------------- */
 
-static bool is_whole(const struct check *c, const struct param *p)
+static const struct shard_group *group_of(const struct check *c,
+					  const struct slice *s)
 {
-	for (unsigned t = 0; t < p->nslices; t++)
-		if (p->slices[t] && !c->whole[p->slices[t]->mp])
-			return false;
-	return true;
+	return &zckpt_shard(plan_zckpt(c->report.plan), s->mp, 0)->groups[s->group];
 }
 
-static uint64_t add_copies(struct check *c, const struct param *p)
+/* Bytes per element of the master weight and all states together. */
+static uint64_t element_bytes(const struct shard_group *g)
 {
-	struct zero_checkpoint *const r = plan_zckpt(c->plan);
-	const struct shard_group *const g =
-		&zckpt_shard(r, p->first->mp, 0)->groups[p->first->group];
+	uint64_t n = dtype_size(g->fp32.dtype);
 
-	for (size_t holder = 1; holder < p->holders; holder++)
-		c->copies[c->ncopies++] =
-			(struct check_copy){ .param = p, .holder = holder };
-	return 2 * (p->holders - 1) * p->numel * check_element_bytes(g);
+	for (size_t i = 0; i < g->nstates; i++)
+		if (g->states[i].kind == STATE_FLAT)
+			n += dtype_size(g->states[i].flat.dtype);
+	return n;
 }
 
-uint64_t check_list_copies(struct check *c)
+/* Add a pair; returns the bytes that comparing it reads. */
+static uint64_t add_pair(struct check *c, const struct param *p,
+			 const struct slice *a, const struct slice *b,
+			 size_t holder)
 {
-	const struct model *const m = &plan_zckpt(c->plan)->model;
+	const unsigned tp = plan_zckpt(c->report.plan)->model.tp;
+
+	if (!c->whole[a->mp] || !c->whole[b->mp])
+		return 0;
+	c->pairs[c->npairs++] =
+		(struct check_pair){ .param = p,
+				     .a = a,
+				     .b = b,
+				     .holder = holder,
+				     .stages = a->mp / tp != b->mp / tp };
+	return 2 * (holder ? p->numel : a->numel) *
+	       element_bytes(group_of(c, a));
+}
+
+/* Add the slices of other stages that replicate this one. */
+static uint64_t add_stages(struct check *c, const struct param *p,
+			   const struct slice *a)
+{
+	const struct model *const m = &plan_zckpt(c->report.plan)->model;
 	uint64_t bytes = 0;
-	size_t n = 1;
+
+	for (unsigned stage = a->mp / m->tp + 1; stage < m->pp; stage++) {
+		const struct slice *const b = rank_params_find(
+			&m->ranks[stage * m->tp + a->mp % m->tp], a->name);
+
+		if (b && !b->module)
+			bytes += add_pair(c, p, a, b, 0);
+	}
+	return bytes;
+}
+
+static uint64_t add_param(struct check *c, const struct param *p)
+{
+	const struct slice *const first = p->first;
+	uint64_t bytes = 0;
+	bool whole = true;
+
+	for (unsigned t = 0; t < p->nslices; t++) {
+		const struct slice *const s = p->slices[t];
+
+		if (!s)
+			continue;
+		whole &= c->whole[s->mp];
+		if (s != first && p->merge.rule == MERGE_REPLICATED)
+			bytes += add_pair(c, p, first, s, 0);
+		bytes += add_stages(c, p, s);
+	}
+	for (size_t holder = 1; whole && holder < p->holders; holder++)
+		bytes += add_pair(c, p, first, first, holder);
+	return bytes;
+}
+
+uint64_t check_list_pairs(struct check *c)
+{
+	const struct model *const m = &plan_zckpt(c->report.plan)->model;
+	/* A slice is in at most one pair of each kind. */
+	size_t most = m->nparams * m->tp * m->pp + 1;
+	uint64_t bytes = 0;
 
 	for (size_t i = 0; i < m->nparams; i++)
-		n += m->params[i].module ? 0 : m->params[i].holders - 1;
-	c->copies = calloc(n, sizeof(*c->copies));
-	if (!c->copies) {
-		findings_add(&c->problems, "out of memory");
+		most += m->params[i].module ? 0 : m->params[i].holders;
+	c->pairs = calloc(most, sizeof(*c->pairs));
+	if (!c->pairs) {
+		findings_add(&c->report.problems, "out of memory");
 		return 0;
 	}
 	for (size_t i = 0; i < m->nparams; i++)
-		if (!m->params[i].module && is_whole(c, &m->params[i]))
-			bytes += add_copies(c, &m->params[i]);
+		if (!m->params[i].module)
+			bytes += add_param(c, &m->params[i]);
+	assert(c->npairs < most);
 	return bytes;
 }
 
@@ -67,10 +129,23 @@ uint64_t check_list_copies(struct check *c)
 
 struct comparison {
 	struct check *c;
-	struct check_copy *copy;
-	struct param other; /* `copy->param` as a further holder has it */
-	uint8_t *a, *b;
+	struct check_pair *pair;
+	struct param other; /* `pair->param` as pair->holder has it */
+	uint8_t *a, *b;     /* COMPARE_CHUNK bytes of each side */
 };
+
+static const char *kind_text(const struct check_pair *p)
+{
+	return p->stages ? "pipeline stage" : "tensor-parallel rank";
+}
+
+/* Return the stage or the tensor-parallel rank of a slice. */
+static unsigned number(const struct comparison *x, const struct slice *s)
+{
+	const unsigned tp = plan_zckpt(x->c->report.plan)->model.tp;
+
+	return x->pair->stages ? s->mp / tp : s->mp % tp;
+}
 
 /* Return the tensor-parallel rank from which an element is read. */
 static uint32_t find_rank(const struct param *p, uint64_t element)
@@ -87,120 +162,198 @@ static uint32_t find_rank(const struct param *p, uint64_t element)
 	return rank;
 }
 
-/* Report that the files differ at `off`. */
-static void report_copy_difference(const struct comparison *x, const char *what,
-			    const struct extent_map *map, size_t item,
-			    uint64_t off)
+/* Format a place: "zero_pp_rank_0_mp_rank_00_optim_states.pt at 1234". */
+static const char *place_text(const struct comparison *x, const struct vfile *f,
+			      uint64_t off, char buf[128])
 {
-	const struct param *const p = x->copy->param;
-	uint64_t element;
-	size_t i = 0;
+	const struct extent_map *const m = vfile_extents(f);
+	const struct extent *const e = &m->v[extent_find(m, off)];
+	const char *const path =
+		shardcache_path(plan_shards(x->c->report.plan), e->shard);
+	const char *const slash = strrchr(path, '/');
 
-	while (map->v[i].kind == EXTENT_LITERAL)
-		i++;
-	element = (off - map->v[i].start) / item;
-	findings_add(&x->copy->problems,
-		     "%s: parameter %s: %s differs between tensor-parallel"
-		     " ranks %u and %u, from element %" PRIu64 " on",
-		     x->c->dir, p->name, what, find_rank(p, element),
-		     find_rank(&x->other, element), element);
+	snprintf(buf, 128, "%s at %" PRIu64, slash ? slash + 1 : path,
+		 e->from + (off - e->start));
+	return buf;
 }
 
-static struct vfile *check_copies_open_file(struct comparison *x,
-					    const struct param *p,
-					    unsigned slot, struct errmsg *err)
+static void report_difference(const struct comparison *x, const char *what,
+			      const struct vfile *a, const struct vfile *b,
+			      uint64_t element, size_t item)
 {
-	struct uc_file content;
-	struct vfile *f;
+	const struct check_pair *const p = x->pair;
+	const uint64_t off = element * item;
+	char places[2][128], where[300] = "";
 
-	if (uc_file_of_param(plan_zckpt(x->c->plan), p, slot, true, &content,
-			     err))
-		return NULL;
-	f = vfile_new_pt(plan_shards(x->c->plan), &content.w, content.storages,
-			 &content.gathers, NULL, err);
-	uc_file_done(&content);
+	if (!p->holder)
+		snprintf(where, sizeof(where), " (%s, %s)",
+			 place_text(x, a, off, places[0]),
+			 place_text(x, b, off, places[1]));
+	findings_add(&x->pair->differences,
+		     "%s: parameter %s: %s differs between %ss %u and %u, from"
+		     " element %" PRIu64 " on%s",
+		     x->c->report.dir, p->a->name, what, kind_text(p),
+		     p->holder ? find_rank(p->param, element) : number(x, p->a),
+		     p->holder ? find_rank(&x->other, element) : number(x, p->b),
+		     element, where);
+}
+
+/* Open the elements of one side as a file. */
+static struct vfile *open_side(struct comparison *x, const struct param *p,
+			       const struct slice *s, const char *state,
+			       enum dtype dtype, struct errmsg *err)
+{
+	struct zero_checkpoint *const r = plan_zckpt(x->c->report.plan);
+	struct extent_map map = { 0 };
+	struct gathers gathers = { 0 };
+	struct bytebuf head = { 0 };
+	struct vfile *f = NULL;
+
+	if (!(x->pair->holder ? param_extents_add(r, p, state, dtype, &map,
+						  &gathers, err)
+			      : zckpt_slice(r, s, state, dtype, &map, err)))
+		f = vfile_new_tensors(plan_shards(x->c->report.plan), &head,
+				      &map, 1, &gathers, err);
+	extent_done(&map);
+	gathers_done(&gathers);
 	return f;
 }
 
-static void compare_files(struct comparison *x, const char *what, size_t item,
-			  struct vfile *a, struct vfile *b, struct errmsg *err)
+static int compare_files(struct comparison *x, const char *what, size_t item,
+			 struct vfile *a, struct vfile *b, struct errmsg *err)
 {
 	const uint64_t size = vfile_size(a);
 
-	assert(vfile_size(b) == size); /* of the same shape */
+	assert(vfile_size(b) == size);
 	for (uint64_t off = 0; off < size; off += COMPARE_CHUNK) {
 		const int64_t n = vfile_read(a, x->a, COMPARE_CHUNK, off, err);
 		size_t i = 0;
 
 		if (n < 0 || vfile_read(b, x->b, COMPARE_CHUNK, off, err) != n)
-			return;
+			return -EIO;
 		progress_add(x->c->progress, 2 * (uint64_t)n);
 		if (memcmp(x->a, x->b, (size_t)n) == 0)
 			continue;
 		while (x->a[i] == x->b[i])
 			i++;
-		report_copy_difference(x, what, vfile_extents(a), item, off + i);
-		return;
+		report_difference(x, what, a, b, (off + i) / item, item);
+		return 0;
 	}
+	return 0;
 }
 
-static void compare_slot(struct comparison *x, unsigned slot, const char *what,
-			 enum dtype dtype)
+/* Compare one state, or the master weights if `state` is NULL. */
+static void compare_state(struct comparison *x, const char *state,
+			  enum dtype dtype)
 {
+	const struct check_pair *const p = x->pair;
 	struct errmsg err = { "" };
-	struct vfile *const a =
-		check_copies_open_file(x, x->copy->param, slot, &err);
+	struct vfile *const a = open_side(x, p->param, p->a, state, dtype, &err);
 	struct vfile *const b =
-		a ? check_copies_open_file(x, &x->other, slot, &err) : NULL;
+		a ? open_side(x, &x->other, p->b, state, dtype, &err) : NULL;
 
-	if (b)
-		compare_files(x, what, dtype_size(dtype), a, b, &err);
-	if (err.text[0])
-		findings_add_new(&x->copy->problems, err.text);
+	if (!b || compare_files(x, state ? state : "fp32", dtype_size(dtype), a,
+				b, &err))
+		findings_add_new(&x->pair->problems, err.text);
 	vfile_free(a);
 	vfile_free(b);
 }
 
-static void check_copies_compare(struct comparison *x)
+static void compare_states(struct comparison *x)
 {
-	const struct slice *const first = x->copy->param->first;
-	const struct shard_group *const g =
-		&zckpt_shard(plan_zckpt(x->c->plan), first->mp, 0)
-			 ->groups[first->group];
+	const struct check_pair *const p = x->pair;
+	const struct shard_group *const g = group_of(x->c, p->a);
 
-	compare_slot(x, 0, "fp32", g->fp32.dtype);
+	if (p->a->numel != p->b->numel) {
+		findings_add(&x->pair->problems,
+			     "%s: parameter %s: has %" PRIu64 " elements on %s"
+			     " %u, but %" PRIu64 " on %u",
+			     x->c->report.dir, p->a->name, p->a->numel,
+			     kind_text(p), number(x, p->a), p->b->numel,
+			     number(x, p->b));
+		return;
+	}
+	compare_state(x, NULL, g->fp32.dtype);
 	for (size_t i = 0; i < g->nstates; i++)
 		if (g->states[i].kind == STATE_FLAT)
-			compare_slot(x, (unsigned)i + 1, g->states[i].name,
-				     g->states[i].flat.dtype);
+			compare_state(x, g->states[i].name,
+				      g->states[i].flat.dtype);
 }
 
-static int check_copy(void *ctx, size_t i, struct errmsg *err)
+static int compare_pair(void *ctx, size_t i, struct errmsg *ignored)
 {
 	struct check *const c = ctx;
-	struct comparison x = {
-		.c = c,
-		.copy = &c->copies[i],
-		.other = *c->copies[i].param,
-		.a = malloc(COMPARE_CHUNK),
-		.b = malloc(COMPARE_CHUNK),
-	};
+	struct check_pair *const p = &c->pairs[i];
+	struct comparison x = { .c = c,
+				.pair = p,
+				.other = *p->param,
+				.a = malloc(2 * COMPARE_CHUNK) };
 
-	(void)err;
-	assert(x.copy->holder < x.other.holders);
-	x.other.merge.holder = x.copy->holder;
-	if (x.a && x.b)
-		check_copies_compare(&x);
+	(void)ignored;
+	x.other.merge.holder = p->holder;
+	x.b = x.a + COMPARE_CHUNK;
+	if (x.a)
+		compare_states(&x);
 	else
-		findings_add(&x.copy->problems, "out of memory");
+		findings_add(&p->problems, "out of memory");
 	free(x.a);
-	free(x.b);
 	return 0;
 }
 
-void check_copies(struct check *c)
+/* --- which differences are problems ----------------------------------------------- */
+
+/* Does another parameter of the same tied module have equal copies in these stages? */
+static bool has_equal_sibling(const struct check *c, const struct check_pair *p)
 {
-	parallel_for(c->ncopies, parallel_width(), check_copy, c, NULL);
-	for (size_t i = 0; i < c->ncopies; i++)
-		findings_take(&c->problems, &c->copies[i].problems);
+	const char *const name = p->a->name;
+	const char *const key = strchr(name, '.'); /* tied_modules.KEY.weight */
+	const char *const end = key ? strchr(key + 1, '.') : NULL;
+	const size_t len = end ? (size_t)(end + 1 - name) : 0;
+
+	for (size_t i = 0; len && i < c->npairs; i++) {
+		const struct check_pair *const q = &c->pairs[i];
+
+		if (q->stages && q->a->mp == p->a->mp && q->b->mp == p->b->mp &&
+		    strncmp(q->a->name, name, len) == 0 && !q->differences.n &&
+		    !q->problems.n)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Pipeline stages share one weight of a tied module, such as word_embeddings of
+ * Megatron-DeepSpeed's embedding; each stage trains its own copy of the others.  Files
+ * do not name the shared weight: it is one whose copies are equal, or the vocabulary's.
+ */
+static bool is_own_copy(const struct check *c, const struct check_pair *p)
+{
+	return p->stages && !p->param->merge.vocab && has_equal_sibling(c, p);
+}
+
+static void take_differences(struct check *c, struct check_pair *p)
+{
+	const unsigned tp = plan_zckpt(c->report.plan)->model.tp;
+	struct errmsg note = { "" };
+
+	if (!p->differences.n || !is_own_copy(c, p)) {
+		findings_take(&c->report.problems, &p->differences);
+		return;
+	}
+	errmsg_set(&note, 0,
+		   "parameter %s: pipeline stage %u has a copy of its own; that"
+		   " of stage %u is read",
+		   p->a->name, p->b->mp / tp, p->a->mp / tp);
+	findings_add_new(&c->report.notes, note.text);
+}
+
+void check_pairs(struct check *c)
+{
+	parallel_for(c->npairs, parallel_width(), compare_pair, c, NULL);
+	for (size_t i = 0; i < c->npairs; i++)
+		take_differences(c, &c->pairs[i]);
+	for (size_t i = 0; i < c->npairs; i++) {
+		findings_take(&c->report.problems, &c->pairs[i].problems);
+		findings_done(&c->pairs[i].differences);
+	}
 }

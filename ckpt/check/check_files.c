@@ -15,7 +15,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +32,8 @@
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/vfile.h"
+#include "ckpt/vfile/vfile_source.h"
 #include "ckpt/zero/complete.h"
 
 /* At most this many damaged members of one file are listed. */
@@ -47,7 +48,7 @@ static void check_files_add_file(struct check *c, const char *name)
 	char *where = NULL; /* in the root that has it */
 	struct stat st;
 
-	if (asprintf(&f.path, "%s/%s", c->dir, name) < 0)
+	if (asprintf(&f.path, "%s/%s", c->report.dir, name) < 0)
 		return;
 	if (files_find(f.path, &where, &st, NULL, NULL) == 0 &&
 	    S_ISREG(st.st_mode)) {
@@ -69,7 +70,7 @@ static void list_weights(struct check *c)
 {
 	struct hfdir d;
 
-	if (hfdir_open(&d, c->dir, NULL))
+	if (hfdir_open(&d, c->report.dir, NULL))
 		return;
 	c->files = calloc(d.nfiles + 1, sizeof(*c->files));
 	c->params = d.n;
@@ -83,18 +84,18 @@ void check_list_files(struct check *c)
 	struct errmsg err = { "" };
 	struct dirlist l;
 
-	if (c->choice == TAGS_WEIGHTS) {
+	if (c->report.choice == TAGS_WEIGHTS) {
 		list_weights(c);
 		return;
 	}
-	if (files_list(c->dir, true, &l, &err)) {
-		findings_add(&c->problems, "%s", err.text);
+	if (files_list(c->report.dir, true, &l, &err)) {
+		findings_add_new(&c->report.problems, err.text);
 		return;
 	}
 	c->files = calloc(l.n + 1, sizeof(*c->files));
 	c->shards = c->data ? shardcache_new() : NULL;
 	if (!c->files)
-		findings_add(&c->problems, "out of memory");
+		findings_add(&c->report.problems, "out of memory");
 	for (size_t i = 0; c->files && i < l.n; i++)
 		if (names_parse(l.v[i].name).kind != TAG_FILE_OTHER)
 			check_files_add_file(c, l.v[i].name);
@@ -148,57 +149,15 @@ static void locate_all(struct check_file *f, struct locating *l)
 
 struct reading {
 	const struct source *src;
-	struct shardcache *shards; /* with the same file; NULL: nothing is read
-				    * ahead */
-	uint32_t number;
-	const struct crc_range *v;
-	size_t n;
-	pthread_mutex_t lock;
-	size_t next; /* the range that is not wanted completely, and from where; */
-	uint64_t at; /* protected by the lock */
 	struct progress *progress;
 };
-
-/* Have the members read ahead, but not what lies between them: memory is held for what
- * nobody reads. */
-static void want_members(struct reading *r, uint64_t off)
-{
-	const uint64_t end = off + readahead_window();
-
-	while (r->next < r->n) {
-		const struct crc_range *const v = &r->v[r->next];
-		const uint64_t to =
-			v->off + v->len < end ? v->off + v->len : end;
-		uint64_t from = v->off > r->at ? v->off : r->at;
-
-		if (v->off <= off && from < off)
-			from = off < to ? off : to;
-		if (from < to)
-			from += shardcache_want(r->shards, r->number, from,
-						to - from, READAHEAD_NEXT);
-		r->at = from;
-		if (from < v->off + v->len)
-			return;
-		r->next++;
-		r->at = 0;
-	}
-}
 
 static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off,
 		      struct errmsg *err)
 {
-	struct reading *const r = ctx;
-	int rc;
+	const struct reading *const r = ctx;
+	const int rc = source_read(r->src, buf, len, off, err);
 
-	/* One thread is enough. */
-	if (r->shards && shardcache_is_far(r->shards) &&
-	    pthread_mutex_trylock(&r->lock) == 0) {
-		want_members(r, off);
-		pthread_mutex_unlock(&r->lock);
-	}
-	rc = r->shards
-		     ? shardcache_read(r->shards, r->number, buf, len, off, err)
-		     : source_read(r->src, buf, len, off, err);
 	if (!rc)
 		progress_add(r->progress, len);
 	return rc;
@@ -253,6 +212,39 @@ static size_t list_members(const struct locating *l, const struct zip_entry **e,
 	return n;
 }
 
+/* Open the file again, to be read ahead up to `end`; its own source if it cannot. */
+static int open_ahead(struct check *c, const struct check_file *f, uint64_t end,
+		      struct source *out, struct errmsg *err)
+{
+	struct vfile *const v =
+		vfile_new_verbatim(c->shards, (uint32_t)(f - c->files), err);
+	const int rc = v ? vfile_source_open(out, v, f->path, err) : -EIO;
+
+	if (!rc)
+		vfile_source_expect(out, end);
+	return rc;
+}
+
+static int sum_members(struct check *c, const struct check_file *f,
+		       const struct ptfile *pt, struct crc_range *v, size_t n,
+		       unsigned width, struct errmsg *err)
+{
+	const uint64_t end = n ? v[n - 1].off + v[n - 1].len : 0;
+	struct source ahead;
+	struct reading r = { &pt->src, c->progress };
+	int rc = 0;
+
+	if (!c->shards)
+		return crc32_ranges(v, n, width, read_bytes, &r, err);
+	rc = open_ahead(c, f, end, &ahead, err);
+	if (rc)
+		return rc;
+	r.src = &ahead;
+	rc = crc32_ranges(v, n, width, read_bytes, &r, err);
+	source_close(&ahead);
+	return rc;
+}
+
 static void sum_file(struct check *c, struct check_file *f,
 		     const struct ptfile *pt, const struct locating *l,
 		     unsigned width)
@@ -260,13 +252,7 @@ static void sum_file(struct check *c, struct check_file *f,
 	const size_t max = pt->is_zip ? pt->zip.n : 1;
 	struct crc_range *const v = calloc(max + 1, sizeof(*v));
 	const struct zip_entry **const e = calloc(max + 1, sizeof(*e));
-	struct reading r = { .src = &pt->src,
-			     .shards = c->shards,
-			     .number = (uint32_t)(f - c->files),
-			     .v = v,
-			     .lock = PTHREAD_MUTEX_INITIALIZER,
-			     .progress = c->progress };
-	struct errmsg err = { "" };
+	struct errmsg err = { "out of memory" };
 	size_t n = 1;
 	int rc = -ENOMEM;
 
@@ -275,11 +261,10 @@ static void sum_file(struct check *c, struct check_file *f,
 			n = list_members(l, e, v);
 		else
 			v[0].len = pt->src.size;
-		r.n = n;
-		rc = crc32_ranges(v, n, width, read_bytes, &r, &err);
+		rc = sum_members(c, f, pt, v, n, width, &err);
 	}
 	if (rc)
-		add_problem(f, err.text[0] ? err.text : "out of memory");
+		add_problem(f, err.text);
 	else if (f->summed)
 		compare_sums(f, e, v, n);
 	free(v);
@@ -296,14 +281,16 @@ static void note_without_sums(struct check *c, const struct check_file *f)
 	if (f->problems.n || f->summed)
 		return;
 	if (f->is_zip)
-		findings_add(&c->notes,
+		findings_add(&c->report.notes,
 			     "%s: has no checksums: they were disabled"
 			     " when it was written",
 			     f->path);
 	else
-		findings_add(&c->notes, "%s: has no checksums: %s does not store any",
-			     f->path, is_safetensors(f) ? "safetensors" :
-			     "torch's container without zip");
+		findings_add(
+			&c->report.notes,
+			"%s: has no checksums: %s does not store any", f->path,
+			is_safetensors(f) ? "safetensors"
+					  : "torch's container without zip");
 }
 
 /* --- one file after the other -------------------------------------------------- */
@@ -315,8 +302,10 @@ static void check_facts(const struct check *c, struct check_file *f,
 		names_parse(strrchr(f->path, '/') + 1).kind;
 	struct errmsg err;
 
-	if (c->plan && (kind == TAG_FILE_MODEL || kind == TAG_FILE_MODEL3) &&
-	    zckpt_check_facts(plan_zckpt(c->plan), f->path, pt->root, &err))
+	if (c->report.plan &&
+	    (kind == TAG_FILE_MODEL || kind == TAG_FILE_MODEL3) &&
+	    zckpt_check_facts(plan_zckpt(c->report.plan), f->path, pt->root,
+			      &err))
 		findings_add_new(&f->problems, err.text);
 }
 
@@ -362,14 +351,13 @@ void check_files(struct check *c)
 {
 	/* A few that are read ahead are enough. */
 	if (c->data)
-		parallel_for(c->nfiles, files_at_once(c), check_file, c,
-			     NULL);
+		parallel_for(c->nfiles, files_at_once(c), check_file, c, NULL);
 	else
 		parallel_far(c->nfiles, files_at_once(c), check_file, c, NULL);
 	for (size_t i = 0; i < c->nfiles; i++) {
 		if (c->data)
 			note_without_sums(c, &c->files[i]);
-		findings_take(&c->problems, &c->files[i].problems);
+		findings_take(&c->report.problems, &c->files[i].problems);
 	}
 }
 

@@ -1,20 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ucckpt info: what a checkpoint is, and all problems that can be found without
- * reading tensors (diagnose.h).
+ * reading tensors (report.h).
  */
 #include "ckpt/cmd/info.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cmd/cmd.h"
-#include "ckpt/cmd/diagnose.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/tensor/cast.h"
 #include "ckpt/zero/checkpoint.h"
@@ -24,10 +20,16 @@ bool info_state_number(const struct shard_state *st, double *value)
 	float f;
 
 	switch (st->kind) {
-	case STATE_FLAT: return false;
-	case STATE_INT: *value = (double)st->i; return true;
-	case STATE_FLOAT: *value = st->f; return true;
-	case STATE_TENSOR: break;
+	case STATE_FLAT:
+		return false;
+	case STATE_INT:
+		*value = (double)st->i;
+		return true;
+	case STATE_FLOAT:
+		*value = st->f;
+		return true;
+	case STATE_TENSOR:
+		break;
 	}
 	if (st->flat.dtype >= DTYPE_C64)
 		return false;
@@ -38,27 +40,32 @@ bool info_state_number(const struct shard_state *st, double *value)
 
 const char *info_state_type(const struct shard_state *st)
 {
-	return st->kind == STATE_INT   ? "int" :
-	       st->kind == STATE_FLOAT ? "float" :
-					 dtype_name(st->flat.dtype);
+	return st->kind == STATE_INT     ? "int"
+	       : st->kind == STATE_FLOAT ? "float"
+					 : dtype_name(st->flat.dtype);
 }
 
 size_t info_count(const struct info *info)
 {
-	return plan_zckpt(info->plan) ? plan_zckpt(info->plan)->model.nparams
-				      : info->weights.n;
+	return plan_zckpt(info->report.plan)
+		       ? plan_zckpt(info->report.plan)->model.nparams
+		       : info->weights.n;
 }
 
 struct info_param info_param(const struct info *info, size_t i)
 {
-	const struct zero_checkpoint *const r = plan_zckpt(info->plan);
+	const struct zero_checkpoint *const r = plan_zckpt(info->report.plan);
 	const struct hfdir_tensor *const t = r ? NULL : &info->weights.v[i];
 	const struct param *const p = r ? &r->model.params[i] : NULL;
 
-	return t ? (struct info_param){ t->name, t->shape, t->ndim, t->numel, -1,
-					t->dtype }
-		 : (struct info_param){ p->name, p->shape, p->ndim, p->numel,
-					p->module ? -1 : (int64_t)p->first->group,
+	return t ? (struct info_param){ t->name,  t->shape, t->ndim,
+					t->numel, -1,       t->dtype }
+		 : (struct info_param){ p->name,
+					p->shape,
+					p->ndim,
+					p->numel,
+					p->module ? -1
+						  : (int64_t)p->first->group,
 					DTYPE_OTHER };
 }
 
@@ -77,68 +84,49 @@ static void count_params(struct info *info)
 
 static void read_profile(struct info *info)
 {
+	struct report *const r = &info->report;
+	struct zero_checkpoint *const zero = plan_zckpt(r->plan);
 	struct errmsg err = { "" };
-	struct zero_checkpoint *const r = plan_zckpt(info->plan);
-	int rc = r ? zckpt_profile(r, 0, &info->profile, &err) : 0;
+	const int rc = (zero ? zckpt_profile(zero, 0, &info->profile, &err) : 0)
+			       ?: plan_totals(r->plan, &info->files,
+					      &info->bytes, &err);
 
-	if (!rc)
-		rc = plan_totals(info->plan, &info->files, &info->bytes, &err);
 	if (rc)
-		findings_add(&info->problems, "%s", err.text);
+		findings_add(&r->problems, "%s", err.text);
 }
 
-static void info_collect(struct info *info, const char *path)
+static void collect(struct info *info)
 {
-	static const struct plan_options options = { .hugging_face = true };
+	struct report *const r = &info->report;
 	struct errmsg err = { "" };
-	const int rc = plan_open(info->dir, &options, &info->plan, &err);
+	const bool zero = plan_zckpt(r->plan);
 
-	diagnose_choice(path, info->choice, &info->warnings);
-	if (rc) {
-		findings_add(&info->problems, "%s", err.text);
-		if (rc == -EBADMSG)
-			diagnose_missing(info->dir, &info->problems);
-		return;
-	}
-	if (!plan_zckpt(info->plan) &&
-	    hfdir_open(&info->weights, info->dir, &err))
-		findings_add(&info->problems, "%s", err.text);
+	if (!zero && hfdir_open(&info->weights, r->dir, &err))
+		findings_add(&r->problems, "%s", err.text);
 	count_params(info);
 	read_profile(info);
-	if (!plan_zckpt(info->plan))
-		return;
-	if (!info->quick) {
-		diagnose_shards(info->plan, &info->problems);
-		diagnose_models(info->plan, &info->problems);
-		diagnose_experts(info->plan, &info->problems);
-	}
-	diagnose_warnings(info->plan, &info->warnings);
+	if (zero && !info->quick)
+		report_add_problems(r, true);
+	if (zero)
+		report_add_warnings(r);
 }
 
 /* --- command line ---------------------------------------------------------- */
 
-static int info_show(struct info *info, const char *path, bool json)
+static int info_run(struct info *info, char *const *args, size_t n, bool json)
 {
-	struct errmsg err = { "" };
-	int rc = tags_choose(path, &info->dir, &info->choice, &err);
+	static const struct plan_options options = { .hugging_face = true };
+	int rc = report_open(&info->report, args, n, &options);
 
-	if (rc) {
-		cmd_say("%s", err.text);
-		return CMD_FAILED;
-	}
-	info_collect(info, path);
+	if (rc)
+		return rc;
+	if (info->report.plan)
+		collect(info);
 	if (json)
 		rc = cmd_json_print(info_to_json(info));
 	else
 		info_print_text(info);
-	if (info->problems.n)
-		rc = CMD_FAILED;
-	plan_close(info->plan);
-	hfdir_done(&info->weights);
-	findings_done(&info->warnings);
-	findings_done(&info->problems);
-	free(info->dir);
-	return rc;
+	return info->report.problems.n ? CMD_FAILED : rc;
 }
 
 static void info_print_help(void)
@@ -164,14 +152,13 @@ int cmd_info(int argc, char **argv)
 	bool json = false;
 	const struct cmd_flag flags[] = { { "json", &json },
 					  { "quick", &info.quick } };
-	char *path;
 	int status;
 
 	if (!cmd_parse_flags(argc, argv, flags, COUNT(flags), 0, "a DIRECTORY",
 			     info_print_help, &status))
 		return status;
-	path = cmd_source(argv + optind, (size_t)(argc - optind));
-	status = path ? info_show(&info, path, json) : CMD_FAILED;
-	free(path);
+	status = info_run(&info, argv + optind, (size_t)(argc - optind), json);
+	hfdir_done(&info.weights);
+	report_close(&info.report);
 	return status;
 }

@@ -6,30 +6,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/cmd/findings.h"
+#include "ckpt/cmd/report.h"
 #include "ckpt/dirs/hfdir.h"
-#include "ckpt/dirs/tags.h"
 #include "ckpt/zero/shard.h"
 
 struct cJSON;
-struct plan;
 
 /* The findings of `ucckpt info`, for its printers. */
 struct info {
-	char *dir; /* the tag's directory */
-	enum tags_choice choice;
+	struct report report;
 	bool quick;
 
-	struct plan *plan; /* NULL if it cannot be served */
 	struct hfdir weights; /* of a Hugging Face directory, if plan_zckpt is NULL */
-	uint64_t params, elements;		 /* owned by the optimizer */
+	uint64_t params, elements;               /* owned by the optimizer */
 	uint64_t module_params, module_elements; /* only in the module */
 
 	const struct shard *profile; /* of rank 0; NULL if damaged */
-	uint64_t files, bytes;	     /* of the tree; 0 without a profile */
-
-	struct findings warnings; /* problems that do not prevent serving */
-	struct findings problems;
+	uint64_t files, bytes;       /* of the tree; 0 without a profile */
 };
 
 /* A row of the table of parameters. */

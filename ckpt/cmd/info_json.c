@@ -11,19 +11,11 @@
 #include "ckpt/plan/plan.h"
 #include "ckpt/zero/checkpoint.h"
 
-static const char *choice_name(enum tags_choice choice)
-{
-	switch (choice) {
-	case TAGS_ITSELF: return "itself";
-	case TAGS_LATEST: return "latest";
-	case TAGS_STEP: return "step";
-	case TAGS_MTIME: return "mtime";
-	case TAGS_BELOW: return "below";
-	case TAGS_WEIGHTS: return "weights";
-	case TAGS_NONE: break;
-	}
-	return "none";
-}
+static const char *const choices[] = {
+	[TAGS_ITSELF] = "itself", [TAGS_LATEST] = "latest", [TAGS_STEP] = "step",
+	[TAGS_MTIME] = "mtime",	  [TAGS_BELOW] = "below",   [TAGS_WEIGHTS] = "weights",
+	[TAGS_NONE] = "none",
+};
 
 /* -1 stands for unknown. */
 static void add_known(cJSON *o, const char *key, int64_t value)
@@ -125,7 +117,7 @@ static void add_origin(cJSON *root, const struct zero_checkpoint *r)
 
 static void add_contents(cJSON *root, const struct info *info)
 {
-	const struct zero_checkpoint *const r = plan_zckpt(info->plan);
+	const struct zero_checkpoint *const r = plan_zckpt(info->report.plan);
 	const struct rank_params *const c = r ? r->model.ranks : NULL;
 	cJSON *o = cJSON_AddObjectToObject(root, "parameters");
 
@@ -156,16 +148,16 @@ cJSON *info_to_json(const struct info *info)
 {
 	cJSON *const root = cJSON_CreateObject();
 
-	cJSON_AddStringToObject(root, "checkpoint", info->dir);
-	cJSON_AddStringToObject(root, "chosen", choice_name(info->choice));
+	cJSON_AddStringToObject(root, "checkpoint", info->report.dir);
+	cJSON_AddStringToObject(root, "chosen", choices[info->report.choice]);
 	cJSON_AddBoolToObject(root, "quick", info->quick);
-	cJSON_AddBoolToObject(root, "whole", info->problems.n == 0);
-	if (info->plan) {
-		if (plan_zckpt(info->plan))
-			add_origin(root, plan_zckpt(info->plan));
+	cJSON_AddBoolToObject(root, "whole", info->report.problems.n == 0);
+	if (info->report.plan) {
+		if (plan_zckpt(info->report.plan))
+			add_origin(root, plan_zckpt(info->report.plan));
 		add_contents(root, info);
 	}
-	findings_add_json(&info->warnings, root, "warnings");
-	findings_add_json(&info->problems, root, "problems");
+	findings_add_json(&info->report.warnings, root, "warnings");
+	findings_add_json(&info->report.problems, root, "problems");
 	return root;
 }

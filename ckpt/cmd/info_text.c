@@ -8,28 +8,12 @@
 #include <string.h>
 
 #include "ckpt/cmd/cmd.h"
-#include "ckpt/cmd/diagnose.h"
 #include "ckpt/cmd/info.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/zero/checkpoint.h"
 
-#define LABEL_LEN 16
 #define SHAPE_LEN (TENSOR_DIMS_MAX * 21)
 #define NAME_COLUMNS_MAX 60
-
-static void print_label(const char *label)
-{
-	printf("%-*s", LABEL_LEN, label);
-}
-
-static void print_checkpoint(const struct info *info)
-{
-	print_label("checkpoint");
-	cmd_put(info->dir);
-	if (info->choice != TAGS_ITSELF)
-		printf(" (%s)", diagnose_choice_text(info->choice));
-	putchar('\n');
-}
 
 static bool are_alike(const struct expert_layer *a,
 		      const struct expert_layer *b)
@@ -45,7 +29,7 @@ static void print_experts(const struct experts *x)
 
 		for (n = 1; i + n < x->n && are_alike(l, &x->layers[i + n]);)
 			n++;
-		print_label(i ? "" : "experts");
+		report_label(i ? "" : "experts");
 		printf("%u in each of %zu MoE layers%s, shared by %u ranks\n",
 		       l->n, n, l->fused ? " (AutoEP)" : "",
 		       experts_degree(l));
@@ -56,20 +40,20 @@ static void print_origin(const struct model *m, const struct tagdir *d)
 {
 	const struct rank_params *const c = m->ranks;
 
-	print_label("written by");
+	report_label("written by");
 	fputs("DeepSpeed ", stdout);
 	cmd_put(*c->ds_version ? c->ds_version : "of unknown version");
 	putchar('\n');
-	print_label("ZeRO stage");
+	report_label("ZeRO stage");
 	if (c->stage >= 0)
 		printf("%" PRId64 "\n", c->stage);
 	else
 		puts(c->zero3 ? "3" : "1 or 2");
-	print_label("ranks");
+	report_label("ranks");
 	printf("%u data-parallel, %u tensor-parallel, %u pipeline stages\n",
 	       d->dp_degree, m->tp, m->pp);
 	print_experts(&c->experts);
-	print_label("global step");
+	report_label("global step");
 	if (c->global_steps >= 0)
 		printf("%" PRId64 "\n", c->global_steps);
 	else
@@ -78,24 +62,24 @@ static void print_origin(const struct model *m, const struct tagdir *d)
 
 static void print_types(const struct info *info, const struct rank_params *c)
 {
-	print_label("master weights");
+	report_label("master weights");
 	puts(!info->profile	     ? "unknown" :
 	     !info->profile->ngroups ? "none" :
 				       dtype_name(info->profile->groups[0]
 							  .fp32.dtype));
-	print_label("module");
+	report_label("module");
 	puts(c->module_dtype == DTYPE_OTHER ? "unknown" :
 					      dtype_name(c->module_dtype));
 }
 
 static void print_counts(const struct info *info)
 {
-	print_label("parameters");
+	report_label("parameters");
 	printf("%" PRIu64 "%s, %" PRIu64 " elements\n", info->params,
 	       info->weights.n ? "" : " of the optimizer", info->elements);
 	if (!info->module_params)
 		return;
-	print_label("");
+	report_label("");
 	printf("%" PRIu64 " more in the module (frozen, tied, buffers), %" PRIu64
 	       " elements\n", info->module_params, info->module_elements);
 }
@@ -120,7 +104,7 @@ static void print_groups(const struct info *info, const struct rank_params *c)
 		char label[32];
 
 		snprintf(label, sizeof(label), "group %zu", g);
-		print_label(label);
+		report_label(label);
 		printf("%zu parameters, %s", c->groups[g].n,
 		       dtype_name(group->fp32.dtype));
 		for (size_t i = 0; i < group->nstates; i++) {
@@ -139,7 +123,7 @@ static void print_tree(const struct info *info)
 
 	if (!info->files)
 		return;
-	print_label("universal tree");
+	report_label("universal tree");
 	printf("%" PRIu64 " files, %" PRIu64 " bytes", info->files,
 	       info->bytes);
 	if (info->bytes >= 1024)
@@ -195,34 +179,24 @@ static void print_params(const struct info *info)
 	}
 }
 
-/* --- the end --------------------------------------------------------------- */
-
-static void print_verdict(const struct info *info)
-{
-	findings_print(&info->warnings, "warning");
-	findings_print(&info->problems, "problem");
-	if (!info->problems.n)
-		puts(info->quick ? "no problems found in one rank's files (--quick)" :
-				   "no problems found");
-}
-
 void info_print_text(const struct info *info)
 {
 	const struct zero_checkpoint *const r =
-		info->plan ? plan_zckpt(info->plan) : NULL;
+		info->report.plan ? plan_zckpt(info->report.plan) : NULL;
 
-	print_checkpoint(info);
+	report_print_begin(&info->report);
 	if (r) {
 		print_origin(&r->model, &r->dir);
 		print_types(info, r->model.ranks);
 	}
-	if (info->plan) {
+	if (info->report.plan) {
 		print_counts(info);
 		if (r)
 			print_groups(info, r->model.ranks);
 		print_tree(info);
 		print_params(info);
 	}
-	putchar('\n');
-	print_verdict(info);
+	report_print_end(&info->report,
+			 info->quick ? "no problems found in one rank's files (--quick)"
+				     : "no problems found");
 }

@@ -4,8 +4,7 @@ ucckpt_SOURCES += \
 	%D%/cmd.h %D%/cmd.c \
 	%D%/progress.h %D%/progress.c \
 	%D%/interrupt.h %D%/interrupt.c \
-	%D%/findings.h %D%/findings.c \
-	%D%/diagnose.h %D%/diagnose.c \
+	%D%/report.h %D%/report.c \
 	%D%/info.h %D%/info.c %D%/info_text.c %D%/info_json.c \
 	%D%/convert.c \
 	%D%/extents.c

@@ -228,26 +228,14 @@ static const char *find_other_number(const struct shard_group *a,
 	return NULL;
 }
 
-/* A tensor is merged from slices of several model-parallel ranks: all must be
- * from one step. */
-static int check_steps(const struct zero_checkpoint *r, unsigned mp,
-		       struct errmsg *err)
+int zckpt_check_numbers(const struct zero_checkpoint *r, unsigned mp,
+			struct errmsg *err)
 {
-	const struct tagdir *const d = &r->dir;
 	const struct shard *const a = zckpt_shard(r, 0, 0);
 	const struct shard *const b = zckpt_shard(r, mp, 0);
-	const int64_t first = r->model.ranks[0].global_steps;
-	const int64_t step = r->model.ranks[mp].global_steps;
 	const struct tag_file *const shard =
-		&d->optim[zckpt_shard_number(r, mp, 0)];
+		&r->dir.optim[zckpt_shard_number(r, mp, 0)];
 
-	if (first >= 0 && step >= 0 && first != step)
-		return errmsg_set(err, -EBADMSG,
-				  "%s: is of global step %lld, %s of %lld: not"
-				  " one checkpoint",
-				  d->model[tagdir_model_number(d, mp)].path,
-				  (long long)step, d->model[0].name,
-				  (long long)first);
 	for (size_t g = 0; g < a->ngroups && g < b->ngroups; g++) {
 		const char *const name =
 			find_other_number(&a->groups[g], &b->groups[g]);
@@ -256,10 +244,29 @@ static int check_steps(const struct zero_checkpoint *r, unsigned mp,
 			return errmsg_set(err, -EBADMSG,
 					  "%s and %s differ in %s of group %zu:"
 					  " not of one step?",
-					  d->optim[0].path, shard->name, name,
-					  g);
+					  r->dir.optim[0].path, shard->name,
+					  name, g);
 	}
 	return 0;
+}
+
+/* A tensor is merged from slices of several model-parallel ranks: all must be
+ * from one step. */
+static int check_steps(const struct zero_checkpoint *r, unsigned mp,
+		       struct errmsg *err)
+{
+	const struct tagdir *const d = &r->dir;
+	const int64_t first = r->model.ranks[0].global_steps;
+	const int64_t step = r->model.ranks[mp].global_steps;
+
+	if (first >= 0 && step >= 0 && first != step)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: is of global step %lld, %s of %lld: not"
+				  " one checkpoint",
+				  d->model[tagdir_model_number(d, mp)].path,
+				  (long long)step, d->model[0].name,
+				  (long long)first);
+	return zckpt_check_numbers(r, mp, err);
 }
 
 int zckpt_profiles(struct zero_checkpoint *r, struct errmsg *err)

@@ -18,6 +18,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tags.h"
+#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/parallel.h"
@@ -89,22 +90,98 @@ int zckpt_check_facts(const struct zero_checkpoint *r, const char *path,
 	return check_layers(r, path, root, err);
 }
 
+/* --- layers of a pipeline ------------------------------------------------------- */
+
+/*
+ * Files of layers hold the model's weights, which a resumed run loads.  No tree shows
+ * them, so nothing else notices that one is missing.
+ *
+ * Parameters are called <layer>.<name>.  The first rank of each tensor-parallel slice
+ * writes layer_<layer>-model_<slice>-model_states.pt, without the slice if the topology
+ * has no axis for it (runtime/pipe/module.py).
+ */
+static bool has_layer(const struct tagdir *d, unsigned long layer, unsigned slice)
+{
+	for (size_t i = 0; i < d->nlayer; i++)
+		if (d->layer[i].id.layer == layer && d->layer[i].id.mp == slice)
+			return true;
+	return false;
+}
+
+static void find_layers(const struct zero_checkpoint *r, zckpt_found_fn *found,
+			void *ctx)
+{
+	const struct model *const m = &r->model;
+	struct errmsg err;
+
+	for (unsigned mp = 0; r->dir.nlayer && mp < r->dir.mp_degree; mp++)
+		for (size_t i = 0; i < m->ranks[mp].nslices; i++) {
+			const char *const name = m->ranks[mp].slices[i].name;
+			char *end;
+			const unsigned long layer = strtoul(name, &end, 10);
+
+			/* Tied parameters have names without a layer. */
+			if (*name < '0' || *name > '9' || *end != '.' ||
+			    has_layer(&r->dir, layer, mp % m->tp))
+				continue;
+			errmsg_set(&err, 0,
+				   "%s: the file of layer %lu, tensor-parallel"
+				   " rank %u, is missing", r->dir.path, layer,
+				   mp % m->tp);
+			found(ctx, err.text);
+		}
+}
+
 /* --- all files ----------------------------------------------------------------- */
 
-/* Open file `i` of those that are not optimizer shards: model states, layers and
- * experts. */
-static int complete_open_file(void *ctx, size_t i, struct errmsg *err)
+/* Check a shard without comparing it with the first shard of its model-parallel
+ * rank, which is damaged. */
+static int check_alone(struct zero_checkpoint *r, unsigned i, struct errmsg *err)
 {
-	const struct zero_checkpoint *const r = ctx;
-	const struct tagdir *const d = &r->dir;
-	const struct tag_file *const f =
-		i < d->nmodel ? &d->model[i] :
-		i < d->nmodel + d->nlayer ?
-				&d->layer[i - d->nmodel] :
-				&d->expert[i - d->nmodel - d->nlayer];
-	struct ptfile pt;
-	int rc = tagdir_open_file(f, &pt, err);
+	struct layout layout = { .ranks = r->dir.dp_degree };
+	struct shard s;
+	const int rc = shard_load(&s, &r->dir, i,
+				  &r->model.ranks[i / r->dir.dp_degree], &layout,
+				  err);
 
+	if (!rc)
+		shard_done(&s);
+	layout_done(&layout);
+	return rc;
+}
+
+static int check_shard(struct zero_checkpoint *r, unsigned i, struct errmsg *err)
+{
+	const unsigned mp = i / r->dir.dp_degree, rank = i % r->dir.dp_degree;
+
+	return zckpt_shard(r, mp, 0)
+		       ? zckpt_load_shards(r, mp, rank, rank + 1, 1, err)
+		       : check_alone(r, i, err);
+}
+
+/* Files are numbered so: optimizer shards, experts, model states, layers. */
+static size_t count_files(const struct tagdir *d, bool all)
+{
+	return d->noptim + d->nexpert + (all ? d->nmodel + d->nlayer : 0);
+}
+
+static int check_file(void *ctx, size_t i, struct errmsg *err)
+{
+	struct zero_checkpoint *const r = ctx;
+	const struct tagdir *const d = &r->dir;
+	const struct tag_file *f;
+	struct ptfile pt;
+	int rc;
+
+	if (i < d->noptim)
+		return check_shard(r, (unsigned)i, err);
+	i -= d->noptim;
+	if (i < d->nexpert)
+		return rank_params_check_expert(&r->model.ranks[0],
+						&d->expert[i], err);
+	i -= d->nexpert;
+	f = i < d->nmodel ? &d->model[i] : &d->layer[i - d->nmodel];
+	rc = tagdir_open_file(f, &pt, err);
 	if (rc)
 		return rc;
 	if (i < d->nmodel)
@@ -113,21 +190,123 @@ static int complete_open_file(void *ctx, size_t i, struct errmsg *err)
 	return rc;
 }
 
-static int open_others(struct zero_checkpoint *r, struct errmsg *err)
-{
-	const struct tagdir *const d = &r->dir;
-
-	return parallel_far(d->nmodel + d->nlayer + d->nexpert,
-			    parallel_width(), complete_open_file, r, err);
-}
-
 int zckpt_check_files(struct zero_checkpoint *r, struct errmsg *err)
 {
 	int rc = zckpt_profiles(r, err);
 
 	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)
 		rc = zckpt_load_shards(r, mp, 0, r->dir.dp_degree, 1, err);
-	return rc ? rc : open_others(r, err);
+	return rc ?: parallel_far(count_files(&r->dir, true), parallel_width(),
+				  check_file, r, err);
+}
+
+/* Compare the profile of a model-parallel rank with that of the first one in its
+ * pipeline stage, and that with the first stage's.  The shards of one model-parallel
+ * rank have been compared when they were loaded. */
+static int check_profile(const struct zero_checkpoint *r, unsigned mp,
+			 struct errmsg *err)
+{
+	const unsigned in_stage = mp % r->model.tp;
+	const unsigned first = in_stage ? mp - in_stage : 0;
+	const struct shard *const a = zckpt_shard(r, first, 0);
+	const struct shard *const b = zckpt_shard(r, mp, 0);
+	const char *const a_path =
+		r->dir.optim[zckpt_shard_number(r, first, 0)].path;
+	const char *const b_name =
+		r->dir.optim[zckpt_shard_number(r, mp, 0)].name;
+
+	if (!a || !b)
+		return 0;
+	if (!in_stage)
+		return zckpt_check_numbers(r, mp, err);
+	if (a->ngroups != b->ngroups)
+		return errmsg_set(err, -EBADMSG,
+				  "%s has %zu groups, but %s has %zu", a_path,
+				  a->ngroups, b_name, b->ngroups);
+	return shard_check_equal(a, a_path, b, b_name, err);
+}
+
+struct listing {
+	struct zero_checkpoint *r;
+	struct errmsg *err; /* one per file */
+};
+
+static int list_file(void *ctx, size_t i, struct errmsg *ignored)
+{
+	const struct listing *const l = ctx;
+
+	(void)ignored;
+	if (!check_file(l->r, i, &l->err[i]))
+		*l->err[i].text = '\0';
+	return 0;
+}
+
+void zckpt_find_problems(struct zero_checkpoint *r, bool all,
+			 zckpt_found_fn *found, void *ctx)
+{
+	const size_t n = count_files(&r->dir, all);
+	struct listing l = { r, calloc(n, sizeof(*l.err)) };
+	struct errmsg err;
+
+	if (!l.err) {
+		found(ctx, "out of memory");
+		return;
+	}
+	/* Load a rank's shards in parallel.  If that fails, each shard is read again
+	 * for a message of its own. */
+	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++)
+		zckpt_load_shards(r, mp, 0, r->dir.dp_degree, 1, NULL);
+	parallel_far(n, parallel_width(), list_file, &l, NULL);
+	for (size_t i = 0; i < n; i++)
+		if (*l.err[i].text)
+			found(ctx, l.err[i].text);
+	free(l.err);
+	for (unsigned mp = 1; mp < r->dir.mp_degree; mp++)
+		if (check_profile(r, mp, &err))
+			found(ctx, err.text);
+	find_layers(r, found, ctx);
+}
+
+/* --- directories that are no checkpoint ------------------------------------------- */
+
+static void try_file(const char *path, unsigned *ranks, zckpt_found_fn *found,
+		     void *ctx)
+{
+	struct errmsg err;
+	struct ptfile pt;
+	int64_t n;
+
+	if (ptfile_open(&pt, path, &err)) {
+		found(ctx, err.text);
+		return;
+	}
+	if (value_get_int(value_find(pt.root, "dp_world_size"), &n) &&
+	    n > *ranks && n <= NAMES_RANK_MAX)
+		*ranks = (unsigned)n;
+	ptfile_close(&pt);
+}
+
+unsigned zckpt_find_unreadable(const char *dir, zckpt_found_fn *found, void *ctx)
+{
+	unsigned ranks = 0;
+	struct dirlist l;
+	char *path;
+
+	if (files_list(dir, true, &l, NULL))
+		return 0;
+	for (size_t i = 0; i < l.n; i++) {
+		const char *const name = l.v[i].name;
+		const enum tag_file_kind kind = names_parse(name).kind;
+
+		if ((kind != TAG_FILE_OPTIM && kind != TAG_FILE_MODEL &&
+		     kind != TAG_FILE_MODEL3) ||
+		    asprintf(&path, "%s/%s", dir, name) < 0)
+			continue;
+		try_file(path, &ranks, found, ctx);
+		free(path);
+	}
+	dirlist_done(&l);
+	return ranks;
 }
 
 /* --- steps ----------------------------------------------------------------------- */

@@ -9,13 +9,30 @@ struct errmsg;
 struct value;
 struct zero_checkpoint;
 
-/* Whether a checkpoint's files belong together, without reading tensors. */
+/* Which of a checkpoint's files are missing, damaged or of another save than the
+ * others, without reading tensors. */
 
 /*
  * Read the map of every shard and the object of every other file of a rank, in
  * parallel.  -EBADMSG if one is damaged or of another step than the others.
  */
 int zckpt_check_files(struct zero_checkpoint *r, struct errmsg *err);
+
+/*
+ * Call `found` with each of these problems, and each missing file of a layer, on the
+ * caller's thread.  A problem may be found twice.  Unless `all` is set, the caller
+ * opens model states and layers itself.
+ */
+typedef void zckpt_found_fn(void *ctx, const char *problem);
+void zckpt_find_problems(struct zero_checkpoint *r, bool all,
+			 zckpt_found_fn *found, void *ctx);
+
+/*
+ * For a directory that is no complete checkpoint: call `found` for each optimizer shard
+ * and model-states file that cannot be read.  Returns the number of data-parallel ranks
+ * that the others record, or 0.
+ */
+unsigned zckpt_find_unreadable(const char *dir, zckpt_found_fn *found, void *ctx);
 
 /* Check that the model-states file `path`, whose object is `root`, agrees with
  * the first one on DeepSpeed's version, the step and the experts. */

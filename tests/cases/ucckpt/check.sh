@@ -131,6 +131,9 @@ run_check 1 .
 says "problem: .*/layer_03-model_00-model_states.pt: .*" \
 	"problem: .*: the file of layer 2, tensor-parallel rank 1, is missing"
 problems 2
+ucckpt info . >"$tmp/said"
+check "info: a layer's file: exit status 1" test $? = 1
+problems 2
 damaged old0.14.4_pp2_dp2_z1_bf16_tied
 rm layer_03-model_states.pt
 run_check 1 .
