@@ -86,22 +86,29 @@ struct parser {
 	const struct pack_header *h;
 	struct pack_stream bytes;
 	uint64_t nentries, nextents, names_size; /* as the index says */
-	uint64_t files_size; /* bytes of all files */
+	uint64_t files_size;                     /* bytes of all files */
+	uint64_t at; /* end of the blocks and tables so far, in the pack */
 	struct pack_index *x;
 	size_t entries_cap, extents_cap;
 	struct errmsg *err;
 };
 
-static int fail_entry(const struct parser *p, uint64_t i, const char *what)
+static int fail(const struct parser *p, const char *what)
 {
-	return errmsg_set(p->err, -EBADMSG, "%s: damaged index: entry %llu: %s",
-			  p->name, (unsigned long long)i, what);
+	return errmsg_set(p->err, -EBADMSG, "%s: damaged index%s", p->name,
+			  what);
 }
 
-static int fail_extent(const struct parser *p, uint64_t i, const char *what)
+static int fail_entry(const struct parser *p, uint32_t i, const char *what)
 {
-	return errmsg_set(p->err, -EBADMSG, "%s: damaged index: extent %llu: %s",
-			  p->name, (unsigned long long)i, what);
+	return errmsg_set(p->err, -EBADMSG, "%s: damaged index: entry %u: %s",
+			  p->name, i, what);
+}
+
+static int fail_extent(const struct parser *p, uint32_t i, const char *what)
+{
+	return errmsg_set(p->err, -EBADMSG, "%s: damaged index: extent %u: %s",
+			  p->name, i, what);
 }
 
 uint64_t pack_extent_blocks(const struct pack_extent *x)
@@ -164,20 +171,20 @@ static int parse_entry(struct parser *p, uint32_t i, uint64_t at, uint64_t first
 	e.size = get_le64(r + 32);
 	e.hash[0] = get_le64(r + 48);
 	e.hash[1] = get_le64(r + 56);
-	if (get_le64(r) != at || e.name_len >= PACK_NAME_MAX ||
-	    !checked_range(at, e.name_len + UINT64_C(1), p->names_size))
+	if (get_le64(r) != at || e.name_len >= PACK_NAME_MAX)
 		return fail_entry(p, i, "no name");
-	if ((mode & ~(mode_t)MODE_BITS) ||
-	    !(S_ISDIR(mode) || S_ISREG(mode)) || e.mtime_ns >= NS_PER_S)
+	if ((mode & ~(mode_t)MODE_BITS) || !(S_ISDIR(mode) || S_ISREG(mode)) ||
+	    e.mtime_ns >= NS_PER_S)
 		return fail_entry(p, i, "neither a file nor a directory");
-	if (get_le64(r + 40) != first || e.n > p->nextents - first)
+	if (get_le64(r + 40) != first)
 		return fail_entry(p, i, "its extents are not there");
 	if (S_ISDIR(mode) && (e.n || e.size))
 		return fail_entry(p, i, "a directory with content");
 	if ((e.n == 0) != (e.size == 0))
 		return fail_entry(p, i, "its extents are not its size");
 	if (e.size > PACK_BYTES_MAX - p->files_size)
-		return fail_entry(p, i, "files of more bytes than a pack can hold");
+		return fail_entry(p, i,
+				  "files of more bytes than a pack can hold");
 	p->files_size += e.size;
 	if (!array_reserve(&p->x->entries, &p->entries_cap, i + 1, sizeof(e)))
 		return errmsg_nomem(p->err, p->name);
@@ -198,15 +205,13 @@ static int parse_entries(struct parser *p)
 		name += p->x->entries[i].name_len + UINT64_C(1);
 		extent += p->x->entries[i].n;
 	}
-	if (name != p->names_size || extent != p->nextents)
-		return errmsg_set(p->err, -EBADMSG,
-				  "%s: damaged index: records that belong to no file",
-				  p->name);
-	return 0;
+	return name == p->names_size && extent == p->nextents
+		       ? 0
+		       : fail(p, ": records that belong to no file");
 }
 
-/* The blocks of stored extents follow each other from `*at` on. */
-static int parse_extent(struct parser *p, uint32_t i, uint64_t *at)
+/* Stored extents follow each other. */
+static int parse_extent(struct parser *p, uint32_t i)
 {
 	struct pack_extent e = { .start = 0 };
 	const uint8_t *r;
@@ -224,10 +229,10 @@ static int parse_extent(struct parser *p, uint32_t i, uint64_t *at)
 		e.stored = get_le64(r + 24);
 		e.table = get_le64(r + 32);
 		e.table_hash = get_le64(r + 40);
-		if (e.at != *at || e.stored == 0 ||
-		    !checked_range(*at, e.stored, p->h->index_at))
+		if (e.at != p->at || e.stored == 0 ||
+		    !checked_range(e.at, e.stored, p->h->index_at))
 			return fail_extent(p, i, "its blocks are not there");
-		*at += e.stored;
+		p->at += e.stored;
 	} else {
 		if (get_le64(r + 16) >= p->nextents || get_le64(r + 32) ||
 		    get_le64(r + 40))
@@ -242,32 +247,40 @@ static int parse_extent(struct parser *p, uint32_t i, uint64_t *at)
 	return 0;
 }
 
-/* The extents of a file, which make it up from its beginning to its end. */
-static int parse_file(struct parser *p, const struct pack_entry *e, uint64_t *at)
+/* The extents of a file make it up from its beginning to its end. */
+static int parse_file(struct parser *p, const struct pack_entry *e)
 {
-	const uint32_t end = e->first + e->n;
+	const uint32_t first = (uint32_t)e->first, end = first + e->n;
 	uint64_t from = 0;
 
-	for (uint32_t i = e->first; i < end; i++) {
-		const int rc = parse_extent(p, i, at);
-		const struct pack_extent *const v = p->x->extents;
+	for (uint32_t i = first; i < end; i++) {
+		const int rc = parse_extent(p, i);
+		struct pack_extent *const x = p->x->extents + i;
 
 		if (rc)
 			return rc;
-		if (v[i].start >= e->size ||
-		    (i == e->first ? v[i].start != 0 : v[i].start <= from))
+		if (x->start >= e->size ||
+		    (i == first ? x->start != 0 : x->start <= from))
 			return fail_extent(p, i, "out of order");
-		if (i > e->first)
-			p->x->extents[i - 1].len = v[i].start - from;
-		from = v[i].start;
+		if (i > first)
+			x[-1].len = x->start - from;
+		x->len = e->size - x->start; /* of the last one */
+		from = x->start;
 	}
-	if (e->n)
-		p->x->extents[end - 1].len = e->size - from;
 	return 0;
 }
 
-/* The blocks end at `at`; then the tables, in order, fill the pack up to the index. */
-static int check_tables(const struct parser *p, uint64_t at)
+static int parse_extents(struct parser *p)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; !rc && i < p->x->nentries; i++)
+		rc = parse_file(p, &p->x->entries[i]);
+	return rc;
+}
+
+/* The tables follow the blocks, in order, and fill the pack up to the index. */
+static int check_tables(struct parser *p)
 {
 	for (uint32_t i = 0; i < p->x->nextents; i++) {
 		const struct pack_extent *const e = &p->x->extents[i];
@@ -277,38 +290,26 @@ static int check_tables(const struct parser *p, uint64_t at)
 			continue;
 		if (e->len % block_width(e->type))
 			return fail_extent(p, i, "ends within an element");
-		if (e->table != at || !checked_range(at, size, p->h->index_at))
+		if (e->table != p->at ||
+		    !checked_range(e->table, size, p->h->index_at))
 			return fail_extent(p, i, "its table is not there");
-		at += size;
+		p->at += size;
 	}
-	if (at != p->h->index_at)
-		return errmsg_set(p->err, -EBADMSG,
-				  "%s: damaged index: bytes that belong to no file",
-				  p->name);
-	return 0;
+	return p->at == p->h->index_at
+		       ? 0
+		       : fail(p, ": bytes that belong to no file");
 }
 
-static int parse_extents(struct parser *p)
+/* Is the source of a reference part of a stored extent? */
+static bool has_source(const struct pack_index *x, const struct pack_extent *e)
 {
-	uint64_t at = PACK_HEADER_SIZE;
+	const struct pack_extent *const to = &x->extents[e->target];
+	const unsigned scale = e->kind == PACK_ROUNDED ? 2 : 1;
+	const bool half = e->type == BLOCK_F16 || e->type == BLOCK_BF16;
 
-	for (uint32_t i = 0; i < p->x->nentries; i++) {
-		const int rc = parse_file(p, &p->x->entries[i], &at);
-
-		if (rc)
-			return rc;
-	}
-	return check_tables(p, at);
-}
-
-/* Bytes of the source of an extent that refers to another. */
-static bool source_len(const struct pack_extent *e, uint64_t *len)
-{
-	*len = e->kind == PACK_COPY ? e->len : 2 * e->len;
-	return e->kind == PACK_COPY ? e->type == BLOCK_BYTES
-				    : (e->type == BLOCK_F16 ||
-				       e->type == BLOCK_BF16) &&
-					      e->len % 2 == 0;
+	return to->kind == PACK_STORED &&
+	       checked_range(e->from, scale * e->len, to->len) &&
+	       (scale == 1 ? e->type == BLOCK_BYTES : half && e->len % 2 == 0);
 }
 
 static int check_references(struct parser *p)
@@ -318,26 +319,23 @@ static int check_references(struct parser *p)
 
 	for (uint32_t i = 0; i < x->nextents; i++) {
 		const struct pack_extent *const e = &x->extents[i];
-		const struct pack_extent *const to = &x->extents[e->target];
-		uint64_t len;
 
 		if (e->kind == PACK_STORED)
 			continue;
-		if (to->kind != PACK_STORED || !source_len(e, &len) ||
-		    !checked_range(e->from, len, to->len))
+		if (!has_source(x, e))
 			return fail_extent(p, i, "refers to nothing");
 		if (e->kind == PACK_ROUNDED &&
-		    (to->type != BLOCK_F32 || e->from % 4))
+		    (x->extents[e->target].type != BLOCK_F32 || e->from % 4))
 			return fail_extent(p, i, "rounds what is no float");
 		references += e->len;
 	}
 	if (references / PACK_REFERENCES_MAX > p->files_size - references)
-		return errmsg_set(p->err, -E2BIG,
-				  "%s: claims copies of %llu bytes, but stores"
-				  " only %llu to copy",
-				  p->name, (unsigned long long)references,
-				  (unsigned long long)(p->files_size -
-						       references));
+		return errmsg_set(
+			p->err, -E2BIG,
+			"%s: claims copies of %llu bytes, but stores"
+			" only %llu to copy",
+			p->name, (unsigned long long)references,
+			(unsigned long long)(p->files_size - references));
 	return 0;
 }
 
@@ -386,7 +384,7 @@ static int parse_head(struct parser *p)
 	int rc;
 
 	if (size < HEAD_SIZE)
-		return errmsg_set(p->err, -EBADMSG, "%s: damaged index", p->name);
+		return fail(p, "");
 	rc = pack_stream_next(&p->bytes, HEAD_SIZE, &r, p->err);
 	if (rc)
 		return rc;
@@ -402,32 +400,34 @@ static int parse_head(struct parser *p)
 				  (unsigned long long)p->nextents,
 				  (unsigned long long)p->names_size);
 	size -= HEAD_SIZE;
-	if (p->nentries == 0 ||
-	    size != p->nentries * ENTRY_SIZE + p->nextents * EXTENT_SIZE +
-			    p->names_size)
-		return errmsg_set(p->err, -EBADMSG, "%s: damaged index", p->name);
-	return 0;
+	return p->nentries && size == p->nentries * ENTRY_SIZE +
+					       p->nextents * EXTENT_SIZE +
+					       p->names_size
+		       ? 0
+		       : fail(p, "");
 }
 
 int pack_index_read(const struct source *src, const struct pack_header *h,
 		    struct pack_index *out, struct errmsg *err)
 {
 	struct pack_index x = { 0 };
-	struct parser p = { .name = src->name, .h = h, .x = &x, .err = err };
-	int rc = pack_stream_open(&p.bytes, src, h->index_at, h->index_size, err);
+	struct parser p = { .name = src->name,
+			    .h = h,
+			    .at = PACK_HEADER_SIZE,
+			    .x = &x,
+			    .err = err };
+	int rc = pack_stream_open(&p.bytes, src, h->index_at, h->index_size,
+				  err);
 
-	if (!rc)
-		rc = parse_head(&p);
-	if (!rc)
-		rc = parse_entries(&p);
-	if (!rc)
-		rc = parse_extents(&p);
-	if (!rc)
-		rc = check_references(&p);
-	if (!rc)
-		rc = parse_names(&p);
+	rc = rc		      ?:
+	     parse_head(&p)       ?:
+	     parse_entries(&p)    ?:
+	     parse_extents(&p)    ?:
+	     check_tables(&p)     ?:
+	     check_references(&p) ?:
+	     parse_names(&p);
 	if (!rc && pack_stream_hash(&p.bytes) != h->index_hash)
-		rc = errmsg_set(err, -EBADMSG, "%s: damaged index", src->name);
+		rc = fail(&p, "");
 	pack_stream_close(&p.bytes);
 	if (rc)
 		pack_index_done(&x);
@@ -510,17 +510,15 @@ uint32_t pack_index_extent(const struct pack_index *x,
 {
 	const struct pack_extent *const v = x->extents + e->first;
 
-	return e->first + (uint32_t)interval_find(&v->start, e->n, sizeof(*v),
-						  off);
+	return e->first +
+	       (uint32_t)interval_find(&v->start, e->n, sizeof(*v), off);
 }
 
 uint32_t pack_index_owner(const struct pack_index *x, uint32_t extent)
 {
 	const struct pack_entry *const v = x->entries;
-	size_t i = interval_find(&v->first, x->nentries, sizeof(*v), extent);
 
-	/* Empty entries begin where the next one does. */
-	while (i > 0 && v[i].n == 0)
-		i--;
-	return (uint32_t)i;
+	/* Entries without extents begin where the next one does. */
+	return (uint32_t)interval_find(&v->first, x->nentries, sizeof(*v),
+				       extent);
 }

@@ -39,7 +39,7 @@ struct deriving {
 
 /* A tensor of it, in its shape. */
 struct weight {
-	const char *name;
+	char *name; /* in the model, or in all of a pipeline's layers */
 	enum dtype dtype;
 	uint64_t at; /* of its first element, in the file */
 	uint64_t numel;
@@ -148,40 +148,33 @@ static int try_slice(struct deriving *d, const struct weight *w,
 
 /* --- the weights of a file --------------------------------------------------- */
 
-/* Names in a pipeline's files lack the number of the layer.  Every rank is asked,
- * since file names number ranks in another way there. */
+/* Every rank is asked about a layer, since file names number ranks in another way
+ * there. */
 static int find_master(struct deriving *d, const struct weight *w)
 {
 	const struct ckname *const id = &d->file->id;
-	const struct model *const m = &d->z.model;
-	char layer[16] = "";
-	char *name;
 	int rc = 0;
 
-	if (id->kind == TAG_FILE_LAYER)
-		snprintf(layer, sizeof(layer), "%u.", id->layer);
-	if (asprintf(&name, "%s%s", layer, w->name) < 0)
-		return errmsg_nomem(d->err, NULL);
 	for (unsigned mp = 0; !rc && mp < d->z.dir.mp_degree; mp++) {
 		const struct slice *const s =
 			id->kind == TAG_FILE_MODEL && mp != id->mp
 				? NULL
-				: rank_params_find(&m->ranks[mp], name);
+				: rank_params_find(&d->z.model.ranks[mp],
+						   w->name);
 
 		if (s && s->numel == w->numel)
 			rc = try_slice(d, w, s, 0);
 	}
-	free(name);
-	return rc < 0 ? rc : 0;
+	return rc;
 }
 
 /* The slice that has a native expert's weight, or of AutoEP's all experts of a
  * rank, this one after `*skip` elements; NULL if there is none. */
 static const struct slice *expert_slice(const struct deriving *d,
-					const struct weight *w, char *name,
-					uint64_t *skip)
+					const struct weight *w, uint64_t *skip)
 {
-	const struct param *p = model_find(&d->z.model, name);
+	const struct param *p = model_find(&d->z.model, w->name);
+	char *const dot = strrchr(w->name, '.');
 	const struct expert_layer *l;
 	const struct expert_place *place;
 
@@ -189,10 +182,10 @@ static const struct slice *expert_slice(const struct deriving *d,
 	if (p)
 		return p->first && p->first->numel == w->numel ? p->first : NULL;
 	/* AutoEP appends the expert's number to the name of the parameter. */
-	if (!strrchr(name, '.'))
+	if (!dot)
 		return NULL;
-	*strrchr(name, '.') = '\0';
-	p = model_find(&d->z.model, name);
+	*dot = '\0';
+	p = model_find(&d->z.model, w->name);
 	l = p && p->first ? p->first->layer : NULL;
 	if (!l || !l->fused || d->file->id.expert >= l->n)
 		return NULL;
@@ -203,41 +196,39 @@ static const struct slice *expert_slice(const struct deriving *d,
 		       : NULL;
 }
 
-/* An expert's file has its names in the whole model. */
-static int find_expert(struct deriving *d, const struct weight *w)
-{
-	char *const name = strdup(w->name);
-	const struct slice *s;
-	uint64_t skip;
-	int rc;
-
-	if (!name)
-		return errmsg_nomem(d->err, NULL);
-	s = expert_slice(d, w, name, &skip);
-	rc = s ? try_slice(d, w, s, skip) : 0;
-	free(name);
-	return rc < 0 ? rc : 0;
-}
-
 static int derive_tensor(struct deriving *d, const char *name,
 			 const struct value *v)
 {
-	struct weight w = { .name = name };
-	uint64_t storage;
+	const struct ckname *const id = &d->file->id;
+	char layer[16] = "";
+	const struct slice *s;
+	uint64_t storage, skip;
+	struct weight w;
 	struct tensor t;
+	int rc;
 
 	if (!tensor_is(v) || ptfile_tensor(d->pt, v, name, &t, &storage, NULL) ||
-	    !tensor_is_contiguous(&t))
+	    !tensor_is_contiguous(&t) ||
+	    pack_inputs_type(t.dtype) == BLOCK_BYTES ||
+	    t.numel * dtype_size(t.dtype) < d->x->least)
 		return 0;
-	w.dtype = t.dtype;
-	w.at = storage + t.storage_offset * dtype_size(t.dtype);
-	w.numel = t.numel;
-	if (w.dtype != DTYPE_F32 && w.dtype != DTYPE_F16 && w.dtype != DTYPE_BF16)
-		return 0;
-	if (w.numel * dtype_size(w.dtype) < d->x->least)
-		return 0;
-	return d->file->id.kind == TAG_FILE_EXPERT ? find_expert(d, &w)
-						   : find_master(d, &w);
+	w = (struct weight){
+		.dtype = t.dtype,
+		.at = storage + t.storage_offset * dtype_size(t.dtype),
+		.numel = t.numel,
+	};
+	/* Names in a pipeline's files lack the number of the layer. */
+	if (id->kind == TAG_FILE_LAYER)
+		snprintf(layer, sizeof(layer), "%u.", id->layer);
+	if (asprintf(&w.name, "%s%s", layer, name) < 0)
+		return errmsg_nomem(d->err, NULL);
+	if (id->kind != TAG_FILE_EXPERT)
+		rc = find_master(d, &w);
+	else
+		rc = (s = expert_slice(d, &w, &skip)) ? try_slice(d, &w, s, skip)
+						      : 0;
+	free(w.name);
+	return rc < 0 ? rc : 0;
 }
 
 static int derive_file(struct deriving *d, const struct tag_file *f)

@@ -347,47 +347,37 @@ int64_t pack_inputs_find(const struct pack_inputs *x, const char *name)
 
 /* --- references -------------------------------------------------------------- */
 
-static size_t find_region(const struct pack_input *in, uint64_t off,
-			  uint64_t len)
+struct pack_region *pack_inputs_region(const struct pack_input *in,
+				       uint64_t off, uint64_t len)
 {
-	const struct pack_region *const v = in->regions;
-	const size_t i = in->nregions ? interval_find(&v->start, in->nregions,
-						      sizeof(*v), off)
-				      : 0;
+	struct pack_region *const v = in->regions;
+	size_t i;
 
-	return i < in->nregions && off >= v[i].start &&
-			       checked_range(off - v[i].start, len, v[i].len)
-		       ? i
-		       : in->nregions;
-}
-
-const struct pack_region *pack_inputs_region(const struct pack_input *in,
-					     uint64_t off, uint64_t len)
-{
-	const size_t i = find_region(in, off, len);
-
-	return i < in->nregions ? &in->regions[i] : NULL;
+	if (!in->nregions)
+		return NULL;
+	i = interval_find(&v->start, in->nregions, sizeof(*v), off);
+	return checked_range(off - v[i].start, len, v[i].len) ? &v[i] : NULL;
 }
 
 bool pack_inputs_refer(struct pack_input *in, const struct pack_region *r)
 {
-	const size_t i = find_region(in, r->start, r->len);
-	const struct pack_region old = in->regions[i];
-	struct pack_region v[3] = { old, *r, old };
-	size_t n = 0;
+	struct pack_region *at, v[3];
+	size_t n = 0, after;
 
-	v[0].len = r->start - old.start;
+	if (!array_reserve(&in->regions, &in->cap, in->nregions + 2, sizeof(*v)))
+		return false;
+	at = pack_inputs_region(in, r->start, r->len);
+	after = (size_t)(in->regions + in->nregions - at) - 1;
+	v[0] = v[2] = *at;
+	v[0].len = r->start - at->start;
+	v[1] = *r;
 	v[2].start = r->start + r->len;
-	v[2].len = old.start + old.len - v[2].start;
+	v[2].len = at->start + at->len - v[2].start;
 	for (size_t k = 0; k < 3; k++)
 		if (v[k].len)
 			v[n++] = v[k];
-	if (!array_reserve(&in->regions, &in->cap, in->nregions + n - 1,
-			   sizeof(*v)))
-		return false;
-	memmove(&in->regions[i + n], &in->regions[i + 1],
-		(in->nregions - i - 1) * sizeof(*v));
-	memcpy(&in->regions[i], v, n * sizeof(*v));
+	memmove(at + n, at + 1, after * sizeof(*v));
+	memcpy(at, v, n * sizeof(*v));
 	in->nregions += n - 1;
 	return true;
 }

@@ -45,8 +45,8 @@ mode_t pack_inputs_mode(const struct pack_inputs *x, gid_t gid);
 int64_t pack_inputs_find(const struct pack_inputs *x, const char *name);
 
 /* The region that holds bytes [off, off + len) of a file, or NULL. */
-const struct pack_region *pack_inputs_region(const struct pack_input *in,
-					     uint64_t off, uint64_t len);
+struct pack_region *pack_inputs_region(const struct pack_input *in,
+				       uint64_t off, uint64_t len);
 
 /* Let bytes of a file, which lie in one stored region, be the region `r` instead.
  * False when memory runs out; then the regions are as before. */
