@@ -96,69 +96,50 @@ int pack_open_source(const struct source *src, struct pack **out,
 	return 0;
 }
 
-/* Called with the lock held. */
-static struct pack *find_open(const char *path, const struct fileid *id)
-{
-	struct pack *p = packs;
-
-	while (p && (strcmp(p->path, path) != 0 || !fileid_equal(&p->src.id, id)))
-		p = p->next;
-	if (p)
-		p->users++;
-	return p;
-}
-
-static int open_path(const char *path, struct pack **out, struct errmsg *err)
-{
-	char *const copy = strdup(path);
-	struct source src;
-	int rc;
-
-	if (!copy)
-		return errmsg_nomem(err, path);
-	rc = store_of(copy)->open(&src, copy, err);
-	if (!rc) {
-		rc = pack_open_source(&src, out, err);
-		if (rc)
-			source_close(&src);
-	}
-	if (rc)
-		free(copy);
-	else
-		(*out)->path = copy;
-	return rc;
-}
-
 /* The pack of this path that is open already; NULL if there is none. */
 static struct pack *ref_open(const char *path)
 {
-	struct pack *p = NULL;
 	struct fileid id;
 	struct attrs a;
+	struct pack *p;
 
-	if (store_of(path)->stat(path, false, &a, NULL) == 0) {
-		fileid_from_stat(&a.st, &id);
-		pthread_mutex_lock(&lock);
-		p = find_open(path, &id);
-		pthread_mutex_unlock(&lock);
-	}
+	if (store_of(path)->stat(path, false, &a, NULL))
+		return NULL;
+	fileid_from_stat(&a.st, &id);
+	pthread_mutex_lock(&lock);
+	p = packs;
+	while (p && (strcmp(p->path, path) != 0 || !fileid_equal(&p->src.id, &id)))
+		p = p->next;
+	if (p)
+		p->users++;
+	pthread_mutex_unlock(&lock);
 	return p;
 }
 
 int pack_open(const char *path, struct pack **out, struct errmsg *err)
 {
 	struct pack *p = ref_open(path);
+	struct source src;
+	char *copy;
 	int rc;
 
 	if (p) {
 		*out = p;
 		return 0;
 	}
-	rc = open_path(path, &p, err);
-	if (rc)
+	copy = strdup(path);
+	if (!copy)
+		return errmsg_nomem(err, path);
+	rc = store_of(copy)->open(&src, copy, err);
+	if (!rc && (rc = pack_open_source(&src, &p, err)))
+		source_close(&src);
+	if (rc) {
+		free(copy);
 		return rc;
+	}
 	/* Another thread may have opened it meanwhile; then there are two. */
 	pthread_mutex_lock(&lock);
+	p->path = copy;
 	p->next = packs;
 	packs = p;
 	pthread_mutex_unlock(&lock);
@@ -174,34 +155,22 @@ struct pack *pack_ref(struct pack *p)
 	return p;
 }
 
-static struct pack *unlist(struct pack **at)
-{
-	struct pack *const p = *at;
-
-	*at = p->next;
-	return p;
-}
-
-/* The pack that is to be freed, out of the list, after `p` has lost its last user:
- * another one of those that are kept, perhaps, or none.  Called with the lock held. */
+/* After `p` has lost its last user, take the pack that is to be freed out of the list: it,
+ * or the oldest of those that are kept.  NULL if there is none.  Called with the lock
+ * held. */
 static struct pack *take_surplus(struct pack *p)
 {
-	struct pack **at = &packs, **oldest = NULL;
 	unsigned kept = 0;
 
-	if (!p->path)
-		return p; /* in no list */
-	if (!pack_is_requested(p)) {
-		while (*at != p)
-			at = &(*at)->next;
-		return unlist(at);
+	for (struct pack **at = &packs; *at; at = &(*at)->next) {
+		struct pack *const q = *at;
+
+		if (q->users || (pack_is_requested(q) && ++kept <= KEPT_MAX))
+			continue;
+		*at = q->next;
+		return q;
 	}
-	for (; *at; at = &(*at)->next)
-		if (!(*at)->users) {
-			kept++;
-			oldest = at;
-		}
-	return kept > KEPT_MAX ? unlist(oldest) : NULL;
+	return p->path ? NULL : p; /* in no list */
 }
 
 void pack_close(struct pack *p)

@@ -8,7 +8,6 @@
  */
 #include "ckpt/packing/pack_inputs.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -26,6 +25,7 @@
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/safetensors.h"
 #include "ckpt/pickle/pickle.h"
+#include "ckpt/remote/store.h"
 
 /* Directories within each other. */
 #define DIRS_MAX 16
@@ -279,29 +279,21 @@ static int list_path(struct pack_inputs *x, const char *path, unsigned depth,
 static int list_dir(struct pack_inputs *x, const char *dir, unsigned depth,
 		    struct errmsg *err)
 {
-	DIR *const d = depth > DIRS_MAX ? NULL : opendir(dir);
-	const struct dirent *e;
-	int rc = 0;
+	struct dirlist l = { 0 };
+	int rc = depth > DIRS_MAX ? errmsg_set(err, -E2BIG, "%s: too deep", dir)
+				  : store_of(dir)->list(dir, &l, err);
 
-	if (!d)
-		return depth > DIRS_MAX
-			       ? errmsg_set(err, -E2BIG, "%s: too deep", dir)
-			       : errmsg_errno(err, dir, "cannot open");
-	while (!rc && (errno = 0, e = readdir(d))) {
+	for (size_t i = 0; !rc && i < l.n; i++) {
 		char *path;
 
-		if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
-			continue;
-		if (asprintf(&path, "%s/%s", dir, e->d_name) < 0) {
+		if (asprintf(&path, "%s/%s", dir, l.v[i].name) < 0) {
 			rc = errmsg_nomem(err, dir);
 			break;
 		}
 		rc = list_path(x, path, depth + 1, err);
 		free(path);
 	}
-	if (!rc && errno)
-		rc = errmsg_errno(err, dir, "cannot list");
-	closedir(d);
+	dirlist_done(&l);
 	return rc;
 }
 
