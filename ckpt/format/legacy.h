@@ -13,7 +13,7 @@ struct source;
 struct value;
 
 /* Limits; see zip.h for the reason of the first. */
-#define LEGACY_STORAGES_MAX (1u << 20)
+#define LEGACY_STORAGES_MAX (1u << 23)
 #define LEGACY_HEADER_MAX 4096		     /* bytes of each header pickle */
 #define LEGACY_PICKLES_MAX PICKLE_BYTES_MAX /* bytes of all pickles */
 

@@ -12,11 +12,11 @@ struct errmsg;
 struct source;
 
 /*
- * Limits of a directory.  A ZeRO-3 model-states file has one
- * (empty) member per parameter, so a million leaves room for any model.
+ * Limits of a directory: they admit 4 million parameters, each with a member of its
+ * own in a model-states file.
  */
-#define ZIP_ENTRIES_MAX (1u << 20)
-#define ZIP_DIRECTORY_MAX (256u << 20)
+#define ZIP_ENTRIES_MAX (1u << 23)
+#define ZIP_DIRECTORY_MAX (1u << 30)
 
 struct zip_entry {
 	const char *name; /* without the archive's prefix; NUL-terminated */

@@ -11,11 +11,21 @@
 
 #include "ckpt/base/arena.h"
 
+size_t machine_memory_max(const struct machine *m)
+{
+	const uint64_t n = (uint64_t)m->in.len * PICKLE_MEMORY_PER_BYTE + 65536;
+
+	return (size_t)(n < PICKLE_MEMORY_MAX ? n : PICKLE_MEMORY_MAX);
+}
+
 int machine_fail_nomem(struct machine *m)
 {
 	if (!m->a->refused)
 		return MACHINE_FAIL(m, -ENOMEM, "out of memory");
-	return MACHINE_FAIL(m, -E2BIG, "needs more memory than its size allows");
+	return MACHINE_FAIL(m, -E2BIG,
+			    "needs more than %zu MiB of memory, the limit for a"
+			    " pickle of %zu bytes",
+			    machine_memory_max(m) >> 20, m->in.len);
 }
 
 /* --- input ------------------------------------------------------------- */
@@ -66,22 +76,18 @@ static int push(struct machine *m, struct value *v)
 
 /* A pickle of opcodes that make a value of one byte each costs 50 times its
  * size in memory; those of checkpoints are longer. */
-static size_t values_max(const struct machine *m)
-{
-	const size_t n = PICKLE_VALUES_FEW + m->in.len / PICKLE_BYTES_PER_VALUE;
-
-	return n < PICKLE_VALUES_MAX ? n : PICKLE_VALUES_MAX;
-}
-
 int machine_push(struct machine *m, struct value *v)
 {
+	const size_t most =
+		PICKLE_VALUES_FEW + m->in.len / PICKLE_BYTES_PER_VALUE;
+
 	if (!v)
 		return machine_fail_nomem(m);
-	if (++m->nvalues > values_max(m))
+	if (++m->nvalues > most)
 		return MACHINE_FAIL(m, -E2BIG,
 				    "more than %zu values in %zu bytes: this is"
-				    " no checkpoint's pickle", values_max(m),
-				    m->in.len);
+				    " no checkpoint's pickle",
+				    most, m->in.len);
 	return push(m, v);
 }
 

@@ -41,6 +41,9 @@ struct machine {
 	errmsg_set((m)->err, rc, "%s: %s+0x%zx: " fmt, (m)->file, (m)->part, \
 		   (m)->op, ##__VA_ARGS__)
 
+/* The most arena bytes that the input may need. */
+size_t machine_memory_max(const struct machine *m);
+
 int machine_fail_nomem(struct machine *m);
 int machine_fail_short(struct machine *m);     /* input ends in an opcode */
 int machine_fail_underflow(struct machine *m); /* too few values on the stack */

@@ -46,8 +46,7 @@ struct pickle_memo_entry *pickle_memo_intern(struct pickle_memo *m,
 	while (hashtab_next(&m->names, hash, &pos, &i))
 		if (says(&m->interned[i], a, b, len))
 			return &m->interned[i].entry;
-	if (m->ninterned == MEMO_INTERNED_MAX ||
-	    !array_reserve(&m->interned, &m->cap, m->ninterned + 1,
+	if (!array_reserve(&m->interned, &m->cap, m->ninterned + 1,
 			   sizeof(*m->interned)) ||
 	    !hashtab_add(&m->names, hash, (uint32_t)m->ninterned))
 		return NULL;

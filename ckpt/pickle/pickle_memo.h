@@ -25,10 +25,6 @@ struct pickle_memo_interned {
 	struct pickle_memo_entry entry;
 };
 
-/* The most interned objects of a pickle: real ones have a few dozen and the keys
- * of storages. */
-#define MEMO_INTERNED_MAX (1 << 18)
-
 /* Zero initialised it is empty and valid. */
 struct pickle_memo {
 	struct hashtab objects; /* by address; the number is the memo's */
@@ -46,7 +42,7 @@ bool pickle_memo_add(struct pickle_memo *m, const void *object, uint32_t index);
 /*
  * Find or add the entry of class `b` in module `a` or, if `a` is NULL, of the
  * string `b` of `len` bytes.  Strings are borrowed.  The result is valid until the
- * next call; NULL when memory runs out or at MEMO_INTERNED_MAX.
+ * next call; NULL when memory runs out.
  */
 struct pickle_memo_entry *pickle_memo_intern(struct pickle_memo *m,
 					     const char *a, const char *b,

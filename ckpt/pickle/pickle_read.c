@@ -53,16 +53,14 @@ static int pickle_read_run(struct machine *m, struct value **root)
 static int run_bounded(struct machine *m, struct value **root)
 {
 	const size_t limit = m->a->limit;
-	const uint64_t want = (uint64_t)m->in.len * PICKLE_MEMORY_PER_BYTE +
-			      65536;
 	int rc;
 
 	if (m->in.len > PICKLE_BYTES_MAX)
-		return MACHINE_FAIL(m, -E2BIG, "pickle of %zu bytes", m->in.len);
+		return MACHINE_FAIL(m, -E2BIG,
+				    "pickle of %zu bytes, over the limit of %u",
+				    m->in.len, PICKLE_BYTES_MAX);
 	m->a->refused = false;
-	m->a->limit =
-		m->a->used +
-		(size_t)(want < PICKLE_MEMORY_MAX ? want : PICKLE_MEMORY_MAX);
+	m->a->limit = m->a->used + machine_memory_max(m);
 	rc = pickle_read_run(m, root);
 	m->a->limit = limit;
 	return rc;

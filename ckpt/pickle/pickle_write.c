@@ -112,12 +112,8 @@ static struct pickle_memo_entry *find_entry(struct writer *w,
 {
 	struct pickle_memo_entry *const e = pickle_memo_intern(m, a, b, len);
 
-	if (!e && m->ninterned < MEMO_INTERNED_MAX)
+	if (!e)
 		pickle_write_nomem(w);
-	else if (!e)
-		w->rc = errmsg_set(w->err, -E2BIG,
-				   "more than %d classes, attributes or"
-				   " storages to pickle", MEMO_INTERNED_MAX);
 	return e;
 }
 

@@ -167,24 +167,34 @@ static struct value *slice_mapping(struct mkpt *m, const struct mkckpt *c,
 				   const struct flat_group *f, unsigned rank)
 {
 	struct value *const dict = mkpt_ordered_dict(m);
+	uint64_t *const start =
+		mkckpt_must(calloc(c->nparams + 1, sizeof(*start)));
+	uint64_t *const numel =
+		mkckpt_must(calloc(c->nparams + 1, sizeof(*numel)));
 
-	for (size_t i = 0; i < f->n; i++) {
-		struct value *const state = mkpt_dict(m);
-		uint64_t start = 0, numel = 0;
+	for (uint64_t k = f->part; k-- > 0;) {
+		const size_t owner = f->owner[rank * f->part + k];
 
-		for (uint64_t k = f->part; k-- > 0;)
-			if (f->owner[rank * f->part + k] == f->params[i]) {
-				start = k;
-				numel++;
-			}
-		if (!numel)
-			continue;
-		mkpt_set(m, state, "numel", mkpt_int(m, (int64_t)numel));
-		mkpt_set(m, state, "start", mkpt_int(m, (int64_t)start));
-		mkpt_set(m, dict, c->params[f->params[i]].name,
-			 mkpt_object(m, "deepspeed.utils.tensor_fragment",
-				     "fragment_address", state));
+		if (owner != NONE) {
+			start[owner] = k;
+			numel[owner]++;
+		}
 	}
+	for (size_t i = 0; i < f->n; i++) {
+		const size_t param = f->params[i];
+		struct value *state;
+
+		if (!numel[param])
+			continue;
+		state = mkpt_dict(m);
+		mkpt_set(m, state, "numel", mkpt_int(m, (int64_t)numel[param]));
+		mkpt_set(m, state, "start", mkpt_int(m, (int64_t)start[param]));
+		mkpt_set_new(m, dict, c->params[param].name,
+			     mkpt_object(m, "deepspeed.utils.tensor_fragment",
+					 "fragment_address", state));
+	}
+	free(start);
+	free(numel);
 	return dict;
 }
 

@@ -34,7 +34,8 @@ static struct value *param_shapes(struct mkpt *m, const struct mkckpt *c,
 			const struct mkckpt_param *const p =
 				&own->params[order[i]];
 
-			mkpt_set(m, d, p->name, mkpt_size(m, p->shape, p->ndim));
+			mkpt_set_new(m, d, p->name,
+				     mkpt_size(m, p->shape, p->ndim));
 		}
 		free(order);
 		mkpt_add(m, list, d);
@@ -101,9 +102,9 @@ static struct value *make_module(struct mkpt *m, const struct mkckpt *c)
 			continue; /* experts have files of their own */
 		zeros = mkckpt_must(
 			calloc(mkckpt_numel(p->shape, p->ndim) + 1, 2));
-		mkpt_set(m, d, p->name,
-			 mkpt_tensor(m, DTYPE_BF16, empty ? &none : p->shape,
-				     empty ? 1 : p->ndim, zeros));
+		mkpt_set_new(m, d, p->name,
+			     mkpt_tensor(m, DTYPE_BF16, empty ? &none : p->shape,
+					 empty ? 1 : p->ndim, zeros));
 		free(zeros);
 	}
 	for (size_t i = 0; i < c->nextras; i++)

@@ -155,11 +155,22 @@ static bool same_key(const struct value *a, const struct value *b)
 				 !memcmp(a->str.p, b->str.p, a->str.len);
 }
 
+static struct value_dict *pairs_of(struct value *dict)
+{
+	return dict->kind == VALUE_DICT ? &dict->dict : &dict->obj->pairs;
+}
+
+static void append(struct mkpt *m, struct value_dict *d, struct value *key,
+		   struct value *v)
+{
+	if (!value_dict_add(&m->arena, d, key, v))
+		die("out of memory");
+}
+
 void mkpt_set_key(struct mkpt *m, struct value *dict, struct value *key,
 		  struct value *v)
 {
-	struct value_dict *const d =
-		dict->kind == VALUE_DICT ? &dict->dict : &dict->obj->pairs;
+	struct value_dict *const d = pairs_of(dict);
 
 	for (size_t i = 0; i < d->n; i++) {
 		if (!same_key(d->v[i].key, key))
@@ -170,8 +181,14 @@ void mkpt_set_key(struct mkpt *m, struct value *dict, struct value *key,
 				(--d->n - i) * sizeof(*d->v));
 		return;
 	}
-	if (v && !value_dict_add(&m->arena, d, key, v))
-		die("out of memory");
+	if (v)
+		append(m, d, key, v);
+}
+
+void mkpt_set_new(struct mkpt *m, struct value *dict, const char *key,
+		  struct value *v)
+{
+	append(m, pairs_of(dict), mkpt_str(m, key), v);
 }
 
 void mkpt_set(struct mkpt *m, struct value *dict, const char *key,

@@ -52,8 +52,11 @@ struct value *mkpt_ordered_dict(struct mkpt *m);
 struct value *mkpt_size(struct mkpt *m, const uint64_t *shape, unsigned ndim);
 
 /* Append to a list or tuple.  Set a key of a dict or OrderedDict, in place if
- * it exists; a `v` of NULL removes it. */
+ * it exists; a `v` of NULL removes it.  mkpt_set_new does not look whether `key`
+ * exists, which takes long in a dict of a million keys. */
 void mkpt_add(struct mkpt *m, struct value *seq, struct value *v);
+void mkpt_set_new(struct mkpt *m, struct value *dict, const char *key,
+		  struct value *v);
 void mkpt_set(struct mkpt *m, struct value *dict, const char *key,
 	      struct value *v);
 void mkpt_set_key(struct mkpt *m, struct value *dict, struct value *key,

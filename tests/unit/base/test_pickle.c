@@ -12,6 +12,7 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pickle/pickle.h"
+#include "ckpt/pickle/pickle_machine.h"
 #include "ckpt/pickle/value.h"
 #include "tests/support/unit.h"
 
@@ -442,7 +443,6 @@ static void limits_hold(void **state)
 		{ "", "(", ".", PICKLE_MARKS_MAX + 1, -E2BIG, "open marks" },
 		{ "", "K\1", ".", PICKLE_STACK_MAX + 1, -E2BIG, "on the stack" },
 		{ "", "}", ".", 200000, -E2BIG, "no checkpoint's pickle" },
-		{ "", "}0", "N.", PICKLE_VALUES_MAX, -E2BIG, "values in" },
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
@@ -481,6 +481,24 @@ static void memory_is_bounded_by_input(void **state)
 	assert_int_equal(a.limit, 0);
 	arena_done(&a);
 	bytebuf_done(&b);
+}
+
+/* A pickle over the limit of memory is refused with that limit. */
+static void limit_of_memory_is_named(void **state)
+{
+	struct arena a = { .refused = true };
+	struct errmsg err = { "" };
+	struct machine *const m = calloc(1, sizeof(*m));
+
+	*m = (struct machine){ .in = { (const uint8_t *)"", PICKLE_BYTES_MAX },
+			       .file = "x",
+			       .part = "data.pkl",
+			       .a = &a,
+			       .err = &err };
+	assert_int_equal(machine_fail_nomem(m), -E2BIG);
+	assert_non_null(strstr(err.text, "more than 8192 MiB of memory"));
+	assert_non_null(strstr(err.text, "pickle of 1073741824 bytes"));
+	free(m);
 }
 
 /* The machine's lack of memory is not blamed on the pickle. */
@@ -524,6 +542,7 @@ int main(void)
 		cmocka_unit_test(limits_hold),
 		cmocka_unit_test(deepest_allowed_nesting_loads),
 		cmocka_unit_test(memory_is_bounded_by_input),
+		cmocka_unit_test(limit_of_memory_is_named),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -271,9 +271,9 @@ static void dump_refuses_bottomless_nesting(void **state)
 	mkpt_done(&m);
 }
 
-/* The numbers of distinct classes and storages are bounded, and do not take
- * quadratic time: the test would not end. */
-static void dump_refuses_too_many_names_and_storages(void **state)
+/* Many distinct classes and storages do not take quadratic time: the test would not
+ * end. */
+static void dump_writes_many_names_and_storages(void **state)
 {
 	struct mkpt m = { 0 };
 	struct value *const names = mkpt_list(&m), *const list = mkpt_list(&m);
@@ -294,10 +294,10 @@ static void dump_refuses_too_many_names_and_storages(void **state)
 		mkpt_add(&m, names, mkpt_global(&m, "m", name));
 		mkpt_add(&m, list, pid);
 	}
-	assert_int_equal(pickle_dump(names, &out, &s, &err), -E2BIG);
-	assert_non_null(strstr(err.text, "more than 262144 classes"));
-	assert_int_equal(pickle_dump(list, &out, &s, &err), -E2BIG);
-	assert_non_null(strstr(err.text, "more than 262144 classes"));
+	assert_int_equal(pickle_dump(names, &out, &s, &err), 0);
+	assert_int_equal(s.n, 0);
+	assert_int_equal(pickle_dump(list, &out, &s, &err), 0);
+	assert_int_equal(s.n, 300000);
 	pickle_storages_done(&s);
 	bytebuf_done(&out);
 	mkpt_done(&m);
@@ -382,7 +382,7 @@ int main(void)
 		cmocka_unit_test(memo_indices_above_255_use_the_long_form),
 		cmocka_unit_test(storages_are_numbered_as_they_are_met),
 		cmocka_unit_test(dump_refuses_bottomless_nesting),
-		cmocka_unit_test(dump_refuses_too_many_names_and_storages),
+		cmocka_unit_test(dump_writes_many_names_and_storages),
 		cmocka_unit_test(real_files_come_out_unchanged),
 	};
 
