@@ -148,7 +148,7 @@ static const char *parse_value(struct options *o, int key, const char *text)
 	case KEY_LOG:
 		return parse_file(text, &o->log) ? NULL : "not a file name";
 	case KEY_VIEW:
-		return plan_parse_kind(text, &plan->kind)
+		return view_type_parse_kind(text, &plan->type.kind)
 			       ? NULL
 			       : "must be universal, hf, fp32 or zero";
 	case KEY_RANKS:
@@ -260,16 +260,14 @@ static void drop_helper_flags(struct options *o, int *argc, char **argv)
 static int check_ranks(struct options *o)
 {
 	struct tree_options *const t = &o->tree;
-	const bool zero = t->plan.kind == PLAN_RESHARD;
+	const bool zero = t->plan.type.kind == PLAN_RESHARD;
 
 	if (zero && t->nrecut != 1)
 		return bad_option("view=zero", "needs ranks=N, with one N");
 	if (t->replace && t->nrecut != 1)
 		return bad_option("replace", "needs ranks=N, with one N");
-	if (zero) {
-		t->plan.ranks = t->recut[0].ranks;
-		t->plan.stage = t->recut[0].stage;
-	}
+	if (zero)
+		t->plan.type = t->recut[0];
 	return 0;
 }
 

@@ -170,6 +170,7 @@ static int plan_form(const struct check *c, const struct form *f,
 					      .any_stage = f->any_stage,
 					      .hugging_face = true };
 	struct plan *const p = c->report.plan;
+	struct view_type type = { .kind = f->kind };
 	unsigned ranks;
 
 	if (f->kind == PLAN_UNIVERSAL)
@@ -177,9 +178,8 @@ static int plan_form(const struct check *c, const struct form *f,
 	/* For twice the ranks every file is cut again.  A multiple of the old number
 	 * suits expert parallelism. */
 	ranks = plan_zckpt(p)->dir.dp_degree;
-	return plan_open_derived(
-		p, f->kind, ranks <= RESHARD_RANKS_MAX / 2 ? 2 * ranks : ranks,
-		0, out, err);
+	type.ranks = ranks <= RESHARD_RANKS_MAX / 2 ? 2 * ranks : ranks;
+	return plan_open_derived(p, &type, out, err);
 }
 
 static int check_form(const struct check *c, const struct form *f,

@@ -32,8 +32,7 @@
 #include "ckpt/zero/checkpoint.h"
 
 #define WORKERS_MAX 4096
-#define POINTER_FILE "latest_universal"
-#define POINTER_MAX 64
+#define POINTER_MAX (sizeof("latest") + VIEW_SUFFIX_MAX)
 
 struct convert {
 	char *in;
@@ -60,7 +59,7 @@ static int check_patterns(const struct convert *c, struct plan *p)
 	const struct model *const m = r ? &r->model : NULL;
 
 	/* No rule applies when each model-parallel rank is re-cut for itself. */
-	if (!m || !m->nunused || c->lenient || c->plan.kind == PLAN_RESHARD)
+	if (!m || !m->nunused || c->lenient || c->plan.type.kind == PLAN_RESHARD)
 		return CMD_OK;
 	for (size_t i = 0; i < m->nunused; i++)
 		cmd_say("%s: a pattern of merge rules matches no parameter: %s", r->dir.model[0].path, m->unused[i]);
@@ -71,15 +70,12 @@ static int check_patterns(const struct convert *c, struct plan *p)
 /* The file beside the output that names it, as beside a mount's view. */
 static const char *pointer_file(const struct convert *c, char name[POINTER_MAX])
 {
-	if (c->plan.kind == PLAN_UNIVERSAL)
-		return POINTER_FILE;
-	if (c->plan.kind != PLAN_RESHARD)
+	char suffix[VIEW_SUFFIX_MAX];
+
+	if (c->plan.type.kind == PLAN_HF || c->plan.type.kind == PLAN_FP32)
 		return NULL;
-	if (c->plan.stage)
-		snprintf(name, POINTER_MAX, "latest_dp%u_z%u", c->plan.ranks,
-			 c->plan.stage);
-	else
-		snprintf(name, POINTER_MAX, "latest_dp%u", c->plan.ranks);
+	view_type_suffix(&c->plan.type, suffix);
+	snprintf(name, POINTER_MAX, "latest%s", suffix);
 	return name;
 }
 
@@ -310,7 +306,7 @@ static bool parse_stage(const char *text, struct plan_options *out)
 {
 	if (*text < '1' || *text > '3' || text[1])
 		return parse_choice(text, "native", "any", &out->any_stage);
-	out->stage = (unsigned)(*text - '0');
+	out->type.stage = (unsigned)(*text - '0');
 	return true;
 }
 
@@ -331,10 +327,10 @@ static int set_rules(struct convert *c, int code)
 /* Set an option about the kind of tree, as set_option. */
 static int set_kind(struct convert *c, char **argv, int code)
 {
-	if (code == OPT_TO && !plan_parse_kind(optarg, &c->plan.kind))
+	if (code == OPT_TO && !view_type_parse_kind(optarg, &c->plan.type.kind))
 		return cmd_usage(argv[0], "--to must be 'universal', 'hf', 'fp32' or"
 				 " 'zero', not '%s'", optarg);
-	if (code == OPT_RANKS && !parse_ranks(optarg, &c->plan.ranks))
+	if (code == OPT_RANKS && !parse_ranks(optarg, &c->plan.type.ranks))
 		return cmd_usage(argv[0], "'%s' is not a number of ranks (1 to"
 				 " %u)", optarg, RESHARD_RANKS_MAX);
 	if (code == OPT_DTYPE &&
@@ -392,23 +388,23 @@ static int set_option(struct convert *c, char **argv, int code)
 /* Check that the options suit the kind of tree. */
 static int check_options(const struct convert *c, char **argv)
 {
-	const bool zero = c->plan.kind == PLAN_RESHARD;
-	const bool weights = c->plan.kind != PLAN_UNIVERSAL && !zero;
+	const bool zero = c->plan.type.kind == PLAN_RESHARD;
+	const bool weights = c->plan.type.kind != PLAN_UNIVERSAL && !zero;
 
-	if (c->has_dtype && c->plan.kind != PLAN_HF)
+	if (c->has_dtype && c->plan.type.kind != PLAN_HF)
 		return cmd_usage(argv[0], "--dtype requires --to hf");
 	if (c->plan.shard_size && !weights)
 		return cmd_usage(argv[0], "--shard-size requires --to hf or"
 				 " --to fp32");
-	if (c->plan.any_stage && c->plan.kind != PLAN_UNIVERSAL)
+	if (c->plan.any_stage && c->plan.type.kind != PLAN_UNIVERSAL)
 		return cmd_usage(argv[0], "--stage any applies only to universal"
 					  " checkpoints");
-	if (zero != (c->plan.ranks != 0))
+	if (zero != (c->plan.type.ranks != 0))
 		return cmd_usage(argv[0], zero ? "--to zero requires --ranks" :
 						 "--ranks requires --to zero");
-	if (c->plan.stage && !zero)
+	if (c->plan.type.stage && !zero)
 		return cmd_usage(argv[0], "--stage %u requires --to zero",
-				 c->plan.stage);
+				 c->plan.type.stage);
 	return CMD_OK;
 }
 

@@ -159,8 +159,7 @@ static int open_model(struct diff_tree *t, struct errmsg *err)
 static int open_zero(struct diff_tree *t, struct errmsg *err)
 {
 	/* The files are never written, so their checksums are not needed. */
-	static const struct plan_options options = { .kind = PLAN_UNIVERSAL,
-						     .crc_zero = true,
+	static const struct plan_options options = { .crc_zero = true,
 						     .any_stage = true };
 
 	t->kind = "ZeRO checkpoint";

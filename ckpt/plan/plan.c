@@ -16,25 +16,12 @@
 #include "ckpt/zero/checkpoint.h"
 #include "ckpt/zero/complete.h"
 
-static const struct {
-	const char *name;
-	const struct plan_view *view;
-} kinds[PLAN_KINDS] = {
-	[PLAN_UNIVERSAL] = { "universal", &plan_universal },
-	[PLAN_HF] = { "hf", &plan_weights },
-	[PLAN_FP32] = { "fp32", &plan_weights },
-	[PLAN_RESHARD] = { "zero", &plan_reshard },
+static const struct plan_view *const views[PLAN_KINDS] = {
+	[PLAN_UNIVERSAL] = &plan_universal,
+	[PLAN_HF] = &plan_weights,
+	[PLAN_FP32] = &plan_weights,
+	[PLAN_RESHARD] = &plan_reshard,
 };
-
-bool plan_parse_kind(const char *text, enum plan_kind *out)
-{
-	for (int kind = 0; kind < PLAN_KINDS; kind++)
-		if (strcmp(text, kinds[kind].name) == 0) {
-			*out = (enum plan_kind)kind;
-			return true;
-		}
-	return false;
-}
 
 bool plan_parse_dtype(const char *text, enum dtype *out)
 {
@@ -100,7 +87,7 @@ int plan_open(const char *path, const struct plan_options *options,
 	int rc;
 
 	if (options->hugging_face && !tagdir_is_tag(path) && hfdir_is_one(path))
-		return options->kind == PLAN_UNIVERSAL
+		return options->type.kind == PLAN_UNIVERSAL
 			       ? open_view(&plan_hfdir, path, NULL, false,
 					   options, out, err)
 			       : errmsg_set(
@@ -109,27 +96,24 @@ int plan_open(const char *path, const struct plan_options *options,
 					 " weights; only a universal tree can be made"
 					 " of it",
 					 path);
-	universal.kind = PLAN_UNIVERSAL;
+	universal.type.kind = PLAN_UNIVERSAL;
 	rc = open_view(&plan_universal, path, NULL, false, &universal, &p, err);
 	if (rc)
 		return rc;
-	if (options->kind != PLAN_UNIVERSAL)
-		return open_view(kinds[options->kind].view, path, p, true,
+	if (options->type.kind != PLAN_UNIVERSAL)
+		return open_view(views[options->type.kind], path, p, true,
 				 options, out, err);
 	*out = p;
 	return 0;
 }
 
-int plan_open_derived(struct plan *universal, enum plan_kind kind,
-		      unsigned ranks, unsigned stage, struct plan **out,
-		      struct errmsg *err)
+int plan_open_derived(struct plan *universal, const struct view_type *type,
+		      struct plan **out, struct errmsg *err)
 {
 	struct plan_options options = universal->options;
 
-	options.kind = kind;
-	options.ranks = ranks;
-	options.stage = stage;
-	return open_view(kinds[kind].view, universal->zckpt->dir.path,
+	options.type = *type;
+	return open_view(views[type->kind], universal->zckpt->dir.path,
 			 universal, false, &options, out, err);
 }
 

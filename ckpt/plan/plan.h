@@ -10,7 +10,7 @@
 
 #include "ckpt/base/access.h"
 #include "ckpt/base/bytebuf.h"
-#include "ckpt/base/bytes.h"
+#include "ckpt/plan/view_type.h"
 #include "ckpt/tensor/tensor.h"
 
 struct errmsg;
@@ -22,7 +22,7 @@ struct weights;
 
 /*
  * The tree of files that a converter would write for a checkpoint, computed
- * instead of written.  enum plan_kind lists the kinds of trees.
+ * instead of written.
  *
  * Nodes are numbers below PLAN_NODE_END. They stay the same as long as the plan
  * is open; the root is PLAN_ROOT. Thread-safe after plan_open.
@@ -30,7 +30,7 @@ struct weights;
 struct plan;
 
 /*
- * The universal tree, as ds_to_universal.py writes it:
+ * The universal tree:
  *
  *     /                     PLAN_ROOT
  *     /zero/                PLAN_ZERO
@@ -38,38 +38,17 @@ struct plan;
  *     /zero/optimizer_state.pt
  *     /mp_rank_00_model_states.pt, ...
  *
- * and the tree of a Hugging Face directory, as hf_to_universal.py writes it:
+ * and that of a Hugging Face directory:
  *
  *     /zero/<param>/fp32.pt, exp_avg.pt, exp_avg_sq.pt
  *     /source.txt
  */
-enum plan_kind {
-	PLAN_UNIVERSAL,
-	/* Only weights, as zero_to_fp32.py writes them, in the root:
-	 * model.safetensors with the files that transformers reads beside it,
-	 * or pytorch_model.bin. */
-	PLAN_HF,
-	PLAN_FP32,
-	/* The ZeRO files, in the root, that another number of ranks would have
-	 * saved. */
-	PLAN_RESHARD,
-	PLAN_KINDS
-};
-
-/* Parse a kind as options name it: universal, hf, fp32, zero.  Returns false for
- * other text. */
-bool plan_parse_kind(const char *text, enum plan_kind *out);
-
-/* Parse the type of weights as options name it: fp32, bf16, fp16.  Returns false for
- * other text. */
-bool plan_parse_dtype(const char *text, enum dtype *out);
-
 #define PLAN_ROOT UINT64_C(0)
 #define PLAN_ZERO (UINT64_C(1) << 36)
 #define PLAN_NODE_END (UINT64_C(1) << 40)
 
 struct plan_options {
-	enum plan_kind kind;
+	struct view_type type;
 	bool crc_zero; /* leave checksums zero; do not compute them */
 	/* Plan a tree that every ZeRO stage can load.  The converter's own
 	 * tree, which is the default, can be loaded only by the stage that the
@@ -87,11 +66,11 @@ struct plan_options {
 	/* PLAN_HF and PLAN_FP32: largest file in bytes; 0 means
 	 * WEIGHTS_SPLIT_SIZE. */
 	uint64_t shard_size;
-	/* PLAN_RESHARD: number of data-parallel ranks, and ZeRO stage (0: that
-	 * of the checkpoint).  See reshard.h. */
-	unsigned ranks;
-	unsigned stage;
 };
+
+/* Parse the type of weights as options name it: fp32, bf16, fp16.  Returns false for
+ * other text. */
+bool plan_parse_dtype(const char *text, enum dtype *out);
 
 /*
  * Plan the tree of a tag directory or a Hugging Face directory.  A universal
@@ -106,14 +85,12 @@ int plan_open(const char *path, const struct plan_options *options,
 void plan_close(struct plan *p);
 
 /*
- * Plan another tree of a universal plan's tag, with its options and `kind`; `ranks`
- * and `stage` are those of PLAN_RESHARD.  Plans that share a universal plan must be
- * made one at a time, since each fills in what the others read.  `universal` must
- * outlive the new plan.
+ * Plan another tree of a universal plan's tag, with its options.  Plans that share a
+ * universal plan must be made one at a time, since each fills in what the others read.
+ * `universal` must outlive the new plan.
  */
-int plan_open_derived(struct plan *universal, enum plan_kind kind,
-		      unsigned ranks, unsigned stage, struct plan **out,
-		      struct errmsg *err);
+int plan_open_derived(struct plan *universal, const struct view_type *type,
+		      struct plan **out, struct errmsg *err);
 
 /*
  * Return the weights of a universal plan's tag.  They are loaded once and
@@ -165,8 +142,8 @@ struct plan_entry {
 };
 
 /* -ENOENT if there is no such entry; other errors come from shards. */
-int plan_lookup(struct plan *p, uint64_t dir, const char *name,
-		uint64_t *node, struct errmsg *err);
+int plan_lookup(struct plan *p, uint64_t dir, const char *name, uint64_t *node,
+		struct errmsg *err);
 
 /*
  * Iterate over the entries of a directory.  Start with `*pos` 0.  Returns 1 and

@@ -170,8 +170,8 @@ static int reshard_make(struct plan *p, const char *path, struct errmsg *err)
 	struct plan_reshard *const x = reshard_of(p);
 	const struct tagdir *const d = &p->zckpt->dir;
 	const struct reshard_options options = {
-		.ranks = p->options.ranks,
-		.stage = p->options.stage,
+		.ranks = p->options.type.ranks,
+		.stage = p->options.type.stage,
 	};
 	const int rc = reshard_init(&x->s, p->zckpt, &options, err)
 			       ?: add_layers(x, d, err);

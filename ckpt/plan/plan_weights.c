@@ -347,7 +347,7 @@ static int weights_make(struct plan *p, const char *path, struct errmsg *err)
 	int rc = zckpt_profiles(p->zckpt, err)
 			 ?: plan_universal_weights(p->universal, &x->w, err);
 
-	x->format = &formats[p->options.kind];
+	x->format = &formats[p->options.type.kind];
 	if (!rc)
 		rc = split_weights(x, err);
 	if (!rc && x->format->safetensors)

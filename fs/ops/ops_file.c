@@ -101,7 +101,7 @@ static int open_file(fuse_req_t req, fuse_ino_t ino, struct handle *h,
 		return rc;
 	if (!ops_may_read(req, &h->f.readers))
 		rc = -EACCES;
-	else if (h->f.plan)
+	else if (h->f.view)
 		rc = passed_open(&s->passed, ino, h->f.v, &h->passed, err);
 	if (rc)
 		tree_file_close(&h->f);
@@ -111,7 +111,7 @@ static int open_file(fuse_req_t req, fuse_ino_t ino, struct handle *h,
 /* Is the file kept in the kernel's page cache? */
 static bool is_small(const struct handle *h)
 {
-	return h->f.plan && !h->passed && prefill_eligible(vfile_size(h->f.v));
+	return h->f.view && !h->passed && prefill_eligible(vfile_size(h->f.v));
 }
 
 /* Reply to an OPEN.  Afterwards other threads may use the handle, and free it. */

@@ -3,10 +3,8 @@
 ucfs_SOURCES += \
 	%D%/pathtab.h %D%/pathtab.c \
 	%D%/rankfile.h %D%/rankfile.c \
-	%D%/view_type.h %D%/view_type.c \
-	%D%/saved_again.h %D%/saved_again.c \
 	%D%/views.h %D%/views.c \
-	%D%/tree.h %D%/tree_impl.h %D%/survey.h %D%/survey.c \
+	%D%/tree.h %D%/tree_impl.h %D%/survey.c \
 	%D%/tree.c %D%/tree_open.c \
 	%D%/tree_lookup.c %D%/tree_dir.c \
 	%D%/tree_control.c

@@ -3,9 +3,6 @@
  * Says at mount what of a run will not be served: the user is at the terminal now,
  * and a run that resumes tomorrow is not.
  */
-#include "fs/tree/survey.h"
-
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,104 +17,82 @@
 #include "ckpt/pack/packfs.h"
 #include "ckpt/sys/parallel.h"
 #include "fs/log/log.h"
-#include "fs/tree/pathtab.h"
 #include "fs/tree/tree_impl.h"
-#include "fs/tree/views.h"
 
 #define SURVEY_WIDTH 16 /* directories that are scanned at once */
 
-int survey_plan_tag(struct tree *t, uint64_t index, const char *path,
-		    struct errmsg *err)
-{
-	const struct view_type type = { .kind = PLAN_UNIVERSAL };
-	size_t view;
+/* An entry of a directory of the run that may be a tag. */
+struct candidate {
+	char *path;
+	bool odd; /* has files of a checkpoint, but may not be served */
+};
 
-	return tree_plan(t, path, &type, ino_of_lower(t, index), &view, err);
-}
-
-/* The entries of a directory of the run that may be tags. */
 struct survey {
 	struct tree *t;
 	uint64_t index; /* of the directory */
-	char **paths;
-	bool *odd; /* has files of a checkpoint, but cannot be served */
+	struct candidate *v;
 	size_t n, cap;
 };
 
-static int survey_add(struct survey *s, const char *dir, const char *name)
-{
-	char *path;
-
-	if (asprintf(&path, "%s/%s", dir, name) < 0)
-		return -ENOMEM;
-	if (!array_reserve(&s->paths, &s->cap, s->n + 1, sizeof(*s->paths))) {
-		free(path);
-		return -ENOMEM;
-	}
-	s->paths[s->n++] = path;
-	return 0;
-}
-
 /* Add an entry: a directory, or a pack without one under the name that it stands
- * for. */
-static int survey_entry(struct survey *s, const char *dir, const char *entry,
-			mode_t type)
+ * for.  False if memory is short. */
+static bool survey_add(struct survey *s, const char *dir, const char *entry,
+		       mode_t type)
 {
-	char *name;
-	int rc;
+	char *const name =
+		S_ISREG(type) ? packfs_dir_name(entry) : strdup(entry);
+	struct candidate x = { 0 };
+	bool ok = name;
 
-	if (entry[0] == '.')
-		return 0;
-	if (!S_ISREG(type))
-		return survey_add(s, dir, entry);
-	name = packfs_dir_name(entry);
-	if (!name)
-		return -ENOMEM;
-	rc = strcmp(name, entry) == 0 ? 0 : survey_add(s, dir, name);
+	if (ok && entry[0] != '.' &&
+	    (!S_ISREG(type) || strcmp(name, entry) != 0)) {
+		if (asprintf(&x.path, "%s/%s", dir, name) < 0)
+			x.path = NULL;
+		ok = x.path &&
+		     array_reserve(&s->v, &s->cap, s->n + 1, sizeof(*s->v));
+		if (ok)
+			s->v[s->n++] = x;
+		else
+			free(x.path);
+	}
 	free(name);
-	return rc;
+	return ok;
 }
-
-enum tried { NOT_TRIED, PLANNED, FAILED };
 
 /* What became of a tag when the newest usable one was looked for? */
-static enum tried tried_before(const struct survey *s, const char *path)
+static enum view_state tried_before(const struct survey *s, const char *path)
 {
-	const size_t n = views_count(s->t->views);
 	struct errmsg why;
+	struct view *x;
 
-	for (size_t i = 0; i < n; i++) {
-		if (strcmp(views_path(s->t->views, i), path) != 0)
-			continue;
-		if (views_is_planned(s->t->views, i))
-			return PLANNED;
-		if (views_failed(s->t->views, i, &why))
-			return FAILED;
-	}
-	return NOT_TRIED;
+	for (size_t i = 0; (x = views_get(s->t->views, i)); i++)
+		if (strcmp(x->path, path) == 0)
+			return view_state(x, &why);
+	return VIEW_NEW;
 }
 
 /* A tag is scanned, which looks at all names and sizes and opens no file. */
 static int survey_scan(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct survey *const s = ctx;
-	const enum tried tried = tried_before(s, s->paths[i]);
+	struct candidate *const x = &s->v[i];
+	const enum view_state tried = tried_before(s, x->path);
 	struct tagdir d;
 	size_t tiny;
 
 	(void)err;
-	s->odd[i] = tried == FAILED;
-	if (tried != NOT_TRIED || !tagdir_is_tag(s->paths[i]) ||
-	    kinds_is_universal(s->paths[i])) /* shown as it is */
+	x->odd = tried == VIEW_FAILED;
+	if (tried != VIEW_NEW || !tagdir_is_tag(x->path) ||
+	    kinds_is_universal(x->path)) /* shown as it is */
 		return 0;
-	s->odd[i] = tagdir_scan(&d, s->paths[i], NULL);
-	if (!s->odd[i]) {
-		s->odd[i] = tagdir_find_tiny(&d, &tiny);
+	x->odd = tagdir_scan(&d, x->path, NULL);
+	if (!x->odd) {
+		x->odd = tagdir_find_tiny(&d, &tiny);
 		tagdir_done(&d);
 	}
 	/* With option `check`, or for files that are too small, the plan says
 	 * more. */
-	s->odd[i] |= s->t->o->check;
+	x->odd |= s->t->o->check;
 	return 0;
 }
 
@@ -129,7 +104,7 @@ static void survey_report(const struct survey *s, const char *path)
 	int rc;
 
 	if (tagdir_is_zero_tag(path)) {
-		rc = survey_plan_tag(s->t, s->index, path, &why);
+		rc = tree_plan_tag(s->t, s->index, path, &why);
 	} else {
 		rc = tagdir_scan(&d, path, &why);
 		if (!rc)
@@ -140,22 +115,13 @@ static void survey_report(const struct survey *s, const char *path)
 			    why.text);
 }
 
-/* `latest` is written after the tag, so it can name one that was removed. */
-static void survey_latest(const char *dir, const struct tag_list *tags)
-{
-	if (tags->latest && tags->n && tags->choice != TAGS_LATEST)
-		log_warning("%s/latest names %s, which is not a ZeRO checkpoint"
-			    " here; latest_universal names %s_universal",
-			    dir, tags->latest, tags->v[0].name);
-}
-
+/* Recursive to a depth of two. */
 static void survey_dir(struct tree *t, const char *dir, uint64_t index,
 		       const struct tag_list *tags, unsigned levels);
 
 /* The Hugging Face Trainer's directories, checkpoint-N, hold a tag each. */
-static void survey_below(struct survey *s, size_t i, unsigned levels)
+static void survey_below(struct survey *s, const char *dir, unsigned levels)
 {
-	const char *const dir = s->paths[i];
 	struct tag_list tags;
 	uint64_t child;
 
@@ -167,32 +133,32 @@ static void survey_below(struct survey *s, size_t i, unsigned levels)
 	tags_done(&tags);
 }
 
-/* Warn of what in the directory, and `levels` below, will not be served. */
 static void survey_dir(struct tree *t, const char *dir, uint64_t index,
 		       const struct tag_list *tags, unsigned levels)
 {
 	struct survey s = { .t = t, .index = index };
-	struct dirlist d;
-	int rc = files_list(dir, false, &d, NULL);
+	struct dirlist d = { 0 };
 
-	if (!rc) {
-		for (size_t i = 0; !rc && i < d.n; i++)
-			rc = survey_entry(&s, dir, d.v[i].name, d.v[i].own_type);
-		dirlist_done(&d);
-	}
-	s.odd = calloc(s.n + 1, sizeof(*s.odd));
-	if (s.odd)
-		parallel_for(s.n, SURVEY_WIDTH, survey_scan, &s, NULL);
-	for (size_t i = 0; s.odd && i < s.n; i++)
-		if (s.odd[i])
-			survey_report(&s, s.paths[i]);
-		else if (levels)
-			survey_below(&s, i, levels);
-	survey_latest(dir, tags);
+	files_list(dir, false, &d, NULL);
+	for (size_t i = 0; i < d.n; i++)
+		if (!survey_add(&s, dir, d.v[i].name, d.v[i].own_type))
+			break;
+	dirlist_done(&d);
+	parallel_for(s.n, SURVEY_WIDTH, survey_scan, &s, NULL);
 	for (size_t i = 0; i < s.n; i++)
-		free(s.paths[i]);
-	free(s.paths);
-	free(s.odd);
+		if (s.v[i].odd)
+			survey_report(&s, s.v[i].path);
+		else if (levels)
+			survey_below(&s, s.v[i].path, levels);
+	/* `latest` is written after the tag, so it can name one that was
+	 * removed. */
+	if (tags->latest && tags->n && tags->choice != TAGS_LATEST)
+		log_warning("%s/latest names %s, which is not a ZeRO checkpoint"
+			    " here; latest_universal names %s_universal",
+			    dir, tags->latest, tags->v[0].name);
+	for (size_t i = 0; i < s.n; i++)
+		free(s.v[i].path);
+	free(s.v);
 }
 
 void survey_run(struct tree *t, const struct tag_list *tags)

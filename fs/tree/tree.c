@@ -18,13 +18,10 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/files/files.h"
-#include "ckpt/plan/plan.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
-#include "fs/tree/pathtab.h"
 #include "fs/tree/tree_impl.h"
-#include "fs/tree/views.h"
 
 #define BLOCK_SIZE (1u << 20) /* cp and Python read in pieces of it */
 
@@ -36,9 +33,31 @@
 #define LISTING_MAX (1u << 20)
 #define ENTRY_BYTES 64u /* of a typical entry */
 
+int tree_parse(struct tree *t, uint64_t ino, struct tree_node *out)
+{
+	const uint64_t low = ino & ((UINT64_C(1) << INO_VIEW_SHIFT) - 1);
+
+	*out = (struct tree_node){ .index = low };
+	if (ino & INO_CONTROL) {
+		out->kind = NODE_CONTROL;
+	} else if (ino & INO_LATEST) {
+		out->kind = NODE_LATEST;
+	} else if (ino == TREE_ROOT && t->is_view) {
+		*out = (struct tree_node){ NODE_VIEW, PLAN_ROOT,
+					   atomic_load(&t->root_view) };
+	} else if (ino != low) {
+		out->kind = NODE_VIEW;
+		out->view = views_get(t->views,
+				      (size_t)(ino >> INO_VIEW_SHIFT) - 1);
+	} else {
+		out->index = ino == TREE_ROOT ? 0 : low - INO_LOWER_FIRST;
+	}
+	return out->kind == NODE_VIEW && !out->view ? -ENOENT : 0;
+}
+
 /* --- attributes ------------------------------------------------------------- */
 
-static void set_owner(const struct tree *t, struct stat *st)
+void tree_set_owner(const struct tree *t, struct stat *st)
 {
 	if (t->o->has_uid)
 		st->st_uid = t->o->uid;
@@ -70,7 +89,7 @@ void tree_synthesize(const struct tree *t, uint64_t ino, mode_t mode,
 		.st_blocks = (blkcnt_t)((size + 511) / 512),
 	};
 	st->st_mtim.tv_sec = st->st_ctim.tv_sec = st->st_atim.tv_sec = mtime_s;
-	set_owner(t, st);
+	tree_set_owner(t, st);
 }
 
 /* Users that cannot reach the source must not pass the root of the mount. */
@@ -82,7 +101,7 @@ static void restrict_root(const struct tree *t, struct stat *st)
 	st->st_uid = a.uid;
 	st->st_gid = a.gid;
 	st->st_mode &= ~(mode_t)0777 | a.mode | a.mode >> 2;
-	set_owner(t, st);
+	tree_set_owner(t, st);
 }
 
 /* Adapt the attributes of a file of the run.  The mount serves no ACLs: a file
@@ -94,7 +113,7 @@ void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl,
 	st->st_mode &= (mode_t) ~(has_acl ? 0277 : 0222);
 	if (!S_ISDIR(st->st_mode))
 		st->st_blksize = BLOCK_SIZE;
-	set_owner(t, st);
+	tree_set_owner(t, st);
 }
 
 /* A name is looked up by so many looks, which may take this part of the time. */
@@ -121,8 +140,8 @@ int tree_lstat(struct tree *t, const char *path, struct attrs *out)
 
 double tree_moment(const struct tree *t)
 {
-	const double s = (double)atomic_load(&t->look_ns) / 1e9 * LOOKS *
-			 LOOK_PART;
+	const double s =
+		(double)atomic_load(&t->look_ns) / 1e9 * LOOKS * LOOK_PART;
 
 	if (!far_is_far(&t->far) || s < A_MOMENT)
 		return A_MOMENT;
@@ -148,54 +167,49 @@ static int stat_lower(struct tree *t, uint64_t index, struct tree_attr *out)
 	return 0;
 }
 
-static int stat_in_plan(struct tree *t, size_t view, uint64_t node,
-			struct plan_stat *out, struct errmsg *err)
+static int stat_in_plan(struct view *x, uint64_t node, struct plan_stat *out,
+			struct errmsg *err)
 {
 	struct plan *p;
-	int rc = views_plan(t->views, view, &p, err);
+	int rc = view_plan(x, &p, err);
 
 	if (rc)
 		return rc;
 	rc = plan_stat(p, node, out, err);
-	views_put(t->views, view);
+	view_put(x);
 	return rc;
 }
 
 /* Stat the root of a re-cut view without planning it: anyone may look up thousands. */
-static int stat_recut(struct tree *t, size_t view, struct plan_stat *out,
-		      struct errmsg *err)
+static int stat_recut(struct view *x, struct plan_stat *out, struct errmsg *err)
 {
-	const size_t universal = views_universal(t->views, view);
+	struct view *const tag = view_universal(x);
 	struct plan *p;
 	int rc;
 
-	if (!views_is_listed(t->views, view) &&
-	    views_plan(t->views, universal, &p, NULL) == 0) {
-		rc = plan_stat_recut(p, views_type(t->views, view).ranks, out,
-				     err);
-		views_put(t->views, universal);
-		return rc;
-	}
-	return stat_in_plan(t, view, PLAN_ROOT, out, err);
+	if (view_is_listed(x) || view_plan(tag, &p, NULL))
+		return stat_in_plan(x, PLAN_ROOT, out, err);
+	rc = plan_stat_recut(p, x->type.ranks, out, err);
+	view_put(tag);
+	return rc;
 }
 
-static int stat_view(struct tree *t, size_t view, uint64_t node,
+static int stat_view(struct tree *t, struct view *x, uint64_t node,
 		     struct tree_attr *out, struct errmsg *err)
 {
-	const bool recut = node == PLAN_ROOT &&
-			   views_type(t->views, view).kind == PLAN_RESHARD;
 	struct plan_stat st;
-	const int rc = recut ? stat_recut(t, view, &st, err)
-			     : stat_in_plan(t, view, node, &st, err);
+	const int rc = node == PLAN_ROOT && x->type.kind == PLAN_RESHARD
+			       ? stat_recut(x, &st, err)
+			       : stat_in_plan(x, node, &st, err);
 
 	if (rc)
 		return rc;
-	tree_synthesize(t, ino_of_view(t, view, node),
+	tree_synthesize(t, ino_of_view(t, x, node),
 			(st.is_dir ? S_IFDIR : S_IFREG) | st.mode, st.size,
 			st.nlink, st.mtime_s, &out->st);
 	out->st.st_uid = st.uid;
 	out->st.st_gid = st.gid;
-	set_owner(t, &out->st);
+	tree_set_owner(t, &out->st);
 	if (out->st.st_ino == TREE_ROOT)
 		restrict_root(t, &out->st);
 	/* The root is always the same inode, of whatever view. */
@@ -203,13 +217,12 @@ static int stat_view(struct tree *t, size_t view, uint64_t node,
 	return 0;
 }
 
-int tree_latest_text(struct tree *t, const struct view_type *type,
-		     uint64_t index, char text[LATEST_TEXT_MAX])
+int tree_latest_text(const char *dir, const struct view_type *type,
+		     char text[LATEST_TEXT_MAX])
 {
 	char suffix[VIEW_SUFFIX_MAX];
-	const char *const dir = pathtab_path(t->pathtab, index, NULL);
 	struct tag_list tags;
-	int rc = dir ? tags_list(dir, &tags, NULL) : -ENOENT;
+	int rc = tags_list(dir, &tags, NULL);
 
 	if (rc)
 		return rc;
@@ -222,25 +235,37 @@ int tree_latest_text(struct tree *t, const struct view_type *type,
 	return rc;
 }
 
-static int stat_latest(struct tree *t, const struct view_type *type,
-		       uint64_t index, struct tree_attr *out)
+/* Get the content of the pointer with a path, and the path of its directory. */
+static int read_latest(struct tree *t, uint64_t index, const char **dir,
+		       char text[LATEST_TEXT_MAX])
+{
+	struct view_type type;
+	uint64_t parent;
+	size_t n;
+	const char *const path = pathtab_path(t->pathtab, index, &parent);
+
+	*dir = path ? pathtab_path(t->pathtab, parent, NULL) : NULL;
+	if (!*dir || !view_type_parse(path + strlen(*dir) + 1, &n, &type))
+		return -ENOENT;
+	return tree_latest_text(*dir, &type, text);
+}
+
+static int stat_latest(struct tree *t, uint64_t index, struct tree_attr *out)
 {
 	char text[LATEST_TEXT_MAX];
-	int rc = tree_latest_text(t, type, index, text);
+	const char *path;
 	struct attrs dir;
+	const int rc = read_latest(t, index, &path, text)
+			       ?: tree_lstat(t, path, &dir);
 
 	if (rc)
 		return rc;
-	rc = tree_lstat(t, pathtab_path(t->pathtab, index, NULL), &dir);
-	if (rc)
-		return rc;
 	/* It reveals no more than a listing of the directory. */
-	tree_synthesize(t, ino_of_latest(type, index),
-			S_IFREG | (dir.st.st_mode & 0444), strlen(text), 1,
-			t->source.st_mtim.tv_sec, &out->st);
+	tree_synthesize(t, INO_LATEST | index, S_IFREG | (dir.st.st_mode & 0444),
+			strlen(text), 1, t->source.st_mtim.tv_sec, &out->st);
 	out->st.st_uid = dir.st.st_uid;
 	out->st.st_gid = dir.st.st_gid;
-	set_owner(t, &out->st);
+	tree_set_owner(t, &out->st);
 	out->timeout = tree_moment(t);
 	return 0;
 }
@@ -248,17 +273,20 @@ static int stat_latest(struct tree *t, const struct view_type *type,
 int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out,
 		 struct errmsg *err)
 {
-	const struct tree_node n = ino_parse(t, ino);
-	struct view_type type;
+	struct tree_node n;
+	const int rc = tree_parse(t, ino, &n);
 
+	if (rc)
+		return rc;
 	switch (n.kind) {
 	case NODE_LOWER:
 		return stat_lower(t, n.index, out);
-	case NODE_VIEW: return stat_view(t, n.view, n.index, out, err);
+	case NODE_VIEW:
+		return stat_view(t, n.view, n.index, out, err);
 	case NODE_LATEST:
-		type = view_type_of_number((unsigned)n.view);
-		return stat_latest(t, &type, n.index, out);
-	case NODE_CONTROL: return tree_control_stat(t, ino, out, err);
+		return stat_latest(t, n.index, out);
+	case NODE_CONTROL:
+		return tree_control_stat(t, ino, out, err);
 	}
 	return -ENOENT;
 }
@@ -266,36 +294,35 @@ int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out,
 int tree_add_view(struct tree *t, const char *tag, const struct view_type *type,
 		  uint64_t index, uint64_t *ino)
 {
-	size_t view;
+	struct view *x;
 	const int rc = views_add(t->views, tag, type, ino_of_lower(t, index),
-				 tree_moment(t), &view);
+				 tree_moment(t), &x);
 
 	if (!rc)
-		*ino = ino_of_view(t, view, PLAN_ROOT);
+		*ino = ino_of_view(t, x, PLAN_ROOT);
 	return rc;
 }
 
 bool tree_renew(struct tree *t)
 {
-	const struct view_type type = tree_root_type(t);
-	size_t view;
+	struct view *x;
 
-	if (!t->is_view || views_add(t->views, t->o->source, &type, TREE_ROOT,
-				     tree_moment(t), &view))
+	if (!t->is_view || views_add(t->views, t->o->source, &t->o->plan.type,
+				     TREE_ROOT, tree_moment(t), &x))
 		return false;
-	return atomic_exchange(&t->root_view, view) != view;
+	return atomic_exchange(&t->root_view, x) != x;
 }
 
 /* --- files ------------------------------------------------------------------- */
 
 int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size)
 {
-	const struct tree_node n = ino_parse(t, ino);
+	struct tree_node n;
 	const char *path;
 	ssize_t len;
 	int fd;
 
-	if (n.kind != NODE_LOWER)
+	if (tree_parse(t, ino, &n) || n.kind != NODE_LOWER)
 		return -EINVAL;
 	path = pathtab_path(t->pathtab, n.index, NULL);
 	if (!path)
@@ -310,17 +337,9 @@ int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size)
 	return (int)len;
 }
 
-static int open_bytes(struct bytebuf *text, int rc, struct tree_file *out,
-		      struct errmsg *err)
-{
-	if (!rc && !(out->v = vfile_new_bytes(text, err)))
-		rc = -ENOMEM;
-	bytebuf_done(text);
-	return rc;
-}
-
 /* A file of a server has no descriptor: it is a file of one shard. */
-static int open_remote(const char *path, struct tree_file *out, struct errmsg *err)
+static int open_remote(const char *path, struct tree_file *out,
+		       struct errmsg *err)
 {
 	struct fileid id;
 	struct stat st;
@@ -364,59 +383,62 @@ static int open_lower(struct tree *t, uint64_t index, struct tree_file *out,
 	return 0;
 }
 
-static int open_in_view(struct tree *t, size_t view, uint64_t node,
-			struct tree_file *out, struct errmsg *err)
+static int open_in_view(struct view *x, uint64_t node, struct tree_file *out,
+			struct errmsg *err)
 {
-	int rc = views_plan(t->views, view, &out->plan, err);
+	struct plan *p;
+	int rc = view_plan(x, &p, err);
 
 	if (rc)
 		return rc;
-	out->views = t->views;
-	out->view = view;
-	rc = plan_file_open(out->plan, node, &out->v, err);
+	rc = plan_file_open(p, node, &out->v, err);
 	if (rc == -EIO)
-		views_suspect(t->views, view);
-	if (rc) {
-		views_put(t->views, view);
-		out->plan = NULL;
-	}
+		view_suspect(x);
+	if (rc)
+		view_put(x);
+	else
+		out->view = x;
 	return rc;
 }
 
 int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
 		   struct errmsg *err)
 {
-	const struct tree_node n = ino_parse(t, ino);
 	char text[LATEST_TEXT_MAX];
-	struct view_type type;
 	struct bytebuf bytes = { 0 };
-	int rc;
+	struct tree_node n;
+	const char *dir;
+	int rc = tree_parse(t, ino, &n);
 
 	*out = (struct tree_file){ .fd = -1, .readers = ACCESS_ALL };
+	if (rc)
+		return rc;
 	switch (n.kind) {
 	case NODE_LOWER:
 		return open_lower(t, n.index, out, err);
 	case NODE_VIEW:
-		return open_in_view(t, n.view, n.index, out, err);
+		return open_in_view(n.view, n.index, out, err);
 	case NODE_LATEST:
-		type = view_type_of_number((unsigned)n.view);
-		rc = tree_latest_text(t, &type, n.index, text);
+		rc = read_latest(t, n.index, &dir, text);
 		if (!rc)
 			bytebuf_add_str(&bytes, text);
-		return open_bytes(&bytes, rc, out, err);
+		break;
 	case NODE_CONTROL:
 		rc = tree_control_bytes(t, ino, &bytes, err);
-		return open_bytes(&bytes, rc, out, err);
+		break;
 	}
-	return -ENOENT;
+	if (!rc && !(out->v = vfile_new_bytes(&bytes, err)))
+		rc = -ENOMEM;
+	bytebuf_done(&bytes);
+	return rc;
 }
 
 void tree_file_close(struct tree_file *f)
 {
 	vfile_free(f->v);
 	shardcache_free(f->own);
-	if (f->plan)
-		views_put(f->views, f->view);
+	if (f->view)
+		view_put(f->view);
 	if (f->fd >= 0)
 		close(f->fd);
 }

@@ -10,12 +10,11 @@
 
 #include "ckpt/base/access.h"
 #include "ckpt/plan/plan.h"
-#include "fs/tree/view_type.h"
 
 struct errmsg;
 struct stats;
 struct vfile;
-struct views;
+struct view;
 
 /*
  * The namespace of a mount, as inodes:
@@ -49,7 +48,7 @@ struct tree_options {
 	struct view_type recut[TREE_RECUT_MAX];
 	size_t nrecut;
 	bool replace; /* show the tags themselves as the first of these */
-	bool check; /* open all files of a tag before it is served */
+	bool check;   /* open all files of a tag before it is served */
 };
 
 /*
@@ -101,9 +100,7 @@ int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size);
 struct tree_file {
 	struct vfile *v;   /* virtual: shards, or literal bytes; else NULL */
 	int fd;            /* a local file of the run; else -1 */
-	struct plan *plan; /* the plan whose shards `v` reads, or NULL */
-	struct views *views; /* with `plan`: whose it is */
-	size_t view;
+	struct view *view; /* whose file it is, or NULL */
 	struct shardcache *own; /* of a server's file, which `v` reads; or NULL */
 	/* In a shared mount, the users that may read `fd`.  The file may not be
 	 * the one whose permissions the kernel has checked. */

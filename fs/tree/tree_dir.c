@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Listing directories.  A view's entries are computed from its plan.  A directory
+ * Listing directories.  The entries of a view, and of .ucfs, are computed.  A directory
  * of the run is read completely when it is opened, and the views of its tags are
  * added.
  */
-#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,20 +15,19 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
 #include "ckpt/pack/packfs.h"
-#include "fs/tree/pathtab.h"
-#include "fs/tree/tree.h"
 #include "fs/tree/tree_impl.h"
-#include "fs/tree/views.h"
 
 struct tree_dir {
 	struct tree *t;
+	enum tree_kind kind;
+	uint64_t ino;
 	uint64_t parent;
-	bool is_view;
-	size_t view;
+	struct access readers;
+	/* NODE_VIEW: */
+	struct view *view; /* in use, if `plan` is not NULL */
 	struct plan *plan;
 	uint64_t node;
-	struct access readers;
-	/* Entries, unless it is a view: */
+	/* NODE_LOWER: */
 	struct tree_entry *v;
 	size_t n, cap;
 };
@@ -51,12 +49,12 @@ static int tree_dir_add(struct tree_dir *d, uint64_t ino, mode_t type,
 	return 0;
 }
 
-static bool has_name(const struct tree_dir *d, const char *name)
+static struct tree_entry *find_name(const struct tree_dir *d, const char *name)
 {
 	for (size_t i = 0; i < d->n; i++)
 		if (strcmp(d->v[i].name, name) == 0)
-			return true;
-	return false;
+			return &d->v[i];
+	return NULL;
 }
 
 static int add_lower(struct tree_dir *d, const char *path, uint64_t index,
@@ -93,38 +91,20 @@ static int read_lower(struct tree_dir *d, const char *path, uint64_t index)
 	return rc;
 }
 
-/* Add a view of a tag, unless a file on disk has its name. */
-static int add_view(struct tree_dir *d, const char *tag, const char *name,
-		    uint64_t index, const struct view_type *type)
+/* Add a view of a tag, unless a file on disk, or a view, has its name. */
+static int add_view(struct tree_dir *d, const char *tag, uint64_t index,
+		    const struct view_type *type)
 {
 	char own[NAME_MAX + VIEW_SUFFIX_MAX], suffix[VIEW_SUFFIX_MAX];
 	uint64_t ino;
 	int rc;
 
 	view_type_suffix(type, suffix);
-	snprintf(own, sizeof(own), "%s%s", name, suffix);
-	if (has_name(d, own))
+	snprintf(own, sizeof(own), "%s%s", strrchr(tag, '/') + 1, suffix);
+	if (find_name(d, own))
 		return 0;
 	rc = tree_add_view(d->t, tag, type, index, &ino);
 	return rc ? rc : tree_dir_add(d, ino, S_IFDIR, false, own);
-}
-
-/* Add the re-cut views of a tag: those that options name, and those that have been
- * used lately. */
-static int add_recut(struct tree_dir *d, const char *tag, const char *name,
-		     uint64_t index)
-{
-	struct tree *const t = d->t;
-	struct view_name view;
-	size_t pos = 0;
-	int rc = 0;
-
-	for (size_t i = 0; !rc && i < t->o->nrecut; i++)
-		rc = add_view(d, tag, name, index, &t->o->recut[i]);
-	while (!rc && views_next_recut(t->views, &pos, &view))
-		if (strcmp(view.path, tag) == 0)
-			rc = add_view(d, tag, name, index, &view.type);
-	return rc;
 }
 
 /* Show a tag, which is entry `i`, as the view that stands for it; one that is
@@ -133,8 +113,7 @@ static int replace_tag(struct tree_dir *d, const char *tag, const char *name,
 		       uint64_t index, size_t i)
 {
 	uint64_t ino;
-	const int rc =
-		tree_add_view(d->t, tag, &d->t->o->recut[0], index, &ino);
+	const int rc = tree_add_view(d->t, tag, &d->t->o->recut[0], index, &ino);
 
 	if (rc)
 		return rc;
@@ -160,14 +139,14 @@ static int add_views(struct tree_dir *d, const char *path, uint64_t index,
 	}
 	/* Where the directory itself is there the pack is a file like others, as
 	 * is what is no pack. */
-	if ((!packed || !has_name(d, name)) && tagdir_is_zero_tag(tag)) {
+	if ((!packed || !find_name(d, name)) && tagdir_is_zero_tag(tag)) {
 		*added = true;
 		for (int kind = 0; !rc && kind < VIEW_KINDS; kind++)
-			rc = add_view(d, tag, name, index,
+			rc = add_view(d, tag, index,
 				      &(struct view_type){
 					      .kind = (enum plan_kind)kind });
-		if (!rc)
-			rc = add_recut(d, tag, name, index);
+		for (size_t k = 0; !rc && k < d->t->o->nrecut; k++)
+			rc = add_view(d, tag, index, &d->t->o->recut[k]);
 		if (!rc && d->t->o->replace)
 			rc = replace_tag(d, tag, name, index, i);
 	}
@@ -176,42 +155,48 @@ static int add_views(struct tree_dir *d, const char *path, uint64_t index,
 	return rc;
 }
 
-/* Add the pointer to views of a type.  latest_universal replaces a file on disk;
- * other pointers do not. */
-static int add_latest(struct tree_dir *d, uint64_t index,
+/* Add the pointer to views of a type in directory `index`, whose path is `dir`.
+ * latest_universal replaces a file on disk; other pointers do not. */
+static int add_latest(struct tree_dir *d, const char *dir, uint64_t index,
 		      const struct view_type *type)
 {
-	const uint64_t ino = ino_of_latest(type, index);
-	char name[sizeof(LATEST_PREFIX) + VIEW_SUFFIX_MAX];
-	char suffix[VIEW_SUFFIX_MAX];
+	char suffix[VIEW_SUFFIX_MAX], *path;
+	struct tree_entry *e;
+	uint64_t child;
+	int rc;
 
 	view_type_suffix(type, suffix);
-	snprintf(name, sizeof(name), LATEST_PREFIX "%s", suffix);
-	for (size_t i = 0; i < d->n; i++)
-		if (strcmp(d->v[i].name, name) == 0) {
-			if (type->kind == PLAN_RESHARD)
-				return 0;
-			d->v[i].ino = ino;
-			d->v[i].type = S_IFREG;
-			return 0;
-		}
-	return tree_dir_add(d, ino, S_IFREG, true, name);
+	if (asprintf(&path, "%s/" LATEST_PREFIX "%s", dir, suffix) < 0)
+		return -ENOMEM;
+	e = find_name(d, path + strlen(dir) + 1);
+	rc = pathtab_add(d->t->pathtab, path, index, &child);
+	if (!rc && !e) {
+		rc = tree_dir_add(d, INO_LATEST | child, S_IFREG, true,
+				  path + strlen(dir) + 1);
+	} else if (!rc && type->kind == PLAN_UNIVERSAL) {
+		e->ino = INO_LATEST | child;
+		e->type = S_IFREG;
+	}
+	free(path);
+	return rc;
 }
 
-/* Add a pointer for each type of views in the directory. */
-static int add_pointers(struct tree_dir *d, uint64_t index)
+/* Add the re-cut views that have been used lately, and a pointer for each type of views
+ * in the directory. */
+static int add_pointers(struct tree_dir *d, const char *dir, uint64_t index)
 {
+	static const struct view_type universal = { .kind = PLAN_UNIVERSAL };
 	struct tree *const t = d->t;
-	struct view_name view;
-	size_t pos = 0;
-	int rc = add_latest(d, index,
-			    &(struct view_type){ .kind = PLAN_UNIVERSAL });
+	struct view *x;
+	int rc = add_latest(d, dir, index, &universal);
 
 	for (size_t i = 0; !rc && i < t->o->nrecut; i++)
-		rc = add_latest(d, index, &t->o->recut[i]);
-	while (!rc && views_next_recut(t->views, &pos, &view))
-		if (view.parent == ino_of_lower(t, index))
-			rc = add_latest(d, index, &view.type);
+		rc = add_latest(d, dir, index, &t->o->recut[i]);
+	for (size_t i = 0; !rc && (x = views_get(t->views, i)); i++)
+		if (x->type.kind == PLAN_RESHARD && x->parent == d->ino &&
+		    view_is_listed(x) && tagdir_is_zero_tag(x->path))
+			rc = add_view(d, x->path, index, &x->type)
+				     ?: add_latest(d, dir, index, &x->type);
 	return rc;
 }
 
@@ -234,75 +219,49 @@ static int open_lower(struct tree_dir *d, uint64_t index)
 		    d->v[i].type == S_IFREG || d->v[i].type == 0)
 			rc = add_views(d, path, index, i, &views);
 	if (!rc && views)
-		rc = add_pointers(d, index);
+		rc = add_pointers(d, path, index);
 	return rc;
 }
 
-static int open_control(struct tree_dir *d, uint64_t ino)
+static int open_view(struct tree_dir *d, struct errmsg *err)
 {
-	const size_t n = views_count(d->t->views);
-	char name[NAME_MAX + 1];
-	int rc = 0;
-
-	d->parent = ino == INO_CONTROL ? TREE_ROOT : INO_CONTROL;
-	if (ino == INO_CONTROL) {
-		for (size_t i = 0; !rc && i < TREE_CONTROL_ENTRIES; i++) {
-			const struct tree_control_entry *const e =
-				&tree_control_entries[i];
-
-			rc = tree_dir_add(d, e->ino,
-					  e->ino == INO_CONTROL_PLANS ? S_IFDIR
-								      : S_IFREG,
-					  true, e->name);
-		}
-		return rc;
-	}
-	if (ino != INO_CONTROL_PLANS)
-		return -ENOTDIR;
-	for (size_t i = 0; !rc && i < n; i++) {
-		if (!views_is_listed(d->t->views, i))
-			continue;
-		tree_control_name(d->t, i, name);
-		rc = tree_dir_add(d, INO_CONTROL_PLAN0 + i, S_IFREG, false,
-				  name);
-	}
-	return rc;
-}
-
-static int tree_dir_open_view(struct tree_dir *d, size_t view, uint64_t node,
-			      struct errmsg *err)
-{
-	const int rc = views_plan(d->t->views, view, &d->plan, err);
+	const int rc = view_plan(d->view, &d->plan, err);
 
 	if (rc)
 		return rc;
-	d->view = view;
-	d->is_view = true;
-	d->node = node;
-	if (node == PLAN_ROOT)
-		d->parent = views_parent(d->t->views, view);
-	else
-		d->parent = ino_of_view(d->t, view, plan_parent(d->plan, node));
+	if (!plan_is_dir(d->plan, d->node))
+		return -ENOTDIR;
+	d->parent = d->node == PLAN_ROOT
+			    ? d->view->parent
+			    : ino_of_view(d->t, d->view,
+					  plan_parent(d->plan, d->node));
 	return 0;
 }
 
 int tree_dir_open(struct tree *t, uint64_t ino, struct tree_dir **out,
 		  struct errmsg *err)
 {
-	const struct tree_node n = ino_parse(t, ino);
 	struct tree_dir *const d = calloc(1, sizeof(*d));
-	int rc = -ENOTDIR;
+	struct tree_node n;
+	int rc;
 
 	if (!d)
 		return -ENOMEM;
+	rc = tree_parse(t, ino, &n);
 	d->t = t;
+	d->kind = n.kind;
+	d->ino = ino;
 	d->readers = ACCESS_ALL;
-	if (n.kind == NODE_LOWER)
+	d->view = n.view;
+	d->node = n.index;
+	if (!rc && n.kind == NODE_LOWER) {
 		rc = open_lower(d, n.index);
-	else if (n.kind == NODE_CONTROL)
-		rc = open_control(d, ino);
-	else if (n.kind == NODE_VIEW)
-		rc = tree_dir_open_view(d, n.view, n.index, err);
+	} else if (!rc && n.kind == NODE_VIEW) {
+		rc = open_view(d, err);
+	} else if (!rc) {
+		d->parent = ino == INO_CONTROL ? TREE_ROOT : INO_CONTROL;
+		rc = tree_control_is_dir(ino) ? 0 : -ENOTDIR;
+	}
 	if (rc)
 		tree_dir_close(d);
 	else
@@ -313,7 +272,7 @@ int tree_dir_open(struct tree *t, uint64_t ino, struct tree_dir **out,
 void tree_dir_close(struct tree_dir *d)
 {
 	if (d->plan)
-		views_put(d->t->views, d->view);
+		view_put(d->view);
 	free(d->v);
 	free(d);
 }
@@ -330,7 +289,7 @@ bool tree_is_immutable(const struct tree *t)
 
 bool tree_dir_is_immutable(const struct tree_dir *d)
 {
-	return d->is_view;
+	return d->kind == NODE_VIEW;
 }
 
 uint64_t tree_dir_parent(const struct tree_dir *d)
@@ -344,8 +303,9 @@ int tree_dir_next(struct tree_dir *d, uint64_t *pos, struct tree_entry *out,
 	struct plan_entry e;
 	int rc;
 
-	assert(!d->is_view == !d->plan);
-	if (!d->is_view) {
+	if (d->kind == NODE_CONTROL)
+		return tree_control_next(d->t, d->ino, pos, out);
+	if (d->kind == NODE_LOWER) {
 		if (*pos >= d->n)
 			return 0;
 		*out = d->v[(*pos)++];

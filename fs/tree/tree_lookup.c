@@ -16,12 +16,8 @@
 #include <string.h>
 
 #include "ckpt/dirs/tagdir.h"
-#include "ckpt/files/files.h"
-#include "fs/tree/pathtab.h"
 #include "fs/tree/rankfile.h"
-#include "fs/tree/tree.h"
 #include "fs/tree/tree_impl.h"
-#include "fs/tree/views.h"
 
 /* Find or add a view of `tag`, a path in directory `index` of the run.  -ENOENT if
  * there is no such tag. */
@@ -53,24 +49,7 @@ static int lookup_view(struct tree *t, uint64_t index, const char *dir,
 	return rc;
 }
 
-/* Is `name` a pointer to views of `kind`, latest_universal or latest_dp<ranks>, in
- * a directory with tags?  Then set `*ino`. */
-static bool find_latest(struct tree *t, uint64_t index, const char *name,
-			enum plan_kind kind, uint64_t *ino)
-{
-	char text[LATEST_TEXT_MAX];
-	struct view_type type;
-	size_t n;
-
-	if (!view_type_parse(name, &n, &type) || type.kind != kind ||
-	    n != strlen(LATEST_PREFIX) || strncmp(name, LATEST_PREFIX, n) != 0 ||
-	    tree_latest_text(t, &type, index, text))
-		return false;
-	*ino = ino_of_latest(&type, index);
-	return true;
-}
-
-/* Return the inode of a path of the run. */
+/* Return the inode of a path, with the bits of its kind. */
 static int lookup_path(struct tree *t, uint64_t index, const char *path,
 		       uint64_t *ino)
 {
@@ -80,6 +59,29 @@ static int lookup_path(struct tree *t, uint64_t index, const char *path,
 	if (!rc)
 		*ino = ino_of_lower(t, child);
 	return rc;
+}
+
+/* Find a pointer to views of `kind`, latest_universal or latest_dp<ranks>.  -ENOENT if
+ * `path` is none, or the directory has no tags. */
+static int lookup_latest(struct tree *t, uint64_t index, const char *dir,
+			 const char *path, enum plan_kind kind, uint64_t *ino)
+{
+	const char *const name = path + strlen(dir) + 1;
+	char text[LATEST_TEXT_MAX];
+	struct view_type type;
+	uint64_t child;
+	size_t n;
+	int rc;
+
+	if (!view_type_parse(name, &n, &type) || type.kind != kind ||
+	    n != strlen(LATEST_PREFIX) || strncmp(name, LATEST_PREFIX, n) != 0)
+		return -ENOENT;
+	rc = tree_latest_text(dir, &type, text)
+		     ?: pathtab_add(t->pathtab, path, index, &child);
+	if (rc)
+		return rc == -ENOMEM ? rc : -ENOENT;
+	*ino = INO_LATEST | child;
+	return 0;
 }
 
 /* Look up a path that exists on disk.  A tag may be shown re-cut. */
@@ -96,14 +98,14 @@ static int lookup_lower(struct tree *t, uint64_t index, const char *path,
 /* Look up a name that is not on disk: a view, a pointer to one, or a file that
  * replaces a missing one of a rank. */
 static int lookup_synthesized(struct tree *t, uint64_t index, const char *dir,
-			      const char *path, const char *name, uint64_t *ino)
+			      const char *path, uint64_t *ino)
 {
+	const char *const name = path + strlen(dir) + 1;
 	char *twin;
-	int rc;
+	int rc = lookup_latest(t, index, dir, path, PLAN_RESHARD, ino);
 
-	if (find_latest(t, index, name, PLAN_RESHARD, ino))
-		return 0;
-	rc = lookup_view(t, index, dir, name, ino);
+	if (rc == -ENOENT)
+		rc = lookup_view(t, index, dir, name, ino);
 	if (rc != -ENOENT || !t->o->replace)
 		return rc;
 	/* A tag that is packed. */
@@ -128,54 +130,69 @@ static int lookup_in_lower(struct tree *t, uint64_t index, const char *name,
 
 	if (!dir)
 		return -ENOENT;
-	if (find_latest(t, index, name, PLAN_UNIVERSAL, ino))
-		return 0;
 	if (asprintf(&path, "%s/%s", dir, name) < 0)
 		return -ENOMEM;
-	rc = tree_lstat(t, path, &a);
-	if (!rc)
-		rc = lookup_lower(t, index, path, a.st.st_mode, ino);
-	else if (rc == -ENOENT)
-		rc = lookup_synthesized(t, index, dir, path, name, ino);
+	rc = lookup_latest(t, index, dir, path, PLAN_UNIVERSAL, ino);
+	if (rc == -ENOENT) {
+		rc = tree_lstat(t, path, &a);
+		if (!rc)
+			rc = lookup_lower(t, index, path, a.st.st_mode, ino);
+		else if (rc == -ENOENT)
+			rc = lookup_synthesized(t, index, dir, path, ino);
+	}
 	free(path);
 	return rc;
 }
 
-static int lookup_in_view(struct tree *t, size_t view, uint64_t node,
+static int lookup_in_view(struct tree *t, struct view *x, uint64_t node,
 			  const char *name, uint64_t *ino, struct errmsg *err)
 {
 	struct plan *p;
 	uint64_t child;
-	int rc = views_plan(t->views, view, &p, err);
+	int rc = view_plan(x, &p, err);
 
 	if (rc)
 		return rc;
 	rc = plan_lookup(p, node, name, &child, err);
-	views_put(t->views, view);
+	view_put(x);
 	if (!rc)
-		*ino = ino_of_view(t, view, child);
+		*ino = ino_of_view(t, x, child);
 	return rc;
+}
+
+static int lookup_in_control(struct tree *t, uint64_t dir, const char *name,
+			     uint64_t *ino)
+{
+	struct tree_entry e;
+	uint64_t pos = 0;
+
+	while (tree_control_is_dir(dir) && tree_control_next(t, dir, &pos, &e))
+		if (strcmp(e.name, name) == 0) {
+			*ino = e.ino;
+			return 0;
+		}
+	return -ENOENT;
 }
 
 int tree_lookup(struct tree *t, uint64_t dir, const char *name,
 		struct tree_attr *out, double *timeout, struct errmsg *err)
 {
-	const struct tree_node n = ino_parse(t, dir);
-	uint64_t ino = 0;
-	int rc = -ENOENT;
+	struct tree_node n;
+	uint64_t ino = INO_CONTROL;
+	int rc = tree_parse(t, dir, &n);
 
+	if (rc)
+		return rc;
 	*timeout = n.kind == NODE_VIEW && dir != TREE_ROOT ? FOREVER
 							   : tree_moment(t);
-	if (dir == TREE_ROOT && strcmp(name, CONTROL_NAME) == 0) {
-		ino = INO_CONTROL;
+	if (dir == TREE_ROOT && strcmp(name, CONTROL_NAME) == 0)
 		rc = 0;
-	} else if (n.kind == NODE_LOWER) {
+	else if (n.kind == NODE_LOWER)
 		rc = lookup_in_lower(t, n.index, name, &ino);
-	} else if (n.kind == NODE_VIEW) {
+	else if (n.kind == NODE_VIEW)
 		rc = lookup_in_view(t, n.view, n.index, name, &ino, err);
-	} else if (n.kind == NODE_CONTROL) {
-		rc = tree_control_lookup(t, dir, name, &ino);
-	}
+	else
+		rc = lookup_in_control(t, dir, name, &ino);
 	if (!rc)
 		rc = tree_getattr(t, ino, out, err);
 	if (!rc)
@@ -186,10 +203,9 @@ int tree_lookup(struct tree *t, uint64_t dir, const char *name,
 double tree_entry_timeout(const struct tree *t, uint64_t dir,
 			  const struct tree_attr *attr)
 {
-	const bool renewed =
-		dir == TREE_ROOT || ino_parse(t, dir).kind == NODE_LOWER;
-
+	/* Directories of a run, and the root, whose tag may be saved again. */
+	const bool changes = dir < UINT64_C(1) << INO_VIEW_SHIFT;
 	const double moment = tree_moment(t);
 
-	return renewed && attr->timeout > moment ? moment : attr->timeout;
+	return changes && attr->timeout > moment ? moment : attr->timeout;
 }

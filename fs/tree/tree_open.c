@@ -13,14 +13,9 @@
 #include "ckpt/dirs/tags.h"
 #include "ckpt/files/files.h"
 #include "ckpt/files/roots.h"
-#include "ckpt/plan/plan.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/zero/checkpoint.h"
-#include "fs/tree/pathtab.h"
-#include "fs/tree/survey.h"
-#include "fs/tree/tree.h"
 #include "fs/tree/tree_impl.h"
-#include "fs/tree/views.h"
 
 /* --- the newest tag ------------------------------------------------------------ */
 
@@ -36,7 +31,7 @@ static int open_tags(struct tree *t, const struct tag_list *tags,
 
 		if (asprintf(&path, "%s/%s", t->o->source, tags->v[i].name) < 0)
 			return errmsg_nomem(err, NULL);
-		rc = survey_plan_tag(t, 0, path, i ? &why : err);
+		rc = tree_plan_tag(t, 0, path, i ? &why : err);
 		free(path);
 	}
 	return rc;
@@ -67,7 +62,7 @@ static int open_run(struct tree *t, struct errmsg *err)
 /* --- opening --------------------------------------------------------------------- */
 
 int tree_plan(struct tree *t, const char *path, const struct view_type *type,
-	      uint64_t parent, size_t *view, struct errmsg *err)
+	      uint64_t parent, struct view **view, struct errmsg *err)
 {
 	const struct zero_checkpoint *tag;
 	struct plan *plan;
@@ -75,21 +70,30 @@ int tree_plan(struct tree *t, const char *path, const struct view_type *type,
 
 	if (rc)
 		return errmsg_nomem(err, path);
-	rc = views_plan(t->views, *view, &plan, err);
+	rc = view_plan(*view, &plan, err);
 	if (rc)
 		return rc;
 	tag = plan_zckpt(plan);
 	if (tag)
 		far_suppose(&t->far, &tag->far);
-	views_put(t->views, *view);
+	view_put(*view);
 	return 0;
+}
+
+int tree_plan_tag(struct tree *t, uint64_t index, const char *path,
+		  struct errmsg *err)
+{
+	static const struct view_type type = { .kind = PLAN_UNIVERSAL };
+	struct view *view;
+
+	return tree_plan(t, path, &type, ino_of_lower(t, index), &view, err);
 }
 
 static int tree_open_view(struct tree *t, struct errmsg *err)
 {
-	const struct view_type type = tree_root_type(t);
-	size_t view;
-	const int rc = tree_plan(t, t->o->source, &type, TREE_ROOT, &view, err);
+	struct view *view;
+	const int rc = tree_plan(t, t->o->source, &t->o->plan.type, TREE_ROOT,
+				 &view, err);
 
 	if (!rc)
 		atomic_init(&t->root_view, view);
@@ -99,11 +103,11 @@ static int tree_open_view(struct tree *t, struct errmsg *err)
 /* Only a tag has several views. */
 static int check_kind(const struct tree_options *o, bool tag, struct errmsg *err)
 {
-	if (o->plan.kind != PLAN_UNIVERSAL && !tag)
+	if (o->plan.type.kind != PLAN_UNIVERSAL && !tag)
 		return errmsg_set(err, -EINVAL,
 				  "%s: option view: not a tag directory",
 				  o->source);
-	if (o->nrecut && tag && o->plan.kind != PLAN_RESHARD)
+	if (o->nrecut && tag && o->plan.type.kind != PLAN_RESHARD)
 		return errmsg_set(err, -EINVAL,
 				  "%s: option ranks: a tag directory also needs"
 				  " view=zero",
@@ -209,17 +213,19 @@ int tree_open(const struct tree_options *o, const struct stats *stats,
 
 void tree_warm(struct tree *t)
 {
-	const size_t n = views_count(t->views);
-	struct plan *plan = NULL;
+	struct errmsg why;
+	struct plan *plan;
+	struct view *x;
 
-	if (t->is_view && t->o->plan.kind != PLAN_UNIVERSAL)
+	if (t->is_view && t->o->plan.type.kind != PLAN_UNIVERSAL)
 		return;
-	for (size_t i = 0; i < n && !plan; i++) {
-		plan = views_plan_if_made(t->views, i);
-		if (!plan)
+	for (size_t i = 0; (x = views_get(t->views, i)); i++) {
+		if (view_state(x, &why) != VIEW_PLANNED ||
+		    view_plan(x, &plan, NULL))
 			continue;
 		plan_warm(plan);
-		views_put(t->views, i);
+		view_put(x);
+		return;
 	}
 }
 

@@ -4,13 +4,12 @@
  *
  * A plan does not change, so a tag that is saved again gets new views, with new
  * numbers and thus new inodes: whatever the kernel has cached of the old ones
- * stays true of them.  An old view is retired, which is to say that it is not
- * found any more, and its plan is closed after the last use.
+ * stays true of them.  An old view is retired: it is not found any more, and its plan
+ * is closed after the last use of any of the tag's plans.
  *
  * Anyone may look up a re-cut view of any number of ranks.  So a name costs a few hundred
- * bytes, and of the plans that are derived for re-cut views only the latest stay
- * when nobody uses them.  A plan that is made again from the same universal one is the
- * same.
+ * bytes, and of the plans of re-cut views only the latest stay when nobody uses them.  A
+ * plan that is made again from the same universal one is the same.
  *
  * A save takes a while and leaves files of two generations meanwhile.  So a tag
  * is taken for saved when two looks at all its files, LOOK_SECONDS apart, see the same.
@@ -21,38 +20,35 @@
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/hashtab.h"
+#include "ckpt/base/source.h"
+#include "ckpt/dirs/hfdir.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/sys/clock.h"
+#include "ckpt/sys/crc32.h"
+#include "ckpt/vfile/shardcache.h"
+#include "ckpt/zero/checkpoint.h"
 #include "fs/log/log.h"
-#include "fs/tree/saved_again.h"
 
 #define RETRY_SECONDS 1
 #define LOOK_SECONDS 1.0
 
-struct view {
-	char *path;            /* immutable */
-	struct view_type type; /* immutable */
-	uint64_t parent;       /* immutable */
-	struct view *tag;      /* immutable: the universal view of its tag, or itself */
-	size_t number;         /* immutable */
-	/* Protected by views.lock: */
-	struct plan *plan; /* immutable while there are users */
-	time_t failed;     /* time of the last attempt */
-	int rc;            /* and its result */
-	struct errmsg *why; /* NULL if none failed */
-	unsigned users; /* of the plan: callers, and plans that refer to it */
-	uint64_t last_use;
-	struct view *base; /* whose plan this plan refers to, or NULL */
-	bool retired;      /* its tag was saved again */
-	/* Of a universal view, which stands for its tag: */
-	struct view *planned; /* a view whose plan refers to no other's, or NULL */
-	bool suspect;         /* a file could not be opened */
+static const struct view_type universal = { .kind = PLAN_UNIVERSAL };
+
+/* A tag, of one generation. */
+struct tag {
+	char *path;         /* immutable */
+	struct view *views; /* list protected by views.lock */
+	bool retired;       /* saved again; written with both locks held */
+	pthread_mutex_t lock; /* held while a plan is made or files are looked at: */
+	struct plan *plan; /* the universal one, over which the others are made */
+	bool planned;      /* a view of it has had a plan */
+	atomic_bool suspect; /* a file could not be opened */
 	bool there;      /* its files were there when they were last compared */
 	uint64_t looked; /* the time of that */
 	uint32_t seen;   /* sum of what was seen then, if it was other files */
@@ -60,10 +56,10 @@ struct view {
 
 struct views {
 	struct plan_options options;
-	bool check; /* all files of a tag */
-	pthread_mutex_t lock; /* protects the rest; held while a plan is made */
-	struct view **v;
-	size_t n, cap;
+	bool check;           /* all files of a tag */
+	pthread_mutex_t lock; /* protects the rest */
+	size_t n;
+	struct view *v[VIEWS_MAX];
 	struct hashtab index; /* into `v`, by path and type */
 	size_t recut;         /* of them, re-cut views */
 	uint64_t clock;       /* of last_use */
@@ -76,41 +72,58 @@ struct views *views_new(const struct plan_options *options, bool check)
 	if (!v)
 		return NULL;
 	v->options = *options;
+	v->options.type = universal;
 	v->check = check;
 	pthread_mutex_init(&v->lock, NULL);
 	return v;
+}
+
+/* Close the plans of a tag, which nobody uses. */
+static void close_plans(struct tag *tag)
+{
+	for (struct view *x = tag->views; x; x = x->next) {
+		if (x->plan != tag->plan)
+			plan_close(x->plan);
+		x->plan = NULL;
+	}
+	plan_close(tag->plan);
+	tag->plan = NULL;
+}
+
+static void free_tag(struct tag *tag)
+{
+	pthread_mutex_destroy(&tag->lock);
+	free(tag->path);
+	free(tag);
 }
 
 void views_free(struct views *v)
 {
 	if (!v)
 		return;
-	/* Other plans refer to universal ones, which are the first kind. */
-	for (int kind = PLAN_KINDS; kind-- > 0;)
-		for (size_t i = 0; i < v->n; i++)
-			if ((int)v->v[i]->type.kind == kind)
-				plan_close(v->v[i]->plan);
+	for (size_t i = 0; i < v->n; i++)
+		if (v->v[i]->type.kind == PLAN_UNIVERSAL)
+			close_plans(v->v[i]->tag);
 	for (size_t i = 0; i < v->n; i++) {
-		free(v->v[i]->path);
+		if (v->v[i]->type.kind == PLAN_UNIVERSAL)
+			free_tag(v->v[i]->tag);
 		free(v->v[i]->why);
 		free(v->v[i]);
 	}
-	free(v->v);
 	hashtab_done(&v->index);
 	pthread_mutex_destroy(&v->lock);
 	free(v);
 }
 
+/* --- the list, with its lock held ------------------------------------------------- */
+
 static uint64_t hash_view(const char *path, const struct view_type *type)
 {
-	const unsigned fields[] = { (unsigned)type->kind, type->ranks,
-				    type->stage };
-
-	return hash_bytes(hash_bytes(0, path, strlen(path)), fields,
-			  sizeof(fields));
+	return hash_bytes(hash_bytes(0, path, strlen(path)), type,
+			  sizeof(*type));
 }
 
-/* Is there room for one more?  Called with the lock held. */
+/* Is there room for one more? */
 static bool has_room(const struct views *v, const struct view_type *type)
 {
 	if (v->n < VIEWS_MAX &&
@@ -122,109 +135,170 @@ static bool has_room(const struct views *v, const struct view_type *type)
 	return false;
 }
 
-/* Add a view of the tag of a universal one, or a universal one.  Called with the lock
- * held. */
-static int views_append(struct views *v, const char *path,
-			const struct view_type *type, uint64_t parent,
-			struct view *tag, struct view **out)
-{
-	struct view *view;
-
-	if (!has_room(v, type))
-		return -ENFILE;
-	if (!array_reserve(&v->v, &v->cap, v->n + 1, sizeof(struct view *)))
-		return -ENOMEM;
-	view = calloc(1, sizeof(*view));
-	if (!view)
-		return -ENOMEM;
-	view->path = strdup(path);
-	if (!view->path ||
-	    !hashtab_add(&v->index, hash_view(path, type), (uint32_t)v->n)) {
-		free(view->path);
-		free(view);
-		return -ENOMEM;
-	}
-	view->type = *type;
-	view->parent = parent;
-	view->tag = tag ? tag : view;
-	view->number = v->n;
-	v->v[v->n++] = view;
-	v->recut += type->kind == PLAN_RESHARD;
-	*out = view;
-	return 0;
-}
-
-/* NULL if there is none.  Called with the lock held. */
-static struct view *views_find(const struct views *v, const char *path,
-			       const struct view_type *type)
+/* NULL if there is none. */
+static struct view *find_view(const struct views *v, const char *path,
+			      const struct view_type *type)
 {
 	const uint64_t hash = hash_view(path, type);
 	uint32_t i;
 
 	for (size_t pos = 0; hashtab_next(&v->index, hash, &pos, &i);)
-		if (!v->v[i]->retired &&
+		if (!v->v[i]->tag->retired &&
 		    view_type_equal(&v->v[i]->type, type) &&
 		    strcmp(v->v[i]->path, path) == 0)
 			return v->v[i];
 	return NULL;
 }
 
-static struct view *find_tag(const struct views *v, const char *path)
+static int append_view(struct views *v, struct tag *tag,
+		       const struct view_type *type, uint64_t parent,
+		       struct view **out)
 {
-	return views_find(v, path,
-			  &(struct view_type){ .kind = PLAN_UNIVERSAL });
+	struct view *x;
+
+	if (!has_room(v, type))
+		return -ENFILE;
+	x = calloc(1, sizeof(*x));
+	if (!x || !hashtab_add(&v->index, hash_view(tag->path, type),
+			       (uint32_t)v->n)) {
+		free(x);
+		return -ENOMEM;
+	}
+	x->views = v;
+	x->path = tag->path;
+	x->type = *type;
+	x->parent = parent;
+	x->number = v->n;
+	x->tag = tag;
+	x->next = tag->views;
+	tag->views = x;
+	v->v[v->n++] = x;
+	v->recut += type->kind == PLAN_RESHARD;
+	*out = x;
+	return 0;
 }
 
-/* Called with the lock held. */
-static int find_or_append(struct views *v, const char *path,
-			  const struct view_type *type, uint64_t parent,
-			  struct view **out)
+/* Append the universal view of a tag, which has none. */
+static int append_tag(struct views *v, const char *path, uint64_t parent,
+		      struct view **out)
 {
-	const struct view_type universal = { .kind = PLAN_UNIVERSAL };
-	struct view *tag = find_tag(v, path);
-	int rc = 0;
+	struct tag *const tag = calloc(1, sizeof(*tag));
+	int rc = -ENOMEM;
 
 	if (!tag)
-		rc = views_append(v, path, &universal, parent, NULL, &tag);
-	if (rc)
 		return rc;
-	*out = type->kind == PLAN_UNIVERSAL ? tag : views_find(v, path, type);
-	return *out ? 0 : views_append(v, path, type, parent, tag, out);
+	pthread_mutex_init(&tag->lock, NULL);
+	tag->path = strdup(path);
+	if (tag->path)
+		rc = append_view(v, tag, &universal, parent, out);
+	if (rc)
+		free_tag(tag);
+	return rc;
 }
 
-/* Give back a use of the view's plan.  Called with the lock held. */
-static void release_plan(struct view *view)
+/* If a tag is retired, close its plans as soon as nobody uses them. */
+static void close_retired(struct tag *tag)
 {
-	assert(view->users > 0);
-	if (--view->users || !view->retired)
+	if (!tag->retired)
 		return;
-	plan_close(view->plan);
-	view->plan = NULL;
-	if (view->base)
-		release_plan(view->base);
+	for (const struct view *x = tag->views; x; x = x->next)
+		if (x->users)
+			return;
+	close_plans(tag);
+}
+
+/* Close plans of re-cut views that nobody uses, the least recently used ones first,
+ * until as many as may stay are left. */
+static void evict_plans(struct views *v)
+{
+	for (;;) {
+		struct view *oldest = NULL;
+		size_t n = 0;
+
+		for (size_t i = 0; i < v->n; i++) {
+			struct view *const x = v->v[i];
+
+			if (!x->plan || x->users || x->type.kind != PLAN_RESHARD)
+				continue;
+			n++;
+			if (!oldest || x->last_use < oldest->last_use)
+				oldest = x;
+		}
+		if (n <= VIEWS_RECUT_PLANS_MAX)
+			return;
+		plan_close(oldest->plan);
+		oldest->plan = NULL;
+	}
 }
 
 /* --- tags that are saved again ---------------------------------------------------- */
 
-/* Called with the lock held. */
-static void retire(struct views *v, const struct view *tag)
+/* Could a Hugging Face directory have another layout than that of its plan?  Weights of
+ * a format that is preferred may have been added to others. */
+static bool is_other_layout(const struct shardcache *c, const char *path)
 {
-	log_note("%s: was saved again", tag->path);
-	for (size_t i = 0; i < v->n; i++) {
-		struct view *const view = v->v[i];
+	const char *const name = hfdir_layout(path);
+	const char *const slash = strrchr(shardcache_path(c, 0), '/');
 
-		if (view->tag != tag)
-			continue;
-		view->retired = true;
-		view->rc = 0;
-		if (view->plan) {
-			view->users++;
-			release_plan(view);
-		}
-	}
+	return !name || (!hfdir_layout_is_index(name) &&
+			 strcmp(slash ? slash + 1 : "", name) != 0);
 }
 
-static bool is_look_due(const struct view *tag, double moment)
+/* Are the files of a plan there?  A save replaces all of them, so two are looked at,
+ * which costs little where storage is far: a tag's first optimizer shard and first model
+ * states.  A check that a reader made a moment ago is not repeated. */
+static bool is_plan_there(struct plan *p, const char *path)
+{
+	const struct zero_checkpoint *const r = plan_zckpt(p);
+	struct shardcache *const c = plan_shards(p);
+	const uint32_t shards[] = { 0, (uint32_t)(r ? r->dir.noptim
+						    : shardcache_count(c) - 1) };
+
+	return (r || !is_other_layout(c, path)) &&
+	       shardcache_check_paths(c, shards, 2, NULL) == 0;
+}
+
+struct sum {
+	const struct shardcache *planned;
+	size_t n;
+	uint32_t sum;
+	bool same; /* so far */
+};
+
+static void sum_add(struct sum *s, const struct fileid *id)
+{
+	s->sum = crc32_add(s->sum, id, sizeof(*id));
+	s->same =
+		s->same && s->n < shardcache_count(s->planned) &&
+		fileid_unchanged(shardcache_id(s->planned, (uint32_t)s->n), id);
+	s->n++;
+}
+
+/* Sum the identities of all files that are at `path` now; 0 if they are those of the
+ * plan, or no complete checkpoint. */
+static uint32_t sum_files(struct plan *p, const char *path)
+{
+	struct sum s = { .planned = plan_shards(p), .same = true };
+	struct tagdir d;
+	struct hfdir h;
+
+	if (!plan_zckpt(p)) {
+		if (hfdir_open(&h, path, NULL))
+			return 0;
+		for (size_t i = 0; i < h.nfiles; i++)
+			sum_add(&s, &h.files[i].file);
+		hfdir_done(&h);
+	} else {
+		if (tagdir_scan(&d, path, NULL))
+			return 0;
+		for (size_t i = 0; i < tagdir_count(&d); i++)
+			sum_add(&s, &tagdir_file(&d, i)->file);
+		tagdir_done(&d);
+	}
+	return s.same && s.n == shardcache_count(s.planned) ? 0 : s.sum;
+}
+
+static bool is_look_due(const struct tag *tag, double moment)
 {
 	const bool changes = tag->suspect || !tag->there;
 	const double least = changes ? LOOK_SECONDS : moment;
@@ -232,158 +306,123 @@ static bool is_look_due(const struct view *tag, double moment)
 	return (double)(clock_ns() - tag->looked) / 1e9 >= least;
 }
 
-/* Compare the files of a tag that has a plan.  True if it was saved again. */
-static bool compare_files(struct view *tag)
+/* Compare the files of a tag that has a plan.  True if it was saved again.  Called with
+ * its lock held. */
+static bool compare_files(struct tag *tag)
 {
-	struct plan *const plan = tag->planned->plan;
 	const uint32_t before = tag->seen;
 
 	tag->looked = clock_ns();
-	tag->there = !saved_again_maybe(plan, tag->path);
-	/* What saved_again_maybe misses makes opens fail. */
-	tag->seen = tag->suspect || !tag->there
-			    ? saved_again_sum(plan, tag->path)
-			    : 0;
+	tag->there = is_plan_there(tag->plan, tag->path);
+	/* Opens of files fail for what these two do not show. */
+	tag->seen = tag->suspect || !tag->there ? sum_files(tag->plan, tag->path)
+						: 0;
 	tag->suspect = tag->seen != 0;
 	return tag->seen && tag->seen == before;
 }
 
-/* If the last look was more than `moment` seconds ago, look whether a tag was saved
- * again, and then retire its views.  True if it is there as it was planned.  Called with
- * the lock held. */
-static bool look_again(struct views *v, const char *path, double moment)
+/* Called with the tag's lock held. */
+static void retire(struct views *v, struct tag *tag)
 {
-	struct view *const tag = find_tag(v, path);
-
-	if (!tag || !tag->planned)
-		return false;
-	if (!is_look_due(tag, moment) || !compare_files(tag))
-		return tag->there;
-	retire(v, tag);
-	return false;
+	log_note("%s: was saved again", tag->path);
+	pthread_mutex_lock(&v->lock);
+	tag->retired = true;
+	close_retired(tag);
+	pthread_mutex_unlock(&v->lock);
 }
 
 bool views_is_there(struct views *v, const char *path, double moment)
 {
+	struct view *x;
+	struct tag *tag;
 	bool there;
 
 	pthread_mutex_lock(&v->lock);
-	there = look_again(v, path, moment);
+	x = find_view(v, path, &universal);
 	pthread_mutex_unlock(&v->lock);
+	if (!x)
+		return false;
+	tag = x->tag;
+	pthread_mutex_lock(&tag->lock);
+	if (!tag->retired && tag->plan && is_look_due(tag, moment) &&
+	    compare_files(tag))
+		retire(v, tag);
+	there = !tag->retired && tag->plan && tag->there;
+	pthread_mutex_unlock(&tag->lock);
 	return there;
 }
 
-void views_suspect(struct views *v, size_t index)
+void view_suspect(struct view *x)
 {
-	pthread_mutex_lock(&v->lock);
-	assert(index < v->n);
-	v->v[index]->tag->suspect = true;
-	pthread_mutex_unlock(&v->lock);
+	x->tag->suspect = true;
 }
 
-/* Called with the lock held. */
-static bool is_listed(const struct view *view)
-{
-	return !view->retired &&
-	       (view->type.kind != PLAN_RESHARD || view->plan);
-}
-
-bool views_is_listed(struct views *v, size_t index)
-{
-	bool listed;
-
-	pthread_mutex_lock(&v->lock);
-	listed = index < v->n && is_listed(v->v[index]);
-	pthread_mutex_unlock(&v->lock);
-	return listed;
-}
-
-bool views_next_recut(struct views *v, size_t *pos, struct view_name *out)
-{
-	bool found = false;
-
-	pthread_mutex_lock(&v->lock);
-	while (!found && *pos < v->n) {
-		const struct view *const view = v->v[(*pos)++];
-
-		found = view->type.kind == PLAN_RESHARD && is_listed(view);
-		if (found)
-			*out = (struct view_name){ view->path, view->type,
-						   view->parent };
-	}
-	pthread_mutex_unlock(&v->lock);
-	return found;
-}
-
-/* --- views ---------------------------------------------------------------------------- */
+/* --- views ------------------------------------------------------------------------ */
 
 int views_add(struct views *v, const char *path, const struct view_type *type,
-	      uint64_t parent, double moment, size_t *index)
+	      uint64_t parent, double moment, struct view **out)
 {
-	struct view *view;
-	int rc;
+	struct view *tag;
+	int rc = 0;
 
+	views_is_there(v, path, moment);
 	pthread_mutex_lock(&v->lock);
-	look_again(v, path, moment);
-	rc = find_or_append(v, path, type, parent, &view);
+	*out = find_view(v, path, type);
+	tag = find_view(v, path, &universal);
+	if (!tag)
+		rc = append_tag(v, path, parent, &tag);
+	if (!rc && type->kind == PLAN_UNIVERSAL)
+		*out = tag;
+	else if (!rc && !*out)
+		rc = append_view(v, tag->tag, type, parent, out);
 	pthread_mutex_unlock(&v->lock);
-	if (!rc)
-		*index = view->number;
 	return rc;
 }
 
-size_t views_count(struct views *v)
+struct view *views_get(struct views *v, size_t number)
 {
-	size_t n;
+	struct view *x;
 
 	pthread_mutex_lock(&v->lock);
-	n = v->n;
+	x = number < v->n ? v->v[number] : NULL;
 	pthread_mutex_unlock(&v->lock);
-	return n;
+	return x;
 }
 
-/* NULL if no view has that number. */
-static struct view *views_get(struct views *v, size_t index)
+struct view *view_universal(struct view *x)
 {
-	struct view *view;
-
-	pthread_mutex_lock(&v->lock);
-	view = index < v->n ? v->v[index] : NULL;
-	pthread_mutex_unlock(&v->lock);
-	return view;
+	while (x->type.kind != PLAN_UNIVERSAL)
+		x = x->next;
+	return x;
 }
 
-const char *views_path(struct views *v, size_t index)
+enum view_state view_state(struct view *x, struct errmsg *why)
 {
-	const struct view *const view = views_get(v, index);
+	enum view_state state = VIEW_NEW;
 
-	assert(view);
-	return view->path;
+	pthread_mutex_lock(&x->views->lock);
+	if (x->tag->retired)
+		state = VIEW_RETIRED;
+	else if (x->plan)
+		state = VIEW_PLANNED;
+	else if (x->rc && x->why)
+		state = VIEW_FAILED;
+	if (state == VIEW_FAILED)
+		*why = *x->why;
+	pthread_mutex_unlock(&x->views->lock);
+	return state;
 }
 
-struct view_type views_type(struct views *v, size_t index)
+bool view_is_listed(struct view *x)
 {
-	const struct view *const view = views_get(v, index);
+	struct errmsg why;
+	const enum view_state state = view_state(x, &why);
 
-	assert(view);
-	return view->type;
+	return x->type.kind == PLAN_RESHARD ? state == VIEW_PLANNED
+					    : state != VIEW_RETIRED;
 }
 
-uint64_t views_parent(struct views *v, size_t index)
-{
-	const struct view *const view = views_get(v, index);
-
-	assert(view);
-	return view->parent;
-}
-
-size_t views_universal(struct views *v, size_t index)
-{
-	const struct view *const view = views_get(v, index);
-
-	assert(view);
-	return view->tag->number;
-}
+/* --- plans ------------------------------------------------------------------------ */
 
 static void log_warnings(struct plan *p, const char *path)
 {
@@ -394,181 +433,98 @@ static void log_warnings(struct plan *p, const char *path)
 		log_warning("%s: %s", path, text.text);
 }
 
-/* Open the plan of a tag, on its own. */
-static int open_plan(const struct views *v, const struct view *view,
-		     struct plan **p, struct errmsg *why)
+/* Open the plan of a view, over the universal one of its tag.  Called with the tag's
+ * lock held. */
+static int open_plan(struct view *x, struct plan **out, struct errmsg *why)
 {
-	struct plan_options options = v->options;
+	const struct views *const v = x->views;
+	struct tag *const tag = x->tag;
+	struct plan *p;
+	int rc = 0;
 
-	options.kind = view->type.kind;
-	options.ranks = view->type.ranks;
-	options.stage = view->type.stage;
-	return plan_open(view->path, &options, p, why);
-}
-
-static int make_plan(struct views *v, struct view *view);
-
-/* Derive the plan from the universal one.  If that cannot be made the view may
- * still be possible: then open it on its own.  Called with the lock held. */
-static int views_open_view(struct views *v, struct view *view, struct plan **p,
-			   struct errmsg *why)
-{
-	const struct view_type *const type = &view->type;
-	struct view *const universal = view->tag;
-	int rc;
-
-	if (view == universal || make_plan(v, universal))
-		return open_plan(v, view, p, why);
-	rc = plan_open_derived(universal->plan, type->kind, type->ranks,
-			       type->stage, p, why);
-	if (!rc) {
-		universal->users++;
-		view->base = universal;
-	}
-	return rc;
-}
-
-static int open_checked(struct views *v, struct view *view, struct plan **p,
-			struct errmsg *why)
-{
-	int rc = views_open_view(v, view, p, why);
-
+	if (!tag->plan)
+		rc = plan_open(tag->path, &v->options, &tag->plan, why);
+	p = tag->plan;
+	if (!rc && x->type.kind != PLAN_UNIVERSAL)
+		rc = plan_open_derived(tag->plan, &x->type, &p, why);
 	if (rc)
 		return rc;
-	rc = v->check ? plan_check_files(*p, why) : plan_check(*p, why);
+	rc = v->check ? plan_check_files(p, why) : plan_check(p, why);
 	if (!rc)
-		return 0;
-	plan_close(*p);
-	if (view->base)
-		release_plan(view->base);
-	view->base = NULL;
+		*out = p;
+	else if (p != tag->plan)
+		plan_close(p);
 	return rc;
 }
 
-/* Close derived plans of re-cut views that nobody uses, the least recently used ones
- * first, until as many as may stay are left.  Called with the lock held. */
-static void evict_plans(struct views *v)
-{
-	for (;;) {
-		struct view *oldest = NULL;
-		size_t n = 0;
-
-		for (size_t i = 0; i < v->n; i++) {
-			struct view *const x = v->v[i];
-
-			if (!x->plan || !x->base || x->users ||
-			    x->type.kind != PLAN_RESHARD)
-				continue;
-			n++;
-			if (!oldest || x->last_use < oldest->last_use)
-				oldest = x;
-		}
-		if (n <= VIEWS_RECUT_PLANS_MAX)
-			return;
-		plan_close(oldest->plan);
-		oldest->plan = NULL;
-		release_plan(oldest->base);
-		oldest->base = NULL;
-	}
-}
-
-static void remember_why(struct view *view, const struct errmsg *why)
-{
-	if (!view->why)
-		view->why = malloc(sizeof(*view->why));
-	if (view->why)
-		*view->why = *why;
-}
-
-/* Called with the lock held.  Recursive to a depth of one, for the universal
- * plan. */
-static int make_plan(struct views *v, struct view *view)
+/* Make a plan, unless that failed a moment ago.  Called with the tag's lock held, by a
+ * user of the view. */
+static void make_plan(struct view *x)
 {
 	const time_t now = time(NULL);
+	struct tag *const tag = x->tag;
 	struct errmsg why = { "" };
-	struct plan *p;
-
-	if (view->plan || (view->rc && now - view->failed < RETRY_SECONDS))
-		return view->rc;
-	view->failed = now;
-	view->rc = open_checked(v, view, &p, &why);
-	if (view->rc) {
-		remember_why(view, &why);
-		return view->rc;
-	}
-	log_warnings(p, view->path);
-	assert(!view->plan);
-	view->plan = p;
-	if (!view->base && !view->tag->planned) {
-		view->tag->planned = view;
-		view->tag->there = true;
-		view->tag->looked = clock_ns();
-	}
-	if (view->type.kind == PLAN_RESHARD)
-		evict_plans(v);
-	return 0;
-}
-
-int views_plan(struct views *v, size_t index, struct plan **out,
-	       struct errmsg *err)
-{
-	struct view *const view = views_get(v, index);
+	struct plan *p = NULL;
 	int rc;
 
-	if (!view)
-		return errmsg_set(err, -ENOENT, "no such view");
+	if (x->plan || tag->retired || (x->rc && now - x->tried < RETRY_SECONDS))
+		return;
+	rc = open_plan(x, &p, &why);
+	/* A tag that is still being written: the next attempt needs a new plan. */
+	if (rc && !tag->planned) {
+		plan_close(tag->plan);
+		tag->plan = NULL;
+	}
+	if (!rc && !tag->planned) {
+		tag->planned = tag->there = true;
+		tag->looked = clock_ns();
+		log_warnings(tag->plan, x->path);
+	}
+	if (!rc && p != tag->plan)
+		log_warnings(p, x->path);
+	pthread_mutex_lock(&x->views->lock);
+	x->plan = p;
+	x->tried = now;
+	x->rc = rc;
+	if (rc && !x->why)
+		x->why = malloc(sizeof(*x->why));
+	if (rc && x->why)
+		*x->why = why;
+	if (!rc && x->type.kind == PLAN_RESHARD)
+		evict_plans(x->views);
+	pthread_mutex_unlock(&x->views->lock);
+}
+
+int view_plan(struct view *x, struct plan **out, struct errmsg *err)
+{
+	struct views *const v = x->views;
+	int rc;
+
 	pthread_mutex_lock(&v->lock);
-	view->last_use = ++v->clock;
-	view->users++; /* it is not evicted meanwhile */
-	rc = view->retired ? -ESTALE : make_plan(v, view);
-	if (rc && rc != -ESTALE && err && view->why)
-		*err = *view->why;
-	*out = rc ? NULL : view->plan;
-	view->users -= rc != 0;
+	x->last_use = ++v->clock;
+	x->users++; /* it is not evicted meanwhile */
+	*out = x->tag->retired ? NULL : x->plan;
+	rc = x->tag->retired ? -ESTALE : 0;
 	pthread_mutex_unlock(&v->lock);
+	if (!rc && !*out) {
+		pthread_mutex_lock(&x->tag->lock);
+		make_plan(x);
+		*out = x->plan;
+		rc = x->tag->retired ? -ESTALE : x->plan ? 0 : x->rc;
+		if (rc && rc != -ESTALE && err && x->why)
+			*err = *x->why;
+		pthread_mutex_unlock(&x->tag->lock);
+	}
+	if (rc)
+		view_put(x);
 	return rc;
 }
 
-void views_put(struct views *v, size_t index)
+void view_put(struct view *x)
 {
-	pthread_mutex_lock(&v->lock);
-	assert(index < v->n);
-	release_plan(v->v[index]);
-	pthread_mutex_unlock(&v->lock);
-}
-
-struct plan *views_plan_if_made(struct views *v, size_t index)
-{
-	struct view *const view = views_get(v, index);
-	struct plan *p;
-
-	pthread_mutex_lock(&v->lock);
-	p = view && !view->retired ? view->plan : NULL;
-	if (p)
-		view->users++;
-	pthread_mutex_unlock(&v->lock);
-	return p;
-}
-
-bool views_is_planned(struct views *v, size_t index)
-{
-	const bool planned = views_plan_if_made(v, index);
-
-	if (planned)
-		views_put(v, index);
-	return planned;
-}
-
-bool views_failed(struct views *v, size_t index, struct errmsg *why)
-{
-	struct view *const view = views_get(v, index);
-
-	pthread_mutex_lock(&v->lock);
-
-	const bool failed = view && view->rc && view->why;
-
-	if (failed)
-		*why = *view->why;
-	pthread_mutex_unlock(&v->lock);
-	return failed;
+	pthread_mutex_lock(&x->views->lock);
+	assert(x->users > 0);
+	x->users--;
+	close_retired(x->tag);
+	pthread_mutex_unlock(&x->views->lock);
 }

@@ -15,9 +15,7 @@ int recut_open(const char *tag, unsigned ranks, unsigned stage,
 	       struct plan **out, struct errmsg *err)
 {
 	const struct plan_options options = {
-		.kind = PLAN_RESHARD,
-		.ranks = ranks,
-		.stage = stage,
+		.type = { PLAN_RESHARD, ranks, stage },
 	};
 	int rc = plan_open(tag, &options, out, err);
 

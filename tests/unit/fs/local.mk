@@ -7,8 +7,7 @@ unit_tests += \
 	%D%/test_notify \
 	%D%/test_repeats \
 	%D%/test_stats \
-	%D%/test_tree \
-	%D%/test_view_type
+	%D%/test_tree
 endif
 tests_unit_fs_test_passed_SOURCES = %D%/test_passed.c fs/ops/passed.c
 tests_unit_fs_test_pathtab_SOURCES = %D%/test_pathtab.c fs/tree/pathtab.c
@@ -16,9 +15,8 @@ tests_unit_fs_test_notify_SOURCES = %D%/test_notify.c fs/log/notify.c
 tests_unit_fs_test_repeats_SOURCES = %D%/test_repeats.c fs/log/repeats.c
 tests_unit_fs_test_stats_SOURCES = %D%/test_stats.c fs/log/stats.c
 tests_unit_fs_test_tree_SOURCES = %D%/test_tree.c fs/log/log.c fs/log/repeats.c fs/log/stats.c \
-	fs/tree/pathtab.c fs/tree/rankfile.c fs/tree/view_type.c \
-	fs/tree/views.c fs/tree/saved_again.c fs/tree/tree.c fs/tree/tree_dir.c \
+	fs/tree/pathtab.c fs/tree/rankfile.c \
+	fs/tree/views.c fs/tree/tree.c fs/tree/tree_dir.c \
 	fs/tree/survey.c fs/tree/tree_open.c \
 	fs/tree/tree_lookup.c \
 	fs/tree/tree_control.c
-tests_unit_fs_test_view_type_SOURCES = %D%/test_view_type.c fs/tree/view_type.c

@@ -428,8 +428,8 @@ static int check_weights(struct plan *universal, struct dice *d,
 			 struct errmsg *err)
 {
 	struct plan *p;
-	int rc = plan_open_derived(universal, roll(d, 2) ? PLAN_HF : PLAN_FP32, 0, 0,
-				   &p, err);
+	const struct view_type type = { .kind = roll(d, 2) ? PLAN_HF : PLAN_FP32 };
+	int rc = plan_open_derived(universal, &type, &p, err);
 
 	if (rc)
 		return rc == -ENOTSUP && strstr(err->text,

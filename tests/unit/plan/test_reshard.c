@@ -131,7 +131,7 @@ static void compare_params(struct recut *r, struct plan *p, const char *what)
 /* The universal tree of the checkpoint in `dir` is that of the original. */
 static void check_tensors(struct recut *r, const char *dir, const char *what)
 {
-	const struct plan_options options = { .kind = PLAN_UNIVERSAL };
+	const struct plan_options options = { .type.kind = PLAN_UNIVERSAL };
 	struct errmsg err = { "" };
 	struct plan *p;
 
@@ -316,7 +316,7 @@ static void check_checkpoint(struct recut *r)
 
 static unsigned check_case(const char *dir, const char *name, unsigned *checks)
 {
-	const struct plan_options options = { .kind = PLAN_UNIVERSAL };
+	const struct plan_options options = { .type.kind = PLAN_UNIVERSAL };
 	struct recut r = { .name = name };
 	struct errmsg err = { "" };
 	struct findings lines;

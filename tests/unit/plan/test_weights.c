@@ -34,14 +34,14 @@ static const struct {
 	const char *name;
 	struct plan_options options;
 } variants[] = {
-	{ "hf", { .kind = PLAN_HF } },
-	{ "hf-bf16", { .kind = PLAN_HF, .dtype = DTYPE_BF16 } },
-	{ "hf-fp16", { .kind = PLAN_HF, .dtype = DTYPE_F16 } },
-	{ "hf-split", { .kind = PLAN_HF, .shard_size = 500 } },
+	{ "hf", { .type.kind = PLAN_HF } },
+	{ "hf-bf16", { .type.kind = PLAN_HF, .dtype = DTYPE_BF16 } },
+	{ "hf-fp16", { .type.kind = PLAN_HF, .dtype = DTYPE_F16 } },
+	{ "hf-split", { .type.kind = PLAN_HF, .shard_size = 500 } },
 	{ "hf-split-bf16",
-	  { .kind = PLAN_HF, .shard_size = 500, .dtype = DTYPE_BF16 } },
-	{ "fp32", { .kind = PLAN_FP32 } },
-	{ "fp32-split", { .kind = PLAN_FP32, .shard_size = 500 } },
+	  { .type.kind = PLAN_HF, .shard_size = 500, .dtype = DTYPE_BF16 } },
+	{ "fp32", { .type.kind = PLAN_FP32 } },
+	{ "fp32-split", { .type.kind = PLAN_FP32, .shard_size = 500 } },
 };
 
 struct good {
@@ -394,7 +394,7 @@ static void check_refused(struct good *g)
 /* Opened along with the universal tree, with which they share the model. */
 static void check_derived(struct good *g)
 {
-	const struct plan_options options = { .kind = PLAN_UNIVERSAL };
+	const struct plan_options options = { .type.kind = PLAN_UNIVERSAL };
 	struct plan *p, *hf = NULL, *fp32 = NULL;
 	struct errmsg err = { "" };
 
@@ -402,8 +402,8 @@ static void check_derived(struct good *g)
 		good_fail(&g->tally, "does not open: %s", err.text);
 		return;
 	}
-	if (plan_open_derived(p, PLAN_HF, 0, 0, &hf, &err) ||
-	    plan_open_derived(p, PLAN_FP32, 0, 0, &fp32, &err))
+	if (plan_open_derived(p, &(struct view_type){ PLAN_HF, 0, 0 }, &hf, &err) ||
+	    plan_open_derived(p, &(struct view_type){ PLAN_FP32, 0, 0 }, &fp32, &err))
 		good_fail(&g->tally, "does not open beside the other: %s",
 			  err.text);
 	else

@@ -2,7 +2,7 @@
 /* Names of views: each view has one, and each name at most one view. */
 #include <string.h>
 
-#include "fs/tree/view_type.h"
+#include "ckpt/plan/view_type.h"
 #include "tests/support/unit.h"
 
 static const struct {
@@ -65,28 +65,11 @@ static void names_are_put_together_again(void **state)
 	}
 }
 
-static void types_are_numbers(void **state)
-{
-	(void)state;
-	for (unsigned stage = 0; stage <= 3; stage++)
-		for (unsigned ranks = 1; ranks <= 4096; ranks++) {
-			const struct view_type type = { PLAN_RESHARD, ranks,
-							stage };
-			const unsigned n = view_type_number(&type);
-			const struct view_type back = view_type_of_number(n);
-
-			assert_in_range(n, 1, (1u << VIEW_TYPE_BITS) - 1);
-			assert_true(view_type_equal(&type, &back));
-		}
-	assert_int_equal(view_type_of_number(0).kind, PLAN_UNIVERSAL);
-}
-
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(names_are_taken_apart),
 		cmocka_unit_test(names_are_put_together_again),
-		cmocka_unit_test(types_are_numbers),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
