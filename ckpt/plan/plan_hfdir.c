@@ -17,7 +17,6 @@
  * _load_universal_checkpoint in runtime/zero/stage_1_and_2.py and stage3.py, and
  * _load_checkpoint in runtime/engine.py.
  */
-#include <cJSON.h>
 #include <string.h>
 
 #include "ckpt/base/arena.h"
@@ -128,10 +127,9 @@ static struct value *no_step(struct arena *a)
 /* Fill the only storage with zeros. */
 static int add_zeros(struct uc_file *c, uint64_t len, struct errmsg *err)
 {
-	if (extent_add(&c->storages[0], EXTENT_ZERO, len, 0, 0, DTYPE_F32))
-		return 0;
-	uc_file_done(c);
-	return errmsg_nomem(err, NULL);
+	return extent_add(&c->storages[0], EXTENT_ZERO, len, 0, 0, DTYPE_F32)
+		       ? 0
+		       : errmsg_nomem(err, NULL);
 }
 
 static int lay_out_slot(const struct plan_item *e, bool extents,
@@ -160,11 +158,10 @@ static int lay_out_slot(const struct plan_item *e, bool extents,
 				  why.text);
 	if (slot != SLOT_FP32)
 		return add_zeros(out, len, e->err);
-	if (extent_add_cast(&out->storages[0], numel, x->file, x->offset,
-			    x->dtype, DTYPE_F32))
-		return 0;
-	uc_file_done(out);
-	return errmsg_nomem(e->err, NULL);
+	return extent_add_cast(&out->storages[0], numel, x->file, x->offset,
+			       x->dtype, DTYPE_F32)
+		       ? 0
+		       : errmsg_nomem(e->err, NULL);
 }
 
 /* --- files that engines require --------------------------------------------------- */
@@ -241,21 +238,20 @@ static int lay_out_single(const struct plan_item *e, bool extents,
 	(void)extents;
 	if (e->k)
 		return lay_out_model(e->stem, out, e->err);
-	*out = (struct uc_file){ .size = strlen(SOURCE_TEXT) };
+	out->size = strlen(SOURCE_TEXT);
 	bytebuf_add_str(&out->head, SOURCE_TEXT);
 	return out->head.failed ? errmsg_nomem(e->err, e->stem) : 0;
 }
 
 /* --- the whole -------------------------------------------------------------------- */
 
-static int describe_for_json(struct plan *p, size_t i, cJSON *o,
+static int describe_for_json(struct plan *p, size_t i, struct bytebuf *out,
 			     struct errmsg *err)
 {
 	const struct hfdir_tensor *const t = &hfdir_of(p)->v[i];
 
 	(void)err;
-	plan_add_shape(o, t->shape, t->ndim);
-	cJSON_AddStringToObject(o, "dtype", dtype_name(t->dtype));
+	plan_add_tensor(out, t->shape, t->ndim, NULL, t->dtype);
 	return 0;
 }
 

@@ -8,7 +8,6 @@
 #include "ckpt/plan/uc_file.h"
 #include "ckpt/vfile/vfile.h"
 
-struct cJSON;
 struct plan_record;
 struct tag_file;
 
@@ -76,8 +75,9 @@ struct plan_view {
 	int (*check)(struct plan *p, struct errmsg *err);
 	void (*warm)(struct plan *p);
 	int (*warning)(struct plan *p, size_t *pos, struct errmsg *out);
-	/* Add to `o` what is known of parameter i, in a tree with zero/. */
-	int (*describe)(struct plan *p, size_t i, struct cJSON *o,
+	/* Of a tree with zero/: append members of a JSON object that say what is
+	 * known of parameter i. */
+	int (*describe)(struct plan *p, size_t i, struct bytebuf *out,
 			struct errmsg *err);
 };
 
@@ -127,7 +127,9 @@ int plan_file_size(struct plan *p, unsigned group, size_t i, uint64_t *size,
 void plan_stat_dir(const struct plan *p, const struct access *names,
 		   int64_t mtime_s, struct plan_stat *out);
 
-void plan_add_shape(struct cJSON *o, const uint64_t *shape, unsigned ndim);
+/* Append members of a JSON object about a tensor; `rule` may be NULL. */
+void plan_add_tensor(struct bytebuf *out, const uint64_t *shape, unsigned ndim,
+		     const char *rule, enum dtype dtype);
 
 /* The warnings about a universal tree: as plan_warning. */
 int plan_universal_warning(struct plan *p, size_t *pos, struct errmsg *out);

@@ -270,14 +270,15 @@ static int lay_out(struct plan_item *e, bool extents, struct uc_file *out,
 		return errmsg_set(e->err, -ENOENT, "no such file");
 	*strrchr(stem, '.') = '\0';
 	e->stem = stem;
+	*out = (struct uc_file){ 0 };
 	rc = group_of(e)->lay_out(e, extents, out);
-	if (rc)
-		return rc;
-	pthread_mutex_lock(&e->p->lock);
-	*record = get_record(e);
-	rc = *record ? record_file(*record, out, stem, e->err)
-		     : errmsg_nomem(e->err, stem);
-	pthread_mutex_unlock(&e->p->lock);
+	if (!rc) {
+		pthread_mutex_lock(&e->p->lock);
+		*record = get_record(e);
+		rc = *record ? record_file(*record, out, stem, e->err)
+			     : errmsg_nomem(e->err, stem);
+		pthread_mutex_unlock(&e->p->lock);
+	}
 	if (rc)
 		uc_file_done(out);
 	return rc;

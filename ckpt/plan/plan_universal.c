@@ -4,7 +4,6 @@
  * model on demand, so the memory of a tree is that of the model, and of the records of
  * files that were opened.
  */
-#include <cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,26 +174,26 @@ static void universal_warm(struct plan *p)
 	shardcache_check_files(p->shards, shards, n, NULL);
 }
 
-static int universal_describe(struct plan *p, size_t i, cJSON *o,
+static int universal_describe(struct plan *p, size_t i, struct bytebuf *out,
 			      struct errmsg *err)
 {
-	const struct param *const param = &p->zckpt->model.params[i];
+	const struct param *const x = &p->zckpt->model.params[i];
 	const struct shard_group *group;
+	char text[32];
 	int rc;
 
-	plan_add_shape(o, param->shape, param->ndim);
-	if (param->module) {
-		cJSON_AddStringToObject(o, "rule", "module");
-		cJSON_AddStringToObject(o, "dtype",
-					dtype_name(param->module->dtype));
+	if (x->module) {
+		plan_add_tensor(out, x->shape, x->ndim, "module",
+				x->module->dtype);
 		return 0;
 	}
-	rc = zckpt_group(p->zckpt, param, &group, err);
+	rc = zckpt_group(p->zckpt, x, &group, err);
 	if (rc)
 		return rc;
-	cJSON_AddStringToObject(o, "rule", merge_rule_name(param->merge.rule));
-	cJSON_AddStringToObject(o, "dtype", dtype_name(group->fp32.dtype));
-	cJSON_AddNumberToObject(o, "group", param->first->group);
+	plan_add_tensor(out, x->shape, x->ndim, merge_rule_name(x->merge.rule),
+			group->fp32.dtype);
+	snprintf(text, sizeof(text), ",\"group\":%u", x->first->group);
+	bytebuf_add_str(out, text);
 	return 0;
 }
 

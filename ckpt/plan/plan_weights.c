@@ -90,10 +90,8 @@ static int lay_out_safetensors(const struct contents *c, const char *stem,
 	struct safetensors_write_tensor *const v = calloc(c->n + 1, sizeof(*v));
 	int rc;
 
-	*out = (struct uc_file){
-		.storages = calloc(c->n + 1, sizeof(*out->storages)),
-		.nstorages = c->n,
-	};
+	out->storages = calloc(c->n + 1, sizeof(*out->storages));
+	out->nstorages = c->n;
 	for (size_t i = 0; v && i < c->n; i++) {
 		const struct weight *const x = c->x->w->v[c->tensors[i]];
 
@@ -111,8 +109,6 @@ static int lay_out_safetensors(const struct contents *c, const char *stem,
 		c->stored[i] = c->tensors[c->stored[i]];
 		out->size += bytes_of(c->x, c->stored[i]);
 	}
-	if (rc)
-		uc_file_done(out);
 	return rc;
 }
 
@@ -185,13 +181,10 @@ static int lay_out_file(const struct plan_item *e, bool extents,
 	     : x->format->safetensors
 		     ? lay_out_safetensors(&c, e->stem, out, e->err)
 		     : lay_out_pt(&c, e->stem, out, e->err);
-	for (size_t i = 0; !rc && extents && i < out->nstorages; i++) {
+	for (size_t i = 0; !rc && extents && i < out->nstorages; i++)
 		rc = weights_add(x->w, c.stored[i], e->p->zckpt,
 				 dtype_of(x, c.stored[i]), &out->storages[i],
 				 &out->gathers, e->err);
-		if (rc)
-			uc_file_done(out);
-	}
 	free(c.stored);
 	return rc;
 }
@@ -211,7 +204,6 @@ static int lay_out_index(const struct plan_item *e, bool extents,
 	int rc;
 
 	(void)extents;
-	*out = (struct uc_file){ 0 };
 	if (!names)
 		return errmsg_nomem(e->err, e->stem);
 	for (size_t i = 0; i < x->split.n; i++)
@@ -220,8 +212,6 @@ static int lay_out_index(const struct plan_item *e, bool extents,
 				 names, &out->head, e->err);
 	free(names);
 	out->size = out->head.len;
-	if (rc)
-		uc_file_done(out);
 	return rc;
 }
 

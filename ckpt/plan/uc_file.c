@@ -71,9 +71,9 @@ static struct value *spell_out(struct arena *a, const struct param *p,
 	bool ok = parts && out;
 
 	for (int64_t i = 0; ok && i < spec->i; i++)
-		ok = value_seq_add(a, &parts->seq,
-				   value_new_int(a, (int64_t)p->shape[dim] /
-							    spec->i));
+		ok = value_seq_add(
+			a, &parts->seq,
+			value_new_int(a, (int64_t)p->shape[dim] / spec->i));
 	for (size_t i = 0; ok && i < shape->n; i++)
 		ok = value_seq_add(a, &out->seq,
 				   (int64_t)i == dim ? parts : shape->v[i]);
@@ -121,8 +121,7 @@ static struct value *wrap_tensor(struct arena *a, const struct param *p,
 	if (merge_rule_parts(m->rule) > 1)
 		ok = value_dict_set(a, dict, "cat_dim", value_new_int(a, 0)) &&
 		     value_dict_set(a, dict, "param_n_sub_params",
-				    value_new_int(a, merge_rule_parts(
-							     m->rule)));
+				    value_new_int(a, merge_rule_parts(m->rule)));
 	if (ok && m->rule == MERGE_SUB_PARAMS)
 		ok = value_dict_set(a, dict, "sub_param_shape",
 				    sub_param_shape(a, p));
@@ -152,8 +151,8 @@ int uc_file_lay_out(struct uc_file *c, const char *prefix,
 	struct bytebuf pickle = { 0 };
 	int rc = 0;
 
-	*c = (struct uc_file){ .storages = calloc(n + 1, sizeof(*c->storages)),
-			       .nstorages = n };
+	c->storages = calloc(n + 1, sizeof(*c->storages));
+	c->nstorages = n;
 	if (!c->storages || !root)
 		rc = errmsg_nomem(err, prefix);
 	rc = rc ?: pickle_dump(root, &pickle, &storages, err);
@@ -162,12 +161,8 @@ int uc_file_lay_out(struct uc_file *c, const char *prefix,
 	pickle_storages_done(&storages);
 	bytebuf_done(&pickle);
 	c->size = c->w.size;
-	if (rc)
-		uc_file_done(c);
 	return rc;
 }
-
-/* --- states of the optimizer's parameters --------------------------------- */
 
 int uc_file_check_param(struct zero_checkpoint *r, const struct param *p,
 			struct errmsg *err)
@@ -212,13 +207,10 @@ static int state_file(struct zero_checkpoint *r, const struct param *p,
 				  : wrap_tensor(&a, p, &t),
 			     &len, 1, err);
 	arena_done(&a);
-	if (!rc && extents) {
-		rc = param_extents_add(r, p, state, flat->dtype,
-				       &out->storages[0], &out->gathers, err);
-		if (rc)
-			uc_file_done(out);
-	}
-	return rc;
+	return rc || !extents ? rc
+			      : param_extents_add(r, p, state, flat->dtype,
+						  &out->storages[0],
+						  &out->gathers, err);
 }
 
 /* The file of a state that belongs to the whole group, such as step. */
@@ -233,8 +225,7 @@ static int scalar_file(const struct shard_state *st, uint32_t shard,
 	int rc;
 
 	if (tensor) {
-		tensor_init(&t, st->flat.dtype, NULL, 0,
-			    st->flat.requires_grad);
+		tensor_init(&t, st->flat.dtype, NULL, 0, st->flat.requires_grad);
 		root = tensor_to_value(&a, &t);
 	} else if (st->kind == STATE_INT) {
 		root = value_new_int(&a, st->i);
@@ -247,14 +238,10 @@ static int scalar_file(const struct shard_state *st, uint32_t shard,
 	arena_done(&a);
 	if (!rc && tensor &&
 	    !extent_add(&out->storages[0], EXTENT_SHARD, len, shard,
-			st->flat.offset, st->flat.dtype)) {
-		uc_file_done(out);
+			st->flat.offset, st->flat.dtype))
 		rc = errmsg_nomem(err, "step.pt");
-	}
 	return rc;
 }
-
-/* --- tensors of the module ------------------------------------------------- */
 
 static int module_file(const struct zero_checkpoint *r, const struct param *p,
 		       struct uc_file *out, struct errmsg *err)
@@ -285,10 +272,8 @@ static int module_file(const struct zero_checkpoint *r, const struct param *p,
 	if (!rc &&
 	    !extent_add_cast(&out->storages[0], numel, shard,
 			     m->storage + (cast ? m->storage_offset * item : 0),
-			     m->dtype, DTYPE_F32)) {
-		uc_file_done(out);
+			     m->dtype, DTYPE_F32))
 		rc = errmsg_nomem(err, "fp32.pt");
-	}
 	return rc;
 }
 

@@ -28,10 +28,12 @@ struct uc_file {
 void uc_file_done(struct uc_file *c);
 
 /*
+ * Functions that lay out a file are passed an empty one; call uc_file_done afterwards,
+ * also after a failure.
+ *
  * Lay out the torch.save of `root`, which refers to `n` storages of len[i]
  * bytes.  The caller then fills in the storages' extents.  `root` may be NULL,
- * which reports -ENOMEM. Other errors as pickle_dump and ptwrite_init.  Call
- * uc_file_done after success.
+ * which reports -ENOMEM. Other errors as pickle_dump and ptwrite_init.
  */
 int uc_file_lay_out(struct uc_file *c, const char *prefix,
 		    const struct value *root, const uint64_t *len, size_t n,

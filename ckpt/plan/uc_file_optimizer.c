@@ -37,7 +37,7 @@ static bool is_sharded(const struct value *key)
 {
 	static const char *const keys[] = {
 		KEY_BASE_OPTIMIZER_STATE, KEY_PARAM_SLICE_MAPPINGS,
-		KEY_FP32_GROUPS,	  KEY_FP32_FLAT_GROUPS,
+		KEY_FP32_GROUPS,          KEY_FP32_FLAT_GROUPS,
 		KEY_OPTIMIZER_STATE_DICT,
 	};
 
@@ -160,10 +160,10 @@ static struct value *build_root(const struct zero_checkpoint *r,
 	const bool zero3 = r->model.ranks[0].zero3;
 	const struct value_dict *const from = value_pairs(dict);
 	struct value *const root = value_new(a, VALUE_DICT);
-	struct value *groups = value_find_path(
-		dict,
-		zero3 ? KEY_OPTIMIZER_STATE_DICT : KEY_BASE_OPTIMIZER_STATE,
-		KEY_PARAM_GROUPS, NULL);
+	struct value *groups = value_find_path(dict,
+					       zero3 ? KEY_OPTIMIZER_STATE_DICT
+						     : KEY_BASE_OPTIMIZER_STATE,
+					       KEY_PARAM_GROUPS, NULL);
 	bool ok = root;
 
 	for (size_t i = 0; ok && i < from->n; i++) {
@@ -172,18 +172,19 @@ static struct value *build_root(const struct zero_checkpoint *r,
 		if (zero3 && !r->any_stage)
 			ok = value_dict_add(a, &root->dict, p->key, p->val);
 		else if (!is_sharded(p->key))
-			ok = value_dict_add(a, &root->dict, p->key,
-					    replaced(a, p->key, p->val,
-						     r->dir.dp_degree));
+			ok = value_dict_add(
+				a, &root->dict, p->key,
+				replaced(a, p->key, p->val, r->dir.dp_degree));
 	}
 	/* An elastic checkpoint records no param_groups.  The loader walks saved
 	 * and own groups together: empty ones make it load every group. */
 	if (!groups)
 		groups = uc_file_empty_groups(a, r->model.ranks[0].ngroups);
 	if (r->any_stage)
-		ok = ok && value_dict_set(a, root, KEY_OPTIMIZER_STATE_DICT,
-					  uc_file_stage3_state(
-						  a, find_step(r, dict), groups));
+		ok = ok &&
+		     value_dict_set(a, root, KEY_OPTIMIZER_STATE_DICT,
+				    uc_file_stage3_state(a, find_step(r, dict),
+							 groups));
 	/* Stages 1 and 2 read the version here; stage 3 has it one level up. */
 	if (ok && r->any_stage && zero3 && version &&
 	    !value_find(root, KEY_DS_VERSION))
@@ -222,10 +223,9 @@ static int map_storages(const struct ptfile *pt,
 		if (rc)
 			return rc;
 		if (numel > INT64_MAX / 16)
-			return errmsg_set(err, -EBADMSG,
-					  "%s: storage of %llu elements",
-					  pt->src.name,
-					  (unsigned long long)numel);
+			return errmsg_set(
+				err, -EBADMSG, "%s: storage of %llu elements",
+				pt->src.name, (unsigned long long)numel);
 		len[i] = numel * dtype_size(dtype);
 		rc = ptfile_storage(pt, key, len[i], &at, err);
 		if (rc)
@@ -245,25 +245,22 @@ static int uc_file_optimizer_build(const struct zero_checkpoint *r,
 	struct pickle_storages s = { 0 };
 	struct bytebuf pickle = { 0 };
 	struct arena a = { 0 };
-	struct value *const root = build_root(r, &a, dict,
-			value_find(pt->root, KEY_DS_VERSION));
+	struct value *const root =
+		build_root(r, &a, dict, value_find(pt->root, KEY_DS_VERSION));
 	uint64_t *len = NULL;
 	int rc = root ? dump(pt, root, &pickle, &s, err) : -ENOMEM;
 
-	*out = (struct uc_file){ 0 };
 	if (!rc) {
 		out->storages = calloc(s.n + 1, sizeof(*out->storages));
 		out->nstorages = s.n;
 		len = calloc(s.n + 1, sizeof(*len));
-		rc = out->storages && len ?
-			     map_storages(pt, &s, out->storages, len, err) :
-			     -ENOMEM;
+		rc = out->storages && len
+			     ? map_storages(pt, &s, out->storages, len, err)
+			     : -ENOMEM;
 	}
 	if (!rc)
 		rc = ptwrite_init(&out->w, PREFIX, &pickle, len, s.n, err);
 	out->size = out->w.size;
-	if (rc)
-		uc_file_done(out);
 	if (rc == -ENOMEM)
 		errmsg_nomem(err, pt->src.name);
 	pickle_storages_done(&s);
