@@ -5,7 +5,7 @@
  *
  * Takes the options of DeepSpeed's ds_to_universal.py, so that it can replace
  * it in scripts.  Differences: the output appears complete or not at all
- * (outdir.h), no temporary copy of the checkpoint is made, and a checkpoint
+ * (output.h), no temporary copy of the checkpoint is made, and a checkpoint
  * without universal_checkpoint_info needs no option.
  */
 #include <errno.h>
@@ -26,7 +26,7 @@
 #include "ckpt/model/user_rules.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/reshard/reshard.h"
-#include "ckpt/sys/outdir.h"
+#include "ckpt/sys/output.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/weights/weights_split.h"
 #include "ckpt/zero/checkpoint.h"

@@ -28,7 +28,7 @@
 #include "ckpt/convert/treewrite.h"
 #include "ckpt/files/files.h"
 #include "ckpt/plan/plan.h"
-#include "ckpt/sys/write_all.h"
+#include "ckpt/sys/output.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"

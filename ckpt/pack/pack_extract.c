@@ -12,7 +12,7 @@
 #include "ckpt/pack/pack_hash.h"
 #include "ckpt/pack/pack_impl.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/sys/write_all.h"
+#include "ckpt/sys/output.h"
 
 /* Bytes that a thread takes at once. */
 #define UNIT (32 * BLOCK_SIZE)

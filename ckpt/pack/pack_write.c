@@ -19,7 +19,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pack/pack_hash.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/sys/write_all.h"
+#include "ckpt/sys/output.h"
 #include "ckpt/tensor/cast.h"
 
 /* A unit fits the processor's cache: its bytes are read, compared, encoded and hashed

@@ -20,8 +20,7 @@
 #include "ckpt/pack/pack_write.h"
 #include "ckpt/packing/pack_derive.h"
 #include "ckpt/packing/pack_inputs.h"
-#include "ckpt/sys/outdir.h"
-#include "ckpt/sys/outfile.h"
+#include "ckpt/sys/output.h"
 #include "ckpt/sys/parallel.h"
 
 #define JOBS_MAX 4096

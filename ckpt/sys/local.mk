@@ -6,10 +6,8 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/parallel.h %D%/parallel.c \
 	%D%/memory.h %D%/memory.c \
 	%D%/dynlib.h %D%/dynlib.c \
-	%D%/write_all.h %D%/write_all.c \
 	%D%/pagecache.h %D%/pagecache.c \
 	%D%/scratch.h %D%/scratch.c \
 	%D%/crc32.h %D%/crc32.c \
-	%D%/cpu_clones.h %D%/renameat2.h \
-	%D%/outdir.h %D%/outdir.c \
-	%D%/outfile.h %D%/outfile.c
+	%D%/cpu_clones.h \
+	%D%/output.h %D%/output.c

@@ -15,7 +15,7 @@
 
 #include "ckpt/base/utf8.h"
 #include "ckpt/remote/site.h"
-#include "ckpt/sys/write_all.h"
+#include "ckpt/sys/output.h"
 #include "fs/log/repeats.h"
 
 #define LINE_MAX_LEN 4096

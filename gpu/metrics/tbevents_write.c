@@ -12,7 +12,7 @@
  * A field is a varint, number << 3 | wire type, and its value: a varint (0),
  * eight bytes (1), a varint of length and bytes (2), or four bytes (5).
  */
-#include "ckpt/sys/write_all.h"
+#include "ckpt/sys/output.h"
 #include "gpu/metrics/tbevents.h"
 
 #include <errno.h>

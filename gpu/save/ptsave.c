@@ -21,7 +21,7 @@
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/crc32.h"
-#include "ckpt/sys/write_all.h"
+#include "ckpt/sys/output.h"
 #include "ckpt/tensor/cast.h"
 #include "gpu/backend/backend.h"
 

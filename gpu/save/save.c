@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A checkpoint appears when it is complete: the ranks write into a temporary
- * directory (ckpt/sys/outdir.h), and after all of them have synced their files,
+ * directory (ckpt/sys/output.h), and after all of them have synced their files,
  * rank 0 renames it and then replaces `latest`.  If a rank fails or the disk is
  * full, earlier checkpoints remain as they are.
  */

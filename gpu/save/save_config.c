@@ -80,20 +80,17 @@ static char *config_text(const struct gpt2_config *m)
 
 int save_config(const struct save_job *c, struct errmsg *err)
 {
-	char path[PATH_MAX], tmp[PATH_MAX];
+	char path[PATH_MAX];
 	char *text;
 	int rc;
 
-	if (snprintf(path, sizeof(path), "%s/config.json", c->path) >= PATH_MAX ||
-	    snprintf(tmp, sizeof(tmp), "%s/XXXXXX", c->path) >= PATH_MAX)
+	if (snprintf(path, sizeof(path), "%s/config.json", c->path) >= PATH_MAX)
 		return errmsg_set(err, -ENAMETOOLONG, "%s: name too long",
 				  c->o.dir);
 	text = config_text(&c->o.config->model);
 	if (!text)
 		return errmsg_nomem(err, NULL);
-	rc = outdir_write_text(tmp, text, err);
+	rc = outfile_write_text(path, text, err);
 	free(text);
-	if (rc || rename(tmp, path) == 0)
-		return rc;
-	return errmsg_errno(err, path, "cannot rename to");
+	return rc;
 }

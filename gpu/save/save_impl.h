@@ -4,7 +4,7 @@
 
 #include <limits.h>
 
-#include "ckpt/sys/outdir.h"
+#include "ckpt/sys/output.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
 #include "gpu/config/config.h"

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/outdir.h"
+#include "ckpt/sys/output.h"
 #include "gpu/save/save_impl.h"
 
 #define HIDDEN ".old"

@@ -15,6 +15,7 @@ unit_tests += \
 	%D%/test_crc32 \
 	%D%/test_scratch \
 	%D%/test_outdir \
+	%D%/test_outfile \
 	%D%/test_tensor \
 	%D%/test_cast \
 	%D%/test_arith \

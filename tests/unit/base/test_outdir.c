@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/outdir.h"
+#include "ckpt/sys/output.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/unit.h"
 
@@ -34,19 +34,18 @@ static void modes_follow_the_umask(void **state)
 
 	assert_int_equal(chdir(dir), 0);
 	for (size_t i = 0; i < COUNT(masks); i++) {
-		char text[] = "all/XXXXXX";
 		struct errmsg err = { "" };
 		struct outdir o;
 
 		syscall(SYS_umask, masks[i]);
 		if (outdir_open_over(&o, "all/tag", &err) ||
-		    outdir_write_text(text, "text", &err) ||
+		    outfile_write_text("all/text", "text", &err) ||
 		    outdir_commit(&o, "latest", &err))
 			fail_msg("%s", err.text);
 		outdir_close(&o);
 		assert_int_equal(mode_of("all/tag"), 0777 & ~masks[i]);
 		assert_int_equal(mode_of("all/latest"), 0666 & ~masks[i]);
-		assert_int_equal(mode_of(text), 0666 & ~masks[i]);
+		assert_int_equal(mode_of("all/text"), 0666 & ~masks[i]);
 	}
 	mkckpt_free_dir(dir);
 }

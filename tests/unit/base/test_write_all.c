@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "ckpt/sys/write_all.h"
+#include "ckpt/sys/output.h"
 #include "tests/support/unit.h"
 
 #define LEN ((size_t)1 << 20)

@@ -1,6 +1,5 @@
 # Units of ckpt/pack, and of what it needs of ckpt/sys.
 unit_tests += \
-	%D%/test_outfile \
 	%D%/test_block \
 	%D%/test_blockcache \
 	%D%/test_pack \

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/outfile.h"
+#include "ckpt/sys/output.h"
 #include "tests/make/mkckpt.h"
 
 static int entries(void)
