@@ -1,7 +1,7 @@
 # Containers: zip, torch's older one, .pt files, safetensors, read and laid out.
 # Uses the rooms above.
 ckpt_libuckpt_a_SOURCES += \
-	%D%/ziplayout.h %D%/ziplayout.c %D%/zip.h %D%/zip_read.c \
+	%D%/zip.h %D%/zip.c \
 	%D%/legacy.h %D%/legacy_read.c \
 	%D%/ptfile.h %D%/ptfile.c %D%/state.h %D%/state.c \
 	%D%/safetensors.h %D%/safetensors_read.c \

@@ -25,18 +25,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/serialization_id.h"
-#include "ckpt/format/ziplayout.h"
+#include "ckpt/format/zip.h"
 #include "ckpt/sys/crc32.h"
 
 #define SERIALIZATION_ID_LEN 40
-#define FLAGS 0x0808	   /* data descriptor, UTF-8 */
-#define FLAGS_EMPTY 0x0800 /* UTF-8 */
-#define RECORDS_BEFORE 4   /* data.pkl, format, alignment, byteorder */
-#define RECORDS_AFTER 2	   /* version, serialization id */
+#define RECORDS_BEFORE 4 /* data.pkl, format, alignment, byteorder */
+#define RECORDS_AFTER 2	 /* version, serialization id */
 #define RECORD_NAME_MAX 40
 
 /* Sizes of all literals stay far below this; a sum that passes it would have
@@ -45,8 +44,14 @@
 
 struct record {
 	char name[RECORD_NAME_MAX];
-	uint64_t len;
 	const void *data; /* NULL for storages and the serialization id */
+	uint64_t len;
+	uint64_t header; /* offset of the local header */
+	/* Bytes of the parts: */
+	size_t full_name; /* prefix and name */
+	size_t zip64;
+	size_t local; /* from the header to the data */
+	size_t descriptor;
 };
 
 static size_t nrecords(const struct ptwrite *w)
@@ -54,66 +59,77 @@ static size_t nrecords(const struct ptwrite *w)
 	return RECORDS_BEFORE + w->n + RECORDS_AFTER;
 }
 
-static struct record record_get(const struct ptwrite *w, size_t i)
+/* Describe record i, whose local header lies at `header`. */
+static struct record record_at(const struct ptwrite *w, size_t i, uint64_t header)
 {
-	static const struct record before[RECORDS_BEFORE] = {
-		{ "data.pkl", 0, NULL },
-		{ ".format_version", 1, "1" },
-		{ ".storage_alignment", 2, "64" },
-		{ "byteorder", 6, "little" },
+	static const struct {
+		const char *name, *data;
+	} constant[] = {
+		{ ".format_version", "1" },
+		{ ".storage_alignment", "64" },
+		{ "byteorder", "little" },
+		{ "version", "3\n" },
 	};
-	struct record r;
+	const size_t version = RECORDS_BEFORE + w->n;
+	struct record r = { .header = header };
 
-	if (i < RECORDS_BEFORE) {
-		r = before[i];
-		if (i == 0) {
-			r.len = w->pickle.len;
-			r.data = w->pickle.p;
-		}
-	} else if (i < RECORDS_BEFORE + w->n) {
-		r = (struct record){ .len = w->len[i - RECORDS_BEFORE] };
-		snprintf(r.name, sizeof(r.name), "data/%zu",
-			 i - RECORDS_BEFORE);
-	} else if (i == RECORDS_BEFORE + w->n) {
-		r = (struct record){ "version", 2, "3\n" };
+	if (i == 0) {
+		strcpy(r.name, "data.pkl");
+		r.data = w->pickle.p;
+		r.len = w->pickle.len;
+	} else if (i < RECORDS_BEFORE || i == version) {
+		const size_t k = i == version ? COUNT(constant) - 1 : i - 1;
+
+		strcpy(r.name, constant[k].name);
+		r.data = constant[k].data;
+		r.len = strlen(constant[k].data);
+	} else if (i < version) {
+		snprintf(r.name, sizeof(r.name), "data/%zu", i - RECORDS_BEFORE);
+		r.len = w->len[i - RECORDS_BEFORE];
 	} else {
-		r = (struct record){ ".data/serialization_id",
-				     SERIALIZATION_ID_LEN, NULL };
+		strcpy(r.name, ".data/serialization_id");
+		r.len = SERIALIZATION_ID_LEN;
 	}
+	r.full_name = strlen(w->prefix) + 1 + strlen(r.name);
+	r.zip64 = zip_zip64_len(r.len, header);
+	r.local = zip_local_len(r.full_name, r.len, header);
+	r.descriptor = r.len ? zip_descriptor_len(r.len, header) : 0;
 	return r;
 }
 
-static bool is_big(uint64_t v)
+static struct record record_get(const struct ptwrite *w, size_t i)
 {
-	return v >= UINT32_MAX;
+	return record_at(w, i, w->header[i]);
 }
 
-static size_t name_len(const struct ptwrite *w, const struct record *r)
+/* Place all records. */
+static int lay_out(struct ptwrite *w, struct errmsg *err)
 {
-	return strlen(w->prefix) + 1 + strlen(r->name);
-}
+	uint64_t at = 0, directory = 0;
 
-static size_t zip64_len(const struct record *r, uint64_t header)
-{
-	return ziplayout_zip64_len(r->len, header);
-}
+	for (size_t i = 0; i < nrecords(w); i++) {
+		const struct record r = record_at(w, i, at);
 
-static size_t local_len(const struct ptwrite *w, const struct record *r,
-			uint64_t header)
-{
-	return ziplayout_local_len(name_len(w, r), r->len, header);
-}
-
-static size_t descriptor_len(const struct record *r, uint64_t header)
-{
-	return r->len ? ziplayout_descriptor_len(r->len, header) : 0;
+		w->header[i] = at;
+		at += r.local;
+		if (i >= RECORDS_BEFORE && i < RECORDS_BEFORE + w->n)
+			w->offset[i - RECORDS_BEFORE] = at;
+		if (r.len > FILE_SIZE_MAX || at > FILE_SIZE_MAX - r.len)
+			return errmsg_set(err, -EFBIG, "%s.pt: too large",
+					  w->prefix);
+		assert(at % ZIP_ALIGNMENT == 0);
+		at += r.len + r.descriptor;
+		directory += ZIP_CENTRAL_LEN + r.full_name + r.zip64;
+	}
+	w->directory = at;
+	w->size = at + directory + ZIP_EOCD64_LEN + ZIP_LOCATOR64_LEN +
+		  ZIP_EOCD_LEN;
+	return 0;
 }
 
 int ptwrite_init(struct ptwrite *w, const char *prefix, struct bytebuf *pickle,
 		 const uint64_t *len, size_t n, struct errmsg *err)
 {
-	uint64_t at = 0, directory = 0;
-	int rc = -ENOMEM;
 	struct ptwrite l = {
 		.prefix = strdup(prefix),
 		.pickle = { pickle->data, pickle->len },
@@ -123,37 +139,22 @@ int ptwrite_init(struct ptwrite *w, const char *prefix, struct bytebuf *pickle,
 		.header = malloc((n + RECORDS_BEFORE + RECORDS_AFTER) *
 				 sizeof(*l.header)),
 	};
+	int rc = 0;
 
-	if (!l.prefix || !l.len || !l.offset || !l.header || pickle->failed) {
-		errmsg_nomem(err, prefix);
-		goto fail;
-	}
-	if (n)
+	if (!l.prefix || !l.len || !l.offset || !l.header || pickle->failed)
+		rc = errmsg_nomem(err, prefix);
+	if (!rc && n)
 		memcpy(l.len, len, n * sizeof(*len));
-	for (size_t i = 0; i < nrecords(&l); i++) {
-		const struct record r = record_get(&l, i);
-
-		l.header[i] = at;
-		at += local_len(&l, &r, at);
-		if (i >= RECORDS_BEFORE && i < RECORDS_BEFORE + n)
-			l.offset[i - RECORDS_BEFORE] = at;
-		if (r.len > FILE_SIZE_MAX || at > FILE_SIZE_MAX - r.len) {
-			rc = errmsg_set(err, -EFBIG, "%s.pt: too large", prefix);
-			goto fail;
-		}
-		assert(at % ZIPLAYOUT_ALIGNMENT == 0);
-		at += r.len + descriptor_len(&r, l.header[i]);
-		directory += 46 + name_len(&l, &r) + zip64_len(&r, l.header[i]);
+	if (!rc)
+		rc = lay_out(&l, err);
+	if (rc) {
+		l.pickle.p = NULL; /* still the caller's */
+		ptwrite_done(&l);
+		return rc;
 	}
-	l.directory = at;
-	l.size = at + directory + 56 + 20 + 22;
 	*w = l;
 	*pickle = (struct bytebuf){ 0 };
 	return 0;
-fail:
-	l.pickle.p = NULL; /* still the caller's */
-	ptwrite_done(&l);
-	return rc;
 }
 
 void ptwrite_done(struct ptwrite *w)
@@ -190,82 +191,82 @@ static void ptwrite_add_name(const struct ptwrite *w, const struct record *r,
 	bytebuf_add_str(out, r->name);
 }
 
-/* The ZIP64 field: sizes and offset, if they need more than 32 bits. */
-static void add_zip64(const struct record *r, uint64_t header, uint64_t csize,
-		      struct bytebuf *out)
+static uint16_t flags_of(const struct record *r)
 {
-	const size_t len = zip64_len(r, header);
+	return ZIP_FLAG_UTF8 | (r->len ? ZIP_FLAG_DESCRIPTOR : 0);
+}
 
-	if (!len)
+/* The ZIP64 field: sizes and offset, if they need more than 32 bits. */
+static void add_zip64(const struct record *r, uint64_t csize, struct bytebuf *out)
+{
+	if (!r->zip64)
 		return;
-	bytebuf_add_le16(out, 1);
-	bytebuf_add_le16(out, (uint16_t)(len - 4));
-	if (is_big(r->len)) {
+	bytebuf_add_le16(out, ZIP_ZIP64_EXTRA);
+	bytebuf_add_le16(out, (uint16_t)(r->zip64 - 4));
+	if (r->len >= UINT32_MAX) {
 		bytebuf_add_le64(out, r->len);
 		bytebuf_add_le64(out, csize);
 	}
-	if (is_big(header))
-		bytebuf_add_le64(out, header);
+	if (r->header >= UINT32_MAX)
+		bytebuf_add_le64(out, r->header);
 }
 
 static void add_local(const struct ptwrite *w, const struct record *r,
-		      uint64_t header, struct bytebuf *out)
+		      struct bytebuf *out)
 {
-	const size_t extra = local_len(w, r, header) - 30 - name_len(w, r);
-	const size_t pad = extra - zip64_len(r, header) - 4;
+	const size_t extra = r->local - ZIP_LOCAL_LEN - r->full_name;
+	const size_t pad = extra - r->zip64 - 4;
 
-	assert(pad < ZIPLAYOUT_ALIGNMENT);
-	bytebuf_add_le32(out, 0x04034b50);
+	assert(pad < ZIP_ALIGNMENT);
+	bytebuf_add_le32(out, ZIP_LOCAL_SIG);
 	bytebuf_add_le16(out, 0);
-	bytebuf_add_le16(out, r->len ? FLAGS : FLAGS_EMPTY);
+	bytebuf_add_le16(out, flags_of(r));
 	bytebuf_add_fill(out, 0, 6);  /* method, time, date */
 	bytebuf_add_fill(out, 0, 12); /* crc and sizes: in the descriptor */
-	bytebuf_add_le16(out, (uint16_t)name_len(w, r));
+	bytebuf_add_le16(out, (uint16_t)r->full_name);
 	bytebuf_add_le16(out, (uint16_t)extra);
 	ptwrite_add_name(w, r, out);
-	add_zip64(r, header, 0, out); /* miniz leaves the second size zero */
+	add_zip64(r, 0, out); /* miniz leaves the second size zero */
 	bytebuf_add(out, "FB", 2);
 	bytebuf_add_le16(out, (uint16_t)pad);
 	bytebuf_add_fill(out, 'Z', pad);
 }
 
-static void add_descriptor(const struct record *r, uint64_t header,
-			   uint32_t crc, struct bytebuf *out)
+static void add_descriptor(const struct record *r, uint32_t crc,
+			   struct bytebuf *out)
 {
 	if (r->len == 0)
 		return;
-	bytebuf_add_le32(out, 0x08074b50);
+	bytebuf_add_le32(out, ZIP_DESCRIPTOR_SIG);
 	bytebuf_add_le32(out, crc);
-	if (zip64_len(r, header)) {
-		bytebuf_add_le64(out, r->len);
-		bytebuf_add_le64(out, r->len);
-	} else {
-		bytebuf_add_le32(out, (uint32_t)r->len);
-		bytebuf_add_le32(out, (uint32_t)r->len);
-	}
+	for (int i = 0; i < 2; i++) /* sizes: compressed and not */
+		if (r->zip64)
+			bytebuf_add_le64(out, r->len);
+		else
+			bytebuf_add_le32(out, (uint32_t)r->len);
 }
 
 static uint32_t low32(uint64_t v)
 {
-	return is_big(v) ? UINT32_MAX : (uint32_t)v;
+	return v < UINT32_MAX ? (uint32_t)v : UINT32_MAX;
 }
 
 static void add_central(const struct ptwrite *w, const struct record *r,
-			uint64_t header, uint32_t crc, struct bytebuf *out)
+			uint32_t crc, struct bytebuf *out)
 {
-	bytebuf_add_le32(out, 0x02014b50);
+	bytebuf_add_le32(out, ZIP_CENTRAL_SIG);
 	bytebuf_add_le32(out, 0); /* made by, needed */
-	bytebuf_add_le16(out, r->len ? FLAGS : FLAGS_EMPTY);
+	bytebuf_add_le16(out, flags_of(r));
 	bytebuf_add_fill(out, 0, 6); /* method, time, date */
 	bytebuf_add_le32(out, crc);
 	bytebuf_add_le32(out, low32(r->len));
 	bytebuf_add_le32(out, low32(r->len));
-	bytebuf_add_le16(out, (uint16_t)name_len(w, r));
-	bytebuf_add_le16(out, (uint16_t)zip64_len(r, header));
+	bytebuf_add_le16(out, (uint16_t)r->full_name);
+	bytebuf_add_le16(out, (uint16_t)r->zip64);
 	bytebuf_add_fill(out, 0, 10); /* comment, disk, attributes */
-	bytebuf_add_le32(out, low32(header));
+	bytebuf_add_le32(out, low32(r->header));
 	ptwrite_add_name(w, r, out);
-	add_zip64(r, header, r->len, out);
+	add_zip64(r, r->len, out);
 }
 
 static void add_end(const struct ptwrite *w, uint64_t directory_len,
@@ -274,8 +275,8 @@ static void add_end(const struct ptwrite *w, uint64_t directory_len,
 	const uint64_t n = nrecords(w);
 	const uint16_t n16 = n < UINT16_MAX ? (uint16_t)n : UINT16_MAX;
 
-	bytebuf_add_le32(out, 0x06064b50);
-	bytebuf_add_le64(out, 44);
+	bytebuf_add_le32(out, ZIP_EOCD64_SIG);
+	bytebuf_add_le64(out, ZIP_EOCD64_LEN - 12); /* of what follows */
 	bytebuf_add_le16(out, 798); /* made by: unix, 3.0, as miniz says */
 	bytebuf_add_le16(out, 45);
 	bytebuf_add_fill(out, 0, 8); /* disks */
@@ -284,12 +285,12 @@ static void add_end(const struct ptwrite *w, uint64_t directory_len,
 	bytebuf_add_le64(out, directory_len);
 	bytebuf_add_le64(out, w->directory);
 
-	bytebuf_add_le32(out, 0x07064b50);
+	bytebuf_add_le32(out, ZIP_LOCATOR64_SIG);
 	bytebuf_add_le32(out, 0);
 	bytebuf_add_le64(out, w->directory + directory_len);
 	bytebuf_add_le32(out, 1);
 
-	bytebuf_add_le32(out, 0x06054b50);
+	bytebuf_add_le32(out, ZIP_EOCD_SIG);
 	bytebuf_add_le32(out, 0); /* disks */
 	bytebuf_add_le16(out, n16);
 	bytebuf_add_le16(out, n16);
@@ -298,104 +299,81 @@ static void add_end(const struct ptwrite *w, uint64_t directory_len,
 	bytebuf_add_le16(out, 0);
 }
 
-static uint32_t record_crc(const struct ptwrite *w, size_t i,
-			   const uint32_t *crc)
+/* The CRC-32 of record i; 0 in a file without checksums. */
+static uint32_t record_crc(const struct record *r, size_t i, const uint32_t *crc)
 {
-	if (!crc)
-		return 0;
-	if (i >= RECORDS_BEFORE && i < RECORDS_BEFORE + w->n)
-		return crc[i - RECORDS_BEFORE];
-
-	const struct record r = record_get(w, i);
-
-	return crc32_add(0, r.data, (size_t)r.len);
-}
-
-static int render_serialization_id(const struct ptwrite *w, const uint32_t *crc,
-				   char id[SERIALIZATION_ID_LEN + 1])
-{
-	uint64_t names, crcs = 0;
-
-	if (!serialization_id(w->n, &names))
-		return -ENOMEM;
-	/* torch leaves empty records out of it. */
-	for (size_t i = 0; i + 1 < nrecords(w); i++)
-		if (record_get(w, i).len)
-			crcs = serialization_id_combine(crcs,
-							record_crc(w, i, crc));
-	snprintf(id, SERIALIZATION_ID_LEN + 1, "%020" PRIu64 "%020" PRIu64,
-		 names, crcs);
-	return 0;
+	return !crc      ? 0
+	       : r->data ? crc32_add(0, r->data, (size_t)r->len)
+			 : crc[i - RECORDS_BEFORE];
 }
 
 /* A record whose bytes we have: header, data, descriptor. */
-static void add_record(const struct ptwrite *w, size_t i, const void *data,
-		       bool sums, struct bytebuf *out)
+static void add_record(const struct ptwrite *w, const struct record *r,
+		       const uint32_t *crc, struct bytebuf *out)
 {
-	const struct record r = record_get(w, i);
-	const uint32_t crc = sums ? crc32_add(0, data, (size_t)r.len) : 0;
-
-	add_local(w, &r, w->header[i], out);
-	bytebuf_add(out, data, (size_t)r.len);
-	add_descriptor(&r, w->header[i], crc, out);
+	add_local(w, r, out);
+	bytebuf_add(out, r->data, (size_t)r->len);
+	add_descriptor(r, record_crc(r, 0, crc), out);
 }
 
 /* The last literal, from the version record on. */
-static int add_tail(const struct ptwrite *w, const uint32_t *crc,
-		    struct bytebuf *out)
+static bool add_tail(const struct ptwrite *w, const uint32_t *crc,
+		     struct bytebuf *out)
 {
 	const size_t last = nrecords(w) - 1;
-	char id[SERIALIZATION_ID_LEN + 1];
-	const int rc = render_serialization_id(w, crc, id);
-	uint64_t directory_len = 0;
+	struct record r = record_get(w, last - 1), id = record_get(w, last);
+	char text[SERIALIZATION_ID_LEN + 1];
+	struct bytebuf directory = { 0 };
+	uint64_t names, crcs = 0;
 
-	if (rc)
-		return rc;
-	add_record(w, last - 1, "3\n", crc, out);
-	add_record(w, last, id, crc, out);
+	if (!serialization_id(w->n, &names))
+		return false;
+	add_record(w, &r, crc, out);
+	for (size_t i = 0; i < last; i++) {
+		uint32_t sum;
 
-	const size_t before = out->len;
-
-	for (size_t i = 0; i <= last; i++) {
-		const struct record r = record_get(w, i);
-		const uint32_t sum = i < last ? record_crc(w, i, crc)
-				     : crc    ? crc32_add(0, id, (size_t)r.len)
-					      : 0;
-
-		add_central(w, &r, w->header[i], sum, out);
+		r = record_get(w, i);
+		sum = record_crc(&r, i, crc);
+		if (r.len) /* torch leaves empty records out of the id */
+			crcs = serialization_id_combine(crcs, sum);
+		add_central(w, &r, sum, &directory);
 	}
-	directory_len = out->len - before;
-	add_end(w, directory_len, out);
-	return 0;
+	snprintf(text, sizeof(text), "%020" PRIu64 "%020" PRIu64, names, crcs);
+	id.data = text;
+	add_record(w, &id, crc, out);
+	add_central(w, &id, record_crc(&id, last, crc), &directory);
+	bytebuf_add(out, directory.data, directory.len);
+	add_end(w, directory.len, out);
+	out->failed |= directory.failed;
+	bytebuf_done(&directory);
+	return true;
 }
 
 int ptwrite_literal(const struct ptwrite *w, size_t i, const uint32_t *crc,
 		    struct bytebuf *out, struct errmsg *err)
 {
-	/* Literal 0 comes before every storage, so its sums do not depend on
-	 * `crc` being right, only on whether there are any. */
-	const size_t before = out->len;
-	int rc = 0;
+	const size_t before = out->len, next = RECORDS_BEFORE + i;
+	struct record r;
+	bool ok = true;
 
 	assert(i <= w->n);
-	if (i == 0)
-		for (size_t k = 0; k < RECORDS_BEFORE; k++)
-			add_record(w, k, record_get(w, k).data, crc, out);
-	else {
-		const size_t k = RECORDS_BEFORE + i - 1;
-		const struct record r = record_get(w, k);
-
-		add_descriptor(&r, w->header[k], crc ? crc[i - 1] : 0, out);
+	/* Literal 0 comes before every storage, so its sums do not depend on
+	 * `crc` being right, only on whether there are any. */
+	for (size_t k = 0; i == 0 && k < RECORDS_BEFORE; k++) {
+		r = record_get(w, k);
+		add_record(w, &r, crc, out);
+	}
+	if (i > 0) {
+		r = record_get(w, next - 1);
+		add_descriptor(&r, crc ? crc[i - 1] : 0, out);
 	}
 	if (i < w->n) {
-		const size_t k = RECORDS_BEFORE + i;
-		const struct record r = record_get(w, k);
-
-		add_local(w, &r, w->header[k], out);
+		r = record_get(w, next);
+		add_local(w, &r, out);
 	} else {
-		rc = add_tail(w, crc, out);
+		ok = add_tail(w, crc, out);
 	}
-	if (rc || out->failed)
+	if (!ok || out->failed)
 		return errmsg_nomem(err, w->prefix);
 	assert(out->len - before == ptwrite_literal_len(w, i));
 	return 0;

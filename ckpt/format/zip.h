@@ -11,6 +11,23 @@
 struct errmsg;
 struct source;
 
+/* The records of an archive: what they begin with, and their bytes without names and
+ * extra fields. */
+#define ZIP_LOCAL_SIG 0x04034b50u
+#define ZIP_DESCRIPTOR_SIG 0x08074b50u
+#define ZIP_CENTRAL_SIG 0x02014b50u
+#define ZIP_EOCD_SIG 0x06054b50u
+#define ZIP_EOCD64_SIG 0x06064b50u
+#define ZIP_LOCATOR64_SIG 0x07064b50u
+#define ZIP_LOCAL_LEN 30
+#define ZIP_CENTRAL_LEN 46
+#define ZIP_EOCD_LEN 22
+#define ZIP_EOCD64_LEN 56
+#define ZIP_LOCATOR64_LEN 20
+#define ZIP_ZIP64_EXTRA 1
+#define ZIP_FLAG_DESCRIPTOR 0x0008
+#define ZIP_FLAG_UTF8 0x0800
+
 /*
  * Limits of a directory: they admit 4 million parameters, each with a member of its
  * own in a model-states file.
@@ -44,6 +61,21 @@ struct zip {
  */
 int zip_open(struct zip *z, const struct source *src, struct errmsg *err);
 void zip_close(struct zip *z);
+
+/*
+ * What torch's writer puts around a record of `len` bytes whose local header begins at
+ * `header`.  The data begins on a multiple of ZIP_ALIGNMENT; ptwrite.c has the form.
+ */
+#define ZIP_ALIGNMENT 64
+
+/* Bytes of the ZIP64 extra field, in the local header and in the directory. */
+size_t zip_zip64_len(uint64_t len, uint64_t header);
+
+/* Bytes from the local header to the data. */
+size_t zip_local_len(size_t name_len, uint64_t len, uint64_t header);
+
+/* Bytes of the data descriptor, which follows data that is not empty. */
+size_t zip_descriptor_len(uint64_t len, uint64_t header);
 
 /* The member called `name` below the prefix, or NULL. */
 const struct zip_entry *zip_find(const struct zip *z, const char *name);
