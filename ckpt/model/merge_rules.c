@@ -21,6 +21,7 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 
 #define PATTERNS_MAX 4096
@@ -231,7 +232,7 @@ static int add_level(const struct reader *x, const struct value *info)
 
 	if (!value_pairs(info))
 		return 0;
-	*copy = value_copy(&r->arena, info);
+	*copy = pickle_copy(&r->arena, info);
 	if (!*copy)
 		return ERRMSG_FILE(x, -E2BIG,
 				   "universal_checkpoint_info is nested too"

@@ -2,9 +2,7 @@
 # Uses base.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/value.h %D%/value.c \
-	%D%/denylist.h %D%/denylist.c \
-	%D%/pickle_memo.h %D%/pickle_memo.c \
-	%D%/pickle.h %D%/pickle_machine.h %D%/pickle_machine.c \
+	%D%/pickle.h %D%/pickle_machine.h \
 	%D%/pickle_op.c \
 	%D%/pickle_read.c \
 	%D%/pickle_write.c

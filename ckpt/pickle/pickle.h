@@ -2,6 +2,7 @@
 #ifndef UCKPT_PICKLE_H
 #define UCKPT_PICKLE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -44,6 +45,7 @@ struct pickle_part {
 	/* Set by the caller, for messages: */
 	const char *file;
 	const char *part;
+	bool is_whole; /* of a zip file: ids have five fields, all of storages */
 	/* Set by pickle_load_part: */
 	struct value *root;
 	struct value_seq storages; /* VALUE_STORAGE nodes in order of visit */
@@ -73,5 +75,9 @@ void pickle_storages_done(struct pickle_storages *s);
  */
 int pickle_dump(const struct value *root, struct bytebuf *out,
 		struct pickle_storages *storages, struct errmsg *err);
+
+/* A copy of `v` in another arena, strings included; NULL if it cannot be written or
+ * read, or when memory runs out. */
+struct value *pickle_copy(struct arena *a, const struct value *v);
 
 #endif

@@ -14,16 +14,14 @@ struct arena;
 
 /*
  * The state of a pickle that is being read: input, stack, marks and memo.
- * Shared by pickle_read.c, which runs it, and pickle_op.c, which says what
- * each opcode does.  Everything fallible returns 0 or a negative errno, with
- * a message that names the place in the pickle.
+ * pickle_read.c runs it; pickle_op.c says what each opcode does.  Errors are 0 or a
+ * negative errno, with a message that names the place in the pickle.
  */
 struct machine {
 	struct span in;
 	size_t pos; /* of the next byte */
 	size_t op;  /* of the opcode being executed */
-	const char *file, *part;
-	struct value_seq *storages; /* of a pickle_part, or NULL */
+	struct pickle_part *out; /* also has the names for messages */
 	struct arena *a;
 	struct errmsg *err;
 
@@ -38,11 +36,8 @@ struct machine {
 };
 
 #define MACHINE_FAIL(m, rc, fmt, ...)                                        \
-	errmsg_set((m)->err, rc, "%s: %s+0x%zx: " fmt, (m)->file, (m)->part, \
-		   (m)->op, ##__VA_ARGS__)
-
-/* The most arena bytes that the input may need. */
-size_t machine_memory_max(const struct machine *m);
+	errmsg_set((m)->err, rc, "%s: %s+0x%zx: " fmt, (m)->out->file, \
+		   (m)->out->part, (m)->op, ##__VA_ARGS__)
 
 int machine_fail_nomem(struct machine *m);
 int machine_fail_short(struct machine *m);     /* input ends in an opcode */

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/pickle/denylist.h"
+#include "ckpt/base/array.h"
 
 /* --- values ------------------------------------------------------------- */
 
@@ -94,9 +94,42 @@ static int op_float(struct machine *m)
 	return machine_push(m, v);
 }
 
+/*
+ * Does module.name run commands or load code?  A pickle with such a global was made
+ * to attack programs that unpickle it.  It cannot harm this one, which calls nothing,
+ * but it must not be copied into a file that we write.  Only whole names of
+ * modules match: a user's own package may be called code.models.
+ */
+static bool runs_code(const char *module, const char *name)
+{
+	static const char *const modules[] = {
+		"os",	     "posix",	"nt",	      "subprocess", "sys",
+		"shutil",    "socket",	"runpy",      "importlib",  "pty",
+		"ctypes",    "code",	"webbrowser", "commands",   "popen2",
+		"pdb",	     "bdb",	"timeit",     "imp",	    "marshal",
+		"pickle",    "_pickle", "cPickle",    "dill",	    "cloudpickle",
+	};
+	static const char *const builtins[] = {
+		"eval",	 "exec",  "execfile",	"compile", "__import__",
+		"open",	 "input", "breakpoint", "file",	   "reload",
+		"apply",
+	};
+
+	for (size_t i = 0; i < COUNT(modules); i++)
+		if (strcmp(module, modules[i]) == 0)
+			return true;
+	if (strcmp(module, "__builtin__") != 0 &&
+	    strcmp(module, "builtins") != 0)
+		return false;
+	for (size_t i = 0; i < COUNT(builtins); i++)
+		if (strcmp(name, builtins[i]) == 0)
+			return true;
+	return false;
+}
+
 static int push_global(struct machine *m, const char *module, const char *name)
 {
-	if (denylist_global(module, name))
+	if (runs_code(module, name))
 		return MACHINE_FAIL(m, -EBADMSG,
 				    "refusing global %.100s.%.100s: it runs code",
 				    module, name);
@@ -298,16 +331,16 @@ static int op_persid(struct machine *m)
 
 	if (!id)
 		return machine_fail_underflow(m);
-	if (m->storages && is_class_id(id))
+	if (!m->out->is_whole && is_class_id(id))
 		return machine_push(m, id->seq.v[1]);
-	if (!is_storage_id(id, m->storages ? 6 : 5))
+	if (!is_storage_id(id, m->out->is_whole ? 5 : 6))
 		return MACHINE_FAIL(m, -EBADMSG,
 				    "persistent id is not a storage's");
 	v = value_new(m->a, VALUE_STORAGE);
 	if (!v)
 		return machine_fail_nomem(m);
 	v->pid = id;
-	if (m->storages && !value_seq_add(m->a, m->storages, v))
+	if (!m->out->is_whole && !value_seq_add(m->a, &m->out->storages, v))
 		return machine_fail_nomem(m);
 	return machine_push(m, v);
 }

@@ -26,7 +26,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/pickle/pickle_memo.h"
+#include "ckpt/base/hashtab.h"
 #include "ckpt/pickle/value.h"
 
 #define BATCH 1000 /* _pickle.c BATCHSIZE */
@@ -35,6 +35,17 @@
  * through its memo may go deeper than the reader saw. */
 #define DUMP_DEPTH_MAX (4 * PICKLE_DEPTH_MAX)
 
+/* An object of which Python has one for all equals, known by its value. */
+struct interned {
+	enum { A_STRING, A_CLASS, A_KEY /* of a storage */ } kind;
+	const char *module; /* of a class */
+	const char *text;   /* its name, or the string */
+	size_t len;         /* of the text */
+	size_t number;      /* of a key's storage */
+	bool written;
+	uint32_t index; /* in the memo, if written */
+};
+
 /* An error stops the writing: `rc` is set and nothing is saved from then on, so
  * pickle_dump checks once, at its end. */
 struct writer {
@@ -42,9 +53,11 @@ struct writer {
 	struct pickle_storages *storages;
 	struct errmsg *err;
 	int rc;
-	struct pickle_memo memo;
-	struct pickle_memo keys; /* of storages, numbered as these */
-	uint32_t next;           /* memo index */
+	struct hashtab objects; /* written: from addresses to memo indices */
+	struct hashtab names;   /* from hashes to indices into `interned` */
+	struct interned *interned;
+	size_t ninterned, cap;
+	uint32_t next; /* memo index */
 	unsigned depth;
 };
 
@@ -78,18 +91,38 @@ static void emit_get(struct writer *w, uint32_t index)
 	emit_index(w, 'h', 'j', index);
 }
 
+/* Different addresses have different hashes, so the first find is right. */
+static uint64_t hash_object(const void *object)
+{
+	return hash_number((uint64_t)(uintptr_t)object);
+}
+
+static bool find_object(const struct writer *w, const void *object,
+			uint32_t *index)
+{
+	size_t pos = 0;
+
+	return hashtab_next(&w->objects, hash_object(object), &pos, index);
+}
+
+static void add_object(struct writer *w, const void *object, uint32_t index)
+{
+	if (!hashtab_add(&w->objects, hash_object(object), index))
+		pickle_write_nomem(w);
+}
+
 /* Memoize the object just written. */
 static void memoize(struct writer *w, const void *object)
 {
-	if (!pickle_memo_add(&w->memo, object, w->next))
-		pickle_write_nomem(w);
+	add_object(w, object, w->next);
 	emit_put(w);
 }
 
-/* The same for an object that is known by its entry. */
-static void memoize_entry(struct writer *w, struct pickle_memo_entry *e)
+/* The same for an interned object. */
+static void memoize_interned(struct writer *w, struct interned *e)
 {
-	*e = (struct pickle_memo_entry){ .written = true, .index = w->next };
+	e->written = true;
+	e->index = w->next;
 	emit_put(w);
 }
 
@@ -98,31 +131,46 @@ static bool refer(struct writer *w, const void *object)
 {
 	uint32_t index;
 
-	if (!pickle_memo_find(&w->memo, object, &index))
+	if (!find_object(w, object, &index))
 		return false;
 	emit_get(w, index);
 	return true;
 }
 
-/* As pickle_memo_intern.  NULL after an error. */
-static struct pickle_memo_entry *find_entry(struct writer *w,
-					    struct pickle_memo *m,
-					    const char *a, const char *b,
-					    size_t len)
+static bool is_same(const struct interned *x, const struct interned *y)
 {
-	struct pickle_memo_entry *const e = pickle_memo_intern(m, a, b, len);
-
-	if (!e)
-		pickle_write_nomem(w);
-	return e;
+	return x->kind == y->kind && x->len == y->len &&
+	       memcmp(x->text, y->text, x->len) == 0 &&
+	       (x->kind != A_CLASS || strcmp(x->module, y->module) == 0);
 }
 
-/* Find the entry of a class or string.  Returns NULL if nothing is left to
- * write: it was written before and is referred to, or after an error. */
-static struct pickle_memo_entry *find_unwritten(struct writer *w, const char *a,
-						const char *b, size_t len)
+/* Find or add an interned object; the result is valid until the next call.  Strings are
+ * borrowed.  NULL after an error. */
+static struct interned *find_interned(struct writer *w, struct interned wanted)
 {
-	struct pickle_memo_entry *const e = find_entry(w, &w->memo, a, b, len);
+	const uint64_t hash = hash_bytes((uint64_t)wanted.kind, wanted.text,
+					 wanted.len);
+	size_t pos = 0;
+	uint32_t i;
+
+	while (hashtab_next(&w->names, hash, &pos, &i))
+		if (is_same(&w->interned[i], &wanted))
+			return &w->interned[i];
+	if (!array_reserve(&w->interned, &w->cap, w->ninterned + 1,
+			   sizeof(*w->interned)) ||
+	    !hashtab_add(&w->names, hash, (uint32_t)w->ninterned)) {
+		pickle_write_nomem(w);
+		return NULL;
+	}
+	w->interned[w->ninterned] = wanted;
+	return &w->interned[w->ninterned++];
+}
+
+/* The same.  Returns NULL if nothing is left to write: it was written before and is
+ * referred to, or after an error. */
+static struct interned *find_unwritten(struct writer *w, struct interned wanted)
+{
+	struct interned *const e = find_interned(w, wanted);
 
 	if (!e || !e->written)
 		return e;
@@ -141,25 +189,27 @@ static void emit_text(struct writer *w, const char *p, size_t len)
 
 static void save_interned(struct writer *w, const char *p, size_t len)
 {
-	struct pickle_memo_entry *const e = find_unwritten(w, NULL, p, len);
+	struct interned *const e =
+		find_unwritten(w, (struct interned){ .text = p, .len = len });
 
 	if (!e)
 		return;
 	emit_text(w, p, len);
-	memoize_entry(w, e);
+	memoize_interned(w, e);
 }
 
 /* The same for a string of the graph, which other values may share. */
 static void save_interned_value(struct writer *w, const struct value *v)
 {
-	const struct pickle_memo_entry *e;
+	const struct interned *e;
 
 	if (refer(w, v))
 		return;
 	save_interned(w, v->str.p, v->str.len);
-	e = find_entry(w, &w->memo, NULL, v->str.p, v->str.len);
-	if (e && !pickle_memo_add(&w->memo, v, e->index))
-		pickle_write_nomem(w);
+	e = find_interned(w, (struct interned){ .text = v->str.p,
+						.len = v->str.len });
+	if (e)
+		add_object(w, v, e->index);
 }
 
 /* Is it a string that CPython caches?  These are the empty string and those of
@@ -228,8 +278,9 @@ static void save_float(struct writer *w, double f)
 static void save_global(struct writer *w, const struct value *v)
 {
 	const char *const module = v->global.module, *const name = v->global.name;
-	struct pickle_memo_entry *const e =
-		find_unwritten(w, module, name, strlen(name));
+	struct interned *const e = find_unwritten(
+		w, (struct interned){ .kind = A_CLASS, .module = module,
+				      .text = name, .len = strlen(name) });
 
 	if (!e)
 		return;
@@ -238,7 +289,7 @@ static void save_global(struct writer *w, const struct value *v)
 	bytebuf_add_u8(w->out, '\n');
 	bytebuf_add_str(w->out, name);
 	bytebuf_add_u8(w->out, '\n');
-	memoize_entry(w, e);
+	memoize_interned(w, e);
 }
 
 /* --- containers ---------------------------------------------------------- */
@@ -338,7 +389,7 @@ static void save_tuple(struct writer *w, const struct value *v)
 	save_elements(w, &v->seq, 0, n);
 	/* A tuple that contains itself was written with its elements: drop them
 	 * and refer to it. */
-	if (pickle_memo_find(&w->memo, v, &index)) {
+	if (find_object(w, v, &index)) {
 		if (n > 3)
 			bytebuf_add_u8(w->out, '1');
 		else
@@ -360,7 +411,7 @@ static void save_object(struct writer *w, const struct value *v)
 	pickle_write_save(w, o->args);
 	bytebuf_add_u8(w->out, v->kind == VALUE_REDUCE ? 'R' : 0x81);
 	/* An object that contains itself was written with its arguments. */
-	if (pickle_memo_find(&w->memo, v, &index)) {
+	if (find_object(w, v, &index)) {
 		bytebuf_add_u8(w->out, '0');
 		emit_get(w, index);
 		return;
@@ -379,22 +430,16 @@ static void save_object(struct writer *w, const struct value *v)
 
 /* --- storages ------------------------------------------------------------ */
 
-/* Return the entry of a storage and its number.  Storages with equal keys are
- * one.  NULL after an error. */
-static struct pickle_memo_entry *number_storage(struct writer *w,
-						const struct value *v,
-						size_t *number)
+/* Return the key of a storage, by which storages are one.  NULL after an error. */
+static struct interned *number_storage(struct writer *w, const struct value *v)
 {
 	struct pickle_storages *const s = w->storages;
 	const struct value_str *const key = &v->pid->seq.v[2]->str;
-	struct pickle_memo_entry *const e =
-		find_entry(w, &w->keys, NULL, key->p, key->len);
+	struct interned *const e = find_interned(
+		w, (struct interned){ .kind = A_KEY, .text = key->p,
+				      .len = key->len, .number = s->n });
 
-	if (!e)
-		return NULL;
-	*number = pickle_memo_number(&w->keys, e);
-	assert(*number <= s->n);
-	if (*number < s->n)
+	if (!e || e->number < s->n)
 		return e;
 	if (!array_reserve(&s->pid, &s->cap, s->n + 1, sizeof(*s->pid))) {
 		pickle_write_nomem(w);
@@ -404,37 +449,35 @@ static struct pickle_memo_entry *number_storage(struct writer *w,
 	return e;
 }
 
-static void save_storage_key(struct writer *w, struct pickle_memo_entry *e,
-			     size_t number)
+/* Keys 0 to 9 are strings of one character; longer keys live in torch's table and are the
+ * same object at each visit. */
+static void save_storage_key(struct writer *w, size_t number, struct interned *e)
 {
-	/* Keys 0 to 9 are strings of one character; longer keys live in
-	 * torch's table and are the same object at each visit. */
 	static const char digits[] = "0123456789";
 	char key[24];
-	const int len = snprintf(key, sizeof(key), "%zu", number);
 
-	if (len == 1) {
+	if (number < 10) {
 		save_interned(w, digits + number, 1);
 	} else if (e->written) {
 		emit_get(w, e->index);
 	} else {
-		emit_text(w, key, (size_t)len);
-		memoize_entry(w, e);
+		emit_text(w, key, (size_t)snprintf(key, sizeof(key), "%zu", number));
+		memoize_interned(w, e);
 	}
 }
 
 static void save_storage(struct writer *w, const struct value *v)
 {
 	const struct value *const location = v->pid->seq.v[3];
-	size_t number = 0;
-	struct pickle_memo_entry *const e = number_storage(w, v, &number);
+	struct interned *e;
 
-	if (!e)
-		return;
 	bytebuf_add_u8(w->out, '(');
 	save_interned(w, "storage", 7);
 	save_global(w, v->pid->seq.v[1]);
-	save_storage_key(w, e, number);
+	e = number_storage(w, v);
+	if (!e)
+		return;
+	save_storage_key(w, e->number, e);
 	if (value_is_str(location, "cpu"))
 		save_interned_value(w, location);
 	else
@@ -510,7 +553,22 @@ int pickle_dump(const struct value *root, struct bytebuf *out,
 	assert(w.rc || w.depth == 0);
 	if (!w.rc && out->failed)
 		pickle_write_nomem(&w);
-	pickle_memo_done(&w.memo);
-	pickle_memo_done(&w.keys);
+	hashtab_done(&w.objects);
+	hashtab_done(&w.names);
+	free(w.interned);
 	return w.rc;
+}
+
+struct value *pickle_copy(struct arena *a, const struct value *v)
+{
+	struct pickle_storages storages = { 0 };
+	struct value *copy = NULL;
+	struct bytebuf b = { 0 };
+
+	if (pickle_dump(v, &b, &storages, NULL) == 0)
+		(void)pickle_load((struct span){ b.data, b.len }, "", a, &copy,
+				  NULL);
+	pickle_storages_done(&storages);
+	bytebuf_done(&b);
+	return copy;
 }

@@ -96,10 +96,6 @@ struct value *value_new_global(struct arena *a, const char *module,
 struct value *value_new_reduce(struct arena *a, struct value *callable,
 			       struct value *args);
 
-/* A copy of `v` in another arena, strings included.  What is shared in `v` is
- * not in the copy; NULL when the arena is exhausted or `v` too deep. */
-struct value *value_copy(struct arena *a, const struct value *v);
-
 /* Append to a TUPLE or LIST; false when the arena is exhausted. */
 bool value_seq_add(struct arena *a, struct value_seq *seq, struct value *v);
 bool value_dict_add(struct arena *a, struct value_dict *dict,

@@ -488,11 +488,11 @@ static void limit_of_memory_is_named(void **state)
 {
 	struct arena a = { .refused = true };
 	struct errmsg err = { "" };
+	struct pickle_part part = { .file = "x", .part = "data.pkl" };
 	struct machine *const m = calloc(1, sizeof(*m));
 
 	*m = (struct machine){ .in = { (const uint8_t *)"", PICKLE_BYTES_MAX },
-			       .file = "x",
-			       .part = "data.pkl",
+			       .out = &part,
 			       .a = &a,
 			       .err = &err };
 	assert_int_equal(machine_fail_nomem(m), -E2BIG);
