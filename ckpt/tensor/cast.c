@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Conversions to float32 and back.  C's own conversions from wider types round
- * to nearest even as torch's do.  The two 16-bit formats, which gigabytes of weights
- * have, are packed by hand in loops without branches, which compilers vectorise.
+ * Conversions to float32 and back, a loop for each type.  C's own conversions from wider
+ * types round to nearest even as torch's do.  Those of the 16-bit formats, which
+ * gigabytes of weights have, are written without branches, so that compilers vectorise
+ * the loops.
  *
  * The bits of NaNs are those of torch's loops for x86 (ATen's vec256 and vec512,
  * which use F16C for float16): all ones in bfloat16; in float16 the upper bits of
@@ -18,7 +19,7 @@
 #include <immintrin.h>
 #endif
 
-#include "ckpt/base/bytes.h"
+#include "ckpt/base/array.h"
 #include "ckpt/sys/cpu_clones.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -123,81 +124,82 @@ static inline uint16_t float_to_half(float f)
 			  cast_choose(magnitude < 143u << 23, finite, large));
 }
 
-static inline float element(enum dtype from, const uint8_t *p)
-{
-	const uint64_t bits = dtype_size(from) == 8 ? get_le64(p) : 0;
-	double d;
-
-	switch (from) {
-	case DTYPE_F64:
-		memcpy(&d, &bits, sizeof(d));
-		return (float)d;
-	case DTYPE_I64: return (float)(int64_t)bits;
-	case DTYPE_I32: return (float)(int32_t)get_le32(p);
-	case DTYPE_I16: return (float)(int16_t)get_le16(p);
-	case DTYPE_I8: return (float)(int8_t)*p;
-	case DTYPE_U8: return (float)*p;
-	case DTYPE_BOOL: return *p ? 1.0f : 0.0f;
-	case DTYPE_U16: return (float)get_le16(p);
-	case DTYPE_U32: return (float)get_le32(p);
-	case DTYPE_U64: return (float)bits;
-	case DTYPE_F32:
-	case DTYPE_F16:
-	case DTYPE_BF16:
-	case DTYPE_F8_E4M3:
-	case DTYPE_F8_E5M2:
-	case DTYPE_C64:
-	case DTYPE_C128:
-	case DTYPE_OTHER: break;
-	}
-	assert(!"no such type");
-	return 0;
-}
-
-/* --- many ------------------------------------------------------------------ */
-
-/*
- * Convert `n` elements in blocks of constant length.  memcpy allows any
- * alignment.
- */
-#define BLOCK 64
-#define CONVERT(convert, from_t, to_t, in, out, n)         \
-	do {                                               \
-		const uint8_t *p_ = (in);                  \
-		uint8_t *q_ = (out);                       \
-		size_t left_ = (n);                        \
-                                                           \
-		for (; left_ >= BLOCK; left_ -= BLOCK) {   \
-			from_t a_[BLOCK];                  \
-			to_t b_[BLOCK];                    \
-                                                           \
-			memcpy(a_, p_, sizeof(a_));        \
-			for (int i_ = 0; i_ < BLOCK; i_++) \
-				b_[i_] = convert(a_[i_]);  \
-			memcpy(q_, b_, sizeof(b_));        \
-			p_ += sizeof(a_);                  \
-			q_ += sizeof(b_);                  \
-		}                                          \
-		for (; left_; left_--) {                   \
-			from_t a_;                         \
-			to_t b_;                           \
-                                                           \
-			memcpy(&a_, p_, sizeof(a_));       \
-			b_ = convert(a_);                  \
-			memcpy(q_, &b_, sizeof(b_));       \
-			p_ += sizeof(a_);                  \
-			q_ += sizeof(b_);                  \
-		}                                          \
-	} while (0)
-
 static inline float bfloat_to_float(uint16_t b)
 {
 	return from_bits((uint32_t)b << 16);
 }
 
-CPU_CLONES static void bfloats_to_floats(const void *in, void *out, size_t n)
+static inline float bool_to_float(uint8_t b)
 {
-	CONVERT(bfloat_to_float, uint16_t, float, in, out, n);
+	return b ? 1 : 0;
+}
+
+/* --- many ------------------------------------------------------------------ */
+
+/* Convert `n` elements, of any alignment. */
+typedef void loop(const void *in, void *out, size_t n);
+
+/*
+ * Define a loop.  Blocks have a constant length, and memcpy allows any alignment.
+ */
+#define BLOCK 64
+#define LOOP(name, from_t, to_t, convert)                       \
+	static void name(const void *in, void *out, size_t n)   \
+	{                                                       \
+		const uint8_t *p = in;                          \
+		uint8_t *q = out;                               \
+                                                                \
+		for (; n >= BLOCK; n -= BLOCK) {                \
+			from_t a[BLOCK];                        \
+			to_t b[BLOCK];                          \
+                                                                \
+			memcpy(a, p, sizeof(a));                \
+			for (int i = 0; i < BLOCK; i++)         \
+				b[i] = (to_t)convert(a[i]);     \
+			memcpy(q, b, sizeof(b));                \
+			p += sizeof(a);                         \
+			q += sizeof(b);                         \
+		}                                               \
+		for (; n; n--, p += sizeof(from_t), q += sizeof(to_t)) { \
+			from_t a;                               \
+			to_t b;                                 \
+                                                                \
+			memcpy(&a, p, sizeof(a));               \
+			b = (to_t)convert(a);                   \
+			memcpy(q, &b, sizeof(b));               \
+		}                                               \
+	}
+
+CPU_CLONES LOOP(bfloats_to_floats, uint16_t, float, bfloat_to_float)
+CPU_CLONES LOOP(e4m3s_to_floats, uint8_t, float, e4m3_to_float)
+CPU_CLONES LOOP(e5m2s_to_floats, uint8_t, float, e5m2_to_float)
+CPU_CLONES LOOP(halves_to_floats_by_hand, uint16_t, float, half_to_float)
+CPU_CLONES LOOP(floats_to_bfloats, float, uint16_t, float_to_bfloat)
+CPU_CLONES LOOP(floats_to_halves_by_hand, float, uint16_t, float_to_half)
+LOOP(bools_to_floats, uint8_t, float, bool_to_float)
+LOOP(i8s_to_floats, int8_t, float, )
+LOOP(u8s_to_floats, uint8_t, float, )
+LOOP(i16s_to_floats, int16_t, float, )
+LOOP(u16s_to_floats, uint16_t, float, )
+LOOP(i32s_to_floats, int32_t, float, )
+LOOP(u32s_to_floats, uint32_t, float, )
+LOOP(i64s_to_floats, int64_t, float, )
+LOOP(u64s_to_floats, uint64_t, float, )
+LOOP(doubles_to_floats, double, float, )
+LOOP(floats_to_doubles, float, double, )
+LOOP(i32s_to_doubles, int32_t, double, )
+LOOP(u32s_to_doubles, uint32_t, double, )
+LOOP(i64s_to_doubles, int64_t, double, )
+LOOP(u64s_to_doubles, uint64_t, double, )
+
+static void copy_floats(const void *in, void *out, size_t n)
+{
+	memmove(out, in, n * sizeof(float));
+}
+
+static void copy_doubles(const void *in, void *out, size_t n)
+{
+	memcpy(out, in, n * sizeof(double));
 }
 
 /*
@@ -254,131 +256,80 @@ static bool have_f16c(void)
 }
 #endif
 
-CPU_CLONES static void halves_to_floats(const void *in, void *out, size_t n)
+static void halves_to_floats(const void *in, void *out, size_t n)
 {
-	const uint8_t *const from = in;
-	uint8_t *const to = out;
-	const size_t done = have_f16c() ? f16c_to_floats(from, to, n) : 0;
+	const size_t done = have_f16c() ? f16c_to_floats(in, out, n) : 0;
 
-	CONVERT(half_to_float, uint16_t, float, from + 2 * done, to + 4 * done,
-		n - done);
+	halves_to_floats_by_hand((const uint8_t *)in + 2 * done,
+				 (uint8_t *)out + 4 * done, n - done);
 }
 
-CPU_CLONES static void e4m3s_to_floats(const void *in, void *out, size_t n)
+static void floats_to_halves(const void *in, void *out, size_t n)
 {
-	CONVERT(e4m3_to_float, uint8_t, float, in, out, n);
+	const size_t done = have_f16c() ? f16c_to_halves(in, out, n) : 0;
+
+	floats_to_halves_by_hand((const uint8_t *)in + 4 * done,
+				 (uint8_t *)out + 2 * done, n - done);
 }
 
-CPU_CLONES static void e5m2s_to_floats(const void *in, void *out, size_t n)
-{
-	CONVERT(e5m2_to_float, uint8_t, float, in, out, n);
-}
+/* --- by type ----------------------------------------------------------------- */
 
-CPU_CLONES static void floats_to_bfloats(const void *in, void *out, size_t n)
-{
-	CONVERT(float_to_bfloat, float, uint16_t, in, out, n);
-}
+static loop *const to_floats[] = {
+	[DTYPE_F64] = doubles_to_floats,     [DTYPE_F32] = copy_floats,
+	[DTYPE_F16] = halves_to_floats,	     [DTYPE_BF16] = bfloats_to_floats,
+	[DTYPE_I64] = i64s_to_floats,	     [DTYPE_I32] = i32s_to_floats,
+	[DTYPE_I16] = i16s_to_floats,	     [DTYPE_I8] = i8s_to_floats,
+	[DTYPE_U64] = u64s_to_floats,	     [DTYPE_U32] = u32s_to_floats,
+	[DTYPE_U16] = u16s_to_floats,	     [DTYPE_U8] = u8s_to_floats,
+	[DTYPE_BOOL] = bools_to_floats,	     [DTYPE_F8_E4M3] = e4m3s_to_floats,
+	[DTYPE_F8_E5M2] = e5m2s_to_floats,
+};
 
-CPU_CLONES static void floats_to_halves(const void *in, void *out, size_t n)
-{
-	const uint8_t *const from = in;
-	uint8_t *const to = out;
-	const size_t done = have_f16c() ? f16c_to_halves(from, to, n) : 0;
+/* Of the types that float32 does not represent. */
+static loop *const to_doubles[] = {
+	[DTYPE_F64] = copy_doubles,	[DTYPE_I64] = i64s_to_doubles,
+	[DTYPE_U64] = u64s_to_doubles,	[DTYPE_I32] = i32s_to_doubles,
+	[DTYPE_U32] = u32s_to_doubles,	[DTYPE_F8_E5M2] = NULL,
+};
 
-	CONVERT(float_to_half, float, uint16_t, from + 4 * done, to + 2 * done,
-		n - done);
-}
-
-static void to_floats(enum dtype from, const void *in, void *out, size_t n)
-{
-	const size_t size = dtype_size(from);
-	const uint8_t *const p = in;
-	uint8_t *const q = out;
-
-	switch (from) {
-	case DTYPE_F32:
-		memmove(out, in, n * sizeof(float));
-		return;
-	case DTYPE_F16:
-		halves_to_floats(in, out, n);
-		return;
-	case DTYPE_BF16:
-		bfloats_to_floats(in, out, n);
-		return;
-	case DTYPE_F8_E4M3:
-		e4m3s_to_floats(in, out, n);
-		return;
-	case DTYPE_F8_E5M2:
-		e5m2s_to_floats(in, out, n);
-		return;
-	default:
-		break;
-	}
-	for (size_t i = 0; i < n; i++) {
-		const float f = element(from, p + i * size);
-
-		memcpy(q + i * sizeof(f), &f, sizeof(f));
-	}
-}
-
-static void from_floats(enum dtype to, const void *in, void *out, size_t n)
-{
-	assert(to == DTYPE_F16 || to == DTYPE_BF16 || to == DTYPE_F32);
-	if (to == DTYPE_F32)
-		memmove(out, in, n * sizeof(float));
-	else if (to == DTYPE_F16)
-		floats_to_halves(in, out, n);
-	else
-		floats_to_bfloats(in, out, n);
-}
+static loop *const from_floats[] = {
+	[DTYPE_F32] = copy_floats,
+	[DTYPE_F16] = floats_to_halves,
+	[DTYPE_BF16] = floats_to_bfloats,
+};
 
 bool cast_knows(enum dtype d)
 {
-	return d != DTYPE_C64 && d != DTYPE_C128 && d != DTYPE_OTHER;
+	return to_floats[d];
 }
 
 void cast_to_float(enum dtype from, const void *in, float *out, size_t n)
 {
-	to_floats(from, in, out, n);
+	assert(cast_knows(from));
+	to_floats[from](in, out, n);
 }
 
-static double wide_element(enum dtype from, const uint8_t *p)
+void cast_from_float(enum dtype to, const float *in, void *out, size_t n)
 {
-	double d;
-
-	switch (from) {
-	case DTYPE_F64: memcpy(&d, p, sizeof(d)); return d;
-	case DTYPE_I64: return (double)(int64_t)get_le64(p);
-	case DTYPE_U64: return (double)get_le64(p);
-	case DTYPE_I32: return (int32_t)get_le32(p);
-	case DTYPE_U32: return get_le32(p);
-	default: break;
-	}
-	assert(!"no wide type");
-	return 0;
+	assert(to < COUNT(from_floats) && from_floats[to]);
+	from_floats[to](in, out, n);
 }
 
 void cast_to_double(enum dtype from, const void *in, double *out, size_t n)
 {
 	const size_t size = dtype_size(from);
-	const bool wide = size == 8 || from == DTYPE_I32 || from == DTYPE_U32;
 	const uint8_t *p = in;
 	float batch[CAST_BATCH];
 
-	for (; wide && n; n--, p += size)
-		*out++ = wide_element(from, p);
-	/* float32 represents every value of the other types. */
-	for (size_t k; n; n -= k, p += k * size) {
-		k = n < CAST_BATCH ? n : CAST_BATCH;
-		to_floats(from, p, batch, k);
-		for (size_t i = 0; i < k; i++)
-			*out++ = batch[i];
+	if (to_doubles[from]) {
+		to_doubles[from](in, out, n);
+		return;
 	}
-}
-
-void cast_from_float(enum dtype to, const float *in, void *out, size_t n)
-{
-	from_floats(to, in, out, n);
+	for (size_t k; n; n -= k, p += k * size, out += k) {
+		k = n < CAST_BATCH ? n : CAST_BATCH;
+		cast_to_float(from, p, batch, k);
+		floats_to_doubles(batch, out, k);
+	}
 }
 
 void cast(enum dtype from, const void *in, enum dtype to, void *out, size_t n)
@@ -388,18 +339,65 @@ void cast(enum dtype from, const void *in, enum dtype to, void *out, size_t n)
 	float batch[CAST_BATCH];
 
 	if (from == DTYPE_F32) {
-		from_floats(to, in, out, n);
+		cast_from_float(to, in, out, n);
 		return;
 	}
 	if (to == DTYPE_F32) {
-		to_floats(from, in, out, n);
+		cast_to_float(from, in, out, n);
 		return;
 	}
 	for (size_t k; n; n -= k) {
 		k = n < CAST_BATCH ? n : CAST_BATCH;
-		to_floats(from, p, batch, k);
-		from_floats(to, batch, q, k);
+		cast_to_float(from, p, batch, k);
+		cast_from_float(to, batch, q, k);
 		p += k * dtype_size(from);
 		q += k * dtype_size(to);
 	}
+}
+
+/* --- arithmetic -------------------------------------------------------------- */
+
+bool arith_knows(enum dtype t)
+{
+	return t == DTYPE_F64 || (t < COUNT(from_floats) && from_floats[t]);
+}
+
+/*
+ * Compute to[i] + v[i], or to[i] / by if `v` is NULL.  A sum or a quotient of float32s
+ * that is computed in float64 and rounded to float32 is that of float32: float64
+ * has more than twice the digits.
+ */
+static void arith(enum dtype t, void *to, const void *v, double by, size_t n)
+{
+	const size_t item = dtype_size(t);
+	double a[CAST_BATCH], b[CAST_BATCH];
+	float rounded[CAST_BATCH];
+
+	assert(arith_knows(t));
+	for (size_t at = 0, k; at < n; at += k) {
+		uint8_t *const place = (uint8_t *)to + at * item;
+
+		k = n - at < CAST_BATCH ? n - at : CAST_BATCH;
+		cast_to_double(t, place, a, k);
+		if (v)
+			cast_to_double(t, (const uint8_t *)v + at * item, b, k);
+		for (size_t i = 0; i < k; i++)
+			a[i] = v ? a[i] + b[i] : a[i] / by;
+		if (t == DTYPE_F64) {
+			copy_doubles(a, place, k);
+		} else {
+			doubles_to_floats(a, rounded, k);
+			cast_from_float(t, rounded, place, k);
+		}
+	}
+}
+
+void arith_add(enum dtype t, void *sum, const void *v, size_t n)
+{
+	arith(t, sum, v, 0, n);
+}
+
+void arith_divide(enum dtype t, void *v, double by, size_t n)
+{
+	arith(t, v, NULL, t == DTYPE_F64 ? by : (double)(float)by, n);
 }

@@ -2,5 +2,4 @@
 # Uses base and pickle.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/tensor.h %D%/tensor.c \
-	%D%/cast.h %D%/cast.c \
-	%D%/arith.h %D%/arith.c
+	%D%/cast.h %D%/cast.c

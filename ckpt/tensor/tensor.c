@@ -67,63 +67,61 @@ const char *dtype_storage_class(enum dtype d)
 	return dtypes[d].storage;
 }
 
-/* The arguments of `v`, a call of torch._utils.<name>; NULL if it is not one. */
-static const struct value_seq *call_args(const struct value *v,
-					 const char *module, const char *name)
+static bool is_from_type(const struct value *v)
 {
-	if (!v || v->kind != VALUE_REDUCE ||
-	    !value_is_global(v->obj->callable, module, name) ||
-	    v->obj->args->kind != VALUE_TUPLE)
+	return v && v->kind == VALUE_REDUCE &&
+	       value_is_global(v->obj->callable, "torch._tensor",
+			       "_rebuild_from_type_v2") &&
+	       v->obj->args->kind == VALUE_TUPLE;
+}
+
+/* The arguments of a call; `*function` becomes what is called, with these, in the end.
+ * NULL if `v` is no call. */
+static const struct value_seq *call_args(const struct value *v,
+					 const struct value **function)
+{
+	const struct value *args;
+
+	if (!v || v->kind != VALUE_REDUCE)
 		return NULL;
-	return &v->obj->args->seq;
+	*function = v->obj->callable;
+	args = v->obj->args;
+	if (is_from_type(v)) { /* (function, type, its arguments, attributes) */
+		if (args->seq.n < 3)
+			return NULL;
+		*function = args->seq.v[0];
+		args = args->seq.v[2];
+	}
+	return args->kind == VALUE_TUPLE ? &args->seq : NULL;
 }
 
 static bool is_rebuild(const struct value *f)
 {
-	return f && f->kind == VALUE_GLOBAL &&
-	       strcmp(f->global.module, "torch._utils") == 0 &&
-	       (strcmp(f->global.name, "_rebuild_tensor") == 0 ||
-		strcmp(f->global.name, "_rebuild_tensor_v2") == 0 ||
-		strcmp(f->global.name, "_rebuild_tensor_v3") == 0);
+	return value_is_global(f, "torch._utils", "_rebuild_tensor") ||
+	       value_is_global(f, "torch._utils", "_rebuild_tensor_v2") ||
+	       value_is_global(f, "torch._utils", "_rebuild_tensor_v3");
 }
 
-/*
- * Strip wrappers: the arguments of the innermost rebuild call, or NULL if
- * `v` is not a tensor.
- */
+static bool is_wrapper(const struct value *f)
+{
+	return value_is_global(f, "torch._utils", "_rebuild_parameter") ||
+	       value_is_global(f, "torch._utils",
+			       "_rebuild_parameter_with_state");
+}
+
+/* Strip wrappers: the arguments of the innermost rebuild call, or NULL if
+ * `v` is not a tensor. */
 static const struct value_seq *rebuild_args(const struct value *v)
 {
 	for (int depth = 0; depth < TENSOR_WRAP_MAX; depth++) {
-		const struct value_seq *a;
+		const struct value *f;
+		const struct value_seq *const a = call_args(v, &f);
 
-		a = call_args(v, "torch._tensor", "_rebuild_from_type_v2");
-		if (a) {
-			if (a->n < 3 || a->v[2]->kind != VALUE_TUPLE)
-				return NULL;
-			if (is_rebuild(a->v[0]))
-				return &a->v[2]->seq;
-			if (!value_is_global(a->v[0], "torch._utils",
-					     "_rebuild_parameter") ||
-			    a->v[2]->seq.n < 1)
-				return NULL;
-			v = a->v[2]->seq.v[0];
-			continue;
-		}
-		a = call_args(v, "torch._utils", "_rebuild_parameter");
-		if (!a)
-			a = call_args(v, "torch._utils",
-				      "_rebuild_parameter_with_state");
-		if (a) {
-			if (a->n < 1)
-				return NULL;
-			v = a->v[0];
-			continue;
-		}
-		if (v && v->kind == VALUE_REDUCE &&
-		    is_rebuild(v->obj->callable) &&
-		    v->obj->args->kind == VALUE_TUPLE)
-			return &v->obj->args->seq;
-		return NULL;
+		if (!a || is_rebuild(f))
+			return a;
+		if (!is_wrapper(f) || a->n < 1)
+			return NULL;
+		v = a->v[0];
 	}
 	return NULL;
 }
@@ -135,10 +133,8 @@ bool tensor_is(const struct value *v)
 
 const struct value *tensor_attribute(const struct value *v, const char *name)
 {
-	const struct value_seq *const a =
-		call_args(v, "torch._tensor", "_rebuild_from_type_v2");
-
-	return a && a->n > 3 ? value_find(a->v[3], name) : NULL;
+	return is_from_type(v) ? value_find(value_item(v->obj->args, 3), name)
+			       : NULL;
 }
 
 int tensor_storage(const struct value *pid, const char *name,
@@ -372,71 +368,75 @@ static struct value *call_with(struct arena *a, const struct value *from,
 	return v;
 }
 
-/* `like`, which is a tensor, wrapped `depth` times at most. */
-static struct value *wrap_like(struct arena *a, const struct value *like,
-			       const struct tensor *t, int depth)
+/* A tensor's arguments, with another storage and view. */
+static struct value *args_like(struct arena *a, const struct value *args,
+			       const struct tensor *t)
 {
-	const struct value *const args = like->obj->args;
-	struct value *inner;
+	const struct value_seq *const old = &args->seq;
+	struct value *const location = old->v[0]->kind == VALUE_STORAGE
+					       ? old->v[0]->pid->seq.v[3]
+					       : NULL;
+	struct value *v[] = {
+		storage_to_value(a, t, location),
+		value_new_int(a, (int64_t)t->storage_offset),
+		dims_to_value(a, t->shape, t->ndim),
+		dims_to_value(a, t->stride, t->ndim),
+		old->n > 5 ? old->v[4] : NULL,
+		no_hooks(a),
+	};
 
-	if (is_rebuild(like->obj->callable)) {
-		const struct value_seq *const old = &args->seq;
-		struct value *const location =
-			old->v[0]->kind == VALUE_STORAGE
-				? old->v[0]->pid->seq.v[3]
-				: NULL;
-		struct value *v[] = {
-			storage_to_value(a, t, location),
-			value_new_int(a, (int64_t)t->storage_offset),
-			dims_to_value(a, t->shape, t->ndim),
-			dims_to_value(a, t->stride, t->ndim),
-			old->n > 5 ? old->v[4] : NULL,
-			no_hooks(a),
-		};
+	return tuple_with(a, v, old->n > 5 ? 6 : 4, args);
+}
 
-		return call_with(a, like,
-				 tuple_with(a, v, old->n > 5 ? 6 : 4, args));
+/* The arguments of a call of `function`, which makes a tensor, of `t` instead. */
+static struct value *wrap_like(struct arena *a, const struct value *function,
+			       const struct value *args, const struct tensor *t)
+{
+	struct value *v[3] = { NULL };
+	const struct value *inner;
+
+	if (is_rebuild(function))
+		return args_like(a, args, t);
+	if (is_wrapper(function)) {
+		inner = args->seq.v[0];
+		v[0] = call_with(a, inner,
+				 wrap_like(a, inner->obj->callable,
+					   inner->obj->args, t));
+		return tuple_with(a, v, 1, args);
 	}
-	if (depth == 0)
-		return NULL;
-	if (!call_args(like, "torch._tensor", "_rebuild_from_type_v2")) {
-		inner = wrap_like(a, args->seq.v[0], t, depth - 1);
-		return call_with(a, like, tuple_with(a, &inner, 1, args));
-	}
-	/* (function, type, its arguments, attributes): a call, taken apart. */
-	inner = value_new_reduce(a, args->seq.v[0], args->seq.v[2]);
-	inner = inner ? wrap_like(a, inner, t, depth - 1) : NULL;
-	return inner ? call_with(a, like, tuple_with(a, (struct value *[]){
-					args->seq.v[0], args->seq.v[1],
-					inner->obj->args }, 3, args))
-		     : NULL;
+	/* (function, type, its arguments, attributes) */
+	memcpy(v, args->seq.v, sizeof(v));
+	v[2] = wrap_like(a, v[0], v[2], t);
+	return tuple_with(a, v, 3, args);
 }
 
 struct value *tensor_to_value_like(struct arena *a, const struct value *like,
 				   const struct tensor *t)
 {
 	assert(tensor_is(like));
-	return wrap_like(a, like, t, TENSOR_WRAP_MAX);
+	return call_with(a, like,
+			 wrap_like(a, like->obj->callable, like->obj->args, t));
 }
 
 struct value *tensor_with_attribute(struct arena *a, const struct value *like,
 				    const char *name, struct value *attribute)
 {
-	const struct value_seq *const from =
-		call_args(like, "torch._tensor", "_rebuild_from_type_v2");
+	const struct value *const args = like->obj->args;
 	const struct value_dict *const old =
-		from && from->n > 3 ? value_pairs(from->v[3]) : NULL;
-	struct value *const state = value_new(a, VALUE_DICT);
-	bool ok = old && state;
+		is_from_type(like) ? value_pairs(value_item(args, 3)) : NULL;
+	struct value *v[4] = { NULL };
+	bool ok = old;
 
-	for (size_t i = 0; ok && i < old->n; i++)
-		ok = value_dict_add(a, &state->dict, old->v[i].key,
-				    value_is_str(old->v[i].key, name) ?
-					    attribute : old->v[i].val);
-	return ok ? call_with(a, like, tuple_with(a, (struct value *[]){
-				from->v[0], from->v[1], from->v[2], state },
-				4, like->obj->args))
-		  : NULL;
+	if (!ok)
+		return NULL;
+	memcpy(v, args->seq.v, sizeof(v));
+	v[3] = value_new(a, VALUE_DICT);
+	for (size_t i = 0; ok && v[3] && i < old->n; i++)
+		ok = value_dict_add(a, &v[3]->dict, old->v[i].key,
+				    value_is_str(old->v[i].key, name)
+					    ? attribute
+					    : old->v[i].val);
+	return ok ? call_with(a, like, tuple_with(a, v, 4, args)) : NULL;
 }
 
 bool tensor_is_contiguous(const struct tensor *t)

@@ -21,7 +21,7 @@
 #include "ckpt/base/interval.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/sys/scratch.h"
-#include "ckpt/tensor/arith.h"
+#include "ckpt/tensor/cast.h"
 
 /* From this length on, a run is worth a read of its own. */
 #define RUN_DIRECT_MIN (32u << 10)

@@ -9,7 +9,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/model/geometry.h"
-#include "ckpt/tensor/arith.h"
+#include "ckpt/tensor/cast.h"
 #include "ckpt/vfile/gather.h"
 #include "ckpt/zero/checkpoint.h"
 

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/tensor/arith.h"
 #include "ckpt/tensor/cast.h"
 #include "tests/support/unit.h"
 
