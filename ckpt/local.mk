@@ -18,6 +18,7 @@ ucckpt_LDADD = $(ckpt_libs)
 
 include %D%/base/local.mk
 include %D%/sys/local.mk
+include %D%/cache/local.mk
 include %D%/remote/local.mk
 include %D%/pickle/local.mk
 include %D%/tensor/local.mk

@@ -25,13 +25,13 @@
 #include <time.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/cache/cache.h"
 #include "ckpt/files/roots.h"
 #include "ckpt/pack/pack.h"
-#include "ckpt/remote/site.h"
 #include "ckpt/remote/http.h"
+#include "ckpt/remote/site.h"
 #include "ckpt/remote/transport.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/vfile/readahead.h"
 #include "fs/detach.h"
 #include "fs/log/log.h"
 #include "fs/log/notify.h"
@@ -202,8 +202,7 @@ static int serve_tree(const struct options *o, struct fuse_args *args,
 		mountpoint_explain(o->mountpoint);
 		return 1;
 	}
-	readahead_set_limit(o->readahead, true);
-	readahead_set_twice(TWICE_FACTOR * o->readahead);
+	cache_set_limit(o->readahead, TWICE_FACTOR * o->readahead, true);
 	server.session = se;
 	server.prefill = prefill_new(se, stats);
 	if (server.prefill)

@@ -24,11 +24,12 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/size.h"
+#include "ckpt/cache/cache.h"
+#include "ckpt/files/roots.h"
+#include "ckpt/files/roots.h"
 #include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/sys/memory.h"
-#include "ckpt/files/roots.h"
-#include "ckpt/vfile/readahead.h"
 #include "fs/log/log.h"
 #include "fs/mountpoint.h"
 #include "fs/ops/fuse_caps.h"
@@ -60,7 +61,7 @@ static bool parse_readahead(const char *text, uint64_t *out)
 {
 	*out = 0;
 	return strcmp(text, "0") == 0 ||
-	       (size_parse_binary(text, out) && *out >= READAHEAD_MIN);
+	       (size_parse_binary(text, out) && *out >= CACHE_MIN);
 }
 
 /* One of two words: false for the first, true for the second. */
@@ -353,7 +354,7 @@ int options_parse(struct options *o, int argc, char **argv,
 
 	*o = (struct options){
 		.tree.plan.hugging_face = true,
-		.readahead = memory_share(READAHEAD_PART, READAHEAD_DEFAULT),
+		.readahead = memory_share(READAHEAD_PART, CACHE_DEFAULT),
 	};
 	if (strcmp(name, "mount.ucfs") == 0)
 		drop_helper_flags(o, &argc, argv);

@@ -48,7 +48,7 @@ static void want_next(struct treeahead *a)
 		size = a->f ? vfile_size(a->f) : 0;
 		if (a->done < size)
 			a->done += vfile_want(a->f, a->done, size - a->done,
-					      READAHEAD_LATER);
+					      CACHE_LATER);
 		if (a->done < size)
 			return;
 		go_to(a, a->next + 1);
@@ -57,10 +57,10 @@ static void want_next(struct treeahead *a)
 
 void treeahead_at(struct treeahead *a, struct vfile *f, uint64_t off)
 {
-	const uint64_t left = vfile_size(f) - off, most = readahead_window();
+	const uint64_t left = vfile_size(f) - off, most = cache_window();
 	const uint64_t n = left < most ? left : most;
 
-	if (!vfile_is_far(f) || vfile_want(f, off, n, READAHEAD_NEXT) < n ||
+	if (!vfile_is_far(f) || vfile_want(f, off, n, CACHE_NEXT) < n ||
 	    n < left)
 		return;
 	/* One thread is enough. */

@@ -15,10 +15,10 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/cache/far.h"
 #include "ckpt/diff/diff.h"
 #include "ckpt/format/state.h"
 #include "ckpt/tensor/cast.h"
-#include "ckpt/vfile/far.h"
 
 /* Elements of each side read at a time: the first fit in the second-level cache; a store
  * that is far away takes as long for more. */

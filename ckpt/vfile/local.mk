@@ -3,9 +3,6 @@
 ckpt_libuckpt_a_SOURCES += \
 	%D%/extent.h %D%/extent.c \
 	%D%/gather.h %D%/gather.c \
-	%D%/far.h %D%/far.c \
-	%D%/aheadbufs.h %D%/aheadbufs.c \
-	%D%/aheadsegs.h %D%/aheadsegs.c %D%/readahead.h %D%/readahead.c \
 	%D%/shardcache.h %D%/shardcache_impl.h %D%/shardcache.c \
 	%D%/shardcache_check.c \
 	%D%/crc_progress.h %D%/crc_progress.c \

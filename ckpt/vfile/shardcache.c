@@ -27,12 +27,12 @@
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/cache/far.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/vfile/extent.h"
-#include "ckpt/vfile/far.h"
 #include "ckpt/vfile/shardcache_impl.h"
 
 /* Mapped bytes of a near store, of which one window is read instead, so that it is
@@ -55,8 +55,8 @@ static size_t open_limit(void)
 	return SHARDCACHE_OPEN_MAX;
 }
 
-static readahead_fill fill_shard;
-static readahead_check check_shard;
+static cache_fill fill_shard;
+static cache_check check_shard;
 
 struct shardcache *shardcache_new(void)
 {
@@ -64,7 +64,10 @@ struct shardcache *shardcache_new(void)
 
 	if (!c)
 		return NULL;
-	c->ahead = readahead_new(fill_shard, check_shard, c);
+	c->ahead = cache_new(&(struct cache_config){ .fill = fill_shard,
+						     .check = check_shard,
+						     .ctx = c,
+						     .far = &c->far });
 	if (!c->ahead) {
 		free(c);
 		return NULL;
@@ -95,7 +98,7 @@ void shardcache_free(struct shardcache *c)
 {
 	if (!c)
 		return;
-	readahead_free(c->ahead);
+	cache_free(c->ahead);
 	for (size_t i = 0; i < c->n; i++) {
 		if (c->v[i].open)
 			close_entry(c, &c->v[i]);
@@ -471,7 +474,7 @@ static int read_checked(struct shardcache *c, uint32_t shard, void *buf,
 
 bool shardcache_reads_ahead(const struct shardcache *c)
 {
-	return shardcache_is_far(c) || atomic_load(&c->wanted);
+	return shardcache_is_far(c) || cache_has_blocks(c->ahead);
 }
 
 /* What was read ahead is of the planned file; whether that is still there is looked at now
@@ -488,10 +491,10 @@ static int look_at(struct shardcache *c, uint32_t shard, struct errmsg *err)
 }
 
 bool shardcache_borrow(struct shardcache *c, uint32_t shard, uint64_t off,
-		       size_t len, struct readahead_loan *out)
+		       size_t len, struct cache_loan *out)
 {
 	return shardcache_reads_ahead(c) && look_at(c, shard, NULL) == 0 &&
-	       readahead_borrow(c->ahead, shard, off, len, out);
+	       cache_borrow(c->ahead, shard, off, len, out);
 }
 
 /* -EAGAIN if the file was touched meanwhile. */
@@ -503,11 +506,12 @@ static int read_once(struct shardcache *c, uint32_t shard, void *buf, size_t len
 	if (!shardcache_reads_ahead(c))
 		return read_checked(c, shard, buf, len, off, err);
 	rc = look_at(c, shard, err);
-	if (!rc)
-		rc = readahead_read(c->ahead, shard, buf, len, off, err);
-	if (!shardcache_is_far(c) && !readahead_is_waited_for())
-		atomic_store(&c->wanted, false);
-	return rc;
+	if (rc)
+		return rc;
+	/* Several pieces at once. */
+	if (len > CACHE_PIECE)
+		cache_want(c->ahead, shard, off, len, CACHE_NOW);
+	return cache_read(c->ahead, shard, buf, len, off, err);
 }
 
 /* A file that is touched all the time is not read for ever. */
@@ -532,22 +536,20 @@ void shardcache_suppose(struct shardcache *c, const struct far *maps)
 
 bool shardcache_is_far(const struct shardcache *c)
 {
-	return far_is_far(&c->far) && readahead_limit() > 0;
+	return far_is_far(&c->far) && cache_limit() > 0;
 }
 
 uint64_t shardcache_want(struct shardcache *c, uint32_t shard, uint64_t off,
-			 uint64_t len, enum readahead_when when)
+			 uint64_t len, enum cache_when when)
 {
-	if (!atomic_load(&c->wanted))
-		atomic_store(&c->wanted, true);
-	return readahead_want(c->ahead, shard, off, len, when);
+	return cache_want(c->ahead, shard, off, len, when);
 }
 
 bool shardcache_can_map(struct shardcache *c, size_t len)
 {
 	const uint64_t before = atomic_fetch_add(&c->asked, len);
 
-	if (readahead_limit() == 0)
+	if (cache_limit() == 0)
 		return true;
 	return !far_is_suspect(&c->far) &&
 	       before / PROBE_BYTES == (before + len) / PROBE_BYTES;

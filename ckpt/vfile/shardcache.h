@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "ckpt/base/source.h"
-#include "ckpt/vfile/readahead.h"
+#include "ckpt/cache/cache.h"
 
 struct tagdir;
 struct errmsg;
@@ -74,23 +74,24 @@ void shardcache_count_mapped(struct shardcache *c, size_t len);
 int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
 		    uint64_t off, struct errmsg *err);
 
-/* May anything that was wanted be in memory, or come there? */
+/* Should readers look for bytes in the cache?  Also of a store that seems to be near now:
+ * what was wanted is there, or under way. */
 bool shardcache_reads_ahead(const struct shardcache *c);
 
-/* As readahead_borrow, of a shard that is still what was planned; false if it is not. */
+/* As cache_borrow, of a shard that is still what was planned; false if it is not. */
 bool shardcache_borrow(struct shardcache *c, uint32_t shard, uint64_t off, size_t len,
-		       struct readahead_loan *out);
+		       struct cache_loan *out);
 
 /* Reading the shards' maps has told this about where they are (far_suppose). */
 void shardcache_suppose(struct shardcache *c, const struct far *maps);
 
 /* Do the shards' files answer slowly?  Then reads take what was wanted from memory
- * (readahead.h).  Learned from the reads, and not true before some were slow. */
+ * (cache.h).  Learned from the reads, and not true before some were slow. */
 bool shardcache_is_far(const struct shardcache *c);
 
-/* As readahead_want. */
+/* As cache_want. */
 uint64_t shardcache_want(struct shardcache *c, uint32_t shard, uint64_t off,
-			 uint64_t len, enum readahead_when when);
+			 uint64_t len, enum cache_when when);
 
 /* Should a reader use mappings for the next `len` bytes?  Not of a far store, whose
  * pages come one window at a time, nor for a few of all bytes, which show whether the

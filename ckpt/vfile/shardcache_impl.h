@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 #include "ckpt/base/source.h"
+#include "ckpt/cache/far.h"
 #include "ckpt/sys/clock.h"
-#include "ckpt/vfile/far.h"
 #include "ckpt/vfile/shardcache.h"
 
 /* Shared by shardcache.c (open files, reading) and shardcache_check.c (are they still
@@ -53,11 +53,8 @@ struct shardcache {
 	uint64_t let_go; /* protected by lock: the clock at the last let_go() */
 	_Atomic uint64_t mapped; /* bytes read through mappings since then */
 	struct far far;          /* where the shards are */
-	struct readahead *ahead;
+	struct cache *ahead;
 	_Atomic uint64_t asked; /* bytes to be mapped */
-	/* Something was wanted, and may not have been read: a store that seems to be near
-	 * now has sent it already, or is about to. */
-	atomic_bool wanted;
 };
 
 /* As shardcache_get, without the check; `*fresh`: it has just been opened, and thus

@@ -10,9 +10,9 @@
 #include <sys/uio.h>
 
 #include "ckpt/base/bytebuf.h"
+#include "ckpt/cache/cache.h"
 #include "ckpt/format/ptwrite.h"
 #include "ckpt/vfile/extent.h"
-#include "ckpt/vfile/readahead.h"
 
 struct errmsg;
 struct gathers;
@@ -82,12 +82,12 @@ bool vfile_is_far(const struct vfile *f);
 
 /*
  * Have bytes [off, off + len) of the file, as far as there are such, read ahead
- * (readahead.h).  Returns how many of them, from the first on, are there
+ * (cache.h).  Returns how many of them, from the first on, are there
  * or under way; fewer than asked for if memory is used, and those are to be asked for
  * later.
  */
 uint64_t vfile_want(struct vfile *f, uint64_t off, uint64_t len,
-		    enum readahead_when when);
+		    enum cache_when when);
 
 /* How far a reader of a file, or several that read one range together, has had it
  * read ahead.  Valid when zero-initialised. */
@@ -119,7 +119,7 @@ struct vfile_window {
 		const uint8_t *p;
 	} maps[VFILE_IOV_MAX]; /* in use until vfile_unmap */
 	int nmaps;
-	struct readahead_loan loans[VFILE_LOANS_MAX]; /* of a far file */
+	struct cache_loan loans[VFILE_LOANS_MAX]; /* of a far file */
 	int nloans;
 	void *bounce; /* scratch memory with a copy, if one was needed */
 };

@@ -25,7 +25,7 @@
 
 struct wanting {
 	struct vfile *f;
-	enum readahead_when when;
+	enum cache_when when;
 	const struct gather *gather;
 	/* Of each source of the gather, the run that is not wanted yet. */
 	struct wanted_run {
@@ -125,7 +125,7 @@ static uint64_t want_gather(struct wanting *w, uint64_t off, uint64_t len)
 static uint64_t round_up(const struct extent *e, uint64_t from, uint64_t n)
 {
 	const uint64_t end = e->from + from + n, all = e[1].start - e->start;
-	const uint64_t more = -end % READAHEAD_PIECE;
+	const uint64_t more = -end % CACHE_PIECE;
 
 	if (n < ROUNDED_MIN || extent_is_cast(e))
 		return n;
@@ -160,7 +160,7 @@ static uint64_t want_extent(struct wanting *w, const struct extent *e,
 }
 
 uint64_t vfile_want(struct vfile *f, uint64_t off, uint64_t len,
-		    enum readahead_when when)
+		    enum cache_when when)
 {
 	struct wanting x = { .f = f, .when = when };
 	const size_t all =
@@ -192,10 +192,10 @@ void vfile_read_ahead(struct vfile *f, struct vfile_ahead *a, uint64_t off,
 	if (at < off)
 		at = off;
 	if (at - off < now)
-		at += vfile_want(f, at, off + now - at, READAHEAD_NOW);
+		at += vfile_want(f, at, off + now - at, CACHE_NOW);
 	if (at - off > window - (window < 2 * STEP ? window / 2 : STEP))
 		return;
-	at += vfile_want(f, at, off + window - at, READAHEAD_NEXT);
+	at += vfile_want(f, at, off + window - at, CACHE_NEXT);
 	/* If another thread has done the same, either result will do. */
 	atomic_compare_exchange_strong(&a->at, &from, at);
 }

@@ -85,7 +85,7 @@ static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off,
 {
 	struct summing *const s = ctx;
 
-	vfile_read_ahead(s->f, &s->ahead, off, len, readahead_window());
+	vfile_read_ahead(s->f, &s->ahead, off, len, cache_window());
 	return vfile_read_exact(s->f, buf, len, off, err);
 }
 
@@ -115,11 +115,11 @@ static int sum_storage(struct vfile *f, size_t i, uint32_t *crc,
 	/* Whoever had to wait for the checksum reads the bytes next, from the first on,
 	 * torch.load the first of them twice. */
 	if (vfile_is_far(f)) {
-		kept = readahead_keeps(vfile_size(f));
-		if (end - off > READAHEAD_PIECE)
-			vfile_want(f, 0, READAHEAD_PIECE, READAHEAD_TWICE);
+		kept = cache_keeps(vfile_size(f));
+		if (end - off > CACHE_PIECE)
+			vfile_want(f, 0, CACHE_PIECE, CACHE_TWICE);
 		vfile_want(f, off, kept < end - off ? kept : end - off,
-			   READAHEAD_TWICE);
+			   CACHE_TWICE);
 	}
 	return sum_range(f, off, end - off, parallel_width(), crc, err);
 }

@@ -26,7 +26,7 @@ static uint8_t zeros[1u << 20];
 static void return_loans(struct vfile_window *w, bool read)
 {
 	while (w->nloans)
-		readahead_return(&w->loans[--w->nloans], read);
+		cache_return(&w->loans[--w->nloans], read);
 }
 
 void vfile_unmap(struct vfile *f, struct vfile_window *w)
@@ -96,7 +96,7 @@ static int borrow_piece(const struct mapping *x, uint32_t shard, uint64_t off,
 	int rc = 0;
 
 	while (!rc && len) {
-		struct readahead_loan *const l = &w->loans[w->nloans];
+		struct cache_loan *const l = &w->loans[w->nloans];
 
 		if (w->nloans == VFILE_LOANS_MAX ||
 		    !shardcache_borrow(x->f->shards, shard, off, len, l))

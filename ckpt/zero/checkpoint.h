@@ -5,9 +5,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "ckpt/cache/far.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/model.h"
-#include "ckpt/vfile/far.h"
 #include "ckpt/zero/shard.h"
 
 struct errmsg;

@@ -7,7 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "ckpt/vfile/readahead.h"
+#include "ckpt/cache/cache.h"
 #include "fs/ops/ops.h"
 #include "fs/tree/tree.h"
 
@@ -27,7 +27,7 @@ static void *background_run(void *arg)
 		const unsigned opened = atomic_load(&s->opened);
 
 		if (opened == seen)
-			readahead_trim();
+			cache_trim();
 		seen = opened;
 	}
 	return NULL;

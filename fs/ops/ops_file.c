@@ -194,14 +194,14 @@ static void count_read(struct stats *s, uint64_t bytes, uint64_t clock)
 }
 
 /* The first window of a reader that goes on where it stopped; each next one is so
- * many times as large, up to readahead_window. */
+ * many times as large, up to cache_window. */
 #define WINDOW_FIRST (UINT64_C(4) << 20)
 #define WINDOW_GROWTH 4
 
 /* Have read ahead what the reader will want, if it reads in order. */
 static void read_ahead(struct handle *h, size_t size, uint64_t off)
 {
-	const uint64_t most = readahead_window();
+	const uint64_t most = cache_window();
 	uint64_t window;
 
 	if (!vfile_is_far(h->f.v))

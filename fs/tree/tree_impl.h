@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 
 #include "ckpt/base/access.h"
+#include "ckpt/cache/far.h"
 #include "ckpt/plan/plan.h"
-#include "ckpt/vfile/far.h"
 #include "ckpt/vfile/ucfs_ioctl.h"
 #include "fs/tree/pathtab.h"
 #include "fs/tree/tree.h"

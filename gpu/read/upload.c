@@ -28,11 +28,11 @@
 
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/cache/far.h"
 #include "ckpt/files/files.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/pagecache.h"
 #include "ckpt/tensor/cast.h"
-#include "ckpt/vfile/far.h"
 #include "gpu/backend/backend.h"
 #include "gpu/read/pinned.h"
 #include "gpu/read/reader.h"

@@ -2,7 +2,6 @@
 unit_tests += \
 	%D%/test_extent \
 	%D%/test_gather \
-	%D%/test_readahead \
 	%D%/test_shardcache \
 	%D%/test_vfile \
 	%D%/test_vfile_crc

@@ -591,50 +591,50 @@ static void what_was_wanted_is_read_from_memory(void **state)
 
 	set_up(&f);
 	assert_false(shardcache_is_far(f.c));
-	assert_int_equal(shardcache_want(f.c, 0, 0, 10, READAHEAD_NEXT), 10);
-	assert_true(readahead_is_waited_for());
+	assert_int_equal(shardcache_want(f.c, 0, 0, 10, CACHE_NEXT), 10);
+	assert_true(shardcache_reads_ahead(f.c));
 	assert_int_equal(shardcache_read(f.c, 0, buf, 10, 0, NULL), 0);
 	assert_memory_equal(buf, "0123456789", 10);
-	assert_false(readahead_is_waited_for());
+	assert_false(shardcache_reads_ahead(f.c));
 	tear_down(&f);
 }
 
 static void what_was_wanted_is_lent(void **state)
 {
-	struct readahead_loan l, rest;
+	struct cache_loan l, rest;
 	struct fixture f;
 
 	set_up(&f);
 	assert_false(shardcache_borrow(f.c, 0, 0, 10, &l));
-	assert_int_equal(shardcache_want(f.c, 0, 2, 6, READAHEAD_NEXT), 6);
+	assert_int_equal(shardcache_want(f.c, 0, 2, 6, CACHE_NEXT), 6);
 	assert_false(shardcache_borrow(f.c, 0, 0, 10, &l));
 	assert_true(shardcache_borrow(f.c, 0, 2, 4, &l));
 	assert_int_equal(l.len, 4);
 	assert_memory_equal(l.p, "2345", 4);
 	/* Once more, as it was not read; and no more than there is. */
-	readahead_return(&l, false);
+	cache_return(&l, false);
 	assert_true(shardcache_borrow(f.c, 0, 2, 4, &l));
 	assert_true(shardcache_borrow(f.c, 0, 6, 10, &rest));
 	assert_int_equal(rest.len, 2);
 	assert_memory_equal(rest.p, "67", 2);
-	readahead_return(&rest, true);
-	assert_true(readahead_is_waited_for());
+	cache_return(&rest, true);
+	assert_true(shardcache_reads_ahead(f.c));
 	/* It stays as long as it is lent. */
 	assert_memory_equal(l.p, "2345", 4);
-	readahead_return(&l, true);
-	assert_false(readahead_is_waited_for());
+	cache_return(&l, true);
+	assert_false(shardcache_reads_ahead(f.c));
 	tear_down(&f);
 }
 
 static void what_changed_is_not_lent(void **state)
 {
-	struct readahead_loan l;
+	struct cache_loan l;
 	struct fixture f;
 	char buf[10];
 
 	set_up(&f);
 	truncate_it(&f);
-	shardcache_want(f.c, 0, 0, 10, READAHEAD_NEXT);
+	shardcache_want(f.c, 0, 0, 10, CACHE_NEXT);
 	assert_false(shardcache_borrow(f.c, 0, 0, 10, &l));
 	assert_int_equal(shardcache_read(f.c, 0, buf, 10, 0, NULL), -EIO);
 	tear_down(&f);

@@ -6,7 +6,7 @@
  * it up: only requests that slept count as slow.  No table of file systems could
  * say it: the same mount is near for what is cached.
  */
-#include "ckpt/vfile/far.h"
+#include "ckpt/cache/far.h"
 
 #include <sys/resource.h>
 

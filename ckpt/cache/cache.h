@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_CACHE_H
+#define UCKPT_CACHE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct errmsg;
+struct far;
+
+/*
+ * The process's cache of blocks that are expensive to read: files of far storage,
+ * windows of a server's file, decoded blocks of a pack.
+ *
+ * A caller that knows what will be read next wants it; background threads fetch it,
+ * with as many requests at once as make the store faster (far.h), and readers take it
+ * from memory.  A block is exactly what was wanted, at most CACHE_PIECE bytes: no byte
+ * is fetched that nobody wants, and none twice while it is there or under way.
+ * All caches share the threads and one limit of memory.  Thread-safe.
+ */
+struct cache;
+
+/* The longest block.  FUSE sends no larger requests; a store that takes larger ones
+ * gets as many at once instead. */
+#define CACHE_PIECE (UINT64_C(1) << 20)
+
+/* Read exactly `len` bytes at `off` of a file; 0 or a negative errno. */
+typedef int cache_fill(void *ctx, uint32_t file, void *buf, size_t len, uint64_t off,
+		       struct errmsg *err);
+
+/* Return 0 if a file whose bytes were read is still the right one; else a negative
+ * errno, which cache_read returns. */
+typedef int cache_check(void *ctx, uint32_t file, struct errmsg *err);
+
+struct cache_config {
+	cache_fill *fill;
+	cache_check *check; /* after each fill, not counted as a request; may be NULL */
+	void *ctx;
+	/* While this store is near, a processor can do no more than one request at a
+	 * time.  NULL: it is always far. */
+	const struct far *far;
+	/* Blocks may cross multiples of CACHE_PIECE; otherwise a request never does. */
+	bool crosses;
+};
+
+/* A cache of files that are identified by a number; NULL when memory runs out. */
+struct cache *cache_new(const struct cache_config *config);
+
+/* Waits for requests under way.  Nobody may read any more.  `c` may be NULL. */
+void cache_free(struct cache *c);
+
+/* Who will read the bytes: */
+enum cache_when {
+	CACHE_NOW,   /* a reader that waits for them */
+	CACHE_NEXT,  /* a reader that is there; it leaves some memory to the above */
+	CACHE_LATER, /* a reader to come; only half of the memory is for these */
+	CACHE_TWICE, /* a reader that is there, and then another one */
+	CACHE_KEEP,  /* the caller; they stay until the memory is needed */
+};
+
+/*
+ * Want bytes [off, off + len) of a file.  Returns how many of them, from the first on,
+ * are there or under way: fewer than `len` when memory is used up.  CACHE_LATER and
+ * CACHE_TWICE keep bytes that are wanted already for one more reading.
+ */
+uint64_t cache_want(struct cache *c, uint32_t file, uint64_t off, uint64_t len,
+		    enum cache_when when);
+
+/* Read bytes [off, off + len): from memory what was wanted, the rest directly.  Errors
+ * are those of `fill`. */
+int cache_read(struct cache *c, uint32_t file, void *buf, size_t len, uint64_t off,
+	       struct errmsg *err);
+
+/* Bytes in the cache, where they lie. */
+struct cache_loan {
+	struct cache_block *b;
+	const uint8_t *p;
+	size_t len;
+};
+
+/* Borrow up to `len` bytes of a file from `off` on, which were wanted and lie together;
+ * waits until they are there.  False if none were wanted or the fetch failed:
+ * cache_read reports why.  They stay until they are returned. */
+bool cache_borrow(struct cache *c, uint32_t file, uint64_t off, size_t len,
+		  struct cache_loan *out);
+
+/* Return borrowed bytes; `read`: they count as read. */
+void cache_return(const struct cache_loan *l, bool read);
+
+/* Has the cache any blocks? */
+bool cache_has_blocks(const struct cache *c);
+
+/* The limit until cache_set_limit. */
+#define CACHE_DEFAULT (UINT64_C(256) << 20)
+
+/* The least limit that is of use for reading ahead; 0 turns that off. */
+#define CACHE_MIN (UINT64_C(4) << 20)
+
+/* Set the most memory for blocks, and how much more there is for those that are read
+ * twice (CACHE_TWICE).  `keep`: all blocks stay for other readers as long as there is
+ * memory. */
+void cache_set_limit(uint64_t bytes, uint64_t twice, bool keep);
+uint64_t cache_limit(void);
+
+/* How far a reader should want its file beyond what it reads now. */
+uint64_t cache_window(void);
+
+/* The number of bytes, of a file of this size, that memory can hold until they have been
+ * read twice. */
+uint64_t cache_keeps(uint64_t size);
+
+/* Bytes of memory that are held now; free blocks that nobody waits for. */
+uint64_t cache_bytes(void);
+void cache_trim(void);
+
+#endif

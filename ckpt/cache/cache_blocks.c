@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which blocks there are, and their memory.  No function but those that end in _piece
+ * touches memory of blocks, so that a lock may be held.
+ *
+ * Large blocks take pieces of CACHE_PIECE bytes, which are used again: new memory costs
+ * more than a copy.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/cache/cache_impl.h"
+#include "ckpt/sys/clock.h"
+
+/* A block that nobody has come for in so long may be given up. */
+#define STALE_NS UINT64_C(5000000000)
+
+/* Blocks up to this size are allocated one by one. */
+#define SMALL (128u << 10)
+
+/* Pieces are halves of huge pages.  The kernel looks up each page of a direct read's
+ * memory, which takes a quarter of the reader's time with small ones; and FUSE splits a
+ * request whose memory touches one page more than it has bytes for. */
+#define HUGE ((size_t)2 << 20)
+
+/* Address space is taken so much at once: taking more has to wait while pages are being
+ * filled with zeros. */
+#define SLAB ((size_t)64 << 20)
+
+/* The memory that a block of `len` bytes takes. */
+static size_t size_of(size_t len)
+{
+	assert(len <= CACHE_PIECE);
+	return len <= SMALL ? len + sizeof(struct cache_block) : CACHE_PIECE;
+}
+
+static bool grow_pieces(struct pieces *p)
+{
+	const size_t more = SLAB / CACHE_PIECE;
+	char *slab;
+
+	assert(p->nhollow == 0);
+	if (!array_reserve(&p->v, &p->cap, p->n + more, sizeof(*p->v)))
+		return false;
+	slab = aligned_alloc(HUGE, SLAB);
+	if (!slab)
+		return false;
+	madvise(slab, SLAB, MADV_HUGEPAGE);
+	p->n += more;
+	while (p->nhollow < more) {
+		const size_t i = ++p->nhollow;
+
+		p->v[p->n - i] = slab + SLAB - i * CACHE_PIECE;
+	}
+	return true;
+}
+
+static void *take_memory(struct blocks *a, size_t len)
+{
+	struct pieces *const p = &a->pieces;
+	void *m;
+
+	if (len > SMALL && p->nfree)
+		return p->v[--p->nfree];
+	if (len <= SMALL)
+		m = malloc(len);
+	else
+		m = p->nhollow || grow_pieces(p) ? p->v[p->n - p->nhollow--]
+						 : NULL;
+	if (m)
+		a->held += size_of(len);
+	return m;
+}
+
+static void give_memory(struct blocks *a, void *m, size_t len)
+{
+	if (len > SMALL) {
+		a->pieces.v[a->pieces.nfree++] = m;
+		return;
+	}
+	a->held -= size_of(len);
+	free(m);
+}
+
+void *blocks_take_excess(struct blocks *a, uint64_t limit)
+{
+	if (!a->pieces.nfree || a->held <= limit)
+		return NULL;
+	a->held -= CACHE_PIECE;
+	return a->pieces.v[--a->pieces.nfree];
+}
+
+void blocks_return_place(struct blocks *a, void *piece)
+{
+	struct pieces *const p = &a->pieces;
+
+	p->v[p->n - ++p->nhollow] = piece;
+}
+
+static struct cache_block **bucket_of(const struct blocks *a,
+				      const struct cache *c, uint32_t file,
+				      uint64_t slot)
+{
+	/* The address is of a small allocation: its lowest bits say nothing. */
+	const uint64_t key = (uintptr_t)c / 16 + file * UINT64_C(0x9e3779b1) +
+			     slot * UINT64_C(0xc2b2ae3d);
+
+	return (struct cache_block **)&a
+		->buckets[key * UINT64_C(0x9e3779b97f4a7c15) >> 52];
+}
+
+static struct block_list *list_of(struct blocks *a, const struct cache_block *b)
+{
+	return b->state == BLOCK_QUEUED ? &a->queue
+	       : b->unread              ? &a->ready
+					: &a->used;
+}
+
+/* Put a block into its list; take it out before its state changes. */
+static void enlist(struct blocks *a, struct cache_block *b)
+{
+	TAILQ_INSERT_TAIL(list_of(a, b), b, at);
+}
+
+static void delist(struct blocks *a, struct cache_block *b)
+{
+	TAILQ_REMOVE(list_of(a, b), b, at);
+}
+
+static void set_use(struct blocks *a, struct cache_block *b, enum block_use use)
+{
+	a->bytes[b->use] -= size_of(b->len);
+	b->use = use;
+	a->bytes[b->use] += size_of(b->len);
+}
+
+static void unhash(struct blocks *a, struct cache_block *b)
+{
+	struct cache_block **at =
+		bucket_of(a, b->c, b->file, b->off / CACHE_PIECE);
+
+	while (*at != b)
+		at = &(*at)->next;
+	*at = b->next;
+	b->c->nblocks--;
+}
+
+/* Free a block that is in no list. */
+static void free_block(struct blocks *a, struct cache_block *b)
+{
+	assert(b->users == 0 && b->state != BLOCK_FETCHING);
+	if (!b->failed)
+		unhash(a, b);
+	if (b->data)
+		give_memory(a, b->data, b->len);
+	a->bytes[b->use] -= size_of(b->len);
+	free(b);
+}
+
+static void drop_block(struct blocks *a, struct cache_block *b)
+{
+	delist(a, b);
+	free_block(a, b);
+}
+
+static bool drop_oldest(struct blocks *a, struct block_list *list,
+			uint64_t before)
+{
+	struct cache_block *b;
+
+	TAILQ_FOREACH(b, list, at)
+	if (b->users == 0 && b->touched <= before) {
+		drop_block(a, b);
+		return true;
+	}
+	return false;
+}
+
+/* The part of the limit that readers to come have. */
+static uint64_t waiting(const struct blocks *a)
+{
+	const uint64_t twice = a->bytes[BLOCK_TWICE];
+
+	return a->bytes[BLOCK_ONCE] +
+	       (twice > a->twice_limit ? twice - a->twice_limit : 0);
+}
+
+/* The memory for blocks that are kept: also if nothing is read ahead, there is some. */
+static uint64_t room_for_used(const struct blocks *a)
+{
+	const uint64_t all = a->limit ? a->limit : CACHE_MIN;
+
+	return all > waiting(a) ? all - waiting(a) : 0;
+}
+
+/* Is there room for `size` more bytes, now that others have gone? */
+static bool make_room(struct blocks *a, size_t size, uint64_t most,
+		      enum block_use use)
+{
+	const uint64_t now = clock_ns();
+
+	if (use == BLOCK_TWICE &&
+	    a->bytes[BLOCK_TWICE] + size <= a->twice_limit)
+		return true;
+	while (use != BLOCK_USED && waiting(a) + size > most)
+		if (!drop_oldest(a, &a->ready, now - STALE_NS))
+			return false;
+	while (a->bytes[BLOCK_USED] + size > room_for_used(a))
+		if (!drop_oldest(a, &a->used, now))
+			return false;
+	return true;
+}
+
+struct cache_block *block_find(const struct blocks *a, const struct cache *c,
+			       uint32_t file, uint64_t off, uint64_t *end)
+{
+	const uint64_t slot = off / CACHE_PIECE;
+
+	/* A block of the slot before may reach into this one. */
+	for (uint64_t i = slot - (slot > 0); i <= (*end - 1) / CACHE_PIECE; i++)
+		for (struct cache_block *b = *bucket_of(a, c, file, i); b;
+		     b = b->next) {
+			if (b->c != c || b->file != file)
+				continue;
+			if (off >= b->off && off < b->off + b->len)
+				return b;
+			if (b->off > off && b->off < *end)
+				*end = b->off;
+		}
+	return NULL;
+}
+
+/* May a block of the queue be extended to [off, end)?  Its bucket must stay. */
+static bool can_extend(const struct cache_block *b, uint64_t off, uint64_t end)
+{
+	const uint64_t slot = b->off / CACHE_PIECE;
+
+	return b->state == BLOCK_QUEUED && off / CACHE_PIECE == slot &&
+	       end - off <= CACHE_PIECE &&
+	       (b->c->config.crosses || (end - 1) / CACHE_PIECE == slot);
+}
+
+/* Find a block of the queue that may begin or end with these bytes, too: one request
+ * takes as long as two. */
+static struct cache_block *find_neighbour(const struct blocks *a,
+					  const struct cache *c, uint32_t file,
+					  uint64_t off, uint64_t end)
+{
+	struct cache_block *b;
+	uint64_t past = off;
+
+	b = off ? block_find(a, c, file, off - 1, &past) : NULL;
+	if (b && can_extend(b, b->off, end))
+		return b;
+	past = end + 1;
+	b = block_find(a, c, file, end, &past);
+	return b && b->off == end && can_extend(b, off, end + b->len) ? b : NULL;
+}
+
+static bool extend_block(struct blocks *a, struct cache_block *b, uint64_t off,
+			 size_t len, uint64_t most, enum block_use use)
+{
+	if (b->use != use ||
+	    !make_room(a, size_of(b->len + len) - size_of(b->len), most, use))
+		return false;
+	a->bytes[use] += size_of(b->len + len) - size_of(b->len);
+	if (off < b->off)
+		b->off = off;
+	b->len += len;
+	return true;
+}
+
+static struct cache_block *insert_block(struct blocks *a, struct cache *c,
+					uint32_t file, uint64_t off, size_t len,
+					enum block_use use)
+{
+	struct cache_block **const bucket =
+		bucket_of(a, c, file, off / CACHE_PIECE);
+	struct cache_block *const b = malloc(sizeof(*b));
+
+	if (!b)
+		return NULL;
+	*b = (struct cache_block){ .c = c,
+				   .file = file,
+				   .off = off,
+				   .len = len,
+				   .use = use,
+				   .keep = use == BLOCK_USED,
+				   .touched = clock_ns(),
+				   .next = *bucket };
+	*bucket = b;
+	c->nblocks++;
+	a->bytes[use] += size_of(len);
+	enlist(a, b);
+	return b;
+}
+
+bool block_add(struct blocks *a, struct cache *c, uint32_t file, uint64_t off,
+	       size_t len, uint64_t most, enum cache_when when)
+{
+	const enum block_use use = when == CACHE_KEEP    ? BLOCK_USED
+				   : when == CACHE_TWICE ? BLOCK_TWICE
+							 : BLOCK_ONCE;
+	struct cache_block *b = find_neighbour(a, c, file, off, off + len);
+
+	if (!b || !extend_block(a, b, off, len, most, use)) {
+		if (!make_room(a, size_of(len), most, use))
+			return false;
+		b = insert_block(a, c, file, off, len, use);
+	}
+	if (b && use != BLOCK_USED)
+		b->unread += use == BLOCK_TWICE ? 2 * len : len;
+	return b != NULL;
+}
+
+void block_want(struct blocks *a, struct cache_block *b, uint64_t n,
+		enum cache_when when)
+{
+	const bool twice = when == CACHE_TWICE;
+
+	b->touched = clock_ns();
+	if (!twice && when != CACHE_LATER)
+		return;
+	if (b->state == BLOCK_READY)
+		delist(a, b);
+	/* The first of two readers may be the one that it is there for. */
+	b->unread += twice && !b->unread ? 2 * n : n;
+	if (twice || b->use == BLOCK_USED)
+		set_use(a, b, twice ? BLOCK_TWICE : BLOCK_ONCE);
+	if (b->state == BLOCK_READY)
+		enlist(a, b);
+}
+
+void block_begin(struct blocks *a, struct cache_block *b)
+{
+	delist(a, b);
+	b->state = BLOCK_FETCHING;
+	b->data = take_memory(a, b->len);
+}
+
+void block_settle(struct blocks *a, struct cache_block *b, bool failed)
+{
+	b->state = BLOCK_READY;
+	b->touched = clock_ns();
+	if (!failed) {
+		enlist(a, b);
+		return;
+	}
+	b->failed = true;
+	unhash(a, b);
+	if (b->users == 0)
+		free_block(a, b);
+}
+
+void block_leave(struct blocks *a, struct cache_block *b, size_t n)
+{
+	b->users--;
+	if (b->failed) {
+		if (!b->users)
+			free_block(a, b);
+		return;
+	}
+	delist(a, b);
+	b->unread -= n < b->unread ? n : b->unread;
+	b->touched = clock_ns();
+	if (!b->unread)
+		set_use(a, b, BLOCK_USED);
+	if (!b->unread && !b->users &&
+	    (!(a->keeps || b->keep) ||
+	     a->bytes[BLOCK_USED] > room_for_used(a)))
+		free_block(a, b);
+	else
+		enlist(a, b);
+}
+
+void blocks_drop(struct blocks *a, struct cache *c)
+{
+	for (size_t i = 0; c->nblocks && i < BLOCK_BUCKETS; i++)
+		for (struct cache_block *b = a->buckets[i], *next; b; b = next) {
+			next = b->next;
+			if (b->c == c && b->state != BLOCK_FETCHING)
+				drop_block(a, b);
+		}
+}
+
+void blocks_trim(struct blocks *a)
+{
+	const uint64_t now = clock_ns();
+
+	while (drop_oldest(a, &a->used, now) ||
+	       drop_oldest(a, &a->ready, now - STALE_NS))
+		;
+}

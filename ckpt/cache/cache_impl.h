@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_CACHE_IMPL_H
+#define UCKPT_CACHE_IMPL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/queue.h>
+
+#include "ckpt/cache/cache.h"
+
+/* Shared by cache.c (threads and readers) and cache_blocks.c (which blocks there are). */
+struct cache {
+	struct cache_config config;
+	unsigned fetching;     /* protected by the lock of cache.c */
+	_Atomic size_t nblocks;
+};
+
+/*
+ *	QUEUED ---> FETCHING ---> READY ---> freed
+ *	   |            '-> freed: the reader will meet the error
+ *	   '-> freed with its cache
+ *
+ * A block is freed when all of its bytes have been read as often as they were wanted,
+ * or, if it is kept, when memory is needed.  When a reader finds no memory, blocks that
+ * nobody has come for are given up.
+ */
+enum block_state { BLOCK_QUEUED, BLOCK_FETCHING, BLOCK_READY };
+
+/* Whom a block takes memory for. */
+enum block_use {
+	BLOCK_ONCE,  /* a reader to come */
+	BLOCK_TWICE, /* two of them */
+	BLOCK_USED,  /* nobody: it may be evicted */
+	BLOCK_USES,
+};
+
+struct cache_block {
+	struct cache *c;
+	uint32_t file;
+	uint64_t off;
+	size_t len;
+	enum block_state state;
+	enum block_use use;
+	uint8_t *data;   /* NULL while QUEUED */
+	unsigned users;  /* readers that copy from it, or wait for it */
+	bool failed;     /* freed by its last user */
+	bool keep;
+	uint64_t unread; /* bytes that were wanted and have not been read */
+	uint64_t touched;
+	struct cache_block *next;    /* in its bucket */
+	TAILQ_ENTRY(cache_block) at; /* in `queue`, `ready` or `used` */
+};
+
+TAILQ_HEAD(block_list, cache_block);
+
+/* Memory of large blocks: pieces of CACHE_PIECE bytes.  v[0, nfree) have memory, the
+ * last `nhollow` are places without. */
+struct pieces {
+	void **v;
+	size_t n, cap, nfree, nhollow;
+};
+
+#define BLOCK_BUCKETS 4096
+
+/* All blocks; the lock of cache.c protects them. */
+struct blocks {
+	struct cache_block *buckets[BLOCK_BUCKETS];
+	struct block_list queue;
+	struct block_list ready; /* with unread bytes */
+	struct block_list used;  /* without */
+	uint64_t limit;
+	uint64_t twice_limit;  /* beyond it, for BLOCK_TWICE */
+	bool keeps;            /* blocks that have been read stay */
+	uint64_t bytes[BLOCK_USES];
+	struct pieces pieces;
+	uint64_t held; /* memory of all blocks and free pieces */
+};
+
+/* Return the block that has byte `off`, or NULL; then `*end` becomes the beginning of the
+ * next block if that is below `*end`. */
+struct cache_block *block_find(const struct blocks *a, const struct cache *c,
+			       uint32_t file, uint64_t off, uint64_t *end);
+
+/* Queue bytes that no block has, joined to an adjacent block of the queue if there is
+ * one.  False if blocks for readers to come would take more than `most` bytes, or memory
+ * runs out. */
+bool block_add(struct blocks *a, struct cache *c, uint32_t file, uint64_t off,
+	       size_t len, uint64_t most, enum cache_when when);
+
+/* Want `n` bytes of a block once more. */
+void block_want(struct blocks *a, struct cache_block *b, uint64_t n,
+		enum cache_when when);
+
+/* Take a block out of the queue to fetch it.  `data` is NULL if memory runs out. */
+void block_begin(struct blocks *a, struct cache_block *b);
+
+/* The fetch has ended. */
+void block_settle(struct blocks *a, struct cache_block *b, bool failed);
+
+/* A user has read `n` bytes and leaves; of a block that failed, none. */
+void block_leave(struct blocks *a, struct cache_block *b, size_t n);
+
+/* Free the blocks of a cache that are not being fetched. */
+void blocks_drop(struct blocks *a, struct cache *c);
+
+/* Free what nobody waits for. */
+void blocks_trim(struct blocks *a);
+
+/* Take a piece of memory that is free, while more than `limit` bytes are held; else
+ * NULL.  The caller gives its memory back to the system, without the lock, and returns
+ * the place. */
+void *blocks_take_excess(struct blocks *a, uint64_t limit);
+void blocks_return_place(struct blocks *a, void *piece);
+
+#endif

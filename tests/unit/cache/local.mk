@@ -1,0 +1,2 @@
+# Units of ckpt/cache.
+unit_tests += %D%/test_cache
