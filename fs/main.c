@@ -165,7 +165,6 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se,
 	if (!o->foreground)
 		log_to_syslog();
 	prepare_to_cancel();
-	pack_start_ahead(parallel_width());
 	rc = fuse_caps_patch_init(se);
 	if (rc)
 		log_error("cannot initialise the FUSE session: %s",
@@ -177,7 +176,6 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se,
 		fuse_session_exit(se);
 		pthread_join(watcher, NULL);
 	}
-	pack_stop_ahead();
 	background_stop();
 	ops_close_all(server);
 	fuse_session_unmount(se);

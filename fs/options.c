@@ -26,7 +26,6 @@
 #include "ckpt/base/size.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/files/roots.h"
-#include "ckpt/files/roots.h"
 #include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/sys/memory.h"

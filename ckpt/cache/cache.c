@@ -13,7 +13,6 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cache/cache_impl.h"
-#include "ckpt/cache/far.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/parallel.h"
 
@@ -47,11 +46,6 @@ static struct far_width width;
  * work. */
 static unsigned nthreads, fetching, checking, idle;
 
-static bool is_far(const struct cache *c)
-{
-	return !c->config.far || far_is_far(c->config.far);
-}
-
 /* Return the first block of the queue that a thread may fetch now, or NULL. */
 static struct cache_block *next_block(void)
 {
@@ -60,7 +54,7 @@ static struct cache_block *next_block(void)
 	if (fetching >= width.width)
 		return NULL;
 	TAILQ_FOREACH(b, &all.queue, at)
-	if (is_far(b->c) || b->c->fetching < parallel_width())
+	if (cache_is_far(b->c) || b->c->fetching < parallel_width())
 		return b;
 	return NULL;
 }
@@ -117,14 +111,17 @@ static void release_beyond(uint64_t bytes)
 
 static void release_excess(void)
 {
-	release_beyond(all.limit + all.bytes[BLOCK_TWICE]);
+	const uint64_t twice = all.bytes[BLOCK_TWICE];
+
+	release_beyond(all.limit +
+		       (twice < all.twice_limit ? twice : all.twice_limit));
 }
 
 /* Fetch a block of the queue.  Releases the lock meanwhile. */
 static int fetch(struct cache_block *b, bool reader, struct errmsg *err)
 {
 	struct cache *const c = b->c;
-	int rc = -ENOMEM;
+	int rc = -EBADMSG;
 
 	block_begin(&all, b);
 	c->fetching++;
@@ -135,7 +132,7 @@ static int fetch(struct cache_block *b, bool reader, struct errmsg *err)
 				    b->off, err);
 	pthread_mutex_lock(&lock);
 	fetching -= !reader;
-	if (!rc && !reader && is_far(c))
+	if (!rc && !reader && cache_is_far(c))
 		far_width_done(&width, b->len, !TAILQ_EMPTY(&all.queue),
 			       clock_ns());
 	if (!rc && c->config.check) {
@@ -259,23 +256,25 @@ uint64_t cache_want(struct cache *c, uint32_t file, uint64_t off, uint64_t len,
 	return at - off;
 }
 
-/* Become a user of a block once its bytes are there.  Otherwise 1 if another thread
- * could not fetch it, or the error with which this one could not.  Called with the lock
- * held, releases it meanwhile. */
+/* Become a user of a block once its bytes are there.  If they cannot be fetched, returns
+ * 1: the reader must read its own bytes, which may be good.  A store that did not answer
+ * for a block that only its reader wanted is not asked again: returns the error.  Called
+ * with the lock held, releases it meanwhile. */
 static int enter(struct cache_block *b, struct errmsg *err)
 {
-	int rc = 1;
+	const bool own = b->use == BLOCK_USED;
+	int rc = -EBADMSG;
 
 	b->users++;
 	/* No thread has come to it, or none could start. */
 	if (b->state == BLOCK_QUEUED)
-		rc = fetch(b, true, err);
+		rc = fetch(b, true, own ? err : NULL);
 	while (b->state != BLOCK_READY)
 		pthread_cond_wait(&done, &lock);
 	if (!b->failed)
 		return 0;
 	block_leave(&all, b, 0);
-	return rc;
+	return own && rc != -EBADMSG ? rc : 1;
 }
 
 /* Copy bytes of a block; as enter. */

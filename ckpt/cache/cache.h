@@ -37,8 +37,8 @@ struct cache_config {
 	cache_fill *fill;
 	cache_check *check; /* after each fill, not counted as a request; may be NULL */
 	void *ctx;
-	/* While this store is near, a processor can do no more than one request at a
-	 * time.  NULL: it is always far. */
+	/* While this store is near, there are no more requests at once than processors,
+	 * and what has been read is not kept.  NULL: it is always far. */
 	const struct far *far;
 	/* Blocks may cross multiples of CACHE_PIECE; otherwise a request never does. */
 	bool crosses;
@@ -56,7 +56,7 @@ enum cache_when {
 	CACHE_NEXT,  /* a reader that is there; it leaves some memory to the above */
 	CACHE_LATER, /* a reader to come; only half of the memory is for these */
 	CACHE_TWICE, /* a reader that is there, and then another one */
-	CACHE_KEEP,  /* the caller; they stay until the memory is needed */
+	CACHE_KEEP,  /* the caller, now; the rest stays for others while there is memory */
 };
 
 /*
@@ -98,8 +98,8 @@ bool cache_has_blocks(const struct cache *c);
 #define CACHE_MIN (UINT64_C(4) << 20)
 
 /* Set the most memory for blocks, and how much more there is for those that are read
- * twice (CACHE_TWICE).  `keep`: all blocks stay for other readers as long as there is
- * memory. */
+ * twice (CACHE_TWICE).  `keep`: blocks of far stores that have been read stay for other
+ * readers as long as there is memory. */
 void cache_set_limit(uint64_t bytes, uint64_t twice, bool keep);
 uint64_t cache_limit(void);
 

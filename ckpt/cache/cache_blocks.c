@@ -114,8 +114,8 @@ static struct cache_block **bucket_of(const struct blocks *a,
 static struct block_list *list_of(struct blocks *a, const struct cache_block *b)
 {
 	return b->state == BLOCK_QUEUED ? &a->queue
-	       : b->unread              ? &a->ready
-					: &a->used;
+	       : b->use == BLOCK_USED   ? &a->used
+					: &a->ready;
 }
 
 /* Put a block into its list; take it out before its state changes. */
@@ -287,7 +287,6 @@ static struct cache_block *insert_block(struct blocks *a, struct cache *c,
 				   .off = off,
 				   .len = len,
 				   .use = use,
-				   .keep = use == BLOCK_USED,
 				   .touched = clock_ns(),
 				   .next = *bucket };
 	*bucket = b;
@@ -303,14 +302,17 @@ bool block_add(struct blocks *a, struct cache *c, uint32_t file, uint64_t off,
 	const enum block_use use = when == CACHE_KEEP    ? BLOCK_USED
 				   : when == CACHE_TWICE ? BLOCK_TWICE
 							 : BLOCK_ONCE;
-	struct cache_block *b = find_neighbour(a, c, file, off, off + len);
+	struct cache_block *b =
+		use == BLOCK_USED
+			? NULL
+			: find_neighbour(a, c, file, off, off + len);
 
 	if (!b || !extend_block(a, b, off, len, most, use)) {
 		if (!make_room(a, size_of(len), most, use))
 			return false;
 		b = insert_block(a, c, file, off, len, use);
 	}
-	if (b && use != BLOCK_USED)
+	if (b)
 		b->unread += use == BLOCK_TWICE ? 2 * len : len;
 	return b != NULL;
 }
@@ -368,7 +370,7 @@ void block_leave(struct blocks *a, struct cache_block *b, size_t n)
 	if (!b->unread)
 		set_use(a, b, BLOCK_USED);
 	if (!b->unread && !b->users &&
-	    (!(a->keeps || b->keep) ||
+	    (!a->keeps || !cache_is_far(b->c) ||
 	     a->bytes[BLOCK_USED] > room_for_used(a)))
 		free_block(a, b);
 	else

@@ -7,6 +7,7 @@
 #include <sys/queue.h>
 
 #include "ckpt/cache/cache.h"
+#include "ckpt/cache/far.h"
 
 /* Shared by cache.c (threads and readers) and cache_blocks.c (which blocks there are). */
 struct cache {
@@ -15,13 +16,18 @@ struct cache {
 	_Atomic size_t nblocks;
 };
 
+static inline bool cache_is_far(const struct cache *c)
+{
+	return !c->config.far || far_is_far(c->config.far);
+}
+
 /*
  *	QUEUED ---> FETCHING ---> READY ---> freed
  *	   |            '-> freed: the reader will meet the error
  *	   '-> freed with its cache
  *
- * A block is freed when all of its bytes have been read as often as they were wanted,
- * or, if it is kept, when memory is needed.  When a reader finds no memory, blocks that
+ * A block is freed when all of its bytes have been read as often as they were wanted, or
+ * when memory is needed, if it is kept.  When a reader finds no memory, blocks that
  * nobody has come for are given up.
  */
 enum block_state { BLOCK_QUEUED, BLOCK_FETCHING, BLOCK_READY };
@@ -30,7 +36,7 @@ enum block_state { BLOCK_QUEUED, BLOCK_FETCHING, BLOCK_READY };
 enum block_use {
 	BLOCK_ONCE,  /* a reader to come */
 	BLOCK_TWICE, /* two of them */
-	BLOCK_USED,  /* nobody: it may be evicted */
+	BLOCK_USED,  /* nobody who needs it: it may be evicted */
 	BLOCK_USES,
 };
 
@@ -44,7 +50,6 @@ struct cache_block {
 	uint8_t *data;   /* NULL while QUEUED */
 	unsigned users;  /* readers that copy from it, or wait for it */
 	bool failed;     /* freed by its last user */
-	bool keep;
 	uint64_t unread; /* bytes that were wanted and have not been read */
 	uint64_t touched;
 	struct cache_block *next;    /* in its bucket */
@@ -66,8 +71,8 @@ struct pieces {
 struct blocks {
 	struct cache_block *buckets[BLOCK_BUCKETS];
 	struct block_list queue;
-	struct block_list ready; /* with unread bytes */
-	struct block_list used;  /* without */
+	struct block_list ready;
+	struct block_list used; /* of BLOCK_USED */
 	uint64_t limit;
 	uint64_t twice_limit;  /* beyond it, for BLOCK_TWICE */
 	bool keeps;            /* blocks that have been read stay */

@@ -6,8 +6,6 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/block.h %D%/block.c \
 	%D%/pack_stream.h %D%/pack_stream.c \
 	%D%/pack_index.h %D%/pack_index.c \
-	%D%/blockcache.h %D%/blockcache.c \
 	%D%/pack.h %D%/pack_impl.h %D%/pack.c %D%/pack_read.c %D%/pack_extract.c \
-	%D%/pack_ahead.c \
 	%D%/packfs.h %D%/packfs.c \
 	%D%/pack_write.h %D%/pack_write.c

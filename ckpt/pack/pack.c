@@ -16,22 +16,22 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/cache/far.h"
 #include "ckpt/pack/pack_stream.h"
 
 /* Packs that stay so. */
 #define KEPT_MAX 4
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct pack *packs;   /* by pack_open; protected by the lock */
-static uint64_t last_serial; /* protected by the lock */
+static struct pack *packs; /* by pack_open; protected by the lock */
 
 static void pack_free(struct pack *p)
 {
 	if (!p)
 		return;
-	blockcache_drop(p->serial);
+	cache_free(p->cache);
 	for (uint32_t i = 0; p->tables && i < p->x.nextents; i++)
-		free(atomic_load(&p->tables[i].blocks));
+		free(atomic_load(&p->tables[i]));
 	free(p->tables);
 	pack_index_done(&p->x);
 	source_close(&p->src);
@@ -57,17 +57,15 @@ static int read_index(struct pack *p, struct errmsg *err)
 
 static int make_tables(struct pack *p, struct errmsg *err)
 {
-	uint64_t first = 0;
+	static const struct far local; /* never far */
 
 	p->tables = calloc((size_t)p->x.nextents + 1, sizeof(*p->tables));
-	if (!p->tables)
-		return errmsg_nomem(err, p->src.name);
-	for (uint32_t i = 0; i < p->x.nextents; i++) {
-		p->tables[i].first = first;
-		if (p->x.extents[i].kind == PACK_STORED)
-			first += pack_extent_blocks(&p->x.extents[i]);
-	}
-	return 0;
+	p->cache = cache_new(&(struct cache_config){
+		.fill = pack_fill,
+		.ctx = p,
+		.far = pack_is_requested(p) ? NULL : &local,
+		.crosses = true });
+	return p->tables && p->cache ? 0 : errmsg_nomem(err, p->src.name);
 }
 
 int pack_open_source(const struct source *src, struct pack **out,
@@ -81,9 +79,6 @@ int pack_open_source(const struct source *src, struct pack **out,
 	pthread_mutex_init(&p->lock, NULL);
 	p->src = *src;
 	p->users = 1;
-	pthread_mutex_lock(&lock);
-	p->serial = ++last_serial;
-	pthread_mutex_unlock(&lock);
 	rc = read_index(p, err);
 	if (!rc)
 		rc = make_tables(p, err);
@@ -275,15 +270,15 @@ static int read_table(struct pack *p, uint32_t extent, struct pack_block **out,
 int pack_load_table(struct pack *p, uint32_t extent,
 		    const struct pack_block **out, struct errmsg *err)
 {
-	struct pack_table *const t = &p->tables[extent];
-	struct pack_block *v = atomic_load(&t->blocks);
+	pack_table *const t = &p->tables[extent];
+	struct pack_block *v = atomic_load(t);
 	int rc = 0;
 
 	if (!v) {
 		pthread_mutex_lock(&p->lock);
-		v = atomic_load(&t->blocks);
+		v = atomic_load(t);
 		if (!v && !(rc = read_table(p, extent, &v, err)))
-			atomic_store(&t->blocks, v);
+			atomic_store(t, v);
 		pthread_mutex_unlock(&p->lock);
 	}
 	if (!rc)

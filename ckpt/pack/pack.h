@@ -69,12 +69,4 @@ struct pack_work {
 int pack_extract(struct pack *p, int dirfd, const struct pack_work *w,
 		 struct errmsg *err);
 
-/*
- * Start up to `threads` threads that decode ahead of those who read in sequence,
- * until pack_stop_ahead.  For mains, after they went to the background.  Without
- * it every reader decodes for itself.
- */
-void pack_start_ahead(unsigned threads);
-void pack_stop_ahead(void);
-
 #endif

@@ -252,6 +252,8 @@ static int open_entry(struct shardcache *c, struct entry *e, struct errmsg *err)
 		atomic_store(&e->was_open, true);
 		e->fd = o.fd;
 		e->src = o.src;
+		if (o.src.ops)
+			atomic_store(&c->decodes, true);
 		/* Its path has led to what was planned. */
 		check_passed(&e->of_path, begun);
 		check_passed(&e->of_file, begun);
@@ -537,6 +539,12 @@ void shardcache_suppose(struct shardcache *c, const struct far *maps)
 bool shardcache_is_far(const struct shardcache *c)
 {
 	return far_is_far(&c->far) && cache_limit() > 0;
+}
+
+bool shardcache_gains_ahead(const struct shardcache *c)
+{
+	return (far_is_far(&c->far) || atomic_load(&c->decodes)) &&
+	       cache_limit() > 0;
 }
 
 uint64_t shardcache_want(struct shardcache *c, uint32_t shard, uint64_t off,

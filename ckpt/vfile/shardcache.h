@@ -89,6 +89,10 @@ void shardcache_suppose(struct shardcache *c, const struct far *maps);
  * (cache.h).  Learned from the reads, and not true before some were slow. */
 bool shardcache_is_far(const struct shardcache *c);
 
+/* Is it worth reading ahead of a reader that goes on in order?  It is if the store is far,
+ * or if shards lie in packs, so that other processors decode. */
+bool shardcache_gains_ahead(const struct shardcache *c);
+
 /* As cache_want. */
 uint64_t shardcache_want(struct shardcache *c, uint32_t shard, uint64_t off,
 			 uint64_t len, enum cache_when when);

@@ -55,6 +55,7 @@ struct shardcache {
 	struct far far;          /* where the shards are */
 	struct cache *ahead;
 	_Atomic uint64_t asked; /* bytes to be mapped */
+	atomic_bool decodes;    /* some shard has been opened that is no local file */
 };
 
 /* As shardcache_get, without the check; `*fresh`: it has just been opened, and thus

@@ -7,6 +7,7 @@
  */
 #include "ckpt/vfile/vfile.h"
 
+#include "ckpt/sys/parallel.h"
 #include "ckpt/sys/scratch.h"
 #include "ckpt/tensor/tensor.h"
 #include "ckpt/vfile/gather.h"
@@ -182,17 +183,27 @@ bool vfile_is_far(const struct vfile *f)
 	return f->shards && shardcache_is_far(f->shards);
 }
 
+/* Enough for all processors to decode a piece while the reader takes another. */
+static uint64_t near_window(void)
+{
+	return 2 * CACHE_PIECE * parallel_width();
+}
+
 void vfile_read_ahead(struct vfile *f, struct vfile_ahead *a, uint64_t off,
 		      uint64_t now, uint64_t window)
 {
 	uint64_t from = atomic_load(&a->at), at = from;
 
-	if (!vfile_is_far(f))
+	if (!f->shards || !shardcache_gains_ahead(f->shards))
 		return;
+	if (!vfile_is_far(f) && window > near_window())
+		window = near_window();
 	if (at < off)
 		at = off;
-	if (at - off < now)
+	if (at - off < now && vfile_is_far(f))
 		at += vfile_want(f, at, off + now - at, CACHE_NOW);
+	else if (at - off < now)
+		at = off + now; /* the reader decodes these itself */
 	if (at - off > window - (window < 2 * STEP ? window / 2 : STEP))
 		return;
 	at += vfile_want(f, at, off + window - at, CACHE_NEXT);

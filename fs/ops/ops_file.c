@@ -202,11 +202,8 @@ static void count_read(struct stats *s, uint64_t bytes, uint64_t clock)
 static void read_ahead(struct handle *h, size_t size, uint64_t off)
 {
 	const uint64_t most = cache_window();
-	uint64_t window;
+	uint64_t window = atomic_load(&h->window);
 
-	if (!vfile_is_far(h->f.v))
-		return;
-	window = atomic_load(&h->window);
 	if (off != atomic_exchange(&h->goes_on, off + size)) {
 		atomic_store(&h->ahead.at, off);
 		window = size;

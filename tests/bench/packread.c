@@ -5,7 +5,7 @@
  *   packread PACK NAME ORIGINAL [READS]
  *
  * prints, for each size of a read, the median microseconds of both and their ratio.
- * The cache of decoded blocks has room for one, so that reads decode.
+ * The cache of decoded blocks has little room, so that reads decode.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/pack/blockcache.h"
+#include "ckpt/cache/cache.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/sys/clock.h"
 
@@ -46,7 +46,7 @@ int main(int argc, char **argv)
 
 	if (argc < 4 || !a || !b || !x || !y)
 		return 2;
-	blockcache_set_limit(BLOCK_SIZE);
+	cache_set_limit(0, 0, false);
 	if (pack_open(argv[1], &p, &err)) {
 		fprintf(stderr, "packread: %s\n", err.text);
 		return 1;

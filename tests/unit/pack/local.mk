@@ -1,7 +1,6 @@
 # Units of ckpt/pack, and of what it needs of ckpt/sys.
 unit_tests += \
 	%D%/test_block \
-	%D%/test_blockcache \
 	%D%/test_pack \
 	%D%/test_pack_damage \
 	%D%/test_derive

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/pack/blockcache.h"
+#include "ckpt/cache/cache.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/sys/parallel.h"
 #include "tests/make/mkckpt.h"
@@ -175,16 +175,14 @@ static void many_readers_share_a_small_cache(void **state)
 	struct pack *p;
 
 	packed_make(&large, true, 2);
-	blockcache_set_limit(4 * BLOCK_SIZE);
-	pack_start_ahead(2);
+	cache_set_limit(0, 0, false);
 	p = open_pack();
 	assert_int_equal(parallel_for(40, 8, read_in_sequence, p, NULL), 0);
-	assert_true(blockcache_bytes() <= 4 * BLOCK_SIZE);
-	pack_stop_ahead();
+	assert_true(cache_bytes() <= CACHE_MIN);
 	assert_int_equal(parallel_for(10, 3, read_in_sequence, p, NULL), 0);
 	pack_close(p);
-	assert_int_equal(blockcache_bytes(), 0);
-	blockcache_set_limit(blockcache_default());
+	assert_int_equal(cache_bytes(), 0);
+	cache_set_limit(CACHE_DEFAULT, 0, false);
 	packed_done(&large);
 }
 
@@ -407,7 +405,8 @@ static void a_block_that_cannot_be_fetched_fails_for_all(void **state)
 	f.ranges.broken = false;
 	assert_int_equal(read_pieces(&f), 0);
 	far_close(&f);
-	assert_int_equal(blockcache_bytes(), 0);
+	cache_trim();
+	assert_int_equal(cache_bytes(), 0);
 }
 
 int main(void)
