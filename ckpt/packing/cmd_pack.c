@@ -81,22 +81,62 @@ static const char *rate_of(const struct pack_command *c, char buf[CMD_SIZE_LEN])
 	return cmd_size((uint64_t)((double)c->bytes / seconds), buf);
 }
 
-/* Open a pack and count what is in it. */
-static int open_pack(struct pack_command *c, const char *path,
-		     struct pack **out, struct errmsg *err)
+/* A pack may claim files of any size. */
+static int check_room(const struct pack_command *c, const struct outdir *dir,
+		      struct errmsg *err)
 {
-	const int rc = pack_open(path, out, err);
-	const struct pack_index *const x = rc ? NULL : pack_index_of(*out);
+	struct statvfs fs;
+	uint64_t room;
 
-	if (rc)
-		return rc;
+	if (fstatvfs(dir->fd, &fs) < 0)
+		return errmsg_errno(err, dir->final, "cannot stat");
+	room = (uint64_t)fs.f_bavail * fs.f_frsize;
+	return c->bytes <= room
+		       ? 0
+		       : errmsg_set(err, -ENOSPC,
+				    "%s: has %llu bytes to unpack; there is room"
+				    " for %llu at %s",
+				    c->in, (unsigned long long)c->bytes,
+				    (unsigned long long)room, dir->final);
+}
+
+static void count_files(struct pack_command *c, const struct pack *p)
+{
+	const struct pack_index *const x = pack_index_of(p);
+
 	c->files = c->bytes = 0;
-	c->packed = pack_id(*out)->size;
+	c->packed = pack_id(p)->size;
 	for (uint32_t i = 0; i < x->nentries; i++) {
 		c->files += S_ISREG(x->entries[i].mode);
 		c->bytes += x->entries[i].size;
 	}
-	return 0;
+}
+
+/* Decode all of a pack and compare it with its hashes; write its files to the new
+ * directory `to` unless that is NULL. */
+static int extract(struct pack_command *c, const char *path, const char *to,
+		   struct errmsg *err)
+{
+	const struct pack_work w = work_of(c);
+	struct outdir dir;
+	struct pack *pack;
+	int rc = pack_open(path, &pack, err);
+
+	if (rc)
+		return rc;
+	count_files(c, pack);
+	if (!c->progress.total)
+		progress_init(&c->progress, c->bytes);
+	if (!to) {
+		rc = pack_extract(pack, -1, &w, err);
+	} else if (!(rc = outdir_open(&dir, to, err))) {
+		rc = check_room(c, &dir, err) ?:
+		     pack_extract(pack, dir.fd, &w, err) ?:
+		     outdir_commit(&dir, NULL, err);
+		outdir_close(&dir);
+	}
+	pack_close(pack);
+	return rc;
 }
 
 /* --- the command line -------------------------------------------------------- */
@@ -189,21 +229,8 @@ static int set_mode(const struct outfile *out, const struct pack_inputs *x,
 		       : 0;
 }
 
-/* Prove a new pack as any reader would read it: its hashes are of the bytes that were
- * read from the files. */
-static int verify(struct pack_command *c, const char *path, struct errmsg *err)
-{
-	const struct pack_work w = work_of(c);
-	struct pack *pack;
-	int rc = open_pack(c, path, &pack, err);
-
-	if (rc)
-		return rc;
-	rc = pack_extract(pack, -1, &w, err);
-	pack_close(pack);
-	return rc;
-}
-
+/* Write a pack, and prove it as any reader would read it: its hashes are of the bytes
+ * that were read from the files. */
 static int write_pack(struct pack_command *c, const struct pack_inputs *x,
 		      struct outfile *out, struct errmsg *err)
 {
@@ -216,7 +243,7 @@ static int write_pack(struct pack_command *c, const struct pack_inputs *x,
 	return pack_write(out->fd, x->v, x->n, &w, err) ?:
 	       set_mode(out, x, err) ?:
 	       outfile_sync(out, err) ?:
-	       verify(c, out->tmp, err) ?:
+	       extract(c, out->tmp, NULL, err) ?:
 	       outfile_commit(out, err);
 }
 
@@ -295,57 +322,6 @@ static const char unpack_help[] =
 	"  -j, --jobs N       threads (default: processors)\n"
 	"  -h, --help         print this";
 
-/* A pack may claim files of any size. */
-static int check_room(const struct pack_command *c, const struct outdir *dir,
-		      struct errmsg *err)
-{
-	struct statvfs fs;
-	uint64_t room;
-
-	if (fstatvfs(dir->fd, &fs) < 0)
-		return errmsg_errno(err, dir->final, "cannot stat");
-	room = (uint64_t)fs.f_bavail * fs.f_frsize;
-	return c->bytes <= room
-		       ? 0
-		       : errmsg_set(err, -ENOSPC,
-				    "%s: has %llu bytes to unpack; there is room"
-				    " for %llu at %s",
-				    c->in, (unsigned long long)c->bytes,
-				    (unsigned long long)room, dir->final);
-}
-
-/* Write the files of a pack to the new directory. */
-static int write_files(struct pack_command *c, struct pack *pack,
-		       struct errmsg *err)
-{
-	const struct pack_work w = work_of(c);
-	struct outdir dir;
-	int rc = outdir_open(&dir, c->out, err);
-
-	if (rc)
-		return rc;
-	rc = check_room(c, &dir, err) ?:
-	     pack_extract(pack, dir.fd, &w, err) ?:
-	     outdir_commit(&dir, NULL, err);
-	outdir_close(&dir);
-	return rc;
-}
-
-static int unpack(struct pack_command *c, struct errmsg *err)
-{
-	const struct pack_work w = work_of(c);
-	struct pack *pack;
-	int rc = open_pack(c, c->in, &pack, err);
-
-	if (rc)
-		return rc;
-	progress_init(&c->progress, c->bytes);
-	rc = c->check ? pack_extract(pack, -1, &w, err)
-		      : write_files(c, pack, err);
-	pack_close(pack);
-	return rc;
-}
-
 /* The name of the directory: the pack's without its suffix.  NULL if it has
  * another one. */
 static char *directory_of(const char *pack)
@@ -389,7 +365,7 @@ int cmd_unpack(int argc, char **argv)
 		c.out = out;
 	}
 	interrupt_catch();
-	rc = report(&c, unpack(&c, &err), &err);
+	rc = report(&c, extract(&c, c.in, c.out, &err), &err);
 	if (rc == CMD_OK)
 		printf("%s: %" PRIu64 " files, %s%s, in %.1f s (%s/s)\n",
 		       c.check ? c.in : c.out, c.files, cmd_size(c.bytes, size),
