@@ -11,6 +11,9 @@
 #include "ckpt/pack/block.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #define ZSTD_STATIC_LINKING_ONLY /* ZSTD_c_literalCompressionMode */
@@ -24,10 +27,16 @@ struct block_encoder {
 	uint8_t planes[BLOCK_SIZE];
 };
 
-struct block_decoder {
+/* A thread decodes with one of these; as many are made as threads decode at the same
+ * time. */
+struct decoder {
 	ZSTD_DCtx *z;
+	struct decoder *next;
 	uint8_t planes[BLOCK_SIZE];
 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct decoder *idle; /* protected by the lock */
 
 unsigned block_width(enum block_type type)
 {
@@ -90,28 +99,6 @@ void block_encoder_free(struct block_encoder *e)
 	free(e);
 }
 
-struct block_decoder *block_decoder_new(void)
-{
-	struct block_decoder *const d = malloc(sizeof(*d));
-
-	if (!d)
-		return NULL;
-	d->z = ZSTD_createDCtx();
-	if (!d->z) {
-		free(d);
-		return NULL;
-	}
-	return d;
-}
-
-void block_decoder_free(struct block_decoder *d)
-{
-	if (!d)
-		return;
-	ZSTD_freeDCtx(d->z);
-	free(d);
-}
-
 size_t block_encode(struct block_encoder *e, enum block_type type,
 		    const void *bytes, size_t len, void *out)
 {
@@ -136,17 +123,48 @@ size_t block_encode(struct block_encoder *e, enum block_type type,
 	return size;
 }
 
-bool block_decode(struct block_decoder *d, enum block_type type,
-		  const void *bytes, size_t stored, uint64_t hash, void *out,
-		  size_t len)
+static struct decoder *take_decoder(void)
+{
+	struct decoder *d;
+
+	pthread_mutex_lock(&lock);
+	d = idle;
+	if (d)
+		idle = d->next;
+	pthread_mutex_unlock(&lock);
+	if (d)
+		return d;
+	d = malloc(sizeof(*d));
+	if (d && !(d->z = ZSTD_createDCtx())) {
+		free(d);
+		return NULL;
+	}
+	return d;
+}
+
+static void give_decoder(struct decoder *d)
+{
+	pthread_mutex_lock(&lock);
+	d->next = idle;
+	idle = d;
+	pthread_mutex_unlock(&lock);
+}
+
+int block_decode(enum block_type type, const void *bytes, size_t stored,
+		 uint64_t hash, void *out, size_t len)
 {
 	const unsigned width = block_width(type);
-	uint8_t *const planes = width == 1 ? out : d->planes;
+	struct decoder *const d = take_decoder();
+	uint8_t *planes;
+	bool ok;
 
 	assert(len && len <= BLOCK_SIZE && len % width == 0);
-	if (ZSTD_decompressDCtx(d->z, planes, len, bytes, stored) != len)
-		return false;
-	if (width > 1)
+	if (!d)
+		return -ENOMEM;
+	planes = width == 1 ? out : d->planes;
+	ok = ZSTD_decompressDCtx(d->z, planes, len, bytes, stored) == len;
+	if (ok && width > 1)
 		planes_merge(planes, out, len / width, width);
-	return block_hash(out, len) == hash;
+	give_decoder(d);
+	return ok && block_hash(out, len) == hash ? 0 : -EBADMSG;
 }

@@ -30,10 +30,6 @@ struct block_encoder;
 struct block_encoder *block_encoder_new(void);
 void block_encoder_free(struct block_encoder *e);
 
-struct block_decoder;
-struct block_decoder *block_decoder_new(void);
-void block_decoder_free(struct block_decoder *d);
-
 /* Encode `len` bytes (1 .. BLOCK_SIZE, a multiple of the width) into `out`, which has
  * room for BLOCK_STORED_MAX.  Returns the number of bytes, or 0 when memory runs
  * out. */
@@ -42,13 +38,12 @@ size_t block_encode(struct block_encoder *e, enum block_type type,
 
 /*
  * Decode `stored` bytes to exactly `len` (as block_encode) and compare their
- * XXH3-64 with `hash`.  False if they are not what was encoded; then the content
- * of `out` is undefined.  Writes nothing beyond `out + len`, whatever the bytes
- * are.
+ * XXH3-64 with `hash`.  -EBADMSG if they are not what was encoded; then the content
+ * of `out` is undefined.  -ENOMEM.  Writes nothing beyond `out + len`, whatever the
+ * bytes are.  Thread-safe.
  */
-bool block_decode(struct block_decoder *d, enum block_type type,
-		  const void *bytes, size_t stored, uint64_t hash, void *out,
-		  size_t len);
+int block_decode(enum block_type type, const void *bytes, size_t stored,
+		 uint64_t hash, void *out, size_t len);
 
 /* The XXH3-64 of a decoded block. */
 uint64_t block_hash(const void *bytes, size_t len);

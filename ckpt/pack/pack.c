@@ -17,7 +17,6 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cache/far.h"
-#include "ckpt/pack/pack_stream.h"
 
 /* Packs that stay so. */
 #define KEPT_MAX 4
@@ -103,7 +102,8 @@ static struct pack *ref_open(const char *path)
 	fileid_from_stat(&a.st, &id);
 	pthread_mutex_lock(&lock);
 	p = packs;
-	while (p && (strcmp(p->path, path) != 0 || !fileid_equal(&p->src.id, &id)))
+	while (p &&
+	       (strcmp(p->path, path) != 0 || !fileid_equal(&p->src.id, &id)))
 		p = p->next;
 	if (p)
 		p->users++;
@@ -201,87 +201,4 @@ bool pack_is_one(const char *path)
 	     memcmp(magic, PACK_MAGIC, sizeof(magic)) == 0;
 	source_close(&src);
 	return is;
-}
-
-/* --- tables ---------------------------------------------------------------- */
-
-static int fail_table(const struct pack *p, uint32_t extent, struct errmsg *err)
-{
-	return errmsg_set(err, -EBADMSG, "%s: table of extent %u is damaged",
-			  p->src.name, extent);
-}
-
-/* Turn lengths into offsets; their sum is in the index.  Every record has a length, so
- * that memory is taken for records alone that are there. */
-static int fill_table(const struct pack *p, uint32_t extent,
-		      struct pack_stream *s, struct pack_block **v,
-		      struct errmsg *err)
-{
-	const struct pack_extent *const e = &p->x.extents[extent];
-	const uint64_t n = pack_extent_blocks(e), end = e->at + e->stored;
-	struct pack_block b = { .at = e->at };
-	size_t cap = 0;
-
-	for (uint64_t i = 0; i <= n; i++) {
-		const uint64_t at = b.at;
-		const uint8_t *r;
-		uint32_t len;
-		int rc;
-
-		if (i < n) {
-			rc = pack_stream_next(s, PACK_TABLE_RECORD, &r, err);
-			if (rc)
-				return rc;
-			len = get_le32(r);
-			if (!len || len > BLOCK_STORED_MAX || len > end - at)
-				return fail_table(p, extent, err);
-			b.hash = get_le64(r + 4);
-			b.at += len;
-		}
-		if (!array_reserve(v, &cap, i + 1, sizeof(b)))
-			return errmsg_nomem(err, p->src.name);
-		(*v)[i] = (struct pack_block){ at, b.hash };
-	}
-	return b.at == end && pack_stream_hash(s) == e->table_hash
-		       ? 0
-		       : fail_table(p, extent, err);
-}
-
-static int read_table(struct pack *p, uint32_t extent, struct pack_block **out,
-		      struct errmsg *err)
-{
-	const struct pack_extent *const e = &p->x.extents[extent];
-	struct pack_block *v = NULL;
-	struct pack_stream s;
-	int rc = pack_stream_open(&s, &p->src, e->table,
-				  pack_extent_blocks(e) * PACK_TABLE_RECORD,
-				  err);
-
-	if (!rc)
-		rc = fill_table(p, extent, &s, &v, err);
-	pack_stream_close(&s);
-	if (rc)
-		free(v);
-	else
-		*out = v;
-	return rc;
-}
-
-int pack_load_table(struct pack *p, uint32_t extent,
-		    const struct pack_block **out, struct errmsg *err)
-{
-	pack_table *const t = &p->tables[extent];
-	struct pack_block *v = atomic_load(t);
-	int rc = 0;
-
-	if (!v) {
-		pthread_mutex_lock(&p->lock);
-		v = atomic_load(t);
-		if (!v && !(rc = read_table(p, extent, &v, err)))
-			atomic_store(t, v);
-		pthread_mutex_unlock(&p->lock);
-	}
-	if (!rc)
-		*out = v;
-	return rc;
 }

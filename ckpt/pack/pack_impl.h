@@ -10,7 +10,7 @@
 
 /* Where a block of a stored extent is, and what it decodes to. */
 struct pack_block {
-	uint64_t at; /* in the pack; it ends where the next one begins */
+	uint64_t at; /* in the pack; the block ends where the next one begins */
 	uint64_t hash;
 };
 
@@ -23,11 +23,11 @@ struct pack {
 	struct source src;
 	char *path; /* of pack_open; else NULL */
 	struct pack_index x;
-	pack_table *tables; /* of each extent; those of stored ones used */
-	struct cache *cache; /* decoded bytes of stored extents */
-	pthread_mutex_t lock;      /* held while a table is read */
-	unsigned users;            /* protected by pack.c's lock */
-	struct pack *next;         /* the same */
+	pack_table *tables;   /* of each extent; those of stored ones used */
+	struct cache *cache;  /* decoded bytes of stored extents */
+	pthread_mutex_t lock; /* held while a table is read */
+	unsigned users;       /* protected by pack.c's lock */
+	struct pack *next;    /* the same */
 };
 
 /* Is each read of the pack a request to a server? */
@@ -35,10 +35,6 @@ static inline bool pack_is_requested(const struct pack *p)
 {
 	return p->src.fd < 0 && !p->src.p;
 }
-
-/* The table of a stored extent. */
-int pack_load_table(struct pack *p, uint32_t extent,
-		    const struct pack_block **out, struct errmsg *err);
 
 /* As cache_fill: decode bytes of a stored extent. */
 int pack_fill(void *p, uint32_t extent, void *buf, size_t len, uint64_t off,

@@ -15,55 +15,90 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pack/pack_impl.h"
+#include "ckpt/pack/pack_stream.h"
 #include "ckpt/sys/scratch.h"
 #include "ckpt/tensor/cast.h"
 
-/* Floats of a block, which are rounded at once. */
-#define ROUNDED_MAX (BLOCK_SIZE / sizeof(float))
-
-/* Blocks that are rounded at once where each read is a request: two requests' worth. */
-#define ROUNDED_BLOCKS 32
-
-/* A thread decodes with one of these; as many are made as threads decode at the
- * same time. */
-struct worker {
-	struct block_decoder *decoder;
-	struct worker *next;
-	uint8_t stored[BLOCK_STORED_MAX];
-	uint8_t block[BLOCK_SIZE]; /* of which a part is wanted */
-};
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct worker *idle; /* protected by the lock */
-
-static struct worker *take_worker(void)
+/* Bytes of blocks that are read at once: what is worth a request to a server, or what the
+ * processor's cache holds. */
+static size_t chunk_of(const struct pack *p)
 {
-	struct worker *w;
+	return (pack_is_requested(p) ? 32 : 8) * BLOCK_SIZE;
+}
 
-	pthread_mutex_lock(&lock);
-	w = idle;
-	if (w)
-		idle = w->next;
-	pthread_mutex_unlock(&lock);
-	if (w)
-		return w;
-	w = malloc(sizeof(*w));
-	if (w && !(w->decoder = block_decoder_new())) {
-		free(w);
-		w = NULL;
+/* --- tables ---------------------------------------------------------------- */
+
+static int fail_table(const struct pack *p, uint32_t extent, struct errmsg *err)
+{
+	return errmsg_set(err, -EBADMSG, "%s: table of extent %u is damaged",
+			  p->src.name, extent);
+}
+
+/* Read a table and turn lengths into offsets; their sum is in the index.  Every record
+ * has a length, so that memory is taken for records alone that are there. */
+static int read_table(const struct pack *p, uint32_t extent,
+		      struct pack_block **out, struct errmsg *err)
+{
+	const struct pack_extent *const e = &p->x.extents[extent];
+	const uint64_t n = pack_extent_blocks(e), end = e->at + e->stored;
+	struct pack_block *v = NULL;
+	uint64_t at = e->at;
+	struct pack_stream s;
+	size_t cap = 0;
+	int rc = pack_stream_open(&s, &p->src, e->table, n * PACK_TABLE_RECORD,
+				  err);
+
+	for (uint64_t i = 0; !rc && i < n; i++) {
+		const uint8_t *r;
+		uint32_t len;
+
+		rc = pack_stream_next(&s, PACK_TABLE_RECORD, &r, err);
+		if (rc)
+			break;
+		len = get_le32(r);
+		if (!len || len > BLOCK_STORED_MAX || len > end - at) {
+			rc = fail_table(p, extent, err);
+		} else if (!array_reserve(&v, &cap, i + 2, sizeof(*v))) {
+			rc = errmsg_nomem(err, p->src.name);
+		} else {
+			v[i] = (struct pack_block){ at, get_le64(r + 4) };
+			at += len;
+			v[i + 1].at = at;
+		}
 	}
-	return w;
+	if (!rc && (at != end || pack_stream_hash(&s) != e->table_hash))
+		rc = fail_table(p, extent, err);
+	pack_stream_close(&s);
+	if (rc)
+		free(v);
+	else
+		*out = v;
+	return rc;
 }
 
-static void give_worker(struct worker *w)
+static int load_table(struct pack *p, uint32_t extent,
+		      const struct pack_block **out, struct errmsg *err)
 {
-	pthread_mutex_lock(&lock);
-	w->next = idle;
-	idle = w;
-	pthread_mutex_unlock(&lock);
+	pack_table *const t = &p->tables[extent];
+	struct pack_block *v = atomic_load(t);
+	int rc = 0;
+
+	if (!v) {
+		pthread_mutex_lock(&p->lock);
+		v = atomic_load(t);
+		if (!v && !(rc = read_table(p, extent, &v, err)))
+			atomic_store(t, v);
+		pthread_mutex_unlock(&p->lock);
+	}
+	if (!rc)
+		*out = v;
+	return rc;
 }
+
+/* --- blocks ------------------------------------------------------------------ */
 
 static size_t block_len(const struct pack_extent *e, uint64_t block)
 {
@@ -72,116 +107,79 @@ static size_t block_len(const struct pack_extent *e, uint64_t block)
 	return left < BLOCK_SIZE ? (size_t)left : BLOCK_SIZE;
 }
 
-static const char *owner_name(const struct pack *p, uint32_t extent)
-{
-	return p->x.entries[pack_index_owner(&p->x, extent)].name;
-}
-
-static int fail_block(const struct pack *p, uint32_t extent, uint64_t block,
-		      struct errmsg *err)
+static int decode_block(const struct pack *p, uint32_t extent, uint64_t block,
+			const struct pack_block *b, const uint8_t *stored,
+			uint8_t *to, struct errmsg *err)
 {
 	const struct pack_extent *const e = &p->x.extents[extent];
+	const size_t len = block_len(e, block);
+	const int rc = block_decode(e->type, stored, (size_t)(b[1].at - b->at),
+				    b->hash, to, len);
 
-	return errmsg_set(err, -EBADMSG,
-			  "%s: %s: block %llu of extent %u (%zu bytes at %llu)"
-			  " is damaged",
-			  p->src.name, owner_name(p, extent),
-			  (unsigned long long)block, extent,
-			  block_len(e, block),
-			  (unsigned long long)(e->start + block * BLOCK_SIZE));
-}
-
-/* Bytes [off, off + len) of a stored extent, and the stored bytes of its blocks if they
- * were fetched together. */
-struct decoding {
-	struct pack *p;
-	uint32_t extent;
-	uint8_t *to;
-	size_t len;
-	uint64_t off;
-	const struct pack_block *table;
-	uint64_t first, end; /* blocks */
-	uint8_t *fetched;    /* NULL: each block is read by itself */
-};
-
-static int decode_block(const struct decoding *d, struct worker *w,
-			uint64_t block, uint8_t *to, struct errmsg *err)
-{
-	const struct pack_extent *const e = &d->p->x.extents[d->extent];
-	const struct pack_block *const b = &d->table[block];
-	const size_t len = (size_t)(b[1].at - b->at);
-	const uint8_t *stored = w->stored;
-	int rc = 0;
-
-	if (d->fetched)
-		stored = d->fetched + (b->at - d->table[d->first].at);
-	else
-		rc = source_read_exact(&d->p->src, w->stored, len, b->at, err);
-	if (!rc && !block_decode(w->decoder, e->type, stored, len, b->hash, to,
-				 block_len(e, block)))
-		rc = fail_block(d->p, d->extent, block, err);
+	if (rc == -EBADMSG)
+		errmsg_set(err, rc,
+			   "%s: %s: block %llu of extent %u (%zu bytes at %llu)"
+			   " is damaged",
+			   p->src.name,
+			   p->x.entries[pack_index_owner(&p->x, extent)].name,
+			   (unsigned long long)block, extent, len,
+			   (unsigned long long)(e->start + block * BLOCK_SIZE));
+	else if (rc)
+		errmsg_nomem(err, p->src.name);
 	return rc;
 }
 
-/* Decode all blocks: those of which a part is wanted elsewhere first. */
-static int decode_blocks(const struct decoding *d, struct worker *w,
-			 struct errmsg *err)
+/* Decode bytes [off, off + len) of a stored extent, of some blocks, whose stored bytes
+ * are read together. */
+static int read_chunk(struct pack *p, uint32_t extent, uint8_t *to, size_t len,
+		      uint64_t off, struct errmsg *err)
 {
-	const struct pack_extent *const e = &d->p->x.extents[d->extent];
-	const uint64_t end = d->off + d->len;
-	uint8_t *to = d->to;
-	int rc = 0;
+	const uint64_t first = off / BLOCK_SIZE;
+	const uint64_t end = (off + len - 1) / BLOCK_SIZE + 1;
+	const struct pack_block *v;
+	uint8_t *stored, *whole;
+	size_t size;
+	int rc = load_table(p, extent, &v, err);
 
-	for (uint64_t i = d->first; !rc && i < d->end; i++) {
-		const uint64_t begin = i * BLOCK_SIZE;
-		const size_t skip = d->off > begin ? (size_t)(d->off - begin) : 0;
-		const size_t all = block_len(e, i);
-		const size_t n = (begin + all < end ? all : (size_t)(end - begin)) -
-				 skip;
+	if (rc)
+		return rc;
+	size = (size_t)(v[end].at - v[first].at);
+	stored = scratch_take(size + BLOCK_SIZE);
+	if (!stored)
+		return errmsg_nomem(err, p->src.name);
+	whole = stored + size; /* a block of which a part is wanted */
+	rc = source_read_exact(&p->src, stored, size, v[first].at, err);
+	for (uint64_t i = first; !rc && i < end; i++) {
+		const size_t all = block_len(&p->x.extents[extent], i);
+		const size_t skip = i == first ? off % BLOCK_SIZE : 0;
+		const size_t n = all - skip < len ? all - skip : len;
 
-		rc = decode_block(d, w, i, n == all ? to : w->block, err);
+		rc = decode_block(p, extent, i, &v[i],
+				  stored + (v[i].at - v[first].at),
+				  n == all ? to : whole, err);
 		if (!rc && n != all)
-			memcpy(to, w->block + skip, n);
+			memcpy(to, whole + skip, n);
 		to += n;
+		len -= n;
 	}
+	scratch_give(stored);
 	return rc;
-}
-
-/* Fetch the stored bytes of all blocks by one request. */
-static int fetch_stored(struct decoding *d, struct errmsg *err)
-{
-	const uint64_t at = d->table[d->first].at;
-	const size_t len = (size_t)(d->table[d->end].at - at);
-
-	d->fetched = scratch_take(len);
-	return d->fetched ? source_read_exact(&d->p->src, d->fetched, len, at, err)
-			  : errmsg_nomem(err, d->p->src.name);
 }
 
 int pack_fill(void *ctx, uint32_t extent, void *buf, size_t len, uint64_t off,
 	      struct errmsg *err)
 {
-	struct decoding d = { .p = ctx,
-			      .extent = extent,
-			      .to = buf,
-			      .len = len,
-			      .off = off,
-			      .first = off / BLOCK_SIZE,
-			      .end = (off + len - 1) / BLOCK_SIZE + 1 };
-	struct worker *w;
-	int rc = pack_load_table(d.p, extent, &d.table, err);
+	struct pack *const p = ctx;
+	const uint64_t end = off + len;
+	uint8_t *to = buf;
+	int rc = 0;
 
-	if (rc)
-		return rc;
-	w = take_worker();
-	if (!w)
-		return errmsg_nomem(err, d.p->src.name);
-	if (pack_is_requested(d.p) && d.end - d.first > 1)
-		rc = fetch_stored(&d, err);
-	if (!rc)
-		rc = decode_blocks(&d, w, err);
-	scratch_give(d.fetched);
-	give_worker(w);
+	for (size_t n; !rc && off < end; off += n) {
+		n = chunk_of(p) - off % BLOCK_SIZE;
+		n = n < end - off ? n : (size_t)(end - off);
+		rc = read_chunk(p, extent, to, n, off, err);
+		to += n;
+	}
 	return rc;
 }
 
@@ -213,31 +211,28 @@ static int read_stored(struct pack *p, uint32_t extent, uint8_t *to, size_t len,
 	return cache_read(p->cache, extent, to, len, off, err);
 }
 
-/* Bytes [off, off + len) of an extent that is rounded from another: as many elements as
- * are rounded at once, of which the first and the last may be wanted in part. */
+/* --- extents ----------------------------------------------------------------- */
+
+/* Bytes [off, off + len) of an extent that is rounded from another, which may begin and
+ * end within an element. */
 static int round_some(struct pack *p, const struct pack_extent *e, uint8_t *to,
 		      size_t len, uint64_t off, struct errmsg *err)
 {
-	const enum dtype type = e->type == BLOCK_F16 ? DTYPE_F16 : DTYPE_BF16;
 	const uint64_t first = off / 2;
 	const size_t n = (size_t)((off + len + 1) / 2 - first);
-	const bool part = off % 2 || len % 2;
-	uint8_t *const floats = scratch_take(n * sizeof(float));
-	uint8_t *const rounded = part ? scratch_take(2 * n) : to;
-	int rc = -ENOMEM;
+	uint8_t *const floats = scratch_take(n * (sizeof(float) + 2));
+	uint8_t *const rounded = floats + n * sizeof(float);
+	int rc;
 
-	if (floats && rounded)
-		rc = read_stored(p, e->target, floats, n * sizeof(float),
-				 e->from + first * sizeof(float), err);
-	else
-		errmsg_nomem(err, p->src.name);
+	if (!floats)
+		return errmsg_nomem(err, p->src.name);
+	rc = read_stored(p, e->target, floats, n * sizeof(float),
+			 e->from + first * sizeof(float), err);
 	if (!rc) {
-		cast(DTYPE_F32, floats, type, rounded, n);
-		if (part)
-			memcpy(to, rounded + off % 2, len);
+		cast(DTYPE_F32, floats,
+		     e->type == BLOCK_F16 ? DTYPE_F16 : DTYPE_BF16, rounded, n);
+		memcpy(to, rounded + off % 2, len);
 	}
-	if (part)
-		scratch_give(rounded);
 	scratch_give(floats);
 	return rc;
 }
@@ -246,14 +241,12 @@ static int round_some(struct pack *p, const struct pack_extent *e, uint8_t *to,
 static int read_rounded(struct pack *p, const struct pack_extent *e, uint8_t *to,
 			size_t len, uint64_t off, struct errmsg *err)
 {
-	const size_t most = pack_is_requested(p) ? ROUNDED_BLOCKS * ROUNDED_MAX
-						 : ROUNDED_MAX;
 	int rc = 0;
 
 	while (!rc && len) {
-		const uint64_t source = e->from / sizeof(float) + off / 2;
-		const size_t room =
-			2 * (most - (size_t)(source % ROUNDED_MAX)) - off % 2;
+		const uint64_t source = e->from + off / 2 * sizeof(float);
+		const size_t most = chunk_of(p) - (size_t)(source % BLOCK_SIZE);
+		const size_t room = most / 2 - off % 2;
 		const size_t n = len < room ? len : room;
 
 		rc = round_some(p, e, to, n, off, err);

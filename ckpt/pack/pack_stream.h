@@ -15,7 +15,7 @@ struct source;
  */
 struct pack_stream {
 	const struct source *src; /* borrowed */
-	uint64_t at, end;	  /* what has not been read of the source */
+	uint64_t at, end;         /* what has not been read of the source */
 	uint8_t *buf;
 	size_t first, have; /* bytes of `buf` that have not been taken */
 	struct XXH3_state_s *hash;

@@ -26,8 +26,8 @@
 #define LEFT(x, bits) ((x) << 1 | (x) >> ((bits)-1))
 #define RIGHT(x, bits) ((x) >> 1 | (x) << ((bits)-1))
 
-CPU_CLONES static void split16(const uint8_t *restrict in, uint8_t *restrict out,
-			       size_t n)
+CPU_CLONES static void split16(const uint8_t *restrict in,
+			       uint8_t *restrict out, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		uint16_t x;
@@ -39,8 +39,8 @@ CPU_CLONES static void split16(const uint8_t *restrict in, uint8_t *restrict out
 	}
 }
 
-CPU_CLONES static void split32(const uint8_t *restrict in, uint8_t *restrict out,
-			       size_t n)
+CPU_CLONES static void split32(const uint8_t *restrict in,
+			       uint8_t *restrict out, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		uint32_t x;
@@ -59,8 +59,8 @@ static inline uint16_t join(uint8_t low, uint8_t high)
 	return (uint16_t)(low | high << 8);
 }
 
-CPU_CLONES static void merge16(const uint8_t *restrict in, uint8_t *restrict out,
-			       size_t n)
+CPU_CLONES static void merge16(const uint8_t *restrict in,
+			       uint8_t *restrict out, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		uint16_t x = join(in[i], in[n + i]);
@@ -70,8 +70,8 @@ CPU_CLONES static void merge16(const uint8_t *restrict in, uint8_t *restrict out
 	}
 }
 
-CPU_CLONES static void merge32(const uint8_t *restrict in, uint8_t *restrict out,
-			       size_t n)
+CPU_CLONES static void merge32(const uint8_t *restrict in,
+			       uint8_t *restrict out, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		const uint16_t low = join(in[i], in[n + i]);
