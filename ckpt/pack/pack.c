@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cache/far.h"
 
@@ -37,21 +36,6 @@ static void pack_free(struct pack *p)
 	free(p->path);
 	pthread_mutex_destroy(&p->lock);
 	free(p);
-}
-
-static int read_index(struct pack *p, struct errmsg *err)
-{
-	const char *const name = p->src.name;
-	uint8_t head[PACK_HEADER_SIZE];
-	struct pack_header h;
-	int rc;
-
-	if (p->src.size < sizeof(head))
-		return errmsg_set(err, -EBADMSG, "%s: not a pack", name);
-	rc = source_read_exact(&p->src, head, sizeof(head), 0, err);
-	if (!rc)
-		rc = pack_header_parse(head, name, p->src.size, &h, err);
-	return rc ? rc : pack_index_read(&p->src, &h, &p->x, err);
 }
 
 static int make_tables(struct pack *p, struct errmsg *err)
@@ -78,7 +62,7 @@ int pack_open_source(const struct source *src, struct pack **out,
 	pthread_mutex_init(&p->lock, NULL);
 	p->src = *src;
 	p->users = 1;
-	rc = read_index(p, err);
+	rc = pack_index_read(&p->src, &p->x, err);
 	if (!rc)
 		rc = make_tables(p, err);
 	if (rc) {

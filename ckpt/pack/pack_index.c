@@ -33,16 +33,19 @@
 
 /* --- header ---------------------------------------------------------------- */
 
-int pack_header_parse(const uint8_t bytes[PACK_HEADER_SIZE], const char *name,
-		      uint64_t size, struct pack_header *out, struct errmsg *err)
+static int read_header(const struct source *src, struct pack_header *out,
+		       struct errmsg *err)
 {
-	const struct pack_header h = {
-		.file_size = get_le64(bytes + 16),
-		.index_at = get_le64(bytes + 24),
-		.index_size = get_le64(bytes + 32),
-		.index_hash = get_le64(bytes + 40),
-	};
+	const char *const name = src->name;
+	uint8_t bytes[PACK_HEADER_SIZE];
+	struct pack_header h;
+	int rc;
 
+	if (src->size < sizeof(bytes))
+		return errmsg_set(err, -EBADMSG, "%s: not a pack", name);
+	rc = source_read_exact(src, bytes, sizeof(bytes), 0, err);
+	if (rc)
+		return rc;
 	if (memcmp(bytes, PACK_MAGIC, 8) != 0)
 		return errmsg_set(err, -EBADMSG, "%s: not a pack", name);
 	if (get_le32(bytes + 8) != PACK_VERSION)
@@ -51,18 +54,22 @@ int pack_header_parse(const uint8_t bytes[PACK_HEADER_SIZE], const char *name,
 				  " version %u: unpack it with the ucckpt that"
 				  " packed it",
 				  name, get_le32(bytes + 8), PACK_VERSION);
+	h = (struct pack_header){
+		.file_size = get_le64(bytes + 16),
+		.index_at = get_le64(bytes + 24),
+		.index_size = get_le64(bytes + 32),
+		.index_hash = get_le64(bytes + 40),
+	};
 	if (XXH3_64bits(bytes, 48) != get_le64(bytes + 48) ||
-	    get_le32(bytes + 12) != BLOCK_SIZE)
+	    get_le32(bytes + 12) != BLOCK_SIZE || h.index_at < PACK_HEADER_SIZE ||
+	    !checked_range(h.index_at, h.index_size, h.file_size) ||
+	    h.index_at + h.index_size != h.file_size)
 		return errmsg_set(err, -EBADMSG, "%s: damaged header", name);
-	if (h.file_size != size)
+	if (h.file_size != src->size)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: has %llu bytes instead of %llu", name,
-				  (unsigned long long)size,
+				  (unsigned long long)src->size,
 				  (unsigned long long)h.file_size);
-	if (h.index_at < PACK_HEADER_SIZE ||
-	    !checked_range(h.index_at, h.index_size, size) ||
-	    h.index_at + h.index_size != size)
-		return errmsg_set(err, -EBADMSG, "%s: damaged header", name);
 	*out = h;
 	return 0;
 }
@@ -83,7 +90,7 @@ void pack_header_put(const struct pack_header *h, uint8_t out[PACK_HEADER_SIZE])
 
 struct parser {
 	const char *name;
-	const struct pack_header *h;
+	struct pack_header h;
 	struct pack_stream bytes;
 	uint64_t nentries, nextents, names_size; /* as the index says */
 	uint64_t files_size;                     /* bytes of all files */
@@ -230,7 +237,7 @@ static int parse_extent(struct parser *p, uint32_t i)
 		e.table = get_le64(r + 32);
 		e.table_hash = get_le64(r + 40);
 		if (e.at != p->at || e.stored == 0 ||
-		    !checked_range(e.at, e.stored, p->h->index_at))
+		    !checked_range(e.at, e.stored, p->h.index_at))
 			return fail_extent(p, i, "its blocks are not there");
 		p->at += e.stored;
 	} else {
@@ -291,11 +298,11 @@ static int check_tables(struct parser *p)
 		if (e->len % block_width(e->type))
 			return fail_extent(p, i, "ends within an element");
 		if (e->table != p->at ||
-		    !checked_range(e->table, size, p->h->index_at))
+		    !checked_range(e->table, size, p->h.index_at))
 			return fail_extent(p, i, "its table is not there");
 		p->at += size;
 	}
-	return p->at == p->h->index_at
+	return p->at == p->h.index_at
 		       ? 0
 		       : fail(p, ": bytes that belong to no file");
 }
@@ -380,7 +387,7 @@ static int parse_names(struct parser *p)
 static int parse_head(struct parser *p)
 {
 	const uint8_t *r;
-	uint64_t size = p->h->index_size;
+	uint64_t size = p->h.index_size;
 	int rc;
 
 	if (size < HEAD_SIZE)
@@ -407,26 +414,25 @@ static int parse_head(struct parser *p)
 		       : fail(p, "");
 }
 
-int pack_index_read(const struct source *src, const struct pack_header *h,
-		    struct pack_index *out, struct errmsg *err)
+int pack_index_read(const struct source *src, struct pack_index *out,
+		    struct errmsg *err)
 {
 	struct pack_index x = { 0 };
-	struct parser p = { .name = src->name,
-			    .h = h,
-			    .at = PACK_HEADER_SIZE,
-			    .x = &x,
-			    .err = err };
-	int rc = pack_stream_open(&p.bytes, src, h->index_at, h->index_size,
-				  err);
+	struct parser p = {
+		.name = src->name, .at = PACK_HEADER_SIZE, .x = &x, .err = err
+	};
+	int rc = read_header(src, &p.h, err);
 
-	rc = rc		      ?:
+	if (rc)
+		return rc;
+	rc = pack_stream_open(&p.bytes, src, p.h.index_at, p.h.index_size, err) ?:
 	     parse_head(&p)       ?:
 	     parse_entries(&p)    ?:
 	     parse_extents(&p)    ?:
 	     check_tables(&p)     ?:
 	     check_references(&p) ?:
 	     parse_names(&p);
-	if (!rc && pack_stream_hash(&p.bytes) != h->index_hash)
+	if (!rc && pack_stream_hash(&p.bytes) != p.h.index_hash)
 		rc = fail(&p, "");
 	pack_stream_close(&p.bytes);
 	if (rc)

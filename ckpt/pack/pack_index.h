@@ -87,23 +87,17 @@ struct pack_header {
 	uint64_t index_hash;
 };
 
-/*
- * Read a header of a pack of `size` bytes: -EBADMSG for anything that is no
- * pack or a damaged one, -ENOTSUP for another version.  `name` is for messages.
- */
-int pack_header_parse(const uint8_t bytes[PACK_HEADER_SIZE], const char *name,
-		      uint64_t size, struct pack_header *out,
-		      struct errmsg *err);
 void pack_header_put(const struct pack_header *h, uint8_t out[PACK_HEADER_SIZE]);
 
 /*
- * Read an index and check all of it: that names are sorted, lead nowhere else
- * and have their directories; that extents make up each file; that stored ones
- * and their tables fill the pack without gaps; that references lie within one
- * stored extent.  -EBADMSG, -E2BIG, -ENOMEM, or as source_read.
+ * Read the header and the index of a pack and check all of it: that names are sorted,
+ * lead nowhere else and have their directories; that extents make up each file; that
+ * stored ones and their tables fill the pack without gaps; that references lie within
+ * one stored extent.  -EBADMSG for anything that is no pack or a damaged one, -ENOTSUP
+ * for another version, -E2BIG, -ENOMEM, or as source_read.
  */
-int pack_index_read(const struct source *src, const struct pack_header *h,
-		    struct pack_index *out, struct errmsg *err);
+int pack_index_read(const struct source *src, struct pack_index *out,
+		    struct errmsg *err);
 void pack_index_done(struct pack_index *x);
 
 /* Append the bytes of an index. */
