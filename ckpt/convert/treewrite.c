@@ -8,6 +8,18 @@
  * (a model states file is copied, and a tied parameter or optimizer_state.pt
  * repeats some of a shard) are read twice, normally from the page cache.
  *
+ * Of a file the storages are written first and the literals between them last, because
+ * the literals hold the storages' checksums:
+ *
+ *     | literal 0 | storage 0 | literal 1 | storage 1 | literal 2 |
+ *           3           1           4           2           5
+ *
+ * vfile_crc_advance sums the storages as they pass, so each byte is read once.  A file
+ * that is a copy of a shard is copied by the kernel and gets the shard's mode and times.
+ *
+ * From a store that is far away the rest of the files that are being written is read
+ * ahead, and then the files that follow.
+ *
  * Write-back of a file begins as soon as it is complete, and one syncfs at the
  * end waits for all files.  An fsync per file would wait for the file system's
  * journal each time, and a tree has hundreds of thousands of files.
@@ -16,18 +28,30 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/convert/treeahead.h"
-#include "ckpt/convert/treefile.h"
+#include "ckpt/files/files.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
+#include "ckpt/sys/output.h"
+#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/vfile.h"
+
+/* Bytes read and written at a time. */
+#define CHUNK_MAX ((size_t)1 << 20)
+
+/* Bytes copied inside the kernel at a time: a signal stops the work between
+ * two such calls. */
+#define COPY_MAX ((size_t)16 << 20)
 
 /* A file to write. */
 struct task {
@@ -37,23 +61,41 @@ struct task {
 };
 
 struct writer {
-	struct treefile_target target;
-	struct treeahead ahead;
+	struct plan *p;
+	int dir; /* the output directory, open */
+	const struct treewrite_options *options;
 	struct arena arena; /* of tasks and paths */
 	struct task *tasks;
 	size_t n, cap;
+	pthread_mutex_t lock; /* protects the rest */
+	size_t next;          /* the first file that is not read ahead yet */
+	struct vfile *ahead;  /* it, once open */
+	uint64_t done;        /* bytes of it that are wanted */
 };
 
-/* --- directories and the list of files -------------------------------------- */
+/* One file while it is written. */
+struct out {
+	struct writer *w;
+	const char *path; /* in the tree */
+	int fd;
+	struct vfile *f;
+	uint8_t *buf; /* `buf_len` bytes */
+	size_t buf_len;
+};
 
-static int make_dir(struct writer *w, const char *path, struct errmsg *err)
+static int fail(const struct writer *w, const char *path, const char *action,
+		struct errmsg *err)
 {
-	if (mkdirat(w->target.dir, path, 0777) < 0)
-		return errmsg_set(err, -errno, "%s/%s: cannot create: %s",
-				  w->target.options->shown, path,
-				  strerror(errno));
-	return 0;
+	return errmsg_set(err, -errno, "%s/%s: cannot %s: %s",
+			  w->options->shown, path, action, strerror(errno));
 }
+
+static int progress(const struct writer *w, uint64_t bytes)
+{
+	return w->options->progress(w->options->ctx, bytes) ? 0 : -EINTR;
+}
+
+/* --- directories and the list of files -------------------------------------- */
 
 /* "DIR/NAME" in the arena; NULL if memory is short. */
 static char *join_path(struct arena *a, const char *dir, const char *name)
@@ -66,15 +108,6 @@ static char *join_path(struct arena *a, const char *dir, const char *name)
 	return path;
 }
 
-static int add_task(struct writer *w, const struct task *t, struct errmsg *err)
-{
-	if (!arena_reserve(&w->arena, &w->tasks, w->n, &w->cap, w->n + 1,
-			   sizeof(*w->tasks)))
-		return errmsg_nomem(err, w->target.options->shown);
-	w->tasks[w->n++] = *t;
-	return 0;
-}
-
 /* Recursive: the tree is three levels deep. */
 static int add_tree(struct writer *w, uint64_t dir, const char *path,
 		    struct errmsg *err);
@@ -84,40 +117,250 @@ static int add_entry(struct writer *w, const struct plan_entry *e,
 {
 	const char *const path = join_path(&w->arena, dir, e->name);
 	struct plan_stat st;
-	int rc = path ? plan_stat(w->target.p, e->node, &st, err)
-		      : errmsg_nomem(err, w->target.options->shown);
+	int rc;
 
+	if (!path || !arena_reserve(&w->arena, &w->tasks, w->n, &w->cap,
+				    w->n + 1, sizeof(*w->tasks)))
+		return errmsg_nomem(err, w->options->shown);
+	rc = plan_stat(w->p, e->node, &st, err);
 	if (rc)
 		return rc;
-	if (!st.is_dir)
-		return add_task(w,
-				&(struct task){ .path = path,
-						.node = e->node,
-						.size = st.size },
-				err);
-	rc = make_dir(w, path, err);
-	return rc ? rc : add_tree(w, e->node, path, err);
+	if (st.is_dir)
+		return mkdirat(w->dir, path, 0777) < 0
+			       ? fail(w, path, "create", err)
+			       : add_tree(w, e->node, path, err);
+	w->tasks[w->n++] = (struct task){ path, e->node, st.size };
+	return 0;
 }
 
 static int add_tree(struct writer *w, uint64_t dir, const char *path,
 		    struct errmsg *err)
 {
-	const struct treewrite_options *const options = w->target.options;
 	struct plan_entry e;
 	uint64_t pos = 0;
 	int rc;
 
-	while ((rc = plan_next(w->target.p, dir, &pos, &e, err)) == 1) {
-		rc = add_entry(w, &e, path, err);
+	while ((rc = plan_next(w->p, dir, &pos, &e, err)) == 1) {
+		rc = add_entry(w, &e, path, err) ?: progress(w, 0);
 		if (rc)
-			break;
-		if (!options->progress(options->ctx, 0))
-			return -EINTR;
+			return rc;
 	}
 	return rc;
 }
 
-/* --- files ------------------------------------------------------------------- */
+/* --- reading ahead ------------------------------------------------------------- */
+
+/* Go on to file i.  Called with the lock held. */
+static void go_to(struct writer *w, size_t i)
+{
+	vfile_free(w->ahead);
+	w->ahead = NULL;
+	w->next = i;
+	w->done = 0;
+}
+
+/* Want the files that follow, as far as there is memory.  Called with the lock
+ * held. */
+static void want_next(struct writer *w)
+{
+	while (w->next < w->n) {
+		uint64_t size;
+
+		/* Its writer will meet the error. */
+		if (!w->ahead && plan_file_open(w->p, w->tasks[w->next].node,
+						&w->ahead, NULL))
+			w->ahead = NULL;
+		size = w->ahead ? vfile_size(w->ahead) : 0;
+		if (w->done < size)
+			w->done += vfile_want(w->ahead, w->done, size - w->done,
+					      CACHE_LATER);
+		if (w->done < size)
+			return;
+		go_to(w, w->next + 1);
+	}
+}
+
+/* Bytes from `off` on will be read. */
+static void read_ahead(const struct out *o, uint64_t off)
+{
+	const uint64_t left = vfile_size(o->f) - off, most = cache_window();
+	const uint64_t n = left < most ? left : most;
+
+	if (!vfile_is_far(o->f) ||
+	    vfile_want(o->f, off, n, CACHE_NEXT) < n || n < left)
+		return;
+	/* One thread is enough. */
+	if (pthread_mutex_trylock(&o->w->lock) == 0) {
+		want_next(o->w);
+		pthread_mutex_unlock(&o->w->lock);
+	}
+}
+
+/* --- one file -------------------------------------------------------------------- */
+
+static int copy_range(const struct out *o, uint64_t off, uint64_t end,
+		      bool literal, struct errmsg *err)
+{
+	int rc = 0;
+
+	while (!rc && off < end) {
+		const uint64_t left = end - off;
+		const size_t len = left < o->buf_len ? (size_t)left : o->buf_len;
+		int64_t n;
+
+		if (!literal)
+			read_ahead(o, off);
+		n = vfile_read(o->f, o->buf, len, off, err);
+		if (n < 0)
+			return (int)n;
+		assert((size_t)n == len); /* `end` is within the file */
+		vfile_crc_advance(o->f, o->buf, len, off);
+		rc = pwrite_all(o->fd, o->buf, len, off) < 0
+			     ? fail(o->w, o->path, "write", err)
+			     : progress(o->w, len);
+		off += len;
+	}
+	return rc;
+}
+
+/* Copy either the literals or everything else. */
+static int copy_kind(const struct out *o, bool literals, struct errmsg *err)
+{
+	const struct extent_map *const m = vfile_extents(o->f);
+	size_t i = 0;
+	int rc = 0;
+
+	assert(m->n == 0 || m->v[m->n - 1].kind != EXTENT_ZERO);
+	while (!rc && i < m->n) {
+		const uint64_t start = m->v[i].start;
+		const bool literal = m->v[i].kind == EXTENT_LITERAL;
+		const bool zero = m->v[i].kind == EXTENT_ZERO;
+
+		/* Neighbours go together: a storage may have many extents. */
+		while (i < m->n && (m->v[i].kind == EXTENT_LITERAL) == literal &&
+		       (m->v[i].kind == EXTENT_ZERO) == zero)
+			i++;
+		if (literal != literals)
+			continue;
+		/* Zeros become a hole.  The file still gets its full size,
+		 * because a literal follows the last storage. */
+		rc = zero ? progress(o->w, m->v[i].start - start)
+			  : copy_range(o, start, m->v[i].start, literal, err);
+	}
+	return rc;
+}
+
+/*
+ * Copy the shard inside the kernel: copy_file_range shares blocks where the
+ * file system can, sendfile works across file systems, but waits for each window of
+ * a store that is far away.  Otherwise read and write, which also reports the error.
+ */
+static int copy_shard(const struct out *o, uint32_t shard, struct errmsg *err)
+{
+	struct shardcache *const c = vfile_shards(o->f);
+	const off_t size = (off_t)vfile_size(o->f);
+	off_t from = 0;
+	int rc = 0;
+
+	while (!rc && from < size) {
+		const off_t at = from;
+		const off_t left = size - at;
+		struct shard_map m;
+		ssize_t n;
+
+		rc = shardcache_get(c, shard, &m, err);
+		if (rc)
+			return rc;
+		/* Without a descriptor (packed) both fail. */
+		n = copy_file_range(m.fd, &from, o->fd, NULL, COPY_MAX, 0);
+		if (n < 0 && shardcache_can_map(c, 0))
+			n = sendfile(o->fd, m.fd, &from, COPY_MAX);
+		shardcache_put(c, shard);
+		if (n > 0) {
+			rc = progress(o->w, (uint64_t)n);
+			continue;
+		}
+		from = at + (left < (off_t)COPY_MAX ? left : (off_t)COPY_MAX);
+		if (lseek(o->fd, from, SEEK_SET) < 0)
+			return fail(o->w, o->path, "write", err);
+		rc = copy_range(o, (uint64_t)at, (uint64_t)from, false, err);
+	}
+	return rc ? rc : shardcache_check_files(c, &shard, 1, err);
+}
+
+static int copy_mode_and_times(const struct out *o, uint32_t shard,
+			       struct errmsg *err)
+{
+	const char *const original = shardcache_path(vfile_shards(o->f), shard);
+	struct stat st;
+	const int rc = files_stat(original, &st, NULL);
+
+	if (rc)
+		return errmsg_set(err, rc, "%s: cannot stat: %s", original,
+				  strerror(-rc));
+	if (fchmod(o->fd, st.st_mode & 07777) < 0 ||
+	    futimens(o->fd,
+		     (const struct timespec[2]){ st.st_atim, st.st_mtim }) < 0)
+		return fail(o->w, o->path, "set mode and times", err);
+	return 0;
+}
+
+static int write_contents(const struct out *o, struct errmsg *err)
+{
+	const int64_t shard = vfile_verbatim_shard(o->f);
+	const int rc =
+		shard >= 0
+			? (copy_shard(o, (uint32_t)shard, err)
+				   ?: copy_mode_and_times(o, (uint32_t)shard,
+							  err))
+			: (copy_kind(o, false, err) ?: copy_kind(o, true, err));
+
+	/* Start write-back now; the syncfs at the end reports its errors. */
+	if (!rc)
+		sync_file_range(o->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+	return rc;
+}
+
+static int write_new(struct out *o, struct errmsg *err)
+{
+	const uint64_t size = vfile_size(o->f);
+	int rc;
+
+	o->buf_len = size < CHUNK_MAX ? (size_t)size + 1 : CHUNK_MAX;
+	o->buf = malloc(o->buf_len);
+	if (!o->buf)
+		return errmsg_nomem(err, o->path);
+	o->fd = openat(o->w->dir, o->path,
+		       O_WRONLY | O_CLOEXEC | O_CREAT | O_EXCL, 0666);
+	if (o->fd < 0)
+		return fail(o->w, o->path, "create", err);
+	rc = write_contents(o, err);
+	/* Network file systems report an exceeded quota at close. */
+	if (close(o->fd) < 0 && !rc)
+		rc = fail(o->w, o->path, "write", err);
+	return rc;
+}
+
+static int write_file(void *ctx, size_t i, struct errmsg *err)
+{
+	struct writer *const w = ctx;
+	struct out o = { .w = w, .path = w->tasks[i].path };
+	int rc;
+
+	pthread_mutex_lock(&w->lock);
+	if (w->next <= i)
+		go_to(w, i + 1);
+	pthread_mutex_unlock(&w->lock);
+	rc = plan_file_open(w->p, w->tasks[i].node, &o.f, err);
+	if (rc)
+		return rc;
+	rc = write_new(&o, err);
+	free(o.buf);
+	vfile_free(o.f);
+	return rc;
+}
+
+/* --- the whole ------------------------------------------------------------------- */
 
 static int by_size(const void *a, const void *b)
 {
@@ -128,47 +371,22 @@ static int by_size(const void *a, const void *b)
 	return strcmp(x->path, y->path);
 }
 
-static int write_file(void *ctx, size_t i, struct errmsg *err)
-{
-	struct writer *const w = ctx;
-
-	treeahead_begin(&w->ahead, i);
-	return treefile_write(&w->target, w->tasks[i].path, w->tasks[i].node,
-			      err);
-}
-
-static uint64_t node_of(const void *ctx, size_t i)
-{
-	const struct writer *const w = ctx;
-
-	return w->tasks[i].node;
-}
-
-static int write_files(struct writer *w, struct errmsg *err)
-{
-	int rc;
-
-	assert(w->target.options->width > 0);
-	if (w->n)
-		qsort(w->tasks, w->n, sizeof(*w->tasks), by_size);
-	treeahead_init(&w->ahead, w->target.p, w->n, node_of, w);
-	w->target.ahead = &w->ahead;
-	rc = parallel_for(w->n, w->target.options->width, write_file, w,
-			  err);
-	treeahead_done(&w->ahead);
-	return rc;
-}
-
 int treewrite_save(struct plan *p, int dir,
 		   const struct treewrite_options *options, struct errmsg *err)
 {
-	struct writer w = { .target = {
-				    .p = p, .dir = dir, .options = options } };
-	int rc;
+	struct writer w = { .p = p, .dir = dir, .options = options };
+	int rc = add_tree(&w, PLAN_ROOT, "", err);
 
-	rc = add_tree(&w, PLAN_ROOT, "", err) ?: write_files(&w, err);
+	assert(options->width > 0);
+	pthread_mutex_init(&w.lock, NULL);
+	if (w.n)
+		qsort(w.tasks, w.n, sizeof(*w.tasks), by_size);
+	if (!rc)
+		rc = parallel_for(w.n, options->width, write_file, &w, err);
 	if (!rc && syncfs(dir) < 0)
 		rc = errmsg_errno(err, options->shown, "cannot sync");
+	vfile_free(w.ahead);
+	pthread_mutex_destroy(&w.lock);
 	arena_done(&w.arena);
 	return rc;
 }
