@@ -37,10 +37,8 @@
 #include "fs/log/notify.h"
 #include "fs/log/stats.h"
 #include "fs/mountpoint.h"
-#include "fs/ops/background.h"
 #include "fs/ops/fuse_caps.h"
 #include "fs/ops/ops.h"
-#include "fs/ops/prefill.h"
 #include "fs/options.h"
 #include "fs/tree/tree.h"
 
@@ -176,7 +174,6 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se,
 		fuse_session_exit(se);
 		pthread_join(watcher, NULL);
 	}
-	background_stop();
 	ops_close_all(server);
 	fuse_session_unmount(se);
 out_signals:
@@ -188,11 +185,13 @@ static int serve_tree(const struct options *o, struct fuse_args *args,
 		      struct tree *tree, struct stats *stats)
 {
 	struct server server = { .tree = tree, .stats = stats,
+				 .end_background = -1,
+				 .prefill.busy = ATOMIC_FLAG_INIT,
 				 .passed = { .passthrough = &server.passthrough,
 					     .lock = PTHREAD_MUTEX_INITIALIZER },
 				 .lock = PTHREAD_MUTEX_INITIALIZER };
 	struct fuse_session *se;
-	int rc = 1;
+	int rc;
 
 	mountpoint_hold_messages();
 	se = fuse_session_new(args, &ops, sizeof(ops), &server);
@@ -202,12 +201,7 @@ static int serve_tree(const struct options *o, struct fuse_args *args,
 	}
 	cache_set_limit(o->readahead, TWICE_FACTOR * o->readahead, true);
 	server.session = se;
-	server.prefill = prefill_new(se, stats);
-	if (server.prefill)
-		rc = mount_and_serve(o, se, &server);
-	else
-		log_error("out of memory");
-	prefill_free(server.prefill);
+	rc = mount_and_serve(o, se, &server);
 	fuse_session_destroy(se);
 	return rc;
 }

@@ -5,7 +5,6 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/gather.h %D%/gather.c \
 	%D%/shardcache.h %D%/shardcache_impl.h %D%/shardcache.c \
 	%D%/shardcache_check.c \
-	%D%/crc_progress.h %D%/crc_progress.c \
 	%D%/vfile.h %D%/vfile_impl.h %D%/vfile.c %D%/vfile_map.c \
 	%D%/vfile_crc.c %D%/vfile_ahead.c %D%/vfile_source.h %D%/vfile_source.c \
 	%D%/ucfs_ioctl.h

@@ -7,7 +7,7 @@
  *
  * User code reads shards with pread, so that a shard that shrinks is an error and
  * not a signal.  The kernel takes the same bytes from mapped shards
- * (vfile_map.c).  Checksums are in vfile_crc_advance.c.
+ * (vfile_map.c).  Checksums are in vfile_crc.c.
  */
 #include "ckpt/vfile/vfile.h"
 
@@ -20,7 +20,6 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/scratch.h"
 #include "ckpt/tensor/cast.h"
-#include "ckpt/vfile/crc_progress.h"
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile_impl.h"
@@ -48,7 +47,7 @@ void vfile_free(struct vfile *f)
 	ptwrite_done(&f->w);
 	gathers_done(&f->gathers);
 	bytebuf_done(&f->literal);
-	crc_progress_put(f->sums);
+	vfile_crc_end(f);
 	free(f);
 }
 

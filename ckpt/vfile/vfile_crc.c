@@ -10,8 +10,7 @@
  * A checksum that is read first needs all bytes before it; so much of them as memory
  * allows stays for the reader, and the others are read from the shards again.
  *
- * One handle computes a checksum; other handles of the same file wait for it
- * (crc_progress.h).
+ * One handle computes a checksum; other handles of the same file wait for it.
  */
 #include "ckpt/vfile/vfile.h"
 
@@ -21,8 +20,11 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/vfile/crc_progress.h"
 #include "ckpt/vfile/vfile_impl.h"
+
+/* The progress of all open files that have checksums. */
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct crc_progress *list;
 
 /* Is the CRC of storage i known?  The file must have checksums. */
 static bool crc_known(const struct vfile *f, size_t i)
@@ -43,8 +45,8 @@ static bool is_zero(const struct vfile *f, size_t storage)
 }
 
 /* Begin with `storage`, or the next one whose checksum is unknown.  Zeros need no
- * reading.  This function and those below that take no lock are called with it
- * held. */
+ * reading.  This function and those below that take no lock are called with the
+ * progress's held. */
 static void begin_sum(struct vfile *f, size_t storage)
 {
 	for (; storage < f->nstorages; storage++) {
@@ -63,16 +65,43 @@ static void begin_sum(struct vfile *f, size_t storage)
 
 int vfile_crc_begin(struct vfile *f, struct errmsg *err)
 {
-	f->sums = crc_progress_get(f->crc);
+	struct crc_progress *s;
+
+	pthread_mutex_lock(&list_lock);
+	for (s = list; s && s->file != f->crc;)
+		s = s->link;
+	f->sums = s ? s : calloc(1, sizeof(*s));
+	if (f->sums && !s) {
+		pthread_mutex_init(&f->sums->lock, NULL);
+		begin_sum(f, 0);
+		f->sums->file = f->crc;
+		f->sums->link = list;
+		list = f->sums;
+	}
+	if (f->sums)
+		f->sums->refs++;
+	pthread_mutex_unlock(&list_lock);
 	if (!f->sums)
 		return errmsg_nomem(err, NULL);
 	atomic_store(&f->trailer_ready, false);
-	pthread_mutex_lock(&f->sums->lock);
-	if (!f->sums->begun)
-		begin_sum(f, 0);
-	f->sums->begun = true;
-	pthread_mutex_unlock(&f->sums->lock);
 	return 0;
+}
+
+void vfile_crc_end(struct vfile *f)
+{
+	struct crc_progress *const s = f->sums, **at = &list;
+
+	if (!s)
+		return;
+	pthread_mutex_lock(&list_lock);
+	if (--s->refs == 0) {
+		while (*at != s)
+			at = &(*at)->link;
+		*at = s->link;
+		pthread_mutex_destroy(&s->lock);
+		free(s);
+	}
+	pthread_mutex_unlock(&list_lock);
 }
 
 struct summing {

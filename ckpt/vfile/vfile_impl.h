@@ -2,6 +2,7 @@
 #ifndef UCKPT_VFILE_IMPL_H
 #define UCKPT_VFILE_IMPL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -9,6 +10,22 @@
 
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/vfile.h"
+
+/*
+ * The progress of a file's checksums, shared by all handles of the file, so that each
+ * byte is summed once, however many readers there are.
+ */
+struct crc_progress {
+	pthread_mutex_t lock; /* held while bytes are read and summed; protects: */
+	size_t storage;       /* being summed; the number of storages: none */
+	uint64_t next;        /* offset of the next byte to sum */
+	uint32_t sum;         /* CRC-32 of the storage up to `next` */
+
+	/* vfile_crc.c's own: */
+	const vfile_crc *file;
+	unsigned refs;
+	struct crc_progress *link;
+};
 
 /* Shared by vfile.c (reading), vfile_map.c (mapping) and vfile_crc.c (checksums). */
 struct vfile {
@@ -34,11 +51,9 @@ size_t vfile_clamp(const struct vfile *f, size_t len, uint64_t off);
 int vfile_read_exact(struct vfile *f, void *buf, size_t len, uint64_t off,
 		     struct errmsg *err);
 
-/* Is the CRC of storage i known?  The file must have checksums. */
-bool vfile_crc_known(const struct vfile *f, size_t i);
-
-/* Join the progress of the file's checksums; -ENOMEM. */
+/* Join the progress of the file's checksums; -ENOMEM.  vfile_crc_end leaves it. */
 int vfile_crc_begin(struct vfile *f, struct errmsg *err);
+void vfile_crc_end(struct vfile *f);
 
 /* Render the late literals unless they are rendered. */
 int vfile_render_trailer(struct vfile *f, struct errmsg *err);

@@ -1,25 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "fs/ops/background.h"
-
 #include <poll.h>
-#include <pthread.h>
-#include <stdbool.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "ckpt/cache/cache.h"
-#include "fs/ops/ops.h"
-#include "fs/tree/tree.h"
+#include "fs/ops/ops_impl.h"
 
 #define QUIET_MS 60000
-
-static pthread_t thread;
-static int stop = -1; /* an eventfd while the thread runs */
 
 static void *background_run(void *arg)
 {
 	struct server *const s = arg;
-	struct pollfd end = { .fd = stop, .events = POLLIN };
+	struct pollfd end = { .fd = s->end_background, .events = POLLIN };
 	unsigned seen = 0;
 
 	tree_warm(s->tree);
@@ -35,19 +27,20 @@ static void *background_run(void *arg)
 
 void background_start(struct server *s)
 {
-	stop = eventfd(0, EFD_CLOEXEC);
-	if (stop >= 0 && pthread_create(&thread, NULL, background_run, s)) {
-		close(stop);
-		stop = -1;
+	s->end_background = eventfd(0, EFD_CLOEXEC);
+	if (s->end_background >= 0 &&
+	    pthread_create(&s->background, NULL, background_run, s)) {
+		close(s->end_background);
+		s->end_background = -1;
 	}
 }
 
-void background_stop(void)
+void background_stop(struct server *s)
 {
-	if (stop < 0)
+	if (s->end_background < 0)
 		return;
-	eventfd_write(stop, 1);
-	pthread_join(thread, NULL);
-	close(stop);
-	stop = -1;
+	eventfd_write(s->end_background, 1);
+	pthread_join(s->background, NULL);
+	close(s->end_background);
+	s->end_background = -1;
 }

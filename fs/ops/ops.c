@@ -19,7 +19,6 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/scratch.h"
 #include "fs/log/log.h"
-#include "fs/ops/background.h"
 #include "fs/ops/fuse_caps.h"
 #include "fs/ops/ops_impl.h"
 #include "fs/tree/tree.h"

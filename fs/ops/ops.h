@@ -5,16 +5,24 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "fs/ops/passed.h"
 #include "fs/ops/passthrough.h"
 
 struct fuse_lowlevel_ops;
 struct handle;
-struct prefill;
 struct fuse_session;
 struct stats;
 struct tree;
+
+/* Small files that are in the kernel's page cache, at their inode's hash. */
+#define PREFILL_BITS 12
+
+struct prefill {
+	_Atomic uint64_t stored[1 << PREFILL_BITS]; /* inodes */
+	atomic_flag busy;
+};
 
 /* The state behind all requests. */
 struct server {
@@ -23,7 +31,9 @@ struct server {
 	struct stats *stats;
 	struct passthrough passthrough;
 	struct passed_files passed;
-	struct prefill *prefill;
+	struct prefill prefill;
+	pthread_t background; /* background.c's, which ends by this eventfd: */
+	int end_background;   /* -1: it does not run */
 	bool no_opendir;      /* set at INIT: directories need no open */
 	pthread_mutex_t lock; /* protects `open` */
 	struct handle *open;  /* list of all open files */
@@ -33,8 +43,8 @@ struct server {
 /* The file system's operations; their userdata is a struct server. */
 extern const struct fuse_lowlevel_ops ops;
 
-/* Close all files that are still open, after the last request: at an unmount the
- * kernel does not send RELEASE for them. */
+/* After the last request: end the background thread, and close all files that are
+ * still open.  At an unmount the kernel does not send RELEASE for them. */
 void ops_close_all(struct server *s);
 
 #endif

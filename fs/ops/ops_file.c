@@ -3,7 +3,7 @@
  * Open files.
  *
  * The kernel reads unchanged shards directly (passed.h) and keeps small files in
- * its page cache (prefill.h).  For all others it forwards each read, up to 1 MiB.  The
+ * its page cache.  For all others it forwards each read, up to 1 MiB.  The
  * reply consists of pieces of mapped shards and is written to the kernel in one
  * call, without a copy in this process.  After the reply, while the reader
  * processes the bytes, the shards are checked once more, and the bytes are added to the
@@ -24,7 +24,6 @@
 #include "fs/log/stats.h"
 #include "fs/ops/fuse_caps.h"
 #include "fs/ops/ops_impl.h"
-#include "fs/ops/prefill.h"
 
 static void list_handle(struct handle *h)
 {
@@ -108,10 +107,55 @@ static int open_file(fuse_req_t req, fuse_ino_t ino, struct handle *h,
 	return rc;
 }
 
-/* Is the file kept in the kernel's page cache? */
+/* Files up to the kernel's default read-ahead are kept in its page cache. */
+#define SMALL_MAX (UINT64_C(128) << 10)
+
 static bool is_small(const struct handle *h)
 {
-	return h->f.view && !h->passed && prefill_eligible(vfile_size(h->f.v));
+	return h->f.view && !h->passed && vfile_size(h->f.v) <= SMALL_MAX;
+}
+
+static bool store_small(const struct handle *h, fuse_ino_t ino)
+{
+	struct fuse_bufvec bytes = FUSE_BUFVEC_INIT(0);
+	uint8_t *const p = scratch_take(SMALL_MAX);
+	struct errmsg ignored; /* reading the file reports the error */
+	const int64_t n = p ? vfile_read(h->f.v, p, SMALL_MAX, 0, &ignored) : 0;
+	bool ok = n > 0;
+
+	if (ok) {
+		bytes.buf[0].mem = p;
+		bytes.buf[0].size = (size_t)n;
+		ok = !fuse_lowlevel_notify_store(h->server->session, ino, 0,
+						 &bytes, 0);
+	}
+	if (ok)
+		stats_add(h->server->stats, STATS_READ_BYTES, n);
+	scratch_give(p);
+	return ok;
+}
+
+/*
+ * Fill the kernel's page cache with a small file before its open is answered: torch.load
+ * issues a dozen reads for the smallest file, and a single READ request takes longer
+ * than all of them together.  Best effort: the kernel requests bytes that are missing.
+ *
+ * If one of the pages is being read, the kernel blocks the store until that READ has
+ * been answered.  There are at least two server threads, so only one at a time may
+ * store.
+ */
+static void prefill(const struct handle *h, fuse_ino_t ino)
+{
+	struct prefill *const p = &h->server->prefill;
+	_Atomic uint64_t *const stored =
+		&p->stored[(ino ^ ino >> 32) * UINT64_C(0x9e3779b97f4a7c15) >>
+			   (64 - PREFILL_BITS)];
+
+	if (atomic_load(stored) == ino || atomic_flag_test_and_set(&p->busy))
+		return;
+	if (store_small(h, ino))
+		atomic_store(stored, ino);
+	atomic_flag_clear(&p->busy);
 }
 
 /* Reply to an OPEN.  Afterwards other threads may use the handle, and free it. */
@@ -130,7 +174,7 @@ static void reply_open(fuse_req_t req, fuse_ino_t ino, struct handle *h,
 	stats_add(h->server->stats,
 		  id ? STATS_OPENS_PASSTHROUGH : STATS_OPENS_STREAMED, 1);
 	if (cached && !nonblock)
-		prefill_file(h->server->prefill, ino, h->f.v);
+		prefill(h, ino);
 	atomic_fetch_add(&h->server->opened, 1);
 	/* Interrupted: there will be no RELEASE. */
 	if ((id ? passthrough_reply(req, fi.fh, id)
@@ -177,6 +221,7 @@ void ops_close_all(struct server *s)
 {
 	struct handle *next;
 
+	background_stop(s);
 	for (struct handle *h = s->open; h; h = next) {
 		next = h->next;
 		passed_close(&s->passed, h->passed);

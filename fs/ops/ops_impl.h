@@ -60,6 +60,14 @@ void ops_reply_failure(fuse_req_t req, int rc, const struct errmsg *err);
  * attributes, perhaps of another file. */
 bool ops_may_read(fuse_req_t req, const struct access *readers);
 
+/*
+ * A thread that prepares far shards for the first reader (tree_warm), and frees cached
+ * blocks when no file has been opened for a minute: then loading has ended, and
+ * training needs the memory.
+ */
+void background_start(struct server *s);
+void background_stop(struct server *s);
+
 void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void ops_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 	      struct fuse_file_info *fi);
