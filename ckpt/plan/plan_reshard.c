@@ -153,7 +153,7 @@ static void reshard_close(struct plan *p)
 static int add_layers(struct plan_reshard *x, const struct tagdir *d,
 		      struct errmsg *err)
 {
-	x->shards = shardcache_of(d);
+	x->shards = zckpt_shards(d);
 	if (!x->shards)
 		return errmsg_nomem(err, d->path);
 	x->first_layer = shardcache_count(x->shards);

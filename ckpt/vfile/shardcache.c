@@ -13,7 +13,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -24,13 +23,9 @@
 #include <unistd.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/beneath.h"
-#include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cache/far.h"
-#include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
-#include "ckpt/remote/site.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/shardcache_impl.h"
@@ -84,12 +79,8 @@ static void close_entry(struct shardcache *c, struct entry *e)
 	assert(e->open && e->users == 0);
 	if (e->p)
 		munmap((void *)e->p, (size_t)e->id.size);
-	if (e->fd >= 0)
-		close(e->fd);
-	if (e->src.ops)
-		source_close(&e->src);
+	source_close(&e->src);
 	e->open = false;
-	e->fd = -1;
 	e->p = NULL;
 	c->nopen--;
 }
@@ -118,24 +109,8 @@ int64_t shardcache_add(struct shardcache *c, const char *path,
 		return -1;
 	c->v[c->n] = (struct entry){ .path = strdup(path),
 				     .id = *id,
-				     .ctime_ns = CTIME_UNKNOWN,
-				     .fd = -1 };
+				     .ctime_ns = CTIME_UNKNOWN };
 	return c->v[c->n].path ? (int64_t)c->n++ : -1;
-}
-
-struct shardcache *shardcache_of(const struct tagdir *d)
-{
-	struct shardcache *const c = shardcache_new();
-
-	for (size_t i = 0; c && i < tagdir_count(d); i++) {
-		const struct tag_file *const f = tagdir_file(d, i);
-
-		if (shardcache_add(c, f->path, &f->file) < 0) {
-			shardcache_free(c);
-			return NULL;
-		}
-	}
-	return c;
 }
 
 size_t shardcache_count(const struct shardcache *c)
@@ -169,61 +144,31 @@ static bool shardcache_evict(struct shardcache *c)
 	return false;
 }
 
-/* Other parts of the process may hold more descriptors than open_limit leaves
- * them: shards make room. */
-static int open_shard(struct shardcache *c, const struct entry *e)
+/* Open a shard, wherever it lies.  Other parts of the process may hold more descriptors
+ * than open_limit leaves them: shards make room. */
+static int open_shard(struct shardcache *c, struct entry *e, struct source *src,
+		      struct errmsg *err)
 {
 	bool again = true;
-	int fd;
+	int rc;
 
-	while ((fd = beneath_open(e->path, O_RDONLY | O_NONBLOCK)) == -EMFILE &&
-	       again) {
+	while ((rc = files_open(src, e->path, err)) == -EMFILE && again) {
 		pthread_mutex_lock(&c->lock);
 		again = shardcache_evict(c);
 		pthread_mutex_unlock(&c->lock);
 	}
-	return fd;
-}
-
-/* What open_entry has opened. */
-struct opened {
-	int fd;
-	struct source src;
-};
-
-/* A file that no local path leads to, such as one in a pack: what was planned is in
- * its identity, and its source checks what it reads. */
-static int open_source(const struct entry *e, struct opened *o,
-		       struct errmsg *err)
-{
-	if (files_open_known(&o->src, e->path, &e->id, err))
+	if (rc)
 		return -EIO;
-	if (!o->src.ops) { /* it came back a moment ago */
-		source_close(&o->src);
-		return errmsg_set(err, -EIO, "%s: was moved", e->path);
-	}
-	return 0;
-}
-
-static int open_file(struct shardcache *c, struct entry *e,
-		     struct opened *o, struct errmsg *err)
-{
-	const int fd = site_is_url(e->path) ? -ENOENT : open_shard(c, e);
-	int rc;
-
-	if (beneath_is_missing(fd))
-		return open_source(e, o, err);
-	if (fd < 0) {
-		beneath_fail(e->path, fd, err);
-		return -EIO;
-	}
-	rc = shardcache_check_fd(c, e, fd, err);
-	if (rc) {
-		close(fd);
-		return rc;
-	}
-	o->fd = fd;
-	return 0;
+	if (err)
+		err->text[0] = '\0'; /* of an attempt without a descriptor */
+	/* What has no descriptor is identified by its source, which checks what it
+	 * reads. */
+	if (src->fd < 0)
+		return source_check_known(src, &e->id, err);
+	rc = shardcache_check_fd(c, e, src->fd, &src->id, err);
+	if (rc)
+		source_close(src);
+	return rc;
 }
 
 /* Called with the lock held, which is released meanwhile: other shards can be
@@ -231,8 +176,8 @@ static int open_file(struct shardcache *c, struct entry *e,
 static int open_entry(struct shardcache *c, struct entry *e, struct errmsg *err)
 {
 	const uint64_t begun = clock_ns();
-	struct opened o = { .fd = -1 };
 	struct far_request q;
+	struct source src;
 	int rc;
 
 	if (c->nopen >= c->open_max)
@@ -241,7 +186,7 @@ static int open_entry(struct shardcache *c, struct entry *e, struct errmsg *err)
 	e->opening = true;
 	pthread_mutex_unlock(&c->lock);
 	far_begin(&c->far, &q, SIZE_MAX);
-	rc = open_file(c, e, &o, err);
+	rc = open_shard(c, e, &src, err);
 	far_end(&c->far, &q);
 	pthread_mutex_lock(&c->lock);
 	e->opening = false;
@@ -250,9 +195,8 @@ static int open_entry(struct shardcache *c, struct entry *e, struct errmsg *err)
 	} else {
 		e->open = true;
 		atomic_store(&e->was_open, true);
-		e->fd = o.fd;
-		e->src = o.src;
-		if (o.src.ops)
+		e->src = src;
+		if (src.fd < 0)
 			atomic_store(&c->decodes, true);
 		/* Its path has led to what was planned. */
 		check_passed(&e->of_path, begun);
@@ -279,7 +223,7 @@ int shardcache_use(struct shardcache *c, uint32_t shard, struct shard_map *out,
 	if (!rc) {
 		e->users++;
 		e->last_use = ++c->clock;
-		*out = (struct shard_map){ .p = e->p, .fd = e->fd };
+		*out = (struct shard_map){ .p = e->p, .fd = e->src.fd };
 	}
 	pthread_mutex_unlock(&c->lock);
 	return rc;
@@ -290,7 +234,7 @@ static int check_used(struct shardcache *c, uint32_t shard,
 		      const struct shard_map *m, struct errmsg *err)
 {
 	struct entry *const e = &c->v[shard];
-	const int rc = m->fd < 0 ? 0 : shardcache_check_fd(c, e, m->fd, err);
+	const int rc = m->fd < 0 ? 0 : shardcache_check_fd(c, e, m->fd, NULL, err);
 
 	if (!rc)
 		return 0;
@@ -309,7 +253,7 @@ static const uint8_t *map_used(struct shardcache *c, struct entry *e)
 	pthread_mutex_lock(&c->lock);
 	if (!e->p) {
 		void *const m = mmap(NULL, (size_t)e->id.size, PROT_READ,
-				     MAP_SHARED, e->fd, 0);
+				     MAP_SHARED, e->src.fd, 0);
 
 		e->p = m == MAP_FAILED ? NULL : m;
 	}
@@ -382,54 +326,17 @@ bool shardcache_has_descriptor(struct shardcache *c, uint32_t shard)
 	return m.fd >= 0;
 }
 
-/* The entry is in use, so that its source stays. */
-static int read_source(const struct entry *e, void *buf, size_t len,
-		       uint64_t off, struct errmsg *err)
-{
-	if (!checked_range(off, len, e->id.size))
-		return errmsg_set(err, -EIO, "%s: read at %llu: truncated",
-				  e->path, (unsigned long long)off);
-	return source_read(&e->src, buf, len, off, err);
-}
-
-/* Read from a shard in use. */
-static int read_used(struct shardcache *c, uint32_t shard,
-		     const struct shard_map *m, void *buf, size_t len,
-		     uint64_t off, struct errmsg *err)
-{
-	uint8_t *to = buf;
-
-	if (m->fd < 0)
-		return read_source(&c->v[shard], buf, len, off, err);
-	while (len) {
-		const ssize_t n = pread(m->fd, to, len, (off_t)off);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return errmsg_set(err, -EIO, "%s: read at %llu: %s",
-					  shardcache_path(c, shard),
-					  (unsigned long long)off,
-					  n < 0 ? strerror(errno) : "truncated");
-		to += n;
-		off += (uint64_t)n;
-		len -= (size_t)n;
-	}
-	return 0;
-}
-
 /* Read from a shard in use, and learn how far away it is. */
-static int read_measured(struct shardcache *c, uint32_t shard,
-			 const struct shard_map *m, void *buf, size_t len,
-			 uint64_t off, struct errmsg *err)
+static int read_used(struct shardcache *c, uint32_t shard, void *buf, size_t len,
+		     uint64_t off, struct errmsg *err)
 {
 	struct far_request q;
 	int rc;
 
 	far_begin(&c->far, &q, len);
-	rc = read_used(c, shard, m, buf, len, off, err);
+	rc = source_read(&c->v[shard].src, buf, len, off, err);
 	far_end(&c->far, &q);
-	return rc;
+	return rc == -EBADMSG && c->v[shard].src.fd >= 0 ? -EIO : rc;
 }
 
 /* For read-ahead, which checks the file afterwards: the bytes may be used much later. */
@@ -443,7 +350,7 @@ static int fill_shard(void *ctx, uint32_t shard, void *buf, size_t len,
 
 	if (rc)
 		return rc;
-	rc = read_measured(c, shard, &m, buf, len, off, err);
+	rc = read_used(c, shard, buf, len, off, err);
 	shardcache_put(c, shard);
 	return rc;
 }
@@ -466,7 +373,7 @@ static int read_checked(struct shardcache *c, uint32_t shard, void *buf,
 	if (rc)
 		return rc;
 	ctime_ns = atomic_load(&c->v[shard].ctime_ns);
-	read = read_measured(c, shard, &m, buf, len, off, err);
+	read = read_used(c, shard, buf, len, off, err);
 	rc = check_used(c, shard, &m, err);
 	if (!rc && atomic_load(&c->v[shard].ctime_ns) != ctime_ns)
 		rc = -EAGAIN;

@@ -9,7 +9,6 @@
 #include "ckpt/base/source.h"
 #include "ckpt/cache/cache.h"
 
-struct tagdir;
 struct errmsg;
 struct extent_map;
 struct far;
@@ -30,9 +29,6 @@ struct far;
 struct shardcache;
 
 struct shardcache *shardcache_new(void);
-
-/* Of all files of a directory, numbered as there; NULL when memory runs out. */
-struct shardcache *shardcache_of(const struct tagdir *d);
 
 void shardcache_free(struct shardcache *c);
 

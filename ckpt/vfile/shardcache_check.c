@@ -36,6 +36,14 @@
 #define TICKS_MAX 50
 
 /* -EIO unless inode, size and mtime are the planned ones. */
+static int compare(const struct entry *e, const struct fileid *now,
+		   struct errmsg *err)
+{
+	return fileid_equal(now, &e->id)
+		       ? 0
+		       : fileid_report_change(e->path, &e->id, now, err);
+}
+
 static int identify(const struct entry *e, int fd, struct fileid *now,
 		    struct errmsg *err)
 {
@@ -45,9 +53,7 @@ static int identify(const struct entry *e, int fd, struct fileid *now,
 		return errmsg_set(err, -EIO, "%s: cannot stat: %s", e->path,
 				  strerror(errno));
 	fileid_from_stat(&st, now);
-	return fileid_equal(now, &e->id)
-		       ? 0
-		       : fileid_report_change(e->path, &e->id, now, err);
+	return compare(e, now, err);
 }
 
 /* Is a time stamp of the present tick, or of one that has not come? */
@@ -124,18 +130,20 @@ static int accept_ctime(struct shardcache *c, struct entry *e, int fd,
 }
 
 int shardcache_check_fd(struct shardcache *c, struct entry *e, int fd,
-			struct errmsg *err)
+			const struct fileid *now, struct errmsg *err)
 {
 	const int64_t known = atomic_load(&e->ctime_ns);
-	struct fileid now;
-	int rc = identify(e, fd, &now, err);
+	struct fileid id;
+	int rc = now ? compare(e, now, err) : identify(e, fd, &id, err);
 
-	if (rc || now.ctime_ns == known)
+	if (!now)
+		now = &id;
+	if (rc || now->ctime_ns == known)
 		return rc;
-	if (known == CTIME_UNKNOWN && !fileid_unchanged(&e->id, &now))
-		return fileid_report_change(e->path, &e->id, &now, err);
+	if (known == CTIME_UNKNOWN && !fileid_unchanged(&e->id, now))
+		return fileid_report_change(e->path, &e->id, now, err);
 	/* Readers of a file that has just been saved need not wait. */
-	if (known == CTIME_UNKNOWN && is_fresh(now.ctime_ns))
+	if (known == CTIME_UNKNOWN && is_fresh(now->ctime_ns))
 		return 0;
 	return accept_ctime(c, e, fd, err);
 }
@@ -203,12 +211,12 @@ static int share_check(struct shardcache *c, struct entry *e, int fd,
 	if (e->ended >= mine) {
 		rc = e->result;
 		pthread_mutex_unlock(&c->lock);
-		return rc && rc != -EAGAIN ? shardcache_check_fd(c, e, fd, err)
+		return rc && rc != -EAGAIN ? shardcache_check_fd(c, e, fd, NULL, err)
 					   : rc;
 	}
 	e->begun = mine;
 	pthread_mutex_unlock(&c->lock);
-	rc = shardcache_check_fd(c, e, fd, err);
+	rc = shardcache_check_fd(c, e, fd, NULL, err);
 	if (!rc && atomic_load(&e->ctime_ns) != ctime_ns)
 		rc = -EAGAIN;
 	pthread_mutex_lock(&c->lock);
@@ -260,8 +268,9 @@ static int check_path(struct shardcache *c, uint32_t shard, struct errmsg *err)
 		return errmsg_set(err, -EIO, "%s: is gone: %s", e->path,
 				  strerror(-rc));
 	fileid_from_stat(&st, &id);
-	if (!fileid_equal(&id, &e->id))
-		return fileid_report_change(e->path, &e->id, &id, err);
+	rc = compare(e, &id, err);
+	if (rc)
+		return rc;
 	return id.ctime_ns == (known == CTIME_UNKNOWN ? e->id.ctime_ns : known)
 		       ? 0
 		       : check_touched(c, shard, err);

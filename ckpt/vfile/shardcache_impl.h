@@ -30,9 +30,8 @@ struct entry {
 	/* Protected by shardcache.lock: */
 	bool open;
 	bool opening; /* by a thread that does not hold the lock meanwhile */
-	const uint8_t *p; /* NULL: closed, unmapped, or without a descriptor */
-	int fd;           /* -1: closed, or read through `src` */
-	struct source src; /* of a file that is no local one; its ops else NULL */
+	const uint8_t *p; /* the whole file, or NULL */
+	struct source src; /* while it is open */
 	unsigned users;
 	uint64_t last_use;
 	struct check of_path, of_file;
@@ -65,10 +64,11 @@ int shardcache_use(struct shardcache *c, uint32_t shard, struct shard_map *out,
 
 #define CTIME_UNKNOWN INT64_MIN
 
-/* Is the open file still what was planned?  If only its ctime changed, its last bytes are
- * compared.  Called without the lock. */
+/* Check that the open file is still what was planned; `now` is its identity, if the
+ * caller has it.  If only its ctime changed, its last bytes are compared.  Called without
+ * the lock. */
 int shardcache_check_fd(struct shardcache *c, struct entry *e, int fd,
-			struct errmsg *err);
+			const struct fileid *now, struct errmsg *err);
 
 /* Is it time for a check?  If so, the caller makes it. */
 bool shardcache_check_due(struct shardcache *c, struct check *k);

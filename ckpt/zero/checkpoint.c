@@ -16,6 +16,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/extent.h"
+#include "ckpt/vfile/shardcache.h"
 
 static int check_degrees(const struct zero_checkpoint *r, struct errmsg *err)
 {
@@ -191,6 +192,21 @@ static int load_missing(struct zero_checkpoint *r, unsigned first, unsigned end,
 				    load_indexed, &l, err);
 	free(l.shards);
 	return rc;
+}
+
+struct shardcache *zckpt_shards(const struct tagdir *d)
+{
+	struct shardcache *const c = shardcache_new();
+
+	for (size_t i = 0; c && i < tagdir_count(d); i++) {
+		const struct tag_file *const f = tagdir_file(d, i);
+
+		if (shardcache_add(c, f->path, &f->file) < 0) {
+			shardcache_free(c);
+			return NULL;
+		}
+	}
+	return c;
 }
 
 int zckpt_load_shards(struct zero_checkpoint *r, unsigned mp, unsigned first,

@@ -12,6 +12,7 @@
 
 struct errmsg;
 struct extent_map;
+struct shardcache;
 struct user_rules;
 
 /*
@@ -41,6 +42,10 @@ struct zero_checkpoint {
 int zckpt_init(struct zero_checkpoint *r, const char *path,
 	       const struct user_rules *user, struct errmsg *err);
 void zckpt_done(struct zero_checkpoint *r);
+
+/* Make a cache of all files of a tag, numbered as in tagdir_file(); NULL when memory runs
+ * out. */
+struct shardcache *zckpt_shards(const struct tagdir *d);
 
 /* Load, in parallel, the maps of rank 0 and of every `step`-th of the
  * data-parallel ranks [first, end) of a model-parallel rank, unless loaded.  Of a far
