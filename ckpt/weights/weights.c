@@ -93,6 +93,19 @@ int weights_warn(struct weights_loader *l, const char *what, const char *name)
 	return 0;
 }
 
+const char *weights_next(const struct value_dict *d, size_t *pos,
+			 const struct value **v)
+{
+	while (d && *pos < d->n) {
+		const struct value_pair *const pair = &d->v[(*pos)++];
+
+		*v = pair->val;
+		if (value_is_cstr(pair->key))
+			return pair->key->str.p;
+	}
+	return NULL;
+}
+
 bool weights_has_name(const struct weights_names *s, const char *name)
 {
 	return array_find(s->v, s->n, sizeof(*s->v), name);
@@ -234,13 +247,14 @@ static int load_ties(struct weights_loader *l)
 {
 	const struct value_dict *const shared =
 		value_find_pairs(l->pt->root, KEY_SHARED_PARAMS);
+	const struct value *of;
+	const char *name;
+	size_t pos = 0;
 	int rc = 0;
 
-	for (size_t i = 0; !rc && shared && i < shared->n; i++)
-		if (value_is_cstr(shared->v[i].key) &&
-		    value_is_cstr(shared->v[i].val))
-			rc = add_tie(l, shared->v[i].key->str.p,
-				     shared->v[i].val->str.p);
+	while (!rc && (name = weights_next(shared, &pos, &of)))
+		if (value_is_cstr(of))
+			rc = add_tie(l, name, of->str.p);
 	for (size_t i = 0; !rc && i < l->nties; i++)
 		rc = add_tie(l, l->ties[i].name, l->ties[i].of);
 	return rc;
@@ -248,28 +262,23 @@ static int load_ties(struct weights_loader *l)
 
 /* --- the whole ------------------------------------------------------------------------------- */
 
-static int count_name(struct weights_loader *l, const struct value_pair *pair)
+static int add_name(struct weights_loader *l, struct weights_names *s,
+		    const char *name)
 {
-	(void)pair;
-	l->owned.n++;
+	if (!array_reserve(&s->v, &s->cap, s->n + 1, sizeof(*s->v)))
+		return weights_nomem(l);
+	s->v[s->n++] = name;
 	return 0;
 }
 
-static int take_name(struct weights_loader *l, const struct value_pair *pair)
+static int add_owned(struct weights_loader *l, const struct value_pair *pair)
 {
-	l->owned.v[l->owned.n] =
-		value_is_cstr(pair->key) ? pair->key->str.p : "";
-	l->owned.n++;
-	return 0;
+	return value_is_cstr(pair->key)
+		       ? add_name(l, &l->owned, pair->key->str.p)
+		       : 0;
 }
 
-static bool make_set(struct weights_names *s, size_t room)
-{
-	*s = (struct weights_names){ .v = calloc(room + 1, sizeof(*s->v)) };
-	return s->v;
-}
-
-static void sort_set(struct weights_names *s)
+static void sort_names(struct weights_names *s)
 {
 	if (s->n)
 		qsort(s->v, s->n, sizeof(*s->v), array_by_text);
@@ -282,23 +291,20 @@ static int read_names(struct weights_loader *l)
 		value_find_items(l->pt->root, "buffer_names");
 	const struct value_dict *const shared =
 		value_find_pairs(l->pt->root, KEY_SHARED_PARAMS);
+	const struct value *of;
+	const char *name;
+	size_t pos = 0;
+	int rc = for_listed(l, add_owned);
 
-	for_listed(l, count_name);
-	if (!make_set(&l->owned, l->owned.n) ||
-	    !make_set(&l->buffers, buffers ? buffers->n : 0) ||
-	    !make_set(&l->shared, shared ? shared->n : 0))
-		return weights_nomem(l);
-	for_listed(l, take_name);
-	for (size_t i = 0; buffers && i < buffers->n; i++)
+	for (size_t i = 0; !rc && buffers && i < buffers->n; i++)
 		if (value_is_cstr(buffers->v[i]))
-			l->buffers.v[l->buffers.n++] = buffers->v[i]->str.p;
-	for (size_t i = 0; shared && i < shared->n; i++)
-		if (value_is_cstr(shared->v[i].key))
-			l->shared.v[l->shared.n++] = shared->v[i].key->str.p;
-	sort_set(&l->owned);
-	sort_set(&l->buffers);
-	sort_set(&l->shared);
-	return 0;
+			rc = add_name(l, &l->buffers, buffers->v[i]->str.p);
+	while (!rc && (name = weights_next(shared, &pos, &of)))
+		rc = add_name(l, &l->shared, name);
+	sort_names(&l->owned);
+	sort_names(&l->buffers);
+	sort_names(&l->shared);
+	return rc;
 }
 
 static void forget_names(struct weights_loader *l)

@@ -15,7 +15,7 @@ struct weights_tie {
 
 struct weights_names {
 	const char **v; /* sorted by text */
-	size_t n;
+	size_t n, cap;
 };
 
 struct weights_loader {
@@ -59,6 +59,11 @@ struct weight *weights_new(struct weights_loader *l, const char *name,
 
 /* For tdestroy: the nodes of the search trees have other owners. */
 void weights_keep(void *node);
+
+/* Iterate over the entries of a dict (NULL: an empty one) that have a text as name.
+ * Start with `*pos` 0.  Returns the name, or NULL at the end. */
+const char *weights_next(const struct value_dict *d, size_t *pos,
+			 const struct value **v);
 
 bool weights_has_name(const struct weights_names *s, const char *name);
 

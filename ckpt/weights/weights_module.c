@@ -133,17 +133,16 @@ static int add_tensor(struct weights_loader *l, const char *name,
 int weights_load_buffers(struct weights_loader *l)
 {
 	const struct weights_names *const buffers = &l->buffers;
-	const struct value_dict *const module = l->module;
+	const struct value *v;
+	const char *name;
+	size_t pos = 0;
 	int rc = 0;
 
-	for (size_t i = 0; !rc && module && i < module->n; i++) {
-		const struct value *const name = module->v[i].key;
-
-		if (value_is_cstr(name) && weights_has_name(buffers, name->str.p))
-			rc = add_tensor(l, name->str.p, module->v[i].val);
-	}
+	while (!rc && (name = weights_next(l->module, &pos, &v)))
+		if (weights_has_name(buffers, name))
+			rc = add_tensor(l, name, v);
 	/* A pipeline keeps its layers in separate files. */
-	for (size_t i = 0; !rc && !module && i < buffers->n; i++)
+	for (size_t i = 0; !rc && !l->module && i < buffers->n; i++)
 		rc = weights_warn(l,
 				  "left out: buffers of pipeline layers are not"
 				  " supported",
@@ -153,22 +152,52 @@ int weights_load_buffers(struct weights_loader *l)
 
 /* --- frozen parameters ----------------------------------------------------------------- */
 
-/* Add one ZeRO-3 rank's part of a frozen parameter.  All parts have the same
- * length; the last one is padded. */
-static int add_part(struct weights_loader *l, const char *name,
-		    struct weight *x, const struct value *v)
+/* Add a parameter of ZeRO-3 whose elements are parts in all ranks' files.  NULL, with
+ * *rc set, on failure. */
+static struct weight *new_frozen3(struct weights_loader *l, const char *name,
+				  const struct value *shape, enum dtype dtype,
+				  int *rc)
+{
+	struct weight *x = NULL;
+	struct errmsg why;
+	struct tensor whole;
+
+	if (l->r->model.tp > 1)
+		*rc = ERRMSG_FILE(l, -ENOTSUP,
+				  "%s: is frozen, and the checkpoint does not"
+				  " record how tensor-parallel ranks cut it",
+				  name);
+	else if (tensor_set_shape(&whole, shape, &why))
+		*rc = ERRMSG_FILE(l, -EBADMSG, KEY_FROZEN_SHAPES ": %s: %s",
+				  name, why.text);
+	else if (weights_find(l, name))
+		*rc = ERRMSG_FILE(l, -EBADMSG, "%s is listed twice", name);
+	else if (!(x = weights_new(l, name, whole.shape, whole.ndim)))
+		*rc = weights_nomem(l);
+	else
+		x->dtype = dtype;
+	return x;
+}
+
+/* Add one ZeRO-3 rank's part of a parameter, and with the first rank's the parameter.
+ * All parts have the same length; the last one is padded. */
+static int add_frozen3(struct weights_loader *l, unsigned rank, const char *name,
+		       const struct value *shape, const struct value *v)
 {
 	const uint64_t ranks = l->r->dir.dp_degree;
-	const uint64_t part = (x->numel + ranks - 1) / ranks;
-	const uint64_t have = extent_size(&x->map) / dtype_size(x->dtype);
-	const uint64_t left = x->numel - have;
+	uint64_t at, part, left;
+	struct weight *x;
 	struct tensor t;
-	uint64_t at;
 	int rc = find_tensor(l, name, v, &t, &at, l->err);
 
 	if (rc)
 		return rc;
-	assert(have <= x->numel);
+	x = rank ? weights_find(l, name)
+		 : new_frozen3(l, name, shape, t.dtype, &rc);
+	if (!x)
+		return rc;
+	part = (x->numel + ranks - 1) / ranks;
+	left = x->numel - extent_size(&x->map) / dtype_size(x->dtype);
 	if (t.dtype != x->dtype || t.numel != part)
 		return ERRMSG_FILE(l, -EBADMSG,
 				   "%s: part has %llu elements of %s, expected"
@@ -177,34 +206,6 @@ static int add_part(struct weights_loader *l, const char *name,
 				   dtype_name(t.dtype), (unsigned long long)part,
 				   dtype_name(x->dtype));
 	return add_extent(l, x, left < part ? left : part, shard_number(l), at);
-}
-
-static int add_frozen3(struct weights_loader *l, const char *name,
-		       const struct value *shape, const struct value *v)
-{
-	struct errmsg why;
-	struct tensor t, whole;
-	struct weight *x;
-	uint64_t at;
-	int rc = find_tensor(l, name, v, &t, &at, l->err);
-
-	if (rc)
-		return rc;
-	if (l->r->model.tp > 1)
-		return ERRMSG_FILE(l, -ENOTSUP,
-				   "%s: is frozen, and the checkpoint does not"
-				   " record how tensor-parallel ranks cut it",
-				   name);
-	if (tensor_set_shape(&whole, shape, &why))
-		return ERRMSG_FILE(l, -EBADMSG, KEY_FROZEN_SHAPES ": %s: %s",
-				   name, why.text);
-	if (weights_find(l, name))
-		return ERRMSG_FILE(l, -EBADMSG, "%s is listed twice", name);
-	x = weights_new(l, name, whole.shape, whole.ndim);
-	if (!x)
-		return weights_nomem(l);
-	x->dtype = t.dtype;
-	return 0;
 }
 
 /* Find the value of `name`, which is most likely at index `i`. */
@@ -216,66 +217,6 @@ static const struct value *find_part(const struct value *parts,
 	return d && i < d->n && value_is_str(d->v[i].key, name)
 		       ? d->v[i].val
 		       : value_find(parts, name);
-}
-
-static int fail_part(const struct weights_loader *l, const char *name)
-{
-	return ERRMSG_FILE(l, -EBADMSG, KEY_FROZEN_FRAGMENTS ": %s is missing",
-			   name);
-}
-
-/* Add the open file's part of each frozen parameter. */
-static int add_parts(struct weights_loader *l, const struct value_dict *shapes)
-{
-	const struct value *const parts =
-		value_find(l->pt->root, KEY_FROZEN_FRAGMENTS);
-	int rc = 0;
-
-	for (size_t i = 0; !rc && i < shapes->n; i++) {
-		const struct value *const name = shapes->v[i].key;
-		const struct value *v;
-
-		if (!value_is_cstr(name))
-			continue;
-		v = find_part(parts, name->str.p, i);
-		rc = v ? add_part(l, name->str.p, weights_find(l, name->str.p),
-				  v)
-		       : fail_part(l, name->str.p);
-	}
-	return rc;
-}
-
-/* Add the parts of all ranks of ZeRO-3. */
-static int load_parts(struct weights_loader *l)
-{
-	const struct value_dict *const shapes =
-		value_find_pairs(l->pt->root, KEY_FROZEN_SHAPES);
-	const struct ptfile *const first = l->pt;
-	const size_t base = l->model;
-	int rc = 0;
-
-	if (!l->r->dir.zero3 || !shapes || !shapes->n)
-		return 0;
-	for (unsigned rank = 0; !rc && rank < l->r->dir.dp_degree; rank++) {
-		struct ptfile pt;
-
-		l->model = base + rank;
-		l->file = l->r->dir.model[l->model].path;
-		if (rank) {
-			rc = tagdir_open_file(&l->r->dir.model[l->model], &pt,
-					      l->err);
-			if (rc)
-				break;
-			l->pt = &pt;
-		}
-		rc = add_parts(l, shapes);
-		l->pt = first;
-		if (rank)
-			ptfile_close(&pt);
-	}
-	l->model = base;
-	l->file = l->r->dir.model[base].path;
-	return rc;
 }
 
 /* Experts have files of their own, and names that differ from rank to rank. */
@@ -292,29 +233,60 @@ static bool is_expert(const struct weights_loader *l, const char *name)
 	return false;
 }
 
-int weights_load_frozen(struct weights_loader *l)
+/* Add what the open file, of data-parallel rank `rank`, has of the frozen parameters
+ * that the first rank's lists. */
+static int add_frozen(struct weights_loader *l, unsigned rank,
+		      const struct value_dict *shapes)
 {
-	const struct value *const root = l->pt->root;
-	const struct value_dict *const shapes =
-		value_find_pairs(root, KEY_FROZEN_SHAPES);
-	const struct value *const parts = value_find(root, KEY_FROZEN_FRAGMENTS);
+	const struct value *const parts =
+		value_find(l->pt->root, KEY_FROZEN_FRAGMENTS);
+	const struct value *shape, *v;
+	const char *name;
+	size_t pos = 0;
 	int rc = 0;
 
-	for (size_t i = 0; !rc && shapes && i < shapes->n; i++) {
-		const struct value *const name = shapes->v[i].key;
-		const struct value *v;
-
-		if (!value_is_cstr(name) || is_expert(l, name->str.p))
+	while (!rc && (name = weights_next(shapes, &pos, &shape))) {
+		if (is_expert(l, name))
 			continue;
-		v = find_part(parts, name->str.p, i);
-		if (!v)
-			return fail_part(l, name->str.p);
-		rc = l->r->dir.zero3
-			     ? add_frozen3(l, name->str.p, shapes->v[i].val, v)
-			     : add_tensor(l, name->str.p, v);
+		v = find_part(parts, name, pos - 1);
+		rc = !v ? ERRMSG_FILE(l, -EBADMSG,
+				      KEY_FROZEN_FRAGMENTS ": %s is missing",
+				      name)
+		     : l->r->dir.zero3 ? add_frozen3(l, rank, name, shape, v)
+				       : add_tensor(l, name, v);
 	}
-	return rc ? rc : load_parts(l);
+	return rc;
 }
+
+int weights_load_frozen(struct weights_loader *l)
+{
+	const struct value_dict *const shapes =
+		value_find_pairs(l->pt->root, KEY_FROZEN_SHAPES);
+	const struct ptfile *const first = l->pt;
+	const size_t base = l->model;
+	const unsigned ranks = l->r->dir.zero3 ? l->r->dir.dp_degree : 1;
+	int rc = shapes ? add_frozen(l, 0, shapes) : 0;
+
+	for (unsigned rank = 1; !rc && shapes && shapes->n && rank < ranks;
+	     rank++) {
+		struct ptfile pt;
+
+		l->model = base + rank;
+		l->file = l->r->dir.model[l->model].path;
+		rc = tagdir_open_file(&l->r->dir.model[l->model], &pt, l->err);
+		if (rc)
+			break;
+		l->pt = &pt;
+		rc = add_frozen(l, rank, shapes);
+		l->pt = first;
+		ptfile_close(&pt);
+	}
+	l->model = base;
+	l->file = l->r->dir.model[base].path;
+	return rc;
+}
+
+/* --- what else the module has ----------------------------------------------------------- */
 
 static int weights_module_by_place(const void *a, const void *b)
 {
@@ -324,8 +296,6 @@ static int weights_module_by_place(const void *a, const void *b)
 		return x->at < y->at ? -1 : 1;
 	return x->numel < y->numel ? -1 : x->numel > y->numel;
 }
-
-/* --- what else the module has ----------------------------------------------------------- */
 
 /* Return the first tensor at this place; NULL if memory is short. */
 static const struct weights_placed *
@@ -424,6 +394,9 @@ static int load_experts(struct weights_loader *l)
 int weights_load_rest(struct weights_loader *l)
 {
 	const struct value_dict *const module = l->module;
+	const struct value *v;
+	const char *name;
+	size_t pos = 0;
 	int rc = 0;
 
 	if (l->r->dir.zero3 || !module)
@@ -432,13 +405,9 @@ int weights_load_rest(struct weights_loader *l)
 	l->ties = calloc(module->n + 1, sizeof(*l->ties));
 	if (!l->placed || !l->ties)
 		return weights_nomem(l);
-	for (size_t i = 0; !rc && i < module->n; i++) {
-		const struct value *const name = module->v[i].key;
-
-		if (value_is_cstr(name) &&
-		    !weights_has_name(&l->buffers, name->str.p))
-			rc = add_rest(l, i, name->str.p, module->v[i].val);
-	}
+	while (!rc && (name = weights_next(module, &pos, &v)))
+		if (!weights_has_name(&l->buffers, name))
+			rc = add_rest(l, pos - 1, name, v);
 	return rc ? rc : load_experts(l);
 }
 

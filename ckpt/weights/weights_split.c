@@ -22,142 +22,92 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
 
-/* --- the rule ---------------------------------------------------------------- */
-
-struct splitting {
-	struct weights_split *s;
-	size_t n;
-	const size_t *same;
-	size_t *file;  /* by tensor: its file */
-	size_t *next;  /* by tensor: the next one in its file, or n */
-	size_t *first; /* by file: its first tensor */
-	size_t *last;  /* by file: its last tensor */
-	size_t *rank;  /* by file: its number in the output */
-	size_t *twin;  /* by tensor: the next one in its storage, or n */
-	size_t *scratch;
+/* A tensor, and where it goes. */
+struct placed {
+	size_t file;  /* number */
+	bool twin;    /* of a storage that an earlier tensor has */
+	size_t owner; /* the first tensor of its storage */
+	size_t i;
 };
 
-#define NO_FILE SIZE_MAX
-
-/* Append a tensor to a file; the first of an empty file is n. */
-static void weights_split_put(struct splitting *x, size_t i, size_t f)
+/* Tensors of a file: first one of each storage, then the others, storage by storage. */
+static int by_place(const void *a, const void *b)
 {
-	assert(i < x->n);
-	if (x->first[f] == x->n)
-		x->first[f] = i;
-	else
-		x->next[x->last[f]] = i;
-	x->last[f] = i;
-	x->file[i] = f;
+	const struct placed *const x = a, *const y = b;
+
+	if (x->file != y->file)
+		return x->file < y->file ? -1 : 1;
+	if (x->twin != y->twin)
+		return x->twin - y->twin;
+	if (x->owner != y->owner)
+		return x->owner < y->owner ? -1 : 1;
+	return x->i < y->i ? -1 : x->i > y->i;
 }
 
-/* Assign the storages to files, which are numbered in the order in which they
- * are opened. */
-static void weights_split_place(struct splitting *x, const uint64_t *len,
-				uint64_t max)
+/* Assign tensors to files.  Files are numbered in the order in which they are closed: a
+ * file that is being filled gets its number, `closed`, with the tensor that ends it.
+ * `filling` is scratch memory for its storages.  Returns the number of files. */
+static size_t place_tensors(struct placed *v, size_t *filling,
+			    const uint64_t *len, const size_t *same, size_t n,
+			    uint64_t max, uint64_t *total)
 {
-	size_t current = NO_FILE, files = 0, closed = 0;
+	size_t closed = 0, k = 0;
 	uint64_t size = 0;
 
-	for (size_t i = 0; i < x->n; i++) {
-		if (x->same[i] != i)
+	*total = 0;
+	for (size_t i = 0; i < n; i++) {
+		assert(same[i] <= i);
+		v[i] = (struct placed){ 0, same[i] != i, same[i], i };
+		if (same[i] != i)
 			continue;
-		x->s->total += len[i];
+		*total += len[i];
 		if (len[i] > max) {
-			weights_split_put(x, i, files);
-			x->rank[files++] = closed++;
+			v[i].file = closed++;
 			continue;
 		}
-		if (current != NO_FILE && len[i] > max - size) {
-			x->rank[current] = closed++;
-			current = NO_FILE;
-		}
-		if (current == NO_FILE) {
-			current = files++;
+		if (k && len[i] > max - size) {
+			while (k)
+				v[filling[--k]].file = closed;
+			closed++;
 			size = 0;
 		}
-		weights_split_put(x, i, current);
+		filling[k++] = i;
 		size += len[i];
-		assert(size <= max);
 	}
-	if (current != NO_FILE)
-		x->rank[current] = closed;
-	x->s->nfiles = files;
-}
-
-/* Append tensors that share a storage to the file that has it, storage by
- * storage in the order of their first tensors. */
-static void place_twins(struct splitting *x)
-{
-	/* The last tensor of a storage so far, by the storage's first one. */
-	size_t *const last = x->scratch;
-
-	for (size_t i = 0; i < x->n; i++) {
-		x->twin[i] = x->n;
-		last[i] = i;
-		assert(x->same[i] <= i);
-		if (x->same[i] != i) {
-			x->twin[last[x->same[i]]] = i;
-			last[x->same[i]] = i;
-		}
-	}
-	for (size_t i = 0; i < x->n; i++)
-		for (size_t k = x->twin[i]; x->same[i] == i && k < x->n;
-		     k = x->twin[k])
-			weights_split_put(x, k, x->file[i]);
-}
-
-static void weights_split_list(const struct splitting *x)
-{
-	struct weights_split *const s = x->s;
-	size_t *const at_rank = x->scratch;
-	size_t n = 0;
-
-	for (size_t f = 0; f < s->nfiles; f++)
-		at_rank[x->rank[f]] = f;
-	for (size_t r = 0; r < s->nfiles; r++) {
-		s->begin[r] = n;
-		for (size_t i = x->first[at_rank[r]]; i < x->n; i = x->next[i])
-			s->order[n++] = i;
-	}
-	assert(n == x->n); /* every tensor is in one file */
-	/* Without tensors there is still one file, an empty one. */
-	if (!s->nfiles)
-		s->begin[s->nfiles++] = 0;
-	s->begin[s->nfiles] = n;
+	for (size_t f = 0; f < k; f++)
+		v[filling[f]].file = closed;
+	for (size_t i = 0; i < n; i++)
+		v[i].file = v[same[i]].file;
+	return closed + (k != 0);
 }
 
 int weights_split_init(struct weights_split *s, const uint64_t *len,
 		       const size_t *same, size_t n, uint64_t max,
 		       struct errmsg *err)
 {
-	const size_t room = n + 1;
-	size_t *const scratch = calloc(7 * room, sizeof(*scratch));
-	struct splitting x = { .s = s, .n = n, .same = same };
+	struct placed *const v = calloc(n + 1, sizeof(*v));
 
 	*s = (struct weights_split){
 		.order = calloc(n + 1, sizeof(*s->order)),
 		.begin = calloc(n + 2, sizeof(*s->begin)),
 		.n = n,
 	};
-	if (!scratch || !s->order || !s->begin) {
-		free(scratch);
+	if (!v || !s->order || !s->begin) {
+		free(v);
 		weights_split_done(s);
 		return errmsg_nomem(err, NULL);
 	}
-	x.file = scratch;
-	x.next = scratch + room;
-	x.first = scratch + 2 * room;
-	x.last = scratch + 3 * room;
-	x.rank = scratch + 4 * room;
-	x.twin = scratch + 5 * room;
-	x.scratch = scratch + 6 * room;
-	for (size_t i = 0; i < n; i++)
-		x.next[i] = x.first[i] = n;
-	weights_split_place(&x, len, max);
-	place_twins(&x);
-	weights_split_list(&x);
-	free(scratch);
+	s->nfiles = place_tensors(v, s->order, len, same, n, max, &s->total);
+	/* Without tensors there is still one file, an empty one. */
+	if (!s->nfiles)
+		s->nfiles = 1;
+	if (n)
+		qsort(v, n, sizeof(*v), by_place);
+	for (size_t i = 0; i < n; i++) {
+		s->order[i] = v[i].i;
+		s->begin[v[i].file + 1] = i + 1;
+	}
+	free(v);
 	return 0;
 }
 
