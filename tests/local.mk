@@ -3,6 +3,10 @@
 # case, name its script in cases/local.mk.  Exit status 77 means skipped.
 unit_tests =
 scripts =
+check_DATA =
+# What is preloaded has no sanitizers.
+preload = @$(MKDIR_P) $(@D); \
+	$(CC) $(CPPFLAGS) -D_GNU_SOURCE -std=gnu11 -Wall -Wextra -O2 -g -fPIC -shared
 include %D%/make/local.mk
 include %D%/support/local.mk
 include %D%/unit/base/local.mk

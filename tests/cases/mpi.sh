@@ -25,9 +25,14 @@ export OMP_NUM_THREADS=1
 # than most of the runs.
 export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader OMPI_MCA_plm=isolated
 
-# A rank that waits gives the processor to those that it waits for: other tests run
-# beside these.
+# A rank that waits gives the processor to those that it waits for, by sched_yield, for
+# which naps.so sleeps: other tests run beside these.
 export OMPI_MCA_mpi_yield_when_idle=1
+naps=$top_builddir/tests/programs/naps.so
+if [ -r "$naps" ]; then
+	export OMPI_MCA_mca_base_env_list="LD_PRELOAD=$naps"
+	export ASAN_OPTIONS="verify_asan_link_order=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}"
+fi
 
 # A session directory of its own: of two runs that share one, the first to end
 # may remove it while the other starts.

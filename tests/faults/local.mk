@@ -1,9 +1,7 @@
 # Faults of the operating system, preloaded: a short run in `make check`, a long one
 # by `make campaign`.
 scripts += %D%/short.sh
-preload = @$(MKDIR_P) %D%; \
-	$(CC) $(CPPFLAGS) -D_GNU_SOURCE -std=gnu11 -Wall -Wextra -O2 -g -fPIC -shared
-check_DATA = %D%/faults.so %D%/unmount_race.so
+check_DATA += %D%/faults.so %D%/unmount_race.so
 %D%/faults.so: %D%/faults.c
 	$(preload) -o $@ $< -ldl
 %D%/unmount_race.so: %D%/unmount_race.c

@@ -39,6 +39,13 @@ emulated_sources = tests/cudaemu/cudaemu_nccl.c $(nccl_emulated)
 %C%_uctrain_emulated_runs_LDADD = $(%C%_uctrain_emulated_LDADD)
 %C%_uctrain_emulated_runs_LDFLAGS = $(cudaemu_ldflags)
 
+# Preloaded to ranks (cases/mpi.sh).
+check_DATA += %D%/naps.so
+%D%/naps.so: %D%/naps.c
+	$(preload) -o $@ $<
+CLEANFILES += %D%/naps.so
+EXTRA_DIST += %D%/naps.c
+
 if BUILD_TRAIN
 check_PROGRAMS += $(train_programs) $(cuda_programs)
 endif

@@ -27,17 +27,23 @@ said() {
 
 # --- all good checkpoints, there and back ------------------------------------------
 
+mkdir "$tmp/good" "$tmp/back"
 for digests in $(good_cases); do
-	tag=${digests%.digests}/$(sed -n 's/^tag //p' "$digests")/
+	tag=${digests%.digests}/$(sed -n 's/^tag //p' "$digests")
 	ls "$tag"/*_states.pt >/dev/null 2>&1 || continue
-	rm -rf "$tmp/tag" "$tmp/tag.ucpack" "$tmp/back"
-	cp -a "$tag" "$tmp/tag"
-	state "$tmp/tag" >"$tmp/was"
-	ran 0 pack "$tmp/tag"
-	check "$tag: the original is left alone" cmp "$tmp/was" <(state "$tmp/tag")
-	ran 0 unpack "$tmp/tag.ucpack" -o "$tmp/back"
-	check "$tag: unpacked as it was" cmp "$tmp/was" <(state "$tmp/back")
+	name=$(basename "$digests" .digests)
+	cp -a "$tag" "$tmp/good/$name"
 done
+state "$tmp/good" >"$tmp/was"
+for tag in "$tmp/good"/*; do
+	ran 0 pack "$tag/" -o "$tmp/tag.ucpack"
+	ran 0 unpack "$tmp/tag.ucpack" -o "$tmp/back/${tag##*/}"
+	rm "$tmp/tag.ucpack"
+done
+check "the originals are left alone" cmp "$tmp/was" <(state "$tmp/good")
+touch -r "$tmp/good" "$tmp/back"
+check "all unpacked as they were" cmp "$tmp/was" <(state "$tmp/back")
+rm -rf "$tmp/good" "$tmp/back"
 
 # --- whatever else a directory holds --------------------------------------------------
 
@@ -135,6 +141,16 @@ ran 2 pack
 ran 2 pack a b
 ran 2 pack "$tmp/odd" --jobs 0
 ran 2 unpack --check -o x y
+
+mkdir "$tmp/small"
+if [ "$(id -u)" = 0 ] && mount -t tmpfs -o size=64k none "$tmp/small" 2>/dev/null; then
+	ran 1 unpack "$tmp/odd.pack" -o "$tmp/small/odd"
+	said "bytes to unpack; there is room"
+	check "nothing is written where there is no room" test -z "$(ls -A "$tmp/small")"
+	umount "$tmp/small"
+else
+	echo "not root: a full file system was not tried"
+fi
 
 # --- damage ----------------------------------------------------------------------------
 
